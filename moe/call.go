@@ -103,18 +103,18 @@ func (c *Call) Forward(s driver.Stream, f Forward) error {
 
 // forward queues the kernels of a pass that routes.
 func (q *queue) forward(n work, f *Forward) {
-	few := &q.layer.few
+	small := &q.layer.smallBatch
 	switch {
 	case n.list:
 		q.route(n, f)
 		q.round(n, f)
 		q.planList(n, f.List, f.Workspace.Ptr, q.laid(n).workspace.indices)
 		q.experts(n, f)
-	case few.isLone(n.tokens):
-		q.loneToken(n, f)
-	case few.isSmall(n.tokens):
-		q.smallPass(n, f)
-	case few.choosesAtOnce(n.tokens):
+	case small.isSingle(n.tokens):
+		q.singlePass(n, f)
+	case small.isTiny(n.tokens):
+		q.tinyPass(n, f)
+	case small.choosesAtOnce(n.tokens):
 		q.route(n, f)
 		q.experts(n, f)
 	default:
@@ -284,7 +284,7 @@ func (c *Call) ranges(tokens int) order.TokenRanges { return order.RangesOf(toke
 
 // routed are the ranges whose experts the routing of a pass has counted.
 func (c *Call) routed(tokens int) order.TokenRanges {
-	if c.layer.few.choosesByWarps(tokens) {
+	if c.layer.smallBatch.choosesByWarps(tokens) {
 		return choose.ChosenRanges(tokens, c.layer.sms)
 	}
 	return c.ranges(tokens)
@@ -292,14 +292,14 @@ func (c *Call) routed(tokens int) order.TokenRanges {
 
 // route queues the router's product, the choice of experts and their scores.
 func (q *queue) route(n work, f *Forward) {
-	w, few := q.laid(n).workspace, &q.layer.few
+	w, small := q.laid(n).workspace, &q.layer.smallBatch
 	q.splitRouter(f.Router, f.Workspace.Ptr, w.indices)
 	switch {
 	case !choose.InRouter(q.layer.of.Config):
 		q.selectExperts(n.tokens, f, w)
-	case !n.list && few.choosesAtOnce(n.tokens):
+	case !n.list && small.choosesAtOnce(n.tokens):
 		q.choose(n.tokens, f, w)
-	case !n.list && few.choosesByWarps(n.tokens):
+	case !n.list && small.choosesByWarps(n.tokens):
 		q.chooseRanges(n.tokens, f, w)
 	default:
 		launch(q, choose.RouterKernel, q.routerArgs(n.tokens, f, w))
@@ -336,8 +336,8 @@ func (q *queue) selectExperts(t int, f *Forward, w workspace) {
 	if logits == 0 {
 		logits = at(p, w.logits)
 	}
-	if q.layer.few.decodes(t) {
-		q.fewLogits(t, f, w.indices, logits)
+	if q.layer.smallBatch.decodes(t) {
+		q.smallBatchLogits(t, f, w.indices, logits)
 	} else {
 		args := q.routerArgs(t, f, w)
 		args.Logits = logits
@@ -352,7 +352,7 @@ func (q *queue) selectExperts(t int, f *Forward, w workspace) {
 // aggregate queues the weighted sum over each token's experts.
 func (q *queue) aggregate(n work, f *Forward, w workspace) {
 	p, which := f.Workspace.Ptr, kernel.AggregateKernel
-	if q.layer.few.decodes(n.tokens) {
+	if q.layer.smallBatch.decodes(n.tokens) {
 		which = kernel.EarlyAggregateKernel
 	}
 	launch(q, which, kernel.AggregateArgs{

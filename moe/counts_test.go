@@ -66,7 +66,7 @@ func TestCountsOfKernels(t *testing.T) {
 			require.NoError(t, tr.RunBackward(context.Background(), tr.Back))
 		}
 	}
-	for _, name := range []string{"moe_lone_up", "moe_decode_small_up", "moe_decode_up", "moe_up", "moe_down", "moe_dh", "moe_dw1", "moe_dx", "moe_dwr"} {
+	for _, name := range []string{"moe_single_up", "moe_decode_tiny_up", "moe_decode_up", "moe_up", "moe_down", "moe_dh", "moe_dw1", "moe_dx", "moe_dwr"} {
 		assert.True(t, seen[name], name)
 	}
 	for _, w := range []string{"moe_up load empty ab", "moe_up math full ab", "moe_down load empty ab"} {

@@ -11,177 +11,174 @@ import (
 	"sonicmoe/moe/internal/route/choose"
 )
 
-// leastFew tokens, one block of them, are always few.
-const leastFew = 64
+// minSmallBatch is the least size up to which batches are small.
+const minSmallBatch = 64
 
-// decodeUpTo is the number of tokens that a layer with these options decodes.
-// Measured on an H200, the kernels of package decode lead by 5 to 15 % at 32 rows an
-// expert, by 4 to 19 at 64, and then by less, until products take longer than reading
-// the weights or an expert has more rows than their widest product's 128. The more
-// experts there are, the further the largest of them is from the mean: both kinds were
-// level at 121 or 122 rows an expert with 8 experts, at 99 to 102 with 32, at 86 with 128 and at
-// 50 to 64 with 256; with 512 those for few led by half a percent still at 39.
+// decodeUpTo returns the largest small batch of a layer with these options. The kernels of
+// package decode lead until products take longer than reading the weights, or until an
+// expert has more rows than the 128 of their widest product. With more experts the largest
+// expert is further from the mean, so the mean at that point is lower. The formula fits the
+// batches where both kinds of kernels take the same time; see decode.md of the benchmarks.
 func (o options) decodeUpTo(c Config) int {
 	if o.decode != nil {
 		return *o.decode
 	}
 	experts := float64(max(1, c.NumExperts))
-	doublings := math.Log2(max(8, experts)) - 5 // of 32 experts
-	fewer := 7.5                                // rows each
+	doublings := math.Log2(max(8, experts)) - 5 // relative to 32 experts
+	fewer := 7.5                                // rows less for each doubling
 	if doublings < 0 {
 		fewer = 10.25
 	}
 	rows := min(100.5-fewer*doublings, max(64, 16384/experts))
-	return min(max(leastFew, int(rows*experts/float64(c.TopK))), decode.MostTokens)
+	return min(max(minSmallBatch, int(rows*experts/float64(c.TopK))), decode.MaxTokens)
 }
 
-// few says which kernels the passes of a layer over few tokens take. It is worked out
-// once, by New.
-type few struct {
-	// upTo tokens are few, from wideFrom on, unless 0, with wide CTAs.
+// smallBatch says which kernels a layer's passes over small batches use. New computes it
+// once.
+type smallBatch struct {
+	// upTo is the largest small batch. From wideFrom tokens on, unless 0, tiles are wide.
 	upTo, wideFrom int
-	// byWarps is up to how many of them a warp chooses a token's experts, from the
+	// byWarps is the largest batch for which a warp chooses each token's experts from the
 	// router's sums.
 	byWarps int
-	// inRouter: the router chooses where these don't. lone and small: products choose
-	// the experts themselves, of one token, of a few.
-	inRouter, lone, small bool
+	// inRouter: the router chooses the experts of larger batches. single and tiny: the
+	// products choose the experts of one token, and of up to decode.MaxTiny tokens.
+	inRouter, single, tiny bool
 }
 
-func (o options) few(c Config) few {
-	f := few{upTo: o.decodeUpTo(c), wideFrom: decode.WideFrom(c), inRouter: choose.InRouter(c)}
-	// Sums of the router lie where a token's rows of Y are to come.
+func (o options) smallBatch(c Config) smallBatch {
+	f := smallBatch{upTo: o.decodeUpTo(c), wideFrom: decode.WideFrom(c), inRouter: choose.InRouter(c)}
+	// The router's sums use the memory of the tokens' rows of Y.
 	room := 2 * c.TopK * c.Hidden
 	if f.inRouter && 4*c.NumExperts <= room {
-		f.byWarps = min(f.upTo, choose.MostByWarps)
+		f.byWarps = min(f.upTo, choose.MaxByWarps)
 	}
-	f.lone = f.byWarps > 0 && choose.HasLone(c)
-	f.small = f.byWarps > 0 && choose.ChoosesInProducts(c) && choose.ChainBytes(c) <= room
+	f.single = f.byWarps > 0 && choose.HasSingle(c)
+	f.tiny = f.byWarps > 0 && choose.ChoosesInProducts(c) && choose.ChainBytes(c) <= room
 	return f
 }
 
-// launches reports whether some pass launches a kernel, one that suits the layer.
-func (f *few) launches(k registry.Any) bool {
+// launches reports whether some pass launches the kernel, if the layer has it.
+func (f *smallBatch) launches(k registry.Any) bool {
 	switch k {
 	case decode.UpKernel, decode.DownKernel, kernel.EarlyAggregateKernel:
 		return f.decodes(1)
 	case decode.WideUpKernel, decode.WideDownKernel:
 		return f.isWide(f.upTo)
-	case choose.FewLogitsKernel:
+	case choose.SmallBatchLogitsKernel:
 		return f.choosesByWarps(1) || f.decodes(1) && !f.inRouter
 	case choose.ChooseKernel: // of one token by Call.Route
 		return f.choosesAtOnce(1)
 	case choose.ChooseRangesKernel:
-		return f.choosesByWarps(choose.MostAtOnce + 1)
+		return f.choosesByWarps(choose.MaxAtOnce + 1)
 	case choose.ChainLogitsKernel:
-		return f.isLone(1) || f.isSmall(1) || f.isSmall(2)
-	case decode.LoneUpKernel, decode.LoneDownKernel:
-		return f.isLone(1)
-	case decode.SmallUpKernel, decode.SmallDownKernel:
-		return f.isSmall(1) || f.isSmall(2)
+		return f.isSingle(1) || f.isTiny(1) || f.isTiny(2)
+	case decode.SingleUpKernel, decode.SingleDownKernel:
+		return f.isSingle(1)
+	case decode.TinyUpKernel, decode.TinyDownKernel:
+		return f.isTiny(1) || f.isTiny(2)
 	}
 	return true
 }
 
-// decodes reports whether a pass takes the kernels for few tokens.
-func (f *few) decodes(tokens int) bool { return 0 < tokens && tokens <= f.upTo }
+// decodes reports whether a pass uses the kernels for small batches.
+func (f *smallBatch) decodes(tokens int) bool { return 0 < tokens && tokens <= f.upTo }
 
-// isWide reports whether it has so many of them that CTAs are wide.
-func (f *few) isWide(tokens int) bool {
+// isWide reports whether a pass uses wide tiles.
+func (f *smallBatch) isWide(tokens int) bool {
 	return f.wideFrom > 0 && f.wideFrom <= tokens && f.decodes(tokens)
 }
 
-// choosesByWarps reports whether a pass that routes has a warp choose a token's experts.
-func (f *few) choosesByWarps(tokens int) bool { return 0 < tokens && tokens <= f.byWarps }
+// choosesByWarps reports whether a warp chooses each token's experts.
+func (f *smallBatch) choosesByWarps(tokens int) bool { return 0 < tokens && tokens <= f.byWarps }
 
-// choosesAtOnce reports whether it has one kernel for that and the plan.
-func (f *few) choosesAtOnce(tokens int) bool {
-	return f.choosesByWarps(tokens) && tokens <= choose.MostAtOnce
+// choosesAtOnce reports whether one kernel makes the choice and the plan.
+func (f *smallBatch) choosesAtOnce(tokens int) bool {
+	return f.choosesByWarps(tokens) && tokens <= choose.MaxAtOnce
 }
 
-// isLone reports whether a pass has one token only, whose products choose its
-// experts themselves.
-func (f *few) isLone(tokens int) bool { return tokens == 1 && f.lone }
+// isSingle reports whether a pass uses the kernels for a single token.
+func (f *smallBatch) isSingle(tokens int) bool { return tokens == 1 && f.single }
 
-// isSmall reports whether a pass has so few tokens that its up-projection chooses their
-// experts itself, from the sums of the router's chains.
-func (f *few) isSmall(tokens int) bool {
-	return f.small && !f.isLone(tokens) && tokens <= decode.MostSmall && f.choosesAtOnce(tokens)
+// isTiny reports whether a pass's up-projection chooses the experts of several tokens
+// itself, from the sums of the router's chains.
+func (f *smallBatch) isTiny(tokens int) bool {
+	return f.tiny && !f.isSingle(tokens) && tokens <= decode.MaxTiny && f.choosesAtOnce(tokens)
 }
 
-// choose queues the routing of few tokens, and the plan.
+// choose queues routing and plan of a batch that one CTA chooses for.
 func (q *queue) choose(t int, f *Forward, w workspace) {
 	p := f.Workspace.Ptr
 	logits := at(p, w.y)
-	q.fewLogits(t, f, w.indices, logits)
+	q.smallBatchLogits(t, f, w.indices, logits)
 	launch(q, choose.ChooseKernel, choose.ChooseArgs{
-		FewLogits: logits, Scores: f.Scores.Ptr, Logits: f.Logits.Ptr, PlanTensors: w.plan(p, f.ExpertIDs), Tokens: t,
+		SmallBatchLogits: logits, Scores: f.Scores.Ptr, Logits: f.Logits.Ptr, PlanTensors: w.plan(p, f.ExpertIDs), Tokens: t,
 	})
 }
 
-// chooseRanges queues the routing of few tokens that have a plan of several CTAs.
+// chooseRanges queues the routing of a batch that several CTAs choose for.
 func (q *queue) chooseRanges(t int, f *Forward, w workspace) {
 	p := f.Workspace.Ptr
 	logits := at(p, w.y)
-	q.fewLogits(t, f, w.indices, logits)
+	q.smallBatchLogits(t, f, w.indices, logits)
 	launch(q, choose.ChooseRangesKernel, choose.ChooseRangesArgs{
-		FewLogits: logits, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr, Counts: at(p, w.counts), TokenRanges: q.routed(t),
+		SmallBatchLogits: logits, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr, Counts: at(p, w.counts), TokenRanges: q.routed(t),
 	})
 }
 
-// fewLogits queues the router product of few tokens.
-func (q *queue) fewLogits(t int, f *Forward, w indices, logits driver.DevicePtr) {
-	launch(q, choose.FewLogitsKernel, choose.FewLogitsArgs{
+// smallBatchLogits queues the router product of a small batch.
+func (q *queue) smallBatchLogits(t int, f *Forward, w indices, logits driver.DevicePtr) {
+	launch(q, choose.SmallBatchLogitsKernel, choose.SmallBatchLogitsArgs{
 		X: f.X.Ptr, Weights: q.layer.routerTerms(f.Router, f.Workspace.Ptr, w), Bias: f.RouterBias.Ptr, Logits: logits, Tokens: t,
 	})
 }
 
-// smallPass queues a whole pass of so few tokens.
-func (q *queue) smallPass(n work, f *Forward) {
+// tinyPass queues a whole pass over up to decode.MaxTiny tokens.
+func (q *queue) tinyPass(n work, f *Forward) {
 	w, p := q.laid(n).workspace, f.Workspace.Ptr
-	// The sums of the router's chains lie where Y is to come. The table's length takes the
-	// place of the offsets, words of which become 0 with the sums.
+	// The sums of the router's chains use Y's memory. The table's length uses the memory of
+	// the offsets, which the router's kernel sets to 0.
 	sums, length := at(p, w.y), at(p, w.offsets)
 	tiles := func(which int64) gemm.TileArgs {
 		t := w.tiles(p, which)
 		t.RowPairs = length
 		return t
 	}
-	launch(q, choose.ChainLogitsKernel, choose.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: length, Tickets: at(p, w.tickets), Tokens: n.tokens})
+	launch(q, choose.ChainLogitsKernel, choose.SmallBatchLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: length, Tickets: at(p, w.tickets), Tokens: n.tokens})
 	q.sharedProducts(n.tokens, f, w.shared)
-	launch(q, decode.SmallUpKernel, decode.UpArgs{
+	launch(q, decode.TinyUpKernel, decode.UpArgs{
 		X: f.X.Ptr, W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: n.rows, TileArgs: tiles(0),
 		ChoiceArgs: decode.ChoiceArgs{Sums: sums, RouterBias: f.RouterBias.Ptr, ChosenScores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr, Inverse: at(p, w.inverse), Tokens: n.tokens},
 	})
-	launch(q, decode.SmallDownKernel, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: tiles(1)})
+	launch(q, decode.TinyDownKernel, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: tiles(1)})
 	q.aggregate(n, f, w)
 }
 
-// loneToken queues a whole pass of one token.
-func (q *queue) loneToken(n work, f *Forward) {
+// singlePass queues a whole pass over one token.
+func (q *queue) singlePass(n work, f *Forward) {
 	w, p := q.laid(n).workspace, f.Workspace.Ptr
-	// There is no plan: the sums of the router's chains take the place of the table,
-	// which is 16 bytes an expert, the choice that of the offsets.
+	// There is no plan. The sums of the router's chains use the memory of its table, 16
+	// bytes an expert, and the choice that of its offsets.
 	sums, chosen := at(p, w.table), at(p, w.offsets)
-	launch(q, choose.ChainLogitsKernel, choose.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: chosen, Tickets: at(p, w.tickets), Tokens: 1})
+	launch(q, choose.ChainLogitsKernel, choose.SmallBatchLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: chosen, Tickets: at(p, w.tickets), Tokens: 1})
 	q.sharedProducts(1, f, w.shared)
-	launch(q, decode.LoneUpKernel, decode.LoneUpArgs{
+	launch(q, decode.SingleUpKernel, decode.SingleUpArgs{
 		Sums: sums, RouterBias: f.RouterBias.Ptr, Chosen: chosen, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
 		X: f.X.Ptr, W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr,
 	})
-	launch(q, decode.LoneDownKernel, decode.LoneDownArgs{
+	launch(q, decode.SingleDownKernel, decode.SingleDownArgs{
 		Chosen: chosen, Scores: f.Scores.Ptr, A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, SharedRow: at(p, w.shared.y), SharedScore: at(p, w.shared.weights), O: f.O.Ptr,
 	})
 }
 
-// products queues up- and down-projection.
+// products queues the up- and the down-projection.
 func (q *queue) products(n work, f *Forward, w pieces) {
 	p := f.Workspace.Ptr
 	rows := n.rows
 	// A list may give an expert more rows than there are tokens.
-	if !n.list && q.layer.few.decodes(n.tokens) {
+	if !n.list && q.layer.smallBatch.decodes(n.tokens) {
 		up, down := decode.UpKernel, decode.DownKernel
-		if q.layer.few.isWide(n.tokens) {
+		if q.layer.smallBatch.isWide(n.tokens) {
 			up, down = decode.WideUpKernel, decode.WideDownKernel
 		}
 		launch(q, up, decode.UpArgs{

@@ -113,11 +113,11 @@ func TestDecodeKernels(t *testing.T) {
 			names = append(names, s.Name)
 		}
 		has := func(name string) bool { return slices.Contains(names, name) }
-		for _, name := range []string{"moe_few_logits", "moe_chain_logits", "moe_choose", "moe_decode_up", "moe_decode_down",
-			"moe_lone_up", "moe_lone_down"} {
+		for _, name := range []string{"moe_small_batch_logits", "moe_chain_logits", "moe_choose", "moe_decode_up", "moe_decode_down",
+			"moe_single_up", "moe_single_down"} {
 			require.Equal(t, tt.decode, has(name), "%d tokens are few, %s", tt.few, name)
 		}
-		for _, name := range []string{"moe_decode_small_up", "moe_decode_small_down"} {
+		for _, name := range []string{"moe_decode_tiny_up", "moe_decode_tiny_down"} {
 			require.Equal(t, tt.small, has(name), "%d tokens are few, %s", tt.few, name)
 		}
 		require.Equal(t, tt.ranges, has("moe_choose_ranges"), "%d tokens are few", tt.few)
@@ -132,9 +132,9 @@ func TestDecodeKernels(t *testing.T) {
 // of them, and these alone are; package kernel's table says how many a pass launches.
 func TestDecodeKernelsAreLaunched(t *testing.T) {
 	plain := []string{"decode-up", "decode-down", "aggregate-early"}
-	chooses := append([]string{"few-logits", "choose"}, plain...)
-	lone := []string{"chain-logits", "lone-up", "lone-down"}
-	small := []string{"chain-logits", "decode-small-up", "decode-small-down"}
+	chooses := append([]string{"small-batch-logits", "choose"}, plain...)
+	lone := []string{"chain-logits", "single-up", "single-down"}
+	small := []string{"chain-logits", "decode-tiny-up", "decode-tiny-down"}
 	for _, tt := range []struct {
 		name   string
 		few    int
@@ -153,7 +153,7 @@ func TestDecodeKernelsAreLaunched(t *testing.T) {
 		{"scores on the input", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, ScoreOnInput: true}, slices.Concat(chooses, []string{"choose-ranges"}), []int{5, 5, 5, 6}},
 		{"a router of FP32 weights", 8, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, RouterF32: true, Logits: moe.LogitsF32}, chooses, []int{6, 6}},
 		{"shared experts", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, SharedExperts: 1}, slices.Concat(chooses, lone, small[1:], []string{"choose-ranges", "shared-decode-up", "shared-decode-down"}), []int{6, 7, 8, 9}},
-		{"scores by sigmoid", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, Score: moe.Sigmoid}, append([]string{"few-logits"}, plain...), []int{6, 6, 6, 6}},
+		{"scores by sigmoid", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, Score: moe.Sigmoid}, append([]string{"small-batch-logits"}, plain...), []int{6, 6, 6, 6}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dev, seen := testDevice(t), map[string]bool{}
@@ -352,14 +352,14 @@ func TestDecodeGivenExperts(t *testing.T) {
 
 // decodesBy is the up-projection of a training pass over few tokens.
 func decodesBy(l *moe.Layer, tokens int) string {
-	if tokens == 1 && choose.HasLone(l.Config()) {
-		return "lone-up"
+	if tokens == 1 && choose.HasSingle(l.Config()) {
+		return "single-up"
 	}
 	if from := decode.WideFrom(l.Config()); from > 0 && tokens >= from {
 		return "decode-wide-up"
 	}
-	if tokens <= decode.MostSmall && choose.ChoosesInProducts(l.Config()) {
-		return "decode-small-up"
+	if tokens <= decode.MaxTiny && choose.ChoosesInProducts(l.Config()) {
+		return "decode-tiny-up"
 	}
 	return "decode-up"
 }

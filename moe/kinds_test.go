@@ -81,8 +81,8 @@ func TestRoutingKindsOfFewTokens(t *testing.T) {
 			c := g.config
 			c.Hidden, c.Intermediate = 128, 64
 			few, many := newTrial(t, c, 33, 12, moe.WithDecode(33), moe.WithoutBackward()), newTrial(t, c, 33, 12, moe.WithoutDecode(), moe.WithoutBackward())
-			require.Contains(t, launched(t, few), "few-logits")
-			require.NotContains(t, launched(t, many), "few-logits")
+			require.Contains(t, launched(t, few), "small-batch-logits")
+			require.NotContains(t, launched(t, many), "small-batch-logits")
 			samePass(t, many, few)
 			r, err := few.Results(true)
 			require.NoError(t, err)

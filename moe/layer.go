@@ -23,8 +23,8 @@ type Layer struct {
 	of  registry.Layer
 	dev driver.Device
 	sms int
-	// few says what passes over few tokens take.
-	few few
+	// smallBatch says which kernels passes over small batches use.
+	smallBatch smallBatch
 	// chosenBy says where each product's tiling comes from.
 	chosenBy map[string]autotune.Origin
 	// kernels are the layer's, in the registry's order.
@@ -68,7 +68,7 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	}
 	o.openCache()
 	target := dev.Target()
-	l := &Layer{of: registry.Layer{Config: c}, dev: dev, sms: target.SMs, few: o.few(c)}
+	l := &Layer{of: registry.Layer{Config: c}, dev: dev, sms: target.SMs, smallBatch: o.smallBatch(c)}
 	done, err := l.choose(target, o)
 	if err != nil {
 		return nil, err
@@ -124,9 +124,9 @@ func (o options) wanted(l registry.Layer) registry.Registry {
 		from = kernel.SharedKernels(l.Config)
 	}
 	var list registry.Registry
-	few := o.few(l.Config)
+	small := o.smallBatch(l.Config)
 	for _, k := range from {
-		if few.launches(k) && o.writes(k) && (!k.IsBackward() || !o.forwardOnly) {
+		if small.launches(k) && o.writes(k) && (!k.IsBackward() || !o.forwardOnly) {
 			list = append(list, k)
 		}
 	}

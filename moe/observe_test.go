@@ -30,9 +30,9 @@ func TestObserve(t *testing.T) {
 		run  func() error
 		want []string
 	}{
-		"training":  {func() error { return tr.Call().Forward(tr.Stream(), tr.Args) }, []string{"few-logits", "choose", "decode-up", "decode-down", "aggregate-early"}},
-		"inference": {func() error { return tr.Call().Forward(tr.Stream(), tr.Inference()) }, []string{"few-logits", "choose", "decode-up", "decode-down", "aggregate-early"}},
-		"route":     {func() error { return tr.Call().Route(tr.Stream(), tr.Args) }, []string{"few-logits", "choose"}},
+		"training":  {func() error { return tr.Call().Forward(tr.Stream(), tr.Args) }, []string{"small-batch-logits", "choose", "decode-up", "decode-down", "aggregate-early"}},
+		"inference": {func() error { return tr.Call().Forward(tr.Stream(), tr.Inference()) }, []string{"small-batch-logits", "choose", "decode-up", "decode-down", "aggregate-early"}},
+		"route":     {func() error { return tr.Call().Route(tr.Stream(), tr.Args) }, []string{"small-batch-logits", "choose"}},
 		"experts":   {func() error { return tr.Call().ForwardExperts(tr.Stream(), tr.Args) }, []string{"count", "plan", "decode-up", "decode-down", "aggregate-early"}},
 	} {
 		names = nil

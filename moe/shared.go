@@ -16,7 +16,7 @@ import (
 // cost model's tilings.
 func (l *Layer) withShared(t driver.Target, o options) {
 	if c, ok := l.of.Shared(); ok {
-		l.shared = &Layer{dev: l.dev, sms: t.SMs, few: o.few(c),
+		l.shared = &Layer{dev: l.dev, sms: t.SMs, smallBatch: o.smallBatch(c),
 			of: registry.Layer{Config: c, Tiles: kernel.Choose(c, t), IsShared: true}}
 	}
 }

@@ -20,20 +20,20 @@
 // keeps. With an FP32 router, Terms runs ahead of its product, and in backward ahead of
 // ExtraRows.
 //
-// For small batches package decode has its own Up and Down. FewLogits, or ChainLogits,
+// For small batches package decode has its own Up and Down. SmallBatchLogits, or ChainLogits,
 // computes the logits, and another kernel chooses. The bits are the same:
 //
-//	1 token, 3 launches         ChainLogits, LoneUp, which chooses, LoneDown, which sums over the experts
+//	1 token, 3 launches         ChainLogits, SingleUp, which chooses, SingleDown, which sums over the experts
 //	up to 8, 4 launches         ChainLogits, Up, which chooses and writes the table, Down, Aggregate
-//	up to 64, 5 launches        FewLogits, Choose, which plans too, Up, Down, Aggregate
-//	to choose.MostByWarps, 6     FewLogits, ChooseRanges, Plan, Up, Down, Aggregate
+//	up to 64, 5 launches        SmallBatchLogits, Choose, which plans too, Up, Down, Aggregate
+//	to choose.MaxByWarps, 6     SmallBatchLogits, ChooseRanges, Plan, Up, Down, Aggregate
 //
-// All four rows need a layer whose Router chooses. The sums of FewLogits must fit the memory
+// All four rows need a layer whose Router chooses. The sums of SmallBatchLogits must fit the memory
 // of Y, 2·K·d bytes a token: 4·E bytes a token, or for the second row [choose.ChainBytes],
 // up to 16·E. The first two rows need [choose.ChoosesInProducts]: no FP32 router, and no
-// scores on the input. The first row needs [choose.HasLone] too: weights in the order OutIn.
+// scores on the input. The first row needs [choose.HasSingle] too: weights in the order OutIn.
 // A layer or a number of tokens that a row does not cover uses the next row. After the last
-// row comes Router with Plan; or FewLogits, FromLogits and Plan if Router does not choose.
+// row comes Router with Plan; or SmallBatchLogits, FromLogits and Plan if Router does not choose.
 //
 // If expert ids come from the caller, Count runs in place of the router, for small batches
 // too. A list of tokens and experts has its own Count, Plan and Aggregate, and ByToken, which
@@ -42,7 +42,7 @@
 // plans it.
 //
 // Shared experts are a layer of one expert that every token goes to. They take three more
-// launches: EveryToken, which plans, and the same Up and Down. Aggregate, or LoneDown, adds
+// launches: EveryToken, which plans, and the same Up and Down. Aggregate, or SingleDown, adds
 // their rows last.
 //
 // The backward pass, in the order of its launches. Each is launched only if its result is
@@ -91,9 +91,9 @@
 //	DH      dh/dh.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go, dh/epilogue.go
 //	DW      dw/dw.go, dw/load.go (with the queue), gemm/math.go, dw/math.go, gradient/gradient.go
 //	Router  choose/router.go, gemm/math.go, choose/topk.go, choose/keys.go, order/count.go
-//	Decode  decode/up.go or decode/down.go, decode/product.go, decode/turns.go, gemm/math.go
-//	LoneUp  decode/loneup.go, decode/lone.go, choose/choose.go, choose/topk.go, choose/keys.go
-//	LoneDown decode/lonedown.go, decode/lone.go
+//	Decode  decode/up.go or decode/down.go, decode/product.go, decode/scheduler.go, gemm/math.go
+//	SingleUp decode/singleup.go, decode/single.go, choose/choose.go, choose/topk.go, choose/keys.go
+//	SingleDown decode/singledown.go, decode/single.go
 //	DRouter drouter/drouter.go, drouter/scatter.go, gemm/twoterm.go, gemm/math.go
 //
 // TestReading checks the list, and its length, against the lines that emit each kernel.

@@ -26,11 +26,11 @@ const mostFiles = 5
 // at most mostFiles for each.
 func TestReading(t *testing.T) {
 	kernels := map[string][]registry.Any{
-		"Router":   {Kernels.Find("router")},
-		"Decode":   {Kernels.Find("decode-up"), Kernels.Find("decode-down")},
-		"LoneUp":   {Kernels.Find("lone-up")},
-		"LoneDown": {Kernels.Find("lone-down")},
-		"DRouter":  {Kernels.Find("drouter"), Kernels.Find("drouter-extra")},
+		"Router":     {Kernels.Find("router")},
+		"Decode":     {Kernels.Find("decode-up"), Kernels.Find("decode-down")},
+		"SingleUp":   {Kernels.Find("single-up")},
+		"SingleDown": {Kernels.Find("single-down")},
+		"DRouter":    {Kernels.Find("drouter"), Kernels.Find("drouter-extra")},
 	}
 	for product, name := range map[string]string{"up": "Up", "down": "Down", "dx": "DX", "dh": "DH", "dw1": "DW", "dw2": "DW"} {
 		p, err := Kernels.FindProduct(product)

@@ -6,6 +6,6 @@ import "sonicmoe/moe/internal/registry"
 var Kernels = registry.Registry{
 	UpKernel, DownKernel,
 	WideUpKernel, WideDownKernel,
-	SmallUpKernel, SmallDownKernel,
-	LoneUpKernel, LoneDownKernel,
+	TinyUpKernel, TinyDownKernel,
+	SingleUpKernel, SingleDownKernel,
 }

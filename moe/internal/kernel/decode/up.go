@@ -14,62 +14,63 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Up is the up-projection of few tokens: H = W1·X[rows] + b1, and A, the
-// activation of H, or with ScoreOnInput of H times the row's score. A thread holds
-// both values of a neuron: each 16 rows of a unit are gate and up of 8 neurons, by
-// turns or in pairs of rows, which lanes then change with each other, or, where no box
-// of TMA has both, gate and up of 64 neurons come in stages of their own.
+// Up is the up-projection of a small batch: H = W1·X[rows] + b1, and A, the activation
+// of H (with ScoreOnInput, of H times the row's score). A thread holds both values of a
+// neuron. Where one box of TMA can load gate and up, each 16 rows of a unit are 8 gates,
+// then 8 ups (alternating), or 8 pairs of rows, which lanes then exchange. Elsewhere gate
+// and up of 64 neurons have stages of their own.
 type Up struct {
 	spec.Config
-	// Wide: CTAs are for experts of many tokens.
+	// Wide CTAs are for experts with many tokens.
 	Wide bool
-	// Small: CTAs are for up to [MostSmall] tokens, and each chooses their experts itself
-	// from the router's sums; the last one writes what is chosen, and the plan.
-	Small bool
+	// Tiny CTAs are for up to [MaxTiny] tokens. Each chooses the tokens' experts itself,
+	// from the router's sums; the last one writes the choice and the plan.
+	Tiny bool
 }
 
 // UpArgs are the arguments of [Up]. Tensors are of the layer's type.
 type UpArgs struct {
-	// X [T, d] are the tokens, Gather [R] u32 the token of each packed row, which small
-	// CTAs know themselves.
+	// X [T, d] are the tokens. Gather [R] u32 is the token of each packed row; tiny
+	// CTAs compute it.
 	X      driver.DevicePtr
 	Gather driver.DevicePtr
-	// W1 [E, 2n, d] are the weights, as Config has them, W3 their other half.
+	// W1 [E, 2n, d] are the weights in Config's layout, W3 their other half.
 	W1, W3 driver.DevicePtr
 	// B1 and B3 are their biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
-	// Scores [T, K] f32, Pairs [R] u32 the index in it of each packed row: with
-	// ScoreOnInput.
+	// Scores [T, K] f32 and Pairs [R] u32, the index of each packed row in Scores, are
+	// read with ScoreOnInput.
 	Scores, Pairs driver.DevicePtr
-	// A is written, as [weights.A] has it: the activation.
+	// A is written: the activation, in the layout of [weights.A].
 	A driver.DevicePtr
 	// H [R, 2n] is written unless 0: gate, then up, which backward needs.
 	H driver.DevicePtr
 	// Rows is R.
 	Rows int
-	// Table and RowPairs are written where CTAs are small.
+	// Table and RowPairs are written by tiny CTAs.
 	gemm.TileArgs
-	// ChoiceArgs are theirs.
+	// ChoiceArgs are for tiny CTAs.
 	ChoiceArgs
 }
 
-// gateBlock is the neurons whose gates, and then whose ups, are neighbours in a
-// unit.
+// gateBlock is the number of neurons whose gates are neighbours in a unit, followed by
+// their ups.
 const gateBlock = 8
 
-// byTurns: each 16 rows of a unit are the gates of 8 neurons, then their ups.
-func (u Up) byTurns() bool {
+// alternating reports whether each 16 rows of a unit are the gates of 8 neurons, then
+// their ups.
+func (u Up) alternating() bool {
 	m := units{weights.W1(u.Config)}
 	return m.hasPart() && !m.mnMajor()
 }
 
-// inPairs: each two rows of a unit are gate and up of a neuron.
+// inPairs reports whether each two rows of a unit are gate and up of a neuron.
 func (u Up) inPairs() bool { return weights.InPairs(u.Config) }
 
-// together: a unit has gate and up of its neurons.
-func (u Up) together() bool { return u.byTurns() || u.inPairs() }
+// together reports whether a unit has gate and up of its neurons.
+func (u Up) together() bool { return u.alternating() || u.inPairs() }
 
-// neurons is how many a unit has.
+// neurons is the number of neurons of a unit.
 func (u Up) neurons() int {
 	if u.together() {
 		return unitRows / 2
@@ -77,7 +78,7 @@ func (u Up) neurons() int {
 	return unitRows
 }
 
-// parts is the sums of a neuron that have stages of their own.
+// parts is the number of sums of a neuron that have stages of their own.
 func (u Up) parts() int {
 	if u.Activation.Gated() && !u.together() {
 		return 2
@@ -85,64 +86,69 @@ func (u Up) parts() int {
 	return 1
 }
 
-// inPart: the last unit may end past the last neuron.
+// inPart reports whether the last unit may end past the last neuron.
 func (u Up) inPart() bool { return u.Intermediate%unitRows != 0 }
 
-// units is the units of an expert.
+// units is the number of units of an expert.
 func (u Up) units() int { return weights.A(u.Config).Width / u.neurons() }
 
 // Build emits the kernel.
 func (u Up) Build() (*jit.Kernel[UpArgs], error) {
-	shape := shapeOf(u.Wide, u.Small)
+	shape := shapeOf(u.Wide, u.Tiny)
 	k := jit.NewBuilder[UpArgs]("moe_decode_"+shape.prefix()+"up", shape.threads(), 1)
 	k.SetGrid(func(a *UpArgs, sms int) driver.Dim3 { return ctas(a.Rows, u.NumExperts, u.units(), sms) })
-	of := units{weights.W1(u.Config)}
-	x, gather := k.Ptr(&k.Args.X), ptx.Global{}
-	if !u.Small {
-		gather = k.Ptr(&k.Args.Gather)
+	// Rings "ab" and "queue", roles "math" and "load".
+	p := newProduct(k.Kernel, shape, u.Config, tile.Tiles(u.Hidden), u.units())
+	p.parts, p.mnMajor = u.parts(), units{weights.W1(u.Config)}.mnMajor()
+	p.bias = u.biases(p, k)
+	load := u.loadW1(k)
+	rows := tokens{at: k.Ptr(&k.Args.X), rowBytes: u.Hidden * tile.ElementBytes, number: tokenOf}
+	p.schedule.tickets = k.Ptr(&k.Args.Tickets)
+	if u.Tiny {
+		p.schedule.table = newChoice(p, u.Config, k, &k.Args.ChoiceArgs, &k.Args.TileArgs)
+	} else {
+		p.schedule.table = planned{k.Ptr(&k.Args.Table), k.Ptr(&k.Args.RowPairs), afterWait}
+		gather := k.Ptr(&k.Args.Gather)
+		rows.number = func(b block, row ptx.U32) ptx.U32 { return ptx.LdGlobal[ptx.U32](gather.Index(b.row.Add(row), 4)) }
 	}
-	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *UpArgs) driver.TensorMap { return u.weightsMap(a.W1) })}
-	if of.Apart {
-		w1 = append(w1, k.Map(&k.Args.W3, func(a *UpArgs) driver.TensorMap { return u.weightsMap(a.W3) }))
-	}
-	var b1 []ptx.Global
-	if u.Bias {
-		b1 = weights.B1(u.Config).Tensors(k, &k.Args.B1, &k.Args.B3)
-	}
-	e := upEpilogue{Up: u, a: k.Ptr(&k.Args.A), h: k.Ptr(&k.Args.H)}
+	e := upEpilogue{Up: u, product: p, a: k.Ptr(&k.Args.A), h: k.Ptr(&k.Args.H)}
 	if u.ScoreOnInput {
 		e.scores, e.pairs = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.Pairs)
 	}
-	p := newProduct(k.Kernel, shape, u.Config, k, &k.Args.TileArgs, tile.Tiles(u.Hidden), u.units())
-	p.mnMajor = of.mnMajor()
-	if u.Bias {
-		p.bias = func(b block) [][2]ptx.F32 { return u.bias(p, b, b1) }
-	}
-	load := func(to, full ptx.Shared, b block, column ptx.U32, part int) {
-		k.TMALoad(to, w1[part%len(w1)], full, of.at(b, column, part)...)
-	}
-	if u.byTurns() {
-		load = func(to, full ptx.Shared, b block, column ptx.U32, _ int) {
-			k.TMALoad(to, w1[0], full, column, ptx.Uint(0), ptx.Uint(0), b.unit.MulI(u.neurons()/gateBlock), b.expert)
-		}
-	}
-	p.parts = u.parts()
-	rows := tokens{at: x, rowBytes: u.Hidden * tile.ElementBytes, number: func(b block, row ptx.U32) ptx.U32 {
-		return ptx.LdGlobal[ptx.U32](gather.Index(b.row.Add(row), 4))
-	}}
-	if u.Small {
-		p.chosen = newChoice(p, u.Config, k, &k.Args.ChoiceArgs)
-		rows.number = tokenOf
-	}
-	e.product = p
 	p.run(load, rows, e.store)
 	return k.Build()
 }
 
-// weightsMap loads units of W1 or W3: 64 rows, or 8 rows of each part by turns.
+// loadW1 returns the load of a unit of W1 and W3.
+func (u Up) loadW1(k *jit.Builder[UpArgs]) loadUnit {
+	of := units{weights.W1(u.Config)}
+	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *UpArgs) driver.TensorMap { return u.weightsMap(a.W1) })}
+	if of.Apart {
+		w1 = append(w1, k.Map(&k.Args.W3, func(a *UpArgs) driver.TensorMap { return u.weightsMap(a.W3) }))
+	}
+	if u.alternating() {
+		return func(to, full ptx.Shared, b block, column ptx.U32, _ int) {
+			k.TMALoad(to, w1[0], full, column, ptx.Uint(0), ptx.Uint(0), b.unit.MulI(u.neurons()/gateBlock), b.expert)
+		}
+	}
+	return func(to, full ptx.Shared, b block, column ptx.U32, part int) {
+		k.TMALoad(to, w1[part%len(w1)], full, of.at(b, column, part)...)
+	}
+}
+
+// biases returns what the sums start from: b1, or 0.
+func (u Up) biases(p *product, k *jit.Builder[UpArgs]) biases {
+	if !u.Bias {
+		return noBias(u.parts())
+	}
+	b1 := weights.B1(u.Config).Tensors(k, &k.Args.B1, &k.Args.B3)
+	return biases{given: true, of: func(b block) [][2]ptx.F32 { return u.bias(p, b, b1) }}
+}
+
+// weightsMap loads units of W1 or W3: 64 rows, or 8 rows of each part alternating.
 func (u Up) weightsMap(p driver.DevicePtr) driver.TensorMap {
 	m := units{weights.W1(u.Config)}
-	if !u.byTurns() {
+	if !u.alternating() {
 		return m.tensorMap(p)
 	}
 	return tile.LoadMap(p, []int{tile.K, gateBlock, m.Part.Extent, unitRows / gateBlock / m.Part.Extent, 1},
@@ -150,55 +156,51 @@ func (u Up) weightsMap(p driver.DevicePtr) driver.TensorMap {
 		tile.Dim{Extent: m.Out.Extent / gateBlock, Stride: gateBlock * m.Out.Stride}, m.Expert)
 }
 
-// neuron gives the thread's first of a block; a thread has a second one, 8
+// neuron returns the thread's first neuron of a block. A thread has a second one, 8
 // further, unless a unit has gate and up.
-func (u Up) neuron(p *product) func(b block) ptx.U32 {
-	if u.byTurns() {
-		warp, line := p.thread.ShrI(5), p.thread.AndI(31).ShrI(2)
-		return func(b block) ptx.U32 { return b.unit.MulI(u.neurons()).Add(warp.MulI(gateBlock)).Add(line) }
+func (u Up) neuron(p *product, b block) ptx.U32 {
+	if u.alternating() {
+		warp, line := p.k.ThreadInWarpgroup().ShrI(5), p.k.Lane().ShrI(2)
+		return b.unit.MulI(u.neurons()).Add(warp.MulI(gateBlock)).Add(line)
 	}
-	row := tile.NewFragment(p.thread).Row
-	if u.inPairs() { // that of an even upper row, or of an odd lower one
-		own := row.ShrI(1).Add(row.AndI(1).MulI(gateBlock / 2))
-		return func(b block) ptx.U32 { return b.unit.MulI(u.neurons()).Add(own) }
+	row := p.fragment().Row
+	if u.inPairs() { // the neuron of an even upper row, or of an odd lower row
+		return b.unit.MulI(u.neurons()).Add(row.ShrI(1).Add(row.AndI(1).MulI(gateBlock / 2)))
 	}
-	return func(b block) ptx.U32 { return b.unit.MulI(unitRows).Add(row) }
+	return b.unit.MulI(unitRows).Add(row)
 }
 
-// isOdd: the thread's rows are, which in pairs are ups.
-func (p *product) isOdd() ptx.Pred { return tile.NewFragment(p.thread).Row.AndI(1).NeI(0) }
-
-// join gives a thread gate and up of its neuron, where they are in pairs of rows: of
-// its upper row and its lower one it keeps the one and changes the other with
-// the lane that has the neighbouring rows. The whole warp takes part.
+// join returns how a thread gets gate and up of its neuron. If they are in pairs of rows,
+// it keeps one of its two rows and exchanges the other with the lane that has the
+// neighbouring rows. The whole warp takes part.
 func (u Up) join(p *product) func(rows [2]ptx.F32) [2]ptx.F32 {
 	if !u.inPairs() {
-		return nil
+		return unchanged
 	}
-	odd := p.isOdd()
+	isOdd := p.fragment().Row.AndI(1).NeI(0)
 	return func(rows [2]ptx.F32) [2]ptx.F32 {
 		const lanesOfRow = 4
-		got := ptx.Select(odd, rows[0], rows[1]).Bits().ShflXor(lanesOfRow).AsF32()
-		return [2]ptx.F32{ptx.Select(odd, got, rows[0]), ptx.Select(odd, rows[1], got)}
+		got := ptx.Select(isOdd, rows[0], rows[1]).Bits().ShflXor(lanesOfRow).AsF32()
+		return [2]ptx.F32{ptx.Select(isOdd, got, rows[0]), ptx.Select(isOdd, rows[1], got)}
 	}
 }
 
-// bias is what the thread's sums start from.
+// bias returns the biases of the thread's sums of a block.
 func (u Up) bias(p *product, b block, b1 []ptx.Global) [][2]ptx.F32 {
 	of := weights.B1(u.Config)
-	if u.inPairs() { // as the rows
-		row := b.unit.MulI(unitRows).Add(tile.NewFragment(p.thread).Row)
+	if u.inPairs() { // one of each row
+		row := b.unit.MulI(unitRows).Add(p.fragment().Row)
 		if u.inPart() {
-			row = row.MinI(of.N - 9) // with the one 8 further
+			row = row.MinI(of.N - 9) // leaves room for the row 8 further
 		}
 		return [][2]ptx.F32{{of.Column(b1, b.expert, row)[0], of.Column(b1, b.expert, row.AddI(8))[0]}}
 	}
-	neuron := u.neuron(p)(b)
-	if u.inPart() { // past the last neurons, which 16 rows have or have not, are others' biases
+	neuron := u.neuron(p, b)
+	if u.inPart() { // past the last neuron any bias will do: 16 rows end together
 		neuron = neuron.MinI(u.Intermediate - u.neurons()/unitRows*8 - 1)
 	}
 	upper := of.Column(b1, b.expert, neuron)
-	if u.byTurns() {
+	if u.alternating() {
 		return [][2]ptx.F32{{upper[0], upper[1]}}
 	}
 	lower := of.Column(b1, b.expert, neuron.AddI(8))
@@ -209,7 +211,7 @@ func (u Up) bias(p *product, b block, b1 []ptx.Global) [][2]ptx.F32 {
 	return rows
 }
 
-// values are gate and up, or the one value, of each of the thread's neurons.
+// values returns gate and up, or the one value, of each of the thread's neurons.
 func (u Up) values(parts [][2]ptx.F32) [][]ptx.F32 {
 	if u.together() {
 		return [][]ptx.F32{{parts[0][0], parts[0][1]}}
@@ -228,14 +230,13 @@ type upEpilogue struct {
 	Up
 	*product
 	a, h ptx.Global
-	// scores and pairs are there with ScoreOnInput.
+	// scores and pairs are set with ScoreOnInput.
 	scores, pairs ptx.Global
 }
 
 func (e upEpilogue) store(b block, acc [][]ptx.F32) {
-	f, act := tile.NewFragment(e.thread), activation.Of(e.Config).Value
-	neuronOf, row := e.neuron(e.product), b.row.Add(f.Column)
-	neuron := neuronOf(b)
+	f, act := e.fragment(), activation.Of(e.Config).Value
+	neuron, row := e.neuron(e.product, b), b.row.Add(f.Column)
 	aBytes, hBytes := weights.A(e.Config).Elements()*tile.ElementBytes, e.HWidth()*tile.ElementBytes
 	toA, toH := e.a.Index(row, aBytes).Index(neuron, tile.ElementBytes), e.h.Index(row, hBytes).Index(neuron, tile.ElementBytes)
 	keepsH := e.h.Given()
@@ -268,17 +269,17 @@ func (e upEpilogue) store(b block, acc [][]ptx.F32) {
 	})
 }
 
-// UpKernel is the up-projection's, WideUpKernel for passes from [WideFrom] on,
-// SmallUpKernel for those up to [MostSmall].
+// UpKernel is the up-projection of a small batch, WideUpKernel from [WideFrom] tokens on,
+// TinyUpKernel up to [MaxTiny].
 var (
-	UpKernel      = upKernel("decode-up", nil, Up{})
-	WideUpKernel  = upKernel("decode-wide-up", hasWide, Up{Wide: true})
-	SmallUpKernel = upKernel("decode-small-up", choose.ChoosesInProducts, Up{Small: true})
+	UpKernel     = upKernel("decode-up", nil, Up{})
+	WideUpKernel = upKernel("decode-wide-up", hasWide, Up{Wide: true})
+	TinyUpKernel = upKernel("decode-tiny-up", choose.ChoosesInProducts, Up{Tiny: true})
 )
 
 func upKernel(name string, only func(c spec.Config) bool, of Up) *registry.Kernel[UpArgs] {
 	from := registry.OfExperts
-	if of.Small { // which is of the router too
+	if of.Tiny { // its text follows from the router, too
 		from = nil
 	}
 	return &registry.Kernel[UpArgs]{KernelName: name, Only: only, From: from, Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) {

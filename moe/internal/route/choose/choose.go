@@ -11,42 +11,42 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file is the choice from logits by warps: of few tokens, in one CTA or in
-// several, and of the fewest in other kernels.
+// This file is the choice from logits by warps: for a small batch, in one CTA or in
+// several, and inside other kernels.
 
-// Choose is top-K, scores and the plan of few tokens, in one CTA: what Router
-// does behind its product, a warp for each token, and then Plan.
+// Choose is top-K, scores and the plan of up to [MaxAtOnce] tokens, in one CTA: a warp for
+// each token, then what Plan does.
 type Choose struct {
 	Router
-	// Pairs is [order.Plan]'s.
+	// Pairs is the field of [order.Plan].
 	Pairs bool
 }
 
 // ChooseArgs are the arguments of [Choose].
 type ChooseArgs struct {
-	// FewLogits [T, E] f32 are the router's sums.
-	FewLogits driver.DevicePtr
+	// SmallBatchLogits [T, E] f32 are the router's sums.
+	SmallBatchLogits driver.DevicePtr
 	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are written, best first.
 	Scores driver.DevicePtr
 	// Logits [T, E], in the layer's format, are written unless 0.
 	Logits driver.DevicePtr
-	// PlanTensors are the plan's, of which ExpertIDs is written.
+	// PlanTensors are the plan's; ExpertIDs is written.
 	order.PlanTensors
-	// Tokens is T, at most MostAtOnce.
+	// Tokens is T, at most MaxAtOnce.
 	Tokens int
 }
 
-// MostAtOnce is how many tokens Choose takes: four rounds of a warp for each.
-const MostAtOnce = 64
+// MaxAtOnce is the largest batch of Choose: each warp chooses for four tokens.
+const MaxAtOnce = 64
 
 // Build emits the kernel.
 func (c Choose) Build() (*jit.Kernel[ChooseArgs], error) {
 	k := jit.NewBuilder[ChooseArgs]("moe_choose", order.PlanThreads, 1)
-	from, scores, to := k.Ptr(&k.Args.FewLogits), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.Logits)
+	from, scores, to := k.Ptr(&k.Args.SmallBatchLogits), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.Logits)
 	ids, cta := k.Ptr(&k.Args.ExpertIDs), pipeline.NewCTA(k.Kernel)
 	plan := order.Plan{NumExperts: c.NumExperts, TopK: c.TopK, Pairs: c.Pairs}.InOneCTA(k.Kernel, cta, k, &k.Args.PlanTensors)
 	tokens := k.U32(&k.Args.Tokens)
-	chosen := cta.Shared("chosen", 4*MostAtOnce*c.TopK, 4)
+	chosen := cta.Shared("chosen", 4*MaxAtOnce*c.TopK, 4)
 	plan.Clear()
 	k.GridDepWait()
 	k.GridDepLaunch()
@@ -64,18 +64,18 @@ func (c Choose) Build() (*jit.Kernel[ChooseArgs], error) {
 	return k.Build()
 }
 
-// MostByWarps is the number of tokens up to which a warp for each token chooses its
+// MaxByWarps is the number of tokens up to which a warp for each token chooses its
 // experts. For more tokens Router is as fast.
-const MostByWarps = 512
+const MaxByWarps = 512
 
-// ChooseRanges is top-K and scores of few tokens that are too many for one CTA: each
-// has a range of them, a warp a token, and counts its experts for Plan.
+// ChooseRanges is top-K and scores of a small batch that is too large for one CTA. Each CTA
+// has a range of tokens, a warp for each token, and counts its experts for Plan.
 type ChooseRanges struct{ Router }
 
 // ChooseRangesArgs are the arguments of [ChooseRanges].
 type ChooseRangesArgs struct {
-	// FewLogits [T, E] f32 are the router's sums.
-	FewLogits driver.DevicePtr
+	// SmallBatchLogits [T, E] f32 are the router's sums.
+	SmallBatchLogits driver.DevicePtr
 	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are written, best first.
 	Scores    driver.DevicePtr
 	ExpertIDs driver.DevicePtr
@@ -87,8 +87,8 @@ type ChooseRangesArgs struct {
 	order.TokenRanges
 }
 
-// ChosenRanges are the ranges of ChooseRanges, and of the plan behind it: a token for
-// each warp where there are SMs enough.
+// ChosenRanges returns the ranges of ChooseRanges and of the plan after it: a token for
+// each warp if there are enough SMs.
 func ChosenRanges(tokens, sms int) order.TokenRanges {
 	return order.RangesBy(order.PlanWarps, tokens, sms)
 }
@@ -97,7 +97,7 @@ func ChosenRanges(tokens, sms int) order.TokenRanges {
 func (c ChooseRanges) Build() (*jit.Kernel[ChooseRangesArgs], error) {
 	k := jit.NewBuilder[ChooseRangesArgs]("moe_choose_ranges", order.PlanThreads, 1)
 	k.CTAs(func(a *ChooseRangesArgs) int { return a.Count() })
-	from, scores, ids := k.Ptr(&k.Args.FewLogits), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs)
+	from, scores, ids := k.Ptr(&k.Args.SmallBatchLogits), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs)
 	to, counts := k.Ptr(&k.Args.Logits), k.Ptr(&k.Args.Counts)
 	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
 	tid := k.TidX()
@@ -121,13 +121,13 @@ func (c ChooseRanges) Build() (*jit.Kernel[ChooseRangesArgs], error) {
 	return k.Build()
 }
 
-// ByChains is the choice of a token's experts by a warp of another kernel: what Choose
-// does, without a plan, from the sums of the router's chains.
+// ByChains is the choice of a token's experts by a warp of another kernel, from the sums
+// of the router's chains: what Choose does, without a plan.
 type ByChains struct {
 	Router
 	// Sums [chains, T, E] f32 are the router's, before biases.
 	Sums ptx.Global
-	// Bias [E] f32, where there is one.
+	// Bias [E] f32 is read if the router has a bias.
 	Bias ptx.Global
 	// Logits [T, E], in the layer's format, are written unless its address is 0.
 	Logits ptx.Global
@@ -135,24 +135,23 @@ type ByChains struct {
 	Tokens ptx.U32
 }
 
-// ChoosesInProducts reports whether a layer's up-projections choose the experts of up to
-// MostApart tokens: by the router's sums alone, and scores are not on their input.
+// ChoosesInProducts reports whether a layer's up-projections can choose the experts of up
+// to MaxApart tokens: from the router's sums alone, without scores on the input.
 func ChoosesInProducts(c spec.Config) bool { return InRouter(c) && !c.RouterF32 && !c.ScoreOnInput }
 
-// HasLone reports whether there are products of a lone token: rows of their weights must
-// be lines.
-func HasLone(c spec.Config) bool { return ChoosesInProducts(c) && c.WeightOrder == spec.OutIn }
+// HasSingle reports whether the layer has kernels for a single token. Rows of their weights
+// must be contiguous.
+func HasSingle(c spec.Config) bool { return ChoosesInProducts(c) && c.WeightOrder == spec.OutIn }
 
-// Choose emits the choice; slots go by score, the best first. Every lane finds the
-// slots' experts. Then, where they are scored, take gets a slot's score and expert in
-// the lane that has them.
+// Choose emits the choice. found gets the experts by slot, the best first, in every lane.
+// Then, if scored holds, take gets a slot's score and expert in the lane that has them.
 func (l ByChains) Choose(k *ptx.Kernel, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
 	r := router{Router: l.Router, k: k, logits: l.Logits, bias: l.Bias, apart: true, tokens: l.Tokens}
 	r.choose(l.Sums.Index(token, 4*l.NumExperts), token, lane, found, scored, take)
 }
 
-// choose has one warp choose a token's experts: lane l has the logits of
-// experts 2l and 2l+1 of each 64.
+// choose emits the choice of a token's experts by a warp. Lane l has the logits of experts
+// 2l and 2l+1 of each 64.
 func (e *router) choose(from ptx.Global, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
 	if e.Logits == spec.LogitsF32 {
 		chooseBy(e, longKeys(e.k), from, token, lane, found, scored, take)
@@ -187,8 +186,8 @@ func chooseBy[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, la
 	})
 }
 
-// warpTop is the n largest of a warp's keys, in all of its lanes. A lane has its own
-// by size: the largest of all is the first of a lane, which it leaves, n times.
+// warpTop returns the n largest of a warp's keys, in all lanes. Each lane sorts its own
+// keys. The largest of all is the first of some lane: it is removed there, n times.
 func warpTop[K ptx.Value](key keyMath[K], own []K, n int) (top []K) {
 	queue := topOf(key, own, n)
 	for len(top) < n {
@@ -208,12 +207,12 @@ func warpTop[K ptx.Value](key keyMath[K], own []K, n int) (top []K) {
 	return top
 }
 
-// warpKeys are the keys of a lane's experts, whose logits it writes out too.
+// warpKeys returns the keys of a lane's experts, and writes their logits if they are wanted.
 func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, first ptx.U32) (keys []K) {
 	k := e.k
 	var logits [][2]ptx.F32
 	at := from.Index(first, 4)
-	// With an even number of experts pairs are aligned, and whole or not there.
+	// With an even number of experts pairs are aligned and never cut.
 	together := 2 - e.NumExperts%2
 	for column := 0; column < e.NumExperts; column += 64 {
 		pair := ptx.NewVars(k, 2, ptx.Float(0))
@@ -249,9 +248,9 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 	return keys
 }
 
-// sumsOf are the router's of neighbours among the experts, that many behind the first
-// one, whose place is given: where chains come apart they are added up here, and biases
-// come to them.
+// sumsOf returns the router's sums of neighbouring experts: together of them, behind
+// experts after the first one, which is at the given place. It adds chains and biases
+// if the product left them apart.
 func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []ptx.F32 {
 	at = at.At(4 * behind)
 	sums := ptx.LdGlobalVec[ptx.F32](at, together)
@@ -274,7 +273,7 @@ func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []pt
 	return sums
 }
 
-// ofChain is where a chain's sums lie that are the first one's at the given place.
+// ofChain returns the place of a chain's sums, from the place of the first chain's.
 func (e *router) ofChain(at ptx.Global, chain int) ptx.Global {
 	if tokens, ok := e.tokens.Const(); ok { // the load's own offset
 		return at.At(4 * e.NumExperts * int(tokens) * chain)
@@ -282,8 +281,8 @@ func (e *router) ofChain(at ptx.Global, chain int) ptx.Global {
 	return at.Index(e.tokens.MulI(chain), 4*e.NumExperts)
 }
 
-// ChooseKernel is the choice of few tokens, ChooseRangesKernel that of those from
-// MostAtOnce on.
+// ChooseKernel is the choice for up to MaxAtOnce tokens, ChooseRangesKernel for larger
+// batches up to MaxByWarps.
 var (
 	ChooseKernel = &registry.Kernel[ChooseArgs]{KernelName: "choose", Only: InRouter, Emit: func(l registry.Layer) (*jit.Kernel[ChooseArgs], error) {
 		return Choose{chooserOf(l.Config), l.ScoreOnInput}.Build()
@@ -293,7 +292,7 @@ var (
 	}}
 )
 
-// chooserOf is what a layer's choice needs to know of its router.
+// chooserOf returns what a layer's choice needs of its router.
 func chooserOf(c spec.Config) Router {
 	return Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Logits: c.Logits, All: c.Score == spec.SoftmaxAll}
 }

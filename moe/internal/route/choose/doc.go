@@ -3,8 +3,8 @@
 //
 //   - [Router]: product, top-K and softmax in one kernel, where [InRouter] reports true
 //   - Router with LogitsOnly, then [FromLogits]: every other kind of scores
-//   - [FewLogits], then [Choose] or [ChooseRanges]: small batches
-//   - [FewLogits], then another kernel that calls [ByChains]: the smallest batches
+//   - [SmallBatchLogits], then [Choose] or [ChooseRanges]: small batches
+//   - [SmallBatchLogits], then another kernel that calls [ByChains]: the smallest batches
 //
 // If logits are equal, the lower expert wins; the keys in keys.go decide this for all of them.
 package choose

@@ -5,5 +5,5 @@ import "sonicmoe/moe/internal/registry"
 // Kernels lists the kernels of this package.
 var Kernels = registry.Registry{
 	TermsKernel, RouterKernel, LogitsKernel, FromLogitsKernel,
-	FewLogitsKernel, ChainLogitsKernel, ChooseKernel, ChooseRangesKernel,
+	SmallBatchLogitsKernel, ChainLogitsKernel, ChooseKernel, ChooseRangesKernel,
 }

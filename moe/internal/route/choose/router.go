@@ -39,7 +39,7 @@ const (
 	maxChunk     = 256
 	maxChunkKeys = 128
 	// mostChains is the largest number of partial sums of a logit, each over a part of the
-	// columns. FewLogits gives each chain a warp, because the steps of one chain wait for
+	// columns. SmallBatchLogits gives each chain a warp, because the steps of one chain wait for
 	// each other. Router adds the same chains one after another, for the same bits. This
 	// takes a second set of accumulators, so only chunks of up to maxChunkChains experts
 	// have chains.
@@ -84,7 +84,7 @@ type router struct {
 	logits, bias ptx.Global
 	allCounts    ptx.Global
 	from, to     ptx.U32 // the CTA's tokens
-	// apart: the sums of the chains come apart, from FewLogits with Apart, each of tokens
+	// apart: the sums of the chains come apart, from SmallBatchLogits with Apart, each of tokens
 	// rows.
 	apart  bool
 	tokens ptx.U32
@@ -166,8 +166,8 @@ func (r Router) chains() (count, depth int) {
 	if _, chunk := r.chunks(); chunk > maxChunkChains {
 		return 1, r.kTiles()
 	}
-	stages := r.kTiles() / r.fewDepth()
-	depth = (stages + mostChains - 1) / mostChains * r.fewDepth()
+	stages := r.kTiles() / r.stageDepth()
+	depth = (stages + mostChains - 1) / mostChains * r.stageDepth()
 	return (r.kTiles() + depth - 1) / depth, depth
 }
 

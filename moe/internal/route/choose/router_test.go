@@ -127,12 +127,12 @@ func (in routerInput) check(b *kt.Bed) {
 func (in routerInput) checkFew(b *kt.Bed, of RouterArgs) {
 	pairs, shape := in.tokens*in.topK, in.shape()
 	sums, scores, ids := b.Room(4*in.tokens*in.experts), b.Room(4*pairs), b.Room(4*pairs)
-	kt.Run(b, FewLogits{Router: shape, Written: spec.LogitsF32}, 0, FewLogitsArgs{X: of.X, Weights: of.Weights, Logits: sums, Tokens: in.tokens})
+	kt.Run(b, SmallBatchLogits{Router: shape, Written: spec.LogitsF32}, 0, SmallBatchLogitsArgs{X: of.X, Weights: of.Weights, Logits: sums, Tokens: in.tokens})
 	in.checkRanges(b, of, sums)
-	if in.tokens > MostAtOnce {
+	if in.tokens > MaxAtOnce {
 		return
 	}
-	args := ChooseArgs{FewLogits: sums, Scores: scores, Tokens: in.tokens, PlanTensors: order.PlanTensors{
+	args := ChooseArgs{SmallBatchLogits: sums, Scores: scores, Tokens: in.tokens, PlanTensors: order.PlanTensors{
 		ExpertIDs: ids, Gather: b.Room(4 * pairs), Inverse: b.Room(4 * pairs), Offsets: b.Room(4 * (in.experts + 1)),
 		Table: b.Room(int(order.Plan{NumExperts: in.experts}.TableBytes(pairs))), RowPairs: b.Room(4), Tickets: b.Room(8),
 	}}
@@ -161,7 +161,7 @@ func (in routerInput) checkFew(b *kt.Bed, of RouterArgs) {
 // router.
 func (in routerInput) checkRanges(b *kt.Bed, of RouterArgs, sums driver.DevicePtr) {
 	pairs, ranges := in.tokens*in.topK, ChosenRanges(in.tokens, 5)
-	args := ChooseRangesArgs{FewLogits: sums, Scores: b.Room(4 * pairs), ExpertIDs: b.Room(4 * pairs), Counts: b.Room(4 * ranges.Count() * in.experts), TokenRanges: ranges}
+	args := ChooseRangesArgs{SmallBatchLogits: sums, Scores: b.Room(4 * pairs), ExpertIDs: b.Room(4 * pairs), Counts: b.Room(4 * ranges.Count() * in.experts), TokenRanges: ranges}
 	if of.Logits != 0 {
 		args.Logits = b.Room(2 * in.tokens * in.experts)
 	}

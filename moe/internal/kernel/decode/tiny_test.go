@@ -38,7 +38,7 @@ func (r routed) tiles(b *kt.Bed) gemm.TileArgs {
 
 // The up-projection of small CTAs chooses and plans as the kernel for that does, and
 // has the bits of the one behind it, whichever warps are first.
-func TestSmallUp(t *testing.T) {
+func TestTinyUp(t *testing.T) {
 	for i, c := range []spec.Config{
 		{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2},
 		{Hidden: 192, Intermediate: 128, NumExperts: 37, TopK: 8, GateUp: spec.Apart, Bias: true, RouterBias: true},
@@ -46,8 +46,8 @@ func TestSmallUp(t *testing.T) {
 		{Hidden: 64, Intermediate: 128, NumExperts: 128, TopK: 16, Score: spec.SoftmaxAll, Activation: spec.ReLU2},
 		{Hidden: 64, Intermediate: 64, NumExperts: 16, TopK: 16},
 	} {
-		for tokens := 1 + i%3; tokens <= decode.MostSmall; tokens += 2 + i%2 {
-			if testing.Short() && tokens < decode.MostSmall-2 {
+		for tokens := 1 + i%3; tokens <= decode.MaxTiny; tokens += 2 + i%2 {
+			if testing.Short() && tokens < decode.MaxTiny-2 {
 				continue
 			}
 			t.Run(fmt.Sprintf("%d %v", tokens, c), func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestSmallUp(t *testing.T) {
 				}
 				b := kt.New(t, kt.Early)
 				want := newRouted(b, c, tokens)
-				kt.Run(b, choose.Choose{Router: choose.RouterOf(c)}, 0, choose.ChooseArgs{FewLogits: kt.Upload(b, added), Scores: want.scores, Logits: want.logits, PlanTensors: want.PlanTensors, Tokens: tokens})
+				kt.Run(b, choose.Choose{Router: choose.RouterOf(c)}, 0, choose.ChooseArgs{SmallBatchLogits: kt.Upload(b, added), Scores: want.scores, Logits: want.logits, PlanTensors: want.PlanTensors, Tokens: tokens})
 				h, a := b.Room(2*u.hValues), b.Room(2*u.rows*c.Intermediate)
 				args := decode.UpArgs{X: kt.Upload(b, u.x), Gather: want.Gather, W1: kt.Upload(b, u.w1), W3: kt.Upload(b, u.w3), B1: kt.Upload(b, u.b1), B3: kt.Upload(b, u.b3),
 					A: a, H: h, Rows: pairs, TileArgs: want.tiles(b)}
@@ -103,7 +103,7 @@ func TestSmallUp(t *testing.T) {
 					args.Gather = 0
 					args.A, args.H, args.TileArgs = b.Room(2*u.rows*c.Intermediate), b.Room(2*u.hValues), got.tiles(b)
 					args.ChoiceArgs = decode.ChoiceArgs{Sums: kt.Upload(b, sums), RouterBias: kt.Upload(b, bias), ChosenScores: got.scores, ExpertIDs: got.ExpertIDs, Logits: got.logits, Inverse: got.Inverse, Tokens: tokens}
-					kt.Run(b, decode.Up{Config: c, Small: true}, 1+(i+j)%4, args)
+					kt.Run(b, decode.Up{Config: c, Tiny: true}, 1+(i+j)%4, args)
 					require.Equal(t, wanted, outputs(b, got, args), when.Name)
 				}
 			})

@@ -10,27 +10,27 @@ import (
 	"sonicmoe/moe/internal/kernel/decode"
 )
 
-// Of layers whose experts are small CTAs of both of a lone token's products fit on an
-// SM side by side; of others one has more room than that.
-func TestSideBySide(t *testing.T) {
+// CTAs of a single token's two products fit on an SM together if experts are small. If
+// experts are large, each has more room than that.
+func TestProductsShareAnSM(t *testing.T) {
 	target := driver.H200()
 	for _, tt := range []struct {
-		name   string
-		c      spec.Config
-		beside bool
+		name     string
+		c        spec.Config
+		together bool
 	}{
 		{"Qwen3-30B-A3B", spec.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8}, true},
 		{"Qwen3-Next-80B", spec.Config{Hidden: 2048, Intermediate: 512, NumExperts: 512, TopK: 10}, true},
 		{"gpt-oss-20b", spec.Config{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4}, false},
 		{"Mixtral 8x7B", spec.Config{Hidden: 4096, Intermediate: 14336, NumExperts: 8, TopK: 2}, false},
 	} {
-		up, err := decode.LoneUp{Config: tt.c}.Build()
+		up, err := decode.SingleUp{Config: tt.c}.Build()
 		require.NoError(t, err)
-		down, err := decode.LoneDown{Config: tt.c}.Build()
+		down, err := decode.SingleDown{Config: tt.c}.Build()
 		require.NoError(t, err)
-		// Of what an SM has each CTA takes 1 KB that it cannot use.
+		// Each CTA costs 1 KB of an SM's shared memory that it cannot use.
 		const reserved = 1 << 10
 		both := up.SharedBytes + down.SharedBytes + 2*reserved
-		require.Equal(t, tt.beside, both <= target.SharedBytesPerCTA+reserved, "%s: up %d bytes, down %d", tt.name, up.SharedBytes, down.SharedBytes)
+		require.Equal(t, tt.together, both <= target.SharedBytesPerCTA+reserved, "%s: up %d bytes, down %d", tt.name, up.SharedBytes, down.SharedBytes)
 	}
 }

@@ -1,0 +1,172 @@
+package decode
+
+import (
+	"sonicmoe/jit/schedule"
+	"sonicmoe/jit/tile"
+	"sonicmoe/ptx"
+)
+
+// block is a piece of work: one or several units of an expert's weights, times some of
+// the expert's tokens. A tile of a CTA is a block with all tokens of a table's entry.
+type block struct {
+	expert ptx.U32
+	// unit is the first unit, or the warpgroup's own in the "math" role. units is the
+	// number of units.
+	unit, units ptx.U32
+	// row is the first packed row, rows the number of rows. A part of a tile has at
+	// most the shape's tokens.
+	row, rows ptx.U32
+	// set has a bit for each of the expert's tokens if the CTA has chosen the experts.
+	set ptx.U32
+}
+
+// Words packs the block for the queue.
+func (b block) Words() []ptx.U32 {
+	return []ptx.U32{b.expert.Or(b.units.ShlI(16)), b.unit, b.row, b.rows.Or(b.set.ShlI(16))}
+}
+
+// FromWords unpacks a block.
+func (block) FromWords(w []ptx.U32) block {
+	return block{expert: w[0].AndI(0xffff), units: w[0].ShrI(16), unit: w[1], row: w[2], rows: w[3].AndI(0xffff), set: w[3].ShrI(16)}
+}
+
+// IsEnd reports whether the block ends the queue: it has no rows.
+func (b block) IsEnd() ptx.Pred { return b.rows.EqI(0) }
+
+// Rows of an entry and bits of a set have 16 bits of a word each.
+const (
+	_ = uint16(schedule.PairRows)
+	_ = uint16(1<<MaxTiny - 1)
+)
+
+// table lists the experts with tokens.
+type table interface {
+	// prepare emits what all threads of the CTA do before the table is read.
+	prepare()
+	// length returns the number of entries.
+	length() ptx.U32
+	// entry returns an entry's expert, first row, number of rows, and set of tokens (0
+	// if the table has no sets).
+	entry(i ptx.U32) []ptx.U32
+}
+
+// planned is a table in global memory, made by a kernel before this one.
+type planned struct {
+	at, size ptx.Global
+	load     func(size ptx.Global) ptx.U32
+}
+
+func (planned) prepare() {}
+
+func (t planned) length() ptx.U32 { return t.load(t.size) }
+
+func (t planned) entry(i ptx.U32) []ptx.U32 {
+	words := ptx.LdGlobalVec[ptx.U32](t.at.Index(i, schedule.PairBytes), 4)
+	return append(words[:3], ptx.Uint(0))
+}
+
+// afterWait loads the length of a table whose kernel this one has waited for.
+func afterWait(size ptx.Global) ptx.U32 { return ptx.LdGlobal[ptx.U32](size) }
+
+// beforeWait loads the length of a table whose kernel has ended, although this one has
+// not waited for it. The acquire keeps stale cache lines from later loads.
+func beforeWait(size ptx.Global) ptx.U32 { return ptx.LdGlobalAcquire(size) }
+
+// poll waits until the length of a table is not 0. The kernel that writes it last has all
+// of its CTAs running.
+func poll(k *ptx.Kernel) func(size ptx.Global) ptx.U32 {
+	return func(size ptx.Global) ptx.U32 {
+		length := ptx.NewVar(k, ptx.Uint(0))
+		k.Loop(func() {
+			length.Set(ptx.LdGlobalAcquire(size))
+			k.BreakIf(length.Get().NeI(0))
+		})
+		return length.Get()
+	}
+}
+
+// scheduler gives a CTA its tiles. The units of a tile are neighbours in memory. A CTA's
+// first tile is the one with its own number; later ones are drawn from a counter, because
+// SMs are not equally fast.
+type scheduler struct {
+	*product
+	table   table
+	tickets ptx.Global
+	queue   *schedule.Queue[block]
+}
+
+// newScheduler reserves the queue. The caller sets the table and the tickets.
+func newScheduler(p *product) *scheduler {
+	const words, tokensWarp = 4, 1
+	return &scheduler{product: p, queue: schedule.NewQueue[block](p.k, p.cta, words, p.mathWarps()+tokensWarp, 1)}
+}
+
+// read calls body for each of the CTA's blocks, in the warps that multiply and the warp
+// that loads tokens.
+func (s *scheduler) read(body func(b block)) {
+	s.queue.Reader(s.k.Lane().EqI(0)).Each(func(whole block) { s.split(whole, body) })
+}
+
+// split calls body for parts of a tile that have at most the shape's tokens.
+func (s *scheduler) split(whole block, body func(b block)) {
+	s.k.For(ptx.Uint(0), whole.rows, ptx.Uint(s.tokens), func(first ptx.U32) {
+		b := whole
+		b.row, b.rows = whole.row.Add(first), whole.rows.Sub(first).Min(ptx.Uint(s.tokens))
+		body(b)
+	})
+}
+
+// The ticket of the next tile is drawn when drawAhead k-tiles of the present one are
+// left to load, and its entry is read and published when publishAhead are left: early
+// enough to hide the latency, late enough for fast SMs to draw more tiles.
+const (
+	drawAhead    = 6
+	publishAhead = 3
+)
+
+// publish calls body for each of the CTA's blocks, in the one thread that loads weights.
+// body calls before with the first column of each k-tile it loads.
+func (s *scheduler) publish(body func(b block, before func(column ptx.U32))) {
+	k, ctas, atOnce := s.k, s.k.NctaidX(), s.shape.units
+	ofExpert := ceil(s.units, atOnce)
+	end := s.table.length().MulI(ofExpert)
+	// If the last wave has too few tiles for all CTAs, more CTAs get fewer units each.
+	rest := end.Rem(ctas)
+	lastWave := end.Sub(rest) // its first tile
+	most := ptx.Uint(atOnce)
+	for n := atOnce / 2; n > 0; n /= 2 {
+		most = ptx.Select(rest.MulI(atOnce/n).Le(ctas), ptx.Uint(n), most)
+	}
+	out := s.queue.Publisher()
+	entry, unit, units := ptx.NewVars(k, 4, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
+	published := func() block {
+		return block{expert: entry[0].Copy(), row: entry[1].Copy(), rows: entry[2].Copy(), set: entry[3].Copy(), unit: unit.Copy(), units: units.Copy()}
+	}
+	publish := func(number ptx.U32) {
+		isLast := number.Ge(lastWave)
+		// at is the tile's first unit, counted over all tiles.
+		at := ptx.Select(isLast, lastWave.MulI(atOnce).Add(number.Sub(lastWave).Mul(most)), number.MulI(atOnce))
+		entry[2].Set(ptx.Uint(0))
+		k.If(at.Lt(end.MulI(atOnce)), func() {
+			ptx.SetAll(entry, s.table.entry(at.DivI(ofExpert*atOnce)))
+			unit.Set(at.RemI(ofExpert * atOnce))
+			units.Set(ptx.Uint(s.units).Sub(unit.Get().MinI(s.units)).Min(ptx.Select(isLast, most, ptx.Uint(atOnce))))
+		})
+		out.Publish(published())
+	}
+	publish(k.CtaidX())
+	ticket := ptx.NewVar(k, ptx.Uint(0))
+	k.Loop(func() {
+		whole := published()
+		k.BreakIf(whole.IsEnd())
+		s.split(whole, func(b block) {
+			body(b, func(column ptx.U32) {
+				isAhead := func(kTiles int) ptx.Pred {
+					return b.row.Eq(whole.row).And(column.EqI(tile.K * max(0, s.kTiles-kTiles)))
+				}
+				k.If(isAhead(drawAhead), func() { ticket.Set(ctas.Add(k.AtomGlobalAdd(s.tickets, ptx.Uint(1)))) })
+				k.If(isAhead(publishAhead), func() { publish(ticket.Get()) })
+			})
+		})
+	})
+}

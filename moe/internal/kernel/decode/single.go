@@ -1,0 +1,301 @@
+package decode
+
+import (
+	"slices"
+
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
+	"sonicmoe/moe/internal/weights"
+	"sonicmoe/ptx"
+)
+
+// This file is what both products of a single token share: even shares of its experts'
+// rows, one for each CTA, and a share's way through the ring.
+
+const (
+	// A warpgroup multiplies, one warp loads weights and one the token.
+	singleThreads   = pipeline.WarpgroupThreads + 64
+	singleMathWarps = pipeline.WarpgroupThreads / 32
+	// depth is the number of k-tiles of a stage: 256 bytes of a row of weights.
+	depth = 2
+	// A strip is 8 rows of weights in a stage: a k-tile of them, then the next.
+	stripRows  = 8
+	stripBytes = depth * stripRows * tile.RowBytes
+	// maxStrips is the number of strips of a stage, unless one item has more.
+	maxStrips = 16
+	// evenSMs is the number of SMs for which shares fill whole stages: that of H100 SXM
+	// and H200. The grid follows the device; on other chips the last stages are partly
+	// empty.
+	evenSMs = 132
+)
+
+// singleRings are the bytes of both products' rings.
+type singleRings struct{ up, down int }
+
+// Either a CTA of one product leaves its SM to one of the other, or both fit on an SM.
+// In the second case the down-projection starts during the up-projection: its first
+// weights follow the last ones of the up-projection at once, but each product has less
+// room for loads in flight.
+var (
+	sequential = singleRings{160 << 10, 160 << 10}
+	overlapped = singleRings{90 << 10, 137 << 10}
+)
+
+// maxOverlapped is the size of an SM's share of W2 up to which the products overlap. For
+// small shares the gap between the products costs more than the smaller rings. Measured:
+// shares of 160 and 192 KB gain, shares of 528 KB and more lose.
+const maxOverlapped = 224 << 10
+
+// overlaps reports whether CTAs of both products share an SM.
+func overlaps(c spec.Config) bool {
+	rows := ceil(c.Hidden/stripRows, evenSMs) * stripRows
+	return rows*c.TopK*tile.Tiles(c.Intermediate)*tile.RowBytes <= maxOverlapped
+}
+
+func ringsOf(c spec.Config) singleRings {
+	if overlaps(c) {
+		return overlapped
+	}
+	return sequential
+}
+
+// single is the emission of a product of a single token.
+type single struct {
+	spec.Config
+	k          *ptx.Kernel
+	warp, lane ptx.U32
+	cta        *pipeline.CTA
+	// ids are the token's experts by slot.
+	ids ptx.Shared
+	// items is the number of items, each of that number of strips. An item is what no
+	// two CTAs share. most is the number of items that are multiplied at once.
+	items, strips, most int
+	// width is the depth of a sum, kTiles its k-tiles, columns the token's rows in the
+	// ring, a multiple of 8.
+	width, kTiles, columns int
+	ring                   *pipeline.Ring
+	first, end             ptx.U32 // the CTA's items
+}
+
+func newSingle(k *ptx.Kernel, c spec.Config, items, strips, width, columns, ringBytes int) *single {
+	p := &single{Config: c, k: k, warp: k.Warp(), lane: k.Lane(), cta: pipeline.NewCTA(k),
+		items: items, strips: strips, width: width, kTiles: tile.Tiles(width), columns: columns}
+	// All passes of a share have the same number of items.
+	share := ceil(items, evenSMs)
+	p.most = ceil(share, ceil(share, max(1, maxStrips/strips)))
+	bytes := p.weightsBytes() + p.tokenBytes()
+	p.ring = p.cta.Ring("ab", max(2, ringBytes/bytes), bytes, 2, singleMathWarps)
+	p.ids = p.cta.Shared("ids", 4*c.TopK, 4)
+	return p
+}
+
+func ceil(a, b int) int { return (a + b - 1) / b }
+
+// weightsBytes and tokenBytes are the sizes of the two parts of a stage. Weights are whole
+// pairs of strips.
+func (p *single) weightsBytes() int { return 2 * p.maxPairs() * stripBytes }
+func (p *single) tokenBytes() int   { return depth * p.columns * tile.RowBytes }
+
+// ofStage describes a stage's k-tiles.
+func (p *single) ofStage() tile.Deep { return tile.Deep{Width: p.width, Tiles: depth} }
+
+// tokenMap returns the map that loads both k-tiles of a stage's token rows.
+func (p *single) tokenMap(at driver.DevicePtr, rows, pitch int) driver.TensorMap {
+	return p.ofStage().Map(at, []int{p.columns}, tile.Dim{Extent: rows, Stride: pitch})
+}
+
+// stripMap loads both k-tiles of an octet of weights, of each part in turn where
+// a box can have them both.
+func (p *single) stripMap(m weights.Matrix, at driver.DevicePtr) driver.TensorMap {
+	// The capacity is constant so that a launch allocates nothing.
+	box, dims := append(make([]int, 0, driver.MaxTensorRank), stripRows), append(make([]tile.Dim, 0, driver.MaxTensorRank), m.Out)
+	if (units{m}).hasPart() {
+		parts := 1
+		if p.ofStage().Whole() {
+			parts = m.Part.Extent
+		}
+		box, dims = append(box, parts), append(dims, m.Part)
+	}
+	return p.ofStage().Map(at, append(box, 1), append(dims, m.Expert)...)
+}
+
+// loadStrip loads a stage's k-tiles, from kt on, of a strip of an expert: 8 rows of each
+// part that the map has.
+func (p *single) loadStrip(m weights.Matrix, w ptx.TensorMap, to, full ptx.Shared, row, kt, expert ptx.U32) {
+	p.ofStage().Each(kt, row, func(first int, at []ptx.U32) {
+		to := to.At(first * stripRows * tile.RowBytes)
+		switch {
+		case !(units{m}).hasPart():
+			p.k.TMALoad(to, w, full, append(at, expert)...)
+		case p.ofStage().Whole():
+			p.k.TMALoad(to, w, full, append(at, ptx.Uint(0), expert)...)
+		default:
+			for part := range m.Part.Extent {
+				p.k.TMALoad(to.At(part*stripBytes), w, full, append(slices.Clone(at), ptx.Uint(part), expert)...)
+			}
+		}
+	})
+}
+
+// singleGrid returns a CTA for each SM, but no more than items.
+func singleGrid(items, sms int) driver.Dim3 { return driver.Dim3{X: min(sms, items)} }
+
+// begin computes the CTA's share and initialises the ring. The unused tail of each stage
+// is zeroed, because whole stages are multiplied.
+func (p *single) begin() {
+	k, ctas := p.k, p.k.NctaidX()
+	each, more := ptx.Uint(p.items).Div(ctas), ptx.Uint(p.items).Rem(ctas)
+	p.first = k.CtaidX().Mul(each).Add(k.CtaidX().Min(more))
+	p.end = p.first.Add(each).Add(ptx.Select(k.CtaidX().Lt(more), ptx.Uint(1), ptx.Uint(0)))
+	loaded := p.end.Sub(p.first).MinI(p.most).MulI(p.strips * stripBytes)
+	k.For(loaded.Add(p.k.TidX().MulI(16)), ptx.Uint(p.weightsBytes()), ptx.Uint(16*singleThreads), func(at ptx.U32) {
+		for i := range p.ring.Stages {
+			ptx.StShared(p.ring.Data(i).Plus(at), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0))
+		}
+	})
+	p.cta.Ready(p.k.TidX())
+}
+
+// expert returns the expert of a slot.
+func (p *single) expert(slot ptx.U32) ptx.U32 {
+	return ptx.LdShared[ptx.U32](p.ids.Plus(slot.ShlI(2)))
+}
+
+// each calls body for each pass over the CTA's share: n items from first on.
+func (p *single) each(body func(first, n ptx.U32)) {
+	p.k.For(p.first, p.end, ptx.Uint(p.most), func(first ptx.U32) {
+		body(first, p.end.Sub(first).MinI(p.most))
+	})
+}
+
+// eachStage calls body with the first k-tile of each stage of a pass.
+func (p *single) eachStage(body func(kt ptx.U32)) {
+	p.k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(depth), body)
+}
+
+// loadPiece loads a piece of a stage and signals the barrier full.
+type loadPiece func(to, full ptx.Shared, kt ptx.U32)
+
+// nothing is a step that a product does not need.
+func nothing() {}
+
+// singleLoads are the loads of a product. Each lane of the weights' warp loads its piece
+// of every stage of a pass, if it has one.
+type singleLoads struct {
+	// pieces is the number of pieces of an item; piece returns the load of one.
+	pieces int
+	piece  func(item, number ptx.U32) loadPiece
+	token  ptx.TensorMap
+	// beforeToken runs in the token's warp before its first load. beforeWeights and
+	// afterWeights run in the weights' warp before its first and after its last load.
+	beforeToken, beforeWeights, afterWeights func()
+}
+
+// singleSums says what the sums of a pass over n items start from and where they go.
+type singleSums struct {
+	start, store func(first, n ptx.U32, acc [][]ptx.F32)
+	// before runs in the first warp that multiplies, before it multiplies.
+	before func()
+}
+
+// run emits the roles: "math" in a warpgroup, "load" in a warp for weights and one for
+// the token.
+func (p *single) run(l singleLoads, sums singleSums) {
+	k := p.k
+	pipeline.Run(k, k.Warpgroup(),
+		pipeline.Role{Name: "math", First: 0, Count: 1, Body: func() { p.math(sums) }},
+		pipeline.Role{Name: "load", First: 1, Count: 1, Body: func() {
+			k.IfElse(p.warp.EqI(singleMathWarps), func() { p.loadWeights(l) }, func() {
+				l.beforeToken()
+				k.If(k.ElectOne(), func() { p.loadToken(l.token) })
+			})
+		}},
+	)
+}
+
+func (p *single) loadWeights(l singleLoads) {
+	k, ring := p.k, p.ring.Producer()
+	l.beforeWeights()
+	p.each(func(first, n ptx.U32) {
+		mine := p.lane.Lt(n.MulI(l.pieces))
+		// Lanes without a piece compute the first lane's, and do not load it.
+		lane := ptx.Select(mine, p.lane, ptx.Uint(0))
+		load, to := l.piece(first.Add(lane.DivI(l.pieces)), lane.RemI(l.pieces)), lane.MulI(p.strips/l.pieces*stripBytes)
+		p.eachStage(func(kt ptx.U32) {
+			s := ring.Acquire()
+			k.If(p.lane.EqI(0), func() { k.MbarrierArriveExpectTx(s.Full, n.MulI(p.strips*stripBytes)) })
+			k.BarWarpSync(ptx.Uint(ptx.FullMask))
+			k.If(mine, func() { load(s.Data.Plus(to), s.Full, kt) })
+			ring.Advance()
+		})
+	})
+	l.afterWeights()
+}
+
+func (p *single) loadToken(token ptx.TensorMap) {
+	k, ring := p.k, p.ring.Producer()
+	p.each(func(_, _ ptx.U32) {
+		p.eachStage(func(kt ptx.U32) {
+			s := ring.Acquire()
+			k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.tokenBytes()))
+			p.ofStage().Each(kt, ptx.Uint(0), func(first int, at []ptx.U32) {
+				k.TMALoad(s.Data.At(p.weightsBytes()+first*p.columns*tile.RowBytes), token, s.Full, at...)
+			})
+			ring.Advance()
+		})
+	})
+}
+
+// maxPairs is the number of pairs of strips of a stage. tiles is the number of pairs that
+// a warp multiplies: the one with its own number, and each fourth one after it.
+func (p *single) maxPairs() int { return ceil(p.most*p.strips, 2) }
+func (p *single) tiles() int    { return ceil(p.maxPairs(), singleMathWarps) }
+
+// math multiplies each pass.
+func (p *single) math(sums singleSums) {
+	k := p.k
+	acc := make([][]ptx.F32, p.tiles())
+	for i := range acc {
+		acc[i] = k.Accumulators(p.columns / tile.WarpColumns * tile.WarpSums)
+	}
+	product := tile.NewWarpProduct(k, element.Of(p.Config), p.lane)
+	ring := p.ring.Consumer()
+	release := pipeline.NewReleaser(k, p.lane, 1)
+	k.If(p.warp.EqI(0), sums.before)
+	stage := func(kTiles int) {
+		s := ring.Wait()
+		for kt := range kTiles {
+			var tokens [][]ptx.U32
+			for first := 0; first < p.columns; first += tile.WarpColumns {
+				tokens = append(tokens, product.B(s.Data.At(p.weightsBytes()+(kt*p.columns+first)*tile.RowBytes)))
+			}
+			for i := range acc {
+				// A missing pair repeats the last one.
+				pair := p.warp.AddI(i * singleMathWarps).MinI(p.maxPairs() - 1)
+				rows := s.Data.Plus(pair.MulI(2 * stripBytes)).At(kt * stripRows * tile.RowBytes)
+				a := product.A(rows, rows.At(stripBytes))
+				for j, b := range tokens {
+					product.Multiply(acc[i][j*tile.WarpSums:][:tile.WarpSums], a, b, 0, tile.K/tile.KStep)
+				}
+			}
+		}
+		release.Release(s, ptx.True())
+		ring.Advance()
+	}
+	p.each(func(first, n ptx.U32) {
+		sums.start(first, n, acc)
+		k.Range(ptx.Uint(p.kTiles/depth), func(ptx.U32) { stage(depth) })
+		if p.kTiles%depth != 0 {
+			stage(p.kTiles % depth)
+		}
+		sums.store(first, n, acc)
+	})
+}
+
+// strip returns the number of a strip of the warp's pair i: the upper (half 0) or the lower.
+func (p *single) strip(i, half int) ptx.U32 {
+	return p.warp.AddI(i * singleMathWarps).MulI(2).AddI(half)
+}

@@ -1,0 +1,200 @@
+package decode
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route/choose"
+	"sonicmoe/moe/internal/weights"
+	"sonicmoe/ptx"
+)
+
+// SingleDown is the down-projection of a single token and the sum over its experts:
+// O = Σ_k score[k]·(W2[k]·A[k] + b2[k]), each expert's product rounded, in slot order. An
+// item is the same 8 rows of every expert, so a CTA has all that it sums. It reads the
+// experts as soon as they are chosen: its first weights are in flight before the
+// up-projection has ended. If CTAs of both products share an SM, they follow the
+// up-projection's weights.
+type SingleDown struct{ spec.Config }
+
+// SingleDownArgs are the arguments of [SingleDown]. Tensors have the layer's
+// type unless another is given.
+type SingleDownArgs struct {
+	// Chosen [K+1] u32 are the slots' experts plus 1, or 0 before they are chosen, and
+	// the number of SingleUp's CTAs whose last weights are in flight.
+	Chosen driver.DevicePtr
+	// Scores [1, K] f32 are the slots' scores.
+	Scores driver.DevicePtr
+	// A is the activation by slot, in the layout of [weights.A].
+	A driver.DevicePtr
+	// W2 [E, d, n] are the weights.
+	W2 driver.DevicePtr
+	// B2 [E, d] is its bias.
+	B2 driver.DevicePtr
+	// SharedRow [1, d] is the shared experts' output, SharedScore [1] f32 its score.
+	SharedRow   driver.DevicePtr
+	SharedScore driver.DevicePtr
+	// O [1, d] is written.
+	O driver.DevicePtr
+}
+
+// Build emits the kernel.
+func (d SingleDown) Build() (*jit.Kernel[SingleDownArgs], error) {
+	k := jit.NewBuilder[SingleDownArgs]("moe_single_down", singleThreads, 1)
+	items := d.Hidden / stripRows
+	k.SetGrid(func(_ *SingleDownArgs, sms int) driver.Dim3 { return singleGrid(items, sms) })
+	p := newSingle(k.Kernel, d.Config, items, d.TopK, d.Intermediate, (d.TopK+7)/8*8, ringsOf(d.Config).down)
+	m := weights.W2(d.Config)
+	chosen, scores := k.Ptr(&k.Args.Chosen), k.Ptr(&k.Args.Scores)
+	a := k.Map(&k.Args.A, func(g *SingleDownArgs) driver.TensorMap {
+		return p.tokenMap(g.A, d.TopK, weights.A(d.Config).Elements())
+	})
+	w2 := k.Map(&k.Args.W2, func(g *SingleDownArgs) driver.TensorMap { return p.stripMap(m, g.W2) })
+	s := singleSum{single: p, o: k.Ptr(&k.Args.O)}
+	if d.Bias {
+		s.b2 = k.Ptr(&k.Args.B2)
+	}
+	if d.SharedExperts > 0 {
+		s.shared = k.Ptr(&k.Args.SharedRow)
+		if d.SharedGate {
+			s.sharedScore = k.Ptr(&k.Args.SharedScore)
+		}
+	}
+	s.scores = p.cta.Shared("scores", 4*d.TopK, 4)
+	s.y = p.cta.Shared("y", tile.ElementBytes*p.most*stripRows*d.TopK, 4)
+	s.meet = p.cta.NamedBarriers("y", 1, pipeline.WarpgroupThreads)
+	p.begin()
+	s.receive(chosen)
+	piece := func(item, slot ptx.U32) loadPiece {
+		expert, row := p.expert(slot), item.MulI(stripRows)
+		return func(to, full ptx.Shared, kt ptx.U32) { p.loadStrip(m, w2, to, full, row, kt, expert) }
+	}
+	loads := singleLoads{pieces: d.TopK, piece: piece, token: a, beforeWeights: nothing, afterWeights: nothing, beforeToken: func() {
+		k.GridDepWait()
+		k.GridDepLaunch()
+	}}
+	if overlaps(d.Config) {
+		loads.beforeWeights = func() { s.waitForUp(chosen.At(4 * d.TopK)) }
+	}
+	p.run(loads, singleSums{s.start, s.store, func() {
+		k.GridDepWait()
+		s.loadScores(scores)
+	}})
+	return k.Build()
+}
+
+// singleSum is the epilogue of SingleDown: each expert's sums, and the sum over experts.
+type singleSum struct {
+	*single
+	b2, shared, sharedScore, o ptx.Global
+	// scores are the slots' scores, y a pass's rows of every slot. meet joins the threads
+	// that write and read y.
+	scores, y ptx.Shared
+	meet      pipeline.NamedBarriers
+}
+
+// receive polls the chosen experts in the lanes of the first warp. All CTAs of the kernel
+// that chooses are running when this one starts.
+func (s singleSum) receive(chosen ptx.Global) {
+	k := s.k
+	k.If(k.TidX().LtI(s.TopK), func() {
+		id := ptx.NewVar(k, ptx.Uint(0))
+		at := chosen.Index(k.TidX(), 4)
+		k.Loop(func() {
+			id.Set(ptx.LdGlobalAcquire(at))
+			k.BreakIf(id.Get().NeI(0))
+		})
+		ptx.StShared(s.ids.Plus(k.TidX().ShlI(2)), id.Get().SubI(1))
+	})
+	k.BarSync(ptx.Uint(0))
+}
+
+// waitForUp makes a warp wait until half of the up-projection's CTAs have their last weights
+// in flight. Loads that start earlier delay the up-projection.
+func (s singleSum) waitForUp(loaded ptx.Global) {
+	k := s.k
+	// Either product may have fewer CTAs than the other.
+	half := k.NctaidX().MinI(SingleUp{Config: s.Config}.items()).AddI(1).ShrI(1)
+	k.If(s.lane.EqI(0), func() {
+		k.Loop(func() { k.BreakIf(ptx.LdGlobalAcquire(loaded).Ge(half)) })
+	})
+	k.BarWarpSync(ptx.Uint(ptx.FullMask))
+}
+
+// loadScores loads the scores into shared memory, in a warp that multiplies, while it would
+// wait for its first stage. In the token's warp the load would delay A.
+func (s singleSum) loadScores(scores ptx.Global) {
+	s.k.If(s.lane.LtI(s.TopK), func() {
+		ptx.StShared(s.scores.Plus(s.lane.ShlI(2)), ptx.LdGlobal[ptx.F32](scores.Index(s.lane, 4)))
+	})
+	s.k.BarWarpSync(ptx.Uint(ptx.FullMask))
+}
+
+// eachRow calls body for the thread's rows of a pass. The columns of a row are registers
+// 2·half and the next of a pair of strips, and those 4 further. its is false for a row
+// beyond the pass.
+func (s singleSum) eachRow(first, n ptx.U32, body func(pair, half int, its ptx.Pred, slot, row ptx.U32)) {
+	line := s.lane.ShrI(2)
+	for i := range s.tiles() {
+		for half := range 2 {
+			strip := s.strip(i, half)
+			item, slot := strip.DivI(s.TopK), strip.RemI(s.TopK)
+			body(i, half, item.Lt(n), slot, item.Min(n.SubI(1)).MulI(stripRows).Add(line))
+		}
+	}
+}
+
+// start sets the sums of a pass to the biases, or to 0.
+func (s singleSum) start(first, n ptx.U32, acc [][]ptx.F32) {
+	s.eachRow(first, n, func(pair, half int, _ ptx.Pred, slot, row ptx.U32) {
+		from := ptx.Float(0)
+		if s.Bias {
+			from = weights.B2(s.Config).Column([]ptx.Global{s.b2}, s.expert(slot), first.MulI(stripRows).Add(row))[0]
+		}
+		for j := 2 * half; j < len(acc[pair]); j += 4 {
+			ptx.VarOf(acc[pair][j]).Set(from)
+			ptx.VarOf(acc[pair][j+1]).Set(from)
+		}
+	})
+}
+
+// store sums a pass's rows over the slots, each in one thread.
+func (s singleSum) store(first, n ptx.U32, acc [][]ptx.F32) {
+	k, top := s.k, s.TopK
+	column := s.lane.AndI(3).MulI(2)
+	s.eachRow(first, n, func(pair, half int, its ptx.Pred, slot, row ptx.U32) {
+		to := s.y.Plus(row.Mad(ptx.Uint(top), slot).ShlI(1))
+		for j := 0; j < len(acc[pair])/4; j++ {
+			for i := range 2 {
+				k.If(its.And(slot.Eq(column.AddI(8*j+i))), func() { ptx.StShared(to, element.Of(s.Config).Round(acc[pair][4*j+2*half+i])) })
+			}
+		}
+	})
+	s.meet.Sync(ptx.Uint(0))
+	k.If(k.TidX().Lt(n.MulI(stripRows)), func() {
+		sum := ptx.Float(0)
+		for slot := range top {
+			y := element.Of(s.Config).Wide(ptx.LdShared[ptx.B16](s.y.Plus(k.TidX().MulI(tile.ElementBytes * top)).At(tile.ElementBytes * slot)))
+			sum = y.Fma(ptx.LdShared[ptx.F32](s.scores.At(4*slot)), sum)
+		}
+		row := first.MulI(stripRows).Add(k.TidX())
+		if s.SharedExperts > 0 {
+			score := ptx.Float(1)
+			if s.SharedGate {
+				score = ptx.LdGlobal[ptx.F32](s.sharedScore)
+			}
+			sum = element.Of(s.Config).Wide(ptx.LdGlobal[ptx.B16](s.shared.Index(row, tile.ElementBytes))).Fma(score, sum)
+		}
+		ptx.StGlobal(s.o.Index(row, tile.ElementBytes), element.Of(s.Config).Round(sum))
+	})
+	s.meet.Sync(ptx.Uint(0)) // the next pass overwrites y
+}
+
+// SingleDownKernel is the down-projection of a single token, and the sum over its experts.
+var SingleDownKernel = &registry.Kernel[SingleDownArgs]{KernelName: "single-down", Only: choose.HasSingle, Emit: func(l registry.Layer) (*jit.Kernel[SingleDownArgs], error) {
+	return SingleDown{l.Config}.Build()
+}}
