@@ -79,8 +79,8 @@ func (u up) prefill(b *kt.Bed) (h, a []uint16) {
 	return kt.Download[uint16](b, toH, u.hValues), kt.Download[uint16](b, toA, u.rows*u.c.Intermediate)
 }
 
-// The up-projection has the bits of the kernel of many tokens, rows that belong
-// to nobody untouched, under every timing, wherever gate and up lie.
+// The up-projection has the bits of the kernel for large batches, under every timing and
+// in every layout of gate and up. It leaves rows without an expert untouched.
 func TestUp(t *testing.T) {
 	for name, plan := range plans {
 		for i, c := range []spec.Config{

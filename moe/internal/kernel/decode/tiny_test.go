@@ -31,13 +31,13 @@ func newRouted(b *kt.Bed, c spec.Config, tokens int) routed {
 	}}
 }
 
-// tiles are what the products take of them, and tickets that nobody has drawn from.
+// tiles returns the products' arguments, with unused tickets.
 func (r routed) tiles(b *kt.Bed) gemm.TileArgs {
 	return gemm.TileArgs{Table: r.Table, RowPairs: r.RowPairs, Tickets: kt.Upload(b, []uint32{0})}
 }
 
-// The up-projection of small CTAs chooses and plans as the kernel for that does, and
-// has the bits of the one behind it, whichever warps are first.
+// The up-projection of tiny CTAs chooses and plans as Choose does, and has the bits of the
+// narrow up-projection, under every timing.
 func TestTinyUp(t *testing.T) {
 	for i, c := range []spec.Config{
 		{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2},
