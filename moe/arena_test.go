@@ -214,11 +214,13 @@ func TestZeroValues(t *testing.T) {
 		require.Empty(t, l.ChosenBy())
 		require.Equal(t, driver.ErrBroken, l.Explain(driver.ErrBroken))
 	}
-	_, err := moe.New(nil, testDevice(t), tiny) //nolint:staticcheck // the point of the test
+	//lint:ignore SA1012 the test is about a nil context
+	_, err := moe.New(nil, testDevice(t), tiny)
 	wantArgError(t, err, "ctx")
 	_, err = moe.New(t.Context(), testDevice(t), tiny, moe.WithoutBackward(), nil)
 	wantArgError(t, err, "opts[1]")
-	require.ErrorIs(t, s.Synchronize(nil), driver.ErrInvalid) //nolint:staticcheck // the point of the test
+	//lint:ignore SA1012 the test is about a nil context
+	require.ErrorIs(t, s.Synchronize(nil), driver.ErrInvalid)
 	var arena moe.Arena
 	require.Zero(t, arena.Buffer(1))
 	wantArgError(t, arena.Err(), "Arena")

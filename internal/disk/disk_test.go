@@ -72,9 +72,7 @@ func TestFileSystems(t *testing.T) {
 			require.NoError(t, err)
 			assert.True(t, fsys.SameFile(fi, now))
 			require.NoError(t, f.Close())
-			if runtime.GOOS != "windows" {
-				assert.Equal(t, fs.FileMode(0o600), now.Mode().Perm())
-			}
+			assert.Equal(t, fs.FileMode(0o600), now.Mode().Perm())
 
 			then := time.Unix(1e9, 0)
 			require.NoError(t, fsys.SetTime(path, then))

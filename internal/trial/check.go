@@ -46,7 +46,7 @@ func (r Report) Check() error {
 		return fmt.Errorf("a score is off by %.3g, at most %.3g is allowed", r.Score, r.ScoreBound)
 	}
 	if err := r.O.Check(r.Bounds); err != nil {
-		return fmt.Errorf("O: %w", err)
+		return fmt.Errorf("output O: %w", err)
 	}
 	for _, h := range []struct {
 		name   string

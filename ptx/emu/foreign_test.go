@@ -953,7 +953,7 @@ func functionsTwin(t *testing.T, r *foreignRun) {
 	each(r, out, n, func(i int) int32 {
 		at := int32(i)
 		v := in[i] + at
-		v += v + at + (at - at) + at // the structure's fields: its double is i/2, doubled
+		v += v + at + at // the structure's fields: its double is i/2, doubled
 		if i%2 == 0 {
 			v += v + 3
 		} else {

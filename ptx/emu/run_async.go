@@ -6,11 +6,8 @@ func (cl *cluster) completeOldest() bool {
 	var from *warp
 	oldest := ^uint64(0)
 	for _, w := range cl.warps {
-		for _, r := range w.copies.recs {
-			if !r.arrive && r.order < oldest {
-				from, oldest = w, r.order
-			}
-			break
+		if recs := w.copies.recs; len(recs) > 0 && !recs[0].arrive && recs[0].order < oldest {
+			from, oldest = w, recs[0].order
 		}
 	}
 	if len(cl.loads) > 0 && cl.loads[0].order < oldest {

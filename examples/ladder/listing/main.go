@@ -103,7 +103,7 @@ func list(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 func build(stdout io.Writer) error {
 	_, err := axpy(unfit).Build()
 	if err == nil {
-		return errors.New("Build accepted the wrong kernel, must refuse it")
+		return errors.New("the builder accepted the wrong kernel, must refuse it")
 	}
 	fmt.Fprintf(stdout, "\nA barrier in the branch and a value that nothing computed. Build says:\n\n%v\n", err)
 	return nil
