@@ -148,7 +148,7 @@ func TestSourcesRefuse(t *testing.T) {
 
 // A cache for a GPU that is not here: the PTX of every kernel, and machine code
 // where ptxas is installed.
-func ExampleSources() {
+func Example_sources() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "warm")
 	if err != nil {
@@ -170,5 +170,5 @@ func ExampleSources() {
 	}
 	// Output:
 	// router d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16
-	// count d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16
+	// few-logits d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16
 }

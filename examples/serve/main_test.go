@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/cache"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/internal/outside"
 )
@@ -31,7 +32,7 @@ func onDevice(t *testing.T, queue int) *server {
 	t.Helper()
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
-	b, err := newBatcher(t.Context(), dev, emulatedRow.Config, 8, queue, time.Millisecond, nil)
+	b, err := newBatcher(t.Context(), dev, emulatedRow.Config, 8, queue, time.Millisecond, cache.Open(cache.Options{Dir: cache.Off}))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, b.close())
