@@ -118,16 +118,16 @@ func (a *Arena) Gradients(l *Layer, t Type) WeightGradients {
 	return g
 }
 
-// Forward allocates input, outputs and routing of a pass over so many tokens,
+// ForwardArgs allocates input, outputs and routing of a pass over so many tokens,
 // and what is saved where the layer has a backward pass. Weights and Workspace are
 // yet to be set, and Logits if they are wanted besides.
-func (a *Arena) Forward(l *Layer, tokens int) Forward {
+func (a *Arena) ForwardArgs(l *Layer, tokens int) ForwardArgs {
 	if _, err := l.Sizes(tokens); err != nil {
 		a.fail(err)
-		return Forward{}
+		return ForwardArgs{}
 	}
 	s := l.Shapes(tokens)
-	f := Forward{X: a.Tensor(s.X), O: a.Tensor(s.O), Scores: a.Tensor(s.Scores), ExpertIDs: a.Tensor(s.ExpertIDs)}
+	f := ForwardArgs{X: a.Tensor(s.X), O: a.Tensor(s.O), Routing: Routing{Scores: a.Tensor(s.Scores), ExpertIDs: a.Tensor(s.ExpertIDs)}}
 	if l.hasBackward() {
 		f.H, f.SharedH = a.Tensor(s.H), a.Tensor(s.SharedH)
 		if l.of.SavesLogits() {
@@ -137,11 +137,11 @@ func (a *Arena) Forward(l *Layer, tokens int) Forward {
 	return f
 }
 
-// List allocates a list of so many entries, [Layer.RoundedRows] for a pass that
+// RoutingList allocates a list of so many entries, [Layer.RoundedRows] for a pass that
 // rounds.
-func (a *Arena) List(l *Layer, entries int) List {
+func (a *Arena) RoutingList(l *Layer, entries int) RoutingList {
 	s := l.Config().ListShapes(entries)
-	return List{Tokens: a.Tensor(s.Tokens), ExpertIDs: a.Tensor(s.ExpertIDs), Scores: a.Tensor(s.Scores)}
+	return RoutingList{Tokens: a.Tensor(s.Tokens), ExpertIDs: a.Tensor(s.ExpertIDs), Scores: a.Tensor(s.Scores)}
 }
 
 // Workspace allocates one workspace for all passes over up to so many tokens of

@@ -24,9 +24,9 @@ func TestArena(t *testing.T) {
 	s, err := dev.NewStream()
 	require.NoError(t, err)
 	a := moe.NewArena(dev)
-	f := a.Forward(l, 40)
+	f := a.ForwardArgs(l, 40)
 	f.Weights, f.Workspace = a.Weights(l), a.Workspace(40, l)
-	b := f.Backward()
+	b := f.BackwardArgs()
 	b.DO, b.DX, b.WeightGradients = a.Like(f.O), a.Like(f.X), a.Gradients(l, moe.F32)
 	require.NoError(t, a.Err())
 	for _, w := range []struct {
@@ -55,9 +55,9 @@ func TestArena(t *testing.T) {
 		_, err := f.Tokens(tokens)
 		wantArgError(t, err, "tokens")
 	}
-	_, err = moe.Forward{}.Tokens(5)
+	_, err = moe.ForwardArgs{}.Tokens(5)
 	require.NoError(t, err, "what is missing is Forward's affair")
-	_, err = moe.Forward{H: moe.Dense(16, moe.BF16, 4, 8), Scores: moe.Dense(16, moe.F32, 4, 0)}.Tokens(2)
+	_, err = moe.ForwardArgs{H: moe.TensorAt(16, moe.BF16, 4, 8), Routing: moe.Routing{Scores: moe.TensorAt(16, moe.F32, 4, 0)}}.Tokens(2)
 	wantArgError(t, err, "Scores")
 
 	require.NoError(t, a.Free())
@@ -81,7 +81,7 @@ func TestArenaErrors(t *testing.T) {
 	first := a.Err()
 	require.True(t, w.W1.IsZero())
 	require.Equal(t, moe.Buffer{}, a.Buffer(10))
-	require.Equal(t, moe.Forward{}, a.Forward(l, -1))
+	require.Equal(t, moe.ForwardArgs{}, a.ForwardArgs(l, -1))
 	require.Equal(t, first, a.Err())
 	require.NoError(t, a.Free())
 	require.Equal(t, idle, dev.Live().Allocations)
@@ -90,9 +90,9 @@ func TestArenaErrors(t *testing.T) {
 		field string
 		make  func(a *moe.Arena)
 	}{
-		{"tokens", func(a *moe.Arena) { a.Forward(l, -1) }},
+		{"tokens", func(a *moe.Arena) { a.ForwardArgs(l, -1) }},
 		{"tokens", func(a *moe.Arena) { a.Workspace(1<<40, l) }},
-		{"Layer", func(a *moe.Arena) { a.Forward(nil, 1) }},
+		{"Layer", func(a *moe.Arena) { a.ForwardArgs(nil, 1) }},
 		{"Layer", func(a *moe.Arena) { a.Workspace(1, l, nil) }},
 		{"bytes", func(a *moe.Arena) { a.Buffer(-1) }},
 	} {
@@ -109,7 +109,7 @@ func TestArenaErrors(t *testing.T) {
 	none = nil
 	require.Equal(t, moe.Weights{}, none.Weights(l))
 	require.Equal(t, moe.Buffer{}, none.Workspace(1, l))
-	require.Equal(t, moe.Forward{}, none.Forward(l, -1))
+	require.Equal(t, moe.ForwardArgs{}, none.ForwardArgs(l, -1))
 	wantArgError(t, none.Err(), "Arena")
 	require.NoError(t, none.Free())
 }
@@ -124,7 +124,7 @@ func TestWriteAndRead(t *testing.T) {
 	a := moe.NewArena(dev)
 	defer func() { require.NoError(t, a.Free()) }()
 	const n = 1<<20 + 3
-	tensor := func(of moe.Type) moe.Tensor { return a.Tensor(moe.Dense(0, of, n).Shape) }
+	tensor := func(of moe.Type) moe.Tensor { return a.Tensor(moe.TensorAt(0, of, n).Shape) }
 	singles, doubles := make([]float32, n), make([]float64, n)
 	for i := range singles {
 		doubles[i] = math.Sin(float64(i)) * (1 + 1e-9)
@@ -169,7 +169,7 @@ func TestWriteAndRead(t *testing.T) {
 		}
 	}
 	ids, back := []int32{-1, 7, math.MinInt32}, make([]int32, 3)
-	y := a.Tensor(moe.Dense(0, moe.I32, 3).Shape)
+	y := a.Tensor(moe.TensorAt(0, moe.I32, 3).Shape)
 	require.NoError(t, moe.Write(s, y, ids))
 	require.NoError(t, moe.Read(s, y, back))
 	require.Equal(t, ids, back)
@@ -180,7 +180,7 @@ func TestWriteAndRead(t *testing.T) {
 	}{
 		{"values", moe.Write(s, y, ids[:2])}, {"values", moe.Read(s, x, singles[1:])},
 		{"tensor", moe.Write(s, y, singles[:3])}, {"tensor", moe.Read(s, x, make([]uint16, n))}, {"tensor", moe.Read(s, x, make([]int32, n))},
-		{"tensor", moe.Write(s, moe.Tensor{}, ids)}, {"tensor.Ptr", moe.Write(s, moe.Dense(0, moe.I32, 3), ids)}, {"stream", moe.Read(nil, y, ids)},
+		{"tensor", moe.Write(s, moe.Tensor{}, ids)}, {"tensor.Ptr", moe.Write(s, moe.TensorAt(0, moe.I32, 3), ids)}, {"stream", moe.Read(nil, y, ids)},
 	} {
 		wantArgError(t, w.err, w.field)
 	}

@@ -15,20 +15,20 @@ import (
 // and a list's DScores.
 //
 // The same input gives the same bits on every run and for every tile shape.
-func (c *Call) Backward(s driver.Stream, b Backward) error {
+func (c *Call) Backward(s driver.Stream, b BackwardArgs) error {
 	return c.backward(s, &b, true)
 }
 
 // BackwardExperts queues the backward pass of ForwardExperts on s: DX is without
 // the router's part. A gradient of the router, and losses on its logits, are
 // errors; Router, Logits and DLogits are not looked at.
-func (c *Call) BackwardExperts(s driver.Stream, b Backward) error {
+func (c *Call) BackwardExperts(s driver.Stream, b BackwardArgs) error {
 	return c.backward(s, &b, false)
 }
 
 // backward checks and queues. routed says that the scores are this layer's
 // softmax over its own logits.
-func (c *Call) backward(s driver.Stream, b *Backward, routed bool) error {
+func (c *Call) backward(s driver.Stream, b *BackwardArgs, routed bool) error {
 	t, err := c.begin(s, b.X)
 	if err != nil {
 		return err
@@ -51,13 +51,13 @@ func (c *Call) backward(s driver.Stream, b *Backward, routed bool) error {
 	return q.err
 }
 
-func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
+func (c *Call) checkBackward(t int, b *BackwardArgs, routed bool) work {
 	want, grad, n := c.layer.of.Shapes(t), c.layer.of.Gradients(t, c.layer.of.Type), c.layer.work(t)
 	if b.List.IsZero() || routed {
 		if !b.List.IsZero() {
 			n = c.checkRounded(t, b.List, b.Logits, false)
 		}
-		c.checkRouting(t, &Forward{X: b.X, Scores: b.Scores, ExpertIDs: b.ExpertIDs}, false)
+		c.checkRouting(t, &ForwardArgs{X: b.X, Routing: b.Routing}, false)
 	} else {
 		n = c.checkList(t, b.X, b.List)
 	}
@@ -86,7 +86,7 @@ func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
 }
 
 // checkLogits checks the inputs of a pass through the router.
-func (c *Call) checkLogits(t int, b *Backward) {
+func (c *Call) checkLogits(t int, b *BackwardArgs) {
 	want, grad := c.layer.of.Shapes(t), c.layer.of.Gradients(t, c.layer.of.Type)
 	c.check.routerWeights(&b.Weights, &want, false)
 	c.check.optional("DLogits", b.DLogits, grad.DLogits, false)
@@ -110,7 +110,7 @@ func (c *Call) checkLogits(t int, b *Backward) {
 }
 
 // checkNoRouter refuses what BackwardExperts can't give.
-func (c *Call) checkNoRouter(b *Backward) {
+func (c *Call) checkNoRouter(b *BackwardArgs) {
 	const want = "none: BackwardExperts knows nothing of the router"
 	for _, id := range spec.RouterWeights {
 		if g := b.Gradient(id); g != nil && !g.IsZero() {
@@ -207,7 +207,7 @@ func added(g *Gradient) string {
 
 // zero sets the outputs of a pass without tokens to 0, except gradients that are
 // added to.
-func (q *queue) zero(b *Backward) {
+func (q *queue) zero(b *BackwardArgs) {
 	outputs := []Tensor{b.RouterLosses, b.DScores} // a list has entries without tokens too
 	for _, id := range spec.Weights {
 		if g := b.Gradient(id); g != nil && !g.Accumulate {

@@ -25,7 +25,7 @@ func withBackward(t testing.TB, tr *trial.Trial, weights moe.Type) trial.Results
 
 // checkBackward holds every gradient against the reference, unrounded and
 // rounded where the kernels round.
-func checkBackward(t testing.TB, tr *trial.Trial, b moe.Backward, saved trial.Results, routed bool) {
+func checkBackward(t testing.TB, tr *trial.Trial, b moe.BackwardArgs, saved trial.Results, routed bool) {
 	t.Helper()
 	for _, rounding := range []reference.Rounding{reference.Unrounded, reference.Rounded} {
 		rep, err := tr.CheckBackward(b, saved, trial.BackwardCheck{Routed: routed, Rounding: rounding, Tokens: 256, Rows: 256})
@@ -36,7 +36,7 @@ func checkBackward(t testing.TB, tr *trial.Trial, b moe.Backward, saved trial.Re
 }
 
 // gradients are the bits of all gradients that b wants.
-func gradients(t testing.TB, tr *trial.Trial, b moe.Backward) map[string]trial.Values {
+func gradients(t testing.TB, tr *trial.Trial, b moe.BackwardArgs) map[string]trial.Values {
 	t.Helper()
 	all := map[string]trial.Values{}
 	for name, of := range wanted(&b) {
@@ -50,7 +50,7 @@ func gradients(t testing.TB, tr *trial.Trial, b moe.Backward) map[string]trial.V
 }
 
 // wanted are the tensors that a pass writes.
-func wanted(b *moe.Backward) map[string]*moe.Tensor {
+func wanted(b *moe.BackwardArgs) map[string]*moe.Tensor {
 	return map[string]*moe.Tensor{"DX": &b.DX, "DScores": &b.DScores, "DW1": &b.DW1.Tensor, "DW2": &b.DW2.Tensor, "DRouter": &b.DRouter.Tensor}
 }
 
@@ -117,7 +117,7 @@ func TestBackwardSmall(t *testing.T) {
 }
 
 // expertsBackward are the buffers of b for callers who route themselves.
-func expertsBackward(b moe.Backward) moe.Backward {
+func expertsBackward(b moe.BackwardArgs) moe.BackwardArgs {
 	b.DRouter = moe.Gradient{}
 	return b
 }
@@ -225,7 +225,7 @@ func TestBackwardFrozen(t *testing.T) {
 	all := gradients(t, tr, tr.Back)
 	most, err := launches(t, s, func() error { return tr.Call().Backward(s, tr.Back) })
 	require.NoError(t, err)
-	for name := range wanted(&moe.Backward{}) {
+	for name := range wanted(&moe.BackwardArgs{}) {
 		b := tr.Back
 		for other, of := range wanted(&b) {
 			if other != name {

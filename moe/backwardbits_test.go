@@ -49,7 +49,7 @@ func checkAccumulate(t *testing.T, tr *trial.Trial) {
 		}
 	}
 
-	for _, b := range []moe.Backward{wide, narrow} {
+	for _, b := range []moe.BackwardArgs{wide, narrow} {
 		b.DW1.Accumulate, b.DW2.Accumulate, b.DRouter.Accumulate = true, true, true
 		// What is there is the gradient itself, times about -3.
 		for _, name := range []string{"DW1", "DW2", "DRouter"} {

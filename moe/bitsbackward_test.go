@@ -65,7 +65,7 @@ func (b backwardBench) forward() {
 
 // want runs backward on both devices for some gradients alone, and gives the
 // passes' buffers.
-func (b backwardBench) want(names ...string) (x, y moe.Backward) {
+func (b backwardBench) want(names ...string) (x, y moe.BackwardArgs) {
 	for i, tr := range []*trial.Trial{b.a, b.b} {
 		pass := tr.Back
 		for name, of := range wanted(&pass) {
@@ -102,7 +102,7 @@ func (b backwardBench) hand(name string) {
 }
 
 // again runs kernels on the other device.
-func (b backwardBench) again(pass moe.Backward, kernels ...registry.Any) {
+func (b backwardBench) again(pass moe.BackwardArgs, kernels ...registry.Any) {
 	for _, k := range kernels {
 		require.NoError(b.t, b.b.Call().RunBackwardKernel(k, b.b.Stream(), pass))
 	}

@@ -80,7 +80,7 @@ func (l *Layer) NewCall() *Call {
 }
 
 // Forward queues a whole pass on s.
-func (c *Call) Forward(s driver.Stream, f Forward) error {
+func (c *Call) Forward(s driver.Stream, f ForwardArgs) error {
 	t, err := c.begin(s, f.X)
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (c *Call) Forward(s driver.Stream, f Forward) error {
 }
 
 // forward queues the kernels of a pass that routes.
-func (q *queue) forward(n work, f *Forward) {
+func (q *queue) forward(n work, f *ForwardArgs) {
 	small := &q.layer.smallBatch
 	switch {
 	case n.list:
@@ -125,7 +125,7 @@ func (q *queue) forward(n work, f *Forward) {
 }
 
 // forwardGiven queues the kernels of a pass whose routing is given.
-func (q *queue) forwardGiven(n work, f *Forward) {
+func (q *queue) forwardGiven(n work, f *ForwardArgs) {
 	w, p := q.laid(n).workspace, f.Workspace.Ptr
 	if n.list {
 		q.planList(n, f.List, p, w.indices)
@@ -137,7 +137,7 @@ func (q *queue) forwardGiven(n work, f *Forward) {
 }
 
 // experts queues the products after a plan and the sum over each token's experts.
-func (q *queue) experts(n work, f *Forward) {
+func (q *queue) experts(n work, f *ForwardArgs) {
 	w := q.laid(n).workspace
 	q.sharedProducts(n.tokens, f, w.shared)
 	q.products(n, f, w.pieces)
@@ -148,9 +148,9 @@ func (q *queue) experts(n work, f *Forward) {
 	}
 }
 
-// Route queues router product, top-K and softmax on s: the part of Forward that
+// Route queues router product, top-K and softmax on s: the part of ForwardArgs that
 // writes scores, ids and logits. W1, W2, O and H are not looked at.
-func (c *Call) Route(s driver.Stream, f Forward) error {
+func (c *Call) Route(s driver.Stream, f ForwardArgs) error {
 	t, err := c.begin(s, f.X)
 	if err != nil {
 		return err
@@ -169,7 +169,7 @@ func (c *Call) Route(s driver.Stream, f Forward) error {
 
 // ForwardExperts queues the experts and their weighted sum on s, with scores and
 // ids from anywhere. Router and Logits are not looked at.
-func (c *Call) ForwardExperts(s driver.Stream, f Forward) error {
+func (c *Call) ForwardExperts(s driver.Stream, f ForwardArgs) error {
 	t, err := c.begin(s, f.X)
 	if err != nil {
 		return err
@@ -240,20 +240,20 @@ func (c *Call) end() { c.busy.Store(false) }
 
 // checkRouting checks what all passes share; written says whether scores and
 // ids come out or go in.
-func (c *Call) checkRouting(t int, f *Forward, written bool) {
+func (c *Call) checkRouting(t int, f *ForwardArgs, written bool) {
 	want := &c.laid(c.layer.work(t)).shapes
 	c.check.tensor("X", f.X, want.X, false)
 	c.check.tensor("Scores", f.Scores, want.Scores, written)
 	c.check.tensor("ExpertIDs", f.ExpertIDs, want.ExpertIDs, written)
 }
 
-func (c *Call) checkRouter(t int, f *Forward) {
+func (c *Call) checkRouter(t int, f *ForwardArgs) {
 	want := &c.laid(c.layer.work(t)).shapes
 	c.check.routerWeights(&f.Weights, want, true)
 	c.check.optional("Logits", f.Logits, want.Logits, true)
 }
 
-func (c *Call) checkExperts(n work, f *Forward) {
+func (c *Call) checkExperts(n work, f *ForwardArgs) {
 	laid := c.laid(n)
 	want := &laid.shapes
 	c.check.weights(spec.ExpertWeights, &f.Weights, want)
@@ -291,7 +291,7 @@ func (c *Call) routed(tokens int) order.TokenRanges {
 }
 
 // route queues the router's product, the choice of experts and their scores.
-func (q *queue) route(n work, f *Forward) {
+func (q *queue) route(n work, f *ForwardArgs) {
 	w, small := q.laid(n).workspace, &q.layer.smallBatch
 	q.splitRouter(f.Router, f.Workspace.Ptr, w.indices)
 	switch {
@@ -322,7 +322,7 @@ func (l *Layer) routerTerms(router Tensor, p driver.DevicePtr, w indices) driver
 	return at(p, w.terms)
 }
 
-func (c *Call) routerArgs(t int, f *Forward, w workspace) choose.RouterArgs {
+func (c *Call) routerArgs(t int, f *ForwardArgs, w workspace) choose.RouterArgs {
 	return choose.RouterArgs{
 		X: f.X.Ptr, Weights: c.layer.routerTerms(f.Router, f.Workspace.Ptr, w.indices), Bias: f.RouterBias.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
 		Counts: at(f.Workspace.Ptr, w.counts), TokenRanges: c.ranges(t),
@@ -331,7 +331,7 @@ func (c *Call) routerArgs(t int, f *Forward, w workspace) choose.RouterArgs {
 
 // selectExperts queues the router's product and, in a second kernel, the choice
 // of experts from the logits.
-func (q *queue) selectExperts(t int, f *Forward, w workspace) {
+func (q *queue) selectExperts(t int, f *ForwardArgs, w workspace) {
 	p, logits := f.Workspace.Ptr, f.Logits.Ptr
 	if logits == 0 {
 		logits = at(p, w.logits)
@@ -350,7 +350,7 @@ func (q *queue) selectExperts(t int, f *Forward, w workspace) {
 }
 
 // aggregate queues the weighted sum over each token's experts.
-func (q *queue) aggregate(n work, f *Forward, w workspace) {
+func (q *queue) aggregate(n work, f *ForwardArgs, w workspace) {
 	p, which := f.Workspace.Ptr, kernel.AggregateKernel
 	if q.layer.smallBatch.decodes(n.tokens) {
 		which = kernel.EarlyAggregateKernel

@@ -107,7 +107,7 @@ func (f *smallBatch) isTiny(tokens int) bool {
 }
 
 // choose queues routing and plan of a batch that one CTA chooses for.
-func (q *queue) choose(t int, f *Forward, w workspace) {
+func (q *queue) choose(t int, f *ForwardArgs, w workspace) {
 	p := f.Workspace.Ptr
 	logits := at(p, w.y)
 	q.smallBatchLogits(t, f, w.indices, logits)
@@ -117,7 +117,7 @@ func (q *queue) choose(t int, f *Forward, w workspace) {
 }
 
 // chooseRanges queues the routing of a batch that several CTAs choose for.
-func (q *queue) chooseRanges(t int, f *Forward, w workspace) {
+func (q *queue) chooseRanges(t int, f *ForwardArgs, w workspace) {
 	p := f.Workspace.Ptr
 	logits := at(p, w.y)
 	q.smallBatchLogits(t, f, w.indices, logits)
@@ -127,14 +127,14 @@ func (q *queue) chooseRanges(t int, f *Forward, w workspace) {
 }
 
 // smallBatchLogits queues the router product of a small batch.
-func (q *queue) smallBatchLogits(t int, f *Forward, w indices, logits driver.DevicePtr) {
+func (q *queue) smallBatchLogits(t int, f *ForwardArgs, w indices, logits driver.DevicePtr) {
 	launch(q, choose.SmallBatchLogitsKernel, choose.SmallBatchLogitsArgs{
 		X: f.X.Ptr, Weights: q.layer.routerTerms(f.Router, f.Workspace.Ptr, w), Bias: f.RouterBias.Ptr, Logits: logits, Tokens: t,
 	})
 }
 
 // tinyPass queues a whole pass over up to decode.MaxTiny tokens.
-func (q *queue) tinyPass(n work, f *Forward) {
+func (q *queue) tinyPass(n work, f *ForwardArgs) {
 	w, p := q.laid(n).workspace, f.Workspace.Ptr
 	// The sums of the router's chains use Y's memory. The table's length uses the memory of
 	// the offsets, which the router's kernel sets to 0.
@@ -155,7 +155,7 @@ func (q *queue) tinyPass(n work, f *Forward) {
 }
 
 // singlePass queues a whole pass over one token.
-func (q *queue) singlePass(n work, f *Forward) {
+func (q *queue) singlePass(n work, f *ForwardArgs) {
 	w, p := q.laid(n).workspace, f.Workspace.Ptr
 	// There is no plan. The sums of the router's chains use the memory of its table, 16
 	// bytes an expert, and the choice that of its offsets.
@@ -172,7 +172,7 @@ func (q *queue) singlePass(n work, f *Forward) {
 }
 
 // products queues the up- and the down-projection.
-func (q *queue) products(n work, f *Forward, w pieces) {
+func (q *queue) products(n work, f *ForwardArgs, w pieces) {
 	p := f.Workspace.Ptr
 	rows := n.rows
 	// A list may give an expert more rows than there are tokens.

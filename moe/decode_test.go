@@ -167,8 +167,8 @@ func TestDecodeKernelsAreLaunched(t *testing.T) {
 					seen[kernel] = true
 					return nil
 				})
-				for _, f := range []moe.Forward{tr.Args, tr.Inference()} {
-					for _, pass := range []func(driver.Stream, moe.Forward) error{tr.Call().Forward, tr.Call().Route, tr.Call().ForwardExperts} {
+				for _, f := range []moe.ForwardArgs{tr.Args, tr.Inference()} {
+					for _, pass := range []func(driver.Stream, moe.ForwardArgs) error{tr.Call().Forward, tr.Call().Route, tr.Call().ForwardExperts} {
 						require.NoError(t, pass(tr.Stream(), f))
 					}
 				}

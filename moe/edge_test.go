@@ -67,7 +67,7 @@ func testContext(t testing.TB) context.Context {
 }
 
 // forward runs the pass on poisoned outputs.
-func forward(t testing.TB, tr *trial.Trial, f moe.Forward) trial.Results {
+func forward(t testing.TB, tr *trial.Trial, f moe.ForwardArgs) trial.Results {
 	require.NoError(t, tr.Run(testContext(t), f))
 	r, err := tr.Results(true)
 	require.NoError(t, err)
@@ -152,7 +152,7 @@ func TestForwardTokens(t *testing.T) {
 }
 
 // first is the pass over the first tokens alone.
-func first(t testing.TB, tr *trial.Trial, tokens int) moe.Forward {
+func first(t testing.TB, tr *trial.Trial, tokens int) moe.ForwardArgs {
 	f, err := tr.Args.Tokens(tokens)
 	require.NoError(t, err)
 	f.Workspace.Bytes = sizesOf(t, tr.Layer, tokens).Workspace

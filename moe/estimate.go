@@ -12,7 +12,7 @@ import (
 )
 
 // Load is what a call is given to do.
-type Load struct {
+type Workload struct {
 	// Tokens is T. It may be 0 where Histogram is given.
 	Tokens int
 	// Histogram is the number of rows of each expert, [E], T·K in all. Nil: every
@@ -20,9 +20,9 @@ type Load struct {
 	Histogram []int
 }
 
-// Figures are what a layer costs, known before anything runs. Times are
+// Cost are what a layer costs, known before anything runs. Times are
 // rooflines on an H200, of which no kernel can be faster: see [spec.Rates].
-type Figures struct {
+type Cost struct {
 	Tokens, Rows int
 	// Weights are the bytes of the router's, the experts' and the shared experts'.
 	Weights int64
@@ -55,16 +55,16 @@ type Padding struct {
 
 // Estimate gives a layer's figures for a call. It needs no device. An error is
 // an [*ArgError].
-func Estimate(c Config, load Load) (Figures, error) {
+func Estimate(c Config, load Workload) (Cost, error) {
 	if err := c.Check(); err != nil {
-		return Figures{}, err
+		return Cost{}, err
 	}
 	tokens, err := load.tokens(c)
 	if err != nil {
-		return Figures{}, err
+		return Cost{}, err
 	}
 	s := c.Shapes(tokens)
-	f := Figures{Tokens: tokens, Rows: tokens * c.TopK, Saved: c.Saved(tokens), Experts: load.touched(c, tokens)}
+	f := Cost{Tokens: tokens, Rows: tokens * c.TopK, Saved: c.Saved(tokens), Experts: load.touched(c, tokens)}
 	for _, id := range spec.Weights {
 		f.Weights += s.Of(id).Bytes()
 	}
@@ -74,7 +74,7 @@ func Estimate(c Config, load Load) (Figures, error) {
 		l.withShared(t, options{})
 		sizes, err := l.Sizes(tokens)
 		if err != nil {
-			return Figures{}, err
+			return Cost{}, err
 		}
 		f.Workspace, f.BackwardWorkspace = sizes.Workspace, sizes.BackwardWorkspace
 	}
@@ -88,36 +88,36 @@ func Estimate(c Config, load Load) (Figures, error) {
 }
 
 // tokens checks a load, and gives its tokens.
-func (l Load) tokens(c Config) (int, error) {
+func (l Workload) tokens(c Config) (int, error) {
 	most := spec.MaxRows / c.TopK
 	if l.Histogram == nil {
 		if l.Tokens < 0 || l.Tokens > most {
-			return 0, argErrorf("Load.Tokens", l.Tokens, "0 to %d: T·K is below 2^31", most)
+			return 0, argErrorf("Workload.Tokens", l.Tokens, "0 to %d: T·K is below 2^31", most)
 		}
 		return l.Tokens, nil
 	}
 	if len(l.Histogram) != c.NumExperts {
-		return 0, argErrorf("Load.Histogram", fmt.Sprintf("%d experts", len(l.Histogram)), "of %d", c.NumExperts)
+		return 0, argErrorf("Workload.Histogram", fmt.Sprintf("%d experts", len(l.Histogram)), "of %d", c.NumExperts)
 	}
 	rows := 0
 	for e, n := range l.Histogram {
 		if n < 0 || n > spec.MaxRows-rows {
-			return 0, argErrorf(fmt.Sprintf("Load.Histogram[%d]", e), n, "0 or more, all together below 2^31")
+			return 0, argErrorf(fmt.Sprintf("Workload.Histogram[%d]", e), n, "0 or more, all together below 2^31")
 		}
 		rows += n
 	}
 	if rows%c.TopK != 0 {
-		return 0, argErrorf("Load.Histogram", fmt.Sprintf("%d rows", rows), "of a multiple of %d, each token's experts", c.TopK)
+		return 0, argErrorf("Workload.Histogram", fmt.Sprintf("%d rows", rows), "of a multiple of %d, each token's experts", c.TopK)
 	}
 	tokens := rows / c.TopK
 	if l.Tokens != 0 && l.Tokens != tokens {
-		return 0, argErrorf("Load.Tokens", l.Tokens, "0, or %d: the histogram has %d rows, %d a token", tokens, rows, c.TopK)
+		return 0, argErrorf("Workload.Tokens", l.Tokens, "0, or %d: the histogram has %d rows, %d a token", tokens, rows, c.TopK)
 	}
 	return tokens, nil
 }
 
 // touched is how many experts have rows.
-func (l Load) touched(c Config, tokens int) float64 {
+func (l Workload) touched(c Config, tokens int) float64 {
 	if l.Histogram == nil {
 		e := float64(c.NumExperts)
 		return e * (1 - math.Pow(1-float64(c.TopK)/e, float64(tokens)))
@@ -132,7 +132,7 @@ func (l Load) touched(c Config, tokens int) float64 {
 }
 
 // padding is the share of rows that tiles of so many rows add, after rounding.
-func (l Load) padding(c Config, tokens, tile int, how Rounding) float64 {
+func (l Workload) padding(c Config, tokens, tile int, how Rounding) float64 {
 	rows, padded := 0.0, 0.0
 	add := func(chosen []int, times float64) {
 		counts := how.Counts(c, chosen, tokens, 0)

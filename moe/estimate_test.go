@@ -20,7 +20,7 @@ import (
 // Qwen3-30B-A3B at 16,384 tokens, by hand.
 func TestEstimate(t *testing.T) {
 	c := moe.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8}
-	f, err := moe.Estimate(c, moe.Load{Tokens: 16384})
+	f, err := moe.Estimate(c, moe.Workload{Tokens: 16384})
 	require.NoError(t, err)
 	assert.Equal(t, 131072, f.Rows)
 	assert.EqualValues(t, 2*(128*2048+128*3*768*2048), f.Weights)
@@ -36,7 +36,7 @@ func TestEstimate(t *testing.T) {
 func TestEstimatePadding(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 160, TopK: 6}
 	const tokens = 4096
-	f, err := moe.Estimate(c, moe.Load{Tokens: tokens})
+	f, err := moe.Estimate(c, moe.Workload{Tokens: tokens})
 	require.NoError(t, err)
 	r := rand.New(rand.NewPCG(1, 2))
 	sums := make([]float64, len(f.Padding))
@@ -51,7 +51,7 @@ func TestEstimatePadding(t *testing.T) {
 				counts[e]++
 			}
 		}
-		of, err := moe.Estimate(c, moe.Load{Histogram: counts})
+		of, err := moe.Estimate(c, moe.Workload{Histogram: counts})
 		require.NoError(t, err)
 		require.Equal(t, tokens, of.Tokens)
 		for i, p := range of.Padding {
@@ -66,14 +66,14 @@ func TestEstimatePadding(t *testing.T) {
 // A histogram counts its own experts, rows and tiles.
 func TestEstimateHistogram(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}
-	f, err := moe.Estimate(c, moe.Load{Histogram: []int{0, 64, 65, 1}})
+	f, err := moe.Estimate(c, moe.Workload{Histogram: []int{0, 64, 65, 1}})
 	require.NoError(t, err)
 	assert.Equal(t, 65, f.Tokens)
 	assert.Equal(t, 3.0, f.Experts)
 	for i, want := range []float64{64 + 128 + 64, 128 + 128 + 128, 3 * 256} {
 		assert.InDelta(t, want/130-1, f.Padding[i].Share, 1e-12)
 	}
-	f, err = moe.Estimate(c, moe.Load{})
+	f, err = moe.Estimate(c, moe.Workload{})
 	require.NoError(t, err)
 	assert.Zero(t, f.Padding[0].Share+f.Experts)
 }
@@ -87,7 +87,7 @@ func TestEstimateIsTheLayers(t *testing.T) {
 	layer := newLayer(t, dev, c)
 	sizes, err := layer.Sizes(100)
 	require.NoError(t, err)
-	f, err := moe.Estimate(c, moe.Load{Tokens: 100})
+	f, err := moe.Estimate(c, moe.Workload{Tokens: 100})
 	require.NoError(t, err)
 	assert.Equal(t, sizes.Workspace, f.Workspace)
 	assert.Equal(t, sizes.BackwardWorkspace, f.BackwardWorkspace)
@@ -99,7 +99,7 @@ func TestEstimatePublished(t *testing.T) {
 	require.NoError(t, err)
 	start := time.Now()
 	for _, m := range list {
-		f, err := moe.Estimate(m.Config, moe.Load{Tokens: 16384})
+		f, err := moe.Estimate(m.Config, moe.Workload{Tokens: 16384})
 		require.NoError(t, err, m.Name)
 		assert.Positive(t, f.Forward, m.Name)
 		assert.Greater(t, f.Backward, f.Forward, m.Name)
@@ -117,16 +117,16 @@ func TestEstimateRefuses(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}
 	for _, tt := range []struct {
 		config moe.Config
-		load   moe.Load
+		load   moe.Workload
 		want   string
 	}{
-		{moe.Config{}, moe.Load{}, "Config.Hidden is 0"},
-		{c, moe.Load{Tokens: -1}, "Load.Tokens is -1, must be 0 to 1073741823: T·K is below 2^31"},
-		{c, moe.Load{Histogram: []int{1}}, "Load.Histogram is 1 experts, must be of 4"},
-		{c, moe.Load{Histogram: []int{1, -1, 0, 0}}, "Load.Histogram[1] is -1, must be 0 or more"},
-		{c, moe.Load{Histogram: []int{1, math.MaxInt, 0, 0}}, "all together below 2^31"},
-		{c, moe.Load{Histogram: []int{7, 0, 0, 0}}, "Load.Histogram is 7 rows, must be of a multiple of 2, each token's experts"},
-		{c, moe.Load{Tokens: 9, Histogram: []int{1, 1, 0, 0}}, "Load.Tokens is 9, must be 0, or 1: the histogram has 2 rows, 2 a token"},
+		{moe.Config{}, moe.Workload{}, "Config.Hidden is 0"},
+		{c, moe.Workload{Tokens: -1}, "Workload.Tokens is -1, must be 0 to 1073741823: T·K is below 2^31"},
+		{c, moe.Workload{Histogram: []int{1}}, "Workload.Histogram is 1 experts, must be of 4"},
+		{c, moe.Workload{Histogram: []int{1, -1, 0, 0}}, "Workload.Histogram[1] is -1, must be 0 or more"},
+		{c, moe.Workload{Histogram: []int{1, math.MaxInt, 0, 0}}, "all together below 2^31"},
+		{c, moe.Workload{Histogram: []int{7, 0, 0, 0}}, "Workload.Histogram is 7 rows, must be of a multiple of 2, each token's experts"},
+		{c, moe.Workload{Tokens: 9, Histogram: []int{1, 1, 0, 0}}, "Workload.Tokens is 9, must be 0, or 1: the histogram has 2 rows, 2 a token"},
 	} {
 		_, err := moe.Estimate(tt.config, tt.load)
 		require.ErrorContains(t, err, tt.want)
@@ -134,7 +134,7 @@ func TestEstimateRefuses(t *testing.T) {
 }
 
 func ExampleEstimate() {
-	f, err := moe.Estimate(moe.Config{Hidden: 4096, Intermediate: 1536, NumExperts: 128, TopK: 8}, moe.Load{Tokens: 16384})
+	f, err := moe.Estimate(moe.Config{Hidden: 4096, Intermediate: 1536, NumExperts: 128, TopK: 8}, moe.Workload{Tokens: 16384})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -149,12 +149,12 @@ func ExampleEstimate() {
 // What a histogram wastes with and without rounding.
 func TestEstimateRounding(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 1, Rounding: moe.Rounding{Rule: moe.RoundNearest, Tile: 64}}
-	f, err := moe.Estimate(c, moe.Load{Histogram: []int{0, 70, 120, 66}})
+	f, err := moe.Estimate(c, moe.Workload{Histogram: []int{0, 70, 120, 66}})
 	require.NoError(t, err)
 	require.InDelta(t, (128+128+128)/256.0-1, f.Padding[0].Share, 1e-12)
 	require.Zero(t, f.Padding[0].Rounded, "64, 128 and 64 rows")
 	require.InDelta(t, 384/256.0-1, f.Padding[1].Rounded, 1e-12)
-	f, err = moe.Estimate(c, moe.Load{Tokens: 4096})
+	f, err = moe.Estimate(c, moe.Workload{Tokens: 4096})
 	require.NoError(t, err)
 	require.Positive(t, f.Padding[0].Share)
 	require.InDelta(t, 0, f.Padding[0].Rounded, 1e-9)

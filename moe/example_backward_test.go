@@ -53,10 +53,10 @@ func exampleStep(dev driver.Device, stream driver.Stream, layer *moe.Layer) (dx,
 	const tokens = 3
 	memory := moe.NewArena(dev)
 	defer memory.Free()
-	f := memory.Forward(layer, tokens)
+	f := memory.ForwardArgs(layer, tokens)
 	// One workspace does for both passes, and for all layers of a model.
 	f.Weights, f.Workspace = memory.Weights(layer), memory.Workspace(tokens, layer)
-	b := f.Backward() // the same buffers, and no gradients yet
+	b := f.BackwardArgs() // the same buffers, and no gradients yet
 	b.DO, b.DX = memory.Like(f.O), memory.Like(f.X)
 	b.DW2 = moe.Gradient{Tensor: memory.Gradients(layer, moe.F32).DW2.Tensor, Accumulate: true}
 	if err := errors.Join(memory.Err(), exampleInputs(stream, f)); err != nil {

@@ -12,7 +12,7 @@ import (
 
 // examplePass is a layer on the emulated device with a pass over three tokens,
 // inputs and weights filled in; done frees all of it.
-func examplePass() (layer *moe.Layer, stream driver.Stream, f moe.Forward, done func(), err error) {
+func examplePass() (layer *moe.Layer, stream driver.Stream, f moe.ForwardArgs, done func(), err error) {
 	dev, err := emulated.New(emulated.Options{})
 	if err != nil {
 		return nil, nil, f, nil, err
@@ -26,7 +26,7 @@ func examplePass() (layer *moe.Layer, stream driver.Stream, f moe.Forward, done 
 	if stream, err = dev.NewStream(); err != nil {
 		return nil, nil, f, done, err
 	}
-	f = memory.Forward(layer, 3)
+	f = memory.ForwardArgs(layer, 3)
 	f.H = moe.Tensor{} // an inference pass
 	f.Weights, f.Workspace = memory.Weights(layer), memory.Workspace(3, layer)
 	return layer, stream, f, done, errors.Join(memory.Err(), exampleInputs(stream, f))

@@ -29,7 +29,7 @@ func ExampleLayer_NewCall() {
 	defer memory.Free()
 	weights := memory.Weights(layer)
 	var streams [2]driver.Stream
-	var passes [2]moe.Forward
+	var passes [2]moe.ForwardArgs
 	for i := range passes {
 		stream, err := dev.NewStream()
 		if err != nil {
@@ -37,7 +37,7 @@ func ExampleLayer_NewCall() {
 			return
 		}
 		defer stream.Close()
-		f := memory.Forward(layer, 2+i) // two tokens, then three
+		f := memory.ForwardArgs(layer, 2+i) // two tokens, then three
 		f.H, f.Weights, f.Workspace = moe.Tensor{}, weights, memory.Workspace(2+i, layer)
 		if err := errors.Join(memory.Err(), exampleInputs(stream, f), stream.Synchronize(ctx)); err != nil {
 			fmt.Println(err) // the weights are for both: neither pass begins before they are there

@@ -38,7 +38,7 @@ func Example() {
 	const tokens = 3
 	memory := moe.NewArena(dev)
 	defer memory.Free()
-	f := memory.Forward(layer, tokens)
+	f := memory.ForwardArgs(layer, tokens)
 	f.H = moe.Tensor{} // an inference pass
 	f.Weights, f.Workspace = memory.Weights(layer), memory.Workspace(tokens, layer)
 	if err := errors.Join(memory.Err(), exampleInputs(stream, f)); err != nil {
@@ -65,7 +65,7 @@ func Example() {
 }
 
 // exampleInputs fills in tokens and weights.
-func exampleInputs(stream driver.Stream, f moe.Forward) error {
+func exampleInputs(stream driver.Stream, f moe.ForwardArgs) error {
 	d := int(f.X.Shape.Dims[1])
 	x, router := make([]float32, f.X.Shape.Elements()), make([]float32, f.Router.Shape.Elements())
 	for t := range int(f.X.Shape.Dims[0]) {

@@ -130,11 +130,11 @@ func TestRoundingTime(t *testing.T) {
 		sizes, err := tr.Layer.ListSizes(row.tokens, rows)
 		require.NoError(t, err)
 		rounded := tr.Args
-		rounded.List, rounded.Logits = memory.List(tr.Layer, rows), memory.Tensor(tr.Layer.Shapes(row.tokens).Logits)
+		rounded.List, rounded.Logits = memory.RoutingList(tr.Layer, rows), memory.Tensor(tr.Layer.Shapes(row.tokens).Logits)
 		rounded.H = memory.Tensor(c.ListShapes(rows).H)
 		rounded.Workspace = memory.Buffer(sizes.BackwardWorkspace)
 		require.NoError(t, memory.Err())
-		median := func(f moe.Forward) float64 {
+		median := func(f moe.ForwardArgs) float64 {
 			m, err := trial.Measure(testContext(t), dev, s, 100*time.Millisecond, 16, func() error { return tr.Call().Forward(s, f) })
 			require.NoError(t, err)
 			return float64(m.Median) / 1e6
@@ -143,7 +143,7 @@ func TestRoundingTime(t *testing.T) {
 		t.Logf("%s: forward %.3f ms rounded, plain %.3f and %.3f (%+.1f %%)", row.name, with, before, after, 200*with/(before+after)-100)
 		graphs := [2]float64{graphTime(t, tr, tr.Args), graphTime(t, tr, rounded)}
 		t.Logf("  as graphs: plain %.4f ms, rounded %.4f (%+.4f)", graphs[0], graphs[1], graphs[1]-graphs[0])
-		for i, f := range []moe.Forward{tr.Args, rounded} {
+		for i, f := range []moe.ForwardArgs{tr.Args, rounded} {
 			for kernel, ms := range kernelTimes(t, tr, func() error { return tr.Call().Forward(s, f) }) {
 				t.Logf("  %s %-14s %.4f ms", [...]string{"plain", "rounded"}[i], kernel, ms)
 			}
@@ -154,7 +154,7 @@ func TestRoundingTime(t *testing.T) {
 }
 
 // graphTime is the median of a pass captured in a graph, in milliseconds.
-func graphTime(t *testing.T, tr *trial.Trial, f moe.Forward) float64 {
+func graphTime(t *testing.T, tr *trial.Trial, f moe.ForwardArgs) float64 {
 	s := tr.Stream()
 	require.NoError(t, s.BeginCapture())
 	require.NoError(t, tr.Call().Forward(s, f))

@@ -52,7 +52,7 @@ func (c *Call) RunInSequence(k registry.Any, s driver.Stream) (bool, error) {
 
 // RunKernel queues one kernel again with the arguments of its last launch, which
 // was part of f. It does nothing for a kernel that has not run.
-func (c *Call) RunKernel(k registry.Any, s driver.Stream, f Forward) (bool, error) {
+func (c *Call) RunKernel(k registry.Any, s driver.Stream, f ForwardArgs) (bool, error) {
 	if p := k.Product(); p == kernel.UpProduct || p == kernel.DownProduct {
 		// Only the plan zeroes the tile counters.
 		w := c.layer.workspace(c.layer.work(int(f.X.Shape.Dims[0])))
@@ -80,7 +80,7 @@ func (l *Layer) BackwardRegions(tokens int) map[string][2]int64 {
 
 // RunBackwardKernel queues one kernel again with the arguments of its last
 // launch, which was part of b.
-func (c *Call) RunBackwardKernel(k registry.Any, s driver.Stream, b Backward) error {
+func (c *Call) RunBackwardKernel(k registry.Any, s driver.Stream, b BackwardArgs) error {
 	w := c.layer.backwardWorkspace(c.layer.work(int(b.X.Shape.Dims[0])))
 	switch k.Product() {
 	case dh.Product, kernel.DXProduct:

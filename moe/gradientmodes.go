@@ -51,7 +51,7 @@ func (o options) writes(k registry.Any) bool {
 }
 
 // checkModes refuses gradients whose kernel WithGradients left out.
-func (c *Call) checkModes(b *Backward) {
+func (c *Call) checkModes(b *BackwardArgs) {
 	c.checkMode("DW1", b.DW1)
 	c.checkMode("DW2", b.DW2)
 	c.checkMode("DSharedW1", b.DSharedW1)

@@ -39,12 +39,12 @@ func TestWithGradients(t *testing.T) {
 
 	for _, tt := range []struct {
 		field  string
-		change func(b *moe.Backward)
+		change func(b *moe.BackwardArgs)
 	}{
-		{"DW1", func(b *moe.Backward) { b.DW1.Accumulate = true }},
-		{"DW2", func(b *moe.Backward) { b.DW2.Shape.Type = moe.BF16 }},
-		{"DSharedW1", func(b *moe.Backward) { b.DSharedW1.Accumulate, b.DSharedW3.Accumulate = true, true }},
-		{"DSharedW2", func(b *moe.Backward) { b.DSharedW2.Shape.Type, b.DSharedW2.Accumulate = moe.BF16, true }},
+		{"DW1", func(b *moe.BackwardArgs) { b.DW1.Accumulate = true }},
+		{"DW2", func(b *moe.BackwardArgs) { b.DW2.Shape.Type = moe.BF16 }},
+		{"DSharedW1", func(b *moe.BackwardArgs) { b.DSharedW1.Accumulate, b.DSharedW3.Accumulate = true, true }},
+		{"DSharedW2", func(b *moe.BackwardArgs) { b.DSharedW2.Shape.Type, b.DSharedW2.Accumulate = moe.BF16, true }},
 	} {
 		b := one.Back
 		tt.change(&b)

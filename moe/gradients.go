@@ -18,7 +18,7 @@ import (
 // backwardRun is what the kernels of one backward pass need.
 type backwardRun struct {
 	*queue
-	Backward // a copy: a pointer would move it to the heap
+	BackwardArgs // a copy: a pointer would move it to the heap
 	work
 	w backwardWorkspace
 	// routed reports whether scores come from logits: of the router, or of the
@@ -36,7 +36,7 @@ type wanted struct {
 	shared bool
 }
 
-func (b *Backward) wanted() wanted {
+func (b *BackwardArgs) wanted() wanted {
 	return wanted{
 		dX: !b.DX.IsZero(), dW1: !b.DW1.IsZero(), dW2: !b.DW2.IsZero(), dB1: !b.DB1.IsZero(), dB2: !b.DB2.IsZero(),
 		dRouter: !b.DRouter.IsZero(), dRouterBias: !b.DRouterBias.IsZero(), dExpertScale: !b.DExpertScale.IsZero(), dScores: !b.DScores.IsZero(),
@@ -45,13 +45,13 @@ func (b *Backward) wanted() wanted {
 }
 
 // hasLosses reports whether the pass adds gradients of the balance loss or the z-loss.
-func (b *Backward) hasLosses() bool { return b.Balance != 0 || b.ZLoss != 0 }
+func (b *BackwardArgs) hasLosses() bool { return b.Balance != 0 || b.ZLoss != 0 }
 
 // gradients queues the kernels whose results are wanted. Their order lets pieces
 // of the workspace be used twice; see backwardWorkspace.
-func (q *queue) gradients(n work, b *Backward, w backwardWorkspace, routed bool) {
+func (q *queue) gradients(n work, b *BackwardArgs, w backwardWorkspace, routed bool) {
 	q.sharedGradients(n.tokens, b, w)
-	r := backwardRun{queue: q, Backward: *b, work: n, w: w, routed: routed}
+	r := backwardRun{queue: q, BackwardArgs: *b, work: n, w: w, routed: routed}
 	of := b.wanted()
 	throughRouter := routed && (of.dX || of.dRouter || of.dRouterBias || of.dExpertScale)
 	r.planRows()

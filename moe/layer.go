@@ -223,7 +223,7 @@ func (l *Layer) Listing(name string) ([]byte, error) {
 }
 
 // Explain adds the Go line at fault to an error of Synchronize, an event or a
-// graph's Launch after passes of this layer, as errors of Forward have it
+// graph's Launch after passes of this layer, as errors of ForwardArgs have it
 // already. Only an emulated device names lines; other errors come back as they
 // are. Kernels of all layers have the same names: ask the layer that ran.
 func (l *Layer) Explain(err error) error {

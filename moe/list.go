@@ -10,7 +10,7 @@ import (
 )
 
 // checkList checks x and a list, which is read, and gives the work.
-func (c *Call) checkList(t int, x Tensor, l List) work {
+func (c *Call) checkList(t int, x Tensor, l RoutingList) work {
 	c.check.tensor("X", x, c.layer.of.Shapes(t).X, false)
 	if !c.layer.of.HasLists() {
 		c.check.fail(errNoLists.Field, errNoLists.Got, errNoLists.Want)
@@ -28,14 +28,14 @@ func (c *Call) checkList(t int, x Tensor, l List) work {
 }
 
 // checkNoList refuses a list where the layer routes.
-func (c *Call) checkNoList(l List) {
+func (c *Call) checkNoList(l RoutingList) {
 	if !l.IsZero() {
 		c.check.fail("List", "given", "none: this pass routes by itself; ForwardExperts and BackwardExperts take lists")
 	}
 }
 
 // aggregateList queues the weighted sum over each token's entries of a list.
-func (q *queue) aggregateList(n work, f *Forward, w workspace) {
+func (q *queue) aggregateList(n work, f *ForwardArgs, w workspace) {
 	p := f.Workspace.Ptr
 	launch(q, kernel.AggregateListKernel, kernel.AggregateArgs{
 		Y: at(p, w.y), O: f.O.Ptr, Inverse: at(p, w.tokenRows), Scores: at(p, w.weights), Starts: at(p, w.starts), Tokens: n.tokens,
@@ -45,7 +45,7 @@ func (q *queue) aggregateList(n work, f *Forward, w workspace) {
 
 // planList queues the kernels that order the entries of a list by expert, and
 // the rows by token.
-func (q *queue) planList(n work, l List, p driver.DevicePtr, w indices) {
+func (q *queue) planList(n work, l RoutingList, p driver.DevicePtr, w indices) {
 	regrouped := order.Regrouped{
 		Scores: l.Scores.Ptr, Starts: at(p, w.starts), Rows: at(p, w.tokenRows), Weights: at(p, w.weights), Unordered: at(p, w.unordered),
 	}

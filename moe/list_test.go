@@ -73,7 +73,7 @@ type listBench struct {
 	*testing.T
 	layer *moe.Layer
 	s     driver.Stream
-	f     moe.Forward
+	f     moe.ForwardArgs
 	x, do []uint16
 	// router is the router's weights.
 	router []uint16
@@ -93,13 +93,13 @@ func newListBench(t *testing.T, c moe.Config, l routedList, tokens int) *listBen
 	sizes, err := layer.ListSizes(tokens, entries)
 	require.NoError(t, err)
 	shapes, list := layer.Shapes(tokens), c.ListShapes(entries)
-	b.f = moe.Forward{
+	b.f = moe.ForwardArgs{
 		X: b.arena.Tensor(shapes.X), O: b.arena.Tensor(shapes.O), H: b.arena.Tensor(list.H), SharedH: b.arena.Tensor(shapes.SharedH), Weights: b.arena.Weights(layer),
-		List:      b.arena.List(layer, entries),
+		Routing:   moe.Routing{List: b.arena.RoutingList(layer, entries)},
 		Workspace: b.arena.Buffer(sizes.BackwardWorkspace),
 	}
 	require.NoError(t, b.arena.Err())
-	b.poison(b.f.O, b.f.H, b.f.SharedH, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
+	b.poison(b.f.O, b.f.H, b.f.SharedH, moe.TensorAt(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
 	values := func(of moe.Tensor, seed uint64, std float64) []uint16 {
 		v := reference.NewNormalOf(of.Shape.Type, seed, std).Values(of.Shape.Elements())
 		require.NoError(t, moe.Write(b.s, of, v))
@@ -219,7 +219,7 @@ func TestListsAtFullSize(t *testing.T) {
 }
 
 // runsAlike runs both passes again, so many times, and wants the bits that are there.
-func (b *listBench) runsAlike(call *moe.Call, back moe.Backward, times int) {
+func (b *listBench) runsAlike(call *moe.Call, back moe.BackwardArgs, times int) {
 	written := []moe.Tensor{b.f.O, back.DX, back.DScores, back.DW1.Tensor, back.DW2.Tensor}
 	if b.layer.Config().Bias {
 		written = append(written, back.DB1.Tensor, back.DB2.Tensor)
@@ -234,7 +234,7 @@ func (b *listBench) runsAlike(call *moe.Call, back moe.Backward, times int) {
 	}
 	want := digest()
 	for range times {
-		b.poison(append(written, b.f.H, b.f.SharedH, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))...)
+		b.poison(append(written, b.f.H, b.f.SharedH, moe.TensorAt(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))...)
 		require.NoError(b, call.ForwardExperts(b.s, b.f))
 		require.NoError(b, call.BackwardExperts(b.s, back))
 		require.Equal(b, want, digest(), "O, DX, DScores, DW1, DW2, DB1, DB2")
@@ -242,22 +242,22 @@ func (b *listBench) runsAlike(call *moe.Call, back moe.Backward, times int) {
 }
 
 // newBackward has outputs that are poisoned.
-func (b *listBench) newBackward(l routedList, tokens int) moe.Backward {
+func (b *listBench) newBackward(l routedList, tokens int) moe.BackwardArgs {
 	c := b.layer.Config()
 	g := c.Gradients(tokens, c.Type)
-	back := b.f.Backward()
+	back := b.f.BackwardArgs()
 	back.DO, back.DX = b.arena.Tensor(g.DO), b.arena.Tensor(g.DX)
 	back.DScores = b.arena.Tensor(c.ListShapes(len(l.ids)).DScores)
 	back.WeightGradients = b.arena.Gradients(b.layer, c.Type)
 	back.DRouter = moe.Gradient{}
 	require.NoError(b, b.arena.Err())
 	require.NoError(b, moe.Write(b.s, back.DO, b.do))
-	b.poison(back.DX, back.DScores, back.DW1.Tensor, back.DW2.Tensor, back.DB1.Tensor, back.DB2.Tensor, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
+	b.poison(back.DX, back.DScores, back.DW1.Tensor, back.DW2.Tensor, back.DB1.Tensor, back.DB2.Tensor, moe.TensorAt(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
 	return back
 }
 
 // checkBackward holds all gradients against the reference's.
-func (b *listBench) checkBackward(back moe.Backward, l routedList, tokens int) {
+func (b *listBench) checkBackward(back moe.BackwardArgs, l routedList, tokens int) {
 	c := b.layer.Config()
 	want, err := b.ref.Gradients(reference.Backward{X: b.x, DO: b.do, Scores: l.slotScores, ExpertIDs: l.slotIDs}, reference.Rounded)
 	require.NoError(b, err)
@@ -307,18 +307,18 @@ func TestWrongLists(t *testing.T) {
 	b := newListBench(t, c, l, 5)
 	call := b.layer.NewCall()
 	for _, tt := range []struct {
-		pass   func(moe.Forward) error
-		change func(*moe.Forward)
+		pass   func(moe.ForwardArgs) error
+		change func(*moe.ForwardArgs)
 		field  string
 	}{
-		{func(f moe.Forward) error { return call.Forward(b.s, f) }, func(f *moe.Forward) {
+		{func(f moe.ForwardArgs) error { return call.Forward(b.s, f) }, func(f *moe.ForwardArgs) {
 			f.Scores, f.ExpertIDs = b.arena.Tensor(b.layer.Shapes(5).Scores), b.arena.Tensor(b.layer.Shapes(5).ExpertIDs)
 		}, "List"},
-		{func(f moe.Forward) error { return call.ForwardExperts(b.s, f) }, func(f *moe.Forward) { f.List.Tokens = moe.Tensor{} }, "List.Tokens"},
-		{func(f moe.Forward) error { return call.ForwardExperts(b.s, f) }, func(f *moe.Forward) { f.List.ExpertIDs = moe.Tensor{} }, "List.ExpertIDs"},
-		{func(f moe.Forward) error { return call.ForwardExperts(b.s, f) }, func(f *moe.Forward) { f.List.Scores.Shape.Dims[0]-- }, "List.Scores"},
-		{func(f moe.Forward) error { return call.ForwardExperts(b.s, f) }, func(f *moe.Forward) { f.Workspace.Bytes = 1 << 10 }, "Workspace"},
-		{func(f moe.Forward) error { _, err := f.Tokens(3); return err }, func(*moe.Forward) {}, "List"},
+		{func(f moe.ForwardArgs) error { return call.ForwardExperts(b.s, f) }, func(f *moe.ForwardArgs) { f.List.Tokens = moe.Tensor{} }, "List.Tokens"},
+		{func(f moe.ForwardArgs) error { return call.ForwardExperts(b.s, f) }, func(f *moe.ForwardArgs) { f.List.ExpertIDs = moe.Tensor{} }, "List.ExpertIDs"},
+		{func(f moe.ForwardArgs) error { return call.ForwardExperts(b.s, f) }, func(f *moe.ForwardArgs) { f.List.Scores.Shape.Dims[0]-- }, "List.Scores"},
+		{func(f moe.ForwardArgs) error { return call.ForwardExperts(b.s, f) }, func(f *moe.ForwardArgs) { f.Workspace.Bytes = 1 << 10 }, "Workspace"},
+		{func(f moe.ForwardArgs) error { _, err := f.Tokens(3); return err }, func(*moe.ForwardArgs) {}, "List"},
 	} {
 		f := b.f
 		tt.change(&f)

@@ -25,8 +25,8 @@ func (c *Call) Loads(s driver.Stream, ids, loads Tensor) error {
 	if err != nil {
 		return err
 	}
-	c.check.tensor("ids", ids, Dense(0, I32, t, of.TopK).Shape, false)
-	c.check.tensor("loads", loads, Dense(0, I32, of.NumExperts).Shape, true)
+	c.check.tensor("ids", ids, TensorAt(0, I32, t, of.TopK).Shape, false)
+	c.check.tensor("loads", loads, TensorAt(0, I32, of.NumExperts).Shape, true)
 	if err := c.check.overlaps(); err != nil || t == 0 {
 		return err
 	}
@@ -57,8 +57,8 @@ func (c *Call) UpdateSelectionBias(s driver.Stream, loads, bias Tensor, rate flo
 	if rate-rate != 0 {
 		c.check.fail("rate", fmt.Sprint(rate), "a finite step, such as 1e-3")
 	}
-	c.check.tensor("loads", loads, Dense(0, I32, of.NumExperts).Shape, true)
-	c.check.tensor("bias", bias, Dense(0, F32, of.NumExperts).Shape, true)
+	c.check.tensor("loads", loads, TensorAt(0, I32, of.NumExperts).Shape, true)
+	c.check.tensor("bias", bias, TensorAt(0, F32, of.NumExperts).Shape, true)
 	if err := c.check.overlaps(); err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ func loadsOf(t *testing.T, tr *trial.Trial, each int32) moe.Tensor {
 	memory := moe.NewArena(testDevice(t))
 	t.Cleanup(func() { require.NoError(t, memory.Free()) })
 	e := tr.Layer.Config().NumExperts
-	loads := memory.Tensor(moe.Dense(0, moe.I32, e).Shape)
+	loads := memory.Tensor(moe.TensorAt(0, moe.I32, e).Shape)
 	require.NoError(t, memory.Err())
 	require.NoError(t, moe.Write(tr.Stream(), loads, slices.Repeat([]int32{each}, e)))
 	return loads
@@ -140,8 +140,8 @@ func TestWrongLoads(t *testing.T) {
 		{"ids", "ids is missing, must be i32 [T 2] with T·K below 2^31", tr.Call(), count(moe.Tensor{}, loads)},
 		{"ids", "ids is i32 [-1 2], must be i32 [T 2] with", tr.Call(), count(as(ids, func(of *moe.Tensor) { of.Shape.Dims[0] = -1 }), loads)},
 		{"ids", "ids is i32 [1073741825 2], must be i32 [T 2] with", tr.Call(), count(as(ids, func(of *moe.Tensor) { of.Shape.Dims[0] = 1<<30 + 1 }), loads)},
-		{"ids", "ids is i32 [32], must be i32 [T 2] with", tr.Call(), count(moe.Dense(ids.Ptr, moe.I32, 32), loads)},
-		{"ids", "ids is i32 [16 3], must be i32 [16 2]", tr.Call(), count(moe.Dense(ids.Ptr, moe.I32, 16, 3), loads)},
+		{"ids", "ids is i32 [32], must be i32 [T 2] with", tr.Call(), count(moe.TensorAt(ids.Ptr, moe.I32, 32), loads)},
+		{"ids", "ids is i32 [16 3], must be i32 [16 2]", tr.Call(), count(moe.TensorAt(ids.Ptr, moe.I32, 16, 3), loads)},
 		{"ids", "ids is f32 [16 2], must be i32 [16 2]", tr.Call(), count(as(ids, f32), loads)},
 		{"ids.Ptr", "a multiple of 16", tr.Call(), count(as(ids, off), loads)},
 		{"loads", "loads is missing, must be i32 [8]", tr.Call(), count(ids, moe.Tensor{})},

@@ -154,23 +154,23 @@ func TestWrongRouterLosses(t *testing.T) {
 	for _, w := range []struct {
 		field, want string
 		experts     bool
-		make        func(b *moe.Backward)
+		make        func(b *moe.BackwardArgs)
 	}{
-		{"Logits", "Logits is missing, must be bf16 [70 6]", false, func(b *moe.Backward) { b.Logits = moe.Tensor{} }},
-		{"Logits", "Logits is missing, must be bf16 [70 6]", false, func(b *moe.Backward) { b.Balance, b.Logits = 0, moe.Tensor{} }},
-		{"Logits", "Logits is f32 [70 6], must be bf16 [70 6]", false, func(b *moe.Backward) { b.Logits.Shape.Type = moe.F32 }},
-		{"Balance", "Balance is NaN, must be a finite coefficient", false, func(b *moe.Backward) { b.Balance = float32(math.NaN()) }},
-		{"ZLoss", "ZLoss is -Inf, must be a finite coefficient", false, func(b *moe.Backward) { b.ZLoss = float32(math.Inf(-1)) }},
-		{"RouterLosses", "RouterLosses is f32 [3], must be f32 [2]", false, func(b *moe.Backward) { b.RouterLosses.Shape.Dims[0] = 3 }},
-		{"Sequence", "Sequence is 20, must be 0, or a divisor of the 70 tokens", false, func(b *moe.Backward) { b.Sequence = 20 }},
-		{"Sequence", "Sequence is -7, must be 0, or a divisor of the 70 tokens", false, func(b *moe.Backward) { b.Sequence = -7 }},
-		{"Sequence", "BackwardExperts knows nothing of the router", true, func(b *moe.Backward) { b.RouterLosses, b.Balance, b.Sequence = moe.Tensor{}, 0, 35 }},
-		{"DX", "must be apart from RouterLosses", false, func(b *moe.Backward) { b.RouterLosses.Ptr = b.DX.Ptr }},
-		{"Balance", "BackwardExperts knows nothing of the router", true, func(b *moe.Backward) { b.RouterLosses = moe.Tensor{} }},
-		{"ZLoss", "BackwardExperts knows nothing of the router", true, func(b *moe.Backward) { b.RouterLosses, b.Balance, b.ZLoss = moe.Tensor{}, 0, 1 }},
-		{"RouterLosses", "BackwardExperts knows nothing of the router", true, func(b *moe.Backward) { b.Balance = 0 }},
-		{"DRouter", "BackwardExperts knows nothing of the router", true, func(b *moe.Backward) { b.DRouter = good.DRouter }},
-		{"DRouter", "DRouter is missing, but to be added to, must be a tensor, or Accumulate false", false, func(b *moe.Backward) { b.DRouter = moe.Gradient{Accumulate: true} }},
+		{"Logits", "Logits is missing, must be bf16 [70 6]", false, func(b *moe.BackwardArgs) { b.Logits = moe.Tensor{} }},
+		{"Logits", "Logits is missing, must be bf16 [70 6]", false, func(b *moe.BackwardArgs) { b.Balance, b.Logits = 0, moe.Tensor{} }},
+		{"Logits", "Logits is f32 [70 6], must be bf16 [70 6]", false, func(b *moe.BackwardArgs) { b.Logits.Shape.Type = moe.F32 }},
+		{"Balance", "Balance is NaN, must be a finite coefficient", false, func(b *moe.BackwardArgs) { b.Balance = float32(math.NaN()) }},
+		{"ZLoss", "ZLoss is -Inf, must be a finite coefficient", false, func(b *moe.BackwardArgs) { b.ZLoss = float32(math.Inf(-1)) }},
+		{"RouterLosses", "RouterLosses is f32 [3], must be f32 [2]", false, func(b *moe.BackwardArgs) { b.RouterLosses.Shape.Dims[0] = 3 }},
+		{"Sequence", "Sequence is 20, must be 0, or a divisor of the 70 tokens", false, func(b *moe.BackwardArgs) { b.Sequence = 20 }},
+		{"Sequence", "Sequence is -7, must be 0, or a divisor of the 70 tokens", false, func(b *moe.BackwardArgs) { b.Sequence = -7 }},
+		{"Sequence", "BackwardExperts knows nothing of the router", true, func(b *moe.BackwardArgs) { b.RouterLosses, b.Balance, b.Sequence = moe.Tensor{}, 0, 35 }},
+		{"DX", "must be apart from RouterLosses", false, func(b *moe.BackwardArgs) { b.RouterLosses.Ptr = b.DX.Ptr }},
+		{"Balance", "BackwardExperts knows nothing of the router", true, func(b *moe.BackwardArgs) { b.RouterLosses = moe.Tensor{} }},
+		{"ZLoss", "BackwardExperts knows nothing of the router", true, func(b *moe.BackwardArgs) { b.RouterLosses, b.Balance, b.ZLoss = moe.Tensor{}, 0, 1 }},
+		{"RouterLosses", "BackwardExperts knows nothing of the router", true, func(b *moe.BackwardArgs) { b.Balance = 0 }},
+		{"DRouter", "BackwardExperts knows nothing of the router", true, func(b *moe.BackwardArgs) { b.DRouter = good.DRouter }},
+		{"DRouter", "DRouter is missing, but to be added to, must be a tensor, or Accumulate false", false, func(b *moe.BackwardArgs) { b.DRouter = moe.Gradient{Accumulate: true} }},
 	} {
 		b := good
 		if w.experts {

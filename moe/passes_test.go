@@ -71,7 +71,7 @@ func passesBehindEachOther(t *testing.T, dev driver.Device, layer *moe.Layer) {
 		tokens      int
 		given       string // ids or, where the layer takes them, a list
 		keeps, back bool
-		f           moe.Forward
+		f           moe.ForwardArgs
 		alone       []uint16
 	}
 	passes := []*pass{
@@ -97,7 +97,7 @@ func passesBehindEachOther(t *testing.T, dev driver.Device, layer *moe.Layer) {
 		switch {
 		case p.given == "list" && c.HasLists():
 			shapes := c.ListShapes(p.tokens * c.TopK)
-			p.f.List = moe.List{Tokens: moe.Tensor{Ptr: tokens.Ptr, Shape: shapes.ExpertIDs}, ExpertIDs: moe.Tensor{Ptr: experts.Ptr, Shape: shapes.ExpertIDs}, Scores: moe.Tensor{Ptr: scores.Ptr, Shape: shapes.Scores}}
+			p.f.List = moe.RoutingList{Tokens: moe.Tensor{Ptr: tokens.Ptr, Shape: shapes.ExpertIDs}, ExpertIDs: moe.Tensor{Ptr: experts.Ptr, Shape: shapes.ExpertIDs}, Scores: moe.Tensor{Ptr: scores.Ptr, Shape: shapes.Scores}}
 		case p.given != "":
 			p.f.Scores.Ptr, p.f.ExpertIDs.Ptr = scores.Ptr, experts.Ptr
 		}

@@ -39,16 +39,16 @@ type pass struct {
 	name string
 	// fields are the arguments that it takes; written are its outputs.
 	fields, written string
-	run             func(c *moe.Call, s driver.Stream, f moe.Forward) error
+	run             func(c *moe.Call, s driver.Stream, f moe.ForwardArgs) error
 }
 
 var passes = []pass{
 	{"Forward", "X Router W1 W2 O H Scores ExpertIDs Workspace", "O H Scores ExpertIDs Workspace",
-		func(c *moe.Call, s driver.Stream, f moe.Forward) error { return c.Forward(s, f) }},
+		func(c *moe.Call, s driver.Stream, f moe.ForwardArgs) error { return c.Forward(s, f) }},
 	{"Route", "X Router Scores ExpertIDs Workspace", "Scores ExpertIDs Workspace",
-		func(c *moe.Call, s driver.Stream, f moe.Forward) error { return c.Route(s, f) }},
+		func(c *moe.Call, s driver.Stream, f moe.ForwardArgs) error { return c.Route(s, f) }},
 	{"ExpertIDs", "X W1 W2 O H Scores ExpertIDs Workspace", "O H Workspace",
-		func(c *moe.Call, s driver.Stream, f moe.Forward) error { return c.ForwardExperts(s, f) }},
+		func(c *moe.Call, s driver.Stream, f moe.ForwardArgs) error { return c.ForwardExperts(s, f) }},
 }
 
 func (p pass) writes(field string) bool {
@@ -62,7 +62,7 @@ func (p pass) writes(field string) bool {
 
 // refused runs a wrong call and checks what it says: the field, the value and
 // what would be right.
-func (b argBench) refused(p pass, f moe.Forward, field, got, want string) {
+func (b argBench) refused(p pass, f moe.ForwardArgs, field, got, want string) {
 	b.Helper()
 	err := p.run(b.trial.Call(), b.trial.Stream(), f)
 	var arg *moe.ArgError
@@ -91,7 +91,7 @@ func (b argBench) nothingHappened() {
 }
 
 // tensorOf is a tensor of f by name, nil for the workspace.
-func tensorOf(f *moe.Forward, field string) *moe.Tensor {
+func tensorOf(f *moe.ForwardArgs, field string) *moe.Tensor {
 	return map[string]*moe.Tensor{"X": &f.X, "Router": &f.Router, "W1": &f.W1, "W2": &f.W2,
 		"O": &f.O, "H": &f.H, "Scores": &f.Scores, "ExpertIDs": &f.ExpertIDs}[field]
 }
@@ -106,7 +106,7 @@ func TestWrongTensors(t *testing.T) {
 	}{
 		{"rank 0", "", func(x *moe.Tensor) { x.Shape.Rank = 0 }, "[]", "%"},
 		{"one less rank", "", func(x *moe.Tensor) { x.Shape.Rank--; x.Shape.Dims[x.Shape.Rank] = 0 }, "[", "%"},
-		{"rank 4", "", func(x *moe.Tensor) { *x = moe.Dense(x.Ptr, moe.BF16, 1, 2, 3, 4) }, "bf16 [1 2 3] of rank 4", "%"},
+		{"rank 4", "", func(x *moe.Tensor) { *x = moe.TensorAt(x.Ptr, moe.BF16, 1, 2, 3, 4) }, "bf16 [1 2 3] of rank 4", "%"},
 		{"negative rank", "", func(x *moe.Tensor) { x.Shape.Rank = -1 }, "of rank -1", "%"},
 		{"last dimension", "", func(x *moe.Tensor) { x.Shape.Dims[x.Shape.Rank-1]++ }, "[", "%"},
 		{"negative dimension", "", func(x *moe.Tensor) { x.Shape.Dims[0] = -5 }, "[-5 ", "%"},
@@ -183,7 +183,7 @@ func TestWrongWorkspace(t *testing.T) {
 }
 
 // addressOf is where an argument of f lies.
-func addressOf(f *moe.Forward, field string) *driver.DevicePtr {
+func addressOf(f *moe.ForwardArgs, field string) *driver.DevicePtr {
 	if x := tensorOf(f, field); x != nil {
 		return &x.Ptr
 	}

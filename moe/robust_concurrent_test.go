@@ -38,7 +38,9 @@ func newUser(t testing.TB, name string, dev driver.Device, l *moe.Layer, tokens 
 	return u
 }
 
-func (u user) passes() [2]moe.Forward { return [2]moe.Forward{u.trial.Args, u.trial.Inference()} }
+func (u user) passes() [2]moe.ForwardArgs {
+	return [2]moe.ForwardArgs{u.trial.Args, u.trial.Inference()}
+}
 
 // hammer runs the user's passes so often; every one must give the bits that it
 // gave alone.

@@ -167,7 +167,7 @@ func TestTooLittleSharedMemory(t *testing.T) {
 
 // checkBroken demands the first cause of everything that layer, stream and
 // device can be asked, soon.
-func checkBroken(t *testing.T, dev driver.Device, s driver.Stream, l *moe.Layer, call *moe.Call, f moe.Forward) {
+func checkBroken(t *testing.T, dev driver.Device, s driver.Stream, l *moe.Layer, call *moe.Call, f moe.ForwardArgs) {
 	t.Helper()
 	first := dev.Err()
 	require.ErrorIs(t, first, driver.ErrBroken)
@@ -210,13 +210,15 @@ func TestKernelFault(t *testing.T) {
 		require.NoError(t, err, "%s", out)
 		return
 	}
-	for name, spoil := range map[string]func(*testing.T, driver.Device, *moe.Forward){
-		"freed workspace": func(t *testing.T, dev driver.Device, f *moe.Forward) { require.NoError(t, dev.Free(f.Workspace.Ptr)) },
-		"no such workspace": func(_ *testing.T, _ driver.Device, f *moe.Forward) {
+	for name, spoil := range map[string]func(*testing.T, driver.Device, *moe.ForwardArgs){
+		"freed workspace": func(t *testing.T, dev driver.Device, f *moe.ForwardArgs) {
+			require.NoError(t, dev.Free(f.Workspace.Ptr))
+		},
+		"no such workspace": func(_ *testing.T, _ driver.Device, f *moe.ForwardArgs) {
 			f.Workspace.Ptr = 1 << 44 // mapped nowhere, and maps that start before it are still addresses
 		},
-		"freed X": func(t *testing.T, dev driver.Device, f *moe.Forward) { require.NoError(t, dev.Free(f.X.Ptr)) },
-		"freed O": func(t *testing.T, dev driver.Device, f *moe.Forward) { require.NoError(t, dev.Free(f.O.Ptr)) },
+		"freed X": func(t *testing.T, dev driver.Device, f *moe.ForwardArgs) { require.NoError(t, dev.Free(f.X.Ptr)) },
+		"freed O": func(t *testing.T, dev driver.Device, f *moe.ForwardArgs) { require.NoError(t, dev.Free(f.O.Ptr)) },
 	} {
 		if onGPU() && name != "no such workspace" {
 			continue // a GPU may keep freed memory mapped, and breaks but once

@@ -43,7 +43,7 @@ func faultyTrial(t testing.TB, inner driver.Device, c moe.Config, tokens int, op
 }
 
 // digest runs a pass on a stream and hashes its outputs; H's where f has H.
-func digest(ctx context.Context, tr *trial.Trial, s driver.Stream, f moe.Forward) (sum [32]byte, err error) {
+func digest(ctx context.Context, tr *trial.Trial, s driver.Stream, f moe.ForwardArgs) (sum [32]byte, err error) {
 	if err := tr.Poison(); err != nil {
 		return sum, err
 	}

@@ -177,7 +177,7 @@ func BenchmarkForwardHost(b *testing.B) {
 	dev.Discard(true)
 	other := tr.Args
 	other.X, other.O, other.H = tr.Args.O, tr.Args.X, moe.Tensor{Ptr: 1 << 40, Shape: tr.Args.H.Shape}
-	for name, args := range map[string][2]moe.Forward{"same buffers": {tr.Args, tr.Args}, "other buffers": {tr.Args, other}} {
+	for name, args := range map[string][2]moe.ForwardArgs{"same buffers": {tr.Args, tr.Args}, "other buffers": {tr.Args, other}} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {

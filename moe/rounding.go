@@ -9,7 +9,7 @@ import (
 
 // checkRounded checks the list of a pass that rounds, and the logits that this
 // needs, and gives the work.
-func (c *Call) checkRounded(t int, l List, logits Tensor, written bool) work {
+func (c *Call) checkRounded(t int, l RoutingList, logits Tensor, written bool) work {
 	if !c.layer.of.Rounds() {
 		c.check.fail("List", "given", "none: this layer routes without Config.Rounding; ForwardExperts and BackwardExperts take lists")
 	}
@@ -25,7 +25,7 @@ func (c *Call) checkRounded(t int, l List, logits Tensor, written bool) work {
 }
 
 // round queues the rounding of each expert's tokens, which writes the list.
-func (q *queue) round(n work, f *Forward) {
+func (q *queue) round(n work, f *ForwardArgs) {
 	w, p, of := q.laid(n).workspace, f.Workspace.Ptr, q.layer.of
 	launch(q, rounding.KeysKernel, rounding.KeysArgs{
 		Logits: f.Logits.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Keys: at(p, w.keys), Raw: at(p, w.raw), Tokens: n.tokens,

@@ -40,7 +40,7 @@ func TestRoundedLayer(t *testing.T) {
 			b.roundedBackward(call, r, tokens)
 
 			plain := b.f
-			plain.List = moe.List{}
+			plain.List = moe.RoutingList{}
 			plain.H = b.arena.Tensor(b.layer.Shapes(tokens).H)
 			require.NoError(t, call.Forward(b.s, plain), "without a list nothing is rounded")
 			want, err = b.ref.Experts(b.x, wider(r.routing.Scores, b.layer.Config(), 0), wider(r.routing.ExpertIDs, b.layer.Config(), -1), nil, reference.Rounded)
@@ -127,12 +127,12 @@ func (b *listBench) rounded(tokens int) roundedRouting {
 func (b *listBench) roundedBackward(call *moe.Call, r roundedRouting, tokens int) {
 	c := b.layer.Config()
 	g := c.Gradients(tokens, c.Type)
-	back := b.f.Backward()
+	back := b.f.BackwardArgs()
 	back.DO, back.DX = b.arena.Tensor(g.DO), b.arena.Tensor(g.DX)
 	back.WeightGradients = b.arena.Gradients(b.layer, c.Type)
 	require.NoError(b, b.arena.Err())
 	require.NoError(b, moe.Write(b.s, back.DO, b.do))
-	b.poison(back.DX, back.DW1.Tensor, back.DW2.Tensor, back.DRouter.Tensor, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
+	b.poison(back.DX, back.DW1.Tensor, back.DW2.Tensor, back.DRouter.Tensor, moe.TensorAt(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
 	require.NoError(b, call.Backward(b.s, back))
 
 	want, err := b.ref.Gradients(reference.Backward{X: b.x, DO: b.do, Scores: r.slotScores, ExpertIDs: r.slotIDs}, reference.Rounded)
@@ -184,7 +184,7 @@ func TestRoundedLosses(t *testing.T) {
 		require.NoError(t, moe.Read(b.s, b.f.ExpertIDs, ids))
 		values, extra := routerLosses(c, logits, ids, balance, zLoss, tt.sequence)
 
-		g, back := c.Gradients(tokens, moe.F32), b.f.Backward()
+		g, back := c.Gradients(tokens, moe.F32), b.f.BackwardArgs()
 		back.DO, back.DX, back.DRouter.Tensor = b.arena.Tensor(g.DO), b.arena.Tensor(g.DX), b.arena.Tensor(g.DRouter)
 		given, asked := back, back
 		given.DLogits = b.arena.Tensor(g.DLogits)
@@ -195,8 +195,8 @@ func TestRoundedLosses(t *testing.T) {
 		require.NoError(t, b.arena.Err())
 		require.NoError(t, moe.Write(b.s, back.DO, b.do))
 		require.NoError(t, moe.Write(b.s, given.DLogits, extra))
-		run := func(of moe.Backward) (dx, dRouter []float64) {
-			b.poison(of.DX, of.DRouter.Tensor, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
+		run := func(of moe.BackwardArgs) (dx, dRouter []float64) {
+			b.poison(of.DX, of.DRouter.Tensor, moe.TensorAt(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
 			require.NoError(t, call.Backward(b.s, of))
 			dx, dRouter = make([]float64, tokens*c.Hidden), make([]float64, c.NumExperts*c.Hidden)
 			require.NoError(t, moe.Read(b.s, of.DX, dx))
@@ -220,13 +220,13 @@ func TestRoundedLosses(t *testing.T) {
 func TestWrongRounding(t *testing.T) {
 	b := newRoundedBench(t, moe.BF16, moe.Rounding{Rule: moe.RoundNearest, Tile: 16}, 20)
 	for _, tt := range []struct {
-		change func(*moe.Forward)
+		change func(*moe.ForwardArgs)
 		field  string
 	}{
-		{func(f *moe.Forward) { f.Logits = moe.Tensor{} }, "Logits"},
-		{func(f *moe.Forward) { f.List.Tokens = moe.Tensor{} }, "List.Tokens"},
-		{func(f *moe.Forward) { f.List.ExpertIDs.Shape.Dims[0]++ }, "List.ExpertIDs"},
-		{func(f *moe.Forward) { f.Workspace.Bytes = 1 << 10 }, "Workspace"},
+		{func(f *moe.ForwardArgs) { f.Logits = moe.Tensor{} }, "Logits"},
+		{func(f *moe.ForwardArgs) { f.List.Tokens = moe.Tensor{} }, "List.Tokens"},
+		{func(f *moe.ForwardArgs) { f.List.ExpertIDs.Shape.Dims[0]++ }, "List.ExpertIDs"},
+		{func(f *moe.ForwardArgs) { f.Workspace.Bytes = 1 << 10 }, "Workspace"},
 	} {
 		f := b.f
 		tt.change(&f)

@@ -54,7 +54,7 @@ func TestBackwardRows(t *testing.T) {
 const sampleBlocks = 256
 
 // samples are the bits of all gradients, of large weights' spread pieces.
-func samples(t *testing.T, tr *trial.Trial, b moe.Backward) map[string]trial.Values {
+func samples(t *testing.T, tr *trial.Trial, b moe.BackwardArgs) map[string]trial.Values {
 	t.Helper()
 	all := map[string]trial.Values{}
 	for name, of := range wanted(&b) {
@@ -114,7 +114,7 @@ func TestBackwardMemory(t *testing.T) {
 }
 
 // keep is a layer's saved tensors.
-func keep(t *testing.T, tr *trial.Trial) moe.Forward {
+func keep(t *testing.T, tr *trial.Trial) moe.ForwardArgs {
 	f := tr.Args
 	for _, of := range []*moe.Tensor{&f.X, &f.H, &f.Scores, &f.ExpertIDs} {
 		p, err := testDevice(t).Alloc(of.Shape.Bytes())
@@ -132,7 +132,7 @@ func testLayersMemory(t *testing.T, row peers.Row) {
 	require.NoError(t, tr.PrepareBackward(17, moe.BF16))
 	s, b := tr.Stream(), tr.Back
 	tr.Args.Workspace = b.Workspace
-	var passes []moe.Forward
+	var passes []moe.ForwardArgs
 	promise := row.Config.Saved(row.Tokens).Bytes()
 	for layer := range 4 {
 		before, _, err := dev.Memory()

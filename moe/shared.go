@@ -59,12 +59,12 @@ func (q *queue) everyToken(x, gate Tensor, t int, p driver.DevicePtr, w indices)
 }
 
 // sharedProducts queues the products of the shared experts, if there are any.
-func (q *queue) sharedProducts(tokens int, f *Forward, w pieces) {
+func (q *queue) sharedProducts(tokens int, f *ForwardArgs, w pieces) {
 	if q.shared == nil {
 		return
 	}
 	shared := q.ofShared()
-	of := Forward{X: f.X, H: f.SharedH, Workspace: f.Workspace}
+	of := ForwardArgs{X: f.X, H: f.SharedH, Workspace: f.Workspace}
 	of.W1, of.W3, of.W2 = f.SharedW1, f.SharedW3, f.SharedW2
 	shared.everyToken(f.X, f.SharedGate, tokens, f.Workspace.Ptr, w.indices)
 	shared.products(shared.layer.work(tokens), &of, w)
@@ -74,7 +74,7 @@ func (q *queue) sharedProducts(tokens int, f *Forward, w pieces) {
 // sharedGradients queues the backward pass of the shared experts, if any of its
 // gradients is wanted. Its scratch memory, except the rows of dX, lies where
 // later kernels of the pass have theirs.
-func (q *queue) sharedGradients(tokens int, b *Backward, w backwardWorkspace) {
+func (q *queue) sharedGradients(tokens int, b *BackwardArgs, w backwardWorkspace) {
 	want := b.wanted()
 	if q.shared == nil || !want.shared && !want.dX {
 		return

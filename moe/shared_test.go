@@ -15,7 +15,7 @@ import (
 var withShared = moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 5, TopK: 2, SharedExperts: 3, SharedGate: true}
 
 // sharedGradients are those of the shared experts' weights.
-func sharedGradients(b *moe.Backward) []*moe.Gradient {
+func sharedGradients(b *moe.BackwardArgs) []*moe.Gradient {
 	return []*moe.Gradient{&b.DSharedW1, &b.DSharedW3, &b.DSharedW2, &b.DSharedGate}
 }
 
@@ -32,7 +32,7 @@ func TestFrozenSharedExperts(t *testing.T) {
 		return v
 	}
 	dx, dw2, gate := bits(tr.Back.DX), bits(tr.Back.DSharedW2.Tensor), bits(tr.Back.DSharedGate.Tensor)
-	count := func(b moe.Backward) int {
+	count := func(b moe.BackwardArgs) int {
 		n, err := launches(t, s, func() error { return tr.Call().Backward(s, b) })
 		require.NoError(t, err)
 		return n
@@ -114,21 +114,21 @@ func TestWrongSharedExperts(t *testing.T) {
 	for _, tt := range []struct {
 		of       *trial.Trial
 		field    string
-		forward  func(f *moe.Forward)
-		backward func(b *moe.Backward)
+		forward  func(f *moe.ForwardArgs)
+		backward func(b *moe.BackwardArgs)
 	}{
-		{tr, "SharedW1", func(f *moe.Forward) { f.SharedW1 = moe.Tensor{} }, func(b *moe.Backward) { b.SharedW1 = moe.Tensor{} }},
-		{tr, "SharedW3", func(f *moe.Forward) { f.SharedW3 = moe.Tensor{} }, func(b *moe.Backward) { b.SharedW3 = moe.Tensor{} }},
-		{tr, "SharedW2", func(f *moe.Forward) { f.SharedW2.Shape.Dims[0]-- }, func(b *moe.Backward) { b.SharedW2.Shape.Dims[0]-- }},
-		{tr, "SharedGate", func(f *moe.Forward) { f.SharedGate = moe.Tensor{} }, func(b *moe.Backward) { b.SharedGate = moe.Tensor{} }},
-		{tr, "SharedH", func(f *moe.Forward) { f.SharedH = moe.Tensor{} }, func(b *moe.Backward) { b.SharedH = moe.Tensor{} }},
-		{tr, "SharedH", func(f *moe.Forward) { f.H = moe.Tensor{} }, func(b *moe.Backward) { b.SharedH.Shape.Dims[1]++ }},
-		{tr, "DSharedW3", nil, func(b *moe.Backward) { b.DSharedW3 = moe.Gradient{} }},
-		{tr, "DSharedW2", nil, func(b *moe.Backward) { b.DSharedW2.Shape = b.DW2.Shape }},
-		{tr, "DSharedGate.Ptr", nil, func(b *moe.Backward) { b.DSharedGate.Ptr += 4 }},
-		{plain, "SharedW2", func(f *moe.Forward) { f.SharedW2 = f.W2 }, func(b *moe.Backward) { b.SharedW2 = b.W2 }},
-		{plain, "SharedH", func(f *moe.Forward) { f.SharedH = f.H }, func(b *moe.Backward) { b.SharedH = b.H }},
-		{plain, "DSharedW2", nil, func(b *moe.Backward) { b.DSharedW2 = b.DW2 }},
+		{tr, "SharedW1", func(f *moe.ForwardArgs) { f.SharedW1 = moe.Tensor{} }, func(b *moe.BackwardArgs) { b.SharedW1 = moe.Tensor{} }},
+		{tr, "SharedW3", func(f *moe.ForwardArgs) { f.SharedW3 = moe.Tensor{} }, func(b *moe.BackwardArgs) { b.SharedW3 = moe.Tensor{} }},
+		{tr, "SharedW2", func(f *moe.ForwardArgs) { f.SharedW2.Shape.Dims[0]-- }, func(b *moe.BackwardArgs) { b.SharedW2.Shape.Dims[0]-- }},
+		{tr, "SharedGate", func(f *moe.ForwardArgs) { f.SharedGate = moe.Tensor{} }, func(b *moe.BackwardArgs) { b.SharedGate = moe.Tensor{} }},
+		{tr, "SharedH", func(f *moe.ForwardArgs) { f.SharedH = moe.Tensor{} }, func(b *moe.BackwardArgs) { b.SharedH = moe.Tensor{} }},
+		{tr, "SharedH", func(f *moe.ForwardArgs) { f.H = moe.Tensor{} }, func(b *moe.BackwardArgs) { b.SharedH.Shape.Dims[1]++ }},
+		{tr, "DSharedW3", nil, func(b *moe.BackwardArgs) { b.DSharedW3 = moe.Gradient{} }},
+		{tr, "DSharedW2", nil, func(b *moe.BackwardArgs) { b.DSharedW2.Shape = b.DW2.Shape }},
+		{tr, "DSharedGate.Ptr", nil, func(b *moe.BackwardArgs) { b.DSharedGate.Ptr += 4 }},
+		{plain, "SharedW2", func(f *moe.ForwardArgs) { f.SharedW2 = f.W2 }, func(b *moe.BackwardArgs) { b.SharedW2 = b.W2 }},
+		{plain, "SharedH", func(f *moe.ForwardArgs) { f.SharedH = f.H }, func(b *moe.BackwardArgs) { b.SharedH = b.H }},
+		{plain, "DSharedW2", nil, func(b *moe.BackwardArgs) { b.DSharedW2 = b.DW2 }},
 	} {
 		if tt.forward != nil {
 			f := tt.of.Args

@@ -23,7 +23,7 @@ type TensorID = spec.TensorID
 func WeightIDs() []TensorID { return slices.Clone(spec.Weights) }
 
 // Dense describes a tensor of up to three dimensions at p.
-func Dense(p driver.DevicePtr, t Type, dims ...int) Tensor {
+func TensorAt(p driver.DevicePtr, t Type, dims ...int) Tensor {
 	s := spec.Shape{Type: t, Rank: len(dims)}
 	for i, d := range dims {
 		if i < len(s.Dims) {

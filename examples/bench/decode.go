@@ -127,7 +127,7 @@ type decodeBench struct {
 	c      moe.Config
 	layers [3]*moe.Layer // with the default kernels, those for small batches, those for large batches
 	memory *moe.Arena
-	passes [decodeLayers]moe.Forward
+	passes [decodeLayers]moe.ForwardArgs
 }
 
 // fill fills each layer's own weights and tokens. Tokens and routers are N(0,1), so that
@@ -136,7 +136,7 @@ func (d *decodeBench) fill(tokens int) error {
 	l := d.layers[0]
 	work := d.memory.Workspace(tokens, d.layers[:]...)
 	for i := range d.passes {
-		d.passes[i] = d.memory.Forward(l, tokens)
+		d.passes[i] = d.memory.ForwardArgs(l, tokens)
 		d.passes[i].Weights, d.passes[i].Workspace = d.memory.Weights(l), work
 	}
 	if err := d.memory.Err(); err != nil {

@@ -126,7 +126,7 @@ func (b *bench) roundingRow(row peers.Row) (p report.RoundingPoint, err error) {
 }
 
 // rounded returns the arguments of passes that round, with their own list and H.
-func (u *subject) rounded() (f moe.Forward, b moe.Backward, err error) {
+func (u *subject) rounded() (f moe.ForwardArgs, b moe.BackwardArgs, err error) {
 	l, tokens := u.layer, u.row.Tokens
 	rows := l.RoundedRows(tokens)
 	sizes, err := l.ListSizes(tokens, rows)
@@ -134,9 +134,9 @@ func (u *subject) rounded() (f moe.Forward, b moe.Backward, err error) {
 		return f, b, err
 	}
 	f = u.args
-	f.List, f.Logits, f.Seed = u.memory.List(l, rows), u.memory.Tensor(l.Shapes(tokens).Logits), 1
+	f.List, f.Logits, f.Seed = u.memory.RoutingList(l, rows), u.memory.Tensor(l.Shapes(tokens).Logits), 1
 	f.H, f.Workspace = u.memory.Tensor(l.Config().ListShapes(rows).H), u.memory.Buffer(sizes.BackwardWorkspace)
-	b = f.Backward()
+	b = f.BackwardArgs()
 	b.DO, b.DX, b.WeightGradients = u.back.DO, u.back.DX, u.back.WeightGradients
 	return f, b, u.memory.Err()
 }

@@ -17,8 +17,8 @@ type subject struct {
 	pass  pass
 	layer *moe.Layer
 	call  *moe.Call
-	args  moe.Forward
-	back  moe.Backward // for a backward pass
+	args  moe.ForwardArgs
+	back  moe.BackwardArgs // for a backward pass
 	// outputs are the tensors that the pass writes.
 	outputs []output
 	s       driver.Stream
@@ -48,7 +48,7 @@ func newSubject(ctx context.Context, dev driver.Device, s driver.Stream, l *moe.
 
 // forward allocates and fills the tensors of a forward pass.
 func (u *subject) forward() error {
-	u.args = u.memory.Forward(u.layer, u.row.Tokens)
+	u.args = u.memory.ForwardArgs(u.layer, u.row.Tokens)
 	if u.args.H.IsZero() { // a layer without backward may write H too
 		u.args.H = u.memory.Tensor(u.layer.Shapes(u.row.Tokens).H)
 	}
@@ -80,7 +80,7 @@ func (u *subject) forward() error {
 func (u *subject) backward(ctx context.Context) error {
 	c := u.row.Config
 	shapes := c.Gradients(u.row.Tokens, c.Type)
-	u.back = u.args.Backward()
+	u.back = u.args.BackwardArgs()
 	u.back.DO, u.back.DX = u.memory.Tensor(shapes.DO), u.memory.Tensor(shapes.DX)
 	u.back.WeightGradients = u.memory.Gradients(u.layer, c.Type)
 	if err := u.memory.Err(); err != nil {

@@ -18,7 +18,7 @@ func (p *pass) reserveGradients() (err error) {
 			return err
 		}
 	}
-	back := p.args.Backward()
+	back := p.args.BackwardArgs()
 	back.DO = p.back.DO
 	p.back = back
 	for _, out := range []room{{nameDX, &p.back.DX, g.DX}, {nameDScores, &p.back.DScores, g.DScores}} {

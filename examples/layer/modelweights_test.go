@@ -77,9 +77,9 @@ func checkModel(t *testing.T, text string, names map[string]string) {
 	memory := moe.NewArena(dev)
 	defer memory.Free()
 
-	f := memory.Forward(layer, tokens)
+	f := memory.ForwardArgs(layer, tokens)
 	f.Weights, f.Workspace = memory.Weights(layer), memory.Workspace(tokens, layer)
-	back := f.Backward()
+	back := f.BackwardArgs()
 	back.DO, back.DX, back.WeightGradients = memory.Like(f.O), memory.Like(f.X), memory.Gradients(layer, moe.BF16)
 	require.NoError(t, memory.Err())
 

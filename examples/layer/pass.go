@@ -16,8 +16,8 @@ type pass struct {
 	job    *job
 	layer  *moe.Layer
 	memory *memory
-	args   moe.Forward
-	back   moe.Backward // if the job has one
+	args   moe.ForwardArgs
+	back   moe.BackwardArgs // if the job has one
 
 	loaded, forwarded, backwarded time.Duration
 	bytes                         int64 // read from the files

@@ -52,9 +52,9 @@ func run(ctx context.Context) error {
 
 	memory := moe.NewArena(dev)
 	defer memory.Free()
-	f := memory.Forward(layer, tokens)
+	f := memory.ForwardArgs(layer, tokens)
 	f.Weights, f.Workspace = memory.Weights(layer), memory.Workspace(tokens, layer)
-	b := f.Backward()
+	b := f.BackwardArgs()
 	b.DO, b.WeightGradients = memory.Like(f.O), memory.Gradients(layer, moe.F32)
 	if err := memory.Err(); err != nil {
 		return err

@@ -105,7 +105,7 @@ func findOne(ctx context.Context, published []checkpoint.Named, name string) (ch
 // plan is a model with its figures.
 type plan struct {
 	checkpoint.Named
-	moe.Figures
+	moe.Cost
 	// beyond is the reason why the kernels do not compute the layer, nil if they do.
 	beyond error
 }
@@ -113,11 +113,11 @@ type plan struct {
 func estimate(models []checkpoint.Named, tokens int) ([]plan, error) {
 	var list []plan
 	for _, m := range models {
-		f, err := moe.Estimate(m.Config, moe.Load{Tokens: tokens})
+		f, err := moe.Estimate(m.Config, moe.Workload{Tokens: tokens})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", m.Name, err)
 		}
-		list = append(list, plan{Named: m, Figures: f, beyond: moe.Check(m.Config)})
+		list = append(list, plan{Named: m, Cost: f, beyond: moe.Check(m.Config)})
 	}
 	return list, nil
 }

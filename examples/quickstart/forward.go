@@ -129,7 +129,7 @@ func (j *job) speed(tr *trial.Trial) error {
 	flops := j.row.Config.ForwardFLOPs(j.row.Tokens)
 	for _, pass := range []struct {
 		name string
-		args moe.Forward
+		args moe.ForwardArgs
 	}{{"forward", tr.Args}, {"inference", tr.Inference()}} {
 		d, err := trial.Measure(j.ctx, j.dev, tr.Stream(), 200*time.Millisecond, 20, func() error {
 			return tr.Call().Forward(tr.Stream(), pass.args)

@@ -39,7 +39,7 @@ type batcher struct {
 	call   *moe.Call
 	stream driver.Stream
 	memory *moe.Arena
-	full   moe.Forward
+	full   moe.ForwardArgs
 	most   int // tokens of a pass
 	window time.Duration
 
@@ -63,7 +63,7 @@ func newBatcher(ctx context.Context, dev driver.Device, c moe.Config, most, queu
 	b := &batcher{layer: layer, call: layer.NewCall(), stream: stream, memory: moe.NewArena(dev), most: most, window: window,
 		queue: make(chan request, queue), metrics: newMetrics(c.NumExperts)}
 	b.stopped, b.stop = context.WithCancel(context.Background())
-	b.full = b.memory.Forward(layer, most)
+	b.full = b.memory.ForwardArgs(layer, most)
 	b.full.Weights, b.full.Workspace = b.memory.Weights(layer), b.memory.Workspace(most, layer)
 	if err := b.memory.Err(); err != nil {
 		return nil, errors.Join(err, b.close())

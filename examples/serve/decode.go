@@ -71,7 +71,7 @@ type model struct {
 	layer  *moe.Layer
 	stream driver.Stream
 	memory *moe.Arena
-	passes []moe.Forward // one a layer, over the largest batch
+	passes []moe.ForwardArgs // one a layer, over the largest batch
 	graphs []driver.Graph
 	done   driver.Event
 }
@@ -111,7 +111,7 @@ func newModel(ctx context.Context, dev driver.Device, row peers.Row, layers int,
 func (m *model) fill(layers, tokens int) error {
 	work, random := m.memory.Workspace(tokens, m.layer), noise.New(m.layer.Config().Type)
 	for i := range layers {
-		f := m.memory.Forward(m.layer, tokens)
+		f := m.memory.ForwardArgs(m.layer, tokens)
 		f.Weights, f.Workspace = m.memory.Weights(m.layer), work
 		if err := m.memory.Err(); err != nil {
 			return err

@@ -57,7 +57,7 @@ func TestAdamKernel(t *testing.T) {
 	const n = 2*adamThreads + 3
 	first := narrow(randoms(r, n))
 	first[0] = 0
-	w, err := d.newWeight(moe.Dense(0, moe.BF16, n).Shape, append(first, 0)[:n])
+	w, err := d.newWeight(moe.TensorAt(0, moe.BF16, n).Shape, append(first, 0)[:n])
 	require.NoError(t, err)
 	want := newParam(widen(first[:n]))
 	for step := 1; step <= 4; step++ {

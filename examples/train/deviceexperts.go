@@ -17,8 +17,8 @@ type deviceExperts struct {
 	call                          *moe.Call
 	x, router, h, scores, experts moe.Tensor
 	w1, w2                        deviceWeight
-	list, chosen                  moe.List   // with rounding: the buffer, and the list of the last pass
-	listH, logits, kept           moe.Tensor // kept is the H of the last pass
+	list, chosen                  moe.RoutingList // with rounding: the buffer, and the list of the last pass
+	listH, logits, kept           moe.Tensor      // kept is the H of the last pass
 	// added reports whether the gradients hold a pass since the last step.
 	added bool
 }
@@ -31,7 +31,7 @@ func (d *device) newExperts(w1, w2 []uint16) (experts, error) {
 	e.x, e.router, e.h, e.scores, e.experts = m.Tensor(s.X), m.Tensor(s.Router), m.Tensor(s.H), m.Tensor(s.Scores), m.Tensor(s.ExpertIDs)
 	if c.Rounds() {
 		rows := d.layer.RoundedRows(d.tokens)
-		e.list, e.listH, e.logits = m.List(d.layer, rows), m.Tensor(c.ListShapes(rows).H), m.Tensor(s.Logits)
+		e.list, e.listH, e.logits = m.RoutingList(d.layer, rows), m.Tensor(c.ListShapes(rows).H), m.Tensor(s.Logits)
 	}
 	err := m.Err()
 	if err == nil {
@@ -62,9 +62,9 @@ func (e *deviceExperts) Forward(ctx context.Context, x, router []uint16, learnin
 	if err := errors.Join(e.put(e.x, num.Bytes(x)), e.put(e.router, num.Bytes(router))); err != nil {
 		return output{}, err
 	}
-	f := moe.Forward{
+	f := moe.ForwardArgs{
 		X: e.x, Weights: moe.Weights{Router: e.router, W1: e.w1.layer, W2: e.w2.layer},
-		O: e.o, H: e.h, Scores: e.scores, ExpertIDs: e.experts, Workspace: e.workspace,
+		O: e.o, H: e.h, Routing: moe.Routing{Scores: e.scores, ExpertIDs: e.experts}, Workspace: e.workspace,
 	}
 	if learning && e.layer.Config().Rounds() {
 		e.round(&f)
@@ -82,7 +82,7 @@ func (e *deviceExperts) Forward(ctx context.Context, x, router []uint16, learnin
 }
 
 // round adds rounding to a pass.
-func (e *deviceExperts) round(f *moe.Forward) {
+func (e *deviceExperts) round(f *moe.ForwardArgs) {
 	e.seed++
 	l := e.layer.Config().ListShapes(e.layer.RoundedRows(e.tokens))
 	e.list.Tokens.Shape, e.list.ExpertIDs.Shape, e.list.Scores.Shape, e.listH.Shape = l.Tokens, l.ExpertIDs, l.Scores, l.H
@@ -95,9 +95,10 @@ func (e *deviceExperts) Backward(ctx context.Context, do, dlogits []float64) (gr
 	if err := e.put(e.do, num.Bytes(narrow(do))); err != nil {
 		return gradients{}, err
 	}
-	b := moe.Backward{
-		X: e.x, Weights: moe.Weights{Router: e.router, W1: e.w1.layer, W2: e.w2.layer}, H: e.kept, Scores: e.scores, ExpertIDs: e.experts, List: e.chosen,
-		DO: e.do, DX: e.dx, Workspace: e.workspace,
+	b := moe.BackwardArgs{
+		X: e.x, Weights: moe.Weights{Router: e.router, W1: e.w1.layer, W2: e.w2.layer},
+		Saved: moe.Saved{Routing: moe.Routing{Scores: e.scores, ExpertIDs: e.experts, List: e.chosen}, H: e.kept},
+		DO:    e.do, DX: e.dx, Workspace: e.workspace,
 	}
 	b.DRouter.Tensor = e.drouter
 	if !e.chosen.IsZero() {

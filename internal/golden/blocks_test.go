@@ -76,9 +76,9 @@ func checkBlock(t *testing.T, c moe.Config, b golden.Block, tokens int, finer fl
 	memory := moe.NewArena(dev)
 	defer memory.Free()
 
-	f := memory.Forward(layer, tokens)
+	f := memory.ForwardArgs(layer, tokens)
 	f.Weights, f.Workspace = memory.Weights(layer), memory.Workspace(tokens, layer)
-	back := f.Backward()
+	back := f.BackwardArgs()
 	back.DO, back.DX, back.WeightGradients = memory.Like(f.O), memory.Like(f.X), memory.Gradients(layer, moe.F32)
 	require.NoError(t, memory.Err())
 	write := func(name string, to moe.Tensor) {

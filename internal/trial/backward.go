@@ -16,7 +16,7 @@ import (
 func (t *Trial) PrepareBackward(seed uint64, weights moe.Type) error {
 	s := t.Layer.Config().Gradients(t.Tokens, weights)
 	t.DO = reference.NewNormalOf(s.DO.Type, seed, reference.ScaleOutput).Values(s.DO.Elements())
-	b := t.Args.Backward()
+	b := t.Args.BackwardArgs()
 	b.DO, b.DX, b.DScores = t.memory.Tensor(s.DO), t.memory.Tensor(s.DX), t.memory.Tensor(s.DScores)
 	b.WeightGradients = t.memory.Gradients(t.Layer, weights)
 	b.Workspace = t.memory.Workspace(t.Tokens, t.Layer)
@@ -42,7 +42,7 @@ func (t *Trial) AddLogitGradients(seed uint64) error {
 }
 
 // PoisonGradients fills the outputs of b with NaN, except gradients that b adds to.
-func (t *Trial) PoisonGradients(b moe.Backward) error {
+func (t *Trial) PoisonGradients(b moe.BackwardArgs) error {
 	outputs := []moe.Tensor{b.DX, b.DScores, b.RouterLosses}
 	for _, id := range spec.Weights {
 		if g := b.Gradient(id); g != nil && !g.Accumulate {
@@ -62,7 +62,7 @@ func (t *Trial) PoisonGradients(b moe.Backward) error {
 
 // RunBackward poisons gradients and workspace, runs a pass with the given buffers and
 // waits.
-func (t *Trial) RunBackward(ctx context.Context, b moe.Backward) error {
+func (t *Trial) RunBackward(ctx context.Context, b moe.BackwardArgs) error {
 	if err := t.PoisonGradients(b); err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func (r BackwardReport) String() string {
 // CheckBackward compares the outputs of b with the reference. It compares all of
 // DRouter, given the device's DScores, which b must have. saved are the results of the
 // forward pass, with H.
-func (t *Trial) CheckBackward(b moe.Backward, saved Results, o BackwardCheck) (BackwardReport, error) {
+func (t *Trial) CheckBackward(b moe.BackwardArgs, saved Results, o BackwardCheck) (BackwardReport, error) {
 	c := t.Layer.Config()
 	ref, err := reference.New(c, t.Weights)
 	if err != nil {
@@ -98,7 +98,7 @@ func (t *Trial) CheckBackward(b moe.Backward, saved Results, o BackwardCheck) (B
 type backwardCheck struct {
 	t        *Trial
 	g        *reference.Gradients
-	b        moe.Backward
+	b        moe.BackwardArgs
 	saved    Results
 	rounding reference.Rounding
 	report   BackwardReport

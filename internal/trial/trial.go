@@ -25,13 +25,13 @@ type Trial struct {
 	X []uint16
 	reference.Weights
 	// Args are the same tensors on the device, with outputs and workspace.
-	Args moe.Forward
+	Args moe.ForwardArgs
 	// DO is the gradient of O as bits of the layer's Type, Extra the gradients of the
 	// logits from DLogits, Balance and ZLoss, and Back the tensors of a backward pass;
 	// see PrepareBackward.
 	DO    []uint16
 	Extra []float32
-	Back  moe.Backward
+	Back  moe.BackwardArgs
 
 	dev    driver.Device
 	stream driver.Stream
@@ -115,7 +115,7 @@ func (t *Trial) upload() (err error) {
 	if t.stream, err = t.dev.NewStream(); err != nil {
 		return err
 	}
-	t.Args = t.memory.Forward(t.Layer, t.Tokens)
+	t.Args = t.memory.ForwardArgs(t.Layer, t.Tokens)
 	if t.Args.H.IsZero() {
 		s := t.Layer.Shapes(t.Tokens)
 		t.Args.H, t.Args.SharedH = t.memory.Tensor(s.H), t.memory.Tensor(s.SharedH)
@@ -186,14 +186,14 @@ func (t *Trial) Poison() error {
 }
 
 // Inference returns Args without H and SharedH.
-func (t *Trial) Inference() moe.Forward {
+func (t *Trial) Inference() moe.ForwardArgs {
 	f := t.Args
 	f.H, f.SharedH = moe.Tensor{}, moe.Tensor{}
 	return f
 }
 
 // Run poisons the outputs, runs a pass with the given buffers and waits.
-func (t *Trial) Run(ctx context.Context, f moe.Forward) error {
+func (t *Trial) Run(ctx context.Context, f moe.ForwardArgs) error {
 	if err := t.Poison(); err != nil {
 		return err
 	}

@@ -113,7 +113,7 @@ func sm_experts(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
 }
 
 // forward queues one of the forward passes.
-func forward(of C.sm_handle, pass *C.sm_forward_pass, which func(*moe.Call, driver.Stream, moe.Forward) error) C.sm_status {
+func forward(of C.sm_handle, pass *C.sm_forward_pass, which func(*moe.Call, driver.Stream, moe.ForwardArgs) error) C.sm_status {
 	return guarded(func() error {
 		l, err := find[*layer](of)
 		if err != nil {
@@ -142,7 +142,7 @@ func sm_experts_backward(of C.sm_handle, pass *C.sm_backward_pass) C.sm_status {
 }
 
 // backward queues one of the backward passes.
-func backward(of C.sm_handle, pass *C.sm_backward_pass, which func(*moe.Call, driver.Stream, moe.Backward) error) C.sm_status {
+func backward(of C.sm_handle, pass *C.sm_backward_pass, which func(*moe.Call, driver.Stream, moe.BackwardArgs) error) C.sm_status {
 	return guarded(func() error {
 		l, err := find[*layer](of)
 		if err != nil {

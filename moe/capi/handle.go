@@ -52,8 +52,8 @@ const mostCalls = 256
 // allocate host memory.
 type call struct {
 	*moe.Call
-	forward  moe.Forward
-	backward moe.Backward
+	forward  moe.ForwardArgs
+	backward moe.BackwardArgs
 
 	stream driver.Stream
 	raw    C.uint64_t // handle of stream

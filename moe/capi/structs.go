@@ -165,11 +165,11 @@ func gradient(err *error, field string, g C.sm_gradient, s moe.Shape) moe.Gradie
 func (c *call) setForward(l *layer, p *C.sm_forward_pass) {
 	c.shape(l, p.tokens)
 	s, f := &c.shapes, &c.forward
-	*f = moe.Forward{
-		X:      tensor(p.x, s.X),
-		Scores: tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs),
-		Logits: optional(p.logits, s.Logits),
-		O:      tensor(p.o, s.O), H: optional(p.h, s.H), SharedH: optional(p.shared_h, s.SharedH),
+	*f = moe.ForwardArgs{
+		X:       tensor(p.x, s.X),
+		Routing: moe.Routing{Scores: tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs)},
+		Logits:  optional(p.logits, s.Logits),
+		O:       tensor(p.o, s.O), H: optional(p.h, s.H), SharedH: optional(p.shared_h, s.SharedH),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
 		Seed:      uint64(p.seed),
 	}
@@ -193,25 +193,28 @@ func weight(address C.uint64_t, s moe.Shape) moe.Tensor {
 
 // listOf returns a list with the entries of s: with the pass's ids and scores, or
 // with its own, which rounding writes.
-func listOf(s spec.ListShapes, tokens, ids, scores, ownIDs, ownScores C.uint64_t) moe.List {
+func listOf(s spec.ListShapes, tokens, ids, scores, ownIDs, ownScores C.uint64_t) moe.RoutingList {
 	if ownIDs != 0 || ownScores != 0 {
 		ids, scores = ownIDs, ownScores
 	}
-	return moe.List{Tokens: tensor(tokens, s.Tokens), ExpertIDs: tensor(ids, s.ExpertIDs), Scores: tensor(scores, s.Scores)}
+	return moe.RoutingList{Tokens: tensor(tokens, s.Tokens), ExpertIDs: tensor(ids, s.ExpertIDs), Scores: tensor(scores, s.Scores)}
 }
 
 // setBackward sets the buffers of a backward pass of l.
 func (c *call) setBackward(l *layer, p *C.sm_backward_pass) (err error) {
 	c.shape(l, p.tokens)
 	s, g, b := &c.shapes, &c.gradients, &c.backward
-	*b = moe.Backward{
-		X:      tensor(p.x, s.X),
-		Scores: tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs),
-		Logits: optional(p.logits, s.Logits),
-		H:      tensor(p.h, s.H), SharedH: weight(p.shared_h, s.SharedH), DO: tensor(p.d_o, g.DO),
-		DX: optional(p.dx, g.DX), DScores: optional(p.d_scores, g.DScores),
-		DLogits: optional(p.d_logits, g.DLogits), RouterLosses: optional(p.router_losses, g.RouterLosses),
-		Balance: float32(p.balance), ZLoss: float32(p.z_loss),
+	*b = moe.BackwardArgs{
+		X: tensor(p.x, s.X),
+		Saved: moe.Saved{
+			Routing: moe.Routing{Scores: tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs)},
+			H:       tensor(p.h, s.H), SharedH: weight(p.shared_h, s.SharedH), Logits: optional(p.logits, s.Logits),
+		},
+		Losses: moe.Losses{
+			Balance: float32(p.balance), ZLoss: float32(p.z_loss),
+			DLogits: optional(p.d_logits, g.DLogits), RouterLosses: optional(p.router_losses, g.RouterLosses),
+		},
+		DO: tensor(p.d_o, g.DO), DX: optional(p.dx, g.DX), DScores: optional(p.d_scores, g.DScores),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
 	}
 	for _, id := range spec.Weights {

@@ -236,7 +236,7 @@ func TestFingerprint(t *testing.T) {
 	}
 	of := func() checksum {
 		require.NoError(t, s.CopyToDevice(p, num.Bytes(data)))
-		got, err := f.sum(moe.Tensor{Ptr: p, Shape: moe.Dense(p, moe.F32, words, 1).Shape})
+		got, err := f.sum(moe.Tensor{Ptr: p, Shape: moe.TensorAt(p, moe.F32, words, 1).Shape})
 		require.NoError(t, err)
 		return got
 	}

@@ -65,7 +65,7 @@ func (b *bench) run(p registry.Pass) (run, error) {
 	given := p.Given || b.Histogram != nil
 	var from, to func(spec.TensorID) (*moe.Tensor, *bool)
 	if p.Backward {
-		g := b.trial.Args.Backward()
+		g := b.trial.Args.BackwardArgs()
 		g.DO = b.trial.Back.DO
 		r.do, from, to = b.backward(&g, given), backwardOutput(&b.trial.Back), backwardOutput(&g)
 	} else {
@@ -120,7 +120,7 @@ func (b *bench) outputs(p registry.Pass, given bool) []spec.TensorID {
 
 // forwardOutput returns a function that finds an output of a forward pass by its id,
 // nil for any other tensor. Outputs of a forward pass are never added to.
-func forwardOutput(f *moe.Forward) func(spec.TensorID) (*moe.Tensor, *bool) {
+func forwardOutput(f *moe.ForwardArgs) func(spec.TensorID) (*moe.Tensor, *bool) {
 	return func(id spec.TensorID) (*moe.Tensor, *bool) {
 		switch id {
 		case spec.TensorO:
@@ -140,7 +140,7 @@ func forwardOutput(f *moe.Forward) func(spec.TensorID) (*moe.Tensor, *bool) {
 
 // backwardOutput returns a function that finds an output of a backward pass by its
 // id, and whether the pass adds to it; nil for any other tensor.
-func backwardOutput(b *moe.Backward) func(spec.TensorID) (*moe.Tensor, *bool) {
+func backwardOutput(b *moe.BackwardArgs) func(spec.TensorID) (*moe.Tensor, *bool) {
 	return func(id spec.TensorID) (*moe.Tensor, *bool) {
 		switch {
 		case id == spec.TensorDX:
@@ -156,7 +156,7 @@ func backwardOutput(b *moe.Backward) func(spec.TensorID) (*moe.Tensor, *bool) {
 }
 
 // forward is a pass with the buffers, whose workspace is today's.
-func (b *bench) forward(f *moe.Forward, given bool) func(*moe.Call) error {
+func (b *bench) forward(f *moe.ForwardArgs, given bool) func(*moe.Call) error {
 	return func(c *moe.Call) error {
 		f.Workspace = b.trial.Args.Workspace
 		if given {
@@ -166,7 +166,7 @@ func (b *bench) forward(f *moe.Forward, given bool) func(*moe.Call) error {
 	}
 }
 
-func (b *bench) backward(g *moe.Backward, given bool) func(*moe.Call) error {
+func (b *bench) backward(g *moe.BackwardArgs, given bool) func(*moe.Call) error {
 	return func(c *moe.Call) error {
 		g.Workspace = b.trial.Back.Workspace
 		if given {

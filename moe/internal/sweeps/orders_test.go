@@ -198,7 +198,7 @@ func (p passes) lean(tr *trial.Trial) {
 // logits, and of the experts alone. Each writes gradients of another kind, from first on.
 func (p passes) backward(tr *trial.Trial, first int) {
 	c := p.layer.Config()
-	for i, pass := range []func(driver.Stream, moe.Backward) error{tr.Call().Backward, tr.Call().Backward, tr.Call().BackwardExperts} {
+	for i, pass := range []func(driver.Stream, moe.BackwardArgs) error{tr.Call().Backward, tr.Call().Backward, tr.Call().BackwardExperts} {
 		kind := first + i
 		weights := []moe.Type{c.Type, moe.F32}[kind%2]
 		require.NoError(p.t, tr.PrepareBackward(17, weights))
@@ -222,7 +222,7 @@ func (p passes) backward(tr *trial.Trial, first int) {
 // balance counts the chosen experts and, if the layer has a selection bias, updates it.
 func (p passes) balance(tr *trial.Trial) {
 	c, s := p.layer.Config(), tr.Stream()
-	loads := p.arena.Tensor(moe.Dense(0, moe.I32, c.NumExperts).Shape)
+	loads := p.arena.Tensor(moe.TensorAt(0, moe.I32, c.NumExperts).Shape)
 	require.NoError(p.t, p.arena.Err())
 	require.NoError(p.t, s.Fill32(loads.Ptr, 0, int64(c.NumExperts)))
 	require.NoError(p.t, tr.Call().Loads(s, tr.Args.ExpertIDs, loads))
@@ -242,8 +242,8 @@ func (p passes) list(tr *trial.Trial) {
 	sizes, err := p.layer.ListSizes(tr.Tokens, entries)
 	require.NoError(p.t, err)
 	shapes, f := c.ListShapes(entries), tr.Args
-	f.List, f.H, f.Workspace = p.arena.List(p.layer, entries), p.arena.Tensor(shapes.H), p.arena.Buffer(max(sizes.Workspace, sizes.BackwardWorkspace))
-	b := f.Backward()
+	f.List, f.H, f.Workspace = p.arena.RoutingList(p.layer, entries), p.arena.Tensor(shapes.H), p.arena.Buffer(max(sizes.Workspace, sizes.BackwardWorkspace))
+	b := f.BackwardArgs()
 	b.DO, b.DX, b.DScores, b.WeightGradients = tr.Back.DO, tr.Back.DX, p.arena.Tensor(shapes.DScores), tr.Back.WeightGradients
 	require.NoError(p.t, p.arena.Err())
 	if !c.Rounds() {

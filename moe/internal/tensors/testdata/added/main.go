@@ -31,7 +31,7 @@ func run(ctx context.Context) error {
 	}
 	defer dev.Close()
 	c := moe.Config{Hidden: 64, Intermediate: 64, NumExperts: 4, TopK: 2, Bias: true}
-	costs, err := moe.Estimate(c, moe.Load{Tokens: 8})
+	costs, err := moe.Estimate(c, moe.Workload{Tokens: 8})
 	if err != nil {
 		return err
 	}
