@@ -72,7 +72,7 @@ func TestRefuses(t *testing.T) {
 		{[]string{"GPT-9"}, `"GPT-9" is neither a file nor one of Mixtral 8x7B, `},
 		{[]string{empty}, "config.json: no such file"},
 		{[]string{"-plot", "plan.gif"}, "must be .png or .svg"},
-		{[]string{"-tokens", "-1"}, "Load.Tokens is -1"},
+		{[]string{"-tokens", "-1"}, "Workload.Tokens is -1"},
 	} {
 		require.ErrorContains(t, run(t.Context(), tt.args, &bytes.Buffer{}, io.Discard), tt.want)
 	}
