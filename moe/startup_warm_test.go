@@ -170,5 +170,5 @@ func Example_sources() {
 	}
 	// Output:
 	// router d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16
-	// few-logits d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16
+	// small-batch-logits d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16
 }
