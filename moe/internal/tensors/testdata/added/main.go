@@ -40,7 +40,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	memory := moe.NewArena(dev)
-	f, g := memory.Forward(layer, 8), memory.Gradients(layer, moe.BF16)
+	f, g := memory.ForwardArgs(layer, 8), memory.Gradients(layer, moe.BF16)
 	f.Weights, f.Workspace = memory.Weights(layer), memory.Workspace(8, layer)
 	if err := memory.Err(); err != nil {
 		return err
