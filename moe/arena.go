@@ -118,7 +118,7 @@ func (a *Arena) Gradients(l *Layer, t Type) WeightGradients {
 	return g
 }
 
-// ForwardArgs allocates input, outputs and routing of a pass over so many tokens,
+// ForwardArgs allocates input, outputs and routing of a pass over the given tokens,
 // and what is saved where the layer has a backward pass. Weights and Workspace are
 // yet to be set, and Logits if they are wanted besides.
 func (a *Arena) ForwardArgs(l *Layer, tokens int) ForwardArgs {
@@ -137,7 +137,7 @@ func (a *Arena) ForwardArgs(l *Layer, tokens int) ForwardArgs {
 	return f
 }
 
-// RoutingList allocates a list of so many entries, [Layer.RoundedRows] for a pass that
+// RoutingList allocates a list of the given entries, [Layer.RoundedRows] for a pass that
 // rounds.
 func (a *Arena) RoutingList(l *Layer, entries int) RoutingList {
 	s := l.Config().ListShapes(entries)

@@ -139,7 +139,7 @@ type Losses struct {
 // gradient that is a zero Tensor is not wanted, and the work that only it needs is
 // left out: a frozen weight costs nothing.
 type BackwardArgs struct {
-	// X and Weights are those of the forward pass. BackwardExperts needs no Router.
+	// X and Weights must be the tensors of the forward pass. BackwardExperts needs no Router.
 	X Tensor
 	Weights
 	Saved

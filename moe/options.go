@@ -123,7 +123,7 @@ func WithoutTuning() Option {
 }
 
 // WithDecode sets the largest number of tokens for which forward passes use the
-// small-batch kernels, whose time is that of reading the weights. By default a
+// small-batch kernels, which take the time of reading the weights. By default a
 // layer decides itself. Results have the same bits with any: a token's output
 // depends neither on the rest of the batch nor on its size.
 func WithDecode(tokens int) Option {

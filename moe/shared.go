@@ -73,7 +73,7 @@ func (q *queue) sharedProducts(tokens int, f *ForwardArgs, w pieces) {
 
 // sharedGradients queues the backward pass of the shared experts, if any of its
 // gradients is wanted. Its scratch memory, except the rows of dX, lies where
-// later kernels of the pass have theirs.
+// later kernels of the pass keep scratch memory of their own.
 func (q *queue) sharedGradients(tokens int, b *BackwardArgs, w backwardWorkspace) {
 	want := b.wanted()
 	if q.shared == nil || !want.shared && !want.dX {

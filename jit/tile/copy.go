@@ -45,7 +45,7 @@ func (c RowCopy) Copy(to ptx.Shared, from ptx.Global, bytes ...ptx.U32) {
 }
 
 // BytesIf is the number of bytes that a copy reads: all of them, or none where
-// the condition is false. What a copy does not read becomes 0.
+// the condition is false. Bytes that a copy does not read become 0.
 func BytesIf(there ptx.Pred) ptx.U32 {
 	return ptx.Select(there, ptx.Uint(CopyBytes), ptx.Uint(0))
 }

@@ -58,7 +58,7 @@ func WorkOf(name string, c moe.Config, tokens int) []spec.Work {
 func RowsPerExpert(c moe.Config) int { return registry.RowsPerExpert(c) }
 
 // Sources emits the kernels that moe.New compiles for a device of that target with
-// the same options. It needs no device. Tuned tilings are those of WithTunedFrom
+// the same options. It needs no device. Tuned tilings come from WithTunedFrom
 // alone. Layers share the modules: do not change them.
 func Sources(t driver.Target, c moe.Config, opts ...moe.Option) ([]jit.Source, error) {
 	return hook.Sources(t, c, opts)

@@ -6,5 +6,5 @@
 //   - [Cutoff] decides how many tokens each expert gets, and finds the last one's key
 //   - [List] lists the tokens above the cutoff, sorted for [order.PlanSorted]
 //
-// Of tokens with equal keys an expert gets the lower ones; [List] decides this.
+// If keys are equal, an expert gets the lower tokens; [List] decides this.
 package rounding

@@ -125,7 +125,7 @@ func (e *list) list(first ptx.U32) {
 	e.eachKeys(func(token ptx.U32, keys []ptx.U32, isAbove, isEqual ballots) {
 		aboveUp, equalUp := e.above.Get().Add(isAbove.among(below)), e.equal.Get().Add(isEqual.among(below))
 		for i, key := range keys {
-			// Of the tokens at the cutoff, the expert gets the first ties.
+			// The expert gets the first of the tokens at the cutoff.
 			place := first.Add(aboveUp).Add(equalUp.Min(e.ties))
 			k.If(isAbove.own[i].Or(isEqual.own[i].And(equalUp.Lt(e.ties))), func() {
 				ptx.StGlobal(e.tokenOf.Index(place, 4), token.AddI(i))
