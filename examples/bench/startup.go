@@ -33,7 +33,11 @@ func (b *bench) startups(t *timer, u *subject, r *report.Row) error {
 	for _, of := range []struct {
 		what    string
 		options []moe.Option
-	}{{"forward", []moe.Option{moe.WithoutBackward()}}, {"forward and backward", nil}} {
+	}{
+		{"forward", []moe.Option{moe.WithoutBackward()}},
+		{"forward and backward, one kind of gradients", []moe.Option{moe.WithGradients(u.row.Config.Type, false)}},
+		{"forward and backward", nil},
+	} {
 		s, err := b.startup(t.ctx, u.row.Config, of.options)
 		if err != nil {
 			return err

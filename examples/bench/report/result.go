@@ -332,7 +332,7 @@ func Read(ctx context.Context, path string) (*Report, error) {
 
 // Startup has times of moe.New.
 type Startup struct {
-	// What is "forward" (moe.WithoutBackward) or "forward and backward".
+	// What names the passes and gradients that the layer has kernels for.
 	What    string `json:"what"`
 	Kernels int    `json:"kernels"`
 	// ColdMS is the time with an empty cache directory: all kernels are compiled. WarmMS
