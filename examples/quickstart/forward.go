@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
+	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
@@ -22,17 +24,25 @@ func (j *job) forward() error {
 	t := j.dev.Target()
 	fmt.Fprintf(j.out, "device         %s, %d SMs, %s\n", t.Name, t.SMs, j.dev.Producer())
 	fmt.Fprintf(j.out, "layer          T=%d %v\n", j.row.Tokens, j.row.Config)
-	l, err := j.compile()
+	var x []uint16
+	var weights reference.Weights
+	var draw sync.WaitGroup
+	if !j.tooLong() {
+		draw.Go(func() { x, weights = trial.Draw(j.row.Config, j.row.Tokens, 1, j.boost) })
+	}
+	l, err := j.start("your cache", j.dir)
+	draw.Wait()
 	if err != nil {
 		return err
 	}
+	j.tiles(l)
 	if j.tooLong() {
 		j.memory()
 		j.roofline()
 		fmt.Fprintln(j.out, "forward        not run: too large for the emulated device, try -tokens 48")
-		return nil
+		return j.starts()
 	}
-	tr, err := trial.New(j.dev, l, j.row.Tokens, 1, j.boost)
+	tr, err := trial.FromHost(j.dev, l, j.row.Tokens, x, weights)
 	if err != nil {
 		return err
 	}
@@ -45,27 +55,42 @@ func (j *job) forward() error {
 		return err
 	}
 	j.memory()
-	return j.speed(tr)
+	if err := j.speed(tr); err != nil {
+		return err
+	}
+	return j.starts()
 }
 
-// compile makes the layer from an empty cache, from a filled one, and from the user's.
-func (j *job) compile() (*moe.Layer, error) {
-	cold, err := os.MkdirTemp("", "quickstart")
+// starts prints the time of moe.New from an empty cache and from a filled one.
+func (j *job) starts() error {
+	dir, err := os.MkdirTemp("", "quickstart")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	for _, name := range []string{"moe.New cold", "moe.New warm"} {
+		jit.Forget(j.dev) // as a new process would start
+		if _, err := j.start(name, dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start makes the layer with the cache in dir and prints the time that it took.
+func (j *job) start(name, dir string) (*moe.Layer, error) {
+	before, began := jit.Of(j.dev).Stats(), time.Now()
+	l, err := moe.New(j.ctx, j.dev, j.row.Config, moe.WithLogger(j.log), moe.WithCache(j.openCache(dir)), moe.WithoutBackward())
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(cold)
-	var l *moe.Layer
-	for _, pass := range []struct{ name, dir string }{{"moe.New cold", cold}, {"moe.New warm", cold}, {"your cache", j.dir}} {
-		jit.Forget(j.dev) // as a new process would start
-		start := time.Now()
-		if l, err = moe.New(j.ctx, j.dev, j.row.Config, moe.WithLogger(j.log), moe.WithCache(j.openCache(pass.dir)), moe.WithoutBackward()); err != nil {
-			return nil, err
-		}
-		took := since(start)
-		s := jit.Of(j.dev).Stats()
-		fmt.Fprintf(j.out, "%-14s %v: %d kernels compiled, %d from the cache\n", pass.name, took, s.Compiled, s.Cached)
-	}
+	took, s := since(began), jit.Of(j.dev).Stats()
+	fmt.Fprintf(j.out, "%-14s %v: %d kernels compiled, %d from the cache\n", name, took, s.Compiled-before.Compiled, s.Cached-before.Cached)
+	return l, nil
+}
+
+// tiles prints the tilings of the products.
+func (j *job) tiles(l *moe.Layer) {
 	var tiles []string
 	for _, p := range tools.Products() {
 		if !p.Backward {
@@ -73,7 +98,6 @@ func (j *job) compile() (*moe.Layer, error) {
 		}
 	}
 	fmt.Fprintf(j.out, "tiles          %s: rows x columns, s stages, p row tiles of a group, c CTAs of a cluster\n", strings.Join(tiles, ", "))
-	return l, nil
 }
 
 // judge compares the pass with the float64 reference.

@@ -39,13 +39,17 @@ type Trial struct {
 	memory *moe.Arena
 }
 
-// New draws random inputs from a seed and copies them to the layer's device. Package
-// reference gives the standard deviations, which boost multiplies for the weights:
-// small layers need larger weights to reach outputs of order 1.
+// New draws random inputs, as Draw does, and copies them to the layer's device.
 func New(dev driver.Device, l *moe.Layer, tokens int, seed uint64, boost float64) (*Trial, error) {
-	c := l.Config()
+	x, w := Draw(l.Config(), tokens, seed, boost)
+	return FromHost(dev, l, tokens, x, w)
+}
+
+// Draw returns random tokens X and weights. Package reference gives the standard
+// deviations, which boost multiplies for the weights: small layers need larger weights
+// to reach outputs of order 1.
+func Draw(c moe.Config, tokens int, seed uint64, boost float64) (x []uint16, w reference.Weights) {
 	s := c.Shapes(tokens)
-	var w reference.Weights
 	for i, id := range drawn() {
 		seed, scale, mean := seed+1+uint64(i), reference.ScaleWeight*boost, 0.0
 		switch id {
@@ -66,10 +70,10 @@ func New(dev driver.Device, l *moe.Layer, tokens int, seed uint64, boost float64
 		off := reference.NewNormalOf(s.Router.Type, seed+15, reference.ScaleWeight*boost).Values(s.Router.Elements())
 		w.Router, w.RouterF32 = nil, wide(w.Router, off)
 	}
-	return FromHost(dev, l, tokens, reference.NewNormalOf(s.X.Type, seed, reference.ScaleX).Values(s.X.Elements()), w)
+	return reference.NewNormalOf(s.X.Type, seed, reference.ScaleX).Values(s.X.Elements()), w
 }
 
-// drawn returns the ids of the weights in the order in which New draws them. The
+// drawn returns the ids of the weights in the order in which Draw draws them. The
 // order of the first is fixed: the seed of a weight follows from its place.
 func drawn() []spec.TensorID {
 	ids := []spec.TensorID{spec.TensorRouter, spec.TensorW1, spec.TensorW2, spec.TensorW3, spec.TensorB1, spec.TensorB3, spec.TensorB2,
