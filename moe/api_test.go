@@ -19,20 +19,20 @@ import (
 
 var updateAPI = flag.Bool("update-api", false, "write testdata/api.txt anew")
 
-// promised are the packages whose names v1 is to keep. driver/cuda and
-// driver/emulated are not: driver/open finds their devices, and their options are
-// for diagnosis and for kernel authors.
+// promised lists the packages whose names v1 keeps. driver/cuda and driver/emulated
+// are not among them: driver/open finds their devices, and their options are for
+// diagnosis and for kernel authors.
 var promised = []string{"moe", "moe/checkpoint", "moe/checkpoint/safetensors", "moe/checkpoint/weights", "moe/tune", "driver", "driver/open", "cache"}
 
-// module is the module's path, and specs the package whose types moe has as
-// aliases, which its users see as moe's own.
+// module is the module's path. specs is the package whose types moe re-exports as
+// aliases.
 const module, specs = "sonicmoe", "internal/spec"
 
-// maxNames is the number of top-level names that the promised packages may have
-// in all.
+// maxNames is the largest number of top-level names that the promised packages may
+// have together.
 const maxNames = 191
 
-// leaks are the types of other packages that promised signatures still have.
+// leaks lists the types of other packages that promised signatures still contain.
 var leaks = []string{
 	"sonicmoe/internal/spec.ListShapes",
 	"sonicmoe/internal/spec.Saved",
@@ -40,9 +40,8 @@ var leaks = []string{
 	"sonicmoe/internal/spec.Work",
 }
 
-// TestAPI checks that the promised packages export what testdata/api.txt lists,
-// with no type of a package that is not promised, and no more names than
-// maxNames.
+// TestAPI checks that the promised packages export exactly what testdata/api.txt
+// lists, at most maxNames names, and no type of a package that is not promised.
 func TestAPI(t *testing.T) {
 	var lines []string
 	names, foreign, own := 0, map[string][]string{}, map[string]bool{}
@@ -92,22 +91,22 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// exports collects what one promised package exports, on every system.
+// exports collects the exported names of one promised package, on every system.
 type exports struct {
 	pkg   string
 	fset  *token.FileSet
-	lines []string // one for each name: what it is and its type
-	names int      // of the package itself: constants, variables, functions, types
-	// foreign has the lines with types that users get from no promised package and
-	// not from the standard library, by the type's name.
+	lines []string // one line for each name: its kind and its type
+	names int      // number of constants, variables, functions and types
+	// foreign maps the name of a type to the lines that contain it, for types that
+	// are neither in a promised package nor in the standard library.
 	foreign map[string][]string
-	imports map[string]string // of the present file; "" is its own package
-	// specs are the types of internal/spec that the package has as its own.
+	imports map[string]string // imports of the present file; "" is the file's own package
+	// specs are the types of internal/spec for which the package has aliases.
 	specs map[string]bool
 }
 
-// list collects the package, and the fields and methods of its types that are
-// aliases of internal/spec's.
+// list collects the package, with the fields and methods of the types of
+// internal/spec for which it has aliases.
 func (e *exports) list(t *testing.T) {
 	e.fset = token.NewFileSet()
 	e.folder(t, e.pkg, ast.IsExported)
@@ -122,8 +121,8 @@ func (e *exports) list(t *testing.T) {
 	}
 }
 
-// folder collects a folder's types that are wanted, and all else that the
-// promised package itself exports.
+// folder collects the wanted types of a folder, and every other exported name if
+// the folder is the promised package itself.
 func (e *exports) folder(t *testing.T, pkg string, wanted func(name string) bool) {
 	files, err := filepath.Glob(filepath.Join("..", filepath.FromSlash(pkg), "*.go"))
 	require.NoError(t, err)
@@ -171,7 +170,7 @@ func (e *exports) typeSpec(t *testing.T, s *ast.TypeSpec) {
 	name := s.Name.Name
 	struc, isStruct := s.Type.(*ast.StructType)
 	if of, ok := s.Type.(*ast.SelectorExpr); ok && s.Assign.IsValid() && e.imports[of.X.(*ast.Ident).Name] == module+"/"+specs && of.Sel.Name == name {
-		e.specs[name] = true // listed with the fields and methods that it has there
+		e.specs[name] = true // listed with its fields and methods in internal/spec
 		return
 	}
 	switch {
@@ -192,7 +191,7 @@ func (e *exports) typeSpec(t *testing.T, s *ast.TypeSpec) {
 	}
 }
 
-// add adds a line of strings and syntax.
+// add adds a line, made of strings and syntax.
 func (e *exports) add(t *testing.T, words ...any) {
 	var b bytes.Buffer
 	b.WriteString(e.pkg + ":")
@@ -227,8 +226,8 @@ func importNames(file *ast.File) map[string]string {
 	return names
 }
 
-// foreignTypes returns the types in a signature of packages that are neither
-// promised nor the standard library's.
+// foreignTypes returns the types in a signature that are neither in a promised
+// package nor in the standard library.
 func foreignTypes(signature ast.Node, imports map[string]string) (types []string) {
 	ast.Inspect(signature, func(n ast.Node) bool {
 		pkg, name := "", ""
@@ -250,7 +249,7 @@ func foreignTypes(signature ast.Node, imports map[string]string) (types []string
 	return types
 }
 
-// receiver is the name of a method's type.
+// receiver returns the name of a method's type.
 func receiver(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.StarExpr:

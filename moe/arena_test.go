@@ -14,8 +14,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// An arena's buffers serve both passes of a layer, over all its tokens or
-// fewer, and Free gives everything back.
+// TestArena checks that an arena's buffers work for both passes of a layer, over
+// all its tokens or fewer, and that Free frees all device memory.
 func TestArena(t *testing.T) {
 	dev := faulty.Wrap(testDevice(t))
 	tr := trialOn(t, testDevice(t), tiny, 40)
@@ -66,7 +66,8 @@ func TestArena(t *testing.T) {
 	require.NoError(t, a.Free(), "of nothing")
 }
 
-// The first error stays, later allocations are none, and Free still frees.
+// TestArenaErrors checks that the first error is kept, that later allocations
+// return no memory, and that Free still frees.
 func TestArenaErrors(t *testing.T) {
 	dev := faulty.Wrap(testDevice(t))
 	l := newLayer(t, dev, tiny)
@@ -114,8 +115,8 @@ func TestArenaErrors(t *testing.T) {
 	require.NoError(t, none.Free())
 }
 
-// Numbers arrive rounded once, bits and integers as they are, long tensors in
-// pieces; NaN stays NaN.
+// TestWriteAndRead checks that Write rounds numbers once, copies integers and
+// 16-bit values unchanged, splits long tensors, and keeps NaN.
 func TestWriteAndRead(t *testing.T) {
 	dev := testDevice(t)
 	s, err := dev.NewStream()
@@ -186,7 +187,8 @@ func TestWriteAndRead(t *testing.T) {
 	}
 }
 
-// What is not made as it should be says so, and nothing panics.
+// TestZeroValues checks that types which a constructor must make return an error,
+// and do not panic, if they are zero.
 func TestZeroValues(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 10)
 	s := tr.Stream()
@@ -233,8 +235,8 @@ func TestZeroValues(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A call that two goroutines use at once says so to one of them; the other's
-// pass is whole.
+// TestCallInUse checks that if two goroutines use a call at once, one of them gets
+// an error and the other's pass is complete.
 func TestCallInUse(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 10)
 	inside, leave := make(chan struct{}), make(chan struct{})

@@ -14,7 +14,7 @@ import (
 // wrong is one mistake in the buffers of a pass.
 type wrong struct {
 	name  string
-	field string // that the error names
+	field string // the field that the error names
 	make  func(f *moe.ForwardArgs)
 }
 
@@ -52,8 +52,8 @@ var wrongs = []wrong{
 	{"Workspace over W2", "Workspace", func(f *moe.ForwardArgs) { f.Workspace.Ptr = f.W2.Ptr }},
 }
 
-// A wrong buffer is an *ArgError that names it; nothing is launched, and the
-// call works afterwards.
+// TestArgErrors checks that a wrong buffer gives an *ArgError with its name, that
+// nothing is launched, and that the call works afterwards.
 func TestArgErrors(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 70)
 	require.NoError(t, tr.Poison())
@@ -65,7 +65,7 @@ func TestArgErrors(t *testing.T) {
 			wantArgError(t, err, w.field)
 			require.Zero(t, n, "something was launched")
 
-			// The parts refuse what concerns them just the same.
+			// Route and ForwardExperts refuse the buffers that they use.
 			n, err = launches(t, tr.Stream(), func() error { return tr.Call().Route(tr.Stream(), f) })
 			if concernsRoute(w) {
 				wantArgError(t, err, w.field)
@@ -99,7 +99,8 @@ func wantArgError(t *testing.T, err error, field string) {
 	require.NotEqual(t, arg.Want, arg.Got, arg.Error())
 }
 
-// concernsRoute and concernsExperts tell which part sees a mistake.
+// concernsRoute and concernsExperts report whether Route or ForwardExperts uses the
+// wrong buffer.
 func concernsRoute(w wrong) bool {
 	switch w.field {
 	case "W1", "W1.Ptr", "W2", "W2.Ptr", "O", "O.Ptr", "H", "H.Ptr":
@@ -109,11 +110,12 @@ func concernsRoute(w wrong) bool {
 }
 
 func concernsExperts(w wrong) bool {
-	// Scores and ids go in here: reading them from one place is odd, not wrong.
+	// Scores and ids are inputs here, so they may share memory.
 	return w.field != "Router" && w.field != "Router.Ptr" && w.name != "Experts are Scores"
 }
 
-// Outputs that touch without sharing a byte are fine.
+// TestNeighboursAreNoOverlap checks that outputs that touch but share no byte are
+// accepted.
 func TestNeighboursAreNoOverlap(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 64)
 	want := forward(t, tr, tr.Args)

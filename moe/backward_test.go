@@ -23,8 +23,8 @@ func withBackward(t testing.TB, tr *trial.Trial, weights moe.Type) trial.Results
 	return saved
 }
 
-// checkBackward holds every gradient against the reference, unrounded and
-// rounded where the kernels round.
+// checkBackward compares every gradient with the reference, rounded where the
+// kernels round.
 func checkBackward(t testing.TB, tr *trial.Trial, b moe.BackwardArgs, saved trial.Results, routed bool) {
 	t.Helper()
 	for _, rounding := range []reference.Rounding{reference.Unrounded, reference.Rounded} {
@@ -35,7 +35,7 @@ func checkBackward(t testing.TB, tr *trial.Trial, b moe.BackwardArgs, saved tria
 	}
 }
 
-// gradients are the bits of all gradients that b wants.
+// gradients returns the bits of all gradients that b asks for.
 func gradients(t testing.TB, tr *trial.Trial, b moe.BackwardArgs) map[string]trial.Values {
 	t.Helper()
 	all := map[string]trial.Values{}
@@ -49,13 +49,13 @@ func gradients(t testing.TB, tr *trial.Trial, b moe.BackwardArgs) map[string]tri
 	return all
 }
 
-// wanted are the tensors that a pass writes.
+// wanted returns the tensors that a pass writes.
 func wanted(b *moe.BackwardArgs) map[string]*moe.Tensor {
 	return map[string]*moe.Tensor{"DX": &b.DX, "DScores": &b.DScores, "DW1": &b.DW1.Tensor, "DW2": &b.DW2.Tensor, "DRouter": &b.DRouter.Tensor}
 }
 
-// sameGradients wants the same bits of every gradient, and says where the first
-// others are.
+// sameGradients checks that two passes have the same bits in every gradient, and
+// reports the first difference.
 func sameGradients(t testing.TB, want, got map[string]trial.Values, format string, args ...any) {
 	t.Helper()
 	require.Len(t, got, len(want), format, args)
@@ -76,7 +76,7 @@ func sameGradients(t testing.TB, want, got map[string]trial.Values, format strin
 	}
 }
 
-// backwardSizes touch the edges: the least width, odd numbers of tiles, one
+// backwardSizes covers the edges: the least width, odd numbers of tiles, one
 // expert, one slot, experts without tokens, one token.
 var backwardSizes = []struct {
 	tokens int
@@ -116,14 +116,14 @@ func TestBackwardSmall(t *testing.T) {
 	}
 }
 
-// expertsBackward are the buffers of b for callers who route themselves.
+// expertsBackward returns the buffers of b that BackwardExperts uses.
 func expertsBackward(b moe.BackwardArgs) moe.BackwardArgs {
 	b.DRouter = moe.Gradient{}
 	return b
 }
 
-// BackwardExperts takes any ids: those out of range have no gradients,
-// repeated ones count each.
+// TestBackwardExperts checks that BackwardExperts accepts any ids: ids out of range
+// get no gradients, and each repetition of an id counts.
 func TestBackwardExperts(t *testing.T) {
 	for i, c := range []moe.Config{
 		{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 3},
@@ -154,7 +154,7 @@ func TestBackwardExperts(t *testing.T) {
 	}
 }
 
-// withRouting runs Experts with ids and scores from outside.
+// withRouting runs ForwardExperts with the caller's ids and scores.
 func withRouting(t testing.TB, tr *trial.Trial, tokens int) trial.Results {
 	ids, scores := givenRouting(tr.Layer.Config(), tokens)
 	require.NoError(t, tr.Poison())
@@ -168,15 +168,15 @@ func withRouting(t testing.TB, tr *trial.Trial, tokens int) trial.Results {
 	return saved
 }
 
-// All tokens to one expert, whose weight gradients are split: the others' are
-// zeros, or stay.
+// TestBackwardOneExpert routes all tokens to one expert. The weight gradients of
+// the other experts become zero, or keep their values if gradients are added.
 func TestBackwardOneExpert(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 5, TopK: 1}
 	tokens := dw.SplitRows + 70
 	if onGPU() {
 		tokens += 2 * dw.SplitRows
 	} else if raceDetector || testing.Short() {
-		tokens = 300 // whose rows are not split: dw's tests have split ones
+		tokens = 300 // without splits, which the tests of package dw cover
 	}
 	tr := trialOn(t, testDevice(t), c, tokens)
 	s, a := tr.Stream(), tr.Args
@@ -200,7 +200,7 @@ func TestBackwardOneExpert(t *testing.T) {
 	expert := 2 * c.Intermediate * c.Hidden
 	require.Equal(t, make([]uint16, 3*expert), dw1[:3*expert], "experts without tokens")
 
-	// Adding leaves them alone, whatever is in them.
+	// Adding must not change them, whatever values they have.
 	require.NoError(t, tr.PoisonGradients(b))
 	require.NoError(t, s.Fill32(at(b.DW1.Tensor, 2*3*expert), 0, int64(expert)/2))
 	b.DW1.Accumulate, b.DW2.Accumulate = true, true
@@ -215,8 +215,8 @@ func TestBackwardOneExpert(t *testing.T) {
 
 func at(of moe.Tensor, bytes int) driver.DevicePtr { return of.Ptr + driver.DevicePtr(bytes) }
 
-// Each gradient alone has the bits that it has among the others, takes fewer
-// launches, and leaves the other buffers alone.
+// TestBackwardFrozen checks that each gradient computed alone has the same bits as
+// among all, takes fewer launches, and leaves other buffers unchanged.
 func TestBackwardFrozen(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 90)
 	withBackward(t, tr, moe.BF16)
@@ -260,7 +260,8 @@ func TestBackwardFrozen(t *testing.T) {
 	require.Zero(t, n, "nothing is wanted")
 }
 
-// Without tokens there is nothing to do but to clear what is overwritten.
+// TestBackwardNoTokens checks that a pass without tokens sets the gradients to
+// zero.
 func TestBackwardNoTokens(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 0)
 	require.NoError(t, tr.PrepareBackward(17, moe.F32))
@@ -282,7 +283,7 @@ func TestBackwardNoTokens(t *testing.T) {
 	require.Zero(t, n)
 }
 
-// What is wrong in one element of a gradient is seen.
+// TestCheckBackwardSees checks that one wrong element of a gradient is detected.
 func TestCheckBackwardSees(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 50)
 	saved := withBackward(t, tr, moe.F32)

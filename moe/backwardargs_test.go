@@ -44,8 +44,8 @@ var wrongBackwards = []struct {
 	{"Workspace over H", "Workspace", func(b *moe.BackwardArgs) { b.Workspace.Ptr = b.H.Ptr }},
 }
 
-// A wrong buffer is an *ArgError that names it; nothing is launched, and the
-// call works afterwards.
+// TestBackwardArgErrors checks that a wrong buffer gives an *ArgError with its
+// name, that nothing is launched, and that the call works afterwards.
 func TestBackwardArgErrors(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 70)
 	saved := withBackward(t, tr, moe.BF16)
@@ -70,8 +70,8 @@ func TestBackwardArgErrors(t *testing.T) {
 	checkBackward(t, tr, tr.Back, saved, true)
 }
 
-// A layer without backward has fewer kernels and gives the same O; Backward is
-// an error that says why.
+// TestWithoutBackward checks that a layer without backward has fewer kernels and
+// the same O, and that the error of Backward names the option.
 func TestWithoutBackward(t *testing.T) {
 	with, without := trialOn(t, testDevice(t), tiny, 70), trialOn(t, testDevice(t), tiny, 70, moe.WithoutBackward())
 	require.Equal(t, forward(t, with, with.Args), forward(t, without, without.Args))
@@ -92,8 +92,8 @@ func TestWithoutBackward(t *testing.T) {
 	require.Equal(t, plan, byEntry)
 }
 
-// Scratch memory of the known layers is at most dH, dX~ or A', and a
-// fiftieth; it serves forward too.
+// TestBackwardWorkspaceBound checks that the workspace of known layers is at most
+// dH and the larger of dX~ and A', plus 5 %, and that forward can use it too.
 func TestBackwardWorkspaceBound(t *testing.T) {
 	const sms = 132
 	for _, row := range peers.All() {
@@ -107,8 +107,8 @@ func TestBackwardWorkspaceBound(t *testing.T) {
 	}
 }
 
-// Four layers share one workspace, which is poisoned between all passes; what
-// they keep meanwhile is X, H, scores and experts.
+// TestLayersShareAWorkspace runs four layers in one workspace. They keep only X, H,
+// scores and experts between the passes.
 func TestLayersShareAWorkspace(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")

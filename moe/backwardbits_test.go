@@ -15,8 +15,9 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// Each way of writing a weight's gradient follows from the FP32 one in bits:
-// bf16 is that rounded, and adding is one FP32 sum with the old value.
+// TestBackwardAccumulate checks that every format of a weight's gradient has the
+// bits that follow from the FP32 gradient: bf16 is the FP32 value rounded, and
+// accumulating is one FP32 addition to the old value.
 func TestBackwardAccumulate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -51,7 +52,7 @@ func checkAccumulate(t *testing.T, tr *trial.Trial) {
 
 	for _, b := range []moe.BackwardArgs{wide, narrow} {
 		b.DW1.Accumulate, b.DW2.Accumulate, b.DRouter.Accumulate = true, true, true
-		// What is there is the gradient itself, times about -3.
+		// The old values are the gradient itself, times about -3.
 		for _, name := range []string{"DW1", "DW2", "DRouter"} {
 			old := exact[name].F32
 			var bits []byte
@@ -93,7 +94,8 @@ func narrowed(v []float32) []uint16 {
 	return out
 }
 
-// When asynchronous work completes and how warps interleave does not show.
+// TestBackwardTimings checks that the bits do not depend on when asynchronous work
+// completes or how warps interleave.
 func TestBackwardTimings(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -114,7 +116,8 @@ func TestBackwardTimings(t *testing.T) {
 	}
 }
 
-// The same bits at every tile point, and so on repeats.
+// TestBackwardPoints checks that every tiling gives the same bits, also in repeated
+// passes.
 func TestBackwardPoints(t *testing.T) {
 	for _, c := range []moe.Config{
 		{Hidden: 192, Intermediate: 192, NumExperts: 4, TopK: 2},
@@ -146,8 +149,8 @@ func checkBackwardPoints(t *testing.T, c moe.Config) {
 	}
 }
 
-// A captured training pass, forward and backward in one workspace, follows new
-// tokens and a new routing in the same buffers.
+// TestBackwardReplay checks that a captured training step, forward and backward in
+// one workspace, computes new tokens and a new routing from the same buffers.
 func TestBackwardReplay(t *testing.T) {
 	const tokens = 100
 	tr := trialOn(t, testDevice(t), tiny, tokens)

@@ -21,11 +21,11 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// TestBitsOfEachKernel feeds each kernel the same inputs on the device under
-// test (a GPU, or the emulator with early timing) and on an emulator whose
-// asynchronous work completes at random moments. All bits must agree, except
-// where an approximate function enters: scores within 1e-5, A within one step
-// of bf16.
+// TestBitsOfEachKernel gives each kernel the same inputs on two devices: the device
+// under test (a GPU, or the emulator with early timing) and an emulator whose
+// asynchronous work completes at random times. All bits must agree, except in
+// results of approximate functions: scores must agree within 1e-5, and A within one
+// step of bf16.
 func TestBitsOfEachKernel(t *testing.T) {
 	for i, c := range []struct {
 		tokens int
@@ -57,7 +57,7 @@ func TestBitsOfEachKernel(t *testing.T) {
 	}
 }
 
-// bitsBench is the same layer and inputs on two devices, both run once.
+// bitsBench has the same layer and inputs on two devices. Both have run one pass.
 type bitsBench struct {
 	t    *testing.T
 	a, b *trial.Trial
@@ -72,13 +72,13 @@ func (b bitsBench) router() {
 	for i, s := range ra.Scores {
 		require.InEpsilon(b.t, rb.Scores[i], s, 1e-5, "score %d", i)
 	}
-	// From here on the other device takes this one's scores.
+	// The second device now gets the scores of the first.
 	require.NoError(b.t, b.b.Stream().CopyToDevice(b.b.Args.Scores.Ptr, num.Bytes(ra.Scores)))
 	f := b.b.Args
 	require.NoError(b.t, b.b.Call().ForwardExperts(b.b.Stream(), f))
 }
 
-// region reads a part of a workspace.
+// region reads a region of a workspace.
 func (b bitsBench) region(tr *trial.Trial, name string) []byte {
 	r := tr.Layer.Regions(tr.Tokens)[name]
 	buf := make([]byte, r[1])
@@ -86,7 +86,7 @@ func (b bitsBench) region(tr *trial.Trial, name string) []byte {
 	return buf
 }
 
-// give copies a part of this device's workspace to the other's.
+// give copies a region of the first device's workspace to the second's.
 func (b bitsBench) give(name string) {
 	to := b.b.Args.Workspace.Ptr + driver.DevicePtr(b.b.Layer.Regions(b.b.Tokens)[name][0])
 	require.NoError(b.t, b.b.Stream().CopyToDevice(to, b.region(b.a, name)))

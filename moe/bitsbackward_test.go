@@ -21,9 +21,9 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// TestBitsOfEachBackwardKernel is TestBitsOfEachKernel for backward. dH, A' and
-// the scores' gradients hold approximate functions; fed with them, all else has
-// the same bits.
+// TestBitsOfEachBackwardKernel is TestBitsOfEachKernel for backward. dH, A' and the
+// gradients of the scores contain approximate functions. The second device gets
+// them from the first, and everything computed from them must have the same bits.
 func TestBitsOfEachBackwardKernel(t *testing.T) {
 	for _, c := range []struct {
 		tokens int
@@ -32,7 +32,7 @@ func TestBitsOfEachBackwardKernel(t *testing.T) {
 		{150, moe.Config{Hidden: 256, Intermediate: 192, NumExperts: 12, TopK: 4}},
 		{100, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 30, TopK: 6, GateUp: moe.Interleaved}},
 	} {
-		if testing.Short() { // fewer experts, fewer tiles to emulate
+		if testing.Short() { // fewer experts give the emulator fewer tiles
 			if c.config.GateUp != moe.Interleaved {
 				continue
 			}
@@ -50,10 +50,10 @@ func TestBitsOfEachBackwardKernel(t *testing.T) {
 	}
 }
 
-// backwardBench is the same layer, inputs and saved tensors on two devices.
+// backwardBench has the same layer, inputs and saved tensors on two devices.
 type backwardBench struct{ bitsBench }
 
-// forward gives the other device what this one's forward pass saves.
+// forward copies the saved tensors of the first device to the second.
 func (b backwardBench) forward() {
 	saved := withBackward(b.t, b.a, moe.F32)
 	withBackward(b.t, b.b, moe.F32)
@@ -63,7 +63,7 @@ func (b backwardBench) forward() {
 	}
 }
 
-// want runs backward on both devices for some gradients alone, and gives the
+// want runs backward on both devices for the named gradients only, and returns the
 // passes' buffers.
 func (b backwardBench) want(names ...string) (x, y moe.BackwardArgs) {
 	for i, tr := range []*trial.Trial{b.a, b.b} {
@@ -87,7 +87,7 @@ func (b backwardBench) want(names ...string) (x, y moe.BackwardArgs) {
 	return x, y
 }
 
-// part reads a part of a trial's backward workspace.
+// part reads a region of a trial's backward workspace.
 func (b backwardBench) part(tr *trial.Trial, name string) []byte {
 	r := tr.Layer.BackwardRegions(tr.Tokens)[name]
 	buf := make([]byte, r[1])
@@ -95,13 +95,13 @@ func (b backwardBench) part(tr *trial.Trial, name string) []byte {
 	return buf
 }
 
-// hand copies a part of this device's workspace to the other's.
+// hand copies a region of the first device's backward workspace to the second's.
 func (b backwardBench) hand(name string) {
 	to := b.b.Back.Workspace.Ptr + driver.DevicePtr(b.b.Layer.BackwardRegions(b.b.Tokens)[name][0])
 	require.NoError(b.t, b.b.Stream().CopyToDevice(to, b.part(b.a, name)))
 }
 
-// again runs kernels on the other device.
+// again runs kernels on the second device.
 func (b backwardBench) again(pass moe.BackwardArgs, kernels ...registry.Any) {
 	for _, k := range kernels {
 		require.NoError(b.t, b.b.Call().RunBackwardKernel(k, b.b.Stream(), pass))
@@ -109,8 +109,8 @@ func (b backwardBench) again(pass moe.BackwardArgs, kernels ...registry.Any) {
 	require.NoError(b.t, b.b.Stream().Synchronize(testContext(b.t)))
 }
 
-// near wants bf16 numbers within a step or two of each other, or of nothing
-// beside the largest: a factor close to zero keeps few digits.
+// near checks that bf16 values agree within two steps, or are negligible next to
+// the largest value: a factor close to zero has few correct digits.
 func (b backwardBench) near(name string) {
 	x, y := b.part(b.a, name), b.part(b.b, name)
 	for i := 0; i < len(x); i += 2 {
@@ -120,7 +120,7 @@ func (b backwardBench) near(name string) {
 	}
 }
 
-// weights: DH, then dW1 and dW2 from the same dH and A'.
+// weights checks DH, then dW1 and dW2 from the same dH and A'.
 func (b backwardBench) weights() {
 	x, y := b.want("DW1", "DW2", "DScores")
 	require.Equal(b.t, b.part(b.b, "pairs"), b.part(b.a, "pairs"), "pairs")
@@ -138,7 +138,8 @@ func (b backwardBench) weights() {
 	sameGradients(b.t, other, got, "weights")
 }
 
-// tokens: dX~ from the same dH and logits' gradients, dX from the same dX~.
+// tokens checks dX~ from the same dH and gradients of the logits, then dX from the
+// same dX~.
 func (b backwardBench) tokens() {
 	x, y := b.want("DX")
 	b.hand("dH")
@@ -152,7 +153,7 @@ func (b backwardBench) tokens() {
 // inF32 is the mode of the bench's gradients.
 var inF32 = gradient.Mode{F32: true}
 
-// router: dW_r from the same logits' gradients.
+// router checks dW_r from the same gradients of the logits.
 func (b backwardBench) router() {
 	x, y := b.want("DRouter")
 	b.hand("dlogits")

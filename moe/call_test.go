@@ -8,8 +8,8 @@ import (
 	"sonicmoe/moe/internal/registry"
 )
 
-// What a call keeps of its last pass is that of the next one where they are alike,
-// and made again where they are not.
+// TestLaidIsOfTheWork checks that a call keeps its layout of the workspace for
+// passes of the same size and list, and computes it again for others.
 func TestLaidIsOfTheWork(t *testing.T) {
 	cfg := Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, Lists: true}
 	l := &Layer{of: registry.Layer{Config: cfg}, sms: 132}

@@ -22,7 +22,7 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// other is a point that the cost model does not choose for smallConfig.
+// other is a tiling that the cost model does not choose for smallConfig.
 func other(t testing.TB, product string) gemm.Tiling {
 	t.Helper()
 	p, err := kernel.Kernels.FindProduct(product)
@@ -37,8 +37,8 @@ func other(t testing.TB, product string) gemm.Tiling {
 	return gemm.Tiling{}
 }
 
-// tuned is a choice as tuning stores it, with the digest given or, if that is
-// empty, today's.
+// tuned returns a choice as tuning stores it. An empty digest means the digest of
+// the present kernels.
 func tuned(t testing.TB, product string, p gemm.Tiling, digest string) []byte {
 	t.Helper()
 	if digest == "" {
@@ -57,8 +57,8 @@ func choiceKey(product string) string {
 	return emit.Key(emulated.Target(), smallConfig, product).String()
 }
 
-// New takes valid stored choices, says so, and leaves stale ones to the cost
-// model.
+// TestStoredChoices checks that New uses valid stored choices, reports that, and
+// replaces stale ones by the cost model's.
 func TestStoredChoices(t *testing.T) {
 	dev, c := newCounted(t), cache.Open(cache.Options{Dir: t.TempDir()})
 	up, down := other(t, "up"), other(t, "down")
@@ -82,7 +82,7 @@ func TestStoredChoices(t *testing.T) {
 		assert.Contains(t, said, "the cost model decides")
 	}
 
-	// Another process starts the same layer, and Sources are its kernels.
+	// Another process creates the same layer, and Sources lists its kernels.
 	forward := forwardOn(t, dev, l)
 	again := startWith(t, dev, &warnings{}, moe.WithCache(c))
 	assert.Zero(t, again.compiled)
@@ -93,20 +93,20 @@ func TestStoredChoices(t *testing.T) {
 	require.NoError(t, jit.Warm(t.Context(), c, dev.Target().Arch, sources, jit.WarmOptions{By: dev}))
 	assert.Equal(t, before, dev.Count(faulty.Compile), "Sources are what New compiled")
 
-	// The cost model alone, on request; results are the same bits.
+	// Without tuning only the cost model chooses; the bits are the same.
 	alone := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithoutTuning())
 	assert.Equal(t, def.Text(), alone.layer.Tilings())
 	assert.Equal(t, autotune.CostModel.String(), alone.layer.ChosenBy()["up"])
 	assert.Empty(t, alone.warnings)
 	assert.Equal(t, forward, forwardOn(t, dev, alone.layer))
 
-	// Nil is no source: a nil file or cache neither.
+	// A nil file or a nil cache counts as no source.
 	for _, none := range []moe.TunedSource{nil, (*autotune.File)(nil), (*cache.Cache)(nil)} {
 		_, err := moe.New(t.Context(), dev, smallConfig, moe.WithoutCache(), moe.WithTunedFrom(none))
 		assert.ErrorContains(t, err, "WithTunedFrom is nil")
 	}
 
-	// What the caller names stands above what is stored.
+	// Tilings of the caller take precedence over stored ones.
 	given := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTilings(tiles.Choice{"up": def["up"]}.Text()))
 	assert.Equal(t, autotune.Given.String(), given.layer.ChosenBy()["up"])
 	assert.Equal(t, def["up"].String(), given.layer.Tilings()["up"])
@@ -114,7 +114,8 @@ func TestStoredChoices(t *testing.T) {
 	assert.Len(t, given.layer.ChosenBy(), 2, "without backward")
 }
 
-// All ranks that read one file take the same points, whatever their caches hold.
+// TestChoicesFromAFile checks that all ranks that read one file use the same
+// tilings, whatever their caches contain.
 func TestChoicesFromAFile(t *testing.T) {
 	f := autotune.NewFile()
 	up := other(t, "up")
@@ -133,8 +134,8 @@ func TestChoicesFromAFile(t *testing.T) {
 	}
 }
 
-// The key has the layer, the chip and a bucket of rows per expert, and no
-// token count.
+// TestChoiceKey checks that the key contains the layer, the chip and a bucket of
+// rows per expert, but not the number of tokens.
 func TestChoiceKey(t *testing.T) {
 	c := smallConfig
 	at := func(tokens int) string {

@@ -15,8 +15,8 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// conflicts are the instructions of our kernels that take more steps of shared
-// memory than they must, and why that is well.
+// conflicts lists the instructions that take more accesses to shared memory than
+// necessary, with the reason.
 var conflicts = map[string]string{
 	"moe_router red.shared":        "lanes whose tokens chose the same expert count on one word, once a token",
 	"moe_count red.shared":         "as the router's",
@@ -27,8 +27,8 @@ var conflicts = map[string]string{
 	"moe_dwr st.shared":            "a token's few scores, once a row of 64 experts",
 }
 
-// No other instruction of our kernels has bank conflicts, and timelines know their
-// roles and rings.
+// TestCountsOfKernels checks that no other instruction has bank conflicts, and that
+// timelines show roles and rings.
 func TestCountsOfKernels(t *testing.T) {
 	if drivertest.Name() != "emulated" {
 		t.Skip("counts are the emulator's")
@@ -59,7 +59,7 @@ func TestCountsOfKernels(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	for _, tokens := range []int{1, 5, 40, 70, 300} {
-		tr := trialOn(t, dev, config, tokens, moe.WithoutCache(), moe.WithDecode(70)) // so that 300 are many
+		tr := trialOn(t, dev, config, tokens, moe.WithoutCache(), moe.WithDecode(70)) // so that 300 tokens are a large batch
 		require.NoError(t, tr.Run(context.Background(), tr.Args))
 		if tokens == 300 {
 			require.NoError(t, tr.PrepareBackward(17, moe.BF16))

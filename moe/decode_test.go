@@ -20,9 +20,9 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// decodeConfigs are layers with all orders of gate and up, both formats of
-// logits, both types, more experts than a wgmma of the router covers, and sums of more
-// tiles than a ring has stages; more than one chain of logits too.
+// decodeConfigs are layers with all layouts of gate and up, both formats of logits,
+// and both types. Some have more experts than a wgmma of the router covers, sums of
+// more tiles than a ring has stages, or more than one chain of logits.
 var decodeConfigs = []moe.Config{
 	{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2},
 	{Hidden: 192, Intermediate: 128, NumExperts: 16, TopK: 8, GateUp: moe.Interleaved},
@@ -31,35 +31,40 @@ var decodeConfigs = []moe.Config{
 	{Hidden: 192, Intermediate: 64, NumExperts: 4, TopK: 2, GateUp: moe.Apart, Bias: true},
 	{Hidden: 128, Intermediate: 128, NumExperts: 4, TopK: 2, WeightOrder: moe.InOut, Activation: moe.GeGLUErf},
 	{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Activation: moe.ReLU2, Bias: true},
-	// Of a lone token an SM has several granules of weights, and of the last two
-	// wgmmas some rows are the same.
+	// For a single token, each SM has several items of weights, and the last two
+	// pairs of strips repeat rows.
 	{Hidden: 192, Intermediate: 320, NumExperts: 20, TopK: 16, RouterBias: true, SharedExperts: 1, SharedGate: true},
 	{Hidden: 1152, Intermediate: 192, NumExperts: 12, TopK: 8, Bias: true, SharedExperts: 1},
 	fp16(moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 16, TopK: 8, GateUp: moe.Interleaved, Bias: true}),
 	fp16(moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 20, TopK: 5, WeightOrder: moe.InOut, SharedExperts: 1, SharedGate: true}),
-	// Widths that end within tiles, and within a lone token's two k-tiles.
+	// These widths end inside tiles, and inside the two k-tiles of a stage for a
+	// single token.
 	{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 2, GateUp: moe.Interleaved, Bias: true},
 	{Hidden: 208, Intermediate: 48, NumExperts: 20, TopK: 16, SharedExperts: 3, SharedGate: true},
 	fp16(moe.Config{Hidden: 336, Intermediate: 176, NumExperts: 5, TopK: 2, WeightOrder: moe.InOut, Bias: true}),
 	{Hidden: 16, Intermediate: 32, NumExperts: 4, TopK: 2, GateUp: moe.Apart, Bias: true},
-	// Softmax over all, chosen by the router: its sums have one order.
+	// The router chooses and computes a softmax over all logits, whose sums have
+	// one order.
 	{Hidden: 192, Intermediate: 64, NumExperts: 100, TopK: 6, Score: moe.SoftmaxAll, RouterBias: true},
 	{Hidden: 128, Intermediate: 64, NumExperts: 37, TopK: 3, Score: moe.SoftmaxAll, Logits: moe.LogitsF32},
-	// Gate and up in pairs, and scores on the input, of experts that the router or another kernel chooses.
+	// Gate and up are in pairs, or scores multiply the inputs; the router or
+	// another kernel chooses.
 	{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 2, WeightOrder: moe.InOut, GateUp: moe.Interleaved, Bias: true, Activation: moe.SwiGLUOAI, Alpha: 1.702, Limit: 0.7},
 	fp16(moe.Config{Hidden: 208, Intermediate: 112, NumExperts: 5, TopK: 3, WeightOrder: moe.InOut, GateUp: moe.Interleaved, Bias: true}),
 	{Hidden: 192, Intermediate: 64, NumExperts: 8, TopK: 1, WeightOrder: moe.InOut, Score: moe.Sigmoid, ScoreOnInput: true, SharedExperts: 1},
 	{Hidden: 128, Intermediate: 80, NumExperts: 6, TopK: 3, ScoreOnInput: true, Activation: moe.SiLU},
 	fp16(moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 6, TopK: 2, WeightOrder: moe.InOut, GateUp: moe.Interleaved, ScoreOnInput: true}),
-	// A lone token's share of an SM is large: CTAs of its products come by turns.
+	// For a single token, each SM has a large share, so CTAs of both products do
+	// not fit together.
 	{Hidden: 64, Intermediate: 528, NumExperts: 32, TopK: 32},
 }
 
-// A pass of the kernels for few tokens gives the bits of the kernels for many.
+// TestDecodeHasPrefillsBits checks that the kernels for small batches give the bits
+// of the kernels for large ones.
 func TestDecodeHasPrefillsBits(t *testing.T) {
 	for i, c := range decodeConfigs {
 		if testing.Short() && i%6 != 1 && i != len(decodeConfigs)-1 {
-			continue // left: pairs, several granules, uneven fp16, scores on the input; others are TestCombinations' and TestRoutingKindsOfFewTokens' too
+			continue // keeps layers with pairs, several items, uneven fp16 widths and scores on the input; TestCombinations and TestRoutingKindsOfFewTokens cover the others
 		}
 		counts := [][]int{{1, 3, 64, 200}, {8, 33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}, {}, {2}, {2, 65}, {33}, {1, 70}, {1, 20}, {40}, {1, 7}, {1, 40}, {1, 9}, {1, 70}, {33}, {1, 40}, {9}, {4, 65}, {1}}[i]
 		if testing.Short() && len(counts) > 0 {
@@ -85,18 +90,20 @@ func TestDecodeHasPrefillsBits(t *testing.T) {
 	}
 }
 
-// How many tokens are few: about as many as were measured to be, and within bounds.
+// TestFewTokens checks the largest small batch of some layers, which is close to
+// the measured one.
 func TestFewTokens(t *testing.T) {
 	for _, tt := range []struct{ experts, topK, want int }{
-		{8, 2, 484}, {32, 4, 804}, {32, 8, 402}, {64, 8, 744}, {128, 8, 1368}, {256, 16, 1024}, {512, 10, 2048}, // measured
+		{8, 2, 484}, {32, 4, 804}, {32, 8, 402}, {64, 8, 744}, {128, 8, 1368}, {256, 16, 1024}, {512, 10, 2048}, // measured sizes
 		{1, 1, 121}, {4, 1, 484}, {16, 2, 886}, {160, 6, 2048}, {384, 16, 1536}, {128, 1, 2048}, {32, 32, 100}, {1, 32, 64},
 	} {
 		require.Equal(t, tt.want, moe.FewTokens(moe.Config{NumExperts: tt.experts, TopK: tt.topK}), "%d experts, %d a token", tt.experts, tt.topK)
 	}
 }
 
-// A layer has the kernels that its passes launch: those for few tokens where some
-// are few, of two or more where more than a lone one is, wide ones where so many are.
+// TestDecodeKernels checks that a layer has exactly the kernels that its passes may
+// launch: depending on its largest small batch, kernels for a single token, for
+// tiny batches, for ranges, and with wide CTAs.
 func TestDecodeKernels(t *testing.T) {
 	c := decodeConfigs[0]
 	wideFrom := decode.WideFrom(c)
@@ -128,8 +135,9 @@ func TestDecodeKernels(t *testing.T) {
 	}
 }
 
-// Every kernel that a layer has for few tokens is launched by a pass over some number
-// of them, and these alone are; package kernel's table says how many a pass launches.
+// TestDecodeKernelsAreLaunched checks that passes over small batches launch every
+// kernel that a layer has for them, and no others. The numbers of launches are in
+// the documentation of package kernel.
 func TestDecodeKernelsAreLaunched(t *testing.T) {
 	plain := []string{"decode-up", "decode-down", "aggregate-early"}
 	chooses := append([]string{"small-batch-logits", "choose"}, plain...)
@@ -140,7 +148,8 @@ func TestDecodeKernelsAreLaunched(t *testing.T) {
 		few    int
 		config moe.Config
 		want   []string
-		// launches are a pass's over 1, 2, 9, 65 and 96 tokens, where they are few.
+		// launches has the number of launches of a pass over 1, 2, 9, 65 and 96
+		// tokens, as far as these are small batches.
 		launches []int
 	}{
 		{"one token", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2}, slices.Concat(chooses, lone), []int{3}},
@@ -182,7 +191,7 @@ func TestDecodeKernelsAreLaunched(t *testing.T) {
 	}
 }
 
-// launched names the kernels of a training pass.
+// launched returns the names of the kernels of a training pass.
 func launched(t *testing.T, tr *trial.Trial) (names []string) {
 	tr.Call().Observe(func(kernel string, _ driver.Stream) error {
 		names = append(names, kernel)
@@ -193,7 +202,7 @@ func launched(t *testing.T, tr *trial.Trial) (names []string) {
 	return names
 }
 
-// samePass compares all that two training passes have written.
+// samePass compares all outputs of two training passes.
 func samePass(t *testing.T, want, got *trial.Trial) {
 	a, err := want.Results(true)
 	require.NoError(t, err)
@@ -205,9 +214,9 @@ func samePass(t *testing.T, want, got *trial.Trial) {
 	kt.SameBits(t, a.O, b.O, "O")
 }
 
-// A token's output depends on nothing else in the batch: alone, in another order,
-// in a captured pass and in a batch that the kernels for many tokens take it is the
-// same. SONICMOE_LONG has 200 batches on a GPU, of up to 2048 of 4096 tokens.
+// TestBatchInvariance checks that a token's output does not depend on the rest of
+// the batch: it is the same alone, in another order, in a captured pass, and in a
+// large batch. Long runs on a GPU take 200 batches of up to 2048 of 4096 tokens.
 func TestBatchInvariance(t *testing.T) {
 	configs, tokens, most, more := decodeConfigs[:2], 200, 200, 0
 	switch {
@@ -221,14 +230,14 @@ func TestBatchInvariance(t *testing.T) {
 	}
 	for _, c := range configs {
 		t.Run(c.String(), func(t *testing.T) {
-			few := min(moe.FewTokens(c), tokens/2) // as a layer decides itself, but that all are many
+			few := min(moe.FewTokens(c), tokens/2) // the layer's own limit, but the whole batch must be large
 			whole := newTrial(t, c, tokens, 6, moe.WithDecode(few), moe.WithoutBackward())
 			require.Contains(t, launched(t, whole), "up")
 			want, err := whole.Results(false)
 			require.NoError(t, err)
 			random := rand.New(rand.NewPCG(1, 2))
 			batches := [][]int{{0}, {77}, {149, 3, 60, 5, 4, 2, 1, 148, 20}, {20, 1, 77, 0, 150}, random.Perm(tokens)[:64]}
-			for range more { // small ones, by each of the few tokens' kernels, as often as large ones
+			for range more { // small batch sizes, for each kernel, are as frequent as large ones
 				batch := random.Perm(tokens)[:1+random.IntN(most>>random.IntN(8))]
 				batches = append(batches, batch, batch[:1])
 			}
@@ -251,7 +260,8 @@ func TestBatchInvariance(t *testing.T) {
 	}
 }
 
-// partOf is a trial of some tokens of another's, and their rows of its output.
+// partOf returns a trial of some tokens of another trial, and the rows of its
+// output for them.
 func partOf(t *testing.T, whole *trial.Trial, tokens []int, of []uint16) (*trial.Trial, []uint16) {
 	var x, o []uint16
 	d := whole.Layer.Config().Hidden
@@ -275,8 +285,8 @@ func captured(t *testing.T, tr *trial.Trial) {
 	require.NoError(t, s.Synchronize(testContext(t)))
 }
 
-// Passes over few tokens are as near to float64 as those over many. SONICMOE_LONG
-// takes every number of tokens to 257.
+// TestDecodeBounds compares passes over small batches with float64, with the same
+// bounds as for large batches. Long runs take every number of tokens up to 257.
 func TestDecodeBounds(t *testing.T) {
 	numbers := []int{2, 65}
 	if !testing.Short() {
@@ -301,9 +311,10 @@ func TestDecodeBounds(t *testing.T) {
 	}
 }
 
-// Experts that a token names twice, and ids that name none, have few tokens give
-// what many give; a captured pass follows ids that name nobody at all, and then
-// others, in the same buffers.
+// TestDecodeGivenExperts checks that the kernels for small batches give the bits of
+// those for large ones if a token has an expert twice or ids are invalid. A
+// captured pass must work with ids that are all invalid, and then with others, in
+// the same buffers.
 func TestDecodeGivenExperts(t *testing.T) {
 	const tokens = 21
 	c := decodeConfigs[1]
@@ -350,7 +361,8 @@ func TestDecodeGivenExperts(t *testing.T) {
 	}
 }
 
-// decodesBy is the up-projection of a training pass over few tokens.
+// decodesBy returns the name of the up-projection of a training pass over a small
+// batch.
 func decodesBy(l *moe.Layer, tokens int) string {
 	if tokens == 1 && choose.HasSingle(l.Config()) {
 		return "single-up"

@@ -25,14 +25,14 @@ import (
 // tiny is a layer whose experts fill neither tiles nor blocks.
 var tiny = moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 2}
 
-// timedDevice is one that completes asynchronous work at the given times.
+// timedDevice is a device that completes asynchronous work with a given timing.
 type timedDevice struct {
 	name string
 	dev  driver.Device
 }
 
-// timedDevices are emulated devices of every timing, the late one looking for
-// races; a GPU has its own.
+// timedDevices returns emulated devices with every timing; the late one looks for
+// races. On a GPU it returns the GPU.
 func timedDevices(t testing.TB) []timedDevice {
 	if name := drivertest.Name(); name != "emulated" {
 		return []timedDevice{{name, testDevice(t)}}
@@ -66,7 +66,7 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// forward runs the pass on poisoned outputs.
+// forward runs a forward pass on poisoned outputs.
 func forward(t testing.TB, tr *trial.Trial, f moe.ForwardArgs) trial.Results {
 	require.NoError(t, tr.Run(testContext(t), f))
 	r, err := tr.Results(true)
@@ -74,7 +74,8 @@ func forward(t testing.TB, tr *trial.Trial, f moe.ForwardArgs) trial.Results {
 	return r
 }
 
-// When asynchronous work completes and how warps interleave does not show.
+// TestForwardTimings checks that the bits do not depend on when asynchronous work
+// completes or how warps interleave.
 func TestForwardTimings(t *testing.T) {
 	for _, tokens := range []int{1, 150} {
 		var first trial.Results
@@ -94,7 +95,8 @@ func TestForwardTimings(t *testing.T) {
 	}
 }
 
-// The same bits with every tiling of up and of down, and those are right.
+// TestForwardPoints checks that every tiling of up and down gives the same bits,
+// and that these are right.
 func TestForwardPoints(t *testing.T) {
 	for _, c := range []moe.Config{
 		tiny,
@@ -126,8 +128,8 @@ func checkForwardPoints(t *testing.T, c moe.Config) {
 	}
 }
 
-// One Call for many token counts, large and small in turn. A token's output
-// does not depend on the tokens beside it.
+// TestForwardTokens uses one Call for small and large numbers of tokens in turn,
+// and checks that a token's output does not depend on the other tokens.
 func TestForwardTokens(t *testing.T) {
 	const most = 129
 	tr := trialOn(t, testDevice(t), tiny, most, moe.WithoutBackward())
@@ -151,7 +153,7 @@ func TestForwardTokens(t *testing.T) {
 	}
 }
 
-// first is the pass over the first tokens alone.
+// first returns the buffers of a pass over the first tokens only.
 func first(t testing.TB, tr *trial.Trial, tokens int) moe.ForwardArgs {
 	f, err := tr.Args.Tokens(tokens)
 	require.NoError(t, err)
@@ -159,14 +161,14 @@ func first(t testing.TB, tr *trial.Trial, tokens int) moe.ForwardArgs {
 	return f
 }
 
-// sizesOf are a layer's sizes.
+// sizesOf returns the sizes of a layer's buffers.
 func sizesOf(t testing.TB, l *moe.Layer, tokens int) moe.Sizes {
 	s, err := l.Sizes(tokens)
 	require.NoError(t, err)
 	return s
 }
 
-// launches captures queue and counts the nodes that it queued.
+// launches captures queue and returns the number of nodes that it queued.
 func launches(t testing.TB, s driver.Stream, queue func() error) (int, error) {
 	require.NoError(t, s.BeginCapture())
 	err := queue()
@@ -192,8 +194,8 @@ func TestNoTokens(t *testing.T) {
 	}
 }
 
-// A captured pass follows new tokens and new router weights in the same
-// buffers.
+// TestReplay checks that a captured pass computes new tokens and new router weights
+// from the same buffers.
 func TestReplay(t *testing.T) {
 	const tokens = 100
 	tr := trialOn(t, testDevice(t), tiny, tokens, moe.WithoutDecode(), moe.WithoutBackward())
@@ -225,26 +227,27 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// givenRouting are ids and scores from outside.
+// givenRouting returns ids and scores of a caller.
 func givenRouting(c moe.Config, tokens int) (ids []int32, scores []float32) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for i := range tokens * c.TopK {
 		id := int32(r.IntN(c.NumExperts))
 		switch slot := i % c.TopK; {
 		case i/c.TopK%4 == 1 && slot > 0:
-			id = ids[i-1] // the same expert again
+			id = ids[i-1] // repeats the previous expert
 		case r.IntN(6) == 0:
 			id = []int32{-1, int32(c.NumExperts), 1<<31 - 1, -1 << 31}[r.IntN(4)]
 		}
 		ids, scores = append(ids, id), append(scores, r.Float32())
 	}
 	for k := range c.TopK {
-		ids[k] = -1 // a token without any expert: its output is zero
+		ids[k] = -1 // a token without an expert has the output zero
 	}
 	return ids, scores
 }
 
-// Experts takes any ids: those out of range add nothing, repeated ones count.
+// TestExperts checks that ForwardExperts accepts any ids: ids out of range add
+// nothing, and each repetition of an id counts.
 func TestExperts(t *testing.T) {
 	for _, c := range []moe.Config{
 		{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 3},
@@ -269,8 +272,8 @@ func TestExperts(t *testing.T) {
 	}
 }
 
-// checkH holds the packed rows of H, by expert, token and slot, against the
-// reference's, and wants the rows past the last valid one untouched.
+// checkH compares the packed rows of H, sorted by expert, token and slot, with the
+// reference, and checks that rows past the last valid one are unchanged.
 func checkH(t *testing.T, c moe.Config, got []uint16, want []float64, ids []int32) {
 	width, row := 2*c.Intermediate, 0
 	var ordered []float64
@@ -288,7 +291,8 @@ func checkH(t *testing.T, c moe.Config, got []uint16, want []float64, ids []int3
 	}
 }
 
-// Route and Experts together are Forward.
+// TestPartsAreForward checks that Route and ForwardExperts together have the bits
+// of Forward.
 func TestPartsAreForward(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 90, moe.WithoutBackward())
 	whole := forward(t, tr, tr.Args)
@@ -302,7 +306,8 @@ func TestPartsAreForward(t *testing.T) {
 	require.Equal(t, whole, parts)
 }
 
-// One layer on several goroutines, each with its own call and buffers.
+// TestConcurrentCalls runs one layer on several goroutines, each with its own call
+// and buffers.
 func TestConcurrentCalls(t *testing.T) {
 	dev := testDevice(t)
 	l := newLayer(t, dev, tiny, moe.WithoutBackward())

@@ -17,7 +17,8 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// Qwen3-30B-A3B at 16,384 tokens, by hand.
+// TestEstimate compares the estimate of Qwen3-30B-A3B at 16,384 tokens with a
+// calculation by hand.
 func TestEstimate(t *testing.T) {
 	c := moe.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8}
 	f, err := moe.Estimate(c, moe.Workload{Tokens: 16384})
@@ -32,7 +33,7 @@ func TestEstimate(t *testing.T) {
 	assert.InDelta(t, 17.7e3, float64(f.Decode), 200)
 }
 
-// What uniform routing pads is what random draws pad.
+// TestEstimatePadding compares the padding of uniform routing with random draws.
 func TestEstimatePadding(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 160, TopK: 6}
 	const tokens = 4096
@@ -63,7 +64,8 @@ func TestEstimatePadding(t *testing.T) {
 	}
 }
 
-// A histogram counts its own experts, rows and tiles.
+// TestEstimateHistogram checks that experts, rows and tiles follow from a
+// histogram.
 func TestEstimateHistogram(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}
 	f, err := moe.Estimate(c, moe.Workload{Histogram: []int{0, 64, 65, 1}})
@@ -78,7 +80,7 @@ func TestEstimateHistogram(t *testing.T) {
 	assert.Zero(t, f.Padding[0].Share+f.Experts)
 }
 
-// The workspace is that of the layer itself.
+// TestEstimateIsTheLayers checks that the estimate's workspace is the layer's.
 func TestEstimateIsTheLayers(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, Logits: moe.LogitsF32, SharedExperts: 3, SharedGate: true}
 	dev, err := emulated.New(emulated.Options{Target: driver.H200()})
@@ -93,7 +95,8 @@ func TestEstimateIsTheLayers(t *testing.T) {
 	assert.Equal(t, sizes.BackwardWorkspace, f.BackwardWorkspace)
 }
 
-// All published models in no time.
+// TestEstimatePublished checks that estimates of all published models take almost
+// no time.
 func TestEstimatePublished(t *testing.T) {
 	list, err := checkpoint.Published()
 	require.NoError(t, err)
@@ -146,7 +149,7 @@ func ExampleEstimate() {
 	// no faster than 6.54ms forward, 12.73ms backward
 }
 
-// What a histogram wastes with and without rounding.
+// TestEstimateRounding checks the padding of a histogram with and without rounding.
 func TestEstimateRounding(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 1, Rounding: moe.Rounding{Rule: moe.RoundNearest, Tile: 64}}
 	f, err := moe.Estimate(c, moe.Workload{Histogram: []int{0, 70, 120, 66}})

@@ -9,8 +9,8 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// ForwardKernels and BackwardKernels are the passes' kernels of a layer like
-// Mixtral's, in the order of their launches.
+// ForwardKernels and BackwardKernels list the kernels of the passes of a layer like
+// Mixtral's, in launch order.
 var ForwardKernels, BackwardKernels = passKernels()
 
 func passKernels() (forward, backward []registry.Any) {
@@ -28,8 +28,8 @@ func passKernels() (forward, backward []registry.Any) {
 	return forward, backward
 }
 
-// Regions are the parts of a workspace that later kernels read, by name:
-// offset and bytes.
+// Regions returns the parts of a workspace that later kernels read, by name: offset
+// and size in bytes.
 func (l *Layer) Regions(tokens int) map[string][2]int64 {
 	w, c := l.workspace(l.work(tokens)), l.of.Config
 	rows := int64(tokens) * int64(c.TopK)
@@ -45,7 +45,7 @@ func (l *Layer) Regions(tokens int) map[string][2]int64 {
 }
 
 // RunInSequence queues one kernel again with the arguments of its last launch,
-// after those that it needs. It does nothing for a kernel that has not run.
+// after its predecessors. It does nothing for a kernel that has not run.
 func (c *Call) RunInSequence(k registry.Any, s driver.Stream) (bool, error) {
 	return c.launchers[k].Again(s)
 }
@@ -63,8 +63,8 @@ func (c *Call) RunKernel(k registry.Any, s driver.Stream, f ForwardArgs) (bool, 
 	return c.launchers[k].Again(s)
 }
 
-// BackwardRegions are the parts of a backward workspace that later kernels
-// read, by name: offset and bytes. They are not all alive at once.
+// BackwardRegions returns the parts of a backward workspace that later kernels
+// read, by name: offset and size in bytes. Some of them share memory.
 func (l *Layer) BackwardRegions(tokens int) map[string][2]int64 {
 	w, g := l.backwardWorkspace(l.work(tokens)), l.of.Gradients(tokens, BF16)
 	rows := int64(tokens) * int64(l.of.TopK)
@@ -78,8 +78,8 @@ func (l *Layer) BackwardRegions(tokens int) map[string][2]int64 {
 	}
 }
 
-// RunBackwardKernel queues one kernel again with the arguments of its last
-// launch, which was part of b.
+// RunBackwardKernel queues one kernel again with the arguments of its last launch,
+// which was part of b.
 func (c *Call) RunBackwardKernel(k registry.Any, s driver.Stream, b BackwardArgs) error {
 	w := c.layer.backwardWorkspace(c.layer.work(int(b.X.Shape.Dims[0])))
 	switch k.Product() {
@@ -96,8 +96,8 @@ func (c *Call) RunBackwardKernel(k registry.Any, s driver.Stream, b BackwardArgs
 	return err
 }
 
-// BackwardPieces are the offsets of the pieces of a backward workspace, of those
-// that share memory the first one's.
+// BackwardPieces returns the offsets of the pieces of a backward workspace. Of
+// pieces that share memory it has the first.
 func (l *Layer) BackwardPieces(tokens int) map[string]int64 {
 	w := l.backwardWorkspace(l.work(tokens))
 	pieces := map[string]int64{
@@ -111,5 +111,5 @@ func (l *Layer) BackwardPieces(tokens int) map[string]int64 {
 	return pieces
 }
 
-// FewTokens is how many tokens a layer with no option takes the kernels for few for.
+// FewTokens returns the largest small batch of a layer without options.
 func FewTokens(c Config) int { return options{}.decodeUpTo(c) }

@@ -17,7 +17,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// device is the tests', drivertest.Name.
+// device is the device of the tests, see drivertest.Name.
 var device = sync.OnceValues(func() (driver.Device, error) {
 	return open.Device(context.Background(), drivertest.Name())
 })
@@ -38,9 +38,9 @@ func newTrial(t testing.TB, c moe.Config, tokens int, boost float64, opts ...moe
 	return tr
 }
 
-// newLayer makes a layer without a cache. With -short it has the kernels for few
-// tokens only if opts say so: they are most of what a layer loads, and few tests
-// are about them.
+// newLayer creates a layer without a cache. With -short it has kernels for small
+// batches only if opts ask for them: they are most of a layer's kernels, and few
+// tests use them.
 func newLayer(t testing.TB, dev driver.Device, c moe.Config, opts ...moe.Option) *moe.Layer {
 	t.Helper()
 	all := []moe.Option{moe.WithoutCache()}

@@ -22,9 +22,9 @@ import (
 
 var updateGolden = flag.Bool("update-golden", false, "write testdata/golden.txt from the outputs of today")
 
-// goldenPasses are passes whose outputs are kept as digests: between them both
-// layouts of W1, both formats of logits and of gradients, overwritten and added
-// to, with gradients of the logits from outside.
+// goldenPasses are the passes whose outputs have digests. Together they have both
+// layouts of W1, both formats of logits and of gradients, overwritten and
+// accumulated gradients, and gradients of the logits from the caller.
 var goldenPasses = []struct {
 	name    string
 	tokens  int
@@ -36,9 +36,9 @@ var goldenPasses = []struct {
 	{"interleaved-f32", 99, moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 12, TopK: 4, GateUp: moe.Interleaved, Logits: moe.LogitsF32}, moe.F32, true},
 }
 
-// Every output has the bits whose digest testdata/golden.txt keeps, so that a
-// change that moves a last bit is known to, which no tolerance sees. One that is
-// meant to renews the file: go test ./moe -run TestGolden -update-golden.
+// TestGolden compares every output with its digest in testdata/golden.txt. It finds
+// changes of a last bit, which tolerances do not. An intended change renews the
+// file: go test ./moe -run TestGolden -update-golden.
 func TestGolden(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the digests are of amd64: elsewhere Go may round once where it rounds twice here")
@@ -106,8 +106,8 @@ func bytesOf(t *testing.T, tr *trial.Trial, of moe.Tensor) []byte {
 	return data
 }
 
-// addToGradients has the backward pass add to gradients of weights that are
-// all 1.
+// addToGradients makes the backward pass accumulate into gradients of weights that
+// are all 1.
 func addToGradients(t *testing.T, tr *trial.Trial) {
 	t.Helper()
 	tr.Back.DW1.Accumulate, tr.Back.DW2.Accumulate, tr.Back.DRouter.Accumulate = true, true, true

@@ -12,8 +12,9 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// A layer has the kernels of the ways to write gradients that it names, with the
-// bits of a layer that has all, and refuses the others before it queues anything.
+// TestWithGradients checks that a layer has only the kernels of the gradient modes
+// that it names, that their bits are those of a layer with all modes, and that
+// other modes are refused before anything is queued.
 func TestWithGradients(t *testing.T) {
 	c := tiny
 	c.SharedExperts = 1
@@ -63,7 +64,8 @@ func TestWithGradients(t *testing.T) {
 	wantArgError(t, err, "WithGradients")
 }
 
-// Ways of writing add up over several WithGradients.
+// TestWithGradientsTwice checks that the modes of several WithGradients options are
+// combined.
 func TestWithGradientsTwice(t *testing.T) {
 	sources, err := tools.Sources(driver.H200(), tiny, moe.WithGradients(moe.BF16, true), moe.WithGradients(moe.F32, true))
 	require.NoError(t, err)

@@ -11,8 +11,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// kinds are layers with every kind of routing, models' own first, at sizes that
-// fill no whole lane, pair or group of 32.
+// kinds are layers with every kind of routing, first those of published models.
+// Their sizes are not multiples of a lane, a pair or 32.
 var kinds = []struct {
 	name   string
 	config moe.Config
@@ -39,7 +39,8 @@ var kinds = []struct {
 	{"scaled softmax", moe.Config{NumExperts: 9, TopK: 2, ScoreScale: 2.5}},
 }
 
-// Every kind of routing, forward and backward, against float64.
+// TestRoutingKinds compares every kind of routing with float64, forward and
+// backward.
 func TestRoutingKinds(t *testing.T) {
 	for i, g := range kinds {
 		if testing.Short() && i != 2 && i != 3 {
@@ -70,12 +71,12 @@ func TestRoutingKinds(t *testing.T) {
 	}
 }
 
-// A pass of few tokens has the bits of one of many, and a choice of wide layers
-// those of the reference.
+// TestRoutingKindsOfFewTokens checks that small batches have the bits of large
+// ones, and that choices in wide layers match the reference.
 func TestRoutingKindsOfFewTokens(t *testing.T) {
 	for i, g := range kinds {
 		if testing.Short() && i > 2 {
-			break // TestRoutingsOfKinds has few tokens too
+			break // TestRoutingsOfKinds covers small batches too
 		}
 		t.Run(g.name, func(t *testing.T) {
 			c := g.config

@@ -15,19 +15,19 @@ import (
 	"sonicmoe/moe"
 )
 
-// routedList is a list and the same with a slot for each entry of a token,
-// slots [T, width], as far as it counts.
+// routedList is a list, and the same routing as slots [T, width] for the reference,
+// which has a slot for each valid entry of a token.
 type routedList struct {
 	tokens, ids []int32
 	scores      []float32
 	width       int
 	slotIDs     []int32
 	slotScores  []float64
-	slot        []int // of each entry; -1: it does not count
+	slot        []int // the slot of each entry; -1 if the entry is not valid
 }
 
-// newList makes entries of any order: some tokens have none, some repeat an
-// expert, some experts and tokens are out of range.
+// newList makes entries in random order: some tokens have none, some repeat an
+// expert, and some experts and tokens are out of range.
 func newList(r *rand.Rand, c moe.Config, tokens, entries int) routedList {
 	l := routedList{width: min(c.NumExperts, 32)}
 	l.slotIDs, l.slotScores = make([]int32, tokens*l.width), make([]float64, tokens*l.width)
@@ -43,14 +43,14 @@ func newList(r *rand.Rand, c moe.Config, tokens, entries int) routedList {
 		case 1:
 			token = []int32{-1, int32(tokens), 1<<31 - 1}[r.IntN(3)]
 		case 2, 3:
-			token = int32(tokens / 2) // one that has many
+			token = int32(tokens / 2) // a token with many entries
 		case 4:
 			if i > 0 {
 				token, id = l.tokens[i-1], l.ids[i-1]
 			}
 		}
 		if token == 1 {
-			id = -1 // a token without any
+			id = -1 // a token without entries
 		}
 		slot := -1
 		if token >= 0 && int(token) < tokens && id >= 0 && int(id) < c.NumExperts {
@@ -67,7 +67,7 @@ func newList(r *rand.Rand, c moe.Config, tokens, entries int) routedList {
 	return l
 }
 
-// listBench is a layer with lists, its tensors on a device and its reference,
+// listBench is a layer with lists, its tensors on a device, and its reference,
 // which has a slot for each of a token's entries.
 type listBench struct {
 	*testing.T
@@ -75,7 +75,7 @@ type listBench struct {
 	s     driver.Stream
 	f     moe.ForwardArgs
 	x, do []uint16
-	// router is the router's weights.
+	// router has the router's weights.
 	router []uint16
 	ref    *reference.Layer
 	arena  *moe.Arena
@@ -133,22 +133,22 @@ func (b *listBench) poison(of ...moe.Tensor) {
 	}
 }
 
-// check holds a result against the reference, relative norms by row.
+// check compares a result with the reference, by relative norms of rows.
 func (b *listBench) check(what string, of moe.Tensor, want []float64, rows int) {
 	got := make([]uint16, of.Shape.Elements())
 	require.NoError(b, moe.Read(b.s, of, got), what)
 	require.NoError(b, reference.CompareOf(of.Shape.Type, got, want, rows, len(want)/rows).Check(reference.BoundsOf(of.Shape.Type, reference.Rounded)), what)
 }
 
-// Lists of any order against the reference, forward and backward: O and all
-// gradients. Every run has the same bits.
+// TestLists compares O and all gradients of lists in random order with the
+// reference. Repeated passes must have the same bits.
 func TestLists(t *testing.T) {
 	cases, step := 4, 1
 	switch {
 	case os.Getenv("SONICMOE_LONG") != "":
 		cases = 1000
 	case testing.Short():
-		step = 3 // even and uneven widths, with and without biases and shared experts; TestRoundedLayer has lists in fp16
+		step = 3 // even and uneven widths, with and without biases and shared experts; TestRoundedLayer covers lists in fp16
 	}
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 2, Lists: true}
 	r := rand.New(rand.NewPCG(5, 6))
@@ -160,7 +160,7 @@ func TestLists(t *testing.T) {
 		}
 		c := typed([]moe.Type{moe.BF16, moe.F16, moe.F16, moe.BF16}[i%4], c)
 		l := newList(r, c, tokens, 1+r.IntN(4*tokens))
-		t.Run(fmt.Sprintf("%d: %d tokens, %d entries, %v", i, tokens, len(l.ids), c), func(t *testing.T) { // and its memory is given back
+		t.Run(fmt.Sprintf("%d: %d tokens, %d entries, %v", i, tokens, len(l.ids), c), func(t *testing.T) { // a subtest, so that its memory is freed
 			b := newListBench(t, c, l, tokens)
 			call := b.layer.NewCall()
 			require.NoError(t, call.ForwardExperts(b.s, b.f))
@@ -175,7 +175,8 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// Without tokens no entry counts: scores' gradients are 0, and weights' too.
+// TestListWithoutTokens checks that without tokens no entry is valid, and all
+// gradients are 0.
 func TestListWithoutTokens(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 2, Lists: true}
 	l := routedList{tokens: []int32{-1, 0, 3}, ids: []int32{0, 1, -1}, scores: []float32{0.5, 0.25, 1}, width: 9, slot: []int{-1, -1, -1}}
@@ -218,7 +219,7 @@ func TestListsAtFullSize(t *testing.T) {
 	b.runsAlike(call, back, 4)
 }
 
-// runsAlike runs both passes again, so many times, and wants the bits that are there.
+// runsAlike runs both passes several times and checks that the bits stay the same.
 func (b *listBench) runsAlike(call *moe.Call, back moe.BackwardArgs, times int) {
 	written := []moe.Tensor{b.f.O, back.DX, back.DScores, back.DW1.Tensor, back.DW2.Tensor}
 	if b.layer.Config().Bias {
@@ -241,7 +242,7 @@ func (b *listBench) runsAlike(call *moe.Call, back moe.BackwardArgs, times int) 
 	}
 }
 
-// newBackward has outputs that are poisoned.
+// newBackward returns a backward pass with poisoned outputs.
 func (b *listBench) newBackward(l routedList, tokens int) moe.BackwardArgs {
 	c := b.layer.Config()
 	g := c.Gradients(tokens, c.Type)
@@ -256,7 +257,7 @@ func (b *listBench) newBackward(l routedList, tokens int) moe.BackwardArgs {
 	return back
 }
 
-// checkBackward holds all gradients against the reference's.
+// checkBackward compares all gradients with the reference.
 func (b *listBench) checkBackward(back moe.BackwardArgs, l routedList, tokens int) {
 	c := b.layer.Config()
 	want, err := b.ref.Gradients(reference.Backward{X: b.x, DO: b.do, Scores: l.slotScores, ExpertIDs: l.slotIDs}, reference.Rounded)
@@ -292,15 +293,15 @@ func (b *listBench) checkBackward(back moe.BackwardArgs, l routedList, tokens in
 	require.NoError(b, reference.Compare(got, wanted, 1, len(wanted)).Check(reference.VsRounded), "DScores")
 }
 
-// rounded are weights' gradients, which the reference does not round, as a tensor
-// of the layer's type has them: they are few, and one rounding is most of the bound.
+// rounded rounds the gradients of weights, which the reference does not, to the
+// layer's type. For small tensors one rounding error is most of the bound.
 func rounded(c moe.Config, v []float64) []float64 {
 	reference.Round(c.Type, v)
 	return v
 }
 
-// Lists are refused where the layer has none, or routes itself, and where they
-// are not whole.
+// TestWrongLists checks that lists are refused if the layer has none or chooses the
+// experts itself, and if tensors are missing.
 func TestWrongLists(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Lists: true}
 	l := newList(rand.New(rand.NewPCG(1, 1)), c, 5, 9)

@@ -11,11 +11,12 @@ import (
 	"sonicmoe/moe"
 )
 
-// skewed is a layer with a router's bias, by which tests have the first experts
-// chosen most, and one of the selection.
+// skewed is a layer with a selection bias, and with a router bias by which tests
+// make the first experts win.
 var skewed = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, RouterBias: true, Score: moe.Sigmoid, SelectionBias: true, Renormalize: moe.RenormSum}
 
-// loadsOf brings loads of a trial's experts, of so many tokens each.
+// loadsOf returns a tensor of loads in which each of a trial's experts has the load
+// each.
 func loadsOf(t *testing.T, tr *trial.Trial, each int32) moe.Tensor {
 	memory := moe.NewArena(testDevice(t))
 	t.Cleanup(func() { require.NoError(t, memory.Free()) })
@@ -33,7 +34,7 @@ func numbersOf(t *testing.T, tr *trial.Trial, of moe.Tensor) []int32 {
 	return list
 }
 
-// chosenBy counts the ids of a trial's last pass.
+// chosenBy counts the ids of a trial's last pass by expert.
 func chosenBy(t *testing.T, tr *trial.Trial) []int32 {
 	counts := make([]int32, tr.Layer.Config().NumExperts)
 	for _, id := range numbersOf(t, tr, tr.Args.ExpertIDs) {
@@ -42,8 +43,8 @@ func chosenBy(t *testing.T, tr *trial.Trial) []int32 {
 	return counts
 }
 
-// Steps of loss-free balancing even out what a skewed router selects. A step, of two
-// micro-batches, is a graph.
+// TestSelectionBalances checks that steps of loss-free balancing even out a skewed
+// router. A step of two micro-batches is one graph.
 func TestSelectionBalances(t *testing.T) {
 	const tokens, first, steps, rate = 60, 24, 14, 0.04
 	tr := trialOn(t, testDevice(t), skewed, tokens)
@@ -94,8 +95,9 @@ func TestSelectionBalances(t *testing.T) {
 	require.Less(t, slices.Max(after), int32(2*tokens*2/8))
 }
 
-// Without tokens nothing is launched; what rounding makes of a choice does not show,
-// and a layer without a bias of the selection has loads too.
+// TestLoadsOfLayers checks that nothing is launched without tokens, that rounding
+// does not change the loads, and that layers without a selection bias have loads
+// too.
 func TestLoadsOfLayers(t *testing.T) {
 	rounds := tiny
 	rounds.Rounding = moe.Rounding{Rule: moe.RoundNearest, Tile: 64}
@@ -117,7 +119,8 @@ func TestLoadsOfLayers(t *testing.T) {
 	}
 }
 
-// What can't be is refused in words, and nothing is launched.
+// TestWrongLoads checks that wrong arguments give an error, and that nothing is
+// launched.
 func TestWrongLoads(t *testing.T) {
 	tr := trialOn(t, testDevice(t), skewed, 16)
 	s, ids, loads, bias := tr.Stream(), tr.Args.ExpertIDs, loadsOf(t, tr, 0), tr.Args.SelectionBias
@@ -169,7 +172,8 @@ func TestWrongLoads(t *testing.T) {
 	require.NoError(t, update(loads, bias, 1e-3)(tr.Call()))
 }
 
-// Counting and updating take no memory of the host.
+// TestLoadsAllocateNothing checks that counting and updating allocate no host
+// memory.
 func TestLoadsAllocateNothing(t *testing.T) {
 	dev, tr := faultyTrial(t, testDevice(t), skewed, 24)
 	defer tr.Close()

@@ -13,7 +13,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// withLogits runs a forward pass that keeps logits too, and prepares backward.
+// withLogits runs a forward pass that writes logits, and prepares backward.
 func withLogits(t testing.TB, tr *trial.Trial) (trial.Results, []float64) {
 	t.Helper()
 	memory := moe.NewArena(testDevice(t))
@@ -28,8 +28,9 @@ func withLogits(t testing.TB, tr *trial.Trial) (trial.Results, []float64) {
 	return saved, logits
 }
 
-// routerLosses are balance loss, z-loss and, times their coefficients, the
-// gradients of the logits, from the definition in float64: sequences have so many tokens.
+// routerLosses computes the balance loss, the z-loss and, times the coefficients,
+// the gradients of the logits in float64. length is the number of tokens of a
+// sequence.
 func routerLosses(c moe.Config, logits []float64, ids []int32, balance, zLoss float64, sequence int) (values [2]float64, gradients []float32) {
 	tokens := len(logits) / c.NumExperts
 	counts := make([]float64, c.NumExperts)
@@ -58,13 +59,13 @@ func routerLosses(c moe.Config, logits []float64, ids []int32, balance, zLoss fl
 	return values, gradients
 }
 
-// Logits come out as the reference has them. Losses with coefficients have the
-// gradients that their definition gives, with or without the caller's own, and
-// their values are told.
+// TestRouterLosses compares logits with the reference, and losses and their
+// gradients with the definition. The caller's own gradients of the logits may be
+// added.
 func TestRouterLosses(t *testing.T) {
 	for i, c := range backwardSizes {
 		if testing.Short() && i > 0 {
-			break // the others are too long for -short
+			break // the others take too long for -short
 		}
 		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
 			tr := trialOn(t, testDevice(t), c.config, c.tokens)
@@ -81,14 +82,14 @@ func TestRouterLosses(t *testing.T) {
 			require.NoError(t, tr.RunBackward(testContext(t), plain))
 			without := gradients(t, tr, plain)
 
-			if i%2 == 1 { // beside gradients of the caller's
+			if i%2 == 1 { // adds gradients of the caller
 				require.NoError(t, tr.AddLogitGradients(23))
 			}
 			given := tr.Extra
-			const balance, zLoss = 40, 3 // so large that they show
+			const balance, zLoss = 40, 3 // large enough to affect the results
 			b, got := tr.Back, make([]float64, 2)
 			b.Balance, b.ZLoss = balance, zLoss
-			lengths := []int{c.tokens} // the last one is the whole batch
+			lengths := []int{c.tokens} // the last sequence is the whole batch
 			if c.tokens%5 == 0 {
 				lengths = []int{c.tokens / 5, 1, c.tokens}
 			} else if c.tokens%2 == 0 {
@@ -117,7 +118,7 @@ func TestRouterLosses(t *testing.T) {
 				require.NotEqual(t, without["DRouter"], with["DRouter"])
 			}
 
-			// Values alone change nothing else.
+			// Asking for the values only changes no gradient.
 			plain.RouterLosses = b.RouterLosses
 			require.NoError(t, tr.RunBackward(testContext(t), plain))
 			sameGradients(t, without, gradients(t, tr, plain), "values of losses alone")
@@ -128,7 +129,7 @@ func TestRouterLosses(t *testing.T) {
 	}
 }
 
-// Logits that are asked for change no other output.
+// TestLogitsAlone checks that asking for logits changes no other output.
 func TestLogitsAlone(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 90, moe.WithoutBackward())
 	want := forward(t, tr, tr.Args)
@@ -145,7 +146,7 @@ func TestLogitsAlone(t *testing.T) {
 	require.Equal(t, before, after, "Route alone")
 }
 
-// What can't be is refused in words.
+// TestWrongRouterLosses checks that wrong arguments give an error.
 func TestWrongRouterLosses(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 70)
 	_, _ = withLogits(t, tr)
@@ -190,7 +191,7 @@ func TestWrongRouterLosses(t *testing.T) {
 	require.NoError(t, tr.RunBackward(testContext(t), good))
 }
 
-// A bf16 logit in the losses is the bf16 that Forward wrote.
+// TestLogitsAreRounded checks that losses use the bf16 logits that Forward wrote.
 func TestLogitsAreRounded(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 33, moe.WithoutBackward())
 	_, logits := withLogits(t, tr)

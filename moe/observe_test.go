@@ -12,8 +12,9 @@ import (
 	"sonicmoe/moe"
 )
 
-// An observer hears of each kernel of a pass, in order, before it is queued;
-// its error ends the pass; without it all is as before.
+// TestObserve checks that an observer is called for each kernel of a pass, in
+// order, before it is queued, that its error ends the pass, and that removing it
+// has no effect on later passes.
 func TestObserve(t *testing.T) {
 	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10, moe.WithDecode(10))
 	ctx := limited(t, time.Minute)

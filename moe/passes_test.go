@@ -15,16 +15,16 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// Passes of all kinds and numbers of tokens come right behind each other, in one
-// workspace and with one room for what routing writes: each kernel may begin while the
-// last ones of the pass before are under way. Nothing races, and each pass has the bits
-// that it has alone.
+// TestPassesBehindEachOther queues passes of all kinds and sizes one after another,
+// in one workspace and with the same memory for the routing. A kernel may start
+// while the last kernels of the previous pass still run. There must be no race, and
+// each pass must have the bits that it has alone.
 func TestPassesBehindEachOther(t *testing.T) {
 	for i, c := range []moe.Config{
 		{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Lists: true},
-		{Hidden: 144, Intermediate: 48, NumExperts: 12, TopK: 9, RouterBias: true, Bias: true, SharedExperts: 1, SharedGate: true}, // and slots that the sum loads later
-		fp16(moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 6, TopK: 3, WeightOrder: moe.InOut, Logits: moe.LogitsF32}),     // a lone token has no kernels of its own
-		{Hidden: 16, Intermediate: 16, NumExperts: 40, TopK: 1},                                                                    // the router's sums have no room where Y is to come
+		{Hidden: 144, Intermediate: 48, NumExperts: 12, TopK: 9, RouterBias: true, Bias: true, SharedExperts: 1, SharedGate: true}, // some slots are loaded later by the sum
+		fp16(moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 6, TopK: 3, WeightOrder: moe.InOut, Logits: moe.LogitsF32}),     // this layer has no kernels for a single token
+		{Hidden: 16, Intermediate: 16, NumExperts: 40, TopK: 1},                                                                    // the router's sums do not fit the memory of Y
 	} {
 		if testing.Short() && i > 0 {
 			continue
@@ -56,7 +56,7 @@ func passesBehindEachOther(t *testing.T, dev driver.Device, layer *moe.Layer) {
 	defer memory.Free()
 	args := all.Args
 	args.Workspace = all.Back.Workspace
-	// The routing for passes that are given one, which others don't write.
+	// The experts and scores of passes with a given routing, which no pass writes.
 	experts, scores, tokens := memory.Tensor(args.ExpertIDs.Shape), memory.Tensor(args.Scores.Shape), memory.Tensor(c.ListShapes(most*c.TopK).ExpertIDs)
 	require.NoError(t, memory.Err())
 	require.NoError(t, s.Copy(experts.Ptr, args.ExpertIDs.Ptr, experts.Shape.Bytes()))
@@ -69,7 +69,7 @@ func passesBehindEachOther(t *testing.T, dev driver.Device, layer *moe.Layer) {
 
 	type pass struct {
 		tokens      int
-		given       string // ids or, where the layer takes them, a list
+		given       string // the kind of given routing: ids, or a list if the layer has lists
 		keeps, back bool
 		f           moe.ForwardArgs
 		alone       []uint16

@@ -15,7 +15,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// argBench runs wrong calls and demands that nothing happens.
+// argBench runs wrong calls and checks that they have no effect.
 type argBench struct {
 	*testing.T
 	dev   *faulty.Device
@@ -34,10 +34,10 @@ func newArgBench(t *testing.T) argBench {
 	return b
 }
 
-// pass is one kind of call, fed from a Forward's buffers.
+// pass is one kind of call, with arguments from a ForwardArgs.
 type pass struct {
 	name string
-	// fields are the arguments that it takes; written are its outputs.
+	// fields lists the arguments that the call uses; written lists its outputs.
 	fields, written string
 	run             func(c *moe.Call, s driver.Stream, f moe.ForwardArgs) error
 }
@@ -60,8 +60,8 @@ func (p pass) writes(field string) bool {
 	return false
 }
 
-// refused runs a wrong call and checks what it says: the field, the value and
-// what would be right.
+// refused runs a wrong call and checks its error: the field, the value, and what
+// would be right.
 func (b argBench) refused(p pass, f moe.ForwardArgs, field, got, want string) {
 	b.Helper()
 	err := p.run(b.trial.Call(), b.trial.Stream(), f)
@@ -90,19 +90,19 @@ func (b argBench) nothingHappened() {
 	assert.Equal(b, r, before, "outputs must be as the last right call left them")
 }
 
-// tensorOf is a tensor of f by name, nil for the workspace.
+// tensorOf returns a tensor of f by name, nil for the workspace.
 func tensorOf(f *moe.ForwardArgs, field string) *moe.Tensor {
 	return map[string]*moe.Tensor{"X": &f.X, "Router": &f.Router, "W1": &f.W1, "W2": &f.W2,
 		"O": &f.O, "H": &f.H, "Scores": &f.Scores, "ExpertIDs": &f.ExpertIDs}[field]
 }
 
-// Every tensor of every pass, wrong in every way.
+// TestWrongTensors makes every tensor of every pass wrong, in every way.
 func TestWrongTensors(t *testing.T) {
 	b := newArgBench(t)
 	spoils := []struct {
-		name, ptr string // of the field
+		name, ptr string // name says what is wrong; ptr is added to the name of the field in the error
 		spoil     func(x *moe.Tensor)
-		got, want string // "%" stands for the right shape
+		got, want string // "%" is replaced by the right shape
 	}{
 		{"rank 0", "", func(x *moe.Tensor) { x.Shape.Rank = 0 }, "[]", "%"},
 		{"one less rank", "", func(x *moe.Tensor) { x.Shape.Rank--; x.Shape.Dims[x.Shape.Rank] = 0 }, "[", "%"},
@@ -131,7 +131,7 @@ func TestWrongTensors(t *testing.T) {
 				s.spoil(x)
 				want := strings.ReplaceAll(s.want, "%", right)
 				if field == "X" && s.ptr == "" {
-					want = "bf16 [" // T is X's own: of rank and T only the rule can be told
+					want = "bf16 [" // T comes from X itself, so the error cannot name one right shape
 				}
 				b.refused(p, f, field+s.ptr, s.got, want)
 			}
@@ -140,7 +140,8 @@ func TestWrongTensors(t *testing.T) {
 	b.nothingHappened()
 }
 
-// The token count decides every other shape; too large a one is X's fault.
+// TestTooManyTokens checks that the number of tokens determines every other shape,
+// and that the error for a too large number names X.
 func TestTooManyTokens(t *testing.T) {
 	b := newArgBench(t)
 	k := int64(b.trial.Layer.Config().TopK)
@@ -151,7 +152,7 @@ func TestTooManyTokens(t *testing.T) {
 			b.refused(p, f, "X", fmt.Sprintf("bf16 [%d 128]", tokens), "bf16 [T 128] with T·K below 2^31")
 		}
 	}
-	// The largest count passes, so the next check speaks.
+	// The largest number passes this check, so a later check reports an error.
 	f := b.trial.Args
 	f.X.Shape.Dims[0] = 1<<31/k - 1
 	b.refused(passes[0], f, "Scores", "f32 [24 2]", "f32 [1073741823 2]")
@@ -182,7 +183,7 @@ func TestWrongWorkspace(t *testing.T) {
 	b.nothingHappened()
 }
 
-// addressOf is where an argument of f lies.
+// addressOf returns the address of an argument's address in f.
 func addressOf(f *moe.ForwardArgs, field string) *driver.DevicePtr {
 	if x := tensorOf(f, field); x != nil {
 		return &x.Ptr
@@ -190,11 +191,11 @@ func addressOf(f *moe.ForwardArgs, field string) *driver.DevicePtr {
 	return &f.Workspace.Ptr
 }
 
-// Every pair of arguments that share bytes is refused where one of them is
-// written, and only there.
+// TestOverlaps checks that two arguments that share bytes are refused if and only
+// if one of them is written.
 func TestOverlaps(t *testing.T) {
 	b := newArgBench(t)
-	b.dev.Discard(true) // the addresses below are of no memory
+	b.dev.Discard(true) // the addresses below are not allocated
 	f := b.trial.Args
 	bytes, apart := map[string]int64{"Workspace": sizesOf(t, b.trial.Layer, b.trial.Tokens).Workspace}, map[string]driver.DevicePtr{}
 	for i, field := range strings.Fields(passes[0].fields) {
@@ -245,7 +246,8 @@ func TestNilStream(t *testing.T) {
 	b.nothingHappened()
 }
 
-// A stream of another device is refused by its own device.
+// TestForeignStream checks that the device of a stream refuses another device's
+// call.
 func TestForeignStream(t *testing.T) {
 	if onGPU() {
 		t.Skip("needs a second device")

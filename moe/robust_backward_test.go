@@ -19,7 +19,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// Backward takes no memory of the host, and encodes a map once.
+// TestBackwardAllocatesNothing checks that Backward allocates no host memory, and
+// encodes a tensor map once.
 func TestBackwardAllocatesNothing(t *testing.T) {
 	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 24)
 	defer tr.Close()
@@ -49,8 +50,9 @@ func TestBackwardAllocatesNothing(t *testing.T) {
 	t.Logf("host time of a Backward whose launches are discarded: %v", time.Since(start)/runs)
 }
 
-// Whichever driver call of a pass fails, Backward says which, and the same call
-// gives the right bits afterwards.
+// TestEveryCallOfBackwardFails lets each driver call of a pass fail in turn.
+// Backward must name the call, and the same Call must give the right bits
+// afterwards.
 func TestEveryCallOfBackwardFails(t *testing.T) {
 	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10)
 	saved := withBackward(t, tr, moe.BF16)
@@ -79,7 +81,7 @@ func TestEveryCallOfBackwardFails(t *testing.T) {
 			continue
 		}
 		require.NoError(t, tr.PoisonGradients(tr.Back))
-		require.NoError(t, call.Backward(s, tr.Back)) // the call that failed goes on
+		require.NoError(t, call.Backward(s, tr.Back)) // the failed Call is used again
 		require.NoError(t, s.Synchronize(testContext(t)))
 		sameGradients(t, want, gradients(t, tr, tr.Back), "after step %d failed", n)
 	}
@@ -87,7 +89,8 @@ func TestEveryCallOfBackwardFails(t *testing.T) {
 	jit.Forget(dev)
 }
 
-// Exactly the bytes of Sizes are enough, and nothing else is written.
+// TestBackwardExactSizes checks that the sizes of Sizes are sufficient, and that
+// nothing outside of the buffers is written.
 func TestBackwardExactSizes(t *testing.T) {
 	for i, c := range []struct {
 		tokens int
@@ -115,7 +118,7 @@ func TestBackwardExactSizes(t *testing.T) {
 			require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
 			sameGradients(t, want, gradients(t, tr, tr.Back), "in exact buffers")
 			a.check(t, tr.Stream())
-			// The same workspace does for forward.
+			// The same workspace is large enough for forward.
 			tr.Args.Workspace = tr.Back.Workspace
 			require.NoError(t, tr.Run(testContext(t), tr.Args))
 			a.check(t, tr.Stream())
@@ -123,7 +126,7 @@ func TestBackwardExactSizes(t *testing.T) {
 	}
 }
 
-// guardedBackward moves a trial's gradients and workspace into an arena.
+// guardedBackward moves a trial's gradients and workspace into a guarded memory.
 func guardedBackward(t *testing.T, tr *trial.Trial) *arena {
 	b := &tr.Back
 	size := b.Workspace.Bytes
@@ -145,8 +148,8 @@ func guardedBackward(t *testing.T, tr *trial.Trial) *arena {
 	return a
 }
 
-// Several calls of a layer at once, each on its own stream, do not disturb
-// each other.
+// TestConcurrentBackwards checks that several calls of a layer at once, each on its
+// own stream, do not affect each other.
 func TestConcurrentBackwards(t *testing.T) {
 	var g errgroup.Group
 	l := trialOn(t, testDevice(t), tiny, 1).Layer

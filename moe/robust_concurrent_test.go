@@ -17,13 +17,13 @@ import (
 	"sonicmoe/moe"
 )
 
-// user is one goroutine's part: its own call, buffers and workspace of a layer,
-// on a stream that it may share with others.
+// user is the state of one goroutine: its own call, buffers and workspace of a
+// layer, and a stream that it may share with other users.
 type user struct {
 	name   string
 	trial  *trial.Trial
 	stream driver.Stream
-	want   [2][32]byte // of a training pass and of an inference pass, alone
+	want   [2][32]byte // the digests of a training pass and an inference pass that ran alone
 }
 
 func newUser(t testing.TB, name string, dev driver.Device, l *moe.Layer, tokens int, s driver.Stream) user {
@@ -42,8 +42,8 @@ func (u user) passes() [2]moe.ForwardArgs {
 	return [2]moe.ForwardArgs{u.trial.Args, u.trial.Inference()}
 }
 
-// hammer runs the user's passes so often; every one must give the bits that it
-// gave alone.
+// hammer runs the user's passes repeatedly; every pass must have the bits that it
+// had alone.
 func (u user) hammer(ctx context.Context, rounds int) error {
 	for round := range rounds {
 		f := round % 2
@@ -73,15 +73,14 @@ func newStream(t testing.TB, dev driver.Device) driver.Stream {
 	return s
 }
 
-// sizedConfig is a layer with the tokens of a pass.
+// sizedConfig is a layer and the number of tokens of a pass.
 type sizedConfig struct {
 	tokens int
 	config moe.Config
 }
 
-// fourWidths are four layers that differ in everything. Under the race
-// detector they are the smallest that do so, for a round of theirs to take a
-// third of a second.
+// fourWidths returns four layers that differ in every size. Under the race detector
+// they are as small as possible, so that a round takes a third of a second.
 func fourWidths() []sizedConfig {
 	if raceDetector {
 		return []sizedConfig{
@@ -99,9 +98,9 @@ func fourWidths() []sizedConfig {
 	}
 }
 
-// Four layers of different widths on four streams, two goroutines to each. The
-// full 1,000 rounds are for a GPU, or for SONICMOE_LONG=1 and a -timeout of an
-// hour.
+// TestManyLayersAtOnce runs four layers of different widths on four streams, with
+// two goroutines for each. The full 1,000 rounds are for a GPU, or for a long run
+// with a -timeout of an hour.
 func TestManyLayersAtOnce(t *testing.T) {
 	dev := testDevice(t)
 	var users []user
@@ -109,22 +108,23 @@ func TestManyLayersAtOnce(t *testing.T) {
 		l := newLayer(t, dev, c.config, moe.WithoutBackward())
 		s := newStream(t, dev)
 		for g := range 2 {
-			// The two have different inputs, so that mixing them up shows.
+			// Both users have different inputs, so that mixed buffers are detected.
 			users = append(users, newUser(t, fmt.Sprintf("layer %d goroutine %d", i, g), dev, l, c.tokens+g, s))
 		}
 	}
 	hammer(t, users, rounds(3))
 }
 
-// Two calls of one layer, each on its own stream with its own workspace.
+// TestTwoCallsOfOneLayer runs two calls of one layer, each on its own stream with
+// its own workspace.
 func TestTwoCallsOfOneLayer(t *testing.T) {
 	dev := testDevice(t)
 	l := newLayer(t, dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithoutBackward())
 	hammer(t, []user{newUser(t, "one", dev, l, 20, newStream(t, dev)), newUser(t, "two", dev, l, 70, newStream(t, dev))}, rounds(6))
 }
 
-// everyDevice is each GPU that the driver shows; two emulated devices where the
-// tests run without a GPU.
+// everyDevice returns every GPU of the driver, or two emulated devices if the tests
+// run without a GPU.
 func everyDevice(t testing.TB) (list []driver.Device) {
 	if onGPU() {
 		var err error
@@ -146,8 +146,9 @@ func everyDevice(t testing.TB) (list []driver.Device) {
 	return list
 }
 
-// The same layer on every device at once, from a goroutine to each; then from
-// one goroutine that queues on all of them before it waits for any.
+// TestSeveralDevices runs the same layer on every device at once, first with one
+// goroutine for each device, then with one goroutine that queues on all devices
+// before it waits.
 func TestSeveralDevices(t *testing.T) {
 	devices := everyDevice(t)
 	if len(devices) < 2 {

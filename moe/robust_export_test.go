@@ -2,8 +2,8 @@ package moe
 
 import "sonicmoe/moe/internal/registry"
 
-// SizesOn are the sizes of a layer on a chip with so many multiprocessors,
-// without a device.
+// SizesOn returns the sizes of a layer on a chip with sms multiprocessors, without
+// a device.
 func SizesOn(c Config, sms, tokens int) Sizes {
 	s, err := (&Layer{of: registry.Layer{Config: c}, sms: sms}).Sizes(tokens)
 	if err != nil {

@@ -25,8 +25,9 @@ import (
 
 var faultConfig = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}
 
-// Whichever driver call of a pass fails, Forward says which, leaves nothing
-// behind, and the same call gives the right bits afterwards.
+// TestEveryCallOfForwardFails lets each driver call of a pass fail in turn. Forward
+// must name the call and leave nothing behind, and the same Call must give the
+// right bits afterwards.
 func TestEveryCallOfForwardFails(t *testing.T) {
 	t.Run("many tokens", func(t *testing.T) {
 		everyCallFails(t, 0, 8) // router x, w; up w1, a, h; down a, w2, y
@@ -36,8 +37,8 @@ func TestEveryCallOfForwardFails(t *testing.T) {
 	})
 }
 
-// everyCallFails is for a layer that decodes up to so many tokens, whose passes
-// have so many tensor maps.
+// everyCallFails runs the test for a layer whose small batches have up to decode
+// tokens. wantMaps is the number of tensor maps of a pass.
 func everyCallFails(t *testing.T, decode int, wantMaps int64) {
 	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10, moe.WithDecode(decode), moe.WithoutBackward())
 	ctx := limited(t, time.Minute)
@@ -67,7 +68,7 @@ func everyCallFails(t *testing.T, decode int, wantMaps int64) {
 		assert.Equal(t, n, dev.Count(faulty.Any), "nothing is queued after step %d failed", n)
 		assert.Equal(t, live, dev.Live())
 
-		tr.UseCall(call) // the call that failed goes on
+		tr.UseCall(call) // the failed Call is used again
 		got, err := digest(ctx, tr, tr.Stream(), tr.Args)
 		require.NoError(t, err)
 		require.Equal(t, want, got, "bits after step %d failed", n)
@@ -78,8 +79,8 @@ func everyCallFails(t *testing.T, decode int, wantMaps int64) {
 	jit.Forget(dev)
 }
 
-// Whichever call breaks the device, every later one of layer and device fails
-// at once with that first cause.
+// TestEveryCallOfForwardBreaks checks that after a call breaks the device, every
+// later call of layer and device fails at once with the first cause.
 func TestEveryCallOfForwardBreaks(t *testing.T) {
 	inner := testDevice(t)
 	for n := int64(1); n <= 13; n++ {
@@ -96,7 +97,8 @@ func TestEveryCallOfForwardBreaks(t *testing.T) {
 	}
 }
 
-// A New on a device that breaks on the way ends with the first cause.
+// TestEveryCallOfNewBreaks checks that New returns the first cause if the device
+// breaks during it.
 func TestEveryCallOfNewBreaks(t *testing.T) {
 	inner := testDevice(t)
 	for _, op := range []faulty.Op{faulty.Compile, faulty.Load, faulty.FindFunction, faulty.AllowSharedBytes} {
@@ -114,7 +116,8 @@ func TestEveryCallOfNewBreaks(t *testing.T) {
 	}
 }
 
-// Tile points that no kernel can have are errors, not panics.
+// TestImpossibleChoice checks that tilings that no kernel can have give errors, not
+// panics.
 func TestImpossibleChoice(t *testing.T) {
 	good := kernel.Choose(faultConfig, testDevice(t).Target())
 	for _, c := range []struct {
@@ -141,7 +144,7 @@ func TestImpossibleChoice(t *testing.T) {
 			assert.Contains(t, arg.Want, c.want)
 		}
 	}
-	// Fewer stages and any panel are legal, and give the same bits.
+	// Fewer stages and any group are legal and give the same bits.
 	tr := newTrial(t, faultConfig, 10, 6, moe.WithoutBackward())
 	want, err := digest(limited(t, time.Minute), tr, tr.Stream(), tr.Args)
 	require.NoError(t, err)
@@ -154,7 +157,7 @@ func TestImpossibleChoice(t *testing.T) {
 	assert.Equal(t, want, got)
 }
 
-// A chip on which no tile fits is refused in words.
+// TestTooLittleSharedMemory checks that New refuses a chip on which no tiling fits.
 func TestTooLittleSharedMemory(t *testing.T) {
 	target := emulated.Target()
 	target.SharedBytesPerCTA = 48 << 10
@@ -165,8 +168,8 @@ func TestTooLittleSharedMemory(t *testing.T) {
 	assert.ErrorContains(t, err, "49152 bytes of shared memory")
 }
 
-// checkBroken demands the first cause of everything that layer, stream and
-// device can be asked, soon.
+// checkBroken checks that every operation of layer, stream and device returns the
+// first cause without delay.
 func checkBroken(t *testing.T, dev driver.Device, s driver.Stream, l *moe.Layer, call *moe.Call, f moe.ForwardArgs) {
 	t.Helper()
 	first := dev.Err()
@@ -199,9 +202,9 @@ func checkBroken(t *testing.T, dev driver.Device, s driver.Stream, l *moe.Layer,
 // envBreak marks the process that may break its GPU.
 const envBreak = "SONICMOE_BREAK"
 
-// A kernel that touches memory which is not there breaks the device for good.
-// A GPU is lost to the process that broke it, so there the test runs itself in
-// a process of its own.
+// TestKernelFault checks that a kernel that accesses unmapped memory breaks the
+// device permanently. A process cannot use its GPU after that, so on a GPU the test
+// runs itself in a process of its own.
 func TestKernelFault(t *testing.T) {
 	if onGPU() && os.Getenv(envBreak) == "" {
 		cmd := exec.CommandContext(limited(t, 2*time.Minute), os.Args[0], "-test.run=^TestKernelFault$")
@@ -215,13 +218,13 @@ func TestKernelFault(t *testing.T) {
 			require.NoError(t, dev.Free(f.Workspace.Ptr))
 		},
 		"no such workspace": func(_ *testing.T, _ driver.Device, f *moe.ForwardArgs) {
-			f.Workspace.Ptr = 1 << 44 // mapped nowhere, and maps that start before it are still addresses
+			f.Workspace.Ptr = 1 << 44 // not mapped; tensor maps that start lower must still be valid addresses
 		},
 		"freed X": func(t *testing.T, dev driver.Device, f *moe.ForwardArgs) { require.NoError(t, dev.Free(f.X.Ptr)) },
 		"freed O": func(t *testing.T, dev driver.Device, f *moe.ForwardArgs) { require.NoError(t, dev.Free(f.O.Ptr)) },
 	} {
 		if onGPU() && name != "no such workspace" {
-			continue // a GPU may keep freed memory mapped, and breaks but once
+			continue // a GPU may keep freed memory mapped, and breaks only once
 		}
 		t.Run(name, func(t *testing.T) {
 			dev := breakable(t)
@@ -240,7 +243,7 @@ func TestKernelFault(t *testing.T) {
 	}
 }
 
-// breakable is a device that the test may ruin.
+// breakable returns a device that the test may break.
 func breakable(t *testing.T) driver.Device {
 	if onGPU() {
 		return testDevice(t)
@@ -250,8 +253,9 @@ func breakable(t *testing.T) driver.Device {
 	return dev
 }
 
-// A fault of a replayed graph, and of waiting after it, names the Go line as a
-// fault of Forward does. Each kernel has a name of its own to go by.
+// TestExplain checks that the error of a replayed graph, and of waiting after it,
+// names the Go line, as the error of Forward does. Each kernel is identified by a
+// name of its own.
 func TestExplain(t *testing.T) {
 	if onGPU() {
 		t.Skip("a GPU names no line of PTX")

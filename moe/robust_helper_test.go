@@ -16,11 +16,11 @@ import (
 	"sonicmoe/moe"
 )
 
-// onGPU says that the tests run on a GPU.
+// onGPU reports whether the tests run on a GPU.
 func onGPU() bool { return os.Getenv("SONICMOE_DEVICE") == "cuda" }
 
-// rounds is how often a concurrent pass is repeated: once under the race
-// detector, which slows the emulator tenfold.
+// rounds returns the number of repetitions of a concurrent pass: one under the race
+// detector, which slows the emulator down tenfold.
 func rounds(short int) int {
 	switch {
 	case onGPU() || os.Getenv("SONICMOE_LONG") == "1":
@@ -31,8 +31,8 @@ func rounds(short int) int {
 	return short
 }
 
-// faultyTrial is a layer and its tensors on a wrapper of the test's device.
-// What New did is not counted.
+// faultyTrial creates a layer and its tensors on a wrapper of the test's device,
+// and resets the counts of calls.
 func faultyTrial(t testing.TB, inner driver.Device, c moe.Config, tokens int, opts ...moe.Option) (*faulty.Device, *trial.Trial) {
 	t.Helper()
 	dev := faulty.Wrap(inner)
@@ -42,7 +42,7 @@ func faultyTrial(t testing.TB, inner driver.Device, c moe.Config, tokens int, op
 	return dev, tr
 }
 
-// digest runs a pass on a stream and hashes its outputs; H's where f has H.
+// digest runs a pass on a stream and hashes its outputs, with H if f has it.
 func digest(ctx context.Context, tr *trial.Trial, s driver.Stream, f moe.ForwardArgs) (sum [32]byte, err error) {
 	if err := tr.Poison(); err != nil {
 		return sum, err
@@ -59,7 +59,7 @@ func digest(ctx context.Context, tr *trial.Trial, s driver.Stream, f moe.Forward
 	return hashed(tr, !f.H.IsZero())
 }
 
-// hashed is the hash of a trial's outputs as they are.
+// hashed returns the hash of a trial's present outputs.
 func hashed(tr *trial.Trial, withH bool) (sum [32]byte, err error) {
 	r, err := tr.Results(withH)
 	if err != nil {
@@ -73,7 +73,7 @@ func hashed(tr *trial.Trial, withH bool) (sum [32]byte, err error) {
 	return [32]byte(h.Sum(nil)), nil
 }
 
-// limited is a context that a test may not outlive.
+// limited returns a context with a deadline.
 func limited(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)

@@ -16,8 +16,9 @@ import (
 	"sonicmoe/moe"
 )
 
-// Scratch memory of the known layers is at most Y and three times A, and two
-// in a hundred; what does not grow with the tokens is told apart.
+// TestWorkspaceBound checks that the workspace of known layers is at most Y and
+// three times A, plus 2 %. The part that does not grow with the tokens is bounded
+// separately.
 func TestWorkspaceBound(t *testing.T) {
 	const sms = 132
 	for _, row := range peers.All() {
@@ -42,19 +43,19 @@ func TestWorkspaceBound(t *testing.T) {
 	}
 }
 
-// guard is the value of the bytes around each buffer, guardBytes their least
-// number on each side.
+// guard is the value of the bytes around each buffer, guardBytes the least number
+// of them on each side.
 const (
 	guard      = 0xA5
 	guardBytes = 512
 )
 
-// arena is one piece of device memory with buffers of exact sizes in it and
-// guard bytes everywhere else.
+// arena is one piece of device memory with buffers of exact sizes and guard bytes
+// everywhere else.
 type arena struct {
 	base, next driver.DevicePtr
 	bytes      int64
-	used       [][2]driver.DevicePtr // from, to
+	used       [][2]driver.DevicePtr // the first and last address of each buffer
 }
 
 func (a *arena) take(bytes int64) driver.DevicePtr {
@@ -64,7 +65,7 @@ func (a *arena) take(bytes int64) driver.DevicePtr {
 	return p
 }
 
-// check demands that no byte outside of the buffers has changed.
+// check fails if a byte outside of the buffers has changed.
 func (a *arena) check(t *testing.T, s driver.Stream) {
 	t.Helper()
 	all := make([]byte, a.bytes)
@@ -81,8 +82,9 @@ func (a *arena) check(t *testing.T, s driver.Stream) {
 	}
 }
 
-// Exactly the bytes of Sizes are enough: with guard bytes around every buffer
-// the bits are right and the guards untouched. One byte less is refused.
+// TestExactSizes checks that the sizes of Sizes are sufficient: with guard bytes
+// around every buffer the bits are right and the guards unchanged. One byte less is
+// refused.
 func TestExactSizes(t *testing.T) {
 	for i, c := range []struct {
 		tokens int
@@ -125,8 +127,8 @@ func TestExactSizes(t *testing.T) {
 	}
 }
 
-// guarded moves a trial's outputs and workspace into an arena, at exactly the
-// sizes that the layer asks for.
+// guarded moves a trial's outputs and workspace into an arena, at exactly the sizes
+// that the layer asks for.
 func guarded(t *testing.T, tr *trial.Trial) *arena {
 	s := sizesOf(t, tr.Layer, tr.Tokens)
 	sum := s.O + s.H + s.Scores + s.ExpertIDs + s.Workspace
@@ -143,7 +145,7 @@ func guarded(t *testing.T, tr *trial.Trial) *arena {
 	return a
 }
 
-// Forward takes no memory of the host, and little time.
+// TestForwardAllocatesNothing checks that Forward allocates no host memory.
 func TestForwardAllocatesNothing(t *testing.T) {
 	dev, tr := faultyTrial(t, testDevice(t), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}, 24, moe.WithoutBackward())
 	defer tr.Close()
@@ -154,7 +156,7 @@ func TestForwardAllocatesNothing(t *testing.T) {
 		"route":     func() { require.NoError(t, tr.Call().Route(tr.Stream(), tr.Args)) },
 		"experts":   func() { require.NoError(t, tr.Call().ForwardExperts(tr.Stream(), tr.Args)) },
 	} {
-		assert.Zero(t, testing.AllocsPerRun(100, run), name) // it calls once before it counts
+		assert.Zero(t, testing.AllocsPerRun(100, run), name) // AllocsPerRun calls once before it counts
 	}
 	before := dev.Count(faulty.EncodeTensorMap)
 	require.NoError(t, tr.Call().Forward(tr.Stream(), tr.Args))
@@ -170,7 +172,8 @@ func TestForwardAllocatesNothing(t *testing.T) {
 	t.Logf("host time of a Forward whose launches are discarded: %v", time.Since(start)/runs)
 }
 
-// Other buffers each time, as microbatches have them, encode their maps again.
+// BenchmarkForwardHost measures the host time of a pass with the same buffers, and
+// with other buffers each time, which need new tensor maps, as micro-batches do.
 func BenchmarkForwardHost(b *testing.B) {
 	dev, tr := faultyTrial(b, testDevice(b), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}, 24)
 	defer tr.Close()
@@ -189,7 +192,8 @@ func BenchmarkForwardHost(b *testing.B) {
 	}
 }
 
-// No two pieces of a backward workspace begin at the same place.
+// TestBackwardPiecesLieApart checks that no two pieces of a backward workspace have
+// the same offset.
 func TestBackwardPiecesLieApart(t *testing.T) {
 	scaled := tiny
 	scaled.ExpertScale = true

@@ -12,8 +12,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// A layer that rounds against the reference: what experts took, O, and all
-// gradients, the router's among them.
+// TestRoundedLayer compares a layer that rounds with the reference: the rounded
+// list, O, and all gradients, the router's included.
 func TestRoundedLayer(t *testing.T) {
 	list := []moe.Rounding{
 		{Rule: moe.RoundNearest, Tile: 16}, {Rule: moe.RoundStochastic, Tile: 16, RawScores: true}, {Rule: moe.ExpertChoice, Capacity: 1},
@@ -26,7 +26,7 @@ func TestRoundedLayer(t *testing.T) {
 	}
 	for i, how := range list {
 		if testing.Short() && i == 0 {
-			continue // route's tests have each rule
+			continue // the tests of package rounding cover each rule
 		}
 		t.Run(how.String(), func(t *testing.T) {
 			const tokens = 70
@@ -50,7 +50,7 @@ func TestRoundedLayer(t *testing.T) {
 	}
 }
 
-// wider gives [T, K] values a slot for each expert.
+// wider pads values [T, K] with none to a slot for each expert.
 func wider[E any](v []E, c moe.Config, none E) (out []E) {
 	for i := 0; i < len(v); i += c.TopK {
 		out = append(out, v[i:i+c.TopK]...)
@@ -77,7 +77,7 @@ func newRoundedBench(t *testing.T, element moe.Type, how moe.Rounding, tokens in
 	return b
 }
 
-// roundedRouting is what a pass that rounds gave, and the reference's from the
+// roundedRouting is the routing of a pass that rounds, and the reference's from the
 // same logits.
 type roundedRouting struct {
 	routedList
@@ -86,7 +86,7 @@ type roundedRouting struct {
 	list        []reference.Entry
 }
 
-// rounded reads the routing and holds the list against the reference's.
+// rounded reads the routing and compares the list with the reference's.
 func (b *listBench) rounded(tokens int) roundedRouting {
 	c := b.layer.Config()
 	r := roundedRouting{routedList: routedList{width: c.NumExperts}}
@@ -164,9 +164,9 @@ func (b *listBench) roundedBackward(call *moe.Call, r roundedRouting, tokens int
 	b.check("DW1", back.DW1.Tensor, dw1, c.NumExperts)
 }
 
-// Losses behind rounding are of the choice before it, and have the gradients that
-// the caller would give. With scores on the input the choice's plan names pairs of
-// its own, and the list's stay.
+// TestRoundedLosses checks that losses of a pass that rounds are computed from the
+// choice before rounding, with the right gradients. With scores on the input, the
+// plan of the choice has pairs of its own, and the list's pairs stay unchanged.
 func TestRoundedLosses(t *testing.T) {
 	const tokens, balance, zLoss = 40, 40, 3
 	for i, tt := range []struct {
@@ -216,7 +216,8 @@ func TestRoundedLosses(t *testing.T) {
 	}
 }
 
-// Rounding asks for logits and a list of its own length.
+// TestWrongRounding checks that rounding requires logits and a list of the right
+// length.
 func TestWrongRounding(t *testing.T) {
 	b := newRoundedBench(t, moe.BF16, moe.Rounding{Rule: moe.RoundNearest, Tile: 16}, 20)
 	for _, tt := range []struct {
@@ -240,8 +241,8 @@ func TestWrongRounding(t *testing.T) {
 	require.ErrorContains(t, err, "Rounding.Tile is -1")
 }
 
-// A pass that rounds, replayed from a graph over poisoned outputs, gives the same
-// list and the same bits of O.
+// TestRoundedGraph replays a pass that rounds from a graph, over poisoned outputs,
+// and expects the same list and the same bits of O.
 func TestRoundedGraph(t *testing.T) {
 	b := newRoundedBench(t, moe.BF16, moe.Rounding{Rule: moe.RoundStochastic, Tile: 16}, 70)
 	call := b.layer.NewCall()

@@ -15,20 +15,21 @@ import (
 	"sonicmoe/moe"
 )
 
-// routing is a pass of the whole layer whose logits are known to the last bit.
+// routing is a pass of the whole layer whose logits are exactly known.
 type routing struct {
 	name                  string
 	experts, topK, tokens int
-	// logits gives those of a token. An expert that has an infinity or NaN for
-	// one token must not have a number for another.
+	// logits returns the logits of a token. If an expert has an infinity or NaN for
+	// one token, it must not have a number for another.
 	logits func(token int) []float64
-	// chosen are the experts that the token must go to, in this order.
+	// chosen returns the experts that the token must get, in order.
 	chosen func(token int) []int32
-	// nan says whether the token's scores and output must be NaN; nil: never.
+	// nan reports whether the token's scores and output must be NaN; nil means
+	// never.
 	nan func(token int) bool
 }
 
-// routingIn is a routing of a layer of that type, with scores of that kind.
+// routingIn is a routing in a layer of the given type and kind of scores.
 type routingIn struct {
 	routing
 	element moe.Type
@@ -37,7 +38,7 @@ type routingIn struct {
 
 func always[T any](x T) func(int) T { return func(int) T { return x } }
 
-// logitsOf gives the named experts logits, the other ones 0.
+// logitsOf returns the given logits for the named experts, and 0 for the others.
 func logitsOf(experts int, of map[int]float64) []float64 {
 	row := make([]float64, experts)
 	for e, v := range of {
@@ -46,7 +47,7 @@ func logitsOf(experts int, of map[int]float64) []float64 {
 	return row
 }
 
-// prefer gives the listed experts falling logits above all others' 0.
+// prefer returns decreasing logits for the listed experts, all above the others' 0.
 func prefer(experts int, order ...int32) []float64 {
 	row := make([]float64, experts)
 	for i, e := range order {
@@ -102,9 +103,9 @@ func (g routingIn) config() moe.Config {
 	return typed(g.element, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: g.experts, TopK: g.topK, Score: g.score})
 }
 
-// inputs are X and the router: logit e is column e of X times 1, or times
-// infinity where it is to be infinite (by the sign) or NaN (by a zero). The
-// router does not see the other columns.
+// inputs returns X and the router's weights. Logit e is column e of X times 1; for
+// an infinite logit the weight is infinite and the column has its sign, and for NaN
+// the column is zero. The router's weights of the other columns are 0.
 func (g routingIn) inputs() (x, router []uint16) {
 	d := g.config().Hidden
 	s := g.config().Shapes(g.tokens)
@@ -136,7 +137,7 @@ func (g routingIn) trial(t *testing.T, dev driver.Device, few int) *trial.Trial 
 	return tr
 }
 
-// scores are those of a token's experts.
+// scores returns the scores of a token's experts.
 func (g routingIn) scores(token int) (scores []float64) {
 	logits, chosen := g.logits(token), g.chosen(token)
 	sum, isNaN := 0., g.nan != nil && g.nan(token)
@@ -152,7 +153,7 @@ func (g routingIn) scores(token int) (scores []float64) {
 			x = 1 / (1 + math.Exp(-x))
 		case g.score == moe.SqrtSoftplus:
 			x = math.Sqrt(math.Log1p(math.Exp(x)))
-		case isNaN: // one is not finite, or none is
+		case isNaN: // in a softmax, one NaN or infinity makes every score NaN
 			x = math.NaN()
 		default:
 			x = math.Exp(x) / sum
@@ -162,8 +163,8 @@ func (g routingIn) scores(token int) (scores []float64) {
 	return scores
 }
 
-// checkRouting holds experts and scores of the first tokens against what the case
-// says. It gives whether each token's output is of numbers.
+// checkRouting compares experts and scores of the first tokens with the case. It
+// returns, for each token, whether its output must consist of numbers.
 func (g routingIn) checkRouting(t *testing.T, r trial.Results, tokens int) (number []bool) {
 	for token := range tokens {
 		require.Equal(t, g.chosen(token), r.ExpertIDs[token*g.topK:][:g.topK], "experts of token %d", token)
@@ -182,8 +183,8 @@ func (g routingIn) checkRouting(t *testing.T, r trial.Results, tokens int) (numb
 	return number
 }
 
-// checkProducts holds O and H against the reference, fed the device's own
-// routing. Outputs of tokens that are no numbers must be NaN from end to end.
+// checkProducts compares O and H with the reference, which gets the device's own
+// routing. Outputs of tokens whose scores are NaN must be NaN in every column.
 func checkProducts(t *testing.T, tr *trial.Trial, r trial.Results, number []bool) {
 	c := tr.Layer.Config()
 	ref, err := reference.NewLayer(c, tr.Router, tr.W1, tr.W2)
@@ -207,18 +208,19 @@ func checkProducts(t *testing.T, tr *trial.Trial, r trial.Results, number []bool
 	require.NoError(t, reference.CompareOf(c.Type, got, want, len(got)/c.Hidden, c.Hidden).Check(reference.BoundsOf(c.Type, reference.Rounded)), "O")
 }
 
-// Where tokens go, by name: first the choice, exactly, then the products.
+// TestRoutings checks the routings by name: first the choice, exactly, then the
+// products.
 func TestRoutings(t *testing.T) {
 	for _, element := range []moe.Type{moe.BF16, moe.F16} {
 		for i, g := range routings() {
 			if testing.Short() && (element == moe.F16) != (i%3 == 0) {
-				continue // each in one type
+				continue // one type for each
 			}
 			g := routingIn{g, element, moe.SoftmaxTopK}
 			t.Run(element.String()+" "+g.name, func(t *testing.T) {
 				few := 0
 				if !testing.Short() {
-					few = i % 2 * g.tokens // by the kernels for few tokens and for many in turns
+					few = i % 2 * g.tokens // alternates between the kernels for small and large batches
 				}
 				tr := g.trial(t, testDevice(t), few)
 				r := forward(t, tr, tr.Args)
@@ -230,13 +232,13 @@ func TestRoutings(t *testing.T) {
 	}
 }
 
-// The same choices with scores of every other kind, which each make something else
-// of what is no number; of few tokens too.
+// TestRoutingsOfKinds makes the same choices with scores of every other kind, which
+// treat NaN and infinities differently, also in small batches.
 func TestRoutingsOfKinds(t *testing.T) {
 	for i, g := range routings() {
 		for j, kind := range []moe.Score{moe.SoftmaxAll, moe.Sigmoid, moe.SqrtSoftplus} {
 			if testing.Short() && (i+j)%3 != 0 {
-				continue // each of a third of them
+				continue // a third of them for each kind
 			}
 			g := routingIn{g, []moe.Type{moe.BF16, moe.F16}[i%2], kind}
 			t.Run(kind.String()+" "+g.name, func(t *testing.T) {
@@ -255,17 +257,17 @@ func TestRoutingsOfKinds(t *testing.T) {
 	}
 }
 
-// given is a routing from outside, [T, K].
+// given is a routing of a caller, [T, K].
 type given struct {
 	name   string
 	ids    func(token int) []int32
 	scores func(token int) []float32
-	// same is another routing that must give the same O, told without what
-	// makes the case special. Nil: the ids have nothing special.
+	// same is an ordinary routing that must give the same O. If it is nil, the ids
+	// are ordinary already.
 	same func(token int) ([]int32, []float32)
 }
 
-// The layer of the given routings, whose tokens have 3 slots.
+// givenConfig is the layer of the given routings, whose tokens have 3 slots.
 var givenConfig = moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 48, TopK: 3}
 
 func givens(tokens int) []given {
@@ -287,8 +289,8 @@ func givens(tokens int) []given {
 	}
 }
 
-// The same for Experts, whose ids may be any: what they add up to is told in
-// ids that are usual.
+// TestGivenRoutings checks ForwardExperts with unusual ids: O must be that of an
+// equivalent ordinary routing.
 func TestGivenRoutings(t *testing.T) {
 	const tokens = 150
 	tr := trialOn(t, testDevice(t), givenConfig, tokens, moe.WithoutBackward())

@@ -40,8 +40,8 @@ func rowNames(t testing.TB) []string {
 	return strings.Split(list, ",")
 }
 
-// TestRows: full size against the reference, the same bits on repeats, from a
-// graph and with other tiles.
+// TestRows compares full-size layers with the reference, and checks that repeated
+// passes, graphs and other tilings give the same bits.
 func TestRows(t *testing.T) {
 	for _, name := range rowNames(t) {
 		t.Run(name, func(t *testing.T) {
@@ -104,7 +104,7 @@ func otherTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.R
 	same(t, tr, want, fmt.Sprintf("other tiles: %v", choice))
 }
 
-// otherWidths are a layer's tilings, of other widths for some products.
+// otherWidths returns a layer's tilings with other widths for some products.
 func otherWidths(t *testing.T, l *moe.Layer, target driver.Target, products ...*registry.Product) tiles.Choice {
 	choice, err := tiles.Parse(l.Tilings())
 	require.NoError(t, err)

@@ -50,10 +50,11 @@ func TestBackwardRows(t *testing.T) {
 	}
 }
 
-// sampleBlocks is how many pieces of a large gradient are compared.
+// sampleBlocks is the number of pieces of a large gradient that are compared.
 const sampleBlocks = 256
 
-// samples are the bits of all gradients, of large weights' spread pieces.
+// samples returns the bits of all gradients; of large weights it takes evenly
+// spaced pieces.
 func samples(t *testing.T, tr *trial.Trial, b moe.BackwardArgs) map[string]trial.Values {
 	t.Helper()
 	all := map[string]trial.Values{}
@@ -88,7 +89,7 @@ func timeBackward(t *testing.T, tr *trial.Trial, row peers.Row) {
 	t.Logf("forward and backward as a graph: %.3f ms (min %.3f max %.3f)", ms[1], ms[0], ms[2])
 }
 
-// otherBackwardTiles runs the pass with tiles of another width.
+// otherBackwardTiles runs the pass with tilings of another width.
 func otherBackwardTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want map[string]trial.Values) {
 	c, target := tr.Layer.Config(), testDevice(t).Target()
 	choice := otherWidths(t, tr.Layer, target, dh.Product, kernel.DXProduct, dw.W1Product, dw.W2Product)
@@ -99,9 +100,9 @@ func otherBackwardTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want
 	sameGradients(t, want, samples(t, tr, tr.Back), "%v gives other bits", choice)
 }
 
-// TestBackwardMemory: what the device's free memory falls by between forward
-// and backward is what is promised, layer after layer, and four layers share
-// one workspace, poisoned in between. Memory comes in pieces of 2 MiB.
+// TestBackwardMemory checks that between forward and backward each layer keeps no
+// more device memory than promised, and that four layers share one workspace, which
+// is poisoned in between. The device allocates memory in pieces of 2 MiB.
 func TestBackwardMemory(t *testing.T) {
 	rowNames(t)
 	for _, name := range []string{"7B n=256", "7B n=512", "7B n=1024"} {
@@ -113,7 +114,7 @@ func TestBackwardMemory(t *testing.T) {
 	}
 }
 
-// keep is a layer's saved tensors.
+// keep returns a layer's saved tensors.
 func keep(t *testing.T, tr *trial.Trial) moe.ForwardArgs {
 	f := tr.Args
 	for _, of := range []*moe.Tensor{&f.X, &f.H, &f.Scores, &f.ExpertIDs} {

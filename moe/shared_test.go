@@ -14,13 +14,14 @@ import (
 
 var withShared = moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 5, TopK: 2, SharedExperts: 3, SharedGate: true}
 
-// sharedGradients are those of the shared experts' weights.
+// sharedGradients returns the gradients of the shared experts' weights.
 func sharedGradients(b *moe.BackwardArgs) []*moe.Gradient {
 	return []*moe.Gradient{&b.DSharedW1, &b.DSharedW3, &b.DSharedW2, &b.DSharedGate}
 }
 
-// Shared experts whose weights are frozen cost only what dX needs; what is asked
-// for alone has the bits that it has among all.
+// TestFrozenSharedExperts checks that shared experts with frozen weights cost only
+// the launches that dX needs, and that a gradient computed alone has the same bits
+// as among all.
 func TestFrozenSharedExperts(t *testing.T) {
 	tr := newTrial(t, withShared, 150, 6)
 	withBackward(t, tr, moe.BF16)
@@ -57,7 +58,8 @@ func TestFrozenSharedExperts(t *testing.T) {
 	require.Equal(t, gate, bits(tr.Back.DSharedGate.Tensor), "the gate's without the others")
 }
 
-// Gradients of shared experts are added to what is there.
+// TestAddSharedGradients checks that gradients of shared experts can be
+// accumulated.
 func TestAddSharedGradients(t *testing.T) {
 	tr := newTrial(t, withShared, 100, 6)
 	withBackward(t, tr, moe.F32)
@@ -79,7 +81,8 @@ func TestAddSharedGradients(t *testing.T) {
 	}
 }
 
-// Kernels of shared experts have names of their own, and are what Sources lists.
+// TestSharedKernels checks that kernels of shared experts have names of their own,
+// and that Sources lists them.
 func TestSharedKernels(t *testing.T) {
 	tr := newTrial(t, withShared, 200, 6, moe.WithoutDecode())
 	names := tr.Layer.Kernels()
@@ -106,7 +109,8 @@ func TestSharedKernels(t *testing.T) {
 	require.Subset(t, names, observed)
 }
 
-// What shared experts need is asked for by name, and refused where there are none.
+// TestWrongSharedExperts checks that missing tensors of shared experts are named in
+// the error, and that they are refused in layers without shared experts.
 func TestWrongSharedExperts(t *testing.T) {
 	tr, plain := newTrial(t, withShared, 20, 6), newTrial(t, tiny, 20, 6)
 	withBackward(t, tr, moe.BF16)
@@ -141,7 +145,7 @@ func TestWrongSharedExperts(t *testing.T) {
 	}
 }
 
-// Without tokens the gradients are zero.
+// TestSharedExpertsWithoutTokens checks that gradients are zero without tokens.
 func TestSharedExpertsWithoutTokens(t *testing.T) {
 	tr := newTrial(t, withShared, 0, 6)
 	withBackward(t, tr, moe.F32)

@@ -12,11 +12,11 @@ import (
 	"sonicmoe/moe"
 )
 
-// size is a legal layer and call: T, d, n, E, K.
+// size is a legal layer and number of tokens: T, d, n, E, K.
 type size struct{ T, d, n, E, K int }
 
-// smallSizes touch every edge at no more than 0.5 GFLOP each, largeSizes are
-// for a GPU.
+// smallSizes cover every edge with at most 0.5 GFLOP each; largeSizes are for a
+// GPU.
 var (
 	smallSizes = []size{
 		{0, 128, 64, 60, 16}, {1, 2880, 2880, 7, 1}, {63, 192, 704, 60, 1}, {64, 128, 64, 1024, 1}, {127, 128, 1408, 1, 1},
@@ -28,8 +28,8 @@ var (
 	}
 )
 
-// TestSizes: each size right, with poisoned outputs, and the same bits again; on
-// a GPU on 20 repeats, from a graph and with other tiles too.
+// TestSizes checks each size on poisoned outputs and repeats it for the same bits;
+// on a GPU it repeats 20 times, from a graph and with other tilings too.
 func TestSizes(t *testing.T) {
 	sizes := smallSizes
 	if os.Getenv("SONICMOE_DEVICE") == "cuda" {
@@ -37,7 +37,7 @@ func TestSizes(t *testing.T) {
 	}
 	for i, s := range sizes {
 		if testing.Short() && s.d*s.n*s.E > 1<<22 {
-			continue // its weights take longer than all others
+			continue // the weights alone take longer than all other sizes
 		}
 		layout := []moe.GateUp{moe.Concatenated, moe.Interleaved}[i%2]
 		t.Run(fmt.Sprintf("%+v %v", s, layout), func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 
 var benchConfig = moe.Config{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8}
 
-// BenchmarkSources is the emission of all kernels of a layer.
+// BenchmarkSources measures the emission of all kernels of a layer.
 func BenchmarkSources(b *testing.B) {
 	for b.Loop() {
 		_, err := tools.Sources(driver.H200(), benchConfig)
@@ -23,7 +23,7 @@ func BenchmarkSources(b *testing.B) {
 	}
 }
 
-// BenchmarkNew makes a layer from an empty and from a full cache.
+// BenchmarkNew creates a layer from an empty and from a full cache.
 func BenchmarkNew(b *testing.B) {
 	dev := testDevice(b)
 	b.Run("cold", func(b *testing.B) {
@@ -45,9 +45,8 @@ func BenchmarkNew(b *testing.B) {
 	})
 }
 
-// BenchmarkCompile compiles a layer's kernels one after another and at once: a
-// GPU's driver does it in parallel. Set CUDA_CACHE_DISABLE=1, or the driver's
-// own cache answers.
+// BenchmarkCompile compiles a layer's kernels one after another and in parallel.
+// Set CUDA_CACHE_DISABLE=1, or the driver's own cache answers.
 func BenchmarkCompile(b *testing.B) {
 	dev := testDevice(b)
 	sources, err := tools.Sources(driver.H200(), benchConfig)

@@ -23,7 +23,7 @@ import (
 // filled is a cache directory that a first start has filled.
 type filled struct {
 	dir     string
-	kernels int // of a layer
+	kernels int // the number of the layer's kernels
 	want    trial.Results
 }
 
@@ -40,7 +40,7 @@ func fill(t testing.TB) filled {
 	return filled{dir, kernels, forwardOn(t, dev, s.layer)}
 }
 
-// copyTo gives a test a directory of its own to damage.
+// copyTo returns a copy of the directory that a test may damage.
 func (f filled) copyTo(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -49,7 +49,7 @@ func (f filled) copyTo(t testing.TB) string {
 	return dir
 }
 
-// entry finds a kernel's entry by the label.
+// entry finds a kernel's entry by its label.
 func entry(t testing.TB, dir, kernel string) cache.Info {
 	t.Helper()
 	list, err := cache.Open(cache.Options{Dir: dir}).List(context.Background())
@@ -82,7 +82,7 @@ func TestSecondStartCompilesNothing(t *testing.T) {
 	}
 	assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
 
-	// A second layer of the same process touches neither cache nor device.
+	// A second layer of the same process uses neither cache nor device.
 	dev.ResetCounts()
 	again, err := moe.New(context.Background(), dev, smallConfig, moe.WithoutCache(), moe.WithoutBackward(), moe.WithoutDecode())
 	require.NoError(t, err)
@@ -93,7 +93,8 @@ func TestSecondStartCompilesNothing(t *testing.T) {
 	assert.Equal(t, f.want, forwardOn(t, dev, again))
 }
 
-// The environment variable places the cache of a New without options.
+// TestDefaultCache checks that SONICMOE_CACHE names the cache of a New without
+// options.
 func TestDefaultCache(t *testing.T) {
 	f := fill(t)
 	t.Setenv(cache.EnvDir, f.dir)
@@ -104,7 +105,8 @@ func TestDefaultCache(t *testing.T) {
 	assert.Empty(t, w.said)
 }
 
-// Layers that start at the same moment share the work.
+// TestManyStartsAtOnce checks that layers that start at the same time share the
+// work.
 func TestManyStartsAtOnce(t *testing.T) {
 	f := fill(t)
 	dev := newCounted(t)
@@ -123,7 +125,7 @@ func TestManyStartsAtOnce(t *testing.T) {
 	assert.EqualValues(t, f.kernels, dev.Count(faulty.Load))
 }
 
-// damage is a way to spoil the file of an entry.
+// damage is a way to damage the file of an entry.
 type damage struct {
 	name  string
 	spoil func(t testing.TB, path string, whole []byte)
@@ -135,7 +137,7 @@ func rewrite(f func(whole []byte) []byte) func(testing.TB, string, []byte) {
 	}
 }
 
-// fileDamages are damages of the file of "down" among those of other kernels.
+// fileDamages lists damages of the file of "down" among those of other kernels.
 func fileDamages(size int) []damage {
 	all := []damage{
 		{"empty", rewrite(func([]byte) []byte { return nil })},
@@ -165,8 +167,8 @@ func fileDamages(size int) []damage {
 	return all
 }
 
-// A damaged file costs one compilation of its kernel and one warning, and the
-// next start finds the cache whole.
+// TestDamagedFiles checks that a damaged file costs one compilation and one
+// warning, and that the next start finds a complete cache.
 func TestDamagedFiles(t *testing.T) {
 	f := fill(t)
 	size := int(entry(t, f.dir, "down").Bytes)
@@ -180,15 +182,16 @@ func TestDamagedFiles(t *testing.T) {
 
 			recompiled := []string{"down"}
 			if d.name == "of another key" {
-				recompiled = append(recompiled, "count") // its own file is gone
+				recompiled = append(recompiled, "count") // its file was moved to the place of "down"
 			}
 			f.checkRepair(t, dev, dir, recompiled, 1)
 		})
 	}
 }
 
-// checkRepair starts twice: the first compiles the named kernels and warns so
-// often, the second nothing. Results are those of the undamaged cache.
+// checkRepair starts twice: the first start compiles the named kernels and gives
+// one warning for each damage, the second compiles nothing. The results are those
+// of the undamaged cache.
 func (f filled) checkRepair(t *testing.T, dev *faulty.Device, dir string, recompiled []string, warned int) {
 	t.Helper()
 	s := start(t, dev, cache.Options{Dir: dir})
@@ -210,8 +213,9 @@ func (f filled) checkRepair(t *testing.T, dev *faulty.Device, dir string, recomp
 	assert.Empty(t, s.warnings)
 }
 
-// An entry may be sound and its machine code wrong all the same: made by a
-// broken assembler, or put there by hand. That costs no more than damage.
+// TestRefusedMachineCode checks an entry that is intact but has unusable machine
+// code, from a broken assembler or written by hand. It costs no more than a damaged
+// file.
 func TestRefusedMachineCode(t *testing.T) {
 	f := fill(t)
 	for _, test := range []struct {
@@ -243,7 +247,8 @@ func TestRefusedMachineCode(t *testing.T) {
 	}
 }
 
-// Without a directory to write every start compiles, and says so once.
+// TestUnwritableDirectory checks that without a writable directory every start
+// compiles, with one warning.
 func TestUnwritableDirectory(t *testing.T) {
 	f := fill(t)
 	for _, test := range []struct {
@@ -271,7 +276,8 @@ func TestUnwritableDirectory(t *testing.T) {
 	}
 }
 
-// A directory that goes away while the program runs is no more than that.
+// TestDirectoryReplacedByFile checks that a directory that disappears during the
+// program costs no more than that.
 func TestDirectoryReplacedByFile(t *testing.T) {
 	f := fill(t)
 	dev, w := newCounted(t), &warnings{}

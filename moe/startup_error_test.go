@@ -65,7 +65,7 @@ func TestNewRefusesDevice(t *testing.T) {
 	jit.Forget(closed)
 }
 
-// otherDevice is of another compute capability.
+// otherDevice is a device with another compute capability.
 type otherDevice struct {
 	*faulty.Device
 	capability [2]int
@@ -77,12 +77,13 @@ func (d otherDevice) Target() driver.Target {
 	return t
 }
 
-// brokenDevice has met its end.
+// brokenDevice is a device that has broken.
 type brokenDevice struct{ *faulty.Device }
 
 func (brokenDevice) Err() error { return &driver.Error{Op: "launch", Kind: driver.ErrBroken} }
 
-// A broken device is refused even when everything is loaded.
+// TestNewRefusesBrokenDevice checks that New refuses a broken device even if all
+// kernels are loaded.
 func TestNewRefusesBrokenDevice(t *testing.T) {
 	dev := brokenDevice{newCounted(t)}
 	_, err := moe.New(context.Background(), dev, smallConfig, moe.WithoutCache())
@@ -98,7 +99,7 @@ func TestNewContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Zero(t, dev.Count(faulty.Any), "nothing is started")
 
-	// Cancelled on the way: New returns while the device is still compiling.
+	// Cancelled during compilation: New returns while the device still compiles.
 	ctx, cancel = context.WithCancel(context.Background())
 	release := make(chan bool)
 	dev.Before(func(op faulty.Op) error {
@@ -119,8 +120,9 @@ func TestNewContext(t *testing.T) {
 
 var errInjected = errors.New("injected")
 
-// Whichever step fails, New says so, leaves nothing on the device and in the
-// cache that spoils a later start, and a later New works.
+// TestEveryStepFails lets each step of New fail in turn. New must report it, leave
+// nothing on the device and nothing harmful in the cache, and a later New must
+// work.
 func TestEveryStepFails(t *testing.T) {
 	f := fill(t)
 	dev := newCounted(t)
@@ -131,7 +133,7 @@ func TestEveryStepFails(t *testing.T) {
 	require.NoError(t, err)
 	stride := int64(1)
 	if testing.Short() {
-		stride = 4 // a kernel takes three steps, so that each kind comes
+		stride = 4 // each kernel takes three steps, so every kind of step occurs
 	}
 	for n := int64(1); n <= steps; n += stride {
 		jit.Forget(dev)
@@ -151,14 +153,15 @@ func TestEveryStepFails(t *testing.T) {
 		assert.LessOrEqual(t, dev.Count(faulty.Compile), int64(1), "only what failed is done again")
 		s := start(t, dev, cache.Options{Dir: c.Dir()})
 		assert.Zero(t, s.compiled)
-		if n%7 == 2 { // the rest would tell the same for its time
+		if n%7 == 2 { // a sample of the steps is enough
 			assert.Equal(t, f.want, forwardOn(t, dev, l))
 			assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
 		}
 	}
 }
 
-// From a full cache a failing step costs one compilation, never the start.
+// TestEveryStepFailsFromTheCache checks that with a full cache a failing step costs
+// one compilation, and New succeeds.
 func TestEveryStepFailsFromTheCache(t *testing.T) {
 	f := fill(t)
 	dev := newCounted(t)

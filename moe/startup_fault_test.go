@@ -18,8 +18,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// Whatever the user may not do in a cache's directory costs compilations and
-// one warning.
+// TestStartWithoutPermission checks that any missing permission in a cache's
+// directory costs compilations and one warning.
 func TestStartWithoutPermission(t *testing.T) {
 	if !cachetest.AsUser(t) {
 		return
@@ -75,8 +75,8 @@ func TestStartWithoutPermission(t *testing.T) {
 	})
 }
 
-// A start on a full disk is right and says so once; the next one with space is
-// clean.
+// TestStartOnAFullDisk checks that a start on a full disk succeeds with one
+// warning, and that the next start with space has none.
 func TestStartOnAFullDisk(t *testing.T) {
 	disk, inside := cachetest.OnDisk(t, 96<<10)
 	if !inside {
@@ -84,7 +84,7 @@ func TestStartOnAFullDisk(t *testing.T) {
 	}
 	f := fill(t)
 	dir := filepath.Join(disk, "cache")
-	for range 2 { // the second finds what fitted
+	for range 2 { // the second start finds the entries that were stored
 		dev := newCounted(t)
 		s := start(t, dev, cache.Options{Dir: dir})
 		assert.Positive(t, s.compiled)
@@ -101,7 +101,8 @@ func TestStartOnAFullDisk(t *testing.T) {
 	assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
 }
 
-// A disk that becomes read-only serves what it has.
+// TestStartOnAReadOnlyDisk checks that the entries of a disk that becomes read-only
+// are still used.
 func TestStartOnAReadOnlyDisk(t *testing.T) {
 	disk, inside := cachetest.OnDisk(t, 4<<20)
 	if !inside {
@@ -124,8 +125,8 @@ func TestStartOnAReadOnlyDisk(t *testing.T) {
 	assert.Zero(t, start(t, dev, cache.Options{Dir: dir}).compiled)
 }
 
-// One flipped bit anywhere in an entry is one compilation; sampled over the
-// whole file.
+// TestBitFlips checks that one flipped bit in an entry costs one compilation, for
+// bits sampled over the whole file.
 func TestBitFlips(t *testing.T) {
 	f := fill(t)
 	dir := f.copyTo(t)
@@ -150,9 +151,9 @@ func TestBitFlips(t *testing.T) {
 	}
 }
 
-// A device without memory for modules is an error that says so: compiling again
-// what the cache has would not help, and spoils nothing. With memory again the
-// next start is a warm one.
+// TestStartWithoutDeviceMemory checks that a device without memory for modules
+// gives an error that says so. The kernels are not compiled again, which would not
+// help, and the cache stays valid: with memory, the next start compiles nothing.
 func TestStartWithoutDeviceMemory(t *testing.T) {
 	f := fill(t)
 	for name, kind := range map[string]error{"out of memory": driver.ErrOutOfMemory, "broken": driver.ErrBroken} {

@@ -20,15 +20,15 @@ import (
 	"sonicmoe/moe"
 )
 
-// What a start may take on an H200.
+// Bounds of a start on an H200.
 const (
 	coldStart = time.Second
 	warmStart = 30 * time.Millisecond
 )
 
-// TestStartOnGPU starts a layer from an empty cache and then from a full one,
-// and counts what the driver was asked for. Set CUDA_CACHE_DISABLE=1, or the
-// driver's own cache shortens the first start.
+// TestStartOnGPU starts a layer from an empty cache and then from a full one, and
+// counts the calls of the driver. Set CUDA_CACHE_DISABLE=1, or the driver's own
+// cache shortens the first start.
 func TestStartOnGPU(t *testing.T) {
 	if os.Getenv("SONICMOE_DEVICE") != "cuda" {
 		t.Skip("SONICMOE_DEVICE is not cuda: the times are of a GPU's driver")

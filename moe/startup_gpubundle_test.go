@@ -23,12 +23,12 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// envBundle names a bundle that was made on another machine with
-// "warmup fill -row '7B n=256' -export FILE".
+// envBundle names a bundle that was made on another machine with "warmup fill -row
+// '7B n=256' -export FILE".
 const envBundle = "SONICMOE_BUNDLE"
 
-// TestBundleOnGPU starts a layer from a bundle that ptxas filled, without and
-// with a directory of its own, and counts what the driver was asked for.
+// TestBundleOnGPU starts a layer from a bundle that ptxas filled, without and with
+// a directory of its own, and counts the calls of the driver.
 func TestBundleOnGPU(t *testing.T) {
 	if os.Getenv("SONICMOE_DEVICE") != "cuda" {
 		t.Skip("SONICMOE_DEVICE is not cuda: the emulated device does not load machine code of ptxas")
@@ -79,7 +79,7 @@ func TestBundleOnGPU(t *testing.T) {
 	}
 }
 
-// makeBundle fills a cache by the ptxas of this machine.
+// makeBundle fills a cache with this machine's ptxas.
 func makeBundle(t *testing.T, c moe.Config) string {
 	t.Helper()
 	ctx := context.Background()

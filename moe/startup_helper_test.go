@@ -17,10 +17,11 @@ import (
 	"sonicmoe/moe"
 )
 
-// smallConfig is a layer that starts and runs in milliseconds when emulated.
+// smallConfig is a layer that starts and runs in milliseconds on the emulated
+// device.
 var smallConfig = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}
 
-// newCounted is an emulated device of its own that counts steps.
+// newCounted returns a new emulated device that counts steps.
 func newCounted(t testing.TB) *faulty.Device {
 	t.Helper()
 	dev, err := emulated.New(emulated.Options{})
@@ -54,15 +55,15 @@ func (w *warnings) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// started is what a start came to.
+// started is the result of a start.
 type started struct {
 	layer    *moe.Layer
 	compiled int
 	warnings []string
 }
 
-// start makes a layer as a new process would: nothing is loaded, the cache is
-// opened anew.
+// start creates a layer as a new process would: nothing is loaded, and the cache is
+// opened again.
 func start(t testing.TB, dev *faulty.Device, o cache.Options) started {
 	t.Helper()
 	w := &warnings{}
@@ -70,8 +71,8 @@ func start(t testing.TB, dev *faulty.Device, o cache.Options) started {
 	return startWith(t, dev, w, moe.WithCache(cache.Open(o)))
 }
 
-// startWith makes the layer without the kernels of backward and of few tokens,
-// which load as all do.
+// startWith creates the layer without the kernels of backward and of small batches,
+// which load like all others.
 func startWith(t testing.TB, dev *faulty.Device, w *warnings, opts ...moe.Option) started {
 	t.Helper()
 	jit.Forget(dev)
@@ -81,7 +82,7 @@ func startWith(t testing.TB, dev *faulty.Device, w *warnings, opts ...moe.Option
 	return started{l, int(dev.Count(faulty.Compile)), w.said}
 }
 
-// forwardOn is a training pass of the layer over the same random tensors.
+// forwardOn runs a training pass of the layer, always over the same random tensors.
 func forwardOn(t testing.TB, dev *faulty.Device, l *moe.Layer) trial.Results {
 	t.Helper()
 	tr, err := trial.New(dev, l, 16, 1, 6)

@@ -21,14 +21,15 @@ import (
 	"sonicmoe/moe"
 )
 
-// envStart is the cache directory of a process that TestStartAsChild is.
+// envStart is the cache directory of a process that runs TestStartAsChild.
 const envStart = "MOE_TEST_CACHE"
 
-// compileTime is what a compilation takes in a child, as a driver's would.
+// compileTime is the time of a compilation in a child process, similar to a
+// driver's.
 const compileTime = 20 * time.Millisecond
 
-// TestStartAsChild is another process that starts a layer: when its input
-// closes it starts, and says how that went.
+// TestStartAsChild is the body of a child process. When its input closes, it starts
+// a layer and reports the result.
 func TestStartAsChild(t *testing.T) {
 	dir := os.Getenv(envStart)
 	if dir == "" {
@@ -76,8 +77,9 @@ func newChild(t *testing.T, dir string) *child {
 	return c
 }
 
-// Sixteen processes (six with -short) that start at once on one empty cache end with one sound
-// entry a key, nearly no double compilations, and no error.
+// TestSixteenProcesses checks that sixteen processes (six with -short) that start
+// at once on one empty cache leave one valid entry for each key, with hardly any
+// double compilation and no error.
 func TestSixteenProcesses(t *testing.T) {
 	f, dir := fill(t), t.TempDir()
 	processes := 16
@@ -107,7 +109,7 @@ func TestSixteenProcesses(t *testing.T) {
 	checkClean(t, f, dir)
 }
 
-// checkClean fails unless a cache holds one sound entry for each kernel, and a
+// checkClean fails unless a cache holds one valid entry for each kernel, and a
 // start from it compiles nothing.
 func checkClean(t *testing.T, f filled, dir string) {
 	t.Helper()
@@ -123,18 +125,18 @@ func checkClean(t *testing.T, f filled, dir string) {
 	assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
 }
 
-// A start that is killed at any moment leaves whole entries or none; the next
-// one does the rest.
+// TestKilledStarts checks that a start that is killed at any time leaves whole
+// entries or none, and that the next start completes the cache.
 func TestKilledStarts(t *testing.T) {
 	f := fill(t)
 	for i := range 10 {
 		dir := t.TempDir()
 		c := newChild(t, dir)
 		require.NoError(t, c.in.Close())
-		// A start takes a process's start and a compilation or so.
+		// A start takes about the start of a process and one compilation.
 		time.Sleep(time.Duration(i) * compileTime / 2)
 		require.NoError(t, c.cmd.Process.Kill())
-		_ = c.cmd.Wait() // killed, or done before
+		_ = c.cmd.Wait() // killed, or finished before
 		dev := newCounted(t)
 		s := start(t, dev, cache.Options{Dir: dir})
 		assert.LessOrEqual(t, s.compiled, f.kernels)

@@ -22,17 +22,19 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// assembler stands for a ptxas on another machine.
+// assembler replaces ptxas on another machine.
 type assembler struct{ *faulty.Device }
 
 func (assembler) Producer() string { return "ptxas 13.0.88" }
 
-// carried is a device that takes that assembler's code, as driver/cuda does.
+// carried is a device that accepts the code of that assembler, as driver/cuda
+// accepts ptxas's.
 type carried struct{ *faulty.Device }
 
 func (carried) Accepts(producer string) bool { return producer == assembler{}.Producer() }
 
-// A bundle made without a device starts a layer with zero compilations.
+// TestStartFromABundleMadeElsewhere checks that a layer starts without compilations
+// from a bundle that was made without a device.
 func TestStartFromABundleMadeElsewhere(t *testing.T) {
 	ctx := context.Background()
 	f := fill(t)
@@ -76,8 +78,9 @@ func TestStartFromABundleMadeElsewhere(t *testing.T) {
 	}
 }
 
-// Machine code in a read-only bundle that the device refuses is passed over:
-// one compilation a start, for there is nowhere to keep it.
+// TestStartFromARefusedBundle checks that machine code in a read-only bundle that
+// the device refuses is ignored: each start compiles the kernel, because the result
+// cannot be stored.
 func TestStartFromARefusedBundle(t *testing.T) {
 	ctx := context.Background()
 	f := fill(t)
@@ -105,7 +108,8 @@ func TestStartFromARefusedBundle(t *testing.T) {
 	assert.Empty(t, s.warnings)
 }
 
-// Every kernel of a layer assembles as an image that an entry may hold.
+// TestWarmWithPtxas checks that every kernel of a layer assembles to an image that
+// an entry can hold.
 func TestWarmWithPtxas(t *testing.T) {
 	ctx := context.Background()
 	by, err := jit.Ptxas(ctx, "sm_90a")
@@ -146,8 +150,8 @@ func TestSourcesRefuse(t *testing.T) {
 	require.ErrorAs(t, err, &arg)
 }
 
-// A cache for a GPU that is not here: the PTX of every kernel, and machine code
-// where ptxas is installed.
+// Fill a cache for a GPU of another machine: the PTX of every kernel, and machine
+// code if ptxas is installed.
 func Example_sources() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "warm")
@@ -162,7 +166,7 @@ func Example_sources() {
 		return
 	}
 	c := cache.Open(cache.Options{Dir: dir})
-	var o jit.WarmOptions // PTX only; by, err := jit.Ptxas(ctx, "sm_90a") gives o.By
+	var o jit.WarmOptions // PTX only; with by, err := jit.Ptxas(ctx, "sm_90a") set o.By
 	o.Progress = func(w jit.Warmed) { fmt.Println(w.Label) }
 	o.Parallel = 1
 	if err := jit.Warm(ctx, c, driver.H200().Arch, sources[:2], o); err != nil {

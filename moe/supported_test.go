@@ -10,12 +10,13 @@ import (
 	"sonicmoe/moe"
 )
 
-// What no kernel computes is refused by name, and the layers of today are not.
+// TestCheckRefusesWhatKernelsLack checks that combinations that no kernel computes
+// are refused by name, and that supported layers are accepted.
 func TestCheckRefusesWhatKernelsLack(t *testing.T) {
 	good := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 32, TopK: 16}
 	tests := []struct {
 		change func(*moe.Config)
-		want   string // "" = accepted
+		want   string // "" means accepted
 	}{
 		{func(c *moe.Config) {}, ""},
 		{func(c *moe.Config) { c.GateUp, c.Logits = moe.Interleaved, moe.LogitsF32 }, ""},

@@ -16,7 +16,7 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// fp16 is a layer in fp16, typed one in either type.
+// fp16 returns the layer in fp16, typed in either type.
 func fp16(c moe.Config) moe.Config { return typed(moe.F16, c) }
 
 func typed(t moe.Type, c moe.Config) moe.Config {
@@ -26,7 +26,7 @@ func typed(t moe.Type, c moe.Config) moe.Config {
 	return c
 }
 
-// bitsOf rounds a number to a type, numberOf is the number of bits.
+// bitsOf rounds a number to a type; numberOf is its inverse.
 func bitsOf(t moe.Type, x float64) uint16 {
 	if t == moe.F16 {
 		return num.Float64ToF16(x)
@@ -41,9 +41,9 @@ func numberOf(t moe.Type, bits uint16) float64 {
 	return num.BF16ToFloat64(bits)
 }
 
-// checkPasses runs a layer forward and backward and holds all that it writes
-// against float64, in bounds of its type; fewer tokens, and one, must have the
-// bits of these.
+// checkPasses runs a layer forward and backward and compares all outputs with
+// float64, with the bounds of its type. Passes over the first tokens, and over one
+// token, must have the same bits.
 func checkPasses(t *testing.T, c moe.Config, tokens int, weights moe.Type) {
 	t.Helper()
 	const fewer = 9
@@ -67,7 +67,7 @@ func checkPasses(t *testing.T, c moe.Config, tokens int, weights moe.Type) {
 	}
 }
 
-// combinations are layers of every activation, with biases and without, in every
+// combinations lists layers of every activation, with and without biases, in every
 // layout of weights, of both types.
 func combinations() (list []moe.Config) {
 	for activation := moe.SwiGLU; activation <= moe.GELUErf; activation++ {
@@ -89,8 +89,8 @@ func combinations() (list []moe.Config) {
 	return list
 }
 
-// sampled are so many combinations, spread over all: biases and types, which are
-// neighbours in the list, take turns.
+// sampled returns count combinations, spread over all. Neighbours in the list
+// differ in biases and type, so both alternate.
 func sampled(list []moe.Config, count int) (part []moe.Config) {
 	for i := range count {
 		part = append(part, list[i*(len(list)/count)+i%4])
@@ -98,8 +98,8 @@ func sampled(list []moe.Config, count int) (part []moe.Config) {
 	return part
 }
 
-// 20 of the combinations, with -short 4, on a GPU 40; SONICMOE_LONG has all of them
-// on the emulated device.
+// TestCombinations checks 20 of the combinations, with -short 4, on a GPU 40; long
+// runs check all of them on the emulated device.
 func TestCombinations(t *testing.T) {
 	list := combinations()
 	require.Len(t, list, 160)
@@ -117,8 +117,9 @@ func TestCombinations(t *testing.T) {
 	}
 }
 
-// fp16Layers touch what has code of its own: the router's epilogue and Select,
-// lists, rounding, shared experts, both orders of weights, FP32 router weights.
+// fp16Layers cover everything with code of its own for fp16: the router's epilogue
+// and FromLogits, lists, rounding, shared experts, both orders of weights, FP32
+// router weights.
 var fp16Layers = []moe.Config{
 	{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 3},
 	{Hidden: 128, Intermediate: 64, NumExperts: 40, TopK: 5, Score: moe.Sigmoid, Renormalize: moe.RenormSum, SharedExperts: 2, SharedGate: true},
@@ -129,19 +130,19 @@ var fp16Layers = []moe.Config{
 	{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 8, Activation: moe.ReLU2, Score: moe.SoftmaxAll, ExpertScale: true, Logits: moe.LogitsF32},
 }
 
-// Layers in fp16, forward and backward.
+// TestFP16 checks layers in fp16, forward and backward.
 func TestFP16(t *testing.T) {
 	for i, c := range fp16Layers {
 		if testing.Short() && i != 4 {
-			continue // TestCombinations has fp16 too
+			continue // TestCombinations covers fp16 too
 		}
 		weights := []moe.Type{moe.F16, moe.F32}[i%2]
 		t.Run(fmt.Sprintf("%v %v", c, weights), func(t *testing.T) { checkPasses(t, fp16(c), 70, weights) })
 	}
 }
 
-// What fp16 can't hold is infinite, with its sign, in rows that are and nowhere
-// else, as in PyTorch; bf16 holds it.
+// TestOverflow checks that values beyond fp16 become infinite, with their sign, in
+// exactly the rows where PyTorch's do; bf16 holds them.
 func TestOverflow(t *testing.T) {
 	for _, tt := range []struct {
 		element moe.Type
@@ -151,7 +152,7 @@ func TestOverflow(t *testing.T) {
 		const tokens = 3
 		s := c.Shapes(tokens)
 		full := func(n int64, x float64) []uint16 { return slices.Repeat([]uint16{bitsOf(tt.element, x)}, int(n)) }
-		// Tokens are 8, 8 and 2^-6; W2's rows 1 and -1 by turns.
+		// Tokens are 8, 8 and 2^-6; rows of W2 alternate between 1 and -1.
 		x, w2 := full(s.X.Elements(), 8), full(s.W2.Elements(), 1)
 		copy(x[2*c.Hidden:], full(int64(c.Hidden), 0x1p-6))
 		for i := range w2 {
@@ -176,8 +177,8 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// db2 multiplies scores that are rounded to the layer's type: fp16 holds none below
-// 2^-25, nor above 65504, whatever dO is.
+// TestScoresOfDB2 checks that db2 multiplies scores rounded to the layer's type:
+// fp16 has no scores below 2^-25 or above 65504, whatever dO is.
 func TestScoresOfDB2(t *testing.T) {
 	scores := []float32{0x1p-26, 0.5, 0x1p17}
 	for element, rounded := range map[moe.Type][]float64{moe.F16: {0, 0.5, math.Inf(1)}, moe.BF16: {0x1p-26, 0.5, 0x1p17}} {

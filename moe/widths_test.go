@@ -15,12 +15,12 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// widths end within tiles of 64, within blocks of 8 tokens or experts' rows, or
-// are less than any.
+// widths end inside tiles of 64, inside blocks of 8 tokens or rows, or are smaller
+// than a block.
 var widths = [][2]int{{144, 80}, {208, 48}, {80, 32}, {16, 112}, {336, 176}, {272, 240}, {32, 32}}
 
-// uneven are layers with code of their own for what lies past a width: biases,
-// layouts, shared experts behind a gate, FP32 routers, scores on the input, lists.
+// uneven are layers with code of their own for the end of a width: biases, layouts,
+// shared experts with a gate, FP32 routers, scores on the input, lists.
 var uneven = []moe.Config{
 	{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 2},
 	{Hidden: 208, Intermediate: 48, NumExperts: 5, TopK: 2, GateUp: moe.Interleaved, Bias: true, SharedExperts: 3, SharedGate: true},
@@ -33,9 +33,9 @@ var uneven = []moe.Config{
 	{Hidden: 128, Intermediate: 16, NumExperts: 4, TopK: 2, GateUp: moe.Apart},
 }
 
-// Layers of widths that are no multiples of 64, forward and backward, on the
-// emulated device, with -short 2 of them; with SONICMOE_LONG 10 combinations more,
-// on a GPU 40.
+// TestWidths checks layers whose widths are not multiples of 64, forward and
+// backward, on the emulated device; with -short 2 of them, in long runs 10
+// combinations more, on a GPU 40.
 func TestWidths(t *testing.T) {
 	list := uneven
 	switch combined := combinations(); {
@@ -55,8 +55,8 @@ func TestWidths(t *testing.T) {
 	}
 }
 
-// When asynchronous work completes and how warps interleave does not show in them,
-// and nothing races.
+// TestWidthsTimings checks that their bits do not depend on when asynchronous work
+// completes or how warps interleave, and that nothing races.
 func TestWidthsTimings(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -90,8 +90,9 @@ func TestWidthsTimings(t *testing.T) {
 	}
 }
 
-// What lies past a width is 0 and no more: infinities of a row stay what they are,
-// its numbers' signs, where 0 times them would be NaN.
+// TestWidthsInfinities checks that the padding after a width is 0 and has no
+// effect: infinities of a row keep their place and sign, where a product with 0
+// would give NaN.
 func TestWidthsInfinities(t *testing.T) {
 	c := moe.Config{Hidden: 144, Intermediate: 80, NumExperts: 2, TopK: 1, Activation: moe.ReLU, Score: moe.Sigmoid}
 	const tokens = 3
@@ -101,7 +102,7 @@ func TestWidthsInfinities(t *testing.T) {
 	copy(x[c.Hidden:], full(int64(c.Hidden), math.Inf(1)))
 	for i := range w2 {
 		if i/c.Intermediate%2 == 1 {
-			w2[i] |= 0x8000 // the outputs' signs take turns
+			w2[i] |= 0x8000 // the signs of the outputs alternate
 		}
 	}
 	for _, few := range []int{0, tokens} {

@@ -16,14 +16,14 @@ import (
 // Function is an activation of gate and up. Without a gate, its only argument is gate.
 type Function struct {
 	Gated bool
-	// Value is the activation.
+	// Value computes the activation.
 	Value func(gate, up ptx.F32) ptx.F32
-	// Gradient returns the activation again, and grad times its derivatives by gate and
-	// by up.
+	// Gradient computes the activation again, and grad times its derivatives by
+	// gate and by up.
 	Gradient func(gate, up, grad ptx.F32) (value, dGate, dUp ptx.F32)
 }
 
-// Of is the activation of a layer's experts.
+// Of returns the activation of a layer's experts.
 func Of(c spec.Config) Function {
 	switch c.Activation {
 	case spec.SwiGLU:
@@ -59,7 +59,7 @@ type curve struct {
 	slope func(x ptx.F32) (value, slope ptx.F32)
 }
 
-// glu is f(gate)·up.
+// glu returns the activation f(gate)·up.
 func glu(f curve) Function {
 	return Function{
 		Gated: true,
@@ -71,8 +71,8 @@ func glu(f curve) Function {
 	}
 }
 
-// clampedGLU is f(min(gate, limit)) · (clamp(up, -limit, limit) + offset). The derivative
-// of a clamp is 1 at its limits, as in PyTorch.
+// clampedGLU returns the activation f(min(gate, limit)) · (clamp(up, -limit, limit)
+// + offset). The derivative of a clamp is 1 at its limits, as in PyTorch.
 func clampedGLU(f curve, limit, offset float64) Function {
 	most, least, zero := ptx.Float(limit), ptx.Float(-limit), ptx.Float(0)
 	clamp := func(gate, up ptx.F32) (ptx.F32, ptx.F32) {
@@ -100,7 +100,7 @@ func clampedGLU(f curve, limit, offset float64) Function {
 // nan makes the result of a minimum or maximum NaN if an operand is NaN.
 const nan = ".NaN"
 
-// alone is f(gate).
+// alone returns the activation f(gate), for experts without a gate.
 func alone(f curve) Function {
 	return Function{
 		Value: func(x, _ ptx.F32) ptx.F32 { return f.value(x) },
@@ -111,7 +111,7 @@ func alone(f curve) Function {
 	}
 }
 
-// silu is x·sigmoid(alpha·x).
+// silu returns the curve x·sigmoid(alpha·x).
 func silu(alpha float64) curve {
 	return curve{
 		value: func(x ptx.F32) ptx.F32 { return x.Mul(sigmoid(x, alpha)) },

@@ -25,14 +25,14 @@ func device(t *testing.T) driver.Device {
 	return dev
 }
 
-// configs are the activations, with their constants.
+// configs has every activation, some with several constants.
 var configs = []spec.Config{
 	{Activation: spec.SwiGLU}, {Activation: spec.SwiGLU, Limit: 3.5}, {Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 5},
 	{Activation: spec.GeGLUTanh}, {Activation: spec.GeGLUErf}, {Activation: spec.ReGLU},
 	{Activation: spec.ReLU}, {Activation: spec.ReLU2}, {Activation: spec.SiLU}, {Activation: spec.GELUTanh}, {Activation: spec.GELUErf},
 }
 
-// exact is what a layer's activation is, in float64.
+// exact returns a layer's activation in float64.
 func exact(c spec.Config, g, u float64) float64 {
 	silu := func(x, alpha float64) float64 { return x / (1 + math.Exp(-alpha*x)) }
 	gelu := func(x float64) float64 { return x * math.Erfc(-x/math.Sqrt2) / 2 }
@@ -66,8 +66,8 @@ func exact(c spec.Config, g, u float64) float64 {
 	return gelu(g)
 }
 
-// Values match the definition to a few units of FP32, tails included, and derivatives match
-// the values.
+// TestActivations checks that values match the definition to a few units of FP32,
+// tails included, and that derivatives match the values.
 func TestActivations(t *testing.T) {
 	dev := device(t)
 	for _, c := range configs {
@@ -84,7 +84,7 @@ func TestActivations(t *testing.T) {
 				want := exact(c, float64(p.Gate), float64(p.Up))
 				slack := 4e-6 * math.Abs(want)
 				if p.Gate < -4 && (c.Activation == spec.GeGLUTanh || c.Activation == spec.GELUTanh) {
-					slack += 1e-12 // float64's own 1 + tanh
+					slack += 1e-12 // 1 + tanh cancels in float64 too
 				}
 				require.InDelta(t, want, float64(p.Value), slack+1e-20, "gate %g, up %g", p.Gate, p.Up)
 			}
@@ -92,8 +92,8 @@ func TestActivations(t *testing.T) {
 	}
 }
 
-// The gradient that comes in is a factor, and at the corners the derivatives
-// are PyTorch's.
+// TestCorners checks that grad is a factor of the derivatives, and that the
+// derivatives at corners are PyTorch's.
 func TestCorners(t *testing.T) {
 	dev := device(t)
 	for _, w := range []struct {
@@ -119,7 +119,7 @@ func TestCorners(t *testing.T) {
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 
-// NaN comes out as NaN, whatever is clamped.
+// TestNaN checks that a NaN argument gives NaN, also in clamped activations.
 func TestNaN(t *testing.T) {
 	dev, nan := device(t), float32(math.NaN())
 	for _, c := range configs {
@@ -130,7 +130,8 @@ func TestNaN(t *testing.T) {
 	}
 }
 
-// A wrong derivative is found, and a value that differs in its last bit.
+// TestVerifySees checks that Verify finds a wrong derivative, and a value that
+// differs in its last bit.
 func TestVerifySees(t *testing.T) {
 	dev, good := device(t), activation.Of(spec.Config{})
 	wrong := good

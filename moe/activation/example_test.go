@@ -9,8 +9,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// A new activation is a value and its derivatives, which a device holds against
-// differences of the value.
+// A new activation is a value and its derivatives. Verify runs both on a device and
+// compares the derivatives with differences of the value.
 func ExampleVerify() {
 	dev, err := emulated.New(emulated.Options{})
 	if err != nil {

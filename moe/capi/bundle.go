@@ -1,6 +1,6 @@
 //go:build cgo
 
-// Bundles of kernels in which layers look for compiled kernels.
+// This file keeps the list of bundles in which layers look for compiled kernels.
 
 package main
 
@@ -18,7 +18,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// bundles are where layers look for kernels after the cache's own places.
+// bundles lists the bundles. Layers look in them after the cache directory.
 var bundles struct {
 	sync.Mutex
 	paths []string
@@ -43,7 +43,7 @@ func sm_add_bundle(path *C.char) C.sm_status {
 	})
 }
 
-// withBundles lets a layer look in them.
+// withBundles returns the option that lets a layer look in the bundles.
 func withBundles() moe.Option {
 	bundles.Lock()
 	defer bundles.Unlock()

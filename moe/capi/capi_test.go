@@ -22,14 +22,14 @@ import (
 	"sonicmoe/moe"
 )
 
-// built is the shared library, made once for all tests.
+// built is the shared library, built once for all tests.
 var built struct {
 	sync.Once
 	folder, file string
 	err          error
 }
 
-// library is the path of the shared library.
+// library returns the path of the shared library.
 func library(t *testing.T) string {
 	t.Helper()
 	outside.CC(t)
@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run compiles a C program with the library and gives what it prints.
+// run compiles a C program with the library, runs it and returns its output.
 func run(t *testing.T, source string, args ...string) string {
 	t.Helper()
 	lib := library(t)
@@ -83,15 +83,15 @@ func run(t *testing.T, source string, args ...string) string {
 	return printed.String()
 }
 
-// The example checks its own numbers.
+// TestExampleInC runs the example, which checks its own results.
 func TestExampleInC(t *testing.T) {
 	out := run(t, filepath.Join("..", "..", "examples", "c", "layer.c"), "emulated")
 	assert.Contains(t, out, "forward: 24 tokens")
 	assert.Contains(t, out, "backward: ")
 }
 
-// Passes that round write lists of whole tiles, by chance, and the program checks
-// what they sum up to.
+// TestRoundingInC runs a program that rounds at random. It checks that lists
+// consist of whole tiles, and that O is the sum over them.
 func TestRoundingInC(t *testing.T) {
 	out := run(t, filepath.Join("testdata", "rounding.c"))
 	assert.Contains(t, out, "seeds: ")
@@ -100,8 +100,8 @@ func TestRoundingInC(t *testing.T) {
 	assert.Contains(t, out, "one list for both: status 1: List.")
 }
 
-// A shared expert's tensors go in and its gradients come out; the program checks
-// both.
+// TestSharedExpertInC runs a program that passes the weights of a shared expert and
+// checks its output and gradients.
 func TestSharedExpertInC(t *testing.T) {
 	out := run(t, filepath.Join("testdata", "shared.c"))
 	assert.Contains(t, out, "without: status 1: SharedW1.Ptr is 0")
@@ -109,7 +109,8 @@ func TestSharedExpertInC(t *testing.T) {
 	assert.Contains(t, out, "backward: ")
 }
 
-// Every wrong use has a status and words, and the process lives on.
+// TestWrongUseInC checks that each wrong use returns a status and a text, and that
+// the process goes on.
 func TestWrongUseInC(t *testing.T) {
 	const ok, invalid = "0", "1"
 	want := []struct{ name, status, words string }{
@@ -180,9 +181,9 @@ func TestWrongUseInC(t *testing.T) {
 	}
 }
 
-// The header's sm_config has package moe's fields by name, in order, so that
-// none is forgotten; those of rounding stand at the end, where older programs
-// have none.
+// TestConfigIsWhole checks that sm_config has every field of package moe's Config,
+// by name and in order. The fields of Rounding are at the end, because older
+// programs do not have them.
 func TestConfigIsWhole(t *testing.T) {
 	text, err := os.ReadFile("sonicmoe.h")
 	require.NoError(t, err)
@@ -204,7 +205,7 @@ func TestConfigIsWhole(t *testing.T) {
 	assert.Equal(t, append(want, added...), got)
 }
 
-// snake is a Go name as C writes it: TopK is top_k, RouterF32 router_f32.
+// snake returns the C name of a Go name: TopK becomes top_k, RouterF32 router_f32.
 func snake(name string) string {
 	var b strings.Builder
 	for i, r := range name {

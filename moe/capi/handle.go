@@ -17,8 +17,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// handles are the open devices and layers. A number is never used twice: use of a
-// closed handle is an error.
+// handles holds the open devices and layers. A number is never used twice, so a
+// closed handle is always an error.
 var handles struct {
 	sync.RWMutex
 	last C.sm_handle
@@ -28,9 +28,9 @@ var handles struct {
 // device is an open device.
 type device struct{ driver.Device }
 
-// layer is a layer with its idle calls, the last used last. A model's layers with the
-// same configuration share one layer. A call keeps the tensor maps of weights, so each
-// set of weights has its own call, up to mostCalls.
+// layer is a layer with its idle calls, the most recently used one last. A model's
+// layers with the same configuration share one layer. A call keeps the tensor maps
+// of weights, so each set of weights has its own call, up to mostCalls.
 type layer struct {
 	*moe.Layer
 	dev   driver.Device
@@ -45,7 +45,7 @@ type idleCall struct {
 	*call
 }
 
-// mostCalls is more than the layers of any model.
+// mostCalls is larger than the number of layers of any model.
 const mostCalls = 256
 
 // call is a call with buffers that are kept between passes, so that a pass does not
@@ -56,11 +56,11 @@ type call struct {
 	backward moe.BackwardArgs
 
 	stream driver.Stream
-	raw    C.uint64_t // handle of stream
+	raw    C.uint64_t // the handle of stream
 
 	shapes    moe.Shapes
 	gradients spec.GradientShapes
-	tokens    C.int64_t // of shapes and gradients
+	tokens    C.int64_t // the number of tokens of shapes and gradients
 }
 
 // on returns the stream of a pass.

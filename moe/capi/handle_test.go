@@ -8,10 +8,11 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// Weights keep their call, from pass to pass and among others; two passes at the
-// same time have two; and there are no more than mostCalls for any number of weights.
+// TestCallsOfWeights checks that each set of weights keeps its call between passes,
+// that two passes at the same time have two calls, and that there are never more
+// than mostCalls calls.
 func TestCallsOfWeights(t *testing.T) {
-	l := &layer{} // whose calls are of none
+	l := &layer{} // the calls of this layer never run
 	first, second := l.borrow(1), l.borrow(1)
 	assert.NotSame(t, first, second)
 	l.giveBack(1, first)

@@ -15,7 +15,7 @@ import (
 	"os"
 )
 
-// main is what runs when the library was built as a program.
+// main runs if the library was built as a program.
 func main() {
 	fmt.Fprintln(os.Stderr, "capi is a library: go build -buildmode=c-shared -o libsonicmoe.so ./moe/capi")
 	os.Exit(2)

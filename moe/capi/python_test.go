@@ -11,7 +11,7 @@ import (
 	"sonicmoe/internal/outside"
 )
 
-// The Python package's own tests, on the emulated device.
+// TestPython runs the Python package's tests on the emulated device.
 func TestPython(t *testing.T) {
 	python := outside.Python(t, "torch", "pytest")
 	lib := library(t)

@@ -1,36 +1,38 @@
 /*
- * sonicmoe.h: the Mixture-of-Experts layer of package sonicmoe/moe for C and
- * whatever calls C.
+ * sonicmoe.h: the Mixture-of-Experts layer of package sonicmoe/moe for C, and for
+ * languages that call C.
  *
  *     go build -buildmode=c-shared -o libsonicmoe.so ./moe/capi
  *
- * Functions give a status and never abort: SM_OK, or what went wrong, whose
- * text sm_error_text tells. All may be called from any thread; two threads may
- * run passes of one layer at the same time, on different workspaces.
+ * Functions return a status and never abort. After any status other than SM_OK,
+ * sm_error_text returns the reason. All functions may be called from any thread.
+ * Two threads may run passes of one layer at the same time, with different
+ * workspaces.
  *
- * Device memory is the caller's, given by address. No pass allocates any, waits
- * for the device or keeps a pointer after it returns, so passes can be captured
- * in a CUDA graph. Tensors are dense, row-major and aligned to 16 bytes; their
- * shapes follow from the layer and the number of tokens, and the library can't
- * check that so many bytes are there. T tokens, d hidden, n intermediate, E
- * experts, K experts a token, R = T*K rows by expert:
+ * The caller allocates device memory and passes its address; 0 means none. A pass
+ * does not allocate device memory, does not wait for the device, and keeps no
+ * pointer after it returns, so a CUDA graph can capture it. Tensors are dense,
+ * row-major and aligned to 16 bytes. Their shapes follow from the layer and the
+ * number of tokens; the library cannot check that the memory is large enough.
+ * With T tokens, d hidden, n intermediate, E experts, K experts a token, and
+ * R = T*K rows, sorted by expert:
  *
  *     x, o, d_o, dx [T, d]   router [E, d]   w1 [E, 2n, d]   w2 [E, d, n]
  *     scores, d_scores [T, K] f32            expert_ids [T, K] i32
  *     logits [T, E] in the layer's format    d_logits [T, E] f32
  *     h [R, 2n]              router_losses [2] f32
- *     w3 [E, n, d], b3 [E, n] with gate and up apart; b1 [E, 2n], b2 [E, d]
+ *     w3 [E, n, d], b3 [E, n] if gate and up are apart; b1 [E, 2n], b2 [E, d]
  *     router_bias, selection_bias, expert_scale and their gradients [E] f32
  *
- * and bf16 where nothing is said, n in place of 2n without a gate; the documentation of package moe says what
- * each means. An address of 0 means none.
+ * Tensors without a type here have the layer's type, bf16 or f16. Without a gate,
+ * 2n is n. The documentation of package moe explains each tensor.
  *
- * Every struct begins with its size: set it to sizeof(the struct). A library
- * that is newer than the program takes what the program lacks as 0, an older
- * one refuses what it would not know, unless it is 0.
+ * Every struct begins with its size: set it to sizeof(the struct). Fields that an
+ * older program does not have count as 0. A library that does not know a field of
+ * a newer program accepts only 0 there.
  *
- * A process can hold one Go runtime that may fork, none that goes on after
- * fork without exec: load the library in the process that uses it.
+ * The library contains a Go runtime. It does not work in the child of a fork
+ * without exec: load the library in the process that uses it.
  */
 #ifndef SONICMOE_H
 #define SONICMOE_H
@@ -41,20 +43,20 @@
 extern "C" {
 #endif
 
-/* A device or a layer; 0 is none. A closed one is an error, never another. */
+/* The handle of a device or a layer; 0 is none. Numbers of closed handles are never used again. */
 typedef uint64_t sm_handle;
 
 typedef enum sm_status {
 	SM_OK = 0,
 	SM_INVALID = 1,       /* an argument is wrong; nothing was queued */
 	SM_NO_DEVICE = 2,     /* no such device can be used */
-	SM_OUT_OF_MEMORY = 3, /* of the device */
-	SM_UNSUPPORTED = 4,   /* beyond this chip, driver or system */
+	SM_OUT_OF_MEMORY = 3, /* the device has too little memory */
+	SM_UNSUPPORTED = 4,   /* this chip, driver or system cannot do it */
 	SM_BROKEN = 5,        /* the device can't be used any more */
 	SM_FAILED = 6         /* anything else */
 } sm_status;
 
-/* Values of sm_config and sm_gradient, as package moe numbers them. */
+/* Values of fields of sm_config and sm_gradient. */
 enum { SM_BF16 = 0, SM_F32 = 1, SM_I32 = 2, SM_F16 = 3 };
 enum { SM_CONCATENATED = 0, SM_INTERLEAVED = 1, SM_APART = 2 };
 enum { SM_OUT_IN = 0, SM_IN_OUT = 1 };
@@ -71,8 +73,8 @@ enum {
 	SM_ROUND_UP = 5, SM_ROUND_DOWN = 6, SM_EXPERT_CHOICE = 7, SM_CAPACITY_DROP = 8
 };
 
-/* What a layer computes: the fields of Config of package moe, in its order. 0
- * in every field after top_k is the layer of Mixtral and Qwen3-MoE. */
+/* The configuration of a layer: the fields of package moe's Config, in the same
+ * order. With 0 in every field after top_k it is the layer of Mixtral and Qwen3-MoE. */
 typedef struct sm_config {
 	uint64_t size;
 	int64_t hidden, intermediate, num_experts, top_k;
@@ -87,39 +89,41 @@ typedef struct sm_config {
 	int64_t shared_experts, shared_gate;
 	int64_t lists;
 	int64_t tokens_hint;
-	/* Not 0: leave the kernels of backward out. */
+	/* Unless 0, the layer has no kernels of backward. */
 	int64_t without_backward;
-	/* Which tokens an expert gets: with 0, SM_NO_ROUNDING, those that chose it. */
+	/* The rule that decides which tokens an expert gets. With SM_NO_ROUNDING it gets
+	 * the tokens that chose it. */
 	int64_t rounding_rule, rounding_tile;
 	double rounding_capacity;
 	int64_t rounding_raw_scores;
 } sm_config;
 
-/* Bytes that the buffers of a pass must have. */
+/* The sizes of the buffers of a pass, in bytes. */
 typedef struct sm_sizes_of {
 	uint64_t size;
-	int64_t workspace;          /* of forward; aligned to 256 bytes */
-	int64_t backward_workspace; /* of backward, enough for forward too */
+	int64_t workspace;          /* of forward; align it to 256 bytes */
+	int64_t backward_workspace; /* of backward; large enough for forward too */
 	int64_t h, o, scores, expert_ids;
-	int64_t rounded_rows;       /* not bytes: the entries of the list that rounding writes */
+	int64_t rounded_rows;       /* the number of entries, not bytes, of the list that rounding writes */
 	int64_t shared_h;
 } sm_sizes_of;
 
-/* A forward pass. sm_experts reads scores and expert_ids, which the others
- * write; ids outside [0, E) are skipped. h is kept for backward and may be 0 for
- * inference, logits are written unless 0; backward needs them of every layer whose
- * scores are not a softmax over the chosen experts, or have an expert_scale.
+/* The buffers of a forward pass.
  *
- * Where a layer has lists, entries above 0 make sm_experts read a list of so many
- * instead, in any order: entry i is expert expert_ids[i] for token
- * token_indices[i], with weight scores[i]; all three are [entries], and R is
- * entries.
+ * sm_experts reads scores and expert_ids; the other passes write them. Ids outside
+ * [0, E) are skipped. h is for backward, and may be 0 for inference. logits are
+ * written unless the address is 0. Backward needs logits if the layer has an
+ * expert_scale, or if its scores are not a softmax over the chosen experts.
  *
- * Where a layer rounds, entries of rounded_rows make sm_forward round, drawing
- * from seed: it writes token_indices, list_expert_ids and list_scores, by expert,
- * then token, and behind them entries without expert, beside scores and
- * expert_ids [T, K]; logits must be there too. Without entries it does not round,
- * as where a model is used. */
+ * If the layer has lists and entries is above 0, sm_experts reads a list in any
+ * order: entry i is expert expert_ids[i] for token token_indices[i], with weight
+ * scores[i]. The three tensors are [entries], and R is entries.
+ *
+ * If the layer rounds and entries is rounded_rows, sm_forward rounds, and draws
+ * random numbers from seed. It needs logits, and writes scores and expert_ids [T, K]
+ * as well as the rounded list: token_indices, list_expert_ids and list_scores,
+ * sorted by expert, then token. The entries at the end of the list have no expert.
+ * With entries 0 it does not round, which is the usual choice for inference. */
 typedef struct sm_forward_pass {
 	uint64_t size;
 	int64_t tokens;
@@ -135,23 +139,23 @@ typedef struct sm_forward_pass {
 	uint64_t list_expert_ids, list_scores;
 	uint64_t seed;
 	uint64_t router_bias, selection_bias, expert_scale;
-	/* Of shared experts: their gate, up (0 without a gate), down and own gate;
-	 * shared_h goes with h. */
+	/* The weights of the shared experts: gate, up (0 if they have no up), down, and
+	 * the gate of their output. shared_h is saved if h is. */
 	uint64_t shared_w1, shared_w3, shared_w2, shared_gate;
 	uint64_t shared_h;
 } sm_forward_pass;
 
-/* A gradient of weights to make: the layer's type or SM_F32, added to what is there
- * where accumulate is not 0. */
+/* The gradient of a weight. type is the layer's type or SM_F32. Unless accumulate is 0,
+ * the gradient is added to the old values. */
 typedef struct sm_gradient {
 	uint64_t address;
 	int32_t type;
 	int32_t accumulate;
 } sm_gradient;
 
-/* A backward pass: what forward was given and gave, the gradient of o, and the
- * gradients that are wanted: 0 is not, and costs nothing. balance and z_loss are
- * coefficients of losses on the logits. */
+/* The buffers of a backward pass: inputs and outputs of forward, the gradient of o,
+ * and the gradients to compute. A gradient with address 0 is not computed and costs
+ * nothing. balance and z_loss are the coefficients of the losses on the logits. */
 typedef struct sm_backward_pass {
 	uint64_t size;
 	int64_t tokens;
@@ -168,7 +172,7 @@ typedef struct sm_backward_pass {
 	uint64_t token_indices;
 	uint64_t w3, b1, b3, b2;
 	sm_gradient d_w3, d_b1, d_b3, d_b2;
-	/* Of a pass that rounded; its d_scores are [entries]. */
+	/* The list of a pass that rounded; d_scores are then [entries]. */
 	uint64_t list_expert_ids, list_scores;
 	uint64_t router_bias, expert_scale;
 	sm_gradient d_router_bias, d_expert_scale;
@@ -182,57 +186,58 @@ typedef struct sm_backward_pass {
 /* The version of this interface: 1. */
 int32_t sm_abi(void);
 
-/* What went wrong in the calling thread's last function that failed, in words;
- * valid until the thread's next one that fails. */
+/* Returns the text of the calling thread's last error. It is valid until the thread's
+ * next error. */
 const char *sm_error_text(void);
 
-/* Opens a device: "cuda:0" is the first GPU, in its primary context, which is
- * PyTorch's and the CUDA runtime's; "emulated" one that needs no hardware and is
- * slow and exact. */
+/* Opens a device. "cuda:0" is the first GPU, in its primary context, which PyTorch and
+ * the CUDA runtime also use. "emulated" needs no hardware; it is exact and slow. */
 sm_status sm_open(const char *name, sm_handle *device);
 
-/* Writes what a published model's config.json, as Hugging Face keeps it, says of its
- * expert layers: experts, router and shared experts, laid out as transformers holds
- * their weights. A model whose layers are not those of a config is an error that says
- * why. */
+/* Writes the configuration of the expert layers of a published model, from the text of
+ * its config.json on Hugging Face. Weights are laid out as in transformers. If no
+ * sm_config describes the model's layers, the error says why. */
 sm_status sm_config_of_model(const char *json, sm_config *config);
 
-/* Makes a layer: emits its kernels and compiles or loads them, from the cache
- * on disk where that has them. It may take seconds. */
+/* Creates a layer: emits its kernels, and loads them from the cache on disk or compiles
+ * them. It may take seconds. */
 sm_status sm_layer_new(sm_handle device, const sm_config *config, sm_handle *layer);
 
-/* Sizes for so many tokens, and for a list of so many entries unless 0: one given
- * to sm_experts, or the rounded_rows that rounding writes. */
+/* Writes the sizes of the buffers for a number of tokens. entries is the number of
+ * entries of the list of sm_experts, rounded_rows for a pass that rounds, or 0. */
 sm_status sm_sizes(sm_handle layer, int64_t tokens, int64_t entries, sm_sizes_of *sizes);
 
-/* Router, experts and their weighted sum; or the router alone; or the experts
- * alone, with scores and ids from anywhere. With K = 1, scores of 1 and ids that
- * don't fall, that is the grouped products on rows that lie by expert already. */
+/* sm_forward queues the router, the experts and their weighted sum. sm_route queues the
+ * router alone, and sm_experts the experts alone, with the caller's scores and ids.
+ * With K = 1, scores of 1 and ascending ids, sm_experts computes grouped products of
+ * rows that are already sorted by expert. */
 sm_status sm_forward(sm_handle layer, const sm_forward_pass *pass);
 sm_status sm_route(sm_handle layer, const sm_forward_pass *pass);
 sm_status sm_experts(sm_handle layer, const sm_forward_pass *pass);
 
-/* Gradients after sm_forward, or after sm_experts: then d_scores are the
- * gradients of the scores, and nothing of the router is looked at. */
+/* sm_backward queues the gradients of sm_forward, and sm_experts_backward those of
+ * sm_experts: d_scores are then gradients of the caller's scores, and fields of the
+ * router are not read. */
 sm_status sm_backward(sm_handle layer, const sm_backward_pass *pass);
 sm_status sm_experts_backward(sm_handle layer, const sm_backward_pass *pass);
 
-/* Stores a layer's kernels in a cache directory ("" or NULL is the default one),
- * without a device, for one to find: PTX, and machine code where NVIDIA's
- * assembler is found. chip is "H200" or "H100". */
+/* Stores a layer's kernels in a cache directory ("" or NULL means the default one),
+ * without a device: PTX, and machine code if NVIDIA's assembler is installed. Layers
+ * that use the directory then load them. chip is "H200" or "H100". */
 sm_status sm_warm(const char *chip, const sm_config *config, const char *directory);
 
-/* Lets layers that are made from then on look for their kernels in a bundle, or a
- * cache directory of somebody else's, after the cache on disk: what is there compiles
- * nothing. It is only read, each kernel is checked, and it must stay where it is. */
+/* Adds a bundle, or another cache directory, in which layers that are created later
+ * look for their kernels after the cache on disk. Kernels that are found there need no
+ * compilation. The file is only read, each kernel is checked, and it must not be moved. */
 sm_status sm_add_bundle(const char *path);
 
-/* Closes a layer, or a device; passes of its layers are errors from then on. */
+/* Closes a layer or a device. Passes of the layer, or of the device's layers, are then
+ * errors. */
 sm_status sm_close(sm_handle any);
 
-/* Device memory for programs that have no other allocator, on the emulated
- * device above all. Content is unspecified. Both copies return when the bytes
- * of the host may be reused, or are there. */
+/* Device memory for programs without another allocator, for example on the emulated
+ * device. New memory has unspecified content. sm_write returns when the host's bytes may
+ * be reused, sm_read when they have arrived. */
 sm_status sm_alloc(sm_handle device, int64_t bytes, uint64_t *address);
 sm_status sm_free(sm_handle device, uint64_t address);
 sm_status sm_write(sm_handle device, uint64_t stream, uint64_t to, const void *from, int64_t bytes);

@@ -18,8 +18,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// guarded runs what an exported function does and makes a status of its error,
-// or of its panic: none may reach C.
+// guarded runs the body of an exported function and converts its error or panic to
+// a status. A panic must not reach C.
 func guarded(f func() error) (status C.sm_status) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -35,8 +35,8 @@ func guarded(f func() error) (status C.sm_status) {
 	return statusOf(err)
 }
 
-// statusOf tells the kind of an error. What broke the device comes first: the
-// first cause is of another kind besides.
+// statusOf returns the kind of an error. A broken device comes first, because the
+// error that broke the device also has a kind of its own.
 func statusOf(err error) C.sm_status {
 	var wrong *moe.ArgError
 	switch {
@@ -54,8 +54,8 @@ func statusOf(err error) C.sm_status {
 	return C.SM_FAILED
 }
 
-// say keeps a text for the calling thread. An exported function runs on the
-// thread that called it from beginning to end.
+// say stores the text of the calling thread's last error. An exported function runs
+// on the thread of its caller from beginning to end.
 func say(text string) {
 	to := unsafe.Slice((*byte)(unsafe.Pointer(C.sm_text())), C.SM_TEXT_BYTES)
 	text = strings.ToValidUTF8(text[:min(len(text), len(to)-1)], "")

@@ -141,13 +141,13 @@ func structOf(c moe.Config) C.sm_config {
 	}
 }
 
-// tensor returns a tensor that a pass must have. With address 0 the pass refuses it by
-// name.
+// tensor returns a tensor that a pass must have. If the address is 0, the pass
+// returns an error that names the tensor.
 func tensor(address C.uint64_t, s moe.Shape) moe.Tensor {
 	return moe.Tensor{Ptr: driver.DevicePtr(address), Shape: s}
 }
 
-// optional returns a tensor that a pass need not have: with address 0 none.
+// optional returns a tensor that a pass may lack: address 0 means none.
 func optional(address C.uint64_t, s moe.Shape) moe.Tensor {
 	if address == 0 {
 		return moe.Tensor{}
@@ -155,7 +155,7 @@ func optional(address C.uint64_t, s moe.Shape) moe.Tensor {
 	return tensor(address, s)
 }
 
-// gradient returns the gradient of a weight of shape s.
+// gradient returns the gradient of a weight with shape s.
 func gradient(err *error, field string, g C.sm_gradient, s moe.Shape) moe.Gradient {
 	s.Type = enum[moe.Type](err, field+".type", C.int64_t(g._type))
 	return moe.Gradient{Tensor: optional(g.address, s), Accumulate: g.accumulate != 0}
@@ -182,8 +182,8 @@ func (c *call) setForward(l *layer, p *C.sm_forward_pass) {
 	}
 }
 
-// weight returns a tensor that some layers do not have. Given an address where the
-// layer has none, it is a tensor that the pass refuses by name.
+// weight returns a tensor that some layers do not have. If the layer has none but
+// the address is not 0, the pass returns an error that names the tensor.
 func weight(address C.uint64_t, s moe.Shape) moe.Tensor {
 	if s.IsZero() {
 		return optional(address, s)
@@ -191,8 +191,8 @@ func weight(address C.uint64_t, s moe.Shape) moe.Tensor {
 	return tensor(address, s)
 }
 
-// listOf returns a list with the entries of s: with the pass's ids and scores, or
-// with its own, which rounding writes.
+// listOf returns a list with the entries of s. It has the ids and scores of the
+// pass, or, if the pass rounds, ids and scores of its own.
 func listOf(s spec.ListShapes, tokens, ids, scores, ownIDs, ownScores C.uint64_t) moe.RoutingList {
 	if ownIDs != 0 || ownScores != 0 {
 		ids, scores = ownIDs, ownScores

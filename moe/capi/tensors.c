@@ -39,7 +39,7 @@ typedef struct {
 
 static sm_python python;
 
-/* Whether this is a child of the process that had the plans. */
+/* Set in a child of the process that made the plans. */
 static int forked;
 
 static void in_child(void) { forked = 1; }
@@ -51,8 +51,8 @@ void sm_use_python(const sm_python *p) {
 
 static uint64_t address(const tensor *t) { return (uint64_t)(uintptr_t)t->data + t->offset; }
 
-/* Whether a tensor's rows lie densely: where a layer has tokens the tensor may have
- * batches of sequences. */
+/* Whether a tensor is dense and has the device, type and shape that the plan wants. A tensor of
+ * tokens may have several dimensions, such as batch and sequence. */
 static int fits(const sm_plan *p, const sm_wanted *w, const tensor *t, sm_work of) {
 	if (t->device.type != p->device_type || t->device.index != p->device_index) return 0;
 	int own = t->type.code == w->code && t->type.bits == w->bits;
@@ -72,14 +72,14 @@ static int fits(const sm_plan *p, const sm_wanted *w, const tensor *t, sm_work o
 	return 1;
 }
 
-/* How many tokens x has. */
+/* Returns the number of tokens of x. */
 static int64_t tokens_of(const tensor *x) {
 	int64_t n = 1;
 	for (int i = 0; i < x->rank - 1; i++) n *= x->shape[i];
 	return n;
 }
 
-/* Whether an object is of a type whose tensors DLPack's interface knows. */
+/* Whether an object has a type that DLPack's interface can read. */
 static int known(void *object) {
 	void *type = python.type_of(object);
 	python.forget(type);
@@ -88,7 +88,7 @@ static int known(void *object) {
 
 static void put(sm_pass *pass, int64_t field, uint64_t at) { memcpy(pass->bytes + field, &at, sizeof at); }
 
-/* Lays out the parts of a pass from an address on, and gives their bytes. */
+/* Sets the addresses of a pass's parts, from an address on, and returns their size in bytes. */
 static int64_t lay_parts(const sm_plan *p, sm_pass *pass, sm_work of, uint64_t from) {
 	int64_t at = 0;
 	for (uint32_t i = 0; i < p->parts_count; i++) {
@@ -99,10 +99,10 @@ static int64_t lay_parts(const sm_plan *p, sm_pass *pass, sm_work of, uint64_t f
 	return at;
 }
 
-/* What a tensor's type is to an sm_gradient. */
+/* Returns a tensor's type as sm_gradient numbers it. */
 static int32_t gradient_type(const tensor *t) { return t->type.code == 4 ? SM_BF16 : t->type.bits == 32 ? SM_F32 : SM_F16; }
 
-/* Takes a tensor that is what is wanted into a pass. */
+/* Writes the address of a tensor that fits to a pass. Returns 0 if memory for parts is too small. */
 static int taken(const sm_plan *p, const sm_wanted *w, const tensor *t, sm_work of, sm_pass *pass) {
 	if (w->how & SM_KEPT) return lay_parts(p, pass, of, address(t)) <= t->shape[0];
 	put(pass, w->field, address(t));
@@ -113,7 +113,7 @@ static int taken(const sm_plan *p, const sm_wanted *w, const tensor *t, sm_work 
 	return 1;
 }
 
-/* Writes the tensors' addresses to a pass, how much they are, and the stream; 0 where one is not what is wanted. */
+/* Writes the tensors' addresses, the pass's size and the stream to a pass. Returns 0 if a tensor does not fit the plan. */
 static int filled(const sm_plan *p, void *const *tensors, sm_pass *pass, sm_work *of) {
 	const exchange *dl = python.exchange;
 	for (uint32_t i = 0; i < p->count; i++) {
@@ -139,7 +139,7 @@ static int filled(const sm_plan *p, void *const *tensors, sm_pass *pass, sm_work
 	return 1;
 }
 
-/* The bytes of workspace that a pass needs, less than 0 where the layer refuses so much work. */
+/* Returns the bytes of workspace of a pass, or -1 if the layer refuses a pass of that size. */
 static int64_t workspace_of(sm_plan *p, sm_work of) {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	sm_sizes_of s = {.size = sizeof s};
@@ -157,8 +157,8 @@ static int64_t workspace_of(sm_plan *p, sm_work of) {
 
 static void no_room(void *context, const char *kind, const char *text) { (void)context, (void)kind, (void)text; }
 
-/* Gives a pass its workspace, which the caller releases, and behind it room for parts that
- * nothing keeps. NULL where there is none. */
+/* Allocates the workspace of a pass, and memory for parts after it unless a tensor has the parts.
+ * The caller releases it. Returns NULL if the allocation fails. */
 static owned *lend_workspace(sm_plan *p, sm_work of, sm_pass *pass) {
 	const exchange *dl = python.exchange;
 	int64_t need = workspace_of(p, of);
@@ -173,7 +173,7 @@ static owned *lend_workspace(sm_plan *p, sm_work of, sm_pass *pass) {
 	return room;
 }
 
-/* Queues a pass of tensors and gives its status, -1 where one is not what is wanted. */
+/* Queues a pass of tensors and returns its status, or -1 if a tensor does not fit the plan. */
 static long queue(sm_plan *p, void *const *tensors) {
 	sm_pass pass = p->pass;
 	sm_work of = {0, 0};
@@ -194,14 +194,14 @@ void *sm_queue_tensors(void *capsule, void *const *tensors, intptr_t count) {
 	return python.number(count == p->count ? queue(p, tensors) : -1);
 }
 
-/* A dictionary that an object keeps, which the object goes on holding. */
+/* Returns an object's dictionary as a borrowed reference. */
 static void *kept_by(void *object, const void *name) {
 	void *dict = python.attribute(object, name);
 	if (dict != NULL) python.forget(dict);
 	return dict;
 }
 
-/* The parameter or buffer at a place, NULL where there is none. */
+/* Returns the parameter or buffer at a place, or NULL. */
 static void *weight_at(void *modules, void *place) {
 	void *way = python.item(place, 0), *name = python.item(place, 1), *module = NULL;
 	for (intptr_t i = 0; i < python.length(way); i++) {
@@ -213,7 +213,7 @@ static void *weight_at(void *modules, void *place) {
 	return buffers ? python.in(buffers, name) : found;
 }
 
-/* Holds the weights at places of modules, each in its place behind x, o and logits; 0 where one is not there. */
+/* Puts a new reference to each weight into tensors, after x, o and logits. Returns 0 if a weight is missing. */
 static int hold_weights(const sm_plan *p, void *modules, void *places, void **tensors) {
 	for (intptr_t i = 0; i < python.length(places); i++) {
 		void *of = python.item(places, i), *weight = weight_at(modules, python.item(of, 1));
@@ -224,7 +224,7 @@ static int hold_weights(const sm_plan *p, void *modules, void *places, void **te
 	return 1;
 }
 
-/* The whole number that a function of Python's gives, -1 where it gives none. */
+/* Calls a Python function and returns its result as an integer, or -1 if it is not one. */
 static intptr_t answer(const void *function) {
 	void *given = python.call(function, NULL);
 	intptr_t number = given != NULL ? python.integer(given) : -1;
@@ -232,8 +232,9 @@ static intptr_t answer(const void *function) {
 	return number;
 }
 
-/* The plan of a capsule where an inference pass of x may go by it, else NULL. The library makes the
- * device's context current on this thread: torch must be there too. */
+/* Returns the plan of a capsule, or NULL if an inference pass of x must not use it: something observes
+ * the pass, or the plan's device is not torch's current device. A pass makes the device's context
+ * current on this thread, so torch must agree. */
 static sm_plan *unwatched(void *capsule, void *x) {
 	if (forked || !known(x)) return NULL;
 	for (int i = 0; i < SM_WATCHERS; i++)
@@ -242,7 +243,7 @@ static sm_plan *unwatched(void *capsule, void *x) {
 	return p->device_type != DL_CUDA || answer(python.current_device) == p->device_index ? p : NULL;
 }
 
-/* Output of a pass of x and the weights behind it, NULL where it was not queued. */
+/* Queues a pass of x and the weights in tensors and returns its output, or NULL if it was not queued. */
 static void *output(sm_plan *p, void *x, void **tensors) {
 	void *o = python.call(python.empty_like, x, NULL);
 	tensors[0] = x, tensors[1] = o, tensors[2] = (void *)python.none;
@@ -268,7 +269,7 @@ void *sm_infer(void *capsule, void *const *arguments, intptr_t count) {
 	return or_none(output(p, arguments[0], tensors));
 }
 
-/* Whether the call of a module that keeps these things has hooks, or is another function's. */
+/* Whether the call of a module with these attributes has hooks or is replaced. */
 static int hooked(void *kept) {
 	for (intptr_t i = 0; i < python.length(python.hooks); i++) {
 		void *of = python.in(kept, python.item(python.hooks, i));

@@ -4,9 +4,10 @@
 #include "text.h"
 
 /*
- * A thread's text is memory of its own that goes with it, not _Thread_local: Go
- * makes all such variables of the library lie in the few hundred bytes that a
- * process keeps for libraries loaded late, PyTorch among them.
+ * Each thread allocates its own text, which is freed when the thread ends. It is not a
+ * _Thread_local variable: with Go, all such variables of the library would take space
+ * in the few hundred bytes that a process reserves for libraries that it loads late,
+ * and PyTorch needs these bytes too.
  */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;

@@ -22,44 +22,44 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// task is what a bench is made from.
+// task is the specification of a bench, which a worker process receives.
 type task struct {
-	// Device is the name by which a worker opens its device, Target what that
-	// must be.
+	// Device is the name by which a worker opens its device. The device must match
+	// Target.
 	Device string
 	Target driver.Target
 	Config moe.Config
 	// Histogram, unless nil, has each expert's share of the rows.
 	Histogram []int64
-	// Backward says that backward's products are tuned too.
+	// Backward means that the products of backward are tuned too.
 	Backward bool
 }
 
 var layers = autotune.NewSubject("moe layer", newBench)
 
-// bench tries points of a layer's products on one set of tensors.
+// bench tries tilings of a layer's products on one set of tensors.
 type bench struct {
 	task
 	kernels       registry.Registry
 	setting       autotune.Setting
 	dev           driver.Device
-	ours          bool // the device is to be closed
+	ours          bool // Close closes the device
 	trial         *trial.Trial
 	fingerprinter *fingerprinter
-	// wide is room for the larger weight gradient in FP32.
+	// wide is memory for the larger one of the weight gradients in FP32.
 	wide  driver.DevicePtr
 	owned []driver.DevicePtr
-	// base is the cost model's layer.
+	// base is the layer with the cost model's tilings.
 	base *candidate
-	// want are the checksums of base's outputs, by run and tensor, inputs those of
-	// what no kernel may change.
+	// want has the checksums of base's outputs, by run and tensor. inputs has the
+	// checksums of the tensors that no kernel may change.
 	want       map[string]checksum
 	inputs     map[spec.TensorID]checksum
 	candidates map[string]*candidate
 	spans      [repeats]span
 }
 
-// candidate is a layer with its call.
+// candidate is a layer with a candidate tiling, and a call of the layer.
 type candidate struct {
 	layer *moe.Layer
 	call  *moe.Call
@@ -103,14 +103,14 @@ func (b *bench) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// prepare makes the cost model's layer and the tensors.
+// prepare creates the cost model's layer and the tensors.
 func (b *bench) prepare(ctx context.Context) error {
 	var err error
 	if b.base, err = b.candidate(ctx, "", gemm.Tiling{}); err != nil {
 		return err
 	}
 	tokens := tokensOf(b.Config)
-	// Narrow layers need larger weights to reach outputs of order 1.
+	// Small widths need larger weights for outputs of order 1.
 	boost := max(1, math.Sqrt(1536/float64(b.Config.Hidden)))
 	if b.trial, err = trial.New(b.dev, b.base.layer, tokens, seed, boost); err != nil {
 		return err
@@ -153,7 +153,8 @@ func (b *bench) prepare(ctx context.Context) error {
 	return nil
 }
 
-// candidate is the layer with a product's point, the cost model's for the others.
+// candidate returns the layer with the given tiling of a product, and the cost
+// model's tilings of the others.
 func (b *bench) candidate(ctx context.Context, product string, p gemm.Tiling) (*candidate, error) {
 	name := fmt.Sprintf("%s %+v", product, p)
 	if a := b.candidates[name]; a != nil {
@@ -163,7 +164,7 @@ func (b *bench) candidate(ctx context.Context, product string, p gemm.Tiling) (*
 	if product != "" {
 		choice[product] = p
 	}
-	// Few tokens too take the kernels that have tilings.
+	// Small batches must use the kernels that have tilings.
 	opts := []moe.Option{moe.WithoutTuning(), moe.WithTilings(choice.Text()), moe.WithoutDecode()}
 	if b.setting.Cache != nil {
 		opts = append(opts, moe.WithCache(b.setting.Cache))
@@ -246,7 +247,7 @@ func (b *bench) Verify(ctx context.Context, product string, p gemm.Tiling) error
 	return b.sameInputs()
 }
 
-// learn notes the checksums of a run's outputs with the cost model's layer.
+// learn stores the checksums of a run's outputs with the cost model's layer.
 func (b *bench) learn(ctx context.Context, r run) error {
 	got, err := b.checksums(ctx, b.base, r)
 	for i, out := range r.outputs {
@@ -257,7 +258,7 @@ func (b *bench) learn(ctx context.Context, r run) error {
 	return err
 }
 
-// checksums runs with poisoned outputs and sums them up.
+// checksums runs a pass on poisoned outputs and returns their checksums.
 func (b *bench) checksums(ctx context.Context, a *candidate, r run) ([]checksum, error) {
 	s := b.trial.Stream()
 	for _, out := range r.outputs {
@@ -287,7 +288,7 @@ func (b *bench) checksums(ctx context.Context, a *candidate, r run) ([]checksum,
 	return list, nil
 }
 
-// sameInputs reports an input that is not what it was.
+// sameInputs returns an error if an input has changed.
 func (b *bench) sameInputs() error {
 	a, back := &b.trial.Args, &b.trial.Back
 	tensors := []named{{spec.TensorX, a.X}}
@@ -300,7 +301,7 @@ func (b *bench) sameInputs() error {
 	}
 	for _, t := range tensors {
 		if t.IsZero() {
-			continue // of other layers
+			continue // a tensor that this layer does not have
 		}
 		p, err := b.fingerprinter.sum(t.Tensor)
 		if err != nil {
@@ -314,18 +315,18 @@ func (b *bench) sameInputs() error {
 	return nil
 }
 
-// repeats is how many runs one Time takes the median of.
+// repeats is the number of runs of which Time returns the median.
 const repeats = 3
 
-// span is the events around a kernel.
+// span has the events before and after a kernel.
 type span [2]driver.Event
 
-// errTimed ends a pass behind the kernel that is timed.
+// errTimed ends a pass after the kernel that is timed.
 var errTimed = fmt.Errorf("timed")
 
-// Time implements autotune.Bench. Its runs are queued together: the chip has no
-// pause to cool down in, for a training run gives it none either, and a cool
-// chip likes other tiles.
+// Time implements autotune.Bench. Its runs are queued without a pause, as a
+// training step's are, so the chip cannot cool down: other tilings are best on a
+// cool chip.
 func (b *bench) Time(ctx context.Context, product string, p gemm.Tiling) (time.Duration, error) {
 	a, err := b.candidate(ctx, product, p)
 	if err != nil {
@@ -349,14 +350,15 @@ func (b *bench) Time(ctx context.Context, product string, p gemm.Tiling) (time.D
 	return times[repeats/2], nil
 }
 
-// queue runs a pass as far as the product's kernel, between events.
+// queue runs a pass up to the product's kernel, with an event before and after the
+// kernel.
 func (b *bench) queue(a *candidate, product string, around span) error {
 	runs, err := b.runs(product)
 	if err != nil {
 		return err
 	}
-	// A layer whose logits have gradients beside the scores' runs another of the
-	// product's kernels in the pass.
+	// If logits have gradients as well as scores, the pass runs another kernel of
+	// the product.
 	var kernels []string
 	for _, r := range runs {
 		kernels = append(kernels, r.kernel)
@@ -383,7 +385,7 @@ func (b *bench) queue(a *candidate, product string, around span) error {
 	switch recorded {
 	case 0:
 		return fmt.Errorf("the pass has no kernel %q", r.kernel)
-	case 1: // the last of its pass
+	case 1: // the kernel is the last one of its pass
 		return around[1].Record(b.trial.Stream())
 	}
 	return nil
@@ -398,7 +400,7 @@ func (b *bench) Close() error {
 	for _, around := range b.spans {
 		for _, e := range around {
 			if e != nil {
-				_ = e.Close() // the device's trouble shows below
+				_ = e.Close() // if the device is broken, Free or Close reports it
 			}
 		}
 	}

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 
 var (
 	small = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 24}
-	// uneven ends within tiles of 64.
+	// uneven has widths that end inside tiles of 64.
 	uneven = moe.Config{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 2, Bias: true, TokensHint: 24}
 )
 
@@ -60,8 +60,9 @@ func openBench(t testing.TB, dev driver.Device, s task) (*bench, error) {
 	return b.(*bench), nil
 }
 
-// Every product's default is right and can be timed, routed by the layer and
-// by a histogram, and nothing of it is left on the caller's device.
+// TestBench checks that every product's default is right and can be timed, whether
+// the layer or a histogram routes, and that Close releases everything on the
+// caller's device.
 func TestBench(t *testing.T) {
 	for name, s := range map[string]task{
 		"routed":       {Config: small, Backward: true},
@@ -70,7 +71,7 @@ func TestBench(t *testing.T) {
 		"uneven":       {Config: uneven, Backward: true},
 	} {
 		if testing.Short() && (name == "routed" || name == "by histogram") {
-			continue // forward and backward are in the others, a histogram in the command's test
+			continue // the other cases cover forward and backward, and the test of the command covers a histogram
 		}
 		t.Run(name, func(t *testing.T) {
 			dev := newDevice(t)
@@ -87,7 +88,7 @@ func TestBench(t *testing.T) {
 				assert.Positive(t, d)
 				runs, err := b.runs(p.Name)
 				require.NoError(t, err)
-				for _, r := range runs { // each shows a kernel of its own
+				for _, r := range runs { // each run shows its own kernel
 					seen := false
 					b.base.call.Observe(func(kernel string, _ driver.Stream) error {
 						seen = seen || kernel == r.kernel
@@ -108,12 +109,12 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// Layers of every kind can be tuned: each product's default is right, with all
-// that its kernels write, and can be timed.
+// TestBenchOfKinds tunes layers of other kinds: each product's default must be
+// right, with all outputs of its kernels, and can be timed.
 func TestBenchOfKinds(t *testing.T) {
 	for name, c := range map[string]struct {
 		change  func(c *moe.Config)
-		outputs []string // of dh's pass, among others
+		outputs []string // some outputs of the pass of dh
 	}{
 		"gate and up apart, biases": {func(c *moe.Config) { c.GateUp, c.Bias = moe.Apart, true }, []string{"DW1", "DW3", "DB1", "DB3"}},
 		"shared experts":            {func(c *moe.Config) { c.SharedExperts = 1 }, nil},
@@ -151,7 +152,8 @@ func TestBenchOfKinds(t *testing.T) {
 	}
 }
 
-// A histogram that gives a token too few experts is refused.
+// TestHistogram checks that a histogram with too few experts for a token is
+// refused.
 func TestHistogram(t *testing.T) {
 	_, err := openBench(t, newDevice(t), task{Config: small, Histogram: []int64{1, 0, 0, 0}})
 	var arg *moe.ArgError
@@ -177,8 +179,8 @@ func TestHistogram(t *testing.T) {
 	assert.Equal(t, small.TokensHint*small.TopK, rows[0]+rows[1]+rows[2])
 }
 
-// Verify fails when one bit of an output is another, and when an input was
-// written to.
+// TestVerifyCanFail checks that Verify fails if one bit of an output differs, or if
+// a kernel wrote to an input.
 func TestVerifyCanFail(t *testing.T) {
 	dev := newDevice(t)
 	b, err := openBench(t, dev, task{Config: small, Backward: true})
@@ -187,7 +189,7 @@ func TestVerifyCanFail(t *testing.T) {
 	ctx, choice := t.Context(), kernel.Choose(small, dev.Target())
 	for i, p := range kernel.Kernels.Products() {
 		if i%2 == 0 && testing.Short() {
-			continue // half of each pass
+			continue // tries half of the products of each pass
 		}
 		point := choice[p.Name]
 		require.NoError(t, b.Verify(ctx, p.Name, point))
@@ -213,11 +215,12 @@ func TestVerifyCanFail(t *testing.T) {
 		flip(of, 1)
 		require.NoError(t, b.sameInputs())
 	}
-	flip(b.trial.Args.W2, 1<<14) // of the exponent
+	flip(b.trial.Args.W2, 1<<14) // a bit of the exponent
 	assert.ErrorContains(t, b.Verify(ctx, "down", choice["down"]), "O has other bits")
 }
 
-// A checksum changes with any bit and with the order of the words.
+// TestFingerprint checks that a checksum changes with any bit and with the order of
+// the words.
 func TestFingerprint(t *testing.T) {
 	dev := newDevice(t)
 	s, err := dev.NewStream()
@@ -227,7 +230,7 @@ func TestFingerprint(t *testing.T) {
 	require.NoError(t, err)
 	f, err := newFingerprinter(context.Background(), dev, nil, s, sums)
 	require.NoError(t, err)
-	const words = 3000 // more than one step of some threads
+	const words = 3000 // some threads take more than one step
 	p, err := dev.Alloc(4 * words)
 	require.NoError(t, err)
 	data := make([]uint32, words)
@@ -256,8 +259,8 @@ func TestFingerprint(t *testing.T) {
 	assert.False(t, seen[of()], "swapped words")
 }
 
-// unswizzled is a device whose tensor maps lose their swizzle while it is on:
-// tiles arrive, but not where the kernels look for them.
+// unswizzled is a device that can remove the swizzle from tensor maps: tiles then
+// arrive in an order that the kernels do not expect.
 type unswizzled struct {
 	driver.Device
 	on bool
@@ -270,8 +273,8 @@ func (u *unswizzled) EncodeTensorMap(m driver.TensorMap) (driver.EncodedTensorMa
 	return u.Device.EncodeTensorMap(m)
 }
 
-// A layer whose tiles are swizzled wrongly is found out, whichever product it
-// is, and the next candidate is judged by itself.
+// TestWrongSwizzle checks that Verify finds a layer whose tiles have the wrong
+// swizzle, for each product, and that this does not affect the next candidate.
 func TestWrongSwizzle(t *testing.T) {
 	dev := &unswizzled{Device: newDevice(t)}
 	t.Cleanup(func() { jit.Forget(dev) })
@@ -281,7 +284,7 @@ func TestWrongSwizzle(t *testing.T) {
 	ctx, choice := t.Context(), kernel.Choose(small, dev.Target())
 	for i, p := range kernel.Kernels.Products() {
 		if i%2 == 1 && testing.Short() {
-			continue // half of each pass
+			continue // tries half of the products of each pass
 		}
 		points := p.Candidates(small, dev.Target())
 		wrong, right := points[0], points[1]
@@ -293,8 +296,8 @@ func TestWrongSwizzle(t *testing.T) {
 	}
 }
 
-// A product that is added is shown by its row's pass; one whose row has none,
-// or one with an output that no pass has, is an error.
+// TestAddedProduct checks that the pass in a product's row shows an added product,
+// and that a row without a pass, or with an output that no pass has, is an error.
 func TestAddedProduct(t *testing.T) {
 	b, err := openBench(t, newDevice(t), task{Config: small, Histogram: []int64{10, 0, 1, 5}})
 	require.NoError(t, err)

@@ -1,5 +1,5 @@
-// Package tune finds the fastest tile points of a layer's products on the GPU
-// at hand, proves them right, and stores them for moe.New to pick up.
+// Package tune finds the fastest tilings of a layer's products on the present GPU,
+// checks that they are right, and stores them for moe.New.
 //
 //	func main() {
 //		autotune.WorkerMain() // candidates run in processes of their own
@@ -7,21 +7,21 @@
 //		plan, err := tune.Layer(ctx, dev, config, tune.Options{})
 //		fmt.Print(plan)
 //		err = plan.Save(ctx, dev)
-//		layer, err := moe.New(ctx, dev, config) // takes the tuned points
+//		layer, err := moe.New(ctx, dev, config) // uses the tuned tilings
 //	}
 //
-// A layer in use is never changed. A product (up, down, dh, dx, dw1, dw2) whose
-// stored choice is valid is not tuned again: a second process tunes nothing.
+// Tuning never changes a layer in use. A product (up, down, dh, dx, dw1, dw2) with
+// a valid stored choice is not tuned again, so a second process tunes nothing.
 //
-// Candidates run whole passes on random tensors of the measuring rule, routed
-// by the layer itself or by a histogram of the caller's. The cost model's
-// layer is checked against float64 first, forward and backward; every
-// candidate must then give its bits, of every element of every output, in
-// every variant of its kernels, and leave the inputs alone. Only its own kernel
-// is timed, in its place in the pass, between events: what it overlaps with its
+// Candidates run whole passes on random tensors. The layer routes the tokens
+// itself, or a histogram of the caller does. The layer with the cost model's
+// tilings is first checked against float64, forward and backward. Every candidate
+// must then give the same bits in every element of every output, in every variant
+// of its kernels, and must not change the inputs. Only the candidate's own kernel
+// is timed, in its place in the pass, between two events. The overlap with its
 // neighbours is not counted, for any candidate.
 //
-// The worker has tensors of its own on the same GPU: weights, their
-// gradients in both types, and the activations of TokensHint tokens. Where that
-// does not fit, tuning says so and changes nothing.
+// The worker has tensors of its own on the same GPU: weights, their gradients in
+// both types, and the activations of TokensHint tokens. If they do not fit, tuning
+// returns an error and changes nothing.
 package tune

@@ -11,10 +11,10 @@ import (
 	"sonicmoe/moe/tune"
 )
 
-// Tuning one product of a small layer: two tilings are tried, in a process of
-// their own. (The emulated device's times mean nothing; on a GPU leave Most,
-// Rounds and Warm 0.) A program that tunes calls WorkerMain first of all; plan.Save
-// stores the choices for moe.New.
+// Tuning one product of a small layer tries two tilings in a separate process.
+// (Times of the emulated device mean nothing; on a GPU leave Most, Rounds and Warm
+// 0.) A program that tunes calls WorkerMain first. plan.Save stores the choices for
+// moe.New.
 func ExampleLayer() {
 	ctx := context.Background()
 	dev, err := emulated.New(emulated.Options{})
@@ -42,7 +42,7 @@ func ExampleLayer() {
 	// down 128x128 s6 p4 c1
 }
 
-// One process tunes, all others take what it found from a file: with
+// One process tunes, and all others read the result from a file: with
 // moe.WithTunedFrom every rank of a job has the same tilings.
 func ExamplePlan_Put() {
 	ctx := context.Background()
@@ -61,7 +61,7 @@ func ExamplePlan_Put() {
 		fmt.Println(err)
 		return
 	}
-	tuned := autotune.NewFile() // WriteFile and ReadFile keep it as JSON
+	tuned := autotune.NewFile() // WriteFile and ReadFile store the file as JSON
 	if err := plan.Put(tuned); err != nil {
 		fmt.Println(err)
 		return

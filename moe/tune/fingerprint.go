@@ -12,12 +12,13 @@ import (
 	"sonicmoe/ptx"
 )
 
-// checksum is a digest of a tensor's bits in their places: two sums over all words
-// of a hash of word and place. Sums don't depend on the order.
+// checksum is a digest of a tensor's bits and their positions: two sums, over all
+// words, of a hash of the word and its position. The order of the additions does
+// not change them.
 type checksum [2]uint32
 
-// fingerprinter computes checksums on the device: gradients of large layers take
-// seconds to copy.
+// fingerprinter computes checksums on the device, because copying the gradients of
+// large layers to the host takes seconds.
 type fingerprinter struct {
 	launcher *jit.Launcher[fingerprintArgs]
 	stream   driver.Stream
@@ -27,13 +28,13 @@ type fingerprinter struct {
 const (
 	checksumThreads = 256
 	checksumBytes   = 8
-	// wordsALaunch keeps word numbers in 32 bits.
+	// wordsALaunch is small enough for word numbers of 32 bits.
 	wordsALaunch = 1 << 30
 )
 
-// fingerprintArgs are what a launch takes.
+// fingerprintArgs are the arguments of a launch.
 type fingerprintArgs struct {
-	// Data [Words] u32 is read, Sums [2] u32 are added to.
+	// Data [Words] u32 is read; its hashes are added to Sums [2] u32.
 	Data, Sums driver.DevicePtr
 	Words      int
 	Seed       uint32
@@ -57,14 +58,15 @@ func fingerprintKernel() (*jit.Kernel[fingerprintArgs], error) {
 	return k.Build()
 }
 
-// hash mixes all bits of a word; a bijection.
+// hash mixes all bits of a word. It is a bijection.
 func hash(x ptx.U32) ptx.U32 {
 	x = x.Xor(x.ShrI(16)).Mul(ptx.Uint(0x7feb352d))
 	x = x.Xor(x.ShrI(15)).Mul(ptx.Uint(0x846ca68b))
 	return x.Xor(x.ShrI(16))
 }
 
-// newFingerprinter works on a stream; sums are checksumBytes of its own.
+// newFingerprinter returns a fingerprinter for a stream. sums is device memory of
+// checksumBytes for its use.
 func newFingerprinter(ctx context.Context, dev driver.Device, c *cache.Cache, s driver.Stream, sums driver.DevicePtr) (*fingerprinter, error) {
 	k, err := fingerprintKernel()
 	if err != nil {
@@ -77,7 +79,7 @@ func newFingerprinter(ctx context.Context, dev driver.Device, c *cache.Cache, s 
 	return &fingerprinter{launcher: k.Launcher(fn, dev), stream: s, sums: sums}, nil
 }
 
-// of computes a tensor's checksum, in stream order.
+// sum computes a tensor's checksum, in stream order.
 func (f *fingerprinter) sum(t moe.Tensor) (checksum, error) {
 	if err := f.stream.Fill32(f.sums, 0, 2); err != nil {
 		return checksum{}, err

@@ -21,7 +21,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// tuneLimit is what tuning a layer from nothing may take on an H200.
+// tuneLimit bounds the time to tune a layer with an empty cache on an H200.
 const tuneLimit = 60 * time.Second
 
 // TestTuneOnGPU tunes layers from nothing, then starts each as a second process

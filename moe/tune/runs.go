@@ -21,21 +21,22 @@ type named struct {
 	moe.Tensor
 }
 
-// run is a pass that shows the work of a product's kernel.
+// run is a pass that shows the work of a kernel of a product.
 type run struct {
 	registry.Pass
-	// kernel is that kernel, as observers know it.
+	// kernel is the kernel's name, which observers get.
 	kernel string
 	do     func(*moe.Call) error
-	// outputs are compared; before is what their words hold ahead of the pass.
+	// outputs are the tensors to compare. Before the pass, all their words are
+	// before.
 	outputs []named
 	before  uint32
 }
 
 const poison = 0xffffffff
 
-// runs are the passes that together use every kernel of a product. The first
-// has the one that is timed. A product that has none is an error.
+// runs returns the passes that together use every kernel of a product. Time
+// measures the kernel of the first one. A product without such a pass is an error.
 func (b *bench) runs(product string) ([]run, error) {
 	p, err := b.kernels.FindProduct(product)
 	if err != nil {
@@ -56,7 +57,7 @@ func (b *bench) runs(product string) ([]run, error) {
 	return list, nil
 }
 
-// run is a pass as the bench runs it.
+// run returns a pass with the buffers of the bench.
 func (b *bench) run(p registry.Pass) (run, error) {
 	r := run{Pass: p, before: poison}
 	if p.Accumulate {
@@ -102,7 +103,7 @@ func (b *bench) outputs(p registry.Pass, given bool) []spec.TensorID {
 	var list []spec.TensorID
 	for _, id := range p.Outputs {
 		if given && id.Row().Role == spec.RoleRouting {
-			continue // an input of this pass
+			continue // this tensor is an input of this pass
 		}
 		list = append(list, id)
 		if id == spec.TensorH {
@@ -155,7 +156,7 @@ func backwardOutput(b *moe.BackwardArgs) func(spec.TensorID) (*moe.Tensor, *bool
 	}
 }
 
-// forward is a pass with the buffers, whose workspace is today's.
+// forward returns a forward pass that uses the current workspace of the bench.
 func (b *bench) forward(f *moe.ForwardArgs, given bool) func(*moe.Call) error {
 	return func(c *moe.Call) error {
 		f.Workspace = b.trial.Args.Workspace
@@ -176,7 +177,7 @@ func (b *bench) backward(g *moe.BackwardArgs, given bool) func(*moe.Call) error 
 	}
 }
 
-// route gives every token experts by the histogram's shares, and equal scores.
+// route gives every token experts by the shares of the histogram, and equal scores.
 func (b *bench) route(tokens int) error {
 	c := b.Config
 	shares, sum, used := make(reference.Zipf, c.NumExperts), 0.0, 0
@@ -184,7 +185,7 @@ func (b *bench) route(tokens int) error {
 		before := sum
 		sum += float64(n)
 		shares[e] = sum
-		if sum > before { // 1 row beside 2^53 is none
+		if sum > before { // 1 row added to 2^53 is lost
 			used++
 		}
 	}
@@ -210,14 +211,15 @@ func (b *bench) route(tokens int) error {
 	return s.CopyToDevice(a.Scores.Ptr, num.Bytes(scores))
 }
 
-// How much of the cost model's layer is held against float64: tokens at least,
-// as many as touch every expert, and rows of each weight's gradient.
+// These constants say how much of the cost model's layer is compared with float64:
+// the least number of tokens, whose experts must include all, and the number of
+// rows of each weight's gradient.
 const (
 	provenTokens = 64
 	provenRows   = 128
 )
 
-// prove holds the cost model's layer against float64, forward and backward.
+// prove compares the cost model's layer with float64, forward and backward.
 func (b *bench) prove(ctx context.Context) error {
 	training, err := b.run(registry.Training)
 	if err != nil {
@@ -274,7 +276,7 @@ func (b *bench) proveBackward(ctx context.Context, saved trial.Results) error {
 	return rep.Check()
 }
 
-// tokensOf is how many tokens the tensors have.
+// tokensOf returns the number of tokens of the tensors.
 func tokensOf(c moe.Config) int {
 	if c.TokensHint > 0 {
 		return c.TokensHint

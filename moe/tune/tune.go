@@ -19,54 +19,56 @@ import (
 	"sonicmoe/moe/internal/registry"
 )
 
-// Options say how Layer tunes. The zero value is good.
+// Options configure Layer. The zero value is a good default.
 type Options struct {
-	// Cache has stored choices and takes new ones on Plan.Save; nil means the
-	// user's, as moe.New has it.
+	// Cache has stored choices, and Plan.Save adds to it; nil means the user's
+	// cache, as in moe.New.
 	Cache *cache.Cache
 	// Device is the name by which worker processes open the GPU (driver/open);
 	// "" means "cuda", or "emulated" for an emulated device.
 	Device string
-	// ForwardOnly leaves the products of backward alone.
+	// ForwardOnly leaves out the products of backward.
 	ForwardOnly bool
-	// Products, unless empty, are the names of those to tune; the others are
-	// left alone.
+	// Products, unless empty, names the products to tune; the others keep their
+	// tilings.
 	Products []string
-	// Again tunes what has a valid choice too.
+	// Again also tunes products with a valid stored choice.
 	Again bool
-	// Histogram, unless nil, is how many rows each expert gets in real use, in
-	// any unit: it takes the place of near-uniform routing.
+	// Histogram, unless nil, has the number of rows of each expert in real use, in
+	// any unit. It replaces near-uniform routing.
 	Histogram []int64
 	// Budget is the time for all products; 0 means 45 s. On a GPU preparing tensors
 	// and verifying the cost model's tilings may exceed it. On an emulated device,
 	// where that may take hours, the end of the budget is an error.
 	Budget time.Duration
-	// Most is how many candidates of a product are tried, the cost model's best
-	// ones; 0 means all.
+	// Most is the largest number of candidates of a product, the best ones by the
+	// cost model; 0 means all.
 	Most int
-	// Rounds is how often the finalists are timed; 0 means 15.
+	// Rounds is the number of times that the finalists are timed; 0 means 15.
 	Rounds int
-	// Warm is how long the default runs before measuring starts; 0 means 200 ms.
+	// Warm is the time for which the default tiling runs before measuring starts; 0
+	// means 200 ms.
 	Warm time.Duration
-	// MinGain is the least gain, as a fraction, for which the default is left; 0
+	// MinGain is the least gain, as a fraction, of a choice over the default; 0
 	// means 0.01.
 	MinGain float64
-	// Progress, unless nil, is called after each step, one call at a time.
+	// Progress, unless nil, is called after each step. Calls do not overlap.
 	Progress func(Progress)
 }
 
-// Progress is how far the search of one product is.
+// Progress is the progress of the search for one product.
 type Progress struct {
 	Product string
 	// Stage is "compile", "verify" or "measure".
 	Stage string
-	// Done of Total steps of the stage are over; Tiling is the last candidate.
+	// Done is the number of finished steps of the stage, Total the number of all;
+	// Tiling is the last candidate.
 	Done, Total int
 	Tiling      string
 	Elapsed     time.Duration
 }
 
-// Candidate is a tiling that was considered for a product.
+// Candidate is a tiling that the search for a product considered.
 type Candidate struct {
 	Product, Tiling string
 	// Default marks the cost model's tiling, Chosen the tiling of the plan.
@@ -83,28 +85,30 @@ type Candidate struct {
 // then run in processes of their own.
 func WorkerMain() { autotune.WorkerMain() }
 
-// Plan is what tuning found. Nothing has changed until Save.
+// Plan is the result of tuning. It has no effect until Save.
 type Plan struct {
 	Config moe.Config
 	Target driver.Target
 	// Tilings holds the tiling of each product that was tuned or that has a valid
 	// stored tiling; moe.WithTilings takes it.
 	Tilings map[string]string
-	// Valid names the products that were not tuned, as their stored tiling is valid.
+	// Valid names the products that were not tuned, because their stored tiling is
+	// valid.
 	Valid []string
 	Took  time.Duration
 
 	reports     []*autotune.Report[gemm.Tiling]
 	cache       *cache.Cache
 	forwardOnly bool
-	// valid are the choices of Valid as they are stored, by product.
+	// valid has the stored choices of the products in Valid.
 	valid map[string][]byte
 }
 
-// Layer tunes a layer's products on a device of the kind at hand, one after
-// another, and returns a plan; layers in use stay as they are. The rows per
-// expert are those of c.TokensHint. Errors: *moe.ArgError, ctx's, of the device,
-// and of a default that is wrong; what was found by then is in the plan.
+// Layer tunes a layer's products, one after another, on a device like dev, and
+// returns a plan. Layers in use do not change. c.TokensHint determines the rows per
+// expert. Errors are *moe.ArgError, the error of ctx, errors of the device, or a
+// default tiling with wrong results. With an error, the plan has what was found
+// before it.
 func Layer(ctx context.Context, dev driver.Device, c moe.Config, o Options) (*Plan, error) {
 	start := time.Now()
 	if ctx == nil {
@@ -140,7 +144,7 @@ func Layer(ctx context.Context, dev driver.Device, c moe.Config, o Options) (*Pl
 	return p, err
 }
 
-// open checks the arguments and gives the products that are to be tuned.
+// open checks the arguments and returns the products to tune.
 func (p *Plan) open(o Options) ([]*registry.Product, error) {
 	if err := moe.Check(p.Config); err != nil {
 		return nil, err
@@ -177,7 +181,8 @@ func (p *Plan) open(o Options) ([]*registry.Product, error) {
 	return list, nil
 }
 
-// fits refuses what no memory of the device can hold, before the host makes it.
+// fits returns an error if the tensors exceed the device's memory, before the host
+// allocates them.
 func (p *Plan) fits(dev driver.Device) error {
 	_, total, err := dev.Memory()
 	if err != nil {
@@ -192,7 +197,7 @@ func (p *Plan) fits(dev driver.Device) error {
 	return nil
 }
 
-// stored is a product's valid choice, which it keeps for Put.
+// stored returns a product's valid stored choice, and keeps it for Put.
 func (p *Plan) stored(product *registry.Product) (gemm.Tiling, bool) {
 	var digest string
 	point, origin, _ := autotune.Pick(p.cache, emit.Key(p.Target, p.Config, product.Name), func(q gemm.Tiling) (string, error) {
@@ -208,7 +213,7 @@ func (p *Plan) stored(product *registry.Product) (gemm.Tiling, bool) {
 	return point, err == nil
 }
 
-// tuneEmulated is tune that ends with the budget, whatever is under way.
+// tuneEmulated is tune, stopped when the budget ends.
 func (p *Plan) tuneEmulated(ctx context.Context, dev driver.Device, products []*registry.Product, o Options, start time.Time) error {
 	limited, cancel := context.WithDeadline(ctx, start.Add(o.Budget))
 	defer cancel()
@@ -219,7 +224,7 @@ func (p *Plan) tuneEmulated(ctx context.Context, dev driver.Device, products []*
 	return err
 }
 
-// tune searches the products' spaces, all on one bench.
+// tune searches the spaces of the products on one bench.
 func (p *Plan) tune(ctx context.Context, dev driver.Device, products []*registry.Product, o Options, deadline time.Time) error {
 	if o.Device == "" {
 		o.Device = "cuda"
@@ -240,7 +245,7 @@ func (p *Plan) tune(ctx context.Context, dev driver.Device, products []*registry
 	}
 	defer s.Close()
 	for i, product := range products {
-		// What earlier products left is shared by the later ones.
+		// Time that earlier products left is shared by the later ones.
 		s.SetBudget(max(time.Second, time.Until(deadline)/time.Duration(len(products)-i)))
 		r, err := s.Tune(ctx, p.problem(product))
 		if r != nil {
@@ -254,7 +259,7 @@ func (p *Plan) tune(ctx context.Context, dev driver.Device, products []*registry
 	return nil
 }
 
-// problem is the search for one product's point.
+// problem returns the search for one product's tiling.
 func (p *Plan) problem(product *registry.Product) autotune.Problem[gemm.Tiling] {
 	def := kernel.Choose(p.Config, p.Target)
 	problem := autotune.Problem[gemm.Tiling]{
@@ -270,8 +275,8 @@ func (p *Plan) problem(product *registry.Product) autotune.Problem[gemm.Tiling] 
 	return problem
 }
 
-// Put stores all choices of the plan, those of Valid too: in a cache or an
-// autotune.File.
+// Put stores all choices of the plan, also the valid ones that were not tuned, in a
+// cache or an autotune.File.
 func (p *Plan) Put(to interface {
 	PutChoice(key string, value []byte) error
 }) error {
@@ -288,7 +293,7 @@ func (p *Plan) Put(to interface {
 	}
 	for _, r := range p.reports {
 		if r.PTX == "" {
-			continue // its search did not end
+			continue // the search of this product did not end
 		}
 		value, err := r.Record()
 		if err != nil {
@@ -301,9 +306,9 @@ func (p *Plan) Put(to interface {
 	return nil
 }
 
-// Save stores the choices in the cache of Options, and the machine code of the
-// layer that they make (with ForwardOnly, of one without backward): a later
-// process tunes nothing and compiles nothing.
+// Save stores the choices in the cache of Options, with the machine code of the
+// layer that they make (with ForwardOnly, a layer without backward). A later
+// process then tunes nothing and compiles nothing.
 func (p *Plan) Save(ctx context.Context, dev driver.Device) error {
 	if len(p.reports) > 0 {
 		if err := p.Put(p.cache); err != nil {
@@ -321,8 +326,8 @@ func (p *Plan) Save(ctx context.Context, dev driver.Device) error {
 	return jit.Warm(ctx, p.cache, p.Target.Arch, sources, jit.WarmOptions{By: dev})
 }
 
-// Candidates lists the candidates of the products that were tuned, product by
-// product: the default first, then by rising estimate.
+// Candidates lists the candidates of the tuned products, product by product: the
+// default first, then by increasing estimate.
 func (p *Plan) Candidates() []Candidate {
 	var list []Candidate
 	for _, r := range p.reports {
@@ -334,7 +339,7 @@ func (p *Plan) Candidates() []Candidate {
 	return list
 }
 
-// String is the report of each product, one below the other.
+// String returns the reports of the products, one after another.
 func (p *Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "layer %v, %v rows an expert, on %s with %d SMs\n", p.Config, autotune.BucketOf(registry.RowsPerExpert(p.Config)), p.Target.Name, p.Target.SMs)

@@ -21,13 +21,14 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// quick options try few candidates, once or twice each, on a machine however busy.
+// quick returns options that try few candidates, once or twice each, however busy
+// the machine is.
 func quick(c *cache.Cache) Options {
 	return Options{Cache: c, Budget: time.Hour, Most: 2, Rounds: 1, Warm: time.Nanosecond}
 }
 
-// Tuning runs no kernel on the caller's device; what it saves makes a second
-// process tune nothing and compile nothing.
+// TestSecondProcess checks that tuning runs no kernel on the caller's device, and
+// that a second process with the saved plan tunes nothing and compiles nothing.
 func TestSecondProcess(t *testing.T) {
 	ctx, dir := context.Background(), t.TempDir()
 	dev := newDevice(t)
@@ -67,7 +68,7 @@ func TestSecondProcess(t *testing.T) {
 		assert.Equal(t, autotune.Tuned.String(), origin, name)
 	}
 
-	// An exported bundle carries the choices to machines that never tuned.
+	// An exported bundle brings the choices to machines that never tuned.
 	bundle := filepath.Join(t.TempDir(), "tuned.tar")
 	_, err = c.ExportFile(ctx, bundle)
 	require.NoError(t, err)
@@ -77,7 +78,7 @@ func TestSecondProcess(t *testing.T) {
 	assert.Zero(t, carried.Count(faulty.Compile))
 	assert.Equal(t, autotune.Tuned.String(), l.ChosenBy()["up"])
 
-	// A choice that went stale is tuned again, and nothing else.
+	// A stale choice is tuned again, and nothing else.
 	key := emit.Key(dev.Target(), small, "down").String()
 	down, err := tiles.Parse(map[string]string{"down": plan.Tilings["down"]})
 	require.NoError(t, err)
@@ -86,7 +87,8 @@ func TestSecondProcess(t *testing.T) {
 	c = cache.Open(cache.Options{Dir: dir})
 	require.NoError(t, c.PutChoice(key, value))
 
-	// With the bundle behind it nothing is, and the valid choice is the plan's.
+	// With the bundle as a second layer of the cache nothing is tuned, and the plan
+	// has the valid choice.
 	behind, err := Layer(ctx, second, small, quick(cache.Open(cache.Options{Dir: dir, Layers: []string{bundle}})))
 	require.NoError(t, err)
 	assert.Empty(t, behind.reports)
@@ -130,7 +132,7 @@ func TestSomeProducts(t *testing.T) {
 	assert.ErrorContains(t, err, "ForwardOnly")
 }
 
-// A layer in use is the same while and after its configuration is tuned.
+// TestLayerInUse checks that tuning a configuration does not change a layer in use.
 func TestLayerInUse(t *testing.T) {
 	ctx, dev := context.Background(), newDevice(t)
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
@@ -147,7 +149,8 @@ func TestLayerInUse(t *testing.T) {
 	assert.NoError(t, dev.Err())
 }
 
-// What can't be tuned is said, before anything is made.
+// TestRefused checks that Layer refuses what cannot be tuned before it allocates
+// anything.
 func TestRefused(t *testing.T) {
 	ctx, dev := context.Background(), newDevice(t)
 	o := quick(cache.Open(cache.Options{Dir: t.TempDir()}))
@@ -195,7 +198,8 @@ func TestCancellation(t *testing.T) {
 	require.NoError(t, plan.Put(autotune.NewFile()))
 }
 
-// A worker whose device is another chip does not tune for this one.
+// TestAnotherDevice checks that a worker with a different chip does not tune for
+// this one.
 func TestAnotherDevice(t *testing.T) {
 	o := quick(cache.Open(cache.Options{Dir: t.TempDir()}))
 	o.Device, o.Products = "cuda", []string{"up"}

@@ -32,8 +32,8 @@ class Build(build_py):
         self.bundle(out.with_name(BUNDLE))
 
     def bundle(self, out):
-        """Emits the kernels of models.json. Where NVIDIA's ptxas is found they are machine code
-        too, else PTX, which a first start compiles: warmup's output says which."""
+        """Emits the kernels of models.json. They are machine code if NVIDIA's ptxas is installed,
+        else PTX, which the driver compiles at the first use. warmup's output says which."""
         with tempfile.TemporaryDirectory() as cache:
             subprocess.run(
                 ["go", "run", "./examples/warmup", "fill", "-bar=false", "-layers", str(HERE / "models.json"), "-cache", cache, "-export", str(out)],

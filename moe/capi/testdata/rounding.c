@@ -1,5 +1,5 @@
-/* Rounding by chance: lists of whole tiles, and the output and gradients of what
- * they name, beside the plain loop of the example. */
+/* Stochastic rounding: checks that lists consist of whole tiles, and compares output and
+ * gradients with the plain loop of the example. */
 #define main example
 #include "../../../examples/c/layer.c"
 #undef main
@@ -9,8 +9,8 @@ enum { TILE = 8, MOST = R + E * (TILE - 1), SEEDS = 6 };
 static int32_t list_ids[MOST], list_tokens[MOST];
 static float list_scores[MOST], d_scores[MOST];
 
-/* counts gives how many rows the experts have, and ends the program where these
- * are no whole tiles. */
+/* Returns the number of rows of all experts, and of each expert in of. Ends the program
+ * if an expert's rows are not whole tiles. */
 static int counts(int rows, int of[E]) {
 	int all = 0;
 	memset(of, 0, E * sizeof of[0]);
@@ -52,7 +52,7 @@ int main(void) {
 		.o = alloc(sizes.o), .h = alloc(sizes.h),
 		.entries = rows, .token_indices = alloc(sizes.expert_ids),
 	};
-	/* With no ids and scores of its own the list would be written over the routing. */
+	/* A list without ids and scores of its own would overwrite the routing. */
 	sm_status s = sm_forward(layer, &f);
 	printf("one list for both: status %d: %s\n", (int)s, s == SM_OK ? "" : sm_error_text());
 
@@ -64,7 +64,7 @@ int main(void) {
 		counts(rows, f.seed == 1 ? first : of);
 		differ += f.seed > 1 && memcmp(first, of, sizeof of) != 0;
 	}
-	printf("seeds: %d of %d rounded otherwise than the first\n", differ, SEEDS - 1);
+	printf("seeds: %d of %d gave another list than the first seed\n", differ, SEEDS - 1);
 
 	read_into(o, f.o, sizeof o);
 	read_into(list_tokens, f.token_indices, 4 * rows);

@@ -1,5 +1,5 @@
-/* A shared expert behind its own gate: the output, and the gradient of its W2,
- * beside the plain loop of the example. It has the weights of expert 0. */
+/* A shared expert with a gate: compares its output and the gradient of its W2 with the
+ * plain loop of the example. The shared expert has the weights of expert 0. */
 #define main example
 #include "../../../examples/c/layer.c"
 #undef main
@@ -54,7 +54,7 @@ int main(void) {
 	off = sqrt(off / squares);
 	printf("forward: o is within %.4f of a loop in double\n", off);
 
-	/* With o as its gradient: the shared part of o is linear in the shared W2. */
+	/* The gradient of o is o itself. The shared part of o is linear in the shared W2. */
 	sm_backward_pass b = {
 		.size = sizeof b, .tokens = T, .workspace = f.workspace, .workspace_bytes = f.workspace_bytes,
 		.x = f.x, .router = f.router, .w1 = f.w1, .w2 = f.w2,

@@ -1,4 +1,4 @@
-/* Wrong uses of the interface, one a line of output: its name, status, text. */
+/* Wrong uses of the interface. Each prints one line: its name, status and text. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

@@ -30,7 +30,7 @@ func Kernel(l registry.Layer, k registry.Any, done Built) (registry.Built, jit.S
 }
 
 // Product emits the kernels of a product with a tiling, in the registry's order.
-// The digest of a stored tiling is of these sources.
+// The digest that is stored with a tiling is computed from these sources.
 func Product(t driver.Target, c spec.Config, of *registry.Product, p gemm.Tiling) ([]jit.Source, Built, error) {
 	if err := of.Check(p, t); err != nil {
 		return nil, nil, err
@@ -47,8 +47,8 @@ func Product(t driver.Target, c spec.Config, of *registry.Product, p gemm.Tiling
 	return sources, done, nil
 }
 
-// Key is the key of a product's stored tiling. It has the rows per expert at
-// TokensHint, in wide buckets.
+// Key is the key of a product's stored tiling. It contains the number of rows per
+// expert at TokensHint, rounded to a wide bucket.
 func Key(t driver.Target, c spec.Config, product string) autotune.Key {
 	return autotune.Key{Subject: fmt.Sprintf("moe %s %v", product, c), GPU: t.Name, SMs: t.SMs,
 		Bucket: autotune.BucketOf(registry.RowsPerExpert(c))}

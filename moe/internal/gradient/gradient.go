@@ -85,8 +85,9 @@ var Modes = [4]Mode{{}, {F32: true}, {Accumulate: true}, {F32: true, Accumulate:
 // Set is a kernel for each of the [Modes].
 type Set[A any] [len(Modes)]*registry.Kernel[A]
 
-// NewSet makes the kernels "dw1", "dw1-f32", "dw1-add", "dw1-add-f32" of the name
-// "dw1". row fills in what their rows have besides names and Emit.
+// NewSet makes one kernel for each mode. For the name "dw1" these are "dw1",
+// "dw1-f32", "dw1-add" and "dw1-add-f32". row sets the fields of a kernel other
+// than its names and Emit.
 func NewSet[A any](name string, row func(k *registry.Kernel[A], g Mode), emit func(l registry.Layer, g Mode) (*jit.Kernel[A], error)) (s Set[A]) {
 	for i, g := range Modes {
 		s[i] = &registry.Kernel[A]{KernelName: name + strings.ReplaceAll(g.Suffix(), "_", "-"), Backward: true,

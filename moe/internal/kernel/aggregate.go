@@ -13,9 +13,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Aggregate is O[t] = Σ_k scores[t,k]·Y[inverse[t,k]], summed in FP32 in slot order and
-// rounded once. Slots without a row add nothing. A thread handles 8 columns of a token,
-// with the loads of up to 8 rows in flight.
+// Aggregate computes O[t] = Σ_k scores[t,k]·Y[inverse[t,k]], summed in FP32 in slot
+// order and rounded once. Slots without a row add nothing. A thread handles 8
+// columns of a token, with the loads of up to 8 rows in flight.
 type Aggregate struct {
 	Hidden, TopK int
 	// Element is the type of rows and sums.
@@ -28,8 +28,8 @@ type Aggregate struct {
 	Shared, SharedGate bool
 	// Extra adds row t of one more [T, d] tensor to each sum, last.
 	Extra bool
-	// List: tokens have any number of rows, as order.ByToken lists them, instead of TopK
-	// slots. TopK is then the expected number.
+	// List means that a token has any number of rows, listed by order.ByToken,
+	// instead of TopK slots. TopK is then the expected number.
 	List bool
 	// Early loads row numbers and scores of the first slots before griddepcontrol.wait,
 	// while the down-projection still runs. That is safe: the down-projection lets this
@@ -139,7 +139,7 @@ type aggregation struct {
 	starts                ptx.Global // with List
 }
 
-// operands declares the tensors that the options ask for.
+// operands declares the tensors that the options need.
 func (a Aggregate) operands(k *jit.Builder[AggregateArgs]) *aggregation {
 	e := &aggregation{Aggregate: a, k: k.Kernel, y: k.Ptr(&k.Args.Y), o: k.Ptr(&k.Args.O), inverse: k.Ptr(&k.Args.Inverse)}
 	if a.weighted() {
@@ -249,8 +249,8 @@ func (e *aggregation) slots(token ptx.U32, first int) (rows rowsOfToken) {
 	return rows
 }
 
-// listed loads n row numbers and weights of a list from first on. From end on there are
-// no rows.
+// listed loads n row numbers and weights of a list, starting at index first. From
+// index end on, the row number is NoRow.
 func (e *aggregation) listed(first, end ptx.U32, n int) (rows rowsOfToken) {
 	for i := range n {
 		place, r, s := first.AddI(i), ptx.NewVar(e.k, ptx.Uint(order.NoRow)), ptx.NewVar(e.k, ptx.Float(1))

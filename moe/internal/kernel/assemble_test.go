@@ -224,7 +224,7 @@ func (a assembly) check(t *testing.T) {
 		bytes, err := strconv.Atoi(m[1])
 		require.NoError(t, err)
 		require.LessOrEqual(t, bytes, a.spills(), report)
-		complaint = ptxas.Complaint(strings.Replace(report, complaint, "", 1)) // the next one
+		complaint = ptxas.Complaint(strings.Replace(report, complaint, "", 1)) // checks the next complaint
 	}
 	require.Empty(t, complaint, report)
 }

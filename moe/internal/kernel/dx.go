@@ -125,7 +125,7 @@ func (e *dxEpilogue) UnderLastMMA(t gemm.Tile) func(acc []ptx.F32) {
 		}
 	}
 	f := e.fragment()
-	var dlogits [2]ptx.F32 // of the thread's rows
+	var dlogits [2]ptx.F32 // for the thread's two rows
 	for h := range dlogits {
 		dlogits[h] = ptx.LdGlobal[ptx.F32](e.dlogit.Index(t.Row(f, h), 4))
 	}
@@ -163,8 +163,8 @@ type routerWeights struct {
 	f32   [gemm.SubTileColumns / 8][2]ptx.F32
 }
 
-// loadRouter loads the router's weights in the thread's columns of sub-tile i. Columns
-// past the last one repeat others: they are dropped.
+// loadRouter loads the router's weights in the thread's columns of sub-tile i.
+// Columns past the last one repeat others; their sums are dropped.
 func (e *dxEpilogue) loadRouter(t gemm.Tile, i int) (w routerWeights) {
 	column := t.Column.MulI(e.Tiling.TileN).AddI(gemm.SubTileColumns * i).Min(ptx.Uint(e.Hidden - gemm.SubTileColumns)).Add(e.fragment().Column)
 	if e.Hidden%gemm.SubTileColumns != 0 {

@@ -51,9 +51,9 @@ func TestRegistry(t *testing.T) {
 	names, entries := map[string]bool{}, map[string]bool{}
 	l := registry.Layer{Config: spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2}}
 	l.Tiles = Choose(l.Config, driver.H200())
-	other := l // with everything that only some layers have
+	other := l // a layer with every optional tensor
 	other.Bias, other.Rounding = true, spec.Rounding{Rule: spec.RoundNearest, Tile: 128}
-	chosen := l // with the other kinds of routers
+	chosen := l // layers with the other kinds of routers
 	chosen.Score, chosen.RouterBias, chosen.ExpertScale, chosen.SelectionBias = spec.Sigmoid, true, true, true
 	chosen.RouterF32, chosen.Logits = true, spec.LogitsF32
 	for _, k := range Kernels {
@@ -156,7 +156,8 @@ func TestRowsPerExpert(t *testing.T) {
 	}
 }
 
-// Clusters share MN-major weights in whole atoms of 64 columns: not of 192.
+// Clusters share MN-major weights in whole atoms of 64 columns, so tiles of 192
+// columns have no clusters.
 func TestWholeAtoms(t *testing.T) {
 	target := driver.H200()
 	p := gemm.Tiling{TileN: 192, Stages: 3, GroupM: 8, ClusterM: 2}

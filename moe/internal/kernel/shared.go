@@ -11,9 +11,10 @@ import (
 	"sonicmoe/ptx"
 )
 
-// EveryToken is the plan of the shared experts: one expert that every token goes to, so
-// that packed row t is token t. With Gate, the score of a row is sigmoid(x·wg), else 1. A
-// thread handles a token; with Gate, a warp does.
+// EveryToken is the plan of the shared experts: one expert that every token goes
+// to, so that packed row t is token t. With Gate, a warp handles a token, and the
+// score of a row is sigmoid(x·wg). Otherwise a thread handles a token, and the
+// score is 1.
 type EveryToken struct {
 	Hidden int
 	Gate   bool

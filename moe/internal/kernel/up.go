@@ -196,9 +196,9 @@ func (e upEpilogue) act(gate, up ptx.F32, scores rowScores, h int) ptx.F32 {
 	return activation.Of(e.Config).Value(gate, up)
 }
 
-// inA returns value, or 0 if the neuron at column + offset is past the last one. The
-// number of neurons is a multiple of 16, so offset may be that of the value's group of
-// 4 or 8.
+// inA returns value, or 0 if the neuron at column + offset is past the last one.
+// The number of neurons is a multiple of 16, so offset may also be the offset of
+// the value's group of 4 or 8.
 func (e upEpilogue) inA(column ptx.U32, offset int, value ptx.F32) ptx.F32 {
 	if e.Intermediate%gemm.SubTileColumns == 0 {
 		return value
@@ -261,7 +261,7 @@ func (e upEpilogue) storePairs(t gemm.Tile, acc []ptx.F32, scores rowScores) {
 			value = func(at int) ptx.F32 { return pairs[at+kind] }
 		}
 		return gemm.SubTile{Values: gemm.Packed(func(i int) ptx.U32 {
-			at := i/2*8 + i%2*2 // of the first column; the second is 8 columns further
+			at := i/2*8 + i%2*2 // the first column of a pair; the second is 8 columns further
 			return e.swapQuads(value(at), value(at+4))
 		})}
 	})

@@ -21,7 +21,7 @@ type upCase struct {
 	p                    *kt.Packed
 }
 
-// upResult is H and A, and their inputs.
+// upResult has H and A, and the inputs of the product.
 type upResult struct{ h, a, x, w []uint16 }
 
 // weights returns W1 [E, 2n, d], with the same neurons in either layout.

@@ -21,12 +21,12 @@ type Layer struct {
 	spec.Config
 	// Tiles has a tiling for every product.
 	Tiles tiles.Choice
-	// IsShared says that this is the layer of another's shared experts, whose
-	// kernels' names say so.
+	// IsShared means that this layer computes the shared experts of another layer.
+	// The names of its kernels then start with "shared-".
 	IsShared bool
 }
 
-// KernelName is a kernel's name in the layer.
+// KernelName returns a kernel's name in the layer.
 func (l Layer) KernelName(k Any) string {
 	if l.IsShared {
 		return "shared-" + k.Name()
@@ -34,57 +34,60 @@ func (l Layer) KernelName(k Any) string {
 	return k.Name()
 }
 
-// Tiling is a product's.
+// Tiling returns the tiling of a product.
 func (l Layer) Tiling(p *Product) gemm.Tiling { return l.Tiles[p.Name] }
 
-// Kernel is a kernel of the layer, whose launches take an A.
+// Kernel is a kernel of a layer. A is the type of its arguments.
 type Kernel[A any] struct {
-	// KernelName is its name in moe.Layer.Kernels: "up", "dw1-add".
+	// KernelName is the kernel's name in moe.Layer.Kernels: "up", "dw1-add".
 	KernelName string
-	// Of is the product whose tiling it has; nil where it has none.
-	Of *Product
-	// ShownBy is the pass that tuning holds the kernel by; one of a product has it.
-	ShownBy Pass
-	// Backward says that only the backward pass has it.
-	Backward bool
-	// Only, unless nil, says which layers have it; the others do without.
-	Only func(c spec.Config) bool
-	// Roofline is the least that it has to do, where that is not its product's
-	// work; nil for what a roofline leaves out.
-	Roofline func(c spec.Config, tokens int) []spec.Work
-	// From is what of a layer's Config its text follows from; nil: all. Layers in
-	// which it is equal share the kernel.
-	From func(c spec.Config) spec.Config
-	// Emit emits it for a layer: by its Config but TokensHint, or From's, and Of's
+	// Of is the product whose tiling the kernel has; nil if the kernel has no
 	// tiling.
+	Of *Product
+	// ShownBy is the pass by whose outputs tuning checks the kernel. Only kernels
+	// of a product have one.
+	ShownBy Pass
+	// Backward means that only the backward pass has the kernel.
+	Backward bool
+	// Only reports whether a layer has the kernel; nil means that every layer has
+	// it.
+	Only func(c spec.Config) bool
+	// Roofline returns the least work of the kernel. If it is nil, the product's
+	// work counts, and a kernel without a product is left out of rooflines.
+	Roofline func(c spec.Config, tokens int) []spec.Work
+	// From reduces a Config to the fields that the kernel's text depends on; nil
+	// keeps all. Layers for which it returns the same Config share the kernel.
+	From func(c spec.Config) spec.Config
+	// Emit emits the kernel for a layer. It may use the tiling of Of and the fields
+	// of Config that From keeps, but not TokensHint.
 	Emit func(l Layer) (*jit.Kernel[A], error)
 }
 
-// Any is a Kernel whatever its arguments.
+// Any is a Kernel with any type of arguments.
 type Any interface {
 	Name() string
 	Product() *Product
-	// Pass is the pass that shows the work of a product's kernel.
+	// Pass returns the pass that shows the work of a product's kernel.
 	Pass() Pass
 	IsBackward() bool
 	// Suits reports whether a layer has the kernel.
 	Suits(c spec.Config) bool
-	// Work is the least that the kernel has to do, for rooflines; none for one
-	// that a roofline leaves out.
+	// Work returns the least work of the kernel, for rooflines, or nothing if a
+	// roofline leaves the kernel out.
 	Work(c spec.Config, tokens int) []spec.Work
-	// Build gives the kernel for a layer, which is not to be changed.
+	// Build returns the kernel for a layer. The caller must not change it.
 	Build(l Layer) (Built, error)
 }
 
 // Built is an emitted kernel.
 type Built interface {
-	// Source is what a loader loads; label is for people who list a cache.
+	// Source is the input of a loader. label is shown in listings of a cache.
 	Source(label string) jit.Source
-	// NewLauncher makes a *jit.Launcher of the kernel's arguments.
+	// NewLauncher returns a *jit.Launcher for the kernel's arguments.
 	NewLauncher(f *jit.Function, dev driver.Device) Launcher
 }
 
-// Launcher is a *jit.Launcher of any arguments.
+// Launcher is a *jit.Launcher for any type of arguments.
 type Launcher interface {
 	// Again queues the kernel with the arguments of its last launch, if there was one.
 	Again(s driver.Stream) (launched bool, err error)
@@ -129,7 +132,7 @@ func (k *Kernel[A]) Work(c spec.Config, tokens int) []spec.Work {
 	return nil
 }
 
-// Build implements Any. Layers of the same sizes and tilings share the kernel.
+// Build implements Any. Layers with the same sizes and tilings share the kernel.
 func (k *Kernel[A]) Build(l Layer) (Built, error) {
 	of := k.emission(l)
 	if b, ok := emitted.Find(of); ok {
@@ -153,46 +156,48 @@ func (b built[A]) NewLauncher(f *jit.Function, dev driver.Device) Launcher { ret
 
 // Product is one of a layer's grouped products: kernels that have a tiling.
 type Product struct {
-	// Name is what choices, reports and options call it: "up".
+	// Name is the product's name in choices, reports and options: "up".
 	Name string
-	// Backward says that it belongs to the backward pass.
+	// Backward means that the product belongs to the backward pass.
 	Backward bool
-	// Space are the tilings that the cost model chooses among.
+	// Space returns the tilings that the cost model chooses from.
 	Space func(driver.Target) []gemm.Tiling
-	// SharedBytes is the shared memory of a tiling.
+	// SharedBytes returns the shared memory of a tiling.
 	SharedBytes func(gemm.Tiling) int
-	// Clocks is what a cost model says of a tiling, in clocks of one SM.
+	// Clocks returns the estimate of a cost model for a tiling, in clocks of one
+	// SM.
 	Clocks func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64
-	// NoGroups: its tiles have no groups.
+	// NoGroups means that the product's tiles have no groups.
 	NoGroups bool
-	// Work is the least that its kernel has to do, for rooflines.
+	// Work returns the least work of the product's kernel, for rooflines.
 	Work func(c spec.Config, tokens int) spec.Work
 }
 
-// Estimate is what a cost model says of a tiling.
+// Estimate returns the time of a tiling by a cost model.
 func (p *Product) Estimate(m tiles.Model, tiling gemm.Tiling, c spec.Config, t driver.Target) time.Duration {
 	return m.Time(p.Clocks(m, tiling, c, t))
 }
 
-// Choose picks the tiling that a cost model likes best.
+// Choose returns the tiling with the lowest cost in a cost model.
 func (p *Product) Choose(m tiles.Model, c spec.Config, t driver.Target) gemm.Tiling {
 	return tiles.Cheapest(p.Space(t), func(q gemm.Tiling) float64 { return p.Clocks(m, q, c, t) })
 }
 
-// Check holds a tiling against the product's space. The error is a
-// [*spec.ArgError].
+// Check returns an error if the product's space does not have the tiling. The error
+// is a [*spec.ArgError].
 func (p *Product) Check(tiling gemm.Tiling, t driver.Target) error {
 	return tiles.Check("Tiles of "+p.Name, tiling, p.Space(t))
 }
 
-// Alternatives enumerates the product's search space for a layer.
+// Alternatives lists all tilings that a search for a layer considers, with
+// estimates and rejections.
 func (p *Product) Alternatives(c spec.Config, t driver.Target) []tiles.Alternative {
 	s := tiles.Search{Product: p.Name, Space: p.Space(t), SharedBytes: p.SharedBytes, NoGroups: p.NoGroups,
 		Estimate: func(q gemm.Tiling) time.Duration { return p.Estimate(tiles.H200, q, c, t) }}
 	return s.Alternatives(t)
 }
 
-// Candidates are the tilings of Alternatives that are not rejected.
+// Candidates lists the tilings of Alternatives that are not rejected.
 func (p *Product) Candidates(c spec.Config, t driver.Target) []gemm.Tiling {
 	var list []gemm.Tiling
 	for _, a := range p.Alternatives(c, t) {
@@ -203,7 +208,7 @@ func (p *Product) Candidates(c spec.Config, t driver.Target) []gemm.Tiling {
 	return list
 }
 
-// Registry is the list of a layer's kernels, in the order of the passes.
+// Registry lists the kernels of a layer, in the order of the passes.
 type Registry []Any
 
 // Of lists the kernels that a layer has.
@@ -216,7 +221,7 @@ func (r Registry) Of(c spec.Config) (list Registry) {
 	return list
 }
 
-// Products lists the products of the kernels, in their order.
+// Products lists the products of the kernels, in the same order.
 func (r Registry) Products() []*Product {
 	var list []*Product
 	for _, k := range r {
@@ -227,7 +232,7 @@ func (r Registry) Products() []*Product {
 	return list
 }
 
-// Find is the kernel of that name, nil where there is none.
+// Find returns the kernel with that name, or nil.
 func (r Registry) Find(name string) Any {
 	for _, k := range r {
 		if k.Name() == name {
@@ -237,7 +242,8 @@ func (r Registry) Find(name string) Any {
 	return nil
 }
 
-// OfProduct lists the kernels of a product, the one that tuning times first.
+// OfProduct lists the kernels of a product. The first one is the kernel that tuning
+// times.
 func (r Registry) OfProduct(p *Product) []Any {
 	var list []Any
 	for _, k := range r {
@@ -248,7 +254,7 @@ func (r Registry) OfProduct(p *Product) []Any {
 	return list
 }
 
-// FindProduct is the product of that name; the error lists the known ones.
+// FindProduct returns the product with that name. The error lists the known names.
 func (r Registry) FindProduct(name string) (*Product, error) {
 	var names []string
 	for _, p := range r.Products() {
@@ -260,8 +266,8 @@ func (r Registry) FindProduct(name string) (*Product, error) {
 	return nil, &spec.ArgError{Field: "product", Got: name, Want: fmt.Sprintf("one of %v", names)}
 }
 
-// Check returns nil, or a [*spec.ArgError] that names the first product that
-// there is not, or the first tiling that no kernel can have on the target.
+// Check returns nil, or a [*spec.ArgError] for the first unknown product, or for
+// the first tiling that no kernel can have on the target.
 func (r Registry) Check(c tiles.Choice, t driver.Target) error {
 	for name := range c {
 		if _, err := r.FindProduct(name); err != nil {
@@ -287,8 +293,8 @@ func (r Registry) Choose(m tiles.Model, c spec.Config, t driver.Target) tiles.Ch
 	return choice
 }
 
-// RowsPerExpert is the average number of rows of an expert at the layer's
-// TokensHint, at least 1: what stored choices go by.
+// RowsPerExpert returns the average number of rows of an expert at the layer's
+// TokensHint, at least 1. Keys of stored tilings contain it.
 func RowsPerExpert(c spec.Config) int {
 	tokens := c.TokensHint
 	if tokens <= 0 {
@@ -297,12 +303,13 @@ func RowsPerExpert(c spec.Config) int {
 	return max(1, tokens*c.TopK/max(1, c.NumExperts))
 }
 
-// EvenLoad is the layer's load at its TokensHint.
+// EvenLoad returns the layer's load at its TokensHint.
 func EvenLoad(c spec.Config) tiles.Load { return tiles.EvenLoad(c.TokensHint, c.TopK, c.NumExperts) }
 
-// StoreBytes is the shared memory of a product that stores by gemm.Store.
+// StoreBytes returns the shared memory of a product whose epilogue is gemm.Store.
 func StoreBytes(p gemm.Tiling) int { return p.SharedBytes(gemm.StoreBytes) }
 
-// RowStoreBytes is that of one whose sums may start from a row too: tilings are the
-// same with biases and without.
+// RowStoreBytes returns the shared memory of a product that stores by gemm.Store
+// and whose sums may start from a row of biases. It is the same without biases, so
+// that layers with and without biases have the same tilings.
 func RowStoreBytes(p gemm.Tiling) int { return StoreBytes(p) + p.Stages*p.RowBytes() }

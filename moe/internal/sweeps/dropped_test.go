@@ -69,9 +69,9 @@ type sweep struct {
 	modules map[string]*ptx.Module
 	every   int // check one of that number of lines
 	lines   int
-	found   map[droppedLine]string // the kind of the fault, isMissed or isUnreached
-	// again, unless nil, has the places whose lines passed in an earlier layer, with the
-	// finding in this one. Only these are tried.
+	found   map[droppedLine]string // the fault's kind: isMissed or isUnreached
+	// again, unless nil, has the places whose lines passed the check in an earlier
+	// layer, with the finding in this layer. Only these places are tried.
 	again map[place]string
 }
 
@@ -200,7 +200,7 @@ func TestDroppedLines(t *testing.T) {
 		tokens   int
 		backward bool
 		sms      int
-		again    []string // the kernels whose passed lines are tried again
+		again    []string // the kernels for which passed lines are tried again
 	}{
 		{"large batch", small, 400, true, 4, nil},
 		{"20 tokens", small, 20, false, 4, nil},
@@ -291,8 +291,9 @@ const (
 // readByNextLaunch is the reason why a release passes whose reader is in the next launch.
 const readByNextLaunch = "the down-projection reads the table, and a check launches one kernel"
 
-// needlessLine is an instruction whose removal no check of a single launch can find: what is its
-// position by files, most its largest number in each of the kernels.
+// needlessLine is an instruction whose removal no check of a single launch can
+// find. what is its position by files; most is the largest number of such
+// instructions in one kernel.
 type needlessLine struct {
 	kernels string
 	most    int

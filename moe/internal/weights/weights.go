@@ -162,7 +162,7 @@ func (b B) hasPart() bool { return b.matrix.Part.Extent > 1 && !b.matrix.Apart }
 // Load starts the loads of a stage: the k-tile from k on of the tile's columns. part is gate (0)
 // or up (1), for tiles that have one part.
 func (b B) Load(p *gemm.Product, maps []ptx.TensorMap, s pipeline.Stage, t schedule.Tile, k func() ptx.U32, part int) {
-	if b.MNMajor() && !b.Halves && b.Tiling.ClusterM == 1 { // a half need not be whole atoms here
+	if b.MNMajor() && !b.Halves && b.Tiling.ClusterM == 1 { // only here may a tile end inside an atom
 		boxes := 1
 		if !b.wholeAtoms() {
 			boxes = b.Tiling.TileN / tile.Block

@@ -4,15 +4,14 @@
     y = layer(x)
     y.sum().backward()
 
-The work is done by one shared library, sonicmoe/moe of Go, which needs a GPU's driver
-and nothing else: no toolkit, no compiler. moe and moe_experts are functions, Config what
-a layer can be, warm fills a cache of kernels ahead of time. register_with_transformers
-makes the experts of transformers' models run here; sonicmoe_go.sonicmoe has the names of
-SonicMoE's own package.
+The kernels come from one shared library, the Go package sonicmoe/moe. It needs a GPU's driver, but
+no toolkit and no compiler. Config describes a layer. moe and moe_experts are functions, and warm
+fills a cache of kernels in advance. register_with_transformers lets models of transformers use the
+library for their experts. sonicmoe_go.sonicmoe has the names of SonicMoE's own package.
 
-Use it in processes that were spawned, or forked before its first use: Go can't go on
-after a fork. One process can hold one Go runtime: another Python package made with Go
-can't be loaded beside it.
+Use the package in processes that were spawned, or forked before their first use of it: Go does not
+work in the child of a fork. A process can hold one Go runtime, so another Python package made with
+Go cannot be loaded in the same process.
 """
 
 from ._device import emulate

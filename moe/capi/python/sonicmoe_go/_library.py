@@ -1,7 +1,7 @@
-"""The shared library by ctypes: devices, layers, errors, and nothing of tensors.
+"""The shared library by ctypes: devices, layers and errors. This module does not use tensors.
 
-It is loaded at the first use, in the process that uses it: a Go runtime can't go
-on after a fork, so the child of a process that used it is told so.
+The library is loaded at its first use. Go does not work in the child of a fork, so a child of a
+process that used the library gets an error.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class ArgumentError(Error, ValueError):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Config:
-    """What a layer computes: Config of the Go package moe, field by field.
+    """The configuration of a layer: the fields of the Go package's Config.
 
-    The zero value of all but the four sizes is the layer of Mixtral and Qwen3-MoE.
-    What no kernel computes yet is an error of the first call, which names the field.
+    With zero values in all fields but the four sizes it is the layer of Mixtral and Qwen3-MoE. If
+    no kernel computes a combination of fields, the first call raises an error that names the field.
     """
 
     hidden: int
@@ -124,8 +124,8 @@ class Config:
 
     @staticmethod
     def of_model(config: str) -> "Config":
-        """Reads the text of a published model's config.json. A model whose layers no Config
-        describes is an error that says why."""
+        """Reads the text of a published model's config.json. If no Config describes the model's
+        layers, the error says why."""
         s = _ConfigStruct(size=ctypes.sizeof(_ConfigStruct))
         check(library().sm_config_of_model(config.encode(), s))
         values = {f.name: getattr(s, f.name) for f in dataclasses.fields(Config)}

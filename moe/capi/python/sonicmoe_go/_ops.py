@@ -61,8 +61,8 @@ def _outputs(c: Config, x: Tensor, save: bool, logits: bool, rows: int | None) -
 
 
 def short(x: Tensor, weights: Weights, c: Config, logits: bool, balance: float, z_loss: float) -> tuple[Tensor, Tensor | None] | None:
-    """Output and logits of forward on x [..., d], if only autograd observes the call. None if the library rejects a
-    tensor."""
+    """Output and logits of forward on x [..., d], for calls that only autograd observes. None if
+    the library rejects a tensor."""
     if _differentiated(x, weights):
         plan = _plans.find(_plans.Training, x, c.key, _plans.ROUTER, logits, balance, z_loss)
         return plan and _train(plan, x, *weights)
@@ -136,8 +136,8 @@ _SAVED = ("h", "shared_h", "scores", "expert_ids", "logits", "tokens", "list_ids
 
 
 def _backward(d_o, d_logits, x, *args) -> Weights:
-    """Gradients of forward for x and WEIGHTS: the ones that the bits of wanted name. If a weight has an into, f32 or of
-    the weight's type, its gradient is added to that."""
+    """Gradients of forward for x and WEIGHTS, as far as the bits of wanted name them. If a weight
+    has a tensor in into, f32 or of the weight's type, its gradient is added to that tensor."""
     weights, args = args[: len(WEIGHTS)], args[len(WEIGHTS) :]
     h, shared_h, scores, expert_ids, logits, tokens, list_ids, list_scores, config, wanted, balance, z_loss, *into = args
     c = Config.of(config)
@@ -167,8 +167,8 @@ def _(d_o, d_logits, x, *args):
 
 
 def _main_grads(wanted: int, first: int, weights: Weights) -> tuple[int, list[Tensor | None]]:
-    """If a weight has a main_grad, as in Megatron, its gradient is added to that, and autograd gets none.
-    first is the bit of the first weight."""
+    """If a weight has a main_grad, as in Megatron, its gradient is added to the main_grad, and
+    autograd gets no gradient. first is the bit of the first weight."""
     into = []
     for i, weight in enumerate(weights, first):
         main = getattr(weight, "main_grad", None) if wanted & 1 << i else None
@@ -188,8 +188,8 @@ def _wanted(needs) -> int:
 
 
 def _last(gradients: Weights) -> Weights:
-    """Gradients of a function that has no second derivatives. With create_graph autograd would treat them as constants;
-    this makes backward through them an error."""
+    """Marks gradients as the result of a function without second derivatives. With create_graph,
+    autograd would treat them as constants; backward through them is an error instead."""
     if not torch.is_grad_enabled():
         return gradients
     fail = torch._C._functions.DelayedError(b"sonicmoe_go has no gradients of gradients: create_graph must be False", len(gradients))
@@ -309,8 +309,9 @@ _experts_op.register_fake(lambda x, *args: _filled(x, _experts_outputs(x, *args)
 
 
 def _experts_backward(d_o, x, scores, expert_ids, tokens, *args) -> Weights:
-    """Gradients of experts for x, scores and EXPERTS: the ones that the bits of wanted name. If a weight has an into,
-    f32 or of the weight's type, its gradient is added to that."""
+    """Gradients of experts for x, scores and EXPERTS, as far as the bits of wanted name them. If a
+    weight has a tensor in into, f32 or of the weight's type, its gradient is added to that
+    tensor."""
     weights, (h, shared_h, config, wanted, *into) = args[: len(EXPERTS)], args[len(EXPERTS) :]
     want("the gradient of o", d_o, x.dtype, x.shape, x.device)
     check_into(EXPERTS, weights, into)
@@ -405,8 +406,8 @@ class _Refused(Exception):
 
 
 class _Trained(torch.autograd.Function):
-    """A pass whose tensors the library checks, and its gradients. The tensors are x, then the caller's routing and
-    EXPERTS, or WEIGHTS."""
+    """A pass whose tensors the library checks, and its gradients. The tensors are x, the caller's
+    routing if there is one, and WEIGHTS or EXPERTS."""
 
     @staticmethod
     def forward(ctx, plan, x, *tensors):

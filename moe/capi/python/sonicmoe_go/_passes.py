@@ -65,10 +65,10 @@ def forward(
     l: Layer, routed: bool, x, weights: Weights, scores, expert_ids, logits, o, h, shared_h, *,
     tokens=None, list_ids=None, list_scores=None, seed=0,
 ) -> None:  # fmt: skip
-    """Queues a forward pass, with the caller's routing where that is given, of WEIGHTS.
+    """Queues a forward pass with WEIGHTS, and with the caller's routing if it is given.
 
-    Without scores and expert_ids the routing lies behind the workspace and is forgotten:
-    every allocation costs the host as much as two kernels. With list_ids the pass rounds.
+    Without scores and expert_ids, the routing is stored after the workspace and dropped with it,
+    because every allocation costs the host as much as two kernels. With list_ids the pass rounds.
     """
     t, entries = x.shape[0], _entries(tokens)
     need, whole = room(l, t, entries, scores is None)

@@ -1,7 +1,8 @@
-"""Passes without ctypes and Python's checks: the library itself reads torch's tensors.
+"""Passes without ctypes and without checks in Python: the library itself reads torch's tensors.
 
-sm_queue_tensors of tensors.h takes a plan, what each tensor must be and where its address goes,
-and the tensors; what does not fit goes the way of _passes, which says what is wrong.
+sm_queue_tensors of tensors.h takes the tensors and a plan, which says what each tensor must be and
+where its address goes. If a tensor does not fit, the call goes through _passes, which raises the
+error.
 """
 
 from __future__ import annotations
@@ -116,9 +117,10 @@ Part = tuple[str, int, int]
 class Plan:
     """Passes of one kind of a layer on one device.
 
-    queue of the wanted tensors gives the status of the pass, -1 and nothing queued where a tensor is not what is wanted;
-    infer of x [T, d] and all weights, and infer_module of x, a module's __dict__ and the places of its weights, give o, None
-    where another way must be gone. All of them hold the memory that is the plan's.
+    queue of the wanted tensors returns the status of the pass, or -1 without queueing anything if a
+    tensor does not fit. infer of x [T, d] and all weights, and infer_module of x, a module's
+    __dict__ and the places of its weights, return o, or None if the call must take another way. All
+    three keep the plan's memory alive.
     """
 
     def __init__(
@@ -183,8 +185,9 @@ class Inference(Plan):
 
 
 class Training:
-    """Returns the tensors of a forward pass (x, o, logits, saved tensors, operands) and of its backward pass (d_o,
-    d_logits, the same without o, then dx and the operands' gradients, overwritten or added to)."""
+    """Returns the tensors of a forward pass (x, o, logits, saved tensors, operands) and of its
+    backward pass (d_o, d_logits, the forward tensors without o, then dx and the operands'
+    gradients, overwritten or added to)."""
 
     def __init__(self, l: _library.Layer, device: tuple[int, int], routing: int, logits: bool, balance: float, z_loss: float):
         self.config, self.logits = l.config, logits

@@ -25,22 +25,23 @@ def moe(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Router, top-K, experts and their weighted sum of tokens x [T, d].
 
-    The other weights are those that the config has: w3 the up-projection where gate_up is
-    "apart"; b1, b3 and b2 the biases of w1, w3 and w2; router_bias, selection_bias and
-    expert_scale [E] f32; the gate shared_w1 [sn, d] (or the only one), up shared_w3 [sn, d] and
-    down shared_w2 [d, sn] of the shared experts, and shared_gate [d]. All are differentiable but
-    for selection_bias.
+    The config decides which other weights there are: w3, the up-projection if gate_up is "apart";
+    b1, b3 and b2, the biases of w1, w3 and w2; router_bias, selection_bias and expert_scale, all
+    [E] f32; and for shared experts the gate (or only projection) shared_w1 [sn, d], the
+    up-projection shared_w3 [sn, d], the down-projection shared_w2 [d, sn], and shared_gate [d]. All
+    are differentiable except selection_bias.
 
-    Gives o [T, d] and, if wanted, the router's logits [T, E], both differentiable. balance and
-    z_loss are coefficients of the load balancing loss and the z-loss: their gradients are added
-    in backward, as if the losses had been added to the loss; whoever scales that scales them.
+    Returns o [T, d] and, if wanted, the router's logits [T, E]; both are differentiable. balance
+    and z_loss are the coefficients of the load balancing loss and the z-loss. Backward adds their
+    gradients, as if the losses were part of the caller's loss, but without a loss scale: scale the
+    coefficients too.
 
-    Tensors may be arrays of other libraries, as JAX and CuPy, whose memory is taken by DLPack
-    without a copy; what comes back are tensors, which those take the same way.
+    Tensors may be arrays of other libraries, such as JAX and CuPy. Their memory is shared by
+    DLPack, without a copy. The results are torch tensors, which these libraries can take in the
+    same way.
 
-    With rounds, for training, experts get the tokens that the config's rounding_rule says, not
-    those that chose them. Where that goes by chance seed decides; None draws one from torch's
-    generator of the CPU.
+    With rounds, for training, the config's rounding_rule decides which tokens an expert gets. seed
+    is for rules that draw random numbers; None draws a seed from torch's CPU generator.
     """
     weights = (
         router, router_bias, selection_bias, expert_scale,
@@ -80,13 +81,13 @@ def moe_experts(
     shared_w1: Tensor | None = None, shared_w3: Tensor | None = None, shared_w2: Tensor | None = None,
     shared_gate: Tensor | None = None, token_indices: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Experts of tokens x [T, d], and their sum with scores [T, K] f32 of expert_ids
-    [T, K] i32, from whatever router. An id outside [0, E) adds nothing. The other weights are
-    those of moe.
+    """Experts of tokens x [T, d], and their sum with scores [T, K] f32 of expert_ids [T, K] i32,
+    from any router. An id outside [0, E) adds nothing. The other weights are as in moe.
 
-    With token_indices [L] i32 and a config with lists, scores and expert_ids are [L]: entry
-    i is an expert of token token_indices[i], in any order, any number a token. Arrays of other
-    libraries are taken as by moe."""
+    With token_indices [L] i32 and a config with lists, scores and expert_ids are [L]: entry i is an
+    expert of token token_indices[i]. Entries may be in any order, and a token may have any number
+    of them. Arrays of other libraries are accepted as in moe.
+    """
     weights = w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate
     if not isinstance(x, Tensor):
         x, scores, expert_ids, token_indices, *weights = _tensors(x, scores, expert_ids, token_indices, *weights)

@@ -117,15 +117,16 @@ class SonicMoE(nn.Module):
     """A Mixture-of-Experts layer: tokens [..., d] in, tokens out.
 
     Its state has the names and shapes of the blocks of transformers 5: gate.weight [E, d],
-    experts.gate_up_proj [E, 2n, d] and experts.down_proj [E, d, n]; gate_proj and up_proj where
-    gate_up is "apart", up_proj alone without a gate. Where the config has them there are
-    experts.gate_up_proj_bias [E, 2n] and down_proj_bias [E, d]; gate.bias, gate.per_expert_scale
-    and the buffer gate.e_score_correction_bias, all [E]; shared_experts.gate_proj, up_proj and
-    down_proj, in shared_expert beside shared_expert_gate with shared_gate.
+    experts.gate_up_proj [E, 2n, d] and experts.down_proj [E, d, n]. If gate_up is "apart" there are
+    gate_proj and up_proj instead of gate_up_proj; without a gate there is only up_proj. Depending
+    on the config there are also experts.gate_up_proj_bias [E, 2n] and down_proj_bias [E, d];
+    gate.bias, gate.per_expert_scale and the buffer gate.e_score_correction_bias, all [E]; and
+    gate_proj, up_proj and down_proj of shared_experts, which is called shared_expert, with a
+    shared_expert_gate, if shared_gate is set.
 
-    balance and z_loss are coefficients of losses on the router, whose gradients come by
-    themselves. Where the config has a rounding_rule the layer rounds while it trains. More
-    keywords are fields of Config.
+    balance and z_loss are coefficients of losses on the router. Backward adds their gradients
+    itself. If the config has a rounding_rule, the layer rounds during training. Other keywords are
+    fields of Config.
     """
 
     _pair = False
@@ -171,13 +172,13 @@ class SonicMoE(nn.Module):
 
     @classmethod
     def from_hf(cls, block: nn.Module) -> "SonicMoE":
-        """The same layer as a block of transformers 5, on its very parameters.
+        """Returns a layer with the parameters of a block of transformers 5.
 
-        The block's configuration says what it computes, as a config.json does for the Go
-        package; names of modules and weights stay the block's. If the block's forward returns a
-        pair, as in gpt-oss and Llama-4, this layer returns the output and None. A block whose router or
-        experts no Config describes is an error that says why; register_with_transformers runs the
-        experts of more blocks, with their own routers.
+        The block's configuration describes the layer. Names of modules and weights stay the
+        block's. If the block's forward returns a pair, as in gpt-oss and Llama-4, this layer
+        returns the output and None. If no Config describes the block's router or experts, the error
+        says why. register_with_transformers runs the experts of more blocks, with their own
+        routers.
         """
         kind, (_, experts), (_, gate) = type(block).__name__, _child(block, "experts"), _child(block, "gate", "router")
         # Llama-4's experts have no config: use the config of another module of the block.

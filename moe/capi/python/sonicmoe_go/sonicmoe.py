@@ -1,8 +1,9 @@
-"""The names of SonicMoE's own Python package (arXiv 2512.14080), for programs that change one import:
+"""The names of SonicMoE's own Python package (arXiv 2512.14080), for programs that change one
+import:
 
     from sonicmoe_go.sonicmoe import MoE, KernelBackendMoE, ActivationType
 
-Constructor, weight names, weight layout and what is returned are those of that package.
+The constructor, names and layouts of weights, and results are the same as in that package.
 """
 
 from __future__ import annotations
@@ -79,9 +80,10 @@ def moe_TC_softmax_topk_layer(
     x: Tensor, router_w: Tensor, w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None, K: int, stream_id: int,
     activation_type: ActivationType | str = ActivationType.SWIGLU, is_inference_mode_enabled: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The whole layer: its output, the router's logits and how many tokens each expert got.
+    """The whole layer. Returns its output, the router's logits and the number of tokens of each
+    expert.
 
-    stream_id is not looked at: work goes to torch's current stream.
+    stream_id is ignored: the work is queued on torch's current stream.
     """
     w1, w2 = _experts_of(w1, b1, w2, b2)
     c = _config(w1, w2, K, b1 is not None, activation_type)
@@ -96,10 +98,11 @@ def moe_general_routing_inputs(
     w2: Tensor, b2: Tensor | None, E: int, stream_id: int, activation_type: ActivationType,
     is_inference_mode_enabled: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Experts of any list of token, expert and score: the output, and how many each expert got.
+    """Experts of a list of (token, expert, score) entries. Returns the output and the number of
+    entries of each expert.
 
-    Any number of experts a token, none among them, in any order; no host waits.
-    stream_id is not looked at.
+    A token may have any number of entries, in any order. The host does not wait. stream_id is
+    ignored.
     """
     w1, w2 = _experts_of(w1, b1, w2, b2)
     c = dataclasses.replace(_config(w1, w2, 1, b1 is not None, activation_type), lists=True)
@@ -135,8 +138,8 @@ class Experts(nn.Module):
 
 
 class MoE(nn.Module):
-    """SonicMoE's layer: tokens in, tokens and the Switch loss out, None in its place with is_inference_mode. Gate and up of one neuron
-    lie in neighbouring rows of c_fc.weight."""
+    """SonicMoE's layer. Returns tokens and the Switch loss, or None instead of the loss with
+    is_inference_mode. Gate and up of a neuron are neighbouring rows of c_fc.weight."""
 
     def __init__(
         self, num_experts: int, num_experts_per_tok: int, hidden_size: int, intermediate_size: int,

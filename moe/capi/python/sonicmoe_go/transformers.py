@@ -20,8 +20,8 @@ def register_with_transformers() -> str:
         sonicmoe_go.register_with_transformers()
         model = AutoModelForCausalLM.from_pretrained(..., experts_implementation="sonicmoe_go")
 
-    The router stays the model's own. Experts that the library does not cover are an error
-    of their first call, in words. Gives the name.
+    The model keeps its own router. If the library does not cover its experts, their first call
+    raises an error. Returns the registered name.
     """
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 

@@ -1,4 +1,4 @@
-"""The layer in float64, and how far something is from it."""
+"""The layer in float64, and relative distances from it."""
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ CONFIG = sonicmoe_go.Config(hidden=128, intermediate=64, num_experts=4, top_k=2)
 
 
 def tensors(device, config=CONFIG, tokens=24):
-    """x, router, w1, w2 of order 1 in what they make."""
+    """Returns x, router, w1 and w2, scaled so that outputs are of order 1."""
     c = config
     shapes = (tokens, c.hidden), (c.num_experts, c.hidden), (c.num_experts, c.h_width, c.hidden), (c.num_experts, c.hidden, c.intermediate)
     scales = 1, c.hidden**-0.5, c.hidden**-0.5, c.intermediate**-0.5
@@ -21,7 +21,7 @@ def wide(*ts):
 
 
 def experts(x, scores, ids, w1, w2, b1=None, b2=None, act=F.silu, interleaved=False):
-    """Σ_k s_k · (W2_e act(W1_e x + b1_e) + b2_e), one expert after another."""
+    """Computes Σ_k s_k · (W2_e act(W1_e x + b1_e) + b2_e), one expert after another."""
     o = torch.zeros_like(x)
     for e in range(w1.shape[0]):
         token, slot = torch.where(ids == e)
@@ -33,20 +33,20 @@ def experts(x, scores, ids, w1, w2, b1=None, b2=None, act=F.silu, interleaved=Fa
 
 
 def layer(x, router, w1, w2, ids, **how):
-    """The layer with the experts that ids name, and its logits."""
+    """Computes the layer with the given experts, and its logits."""
     logits = x @ router.T
     scores = torch.softmax(logits.gather(1, ids), dim=-1)
     return experts(x, scores, ids, w1, w2, **how), logits
 
 
 def topk(x, router, k):
-    """The experts that bf16 logits choose, the lower first of equal ones."""
+    """Returns the experts that bf16 logits choose. If logits are equal, the lower expert wins."""
     logits = (x.detach().double() @ router.detach().double().T).bfloat16().float()
     return torch.sort(logits, dim=-1, descending=True, stable=True).indices[:, :k]
 
 
 def distance(got, want):
-    """The relative distance of a tensor from another, of norms."""
+    """Returns the relative distance of two tensors, by norms."""
     got, want = got.detach().double().cpu(), want.detach().double()
     assert got.shape == want.shape
     return ((got - want).norm() / want.norm()).item()

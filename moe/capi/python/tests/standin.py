@@ -1,4 +1,5 @@
-"""Plans of CPU tensors: a function in place of a pass's that copies to the emulated device and back."""
+"""Plans for CPU tensors: a function that replaces a pass, and copies tensors to the emulated device
+and back."""
 
 import ctypes
 import math
@@ -10,18 +11,19 @@ from sonicmoe_go import _library, _passes, _plans, _weights
 from sonicmoe_go._device import Emulated
 from sonicmoe_go._weights import DTYPES
 
-_BYTES = {0: 2, 1: 4, 3: 2}  # of an element of an sm_gradient's type
+_BYTES = {0: 2, 1: 4, 3: 2}  # the size of type and accumulate in an sm_gradient
 
 
 def _region(address: int, size: int) -> torch.Tensor:
-    """The memory at an address as a tensor."""
+    """Returns the memory at an address as a tensor."""
     if not size:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8)
 
 
 def fields(function: str, address: int) -> tuple[bytearray, dict]:
-    """The struct of a pass, and its fields; of an sm_gradient's type and accumulate too."""
+    """Returns the struct of a pass and its fields, with the type and accumulate of each
+    sm_gradient."""
     backward = "backward" in function
     of, raw = _passes.BACKWARD if backward else _passes.FORWARD, bytearray(ctypes.string_at(address, _passes.size_of(backward)))
     got = {n: struct.unpack_from("=Q", raw, at)[0] for n, at in of.items()}
@@ -29,7 +31,8 @@ def fields(function: str, address: int) -> tuple[bytearray, dict]:
 
 
 class StandIn:
-    """A layer whose passes are of CPU tensors. passes are the functions and fields of those that were queued."""
+    """A layer whose passes take CPU tensors. passes lists the functions and fields of the queued
+    passes."""
 
     def __init__(self, key: str):
         self.real = _library.layer(key, "emulated")
@@ -57,7 +60,8 @@ class StandIn:
         return status
 
     def _bytes(self, got: dict, name: str) -> int | None:
-        """How many lie at an address of a pass; None where a field is no address."""
+        """Returns the size of the memory that a field's address points to; None if the field is not
+        an address."""
         c, t = self.config, got["tokens"]
         rows = got["entries"] or t * c.top_k
         own, logits = (DTYPES[n].itemsize for n in (c.type, c.logits))
@@ -74,19 +78,19 @@ class StandIn:
 
 
 def use(monkeypatch) -> list:
-    """Lets all that can go by plans go by them, on CPU tensors, and gives the passes that do."""
+    """Lets every pass that can use a plan use it, on CPU tensors, and returns the passes that do."""
     plans, passes, layers = {}, [], []
 
     def find(kind, x, key, *of):
         if x.device.type != "cpu":
             return None
         if (kind, key, of) not in plans:
-            layers.append(layer := StandIn(key))  # a plan holds addresses alone
+            layers.append(layer := StandIn(key))  # a plan stores addresses only, so the objects must stay alive
             layer.passes = passes
             plans[kind, key, of] = kind(layer, (1, 0), *of)
         return plans[kind, key, of]
 
     monkeypatch.setattr(_plans, "find", find)
-    # Configurations outlive the plans of a test.
+    # A configuration may outlive the plans of a test.
     monkeypatch.setattr(_library.Config, "keep", lambda c, plan: monkeypatch.setitem(vars(c), "plan", plan))
     return passes

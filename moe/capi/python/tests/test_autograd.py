@@ -1,4 +1,5 @@
-"""What differentiates or records a pass in another way than backward: it sees the pass, or an error, and never a constant."""
+"""Ways to differentiate or record a pass other than backward. Each must see the pass or raise an
+error, and must not treat the output as a constant."""
 
 import copy
 
@@ -14,7 +15,7 @@ from sonicmoe_go import _plans, sonicmoe
 
 @pytest.fixture(params=["operators", "plans"])
 def block(request, device, monkeypatch):
-    """A layer, whose passes go by plans where they can."""
+    """Returns a layer whose passes use plans if they can."""
     if request.param == "plans" and device == "cpu":
         if not _plans._exchange():
             pytest.skip("this torch has no DLPack functions for C")
@@ -27,7 +28,7 @@ def tokens(device, **how):
 
 
 def given(x, block):
-    """A pass with the caller's routing."""
+    """Runs a pass with the caller's routing."""
     ids = torch.arange(24, dtype=torch.int32, device=x.device).view(12, 2) % 4
     return sonicmoe_go.moe_experts(x, torch.ones(12, 2, device=x.device), ids, block.experts.gate_up_proj, block.experts.down_proj, CONFIG)
 
@@ -39,7 +40,7 @@ def routed(x, block):
 @pytest.mark.parametrize("run", [routed, given])
 @pytest.mark.parametrize("loss", [lambda y: y.float().sum(), lambda y: y.float().square().sum()], ids=["linear", "square"])
 def test_gradients_of_gradients_are_an_error(device, block, run, loss):
-    """A penalty on gradients counted for nothing."""
+    """A penalty on gradients must not be ignored silently."""
     x = tokens(device, requires_grad=True)
     of = (x, block.experts.gate_up_proj)
     want = torch.autograd.grad(loss(run(x, block)), of)
@@ -54,11 +55,11 @@ def test_gradients_of_gradients_are_an_error(device, block, run, loss):
 @pytest.mark.parametrize("run", [routed, given])
 @pytest.mark.parametrize("grad", [False, True])
 def test_forward_mode_is_an_error(device, block, run, grad):
-    """A tangent was lost where no gradients are followed."""
+    """A tangent must not be lost, even if no gradients are wanted."""
     x, frozen = tokens(device), copy.deepcopy(block).requires_grad_(False)
     for of in (block, frozen) if grad else (block,):
         with torch.set_grad_enabled(grad):
-            want = run(x, of)  # after which an inference pass has a plan
+            want = run(x, of)  # an inference pass then has a plan
             with forward_ad.dual_level():
                 assert torch.equal(run(x, of), want)
                 with pytest.raises(NotImplementedError, match="forward mode AD"):
@@ -66,7 +67,7 @@ def test_forward_mode_is_an_error(device, block, run, grad):
 
 
 def test_transforms_are_errors(device, block):
-    """torch.func's tensors have no memory that a pass could read."""
+    """Tensors of torch.func have no memory that a pass could read."""
     x, frozen = tokens(device), copy.deepcopy(block).requires_grad_(False)
     frozen(x)
     for of in (block, frozen):
@@ -78,7 +79,7 @@ def test_transforms_are_errors(device, block):
 @pytest.mark.filterwarnings("ignore")
 @torch.no_grad()
 def test_torch_jit_records_the_pass(device, block):
-    """It recorded an output that nothing writes."""
+    """The recorded graph must contain the pass, not only its uninitialised output."""
     first, second = tokens(device), tokens(device)
     block(first)
     recorded = torch.jit.trace(block, first, check_trace=False)
@@ -86,7 +87,7 @@ def test_torch_jit_records_the_pass(device, block):
 
 
 def test_x_of_another_width(device, block):
-    """As many numbers as tokens of the right width are no such tokens."""
+    """The number of elements may be a whole number of tokens although the width is wrong."""
     other = sonicmoe.MoE(4, 2, 128, 64, sonicmoe.ActivationType.SWIGLU, False, 0.1).to(device, torch.bfloat16)
     for shape in ((2, 6, 64), (4, 64, 2), (256,), ()):
         x = torch.zeros(shape, device=device, dtype=torch.bfloat16)

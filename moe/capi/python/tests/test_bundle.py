@@ -1,4 +1,4 @@
-"""The package's bundle of kernels, and caches: a layer whose kernels are found compiles nothing."""
+"""The package's bundle of kernels, and caches: a layer whose kernels are stored compiles nothing."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 import sonicmoe_go
 from sonicmoe_go import _library
 
-# Models of models.json, as their experts are asked for.
+# Models of models.json, with the arguments of their layers.
 KNOWN = {
     "OLMoE-1B-7B": dict(hidden=2048, intermediate=1024, num_experts=64, top_k=8),
     "gpt-oss-20b": dict(
@@ -32,7 +32,7 @@ _library.layer(_library.Config(**config).key, device)
 
 
 def stored_by(tmp_path: Path, name: str, device: str, config: dict, *bundles: str, library: str = "") -> set[str]:
-    """What a process that makes a layer stores in a cache of its own."""
+    """Runs a process that makes a layer, and returns what it stores in an empty cache."""
     cache = tmp_path / name
     device = "cuda:0" if device == "cuda" else "emulated"
     environment = os.environ | {"SONICMOE_CACHE": str(cache), "SONICMOE_GO_LIBRARY": library or _library.path()}
@@ -45,7 +45,7 @@ def files(cache: Path) -> set[str]:
 
 
 def shipped() -> set[str]:
-    """The kernels of the package's bundle."""
+    """Returns the kernels of the package's bundle."""
     if not _library.bundle().exists():
         pytest.skip("the package was not built as a wheel: it has no bundle")
     with tarfile.open(_library.bundle()) as bundle:
@@ -53,7 +53,7 @@ def shipped() -> set[str]:
 
 
 def test_a_layer_takes_what_another_cache_has(device, tmp_path):
-    alone = tmp_path / "libsonicmoe.so"  # without the package's bundle
+    alone = tmp_path / "libsonicmoe.so"  # the package's bundle is not used
     alone.symlink_to(_library.path())
     made = stored_by(tmp_path, "first", device, SMALL, library=str(alone))
     assert made

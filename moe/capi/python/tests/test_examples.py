@@ -1,4 +1,4 @@
-"""The examples run that need no model of others."""
+"""Runs the examples that need no published model."""
 
 import copy
 import importlib
@@ -12,7 +12,7 @@ import sonicmoe_go
 
 
 def example_of(name):
-    """An example's file, where the package is in its repository."""
+    """Returns the path of an example, if the package is in its repository."""
     found = [p for above in Path(__file__).parents if (p := above / "examples" / "python" / name).exists()]
     if not found:
         pytest.skip("the examples are not beside the package")
@@ -39,8 +39,8 @@ def test_jax(device):
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "olmoe", "glm4_moe", "gpt_oss"])
 def test_models_learn_as_eager_does(device, family, monkeypatch):
-    """100 steps from the same weights: the last tenth's loss within 0.5 % of eager's. Then the model's greedy text, but for
-    tokens between which eager's own logits nearly tie."""
+    """After 100 steps from the same weights, the loss over the last tenth is within 0.5 % of
+    eager's. Greedy text then agrees, except for tokens whose logits nearly tie in eager too."""
     if device != "cuda":
         pytest.skip("hundreds of passes of a model are for a GPU")
     pytest.importorskip("transformers", minversion="5")

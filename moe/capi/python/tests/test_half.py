@@ -1,4 +1,4 @@
-"""Layers in fp16, within an eighth of bf16's bounds: three bits of fraction more."""
+"""Layers in fp16. Bounds are an eighth of bf16's, because fp16 has three more bits of fraction."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Outputs and gradients beside float64, through every way in."""
+"""Compares outputs and gradients with float64, for every way to call a layer."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ def near(got, want, bound=6e-3):
 
 
 def truth(ts, d_o, d_logits=None, config=CONFIG):
-    """Output and gradients in float64."""
+    """Computes output and gradients in float64."""
     ws = wide(*ts)
     ids = topk(ts[0].cpu(), ts[1].cpu(), config.top_k)
     o, logits = layer(*ws, ids)
@@ -30,7 +30,7 @@ def truth(ts, d_o, d_logits=None, config=CONFIG):
     return o, gradients(loss, *ws)
 
 
-# Widths that end within tiles of 64 too.
+# Some widths end inside tiles of 64.
 @pytest.mark.parametrize(("hidden", "intermediate"), [(128, 64), (144, 80)])
 def test_forward_and_gradients(device, hidden, intermediate):
     config = dataclasses.replace(CONFIG, hidden=hidden, intermediate=intermediate)
@@ -76,7 +76,7 @@ def test_losses_on_the_router(device):
 
 
 def routing(device, tokens=24):
-    """Scores that need not sum to 1, ids of which some are none or twice the same."""
+    """Returns scores that need not sum to 1, and ids, some of which are invalid or repeated."""
     scores = torch.randn(tokens, 2, device=device, requires_grad=True)
     ids = torch.randint(-1, 5, (tokens, 2), dtype=torch.int32)
     ids[0] = 3
@@ -98,7 +98,8 @@ def test_experts_with_given_routing(device):
 @pytest.mark.parametrize("order", ["out-in", "in-out"])
 @pytest.mark.parametrize("gate_up", ["concatenated", "apart"])
 def test_biases_and_orders(device, gate_up, order, given):
-    """Biases, gate and up apart, and weights turned round, with the router's and with given routing."""
+    """Layers with biases, with gate and up apart, and with the other weight order; the router or
+    the caller routes."""
     c = dataclasses.replace(CONFIG, bias=True, gate_up=gate_up, weight_order=order)
     x, router, w1, w2 = tensors(device)
     b1, b2 = (torch.randn(4, n, device=device, dtype=torch.bfloat16, requires_grad=True) for n in (128, 128))
@@ -181,7 +182,7 @@ def test_accumulation_into_grad_and_main_grad(device):
 
 
 class Foreign:
-    """An array of another library: it speaks DLPack and nothing else."""
+    """An array of another library, which only has the methods of DLPack."""
 
     def __init__(self, t):
         self.t = t.detach()
@@ -219,12 +220,12 @@ def test_token_counts(device, tokens):
 
 
 def of_experts(w1, w2):
-    """The weights of experts in the operators' order, of a config without biases."""
+    """Returns the experts' weights in the operators' order, for a config without biases."""
     return w1, None, w2, *[None] * 7
 
 
 def operands(x, router, w1, w2):
-    """The tensors of the operators, of a config without biases."""
+    """Returns the operators' tensors, for a config without biases."""
     return x, router, None, None, None, *of_experts(w1, w2)
 
 
@@ -263,7 +264,7 @@ def test_compile_fullgraph(device, dynamic):
         o, logits = sonicmoe_go.moe(x * 1.0, router, w1, w2, CONFIG, logits=True)
         return o.float().sum() + logits.float().square().mean()
 
-    # aot_eager traces forward and backward as inductor does, and needs no C++ compiler.
+    # aot_eager traces forward and backward like inductor, and needs no C++ compiler.
     compiled = torch.compile(step, fullgraph=True, dynamic=dynamic, backend="inductor" if device == "cuda" else "aot_eager")
     near(gradients(compiled(*ts), *ts), [g.double().cpu() for g in gradients(step(*ts), *ts)], 1e-2)
     if dynamic:
@@ -310,7 +311,7 @@ def test_cuda_graph(device):
 
 @pytest.mark.skipif("not torch.cuda.is_available()")
 def test_cuda_graph_of_inference(device):
-    """A module's pass in a graph keeps its workspace to itself: passes on another stream don't reach it."""
+    """A captured pass has a workspace of its own: passes on another stream do not overwrite it."""
     if device != "cuda":
         pytest.skip("captures are of a GPU's streams")
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device)

@@ -1,4 +1,5 @@
-"""SonicMoE, SonicMoE's own names, and models of transformers."""
+"""Tests of the module SonicMoE, of the names of SonicMoE's own package, and of models of
+transformers."""
 
 import contextlib
 import copy
@@ -63,7 +64,7 @@ def test_autocast(device):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("how", ["constructor", "function"])
 def test_sonicmoes_layer(device, how, bias):
-    """SonicMoE's constructor, weight names and shapes; the loss against its formula."""
+    """Checks names and shapes of weights, and compares the loss with its formula."""
     args = (4, 2, 128, 64, sonicmoe.ActivationType.SWIGLU, bias, 0.1)
     block = sonicmoe.MoE(*args).to(device, torch.bfloat16)
     biases = [block.c_fc.bias, block.c_proj.bias] if bias else []
@@ -99,7 +100,7 @@ def test_sonicmoes_layer(device, how, bias):
     assert distance(o.reshape(want.shape), want) < 6e-3
 
 
-# The constructor's arguments as SonicMoE names and orders them.
+# Arguments of SonicMoE's constructor, by its names and in its order.
 ARGUMENTS = ("num_experts", "num_experts_per_tok", "hidden_size", "intermediate_size", "activation_function", "add_bias", "std")
 GATED = {"swiglu": F.silu, "geglu": F.gelu, "reglu": F.relu}
 PLAIN = {"relu_sq": lambda x: F.relu(x).square(), "relu": F.relu, "gelu": F.gelu, "silu": F.silu}
@@ -108,7 +109,8 @@ PLAIN = {"relu_sq": lambda x: F.relu(x).square(), "relu": F.relu, "gelu": F.gelu
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("kind", [*GATED, *PLAIN])
 def test_sonicmoes_constructor(device, kind, bias):
-    """A layer of every kind and size that its constructor takes, by keyword, beside float64: names and shapes of its state too."""
+    """Compares layers of every kind and size that the constructor accepts, by keyword, with
+    float64, and checks names and shapes of the state."""
     values = (5, 3, 192, 64, sonicmoe.ActivationType(kind), bias, 0.07)
     assert tuple(inspect.signature(sonicmoe.MoE).parameters) == ARGUMENTS
     block = sonicmoe.MoE(**dict(zip(ARGUMENTS, values))).to(device, torch.bfloat16)
@@ -153,7 +155,7 @@ def test_sonicmoes_wrong_calls(device):
 
 
 def test_general_routing(device):
-    """Any number of experts a token, none among them, with gradients of scores."""
+    """Tokens with any number of experts, zero included, and the gradients of scores."""
     x, _, w1, w2 = tensors(device)
     counts = torch.tensor([0, 1, 3, 4, 2, 0] * 4)
     token = torch.repeat_interleave(torch.arange(24), counts).int()[torch.randperm(int(counts.sum()))]
@@ -165,7 +167,7 @@ def test_general_routing(device):
     )  # fmt: skip
     assert freq.tolist() == torch.bincount(expert, minlength=4).tolist()
     ws = wide(x, scores, w1, w2)
-    # Row by row: every pair is a token of its own with one expert.
+    # Each pair is one row: a token of its own with one expert.
     rows = experts(ws[0][token.long()], ws[1][:, None], expert[:, None], *ws[2:], interleaved=True)
     want = torch.zeros(24, 128, dtype=torch.double).index_add(0, token.long(), rows)
     d_o = torch.randn_like(x)
@@ -209,7 +211,7 @@ def model_of(family, device, families=FAMILIES):
     }  # fmt: skip
     config = transformers.AutoConfig.for_model(family, **(common | families[family]))
     model = transformers.AutoModelForCausalLM.from_config(config).to(device, torch.bfloat16)
-    return model.eval()  # Phi-3.5's router draws while it trains
+    return model.eval()  # Phi-3.5's router draws random numbers in training
 
 
 def switch(model, name):
@@ -223,8 +225,9 @@ def experts_of(model):
 
 @contextlib.contextmanager
 def routed_as(model, routing):
-    """Experts of a model get the routing of another's run, a list of ids and scores, where theirs is another: tokens whose
-    experts are almost level go one way in one run and another in the next. Theirs are the list where it is empty."""
+    """Lets the experts of a model use the routing of another run, a list of ids and scores. Tokens
+    with nearly equal logits may choose different experts in two runs, so results would not be
+    comparable. If the list is empty, the model's own routing is appended to it."""
     rest = iter(list(routing))
 
     def hook(_, args):
@@ -245,7 +248,7 @@ def routed_as(model, routing):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_models_of_transformers(device, family):
-    """Logits as near to float64 as eager bf16 is, and gradients of the loss beside eager's."""
+    """Logits are as near to float64 as eager bf16, and gradients of the loss as near as eager's."""
     name = sonicmoe_go.register_with_transformers()
     model = model_of(family, device)
     tokens, routing = torch.randint(1, 96, (2, 12), device=device), []
@@ -268,8 +271,8 @@ def test_models_of_transformers(device, family):
     assert far < 0.1
 
 
-# Blocks of transformers that are a SonicMoE: sigmoids, groups, shared experts with and without
-# a gate, a router's bias, weights turned round and interleaved.
+# Blocks of transformers that SonicMoE can replace: sigmoids, groups, shared experts with and without
+# a gate, a router's bias, weights in the other order, and interleaved gate and up.
 BLOCKS = FAMILIES | {
     "qwen2_moe": {"moe_intermediate_size": 64, "num_experts": 4, "shared_expert_intermediate_size": 128},
     "qwen3_next": {"moe_intermediate_size": 64, "num_experts": 4, "shared_expert_intermediate_size": 128},
@@ -282,7 +285,8 @@ BLOCKS = FAMILIES | {
 
 
 def block_of(family, device):
-    """The last block of experts of a small model, with weights and buffers of order 1 in what they make."""
+    """Returns the last block of experts of a small model, with weights and buffers scaled so that
+    outputs are of order 1."""
     blocks = [m for m in model_of(family, device, BLOCKS).modules() if isinstance(getattr(m, "experts", None), torch.nn.Module)]
     with torch.no_grad():
         for p in blocks[-1].parameters():
@@ -296,11 +300,11 @@ def block_of(family, device):
     "family", ["mixtral", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3", "gpt_oss", "qwen2_moe", "qwen3_next", "minimax", "granitemoe", "deepseek_v2", "llama4_text", "minimax_m2"]
 )  # fmt: skip
 def test_from_hf(device, family):
-    """A block and its gradients beside the eager one in float64. Tokens whose experts are almost
-    level may go elsewhere here: the median of tokens tells."""
+    """Compares a block and its gradients with the eager block in float64. Tokens with nearly equal
+    logits may choose other experts, so the test uses the median over the tokens."""
     block = block_of(family, device)
     truth = copy.deepcopy(block).double()
-    if hasattr(truth.experts, "config"):  # Llama-4's know no other
+    if hasattr(truth.experts, "config"):  # Llama-4's experts have no configuration of their own
         truth.experts.config._experts_implementation = "eager"
     ours = sonicmoe_go.SonicMoE.from_hf(block)
     assert ours.experts.down_proj is block.experts.down_proj
@@ -329,7 +333,8 @@ def test_from_hf(device, family):
 
 @pytest.mark.parametrize("family", ["gpt_oss", "granitemoe", "llama4_text", "minimax_m2", "qwen2_moe"])
 def test_from_hf_in_a_model(device, family):
-    """In the places of blocks: a model unpacks what gpt-oss's and Llama-4's give, and two sequences were such a pair. Names of its state stay."""
+    """A layer in a model's block's place returns what the model unpacks: gpt-oss and Llama-4 expect
+    a pair, and a batch of two sequences must not be taken for one. The state keeps its names."""
     model = model_of(family, device, BLOCKS)
     ours, text = copy.deepcopy(model), torch.randint(1, 96, (2, 12), device=device)
     for parent in list(ours.modules()):
@@ -358,7 +363,7 @@ def test_from_hf_in_a_model(device, family):
     ],
 )
 def test_from_hf_of_a_changed_block(device, family, change, words):
-    """It computes with its own numbers, and was read by its configuration's."""
+    """A block whose attributes and configuration disagree is refused."""
     change(block := block_of(family, device))
     with pytest.raises(sonicmoe_go.ArgumentError, match=words):
         sonicmoe_go.SonicMoE.from_hf(block)
@@ -366,7 +371,7 @@ def test_from_hf_of_a_changed_block(device, family, change, words):
 
 @pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
 def test_experts_of_transformers_compile(device, family):
-    """In one graph, router and all, and with gradients."""
+    """Compiles the router and the experts into one graph, with gradients."""
     block = block_of(family, device)
     block.experts.config._experts_implementation = sonicmoe_go.register_with_transformers()
     x = torch.randn(2, 12, 128, device=device, dtype=torch.bfloat16, requires_grad=True)
@@ -378,7 +383,7 @@ def test_experts_of_transformers_compile(device, family):
 
 @pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
 def test_experts_of_transformers_under_autocast(device, family):
-    """Weights in FP32, as those who train keep them, and their gradients."""
+    """Weights are FP32, as in training, and get gradients."""
     experts = block_of(family, device).experts.float()
     experts.config._experts_implementation = sonicmoe_go.register_with_transformers()
     x, ids = torch.randn(24, 128, device=device), torch.randint(0, 4, (24, 2), device=device)
@@ -425,7 +430,7 @@ def test_from_hf_of_what_is_no_block(device):
     ids=lambda c: next(iter(c)),
 )
 def test_module_of_every_weight(device, config):
-    """All parameters get gradients, through the dispatcher's operators the same bits."""
+    """All parameters get gradients, with the same bits through the dispatcher's operators."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device, **config)
     with torch.no_grad():
         for p in (*block.parameters(), *block.buffers()):
@@ -442,7 +447,7 @@ def test_module_of_every_weight(device, config):
 
 @pytest.mark.parametrize("rule", ["nearest", "stochastic", "up", "capacity-drop"])
 def test_module_rounds(device, rule):
-    """Training rounds as torch's seed says, inference does not; gradients come back."""
+    """Training rounds by torch's seed, inference does not round, and the gradients exist."""
     how = {"rounding_capacity": 0.75} if rule == "capacity-drop" else {"rounding_tile": 8}
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device, rounding_rule=rule, **how)
     plain = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device)
@@ -461,7 +466,7 @@ def test_module_rounds(device, rule):
     block.train()
     again = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
     torch.autograd.grad(again.float().sum(), x)
-    with torch.device("meta"):  # the seed is one of the CPU's, wherever new tensors lie
+    with torch.device("meta"):  # the seed is a CPU tensor, whatever torch's default device is
         assert block(x).isfinite().all()
     with pytest.raises(sonicmoe_go.ArgumentError, match="rounds is True, must be False"):
         sonicmoe_go.moe(x, plain.gate.weight, plain.experts.gate_up_proj, plain.experts.down_proj, plain.config, rounds=True)

@@ -1,4 +1,4 @@
-"""Passes for which the library looks at torch's tensors itself, with tensors of the CPU in place of a GPU's."""
+"""Passes for which the library reads torch's tensors itself. CPU tensors replace a GPU's."""
 
 import copy
 import dataclasses
@@ -29,12 +29,12 @@ pytestmark = pytest.mark.skipif(not _plans._exchange(), reason="this torch has n
 
 @pytest.fixture
 def passes(monkeypatch):
-    """The passes that went by plans, which all can that may."""
+    """Returns the passes that used plans; every pass that can use a plan must use it."""
     sonicmoe_go.emulate()
     return standin.use(monkeypatch)
 
 
-# Tests of other files whose passes go by plans, with how many do.
+# Tests of other files whose passes use plans, with the number of such passes.
 WHOLE = {
     (test_layer.test_forward_and_gradients, 128, 64): 2,
     (test_layer.test_forward_and_gradients, 144, 80): 2,
@@ -64,13 +64,14 @@ WHOLE = {
 
 @pytest.mark.parametrize("test", WHOLE, ids=lambda t: "-".join([t[0].__name__, *map(str, t[1:])]))
 def test_whole_passes(passes, test):
-    """Numbers and gradients, of passes of CPU tensors that are copied to the emulated device under the plan."""
+    """Compares results and gradients of passes by plans; the tensors are copied to the emulated
+    device."""
     test[0]("cpu", *test[1:])
     assert len(passes) == WHOLE[test]
 
 
 def tensors():
-    """x, o, no logits, and the weights of CONFIG."""
+    """Returns x, o, None for the logits, and the weights of CONFIG."""
     rows = [torch.randn(TOKENS, CONFIG.hidden).bfloat16() for _ in range(2)]
     weights = [None if dtype is None else torch.randn(shape).to(dtype) for _, dtype, shape in _weights.shapes(CONFIG)]
     weights[0] = nn.Parameter(weights[0])
@@ -78,7 +79,7 @@ def tensors():
 
 
 class Noted(standin.StandIn):
-    """A layer whose passes are written down and do nothing."""
+    """A layer that records its passes and does not run them."""
 
     def _run(self, function, address):
         self.passes.append(standin.fields(function, address)[1])
@@ -87,7 +88,7 @@ class Noted(standin.StandIn):
 
 @pytest.fixture
 def plan():
-    """A plan of inference, and the passes that it queued."""
+    """Returns a plan of inference, and the list of the passes that it queues."""
     sonicmoe_go.emulate()
     made = _plans.Inference(layer := Noted(CONFIG.key), (1, 0), _plans.ROUTER, False)
     made.layer = layer
@@ -95,7 +96,7 @@ def plan():
 
 
 def workspace_of(made, tokens):
-    """The bytes of a forward pass's workspace in a plan."""
+    """Returns the workspace of a forward pass of a plan, in bytes."""
     return made.layer.real.sizes(tokens).workspace + 255 & -256
 
 
@@ -153,7 +154,8 @@ def test_training_keeps_its_parts_in_one_tensor():
 
 
 def test_lists():
-    """Sizes and rows of h go by a list's length, which all of its tensors have."""
+    """The length of a list determines sizes and the rows of h; all tensors of the list must have
+    it."""
     c = dataclasses.replace(CONFIG, lists=True)
     layer = Noted(c.key)
     inference = _plans.Inference(layer, (1, 0), _plans.LISTED, False)
@@ -186,7 +188,7 @@ def test_lists():
 
 
 def test_weights_of_another_configuration_do_not_train_by_a_plan(passes):
-    """A bias in place of another that has its type and shape."""
+    """A bias with the type and shape of another bias must not take its place."""
     c = dataclasses.replace(CONFIG, bias=False, router_bias=True, score="sigmoid")
     x, router, w1, w2 = reference.tensors("cpu", c)
     bias = torch.zeros(4, requires_grad=True)
@@ -204,7 +206,7 @@ def test_batches_of_sequences(plan):
 
 
 def test_workspace_of_each_number_of_tokens(plan):
-    """Numbers that share a place in the plan's table have sizes of their own."""
+    """Numbers of tokens that share an entry of the plan's table get their own sizes."""
     made, queued = plan
     x, o, *rest = tensors()
     for t in (1, 65, 1, 129, 0, 64, 65):
@@ -221,7 +223,7 @@ def test_the_workspace_goes_back(plan):
     x, o = (t.new_zeros(1 << 14, 128) for t in (x, o))
 
     def reserved():
-        """KiB of this process's addresses."""
+        """Returns the address space of this process, in KiB."""
         with open("/proc/self/status") as f:
             return next(int(line.split()[1]) for line in f if line.startswith("VmSize"))
 
@@ -233,7 +235,7 @@ def test_the_workspace_goes_back(plan):
 
 
 class Other(torch.Tensor):
-    """A type that DLPack's functions are not asked about."""
+    """A type that DLPack's functions must not be called with."""
 
 
 def _with(i, change):
@@ -259,11 +261,11 @@ def test_what_does_not_fit_is_not_queued(plan, change):
     made, queued = plan
     assert made.queue(*change(tensors())) == -1
     assert not queued
-    assert made.queue(*tensors()) == 0  # nothing of it stays
+    assert made.queue(*tensors()) == 0  # the patch ends here
 
 
 def test_error_of_a_pass(plan, monkeypatch):
-    """What the library refuses is said in its words."""
+    """An error of the library is raised with the library's text."""
     made, _ = plan
     refused = _plans.Inference(made.layer.real, (1, 0), _plans.ROUTER, False)
     refused._struct.layer, refused._struct.known[TOKENS] = 0, (TOKENS, 0, 1)
@@ -274,7 +276,7 @@ def test_error_of_a_pass(plan, monkeypatch):
 
 
 def test_a_gradient_that_does_not_fit_is_said(passes):
-    """As test_wrong_tensors does it of what goes in."""
+    """Like test_wrong_tensors, for tensors that gradients are written to."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
     x = torch.randn(2, 12, 128, dtype=torch.bfloat16)
     for main, words in (
@@ -298,7 +300,8 @@ def test_a_gradient_that_does_not_fit_is_said(passes):
 )  # fmt: skip
 @torch.no_grad()
 def test_modules_whose_weights_the_library_finds(passes, monkeypatch, config, found):
-    """The same bits as with Python's own search; weights that are others now, or in another module, are those."""
+    """The bits are the same as with Python's own search. If weights or modules are replaced, the
+    new ones are used."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2, **config).eval()
     x, searched = torch.randn(2, 12, 128, dtype=torch.bfloat16), []
     search = sonicmoe_go.SonicMoE.with_logits
@@ -327,7 +330,7 @@ def test_modules_whose_weights_the_library_finds(passes, monkeypatch, config, fo
 
 @torch.no_grad()
 def test_modules_whose_weights_the_library_does_not_find(passes):
-    """What is wrong is said, and what is another way in Python goes it."""
+    """A missing weight raises an error, and a module that needs Python's own search gets it."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
     x = torch.randn(12, 128, dtype=torch.bfloat16)
     want = block(x)
@@ -358,7 +361,8 @@ def _given(block):
 
 @torch.no_grad()
 def test_passes_of_moe_that_the_library_takes_whole(passes):
-    """A call is one of the library's once its configuration has a plan; the rest goes the other way, which says what is wrong."""
+    """The library runs a call alone once its configuration has a plan. Other calls, and wrong ones,
+    go through Python, which raises the errors."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
     c, weights = block.config, _given(block)
     x = torch.randn(12, 128, dtype=torch.bfloat16)
@@ -382,7 +386,7 @@ def test_passes_of_moe_that_the_library_takes_whole(passes):
 
 
 def test_calls_that_more_follows(passes, monkeypatch):
-    """Gradients, hooks, modes and replaced methods have their part although a plan is there."""
+    """Gradients, hooks, modes and replaced methods have their effect although a plan exists."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
     x, seen = torch.randn(12, 128, dtype=torch.bfloat16), []
 
@@ -448,7 +452,7 @@ def test_plans_end_with_a_fork(passes):
 
 
 def test_what_plans_do_not_take_trains_all_the_same(passes):
-    """A subclass of Tensor goes the way of the operators."""
+    """A subclass of Tensor goes through the operators."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
     x = torch.randn(12, 128, dtype=torch.bfloat16)
     block(x.as_subclass(Other)).sum().backward()
@@ -456,7 +460,7 @@ def test_what_plans_do_not_take_trains_all_the_same(passes):
 
 
 def test_plans_of_losses_that_change(monkeypatch):
-    """They are not kept for the life of a process."""
+    """Plans for changing coefficients are not kept for the life of the process."""
 
     class OnGpu:
         is_cuda = True

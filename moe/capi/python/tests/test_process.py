@@ -1,4 +1,4 @@
-"""Threads, forks, and wrong calls: errors in words, and a process that lives on."""
+"""Threads, forks and wrong calls: a wrong call raises an error, and the process goes on."""
 
 import os
 import subprocess
@@ -16,7 +16,8 @@ from sonicmoe_go import _weights
 
 
 def at_once(device, *calls):
-    """Makes calls over and over, each on a thread and a stream of its own, and compares their results with the first."""
+    """Repeats calls, each on its own thread and stream, and compares their results with the first
+    one."""
     want = [call() for call in calls]
     if device == "cuda":
         torch.cuda.synchronize()
@@ -47,7 +48,7 @@ def test_threads_share_a_layer(device):
 
 
 def test_two_layers_at_once(device):
-    """Training steps of two layers, two threads each."""
+    """Training steps of two layers, with two threads for each."""
 
     def step(c):
         ts = tensors(device)
@@ -57,7 +58,7 @@ def test_two_layers_at_once(device):
 
 
 def test_two_streams(device):
-    """Training steps on two streams, of two layers, at the same time."""
+    """Training steps of two layers on two streams at the same time."""
     if device != "cuda":
         pytest.skip("the emulated device has one stream")
     others = sonicmoe_go.Config(hidden=128, intermediate=64, num_experts=4, top_k=1)
@@ -109,7 +110,7 @@ def configs(**changes):
 
 
 class Shards(torch.Tensor):
-    """A tensor of others, as FSDP's parameters are before it gathers them."""
+    """A tensor that wraps others, like FSDP's parameters before they are gathered."""
 
     @staticmethod
     def __new__(cls, inner):
@@ -128,7 +129,7 @@ class Shards(torch.Tensor):
         return cls(args[0].inner) if function is torch.ops.aten.detach.default else NotImplemented
 
 
-# What is wrong, and what the error must say.
+# Wrong tensors, and the text of the error.
 TENSORS = [
     ("x dtype", 0, lambda t: t.float(), "x is torch.float32, must be torch.bfloat16"),
     ("x half", 0, lambda t: t.half(), "x is torch.float16"),
@@ -187,7 +188,7 @@ def test_wrong_routing(device, name, which, change, words):
 
 
 def whole(device):
-    """A configuration with every weight, and the weights by name."""
+    """Returns a configuration with every weight, and the weights by name."""
     c = configs(
         bias=True, gate_up="apart", router_bias=True, score="softmax", selection_bias=True, expert_scale=True, shared_experts=2, shared_gate=True
     )
@@ -201,7 +202,7 @@ NAMES = ("w3", "b1", "b3", "b2", "router_bias", "selection_bias", "expert_scale"
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("wrong", ["missing", "type", "shape", "too many"])
 def test_wrong_weights(device, wrong, name):
-    """Of every weight that not all layers have."""
+    """Checks every weight that only some layers have."""
     c, weights = whole(device)
     x = torch.zeros(4, 128, dtype=torch.bfloat16, device=device)
     if wrong == "missing":
@@ -220,7 +221,7 @@ def test_wrong_weights(device, wrong, name):
 
 
 def test_a_hundred_wrong_calls():
-    """Every one of which has words of its own."""
+    """Each wrong call raises an error with its own text."""
     assert 2 * len(TENSORS) + len(ROUTING) + len(CONFIGS) + 4 * len(NAMES) >= 100
 
 
@@ -354,7 +355,7 @@ for _ in range(4):
 
 
 def test_nothing_leaks():
-    """Wrong calls of every kind, and right ones, leave no memory behind, in a process of their own."""
+    """Wrong and right calls leave no memory behind. Runs in a process of its own."""
     pytest.importorskip("resource")
     here = Path(__file__).parent
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(here), os.environ.get("PYTHONPATH"))))}
@@ -362,6 +363,6 @@ def test_nothing_leaks():
     assert run.returncode == 0, run.stderr
     (refused, *_), *done = lines = [tuple(map(int, line.split())) for line in run.stdout.splitlines()]
     assert refused < 1 << 10, "KiB of 10,000 calls"
-    # The emulated device's own heap grows at times, a leak each time.
+    # The emulated device's own heap grows sometimes, which is not a leak.
     assert min(host for host, _ in done) < 4 << 10, "KiB"
     assert not any(device for _, device in lines), "bytes"

@@ -31,13 +31,13 @@ func TestScores(t *testing.T) {
 			for token := range tt.tokens {
 				for slot := range tt.topK {
 					pair := token*tt.topK + slot
-					id := int32((pair*pair+slot/2)%(tt.experts+2)) - 1 // neighbours are equal; -1 and E occur
+					id := int32((pair*pair+slot/2)%(tt.experts+2)) - 1 // neighbouring ids are equal; -1 and E occur
 					ids, scores = append(ids, id), append(scores, float32(math.Sin(float64(pair+1))))
 					if id < 0 || int(id) >= tt.experts {
 						continue
 					}
 					want[token*tt.experts+int(id)] += scores[pair]
-					row := uint32(pairs - 1 - len(rows)) // any
+					row := uint32(pairs - 1 - len(rows)) // any permutation of the rows will do
 					rows, pairOf[row] = append(rows, row), uint32(pair)
 				}
 				starts = append(starts, uint32(len(rows)))

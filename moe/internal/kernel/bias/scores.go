@@ -17,7 +17,7 @@ import (
 // are left out. A warp handles a token, and lane l handles experts l, l+32 and so on.
 type Scores struct {
 	NumExperts, TopK int
-	// List: the routing is a list, with any number of rows for a token.
+	// List means that the routing is a list, with any number of rows for a token.
 	List bool
 }
 

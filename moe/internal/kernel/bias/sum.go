@@ -76,7 +76,7 @@ func (s Sum) Build() (*jit.Kernel[SumArgs], error) {
 	k.BarSync(ptx.Uint(0))
 	wanted := column.LtI(width).And(stride.EqI(0))
 	if s.Store.Accumulate {
-		wanted = wanted.And(n.NeI(0)) // an expert without rows stays as it is
+		wanted = wanted.And(n.NeI(0)) // the gradient of an expert without rows stays unchanged
 	}
 	k.If(wanted, func() {
 		total := make([]ptx.F32, ofThread)
@@ -105,10 +105,10 @@ func (s Sum) columns(k *ptx.Kernel, from ptx.Global, layout weights.Bias, column
 	row := weights.DH(s.Config)
 	at, count := []ptx.U32{column}, ofThread
 	switch {
-	case layout.Interleaved: // gates and ups of two neurons
+	case layout.Interleaved: // neighbouring columns are the gate and up of a neuron, and a thread has two neurons
 		neuron := column.ShrI(1)
 		at, count = []ptx.U32{neuron, neuron.AddI(row.Width)}, ofThread/2
-	case row.Parts > 1 && row.Width != s.Intermediate: // a part is whole tiles
+	case row.Parts > 1 && row.Width != s.Intermediate: // each part fills whole tiles
 		at[0] = column.Add(ptx.Select(column.GeI(s.Intermediate), ptx.Uint(row.Width-s.Intermediate), ptx.Uint(0)))
 	}
 	sums := ptx.NewVars(k, ofThread, ptx.Float(0))

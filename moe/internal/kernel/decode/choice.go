@@ -11,11 +11,13 @@ import (
 	"sonicmoe/ptx"
 )
 
-// ChoiceArgs are the arguments of a tiny batch's choice of experts, which every CTA of
-// the up-projection makes for itself, with as much of a plan as a few rows need. A kernel
-// for it would have to start and end before the first weights are in flight.
+// ChoiceArgs are the arguments of the choice of experts in a tiny batch. Every CTA
+// of the up-projection chooses for itself, and plans the few rows. A separate
+// kernel for the choice would have to start and end before the first weights are in
+// flight.
 type ChoiceArgs struct {
-	// Sums are the router's, as [choose.ByChains] reads them, RouterBias its biases.
+	// Sums are the router's sums, as [choose.ByChains] reads them. RouterBias has
+	// its biases.
 	Sums, RouterBias driver.DevicePtr
 	// ChosenScores [T, K] f32 and ExpertIDs [T, K] i32 are written, best first. Logits
 	// [T, E], in the layer's format, are written unless 0.
@@ -28,17 +30,17 @@ type ChoiceArgs struct {
 	Tokens int
 }
 
-// choice is the emission of the choice, and the table that it makes.
+// choice emits the choice and the table that follows from it.
 type choice struct {
 	spec.Config
 	*product
 	sums, bias, scores, ids, logits, inverse ptx.Global
-	tokens                                   ptx.U32 // of the pass
+	tokens                                   ptx.U32 // the number of tokens of the pass
 	// toTable and toLength are the table for the down-projection.
 	toTable, toLength ptx.Global
-	// sets [E] u32 has a bit for each token of an expert, firsts [E] u32 an expert's
-	// first row. entries are the table's, with the set as their last word; count is
-	// their number.
+	// sets [E] u32 has a bit for each token of an expert, firsts [E] u32 an
+	// expert's first row. entries are the entries of the table, whose last word is
+	// the expert's set; count is the number of entries.
 	sets, firsts, entries, count ptx.Shared
 }
 
@@ -62,9 +64,9 @@ func newChoice(p *product, c spec.Config, params jit.Params, args *ChoiceArgs, t
 // ofLane is the number of experts of each lane when a warp goes through all experts.
 func (e *choice) ofLane() int { return ceil(e.NumExperts, 32) }
 
-// prepare chooses with a warp for each token; another warp makes the table. The last
-// CTA, which has no more tiles than the others, also computes scores and writes the
-// choice and the plan while its other warps load.
+// prepare emits the choice, with one warp for each token; another warp makes the
+// table. The last CTA, which has no more tiles than the others, also computes
+// scores and writes the choice and the plan while its other warps load.
 func (e *choice) prepare() {
 	k, warp, lane := e.k, e.k.Warp(), e.k.Lane()
 	writes := k.CtaidX().Eq(k.NctaidX().SubI(1))
@@ -148,7 +150,7 @@ func (e *choice) entry(i ptx.U32) []ptx.U32 {
 func tokenOf(b block, row ptx.U32) ptx.U32 {
 	set := b.set
 	for before := range MaxTiny - 1 {
-		set = ptx.Select(row.GtI(before), set.And(set.SubI(1)), set) // without the lowest bit
+		set = ptx.Select(row.GtI(before), set.And(set.SubI(1)), set) // removes the lowest bit
 	}
 	return set.Xor(set.SubI(1)).ShrI(1).Popc()
 }

@@ -27,13 +27,13 @@ var plans = map[string]func() *kt.Packed{
 	},
 }
 
-// up is what both up-projections read and write.
+// up has the inputs of both up-projections, and the sizes of their outputs.
 type up struct {
 	c              spec.Config
 	p              *kt.Packed
 	x              []uint16
 	w1, w3, b1, b3 []uint16
-	scores         []float32 // of rows
+	scores         []float32 // one score for each row
 	pairs          []uint32
 	rows, hValues  int
 }
@@ -42,7 +42,7 @@ func newUp(c spec.Config, p *kt.Packed) up {
 	c.NumExperts = len(p.Rows)
 	u := up{c: c, p: p, rows: len(p.Expert), hValues: len(p.Expert) * c.HWidth(),
 		x: reference.NewNormal(4, 1).Values(int64(p.Tokens * c.Hidden))}
-	for row := range u.rows { // those of the rows from the last one on
+	for row := range u.rows { // the row's index in scores counts from the last row
 		u.scores, u.pairs = append(u.scores, float32(row%7-2)/4), append(u.pairs, uint32(u.rows-1-row))
 	}
 	s := c.Shapes(0)
@@ -55,12 +55,13 @@ func newUp(c spec.Config, p *kt.Packed) up {
 	return u
 }
 
-// hasWide: gate and up are sums of one stage, so that CTAs may be wide.
+// hasWide reports whether gate and up are summed in one stage, so that CTAs may be
+// wide.
 func hasWide(c spec.Config) bool {
 	return !c.Activation.Gated() || c.GateUp == spec.Interleaved || c.WeightOrder == spec.OutIn && c.GateUp != spec.Apart
 }
 
-// decode runs the kernel of few tokens.
+// decode runs the up-projection of small batches.
 func (u up) decode(b *kt.Bed, keepsH, wide bool, ctas int) (h, a []uint16) {
 	toH, toA := b.Room(2*u.hValues), b.Room(2*u.rows*u.c.Intermediate)
 	kt.Run(b, decode.Up{Config: u.c, Wide: wide}, ctas, decode.UpArgs{X: kt.Upload(b, u.x), Gather: kt.Upload(b, u.p.Gather),
@@ -69,7 +70,7 @@ func (u up) decode(b *kt.Bed, keepsH, wide bool, ctas int) (h, a []uint16) {
 	return kt.Download[uint16](b, toH, u.hValues), kt.Download[uint16](b, toA, u.rows*u.c.Intermediate)
 }
 
-// prefill runs that of many.
+// prefill runs the up-projection of large batches.
 func (u up) prefill(b *kt.Bed) (h, a []uint16) {
 	toH, toA := b.Room(2*u.hValues), b.Room(2*u.rows*u.c.Intermediate)
 	k := kernel.Up{Config: u.c, SaveH: true, Tiling: kernel.UpProduct.Space(driver.H200())[0]}
@@ -136,7 +137,7 @@ func TestUpWithoutGate(t *testing.T) {
 	}
 }
 
-// The down-projection has the bits of the kernel of many tokens.
+// The down-projection has the bits of the kernel for large batches.
 func TestDown(t *testing.T) {
 	for name, plan := range plans {
 		for i, c := range []spec.Config{

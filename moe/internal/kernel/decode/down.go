@@ -17,7 +17,8 @@ import (
 // rows. Its first weights are in flight before the up-projection has ended.
 type Down struct {
 	spec.Config
-	// Wide CTAs are for experts with many tokens, Tiny ones for up to [MaxTiny] tokens.
+	// Wide CTAs are for larger batches, from [WideFrom] tokens on. Tiny CTAs are
+	// for up to [MaxTiny] tokens.
 	Wide, Tiny bool
 }
 
@@ -96,7 +97,7 @@ func (d Down) biases(p *product, k *jit.Builder[DownArgs]) biases {
 	return biases{given: true, of: func(b block) [][2]ptx.F32 {
 		row := b.unit.MulI(unitRows).Add(p.fragment().Row)
 		if d.inPart() {
-			row = row.MinI(d.Hidden - 9) // leaves room for the row 8 further
+			row = row.MinI(d.Hidden - 9) // leaves room for the row that is 8 further
 		}
 		return [][2]ptx.F32{{of.Column(b2, b.expert, row)[0], of.Column(b2, b.expert, row.AddI(8))[0]}}
 	}}

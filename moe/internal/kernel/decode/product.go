@@ -120,7 +120,8 @@ type product struct {
 
 func newProduct(k *ptx.Kernel, of shape, c spec.Config, kTiles, units int) *product {
 	p := &product{shape: of, k: k, element: element.Of(c), kTiles: kTiles, units: units, parts: 1, cta: pipeline.NewCTA(k)}
-	// One arrival is for the bytes of the weights, one each for the copies of a lane.
+	// A stage is full after one arrival for the bytes of the weights, and one
+	// arrival of each lane that copies tokens.
 	p.ring = p.cta.Ring("ab", ringBytes/of.stageBytes(), of.stageBytes(), 1+32, of.mathWarps())
 	p.schedule = newScheduler(p)
 	return p
@@ -133,8 +134,8 @@ func ctas(rows, experts, units, sms int) driver.Dim3 {
 	return driver.Dim3{X: max(1, min(sms, pairs*units))}
 }
 
-// widths are the numbers of columns that a block's tokens are rounded up to. Each
-// column costs as much bandwidth of an SM as a row of weights.
+// widths lists the numbers of columns to which a block's tokens may be rounded up.
+// Each column costs as much bandwidth of an SM as a row of weights.
 func (s shape) widths() []int {
 	if s == tiny {
 		return []int{s.tokens}
@@ -157,8 +158,8 @@ func (p *product) byWidth(rows ptx.U32, body func(columns int)) {
 	among(p.widths())
 }
 
-// eachCopy emits body once for each copyRows rows of a stage, and runs it for those of
-// the narrowest width that has room for the rows.
+// eachCopy emits body once for every copyRows rows of a stage. It runs the copies
+// that the narrowest sufficient width needs.
 func (p *product) eachCopy(rows ptx.U32, body func(i int)) {
 	widths := p.widths()
 	var from func(i, width int)
@@ -352,16 +353,17 @@ func (p *product) setSums(b block, acc [][]ptx.F32) {
 // unchanged is the join of a product whose sums need none.
 func unchanged(rows [2]ptx.F32) [2]ptx.F32 { return rows }
 
-// eachToken calls body for each of the thread's tokens: with its distance from the
-// thread's first token and, for each part, the sums of the thread's two rows of weights,
-// 8 apart. join maps each pair of sums before; whole warps call it.
+// eachToken calls body for each of the thread's tokens, with the token's distance
+// from the thread's first token and, for each part, the sums of the thread's two
+// rows of weights, which are 8 apart. Before that, join maps each pair of sums;
+// whole warps call it.
 func eachToken(k *ptx.Kernel, f tile.Fragment, b block, acc [][]ptx.F32, join func(rows [2]ptx.F32) [2]ptx.F32, body func(beyond int, parts [][2]ptx.F32)) {
 	var from func(i int)
 	from = func(i int) {
 		if i == len(acc[0]) {
 			return
 		}
-		k.If(b.rows.GtI(2*i), func() { // else there are no more tokens
+		k.If(b.rows.GtI(2*i), func() { // otherwise no tokens are left
 			for j := range 2 {
 				beyond := 2*i + j
 				var parts [][2]ptx.F32

@@ -70,14 +70,15 @@ type single struct {
 	cta        *pipeline.CTA
 	// ids are the token's experts by slot.
 	ids ptx.Shared
-	// items is the number of items, each of that number of strips. An item is what no
-	// two CTAs share. most is the number of items that are multiplied at once.
+	// An item is the smallest unit of work that a CTA gets. items is the number of
+	// items, and strips the number of strips of an item. most is the number of
+	// items that are multiplied at once.
 	items, strips, most int
-	// width is the depth of a sum, kTiles its k-tiles, columns the token's rows in the
-	// ring, a multiple of 8.
+	// width is the length of a sum, kTiles its number of k-tiles. columns is the
+	// number of rows that the token takes in the ring, a multiple of 8.
 	width, kTiles, columns int
 	ring                   *pipeline.Ring
-	first, end             ptx.U32 // the CTA's items
+	first, end             ptx.U32 // the CTA's items are first to end - 1
 }
 
 func newSingle(k *ptx.Kernel, c spec.Config, items, strips, width, columns, ringBytes int) *single {
@@ -194,7 +195,8 @@ type singleLoads struct {
 	beforeToken, beforeWeights, afterWeights func()
 }
 
-// singleSums says what the sums of a pass over n items start from and where they go.
+// singleSums has the initial values of the sums of a pass over n items, and stores
+// the results.
 type singleSums struct {
 	start, store func(first, n ptx.U32, acc [][]ptx.F32)
 	// before runs in the first warp that multiplies, before it multiplies.
@@ -249,8 +251,9 @@ func (p *single) loadToken(token ptx.TensorMap) {
 	})
 }
 
-// maxPairs is the number of pairs of strips of a stage. tiles is the number of pairs that
-// a warp multiplies: the one with its own number, and each fourth one after it.
+// maxPairs is the number of pairs of strips of a stage. tiles is the number of
+// pairs that a warp multiplies: the pair with the warp's number, and every fourth
+// pair after it.
 func (p *single) maxPairs() int { return ceil(p.most*p.strips, 2) }
 func (p *single) tiles() int    { return ceil(p.maxPairs(), singleMathWarps) }
 

@@ -14,11 +14,12 @@ import (
 )
 
 // SingleDown is the down-projection of a single token and the sum over its experts:
-// O = Σ_k score[k]·(W2[k]·A[k] + b2[k]), each expert's product rounded, in slot order. An
-// item is the same 8 rows of every expert, so a CTA has all that it sums. It reads the
-// experts as soon as they are chosen: its first weights are in flight before the
-// up-projection has ended. If CTAs of both products share an SM, they follow the
-// up-projection's weights.
+// O = Σ_k score[k]·(W2[k]·A[k] + b2[k]). Each expert's product is rounded, and the
+// products are added in slot order. An item is the same 8 rows of every expert, so
+// a CTA has all the terms of its sums. A CTA reads the chosen experts as soon as
+// they are known: its first weights are in flight before the up-projection has
+// ended. If CTAs of both products share an SM, these loads follow the loads of the
+// up-projection.
 type SingleDown struct{ spec.Config }
 
 // SingleDownArgs are the arguments of [SingleDown]. Tensors have the layer's

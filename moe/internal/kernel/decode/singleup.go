@@ -13,19 +13,20 @@ import (
 	"sonicmoe/ptx"
 )
 
-// SingleUp is the up-projection of a single token, after the choice of its experts, which
-// every CTA makes for itself: Scores, ExpertIDs, and A by slot. An item is 8 neurons: their
-// gates, then their ups.
+// SingleUp is the up-projection of a single token. First, every CTA chooses the
+// token's experts for itself. SingleUp writes Scores, ExpertIDs, and A by slot. An
+// item is 8 neurons: their gates, then their ups.
 type SingleUp struct{ spec.Config }
 
 // SingleUpArgs are the arguments of [SingleUp]. Tensors have the layer's
 // type unless another is given.
 type SingleUpArgs struct {
-	// Sums are the router's, as [choose.ByChains] reads them, RouterBias its biases.
+	// Sums are the router's sums, as [choose.ByChains] reads them. RouterBias has
+	// its biases.
 	Sums, RouterBias driver.DevicePtr
-	// Chosen [K+1] u32 is 0 before. The first K words become the slots' experts plus 1.
-	// The last word counts the CTAs whose last weights are in flight, if SingleDown's
-	// CTAs overlap.
+	// Chosen [K+1] u32 must be 0 at the start. The first K words become the slots'
+	// experts plus 1. The last word counts the CTAs whose last weights are in
+	// flight, if SingleDown's CTAs overlap.
 	Chosen driver.DevicePtr
 	// Scores [1, K] f32 and ExpertIDs [1, K] i32 are written, best first. Logits [1, E],
 	// in the layer's format, are written unless 0.
@@ -195,7 +196,8 @@ func (u SingleUp) store(p *single, first, n ptx.U32, acc [][]ptx.F32, a, h ptx.G
 	})
 }
 
-// rank returns the place of an expert among the chosen, by number: its packed row.
+// rank returns the packed row of a chosen expert: the number of chosen experts with
+// lower ids.
 func (p *single) rank(expert ptx.U32) ptx.U32 {
 	rank := ptx.Uint(0)
 	for slot := range p.TopK {

@@ -17,7 +17,7 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// routed are the tensors that a choice makes.
+// routed has the tensors that a choice writes.
 type routed struct {
 	order.PlanTensors
 	scores, logits driver.DevicePtr
@@ -61,7 +61,7 @@ func TestTinyUp(t *testing.T) {
 				for i := range bias {
 					bias[i] = float32(i%3) / 4
 				}
-				added := make([]float32, values) // as the router of more tokens gives them
+				added := make([]float32, values) // the sums over all chains, as the router of larger batches writes them
 				for i := range added {
 					for chain := range chains {
 						added[i] += sums[chain*values+i]
@@ -90,7 +90,7 @@ func TestTinyUp(t *testing.T) {
 					}
 					at["table"] = kt.Download[uint32](b, of.Table, 4*int(at["entries"][0]))
 					for i := 3; i < len(at["table"]); i += 4 {
-						at["table"][i] = 0 // the set of tokens, or nothing
+						at["table"][i] = 0 // the set of tokens, which only tiny CTAs write
 					}
 					return at
 				}

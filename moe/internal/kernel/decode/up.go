@@ -14,14 +14,14 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Up is the up-projection of a small batch: H = W1·X[rows] + b1, and A, the activation
-// of H (with ScoreOnInput, of H times the row's score). A thread holds both values of a
-// neuron. Where one box of TMA can load gate and up, each 16 rows of a unit are 8 gates,
-// then 8 ups (alternating), or 8 pairs of rows, which lanes then exchange. Elsewhere gate
-// and up of 64 neurons have stages of their own.
+// Up is the up-projection of a small batch: H = W1·X[rows] + b1, and A, the
+// activation of H (with ScoreOnInput, of H times the row's score). A thread holds
+// both values of a neuron. If one box of TMA can load gate and up, every 16 rows of
+// a unit are 8 gates, then 8 ups (alternating), or 8 pairs of rows whose values the
+// lanes exchange. Otherwise gate and up of 64 neurons have stages of their own.
 type Up struct {
 	spec.Config
-	// Wide CTAs are for experts with many tokens.
+	// Wide CTAs are for larger batches, from [WideFrom] tokens on.
 	Wide bool
 	// Tiny CTAs are for up to [MaxTiny] tokens. Each chooses the tokens' experts itself,
 	// from the router's sums; the last one writes the choice and the plan.
@@ -188,15 +188,15 @@ func (u Up) join(p *product) func(rows [2]ptx.F32) [2]ptx.F32 {
 // bias returns the biases of the thread's sums of a block.
 func (u Up) bias(p *product, b block, b1 []ptx.Global) [][2]ptx.F32 {
 	of := weights.B1(u.Config)
-	if u.inPairs() { // one of each row
+	if u.inPairs() { // one bias for each row
 		row := b.unit.MulI(unitRows).Add(p.fragment().Row)
 		if u.inPart() {
-			row = row.MinI(of.N - 9) // leaves room for the row 8 further
+			row = row.MinI(of.N - 9) // leaves room for the row that is 8 further
 		}
 		return [][2]ptx.F32{{of.Column(b1, b.expert, row)[0], of.Column(b1, b.expert, row.AddI(8))[0]}}
 	}
 	neuron := u.neuron(p, b)
-	if u.inPart() { // past the last neuron any bias will do: 16 rows end together
+	if u.inPart() { // rows past the last neuron are in whole groups of 16, and get any bias
 		neuron = neuron.MinI(u.Intermediate - u.neurons()/unitRows*8 - 1)
 	}
 	upper := of.Column(b1, b.expert, neuron)
@@ -279,7 +279,7 @@ var (
 
 func upKernel(name string, only func(c spec.Config) bool, of Up) *registry.Kernel[UpArgs] {
 	from := registry.OfExperts
-	if of.Tiny { // its text follows from the router, too
+	if of.Tiny { // the kernel's text also depends on the router
 		from = nil
 	}
 	return &registry.Kernel[UpArgs]{KernelName: name, Only: only, From: from, Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) {

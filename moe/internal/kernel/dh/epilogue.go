@@ -19,7 +19,7 @@ const (
 
 	mathWarps   = gemm.MathThreads / 32
 	warpRows    = 16 // rows of a warp
-	partNeurons = 32 // neurons of a part, which a warp handles at a time
+	partNeurons = 32 // the number of neurons of a part; a warp handles one part at a time
 	slotsOfWarp = 2
 	// A slot has a half for gate and a half for up.
 	halfBytes     = tile.WarpStagingBytes
@@ -82,10 +82,10 @@ func (e *epilogue) Finish() {}
 
 // store computes and stores all parts of a tile.
 func (e *epilogue) store(w warp, scores [2]ptx.F32, acc []ptx.F32) {
-	const registers = partNeurons / 2 // of a part, in acc
+	const registers = partNeurons / 2 // sums of a part in acc
 	e.k.If(w.rows.NeI(0), func() {
 		var dscores scoreSums
-		var columnSums [][]ptx.F32 // of each part: gate's, up's
+		var columnSums [][]ptx.F32 // for each part, gate's sums, then up's
 		for part := range e.parts() {
 			grad := acc[part*registers:][:registers]
 			w.waitForH(part)
@@ -104,7 +104,7 @@ func (e *epilogue) store(w warp, scores [2]ptx.F32, acc []ptx.F32) {
 	if e.Bias {
 		e.joined.Sync(e.warpgroup())
 		e.addColumnSums(w.t)
-		e.k.FenceProxyAsync(".shared::cta") // before the next tile's loads into the slots
+		e.k.FenceProxyAsync(".shared::cta") // orders the slots' accesses before the next tile's loads
 	}
 }
 

@@ -19,12 +19,13 @@ type scatter struct {
 	line, half ptx.U32
 	// live is the number of experts in the tile.
 	live ptx.U32
-	// ids and values are the thread's slots of the next step. Where there is no slot, the
-	// id is NoRow.
+	// ids and values are the thread's slots of the next step. A place without a
+	// slot has the id NoRow.
 	ids    []*ptx.Var[ptx.U32]
 	values []*ptx.Var[ptx.F32]
-	// written are the places where the thread wrote in the last steps, latest first: as
-	// many steps as there are stages. A slot outside the tile has nowhere.
+	// written has the places that the thread wrote in the last steps, latest first:
+	// as many steps as there are stages. For a slot outside the tile the place is
+	// empty.
 	written [gemm.TwoTermStages][]*ptx.Var[ptx.U32]
 }
 

@@ -241,7 +241,7 @@ func (d DW) outMap(p driver.DevicePtr) driver.TensorMap {
 		m.Part = tile.Dim{Extent: 1}
 	}
 	if m.Part.Stride == 0 {
-		m.Part.Stride = columns.Extent // TMA wants a stride for one part too
+		m.Part.Stride = columns.Extent // TMA needs a stride also if there is one part
 	}
 	if d.transposed() {
 		lines, columns = columns, lines

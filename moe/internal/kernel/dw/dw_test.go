@@ -23,8 +23,8 @@ type dwCase struct {
 	rows []int
 	// split is the rows of a split; 0 means the default.
 	split int
-	// bad experts have NaN and infinities in all their rows, which must not reach the other
-	// experts.
+	// bad reports whether an expert has NaN and infinities in all its rows, which
+	// must not reach the other experts.
 	bad func(expert int) bool
 }
 
@@ -55,7 +55,7 @@ func (c dwCase) data(of Weight) dwData {
 			row := len(d.gather)
 			token := (row*7 + i*13) % c.tokens
 			if c.bad != nil && c.bad(e) {
-				token += c.tokens // the bad half of x
+				token += c.tokens // the second half of x has NaN and infinities
 				for j := range width {
 					d.rows[row*width+j] = []uint16{0x7f80, 0x7fc0, 0xff80}[(row+j)%3]
 				}

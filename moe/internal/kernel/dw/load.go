@@ -65,7 +65,7 @@ type rowGather struct {
 	to      ptx.U32           // the place of its chunk of that row in a stage
 	fetched ptx.U32           // the row whose token this lane loads
 	half    ptx.U32           // the half of the warp that the lane is in
-	token   *ptx.Var[ptx.U32] // that this lane has loaded
+	token   *ptx.Var[ptx.U32] // the token that this lane has loaded
 	from    *ptx.Var[ptx.U64] // the thread's chunk of token 0
 	bytes   *ptx.Var[ptx.U32] // 16, or 0 past the last column
 }

@@ -11,8 +11,8 @@ import (
 // This file is the math role: the main loop, the sum of a heavy expert's splits, and
 // the stores.
 
-// math multiplies the warpgroup's 64 lines of each tile. A warpgroup past the last line
-// only gives the stages back.
+// math multiplies the warpgroup's 64 lines of each tile. A warpgroup past the last
+// line only releases the stages.
 func (e *dw) math() {
 	k := e.k
 	wg, lane := k.Warpgroup(), k.Lane()

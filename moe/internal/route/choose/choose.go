@@ -30,7 +30,7 @@ type ChooseArgs struct {
 	Scores driver.DevicePtr
 	// Logits [T, E], in the layer's format, are written unless 0.
 	Logits driver.DevicePtr
-	// PlanTensors are the plan's; ExpertIDs is written.
+	// PlanTensors are the tensors of the plan. ExpertIDs is written.
 	order.PlanTensors
 	// Tokens is T, at most MaxAtOnce.
 	Tokens int
@@ -121,11 +121,11 @@ func (c ChooseRanges) Build() (*jit.Kernel[ChooseRangesArgs], error) {
 	return k.Build()
 }
 
-// ByChains is the choice of a token's experts by a warp of another kernel, from the sums
-// of the router's chains: what Choose does, without a plan.
+// ByChains emits the choice of a token's experts by a warp of another kernel, from
+// the sums of the router's chains. It does what Choose does, without a plan.
 type ByChains struct {
 	Router
-	// Sums [chains, T, E] f32 are the router's, before biases.
+	// Sums [chains, T, E] f32 are the router's sums, before biases.
 	Sums ptx.Global
 	// Bias [E] f32 is read if the router has a bias.
 	Bias ptx.Global
@@ -139,8 +139,8 @@ type ByChains struct {
 // to MaxApart tokens: from the router's sums alone, without scores on the input.
 func ChoosesInProducts(c spec.Config) bool { return InRouter(c) && !c.RouterF32 && !c.ScoreOnInput }
 
-// HasSingle reports whether the layer has kernels for a single token. Rows of their weights
-// must be contiguous.
+// HasSingle reports whether the layer has kernels for a single token. They need
+// weights whose rows are contiguous.
 func HasSingle(c spec.Config) bool { return ChoosesInProducts(c) && c.WeightOrder == spec.OutIn }
 
 // Choose emits the choice. found gets the experts by slot, the best first, in every lane.
@@ -248,9 +248,9 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 	return keys
 }
 
-// sumsOf returns the router's sums of neighbouring experts: together of them, behind
-// experts after the first one, which is at the given place. It adds chains and biases
-// if the product left them apart.
+// sumsOf returns the router's sums of together neighbouring experts. at is the
+// place of the sum of expert first, and the returned sums start at expert first +
+// behind. If the product left chains and biases apart, sumsOf adds them.
 func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []ptx.F32 {
 	at = at.At(4 * behind)
 	sums := ptx.LdGlobalVec[ptx.F32](at, together)
@@ -260,7 +260,7 @@ func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []pt
 	add := func(i int, x ptx.F32) { sums[i] = sums[i].Add(x) }
 	chains, _ := e.chains()
 	for i := 0; i < together && chains > 1; i++ {
-		sums[i] = ptx.Float(0).Add(sums[i]) // as Router's sums start
+		sums[i] = ptx.Float(0).Add(sums[i]) // Router's sums start from 0 too
 	}
 	for chain := 1; chain < chains; chain++ {
 		for i, sum := range ptx.LdGlobalVec[ptx.F32](e.ofChain(at, chain), together) {
@@ -273,9 +273,9 @@ func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []pt
 	return sums
 }
 
-// ofChain returns the place of a chain's sums, from the place of the first chain's.
+// ofChain returns the place of a chain's sums; at is the place in the first chain.
 func (e *router) ofChain(at ptx.Global, chain int) ptx.Global {
-	if tokens, ok := e.tokens.Const(); ok { // the load's own offset
+	if tokens, ok := e.tokens.Const(); ok { // a constant becomes the offset of the load instruction
 		return at.At(4 * e.NumExperts * int(tokens) * chain)
 	}
 	return at.Index(e.tokens.MulI(chain), 4*e.NumExperts)

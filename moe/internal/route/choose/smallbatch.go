@@ -70,9 +70,9 @@ type smallBatchLogits struct {
 	// zeros stands in for a missing second group of tokens.
 	zeros ptx.Shared
 	deep  tile.Deep
-	// depth is the number of k-tiles of a chain in a stage, chains the number of chains
-	// of the CTA, all that of the product. A chain has stages stages, the last chain
-	// lastStages.
+	// depth is the number of k-tiles of a chain in a stage. chains is the number of
+	// chains of the CTA, all the number of chains of the product. A chain has
+	// stages stages, the last chain lastStages.
 	depth, chains, all, stages, lastStages int
 	// partial are the chains' sums if there are several. meet joins the warps that write
 	// and read them.
@@ -301,7 +301,7 @@ func (e *smallBatchLogits) math() {
 		e.store(acc)
 		return
 	}
-	k.Range(ptx.Uint(e.stages).Sub(stages), func(ptx.U32) { // of the last chain
+	k.Range(ptx.Uint(e.stages).Sub(stages), func(ptx.U32) { // the last chain has fewer stages
 		release.Release(at.Wait(), ptx.True())
 		at.Advance()
 	})
@@ -361,7 +361,7 @@ func (e *smallBatchLogits) store(acc []ptx.F32) {
 var SmallBatchLogitsKernel = &registry.Kernel[SmallBatchLogitsArgs]{KernelName: "small-batch-logits", Emit: func(l registry.Layer) (*jit.Kernel[SmallBatchLogitsArgs], error) {
 	f := SmallBatchLogits{Router: RouterOf(l.Config), Written: spec.LogitsF32}
 	if !InRouter(l.Config) {
-		f.LogitsOnly, f.Written = true, l.Logits // for Select
+		f.LogitsOnly, f.Written = true, l.Logits // another kernel selects from the logits
 	}
 	return f.Build()
 }}

@@ -11,11 +11,12 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Plan computes, from expert ids and counts, what the experts' products need: the experts'
-// first rows, the order of the rows (by expert, then token, then slot), the inverse of the
-// order, and the table of row pairs. It is one launch without a sort and without a grid
-// barrier: every CTA reads all counts and places the tokens of its own range. The ranges are
-// those of the kernel that counted.
+// Plan computes, from expert ids and counts, the inputs of the experts' products:
+// the experts' first rows, the order of the rows (by expert, then token, then
+// slot), the inverse of the order, and the table of row pairs. It is one launch
+// without a sort and without a grid barrier: every CTA reads all counts and places
+// the tokens of its own range. The ranges must be the ranges of the kernel that
+// counted.
 type Plan struct {
 	NumExperts, TopK int
 	// Pairs also writes each row's (token, slot) pair. Backward needs it, and so does forward
@@ -70,7 +71,8 @@ type plan struct {
 	list                              entries
 	// id returns the expert of a pair.
 	id func(pair ptx.U32) ptx.U32
-	// countsTotal: the CTA has all pairs, and counts the experts' rows itself.
+	// countsTotal means that the CTA has all pairs, and counts the experts' rows
+	// itself.
 	countsTotal bool
 }
 
@@ -136,7 +138,7 @@ func (p Plan) Build() (*jit.Kernel[PlanArgs], error) {
 // InOneCTA is a plan that one CTA of another kernel computes for all pairs. The CTA has
 // PlanThreads threads and counts the experts' rows itself.
 type InOneCTA struct {
-	// Warp and Lane are the thread's.
+	// Warp and Lane are the thread's warp and lane.
 	Warp, Lane ptx.U32
 	plan       *plan
 }

@@ -58,12 +58,12 @@ type planSorted struct {
 	tokens   ptx.U32
 	from, to ptx.U32    // the CTA's tokens
 	guide    ptx.Shared // the evenly spaced ids
-	first    ptx.Shared // the expert's first row; one word more has the number of rows
+	first    ptx.Shared // the expert's first row; the last word is the number of rows
 	low      ptx.Shared // the expert's first row with one of the CTA's tokens
-	ahead    ptx.Shared // number of rows of the CTA's tokens in the experts before; last: in all
-	taken    ptx.Shared // for each token a bit per expert: the token has a row there
+	ahead    ptx.Shared // number of rows of the CTA's tokens in the experts before this one; the last word is for all
+	taken    ptx.Shared // for each token one bit per expert, set if the token has a row of that expert
 	start    ptx.Shared // for each token its first place
-	used     ptx.Shared // number of rows of the tokens before the CTA's; place after its last row
+	used     ptx.Shared // number of rows of the tokens before the CTA's tokens, and the place after the CTA's last row
 }
 
 // Build emits the kernel.

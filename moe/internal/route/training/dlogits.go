@@ -49,8 +49,9 @@ type DLogitsArgs struct {
 	Tokens int
 }
 
-// ScoresTellLogits reports whether the gradients of the chosen logits follow from the scores
-// and their gradients alone: the scores are a softmax over the K chosen logits, unscaled.
+// ScoresTellLogits reports whether the scores and their gradients determine the
+// gradients of the chosen logits: the scores are a softmax over the K chosen
+// logits, unscaled.
 func ScoresTellLogits(c spec.Config) bool {
 	return c.Score == spec.SoftmaxTopK && c.Scale() == 1 && !c.ExpertScale
 }
