@@ -6,13 +6,13 @@ type Shared struct {
 	off  int
 }
 
-// SharedAt is the shared address held in a register.
+// SharedAt returns the shared-memory address that register a holds.
 func SharedAt(a U32) Shared { return Shared{base: a} }
 
-// At is the address a constant number of bytes on.
+// At returns the address plus a constant number of bytes.
 func (s Shared) At(bytes int) Shared { return Shared{s.base, s.off + bytes} }
 
-// Plus is the address a run-time number of bytes on.
+// Plus returns the address plus a number of bytes known at run time.
 func (s Shared) Plus(bytes U32) Shared {
 	if n, ok := bytes.Const(); ok {
 		return s.At(int(int32(n)))
@@ -20,7 +20,7 @@ func (s Shared) Plus(bytes U32) Shared {
 	return Shared{s.base.Add(bytes), s.off}
 }
 
-// Addr is the address as a number.
+// Addr returns the address as an integer.
 func (s Shared) Addr() U32 { return s.base.AddI(s.off) }
 
 // Global is an address in global memory, in bytes.
@@ -29,21 +29,22 @@ type Global struct {
 	off  int
 }
 
-// GlobalAt is the global address held in a register.
+// GlobalAt returns the global-memory address that register a holds.
 func GlobalAt(a U64) Global { return Global{base: a} }
 
-// At is the address a constant number of bytes on.
+// At returns the address plus a constant number of bytes.
 func (g Global) At(bytes int) Global { return Global{g.base, g.off + bytes} }
 
-// Plus is the address a run-time number of bytes on.
+// Plus returns the address plus a number of bytes known at run time.
 func (g Global) Plus(bytes U64) Global { return Global{g.base.Add(bytes), g.off} }
 
-// Index is the address of element i of an array of elements of elemBytes each.
+// Index returns the address of element i of an array whose elements have elemBytes
+// bytes.
 func (g Global) Index(i U32, elemBytes int) Global {
 	return Global{i.MadWide(Uint(elemBytes), g.base), g.off}
 }
 
-// Addr is the address as a number.
+// Addr returns the address as an integer.
 func (g Global) Addr() U64 {
 	if g.off == 0 {
 		return g.base
@@ -51,13 +52,14 @@ func (g Global) Addr() U64 {
 	return g.base.Add(Long(uint64(int64(g.off))))
 }
 
-// Given is whether the address is any: false for 0, an argument left out.
+// Given reports whether the address is not 0. Callers pass 0 for an absent
+// argument.
 func (g Global) Given() Pred { return g.Addr().Ne(Long(0)) }
 
-// TensorMap is a tensor map parameter, by its generic address.
+// TensorMap is a tensor map parameter. It holds the parameter's generic address.
 type TensorMap struct{ addr U64 }
 
-// SelectMap is a where p holds, else b.
+// SelectMap returns a if p holds, else b.
 func SelectMap(p Pred, a, b TensorMap) TensorMap { return TensorMap{Select(p, a.addr, b.addr)} }
 
 func (s Shared) operand() Operand {

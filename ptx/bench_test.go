@@ -6,7 +6,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// longKernel has about 2000 instructions, as the large kernels of a layer.
+// longKernel has about 2000 instructions, like the largest kernels of a layer.
 func longKernel() *ptx.Kernel {
 	k := ptx.NewKernel("long")
 	k.SetLaunchBounds(384, 1)
@@ -24,7 +24,8 @@ func longKernel() *ptx.Kernel {
 	return k
 }
 
-// The target is 1.5 us an instruction for building, verifying and printing.
+// BenchmarkBuildAndPrint measures building, verifying and printing a kernel. The
+// target is 1.5 us for each instruction.
 func BenchmarkBuildAndPrint(b *testing.B) {
 	b.ReportAllocs()
 	n := 0

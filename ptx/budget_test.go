@@ -20,8 +20,9 @@ func numbered(n int, format string) string {
 	return b.String()
 }
 
-// A text that promises much is refused by the budget that it passes, and takes
-// memory in proportion to its length until then.
+// TestBudgets checks that the parser refuses a short text that declares too much,
+// with an error that names the limit, and that its memory use up to then is
+// proportional to the text's length.
 func TestBudgets(t *testing.T) {
 	const top = ".version 8.0\n.target sm_90a\n"
 	entry := func(body string) string { return top + ".entry k() {\n" + body + "\nret;\n}\n" }
@@ -30,8 +31,8 @@ func TestBudgets(t *testing.T) {
 		{"registers of all kernels", top + numbered(200, ".entry k%d() { .reg .b64 %%r<65536>; ret; }\n"), "more than 262144 registers in all kernels"},
 		{"kernels", top + numbered(1000, ".entry k%d() { ret; }\n"), "more than 256 kernels"},
 		{"variables", entry(numbered(70000, ".shared .b8 x%d[1];\n")), "more than 65536 variables"},
-		{"scopes", entry(strings.Repeat("{", 1<<20)), "more than 256 braces one in another"},
-		{"jumps out of scopes", entry(strings.Repeat("{", 1<<16) + strings.Repeat("bra out;", 1<<16)), "more than 256 braces one in another"},
+		{"scopes", entry(strings.Repeat("{", 1<<20)), "more than 256 nested braces"},
+		{"jumps out of scopes", entry(strings.Repeat("{", 1<<16) + strings.Repeat("bra out;", 1<<16)), "more than 256 nested braces"},
 		{"bytes of a variable", top + ".global .b8 x[67108865];\n", "variable x has 67108865 elements"},
 		{"bytes of two extents", top + ".global .b64 x[8192][1025];\n", "variable x has 1025 elements"},
 		{"word", entry(".reg .b32 " + strings.Repeat("a", 1<<20) + ";"), "a word of 1048576 bytes, at most 1024"},
@@ -51,7 +52,8 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-// However many mistakes a kernel has, a few are named.
+// TestVerifierNamesAFewMistakes checks that the verifier reports at most maxErrors
+// mistakes of a kernel.
 func TestVerifierNamesAFewMistakes(t *testing.T) {
 	for _, line := range []string{"bra nowhere;\n", ".shared .b8 x[1];\n"} {
 		m, err := ptx.Parse([]byte(".version 8.0\n.target sm_90a\n.entry k() {\n" + strings.Repeat(line, 20000) + "ret;\n}\n"))

@@ -15,8 +15,8 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// text builds a kernel and gives its instructions, without the declarations
-// and the final ret.
+// text builds a kernel and returns its instructions, without declarations and the
+// final ret.
 func text(t *testing.T, body func(k *ptx.Kernel)) string {
 	t.Helper()
 	k := ptx.NewKernel("k")
@@ -163,7 +163,7 @@ func TestShapes(t *testing.T) {
 			"mov.u32 %row0, %laneid;",
 			"add.u32 %slot0, %row0, 1;",
 			"add.u32 %row1, %row0, 2;",
-			"cvt.u64.u32 %d0, %row1;", // another class: the class's own letter
+			"cvt.u64.u32 %d0, %row1;", // a row register: its own name starts with another letter
 			"setp.eq.u32 %p0, %row0, 3;",
 			"mov.u32 %tid0, %tid.x;")},
 		{"thread indices", func(k *ptx.Kernel) {
@@ -217,7 +217,7 @@ func TestShapes(t *testing.T) {
 			"$endif0:",
 			"mov.u32 %r5, %laneid;",
 			"setp.eq.u32 %p2, %r5, 1;",
-			"mov.u32 %tid2, %tid.x;", // without the guard: later instructions use it
+			"mov.u32 %tid2, %tid.x;", // outside the guarded body, because later instructions read it
 			"and.b32 %r6, %tid2, 31;",
 			"@%p2 add.u32 %r7, %r6, 1;",
 			"mov.u32 %r8, %laneid;",
@@ -259,7 +259,8 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// A kernel of whatever takes constants must assemble.
+// TestConstantsAssemble passes constants to every instruction that accepts them
+// and assembles the kernel.
 func TestConstantsAssemble(t *testing.T) {
 	k := ptx.NewKernel("constants")
 	out, s, n := k.ParamPtr("out"), k.SharedBase(), k.ParamU32("n")
@@ -382,7 +383,8 @@ func TestErrorsAreAllReported(t *testing.T) {
 	}
 }
 
-// A thread index is one register for all its readers: setting it is an error.
+// TestThreadIndexIsReadOnly checks that setting a thread index is an error: all
+// its readers share one register.
 func TestThreadIndexIsReadOnly(t *testing.T) {
 	k := ptx.NewKernel("k")
 	ptx.VarOf(k.Lane()).Set(ptx.Uint(1))

@@ -9,7 +9,7 @@ import (
 
 type loop struct {
 	end    string
-	breaks []int // instructions that leave it
+	breaks []int // the instructions that leave the loop
 }
 
 func (k *Kernel) label(what string) string {
@@ -21,14 +21,14 @@ func (k *Kernel) label(what string) string {
 
 func (k *Kernel) place(label string) { k.add(Inst{Label: label}) }
 
-// jump appends a branch or exit that is taken where p holds, or where it does
-// not. It reports whether it can be taken at all.
+// jump appends a branch or exit that is taken if p holds, or, with not, if p does
+// not hold. It reports whether the jump can be taken.
 func (k *Kernel) jump(id isa.ID, p Pred, not bool, args ...Operand) bool {
 	f := &isa.Table[id]
 	in := Inst{Form: f, Mods: k.mods(f), Args: args, pos: here(k.position())}
 	switch {
 	case k.guarded:
-		k.Errorf("%s stands in a guarded body", f.Op)
+		k.Errorf("%s is in a guarded body", f.Op)
 	case p.v.missing():
 		k.Errorf("%s takes %s", f.Op, p.v.nowhere().Sym)
 		return false
@@ -49,7 +49,7 @@ func (k *Kernel) bra(label string, p Pred, not bool) bool {
 	return k.jump(isa.Bra, p, not, Operand{Kind: OpLabel, Sym: label})
 }
 
-// If runs body on the GPU where p holds.
+// If runs body on the GPU if p holds.
 func (k *Kernel) If(p Pred, body func()) { k.IfElse(p, body, nil) }
 
 // IfElse runs one of two bodies on the GPU. A nil body is empty.
@@ -81,8 +81,8 @@ func (k *Kernel) IfElse(p Pred, then, otherwise func()) {
 	k.regions = append(k.regions, region{cause + 1, len(k.body), cause})
 }
 
-// Guarded predicates each instruction of body with p instead of branching:
-// for a few instructions without results.
+// Guarded predicates each instruction of body with p instead of branching. It
+// suits a few instructions without results.
 func (k *Kernel) Guarded(p Pred, body func()) {
 	if p.v.konst {
 		if p.v.imm != 0 {
@@ -102,7 +102,7 @@ func (k *Kernel) Guarded(p Pred, body func()) {
 	k.guarded = false
 }
 
-// Loop repeats body on the GPU until a [Kernel.BreakIf] in it leaves.
+// Loop repeats body on the GPU until a [Kernel.BreakIf] in body leaves the loop.
 func (k *Kernel) Loop(body func()) {
 	l := &loop{end: k.label("end")}
 	start := k.label("loop")
@@ -120,10 +120,10 @@ func (k *Kernel) Loop(body func()) {
 	}
 }
 
-// BreakIf leaves the innermost loop where p holds.
+// BreakIf leaves the innermost loop if p holds.
 func (k *Kernel) BreakIf(p Pred) {
 	if len(k.loops) == 0 {
-		k.Errorf("BreakIf stands outside a loop")
+		k.Errorf("BreakIf is outside a loop")
 		return
 	}
 	l := k.loops[len(k.loops)-1]
@@ -146,7 +146,7 @@ func (k *Kernel) For(from, to, step U32, body func(i U32)) {
 // Range runs body on the GPU with i = 0, 1, … while i < n.
 func (k *Kernel) Range(n U32, body func(i U32)) { k.For(Uint(0), n, Uint(1), body) }
 
-// ExitIf ends the thread where p holds.
+// ExitIf ends the thread if p holds.
 func (k *Kernel) ExitIf(p Pred) {
 	if k.jump(isa.Exit, p, false) {
 		at := len(k.body) - 1
@@ -154,17 +154,18 @@ func (k *Kernel) ExitIf(p Pred) {
 	}
 }
 
-// Var is a register that can be set again: what a loop carries.
+// Var is a register that can be set again, such as a value that a loop carries
+// from one iteration to the next.
 type Var[T Value] struct{ v val }
 
-// NewVar makes a variable with a first value.
+// NewVar returns a new variable with the value init.
 func NewVar[T Value](k *Kernel, init T) *Var[T] {
 	x := &Var[T]{k.newReg(init.isaType())}
 	x.Set(init)
 	return x
 }
 
-// NewVars makes n variables with the same first value.
+// NewVars returns n new variables, each with the value init.
 func NewVars[T Value](k *Kernel, n int, init T) []*Var[T] {
 	list := make([]*Var[T], n)
 	for i := range list {
@@ -173,15 +174,15 @@ func NewVars[T Value](k *Kernel, n int, init T) []*Var[T] {
 	return list
 }
 
-// SetAll sets variables to as many values.
+// SetAll sets vars[i] to to[i].
 func SetAll[T Value](vars []*Var[T], to []T) {
 	for i, v := range vars {
 		v.Set(to[i])
 	}
 }
 
-// VarOf is the variable that x's own register is, such as one of
-// [Kernel.Accumulators]: a value that a loop has made is then set again.
+// VarOf returns the variable that uses x's own register. It lets a kernel set a
+// value again that an instruction has made, such as one of [Kernel.Accumulators].
 func VarOf[T Value](x T) *Var[T] {
 	v := x.val()
 	if v.k != nil && slices.Contains(v.k.thread[:], v) {
@@ -190,10 +191,10 @@ func VarOf[T Value](x T) *Var[T] {
 	return &Var[T]{v}
 }
 
-// Get is the variable's register itself, not a copy: it changes with Set.
+// Get returns the variable's register itself, not a copy: it changes with Set.
 func (x *Var[T]) Get() T { return wrap[T](x.v) }
 
-// Copy is the present value in a register of its own.
+// Copy returns the present value in a new register.
 func (x *Var[T]) Copy() T { return copyOf(x.Get()) }
 
 // Set gives the variable a new value.
@@ -215,7 +216,7 @@ func (k *Kernel) move(dst, src val, t isa.Type) {
 		k.emit(n, k.mods(n, ".pred"), dst.operand(t), src.operand(t))
 		return
 	}
-	if ty == isa.Pred && src.konst { // mov.pred takes no immediate on every assembler
+	if ty == isa.Pred && src.konst { // some assemblers refuse an immediate in mov.pred
 		s := &isa.Table[isa.Setp]
 		cmp := Mod(".ne")
 		if src.imm != 0 {
@@ -237,7 +238,7 @@ func copyOf[T Value](x T) T {
 	return wrap[T](d)
 }
 
-// Materialize puts a value, perhaps a constant, into a register of k.
+// Materialize copies x, perhaps a constant, into a register of k.
 func Materialize[T Value](k *Kernel, x T) T {
 	if !x.val().konst {
 		return x

@@ -2,12 +2,14 @@ package ptx
 
 import "strings"
 
-// Loc is a place in the source that a compiler made PTX of, by .loc: the number
-// of a .file and a line; zero where there is none.
+// Loc is a position in the source that a compiler translated to PTX, as .loc
+// states it: the number of a .file and a line. The zero Loc means that the text
+// states none.
 type Loc struct{ File, Line int }
 
-// Source is the source line behind a line of a parsed kernel, by the module's
-// debugging directives: the file's name and a line, 0 where they say none.
+// Source returns the source file and source line for a line of the text of a
+// parsed kernel, from the module's .file and .loc directives. The result is "" and
+// 0 if they state none.
 func (m *Module) Source(e *Entry, line int) (file string, sourceLine int) {
 	for i := range e.Body {
 		if in := &e.Body[i]; in.Line == line && in.Loc.Line > 0 {
@@ -17,8 +19,8 @@ func (m *Module) Source(e *Entry, line int) (file string, sourceLine int) {
 	return "", 0
 }
 
-// debug parses .file, .loc, .pragma and .section behind their first token. All
-// but files and lines is skipped.
+// debug parses .file, .loc, .pragma and .section after their first token. It keeps
+// files and lines and skips everything else.
 func (p *parser) debug(directive string) error {
 	switch directive {
 	case ".pragma":
@@ -44,7 +46,7 @@ func (p *parser) debug(directive string) error {
 			p.m.Files = map[int]string{}
 		}
 		p.m.Files[n] = strings.Trim(name, `"`)
-		for p.accept(",") { // time and size
+		for p.accept(",") { // modification time and size
 			p.next()
 		}
 		return nil
@@ -54,14 +56,15 @@ func (p *parser) debug(directive string) error {
 		return err
 	}
 	p.loc = Loc{n, line}
-	// The column, and attributes up to the line's end.
+	// Skip the column and the attributes up to the end of the line.
 	for start := p.toks[p.at-1].line; p.at < len(p.toks) && p.line() == start; {
 		p.at++
 	}
 	return nil
 }
 
-// pointer skips what a parameter says about the memory that it points to.
+// pointer skips the attributes that describe the memory to which a parameter
+// points.
 func (p *parser) pointer() error {
 	if !p.accept(".ptr") {
 		return nil

@@ -31,7 +31,8 @@ const compiled = `.version 8.0
 .section .debug_str { $info: .b8 1, 2 }
 `
 
-// What a compiler says about its source is read, and changes nothing else.
+// TestDebugDirectives checks that debugging directives are read and leave the
+// instructions unchanged.
 func TestDebugDirectives(t *testing.T) {
 	m, err := ptx.Parse([]byte(compiled))
 	require.NoError(t, err)
@@ -50,7 +51,8 @@ func TestDebugDirectives(t *testing.T) {
 	assert.Equal(t, string(m.Print().PTX), string(again.Print().PTX))
 }
 
-// All statements that are wrong are named at once, each with its line.
+// TestAllErrorsAtOnce checks that one Parse reports every wrong statement, each
+// with its line.
 func TestAllErrorsAtOnce(t *testing.T) {
 	wrong := strings.NewReplacer("mov.u32 %r0, %tid.x;", "frob.u32 %r0;\n\tmov.u32 {%r0, %r1}, %tid.x;", "%d0], %r0", "%d0], %r9").Replace(compiled)
 	_, err := ptx.Parse([]byte(wrong))

@@ -7,17 +7,17 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// region is the part of a kernel's body, from start up to end, that a thread
-// may skip where the guard of the instruction cause says so: an If, a loop
-// that is left early, everything after an exit.
+// region is a part of a kernel's body, from start up to end, that some threads of
+// a warp may skip: the body of an If, the rest of a loop after a break, everything
+// after an exit. The guard of instruction cause decides which threads skip it.
 type region struct{ start, end, cause int }
 
 const toTheEnd = math.MaxInt
 
-// divergence finds the instructions that need the whole warp but stand where
-// only some lanes may run. A register varies when its value may differ
-// between the lanes of a warp; both are followed around loops until nothing
-// changes.
+// divergence finds instructions that need the whole warp but are where only some
+// lanes may run. A register varies if its value may differ between the lanes of a
+// warp. Divergence and varying registers depend on each other, so passes repeat
+// until nothing changes.
 func (k *Kernel) divergence() []error {
 	d := diverging{k: k, varies: make([]bool, len(k.regs)), lane: make([]bool, len(k.regs)), cause: make([]int32, len(k.body))}
 	for d.pass() {
@@ -30,7 +30,7 @@ func (k *Kernel) divergence() []error {
 		}
 		why := "its guard varies between lanes"
 		if c := d.cause[i]; c > 0 {
-			why = "stands where only some lanes run, after " + k.body[c-1].pos.resolve().String()
+			why = "only some lanes run here, after " + k.body[c-1].pos.resolve().String()
 		}
 		errs = append(errs, fmt.Errorf("%s: %s needs the whole warp, but %s", in.pos.resolve(), in.opcode(), why))
 	}
@@ -39,8 +39,8 @@ func (k *Kernel) divergence() []error {
 
 type diverging struct {
 	k      *Kernel
-	varies []bool // by register
-	lane   []bool // by register: %tid.x itself
+	varies []bool // indexed by register
+	lane   []bool // indexed by register: whether it holds %tid.x itself
 	cause  []int32
 }
 
@@ -50,7 +50,8 @@ func (d *diverging) partial(i int) bool {
 	return d.cause[i] > 0 || g > 0 && d.varies[g-1]
 }
 
-// pass goes over the body once and reports whether it learned something.
+// pass goes over the body once and reports whether it marked a new region or
+// register.
 func (d *diverging) pass() (changed bool) {
 	for _, r := range d.k.regions {
 		if !d.partial(r.cause) {
@@ -86,7 +87,8 @@ func (d *diverging) mark(o *Operand) (changed bool) {
 	return changed
 }
 
-// result reports whether the outputs vary when the whole warp runs in.
+// result reports whether the instruction's outputs vary although the whole warp
+// runs it.
 func (d *diverging) result(in *Inst) bool {
 	f := in.Form
 	switch f.ID {
@@ -95,12 +97,12 @@ func (d *diverging) result(in *Inst) bool {
 			d.lane[in.Args[0].Reg] = isa.Specials[o.Reg].Name == "%tid.x"
 			return !isa.Specials[o.Reg].Uniform
 		}
-	case isa.ShflSync: // of one lane named by all: that lane's value
+	case isa.ShflSync: // mode .idx with the same lane for all returns that lane's value to all
 		if f.Mod(in.Mods, "mode") == ".idx" {
 			return d.reads(&in.Args[2]) && d.reads(&in.Args[1])
 		}
 		return d.reads(&in.Args[1])
-	case isa.Shr: // the warp's index, as long as CTAs are one-dimensional
+	case isa.Shr: // %tid.x / 32 or more is the same in the warp if CTAs have one dimension
 		if a, n := in.Args[1], in.Args[2]; a.Kind == OpReg && d.lane[a.Reg] && n.Kind == OpInt && n.Imm >= 5 {
 			return false
 		}

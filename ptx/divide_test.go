@@ -13,8 +13,9 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// divisors are all small ones, and those around powers of two, around their
-// 3/2 and at random: each bit length has its own magic number.
+// divisors returns small divisors, and larger ones around each power of two,
+// around its 3/2 multiple and at random. Each bit length has its own multiplier
+// and shift.
 func divisors() (list []uint32) {
 	for d := uint32(1); d <= 1000; d++ {
 		list = append(list, d)
@@ -30,11 +31,11 @@ func divisors() (list []uint32) {
 	return append(list, 1<<32-2, 1<<32-1, 641, 6700417)
 }
 
-// dividends are edges that are right for every divisor d, multiples of it
-// included, and random ones.
+// dividends returns the edge cases for divisor d (ends of the range, multiples of
+// d and their neighbours) and random values.
 func dividends(r *rand.Rand, d uint32) []uint32 {
 	list := []uint32{0, 1, d - 1, d, d + 1, 2*d - 1, 2 * d, 1<<31 - 1, 1 << 31, 1<<31 + 1, 1<<32 - 2, 1<<32 - 1}
-	last := (1<<32 - 1) / d * d // the largest multiple
+	last := (1<<32 - 1) / d * d // the largest multiple of d
 	list = append(list, last-1, last, last+1)
 	for len(list) < 32 {
 		m := uint32(uint64(d) * r.Uint64N(uint64((1<<32-1)/d)+1))
@@ -63,7 +64,7 @@ func divisionKernel(t *testing.T, list []uint32) *emu.Kernel {
 	return kernel
 }
 
-// Division by a constant is exact for every divisor and dividend.
+// TestDivideByConstants checks that division by a constant is exact.
 func TestDivideByConstants(t *testing.T) {
 	list := divisors()
 	rounds := 3
@@ -94,14 +95,15 @@ func TestDivideByConstants(t *testing.T) {
 			d := list[i/32]
 			q, rem := bytesOf.LittleEndian.Uint32(got[8*i:]), bytesOf.LittleEndian.Uint32(got[8*i+4:])
 			if q != v/d || rem != v%d {
-				t.Fatalf("%d / %d = %d rest %d, not %d rest %d", v, d, v/d, v%d, q, rem)
+				t.Fatalf("%d / %d = %d remainder %d, want %d remainder %d", v, d, v/d, v%d, q, rem)
 			}
 		}
 	}
 }
 
-// No division is left for the assembler: it would divide by an approximate
-// reciprocal and correct that.
+// TestDivideByConstantsEmitsNoDivision checks that no div or rem instruction is
+// left. The assembler would expand it into an approximate reciprocal and
+// corrections.
 func TestDivideByConstantsEmitsNoDivision(t *testing.T) {
 	k := ptx.NewKernel("k")
 	out := k.ParamPtr("out")

@@ -8,12 +8,12 @@
 // unrolls. [Kernel.For], [Kernel.If] and [Kernel.Loop] take closures and
 // become loops and branches of the GPU.
 //
-// Methods return no errors: [Kernel.Build] returns all of them, each with the
-// Go line at fault. The text is deterministic: equal input gives equal bytes,
-// with the lowest .version and .target that the used instructions need. Each
-// instruction remembers the Go lines that emitted it in a table beside the
-// text (see [Text]).
+// Methods return no errors: [Kernel.Build] returns all of them, each with the Go
+// line at fault. The text is deterministic: equal input gives equal bytes, with
+// the lowest .version and .target that the used instructions need. Each
+// instruction remembers the Go lines that emitted it, in a table next to the text
+// (see [Text]).
 //
-// What instructions exist is the table of ptx/isa; ptx/emu runs the printed
+// The table in ptx/isa defines which instructions exist. ptx/emu runs the printed
 // text without a GPU.
 package ptx

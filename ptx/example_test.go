@@ -6,7 +6,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// axpy sets y = alpha x + y for n floats, one a thread.
+// axpy computes y = alpha x + y for n floats. Each thread computes one.
 func axpy() *ptx.Kernel {
 	k := ptx.NewKernel("axpy")
 	x, y := k.ParamPtr("x"), k.ParamPtr("y")

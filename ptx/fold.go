@@ -6,8 +6,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// fold computes an instruction on constants, with the bits that the GPU
-// gives. What the GPU approximates stays unfolded.
+// fold computes an instruction whose inputs are constants, with the bits that the
+// GPU would return. It does not fold instructions that the GPU approximates.
 func fold(f *isa.Form, m isa.Mods, in []val) (uint64, bool) {
 	var c [3]uint64
 	for i := range in {
@@ -88,8 +88,8 @@ func foldInt(f *isa.Form, m isa.Mods, t isa.Type, a, b, c uint64) (uint64, bool)
 	return 0, false
 }
 
-// permute picks the four bytes that the selector's nibbles name out of b, a;
-// a nibble above 7 spreads the byte's sign instead.
+// permute picks four of the eight bytes of b, a. Each nibble of selector names one
+// byte. A nibble above 7 repeats the byte's sign bit instead.
 func permute(a, b, selector uint64) (d uint64) {
 	both := b<<32 | a
 	for i := range 4 {

@@ -6,10 +6,11 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// nanBits is the only NaN that arithmetic makes.
+// nanBits is the only NaN that GPU arithmetic returns.
 const nanBits = 0x7fffffff
 
-// foldFloat computes what is exact by IEEE 754: one rounding to nearest even.
+// foldFloat computes operations that IEEE 754 defines exactly, rounded once to
+// nearest even.
 func foldFloat(f *isa.Form, m isa.Mods, a, b, c uint64) (uint64, bool) {
 	ftz := f.Has(m, ".ftz")
 	x, y, z := float(a, ftz), float(b, ftz), float(c, ftz)
@@ -39,7 +40,8 @@ func foldFloat(f *isa.Form, m isa.Mods, a, b, c uint64) (uint64, bool) {
 	return floatBits(d, ftz), true
 }
 
-// float is the number of the bits; ftz makes subnormals zero.
+// float returns the number that the bits represent. With ftz, subnormal numbers
+// become zero.
 func float(b uint64, ftz bool) float32 {
 	if ftz && b&0x7f800000 == 0 {
 		b &= 0x80000000
@@ -58,8 +60,9 @@ func floatBits(x float32, ftz bool) uint64 {
 	return b
 }
 
-// fma rounds x*y+z once. The product is exact in double precision; rounding
-// the sum to odd there keeps the second rounding right.
+// fma returns x*y+z, rounded once. The product is exact in double precision. The
+// sum is rounded to odd there, so that the second rounding, to single precision,
+// is correct.
 func fma(x, y, z float32) float32 {
 	p, q := float64(x)*float64(y), float64(z)
 	s := p + q
@@ -79,7 +82,8 @@ func fma(x, y, z float32) float32 {
 	return float32(s)
 }
 
-// extreme is min or max: a NaN loses unless nan is set, -0 is below +0.
+// extreme returns the minimum or maximum. A NaN operand is ignored unless nan is
+// set. -0 is less than +0.
 func extreme(x, y float32, max, nan bool) float32 {
 	switch {
 	case x != x && y != y || nan && (x != x || y != y):
@@ -102,13 +106,13 @@ func compareFloat(cmp string, x, y float32) uint64 {
 		is = ordered
 	case ".nan":
 		is = !ordered
-	case ".ne": // true of numbers only
+	case ".ne": // false if an operand is NaN
 		is = ordered && x != y
 	case ".eq", ".lt", ".le", ".gt", ".ge":
 		is = lessEqual(cmp, x, y)
 	case ".neu":
 		is = !ordered || x != y
-	default: // .equ .ltu .leu .gtu .geu
+	default: // .equ .ltu .leu .gtu .geu: true if an operand is NaN
 		is = !ordered || lessEqual(cmp[:3], x, y)
 	}
 	if is {
@@ -131,7 +135,7 @@ func lessEqual(cmp string, x, y float32) bool {
 	return x >= y
 }
 
-// toBF16 rounds a float's bits to nearest even bf16.
+// toBF16 rounds a float to the nearest bf16, ties to even.
 func toBF16(b uint64) uint64 {
 	if b&0x7fffffff > 0x7f800000 {
 		return 0x7fff

@@ -11,10 +11,10 @@ import (
 type Module struct {
 	Version isa.Version
 	Arch    isa.Arch
-	Globals []Variable // of the module, such as .extern .shared
+	Globals []Variable // declared outside kernels, such as .extern .shared
 	Entries []*Entry
 	Funcs   []*Func
-	// Files are the .file of parsed text, by number.
+	// Files are the .file directives of parsed text, by number.
 	Files map[int]string
 }
 
@@ -28,7 +28,8 @@ func (m *Module) Entry(name string) *Entry {
 	return nil
 }
 
-// Func finds a function by name: where it has a body, that.
+// Func finds a function by name. It prefers the definition to a declaration
+// without a body.
 func (m *Module) Func(name string) *Func {
 	var found *Func
 	for _, f := range m.Funcs {
@@ -39,17 +40,17 @@ func (m *Module) Func(name string) *Func {
 	return found
 }
 
-// Variable is a declared array: in shared memory, in a thread's own, or, of the
-// module, in global or constant memory.
+// Variable is a declared array in shared memory, in a thread's local memory, or,
+// if it belongs to the module, in global or constant memory.
 type Variable struct {
 	Name   string
 	Space  isa.Space // Generic counts as Shared
 	Extern bool
-	Scalar isa.Type // of what is no array: where parameters are passed, that matters
+	Scalar isa.Type // the type of a variable that is not an array, which matters where parameters are passed
 	Align  int
 	Bytes  int // 0 for an unsized extern array
-	// Init are the first bytes, the rest is zero; Addresses are what stands
-	// among them that only loading knows.
+	// Init are the first bytes; the rest is zero. Addresses lists the addresses among
+	// them, which are known only after loading.
 	Init      []byte
 	Addresses []Address
 }
@@ -57,33 +58,33 @@ type Variable struct {
 // Shared reports whether the variable is in shared memory.
 func (v *Variable) Shared() bool { return v.Space == isa.Generic || v.Space == isa.Shared }
 
-// Address is the address of a variable among the initial bytes of another.
+// Address is the address of one variable within the initial bytes of another.
 type Address struct {
-	At     int // in the bytes
+	At     int // offset in the initial bytes
 	Sym    string
 	Add    int64
-	Global bool // generic(Sym): the generic address
+	Global bool // written generic(Sym): a generic address
 }
 
-// Param is a kernel parameter. A Bytes above its type's size is an array of
-// bytes, such as a tensor map.
+// Param is a kernel parameter. If Bytes is larger than its type, the parameter is
+// an array of bytes, such as a tensor map.
 type Param struct {
 	Name  string
 	Type  isa.Type
 	Align int
 	Bytes int
-	// Offset is its place in the packed parameter buffer.
+	// Offset is the parameter's place in the packed parameter buffer.
 	Offset int
 }
 
-// Dims are the extents of a CTA in threads, or of a cluster in CTAs; the zero
-// value where a kernel does not say.
+// Dims are the extents of a CTA in threads, or of a cluster in CTAs. The zero
+// value means that the kernel states none.
 type Dims [3]int
 
-// Count is how many threads or CTAs that are, 0 for the zero value.
+// Count returns the number of threads or CTAs, 0 for the zero value.
 func (d Dims) Count() int { return d[0] * d[1] * d[2] }
 
-// String is the extents as PTX writes them, short where only x counts.
+// String returns the extents as PTX writes them: x alone if y and z are 1.
 func (d Dims) String() string {
 	if d[1] == 1 && d[2] == 1 {
 		return strconv.Itoa(d[0])
@@ -102,8 +103,8 @@ type Entry struct {
 	MinCTAs int
 	Cluster Dims
 	Shared  []Variable
-	Local   []Variable // of each thread
-	// Names are those of dynamic shared memory and named barriers.
+	Local   []Variable // one copy for each thread
+	// Names describe regions of dynamic shared memory and named barriers.
 	Names     []Name
 	Decls     []RegDecl
 	Registers []Register
@@ -115,7 +116,7 @@ type Entry struct {
 type Func struct {
 	Entry
 	Results  []Param
-	Declared bool // only: its body is elsewhere in the module, or nowhere
+	Declared bool // a declaration: the body is elsewhere in the module, or outside it
 	Extern   bool
 }
 
@@ -138,10 +139,11 @@ func (e *Entry) Param(name string) (Param, bool) {
 	return Param{}, false
 }
 
-// ParamBase is where parameters start in the constant bank of sm_90.
-// Alignments hold for addresses there, so a parameter aligned to more than 16
-// does not stand at a multiple of its alignment in the packed buffer: a tensor
-// map that comes first stands at 112.
+// ParamBase is the address at which parameters start in the constant bank of
+// sm_90. The assembler aligns addresses in the bank, not offsets in the packed
+// buffer. A parameter with an alignment above 16 may therefore have an offset that
+// is not a multiple of its alignment: a tensor map that comes first is at offset
+// 112.
 const ParamBase = 0x210
 
 // layoutParams sets the offsets: parameters in order, each aligned in the
@@ -174,26 +176,27 @@ type Inst struct {
 	Form *isa.Form
 	Mods isa.Mods
 	Args []Operand
-	// Guard is a predicate register plus one, 0 for none; GuardNot negates it.
+	// Guard is the number of the predicate register plus one, 0 for none. GuardNot
+	// negates it.
 	Guard    int32
 	GuardNot bool
 	// Label is the label's name when Form is nil.
 	Label string
-	// Directive, of a label, is what stands behind it: .branchtargets, whose labels
-	// are Args, or all of another.
+	// Directive belongs to a label: .branchtargets, whose labels are Args, or the
+	// whole text of another directive.
 	Directive string
-	// Line is the line of the text that it was parsed from, 0 where it was built.
+	// Line is the line of the parsed text, 0 if the instruction was built in Go.
 	Line int
-	// Loc is the source line, of parsed text that says so.
+	// Loc is the position in the source, if the parsed text states one.
 	Loc Loc
-	// pos is where Go emitted it.
+	// pos is the Go call stack that emitted the instruction.
 	pos *position
 }
 
-// Pos is where Go emitted the instruction.
+// Pos returns the Go lines that emitted the instruction.
 func (in *Inst) Pos() Pos { return in.pos.resolve() }
 
-// opcode is the mnemonic with its modifiers.
+// opcode returns the mnemonic with its modifiers.
 func (in *Inst) opcode() string {
 	s := in.Form.Op
 	for i := range in.Form.Mods {
@@ -204,7 +207,7 @@ func (in *Inst) opcode() string {
 	return s
 }
 
-// needs is the lowest version and target that accept the instruction.
+// needs returns the lowest version and target that accept the instruction.
 func (in *Inst) needs() (isa.Version, isa.Arch) {
 	if in.Form == nil {
 		return 0, 0
@@ -219,7 +222,7 @@ func (in *Inst) needs() (isa.Version, isa.Arch) {
 	return max(v, a.MinVersion()), a
 }
 
-// OperandKind says what an operand is.
+// OperandKind is the syntax of an operand.
 type OperandKind uint8
 
 // Operand kinds.
@@ -248,9 +251,9 @@ type Operand struct {
 	Imm  int64
 	Sym  string
 	List []Operand
-	// owner is the kernel that Reg belongs to, until emit has looked.
+	// owner is the kernel that Reg belongs to, until emit has checked it.
 	owner *Kernel
-	// sunk: the parser read _| before it.
+	// sunk reports that the parser read _| before the operand.
 	sunk bool
 }
 

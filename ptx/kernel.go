@@ -22,7 +22,7 @@ type Kernel struct {
 	class  map[string]isa.Type
 	body   []Inst
 	args   []Operand // arena
-	// positions are room for those of the next instructions.
+	// positions has room for the call stacks of the next instructions.
 	positions []position
 	errs      []error
 	hint      string
@@ -30,9 +30,10 @@ type Kernel struct {
 	maxThreads, minCTAs, cluster int
 	sharedBase                   U32
 	hasShared                    bool
-	// thread has the values of %tid.x and its parts that every thread knows here. If and
-	// Loop restore it after a body that some threads skip. They do so in place: a helper
-	// would be one more frame in the positions of instructions.
+	// thread holds the values of %tid.x and its parts that are computed on every path
+	// to this point of the kernel. If and Loop restore it after a body that some
+	// threads skip. They do so without a helper function, which would add a frame to
+	// the positions of instructions.
 	thread [threadIndices]val
 
 	labels  map[string]int
@@ -58,8 +59,9 @@ func NewKernel(name string) *Kernel {
 	}
 }
 
-// SetLaunchBounds states the largest CTA in threads and how many CTAs shall
-// fit an SM at least: the assembler divides the registers by it.
+// SetLaunchBounds states the largest CTA in threads and the smallest number of
+// CTAs that must fit on an SM together. The assembler derives the number of
+// registers from them.
 func (k *Kernel) SetLaunchBounds(maxThreads, minCTAs int) {
 	k.maxThreads, k.minCTAs = maxThreads, minCTAs
 }
@@ -72,8 +74,8 @@ func (k *Kernel) Errorf(format string, args ...any) {
 	k.errs = append(k.errs, fmt.Errorf("%s: %s", here(new(position)).resolve(), fmt.Sprintf(format, args...)))
 }
 
-// newReg makes a register of the type's class. Its name is the current hint
-// or the class's letter.
+// newReg returns a new register of the type's class. Its name is the prefix that
+// [Kernel.Named] set, or the class's letter.
 func (k *Kernel) newReg(t isa.Type) val {
 	class := t.Class()
 	prefix := k.hint
@@ -99,8 +101,8 @@ func (k *Kernel) newReg(t isa.Type) val {
 	return val{k: k, reg: int32(len(k.regs) - 1)}
 }
 
-// Named gives registers made inside body the name's prefix: %name0, %name1 …
-// It makes the text easier to read; letters r, h, d and p stay reserved.
+// Named makes name the prefix of registers that body creates: %name0, %name1 … It
+// makes the text easier to read. The letters r, h, d and p stay reserved.
 func (k *Kernel) Named(name string, body func()) {
 	old := k.hint
 	k.hint = name
@@ -112,7 +114,8 @@ func (k *Kernel) Named(name string, body func()) {
 	k.hint = old
 }
 
-// mods picks the modifiers of a form from their texts; fixed ones are filled.
+// mods returns the modifiers of a form that texts name. It adds the modifiers that
+// leave no choice.
 func (k *Kernel) mods(f *isa.Form, texts ...Mod) isa.Mods {
 	m := fixedMods(f)
 	for _, t := range texts {
@@ -131,7 +134,7 @@ func (k *Kernel) mods(f *isa.Form, texts ...Mod) isa.Mods {
 	return m
 }
 
-// fixedMods chooses the modifiers that leave no choice.
+// fixedMods returns the modifiers that leave no choice.
 func fixedMods(f *isa.Form) (m isa.Mods) {
 	for i := range f.Mods {
 		if f.Mods[i].Fixed() {
@@ -156,7 +159,7 @@ func setMod(f *isa.Form, m *isa.Mods, text string) bool {
 	return false
 }
 
-// emit appends an instruction. args are copied.
+// emit appends an instruction. It copies args.
 func (k *Kernel) emit(f *isa.Form, m isa.Mods, args ...Operand) {
 	in := Inst{Form: f, Mods: m, pos: here(k.position())}
 	if len(args) > 0 {
@@ -174,8 +177,8 @@ func (k *Kernel) emit(f *isa.Form, m isa.Mods, args ...Operand) {
 	k.add(in)
 }
 
-// add appends to the body, whose room doubles: append alone copies a large one
-// four times over.
+// add appends to the body and doubles its capacity when full. append alone grows a
+// large slice in small steps and copies it about four times as often.
 func (k *Kernel) add(in Inst) {
 	if len(k.body) == cap(k.body) {
 		k.body = slices.Grow(k.body, len(k.body))
@@ -183,7 +186,7 @@ func (k *Kernel) add(in Inst) {
 	k.body = append(k.body, in)
 }
 
-// own checks that the operands are values of this kernel.
+// own reports operands that are not values of this kernel.
 func (k *Kernel) own(f *isa.Form, args []Operand) {
 	for i := range args {
 		o := &args[i]
@@ -198,7 +201,7 @@ func (k *Kernel) own(f *isa.Form, args []Operand) {
 	}
 }
 
-// result makes the output register of an instruction.
+// result returns the output register of an instruction.
 func (k *Kernel) result(t isa.Type) val { return k.newReg(t) }
 
 func (k *Kernel) param(p Param) {
@@ -245,7 +248,7 @@ const (
 	TensorMapAlign = 128
 )
 
-// ParamTensorMap declares a tensor map passed by value and takes its address.
+// ParamTensorMap declares a tensor map passed by value and returns its address.
 func (k *Kernel) ParamTensorMap(name string) TensorMap {
 	k.param(Param{Name: name, Type: isa.B8, Align: TensorMapAlign, Bytes: TensorMapBytes})
 	a, g := k.result(isa.U64), k.result(isa.U64)
@@ -255,11 +258,11 @@ func (k *Kernel) ParamTensorMap(name string) TensorMap {
 	return TensorMap{U64{g}}
 }
 
-// sharedName is the dynamic shared memory of a kernel.
+// sharedName is the name of a kernel's dynamic shared memory.
 const sharedName = "smem"
 
-// SharedBase is the start of the CTA's dynamic shared memory, aligned to 1024.
-// The first call must stand where every later use can see it.
+// SharedBase returns the start of the CTA's dynamic shared memory, aligned to
+// 1024. The first call must be in a body that encloses every later use.
 func (k *Kernel) SharedBase() Shared {
 	if !k.hasShared {
 		k.hasShared = true
@@ -271,7 +274,7 @@ func (k *Kernel) SharedBase() Shared {
 	return Shared{base: k.sharedBase}
 }
 
-// Build ends the kernel: a module with this one entry, verified. It returns
+// Build ends the kernel. It returns a verified module with this one entry, or
 // every error of the emission, each with its Go line.
 func (k *Kernel) Build() (*Module, error) {
 	ret := &isa.Table[isa.Ret]
@@ -303,7 +306,7 @@ func (k *Kernel) Build() (*Module, error) {
 	return m, nil
 }
 
-// needs sets the lowest version and target that the module's forms need.
+// needs sets the module to the lowest version and target that its forms need.
 func (m *Module) needs() {
 	m.Version, m.Arch = 70, isa.SM70
 	for _, e := range m.Entries {

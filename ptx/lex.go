@@ -11,11 +11,12 @@ type token struct {
 	line int
 }
 
-// tokenBytes is about how many bytes of a kernel's text are a token's.
+// tokenBytes is the approximate number of bytes of text for each token.
 const tokenBytes = 4
 
-// lex cuts PTX into tokens. Words are runs of letters, digits and _ $ % . :
-// (a trailing colon is its own token); comments and white space go.
+// lex splits PTX into tokens. A word is a run of letters, digits and _ $ % . :
+// without a colon at its end, which is a token of its own. lex drops comments and
+// white space.
 func lex(src string) ([]token, error) {
 	out := make([]token, 0, len(src)/tokenBytes)
 	line := 1
@@ -50,16 +51,16 @@ func lex(src string) ([]token, error) {
 					break
 				}
 				if src[j] == ':' {
-					j++ // both colons of ::
+					j++ // both colons of :: belong to the word
 				}
 				j++
 			}
 			if number := c >= '0' && c <= '9' && !strings.HasPrefix(src[i:], "0x") && !strings.HasPrefix(src[i:], "0X"); number && j+1 < len(src) &&
-				(src[j-1] == 'e' || src[j-1] == 'E') && (src[j] == '-' || src[j] == '+') { // an exponent's sign
+				(src[j-1] == 'e' || src[j-1] == 'E') && (src[j] == '-' || src[j] == '+') { // the sign of an exponent
 				for j++; j < len(src) && src[j] >= '0' && src[j] <= '9'; j++ {
 				}
 			}
-			if j == i { // a lone colon
+			if j == i { // a colon that is not part of a word
 				j++
 			}
 			if j-i > maxWord {
@@ -84,7 +85,7 @@ func lex(src string) ([]token, error) {
 	return out, nil
 }
 
-// betweenStatements says whether a statement may begin behind these tokens.
+// betweenStatements reports whether a statement may begin after these tokens.
 func betweenStatements(toks []token) bool {
 	if len(toks) == 0 {
 		return false

@@ -8,7 +8,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// typeMod is the type modifier of loads and stores of T.
+// typeMod returns the type modifier of loads and stores of T.
 func typeMod[T Value]() Mod {
 	var t T
 	return Mod("." + t.isaType().String())
@@ -45,7 +45,8 @@ func load[T Value](base val, id isa.ID, a Operand, n int, mods []Mod) []T {
 	return out
 }
 
-// store needs a register in the address or the values: it has no kernel else.
+// store emits a store. The address or a value must be in a register, which names
+// the kernel to emit into.
 func store[T Value](base val, id isa.ID, a Operand, vs []T) {
 	f := &isa.Table[id]
 	k := base.k
@@ -76,7 +77,7 @@ func LdGlobal[T Value](a Global, mods ...Mod) T {
 	return load[T](a.base.v, isa.LdGlobal, a.operand(), 1, mods)[0]
 }
 
-// LdGlobalVec loads 2 or 4 neighbours with one instruction; the address must
+// LdGlobalVec loads 2 or 4 adjacent values with one instruction. The address must
 // be aligned to their total size.
 func LdGlobalVec[T Value](a Global, n int, mods ...Mod) []T {
 	return load[T](a.base.v, isa.LdGlobal, a.operand(), n, mods)
@@ -87,17 +88,17 @@ func LdShared[T Value](a Shared) T {
 	return load[T](a.base.v, isa.LdShared, a.operand(), 1, nil)[0]
 }
 
-// LdSharedVec loads 2 or 4 neighbours with one instruction.
+// LdSharedVec loads 2 or 4 adjacent values with one instruction.
 func LdSharedVec[T Value](a Shared, n int) []T {
 	return load[T](a.base.v, isa.LdShared, a.operand(), n, nil)
 }
 
-// Ldmatrix loads 1, 2 or 4 matrices of 8x8 16-bit elements as [Kernel.Stmatrix]
-// stores them.
+// Ldmatrix loads 1, 2 or 4 matrices of 8x8 16-bit elements, in the layout in which
+// [Kernel.Stmatrix] stores them.
 func (k *Kernel) Ldmatrix(a Shared, n int) []U32 { return k.ldmatrix("", a, n) }
 
-// LdmatrixTrans loads the matrices transposed: lane l gives the address of
-// column l%8 of matrix l/8.
+// LdmatrixTrans loads the matrices transposed. Lane l gives the address of column
+// l%8 of matrix l/8.
 func (k *Kernel) LdmatrixTrans(a Shared, n int) []U32 { return k.ldmatrix(".trans", a, n) }
 
 func (k *Kernel) ldmatrix(trans Mod, a Shared, n int) []U32 {
@@ -120,13 +121,14 @@ func StShared[T Value](a Shared, vs ...T) {
 	store(a.base.v, isa.StShared, a.operand(), vs)
 }
 
-// LdGlobalAcquire loads a word that another CTA stores with
-// [StGlobalRelease]: what that CTA's thread had seen before is seen after.
+// LdGlobalAcquire loads a word that another CTA stores with [StGlobalRelease].
+// Every write that was visible to the storing thread before its store is visible
+// after the load.
 func LdGlobalAcquire(a Global) U32 {
 	return load[U32](a.base.v, isa.LdGlobalSync, a.operand(), 1, []Mod{".acquire", ".gpu"})[0]
 }
 
-// StGlobalRelease stores a word for [LdGlobalAcquire] in another CTA.
+// StGlobalRelease stores a word that another CTA reads with [LdGlobalAcquire].
 func StGlobalRelease(a Global, x U32) {
 	k := kernelOf(a.base.v, x.v)
 	if k == nil {
@@ -136,12 +138,12 @@ func StGlobalRelease(a Global, x U32) {
 	k.emit(f, k.mods(f, ".release", ".gpu", ".u32"), a.operand(), x.v.operand(isa.U32))
 }
 
-// AtomGlobalAdd adds to a word and gives what it was.
+// AtomGlobalAdd adds n to a word and returns the word's old value.
 func (k *Kernel) AtomGlobalAdd(a Global, n U32) U32 {
 	return U32{k.atom(isa.AtomGlobal, ".add", ".u32", isa.U32, a.operand(), n.v)}
 }
 
-// AtomSharedAdd adds to a word and gives what it was.
+// AtomSharedAdd adds n to a word and returns the word's old value.
 func (k *Kernel) AtomSharedAdd(a Shared, n U32) U32 {
 	return U32{k.atom(isa.AtomShared, ".add", ".u32", isa.U32, a.operand(), n.v)}
 }
@@ -153,19 +155,19 @@ func (k *Kernel) atom(id isa.ID, op, typ Mod, t isa.Type, a Operand, n val) val 
 	return d
 }
 
-// RedSharedAdd adds to a word.
+// RedSharedAdd adds n to a word and returns nothing.
 func (k *Kernel) RedSharedAdd(a Shared, n U32) {
 	f := &isa.Table[isa.RedShared]
 	k.emit(f, k.mods(f, ".add", ".u32"), a.operand(), n.v.operand(isa.U32))
 }
 
-// RedSharedOr sets bits of a word.
+// RedSharedOr sets bits of a word and returns nothing.
 func (k *Kernel) RedSharedOr(a Shared, bits U32) {
 	f := &isa.Table[isa.RedShared]
 	k.emit(f, k.mods(f, ".or", ".b32"), a.operand(), bits.v.operand(isa.U32))
 }
 
-// RedGlobalAdd adds to a word.
+// RedGlobalAdd adds n to a word and returns nothing.
 func (k *Kernel) RedGlobalAdd(a Global, n U32) {
 	f := &isa.Table[isa.RedGlobal]
 	k.emit(f, k.mods(f, ".add", ".u32"), a.operand(), n.v.operand(isa.U32))
@@ -179,29 +181,30 @@ func vecOperand[T Value](vs []T) Operand {
 	return Operand{Kind: OpVec, List: list}
 }
 
-// TMALoad starts the load of the box of m at coords (dimension 0 first) into
-// dst; the bar's current phase receives its bytes. coords are signed.
+// TMALoad starts the load of the box of m at coords (dimension 0 first) into dst.
+// Its bytes count towards the current phase of the mbarrier bar. coords are
+// signed.
 func (k *Kernel) TMALoad(dst Shared, m TensorMap, bar Shared, coords ...U32) {
 	f := &isa.Table[isa.TMALoad]
 	k.emit(f, k.mods(f, dimMod(coords)), dst.operand(), tensorOperand(m, coords), bar.operand())
 }
 
-// TMALoadMulticast is [Kernel.TMALoad] into every CTA of the cluster whose bit
-// is set in ctas (bit r is rank r): the box lands at dst's offset in each, its
-// bytes count at bar's offset in each.
+// TMALoadMulticast is [Kernel.TMALoad] into every CTA of the cluster whose bit is
+// set in ctas (bit r is rank r). In each of these CTAs the box is written at dst's
+// offset and its bytes count at the mbarrier at bar's offset.
 func (k *Kernel) TMALoadMulticast(dst Shared, m TensorMap, bar Shared, ctas B16, coords ...U32) {
 	f := &isa.Table[isa.TMALoadMulticast]
 	k.emit(f, k.mods(f, dimMod(coords)), dst.operand(), tensorOperand(m, coords), bar.operand(), ctas.v.operand(isa.B16))
 }
 
-// TMAStore starts the store of a box from src to m at coords; the thread's
-// next [Kernel.BulkCommit] closes its group.
+// TMAStore starts the store of a box from src to m at coords. The thread's next
+// [Kernel.BulkCommit] adds it to a group.
 func (k *Kernel) TMAStore(m TensorMap, src Shared, coords ...U32) {
 	f := &isa.Table[isa.TMAStore]
 	k.emit(f, k.mods(f, dimMod(coords)), tensorOperand(m, coords), src.operand())
 }
 
-// TMAPrefetch brings a box of m at coords into the L2 cache.
+// TMAPrefetch loads a box of m at coords into the L2 cache.
 func (k *Kernel) TMAPrefetch(m TensorMap, coords ...U32) {
 	f := &isa.Table[isa.TMAPrefetch]
 	k.emit(f, k.mods(f, dimMod(coords)), tensorOperand(m, coords))
@@ -220,7 +223,7 @@ func tensorOperand(m TensorMap, coords []U32) Operand {
 	return Operand{Kind: OpTensor, Reg: m.addr.v.reg, List: list, owner: m.addr.v.k}
 }
 
-// Accumulators makes the registers of a 64 x (2 len) product: n = N/2.
+// Accumulators returns n new registers, this thread's part of a 64 x 2n product.
 func (k *Kernel) Accumulators(n int) []F32 {
 	acc := make([]F32, n)
 	k.Named("acc", func() {
@@ -231,36 +234,36 @@ func (k *Kernel) Accumulators(n int) []F32 {
 	return acc
 }
 
-// Wgmma starts acc = A*B + (scaleD ? acc : 0) for a 64 x N x 16 step of bf16
-// tiles in shared memory given by descriptors; N is twice len(acc). A
-// transposed operand has its M or N dimension contiguous.
+// Wgmma starts acc = A*B + (scaleD ? acc : 0) for one 64 x N x 16 step. A and B
+// are bf16 tiles in shared memory, given by descriptors. N is twice len(acc). In a
+// transposed operand the M or N dimension is contiguous.
 func (k *Kernel) Wgmma(acc []F32, descA, descB U64, scaleD Pred, transA, transB bool) {
 	k.wgmma(isa.WgmmaBF16, acc, descA, descB, scaleD, transA, transB)
 }
 
-// WgmmaF16 is [Kernel.Wgmma] of f16 tiles.
+// WgmmaF16 is [Kernel.Wgmma] for f16 tiles.
 func (k *Kernel) WgmmaF16(acc []F32, descA, descB U64, scaleD Pred, transA, transB bool) {
 	k.wgmma(isa.WgmmaF16, acc, descA, descB, scaleD, transA, transB)
 }
 
-// WgmmaRegisters is [Kernel.Wgmma] with A in registers: warp w of the warpgroup has
-// rows 16w to 16w + 15, as Mma's A.
+// WgmmaRegisters is [Kernel.Wgmma] with A in registers: warp w of the warpgroup
+// holds rows 16w to 16w + 15 of A, in the layout of [Kernel.Mma].
 func (k *Kernel) WgmmaRegisters(acc []F32, a []U32, descB U64, scaleD Pred, transB bool) {
 	k.wgmmaRegisters(isa.WgmmaBF16Registers, acc, a, descB, scaleD, transB)
 }
 
-// WgmmaF16Registers is [Kernel.WgmmaRegisters] of f16.
+// WgmmaF16Registers is [Kernel.WgmmaRegisters] for f16.
 func (k *Kernel) WgmmaF16Registers(acc []F32, a []U32, descB U64, scaleD Pred, transB bool) {
 	k.wgmmaRegisters(isa.WgmmaF16Registers, acc, a, descB, scaleD, transB)
 }
 
-// Mma adds to acc a warp's product of 16 rows by 8 columns, 16 deep, of bf16 in
-// registers. Lane l has of A the rows l/4 and that plus 8 of the columns 2(l%4)
-// and the next, then of those plus 8; of B the same columns of line l/4; of acc two
-// neighbours of A's rows each, which B's lines 2(l%4) and the next make.
+// Mma adds a warp's product of A, 16 rows by 16 columns, and B, 16 rows by 8
+// columns, both bf16 in registers, to acc. With g = l/4 and c = 2(l%4), lane l
+// holds of A rows g and g+8, each at k = c, c+1, c+8 and c+9; of B column g at the
+// same k; of acc rows g and g+8 at columns c and c+1.
 func (k *Kernel) Mma(acc []F32, a, b []U32) { k.mma(isa.MmaBF16, acc, a, b) }
 
-// MmaF16 is [Kernel.Mma] of f16.
+// MmaF16 is [Kernel.Mma] for f16.
 func (k *Kernel) MmaF16(acc []F32, a, b []U32) { k.mma(isa.MmaF16, acc, a, b) }
 
 func (k *Kernel) mma(id isa.ID, acc []F32, a, b []U32) {
@@ -285,7 +288,7 @@ func (k *Kernel) wgmmaRegisters(id isa.ID, acc []F32, a []U32, descB U64, scaleD
 	k.emit(f, k.mods(f, shape), vecOperand(acc), vecOperand(a), descB.v.operand(isa.B64), scaleD.v.operand(isa.Pred), flag(true), flag(true), flag(transB))
 }
 
-// flag is an operand that is 1 or 0.
+// flag returns the immediate operand 1 or 0.
 func flag(b bool) Operand {
 	if b {
 		return Operand{Kind: OpInt, Imm: 1}
@@ -293,12 +296,12 @@ func flag(b bool) Operand {
 	return Operand{Kind: OpInt}
 }
 
-// Stmatrix stores 1, 2 or 4 matrices of 8x8 16-bit elements; lane l gives the
+// Stmatrix stores 1, 2 or 4 matrices of 8x8 16-bit elements. Lane l gives the
 // address of row l%8 of matrix l/8.
 func (k *Kernel) Stmatrix(a Shared, vs ...U32) { k.stmatrix("", a, vs) }
 
-// StmatrixTrans stores the matrices transposed: lane l gives the address of
-// column l%8 of matrix l/8.
+// StmatrixTrans stores the matrices transposed. Lane l gives the address of column
+// l%8 of matrix l/8.
 func (k *Kernel) StmatrixTrans(a Shared, vs ...U32) { k.stmatrix(".trans", a, vs) }
 
 func (k *Kernel) stmatrix(trans Mod, a Shared, vs []U32) {

@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// Name says what something is that the instructions know by its number only: a
-// region of dynamic shared memory, or named barriers. Names stand in the text as
-// comments, for people and for reports, and Parse reads them back.
+// Name names something that instructions address by a number: a region of dynamic
+// shared memory, or named barriers. The printer writes names as comments, for
+// readers and reports, and Parse reads them back.
 type Name struct {
 	Kind NameKind
-	// At is the offset in dynamic shared memory, or the first barrier's number.
+	// At is the offset in dynamic shared memory, or the number of the first barrier.
 	At int
-	// Count is how many pieces there are, one behind the other, such as the
-	// stages of a ring; Bytes is the size of each piece in shared memory.
+	// Count is the number of adjacent pieces, such as the stages of a ring. Bytes is
+	// the size of one piece in shared memory.
 	Count, Bytes int
 	Text         string
 }
 
-// NameKind is what is named.
+// NameKind is the kind of thing that a Name names.
 type NameKind string
 
 // The kinds of names.
@@ -27,15 +27,15 @@ const (
 	NamedBarriers NameKind = "barrier"
 )
 
-// namePrefix begins a comment that is a name.
+// namePrefix starts a comment that holds a name.
 const namePrefix = "//@ "
 
-// String is the comment, such as "//@ shared 65536 4*8 ab.full".
+// String returns the comment, such as "//@ shared 65536 4*8 ab.full".
 func (n Name) String() string {
 	return fmt.Sprintf("%s%s %d %d*%d %s", namePrefix, n.Kind, n.At, n.Count, n.Bytes, n.Text)
 }
 
-// parseName reads what String writes; other comments are no names.
+// parseName reads a comment that String wrote. ok is false for other comments.
 func parseName(comment string) (n Name, ok bool) {
 	rest, ok := strings.CutPrefix(comment, namePrefix)
 	if !ok {
@@ -47,7 +47,8 @@ func parseName(comment string) (n Name, ok bool) {
 	return n, (n.Kind == SharedRegion || n.Kind == NamedBarriers) && n.At >= 0 && n.Count >= 1 && n.Bytes >= 0 && n.String() == comment
 }
 
-// SharedBytes is the dynamic shared memory that the entry's names cover.
+// SharedBytes returns the bytes of dynamic shared memory that the entry's names
+// cover.
 func (e *Entry) SharedBytes() int {
 	most := 0
 	for _, n := range e.Names {
@@ -58,22 +59,22 @@ func (e *Entry) SharedBytes() int {
 	return most
 }
 
-// SharedBytes is the dynamic shared memory that names cover so far.
+// SharedBytes returns the bytes of dynamic shared memory that names cover so far.
 func (k *Kernel) SharedBytes() int { return (&Entry{Names: k.names}).SharedBytes() }
 
-// AddName names a region of dynamic shared memory or named barriers. Text is a
-// word: letters, digits, '.', '_'.
+// AddName names a region of dynamic shared memory or named barriers. Its Text is
+// one word: letters, digits, '.', '_'.
 func (k *Kernel) AddName(n Name) {
 	if parsed, ok := parseName(n.String()); !ok || parsed != n {
-		k.Errorf("%q is no name", n.String())
+		k.Errorf("%q is not a name", n.String())
 		return
 	}
 	k.names = append(k.names, n)
 }
 
-// Scope gives labels that are made inside body the name's prefix, such as
-// $load_loop0, and puts one of its own, $load, in front: a reader, and a report
-// on a thread in there, see which part of the kernel it is.
+// Scope prefixes the labels that body creates with name, such as $load_loop0, and
+// puts the label $load before the body. A reader of the text or of a report on a
+// thread then sees the part of the kernel.
 func (k *Kernel) Scope(name string, body func()) {
 	old := k.scope
 	k.place(k.label(name))

@@ -10,7 +10,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Names and scopes stand in the text, are read back, and change nothing else.
+// TestNames checks that names and scopes are printed and read back, and change no
+// instruction.
 func TestNames(t *testing.T) {
 	k := ptx.NewKernel("k")
 	names := []ptx.Name{
@@ -38,7 +39,7 @@ func TestNames(t *testing.T) {
 	assert.Equal(t, text, string(parsed.Print().PTX))
 }
 
-// What only looks like a name is a comment, wherever it stands.
+// TestNoNames checks that a comment that only resembles a name stays a comment.
 func TestNoNames(t *testing.T) {
 	k := ptx.NewKernel("k")
 	m, err := k.Build()
@@ -58,5 +59,5 @@ func TestNoNames(t *testing.T) {
 	k = ptx.NewKernel("k")
 	k.AddName(ptx.Name{Kind: ptx.SharedRegion, Count: 1, Text: "two words"})
 	_, err = k.Build()
-	assert.ErrorContains(t, err, "is no name")
+	assert.ErrorContains(t, err, "is not a name")
 }

@@ -2,8 +2,8 @@ package ptx
 
 import "sonicmoe/ptx/isa"
 
-// operate emits an instruction with one output and register inputs, or folds
-// it when all inputs are constants.
+// operate emits an instruction with one output, whose inputs are registers or
+// constants. If all inputs are constants, it folds the instruction.
 func operate(id isa.ID, mods []Mod, in ...val) val {
 	f := &isa.Table[id]
 	for _, v := range in {
@@ -11,7 +11,7 @@ func operate(id isa.ID, mods []Mod, in ...val) val {
 			if v.why == nil {
 				return noVal("%s of a zero value: nothing computed it", f.Op)
 			}
-			return v // the first mistake is the one to report
+			return v // report the first mistake only
 		}
 	}
 	k := kernelOf(in...)
@@ -39,7 +39,8 @@ func operate(id isa.ID, mods []Mod, in ...val) val {
 	return d
 }
 
-// foldConstants is operate without a kernel to emit into.
+// foldConstants folds an instruction whose inputs are constants. It has no kernel
+// to emit into.
 func foldConstants(f *isa.Form, mods []Mod, in []val) val {
 	m := fixedMods(f)
 	for _, t := range mods {
@@ -53,18 +54,18 @@ func foldConstants(f *isa.Form, mods []Mod, in []val) val {
 	return noVal("%s of constants, which only the GPU computes: Materialize one", f.Op)
 }
 
-// positive is the predicate in a register of its own, not negated.
+// positive returns the predicate in a register, not negated.
 func (k *Kernel) positive(p val) val { return k.register(p, isa.Pred) }
 
-// register is the value in a new register.
+// register returns the value in a new register.
 func (k *Kernel) register(v val, t isa.Type) val {
 	d := k.result(t)
 	k.move(d, v, t)
 	return d
 }
 
-// Negated is the opposite predicate; it emits nothing until a register is
-// needed.
+// Negated returns the opposite predicate. It emits nothing until the predicate
+// must be in a register.
 func (x Pred) Negated() Pred {
 	if x.v.konst {
 		return Pred{constant(1 - x.v.imm)}

@@ -23,7 +23,7 @@ func (k *Kernel) special(i int) val {
 	return d
 }
 
-// Select is a where p holds, else b.
+// Select returns a if p holds, else b.
 func Select[T Value](p Pred, a, b T) T {
 	if p.v.konst {
 		if p.v.imm != 0 {
@@ -69,26 +69,26 @@ func (v val) convert(id isa.ID, from, to isa.Type, mods ...Mod) val {
 	return d
 }
 
-// U64 widens with zeros.
+// U64 extends x with zeros.
 func (x U32) U64() U64 {
 	return U64{x.v.convert(isa.CvtInt, isa.U32, isa.U64, ".u64", ".u32")}
 }
 
-// U32 keeps the low 32 bits.
+// U32 returns the low 32 bits.
 func (x U64) U32() U32 {
 	return U32{x.v.convert(isa.CvtInt, isa.U64, isa.U32, ".u32", ".u64")}
 }
 
-// U32 widens with zeros.
+// U32 extends x with zeros.
 func (x B16) U32() U32 { return U32{x.v.convert(isa.CvtInt, isa.U16, isa.U32, ".u32", ".u16")} }
 
-// B16 keeps the low 16 bits.
+// B16 returns the low 16 bits.
 func (x U32) B16() B16 { return B16{x.v.convert(isa.CvtInt, isa.U32, isa.U16, ".u16", ".u32")} }
 
 // F32 converts the number, rounded to nearest.
 func (x U32) F32() F32 { return F32{x.v.convert(isa.CvtIntToF32, isa.U32, isa.F32, ".u32")} }
 
-// PackBF16 rounds two floats to bf16, lo to the lower half.
+// PackBF16 rounds two floats to bf16. lo becomes the lower half.
 func (k *Kernel) PackBF16(lo, hi F32) BF16x2 {
 	if lo.v.konst && hi.v.konst {
 		return BF16x2{constant(toBF16(hi.v.imm)<<16 | toBF16(lo.v.imm))}
@@ -99,14 +99,14 @@ func (k *Kernel) PackBF16(lo, hi F32) BF16x2 {
 	return BF16x2{d}
 }
 
-// Unpack widens both halves to single precision: a bf16 is the upper half of
-// a float.
+// Unpack converts both halves to single precision. A bf16 is the upper half of a
+// float.
 func (x BF16x2) Unpack() (lo, hi F32) {
 	return x.Bits().ShlI(16).AsF32(), x.Bits().AndI(0xffff0000).AsF32()
 }
 
-// PackF16 rounds two floats to f16, lo to the lower half. What f16 can't hold
-// becomes infinite.
+// PackF16 rounds two floats to f16. lo becomes the lower half. Values outside the
+// range of f16 become infinite.
 func (k *Kernel) PackF16(lo, hi F32) F16x2 {
 	f := &isa.Table[isa.CvtF32ToF16x2]
 	d := k.result(isa.F16x2)
@@ -114,12 +114,12 @@ func (k *Kernel) PackF16(lo, hi F32) F16x2 {
 	return F16x2{d}
 }
 
-// Unpack widens both halves to single precision, exactly.
+// Unpack converts both halves to single precision, exactly.
 func (x F16x2) Unpack() (lo, hi F32) {
 	return x.Bits().B16().F32FromF16(), x.Bits().ShrI(16).B16().F32FromF16()
 }
 
-// Pack64 makes 64 bits of two halves.
+// Pack64 joins two 32-bit halves to 64 bits.
 func (k *Kernel) Pack64(lo, hi U32) U64 {
 	if lo.v.konst && hi.v.konst {
 		return Long(hi.v.imm<<32 | lo.v.imm)
@@ -130,7 +130,7 @@ func (k *Kernel) Pack64(lo, hi U32) U64 {
 	return U64{d}
 }
 
-// Unpack is the two halves.
+// Unpack returns the two halves.
 func (x U64) Unpack() (lo, hi U32) {
 	if x.v.konst {
 		return U32{constant(x.v.imm & math.MaxUint32)}, U32{constant(x.v.imm >> 32)}
@@ -145,16 +145,18 @@ func (x U64) Unpack() (lo, hi U32) {
 	return U32{l}, U32{h}
 }
 
-// FullMask names all lanes of a warp.
+// FullMask selects all lanes of a warp.
 const FullMask = 0xffffffff
 
-// ShflXor is the value of the lane whose index differs in the bits of mask.
+// ShflXor returns the value of the lane whose index is this lane's, exclusive or
+// mask.
 func (x U32) ShflXor(mask int) U32 { return x.shfl(".bfly", Uint(mask), 0x1f) }
 
-// ShflIdx is the value of the given lane.
+// ShflIdx returns the value of the given lane.
 func (x U32) ShflIdx(lane U32) U32 { return x.shfl(".idx", lane, 0x1f) }
 
-// ShflUp is the value of the lane n below, or the own value for the first n.
+// ShflUp returns the value of the lane n below this one. The first n lanes get
+// their own value.
 func (x U32) ShflUp(n int) U32 { return x.shfl(".up", Uint(n), 0) }
 
 func (x U32) shfl(mode Mod, lane U32, clamp int) U32 {
@@ -169,10 +171,10 @@ func (x U32) shfl(mode Mod, lane U32, clamp int) U32 {
 	return U32{d}
 }
 
-// Any holds in all lanes when p holds in one.
+// Any holds in all lanes if p holds in at least one.
 func (k *Kernel) Any(p Pred) Pred { return k.vote(".any", p) }
 
-// All holds in all lanes when p holds in each.
+// All holds in all lanes if p holds in every lane.
 func (k *Kernel) All(p Pred) Pred { return k.vote(".all", p) }
 
 func (k *Kernel) vote(mode Mod, p Pred) Pred {
@@ -185,7 +187,7 @@ func (k *Kernel) vote(mode Mod, p Pred) Pred {
 	return Pred{d}
 }
 
-// ReduxAdd sums over the warp.
+// ReduxAdd returns the sum over the warp.
 func (x U32) ReduxAdd() U32 {
 	if n, ok := x.Const(); ok {
 		return U32{constant(uint64(n * 32))}
@@ -193,7 +195,7 @@ func (x U32) ReduxAdd() U32 {
 	return x.redux(".add")
 }
 
-// ReduxMax is the largest value of the warp.
+// ReduxMax returns the largest value of the warp.
 func (x U32) ReduxMax() U32 { return x.redux(".max") }
 
 func (x U32) redux(op Mod) U32 {
@@ -215,8 +217,8 @@ func (k *Kernel) ElectOne() Pred {
 	return Pred{d}
 }
 
-// SetMaxNReg changes the registers of each thread of this warpgroup to n:
-// all its warps must execute it.
+// SetMaxNReg changes the number of registers of each thread of this warpgroup to
+// n. All warps of the warpgroup must execute it.
 func (k *Kernel) SetMaxNReg(n int, increase bool) {
 	f := &isa.Table[isa.SetMaxNReg]
 	dir := Mod(".dec")

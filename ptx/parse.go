@@ -10,12 +10,12 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Parse reads a PTX module. It knows the forms of ptx/isa and the directives
-// that this package prints; anything else is an error that names it and its
-// line, and all statements of kernels that are wrong are named at once.
-// Debugging directives are read too, .loc for [Module.Source], but not printed.
-// Its time and memory grow with the text; what a short text may ask for
-// (registers, kernels times variables) is bounded, far above what a chip runs.
+// Parse reads a PTX module. It knows the forms of ptx/isa and the directives that
+// this package prints. Anything else is an error that names the construct and its
+// line. One call reports all wrong statements of the kernels. Parse also reads
+// debugging directives, .loc for [Module.Source], but they are not printed. Its
+// time and memory grow linearly with the text: declarations, such as registers,
+// are bounded far above the limits of a chip.
 func Parse(src []byte) (*Module, error) {
 	if len(src) > maxText {
 		return nil, fmt.Errorf("ptx: %d bytes of text, at most %d", len(src), maxText)
@@ -45,14 +45,14 @@ const (
 	maxWord      = 1 << 10 // bytes
 	maxOpcode    = 1 << 8  // bytes
 	maxKernels   = 1 << 8
-	maxFunctions = 1 << 12 // and their declarations
+	maxFunctions = 1 << 12 // including declarations
 	maxVariables = 1 << 16
-	maxRegisters = 1 << 16 // of one kernel
-	maxDeclared  = 1 << 18 // registers of all kernels
+	maxRegisters = 1 << 16 // in one kernel
+	maxDeclared  = 1 << 18 // in all kernels
 	maxParams    = 32764   // bytes
 	maxShared    = 232448  // bytes
-	maxGlobal    = 1 << 26 // bytes of one variable
-	maxScopes    = 1 << 8  // one in another
+	maxGlobal    = 1 << 26 // in one variable
+	maxScopes    = 1 << 8  // nested
 )
 
 type parser struct {
@@ -61,20 +61,20 @@ type parser struct {
 	m    *Module
 	e    *Entry
 	regs map[string]int32
-	// scopes are the open braces, taken the names that stand already, syms the
-	// names that variables of inner scopes were given.
+	// scopes are the open braces, taken the names already used in the kernel, and syms
+	// the kernel's names for variables declared in inner scopes.
 	scopes []scope
 	taken  map[string]bool
-	copies map[string]int // of a name, for new ones
+	copies map[string]int // the last number appended to a name to make it unique
 	syms   map[string]string
-	// declared and variables count what the module has so far.
+	// declared and variables count the module's declarations so far.
 	declared, variables int
-	loc                 Loc // of the latest .loc
+	loc                 Loc // from the latest .loc
 	errs                []error
-	spent               bool // a budget is passed
+	spent               bool // a limit was exceeded
 
-	args []Operand // of the instruction that is read
-	kept []Operand // room for those of the next ones
+	args []Operand // of the current instruction
+	kept []Operand // room for the operands of the next instructions
 }
 
 func (p *parser) peek() string {
@@ -114,8 +114,8 @@ func (p *parser) errorf(format string, args ...any) error {
 	return fmt.Errorf("line %d: %s", p.line(), fmt.Sprintf(format, args...))
 }
 
-// overBudget is the error of a text that promises more than is allowed: the
-// parser stops there, whatever else is wrong.
+// overBudget returns the error of a text that exceeds a limit. The parser stops
+// there, without further errors.
 func (p *parser) overBudget(format string, args ...any) error {
 	p.spent = true
 	return p.errorf(format, args...)
@@ -137,7 +137,7 @@ func (p *parser) int() (int, error) {
 	return int(n), nil
 }
 
-// word is any word: a name, an opcode or a special register.
+// word reads a name, an opcode or a special register.
 func (p *parser) word() (string, error) {
 	s := p.peek()
 	if s == "" || !letter(s[0]) {
@@ -147,7 +147,7 @@ func (p *parser) word() (string, error) {
 	return s, nil
 }
 
-// name is the name of something that the module declares.
+// name reads the name of a declaration.
 func (p *parser) name() (string, error) {
 	s, err := p.word()
 	if err == nil && strings.ContainsAny(s, ".:") {
@@ -180,7 +180,7 @@ func (p *parser) module() error {
 				return p.errorf("unknown target %q", name)
 			}
 			p.m.Arch = a
-			for p.accept(",") { // debug, texmode_independent: the emulator does not care
+			for p.accept(",") { // debug, texmode_independent: they do not change the emulation
 				p.next()
 			}
 		case ".address_size":
@@ -208,7 +208,7 @@ func (p *parser) module() error {
 			extern = false
 		default:
 			if _, ok := parseName(t); ok {
-				continue // outside a kernel it is a comment
+				continue // outside a kernel a name is an ordinary comment
 			}
 			p.at--
 			return p.errorf("unknown directive %q", t)
@@ -220,7 +220,7 @@ func (p *parser) module() error {
 	return nil
 }
 
-// body parses the braces of a kernel or function.
+// body parses the body of a kernel or function, with its braces.
 func (p *parser) body() error {
 	if err := p.expect("{"); err != nil {
 		return err
@@ -248,7 +248,8 @@ func (p *parser) body() error {
 	return nil
 }
 
-// statements is how many end before the open brace is closed, at most 2^14.
+// statements returns the number of statements up to the brace that closes the open
+// one, at most 2^14.
 func (p *parser) statements() int {
 	n, open := 0, 1
 	for _, t := range p.toks[p.at:] {
@@ -267,14 +268,14 @@ func (p *parser) statements() int {
 	return n
 }
 
-// skipStatement goes to the statement behind the next semicolon, or to the end
-// of the kernel.
+// skipStatement moves to the statement after the next semicolon, or to the end of
+// the kernel.
 func (p *parser) skipStatement() {
 	for p.at < len(p.toks) && p.peek() != "}" {
 		if p.next() == ";" {
 			return
 		}
-		if p.accept("{") { // the braces of a vector
+		if p.accept("{") { // the braces of a vector operand
 			for p.at < len(p.toks) && p.next() != "}" {
 			}
 		}
@@ -302,7 +303,7 @@ func (p *parser) statement() error {
 	case "{":
 		p.at++
 		if len(p.scopes) > maxScopes {
-			return p.overBudget("more than %d braces one in another", maxScopes)
+			return p.overBudget("more than %d nested braces", maxScopes)
 		}
 		p.open()
 		return nil
@@ -333,7 +334,7 @@ func (p *parser) statement() error {
 	return p.inst()
 }
 
-// labelled parses a directive behind a label.
+// labelled parses a directive that follows a label.
 func (p *parser) labelled(in *Inst) error {
 	switch p.peek() {
 	case ".branchtargets":

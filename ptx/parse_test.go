@@ -12,8 +12,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// checkParse parses any input; what parses must print to a text that prints
-// the same again. Verify must not panic on it either.
+// checkParse parses any input. If parsing succeeds, the module must print to a
+// text that parses and prints to the same text. Verify must not panic on it.
 func checkParse(t *testing.T, src []byte) (parsed bool) {
 	t.Helper()
 	m, err := ptx.Parse(src)
@@ -36,7 +36,7 @@ func corpus() [][]byte {
 	return all
 }
 
-// handWritten uses what the parser takes and the printer never writes.
+// handWritten uses syntax that the parser accepts and the printer never writes.
 const handWritten = `// a comment
 .version 8.0 .target sm_90a
 .address_size 64
@@ -82,13 +82,13 @@ func TestMutatedTextNeverBreaksTheParser(t *testing.T) {
 			parsed++
 		}
 	}
-	assert.Greater(t, parsed, texts/20, "too few inputs parse to test what follows")
+	assert.Greater(t, parsed, texts/20, "too few inputs parse to test printing")
 }
 
-// mutate takes a few lines of a text, and changes tokens or bytes of it.
+// mutate takes a few lines of a text and changes tokens or bytes in them.
 func mutate(rng *rand.Rand, seeds [][]byte) []byte {
 	lines := bytes.SplitAfter(seeds[rng.IntN(len(seeds))], []byte("\n"))
-	if len(lines) > 40 { // directives, then a window of the body
+	if len(lines) > 40 { // keep the directives and a window of the body
 		at := 25 + rng.IntN(len(lines)-35)
 		lines = append(append([][]byte{}, lines[:25]...), lines[at:at+4]...)
 		lines = append(lines, []byte("}\n"))
@@ -102,7 +102,7 @@ func mutate(rng *rand.Rand, seeds [][]byte) []byte {
 		case 1:
 			const bytesOfPTX = "{}[](),;<>@!|+-_.:%$0129afx \n\t*/\x00\xff"
 			src = append(src[:i:i], append([]byte{bytesOfPTX[rng.IntN(len(bytesOfPTX))]}, src[i:]...)...)
-		case 2: // a piece from elsewhere
+		case 2: // insert a piece from elsewhere
 			j := rng.IntN(len(src))
 			piece := bytes.Clone(src[j:min(len(src), j+1+rng.IntN(12))])
 			src = append(src[:i:i], append(piece, src[i:]...)...)
@@ -130,13 +130,13 @@ func TestParseErrorsNameTheLine(t *testing.T) {
 		{body("add.u8 %h, %h, %h;"), `modifier ".u8" does not fit add`},
 		{body("add.u32 %r0, %r1;"), "add takes 3 operands"},
 		{body("add.u32 %r0, %r1, %d0;"), "operand 3 (b) does not fit add"},
-		{body("add.u32 %r0, %r1, %q;"), "%q is no register that the kernel declares"},
+		{body("add.u32 %r0, %r1, %q;"), "%q is not a register that the kernel declares"},
 		{body("add.u32 %r0, %r1, q;"), "operand 3 (b) does not fit add"},
 		{body("@%r0 add.u32 %r0, %r1, 1;"), `guard "%r0" is not a predicate register`},
 		{body("elect.sync %p0, -1;"), "_|p"},
 		{body("vote.sync.any.pred _|%p0, %p1, -1;"), "_|p"},
 		{body("add.u32 %r0, %r1, 0f12;"), "is not a float"},
-		{body("{ .reg .b32 %in; } mov.u32 %in, 1;"), "%in is no register that the kernel declares"},
+		{body("{ .reg .b32 %in; } mov.u32 %in, 1;"), "%in is not a register that the kernel declares"},
 		{body("{ .reg .b32 %in; .reg .b32 %in; }"), "register %in is declared twice"},
 		{body("{"), "not closed by }"},
 		{body(".reg .b32 %r1;"), "register %r1 is declared twice"},
@@ -153,8 +153,8 @@ func TestParseErrorsNameTheLine(t *testing.T) {
 	}
 }
 
-// Modifiers that may be absent stand anywhere, as in the assembler; those that must
-// stand keep their order.
+// TestParseOptionalModifiersAnywhere checks that optional modifiers may be in any
+// place, as in the assembler. Mandatory modifiers keep their order.
 func TestParseOptionalModifiersAnywhere(t *testing.T) {
 	const registers = "{%r0, %r1, %r2, %r3}"
 	for _, c := range []struct{ written, printed string }{

@@ -6,7 +6,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// This file parses what stands before a body: names, parameters, directives.
+// This file parses declarations and the directives before a body: names,
+// parameters, launch bounds.
 
 func (p *parser) entry() error {
 	p.loc = Loc{}
@@ -36,7 +37,7 @@ func (p *parser) entry() error {
 	return nil
 }
 
-// function parses [(result)] name [(parameters)] and a body, or ; where that stands
+// function parses [(result)] name [(parameters)] and a body, or ; if the body is
 // elsewhere.
 func (p *parser) function(extern bool) error {
 	p.loc = Loc{}
@@ -95,7 +96,7 @@ func (p *parser) directives() error {
 		name := p.peek()
 		switch name {
 		case ".maxntid", ".reqntid", ".minnctapersm", ".reqnctapercluster", ".maxnreg":
-		case ".explicitcluster", ".noreturn": // Launch demands what they say
+		case ".explicitcluster", ".noreturn": // the launch checks what they demand
 			p.at++
 			continue
 		case ".pragma":
@@ -134,14 +135,14 @@ func (p *parser) dims() (Dims, error) {
 		if d[i], err = p.int(); err != nil {
 			return d, err
 		}
-		if err := p.atMost(d.Count()); err != nil { // before the next product overflows
+		if err := p.atMost(d.Count()); err != nil { // before the next multiplication overflows
 			return d, err
 		}
 	}
 	return d, nil
 }
 
-// atMost refuses counts of threads or CTAs that no launch has.
+// atMost refuses numbers of threads or CTAs that no launch can have.
 func (p *parser) atMost(n int) error {
 	if n < 1 || n > 1<<16 {
 		return p.errorf("%d threads or CTAs", n)

@@ -50,7 +50,8 @@ func (p *parser) inst() error {
 	return nil
 }
 
-// keep copies operands into a piece of what is made for many.
+// keep copies operands into a slice that is allocated for many instructions at
+// once.
 func (p *parser) keep(args []Operand) []Operand {
 	n := len(args)
 	if n == 0 {
@@ -65,7 +66,7 @@ func (p *parser) keep(args []Operand) []Operand {
 	return out
 }
 
-// wholeCall gives a call the parentheses that it may leave out.
+// wholeCall adds the parentheses that a call may omit.
 func wholeCall(args []Operand) []Operand {
 	none := Operand{Kind: OpPassed}
 	if len(args) > 0 && args[0].Kind != OpPassed {
@@ -79,10 +80,10 @@ func wholeCall(args []Operand) []Operand {
 
 // match finds the form that fits opcode and operands.
 func (p *parser) match(in *Inst, opcode string) error {
-	if len(opcode) > maxOpcode { // each of its dots would be tried
+	if len(opcode) > maxOpcode { // otherwise every dot of a very long opcode would be tried
 		return &FormError{Line: in.Line, Opcode: opcode[:maxOpcode] + "...", Why: ": it has " + strconv.Itoa(len(opcode)) + " bytes"}
 	}
-	why, fits := "", false // fits: the modifiers of some form do
+	why, fits := "", false // fits: the modifiers of at least one form match
 	for _, read := range []func(*isa.Form, string) (isa.Mods, string, bool){parseMods, looseMods} {
 		for end := len(opcode); end > 0; end = strings.LastIndexByte(opcode[:end], '.') {
 			for _, f := range isa.ByOp[opcode[:end]] {
@@ -114,7 +115,7 @@ func (p *parser) match(in *Inst, opcode string) error {
 	return &FormError{Line: in.Line, Opcode: opcode, Why: why}
 }
 
-// sinksFit says why the _| of operands do not fit a form, or "".
+// sinksFit returns why the _| of operands do not fit a form, or "" if they fit.
 func sinksFit(f *isa.Form, args []Operand) string {
 	for i := range args {
 		for _, o := range args[i].List {
@@ -123,13 +124,13 @@ func sinksFit(f *isa.Form, args []Operand) string {
 			}
 		}
 		if args[i].sunk != (f.Args[i].Kind == isa.SinkPred) {
-			return "operand " + strconv.Itoa(i+1) + " of " + f.Op + " is written _|p where a form has that, and only there"
+			return "operand " + strconv.Itoa(i+1) + " of " + f.Op + " is written _|p exactly where the form has it"
 		}
 	}
 	return ""
 }
 
-// FormError is an instruction that the table does not have.
+// FormError reports an instruction that the table does not contain.
 type FormError struct {
 	Line   int
 	Opcode string
@@ -140,7 +141,7 @@ func (e *FormError) Error() string {
 	return "line " + strconv.Itoa(e.Line) + ": unknown form " + e.Opcode + e.Why
 }
 
-// parseMods reads the modifiers that follow an Op, in the manual's order.
+// parseMods reads the modifiers that follow an Op, in the order of the PTX manual.
 func parseMods(f *isa.Form, text string) (m isa.Mods, rest string, ok bool) {
 	for i := range f.Mods {
 		best := 0
@@ -160,8 +161,8 @@ func parseMods(f *isa.Form, text string) (m isa.Mods, rest string, ok bool) {
 	return m, text, text == ""
 }
 
-// looseMods is parseMods where modifiers that may be absent stand anywhere, as the
-// assembler takes them: CUTLASS writes .satfinite last.
+// looseMods is parseMods with optional modifiers in any place. The assembler
+// accepts this, and CUTLASS writes .satfinite last.
 func looseMods(f *isa.Form, text string) (m isa.Mods, rest string, ok bool) {
 	var loose isa.Mods
 	for i := range f.Mods {
@@ -174,7 +175,7 @@ func looseMods(f *isa.Form, text string) (m isa.Mods, rest string, ok bool) {
 	}
 	m, rest, ok = parseMods(f, text)
 	for i, n := range loose {
-		if n != 0 && m[i] != 0 { // it stands twice
+		if n != 0 && m[i] != 0 { // the modifier occurs twice
 			return m, f.Mods[i].Alts[n-1], false
 		}
 		m[i] |= n
@@ -259,7 +260,7 @@ func (p *parser) operand(depth int) (Operand, error) {
 		return Operand{Kind: OpSpecial, Reg: int32(i)}, nil
 	}
 	if strings.HasPrefix(name, "%") {
-		return Operand{}, p.errorf("%s is no register that the kernel declares and no special register known here", name)
+		return Operand{}, p.errorf("%s is not a register that the kernel declares, nor a known special register", name)
 	}
 	if name == "WARP_SZ" {
 		return Operand{Kind: OpInt, Imm: 32}, nil
@@ -273,7 +274,7 @@ func (p *parser) operand(depth int) (Operand, error) {
 	return o, nil
 }
 
-// symbol is the name that a variable of the text has in the kernel.
+// symbol returns the kernel's name for a variable of the text.
 func (p *parser) symbol(name string) string {
 	if now, ok := p.syms[name]; ok {
 		return now
@@ -346,9 +347,9 @@ func (p *parser) address() (Operand, error) {
 	}
 	if p.accept(",") {
 		if a.Reg < 0 {
-			return a, p.errorf("a tensor map must be a register, %s is none", name)
+			return a, p.errorf("a tensor map must be a register: %s is not", name)
 		}
-		if p.peek() != "{" { // an address there would nest without end
+		if p.peek() != "{" { // an address here would nest without end
 			return a, p.errorf("coordinates must be in braces")
 		}
 		o, err := p.operand(0)
@@ -369,8 +370,8 @@ func (p *parser) address() (Operand, error) {
 	return a, p.expect("]")
 }
 
-// argsFit says why operands do not fit a form, or "". Symbols become labels
-// where the form wants a label.
+// argsFit returns why operands do not fit a form, or "" if they fit. It turns
+// symbols into labels if the form wants a label.
 func argsFit(e *Entry, f *isa.Form, m isa.Mods, args []Operand) string {
 	min := len(f.Args)
 	for min > 0 && f.Args[min-1].Opt {
@@ -381,7 +382,7 @@ func argsFit(e *Entry, f *isa.Form, m isa.Mods, args []Operand) string {
 	}
 	for i := range args {
 		if o := &args[i]; f.Args[i].Kind == isa.Vec && !f.Braced(m, i) && o.Kind == OpVec && len(o.List) == 1 {
-			*o = o.List[0] // a vector of one
+			*o = o.List[0] // a vector of one element
 		}
 		if !argFits(e, f, m, i, &args[i]) {
 			return "operand " + strconv.Itoa(i+1) + " (" + f.Args[i].Name + ") does not fit " + f.Op
@@ -454,7 +455,7 @@ func scalarFits(e *Entry, f *isa.Form, a *isa.Arg, t isa.Type, o *Operand) bool 
 		return a.Dir == isa.In && !a.RegOnly && (t == isa.F32 || t == isa.B32)
 	case OpF64:
 		return a.Dir == isa.In && !a.RegOnly && (t == isa.F32 || t == isa.F64 || t == isa.B64)
-	case OpSink: // of a vector
+	case OpSink: // an unwanted element of a vector
 		return a.Dir == isa.Out && a.Kind == isa.Vec
 	case OpSpecial:
 		return a.Dir == isa.In && f.ID == isa.Mov && isa.Specials[o.Reg].Type.Class() == t.Class()
@@ -469,7 +470,7 @@ func pairFits(e *Entry, t isa.Type, o *Operand) bool {
 }
 
 // addressFits reports whether registers of a class hold addresses of a space:
-// 64 bits always, 32 where a space is small.
+// 64-bit registers always, 32-bit registers if the space is small.
 func addressFits(s isa.Space, class isa.Type) bool {
 	switch s {
 	case isa.Shared, isa.SharedCluster, isa.Local:

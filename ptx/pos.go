@@ -7,16 +7,17 @@ import (
 	"strings"
 )
 
-// position is the call stack of an emission, innermost first, unresolved.
+// position is the call stack of an emission as program counters, innermost first.
 type position [6]uintptr
 
-// here notes the stack of its caller's caller.
+// here records the stack of its caller's caller.
 func here(p *position) *position {
 	runtime.Callers(3, p[:])
 	return p
 }
 
-// position is room for an instruction's position, a piece of what is made for many.
+// position returns room for an instruction's position, from a slice allocated for
+// many.
 func (k *Kernel) position() *position {
 	if len(k.positions) == 0 {
 		k.positions = make([]position, 256)
@@ -33,12 +34,12 @@ type Frame struct {
 	Func string
 }
 
-// Pos is where Go emitted an instruction: the innermost line outside this
-// package first, then its callers.
+// Pos is the Go call stack that emitted an instruction: the innermost line outside
+// this package first, then its callers.
 type Pos []Frame
 
-// String is "pipeline/ring.go:33 < kernel/up.go:57": the line that emitted the
-// instruction, then its callers.
+// String returns text such as "pipeline/ring.go:33 < kernel/up.go:57": the line
+// that emitted the instruction, then its callers.
 func (p Pos) String() string {
 	if len(p) == 0 {
 		return "unknown Go line"
@@ -79,7 +80,7 @@ func (p *position) resolve() Pos {
 	return pos
 }
 
-// ownFrame reports whether a frame is this package's own (not its tests').
+// ownFrame reports whether a frame belongs to this package, tests excluded.
 func ownFrame(function, file string) bool {
 	return strings.HasPrefix(function, "sonicmoe/ptx.") && !strings.HasSuffix(file, "_test.go")
 }

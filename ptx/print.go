@@ -10,13 +10,13 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Text is printed PTX with the side table of where Go emitted each line.
+// Text is printed PTX, with a table of the Go lines that emitted each line.
 type Text struct {
 	PTX []byte
-	pos []*position // by line
+	pos []*position // indexed by line
 }
 
-// Pos is where Go emitted a line of the text, counted from 1.
+// Pos returns the Go lines that emitted a line of the text. Lines count from 1.
 func (t Text) Pos(line int) Pos {
 	if line < 0 || line >= len(t.pos) {
 		return nil
@@ -24,7 +24,7 @@ func (t Text) Pos(line int) Pos {
 	return t.pos[line].resolve()
 }
 
-// Print writes the module as PTX. Equal modules give equal bytes.
+// Print returns the module as PTX. Equal modules give equal bytes.
 func (m *Module) Print() Text {
 	n := 64
 	for _, e := range m.Entries {
@@ -50,7 +50,8 @@ func (m *Module) Print() Text {
 	return Text{PTX: p.buf.Bytes(), pos: p.pos}
 }
 
-// Listing is the text with the Go line behind each instruction, for reading.
+// Listing returns the text for reading: after each instruction comes the Go line
+// that emitted it.
 func (t Text) Listing() []byte {
 	var b bytes.Buffer
 	for i, line := range bytes.Split(bytes.TrimSuffix(t.PTX, []byte("\n")), []byte("\n")) {
@@ -107,7 +108,7 @@ func (p *printer) variable(v Variable) {
 	p.writeLine(s + "]" + v.initial(unit) + ";")
 }
 
-// initial is the initial value of a variable in units of bytes.
+// initial returns the initial value of a variable, in units of that many bytes.
 func (v *Variable) initial(unit int) string {
 	n := (len(v.Init) + unit - 1) / unit
 	if n == 0 {
@@ -149,7 +150,7 @@ func (p *printer) entry(e *Entry) {
 	p.body(e)
 }
 
-// params writes a line for each.
+// params writes one line for each parameter.
 func (p *printer) params(list []Param) {
 	for i, a := range list {
 		s := "\t" + a.declaration()

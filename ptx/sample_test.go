@@ -9,21 +9,22 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// sampler makes instructions of any form with operands of the right kinds.
+// sampler makes an instruction of any form, with random operands of the right
+// kinds.
 type sampler struct {
 	rng *rand.Rand
-	// constants mixes immediates in where an input allows them.
+	// constants replaces some registers by immediates if the form allows them.
 	constants bool
 }
 
-// The registers of every sample kernel: index ranges by class.
+// pools lists the registers of every sample kernel by class.
 var pools = []struct {
 	class isa.Type
 	name  string
 	count int
 }{{isa.Pred, "%p", 8}, {isa.B16, "%h", 8}, {isa.B32, "%r", 16}, {isa.B64, "%d", 16}, {isa.B32, "%acc", 128}}
 
-// sampleModule has one kernel without instructions.
+// sampleModule returns a module with one kernel that has no instructions.
 func sampleModule() *ptx.Module {
 	e := &ptx.Entry{
 		Name: "sample", MaxThreads: 128, MinCTAs: 1,
@@ -61,14 +62,14 @@ func (s *sampler) reg(t isa.Type) ptx.Operand {
 	panic("no registers of type " + t.String())
 }
 
-// start is what every sample's labels are.
+// start returns the labels of every sample kernel.
 func start() []ptx.Inst {
 	to := []ptx.Operand{{Kind: ptx.OpLabel, Sym: "$start"}}
 	return []ptx.Inst{{Label: "$start"}, {Label: "$table", Directive: ".branchtargets", Args: to},
 		{Label: "$prototype", Directive: ".callprototype (.param .b32 _) _ (.param .align 16 .b8 _[128])"}}
 }
 
-// inst is an instruction of the form with the modifiers.
+// inst returns an instruction of the form with the modifiers m.
 func (s *sampler) inst(f *isa.Form, m isa.Mods) ptx.Inst {
 	in := ptx.Inst{Form: f, Mods: m}
 	if f.ID == isa.Call {
@@ -159,7 +160,7 @@ func (s *sampler) address(f *isa.Form, space isa.Space) ptx.Operand {
 	return o
 }
 
-// list gives the elements of a vector, for outputs in different registers.
+// list returns the elements of a vector. Outputs are different registers.
 func (s *sampler) list(f *isa.Form, a *isa.Arg, t isa.Type, n int) []ptx.Operand {
 	l := make([]ptx.Operand, n)
 	for i := range l {
@@ -200,12 +201,12 @@ func (s *sampler) immediate(f *isa.Form, a *isa.Arg) int64 {
 		return 16
 	case "mapBytes":
 		return 128
-	case "dimension": // of a tensor map
+	case "dimension": // a dimension of a tensor map
 		return int64(s.rng.IntN(3))
-	case "value": // of each of its fields
+	case "value": // 0 and 1 are valid for each field of a tensor map
 		return int64(s.rng.IntN(2))
 	case "n":
-		return 24 + 8*int64(s.rng.IntN(4)) // the assembler gives the sample little more
+		return 24 + 8*int64(s.rng.IntN(4)) // a small count: the assembler has few registers to give in the sample
 	case "scaleA", "scaleB":
 		return 1 - 2*int64(s.rng.IntN(2))
 	case "transA", "transB":
@@ -243,8 +244,8 @@ func (s *sampler) constant(f *isa.Form, a *isa.Arg, t isa.Type) int64 {
 	return int64(s.rng.Uint32())
 }
 
-// variants are modifier choices of a form such that each modifier, and each
-// empty place, occurs.
+// variants returns choices of a form's modifiers such that every modifier, and
+// every empty place, occurs in at least one.
 func variants(f *isa.Form) []isa.Mods {
 	var out []isa.Mods
 	for i, place := range f.Mods {
@@ -254,7 +255,7 @@ func variants(f *isa.Form) []isa.Mods {
 		}
 		for n := first; n <= len(place.Alts); n++ {
 			if i > 0 && n == first {
-				continue // it stands in the variants of the first place
+				continue // this modifier occurs in the variants of the first place
 			}
 			out = append(out, complete(f, i, uint8(n)))
 		}
@@ -265,7 +266,8 @@ func variants(f *isa.Form) []isa.Mods {
 	return out
 }
 
-// complete chooses n at place i and the first modifiers that go with it.
+// complete chooses modifier n at place i, and for the other places the first
+// modifier that may be combined with it.
 func complete(f *isa.Form, i int, n uint8) isa.Mods {
 	var m isa.Mods
 	m[i] = n
@@ -283,7 +285,7 @@ func complete(f *isa.Form, i int, n uint8) isa.Mods {
 	return m
 }
 
-// mods draws a random choice.
+// mods returns a random choice of modifiers.
 func (s *sampler) mods(f *isa.Form) isa.Mods {
 	for {
 		var m isa.Mods

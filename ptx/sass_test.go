@@ -12,8 +12,8 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// Machine code is what the PTX says, read by NVIDIA's own disassembler: the
-// kernel is there under its name, and its multiply-add is one instruction.
+// TestMachineCode reads the machine code with NVIDIA's disassembler. The code must
+// contain the kernel under its name, with one instruction for its multiply-add.
 func TestMachineCode(t *testing.T) {
 	outside.Ptxas(t)
 	disassemble := outside.Nvdisasm(t)

@@ -2,14 +2,15 @@ package ptx
 
 import "strconv"
 
-// Scopes end with the parser: what braces declare gets a name of its own, if
-// that of the text is taken, and stands with the kernel's. So inline assembly,
-// whose blocks all use the same names, prints without braces and means the same.
+// This file resolves PTX scopes while parsing. A name that braces declare becomes
+// a name of the whole kernel, changed if the kernel already uses it. Inline
+// assembly, whose blocks all use the same names, thus prints without braces and
+// keeps its meaning.
 
-// scope is an open brace.
+// scope holds the names that one pair of open braces declares.
 type scope struct {
-	// hidden are the registers and variables that those of this scope hide, -1 and
-	// "" where there were none.
+	// hidden and hiddenSyms are the outer registers and variables that a declaration
+	// of this scope hides, by name. The value is -1 or "" if nothing was hidden.
 	hidden     map[string]int32
 	hiddenSyms map[string]string
 	labels     map[string]string
@@ -19,7 +20,7 @@ type scope struct {
 // jump is an operand that names a label.
 type jump struct{ inst, arg, elem int }
 
-// begin starts a kernel's names.
+// begin resets the names for a new kernel.
 func (p *parser) begin() {
 	p.regs, p.taken, p.copies, p.syms, p.scopes = map[string]int32{}, map[string]bool{}, map[string]int{}, map[string]string{}, nil
 	p.open()
@@ -29,8 +30,8 @@ func (p *parser) open() {
 	p.scopes = append(p.scopes, scope{hidden: map[string]int32{}, hiddenSyms: map[string]string{}, labels: map[string]string{}})
 }
 
-// close ends the innermost scope: jumps to its labels are settled, the others
-// are for the scope around it.
+// close ends the innermost scope. It resolves jumps to the scope's labels and
+// passes the other jumps to the enclosing scope.
 func (p *parser) close() {
 	s := &p.scopes[len(p.scopes)-1]
 	p.scopes = p.scopes[:len(p.scopes)-1]
@@ -61,12 +62,12 @@ func (p *parser) close() {
 	}
 }
 
-// bind makes a name mean a register that has another name, or the same, in the
-// kernel; false if the scope has declared it already.
+// bind makes name refer to register reg, whose name in the kernel is now. It
+// returns false if the scope has already declared name.
 func (p *parser) bind(name, now string, reg int32) bool {
 	s := &p.scopes[len(p.scopes)-1]
 	old, ok := p.regs[name]
-	if inner := len(p.scopes) > 1; inner { // else nothing is hidden
+	if inner := len(p.scopes) > 1; inner { // the outermost scope hides nothing
 		if _, twice := s.hidden[name]; twice {
 			return false
 		}
@@ -82,10 +83,11 @@ func (p *parser) bind(name, now string, reg int32) bool {
 	return true
 }
 
-// declare gives a variable its name in the kernel.
+// declare returns the kernel's name for a variable and records it in the innermost
+// scope.
 func (p *parser) declare(name string) string {
 	s := &p.scopes[len(p.scopes)-1]
-	if _, twice := s.hiddenSyms[name]; twice { // for the verifier to say
+	if _, twice := s.hiddenSyms[name]; twice { // the verifier reports the duplicate
 		return name
 	}
 	now := p.free(name)
@@ -95,10 +97,11 @@ func (p *parser) declare(name string) string {
 	return now
 }
 
-// label gives a label its name in the kernel.
+// label returns the kernel's name for a label and records it in the innermost
+// scope.
 func (p *parser) label(name string) string {
 	s := &p.scopes[len(p.scopes)-1]
-	if _, twice := s.labels[name]; twice { // for the verifier to say
+	if _, twice := s.labels[name]; twice { // the verifier reports the duplicate
 		return name
 	}
 	now := p.free(name)
@@ -107,14 +110,15 @@ func (p *parser) label(name string) string {
 	return now
 }
 
-// free is a name that nothing has, close to the given one.
+// free returns an unused name similar to name.
 func (p *parser) free(name string) string { return p.freePrefix(name, 0) }
 
-// freePrefix is free for so many registers that share a prefix.
+// freePrefix returns an unused name similar to name, for count registers that
+// share it as prefix.
 func (p *parser) freePrefix(name string, count int) string {
 	now := name
 	for p.clashes(now, count) {
-		p.copies[name]++ // of one name there may be thousands
+		p.copies[name]++ // start at the last number used, since a name may have thousands of copies
 		now = name + "$" + strconv.Itoa(p.copies[name])
 		if count > 0 {
 			now += "_"
@@ -140,7 +144,7 @@ func (p *parser) clashes(prefix string, count int) bool {
 	return false
 }
 
-// jumps notes the labels that the latest instruction names.
+// jumps records the labels to which the latest instruction refers.
 func (p *parser) jumps(in *Inst) {
 	s := &p.scopes[len(p.scopes)-1]
 	at := len(p.e.Body) - 1

@@ -16,8 +16,8 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// everyForm are instructions of every row with every modifier, three each:
-// with registers only, and with constants.
+// everyForm returns three instructions for every row and modifier: one with
+// registers only, two with random constants.
 func everyForm() []ptx.Inst {
 	var body []ptx.Inst
 	for i := range isa.Table {
@@ -48,7 +48,7 @@ type need struct {
 	arch    isa.Arch
 }
 
-// needOf is the need that Build finds for one instruction.
+// needOf returns the version and target that Build finds for one instruction.
 func needOf(in ptx.Inst) need {
 	v, a := in.Form.Needs(in.Mods)
 	for _, o := range in.Args {
@@ -60,15 +60,15 @@ func needOf(in ptx.Inst) need {
 	return need{v, a}
 }
 
-// assembleAt assembles the instructions under a version and target and gives
-// the complaints by instruction.
+// assembleAt assembles the instructions for a version and target and returns the
+// assembler's complaint about each, by index.
 func assembleAt(t *testing.T, n need, body []ptx.Inst) map[int]string {
 	t.Helper()
 	m := sampleModule()
 	m.Version, m.Arch = n.version, n.arch
 	e := m.Entries[0]
 	e.Body = append(start(), body...)
-	for i := range e.Body { // all reachable: exits and branches are conditional
+	for i := range e.Body { // all are reachable because exits and branches are conditional
 		if f := e.Body[i].Form; f != nil && f.Effects&(isa.Branches|isa.Exits) != 0 {
 			e.Body[i].Guard = 1
 		}
@@ -86,7 +86,7 @@ func assembleAt(t *testing.T, n need, body []ptx.Inst) map[int]string {
 		byLine[in.Line] = i - len(start())
 	}
 	for _, msg := range ptxas.Messages(report) {
-		if strings.HasPrefix(msg.Text, "info") { // no refusal: what is slow on other chips
+		if strings.HasPrefix(msg.Text, "info") { // not a refusal, such as a remark that an instruction is slow on other chips
 			continue
 		}
 		if i, ok := byLine[msg.Line]; ok {
@@ -106,7 +106,7 @@ func TestAssemblerAcceptsEveryForm(t *testing.T) {
 	for _, in := range everyForm() {
 		n := needOf(in)
 		if g := groups[n]; testing.Short() && len(g) > 0 && g[len(g)-1].Form == in.Form {
-			continue // a form's first choice of modifiers stands for the others
+			continue // the first modifiers of a form stand for the others
 		}
 		groups[n] = append(groups[n], in)
 	}
@@ -123,8 +123,8 @@ func TestAssemblerAcceptsEveryForm(t *testing.T) {
 	}
 }
 
-// The claimed needs are the lowest: one version or one target below, the
-// assembler refuses.
+// TestNeedsAreTheLowest checks that the assembler refuses an instruction one
+// version or one target below what the table states.
 func TestNeedsAreTheLowest(t *testing.T) {
 	versions := []isa.Version{70, 71, 72, 73, 74, 75, 76, 77, 78, 80, 81, 82, 83, 84, 85, 86, 87}
 	below := map[need][]ptx.Inst{}
@@ -174,8 +174,8 @@ func TestEveryFormSurvivesPrintAndParse(t *testing.T) {
 	assert.NoError(t, parsed.Verify())
 }
 
-// randomModule has kernels with random instructions, guards, labels, params,
-// variables and directives.
+// randomModule returns a module whose kernels have random instructions, guards,
+// labels, parameters, variables and directives.
 func randomModule(seed uint64) *ptx.Module {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	s := sampler{rng: rng, constants: true}

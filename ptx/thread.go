@@ -1,6 +1,7 @@
 package ptx
 
-// threadIndex numbers the values that a kernel computes once from %tid.x.
+// threadIndex identifies one of the values that a kernel computes once from
+// %tid.x.
 type threadIndex int
 
 const (
@@ -12,23 +13,23 @@ const (
 	threadIndices
 )
 
-// Lane is the thread's index in its warp, %tid.x mod 32. Like [Kernel.Warp],
-// [Kernel.Warpgroup] and [Kernel.ThreadInWarpgroup] it is for CTAs of one
-// dimension, is computed where it is first used, and later calls in the same
-// body, or in one nested in it, return the same register.
+// Lane returns the thread's index in its warp, %tid.x mod 32. Like [Kernel.Warp],
+// [Kernel.Warpgroup] and [Kernel.ThreadInWarpgroup] it requires CTAs of one
+// dimension. The first call computes it; later calls in the same body, or in a
+// nested one, return the same register.
 func (k *Kernel) Lane() U32 { return k.fromTid(laneIndex) }
 
-// Warp is the index of the thread's warp in the CTA, %tid.x / 32.
+// Warp returns the index of the thread's warp in the CTA, %tid.x / 32.
 func (k *Kernel) Warp() U32 { return k.fromTid(warpIndex) }
 
-// Warpgroup is the index of the thread's warpgroup in the CTA, %tid.x / 128.
+// Warpgroup returns the index of the thread's warpgroup in the CTA, %tid.x / 128.
 func (k *Kernel) Warpgroup() U32 { return k.fromTid(warpgroupIndex) }
 
-// ThreadInWarpgroup is the thread's index in its warpgroup, %tid.x mod 128.
+// ThreadInWarpgroup returns the thread's index in its warpgroup, %tid.x mod 128.
 func (k *Kernel) ThreadInWarpgroup() U32 { return k.fromTid(threadInWarpgroup) }
 
-// fromTid returns the value of an index, computed by its first use in a body
-// that encloses the present one.
+// fromTid returns the value of an index. If no enclosing body has computed it yet,
+// fromTid does.
 func (k *Kernel) fromTid(i threadIndex) U32 {
 	if !k.thread[i].missing() {
 		return U32{k.thread[i]}
@@ -36,7 +37,7 @@ func (k *Kernel) fromTid(i threadIndex) U32 {
 	k.unguarded(func() {
 		tid := U32{k.thread[tidX]}
 		if tid.v.missing() {
-			tid = k.TidX() // special keeps it
+			tid = k.TidX() // TidX stores it in k.thread
 		}
 		switch i {
 		case laneIndex:
@@ -52,8 +53,8 @@ func (k *Kernel) fromTid(i threadIndex) U32 {
 	return U32{k.thread[i]}
 }
 
-// unguarded emits what emit does without the guard and the register name of
-// the present body: later instructions use its registers too.
+// unguarded calls emit without the guard and the register name of the present
+// body, since instructions after the body read its registers too.
 func (k *Kernel) unguarded(emit func()) {
 	guarded, hint := k.guarded, k.hint
 	k.guarded, k.hint = false, ""

@@ -7,8 +7,9 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// val is a register of a kernel, a constant, or neither: the zero value and
-// the result of a mistake, which the first instruction that takes it reports.
+// val is a register of a kernel, a constant, or missing. The zero value and the
+// result of a mistake are missing; the first instruction that takes such a value
+// reports it.
 type val struct {
 	k      *Kernel // nil for constants
 	reg    int32
@@ -18,13 +19,13 @@ type val struct {
 	why    *string
 }
 
-// noVal is a value that is neither register nor constant, and says why.
+// noVal returns a missing value that states why it is missing.
 func noVal(format string, args ...any) val {
 	why := fmt.Sprintf(format, args...) + " (" + here(new(position)).resolve().String() + ")"
 	return val{why: &why}
 }
 
-// missing reports whether v is neither register nor constant.
+// missing reports whether v is neither a register nor a constant.
 func (v val) missing() bool { return !v.konst && v.k == nil }
 
 // Value is a typed register or constant.
@@ -34,8 +35,8 @@ type Value interface {
 	isaType() isa.Type
 }
 
-// The typed values. A constant comes from [Uint], [Int], [Long] or [Float];
-// everything else from a kernel's instructions.
+// The typed values. Constants come from [Uint], [Int], [Long] and [Float], all
+// other values from a kernel's instructions.
 type (
 	// Pred is a predicate.
 	Pred struct{ v val }
@@ -51,9 +52,10 @@ type (
 	S64 struct{ v val }
 	// F32 is a single-precision float.
 	F32 struct{ v val }
-	// BF16x2 is two bf16, the lower half first in memory.
+	// BF16x2 is two bf16. The lower half comes first in memory.
 	BF16x2 struct{ v val }
-	// F16x2 is two f16, IEEE 754 halves, the lower one first in memory.
+	// F16x2 is two f16 (IEEE 754 half precision). The lower half comes first in
+	// memory.
 	F16x2 struct{ v val }
 )
 
@@ -104,10 +106,10 @@ func wrap[T Value](v val) T {
 
 func constant(bits uint64) val { return val{konst: true, imm: bits} }
 
-// Uint is a constant; n must fit 32 bits, negative n wraps.
+// Uint returns a 32-bit constant. n must fit 32 bits; a negative n wraps.
 func Uint(n int) U32 { return U32{word(n)} }
 
-// Int is a signed constant; n must fit 32 bits.
+// Int returns a signed 32-bit constant. n must fit 32 bits.
 func Int(n int) S32 { return S32{word(n)} }
 
 func word(n int) val {
@@ -117,46 +119,46 @@ func word(n int) val {
 	return constant(uint64(uint32(n)))
 }
 
-// Long is a 64-bit constant.
+// Long returns a 64-bit constant.
 func Long(n uint64) U64 { return U64{constant(n)} }
 
-// Float is a constant, rounded to single precision.
+// Float returns a constant, rounded to single precision.
 func Float(f float64) F32 { return F32{constant(uint64(math.Float32bits(float32(f))))} }
 
-// True and False are constant predicates.
+// True returns the constant predicate that always holds.
 func True() Pred { return Pred{constant(1)} }
 
-// False is the constant predicate that never holds.
+// False returns the constant predicate that never holds.
 func False() Pred { return Pred{constant(0)} }
 
-// Const reports whether the value is a constant, and which.
+// Const returns the value of a constant, and reports whether x is one.
 func (x U32) Const() (uint32, bool) { return uint32(x.v.imm), x.v.konst }
 
-// Bits reinterprets the same 32 bits; it emits nothing.
+// Bits reinterprets the same 32 bits as an integer. It emits nothing.
 func (x F32) Bits() U32 { return U32(x) }
 
-// Bits reinterprets the same 32 bits; it emits nothing.
+// Bits reinterprets the same 32 bits as an integer. It emits nothing.
 func (x BF16x2) Bits() U32 { return U32(x) }
 
-// Bits reinterprets the same 32 bits; it emits nothing.
+// Bits reinterprets the same 32 bits as an integer. It emits nothing.
 func (x F16x2) Bits() U32 { return U32(x) }
 
-// Bits reinterprets the same 32 bits; it emits nothing.
+// Bits reinterprets the same 32 bits as unsigned. It emits nothing.
 func (x S32) Bits() U32 { return U32(x) }
 
-// Signed reinterprets the same 32 bits; it emits nothing.
+// Signed reinterprets the same 32 bits as signed. It emits nothing.
 func (x U32) Signed() S32 { return S32(x) }
 
-// AsF32 reinterprets the same 32 bits; it emits nothing.
+// AsF32 reinterprets the same 32 bits as a float. It emits nothing.
 func (x U32) AsF32() F32 { return F32(x) }
 
-// AsBF16x2 reinterprets the same 32 bits; it emits nothing.
+// AsBF16x2 reinterprets the same 32 bits as two bf16. It emits nothing.
 func (x U32) AsBF16x2() BF16x2 { return BF16x2(x) }
 
-// AsF16x2 reinterprets the same 32 bits; it emits nothing.
+// AsF16x2 reinterprets the same 32 bits as two f16. It emits nothing.
 func (x U32) AsF16x2() F16x2 { return F16x2(x) }
 
-// operand makes the operand of a value whose type is t.
+// operand returns the instruction operand for a value of type t.
 func (v val) operand(t isa.Type) Operand {
 	switch {
 	case v.missing():
@@ -173,7 +175,8 @@ func (v val) operand(t isa.Type) Operand {
 	return Operand{Kind: OpInt, Imm: int64(v.imm)}
 }
 
-// nowhere is the operand of a missing value: emit reports its Sym.
+// nowhere returns the operand of a missing value. emit reports its Sym as an
+// error.
 func (v val) nowhere() Operand {
 	if v.why == nil {
 		return Operand{Kind: OpNone, Sym: "a zero value: nothing computed it"}
@@ -181,7 +184,7 @@ func (v val) nowhere() Operand {
 	return Operand{Kind: OpNone, Sym: *v.why}
 }
 
-// kernelOf is the kernel that the first register among the values belongs to.
+// kernelOf returns the kernel of the first register among the values.
 func kernelOf(vs ...val) *Kernel {
 	for _, v := range vs {
 		if v.k != nil {

@@ -8,9 +8,9 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// The declarations of variables.
+// This file parses declarations of variables.
 
-// variable parses .SPACE [.align N] .TYPE name[n] [= initial value]; behind its
+// variable parses .SPACE [.align N] .TYPE name[n] [= initial value], after its
 // first token.
 func (p *parser) variable(space string) (Variable, error) {
 	v := Variable{Align: 1, Space: map[string]isa.Space{".global": isa.Global, ".const": isa.Const, ".local": isa.Local, ".param": isa.Param}[space]}
@@ -80,7 +80,8 @@ func (p *parser) variable(space string) (Variable, error) {
 	return v, p.expect(";")
 }
 
-// trimZeros leaves the zeros at the end out, which need not be said.
+// trimZeros drops the zero bytes at the end: bytes without an initial value are
+// zero.
 func trimZeros(b []byte, addresses []Address) []byte {
 	least := 0
 	for _, a := range addresses {
@@ -92,11 +93,11 @@ func trimZeros(b []byte, addresses []Address) []byte {
 	return b
 }
 
-// initial parses one value, or braces of such.
+// initial parses one value, or a list of values in braces.
 func (p *parser) initial(v *Variable, t isa.Type, depth int) error {
 	if p.accept("{") {
 		if depth > 8 {
-			return p.errorf("braces in braces")
+			return p.errorf("an initial value has nested braces")
 		}
 		for !p.accept("}") {
 			if err := p.initial(v, t, depth+1); err != nil {

@@ -8,15 +8,15 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Verify checks what the table says about each instruction: operands,
-// version and target, labels, names, setmaxnreg counts. Errors name the Go
-// line, or the line of the text for parsed modules.
+// Verify checks each instruction against the table: operands, version and target,
+// labels, names, setmaxnreg counts. Errors name the Go line, or, for parsed
+// modules, the line of the text.
 func (m *Module) Verify() error {
 	var errs []error
 	names := map[string]bool{}
 	for _, e := range m.Entries {
 		if names[e.Name] {
-			errs = append(errs, fmt.Errorf("kernel %s stands twice", e.Name))
+			errs = append(errs, fmt.Errorf("kernel %s is defined twice", e.Name))
 		}
 		names[e.Name] = true
 		v := verifier{m: m, e: e, symbols: map[string]bool{}, labels: map[string]bool{}}
@@ -25,7 +25,7 @@ func (m *Module) Verify() error {
 	}
 	for _, f := range m.Funcs {
 		if names[f.Name] && !f.Declared {
-			errs = append(errs, fmt.Errorf("function %s stands twice", f.Name))
+			errs = append(errs, fmt.Errorf("function %s is defined twice", f.Name))
 		}
 		names[f.Name] = names[f.Name] || !f.Declared
 		v := verifier{m: m, e: &f.Entry, symbols: map[string]bool{}, labels: map[string]bool{}}
@@ -36,7 +36,7 @@ func (m *Module) Verify() error {
 		errs = append(errs, v.errs...)
 	}
 	for _, g := range m.Globals {
-		if names[g.Name] { // assemblers crash
+		if names[g.Name] { // assemblers crash on this
 			errs = append(errs, fmt.Errorf("variable %s has the name of a kernel or function", g.Name))
 		}
 	}
@@ -64,7 +64,7 @@ func (v *verifier) add(format string, args ...any) {
 	v.report(fmt.Errorf("kernel %s: %s", v.e.Name, fmt.Sprintf(format, args...)))
 }
 
-// maxErrors is how many mistakes of a kernel are named.
+// maxErrors is the largest number of mistakes reported for a kernel.
 const maxErrors = 20
 
 func (v *verifier) report(err error) {
@@ -106,7 +106,7 @@ func (v *verifier) run() {
 		in := &v.e.Body[i]
 		if in.Form == nil {
 			if v.labels[in.Label] {
-				v.errorf(in, "label %s stands twice", in.Label)
+				v.errorf(in, "label %s is defined twice", in.Label)
 			}
 			v.labels[in.Label] = true
 		}
@@ -141,7 +141,7 @@ func (v *verifier) inst(in *Inst) {
 	v.limits(in)
 }
 
-// operands checks that labels and names stand somewhere.
+// operands checks that the labels and names in operands are declared.
 func (v *verifier) operands(in *Inst) {
 	for i := range in.Args {
 		o := &in.Args[i]
@@ -159,10 +159,11 @@ func (v *verifier) operands(in *Inst) {
 	}
 }
 
-// mapModes are the largest values of a tensor map's fields that are immediates.
+// mapModes lists the largest value of each tensor map field that is set by an
+// immediate.
 var mapModes = map[string]int64{".elemtype": 15, ".interleave_layout": 2, ".swizzle_mode": 3, ".fill_mode": 1}
 
-// limits checks immediates that the assembler would refuse or, worse, not.
+// limits checks the ranges of immediates. The assembler accepts some invalid ones.
 func (v *verifier) limits(in *Inst) {
 	imm := func(i int) (int64, bool) {
 		if i >= len(in.Args) || in.Args[i].Kind != OpInt {

@@ -12,14 +12,15 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// thisLine is "ptx/file_test.go:NN" of the caller, plus so many lines.
+// thisLine returns "ptx/file_test.go:NN" for the caller's line plus a number of
+// lines.
 func thisLine(plus int) string {
 	_, _, line, _ := runtime.Caller(1)
 	return fmt.Sprintf("ptx/verify_test.go:%d", line+plus)
 }
 
-// Each rule has a kernel that keeps it and one that breaks it; at is the Go
-// line that the error must name.
+// TestVerifierRules builds, for each rule, a kernel that keeps the rule and one
+// that breaks it. at is the Go line that the error must name.
 func TestVerifierRules(t *testing.T) {
 	type body = func(k *ptx.Kernel)
 	var at string
@@ -115,14 +116,14 @@ func TestVerifierRules(t *testing.T) {
 			func(k *ptx.Kernel) { at = thisLine(0); k.Named("r", func() {}) }, `register name "r" must have at least two letters`},
 		{"break in a loop",
 			func(k *ptx.Kernel) { k.Loop(func() { k.BreakIf(ptx.True()) }) },
-			func(k *ptx.Kernel) { at = thisLine(0); k.BreakIf(ptx.True()) }, "BreakIf stands outside a loop"},
+			func(k *ptx.Kernel) { at = thisLine(0); k.BreakIf(ptx.True()) }, "BreakIf is outside a loop"},
 		{"guarded bodies",
 			func(k *ptx.Kernel) { k.Guarded(k.ElectOne(), func() { k.BulkCommit() }) },
 			func(k *ptx.Kernel) {
 				p := k.ElectOne()
 				at = thisLine(1)
 				k.Guarded(p, func() { k.If(p, func() {}) })
-			}, "bra stands in a guarded body"},
+			}, "bra is in a guarded body"},
 		{"values of one kernel",
 			func(k *ptx.Kernel) {},
 			func(k *ptx.Kernel) {
@@ -148,21 +149,21 @@ func TestVerifierRules(t *testing.T) {
 	}
 }
 
-// Rules that the builder cannot break.
+// TestVerifierRulesOfText checks rules that kernels from the builder cannot break.
 func TestVerifierRulesOfText(t *testing.T) {
 	const head = ".version 8.0\n.target sm_90a\n.entry k(.param .u32 n) {\n.reg .b32 %r<4>; .reg .b64 %d;\n"
 	const sparse = head + "mma.sp.sync.aligned.m16n8k32.row.col.f16.f16.f16.f16 {%r0, %r1}, {%r0, %r1, %r2, %r3}, "
 	for _, c := range []struct{ src, want string }{
 		{head + "$a: bra $a;\n}", ""},
 		{head + "bra $a;\n}", "line 5: no label $a"},
-		{head + "$a:\n$a:\nret;\n}", "line 6: label $a stands twice"},
+		{head + "$a:\n$a:\nret;\n}", "line 6: label $a is defined twice"},
 		{head + "ld.param.u32 %r0, [n];\n}", ""},
 		{head + "ld.param.u32 %r0, [m];\n}", "line 5: no parameter or variable m"},
 		{".version 7.8\n.target sm_90\n.entry k() { wgmma.fence.sync.aligned; }", "wgmma.fence.sync.aligned needs .version 8.0, the module says 7.8"},
 		{".version 8.0\n.target sm_90\n.entry k() { wgmma.fence.sync.aligned; }", "needs .target sm_90a, the module says sm_90"},
 		{".version 7.3\n.target sm_80\n.entry k() { .reg .b64 %d; .reg .b32 %r;\nld.global.L2::128B.b32 %r, [%d]; }", "ld.global.L2::128B.b32 needs .version 7.4"},
 		{".version 7.0\n.target sm_70\n.entry k() { .reg .b32 %r; mov.u32 %r, %cluster_ctarank; }", "needs .target sm_90"},
-		{".version 8.0\n.target sm_90a\n.entry k() {}\n.entry k() {}", "kernel k stands twice"},
+		{".version 8.0\n.target sm_90a\n.entry k() {}\n.entry k() {}", "kernel k is defined twice"},
 		{head + ".shared .b8 n[4];\n}", "n is declared twice"},
 		{head + ".shared .b8 k[4];\n}", ""},
 		{".version 8.0\n.target sm_90a\n.extern .shared .b8 k[];\n.entry k() {}", "variable k has the name of a kernel or function"},
@@ -203,7 +204,8 @@ func TestBuildNamesTheLowestNeed(t *testing.T) {
 	}
 }
 
-// An aligned instruction must stand where the whole warp runs.
+// TestDivergence checks that an aligned instruction is accepted only where the
+// whole warp runs.
 func TestDivergence(t *testing.T) {
 	var at string
 	sync := func(k *ptx.Kernel) { at = thisLine(0); k.BarSync(ptx.Uint(0)) }
@@ -293,7 +295,7 @@ func TestDivergence(t *testing.T) {
 	}
 }
 
-// What a tensor map's fields may be is known of each.
+// TestTensorMapModes checks the range of values of each field of a tensor map.
 func TestTensorMapModes(t *testing.T) {
 	for field, most := range map[string]int{".elemtype": 15, ".interleave_layout": 2, ".swizzle_mode": 3, ".fill_mode": 1} {
 		for value := range most + 2 {

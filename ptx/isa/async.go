@@ -8,8 +8,8 @@ func tensor() Arg {
 	return Arg{Name: "at", Kind: TensorAddr, Type: S32, LenOf: "dim"}
 }
 
-// wgmmaShapes are those of products with such an extent in k, each multiple of 8
-// wide. Products of integers are more than 32 wide only in multiples of 16.
+// wgmmaShapes returns the shapes of wgmma with k elements along k: every width
+// that is a multiple of 8. For integers, widths above 32 are multiples of 16.
 func wgmmaShapes(k int, integers bool) Mod {
 	m := Mod{Name: "shape"}
 	for n := 8; n <= 256; n += 8 {
@@ -21,7 +21,7 @@ func wgmmaShapes(k int, integers bool) Mod {
 	return m
 }
 
-// Asynchronous copies, TMA and wgmma.
+// async has asynchronous copies, TMA and wgmma.
 var async = []Form{
 	{Name: "CpAsyncCG", Op: "cp.async.cg.shared.global", Mods: []Mod{prefetchL2()}, Arch: SM80,
 		Args:   []Arg{addr("dst", Shared), addr("src", Global), imm("bytes"), optional(in("srcBytes", U32))},
@@ -62,8 +62,8 @@ var async = []Form{
 	wgmmaForm("WgmmaF16", ".f16"),
 }
 
-// wgmmaForm is the product of 16-bit elements, both from shared memory, summed
-// in FP32.
+// wgmmaForm returns the wgmma of 16-bit elements with A and B in shared memory and
+// FP32 sums.
 func wgmmaForm(name, elem string) Form {
 	return Form{Name: name, Op: "wgmma.mma_async.sync.aligned", Mods: []Mod{wgmmaShapes(16, false), fix(".f32"), fix(elem), fix(elem)}, Version: 80, Arch: SM90a,
 		Args: []Arg{{Name: "acc", Dir: InOut, Kind: Vec, Type: F32, LenOf: "shape"}, in("descA", B64), in("descB", B64), pred("scaleD"),

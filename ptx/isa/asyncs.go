@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Asynchronous copies, barriers and products that other compilers print and
-// kernels here don't need.
+// asyncs has asynchronous copies, barriers and products that only kernels of other
+// compilers use.
 var asyncs = slices.Concat([]Form{
 	{Name: "CpAsyncCA", Op: "cp.async.ca.shared.global", Mods: []Mod{prefetchL2()}, Arch: SM80,
 		Args:   []Arg{addr("dst", Shared), addr("src", Global), imm("bytes"), optional(in("srcBytes", U32))},
@@ -42,7 +42,7 @@ var asyncs = slices.Concat([]Form{
 	{Name: "FenceTensormapRelease", Op: "fence.proxy.tensormap::generic.release", Mods: []Mod{one("scope", ".gpu", ".cta", ".cluster", ".sys")}, Version: 83, Arch: SM90, Manual: "membar/fence"},
 }, wgmmas, shortShared(), products, wmmaForms(), sparse())
 
-// wgmmas are the dense products that kernels here don't need.
+// wgmmas has the dense wgmma forms that only kernels of other compilers use.
 var wgmmas = []Form{
 	wgmmaRegisters("WgmmaBF16Registers", wgmmaForm("", ".bf16")),
 	wgmmaRegisters("WgmmaF16Registers", wgmmaForm("", ".f16")),
@@ -56,7 +56,7 @@ var wgmmas = []Form{
 	wgmmaInt8("WgmmaU8S8", ".u8", ".s8", 84), wgmmaRegisters("WgmmaU8S8Registers", wgmmaInt8("", ".u8", ".s8", 84)),
 }
 
-// shortShared are the mbarrier forms that say .shared instead of .shared::cta.
+// shortShared returns the mbarrier forms with .shared in place of .shared::cta.
 func shortShared() (forms []Form) {
 	for _, f := range barriers {
 		long := map[string]string{
@@ -77,8 +77,9 @@ func shortShared() (forms []Form) {
 	return forms
 }
 
-// tensormapReplace changes a field of a tensor map in memory, of a dimension where
-// there are several.
+// tensormapReplace returns the form that changes a field of a tensor map in
+// memory. A field that exists for each dimension has the dimension's number as
+// operand.
 func tensormapReplace(name string, value Arg, field Mod, before ...Arg) Form {
 	bits := fix(".b32")
 	if value.Type == B64 {
@@ -88,7 +89,7 @@ func tensormapReplace(name string, value Arg, field Mod, before ...Arg) Form {
 		Args: append(append([]Arg{addrIn()}, before...), value), Manual: "tensormap.replace"}
 }
 
-// wgmmaRegisters is a product with A from registers, which has no transposition.
+// wgmmaRegisters returns form f with A in registers. A then has no transposition.
 func wgmmaRegisters(name string, f Form) Form {
 	args := []Arg{f.Args[0], register(Arg{Name: "a", Kind: Vec, Type: B32, Len: 4})}
 	for _, a := range f.Args[2:] {
@@ -100,15 +101,15 @@ func wgmmaRegisters(name string, f Form) Form {
 	return f
 }
 
-// inHalves is a product summed in FP16, two sums a register.
+// inHalves returns form f with sums in FP16, two in each register.
 func inHalves(name string, f Form) Form {
 	f.Name, f.Mods, f.Args = name, slices.Clone(f.Mods), slices.Clone(f.Args)
 	f.Mods[1], f.Args[0].Type = fix(".f16"), F16x2
 	return f
 }
 
-// wgmmaTF32 and wgmmaFP8 are products of elements that are contiguous in k, summed
-// in FP32.
+// wgmmaTF32 returns the wgmma of TF32 elements with FP32 sums. Both operands are
+// contiguous along k.
 func wgmmaTF32(name string) Form {
 	f := wgmmaForm(name, ".tf32")
 	f.Mods[0], f.Args = wgmmaShapes(8, false), f.Args[:6]
@@ -122,7 +123,7 @@ func wgmmaFP8(name string) Form {
 	return f
 }
 
-// wgmmaInt8 is the product of bytes, summed in 32 bits.
+// wgmmaInt8 returns the wgmma of 8-bit integers with 32-bit sums.
 func wgmmaInt8(name, a, b string, version Version) Form {
 	f := wgmmaForm(name, "")
 	f.Mods = []Mod{wgmmaShapes(32, true), opt("satfinite", ".satfinite"), fix(".s32"), fix(a), fix(b)}
@@ -131,7 +132,7 @@ func wgmmaInt8(name, a, b string, version Version) Form {
 	return f
 }
 
-// products are mma.sync.
+// products has the forms of mma.sync.
 var products = []Form{
 	mmaForm("MmaF16", ".m16n8k16", ".f32", []string{".f16"}, 4, 2, SM80, 70),
 	mmaForm("MmaBF16", ".m16n8k16", ".f32", []string{".bf16"}, 4, 2, SM80, 70),
@@ -160,12 +161,12 @@ var products = []Form{
 	mmaForm("MmaF64M8", ".m8n8k4", ".f64", []string{".f64"}, 1, 1, SM80, 70),
 }
 
-// mmaForm is a product of a warp with so many registers of A and B.
+// mmaForm returns an mma.sync whose fragments of A and B have a and b registers.
 func mmaForm(name, shape, sums string, elems []string, a, b int, arch Arch, version Version) Form {
 	t, _ := TypeNamed(sums[1:])
 	length, of := 4, B32
 	switch {
-	case t == F16: // two a register
+	case t == F16: // two elements in each register
 		t, length = F16x2, 2
 	case t == F64:
 		of = F64
@@ -183,8 +184,8 @@ func mmaForm(name, shape, sums string, elems []string, a, b int, arch Arch, vers
 		Effects: Aligned | Varies, Manual: "mma.sync"}
 }
 
-// mmaBits is a product of bits, whose sums count those of each pair's exclusive or,
-// or of what both have.
+// mmaBits returns the mma.sync of single bits. Each sum counts the ones of A xor
+// B, or of A and B, as op says.
 func mmaBits(name, shape string, a, b int, op string, version Version) Form {
 	f := mmaForm(name, shape, ".s32", []string{".b1"}, a, b, SM80, version)
 	f.Mods = slices.DeleteFunc(f.Mods, func(m Mod) bool { return m.Name == "satfinite" })

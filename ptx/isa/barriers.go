@@ -1,6 +1,6 @@
 package isa
 
-// Barriers and fences.
+// barriers has barriers and fences.
 var barriers = []Form{
 	{Name: "BarSync", Op: "bar.sync", Args: []Arg{in("id", U32), optional(in("threads", U32))},
 		Effects: Aligned, Manual: "Parallel Synchronization: bar", Go: "k.BarSync"},

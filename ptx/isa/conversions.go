@@ -3,7 +3,8 @@ package isa
 // ints are the integer types of cvt.
 var ints = []string{".u8", ".s8", ".u16", ".s16", ".u32", ".s32", ".u64", ".s64"}
 
-// cvtArgs are the operands of cvt, whose registers may be wider than the types.
+// cvtArgs returns the operands of cvt. Their registers may be wider than the
+// types.
 func cvtArgs() []Arg {
 	return []Arg{{Name: "d", Dir: Out, TypeOf: "d", Wider: true}, {Name: "a", TypeOf: "a", Wider: true, RegOnly: true}}
 }
@@ -12,8 +13,8 @@ func cvt(name string, mods ...Mod) Form {
 	return Form{Name: name, Op: "cvt", Mods: mods, Args: cvtArgs(), Manual: "Data Movement: cvt"}
 }
 
-// Conversions and addresses that other compilers print and kernels here don't
-// need: 8-bit integers and floats, every direction of rounding, saturation,
+// conversions has conversions and address instructions that only kernels of other
+// compilers use: 8-bit integers and floats, all rounding directions, saturation,
 // double precision, addresses of all spaces.
 var conversions = []Form{
 	cvt("CvtIntSat", fix(".sat"), one("d", ".u8", ".s8", ".u16", ".s16"), one("a", ".u32", ".s32", ".u64", ".s64")),
@@ -62,5 +63,6 @@ var conversions = []Form{
 	{Name: "Unpack64x4", Op: "mov.b64", Args: []Arg{{Name: "d", Dir: Out, Kind: Vec, Type: B16, Len: 4}, in("a", B64)}, Manual: "Data Movement: mov"},
 }
 
-// fixed is the one modifier of a place that operands take their type from.
+// fixed returns a place with one possible modifier. It has a name because an
+// operand takes its type from it.
 func fixed(name, text string) Mod { return Mod{Name: name, Alts: []string{text}} }

@@ -3,14 +3,13 @@ package isa
 func sat() Mod  { return opt("sat", ".sat") }
 func relu() Mod { return opt("relu", ".relu") }
 
-// rounds is a direction of rounding that must be said, anyRound one that need
-// not be.
+// rounds returns a mandatory rounding modifier, anyRound an optional one.
 func rounds(alts ...string) Mod   { return one("rnd", alts...) }
 func anyRound(alts ...string) Mod { return opt("rnd", alts...) }
 
-// Floating-point instructions that other compilers print and kernels here don't
-// need: without a direction of rounding or with another, double and half
-// precision, the rest of the functions.
+// exactFloats has floating-point instructions that only kernels of other compilers
+// use: other rounding directions or none, double and half precision, further
+// functions.
 var exactFloats = join([]Form{
 	{Name: "AddF32Any", Op: "add", Mods: []Mod{anyRound(".rz", ".rm", ".rp"), ftz(), sat(), fix(".f32")}, Args: three(F32), Manual: "Floating Point: add"},
 	{Name: "SubF32Any", Op: "sub", Mods: []Mod{anyRound(".rz", ".rm", ".rp"), ftz(), sat(), fix(".f32")}, Args: three(F32), Manual: "Floating Point: sub"},
@@ -54,8 +53,8 @@ func join(families ...[]Form) (all []Form) {
 	return all
 }
 
-// halves are the instructions on 16-bit floats and on pairs of them. Sums and
-// products need more of the assembler than fma, min and max do.
+// halves returns the instructions on 16-bit floats and on pairs of them. Sums and
+// products need a later version and target than fma, min and max.
 func halves(name string, t Mod, v Version, a Arch) []Form {
 	regs := func(n int) []Arg {
 		args := []Arg{outT("d")}

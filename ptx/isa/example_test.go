@@ -6,7 +6,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// A row says how an instruction is written and what it needs.
+// Example prints how an instruction is written and what it needs.
 func Example() {
 	f := &isa.Table[isa.LdGlobal]
 	var m isa.Mods

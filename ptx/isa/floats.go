@@ -2,8 +2,8 @@ package isa
 
 func ftz() Mod { return opt("ftz", ".ftz") }
 
-// Floating-point instructions. Rounding is written out, so no assembler may
-// contract a product and a sum.
+// floats has floating-point instructions. Each states its rounding, so that no
+// assembler contracts a product and a sum into one instruction.
 var floats = []Form{
 	{Name: "AddF32", Op: "add.rn", Mods: []Mod{ftz(), fix(".f32")},
 		Args: []Arg{out("d", F32), in("a", F32), in("b", F32)}, Manual: "Floating Point: add", Go: "x.Add"},
@@ -31,7 +31,7 @@ var floats = []Form{
 		Args: []Arg{out("p", Pred), in("a", F32), in("b", F32)}, Manual: "Comparison and Selection: setp"},
 }
 
-// Moves and conversions.
+// data has moves and conversions.
 var data = []Form{
 	{Name: "Mov", Op: "mov", Mods: []Mod{types(".b32", ".u32", ".f32", ".b64", ".u64", ".b16", ".pred", ".s32", ".s64", ".f64", ".u16", ".s16")},
 		Args: []Arg{outT("d"), inT("a")}, Manual: "Data Movement: mov"},

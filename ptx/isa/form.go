@@ -2,18 +2,18 @@ package isa
 
 import "strconv"
 
-// ID is a row of the table.
+// ID is the number of a row of the table.
 type ID uint16
 
 // Version is a PTX .version times ten: 80 is 8.0.
 type Version int
 
-// String is the version as PTX writes it.
+// String returns the version as PTX writes it.
 func (v Version) String() string {
 	return strconv.Itoa(int(v)/10) + "." + strconv.Itoa(int(v)%10)
 }
 
-// Arch is the lowest .target of a form.
+// Arch is a .target.
 type Arch uint8
 
 // Targets in rising order.
@@ -26,10 +26,10 @@ const (
 
 var archNames = [...]string{"sm_70", "sm_80", "sm_90", "sm_90a"}
 
-// String is the target as PTX writes it.
+// String returns the target as PTX writes it.
 func (a Arch) String() string { return archNames[a] }
 
-// ArchNamed gives the arch of a .target name.
+// ArchNamed returns the Arch with the given .target name.
 func ArchNamed(name string) (Arch, bool) {
 	for i, n := range archNames {
 		if n == name {
@@ -39,13 +39,13 @@ func ArchNamed(name string) (Arch, bool) {
 	return 0, false
 }
 
-// MinVersion is the lowest .version that knows the target.
+// MinVersion returns the lowest .version that knows the target.
 func (a Arch) MinVersion() Version {
 	return [...]Version{70, 70, 78, 80}[a]
 }
 
-// Effect says what a form does besides computing its outputs: what the verifier
-// and the emulator need to know of control flow and of a warp's lanes.
+// Effect describes what a form does besides computing its outputs. The verifier
+// and the emulator use it for control flow and for the lanes of a warp.
 type Effect uint8
 
 // Effects.
@@ -56,27 +56,27 @@ const (
 	Branches
 	// Exits: the thread ends.
 	Exits
-	// Uniform: the result is the same for all lanes of a converged warp.
+	// Uniform: the result is the same in all lanes of a converged warp.
 	Uniform
-	// Varies: the result differs between lanes whatever the inputs.
+	// Varies: the result differs between lanes even if the inputs do not.
 	Varies
 )
 
-// Mod is one place for a modifier, with the modifiers that may stand there.
+// Mod is a place for a modifier, with the modifiers that may be there.
 type Mod struct {
 	// Name names the place for [Arg.TypeOf] and [Arg.LenOf].
 	Name string
 	// Alts are the modifiers, with their dots.
 	Alts []string
-	// Opt allows the place to stay empty.
+	// Opt allows the place to be empty.
 	Opt bool
-	// Version and Arch are the lowest that accept any of the modifiers, where
-	// that is more than the form itself needs.
+	// Version and Arch are the lowest that accept the modifiers of this place, if that
+	// is more than the form itself needs.
 	Version Version
 	Arch    Arch
 }
 
-// Fixed reports whether exactly one modifier can stand here.
+// Fixed reports whether the place always holds the same modifier.
 func (m Mod) Fixed() bool { return !m.Opt && len(m.Alts) == 1 }
 
 // Dir is the direction of an operand.
@@ -89,16 +89,16 @@ const (
 	InOut
 )
 
-// Kind is what an operand looks like.
+// Kind is the syntax of an operand.
 type Kind uint8
 
 // Operand kinds.
 const (
-	// Reg is a register, or for inputs a constant.
+	// Reg is a register. An input may also be a constant.
 	Reg Kind = iota
-	// PredIn is an input predicate that may be negated or a constant 0 or 1.
+	// PredIn is an input predicate, perhaps negated, or the constant 0 or 1.
 	PredIn
-	// Imm is an immediate only.
+	// Imm is an immediate.
 	Imm
 	// Addr is [register or symbol + constant].
 	Addr
@@ -108,13 +108,14 @@ const (
 	TensorAddr
 	// Label is a branch target.
 	Label
-	// Sink is the literal _ .
+	// Sink is the literal _.
 	Sink
-	// SinkPred is _|p: a register that is not wanted and a predicate.
+	// SinkPred is _|p: an unused register and a predicate.
 	SinkPred
-	// Pair is r|p: a register of Type, or _, and a predicate, or _.
+	// Pair is r|p: a register of Type and a predicate. Either may be _.
 	Pair
-	// Passed is (a, b, ...): variables in parameter space, none printed where there are none.
+	// Passed is (a, b, ...): variables in parameter space. An empty list is not
+	// printed.
 	Passed
 )
 
@@ -126,10 +127,10 @@ const (
 	Generic Space = iota
 	Param
 	Global
-	Shared        // own CTA
-	SharedCluster // any CTA of the cluster
+	Shared        // of the thread's own CTA
+	SharedCluster // of any CTA of the cluster
 	Const
-	Local // a thread's own
+	Local // of one thread
 )
 
 // Arg is one operand of a form.
@@ -137,25 +138,24 @@ type Arg struct {
 	Name string
 	Dir  Dir
 	Kind Kind
-	// Type is the operand's type, unless TypeOf names the modifier that gives
-	// it. Wide doubles that type's width.
+	// Type is the operand's type. If TypeOf is set, the modifier at that place gives
+	// the type instead. Wide doubles the type's width.
 	Type   Type
 	TypeOf string
 	Wide   bool
-	// Len is the number of elements of a Vec or of a TensorAddr's
-	// coordinates, unless LenOf names the modifier that gives it.
+	// Len is the number of elements of a Vec, or of coordinates of a TensorAddr. If
+	// LenOf is set, the modifier at that place gives the number instead.
 	Len   int
 	LenOf string
-	// Space is the state space of an Addr, unless SpaceOf names the modifier
-	// that gives it.
+	// Space is the state space of an Addr. If SpaceOf is set, the modifier at that
+	// place gives the space instead.
 	Space   Space
 	SpaceOf string
-	// Wider: the register may be wider than the type.
+	// Wider allows the register to be wider than the type.
 	Wider bool
-	// RegOnly: an input that cannot be a constant.
+	// RegOnly marks an input that cannot be a constant.
 	RegOnly bool
-	// Below bounds an immediate from above, where it is not 0: it is from 0 to
-	// Below-1.
+	// Below, if not 0, limits an immediate to the range 0 to Below-1.
 	Below int64
 	// Opt marks a trailing operand that may be absent.
 	Opt bool
@@ -164,37 +164,38 @@ type Arg struct {
 // Form is one row of the table.
 type Form struct {
 	ID ID
-	// Name is the row's own name and the Go name of its ID.
+	// Name is the row's name, and the Go name of its ID.
 	Name string
 	// Op is the mnemonic with all modifiers that always come first.
 	Op string
 	// Mods are the places for modifiers after Op, in the manual's order.
 	Mods []Mod
 	Args []Arg
-	// Not lists pairs of modifiers that must not stand together.
+	// Not lists pairs of modifiers that exclude each other.
 	Not [][2]string
-	// Version and Arch are the lowest that accept the form with no optional
-	// modifiers; [Form.Needs] counts those too.
+	// Version and Arch are the lowest that accept the form without optional modifiers.
+	// [Form.Needs] includes the chosen modifiers.
 	Version Version
 	Arch    Arch
 	Effects Effect
-	// Manual is the section of the PTX manual.
+	// Manual is the section of the PTX manual that describes the form.
 	Manual string
-	// Go asks for builder methods: "x.Name" methods of the first input's
-	// type, "k.Name" methods of the kernel, "" none (written by hand).
+	// Go names the generated builder method: "x.Name" is a method of the first input's
+	// type, "k.Name" a method of the kernel. With "" any method is written by hand.
 	Go string
 
-	types []argTypes // of each operand
+	types []argTypes // indexed by operand
 }
 
-// argTypes are the types that an operand may have: by the modifier chosen at a
-// place, none first, or where place is -1 the one.
+// argTypes lists the types that an operand may have, indexed by the modifier at a
+// place, with the empty place first. If place is -1 there is one type.
 type argTypes struct {
 	place int
 	by    []Type
 }
 
-// argTypes looks up by name what [Form.ArgType] finds by number.
+// argTypes resolves the names of modifiers, so that [Form.ArgType] can look the
+// type up by number.
 func (f *Form) argTypes(a *Arg) argTypes {
 	if a.TypeOf == "" {
 		return argTypes{-1, []Type{a.widened(a.Type)}}
@@ -207,7 +208,7 @@ func (f *Form) argTypes(a *Arg) argTypes {
 	return t
 }
 
-// widened is the operand's type where the form's is t.
+// widened returns the operand's type if the form's type is t.
 func (a *Arg) widened(t Type) Type {
 	if a.Wide {
 		switch t {
@@ -226,22 +227,22 @@ func (a *Arg) widened(t Type) Type {
 	return t
 }
 
-// MaxMods is the largest number of modifier places of a form.
+// MaxMods is the largest number of places for modifiers in a form.
 const MaxMods = 10
 
-// Mods are the chosen modifiers of one instruction: for each place of the
-// form 0 when empty, else 1 + the index into its Alts.
+// Mods are the chosen modifiers of one instruction. For each place of the form it
+// holds 0 if empty, else 1 + the index into Alts.
 type Mods [MaxMods]uint8
 
-// NeedsWarp reports whether all threads of the warp must execute the form with
-// the chosen modifiers together. A form with a place for .aligned asks for it
-// only then.
+// NeedsWarp reports whether all threads of the warp must execute the instruction
+// together. A form with an optional .aligned requires it only if .aligned is
+// chosen.
 func (f *Form) NeedsWarp(m Mods) bool {
 	i := f.ModIndex("aligned")
 	return f.Effects&Aligned != 0 && (i < 0 || m[i] != 0)
 }
 
-// Clash gives two chosen modifiers that must not stand together.
+// Clash returns two chosen modifiers that exclude each other.
 func (f *Form) Clash(m Mods) (pair [2]string, clash bool) {
 	for _, p := range f.Not {
 		if f.Has(m, p[0]) && f.Has(m, p[1]) {
@@ -251,7 +252,7 @@ func (f *Form) Clash(m Mods) (pair [2]string, clash bool) {
 	return pair, false
 }
 
-// Needs is the lowest version and target that accept the form with the chosen
+// Needs returns the lowest version and target that accept the form with the chosen
 // modifiers.
 func (f *Form) Needs(m Mods) (Version, Arch) {
 	v, a := f.Version, f.Arch
@@ -263,7 +264,7 @@ func (f *Form) Needs(m Mods) (Version, Arch) {
 	return max(v, a.MinVersion()), a
 }
 
-// ModIndex is the place with the given name, or -1.
+// ModIndex returns the index of the place with the given name, or -1.
 func (f *Form) ModIndex(name string) int {
 	for i := range f.Mods {
 		if f.Mods[i].Name == name {
@@ -273,7 +274,7 @@ func (f *Form) ModIndex(name string) int {
 	return -1
 }
 
-// Mod is the text of the modifier chosen at the named place, "" when empty.
+// Mod returns the modifier chosen at the named place, "" if empty.
 func (f *Form) Mod(m Mods, name string) string {
 	i := f.ModIndex(name)
 	if i < 0 || m[i] == 0 {
@@ -282,7 +283,7 @@ func (f *Form) Mod(m Mods, name string) string {
 	return f.Mods[i].Alts[m[i]-1]
 }
 
-// Has reports whether the modifier, with its dot, was chosen.
+// Has reports whether the modifier, written with its dot, was chosen.
 func (f *Form) Has(m Mods, text string) bool {
 	for i := range f.Mods {
 		if m[i] != 0 && f.Mods[i].Alts[m[i]-1] == text {
@@ -292,7 +293,7 @@ func (f *Form) Has(m Mods, text string) bool {
 	return false
 }
 
-// ArgType is the type of operand i under the chosen modifiers.
+// ArgType returns the type of operand i for the chosen modifiers.
 func (f *Form) ArgType(m Mods, i int) Type {
 	t := &f.types[i]
 	if t.place < 0 {
@@ -301,11 +302,11 @@ func (f *Form) ArgType(m Mods, i int) Type {
 	return t.by[m[t.place]]
 }
 
-// spaces are the state spaces by their modifiers; none is the generic space.
+// spaces maps a modifier to its state space. No modifier means the generic space.
 var spaces = map[string]Space{"": Generic, ".param": Param, ".global": Global, ".shared": Shared, ".shared::cta": Shared,
 	".shared::cluster": SharedCluster, ".const": Const, ".local": Local}
 
-// ArgSpace is the state space of operand i under the chosen modifiers.
+// ArgSpace returns the state space of operand i for the chosen modifiers.
 func (f *Form) ArgSpace(m Mods, i int) Space {
 	if a := &f.Args[i]; a.SpaceOf == "" {
 		return a.Space
@@ -313,15 +314,15 @@ func (f *Form) ArgSpace(m Mods, i int) Space {
 	return spaces[f.Mod(m, f.Args[i].SpaceOf)]
 }
 
-// Braced reports whether a Vec is written in braces: always, but for memory
-// accesses without a vector modifier.
+// Braced reports whether a Vec is written in braces. Memory accesses without a
+// vector modifier write a Vec of one element without braces.
 func (f *Form) Braced(m Mods, i int) bool {
 	a := &f.Args[i]
 	return a.LenOf == "" || f.Mod(m, a.LenOf) != ""
 }
 
-// ArgLen is the number of elements of a Vec or of a TensorAddr's coordinates
-// under the chosen modifiers.
+// ArgLen returns the number of elements of a Vec, or of coordinates of a
+// TensorAddr, for the chosen modifiers.
 func (f *Form) ArgLen(m Mods, i int) int {
 	a := &f.Args[i]
 	if a.LenOf == "" {
@@ -331,9 +332,9 @@ func (f *Form) ArgLen(m Mods, i int) int {
 	switch {
 	case text == "":
 		return 1
-	case a.LenOf == "shape" && a.Type == F16x2: // two a register
+	case a.LenOf == "shape" && a.Type == F16x2: // two accumulators in each register
 		return WgmmaN(text) / 4
-	case a.LenOf == "shape": // .m64n{N}k16: N/2 accumulators a thread
+	case a.LenOf == "shape": // .m64n{N}k16: N/2 accumulators in each thread
 		return WgmmaN(text) / 2
 	}
 	// .v2 .v4 .x1 .x2 .x4 .1d ... .5d
@@ -345,7 +346,7 @@ func (f *Form) ArgLen(m Mods, i int) int {
 	return 1
 }
 
-// WgmmaN is N of a shape modifier such as ".m64n256k16".
+// WgmmaN returns N of a shape modifier such as ".m64n256k16".
 func WgmmaN(shape string) int {
 	n := 0
 	for i := len(".m64n"); i < len(shape) && shape[i] != 'k'; i++ {

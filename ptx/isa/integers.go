@@ -1,7 +1,7 @@
 package isa
 
-// Integer and logic instructions that other compilers print and kernels here
-// don't need: 16 bits, fields, carries, saturation, comparisons of every kind.
+// integers has integer and logic instructions that only kernels of other compilers
+// use: 16 bits, bit fields, carries, saturation, further comparisons.
 var integers = []Form{
 	{Name: "Add16", Op: "add", Mods: []Mod{types(".u16", ".s16")}, Args: threeT, Manual: "Integer Arithmetic: add"},
 	{Name: "Sub16", Op: "sub", Mods: []Mod{types(".u16", ".s16")}, Args: threeT, Manual: "Integer Arithmetic: sub"},
@@ -89,8 +89,8 @@ func floatCmp() Mod {
 	return one("cmp", ".eq", ".ne", ".lt", ".le", ".gt", ".ge", ".equ", ".neu", ".ltu", ".leu", ".gtu", ".geu", ".num", ".nan")
 }
 
-// setpCmp and setpTypes are those of comparisons with a second result, whose
-// pairs setpNot excludes.
+// setpCmp and setpTypes return the comparisons and types of setp with two results.
+// setpNot excludes pairs of them.
 
 func setpCmp() Mod { return floatCmp() }
 

@@ -16,10 +16,11 @@ func vecArg(name string, d Dir) Arg {
 	return Arg{Name: name, Dir: d, Kind: Vec, TypeOf: "type", LenOf: "vec", Wider: true}
 }
 
-// wide are the vectors of more than 16 bytes, which no Hopper access has.
+// wide lists pairs of vector length and type with more than 16 bytes, which Hopper
+// cannot access at once.
 var wide = not([]string{".v4"}, []string{".b64", ".u64", ".s64", ".f64"})
 
-// atomTypes are the pairs of operation and type that atomics lack.
+// atomNot lists pairs of operation and type that atomics do not have.
 var atomNot = slices.Concat(
 	not([]string{".add", ".min", ".max", ".inc", ".dec"}, []string{".b32", ".b64"}),
 	not([]string{".and", ".or", ".xor", ".exch"}, []string{".u32", ".u64", ".s32", ".s64", ".f32", ".f64"}),
@@ -39,14 +40,14 @@ func redOps() Mod { return one("op", ".add", ".min", ".max", ".and", ".or", ".xo
 
 func loadCaches() Mod { return opt("cop", ".ca", ".cg", ".cs", ".lu", ".cv") }
 
-// Pairs of caches by name of which one access has at most one.
+// loadCache and storeCache list pairs of cache modifiers that exclude each other.
 var (
 	loadCache = slices.Concat(not([]string{".ca", ".cg", ".cs", ".lu", ".cv"}, []string{".L1::no_allocate", ".L1::evict_first", ".L1::evict_last"}),
 		not([]string{".lu", ".cv"}, []string{".nc"}))
 	storeCache = not([]string{".wb", ".cg", ".cs", ".wt"}, []string{".L1::no_allocate", ".L1::evict_first"})
 )
 
-// Loads, stores and atomics.
+// memory has loads, stores and atomics.
 var memory = []Form{
 	{Name: "LdParam", Op: "ld.param", Mods: []Mod{vec(), memTypes()},
 		Args: []Arg{vecArg("d", Out), addr("a", Param)}, Not: wide, Effects: Uniform, Manual: "Data Movement: ld"},

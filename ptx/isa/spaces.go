@@ -18,9 +18,9 @@ func orders(name string, loads bool) Mod {
 	return one("sem", ".release", ".relaxed")
 }
 
-// Loads, stores and atomics that other compilers print and kernels here don't
-// need: generic addresses, a thread's own memory, constants, volatile accesses,
-// orders and scopes, policies of the cache.
+// spaceForms has loads, stores and atomics that only kernels of other compilers
+// use: generic addresses, local memory, constants, volatile accesses, memory
+// orders and scopes, cache policies.
 var spaceForms = slices.Concat([]Form{
 	{Name: "Ld", Op: "ld", Mods: []Mod{vec(), memTypes()}, Args: []Arg{vecArg("d", Out), addr("a", Generic)}, Not: wide, Manual: "Data Movement: ld"},
 	{Name: "LdLocal", Op: "ld.local", Mods: []Mod{vec(), memTypes()}, Args: []Arg{vecArg("d", Out), addr("a", Local)}, Not: wide, Manual: "Data Movement: ld"},
@@ -51,8 +51,8 @@ var spaceForms = slices.Concat([]Form{
 	{Name: "FenceCluster", Op: "fence", Mods: []Mod{one("sem", ".acq_rel", ".sc"), fix(".cluster")}, Version: 78, Arch: SM90, Manual: "Parallel Synchronization: fence"},
 }, atomics("atom", atomOps()), atomics("red", redOps()))
 
-// atomics are the atomics with generic addresses, orders and scopes; atom's
-// compare and swap, and sums of 16-bit floats, with all of them.
+// atomics returns the forms of atom or red with generic addresses, memory orders
+// and scopes. For atom it includes compare-and-swap and sums of 16-bit floats.
 func atomics(op string, ops Mod) (forms []Form) {
 	name := map[string]string{"atom": "Atom", "red": "Red"}[op]
 	add := func(suffix, op string, mods ...Mod) {
@@ -64,7 +64,7 @@ func atomics(op string, ops Mod) (forms []Form) {
 		whole := f
 		whole.Name, whole.Mods, whole.Not = name+suffix, slices.Concat(mods, []Mod{ops, atomTypes()}), atomNot
 		whole.Args = args
-		if suffix != "" && suffix != "Shared" { // these stand with the loads
+		if suffix != "" && suffix != "Shared" { // the table of loads and stores has these forms
 			forms = append(forms, whole)
 		}
 		if name == "Atom" {
@@ -74,7 +74,7 @@ func atomics(op string, ops Mod) (forms []Form) {
 			forms = append(forms, cas)
 		}
 	}
-	after := orders(op, false) // Triton's place for it
+	after := orders(op, false) // Triton writes the memory order here
 	after.Opt = true
 	scope := func() Mod { return one("scope", ".cta", ".gpu", ".sys") }
 	add("", op, fixed("space", ".global"))

@@ -1,16 +1,16 @@
 package isa
 
-// Special is a special register, read by mov.
+// Special is a special register, which mov reads.
 type Special struct {
 	Name string
 	Type Type
-	// Uniform: the same in all lanes of a warp.
+	// Uniform reports that all lanes of a warp read the same value.
 	Uniform bool
 	Version Version
 	Arch    Arch
 }
 
-// Specials are the special registers that kernels here read.
+// Specials lists the special registers. An operand stores the index.
 var Specials = []Special{
 	{"%tid.x", U32, false, 70, SM70},
 	{"%tid.y", U32, false, 70, SM70},
@@ -56,7 +56,7 @@ var Specials = []Special{
 	{"%globaltimer", U64, false, 70, SM70},
 }
 
-// SpecialNamed finds a special register.
+// SpecialNamed returns the index of the special register with that name.
 func SpecialNamed(name string) (int, bool) {
 	for i := range Specials {
 		if Specials[i].Name == name {

@@ -32,18 +32,18 @@ func byOp() map[string][]*Form {
 	return m
 }
 
-// Shorthands for the rows.
+// The functions below shorten the rows of the table.
 
 func one(name string, alts ...string) Mod { return Mod{Name: name, Alts: alts} }
 func opt(name string, alts ...string) Mod { return Mod{Name: name, Alts: alts, Opt: true} }
 
-// since states the version and target that the place's modifiers need.
+// since sets the version and target that the place's modifiers need.
 func (m Mod) since(v Version, a Arch) Mod {
 	m.Version, m.Arch = v, a
 	return m
 }
 
-// not pairs each of the modifiers a with each of b.
+// not returns all pairs of one modifier of a with one of b.
 func not(a, b []string) (pairs [][2]string) {
 	for _, x := range a {
 		for _, y := range b {

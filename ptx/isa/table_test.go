@@ -17,7 +17,7 @@ func TestRowsAreWellFormed(t *testing.T) {
 	versions := map[isa.Version]bool{70: true, 71: true, 74: true, 77: true, 78: true, 80: true, 82: true, 83: true, 84: true, 85: true, 87: true}
 	for i := range isa.Table {
 		f := &isa.Table[i]
-		assert.False(t, names[f.Name], "row %s stands twice", f.Name)
+		assert.False(t, names[f.Name], "two rows are named %s", f.Name)
 		names[f.Name] = true
 		assert.Equal(t, isa.ID(i), f.ID, f.Name)
 		assert.NotEmpty(t, f.Manual, f.Name)
@@ -42,9 +42,10 @@ func checkPlaces(t *testing.T, f *isa.Form) {
 		seen := map[string]bool{}
 		for _, alt := range m.Alts {
 			assert.True(t, strings.HasPrefix(alt, "."), "row %s: %s", f.Name, alt)
-			assert.False(t, seen[alt], "row %s: %s stands twice", f.Name, alt)
+			assert.False(t, seen[alt], "row %s: %s occurs twice", f.Name, alt)
 			seen[alt] = true
-			// An empty place must not let a later place take its modifier.
+			// A later place must not accept a modifier that was meant for an empty optional
+			// place.
 			for j := i + 1; m.Opt && j < len(f.Mods); j++ {
 				assert.NotContains(t, f.Mods[j].Alts, alt, "row %s: %s could stand at two places", f.Name, alt)
 				if !f.Mods[j].Opt {
@@ -61,7 +62,7 @@ func checkPlaces(t *testing.T, f *isa.Form) {
 					found = found || alt == text
 				}
 			}
-			// The pairs of atom are shared with red, which has fewer operations.
+			// The list of pairs is shared by atom and red. red has fewer operations.
 			assert.True(t, found || strings.HasPrefix(f.Op, "red"), "row %s: Not names %s, which no place has", f.Name, text)
 		}
 	}
@@ -94,8 +95,8 @@ func checkArgs(t *testing.T, f *isa.Form) {
 	}
 }
 
-// The parser tells rows of one Op apart by modifiers, or by operands: no two
-// rows may have the same both.
+// TestNoTwoRowsReadTheSame checks that rows with the same Op differ in modifiers
+// or operands, by which the parser tells them apart.
 func TestNoTwoRowsReadTheSame(t *testing.T) {
 	texts := map[string]string{}
 	for i := range isa.Table {
@@ -112,7 +113,7 @@ func TestNoTwoRowsReadTheSame(t *testing.T) {
 	}
 }
 
-// spellings are all texts of the places.
+// spellings returns all texts that the places can have.
 func spellings(places []isa.Mod) []string {
 	if len(places) == 0 {
 		return []string{""}

@@ -29,10 +29,10 @@ const (
 
 var typeNames = [...]string{"", "pred", "b8", "u8", "b16", "u16", "s16", "bf16", "f16", "b32", "u32", "s32", "f32", "bf16x2", "f16x2", "b64", "u64", "s64", "s8", "f64"}
 
-// String is the type without its dot.
+// String returns the name of the type without a dot.
 func (t Type) String() string { return typeNames[t] }
 
-// TypeNamed gives the type with a name such as "u32", without a dot.
+// TypeNamed returns the type with a name such as "u32", without a dot.
 func TypeNamed(name string) (Type, bool) {
 	for i, n := range typeNames {
 		if i > 0 && n == name {
@@ -42,7 +42,7 @@ func TypeNamed(name string) (Type, bool) {
 	return NoType, false
 }
 
-// Bits is the width of the type; 1 for a predicate.
+// Bits returns the width of the type, 1 for a predicate.
 func (t Type) Bits() int {
 	switch t {
 	case Pred:
@@ -59,10 +59,10 @@ func (t Type) Bits() int {
 	return 0
 }
 
-// Bytes is the size of the type in memory.
+// Bytes returns the size of the type in memory.
 func (t Type) Bytes() int { return t.Bits() / 8 }
 
-// Class is the register class that holds the type: Pred, B16, B32 or B64.
+// Class returns the register class that holds the type: Pred, B16, B32 or B64.
 // 8-bit values live in 16-bit registers.
 func (t Type) Class() Type {
 	switch t.Bits() {

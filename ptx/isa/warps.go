@@ -2,8 +2,8 @@ package isa
 
 func pair(name string, t Type) Arg { return Arg{Name: name, Dir: Out, Kind: Pair, Type: t} }
 
-// Instructions of warps and CTAs that other compilers print and kernels here
-// don't need.
+// warps has instructions of warps and CTAs that only kernels of other compilers
+// use.
 var warps = []Form{
 	{Name: "ShflSyncPred", Op: "shfl.sync", Mods: []Mod{one("mode", ".idx", ".up", ".down", ".bfly"), fix(".b32")},
 		Args: []Arg{pair("d", B32), in("a", B32), in("lane", U32), in("clamp", U32), in("mask", U32)}, Effects: Varies, Manual: "shfl.sync"},

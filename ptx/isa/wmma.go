@@ -1,21 +1,22 @@
 package isa
 
-// wmma.*: products of a warp whose fragments only these instructions know.
+// This file has wmma.*, products of a warp. The layout of their fragments is not
+// documented.
 
-// wmmaElement is a type of A's and B's elements, with the registers of a fragment
-// by shape and what its sums are.
+// wmmaElement is an element type of A and B, with the number of registers of a
+// fragment for each shape, and the types of the sums.
 type wmmaElement struct {
-	name   string // of the rows
+	name   string // part of the names of the rows
 	types  []string
 	shapes []wmmaShape
 	sums   []string
 	arch   Arch
-	// fixed: A has rows and B columns, and no others.
+	// fixed allows only A by rows and B by columns.
 	fixed bool
 }
 
 type wmmaShape struct {
-	names []string // that have so many registers
+	names []string // the shapes with this number of registers
 	a, b  int
 }
 
@@ -29,7 +30,7 @@ var wmmaElements = []wmmaElement{
 	{"F64", []string{".f64"}, []wmmaShape{{[]string{".m8n8k4"}, 1, 1}}, []string{".f64"}, SM80, false},
 }
 
-// fragment is an operand of so many registers of a type of element.
+// fragment returns an operand with length registers of an element type.
 func fragment(name, element string, dir Dir, length int) Arg {
 	t := B32
 	switch element {
@@ -45,7 +46,7 @@ func fragment(name, element string, dir Dir, length int) Arg {
 	return Arg{Name: name, Dir: dir, Kind: Vec, Type: t, Len: length, RegOnly: dir == In}
 }
 
-// wmmaSums is the registers of a fragment of sums.
+// wmmaSums returns the number of registers of a fragment of sums.
 func wmmaSums(shape, element string) int {
 	switch {
 	case shape == ".m8n8k4", shape == ".m8n8k32", shape == ".m8n8k128":

@@ -7,7 +7,7 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// What ptxas reports of a kernel, judged: a warning or a spill is a complaint.
+// ExampleComplaint judges reports of ptxas: a warning or a spill is a complaint.
 func ExampleComplaint() {
 	fmt.Printf("%q\n", ptxas.Complaint("ptxas info    : Function properties for axpy\n    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"))
 	fmt.Println(strings.TrimSpace(ptxas.Complaint("ptxas info    : Function properties for axpy\n    8 bytes stack frame, 10 bytes spill stores, 0 bytes spill loads\n")))

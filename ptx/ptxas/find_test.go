@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whoever takes Python out of PATH takes its packages' assembler too, also when
-// it was found before.
+// TestFoundByPath checks that Find uses Python's packages only while Python is in
+// PATH, even after an earlier call found them.
 func TestFoundByPath(t *testing.T) {
 	for _, name := range []string{"PTXAS", "CUDA_HOME"} {
 		t.Setenv(name, "")
@@ -29,8 +29,9 @@ func TestFoundByPath(t *testing.T) {
 	assert.Equal(t, before, again)
 }
 
-// A folder that holds what the search looks for has nothing of it run: not a
-// package of that name, not a program, not through PYTHONPATH or PATH.
+// TestNothingOfTheCurrentFolderRuns puts fakes of everything that the search looks
+// for into the current folder. None must run: no package, no program, neither
+// through PYTHONPATH nor through PATH.
 func TestNothingOfTheCurrentFolderRuns(t *testing.T) {
 	dir := t.TempDir()
 	ran := filepath.Join(dir, "ran")

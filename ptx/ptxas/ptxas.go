@@ -1,6 +1,6 @@
-// Package ptxas runs NVIDIA's assembler where one is installed: the outside
-// judge of every kernel that this project emits, and where a cache is filled on
-// a machine without a GPU. Nothing needs it at run time.
+// Package ptxas runs NVIDIA's assembler if it is installed. Tests check every
+// emitted kernel with it, and caches are filled with it on machines without a GPU.
+// Nothing needs it at run time.
 package ptxas
 
 import (
@@ -17,12 +17,12 @@ import (
 	"time"
 )
 
-// ErrNotFound: no ptxas is installed.
+// ErrNotFound reports that no ptxas is installed.
 var ErrNotFound = errors.New("ptxas not found: set PTXAS, put it in PATH, or pip install nvidia-cuda-nvcc==13.0.88")
 
-// Find gives the path of ptxas, an absolute one: $PTXAS, the PATH, then the
-// places where the CUDA toolkit and Python's nvidia-cuda-nvcc package put it.
-// Nothing of the current folder is run.
+// Find returns the absolute path of ptxas. It searches $PTXAS, the PATH, then the
+// places where the CUDA toolkit and Python's nvidia-cuda-nvcc package install it.
+// It runs nothing in the current folder.
 func Find() (string, error) {
 	if p := os.Getenv("PTXAS"); p != "" {
 		if !filepath.IsAbs(p) {
@@ -39,8 +39,8 @@ func Find() (string, error) {
 	return "", ErrNotFound
 }
 
-// Installed lists the files of that name, such as "include/cuda.h", of the CUDA
-// toolkit ($CUDA_HOME, /usr/local/cuda) and of NVIDIA's packages for Python.
+// Installed returns the files of that name, such as "include/cuda.h", in the CUDA
+// toolkit ($CUDA_HOME, /usr/local/cuda) and in NVIDIA's Python packages.
 func Installed(name string) (files []string) {
 	for _, dir := range append([]string{os.Getenv("CUDA_HOME"), "/usr/local/cuda"}, pythonFolders()...) {
 		p := filepath.Join(dir, filepath.FromSlash(name))
@@ -51,10 +51,11 @@ func Installed(name string) (files []string) {
 	return files
 }
 
-// asked is what askPython said, by the $PATH that it was asked under.
+// asked caches the result of askPython for each $PATH.
 var asked sync.Map
 
-// pythonFolders are those of NVIDIA's packages for Python; asked once for a $PATH.
+// pythonFolders returns the folders of NVIDIA's Python packages. It runs Python
+// once for each $PATH.
 func pythonFolders() []string {
 	path := os.Getenv("PATH")
 	folders, ok := asked.Load(path)
@@ -64,8 +65,8 @@ func pythonFolders() []string {
 	return folders.([]string)
 }
 
-// askPython asks Python where packages lie and nothing else: with -I, and from
-// the root, it runs nothing of the current folder, of PYTHONPATH or of the
+// askPython asks Python for its package folders. With -I and the root as working
+// directory, Python runs no code of the current folder, of PYTHONPATH or of
 // packages.
 func askPython() (folders []string) {
 	const sites = "import site; print('\\n'.join(site.getsitepackages() + [site.getusersitepackages()]))"
@@ -88,7 +89,7 @@ func askPython() (folders []string) {
 	return folders
 }
 
-// Version is the version of the ptxas at that path, such as "13.0.88".
+// Version returns the version of the ptxas at that path, such as "13.0.88".
 func Version(ctx context.Context, bin string) (string, error) {
 	out, err := exec.CommandContext(ctx, bin, "--version").CombinedOutput()
 	if err != nil {
@@ -96,16 +97,16 @@ func Version(ctx context.Context, bin string) (string, error) {
 	}
 	m := versionText.FindSubmatch(out)
 	if m == nil {
-		return "", fmt.Errorf("%s --version says no version:\n%s", bin, out)
+		return "", fmt.Errorf("%s --version prints no version:\n%s", bin, out)
 	}
 	return string(m[1]), nil
 }
 
 var versionText = regexp.MustCompile(`\bV(\d+\.\d+\.\d+)\b`)
 
-// Assemble turns PTX into machine code for sm_90a and returns the assembler's
-// report (registers, spills, warnings) with it. Options go to the assembler as
-// they are, such as "-O0".
+// Assemble turns PTX into machine code for sm_90a. It also returns the assembler's
+// report (registers, spills, warnings). Options, such as "-O0", go to the
+// assembler unchanged.
 func Assemble(ctx context.Context, text []byte, options ...string) (cubin []byte, report string, err error) {
 	return AssembleFor(ctx, "sm_90a", text, options...)
 }
@@ -119,7 +120,7 @@ func AssembleFor(ctx context.Context, arch string, text []byte, options ...strin
 	return Run(ctx, bin, arch, text, options...)
 }
 
-// Run is AssembleFor by the ptxas at that path.
+// Run is AssembleFor with the ptxas at that path.
 func Run(ctx context.Context, bin, arch string, text []byte, options ...string) (cubin []byte, report string, err error) {
 	dir, err := os.MkdirTemp("", "ptxas")
 	if err != nil {
@@ -132,7 +133,7 @@ func Run(ctx context.Context, bin, arch string, text []byte, options ...string) 
 	}
 	args := append([]string{"-arch=" + arch, "-v", "-o", out, in}, options...)
 	c := exec.CommandContext(ctx, bin, args...)
-	c.WaitDelay = time.Second // for a child of its that keeps the output open
+	c.WaitDelay = time.Second // a child process may keep the output open
 	log, err := c.CombinedOutput()
 	if err != nil {
 		return nil, string(log), fmt.Errorf("ptxas: %w\n%s", err, log)
@@ -141,7 +142,7 @@ func Run(ctx context.Context, bin, arch string, text []byte, options ...string) 
 	return cubin, string(log), err
 }
 
-// Message is one line of a report that names a line of the text.
+// Message is a line of a report that names a line of the PTX text.
 type Message struct {
 	Line int
 	Text string
@@ -149,7 +150,7 @@ type Message struct {
 
 var messageLine = regexp.MustCompile(`(?m)line (\d+); *(.*)$`)
 
-// Messages are the lines of a report that name a line of the text.
+// Messages returns the lines of a report that name a line of the PTX text.
 func Messages(report string) []Message {
 	var out []Message
 	for _, m := range messageLine.FindAllStringSubmatch(report, -1) {
@@ -159,8 +160,9 @@ func Messages(report string) []Message {
 	return out
 }
 
-// Complaint is the first line of a report that a kernel must not cause: a
-// warning, spilled registers, serialised or patched wgmma.
+// Complaint returns the first line of a report that a kernel must not cause: a
+// warning, spilled registers, serialised or patched wgmma. It returns "" if there
+// is none.
 func Complaint(report string) string {
 	for _, line := range strings.Split(report, "\n") {
 		low := strings.ToLower(line)

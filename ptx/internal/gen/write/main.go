@@ -1,4 +1,4 @@
-// Command write writes the generated sources of ptx/isa and ptx. Run it by
+// Command write writes the generated source files of ptx/isa and ptx. Run it with
 // "go generate ./ptx/isa".
 package main
 
