@@ -69,18 +69,33 @@ func TestModelRemarks(t *testing.T) {
 	path := filepath.Join(dir, "config.json")
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
-	other := strings.NewReplacer(`"dtype": "bfloat16",`, `"expert_choice": true,`).Replace(string(text))
+	other := strings.NewReplacer(`"dtype": "bfloat16",`, `"expert_choice": true, "quantization_config": {"quant_method": "mxfp4"},`).Replace(string(text))
 	require.NoError(t, os.WriteFile(path, []byte(other), 0o600))
 	var stdout, stderr bytes.Buffer
 	require.Equal(t, command.Done, exit([]string{"-model", dir, "-layer", "1", "-input", p.input, "-output", p.output, "-device", drivertest.Name()}, &stdout, &stderr), stderr.String())
 	_, remarks, _ := strings.Cut(stdout.String(), "\n")
+	format, remarks, _ := strings.Cut(remarks, "\n")
+	assert.Contains(t, format, dir+": quantised: mxfp4: the files' weights are dequantised when they are loaded")
 	assert.Equal(t, dir+": assumed: dtype is not there: bfloat16\n"+dir+": not understood: expert_choice = true\n", remarks)
+}
+
+// rename gives a tensor of a file another name of the same length.
+func rename(t *testing.T, path, from, to string) {
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Contains(t, string(data), from)
+	require.NoError(t, os.WriteFile(path, bytes.Replace(data, []byte(from), []byte(to), 1), 0o600))
 }
 
 func TestModelRefuses(t *testing.T) {
 	x := randomTensors(small, 3, 53)
 	p := x.write(t, false)
-	dir := x.model(t, "qwen3_moe", 0)
+	dir, fp8 := x.model(t, "qwen3_moe", 0), x.model(t, "qwen3_moe", 0)
+	config, err := os.ReadFile(filepath.Join(fp8, "config.json"))
+	require.NoError(t, err)
+	config = bytes.Replace(config, []byte("{"), []byte(`{"quantization_config": {"quant_method": "fp8"}, `), 1)
+	require.NoError(t, os.WriteFile(filepath.Join(fp8, "config.json"), config, 0o600))
+	rename(t, filepath.Join(fp8, "model.safetensors"), "experts.0.up_proj.weight", "experts.0.up_proj.scale_")
 	for _, tt := range []struct {
 		args []string
 		code int
@@ -92,6 +107,7 @@ func TestModelRefuses(t *testing.T) {
 		{[]string{"-model", dir, "-layer", "0"}, command.Failed, "no tensor of layer 0's experts is there"},
 		{[]string{"-model", dir, "-layer", "2"}, command.Failed, "layer 2 has no experts; layers with experts: [0 1]"},
 		{[]string{"-model", x.model(t, "qwen2_moe", 64), "-layer", "1"}, command.Failed, "the layer has no SharedW1 bf16 [64 128], must have it"},
+		{[]string{"-model", fp8, "-layer", "1"}, command.Failed, "the weights are quantised, fp8: weights in it can't be loaded"},
 		{[]string{"-model", x.model(t, "mystery", 0), "-layer", "1"}, command.Failed, `model_type "mystery" is not known`},
 	} {
 		var stdout, stderr bytes.Buffer

@@ -49,6 +49,9 @@ func parseModel(data []byte, of part) (layer, error) {
 		if of == expertsOnly {
 			l.notes = append(l.notes, "experts only: each call must give their ids and scores")
 		}
+		if m.Quantised != "" {
+			l.note("quantised", []string{m.Quantised})
+		}
 		l.note("not in the layer", m.Outside)
 		l.note("assumed", m.Assumed)
 		l.note("not read", m.Unknown)

@@ -99,6 +99,15 @@ func TestSizesOnly(t *testing.T) {
 	assert.NotContains(t, err.Error(), "-sizes-only")
 }
 
+// The format of quantised weights is noted: the layer and its memory are of 16 bits a weight.
+func TestQuantisedModel(t *testing.T) {
+	l, err := parseModel([]byte(`{"model_type":"mixtral","hidden_act":"silu","hidden_size":128,"intermediate_size":64,"num_local_experts":8,"num_experts_per_tok":2,"num_hidden_layers":2,"dtype":"bfloat16",
+		"quantization_config":{"quant_method":"awq","bits":4}}`), whole)
+	require.NoError(t, err)
+	require.Len(t, l.notes, 1)
+	assert.Contains(t, l.notes[0], "quantised: awq, 4 bits: weights in it can't be loaded")
+}
+
 func TestModelsRefused(t *testing.T) {
 	for json, say := range map[string]string{
 		`{"model_type":"llama","hidden_size":4096,"intermediate_size":14336}`: "is it a Mixture-of-Experts model?",

@@ -176,9 +176,10 @@ func TestReadRefuses(t *testing.T) {
 	deep := strings.Repeat(`{"text_config": `, 9000) + "{}" + strings.Repeat("}", 9000)
 	for _, tt := range []struct{ name, json, want string }{
 		{"no JSON", "model", "config.json: invalid character"},
-		{"unknown model", `{"model_type": "new_moe"}`, `model_type "new_moe" is not known; checkpoint.Types lists those that are`},
+		{"unknown model", `{"model_type": "new_moe"}`, `model_type "new_moe" is not known (go doc sonicmoe/moe/checkpoint Types), and it has none of num_local_experts, num_experts, n_routed_experts, moe_num_experts: a dense model has no expert layer`},
+		{"unknown model with experts", `{"model_type": "new_moe", "num_experts": 8}`, `model_type "new_moe" is not known (go doc sonicmoe/moe/checkpoint Types)`},
 		{"a model that is known and not covered", `{"model_type": "zaya"}`, `model_type "zaya" is refused: its router is a network of its own`},
-		{"no model", `{}`, `model_type "" is not known`},
+		{"no model", `{}`, `config.json has no model_type, and it has none of num_local_experts`},
 		{"no size", `{"model_type": "mixtral", "hidden_size": 64}`, "mixtral: config.json has no intermediate_size"},
 		{"wrong size", with(qwen3, `, "moe_intermediate_size": "wide"`), `qwen3_moe: moe_intermediate_size is "wide", must be a whole number`},
 		{"half a size", with(qwen3, `, "moe_intermediate_size": 32.5`), `moe_intermediate_size is 32.5, must be a whole number`},

@@ -80,11 +80,14 @@ var aliases = map[string]string{
 	"llama4": "llama4_text", "gemma4": "gemma4_text", "qwen3_omni_moe_thinker": "qwen3_omni_moe", "step3p7": "step3p5", "minimax_text_01": "minimax", "minimax_m1": "minimax",
 }
 
+// numbersOfExperts are the names of E.
+var numbersOfExperts = []string{"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}
+
 // sizes reads d, n, E and K, by the names that transformers and checkpoints use.
 func (f *fields) sizes(c *spec.Config, intermediate ...string) {
 	c.Hidden = f.size("hidden_size", "d_model")
 	c.Intermediate = f.size(intermediate...)
-	c.NumExperts = f.size("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+	c.NumExperts = f.size(numbersOfExperts...)
 	c.TopK = f.size("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts")
 }
 

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,6 +29,9 @@ type Model struct {
 	Assumed []string
 	// Unknown lists fields that may belong to the layer and were not read.
 	Unknown []string
+	// Quantised names the format of quantised weights in the model's files, and says
+	// whether package weights dequantises it. It is empty for other files.
+	Quantised string
 }
 
 // Read reads a config.json. An error names the field and the values that would be
@@ -45,12 +49,12 @@ func Read(data []byte) (Model, error) {
 	if f.err != nil {
 		return Model{}, f.err
 	}
-	kind, read, err := lookup(kind)
+	kind, read, err := f.lookup(kind)
 	if err != nil {
 		return Model{Unknown: f.unknown()}, err
 	}
 	f.defaults()
-	m := Model{Type: kind}
+	m := Model{Type: kind, Quantised: f.quantised()}
 	m.Config.Type = f.elementType()
 	sparse := read(f, &m.Config)
 	if m.Config.Logits == spec.LogitsBF16 && m.Config.Type == spec.F16 {
@@ -84,7 +88,7 @@ func Read(data []byte) (Model, error) {
 
 // lookup finds the family of a model_type: its own, the family that it copies, or the
 // family of the model whose text part it is.
-func lookup(kind string) (name string, read family, err error) {
+func (f *fields) lookup(kind string) (name string, read family, err error) {
 	name = kind
 	if to, ok := aliases[kind]; ok {
 		name = to
@@ -97,7 +101,14 @@ func lookup(kind string) (name string, read family, err error) {
 			return "", nil, fmt.Errorf("model_type %q is refused: %s", kind, why)
 		}
 	}
-	return "", nil, fmt.Errorf("model_type %q is not known; checkpoint.Types lists those that are", kind)
+	err = fmt.Errorf("model_type %q is not known (go doc sonicmoe/moe/checkpoint Types)", kind)
+	if kind == "" {
+		err = errors.New("config.json has no model_type")
+	}
+	if !slices.ContainsFunc(numbersOfExperts, f.has) {
+		err = fmt.Errorf("%w, and it has none of %s: a dense model has no expert layer", err, strings.Join(numbersOfExperts, ", "))
+	}
+	return "", nil, err
 }
 
 // Types lists the model_types that [Read] reads, in order. Read also accepts a text

@@ -2,10 +2,13 @@ package command
 
 import "sonicmoe/moe"
 
-// Remarks returns what a model's layer lacks, assumes, or did not understand in
-// config.json.
+// Remarks returns the format of a model's quantised weights, and what the layer lacks,
+// assumes, or did not understand in config.json.
 func Remarks(m moe.Model) []string {
 	var list []string
+	if m.Quantised != "" {
+		list = append(list, "quantised: "+m.Quantised)
+	}
 	for _, of := range []struct {
 		title string
 		texts []string

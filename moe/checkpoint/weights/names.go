@@ -106,7 +106,7 @@ var outside = map[string]*regexp.Regexp{
 
 var gemma = regexp.MustCompile(`^(?:mlp\.(?:gate|up|down)_proj\.weight|router\.scale)$`)
 
-// parts returns the tensors of a layer among the names of a model of some type.
+// parts returns the tensors of a layer among the names, in order, of a model of some type.
 func parts(names []string, layer int, kind string) ([]part, error) {
 	in, err := stack(names, layer)
 	if err != nil {
@@ -117,6 +117,11 @@ func parts(names []string, layer int, kind string) ([]part, error) {
 		m := numbered.FindStringSubmatch(name)
 		if m == nil || m[1] != in || m[2] != strconv.Itoa(layer) || !block.MatchString(m[3]) {
 			continue
+		}
+		if of, ok := strings.CutSuffix(name, blockScales); ok {
+			if _, ok := slices.BinarySearch(names, of); ok {
+				continue // belongs to that tensor
+			}
 		}
 		of := partsOf(name, m[3])
 		if spare := outside[kind]; of == nil && (spare == nil || !spare.MatchString(m[3])) {

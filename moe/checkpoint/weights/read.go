@@ -17,6 +17,9 @@ func (l *Layer) read(ctx context.Context, to []byte, t spec.Type, p part, all []
 		return l.readBlocks(ctx, to, t, p, all)
 	}
 	raw, from, err := l.raw(ctx, p.name, l.dims(p, int64(len(to))/t.Bytes()))
+	if err == nil {
+		raw, from, err = l.plain(ctx, raw, from)
+	}
 	if err != nil {
 		return err
 	}
@@ -102,7 +105,7 @@ var types = map[string]spec.Type{"BF16": spec.BF16, "F16": spec.F16, "F32": spec
 func convert(to []byte, t spec.Type, raw []byte, from string) error {
 	of, ok := types[from]
 	if !ok {
-		return fmt.Errorf("is %s, must be BF16, F16 or F32", from)
+		return fmt.Errorf("is %s, must be BF16, F16, F32, or F8_E4M3 with scales of blocks", from)
 	}
 	if of == t {
 		copy(to, raw)

@@ -54,6 +54,9 @@ func Open(ctx context.Context, dir string, layer int) (*Layer, error) {
 	if l.where, err = files(ctx, dir); err == nil {
 		err = l.find(ctx, layer)
 	}
+	if err != nil && model.Quantised != "" {
+		err = fmt.Errorf("the weights are quantised, %s: %w", model.Quantised, err)
+	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", dir, err), l.Close())
 	}

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -225,6 +227,84 @@ func TestMXFP4(t *testing.T) {
 	assert.Len(t, bias, 4*e, "the bias is FP32 here, bf16 in the file")
 }
 
+// FP8 numbers times the scales of their blocks become bf16: matrices whose last blocks are
+// cut, expert by expert and with all experts in one tensor.
+func TestFP8(t *testing.T) {
+	const d, n, at = 160, 144, "model.layers.1.mlp."
+	config := strings.Replace(`{"model_type": "qwen3_moe", `+sizes+`"moe_intermediate_size": 144, "num_experts": 2, "norm_topk_prob": true,
+		"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}`, `"hidden_size": 32`, `"hidden_size": 160`, 1)
+	scaled := func(name string, shape, blocks []int64) []saved {
+		return []saved{{at + name, "F8_E4M3", shape}, {at + name + "_scale_inv", "F32", blocks}}
+	}
+	apart, whole := []saved{bf16(at+"gate.weight", e, d)}, []saved{bf16(at+"gate.weight", e, d)}
+	for i := range e {
+		for _, name := range []string{"gate_proj", "up_proj", "down_proj"} {
+			shape := []int64{n, d}
+			if name == "down_proj" {
+				shape = []int64{d, n}
+			}
+			apart = append(apart, scaled(fmt.Sprintf("experts.%d.%s.weight", i, name), shape, []int64{2, 2})...)
+		}
+	}
+	whole = append(whole, scaled("experts.gate_up_proj", []int64{e, 2 * n, d}, []int64{e, 3, 2})...)
+	whole = append(whole, scaled("experts.down_proj", []int64{e, d, n}, []int64{e, 2, 2})...)
+
+	value := func(b byte) float64 { // the definition, by its three parts
+		v := math.Pow(2, float64(b>>3&15)-10) * (8 + float64(b&7))
+		if b&0x78 == 0 {
+			v = math.Pow(2, -9) * float64(b&7)
+		}
+		if b&0x7f == 0x7f {
+			v = math.NaN()
+		}
+		return math.Copysign(v, float64(int8(b)))
+	}
+	// One matrix, or several, of rows x columns.
+	dequantised := func(of []saved, name string, rows, columns int) []float32 {
+		find := func(name string) []byte {
+			return of[slices.IndexFunc(of, func(s saved) bool { return s.name == at+name })].bytes()
+		}
+		numbers, factors := find(name), make([]float32, len(find(name+"_scale_inv"))/4)
+		copy(num.Bytes(factors), find(name+"_scale_inv"))
+		var out []float32
+		for len(numbers) > 0 {
+			across := (columns + 127) / 128
+			for r := range rows {
+				for c := range columns {
+					out = append(out, float32(value(numbers[r*columns+c]))*factors[r/128*across+c/128])
+				}
+			}
+			numbers, factors = numbers[rows*columns:], factors[(rows+127)/128*across:]
+		}
+		return out
+	}
+	for _, of := range [][]saved{apart, whole} {
+		l, err := Open(t.Context(), write(t, config, of...), 1)
+		require.NoError(t, err)
+		defer l.Close()
+		var w1, w2 []float32
+		if len(of) == len(whole) {
+			w1, w2 = dequantised(of, "experts.gate_up_proj", 2*n, d), dequantised(of, "experts.down_proj", d, n)
+		} else {
+			for i := range e {
+				expert := fmt.Sprintf("experts.%d.", i)
+				w1 = append(append(w1, dequantised(of, expert+"gate_proj.weight", n, d)...), dequantised(of, expert+"up_proj.weight", n, d)...)
+				w2 = append(w2, dequantised(of, expert+"down_proj.weight", d, n)...)
+			}
+		}
+		for id, want := range map[spec.TensorID][]float32{spec.TensorW1: w1, spec.TensorW2: w2} {
+			bits := make([]uint16, len(want))
+			num.EncodeBF16(bits, want)
+			got, err := l.Tensor(t.Context(), id)
+			require.NoError(t, err)
+			assert.True(t, bytes.Equal(num.Bytes(bits), got), id)
+		}
+	}
+	for b, want := range map[byte]float32{0x38: 1, 0x7e: 448, 0xfe: -448, 0x01: 0x1p-9, 0x08: 0x1p-6, 0x00: 0} {
+		assert.Equal(t, want, fp8[b])
+	}
+}
+
 func TestRefuses(t *testing.T) {
 	const at = "model.layers.0.mlp"
 	config := `{"model_type": "qwen3_moe", ` + sizes + `"moe_intermediate_size": 16, "num_experts": 2, "norm_topk_prob": true%s}`
@@ -247,7 +327,13 @@ func TestRefuses(t *testing.T) {
 		{"an expert is missing", "", 0, good()[1:], "the files have 512 elements of W2, must have 1024 (bf16 [2 32 16])"},
 		{"an expert too many", "", 0, append(good(), bf16(at+".experts.2.down_proj.weight", d, n)), "is of expert 2, config.json has 2"},
 		{"other extents", "", 0, append(good()[1:], bf16(at+".experts.0.down_proj.weight", n, d)), "has the extents [16 32], must be [32 16]"},
-		{"fp8", "", 0, append(good()[1:], saved{at + ".experts.0.down_proj.weight", "F8_E4M3", []int64{d, n}}), "is F8_E4M3, must be BF16, F16 or F32"},
+		{"fp8", "", 0, append(good()[1:], saved{at + ".experts.0.down_proj.weight", "F8_E4M3", []int64{d, n}}), "is FP8 (F8_E4M3) without tensor \"model.layers.0.mlp.experts.0.down_proj.weight_scale_inv\", the scales of its blocks of 128 x 128"},
+		{"scales of other blocks", "", 0, append(good()[1:], saved{at + ".experts.0.down_proj.weight", "F8_E4M3", []int64{d, n}}, saved{at + ".experts.0.down_proj.weight_scale_inv", "F32", []int64{d, 1}}),
+			"one for each block of 128 x 128: has the extents [32 1], must be [1 1]"},
+		{"scales of bf16", "", 0, append(good(), saved{at + ".experts.0.down_proj.weight_scale_inv", "F32", []int64{1, 1}}), `is BF16 and has scales, tensor "model.layers.0.mlp.experts.0.down_proj.weight_scale_inv": must be F8_E4M3`},
+		{"scales of nothing", "", 0, append(good(), saved{at + ".experts.2.down_proj.weight_scale_inv", "F32", []int64{1, 1}}), `experts.2.down_proj.weight_scale_inv" is of layer 0's experts, but no weight of the layer`},
+		{"gptq", `, "quantization_config": {"quant_method": "gptq", "bits": 4}`, 0, append(good()[1:], saved{at + ".experts.0.down_proj.qweight", "I32", []int64{4, n}}),
+			"the weights are quantised, gptq, 4 bits: weights in it can't be loaded, dequantise the files before (fp8 with blocks of 128 x 128 and mxfp4 are dequantised when they are loaded): tensor \"model.layers.0.mlp.experts.0.down_proj.qweight\""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l, err := Open(t.Context(), write(t, fmt.Sprintf(config, tt.config), tt.of...), tt.layer)
