@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -18,10 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/autotune"
+	"sonicmoe/internal/child"
 )
-
-// envUpdate names a file for TestUpdateFileChild.
-const envUpdate = "AUTOTUNE_TEST_UPDATE"
 
 func putOne(key string) func(*autotune.File) error {
 	return func(f *autotune.File) error {
@@ -151,15 +148,11 @@ func TestUpdateFile(t *testing.T) {
 // there.
 func TestUpdatesAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "choices.json")
-	exe, err := os.Executable()
-	require.NoError(t, err)
 	const processes, goroutines, each = 3, 6, 10
 	var all sync.WaitGroup
 	for range processes {
 		all.Go(func() {
-			c := exec.Command(exe, "-test.run=^TestUpdateFileChild$", "-test.count=1")
-			c.Env = append(os.Environ(), envUpdate+"="+path)
-			out, err := c.CombinedOutput()
+			out, err := child.Command(t, "TestUpdateFileChild", path).CombinedOutput()
 			assert.NoError(t, err, "%s", out)
 		})
 	}
@@ -189,7 +182,7 @@ func TestUpdatesAtOnce(t *testing.T) {
 
 // TestUpdateFileChild is another process of TestUpdatesAtOnce.
 func TestUpdateFileChild(t *testing.T) {
-	path := os.Getenv(envUpdate)
+	path := child.Role()
 	if path == "" {
 		t.Skip("this is the other process of TestUpdatesAtOnce")
 	}

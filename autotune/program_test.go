@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/autotune"
+	"sonicmoe/internal/child"
 )
 
 // tuneOdd tunes two points that do nothing odd.
@@ -34,13 +35,12 @@ func tuneOdd(t *testing.T, spec string, o autotune.Options) (*autotune.Report[od
 // since: another program's kernels would be tried, and the choice stored as this
 // one's.
 func TestWorkerOfAReplacedProgram(t *testing.T) {
-	const inCopy = "SONICMOE_TEST_REPLACED"
 	if runtime.GOOS != "linux" {
 		t.Skip("a running program's file is not to be had under another name")
 	}
 	exe, err := os.Executable()
 	require.NoError(t, err)
-	if how := os.Getenv(inCopy); how != "" {
+	if how := child.Role(); how != "" {
 		require.NoError(t, os.Remove(exe))
 		if how == "replaced" {
 			require.NoError(t, os.WriteFile(exe, []byte("#!/bin/sh\necho the new program is started >&2\n"), 0o700))
@@ -62,7 +62,7 @@ func TestWorkerOfAReplacedProgram(t *testing.T) {
 		require.NoError(t, from.Close())
 		require.NoError(t, to.Close())
 		cmd := exec.CommandContext(t.Context(), again, "-test.run=^TestWorkerOfAReplacedProgram$")
-		cmd.Env = append(os.Environ(), inCopy+"="+how)
+		cmd.Env = child.Env(how)
 		out, err := cmd.CombinedOutput()
 		assert.NoError(t, err, "%s: %s", how, out)
 	}
@@ -71,7 +71,7 @@ func TestWorkerOfAReplacedProgram(t *testing.T) {
 // A worker that reads nothing takes as much as a pipe holds, and then its time is
 // up as any other's.
 func TestWorkerThatReadsNothing(t *testing.T) {
-	t.Setenv(envStuck, "1")
+	t.Setenv(child.Variable, stuck)
 	done := make(chan *autotune.Report[odd], 1)
 	go func() {
 		r, err := tuneOdd(t, strings.Repeat("x", 1<<20), autotune.Options{Setup: 200 * time.Millisecond})

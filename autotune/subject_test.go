@@ -12,6 +12,7 @@ import (
 	"sonicmoe/autotune"
 	"sonicmoe/driver"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/child"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
@@ -19,12 +20,12 @@ import (
 	"sonicmoe/ptx"
 )
 
-// envStuck, in the environment of a worker, has it begin nothing.
-const envStuck = "SONICMOE_TEST_WORKER_STUCK"
+// stuck is the role of a worker that never starts.
+const stuck = "stuck"
 
 // The tests' program is its own worker.
 func TestMain(m *testing.M) {
-	if os.Getenv(envStuck) != "" && os.Getenv("SONICMOE_AUTOTUNE_WORKER") != "" {
+	if child.Role() == stuck && os.Getenv("SONICMOE_AUTOTUNE_WORKER") != "" {
 		time.Sleep(time.Hour)
 	}
 	autotune.WorkerMain()

@@ -15,18 +15,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/child"
 	"sonicmoe/internal/disk"
 	"sonicmoe/internal/disktest"
 	"sonicmoe/internal/store"
 )
 
-// The test binary runs itself as the other process; these variables tell it
-// what to do and where.
-const (
-	envRole = "CACHE_TEST_ROLE"
-	envPath = "CACHE_TEST_DIR"
-)
-
+// roles are what the test binary does as another process, in the directory that follows
+// the role.
 var roles = map[string]func(c modules){
 	"write for ever":   writeForEver,
 	"stop while write": stopWhileWriting,
@@ -34,8 +30,9 @@ var roles = map[string]func(c modules){
 }
 
 func TestMain(m *testing.M) {
-	if role, ok := roles[os.Getenv(envRole)]; ok {
-		role(modules{Open(Options{Dir: os.Getenv(envPath)})})
+	name, dir, _ := strings.Cut(child.Role(), ":")
+	if role, ok := roles[name]; ok {
+		role(modules{Open(Options{Dir: dir})})
 		os.Exit(1) // each waits to be killed
 	}
 	os.Exit(m.Run())
@@ -84,7 +81,7 @@ func other(t *testing.T, role, dir string) (kill func()) {
 	exe, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), envRole+"="+role, envPath+"="+dir)
+	cmd.Env = child.Env(role + ":" + dir)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())

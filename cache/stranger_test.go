@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/internal/cachetest"
+	"sonicmoe/internal/child"
 	"sonicmoe/internal/disk"
 	"sonicmoe/internal/disktest"
 	"sonicmoe/internal/store"
@@ -50,23 +51,22 @@ func TestDirectoryThatOthersMayWrite(t *testing.T) {
 
 // A directory of another user is refused when the cache is opened.
 func TestDirectoryOfAnother(t *testing.T) {
-	if os.Geteuid() == 0 && os.Getenv(envPath) == "" { // the child finds it there
+	if os.Geteuid() == 0 && child.Role() == "" { // the child finds it there
 		home, err := os.MkdirTemp("", "cache-test-")
 		require.NoError(t, err)
 		t.Cleanup(func() { os.RemoveAll(home) })
 		require.NoError(t, os.Chmod(home, 0o755))
 		require.NoError(t, os.Mkdir(filepath.Join(home, folder), 0o755))
 		require.NoError(t, os.Chown(filepath.Join(home, folder), 12345, 12345))
-		t.Setenv(envPath, home)
+		t.Setenv(EnvDir, home)
 	}
 	if !cachetest.AsUser(t) {
 		return
 	}
-	dir := os.Getenv(envPath)
-	if dir == "" {
+	if child.Role() == "" {
 		t.Skip("only root can give directories away")
 	}
-	c, log := testCache(t, func(o *Options) { o.Dir = dir })
+	c, log := testCache(t, func(o *Options) { o.Dir = os.Getenv(EnvDir) })
 	assert.Equal(t, store.Disabled, c.PutChoice("a", nil))
 	assert.ErrorContains(t, c.Err(), "belongs to user 12345")
 	assert.Len(t, log.warnings(), 1)

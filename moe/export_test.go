@@ -6,27 +6,7 @@ import (
 	"sonicmoe/moe/internal/kernel/dh"
 	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route/order"
 )
-
-// ForwardKernels and BackwardKernels list the kernels of the passes of a layer like
-// Mixtral's, in launch order.
-var ForwardKernels, BackwardKernels = passKernels()
-
-func passKernels() (forward, backward []registry.Any) {
-	backward = []registry.Any{order.CountKernel}
-	for _, k := range kernel.Kernels {
-		if !k.Suits(Config{}) {
-			continue
-		}
-		if k.IsBackward() {
-			backward = append(backward, k)
-		} else {
-			forward = append(forward, k)
-		}
-	}
-	return forward, backward
-}
 
 // Regions returns the parts of a workspace that later kernels read, by name: offset
 // and size in bytes.
@@ -42,12 +22,6 @@ func (l *Layer) Regions(tokens int) map[string][2]int64 {
 		"A":       {w.a, 2 * rows * int64(c.Intermediate)},
 		"Y":       {w.y, 2 * rows * int64(c.Hidden)},
 	}
-}
-
-// RunInSequence queues one kernel again with the arguments of its last launch,
-// after its predecessors. It does nothing for a kernel that has not run.
-func (c *Call) RunInSequence(k registry.Any, s driver.Stream) (bool, error) {
-	return c.launchers[k].Again(s)
 }
 
 // RunKernel queues one kernel again with the arguments of its last launch, which
@@ -113,3 +87,13 @@ func (l *Layer) BackwardPieces(tokens int) map[string]int64 {
 
 // FewTokens returns the largest small batch of a layer without options.
 func FewTokens(c Config) int { return options{}.decodeUpTo(c) }
+
+// SizesOn returns the sizes of a layer on a chip with sms multiprocessors, without
+// a device.
+func SizesOn(c Config, sms, tokens int) Sizes {
+	s, err := (&Layer{of: registry.Layer{Config: c}, sms: sms}).Sizes(tokens)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,6 +12,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/internal/reference"
 	"sonicmoe/moe"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
 // routedList is a list, and the same routing as slots [T, width] for the reference,
@@ -145,7 +145,7 @@ func (b *listBench) check(what string, of moe.Tensor, want []float64, rows int) 
 func TestLists(t *testing.T) {
 	cases, step := 4, 1
 	switch {
-	case os.Getenv("SONICMOE_LONG") != "":
+	case kt.Long():
 		cases = 1000
 	case testing.Short():
 		step = 3 // even and uneven widths, with and without biases and shared experts; TestRoundedLayer covers lists in fp16
@@ -192,12 +192,10 @@ func TestListWithoutTokens(t *testing.T) {
 	}
 }
 
-// A large layer's, of as many entries as a batch has, run after run; O of some
-// tokens against the reference. It runs where SONICMOE_ROWS is "lists".
+// TestListsAtFullSize runs a large layer repeatedly with as many entries as a batch has,
+// and compares O of some tokens with the reference. It runs with the flag -rows.
 func TestListsAtFullSize(t *testing.T) {
-	if os.Getenv("SONICMOE_ROWS") != "lists" {
-		t.Skip("SONICMOE_ROWS=lists runs large lists on a GPU")
-	}
+	rows(t)
 	c := moe.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8, Lists: true, Bias: true}
 	const tokens = 32768
 	l := newList(rand.New(rand.NewPCG(7, 8)), c, tokens, c.TopK*tokens)

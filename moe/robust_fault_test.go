@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"os"
-	"os/exec"
 	"regexp"
 	"testing"
 	"time"
@@ -15,6 +13,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/internal/child"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
@@ -199,17 +198,12 @@ func checkBroken(t *testing.T, dev driver.Device, s driver.Stream, l *moe.Layer,
 	assert.Less(t, time.Since(start), 5*time.Second, "a broken device answers at once")
 }
 
-// envBreak marks the process that may break its GPU.
-const envBreak = "SONICMOE_BREAK"
-
 // TestKernelFault checks that a kernel that accesses unmapped memory breaks the
 // device permanently. A process cannot use its GPU after that, so on a GPU the test
 // runs itself in a process of its own.
 func TestKernelFault(t *testing.T) {
-	if onGPU() && os.Getenv(envBreak) == "" {
-		cmd := exec.CommandContext(limited(t, 2*time.Minute), os.Args[0], "-test.run=^TestKernelFault$")
-		cmd.Env = append(os.Environ(), envBreak+"=1")
-		out, err := cmd.CombinedOutput()
+	if onGPU() && child.Role() == "" {
+		out, err := child.Command(t, t.Name(), "may break its GPU").CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		return
 	}

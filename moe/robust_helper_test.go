@@ -3,27 +3,28 @@ package moe_test
 import (
 	"context"
 	"crypto/sha256"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
 // onGPU reports whether the tests run on a GPU.
-func onGPU() bool { return os.Getenv("SONICMOE_DEVICE") == "cuda" }
+func onGPU() bool { return drivertest.Name() == "cuda" }
 
 // rounds returns the number of repetitions of a concurrent pass: one under the race
 // detector, which slows the emulator down tenfold.
 func rounds(short int) int {
 	switch {
-	case onGPU() || os.Getenv("SONICMOE_LONG") == "1":
+	case onGPU() || kt.Long():
 		return 1000
 	case raceDetector:
 		return 1

@@ -172,26 +172,6 @@ func TestForwardAllocatesNothing(t *testing.T) {
 	t.Logf("host time of a Forward whose launches are discarded: %v", time.Since(start)/runs)
 }
 
-// BenchmarkForwardHost measures the host time of a pass with the same buffers, and
-// with other buffers each time, which need new tensor maps, as micro-batches do.
-func BenchmarkForwardHost(b *testing.B) {
-	dev, tr := faultyTrial(b, testDevice(b), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}, 24)
-	defer tr.Close()
-	dev.Discard(true)
-	other := tr.Args
-	other.X, other.O, other.H = tr.Args.O, tr.Args.X, moe.Tensor{Ptr: 1 << 40, Shape: tr.Args.H.Shape}
-	for name, args := range map[string][2]moe.ForwardArgs{"same buffers": {tr.Args, tr.Args}, "other buffers": {tr.Args, other}} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				if err := tr.Call().Forward(tr.Stream(), args[i%2]); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 // TestBackwardPiecesLieApart checks that no two pieces of a backward workspace have
 // the same offset.
 func TestBackwardPiecesLieApart(t *testing.T) {

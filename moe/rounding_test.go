@@ -2,7 +2,6 @@ package moe_test
 
 import (
 	"errors"
-	"os"
 	"slices"
 	"testing"
 
@@ -10,6 +9,7 @@ import (
 
 	"sonicmoe/internal/reference"
 	"sonicmoe/moe"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
 // TestRoundedLayer compares a layer that rounds with the reference: the rounded
@@ -18,7 +18,7 @@ func TestRoundedLayer(t *testing.T) {
 	list := []moe.Rounding{
 		{Rule: moe.RoundNearest, Tile: 16}, {Rule: moe.RoundStochastic, Tile: 16, RawScores: true}, {Rule: moe.ExpertChoice, Capacity: 1},
 	}
-	if os.Getenv("SONICMOE_LONG") != "" {
+	if kt.Long() {
 		for rule := moe.RoundMass; rule <= moe.RoundDown; rule++ {
 			list = append(list, moe.Rounding{Rule: rule, Tile: 16})
 		}

@@ -2,51 +2,46 @@ package moe_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/peers"
+	"sonicmoe/internal/reference"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/kernel/dh"
+	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
 )
 
-// rowNames are the full-size rows to run, from SONICMOE_ROWS: names separated
-// by commas, "slice" for those of the first slice, or "all". Only a GPU is up to it.
-func rowNames(t testing.TB) []string {
-	list := os.Getenv("SONICMOE_ROWS")
-	if list == "" {
-		t.Skip("full-size rows are opt-in: set SONICMOE_ROWS to row names, slice or all, with SONICMOE_DEVICE=cuda")
+// fullSize names the full-size layers of the tests in this file and of TestListsAtFullSize.
+// Only a GPU runs them in reasonable time.
+var fullSize = flag.String("rows", "", "full-size `layers` to test, on a GPU: names with commas, slice, or all")
+
+// rows returns the layers of the flag -rows. Without it, the test is skipped.
+func rows(t testing.TB) []peers.Row {
+	if *fullSize == "" {
+		t.Skip("full-size layers are tested with -rows, on a GPU")
 	}
-	if list == "slice" {
-		return []string{"7B n=256", "30B n=1024", "120B n=2048", "Qwen3-30B-A3B"}
-	}
-	if list == "all" {
-		var names []string
-		for _, r := range peers.All() {
-			names = append(names, r.Name)
-		}
-		return names
-	}
-	return strings.Split(list, ",")
+	list, err := peers.Select(*fullSize)
+	require.NoError(t, err)
+	return list
 }
 
 // TestRows compares full-size layers with the reference, and checks that repeated
 // passes, graphs and other tilings give the same bits.
 func TestRows(t *testing.T) {
-	for _, name := range rowNames(t) {
-		t.Run(name, func(t *testing.T) {
-			row, ok := peers.Find(name)
-			require.True(t, ok, "no row of that name")
+	for _, row := range rows(t) {
+		t.Run(row.Name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 			defer cancel()
 			tr := newTrial(t, row.Config, row.Tokens, 1)
@@ -63,9 +58,6 @@ func TestRows(t *testing.T) {
 				same(t, tr, first, "a repeat")
 			}
 			replay(t, ctx, tr, first)
-			time20(t, tr, row)
-			timeInSequence(t, tr, moe.ForwardKernels)
-			timeEach(t, tr)
 			otherTiles(t, ctx, tr, first)
 		})
 	}
@@ -90,8 +82,6 @@ func replay(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.Resul
 	require.NoError(t, g.Launch(s))
 	require.NoError(t, s.Synchronize(ctx))
 	same(t, tr, want, "a graph replay")
-	ms := median(t, s, 200*time.Millisecond, 20, func() error { return g.Launch(s) })
-	t.Logf("as a graph %.3f ms (min %.3f max %.3f)", ms[1], ms[0], ms[2])
 }
 
 func otherTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.Results) {
@@ -119,71 +109,132 @@ func otherWidths(t *testing.T, l *moe.Layer, target driver.Target, products ...*
 	return choice
 }
 
-// time20 logs the pass's speed: the median of repeats after warming up.
-func time20(t *testing.T, tr *trial.Trial, row peers.Row) {
-	ms := median(t, tr.Stream(), 200*time.Millisecond, 20, func() error { return tr.Call().Forward(tr.Stream(), tr.Args) })
-	t.Logf("%s: %v: %.3f ms (min %.3f max %.3f), %.0f TFLOPS; SonicMoE %.3f ms", row.Name, tr.Layer.Tilings(),
-		ms[1], ms[0], ms[2], row.Config.ForwardFLOPs(row.Tokens)/ms[1]/1e9, row.SonicForwardMS)
+// TestBackwardRows compares the gradients of full-size layers with the reference, and
+// checks that repeated passes and other tilings give the same bits.
+func TestBackwardRows(t *testing.T) {
+	for _, row := range rows(t) {
+		t.Run(row.Name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+			defer cancel()
+			tr := newTrial(t, row.Config, row.Tokens, 1)
+			require.NoError(t, tr.Run(ctx, tr.Args))
+			require.NoError(t, tr.PrepareBackward(17, moe.BF16))
+			require.NoError(t, tr.RunBackward(ctx, tr.Back))
+			saved, err := tr.Results(true)
+			require.NoError(t, err)
+			rep, err := tr.CheckBackward(tr.Back, saved, trial.BackwardCheck{Routed: true, Tokens: 256, Rows: 256})
+			require.NoError(t, err)
+			t.Log(rep)
+			require.NoError(t, rep.Check())
+
+			first := samples(t, tr, tr.Back)
+			for range 5 {
+				require.NoError(t, tr.RunBackward(ctx, tr.Back))
+				sameGradients(t, first, samples(t, tr, tr.Back), "a repeat gives other bits")
+			}
+			otherBackwardTiles(t, ctx, tr, first)
+		})
+	}
 }
 
-// timeInSequence logs the time of each kernel between events in whole passes.
-func timeInSequence(t *testing.T, tr *trial.Trial, kernels []registry.Any) {
-	dev, s := testDevice(t), tr.Stream()
-	const rounds = 20
-	times := map[string][]float64{}
-	for range rounds {
-		var names []string
-		var events []driver.Event
-		mark := func(name string) {
-			e, err := dev.NewEvent()
-			require.NoError(t, err)
-			require.NoError(t, e.Record(s))
-			events, names = append(events, e), append(names, name)
-		}
-		mark("")
-		for _, k := range kernels {
-			ran, err := tr.Call().RunInSequence(k, s)
-			require.NoError(t, err)
-			if ran {
-				mark(k.Name())
+// sampleBlocks is the number of pieces of a large gradient that are compared.
+const sampleBlocks = 256
+
+// samples returns the bits of all gradients; of large weights it takes evenly
+// spaced pieces.
+func samples(t *testing.T, tr *trial.Trial, b moe.BackwardArgs) map[string]trial.Values {
+	t.Helper()
+	all := map[string]trial.Values{}
+	for name, of := range wanted(&b) {
+		cols, rows := 64*tr.Layer.Config().Hidden, []int64(nil)
+		if blocks := of.Shape.Elements() / int64(cols); of.Shape.Rank == 3 && blocks > sampleBlocks {
+			for i := range int64(sampleBlocks) {
+				rows = append(rows, i*(blocks-1)/(sampleBlocks-1))
 			}
 		}
-		require.NoError(t, s.Synchronize(context.Background()))
-		for i := 1; i < len(events); i++ {
-			d, err := events[i].Since(events[i-1])
-			require.NoError(t, err)
-			times[names[i]] = append(times[names[i]], float64(d)/1e6)
-		}
-		for _, e := range events {
-			require.NoError(t, e.Close())
-		}
+		v, err := tr.Rows(*of, cols, rows)
+		require.NoError(t, err)
+		all[name] = v
 	}
-	for _, k := range kernels {
-		if ms := times[k.Name()]; len(ms) > 0 {
-			slices.Sort(ms)
-			t.Logf("%-14s %.4f ms in sequence", k.Name(), ms[len(ms)/2])
-		}
-	}
+	return all
 }
 
-// timeEach logs the time of each kernel by itself.
-func timeEach(t *testing.T, tr *trial.Trial) {
-	for _, k := range append(moe.ForwardKernels, moe.BackwardKernels...) {
-		if ran, err := tr.Call().RunKernel(k, tr.Stream(), tr.Args); !ran {
-			require.NoError(t, err)
-			continue
-		}
-		ms := median(t, tr.Stream(), 20*time.Millisecond, 20, func() error {
-			_, err := tr.Call().RunKernel(k, tr.Stream(), tr.Args)
-			return err
-		})
-		t.Logf("%-14s %.4f ms (min %.4f max %.4f)", k.Name(), ms[1], ms[0], ms[2])
-	}
+// otherBackwardTiles runs the pass with tilings of another width.
+func otherBackwardTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want map[string]trial.Values) {
+	c, target := tr.Layer.Config(), testDevice(t).Target()
+	choice := otherWidths(t, tr.Layer, target, dh.Product, kernel.DXProduct, dw.W1Product, dw.W2Product)
+	l := newLayer(t, testDevice(t), c, moe.WithTilings(choice.Text()))
+	require.NoError(t, tr.PoisonGradients(tr.Back))
+	require.NoError(t, l.NewCall().Backward(tr.Stream(), tr.Back))
+	require.NoError(t, tr.Stream().Synchronize(ctx))
+	sameGradients(t, want, samples(t, tr, tr.Back), "%v gives other bits", choice)
 }
 
-// median gives min, median and max milliseconds of a queued piece of work.
-func median(t testing.TB, s driver.Stream, warm time.Duration, repeats int, work func() error) [3]float64 {
-	m, err := trial.Measure(context.Background(), testDevice(t), s, warm, repeats, work)
+// TestBackwardMemory checks that between forward and backward each layer keeps no
+// more device memory than promised, and that four layers share one workspace, which
+// is poisoned in between. The device allocates memory in pieces of 2 MiB.
+func TestBackwardMemory(t *testing.T) {
+	rows(t)
+	list, err := peers.Select("7B n=256,7B n=512,7B n=1024")
 	require.NoError(t, err)
-	return [3]float64{float64(m.Fastest) / 1e6, float64(m.Median) / 1e6, float64(m.Slowest) / 1e6}
+	for _, row := range list {
+		t.Run(row.Name, func(t *testing.T) { testLayersMemory(t, row) })
+	}
+}
+
+// keep returns a layer's saved tensors.
+func keep(t *testing.T, tr *trial.Trial) moe.ForwardArgs {
+	f := tr.Args
+	for _, of := range []*moe.Tensor{&f.X, &f.H, &f.Scores, &f.ExpertIDs} {
+		p, err := testDevice(t).Alloc(of.Shape.Bytes())
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, testDevice(t).Free(p)) })
+		of.Ptr = p
+	}
+	return f
+}
+
+func testLayersMemory(t *testing.T, row peers.Row) {
+	ctx := limited(t, 2*time.Minute)
+	dev := testDevice(t)
+	tr := newTrial(t, row.Config, row.Tokens, 1)
+	require.NoError(t, tr.PrepareBackward(17, moe.BF16))
+	s, b := tr.Stream(), tr.Back
+	tr.Args.Workspace = b.Workspace
+	var passes []moe.ForwardArgs
+	promise := row.Config.Saved(row.Tokens).Bytes()
+	for layer := range 4 {
+		before, _, err := dev.Memory()
+		require.NoError(t, err)
+		f := keep(t, tr)
+		bits := reference.NewNormal(uint64(90+layer), reference.ScaleX).Values(f.X.Shape.Elements())
+		require.NoError(t, s.CopyToDevice(f.X.Ptr, num.Bytes(bits)))
+		require.NoError(t, tr.Call().Forward(s, f))
+		require.NoError(t, s.Fill32(b.Workspace.Ptr, 0xffffffff, b.Workspace.Bytes/4))
+		require.NoError(t, s.Synchronize(ctx))
+		after, _, err := dev.Memory()
+		require.NoError(t, err)
+		t.Logf("layer %d: %d bytes, %d were promised", layer, before-after, promise)
+		const piece = 2 << 20
+		require.InDelta(t, promise, before-after, 4*piece)
+		passes = append(passes, f)
+	}
+	before, _, err := dev.Memory()
+	require.NoError(t, err)
+	for i := len(passes) - 1; i >= 0; i-- {
+		f := passes[i]
+		b.X, b.H, b.Scores, b.ExpertIDs = f.X, f.H, f.Scores, f.ExpertIDs
+		require.NoError(t, tr.RunBackward(ctx, b))
+		tr.X = make([]uint16, f.X.Shape.Elements())
+		require.NoError(t, s.CopyToHost(num.Bytes(tr.X), f.X.Ptr))
+		tr.Args.H, tr.Args.Scores, tr.Args.ExpertIDs = f.H, f.Scores, f.ExpertIDs
+		saved, err := tr.Results(true)
+		require.NoError(t, err)
+		rep, err := tr.CheckBackward(b, saved, trial.BackwardCheck{Routed: true, Tokens: 32, Rows: 32})
+		require.NoError(t, err)
+		require.NoError(t, rep.Check(), "layer %d", i)
+	}
+	after, _, err := dev.Memory()
+	require.NoError(t, err)
+	require.Equal(t, before, after, "backward took memory")
 }

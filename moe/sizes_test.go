@@ -3,7 +3,6 @@ package moe_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -32,7 +31,7 @@ var (
 // on a GPU it repeats 20 times, from a graph and with other tilings too.
 func TestSizes(t *testing.T) {
 	sizes := smallSizes
-	if os.Getenv("SONICMOE_DEVICE") == "cuda" {
+	if onGPU() {
 		sizes = append(append([]size{}, smallSizes...), largeSizes...)
 	}
 	for i, s := range sizes {
@@ -52,7 +51,7 @@ func TestSizes(t *testing.T) {
 			require.NoError(t, rep.Check())
 			require.NoError(t, tr.Run(ctx, tr.Inference()))
 			same(t, tr, first, "the inference pass")
-			if os.Getenv("SONICMOE_DEVICE") != "cuda" || s.T == 0 {
+			if !onGPU() || s.T == 0 {
 				return
 			}
 			for range 20 {

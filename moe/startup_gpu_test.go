@@ -2,8 +2,10 @@ package moe_test
 
 import (
 	"context"
+	"flag"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,11 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache"
+	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/open"
 	"sonicmoe/internal/peers"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
+	"sonicmoe/moe/tools"
 )
 
 // Bounds of a start on an H200.
@@ -30,7 +34,7 @@ const (
 // counts the calls of the driver. Set CUDA_CACHE_DISABLE=1, or the driver's own
 // cache shortens the first start.
 func TestStartOnGPU(t *testing.T) {
-	if os.Getenv("SONICMOE_DEVICE") != "cuda" {
+	if !onGPU() {
 		t.Skip("SONICMOE_DEVICE is not cuda: the times are of a GPU's driver")
 	}
 	if os.Getenv("CUDA_CACHE_DISABLE") != "1" {
@@ -44,18 +48,7 @@ func TestStartOnGPU(t *testing.T) {
 	row, _ := peers.Find("7B n=256")
 	w := &warnings{}
 	begin := func() (*moe.Layer, time.Duration, map[string]int64) {
-		jit.Forget(dev)
-		before, at := cuda.Calls(dev), time.Now()
-		l, err := moe.New(ctx, dev, row.Config, moe.WithCache(cache.Open(cache.Options{Dir: dir, Logger: newLogger(w)})), moe.WithLogger(newLogger(w)))
-		took := time.Since(at)
-		require.NoError(t, err)
-		calls := cuda.Calls(dev)
-		for name, n := range before {
-			if calls[name] -= n; calls[name] == 0 {
-				delete(calls, name)
-			}
-		}
-		return l, took, calls
+		return startOnGPU(t, dev, row.Config, cache.Open(cache.Options{Dir: dir, Logger: newLogger(w)}), w)
 	}
 
 	l, cold, calls := begin()
@@ -77,4 +70,83 @@ func TestStartOnGPU(t *testing.T) {
 	assert.Less(t, times[0], warmStart)
 	assert.Equal(t, kernels, calls["cuModuleLoadData"]+calls["cuModuleLoadDataEx"])
 	assert.Empty(t, w.said)
+}
+
+// startOnGPU creates a layer as a new process would. It returns the time and the driver's
+// calls that this took.
+func startOnGPU(t *testing.T, dev driver.Device, c moe.Config, from *cache.Cache, w *warnings) (*moe.Layer, time.Duration, map[string]int64) {
+	jit.Forget(dev)
+	before, at := cuda.Calls(dev), time.Now()
+	l, err := moe.New(t.Context(), dev, c, moe.WithCache(from), moe.WithLogger(newLogger(w)))
+	took := time.Since(at)
+	require.NoError(t, err)
+	calls := cuda.Calls(dev)
+	for name, n := range before {
+		calls[name] -= n
+	}
+	maps.DeleteFunc(calls, func(_ string, n int64) bool { return n == 0 })
+	return l, took, calls
+}
+
+var bundle = flag.String("bundle", "", "a `file` for TestBundleOnGPU, made with \"warmup fill -row '7B n=256' -export FILE\"")
+
+// TestBundleOnGPU starts a layer from a bundle that ptxas filled, without and with
+// a directory of its own, and counts the calls of the driver.
+func TestBundleOnGPU(t *testing.T) {
+	if !onGPU() {
+		t.Skip("SONICMOE_DEVICE is not cuda: the emulated device does not load machine code of ptxas")
+	}
+	ctx := context.Background()
+	row, _ := peers.Find("7B n=256")
+	made := *bundle
+	if made == "" {
+		made = makeBundle(t, row.Config)
+	}
+	dev, err := open.Device(ctx, "cuda")
+	require.NoError(t, err)
+	defer dev.Close()
+	defer jit.Forget(dev)
+
+	unpacked := cache.Open(cache.Options{Dir: t.TempDir()})
+	_, err = unpacked.ImportFile(ctx, made)
+	require.NoError(t, err)
+	for _, place := range []struct {
+		name string
+		o    cache.Options
+	}{
+		{"the bundle itself, read-only", cache.Options{Dir: made, ReadOnly: true}},
+		{"imported, read-only", cache.Options{Dir: unpacked.Dir(), ReadOnly: true}},
+		{"after a directory that may be written", cache.Options{Dir: t.TempDir(), Layers: []string{made}}},
+	} {
+		w := &warnings{}
+		place.o.Logger = newLogger(w)
+		l, took, calls := startOnGPU(t, dev, row.Config, cache.Open(place.o), w)
+		t.Logf("%s: %v, driver calls %v", place.name, took, calls)
+		for _, name := range slices.Sorted(maps.Keys(calls)) {
+			assert.False(t, strings.HasPrefix(name, "cuLink"), "%s: a start calls %s", place.name, name)
+		}
+		for kernel, origin := range l.LoadedFrom() {
+			assert.Equal(t, jit.Cached.String(), origin, kernel)
+		}
+		assert.Less(t, took, 50*time.Millisecond, place.name)
+		assert.Empty(t, w.said)
+	}
+}
+
+// makeBundle fills a cache with this machine's ptxas.
+func makeBundle(t *testing.T, c moe.Config) string {
+	t.Helper()
+	ctx := context.Background()
+	by, err := jit.Ptxas(ctx, "sm_90a")
+	if err != nil {
+		t.Skipf("%v; or give a bundle with -bundle", err)
+	}
+	sources, err := tools.Sources(driver.H200(), c)
+	require.NoError(t, err)
+	made := cache.Open(cache.Options{Dir: t.TempDir()})
+	require.NoError(t, jit.Warm(ctx, made, "sm_90a", sources, jit.WarmOptions{By: by}))
+	path := filepath.Join(t.TempDir(), "warm.tar")
+	_, err = made.ExportFile(ctx, path)
+	require.NoError(t, err)
+	return path
 }

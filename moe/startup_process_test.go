@@ -16,22 +16,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache"
+	"sonicmoe/internal/child"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 )
-
-// envStart is the cache directory of a process that runs TestStartAsChild.
-const envStart = "MOE_TEST_CACHE"
 
 // compileTime is the time of a compilation in a child process, similar to a
 // driver's.
 const compileTime = 20 * time.Millisecond
 
 // TestStartAsChild is the body of a child process. When its input closes, it starts
-// a layer and reports the result.
+// a layer and reports the result. Its role is the cache directory.
 func TestStartAsChild(t *testing.T) {
-	dir := os.Getenv(envStart)
+	dir := child.Role()
 	if dir == "" {
 		t.Skip("other tests run this in processes of its own")
 	}
@@ -56,21 +54,19 @@ func report(compiled, warned int, results any) string {
 	return fmt.Sprintf("compiled %d warned %d results %x", compiled, warned, sha256.Sum256(fmt.Appendf(nil, "%v", results)))
 }
 
-// child is a process that waits to start a layer.
-type child struct {
+// starting is a process that waits to start a layer.
+type starting struct {
 	cmd  *exec.Cmd
 	in   io.Closer
 	out  bytes.Buffer
 	errs bytes.Buffer
 }
 
-func newChild(t *testing.T, dir string) *child {
+func newStarting(t *testing.T, dir string) *starting {
 	t.Helper()
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	c := &child{cmd: exec.Command(exe, "-test.run", "^TestStartAsChild$", "-test.count=1")}
-	c.cmd.Env = append(os.Environ(), envStart+"="+dir)
+	c := &starting{cmd: child.Command(t, "TestStartAsChild", dir)}
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.errs
+	var err error
 	c.in, err = c.cmd.StdinPipe()
 	require.NoError(t, err)
 	require.NoError(t, c.cmd.Start())
@@ -86,9 +82,9 @@ func TestSixteenProcesses(t *testing.T) {
 	if testing.Short() {
 		processes = 6
 	}
-	var children []*child
+	var children []*starting
 	for range processes {
-		children = append(children, newChild(t, dir))
+		children = append(children, newStarting(t, dir))
 	}
 	for _, c := range children {
 		require.NoError(t, c.in.Close())
@@ -131,7 +127,7 @@ func TestKilledStarts(t *testing.T) {
 	f := fill(t)
 	for i := range 10 {
 		dir := t.TempDir()
-		c := newChild(t, dir)
+		c := newStarting(t, dir)
 		require.NoError(t, c.in.Close())
 		// A start takes about the start of a process and one compilation.
 		time.Sleep(time.Duration(i) * compileTime / 2)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/child"
 	"sonicmoe/internal/drivertest"
 )
 
@@ -54,24 +55,17 @@ func TestClosed(t *testing.T) {
 	drivertest.RunClosed(t, dev)
 }
 
-// childRole tells a test binary that it was started by a test of itself.
-const childRole = "SONICMOE_TEST_CHILD"
-
-// child is the command that runs one test in a process of its own.
-func child(t *testing.T) *exec.Cmd {
+// again returns the command that runs a test in a process of its own, on a GPU.
+func again(t *testing.T) *exec.Cmd {
 	if os.Getenv("SONICMOE_DEVICE") != "cuda" {
 		t.Skip("SONICMOE_DEVICE is not cuda: not run on a GPU")
 	}
-	self, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.CommandContext(t.Context(), self, "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), childRole+"=1")
-	return cmd
+	return child.Command(t, t.Name(), "again")
 }
 
 // TestBroken runs in a process of its own: the GPU is lost to that process.
 func TestBroken(t *testing.T) {
-	if os.Getenv(childRole) != "" {
+	if child.Role() != "" {
 		drivertest.RunBroken(t, func() driver.Device {
 			dev, err := Open(t.Context(), 0, Options{})
 			require.NoError(t, err)
@@ -79,14 +73,14 @@ func TestBroken(t *testing.T) {
 		})
 		return
 	}
-	out, err := child(t).CombinedOutput()
+	out, err := again(t).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	assert.Contains(t, string(out), "--- PASS: TestBroken")
 }
 
 // An interrupt reaches a program that uses the GPU, which ends as it likes.
 func TestInterrupt(t *testing.T) {
-	if os.Getenv(childRole) != "" {
+	if child.Role() != "" {
 		dev := gpu(t)
 		interrupted := make(chan os.Signal, 1)
 		signal.Notify(interrupted, os.Interrupt)
@@ -98,7 +92,7 @@ func TestInterrupt(t *testing.T) {
 		require.NoError(t, dev.Synchronize(t.Context()))
 		return
 	}
-	cmd := child(t)
+	cmd := again(t)
 	var out, errs bytes.Buffer
 	pipe, err := cmd.StdoutPipe()
 	require.NoError(t, err)

@@ -5,7 +5,6 @@ package mumax_test
 import (
 	"context"
 	"os"
-	"os/exec"
 	"runtime"
 	"testing"
 
@@ -16,6 +15,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/mumax"
+	"sonicmoe/internal/child"
 	"sonicmoe/internal/drivertest"
 )
 
@@ -40,17 +40,12 @@ func TestConformance(t *testing.T) {
 
 // TestBroken runs in a process of its own: the GPU is lost to that process.
 func TestBroken(t *testing.T) {
-	const child = "MUMAX_TEST_BROKEN"
-	if os.Getenv(child) != "" {
+	if child.Role() != "" {
 		drivertest.RunBroken(t, func() driver.Device { return gpu(t) })
 		return
 	}
 	gpu(t)
-	self, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestBroken$", "-test.v")
-	cmd.Env = append(os.Environ(), child+"=1")
-	out, err := cmd.CombinedOutput()
+	out, err := child.Command(t, t.Name(), "again").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	assert.Contains(t, string(out), "--- PASS: TestBroken")
 }

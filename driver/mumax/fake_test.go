@@ -3,7 +3,7 @@
 package mumax_test
 
 import (
-	"os"
+	"flag"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -15,11 +15,13 @@ import (
 	"sonicmoe/driver/open"
 )
 
+var fake = flag.Bool("fake", false, "this program was linked with the driver library for tests")
+
 // TestFake goes through package cu to a driver library for tests, which the
 // program was linked with: see .ci/mumax. Functions that it lacks answer 34.
 func TestFake(t *testing.T) {
-	if os.Getenv("MUMAX_FAKE") == "" {
-		t.Skip("MUMAX_FAKE is not set: this program was not linked with the library for tests")
+	if !*fake {
+		t.Skip("-fake is not given: this program was not linked with the library for tests")
 	}
 	dev, err := mumax.Open(t.Context(), 1, mumax.Options{})
 	require.NoError(t, err)

@@ -70,10 +70,7 @@ func TestSummary(t *testing.T) {
 
 // Pictures of all rows, as bitmap and as vectors with the names as text.
 func TestDraw(t *testing.T) {
-	dir := t.TempDir()
-	if keep := os.Getenv("SONICMOE_BENCH_PICTURES"); keep != "" {
-		dir = keep
-	}
+	dir := t.ArtifactDir() // go test -artifacts keeps the pictures
 	r := madeUp()
 	for _, ext := range []string{".png", ".svg"} {
 		files, err := report.Draw(r, &r.Section, filepath.Join(dir, "bench"+ext))

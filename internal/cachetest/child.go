@@ -3,34 +3,23 @@ package cachetest
 import (
 	"errors"
 	"io/fs"
-	"os"
 	"os/exec"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
+
+	"sonicmoe/internal/child"
 )
 
-// envChild names the test that a child process is there for.
-const envChild = "SONICMOE_TEST_CHILD"
-
 // inChild reports whether this process was started for the test.
-func inChild(t testing.TB) bool { return os.Getenv(envChild) == t.Name() }
+func inChild(t testing.TB) bool { return child.Role() == t.Name() }
 
 // again runs the test in a child process with these attributes and takes its
 // result over.
 func again(t testing.TB, attr *syscall.SysProcAttr) {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var pattern []string
-	for _, part := range strings.Split(t.Name(), "/") {
-		pattern = append(pattern, "^"+regexp.QuoteMeta(part)+"$")
-	}
-	cmd := exec.Command(exe, "-test.run", strings.Join(pattern, "/"), "-test.v", "-test.count=1", "-test.timeout=60s")
-	cmd.Env = append(os.Environ(), envChild+"="+t.Name())
+	cmd := child.Command(t, t.Name(), t.Name())
+	cmd.Args = append(cmd.Args, "-test.timeout=60s")
 	cmd.SysProcAttr = attr
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError

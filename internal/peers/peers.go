@@ -2,7 +2,12 @@
 // speeds of other implementations.
 package peers
 
-import "sonicmoe/internal/spec"
+import (
+	"fmt"
+	"strings"
+
+	"sonicmoe/internal/spec"
+)
 
 // Speed is TFLOPS of a forward and a backward pass: 6TKnd and 12TKnd over the
 // time. 0 where none was measured.
@@ -76,4 +81,26 @@ func Find(name string) (Row, bool) {
 		}
 	}
 	return Row{}, false
+}
+
+// slice are rows that represent all: small and large, wide and narrow.
+const slice = "7B n=256,30B n=1024,120B n=2048,Qwen3-30B-A3B"
+
+// Select returns the rows with these names, separated by commas. "all" selects all rows,
+// "slice" selects four that represent all.
+func Select(names string) (list []Row, err error) {
+	switch names {
+	case "all":
+		return All(), nil
+	case "slice":
+		names = slice
+	}
+	for name := range strings.SplitSeq(names, ",") {
+		r, ok := Find(name)
+		if !ok {
+			return nil, fmt.Errorf("no layer is named %q", name)
+		}
+		list = append(list, r)
+	}
+	return list, nil
 }

@@ -1,6 +1,7 @@
 package words
 
 import (
+	"iter"
 	"os"
 	"os/exec"
 	"path"
@@ -17,17 +18,35 @@ const maxAllowed = 40
 // maxLeft bounds the refused phrases that still stand.
 const maxLeft = 157
 
-// TestPhrases checks every tracked page, comment and docstring against the style
-// sheet. testdata/allowed.txt lists the exceptions: file, tab, part of the line,
-// tab, reason.
-func TestPhrases(t *testing.T) {
-	root := filepath.Join("..", "..")
+// root is the repository.
+var root = filepath.Join("..", "..")
+
+// tracked yields the names and texts of the files that git tracks.
+func tracked(t *testing.T) iter.Seq2[string, string] {
 	out, err := exec.Command("git", "-C", root, "ls-files", "-z").Output()
 	if err != nil {
 		t.Skip("the files are listed by git, which is missing here: ", err)
 	}
+	return func(yield func(file, text string) bool) {
+		for file := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+			text, err := os.ReadFile(filepath.Join(root, file))
+			if os.IsNotExist(err) {
+				continue // deleted, not yet committed
+			}
+			require.NoError(t, err)
+			if !yield(file, string(text)) {
+				return
+			}
+		}
+	}
+}
+
+// TestPhrases checks every tracked page, comment and docstring against the style
+// sheet. testdata/allowed.txt lists the exceptions: file, tab, part of the line,
+// tab, reason.
+func TestPhrases(t *testing.T) {
 	allowed, left := readAllowed(t), 0
-	for file := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+	for file, text := range tracked(t) {
 		base := path.Base(file)
 		switch path.Ext(file) {
 		case ".go", ".md", ".py", ".c", ".h":
@@ -38,12 +57,7 @@ func TestPhrases(t *testing.T) {
 		if generated || strings.Contains(file, "testdata/") || strings.HasPrefix(file, "internal/words/") {
 			continue
 		}
-		text, err := os.ReadFile(filepath.Join(root, file))
-		if os.IsNotExist(err) {
-			continue // deleted, not yet committed
-		}
-		require.NoError(t, err)
-		for _, m := range Find(file, string(text)) {
+		for _, m := range Find(file, text) {
 			if !allowed.has(m) {
 				left++
 				t.Log(m)

@@ -17,7 +17,7 @@ func TestPython(t *testing.T) {
 	lib := library(t)
 	tests := exec.CommandContext(t.Context(), python, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 	tests.Dir = "python"
-	tests.Env = append(os.Environ(), "PYTHONPATH=.", "PYTHONDONTWRITEBYTECODE=1", "SONICMOE_GO_LIBRARY="+lib,
+	tests.Env = append(os.Environ(), "PYTHONPATH=.", "PYTHONDONTWRITEBYTECODE=1", "SONICMOE_DEVICE=emulated", "SONICMOE_GO_LIBRARY="+lib,
 		"SONICMOE_CACHE="+filepath.Join(t.TempDir(), "cache"))
 	out, err := tests.CombinedOutput()
 	require.NoError(t, err, "%s", out)

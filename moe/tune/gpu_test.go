@@ -1,11 +1,9 @@
 package tune
 
 import (
-	"cmp"
 	"context"
+	"flag"
 	"maps"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +14,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/peers"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
@@ -24,25 +23,18 @@ import (
 // tuneLimit bounds the time to tune a layer with an empty cache on an H200.
 const tuneLimit = 60 * time.Second
 
-// TestTuneOnGPU tunes layers from nothing, then starts each as a second process
-// would: nothing is tuned, nothing compiled. SONICMOE_TUNE_ROWS names the rows,
-// with commas, or is "all"; without it, it is "7B n=256". Set
-// CUDA_CACHE_DISABLE=1.
+var rows = flag.String("rows", "7B n=256", "`layers` that TestTuneOnGPU tunes: names with commas, slice, or all")
+
+// TestTuneOnGPU tunes layers with an empty cache, then starts each as a second process
+// would: nothing is tuned, and nothing is compiled. Set CUDA_CACHE_DISABLE=1.
 func TestTuneOnGPU(t *testing.T) {
-	if os.Getenv("SONICMOE_DEVICE") != "cuda" {
+	if drivertest.Name() != "cuda" {
 		t.Skip("SONICMOE_DEVICE is not cuda: the times are of a GPU")
 	}
-	names := strings.Split(cmp.Or(os.Getenv("SONICMOE_TUNE_ROWS"), "7B n=256"), ",")
-	if names[0] == "all" {
-		names = nil
-		for _, row := range peers.All() {
-			names = append(names, row.Name)
-		}
-	}
-	for _, name := range names {
-		row, ok := peers.Find(name)
-		require.True(t, ok, "no row is named %q", name)
-		t.Run(name, func(t *testing.T) { tuneOnGPU(t, row) })
+	list, err := peers.Select(*rows)
+	require.NoError(t, err)
+	for _, row := range list {
+		t.Run(row.Name, func(t *testing.T) { tuneOnGPU(t, row) })
 	}
 }
 

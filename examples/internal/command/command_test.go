@@ -72,7 +72,7 @@ func TestSizes(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{[]string{"-rows", "slice"}, slice},
+		{[]string{"-rows", "slice"}, []string{"7B n=256", "30B n=1024", "120B n=2048", "Qwen3-30B-A3B"}},
 		{[]string{"-rows", "models"}, models},
 		{[]string{"-row", "7b N=256", "-rows", "deepseek-v3,OLMoE-1B-7B", "-shape", "128, 64,4,2", "-tokens", "5"},
 			[]string{"7B n=256", "DeepSeek-V3", "OLMoE-1B-7B", "128, 64,4,2"}},

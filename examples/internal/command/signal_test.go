@@ -17,15 +17,15 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/internal/child"
 )
 
-// child is set in the processes that the tests start: to the path of a pipe that the
-// program opens, or to "sleep" for a program that waits for a minute after the end
-// of its context.
-const child = "SONICMOE_INTERRUPT_TEST"
-
+// TestMain runs a program in the processes that the tests start. Their role is the path
+// of a pipe that the program opens, or "sleep" for a program that waits for a minute
+// after the end of its context.
 func TestMain(m *testing.M) {
-	how := os.Getenv(child)
+	how := child.Role()
 	if how == "" {
 		os.Exit(m.Run())
 	}
@@ -53,7 +53,7 @@ func TestSignalWhileOpeningAPipe(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	cmd := exec.CommandContext(t.Context(), exe)
-	cmd.Env = append(os.Environ(), child+"="+pipe)
+	cmd.Env = child.Env(pipe)
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	out, err := cmd.StdoutPipe()
@@ -79,7 +79,7 @@ func TestSignals(t *testing.T) {
 			continue // as in a shell's background: a child inherits that
 		}
 		cmd := exec.CommandContext(t.Context(), exe)
-		cmd.Env = append(os.Environ(), child+"=sleep")
+		cmd.Env = child.Env("sleep")
 		out, err := cmd.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, cmd.Start())

@@ -12,9 +12,6 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// slice are rows that represent all: small and large, wide and narrow.
-var slice = []string{"7B n=256", "30B n=1024", "120B n=2048", "Qwen3-30B-A3B"}
-
 // models are layers of real models.
 var models = []string{"gpt-oss-20b", "DeepSeek-V3", "Kimi-Linear-48B-A3B", "Qwen3-Next-80B", "OLMoE-1B-7B", "GLM-4.5-Air", "Mixtral 8x7B"}
 
@@ -53,12 +50,10 @@ func Row(name string) (peers.Row, error) {
 func named(list string) ([]peers.Row, error) {
 	names := strings.Split(list, ",")
 	switch list {
-	case "all":
-		return peers.All(), nil
+	case "all", "slice":
+		return peers.Select(list)
 	case "known":
 		return Known(), nil
-	case "slice":
-		names = slice
 	case "models":
 		names = models
 	}

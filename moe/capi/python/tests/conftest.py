@@ -1,4 +1,4 @@
-"""The tests run on the emulated device, or with SONICMOE_GO_TEST_DEVICE=cuda on a GPU."""
+"""The tests run on the emulated device, or with SONICMOE_DEVICE=cuda on a GPU."""
 
 import os
 
@@ -7,7 +7,7 @@ import torch
 
 import sonicmoe_go
 
-DEVICE = os.environ.get("SONICMOE_GO_TEST_DEVICE", "cpu")
+DEVICE = "cuda" if os.environ.get("SONICMOE_DEVICE") == "cuda" else "cpu"
 
 if DEVICE == "cpu":
     sonicmoe_go.emulate()
