@@ -52,27 +52,27 @@ func barrierForms() map[isa.ID]handler {
 }
 
 // arriveNamed records the arrival of a warp at a named barrier.
-func (w *warp) arriveNamed(in *inst, mask uint32) (*namedBarrier, outcome) {
+func (w *warp) arriveNamed(in *inst, mask uint32) {
 	number, count := 0, 1 // of the operands
 	if in.form.Args[0].Dir == isa.Out {
 		number, count = 1, len(in.args)
 	}
 	id, same := uniform(&w.r32[in.slot[number]], mask)
 	if !same || id > 15 {
-		return nil, w.fault(in, BarrierMisuse, mask, "%s: the barrier is %d in the first lane, want 0 to 15 and the same in all lanes", in.form.Op, id)
+		w.fault(in, BarrierMisuse, mask, "%s: the barrier is %d in the first lane, want 0 to 15 and the same in all lanes", in.form.Op, id)
 	}
 	threads := uint32(len(w.cta.warps) * warpLanes)
 	if len(in.args) > count {
 		if threads, same = uniform(&w.r32[in.slot[count]], mask); !same || threads == 0 || threads%warpLanes != 0 {
-			return nil, w.fault(in, BarrierMisuse, mask, "%s: barrier %d for %d threads, want a multiple of 32 and the same in all lanes", in.form.Op, id, threads)
+			w.fault(in, BarrierMisuse, mask, "%s: barrier %d for %d threads, want a multiple of 32 and the same in all lanes", in.form.Op, id, threads)
 		}
 	}
 	if have := uint32(len(w.cta.warps) * warpLanes); threads > have {
-		return nil, w.fault(in, BarrierMisuse, mask, "%s: barrier %d for %d threads, but the CTA has %d", in.form.Op, id, threads, have)
+		w.fault(in, BarrierMisuse, mask, "%s: barrier %d for %d threads, but the CTA has %d", in.form.Op, id, threads, have)
 	}
 	b := &w.cta.bars[id]
 	if b.arrived > 0 && b.threads != int(threads) {
-		return nil, w.fault(in, BarrierMisuse, mask, "%s: barrier %d for %d threads, but this generation began with %d (%s)",
+		w.fault(in, BarrierMisuse, mask, "%s: barrier %d for %d threads, but this generation began with %d (%s)",
 			in.form.Op, id, threads, b.threads, plural("warp", b.by))
 	}
 	b.threads = int(threads)
@@ -90,21 +90,18 @@ func (w *warp) arriveNamed(in *inst, mask uint32) (*namedBarrier, outcome) {
 		b.now.Clear()
 		w.cta.cluster.event()
 	}
-	return b, next
 }
 
 func barArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	_, out := w.arriveNamed(in, mask)
-	return out
+	w.arriveNamed(in, mask)
+	return next
 }
 
 func barSync(w *warp, f *frag, in *inst, mask uint32) outcome {
 	if !f.begun {
 		id := w.r32[in.slot[0]][first(mask)] & 15
 		gen := w.cta.bars[id].gen
-		if _, out := w.arriveNamed(in, mask); out != next {
-			return out
-		}
+		w.arriveNamed(in, mask)
 		f.begun, f.gen = true, gen
 	}
 	if w.cta.bars[w.r32[in.slot[0]][first(mask)]].gen == f.gen {
@@ -166,9 +163,7 @@ func barReduce(w *warp, f *frag, in *inst, mask uint32) outcome {
 		sum.count += bits.OnesCount32(holds)
 		sum.misses = sum.misses || holds != mask
 		gen := b.gen
-		if _, out := w.arriveNamed(in, mask); out != next {
-			return out
-		}
+		w.arriveNamed(in, mask)
 		if b.gen != gen { // the next generation starts without votes
 			b.votes[b.gen&1] = votes{}
 		}

@@ -56,7 +56,8 @@ func copyForms() map[isa.ID]handler {
 		isa.CpAsyncCA: {exec: cpAsync},
 		isa.CpAsyncWaitAll: {exec: func(w *warp, f *frag, in *inst, mask uint32) outcome {
 			cpAsyncCommit(w, f, in, mask)
-			return w.waitCopies(mask, 0)
+			w.waitCopies(mask, 0)
+			return next
 		}},
 		isa.CpAsyncCommit:              {exec: cpAsyncCommit},
 		isa.CpAsyncWait:                {exec: cpAsyncWait},
@@ -70,13 +71,8 @@ func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	r.in, r.lanes, r.group, r.size = in, mask, w.copies.commits, copyBytes
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
-		if !ok {
-			return failed
-		}
-		if p := c.shared.check(at, copyBytes, copyBytes); p != nil {
-			return w.deny(in, 1<<l, p)
-		}
+		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
+		w.deny(in, 1<<l, c.shared.check(at, copyBytes, copyBytes))
 		n := copyBytes
 		if len(in.args) > 3 {
 			if n = w.r32[in.slot[3]][l]; n > copyBytes {
@@ -100,17 +96,17 @@ func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		to.at, to.copy = w.copies.issued, true
 		from := *to
 		from.writes = false
-		if w.touchLanes(in, &in.args[0], mask, copyBytes, to) == failed || w.touchCopied(in, r, &from) == failed {
-			return failed
-		}
+		w.touchLanes(in, &in.args[0], mask, copyBytes, to)
+		w.touchCopied(in, r, &from)
 	}
 	if c := w.cta.cluster.counter; c != nil {
 		c.copied(w, in, r)
 	}
-	return w.queueCopy(r)
+	w.queueCopy(r)
+	return next
 }
 
-func (w *warp) queueCopy(r *copyRecord) outcome {
+func (w *warp) queueCopy(r *copyRecord) {
 	cl := w.cta.cluster
 	cl.order++
 	r.order = cl.order
@@ -118,7 +114,7 @@ func (w *warp) queueCopy(r *copyRecord) outcome {
 	if cl.grid.launch.Timing == Early {
 		w.completeCopy(r, r.lanes)
 	}
-	return w.sweepCopies()
+	w.sweepCopies()
 }
 
 func cpAsyncCommit(w *warp, _ *frag, _ *inst, mask uint32) outcome {
@@ -130,10 +126,11 @@ func cpAsyncCommit(w *warp, _ *frag, _ *inst, mask uint32) outcome {
 
 // cpAsyncWait completes all but the latest groups of each lane.
 func cpAsyncWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	return w.waitCopies(mask, uint32(in.args[0].imm))
+	w.waitCopies(mask, uint32(in.args[0].imm))
+	return next
 }
 
-func (w *warp) waitCopies(mask, keep uint32) outcome {
+func (w *warp) waitCopies(mask, keep uint32) {
 	for _, r := range w.copies.recs {
 		if r.arrive {
 			continue
@@ -149,7 +146,7 @@ func (w *warp) waitCopies(mask, keep uint32) outcome {
 	if r := w.cta.cluster.races; r != nil {
 		r.done(w, componentCopies, w.copies.waited(mask, keep))
 	}
-	return w.sweepCopies()
+	w.sweepCopies()
 }
 
 // waited records a wait for all but the latest groups, and returns the number of copies that
@@ -178,9 +175,7 @@ func cpAsyncArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.shared32(&in.args[0], l)
-		if _, ok := w.mbarrierAt(in, isa.Shared, at, l); !ok {
-			return failed
-		}
+		w.mbarrierAt(in, isa.Shared, at, l)
 		r.dst[l] = at & sharedOffset
 	}
 	if races := w.cta.cluster.races; races != nil {
@@ -192,7 +187,8 @@ func cpAsyncArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		races.release(w, mask, r.gives)
 		r.gives.Seen.Set(races.component(w, componentCopies), w.copies.issued)
 	}
-	return w.queueCopy(r)
+	w.queueCopy(r)
+	return next
 }
 
 // completeCopy moves the bytes of some lanes.
@@ -222,7 +218,7 @@ func (w *warp) completeCopy(r *copyRecord, lanes uint32) {
 }
 
 // sweepCopies performs the arrivals whose copies are all done, and removes finished records.
-func (w *warp) sweepCopies() outcome {
+func (w *warp) sweepCopies() {
 	before := uint32(0) // lanes with copies still in flight
 	kept := w.copies.recs[:0]
 	for _, r := range w.copies.recs {
@@ -230,9 +226,7 @@ func (w *warp) sweepCopies() outcome {
 			ready := r.lanes &^ before
 			r.lanes &^= ready
 			for m := ready; m != 0; m &= m - 1 {
-				if w.deferredArrive(r, first(m)) == failed {
-					return failed
-				}
+				w.deferredArrive(r, first(m))
 			}
 		} else {
 			before |= r.lanes
@@ -246,10 +240,9 @@ func (w *warp) sweepCopies() outcome {
 	}
 	clear(w.copies.recs[len(kept):])
 	w.copies.recs = kept
-	return next
 }
 
-func (w *warp) deferredArrive(r *copyRecord, l int) outcome {
+func (w *warp) deferredArrive(r *copyRecord, l int) {
 	b, err := w.cta.shared.mbar.at(r.dst[l])
 	if err == nil {
 		phase := b.phase
@@ -264,9 +257,8 @@ func (w *warp) deferredArrive(r *copyRecord, l int) outcome {
 		}
 	}
 	if err != nil {
-		return w.barrierError(r.in, l, r.dst[l], err)
+		w.barrierError(r.in, l, r.dst[l], err)
 	}
-	return next
 }
 
 // copiesAtExit completes the copies of a finished CTA.

@@ -17,27 +17,19 @@ func (w *warp) countMatrices(in *inst, o *operand, matrices int, d direction) {
 }
 
 // matrixRow returns the shared memory of one row of an 8x8 matrix.
-func (w *warp) matrixRow(in *inst, o *operand, j, row int, read bool) (*sharedMemory, uint32, bool) {
+func (w *warp) matrixRow(in *inst, o *operand, j, row int, read bool) (*sharedMemory, uint32) {
 	l := layout.MatrixRowLane(j, row)
-	c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(o, l), l)
-	if !ok {
-		return nil, 0, false
-	}
+	c, at := w.sharedOf(in, isa.Shared, w.shared32(o, l), l)
 	if r := c.cluster.races; r != nil {
 		r.start(fullMask)
-		if p := r.touch(r.ordinary(w, in, !read), c, at, matrixRowBytes); p != nil {
-			w.deny(in, 1<<l, p)
-			return nil, 0, false
-		}
+		w.deny(in, 1<<l, r.touch(r.ordinary(w, in, !read), c, at, matrixRowBytes))
 	}
 	check := c.shared.check
 	if read {
 		check = c.shared.checkRead
 	}
-	if p := check(at, matrixRowBytes, matrixRowBytes); p != nil && w.deny(in, 1<<l, p) == failed {
-		return nil, 0, false
-	}
-	return c.shared, at, true
+	w.deny(in, 1<<l, check(at, matrixRowBytes, matrixRowBytes))
+	return c.shared, at
 }
 
 func storeMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
@@ -51,10 +43,7 @@ func storeMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		var rows [8]uint32
 		var s *sharedMemory
 		for row := range rows {
-			var ok bool
-			if s, rows[row], ok = w.matrixRow(in, &in.args[0], j, row, false); !ok {
-				return failed
-			}
+			s, rows[row] = w.matrixRow(in, &in.args[0], j, row, false)
 		}
 		for l, v := range w.r32[slot] {
 			for half := range 2 {
@@ -82,10 +71,7 @@ func loadMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		var rows [8]uint32
 		var s *sharedMemory
 		for row := range rows {
-			var ok bool
-			if s, rows[row], ok = w.matrixRow(in, &in.args[1], j, row, true); !ok {
-				return failed
-			}
+			s, rows[row] = w.matrixRow(in, &in.args[1], j, row, true)
 		}
 		for l := range warpLanes {
 			for half := range 2 {

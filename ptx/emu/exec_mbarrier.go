@@ -33,10 +33,7 @@ func mbarrierForms() map[isa.ID]handler {
 func mbarrierInit(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
-		if !ok {
-			return failed
-		}
+		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
 		if at < sharedBase || int(at)+mbarrierBytes > len(c.shared.bytes) {
 			return w.fault(in, OutOfBounds, 1<<l, "mbarrier at shared address %#x, but the CTA has %#x to %#x", at, sharedBase, len(c.shared.bytes))
 		}
@@ -56,10 +53,7 @@ func mbarrierInit(w *warp, _ *frag, in *inst, mask uint32) outcome {
 func mbarrierInval(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
-		if !ok {
-			return failed
-		}
+		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
 		if err := c.shared.mbar.inval(at); err != nil {
 			return w.barrierError(in, l, at, err)
 		}
@@ -78,23 +72,16 @@ func (w *warp) barrierError(in *inst, l int, at uint32, err error) outcome {
 }
 
 // mbarrierAt returns the object at the address of an operand.
-func (w *warp) mbarrierAt(in *inst, space isa.Space, address uint32, l int) (*mbarrier, bool) {
-	c, at, ok := w.sharedOf(in, space, address, l)
-	if !ok {
-		return nil, false
-	}
+func (w *warp) mbarrierAt(in *inst, space isa.Space, address uint32, l int) *mbarrier {
+	c, at := w.sharedOf(in, space, address, l)
 	b, err := c.shared.mbar.at(at)
 	if err != nil {
 		w.barrierError(in, l, at, err)
-		return nil, false
 	}
 	if r := c.cluster.races; r != nil {
-		if p := r.uses(w, in, b, at); p != nil {
-			w.deny(in, 1<<l, p)
-			return nil, false
-		}
+		w.deny(in, 1<<l, r.uses(w, in, b, at))
 	}
-	return b, true
+	return b
 }
 
 // mbarrierArrive is arrive and arrive.expect_tx, also in another CTA.
@@ -103,10 +90,7 @@ func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.shared32(&in.args[1], l)
-		b, ok := w.mbarrierAt(in, in.space, at, l)
-		if !ok {
-			return failed
-		}
+		b := w.mbarrierAt(in, in.space, at, l)
 		if b == ended {
 			return w.fault(in, BarrierMisuse, m, "mbarrier %s completes its phase before %s of this %s have arrived: want a larger arrival count", w.cta.symbolic(at), laneList(m), in.form.Op)
 		}
@@ -141,7 +125,7 @@ func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 
 // testPhase returns the lanes whose phase has completed. how is the use that a schedule
 // records.
-func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32, out outcome) {
+func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32) {
 	byState := in.byState()
 	var last struct { // result of the previous lane: usually all lanes test the same phase
 		at    uint32
@@ -166,10 +150,7 @@ func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32, out outco
 			phase = uint64(w.r32[in.slot[2]][l])
 		}
 		if m == mask || at != last.at || phase != last.phase {
-			b, ok := w.mbarrierAt(in, isa.Shared, at, l)
-			if !ok {
-				return 0, failed
-			}
+			b := w.mbarrierAt(in, isa.Shared, at, l)
 			yes, err := false, error(nil)
 			if byState {
 				yes, err = b.waitState(mbarrierState(phase))
@@ -177,7 +158,7 @@ func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32, out outco
 				yes, err = b.waitParity(uint32(phase))
 			}
 			if err != nil {
-				return 0, w.barrierError(in, l, at, err)
+				w.barrierError(in, l, at, err)
 			}
 			know()
 			passed = b
@@ -195,17 +176,14 @@ func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32, out outco
 	if done != 0 {
 		w.passed(last.at)
 	}
-	return done, next
+	return done
 }
 
 // mbarrierTryWait suspends the fragment until one of its lanes may continue. The other lanes
 // get false, which the instruction may return at any time. Except under Early, every lane gets
 // one false before it is suspended. That exposes kernels that ignore the result.
 func mbarrierTryWait(w *warp, f *frag, in *inst, mask uint32) outcome {
-	done, out := w.testPhase(in, mask, toWait)
-	if out != next {
-		return out
-	}
+	done := w.testPhase(in, mask, toWait)
 	if done == 0 && (f.tried || w.cta.cluster.grid.launch.Timing == Early || w.cta.cluster.schedule != nil) {
 		return waiting
 	}
@@ -216,10 +194,7 @@ func mbarrierTryWait(w *warp, f *frag, in *inst, mask uint32) outcome {
 
 // mbarrierTestWait answers at once.
 func mbarrierTestWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	done, out := w.testPhase(in, mask, toRead)
-	if out != next {
-		return out
-	}
+	done := w.testPhase(in, mask, toRead)
 	w.setPred(in.slot[0], done, mask)
 	if done != mask {
 		w.cta.cluster.polls++

@@ -71,19 +71,11 @@ func atomic32or64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	a, v, swap, d := atomicArgs(in)
 	size := int(in.size)
 	w.cta.cluster.polled = true
-	if r := w.cta.cluster.races; r != nil && w.touchGlobals(in, a, mask, uint64(size), r.ordinary(w, in, true)) == failed {
-		return failed
-	}
-	if c := w.cta.cluster.counter; c != nil {
-		c.global(w, in, a, mask, uint64(size), readsAndWrites)
-	}
+	w.observeGlobal(in, a, mask, uint64(size), readsAndWrites)
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.address64(a, l)
 		b := w.global(in, l, at, uint64(size))
-		if b == nil {
-			return failed
-		}
 		mu := w.cta.cluster.grid.mem.lock(at)
 		mu.Lock()
 		old := readWord(b, size)
@@ -102,21 +94,11 @@ func atomic32or64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 func atomicShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	a, v, swap, d := atomicArgs(in)
 	size := uint32(in.size)
-	if r := w.cta.cluster.races; r != nil && w.touchLanes(in, a, mask, size, r.ordinary(w, in, true)) == failed {
-		return failed
-	}
-	if c := w.cta.cluster.counter; c != nil {
-		c.shared(w, in, a, mask, size, readsAndWrites)
-	}
+	w.observeShared(in, a, mask, size, readsAndWrites)
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		c, at, ok := w.sharedOf(in, in.space, w.shared32(a, l), l)
-		if !ok {
-			return failed
-		}
-		if p := c.shared.checkRead(at, size, size); p != nil && w.deny(in, 1<<l, p) == failed {
-			return failed
-		}
+		c, at := w.sharedOf(in, in.space, w.shared32(a, l), l)
+		w.deny(in, 1<<l, c.shared.checkRead(at, size, size))
 		b := c.shared.bytes[at:]
 		old := readWord(b, int(size))
 		now := in.op64(old, w.elem(v, v.slot, l), w.elem(swap, swap.slot, l))

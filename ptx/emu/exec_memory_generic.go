@@ -145,11 +145,9 @@ func (w *warp) ownMemory(in *inst, o *operand, l int, n uint64) []byte {
 	size := uint64(w.ownBytes)
 	if at > size || n > size-at {
 		w.fault(in, OutOfBounds, 1<<l, "%s: %d bytes at %#x of the thread's local memory, which has %d bytes", in.form.Op, n, at, size)
-		return nil
 	}
 	if at%n != 0 {
 		w.fault(in, Misaligned, 1<<l, "%d bytes at %#x of the thread's local memory, want a multiple of %d", n, at, n)
-		return nil
 	}
 	at += uint64(l) * size
 	return w.local[at : at+n]
@@ -160,9 +158,6 @@ func loadLocal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		b := w.ownMemory(in, &in.args[1], l, uint64(size*len(d.list)))
-		if b == nil {
-			return failed
-		}
 		for i, s := range d.list {
 			w.setElem(d, s, l, readWord(b[i*size:], size))
 		}
@@ -175,9 +170,6 @@ func storeLocal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		b := w.ownMemory(in, &in.args[0], l, uint64(size*len(v.list)))
-		if b == nil {
-			return failed
-		}
 		for i, s := range v.list {
 			writeWord(b[i*size:], size, w.elem(v, s, l))
 		}

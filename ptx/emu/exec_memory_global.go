@@ -8,7 +8,6 @@ import (
 func (w *warp) global(in *inst, l int, at, size uint64) []byte {
 	if at%size != 0 {
 		w.fault(in, Misaligned, 1<<l, "%d bytes at global address %#x, want a multiple of %d", size, at, size)
-		return nil
 	}
 	b := w.cta.cluster.globalBytes(at, size)
 	if b == nil {
@@ -76,15 +75,22 @@ func (w *warp) whole(o *operand, mask uint32, size uint64) []byte {
 	return bytes
 }
 
+// observeGlobal passes the lanes' accesses of n bytes to the race checks and the counter.
+func (w *warp) observeGlobal(in *inst, o *operand, mask uint32, n uint64, d direction) {
+	if r := w.cta.cluster.races; r != nil {
+		w.touchGlobals(in, o, mask, n, r.ordinary(w, in, d != reads))
+	}
+	if c := w.cta.cluster.counter; c != nil {
+		c.global(w, in, o, mask, n, d)
+	}
+}
+
 func loadGlobal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	d, a := &in.args[0], &in.args[1]
 	list, size := d.list, int(in.size)
 	n := uint64(size * len(list))
-	if r := w.cta.cluster.races; r != nil && !in.constant && w.touchGlobals(in, a, mask, n, r.ordinary(w, in, false)) == failed {
-		return failed
-	}
-	if c := w.cta.cluster.counter; c != nil && !in.constant {
-		c.global(w, in, a, mask, n, reads)
+	if !in.constant {
+		w.observeGlobal(in, a, mask, n, reads)
 	}
 	if !in.polls {
 		w.cta.cluster.looked = true
@@ -105,12 +111,7 @@ func storeGlobal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	list, size := v.list, int(in.size)
 	n := uint64(size * len(list))
 	w.cta.cluster.progress()
-	if r := w.cta.cluster.races; r != nil && w.touchGlobals(in, a, mask, n, r.ordinary(w, in, true)) == failed {
-		return failed
-	}
-	if c := w.cta.cluster.counter; c != nil {
-		c.global(w, in, a, mask, n, writes)
-	}
+	w.observeGlobal(in, a, mask, n, writes)
 	if !in.polls {
 		if mem := w.whole(a, mask, n); mem != nil {
 			w.storeLanes(mem, v, size, mask)
@@ -131,9 +132,6 @@ func (w *warp) eachGlobal(in *inst, o *operand, mask uint32, n uint64, loads boo
 		l := first(m)
 		at := w.address64(o, l)
 		b := w.global(in, l, at, n)
-		if b == nil {
-			return failed
-		}
 		mu := w.locked(in, at)
 		if mu != nil {
 			mu.Lock()

@@ -4,27 +4,24 @@ import "sonicmoe/ptx/isa"
 
 // sharedOf returns the CTA of a shared address. Only operands in the cluster's window may name
 // another CTA.
-func (w *warp) sharedOf(in *inst, space isa.Space, address uint32, l int) (*cta, uint32, bool) {
+func (w *warp) sharedOf(in *inst, space isa.Space, address uint32, l int) (*cta, uint32) {
 	rank, c := int(address>>sharedRankBit), w.cta
 	if rank == c.rank {
-		return c, address & sharedOffset, true
+		return c, address & sharedOffset
 	}
 	if rank >= len(c.cluster.ctas) {
 		w.fault(in, OutOfBounds, 1<<l, "shared address %#x names CTA %d, but the cluster has %d CTAs", address, rank, len(c.cluster.ctas))
-		return nil, 0, false
 	}
 	if space != isa.SharedCluster {
 		w.fault(in, OutOfBounds, 1<<l, "shared address %#x is in CTA %d of the cluster, but this is CTA %d: %s only accepts addresses of its own CTA",
 			address, rank, c.rank, in.form.Op)
-		return nil, 0, false
 	}
 	c = c.cluster.ctas[rank]
 	c.usesBarrier(ctaLife, 0, toRead, 0, false, nil)
 	if c.exited() {
 		w.fault(in, OutOfBounds, 1<<l, "shared address %#x: CTA %d of the cluster has exited", address, rank)
-		return nil, 0, false
 	}
-	return c, address & sharedOffset, true
+	return c, address & sharedOffset
 }
 
 func (c *cta) exited() bool {
@@ -65,28 +62,32 @@ func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
 
 // touchLanes looks for races of the lanes' accesses of n bytes, and records what strong
 // accesses order.
-func (w *warp) touchLanes(in *inst, o *operand, mask, n uint32, a *access) outcome {
+func (w *warp) touchLanes(in *inst, o *operand, mask, n uint32, a *access) {
 	r := w.cta.cluster.races
 	r.start(mask)
 	for m := mask; m != 0; m &^= r.by {
 		l := first(m)
 		address := w.shared32(o, l)
-		c, at, ok := w.sharedOf(in, in.space, address, l)
-		if !ok {
-			return failed
-		}
+		c, at := w.sharedOf(in, in.space, address, l)
 		r.by = 1 << l
 		if !a.strong {
 			r.by = run(m, func(l int) bool { return w.shared32(o, l) == address })
 		}
-		if p := r.touch(a, c, at, n); p != nil {
-			return w.deny(in, r.by, p)
-		}
+		w.deny(in, r.by, r.touch(a, c, at, n))
 		if a.strong {
 			r.synchronise(w, l, in, r.signals, uint64(c.rank)<<sharedRankBit|uint64(at), !a.writes || in.atomic, a.writes)
 		}
 	}
-	return next
+}
+
+// observeShared passes the lanes' accesses of n bytes to the race checks and the counter.
+func (w *warp) observeShared(in *inst, o *operand, mask, n uint32, d direction) {
+	if r := w.cta.cluster.races; r != nil {
+		w.touchLanes(in, o, mask, n, r.ordinary(w, in, d != reads))
+	}
+	if c := w.cta.cluster.counter; c != nil {
+		c.shared(w, in, o, mask, n, d)
+	}
 }
 
 func loadShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
@@ -94,25 +95,15 @@ func loadShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	list := d.list
 	size := uint32(in.size)
 	n := size * uint32(len(list))
-	if r := w.cta.cluster.races; r != nil && w.touchLanes(in, a, mask, n, r.ordinary(w, in, false)) == failed {
-		return failed
-	}
-	if c := w.cta.cluster.counter; c != nil {
-		c.shared(w, in, a, mask, n, reads)
-	}
+	w.observeShared(in, a, mask, n, reads)
 	if w.own(a, mask, n, true) {
 		w.loadLanes(w.cta.shared.bytes, d, int(size), mask)
 		return next
 	}
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		c, at, ok := w.sharedOf(in, in.space, w.shared32(a, l), l)
-		if !ok {
-			return failed
-		}
-		if p := c.shared.checkRead(at, n, n); p != nil && w.deny(in, 1<<l, p) == failed {
-			return failed
-		}
+		c, at := w.sharedOf(in, in.space, w.shared32(a, l), l)
+		w.deny(in, 1<<l, c.shared.checkRead(at, n, n))
 		for i, s := range list {
 			w.setElem(d, s, l, readWord(c.shared.bytes[at+uint32(i)*size:], int(size)))
 		}
@@ -126,12 +117,7 @@ func storeShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	size := uint32(in.size)
 	n := size * uint32(len(list))
 	w.cta.cluster.progress()
-	if r := w.cta.cluster.races; r != nil && w.touchLanes(in, a, mask, n, r.ordinary(w, in, true)) == failed {
-		return failed
-	}
-	if c := w.cta.cluster.counter; c != nil {
-		c.shared(w, in, a, mask, n, writes)
-	}
+	w.observeShared(in, a, mask, n, writes)
 	if w.own(a, mask, n, false) {
 		s := w.cta.shared
 		w.storeLanes(s.bytes, v, int(size), mask)
@@ -150,13 +136,8 @@ func storeShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		c, at, ok := w.sharedOf(in, in.space, w.shared32(a, l), l)
-		if !ok {
-			return failed
-		}
-		if p := c.shared.check(at, n, n); p != nil {
-			return w.deny(in, 1<<l, p)
-		}
+		c, at := w.sharedOf(in, in.space, w.shared32(a, l), l)
+		w.deny(in, 1<<l, c.shared.check(at, n, n))
 		for i, s := range list {
 			writeWord(c.shared.bytes[at+uint32(i)*size:], int(size), w.elem(v, s, l))
 		}

@@ -136,9 +136,7 @@ func mmaSync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	p.c.gather(w, &in.args[3], s.sums)
 	if in.sparse != nil {
 		s.picks = sized(s.picks, p.m*p.a.columns)
-		if wrong := in.sparse.picks(w, in, func(row int) []uint8 { return s.picks[row*p.a.columns:][:p.a.columns] }); wrong != nil {
-			return w.deny(in, mask, wrong)
-		}
+		w.deny(in, mask, in.sparse.picks(w, in, func(row int) []uint8 { return s.picks[row*p.a.columns:][:p.a.columns] }))
 	}
 	p.sum(w, in)
 	p.d.scatter(w, &in.args[0], s.sums)

@@ -23,48 +23,34 @@ func (w *warp) mapBytes(in *inst, o *operand, space isa.Space, lanes uint32, wri
 			return w.sharedMap(in, uint32(at), lanes, writes)
 		}
 		if b := w.cta.cluster.globalBytes(at, layout.TensorMapBytes); b != nil && at%64 == 0 {
-			if w.touchMap(in, at, lanes, writes, false) == failed {
-				return nil
-			}
+			w.touchMap(in, at, lanes, writes, false)
 			return b
 		}
 		w.fault(in, OutOfBounds, 1<<l, "%s: tensor map at %#x, want 128 bytes of memory at a multiple of 64", in.form.Op, at)
-		return nil
 	}
 	return w.sharedMap(in, w.shared32(o, l), lanes, writes)
 }
 
 // touchMap looks for races of an access to a map in global memory.
-func (w *warp) touchMap(in *inst, at uint64, lanes uint32, writes, asMap bool) outcome {
+func (w *warp) touchMap(in *inst, at uint64, lanes uint32, writes, asMap bool) {
 	r := w.cta.cluster.races
 	if r == nil {
-		return next
+		return
 	}
 	a := r.ordinary(w, in, writes)
 	a.asMap = asMap
 	r.cl.grid.races.Lock()
 	defer r.cl.grid.races.Unlock()
 	r.start(lanes)
-	if p := r.touchGlobal(a, at, layout.TensorMapBytes); p != nil {
-		return w.deny(in, lanes, p)
-	}
-	return next
+	w.deny(in, lanes, r.touchGlobal(a, at, layout.TensorMapBytes))
 }
 
 func (w *warp) sharedMap(in *inst, at uint32, lanes uint32, writes bool) []byte {
-	l := first(lanes)
-	c, offset, ok := w.sharedOf(in, isa.Shared, at, l)
-	if !ok {
-		return nil
-	}
-	p := c.shared.checkRead(offset, layout.TensorMapBytes, 64)
-	if r := w.cta.cluster.races; r != nil && p == nil {
+	c, offset := w.sharedOf(in, isa.Shared, at, first(lanes))
+	w.deny(in, lanes, c.shared.checkRead(offset, layout.TensorMapBytes, 64))
+	if r := w.cta.cluster.races; r != nil {
 		r.start(lanes)
-		p = r.touch(r.ordinary(w, in, writes), c, offset, layout.TensorMapBytes)
-	}
-	if p != nil {
-		w.deny(in, lanes, p)
-		return nil
+		w.deny(in, lanes, r.touch(r.ordinary(w, in, writes), c, offset, layout.TensorMapBytes))
 	}
 	return c.shared.bytes[offset : offset+layout.TensorMapBytes]
 }
@@ -76,9 +62,6 @@ func replaceInMap(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		b := w.mapBytes(in, &in.args[0], in.space, 1<<l, true)
-		if b == nil {
-			return failed
-		}
 		value := uint64(in.args[last].imm)
 		if in.args[last].bank != bankNone {
 			value = w.elem(&in.args[last], in.args[last].slot, l)
@@ -100,14 +83,8 @@ func copyMap(w *warp, f *frag, in *inst, mask uint32) outcome {
 	if in.args[2].imm != layout.TensorMapBytes {
 		return w.fault(in, IllegalInstruction, mask, "tensormap.cp_fenceproxy of %d bytes, want 128", in.args[2].imm)
 	}
-	from, to := w.mapBytes(in, &in.args[1], isa.Shared, mask, false), []byte(nil)
-	if from != nil {
-		to = w.mapBytes(in, &in.args[0], isa.Global, mask, true)
-	}
-	if to == nil {
-		return failed
-	}
-	copy(to, from)
+	from := w.mapBytes(in, &in.args[1], isa.Shared, mask, false)
+	copy(w.mapBytes(in, &in.args[0], isa.Global, mask, true), from)
 	return releaseMaps(w, f, in, mask)
 }
 

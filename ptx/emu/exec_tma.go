@@ -26,12 +26,12 @@ func bulkForms() map[isa.ID]handler {
 
 // tensorMap decodes the map at a generic address, which is a kernel parameter or in global
 // memory.
-func (w *warp) tensorMap(in *inst, l int, at uint64) (*layout.TensorMap, bool) {
+func (w *warp) tensorMap(in *inst, l int, at uint64) *layout.TensorMap {
 	var bytes []byte
 	if params := w.cta.cluster.grid.params; at < paramWindow {
 		bytes = w.cta.cluster.globalBytes(at, layout.TensorMapBytes)
-		if bytes != nil && at%64 == 0 && w.touchMap(in, at, 1<<l, false, true) == failed {
-			return nil, false
+		if bytes != nil && at%64 == 0 {
+			w.touchMap(in, at, 1<<l, false, true)
 		}
 	} else if off := at - paramWindow; off+layout.TensorMapBytes <= uint64(len(params)) {
 		bytes = params[off : off+layout.TensorMapBytes]
@@ -39,35 +39,27 @@ func (w *warp) tensorMap(in *inst, l int, at uint64) (*layout.TensorMap, bool) {
 	switch {
 	case bytes == nil:
 		w.fault(in, IllegalDescriptor, 1<<l, "%s: tensor map at %#x, want the address of a kernel parameter (from mov or cvta.param) or of global memory", in.form.Op, at)
-		return nil, false
 	case at%64 != 0:
 		w.fault(in, Misaligned, 1<<l, "%s: tensor map at address %#x, want a multiple of 64", in.form.Op, at)
-		return nil, false
 	}
 	m, err := layout.DecodeTensorMap(bytes)
 	if err != nil {
 		w.fault(in, IllegalDescriptor, 1<<l, "%s: %v", in.form.Op, err)
-		return nil, false
 	}
-	return &m, true
+	return &m
 }
 
 func prefetchMap(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		if _, ok := w.tensorMap(in, l, w.address64(&in.args[0], l)); !ok {
-			return failed
-		}
+		w.tensorMap(in, l, w.address64(&in.args[0], l))
 	}
 	return next
 }
 
 // box returns a lane's tensor operand, checked: the map and the coordinates.
-func (w *warp) box(in *inst, o *operand, l int, shared uint32, store bool) (*layout.TensorMap, []int32, bool) {
-	t, ok := w.tensorMap(in, l, w.r64[o.slot][l])
-	if !ok {
-		return nil, nil, false
-	}
+func (w *warp) box(in *inst, o *operand, l int, shared uint32, store bool) (*layout.TensorMap, []int32) {
+	t := w.tensorMap(in, l, w.r64[o.slot][l])
 	coords := make([]int32, len(o.list))
 	for i, s := range o.list {
 		coords[i] = int32(w.r32[s][l])
@@ -78,7 +70,6 @@ func (w *warp) box(in *inst, o *operand, l int, shared uint32, store bool) (*lay
 			kind = Misaligned
 		}
 		w.fault(in, kind, 1<<l, "%s: %v", in.form.Op, err)
-		return nil, nil, false
 	}
 	if outside, err := t.CheckChip(coords, store); err != nil {
 		kind := IllegalInstruction
@@ -86,7 +77,6 @@ func (w *warp) box(in *inst, o *operand, l int, shared uint32, store bool) (*lay
 			kind = OutOfBounds
 		}
 		w.fault(in, kind, 1<<l, "%s: %v", in.form.Op, err)
-		return nil, nil, false
 	}
-	return t, coords, true
+	return t, coords
 }

@@ -7,14 +7,8 @@ import "sonicmoe/ptx/isa"
 func tmaMulticast(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
-		if !ok {
-			return failed
-		}
-		tensor, coords, ok := w.box(in, &in.args[1], l, at, false)
-		if !ok {
-			return failed
-		}
+		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
+		tensor, coords := w.box(in, &in.args[1], l, at, false)
 		bar := w.shared32(&in.args[2], l) & sharedOffset
 		ctas := w.r32[in.slot[3]][l] & 0xffff
 		if ctas == 0 || int(ctas)>>len(c.cluster.ctas) != 0 {
@@ -29,9 +23,7 @@ func tmaMulticast(w *warp, _ *frag, in *inst, mask uint32) outcome {
 				return w.fault(in, OutOfBounds, 1<<l, "%s: CTA %d of the cluster has exited", in.form.Op, rank)
 			}
 			b := &bulkLoad{warp: w, in: in, lane: l, to: to, dst: at, size: tensor.BoxBytes(), tensor: tensor, coords: coords, again: ctas&(1<<rank-1) != 0}
-			if w.startLoad(b, uint32(rank)<<sharedRankBit|bar) == failed {
-				return failed
-			}
+			w.startLoad(b, uint32(rank)<<sharedRankBit|bar)
 		}
 	}
 	return next
@@ -42,27 +34,15 @@ func tmaMulticast(w *warp, _ *frag, in *inst, mask uint32) outcome {
 func bulkCopyExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		to, dst, ok := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
-		if !ok {
-			return failed
-		}
-		from, src, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
-		if !ok {
-			return failed
-		}
+		to, dst := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
+		from, src := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
 		b := &bulkLoad{warp: w, in: in, lane: l, to: to, dst: dst, from: from, src: uint64(src), size: w.r32[in.slot[2]][l]}
 		if b.size%16 != 0 || b.src%16 != 0 || b.dst%16 != 0 {
 			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to shared %#x, want multiples of 16 in all three", b.size, b.src, b.dst)
 		}
-		if p := from.shared.checkRead(src, b.size, 16); p != nil && w.deny(in, 1<<l, p) == failed {
-			return failed
-		}
-		if p := from.shared.proxy.check("reads", src, b.size, w.latestFence(1<<l)); p != nil {
-			return w.deny(in, 1<<l, p)
-		}
-		if w.startLoad(b, w.shared32(&in.args[3], l)) == failed {
-			return failed
-		}
+		w.deny(in, 1<<l, from.shared.checkRead(src, b.size, 16))
+		w.deny(in, 1<<l, from.shared.proxy.check("reads", src, b.size, w.latestFence(1<<l)))
+		w.startLoad(b, w.shared32(&in.args[3], l))
 	}
 	return next
 }
@@ -71,9 +51,7 @@ func bulkCopyExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 func tmaPrefetch(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		if _, _, ok := w.box(in, &in.args[0], l, 0, false); !ok {
-			return failed
-		}
+		w.box(in, &in.args[0], l, 0, false)
 	}
 	return next
 }

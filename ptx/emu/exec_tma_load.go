@@ -29,19 +29,10 @@ type bulkLoad struct {
 func tmaLoad(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		b := &bulkLoad{warp: w, in: in, lane: l}
-		c, at, ok := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
-		if !ok {
-			return failed
-		}
-		b.to, b.dst = c, at
-		if b.tensor, b.coords, ok = w.box(in, &in.args[1], l, at, false); !ok {
-			return failed
-		}
-		b.size = b.tensor.BoxBytes()
-		if w.startLoad(b, w.shared32(&in.args[2], l)) == failed {
-			return failed
-		}
+		c, at := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
+		tensor, coords := w.box(in, &in.args[1], l, at, false)
+		b := &bulkLoad{warp: w, in: in, lane: l, to: c, dst: at, size: tensor.BoxBytes(), tensor: tensor, coords: coords}
+		w.startLoad(b, w.shared32(&in.args[2], l))
 	}
 	return next
 }
@@ -49,61 +40,47 @@ func tmaLoad(w *warp, _ *frag, in *inst, mask uint32) outcome {
 func bulkLoadExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		c, at, ok := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
-		if !ok {
-			return failed
-		}
+		c, at := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
 		b := &bulkLoad{warp: w, in: in, lane: l, to: c, dst: at, src: w.address64(&in.args[1], l), size: w.r32[in.slot[2]][l]}
 		if b.size%16 != 0 || b.src%16 != 0 || b.dst%16 != 0 {
 			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from %#x to shared %#x, want multiples of 16 in all three", b.size, b.src, b.dst)
 		}
-		if w.startLoad(b, w.shared32(&in.args[3], l)) == failed {
-			return failed
-		}
+		w.startLoad(b, w.shared32(&in.args[3], l))
 	}
 	return next
 }
 
 // startLoad checks destination and barrier and queues the load.
-func (w *warp) startLoad(b *bulkLoad, at uint32) outcome {
+func (w *warp) startLoad(b *bulkLoad, at uint32) {
 	if b.size == 0 {
-		return next
+		return
 	}
 	if c := w.cta.cluster.counter; c != nil {
 		c.load(b)
 	}
-	bar, ok := w.mbarrierAt(b.in, isa.SharedCluster, at, b.lane)
-	if !ok {
-		return failed
-	}
+	bar := w.mbarrierAt(b.in, isa.SharedCluster, at, b.lane)
 	if r := w.cta.cluster.races; r != nil {
-		if p := r.bulkLoad(b, bar, at); p != nil {
-			return w.deny(b.in, 1<<b.lane, p)
-		}
+		w.deny(b.in, 1<<b.lane, r.bulkLoad(b, bar, at))
 	}
-	if p := b.to.shared.check(b.dst, b.size, 16); p != nil {
-		return w.deny(b.in, 1<<b.lane, p)
-	}
+	w.deny(b.in, 1<<b.lane, b.to.shared.check(b.dst, b.size, 16))
 	fenced := uint64(0) // fences of another CTA do not count
 	if b.to == w.cta {
 		fenced = w.latestFence(1 << b.lane)
 	}
-	if p := b.to.shared.proxy.check("overwrites", b.dst, b.size, fenced); p != nil {
-		return w.deny(b.in, 1<<b.lane, p)
-	}
+	w.deny(b.in, 1<<b.lane, b.to.shared.proxy.check("overwrites", b.dst, b.size, fenced))
 	if int(at>>sharedRankBit) != b.to.rank {
-		return w.fault(b.in, BarrierMisuse, 1<<b.lane, "%s: the data goes to CTA %d but mbarrier %#x is in CTA %d, want one CTA", b.in.form.Op, b.to.rank, at, at>>sharedRankBit)
+		w.fault(b.in, BarrierMisuse, 1<<b.lane, "%s: the data goes to CTA %d but mbarrier %#x is in CTA %d, want one CTA", b.in.form.Op, b.to.rank, at, at>>sharedRankBit)
 	}
 	b.bar = at & sharedOffset
 	cl := w.cta.cluster
 	cl.order++
 	b.order = cl.order
 	if cl.grid.launch.Timing == Early {
-		return b.complete()
+		b.complete()
+		return
 	}
 	cl.loads = append(cl.loads, b)
 	cl.issued(b)
-	return next
 }
 
 // global returns the global memory that the load reads.
@@ -117,33 +94,22 @@ func (b *bulkLoad) global(at uint64, n uint32) []byte {
 }
 
 // complete moves the bytes and signals the barrier.
-func (b *bulkLoad) complete() outcome {
+func (b *bulkLoad) complete() {
 	cl, s := b.warp.cta.cluster, b.to.shared
 	switch {
 	case b.from != nil:
 		copy(s.bytes[b.dst:][:b.size], b.from.shared.bytes[b.src:])
 	case b.tensor == nil:
-		from := b.global(b.src, b.size)
-		if from == nil {
-			return failed
-		}
-		copy(s.bytes[b.dst:][:b.size], from)
+		copy(s.bytes[b.dst:][:b.size], b.global(b.src, b.size))
 	default:
-		ok := true
 		b.tensor.Rows(b.coords, b.dst, func(r *layout.BoxRow) bool {
 			var from []byte
 			if r.Lo < r.Hi {
-				if from = b.global(r.Global+uint64(r.Lo), r.Hi-r.Lo); from == nil {
-					ok = false
-					return false
-				}
+				from = b.global(r.Global+uint64(r.Lo), r.Hi-r.Lo)
 			}
 			r.Load(s.bytes, from, b.tensor.Swizzle)
 			return true
 		})
-		if !ok {
-			return failed
-		}
 	}
 	s.markWritten(b.dst, b.size)
 	s.proxy.replaced(b.dst, b.size)
@@ -158,10 +124,9 @@ func (b *bulkLoad) complete() outcome {
 		b.to.usesBarrier(mbarrierObject, uint64(b.bar), toArrive, phase, bar.phase != phase, nil)
 	}
 	if err != nil {
-		return b.warp.barrierError(b.in, b.lane, b.bar, err)
+		b.warp.barrierError(b.in, b.lane, b.bar, err)
 	}
 	cl.event()
-	return next
 }
 
 // runs returns the contiguous pieces of a load from global memory.

@@ -39,45 +39,31 @@ const maxUnwritten = 32
 func tmaStore(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
-		if !ok {
-			return failed
-		}
+		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
 		st := &bulkStore{in: in, lane: l, group: w.bulk.commits[l], src: at}
-		if st.tensor, st.coords, ok = w.box(in, &in.args[0], l, at, true); !ok {
-			return failed
-		}
+		st.tensor, st.coords = w.box(in, &in.args[0], l, at, true)
 		st.size = st.tensor.BoxBytes()
-		if p := c.shared.check(at, st.size, layout.BoxAlign); p != nil {
-			return w.deny(in, 1<<l, p)
-		}
-		if w.startStore(st) == failed {
-			return failed
-		}
+		w.deny(in, 1<<l, c.shared.check(at, st.size, layout.BoxAlign))
+		w.startStore(st)
 	}
-	return w.limitStores()
+	w.limitStores()
+	return next
 }
 
 // bulkStoreExec stores contiguous bytes.
 func bulkStoreExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
-		if !ok {
-			return failed
-		}
+		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
 		st := &bulkStore{in: in, lane: l, group: w.bulk.commits[l], src: at, dst: w.address64(&in.args[0], l), size: w.r32[in.slot[2]][l]}
 		if st.size%16 != 0 || st.dst%16 != 0 || at%16 != 0 {
 			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to %#x, want multiples of 16 in all three", st.size, at, st.dst)
 		}
-		if p := c.shared.check(at, st.size, 16); p != nil {
-			return w.deny(in, 1<<l, p)
-		}
-		if w.startStore(st) == failed {
-			return failed
-		}
+		w.deny(in, 1<<l, c.shared.check(at, st.size, 16))
+		w.startStore(st)
 	}
-	return w.limitStores()
+	w.limitStores()
+	return next
 }
 
 // runs returns the contiguous pieces of a store.
@@ -91,7 +77,7 @@ func (st *bulkStore) runs() iter.Seq[layout.Run] {
 }
 
 // startStore queues a store whose addresses are checked.
-func (w *warp) startStore(st *bulkStore) outcome {
+func (w *warp) startStore(st *bulkStore) {
 	in, c, lane := st.in, w.cta, uint32(1)<<st.lane
 	if count := c.cluster.counter; count != nil {
 		count.store(st)
@@ -99,40 +85,34 @@ func (w *warp) startStore(st *bulkStore) outcome {
 	w.bulk.issued++
 	st.number = w.bulk.issued
 	if r := c.cluster.races; r != nil {
-		if p := r.bulkStore(w, st); p != nil {
-			return w.deny(in, lane, p)
-		}
+		w.deny(in, lane, r.bulkStore(w, st))
 	}
 	for r := range st.runs() {
 		if !r.InBounds {
 			continue
 		}
-		if p := c.shared.proxy.check("reads", r.Shared, r.Bytes, w.latestFence(lane)); p != nil {
-			return w.deny(in, lane, p)
-		}
+		w.deny(in, lane, c.shared.proxy.check("reads", r.Shared, r.Bytes, w.latestFence(lane)))
 	}
 	w.bulk.stores = append(w.bulk.stores, st)
-	if w.cta.cluster.grid.launch.Timing == Early && w.finishStore(st, false) == failed {
-		return failed
+	if w.cta.cluster.grid.launch.Timing == Early {
+		w.finishStore(st, false)
 	}
-	return next
 }
 
 // limitStores writes the oldest stores when more than maxUnwritten are held back.
-func (w *warp) limitStores() outcome {
+func (w *warp) limitStores() {
 	held := 0
 	for i := len(w.bulk.stores) - 1; i >= 0; i-- {
 		if st := w.bulk.stores[i]; st.read && !st.done {
-			if held++; held > maxUnwritten && w.finishStore(st, false) == failed {
-				return failed
+			if held++; held > maxUnwritten {
+				w.finishStore(st, false)
 			}
 		}
 	}
-	return next
 }
 
 // finishStore reads shared memory and, unless readOnly, writes global memory.
-func (w *warp) finishStore(st *bulkStore, readOnly bool) outcome {
+func (w *warp) finishStore(st *bulkStore, readOnly bool) {
 	s, cl := w.cta.shared, w.cta.cluster
 	if !st.read {
 		st.read = true
@@ -143,14 +123,12 @@ func (w *warp) finishStore(st *bulkStore, readOnly bool) outcome {
 			if !r.InBounds {
 				continue
 			}
-			if p := s.checkRead(r.Shared, r.Bytes, 1); p != nil && w.deny(st.in, 1<<st.lane, p) == failed {
-				return failed
-			}
+			w.deny(st.in, 1<<st.lane, s.checkRead(r.Shared, r.Bytes, 1))
 			st.data = append(st.data, s.bytes[r.Shared:r.Shared+r.Bytes]...)
 		}
 	}
 	if st.done || readOnly {
-		return next
+		return
 	}
 	st.done = true
 	data := st.data
@@ -160,13 +138,12 @@ func (w *warp) finishStore(st *bulkStore, readOnly bool) outcome {
 		}
 		to := cl.globalBytes(r.Global, uint64(r.Bytes))
 		if to == nil {
-			return w.fault(st.in, OutOfBounds, 1<<st.lane, "%s: %s", st.in.form.Op, cl.grid.mem.explain(r.Global, uint64(r.Bytes)))
+			w.fault(st.in, OutOfBounds, 1<<st.lane, "%s: %s", st.in.form.Op, cl.grid.mem.explain(r.Global, uint64(r.Bytes)))
 		}
 		data = data[copy(to, data):]
 	}
 	w.bulk.spare, st.data = append(w.bulk.spare, st.data), nil
 	cl.progress()
-	return next
 }
 
 func bulkCommit(w *warp, _ *frag, _ *inst, mask uint32) outcome {
@@ -182,9 +159,7 @@ func bulkWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	kept := w.bulk.stores[:0]
 	for _, st := range w.bulk.stores {
 		if mask>>st.lane&1 == 1 && uint64(st.group)+uint64(keep) < uint64(w.bulk.commits[st.lane]) {
-			if w.finishStore(st, in.has(".read")) == failed {
-				return failed
-			}
+			w.finishStore(st, in.has(".read"))
 			st.waited, st.over = true, st.over || !in.has(".read")
 		}
 		if !st.done || !st.waited || !st.over && w.cta.cluster.races != nil {
@@ -216,10 +191,7 @@ func (w *warp) bulkAtExit() {
 		if !st.waited {
 			w.fault(st.in, AsyncPending, 1<<st.lane, "the CTA ended while a store of %d bytes from shared address %s may still read it: want cp.async.bulk.wait_group before",
 				st.size, w.cta.symbolic(st.src))
-			return
 		}
-		if w.finishStore(st, false) == failed {
-			return
-		}
+		w.finishStore(st, false)
 	}
 }

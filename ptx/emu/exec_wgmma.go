@@ -52,17 +52,10 @@ func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask || w.id/4 >= len(w.cta.groups) {
 		return w.fault(in, DivergentAligned, mask, "wgmma needs four complete warps, the first a multiple of four")
 	}
-	op, out := w.wgmmaOperands(in)
-	if out != next {
-		return out
-	}
+	op := w.wgmmaOperands(in)
 	s := &w.mma
-	if out := s.issue(w, in, op.keep); out != next {
-		return out
-	}
-	if w.touchOperands(in, op) == failed {
-		return failed
-	}
+	s.issue(w, in, op.keep)
+	w.touchOperands(in, op)
 	if c := w.cta.cluster.counter; c != nil {
 		c.product(in)
 	}
@@ -78,9 +71,7 @@ func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		if g.ops[at].picks == nil {
 			g.ops[at].picks = new(mma.Picks)
 		}
-		if p := in.sparse.picks(w, in, func(row int) []uint8 { return g.ops[at].picks[w.id%4*mmaRows+row][:] }); p != nil {
-			return w.deny(in, fullMask, p)
-		}
+		w.deny(in, fullMask, in.sparse.picks(w, in, func(row int) []uint8 { return g.ops[at].picks[w.id%4*mmaRows+row][:] }))
 	}
 	if in.fromRegisters() {
 		if g.ops[at].rows == nil {
@@ -92,17 +83,17 @@ func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	g.ops[at].issued |= 1 << (w.id % 4)
 	w.cta.cluster.event()
-	if w.cta.cluster.grid.launch.Timing == Early && g.ops[at].issued == allWarps && !g.completeTo(s.issued) {
-		return failed
+	if w.cta.cluster.grid.launch.Timing == Early && g.ops[at].issued == allWarps {
+		g.completeTo(s.issued)
 	}
 	return next
 }
 
 // touchOperands looks for races of wgmma's reads of A, this warp's rows, and of B.
-func (w *warp) touchOperands(in *inst, op *wgmmaOp) outcome {
+func (w *warp) touchOperands(in *inst, op *wgmmaOp) {
 	r := w.cta.cluster.races
 	if r == nil {
-		return next
+		return
 	}
 	a := r.access(w, in, componentProducts, false)
 	a.at, a.async = uint32(w.mma.issued), true
@@ -112,9 +103,7 @@ func (w *warp) touchOperands(in *inst, op *wgmmaOp) outcome {
 			continue
 		}
 		d, _ := layout.DecodeMatrixDescriptor(desc) // already checked
-		if p := w.checkLayout(in, i, d); p != nil {
-			return w.deny(in, fullMask, p)
-		}
+		w.deny(in, fullMask, w.checkLayout(in, i, d))
 		from, to := uint32(0), in.matrixRows(i)
 		if i == 0 {
 			from = uint32(w.id%4) * wgmmaRows / 4
@@ -125,18 +114,17 @@ func (w *warp) touchOperands(in *inst, op *wgmmaOp) outcome {
 				for _, at := range d.Group(in.major(i), row, slab) {
 					if p := r.touch(a, w.cta, at, 16); p != nil {
 						p.text = fmt.Sprintf("%c: %s", 'A'+i, p.text)
-						return w.deny(in, fullMask, p)
+						w.deny(in, fullMask, p)
 					}
 				}
 			}
 		}
 	}
-	return next
 }
 
 // wgmmaOperands reads the operands, which must be the same in the whole warp, and checks the
 // descriptors.
-func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
+func (w *warp) wgmmaOperands(in *inst) *wgmmaOp {
 	op := &wgmmaOp{in: in}
 	var same [2]bool
 	for i := range op.desc {
@@ -147,11 +135,11 @@ func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 		op.desc[i], same[i] = uniform(&w.r64[in.slot[1+i]], fullMask)
 	}
 	if !same[0] || !same[1] {
-		return nil, w.fault(in, IllegalDescriptor, fullMask, "the matrix descriptors differ between lanes of the warp")
+		w.fault(in, IllegalDescriptor, fullMask, "the matrix descriptors differ between lanes of the warp")
 	}
 	keep := w.pred(&in.args[in.scaleD()])
 	if keep != 0 && keep != fullMask {
-		return nil, w.fault(in, DivergentAligned, keep, "scale-d differs between lanes of the warp")
+		w.fault(in, DivergentAligned, keep, "scale-d differs between lanes of the warp")
 	}
 	op.keep = keep != 0
 	for i, d := range op.desc {
@@ -163,10 +151,10 @@ func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 			err = m.CheckSlabs(in.major(i), in.matrixRows(i), in.slabs(i))
 		}
 		if err != nil {
-			return nil, w.fault(in, IllegalDescriptor, fullMask, "%c: %v", 'A'+i, err)
+			w.fault(in, IllegalDescriptor, fullMask, "%c: %v", 'A'+i, err)
 		}
 	}
-	return op, next
+	return op
 }
 
 // scaleD returns the index of scale-d among the operands. The scales of A and B and their
@@ -238,9 +226,7 @@ func wgmmaWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return waiting
 		}
 	}
-	if !g.completeTo(upTo) {
-		return failed
-	}
+	g.completeTo(upTo)
 	s.groups = append(s.groups[:0], s.groups[n:]...)
 	s.land(upTo)
 	if r := w.cta.cluster.races; r != nil {

@@ -120,11 +120,9 @@ func (s *mmaState) reset() {
 }
 
 // touch checks an ordinary instruction that accesses accumulators or writes registers of A.
-func (s *mmaState) touch(w *warp, in *inst) outcome {
+func (s *mmaState) touch(w *warp, in *inst) {
 	k := w.cta.cluster.grid.kernel
-	if s.overwritesA(w, in, in.def[bank32]) == failed {
-		return failed
-	}
+	s.overwritesA(w, in, in.def[bank32])
 	classOf := k.classOf
 	for _, slots := range [2][]int32{in.use[bank32], in.def[bank32]} {
 		for _, slot := range slots {
@@ -133,54 +131,50 @@ func (s *mmaState) touch(w *warp, in *inst) outcome {
 			}
 			acc := &s.classes[classOf[slot]]
 			if acc.flight > 0 {
-				return w.fault(in, AccumulatorInFlight, fullMask, "%s is accessed by %s while wgmma number %d of the warpgroup may still use it: want wgmma.wait_group before",
+				w.fault(in, AccumulatorInFlight, fullMask, "%s is accessed by %s while wgmma number %d of the warpgroup may still use it: want wgmma.wait_group before",
 					w.slotName(bank32, slot), in.form.Op, acc.flight)
 			}
 			acc.touched, acc.slot = s.epoch+1, slot
 		}
 	}
 	w.settle()
-	return next
 }
 
 // overwritesA refuses an instruction that writes registers of an A in flight.
-func (s *mmaState) overwritesA(w *warp, in *inst, writes []int32) outcome {
+func (s *mmaState) overwritesA(w *warp, in *inst, writes []int32) {
 	k := w.cta.cluster.grid.kernel
 	for _, slot := range writes {
 		if k.fragmentOf[slot] == noClass {
 			continue
 		}
 		if reader := s.fragments[k.fragmentOf[slot]]; reader > 0 {
-			return w.fault(in, AccumulatorInFlight, fullMask, "%s is written by %s while wgmma number %d of the warpgroup may still read A from it: want wgmma.wait_group before",
+			w.fault(in, AccumulatorInFlight, fullMask, "%s is written by %s while wgmma number %d of the warpgroup may still read A from it: want wgmma.wait_group before",
 				w.slotName(bank32, slot), in.form.Op, reader)
 		}
 	}
-	return next
 }
 
 // issue checks the accumulator of a new wgmma and puts it in flight.
-func (s *mmaState) issue(w *warp, in *inst, keep bool) outcome {
+func (s *mmaState) issue(w *warp, in *inst, keep bool) {
 	if !s.fenced {
-		return w.fault(in, MissingFence, fullMask, "no wgmma.fence has run before the first wgmma")
+		w.fault(in, MissingFence, fullMask, "no wgmma.fence has run before the first wgmma")
 	}
-	if s.overwritesA(w, in, in.args[0].list) == failed {
-		return failed
-	}
+	s.overwritesA(w, in, in.args[0].list)
 	for _, c := range in.classes {
 		acc := &s.classes[c]
 		if acc.touched == s.epoch+1 {
-			return w.fault(in, MissingFence, fullMask, "%s was accessed after the latest wgmma.fence: want another wgmma.fence before this wgmma", w.slotName(bank32, acc.slot))
+			w.fault(in, MissingFence, fullMask, "%s was accessed after the latest wgmma.fence: want another wgmma.fence before this wgmma", w.slotName(bank32, acc.slot))
 		}
 		if keep && !acc.written {
 			for _, slot := range w.cta.cluster.grid.kernel.classes[c] {
 				if ok := w.ok[bank32][slot]; ok != fullMask {
-					return w.fault(in, UninitializedRegister, ^ok, "wgmma adds to %s, which was never written", w.slotName(bank32, slot))
+					w.fault(in, UninitializedRegister, ^ok, "wgmma adds to %s, which was never written", w.slotName(bank32, slot))
 				}
 			}
 		}
 		if acc.flight > 0 {
 			if other := s.number(acc.flight - 1); other != nil && len(other.args[0].list) != len(in.args[0].list) {
-				return w.fault(in, AccumulatorInFlight, fullMask, "%s is in flight in a wgmma of another shape: want wgmma.wait_group before", w.slotName(bank32, in.args[0].list[0]))
+				w.fault(in, AccumulatorInFlight, fullMask, "%s is in flight in a wgmma of another shape: want wgmma.wait_group before", w.slotName(bank32, in.args[0].list[0]))
 			}
 		}
 	}
@@ -201,7 +195,6 @@ func (s *mmaState) issue(w *warp, in *inst, keep bool) outcome {
 		}
 	}
 	s.live = append(s.live, flight{s.issued - 1, in})
-	return next
 }
 
 func (s *mmaState) number(n int) *inst {

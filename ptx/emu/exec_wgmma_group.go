@@ -76,21 +76,18 @@ const allWarps = 0xf
 func (g *warpgroup) reset() { g.ops, g.base = nil, 0 }
 
 // completeTo computes the products up to a number, in order.
-func (g *warpgroup) completeTo(number int) bool {
+func (g *warpgroup) completeTo(number int) {
 	for len(g.ops) > 0 && g.base < number {
-		if !g.compute(g.ops[0]) {
-			return false
-		}
+		g.compute(g.ops[0])
 		g.ops[0] = nil
 		g.ops = g.ops[1:]
 		g.base++
 		g.warps[0].cta.cluster.progress()
 	}
-	return true
 }
 
 // compute reads the operands now, and multiplies.
-func (g *warpgroup) compute(op *wgmmaOp) bool {
+func (g *warpgroup) compute(op *wgmmaOp) {
 	n := int(op.in.matrixRows(1))
 	p := newProduct(op)
 	p.a.Reset(op.in.product[0])
@@ -100,14 +97,13 @@ func (g *warpgroup) compute(op *wgmmaOp) bool {
 	for i := range op.desc {
 		if i == 0 && op.in.fromRegisters() {
 			op.loadRows(&p.a)
-		} else if !g.loadSlabs(op, i, p) {
-			return false
+		} else {
+			g.loadSlabs(op, i, p)
 		}
 	}
 	for _, w := range g.warps {
 		w.multiply(p)
 	}
-	return true
 }
 
 // loadRows reads A from registers.
@@ -127,7 +123,7 @@ func (op *wgmmaOp) loadRows(a *mma.A) {
 }
 
 // loadSlabs reads and decodes operand 0, A, or 1, B.
-func (g *warpgroup) loadSlabs(op *wgmmaOp, operand int, p *product) bool {
+func (g *warpgroup) loadSlabs(op *wgmmaOp, operand int, p *product) {
 	s := g.warps[0].cta.shared
 	d, _ := layout.DecodeMatrixDescriptor(op.desc[operand]) // checked when it was issued
 	major, negate := op.in.major(operand), op.in.negates(operand)
@@ -139,9 +135,9 @@ func (g *warpgroup) loadSlabs(op *wgmmaOp, operand int, p *product) bool {
 	for slab := range op.in.slabs(operand) {
 		for row := uint32(0); row < op.in.matrixRows(operand); row += mma.Group {
 			for i, at := range d.Group(major, row, slab) {
-				if bad := s.checkChunk(at, fenced); bad != nil && g.warps[0].fault(op.in, bad.kind, fullMask, "wgmma reads %c through descriptor %#x (%v, %v): %s",
-					'A'+operand, op.desc[operand], major, d.Swizzle, bad.text) == failed {
-					return false
+				if bad := s.checkChunk(at, fenced); bad != nil {
+					g.warps[0].fault(op.in, bad.kind, fullMask, "wgmma reads %c through descriptor %#x (%v, %v): %s",
+						'A'+operand, op.desc[operand], major, d.Swizzle, bad.text)
 				}
 				*(*[16]byte)(tile[16*i:]) = [16]byte(s.bytes[at:])
 			}
@@ -152,7 +148,6 @@ func (g *warpgroup) loadSlabs(op *wgmmaOp, operand int, p *product) bool {
 			}
 		}
 	}
-	return true
 }
 
 // checkChunk reports why the async proxy may not read 16 bytes at an address that is a multiple

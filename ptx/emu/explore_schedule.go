@@ -145,11 +145,12 @@ func (s *schedule) stuck() {
 			if cl.ended() || cl.runnable() != polls {
 				continue
 			}
-			if polls {
-				cl.spinning()
-			} else {
+			cl.guarded(func() {
+				if polls {
+					cl.spinning()
+				}
 				cl.deadlock()
-			}
+			})
 			s.g.report(cl)
 			return
 		}
@@ -274,21 +275,29 @@ func (s *schedule) ready(i int) bool {
 
 // take runs an actor until it uses an object, and reports whether it did.
 func (s *schedule) take(i int) bool {
-	x := &s.actors[i]
-	w, cl := x.w, x.w.cta.cluster
+	cl := s.actors[i].w.cta.cluster
 	s.acting, s.uses = i, s.uses[:0]
+	if !cl.guarded(func() { s.proceed(&s.actors[i]) }) {
+		s.g.report(cl)
+	}
+	cl.moved = false
+	return len(s.uses) > 0
+}
+
+func (s *schedule) proceed(x *actor) {
+	w, cl := x.w, x.w.cta.cluster
 	switch {
 	case x.load != nil:
 		cl.completeLoad(slices.Index(cl.loads, x.load))
 	case x.copies:
 		at := slices.IndexFunc(w.copies.recs, func(r *copyRecord) bool { return r.arrive })
-		s.actors[i].past.Join(w.copies.recs[at].past)
+		x.past.Join(w.copies.recs[at].past)
 		for _, r := range w.copies.recs[:at] {
 			w.completeCopy(r, fullMask)
 		}
 		w.sweepCopies()
 	default:
-		for len(s.uses) == 0 && w.live != 0 && cl.fault == nil && !s.g.stop.Load() {
+		for len(s.uses) == 0 && w.live != 0 && !s.g.stop.Load() {
 			f := w.pick()
 			if f == nil {
 				break
@@ -296,19 +305,14 @@ func (s *schedule) take(i int) bool {
 			n := w.run(f, quantum)
 			cl.idle += n
 			cl.steps += uint64(n)
-			if cl.idle > computeLimit*s.g.spinLimit && cl.fault == nil {
+			if cl.idle > computeLimit*s.g.spinLimit {
 				cl.spinning()
 			}
 		}
 	}
-	cl.moved = false
-	if cl.fault == nil && cl.ended() {
+	if cl.ended() {
 		cl.finish()
 	}
-	if cl.fault != nil {
-		s.g.report(cl)
-	}
-	return len(s.uses) > 0
 }
 
 // note records the step that was taken, and finds earlier steps that could also come after it.

@@ -62,7 +62,7 @@ func (r *races) touchRuns(a *access, by uint32, runs iter.Seq[layout.Run]) *prob
 }
 
 // touchGlobals looks for races of the lanes' accesses of n bytes.
-func (w *warp) touchGlobals(in *inst, o *operand, mask uint32, n uint64, a *access) outcome {
+func (w *warp) touchGlobals(in *inst, o *operand, mask uint32, n uint64, a *access) {
 	r := w.cta.cluster.races
 	r.cl.grid.races.Lock()
 	defer r.cl.grid.races.Unlock()
@@ -73,15 +73,12 @@ func (w *warp) touchGlobals(in *inst, o *operand, mask uint32, n uint64, a *acce
 		if !a.strong {
 			r.by = run(m, func(l int) bool { return w.address64(o, l) == at })
 		}
-		if p := r.touchGlobal(a, at, n); p != nil {
-			return w.deny(in, r.by, p)
-		}
+		w.deny(in, r.by, r.touchGlobal(a, at, n))
 	}
-	return next
 }
 
 // touchCopied is touchGlobals for the bytes that cp.async reads.
-func (w *warp) touchCopied(in *inst, c *copyRecord, a *access) outcome {
+func (w *warp) touchCopied(in *inst, c *copyRecord, a *access) {
 	r := w.cta.cluster.races
 	r.cl.grid.races.Lock()
 	defer r.cl.grid.races.Unlock()
@@ -89,9 +86,6 @@ func (w *warp) touchCopied(in *inst, c *copyRecord, a *access) outcome {
 	for m := c.lanes; m != 0; m &= m - 1 {
 		l := first(m)
 		r.by = 1 << l
-		if p := r.touchGlobal(a, c.src[l], uint64(c.bytes[l])); p != nil {
-			return w.deny(in, 1<<l, p)
-		}
+		w.deny(in, 1<<l, r.touchGlobal(a, c.src[l], uint64(c.bytes[l])))
 	}
-	return next
 }

@@ -92,6 +92,13 @@ const (
 
 // run executes the cluster until it ends, faults or spins.
 func (cl *cluster) run() status {
+	s := broken
+	cl.guarded(func() { s = cl.rounds() })
+	return s
+}
+
+// rounds gives the warps their turns until the cluster ends or spins.
+func (cl *cluster) rounds() status {
 	random := cl.grid.launch.Timing == Random
 	for round := 0; ; round++ {
 		ran, alive := false, false
@@ -117,19 +124,14 @@ func (cl *cluster) run() status {
 					cl.idle += n
 					cl.steps += uint64(n)
 				}
-				if cl.fault != nil {
-					return broken
-				}
 			}
 			if random && cl.rng.IntN(4) == 0 {
 				cl.completeRandom()
-				if cl.fault != nil {
-					return broken
-				}
 			}
 		}
 		if !alive && cl.ended() {
-			return cl.finish()
+			cl.finish()
+			return finished
 		}
 		if s, stop := cl.between(ran, random, round); stop {
 			return s
@@ -161,9 +163,6 @@ func (cl *cluster) between(ran, random bool, round int) (status, bool) {
 	case cl.idle > parkAfter && cl.polled, cl.idle > computeLimit*parkAfter && cl.looked:
 		return parked, true
 	}
-	if cl.fault != nil {
-		return broken, true
-	}
 	return 0, false
 }
 
@@ -188,20 +187,16 @@ func (cl *cluster) runnable() bool {
 }
 
 // finish checks what is still pending when the cluster ends.
-func (cl *cluster) finish() status {
+func (cl *cluster) finish() {
 	for _, c := range cl.ctas {
 		for _, w := range c.warps {
-			if w.bulkAtExit(); cl.fault != nil {
-				return broken
-			}
-			if w.copiesAtExit(); cl.fault != nil {
-				return broken
-			}
+			w.bulkAtExit()
+			w.copiesAtExit()
 		}
 	}
 	if cl.unwritten != nil {
 		cl.fault = cl.unwritten
-		return broken
+		panic(cl.fault)
 	}
 	for _, c := range cl.ctas {
 		if cl.races != nil {
@@ -210,18 +205,13 @@ func (cl *cluster) finish() status {
 	}
 	for _, l := range cl.loads {
 		l.warp.fault(l.in, AsyncPending, 1<<l.lane, "the CTA ended while a load of %d bytes to shared address %#x was in flight: wait for its mbarrier first", l.size, l.dst)
-		return broken
 	}
-	return finished
 }
 
-// fault records the first fault of the cluster. It returns failed, or next for a read of
-// uninitialised shared memory if races are looked for: then the warp continues.
+// fault ends the cluster's run with a fault: it panics, and guarded recovers. Only a read of
+// uninitialised shared memory returns if races are looked for: then the warp continues.
 func (w *warp) fault(in *inst, kind FaultKind, lanes uint32, format string, args ...any) outcome {
 	cl := w.cta.cluster
-	if cl.fault != nil {
-		return failed
-	}
 	f := &Fault{Kind: kind, Kernel: cl.grid.kernel.entry.Name, Line: in.line, Where: cl.grid.where(in.line),
 		CTA: w.cta.index, Warp: w.id, Lanes: lanes, Text: fmt.Sprintf(format, args...)}
 	switch {
@@ -235,10 +225,23 @@ func (w *warp) fault(in *inst, kind FaultKind, lanes uint32, format string, args
 		f = cl.unwritten // probably the cause of f
 	}
 	cl.fault = f
-	return failed
+	panic(f)
 }
 
-// deny records a problem as a fault of some lanes.
-func (w *warp) deny(in *inst, lanes uint32, p *problem) outcome {
-	return w.fault(in, p.kind, lanes, "%s: %s", in.form.Op, p.text)
+// deny is a fault of some lanes if there is a problem.
+func (w *warp) deny(in *inst, lanes uint32, p *problem) {
+	if p != nil {
+		w.fault(in, p.kind, lanes, "%s: %s", in.form.Op, p.text)
+	}
+}
+
+// guarded does a part of the cluster's work and reports whether it ended without a fault.
+func (cl *cluster) guarded(work func()) (ok bool) {
+	defer func() {
+		if p := recover(); p != nil && p != any(cl.fault) {
+			panic(p)
+		}
+	}()
+	work()
+	return true
 }

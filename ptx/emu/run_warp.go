@@ -21,7 +21,6 @@ const (
 	jumped                 // pc, masks and fragments are already set
 	waiting                // execute the same instruction again after an event
 	yielded                // continue, but let other warps run first
-	failed                 // a fault is recorded
 )
 
 // execFunc executes an instruction for the lanes of mask, which is not 0.
@@ -222,11 +221,8 @@ func (w *warp) run(f *frag, limit int) int {
 			counter.executed(in, mask)
 		}
 		f.stuck, f.apart = false, false
-		switch out {
-		case next, yielded:
+		if out == next || out == yielded {
 			f.pc++
-		case failed:
-			return n
 		}
 		if f.mask == 0 || len(w.frags) > 1 && w.meet(f) || out == yielded {
 			return n
@@ -246,9 +242,7 @@ func (w *warp) step(f *frag, in *inst, mask uint32) outcome {
 		}
 	}
 	if in.accs {
-		if out := w.mma.touch(w, in); out == failed {
-			return out
-		}
+		w.mma.touch(w, in)
 	}
 	out := in.exec(w, f, in, mask)
 	if out == next || out == yielded {
