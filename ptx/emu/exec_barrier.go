@@ -40,11 +40,14 @@ func barrierForms() map[isa.ID]handler {
 		isa.ClusterArrive: cluster(clusterArrive),
 		isa.ClusterWait:   cluster(clusterWaitExec),
 		isa.FenceProxyAsync: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
-			for m := mask; m != 0 && !in.has(".global"); m &= m - 1 {
-				w.cta.shared.proxy.fence(w.id*warpLanes + first(m))
+			global := in.has(".global")
+			if !global {
+				for l := range lanesIn(mask) {
+					w.cta.shared.proxy.fence(w.id*warpLanes + l)
+				}
 			}
 			if r := w.cta.cluster.races; r != nil {
-				r.fenceProxy(w, !in.has(".global"), in.has(".global") || in.mod("space") == "")
+				r.fenceProxy(w, !global, global || in.mod("space") == "")
 			}
 			return next
 		}},
@@ -179,8 +182,8 @@ func barReduce(w *warp, f *frag, in *inst, mask uint32) outcome {
 	result := b.votes[f.gen&1]
 	d := &in.args[0]
 	if in.form.ID == isa.BarRedPopc {
-		for m := mask; m != 0; m &= m - 1 {
-			w.r32[d.slot][first(m)] = uint32(result.count)
+		for l := range lanesIn(mask) {
+			w.r32[d.slot][l] = uint32(result.count)
 		}
 		return next
 	}

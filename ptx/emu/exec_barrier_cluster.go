@@ -53,8 +53,8 @@ func clusterArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	c.arrived |= mask
 	c.owed |= mask
-	for m := mask; m != 0; m &= m - 1 {
-		c.target[first(m)] = w.cta.cluster.barrier.gen + 1
+	for l := range lanesIn(mask) {
+		c.target[l] = w.cta.cluster.barrier.gen + 1
 	}
 	gen := w.cta.cluster.barrier.gen
 	w.cta.cluster.clusterCheck()
@@ -68,8 +68,8 @@ func clusterWaitExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		return w.fault(in, BarrierMisuse, bad, "barrier.cluster.wait without barrier.cluster.arrive before")
 	}
 	w.cta.cluster.clusterCheck() // lanes may have exited since
-	for m := mask; m != 0; m &= m - 1 {
-		if w.cta.cluster.barrier.gen < c.target[first(m)] {
+	for l := range lanesIn(mask) {
+		if w.cta.cluster.barrier.gen < c.target[l] {
 			return waiting
 		}
 	}

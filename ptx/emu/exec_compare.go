@@ -41,8 +41,7 @@ func prepareCompare(in *inst) {
 // first, and a third predicate that is combined with both.
 func setPredicates(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	holds := uint32(0)
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		holds |= uint32(in.lane(w.inputs(in, l))) << l
 	}
 	p, q := holds, ^holds

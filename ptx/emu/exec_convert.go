@@ -164,8 +164,8 @@ func convertToward(in *inst) laneFunc {
 
 // packFour packs four 16-bit quarters, lowest first, into one register.
 func packFour(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		l, x := first(m), uint64(0)
+	for l := range lanesIn(mask) {
+		x := uint64(0)
 		for i, s := range in.args[1].list {
 			x |= uint64(w.r32[s][l]&0xffff) << (16 * i)
 		}
@@ -176,8 +176,7 @@ func packFour(w *warp, _ *frag, in *inst, mask uint32) outcome {
 
 // unpackFour splits one register into four 16-bit quarters.
 func unpackFour(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		x := w.r64[in.slot[1]][l]
 		for i, s := range in.args[0].list {
 			w.r32[s][l] = uint32(x >> (16 * i) & 0xffff)

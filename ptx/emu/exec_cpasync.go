@@ -69,8 +69,7 @@ func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	copyBytes := uint32(in.args[2].imm)
 	r := w.copies.record()
 	r.in, r.lanes, r.group, r.size = in, mask, w.copies.commits, copyBytes
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
 		w.deny(in, 1<<l, c.shared.check(at, copyBytes, copyBytes))
 		n := copyBytes
@@ -118,8 +117,8 @@ func (w *warp) queueCopy(r *copyRecord) {
 }
 
 func cpAsyncCommit(w *warp, _ *frag, _ *inst, mask uint32) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		w.copies.commits[first(m)]++
+	for l := range lanesIn(mask) {
+		w.copies.commits[l]++
 	}
 	return next
 }
@@ -136,8 +135,8 @@ func (w *warp) waitCopies(mask, keep uint32) {
 			continue
 		}
 		due := uint32(0)
-		for m := mask & r.lanes; m != 0; m &= m - 1 {
-			if l := first(m); uint64(r.group[l])+uint64(keep) < uint64(w.copies.commits[l]) {
+		for l := range lanesIn(mask & r.lanes) {
+			if uint64(r.group[l])+uint64(keep) < uint64(w.copies.commits[l]) {
 				due |= 1 << l
 			}
 		}
@@ -154,8 +153,8 @@ func (w *warp) waitCopies(mask, keep uint32) {
 func (q *copyQueue) waited(mask, keep uint32) uint32 {
 	open := q.open[:0]
 	for _, o := range q.open {
-		for m := mask & o.lanes; m != 0; m &= m - 1 {
-			if l := first(m); uint64(o.group[l])+uint64(keep) < uint64(q.commits[l]) {
+		for l := range lanesIn(mask & o.lanes) {
+			if uint64(o.group[l])+uint64(keep) < uint64(q.commits[l]) {
 				o.lanes &^= 1 << l
 			}
 		}
@@ -172,8 +171,7 @@ func (q *copyQueue) waited(mask, keep uint32) uint32 {
 func cpAsyncArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	r := w.copies.record()
 	r.in, r.lanes, r.arrive = in, mask, true
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		at := w.shared32(&in.args[0], l)
 		w.mbarrierAt(in, isa.Shared, at, l)
 		r.dst[l] = at & sharedOffset
@@ -197,8 +195,7 @@ func (w *warp) completeCopy(r *copyRecord, lanes uint32) {
 		return
 	}
 	cl, s := w.cta.cluster, w.cta.shared
-	for m := r.lanes & lanes; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(r.lanes & lanes) {
 		dst := s.bytes[r.dst[l] : r.dst[l]+r.size]
 		clear(dst)
 		if n := r.bytes[l]; n > 0 {
@@ -225,8 +222,8 @@ func (w *warp) sweepCopies() {
 		if r.arrive {
 			ready := r.lanes &^ before
 			r.lanes &^= ready
-			for m := ready; m != 0; m &= m - 1 {
-				w.deferredArrive(r, first(m))
+			for l := range lanesIn(ready) {
+				w.deferredArrive(r, l)
 			}
 		} else {
 			before |= r.lanes

@@ -50,8 +50,8 @@ func selectPred(w *warp, _ *frag, in *inst, mask uint32) outcome {
 
 // selectLanes sets the lanes of mask to a's value where p holds, and to b's elsewhere.
 func selectLanes[T uint32 | uint64](d, a, b *[warpLanes]T, p, mask uint32) {
-	for m := mask; m != 0; m &= m - 1 {
-		if l := first(m); p>>l&1 == 1 {
+	for l := range lanesIn(mask) {
+		if p>>l&1 == 1 {
 			d[l] = a[l]
 		} else {
 			d[l] = b[l]

@@ -14,8 +14,7 @@ func (k carryKind) exec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	t := intOf(in)
 	all := ^uint64(0) >> (64 - t.Bits)
 	sets := k.sets || in.has(".cc")
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		v := w.inputs(in, l)
 		a, b := v[0], v[1]
 		if k.product {

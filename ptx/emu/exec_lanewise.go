@@ -11,8 +11,7 @@ func lanewise(prepare func(in *inst) laneFunc) handler {
 
 func eachLane(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	d := &in.args[0]
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		v := w.inputs(in, l)
 		w.setElem(d, d.slot, l, in.lane(v))
 	}

@@ -31,8 +31,7 @@ func mbarrierForms() map[isa.ID]handler {
 }
 
 func mbarrierInit(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
 		if at < sharedBase || int(at)+mbarrierBytes > len(c.shared.bytes) {
 			return w.fault(in, OutOfBounds, 1<<l, "mbarrier at shared address %#x, but the CTA has %#x to %#x", at, sharedBase, len(c.shared.bytes))
@@ -51,8 +50,7 @@ func mbarrierInit(w *warp, _ *frag, in *inst, mask uint32) outcome {
 }
 
 func mbarrierInval(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
 		if err := c.shared.mbar.inval(at); err != nil {
 			return w.barrierError(in, l, at, err)

@@ -28,8 +28,7 @@ func prepareCached(in *inst) { in.uncached = in.has(".nc") }
 func loadParam(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	params := w.cta.cluster.grid.params
 	a := &in.args[1]
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		at, size := w.address64(a, l), uint64(in.size)*uint64(len(in.args[0].list))
 		if at%size != 0 {
 			return w.fault(in, Misaligned, 1<<l, "%d bytes at parameter offset %d, want a multiple of %d", size, at, size)

@@ -72,8 +72,7 @@ func atomic32or64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	size := int(in.size)
 	w.cta.cluster.polled = true
 	w.observeGlobal(in, a, mask, uint64(size), readsAndWrites)
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		at := w.address64(a, l)
 		b := w.global(in, l, at, uint64(size))
 		mu := w.cta.cluster.grid.mem.lock(at)
@@ -95,8 +94,7 @@ func atomicShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	a, v, swap, d := atomicArgs(in)
 	size := uint32(in.size)
 	w.observeShared(in, a, mask, size, readsAndWrites)
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, in.space, w.shared32(a, l), l)
 		w.deny(in, 1<<l, c.shared.checkRead(at, size, size))
 		b := c.shared.bytes[at:]

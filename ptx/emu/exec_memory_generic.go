@@ -42,8 +42,7 @@ func narrowed(in *inst) {
 		for i := range in.narrow {
 			n := &in.narrow[i]
 			from, to := &w.r64[n.from.slot], &w.r32[n.to]
-			for m := mask; m != 0; m &= m - 1 {
-				l := first(m)
+			for l := range lanesIn(mask) {
 				if from[l]>>32 != 0 {
 					return w.fault(in, OutOfBounds, 1<<l, "%s: %#x is not an address in shared memory, which has 32 bits: want cvta.to.shared for a generic address", in.form.Op, from[l])
 				}
@@ -89,8 +88,7 @@ func (d *decoder) chooseSpace(in *inst, execs *spaceExecs) {
 	in.generic = g
 	in.exec = func(w *warp, f *frag, in *inst, mask uint32) outcome {
 		var shared, local uint32
-		for m := mask; m != 0; m &= m - 1 {
-			l := first(m)
+		for l := range lanesIn(mask) {
 			switch at := w.address64(&in.args[g.arg], l); at & windowMask {
 			case sharedWindow:
 				shared |= 1 << l
@@ -130,8 +128,7 @@ func (d *decoder) extendLoaded(in *inst) {
 		}
 		d := &in.args[0]
 		for _, s := range d.list {
-			for m := mask; m != 0; m &= m - 1 {
-				l := first(m)
+			for l := range lanesIn(mask) {
 				w.setElem(d, s, l, t.Extend(w.elem(d, s, l)))
 			}
 		}
@@ -155,8 +152,7 @@ func (w *warp) ownMemory(in *inst, o *operand, l int, n uint64) []byte {
 
 func loadLocal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	d, size := &in.args[0], int(in.size)
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		b := w.ownMemory(in, &in.args[1], l, uint64(size*len(d.list)))
 		for i, s := range d.list {
 			w.setElem(d, s, l, readWord(b[i*size:], size))
@@ -167,8 +163,7 @@ func loadLocal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 
 func storeLocal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	v, size := &in.args[1], int(in.size)
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		b := w.ownMemory(in, &in.args[0], l, uint64(size*len(v.list)))
 		for i, s := range v.list {
 			writeWord(b[i*size:], size, w.elem(v, s, l))
@@ -220,8 +215,8 @@ func spaceForms() map[isa.ID]handler {
 		}),
 		isa.Isspacep: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			at, p := windowOf(in.mod("space")), uint32(0)
-			for m := mask; m != 0; m &= m - 1 {
-				if l := first(m); w.r64[in.slot[1]][l]&windowMask == at {
+			for l := range lanesIn(mask) {
+				if w.r64[in.slot[1]][l]&windowMask == at {
 					p |= 1 << l
 				}
 			}
@@ -240,8 +235,7 @@ func spaceForms() map[isa.ID]handler {
 // mapGeneric is mapa of a generic address.
 func mapGeneric(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	ctas := len(w.cta.cluster.ctas)
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		at, rank := w.r64[in.slot[1]][l], w.r32[in.slot[2]][l]
 		if at&windowMask != sharedWindow {
 			return w.fault(in, OutOfBounds, 1<<l, "mapa of %#x, which is not a generic address of shared memory", at)

@@ -128,8 +128,7 @@ func storeGlobal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 // eachGlobal checks and performs an access of n bytes, a load or a store, lane by lane. It
 // holds a lock if the access synchronises CTAs.
 func (w *warp) eachGlobal(in *inst, o *operand, mask uint32, n uint64, loads bool, access func(l int, b []byte)) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		at := w.address64(o, l)
 		b := w.global(in, l, at, n)
 		mu := w.locked(in, at)

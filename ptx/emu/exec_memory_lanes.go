@@ -31,8 +31,7 @@ func (w *warp) loadLanes(mem []byte, d *operand, size int, mask uint32) {
 		}
 	}
 	for i, slot := range d.list {
-		for m := mask; m != 0; m &= m - 1 {
-			l := first(m)
+		for l := range lanesIn(mask) {
 			w.setElem(d, slot, l, readWord(mem[w.offsets[l]+uint64(i*size):], size))
 		}
 	}
@@ -66,8 +65,7 @@ func (w *warp) storeLanes(mem []byte, v *operand, size int, mask uint32) {
 		}
 	}
 	for i, slot := range v.list {
-		for m := mask; m != 0; m &= m - 1 {
-			l := first(m)
+		for l := range lanesIn(mask) {
 			writeWord(mem[w.offsets[l]+uint64(i*size):], size, w.elem(v, slot, l))
 		}
 	}

@@ -43,7 +43,7 @@ func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
 	last := uint32(len(s.bytes)) - size
 	bits := uint64(1)<<size - 1
 	guard, live := uint64(1)<<((size+7)/8)-1, len(s.mbar) > 0
-	for m := mask; m != 0; m &= m - 1 {
+	for m := mask; m != 0; m &= m - 1 { // lanesIn is slower here: the compiler does not inline the body
 		l := first(m)
 		at := base[l] + by
 		if at < sharedBase || at > last || at&(size-1) != 0 {
@@ -100,8 +100,7 @@ func loadShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		w.loadLanes(w.cta.shared.bytes, d, int(size), mask)
 		return next
 	}
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, in.space, w.shared32(a, l), l)
 		w.deny(in, 1<<l, c.shared.checkRead(at, n, n))
 		for i, s := range list {
@@ -122,20 +121,18 @@ func storeShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		s := w.cta.shared
 		w.storeLanes(s.bytes, v, int(size), mask)
 		bits := uint64(1)<<n - 1
-		for m := mask; m != 0; m &= m - 1 {
-			at := w.offsets[first(m)]
+		for l := range lanesIn(mask) {
+			at := w.offsets[l]
 			s.written[at>>6] |= bits << (at & 63)
 		}
 		if s.proxy.on {
-			for m := mask; m != 0; m &= m - 1 {
-				l := first(m)
+			for l := range lanesIn(mask) {
 				s.proxy.wrote(uint32(w.offsets[l]), n, w.id*warpLanes+l)
 			}
 		}
 		return next
 	}
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, in.space, w.shared32(a, l), l)
 		w.deny(in, 1<<l, c.shared.check(at, n, n))
 		for i, s := range list {

@@ -47,8 +47,7 @@ func movePred(w *warp, _ *frag, in *inst, mask uint32) outcome {
 // pack joins two halves, lower first, into one register.
 func pack(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	lo, hi := &w.r32[in.args[1].list[0]], &w.r32[in.args[1].list[1]]
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		if in.args[0].bank == bank64 {
 			w.r64[in.slot[0]][l] = uint64(hi[l])<<32 | uint64(lo[l])
 		} else {
@@ -61,8 +60,7 @@ func pack(w *warp, _ *frag, in *inst, mask uint32) outcome {
 // unpack splits a register into two halves.
 func unpack(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	lo, hi := &w.r32[in.args[0].list[0]], &w.r32[in.args[0].list[1]]
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		if in.args[1].bank == bank64 {
 			v := w.r64[in.slot[1]][l]
 			lo[l], hi[l] = uint32(v), uint32(v>>32)
@@ -78,8 +76,7 @@ func unpack(w *warp, _ *frag, in *inst, mask uint32) outcome {
 func mapShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	d, a, rank := &w.r32[in.slot[0]], &w.r32[in.slot[1]], &w.r32[in.slot[2]]
 	ctas := len(w.cta.cluster.ctas)
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		if rank[l] >= uint32(ctas) {
 			return w.fault(in, OutOfBounds, 1<<l, "mapa to rank %d, but the cluster has %d CTAs", rank[l], ctas)
 		}

@@ -68,8 +68,7 @@ var generated = handler{
 func alu32(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	d, a, b, c := &w.r32[in.slot[0]], &w.r32[in.slot[1]], &w.r32[in.slot[2]], &w.r32[in.slot[3]]
 	op := in.op32
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		d[l] = op(a[l], b[l], c[l])
 	}
 	return next
@@ -83,8 +82,8 @@ func (w *warp) setPred(slot int32, value, mask uint32) {
 func compare32(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	a, b := &w.r32[in.slot[1]], &w.r32[in.slot[2]]
 	var p uint32
-	for m := mask; m != 0; m &= m - 1 {
-		if l := first(m); in.cmp32(a[l], b[l]) {
+	for l := range lanesIn(mask) {
+		if in.cmp32(a[l], b[l]) {
 			p |= 1 << l
 		}
 	}

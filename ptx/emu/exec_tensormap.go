@@ -59,8 +59,7 @@ func (w *warp) sharedMap(in *inst, at uint32, lanes uint32, writes bool) []byte 
 func replaceInMap(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	last := len(in.args) - 1
 	field := strings.TrimPrefix(in.mod("field"), ".")
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		b := w.mapBytes(in, &in.args[0], in.space, 1<<l, true)
 		value := uint64(in.args[last].imm)
 		if in.args[last].bank != bankNone {

@@ -50,8 +50,7 @@ func (w *warp) tensorMap(in *inst, l int, at uint64) *layout.TensorMap {
 }
 
 func prefetchMap(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		w.tensorMap(in, l, w.address64(&in.args[0], l))
 	}
 	return next

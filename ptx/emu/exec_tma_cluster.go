@@ -5,8 +5,7 @@ import "sonicmoe/ptx/isa"
 // tmaMulticast loads one box into several CTAs of the cluster, at the same offset in each, and
 // signals the barrier at the same offset in each.
 func tmaMulticast(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
 		tensor, coords := w.box(in, &in.args[1], l, at, false)
 		bar := w.shared32(&in.args[2], l) & sharedOffset
@@ -32,8 +31,7 @@ func tmaMulticast(w *warp, _ *frag, in *inst, mask uint32) outcome {
 // bulkCopyExec copies from the CTA's own shared memory to the shared memory of a CTA of the
 // cluster.
 func bulkCopyExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		to, dst := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
 		from, src := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
 		b := &bulkLoad{warp: w, in: in, lane: l, to: to, dst: dst, from: from, src: uint64(src), size: w.r32[in.slot[2]][l]}
@@ -49,8 +47,7 @@ func bulkCopyExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 
 // tmaPrefetch only checks its operands: there is no cache.
 func tmaPrefetch(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		w.box(in, &in.args[0], l, 0, false)
 	}
 	return next

@@ -27,8 +27,7 @@ type bulkLoad struct {
 }
 
 func tmaLoad(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
 		tensor, coords := w.box(in, &in.args[1], l, at, false)
 		b := &bulkLoad{warp: w, in: in, lane: l, to: c, dst: at, size: tensor.BoxBytes(), tensor: tensor, coords: coords}
@@ -38,8 +37,7 @@ func tmaLoad(w *warp, _ *frag, in *inst, mask uint32) outcome {
 }
 
 func bulkLoadExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
 		b := &bulkLoad{warp: w, in: in, lane: l, to: c, dst: at, src: w.address64(&in.args[1], l), size: w.r32[in.slot[2]][l]}
 		if b.size%16 != 0 || b.src%16 != 0 || b.dst%16 != 0 {

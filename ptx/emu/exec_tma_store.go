@@ -37,8 +37,7 @@ type bulkStore struct {
 const maxUnwritten = 32
 
 func tmaStore(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
 		st := &bulkStore{in: in, lane: l, group: w.bulk.commits[l], src: at}
 		st.tensor, st.coords = w.box(in, &in.args[0], l, at, true)
@@ -52,8 +51,7 @@ func tmaStore(w *warp, _ *frag, in *inst, mask uint32) outcome {
 
 // bulkStoreExec stores contiguous bytes.
 func bulkStoreExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
 		st := &bulkStore{in: in, lane: l, group: w.bulk.commits[l], src: at, dst: w.address64(&in.args[0], l), size: w.r32[in.slot[2]][l]}
 		if st.size%16 != 0 || st.dst%16 != 0 || at%16 != 0 {
@@ -147,8 +145,8 @@ func (w *warp) finishStore(st *bulkStore, readOnly bool) {
 }
 
 func bulkCommit(w *warp, _ *frag, _ *inst, mask uint32) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		w.bulk.commits[first(m)]++
+	for l := range lanesIn(mask) {
+		w.bulk.commits[l]++
 	}
 	return next
 }

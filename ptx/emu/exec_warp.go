@@ -8,24 +8,28 @@ import (
 )
 
 func warpForms() map[isa.ID]handler {
-	sync := func(exec execFunc) handler { return handler{exec: exec, waits: waitsForMembers} }
-	anyLane := vote(func(holds, _ uint32) bool { return holds != 0 })
-	allLanes := vote(func(holds, members uint32) bool { return holds == members })
+	sync := func(exec execFunc) handler { return handler{exec: withMembers(exec), waits: waitsForMembers} }
+	prepared := func(h handler, prepare func(in *inst)) handler {
+		h.prepare = prepare
+		return h
+	}
+	allLanes := sync(vote(func(holds, members uint32) bool { return holds == members }))
+	anyLane := sync(vote(func(holds, _ uint32) bool { return holds != 0 }))
 	return map[isa.ID]handler{
 		isa.ShflSync:     sync(shuffle),
 		isa.ShflSyncPred: sync(shuffle),
 		isa.VoteBallot:   sync(ballot),
-		isa.Vote: {exec: allLanes, waits: waitsForMembers, prepare: func(in *inst) {
+		isa.Vote: prepared(allLanes, func(in *inst) {
 			if in.has(".any") {
-				in.exec = anyLane
+				in.exec = anyLane.exec
 			}
-		}},
+		}),
 		isa.VoteUni:       sync(vote(func(holds, members uint32) bool { return holds == 0 || holds == members })),
 		isa.MatchAny:      sync(match),
 		isa.MatchAny64:    sync(match),
 		isa.MatchAll:      sync(match),
-		isa.ReduxSync:     {exec: reduceWarp, waits: waitsForMembers, prepare: prepareReduce},
-		isa.ReduxBits:     {exec: reduceWarp, waits: waitsForMembers, prepare: prepareReduceBits},
+		isa.ReduxSync:     prepared(sync(reduceWarp), prepareReduce),
+		isa.ReduxBits:     prepared(sync(reduceWarp), prepareReduceBits),
 		isa.ElectSync:     sync(elect),
 		isa.ElectSyncLane: sync(elect),
 		isa.BarWarpSync:   sync(barWarp),
@@ -36,8 +40,8 @@ func warpForms() map[isa.ID]handler {
 		isa.StmatrixCTA:   {exec: storeMatrix, prepare: prepareMatrix},
 
 		isa.Activemask: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
-			for m := mask; m != 0; m &= m - 1 {
-				w.r32[in.slot[0]][first(m)] = mask
+			for l := range lanesIn(mask) {
+				w.r32[in.slot[0]][l] = mask
 			}
 			return next
 		}},
@@ -47,9 +51,6 @@ func warpForms() map[isa.ID]handler {
 // vote returns the execution of a vote. result combines the predicates of the members.
 func vote(result func(holds, members uint32) bool) execFunc {
 	return func(w *warp, f *frag, in *inst, mask uint32) outcome {
-		if out := w.members(f, in, mask, &in.args[2]); out != next {
-			return out
-		}
 		holds, p := w.pred(&in.args[1]), uint32(0)
 		for m := mask; m != 0; m &= m - 1 {
 			members := w.r32[in.slot[2]][first(m)] & mask
@@ -62,30 +63,29 @@ func vote(result func(holds, members uint32) bool) execFunc {
 	}
 }
 
-// members lets a warp-synchronous instruction run once all lanes of its member masks that have
-// not exited are at it.
-func (w *warp) members(f *frag, in *inst, mask uint32, o *operand) outcome {
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
-		members := w.r32[o.slot][l]
-		if members>>l&1 == 0 {
-			return w.fault(in, DivergentAligned, 1<<l, "%s has member mask %#x, which does not include the lane itself", in.form.Op, members)
-		}
-		if missing := members & w.live &^ mask; missing != 0 {
-			if off := missing & f.mask; off != 0 {
-				return w.fault(in, DivergentAligned, off, "%s has member mask %#x, which includes lanes that are predicated off", in.form.Op, members)
+// withMembers lets a warp-synchronous instruction run once all lanes of its member masks, its
+// last operand, that have not exited are at it.
+func withMembers(exec execFunc) execFunc {
+	return func(w *warp, f *frag, in *inst, mask uint32) outcome {
+		masks := &w.r32[in.args[len(in.args)-1].slot]
+		for l := range lanesIn(mask) {
+			members := masks[l]
+			if members>>l&1 == 0 {
+				return w.fault(in, DivergentAligned, 1<<l, "%s has member mask %#x, which does not include the lane itself", in.form.Op, members)
 			}
-			return waiting
+			if missing := members & w.live &^ mask; missing != 0 {
+				if off := missing & f.mask; off != 0 {
+					return w.fault(in, DivergentAligned, off, "%s has member mask %#x, which includes lanes that are predicated off", in.form.Op, members)
+				}
+				return waiting
+			}
 		}
+		return exec(w, f, in, mask)
 	}
-	return next
 }
 
 // barWarp is bar.warp.sync: lanes learn what the other lanes of their member mask did.
-func barWarp(w *warp, f *frag, in *inst, mask uint32) outcome {
-	if out := w.members(f, in, mask, &in.args[0]); out != next {
-		return out
-	}
+func barWarp(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if r := w.cta.cluster.races; r != nil {
 		for m := mask; m != 0; {
 			members := w.r32[in.slot[0]][first(m)] & mask
@@ -114,15 +114,11 @@ func waitsForRegisters(w *warp, _ *frag, in *inst) need {
 	return n
 }
 
-func shuffle(w *warp, f *frag, in *inst, mask uint32) outcome {
-	if out := w.members(f, in, mask, &in.args[4]); out != next {
-		return out
-	}
+func shuffle(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	mode := in.mod("mode")
 	from := w.r32[in.slot[1]] // a copy, because d may be a
 	d, p := &w.r32[in.slot[0]], uint32(0)
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		j, inside := shuffleSource(mode, l, w.r32[in.slot[2]][l], w.r32[in.slot[3]][l])
 		if mask>>j&1 == 0 {
 			return w.fault(in, DivergentAligned, 1<<l, "shfl.sync reads lane %d, which does not execute it", j)
@@ -166,13 +162,9 @@ func shuffleSource(mode string, l int, b, c uint32) (lane int, inside bool) {
 	return j, true
 }
 
-func ballot(w *warp, f *frag, in *inst, mask uint32) outcome {
-	if out := w.members(f, in, mask, &in.args[2]); out != next {
-		return out
-	}
+func ballot(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	holds := w.pred(&in.args[1])
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		w.r32[in.slot[0]][l] = holds & mask & w.r32[in.slot[2]][l]
 	}
 	return next
@@ -186,17 +178,13 @@ func prepareReduce(in *inst) {
 	}[in.mod("op")][in.typ]
 }
 
-func reduceWarp(w *warp, f *frag, in *inst, mask uint32) outcome {
-	if out := w.members(f, in, mask, &in.args[2]); out != next {
-		return out
-	}
+func reduceWarp(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	a := w.r32[in.slot[1]]
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		members := w.r32[in.slot[2]][l] & mask
 		v := a[first(members)]
-		for n := members & (members - 1); n != 0; n &= n - 1 {
-			v = in.op32(v, a[first(n)], 0)
+		for l := range lanesIn(members & (members - 1)) {
+			v = in.op32(v, a[l], 0)
 		}
 		w.r32[in.slot[0]][l] = v
 	}
@@ -231,16 +219,12 @@ func prepareReduceBits(in *inst) {
 }
 
 // match is match.any, and match.all, whose result is the mask of members or 0, and a predicate.
-func match(w *warp, f *frag, in *inst, mask uint32) outcome {
-	if out := w.members(f, in, mask, &in.args[2]); out != next {
-		return out
-	}
+func match(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	d, a := &in.args[0], &in.args[1]
 	all := in.form.ID == isa.MatchAll
 	var results [warpLanes]uint32
 	p := uint32(0)
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		members := w.r32[in.slot[2]][l] & mask
 		for n := members; n != 0; n &= n - 1 {
 			if w.elem(a, a.slot, first(n)) == w.elem(a, a.slot, l) {
@@ -253,8 +237,8 @@ func match(w *warp, f *frag, in *inst, mask uint32) outcome {
 			p |= 1 << l
 		}
 	}
-	for m := mask; m != 0; m &= m - 1 {
-		w.r32[d.slot][first(m)] = results[first(m)]
+	for l := range lanesIn(mask) {
+		w.r32[d.slot][l] = results[l]
 	}
 	if all {
 		w.setPred(d.pair, p, mask)
@@ -264,14 +248,10 @@ func match(w *warp, f *frag, in *inst, mask uint32) outcome {
 
 // elect selects the lowest lane of the member mask. A form with two results also returns its
 // number.
-func elect(w *warp, f *frag, in *inst, mask uint32) outcome {
-	if out := w.members(f, in, mask, &in.args[1]); out != next {
-		return out
-	}
+func elect(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	d, p := &in.args[0], uint32(0)
 	var leaders [warpLanes]uint32
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		leaders[l] = uint32(bits.TrailingZeros32(w.r32[in.slot[1]][l] & mask))
 		if leaders[l] == uint32(l) {
 			p |= 1 << l
@@ -281,8 +261,8 @@ func elect(w *warp, f *frag, in *inst, mask uint32) outcome {
 		w.setPred(d.slot, p, mask)
 		return next
 	}
-	for m := mask; m != 0; m &= m - 1 {
-		w.r32[d.slot][first(m)] = leaders[first(m)]
+	for l := range lanesIn(mask) {
+		w.r32[d.slot][l] = leaders[l]
 	}
 	w.setPred(d.pair, p, mask)
 	return next

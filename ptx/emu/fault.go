@@ -94,8 +94,8 @@ func (f *Fault) Error() string {
 // laneList returns "lane 3" or "lanes 0-7,12".
 func laneList(mask uint32) string {
 	var lanes []int
-	for m := mask; m != 0; m &= m - 1 {
-		lanes = append(lanes, first(m))
+	for l := range lanesIn(mask) {
+		lanes = append(lanes, l)
 	}
 	return plural("lane", lanes)
 }

@@ -82,8 +82,8 @@ func (w *warp) latestFence(lanes uint32) uint64 {
 	p := &w.cta.shared.proxy
 	latest := uint64(0)
 	if p.on {
-		for m := lanes; m != 0; m &= m - 1 {
-			latest = max(latest, p.fenced[w.id*warpLanes+first(m)])
+		for l := range lanesIn(lanes) {
+			latest = max(latest, p.fenced[w.id*warpLanes+l])
 		}
 	}
 	return latest

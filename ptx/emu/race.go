@@ -177,8 +177,7 @@ func (r *races) repeats(a *access, at spot) bool {
 		return false
 	}
 	v, size := &in.args[1], int(in.size)
-	for m := r.by; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(r.by) {
 		var b []byte
 		if at.c != nil {
 			b = at.c.shared.bytes[w.shared32(&in.args[0], l)&sharedOffset:]

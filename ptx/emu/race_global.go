@@ -83,8 +83,7 @@ func (w *warp) touchCopied(in *inst, c *copyRecord, a *access) {
 	r.cl.grid.races.Lock()
 	defer r.cl.grid.races.Unlock()
 	r.start(c.lanes)
-	for m := c.lanes; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(c.lanes) {
 		r.by = 1 << l
 		w.deny(in, 1<<l, r.touchGlobal(a, c.src[l], uint64(c.bytes[l])))
 	}

@@ -31,8 +31,7 @@ func (k *lanesKnown) unknown(lanes, others, at uint32) (some uint32) {
 	if at <= k.all {
 		return 0
 	}
-	for m := lanes; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(lanes) {
 		for o := others &^ (1 << l); o != 0; o &= o - 1 {
 			if k.of == nil || k.of[l][first(o)] < at {
 				some |= o & -o
@@ -49,8 +48,8 @@ func (k *lanesKnown) learn(lanes, live, at uint32) {
 	case lanes&live == live:
 		k.all = at
 	default:
-		for m := lanes; m != 0; m &= m - 1 {
-			of := k.lane(first(m))
+		for l := range lanesIn(lanes) {
+			of := k.lane(l)
 			for o := range of {
 				of[o] = max(of[o], at)
 			}
@@ -73,16 +72,16 @@ func (r *races) meet(w *warp, lanes uint32) {
 		k.all = now
 	} else {
 		var past [warpLanes]uint32
-		for m := lanes; m != 0; m &= m - 1 {
-			for o, at := range k.lane(first(m)) {
+		for l := range lanesIn(lanes) {
+			for o, at := range k.lane(l) {
 				past[o] = max(past[o], at)
 			}
 		}
-		for m := lanes; m != 0; m &= m - 1 {
-			past[first(m)] = now
+		for l := range lanesIn(lanes) {
+			past[l] = now
 		}
-		for m := lanes; m != 0; m &= m - 1 {
-			*k.lane(first(m)) = past
+		for l := range lanesIn(lanes) {
+			*k.lane(l) = past
 		}
 	}
 	r.advance(w)
@@ -100,8 +99,8 @@ func (r *races) learned(w *warp, lanes uint32, m *causal.Moments) {
 		return
 	}
 	k.learn(lanes, w.live, slices.Min(of[:]))
-	for x := lanes; x != 0; x &= x - 1 {
-		knows := k.lane(first(x))
+	for l := range lanesIn(lanes) {
+		knows := k.lane(l)
 		for o, at := range of {
 			knows[o] = max(knows[o], at)
 		}

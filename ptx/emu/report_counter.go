@@ -46,8 +46,7 @@ func (c *counter) shared(w *warp, in *inst, o *operand, mask, n uint32, d direct
 	to := &c.by[in.number]
 	var at [warpLanes]uint32
 	own := uint32(0)
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		if at[l] = w.shared32(o, l); int(at[l]>>sharedRankBit) == w.cta.rank {
 			own |= 1 << l
 		}
@@ -82,8 +81,8 @@ func wavefronts(at *[warpLanes]uint32, lanes, n uint32, atomic bool) (is, least 
 		}
 		var used [banks]uint64
 		var words []uint32
-		for m := part; m != 0; m &= m - 1 {
-			for word := at[first(m)] / wordBytes; word <= (at[first(m)]+n-1)/wordBytes; word++ {
+		for l := range lanesIn(part) {
+			for word := at[l] / wordBytes; word <= (at[l]+n-1)/wordBytes; word++ {
 				if atomic || !slices.Contains(words, word) {
 					words = append(words, word)
 					used[word%banks]++
@@ -100,8 +99,7 @@ func wavefronts(at *[warpLanes]uint32, lanes, n uint32, atomic bool) (is, least 
 func (c *counter) global(w *warp, in *inst, o *operand, mask uint32, n uint64, d direction) {
 	var at [warpLanes]uint64
 	var bytes [warpLanes]uint32
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(mask) {
 		at[l], bytes[l] = w.address64(o, l), uint32(n)
 	}
 	c.lanes(in, &at, &bytes, d)

@@ -58,8 +58,7 @@ func (f *frag) adopt(g *frag) {
 }
 
 func (k *keptRegisters) take(from *keptRegisters, lanes uint32) {
-	for m := lanes; m != 0; m &= m - 1 {
-		l := first(m)
+	for l := range lanesIn(lanes) {
 		for i := range k.r32 {
 			k.r32[i][l] = from.r32[i][l]
 		}
@@ -138,8 +137,8 @@ func (w *warp) growOwn(bytes int) {
 
 // pass copies arguments or results between the variables of two calls.
 func (w *warp) pass(lanes uint32, from []place, fromBase int, to []place, toBase int) {
-	for m := lanes; m != 0; m &= m - 1 {
-		own := w.local[first(m)*w.ownBytes:][:w.ownBytes]
+	for l := range lanesIn(lanes) {
+		own := w.local[l*w.ownBytes:][:w.ownBytes]
 		for i, p := range from {
 			copy(own[toBase+to[i].at:][:p.bytes], own[fromBase+p.at:])
 		}
@@ -195,8 +194,8 @@ func callFunction(w *warp, f *frag, in *inst, mask uint32) outcome {
 		}
 	}
 	for _, s := range fn.symbols {
-		for m := lanes; m != 0; m &= m - 1 {
-			w.r64[s.slot][first(m)] = uint64(x.base + s.at)
+		for l := range lanesIn(lanes) {
+			w.r64[s.slot][l] = uint64(x.base + s.at)
 		}
 		w.ok[bank64][s.slot] |= lanes
 	}

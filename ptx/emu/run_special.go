@@ -104,8 +104,8 @@ var clocks = map[string]func(cl *cluster) uint64{
 func readClock(read func(cl *cluster) uint64) execFunc {
 	return func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		now := read(w.cta.cluster)
-		for m := mask; m != 0; m &= m - 1 {
-			w.setElem(&in.args[0], in.slot[0], first(m), now)
+		for l := range lanesIn(mask) {
+			w.setElem(&in.args[0], in.slot[0], l, now)
 		}
 		return next
 	}

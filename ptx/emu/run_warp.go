@@ -1,6 +1,7 @@
 package emu
 
 import (
+	"iter"
 	"math/bits"
 	"slices"
 	"sync"
@@ -340,11 +341,22 @@ func (w *warp) exit(f *frag, mask uint32) {
 // first returns the lowest lane of a mask.
 func first(mask uint32) int { return bits.TrailingZeros32(mask) & 31 }
 
+// lanesIn returns the lanes of a mask, from the lowest.
+func lanesIn(mask uint32) iter.Seq[int] {
+	return func(yield func(lane int) bool) {
+		for m := mask; m != 0; m &= m - 1 {
+			if !yield(first(m)) {
+				return
+			}
+		}
+	}
+}
+
 // uniform returns a register's value, and whether it is the same in all lanes of mask.
 func uniform[T uint32 | uint64](r *[warpLanes]T, mask uint32) (T, bool) {
 	v := r[first(mask)]
-	for m := mask; m != 0; m &= m - 1 {
-		if r[first(m)] != v {
+	for l := range lanesIn(mask) {
+		if r[l] != v {
 			return 0, false
 		}
 	}
