@@ -3,86 +3,335 @@ package moe_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"sync"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/open"
+	"sonicmoe/driver/emulated"
 	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/num"
+	"sonicmoe/internal/reference"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/tiles"
+	"sonicmoe/ptx/emu"
 )
 
-// device is the device of the tests, see drivertest.Name.
-var device = sync.OnceValues(func() (driver.Device, error) {
-	return open.Device(context.Background(), drivertest.Name())
-})
+// tiny is a layer whose experts fill neither tiles nor blocks.
+var tiny = moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 2}
 
-func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
-
-func testDevice(t testing.TB) driver.Device {
-	dev, err := device()
-	require.NoError(t, err)
-	return dev
+// timedDevice is a device that completes asynchronous work with a given timing.
+type timedDevice struct {
+	name string
+	dev  driver.Device
 }
 
-func newTrial(t testing.TB, c moe.Config, tokens int, boost float64, opts ...moe.Option) *trial.Trial {
-	dev := testDevice(t)
-	tr, err := trial.New(dev, newLayer(t, dev, c, opts...), tokens, 1, boost)
+// timedDevices returns emulated devices with every timing; the late one looks for
+// races. On a GPU it returns the GPU.
+func timedDevices(t testing.TB) []timedDevice {
+	if name := drivertest.Name(); name != "emulated" {
+		return []timedDevice{{name, testDevice(t)}}
+	}
+	var list []timedDevice
+	for _, o := range []struct {
+		name   string
+		timing emu.Timing
+		seed   uint64
+	}{{"early", emu.Early, 0}, {"late", emu.Late, 0}, {"random 1", emu.Random, 1}, {"random 2", emu.Random, 2}, {"random 3", emu.Random, 3}} {
+		if testing.Short() && o.seed > 1 {
+			break
+		}
+		dev, err := emulated.New(emulated.Options{Timing: o.timing, Seed: o.seed, Races: o.timing == emu.Late})
+		require.NoError(t, err)
+		list = append(list, timedDevice{o.name, dev})
+	}
+	return list
+}
+
+func trialOn(t testing.TB, dev driver.Device, c moe.Config, tokens int, opts ...moe.Option) *trial.Trial {
+	tr, err := trial.New(dev, newLayer(t, dev, c, opts...), tokens, 1, 6)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tr.Close()) })
 	return tr
 }
 
-// newLayer creates a layer without a cache. With -short it has kernels for small
-// batches only if opts ask for them: they are most of a layer's kernels, and few
-// tests use them.
-func newLayer(t testing.TB, dev driver.Device, c moe.Config, opts ...moe.Option) *moe.Layer {
-	t.Helper()
-	all := []moe.Option{moe.WithoutCache()}
-	if testing.Short() {
-		all = append(all, moe.WithoutDecode())
-	}
-	l, err := moe.New(context.Background(), dev, c, append(all, opts...)...)
-	require.NoError(t, err)
-	return l
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
 }
 
-func TestForwardSmall(t *testing.T) {
-	for i, c := range []struct {
-		tokens int
-		config moe.Config
-	}{
-		{64, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}},
-		{200, moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 3}},
-		{130, moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 16, TopK: 8, GateUp: moe.Interleaved}},
-		{1, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 60, TopK: 4}},
-		{70, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 12, TopK: 5, Logits: moe.LogitsF32}},
-		{65, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 300, TopK: 2, Logits: moe.LogitsF32}},
-	} {
-		if testing.Short() && i%3 != 2 {
-			continue
-		}
-		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
-			tr := newTrial(t, c.config, c.tokens, 6, moe.WithoutBackward())
-			require.NoError(t, tr.Run(ctx, tr.Args))
-			train, err := tr.Results(true)
-			require.NoError(t, err)
-			rep, err := tr.Check(train, 256)
-			require.NoError(t, err)
-			t.Logf("score %.2g\nO %v\nH %v", rep.Score, rep.O, rep.H)
-			require.NoError(t, rep.Check())
+// forward runs a forward pass on poisoned outputs.
+func forward(t testing.TB, tr *trial.Trial, f moe.ForwardArgs) trial.Results {
+	require.NoError(t, tr.Run(testContext(t), f))
+	r, err := tr.Results(true)
+	require.NoError(t, err)
+	return r
+}
 
-			require.NoError(t, tr.Run(ctx, tr.Inference()))
-			infer, err := tr.Results(false)
+// TestForwardTimings checks that the bits do not depend on when asynchronous work
+// completes or how warps interleave.
+func TestForwardTimings(t *testing.T) {
+	for _, tokens := range []int{1, 150} {
+		var first trial.Results
+		for _, d := range timedDevices(t) {
+			t.Run(fmt.Sprintf("%d tokens %s", tokens, d.name), func(t *testing.T) {
+				tr := trialOn(t, d.dev, moe.Config{Hidden: 320, Intermediate: 192, NumExperts: 5, TopK: 3}, tokens, moe.WithoutBackward())
+				r := forward(t, tr, tr.Args)
+				if first.O == nil {
+					first = r
+					rep, err := tr.Check(r, tokens)
+					require.NoError(t, err)
+					require.NoError(t, rep.Check())
+				}
+				require.Equal(t, first, r)
+			})
+		}
+	}
+}
+
+// TestForwardPoints checks that every tiling of up and down gives the same bits,
+// and that these are right.
+func TestForwardPoints(t *testing.T) {
+	for _, c := range []moe.Config{
+		tiny,
+		{Hidden: 272, Intermediate: 208, NumExperts: 3, TopK: 2, Bias: true},
+		{Hidden: 272, Intermediate: 208, NumExperts: 3, TopK: 2, Bias: true, WeightOrder: moe.InOut, GateUp: moe.Apart},
+	} {
+		checkForwardPoints(t, c)
+		if testing.Short() {
+			return
+		}
+	}
+}
+
+func checkForwardPoints(t *testing.T, c moe.Config) {
+	target := testDevice(t).Target()
+	ups, downs := kernel.UpProduct.Space(target), kernel.DownProduct.Space(target)
+	var first trial.Results
+	for i := range max(len(ups), len(downs)) {
+		choice := tiles.Choice{"up": ups[i%len(ups)], "down": downs[i%len(downs)]}
+		tr := trialOn(t, testDevice(t), c, 130, moe.WithTilings(choice.Text()), moe.WithoutBackward())
+		r := forward(t, tr, tr.Args)
+		if first.O == nil {
+			first = r
+			rep, err := tr.Check(r, 130)
 			require.NoError(t, err)
-			require.Equal(t, train.O, infer.O, "inference gives the bits of training")
+			require.NoError(t, rep.Check())
+		}
+		require.Equal(t, first, r, "%v", choice)
+	}
+}
+
+// TestForwardTokens uses one Call for small and large numbers of tokens in turn,
+// and checks that a token's output does not depend on the other tokens.
+func TestForwardTokens(t *testing.T) {
+	const most = 129
+	tr := trialOn(t, testDevice(t), tiny, most, moe.WithoutBackward())
+	full := forward(t, tr, tr.Args)
+	for _, tokens := range []int{1, 129, 63, 64, 0, 65, 127, 128, 0, 1} {
+		require.NoError(t, tr.Poison())
+		require.NoError(t, tr.Call().Forward(tr.Stream(), first(t, tr, tokens)))
+		require.NoError(t, tr.Stream().Synchronize(testContext(t)))
+		r, err := tr.Results(false)
+		require.NoError(t, err)
+		d, k := tiny.Hidden, tiny.TopK
+		require.Equal(t, full.O[:tokens*d], r.O[:tokens*d], "O of %d tokens", tokens)
+		require.Equal(t, full.ExpertIDs[:tokens*k], r.ExpertIDs[:tokens*k], "experts of %d tokens", tokens)
+		require.Equal(t, full.Scores[:tokens*k], r.Scores[:tokens*k], "scores of %d tokens", tokens)
+		for i, v := range r.O[tokens*d:] {
+			require.Equal(t, reference.Poison, v, "%d tokens: O past the end, at %d", tokens, i)
+		}
+		for i, v := range r.ExpertIDs[tokens*k:] {
+			require.Equal(t, int32(-1), v, "%d tokens: experts past the end, at %d", tokens, i)
+		}
+	}
+}
+
+// first returns the buffers of a pass over the first tokens only.
+func first(t testing.TB, tr *trial.Trial, tokens int) moe.ForwardArgs {
+	f, err := tr.Args.Tokens(tokens)
+	require.NoError(t, err)
+	f.Workspace.Bytes = sizesOf(t, tr.Layer, tokens).Workspace
+	return f
+}
+
+// sizesOf returns the sizes of a layer's buffers.
+func sizesOf(t testing.TB, l *moe.Layer, tokens int) moe.Sizes {
+	s, err := l.Sizes(tokens)
+	require.NoError(t, err)
+	return s
+}
+
+// launches captures queue and returns the number of nodes that it queued.
+func launches(t testing.TB, s driver.Stream, queue func() error) (int, error) {
+	require.NoError(t, s.BeginCapture())
+	err := queue()
+	g, captured := s.EndCapture()
+	require.NoError(t, captured)
+	defer g.Close()
+	return g.Nodes(), err
+}
+
+func TestNoTokens(t *testing.T) {
+	tr := trialOn(t, testDevice(t), tiny, 0)
+	c, s := tr.Call(), tr.Stream()
+	a := tr.Args
+	a.Workspace = moe.Buffer{}
+	for name, queue := range map[string]func() error{
+		"Forward":        func() error { return c.Forward(s, a) },
+		"Route":          func() error { return c.Route(s, a) },
+		"ForwardExperts": func() error { return c.ForwardExperts(s, a) },
+	} {
+		n, err := launches(t, s, queue)
+		require.NoError(t, err, name)
+		require.Zero(t, n, "%s launched", name)
+	}
+}
+
+// TestReplay checks that a captured pass computes new tokens and new router weights
+// from the same buffers.
+func TestReplay(t *testing.T) {
+	const tokens = 100
+	tr := trialOn(t, testDevice(t), tiny, tokens, moe.WithoutDecode(), moe.WithoutBackward())
+	ctx, s := testContext(t), tr.Stream()
+	require.NoError(t, s.BeginCapture())
+	require.NoError(t, tr.Call().Forward(s, tr.Args))
+	g, err := s.EndCapture()
+	require.NoError(t, err)
+	defer g.Close()
+	require.Equal(t, 5, g.Nodes(), "router, plan, up, down, aggregate")
+
+	var before []int32
+	for seed := range uint64(3) {
+		copy(tr.X, reference.NewNormal(50+seed, reference.ScaleX).Values(int64(len(tr.X))))
+		copy(tr.Router, reference.NewNormal(60+seed, 0.2).Values(int64(len(tr.Router))))
+		require.NoError(t, s.CopyToDevice(tr.Args.X.Ptr, num.Bytes(tr.X)))
+		require.NoError(t, s.CopyToDevice(tr.Args.Router.Ptr, num.Bytes(tr.Router)))
+		require.NoError(t, tr.Poison())
+		require.NoError(t, g.Launch(s))
+		require.NoError(t, s.Synchronize(ctx))
+		replayed, err := tr.Results(true)
+		require.NoError(t, err)
+		rep, err := tr.Check(replayed, tokens)
+		require.NoError(t, err)
+		require.NoError(t, rep.Check())
+		require.NotEqual(t, before, replayed.ExpertIDs, "the routing is new")
+		before = replayed.ExpertIDs
+		require.Equal(t, replayed, forward(t, tr, tr.Args), "a replay gives the bits of a call")
+	}
+}
+
+// givenRouting returns ids and scores of a caller.
+func givenRouting(c moe.Config, tokens int) (ids []int32, scores []float32) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for i := range tokens * c.TopK {
+		id := int32(r.IntN(c.NumExperts))
+		switch slot := i % c.TopK; {
+		case i/c.TopK%4 == 1 && slot > 0:
+			id = ids[i-1] // repeats the previous expert
+		case r.IntN(6) == 0:
+			id = []int32{-1, int32(c.NumExperts), 1<<31 - 1, -1 << 31}[r.IntN(4)]
+		}
+		ids, scores = append(ids, id), append(scores, r.Float32())
+	}
+	for k := range c.TopK {
+		ids[k] = -1 // a token without an expert has the output zero
+	}
+	return ids, scores
+}
+
+// TestExperts checks that ForwardExperts accepts any ids: ids out of range add
+// nothing, and each repetition of an id counts.
+func TestExperts(t *testing.T) {
+	for _, c := range []moe.Config{
+		{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 3},
+		{Hidden: 128, Intermediate: 192, NumExperts: 40, TopK: 8, GateUp: moe.Interleaved},
+	} {
+		t.Run(c.String(), func(t *testing.T) {
+			const tokens = 70
+			tr := trialOn(t, testDevice(t), c, tokens, moe.WithoutBackward())
+			ids, scores := givenRouting(c, tokens)
+			got := withRouting(t, tr, tokens)
+			require.Equal(t, ids, got.ExpertIDs, "ids are only read")
+			require.Equal(t, scores, got.Scores, "scores are only read")
+
+			ref, err := reference.NewLayer(c, tr.Router, tr.W1, tr.W2)
+			require.NoError(t, err)
+			want, err := ref.Experts(tr.X, reference.Widen(scores), ids, nil, reference.Rounded)
+			require.NoError(t, err)
+			require.NoError(t, reference.Compare(got.O, want.O, tokens, c.Hidden).Check(reference.VsRounded), "O")
+			require.Equal(t, make([]uint16, c.Hidden), got.O[:c.Hidden], "a token without experts")
+			checkH(t, c, got.H, want.H, ids)
 		})
 	}
+}
+
+// checkH compares the packed rows of H, sorted by expert, token and slot, with the
+// reference, and checks that rows past the last valid one are unchanged.
+func checkH(t *testing.T, c moe.Config, got []uint16, want []float64, ids []int32) {
+	width, row := 2*c.Intermediate, 0
+	var ordered []float64
+	for e := range c.NumExperts {
+		for i, id := range ids {
+			if int(id) == e {
+				ordered = append(ordered, want[i*width:][:width]...)
+				row++
+			}
+		}
+	}
+	require.NoError(t, reference.CompareOf(c.Type, got[:row*width], ordered, row, width).Check(reference.BoundsOf(c.Type, reference.Rounded)), "H")
+	for i, v := range got[row*width:] {
+		require.Equal(t, reference.Poison, v, "H past the last row, at %d", i)
+	}
+}
+
+// TestPartsAreForward checks that Route and ForwardExperts together have the bits
+// of Forward.
+func TestPartsAreForward(t *testing.T) {
+	tr := trialOn(t, testDevice(t), tiny, 90, moe.WithoutBackward())
+	whole := forward(t, tr, tr.Args)
+	require.NoError(t, tr.Poison())
+	s, a := tr.Stream(), tr.Args
+	require.NoError(t, tr.Call().Route(s, a))
+	require.NoError(t, tr.Call().ForwardExperts(s, a))
+	require.NoError(t, s.Synchronize(testContext(t)))
+	parts, err := tr.Results(true)
+	require.NoError(t, err)
+	require.Equal(t, whole, parts)
+}
+
+// TestConcurrentCalls runs one layer on several goroutines, each with its own call
+// and buffers.
+func TestConcurrentCalls(t *testing.T) {
+	dev := testDevice(t)
+	l := newLayer(t, dev, tiny, moe.WithoutBackward())
+	var g errgroup.Group
+	for i := range 4 {
+		tr, err := trial.New(dev, l, 40+30*i, uint64(i), 6)
+		require.NoError(t, err)
+		defer tr.Close()
+		alone := forward(t, tr, tr.Args)
+		g.Go(func() error {
+			for range 3 {
+				if err := tr.Run(testContext(t), tr.Args); err != nil {
+					return err
+				}
+				r, err := tr.Results(true)
+				if err != nil {
+					return err
+				}
+				if fmt.Sprint(r) != fmt.Sprint(alone) {
+					return fmt.Errorf("%d tokens: other bits beside other calls", tr.Tokens)
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, g.Wait())
 }
