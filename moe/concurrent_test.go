@@ -1,17 +1,22 @@
 package moe_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
@@ -176,4 +181,86 @@ func TestSeveralDevices(t *testing.T) {
 	}
 	a, b := users[0], users[1]
 	require.ErrorIs(t, a.trial.Call().Forward(b.stream, a.trial.Args), driver.ErrInvalid, "a stream of another device")
+}
+
+// TestConcurrentCalls runs one layer on several goroutines, each with its own call
+// and buffers.
+func TestConcurrentCalls(t *testing.T) {
+	dev := testDevice(t)
+	l := newLayer(t, dev, tiny, moe.WithoutBackward())
+	var g errgroup.Group
+	for i := range 4 {
+		tr, err := trial.New(dev, l, 40+30*i, uint64(i), 6)
+		require.NoError(t, err)
+		defer tr.Close()
+		alone := forward(t, tr, tr.Args)
+		g.Go(func() error {
+			for range 3 {
+				if err := tr.Run(testContext(t), tr.Args); err != nil {
+					return err
+				}
+				r, err := tr.Results(true)
+				if err != nil {
+					return err
+				}
+				if fmt.Sprint(r) != fmt.Sprint(alone) {
+					return fmt.Errorf("%d tokens: other bits beside other calls", tr.Tokens)
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, g.Wait())
+}
+
+// TestCallInUse checks that if two goroutines use a call at once, one of them gets
+// an error and the other's pass is complete.
+func TestCallInUse(t *testing.T) {
+	tr := trialOn(t, testDevice(t), tiny, 10)
+	inside, leave := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(inside); <-leave })
+	tr.Call().Observe(func(string, driver.Stream) error { once(); return nil })
+	done := make(chan error)
+	go func() { done <- tr.Call().Forward(tr.Stream(), tr.Args) }()
+	<-inside
+	err := tr.Call().Forward(tr.Stream(), tr.Args)
+	wantArgError(t, err, "Call")
+	assert.ErrorContains(t, err, "in use")
+	close(leave)
+	require.NoError(t, <-done)
+	tr.Call().Observe(nil)
+	require.NoError(t, tr.Run(testContext(t), tr.Args))
+}
+
+// TestConcurrentBackwards checks that several calls of a layer at once, each on its
+// own stream, do not affect each other.
+func TestConcurrentBackwards(t *testing.T) {
+	var g errgroup.Group
+	l := trialOn(t, testDevice(t), tiny, 1).Layer
+	for i := range 3 {
+		tr, err := trial.New(testDevice(t), l, 40+30*i, uint64(i), 6)
+		require.NoError(t, err)
+		defer tr.Close()
+		withBackward(t, tr, moe.F32)
+		require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+		alone := gradients(t, tr, tr.Back)
+		g.Go(func() error {
+			for range rounds(2) {
+				if err := tr.RunBackward(testContext(t), tr.Back); err != nil {
+					return err
+				}
+				for name, of := range wanted(&tr.Back) {
+					got, err := tr.Rows(*of, 1, nil)
+					if err != nil {
+						return err
+					}
+					if !slices.Equal(got.Bits, alone[name].Bits) || !bytes.Equal(num.Bytes(got.F32), num.Bytes(alone[name].F32)) {
+						return fmt.Errorf("%d tokens: other bits of %s beside other calls", tr.Tokens, name)
+					}
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, g.Wait())
 }

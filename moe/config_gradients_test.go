@@ -77,3 +77,25 @@ func TestWithGradientsTwice(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{"moe_dw1_add", "moe_dw1_add_f32"}, names)
 }
+
+// TestWithoutBackward checks that a layer without backward has fewer kernels and
+// the same O, and that the error of Backward names the option.
+func TestWithoutBackward(t *testing.T) {
+	with, without := trialOn(t, testDevice(t), tiny, 70), trialOn(t, testDevice(t), tiny, 70, moe.WithoutBackward())
+	require.Equal(t, forward(t, with, with.Args), forward(t, without, without.Args))
+	require.Less(t, len(without.Layer.Kernels()), len(with.Layer.Kernels()))
+	require.Len(t, without.Layer.LoadedFrom(), len(without.Layer.Kernels()))
+	require.NoError(t, without.PrepareBackward(17, moe.BF16))
+	err := without.Call().Backward(without.Stream(), without.Back)
+	wantArgError(t, err, "Layer")
+	require.ErrorContains(t, err, "WithoutBackward")
+	for _, name := range with.Layer.Kernels() {
+		_, err := with.Layer.Listing(name)
+		require.NoError(t, err)
+	}
+	plan, err := with.Layer.Listing("plan-splits")
+	require.NoError(t, err)
+	byEntry, err := with.Layer.Listing("moe_dwplan")
+	require.NoError(t, err)
+	require.Equal(t, plan, byEntry)
+}

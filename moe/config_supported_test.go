@@ -1,6 +1,7 @@
 package moe_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -61,5 +62,19 @@ func TestCheckRefusesWhatKernelsLack(t *testing.T) {
 		var arg *moe.ArgError
 		require.True(t, errors.As(made, &arg))
 		assert.Equal(t, err, made)
+	}
+}
+
+func TestConfigErrors(t *testing.T) {
+	for field, c := range map[string]moe.Config{
+		"Config.Hidden":       {Hidden: 100, Intermediate: 64, NumExperts: 4, TopK: 2},
+		"Config.Intermediate": {Hidden: 128, Intermediate: 40, NumExperts: 4, TopK: 2},
+		"Config.NumExperts":   {Hidden: 128, Intermediate: 64, NumExperts: 1025, TopK: 2},
+		"Config.TopK":         {Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 5},
+		"Config.Logits":       {Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Logits: 7},
+	} {
+		l, err := moe.New(context.Background(), testDevice(t), c, moe.WithoutCache())
+		require.Nil(t, l)
+		wantArgError(t, err, field)
 	}
 }

@@ -1,11 +1,12 @@
 package moe_test
 
 import (
-	"context"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver"
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/moe"
@@ -131,16 +132,111 @@ func TestNeighboursAreNoOverlap(t *testing.T) {
 	require.Equal(t, want.O, got)
 }
 
-func TestConfigErrors(t *testing.T) {
-	for field, c := range map[string]moe.Config{
-		"Config.Hidden":       {Hidden: 100, Intermediate: 64, NumExperts: 4, TopK: 2},
-		"Config.Intermediate": {Hidden: 128, Intermediate: 40, NumExperts: 4, TopK: 2},
-		"Config.NumExperts":   {Hidden: 128, Intermediate: 64, NumExperts: 1025, TopK: 2},
-		"Config.TopK":         {Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 5},
-		"Config.Logits":       {Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Logits: 7},
-	} {
-		l, err := moe.New(context.Background(), testDevice(t), c, moe.WithoutCache())
-		require.Nil(t, l)
-		wantArgError(t, err, field)
+// TestZeroValues checks that types which a constructor must make return an error,
+// and do not panic, if they are zero.
+func TestZeroValues(t *testing.T) {
+	tr := trialOn(t, testDevice(t), tiny, 10)
+	s := tr.Stream()
+	require.NoError(t, tr.PrepareBackward(17, moe.BF16))
+	var none *moe.Layer
+	for name, c := range map[string]*moe.Call{"zero": {}, "nil": nil, "of a nil layer": none.NewCall(), "of a zero layer": new(moe.Layer).NewCall()} {
+		for _, err := range []error{
+			c.Forward(s, tr.Args), c.Route(s, tr.Args), c.ForwardExperts(s, tr.Args), c.Backward(s, tr.Back), c.BackwardExperts(s, tr.Back),
+		} {
+			wantArgError(t, err, "Call")
+			require.ErrorContains(t, err, "must be made by Layer.NewCall", name)
+		}
 	}
+	for _, l := range []*moe.Layer{none, {}} {
+		_, err := l.Sizes(1)
+		wantArgError(t, err, "Layer")
+		_, err = l.ListSizes(1, 1)
+		wantArgError(t, err, "Layer")
+		_, err = l.Listing("up")
+		wantArgError(t, err, "kernel")
+		require.Zero(t, l.Config())
+		require.Empty(t, l.Kernels())
+		require.Empty(t, l.LoadedFrom())
+		require.Empty(t, l.Tilings())
+		require.Empty(t, l.ChosenBy())
+		require.Equal(t, driver.ErrBroken, l.Explain(driver.ErrBroken))
+	}
+	//lint:ignore SA1012 the test is about a nil context
+	_, err := moe.New(nil, testDevice(t), tiny)
+	wantArgError(t, err, "ctx")
+	_, err = moe.New(t.Context(), testDevice(t), tiny, moe.WithoutBackward(), nil)
+	wantArgError(t, err, "opts[1]")
+	//lint:ignore SA1012 the test is about a nil context
+	require.ErrorIs(t, s.Synchronize(nil), driver.ErrInvalid)
+	var arena moe.Arena
+	require.Zero(t, arena.Buffer(1))
+	wantArgError(t, arena.Err(), "Arena")
+	require.NoError(t, arena.Free())
+	for _, tokens := range []int{-1, math.MinInt, math.MaxInt, 1 << 40, 1 << 31} {
+		_, err := tr.Layer.Sizes(tokens)
+		wantArgError(t, err, "tokens")
+	}
+	_, err = tr.Layer.Sizes((1<<31 - 1) / tiny.TopK)
+	require.NoError(t, err)
+}
+
+var wrongBackwards = []struct {
+	name  string
+	field string
+	make  func(b *moe.BackwardArgs)
+}{
+
+	{"X of rank 1", "X", func(b *moe.BackwardArgs) { b.X = moe.TensorAt(b.X.Ptr, moe.BF16, 70*192) }},
+	{"X absent", "X", func(b *moe.BackwardArgs) { b.X = moe.Tensor{} }},
+	{"Router absent", "Router", func(b *moe.BackwardArgs) { b.Router = moe.Tensor{} }},
+	{"W1 of n rows", "W1", func(b *moe.BackwardArgs) { b.W1.Shape.Dims[1] /= 2 }},
+	{"W2 misaligned", "W2.Ptr", func(b *moe.BackwardArgs) { b.W2.Ptr += 8 }},
+	{"H absent", "H", func(b *moe.BackwardArgs) { b.H = moe.Tensor{} }},
+	{"H of T rows", "H", func(b *moe.BackwardArgs) { b.H.Shape.Dims[0] /= 2 }},
+	{"Scores nil", "Scores.Ptr", func(b *moe.BackwardArgs) { b.Scores.Ptr = 0 }},
+	{"Experts in FP32", "ExpertIDs", func(b *moe.BackwardArgs) { b.ExpertIDs.Shape.Type = moe.F32 }},
+	{"DO absent", "DO", func(b *moe.BackwardArgs) { b.DO = moe.Tensor{} }},
+	{"DO in FP32", "DO", func(b *moe.BackwardArgs) { b.DO.Shape.Type = moe.F32 }},
+	{"DLogits in bf16", "DLogits", func(b *moe.BackwardArgs) { b.DLogits = b.DRouter.Tensor; b.DLogits.Shape.Dims[0] = 70 }},
+	{"DX of other tokens", "DX", func(b *moe.BackwardArgs) { b.DX.Shape.Dims[0]++ }},
+	{"DScores in bf16", "DScores", func(b *moe.BackwardArgs) { b.DScores.Shape.Type = moe.BF16 }},
+	{"DW1 of integers", "DW1", func(b *moe.BackwardArgs) { b.DW1.Shape.Type = moe.I32 }},
+	{"DW1 like W2", "DW1", func(b *moe.BackwardArgs) { b.DW1.Shape = b.DW2.Shape }},
+	{"DW2 nil", "DW2.Ptr", func(b *moe.BackwardArgs) { b.DW2.Ptr = 0 }},
+	{"DRouter misaligned", "DRouter.Ptr", func(b *moe.BackwardArgs) { b.DRouter.Ptr += 4 }},
+	{"DW1 is W1", "DW1", func(b *moe.BackwardArgs) { b.DW1.Ptr = b.W1.Ptr }},
+	{"DX is X", "DX", func(b *moe.BackwardArgs) { b.DX.Ptr = b.X.Ptr }},
+	{"DX is DO", "DX", func(b *moe.BackwardArgs) { b.DX.Ptr = b.DO.Ptr }},
+	{"DScores are Scores", "DScores", func(b *moe.BackwardArgs) { b.DScores.Ptr = b.Scores.Ptr }},
+	{"DW2 in DW1", "DW2", func(b *moe.BackwardArgs) { b.DW2.Ptr = b.DW1.Ptr + 256 }},
+	{"Workspace of forward", "Workspace", func(b *moe.BackwardArgs) { b.Workspace.Bytes-- }},
+	{"Workspace nil", "Workspace.Ptr", func(b *moe.BackwardArgs) { b.Workspace.Ptr = 0 }},
+	{"Workspace misaligned", "Workspace.Ptr", func(b *moe.BackwardArgs) { b.Workspace.Ptr += 16 }},
+	{"Workspace over H", "Workspace", func(b *moe.BackwardArgs) { b.Workspace.Ptr = b.H.Ptr }},
+}
+
+// TestBackwardArgErrors checks that a wrong buffer gives an *ArgError with its
+// name, that nothing is launched, and that the call works afterwards.
+func TestBackwardArgErrors(t *testing.T) {
+	tr := trialOn(t, testDevice(t), tiny, 70)
+	saved := withBackward(t, tr, moe.BF16)
+	s := tr.Stream()
+	for _, w := range wrongBackwards {
+		t.Run(w.name, func(t *testing.T) {
+			b := tr.Back
+			w.make(&b)
+			n, err := launches(t, s, func() error { return tr.Call().Backward(s, b) })
+			wantArgError(t, err, w.field)
+			require.Zero(t, n, "something was launched")
+			if w.field == "Router" || w.field == "DLogits" || w.field == "DRouter.Ptr" {
+				return
+			}
+			n, err = launches(t, s, func() error { return tr.Call().BackwardExperts(s, expertsBackward(b)) })
+			wantArgError(t, err, w.field)
+			require.Zero(t, n, "something was launched")
+		})
+	}
+	wantArgError(t, tr.Call().Backward(nil, tr.Back), "stream")
+	require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+	checkBackward(t, tr, tr.Back, saved, true)
 }

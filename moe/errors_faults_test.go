@@ -286,3 +286,42 @@ func TestExplain(t *testing.T) {
 	other := errors.New("no kernel's")
 	assert.Equal(t, other, tr.Layer.Explain(other))
 }
+
+// TestEveryCallOfBackwardFails lets each driver call of a pass fail in turn.
+// Backward must name the call, and the same Call must give the right bits
+// afterwards.
+func TestEveryCallOfBackwardFails(t *testing.T) {
+	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10)
+	saved := withBackward(t, tr, moe.BF16)
+	require.NoError(t, tr.AddLogitGradients(23))
+	s := tr.Stream()
+	require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+	checkBackward(t, tr, tr.Back, saved, true)
+	want := gradients(t, tr, tr.Back)
+	dev.ResetCounts()
+	require.NoError(t, tr.Layer.NewCall().Backward(s, tr.Back))
+	maps, launched, steps := dev.Count(faulty.EncodeTensorMap), dev.Count(faulty.Launch), dev.Count(faulty.Any)
+	require.EqualValues(t, 11, maps, "dh w2, h; dw2 and dw1 rows, dw; dx dh, w1, dx; extra rows w; router x")
+	require.EqualValues(t, 12, launched)
+	require.Equal(t, maps+launched, steps, "a pass only encodes and launches")
+	for n := int64(1); n <= steps; n++ {
+		call := tr.Layer.NewCall()
+		dev.ResetCounts()
+		dev.Arm(faulty.Fault{N: n})
+		err := call.Backward(s, tr.Back)
+		require.True(t, dev.Disarm(), "step %d of %d", n, steps)
+		var e *driver.Error
+		require.ErrorAs(t, err, &e, "step %d", n)
+		assert.ErrorContains(t, err, "kernel moe_", "the error must name the kernel")
+		assert.Equal(t, n, dev.Count(faulty.Any), "nothing is queued after step %d failed", n)
+		if n%5 != 0 {
+			continue
+		}
+		require.NoError(t, tr.PoisonGradients(tr.Back))
+		require.NoError(t, call.Backward(s, tr.Back)) // the failed Call is used again
+		require.NoError(t, s.Synchronize(testContext(t)))
+		sameGradients(t, want, gradients(t, tr, tr.Back), "after step %d failed", n)
+	}
+	require.NoError(t, tr.Close())
+	jit.Forget(dev)
+}

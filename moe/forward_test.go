@@ -8,71 +8,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 
-	"sonicmoe/driver"
-	"sonicmoe/driver/emulated"
-	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/tiles"
-	"sonicmoe/ptx/emu"
 )
-
-// tiny is a layer whose experts fill neither tiles nor blocks.
-var tiny = moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 2}
-
-// timedDevice is a device that completes asynchronous work with a given timing.
-type timedDevice struct {
-	name string
-	dev  driver.Device
-}
-
-// timedDevices returns emulated devices with every timing; the late one looks for
-// races. On a GPU it returns the GPU.
-func timedDevices(t testing.TB) []timedDevice {
-	if name := drivertest.Name(); name != "emulated" {
-		return []timedDevice{{name, testDevice(t)}}
-	}
-	var list []timedDevice
-	for _, o := range []struct {
-		name   string
-		timing emu.Timing
-		seed   uint64
-	}{{"early", emu.Early, 0}, {"late", emu.Late, 0}, {"random 1", emu.Random, 1}, {"random 2", emu.Random, 2}, {"random 3", emu.Random, 3}} {
-		if testing.Short() && o.seed > 1 {
-			break
-		}
-		dev, err := emulated.New(emulated.Options{Timing: o.timing, Seed: o.seed, Races: o.timing == emu.Late})
-		require.NoError(t, err)
-		list = append(list, timedDevice{o.name, dev})
-	}
-	return list
-}
-
-func trialOn(t testing.TB, dev driver.Device, c moe.Config, tokens int, opts ...moe.Option) *trial.Trial {
-	tr, err := trial.New(dev, newLayer(t, dev, c, opts...), tokens, 1, 6)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, tr.Close()) })
-	return tr
-}
-
-func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// forward runs a forward pass on poisoned outputs.
-func forward(t testing.TB, tr *trial.Trial, f moe.ForwardArgs) trial.Results {
-	require.NoError(t, tr.Run(testContext(t), f))
-	r, err := tr.Results(true)
-	require.NoError(t, err)
-	return r
-}
 
 // TestForwardTimings checks that the bits do not depend on when asynchronous work
 // completes or how warps interleave.
@@ -159,23 +102,6 @@ func first(t testing.TB, tr *trial.Trial, tokens int) moe.ForwardArgs {
 	require.NoError(t, err)
 	f.Workspace.Bytes = sizesOf(t, tr.Layer, tokens).Workspace
 	return f
-}
-
-// sizesOf returns the sizes of a layer's buffers.
-func sizesOf(t testing.TB, l *moe.Layer, tokens int) moe.Sizes {
-	s, err := l.Sizes(tokens)
-	require.NoError(t, err)
-	return s
-}
-
-// launches captures queue and returns the number of nodes that it queued.
-func launches(t testing.TB, s driver.Stream, queue func() error) (int, error) {
-	require.NoError(t, s.BeginCapture())
-	err := queue()
-	g, captured := s.EndCapture()
-	require.NoError(t, captured)
-	defer g.Close()
-	return g.Nodes(), err
 }
 
 func TestNoTokens(t *testing.T) {
@@ -306,32 +232,37 @@ func TestPartsAreForward(t *testing.T) {
 	require.Equal(t, whole, parts)
 }
 
-// TestConcurrentCalls runs one layer on several goroutines, each with its own call
-// and buffers.
-func TestConcurrentCalls(t *testing.T) {
-	dev := testDevice(t)
-	l := newLayer(t, dev, tiny, moe.WithoutBackward())
-	var g errgroup.Group
-	for i := range 4 {
-		tr, err := trial.New(dev, l, 40+30*i, uint64(i), 6)
-		require.NoError(t, err)
-		defer tr.Close()
-		alone := forward(t, tr, tr.Args)
-		g.Go(func() error {
-			for range 3 {
-				if err := tr.Run(testContext(t), tr.Args); err != nil {
-					return err
-				}
-				r, err := tr.Results(true)
-				if err != nil {
-					return err
-				}
-				if fmt.Sprint(r) != fmt.Sprint(alone) {
-					return fmt.Errorf("%d tokens: other bits beside other calls", tr.Tokens)
-				}
-			}
-			return nil
+func TestForwardSmall(t *testing.T) {
+	for i, c := range []struct {
+		tokens int
+		config moe.Config
+	}{
+		{64, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}},
+		{200, moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 3}},
+		{130, moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 16, TopK: 8, GateUp: moe.Interleaved}},
+		{1, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 60, TopK: 4}},
+		{70, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 12, TopK: 5, Logits: moe.LogitsF32}},
+		{65, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 300, TopK: 2, Logits: moe.LogitsF32}},
+	} {
+		if testing.Short() && i%3 != 2 {
+			continue
+		}
+		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			tr := newTrial(t, c.config, c.tokens, 6, moe.WithoutBackward())
+			require.NoError(t, tr.Run(ctx, tr.Args))
+			train, err := tr.Results(true)
+			require.NoError(t, err)
+			rep, err := tr.Check(train, 256)
+			require.NoError(t, err)
+			t.Logf("score %.2g\nO %v\nH %v", rep.Score, rep.O, rep.H)
+			require.NoError(t, rep.Check())
+
+			require.NoError(t, tr.Run(ctx, tr.Inference()))
+			infer, err := tr.Results(false)
+			require.NoError(t, err)
+			require.Equal(t, train.O, infer.O, "inference gives the bits of training")
 		})
 	}
-	require.NoError(t, g.Wait())
 }

@@ -2,7 +2,7 @@ package moe_test
 
 import (
 	"context"
-	"fmt"
+	"crypto/sha256"
 	"os"
 	"sync"
 	"testing"
@@ -11,10 +11,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/open"
 	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/ptx/emu"
 )
 
 // device is the device of the tests, see drivertest.Name.
@@ -52,37 +57,135 @@ func newLayer(t testing.TB, dev driver.Device, c moe.Config, opts ...moe.Option)
 	return l
 }
 
-func TestForwardSmall(t *testing.T) {
-	for i, c := range []struct {
-		tokens int
-		config moe.Config
-	}{
-		{64, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}},
-		{200, moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 3}},
-		{130, moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 16, TopK: 8, GateUp: moe.Interleaved}},
-		{1, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 60, TopK: 4}},
-		{70, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 12, TopK: 5, Logits: moe.LogitsF32}},
-		{65, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 300, TopK: 2, Logits: moe.LogitsF32}},
-	} {
-		if testing.Short() && i%3 != 2 {
-			continue
-		}
-		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
-			tr := newTrial(t, c.config, c.tokens, 6, moe.WithoutBackward())
-			require.NoError(t, tr.Run(ctx, tr.Args))
-			train, err := tr.Results(true)
-			require.NoError(t, err)
-			rep, err := tr.Check(train, 256)
-			require.NoError(t, err)
-			t.Logf("score %.2g\nO %v\nH %v", rep.Score, rep.O, rep.H)
-			require.NoError(t, rep.Check())
+// tiny is a layer whose experts fill neither tiles nor blocks.
+var tiny = moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 2}
 
-			require.NoError(t, tr.Run(ctx, tr.Inference()))
-			infer, err := tr.Results(false)
-			require.NoError(t, err)
-			require.Equal(t, train.O, infer.O, "inference gives the bits of training")
-		})
+// timedDevice is a device that completes asynchronous work with a given timing.
+type timedDevice struct {
+	name string
+	dev  driver.Device
+}
+
+// timedDevices returns emulated devices with every timing; the late one looks for
+// races. On a GPU it returns the GPU.
+func timedDevices(t testing.TB) []timedDevice {
+	if name := drivertest.Name(); name != "emulated" {
+		return []timedDevice{{name, testDevice(t)}}
 	}
+	var list []timedDevice
+	for _, o := range []struct {
+		name   string
+		timing emu.Timing
+		seed   uint64
+	}{{"early", emu.Early, 0}, {"late", emu.Late, 0}, {"random 1", emu.Random, 1}, {"random 2", emu.Random, 2}, {"random 3", emu.Random, 3}} {
+		if testing.Short() && o.seed > 1 {
+			break
+		}
+		dev, err := emulated.New(emulated.Options{Timing: o.timing, Seed: o.seed, Races: o.timing == emu.Late})
+		require.NoError(t, err)
+		list = append(list, timedDevice{o.name, dev})
+	}
+	return list
+}
+
+func trialOn(t testing.TB, dev driver.Device, c moe.Config, tokens int, opts ...moe.Option) *trial.Trial {
+	tr, err := trial.New(dev, newLayer(t, dev, c, opts...), tokens, 1, 6)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tr.Close()) })
+	return tr
+}
+
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// forward runs a forward pass on poisoned outputs.
+func forward(t testing.TB, tr *trial.Trial, f moe.ForwardArgs) trial.Results {
+	require.NoError(t, tr.Run(testContext(t), f))
+	r, err := tr.Results(true)
+	require.NoError(t, err)
+	return r
+}
+
+// sizesOf returns the sizes of a layer's buffers.
+func sizesOf(t testing.TB, l *moe.Layer, tokens int) moe.Sizes {
+	s, err := l.Sizes(tokens)
+	require.NoError(t, err)
+	return s
+}
+
+// launches captures queue and returns the number of nodes that it queued.
+func launches(t testing.TB, s driver.Stream, queue func() error) (int, error) {
+	require.NoError(t, s.BeginCapture())
+	err := queue()
+	g, captured := s.EndCapture()
+	require.NoError(t, captured)
+	defer g.Close()
+	return g.Nodes(), err
+}
+
+// onGPU reports whether the tests run on a GPU.
+func onGPU() bool { return drivertest.Name() == "cuda" }
+
+// rounds returns the number of repetitions of a concurrent pass: one under the race
+// detector, which slows the emulator down tenfold.
+func rounds(short int) int {
+	switch {
+	case onGPU() || kt.Long():
+		return 1000
+	case raceDetector:
+		return 1
+	}
+	return short
+}
+
+// faultyTrial creates a layer and its tensors on a wrapper of the test's device,
+// and resets the counts of calls.
+func faultyTrial(t testing.TB, inner driver.Device, c moe.Config, tokens int, opts ...moe.Option) (*faulty.Device, *trial.Trial) {
+	t.Helper()
+	dev := faulty.Wrap(inner)
+	tr, err := trial.New(dev, newLayer(t, dev, c, opts...), tokens, 1, 6)
+	require.NoError(t, err)
+	dev.ResetCounts()
+	return dev, tr
+}
+
+// digest runs a pass on a stream and hashes its outputs, with H if f has it.
+func digest(ctx context.Context, tr *trial.Trial, s driver.Stream, f moe.ForwardArgs) (sum [32]byte, err error) {
+	if err := tr.Poison(); err != nil {
+		return sum, err
+	}
+	if err := tr.Stream().Synchronize(ctx); err != nil {
+		return sum, err
+	}
+	if err := tr.Call().Forward(s, f); err != nil {
+		return sum, err
+	}
+	if err := s.Synchronize(ctx); err != nil {
+		return sum, err
+	}
+	return hashed(tr, !f.H.IsZero())
+}
+
+// hashed returns the hash of a trial's present outputs.
+func hashed(tr *trial.Trial, withH bool) (sum [32]byte, err error) {
+	r, err := tr.Results(withH)
+	if err != nil {
+		return sum, err
+	}
+	h := sha256.New()
+	h.Write(num.Bytes(r.O))
+	h.Write(num.Bytes(r.H))
+	h.Write(num.Bytes(r.Scores))
+	h.Write(num.Bytes(r.ExpertIDs))
+	return [32]byte(h.Sum(nil)), nil
+}
+
+// limited returns a context with a deadline.
+func limited(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
 }

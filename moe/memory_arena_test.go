@@ -2,10 +2,8 @@ package moe_test
 
 import (
 	"math"
-	"sync"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
@@ -185,71 +183,4 @@ func TestWriteAndRead(t *testing.T) {
 	} {
 		wantArgError(t, w.err, w.field)
 	}
-}
-
-// TestZeroValues checks that types which a constructor must make return an error,
-// and do not panic, if they are zero.
-func TestZeroValues(t *testing.T) {
-	tr := trialOn(t, testDevice(t), tiny, 10)
-	s := tr.Stream()
-	require.NoError(t, tr.PrepareBackward(17, moe.BF16))
-	var none *moe.Layer
-	for name, c := range map[string]*moe.Call{"zero": {}, "nil": nil, "of a nil layer": none.NewCall(), "of a zero layer": new(moe.Layer).NewCall()} {
-		for _, err := range []error{
-			c.Forward(s, tr.Args), c.Route(s, tr.Args), c.ForwardExperts(s, tr.Args), c.Backward(s, tr.Back), c.BackwardExperts(s, tr.Back),
-		} {
-			wantArgError(t, err, "Call")
-			require.ErrorContains(t, err, "must be made by Layer.NewCall", name)
-		}
-	}
-	for _, l := range []*moe.Layer{none, {}} {
-		_, err := l.Sizes(1)
-		wantArgError(t, err, "Layer")
-		_, err = l.ListSizes(1, 1)
-		wantArgError(t, err, "Layer")
-		_, err = l.Listing("up")
-		wantArgError(t, err, "kernel")
-		require.Zero(t, l.Config())
-		require.Empty(t, l.Kernels())
-		require.Empty(t, l.LoadedFrom())
-		require.Empty(t, l.Tilings())
-		require.Empty(t, l.ChosenBy())
-		require.Equal(t, driver.ErrBroken, l.Explain(driver.ErrBroken))
-	}
-	//lint:ignore SA1012 the test is about a nil context
-	_, err := moe.New(nil, testDevice(t), tiny)
-	wantArgError(t, err, "ctx")
-	_, err = moe.New(t.Context(), testDevice(t), tiny, moe.WithoutBackward(), nil)
-	wantArgError(t, err, "opts[1]")
-	//lint:ignore SA1012 the test is about a nil context
-	require.ErrorIs(t, s.Synchronize(nil), driver.ErrInvalid)
-	var arena moe.Arena
-	require.Zero(t, arena.Buffer(1))
-	wantArgError(t, arena.Err(), "Arena")
-	require.NoError(t, arena.Free())
-	for _, tokens := range []int{-1, math.MinInt, math.MaxInt, 1 << 40, 1 << 31} {
-		_, err := tr.Layer.Sizes(tokens)
-		wantArgError(t, err, "tokens")
-	}
-	_, err = tr.Layer.Sizes((1<<31 - 1) / tiny.TopK)
-	require.NoError(t, err)
-}
-
-// TestCallInUse checks that if two goroutines use a call at once, one of them gets
-// an error and the other's pass is complete.
-func TestCallInUse(t *testing.T) {
-	tr := trialOn(t, testDevice(t), tiny, 10)
-	inside, leave := make(chan struct{}), make(chan struct{})
-	once := sync.OnceFunc(func() { close(inside); <-leave })
-	tr.Call().Observe(func(string, driver.Stream) error { once(); return nil })
-	done := make(chan error)
-	go func() { done <- tr.Call().Forward(tr.Stream(), tr.Args) }()
-	<-inside
-	err := tr.Call().Forward(tr.Stream(), tr.Args)
-	wantArgError(t, err, "Call")
-	assert.ErrorContains(t, err, "in use")
-	close(leave)
-	require.NoError(t, <-done)
-	tr.Call().Observe(nil)
-	require.NoError(t, tr.Run(testContext(t), tr.Args))
 }

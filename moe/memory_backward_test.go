@@ -3,19 +3,15 @@ package moe_test
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 
-	"sonicmoe/driver"
 	"sonicmoe/internal/faulty"
-	"sonicmoe/internal/num"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/trial"
-	"sonicmoe/jit"
 	"sonicmoe/moe"
 )
 
@@ -48,45 +44,6 @@ func TestBackwardAllocatesNothing(t *testing.T) {
 		}
 	}
 	t.Logf("host time of a Backward whose launches are discarded: %v", time.Since(start)/runs)
-}
-
-// TestEveryCallOfBackwardFails lets each driver call of a pass fail in turn.
-// Backward must name the call, and the same Call must give the right bits
-// afterwards.
-func TestEveryCallOfBackwardFails(t *testing.T) {
-	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10)
-	saved := withBackward(t, tr, moe.BF16)
-	require.NoError(t, tr.AddLogitGradients(23))
-	s := tr.Stream()
-	require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
-	checkBackward(t, tr, tr.Back, saved, true)
-	want := gradients(t, tr, tr.Back)
-	dev.ResetCounts()
-	require.NoError(t, tr.Layer.NewCall().Backward(s, tr.Back))
-	maps, launched, steps := dev.Count(faulty.EncodeTensorMap), dev.Count(faulty.Launch), dev.Count(faulty.Any)
-	require.EqualValues(t, 11, maps, "dh w2, h; dw2 and dw1 rows, dw; dx dh, w1, dx; extra rows w; router x")
-	require.EqualValues(t, 12, launched)
-	require.Equal(t, maps+launched, steps, "a pass only encodes and launches")
-	for n := int64(1); n <= steps; n++ {
-		call := tr.Layer.NewCall()
-		dev.ResetCounts()
-		dev.Arm(faulty.Fault{N: n})
-		err := call.Backward(s, tr.Back)
-		require.True(t, dev.Disarm(), "step %d of %d", n, steps)
-		var e *driver.Error
-		require.ErrorAs(t, err, &e, "step %d", n)
-		assert.ErrorContains(t, err, "kernel moe_", "the error must name the kernel")
-		assert.Equal(t, n, dev.Count(faulty.Any), "nothing is queued after step %d failed", n)
-		if n%5 != 0 {
-			continue
-		}
-		require.NoError(t, tr.PoisonGradients(tr.Back))
-		require.NoError(t, call.Backward(s, tr.Back)) // the failed Call is used again
-		require.NoError(t, s.Synchronize(testContext(t)))
-		sameGradients(t, want, gradients(t, tr, tr.Back), "after step %d failed", n)
-	}
-	require.NoError(t, tr.Close())
-	jit.Forget(dev)
 }
 
 // TestBackwardExactSizes checks that the sizes of Sizes are sufficient, and that
@@ -148,35 +105,60 @@ func guardedBackward(t *testing.T, tr *trial.Trial) *arena {
 	return a
 }
 
-// TestConcurrentBackwards checks that several calls of a layer at once, each on its
-// own stream, do not affect each other.
-func TestConcurrentBackwards(t *testing.T) {
-	var g errgroup.Group
-	l := trialOn(t, testDevice(t), tiny, 1).Layer
-	for i := range 3 {
-		tr, err := trial.New(testDevice(t), l, 40+30*i, uint64(i), 6)
+// TestBackwardWorkspaceBound checks that the workspace of known layers is at most
+// dH and the larger of dX~ and A', plus 5 %, and that forward can use it too.
+func TestBackwardWorkspaceBound(t *testing.T) {
+	const sms = 132
+	for _, row := range peers.All() {
+		c := row.Config
+		s, g := moe.SizesOn(c, sms, row.Tokens), c.Gradients(row.Tokens, moe.BF16)
+		bound := g.DH.Bytes() + max(g.DXRows.Bytes(), g.ScaledA.Bytes())
+		t.Logf("%-16s backward %8.1f MiB, %5.1f %% of dH and the larger of dX~ and A'; forward %8.1f MiB",
+			row.Name, float64(s.BackwardWorkspace)/(1<<20), 100*float64(s.BackwardWorkspace)/float64(bound), float64(s.Workspace)/(1<<20))
+		require.LessOrEqual(t, s.BackwardWorkspace, bound+bound/20+1<<25, row.Name)
+		require.GreaterOrEqual(t, s.BackwardWorkspace, s.Workspace, row.Name)
+	}
+}
+
+// TestLayersShareAWorkspace runs four layers in one workspace. They keep only X, H,
+// scores and experts between the passes.
+func TestLayersShareAWorkspace(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
+	const tokens = 60
+	var all []*trial.Trial
+	var alone []map[string]trial.Values
+	for seed := range uint64(4) {
+		l := newLayer(t, testDevice(t), tiny)
+		tr, err := trial.New(testDevice(t), l, tokens, seed, 6)
 		require.NoError(t, err)
 		defer tr.Close()
-		withBackward(t, tr, moe.F32)
+		withBackward(t, tr, moe.BF16)
 		require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
-		alone := gradients(t, tr, tr.Back)
-		g.Go(func() error {
-			for range rounds(2) {
-				if err := tr.RunBackward(testContext(t), tr.Back); err != nil {
-					return err
-				}
-				for name, of := range wanted(&tr.Back) {
-					got, err := tr.Rows(*of, 1, nil)
-					if err != nil {
-						return err
-					}
-					if !slices.Equal(got.Bits, alone[name].Bits) || !bytes.Equal(num.Bytes(got.F32), num.Bytes(alone[name].F32)) {
-						return fmt.Errorf("%d tokens: other bits of %s beside other calls", tr.Tokens, name)
-					}
-				}
-			}
-			return nil
-		})
+		alone, all = append(alone, gradients(t, tr, tr.Back)), append(all, tr)
 	}
-	require.NoError(t, g.Wait())
+	shared := all[0].Back.Workspace
+	for _, tr := range all {
+		tr.Args.Workspace, tr.Back.Workspace = shared, shared
+		forward(t, tr, tr.Args)
+	}
+	for i := len(all) - 1; i >= 0; i-- {
+		require.NoError(t, all[i].RunBackward(testContext(t), all[i].Back))
+		sameGradients(t, alone[i], gradients(t, all[i], all[i].Back), "layer %d", i)
+	}
+}
+
+// TestBackwardPiecesLieApart checks that no two pieces of a backward workspace have
+// the same offset.
+func TestBackwardPiecesLieApart(t *testing.T) {
+	scaled := tiny
+	scaled.ExpertScale = true
+	for _, c := range []moe.Config{tiny, scaled} {
+		at := map[int64]string{}
+		for name, offset := range trialOn(t, testDevice(t), c, 10).Layer.BackwardPieces(10) {
+			assert.Empty(t, at[offset], "%s begins where another does, at %d", name, offset)
+			at[offset] = name
+		}
+	}
 }

@@ -171,17 +171,3 @@ func TestForwardAllocatesNothing(t *testing.T) {
 	}
 	t.Logf("host time of a Forward whose launches are discarded: %v", time.Since(start)/runs)
 }
-
-// TestBackwardPiecesLieApart checks that no two pieces of a backward workspace have
-// the same offset.
-func TestBackwardPiecesLieApart(t *testing.T) {
-	scaled := tiny
-	scaled.ExpertScale = true
-	for _, c := range []moe.Config{tiny, scaled} {
-		at := map[int64]string{}
-		for name, offset := range trialOn(t, testDevice(t), c, 10).Layer.BackwardPieces(10) {
-			assert.Empty(t, at[offset], "%s begins where another does, at %d", name, offset)
-			at[offset] = name
-		}
-	}
-}
