@@ -92,11 +92,23 @@ func (f *Faulty) check(op Op, path string) error {
 	return nil
 }
 
-func (f *Faulty) MkdirAll(dir string, mode fs.FileMode) error {
-	if err := f.check(MkdirAll, dir); err != nil {
+// try performs an operation, unless check fails it.
+func (f *Faulty) try(op Op, path string, do func() error) error {
+	if err := f.check(op, path); err != nil {
 		return err
 	}
-	return f.FS.MkdirAll(dir, mode)
+	return do()
+}
+
+func try[T any](f *Faulty, op Op, path string, do func() (T, error)) (result T, err error) {
+	if err := f.check(op, path); err != nil {
+		return result, err
+	}
+	return do()
+}
+
+func (f *Faulty) MkdirAll(dir string, mode fs.FileMode) error {
+	return f.try(MkdirAll, dir, func() error { return f.FS.MkdirAll(dir, mode) })
 }
 
 func (f *Faulty) Open(path string, links bool) (disk.File, error) {
@@ -113,10 +125,7 @@ func (f *Faulty) OpenLock(path string) (disk.File, error) {
 
 // file opens a file whose operations may fail too.
 func (f *Faulty) file(op Op, path string, open func() (disk.File, error)) (disk.File, error) {
-	if err := f.check(op, path); err != nil {
-		return nil, err
-	}
-	inner, err := open()
+	inner, err := try(f, op, path, open)
 	if err != nil {
 		return nil, err
 	}
@@ -124,52 +133,31 @@ func (f *Faulty) file(op Op, path string, open func() (disk.File, error)) (disk.
 }
 
 func (f *Faulty) Rename(from, to string) error {
-	if err := f.check(Rename, from); err != nil {
-		return err
-	}
-	return f.FS.Rename(from, to)
+	return f.try(Rename, from, func() error { return f.FS.Rename(from, to) })
 }
 
 func (f *Faulty) Remove(path string) error {
-	if err := f.check(Remove, path); err != nil {
-		return err
-	}
-	return f.FS.Remove(path)
+	return f.try(Remove, path, func() error { return f.FS.Remove(path) })
 }
 
 func (f *Faulty) RemoveAll(path string) error {
-	if err := f.check(RemoveAll, path); err != nil {
-		return err
-	}
-	return f.FS.RemoveAll(path)
+	return f.try(RemoveAll, path, func() error { return f.FS.RemoveAll(path) })
 }
 
 func (f *Faulty) Stat(path string, links bool) (fs.FileInfo, error) {
-	if err := f.check(Stat, path); err != nil {
-		return nil, err
-	}
-	return f.FS.Stat(path, links)
+	return try(f, Stat, path, func() (fs.FileInfo, error) { return f.FS.Stat(path, links) })
 }
 
 func (f *Faulty) ReadDir(dir string) ([]fs.DirEntry, error) {
-	if err := f.check(ReadDir, dir); err != nil {
-		return nil, err
-	}
-	return f.FS.ReadDir(dir)
+	return try(f, ReadDir, dir, func() ([]fs.DirEntry, error) { return f.FS.ReadDir(dir) })
 }
 
 func (f *Faulty) SetTime(path string, t time.Time) error {
-	if err := f.check(SetTime, path); err != nil {
-		return err
-	}
-	return f.FS.SetTime(path, t)
+	return f.try(SetTime, path, func() error { return f.FS.SetTime(path, t) })
 }
 
 func (f *Faulty) SyncDir(dir string) error {
-	if err := f.check(SyncDir, dir); err != nil {
-		return err
-	}
-	return f.FS.SyncDir(dir)
+	return f.try(SyncDir, dir, func() error { return f.FS.SyncDir(dir) })
 }
 
 // faultyFile is an open file of a Faulty.
@@ -179,17 +167,11 @@ type faultyFile struct {
 }
 
 func (f *faultyFile) Read(b []byte) (int, error) {
-	if err := f.of.check(Read, f.Name()); err != nil {
-		return 0, err
-	}
-	return f.File.Read(b)
+	return try(f.of, Read, f.Name(), func() (int, error) { return f.File.Read(b) })
 }
 
 func (f *faultyFile) ReadAt(b []byte, at int64) (int, error) {
-	if err := f.of.check(Read, f.Name()); err != nil {
-		return 0, err
-	}
-	return f.File.ReadAt(b, at)
+	return try(f.of, Read, f.Name(), func() (int, error) { return f.File.ReadAt(b, at) })
 }
 
 func (f *faultyFile) Write(b []byte) (int, error) {
@@ -201,31 +183,19 @@ func (f *faultyFile) Write(b []byte) (int, error) {
 }
 
 func (f *faultyFile) Stat() (fs.FileInfo, error) {
-	if err := f.of.check(FileStat, f.Name()); err != nil {
-		return nil, err
-	}
-	return f.File.Stat()
+	return try(f.of, FileStat, f.Name(), f.File.Stat)
 }
 
 func (f *faultyFile) Chmod(mode fs.FileMode) error {
-	if err := f.of.check(Chmod, f.Name()); err != nil {
-		return err
-	}
-	return f.File.Chmod(mode)
+	return f.of.try(Chmod, f.Name(), func() error { return f.File.Chmod(mode) })
 }
 
 func (f *faultyFile) Sync() error {
-	if err := f.of.check(Sync, f.Name()); err != nil {
-		return err
-	}
-	return f.File.Sync()
+	return f.of.try(Sync, f.Name(), f.File.Sync)
 }
 
 func (f *faultyFile) TryLock() (bool, error) {
-	if err := f.of.check(TryLock, f.Name()); err != nil {
-		return false, err
-	}
-	return f.File.TryLock()
+	return try(f.of, TryLock, f.Name(), f.File.TryLock)
 }
 
 func (f *faultyFile) Close() error {

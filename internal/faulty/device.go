@@ -64,23 +64,13 @@ func (d *Device) MaxPTXVersion() int { return d.inner.MaxPTXVersion() }
 
 // Compile implements driver.Device.
 func (d *Device) Compile(ctx context.Context, ptx []byte, o driver.CompileOptions) (driver.Image, error) {
-	if err := d.enter(Compile); err != nil {
-		return driver.Image{}, err
-	}
-	return d.inner.Compile(ctx, ptx, o)
+	return try(d, Compile, func() (driver.Image, error) { return d.inner.Compile(ctx, ptx, o) })
 }
 
 // Load implements driver.Device.
 func (d *Device) Load(code []byte) (driver.Module, error) {
-	if err := d.enter(Load); err != nil {
-		return nil, err
-	}
-	m, err := d.inner.Load(code)
-	if err != nil {
-		return nil, err
-	}
-	d.modules.Add(1)
-	return &module{Module: m, dev: d}, nil
+	return made(d, Load, &d.modules, func() (driver.Module, error) { return d.inner.Load(code) },
+		func(m driver.Module) driver.Module { return &module{Module: m, dev: d} })
 }
 
 // Alloc implements driver.Device.
@@ -89,10 +79,7 @@ func (d *Device) Alloc(bytes int64) (driver.DevicePtr, error) {
 }
 
 func (d *Device) alloc(o Op, bytes int64, alloc func(int64) (driver.DevicePtr, error)) (driver.DevicePtr, error) {
-	if err := d.enter(o); err != nil {
-		return 0, err
-	}
-	p, err := alloc(bytes)
+	p, err := try(d, o, func() (driver.DevicePtr, error) { return alloc(bytes) })
 	if err == nil {
 		d.mu.Lock()
 		d.alive[p] = bytes
@@ -132,15 +119,8 @@ func (d *Device) Memory() (free, total int64, err error) {
 
 // NewStream implements driver.Device.
 func (d *Device) NewStream() (driver.Stream, error) {
-	if err := d.enter(NewStream); err != nil {
-		return nil, err
-	}
-	s, err := d.inner.NewStream()
-	if err != nil {
-		return nil, err
-	}
-	d.streams.Add(1)
-	return &stream{Stream: s, dev: d, owned: true}, nil
+	return made(d, NewStream, &d.streams, d.inner.NewStream,
+		func(s driver.Stream) driver.Stream { return &stream{Stream: s, dev: d, owned: true} })
 }
 
 // WrapStream implements driver.Device.
@@ -150,39 +130,22 @@ func (d *Device) WrapStream(handle uintptr) driver.Stream {
 
 // NewEvent implements driver.Device.
 func (d *Device) NewEvent() (driver.Event, error) {
-	if err := d.enter(NewEvent); err != nil {
-		return nil, err
-	}
-	e, err := d.inner.NewEvent()
-	if err != nil {
-		return nil, err
-	}
-	d.events.Add(1)
-	return &event{Event: e, dev: d}, nil
+	return made(d, NewEvent, &d.events, d.inner.NewEvent, func(e driver.Event) driver.Event { return &event{Event: e, dev: d} })
 }
 
 // EncodeTensorMap implements driver.Device.
 func (d *Device) EncodeTensorMap(m driver.TensorMap) (driver.EncodedTensorMap, error) {
-	if err := d.enter(EncodeTensorMap); err != nil {
-		return driver.EncodedTensorMap{}, err
-	}
-	return d.inner.EncodeTensorMap(m)
+	return try(d, EncodeTensorMap, func() (driver.EncodedTensorMap, error) { return d.inner.EncodeTensorMap(m) })
 }
 
 // MaxActiveClusters implements driver.Device.
 func (d *Device) MaxActiveClusters(f driver.Function, l driver.Launch) (int, error) {
-	if err := d.enter(MaxActiveClusters); err != nil {
-		return 0, err
-	}
-	return d.inner.MaxActiveClusters(innerFunction(f), l)
+	return try(d, MaxActiveClusters, func() (int, error) { return d.inner.MaxActiveClusters(innerFunction(f), l) })
 }
 
 // Synchronize implements driver.Device.
 func (d *Device) Synchronize(ctx context.Context) error {
-	if err := d.enter(DeviceSynchronize); err != nil {
-		return err
-	}
-	return d.inner.Synchronize(ctx)
+	return d.try(DeviceSynchronize, func() error { return d.inner.Synchronize(ctx) })
 }
 
 // Err implements driver.Device.

@@ -62,6 +62,40 @@ func (d *Device) ResetCounts() {
 	}
 }
 
+// try makes a call, unless enter fails it.
+func (d *Device) try(o Op, call func() error) error {
+	if err := d.enter(o); err != nil {
+		return err
+	}
+	return call()
+}
+
+func try[T any](d *Device, o Op, call func() (T, error)) (result T, err error) {
+	if err := d.enter(o); err != nil {
+		return result, err
+	}
+	return call()
+}
+
+// made calls a function that makes something, counts what it made as alive, and wraps it.
+func made[T, W any](d *Device, o Op, alive *atomic.Int64, call func() (T, error), wrap func(T) W) (wrapped W, err error) {
+	inner, err := try(d, o, call)
+	if err != nil {
+		return wrapped, err
+	}
+	alive.Add(1)
+	return wrap(inner), nil
+}
+
+// release calls a function that gives something back, which the first success counts.
+func (d *Device) release(o Op, alive *atomic.Int64, closed *atomic.Bool, call func() error) error {
+	err := d.try(o, call)
+	if err == nil && !closed.Swap(true) {
+		alive.Add(-1)
+	}
+	return err
+}
+
 // enter counts a call and gives the error that it must return.
 func (d *Device) enter(o Op) error {
 	d.counts[Any].Add(1)

@@ -16,10 +16,7 @@ type module struct {
 }
 
 func (m *module) Function(name string) (driver.Function, error) {
-	if err := m.dev.enter(FindFunction); err != nil {
-		return nil, err
-	}
-	f, err := m.Module.Function(name)
+	f, err := try(m.dev, FindFunction, func() (driver.Function, error) { return m.Module.Function(name) })
 	if err != nil {
 		return nil, err
 	}
@@ -27,14 +24,7 @@ func (m *module) Function(name string) (driver.Function, error) {
 }
 
 func (m *module) Unload() error {
-	if err := m.dev.enter(Unload); err != nil {
-		return err
-	}
-	err := m.Module.Unload()
-	if err == nil && !m.closed.Swap(true) {
-		m.dev.modules.Add(-1)
-	}
-	return err
+	return m.dev.release(Unload, &m.dev.modules, &m.closed, m.Module.Unload)
 }
 
 // function implements driver.Function.
@@ -44,17 +34,11 @@ type function struct {
 }
 
 func (f *function) Attributes() (driver.FunctionAttributes, error) {
-	if err := f.dev.enter(Attributes); err != nil {
-		return driver.FunctionAttributes{}, err
-	}
-	return f.Function.Attributes()
+	return try(f.dev, Attributes, f.Function.Attributes)
 }
 
 func (f *function) AllowSharedBytes(bytes int) error {
-	if err := f.dev.enter(AllowSharedBytes); err != nil {
-		return err
-	}
-	return f.Function.AllowSharedBytes(bytes)
+	return f.dev.try(AllowSharedBytes, func() error { return f.Function.AllowSharedBytes(bytes) })
 }
 
 func innerFunction(f driver.Function) driver.Function {
@@ -72,42 +56,23 @@ type event struct {
 }
 
 func (e *event) Record(s driver.Stream) error {
-	if err := e.dev.enter(Record); err != nil {
-		return err
-	}
-	return e.Event.Record(innerStream(s))
+	return e.dev.try(Record, func() error { return e.Event.Record(innerStream(s)) })
 }
 
 func (e *event) Done() (bool, error) {
-	if err := e.dev.enter(Done); err != nil {
-		return false, err
-	}
-	return e.Event.Done()
+	return try(e.dev, Done, e.Event.Done)
 }
 
 func (e *event) Synchronize(ctx context.Context) error {
-	if err := e.dev.enter(EventSynchronize); err != nil {
-		return err
-	}
-	return e.Event.Synchronize(ctx)
+	return e.dev.try(EventSynchronize, func() error { return e.Event.Synchronize(ctx) })
 }
 
 func (e *event) Since(start driver.Event) (time.Duration, error) {
-	if err := e.dev.enter(Since); err != nil {
-		return 0, err
-	}
-	return e.Event.Since(innerEvent(start))
+	return try(e.dev, Since, func() (time.Duration, error) { return e.Event.Since(innerEvent(start)) })
 }
 
 func (e *event) Close() error {
-	if err := e.dev.enter(EventClose); err != nil {
-		return err
-	}
-	err := e.Event.Close()
-	if err == nil && !e.closed.Swap(true) {
-		e.dev.events.Add(-1)
-	}
-	return err
+	return e.dev.release(EventClose, &e.dev.events, &e.closed, e.Event.Close)
 }
 
 func innerEvent(e driver.Event) driver.Event {
@@ -135,12 +100,5 @@ func (g *graph) Launch(s driver.Stream) error {
 }
 
 func (g *graph) Close() error {
-	if err := g.dev.enter(GraphClose); err != nil {
-		return err
-	}
-	err := g.Graph.Close()
-	if err == nil && !g.closed.Swap(true) {
-		g.dev.graphs.Add(-1)
-	}
-	return err
+	return g.dev.release(GraphClose, &g.dev.graphs, &g.closed, g.Graph.Close)
 }

@@ -26,31 +26,19 @@ func (s *stream) Launch(f driver.Function, l *driver.Launch, params []byte) erro
 }
 
 func (s *stream) CopyToDevice(dst driver.DevicePtr, src []byte) error {
-	if err := s.dev.enter(CopyToDevice); err != nil {
-		return err
-	}
-	return s.Stream.CopyToDevice(dst, src)
+	return s.dev.try(CopyToDevice, func() error { return s.Stream.CopyToDevice(dst, src) })
 }
 
 func (s *stream) CopyToHost(dst []byte, src driver.DevicePtr) error {
-	if err := s.dev.enter(CopyToHost); err != nil {
-		return err
-	}
-	return s.Stream.CopyToHost(dst, src)
+	return s.dev.try(CopyToHost, func() error { return s.Stream.CopyToHost(dst, src) })
 }
 
 func (s *stream) Copy(dst, src driver.DevicePtr, bytes int64) error {
-	if err := s.dev.enter(Copy); err != nil {
-		return err
-	}
-	return s.Stream.Copy(dst, src, bytes)
+	return s.dev.try(Copy, func() error { return s.Stream.Copy(dst, src, bytes) })
 }
 
 func (s *stream) Fill32(dst driver.DevicePtr, value uint32, count int64) error {
-	if err := s.dev.enter(Fill32); err != nil {
-		return err
-	}
-	return s.Stream.Fill32(dst, value, count)
+	return s.dev.try(Fill32, func() error { return s.Stream.Fill32(dst, value, count) })
 }
 
 func (s *stream) AllocAsync(bytes int64) (driver.DevicePtr, error) {
@@ -62,36 +50,19 @@ func (s *stream) FreeAsync(p driver.DevicePtr) error {
 }
 
 func (s *stream) Wait(e driver.Event) error {
-	if err := s.dev.enter(Wait); err != nil {
-		return err
-	}
-	return s.Stream.Wait(innerEvent(e))
+	return s.dev.try(Wait, func() error { return s.Stream.Wait(innerEvent(e)) })
 }
 
 func (s *stream) Synchronize(ctx context.Context) error {
-	if err := s.dev.enter(StreamSynchronize); err != nil {
-		return err
-	}
-	return s.Stream.Synchronize(ctx)
+	return s.dev.try(StreamSynchronize, func() error { return s.Stream.Synchronize(ctx) })
 }
 
 func (s *stream) BeginCapture() error {
-	if err := s.dev.enter(BeginCapture); err != nil {
-		return err
-	}
-	return s.Stream.BeginCapture()
+	return s.dev.try(BeginCapture, s.Stream.BeginCapture)
 }
 
 func (s *stream) EndCapture() (driver.Graph, error) {
-	if err := s.dev.enter(EndCapture); err != nil {
-		return nil, err
-	}
-	g, err := s.Stream.EndCapture()
-	if err != nil {
-		return nil, err
-	}
-	s.dev.graphs.Add(1)
-	return &graph{Graph: g, dev: s.dev}, nil
+	return made(s.dev, EndCapture, &s.dev.graphs, s.Stream.EndCapture, func(g driver.Graph) driver.Graph { return &graph{Graph: g, dev: s.dev} })
 }
 
 func (s *stream) Close() error {
