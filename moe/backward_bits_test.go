@@ -167,11 +167,7 @@ func TestBackwardReplay(t *testing.T) {
 	ctx, s := testContext(t), tr.Stream()
 	f := tr.Args
 	f.Workspace = tr.Back.Workspace
-	require.NoError(t, s.BeginCapture())
-	require.NoError(t, tr.Call().Forward(s, f))
-	require.NoError(t, tr.Call().Backward(s, tr.Back))
-	g, err := s.EndCapture()
-	require.NoError(t, err)
+	g := capture(t, s, func() error { return tr.Call().Forward(s, f) }, func() error { return tr.Call().Backward(s, tr.Back) })
 	defer g.Close()
 	var before map[string]trial.Values
 	for seed := range uint64(rounds(3)) {
@@ -262,20 +258,6 @@ func (b backwardBench) want(names ...string) (x, y moe.BackwardArgs) {
 	return x, y
 }
 
-// part reads a region of a trial's backward workspace.
-func (b backwardBench) part(tr *trial.Trial, name string) []byte {
-	r := tr.Layer.BackwardRegions(tr.Tokens)[name]
-	buf := make([]byte, r[1])
-	require.NoError(b.t, tr.Stream().CopyToHost(buf, tr.Back.Workspace.Ptr+driver.DevicePtr(r[0])))
-	return buf
-}
-
-// hand copies a region of the first device's backward workspace to the second's.
-func (b backwardBench) hand(name string) {
-	to := b.b.Back.Workspace.Ptr + driver.DevicePtr(b.b.Layer.BackwardRegions(b.b.Tokens)[name][0])
-	require.NoError(b.t, b.b.Stream().CopyToDevice(to, b.part(b.a, name)))
-}
-
 // again runs kernels on the second device.
 func (b backwardBench) again(pass moe.BackwardArgs, kernels ...registry.Any) {
 	for _, k := range kernels {
@@ -287,7 +269,7 @@ func (b backwardBench) again(pass moe.BackwardArgs, kernels ...registry.Any) {
 // near checks that bf16 values agree within two steps, or are negligible next to
 // the largest value: a factor close to zero has few correct digits.
 func (b backwardBench) near(name string) {
-	x, y := b.part(b.a, name), b.part(b.b, name)
+	x, y := b.region(b.a, name), b.region(b.b, name)
 	for i := 0; i < len(x); i += 2 {
 		fx := num.BF16ToFloat64(binary.LittleEndian.Uint16(x[i:]))
 		fy := num.BF16ToFloat64(binary.LittleEndian.Uint16(y[i:]))
@@ -298,15 +280,15 @@ func (b backwardBench) near(name string) {
 // weights checks DH, then dW1 and dW2 from the same dH and A'.
 func (b backwardBench) weights() {
 	x, y := b.want("DW1", "DW2", "DScores")
-	require.Equal(b.t, b.part(b.b, "pairs"), b.part(b.a, "pairs"), "pairs")
+	require.Equal(b.t, b.region(b.b, "pairs"), b.region(b.a, "pairs"), "pairs")
 	b.near("dH")
 	b.near("A'")
 	got, other := gradients(b.t, b.a, x), gradients(b.t, b.b, y)
 	for i, v := range other["DScores"].F32 {
 		require.InDelta(b.t, v, got["DScores"].F32[i], 1e-4*(1+math.Abs(float64(v))), "DScores %d", i)
 	}
-	b.hand("dH")
-	b.hand("A'")
+	b.give("dH")
+	b.give("A'")
 	b.again(y, dw.W2Kernels.In(inF32), dw.W1Kernels.In(inF32))
 	other = gradients(b.t, b.b, y)
 	got["DScores"], other["DScores"] = trial.Values{}, trial.Values{}
@@ -317,10 +299,10 @@ func (b backwardBench) weights() {
 // same dX~.
 func (b backwardBench) tokens() {
 	x, y := b.want("DX")
-	b.hand("dH")
-	b.hand("dlogitByRow")
+	b.give("dH")
+	b.give("dlogitByRow")
 	b.again(y, kernel.DXKernel)
-	require.Equal(b.t, b.part(b.b, "dX~"), b.part(b.a, "dX~"), "dX~")
+	require.Equal(b.t, b.region(b.b, "dX~"), b.region(b.a, "dX~"), "dX~")
 	b.again(y, kernel.SumKernel)
 	sameGradients(b.t, gradients(b.t, b.b, y), gradients(b.t, b.a, x), "tokens")
 }
@@ -331,7 +313,7 @@ var inF32 = gradient.Mode{F32: true}
 // router checks dW_r from the same gradients of the logits.
 func (b backwardBench) router() {
 	x, y := b.want("DRouter")
-	b.hand("dlogits")
+	b.give("dlogits")
 	b.again(y, drouter.Kernel, drouter.SumKernels.In(inF32))
 	sameGradients(b.t, gradients(b.t, b.b, y), gradients(b.t, b.a, x), "router")
 }

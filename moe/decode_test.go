@@ -276,10 +276,7 @@ func partOf(t *testing.T, whole *trial.Trial, tokens []int, of []uint16) (*trial
 // captured runs a trial's inference pass in a graph.
 func captured(t *testing.T, tr *trial.Trial) {
 	s := tr.Stream()
-	require.NoError(t, s.BeginCapture())
-	require.NoError(t, tr.Call().Forward(s, tr.Inference()))
-	g, err := s.EndCapture()
-	require.NoError(t, err)
+	g := capture(t, s, func() error { return tr.Call().Forward(s, tr.Inference()) })
 	defer g.Close()
 	require.NoError(t, g.Launch(s))
 	require.NoError(t, s.Synchronize(testContext(t)))
@@ -344,10 +341,7 @@ func TestDecodeGivenExperts(t *testing.T) {
 	given(few, ids)
 	require.NoError(t, few.Call().ForwardExperts(s, few.Inference()))
 	kt.SameBits(t, want, outputs(few), "O")
-	require.NoError(t, s.BeginCapture())
-	require.NoError(t, few.Call().ForwardExperts(s, few.Inference()))
-	g, err := s.EndCapture()
-	require.NoError(t, err)
+	g := capture(t, s, func() error { return few.Call().ForwardExperts(s, few.Inference()) })
 	defer g.Close()
 	for name, step := range map[string]struct {
 		ids  []int32

@@ -66,7 +66,7 @@ func TestArgErrors(t *testing.T) {
 			wantArgError(t, err, w.field)
 			require.Zero(t, n, "something was launched")
 
-			// Route and ForwardExperts refuse the buffers that they use.
+			// Route and ForwardExperts also refuse the wrong buffer if they use it.
 			n, err = launches(t, tr.Stream(), func() error { return tr.Call().Route(tr.Stream(), f) })
 			if concernsRoute(w) {
 				wantArgError(t, err, w.field)
@@ -132,8 +132,8 @@ func TestNeighboursAreNoOverlap(t *testing.T) {
 	require.Equal(t, want.O, got)
 }
 
-// TestZeroValues checks that types which a constructor must make return an error,
-// and do not panic, if they are zero.
+// TestZeroValues checks that nil, zero and impossible arguments give an error and
+// do not panic.
 func TestZeroValues(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 10)
 	s := tr.Stream()

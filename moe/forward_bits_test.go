@@ -1,12 +1,10 @@
 package moe_test
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -39,8 +37,7 @@ func TestBitsOfEachKernel(t *testing.T) {
 			break
 		}
 		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
+			ctx := testContext(t)
 			other, err := emulated.New(emulated.Options{Timing: emu.Random, Seed: 7})
 			require.NoError(t, err)
 			b := bitsBench{t: t, a: newTrial(t, c.config, c.tokens, 6, moe.WithoutDecode(), moe.WithoutBackward())}
@@ -78,17 +75,27 @@ func (b bitsBench) router() {
 	require.NoError(b.t, b.b.Call().ForwardExperts(b.b.Stream(), f))
 }
 
+// place returns the address and the size of a region of the forward or backward workspace.
+func (b bitsBench) place(tr *trial.Trial, name string) (driver.DevicePtr, int64) {
+	if r, ok := tr.Layer.Regions(tr.Tokens)[name]; ok {
+		return tr.Args.Workspace.Ptr + driver.DevicePtr(r[0]), r[1]
+	}
+	r, ok := tr.Layer.BackwardRegions(tr.Tokens)[name]
+	require.True(b.t, ok, name)
+	return tr.Back.Workspace.Ptr + driver.DevicePtr(r[0]), r[1]
+}
+
 // region reads a region of a workspace.
 func (b bitsBench) region(tr *trial.Trial, name string) []byte {
-	r := tr.Layer.Regions(tr.Tokens)[name]
-	buf := make([]byte, r[1])
-	require.NoError(b.t, tr.Stream().CopyToHost(buf, tr.Args.Workspace.Ptr+driver.DevicePtr(r[0])))
+	from, bytes := b.place(tr, name)
+	buf := make([]byte, bytes)
+	require.NoError(b.t, tr.Stream().CopyToHost(buf, from))
 	return buf
 }
 
 // give copies a region of the first device's workspace to the second's.
 func (b bitsBench) give(name string) {
-	to := b.b.Args.Workspace.Ptr + driver.DevicePtr(b.b.Layer.Regions(b.b.Tokens)[name][0])
+	to, _ := b.place(b.b, name)
 	require.NoError(b.t, b.b.Stream().CopyToDevice(to, b.region(b.a, name)))
 }
 

@@ -1,7 +1,6 @@
 package moe_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -40,8 +39,7 @@ func TestSizes(t *testing.T) {
 		}
 		layout := []moe.GateUp{moe.Concatenated, moe.Interleaved}[i%2]
 		t.Run(fmt.Sprintf("%+v %v", s, layout), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-			defer cancel()
+			ctx := limited(t, 2*time.Minute)
 			tr := newTrial(t, moe.Config{Hidden: s.d, Intermediate: s.n, NumExperts: s.E, TopK: s.K, GateUp: layout}, s.T, 3, moe.WithoutBackward())
 			require.NoError(t, tr.Run(ctx, tr.Args))
 			first, err := tr.Results(true)

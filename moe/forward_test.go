@@ -1,11 +1,9 @@
 package moe_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -126,10 +124,7 @@ func TestReplay(t *testing.T) {
 	const tokens = 100
 	tr := trialOn(t, testDevice(t), tiny, tokens, moe.WithoutDecode(), moe.WithoutBackward())
 	ctx, s := testContext(t), tr.Stream()
-	require.NoError(t, s.BeginCapture())
-	require.NoError(t, tr.Call().Forward(s, tr.Args))
-	g, err := s.EndCapture()
-	require.NoError(t, err)
+	g := capture(t, s, func() error { return tr.Call().Forward(s, tr.Args) })
 	defer g.Close()
 	require.Equal(t, 5, g.Nodes(), "router, plan, up, down, aggregate")
 
@@ -248,8 +243,7 @@ func TestForwardSmall(t *testing.T) {
 			continue
 		}
 		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
+			ctx := testContext(t)
 			tr := newTrial(t, c.config, c.tokens, 6, moe.WithoutBackward())
 			require.NoError(t, tr.Run(ctx, tr.Args))
 			train, err := tr.Results(true)

@@ -95,11 +95,7 @@ func trialOn(t testing.TB, dev driver.Device, c moe.Config, tokens int, opts ...
 	return tr
 }
 
-func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
+func testContext(t testing.TB) context.Context { return limited(t, time.Minute) }
 
 // forward runs a forward pass on poisoned outputs.
 func forward(t testing.TB, tr *trial.Trial, f moe.ForwardArgs) trial.Results {
@@ -114,6 +110,18 @@ func sizesOf(t testing.TB, l *moe.Layer, tokens int) moe.Sizes {
 	s, err := l.Sizes(tokens)
 	require.NoError(t, err)
 	return s
+}
+
+// capture captures what queue queues on a stream. The caller closes the graph.
+func capture(t testing.TB, s driver.Stream, queue ...func() error) driver.Graph {
+	t.Helper()
+	require.NoError(t, s.BeginCapture())
+	for _, q := range queue {
+		require.NoError(t, q())
+	}
+	g, err := s.EndCapture()
+	require.NoError(t, err)
+	return g
 }
 
 // launches captures queue and returns the number of nodes that it queued.

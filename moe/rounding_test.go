@@ -258,11 +258,8 @@ func TestRoundedGraph(t *testing.T) {
 	}
 	require.NoError(t, call.Forward(b.s, b.f))
 	want := read()
-	require.NoError(t, b.s.BeginCapture())
-	require.NoError(t, call.Forward(b.s, b.f))
-	g, err := b.s.EndCapture()
-	require.NoError(t, err)
-	defer func() { require.NoError(t, g.Close()) }()
+	g := capture(t, b.s, func() error { return call.Forward(b.s, b.f) })
+	defer g.Close()
 	b.poison(outputs...)
 	require.NotEqual(t, want, read())
 	require.NoError(t, g.Launch(b.s))

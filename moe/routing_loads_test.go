@@ -80,11 +80,7 @@ func TestSelectionBalances(t *testing.T) {
 		require.Equal(t, map[bool]float32{true: rate, false: -rate}[n < mean], bias[e], "expert %d of %v", e, before)
 	}
 
-	require.NoError(t, s.BeginCapture())
-	require.NoError(t, count())
-	require.NoError(t, c.UpdateSelectionBias(s, loads, f.SelectionBias, rate))
-	step, err := s.EndCapture()
-	require.NoError(t, err)
+	step := capture(t, s, count, func() error { return c.UpdateSelectionBias(s, loads, f.SelectionBias, rate) })
 	defer step.Close()
 	for range steps {
 		require.NoError(t, step.Launch(s))

@@ -103,9 +103,10 @@ func (g routingIn) config() moe.Config {
 	return typed(g.element, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: g.experts, TopK: g.topK, Score: g.score})
 }
 
-// inputs returns X and the router's weights. Logit e is column e of X times 1; for
-// an infinite logit the weight is infinite and the column has its sign, and for NaN
-// the column is zero. The router's weights of the other columns are 0.
+// inputs returns X and the router's weights. Logit e is the product of column e of
+// X with the weight 1. For an infinite logit the weight is infinite and the column
+// has the sign of the logit; for NaN the column is 0. The router ignores the other
+// columns.
 func (g routingIn) inputs() (x, router []uint16) {
 	d := g.config().Hidden
 	s := g.config().Shapes(g.tokens)

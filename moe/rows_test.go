@@ -42,8 +42,7 @@ func rows(t testing.TB) []peers.Row {
 func TestRows(t *testing.T) {
 	for _, row := range rows(t) {
 		t.Run(row.Name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
-			defer cancel()
+			ctx := limited(t, 4*time.Minute)
 			tr := newTrial(t, row.Config, row.Tokens, 1)
 			require.NoError(t, tr.Run(ctx, tr.Args))
 			first, err := tr.Results(true)
@@ -73,10 +72,7 @@ func same(t *testing.T, tr *trial.Trial, want trial.Results, what string) {
 // replay captures the pass, then replays it on poisoned outputs.
 func replay(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.Results) {
 	s := tr.Stream()
-	require.NoError(t, s.BeginCapture())
-	require.NoError(t, tr.Call().Forward(s, tr.Args))
-	g, err := s.EndCapture()
-	require.NoError(t, err)
+	g := capture(t, s, func() error { return tr.Call().Forward(s, tr.Args) })
 	defer g.Close()
 	require.NoError(t, tr.Poison())
 	require.NoError(t, g.Launch(s))
@@ -114,8 +110,7 @@ func otherWidths(t *testing.T, l *moe.Layer, target driver.Target, products ...*
 func TestBackwardRows(t *testing.T) {
 	for _, row := range rows(t) {
 		t.Run(row.Name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
-			defer cancel()
+			ctx := limited(t, 4*time.Minute)
 			tr := newTrial(t, row.Config, row.Tokens, 1)
 			require.NoError(t, tr.Run(ctx, tr.Args))
 			require.NoError(t, tr.PrepareBackward(17, moe.BF16))

@@ -78,7 +78,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	return k.Build()
 }
 
-// bias is what the sums start from: a tile's columns of b2.
+// bias returns the initial values of the sums: a tile's columns of b2.
 func (d Down) bias(k *jit.Builder[DownArgs]) gemm.Start {
 	if !d.Bias {
 		return gemm.NoBias

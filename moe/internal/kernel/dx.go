@@ -95,7 +95,7 @@ func (x DX) name() string {
 	return "moe_dx"
 }
 
-// routerTerm are the operands of the router's term, with Router.
+// routerTerm has the operands of the router's term, with Router.
 type routerTerm struct{ dlogit, router ptx.Global }
 
 func (x DX) routerTerm(k *jit.Builder[DXArgs]) (r routerTerm) {
@@ -143,7 +143,7 @@ func (e *dxEpilogue) UnderLastMMA(t gemm.Tile) func(acc []ptx.F32) {
 	}
 }
 
-// subTiles returns what builds the sub-tiles of dX~ from their values.
+// subTiles returns a function that builds the sub-tiles of dX~ from their values.
 func (e *dxEpilogue) subTiles(t gemm.Tile, values func(i int) gemm.Values) func(i int) gemm.SubTile {
 	column := t.Column.MulI(e.Tiling.TileN)
 	return func(i int) gemm.SubTile {

@@ -108,7 +108,7 @@ func (u Up) operands(k *jit.Builder[UpArgs]) (in upOperands) {
 	return in
 }
 
-// bias is what the sums start from: the biases of a tile's columns.
+// bias returns the initial values of the sums: the biases of a tile's columns.
 func (u Up) bias(k *jit.Builder[UpArgs]) gemm.Start {
 	if !u.Bias {
 		return gemm.NoBias

@@ -16,7 +16,7 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// Layer is what the kernels of a layer are emitted from.
+// Layer is the input for emitting the kernels of a layer.
 type Layer struct {
 	spec.Config
 	// Tiles has a tiling for every product.

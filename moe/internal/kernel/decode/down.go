@@ -88,7 +88,7 @@ func (d Down) store(p *product, b block, acc [][]ptx.F32, y ptx.Global) {
 	})
 }
 
-// biases returns what the sums start from: b2, or 0.
+// biases returns the initial values of the sums: b2, or 0.
 func (d Down) biases(p *product, k *jit.Builder[DownArgs]) biases {
 	if !d.Bias {
 		return noBias(1)

@@ -82,11 +82,11 @@ const MaxTokens = 2048
 func WideFrom(c spec.Config) int {
 	const rows = 48
 	switch {
-	case c.NumExperts <= 1: // every tile is in the last wave
+	case c.NumExperts <= 1: // all tiles are in the last wave
 		return 0
 	case (Up{Config: c}).parts() > 1: // the sums of gate and up exceed the registers
 		return 0
-	case rows*c.NumExperts > min(16384, MaxTokens*c.TopK): // beyond what was measured
+	case rows*c.NumExperts > min(16384, MaxTokens*c.TopK): // larger batches were not measured
 		return 0
 	}
 	return (rows*c.NumExperts + c.TopK - 1) / c.TopK
@@ -328,7 +328,7 @@ func (p *product) multiply(loop gemm.MainLoop, sums [][]ptx.F32, b block) {
 	f.Finish()
 }
 
-// biases are the values that a thread's sums of a block start from.
+// biases has the initial values of a thread's sums of a block.
 type biases struct {
 	given bool
 	// of returns, for each part, the values of the thread's upper and lower row.
@@ -350,7 +350,7 @@ func (p *product) setSums(b block, acc [][]ptx.F32) {
 	}
 }
 
-// unchanged is the join of a product whose sums need none.
+// unchanged is the join function of a product that needs none.
 func unchanged(rows [2]ptx.F32) [2]ptx.F32 { return rows }
 
 // eachToken calls body for each of the thread's tokens, with the token's distance

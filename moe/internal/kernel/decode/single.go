@@ -12,8 +12,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file is what both products of a single token share: even shares of its experts'
-// rows, one for each CTA, and a share's way through the ring.
+// This file has the code that both products of a single token share: even shares of
+// the rows of the token's experts, one for each CTA, and the path of a share
+// through the ring.
 
 const (
 	// A warpgroup multiplies, one warp loads weights and one the token.
@@ -180,7 +181,7 @@ func (p *single) eachStage(body func(kt ptx.U32)) {
 // loadPiece loads a piece of a stage and signals the barrier full.
 type loadPiece func(to, full ptx.Shared, kt ptx.U32)
 
-// nothing is a step that a product does not need.
+// nothing replaces a step that a product does not need.
 func nothing() {}
 
 // singleLoads are the loads of a product. Each lane of the weights' warp loads its piece

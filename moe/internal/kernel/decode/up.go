@@ -136,7 +136,7 @@ func (u Up) loadW1(k *jit.Builder[UpArgs]) loadUnit {
 	}
 }
 
-// biases returns what the sums start from: b1, or 0.
+// biases returns the initial values of the sums: b1, or 0.
 func (u Up) biases(p *product, k *jit.Builder[UpArgs]) biases {
 	if !u.Bias {
 		return noBias(u.parts())

@@ -30,7 +30,7 @@ type DScores struct {
 	// Scores stores dS. Router stores DLogits and DLogitByRow. At least one of them is
 	// set.
 	Scores, Router bool
-	// List: tokens are entries of a list, with one slot each.
+	// List means that a token of the kernel is an entry of a list, with one slot.
 	List bool
 }
 
@@ -63,7 +63,8 @@ type ScoresArgs struct {
 type dscores struct {
 	DScores
 	k *ptx.Kernel
-	// Options leave some of these tensors out. out, dlogits and dlogitByRow are written.
+	// The options decide which of these tensors there are. out, dlogits and
+	// dlogitByRow are written.
 	partial, inverse, dots, ids, tokenOf, scores, out, dlogits, dlogitByRow ptx.Global
 	// inCTA is the number of the pair's token in the CTA. mine: the thread has a pair.
 	tid, inCTA, token, pair ptx.U32

@@ -124,8 +124,8 @@ func (d DRouter) Build() (*jit.Kernel[Args], error) {
 	return k.Build()
 }
 
-// operands are the gradients of the logits: those of the chosen experts, and with
-// Extra the dense ones.
+// operands has the gradients of the logits: of the chosen experts, and with Extra
+// also dense ones.
 type operands struct{ dlogits, ids, extra ptx.Global }
 
 func (d DRouter) operands(k *jit.Builder[Args]) (in operands) {

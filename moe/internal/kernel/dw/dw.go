@@ -156,7 +156,7 @@ type dw struct {
 	partials partials
 }
 
-// operands are the rows of both operands.
+// operands has the tensors of both operands.
 type operands struct {
 	// x is gathered by the row numbers in gather. rows are the packed rows, packedMap is
 	// their map.
@@ -168,8 +168,8 @@ func (d DW) operands(k *jit.Builder[Args]) operands {
 	return operands{x: k.Ptr(&k.Args.X), gather: k.Ptr(&k.Args.Gather), rows: k.Ptr(&k.Args.PackedRows), packedMap: k.Map(&k.Args.PackedRows, d.rowsMap)}
 }
 
-// gradientPlace is where the gradient goes: maps where it is [DW.mapped], else
-// addresses. There are two of them where gate and up are separate tensors.
+// gradientPlace has the destination of the gradient: tensor maps if it is
+// [DW.mapped], else addresses. There are two if gate and up are separate tensors.
 type gradientPlace struct {
 	at   []ptx.Global
 	maps []ptx.TensorMap

@@ -101,7 +101,7 @@ func (p Plan) list(k *ptx.Kernel, expert, lane ptx.U32, offsets, splits, counts 
 		return first, rows, rows.AddI(each - 1).DivI(each).Max(ptx.Uint(1))
 	}
 	first, rows, own := extent(expert)
-	var sums [4]*ptx.Var[ptx.U32] // splits and experts before; all splits, all with rows
+	var sums [4]*ptx.Var[ptx.U32] // splits and experts that come before this expert; all splits; all splits with rows
 	for i := range sums {
 		sums[i] = ptx.NewVar(k, ptx.Uint(0))
 	}

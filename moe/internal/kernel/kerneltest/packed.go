@@ -18,7 +18,7 @@ type Packed struct {
 	Expert        []int
 }
 
-// NewPacked makes a plan; token numbers repeat.
+// NewPacked makes a plan. Several rows may have the same token.
 func NewPacked(tokens int, rows, gaps []int) *Packed {
 	p := &Packed{Rows: rows, gaps: gaps, Tokens: tokens}
 	for e, n := range rows {

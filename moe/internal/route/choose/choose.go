@@ -11,11 +11,11 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file is the choice from logits by warps: for a small batch, in one CTA or in
-// several, and inside other kernels.
+// This file chooses experts from logits with one warp per token: for a small batch
+// in one CTA or in several, and inside other kernels.
 
-// Choose is top-K, scores and the plan of up to [MaxAtOnce] tokens, in one CTA: a warp for
-// each token, then what Plan does.
+// Choose computes top-K, scores and the plan of up to [MaxAtOnce] tokens in one
+// CTA. A warp chooses for each token; then the CTA does the work of Plan.
 type Choose struct {
 	Router
 	// Pairs is the field of [order.Plan].
@@ -68,8 +68,9 @@ func (c Choose) Build() (*jit.Kernel[ChooseArgs], error) {
 // experts. For more tokens Router is as fast.
 const MaxByWarps = 512
 
-// ChooseRanges is top-K and scores of a small batch that is too large for one CTA. Each CTA
-// has a range of tokens, a warp for each token, and counts its experts for Plan.
+// ChooseRanges computes top-K and scores of a small batch that is too large for one
+// CTA. Each CTA has a range of tokens, a warp for each token, and counts its
+// experts for Plan.
 type ChooseRanges struct{ Router }
 
 // ChooseRangesArgs are the arguments of [ChooseRanges].
@@ -186,8 +187,9 @@ func chooseBy[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, la
 	})
 }
 
-// warpTop returns the n largest of a warp's keys, in all lanes. Each lane sorts its own
-// keys. The largest of all is the first of some lane: it is removed there, n times.
+// warpTop returns the n largest of a warp's keys, in all lanes. Each lane sorts its
+// own keys, so the largest key is the first key of some lane. n times, it is taken
+// from there.
 func warpTop[K ptx.Value](key keyMath[K], own []K, n int) (top []K) {
 	queue := topOf(key, own, n)
 	for len(top) < n {

@@ -139,7 +139,7 @@ func (e *fromLogits) each(body func(j, i int, expert ptx.U32, valid ptx.Pred)) {
 	}
 }
 
-// whole reports whether all lanes have experts in their pair j.
+// whole reports whether pair j exists in every lane.
 func (e *fromLogits) whole(j int) bool { return 64*(j+1) <= e.NumExperts }
 
 // load loads the token's logits, -Inf past the last expert.

@@ -64,7 +64,7 @@ type Regrouped struct {
 	Unordered             driver.DevicePtr
 }
 
-// regrouped is Regrouped in the kernel; places is Rows.
+// regrouped has the kernel's operands for Regrouped; places is the operand Rows.
 type regrouped struct {
 	scores, starts, places, weights, unordered ptx.Global
 }

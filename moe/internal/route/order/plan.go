@@ -36,7 +36,7 @@ type Entries struct {
 	NumTokens int
 }
 
-// entries are Entries in the kernel.
+// entries has the kernel's operands for Entries.
 type entries struct {
 	tokenOf ptx.Global
 	tokens  ptx.U32
@@ -188,8 +188,8 @@ func (e *plan) clear() {
 	e.k.BarSync(ptx.Uint(0))
 }
 
-// finish places the pairs and writes the table. Before it, total, before and the warps' own
-// counts must be in shared memory.
+// finish places the pairs and writes the table. The caller must have filled total,
+// before and the counts of the warps in shared memory.
 func (e *plan) finish(s segment) {
 	k := e.k
 	k.BarSync(ptx.Uint(0))
