@@ -49,7 +49,7 @@ var groups = []group{
 	{packages: []string{"./jit"}, test: "./jit"},
 	{packages: []string{"./ptx/emu"}, test: "./ptx/emu"},
 	{packages: []string{"./moe/internal/kernel", "./moe/internal/kernel/dh", "./moe/internal/kernel/dw", "./moe/internal/kernel/drouter"}, test: "./moe",
-		run: "TestPTX|TestGolden|TestBackwardExactSizes|TestLists|TestDecodeHasPrefillsBits|TestRoundedLayer|TestEstimateIsTheLayers|TestArgErrors|TestConfigErrors|TestImpossibleChoice"},
+		run: "TestPTX|TestGolden|TestBackwardExactSizes|TestLists|TestSmallBatchBits|TestRoundedLayer|TestEstimateMatchesLayer|TestArgErrors|TestConfigErrors|TestImpossibleChoice"},
 	{packages: []string{"./moe"}, test: "./moe",
 		skip: "TestKindsOfExperts|TestSizes|EveryStep|TestWarmWith|TestDamaged|TestSixteen|TestKilled|TestBitFlips|TestBitsOf|TestRoutingKinds|TestStart|TestPTX|Timings"},
 }

@@ -150,8 +150,8 @@ func TestSourcesRefuse(t *testing.T) {
 	require.ErrorAs(t, err, &arg)
 }
 
-// Fill a cache for a GPU of another machine: the PTX of every kernel, and machine
-// code if ptxas is installed.
+// This example fills a cache for a GPU of another machine: the PTX of every kernel,
+// and machine code if ptxas is installed.
 func Example_sources() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "warm")

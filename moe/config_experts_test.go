@@ -10,7 +10,8 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// Every kind of expert gives what the reference gives, forward and backward.
+// TestKindsOfExperts compares every kind of expert with the reference, forward and
+// backward.
 func TestKindsOfExperts(t *testing.T) {
 	base, tokens := moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 5, TopK: 2}, 150
 	if testing.Short() {

@@ -28,10 +28,10 @@ var faultConfig = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK:
 // must name the call and leave nothing behind, and the same Call must give the
 // right bits afterwards.
 func TestEveryCallOfForwardFails(t *testing.T) {
-	t.Run("many tokens", func(t *testing.T) {
+	t.Run("large batches", func(t *testing.T) {
 		everyCallFails(t, 0, 8) // router x, w; up w1, a, h; down a, w2, y
 	})
-	t.Run("few tokens", func(t *testing.T) {
+	t.Run("small batches", func(t *testing.T) {
 		everyCallFails(t, 10, 4) // router x, w; up w1; down w2
 	})
 }

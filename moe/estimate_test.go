@@ -80,8 +80,8 @@ func TestEstimateHistogram(t *testing.T) {
 	assert.Zero(t, f.Padding[0].Share+f.Experts)
 }
 
-// TestEstimateIsTheLayers checks that the estimate's workspace is the layer's.
-func TestEstimateIsTheLayers(t *testing.T) {
+// TestEstimateMatchesLayer checks that the estimate's workspace is the layer's.
+func TestEstimateMatchesLayer(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, Logits: moe.LogitsF32, SharedExperts: 3, SharedGate: true}
 	dev, err := emulated.New(emulated.Options{Target: driver.H200()})
 	require.NoError(t, err)

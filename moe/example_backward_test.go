@@ -10,13 +10,14 @@ import (
 	"sonicmoe/moe"
 )
 
-// A training step's two passes: the first saves H, the second gives the
-// gradient of X and adds that of W2 to an FP32 main gradient. W1 and the router
-// are frozen: no buffers, no work.
+// This example runs the two passes of a training step. The first saves H. The
+// second computes the gradient of X, and adds the gradient of W2 to an FP32 main
+// gradient. W1 and the router are frozen: their gradients have no buffers and cost
+// nothing.
 //
-// The layer is that of the package's example; dO is 1 everywhere. By hand: gate
-// and up are 1/16, so A = silu(1/16)/16 = 0.00201, and the scores of a token's
-// two experts, which give the same, add up to 1. With dA' = 128/16 = 8, dX is
+// The layer is the one of the package's example, and dO is 1 everywhere. By hand:
+// gate and up are 1/16, so A = silu(1/16)/16 = 0.00201. A token's two experts give
+// the same output, and their scores add up to 1. With dA' = 128/16 = 8, dX is
 // 64/16·8·(silu'(1/16)/16 + silu(1/16)) = 2.094.
 func ExampleCall_Backward() {
 	dev, err := emulated.New(emulated.Options{})

@@ -32,8 +32,9 @@ func examplePass() (layer *moe.Layer, stream driver.Stream, f moe.ForwardArgs, d
 	return layer, stream, f, done, errors.Join(memory.Err(), exampleInputs(stream, f))
 }
 
-// A pass is captured once and launched as a graph: one call of the driver a pass.
-// It reads and writes the buffers of the capture, whatever they hold by then.
+// This example captures a pass once and launches it as a graph, which is one call
+// of the driver for each pass. The graph reads and writes the buffers of the
+// capture, with their present content.
 func ExampleCall_Forward_graph() {
 	layer, stream, f, done, err := examplePass()
 	if err != nil {
@@ -67,8 +68,9 @@ func ExampleCall_Forward_graph() {
 	// first output: 0.0000
 }
 
-// Route chooses the experts alone; ForwardExperts runs those that are given. What
-// lies between them is the caller's: here the second expert is left to the first.
+// Route only chooses experts, and ForwardExperts runs the experts that it is given.
+// In between, the caller may change the choice: here each token uses only its first
+// expert.
 func ExampleCall_ForwardExperts() {
 	layer, stream, f, done, err := examplePass()
 	if err != nil {

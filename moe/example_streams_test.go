@@ -10,8 +10,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// Two passes of one layer in flight, each on a stream of its own: the layer and
-// its weights are shared, a Call, its tensors and its workspace are not.
+// Two passes of one layer are in flight, each on its own stream. They share the
+// layer and its weights, but each has its own Call, tensors and workspace.
 func ExampleLayer_NewCall() {
 	ctx := context.Background()
 	dev, err := emulated.New(emulated.Options{})
@@ -64,8 +64,9 @@ func ExampleLayer_NewCall() {
 	// [0 1 1 2 2 3]
 }
 
-// A layer with tilings of one's own, such as another process's Layer.Tilings; the
-// products that are not named keep what tuning or the cost model chose.
+// This example creates a layer with given tilings, such as another process's
+// Layer.Tilings. Products without a given tiling keep the choice of tuning or of
+// the cost model.
 func ExampleWithTilings() {
 	dev, err := emulated.New(emulated.Options{})
 	if err != nil {

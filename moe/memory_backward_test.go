@@ -133,9 +133,9 @@ func TestLayersShareAWorkspace(t *testing.T) {
 	}
 }
 
-// TestBackwardPiecesLieApart checks that no two pieces of a backward workspace have
+// TestBackwardPiecesDoNotOverlap checks that no two pieces of a backward workspace have
 // the same offset.
-func TestBackwardPiecesLieApart(t *testing.T) {
+func TestBackwardPiecesDoNotOverlap(t *testing.T) {
 	scaled := tiny
 	scaled.ExpertScale = true
 	for _, c := range []moe.Config{tiny, scaled} {

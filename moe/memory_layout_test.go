@@ -8,9 +8,9 @@ import (
 	"sonicmoe/moe/internal/registry"
 )
 
-// TestLaidIsOfTheWork checks that a call keeps its layout of the workspace for
+// TestLayoutFollowsThePass checks that a call keeps its layout of the workspace for
 // passes of the same size and list, and computes it again for others.
-func TestLaidIsOfTheWork(t *testing.T) {
+func TestLayoutFollowsThePass(t *testing.T) {
 	cfg := Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, Lists: true}
 	l := &Layer{of: registry.Layer{Config: cfg}, sms: 132}
 	c := l.NewCall()

@@ -71,9 +71,9 @@ func TestRoutingKinds(t *testing.T) {
 	}
 }
 
-// TestRoutingKindsOfFewTokens checks that small batches have the bits of large
+// TestRoutingKindsInSmallBatches checks that small batches have the bits of large
 // ones, and that choices in wide layers match the reference.
-func TestRoutingKindsOfFewTokens(t *testing.T) {
+func TestRoutingKindsInSmallBatches(t *testing.T) {
 	for i, g := range kinds {
 		if testing.Short() && i > 2 {
 			break // TestRoutingsOfKinds covers small batches too

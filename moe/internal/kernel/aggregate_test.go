@@ -96,7 +96,7 @@ func (c aggregateCase) run(b *kt.Bed) {
 	}
 }
 
-// Aggregate computes the bits of FP32 sums in slot order.
+// TestAggregate checks that Aggregate computes the bits of FP32 sums in slot order.
 func TestAggregate(t *testing.T) {
 	turn := 0
 	for _, size := range [][3]int{{128, 1, 1}, {128, 2, 63}, {192, 3, 65}, {320, 8, 17}, {128, 9, 5}, {2880, 4, 3}, {192, 16, 33}, {1536, 8, 2}} {

@@ -21,8 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A wrong name or type of a kernel's argument does not compile, neither in the kernel's
-// parameters nor in its launch.
+// TestWrongArguments checks that a wrong name or type of a kernel's argument does
+// not compile, neither in the kernel's parameters nor in its launch.
 func TestWrongArguments(t *testing.T) {
 	compile := compiler(t)
 	const declares, launches = `k := jit.NewBuilder[kernel.UpArgs]("k", 384, 1); %s`, `_ = kernel.UpArgs{%s}`
@@ -80,8 +80,8 @@ func compiler(t *testing.T) func(body string) error {
 	}
 }
 
-// Every kernel of the library and of the examples names its parameters after the fields of
-// its arguments.
+// TestParametersAreFields checks that every kernel of the library and of the
+// examples names its parameters after the fields of its arguments.
 func TestParametersAreFields(t *testing.T) {
 	named := regexp.MustCompile(`\.Param(Ptr|TensorMap|[USF]\d+)\("`)
 	require.True(t, named.MatchString(`k.ParamU32("n")`))

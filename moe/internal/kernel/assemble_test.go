@@ -180,9 +180,11 @@ var spillStores = regexp.MustCompile(`(\d+) bytes spill stores`)
 // forLinking makes ptxas assemble like the driver's linker.
 const forLinking = "-c"
 
-// Every kernel of the registry at every tiling (with -short one of each kind at one), and with -all
-// in every layer, assembles with no more spills than known, no warning and no serialised wgmma,
-// fits the chip, and prints, parses and prints the same.
+// TestAssemble assembles every kernel of the registry at every tiling. With -short
+// it takes one tiling of each kind of kernel, with -all every layer. Each must
+// assemble without warnings, without serialised wgmma and with no more spills than
+// known, and must fit the chip. Its text must stay the same when it is parsed and
+// printed again.
 func TestAssemble(t *testing.T) {
 	outside.Ptxas(t)
 	list := assemblies()

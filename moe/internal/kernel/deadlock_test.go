@@ -20,9 +20,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// The up-projection hangs without one of its synchronising instructions. The report then
-// names the ring, the stage and the roles of both sides, with the Go lines of the kernel and
-// its kit.
+// TestDeadlocksOfUp checks that the up-projection hangs without one of its
+// synchronising instructions. The report then names the ring, the stage and the
+// roles of both sides, with the Go lines of the kernel and its kit.
 func TestDeadlocksOfUp(t *testing.T) {
 	if device := os.Getenv("SONICMOE_DEVICE"); device != "" && device != "emulated" {
 		t.Skip("a GPU would hang for ever")
@@ -39,7 +39,7 @@ func TestDeadlocksOfUp(t *testing.T) {
 			`^line \d+ = pipeline/barrier\.go:.* < gemm/math\.go:\d+$`,
 			`^line \d+ = gemm/load\.go:\d+$`,
 		}},
-		"rows are loaded and nobody is told": {"cp.async.mbarrier.arrive", `gemm/load\.go`, []string{
+		"loaded rows are not signalled": {"cp.async.mbarrier.arrive", `gemm/load\.go`, []string{
 			`^  math warpgroup 0 .* waits at mbarrier full\[0\] of ring ab .*: phase 0, 128 of 129 arrivals and 0 bytes missing`,
 			`^    warp 8 did, warps 9-11 should arrive there too`,
 			`^  load warpgroup 2 .* waits at mbarrier empty\[0\] of ring ab .*: phase 0, 8 of 8 arrivals and 0 bytes missing$`,

@@ -30,8 +30,8 @@ var orders = []string{"bar.", "cp.async.wait", "cp.async.bulk.wait", "cp.async.m
 // before it releases the item.
 var needless = map[string]int{"cp.async.bulk.wait_group": 1, "bar.sync": 2, "bar.arrive": 1, "bar.warp.sync": 2}
 
-// Every instruction of the up-projection that orders others is removed, one at a time. A
-// check reports each removal, except those in needless.
+// TestDroppedLinesOfUp removes the ordering instructions of the up-projection, one
+// at a time. A check must report each removal, except those in needless.
 func TestDroppedLinesOfUp(t *testing.T) {
 	if drivertest.Name() != "emulated" {
 		t.Skip("a GPU would hang for ever")
@@ -71,9 +71,10 @@ func TestDroppedLinesOfUp(t *testing.T) {
 	assert.GreaterOrEqual(t, named, 50)
 }
 
-// Products also read the tail after a bias's row. If no thread has set it to 0, a check
-// reports that. (Its proxy fence may be missing without notice: the publisher of tiles has
-// one ahead of each product.)
+// TestRowTails checks that products with biases need zeros after a bias's row,
+// because they also read this tail. If no thread sets it to 0, a check reports
+// that. (The proxy fence after that may be missing without a report, because the
+// publisher of tiles has a fence ahead of each product.)
 func TestRowTails(t *testing.T) {
 	if drivertest.Name() != "emulated" {
 		t.Skip("a GPU looks for no races")

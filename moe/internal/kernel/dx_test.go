@@ -105,7 +105,7 @@ func TestDX(t *testing.T) {
 	}
 }
 
-// Every tiling computes the same bits under every timing.
+// TestDXPoints checks that every tiling computes the same bits under every timing.
 func TestDXPoints(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -128,7 +128,7 @@ func TestDXPoints(t *testing.T) {
 	}
 }
 
-// Without rows, dX~ ends without touching memory.
+// TestDXWithoutRows checks that without rows, dX~ ends without touching memory.
 func TestDXWithoutRows(t *testing.T) {
 	const d, n, experts, rows = 128, 64, 3, 6
 	b := kt.New(t, kt.Early)

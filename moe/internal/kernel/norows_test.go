@@ -10,8 +10,8 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// Without rows, every CTA ends without touching memory, even if the table has stale
-// entries.
+// TestProductsWithoutRows checks that without rows, every CTA ends without touching
+// memory, even if the table has stale entries.
 func TestProductsWithoutRows(t *testing.T) {
 	const d, n, experts, rows = 128, 64, 3, 6
 	b := kt.New(t, kt.Early)

@@ -22,8 +22,8 @@ var sharedRooms = []string{"jit/", "registry/", "pipeline/", "tile/", "schedule/
 // mostFiles is the limit of files that emit a kernel, from operands to stores.
 const mostFiles = 5
 
-// The documentation lists exactly the files whose lines emit each kernel in any layer, and
-// at most mostFiles for each.
+// TestReading checks that the documentation lists exactly the files whose lines
+// emit each kernel in any layer, and at most mostFiles for each.
 func TestReading(t *testing.T) {
 	kernels := map[string][]registry.Any{
 		"Router":     {Kernels.Find("router")},

@@ -15,7 +15,8 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// The cost model picks the tilings that were faster on an H200.
+// TestChoose checks that the cost model picks the tilings that were faster on an
+// H200.
 func TestChoose(t *testing.T) {
 	for _, m := range []struct{ row, product, tiling string }{
 		{"30B n=512", "up", "128x256 s4 p8 c2"}, {"DeepSeek-V3", "up", "128x256 s4 p8 c2"},
@@ -28,8 +29,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Every tiling of every space fits the chip's shared memory. The formula of a space is a
-// close upper bound of the kernels' layouts.
+// TestSharedBytes checks that every tiling of every space fits the chip's shared
+// memory. The formula of a space is a close upper bound of the kernels' layouts.
 func TestSharedBytes(t *testing.T) {
 	c := spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, Bias: true} // rows of biases take shared memory too
 	for _, p := range Kernels.Products() {
@@ -46,7 +47,8 @@ func TestSharedBytes(t *testing.T) {
 	}
 }
 
-// Names of kernels and of their entries are unique, and every kernel builds.
+// TestRegistry checks that names of kernels and of their entries are unique, and
+// every kernel builds.
 func TestRegistry(t *testing.T) {
 	names, entries := map[string]bool{}, map[string]bool{}
 	l := registry.Layer{Config: spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2}}
@@ -78,7 +80,8 @@ func TestRegistry(t *testing.T) {
 	assert.ErrorContains(t, Kernels.Check(tiles.Choice{"up": {}}, driver.H200()), "Tiles of up.TileN is 0")
 }
 
-// The kernels of a pass together have the work of its roofline.
+// TestWork checks that the kernels of a pass together have the work of its
+// roofline.
 func TestWork(t *testing.T) {
 	c := peers.All()[3].Config
 	const tokens = 1000
@@ -101,8 +104,8 @@ func TestWork(t *testing.T) {
 	require.Nil(t, Kernels.Find("sideways"))
 }
 
-// A layer accepts every alternative that is not rejected. The list has the cost model's
-// tiling and all of the space.
+// TestAlternatives checks that a layer accepts every alternative that is not
+// rejected. The list has the cost model's tiling and all of the space.
 func TestAlternatives(t *testing.T) {
 	target := driver.H200()
 	for _, row := range peers.All() {
@@ -130,7 +133,8 @@ func TestAlternatives(t *testing.T) {
 	}
 }
 
-// On a chip with less shared memory more tilings are rejected, with the chip's bytes.
+// TestAlternativesOfAnotherChip checks that a chip with less shared memory rejects
+// more tilings, and that the reason names the chip's bytes.
 func TestAlternativesOfAnotherChip(t *testing.T) {
 	small := driver.H200()
 	small.SharedBytesPerCTA = 180 << 10
@@ -156,8 +160,8 @@ func TestRowsPerExpert(t *testing.T) {
 	}
 }
 
-// Clusters share MN-major weights in whole atoms of 64 columns, so tiles of 192
-// columns have no clusters.
+// TestWholeAtoms checks that clusters share MN-major weights in whole atoms of 64
+// columns, so tiles of 192 columns have no clusters.
 func TestWholeAtoms(t *testing.T) {
 	target := driver.H200()
 	p := gemm.Tiling{TileN: 192, Stages: 3, GroupM: 8, ClusterM: 2}

@@ -8,8 +8,9 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Without a gate, shared experts have no scores: no kernels for the scores' gradients, for
-// the router's term in dX, or for a router's gradient.
+// TestSharedKernels checks that without a gate, shared experts have no scores: no
+// kernels for the scores' gradients, for the router's term in dX, or for a router's
+// gradient.
 func TestSharedKernels(t *testing.T) {
 	c := spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, SharedExperts: 1}
 	names := func(gate bool) (list []string) {

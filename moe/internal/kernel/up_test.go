@@ -100,7 +100,7 @@ func TestUp(t *testing.T) {
 	}
 }
 
-// Every tiling computes the same bits under every timing.
+// TestUpPoints checks that every tiling computes the same bits under every timing.
 func TestUpPoints(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")

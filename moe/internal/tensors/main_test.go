@@ -18,7 +18,7 @@ import (
 
 const root = "../../.."
 
-// The generated files match the table.
+// TestFilesAreCurrent checks that the generated files match the table.
 func TestFilesAreCurrent(t *testing.T) {
 	files, err := generate(root, spec.Tensors)
 	require.NoError(t, err)
@@ -33,8 +33,8 @@ func TestFilesAreCurrent(t *testing.T) {
 var added = spec.TensorRow{Name: "B1Scale", C: "b1_scale", Role: spec.RoleExpertWeight, Type: spec.AlwaysF32, Dims: [3]spec.Dim{spec.DimE, spec.DimW1},
 	Needs: spec.HasBias, Gradient: true, Doc: "B1Scale [E, 2n] f32 scales B1."}
 
-// A new tensor's fields go to the end of the structs of the header: a program built
-// with the old header keeps its layout.
+// TestNewTensorExtendsStructs checks that a new tensor's fields go to the end of
+// the structs of the header: a program built with the old header keeps its layout.
 func TestNewTensorExtendsStructs(t *testing.T) {
 	old, err := os.ReadFile(filepath.Join(root, header))
 	require.NoError(t, err)
@@ -57,8 +57,9 @@ func TestNewTensorExtendsStructs(t *testing.T) {
 	require.ErrorContains(t, err, "has no end")
 }
 
-// A new weight is one row: with the row in the table and the files generated anew,
-// and no other line changed, estimates, the arena, and checks of arguments have it.
+// TestNewWeightIsOneRow adds a row to the table and generates the files, without
+// changing another line. Estimates, the arena and the checks of arguments must then
+// have the new weight.
 func TestNewWeightIsOneRow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles package moe with another table")

@@ -15,8 +15,8 @@ import (
 	"sonicmoe/moe/internal/weights"
 )
 
-// Scores adds the scores of repeated ids in the order of slots. Ids outside [0, E), and
-// entries of a list without rows, add nothing.
+// TestScores checks that Scores adds the scores of repeated ids in the order of
+// slots. Ids outside [0, E), and entries of a list without rows, add nothing.
 func TestScores(t *testing.T) {
 	for _, tt := range []struct {
 		tokens, experts, topK int
@@ -56,9 +56,9 @@ func TestScores(t *testing.T) {
 	}
 }
 
-// Sum computes db1 for every layout of gate and up, and for experts with no sums, one sum,
-// and more sums than a CTA loads at once. When gradients are added, an expert without rows
-// stays unchanged.
+// TestSum checks that Sum computes db1 for every layout of gate and up, and for
+// experts with no sums, one sum, and more sums than a CTA loads at once. When
+// gradients are added, an expert without rows stays unchanged.
 func TestSum(t *testing.T) {
 	counts := []int{0, 1, 64, 3300, 65, 0, 300}
 	offsets := []uint32{0}

@@ -80,8 +80,9 @@ func (u up) prefill(b *kt.Bed) (h, a []uint16) {
 	return kt.Download[uint16](b, toH, u.hValues), kt.Download[uint16](b, toA, u.rows*u.c.Intermediate)
 }
 
-// The up-projection has the bits of the kernel for large batches, under every timing and
-// in every layout of gate and up. It leaves rows without an expert untouched.
+// TestUp checks that the up-projection has the bits of the kernel for large
+// batches, under every timing and in every layout of gate and up. It leaves rows
+// without an expert untouched.
 func TestUp(t *testing.T) {
 	for name, plan := range plans {
 		for i, c := range []spec.Config{
@@ -118,7 +119,8 @@ func TestUp(t *testing.T) {
 	}
 }
 
-// An activation without a gate has units of 64 neurons.
+// TestUpWithoutGate checks an activation without a gate, for which units have 64
+// neurons.
 func TestUpWithoutGate(t *testing.T) {
 	u := newUp(spec.Config{Hidden: 128, Intermediate: 192, Activation: spec.ReLU2}, plans["few"]())
 	d, n := u.c.Hidden, u.c.Intermediate
@@ -137,7 +139,8 @@ func TestUpWithoutGate(t *testing.T) {
 	}
 }
 
-// The down-projection has the bits of the kernel for large batches.
+// TestDown checks that the down-projection has the bits of the kernel for large
+// batches.
 func TestDown(t *testing.T) {
 	for name, plan := range plans {
 		for i, c := range []spec.Config{
@@ -170,7 +173,8 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// Without rows nothing is touched, the table's stale entries included.
+// TestNoRows checks that without rows the kernels do not touch memory, even if the
+// table has stale entries.
 func TestNoRows(t *testing.T) {
 	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 3}
 	b := kt.New(t, kt.Early)

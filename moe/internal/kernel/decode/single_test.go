@@ -10,8 +10,9 @@ import (
 	"sonicmoe/moe/internal/kernel/decode"
 )
 
-// CTAs of a single token's two products fit on an SM together if experts are small. If
-// experts are large, each has more room than that.
+// TestProductsShareAnSM checks that CTAs of a single token's two products fit on an
+// SM together if experts are small. If experts are large, each has more room than
+// that.
 func TestProductsShareAnSM(t *testing.T) {
 	target := driver.H200()
 	for _, tt := range []struct {

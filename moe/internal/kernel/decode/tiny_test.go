@@ -36,8 +36,8 @@ func (r routed) tiles(b *kt.Bed) gemm.TileArgs {
 	return gemm.TileArgs{Table: r.Table, RowPairs: r.RowPairs, Tickets: kt.Upload(b, []uint32{0})}
 }
 
-// The up-projection of tiny CTAs chooses and plans as Choose does, and has the bits of the
-// narrow up-projection, under every timing.
+// TestTinyUp checks that the up-projection of tiny CTAs chooses and plans as Choose
+// does, and has the bits of the narrow up-projection, under every timing.
 func TestTinyUp(t *testing.T) {
 	for i, c := range []spec.Config{
 		{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2},

@@ -127,7 +127,7 @@ func TestDH(t *testing.T) {
 	}
 }
 
-// Every tiling computes the same bits under every timing.
+// TestDHPoints checks that every tiling computes the same bits under every timing.
 func TestDHPoints(t *testing.T) {
 	c := dhCase{448, 320, kt.Small()}
 	var first dhResult
@@ -150,7 +150,7 @@ func TestDHPoints(t *testing.T) {
 	}
 }
 
-// Without rows, dH ends without touching memory.
+// TestWithoutRows checks that without rows, dH ends without touching memory.
 func TestWithoutRows(t *testing.T) {
 	const d, n, experts, rows = 128, 64, 3, 6
 	b := kt.New(t, kt.Early)
@@ -165,7 +165,8 @@ func TestWithoutRows(t *testing.T) {
 	require.Equal(t, kt.Poisoned[uint32](rows), kt.Download[uint32](b, partial, rows))
 }
 
-// A tiling that the kernel cannot have is an error with the wrong number and the right one.
+// TestRefusals checks that a tiling that the kernel cannot have is an error with
+// the wrong number and the right one.
 func TestRefusals(t *testing.T) {
 	good := DH{Config: spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 4, TopK: 2}, Tiling: kt.Shallow(128)}
 	_, err := good.Build()
@@ -181,8 +182,9 @@ func TestRefusals(t *testing.T) {
 	require.ErrorContains(t, err, "TileN must be a multiple of 64 for each CTA of the cluster")
 }
 
-// In layers with biases, the columns of the rounded dH are summed over each 64 rows of an
-// expert. Rows past the expert's end add nothing, even if they are NaN.
+// TestColumnSums checks that in layers with biases, the columns of the rounded dH
+// are summed over each 64 rows of an expert. Rows past the expert's end add
+// nothing, even if they are NaN.
 func TestColumnSums(t *testing.T) {
 	for i, config := range []spec.Config{
 		{Intermediate: 80}, {Intermediate: 144, WeightOrder: spec.InOut, GateUp: spec.Interleaved}, {}, {Type: spec.F16}, {Activation: spec.ReLU2}, {WeightOrder: spec.InOut, GateUp: spec.Interleaved, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7},

@@ -68,7 +68,7 @@ func (c dscoresCase) run(b *kt.Bed) {
 	require.Equal(b.T, wantRows, kt.Download[uint32](b, dlrow, rows), "dlrow")
 }
 
-// DScores computes the bits of FP32 sums in its order.
+// TestDScores checks that DScores computes the bits of FP32 sums in its order.
 func TestDScores(t *testing.T) {
 	for i, size := range [][3]int{{64, 1, 1}, {128, 2, 63}, {192, 3, 300}, {256, 8, 65}, {2112, 16, 33}, {4096, 8, 5}, {4288, 5, 52}, {640, 7, 37}} {
 		c := dscoresCase{intermediate: size[0], topK: size[1], tokens: size[2], scores: i%3 != 1, router: i%3 != 0}

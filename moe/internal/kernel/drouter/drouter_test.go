@@ -123,7 +123,7 @@ func TestDRouter(t *testing.T) {
 	}
 }
 
-// DRouter computes the same bits under every timing.
+// TestDRouterTimings checks that DRouter computes the same bits under every timing.
 func TestDRouterTimings(t *testing.T) {
 	for _, c := range []drouterCase{{192, 130, 5, 300, false, 0, false}, {192, 130, 5, 300, false, 0, true}, {192, 130, 5, 300, true, 0, false}, {64, 136, 8, 300, false, 320, false}, {64, 136, 8, 300, true, 320, false}} {
 		var first []uint32
@@ -139,7 +139,8 @@ func TestDRouterTimings(t *testing.T) {
 	}
 }
 
-// The ranges of tokens cover all of them, and none is empty or too long.
+// TestDRouterRanges checks that the ranges of tokens cover all of them, and none is
+// empty or too long.
 func TestDRouterRanges(t *testing.T) {
 	for _, d := range []DRouter{{Hidden: 1536, NumExperts: 128}, {Hidden: 7168, NumExperts: 256}, {Hidden: 128, NumExperts: 1}, {Hidden: 4096, NumExperts: 1024}} {
 		for _, total := range []int{1, 63, 64, 65, 24576, 32768, 100001} {

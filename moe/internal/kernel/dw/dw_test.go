@@ -135,8 +135,8 @@ func (c dwCase) check(t *testing.T, k DW, got []uint32) {
 	}
 }
 
-// DW is right for all row counts around the ends of steps. Infinities and NaN in the rows of
-// other experts have no effect.
+// TestDW2 checks dW2 for all row counts around the ends of steps. Infinities and
+// NaN in the rows of other experts must have no effect.
 func TestDW2(t *testing.T) {
 	points := W1Product.Space(driver.H200())
 	for i, size := range [][2]int{{128, 64}, {192, 192}, {208, 64}} {
@@ -173,7 +173,8 @@ func TestDW1(t *testing.T) {
 // splits and the last one 2.
 var someRows = []int{130, 0, 3, 70}
 
-// DW is right in every mode of the gradient, with and without splits.
+// TestDWStores checks that DW is right in every mode of the gradient, with and
+// without splits.
 func TestDWStores(t *testing.T) {
 	for _, k := range []DW{{Of: W2}, {Of: W1}, {Of: W1, Config: spec.Config{GateUp: spec.Interleaved}}} {
 		k.Tiling = gemm.Tiling{TileN: 128, Stages: 3, GroupM: 1, ClusterM: 1}
@@ -188,7 +189,8 @@ func TestDWStores(t *testing.T) {
 	}
 }
 
-// Every tiling computes the same bits under every timing, with any number of CTAs and slots.
+// TestDWPoints checks that every tiling computes the same bits under every timing,
+// with any number of CTAs and slots.
 func TestDWPoints(t *testing.T) {
 	for _, of := range []Weight{W1, W2} {
 		c := dwCase{hidden: 128 + 64*int(of), intermediate: 64 + 128*int(of), tokens: 40, rows: someRows, split: 64}
@@ -212,7 +214,8 @@ func TestDWPoints(t *testing.T) {
 	}
 }
 
-// Without rows, the gradient becomes zero, or keeps its values if gradients are added.
+// TestDWWithoutRows checks that without rows, the gradient becomes zero, or keeps
+// its values if gradients are added.
 func TestDWWithoutRows(t *testing.T) {
 	for _, store := range gradient.Modes {
 		c := dwCase{hidden: 128, intermediate: 64, tokens: 1, rows: []int{0, 0, 0}}

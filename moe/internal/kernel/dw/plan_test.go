@@ -12,7 +12,8 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// The table lists each expert's splits together, heavy experts first.
+// TestDWPlan checks that the table lists each expert's splits together, heavy
+// experts first.
 func TestDWPlan(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	many := make([]int, 300)
@@ -55,7 +56,8 @@ func TestDWPlan(t *testing.T) {
 	}
 }
 
-// Launches of up to SplitRows rows have no partial sums.
+// TestDWPlanSlots checks that launches of up to SplitRows rows have no partial
+// sums.
 func TestDWPlanSlots(t *testing.T) {
 	require.Zero(t, Plan{NumExperts: 4}.Slots(SplitRows, 132))
 	require.Equal(t, 132, Plan{NumExperts: 4}.Slots(SplitRows+1, 132))

@@ -15,11 +15,11 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// TestPassesBehindEachOther queues passes of all kinds and sizes one after another,
+// TestPassesInSequence queues passes of all kinds and sizes one after another,
 // in one workspace and with the same memory for the routing. A kernel may start
 // while the last kernels of the previous pass still run. There must be no race, and
 // each pass must have the bits that it has alone.
-func TestPassesBehindEachOther(t *testing.T) {
+func TestPassesInSequence(t *testing.T) {
 	for i, c := range []moe.Config{
 		{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Lists: true},
 		{Hidden: 144, Intermediate: 48, NumExperts: 12, TopK: 9, RouterBias: true, Bias: true, SharedExperts: 1, SharedGate: true}, // some slots are loaded later by the sum

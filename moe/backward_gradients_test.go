@@ -283,8 +283,8 @@ func TestBackwardNoTokens(t *testing.T) {
 	require.Zero(t, n)
 }
 
-// TestCheckBackwardSees checks that one wrong element of a gradient is detected.
-func TestCheckBackwardSees(t *testing.T) {
+// TestCheckBackwardFails checks that one wrong element of a gradient is detected.
+func TestCheckBackwardFails(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 50)
 	saved := withBackward(t, tr, moe.F32)
 	require.NoError(t, tr.RunBackward(testContext(t), tr.Back))

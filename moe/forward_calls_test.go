@@ -212,9 +212,9 @@ func checkH(t *testing.T, c moe.Config, got []uint16, want []float64, ids []int3
 	}
 }
 
-// TestPartsAreForward checks that Route and ForwardExperts together have the bits
+// TestRouteAndExpertsAreForward checks that Route and ForwardExperts together have the bits
 // of Forward.
-func TestPartsAreForward(t *testing.T) {
+func TestRouteAndExpertsAreForward(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 90, moe.WithoutBackward())
 	whole := forward(t, tr, tr.Args)
 	require.NoError(t, tr.Poison())

@@ -59,12 +59,12 @@ var decodeConfigs = []moe.Config{
 	{Hidden: 64, Intermediate: 528, NumExperts: 32, TopK: 32},
 }
 
-// TestDecodeHasPrefillsBits checks that the kernels for small batches give the bits
+// TestSmallBatchBits checks that the kernels for small batches give the bits
 // of the kernels for large ones.
-func TestDecodeHasPrefillsBits(t *testing.T) {
+func TestSmallBatchBits(t *testing.T) {
 	for i, c := range decodeConfigs {
 		if testing.Short() && i%6 != 1 && i != len(decodeConfigs)-1 {
-			continue // keeps layers with pairs, several items, uneven fp16 widths and scores on the input; TestCombinations and TestRoutingKindsOfFewTokens cover the others
+			continue // keeps layers with pairs, several items, uneven fp16 widths and scores on the input; TestCombinations and TestRoutingKindsInSmallBatches cover the others
 		}
 		counts := [][]int{{1, 3, 64, 200}, {8, 33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}, {}, {2}, {2, 65}, {33}, {1, 70}, {1, 20}, {40}, {1, 7}, {1, 40}, {1, 9}, {1, 70}, {33}, {1, 40}, {9}, {4, 65}, {1}}[i]
 		if testing.Short() && len(counts) > 0 {
@@ -90,9 +90,9 @@ func TestDecodeHasPrefillsBits(t *testing.T) {
 	}
 }
 
-// TestFewTokens checks the largest small batch of some layers, which is close to
+// TestSmallBatchLimit checks the largest small batch of some layers, which is close to
 // the measured one.
-func TestFewTokens(t *testing.T) {
+func TestSmallBatchLimit(t *testing.T) {
 	for _, tt := range []struct{ experts, topK, want int }{
 		{8, 2, 484}, {32, 4, 804}, {32, 8, 402}, {64, 8, 744}, {128, 8, 1368}, {256, 16, 1024}, {512, 10, 2048}, // measured sizes
 		{1, 1, 121}, {4, 1, 484}, {16, 2, 886}, {160, 6, 2048}, {384, 16, 1536}, {128, 1, 2048}, {32, 32, 100}, {1, 32, 64},
@@ -154,11 +154,11 @@ func TestDecodeKernelsAreLaunched(t *testing.T) {
 	}{
 		{"one token", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2}, slices.Concat(chooses, lone), []int{3}},
 		{"two", 2, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2}, slices.Concat(chooses, lone, small[1:]), []int{3, 4}},
-		{"so many that CTAs are wide", 96, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 2, TopK: 1}, slices.Concat(chooses, lone, small[1:], []string{"choose-ranges", "decode-wide-up", "decode-wide-down"}), []int{3, 4, 5, 6, 6}},
-		{"one token, which the order of the weights leaves to small CTAs", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, WeightOrder: moe.InOut}, slices.Concat(chooses, small), []int{4}},
-		{"room for sums, and not for those of chains", 65, moe.Config{Hidden: 320, Intermediate: 16, NumExperts: 56, TopK: 1}, slices.Concat(chooses, lone, []string{"choose-ranges"}), []int{3, 5, 5, 6}},
-		{"the same without a lone token's products", 65, moe.Config{Hidden: 320, Intermediate: 16, NumExperts: 56, TopK: 1, WeightOrder: moe.InOut}, slices.Concat(chooses, []string{"choose-ranges"}), []int{5, 5, 5, 6}},
-		{"no room for the router's sums", 65, moe.Config{Hidden: 32, Intermediate: 16, NumExperts: 17, TopK: 1}, plain, []int{5, 5, 5, 5}},
+		{"wide CTAs", 96, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 2, TopK: 1}, slices.Concat(chooses, lone, small[1:], []string{"choose-ranges", "decode-wide-up", "decode-wide-down"}), []int{3, 4, 5, 6, 6}},
+		{"one token in tiny CTAs, for InOut weights", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, WeightOrder: moe.InOut}, slices.Concat(chooses, small), []int{4}},
+		{"memory for the sums, but not for the chains", 65, moe.Config{Hidden: 320, Intermediate: 16, NumExperts: 56, TopK: 1}, slices.Concat(chooses, lone, []string{"choose-ranges"}), []int{3, 5, 5, 6}},
+		{"the same without kernels for a single token", 65, moe.Config{Hidden: 320, Intermediate: 16, NumExperts: 56, TopK: 1, WeightOrder: moe.InOut}, slices.Concat(chooses, []string{"choose-ranges"}), []int{5, 5, 5, 6}},
+		{"no memory for the router's sums", 65, moe.Config{Hidden: 32, Intermediate: 16, NumExperts: 17, TopK: 1}, plain, []int{5, 5, 5, 5}},
 		{"scores on the input", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, ScoreOnInput: true}, slices.Concat(chooses, []string{"choose-ranges"}), []int{5, 5, 5, 6}},
 		{"a router of FP32 weights", 8, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, RouterF32: true, Logits: moe.LogitsF32}, chooses, []int{6, 6}},
 		{"shared experts", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, SharedExperts: 1}, slices.Concat(chooses, lone, small[1:], []string{"choose-ranges", "shared-decode-up", "shared-decode-down"}), []int{6, 7, 8, 9}},
