@@ -70,7 +70,14 @@ func convert(in *inst) laneFunc {
 // intoPair returns a conversion of two FP32 numbers to one register, with the first in the
 // upper half.
 func intoPair(f arith.Format, mode arith.Rounding, relu, finite bool) laneFunc {
-	one := func(x float64) uint64 {
+	one := narrow(f, mode, relu, finite)
+	return func(v [4]uint64) uint64 { return one(v[0])<<f.Bits | one(v[1]) }
+}
+
+// narrow returns a conversion of an FP32 number.
+func narrow(f arith.Format, mode arith.Rounding, relu, finite bool) func(bits uint64) uint64 {
+	return func(bits uint64) uint64 {
+		x := arith.FloatOf(isa.F32, bits)
 		r := x
 		if x == x && !math.IsInf(x, 0) {
 			r = f.Compute(arith.OpMul, mode, x, 1, 0)
@@ -83,9 +90,6 @@ func intoPair(f arith.Format, mode arith.Rounding, relu, finite bool) laneFunc {
 		}
 		return f.Encode(r)
 	}
-	return func(v [4]uint64) uint64 {
-		return one(arith.FloatOf(isa.F32, v[0]))<<f.Bits | one(arith.FloatOf(isa.F32, v[1]))
-	}
 }
 
 var formatFP8 = map[string]arith.Format{".e4m3x2": arith.FormatE4M3, ".e5m2x2": arith.FormatE5M2}
@@ -93,9 +97,8 @@ var formatFP8 = map[string]arith.Format{".e4m3x2": arith.FormatE4M3, ".e5m2x2": 
 func conversionForms() map[isa.ID]handler {
 	forms := map[isa.ID]handler{
 		isa.CvtF32ToBF16Zero: lanewise(func(*inst) laneFunc {
-			return func(v [4]uint64) uint64 {
-				return uint64(arith.NarrowBF16.FromF32(uint32(v[0]), arith.RoundZero, false))
-			}
+			one := narrow(arith.FormatOf(isa.BF16), arith.RoundZero, false, false)
+			return func(v [4]uint64) uint64 { return one(v[0]) }
 		}),
 		isa.CvtF32ToPair: lanewise(func(in *inst) laneFunc {
 			to, _ := isa.TypeNamed(in.mod("d")[1:])
@@ -136,30 +139,9 @@ func conversionForms() map[isa.ID]handler {
 	for _, id := range []isa.ID{isa.CvtIntSat, isa.CvtInt64Sat, isa.CvtInt8, isa.CvtIntFrom8, isa.CvtIntToF32Any, isa.CvtIntToF32More, isa.CvtIntToF64, isa.CvtIntToF16,
 		isa.CvtF32ToIntAny, isa.CvtF32ToIntMore, isa.CvtF32ToWide, isa.CvtF64ToInt, isa.CvtF16ToInt, isa.CvtF32ToF64, isa.CvtF64ToF32,
 		isa.CvtF16ToF64, isa.CvtF64ToF16, isa.CvtRoundF32, isa.CvtSatF32, isa.CvtRoundF64, isa.CvtRoundF16, isa.CvtF32ToF16Zero, isa.CvtF32ToHalf} {
-		forms[id] = lanewise(convertMore)
+		forms[id] = lanewise(convert)
 	}
 	return forms
-}
-
-// convertMore is convert, also for forms whose rounding mode is part of the form.
-func convertMore(in *inst) laneFunc {
-	f := convert(in)
-	if in.has(".rz") && in.mod("rnd") == "" || in.has(".rzi") && in.mod("rnd") == "" {
-		return convertToward(in)
-	}
-	return f
-}
-
-// convertToward is convert toward zero.
-func convertToward(in *inst) laneFunc {
-	to, from := convertTypes(in)
-	toInt, ftz := arith.IntOf(to), in.has(".ftz")
-	return func(v [4]uint64) uint64 {
-		if !to.Float() {
-			return toInt.FromFloat(arith.FloatOf(from, uint64(arith.FlushIf(ftz, uint32(v[0])))), arith.RoundZero)
-		}
-		return uint64(arith.NarrowF16.FromF32(uint32(v[0]), arith.RoundZero, false))
-	}
 }
 
 // packFour packs four 16-bit quarters, lowest first, into one register.

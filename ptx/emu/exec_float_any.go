@@ -104,5 +104,8 @@ func upperHalf(x float64) float64 {
 
 // roundMode returns the rounding mode of an instruction; to nearest if it has none.
 func (in *inst) roundMode() arith.Rounding {
-	return map[string]arith.Rounding{".rz": arith.RoundZero, ".rm": arith.RoundDown, ".rp": arith.RoundUp, ".rzi": arith.RoundZero, ".rmi": arith.RoundDown, ".rpi": arith.RoundUp}[in.mod("rnd")]
+	if in.has(".rz") || in.has(".rzi") { // may be a fixed part of the form
+		return arith.RoundZero
+	}
+	return map[string]arith.Rounding{".rm": arith.RoundDown, ".rp": arith.RoundUp, ".rmi": arith.RoundDown, ".rpi": arith.RoundUp}[in.mod("rnd")]
 }

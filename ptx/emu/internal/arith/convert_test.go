@@ -10,8 +10,29 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// narrow is a 16-bit floating-point format by its definition, with the conversions under test.
+type narrow struct {
+	fractionBits int
+	bias         int
+	infinity     uint16 // exponent all ones, fraction zero
+	format       Format
+	nearest      func(x uint32) uint16
+	widen        func(h uint16) uint32
+}
+
+var narrows = []narrow{
+	{7, 127, 0x7f80, formatBF16, BF16FromF32, F32FromBF16},
+	{10, 15, 0x7c00, Format16, func(x uint32) uint16 { return uint16(F16Nearest(x)) }, F32FromF16},
+}
+
+// toward rounds an FP32 number with any mode.
+func (n narrow) toward(x uint32, mode Rounding) uint16 {
+	v := float64(ToF32(x))
+	return uint16(n.format.Encode(n.format.Compute(OpMul, mode, v, 1, 0)))
+}
+
 // narrowValue returns the value of 16 bits by the format's definition.
-func narrowValue(n Narrow, h uint16) float64 {
+func narrowValue(n narrow, h uint16) float64 {
 	fraction := int(h) & (1<<n.fractionBits - 1)
 	exponent := int(h&0x7fff) >> n.fractionBits
 	v := 0.0
@@ -31,27 +52,24 @@ func narrowValue(n Narrow, h uint16) float64 {
 func TestWideningEveryInput(t *testing.T) {
 	for i := range 1 << 16 {
 		h := uint16(i)
-		for _, c := range []struct {
-			n Narrow
-			f func(uint16) uint32
-		}{{NarrowBF16, F32FromBF16}, {NarrowF16, F32FromF16}} {
-			want, got := narrowValue(c.n, h), c.f(h)
+		for _, n := range narrows {
+			want, got := narrowValue(n, h), n.widen(h)
 			if want != want {
 				require.True(t, isNaN32(got))
-				require.Equal(t, uint16(canonicalNaN16), c.n.FromF32(got, RoundNearest, false))
+				require.Equal(t, uint16(canonicalNaN16), n.nearest(got))
 				continue
 			}
 			require.Equal(t, math.Float32bits(float32(want)), got)
 			// Rounding back does not change a value of the format.
-			require.Equal(t, h, c.n.FromF32(got, RoundNearest, false))
-			require.Equal(t, h, c.n.FromF32(got, RoundZero, false))
+			require.Equal(t, h, n.nearest(got))
+			require.Equal(t, h, n.toward(got, RoundZero))
 		}
 	}
 }
 
 // narrowOracle rounds by comparing with the two neighbours: magnitudes of a format are in the
 // order of their bits.
-func narrowOracle(n Narrow, x uint32, mode Rounding) uint16 {
+func narrowOracle(n narrow, x uint32, mode Rounding) uint16 {
 	if isNaN32(x) {
 		return canonicalNaN16
 	}
@@ -89,15 +107,16 @@ func TestNarrowingAgainstNeighbours(t *testing.T) {
 	for upper := range uint32(1 << 16) {
 		for _, low := range []uint32{lows[r.IntN(len(lows))], lows[r.IntN(len(lows))], r.Uint32() & 0xffff} {
 			x := upper<<16 | low
-			for _, mode := range []Rounding{RoundNearest, RoundZero} {
-				for _, n := range []Narrow{NarrowBF16, NarrowF16} {
-					if got, want := n.FromF32(x, mode, false), narrowOracle(n, x, mode); got != want {
-						require.Equalf(t, want, got, "%08x mode %d to %d fraction bits", x, mode, n.fractionBits)
-					}
+			for _, n := range narrows {
+				if got, want := n.nearest(x), narrowOracle(n, x, RoundNearest); got != want {
+					require.Equalf(t, want, got, "%08x to %d fraction bits", x, n.fractionBits)
 				}
 			}
-			if got, want := BF16FromF32(x), NarrowBF16.FromF32(x, RoundNearest, false); got != want {
-				require.Equalf(t, want, got, "the short way of %08x", x)
+		}
+		x := upper<<16 | lows[r.IntN(len(lows))]
+		for _, n := range narrows {
+			if got, want := n.toward(x, RoundZero), narrowOracle(n, x, RoundZero); got != want {
+				require.Equalf(t, want, got, "%08x toward zero to %d fraction bits", x, n.fractionBits)
 			}
 		}
 	}
@@ -105,17 +124,9 @@ func TestNarrowingAgainstNeighbours(t *testing.T) {
 	for low := range uint32(1 << 16) {
 		for _, upper := range []uint32{0x3f80, 0x3f81, 0xc07f, 0x7f7f, 0x0000} {
 			x := upper<<16 | low
-			require.Equal(t, narrowOracle(NarrowBF16, x, RoundNearest), BF16FromF32(x))
+			require.Equal(t, narrowOracle(narrows[0], x, RoundNearest), BF16FromF32(x))
 		}
 	}
-}
-
-func TestPacking(t *testing.T) {
-	assert.Equal(t, uint32(0x3f80_c000), NarrowBF16.packF32(f32(1), f32(-2), RoundNearest, false))
-	assert.Equal(t, uint32(0x3f80_0000), NarrowBF16.packF32(f32(1), f32(-2), RoundNearest, true))
-	assert.Equal(t, uint32(0x3c00_c000), NarrowF16.packF32(f32(1), f32(-2), RoundNearest, false))
-	assert.Equal(t, uint32(0x7bff_fc00), NarrowF16.packF32(f32(1e9), F32Inf|F32Sign, RoundZero, false))
-	assert.Equal(t, uint32(0x7fff_0000), NarrowBF16.packF32(0xffc00000, F32Sign, RoundNearest, true))
 }
 
 func TestFloatToInteger(t *testing.T) {
@@ -158,8 +169,9 @@ func TestIntegerToFloat(t *testing.T) {
 				if signed && v.Bit(int(bits)-1) == 1 {
 					v.Sub(v, new(big.Int).Lsh(big.NewInt(1), bits))
 				}
-				want, _ := new(big.Float).SetInt(v).Float32()
-				require.Equalf(t, math.Float32bits(want), Int{bits, signed}.toF32(x), "%d bits signed %v of %x", bits, signed, x)
+				number := new(big.Float).SetInt(v)
+				want, _ := number.Float32()
+				require.Equalf(t, uint64(math.Float32bits(want)), Format32.Encode(Format32.Round(number, RoundNearest)), "%d bits signed %v of %x", bits, signed, x)
 			}
 		}
 	}

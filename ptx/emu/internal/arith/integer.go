@@ -59,15 +59,6 @@ func (t Int) max() uint64 {
 	return ^uint64(0) >> (64 - t.Bits)
 }
 
-// toF32 is cvt.rn.f32.TYPE; x is extended to 64 bits.
-func (t Int) toF32(x uint64) uint32 {
-	x = t.Extend(x)
-	if t.Signed {
-		return math.Float32bits(float32(int64(x)))
-	}
-	return math.Float32bits(float32(x))
-}
-
 // Extend reads the low bits of x as a value of the type, sign- or zero-extended to 64 bits.
 func (t Int) Extend(x uint64) uint64 {
 	free := 64 - t.Bits

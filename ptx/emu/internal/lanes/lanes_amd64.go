@@ -1,8 +1,8 @@
 package lanes
 
-import "sonicmoe/ptx/emu/internal/cpu"
+import "golang.org/x/sys/cpu"
 
-var available = cpu.AVX2
+var available = cpu.X86.HasAVX2 && cpu.X86.HasFMA
 
 //go:noescape
 func add(d, a, b *Vector, sign, ftz uint64)

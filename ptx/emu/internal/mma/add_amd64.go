@@ -1,6 +1,6 @@
 package mma
 
-import "sonicmoe/ptx/emu/internal/cpu"
+import "golang.org/x/sys/cpu"
 
 // level is the widest vector code that this CPU supports; tests lower it.
 var level = widest()
@@ -12,13 +12,13 @@ const (
 )
 
 func widest() int {
-	switch {
-	case cpu.AVX512:
-		return levelAVX512
-	case cpu.AVX2:
+	switch x := cpu.X86; {
+	case !x.HasAVX2 || !x.HasFMA:
+		return levelGo
+	case !x.HasAVX512F || !x.HasAVX512DQ || !x.HasAVX512BW || !x.HasAVX512VL:
 		return levelAVX2
 	}
-	return levelGo
+	return levelAVX512
 }
 
 // work holds the arguments of the assembly.
