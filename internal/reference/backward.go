@@ -59,7 +59,7 @@ func (l *Layer) Gradients(in Backward, r Rounding) (*Gradients, error) {
 	}
 	if l.shared != nil {
 		g.shared = &pass{bank: l.shared, layer: l, rounding: g.rounding, x: in.X, do: in.DO, h: in.SharedH,
-			scores: l.sharedScores(l.tokenRows(in.X, allTokens(tokens)), g.rounding), topK: 1, grouping: Group(make([]int32, tokens), 1)}
+			scores: l.sharedScores(l.tokenRows(in.X, indices(tokens)), g.rounding), topK: 1, grouping: Group(make([]int32, tokens), 1)}
 	}
 	return g, nil
 }

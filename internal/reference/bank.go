@@ -39,18 +39,16 @@ func newBank(c spec.Config, experts, n int, gateUp spec.GateUp, order spec.Weigh
 		}
 		out := make([]uint16, experts*b.rows*width)
 		rows := b.rows / len(parts)
-		parallel(experts*len(parts), func() func(int) {
-			return func(task int) {
-				e, part := task/len(parts), task%len(parts)
-				from := parts[part][e*rows*width:][:rows*width]
-				to := out[(e*b.rows+part*rows)*width:][:rows*width]
-				for r := range rows {
-					at := r
-					if gateUp == spec.Interleaved {
-						at = b.place(r)
-					}
-					copyRow(to[at*width:][:width], from, r, rows, order)
+		each(experts*len(parts), func(task int) {
+			e, part := task/len(parts), task%len(parts)
+			from := parts[part][e*rows*width:][:rows*width]
+			to := out[(e*b.rows+part*rows)*width:][:rows*width]
+			for r := range rows {
+				at := r
+				if gateUp == spec.Interleaved {
+					at = b.place(r)
 				}
+				copyRow(to[at*width:][:width], from, r, rows, order)
 			}
 		})
 		return out
@@ -70,11 +68,9 @@ func outIn(w []uint16, experts, out, in int, order spec.WeightOrder) []uint16 {
 		return w
 	}
 	to := make([]uint16, len(w))
-	parallel(experts, func() func(int) {
-		return func(e int) {
-			for r := range out {
-				copyRow(to[(e*out+r)*in:][:in], w[e*out*in:][:out*in], r, out, order)
-			}
+	each(experts, func(e int) {
+		for r := range out {
+			copyRow(to[(e*out+r)*in:][:in], w[e*out*in:][:out*in], r, out, order)
 		}
 	})
 	return to
@@ -138,21 +134,19 @@ func add(row, biases []float64, expert int32) {
 func (b *bank) forward(x [][]float64, pairs []pair, scores []float64, r rounder) (h, y [][]float64) {
 	h = b.up(x, pairs)
 	a := matrix(len(pairs), b.n)
-	parallel(len(pairs), func() func(int) {
-		return func(i int) {
-			score := 1.0
-			if scores != nil {
-				score = scores[i]
-			}
-			add(h[i], b.b1, pairs[i].expert)
-			// A is computed from the sums, not from the rounded H.
-			for j := range b.n {
-				gate, up := b.inputs(h[i], j)
-				a[i][j] = r.store(b.value(score*gate, score*up))
-			}
-			for j, v := range h[i] {
-				h[i][j] = r.store(v)
-			}
+	each(len(pairs), func(i int) {
+		score := 1.0
+		if scores != nil {
+			score = scores[i]
+		}
+		add(h[i], b.b1, pairs[i].expert)
+		// A is computed from the sums, not from the rounded H.
+		for j := range b.n {
+			gate, up := b.inputs(h[i], j)
+			a[i][j] = r.store(b.value(score*gate, score*up))
+		}
+		for j, v := range h[i] {
+			h[i][j] = r.store(v)
 		}
 	})
 	y = product(a, groups(pairs, b.w2, b.d*b.n), b.d, b.n)

@@ -62,25 +62,23 @@ func (l *Layer) Experts(x []uint16, scores []float64, experts, tokens []int32, r
 		at[p.row] = i + 1
 	}
 	shared := l.sharedForward(&out, rows, round)
-	parallel(len(tokens), func() func(int) {
-		return func(i int) {
-			sum := out.O[i*c.Hidden:][:c.Hidden]
-			add := func(weight float64, row []float64) {
-				for c, v := range row {
-					sum[c] += weight * round.store(v)
-				}
+	each(len(tokens), func(i int) {
+		sum := out.O[i*c.Hidden:][:c.Hidden]
+		add := func(weight float64, row []float64) {
+			for c, v := range row {
+				sum[c] += weight * round.store(v)
 			}
-			for _, p := range at[i*c.TopK:][:c.TopK] {
-				if p > 0 {
-					add(weights[p-1], y[p-1])
-				}
+		}
+		for _, p := range at[i*c.TopK:][:c.TopK] {
+			if p > 0 {
+				add(weights[p-1], y[p-1])
 			}
-			if shared != nil {
-				add(out.SharedScores[i], shared[i])
-			}
-			for c, v := range sum {
-				sum[c] = round.store(v)
-			}
+		}
+		if shared != nil {
+			add(out.SharedScores[i], shared[i])
+		}
+		for c, v := range sum {
+			sum[c] = round.store(v)
 		}
 	})
 	return out, nil

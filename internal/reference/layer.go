@@ -106,7 +106,7 @@ func (l *Layer) tokens(x []uint16, list []int32) ([]int32, error) {
 	}
 	total := len(x) / d
 	if list == nil {
-		list = allTokens(total)
+		list = indices(total)
 	}
 	for i, t := range list {
 		if t < 0 || int(t) >= total {
@@ -117,7 +117,8 @@ func (l *Layer) tokens(x []uint16, list []int32) ([]int32, error) {
 	return list, nil
 }
 
-func allTokens(total int) []int32 {
+// indices returns 0..total-1.
+func indices(total int) []int32 {
 	list := make([]int32, total)
 	for t := range list {
 		list[t] = int32(t)

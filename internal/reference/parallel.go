@@ -6,6 +6,9 @@ import (
 	"sync/atomic"
 )
 
+// each runs tasks 0..n-1, each once, on all processors.
+func each(n int, do func(task int)) { parallel(n, func() func(int) { return do }) }
+
 // parallel runs tasks 0..n-1, each once, on all processors. Each worker calls start
 // once, and the returned function for every task: start can allocate memory for the
 // worker.

@@ -56,11 +56,9 @@ const fillPart = 1 << 16
 // negative.
 func (r *Normal) Fill(dst []uint16, first int64) {
 	parts := (len(dst) + fillPart - 1) / fillPart
-	parallel(parts, func() func(int) {
-		return func(i int) {
-			from := i * fillPart
-			r.fill(dst[from:min(from+fillPart, len(dst))], uint64(first)+uint64(from))
-		}
+	each(parts, func(i int) {
+		from := i * fillPart
+		r.fill(dst[from:min(from+fillPart, len(dst))], uint64(first)+uint64(from))
 	})
 }
 

@@ -40,16 +40,14 @@ func (l *Layer) RouteLogits(logits []float64, r Rounding) (Routing, error) {
 	}
 	tokens, round := len(logits)/e, rounder{r, l.config}
 	out := Routing{Logits: logits, Scores: make([]float64, tokens*k), ExpertIDs: make([]int32, tokens*k)}
-	parallel(tokens, func() func(int) {
-		return func(i int) {
-			row, experts := logits[i*e:][:e], out.ExpertIDs[i*k:][:k]
-			raw := l.rawScores(row, nil, round)
-			l.choose(experts, row, raw, round)
-			if raw == nil {
-				raw = l.rawScores(row, experts, round)
-			}
-			l.scores(out.Scores[i*k:][:k], raw, experts, round)
+	each(tokens, func(i int) {
+		row, experts := logits[i*e:][:e], out.ExpertIDs[i*k:][:k]
+		raw := l.rawScores(row, nil, round)
+		l.choose(experts, row, raw, round)
+		if raw == nil {
+			raw = l.rawScores(row, experts, round)
 		}
+		l.scores(out.Scores[i*k:][:k], raw, experts, round)
 	})
 	return out, nil
 }
@@ -144,19 +142,7 @@ func (l *Layer) keys(logits, raw []float64, r rounder) []float64 {
 // logits are equal, the lower index comes first; NaN comes before all, as in
 // torch.topk. len(experts) must not exceed len(logits).
 func TopK(experts []int32, logits []float64) {
-	order := make([]int32, len(logits))
-	for i := range order {
-		order[i] = int32(i)
-	}
-	slices.SortStableFunc(order, func(a, b int32) int {
-		x, y := logits[a], logits[b]
-		switch {
-		case x > y || x != x && y == y:
-			return -1
-		case x < y || x == x && y != y:
-			return 1
-		}
-		return 0
-	})
+	order := indices(len(logits))
+	slices.SortStableFunc(order, func(a, b int32) int { return before(logits[a], logits[b]) })
 	copy(experts, order)
 }

@@ -19,7 +19,7 @@ func (g *Gradients) DLogits(dscores []float64) ([]float64, error) {
 	if len(dscores) != len(g.in.Scores) {
 		return nil, lengthError("dscores", len(dscores), len(g.in.Scores), "[T, K]")
 	}
-	return g.dlogits(dscores, allTokens(len(g.in.X)/g.config.Hidden)), nil
+	return g.dlogits(dscores, indices(len(g.in.X)/g.config.Hidden)), nil
 }
 
 // dlogits is DLogits for the listed tokens.
@@ -27,18 +27,16 @@ func (g *Gradients) dlogits(dscores []float64, tokens []int32) []float64 {
 	c, width := g.config, g.logitWidth()
 	out := make([]float64, len(tokens)*width)
 	logits := g.logits(tokens)
-	parallel(len(tokens), func() func(int) {
-		return func(i int) {
-			at := int(tokens[i]) * c.TopK
-			var row []float64
-			if logits != nil {
-				row = logits[i*c.NumExperts:][:c.NumExperts]
-			}
-			to := out[i*width:][:width]
-			g.routerBackward(to, row, g.in.Scores[at:][:c.TopK], dscores[i*c.TopK:][:c.TopK], g.in.ExpertIDs[at:][:c.TopK])
-			for j, v := range to {
-				to[j] = g.rounding.f32(v)
-			}
+	each(len(tokens), func(i int) {
+		at := int(tokens[i]) * c.TopK
+		var row []float64
+		if logits != nil {
+			row = logits[i*c.NumExperts:][:c.NumExperts]
+		}
+		to := out[i*width:][:width]
+		g.routerBackward(to, row, g.in.Scores[at:][:c.TopK], dscores[i*c.TopK:][:c.TopK], g.in.ExpertIDs[at:][:c.TopK])
+		for j, v := range to {
+			to[j] = g.rounding.f32(v)
 		}
 	})
 	return out

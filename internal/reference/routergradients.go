@@ -89,7 +89,7 @@ func (g *Gradients) ExpertScale(dscores []float64) ([]float64, error) {
 		return nil, lengthError("dscores", len(dscores), len(g.in.Scores), "[T, K]")
 	}
 	out := make([]float64, c.NumExperts)
-	tokens := allTokens(len(g.in.X) / c.Hidden)
+	tokens := indices(len(g.in.X) / c.Hidden)
 	logits := g.logits(tokens)
 	for t := range tokens {
 		chosen := g.in.ExpertIDs[t*c.TopK:][:c.TopK]

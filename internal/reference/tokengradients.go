@@ -46,25 +46,23 @@ func (g *Gradients) Tokens(tokens []int32) (TokenGradients, error) {
 		at[p.row] = rows[i]
 	}
 	ends := [][][]float64{g.sharedRows(&out, tokens, x, do), g.extraRows(tokens, out.DLogits)}
-	parallel(len(tokens), func() func(int) {
-		return func(i int) {
-			sum := out.DX[i*g.config.Hidden:][:g.config.Hidden]
-			add := func(row []float64) {
-				for c, v := range row {
-					sum[c] += v
-				}
+	each(len(tokens), func(i int) {
+		sum := out.DX[i*g.config.Hidden:][:g.config.Hidden]
+		add := func(row []float64) {
+			for c, v := range row {
+				sum[c] += v
 			}
-			for _, row := range at[i*slots:][:slots] {
-				add(row)
+		}
+		for _, row := range at[i*slots:][:slots] {
+			add(row)
+		}
+		for _, rows := range ends {
+			if rows != nil {
+				add(rows[i])
 			}
-			for _, rows := range ends {
-				if rows != nil {
-					add(rows[i])
-				}
-			}
-			for c, v := range sum {
-				sum[c] = g.rounding.store(v)
-			}
+		}
+		for c, v := range sum {
+			sum[c] = g.rounding.store(v)
 		}
 	})
 	return out, nil
@@ -80,32 +78,30 @@ func (p *pass) tokens(tokens []int32, pairs []pair, x, do [][]float64) (dx [][]f
 	}
 	da := transposed(rows, groups(pairs, p.w2, p.d*p.n), p.d, p.n)
 	dscores = make([]float64, len(tokens)*p.topK)
-	parallel(len(pairs), func() func(int) {
-		return func(i int) {
-			at := pairs[i]
-			flat := p.flat(at, tokens)
-			score, in := p.scores[flat], p.inputScore(flat)
-			var sum float64
-			for j := range p.n {
-				gate, up := p.inputs(h[i], j)
-				a, dgate, dup := p.gradient(in*gate, in*up, score*da[i][j])
-				if p.onInput {
-					// Without the score, which may be 0.
-					_, g, u := p.gradient(in*gate, in*up, da[i][j])
-					sum += g*gate + u*up
-				} else {
-					sum += da[i][j] * a
-				}
-				h[i][j] = p.rounding.store(dgate)
-				if p.gated {
-					h[i][p.n+j] = p.rounding.store(dup)
-				}
+	each(len(pairs), func(i int) {
+		at := pairs[i]
+		flat := p.flat(at, tokens)
+		score, in := p.scores[flat], p.inputScore(flat)
+		var sum float64
+		for j := range p.n {
+			gate, up := p.inputs(h[i], j)
+			a, dgate, dup := p.gradient(in*gate, in*up, score*da[i][j])
+			if p.onInput {
+				// Without the score, which may be 0.
+				_, g, u := p.gradient(in*gate, in*up, da[i][j])
+				sum += g*gate + u*up
+			} else {
+				sum += da[i][j] * a
 			}
-			if p.b2 != nil {
-				sum += dot(p.b2[int(at.expert)*p.d:][:p.d], rows[i])
+			h[i][j] = p.rounding.store(dgate)
+			if p.gated {
+				h[i][p.n+j] = p.rounding.store(dup)
 			}
-			dscores[at.row] = p.rounding.f32(sum)
 		}
+		if p.b2 != nil {
+			sum += dot(p.b2[int(at.expert)*p.d:][:p.d], rows[i])
+		}
+		dscores[at.row] = p.rounding.f32(sum)
 	})
 	return transposed(h, groups(pairs, p.w1, p.rows*p.d), p.rows, p.d), dscores
 }
