@@ -10,9 +10,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Built is a kernel's machine code that is not loaded anywhere.
+// Built is the machine code of a kernel, not yet loaded.
 type Built struct {
-	// Entry is what a cache stores of it: the PTX and one image.
+	// Entry is what a cache stores for the kernel: the PTX and one image.
 	Entry store.Entry
 	// Origin is Cached or Compiled.
 	Origin Origin
@@ -23,20 +23,20 @@ type Built struct {
 // Code is the machine code.
 func (b Built) Code() []byte { return b.Entry.Images[0].Code }
 
-// Put stores it as Load will look for it.
+// Put stores the entry under the key with which Load looks for it.
 func (b Built) Put(c *cache.Cache) store.Outcome { return store.Of(c).Put(b.key, b.Entry) }
 
-// Build makes a kernel's machine code for an architecture and runs none of it:
-// from the cache (nil means none), where an image of the same producer is
-// there, else by compiling. It stores nothing. Errors: *CompileError and
-// the compiler's own.
+// Build returns a kernel's machine code for an architecture, without running it.
+// It takes the code from the cache (nil means no cache) if it holds an image of
+// the same producer, and compiles otherwise. Build stores nothing. Its errors are
+// *CompileError and the compiler's own.
 func Build(ctx context.Context, c *cache.Cache, arch string, by Compiler, s Source, o driver.CompileOptions) (Built, error) {
 	text := s.Module.Print()
 	return build(ctx, c, moduleKey(text.PTX, arch, o), by, s, text, o)
 }
 
-// build is Build of a text that has been printed, with its key. Without a
-// compiler it makes an entry of PTX alone.
+// build is Build for printed text and its key. Without a compiler it returns an
+// entry with PTX alone.
 func build(ctx context.Context, c *cache.Cache, key store.Key, by Compiler, s Source, text ptx.Text, o driver.CompileOptions) (Built, error) {
 	b := Built{Entry: store.Entry{Label: s.Label, PTX: text.PTX}, Origin: Cached, key: key}
 	if c != nil {

@@ -11,22 +11,21 @@ import (
 	"sonicmoe/ptx"
 )
 
-// CompileError is PTX that an assembler refused, its log translated to Go
-// lines.
+// CompileError reports PTX that an assembler refused. Its log names Go lines.
 type CompileError struct {
 	Kernel string
-	// Log is the assembler's text; after each line number stands the Go line
-	// that emitted the instruction.
+	// Log is the assembler's text. After each line number it has the Go line that
+	// emitted the instruction.
 	Log   string
 	cause error
 }
 
-// Error is the kernel and the translated log.
+// Error returns the kernel's name and the log.
 func (e *CompileError) Error() string {
 	return fmt.Sprintf("compiling kernel %s:\n%s", e.Kernel, strings.TrimRight(e.Log, "\n\x00"))
 }
 
-// Unwrap gives the device's error.
+// Unwrap returns the device's error.
 func (e *CompileError) Unwrap() error { return e.cause }
 
 var logLine = regexp.MustCompile(`\bline (\d+)`)

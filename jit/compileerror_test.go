@@ -18,7 +18,7 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// lineOf is the line of the kernel's text that holds the instruction.
+// lineOf returns the line of the kernel's text that holds the instruction.
 func lineOf(t testing.TB, s jit.Source, instruction string) int {
 	t.Helper()
 	for i, line := range bytes.Split(s.Module.Print().PTX, []byte("\n")) {
@@ -30,7 +30,8 @@ func lineOf(t testing.TB, s jit.Source, instruction string) int {
 	return 0
 }
 
-// An assembler's log names lines of PTX; the error names lines of Go too.
+// TestCompileErrorOfAnAssembler checks that the error adds Go lines to a log that
+// names PTX lines.
 func TestCompileErrorOfAnAssembler(t *testing.T) {
 	dev := newDevice(t)
 	s, storeAt := adder(t, 1)
@@ -57,7 +58,8 @@ func TestCompileErrorOfAnAssembler(t *testing.T) {
 	assert.Equal(t, 218, cause.Code)
 }
 
-// The emulator refuses what an assembler would, and its log is translated too.
+// TestCompileErrorOfTheEmulator checks that the emulator's refusal is translated
+// like an assembler's log.
 func TestCompileErrorOfTheEmulator(t *testing.T) {
 	dev := newDevice(t)
 	s, storeAt := adder(t, 1)
@@ -74,8 +76,8 @@ func TestCompileErrorOfTheEmulator(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrCompile)
 }
 
-// An error of compiling that is no refusal, such as of a broken device, stays
-// what it is.
+// TestCompileErrorOfTheDevice checks that an error other than a refusal, such as a
+// broken device, is returned unchanged.
 func TestCompileErrorOfTheDevice(t *testing.T) {
 	dev := newDevice(t)
 	dev.Arm(faulty.Fault{Op: faulty.Compile, N: 1, Err: &driver.Error{Op: "cuLinkCreate", Kind: driver.ErrBroken, Text: "not tried"}})
@@ -87,7 +89,8 @@ func TestCompileErrorOfTheDevice(t *testing.T) {
 	assert.ErrorContains(t, err, "kernel adder")
 }
 
-// A fault of the emulator is an error with the Go line of the instruction.
+// TestExplainFault checks that a fault of the emulator is returned with the Go
+// line of the instruction.
 func TestExplainFault(t *testing.T) {
 	dev := newDevice(t)
 	s, storeAt := adder(t, 1)
@@ -111,16 +114,17 @@ func TestExplainFault(t *testing.T) {
 	require.ErrorIs(t, explained, driver.ErrBroken)
 	assert.Contains(t, string(f.Listing()), storeAt)
 
-	assert.Equal(t, fault, other.Explain(fault), "not its kernel")
-	assert.Equal(t, explained, f.Explain(explained), "once is enough")
+	assert.Equal(t, fault, other.Explain(fault), "a fault of another kernel")
+	assert.Equal(t, explained, f.Explain(explained), "an error already explained")
 	later := f.Explain(stream.Synchronize(context.Background()))
-	assert.ErrorContains(t, later, storeAt, "waiting gives the same cause")
+	assert.ErrorContains(t, later, storeAt, "waiting returns the same cause")
 	assert.ErrorContains(t, later, "Synchronize: not tried, the device broke at")
 	assert.NoError(t, f.Explain(nil))
 	assert.Equal(t, errInjected, f.Explain(errInjected))
 }
 
-// The report of a deadlock names other lines of PTX, each with its line of Go.
+// TestExplainNamesTheLinesOfAReport checks that each PTX line in a deadlock's
+// report gets its Go line.
 func TestExplainNamesTheLinesOfAReport(t *testing.T) {
 	dev := newDevice(t)
 	s, storeAt := adder(t, 1)
@@ -133,7 +137,7 @@ func TestExplainNamesTheLinesOfAReport(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(err.Error(), fmt.Sprintf("line %d =", line)))
 }
 
-// renamed is an adder with another name.
+// renamed returns an adder with another name.
 func renamed(t testing.TB) jit.Source {
 	s, _ := adder(t, 3)
 	s.Name, s.Module.Entries[0].Name = "renamed", "renamed"

@@ -11,7 +11,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// A launch's arguments are a Go struct; the kernel's parameters are its fields.
+// Example launches a kernel whose parameters are the fields of a Go struct.
 func Example() {
 	type args struct {
 		Data  driver.DevicePtr
@@ -39,7 +39,7 @@ func Example() {
 	}
 	defer dev.Close()
 	defer jit.Forget(dev)
-	// Without a cache; cache.Open gives one.
+	// without a cache; cache.Open returns one
 	fn, err := jit.Of(dev).Load(ctx, nil, kernel.Source("double"), driver.CompileOptions{})
 	if err != nil {
 		fmt.Println(err)

@@ -13,8 +13,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Builder emits a kernel whose launches take an A: a struct with a field for
-// each argument, of type driver.DevicePtr, int, uint32 or float32. A field is
+// Builder emits a kernel whose launch arguments are an A: a struct with a field
+// for each argument, of type driver.DevicePtr, int, uint32 or float32. A field is
 // named by its address in Args, so a wrong name or type does not compile:
 //
 //	type scaleArgs struct {
@@ -24,12 +24,12 @@ import (
 //	k := jit.NewBuilder[scaleArgs]("scale", 256, 1)
 //	data, words := k.Ptr(&k.Args.Data), k.U32(&k.Args.Words)
 //
-// A field becomes a parameter when it is asked for, in that order; fields that
-// nobody asks for are arguments that this kernel does without. It belongs to
-// one goroutine.
+// A field becomes a parameter when one of the methods reads it, in the order of
+// these calls. A field that no method reads is not passed to the kernel. A Builder
+// belongs to one goroutine.
 type Builder[A any] struct {
 	*ptx.Kernel
-	// Args only lends its fields' addresses; what it holds means nothing.
+	// Args provides the addresses of the fields. Its values are not used.
 	Args *A
 
 	name   string
@@ -38,21 +38,21 @@ type Builder[A any] struct {
 	grid   func(a *A, sms int) driver.Dim3
 }
 
-// Params declares parameters of a kernel, whatever its arguments' type: what
-// the parts of a kernel that come from a kit need of its [Builder]. Each method
-// takes the address of a field of the builder's Args.
+// Params declares parameters of a kernel independently of the type of its
+// arguments. The parts of a kernel that a kit provides use it in place of
+// [Builder]. Each method takes the address of a field of the builder's Args.
 type Params interface {
 	Ptr(field *driver.DevicePtr) ptx.Global
 	U32(field *int) ptx.U32
 }
 
-// param is a parameter and the field that it comes from.
+// param is a parameter and the field that holds its argument.
 type param[A any] struct {
 	name  string
 	kind  paramKind
 	field uintptr // offset in A
 	at    int     // offset in the packed parameters
-	// tensor, of a tensor map, makes it of the arguments.
+	// tensor computes the value of a tensor map parameter from the arguments.
 	tensor func(*A) driver.TensorMap
 }
 
@@ -66,8 +66,8 @@ const (
 	mapParam
 )
 
-// NewBuilder starts a kernel whose CTAs have that number of threads. At least
-// ctasPerSM of them shall fit an SM at once, which bounds the registers of a
+// NewBuilder starts a kernel whose CTAs have the given number of threads. At least
+// ctasPerSM of them must fit on an SM at once, which limits the registers of a
 // thread.
 func NewBuilder[A any](name string, threads, ctasPerSM int) *Builder[A] {
 	b := &Builder[A]{Kernel: ptx.NewKernel(name), Args: new(A), name: name, fields: map[uintptr]reflect.StructField{}}
@@ -76,7 +76,8 @@ func NewBuilder[A any](name string, threads, ctasPerSM int) *Builder[A] {
 	return b
 }
 
-// addFields notes where the fields of a struct lie, those of embedded ones too.
+// addFields records the offsets of a struct's fields, including fields of embedded
+// structs.
 func (b *Builder[A]) addFields(t reflect.Type, base uintptr) {
 	if t.Kind() != reflect.Struct {
 		b.Errorf("the arguments are a %v, must be a struct", t)
@@ -92,39 +93,39 @@ func (b *Builder[A]) addFields(t reflect.Type, base uintptr) {
 	}
 }
 
-// Ptr is the address in global memory that a field holds.
+// Ptr declares the address in global memory that a field holds.
 func (b *Builder[A]) Ptr(field *driver.DevicePtr) ptx.Global {
 	return b.ParamPtr(b.param(ptrParam, unsafe.Pointer(field), nil))
 }
 
-// U32 is the number that a field holds, which must be from 0 to 2^32-1.
+// U32 declares the number that a field holds, which must be from 0 to 2^32-1.
 func (b *Builder[A]) U32(field *int) ptx.U32 {
 	return b.ParamU32(b.param(intParam, unsafe.Pointer(field), nil))
 }
 
-// Word is the 32 bits that a field holds.
+// Word declares the 32 bits that a field holds.
 func (b *Builder[A]) Word(field *uint32) ptx.U32 {
 	return b.ParamU32(b.param(wordParam, unsafe.Pointer(field), nil))
 }
 
-// F32 is the number that a field holds.
+// F32 declares the number that a field holds.
 func (b *Builder[A]) F32(field *float32) ptx.F32 {
 	return b.ParamF32(b.param(floatParam, unsafe.Pointer(field), nil))
 }
 
-// Map is a tensor map of the tensor whose address a field holds; of makes it of
-// a launch's arguments.
+// Map declares a tensor map of the tensor whose address a field holds. of computes
+// the map from a launch's arguments.
 func (b *Builder[A]) Map(field *driver.DevicePtr, of func(a *A) driver.TensorMap) ptx.TensorMap {
 	return b.ParamTensorMap(b.param(mapParam, unsafe.Pointer(field), of))
 }
 
-// param notes a parameter and gives its name: the field's, in lower camel
-// case, and that with Map or Ptr where the field is another parameter already.
+// param records a parameter and returns its name: the field's name in lower camel
+// case. If the field already is another parameter, Map or Ptr is appended.
 func (b *Builder[A]) param(kind paramKind, field unsafe.Pointer, of func(*A) driver.TensorMap) string {
 	at := uintptr(field) - uintptr(unsafe.Pointer(b.Args))
 	f, ok := b.fields[at]
 	if !ok {
-		b.Errorf("an argument of kernel %s is no field of its builder's Args", b.name)
+		b.Errorf("an argument of kernel %s is not a field of its builder's Args", b.name)
 		return "unknown"
 	}
 	name := lowerCamel(f.Name)
@@ -141,7 +142,7 @@ func (b *Builder[A]) param(kind paramKind, field unsafe.Pointer, of func(*A) dri
 	return name
 }
 
-// lowerCamel is a field's name with its first word in lower case: "x",
+// lowerCamel returns a field's name with its first word in lower case: "x",
 // "dScores", "perCTA".
 func lowerCamel(name string) string {
 	r := []rune(name)
@@ -154,36 +155,36 @@ func lowerCamel(name string) string {
 	return string(r)
 }
 
-// SetGrid tells the CTAs of a launch from its arguments and the number of the
-// device's SMs; without it a launch has one CTA.
+// SetGrid sets the function that computes a launch's grid from its arguments and
+// the number of SMs of the device. Without it a launch has one CTA.
 func (b *Builder[A]) SetGrid(grid func(a *A, sms int) driver.Dim3) { b.grid = grid }
 
-// CTAs has a launch take as many CTAs as count says.
+// CTAs sets the number of CTAs of a launch to count.
 func (b *Builder[A]) CTAs(count func(a *A) int) {
 	b.SetGrid(func(a *A, _ int) driver.Dim3 { return driver.Dim3{X: count(a)} })
 }
 
-// Persistent has a launch take a CTA on each SM, in whole clusters of cluster
-// CTAs.
+// Persistent sets the number of CTAs of a launch to one for each SM, rounded to
+// whole clusters of cluster CTAs.
 func (b *Builder[A]) Persistent(cluster int) {
 	b.SetGrid(func(_ *A, sms int) driver.Dim3 { return driver.Dim3{X: max(1, sms/cluster) * cluster} })
 }
 
-// Kernel is an emitted kernel with all that its launches need.
+// Kernel is an emitted kernel with everything that its launches need.
 type Kernel[A any] struct {
 	Module *ptx.Module
 	// Name is the entry's name.
 	Name string
-	// Threads and SharedBytes are those of a CTA, Cluster the CTAs of a
-	// cluster, 0 where there are none.
+	// Threads and SharedBytes describe a CTA. Cluster is the number of CTAs of a
+	// cluster, 0 without clusters.
 	Threads, SharedBytes, Cluster int
 
 	params []param[A]
 	grid   func(a *A, sms int) driver.Dim3
 }
 
-// Build ends the kernel. Its CTAs have the dynamic shared memory that it has
-// named. It returns every error of the emission, each with its Go line.
+// Build ends the kernel. Its CTAs get the dynamic shared memory that the kernel
+// has named. Build returns every error of the emission, each with its Go line.
 func (b *Builder[A]) Build() (*Kernel[A], error) {
 	m, err := b.Kernel.Build()
 	if err != nil {
@@ -196,19 +197,20 @@ func (b *Builder[A]) Build() (*Kernel[A], error) {
 	return &Kernel[A]{Module: m, Name: b.name, Threads: e.MaxThreads, SharedBytes: e.SharedBytes(), Cluster: e.Cluster.Count(), params: b.params, grid: b.grid}, nil
 }
 
-// Rename gives the entry another name: errors, listings and profilers go by it.
+// Rename changes the name of the entry, which errors, listings and profilers show.
 func (k *Kernel[A]) Rename(name string) {
 	k.Module.Entry(k.Name).Name = name
 	k.Name = name
 }
 
-// Source is the kernel for a [Loader]; label is for people who list a cache.
+// Source returns the kernel for a [Loader]. label describes it in listings of a
+// cache.
 func (k *Kernel[A]) Source(label string) Source {
 	return Source{Module: k.Module, Name: k.Name, SharedBytes: k.SharedBytes, Label: label}
 }
 
-// programmatic says that the kernel waits for the one before it by itself, and
-// so may be launched before that one has ended.
+// programmatic reports whether the kernel itself waits for its predecessor, so
+// that it may start before the predecessor has ended.
 func (k *Kernel[A]) programmatic() bool {
 	for _, in := range k.Module.Entry(k.Name).Body {
 		if in.Form == &isa.Table[isa.GridDepWait] {
@@ -218,27 +220,27 @@ func (k *Kernel[A]) programmatic() bool {
 	return false
 }
 
-// Launcher launches a loaded kernel. It keeps the packed parameters and encoded
-// tensor maps, so that a launch allocates nothing but what the device does to
-// encode a map that has changed. It belongs to one goroutine at a time.
+// Launcher launches a loaded kernel. It keeps the packed parameters and the
+// encoded tensor maps, so that a launch allocates only what the device needs to
+// encode a changed map. It belongs to one goroutine at a time.
 type Launcher[A any] struct {
 	kernel *Kernel[A]
 	fn     *Function
 	dev    driver.Device
 	sms    int
-	args   A // of the last launch
+	args   A // of the previous launch
 	shape  driver.Launch
 	packed []byte
-	maps   []encodedMap // one for each parameter that is a map
+	maps   []encodedMap // one for each parameter that is a tensor map
 }
 
-// encodedMap is a tensor map as it was encoded last.
+// encodedMap is a tensor map and its last encoding.
 type encodedMap struct {
 	of driver.TensorMap
 	ok bool
 }
 
-// Launcher makes a launcher of the kernel, which f is on dev.
+// Launcher returns a launcher of the kernel, loaded as f on dev.
 func (k *Kernel[A]) Launcher(f *Function, dev driver.Device) *Launcher[A] {
 	l := &Launcher[A]{kernel: k, fn: f, dev: dev, sms: dev.Target().SMs}
 	l.shape = driver.Launch{Block: driver.Dim3{X: k.Threads}, SharedBytes: k.SharedBytes,
@@ -248,9 +250,9 @@ func (k *Kernel[A]) Launcher(f *Function, dev driver.Device) *Launcher[A] {
 	return l
 }
 
-// Launch queues the kernel on s with these arguments. Errors name the kernel
-// and, of an emulated device, the Go line at fault; nothing is queued when an
-// argument is wrong.
+// Launch queues the kernel on s with these arguments. Errors name the kernel and,
+// on an emulated device, the Go line at fault. If an argument is wrong, nothing is
+// queued.
 func (l *Launcher[A]) Launch(s driver.Stream, args A) error {
 	grid := driver.Dim3{X: 1}
 	if l.kernel.grid != nil {
@@ -260,7 +262,7 @@ func (l *Launcher[A]) Launch(s driver.Stream, args A) error {
 	return l.LaunchGrid(s, args, grid)
 }
 
-// LaunchGrid is Launch with another number of CTAs than the kernel's own.
+// LaunchGrid is Launch with a grid other than the kernel's own.
 func (l *Launcher[A]) LaunchGrid(s driver.Stream, args A, grid driver.Dim3) error {
 	l.args, l.shape.Grid = args, grid
 	err := l.pack()
@@ -273,7 +275,7 @@ func (l *Launcher[A]) LaunchGrid(s driver.Stream, args A, grid driver.Dim3) erro
 	return nil
 }
 
-// pack writes the arguments to where the kernel's parameters lie.
+// pack writes the arguments into the parameter buffer.
 func (l *Launcher[A]) pack() error {
 	base := unsafe.Pointer(&l.args)
 	for i := range l.kernel.params {
@@ -302,7 +304,7 @@ func (l *Launcher[A]) pack() error {
 	return nil
 }
 
-// encode writes the tensor map of parameter i, unless it is there.
+// encode writes the tensor map of parameter i, unless the buffer already holds it.
 func (l *Launcher[A]) encode(i int, to []byte) error {
 	p, kept := &l.kernel.params[i], &l.maps[i]
 	m := p.tensor(&l.args)
@@ -319,8 +321,8 @@ func (l *Launcher[A]) encode(i int, to []byte) error {
 	return nil
 }
 
-// Again queues the kernel once more, as it was launched last; it does nothing
-// when it was not.
+// Again queues the kernel with the arguments of the previous launch. launched is
+// false if there was none.
 func (l *Launcher[A]) Again(s driver.Stream) (launched bool, err error) {
 	if l.shape.Grid == (driver.Dim3{}) {
 		return false, nil

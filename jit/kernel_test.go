@@ -18,7 +18,8 @@ import (
 
 var errInjected = errors.New("injected")
 
-// newDevice is an emulated device that counts, forgotten when the test ends.
+// newDevice returns an emulated device that counts calls. Its loader is forgotten
+// when the test ends.
 func newDevice(t testing.TB) *faulty.Device {
 	t.Helper()
 	dev, err := emulated.New(emulated.Options{})
@@ -28,8 +29,8 @@ func newDevice(t testing.TB) *faulty.Device {
 	return counted
 }
 
-// adder stores n+step at out. Another step is another kernel. storeAt is
-// where the store stands in this file, as errors name it.
+// adder returns a kernel that stores n+step at out. Each step is a different
+// kernel. storeAt is the line of the store in this file, as errors name it.
 func adder(t testing.TB, step int) (s jit.Source, storeAt string) {
 	t.Helper()
 	k := ptx.NewKernel("adder")
@@ -43,13 +44,13 @@ func adder(t testing.TB, step int) (s jit.Source, storeAt string) {
 	return jit.Source{Module: m, Name: "adder", SharedBytes: 1024, Label: fmt.Sprint("adder ", step)}, storeAt
 }
 
-// lineAbove is the line before the caller's, "jit/kernel_test.go:57".
+// lineAbove returns the line before the caller's, such as "jit/kernel_test.go:57".
 func lineAbove() string {
 	_, _, line, _ := runtime.Caller(1)
 	return fmt.Sprintf("jit/kernel_test.go:%d", line-1)
 }
 
-// load is Load without a cache.
+// load calls Load without a cache.
 func load(ctx context.Context, dev driver.Device, s jit.Source) (*jit.Function, error) {
 	return jit.Of(dev).Load(ctx, nil, s, driver.CompileOptions{})
 }

@@ -18,13 +18,13 @@ import (
 	"sonicmoe/ptx"
 )
 
-// place is a part of arguments that several kernels share.
+// place is a struct of arguments that several kernels embed.
 type place struct {
 	Out driver.DevicePtr
 }
 
-// mixedArgs have an argument of each kind, one that the kernel does without, and
-// an address that is a parameter and a tensor map.
+// mixedArgs has an argument of each kind, one that the kernel does not read, and
+// an address that is both a parameter and a tensor map.
 type mixedArgs struct {
 	N    int
 	Bits uint32
@@ -33,7 +33,7 @@ type mixedArgs struct {
 	F      float32
 }
 
-// mixed stores n, bits and f at out: its first thread does, CTAs run side by side.
+// mixed stores n, bits and f at out in its first thread. Its CTAs extend along x.
 func mixed() *jit.Builder[mixedArgs] {
 	k := jit.NewBuilder[mixedArgs]("mixed", 32, 1)
 	k.CTAs(func(a *mixedArgs) int { return max(1, a.N/1000) })
@@ -50,7 +50,8 @@ func mixed() *jit.Builder[mixedArgs] {
 	return k
 }
 
-// launchMixed is a mixed kernel on a device, and room for what it stores.
+// launchMixed returns a mixed kernel on a device, and memory for the values that
+// it stores.
 func launchMixed(t testing.TB) (dev *faulty.Device, s driver.Stream, l *jit.Launcher[mixedArgs], out driver.DevicePtr) {
 	dev = newDevice(t)
 	k, err := mixed().Build()
@@ -70,8 +71,8 @@ func stored(t testing.TB, s driver.Stream, out driver.DevicePtr) (n uint32, f fl
 	return binary.LittleEndian.Uint32(got[:]), math.Float32frombits(binary.LittleEndian.Uint32(got[4:])), binary.LittleEndian.Uint32(got[8:])
 }
 
-// Arguments reach the kernel; maps are encoded when they change; the grid
-// follows from the arguments.
+// TestLauncher checks that arguments reach the kernel, that maps are encoded again
+// only when they change, and that the grid follows from the arguments.
 func TestLauncher(t *testing.T) {
 	dev, s, l, out := launchMixed(t)
 	launched, err := l.Again(s)
@@ -92,9 +93,8 @@ func TestLauncher(t *testing.T) {
 	require.True(t, launched)
 }
 
-// Wrong arguments are errors that name them, and queue nothing.
-// A kernel that waits for the one before it by itself, and no other, may be
-// launched before that one has ended.
+// TestLauncherOverlaps checks that only a kernel that waits for its predecessor
+// itself may be launched before the predecessor has ended.
 func TestLauncherOverlaps(t *testing.T) {
 	dev := newDevice(t)
 	for _, waits := range []bool{false, true} {
@@ -114,7 +114,7 @@ func TestLauncherOverlaps(t *testing.T) {
 	}
 }
 
-// shapes is a stream that runs nothing and keeps the shape of the last launch.
+// shapes is a stream that runs nothing and records the shape of the last launch.
 type shapes struct {
 	driver.Stream
 	last driver.Launch
@@ -137,7 +137,7 @@ func TestLauncherMistakes(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrInvalid)
 	assert.ErrorContains(t, err, "tensor map outMap")
 	assert.Zero(t, dev.Count(faulty.Launch))
-	require.NoError(t, l.Launch(s, mixedArgs{place: place{out}}), "no mistake stays")
+	require.NoError(t, l.Launch(s, mixedArgs{place: place{out}}), "a mistake has no effect on later launches")
 }
 
 func TestLauncherAllocatesNothing(t *testing.T) {
@@ -153,7 +153,7 @@ func TestLauncherAllocatesNothing(t *testing.T) {
 	}))
 }
 
-// A fault names the Go line.
+// TestLauncherFault checks that a fault names the Go line.
 func TestLauncherFault(t *testing.T) {
 	k := jit.NewBuilder[place]("stores", 32, 1)
 	ptx.StGlobal(k.Ptr(&k.Args.Out), ptx.Uint(1))
@@ -169,21 +169,23 @@ func TestLauncherFault(t *testing.T) {
 	assert.ErrorContains(t, err, "jit/launcher_test.go:")
 }
 
-// What is no field of Args is an error of Build.
+// TestBuilderMistakes checks that Build returns an error for an argument that is
+// not a field of Args.
 func TestBuilderMistakes(t *testing.T) {
 	k := jit.NewBuilder[place]("k", 32, 1)
 	var other place
 	k.Ptr(&other.Out)
 	_, err := k.Build()
-	assert.ErrorContains(t, err, "no field of its builder's Args")
+	assert.ErrorContains(t, err, "not a field of its builder's Args")
 	_, err = jit.NewBuilder[int]("k", 32, 1).Build()
 	assert.ErrorContains(t, err, "must be a struct")
 }
 
-// A wrong field, and a field of the wrong type, do not compile.
+// TestWrongFieldsDoNotCompile checks that a wrong field name or type is a compile
+// error.
 func TestWrongFieldsDoNotCompile(t *testing.T) {
 	if testing.Short() {
-		t.Skip("-short: it runs the compiler")
+		t.Skip("-short: the test runs the Go compiler")
 	}
 	program := func(use string) string {
 		return "package main\n\nimport (\n\t\"sonicmoe/driver\"\n\t\"sonicmoe/jit\"\n)\n\ntype args struct {\n\tX driver.DevicePtr\n\tN int\n}\n\nfunc main() {\n\tk := jit.NewBuilder[args](\"k\", 32, 1)\n\t" + use + "\n\t_ = k\n}\n"

@@ -23,27 +23,27 @@ import (
 
 // Source is a kernel to load.
 type Source struct {
-	// Module is only read: sources may share one.
+	// Module is only read, so sources may share one.
 	Module *ptx.Module
 	// Name is the entry's name.
 	Name string
-	// SharedBytes is the dynamic shared memory that launches will ask for. It
-	// follows from the kernel's text: equal modules ask for equal amounts.
+	// SharedBytes is the dynamic shared memory of a launch. It follows from the
+	// kernel's text: equal modules have equal sizes.
 	SharedBytes int
-	// Label is for people who list the cache.
+	// Label describes the kernel in listings of a cache.
 	Label string
-	// Logger hears, as a warning, of machine code in the cache that the device
-	// refused, and, as information, that all of it is of other drivers. Nil
-	// means silence.
+	// Logger gets a warning when the device refuses machine code of the cache, and an
+	// information when all machine code in an entry is of other drivers. Nil disables
+	// both.
 	Logger *slog.Logger
 }
 
-// Origin is where a function's machine code came from.
+// Origin is the place from which a function's machine code came.
 type Origin uint8
 
 // Origins, by rising cost.
 const (
-	// Loaded: this process had it already.
+	// Loaded: the process already had the function.
 	Loaded Origin = iota
 	// Cached: machine code from disk.
 	Cached
@@ -68,12 +68,12 @@ type Function struct {
 	name   string
 }
 
-// Listing is the kernel's PTX with the Go line behind each instruction.
+// Listing returns the kernel's PTX with the Go line that emitted each instruction.
 func (f *Function) Listing() []byte { return f.text.Listing() }
 
-// Explain adds the Go line to an error that names a line of this kernel's
-// PTX: of a launch, of a graph's, or of waiting for either. Other errors, and
-// those that were explained before, come back as they are.
+// Explain adds the Go line to an error that names a line of this kernel's PTX.
+// Such errors come from a launch, from a graph's launch, or from waiting for
+// either. Other errors, and errors already explained, are returned unchanged.
 func (f *Function) Explain(err error) error {
 	var e *driver.Error
 	var done *explained
@@ -83,7 +83,7 @@ func (f *Function) Explain(err error) error {
 	return &explained{cause: err, text: f.text.Pos(e.Line).String() + ": " + err.Error() + legend(f.text, err.Error(), e.Line)}
 }
 
-// explained is an error with its Go lines.
+// explained is an error together with its Go lines.
 type explained struct {
 	cause error
 	text  string
@@ -92,8 +92,8 @@ type explained struct {
 func (e *explained) Error() string { return e.text }
 func (e *explained) Unwrap() error { return e.cause }
 
-// legend gives the Go lines of the other PTX lines that a message names, such
-// as those of the waiters of a deadlock.
+// legend returns the Go lines of the other PTX lines that a message names, such as
+// the lines at which the threads of a deadlock wait.
 func legend(text ptx.Text, message string, except int) string {
 	var b strings.Builder
 	seen := map[int]bool{except: true}
@@ -128,10 +128,10 @@ var (
 	loaders   = map[driver.Device]*Loader{}
 )
 
-// Of is the loader of a device: one for each device and process, so that
-// layers share modules. It keeps the device and its modules until [Forget].
-// Only a device whose type can't be compared, which a pointer always can, gets
-// a loader of its own at every call.
+// Of returns the loader of a device. There is one for each device in the process,
+// so that layers share modules. It keeps the device and its modules until
+// [Forget]. A device whose type cannot be compared (a pointer always can) gets a
+// new loader at every call.
 func Of(dev driver.Device) *Loader {
 	if !reflect.ValueOf(dev).Comparable() {
 		return newLoader(dev)
@@ -150,10 +150,10 @@ func newLoader(dev driver.Device) *Loader {
 	return &Loader{dev: dev, functions: map[store.Key]*Function{}}
 }
 
-// Forget drops the loader of a device. Whoever closes a device forgets it too,
-// or its loader stays for the life of the process. Of an open device modules
-// are then looked up anew; those that layers hold stay loaded and go on
-// working until the device is closed.
+// Forget drops the loader of a device. Call it after closing a device, or the
+// loader stays for the life of the process. If the device is open, modules are
+// looked up anew; functions already loaded keep working until the device is
+// closed.
 func Forget(dev driver.Device) {
 	if !reflect.ValueOf(dev).Comparable() {
 		return
@@ -163,16 +163,17 @@ func Forget(dev driver.Device) {
 	delete(loaders, dev)
 }
 
-// Stats counts what a loader did.
+// Stats counts the kernels that a loader compiled and those that it took from a
+// cache.
 type Stats struct{ Compiled, Cached int64 }
 
-// Stats returns the counters as they are now.
+// Stats returns the present counters.
 func (l *Loader) Stats() Stats { return Stats{l.compiled.Load(), l.cached.Load()} }
 
-// Load makes the kernel callable: from this process, else from the cache (nil
-// means none), else by compiling it. When ctx ends Load returns its error at
-// once; a compilation under way goes on for the other callers that wait for
-// it, and for later ones. Errors are not remembered.
+// Load makes the kernel callable. It takes the function from this process, else
+// from the cache (nil means no cache), else compiles the kernel. When ctx ends,
+// Load returns ctx's error at once, while a running compilation continues for
+// other callers. Errors are not remembered.
 func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o driver.CompileOptions) (*Function, error) {
 	if err := cmp.Or(ctx.Err(), l.dev.Err()); err != nil {
 		return nil, fmt.Errorf("loading kernel %s: %w", s.Name, err)
@@ -183,7 +184,7 @@ func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o driver.Co
 		return f, nil
 	}
 	ch := l.group.DoChan(string(key[:]), func() (any, error) {
-		// Another caller's flight may have landed since the look above.
+		// Another caller may have loaded it since the check above.
 		if f := l.loaded(key); f != nil {
 			return f, nil
 		}
@@ -200,14 +201,14 @@ func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o driver.Co
 	}
 }
 
-// moduleKey is what a kernel's machine code is stored under: no producer, for
-// an entry has one image for each. The options are spelled out here, so that a
-// field's name may change and caches keep their entries.
+// moduleKey returns the key of a kernel's machine code. It does not contain the
+// producer, because an entry has one image for each. The options are spelled out
+// here, so that caches keep their entries when a field is renamed.
 func moduleKey(text []byte, arch string, o driver.CompileOptions) store.Key {
 	return store.NewKey([]byte("module"), text, []byte(arch), fmt.Appendf(nil, "{LineInfo:%t OptLevel:%d}", o.LineInfo, o.OptLevel))
 }
 
-// loaded is the function that this process has, or nil.
+// loaded returns the function if this process has it, else nil.
 func (l *Loader) loaded(key store.Key) *Function {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -220,7 +221,7 @@ func (l *Loader) loaded(key store.Key) *Function {
 	return &again
 }
 
-// load takes the first image of the cache that fits, or compiles.
+// load takes the first image of the cache that the device accepts, or compiles.
 func (l *Loader) load(ctx context.Context, c *cache.Cache, key store.Key, text ptx.Text, s Source, o driver.CompileOptions) (*Function, error) {
 	if c != nil {
 		fn, refused := l.fromCache(c, key, text, s)
@@ -246,7 +247,7 @@ func (l *Loader) load(ctx context.Context, c *cache.Cache, key store.Key, text p
 	}
 	fn, err := l.open(img.Code, s)
 	if err != nil {
-		return nil, fmt.Errorf("kernel %s: loading what was just compiled: %w", s.Name, err)
+		return nil, fmt.Errorf("kernel %s: loading the new machine code: %w", s.Name, err)
 	}
 	if c != nil {
 		store.Of(c).Put(key, store.Entry{Label: s.Label, PTX: text.PTX,
@@ -255,13 +256,13 @@ func (l *Loader) load(ctx context.Context, c *cache.Cache, key store.Key, text p
 	return l.keep(key, fn, Compiled, text, s), nil
 }
 
-// hopeless reports whether an error of loading machine code is no fault of the
-// code's: compiling it again would not help.
+// hopeless reports whether loading failed for a reason other than the code, so
+// that compiling it again would not help.
 func hopeless(err error) bool {
 	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, driver.ErrBroken)
 }
 
-// keep makes a function known to the process and counts it.
+// keep adds a function to the process's table and counts it.
 func (l *Loader) keep(key store.Key, fn driver.Function, origin Origin, text ptx.Text, s Source) *Function {
 	if origin == Compiled {
 		l.compiled.Add(1)
@@ -275,16 +276,16 @@ func (l *Loader) keep(key store.Key, fn driver.Function, origin Origin, text ptx
 	return f
 }
 
-// fromCache tries the entry's images: the present producer's, then others
-// that the device may take. Nil and no error is a miss, an error says why the
-// device refused all that it was given.
+// fromCache tries the images of the entry: that of the present producer, then
+// others that the device may accept. It returns nil without an error for a miss.
+// An error says why the device refused every image.
 func (l *Loader) fromCache(c *cache.Cache, key store.Key, text ptx.Text, s Source) (driver.Function, error) {
 	e, outcome := store.Of(c).GetFor(key, func(producer string) bool { return producer == l.dev.Producer() || l.dev.Accepts(producer) })
 	if outcome != store.Hit {
 		return nil, nil
 	}
 	if !bytes.Equal(e.PTX, text.PTX) {
-		return nil, errors.New("the entry is of another PTX text")
+		return nil, errors.New("the entry holds another PTX text")
 	}
 	var images []store.Image
 	if img, ok := e.Image(l.dev.Producer()); ok {
@@ -312,8 +313,8 @@ func (l *Loader) fromCache(c *cache.Cache, key store.Key, text ptx.Text, s Sourc
 	return nil, errors.Join(refused...)
 }
 
-// sayOthers says once that the cache's machine code is of others, such as the
-// driver of before its update.
+// sayOthers logs once that the cache has only machine code of other producers,
+// such as the driver before an update.
 func (l *Loader) sayOthers(log *slog.Logger, e store.Entry) {
 	if log == nil {
 		return
@@ -323,13 +324,12 @@ func (l *Loader) sayOthers(log *slog.Logger, e store.Entry) {
 		for _, img := range e.Images {
 			by = append(by, img.Producer)
 		}
-		log.Info("machine code in the cache is of other drivers or assemblers; this one compiles its own, once, and stores it beside",
+		log.Info("the cache holds machine code of other drivers or assemblers only; compiling once for this one and storing it too",
 			"have", strings.Join(by, ", "), "want", l.dev.Producer())
 	})
 }
 
-// open makes machine code callable. A module that turns out to be wrong is
-// unloaded.
+// open makes machine code callable. It unloads a module without the entry.
 func (l *Loader) open(code []byte, s Source) (driver.Function, error) {
 	m, err := l.dev.Load(code)
 	if err != nil {
@@ -340,7 +340,7 @@ func (l *Loader) open(code []byte, s Source) (driver.Function, error) {
 		err = fn.AllowSharedBytes(s.SharedBytes)
 	}
 	if err != nil {
-		_ = m.Unload() // the error to report is the first
+		_ = m.Unload() // the first error is the one to return
 		return nil, err
 	}
 	return fn, nil

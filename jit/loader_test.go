@@ -20,16 +20,16 @@ import (
 	"sonicmoe/jit"
 )
 
-// Many callers at once cost one compilation a kernel. The rounds are many
-// because the window is narrow in which a caller has looked and missed, and
-// the one before it ends.
+// TestOneCompilationAKernel checks that many concurrent callers cause one
+// compilation of a kernel. It needs many rounds to hit a narrow race: a caller
+// looks the kernel up and misses just before the compilation ends.
 func TestOneCompilationAKernel(t *testing.T) {
 	dev := newDevice(t)
 	const rounds, callers = 300, 16
 	for round := range rounds {
 		var g errgroup.Group
 		for range callers {
-			s, _ := adder(t, round) // printing numbers a module's lines, so each has its own
+			s, _ := adder(t, round) // printing changes a module, so each round needs its own
 			g.Go(func() error {
 				_, err := load(context.Background(), dev, s)
 				return err
@@ -53,7 +53,7 @@ func TestKeys(t *testing.T) {
 	again, err := load(context.Background(), dev, s)
 	require.NoError(t, err)
 	assert.Equal(t, jit.Loaded, again.Origin)
-	assert.Equal(t, jit.Compiled, first.Origin, "what the first caller holds stays as it is")
+	assert.Equal(t, jit.Compiled, first.Origin, "the first caller's function is unchanged")
 	assert.Same(t, first.Function, again.Function)
 	assert.EqualValues(t, 1, dev.Count(faulty.Compile))
 
@@ -61,7 +61,7 @@ func TestKeys(t *testing.T) {
 	require.NoError(t, err)
 	_, err = jit.Of(dev).Load(context.Background(), nil, s, driver.CompileOptions{OptLevel: 2})
 	require.NoError(t, err)
-	assert.EqualValues(t, 3, dev.Count(faulty.Compile), "another text and other options are other kernels")
+	assert.EqualValues(t, 3, dev.Count(faulty.Compile), "another text or other options make another kernel")
 }
 
 func TestLoadersAreByDevice(t *testing.T) {
@@ -77,7 +77,8 @@ func TestLoadersAreByDevice(t *testing.T) {
 	}
 }
 
-// A device of a type that can't be a map key has no shared loader, and works.
+// TestDeviceThatCannotBeCompared checks that a device whose type cannot be a map
+// key works without a shared loader.
 func TestDeviceThatCannotBeCompared(t *testing.T) {
 	type strange struct {
 		driver.Device
@@ -91,7 +92,8 @@ func TestDeviceThatCannotBeCompared(t *testing.T) {
 	jit.Forget(strange{Device: dev})
 }
 
-// Forgetting drops the loader, not the functions that others hold.
+// TestForget checks that forgetting drops the loader and keeps functions that
+// callers hold.
 func TestForget(t *testing.T) {
 	dev := newDevice(t)
 	s, _ := adder(t, 5)
@@ -99,7 +101,7 @@ func TestForget(t *testing.T) {
 	require.NoError(t, err)
 	old := jit.Of(dev)
 	jit.Forget(dev)
-	jit.Forget(dev) // a second time is no error
+	jit.Forget(dev) // forgetting twice is not an error
 
 	assert.NotSame(t, old, jit.Of(dev))
 	f, err := load(context.Background(), dev, s)
@@ -112,7 +114,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// runAdder launches an adder with n and gives what it stored.
+// runAdder launches an adder with n and returns the value that it stored.
 func runAdder(t *testing.T, dev driver.Device, f *jit.Function, n uint32) uint32 {
 	t.Helper()
 	p, err := dev.Alloc(4)
@@ -127,7 +129,7 @@ func runAdder(t *testing.T, dev driver.Device, f *jit.Function, n uint32) uint32
 	return binary.LittleEndian.Uint32(out[:])
 }
 
-// launchAdder queues one thread of an adder that adds to n and stores at p.
+// launchAdder queues an adder of one thread that stores n plus its step at p.
 func launchAdder(s driver.Stream, f *jit.Function, p driver.DevicePtr, n uint32) error {
 	packed, err := devkit.PackParams(p, n)
 	if err != nil {
@@ -136,7 +138,8 @@ func launchAdder(s driver.Stream, f *jit.Function, p driver.DevicePtr, n uint32)
 	return f.Explain(s.Launch(f.Function, &driver.Launch{Block: driver.Dim3{X: 1}}, packed))
 }
 
-// A caller whose context ends goes; the compilation goes on for the others.
+// TestCallerLeaves checks that a caller returns when its context ends, while the
+// compilation continues for the others.
 func TestCallerLeaves(t *testing.T) {
 	before := runtime.NumGoroutine()
 	dev := newDevice(t)
@@ -166,11 +169,12 @@ func TestCallerLeaves(t *testing.T) {
 	assert.Equal(t, "adder", f.Name())
 	assert.EqualValues(t, 1, dev.Count(faulty.Compile))
 	for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
-		require.True(t, time.Now().Before(end), "goroutines stay behind")
+		require.True(t, time.Now().Before(end), "goroutines are left")
 	}
 }
 
-// Nobody is left to wait: the compilation ends all the same and serves the next.
+// TestOnlyCallerLeaves checks that a compilation ends and serves later callers
+// although its only caller has left.
 func TestOnlyCallerLeaves(t *testing.T) {
 	dev := newDevice(t)
 	release := make(chan bool)
@@ -191,7 +195,8 @@ func TestOnlyCallerLeaves(t *testing.T) {
 	assert.EqualValues(t, 1, dev.Count(faulty.Compile))
 }
 
-// A context that has ended starts nothing and gets nothing.
+// TestContextEndedBefore checks that a context that has already ended starts
+// nothing and returns nothing.
 func TestContextEndedBefore(t *testing.T) {
 	dev := newDevice(t)
 	s, _ := adder(t, 1)
@@ -205,11 +210,11 @@ func TestContextEndedBefore(t *testing.T) {
 	_, err = load(context.Background(), dev, s)
 	require.NoError(t, err)
 	_, err = load(ctx, dev, s)
-	require.ErrorIs(t, err, context.Canceled, "loaded or not")
+	require.ErrorIs(t, err, context.Canceled, "whether loaded or not")
 }
 
-// A step that fails is this call's error: it is not remembered, and a module
-// that was loaded in vain does not stay.
+// TestFailedSteps checks that an error of any step is returned by this call only,
+// and that no unused module stays loaded.
 func TestFailedSteps(t *testing.T) {
 	for _, op := range []faulty.Op{faulty.Compile, faulty.Load, faulty.FindFunction, faulty.AllowSharedBytes} {
 		t.Run(op.String(), func(t *testing.T) {
@@ -220,7 +225,7 @@ func TestFailedSteps(t *testing.T) {
 			require.ErrorIs(t, err, errInjected)
 			assert.ErrorContains(t, err, "kernel adder")
 			assert.True(t, dev.Disarm())
-			assert.Zero(t, dev.Live().Modules, "modules that stay loaded")
+			assert.Zero(t, dev.Live().Modules, "modules left loaded")
 
 			f, err := load(context.Background(), dev, s)
 			require.NoError(t, err)
@@ -229,7 +234,8 @@ func TestFailedSteps(t *testing.T) {
 	}
 }
 
-// A closed device has no kernels, not even those that it had.
+// TestClosedDevice checks that a closed device returns no kernels, not even loaded
+// ones.
 func TestClosedDevice(t *testing.T) {
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
@@ -252,7 +258,8 @@ func (o otherChip) Target() driver.Target {
 	return t
 }
 
-// Two chips that share a cache and a text have an entry each.
+// TestArchitectureIsInTheKey checks that two architectures that share a cache and
+// a text have separate entries.
 func TestArchitectureIsInTheKey(t *testing.T) {
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
 	s, _ := adder(t, 1)
@@ -271,5 +278,5 @@ func TestArchitectureIsInTheKey(t *testing.T) {
 	r := &jit.Recompile{By: one, Arch: "sm_90a"}
 	_, err = c.Verify(t.Context(), r.Check)
 	require.NoError(t, err)
-	assert.Equal(t, 1, r.Same(), "the other is another chip's")
+	assert.Equal(t, 1, r.Same(), "the other entry is for another architecture")
 }

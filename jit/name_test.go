@@ -9,7 +9,8 @@ import (
 	"sonicmoe/driver"
 )
 
-// A parameter has its field's name, its first word in lower case.
+// TestLowerCamel checks parameter names: the field's name with its first word in
+// lower case.
 func TestLowerCamel(t *testing.T) {
 	for name, want := range map[string]string{
 		"X": "x", "T": "t", "TopK": "topK", "DScores": "dScores", "PerCTA": "perCTA", "W1": "w1", "SMs": "sMs", "x": "x", "": "",
@@ -18,8 +19,8 @@ func TestLowerCamel(t *testing.T) {
 	}
 }
 
-// A persistent kernel has whole clusters, one at least, and no more CTAs than
-// there are SMs.
+// TestPersistentGrid checks that a persistent kernel has whole clusters, at least
+// one, and no more CTAs than SMs.
 func TestPersistentGrid(t *testing.T) {
 	type args struct{ N uint32 }
 	for _, c := range []struct{ cluster, sms, want int }{{1, 132, 132}, {2, 131, 130}, {2, 1, 2}, {1, 1, 1}, {16, 132, 128}} {

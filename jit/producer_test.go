@@ -34,8 +34,9 @@ func (u *updated) Accepts(producer string) bool {
 	return false
 }
 
-// PTX alone, or machine code that the device does not take, in the user's cache
-// does not hide a bundle's: nothing is compiled.
+// TestMachineCodeInALaterPlace checks that a bundle's machine code is used if the
+// user's cache has only PTX, or machine code that the device refuses. Nothing is
+// compiled.
 func TestMachineCodeInALaterPlace(t *testing.T) {
 	s, _ := adder(t, 1)
 	bundle := cache.Open(cache.Options{Dir: t.TempDir()})
@@ -62,8 +63,8 @@ func TestMachineCodeInALaterPlace(t *testing.T) {
 	}
 }
 
-// An entry holds machine code of several producers. A device takes its own,
-// then what it accepts, and compiles only when neither will do.
+// TestProducers checks that a device loads its own image of an entry, else an
+// image that it accepts, and compiles only if there is neither.
 func TestProducers(t *testing.T) {
 	s, _ := adder(t, 1)
 	log := &bytes.Buffer{}
@@ -83,20 +84,20 @@ func TestProducers(t *testing.T) {
 	origin, _ = load("driver 1")
 	require.Equal(t, jit.Cached, origin)
 	origin, _ = load("driver 2", "driver 1")
-	require.Equal(t, jit.Cached, origin, "an older driver's machine code will do")
+	require.Equal(t, jit.Cached, origin, "the device accepts an older driver's machine code")
 	require.Empty(t, log.String())
 	origin, _ = load("driver 2")
-	require.Equal(t, jit.Compiled, origin, "an older driver's machine code won't do")
-	require.Equal(t, 1, strings.Count(log.String(), "level=INFO"), "which is said once")
+	require.Equal(t, jit.Compiled, origin, "the device refuses an older driver's machine code")
+	require.Equal(t, 1, strings.Count(log.String(), "level=INFO"), "one message")
 	require.Contains(t, log.String(), `have="driver 1" want="driver 2"`)
 	log.Reset()
 	for _, producer := range []string{"driver 1", "driver 2"} {
 		origin, _ = load(producer)
-		require.Equal(t, jit.Cached, origin, "both stay beside each other")
+		require.Equal(t, jit.Cached, origin, "both images stay in the entry")
 	}
 	require.Empty(t, log.String())
 
-	// The device's own image is bad, an accepted one is good.
+	// The device's own image is damaged, an accepted one is good.
 	key := onlyKey(t, c)
 	e, outcome := store.Of(c).Get(key)
 	require.Equal(t, store.Hit, outcome)
@@ -109,7 +110,7 @@ func TestProducers(t *testing.T) {
 	require.EqualValues(t, 2, dev.Count(faulty.Load))
 	require.Empty(t, log.String())
 
-	// All are bad: one compilation, one warning that names each.
+	// All images are damaged: one compilation, and one warning that names each.
 	require.Equal(t, store.Stored, store.Of(c).Put(key, store.Entry{PTX: e.PTX, Images: []store.Image{
 		{Producer: "driver 2", Code: []byte("garbage")}, {Producer: "driver 1", Code: []byte("garbage")}}}))
 	origin, _ = load("driver 2", "driver 1")
@@ -119,11 +120,12 @@ func TestProducers(t *testing.T) {
 		assert.Contains(t, log.String(), want)
 	}
 	origin, _ = load("driver 2", "driver 1")
-	require.Equal(t, jit.Cached, origin, "the entry is whole again")
+	require.Equal(t, jit.Cached, origin, "the entry is repaired")
 }
 
-// An entry under this kernel's key whose PTX is another's is not run, though
-// its machine code loads and has a kernel of the name.
+// TestEntryOfAnotherText checks that an entry under this kernel's key with another
+// kernel's PTX is not run, even if its machine code loads and has a kernel of this
+// name.
 func TestEntryOfAnotherText(t *testing.T) {
 	s, _ := adder(t, 1)
 	other, _ := adder(t, 2)
@@ -147,7 +149,7 @@ func TestEntryOfAnotherText(t *testing.T) {
 	assert.Equal(t, jit.Cached, load(mine, s).Origin)
 }
 
-// onlyKey is the key of a cache with one entry.
+// onlyKey returns the key of the only entry of a cache.
 func onlyKey(t testing.TB, c *cache.Cache) store.Key {
 	t.Helper()
 	list, err := c.List(context.Background())

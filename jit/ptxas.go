@@ -10,9 +10,9 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// Ptxas is the ptxas that package ptx/ptxas finds, as a Compiler for an
-// architecture such as "sm_90a". The error matches [ptxas.ErrNotFound] where
-// none is installed.
+// Ptxas returns the ptxas that package ptx/ptxas finds, as a Compiler for an
+// architecture such as "sm_90a". If none is installed, the error matches
+// [ptxas.ErrNotFound].
 func Ptxas(ctx context.Context, arch string) (Compiler, error) {
 	bin, err := ptxas.Find()
 	if err != nil {
@@ -27,12 +27,12 @@ func Ptxas(ctx context.Context, arch string) (Compiler, error) {
 
 type assembler struct{ bin, arch, producer string }
 
-// Producer is "ptxas 13.0.88".
+// Producer returns a name such as "ptxas 13.0.88".
 func (a assembler) Producer() string { return a.producer }
 
-// Compile runs ptxas. Like a driver's, the error holds the log and matches
-// driver.ErrCompile. What was written and is no image for the architecture is
-// an error that matches driver.ErrWrongImage: it reaches no cache.
+// Compile runs ptxas. As with a driver, the error holds the log and matches
+// driver.ErrCompile. If the output is not an image for the architecture, the error
+// matches driver.ErrWrongImage, and the output is not cached.
 func (a assembler) Compile(ctx context.Context, text []byte, o driver.CompileOptions) (driver.Image, error) {
 	var flags []string
 	if o.LineInfo {
@@ -49,7 +49,7 @@ func (a assembler) Compile(ctx context.Context, text []byte, o driver.CompileOpt
 		return driver.Image{}, &driver.Error{Op: "ptxas", Kind: driver.ErrCompile, Text: "refused the text", Log: log}
 	}
 	if err := devkit.CheckImage(code, a.arch); err != nil {
-		return driver.Image{}, fmt.Errorf("what %s wrote: %w", a.bin, err)
+		return driver.Image{}, fmt.Errorf("output of %s: %w", a.bin, err)
 	}
 	return driver.Image{Code: code, Log: log}, nil
 }

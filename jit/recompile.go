@@ -12,14 +12,14 @@ import (
 	"sonicmoe/driver"
 )
 
-// Recompile compiles the modules of a cache again and compares, as Go's build
-// cache does when it is told not to trust itself (GODEBUG=gocacheverify=1): what
-// was altered and sealed again, or stored by an assembler that was not the real
-// one, is found. Its Check is for [cache.Cache.Verify].
+// Recompile compiles the modules of a cache again and compares the machine code,
+// like Go's build cache with GODEBUG=gocacheverify=1. It finds code that was
+// changed and sealed again, and code stored by a fake assembler. Its Check is for
+// [cache.Cache.Verify].
 type Recompile struct {
-	// By makes the machine code; only images of its Producer can be compared.
+	// By makes the machine code. Only images of its Producer can be compared.
 	By Compiler
-	// Arch is what the cache was filled for: "sm_90a".
+	// Arch is the architecture for which the cache was filled: "sm_90a".
 	Arch string
 
 	mu        sync.Mutex
@@ -28,8 +28,8 @@ type Recompile struct {
 	failed    error
 }
 
-// Check compares one module. The error says that the machine code is not what
-// By makes of the PTX, or that By refuses the PTX.
+// Check compares one module. It returns an error if By makes other machine code of
+// the PTX, or refuses the PTX.
 func (r *Recompile) Check(ctx context.Context, key string, text []byte, code map[string][]byte) error {
 	own := r.By.Producer()
 	for producer := range code {
@@ -46,7 +46,7 @@ func (r *Recompile) Check(ctx context.Context, key string, text []byte, code map
 	}
 	o, ok := optionsOf(key, text, r.Arch)
 	if !ok {
-		// No loader looks for it: a module's key is that of its PTX.
+		// No loader looks for it: a module's key is computed from its PTX.
 		r.leave("PTX under a key that is not its own for " + r.Arch)
 		return nil
 	}
@@ -73,7 +73,7 @@ func (r *Recompile) Check(ctx context.Context, key string, text []byte, code map
 	return nil
 }
 
-// leave counts what was not compared.
+// leave counts a module that was not compared, by the reason.
 func (r *Recompile) leave(why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,30 +83,30 @@ func (r *Recompile) leave(why string) {
 	r.unchecked[why]++
 }
 
-// Same is how many images were made again to the byte.
+// Same returns the number of images that By reproduced exactly.
 func (r *Recompile) Same() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.same
 }
 
-// Err is why By could not compile some of them now, which says nothing about
-// them; nil if it could.
+// Err returns why By could not compile some modules now, or nil if it could. It
+// does not mean that these modules are wrong.
 func (r *Recompile) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.failed
 }
 
-// Unchecked counts, by what they are, those that could not be compared.
+// Unchecked returns the number of modules that could not be compared, by reason.
 func (r *Recompile) Unchecked() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.unchecked)
 }
 
-// optionsOf finds the options that a module was compiled with: those that give
-// its key.
+// optionsOf finds the compile options of a module: the options that reproduce its
+// key.
 func optionsOf(key string, text []byte, arch string) (driver.CompileOptions, bool) {
 	for level := range 5 {
 		for _, lines := range []bool{false, true} {

@@ -17,7 +17,8 @@ import (
 	"sonicmoe/jit"
 )
 
-// poison replaces the machine code of one entry of a cache, sealed as Put does.
+// poison replaces the machine code of the only entry of a cache, with a valid seal
+// as from Put.
 func poison(t *testing.T, c *cache.Cache, producer string, code []byte) store.Key {
 	t.Helper()
 	infos, err := c.List(t.Context())
@@ -30,8 +31,9 @@ func poison(t *testing.T, c *cache.Cache, producer string, code []byte) store.Ke
 	return key
 }
 
-// Whatever the options were, sound entries are made again to the byte; one
-// whose code was replaced is found, by each compiler that can.
+// TestRecompile checks that sound entries are reproduced exactly whatever their
+// options, and that a replaced image is found by each compiler that made the
+// original.
 func TestRecompile(t *testing.T) {
 	compilers := map[string]jit.Compiler{"emulated": newOffline(t)}
 	if by, err := jit.Ptxas(t.Context(), "sm_90a"); err == nil {
@@ -59,13 +61,13 @@ func TestRecompile(t *testing.T) {
 			assert.Equal(t, key.String(), r.Damaged[0].Key)
 			assert.ErrorContains(t, r.Damaged[0].Err, "is not what "+by.Producer()+" makes of its PTX")
 			_, outcome := store.Of(c).Get(key)
-			assert.Equal(t, store.Miss, outcome, "nobody loads it any more")
+			assert.Equal(t, store.Miss, outcome, "the entry is no longer loaded")
 		})
 	}
 }
 
-// What can't be compared is counted by what it is, and a compiler's failure is
-// no reason to trust.
+// TestRecompileLeaves checks that modules that cannot be compared are counted by
+// reason, and that a failing compiler finds no damage.
 func TestRecompileLeaves(t *testing.T) {
 	by := newOffline(t)
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
@@ -94,7 +96,7 @@ func TestRecompileLeaves(t *testing.T) {
 	young.err = errInjected
 	r, err = c.Verify(t.Context(), check.Check)
 	require.NoError(t, err)
-	assert.Empty(t, r.Damaged, "a compiler that can't work finds nothing wrong")
+	assert.Empty(t, r.Damaged, "a compiler that fails finds no damage")
 	require.ErrorIs(t, check.Err(), errInjected)
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -103,8 +105,8 @@ func TestRecompileLeaves(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// What an assembler writes that is no image reaches no cache, nor does one for
-// another chip.
+// TestPtxasThatWritesSomethingElse checks that output that is not an image, or an
+// image for another architecture, is not cached.
 func TestPtxasThatWritesSomethingElse(t *testing.T) {
 	real := outside.Ptxas(t)
 	s, _ := adder(t, 1)
@@ -130,11 +132,11 @@ all="$*"; out=$(echo "$all" | sed 's/.* -o \([^ ]*\) .*/\1/')
 	}
 }
 
-// shellScript is a program that runs a shell's text.
+// shellScript returns the path of a program that runs a shell script.
 func shellScript(t *testing.T, text string) string {
 	t.Helper()
 	if runtime.GOOS == "windows" {
-		t.Skip("no shell")
+		t.Skip("there is no shell here")
 	}
 	path := filepath.Join(t.TempDir(), "ptxas")
 	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700))

@@ -14,39 +14,38 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Compiler turns PTX into machine code and says who it is. A driver.Device is
-// one, [Ptxas] another.
+// Compiler turns PTX into machine code and names itself as the producer. A
+// driver.Device is a Compiler, [Ptxas] returns another.
 type Compiler interface {
 	Producer() string
 	Compile(ctx context.Context, ptx []byte, o driver.CompileOptions) (driver.Image, error)
 }
 
-// WarmOptions say how Warm fills a cache. The zero value stores PTX only.
+// WarmOptions control Warm. The zero value stores PTX only.
 type WarmOptions struct {
-	// By makes the machine code; nil stores PTX only, which spares a device
-	// nothing of the compiling.
+	// By makes the machine code. Nil stores PTX only, and the device then compiles
+	// everything itself.
 	By Compiler
-	// Compile is what Load will be given: part of the key.
+	// Compile are the options that Load will get. They are part of the key.
 	Compile driver.CompileOptions
-	// Parallel is how many kernels are compiled at once; 0 means as many as Go
-	// uses processors.
+	// Parallel is the number of kernels compiled at once. 0 means GOMAXPROCS.
 	Parallel int
-	// Progress hears of each kernel that is done, one at a time.
+	// Progress is called after each kernel, one call at a time.
 	Progress func(Warmed)
 }
 
-// Warmed is a kernel that a cache has now.
+// Warmed is a kernel that the cache now holds.
 type Warmed struct {
 	Label string
-	// Origin is Compiled, or Cached where the entry was there already, or
-	// Loaded where another kernel of the same call has the same text.
+	// Origin is Compiled, or Cached if the cache already had the entry, or Loaded if
+	// another kernel of the same call has the same text.
 	Origin Origin
 }
 
-// Warm stores kernels in a cache as Load will look for them on a device of the
-// architecture, such as "sm_90a", so that it finds them and compiles nothing.
-// Kernels of equal text are compiled once. Errors: *CompileError, one that says
-// why the cache could not store, and ctx's; what was stored before stays.
+// Warm stores kernels in a cache under the keys that Load uses on a device of the
+// architecture, such as "sm_90a". Load then compiles nothing. Kernels with equal
+// text are compiled once. Warm returns a *CompileError, the reason why the cache
+// could not store, or ctx's error. Kernels already stored stay in the cache.
 func Warm(ctx context.Context, c *cache.Cache, arch string, sources []Source, o WarmOptions) error {
 	if o.Parallel <= 0 {
 		o.Parallel = runtime.GOMAXPROCS(0)
@@ -79,7 +78,7 @@ func Warm(ctx context.Context, c *cache.Cache, arch string, sources []Source, o 
 	return g.Wait()
 }
 
-// warm stores one kernel, unless the cache has it.
+// warm stores one kernel, unless the cache already has it.
 func warm(ctx context.Context, c *cache.Cache, key store.Key, s Source, text ptx.Text, o WarmOptions) (Origin, error) {
 	b, err := build(ctx, c, key, o.By, s, text, o.Compile)
 	if err != nil || b.Origin == Cached {

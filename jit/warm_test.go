@@ -19,8 +19,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// offline stands for an assembler on a machine without a device: it makes
-// machine code that an emulated device loads.
+// offline replaces an assembler on a machine without a device. It makes machine
+// code that an emulated device loads.
 type offline struct {
 	driver.Device
 	producer string
@@ -41,7 +41,7 @@ func (a *offline) Compile(ctx context.Context, text []byte, o driver.CompileOpti
 	return a.Device.Compile(ctx, text, o)
 }
 
-// warmed fills a cache with adders by the assembler and counts what was said.
+// warmed fills a cache with adders and counts the origins that Progress reports.
 func warmed(t testing.TB, c *cache.Cache, by jit.Compiler, steps ...int) map[jit.Origin]int {
 	t.Helper()
 	var sources []jit.Source
@@ -56,15 +56,15 @@ func warmed(t testing.TB, c *cache.Cache, by jit.Compiler, steps ...int) map[jit
 	return said
 }
 
-// What was made without a device starts one with zero compilations: from the
-// directory, and from its bundle, read-only.
+// TestWarmWithoutADevice checks that a device compiles nothing after Warm on
+// another machine: with the cache directory, and with its bundle, read-only.
 func TestWarmWithoutADevice(t *testing.T) {
 	by := newOffline(t)
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
 	assert.Equal(t, map[jit.Origin]int{jit.Compiled: 2, jit.Loaded: 1}, warmed(t, c, by, 1, 2, 1))
 	assert.EqualValues(t, 2, by.runs.Load())
 	assert.Equal(t, map[jit.Origin]int{jit.Cached: 2}, warmed(t, c, by, 1, 2))
-	assert.EqualValues(t, 2, by.runs.Load(), "what is there is not made again")
+	assert.EqualValues(t, 2, by.runs.Load(), "existing entries are not compiled again")
 
 	bundle := t.TempDir() + "/warm.tar"
 	_, err := c.ExportFile(context.Background(), bundle)
@@ -84,7 +84,7 @@ func TestWarmWithoutADevice(t *testing.T) {
 			assert.Zero(t, dev.Count(faulty.Compile))
 			assert.NoError(t, readOnly.Err())
 
-			// A key of its own: other options are other code.
+			// Other options give another key.
 			s, _ := adder(t, 1)
 			f, err := jit.Of(dev).Load(context.Background(), readOnly, s, driver.CompileOptions{OptLevel: 1})
 			require.NoError(t, err)
@@ -93,8 +93,8 @@ func TestWarmWithoutADevice(t *testing.T) {
 	}
 }
 
-// A second assembler's code stands beside the first's; a driver that takes
-// neither compiles and adds its own.
+// TestWarmByTwoAssemblers checks that an entry keeps the images of two assemblers,
+// and that a driver that accepts neither compiles and adds its own.
 func TestWarmByTwoAssemblers(t *testing.T) {
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
 	old, young := newOffline(t), newOffline(t)
@@ -126,7 +126,7 @@ func TestWarmWithPTXOnly(t *testing.T) {
 	warmed(t, c, by, 1)
 	assert.Equal(t, map[jit.Origin]int{jit.Cached: 1}, warmed(t, c, nil, 1))
 	e, _ = store.Of(c).Get(onlyKey(t, c))
-	assert.Len(t, e.Images, 1, "machine code is not taken away by PTX alone")
+	assert.Len(t, e.Images, 1, "storing PTX alone keeps the machine code")
 }
 
 func TestWarmFails(t *testing.T) {
@@ -154,7 +154,8 @@ func TestWarmFails(t *testing.T) {
 	assert.Empty(t, list)
 }
 
-// The real assembler's code is an image for the H200, under its own name.
+// TestPtxas checks that the real assembler's output is stored as an sm_90a image
+// under the assembler's name.
 func TestPtxas(t *testing.T) {
 	outside.Ptxas(t)
 	by, err := jit.Ptxas(t.Context(), "sm_90a")

@@ -16,7 +16,7 @@ import (
 const maxAllowed = 40
 
 // maxLeft bounds the refused phrases that still stand.
-const maxLeft = 156
+const maxLeft = 127
 
 // root is the repository.
 var root = filepath.Join("..", "..")

@@ -15,13 +15,13 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// The value of memory that no kernel has written.
+// Values of memory that no kernel has written.
 const (
 	poison32 = 0xffffffff
 	poison16 = 0xffff
 )
 
-// timing says when asynchronous work completes.
+// timing is the moment at which asynchronous work completes.
 type timing struct {
 	name string
 	of   emu.Timing
@@ -30,7 +30,7 @@ type timing struct {
 
 var timings = []timing{{"early", emu.Early, 0}, {"late", emu.Late, 0}, {"random", emu.Random, 1}}
 
-// bed runs kernels on an emulated device with two SMs.
+// bed is a test bed: it runs kernels on an emulated device with two SMs.
 type bed struct {
 	t   testing.TB
 	dev driver.Device
@@ -92,8 +92,8 @@ func launch[A any](b *bed, k *jit.Kernel[A], ctas int, args A) {
 	require.NoError(b.t, b.s.Synchronize(context.Background()))
 }
 
-// whole returns n integers from -1 to 1 in bf16. Sums of fewer than 256 products of them are
-// exact in bf16.
+// whole returns n integers from -1 to 1 in bf16. Sums of fewer than 256 of their
+// products are exact in bf16.
 func whole(rng *rand.Rand, n int) []uint16 {
 	v := make([]uint16, n)
 	for i := range v {

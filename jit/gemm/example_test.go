@@ -6,9 +6,10 @@ import (
 	"sonicmoe/jit/gemm"
 )
 
-// A tiling knows the shared memory of its product, which limits the depth of its ring.
+// ExampleTiling prints the shared memory of a product, which limits the depth of
+// its ring.
 func ExampleTiling() {
-	const limit, epilogue = 227 << 10, 32 << 10 // an SM's bytes, and those of two staged tiles of 64 columns
+	const limit, epilogue = 227 << 10, 32 << 10 // an SM's bytes, and the bytes of two staged sub-tiles
 	t := gemm.Tiling{TileN: 256, Stages: 8, GroupM: 8, ClusterM: 2}
 	for t.SharedBytes(epilogue) > limit {
 		t.Stages--

@@ -16,14 +16,14 @@ import (
 	"sonicmoe/ptx"
 )
 
-// grouped is C = A·B[expert]ᵀ for packed rows of A: the code that a minimal kernel needs in
-// addition to package gemm.
+// grouped is C = A·B[expert]ᵀ for packed rows of A. It shows the code that a
+// minimal kernel needs in addition to package gemm.
 type grouped struct {
 	depth, width, experts int
 	tiling                gemm.Tiling
-	// gathered: row p of A is row gather[p] of the tensor.
+	// gathered states that row p of A is row gather[p] of the tensor.
 	gathered bool
-	// bMN: B is [experts, depth, width], else [experts, width, depth].
+	// bMN selects a B of [experts, depth, width] in place of [experts, width, depth].
 	bMN bool
 }
 
@@ -76,7 +76,7 @@ func (g grouped) build() (*jit.Kernel[groupedArgs], error) {
 	return k.Build()
 }
 
-// bMap loads halves of a tile of B.
+// bMap returns the tensor map that loads halves of a tile of B.
 func (g grouped) bMap(a *groupedArgs) driver.TensorMap {
 	half, size := g.tiling.TileN/2, g.width*g.depth
 	if g.bMN {
@@ -97,7 +97,7 @@ func (g grouped) loadB(p *gemm.Product, b ptx.TensorMap, s pipeline.Stage, t sch
 	})
 }
 
-// b is element (column, depth) of an expert's B.
+// b returns element (column, depth) of an expert's B.
 func (g grouped) b(values []uint16, expert, column, depth int) float64 {
 	at := expert*g.width*g.depth + column*g.depth + depth
 	if g.bMN {
@@ -106,7 +106,8 @@ func (g grouped) b(values []uint16, expert, column, depth int) float64 {
 	return float(values[at])
 }
 
-// packed are rows sorted by expert. Rows that belong to no expert follow each expert's rows.
+// packed holds rows sorted by expert. Rows that belong to no expert follow each
+// expert's rows.
 type packed struct {
 	expert []int // -1 for a row of no expert
 	gather []uint32
@@ -129,8 +130,8 @@ func pack(rows ...int) (p packed) {
 	return p
 }
 
-// run returns C and checks it against sums in float64. It must be exact: the operands are
-// small integers, whose sums are exact in bf16.
+// run returns C after comparing it with sums in float64. The results must be
+// equal: the operands are small integers, whose sums are exact in bf16.
 func (g grouped) run(t testing.TB, when timing, p packed) []uint16 {
 	b, rng := newBed(t, when), rand.New(rand.NewPCG(1, 2))
 	rows := len(p.expert)
@@ -145,7 +146,7 @@ func (g grouped) run(t testing.TB, when timing, p packed) []uint16 {
 	for row, e := range p.expert {
 		if e < 0 {
 			for _, v := range got[row*g.width:][:g.width] {
-				require.Equal(t, uint16(poison16), v, "row %d belongs to no expert, must be unwritten", row)
+				require.Equal(t, uint16(poison16), v, "row %d belongs to no expert and must not be written", row)
 			}
 			continue
 		}
@@ -166,8 +167,8 @@ func (g grouped) run(t testing.TB, when timing, p packed) []uint16 {
 	return got
 }
 
-// A grouped product is right with every load role, layout and tiling, and its bits are the
-// same under every timing of asynchronous work.
+// TestGrouped checks a grouped product with every load role, layout and tiling,
+// and that its bits are the same under every timing of asynchronous work.
 func TestGrouped(t *testing.T) {
 	p := pack(1, 0, 70, 128, 129, 257)
 	for i, g := range []grouped{
@@ -191,13 +192,15 @@ func TestGrouped(t *testing.T) {
 	}
 }
 
-// Without rows, the kernel stores nothing and every role ends.
+// TestGroupedWithoutRows checks that a kernel without rows stores nothing and
+// ends.
 func TestGroupedWithoutRows(t *testing.T) {
 	g := grouped{depth: 64, width: 128, experts: 1, tiling: gemm.Tiling{TileN: 128, Stages: 2, GroupM: 1, ClusterM: 2}}
 	g.run(t, timings[0], pack(0))
 }
 
-// CheckAtoms names the kernel and the tiling that it refuses.
+// TestTiling checks that CheckAtoms names the kernel and the tiling that it
+// refuses.
 func TestTiling(t *testing.T) {
 	require.Equal(t, "128x192 s4 p8 c2", gemm.Tiling{TileN: 192, Stages: 4, GroupM: 8, ClusterM: 2}.String())
 	require.NoError(t, gemm.Tiling{TileN: 192, ClusterM: 1}.CheckAtoms("k"))

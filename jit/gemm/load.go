@@ -9,17 +9,17 @@ import (
 
 // This file is the load role.
 
-// Arrivals that fill a stage and readers of the queue, where both operands come by
-// TMA: one thread does all of it.
+// The arrivals that fill a stage and the readers of the queue if TMA loads both
+// operands. One thread does all of it.
 const (
 	tmaArrivals = 1
 	tmaReaders  = 1
 )
 
-// TMA returns the load role of a product whose operands both come by TMA. One
-// thread starts all loads and publishes the tiles. Rows past the expert's last
-// row belong to the next expert; their results are dropped. fill loads all stages
-// of a tile.
+// TMA returns the load role of a product whose operands are both loaded by TMA.
+// One thread starts all loads and publishes the tiles. fill loads all stages of a
+// tile. Rows past the expert's last row belong to the next expert; their results
+// are dropped.
 func (p *Product) TMA(fill func(ring *pipeline.Cursor, t schedule.Tile)) func() {
 	return func() {
 		k := p.K
@@ -37,9 +37,9 @@ func (p *Product) TMA(fill func(ring *pipeline.Cursor, t schedule.Tile)) func() 
 	}
 }
 
-// Expect tells the full barrier of stage s of k-tile kt how many bytes to wait for.
-// With [FromRow], it also starts the loads of the sums' first row together with
-// the tile's first k-tile.
+// Expect sets the number of bytes that the full barrier of stage s waits for in
+// k-tile kt. With [FromRow], it also starts the load of the row from which the
+// sums start, together with the tile's first k-tile.
 func (p *Product) Expect(ring *pipeline.Cursor, s pipeline.Stage, t schedule.Tile, kt ptx.U32, bytes int) {
 	k := p.K
 	if p.Start.kind != fromRow {
@@ -99,10 +99,10 @@ const (
 
 // Rows are the rows that a product gathers.
 type Rows struct {
-	// X [.., RowBytes] are the rows. Numbers [R] u32 is the number in X of each
-	// packed row.
+	// X [.., RowBytes] are the rows. Numbers [R] u32 holds, for each packed row, its
+	// row number in X.
 	X, Numbers ptx.Global
-	// RowBytes is the size of a row. The k-tiles' rest past it is 0.
+	// RowBytes is the size of a row. The rest of the last k-tile is 0.
 	RowBytes int
 }
 

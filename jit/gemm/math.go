@@ -6,8 +6,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file is the math role: the main loop, the distance between its two
-// warpgroups, and the stores of their sums.
+// This file is the math role: the main loop, the stagger of its two warpgroups,
+// and the stores of their sums.
 
 // RunRoles emits the two roles of a CTA of [Threads]: math for the first two
 // warpgroups, load for the third. thread is %tid.x.
@@ -18,8 +18,9 @@ func RunRoles(k *ptx.Kernel, thread ptx.U32, math, load func()) {
 	)
 }
 
-// Multiply issues the wgmma group of a k-tile. It adds to the accumulators where
-// adds is true, and overwrites them elsewhere. aMN and bMN: the operand is MN-major.
+// Multiply issues the wgmma group of a k-tile. It adds to the accumulators if adds
+// holds, and overwrites them otherwise. aMN and bMN state that the operand is
+// MN-major.
 func Multiply(k *ptx.Kernel, of tile.Element, acc []ptx.F32, a, b tile.Descriptor, adds ptx.Pred, aMN, bMN bool) {
 	k.WgmmaFence()
 	for i := range tile.K / tile.KStep {
@@ -48,8 +49,8 @@ func (m MainLoop) Run(kTiles ptx.U32, multiply func(s pipeline.Stage, kt ptx.U32
 	f.Finish()
 }
 
-// InFlight is a sum that has begun and not ended, for sums of stages of several
-// kinds.
+// InFlight is a sum that has begun and not ended. It lets one sum run over stages
+// of several kinds.
 type InFlight struct {
 	m       MainLoop
 	pending *pipeline.PendingRelease // the stage of the group in flight
@@ -58,8 +59,8 @@ type InFlight struct {
 // Begin begins a sum.
 func (m MainLoop) Begin() *InFlight { return &InFlight{m, pipeline.NewPendingRelease(m.K)} }
 
-// Each multiplies kTiles stages, which may be none. started: the sum already has a
-// stage.
+// Each multiplies kTiles stages, perhaps none. started states that the sum already
+// has a stage.
 func (f *InFlight) Each(kTiles ptx.U32, started bool, multiply func(s pipeline.Stage, kt ptx.U32)) {
 	f.m.K.Range(kTiles, func(kt ptx.U32) {
 		follows := kt.NeI(0)
@@ -70,8 +71,8 @@ func (f *InFlight) Each(kTiles ptx.U32, started bool, multiply func(s pipeline.S
 	})
 }
 
-// One multiplies the next stage and waits until at most the given number of wgmma
-// groups are in flight. follows: the sum has a stage before this one.
+// One multiplies the next stage and waits until at most groups wgmma groups are in
+// flight. follows holds if the sum has an earlier stage.
 func (f *InFlight) One(follows ptx.Pred, groups int, multiply func(s pipeline.Stage)) {
 	s := f.m.Ring.Wait()
 	multiply(s)
@@ -90,7 +91,7 @@ func (f *InFlight) Finish() {
 // Drain releases kTiles stages without using them.
 func (m MainLoop) Drain(kTiles ptx.U32) { m.DrainEach(kTiles, func(ptx.U32) {}) }
 
-// DrainEach is Drain, and emits each after the wait for a stage.
+// DrainEach is Drain and calls each after the wait for a stage.
 func (m MainLoop) DrainEach(kTiles ptx.U32, each func(kt ptx.U32)) {
 	m.K.Range(kTiles, func(kt ptx.U32) {
 		s := m.Ring.Wait()
@@ -100,10 +101,10 @@ func (m MainLoop) DrainEach(kTiles ptx.U32, each func(kt ptx.U32)) {
 	})
 }
 
-// Stagger keeps the second math warpgroup one ring behind the first, from the
-// CTA's first tile on. One warpgroup then multiplies, as far ahead as the ring is
-// deep, while the other is in its epilogue. Without the distance both would be in
-// their epilogues at the same time, and the tensor cores would be idle.
+// Stagger delays the second math warpgroup by one ring, from the CTA's first tile
+// on. One warpgroup then multiplies, as far ahead as the ring is deep, while the
+// other is in its epilogue. Without the delay both would be in their epilogues at
+// the same time, and the tensor cores would be idle.
 type Stagger struct {
 	k         *ptx.Kernel
 	warpgroup ptx.U32
@@ -116,12 +117,12 @@ func StaggerBarrier(cta *pipeline.CTA) pipeline.NamedBarriers {
 	return cta.NamedBarriers("stagger", 1, MathThreads)
 }
 
-// NewStagger is the stagger of the math warpgroup of the given number, 0 or 1.
+// NewStagger returns the stagger for math warpgroup 0 or 1.
 func NewStagger(k *ptx.Kernel, barrier pipeline.NamedBarriers, warpgroup ptx.U32) *Stagger {
 	return &Stagger{k: k, warpgroup: warpgroup, barrier: barrier, tile: ptx.NewVar(k, ptx.Uint(1))}
 }
 
-// WaitForLeader holds the second warpgroup at its first tile.
+// WaitForLeader makes the second warpgroup wait before its first tile.
 func (s *Stagger) WaitForLeader() {
 	s.k.If(s.tile.Get().Eq(s.warpgroup), func() { s.barrier.Sync(ptx.Uint(0)) })
 }
@@ -129,18 +130,18 @@ func (s *Stagger) WaitForLeader() {
 // TileDone ends a tile.
 func (s *Stagger) TileDone() { s.tile.Set(ptx.Uint(2)) }
 
-// Lead is the number of k-tiles of its first tile that the first warpgroup
-// multiplies before the second one starts.
+// Lead counts the k-tiles that the first warpgroup multiplies before the second
+// one starts.
 type Lead struct {
 	*Stagger
-	last ptx.U32 // the k-tile after which the second may start
+	last ptx.U32 // the k-tile after which the second warpgroup may start
 }
 
-// Lead is a lead of kTiles, at least 1.
+// Lead returns a lead of kTiles, at least 1.
 func (s *Stagger) Lead(kTiles ptx.U32) Lead { return Lead{s, kTiles.SubI(1)} }
 
-// Multiplied releases the second warpgroup when the first has issued k-tile kt, the
-// last of its lead.
+// Multiplied marks k-tile kt as issued by the first warpgroup. After the last
+// k-tile of the lead it releases the second warpgroup.
 func (l Lead) Multiplied(kt ptx.U32) {
 	now := kt.Eq(l.last).And(l.tile.Get().EqI(1)).And(l.warpgroup.EqI(0))
 	l.k.If(now, func() { l.barrier.Arrive(ptx.Uint(0)) })
@@ -155,7 +156,7 @@ const StoreBytes = 2 * storeSlots * tile.StagingBytes
 const (
 	// SubTileColumns is the number of columns of a sub-tile.
 	SubTileColumns = tile.Block
-	// SubTileRegisters is the number of accumulators that a thread has of a sub-tile.
+	// SubTileRegisters is the number of a sub-tile's accumulators in each thread.
 	SubTileRegisters = SubTileColumns / 2
 )
 
@@ -184,10 +185,10 @@ func NewTransposedStore(k *ptx.Kernel, of tile.Element, cta *pipeline.CTA) *Stor
 	return s
 }
 
-// SyncWarpgroup joins the threads of a math warpgroup, 0 or 1.
+// SyncWarpgroup synchronises the threads of math warpgroup 0 or 1.
 func (s *Store) SyncWarpgroup(warpgroup ptx.U32) { s.barriers.Sync(warpgroup) }
 
-// storePlace is where a thread writes in the slots of its warpgroup.
+// storePlace is the address at which a thread writes in its warpgroup's slots.
 type storePlace struct {
 	warpgroup ptx.U32
 	staging   tile.Staging
@@ -195,8 +196,8 @@ type storePlace struct {
 	elected   ptx.Pred
 }
 
-// locate computes a thread's place when it is needed, which is cheaper than to
-// keep it in registers through the main loop.
+// locate computes a thread's place when it is needed. Keeping the place in
+// registers through the main loop would cost more.
 func (s *Store) locate() storePlace {
 	tid := s.k.TidX()
 	wg, thread := tid.ShrI(7), tid.AndI(pipeline.WarpgroupThreads-1)
@@ -206,10 +207,10 @@ func (s *Store) locate() storePlace {
 	}
 }
 
-// SubTile is 64 columns of a fragment on their way to global memory.
+// SubTile is 64 columns of a fragment that are being stored.
 type SubTile struct {
 	Values Values
-	// To is the tensor's map, At returns the coordinates of the box in it.
+	// To is the tensor's map. At returns the coordinates of the sub-tile in it.
 	To ptx.TensorMap
 	At func() []ptx.U32
 }
@@ -218,19 +219,19 @@ type SubTile struct {
 // [Packed].
 type Values func(to tile.Staging, slot ptx.Shared)
 
-// Registers are the accumulators of a sub-tile.
+// Registers stores the accumulators of a sub-tile.
 func Registers(acc []ptx.F32) Values { return Computed(func(j int) ptx.F32 { return acc[j] }) }
 
 // OfSubTile returns the accumulators of sub-tile i.
 func OfSubTile(acc []ptx.F32, i int) []ptx.F32 { return acc[i*SubTileRegisters:][:SubTileRegisters] }
 
-// Computed are values that are computed when they are stored: value returns that of
-// register j of 32.
+// Computed stores values that are computed as they are stored. value returns the
+// value of register j, 0 to 31.
 func Computed(value func(j int) ptx.F32) Values {
 	return func(to tile.Staging, slot ptx.Shared) { to.StoreEach(slot, value) }
 }
 
-// Packed are rounded values: pair returns registers 2i and 2i + 1 as one word.
+// Packed stores rounded values. pair returns registers 2i and 2i + 1 as one word.
 func Packed(pair func(i int) ptx.U32) Values {
 	return func(to tile.Staging, slot ptx.Shared) { to.StorePairs(slot, pair) }
 }
@@ -241,8 +242,8 @@ func (s *Store) Tile(n int, build func(i int) SubTile) {
 	s.TileAndPrefetch(n, build, func(int) {})
 }
 
-// TileAndPrefetch is Tile, and calls prefetch when all values of sub-tile i are in
-// shared memory, for loads that the next one needs.
+// TileAndPrefetch is Tile and calls prefetch once all values of sub-tile i are in
+// shared memory. prefetch starts loads that the next sub-tile needs.
 func (s *Store) TileAndPrefetch(n int, build func(i int) SubTile, prefetch func(i int)) {
 	k, at := s.k, s.locate()
 	for i := range n {

@@ -9,8 +9,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// TileArgs are the launch arguments that every grouped product has, for a struct
-// of arguments to embed: the source of its tiles, see [schedule.Tiles].
+// TileArgs are launch arguments that every grouped product has: the source of its
+// tiles, see [schedule.Tiles]. Argument structs embed it.
 type TileArgs struct {
 	// Table is the table of row pairs, RowPairs the address of its length.
 	Table    driver.DevicePtr
@@ -24,18 +24,18 @@ type Config struct {
 	Tiling
 	// Element is the type of A and B.
 	Element tile.Element
-	// KTiles is the depth of the sum in tiles of 64, Columns the width of C in
+	// KTiles is the depth of the sum, in tiles of 64. Columns is the width of C, in
 	// tiles of TileN.
 	KTiles, Columns int
-	// Gathered: A's rows come by cp.async (see [Product.Gather]), not by TMA.
+	// Gathered selects cp.async for A's rows (see [Product.Gather]) in place of TMA.
 	Gathered bool
-	// BMN: B's tile is MN-major, contiguous across the sum.
+	// BMN states that B is MN-major: contiguous across the sum.
 	BMN bool
-	// Start is what the sums of a tile start from. The zero value is [NoBias].
+	// Start is the initial value of a tile's sums. The zero value is [NoBias].
 	Start Start
 }
 
-// Start is what the sums of a tile start from: [NoBias], [FromRow] or
+// Start is the initial value of a tile's sums: [NoBias], [FromRow] or
 // [FromRegisters].
 type Start struct {
 	kind   startKind
@@ -54,17 +54,17 @@ const (
 // NoBias starts the sums from 0.
 var NoBias = Start{}
 
-// FromRow starts each row of the sums from one row of TileN columns: the bias of the
-// tile's columns. load starts the TMA loads of that row, which complete the full
-// barrier of the tile's first stage. One wgmma then sets the sums. Initialising the
-// sums with loads or moves cannot be hidden: the epilogue of one warpgroup already
-// lasts as long as the main loop of the other.
+// FromRow starts each row of the sums from the same row of TileN columns: the bias
+// of the tile's columns. load starts the TMA loads of this row, which complete the
+// full barrier of the tile's first stage. One wgmma then sets the sums. Setting
+// the sums by loads or moves would take longer, and nothing could hide it: the
+// epilogue of one warpgroup already lasts as long as the main loop of the other.
 func FromRow(load func(to, full ptx.Shared, t schedule.Tile)) Start {
 	return Start{kind: fromRow, load: load}
 }
 
-// FromRegisters starts a thread's sums from values, which are computed ahead of the
-// main loop: for biases that TMA cannot load as a row.
+// FromRegisters starts a thread's sums from values computed before the main loop.
+// It is for biases that TMA cannot load as a row.
 func FromRegisters(values func(t Tile) []ptx.F32) Start {
 	return Start{kind: fromRegisters, values: values}
 }
@@ -79,17 +79,18 @@ type Product struct {
 	Queue *schedule.Queue[schedule.Tile]
 	// Ring has the stages: A's tile, then B's.
 	Ring *pipeline.Ring
-	// Thread is the thread's number in its CTA.
+	// Thread is the thread's index in the CTA.
 	Thread ptx.U32
 
 	cta     *pipeline.CTA
-	rows    ptx.Shared // a row for each stage, with FromRow
+	rows    ptx.Shared // one row for each stage, with FromRow
 	stagger pipeline.NamedBarriers
-	release pipeline.Releaser // gives stages back, to both CTAs of a cluster
+	release pipeline.Releaser // releases stages, in both CTAs of a cluster
 }
 
-// New declares the parameters of the tiles and reserves the ring "ab" and the queue.
-// They follow the memory that the epilogue has already reserved in the CTA.
+// New declares the parameters of the tiles and reserves the ring "ab" and the
+// queue in shared memory. They follow the memory that the epilogue has already
+// reserved.
 func New(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *TileArgs, c Config) *Product {
 	if c.ClusterM > 1 {
 		k.SetCluster(c.ClusterM)
@@ -118,7 +119,7 @@ func New(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *TileArgs, c 
 type Roles struct {
 	// Load is the role of the third warpgroup: [Product.TMA] or [Product.Gather].
 	Load func()
-	// Math is the epilogue of the first two warpgroups, which multiply.
+	// Math is the epilogue of the math role, the first two warpgroups.
 	Math Epilogue
 }
 
@@ -158,10 +159,11 @@ type Tile struct {
 	// FirstRow is the warpgroup's first packed row. ValidRows is the number of rows
 	// from there on that belong to the expert, 1 to 64.
 	FirstRow, ValidRows ptx.U32
-	thread              ptx.U32 // in the CTA
+	thread              ptx.U32 // index in the CTA
 }
 
-// Fragment is the layout of a thread's sums in the warpgroup's part of the tile.
+// Fragment returns the layout of a thread's sums in the warpgroup's part of the
+// tile.
 func (t Tile) Fragment() tile.Fragment {
 	return tile.NewFragment(t.thread.AndI(pipeline.WarpgroupThreads - 1))
 }
@@ -172,8 +174,8 @@ func (t Tile) Ragged(leading ...ptx.U32) []ptx.U32 {
 	return append(append([]ptx.U32{}, leading...), ptx.Uint(WarpgroupM).Sub(t.ValidRows), t.FirstRow.Add(t.ValidRows))
 }
 
-// Row is the packed row of row h, 0 or 1, of a thread's fragment. Rows past the
-// expert's last row repeat it; their results are dropped.
+// Row returns the packed row of row h, 0 or 1, of a thread's fragment. Rows past
+// the expert's last row repeat that row; their results are dropped.
 func (t Tile) Row(f tile.Fragment, h int) ptx.U32 {
 	return t.FirstRow.Add(f.Row.AddI(8 * h).Min(t.ValidRows.SubI(1)))
 }
@@ -183,20 +185,20 @@ type Epilogue interface {
 	// PerKTile is emitted after the wgmma group of each k-tile.
 	PerKTile(t Tile, kt ptx.U32)
 	// UnderLastMMA is emitted after the main loop, while the tile's last wgmma group
-	// runs. It starts loads whose results would cost registers through the loop, and
-	// returns the function that stores the tile's sums.
+	// runs. It starts loads whose results would occupy registers during the main loop,
+	// and returns the function that stores the tile's sums.
 	UnderLastMMA(t Tile) (store func(acc []ptx.F32))
 	// Finish is emitted after the last tile.
 	Finish()
 }
 
-// NoPerKTile is for epilogues that do nothing in the main loop.
+// NoPerKTile is embedded by epilogues that do nothing in the main loop.
 type NoPerKTile struct{}
 
 // PerKTile implements Epilogue.
 func (NoPerKTile) PerKTile(Tile, ptx.U32) {}
 
-// StoreOnly is an epilogue that loads nothing: Each stores a tile's sums.
+// StoreOnly is an epilogue that loads nothing. Each stores a tile's sums.
 type StoreOnly struct {
 	*Store
 	NoPerKTile
@@ -208,8 +210,8 @@ func (s StoreOnly) UnderLastMMA(t Tile) func(acc []ptx.F32) {
 	return func(acc []ptx.F32) { s.Each(t, acc) }
 }
 
-// math multiplies the warpgroup's rows of each tile and hands the sums to the
-// epilogue. A warpgroup without rows in the tile only gives the stages back.
+// math multiplies the warpgroup's rows of each tile and passes the sums to the
+// epilogue. A warpgroup without rows in the tile only releases the stages.
 func (p *Product) math(e Epilogue) {
 	k := p.K
 	wg := k.Warpgroup()
@@ -235,7 +237,7 @@ func (p *Product) math(e Epilogue) {
 	e.Finish()
 }
 
-// multiply computes a tile's sums and returns what stores them.
+// multiply computes a tile's sums and returns the function that stores them.
 func (p *Product) multiply(loop MainLoop, wg ptx.U32, lead Lead, acc []ptx.F32, t Tile, e Epilogue) (store func(acc []ptx.F32)) {
 	k := p.K
 	newB := tile.NewDescriptor
@@ -243,7 +245,7 @@ func (p *Product) multiply(loop MainLoop, wg ptx.U32, lead Lead, acc []ptx.F32, 
 		newB = tile.NewDescriptorMN
 	}
 	rowsAt := wg.MulI(WarpgroupM * tile.RowBytes)
-	adds := func(kt ptx.U32) ptx.Pred { return kt.NeI(0) } // to what acc holds
+	adds := func(kt ptx.U32) ptx.Pred { return kt.NeI(0) } // reports whether k-tile kt adds to acc
 	if p.Start.kind != fromZero {
 		adds = func(ptx.U32) ptx.Pred { return ptx.True() }
 	}
@@ -283,8 +285,8 @@ const rowAlign = 128
 // RowBytes is the size of a stage's row with its tail of zeros, for [FromRow].
 func (t Tiling) RowBytes() int { return t.TileN*tile.ElementBytes + tile.RowTailBytes }
 
-// rowOf is the place of the row that belongs to the cursor's next stage: boxes
-// without swizzle, one after another.
+// rowOf returns the row for the cursor's next stage. Rows are adjacent, without
+// swizzle.
 func (p *Product) rowOf(ring *pipeline.Cursor) ptx.Shared {
 	return p.rows.Plus(ring.Index().MulI(p.RowBytes()))
 }

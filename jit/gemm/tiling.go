@@ -14,8 +14,9 @@ const (
 	// warpgroup.
 	TileM      = schedule.TileRows
 	WarpgroupM = 64
-	// MathThreads is the threads of both math warpgroups, MathWarps their warps. Threads
-	// includes the load warpgroup: with one CTA an SM, each thread has 168 registers.
+	// MathThreads is the number of threads in both math warpgroups, MathWarps their
+	// number of warps. Threads includes the load warpgroup. With one CTA on an SM,
+	// each thread has 168 registers.
 	MathThreads = 2 * pipeline.WarpgroupThreads
 	Threads     = MathThreads + pipeline.WarpgroupThreads
 	MathWarps   = MathThreads / 32
@@ -43,7 +44,7 @@ func (t Tiling) String() string {
 	return fmt.Sprintf("%dx%d s%d p%d c%d", TileM, t.TileN, t.Stages, t.GroupM, t.ClusterM)
 }
 
-// Columns is the number of tiles that cover the given number of columns.
+// Columns returns the number of tiles that cover width columns.
 func (t Tiling) Columns(width int) int { return (width + t.TileN - 1) / t.TileN }
 
 // SubTiles is the number of sub-tiles that a [Store] writes for a tile.

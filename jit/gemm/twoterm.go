@@ -6,24 +6,24 @@ import (
 	"sonicmoe/ptx"
 )
 
-// TwoTerm is a product with an FP32 factor A. A is split into two terms of B's
-// element type, an upper and a lower one. Together they have 16 bits of fraction with
-// bf16 and 22 with fp16. With fp16, A must be a multiple of 2^-24 and at most 65504.
-// The load role writes the terms to shared memory itself. B is contiguous across the
-// sum, and comes by TMA. A CTA computes one tile of 128 x TwoTermN with two math
-// warpgroups of 64 lines each. Each step of 16 multiplies the upper terms, then the
-// lower ones.
+// TwoTerm is a product with an FP32 factor A. A is split into an upper and a lower
+// term of B's element type. Together they have 16 bits of fraction with bf16 and
+// 22 with fp16. With fp16, A must be a multiple of 2^-24 and at most 65504. The
+// load role computes the terms and writes them to shared memory. TMA loads B,
+// which is contiguous across the sum. A CTA computes one tile of 128 x TwoTermN
+// with two math warpgroups of 64 lines each. Each step of 16 multiplies the upper
+// terms, then the lower ones.
 type TwoTerm struct {
 	K *ptx.Kernel
 	// Element is the type of B and of the terms.
 	Element tile.Element
-	// Thread is the thread's number in its CTA.
+	// Thread is the thread's index in the CTA.
 	Thread ptx.U32
-	// AMN: A is MN-major.
+	// AMN states that A is MN-major.
 	AMN bool
-	// Rounded leaves the lower terms out: A is rounded to the element type.
+	// Rounded omits the lower terms: A is rounded to the element type.
 	Rounded bool
-	// B is the map of B, of boxes of Atoms.
+	// B is the tensor map of B. Its boxes are Atoms.
 	B     ptx.TensorMap
 	Atoms tile.Atoms
 
@@ -73,11 +73,11 @@ func (p *TwoTerm) bAt() int {
 // Filler writes both terms of A with the threads of the load role.
 type Filler interface {
 	// Fill writes the terms of step kt. stage waits for the step's stage and returns
-	// it: work before that call overlaps with the stage's last use.
+	// it. Work before that call overlaps with the stage's previous use.
 	Fill(kt ptx.U32, stage func() ptx.Shared)
 }
 
-// Run emits both roles. newFiller is called once, in the load role ahead of its loop.
+// Run emits both roles. It calls newFiller once, in the load role before its loop.
 // store stores the accumulators of a warpgroup that has lines.
 func (p *TwoTerm) Run(t TwoTermTile, newFiller func() Filler, store func(wg ptx.U32, acc []ptx.F32)) {
 	k := p.K
@@ -120,8 +120,8 @@ func (p *TwoTerm) multiply(loop MainLoop, wg, steps ptx.U32, acc []ptx.F32) {
 	})
 }
 
-// load fills the ring. The copies of B for the first stages start before anything
-// else, the others as soon as a stage is empty.
+// load fills the ring. The copies of B for the first stages start first. Each
+// later copy starts as soon as its stage is empty.
 func (p *TwoTerm) load(t TwoTermTile, newFiller func() Filler) {
 	k := p.K
 	lane := k.Lane()
@@ -152,8 +152,8 @@ func (p *TwoTerm) load(t TwoTermTile, newFiller func() Filler) {
 	})
 }
 
-// EachEight emits body for each group of 8 columns in block i of 64 of the tile that
-// begins at a column. Code for columns past width is skipped, as is all code where
+// EachEight emits body for each group of 8 columns in block i of 64 of the tile
+// that begins at column. At run time it skips groups past width, and all groups if
 // there is false.
 func (p *TwoTerm) EachEight(column ptx.U32, i, width int, there ptx.Pred, body func(j int)) {
 	block := column.AddI(i * tile.Block)
@@ -168,17 +168,17 @@ func (p *TwoTerm) EachEight(column ptx.U32, i, width int, there ptx.Pred, body f
 	})
 }
 
-// InRole is the thread's number in its warpgroup.
+// InRole is the thread's index in its warpgroup.
 func (p *TwoTerm) InRole() ptx.U32 { return p.Thread.AndI(pipeline.WarpgroupThreads - 1) }
 
-// Terms splits two FP32 values.
+// Terms splits two FP32 values into their terms, each packed to a word.
 func (p *TwoTerm) Terms(a, b ptx.F32) (upper, lower ptx.U32) {
 	upper = p.Element.Pack(p.K, a, b)
 	lo, hi := p.Element.Unpack(upper)
 	return upper, p.Element.Pack(p.K, a.Sub(lo), b.Sub(hi))
 }
 
-// StoreEight writes both terms of 8 neighbouring values of A.
+// StoreEight writes both terms of 8 adjacent values of A.
 func (p *TwoTerm) StoreEight(to ptx.Shared, v []ptx.F32) {
 	var upper, lower []ptx.U32
 	for i := 0; i < len(v); i += 2 {
@@ -191,8 +191,8 @@ func (p *TwoTerm) StoreEight(to ptx.Shared, v []ptx.F32) {
 	}
 }
 
-// LoadEight loads 8 neighbouring FP32 values of a row that is columns wide. Values
-// past the row's end are 0; so are all where there is false.
+// LoadEight loads 8 adjacent FP32 values of a row that is columns wide. Values
+// past the row's end are 0. If there is false, all are 0.
 func (p *TwoTerm) LoadEight(from ptx.Global, row, column ptx.U32, columns int, there ptx.Pred) []ptx.F32 {
 	v := ptx.NewVars(p.K, 8, ptx.Float(0))
 	at := from.Index(row, columns*4).Index(column, 4)

@@ -14,8 +14,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// split is C = A·B with A [rows, depth] in FP32 and B [depth, TwoTermN] in bf16,
-// one CTA.
+// split computes C = A·B in one CTA, with A [rows, depth] in FP32 and B [depth,
+// TwoTermN] in bf16.
 type split struct {
 	depth   int
 	rounded bool
@@ -49,7 +49,7 @@ func (s split) build() (*jit.Kernel[splitArgs], error) {
 	return k.Build()
 }
 
-// rowFiller writes both terms of A: each thread of the load role writes one row.
+// rowFiller writes both terms of A. Each thread of the load role writes one row.
 type rowFiller struct {
 	split
 	p    *gemm.TwoTerm
@@ -67,9 +67,9 @@ func (f *rowFiller) Fill(kt ptx.U32, stage func() ptx.Shared) {
 	}
 }
 
-// Two bf16 terms have 16 bits of A's fraction, and the sums are as near to the sums in
-// float64. With Rounded, they are the sums of A in bf16. The cases use stages of the ring
-// again, and give the second warpgroup rows or none.
+// TestTwoTerm checks the accuracy of sums against float64: two bf16 terms hold 16
+// bits of A's fraction. With Rounded the sums must be those of A rounded to bf16.
+// The cases reuse stages of the ring and give the second warpgroup rows or none.
 func TestTwoTerm(t *testing.T) {
 	for i, rows := range []int{100, 64, 1, 100} {
 		s := split{depth: 5 * tile.K, rounded: i == 3}
@@ -89,7 +89,7 @@ func TestTwoTerm(t *testing.T) {
 			for i, v := range got {
 				row, column := i/gemm.TwoTermN, i%gemm.TwoTermN
 				if row >= rows {
-					require.Equal(t, uint32(poison32), math.Float32bits(v), "row %d is past the last, must be unwritten", row)
+					require.Equal(t, uint32(poison32), math.Float32bits(v), "row %d is past the last row and must not be written", row)
 					continue
 				}
 				var sum, size float64

@@ -9,9 +9,9 @@ func WaitParity(k *ptx.Kernel, bar ptx.Shared, parity ptx.U32) {
 	})
 }
 
-// ClusterSync waits for all threads of the cluster: after [CTA.Ready], so that
-// the CTAs may use each other's barriers, and before the end, so that none is
-// gone while another still signals it.
+// ClusterSync waits for all threads of the cluster. Kernels need it after
+// [CTA.Ready], before a CTA uses another CTA's barriers, and at the end, so that
+// no CTA ends while another still signals its barriers.
 func ClusterSync(k *ptx.Kernel) {
 	k.ClusterArrive()
 	k.ClusterWait()

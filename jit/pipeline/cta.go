@@ -2,19 +2,20 @@ package pipeline
 
 import "sonicmoe/ptx"
 
-// CTA hands out what the threads of a CTA share: dynamic shared memory, front to
-// back, mbarriers in it, and named barriers. Each has a name, which stands in
-// the kernel's text and in reports.
+// CTA allocates what the threads of a CTA share: dynamic shared memory, front to
+// back, mbarriers within it, and named barriers. Each allocation has a name, which
+// appears in the kernel's text and in reports.
 type CTA struct {
 	k    *ptx.Kernel
 	base ptx.Shared
 	used int // bytes
-	// named is the next named barrier; 0 is BarSync of the whole CTA.
+	// named is the number of the next named barrier. Barrier 0 is BarSync of the whole
+	// CTA.
 	named     int
 	mbarriers []mbarrier
 }
 
-// mbarrier is one that Ready makes valid.
+// mbarrier is an mbarrier that Ready initialises.
 type mbarrier struct {
 	at       ptx.Shared
 	arrivals int
@@ -29,7 +30,7 @@ func (c *CTA) Shared(name string, bytes, align int) ptx.Shared {
 	return c.pieces(name, 1, bytes, align)
 }
 
-// pieces reserves count pieces of the given size, one behind the other.
+// pieces reserves count adjacent pieces of the given size.
 func (c *CTA) pieces(name string, count, bytes, align int) ptx.Shared {
 	c.used = (c.used + align - 1) / align * align
 	at := c.base.At(c.used)
@@ -43,8 +44,8 @@ func (c *CTA) pieces(name string, count, bytes, align int) ptx.Shared {
 // mbarrierBytes is the size of an mbarrier.
 const mbarrierBytes = 8
 
-// Mbarriers reserves n mbarriers, 8 bytes apart, whose phases each take that
-// number of arrivals.
+// Mbarriers reserves n mbarriers, 8 bytes apart. Each phase completes after the
+// given number of arrivals.
 func (c *CTA) Mbarriers(name string, n, arrivals int) ptx.Shared {
 	at := c.pieces(name, n, mbarrierBytes, mbarrierBytes)
 	for i := range n {
@@ -53,8 +54,8 @@ func (c *CTA) Mbarriers(name string, n, arrivals int) ptx.Shared {
 	return at
 }
 
-// Ready makes the mbarriers valid, in one thread, and lets all others see that.
-// Every thread of the CTA must come here before it uses one.
+// Ready initialises the mbarriers in one thread and makes them visible to all
+// threads. Every thread of the CTA must call it before it uses an mbarrier.
 func (c *CTA) Ready(tid ptx.U32) {
 	c.k.If(tid.EqI(0), func() {
 		for _, b := range c.mbarriers {
@@ -65,32 +66,32 @@ func (c *CTA) Ready(tid ptx.U32) {
 	c.k.BarSync(ptx.Uint(0))
 }
 
-// mostNamed is how many named barriers a CTA has, 0 included.
+// mostNamed is the number of named barriers of a CTA, 0 included.
 const mostNamed = 16
 
-// NamedBarriers reserves n named barriers for that number of threads each.
+// NamedBarriers reserves n named barriers, each for the given number of threads.
 func (c *CTA) NamedBarriers(name string, n, threads int) NamedBarriers {
 	b := NamedBarriers{k: c.k, first: c.named, threads: threads}
 	if c.named += n; c.named > mostNamed {
-		c.k.Errorf("named barriers %s: a CTA has %d, %d are wanted", name, mostNamed, c.named)
+		c.k.Errorf("named barriers %s: a CTA has %d, the kernel needs %d", name, mostNamed, c.named)
 	} else {
 		c.k.AddName(ptx.Name{Kind: ptx.NamedBarriers, At: b.first, Count: n, Text: name})
 	}
 	return b
 }
 
-// NamedBarriers are barriers for some of a CTA's threads.
+// NamedBarriers are barriers for a part of a CTA's threads.
 type NamedBarriers struct {
 	k              *ptx.Kernel
 	first, threads int
 }
 
-// Sync waits at barrier i until all its threads have come; these are synchronised.
+// Sync arrives at barrier i and waits until all its threads have arrived.
 func (b NamedBarriers) Sync(i ptx.U32) {
 	b.k.BarSync(i.AddI(b.first), ptx.Uint(b.threads))
 }
 
-// Arrive comes to barrier i and does not wait.
+// Arrive arrives at barrier i without waiting.
 func (b NamedBarriers) Arrive(i ptx.U32) {
 	b.k.BarArrive(i.AddI(b.first), ptx.Uint(b.threads))
 }

@@ -15,17 +15,17 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// mistakes of a pipeline, each of which hangs.
+// mistakes are errors of a pipeline. Each causes a deadlock.
 type mistakes struct {
-	neverReleases bool // no consumer gives a stage back
-	releasesOnce  bool // only the first time
-	leavesEarly   bool // consumer warpgroup 1 goes after three chunks
-	expectsMore   bool // bytes than the copy brings
-	fewMeet       bool // at a named barrier
+	neverReleases bool // no consumer releases a stage
+	releasesOnce  bool // consumers release each stage only once
+	leavesEarly   bool // consumer warpgroup 1 ends after three chunks
+	expectsMore   bool // the barrier expects more bytes than the copy brings
+	fewMeet       bool // too few threads arrive at a named barrier
 }
 
-// hungKernel has a warpgroup pass eight chunks to two others through a ring of
-// three stages, with mistakes.
+// hungKernel is a kernel in which a warpgroup passes eight chunks to two others
+// through a ring of three stages, with mistakes.
 func hungKernel(m mistakes) *ptx.Kernel {
 	const stages, consumers, chunks = 3, 2, 8
 	k := ptx.NewKernel("k")
@@ -79,13 +79,13 @@ func hungKernel(m mistakes) *ptx.Kernel {
 	return k
 }
 
-// A deadlock is told by roles, rings and stages, its root first, with the Go
-// lines of both sides.
+// TestDeadlocksAreTold checks the report of a deadlock: roles, rings and stages,
+// the root cause first, with the Go lines of both sides.
 func TestDeadlocksAreTold(t *testing.T) {
 	const at = `\(line \d+ = [^)]*pipeline/deadlock_test.go:\d+\)`
 	for name, c := range map[string]struct {
 		mistakes
-		says []string // of the lines of the report, in this order
+		says []string // parts of lines of the report, in this order
 	}{
 		"never released": {mistakes{neverReleases: true}, []string{
 			`^  load warp 8 lane 0 ` + at + ` waits at mbarrier empty\[0\] of ring ab .*8 of 8 arrivals and 0 bytes missing$`,

@@ -10,8 +10,8 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// One warpgroup copies chunks of 512 bytes into a ring of three stages,
-// another sums their words, column by column.
+// Example copies chunks of 512 bytes into a ring of three stages in one warpgroup.
+// Another warpgroup sums their words, column by column.
 func Example() {
 	const stages, bytes, chunks = 3, 4 * pipeline.WarpgroupThreads, 10
 	k := ptx.NewKernel("sum")

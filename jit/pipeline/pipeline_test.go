@@ -16,8 +16,8 @@ const (
 	chunkBytes = 4 * chunkWords
 )
 
-// moverKernel has a producer warpgroup copy n chunks through a ring to two
-// consumer warpgroups, which store them with 1 and 2 added. With hold a stage
+// moverKernel has a producer warpgroup that copies n chunks through a ring to two
+// consumer warpgroups. These add 1 and 2 and store the chunks. With hold, a stage
 // is released only after the next one was read.
 func moverKernel(stages int, hold bool) (*ptx.Kernel, int) {
 	k := ptx.NewKernel("k")
@@ -42,7 +42,7 @@ func moverKernel(stages int, hold bool) (*ptx.Kernel, int) {
 	consume := func() {
 		at, held := ring.Consumer(), pipeline.NewPendingRelease(k)
 		thread, leader := tid.AndI(127), tid.AndI(31).EqI(0)
-		// Each warpgroup of each CTA has n chunks of out.
+		// Each warpgroup of each CTA writes n chunks of out.
 		part := k.CtaidX().MulI(2).Add(tid.ShrI(7))
 		to := out.Index(part.Mul(n), chunkBytes).Index(thread, 4)
 		k.For(ptx.Uint(0), n, ptx.Uint(1), func(i ptx.U32) {
@@ -66,7 +66,8 @@ func moverKernel(stages int, hold bool) (*ptx.Kernel, int) {
 	return k, k.SharedBytes()
 }
 
-// A ring moves a sequence intact, however deep, whenever copies complete.
+// TestRing checks that a ring of any depth passes a sequence on unchanged under
+// every timing of copies.
 func TestRing(t *testing.T) {
 	for _, c := range []struct {
 		stages int
@@ -93,7 +94,8 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// Each warpgroup plays its one role, also where a role has several.
+// TestRoles checks that each warpgroup runs exactly its role, also if a role has
+// several warpgroups.
 func TestRoles(t *testing.T) {
 	for name, roles := range map[string][]pipeline.Role{
 		"one":              {{First: 0, Count: 4}},
@@ -128,7 +130,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// Shared memory is handed out aligned, without overlap, and counted.
+// TestShared checks that shared memory is allocated aligned, without overlap, and
+// counted.
 func TestShared(t *testing.T) {
 	k := ptx.NewKernel("k")
 	out := k.ParamPtr("out")

@@ -2,10 +2,9 @@ package pipeline
 
 import "sonicmoe/ptx"
 
-// Ring is a queue of Stages buffers in shared memory between a producer role
-// and a consumer role. Each stage has a full barrier, which the producer's
-// arrivals and bytes complete, and an empty barrier, which the consumers'
-// releases complete.
+// Ring is a queue of Stages buffers in shared memory between a producer role and a
+// consumer role. Each stage has two barriers. The producer's arrivals and bytes
+// complete the full barrier. The consumers' releases complete the empty barrier.
 type Ring struct {
 	k           *ptx.Kernel
 	name        string
@@ -15,9 +14,9 @@ type Ring struct {
 	full, empty ptx.Shared
 }
 
-// Ring makes a ring of that name. fullArrivals is how many arrivals fill a stage
-// beside the bytes of its copies, emptyArrivals how many empty it. Stages of
-// whole swizzle patterns (1024 bytes) start on one.
+// Ring returns a ring with the given name. A stage is full after fullArrivals
+// arrivals and the bytes of its copies, and empty after emptyArrivals. Stages are
+// aligned to 1024 bytes if they are whole swizzle patterns of that size.
 func (c *CTA) Ring(name string, stages, stageBytes, fullArrivals, emptyArrivals int) *Ring {
 	align := 16
 	if stageBytes%1024 == 0 {
@@ -31,7 +30,7 @@ func (c *CTA) Ring(name string, stages, stageBytes, fullArrivals, emptyArrivals 
 	}
 }
 
-// Data is the start of stage i, for what every thread does to a fresh ring.
+// Data returns the start of stage i, for initialising a new ring.
 func (r *Ring) Data(i int) ptx.Shared { return r.data.At(i * r.StageBytes) }
 
 // Stage is one buffer of a ring, as a role holds it.
@@ -43,17 +42,17 @@ type Stage struct {
 	empty ptx.Shared
 }
 
-// Cursor is a role's place in a ring. Each role needs its own.
+// Cursor is a role's position in a ring. Each role needs its own.
 type Cursor struct {
 	r     *Ring
 	index *ptx.Var[ptx.U32]
 	phase *ptx.Var[ptx.U32]
 }
 
-// Producer is the place of a role that fills stages: a fresh ring is empty.
+// Producer returns the cursor of a role that fills stages. A new ring is empty.
 func (r *Ring) Producer() *Cursor { return r.cursor(1) }
 
-// Consumer is the place of a role that drains stages.
+// Consumer returns the cursor of a role that drains stages.
 func (r *Ring) Consumer() *Cursor { return r.cursor(0) }
 
 func (r *Ring) cursor(phase int) *Cursor {
@@ -63,7 +62,7 @@ func (r *Ring) cursor(phase int) *Cursor {
 	return c
 }
 
-// Stage is the next stage, for a role that has waited for it before.
+// Stage returns the next stage, for a role that has already waited for it.
 func (c *Cursor) Stage() Stage {
 	bar := c.index.Get().ShlI(3)
 	return Stage{
@@ -73,24 +72,24 @@ func (c *Cursor) Stage() Stage {
 	}
 }
 
-// Index is the number of the stage that comes next.
+// Index returns the number of the next stage.
 func (c *Cursor) Index() ptx.U32 { return c.index.Get() }
 
-// Acquire waits until the next stage is empty and gives it to the producer.
+// Acquire waits until the next stage is empty and returns it to the producer.
 func (c *Cursor) Acquire() Stage {
 	s := c.Stage()
 	WaitParity(c.r.k, s.empty, c.phase.Get())
 	return s
 }
 
-// Wait waits until the next stage is full and gives it to a consumer.
+// Wait waits until the next stage is full and returns it to a consumer.
 func (c *Cursor) Wait() Stage {
 	s := c.Stage()
 	WaitParity(c.r.k, s.Full, c.phase.Get())
 	return s
 }
 
-// Advance goes on to the next stage.
+// Advance moves to the next stage.
 func (c *Cursor) Advance() {
 	next := c.index.Get().AddI(1)
 	wrap := next.EqI(c.r.Stages)
@@ -98,17 +97,16 @@ func (c *Cursor) Advance() {
 	c.phase.Set(c.phase.Get().Xor(ptx.Select(wrap, ptx.Uint(1), ptx.Uint(0))))
 }
 
-// Release gives the stage back to the producer: one of the ring's empty
-// arrivals, by the calling thread.
+// Release returns the stage to the producer: the calling thread makes one of the
+// empty barrier's arrivals.
 func (s Stage) Release(k *ptx.Kernel) { k.MbarrierArrive(s.empty) }
 
-// ReleaseTo gives the stage of the same place back to the producer of the CTA
-// of the given rank in the cluster.
+// ReleaseTo releases the same stage in the CTA of the given rank in the cluster.
 func (s Stage) ReleaseTo(k *ptx.Kernel, rank ptx.U32) {
 	k.MbarrierArriveCluster(ptx.SharedAt(s.empty.Addr().Mapa(rank)))
 }
 
-// Releaser is the lanes of a warp that give a stage back: one lane for each
+// Releaser is the set of lanes of a warp that release a stage: one lane for each
 // CTA whose producer fills that stage in all CTAs of the cluster.
 type Releaser struct {
 	k    *ptx.Kernel
@@ -117,12 +115,13 @@ type Releaser struct {
 	who  ptx.Pred
 }
 
-// NewReleaser is for a ring that ctas CTAs fill: 1, or all of the cluster. The ring's empty arrivals must count the warps of all of them.
+// NewReleaser returns the releaser for a ring that ctas CTAs fill: 1, or all of
+// the cluster. The ring's emptyArrivals must count the warps of all of them.
 func NewReleaser(k *ptx.Kernel, lane ptx.U32, ctas int) Releaser {
 	return Releaser{k: k, ctas: ctas, lane: lane, who: lane.LtI(ctas)}
 }
 
-// Release gives s back where the condition holds.
+// Release releases s if when holds.
 func (r Releaser) Release(s Stage, when ptx.Pred) {
 	r.k.Guarded(r.who.And(when), func() {
 		if r.ctas == 1 {
@@ -133,10 +132,10 @@ func (r Releaser) Release(s Stage, when ptx.Pred) {
 	})
 }
 
-// PendingRelease is a stage kept across passes of a loop, to be released later.
+// PendingRelease keeps a stage across iterations of a loop, to be released later.
 type PendingRelease struct{ empty *ptx.Var[ptx.U32] }
 
-// NewPendingRelease makes a place for such a stage.
+// NewPendingRelease returns an empty PendingRelease.
 func NewPendingRelease(k *ptx.Kernel) *PendingRelease {
 	return &PendingRelease{ptx.NewVar(k, ptx.Uint(0))}
 }
@@ -144,5 +143,5 @@ func NewPendingRelease(k *ptx.Kernel) *PendingRelease {
 // Set keeps s.
 func (p *PendingRelease) Set(s Stage) { p.empty.Set(s.empty.Addr()) }
 
-// Stage is what is kept, good for a release only.
+// Stage returns the kept stage. It can only be released.
 func (p *PendingRelease) Stage() Stage { return Stage{empty: ptx.SharedAt(p.empty.Get())} }

@@ -5,25 +5,25 @@ import "sonicmoe/ptx"
 // WarpgroupThreads is the number of threads of a warpgroup.
 const WarpgroupThreads = 128
 
-// Role is a part that some warpgroups of a CTA play; or warps, where Run gets their number.
+// Role is a part that some warpgroups of a CTA run. If Run gets warp numbers, it
+// counts warps in place of warpgroups.
 type Role struct {
-	// Name is that of the labels of its part of the text: "load", "math".
+	// Name is the prefix of the labels in the role's part of the text: "load", "math".
 	Name string
-	// First is the first warpgroup, Count how many.
+	// First is the first warpgroup, Count the number of warpgroups.
 	First, Count int
 	// Body is emitted once, for all warpgroups of the role.
 	Body func()
 }
 
-// Run emits the roles one after another, each under a branch of its
-// warpgroups.
+// Run emits the roles one after another, each under a branch for its warpgroups.
 //
-// All threads keep the registers of the launch. setmaxnreg could move some from
-// one role to another, but the driver's linker, which makes the machine code
-// that can be kept, compiles as for linking with other code and ignores it: a
-// kernel that counts on it then spills (the gradient of H took 0.62 ms
-// instead of 0.44). Nor would fewer threads help: registers belong to the four
-// parts of an SM, and with nine to twelve warps one of them has three.
+// All threads keep the registers of the launch. setmaxnreg could move registers
+// between roles, but the driver's linker compiles as for linking with other code
+// and ignores it, so such a kernel spills (see
+// examples/bench/h200/experiments.md). Fewer threads would not help either:
+// registers belong to the four parts of an SM, and with nine to twelve warps one
+// part has three.
 func Run(k *ptx.Kernel, warpgroup ptx.U32, roles ...Role) {
 	if len(roles) == 0 {
 		return

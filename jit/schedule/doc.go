@@ -1,2 +1,2 @@
-// Package schedule gives the CTAs of a persistent kernel their tiles.
+// Package schedule distributes tiles over the CTAs of a persistent kernel.
 package schedule

@@ -11,9 +11,9 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// One CTA takes all tiles of two row pairs, the second with one block only, and
-// two column tiles, in panels of two blocks, and notes their expert, row, rows
-// and column.
+// ExampleQueue lets one CTA take all tiles of two row pairs and two column tiles,
+// in groups of two row tiles. The second pair has one row tile only. The kernel
+// records expert, row, rows and column of each tile.
 func ExampleQueue() {
 	k := ptx.NewKernel("tiles")
 	table, count, tickets := k.ParamPtr("table"), k.ParamPtr("blocks"), k.ParamPtr("tickets")
@@ -24,7 +24,7 @@ func ExampleQueue() {
 	const readers, ctas = 1, 1
 	queue := schedule.NewQueue[schedule.Tile](k, cta, schedule.TileWords, readers, ctas)
 	cta.Ready(tid)
-	// Here one thread publishes and reads; in a product every role reads.
+	// Here one thread publishes and reads. In a product every role reads.
 	k.If(tid.EqI(0), func() {
 		publisher := tiles.Publisher(queue)
 		at := ptx.NewVar(k, ptx.Uint(0))

@@ -5,34 +5,35 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Item is a unit of work, as a queue passes it on in shared memory.
+// Item is a unit of work that a queue passes on in shared memory.
 type Item[T any] interface {
-	// Words are its 4 or 8 words, FromWords the item that has these.
+	// Words returns the item as 4 or 8 words. FromWords returns the item of these
+	// words.
 	Words() []ptx.U32
 	FromWords(words []ptx.U32) T
-	// IsEnd holds for the item behind the last.
+	// IsEnd holds for the item after the last one.
 	IsEnd() ptx.Pred
 }
 
-// Queue hands items to the roles of a persistent CTA: one thread publishes
-// them in a small ring, every role reads the same sequence. In a cluster of two
-// CTAs one thread publishes for both, an item for each.
+// Queue passes items to the roles of a persistent CTA. One thread publishes them
+// in a small ring, and every role reads the same sequence. In a cluster of two
+// CTAs, one thread publishes an item for each.
 type Queue[T Item[T]] struct {
 	k     *ptx.Kernel
 	bytes int // of an item
 	ctas  int // of the cluster
 	ring  *pipeline.Ring
-	// outbox is where the publisher of a cluster writes the other CTA's items
-	// before they are copied there.
+	// outbox is shared memory in which the publisher of a cluster writes the other
+	// CTA's items before they are copied there.
 	outbox ptx.Shared
 }
 
-// queueDepth is how many published items the roles may be apart.
+// queueDepth is the number of published items by which roles may be apart.
 const queueDepth = 4
 
-// NewQueue makes a queue of items of 4 or 8 words for clusters of ctas CTAs, 1
-// or 2. readers is the number of arrivals that release an item: one for each
-// warp, or lone thread, of the CTA that reads.
+// NewQueue returns a queue of items of 4 or 8 words, for clusters of ctas CTAs, 1
+// or 2. readers is the number of arrivals that release an item: one for each warp,
+// or single thread, of the CTA that reads.
 func NewQueue[T Item[T]](k *ptx.Kernel, cta *pipeline.CTA, words, readers, ctas int) *Queue[T] {
 	q := &Queue[T]{k: k, bytes: 4 * words, ctas: ctas}
 	if q.clustered() {
@@ -45,16 +46,16 @@ func NewQueue[T Item[T]](k *ptx.Kernel, cta *pipeline.CTA, words, readers, ctas 
 
 func (q *Queue[T]) clustered() bool { return q.ctas == 2 }
 
-// Reader is a role's place in the queue.
+// Reader is a role's position in the queue.
 type Reader[T Item[T]] struct {
 	q      *Queue[T]
 	at     *pipeline.Cursor
 	leader ptx.Pred
 }
 
-// Reader starts at the first item. leader holds in the one lane of each
-// reading warp that releases what the warp has read; [ptx.True] where one lane
-// reads alone.
+// Reader returns a reader at the first item. leader holds in one lane of each
+// reading warp, which releases the item after the warp has read it. It is
+// [ptx.True] if a single lane reads.
 func (q *Queue[T]) Reader(leader ptx.Pred) *Reader[T] {
 	return &Reader[T]{q: q, at: q.ring.Consumer(), leader: leader}
 }
@@ -67,7 +68,7 @@ func (r *Reader[T]) Next() T {
 	for at := 0; at < r.q.bytes; at += 16 {
 		words = append(words, ptx.LdSharedVec[ptx.U32](s.Data.At(at), 4)...)
 	}
-	if r.leader != ptx.True() { // it releases what all lanes have read
+	if r.leader != ptx.True() { // the leader releases an item that all lanes have read
 		k.BarWarpSync(ptx.Uint(ptx.FullMask))
 	}
 	k.Guarded(r.leader, func() {
@@ -92,8 +93,8 @@ func (r *Reader[T]) Each(body func(t T)) {
 	})
 }
 
-// Publishes says whether this CTA's thread that could publish does: the first
-// CTA of a cluster publishes for both.
+// Publishes reports whether this CTA publishes: in a cluster, the first CTA
+// publishes for both.
 func (q *Queue[T]) Publishes() ptx.Pred {
 	if q.clustered() {
 		return q.k.ClusterCtarank().EqI(0)
@@ -101,16 +102,16 @@ func (q *Queue[T]) Publishes() ptx.Pred {
 	return ptx.True()
 }
 
-// Publisher gives items to the readers, in one thread of the CTA or cluster.
+// Publisher passes items to the readers. One thread of the CTA or cluster uses it.
 type Publisher[T Item[T]] struct {
 	q  *Queue[T]
 	at *pipeline.Cursor
 }
 
-// Publisher starts at the first item.
+// Publisher returns a publisher at the first item.
 func (q *Queue[T]) Publisher() *Publisher[T] { return &Publisher[T]{q, q.ring.Producer()} }
 
-// Publish gives the readers of a CTA without a cluster their next item.
+// Publish passes the next item to the readers of a CTA without a cluster.
 func (p *Publisher[T]) Publish(t T) {
 	s := p.at.Acquire()
 	p.q.store(t, s.Data)
@@ -118,9 +119,9 @@ func (p *Publisher[T]) Publish(t T) {
 	p.at.Advance()
 }
 
-// PublishPair gives the readers of each CTA of a cluster their next item: the other
-// CTA's is copied there. (A copy to the CTA itself would be right too, but
-// compute-sanitizer's memcheck ends the kernel at one.)
+// PublishPair passes the next item to the readers of each CTA of a cluster. It
+// writes this CTA's item directly and copies only the other's: compute-sanitizer's
+// memcheck ends a kernel that copies from a CTA to itself in this way.
 func (p *Publisher[T]) PublishPair(pair [2]T) {
 	k, s, bytes := p.q.k, p.at.Acquire(), p.q.bytes
 	out := p.q.outbox.Plus(p.at.Index().MulI(bytes))

@@ -13,7 +13,7 @@ import (
 
 var early = probe.Timings()[0]
 
-// placed runs place for every tile.
+// placed computes the place of every tile.
 func placed(t *testing.T, b Tiles, counts []int) map[int][]uint32 {
 	k := ptx.NewKernel("k")
 	out := k.ParamPtr("out")
@@ -32,8 +32,8 @@ func placed(t *testing.T, b Tiles, counts []int) map[int][]uint32 {
 	return all
 }
 
-// Every tile has exactly one place, panels come one after another, and rows
-// run fast in all panels but a last, lower one.
+// TestPlace checks that every tile has exactly one place, that groups follow one
+// another, and that rows vary fastest in all groups except a lower last one.
 func TestPlace(t *testing.T) {
 	counts := []int{0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 100}
 	for _, columns := range []int{1, 2, 3, 5, 12, 32} {
@@ -62,15 +62,15 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// Readers of the test kernel: warps 0 to 2, the first of which publishes too.
+// The readers of the test kernel are warps 0 to 2. Warp 0 also publishes.
 const (
 	readers   = 3
-	maxTiles  = 160 // that a reader can note
+	maxTiles  = 160 // that a reader can record
 	tileWords = 4
 )
 
-// queueKernel runs a queue over blocks. Reader r of CTA c notes its tiles, in
-// order, at [c][r][maxTiles] and how many at [c][r] of count.
+// queueKernel runs a queue over row tiles. Reader r of CTA c records its tiles, in
+// order, at [c][r][maxTiles], and their number at [c][r] of count.
 func queueKernel(columns, panel, ctas int) (*ptx.Kernel, int) {
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(32*readers, 1)
@@ -109,11 +109,12 @@ func queueKernel(columns, panel, ctas int) (*ptx.Kernel, int) {
 	return k, k.SharedBytes()
 }
 
-// rowsOfPair is the rows of the test's pairs: one block or two, full or not.
+// rowsOfPair returns the rows of the test's pairs: one row tile or two, full or
+// not.
 func rowsOfPair(pair int) int { return []int{256, 100, 129, 128, 1, 255, 200}[pair%7] }
 
-// Every tile is handed out exactly once, to one CTA, whose readers all see
-// the same sequence; CTAs without a tile end.
+// TestQueue checks that every tile goes to exactly one CTA, that all readers of
+// the CTA see the same sequence, and that CTAs without a tile end.
 func TestQueue(t *testing.T) {
 	for _, c := range []struct{ columns, panel, ctas int }{{3, 4, 1}, {3, 4, 2}, {1, 2, 2}, {4, 1, 2}} {
 		k, shared := queueKernel(c.columns, c.panel, c.ctas)
@@ -128,7 +129,7 @@ func TestQueue(t *testing.T) {
 					what := fmt.Sprintf("%+v, %d pairs, %d CTAs or clusters, %s", c, pairs, runners, timing.Name)
 					var table []uint32
 					for b := range pairs {
-						table = append(table, uint32(b), uint32(schedulePitch*b), uint32(rowsOfPair(b)), ^uint32(0)) // nobody reads the last
+						table = append(table, uint32(b), uint32(schedulePitch*b), uint32(rowsOfPair(b)), ^uint32(0)) // the last word is not read
 					}
 					all := runners * c.ctas
 					out, count := p.Room(all*readers*maxTiles*tileWords), p.Room(all*readers)
@@ -140,7 +141,7 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// schedulePitch is how far apart the test's pairs lie.
+// schedulePitch is the distance between the test's pairs in rows.
 const schedulePitch = 1000
 
 type handed struct{ expert, row, rows, column uint32 }
@@ -155,14 +156,14 @@ func checkQueue(t *testing.T, out, count []uint32, pairs, columns, ctas int, wha
 		if r%readers != 0 {
 			continue
 		}
-		require.Equal(t, count[cta/ctas*ctas*readers], n, "CTAs of a cluster take as many tiles, %s", what)
+		require.Equal(t, count[cta/ctas*ctas*readers], n, "CTAs of a cluster take the same number of tiles, %s", what)
 		for i := range int(n) {
 			v := tiles[tileWords*i:]
 			rows, live, shared := v[2]&0xff, v[2]>>8&0xff, v[2]>>16
 			whole := rowsOfPair(int(v[0]))
 			require.Equal(t, ctas == 2 && whole > TileRows, shared == 1, "weights are shared where both blocks exist, %s", what)
 			if live == 0 {
-				require.True(t, shared == 0 && ctas == 2 && v[3] >= uint32(columns), "a tile is dead past the last column only, %s", what)
+				require.True(t, shared == 0 && ctas == 2 && v[3] >= uint32(columns), "only a tile past the last column is not live, %s", what)
 				continue
 			}
 			require.Equal(t, rows, live, what)

@@ -2,81 +2,85 @@ package schedule
 
 import "sonicmoe/ptx"
 
-// PairBytes is the size of a row-pair table entry, of 32-bit words: expert, first row,
-// row count (1 to PairRows) and one that is for its maker alone.
+// PairBytes is the size of an entry of the table of row pairs. It has four 32-bit
+// words: expert, first row, number of rows (1 to PairRows), and a word that only
+// the kernel which makes the table uses.
 const PairBytes = 16
 
-// TileRows is the rows of a tile, PairRows those of a pair of tiles.
+// TileRows is the number of rows of a tile, PairRows of a pair of tiles.
 const (
 	TileRows = 128
 	PairRows = 2 * TileRows
 )
 
 // Tiles are the tiles of a grouped product: row tiles x column tiles. The row
-// tiles come from a table of row pairs in global memory, whose length is a word
-// in global memory too, so the host never needs to know it.
+// tiles come from a table of row pairs in global memory. The table's length is a
+// word in global memory, so the host need not know it.
 //
-// A cluster of two CTAs takes a row pair, a tile each, and the same columns:
-// each loads one half of the weights into both (a shared tile). Where a pair is
-// short, of one row tile only, both take that one and columns side by side,
-// each with its own weights: no CTA works on rows that are not there.
+// A cluster of two CTAs takes a row pair, one row tile for each CTA, and the same
+// columns. Each CTA loads one half of the weights into both (a shared tile). A
+// short pair has one row tile only. Both CTAs then take that row tile and adjacent
+// columns, each with its own weights, so that no CTA works on missing rows.
 //
-// Tiles go in groups of GroupM row tiles, rows fast, columns slow: tiles that
-// run together share rows and columns in the L2 cache.
+// Tiles are numbered in groups of GroupM row tiles. Within a group rows vary
+// fastest. Tiles that run at the same time then share rows and columns in the L2
+// cache.
 //
-// One thread draws tickets from a counter that all CTAs share, so tiles run in
-// nearly the order of their numbers over the whole chip, whatever each of them
-// costs, and tiles that share rows and weights meet in the L2 cache. (With a
-// fixed share for each CTA the CTAs drift apart: at n=2048 the up-projection
-// then read 19.6 GB from memory instead of 8.) Results don't depend on who
-// takes which tile.
+// One thread of each CTA or cluster draws tickets from a counter that all CTAs
+// share. Tiles thus start in nearly the order of their numbers over the whole
+// chip, whatever each costs. With a fixed share for each CTA, the CTAs would drift
+// apart and share less in the L2 cache (see examples/bench/h200/experiments.md).
+// Results do not depend on which CTA computes a tile.
 type Tiles struct {
-	// Table is the first entry, Pairs the word with the number of entries,
-	// Tickets a word that is 0 when the kernel starts.
+	// Table is the first entry, Pairs the number of entries, Tickets the counter,
+	// which is 0 when the kernel starts.
 	Table, Pairs, Tickets ptx.Global
-	// Columns is the number of column tiles, GroupM the row tiles of a group.
+	// Columns is the number of column tiles, GroupM the number of row tiles in a
+	// group.
 	Columns, GroupM int
-	// ClusterM is the CTAs of a cluster: 1 or 2.
+	// ClusterM is the number of CTAs in a cluster, 1 or 2.
 	ClusterM int
 }
 
-// A plan has two products, each with a counter of its own to draw tickets from.
+// A plan serves two products. Each draws tickets from its own counter.
 const (
-	// TicketBytes is the size of a counter, TicketsBytes that of a plan's.
+	// TicketBytes is the size of one counter, TicketsBytes the size of a plan's
+	// counters.
 	TicketBytes  = 4
 	TicketsBytes = 2 * TicketBytes
 )
 
-// ClearTickets makes a plan's counters 0, in the kernel before the products.
+// ClearTickets sets a plan's counters to 0. It runs in a kernel before the
+// products.
 func ClearTickets(at ptx.Global) { ptx.StGlobal(at, ptx.Uint(0), ptx.Uint(0)) }
 
 // Tile is one tile of the schedule.
 type Tile struct {
 	Expert ptx.U32
-	// Row is the tile's first packed row, Rows how many of its rows belong to
-	// the expert.
+	// Row is the tile's first packed row. Rows is the number of its rows that belong
+	// to the expert.
 	Row, Rows ptx.U32
-	// Live is Rows, or 0 in a tile past the last column, which is loaded but
-	// not multiplied.
+	// Live is Rows. It is 0 in a tile past the last column, which is loaded but not
+	// multiplied.
 	Live ptx.U32
 	// Column is the column tile, from 0.
 	Column ptx.U32
-	// Shared is 1 when the CTAs of the cluster share the weights, else 0.
+	// Shared is 1 if the CTAs of the cluster share the weights, else 0.
 	Shared ptx.U32
 }
 
 // TileWords is the size of a tile in a queue, in words.
 const TileWords = 4
 
-// Both counts of a tile are packed into 8 bits each.
+// Words packs both counts of a tile into 8 bits each.
 const _ = uint8(TileRows)
 
-// Words are expert, row, counts and flags, column.
+// Words returns expert, row, counts and flags, column.
 func (t Tile) Words() []ptx.U32 {
 	return []ptx.U32{t.Expert, t.Row, t.Rows.Or(t.Live.ShlI(8)).Or(t.Shared.ShlI(16)), t.Column}
 }
 
-// FromWords is the tile of these words.
+// FromWords returns the tile of these words.
 func (Tile) FromWords(v []ptx.U32) Tile {
 	return Tile{Expert: v[0], Row: v[1], Rows: v[2].AndI(0xff), Live: v[2].ShrI(8).AndI(0xff), Shared: v[2].ShrI(16), Column: v[3]}
 }
@@ -86,9 +90,9 @@ func (t Tile) IsEnd() ptx.Pred { return t.Rows.EqI(0) }
 
 func (b Tiles) clustered() bool { return b.ClusterM == 2 }
 
-// place is the row tile and the column of tile t, where there are rowTiles row
-// tiles; in a cluster, its row pair and column. The last group, which may be lower, goes
-// columns fast: only constants divide.
+// place returns the row tile and the column of tile t if there are rowTiles row
+// tiles, or in a cluster its row pair and column. In the last group, which may be
+// lower, columns vary fastest, so that all divisors are constants.
 func (b Tiles) place(t, rowTiles ptx.U32) (rowTile, column ptx.U32) {
 	high := b.GroupM
 	if b.clustered() {
@@ -104,10 +108,10 @@ func (b Tiles) place(t, rowTiles ptx.U32) (rowTile, column ptx.U32) {
 	return first.Add(row), column
 }
 
-// TilePublisher draws tickets and publishes their tiles, in one thread of the
-// CTA, or of the cluster. A ticket is drawn, and its table entry read, one tile
-// before it is published: early enough that nobody waits for memory, late
-// enough that tiles start in nearly the order of their tickets.
+// TilePublisher draws tickets and publishes their tiles, in one thread of the CTA
+// or cluster. It draws a ticket and reads its table entry one tile ahead. This is
+// early enough to hide the latency of memory, and late enough that tiles start in
+// nearly the order of their tickets.
 type TilePublisher struct {
 	k               *ptx.Kernel
 	of              Tiles
@@ -116,15 +120,15 @@ type TilePublisher struct {
 	entry           [4]*ptx.Var[ptx.U32] // of the next tile: expert, row, rows of the pair or tile, column
 }
 
-// Publisher publishes the first tile. It reads the table's length, so it must
-// come after the kernel that wrote the table is known to be done. Before each
-// tile that its CTA starts, Publish gives the one after it. Both run in one
-// thread: of a cluster, in CTA 0 (see [Queue.Publishes]).
+// Publisher returns a publisher and publishes the first tile. It reads the table's
+// length, so the kernel that wrote the table must have ended. Publish publishes
+// the next tile; call it before each tile that the CTA starts. Both run in one
+// thread, in a cluster in CTA 0 (see [Queue.Publishes]).
 func (b Tiles) Publisher(q *Queue[Tile]) *TilePublisher {
 	k := q.k
 	p := &TilePublisher{k: k, of: b, queue: q.Publisher()}
 	p.rowTiles = ptx.LdGlobal[ptx.U32](b.Pairs)
-	first := k.CtaidX() // the first tiles are the CTAs' own numbers
+	first := k.CtaidX() // the first tiles have the numbers of the CTAs
 	if b.clustered() {
 		first = first.ShrI(1)
 	} else {
@@ -139,7 +143,7 @@ func (b Tiles) Publisher(q *Queue[Tile]) *TilePublisher {
 	return p
 }
 
-// Publish gives the next tile to the readers.
+// Publish publishes the next tile.
 func (p *TilePublisher) Publish() {
 	if p.of.clustered() {
 		p.queue.PublishPair(p.pair())
@@ -150,7 +154,7 @@ func (p *TilePublisher) Publish() {
 	p.k.If(p.entry[2].Get().NeI(0), func() { p.fetch(p.draw()) })
 }
 
-// pair gives each CTA's part of a pair.
+// pair returns each CTA's tile of a row pair.
 func (p *TilePublisher) pair() (pair [2]Tile) {
 	expert, row, rows, column := p.entry[0].Get(), p.entry[1].Get(), p.entry[2].Get(), p.entry[3].Get()
 	both := rows.Gt(ptx.Uint(TileRows))
@@ -166,7 +170,7 @@ func (p *TilePublisher) pair() (pair [2]Tile) {
 	return pair
 }
 
-// draw takes the next ticket.
+// draw draws the next ticket.
 func (p *TilePublisher) draw() ptx.U32 {
 	runners := p.k.NctaidX()
 	if p.of.clustered() {
@@ -175,10 +179,10 @@ func (p *TilePublisher) draw() ptx.U32 {
 	return runners.Add(p.k.AtomGlobalAdd(p.of.Tickets, ptx.Uint(1)))
 }
 
-// fetch reads a ticket's tile, or the next one's that has a tile; none (0
-// rows) past the last. The second row tile of a short pair is none; in a
-// cluster, where both CTAs work on a short pair, the second half of its
-// columns are none.
+// fetch reads the tile of a ticket. If that ticket has no tile, it draws further
+// tickets until one has, or returns 0 rows past the last tile. Tickets without a
+// tile are the second row tile of a short pair and, in a cluster, the second half
+// of the columns of a short pair, on which both CTAs work at once.
 func (p *TilePublisher) fetch(ticket ptx.U32) {
 	k, b := p.k, p.of
 	now := ptx.NewVar(k, ticket)

@@ -11,8 +11,8 @@ const (
 	LanesOfRow = RowBytes / CopyBytes
 )
 
-// RowCopy is one thread's share of copying rows into swizzled tiles by cp.async:
-// 16 bytes (a chunk) of each row.
+// RowCopy is one thread's part in copying rows into swizzled tiles by cp.async: a
+// chunk of 16 bytes from each row.
 type RowCopy struct {
 	k *ptx.Kernel
 	// Chunk is the thread's chunk of each row.
@@ -21,17 +21,18 @@ type RowCopy struct {
 	chunks int
 }
 
-// NewRowCopy divides rows of the given number of chunks, a power of two of at
-// least [LanesOfRow], among threads: neighbouring threads copy one row.
+// NewRowCopy divides the chunks of rows among threads: adjacent threads copy one
+// row. chunks is the number of chunks of a row, a power of two of at least
+// [LanesOfRow].
 func NewRowCopy(k *ptx.Kernel, thread ptx.U32, chunks int) RowCopy {
 	return RowCopy{k: k, Chunk: thread.AndI(chunks - 1), thread: thread, chunks: chunks}
 }
 
-// Row is the thread's row in a pass of all threads that copy.
+// Row returns the row that the thread copies in each pass of all copying threads.
 func (c RowCopy) Row() ptx.U32 { return c.thread.DivI(c.chunks) }
 
-// Swizzled is the offset of the thread's chunk in a row of a tile. A row of more
-// than 128 bytes continues in the next [Block].
+// Swizzled returns the offset of the thread's chunk in a row of a tile. A row of
+// more than 128 bytes continues in the next [Block].
 func (c RowCopy) Swizzled(row ptx.U32) ptx.U32 {
 	if c.chunks == LanesOfRow {
 		return Swizzled(row, c.Chunk)
@@ -39,25 +40,26 @@ func (c RowCopy) Swizzled(row ptx.U32) ptx.U32 {
 	return c.Chunk.DivI(LanesOfRow).MulI(BlockBytes).Add(Swizzled(row, c.Chunk.AndI(LanesOfRow-1)))
 }
 
-// Copy starts the copy of one chunk. bytes is nothing, or what [BytesIf] returns.
+// Copy starts the copy of one chunk. bytes is empty, or the result of [BytesIf].
 func (c RowCopy) Copy(to ptx.Shared, from ptx.Global, bytes ...ptx.U32) {
 	c.k.CpAsyncCG(to, from, CopyBytes, bytes...)
 }
 
-// BytesIf is the number of bytes that a copy reads: all of them, or none where
-// the condition is false. Bytes that a copy does not read become 0.
+// BytesIf returns the number of bytes that a copy reads: all if there holds, else
+// none. Bytes that a copy does not read become 0 in shared memory.
 func BytesIf(there ptx.Pred) ptx.U32 {
 	return ptx.Select(there, ptx.Uint(CopyBytes), ptx.Uint(0))
 }
 
-// GatheredRows are gathered rows that one thread copies k-tile by k-tile.
+// GatheredRows are rows that one thread copies chunk by chunk, one k-tile at a
+// time.
 type GatheredRows struct {
 	RowCopy
 	rowBytes, kTiles int
 	next             []*ptx.Var[ptx.U64] // the thread's next chunk of each row
 }
 
-// Rows starts n rows of rowBytes at their first k-tile: at returns the address of
+// Rows returns n rows of rowBytes at their first k-tile. at returns the address of
 // the thread's chunk of row i.
 func (c RowCopy) Rows(n, rowBytes, kTiles int, at func(i int) ptx.Global) GatheredRows {
 	r := GatheredRows{RowCopy: c, rowBytes: rowBytes, kTiles: kTiles}
@@ -67,8 +69,8 @@ func (c RowCopy) Rows(n, rowBytes, kTiles int, at func(i int) ptx.Global) Gather
 	return r
 }
 
-// Bytes is the argument of Copy for k-tile kt: nothing where rows fill all their
-// k-tiles. Where they end earlier, the rest of the last k-tile becomes 0.
+// Bytes returns the bytes argument of Copy for k-tile kt. It is empty if rows fill
+// all their k-tiles. Otherwise the rest of the last k-tile becomes 0.
 func (r GatheredRows) Bytes(kt ptx.U32) []ptx.U32 {
 	if r.rowBytes == r.kTiles*RowBytes {
 		return nil
@@ -76,14 +78,15 @@ func (r GatheredRows) Bytes(kt ptx.U32) []ptx.U32 {
 	return []ptx.U32{BytesIf(kt.MulI(LanesOfRow).Add(r.Chunk).LtI(r.rowBytes / CopyBytes))}
 }
 
-// Copy starts the copies of one k- to returns the place of row i.
+// Copy starts the copies of one k-tile. to returns the place of row i in shared
+// memory.
 func (r GatheredRows) Copy(to func(i int) ptx.Shared, bytes []ptx.U32) {
 	for i := range r.next {
 		r.copyRow(i, to(i), bytes)
 	}
 }
 
-// CopyAndAdvance is Copy, and goes on to the next k-
+// CopyAndAdvance is Copy, and then moves to the next k-tile.
 func (r GatheredRows) CopyAndAdvance(to func(i int) ptx.Shared, bytes []ptx.U32) {
 	for i, next := range r.next {
 		r.copyRow(i, to(i), bytes)

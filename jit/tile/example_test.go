@@ -10,8 +10,8 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// Where the 16-byte chunks of a swizzled tile's first rows go, computed by a
-// kernel with one thread a chunk.
+// ExampleSwizzled prints the offsets of the 16-byte chunks in a swizzled tile's
+// first rows. A kernel with one thread for each chunk computes them.
 func ExampleSwizzled() {
 	const rows, chunks = 4, tile.RowBytes / 16
 	k := ptx.NewKernel("swizzle")

@@ -5,16 +5,17 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Dim is a dimension of a tensor: its extent, and the distance between
-// neighbours along it, both in elements.
+// Dim is a dimension of a tensor: its extent, and the distance between adjacent
+// elements along it, both in elements.
 type Dim struct{ Extent, Stride int }
 
-// ElementBytes is the size of an element of a tile: all are 16-bit.
+// ElementBytes is the size of an element of a tile. All formats have 16 bits.
 const ElementBytes = 2
 
-// Map is the tensor map of a tensor at p that is moved in boxes, with 128-byte
-// swizzle: the innermost dimension first, whose neighbours touch. Bits are moved as
-// they are, and what lies outside is 0: one map does for every [Element].
+// Map returns the tensor map of a tensor at p that is moved in boxes, with
+// 128-byte swizzle. The innermost dimension comes first and is contiguous.
+// Elements are copied without conversion, and elements outside the tensor read as
+// 0, so the same map serves every [Element].
 func Map(p driver.DevicePtr, box []int, dims ...Dim) driver.TensorMap {
 	m := driver.TensorMap{Elem: driver.BF16, Rank: len(dims), Address: p, Swizzle: driver.Swizzle128}
 	for i, d := range dims {
@@ -26,8 +27,8 @@ func Map(p driver.DevicePtr, box []int, dims ...Dim) driver.TensorMap {
 	return m
 }
 
-// LoadMap is [Map] for loads, which bring whole lines of 128 bytes into the L2
-// cache. (Lines of 256 read too much: DeepSeek-V3 25.2 ms instead of 24.2.)
+// LoadMap is [Map] for loads. They fill the L2 cache by lines of 128 bytes; lines
+// of 256 bytes read too much (see examples/bench/h200/experiments.md).
 func LoadMap(p driver.DevicePtr, box []int, dims ...Dim) driver.TensorMap {
 	m := Map(p, box, dims...)
 	m.Promote = driver.Promote128
@@ -40,19 +41,20 @@ func RowMap(p driver.DevicePtr, width, rows, boxRows int) driver.TensorMap {
 	return LoadMap(p, []int{K, boxRows}, Dim{width, 1}, Dim{max(rows, 1), width})
 }
 
-// Tiles is how many tiles of 64 a width takes: the last may be in part.
+// Tiles returns the number of tiles of 64 that cover a width.
 func Tiles(width int) int { return (width + K - 1) / K }
 
-// Atoms are tiles, 64 rows high and Columns wide, of a matrix that is Width
-// wide, loaded as MN-major ones: atom after atom of 64 columns. What lies past the
-// width is 0.
+// Atoms are tiles of a matrix that is Width wide, each 64 rows high and Columns
+// wide. They are loaded MN-major, as atoms of 64 columns one after another.
+// Elements past the width are 0.
 type Atoms struct{ Width, Columns int }
 
-// whole: all atoms are, so that one box has those of a tile, in dimensions column
-// in its atom, row, atom. Else each atom is a box, which the width clips.
+// whole reports whether the width is a multiple of an atom. One box then loads a
+// tile, with dimensions column in its atom, row, atom. Otherwise each atom is a
+// box, which the width clips.
 func (a Atoms) whole() bool { return a.Width%Block == 0 }
 
-// Map is the map of the matrix at p, of so many rows.
+// Map returns the tensor map of the matrix at p with the given number of rows.
 func (a Atoms) Map(p driver.DevicePtr, rows int) driver.TensorMap {
 	if !a.whole() {
 		return RowMap(p, a.Width, rows, K)
@@ -60,8 +62,8 @@ func (a Atoms) Map(p driver.DevicePtr, rows int) driver.TensorMap {
 	return LoadMap(p, []int{Block, K, a.Columns / Block}, Dim{Block, 1}, Dim{max(rows, 1), a.Width}, Dim{a.Width / Block, Block})
 }
 
-// Load starts the loads of the tile that begins at a row and column, a multiple of
-// 64.
+// Load starts the loads of the tile that begins at row and column. column is a
+// multiple of 64.
 func (a Atoms) Load(k *ptx.Kernel, to ptx.Shared, m ptx.TensorMap, full ptx.Shared, row, column ptx.U32) {
 	if a.whole() {
 		k.TMALoad(to, m, full, ptx.Uint(0), row, column.DivI(Block))
@@ -72,19 +74,19 @@ func (a Atoms) Load(k *ptx.Kernel, to ptx.Shared, m ptx.TensorMap, full ptx.Shar
 	}
 }
 
-// Deep are so many K-major tiles side by side in a matrix that is Width wide,
-// loaded one below the other. What lies past the width is 0.
+// Deep are adjacent K-major tiles of a matrix that is Width wide, loaded together
+// and stored one after another. Elements past the width are 0.
 type Deep struct{ Width, Tiles int }
 
-// Whole: all tiles of the matrix are, so that one box has those of a load, in
-// dimensions column in its tile, row, tile. Else each is a box, which the width
-// clips.
+// Whole reports whether the width is a multiple of a tile. One box then loads all
+// tiles, with dimensions column in its tile, row, tile. Otherwise each tile is a
+// box, which the width clips.
 func (d Deep) Whole() bool { return d.Width%K == 0 }
 
-// Map is the map of the matrix at p whose further dimensions, and boxes, begin with
-// its rows.
+// Map returns the tensor map of the matrix at p. The first of dims and box are the
+// rows, further ones follow.
 func (d Deep) Map(p driver.DevicePtr, box []int, dims ...Dim) driver.TensorMap {
-	// Of a constant capacity, so that a launch takes no memory.
+	// The capacity is constant, so that a launch does not allocate.
 	boxes, all := append(make([]int, 0, driver.MaxTensorRank), K), make([]Dim, 0, driver.MaxTensorRank)
 	if d.Whole() {
 		boxes, all = append(boxes, box[0], d.Tiles), append(all, Dim{K, 1}, dims[0], Dim{d.Width / K, K})
@@ -94,8 +96,9 @@ func (d Deep) Map(p driver.DevicePtr, box []int, dims ...Dim) driver.TensorMap {
 	return LoadMap(p, append(boxes, box[1:]...), append(all, dims[1:]...)...)
 }
 
-// Each calls body for each box of a load from tile kt and a row on: the first of its
-// tiles in the load, and its coordinates before those of further dimensions.
+// Each calls body for each box of the load that begins at tile kt and at row.
+// first is the number of the box's first tile in the load, at its coordinates
+// before those of further dimensions.
 func (d Deep) Each(kt, row ptx.U32, body func(first int, at []ptx.U32)) {
 	if d.Whole() {
 		body(0, []ptx.U32{ptx.Uint(0), row, kt})
@@ -106,19 +109,19 @@ func (d Deep) Each(kt, row ptx.U32, body func(first int, at []ptx.U32)) {
 	}
 }
 
-// RaggedMap stores 64 x 64 boxes of a matrix [rows, width] and clips them at any
-// row: dimension 1 counts the box's own rows and ends at 64, dimension 2 has
-// the same stride and the base lies 64 rows before the tensor. A box of v
-// valid rows at row r goes to coordinates {column, 64-v, r+v}.
+// RaggedMap returns a map that stores 64 x 64 boxes of a matrix [rows, width] and
+// can clip each after any row. Dimension 1 counts the box's own rows and ends at
+// 64. Dimension 2 has the same stride, and the base is 64 rows before the tensor.
+// A box of v valid rows at row r has the coordinates {column, 64-v, r+v}.
 func RaggedMap(p driver.DevicePtr, width, rows int) driver.TensorMap {
 	return Map(p-RaggedBase(width), []int{64, RaggedRows, 1}, Dim{width, 1}, Dim{RaggedRows, width}, Dim{rows + 1, width})
 }
 
-// RaggedRows is the rows of a box that is clipped at any row.
+// RaggedRows is the number of rows of a box of [RaggedMap].
 const RaggedRows = 64
 
-// RaggedBase is how far before a tensor with rows of that width its ragged map
-// begins, in bytes.
+// RaggedBase returns the distance in bytes from the base of a ragged map to its
+// tensor, whose rows have the given width.
 func RaggedBase(width int) driver.DevicePtr {
 	return driver.DevicePtr(RaggedRows * width * ElementBytes)
 }

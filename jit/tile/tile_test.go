@@ -15,13 +15,13 @@ import (
 
 var early = probe.Timings()[0]
 
-// element is the word of a tile whose rows are swizzled: elements 2c and 2c+1
+// element returns the address of a word in a swizzled tile: elements 2c and 2c+1
 // of a row.
 func element(at ptx.Shared, row, c ptx.U32) ptx.Shared {
 	return at.Plus(tile.Swizzled(row, c.ShrI(2))).Plus(c.AndI(3).ShlI(2))
 }
 
-// Swizzled is the permutation of the chip's 128-byte mode.
+// TestSwizzled compares Swizzled with the chip's 128-byte mode.
 func TestSwizzled(t *testing.T) {
 	const rows, chunks = 64, tile.RowBytes / 16
 	k := ptx.NewKernel("k")
@@ -39,8 +39,8 @@ func TestSwizzled(t *testing.T) {
 	}
 }
 
-// A descriptor has no reserved bit set, the right mode, and starts where its
-// step's columns of its row do.
+// TestDescriptor checks that a descriptor has no reserved bit set and the right
+// mode, and starts at the columns of its step in its row.
 func TestDescriptor(t *testing.T) {
 	const tiles = 5
 	steps := []struct{ i, row int }{{0, 0}, {1, 0}, {2, 0}, {3, 0}, {0, 64}, {3, 64}, {1, 8}}
@@ -71,7 +71,7 @@ func TestDescriptor(t *testing.T) {
 	}
 }
 
-// The same of MN-major tiles.
+// TestDescriptorMN is TestDescriptor for MN-major tiles.
 func TestDescriptorMN(t *testing.T) {
 	steps := []struct{ i, row int }{{0, 0}, {1, 0}, {3, 0}, {0, 64}, {2, 192}}
 	k := ptx.NewKernel("k")
@@ -99,10 +99,10 @@ func TestDescriptorMN(t *testing.T) {
 	}
 }
 
-// product emits A·Bᵀ of one 64-deep tile, A 128 rows and B n: tiles filled
-// word by word through Swizzled, multiplied by descriptors, stored by
-// Fragment. Both warpgroups take 64 rows. B's words are pairs along K, or
-// along its rows when it is MN-major.
+// product emits A·Bᵀ of one 64-deep tile, with 128 rows of A and n of B. It fills
+// the tiles word by word through Swizzled, multiplies by descriptors, and stores
+// through Fragment. Each of two warpgroups takes 64 rows. B's words are pairs
+// along K, or along its rows if it is MN-major.
 func product(of tile.Element, n int, bMN bool) *ptx.Kernel {
 	const threads, words = 256, tile.K / 2
 	k := ptx.NewKernel("k")
@@ -152,7 +152,7 @@ func product(of tile.Element, n int, bMN bool) *ptx.Kernel {
 	return k
 }
 
-// format is an element, and how a number is rounded to it.
+// format is an element format and the function that rounds a number to it.
 type format struct {
 	name    string
 	element tile.Element
@@ -164,8 +164,8 @@ var formats = []format{
 	{"fp16", tile.F16, func(x float32) uint16 { return nearest(x, 13, 127-15) }},
 }
 
-// nearest rounds a number of the format's normal ones, or 0, whose fraction is so
-// many bits shorter than FP32's and whose exponents are that much smaller.
+// nearest rounds 0 or a normal number of the format. The format's fraction is
+// shorter bits shorter than FP32's, and its exponent bias is less smaller.
 func nearest(x float32, shorter, less uint32) uint16 {
 	bits := math.Float32bits(x)
 	sign, magnitude := uint16(bits>>16)&0x8000, bits&math.MaxInt32
@@ -175,13 +175,13 @@ func nearest(x float32, shorter, less uint32) uint16 {
 	return sign | uint16((magnitude+1<<(shorter-1)-1+magnitude>>shorter&1)>>shorter-less<<(23-shorter))
 }
 
-// pair packs two small integers.
+// pair packs two small integers into a word.
 func (f format) pair(lo, hi int) uint32 {
 	return uint32(f.bits(float32(lo))) | uint32(f.bits(float32(hi)))<<16
 }
 
-// Swizzled, Descriptor and Fragment agree with each other and with wgmma: a
-// product by them is a product.
+// TestLayoutsMultiply checks that Swizzled, Descriptor and Fragment agree with
+// each other and with wgmma: together they compute a matrix product.
 func TestLayoutsMultiply(t *testing.T) {
 	a := func(row, k int) int { return (row*7+k*3+row*k)%11 - 5 }
 	b := func(row, k int) int { return (row*5+k*k)%13 - 6 }
@@ -193,7 +193,7 @@ func TestLayoutsMultiply(t *testing.T) {
 		}
 		return list
 	}
-	blocks := func(of format, n int) (list []uint32) { // for each 64 rows, for each k, these rows
+	blocks := func(of format, n int) (list []uint32) { // for each 64 rows, for each k, the rows' elements
 		for i := range n * tile.K / 2 {
 			row, k := i/(tile.K*32)*64+i%32*2, i/32%tile.K
 			list = append(list, of.pair(b(row, k), b(row+1, k)))
@@ -229,8 +229,8 @@ func TestLayoutsMultiply(t *testing.T) {
 	}
 }
 
-// Staging writes the fragment's values, rounded, where Swizzled says; transposed,
-// columns are lines.
+// TestStaging checks that Staging writes the rounded values where Swizzled says.
+// Transposed, columns become lines.
 func TestStaging(t *testing.T) {
 	for _, of := range formats {
 		t.Run(of.name, func(t *testing.T) {
@@ -242,8 +242,8 @@ func TestStaging(t *testing.T) {
 	}
 }
 
-// What an element can't hold is infinite, what it can is kept, by all of its
-// instructions.
+// TestElement checks for each instruction of a format that values out of range
+// become infinite and exact values are kept.
 func TestElement(t *testing.T) {
 	for _, tt := range []struct {
 		of     tile.Element
@@ -278,7 +278,7 @@ func TestElement(t *testing.T) {
 	}
 }
 
-// testStaging expects value want(l, i) as element i of line l.
+// testStaging expects the value want(l, i) at element i of line l.
 func testStaging(t *testing.T, of format, newStaging func(*ptx.Kernel, tile.Element, ptx.U32) tile.Staging, want func(line, i int) int) {
 	const threads, words = 128, 32
 	k := ptx.NewKernel("k")
@@ -289,7 +289,7 @@ func testStaging(t *testing.T, of format, newStaging func(*ptx.Kernel, tile.Elem
 	staging := newStaging(k, of.element, tid)
 	acc := make([]ptx.F32, 32)
 	for i := range acc {
-		// 64·row + column, plus a fraction that is rounded away.
+		// The value is 64·row + column plus a fraction that rounding removes.
 		at := f.Row.AddI(i / 2 % 2 * 8).MulI(64).Add(f.Column).AddI(i/4*8 + i%2)
 		acc[i] = at.F32().Mul(ptx.Float(1 + 0x1p-20))
 	}
@@ -309,8 +309,8 @@ func testStaging(t *testing.T, of format, newStaging func(*ptx.Kernel, tile.Elem
 	}
 }
 
-// WarpStaging loads fragments from, and stores them to, where the chip's 64-byte
-// mode puts rows of 32 elements.
+// TestWarpStaging checks that WarpStaging loads and stores fragments at the places
+// of the chip's 64-byte swizzle for rows of 32 elements.
 func TestWarpStaging(t *testing.T) {
 	const threads, words, rows = 32, 16, 16
 	k := ptx.NewKernel("k")
@@ -335,7 +335,7 @@ func TestWarpStaging(t *testing.T) {
 		ptx.StGlobal(out.Index(i, 4).At(4*rows*words), ptx.LdShared[ptx.U32](to.Plus(i.ShlI(2))))
 	})
 	p := probe.New(t, k, threads, 2*tile.WarpStagingBytes)
-	var stored, plain []uint32 // as in shared memory, as a matrix
+	var stored, plain []uint32 // the words in order of shared memory, and in order of the matrix
 	for i := range uint32(rows * words) {
 		plain = append(plain, i*3+1)
 	}

@@ -2,36 +2,37 @@ package tile
 
 import "sonicmoe/ptx"
 
-// WarpProduct is a warp's product of k-tiles in shared memory, with 128-byte
-// swizzle: 16 rows of A by 8 of B, through registers. The bits are those of wgmma: both
-// add alike. A step waits 25 clocks for the one before, of wgmma 45, so that it is
-// the way of sums that nothing runs beside.
+// WarpProduct is one warp's product of k-tiles in shared memory with 128-byte
+// swizzle: 16 rows of A by 8 rows of B, through registers. Its bits equal those of
+// wgmma, since both add in the same order. It has a shorter latency than wgmma and
+// suits sums that nothing else overlaps.
 type WarpProduct struct {
 	k       *ptx.Kernel
 	element Element
-	// a are the lane's places in its 8 rows of A, by step, b those in B of each two
+	// a are the lane's offsets in A, one for each step, b in B, one for each two
 	// steps.
 	a [K / KStep]ptx.U32
 	b [K / KStep / 2]ptx.U32
-	// isUpper: the lane's places are in A's rows 8 to 15.
+	// isUpper holds if the lane's addresses are in rows 8 to 15 of A.
 	isUpper ptx.Pred
 }
 
 const (
-	// WarpRows and WarpColumns are the rows of A and of B.
+	// WarpRows is the number of rows of A, WarpColumns of B.
 	WarpRows    = 16
 	WarpColumns = 8
-	// WarpSums is how many of the sums a lane has.
+	// WarpSums is the number of sums in each lane.
 	WarpSums = WarpRows * WarpColumns / 32
 
-	wordsOfA = 4 // of a step
+	wordsOfA = 4 // for each step
 	wordsOfB = 2
 )
 
-// NewWarpProduct is for a lane.
+// NewWarpProduct returns the product's addresses for a lane.
 func NewWarpProduct(k *ptx.Kernel, of Element, lane ptx.U32) WarpProduct {
-	// ldmatrix x4: lane l gives the address of row l%8 of matrix l/8. Of A these are
-	// both groups of rows, of 8 columns, then of the next 8; of B four times 8 columns.
+	// ldmatrix x4: lane l gives the address of row l%8 of matrix l/8. For A the
+	// matrices are both groups of 8 rows at 8 columns, then both at the next 8
+	// columns. For B they are four groups of 8 columns.
 	p := WarpProduct{k: k, element: of}
 	row, matrix := lane.AndI(7), lane.ShrI(3)
 	for step := range p.a {
@@ -44,8 +45,8 @@ func NewWarpProduct(k *ptx.Kernel, of Element, lane ptx.U32) WarpProduct {
 	return p
 }
 
-// A loads a k-tile of A: its first 8 rows and its last 8, each the start of a
-// pattern.
+// A loads a k-tile of A from its first 8 and its last 8 rows. Each starts at a
+// swizzle pattern.
 func (p WarpProduct) A(lower, upper ptx.Shared) (words []ptx.U32) {
 	rows := ptx.SharedAt(ptx.Select(p.isUpper, upper.Addr(), lower.Addr()))
 	for _, at := range p.a {
@@ -62,9 +63,8 @@ func (p WarpProduct) B(rows ptx.Shared) (words []ptx.U32) {
 	return words
 }
 
-// Multiply adds the products of the k-tile's steps from one to before another. Lane
-// l has of A's rows l/4 and that plus 8 two sums each, with B's rows 2(l%4) and the
-// next.
+// Multiply adds the products of steps from to to-1 of the k-tile. Lane l holds the
+// sums of A's rows l/4 and l/4 + 8 with B's rows 2(l%4) and 2(l%4) + 1.
 func (p WarpProduct) Multiply(acc []ptx.F32, a, b []ptx.U32, from, to int) {
 	for step := from; step < to; step++ {
 		p.element.Mma(p.k, acc, a[wordsOfA*step:][:wordsOfA], b[wordsOfB*step:][:wordsOfB])

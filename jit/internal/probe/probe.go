@@ -1,5 +1,5 @@
-// Package probe runs small kernels on the emulator: what the tests of jit's
-// parts have in common.
+// Package probe runs small kernels on the emulator for the tests of jit's
+// packages.
 package probe
 
 import (
@@ -13,7 +13,7 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// Poison is what words hold that no kernel has written.
+// Poison is the value of words that no kernel has written.
 const Poison = 0xffffffff
 
 // Timing is one way for asynchronous work to complete.
@@ -23,7 +23,7 @@ type Timing struct {
 	Seed   uint64
 }
 
-// Timings are early, late, looking for races, and some random ones.
+// Timings returns early, late with a search for races, and some random timings.
 func Timings() []Timing {
 	list := []Timing{{"early", emu.Early, 0}, {"late", emu.Late, 0}}
 	for seed := range uint64(4) {
@@ -32,17 +32,17 @@ func Timings() []Timing {
 	return list
 }
 
-// Probe is a kernel with memory of its own.
+// Probe is a loaded kernel with a memory of its own.
 type Probe struct {
 	tb     testing.TB
 	kernel *emu.Kernel
 	mem    *emu.Memory
-	// Launch is the shape of runs; its parameters and timing are set by Run.
+	// Launch is the shape of launches. Run sets its parameters and timing.
 	Launch emu.Launch
 }
 
-// New builds k, prints it and loads the text. threads and sharedBytes are
-// those of a CTA.
+// New builds k, prints it and loads the text. A CTA has threads threads and
+// sharedBytes of dynamic shared memory.
 func New(tb testing.TB, k *ptx.Kernel, threads, sharedBytes int) *Probe {
 	tb.Helper()
 	m, err := k.Build()
@@ -64,7 +64,7 @@ func must(tb testing.TB, err error) {
 	}
 }
 
-// Words puts values in global memory and gives their address.
+// Words writes values to global memory and returns their address.
 func (p *Probe) Words(values ...uint32) uint64 {
 	p.tb.Helper()
 	at, err := p.mem.Alloc(int64(4 * max(1, len(values))))
@@ -77,12 +77,12 @@ func (p *Probe) Words(values ...uint32) uint64 {
 	return at
 }
 
-// Room is n words of Poison.
+// Room allocates n words, filled with Poison.
 func (p *Probe) Room(n int) uint64 {
 	return p.Words(slices.Repeat([]uint32{Poison}, n)...)
 }
 
-// Read gives n words of global memory.
+// Read returns n words of global memory.
 func (p *Probe) Read(at uint64, n int) []uint32 {
 	p.tb.Helper()
 	b := make([]byte, 4*n)
@@ -94,14 +94,14 @@ func (p *Probe) Read(at uint64, n int) []uint32 {
 	return words
 }
 
-// Run launches so many CTAs with the parameters, in the kernel's order:
-// uint64 addresses and int words.
+// Run launches ctas CTAs. params are in the kernel's order: uint64 addresses and
+// int words.
 func (p *Probe) Run(t Timing, ctas int, params ...any) {
 	p.tb.Helper()
 	must(p.tb, p.Try(t, ctas, params...))
 }
 
-// Try is Run for a kernel that may be wrong.
+// Try is Run, and returns the launch's error.
 func (p *Probe) Try(t Timing, ctas int, params ...any) error {
 	p.tb.Helper()
 	l := p.Launch
@@ -109,7 +109,7 @@ func (p *Probe) Try(t Timing, ctas int, params ...any) error {
 	l.Races = t.Timing == emu.Late
 	l.Params = make([]byte, p.kernel.ParamBytes())
 	if got, want := len(params), len(p.kernel.Params()); got != want {
-		p.tb.Fatalf("%d parameters, kernel %s takes %d", got, p.kernel.Name(), want)
+		p.tb.Fatalf("got %d parameters, kernel %s takes %d", got, p.kernel.Name(), want)
 	}
 	for i, q := range p.kernel.Params() {
 		switch v := params[i].(type) {
@@ -118,7 +118,7 @@ func (p *Probe) Try(t Timing, ctas int, params ...any) error {
 		case int:
 			binary.LittleEndian.PutUint32(l.Params[q.Offset:], uint32(v))
 		default:
-			p.tb.Fatalf("parameter %s is a %T", q.Name, v)
+			p.tb.Fatalf("parameter %s: unexpected type %T", q.Name, v)
 		}
 	}
 	return p.kernel.Launch(context.Background(), p.mem, l)
