@@ -8,17 +8,17 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Arena is device memory for tensors: many allocations, one error, one Free.
-// Memory comes as the device gives it, with unspecified content. After an error
-// an arena gives zero Tensors, and Err tells what went wrong. It belongs to one
-// goroutine at a time. A nil one has no memory, and its Err says so.
+// Arena allocates device memory for tensors, keeps the first error, and frees
+// everything at once. New memory has unspecified content. After an error an arena
+// returns zero Tensors, and Err returns the error. One goroutine at a time may use
+// an arena. A nil arena has no memory, and its Err says so.
 type Arena struct {
 	dev   driver.Device
 	owned []driver.DevicePtr
 	err   error
 }
 
-// NewArena makes an arena of a device's memory.
+// NewArena returns an arena on a device.
 func NewArena(dev driver.Device) *Arena {
 	a := &Arena{dev: dev}
 	if dev == nil {
@@ -27,7 +27,7 @@ func NewArena(dev driver.Device) *Arena {
 	return a
 }
 
-// Err is the arena's first error.
+// Err returns the arena's first error.
 func (a *Arena) Err() error {
 	if a == nil {
 		return &ArgError{Field: "Arena", Got: "nil", Want: "made by NewArena"}
@@ -35,8 +35,8 @@ func (a *Arena) Err() error {
 	return a.err
 }
 
-// Free gives all memory back, whether there was an error or not. The arena is
-// empty then and may be used again.
+// Free frees all memory, also after an error. The arena is then empty and may be
+// used again.
 func (a *Arena) Free() error {
 	if a == nil {
 		return nil
@@ -60,7 +60,8 @@ func (a *Arena) Free() error {
 	return nil
 }
 
-// Buffer allocates so many bytes. What is 0 bytes long has an address too.
+// Buffer allocates a buffer of the given number of bytes. A buffer of 0 bytes has
+// an address too.
 func (a *Arena) Buffer(bytes int64) Buffer {
 	switch {
 	case a == nil:
@@ -82,7 +83,7 @@ func (a *Arena) Buffer(bytes int64) Buffer {
 	return Buffer{Ptr: p, Bytes: bytes}
 }
 
-// Tensor allocates a tensor; of the zero Shape it is the zero Tensor.
+// Tensor allocates a tensor. For the zero Shape it returns the zero Tensor.
 func (a *Arena) Tensor(s Shape) Tensor {
 	if s.IsZero() {
 		return Tensor{}
@@ -94,7 +95,7 @@ func (a *Arena) Tensor(s Shape) Tensor {
 	return Tensor{Ptr: b.Ptr, Shape: s}
 }
 
-// Like allocates a tensor of another's type and extents.
+// Like allocates a tensor with the type and extents of another.
 func (a *Arena) Like(t Tensor) Tensor { return a.Tensor(t.Shape) }
 
 // Weights allocates the weights of a layer.
@@ -107,8 +108,8 @@ func (a *Arena) Weights(l *Layer) Weights {
 	return w
 }
 
-// Gradients allocates the gradients of a layer's weights in one type, the layer's or
-// F32. DRouterBias and DExpertScale are F32 with both.
+// Gradients allocates the gradients of a layer's weights in one type: the layer's
+// or F32. DRouterBias and DExpertScale are always F32.
 func (a *Arena) Gradients(l *Layer, t Type) WeightGradients {
 	var g WeightGradients
 	s := l.Config().Gradients(0, t)
@@ -118,9 +119,10 @@ func (a *Arena) Gradients(l *Layer, t Type) WeightGradients {
 	return g
 }
 
-// ForwardArgs allocates input, outputs and routing of a pass over the given tokens,
-// and what is saved where the layer has a backward pass. Weights and Workspace are
-// yet to be set, and Logits if they are wanted besides.
+// ForwardArgs allocates the input, outputs and routing of a pass over the given
+// number of tokens, and the tensors that backward needs if the layer has a backward
+// pass. The caller sets Weights and Workspace, and Logits if they are wanted but
+// not needed.
 func (a *Arena) ForwardArgs(l *Layer, tokens int) ForwardArgs {
 	if _, err := l.Sizes(tokens); err != nil {
 		a.fail(err)
@@ -144,8 +146,8 @@ func (a *Arena) RoutingList(l *Layer, entries int) RoutingList {
 	return RoutingList{Tokens: a.Tensor(s.Tokens), ExpertIDs: a.Tensor(s.ExpertIDs), Scores: a.Tensor(s.Scores)}
 }
 
-// Workspace allocates one workspace for all passes over up to so many tokens of
-// layers that run one after the other.
+// Workspace allocates one workspace for all passes over up to the given number of
+// tokens, of layers that run one after another.
 func (a *Arena) Workspace(tokens int, layers ...*Layer) Buffer {
 	var most int64
 	for _, l := range layers {

@@ -7,27 +7,27 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Backward queues a backward pass on s, after a Forward that saved H. It may be
-// captured in a graph, together with the forward pass or alone. What that one
-// saved must stay untouched until then: X, H, scores and experts, which is all.
-// Errors are *ArgError for a wrong buffer, when nothing was queued, or the
-// device's own. Without tokens, weights' gradients that are overwritten become 0,
-// and a list's DScores.
+// Backward queues a backward pass on s, after a Forward that saved H. A graph may
+// capture it, alone or with the forward pass. X, H, scores and experts of the
+// forward pass must not change in between. If a buffer is wrong, the error is an
+// *ArgError and nothing was queued; other errors are the device's. Without tokens,
+// gradients of weights become 0 unless they accumulate, and so does DScores of a
+// list.
 //
 // The same input gives the same bits on every run and for every tile shape.
 func (c *Call) Backward(s driver.Stream, b BackwardArgs) error {
 	return c.backward(s, &b, true)
 }
 
-// BackwardExperts queues the backward pass of ForwardExperts on s: DX is without
-// the router's part. A gradient of the router, and losses on its logits, are
-// errors; Router, Logits and DLogits are not looked at.
+// BackwardExperts queues the backward pass of ForwardExperts on s. DX then has no
+// part from the router. A gradient of the router and losses on the logits are
+// errors; Router, Logits and DLogits are ignored.
 func (c *Call) BackwardExperts(s driver.Stream, b BackwardArgs) error {
 	return c.backward(s, &b, false)
 }
 
-// backward checks and queues. routed says that the scores are this layer's
-// softmax over its own logits.
+// backward checks the arguments and queues the pass. routed reports whether the
+// scores come from this layer's own logits.
 func (c *Call) backward(s driver.Stream, b *BackwardArgs, routed bool) error {
 	t, err := c.begin(s, b.X)
 	if err != nil {
@@ -109,7 +109,7 @@ func (c *Call) checkLogits(t int, b *BackwardArgs) {
 	c.check.optional("RouterLosses", b.RouterLosses, grad.RouterLosses, true)
 }
 
-// checkNoRouter refuses what BackwardExperts can't give.
+// checkNoRouter refuses gradients and losses that BackwardExperts cannot compute.
 func (c *Call) checkNoRouter(b *BackwardArgs) {
 	const want = "none: BackwardExperts knows nothing of the router"
 	for _, id := range spec.RouterWeights {
@@ -197,7 +197,7 @@ func (c *argCheck) partner(row *spec.TensorRow, g *Gradient, want spec.Shape, le
 	}
 }
 
-// added says in an error that a gradient is added to.
+// added returns the words for errors about gradients that accumulate.
 func added(g *Gradient) string {
 	if g.Accumulate {
 		return ", added to"

@@ -11,37 +11,37 @@ import (
 	"sonicmoe/moe/internal/weights"
 )
 
-// backwardWorkspace is the layout of a backward call's scratch memory: offsets
-// in bytes. Two large pieces are used twice, by what is never alive at once;
-// the kernels' order, see gradients, makes it so:
+// backwardWorkspace is the layout of a backward call's scratch memory: offsets in
+// bytes. Two large pieces are used several times, for data that are never needed at
+// the same time; the order of the kernels in gradients ensures this:
 //
-//	first:  dH, until dX~ and dW1 have read it; then the dense logit
-//	        gradients, and their rows, until dX is summed
-//	second: A' and the score's partial sums, until dW2 has read the one and
-//	        DScores the other, and the partial sums of biases' gradients, then of
-//	        split weight gradients; then dX~
+//	first:  dH, until dX~ and dW1 have read it; then the dense gradients
+//	        of the logits and their rows, until dX is summed
+//	second: A' and the partial sums of the scores' gradients, until dW2 and
+//	        DScores have read them; then the partial sums of the biases'
+//	        gradients, then of split weight gradients; then dX~
 //
-// The partial sums of the router's gradient, the last of all, take both but for
-// the dense logit gradients. The backward pass of shared experts, before all, has
-// its own scratch memory there.
+// The partial sums of the router's gradient come last and take both pieces, except
+// for the dense gradients of the logits. The backward pass of shared experts comes
+// first and has its own scratch memory there.
 type backwardWorkspace struct {
 	indices
-	// dlogits [T, K] and dscores [T, K], where the caller does not want it;
-	// dlogitByRow is dlogits by packed row, scaleByRow what rows add to the gradient
-	// of their expert's scale.
+	// dlogits [T, K]; dscores [T, K], unless the caller wants them; dlogitByRow has
+	// dlogits by packed row, scaleByRow each row's part of the gradient of its
+	// expert's scale.
 	dlogits, dscores, dlogitByRow, scaleByRow int64
-	// splits, splitCounts and splitTickets are the plan of the weight
-	// gradients, states their slots' states: dW1's, then dW2's.
+	// splits, splitCounts and splitTickets are the plan of the weight gradients.
+	// states has the states of their slots, for dW1, then for dW2.
 	splits, splitCounts, splitTickets, states int64
 	slots                                     int
 	lossPartials                              int64
-	// biasByExpert [T, E] is there in layers with biases: dO·b2, then the scores.
+	// biasByExpert [T, E] is for layers with biases: first dO·b2, then the scores.
 	biasByExpert                         int64
 	sharedRows                           int64 // dX of the shared experts
-	dh, denseDLogits, extra              int64 // the first piece
-	scaledA, partial, dwPartials, dxRows int64 // the second
-	biasSums, biasPartials               int64 // in place of dwPartials: db1's and db2's
-	router                               int64 // both
+	dh, denseDLogits, extra              int64 // in the first piece
+	scaledA, partial, dwPartials, dxRows int64 // in the second piece
+	biasSums, biasPartials               int64 // db1's and db2's partial sums, in the place of dwPartials
+	router                               int64 // in both pieces
 	bytes                                int64
 }
 
@@ -50,7 +50,8 @@ func (l *Layer) backwardWorkspace(n work) backwardWorkspace {
 	return l.backwardWorkspaceFrom(space{}, n)
 }
 
-// backwardWorkspaceFrom lays it out behind what is taken.
+// backwardWorkspaceFrom lays out the scratch memory after the pieces that are
+// taken.
 func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	tokens, rows := n.tokens, n.rows
 	c, g, r := l.of.Config, l.of.Gradients(tokens, l.of.Type), l.of.ListShapes(rows)

@@ -12,23 +12,23 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// Call runs a layer. It keeps packed parameters and tensor maps between runs,
-// so it belongs to one goroutine at a time; a pass that finds it in use is an
-// error.
+// Call runs a layer. It keeps packed parameters and tensor maps between passes, so
+// one goroutine at a time may use it. If two goroutines use a call at once, one of
+// them gets an error.
 type Call struct {
 	layer *Layer
-	// busy says that a pass is being queued.
+	// busy is true while a pass is being queued.
 	busy      atomic.Bool
 	check     argCheck
 	launchers registry.Launchers
 	observer  Observer
-	// shared is the shared experts', nil without them.
+	// shared is the call of the shared experts, nil if there are none.
 	shared *Call
-	// last is what the last forward pass looked like.
+	// last has the layout of the last forward pass.
 	last laid
 }
 
-// laid is the workspace and the shapes of a forward pass of so much work.
+// laid has the workspace and the shapes of a forward pass of a given size.
 type laid struct {
 	known     bool
 	of        work
@@ -37,8 +37,9 @@ type laid struct {
 	h         spec.Shape
 }
 
-// laid gives them, kept from the last pass where that was alike, as those of a
-// model are: they cost the host as much as a launch.
+// laid returns the layout for a pass. If the last pass had the same size, as in a
+// model's layers, it returns that layout, because computing it costs the host as
+// much as a launch.
 func (c *Call) laid(n work) *laid {
 	if !c.last.known || c.last.of != n {
 		cfg := c.layer.of.Config
@@ -47,16 +48,16 @@ func (c *Call) laid(n work) *laid {
 	return &c.last
 }
 
-// Observer is told of a kernel, by its name in [Layer.Kernels], right before
-// its launch on s. It may record an event there; an error of its own ends the
-// pass and is returned by it as it is.
+// Observer is called right before the launch of a kernel on s, with the kernel's
+// name in [Layer.Kernels]. It may record an event on s. An error that it returns
+// ends the pass, which returns the same error.
 type Observer func(kernel string, s driver.Stream) error
 
-// Observe calls f before each launch of later passes, nil nobody, which is the
-// default and costs nothing. It is for measuring kernels in their places: an
-// event between two kernels keeps the later one from starting before the
-// earlier has ended, so that the times of all add up to a little more than an
-// unobserved pass.
+// Observe makes later passes call f before each launch. With nil, the default, they
+// call nothing, which costs nothing. Observers measure kernels in their places: an
+// event between two kernels delays the later one until the earlier one has ended,
+// so the times of all kernels add up to a little more than the time of a pass
+// without an observer.
 func (c *Call) Observe(f Observer) {
 	if c != nil {
 		c.observer = f
@@ -64,11 +65,11 @@ func (c *Call) Observe(f Observer) {
 	}
 }
 
-// NewCall makes a call.
+// NewCall returns a call of the layer.
 func (l *Layer) NewCall() *Call {
 	c := &Call{layer: l, launchers: registry.Launchers{}}
 	if l == nil {
-		return c // its passes are errors
+		return c // the passes of this call return errors
 	}
 	for _, k := range l.kernels {
 		c.launchers[k.Any] = k.built.NewLauncher(k.fn, l.dev)
@@ -148,8 +149,8 @@ func (q *queue) experts(n work, f *ForwardArgs) {
 	}
 }
 
-// Route queues router product, top-K and softmax on s: the part of ForwardArgs that
-// writes scores, ids and logits. W1, W2, O and H are not looked at.
+// Route queues the router's product, top-K and scores on s: the part of Forward
+// that writes scores, ids and logits. W1, W2, O and H are ignored.
 func (c *Call) Route(s driver.Stream, f ForwardArgs) error {
 	t, err := c.begin(s, f.X)
 	if err != nil {
@@ -168,7 +169,7 @@ func (c *Call) Route(s driver.Stream, f ForwardArgs) error {
 }
 
 // ForwardExperts queues the experts and their weighted sum on s, with scores and
-// ids from anywhere. Router and Logits are not looked at.
+// ids of the caller. Router and Logits are ignored.
 func (c *Call) ForwardExperts(s driver.Stream, f ForwardArgs) error {
 	t, err := c.begin(s, f.X)
 	if err != nil {
@@ -195,7 +196,8 @@ func (q *queue) count(t int, experts Tensor, p driver.DevicePtr, w indices) {
 	launch(q, order.CountKernel, order.CountArgs{ExpertIDs: experts.Ptr, Counts: at(p, w.counts), TokenRanges: q.ranges(t)})
 }
 
-// begin starts a pass: the call is this goroutine's until end, T is X's.
+// begin starts a pass: the call belongs to this goroutine until end. It returns the
+// number of tokens of X.
 func (c *Call) begin(s driver.Stream, x Tensor) (int, error) {
 	if err := c.ready(s); err != nil {
 		return 0, err
@@ -207,7 +209,7 @@ func (c *Call) begin(s driver.Stream, x Tensor) (int, error) {
 	return t, err
 }
 
-// ready makes the call this goroutine's until end.
+// ready reserves the call for this goroutine until end.
 func (c *Call) ready(s driver.Stream) error {
 	switch {
 	case c == nil || !c.layer.made():
@@ -235,11 +237,11 @@ func (l *Layer) tokensOf(field string, x Tensor, of Type, width int) (int, error
 	return 0, &ArgError{Field: field, Got: got, Want: fmt.Sprintf("%v [T %d] with T·K below 2^31", of, width)}
 }
 
-// end lets others use the call.
+// end releases the call.
 func (c *Call) end() { c.busy.Store(false) }
 
-// checkRouting checks what all passes share; written says whether scores and
-// ids come out or go in.
+// checkRouting checks the arguments that all passes share. written reports whether
+// the pass writes scores and ids.
 func (c *Call) checkRouting(t int, f *ForwardArgs, written bool) {
 	want := &c.laid(c.layer.work(t)).shapes
 	c.check.tensor("X", f.X, want.X, false)
@@ -262,13 +264,13 @@ func (c *Call) checkExperts(n work, f *ForwardArgs) {
 	c.checkSharedH(f.H, f.SharedH, want.SharedH, true)
 }
 
-// checked ends the checks.
+// checked finishes the checks of a forward pass.
 func (c *Call) checked(n work, w Buffer) error {
 	return c.checkedFor(n.tokens, w, c.laid(n).workspace.bytes, "Workspace")
 }
 
-// checkedFor ends the checks; the workspace must have need bytes, which is that
-// field of Sizes.
+// checkedFor finishes the checks. The workspace must have need bytes, the field
+// size of Sizes.
 func (c *Call) checkedFor(t int, w Buffer, need int64, size string) error {
 	if t > 0 && w.Bytes < need {
 		c.check.fail("Workspace", fmt.Sprintf("%d bytes", w.Bytes), fmt.Sprintf("at least %d bytes (Layer.Sizes, %s)", need, size))
@@ -279,10 +281,10 @@ func (c *Call) checkedFor(t int, w Buffer, need int64, size string) error {
 	return c.check.overlaps()
 }
 
-// ranges are the tokens of each CTA of router, count and plan.
+// ranges returns the ranges of tokens of the CTAs of router, count and plan.
 func (c *Call) ranges(tokens int) order.TokenRanges { return order.RangesOf(tokens, c.layer.sms) }
 
-// routed are the ranges whose experts the routing of a pass has counted.
+// routed returns the ranges for which a pass's routing has counted the experts.
 func (c *Call) routed(tokens int) order.TokenRanges {
 	if c.layer.smallBatch.choosesByWarps(tokens) {
 		return choose.ChosenRanges(tokens, c.layer.sms)

@@ -14,9 +14,8 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// choose takes the caller's tilings, else those that were tuned, else the cost
-// model's. It returns the kernels that were emitted to see whether stored
-// choices are valid.
+// choose picks the tilings: the caller's, else tuned ones, else the cost model's.
+// It returns the kernels that it emitted to check stored choices.
 func (l *Layer) choose(t driver.Target, o options) (emit.Built, error) {
 	given, err := tiles.Parse(o.tilings)
 	if err == nil {
@@ -45,7 +44,7 @@ func (l *Layer) choose(t driver.Target, o options) (emit.Built, error) {
 			})
 		}
 	}
-	_ = g.Wait() // no error can come
+	_ = g.Wait() // the goroutines return no errors
 	l.of.Tiles, l.chosenBy = given.OrElse(kernel.Choose(l.of.Config, t)), map[string]autotune.Origin{}
 	all := emit.Built{}
 	for i, p := range products {
@@ -61,14 +60,14 @@ func (l *Layer) choose(t driver.Target, o options) (emit.Built, error) {
 	return all, nil
 }
 
-// picked is a product's tiling, and its kernels where they have been emitted.
+// picked is a product's tiling, with its kernels if they have been emitted.
 type picked struct {
 	origin  autotune.Origin
 	tiling  gemm.Tiling
 	kernels emit.Built
 }
 
-// pick takes a product's stored tiling, if it is valid.
+// pick returns a product's stored tiling if it is valid.
 func (l *Layer) pick(t driver.Target, p *registry.Product, o options) (found picked) {
 	var why error
 	found.tiling, found.origin, why = autotune.Pick(o.choices, emit.Key(t, l.of.Config, p.Name), func(q gemm.Tiling) (digest string, err error) {
@@ -85,8 +84,8 @@ func (l *Layer) pick(t driver.Target, p *registry.Product, o options) (found pic
 	return found
 }
 
-// ChosenBy tells for each product where its tiling comes from: "given",
-// "tuned", or "cost model", which may add why a stored tiling is not used.
+// ChosenBy returns, for each product, the origin of its tiling: "given", "tuned",
+// or "cost model". The latter may add the reason why a stored tiling is not used.
 func (l *Layer) ChosenBy() map[string]string {
 	if l == nil {
 		return nil

@@ -13,8 +13,8 @@ import (
 )
 
 // TestWithGradients checks that a layer has only the kernels of the gradient modes
-// that it names, that their bits are those of a layer with all modes, and that
-// other modes are refused before anything is queued.
+// that it names, that these kernels give the bits of a layer with all modes, and
+// that Backward refuses other modes before it queues anything.
 func TestWithGradients(t *testing.T) {
 	c := tiny
 	c.SharedExperts = 1

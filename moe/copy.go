@@ -7,16 +7,16 @@ import (
 	"sonicmoe/internal/num"
 )
 
-// Element is a host's element of a tensor. float32 and float64 stand for the
-// numbers of BF16, F16 and F32 tensors, uint16 for the bits of BF16 and F16 ones,
-// int32 for I32.
+// Element is the type of a tensor's elements on the host. float32 and float64 are
+// numbers of BF16, F16 and F32 tensors, uint16 is the bits of BF16 and F16
+// elements, int32 is for I32.
 type Element interface {
 	float32 | float64 | uint16 | int32
 }
 
-// Write copies values to a tensor, as many as it has elements, in the order of
-// s's work. Numbers are rounded once, to nearest even; NaN stays NaN. The values
-// may be reused when it returns.
+// Write copies values to a tensor, in the order of the work on s. There must be a
+// value for each element. Numbers are rounded once, to nearest even; NaN stays NaN.
+// The caller may reuse values when Write returns.
 func Write[E Element](s driver.Stream, t Tensor, values []E) error {
 	if err := checkCopy(s, t, values); err != nil {
 		return err
@@ -42,8 +42,8 @@ func Write[E Element](s driver.Stream, t Tensor, values []E) error {
 	return s.CopyToDevice(t.Ptr, num.Bytes(values))
 }
 
-// Read waits for s's work and copies a tensor's elements to values, which are
-// as many.
+// Read waits for the work on s and copies a tensor's elements to values, which must
+// have the same number of elements.
 func Read[E Element](s driver.Stream, t Tensor, values []E) error {
 	if err := checkCopy(s, t, values); err != nil {
 		return err
@@ -69,7 +69,7 @@ func Read[E Element](s driver.Stream, t Tensor, values []E) error {
 	return s.CopyToHost(num.Bytes(values), t.Ptr)
 }
 
-// checkCopy refuses what can't be copied.
+// checkCopy refuses a tensor and values that do not fit each other.
 func checkCopy[E Element](s driver.Stream, t Tensor, values []E) error {
 	var fits bool
 	var want string
@@ -96,10 +96,10 @@ func checkCopy[E Element](s driver.Stream, t Tensor, values []E) error {
 	return nil
 }
 
-// pieceElements bounds the host memory that a conversion takes.
+// pieceElements bounds the host memory of a conversion.
 const pieceElements = 1 << 20
 
-// write encodes and copies piece by piece.
+// write encodes and copies one piece after another.
 func write[D num.Number, E Element](s driver.Stream, t Tensor, values []E, encode func([]D, []E)) error {
 	piece := make([]D, min(len(values), pieceElements))
 	for from := 0; from < len(values); from += len(piece) {
@@ -112,7 +112,7 @@ func write[D num.Number, E Element](s driver.Stream, t Tensor, values []E, encod
 	return nil
 }
 
-// read copies and decodes piece by piece.
+// read copies and decodes one piece after another.
 func read[D num.Number, E Element](s driver.Stream, t Tensor, values []E, decode func([]E, []D)) error {
 	piece := make([]D, min(len(values), pieceElements))
 	for from := 0; from < len(values); from += len(piece) {

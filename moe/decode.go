@@ -25,7 +25,7 @@ func (o options) decodeUpTo(c Config) int {
 	}
 	experts := float64(max(1, c.NumExperts))
 	doublings := math.Log2(max(8, experts)) - 5 // relative to 32 experts
-	fewer := 7.5                                // rows less for each doubling
+	fewer := 7.5                                // fewer rows for each doubling
 	if doublings < 0 {
 		fewer = 10.25
 	}
@@ -41,8 +41,9 @@ type smallBatch struct {
 	// byWarps is the largest batch for which a warp chooses each token's experts from the
 	// router's sums.
 	byWarps int
-	// inRouter: the router chooses the experts of larger batches. single and tiny: the
-	// products choose the experts of one token, and of up to decode.MaxTiny tokens.
+	// inRouter means that the router chooses the experts of larger batches. single
+	// and tiny mean that the products choose the experts of one token, and of up to
+	// decode.MaxTiny tokens.
 	inRouter, single, tiny bool
 }
 
@@ -67,7 +68,7 @@ func (f *smallBatch) launches(k registry.Any) bool {
 		return f.isWide(f.upTo)
 	case choose.SmallBatchLogitsKernel:
 		return f.choosesByWarps(1) || f.decodes(1) && !f.inRouter
-	case choose.ChooseKernel: // of one token by Call.Route
+	case choose.ChooseKernel: // Call.Route of one token launches it
 		return f.choosesAtOnce(1)
 	case choose.ChooseRangesKernel:
 		return f.choosesByWarps(choose.MaxAtOnce + 1)

@@ -11,49 +11,51 @@ import (
 	"sonicmoe/moe/internal/registry"
 )
 
-// Load is what a call is given to do.
+// Workload describes a call.
 type Workload struct {
-	// Tokens is T. It may be 0 where Histogram is given.
+	// Tokens is T. It may be 0 if Histogram is given.
 	Tokens int
-	// Histogram is the number of rows of each expert, [E], T·K in all. Nil: every
-	// token's experts are any K of the E, as likely as any others.
+	// Histogram [E] is the number of rows of each expert, T·K in all. If it is nil,
+	// every choice of K experts is equally likely for each token.
 	Histogram []int
 }
 
-// Cost are what a layer costs, known before anything runs. Times are
-// rooflines on an H200, of which no kernel can be faster: see [spec.Rates].
+// Cost has the costs of a layer, which are known before anything runs. Times are
+// rooflines on an H200: no kernel can be faster. See [spec.Rates].
 type Cost struct {
 	Tokens, Rows int
-	// Weights are the bytes of the router's, the experts' and the shared experts'.
+	// Weights is the size of the weights of the router, the experts and the shared
+	// experts, in bytes.
 	Weights int64
-	// Saved is what stays from forward to backward.
+	// Saved has the sizes of the tensors that stay from forward to backward.
 	Saved spec.Saved
-	// Workspace and BackwardWorkspace are scratch memory, as Layer.Sizes gives them
-	// on an H200; 0 where [Check] says that no kernel computes the layer.
+	// Workspace and BackwardWorkspace are the scratch memory of Layer.Sizes on an
+	// H200. They are 0 if [Check] says that no kernel computes the layer.
 	Workspace, BackwardWorkspace int64
-	// Experts is the number of experts that have rows, on average.
+	// Experts is the average number of experts with rows.
 	Experts float64
-	// Padding is the share of rows that tiles of so many rows add, a tile never
-	// holding rows of two experts.
+	// Padding is the share of rows that tiles of several sizes add. A tile never
+	// has rows of two experts.
 	Padding []Padding
-	// Forward and Backward are the least times of a training step's passes;
-	// weights of experts without rows are not read in Forward. Decode is that of
-	// a forward pass of one token, whose weights come from memory.
+	// Forward and Backward are the least times of the passes of a training step.
+	// Forward does not read the weights of experts without rows. Decode is the
+	// least time of a forward pass of one token, with the weights in memory.
 	Forward, Backward, Decode time.Duration
 }
 
-// Padding is what tiles waste.
+// Padding is the padding of tiles of one size.
 type Padding struct {
-	// Tile is the rows of a tile.
+	// Tile is the number of rows of a tile.
 	Tile int
-	// Share is the added rows over those that there are, 0 for no rows.
+	// Share is the number of added rows divided by the number of rows, 0 without
+	// rows.
 	Share float64
-	// Rounded is the same when Config.Rounding has changed how many rows experts
-	// have; Share without it.
+	// Rounded is the share after Config.Rounding has changed the numbers of rows;
+	// Share is without rounding.
 	Rounded float64
 }
 
-// Estimate gives a layer's figures for a call. It needs no device. An error is
+// Estimate returns the costs of a layer for a call. It needs no device. An error is
 // an [*ArgError].
 func Estimate(c Config, load Workload) (Cost, error) {
 	if err := c.Check(); err != nil {
@@ -87,7 +89,7 @@ func Estimate(c Config, load Workload) (Cost, error) {
 	return f, nil
 }
 
-// tokens checks a load, and gives its tokens.
+// tokens checks a workload and returns its number of tokens.
 func (l Workload) tokens(c Config) (int, error) {
 	most := spec.MaxRows / c.TopK
 	if l.Histogram == nil {
@@ -116,7 +118,7 @@ func (l Workload) tokens(c Config) (int, error) {
 	return tokens, nil
 }
 
-// touched is how many experts have rows.
+// touched returns the number of experts with rows.
 func (l Workload) touched(c Config, tokens int) float64 {
 	if l.Histogram == nil {
 		e := float64(c.NumExperts)
@@ -131,7 +133,8 @@ func (l Workload) touched(c Config, tokens int) float64 {
 	return count
 }
 
-// padding is the share of rows that tiles of so many rows add, after rounding.
+// padding returns the share of rows that tiles of the given number of rows add,
+// after rounding.
 func (l Workload) padding(c Config, tokens, tile int, how Rounding) float64 {
 	rows, padded := 0.0, 0.0
 	add := func(chosen []int, times float64) {
@@ -152,8 +155,8 @@ func (l Workload) padding(c Config, tokens, tile int, how Rounding) float64 {
 	return padded/rows - 1
 }
 
-// binomial gives how likely each number of successes of so many trials is, for
-// those that are likely at all.
+// binomial calls do with the probability of each number of successes of the given
+// number of trials. It leaves out negligible probabilities.
 func binomial(trials int, p float64, do func(n int, likely float64)) {
 	if p >= 1 {
 		do(trials, 1)
@@ -167,7 +170,8 @@ func binomial(trials int, p float64, do func(n int, likely float64)) {
 	}
 }
 
-// forwardTime is the roofline of a forward pass in which so many experts have rows.
+// forwardTime returns the roofline of a forward pass in which the given number of
+// experts have rows.
 func forwardTime(c Config, tokens int, experts float64) time.Duration {
 	list := c.ForwardWork(tokens)
 	idle := float64(c.NumExperts) - experts

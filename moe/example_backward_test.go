@@ -15,9 +15,9 @@ import (
 // gradient. W1 and the router are frozen: their gradients have no buffers and cost
 // nothing.
 //
-// The layer is the one of the package's example, and dO is 1 everywhere. By hand:
-// gate and up are 1/16, so A = silu(1/16)/16 = 0.00201. A token's two experts give
-// the same output, and their scores add up to 1. With dA' = 128/16 = 8, dX is
+// The layer is the same as in the package's example, and dO is 1 everywhere. By
+// hand: gate and up are 1/16, so A = silu(1/16)/16 = 0.00201. A token's two experts
+// give the same output, and their scores add up to 1. With dA' = 128/16 = 8, dX is
 // 64/16·8·(silu'(1/16)/16 + silu(1/16)) = 2.094.
 func ExampleCall_Backward() {
 	dev, err := emulated.New(emulated.Options{})

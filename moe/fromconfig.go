@@ -2,14 +2,13 @@ package moe
 
 import "sonicmoe/moe/checkpoint"
 
-// Model is what a config.json says of a model's expert layers.
+// Model has the content of a config.json about a model's expert layers.
 type Model = checkpoint.Model
 
-// FromConfig reads a published model's config.json, as Hugging Face keeps it,
-// into the exact Config of its expert layers. Nothing is approximated: what a
-// Config can't say is an error, or stands in Model.Outside where the experts
-// alone are right; what was assumed and what was not understood is listed too.
-// A model type is read ([checkpoint.Types] lists those), refused with the reason
-// why no Config says its layer, or not known.
-// [Check] tells whether today's kernels compute the Config.
+// FromConfig reads the config.json of a published model on Hugging Face into the
+// exact Config of its expert layers. It approximates nothing. A property that no
+// Config has is an error, or is listed in Model.Outside if the experts alone are
+// right. Assumptions and unknown entries are listed too. [checkpoint.Types] lists
+// the model types that are read; other types are refused with a reason, or unknown.
+// [Check] reports whether the kernels compute the Config.
 func FromConfig(json []byte) (Model, error) { return checkpoint.Read(json) }

@@ -10,24 +10,23 @@ import (
 	"sonicmoe/moe/internal/registry"
 )
 
-// gradientWant is one WithGradients.
+// gradientWant is the argument of a WithGradients option.
 type gradientWant struct {
 	of         Type
 	accumulate bool
 }
 
-// WithGradients names a way in which backward passes write the gradients of the
-// experts' weights (DW1, DW2, DW3 and those of the shared experts): in that type,
-// F32 or the layer's, and added to what is there or not. New then compiles no
-// kernels for ways that are not named, and Backward refuses them. A layer that
-// needs several ways gives the option several times. Without it a layer has all
-// four, which take twice as long to compile. Gradients of biases and of the router
-// may have any type and may be added to.
+// WithGradients names a mode in which backward passes write the gradients of the
+// experts' weights (DW1, DW2, DW3 and the shared experts' ones): in type of, F32 or
+// the layer's, overwriting or accumulating. New compiles kernels only for the named
+// modes, and Backward refuses others. Repeat the option for several modes. Without
+// the option a layer has all four modes, which take twice as long to compile.
+// Gradients of biases and of the router may always have any mode.
 func WithGradients(of Type, accumulate bool) Option {
 	return func(o *options) { o.gradients = append(o.gradients, gradientWant{of, accumulate}) }
 }
 
-// checkGradients refuses types that no gradient of the layer has.
+// checkGradients refuses types that no gradient of the layer can have.
 func (o options) checkGradients(c Config) error {
 	for _, g := range o.gradients {
 		if g.of != c.Type && g.of != F32 {
@@ -37,8 +36,8 @@ func (o options) checkGradients(c Config) error {
 	return nil
 }
 
-// writes reports whether a layer with these options has a kernel, as far as its way
-// of writing gradients goes.
+// writes reports whether the options include the kernel's gradient mode. It is true
+// for kernels without modes.
 func (o options) writes(k registry.Any) bool {
 	for _, mode := range gradient.Modes {
 		if k == dw.W1Kernels.In(mode) || k == dw.W2Kernels.In(mode) {

@@ -15,7 +15,7 @@ import (
 	"sonicmoe/moe/internal/route/training"
 )
 
-// backwardRun is what the kernels of one backward pass need.
+// backwardRun has the state that the kernels of one backward pass need.
 type backwardRun struct {
 	*queue
 	BackwardArgs // a copy: a pointer would move it to the heap
@@ -32,7 +32,7 @@ func (r *backwardRun) at(offset int64) driver.DevicePtr { return at(r.Workspace.
 // wanted lists the gradients that a backward pass computes.
 type wanted struct {
 	dX, dW1, dW2, dB1, dB2, dRouter, dRouterBias, dExpertScale, dScores bool
-	// shared: any gradient of the shared experts' weights.
+	// shared reports whether any gradient of the shared experts' weights is wanted.
 	shared bool
 }
 

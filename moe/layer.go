@@ -19,36 +19,36 @@ import (
 // Layer is a compiled MoE layer on one device. It is immutable and safe for
 // concurrent use.
 type Layer struct {
-	// of is what the kernels are emitted from: configuration and tilings.
+	// of is the input for emitting the kernels: configuration and tilings.
 	of  registry.Layer
 	dev driver.Device
 	sms int
-	// smallBatch says which kernels passes over small batches use.
+	// smallBatch decides which kernels passes over small batches use.
 	smallBatch smallBatch
-	// chosenBy says where each product's tiling comes from.
+	// chosenBy has the origin of each product's tiling.
 	chosenBy map[string]autotune.Origin
-	// kernels are the layer's, in the registry's order.
+	// kernels has the layer's kernels, in the registry's order.
 	kernels []loaded
-	// shared is the layer of its shared experts, nil without them.
+	// shared is the layer of the shared experts, nil if there are none.
 	shared *Layer
 }
 
 // loaded is a kernel that is ready to launch.
 type loaded struct {
 	registry.Any
-	name  string // in Layer.Kernels
+	name  string // the name in Layer.Kernels
 	built registry.Built
 	entry string
 	fn    *jit.Function
 }
 
-// New makes a layer: it takes tile shapes that were tuned, from the cache
-// (package moe/tune puts them there), else the cost model's, emits the
-// kernels and compiles or loads them, all at once. Errors: *ArgError for a
-// wrong Config or tiling, an error that names the device where it is not of compute
-// capability 9.0, *jit.CompileError, the device's own, and ctx's: when ctx ends
-// New returns at once, and what is being compiled serves a later New. Close a
-// device only after that; jit.Forget goes with closing.
+// New creates a layer. It takes tilings that package moe/tune stored in the cache,
+// else the cost model's, emits the kernels, and compiles or loads them in parallel.
+// Errors are an *ArgError for a wrong Config or tiling, an error with the device's
+// name if its compute capability is not 9.0, a *jit.CompileError, errors of the
+// device, and the error of ctx. When ctx ends, New returns at once; compilations
+// that are under way are kept for a later New. Close the device only after they
+// have ended, and call jit.Forget then.
 func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Layer, error) {
 	if ctx == nil {
 		return nil, &ArgError{Field: "ctx", Got: "nil", Want: "a context, such as context.Background()"}
@@ -74,8 +74,8 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 		return nil, err
 	}
 	l.withShared(target, o)
-	// One kernel's failure does not call off the others: when New returns an
-	// error, other than ctx's, nothing of it still runs on the device.
+	// The failure of one kernel does not cancel the others: when New returns an
+	// error other than ctx's, none of its work still runs on the device.
 	var g errgroup.Group
 	l.load(ctx, &g, done, o)
 	if l.shared != nil {
@@ -87,7 +87,7 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	return l, nil
 }
 
-// suits refuses devices that the kernels are not for.
+// suits refuses devices that cannot run the kernels.
 func suits(dev driver.Device) error {
 	if dev == nil {
 		return &ArgError{Field: "device", Got: "nil", Want: "an open device"}
@@ -98,7 +98,7 @@ func suits(dev driver.Device) error {
 	return suitsTarget(dev.Target())
 }
 
-// suitsTarget refuses chips that the kernels are not for.
+// suitsTarget refuses chips that cannot run the kernels.
 func suitsTarget(t driver.Target) error {
 	if t.Major != 9 || t.Minor != 0 {
 		return &driver.Error{Op: "moe.New", Kind: driver.ErrUnsupported,
@@ -114,10 +114,10 @@ func suitsTarget(t driver.Target) error {
 	return nil
 }
 
-// compileOptions are those of every kernel; they are part of its cache key.
+// compileOptions are the options for every kernel. They are part of its cache key.
 var compileOptions = driver.CompileOptions{}
 
-// wanted are the kernels that a layer has, made with these options.
+// wanted lists the kernels of a layer with these options.
 func (o options) wanted(l registry.Layer) registry.Registry {
 	from := kernel.Kernels.Of(l.Config)
 	if l.IsShared {
@@ -133,7 +133,7 @@ func (o options) wanted(l registry.Layer) registry.Registry {
 	return list
 }
 
-// load has g emit and load every kernel, in parallel.
+// load uses g to emit and load all kernels in parallel.
 func (l *Layer) load(ctx context.Context, g *errgroup.Group, done emit.Built, o options) {
 	loader := jit.Of(l.dev)
 	wanted := o.wanted(l.of)
@@ -157,11 +157,11 @@ func (l *Layer) load(ctx context.Context, g *errgroup.Group, done emit.Built, o 
 	}
 }
 
-// made says that New made the layer: one that is nil or zero it did not.
+// made reports whether New created the layer, which is neither nil nor zero.
 func (l *Layer) made() bool { return l != nil && l.of.NumExperts > 0 }
 
-// all are the layer's kernels, those of its shared experts last; a nil layer has
-// none.
+// all returns the layer's kernels, those of its shared experts last. A nil layer
+// has none.
 func (l *Layer) all() []loaded {
 	if l == nil {
 		return nil
@@ -169,7 +169,7 @@ func (l *Layer) all() []loaded {
 	return slices.Concat(l.kernels, l.shared.all())
 }
 
-// Config is what the layer was made for.
+// Config returns the layer's configuration.
 func (l *Layer) Config() Config {
 	if l == nil {
 		return Config{}
@@ -177,7 +177,8 @@ func (l *Layer) Config() Config {
 	return l.of.Config
 }
 
-// Shapes are the tensors of a call with so many tokens.
+// Shapes returns the shapes of the tensors of a call with the given number of
+// tokens.
 func (l *Layer) Shapes(tokens int) Shapes { return l.Config().Shapes(tokens) }
 
 // Tilings returns the tiling of each product; see [WithTilings].
@@ -188,7 +189,7 @@ func (l *Layer) Tilings() map[string]string {
 	return l.of.Tiles.Text()
 }
 
-// Kernels names the layer's kernels, for Listing.
+// Kernels returns the names of the layer's kernels, for Listing.
 func (l *Layer) Kernels() []string {
 	var names []string
 	for _, k := range l.all() {
@@ -197,7 +198,7 @@ func (l *Layer) Kernels() []string {
 	return names
 }
 
-// trains refuses a layer without the kernels of backward.
+// trains refuses a layer without backward kernels.
 func (l *Layer) trains() error {
 	if !l.hasBackward() {
 		return &ArgError{Field: "Layer", Got: "made with WithoutBackward", Want: "made without that option"}
@@ -205,13 +206,13 @@ func (l *Layer) trains() error {
 	return nil
 }
 
-// hasBackward says that the layer was made with the kernels of backward.
+// hasBackward reports whether the layer has backward kernels.
 func (l *Layer) hasBackward() bool {
 	return l != nil && slices.ContainsFunc(l.kernels, func(k loaded) bool { return k.IsBackward() })
 }
 
-// Listing is the PTX of a kernel with the Go line behind each instruction. name is
-// one of Kernels, or the kernel's in errors and profiles: "plan-splits" is
+// Listing returns the PTX of a kernel, with the Go line of each instruction. name
+// is one of Kernels, or the kernel's name in errors and profiles: "plan-splits" is
 // "moe_dwplan" there.
 func (l *Layer) Listing(name string) ([]byte, error) {
 	for _, k := range l.all() {
@@ -222,10 +223,11 @@ func (l *Layer) Listing(name string) ([]byte, error) {
 	return nil, &ArgError{Field: "kernel", Got: name, Want: fmt.Sprintf("one of %v", l.Kernels())}
 }
 
-// Explain adds the Go line at fault to an error of Synchronize, an event or a
-// graph's Launch after passes of this layer, as errors of ForwardArgs have it
-// already. Only an emulated device names lines; other errors come back as they
-// are. Kernels of all layers have the same names: ask the layer that ran.
+// Explain adds the Go line of a fault to an error of Synchronize, of an event, or
+// of a graph's Launch, after passes of this layer. Errors of the passes themselves
+// have the line already. Only an emulated device reports lines; other errors are
+// returned unchanged. Kernels of all layers have the same names, so ask the layer
+// that ran.
 func (l *Layer) Explain(err error) error {
 	var e *driver.Error
 	if !errors.As(err, &e) {
@@ -239,8 +241,8 @@ func (l *Layer) Explain(err error) error {
 	return err
 }
 
-// LoadedFrom tells for each kernel where its machine code came from: "compiled",
-// "cached" or "loaded", which is by an earlier layer of the process.
+// LoadedFrom returns, for each kernel, the origin of its machine code: "compiled",
+// "cached", or "loaded" by an earlier layer of the process.
 func (l *Layer) LoadedFrom() map[string]string {
 	m := map[string]string{}
 	for _, k := range l.all() {

@@ -9,7 +9,7 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// checkList checks x and a list, which is read, and gives the work.
+// checkList checks x and a list that is read, and returns the size of the pass.
 func (c *Call) checkList(t int, x Tensor, l RoutingList) work {
 	c.check.tensor("X", x, c.layer.of.Shapes(t).X, false)
 	if !c.layer.of.HasLists() {
@@ -27,7 +27,7 @@ func (c *Call) checkList(t int, x Tensor, l RoutingList) work {
 	return work{tokens: t, rows: int(entries), list: true}
 }
 
-// checkNoList refuses a list where the layer routes.
+// checkNoList refuses a list in a pass in which the layer routes.
 func (c *Call) checkNoList(l RoutingList) {
 	if !l.IsZero() {
 		c.check.fail("List", "given", "none: this pass routes by itself; ForwardExperts and BackwardExperts take lists")
@@ -55,7 +55,7 @@ func (q *queue) planList(n work, l RoutingList, p driver.DevicePtr, w indices) {
 		})
 		return
 	}
-	ranges := q.ranges(n.rows) // of entries
+	ranges := q.ranges(n.rows) // the ranges are of entries
 	of := order.Entries{TokenOf: l.Tokens.Ptr, NumTokens: n.tokens}
 	launch(q, order.CountListKernel, order.CountArgs{
 		ExpertIDs: l.ExpertIDs.Ptr, Counts: at(p, w.counts), TokenRanges: ranges, Entries: of,

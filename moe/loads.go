@@ -7,14 +7,14 @@ import (
 	"sonicmoe/moe/internal/route/training"
 )
 
-// Loads queues on s the counting of a choice: it adds to loads [E] i32 how many
-// tokens chose each expert of ids [T, K] i32, the ExpertIDs of a Forward of any
-// number of tokens. Micro-batches add up, each by a call; the caller zeroes loads
-// before the first. Ids outside [0, E) count for nobody, and what Config.Rounding
-// makes of a choice does not show. The counts are the same on every run.
+// Loads queues on s the counting of a choice: it adds to loads [E] i32 the number
+// of tokens that chose each expert. ids [T, K] i32 are the ExpertIDs of a Forward
+// with any number of tokens. Call it once for each micro-batch; the caller sets
+// loads to zero before the first one. Ids outside [0, E) are not counted, and
+// rounding does not change the counts. The counts are the same on every run.
 //
-// It needs no workspace and may be captured in a graph. A layer made
-// WithoutBackward does not have it.
+// It needs no workspace, and a graph may capture it. A layer with WithoutBackward
+// does not have it.
 func (c *Call) Loads(s driver.Stream, ids, loads Tensor) error {
 	if err := c.readyToTrain(s); err != nil {
 		return err
@@ -36,15 +36,15 @@ func (c *Call) Loads(s driver.Stream, ids, loads Tensor) error {
 }
 
 // UpdateSelectionBias queues on s a step of auxiliary-loss-free load balancing
-// (arXiv 2408.15664, and DeepSeek-V3, whose rate is 1e-3): of an expert with fewer
-// tokens than the mean of loads [E] i32 the bias [E] f32 grows by rate, of one with
-// more it falls, of one that has the mean it stays. The mean is compared exactly.
-// Loads, none below 0, become 0 for the next step.
+// (arXiv 2408.15664, and DeepSeek-V3, with rate 1e-3). The bias [E] f32 of an
+// expert grows by rate if its load is below the mean of loads [E] i32, falls by
+// rate if it is above, and stays if it equals the mean. The comparison is exact.
+// Loads must not be negative; they become 0 for the next step.
 //
-// It follows Loads of all of a step's micro-batches, and where ranks share a layer
-// the sum of their loads. Like Loads it needs no workspace, may be captured, and is
-// of layers with backward; and of those with Config.SelectionBias, whose
-// Weights.SelectionBias is the bias.
+// Call it after Loads of all micro-batches of a step. If ranks share a layer, loads
+// must be the sum over the ranks. It needs no workspace, and a graph may capture
+// it. The layer must have a backward pass and Config.SelectionBias; the bias is
+// Weights.SelectionBias.
 func (c *Call) UpdateSelectionBias(s driver.Stream, loads, bias Tensor, rate float32) error {
 	if err := c.readyToTrain(s); err != nil {
 		return err
@@ -67,7 +67,8 @@ func (c *Call) UpdateSelectionBias(s driver.Stream, loads, bias Tensor, rate flo
 	return q.err
 }
 
-// readyToTrain is ready, and refuses a layer without the kernels of training.
+// readyToTrain reserves the call like ready, and refuses a layer without backward
+// kernels.
 func (c *Call) readyToTrain(s driver.Stream) error {
 	if err := c.ready(s); err != nil {
 		return err

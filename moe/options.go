@@ -16,7 +16,7 @@ type options struct {
 	cache        *cache.Cache
 	withoutCache bool
 	logger       *slog.Logger
-	// tilings are the caller's, by product.
+	// tilings are the caller's tilings, by product.
 	tilings map[string]string
 	// choices are tuned tilings; ownChoices reports whether the caller named them.
 	choices    autotune.Store
@@ -25,7 +25,7 @@ type options struct {
 	decode *int
 	// forwardOnly leaves out the kernels of backward.
 	forwardOnly bool
-	// gradients are the ways of writing that WithGradients named; none: all.
+	// gradients has the modes of WithGradients; nil means all.
 	gradients []gradientWant
 	// err is the first wrong option.
 	err error

@@ -7,8 +7,8 @@ import (
 	"sonicmoe/moe/internal/route/training"
 )
 
-// checkRounded checks the list of a pass that rounds, and the logits that this
-// needs, and gives the work.
+// checkRounded checks the list and the logits of a pass that rounds, and returns
+// the size of the pass.
 func (c *Call) checkRounded(t int, l RoutingList, logits Tensor, written bool) work {
 	if !c.layer.of.Rounds() {
 		c.check.fail("List", "given", "none: this layer routes without Config.Rounding; ForwardExperts and BackwardExperts take lists")

@@ -290,8 +290,8 @@ func givens(tokens int) []given {
 	}
 }
 
-// TestGivenRoutings checks ForwardExperts with unusual ids: O must be that of an
-// equivalent ordinary routing.
+// TestGivenRoutings checks ForwardExperts with unusual ids. An equivalent ordinary
+// routing must give the same O.
 func TestGivenRoutings(t *testing.T) {
 	const tokens = 150
 	tr := trialOn(t, testDevice(t), givenConfig, tokens, moe.WithoutBackward())

@@ -8,12 +8,12 @@ import (
 	"sonicmoe/moe/internal/registry"
 )
 
-// A layer's shared experts are a layer of one expert to it, of the same kernels:
-// its packed rows are the tokens, and its router, if it has one, is the shared
-// experts' gate.
+// This file has the shared experts of a layer. They are a layer with one expert and
+// the same kernels: its packed rows are the tokens, and its router, if it has one,
+// is the shared experts' gate.
 
-// withShared gives a layer that of its shared experts, if it has any, with the
-// cost model's tilings.
+// withShared adds the layer of the shared experts, if there are any, with the cost
+// model's tilings.
 func (l *Layer) withShared(t driver.Target, o options) {
 	if c, ok := l.of.Shared(); ok {
 		l.shared = &Layer{dev: l.dev, sms: t.SMs, smallBatch: o.smallBatch(c),
@@ -21,8 +21,8 @@ func (l *Layer) withShared(t driver.Target, o options) {
 	}
 }
 
-// sharedIndices lays out what a pass over shared experts needs: a row is a token
-// is a place.
+// sharedIndices lays out the indices of a pass over shared experts, in which row,
+// token and place are the same number.
 func (l *Layer) sharedIndices(s *space, tokens int) (w indices) {
 	w.offsets = s.take(8)
 	w.rowPairs = s.take(4)
@@ -34,7 +34,7 @@ func (l *Layer) sharedIndices(s *space, tokens int) (w indices) {
 	return w
 }
 
-// checkSharedH checks the shared experts' H, which goes with H.
+// checkSharedH checks the shared experts' H. It is saved if and only if H is.
 func (c *Call) checkSharedH(h, shared Tensor, want spec.Shape, written bool) {
 	switch {
 	case want.IsZero() && !shared.IsZero():

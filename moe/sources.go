@@ -18,15 +18,15 @@ func init() {
 }
 
 // Warm fills a cache with the kernels that [New] compiles for a device of the
-// target, with the same options: New then finds them and compiles nothing. It needs
-// no device. Machine code comes from ptxas if it is installed (the PyPI package
-// nvidia-cuda-nvcc has it); otherwise the cache gets PTX alone. WithCache,
-// WithoutCache and WithLogger are ignored, and tuned tilings come from WithTunedFrom
-// alone. Errors: *ArgError for a wrong Config or tiling, one that names the target
-// if its compute capability is not 9.0, and those of the cache.
+// target with the same options, so that New finds them and compiles nothing. It
+// needs no device. Machine code comes from ptxas if it is installed (PyPI package
+// nvidia-cuda-nvcc); otherwise the cache gets only PTX. WithCache, WithoutCache and
+// WithLogger are ignored, and tuned tilings come only from WithTunedFrom. Errors
+// are an *ArgError for a wrong Config or tiling, an error with the target's name if
+// its compute capability is not 9.0, and errors of the cache.
 //
-// What New compiles depends on the target's shared memory and its number of SMs,
-// through the choice of tilings, and on nothing else of it.
+// The target matters only by its shared memory and its number of SMs, because the
+// choice of tilings depends on them.
 func Warm(ctx context.Context, c *cache.Cache, t driver.Target, config Config, opts ...Option) error {
 	list, err := sources(t, config, opts)
 	if err != nil {

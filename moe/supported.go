@@ -6,9 +6,9 @@ import (
 	"sonicmoe/moe/internal/route/training"
 )
 
-// Check returns nil for a configuration that [New] can make a layer of, else an
-// [*ArgError] that names the first field that is wrong, or is right but beyond
-// what the kernels compute.
+// Check returns nil if [New] can create a layer with the configuration. Otherwise
+// it returns an [*ArgError] for the first field that is wrong, or that is right but
+// not supported by the kernels.
 func Check(c Config) error {
 	if err := c.Check(); err != nil {
 		return err
@@ -16,8 +16,8 @@ func Check(c Config) error {
 	return unsupported(c)
 }
 
-// unsupported names what of a right configuration no kernel computes. It is the
-// one place of that: a kernel that learns more takes its part out.
+// unsupported returns an error for the first supported-looking field that no kernel
+// computes. All such limits are in this function.
 func unsupported(c Config) error {
 	if c.Rounds() && (!training.ScoresTellLogits(c) || c.Groups != 0) {
 		return &ArgError{Field: "Config.Rounding", Got: fmt.Sprint(c.Rounding), Want: "none, but with SoftmaxTopK without groups and scales, whose scores are all that is rounded"}

@@ -22,7 +22,7 @@ type TensorID = spec.TensorID
 // WeightIDs returns the ids of all weights, in the order of the fields of [Weights].
 func WeightIDs() []TensorID { return slices.Clone(spec.Weights) }
 
-// Dense describes a tensor of up to three dimensions at p.
+// TensorAt describes a tensor of up to three dimensions at p.
 func TensorAt(p driver.DevicePtr, t Type, dims ...int) Tensor {
 	s := spec.Shape{Type: t, Rank: len(dims)}
 	for i, d := range dims {
@@ -42,17 +42,18 @@ type Buffer struct {
 	Bytes int64
 }
 
-// alignment is what TMA and 16-byte accesses need of every buffer.
+// alignment is the alignment that TMA and 16-byte accesses need.
 const alignment = 16
 
-// Texts of errors: an absent tensor, and a weight or its gradient that the layer does
-// not have.
+// These are texts of errors about an absent tensor, and about a weight or gradient
+// that the layer does not have.
 const (
 	missing  = "missing"
 	noWeight = "none: the layer has no such weight"
 )
 
-// span is a checked argument: its name, where it lies, whether it is written.
+// span is a checked argument: its name, its address range, and whether it is
+// written.
 type span struct {
 	field   string
 	from    driver.DevicePtr
@@ -96,7 +97,8 @@ func (c *argCheck) weights(ids []TensorID, w *Weights, want *spec.Shapes) {
 	}
 }
 
-// routerWeights checks the router's weights; a backward pass reads only some.
+// routerWeights checks the router's weights. A backward pass reads only some of
+// them.
 func (c *argCheck) routerWeights(w *Weights, want *spec.Shapes, forward bool) {
 	for _, id := range spec.RouterWeights {
 		if r := id.Row(); forward || !r.ForwardOnly {

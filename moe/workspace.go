@@ -14,41 +14,43 @@ import (
 // space hands out aligned pieces of scratch memory.
 type space struct{ bytes int64 }
 
-// take gives the offset of a piece.
+// take returns the offset of a new piece.
 func (s *space) take(bytes int64) int64 {
 	at := s.bytes
 	s.bytes += (bytes + workspaceAlignment - 1) / workspaceAlignment * workspaceAlignment
 	return at
 }
 
-// indices is where a call's counters and row numbers stand in its workspace:
+// indices has the places of a call's counters and row numbers in its workspace:
 // offsets in bytes.
 type indices struct {
 	counts, offsets, table int64
-	// rowPairs is the number of row pairs; tickets are the tile counters of the
+	// rowPairs is the number of row pairs. tickets are the tile counters of the
 	// products.
 	rowPairs, tickets int64
 	gather, inverse   int64
-	// pairs is there in backward, with a list, and where scores are on the input.
+	// pairs is for backward, lists, and scores on the input.
 	pairs int64
-	// starts, tokenRows and weights are the rows by token of a list, unordered
-	// what it takes to make them.
+	// starts, tokenRows and weights list the rows of each token of a list.
+	// unordered is scratch memory for making them.
 	starts, tokenRows, weights, unordered int64
-	// keys and raw are what experts choose by, choices what they chose. The first
-	// two are gone when A and Y are made.
+	// keys and raw order the candidates of each expert, and choices has the result.
+	// Their memory is used again for A and Y.
 	keys, raw, choices int64
-	// ids are the rows' experts of shared experts, and weights their scores.
+	// ids and weights are the experts and the scores of the rows of shared experts.
 	ids int64
-	// terms are the router's weights, where these are FP32.
+	// terms are the terms of the router's weights if these are FP32.
 	terms int64
 }
 
-// tiles are the tiles of the which-th product of a call with the workspace at p.
+// tiles returns the tile arguments of a product, given by its number, of a call
+// with the workspace at p.
 func (w indices) tiles(p driver.DevicePtr, which int64) gemm.TileArgs {
 	return gemm.TileArgs{Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets+which*schedule.TicketBytes)}
 }
 
-// plan is what a plan of a call with the workspace at p is made from and of.
+// plan returns the inputs and outputs of the plan of a call with the workspace at
+// p.
 func (w indices) plan(p driver.DevicePtr, experts Tensor) order.PlanTensors {
 	return order.PlanTensors{
 		ExpertIDs: experts.Ptr, Gather: at(p, w.gather), Inverse: at(p, w.inverse), Pairs: at(p, w.pairs), Offsets: at(p, w.offsets),
@@ -59,36 +61,39 @@ func (w indices) plan(p driver.DevicePtr, experts Tensor) order.PlanTensors {
 // workspace is the layout of a forward call's scratch memory.
 type workspace struct {
 	pieces
-	// shared are the shared experts', with the same a.
+	// shared has the pieces of the shared experts. It has the same a.
 	shared pieces
 	bytes  int64
 }
 
-// pieces are what the products of a pass need.
+// pieces are the parts of the workspace for the products of a pass.
 type pieces struct {
 	indices
-	// logits are there where the experts are chosen from them and the caller has no
-	// place; they are gone when A and Y are made.
+	// logits has the logits if the experts are chosen from them and the caller does
+	// not want them. Its memory is used again for A and Y.
 	logits int64
 	a, y   int64
 }
 
-// workspaceAlignment is what the buffer must be aligned to.
+// workspaceAlignment is the alignment of the buffer.
 const workspaceAlignment = 256
 
-// work is what a call has to do: tokens, and rows for pairs of a token and one
-// of its experts, which come as a list or as K of each token.
+// work is the size of a call: the number of tokens, and the number of rows, which
+// are pairs of a token and one of its experts. The rows come from a list, or are K
+// for each token.
 type work struct {
 	tokens, rows int
 	list         bool
-	// sorted says that rounding made the list: by expert, then token.
+	// sorted means that rounding made the list, which is sorted by expert, then
+	// token.
 	sorted bool
 }
 
-// work is that of so many tokens with K experts each.
+// work returns the size of a call with the given number of tokens, with K experts
+// each.
 func (l *Layer) work(tokens int) work { return work{tokens: tokens, rows: tokens * l.of.TopK} }
 
-// indices lays out what all calls need.
+// indices lays out the pieces that all calls need.
 func (l *Layer) indices(s *space, n work) indices {
 	if l.of.IsShared {
 		return l.sharedIndices(s, n.tokens)
@@ -97,7 +102,7 @@ func (l *Layer) indices(s *space, n work) indices {
 	c := l.of.Config
 	rows := int64(n.rows)
 	if n.list && c.Rounds() {
-		rows = max(rows, int64(n.tokens)*int64(c.TopK)) // the plan of the losses is of these
+		rows = max(rows, int64(n.tokens)*int64(c.TopK)) // the plan of the losses has this number of rows
 	}
 	w.counts = s.take(4 * int64(l.sms) * int64(c.NumExperts))
 	w.offsets = s.take(4 * int64(c.NumExperts+1))
@@ -152,31 +157,31 @@ func (l *Layer) workspace(n work) workspace {
 	return w
 }
 
-// Sizes are the bytes that the buffers of a call must have.
+// Sizes has the sizes of a call's buffers, in bytes.
 type Sizes struct {
-	// Workspace is scratch memory, aligned to 256 bytes. Its content means
-	// nothing between calls; it serves one stream at a time.
+	// Workspace is scratch memory, aligned to 256 bytes. Its content need not be
+	// kept between calls. One stream at a time may use it.
 	Workspace int64
-	// BackwardWorkspace is what Workspace must be for a backward pass; never less
-	// than Workspace. All layers that run one after the other can share one
-	// buffer of the largest size.
+	// BackwardWorkspace is the size of Workspace for a backward pass, at least
+	// Workspace. Layers that run one after another can share one buffer of the
+	// largest size.
 	BackwardWorkspace int64
-	// Fixed is the part of Workspace that does not grow with tokens: counts of
-	// every multiprocessor and expert, expert offsets, a row pair for each expert, and
-	// 6 bytes a weight of a router in FP32.
-	// The rest is 2·R·(d + n) bytes for the rows R = T·K of Y and A, n rounded up to
-	// a multiple of 64, about 8 bytes a row of indices, 2·d + 12 a token with shared
-	// experts, and alignment.
+	// Fixed is the part of Workspace that does not grow with the tokens: counts for
+	// each multiprocessor and expert, expert offsets, a row pair for each expert,
+	// and 6 bytes for each weight of an FP32 router. The rest is 2·R·(d + n) bytes
+	// for the rows R = T·K of Y and A, with n rounded up to a multiple of 64, about
+	// 8 bytes a row for indices, 2·d + 12 bytes a token with shared experts, and
+	// alignment.
 	Fixed int64
-	// H, and SharedH with shared experts, are what a training pass saves beside X,
-	// scores and experts.
+	// H, and SharedH with shared experts, are saved by a training pass in addition
+	// to X, scores and experts.
 	H, SharedH int64
-	// O, Scores and ExpertIDs are the outputs.
+	// O, Scores and ExpertIDs are the sizes of the outputs.
 	O, Scores, ExpertIDs int64
 }
 
-// Sizes gives the exact sizes for a call with so many tokens. It refuses what
-// Forward does: fewer than 0, and T·K of 2^31 or more.
+// Sizes returns the exact sizes for a call with the given number of tokens. It
+// refuses the same numbers as Forward: negative ones, and T·K of 2^31 or more.
 func (l *Layer) Sizes(tokens int) (Sizes, error) {
 	if !l.made() {
 		return Sizes{}, errNoLayer
@@ -192,8 +197,9 @@ func (l *Layer) Sizes(tokens int) (Sizes, error) {
 	}, nil
 }
 
-// ListSizes gives the exact sizes for a call with so many tokens whose experts
-// come as a list of so many entries. Scores and ExpertIDs are the list's.
+// ListSizes returns the exact sizes for a call with the given number of tokens,
+// whose experts are a list of the given number of entries. Scores and ExpertIDs are
+// those of the list.
 func (l *Layer) ListSizes(tokens, entries int) (Sizes, error) {
 	switch {
 	case !l.made():
@@ -214,23 +220,24 @@ func (l *Layer) ListSizes(tokens, entries int) (Sizes, error) {
 	}, nil
 }
 
-// RoundedRows is L of the List of a Forward that rounds, of so many tokens: the
-// most rows that there can be. It is 0 of a layer without Config.Rounding.
+// RoundedRows returns the number of entries L of the List of a Forward that rounds:
+// the largest possible number of rows for the given number of tokens. It is 0 for a
+// layer without Config.Rounding.
 func (l *Layer) RoundedRows(tokens int) int {
 	if l == nil || !l.of.Rounds() || tokens < 1 {
 		return 0
 	}
-	// An expert's share of no rows at all still has a place.
+	// An expert with a share of 0 rows still needs a place.
 	return int(min(max(l.of.Rounding.MaxRows(l.of.Config, tokens), 1), spec.MaxRows))
 }
 
-// errNoLists is the error of lists where a layer has none.
+// errNoLists is the error for lists in a layer without them.
 var errNoLists = &ArgError{Field: "Config.Lists", Got: "false", Want: "true for calls with a List"}
 
-// errNoLayer is the error of a nil layer.
+// errNoLayer is the error for a nil layer.
 var errNoLayer = &ArgError{Field: "Layer", Got: "nil", Want: "made by New"}
 
-// at is the address at an offset.
+// at returns the address at an offset.
 func at(p driver.DevicePtr, offset int64) driver.DevicePtr {
 	return p + driver.DevicePtr(offset)
 }

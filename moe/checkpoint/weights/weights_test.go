@@ -74,7 +74,7 @@ const (
 
 func bf16(name string, shape ...int64) saved { return saved{name, "BF16", shape} }
 
-// experts are those of a layer, each with its own three matrices.
+// experts has the experts of a layer, each with its own three matrices.
 func experts(prefix, gate, up, down string) []saved {
 	var list []saved
 	for i := range int64(e) {
