@@ -55,7 +55,7 @@ func (a *Arena) Free() error {
 		a.err = nil
 	}
 	if first != nil {
-		return fmt.Errorf("%d of %d allocations are not given back, the first: %w", failed, all, first)
+		return fmt.Errorf("%d of %d allocations were not freed, the first: %w", failed, all, first)
 	}
 	return nil
 }

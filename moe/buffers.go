@@ -67,12 +67,12 @@ func (f ForwardArgs) BackwardArgs() BackwardArgs {
 	}
 }
 
-// Tokens returns the buffers of a pass over the first tokens of f, at most as many
-// as f has. Its H is the first part of f's, not the rows that a pass
-// over all tokens would give these.
+// Tokens returns the buffers of a pass over the first tokens of f, which must have at
+// least that many. H of the result is the first part of f.H. These are not the rows of
+// the same tokens in a pass over all tokens.
 func (f ForwardArgs) Tokens(tokens int) (ForwardArgs, error) {
 	if !f.List.IsZero() {
-		return f, &ArgError{Field: "List", Got: "given", Want: "none: its entries are of any token"}
+		return f, &ArgError{Field: "List", Got: "given", Want: "none: its entries may have any token"}
 	}
 	for _, t := range []*Tensor{&f.X, &f.Scores, &f.ExpertIDs, &f.Logits, &f.O, &f.H, &f.SharedH} {
 		if t.IsZero() {
@@ -85,7 +85,7 @@ func (f ForwardArgs) Tokens(tokens int) (ForwardArgs, error) {
 			}
 		}
 		if most := t.Shape.Dims[0] / each; tokens < 0 || int64(tokens) > most {
-			return f, argErrorf("tokens", tokens, "0 to %d, which the buffers are for", most)
+			return f, argErrorf("tokens", tokens, "0 to %d, the number of tokens of the buffers", most)
 		}
 		t.Shape.Dims[0] = int64(tokens) * each
 	}

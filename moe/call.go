@@ -213,18 +213,18 @@ func (c *Call) begin(s driver.Stream, x Tensor) (int, error) {
 func (c *Call) ready(s driver.Stream) error {
 	switch {
 	case c == nil || !c.layer.made():
-		return &ArgError{Field: "Call", Got: "none of a layer", Want: "made by Layer.NewCall"}
+		return &ArgError{Field: "Call", Got: "not of a layer", Want: "made by Layer.NewCall"}
 	case s == nil:
 		return &ArgError{Field: "stream", Got: "nil", Want: "a stream of the layer's device"}
 	case !c.busy.CompareAndSwap(false, true):
-		return &ArgError{Field: "Call", Got: "in use", Want: "one goroutine's at a time; NewCall makes one for each"}
+		return &ArgError{Field: "Call", Got: "in use", Want: "used by one goroutine at a time; NewCall makes one for each"}
 	}
 	c.check.reset()
 	return nil
 }
 
-// tokensOf is the T of a tensor [T, width], whose pairs the layer's kernels can
-// number. The rest of it is checked with the others.
+// tokensOf returns T of a tensor [T, width]. The kernels must be able to number T·K pairs.
+// Type and width are checked later, with the other tensors.
 func (l *Layer) tokensOf(field string, x Tensor, of Type, width int) (int, error) {
 	t := x.Shape.Dims[0]
 	if x.Shape.Rank == 2 && 0 <= t && t <= spec.MaxRows/int64(l.of.TopK) {

@@ -44,7 +44,7 @@ func TestCheckRefusesWhatKernelsLack(t *testing.T) {
 		{func(c *moe.Config) { c.ExpertScale = true }, ""},
 		{func(c *moe.Config) { c.Rounding.Rule, c.RouterBias = moe.RoundNearest, true }, ""},
 		{func(c *moe.Config) { c.Rounding.Rule, c.Score = moe.RoundNearest, moe.Sigmoid },
-			"Config.Rounding is nearest/128, must be none, but with SoftmaxTopK without groups and scales, whose scores are all that is rounded"},
+			"Config.Rounding is nearest/128, must be none: rounding needs SoftmaxTopK scores without groups and scales"},
 		{func(c *moe.Config) { c.ScoreOnInput = true }, ""},
 		{func(c *moe.Config) { c.SharedExperts = 1 }, ""},
 		{func(c *moe.Config) { c.TopK = 33 }, "Config.TopK is 33, must be 1 to 32 (with 32 experts)"},

@@ -67,7 +67,7 @@ func WithCache(c *cache.Cache) Option {
 	return func(o *options) {
 		o.cache, o.withoutCache = c, false
 		if c == nil {
-			o.refuse("WithCache", "nil", "an open cache; WithoutCache is for none")
+			o.refuse("WithCache", "nil", "an open cache; WithoutCache means none")
 		}
 	}
 }
@@ -110,7 +110,7 @@ type TunedSource interface {
 func WithTunedFrom(s TunedSource) Option {
 	return func(o *options) {
 		if v := reflect.ValueOf(s); s == nil || v.Kind() == reflect.Pointer && v.IsNil() {
-			o.refuse("WithTunedFrom", "nil", "a source of tuned tilings; WithoutTuning is for none")
+			o.refuse("WithTunedFrom", "nil", "a source of tuned tilings; WithoutTuning means none")
 			return
 		}
 		o.choices, o.ownChoices = s, true

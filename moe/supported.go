@@ -16,11 +16,11 @@ func Check(c Config) error {
 	return unsupported(c)
 }
 
-// unsupported returns an error for the first supported-looking field that no kernel
-// computes. All such limits are in this function.
+// unsupported returns an error for the first valid field that no kernel computes. All
+// such limits are in this function.
 func unsupported(c Config) error {
 	if c.Rounds() && (!training.ScoresTellLogits(c) || c.Groups != 0) {
-		return &ArgError{Field: "Config.Rounding", Got: fmt.Sprint(c.Rounding), Want: "none, but with SoftmaxTopK without groups and scales, whose scores are all that is rounded"}
+		return &ArgError{Field: "Config.Rounding", Got: fmt.Sprint(c.Rounding), Want: "none: rounding needs SoftmaxTopK scores without groups and scales"}
 	}
 	return nil
 }

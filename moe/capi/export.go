@@ -67,7 +67,7 @@ func sm_config_of_model(json *C.char, out *C.sm_config) C.sm_status {
 			return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 		}
 		if len(m.Outside) > 0 {
-			return &moe.ArgError{Field: m.Type, Got: "a block with more than a Config says: " + strings.Join(m.Outside, "; "), Want: "one without"}
+			return &moe.ArgError{Field: m.Type, Got: "a block with parts that no Config has: " + strings.Join(m.Outside, "; "), Want: "a block without them"}
 		}
 		return write("config", out, structOf(m.Config))
 	})

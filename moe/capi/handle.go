@@ -147,7 +147,7 @@ func sm_close(any C.sm_handle) C.sm_status {
 		delete(handles.of, any)
 		handles.Unlock()
 		if !ok {
-			return &moe.ArgError{Field: "handle", Got: fmt.Sprint(any), Want: "that of an open device or layer"}
+			return &moe.ArgError{Field: "handle", Got: fmt.Sprint(any), Want: "the handle of an open device or layer"}
 		}
 		if d, ok := v.(*device); ok {
 			jit.Forget(d.Device)

@@ -308,7 +308,7 @@ func (b *bench) sameInputs() error {
 			return err
 		}
 		if was, ok := b.inputs[t.id]; ok && was != p {
-			return fmt.Errorf("it has changed %s, which it may only read", t.id)
+			return fmt.Errorf("the pass changed %s, which is an input", t.id)
 		}
 		b.inputs[t.id] = p
 	}

@@ -163,7 +163,7 @@ func (p *Plan) open(o Options) ([]*registry.Product, error) {
 			return nil, err
 		}
 		if o.ForwardOnly && product.Backward {
-			return nil, &moe.ArgError{Field: "Products", Got: fmt.Sprintf("%q, of backward", name), Want: "products of forward, as ForwardOnly is set"}
+			return nil, &moe.ArgError{Field: "Products", Got: fmt.Sprintf("%q, of backward", name), Want: "products of forward, because ForwardOnly is set"}
 		}
 	}
 	var list []*registry.Product
@@ -192,7 +192,7 @@ func (p *Plan) fits(dev driver.Device) error {
 	s := p.Config.Shapes(tokens)
 	if need := s.X.Bytes() + s.O.Bytes() + s.H.Bytes() + s.A.Bytes() + s.Y.Bytes() + s.W1.Bytes() + s.W2.Bytes(); need > total {
 		return &moe.ArgError{Field: "Config.TokensHint", Got: fmt.Sprintf("%d tokens (%d MiB of tensors at least)", tokens, need>>20),
-			Want: fmt.Sprintf("so few that their tensors are below the device's %d MiB", total>>20)}
+			Want: fmt.Sprintf("few enough that their tensors fit the device's %d MiB", total>>20)}
 	}
 	return nil
 }

@@ -160,8 +160,8 @@ func TestRefused(t *testing.T) {
 	assert.ErrorContains(t, err, "dev is nil, must be a device")
 	for hint, says := range map[int]string{
 		math.MaxInt:   "at most 1073741823",
-		1<<30 - 1:     "below the device's 8192 MiB",
-		1_000_000_000: "must be so few",
+		1<<30 - 1:     "fit the device's 8192 MiB",
+		1_000_000_000: "must be few enough",
 	} {
 		c := small
 		c.TokensHint = hint
