@@ -203,7 +203,6 @@ func (x *Var[T]) Set(to T) {
 }
 
 func (k *Kernel) move(dst, src val, t isa.Type) {
-	f := &isa.Table[isa.Mov]
 	ty := t
 	if ty == isa.S32 {
 		ty = isa.B32
@@ -211,21 +210,19 @@ func (k *Kernel) move(dst, src val, t isa.Type) {
 		ty = isa.B64
 	}
 	if ty == isa.Pred && !src.konst && src.negate {
-		n := &isa.Table[isa.Not]
 		src.negate = false
-		k.emit(n, k.mods(n, ".pred"), dst.operand(t), src.operand(t))
+		k.op(isa.Not, []Mod{".pred"}, dst.operand(t), src.operand(t))
 		return
 	}
 	if ty == isa.Pred && src.konst { // some assemblers refuse an immediate in mov.pred
-		s := &isa.Table[isa.Setp]
 		cmp := Mod(".ne")
 		if src.imm != 0 {
 			cmp = ".eq"
 		}
-		k.emit(s, k.mods(s, cmp, ".u32"), dst.operand(t), Operand{Kind: OpInt}, Operand{Kind: OpInt})
+		k.op(isa.Setp, []Mod{cmp, ".u32"}, dst.operand(t), Operand{Kind: OpInt}, Operand{Kind: OpInt})
 		return
 	}
-	k.emit(f, k.mods(f, Mod("."+ty.String())), dst.operand(t), src.operand(t))
+	k.op(isa.Mov, []Mod{Mod("." + ty.String())}, dst.operand(t), src.operand(t))
 }
 
 func copyOf[T Value](x T) T {

@@ -159,9 +159,26 @@ func setMod(f *isa.Form, m *isa.Mods, text string) bool {
 	return false
 }
 
+// op appends an instruction of a form with modifiers.
+func (k *Kernel) op(id isa.ID, mods []Mod, args ...Operand) {
+	f := &isa.Table[id]
+	k.emitAt(here(k.position()), f, k.mods(f, mods...), args)
+}
+
+// opTo is op with a result in a new register, the first operand.
+func (k *Kernel) opTo(id isa.ID, t isa.Type, mods []Mod, args ...Operand) val {
+	f, d := &isa.Table[id], k.result(t)
+	k.emitAt(here(k.position()), f, k.mods(f, mods...), append([]Operand{d.operand(t)}, args...))
+	return d
+}
+
 // emit appends an instruction. It copies args.
 func (k *Kernel) emit(f *isa.Form, m isa.Mods, args ...Operand) {
-	in := Inst{Form: f, Mods: m, pos: here(k.position())}
+	k.emitAt(here(k.position()), f, m, args)
+}
+
+func (k *Kernel) emitAt(pos *position, f *isa.Form, m isa.Mods, args []Operand) {
+	in := Inst{Form: f, Mods: m, pos: pos}
 	if len(args) > 0 {
 		if len(k.args)+len(args) > cap(k.args) {
 			k.args = make([]Operand, 0, 1024)
@@ -217,10 +234,7 @@ func loadParam[T Value](k *Kernel, name string) T {
 	var t T
 	ty := t.isaType()
 	k.param(Param{Name: name, Type: ty, Align: ty.Bytes(), Bytes: ty.Bytes()})
-	d := k.result(ty)
-	f := &isa.Table[isa.LdParam]
-	k.emit(f, k.mods(f, Mod("."+ty.String())), d.operand(ty), Operand{Kind: OpAddr, Reg: -1, Sym: name})
-	return wrap[T](d)
+	return wrap[T](k.opTo(isa.LdParam, ty, []Mod{Mod("." + ty.String())}, Operand{Kind: OpAddr, Reg: -1, Sym: name}))
 }
 
 // ParamU32 declares a parameter and loads it.
@@ -235,10 +249,7 @@ func (k *Kernel) ParamF32(name string) F32 { return loadParam[F32](k, name) }
 // ParamPtr declares a parameter that is an address in global memory.
 func (k *Kernel) ParamPtr(name string) Global {
 	p := loadParam[U64](k, name)
-	d := k.result(isa.U64)
-	f := &isa.Table[isa.CvtaToGlobal]
-	k.emit(f, k.mods(f), d.operand(isa.U64), p.v.operand(isa.U64))
-	return Global{base: U64{d}}
+	return Global{base: U64{k.opTo(isa.CvtaToGlobal, isa.U64, nil, p.v.operand(isa.U64))}}
 }
 
 // TensorMapBytes and TensorMapAlign are the size and alignment of a tensor
@@ -251,11 +262,8 @@ const (
 // ParamTensorMap declares a tensor map passed by value and returns its address.
 func (k *Kernel) ParamTensorMap(name string) TensorMap {
 	k.param(Param{Name: name, Type: isa.B8, Align: TensorMapAlign, Bytes: TensorMapBytes})
-	a, g := k.result(isa.U64), k.result(isa.U64)
-	mov, cvta := &isa.Table[isa.Mov], &isa.Table[isa.CvtaParam]
-	k.emit(mov, k.mods(mov, ".u64"), a.operand(isa.U64), Operand{Kind: OpSymbol, Sym: name})
-	k.emit(cvta, k.mods(cvta), g.operand(isa.U64), a.operand(isa.U64))
-	return TensorMap{U64{g}}
+	a := k.opTo(isa.Mov, isa.U64, []Mod{".u64"}, Operand{Kind: OpSymbol, Sym: name})
+	return TensorMap{U64{k.opTo(isa.CvtaParam, isa.U64, nil, a.operand(isa.U64))}}
 }
 
 // sharedName is the name of a kernel's dynamic shared memory.
@@ -266,10 +274,7 @@ const sharedName = "smem"
 func (k *Kernel) SharedBase() Shared {
 	if !k.hasShared {
 		k.hasShared = true
-		d := k.result(isa.U32)
-		f := &isa.Table[isa.Mov]
-		k.emit(f, k.mods(f, ".u32"), d.operand(isa.U32), Operand{Kind: OpSymbol, Sym: sharedName})
-		k.sharedBase = U32{d}
+		k.sharedBase = U32{k.opTo(isa.Mov, isa.U32, []Mod{".u32"}, Operand{Kind: OpSymbol, Sym: sharedName})}
 	}
 	return Shared{base: k.sharedBase}
 }
@@ -277,8 +282,7 @@ func (k *Kernel) SharedBase() Shared {
 // Build ends the kernel. It returns a verified module with this one entry, or
 // every error of the emission, each with its Go line.
 func (k *Kernel) Build() (*Module, error) {
-	ret := &isa.Table[isa.Ret]
-	k.emit(ret, k.mods(ret))
+	k.op(isa.Ret, nil)
 	e := &Entry{Name: k.name, Params: k.params, MaxThreads: k.maxThreads, MinCTAs: k.minCTAs, Names: k.names, Body: k.body}
 	if k.cluster > 0 {
 		e.Cluster = Dims{k.cluster, 1, 1}

@@ -106,8 +106,7 @@ func (k *Kernel) ldmatrix(trans Mod, a Shared, n int) []U32 {
 	for i := range out {
 		out[i] = U32{k.result(isa.B32)}
 	}
-	f := &isa.Table[isa.Ldmatrix]
-	k.emit(f, k.mods(f, Mod(".x"+strconv.Itoa(n)), trans), vecOperand(out), a.operand())
+	k.op(isa.Ldmatrix, []Mod{Mod(".x" + strconv.Itoa(n)), trans}, vecOperand(out), a.operand())
 	return out
 }
 
@@ -134,8 +133,7 @@ func StGlobalRelease(a Global, x U32) {
 	if k == nil {
 		panic("ptx: st.release of a constant to an address without a register: Materialize the address")
 	}
-	f := &isa.Table[isa.StGlobalSync]
-	k.emit(f, k.mods(f, ".release", ".gpu", ".u32"), a.operand(), x.v.operand(isa.U32))
+	k.op(isa.StGlobalSync, []Mod{".release", ".gpu", ".u32"}, a.operand(), x.v.operand(isa.U32))
 }
 
 // AtomGlobalAdd adds n to a word and returns the word's old value.
@@ -149,28 +147,22 @@ func (k *Kernel) AtomSharedAdd(a Shared, n U32) U32 {
 }
 
 func (k *Kernel) atom(id isa.ID, op, typ Mod, t isa.Type, a Operand, n val) val {
-	f := &isa.Table[id]
-	d := k.result(t)
-	k.emit(f, k.mods(f, op, typ), d.operand(t), a, n.operand(t))
-	return d
+	return k.opTo(id, t, []Mod{op, typ}, a, n.operand(t))
 }
 
 // RedSharedAdd adds n to a word and returns nothing.
 func (k *Kernel) RedSharedAdd(a Shared, n U32) {
-	f := &isa.Table[isa.RedShared]
-	k.emit(f, k.mods(f, ".add", ".u32"), a.operand(), n.v.operand(isa.U32))
+	k.op(isa.RedShared, []Mod{".add", ".u32"}, a.operand(), n.v.operand(isa.U32))
 }
 
 // RedSharedOr sets bits of a word and returns nothing.
 func (k *Kernel) RedSharedOr(a Shared, bits U32) {
-	f := &isa.Table[isa.RedShared]
-	k.emit(f, k.mods(f, ".or", ".b32"), a.operand(), bits.v.operand(isa.U32))
+	k.op(isa.RedShared, []Mod{".or", ".b32"}, a.operand(), bits.v.operand(isa.U32))
 }
 
 // RedGlobalAdd adds n to a word and returns nothing.
 func (k *Kernel) RedGlobalAdd(a Global, n U32) {
-	f := &isa.Table[isa.RedGlobal]
-	k.emit(f, k.mods(f, ".add", ".u32"), a.operand(), n.v.operand(isa.U32))
+	k.op(isa.RedGlobal, []Mod{".add", ".u32"}, a.operand(), n.v.operand(isa.U32))
 }
 
 func vecOperand[T Value](vs []T) Operand {
@@ -185,29 +177,25 @@ func vecOperand[T Value](vs []T) Operand {
 // Its bytes count towards the current phase of the mbarrier bar. coords are
 // signed.
 func (k *Kernel) TMALoad(dst Shared, m TensorMap, bar Shared, coords ...U32) {
-	f := &isa.Table[isa.TMALoad]
-	k.emit(f, k.mods(f, dimMod(coords)), dst.operand(), tensorOperand(m, coords), bar.operand())
+	k.op(isa.TMALoad, []Mod{dimMod(coords)}, dst.operand(), tensorOperand(m, coords), bar.operand())
 }
 
 // TMALoadMulticast is [Kernel.TMALoad] into every CTA of the cluster whose bit is
 // set in ctas (bit r is rank r). In each of these CTAs the box is written at dst's
 // offset and its bytes count at the mbarrier at bar's offset.
 func (k *Kernel) TMALoadMulticast(dst Shared, m TensorMap, bar Shared, ctas B16, coords ...U32) {
-	f := &isa.Table[isa.TMALoadMulticast]
-	k.emit(f, k.mods(f, dimMod(coords)), dst.operand(), tensorOperand(m, coords), bar.operand(), ctas.v.operand(isa.B16))
+	k.op(isa.TMALoadMulticast, []Mod{dimMod(coords)}, dst.operand(), tensorOperand(m, coords), bar.operand(), ctas.v.operand(isa.B16))
 }
 
 // TMAStore starts the store of a box from src to m at coords. The thread's next
 // [Kernel.BulkCommit] adds it to a group.
 func (k *Kernel) TMAStore(m TensorMap, src Shared, coords ...U32) {
-	f := &isa.Table[isa.TMAStore]
-	k.emit(f, k.mods(f, dimMod(coords)), tensorOperand(m, coords), src.operand())
+	k.op(isa.TMAStore, []Mod{dimMod(coords)}, tensorOperand(m, coords), src.operand())
 }
 
 // TMAPrefetch loads a box of m at coords into the L2 cache.
 func (k *Kernel) TMAPrefetch(m TensorMap, coords ...U32) {
-	f := &isa.Table[isa.TMAPrefetch]
-	k.emit(f, k.mods(f, dimMod(coords)), tensorOperand(m, coords))
+	k.op(isa.TMAPrefetch, []Mod{dimMod(coords)}, tensorOperand(m, coords))
 }
 
 func dimMod(coords []U32) Mod { return Mod("." + strconv.Itoa(len(coords)) + "d") }
@@ -267,25 +255,22 @@ func (k *Kernel) Mma(acc []F32, a, b []U32) { k.mma(isa.MmaBF16, acc, a, b) }
 func (k *Kernel) MmaF16(acc []F32, a, b []U32) { k.mma(isa.MmaF16, acc, a, b) }
 
 func (k *Kernel) mma(id isa.ID, acc []F32, a, b []U32) {
-	f := &isa.Table[id]
-	k.emit(f, k.mods(f), vecOperand(acc), vecOperand(a), vecOperand(b), vecOperand(acc))
+	k.op(id, nil, vecOperand(acc), vecOperand(a), vecOperand(b), vecOperand(acc))
 }
 
 func (k *Kernel) wgmma(id isa.ID, acc []F32, descA, descB U64, scaleD Pred, transA, transB bool) {
-	f := &isa.Table[id]
 	shape := Mod(".m64n" + strconv.Itoa(2*len(acc)) + "k16")
-	k.emit(f, k.mods(f, shape), vecOperand(acc), descA.v.operand(isa.B64), descB.v.operand(isa.B64), scaleD.v.operand(isa.Pred),
+	k.op(id, []Mod{shape}, vecOperand(acc), descA.v.operand(isa.B64), descB.v.operand(isa.B64), scaleD.v.operand(isa.Pred),
 		flag(true), flag(true), flag(transA), flag(transB))
 }
 
 func (k *Kernel) wgmmaRegisters(id isa.ID, acc []F32, a []U32, descB U64, scaleD Pred, transB bool) {
-	f := &isa.Table[id]
 	a = slices.Clone(a)
 	for i := range a {
 		a[i] = Materialize(k, a[i])
 	}
 	shape := Mod(".m64n" + strconv.Itoa(2*len(acc)) + "k16")
-	k.emit(f, k.mods(f, shape), vecOperand(acc), vecOperand(a), descB.v.operand(isa.B64), scaleD.v.operand(isa.Pred), flag(true), flag(true), flag(transB))
+	k.op(id, []Mod{shape}, vecOperand(acc), vecOperand(a), descB.v.operand(isa.B64), scaleD.v.operand(isa.Pred), flag(true), flag(true), flag(transB))
 }
 
 // flag returns the immediate operand 1 or 0.

@@ -15,8 +15,7 @@ func (k *Kernel) special(i int) val {
 	}
 	d := k.result(sp.Type)
 	k.hint = old
-	f := &isa.Table[isa.Mov]
-	k.emit(f, k.mods(f, Mod("."+sp.Type.String())), d.operand(sp.Type), Operand{Kind: OpSpecial, Reg: int32(i)})
+	k.op(isa.Mov, []Mod{Mod("." + sp.Type.String())}, d.operand(sp.Type), Operand{Kind: OpSpecial, Reg: int32(i)})
 	if isTid && !k.guarded && k.thread[tidX].missing() {
 		k.thread[tidX] = d
 	}
@@ -50,10 +49,7 @@ func Select[T Value](p Pred, a, b T) T {
 	} else if t == isa.F32 {
 		mod = ".f32"
 	}
-	d := k.result(t)
-	f := &isa.Table[isa.Selp]
-	k.emit(f, k.mods(f, mod), d.operand(t), va.operand(t), vb.operand(t), p.v.operand(isa.Pred))
-	return wrap[T](d)
+	return wrap[T](k.opTo(isa.Selp, t, []Mod{mod}, va.operand(t), vb.operand(t), p.v.operand(isa.Pred)))
 }
 
 func (v val) convert(id isa.ID, from, to isa.Type, mods ...Mod) val {
@@ -63,10 +59,7 @@ func (v val) convert(id isa.ID, from, to isa.Type, mods ...Mod) val {
 	if v.k == nil {
 		return v
 	}
-	f := &isa.Table[id]
-	d := v.k.result(to)
-	v.k.emit(f, v.k.mods(f, mods...), d.operand(to), v.operand(from))
-	return d
+	return v.k.opTo(id, to, mods, v.operand(from))
 }
 
 // U64 extends x with zeros.
@@ -93,10 +86,7 @@ func (k *Kernel) PackBF16(lo, hi F32) BF16x2 {
 	if lo.v.konst && hi.v.konst {
 		return BF16x2{constant(toBF16(hi.v.imm)<<16 | toBF16(lo.v.imm))}
 	}
-	f := &isa.Table[isa.CvtF32ToBF16x2]
-	d := k.result(isa.BF16x2)
-	k.emit(f, k.mods(f), d.operand(isa.B32), hi.v.operand(isa.F32), lo.v.operand(isa.F32))
-	return BF16x2{d}
+	return BF16x2{k.opTo(isa.CvtF32ToBF16x2, isa.BF16x2, nil, hi.v.operand(isa.F32), lo.v.operand(isa.F32))}
 }
 
 // Unpack converts both halves to single precision. A bf16 is the upper half of a
@@ -108,10 +98,7 @@ func (x BF16x2) Unpack() (lo, hi F32) {
 // PackF16 rounds two floats to f16. lo becomes the lower half. Values outside the
 // range of f16 become infinite.
 func (k *Kernel) PackF16(lo, hi F32) F16x2 {
-	f := &isa.Table[isa.CvtF32ToF16x2]
-	d := k.result(isa.F16x2)
-	k.emit(f, k.mods(f), d.operand(isa.B32), hi.v.operand(isa.F32), lo.v.operand(isa.F32))
-	return F16x2{d}
+	return F16x2{k.opTo(isa.CvtF32ToF16x2, isa.F16x2, nil, hi.v.operand(isa.F32), lo.v.operand(isa.F32))}
 }
 
 // Unpack converts both halves to single precision, exactly.
@@ -124,10 +111,7 @@ func (k *Kernel) Pack64(lo, hi U32) U64 {
 	if lo.v.konst && hi.v.konst {
 		return Long(hi.v.imm<<32 | lo.v.imm)
 	}
-	f := &isa.Table[isa.Pack64]
-	d := k.result(isa.U64)
-	k.emit(f, k.mods(f), d.operand(isa.B64), Operand{Kind: OpVec, List: []Operand{lo.v.operand(isa.B32), hi.v.operand(isa.B32)}})
-	return U64{d}
+	return U64{k.opTo(isa.Pack64, isa.U64, nil, Operand{Kind: OpVec, List: []Operand{lo.v.operand(isa.B32), hi.v.operand(isa.B32)}})}
 }
 
 // Unpack returns the two halves.
@@ -139,9 +123,8 @@ func (x U64) Unpack() (lo, hi U32) {
 		return U32(x), U32(x)
 	}
 	k := x.v.k
-	f := &isa.Table[isa.Unpack64]
 	l, h := k.result(isa.U32), k.result(isa.U32)
-	k.emit(f, k.mods(f), Operand{Kind: OpVec, List: []Operand{l.operand(isa.B32), h.operand(isa.B32)}}, x.v.operand(isa.B64))
+	k.op(isa.Unpack64, nil, Operand{Kind: OpVec, List: []Operand{l.operand(isa.B32), h.operand(isa.B32)}}, x.v.operand(isa.B64))
 	return U32{l}, U32{h}
 }
 
@@ -163,12 +146,8 @@ func (x U32) shfl(mode Mod, lane U32, clamp int) U32 {
 	if x.v.konst || x.v.missing() {
 		return x
 	}
-	k := x.v.k
-	f := &isa.Table[isa.ShflSync]
-	d := k.result(isa.U32)
-	k.emit(f, k.mods(f, mode), d.operand(isa.B32), x.v.operand(isa.B32), lane.v.operand(isa.U32),
-		Operand{Kind: OpInt, Imm: int64(clamp)}, Operand{Kind: OpInt, Imm: FullMask})
-	return U32{d}
+	return U32{x.v.k.opTo(isa.ShflSync, isa.U32, []Mod{mode}, x.v.operand(isa.B32), lane.v.operand(isa.U32),
+		Operand{Kind: OpInt, Imm: int64(clamp)}, Operand{Kind: OpInt, Imm: FullMask})}
 }
 
 // Any holds in all lanes if p holds in at least one.
@@ -181,10 +160,7 @@ func (k *Kernel) vote(mode Mod, p Pred) Pred {
 	if p.v.konst || p.v.missing() {
 		return p
 	}
-	f := &isa.Table[isa.Vote]
-	d := k.result(isa.Pred)
-	k.emit(f, k.mods(f, mode), d.operand(isa.Pred), p.v.operand(isa.Pred), Operand{Kind: OpInt, Imm: FullMask})
-	return Pred{d}
+	return Pred{k.opTo(isa.Vote, isa.Pred, []Mod{mode}, p.v.operand(isa.Pred), Operand{Kind: OpInt, Imm: FullMask})}
 }
 
 // ReduxAdd returns the sum over the warp.
@@ -202,28 +178,20 @@ func (x U32) redux(op Mod) U32 {
 	if x.v.konst || x.v.missing() {
 		return x
 	}
-	k := x.v.k
-	f := &isa.Table[isa.ReduxSync]
-	d := k.result(isa.U32)
-	k.emit(f, k.mods(f, op, ".u32"), d.operand(isa.U32), x.v.operand(isa.U32), Operand{Kind: OpInt, Imm: FullMask})
-	return U32{d}
+	return U32{x.v.k.opTo(isa.ReduxSync, isa.U32, []Mod{op, ".u32"}, x.v.operand(isa.U32), Operand{Kind: OpInt, Imm: FullMask})}
 }
 
 // ElectOne holds in one lane of a converged warp, always the same one.
 func (k *Kernel) ElectOne() Pred {
-	f := &isa.Table[isa.ElectSync]
-	d := k.result(isa.Pred)
-	k.emit(f, k.mods(f), d.operand(isa.Pred), Operand{Kind: OpInt, Imm: FullMask})
-	return Pred{d}
+	return Pred{k.opTo(isa.ElectSync, isa.Pred, nil, Operand{Kind: OpInt, Imm: FullMask})}
 }
 
 // SetMaxNReg changes the number of registers of each thread of this warpgroup to
 // n. All warps of the warpgroup must execute it.
 func (k *Kernel) SetMaxNReg(n int, increase bool) {
-	f := &isa.Table[isa.SetMaxNReg]
 	dir := Mod(".dec")
 	if increase {
 		dir = ".inc"
 	}
-	k.emit(f, k.mods(f, dir), Operand{Kind: OpInt, Imm: int64(n)})
+	k.op(isa.SetMaxNReg, []Mod{dir}, Operand{Kind: OpInt, Imm: int64(n)})
 }
