@@ -210,23 +210,18 @@ func (b *bench) row(ctx context.Context, row peers.Row, r *report.Row) (err erro
 		return err
 	}
 	b.made(l, time.Since(start), r)
-	s, err := b.dev.NewStream()
+	u, err := newSubject(ctx, b.dev, l, row, b.pass)
 	if err != nil {
 		return err
 	}
-	defer release(ctx, &err, s.Close)
-	u, err := newSubject(ctx, b.dev, s, l, row, b.pass)
-	if err != nil {
-		return err
-	}
-	defer release(ctx, &err, u.close)
-	t, err := b.timer(ctx, s)
+	defer release(ctx, &err, u.Close)
+	t, err := b.timer(ctx, u.Stream())
 	if err != nil {
 		return err
 	}
 	defer release(ctx, &err, t.close)
 	if b.withTurns {
-		return turns(ctx, s, b.stdin, b.stdout, u.queue)
+		return turns(ctx, u.Stream(), b.stdin, b.stdout, u.queue)
 	}
 	for _, step := range []func(*timer, *subject, *report.Row) error{b.whole, b.byKernel, b.routings, b.points, b.startups} {
 		if err := step(t, u, r); err != nil {
@@ -340,7 +335,7 @@ func (b *bench) speeds(u *subject, r *report.Row) {
 
 // byKernel measures each kernel in its place in the pass.
 func (b *bench) byKernel(t *timer, u *subject, r *report.Row) (err error) {
-	if r.Kernels, err = t.kernels(u.call, u.queue); err != nil {
+	if r.Kernels, err = t.kernels(u.Call(), u.queue); err != nil {
 		return err
 	}
 	r.KernelSumMS = 0

@@ -127,14 +127,13 @@ func TestSubject(t *testing.T) {
 	row := smallest(t, 1)[0]
 	l, err := b.layer(context.Background(), row.Config)
 	require.NoError(t, err)
-	s, err := b.dev.NewStream()
+	u, err := newSubject(context.Background(), b.dev, l, row, passes["forward"])
 	require.NoError(t, err)
-	u, err := newSubject(context.Background(), b.dev, s, l, row, passes["forward"])
-	require.NoError(t, err)
-	defer u.close()
+	s := u.Stream()
+	defer u.Close()
 	const n, period = 1000, 64 + 8
-	p := u.memory.Buffer(2 * n).Ptr
-	require.NoError(t, u.memory.Err())
+	p := u.Memory().Buffer(2 * n).Ptr
+	require.NoError(t, u.Memory().Err())
 	require.NoError(t, u.fill(p, n, period, reference.NewNormal(1, 1)))
 	got := make([]byte, 2*n)
 	require.NoError(t, s.CopyToHost(got, p))
@@ -158,19 +157,18 @@ func TestBackwardSubject(t *testing.T) {
 	ctx := context.Background()
 	l, err := b.layer(ctx, row.Config)
 	require.NoError(t, err)
-	s, err := b.dev.NewStream()
-	require.NoError(t, err)
 	idle := dev.Live()
-	u, err := newSubject(ctx, b.dev, s, l, row, b.pass)
+	u, err := newSubject(ctx, b.dev, l, row, b.pass)
 	require.NoError(t, err)
+	s := u.Stream()
 	sizes, err := l.Sizes(row.Tokens)
 	require.NoError(t, err)
-	require.Equal(t, sizes.BackwardWorkspace, u.back.Workspace.Bytes)
+	require.Equal(t, sizes.BackwardWorkspace, u.Back.Workspace.Bytes)
 	for _, want := range []string{"DX, row 0", "DRouter, row 0", "DW1, row 0", "DW2, row 0"} {
 		require.NoError(t, u.queue())
 		first, err := u.hash(ctx)
 		require.NoError(t, err)
-		require.NoError(t, u.s.Fill32(u.outputs[0].Ptr, 0x3f803f80, 1))
+		require.NoError(t, u.Stream().Fill32(u.outputs[0].Ptr, 0x3f803f80, 1))
 		other, err := u.hash(ctx)
 		require.NoError(t, err)
 		require.NotEqual(t, first, other)
@@ -190,7 +188,7 @@ func TestBackwardSubject(t *testing.T) {
 	require.NoError(t, s.Fill32(last.Ptr+driver.DevicePtr(2*at*last.width()), 0xffffffff, 1))
 	_, err = u.hash(ctx)
 	require.ErrorContains(t, err, fmt.Sprintf("DW2, row %d, column 0", at))
-	require.NoError(t, u.close())
+	require.NoError(t, u.Close())
 	require.Equal(t, idle, dev.Live())
 }
 
@@ -201,13 +199,11 @@ func TestSubjectOutOfMemory(t *testing.T) {
 	row := smallest(t, 1)[0]
 	l, err := b.layer(context.Background(), row.Config)
 	require.NoError(t, err)
-	s, err := b.dev.NewStream()
-	require.NoError(t, err)
 	idle := dev.Live()
-	const buffers = 14 // 8 of forward, 5 of backward, the workspace
+	const buffers = 15 // 8 of forward, 6 of backward, the workspace
 	for n := range int64(buffers) {
 		dev.Arm(faulty.Fault{Op: faulty.Alloc, N: n + 1})
-		_, err := newSubject(context.Background(), b.dev, s, l, row, b.pass)
+		_, err := newSubject(context.Background(), b.dev, l, row, b.pass)
 		require.ErrorContains(t, err, "made to fail")
 		require.True(t, dev.Disarm())
 		require.Equal(t, idle, dev.Live())

@@ -39,7 +39,7 @@ func (o output) width() int64 { return o.Shape.Dims[o.Shape.Rank-1] }
 // poison overwrites the outputs with NaN.
 func (u *subject) poison() error {
 	for _, o := range u.outputs {
-		if err := u.s.Fill32(o.Ptr, 0xffffffff, o.Shape.Bytes()/4); err != nil {
+		if err := u.Stream().Fill32(o.Ptr, 0xffffffff, o.Shape.Bytes()/4); err != nil {
 			return err
 		}
 	}
@@ -49,7 +49,7 @@ func (u *subject) poison() error {
 // hash waits for the pass and returns a hash of the outputs' bits. A value that is not
 // finite, such as poison that the pass did not overwrite, is an error.
 func (u *subject) hash(ctx context.Context) (string, error) {
-	if err := u.s.Synchronize(ctx); err != nil {
+	if err := u.Stream().Synchronize(ctx); err != nil {
 		return "", err
 	}
 	all := sha256.New()
@@ -85,11 +85,11 @@ func (u *subject) read(o output) ([]uint16, error) {
 	}
 	values := u.host[:n]
 	if o.sample == nil {
-		return values, u.s.CopyToHost(num.Bytes(values), o.Ptr)
+		return values, u.Stream().CopyToHost(num.Bytes(values), o.Ptr)
 	}
 	for i, row := range o.sample {
 		to := values[int64(i)*width : int64(i+1)*width]
-		if err := u.s.CopyToHost(num.Bytes(to), o.Ptr+driver.DevicePtr(2*row*width)); err != nil {
+		if err := u.Stream().CopyToHost(num.Bytes(to), o.Ptr+driver.DevicePtr(2*row*width)); err != nil {
 			return nil, err
 		}
 	}

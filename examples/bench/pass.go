@@ -29,16 +29,16 @@ type pass struct {
 var passes = map[string]pass{
 	"forward": {
 		name:  "forward",
-		queue: func(u *subject) error { return u.call.Forward(u.s, u.args) }, experts: (*subject).forwardExperts,
+		queue: func(u *subject) error { return u.Call().Forward(u.Stream(), u.Args) }, experts: (*subject).forwardExperts,
 		flops: moe.Config.ForwardFLOPs, work: moe.Config.ForwardWork,
 		speed: func(s peers.Speed) float64 { return s.Forward }, products: productsOf(false),
 	},
 	"inference": {
 		name: "inference",
 		queue: func(u *subject) error {
-			f := u.args
+			f := u.Args
 			f.H = moe.Tensor{}
-			return u.call.Forward(u.s, f)
+			return u.Call().Forward(u.Stream(), f)
 		},
 		experts: (*subject).forwardExperts,
 		flops:   moe.Config.ForwardFLOPs, work: moe.Config.InferenceWork,
@@ -46,7 +46,7 @@ var passes = map[string]pass{
 	},
 	"backward": {
 		name: "backward", backward: true,
-		queue: func(u *subject) error { return u.call.Backward(u.s, u.back) }, experts: (*subject).backwardExperts,
+		queue: func(u *subject) error { return u.Call().Backward(u.Stream(), u.Back) }, experts: (*subject).backwardExperts,
 		flops: moe.Config.BackwardFLOPs, work: moe.Config.BackwardWork,
 		speed: func(s peers.Speed) float64 { return s.Backward }, products: productsOf(true),
 	},

@@ -87,10 +87,10 @@ func (b *bench) race(t *timer, u *subject, p *tools.Product, points []gemm.Tilin
 		if err := u.use(l); err != nil {
 			return nil, err
 		}
-		calls = append(calls, u.call)
+		calls = append(calls, u.Call())
 	}
 	return t.inTurns(calls, func(kernel string) bool { return strings.TrimSuffix(kernel, "-inference") == p.Name }, func(c *moe.Call) error {
-		u.call = c
+		u.UseCall(c)
 		return u.queue()
 	})
 }

@@ -76,16 +76,12 @@ func (b *bench) roundingRow(row peers.Row) (p report.RoundingPoint, err error) {
 	if err != nil {
 		return p, err
 	}
-	s, err := b.dev.NewStream()
+	u, err := newSubject(ctx, b.dev, l, row, b.pass)
 	if err != nil {
 		return p, err
 	}
-	defer release(ctx, &err, s.Close)
-	u, err := newSubject(ctx, b.dev, s, l, row, b.pass)
-	if err != nil {
-		return p, err
-	}
-	defer release(ctx, &err, u.close)
+	defer release(ctx, &err, u.Close)
+	s := u.Stream()
 	t, err := b.timer(ctx, s)
 	if err != nil {
 		return p, err
@@ -106,10 +102,10 @@ func (b *bench) roundingRow(row peers.Row) (p report.RoundingPoint, err error) {
 		works          [2]func() error
 	}{
 		{&p.Plain.ForwardMS, &p.Rounded.ForwardMS, [2]func() error{
-			func() error { return u.call.Forward(s, u.args) }, func() error { return u.call.Forward(s, rounded) },
+			func() error { return u.Call().Forward(s, u.Args) }, func() error { return u.Call().Forward(s, rounded) },
 		}},
 		{&p.Plain.BackwardMS, &p.Rounded.BackwardMS, [2]func() error{
-			func() error { return u.call.Backward(s, u.back) }, func() error { return u.call.Backward(s, back) },
+			func() error { return u.Call().Backward(s, u.Back) }, func() error { return u.Call().Backward(s, back) },
 		}},
 	} {
 		samples, err := t.turns(load, pass.works[:]...)
@@ -118,7 +114,7 @@ func (b *bench) roundingRow(row peers.Row) (p report.RoundingPoint, err error) {
 		}
 		*pass.plain, *pass.rounded = samples[0].MedianMS, samples[1].MedianMS
 	}
-	if p.Plain.Counts, err = u.counts(u.args.ExpertIDs); err != nil {
+	if p.Plain.Counts, err = u.counts(u.Args.ExpertIDs); err != nil {
 		return p, err
 	}
 	p.Rounded.Counts, err = u.counts(rounded.List.ExpertIDs)
@@ -127,24 +123,24 @@ func (b *bench) roundingRow(row peers.Row) (p report.RoundingPoint, err error) {
 
 // rounded returns the arguments of passes that round, with their own list and H.
 func (u *subject) rounded() (f moe.ForwardArgs, b moe.BackwardArgs, err error) {
-	l, tokens := u.layer, u.row.Tokens
+	l, tokens := u.Layer, u.row.Tokens
 	rows := l.RoundedRows(tokens)
 	sizes, err := l.ListSizes(tokens, rows)
 	if err != nil {
 		return f, b, err
 	}
-	f = u.args
-	f.List, f.Logits, f.Seed = u.memory.RoutingList(l, rows), u.memory.Tensor(l.Shapes(tokens).Logits), 1
-	f.H, f.Workspace = u.memory.Tensor(l.Config().ListShapes(rows).H), u.memory.Buffer(sizes.BackwardWorkspace)
+	f = u.Args
+	f.List, f.Logits, f.Seed = u.Memory().RoutingList(l, rows), u.Memory().Tensor(l.Shapes(tokens).Logits), 1
+	f.H, f.Workspace = u.Memory().Tensor(l.Config().ListShapes(rows).H), u.Memory().Buffer(sizes.BackwardWorkspace)
 	b = f.BackwardArgs()
-	b.DO, b.DX, b.WeightGradients = u.back.DO, u.back.DX, u.back.WeightGradients
-	return f, b, u.memory.Err()
+	b.DO, b.DX, b.WeightGradients = u.Back.DO, u.Back.DX, u.Back.WeightGradients
+	return f, b, u.Memory().Err()
 }
 
 // counts returns the number of rows of each expert in a tensor of ids.
 func (u *subject) counts(of moe.Tensor) ([]int, error) {
 	ids := make([]int32, of.Shape.Elements())
-	if err := u.s.CopyToHost(num.Bytes(ids), of.Ptr); err != nil {
+	if err := u.Stream().CopyToHost(num.Bytes(ids), of.Ptr); err != nil {
 		return nil, err
 	}
 	n := make([]int, u.row.Config.NumExperts)

@@ -107,7 +107,11 @@ func numbers(seed uint64, scale, mean float64, of moe.Shape) (list []float32) {
 
 // FromHost copies inputs to the device.
 func FromHost(dev driver.Device, l *moe.Layer, tokens int, x []uint16, w reference.Weights) (*Trial, error) {
-	t := &Trial{Layer: l, Tokens: tokens, X: x, Weights: w, dev: dev, call: l.NewCall(), memory: moe.NewArena(dev)}
+	t, err := Allocate(dev, l, tokens)
+	if err != nil {
+		return nil, err
+	}
+	t.X, t.Weights = x, w
 	if err := t.upload(); err != nil {
 		t.Close()
 		return nil, err
@@ -115,7 +119,18 @@ func FromHost(dev driver.Device, l *moe.Layer, tokens int, x []uint16, w referen
 	return t, nil
 }
 
-func (t *Trial) upload() (err error) {
+// Allocate returns a trial without inputs on the host, without a workspace, and with
+// unspecified content of the tensors on the device, for layers that are only measured.
+func Allocate(dev driver.Device, l *moe.Layer, tokens int) (*Trial, error) {
+	t := &Trial{Layer: l, Tokens: tokens, dev: dev, call: l.NewCall(), memory: moe.NewArena(dev)}
+	if err := t.allocate(); err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *Trial) allocate() (err error) {
 	if t.stream, err = t.dev.NewStream(); err != nil {
 		return err
 	}
@@ -128,6 +143,10 @@ func (t *Trial) upload() (err error) {
 		t.Args.Logits = t.memory.Tensor(t.Layer.Shapes(t.Tokens).Logits)
 	}
 	t.Args.Weights = t.memory.Weights(t.Layer)
+	return t.memory.Err()
+}
+
+func (t *Trial) upload() error {
 	sizes, err := t.Layer.Sizes(t.Tokens)
 	if err != nil {
 		return err
@@ -162,6 +181,9 @@ func write[E uint16 | float32](s driver.Stream, to moe.Tensor, from []E) error {
 	}
 	return moe.Write(s, to, from)
 }
+
+// Memory returns the arena of the trial's tensors on the device.
+func (t *Trial) Memory() *moe.Arena { return t.memory }
 
 // Stream returns the trial's stream.
 func (t *Trial) Stream() driver.Stream { return t.stream }
