@@ -90,6 +90,10 @@ func TestOptions(t *testing.T) {
 	require.NoError(t, dev.Free(p))
 	require.ErrorIs(t, dev.Free(p), driver.ErrInvalid)
 	require.ErrorContains(t, dev.Free(p), "freed before")
+	s, err := dev.NewStream()
+	require.NoError(t, err)
+	defer s.Close()
+	require.ErrorContains(t, s.CopyToHost(make([]byte, 8), p+16), "byte 16 of an allocation of 1000 bytes that was freed")
 	assert.Equal(t, "emulated H200", newDevice(t, Options{}).Target().Name)
 }
 

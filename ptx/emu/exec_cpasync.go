@@ -84,7 +84,7 @@ func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 				return w.fault(in, Misaligned, 1<<l, "cp.async from global address %#x, want a multiple of %d", r.src[l], copyBytes)
 			}
 			if w.cta.cluster.globalBytes(r.src[l], uint64(n)) == nil {
-				return w.fault(in, OutOfBounds, 1<<l, "cp.async: %s", w.cta.cluster.grid.mem.explain(r.src[l], uint64(n)))
+				return w.fault(in, OutOfBounds, 1<<l, "cp.async: %s", w.cta.cluster.grid.explain(r.src[l], uint64(n)))
 			}
 		}
 	}

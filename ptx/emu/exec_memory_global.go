@@ -11,7 +11,7 @@ func (w *warp) global(in *inst, l int, at, size uint64) []byte {
 	}
 	b := w.cta.cluster.globalBytes(at, size)
 	if b == nil {
-		w.fault(in, OutOfBounds, 1<<l, "%s: %s", in.form.Op, w.cta.cluster.grid.mem.explain(at, size))
+		w.fault(in, OutOfBounds, 1<<l, "%s: %s", in.form.Op, w.cta.cluster.grid.explain(at, size))
 	}
 	return b
 }

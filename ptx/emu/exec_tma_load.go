@@ -86,7 +86,7 @@ func (b *bulkLoad) global(at uint64, n uint32) []byte {
 	cl := b.warp.cta.cluster
 	from := cl.globalBytes(at, uint64(n))
 	if from == nil {
-		b.warp.fault(b.in, OutOfBounds, 1<<b.lane, "%s: %s", b.in.form.Op, cl.grid.mem.explain(at, uint64(n)))
+		b.warp.fault(b.in, OutOfBounds, 1<<b.lane, "%s: %s", b.in.form.Op, cl.grid.explain(at, uint64(n)))
 	}
 	return from
 }

@@ -136,7 +136,7 @@ func (w *warp) finishStore(st *bulkStore, readOnly bool) {
 		}
 		to := cl.globalBytes(r.Global, uint64(r.Bytes))
 		if to == nil {
-			w.fault(st.in, OutOfBounds, 1<<st.lane, "%s: %s", st.in.form.Op, cl.grid.mem.explain(r.Global, uint64(r.Bytes)))
+			w.fault(st.in, OutOfBounds, 1<<st.lane, "%s: %s", st.in.form.Op, cl.grid.explain(r.Global, uint64(r.Bytes)))
 		}
 		data = data[copy(to, data):]
 	}

@@ -307,6 +307,19 @@ func TestPlantedFaults(t *testing.T) {
 	}
 }
 
+// An access to memory that was freed names the parameter that still points to it.
+func TestFreedMemory(t *testing.T) {
+	text := body(`
+	ld.param.u64 %d0, [out];
+	st.global.u32 [%d0+8], 1; // here`)
+	p := assemble(t, text, "k")
+	at := p.u32s(make([]uint32, 16)...)
+	p.params(at, 0)
+	require.NoError(t, p.mem.Free(at))
+	f := requireFault(t, p.run(), OutOfBounds, text, "// here")
+	assert.Contains(t, f.Error(), "byte 8 of an allocation of 64 bytes that was freed: out + 8")
+}
+
 // The kernels without their mistakes run without a fault.
 func TestNoFault(t *testing.T) {
 	for name, code := range map[string]string{

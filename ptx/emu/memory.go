@@ -22,7 +22,7 @@ type Memory struct {
 	mu     sync.Mutex
 	used   int64
 	next   uint64
-	freed  []*allocation // the latest, for messages
+	freed  []freed // the latest, for messages
 	allocs atomic.Pointer[[]*allocation]
 	images map[*Module]uint64 // addresses of the variables of modules
 
@@ -56,6 +56,9 @@ var (
 
 // NewMemory returns a memory of limit bytes.
 func NewMemory(limit int64) *Memory { return NewMemoryAt(0, limit) }
+
+// freed is an allocation that was freed.
+type freed struct{ base, bytes uint64 }
 
 // NewMemoryAt returns a memory of limit bytes in one of 128 address spaces. Memories in
 // different spaces share no address, so each refuses the pointers of the other.
@@ -111,7 +114,7 @@ func (m *Memory) Free(address uint64) error {
 	list := append(append(make([]*allocation, 0, len(old)-1), old[:i]...), old[i+1:]...)
 	m.allocs.Store(&list)
 	m.used -= int64(len(old[i].bytes))
-	m.freed = append(m.freed, &allocation{base: address, bytes: old[i].bytes[:0:0]})
+	m.freed = append(m.freed, freed{base: address, bytes: uint64(len(old[i].bytes))})
 	if len(m.freed) > 64 {
 		m.freed = m.freed[1:]
 	}
@@ -182,6 +185,9 @@ func (m *Memory) bytes(address, n uint64) []byte {
 // explain says why a range is not allocated.
 func (m *Memory) explain(address, n uint64) string {
 	s := fmt.Sprintf("%d bytes at global address %#x", n, address)
+	if f := m.freedAt(address); f.bytes > 0 {
+		return s + fmt.Sprintf(", byte %d of an allocation of %d bytes that was freed", address-f.base, f.bytes)
+	}
 	a := m.find(address)
 	switch {
 	case a != nil && address < a.end():
@@ -195,6 +201,18 @@ func (m *Memory) explain(address, n uint64) string {
 		return s + fmt.Sprintf(", %d bytes before the allocation at %#x", list[0].base-address, list[0].base)
 	}
 	return s + ", in no allocation"
+}
+
+// freedAt returns the freed allocation that held an address, or a zero one.
+func (m *Memory) freedAt(address uint64) freed {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, f := range m.freed {
+		if address-f.base < f.bytes {
+			return f
+		}
+	}
+	return freed{}
 }
 
 func (m *Memory) host(op string, address uint64, n int) ([]byte, error) {

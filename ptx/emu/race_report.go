@@ -48,20 +48,40 @@ func (g *grid) globalName(at uint64) string {
 	if a == nil {
 		return text
 	}
-	best := uint64(0)
-	name := ""
+	if from := g.parameter(a.base, at); from != "" {
+		text += " (" + from + ")"
+	}
+	return text
+}
+
+// explain says why a range is not allocated, and which parameter pointed to memory that
+// was freed.
+func (g *grid) explain(at, n uint64) string {
+	text := g.mem.explain(at, n)
+	if f := g.mem.freedAt(at); f.bytes > 0 {
+		if from := g.parameter(f.base, at); from != "" {
+			text += ": " + from
+		}
+	}
+	return text
+}
+
+// parameter returns the kernel parameter that points into an allocation from base on,
+// closest below at, and the distance of at. It returns "" if there is none.
+func (g *grid) parameter(base, at uint64) string {
+	best, name := uint64(0), ""
 	for _, p := range g.kernel.entry.Params {
 		if p.Offset+8 > len(g.params) || p.Bytes != 8 {
 			continue
 		}
-		if v := binary.LittleEndian.Uint64(g.params[p.Offset:]); v >= a.base && v <= at && v >= best {
+		if v := binary.LittleEndian.Uint64(g.params[p.Offset:]); v >= base && v <= at && v >= best {
 			best, name = v, p.Name
 		}
 	}
 	if name == "" {
-		return text
+		return ""
 	}
-	return fmt.Sprintf("%s (%s + %d)", text, name, at-best)
+	return fmt.Sprintf("%s + %d", name, at-best)
 }
 
 // actor names the warp of an earlier access, as seen from a later one.
