@@ -12,6 +12,7 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/gradient"
@@ -32,9 +33,9 @@ func TestBackwardAccumulate(t *testing.T) {
 		t.Skip("too long for -short")
 	}
 	for _, c := range []moe.Config{
-		{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 2, GateUp: moe.Interleaved},
+		{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 2, GateUp: spec.Interleaved},
 		{Hidden: 144, Intermediate: 80, NumExperts: 3, TopK: 2},
-		{Hidden: 80, Intermediate: 48, NumExperts: 3, TopK: 2, GateUp: moe.Interleaved, WeightOrder: moe.InOut},
+		{Hidden: 80, Intermediate: 48, NumExperts: 3, TopK: 2, GateUp: spec.Interleaved, InOut: true},
 	} {
 		t.Run(c.String(), func(t *testing.T) { checkAccumulate(t, trialOn(t, testDevice(t), c, 90)) })
 	}
@@ -131,7 +132,7 @@ func TestBackwardPoints(t *testing.T) {
 	for _, c := range []moe.Config{
 		{Hidden: 192, Intermediate: 192, NumExperts: 4, TopK: 2},
 		{Hidden: 272, Intermediate: 208, NumExperts: 3, TopK: 1, SharedExperts: 1},
-		{Hidden: 272, Intermediate: 208, NumExperts: 3, TopK: 1, WeightOrder: moe.InOut, GateUp: moe.Interleaved},
+		{Hidden: 272, Intermediate: 208, NumExperts: 3, TopK: 1, InOut: true, GateUp: spec.Interleaved},
 	} {
 		checkBackwardPoints(t, c)
 		if testing.Short() {
@@ -201,10 +202,10 @@ func TestBitsOfEachBackwardKernel(t *testing.T) {
 		config moe.Config
 	}{
 		{150, moe.Config{Hidden: 256, Intermediate: 192, NumExperts: 12, TopK: 4}},
-		{100, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 30, TopK: 6, GateUp: moe.Interleaved}},
+		{100, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 30, TopK: 6, GateUp: spec.Interleaved}},
 	} {
 		if testing.Short() { // fewer experts give the emulator fewer tiles
-			if c.config.GateUp != moe.Interleaved {
+			if c.config.GateUp != spec.Interleaved {
 				continue
 			}
 			c.config.NumExperts = c.config.TopK + 2

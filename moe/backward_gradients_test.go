@@ -10,6 +10,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel/dw"
@@ -84,10 +85,10 @@ var backwardSizes = []struct {
 }{
 	{64, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}},
 	{100, moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 3}},
-	{40, moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 16, TopK: 8, GateUp: moe.Interleaved}},
+	{40, moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 16, TopK: 8, GateUp: spec.Interleaved}},
 	{200, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 1, TopK: 1}},
 	{1, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 60, TopK: 4}},
-	{70, moe.Config{Hidden: 320, Intermediate: 64, NumExperts: 12, TopK: 1, Logits: moe.LogitsF32, GateUp: moe.Interleaved}},
+	{70, moe.Config{Hidden: 320, Intermediate: 64, NumExperts: 12, TopK: 1, Logits: moe.F32, GateUp: spec.Interleaved}},
 }
 
 func TestBackwardSmall(t *testing.T) {
@@ -127,7 +128,7 @@ func expertsBackward(b moe.BackwardArgs) moe.BackwardArgs {
 func TestBackwardExperts(t *testing.T) {
 	for i, c := range []moe.Config{
 		{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 3},
-		{Hidden: 128, Intermediate: 192, NumExperts: 40, TopK: 8, GateUp: moe.Interleaved},
+		{Hidden: 128, Intermediate: 192, NumExperts: 40, TopK: 8, GateUp: spec.Interleaved},
 	} {
 		if testing.Short() && i > 0 {
 			break

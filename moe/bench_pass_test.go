@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 )
@@ -63,16 +64,16 @@ func BenchmarkKinds(b *testing.B) {
 		}{
 			{"plain", func(*moe.Config) {}},
 			{"clamped", func(c *moe.Config) { c.Limit = 7 }},
-			{"swiglu-oai", func(c *moe.Config) { c.Activation, c.Alpha, c.Limit = moe.SwiGLUOAI, 1.702, 7 }},
-			{"geglu-tanh", func(c *moe.Config) { c.Activation = moe.GeGLUTanh }},
-			{"geglu-erf", func(c *moe.Config) { c.Activation = moe.GeGLUErf }},
-			{"reglu", func(c *moe.Config) { c.Activation = moe.ReGLU }},
-			{"apart", func(c *moe.Config) { c.GateUp = moe.Apart }},
-			{"in-out", func(c *moe.Config) { c.WeightOrder = moe.InOut }},
-			{"in pairs", func(c *moe.Config) { c.WeightOrder, c.GateUp = moe.InOut, moe.Interleaved }},
+			{"swiglu-oai", func(c *moe.Config) { c.Activation, c.Alpha, c.Limit = spec.SwiGLUOAI, 1.702, 7 }},
+			{"geglu-tanh", func(c *moe.Config) { c.Activation = spec.GeGLUTanh }},
+			{"geglu-erf", func(c *moe.Config) { c.Activation = spec.GeGLUErf }},
+			{"reglu", func(c *moe.Config) { c.Activation = spec.ReGLU }},
+			{"apart", func(c *moe.Config) { c.GateUp = spec.Apart }},
+			{"in-out", func(c *moe.Config) { c.InOut = true }},
+			{"in pairs", func(c *moe.Config) { c.InOut, c.GateUp = true, spec.Interleaved }},
 			{"shared", func(c *moe.Config) { c.SharedExperts, c.SharedGate = 1, true }},
 			{"biases", func(c *moe.Config) { c.Bias = true }},
-			{"biases in pairs", func(c *moe.Config) { c.WeightOrder, c.GateUp, c.Bias = moe.InOut, moe.Interleaved, true }},
+			{"biases in pairs", func(c *moe.Config) { c.InOut, c.GateUp, c.Bias = true, spec.Interleaved, true }},
 			{"n + 16", func(c *moe.Config) { c.Intermediate += 16 }},
 			{"d + 16", func(c *moe.Config) { c.Hidden += 16 }},
 		} {
@@ -88,11 +89,11 @@ func BenchmarkKinds(b *testing.B) {
 func BenchmarkGradients(b *testing.B) {
 	skipUnlessGPU(b)
 	for _, row := range benchRows {
-		for _, order := range []moe.WeightOrder{moe.OutIn, moe.InOut} {
+		for _, order := range []bool{false, true} {
 			for _, gradients := range []moe.Type{moe.BF16, moe.F32} {
 				for _, accumulate := range []bool{false, true} {
 					c := row.config
-					c.WeightOrder = order
+					c.InOut = order
 					b.Run(fmt.Sprintf("%s/%v/%v/accumulate=%v", row.name, order, gradients, accumulate), func(b *testing.B) {
 						benchmarkPasses(b, c, gradients, accumulate)
 					})
@@ -111,10 +112,10 @@ func BenchmarkRoute(b *testing.B) {
 		config moe.Config
 	}{
 		{"softmax over 8 of 128", moe.Config{NumExperts: 128, TopK: 8}},
-		{"softmax over all 128", moe.Config{NumExperts: 128, TopK: 8, Score: moe.SoftmaxAll}},
+		{"softmax over all 128", moe.Config{NumExperts: 128, TopK: 8, Score: spec.SoftmaxAll}},
 		{"softmax over 8 of 256", moe.Config{NumExperts: 256, TopK: 8}},
-		{"DeepSeek-V3", moe.Config{NumExperts: 256, TopK: 8, Logits: moe.LogitsF32, Score: moe.Sigmoid, SelectionBias: true,
-			Groups: 8, TopGroups: 4, GroupScore: moe.GroupSumOfTwo, Renormalize: moe.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5}},
+		{"DeepSeek-V3", moe.Config{NumExperts: 256, TopK: 8, Logits: moe.F32, Score: spec.Sigmoid, SelectionBias: true,
+			Groups: 8, TopGroups: 4, GroupSumOfTwo: true, Renormalize: spec.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5}},
 	} {
 		for _, tokens := range []int{64, 32768} {
 			for _, logits := range []bool{false, true} {

@@ -151,7 +151,7 @@ func TestChoiceKey(t *testing.T) {
 	}
 	assert.LessOrEqual(t, len(distinct), int(autotune.Buckets))
 	assert.Contains(t, at(0), "NVIDIA H200, 132 SMs")
-	c.Logits = moe.LogitsF32
+	c.Logits = moe.F32
 	assert.NotEqual(t, emit.Key(driver.H200(), smallConfig, "up"), emit.Key(driver.H200(), c, "up"))
 	_, err := tools.FindProduct("sideways")
 	assert.ErrorContains(t, err, "[up down dh dw2 dw1 dx]")

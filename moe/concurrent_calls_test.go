@@ -17,6 +17,7 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/open"
 	"sonicmoe/internal/num"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
@@ -90,16 +91,16 @@ func fourWidths() []sizedConfig {
 	if raceDetector {
 		return []sizedConfig{
 			{1, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 1}},
-			{1, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 4, TopK: 1, GateUp: moe.Interleaved}},
+			{1, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 4, TopK: 1, GateUp: spec.Interleaved}},
 			{1, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 2, TopK: 1}},
-			{1, moe.Config{Hidden: 128, Intermediate: 128, NumExperts: 2, TopK: 1, Logits: moe.LogitsF32}},
+			{1, moe.Config{Hidden: 128, Intermediate: 128, NumExperts: 2, TopK: 1, Logits: moe.F32}},
 		}
 	}
 	return []sizedConfig{
 		{12, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}},
-		{9, moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 3, GateUp: moe.Interleaved}},
+		{9, moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 3, GateUp: spec.Interleaved}},
 		{30, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 2, TopK: 1}},
-		{5, moe.Config{Hidden: 320, Intermediate: 192, NumExperts: 3, TopK: 2, Logits: moe.LogitsF32}},
+		{5, moe.Config{Hidden: 320, Intermediate: 192, NumExperts: 3, TopK: 2, Logits: moe.F32}},
 	}
 }
 

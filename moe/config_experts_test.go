@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
@@ -19,42 +20,42 @@ func TestKindsOfExperts(t *testing.T) {
 	}
 	for i, change := range []func(c *moe.Config){
 		func(c *moe.Config) {
-			c.SharedExperts, c.SharedGate, c.Activation, c.WeightOrder = 2, true, moe.ReLU2, moe.InOut
+			c.SharedExperts, c.SharedGate, c.Activation, c.InOut = 2, true, spec.ReLU2, true
 		},
 		func(c *moe.Config) {
-			c.SharedExperts, c.Bias, c.Activation, c.Alpha, c.Limit = 2, true, moe.SwiGLUOAI, 1.702, 0.7
+			c.SharedExperts, c.Bias, c.Activation, c.Alpha, c.Limit = 2, true, spec.SwiGLUOAI, 1.702, 0.7
 		},
 		func(c *moe.Config) { // Llama-4's
-			c.ScoreOnInput, c.Score, c.WeightOrder, c.SharedExperts = true, moe.Sigmoid, moe.InOut, 1
+			c.ScoreOnInput, c.Score, c.InOut, c.SharedExperts = true, spec.Sigmoid, true, 1
 		},
 		// From here on others of the same kinds, and those of TestCombinations, which
 		// -short leaves out.
 		func(c *moe.Config) { c.Limit = 0.5 },
-		func(c *moe.Config) { c.Bias, c.GateUp, c.Intermediate = true, moe.Apart, 192 },
-		func(c *moe.Config) { c.Activation, c.GateUp = moe.GeGLUTanh, moe.Interleaved },
-		func(c *moe.Config) { c.Activation, c.GateUp = moe.GeGLUErf, moe.Apart },
-		func(c *moe.Config) { c.Activation = moe.SiLU },
+		func(c *moe.Config) { c.Bias, c.GateUp, c.Intermediate = true, spec.Apart, 192 },
+		func(c *moe.Config) { c.Activation, c.GateUp = spec.GeGLUTanh, spec.Interleaved },
+		func(c *moe.Config) { c.Activation, c.GateUp = spec.GeGLUErf, spec.Apart },
+		func(c *moe.Config) { c.Activation = spec.SiLU },
 		func(c *moe.Config) {
-			c.GateUp, c.WeightOrder, c.Bias, c.Intermediate = moe.Interleaved, moe.InOut, true, 192
-			c.Activation, c.Alpha, c.Limit = moe.SwiGLUOAI, 1.702, 0.7
+			c.GateUp, c.InOut, c.Bias, c.Intermediate = spec.Interleaved, true, true, 192
+			c.Activation, c.Alpha, c.Limit = spec.SwiGLUOAI, 1.702, 0.7
 		},
-		func(c *moe.Config) { c.Activation, c.Alpha, c.Limit = moe.SwiGLUOAI, 1.702, 0.7 },
-		func(c *moe.Config) { c.Activation, c.WeightOrder = moe.ReGLU, moe.InOut },
-		func(c *moe.Config) { c.Activation = moe.ReLU },
-		func(c *moe.Config) { c.Activation, c.WeightOrder = moe.ReLU2, moe.InOut },
-		func(c *moe.Config) { c.Activation = moe.GELUTanh },
-		func(c *moe.Config) { c.Activation, c.Intermediate = moe.GELUErf, 64 },
-		func(c *moe.Config) { c.GateUp, c.WeightOrder = moe.Apart, moe.InOut },
+		func(c *moe.Config) { c.Activation, c.Alpha, c.Limit = spec.SwiGLUOAI, 1.702, 0.7 },
+		func(c *moe.Config) { c.Activation, c.InOut = spec.ReGLU, true },
+		func(c *moe.Config) { c.Activation = spec.ReLU },
+		func(c *moe.Config) { c.Activation, c.InOut = spec.ReLU2, true },
+		func(c *moe.Config) { c.Activation = spec.GELUTanh },
+		func(c *moe.Config) { c.Activation, c.Intermediate = spec.GELUErf, 64 },
+		func(c *moe.Config) { c.GateUp, c.InOut = spec.Apart, true },
 		func(c *moe.Config) { c.Bias = true },
-		func(c *moe.Config) { c.Bias, c.GateUp, c.Hidden = true, moe.Interleaved, 320 },
-		func(c *moe.Config) { c.Bias, c.Activation = true, moe.ReLU2 },
-		func(c *moe.Config) { c.GateUp, c.WeightOrder = moe.Interleaved, moe.InOut },
+		func(c *moe.Config) { c.Bias, c.GateUp, c.Hidden = true, spec.Interleaved, 320 },
+		func(c *moe.Config) { c.Bias, c.Activation = true, spec.ReLU2 },
+		func(c *moe.Config) { c.GateUp, c.InOut = spec.Interleaved, true },
 		func(c *moe.Config) { c.SharedExperts = 1 },
-		func(c *moe.Config) { c.ScoreOnInput, c.Activation = true, moe.ReLU2 },
+		func(c *moe.Config) { c.ScoreOnInput, c.Activation = true, spec.ReLU2 },
 		func(c *moe.Config) {
-			c.ScoreOnInput, c.GateUp, c.WeightOrder, c.SharedExperts, c.SharedGate = true, moe.Interleaved, moe.InOut, 1, true
+			c.ScoreOnInput, c.GateUp, c.InOut, c.SharedExperts, c.SharedGate = true, spec.Interleaved, true, 1, true
 		},
-		func(c *moe.Config) { c.SharedExperts, c.SharedGate, c.GateUp = 3, true, moe.Interleaved },
+		func(c *moe.Config) { c.SharedExperts, c.SharedGate, c.GateUp = 3, true, spec.Interleaved },
 	} {
 		if i > 2 && testing.Short() {
 			break

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 )
 
@@ -20,31 +21,31 @@ func TestCheckRefusesWhatKernelsLack(t *testing.T) {
 		want   string // "" means accepted
 	}{
 		{func(c *moe.Config) {}, ""},
-		{func(c *moe.Config) { c.GateUp, c.Logits = moe.Interleaved, moe.LogitsF32 }, ""},
+		{func(c *moe.Config) { c.GateUp, c.Logits = spec.Interleaved, moe.F32 }, ""},
 		{func(c *moe.Config) { c.ScoreScale = 1 }, ""},
 		{func(c *moe.Config) { c.Hidden = 16 }, ""},
 		{func(c *moe.Config) { c.Intermediate = 16 }, ""},
 		{func(c *moe.Config) { c.Hidden = 72 }, "Config.Hidden is 72, must be a multiple of 16, at least 16"},
 		{func(c *moe.Config) { c.Intermediate = 8 }, "Config.Intermediate is 8, must be a multiple of 16, at least 16"},
 		{func(c *moe.Config) { c.TopK = 17 }, ""},
-		{func(c *moe.Config) { c.Type, c.Logits = moe.F16, moe.LogitsF16 }, ""},
-		{func(c *moe.Config) { c.Type, c.Logits = moe.F16, moe.LogitsF32 }, ""},
-		{func(c *moe.Config) { c.Type = moe.F16 }, "Config.Logits is bf16, must be LogitsF16, or LogitsF32, where Type is f16"},
-		{func(c *moe.Config) { c.GateUp = moe.Apart }, ""},
-		{func(c *moe.Config) { c.WeightOrder = moe.InOut }, ""},
-		{func(c *moe.Config) { c.Activation = moe.ReLU2 }, ""},
+		{func(c *moe.Config) { c.Type, c.Logits = moe.F16, moe.F16 }, ""},
+		{func(c *moe.Config) { c.Type, c.Logits = moe.F16, moe.F32 }, ""},
+		{func(c *moe.Config) { c.Type = moe.F16 }, "Config.Logits is bf16, must be F16, the layer's Type, or F32"},
+		{func(c *moe.Config) { c.GateUp = spec.Apart }, ""},
+		{func(c *moe.Config) { c.InOut = true }, ""},
+		{func(c *moe.Config) { c.Activation = spec.ReLU2 }, ""},
 		{func(c *moe.Config) { c.Limit = 7 }, ""},
-		{func(c *moe.Config) { c.WeightOrder, c.GateUp = moe.InOut, moe.Interleaved }, ""},
+		{func(c *moe.Config) { c.InOut, c.GateUp = true, spec.Interleaved }, ""},
 		{func(c *moe.Config) { c.Bias = true }, ""},
-		{func(c *moe.Config) { c.RouterF32, c.Logits = true, moe.LogitsF32 }, ""},
+		{func(c *moe.Config) { c.RouterF32, c.Logits = true, moe.F32 }, ""},
 		{func(c *moe.Config) { c.RouterBias = true }, ""},
-		{func(c *moe.Config) { c.Score, c.SelectionBias, c.Renormalize = moe.Sigmoid, true, moe.RenormSum }, ""},
+		{func(c *moe.Config) { c.Score, c.SelectionBias, c.Renormalize = spec.Sigmoid, true, spec.RenormSum }, ""},
 		{func(c *moe.Config) { c.Groups, c.TopGroups = 4, 2 }, ""},
 		{func(c *moe.Config) { c.ScoreScale = 2.5 }, ""},
 		{func(c *moe.Config) { c.ExpertScale = true }, ""},
-		{func(c *moe.Config) { c.Rounding.Rule, c.RouterBias = moe.RoundNearest, true }, ""},
-		{func(c *moe.Config) { c.Rounding.Rule, c.Score = moe.RoundNearest, moe.Sigmoid },
-			"Config.Rounding is nearest/128, must be none: rounding needs SoftmaxTopK scores without groups and scales"},
+		{func(c *moe.Config) { c.Rounding.Rule, c.RouterBias = spec.RoundNearest, true }, ""},
+		{func(c *moe.Config) { c.Rounding.Rule, c.Score = spec.RoundNearest, spec.Sigmoid },
+			"Config.Rounding is nearest/128, must be none: rounding needs softmax-topk scores without groups and scales"},
 		{func(c *moe.Config) { c.ScoreOnInput = true }, ""},
 		{func(c *moe.Config) { c.SharedExperts = 1 }, ""},
 		{func(c *moe.Config) { c.TopK = 33 }, "Config.TopK is 33, must be 1 to 32 (with 32 experts)"},

@@ -11,6 +11,7 @@ import (
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
@@ -20,8 +21,8 @@ import (
 func fp16(c moe.Config) moe.Config { return typed(moe.F16, c) }
 
 func typed(t moe.Type, c moe.Config) moe.Config {
-	if c.Type = t; t == moe.F16 && c.Logits == moe.LogitsBF16 {
-		c.Logits = moe.LogitsF16
+	if c.Type = t; t == moe.F16 && c.Logits == moe.BF16 {
+		c.Logits = moe.F16
 	}
 	return c
 }
@@ -70,15 +71,15 @@ func checkPasses(t *testing.T, c moe.Config, tokens int, weights moe.Type) {
 // combinations lists layers of every activation, with and without biases, in every
 // layout of weights, of both types.
 func combinations() (list []moe.Config) {
-	for activation := moe.SwiGLU; activation <= moe.GELUErf; activation++ {
-		for _, order := range []moe.WeightOrder{moe.OutIn, moe.InOut} {
-			for _, gateUp := range []moe.GateUp{moe.Concatenated, moe.Interleaved, moe.Apart} {
+	for _, activation := range spec.Activations {
+		for _, order := range []bool{false, true} {
+			for _, gateUp := range []moe.GateUp{spec.Concatenated, spec.Interleaved, spec.Apart} {
 				for _, bias := range []bool{false, true} {
-					c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 2, Activation: activation, WeightOrder: order, GateUp: gateUp, Bias: bias}
+					c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 2, Activation: activation, InOut: order, GateUp: gateUp, Bias: bias}
 					switch {
-					case !activation.Gated() && gateUp != moe.Concatenated:
+					case !activation.Gated() && gateUp != spec.Concatenated:
 						continue
-					case activation == moe.SwiGLUOAI:
+					case activation == spec.SwiGLUOAI:
 						c.Alpha, c.Limit = 1.702, 0.7
 					}
 					list = append(list, c, fp16(c))
@@ -122,12 +123,12 @@ func TestCombinations(t *testing.T) {
 // router weights.
 var fp16Layers = []moe.Config{
 	{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 3},
-	{Hidden: 128, Intermediate: 64, NumExperts: 40, TopK: 5, Score: moe.Sigmoid, Renormalize: moe.RenormSum, SharedExperts: 2, SharedGate: true},
-	{Hidden: 128, Intermediate: 64, NumExperts: 12, TopK: 2, Logits: moe.LogitsF32, RouterF32: true, GateUp: moe.Interleaved, Bias: true},
-	{Hidden: 128, Intermediate: 128, NumExperts: 6, TopK: 2, WeightOrder: moe.InOut, GateUp: moe.Interleaved, Bias: true, Score: moe.SoftmaxAll},
-	{Hidden: 192, Intermediate: 64, NumExperts: 5, TopK: 2, WeightOrder: moe.InOut, GateUp: moe.Apart, Bias: true, RouterBias: true},
-	{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 1, Score: moe.Sigmoid, ScoreOnInput: true, WeightOrder: moe.InOut},
-	{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 8, Activation: moe.ReLU2, Score: moe.SoftmaxAll, ExpertScale: true, Logits: moe.LogitsF32},
+	{Hidden: 128, Intermediate: 64, NumExperts: 40, TopK: 5, Score: spec.Sigmoid, Renormalize: spec.RenormSum, SharedExperts: 2, SharedGate: true},
+	{Hidden: 128, Intermediate: 64, NumExperts: 12, TopK: 2, Logits: moe.F32, RouterF32: true, GateUp: spec.Interleaved, Bias: true},
+	{Hidden: 128, Intermediate: 128, NumExperts: 6, TopK: 2, InOut: true, GateUp: spec.Interleaved, Bias: true, Score: spec.SoftmaxAll},
+	{Hidden: 192, Intermediate: 64, NumExperts: 5, TopK: 2, InOut: true, GateUp: spec.Apart, Bias: true, RouterBias: true},
+	{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 1, Score: spec.Sigmoid, ScoreOnInput: true, InOut: true},
+	{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 8, Activation: spec.ReLU2, Score: spec.SoftmaxAll, ExpertScale: true, Logits: moe.F32},
 }
 
 // TestFP16 checks layers in fp16, forward and backward.
@@ -148,7 +149,7 @@ func TestOverflow(t *testing.T) {
 		element moe.Type
 		want    float64
 	}{{moe.F16, math.Inf(1)}, {moe.BF16, 524288}} {
-		c := typed(tt.element, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 2, TopK: 1, Activation: moe.ReLU})
+		c := typed(tt.element, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 2, TopK: 1, Activation: spec.ReLU})
 		const tokens = 3
 		s := c.Shapes(tokens)
 		full := func(n int64, x float64) []uint16 { return slices.Repeat([]uint16{bitsOf(tt.element, x)}, int(n)) }

@@ -10,6 +10,7 @@ import (
 
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
@@ -23,14 +24,14 @@ var widths = [][2]int{{144, 80}, {208, 48}, {80, 32}, {16, 112}, {336, 176}, {27
 // shared experts with a gate, FP32 routers, scores on the input, lists.
 var uneven = []moe.Config{
 	{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 2},
-	{Hidden: 208, Intermediate: 48, NumExperts: 5, TopK: 2, GateUp: moe.Interleaved, Bias: true, SharedExperts: 3, SharedGate: true},
-	{Hidden: 336, Intermediate: 176, NumExperts: 3, TopK: 1, WeightOrder: moe.InOut, GateUp: moe.Interleaved, Bias: true, SharedExperts: 1},
-	{Hidden: 80, Intermediate: 16, NumExperts: 6, TopK: 3, Activation: moe.ReLU2, Score: moe.SoftmaxAll},
-	{Hidden: 16, Intermediate: 112, NumExperts: 12, TopK: 2, RouterF32: true, Logits: moe.LogitsF32},
-	{Hidden: 176, Intermediate: 144, NumExperts: 4, TopK: 1, Score: moe.Sigmoid, ScoreOnInput: true, WeightOrder: moe.InOut, GateUp: moe.Apart},
-	{Hidden: 304, Intermediate: 208, NumExperts: 40, TopK: 5, Score: moe.Sigmoid, Renormalize: moe.RenormSum, Type: moe.F16, Logits: moe.LogitsF32, RouterF32: true},
-	{Hidden: 272, Intermediate: 64, NumExperts: 4, TopK: 2, WeightOrder: moe.InOut},
-	{Hidden: 128, Intermediate: 16, NumExperts: 4, TopK: 2, GateUp: moe.Apart},
+	{Hidden: 208, Intermediate: 48, NumExperts: 5, TopK: 2, GateUp: spec.Interleaved, Bias: true, SharedExperts: 3, SharedGate: true},
+	{Hidden: 336, Intermediate: 176, NumExperts: 3, TopK: 1, InOut: true, GateUp: spec.Interleaved, Bias: true, SharedExperts: 1},
+	{Hidden: 80, Intermediate: 16, NumExperts: 6, TopK: 3, Activation: spec.ReLU2, Score: spec.SoftmaxAll},
+	{Hidden: 16, Intermediate: 112, NumExperts: 12, TopK: 2, RouterF32: true, Logits: moe.F32},
+	{Hidden: 176, Intermediate: 144, NumExperts: 4, TopK: 1, Score: spec.Sigmoid, ScoreOnInput: true, InOut: true, GateUp: spec.Apart},
+	{Hidden: 304, Intermediate: 208, NumExperts: 40, TopK: 5, Score: spec.Sigmoid, Renormalize: spec.RenormSum, Type: moe.F16, Logits: moe.F32, RouterF32: true},
+	{Hidden: 272, Intermediate: 64, NumExperts: 4, TopK: 2, InOut: true},
+	{Hidden: 128, Intermediate: 16, NumExperts: 4, TopK: 2, GateUp: spec.Apart},
 }
 
 // TestWidths checks layers whose widths are not multiples of 64, forward and
@@ -94,7 +95,7 @@ func TestWidthsTimings(t *testing.T) {
 // effect: infinities of a row keep their place and sign, where a product with 0
 // would give NaN.
 func TestWidthsInfinities(t *testing.T) {
-	c := moe.Config{Hidden: 144, Intermediate: 80, NumExperts: 2, TopK: 1, Activation: moe.ReLU, Score: moe.Sigmoid}
+	c := moe.Config{Hidden: 144, Intermediate: 80, NumExperts: 2, TopK: 1, Activation: spec.ReLU, Score: spec.Sigmoid}
 	const tokens = 3
 	s := c.Shapes(tokens)
 	full := func(n int64, x float64) []uint16 { return slices.Repeat([]uint16{bitsOf(c.Type, x)}, int(n)) }

@@ -12,6 +12,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel/decode"
@@ -25,35 +26,35 @@ import (
 // more tiles than a ring has stages, or more than one chain of logits.
 var decodeConfigs = []moe.Config{
 	{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2},
-	{Hidden: 192, Intermediate: 128, NumExperts: 16, TopK: 8, GateUp: moe.Interleaved},
-	{Hidden: 576, Intermediate: 64, NumExperts: 5, TopK: 1, Logits: moe.LogitsF32},
+	{Hidden: 192, Intermediate: 128, NumExperts: 16, TopK: 8, GateUp: spec.Interleaved},
+	{Hidden: 576, Intermediate: 64, NumExperts: 5, TopK: 1, Logits: moe.F32},
 	{Hidden: 320, Intermediate: 192, NumExperts: 300, TopK: 10},
-	{Hidden: 192, Intermediate: 64, NumExperts: 4, TopK: 2, GateUp: moe.Apart, Bias: true},
-	{Hidden: 128, Intermediate: 128, NumExperts: 4, TopK: 2, WeightOrder: moe.InOut, Activation: moe.GeGLUErf},
-	{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Activation: moe.ReLU2, Bias: true},
+	{Hidden: 192, Intermediate: 64, NumExperts: 4, TopK: 2, GateUp: spec.Apart, Bias: true},
+	{Hidden: 128, Intermediate: 128, NumExperts: 4, TopK: 2, InOut: true, Activation: spec.GeGLUErf},
+	{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Activation: spec.ReLU2, Bias: true},
 	// For a single token, each SM has several items of weights, and the last two
 	// pairs of strips repeat rows.
 	{Hidden: 192, Intermediate: 320, NumExperts: 20, TopK: 16, RouterBias: true, SharedExperts: 1, SharedGate: true},
 	{Hidden: 1152, Intermediate: 192, NumExperts: 12, TopK: 8, Bias: true, SharedExperts: 1},
-	fp16(moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 16, TopK: 8, GateUp: moe.Interleaved, Bias: true}),
-	fp16(moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 20, TopK: 5, WeightOrder: moe.InOut, SharedExperts: 1, SharedGate: true}),
+	fp16(moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 16, TopK: 8, GateUp: spec.Interleaved, Bias: true}),
+	fp16(moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 20, TopK: 5, InOut: true, SharedExperts: 1, SharedGate: true}),
 	// These widths end inside tiles, and inside the two k-tiles of a stage for a
 	// single token.
-	{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 2, GateUp: moe.Interleaved, Bias: true},
+	{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 2, GateUp: spec.Interleaved, Bias: true},
 	{Hidden: 208, Intermediate: 48, NumExperts: 20, TopK: 16, SharedExperts: 3, SharedGate: true},
-	fp16(moe.Config{Hidden: 336, Intermediate: 176, NumExperts: 5, TopK: 2, WeightOrder: moe.InOut, Bias: true}),
-	{Hidden: 16, Intermediate: 32, NumExperts: 4, TopK: 2, GateUp: moe.Apart, Bias: true},
+	fp16(moe.Config{Hidden: 336, Intermediate: 176, NumExperts: 5, TopK: 2, InOut: true, Bias: true}),
+	{Hidden: 16, Intermediate: 32, NumExperts: 4, TopK: 2, GateUp: spec.Apart, Bias: true},
 	// The router chooses and computes a softmax over all logits, whose sums have
 	// one order.
-	{Hidden: 192, Intermediate: 64, NumExperts: 100, TopK: 6, Score: moe.SoftmaxAll, RouterBias: true},
-	{Hidden: 128, Intermediate: 64, NumExperts: 37, TopK: 3, Score: moe.SoftmaxAll, Logits: moe.LogitsF32},
+	{Hidden: 192, Intermediate: 64, NumExperts: 100, TopK: 6, Score: spec.SoftmaxAll, RouterBias: true},
+	{Hidden: 128, Intermediate: 64, NumExperts: 37, TopK: 3, Score: spec.SoftmaxAll, Logits: moe.F32},
 	// Gate and up are in pairs, or scores multiply the inputs; the router or
 	// another kernel chooses.
-	{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 2, WeightOrder: moe.InOut, GateUp: moe.Interleaved, Bias: true, Activation: moe.SwiGLUOAI, Alpha: 1.702, Limit: 0.7},
-	fp16(moe.Config{Hidden: 208, Intermediate: 112, NumExperts: 5, TopK: 3, WeightOrder: moe.InOut, GateUp: moe.Interleaved, Bias: true}),
-	{Hidden: 192, Intermediate: 64, NumExperts: 8, TopK: 1, WeightOrder: moe.InOut, Score: moe.Sigmoid, ScoreOnInput: true, SharedExperts: 1},
-	{Hidden: 128, Intermediate: 80, NumExperts: 6, TopK: 3, ScoreOnInput: true, Activation: moe.SiLU},
-	fp16(moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 6, TopK: 2, WeightOrder: moe.InOut, GateUp: moe.Interleaved, ScoreOnInput: true}),
+	{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 2, InOut: true, GateUp: spec.Interleaved, Bias: true, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 0.7},
+	fp16(moe.Config{Hidden: 208, Intermediate: 112, NumExperts: 5, TopK: 3, InOut: true, GateUp: spec.Interleaved, Bias: true}),
+	{Hidden: 192, Intermediate: 64, NumExperts: 8, TopK: 1, InOut: true, Score: spec.Sigmoid, ScoreOnInput: true, SharedExperts: 1},
+	{Hidden: 128, Intermediate: 80, NumExperts: 6, TopK: 3, ScoreOnInput: true, Activation: spec.SiLU},
+	fp16(moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 6, TopK: 2, InOut: true, GateUp: spec.Interleaved, ScoreOnInput: true}),
 	// For a single token, each SM has a large share, so CTAs of both products do
 	// not fit together.
 	{Hidden: 64, Intermediate: 528, NumExperts: 32, TopK: 32},
@@ -155,14 +156,14 @@ func TestDecodeKernelsAreLaunched(t *testing.T) {
 		{"one token", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2}, slices.Concat(chooses, lone), []int{3}},
 		{"two", 2, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2}, slices.Concat(chooses, lone, small[1:]), []int{3, 4}},
 		{"wide CTAs", 96, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 2, TopK: 1}, slices.Concat(chooses, lone, small[1:], []string{"choose-ranges", "decode-wide-up", "decode-wide-down"}), []int{3, 4, 5, 6, 6}},
-		{"one token in tiny CTAs, for InOut weights", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, WeightOrder: moe.InOut}, slices.Concat(chooses, small), []int{4}},
+		{"one token in tiny CTAs, for InOut weights", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, InOut: true}, slices.Concat(chooses, small), []int{4}},
 		{"memory for the sums, but not for the chains", 65, moe.Config{Hidden: 320, Intermediate: 16, NumExperts: 56, TopK: 1}, slices.Concat(chooses, lone, []string{"choose-ranges"}), []int{3, 5, 5, 6}},
-		{"the same without kernels for a single token", 65, moe.Config{Hidden: 320, Intermediate: 16, NumExperts: 56, TopK: 1, WeightOrder: moe.InOut}, slices.Concat(chooses, []string{"choose-ranges"}), []int{5, 5, 5, 6}},
+		{"the same without kernels for a single token", 65, moe.Config{Hidden: 320, Intermediate: 16, NumExperts: 56, TopK: 1, InOut: true}, slices.Concat(chooses, []string{"choose-ranges"}), []int{5, 5, 5, 6}},
 		{"no memory for the router's sums", 65, moe.Config{Hidden: 32, Intermediate: 16, NumExperts: 17, TopK: 1}, plain, []int{5, 5, 5, 5}},
 		{"scores on the input", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, ScoreOnInput: true}, slices.Concat(chooses, []string{"choose-ranges"}), []int{5, 5, 5, 6}},
-		{"a router of FP32 weights", 8, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, RouterF32: true, Logits: moe.LogitsF32}, chooses, []int{6, 6}},
+		{"a router of FP32 weights", 8, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, RouterF32: true, Logits: moe.F32}, chooses, []int{6, 6}},
 		{"shared experts", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, SharedExperts: 1}, slices.Concat(chooses, lone, small[1:], []string{"choose-ranges", "shared-decode-up", "shared-decode-down"}), []int{6, 7, 8, 9}},
-		{"scores by sigmoid", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, Score: moe.Sigmoid}, append([]string{"small-batch-logits"}, plain...), []int{6, 6, 6, 6}},
+		{"scores by sigmoid", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, Score: spec.Sigmoid}, append([]string{"small-batch-logits"}, plain...), []int{6, 6, 6, 6}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dev, seen := testDevice(t), map[string]bool{}

@@ -28,7 +28,7 @@ func TestNewRefusesConfig(t *testing.T) {
 		{"Config.Intermediate", func(c *moe.Config) { c.Intermediate = 0 }},
 		{"Config.NumExperts", func(c *moe.Config) { c.NumExperts = -1 }},
 		{"Config.TopK", func(c *moe.Config) { c.TopK = 5 }},
-		{"Config.GateUp", func(c *moe.Config) { c.GateUp = 9 }},
+		{"Config.GateUp", func(c *moe.Config) { c.GateUp = "sideways" }},
 		{"Config.Logits", func(c *moe.Config) { c.Logits = 9 }},
 		{"Config.TokensHint", func(c *moe.Config) { c.TokensHint = -1 }},
 	} {

@@ -61,6 +61,7 @@ func Estimate(c Config, load Workload) (Cost, error) {
 	if err := c.Check(); err != nil {
 		return Cost{}, err
 	}
+	c = c.Normal()
 	tokens, err := load.tokens(c)
 	if err != nil {
 		return Cost{}, err

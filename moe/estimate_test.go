@@ -82,7 +82,7 @@ func TestEstimateHistogram(t *testing.T) {
 
 // TestEstimateMatchesLayer checks that the estimate's workspace is the layer's.
 func TestEstimateMatchesLayer(t *testing.T) {
-	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, Logits: moe.LogitsF32, SharedExperts: 3, SharedGate: true}
+	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, Logits: moe.F32, SharedExperts: 3, SharedGate: true}
 	dev, err := emulated.New(emulated.Options{Target: driver.H200()})
 	require.NoError(t, err)
 	defer dev.Close()
@@ -151,7 +151,7 @@ func ExampleEstimate() {
 
 // TestEstimateRounding checks the padding of a histogram with and without rounding.
 func TestEstimateRounding(t *testing.T) {
-	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 1, Rounding: moe.Rounding{Rule: moe.RoundNearest, Tile: 64}}
+	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 1, Rounding: moe.Rounding{Rule: spec.RoundNearest, Tile: 64}}
 	f, err := moe.Estimate(c, moe.Workload{Histogram: []int{0, 70, 120, 66}})
 	require.NoError(t, err)
 	require.InDelta(t, (128+128+128)/256.0-1, f.Padding[0].Share, 1e-12)

@@ -11,6 +11,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/internal/num"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/moe"
@@ -30,7 +31,7 @@ func TestBitsOfEachKernel(t *testing.T) {
 		config moe.Config
 	}{
 		{150, moe.Config{Hidden: 256, Intermediate: 192, NumExperts: 12, TopK: 4}},
-		{300, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 60, TopK: 6, GateUp: moe.Interleaved}},
+		{300, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 60, TopK: 6, GateUp: spec.Interleaved}},
 		{65, moe.Config{Hidden: 128, Intermediate: 256, NumExperts: 2, TopK: 2}},
 	} {
 		if i > 0 && testing.Short() {

@@ -9,6 +9,7 @@ import (
 
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
@@ -42,7 +43,7 @@ func TestForwardPoints(t *testing.T) {
 	for _, c := range []moe.Config{
 		tiny,
 		{Hidden: 272, Intermediate: 208, NumExperts: 3, TopK: 2, Bias: true},
-		{Hidden: 272, Intermediate: 208, NumExperts: 3, TopK: 2, Bias: true, WeightOrder: moe.InOut, GateUp: moe.Apart},
+		{Hidden: 272, Intermediate: 208, NumExperts: 3, TopK: 2, Bias: true, InOut: true, GateUp: spec.Apart},
 	} {
 		checkForwardPoints(t, c)
 		if testing.Short() {
@@ -172,7 +173,7 @@ func givenRouting(c moe.Config, tokens int) (ids []int32, scores []float32) {
 func TestExperts(t *testing.T) {
 	for _, c := range []moe.Config{
 		{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 3},
-		{Hidden: 128, Intermediate: 192, NumExperts: 40, TopK: 8, GateUp: moe.Interleaved},
+		{Hidden: 128, Intermediate: 192, NumExperts: 40, TopK: 8, GateUp: spec.Interleaved},
 	} {
 		t.Run(c.String(), func(t *testing.T) {
 			const tokens = 70
@@ -234,10 +235,10 @@ func TestForwardSmall(t *testing.T) {
 	}{
 		{64, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}},
 		{200, moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 3}},
-		{130, moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 16, TopK: 8, GateUp: moe.Interleaved}},
+		{130, moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 16, TopK: 8, GateUp: spec.Interleaved}},
 		{1, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 60, TopK: 4}},
-		{70, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 12, TopK: 5, Logits: moe.LogitsF32}},
-		{65, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 300, TopK: 2, Logits: moe.LogitsF32}},
+		{70, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 12, TopK: 5, Logits: moe.F32}},
+		{65, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 300, TopK: 2, Logits: moe.F32}},
 	} {
 		if testing.Short() && i%3 != 2 {
 			continue

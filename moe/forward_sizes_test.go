@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 )
 
@@ -37,7 +38,7 @@ func TestSizes(t *testing.T) {
 		if testing.Short() && s.d*s.n*s.E > 1<<22 {
 			continue // the weights alone take longer than all other sizes
 		}
-		layout := []moe.GateUp{moe.Concatenated, moe.Interleaved}[i%2]
+		layout := []moe.GateUp{spec.Concatenated, spec.Interleaved}[i%2]
 		t.Run(fmt.Sprintf("%+v %v", s, layout), func(t *testing.T) {
 			ctx := limited(t, 2*time.Minute)
 			tr := newTrial(t, moe.Config{Hidden: s.d, Intermediate: s.n, NumExperts: s.E, TopK: s.K, GateUp: layout}, s.T, 3, moe.WithoutBackward())

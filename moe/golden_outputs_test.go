@@ -15,6 +15,7 @@ import (
 
 	"sonicmoe/driver/emulated"
 	"sonicmoe/internal/num"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
@@ -33,7 +34,7 @@ var goldenPasses = []struct {
 	added   bool
 }{
 	{"concatenated-bf16", 290, moe.Config{Hidden: 256, Intermediate: 128, NumExperts: 7, TopK: 6}, moe.BF16, false},
-	{"interleaved-f32", 99, moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 12, TopK: 4, GateUp: moe.Interleaved, Logits: moe.LogitsF32}, moe.F32, true},
+	{"interleaved-f32", 99, moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 12, TopK: 4, GateUp: spec.Interleaved, Logits: moe.F32}, moe.F32, true},
 }
 
 // TestGolden compares every output with its digest in testdata/golden.txt. It finds

@@ -66,6 +66,7 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	if err := suits(dev); err != nil {
 		return nil, err
 	}
+	c = c.Normal()
 	o.openCache()
 	target := dev.Target()
 	l := &Layer{of: registry.Layer{Config: c}, dev: dev, sms: target.SMs, smallBatch: o.smallBatch(c)}

@@ -9,6 +9,7 @@ import (
 
 	"sonicmoe/internal/faulty"
 	"sonicmoe/internal/peers"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 )
@@ -44,10 +45,10 @@ func TestBackwardExactSizes(t *testing.T) {
 		config moe.Config
 	}{
 		{1, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 1, TopK: 1}},
-		{37, moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 5, TopK: 3, GateUp: moe.Interleaved}},
+		{37, moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 5, TopK: 3, GateUp: spec.Interleaved}},
 		{129, moe.Config{Hidden: 320, Intermediate: 64, NumExperts: 40, TopK: 1}},
 		{70, moe.Config{Hidden: 144, Intermediate: 80, NumExperts: 3, TopK: 2}},
-		{70, moe.Config{Hidden: 80, Intermediate: 48, NumExperts: 3, TopK: 2, GateUp: moe.Interleaved, WeightOrder: moe.InOut}},
+		{70, moe.Config{Hidden: 80, Intermediate: 48, NumExperts: 3, TopK: 2, GateUp: spec.Interleaved, InOut: true}},
 	} {
 		if testing.Short() {
 			if i%3 == 0 {

@@ -12,6 +12,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/internal/peers"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 )
@@ -102,13 +103,13 @@ func TestExactSizes(t *testing.T) {
 		config moe.Config
 	}{
 		{1, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 1, TopK: 1}},
-		{37, moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 5, TopK: 3, GateUp: moe.Interleaved}},
+		{37, moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 5, TopK: 3, GateUp: spec.Interleaved}},
 		{129, moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 2, TopK: 2}},
-		{3, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 20, TopK: 7, Logits: moe.LogitsF32}},
+		{3, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 20, TopK: 7, Logits: moe.F32}},
 		{261, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 1, TopK: 1}},
 		{1, moe.Config{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 2}},
-		{40, moe.Config{Hidden: 80, Intermediate: 48, NumExperts: 4, TopK: 2, GateUp: moe.Interleaved}},
-		{150, moe.Config{Hidden: 208, Intermediate: 16, NumExperts: 1, TopK: 1, WeightOrder: moe.InOut}},
+		{40, moe.Config{Hidden: 80, Intermediate: 48, NumExperts: 4, TopK: 2, GateUp: spec.Interleaved}},
+		{150, moe.Config{Hidden: 208, Intermediate: 16, NumExperts: 1, TopK: 1, InOut: true}},
 	} {
 		if testing.Short() && i%3 != 1 {
 			continue

@@ -11,6 +11,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 )
@@ -143,16 +144,16 @@ func (g routingIn) scores(token int) (scores []float64) {
 	logits, chosen := g.logits(token), g.chosen(token)
 	sum, isNaN := 0., g.nan != nil && g.nan(token)
 	for e, x := range logits {
-		if g.score == moe.SoftmaxAll || slices.Contains(chosen, int32(e)) {
+		if g.score == spec.SoftmaxAll || slices.Contains(chosen, int32(e)) {
 			sum += math.Exp(x)
 		}
 	}
 	for _, e := range chosen {
 		x := logits[e]
 		switch {
-		case g.score == moe.Sigmoid:
+		case g.score == spec.Sigmoid:
 			x = 1 / (1 + math.Exp(-x))
-		case g.score == moe.SqrtSoftplus:
+		case g.score == spec.SqrtSoftplus:
 			x = math.Sqrt(math.Log1p(math.Exp(x)))
 		case isNaN: // in a softmax, one NaN or infinity makes every score NaN
 			x = math.NaN()
@@ -217,7 +218,7 @@ func TestRoutings(t *testing.T) {
 			if testing.Short() && (element == moe.F16) != (i%3 == 0) {
 				continue // one type for each
 			}
-			g := routingIn{g, element, moe.SoftmaxTopK}
+			g := routingIn{g, element, spec.SoftmaxTopK}
 			t.Run(element.String()+" "+g.name, func(t *testing.T) {
 				few := 0
 				if !testing.Short() {
@@ -237,7 +238,7 @@ func TestRoutings(t *testing.T) {
 // treat NaN and infinities differently, also in small batches.
 func TestRoutingsOfKinds(t *testing.T) {
 	for i, g := range routings() {
-		for j, kind := range []moe.Score{moe.SoftmaxAll, moe.Sigmoid, moe.SqrtSoftplus} {
+		for j, kind := range []moe.Score{spec.SoftmaxAll, spec.Sigmoid, spec.SqrtSoftplus} {
 			if testing.Short() && (i+j)%3 != 0 {
 				continue // a third of them for each kind
 			}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 )
@@ -17,23 +18,23 @@ var kinds = []struct {
 	name   string
 	config moe.Config
 }{
-	{"OLMoE", moe.Config{NumExperts: 64, TopK: 8, Score: moe.SoftmaxAll}},
-	{"DeepSeek-V2", moe.Config{NumExperts: 40, TopK: 6, Logits: moe.LogitsF32, Score: moe.SoftmaxAll, Groups: 8, TopGroups: 3, ScoreScale: 16}},
-	{"DeepSeek-V3", moe.Config{NumExperts: 64, TopK: 8, Logits: moe.LogitsF32, Score: moe.Sigmoid, SelectionBias: true,
-		Groups: 8, TopGroups: 4, GroupScore: moe.GroupSumOfTwo, Renormalize: moe.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5}},
-	{"Hunyuan", moe.Config{NumExperts: 72, TopK: 8, Logits: moe.LogitsF32, RouterF32: true}},
-	{"ERNIE", moe.Config{NumExperts: 33, TopK: 6, Logits: moe.LogitsF32, RouterF32: true, Score: moe.SoftmaxAll, SelectionBias: true, Renormalize: moe.RenormClamp, NormEpsilon: 1e-12}},
-	{"MiniMax-M2", moe.Config{NumExperts: 264, TopK: 8, Logits: moe.LogitsF32, RouterF32: true, Score: moe.Sigmoid, SelectionBias: true, Renormalize: moe.RenormSum, NormEpsilon: 1e-20}},
-	{"ERNIE, bf16", moe.Config{NumExperts: 33, TopK: 6, Score: moe.SoftmaxAll, SelectionBias: true, Renormalize: moe.RenormClamp, NormEpsilon: 1e-12}},
+	{"OLMoE", moe.Config{NumExperts: 64, TopK: 8, Score: spec.SoftmaxAll}},
+	{"DeepSeek-V2", moe.Config{NumExperts: 40, TopK: 6, Logits: moe.F32, Score: spec.SoftmaxAll, Groups: 8, TopGroups: 3, ScoreScale: 16}},
+	{"DeepSeek-V3", moe.Config{NumExperts: 64, TopK: 8, Logits: moe.F32, Score: spec.Sigmoid, SelectionBias: true,
+		Groups: 8, TopGroups: 4, GroupSumOfTwo: true, Renormalize: spec.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5}},
+	{"Hunyuan", moe.Config{NumExperts: 72, TopK: 8, Logits: moe.F32, RouterF32: true}},
+	{"ERNIE", moe.Config{NumExperts: 33, TopK: 6, Logits: moe.F32, RouterF32: true, Score: spec.SoftmaxAll, SelectionBias: true, Renormalize: spec.RenormClamp, NormEpsilon: 1e-12}},
+	{"MiniMax-M2", moe.Config{NumExperts: 264, TopK: 8, Logits: moe.F32, RouterF32: true, Score: spec.Sigmoid, SelectionBias: true, Renormalize: spec.RenormSum, NormEpsilon: 1e-20}},
+	{"ERNIE, bf16", moe.Config{NumExperts: 33, TopK: 6, Score: spec.SoftmaxAll, SelectionBias: true, Renormalize: spec.RenormClamp, NormEpsilon: 1e-12}},
 	{"gpt-oss", moe.Config{NumExperts: 32, TopK: 4, RouterBias: true}},
-	{"gpt-oss, FP32", moe.Config{NumExperts: 37, TopK: 4, RouterBias: true, Logits: moe.LogitsF32}},
+	{"gpt-oss, FP32", moe.Config{NumExperts: 37, TopK: 4, RouterBias: true, Logits: moe.F32}},
 	{"Gemma-4", moe.Config{NumExperts: 16, TopK: 3, ExpertScale: true}},
-	{"sigmoid", moe.Config{NumExperts: 7, TopK: 2, Score: moe.Sigmoid, RouterBias: true}},
-	{"sigmoid, groups by two scores", moe.Config{NumExperts: 30, TopK: 5, Score: moe.Sigmoid, Groups: 6, TopGroups: 2, GroupScore: moe.GroupSumOfTwo, Renormalize: moe.RenormSum}},
-	{"root of softplus", moe.Config{NumExperts: 65, TopK: 4, Score: moe.SqrtSoftplus, Renormalize: moe.RenormSum}},
-	{"root of softplus, clamped", moe.Config{NumExperts: 24, TopK: 24, Logits: moe.LogitsF32, Score: moe.SqrtSoftplus, SelectionBias: true, Renormalize: moe.RenormClamp, NormEpsilon: 100}},
-	{"softmax, all switches", moe.Config{NumExperts: 50, TopK: 5, Score: moe.SoftmaxAll, RouterBias: true, ExpertScale: true, SelectionBias: true,
-		Groups: 5, TopGroups: 3, GroupScore: moe.GroupSumOfTwo, Renormalize: moe.RenormSum, NormEpsilon: 0.25, ScoreScale: 2.5}},
+	{"sigmoid", moe.Config{NumExperts: 7, TopK: 2, Score: spec.Sigmoid, RouterBias: true}},
+	{"sigmoid, groups by two scores", moe.Config{NumExperts: 30, TopK: 5, Score: spec.Sigmoid, Groups: 6, TopGroups: 2, GroupSumOfTwo: true, Renormalize: spec.RenormSum}},
+	{"root of softplus", moe.Config{NumExperts: 65, TopK: 4, Score: spec.SqrtSoftplus, Renormalize: spec.RenormSum}},
+	{"root of softplus, clamped", moe.Config{NumExperts: 24, TopK: 24, Logits: moe.F32, Score: spec.SqrtSoftplus, SelectionBias: true, Renormalize: spec.RenormClamp, NormEpsilon: 100}},
+	{"softmax, all switches", moe.Config{NumExperts: 50, TopK: 5, Score: spec.SoftmaxAll, RouterBias: true, ExpertScale: true, SelectionBias: true,
+		Groups: 5, TopGroups: 3, GroupSumOfTwo: true, Renormalize: spec.RenormSum, NormEpsilon: 0.25, ScoreScale: 2.5}},
 	{"softmax over 20", moe.Config{NumExperts: 45, TopK: 20}},
 	{"softmax over 32 of groups of one", moe.Config{NumExperts: 66, TopK: 32, Groups: 66, TopGroups: 40, RouterBias: true}},
 	{"scaled softmax", moe.Config{NumExperts: 9, TopK: 2, ScoreScale: 2.5}},

@@ -7,13 +7,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 )
 
 // skewed is a layer with a selection bias, and with a router bias by which tests
 // make the first experts win.
-var skewed = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, RouterBias: true, Score: moe.Sigmoid, SelectionBias: true, Renormalize: moe.RenormSum}
+var skewed = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, RouterBias: true, Score: spec.Sigmoid, SelectionBias: true, Renormalize: spec.RenormSum}
 
 // loadsOf returns a tensor of loads in which each of a trial's experts has the load
 // each.
@@ -96,7 +97,7 @@ func TestSelectionBalances(t *testing.T) {
 // too.
 func TestLoadsOfLayers(t *testing.T) {
 	rounds := tiny
-	rounds.Rounding = moe.Rounding{Rule: moe.RoundNearest, Tile: 64}
+	rounds.Rounding = moe.Rounding{Rule: spec.RoundNearest, Tile: 64}
 	for name, c := range map[string]moe.Config{"plain": tiny, "rounding": rounds} {
 		t.Run(name, func(t *testing.T) {
 			tr := trialOn(t, testDevice(t), c, 70)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
@@ -16,13 +17,13 @@ import (
 // list, O, and all gradients, the router's included.
 func TestRoundedLayer(t *testing.T) {
 	list := []moe.Rounding{
-		{Rule: moe.RoundNearest, Tile: 16}, {Rule: moe.RoundStochastic, Tile: 16, RawScores: true}, {Rule: moe.ExpertChoice, Capacity: 1},
+		{Rule: spec.RoundNearest, Tile: 16}, {Rule: spec.RoundStochastic, Tile: 16, RawScores: true}, {Rule: spec.ExpertChoice, Capacity: 1},
 	}
 	if kt.Long() {
-		for rule := moe.RoundMass; rule <= moe.RoundDown; rule++ {
+		for _, rule := range []moe.RoundingRule{spec.RoundMass, spec.RoundBalanced, spec.RoundUp, spec.RoundDown} {
 			list = append(list, moe.Rounding{Rule: rule, Tile: 16})
 		}
-		list = append(list, moe.Rounding{Rule: moe.CapacityDrop, Capacity: 0.75})
+		list = append(list, moe.Rounding{Rule: spec.CapacityDrop, Capacity: 0.75})
 	}
 	for i, how := range list {
 		if testing.Short() && i == 0 {
@@ -176,7 +177,7 @@ func TestRoundedLosses(t *testing.T) {
 		if testing.Short() && i > 0 {
 			break
 		}
-		b := newRoundedBench(t, moe.BF16, moe.Rounding{Rule: moe.RoundUp, Tile: 16}, tokens, func(c *moe.Config) { c.ScoreOnInput = tt.onInput })
+		b := newRoundedBench(t, moe.BF16, moe.Rounding{Rule: spec.RoundUp, Tile: 16}, tokens, func(c *moe.Config) { c.ScoreOnInput = tt.onInput })
 		c, call := b.layer.Config(), b.layer.NewCall()
 		require.NoError(t, call.Forward(b.s, b.f))
 		logits, ids := make([]float64, tokens*c.NumExperts), make([]int32, tokens*c.TopK)
@@ -219,7 +220,7 @@ func TestRoundedLosses(t *testing.T) {
 // TestWrongRounding checks that rounding requires logits and a list of the right
 // length.
 func TestWrongRounding(t *testing.T) {
-	b := newRoundedBench(t, moe.BF16, moe.Rounding{Rule: moe.RoundNearest, Tile: 16}, 20)
+	b := newRoundedBench(t, moe.BF16, moe.Rounding{Rule: spec.RoundNearest, Tile: 16}, 20)
 	for _, tt := range []struct {
 		change func(*moe.ForwardArgs)
 		field  string
@@ -244,7 +245,7 @@ func TestWrongRounding(t *testing.T) {
 // TestRoundedGraph replays a pass that rounds from a graph, over poisoned outputs,
 // and expects the same list and the same bits of O.
 func TestRoundedGraph(t *testing.T) {
-	b := newRoundedBench(t, moe.BF16, moe.Rounding{Rule: moe.RoundStochastic, Tile: 16}, 70)
+	b := newRoundedBench(t, moe.BF16, moe.Rounding{Rule: spec.RoundStochastic, Tile: 16}, 70)
 	call := b.layer.NewCall()
 	outputs := []moe.Tensor{b.f.O, b.f.List.Tokens, b.f.List.ExpertIDs, b.f.List.Scores}
 	read := func() (all [][]byte) {

@@ -54,7 +54,7 @@ func sources(t driver.Target, c Config, opts []Option) ([]jit.Source, error) {
 	if err := suitsTarget(t); err != nil {
 		return nil, err
 	}
-	l := &Layer{of: registry.Layer{Config: c}}
+	l := &Layer{of: registry.Layer{Config: c.Normal()}}
 	done, err := l.choose(t, o)
 	if err != nil {
 		return nil, err

@@ -13,14 +13,14 @@ func Check(c Config) error {
 	if err := c.Check(); err != nil {
 		return err
 	}
-	return unsupported(c)
+	return unsupported(c.Normal())
 }
 
 // unsupported returns an error for the first valid field that no kernel computes. All
 // such limits are in this function.
 func unsupported(c Config) error {
 	if c.Rounds() && (!training.ScoresTellLogits(c) || c.Groups != 0) {
-		return &ArgError{Field: "Config.Rounding", Got: fmt.Sprint(c.Rounding), Want: "none: rounding needs SoftmaxTopK scores without groups and scales"}
+		return &ArgError{Field: "Config.Rounding", Got: fmt.Sprint(c.Rounding), Want: "none: rounding needs softmax-topk scores without groups and scales"}
 	}
 	return nil
 }

@@ -22,25 +22,29 @@ import "sonicmoe/internal/spec"
 //		TopK int
 //
 //		// Type is the element type of tokens, weights and activations: BF16 or F16.
-//		// With F16, Logits are LogitsF16 or LogitsF32.
 //		Type Type
-//		// GateUp says where gate and up are in W1, WeightOrder the order of the last two
-//		// dimensions of W1 and W2.
-//		GateUp      GateUp
-//		WeightOrder WeightOrder
+//		// GateUp says where gate and up are in W1.
+//		GateUp GateUp
+//		// InOut swaps the last two dimensions of W1, W3 and W2: W1 [E, d, 2n] and
+//		// W2 [E, n, d], as in gpt-oss and Llama-4. Otherwise they are W1 [E, 2n, d] and
+//		// W2 [E, d, n], as in torch.nn.Linear. Router and shared experts are [out, in] with
+//		// both.
+//		InOut bool
 //
 //		// Activation is applied between an expert's two products. Limit clamps the inputs
-//		// of SwiGLUOAI, and of SwiGLU unless 0. Alpha is a parameter of SwiGLUOAI.
+//		// of "swiglu-oai", and of "swiglu" unless 0. Alpha is a parameter of "swiglu-oai".
 //		Activation   Activation
 //		Alpha, Limit float64
 //		// Bias adds biases to both products of the experts, b1 [E, 2n] (or n) and b2
 //		// [E, d]. Shared experts have no biases.
 //		Bias bool
 //
-//		// Logits is the format of router logits.
-//		Logits Logits
+//		// Logits is the number format of the router's logits, in which they are compared
+//		// and from which scores are computed: Type, as in a linear layer of PyTorch, or F32.
+//		// The router product is always summed in FP32 and rounded once.
+//		Logits Type
 //		// RouterF32 makes the router's weights FP32, not the layer's Type, as in
-//		// ERNIE-4.5, Hunyuan and MiniMax-M2. Logits are then LogitsF32.
+//		// ERNIE-4.5, Hunyuan and MiniMax-M2. Logits are then F32.
 //		RouterF32 bool
 //		// RouterBias adds a bias [E] f32 to the logits.
 //		RouterBias bool
@@ -51,9 +55,12 @@ import "sonicmoe/internal/spec"
 //		// the bias: see moe.Call.UpdateSelectionBias. It has no gradient.
 //		SelectionBias bool
 //		// Groups is the number of equal groups of neighbouring experts; 0 means no
-//		// groups. A token uses only experts of the TopGroups best groups by GroupScore.
+//		// groups. A token uses only experts of the TopGroups best groups.
 //		Groups, TopGroups int
-//		GroupScore        GroupScore
+//		// GroupSumOfTwo scores a group by the sum of the raw scores, with selection biases,
+//		// of its two best experts (DeepSeek-V3). Otherwise a group's score is the key of its
+//		// best expert (DeepSeek-V2).
+//		GroupSumOfTwo bool
 //		// Renormalize divides the chosen raw scores by their sum, with NormEpsilon.
 //		Renormalize Renorm
 //		NormEpsilon float64
@@ -89,109 +96,51 @@ type Config = spec.Config
 // GateUp says where gate and up of a neuron are in W1. The layouts have the same
 // shape, so the caller must name the layout. It is unused for activations without a
 // gate, where W1 is [E, n, d].
+//
+//	"concatenated"  rows 0..n-1 of an expert are gate, rows n..2n-1 are up; the zero
+//	                value, "", means it
+//	"interleaved"   row 2j is gate j, row 2j+1 is up j
+//	"apart"         two tensors, as in Mixtral's checkpoints: W1 [E, n, d] is gate
+//	                and W3 [E, n, d] is up
 type GateUp = spec.GateUp
-
-const (
-	// Concatenated: rows 0..n-1 of an expert are gate, rows n..2n-1 are up.
-	Concatenated = spec.Concatenated
-	// Interleaved: row 2j is gate j, row 2j+1 is up j.
-	Interleaved = spec.Interleaved
-	// Apart: two tensors, as in Mixtral's checkpoints. W1 [E, n, d] is gate and W3
-	// [E, n, d] is up.
-	Apart = spec.Apart
-)
-
-// WeightOrder is the order of the last two dimensions of W1, W3 and W2. Router and
-// shared experts are [out, in] with both orders.
-type WeightOrder = spec.WeightOrder
-
-const (
-	// OutIn: W1 [E, 2n, d] and W2 [E, d, n], as in torch.nn.Linear.
-	OutIn = spec.OutIn
-	// InOut: W1 [E, d, 2n] and W2 [E, n, d], as in gpt-oss and Llama-4.
-	InOut = spec.InOut
-)
 
 // Activation is the function between an expert's two products. g and u are gate
 // and up of a neuron; functions without a gate have one input x.
+//
+//	"swiglu"      silu(g)·u, silu(x) = x·sigmoid(x); the zero value, "", means it.
+//	              With Config.Limit above 0 it is
+//	              silu(min(g, limit)) · clamp(u, -limit, limit), as in DeepSeek-V4.
+//	"swiglu-oai"  gpt-oss's g'·sigmoid(alpha·g') · (u' + 1), with g' = min(g, limit)
+//	              and u' = clamp(u, -limit, limit)
+//	"geglu-tanh"  gelu(g)·u, gelu(x) = x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
+//	"geglu-erf"   gelu(g)·u, gelu(x) = x/2·(1 + erf(x/√2))
+//	"reglu"       max(g, 0)·u
+//
+// Without a gate:
+//
+//	"relu"       max(x, 0)
+//	"relu2"      max(x, 0)²
+//	"silu"       x·sigmoid(x)
+//	"gelu-tanh"  gelu(x) of geglu-tanh
+//	"gelu-erf"   gelu(x) of geglu-erf
 type Activation = spec.Activation
 
-const (
-	// SwiGLU is silu(g)·u, silu(x) = x·sigmoid(x). With Config.Limit above 0 it is
-	// silu(min(g, limit)) · clamp(u, -limit, limit), as in DeepSeek-V4.
-	SwiGLU = spec.SwiGLU
-	// SwiGLUOAI is gpt-oss's g'·sigmoid(alpha·g') · (u' + 1), with g' = min(g, limit)
-	// and u' = clamp(u, -limit, limit).
-	SwiGLUOAI = spec.SwiGLUOAI
-	// GeGLUTanh is gelu(g)·u, gelu(x) = x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
-	GeGLUTanh = spec.GeGLUTanh
-	// GeGLUErf is gelu(g)·u, gelu(x) = x/2·(1 + erf(x/√2)).
-	GeGLUErf = spec.GeGLUErf
-	// ReGLU is max(g, 0)·u.
-	ReGLU = spec.ReGLU
-	// ReLU is max(x, 0). ReLU and all following functions have no gate.
-	ReLU = spec.ReLU
-	// ReLU2 is max(x, 0)².
-	ReLU2 = spec.ReLU2
-	// SiLU is x·sigmoid(x).
-	SiLU = spec.SiLU
-	// GELUTanh is gelu(x) of GeGLUTanh.
-	GELUTanh = spec.GELUTanh
-	// GELUErf is gelu(x) of GeGLUErf.
-	GELUErf = spec.GELUErf
-)
-
-// Logits is the number format of the router's logits, in which they are compared
-// and from which scores are computed. The router product is always summed in FP32
-// and rounded once.
-type Logits = spec.Logits
-
-const (
-	// LogitsBF16: rounded to bf16 before top-K, as in a bf16 linear layer of PyTorch.
-	LogitsBF16 = spec.LogitsBF16
-	// LogitsF32: not rounded.
-	LogitsF32 = spec.LogitsF32
-	// LogitsF16: rounded to fp16, for layers with Type F16.
-	LogitsF16 = spec.LogitsF16
-)
-
 // Score is the function from an expert's logit to its raw score p.
+//
+//	"softmax-topk"   the softmax over the K chosen logits; the zero value, "", means
+//	                 it. It equals "softmax" with Renormalize "sum" and no epsilon,
+//	                 and is cheaper.
+//	"softmax"        the softmax over all E logits
+//	"sigmoid"        1/(1 + exp(-logit))
+//	"sqrt-softplus"  √(log(1 + exp(logit)))
 type Score = spec.Score
 
-const (
-	// SoftmaxTopK is the softmax over the K chosen logits. It equals SoftmaxAll with
-	// RenormSum and no epsilon, and is cheaper.
-	SoftmaxTopK = spec.SoftmaxTopK
-	// SoftmaxAll is the softmax over all E logits.
-	SoftmaxAll = spec.SoftmaxAll
-	// Sigmoid is 1/(1 + exp(-logit)).
-	Sigmoid = spec.Sigmoid
-	// SqrtSoftplus is √(log(1 + exp(logit))).
-	SqrtSoftplus = spec.SqrtSoftplus
-)
-
 // Renorm says how the raw scores of a token's K experts are divided by their sum.
+//
+//	"none"   not at all; the zero value, "", means it
+//	"sum"    by sum + NormEpsilon
+//	"clamp"  by max(sum, NormEpsilon)
 type Renorm = spec.Renorm
-
-const (
-	// NoRenorm does not divide.
-	NoRenorm = spec.NoRenorm
-	// RenormSum divides by sum + NormEpsilon.
-	RenormSum = spec.RenormSum
-	// RenormClamp divides by max(sum, NormEpsilon).
-	RenormClamp = spec.RenormClamp
-)
-
-// GroupScore is the score by which a token's groups of experts are chosen.
-type GroupScore = spec.GroupScore
-
-const (
-	// GroupBest is the key of the group's best expert (DeepSeek-V2).
-	GroupBest = spec.GroupBest
-	// GroupSumOfTwo is the sum of the raw scores, with selection biases, of the
-	// group's two best experts (DeepSeek-V3).
-	GroupSumOfTwo = spec.GroupSumOfTwo
-)
 
 // Rounding changes which tokens go to an expert after every token chose its K.
 // The zero value changes nothing.
@@ -208,10 +157,10 @@ const (
 //	type Rounding struct {
 //		Rule RoundingRule
 //		// Tile is M, 1 to 4096; 0 means 128, the rows of a tile of the products.
-//		// It is 0 for ExpertChoice and CapacityDrop.
+//		// It is 0 for "expert-choice" and "capacity-drop".
 //		Tile int
 //		// Capacity times T·K/E, rounded up and at most T, is the number of tokens that an
-//		// expert gets with ExpertChoice (0: f), and the limit with CapacityDrop.
+//		// expert gets with "expert-choice" (0: f), and the limit with "capacity-drop".
 //		Capacity float64
 //		// RawScores uses raw scores as the weights of all tokens, as the published
 //		// benchmark script does. Otherwise only added tokens have raw scores, as in the
@@ -224,33 +173,24 @@ type Rounding = spec.Rounding
 // chose the expert, M the tile, and ⌊f⌋ and ⌈f⌉ are the multiples of M next to f.
 // All rules except the last two are SonicMoE's (arXiv 2512.14080, token rounding,
 // and the table of its subroutines).
+//
+//	"none"        f tokens; the zero value, "", means it
+//	"nearest"     the nearer multiple, down from the middle (NR-f)
+//	"stochastic"  up with probability (f-⌊f⌋)/M (SR-f)
+//	"mass"        up with probability (Σs-Σ⌊s⌋)/(Σ⌈s⌉-Σ⌊s⌋), where the sums are over
+//	              the scores of the f, ⌊f⌋ and ⌈f⌉ best tokens (NR-s)
+//	"balanced"    expert by expert, in the direction that keeps the sum of all changes
+//	              so far nearer to 0, down from the middle (Balance-f)
+//	"up"          always up: it only adds tokens
+//	"down"        always down: it only drops tokens
+//	"expert-choice"
+//	              the tokens with the best scores for the expert, independent of the
+//	              tokens' choices (arXiv 2202.09368): the number is the expert's
+//	              capacity, or f
+//	"capacity-drop"
+//	              the best of the expert's f tokens, up to its capacity (arXiv
+//	              2101.03961)
 type RoundingRule = spec.RoundingRule
-
-const (
-	// NoRounding leaves every expert its f tokens.
-	NoRounding = spec.NoRounding
-	// RoundNearest rounds to the nearer multiple, down from the middle (NR-f).
-	RoundNearest = spec.RoundNearest
-	// RoundStochastic rounds up with probability (f-⌊f⌋)/M (SR-f).
-	RoundStochastic = spec.RoundStochastic
-	// RoundMass rounds up with probability (Σs-Σ⌊s⌋)/(Σ⌈s⌉-Σ⌊s⌋), where the sums are
-	// over the scores of the f, ⌊f⌋ and ⌈f⌉ best tokens (NR-s).
-	RoundMass = spec.RoundMass
-	// RoundBalanced rounds, expert by expert, in the direction that keeps the sum of
-	// all changes so far nearer to 0, down from the middle (Balance-f).
-	RoundBalanced = spec.RoundBalanced
-	// RoundUp always rounds up: it only adds tokens.
-	RoundUp = spec.RoundUp
-	// RoundDown always rounds down: it only drops tokens.
-	RoundDown = spec.RoundDown
-	// ExpertChoice gives each expert the tokens with the best scores for it,
-	// independent of the tokens' choices (arXiv 2202.09368): the number is the
-	// expert's capacity, or f.
-	ExpertChoice = spec.ExpertChoice
-	// CapacityDrop keeps the best of the expert's f tokens, up to its capacity (arXiv
-	// 2101.03961).
-	CapacityDrop = spec.CapacityDrop
-)
 
 // Type is a number format of tensor elements.
 type Type = spec.Type
@@ -295,10 +235,10 @@ type Shape = spec.Shape
 //		// ExpertScale [E] f32 multiplies the scores of each expert.
 //		ExpertScale Shape
 //		// W1 [E, 2n, d] is gate and up, in the order of Config.GateUp. It is [E, n, d]
-//		// without a gate, and with GateUp Apart, where W1 is the gate and W3 is up.
-//		// With WeightOrder InOut the last two dimensions of W1, W3 and W2 are swapped.
+//		// without a gate, and with GateUp "apart", where W1 is the gate and W3 is up.
+//		// With InOut the last two dimensions of W1, W3 and W2 are swapped.
 //		W1 Shape
-//		// W3 [E, n, d] is up with GateUp Apart.
+//		// W3 [E, n, d] is up with GateUp "apart".
 //		W3 Shape
 //		// W2 [E, d, n] is down.
 //		W2 Shape
@@ -310,7 +250,7 @@ type Shape = spec.Shape
 //		// B2 [E, d] is the bias of W2.
 //		B2 Shape
 //		// SharedW1 [sn, d], sn = SharedWidth, is the gate of the shared experts, or up
-//		// without a gate. GateUp and WeightOrder do not apply to shared experts.
+//		// without a gate. GateUp and InOut do not apply to shared experts.
 //		SharedW1 Shape
 //		// SharedW3 [sn, d] is up of gated shared experts.
 //		SharedW3 Shape

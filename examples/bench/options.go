@@ -72,9 +72,9 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.Func("batches", "with -decode: `batch sizes` with commas (default 1 to 512 in powers of two)", o.setBatches)
 	f.BoolVar(&o.withRounding, "rounding", false, "measure token rounding and plain top-K in turns, both passes, with routing, and the padding that rounding saves (default sizes: 64 to 512 experts)")
 	o.round = spec.Rounding{Rule: spec.RoundNearest}
-	f.Func("round", "with -rounding: the `rule` (default nearest)", func(rule string) (err error) {
-		o.round.Rule, err = spec.ParseRoundingRule(rule)
-		return err
+	f.Func("round", "with -rounding: the `rule` (default nearest)", func(rule string) error {
+		o.round.Rule = spec.RoundingRule(rule)
+		return o.round.Check()
 	})
 	f.IntVar(&o.round.Tile, "round-tile", 0, "with -rounding: `number` that divides all counts (default 128)")
 	f.Func("fit-from", "only fit, to the points of this -json `file` of an earlier run; may be repeated", func(name string) error {
@@ -189,7 +189,7 @@ func (o *options) typed(rows ...peers.Row) []peers.Row {
 	rows = slices.Clone(rows)
 	for i := range rows {
 		c := &rows[i].Config
-		rows[i].Name, c.Type, c.Logits = rows[i].Name+" f16", moe.F16, moe.LogitsF16
+		rows[i].Name, c.Type, c.Logits = rows[i].Name+" f16", moe.F16, moe.F16
 	}
 	return rows
 }

@@ -51,8 +51,8 @@ func TestPython(t *testing.T) {
 		config   moe.Config
 	}{
 		{"concatenated", true, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 8, TopK: 3}},
-		{"interleaved", false, moe.Config{Hidden: 128, Intermediate: 128, NumExperts: 16, TopK: 4, GateUp: moe.Interleaved}},
-		{"interleaved", true, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 5, TopK: 2, GateUp: moe.Interleaved}},
+		{"interleaved", false, moe.Config{Hidden: 128, Intermediate: 128, NumExperts: 16, TopK: 4, GateUp: "interleaved"}},
+		{"interleaved", true, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 5, TopK: 2, GateUp: "interleaved"}},
 		{"separate", true, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}},
 		{"separate", false, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 1}},
 	}
@@ -163,7 +163,7 @@ func TestPythonFindsMistakes(t *testing.T) {
 		p := x.write(t, false)
 		p.write(t, small, tokens, right)
 		c := small
-		c.GateUp = moe.Interleaved
+		c.GateUp = "interleaved"
 		got, err := p.verify(t, c)
 		require.Error(t, err)
 		assert.Contains(t, got, "wrong: ")

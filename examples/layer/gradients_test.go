@@ -89,8 +89,8 @@ func (x tensors) checkGradients(t testing.TB, r trial.Results, g gradients) {
 // A file with do beside x gives gradients too, and the same outputs.
 func TestGradients(t *testing.T) {
 	interleaved, half := small, small
-	interleaved.GateUp = moe.Interleaved
-	half.Type, half.Logits = moe.F16, moe.LogitsF16
+	interleaved.GateUp = "interleaved"
+	half.Type, half.Logits = moe.F16, moe.F16
 	tests := []struct {
 		name     string
 		config   moe.Config

@@ -216,7 +216,7 @@ func (j *job) plan(o options) error {
 		Hidden: int(d), Intermediate: int(n), NumExperts: int(e), TopK: o.topK, Type: element, GateUp: o.gateUp, TokensHint: j.tokens,
 	}
 	if element == moe.F16 {
-		j.config.Logits = moe.LogitsF16
+		j.config.Logits = moe.F16
 	}
 	return moe.Check(j.config)
 }
@@ -249,9 +249,9 @@ func (j *job) names(o options) error {
 	if err := j.weights.only(need); err != nil {
 		return err
 	}
-	if j.separate && o.gateUp != moe.Concatenated {
-		return j.weights.errorf(nameGate, "is separate from %s, but -gateup is %v, must be left out or %v",
-			nameUp, o.gateUp, moe.Concatenated)
+	if j.separate && o.gateUp == "interleaved" {
+		return j.weights.errorf(nameGate, "is separate from %s, but -gateup is %v, must be left out or concatenated",
+			nameUp, o.gateUp)
 	}
 	return j.inputNames()
 }

@@ -74,9 +74,9 @@ func (x tensors) check(t testing.TB, r trial.Results) {
 
 func TestLayer(t *testing.T) {
 	interleaved := small
-	interleaved.GateUp = moe.Interleaved
+	interleaved.GateUp = "interleaved"
 	half := small
-	half.Type, half.Logits = moe.F16, moe.LogitsF16
+	half.Type, half.Logits = moe.F16, moe.F16
 	tests := []struct {
 		name     string
 		config   moe.Config

@@ -90,7 +90,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	f.StringVar(&o.input, "input", "", "`file` with x [T, d], and for a backward pass do [T, d], the gradient of o, of the weights' type;\nwith scores [T, K] F32 and experts [T, K] I32 the experts run alone, with this routing")
 	f.StringVar(&o.output, "output", "", "`file` to write: o [T, d], scores [T, K] F32, experts [T, K] I32, and after a backward pass dx [T, d],\ndscores [T, K] F32 and of each weight W its gradient dW")
 	f.IntVar(&o.topK, "topk", 0, "`K`, the experts of each token")
-	gateUp := f.String("gateup", moe.Concatenated.String(), "`order` of the rows of experts.gate_up: n of gate, then n of up (concatenated), or gate and up by turns (interleaved)")
+	gateUp := f.String("gateup", "concatenated", "`order` of the rows of experts.gate_up: n of gate, then n of up (concatenated), or gate and up by turns (interleaved)")
 	device, cache := command.DeviceFlag(f), command.CacheFlag(f)
 	if err := program.Parse(f, args, stdout); err != nil {
 		return o, err
@@ -143,13 +143,8 @@ func (o *options) ofModel(given map[string]bool) error {
 
 // choose checks -gateup and -device.
 func (o *options) choose(gateUp string, deviceGiven bool) error {
-	switch gateUp {
-	case moe.Concatenated.String():
-		o.gateUp = moe.Concatenated
-	case moe.Interleaved.String():
-		o.gateUp = moe.Interleaved
-	default:
-		return command.Usagef("-gateup is %q, must be %v or %v", gateUp, moe.Concatenated, moe.Interleaved)
+	if o.gateUp = moe.GateUp(gateUp); gateUp != "concatenated" && gateUp != "interleaved" {
+		return command.Usagef("-gateup is %q, must be concatenated or interleaved", gateUp)
 	}
 	if deviceGiven && o.device == "" {
 		return command.Usagef("-device is empty, must be one of %s", strings.Join(open.Names(), ", "))

@@ -40,7 +40,7 @@ func (x tensors) model(t *testing.T, kind string, shared int) string {
 // A model's own files give the same output as its tensors in one file.
 func TestModel(t *testing.T) {
 	half := small
-	half.Type, half.Logits = moe.F16, moe.LogitsF16
+	half.Type, half.Logits = moe.F16, moe.F16
 	for _, c := range []moe.Config{small, half} {
 		t.Run(c.Type.String(), func(t *testing.T) {
 			x := randomTensors(c, 20, 51).withDO(52)

@@ -134,7 +134,7 @@ var weightNames = map[moe.TensorID]string{
 
 // fileName returns the name of a weight in the files of the command.
 func (j *job) fileName(id moe.TensorID) string {
-	if j.config.GateUp == moe.Apart {
+	if j.config.GateUp == "apart" {
 		switch id {
 		case spec.TensorW1:
 			return nameGate

@@ -47,7 +47,7 @@ func TestRandomSizes(t *testing.T) {
 		c, tokens := randomLayer(r, flops, width)
 		layout := []string{"concatenated", "interleaved", "separate"}[i%3]
 		if layout == "interleaved" {
-			c.GateUp = moe.Interleaved
+			c.GateUp = "interleaved"
 		}
 		t.Run(fmt.Sprintf("T=%d %v %s", tokens, c, layout), func(t *testing.T) {
 			p := newPaths(t)

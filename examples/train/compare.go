@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"image/color"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -14,28 +15,29 @@ import (
 	"gonum.org/v1/plot/vg"
 
 	"sonicmoe/examples/internal/picture"
-	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 )
 
 // This file is -rounding: it trains once with each rule of routing.
 
+// rules are the rules of rounding.
+var rules = []moe.RoundingRule{"nearest", "stochastic", "mass", "balanced", "up", "down", "expert-choice", "capacity-drop"}
+
 // parseWays reads the rules of -rounding. Plain top-K is always first.
 func parseWays(list string) ([]moe.Rounding, error) {
 	ways := []moe.Rounding{{}}
 	if list == "all" {
-		for rule := moe.RoundNearest; rule <= moe.CapacityDrop; rule++ {
+		for _, rule := range rules {
 			ways = append(ways, moe.Rounding{Rule: rule})
 		}
 		return ways, nil
 	}
 	for name := range strings.SplitSeq(list, ",") {
-		rule, err := spec.ParseRoundingRule(strings.TrimSpace(name))
-		if err != nil {
-			return nil, err
-		}
-		if rule != moe.NoRounding {
+		switch rule := moe.RoundingRule(strings.TrimSpace(name)); {
+		case slices.Contains(rules, rule):
 			ways = append(ways, moe.Rounding{Rule: rule})
+		case rule != "none":
+			return nil, fmt.Errorf("rounding is %q, must be none or one of %v", rule, rules)
 		}
 	}
 	return ways, nil
@@ -47,10 +49,10 @@ func parseWays(list string) ([]moe.Rounding, error) {
 // even share on.
 func roundingOf(way moe.Rounding, s size) moe.Rounding {
 	switch way.Rule {
-	case moe.NoRounding:
-	case moe.ExpertChoice:
+	case "":
+	case "expert-choice":
 		way.Capacity = 1
-	case moe.CapacityDrop:
+	case "capacity-drop":
 		way.Capacity = 1.25
 	default:
 		way.Tile = 1

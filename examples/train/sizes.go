@@ -28,17 +28,17 @@ type size struct {
 var sizes = []size{
 	{
 		name:   "tiny",
-		layer:  moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Logits: moe.LogitsF32},
+		layer:  moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Logits: moe.F32},
 		blocks: 1, context: 4, tokens: 128, passes: 1, steps: 200, rate: 2e-3, text: 4096,
 	},
 	{
 		name:   "small",
-		layer:  moe.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, Logits: moe.LogitsF32},
+		layer:  moe.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, Logits: moe.F32},
 		blocks: 2, context: 8, tokens: 512, passes: 2, steps: 300, rate: 2e-3,
 	},
 	{
 		name:   "large",
-		layer:  moe.Config{Hidden: 512, Intermediate: 256, NumExperts: 64, TopK: 8, Logits: moe.LogitsF32},
+		layer:  moe.Config{Hidden: 512, Intermediate: 256, NumExperts: 64, TopK: 8, Logits: moe.F32},
 		blocks: 4, context: 16, tokens: 2048, passes: 2, steps: 200, rate: 1e-3,
 	},
 }

@@ -113,9 +113,8 @@ func (f *fill) run(ctx context.Context, args []string) error {
 
 // collect returns the layers of all flags and checks them.
 func (f *fill) collect(ctx context.Context) ([]layer, error) {
-	var gateUp moe.GateUp
-	var logits moe.Logits
-	if err := errors.Join(parse(&gateUp, "-gateup", f.gateUp), parse(&logits, "-logits", f.logits)); err != nil {
+	var logits moe.Type
+	if err := parse(&logits, "-logits", f.logits); err != nil {
 		return nil, command.Usagef("%w", err)
 	}
 	of := whole
@@ -143,7 +142,7 @@ func (f *fill) collect(ctx context.Context) ([]layer, error) {
 	for i := range layers {
 		c := &layers[i].config
 		if f.gateUp != "" {
-			c.GateUp = gateUp
+			c.GateUp = moe.GateUp(f.gateUp)
 		}
 		if f.logits != "" {
 			c.Logits = logits

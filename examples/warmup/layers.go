@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/moe"
@@ -26,44 +25,44 @@ type layer struct {
 // listed is a layer in a JSON file, with the names of moe.Config's fields and values.
 // Missing fields are as in Mixtral's layer.
 type listed struct {
-	Name          string   `json:"name"`
-	Hidden        int      `json:"hidden"`
-	Intermediate  int      `json:"intermediate"`
-	Experts       int      `json:"experts"`
-	TopK          int      `json:"topK"`
-	Type          string   `json:"type"`
-	GateUp        string   `json:"gateUp"`
-	WeightOrder   string   `json:"weightOrder"`
-	Activation    string   `json:"activation"`
-	Alpha         float64  `json:"alpha"`
-	Limit         float64  `json:"limit"`
-	Bias          bool     `json:"bias"`
-	Logits        string   `json:"logits"`
-	RouterF32     bool     `json:"routerF32"`
-	RouterBias    bool     `json:"routerBias"`
-	Score         string   `json:"score"`
-	SelectionBias bool     `json:"selectionBias"`
-	Groups        int      `json:"groups"`
-	TopGroups     int      `json:"topGroups"`
-	GroupScore    string   `json:"groupScore"`
-	Renormalize   string   `json:"renormalize"`
-	NormEpsilon   float64  `json:"normEpsilon"`
-	ScoreScale    float64  `json:"scoreScale"`
-	ExpertScale   bool     `json:"expertScale"`
-	ScoreOnInput  bool     `json:"scoreOnInput"`
-	SharedExperts int      `json:"sharedExperts"`
-	SharedGate    bool     `json:"sharedGate"`
-	Rounding      rounding `json:"rounding"`
-	Lists         bool     `json:"lists"`
-	TokensHint    *int     `json:"tokensHint"`
+	Name          string         `json:"name"`
+	Hidden        int            `json:"hidden"`
+	Intermediate  int            `json:"intermediate"`
+	Experts       int            `json:"experts"`
+	TopK          int            `json:"topK"`
+	Type          string         `json:"type"`
+	GateUp        moe.GateUp     `json:"gateUp"`
+	InOut         bool           `json:"inOut"`
+	Activation    moe.Activation `json:"activation"`
+	Alpha         float64        `json:"alpha"`
+	Limit         float64        `json:"limit"`
+	Bias          bool           `json:"bias"`
+	Logits        string         `json:"logits"`
+	RouterF32     bool           `json:"routerF32"`
+	RouterBias    bool           `json:"routerBias"`
+	Score         moe.Score      `json:"score"`
+	SelectionBias bool           `json:"selectionBias"`
+	Groups        int            `json:"groups"`
+	TopGroups     int            `json:"topGroups"`
+	GroupSumOfTwo bool           `json:"groupSumOfTwo"`
+	Renormalize   moe.Renorm     `json:"renormalize"`
+	NormEpsilon   float64        `json:"normEpsilon"`
+	ScoreScale    float64        `json:"scoreScale"`
+	ExpertScale   bool           `json:"expertScale"`
+	ScoreOnInput  bool           `json:"scoreOnInput"`
+	SharedExperts int            `json:"sharedExperts"`
+	SharedGate    bool           `json:"sharedGate"`
+	Rounding      rounding       `json:"rounding"`
+	Lists         bool           `json:"lists"`
+	TokensHint    *int           `json:"tokensHint"`
 }
 
 // rounding is a listed layer's Config.Rounding.
 type rounding struct {
-	Rule      string  `json:"rule"`
-	Tile      int     `json:"tile"`
-	Capacity  float64 `json:"capacity"`
-	RawScores bool    `json:"rawScores"`
+	Rule      moe.RoundingRule `json:"rule"`
+	Tile      int              `json:"tile"`
+	Capacity  float64          `json:"capacity"`
+	RawScores bool             `json:"rawScores"`
 }
 
 // readLayers reads a JSON file of layers:
@@ -115,22 +114,16 @@ func parseLayers(data []byte) ([]layer, error) {
 
 func (l listed) layer() (layer, error) {
 	c := moe.Config{
-		Hidden: l.Hidden, Intermediate: l.Intermediate, NumExperts: l.Experts, TopK: l.TopK,
+		Hidden: l.Hidden, Intermediate: l.Intermediate, NumExperts: l.Experts, TopK: l.TopK, GateUp: l.GateUp, InOut: l.InOut, Activation: l.Activation,
 		Alpha: l.Alpha, Limit: l.Limit, Bias: l.Bias, RouterF32: l.RouterF32, RouterBias: l.RouterBias,
-		SelectionBias: l.SelectionBias, Groups: l.Groups, TopGroups: l.TopGroups, NormEpsilon: l.NormEpsilon, ScoreScale: l.ScoreScale,
+		SelectionBias: l.SelectionBias, Groups: l.Groups, TopGroups: l.TopGroups, GroupSumOfTwo: l.GroupSumOfTwo,
+		Score: l.Score, Renormalize: l.Renormalize, NormEpsilon: l.NormEpsilon, ScoreScale: l.ScoreScale,
 		ExpertScale: l.ExpertScale, ScoreOnInput: l.ScoreOnInput, SharedExperts: l.SharedExperts, SharedGate: l.SharedGate, Lists: l.Lists,
-		Rounding: moe.Rounding{Tile: l.Rounding.Tile, Capacity: l.Rounding.Capacity, RawScores: l.Rounding.RawScores},
+		Rounding: moe.Rounding{Rule: l.Rounding.Rule, Tile: l.Rounding.Tile, Capacity: l.Rounding.Capacity, RawScores: l.Rounding.RawScores},
 	}
 	err := errors.Join(
 		parse(&c.Type, "type", l.Type),
-		parse(&c.GateUp, "gate-up order", l.GateUp),
-		parse(&c.WeightOrder, "weight order", l.WeightOrder),
-		parse(&c.Activation, "activation", l.Activation),
 		parse(&c.Logits, "logits", l.Logits),
-		parse(&c.Score, "score", l.Score),
-		parse(&c.GroupScore, "group score", l.GroupScore),
-		parse(&c.Renormalize, "renormalization", l.Renormalize),
-		parse(&c.Rounding.Rule, "rounding rule", l.Rounding.Rule),
 	)
 	if err != nil {
 		return layer{}, err
@@ -141,18 +134,14 @@ func (l listed) layer() (layer, error) {
 	return layer{name: l.Name, config: c, anyHint: l.TokensHint == nil}, nil
 }
 
-// parse reads a value by its name. "" is zero, the default.
-func parse[E interface {
-	~uint8
-	fmt.Stringer
-}](into *E, what, text string) error {
-	var names []string
-	for v := E(0); !strings.Contains(v.String(), "("); v++ { // values after the last print as numbers
-		if text == v.String() || text == "" {
-			*into = v
+// parse reads a number format by its name. "" is zero, the default.
+func parse(into *moe.Type, what, text string) error {
+	formats := []moe.Type{moe.BF16, moe.F16, moe.F32}
+	for _, t := range formats {
+		if text == t.String() || text == "" {
+			*into = t
 			return nil
 		}
-		names = append(names, v.String())
 	}
-	return fmt.Errorf("%s %q: want one of %s", what, text, strings.Join(names, ", "))
+	return fmt.Errorf("%s %q: want one of %v", what, text, formats)
 }

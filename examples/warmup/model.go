@@ -85,11 +85,11 @@ func parseModel(data []byte, of part) (layer, error) {
 func experts(c moe.Config) moe.Config {
 	e := moe.Config{
 		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, TopK: c.TopK, Type: c.Type,
-		GateUp: c.GateUp, WeightOrder: c.WeightOrder, Activation: c.Activation, Alpha: c.Alpha, Limit: c.Limit, Bias: c.Bias,
+		GateUp: c.GateUp, InOut: c.InOut, Activation: c.Activation, Alpha: c.Alpha, Limit: c.Limit, Bias: c.Bias,
 		ScoreOnInput: c.ScoreOnInput, SharedExperts: c.SharedExperts, SharedGate: c.SharedGate, Lists: c.Lists, TokensHint: c.TokensHint,
 	}
 	if e.Type == moe.F16 {
-		e.Logits = moe.LogitsF16 // experts do not use it, but it must match the type
+		e.Logits = moe.F16 // experts do not use it, but it must match the type
 	}
 	return e
 }

@@ -72,7 +72,7 @@ func TestExpertsOnly(t *testing.T) {
 		want      moe.Config // next to the sizes
 	}{
 		"a router outside": {`{"model_type":"phimoe",` + sizes + `}`, "SparseMixer", moe.Config{}},
-		"of fp16":          {`{"model_type":"phimoe","dtype":"float16",` + sizes + `}`, "SparseMixer", moe.Config{Type: moe.F16, Logits: moe.LogitsF16}},
+		"of fp16":          {`{"model_type":"phimoe","dtype":"float16",` + sizes + `}`, "SparseMixer", moe.Config{Type: moe.F16, Logits: moe.F16}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parseModel([]byte(c.json), whole)
@@ -137,31 +137,31 @@ func TestLayersFile(t *testing.T) {
 	}
 	layers, err := readLayers(t.Context(), write(`{"layers":[{"name":"mine","hidden":128,"intermediate":64,"experts":4,"topK":2},
 		{"hidden":256,"intermediate":64,"experts":4,"topK":2,"gateUp":"interleaved","logits":"f32","tokensHint":0},
-		{"hidden":128,"intermediate":64,"experts":8,"topK":2,"type":"f16","gateUp":"apart","weightOrder":"in-out","activation":"swiglu-oai","alpha":1.702,"limit":7,"bias":true,
-		 "logits":"f16","routerF32":true,"routerBias":true,"score":"sigmoid","selectionBias":true,"groups":4,"topGroups":2,"groupScore":"sum2","renormalize":"sum","normEpsilon":1e-20,
+		{"hidden":128,"intermediate":64,"experts":8,"topK":2,"type":"f16","gateUp":"apart","inOut":true,"activation":"swiglu-oai","alpha":1.702,"limit":7,"bias":true,
+		 "logits":"f16","routerF32":true,"routerBias":true,"score":"sigmoid","selectionBias":true,"groups":4,"topGroups":2,"groupSumOfTwo":true,"renormalize":"sum","normEpsilon":1e-20,
 		 "scoreScale":2.5,"expertScale":true,"scoreOnInput":true,"sharedExperts":2,"sharedGate":true,"rounding":{"rule":"nearest","tile":64,"capacity":2,"rawScores":true},"lists":true,"tokensHint":8}]}`))
 	require.NoError(t, err)
 	all := moe.Config{
-		Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, Type: moe.F16, GateUp: moe.Apart, WeightOrder: moe.InOut,
-		Activation: moe.SwiGLUOAI, Alpha: 1.702, Limit: 7, Bias: true, Logits: moe.LogitsF16, RouterF32: true, RouterBias: true,
-		Score: moe.Sigmoid, SelectionBias: true, Groups: 4, TopGroups: 2, GroupScore: moe.GroupSumOfTwo, Renormalize: moe.RenormSum, NormEpsilon: 1e-20,
+		Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, Type: moe.F16, GateUp: "apart", InOut: true,
+		Activation: "swiglu-oai", Alpha: 1.702, Limit: 7, Bias: true, Logits: moe.F16, RouterF32: true, RouterBias: true,
+		Score: "sigmoid", SelectionBias: true, Groups: 4, TopGroups: 2, GroupSumOfTwo: true, Renormalize: "sum", NormEpsilon: 1e-20,
 		ScoreScale: 2.5, ExpertScale: true, ScoreOnInput: true, SharedExperts: 2, SharedGate: true,
-		Rounding: moe.Rounding{Rule: moe.RoundNearest, Tile: 64, Capacity: 2, RawScores: true}, Lists: true, TokensHint: 8,
+		Rounding: moe.Rounding{Rule: "nearest", Tile: 64, Capacity: 2, RawScores: true}, Lists: true, TokensHint: 8,
 	}
 	assert.Equal(t, []layer{
 		{name: "mine", config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, anyHint: true},
-		{name: "layer 1", config: moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 4, TopK: 2, GateUp: moe.Interleaved, Logits: moe.LogitsF32}},
+		{name: "layer 1", config: moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 4, TopK: 2, GateUp: "interleaved", Logits: moe.F32}},
 		{name: "layer 2", config: all},
 	}, layers)
 	for i := range reflect.ValueOf(all).NumField() {
 		assert.False(t, reflect.ValueOf(all).Field(i).IsZero(), "%s is in no layers file", reflect.TypeOf(all).Field(i).Name)
 	}
 	for text, say := range map[string]string{
-		`{"layers":[]}`:                      "no layers",
-		`{"layers":[{"hiden":128}]}`:         "hiden",
-		`{"layers":[{"gateUp":"sideways"}]}`: "layer 0: gate-up order",
-		`{"layers":[{"logits":"f64"}]}`:      "logits",
-		`{`:                                  "unexpected EOF",
+		`{"layers":[]}`:                 "no layers",
+		`{"layers":[{"hiden":128}]}`:    "hiden",
+		`{"layers":[{"type":"f64"}]}`:   "layer 0: type",
+		`{"layers":[{"logits":"f64"}]}`: "logits",
+		`{`:                             "unexpected EOF",
 	} {
 		_, err := readLayers(t.Context(), write(text))
 		assert.ErrorContains(t, err, say)

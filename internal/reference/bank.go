@@ -22,19 +22,19 @@ type bank struct {
 type weights struct{ w1, w3, w2, b1, b3, b2 []uint16 }
 
 // newBank reorders weights. Weights already in order are kept, others are copied.
-func newBank(c spec.Config, experts, n int, gateUp spec.GateUp, order spec.WeightOrder, w weights) bank {
+func newBank(c spec.Config, experts, n int, gateUp spec.GateUp, inOut bool, w weights) bank {
 	b := bank{activation: activationOf(c), d: c.Hidden, n: n, rows: n, experts: experts, gateUp: gateUp}
 	if b.gated {
 		b.rows = 2 * n
 	}
 	// rowsOf returns W1 followed by W3 of all experts, gate then up, with rows of the
 	// given width.
-	rowsOf := func(w1, w3 []uint16, width int, order spec.WeightOrder) []uint16 {
+	rowsOf := func(w1, w3 []uint16, width int, inOut bool) []uint16 {
 		parts := [][]uint16{w1}
 		if len(w3) > 0 {
 			parts = append(parts, w3)
 		}
-		if len(parts) == 1 && order == spec.OutIn && gateUp != spec.Interleaved {
+		if len(parts) == 1 && !inOut && gateUp != spec.Interleaved {
 			return w1
 		}
 		out := make([]uint16, experts*b.rows*width)
@@ -48,37 +48,37 @@ func newBank(c spec.Config, experts, n int, gateUp spec.GateUp, order spec.Weigh
 				if gateUp == spec.Interleaved {
 					at = b.place(r)
 				}
-				copyRow(to[at*width:][:width], from, r, rows, order)
+				copyRow(to[at*width:][:width], from, r, rows, inOut)
 			}
 		})
 		return out
 	}
-	b.w1 = stored(rowsOf(w.w1, w.w3, b.d, order), c.Type)
-	b.w2 = stored(outIn(w.w2, experts, b.d, n, order), c.Type)
+	b.w1 = stored(rowsOf(w.w1, w.w3, b.d, inOut), c.Type)
+	b.w2 = stored(outIn(w.w2, experts, b.d, n, inOut), c.Type)
 	if len(w.b1) > 0 {
-		b.b1 = stored(rowsOf(w.b1, w.b3, 1, spec.OutIn), c.Type).values()
+		b.b1 = stored(rowsOf(w.b1, w.b3, 1, false), c.Type).values()
 		b.b2 = stored(w.b2, c.Type).values()
 	}
 	return b
 }
 
 // outIn returns matrices [experts, out, in] that are stored in an order.
-func outIn(w []uint16, experts, out, in int, order spec.WeightOrder) []uint16 {
-	if order == spec.OutIn {
+func outIn(w []uint16, experts, out, in int, inOut bool) []uint16 {
+	if !inOut {
 		return w
 	}
 	to := make([]uint16, len(w))
 	each(experts, func(e int) {
 		for r := range out {
-			copyRow(to[(e*out+r)*in:][:in], w[e*out*in:][:out*in], r, out, order)
+			copyRow(to[(e*out+r)*in:][:in], w[e*out*in:][:out*in], r, out, inOut)
 		}
 	})
 	return to
 }
 
 // copyRow copies row r of a matrix with a number of rows.
-func copyRow(to, from []uint16, r, rows int, order spec.WeightOrder) {
-	if order == spec.OutIn {
+func copyRow(to, from []uint16, r, rows int, inOut bool) {
+	if !inOut {
 		copy(to, from[r*len(to):])
 		return
 	}

@@ -108,7 +108,7 @@ func (s *definition) tokenScores(t int) []float64 {
 // weight returns element [out, in] of an expert's matrix with rows and columns.
 func (s *definition) weight(name string, expert, out, in, rows, cols int) float64 {
 	w := s.w[name][expert*rows*cols:]
-	if s.c.WeightOrder == spec.InOut {
+	if s.c.InOut {
 		return w[in*rows+out]
 	}
 	return w[out*cols+in]
@@ -449,11 +449,11 @@ func everyGradient(t *testing.T, layer *reference.Layer, in reference.Backward, 
 	} else {
 		all["scores"] = of.DScores
 	}
-	set1 := func(of func([]reference.ExpertRow) ([]float64, error), cols int, order spec.WeightOrder, first, third string, rows, experts int, apart bool) {
+	set1 := func(of func([]reference.ExpertRow) ([]float64, error), cols int, inOut bool, first, third string, rows, experts int, apart bool) {
 		v, err := of(reference.AllRows(experts, rows))
 		require.NoError(t, err, first)
 		if !apart {
-			all[first] = inOrder(v, experts, rows, cols, order)
+			all[first] = inOrder(v, experts, rows, cols, inOut)
 			return
 		}
 		var a, b []float64
@@ -461,18 +461,18 @@ func everyGradient(t *testing.T, layer *reference.Layer, in reference.Backward, 
 			half := rows * cols / 2
 			a, b = append(a, v[2*e*half:][:half]...), append(b, v[(2*e+1)*half:][:half]...)
 		}
-		all[first], all[third] = inOrder(a, experts, rows/2, cols, order), inOrder(b, experts, rows/2, cols, order)
+		all[first], all[third] = inOrder(a, experts, rows/2, cols, inOut), inOrder(b, experts, rows/2, cols, inOut)
 	}
 	e, apart := c.NumExperts, c.GateUp == spec.Apart
-	set1(g.W1, c.Hidden, c.WeightOrder, "w1", "w3", c.HWidth(), e, apart)
-	set1(g.W2, c.Intermediate, c.WeightOrder, "w2", "", c.Hidden, e, false)
+	set1(g.W1, c.Hidden, c.InOut, "w1", "w3", c.HWidth(), e, apart)
+	set1(g.W2, c.Intermediate, c.InOut, "w2", "", c.Hidden, e, false)
 	if c.Bias {
-		set1(g.B1, 1, spec.OutIn, "b1", "b3", c.HWidth(), e, apart)
-		set1(g.B2, 1, spec.OutIn, "b2", "", c.Hidden, e, false)
+		set1(g.B1, 1, false, "b1", "b3", c.HWidth(), e, apart)
+		set1(g.B2, 1, false, "b2", "", c.Hidden, e, false)
 	}
 	if c.SharedExperts > 0 {
-		set1(g.SharedW1, c.Hidden, spec.OutIn, "sharedW1", "sharedW3", c.HWidth()*c.SharedExperts, 1, c.Activation.Gated())
-		set1(g.SharedW2, c.SharedWidth(), spec.OutIn, "sharedW2", "", c.Hidden, 1, false)
+		set1(g.SharedW1, c.Hidden, false, "sharedW1", "sharedW3", c.HWidth()*c.SharedExperts, 1, c.Activation.Gated())
+		set1(g.SharedW2, c.SharedWidth(), false, "sharedW2", "", c.Hidden, 1, false)
 	}
 	if c.SharedGate {
 		v, err := g.SharedGate(of.DSharedGate)
@@ -482,8 +482,8 @@ func everyGradient(t *testing.T, layer *reference.Layer, in reference.Backward, 
 }
 
 // inOrder returns matrices [experts, rows, cols] in an order.
-func inOrder(v []float64, experts, rows, cols int, order spec.WeightOrder) []float64 {
-	if order == spec.OutIn {
+func inOrder(v []float64, experts, rows, cols int, inOut bool) []float64 {
+	if !inOut {
 		return v
 	}
 	out := make([]float64, len(v))
@@ -500,27 +500,27 @@ func inOrder(v []float64, experts, rows, cols int, order spec.WeightOrder) []flo
 // everyConfig returns configurations with every value of every field, and
 // combinations of fields that interact.
 func everyConfig() []spec.Config {
-	base := spec.Config{Hidden: 32, Intermediate: 16, NumExperts: 6, TopK: 2, Logits: spec.LogitsF32}
+	base := spec.Config{Hidden: 32, Intermediate: 16, NumExperts: 6, TopK: 2, Logits: spec.F32}
 	var list []spec.Config
 	add := func(change func(*spec.Config)) {
 		c := base
 		change(&c)
-		list = append(list, c)
+		list = append(list, c.Normal())
 	}
-	for a := spec.SwiGLU; a <= spec.GELUErf; a++ {
+	for _, a := range spec.Activations {
 		for _, bias := range []bool{false, true} {
-			for _, order := range []spec.WeightOrder{spec.OutIn, spec.InOut} {
+			for _, order := range []bool{false, true} {
 				layouts := []spec.GateUp{spec.Concatenated, spec.Interleaved, spec.Apart}
 				if !a.Gated() {
 					layouts = layouts[:1]
 				}
 				for _, layout := range layouts {
 					add(func(c *spec.Config) {
-						c.Activation, c.Bias, c.WeightOrder, c.GateUp = a, bias, order, layout
+						c.Activation, c.Bias, c.InOut, c.GateUp = a, bias, order, layout
 						if a == spec.SwiGLUOAI {
 							c.Alpha, c.Limit = 1.702, 0.9
 						}
-						if a == spec.SwiGLU && bias {
+						if a.String() == "swiglu" && bias {
 							c.Limit = 1.1
 						}
 					})
@@ -531,13 +531,13 @@ func everyConfig() []spec.Config {
 	for _, c := range []spec.Config{
 		{SharedExperts: 1}, {SharedExperts: 2, SharedGate: true, GateUp: spec.Interleaved},
 		{SharedExperts: 3, Activation: spec.ReLU2, SharedGate: true}, {SharedExperts: 1, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 2, Bias: true},
-		{ScoreOnInput: true}, {ScoreOnInput: true, Score: spec.Sigmoid, WeightOrder: spec.InOut, SharedExperts: 1}, {ScoreOnInput: true, Activation: spec.ReLU2},
-		{Type: spec.F16, Bias: true, WeightOrder: spec.InOut, GateUp: spec.Apart}, {Type: spec.F16, SharedExperts: 1, SharedGate: true},
+		{ScoreOnInput: true}, {ScoreOnInput: true, Score: spec.Sigmoid, InOut: true, SharedExperts: 1}, {ScoreOnInput: true, Activation: spec.ReLU2},
+		{Type: spec.F16, Bias: true, InOut: true, GateUp: spec.Apart}, {Type: spec.F16, SharedExperts: 1, SharedGate: true},
 		{RouterBias: true}, {RouterF32: true}, {ExpertScale: true}, {ScoreScale: 2.5}, {ExpertScale: true, ScoreScale: 2.5, RouterBias: true},
 		{Groups: 3, TopGroups: 1}, {TopK: 1}, {TopK: 6}, {NumExperts: 1, TopK: 1},
 		// DeepSeek-V2 and V3, Gemma-4.
 		{Score: spec.SoftmaxAll, Groups: 3, TopGroups: 2, ScoreScale: 16},
-		{Score: spec.Sigmoid, SelectionBias: true, Groups: 3, TopGroups: 2, GroupScore: spec.GroupSumOfTwo, Renormalize: spec.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5},
+		{Score: spec.Sigmoid, SelectionBias: true, Groups: 3, TopGroups: 2, GroupSumOfTwo: true, Renormalize: spec.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5},
 		{Score: spec.SoftmaxAll, Renormalize: spec.RenormSum, ExpertScale: true},
 	} {
 		add(func(to *spec.Config) {
@@ -551,8 +551,8 @@ func everyConfig() []spec.Config {
 			*to = c
 		})
 	}
-	for s := spec.SoftmaxAll; s <= spec.SqrtSoftplus; s++ {
-		for renorm := spec.NoRenorm; renorm <= spec.RenormClamp; renorm++ {
+	for _, s := range spec.Scores[1:] {
+		for _, renorm := range []spec.Renorm{spec.NoRenorm, spec.RenormSum, spec.RenormClamp} {
 			for _, epsilon := range []float64{0, 0.3, 5} { // 5: the sum is below it
 				if renorm == spec.NoRenorm && epsilon > 0 || renorm == spec.RenormClamp && epsilon == 0 {
 					continue

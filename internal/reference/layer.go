@@ -35,16 +35,17 @@ func New(c spec.Config, w Weights) (*Layer, error) {
 	if err := w.check(c); err != nil {
 		return nil, err
 	}
+	c = c.Normal()
 	l := &Layer{
 		config: c, router: stored(w.Router, c.Type),
 		routerBias: tensor{f32: w.RouterBias}.values(), selectionBias: tensor{f32: w.SelectionBias}.values(), expertScale: tensor{f32: w.ExpertScale}.values(),
-		routed: newBank(c, c.NumExperts, c.Intermediate, c.GateUp, c.WeightOrder, weights{w.W1, w.W3, w.W2, w.B1, w.B3, w.B2}),
+		routed: newBank(c, c.NumExperts, c.Intermediate, c.GateUp, c.InOut, weights{w.W1, w.W3, w.W2, w.B1, w.B3, w.B2}),
 	}
 	if c.RouterF32 {
 		l.router = tensor{f32: w.RouterF32}
 	}
 	if c.SharedExperts > 0 {
-		shared := newBank(c, 1, c.SharedWidth(), spec.Apart, spec.OutIn, weights{w1: w.SharedW1, w3: w.SharedW3, w2: w.SharedW2})
+		shared := newBank(c, 1, c.SharedWidth(), spec.Apart, false, weights{w1: w.SharedW1, w3: w.SharedW3, w2: w.SharedW2})
 		l.shared, l.sharedGate = &shared, stored(w.SharedGate, c.Type).values()
 	}
 	return l, nil

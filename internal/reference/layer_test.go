@@ -74,7 +74,7 @@ func naive(r random, scores []float64, experts []int32, tokens int) (o, h []floa
 var configs = []spec.Config{
 	{Hidden: 128, Intermediate: 64, NumExperts: 1, TopK: 1},
 	{Hidden: 192, Intermediate: 64, NumExperts: 5, TopK: 2, GateUp: spec.Interleaved},
-	{Hidden: 640, Intermediate: 128, NumExperts: 8, TopK: 3, Logits: spec.LogitsF32},
+	{Hidden: 640, Intermediate: 128, NumExperts: 8, TopK: 3, Logits: spec.F32},
 }
 
 func TestForwardIsTheDefinition(t *testing.T) {

@@ -29,7 +29,7 @@ func (r rounder) store(x float64) float64 { return r.to(r.config.Type, x) }
 func (r rounder) f32(x float64) float64 { return r.to(spec.F32, x) }
 
 // logit rounds x to the format of logits.
-func (r rounder) logit(x float64) float64 { return r.to(r.config.Logits.Type(), x) }
+func (r rounder) logit(x float64) float64 { return r.to(r.config.Logits, x) }
 
 func (r rounder) to(t spec.Type, x float64) float64 {
 	switch {

@@ -94,7 +94,7 @@ func (l *Layer) choose(experts []int32, logits, raw []float64, r rounder) {
 	size := c.NumExperts / c.Groups
 	groups := make([]float64, c.Groups)
 	for g := range groups {
-		if c.GroupScore == spec.GroupBest {
+		if !c.GroupSumOfTwo {
 			var best [1]int32
 			TopK(best[:], keys[g*size:][:size])
 			groups[g] = keys[g*size+int(best[0])]

@@ -83,7 +83,7 @@ func TestRouteIsTheDefinition(t *testing.T) {
 }
 
 // logitLayer returns a layer and a token that have exactly these logits.
-func logitLayer(t *testing.T, format spec.Logits, k int, logits ...float64) (*reference.Layer, []uint16) {
+func logitLayer(t *testing.T, format spec.Type, k int, logits ...float64) (*reference.Layer, []uint16) {
 	t.Helper()
 	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: len(logits), TopK: k, Logits: format}
 	s := c.Shapes(1)
@@ -104,13 +104,13 @@ func logitLayer(t *testing.T, format spec.Logits, k int, logits ...float64) (*re
 // 1 and 1.001 are equal in bf16: the lower expert is chosen.
 func TestLogitFormatDecidesTies(t *testing.T) {
 	tests := []struct {
-		format   spec.Logits
+		format   spec.Type
 		rounding reference.Rounding
 		first    int32
 	}{
-		{spec.LogitsBF16, reference.Rounded, 0},
-		{spec.LogitsF32, reference.Rounded, 1},
-		{spec.LogitsBF16, reference.Unrounded, 1},
+		{spec.BF16, reference.Rounded, 0},
+		{spec.F32, reference.Rounded, 1},
+		{spec.BF16, reference.Unrounded, 1},
 	}
 	for _, tt := range tests {
 		l, x := logitLayer(t, tt.format, 2, 1, 1+1.0/1024, -1)
@@ -121,7 +121,7 @@ func TestLogitFormatDecidesTies(t *testing.T) {
 }
 
 func TestScoresAreASoftmaxOfTheSelected(t *testing.T) {
-	l, x := logitLayer(t, spec.LogitsBF16, 2, 1, 400, 399, 398)
+	l, x := logitLayer(t, spec.BF16, 2, 1, 400, 399, 398)
 	got, err := l.Route(x, nil, reference.Unrounded)
 	require.NoError(t, err)
 	assert.Equal(t, []int32{1, 2}, got.ExpertIDs)
@@ -141,7 +141,7 @@ func TestBadLogitsShowInScores(t *testing.T) {
 		{"+Inf selected", []float64{math.Inf(1), 1, 2}, true},
 	}
 	for _, tt := range tests {
-		l, x := logitLayer(t, spec.LogitsBF16, 2, tt.logits...)
+		l, x := logitLayer(t, spec.BF16, 2, tt.logits...)
 		got, err := l.Route(x, nil, reference.Rounded)
 		require.NoError(t, err)
 		assert.Equal(t, tt.nan, math.IsNaN(got.Scores[0]+got.Scores[1]), tt.name)
@@ -162,8 +162,8 @@ func TestRouteLogits(t *testing.T) {
 	root := spec.Config{Score: spec.SqrtSoftplus}
 	rootSum := spec.Config{Score: spec.SqrtSoftplus, Renormalize: spec.RenormSum, ScoreScale: 1.5}
 	biased := spec.Config{Score: spec.Sigmoid, SelectionBias: true}
-	groups := func(score spec.Score, by spec.GroupScore, bias bool) spec.Config {
-		return spec.Config{Score: score, Groups: 2, TopGroups: 1, GroupScore: by, SelectionBias: bias}
+	groups := func(score spec.Score, by bool, bias bool) spec.Config {
+		return spec.Config{Score: score, Groups: 2, TopGroups: 1, GroupSumOfTwo: by, SelectionBias: bias}
 	}
 	tests := []struct {
 		name    string
@@ -200,20 +200,20 @@ func TestRouteLogits(t *testing.T) {
 		{"bias chooses, and enters nothing else", biased, []float64{2, 1, 0, -1}, []float32{0, 0, 0, 3}, []int32{3, 0}, []float64{sig(-1), sig(2)}},
 		{"equal by bias", biased, []float64{0, 0, 0, 0}, []float32{-1, 2, 0, 2}, []int32{1, 3}, half},
 		{"bias of a softmax", spec.Config{Score: spec.SoftmaxAll, SelectionBias: true}, []float64{0, 0, 0, 0}, []float32{0, 0, 1, 1}, []int32{2, 3}, []float64{0.25, 0.25}},
-		{"group by its best", groups(spec.SoftmaxTopK, spec.GroupBest, false), []float64{-5, -1, -2, -2}, nil, []int32{1, 0}, []float64{sig(4), sig(-4)}},
-		{"group by two", groups(spec.Sigmoid, spec.GroupSumOfTwo, false), []float64{-5, 1, 0.5, 0.5}, nil, []int32{2, 3}, []float64{sig(0.5), sig(0.5)}},
-		{"groups with equal best", groups(spec.Sigmoid, spec.GroupBest, false), []float64{-5, 1, 1, 0}, nil, []int32{1, 0}, []float64{sig(1), sig(-5)}},
-		{"groups with equal sums", groups(spec.Sigmoid, spec.GroupSumOfTwo, false), []float64{0, 1, 1, 0}, nil, []int32{1, 0}, []float64{sig(1), 0.5}},
-		{"group with NaN", groups(spec.Sigmoid, spec.GroupBest, false), []float64{5, 5, nan, -5}, nil, []int32{2, 3}, []float64{nan, sig(-5)}},
-		{"group with NaN, by two", groups(spec.Sigmoid, spec.GroupSumOfTwo, false), []float64{5, 5, nan, -5}, nil, []int32{2, 3}, []float64{nan, sig(-5)}},
-		{"group by bias", groups(spec.Sigmoid, spec.GroupSumOfTwo, true), []float64{5, 5, 0, 0}, []float32{-1, -1, 0, 0.5}, []int32{3, 2}, half},
-		{"biases below zero hide nothing", groups(spec.Sigmoid, spec.GroupSumOfTwo, true), []float64{0, 0, 0, 0}, []float32{-7, -7, -5, -6}, []int32{2, 3}, half},
-		{"-infinity in a kept group", groups(spec.SoftmaxAll, spec.GroupBest, false), []float64{0, -inf, -1, -1}, nil, []int32{0, 1}, []float64{1 / (1 + 2/e), 0}},
+		{"group by its best", groups(spec.SoftmaxTopK, false, false), []float64{-5, -1, -2, -2}, nil, []int32{1, 0}, []float64{sig(4), sig(-4)}},
+		{"group by two", groups(spec.Sigmoid, true, false), []float64{-5, 1, 0.5, 0.5}, nil, []int32{2, 3}, []float64{sig(0.5), sig(0.5)}},
+		{"groups with equal best", groups(spec.Sigmoid, false, false), []float64{-5, 1, 1, 0}, nil, []int32{1, 0}, []float64{sig(1), sig(-5)}},
+		{"groups with equal sums", groups(spec.Sigmoid, true, false), []float64{0, 1, 1, 0}, nil, []int32{1, 0}, []float64{sig(1), 0.5}},
+		{"group with NaN", groups(spec.Sigmoid, false, false), []float64{5, 5, nan, -5}, nil, []int32{2, 3}, []float64{nan, sig(-5)}},
+		{"group with NaN, by two", groups(spec.Sigmoid, true, false), []float64{5, 5, nan, -5}, nil, []int32{2, 3}, []float64{nan, sig(-5)}},
+		{"group by bias", groups(spec.Sigmoid, true, true), []float64{5, 5, 0, 0}, []float32{-1, -1, 0, 0.5}, []int32{3, 2}, half},
+		{"biases below zero hide nothing", groups(spec.Sigmoid, true, true), []float64{0, 0, 0, 0}, []float32{-7, -7, -5, -6}, []int32{2, 3}, half},
+		{"-infinity in a kept group", groups(spec.SoftmaxAll, false, false), []float64{0, -inf, -1, -1}, nil, []int32{0, 1}, []float64{1 / (1 + 2/e), 0}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c := tt.config
-			c.Hidden, c.Intermediate, c.NumExperts, c.TopK, c.Logits = 16, 16, len(tt.logits), len(tt.experts), spec.LogitsF32
+			c.Hidden, c.Intermediate, c.NumExperts, c.TopK, c.Logits = 16, 16, len(tt.logits), len(tt.experts), spec.F32
 			w := newTensors(c, 0, 1)
 			w.Weights.SelectionBias = tt.bias
 			l, err := reference.New(c, w.Weights)

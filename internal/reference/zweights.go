@@ -19,10 +19,10 @@ type Weights struct {
 	// ExpertScale [E] f32 multiplies the scores of each expert.
 	ExpertScale []float32
 	// W1 [E, 2n, d] is gate and up, in the order of Config.GateUp. It is [E, n, d]
-	// without a gate, and with GateUp Apart, where W1 is the gate and W3 is up.
-	// With WeightOrder InOut the last two dimensions of W1, W3 and W2 are swapped.
+	// without a gate, and with GateUp "apart", where W1 is the gate and W3 is up.
+	// With InOut the last two dimensions of W1, W3 and W2 are swapped.
 	W1 []uint16
-	// W3 [E, n, d] is up with GateUp Apart.
+	// W3 [E, n, d] is up with GateUp "apart".
 	W3 []uint16
 	// W2 [E, d, n] is down.
 	W2 []uint16
@@ -34,7 +34,7 @@ type Weights struct {
 	// B2 [E, d] is the bias of W2.
 	B2 []uint16
 	// SharedW1 [sn, d], sn = SharedWidth, is the gate of the shared experts, or up
-	// without a gate. GateUp and WeightOrder do not apply to shared experts.
+	// without a gate. GateUp and InOut do not apply to shared experts.
 	SharedW1 []uint16
 	// SharedW3 [sn, d] is up of gated shared experts.
 	SharedW3 []uint16

@@ -1,13 +1,19 @@
 package spec
 
-import (
-	"math"
-	"strings"
-)
+import "math"
 
 // Check returns nil, or an [*ArgError] that names the first wrong field.
 func (c Config) Check() error {
-	for _, check := range []func() *ArgError{c.checkSizes, c.checkWeights, c.checkLogits, c.checkChoice, c.checkScores, c.checkShared} {
+	for _, err := range []*ArgError{
+		checkChoice("Config.GateUp", GateUps, c.GateUp), checkChoice("Config.Activation", Activations, c.Activation),
+		checkChoice("Config.Score", Scores, c.Score), checkChoice("Config.Renormalize", Renorms, c.Renormalize),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	c = c.Normal()
+	for _, check := range []func() *ArgError{c.checkSizes, c.checkWeights, c.checkLogits, c.checkGroups, c.checkScores, c.checkShared} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -47,23 +53,17 @@ func (c Config) checkWeights() *ArgError {
 	switch {
 	case c.Type != BF16 && c.Type != F16:
 		return argErrorf("Config.Type", c.Type, "BF16 or F16")
-	case !known(gateUpNames, c.GateUp):
-		return argErrorf("Config.GateUp", c.GateUp, "Concatenated, Interleaved or Apart")
-	case !known(weightOrderNames, c.WeightOrder):
-		return argErrorf("Config.WeightOrder", c.WeightOrder, "OutIn or InOut")
-	case !known(activationNames, c.Activation):
-		return argErrorf("Config.Activation", c.Activation, "one of %s", strings.Join(activationNames, ", "))
 	case c.GateUp != Concatenated && !c.Activation.Gated():
-		return argErrorf("Config.GateUp", c.GateUp, "Concatenated, its zero value: %v has no gate", c.Activation)
+		return argErrorf("Config.GateUp", c.GateUp, "concatenated, its zero value: %v has no gate", c.Activation)
 	case c.Activation == SwiGLUOAI && !positive(c.Alpha):
-		return argErrorf("Config.Alpha", number(c.Alpha), "a number above 0 with SwiGLUOAI (gpt-oss has 1.702)")
+		return argErrorf("Config.Alpha", number(c.Alpha), "a number above 0 with swiglu-oai (gpt-oss has 1.702)")
 	case c.Activation != SwiGLUOAI && c.Alpha != 0:
 		return argErrorf("Config.Alpha", number(c.Alpha), "0: %v has none", c.Activation)
 	case c.Activation == SwiGLUOAI && !positive(c.Limit):
-		return argErrorf("Config.Limit", number(c.Limit), "a number above 0 with SwiGLUOAI (gpt-oss has 7)")
+		return argErrorf("Config.Limit", number(c.Limit), "a number above 0 with swiglu-oai (gpt-oss has 7)")
 	case c.Activation == SwiGLU && c.Limit != 0 && !positive(c.Limit):
 		return argErrorf("Config.Limit", number(c.Limit), "0 (no limit) or a number above 0")
-	case c.Activation > SwiGLUOAI && c.Limit != 0:
+	case c.Activation != SwiGLU && c.Activation != SwiGLUOAI && c.Limit != 0:
 		return argErrorf("Config.Limit", number(c.Limit), "0: %v has none", c.Activation)
 	}
 	return nil
@@ -71,32 +71,27 @@ func (c Config) checkWeights() *ArgError {
 
 func (c Config) checkLogits() *ArgError {
 	switch {
-	case !known(logitsNames, c.Logits):
-		return argErrorf("Config.Logits", c.Logits, "LogitsBF16, LogitsF32 or LogitsF16")
-	case c.RouterF32 && c.Logits != LogitsF32:
-		return argErrorf("Config.Logits", c.Logits, "LogitsF32 with RouterF32")
-	case c.Logits != LogitsF32 && c.Logits.Type() != c.Type:
-		return argErrorf("Config.Logits", c.Logits, "%v, or LogitsF32, where Type is %v", [...]string{BF16: "LogitsBF16", F16: "LogitsF16"}[c.Type], c.Type)
-	case !known(scoreNames, c.Score):
-		return argErrorf("Config.Score", c.Score, "one of %s", strings.Join(scoreNames, ", "))
+	case c.Logits != BF16 && c.Logits != F16 && c.Logits != F32:
+		return argErrorf("Config.Logits", c.Logits, "BF16, F16 or F32")
+	case c.RouterF32 && c.Logits != F32:
+		return argErrorf("Config.Logits", c.Logits, "F32 with RouterF32")
+	case c.Logits != F32 && c.Logits != c.Type:
+		return argErrorf("Config.Logits", c.Logits, "%s, the layer's Type, or F32", [...]string{BF16: "BF16", F16: "F16"}[c.Type])
 	}
 	return nil
 }
 
-// checkChoice checks the fields for the choice of experts.
-func (c Config) checkChoice() *ArgError {
+// checkGroups checks the fields for the choice of experts.
+func (c Config) checkGroups() *ArgError {
 	if c.SelectionBias && c.Score == SoftmaxTopK {
-		return argErrorf("Config.SelectionBias", true, "false with SoftmaxTopK, whose scores come after the choice; SoftmaxAll with RenormSum is the same function")
-	}
-	if !known(groupScoreNames, c.GroupScore) {
-		return argErrorf("Config.GroupScore", c.GroupScore, "GroupBest or GroupSumOfTwo")
+		return argErrorf("Config.SelectionBias", true, "false with the score softmax-topk, which comes after the choice; softmax with Renormalize sum is the same function")
 	}
 	if c.Groups == 0 {
 		if c.TopGroups != 0 {
 			return argErrorf("Config.TopGroups", c.TopGroups, "0 where Groups is 0")
 		}
-		if c.GroupScore != GroupBest {
-			return argErrorf("Config.GroupScore", c.GroupScore, "GroupBest, its zero value, where Groups is 0")
+		if c.GroupSumOfTwo {
+			return argErrorf("Config.GroupSumOfTwo", true, "false where Groups is 0")
 		}
 		return nil
 	}
@@ -109,10 +104,10 @@ func (c Config) checkChoice() *ArgError {
 		return argErrorf("Config.TopGroups", c.TopGroups, "1 to %d, the number of groups", c.Groups)
 	case c.TopK > c.TopGroups*size:
 		return argErrorf("Config.TopK", c.TopK, "at most %d, the experts of %d groups of %d", c.TopGroups*size, c.TopGroups, size)
-	case c.GroupScore == GroupSumOfTwo && c.Score == SoftmaxTopK:
-		return argErrorf("Config.GroupScore", c.GroupScore, "GroupBest with SoftmaxTopK, whose scores come after the choice")
-	case c.GroupScore == GroupSumOfTwo && size < 2:
-		return argErrorf("Config.GroupScore", c.GroupScore, "GroupBest: groups have one expert")
+	case c.GroupSumOfTwo && c.Score == SoftmaxTopK:
+		return argErrorf("Config.GroupSumOfTwo", true, "false with the score softmax-topk, which comes after the choice")
+	case c.GroupSumOfTwo && size < 2:
+		return argErrorf("Config.GroupSumOfTwo", true, "false: groups have one expert")
 	}
 	return nil
 }
@@ -120,16 +115,14 @@ func (c Config) checkChoice() *ArgError {
 // checkScores checks the fields for the scores of the chosen experts.
 func (c Config) checkScores() *ArgError {
 	switch {
-	case !known(renormNames, c.Renormalize):
-		return argErrorf("Config.Renormalize", c.Renormalize, "NoRenorm, RenormSum or RenormClamp")
 	case c.Renormalize != NoRenorm && c.Score == SoftmaxTopK:
-		return argErrorf("Config.Renormalize", c.Renormalize, "NoRenorm with SoftmaxTopK, whose scores have the sum 1")
+		return argErrorf("Config.Renormalize", c.Renormalize, "none with the score softmax-topk, whose sum is 1")
 	case c.Renormalize == RenormClamp && !positive(c.NormEpsilon):
-		return argErrorf("Config.NormEpsilon", number(c.NormEpsilon), "a number above 0 with RenormClamp")
+		return argErrorf("Config.NormEpsilon", number(c.NormEpsilon), "a number above 0 with Renormalize clamp")
 	case c.Renormalize == RenormSum && c.NormEpsilon != 0 && !positive(c.NormEpsilon):
 		return argErrorf("Config.NormEpsilon", number(c.NormEpsilon), "a number, 0 or more")
 	case c.Renormalize == NoRenorm && c.NormEpsilon != 0:
-		return argErrorf("Config.NormEpsilon", number(c.NormEpsilon), "0 with NoRenorm")
+		return argErrorf("Config.NormEpsilon", number(c.NormEpsilon), "0 without Renormalize")
 	case c.ScoreScale != 0 && !positive(c.ScoreScale):
 		return argErrorf("Config.ScoreScale", number(c.ScoreScale), "0 (which means 1) or a number above 0")
 	case c.ScoreOnInput && c.Bias:

@@ -41,25 +41,29 @@ type Config struct {
 	TopK int
 
 	// Type is the element type of tokens, weights and activations: BF16 or F16.
-	// With F16, Logits are LogitsF16 or LogitsF32.
 	Type Type
-	// GateUp says where gate and up are in W1, WeightOrder the order of the last two
-	// dimensions of W1 and W2.
-	GateUp      GateUp
-	WeightOrder WeightOrder
+	// GateUp says where gate and up are in W1.
+	GateUp GateUp
+	// InOut swaps the last two dimensions of W1, W3 and W2: W1 [E, d, 2n] and
+	// W2 [E, n, d], as in gpt-oss and Llama-4. Otherwise they are W1 [E, 2n, d] and
+	// W2 [E, d, n], as in torch.nn.Linear. Router and shared experts are [out, in] with
+	// both.
+	InOut bool
 
 	// Activation is applied between an expert's two products. Limit clamps the inputs
-	// of SwiGLUOAI, and of SwiGLU unless 0. Alpha is a parameter of SwiGLUOAI.
+	// of "swiglu-oai", and of "swiglu" unless 0. Alpha is a parameter of "swiglu-oai".
 	Activation   Activation
 	Alpha, Limit float64
 	// Bias adds biases to both products of the experts, b1 [E, 2n] (or n) and b2
 	// [E, d]. Shared experts have no biases.
 	Bias bool
 
-	// Logits is the format of router logits.
-	Logits Logits
+	// Logits is the number format of the router's logits, in which they are compared
+	// and from which scores are computed: Type, as in a linear layer of PyTorch, or F32.
+	// The router product is always summed in FP32 and rounded once.
+	Logits Type
 	// RouterF32 makes the router's weights FP32, not the layer's Type, as in
-	// ERNIE-4.5, Hunyuan and MiniMax-M2. Logits are then LogitsF32.
+	// ERNIE-4.5, Hunyuan and MiniMax-M2. Logits are then F32.
 	RouterF32 bool
 	// RouterBias adds a bias [E] f32 to the logits.
 	RouterBias bool
@@ -70,9 +74,12 @@ type Config struct {
 	// the bias: see moe.Call.UpdateSelectionBias. It has no gradient.
 	SelectionBias bool
 	// Groups is the number of equal groups of neighbouring experts; 0 means no
-	// groups. A token uses only experts of the TopGroups best groups by GroupScore.
+	// groups. A token uses only experts of the TopGroups best groups.
 	Groups, TopGroups int
-	GroupScore        GroupScore
+	// GroupSumOfTwo scores a group by the sum of the raw scores, with selection biases,
+	// of its two best experts (DeepSeek-V3). Otherwise a group's score is the key of its
+	// best expert (DeepSeek-V2).
+	GroupSumOfTwo bool
 	// Renormalize divides the chosen raw scores by their sum, with NormEpsilon.
 	Renormalize Renorm
 	NormEpsilon float64
@@ -141,20 +148,21 @@ func (c Config) Scale() float64 {
 }
 
 // SavesLogits reports whether backward through the router needs the logits [T, E]
-// of the forward pass. SoftmaxTopK does not: its gradient follows from the scores,
+// of the forward pass. The score "softmax-topk" does not: its gradient follows from the scores,
 // unless the scores contain an expert's scale, which may be 0.
-func (c Config) SavesLogits() bool { return c.Score != SoftmaxTopK || c.ExpertScale }
+func (c Config) SavesLogits() bool { return normal(Scores, c.Score) != SoftmaxTopK || c.ExpertScale }
 
 // HasLists reports whether the layer has the kernels of lists.
 func (c Config) HasLists() bool { return c.Lists || c.Rounds() }
 
 // Rounds reports whether the layer has the kernels of rounding.
-func (c Config) Rounds() bool { return c.Rounding.Rule != NoRounding }
+func (c Config) Rounds() bool { return normal(RoundingRules, c.Rounding.Rule) != NoRounding }
 
 // String returns a short form with every field that affects what is computed:
 // "d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16", then each other field whose
 // value is not 0. TokensHint is left out.
 func (c Config) String() string {
+	c = c.Normal()
 	var b strings.Builder
 	fmt.Fprintf(&b, "d=%d n=%d E=%d K=%d w1=%v logits=%v", c.Hidden, c.Intermediate, c.NumExperts, c.TopK, c.GateUp, c.Logits)
 	add := func(is bool, text string, args ...any) {
@@ -163,7 +171,7 @@ func (c Config) String() string {
 		}
 	}
 	add(c.Type != BF16, "type=%v", c.Type)
-	add(c.WeightOrder != OutIn, "order=%v", c.WeightOrder)
+	add(c.InOut, "order=in-out")
 	add(c.Activation != SwiGLU, "act=%v", c.Activation)
 	add(c.Alpha != 0, "alpha=%s", number(c.Alpha))
 	add(c.Limit != 0, "limit=%s", number(c.Limit))
@@ -173,7 +181,7 @@ func (c Config) String() string {
 	add(c.Score != SoftmaxTopK, "score=%v", c.Score)
 	add(c.SelectionBias, "selection-bias")
 	add(c.Groups != 0 || c.TopGroups != 0, "groups=%d/%d", c.TopGroups, c.Groups)
-	add(c.GroupScore != GroupBest, "group-score=%v", c.GroupScore)
+	add(c.GroupSumOfTwo, "group-score=sum2")
 	add(c.Renormalize != NoRenorm, "renorm=%v", c.Renormalize)
 	add(c.NormEpsilon != 0, "epsilon=%s", number(c.NormEpsilon))
 	add(c.Scale() != 1, "scale=%s", number(c.ScoreScale))

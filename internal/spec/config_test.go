@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -24,7 +25,7 @@ func TestCheck(t *testing.T) {
 		{"least", func(c *spec.Config) { *c = spec.Config{Hidden: 16, Intermediate: 16, NumExperts: 1, TopK: 1} }, ""},
 		{"most", func(c *spec.Config) {
 			*c = spec.Config{Hidden: 1 << 20, Intermediate: 1 << 20, NumExperts: 1024, TopK: 32, SharedExperts: 1,
-				GateUp: spec.Interleaved, Logits: spec.LogitsF32, TokensHint: 1 << 20}
+				GateUp: spec.Interleaved, Logits: spec.F32, TokensHint: 1 << 20}
 		}, ""},
 		{"d not a multiple", func(c *spec.Config) { c.Hidden = 100 },
 			"Config.Hidden is 100, must be a multiple of 16, at least 16"},
@@ -44,39 +45,38 @@ func TestCheck(t *testing.T) {
 		{"K large", func(c *spec.Config) { c.TopK = 33 }, "Config.TopK is 33, must be 1 to 32 (with 128 experts)"},
 		{"K over E", func(c *spec.Config) { c.NumExperts = 4 }, "Config.TopK is 8, must be 1 to 4 (with 4 experts)"},
 		{"type", func(c *spec.Config) { c.Type = spec.F32 }, "Config.Type is f32, must be BF16 or F16"},
-		{"gate up", func(c *spec.Config) { c.GateUp = 3 }, "Config.GateUp is GateUp(3), must be Concatenated, Interleaved or Apart"},
-		{"order", func(c *spec.Config) { c.WeightOrder = 2 }, "Config.WeightOrder is WeightOrder(2), must be OutIn or InOut"},
-		{"activation", func(c *spec.Config) { c.Activation = 10 }, "Config.Activation is Activation(10), must be one of " +
+		{"gate up", func(c *spec.Config) { c.GateUp = "sideways" },
+			`Config.GateUp is "sideways", must be one of concatenated, interleaved, apart`},
+		{"activation", func(c *spec.Config) { c.Activation = "gelu" }, `Config.Activation is "gelu", must be one of ` +
 			"swiglu, swiglu-oai, geglu-tanh, geglu-erf, reglu, relu, relu2, silu, gelu-tanh, gelu-erf"},
 		{"gate up without a gate", func(c *spec.Config) { c.Activation, c.GateUp = spec.ReLU2, spec.Apart },
-			"Config.GateUp is apart, must be Concatenated, its zero value: relu2 has no gate"},
+			"Config.GateUp is apart, must be concatenated, its zero value: relu2 has no gate"},
 		{"gpt-oss", func(c *spec.Config) { c.Activation, c.Alpha, c.Limit, c.Bias = spec.SwiGLUOAI, 1.702, 7, true }, ""},
 		{"no alpha", func(c *spec.Config) { c.Activation, c.Limit = spec.SwiGLUOAI, 7 },
-			"Config.Alpha is 0, must be a number above 0 with SwiGLUOAI (gpt-oss has 1.702)"},
+			"Config.Alpha is 0, must be a number above 0 with swiglu-oai (gpt-oss has 1.702)"},
 		{"no limit", func(c *spec.Config) { c.Activation, c.Alpha = spec.SwiGLUOAI, 1.702 },
-			"Config.Limit is 0, must be a number above 0 with SwiGLUOAI (gpt-oss has 7)"},
+			"Config.Limit is 0, must be a number above 0 with swiglu-oai (gpt-oss has 7)"},
 		{"alpha of another", func(c *spec.Config) { c.Alpha = 1 }, "Config.Alpha is 1, must be 0: swiglu has none"},
 		{"limit", func(c *spec.Config) { c.Limit = 10 }, ""},
 		{"limit NaN", func(c *spec.Config) { c.Limit = math.NaN() }, "Config.Limit is NaN, must be 0 (no limit) or a number above 0"},
 		{"limit of another", func(c *spec.Config) { c.Activation, c.Limit = spec.ReGLU, 10 }, "Config.Limit is 10, must be 0: reglu has none"},
-		{"logits", func(c *spec.Config) { c.Logits = 9 }, "Config.Logits is Logits(9), must be LogitsBF16, LogitsF32 or LogitsF16"},
-		{"logits of another type", func(c *spec.Config) { c.Logits = spec.LogitsF16 },
-			"Config.Logits is f16, must be LogitsBF16, or LogitsF32, where Type is bf16"},
-		{"fp16", func(c *spec.Config) { c.Type, c.Logits = spec.F16, spec.LogitsF16 }, ""},
+		{"logits", func(c *spec.Config) { c.Logits = 9 }, "Config.Logits is Type(9), must be BF16, F16 or F32"},
+		{"logits of another type", func(c *spec.Config) { c.Logits = spec.F16 },
+			"Config.Logits is f16, must be BF16, the layer's Type, or F32"},
+		{"fp16", func(c *spec.Config) { c.Type, c.Logits = spec.F16, spec.F16 }, ""},
 		{"bf16 logits of fp16", func(c *spec.Config) { c.Type = spec.F16 },
-			"Config.Logits is bf16, must be LogitsF16, or LogitsF32, where Type is f16"},
-		{"f32 router", func(c *spec.Config) { c.RouterF32 = true }, "Config.Logits is bf16, must be LogitsF32 with RouterF32"},
-		{"score", func(c *spec.Config) { c.Score = 4 }, "Config.Score is Score(4), must be one of softmax-topk, softmax, sigmoid, sqrt-softplus"},
-		{"selection bias", func(c *spec.Config) { c.SelectionBias = true }, "Config.SelectionBias is true, must be false with SoftmaxTopK, " +
-			"whose scores come after the choice; SoftmaxAll with RenormSum is the same function"},
+			"Config.Logits is bf16, must be F16, the layer's Type, or F32"},
+		{"f32 router", func(c *spec.Config) { c.RouterF32 = true }, "Config.Logits is bf16, must be F32 with RouterF32"},
+		{"score", func(c *spec.Config) { c.Score = "tanh" }, `Config.Score is "tanh", must be one of softmax-topk, softmax, sigmoid, sqrt-softplus`},
+		{"selection bias", func(c *spec.Config) { c.SelectionBias = true }, "Config.SelectionBias is true, must be false with the score softmax-topk, " +
+			"which comes after the choice; softmax with Renormalize sum is the same function"},
 		{"DeepSeek-V3", func(c *spec.Config) {
 			c.NumExperts, c.Score, c.SelectionBias, c.Groups, c.TopGroups = 256, spec.Sigmoid, true, 8, 4
-			c.GroupScore, c.Renormalize, c.NormEpsilon, c.ScoreScale, c.SharedExperts = spec.GroupSumOfTwo, spec.RenormSum, 1e-20, 2.5, 1
+			c.GroupSumOfTwo, c.Renormalize, c.NormEpsilon, c.ScoreScale, c.SharedExperts = true, spec.RenormSum, 1e-20, 2.5, 1
 		}, ""},
-		{"group score", func(c *spec.Config) { c.GroupScore = 2 }, "Config.GroupScore is GroupScore(2), must be GroupBest or GroupSumOfTwo"},
 		{"top groups alone", func(c *spec.Config) { c.TopGroups = 2 }, "Config.TopGroups is 2, must be 0 where Groups is 0"},
-		{"group score alone", func(c *spec.Config) { c.GroupScore = spec.GroupSumOfTwo },
-			"Config.GroupScore is sum2, must be GroupBest, its zero value, where Groups is 0"},
+		{"group score alone", func(c *spec.Config) { c.GroupSumOfTwo = true },
+			"Config.GroupSumOfTwo is true, must be false where Groups is 0"},
 		{"one group", func(c *spec.Config) { c.Groups, c.TopGroups = 1, 1 },
 			"Config.Groups is 1, must be 0 (no groups), or 2 or more that 128 experts divide by"},
 		{"groups", func(c *spec.Config) { c.Groups, c.TopGroups = 5, 2 },
@@ -85,19 +85,19 @@ func TestCheck(t *testing.T) {
 		{"no top groups", func(c *spec.Config) { c.Groups = 4 }, "Config.TopGroups is 0, must be 1 to 4, the number of groups"},
 		{"groups too small", func(c *spec.Config) { c.Groups, c.TopGroups = 64, 3 },
 			"Config.TopK is 8, must be at most 6, the experts of 3 groups of 2"},
-		{"sum of two after the choice", func(c *spec.Config) { c.Groups, c.TopGroups, c.GroupScore = 4, 2, spec.GroupSumOfTwo },
-			"Config.GroupScore is sum2, must be GroupBest with SoftmaxTopK, whose scores come after the choice"},
+		{"sum of two after the choice", func(c *spec.Config) { c.Groups, c.TopGroups, c.GroupSumOfTwo = 4, 2, true },
+			"Config.GroupSumOfTwo is true, must be false with the score softmax-topk, which comes after the choice"},
 		{"sum of one", func(c *spec.Config) {
-			c.Groups, c.TopGroups, c.GroupScore, c.Score = 128, 8, spec.GroupSumOfTwo, spec.Sigmoid
-		}, "Config.GroupScore is sum2, must be GroupBest: groups have one expert"},
-		{"renorm", func(c *spec.Config) { c.Renormalize = 3 }, "Config.Renormalize is Renorm(3), must be NoRenorm, RenormSum or RenormClamp"},
+			c.Groups, c.TopGroups, c.GroupSumOfTwo, c.Score = 128, 8, true, spec.Sigmoid
+		}, "Config.GroupSumOfTwo is true, must be false: groups have one expert"},
+		{"renorm", func(c *spec.Config) { c.Renormalize = "l2" }, `Config.Renormalize is "l2", must be one of none, sum, clamp`},
 		{"renorm twice", func(c *spec.Config) { c.Renormalize = spec.RenormSum },
-			"Config.Renormalize is sum, must be NoRenorm with SoftmaxTopK, whose scores have the sum 1"},
+			"Config.Renormalize is sum, must be none with the score softmax-topk, whose sum is 1"},
 		{"clamp without", func(c *spec.Config) { c.Score, c.Renormalize = spec.SoftmaxAll, spec.RenormClamp },
-			"Config.NormEpsilon is 0, must be a number above 0 with RenormClamp"},
+			"Config.NormEpsilon is 0, must be a number above 0 with Renormalize clamp"},
 		{"epsilon", func(c *spec.Config) { c.Score, c.Renormalize, c.NormEpsilon = spec.Sigmoid, spec.RenormSum, -1e-6 },
 			"Config.NormEpsilon is -1e-06, must be a number, 0 or more"},
-		{"epsilon alone", func(c *spec.Config) { c.NormEpsilon = 1e-20 }, "Config.NormEpsilon is 1e-20, must be 0 with NoRenorm"},
+		{"epsilon alone", func(c *spec.Config) { c.NormEpsilon = 1e-20 }, "Config.NormEpsilon is 1e-20, must be 0 without Renormalize"},
 		{"scale", func(c *spec.Config) { c.ScoreScale = math.Inf(1) }, "Config.ScoreScale is +Inf, must be 0 (which means 1) or a number above 0"},
 		{"score on the input with biases", func(c *spec.Config) { c.ScoreOnInput, c.Bias = true, true },
 			"Config.Bias is true, must be false with ScoreOnInput: no model has both"},
@@ -130,13 +130,13 @@ func TestCheck(t *testing.T) {
 
 var (
 	deepSeek = spec.Config{
-		Hidden: 7168, Intermediate: 2048, NumExperts: 256, TopK: 8, GateUp: spec.Apart, Logits: spec.LogitsF32,
-		Score: spec.Sigmoid, SelectionBias: true, Groups: 8, TopGroups: 4, GroupScore: spec.GroupSumOfTwo,
+		Hidden: 7168, Intermediate: 2048, NumExperts: 256, TopK: 8, GateUp: spec.Apart, Logits: spec.F32,
+		Score: spec.Sigmoid, SelectionBias: true, Groups: 8, TopGroups: 4, GroupSumOfTwo: true,
 		Renormalize: spec.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5, SharedExperts: 1,
 	}
 	gptLike = spec.Config{
-		Hidden: 64, Intermediate: 32, NumExperts: 8, TopK: 2, Type: spec.F16, GateUp: spec.Interleaved, WeightOrder: spec.InOut,
-		Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7, Bias: true, Logits: spec.LogitsF16, RouterBias: true, ExpertScale: true,
+		Hidden: 64, Intermediate: 32, NumExperts: 8, TopK: 2, Type: spec.F16, GateUp: spec.Interleaved, InOut: true,
+		Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7, Bias: true, Logits: spec.F16, RouterBias: true, ExpertScale: true,
 		ScoreOnInput: true, SharedExperts: 2, SharedGate: true,
 	}
 )
@@ -153,6 +153,8 @@ func TestStringTellsEveryField(t *testing.T) {
 			v.SetBool(!v.Bool())
 		case reflect.Int:
 			v.SetInt(v.Int() + 16)
+		case reflect.String:
+			v.SetString(v.String() + "?")
 		case reflect.Uint8:
 			v.SetUint(v.Uint() ^ 1)
 		case reflect.Float64:
@@ -191,7 +193,7 @@ func TestStrings(t *testing.T) {
 	hinted.TokensHint = 77
 	assert.Equal(t, good.String(), hinted.String())
 	other := good
-	other.GateUp, other.Logits = spec.Interleaved, spec.LogitsF32
+	other.GateUp, other.Logits = spec.Interleaved, spec.F32
 	assert.Equal(t, "d=1536 n=256 E=128 K=8 w1=interleaved logits=f32", other.String())
 	assert.Equal(t, "d=7168 n=2048 E=256 K=8 w1=apart logits=f32 score=sigmoid selection-bias groups=4/8 group-score=sum2 "+
 		"renorm=sum epsilon=1e-20 scale=2.5 shared=1", deepSeek.String())
@@ -201,4 +203,20 @@ func TestStrings(t *testing.T) {
 	one.ScoreScale = 1
 	assert.Equal(t, good.String(), one.String(), "1 is what 0 means")
 	assert.Equal(t, "bf16 [128 512 1536]", good.Shapes(1).W1.String())
+}
+
+// A default by its word is the same layer as by its zero value.
+func TestNormal(t *testing.T) {
+	zero := spec.Config{Hidden: 64, Intermediate: 32, NumExperts: 8, TopK: 2}
+	c := zero
+	c.GateUp, c.Activation, c.Score, c.Renormalize, c.Rounding.Rule = "concatenated", "swiglu", "softmax-topk", "none", "none"
+	require.NoError(t, c.Check())
+	assert.Equal(t, zero, c.Normal())
+	assert.Equal(t, zero.String(), c.String())
+	assert.Equal(t, zero.Shapes(3), c.Shapes(3))
+	assert.Equal(t, zero.SavesLogits(), c.SavesLogits())
+	assert.False(t, c.Rounds())
+	for _, a := range append(spec.Activations, "") {
+		assert.Equal(t, a == "" || strings.Contains(string(a), "glu"), a.Gated(), a)
+	}
 }

@@ -25,8 +25,8 @@
 //	Sigmoid        1 / (1 + exp(-l_e))
 //	SqrtSoftplus   √(log(1 + exp(l_e)))
 //
-// The logits have the format of the model's linear layer: LogitsBF16 if the layer
-// runs in bf16 (Mixtral, Qwen, OLMoE, gpt-oss, Granite, Llama-4), LogitsF32 if token
+// The logits have the format of the model's linear layer: bf16 if the layer
+// runs in bf16 (Mixtral, Qwen, OLMoE, gpt-oss, Granite, Llama-4), f32 if token
 // and weight are widened first (DeepSeek, GLM, Kimi, Nemotron) or the weight is FP32
 // (ERNIE, Hunyuan). Scores are always FP32, also for models that round scores to
 // bf16.
@@ -43,8 +43,8 @@
 // error in a router then shows in the output.
 //
 // With Groups, group g is experts g·E/Groups to (g+1)·E/Groups - 1. Its score is
-// its best expert's key (GroupBest), or f32(r_i + r_j) of the two experts with
-// the best keys, r = p, or q where there is a SelectionBias (GroupSumOfTwo). The
+// its best expert's key, or f32(r_i + r_j) of the two experts with
+// the best keys, r = p, or q where there is a SelectionBias, with GroupSumOfTwo. The
 // TopGroups groups with the largest scores are kept, with the same order for equal
 // scores and NaN. Experts of other groups are never chosen.
 //

@@ -10,6 +10,3 @@ func name[E ~uint8](kind string, names []string, v E) string {
 	}
 	return kind + "(" + strconv.Itoa(int(v)) + ")"
 }
-
-// known reports whether v is a value of an enum.
-func known[E ~uint8](names []string, v E) bool { return int(v) < len(names) }

@@ -1,56 +1,48 @@
 package spec
 
-import (
-	"strconv"
-	"strings"
-)
+import "strconv"
 
 // RoundingRule says how many tokens each expert gets. f is the number of tokens that
 // chose the expert, M the tile, and ⌊f⌋ and ⌈f⌉ are the multiples of M next to f.
 // All rules except the last two are SonicMoE's (arXiv 2512.14080, token rounding,
 // and the table of its subroutines).
-type RoundingRule uint8
+//
+//	"none"        f tokens; the zero value, "", means it
+//	"nearest"     the nearer multiple, down from the middle (NR-f)
+//	"stochastic"  up with probability (f-⌊f⌋)/M (SR-f)
+//	"mass"        up with probability (Σs-Σ⌊s⌋)/(Σ⌈s⌉-Σ⌊s⌋), where the sums are over
+//	              the scores of the f, ⌊f⌋ and ⌈f⌉ best tokens (NR-s)
+//	"balanced"    expert by expert, in the direction that keeps the sum of all changes
+//	              so far nearer to 0, down from the middle (Balance-f)
+//	"up"          always up: it only adds tokens
+//	"down"        always down: it only drops tokens
+//	"expert-choice"
+//	              the tokens with the best scores for the expert, independent of the
+//	              tokens' choices (arXiv 2202.09368): the number is the expert's
+//	              capacity, or f
+//	"capacity-drop"
+//	              the best of the expert's f tokens, up to its capacity (arXiv
+//	              2101.03961)
+type RoundingRule string
 
+// The rules.
 const (
-	// NoRounding leaves every expert its f tokens.
-	NoRounding RoundingRule = iota
-	// RoundNearest rounds to the nearer multiple, down from the middle (NR-f).
-	RoundNearest
-	// RoundStochastic rounds up with probability (f-⌊f⌋)/M (SR-f).
-	RoundStochastic
-	// RoundMass rounds up with probability (Σs-Σ⌊s⌋)/(Σ⌈s⌉-Σ⌊s⌋), where the sums are
-	// over the scores of the f, ⌊f⌋ and ⌈f⌉ best tokens (NR-s).
-	RoundMass
-	// RoundBalanced rounds, expert by expert, in the direction that keeps the sum of
-	// all changes so far nearer to 0, down from the middle (Balance-f).
-	RoundBalanced
-	// RoundUp always rounds up: it only adds tokens.
-	RoundUp
-	// RoundDown always rounds down: it only drops tokens.
-	RoundDown
-	// ExpertChoice gives each expert the tokens with the best scores for it,
-	// independent of the tokens' choices (arXiv 2202.09368): the number is the
-	// expert's capacity, or f.
-	ExpertChoice
-	// CapacityDrop keeps the best of the expert's f tokens, up to its capacity (arXiv
-	// 2101.03961).
-	CapacityDrop
+	NoRounding      RoundingRule = ""
+	RoundNearest    RoundingRule = "nearest"
+	RoundStochastic RoundingRule = "stochastic"
+	RoundMass       RoundingRule = "mass"
+	RoundBalanced   RoundingRule = "balanced"
+	RoundUp         RoundingRule = "up"
+	RoundDown       RoundingRule = "down"
+	ExpertChoice    RoundingRule = "expert-choice"
+	CapacityDrop    RoundingRule = "capacity-drop"
 )
 
-var roundingNames = []string{"none", "nearest", "stochastic", "mass", "balanced", "up", "down", "expert-choice", "capacity-drop"}
+// RoundingRules are the words, in the order of sonicmoe.h's numbers.
+var RoundingRules = []RoundingRule{"none", RoundNearest, RoundStochastic, RoundMass, RoundBalanced, RoundUp, RoundDown, ExpertChoice, CapacityDrop}
 
-// String returns the rule's name.
-func (r RoundingRule) String() string { return name("RoundingRule", roundingNames, r) }
-
-// ParseRoundingRule returns the rule with a name.
-func ParseRoundingRule(text string) (RoundingRule, error) {
-	for i, n := range roundingNames {
-		if n == text {
-			return RoundingRule(i), nil
-		}
-	}
-	return 0, &ArgError{Field: "rounding", Got: text, Want: "one of " + strings.Join(roundingNames, ", ")}
-}
+// String returns the rule's word.
+func (r RoundingRule) String() string { return text(RoundingRules, r) }
 
 // Rounding changes which tokens go to an expert after every token chose its K.
 // The zero value changes nothing.
@@ -66,10 +58,10 @@ func ParseRoundingRule(text string) (RoundingRule, error) {
 type Rounding struct {
 	Rule RoundingRule
 	// Tile is M, 1 to 4096; 0 means 128, the rows of a tile of the products.
-	// It is 0 for ExpertChoice and CapacityDrop.
+	// It is 0 for "expert-choice" and "capacity-drop".
 	Tile int
 	// Capacity times T·K/E, rounded up and at most T, is the number of tokens that an
-	// expert gets with ExpertChoice (0: f), and the limit with CapacityDrop.
+	// expert gets with "expert-choice" (0: f), and the limit with "capacity-drop".
 	Capacity float64
 	// RawScores uses raw scores as the weights of all tokens, as the published
 	// benchmark script does. Otherwise only added tokens have raw scores, as in the
@@ -91,7 +83,13 @@ func (r Rounding) Rows() int {
 }
 
 // toTile reports whether counts become multiples of the tile.
-func (r Rounding) toTile() bool { return r.Rule >= RoundNearest && r.Rule <= RoundDown }
+func (r Rounding) toTile() bool {
+	switch r.Rule {
+	case RoundNearest, RoundStochastic, RoundMass, RoundBalanced, RoundUp, RoundDown:
+		return true
+	}
+	return false
+}
 
 // CapacityOf returns the number of tokens that Capacity gives an expert, 0 if Capacity
 // is 0.
@@ -162,9 +160,10 @@ func (r Rounding) String() string {
 
 // Check returns nil, or an [*ArgError] that names the first wrong field.
 func (r Rounding) Check() error {
-	switch {
-	case !known(roundingNames, r.Rule):
-		return argErrorf("Rounding.Rule", r.Rule, "one of %s", strings.Join(roundingNames, ", "))
+	if err := checkChoice("Rounding.Rule", RoundingRules, r.Rule); err != nil {
+		return err
+	}
+	switch r.Rule = normal(RoundingRules, r.Rule); {
 	case r.Tile != 0 && !r.toTile():
 		return argErrorf("Rounding.Tile", r.Tile, "0: %v has none", r.Rule)
 	case r.Tile < 0 || r.Tile > maxRoundTile:
@@ -172,7 +171,7 @@ func (r Rounding) Check() error {
 	case r.Capacity != 0 && r.Rule != ExpertChoice && r.Rule != CapacityDrop:
 		return argErrorf("Rounding.Capacity", number(r.Capacity), "0: %v has none", r.Rule)
 	case r.Rule == CapacityDrop && !positive(r.Capacity):
-		return argErrorf("Rounding.Capacity", number(r.Capacity), "a number above 0 with CapacityDrop")
+		return argErrorf("Rounding.Capacity", number(r.Capacity), "a number above 0 with capacity-drop")
 	case r.Capacity != 0 && !positive(r.Capacity):
 		return argErrorf("Rounding.Capacity", number(r.Capacity), "0 or a number above 0")
 	case r.RawScores && r.Rule == NoRounding:

@@ -38,7 +38,7 @@ func TestShapesBytes(t *testing.T) {
 		assert.Equal(t, tt.want, tt.got.Bytes(), tt.name)
 	}
 	f32 := good
-	f32.Logits = spec.LogitsF32
+	f32.Logits = spec.F32
 	assert.Equal(t, int64(2*6291456), f32.Shapes(24576).Logits.Bytes())
 	assert.Zero(t, good.Shapes(0).H.Bytes())
 }
@@ -72,21 +72,21 @@ func TestShapesOfOtherLayers(t *testing.T) {
 		{"plain", c, nil},
 		{"apart", with(func(c *spec.Config) { c.GateUp, c.Bias = spec.Apart, true }), map[string]string{
 			"W1": "bf16 [8 32 64]", "W3": "bf16 [8 32 64]", "B1": "bf16 [8 32]", "B3": "bf16 [8 32]", "B2": "bf16 [8 64]"}},
-		{"apart, in-out", with(func(c *spec.Config) { c.GateUp, c.WeightOrder = spec.Apart, spec.InOut }), map[string]string{
+		{"apart, in-out", with(func(c *spec.Config) { c.GateUp, c.InOut = spec.Apart, true }), map[string]string{
 			"W1": "bf16 [8 64 32]", "W3": "bf16 [8 64 32]", "W2": "bf16 [8 32 64]"}},
 		{"gpt-oss", with(func(c *spec.Config) {
-			c.WeightOrder, c.Activation, c.Alpha, c.Limit, c.Bias, c.RouterBias = spec.InOut, spec.SwiGLUOAI, 1, 1, true, true
+			c.InOut, c.Activation, c.Alpha, c.Limit, c.Bias, c.RouterBias = true, spec.SwiGLUOAI, 1, 1, true, true
 		}), map[string]string{"W1": "bf16 [8 64 64]", "W2": "bf16 [8 32 64]", "B1": "bf16 [8 64]", "B2": "bf16 [8 64]", "RouterBias": "f32 [8]"}},
 		{"no gate", with(func(c *spec.Config) { c.Activation, c.SharedExperts, c.Bias = spec.ReLU2, 3, true }), map[string]string{
 			"W1": "bf16 [8 32 64]", "H": "bf16 [10 32]", "B1": "bf16 [8 32]", "B2": "bf16 [8 64]",
 			"SharedW1": "bf16 [96 64]", "SharedW2": "bf16 [64 96]",
 			"SharedH": "bf16 [5 96]", "SharedA": "bf16 [5 96]", "SharedY": "bf16 [5 64]"}},
-		{"shared, in-out", with(func(c *spec.Config) { c.WeightOrder, c.SharedExperts, c.SharedGate = spec.InOut, 2, true }), map[string]string{
+		{"shared, in-out", with(func(c *spec.Config) { c.InOut, c.SharedExperts, c.SharedGate = true, 2, true }), map[string]string{
 			"W1": "bf16 [8 64 64]", "W2": "bf16 [8 32 64]",
 			"SharedW1": "bf16 [64 64]", "SharedW3": "bf16 [64 64]", "SharedW2": "bf16 [64 64]",
 			"SharedH": "bf16 [5 128]", "SharedA": "bf16 [5 64]", "SharedY": "bf16 [5 64]", "SharedGate": "bf16 [64]", "SharedScore": "f32 [5]"}},
 		{"router", with(func(c *spec.Config) {
-			c.RouterF32, c.Logits, c.Score, c.SelectionBias, c.ExpertScale = true, spec.LogitsF32, spec.SoftmaxAll, true, true
+			c.RouterF32, c.Logits, c.Score, c.SelectionBias, c.ExpertScale = true, spec.F32, spec.SoftmaxAll, true, true
 		}), map[string]string{"Router": "f32 [8 64]", "Logits": "f32 [5 8]", "SelectionBias": "f32 [8]", "ExpertScale": "f32 [8]"}},
 	}
 	for _, tt := range tests {
@@ -107,7 +107,7 @@ func TestShapesOfOtherLayers(t *testing.T) {
 			assert.Equal(t, text, g[of], "%s of %s", of, tt.name)
 		}
 	}
-	s, bf16 := with(func(c *spec.Config) { c.Type, c.Logits = spec.F16, spec.LogitsF16 }).Shapes(5), show(c.Shapes(5))
+	s, bf16 := with(func(c *spec.Config) { c.Type, c.Logits = spec.F16, spec.F16 }).Shapes(5), show(c.Shapes(5))
 	for name, text := range show(s) {
 		assert.Equal(t, strings.Replace(bf16[name], "bf16", "f16", 1), text, name)
 	}

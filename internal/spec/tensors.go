@@ -29,7 +29,7 @@ type TensorRow struct {
 	Type     TypeRule
 	// Dims are the extents, outermost first; unused ones are 0.
 	Dims [3]Dim
-	// Ordered tensors swap their last two dimensions with WeightOrder InOut.
+	// Ordered tensors swap their last two dimensions with Config.InOut.
 	Ordered bool
 	// Needs are the features that a layer must have to have the tensor.
 	Needs Feature
@@ -144,9 +144,9 @@ var Tensors = []TensorRow{
 		Doc: "ExpertScale [E] f32 multiplies the scores of each expert."},
 
 	{Name: "W1", C: "w1", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimW1, DimD}, Ordered: true, Gradient: true,
-		Doc: "W1 [E, 2n, d] is gate and up, in the order of Config.GateUp. It is [E, n, d]\nwithout a gate, and with GateUp Apart, where W1 is the gate and W3 is up.\nWith WeightOrder InOut the last two dimensions of W1, W3 and W2 are swapped."},
+		Doc: "W1 [E, 2n, d] is gate and up, in the order of Config.GateUp. It is [E, n, d]\nwithout a gate, and with GateUp \"apart\", where W1 is the gate and W3 is up.\nWith InOut the last two dimensions of W1, W3 and W2 are swapped."},
 	{Name: "W3", C: "w3", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimN, DimD}, Ordered: true, Needs: HasApart, Gradient: true, With: "W1",
-		Doc: "W3 [E, n, d] is up with GateUp Apart."},
+		Doc: "W3 [E, n, d] is up with GateUp \"apart\"."},
 	{Name: "W2", C: "w2", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimD, DimN}, Ordered: true, Gradient: true,
 		Doc: "W2 [E, d, n] is down."},
 	{Name: "B1", C: "b1", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimW1}, Needs: HasBias, Gradient: true,
@@ -156,7 +156,7 @@ var Tensors = []TensorRow{
 	{Name: "B2", C: "b2", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimD}, Needs: HasBias, Gradient: true,
 		Doc: "B2 [E, d] is the bias of W2."},
 	{Name: "SharedW1", C: "shared_w1", Role: RoleExpertWeight, Dims: [3]Dim{DimShared, DimD}, Needs: HasShared, Gradient: true,
-		Doc: "SharedW1 [sn, d], sn = SharedWidth, is the gate of the shared experts, or up\nwithout a gate. GateUp and WeightOrder do not apply to shared experts."},
+		Doc: "SharedW1 [sn, d], sn = SharedWidth, is the gate of the shared experts, or up\nwithout a gate. GateUp and InOut do not apply to shared experts."},
 	{Name: "SharedW3", C: "shared_w3", Role: RoleExpertWeight, Dims: [3]Dim{DimShared, DimD}, Needs: HasShared | HasGate, Gradient: true, With: "SharedW1",
 		Doc: "SharedW3 [sn, d] is up of gated shared experts."},
 	{Name: "SharedW2", C: "shared_w2", Role: RoleExpertWeight, Dims: [3]Dim{DimD, DimShared}, Needs: HasShared, Gradient: true,
@@ -253,8 +253,8 @@ type layout struct {
 
 func (c *Config) layout(tokens, rows int, gradients Type) layout {
 	l := layout{
-		types:    [...]Type{OfLayer: c.Type, OfRouter: c.Type, OfLogits: c.Logits.Type(), AlwaysF32: F32, AlwaysI32: I32, OfGradient: gradients},
-		features: c.features(), inOut: c.WeightOrder == InOut,
+		types:    [...]Type{OfLayer: c.Type, OfRouter: c.Type, OfLogits: c.Logits, AlwaysF32: F32, AlwaysI32: I32, OfGradient: gradients},
+		features: c.features(), inOut: c.InOut,
 	}
 	for d, n := range [...]int{DimT: tokens, DimR: rows, DimK: c.TopK, DimE: c.NumExperts, DimD: c.Hidden, DimN: c.Intermediate,
 		DimW1: c.HWidth(), DimH: c.HWidth(), DimShared: c.SharedWidth(), DimSharedH: c.HParts() * c.SharedWidth(), Dim2: 2} {

@@ -3,22 +3,26 @@ package spec
 // GateUp says where gate and up of a neuron are in W1. The layouts have the same
 // shape, so the caller must name the layout. It is unused for activations without a
 // gate, where W1 is [E, n, d].
-type GateUp uint8
+//
+//	"concatenated"  rows 0..n-1 of an expert are gate, rows n..2n-1 are up; the zero
+//	                value, "", means it
+//	"interleaved"   row 2j is gate j, row 2j+1 is up j
+//	"apart"         two tensors, as in Mixtral's checkpoints: W1 [E, n, d] is gate
+//	                and W3 [E, n, d] is up
+type GateUp string
 
+// The layouts.
 const (
-	// Concatenated: rows 0..n-1 of an expert are gate, rows n..2n-1 are up.
-	Concatenated GateUp = iota
-	// Interleaved: row 2j is gate j, row 2j+1 is up j.
-	Interleaved
-	// Apart: two tensors, as in Mixtral's checkpoints. W1 [E, n, d] is gate and W3
-	// [E, n, d] is up.
-	Apart
+	Concatenated GateUp = ""
+	Interleaved  GateUp = "interleaved"
+	Apart        GateUp = "apart"
 )
 
-var gateUpNames = []string{"concatenated", "interleaved", "apart"}
+// GateUps are the words, in the order of sonicmoe.h's numbers.
+var GateUps = []GateUp{"concatenated", Interleaved, Apart}
 
-// String returns the layout's name.
-func (g GateUp) String() string { return name("GateUp", gateUpNames, g) }
+// String returns the layout's word.
+func (g GateUp) String() string { return text(GateUps, g) }
 
 // GateRow returns the row of an expert's W1, 0..2n-1, with the gate of neuron j,
 // 0..n-1. With Apart, rows 0..n-1 are W1's and rows n..2n-1 are W3's.
@@ -36,19 +40,3 @@ func (g GateUp) UpRow(j, n int) int {
 	}
 	return n + j
 }
-
-// WeightOrder is the order of the last two dimensions of W1, W3 and W2. Router and
-// shared experts are [out, in] with both orders.
-type WeightOrder uint8
-
-const (
-	// OutIn: W1 [E, 2n, d] and W2 [E, d, n], as in torch.nn.Linear.
-	OutIn WeightOrder = iota
-	// InOut: W1 [E, d, 2n] and W2 [E, n, d], as in gpt-oss and Llama-4.
-	InOut
-)
-
-var weightOrderNames = []string{"out-in", "in-out"}
-
-// String returns the order's name.
-func (o WeightOrder) String() string { return name("WeightOrder", weightOrderNames, o) }

@@ -33,8 +33,8 @@ const (
 	scoreStep = 2e-5
 )
 
-func scoreBoundOf(l moe.Logits) float64 {
-	return map[moe.Logits]float64{moe.LogitsBF16: scoreBoundBF16, moe.LogitsF16: scoreBoundF16, moe.LogitsF32: scoreBoundF32}[l]
+func scoreBoundOf(l moe.Type) float64 {
+	return map[moe.Type]float64{moe.BF16: scoreBoundBF16, moe.F16: scoreBoundF16, moe.F32: scoreBoundF32}[l]
 }
 
 // Check returns nil if everything is within the bounds.
@@ -208,8 +208,8 @@ func (t *Trial) logits(tokens []int32) ([]float64, error) {
 
 // step returns the least relative difference of two logits that rounding cannot swap:
 // a step of their format, or of an FP32 sum.
-func step(l moe.Logits) float64 {
-	return map[moe.Logits]float64{moe.LogitsBF16: 1.0 / 128, moe.LogitsF16: 1.0 / 1024, moe.LogitsF32: 1e-5}[l]
+func step(l moe.Type) float64 {
+	return map[moe.Type]float64{moe.BF16: 1.0 / 128, moe.F16: 1.0 / 1024, moe.F32: 1e-5}[l]
 }
 
 // plausible checks that no other expert is clearly better than a chosen expert, that

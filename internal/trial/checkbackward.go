@@ -143,7 +143,7 @@ func (k *backwardCheck) weights(c moe.Config, got []moe.Tensor, of func([]refere
 	if k.err = err; err != nil {
 		return reference.Report{}
 	}
-	v, err := k.t.weightRows(c.WeightOrder, got, rows, cols, list)
+	v, err := k.t.weightRows(c.InOut, got, rows, cols, list)
 	if k.err = err; err != nil {
 		return reference.Report{}
 	}
@@ -191,9 +191,9 @@ func (k *backwardCheck) biases(parts []moe.Tensor, of func([]reference.ExpertRow
 }
 
 // weightRows reads rows of experts' weights in either order.
-func (t *Trial) weightRows(order moe.WeightOrder, parts []moe.Tensor, rows, cols int, list []reference.ExpertRow) (v Values, err error) {
+func (t *Trial) weightRows(inOut bool, parts []moe.Tensor, rows, cols int, list []reference.ExpertRow) (v Values, err error) {
 	rows /= len(parts)
-	width, height, inOut := cols, rows, order == moe.InOut
+	width, height, inOut := cols, rows, inOut
 	if inOut {
 		width, height = rows, cols
 	}

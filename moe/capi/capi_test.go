@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"os"
 	"os/exec"
@@ -192,10 +193,12 @@ func TestConfigIsWhole(t *testing.T) {
 	body = regexp.MustCompile(`(?s)/\*.*?\*/|u?int64_t|double`).ReplaceAllString(body, "")
 	got := regexp.MustCompile(`\w+`).FindAllString(body, -1)
 
+	// Numbers in C, of which 0 and 1 are false and true in Go.
+	named := map[string]string{"InOut": "weight_order", "GroupSumOfTwo": "group_score"}
 	want, added := []string{"size"}, []string{"without_backward"}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[moe.Config]()) {
 		if f.Type != reflect.TypeFor[moe.Rounding]() {
-			want = append(want, snake(f.Name))
+			want = append(want, cmp.Or(named[f.Name], snake(f.Name)))
 			continue
 		}
 		for _, of := range reflect.VisibleFields(f.Type) {

@@ -8,6 +8,7 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"sonicmoe/driver"
@@ -65,15 +66,30 @@ func write[T sized](field string, p *T, t T) error {
 	return nil
 }
 
-// enum converts a number to an enum, whose values are below 256.
-func enum[E ~uint8](err *error, field string, v C.int64_t) E {
-	if v < 0 || v > 255 {
+// types are the element types, in the order of sonicmoe.h's numbers.
+var types = []moe.Type{moe.BF16, moe.F32, moe.I32, moe.F16}
+
+// logits are the formats of logits, in the order of sonicmoe.h's numbers.
+var logits = []moe.Type{moe.BF16, moe.F32, moe.F16}
+
+// truths are the values of a field that is a choice of two.
+var truths = []bool{false, true}
+
+// choice converts a number to one of the values of a field, in the order of
+// sonicmoe.h's numbers.
+func choice[V any](err *error, field string, values []V, v C.int64_t) V {
+	if v < 0 || int(v) >= len(values) {
 		if *err == nil {
-			*err = &moe.ArgError{Field: "Config." + field, Got: fmt.Sprint(v), Want: "a value of its enum"}
+			*err = &moe.ArgError{Field: field, Got: fmt.Sprint(v), Want: fmt.Sprintf("0 to %d", len(values)-1)}
 		}
-		return 0
+		return values[0]
 	}
-	return E(v)
+	return values[v]
+}
+
+// number converts a value of a field to its number; a word's zero value is 0.
+func number[V comparable](values []V, v V) C.int64_t {
+	return C.int64_t(max(slices.Index(values, v), 0))
 }
 
 // configOf converts a caller's struct to a Config. Package moe checks the fields.
@@ -84,23 +100,23 @@ func configOf(p *C.sm_config) (moe.Config, []moe.Option, error) {
 	}
 	c := moe.Config{
 		Hidden: int(s.hidden), Intermediate: int(s.intermediate), NumExperts: int(s.num_experts), TopK: int(s.top_k),
-		Type:        enum[moe.Type](&err, "Type", s._type),
-		GateUp:      enum[moe.GateUp](&err, "GateUp", s.gate_up),
-		WeightOrder: enum[moe.WeightOrder](&err, "WeightOrder", s.weight_order),
-		Activation:  enum[moe.Activation](&err, "Activation", s.activation),
-		Alpha:       float64(s.alpha), Limit: float64(s.limit), Bias: s.bias != 0,
-		Logits:    enum[moe.Logits](&err, "Logits", s.logits),
+		Type:       choice(&err, "Config.Type", types, s._type),
+		GateUp:     choice(&err, "Config.GateUp", spec.GateUps, s.gate_up),
+		InOut:      choice(&err, "Config.InOut", truths, s.weight_order),
+		Activation: choice(&err, "Config.Activation", spec.Activations, s.activation),
+		Alpha:      float64(s.alpha), Limit: float64(s.limit), Bias: s.bias != 0,
+		Logits:    choice(&err, "Config.Logits", logits, s.logits),
 		RouterF32: s.router_f32 != 0, RouterBias: s.router_bias != 0,
-		Score:         enum[moe.Score](&err, "Score", s.score),
+		Score:         choice(&err, "Config.Score", spec.Scores, s.score),
 		SelectionBias: s.selection_bias != 0,
 		Groups:        int(s.groups), TopGroups: int(s.top_groups),
-		GroupScore:  enum[moe.GroupScore](&err, "GroupScore", s.group_score),
-		Renormalize: enum[moe.Renorm](&err, "Renormalize", s.renormalize),
-		NormEpsilon: float64(s.norm_epsilon), ScoreScale: float64(s.score_scale),
+		GroupSumOfTwo: choice(&err, "Config.GroupSumOfTwo", truths, s.group_score),
+		Renormalize:   choice(&err, "Config.Renormalize", spec.Renorms, s.renormalize),
+		NormEpsilon:   float64(s.norm_epsilon), ScoreScale: float64(s.score_scale),
 		ExpertScale: s.expert_scale != 0, ScoreOnInput: s.score_on_input != 0,
 		SharedExperts: int(s.shared_experts), SharedGate: s.shared_gate != 0,
 		Rounding: moe.Rounding{
-			Rule: enum[moe.RoundingRule](&err, "Rounding.Rule", s.rounding_rule),
+			Rule: choice(&err, "Config.Rounding.Rule", spec.RoundingRules, s.rounding_rule),
 			Tile: int(s.rounding_tile), Capacity: float64(s.rounding_capacity), RawScores: s.rounding_raw_scores != 0,
 		},
 		Lists:      s.lists != 0,
@@ -127,16 +143,16 @@ func truth(is bool) C.int64_t {
 func structOf(c moe.Config) C.sm_config {
 	return C.sm_config{
 		hidden: C.int64_t(c.Hidden), intermediate: C.int64_t(c.Intermediate), num_experts: C.int64_t(c.NumExperts), top_k: C.int64_t(c.TopK),
-		_type: C.int64_t(c.Type), gate_up: C.int64_t(c.GateUp), weight_order: C.int64_t(c.WeightOrder), activation: C.int64_t(c.Activation),
+		_type: number(types, c.Type), gate_up: number(spec.GateUps, c.GateUp), weight_order: truth(c.InOut), activation: number(spec.Activations, c.Activation),
 		alpha: C.double(c.Alpha), limit: C.double(c.Limit), bias: truth(c.Bias),
-		logits: C.int64_t(c.Logits), router_f32: truth(c.RouterF32), router_bias: truth(c.RouterBias),
-		score: C.int64_t(c.Score), selection_bias: truth(c.SelectionBias),
-		groups: C.int64_t(c.Groups), top_groups: C.int64_t(c.TopGroups), group_score: C.int64_t(c.GroupScore),
-		renormalize: C.int64_t(c.Renormalize), norm_epsilon: C.double(c.NormEpsilon), score_scale: C.double(c.ScoreScale),
+		logits: number(logits, c.Logits), router_f32: truth(c.RouterF32), router_bias: truth(c.RouterBias),
+		score: number(spec.Scores, c.Score), selection_bias: truth(c.SelectionBias),
+		groups: C.int64_t(c.Groups), top_groups: C.int64_t(c.TopGroups), group_score: truth(c.GroupSumOfTwo),
+		renormalize: number(spec.Renorms, c.Renormalize), norm_epsilon: C.double(c.NormEpsilon), score_scale: C.double(c.ScoreScale),
 		expert_scale: truth(c.ExpertScale), score_on_input: truth(c.ScoreOnInput),
 		shared_experts: C.int64_t(c.SharedExperts), shared_gate: truth(c.SharedGate),
 		lists: truth(c.Lists), tokens_hint: C.int64_t(c.TokensHint),
-		rounding_rule: C.int64_t(c.Rounding.Rule), rounding_tile: C.int64_t(c.Rounding.Tile),
+		rounding_rule: number(spec.RoundingRules, c.Rounding.Rule), rounding_tile: C.int64_t(c.Rounding.Tile),
 		rounding_capacity: C.double(c.Rounding.Capacity), rounding_raw_scores: truth(c.Rounding.RawScores),
 	}
 }
@@ -157,7 +173,7 @@ func optional(address C.uint64_t, s moe.Shape) moe.Tensor {
 
 // gradient returns the gradient of a weight with shape s.
 func gradient(err *error, field string, g C.sm_gradient, s moe.Shape) moe.Gradient {
-	s.Type = enum[moe.Type](err, field+".type", C.int64_t(g._type))
+	s.Type = choice(err, field+".type", types, C.int64_t(g._type))
 	return moe.Gradient{Tensor: optional(g.address, s), Accumulate: g.accumulate != 0}
 }
 

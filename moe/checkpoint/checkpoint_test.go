@@ -132,7 +132,7 @@ func TestRead(t *testing.T) {
 		}},
 		{"fp16", strings.Replace(with(qwen3, ""), `"bfloat16"`, `"float16"`, 1), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, spec.F16, m.Config.Type)
-			assert.Equal(t, spec.LogitsF16, m.Config.Logits)
+			assert.Equal(t, spec.F16, m.Config.Logits)
 		}},
 		{"a byte order mark, and Python's numbers", "\ufeff" + with(qwen3, `, "time_step_limit": [0, Infinity], "x": -Infinity, "y": NaN, "z": "NaN \" Infinity"`), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, 8, m.Config.NumExperts)

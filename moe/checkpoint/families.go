@@ -220,7 +220,7 @@ func deepseekV2(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
 	f.fixed("mlp_bias", false)
-	c.Logits, c.Score = spec.LogitsF32, spec.SoftmaxAll
+	c.Logits, c.Score = spec.F32, spec.SoftmaxAll
 	f.scale(c, 1, "routed_scaling_factor")
 	f.fixed("scoring_func", "softmax")
 	f.fixed("norm_topk_prob", false)
@@ -255,13 +255,13 @@ func (f *fields) groups(c *spec.Config, groups, kept int) {
 
 // noaux is the routing of DeepSeek-V3: sigmoid scores, selected with a bias and in groups.
 func (f *fields) noaux(c *spec.Config, groups, kept int, scale float64, norm bool) {
-	c.Logits, c.Score, c.SelectionBias = spec.LogitsF32, spec.Sigmoid, true
+	c.Logits, c.Score, c.SelectionBias = spec.F32, spec.Sigmoid, true
 	f.fixed("scoring_func", "sigmoid")
 	f.fixed("moe_router_activation_func", "sigmoid")
 	f.fixed("topk_method", "noaux_tc")
 	f.groups(c, groups, kept)
 	if c.Groups > 0 {
-		c.GroupScore = spec.GroupSumOfTwo
+		c.GroupSumOfTwo = true
 	}
 	if f.truth(norm, "norm_topk_prob", "moe_renormalize") {
 		c.Renormalize, c.NormEpsilon = spec.RenormSum, 1e-20
@@ -295,7 +295,7 @@ func gptOSS(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "intermediate_size")
 	f.fixed("hidden_act", "silu")
 	c.Activation, c.Alpha, c.Limit = spec.SwiGLUOAI, f.number(1.702, "swiglu_alpha"), f.number(7, "swiglu_limit")
-	c.WeightOrder, c.GateUp, c.Bias, c.RouterBias = spec.InOut, spec.Interleaved, true, true
+	c.InOut, c.GateUp, c.Bias, c.RouterBias = true, spec.Interleaved, true, true
 	f.one("num_experts_per_tok", "experts_per_token") // the same once more
 	return nil
 }
@@ -304,7 +304,7 @@ func llama4(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "intermediate_size")
 	f.gated(c, "silu", "hidden_act")
 	f.jitter("router_jitter_noise")
-	c.Score, c.ScoreOnInput, c.WeightOrder, c.SharedExperts = spec.Sigmoid, true, spec.InOut, 1
+	c.Score, c.ScoreOnInput, c.InOut, c.SharedExperts = spec.Sigmoid, true, true, 1
 	f.find("intermediate_size_mlp") // the width of layers without experts
 	if _, raw := f.find("moe_layers"); raw != nil {
 		f.find("interleave_moe_layer_step") // transformers ignores it then
@@ -339,7 +339,7 @@ func gemma4(f *fields, c *spec.Config) func(int) bool {
 func ernie(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
-	c.Logits, c.RouterF32, c.Score, c.SelectionBias = spec.LogitsF32, true, spec.SoftmaxAll, true
+	c.Logits, c.RouterF32, c.Score, c.SelectionBias = spec.F32, true, spec.SoftmaxAll, true
 	c.Renormalize, c.NormEpsilon = spec.RenormClamp, f.number(1e-12, "moe_norm_min")
 	if _, raw := f.find("moe_use_aux_free"); raw != nil {
 		c.SelectionBias = f.truth(true, "moe_use_aux_free")
@@ -367,7 +367,7 @@ func (f *fields) positive(missing int, name string) int {
 func hunyuan(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "intermediate_size")
 	f.gated(c, "silu", "hidden_act")
-	c.Logits, c.RouterF32, c.SharedExperts = spec.LogitsF32, true, 1
+	c.Logits, c.RouterF32, c.SharedExperts = spec.F32, true, 1
 	if _, raw := f.find("moe_intermediate_size"); raw != nil {
 		if n := f.size("moe_intermediate_size"); n != c.Intermediate {
 			f.fail("moe_intermediate_size is %d, must be intermediate_size, %d, which transformers takes", n, c.Intermediate)

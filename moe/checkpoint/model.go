@@ -57,8 +57,8 @@ func Read(data []byte) (Model, error) {
 	m := Model{Type: kind, Quantised: f.quantised()}
 	m.Config.Type = f.elementType()
 	sparse := read(f, &m.Config)
-	if m.Config.Logits == spec.LogitsBF16 && m.Config.Type == spec.F16 {
-		m.Config.Logits = spec.LogitsF16
+	if m.Config.Logits == spec.BF16 && m.Config.Type == spec.F16 {
+		m.Config.Logits = spec.F16
 	}
 	if m.Layers = f.listed; m.Layers == 0 {
 		m.Layers = f.size("num_hidden_layers", "n_layers")

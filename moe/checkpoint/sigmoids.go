@@ -78,7 +78,7 @@ func deepseekV3(f *fields, c *spec.Config) func(int) bool {
 
 // biased reads a router that selects by sigmoid plus bias and divides the chosen
 // sigmoids by their sum.
-func biased(c *spec.Config, logits spec.Logits, epsilon float64) {
+func biased(c *spec.Config, logits spec.Type, epsilon float64) {
 	c.Logits, c.Score, c.SelectionBias = logits, spec.Sigmoid, true
 	c.Renormalize, c.NormEpsilon = spec.RenormSum, epsilon
 }
@@ -86,7 +86,7 @@ func biased(c *spec.Config, logits spec.Logits, epsilon float64) {
 func afmoe(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
-	biased(c, spec.LogitsBF16, 1e-20)
+	biased(c, spec.BF16, 1e-20)
 	f.scale(c, 1, "route_scale")
 	f.fixed("route_norm", true)
 	f.fixed("score_func", "sigmoid")
@@ -101,7 +101,7 @@ func afmoe(f *fields, c *spec.Config) func(int) bool {
 func lfm2(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.fixed("hidden_act", "silu")
-	biased(c, spec.LogitsBF16, 1e-6)
+	biased(c, spec.BF16, 1e-6)
 	c.SelectionBias = f.truth(true, "use_expert_bias")
 	if !f.truth(true, "norm_topk_prob") {
 		c.Renormalize, c.NormEpsilon = spec.NoRenorm, 0
@@ -115,7 +115,7 @@ func hyV3(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
 	f.fixed("mlp_bias", false)
-	biased(c, spec.LogitsF32, 1e-20)
+	biased(c, spec.F32, 1e-20)
 	f.scale(c, 2.826, "router_scaling_factor")
 	f.find("enable_moe_fp32_combine") // the sum with the shared expert, which is always FP32 here
 	f.shared(c, f.count(1, "num_shared_experts"), c.Intermediate)
@@ -125,7 +125,7 @@ func hyV3(f *fields, c *spec.Config) func(int) bool {
 func laguna(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
-	biased(c, spec.LogitsBF16, 0)
+	biased(c, spec.BF16, 0)
 	f.scale(c, 1, "moe_routed_scaling_factor")
 	f.fixed("moe_router_logit_softcapping", 0.)
 	f.fixed("moe_apply_router_weight_on_input", false)
@@ -137,7 +137,7 @@ func minimaxM2(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "intermediate_size")
 	f.gated(c, "silu", "hidden_act")
 	f.jitter("router_jitter_noise")
-	c.Logits, c.RouterF32, c.Score, c.Renormalize = spec.LogitsF32, true, spec.Sigmoid, spec.RenormSum
+	c.Logits, c.RouterF32, c.Score, c.Renormalize = spec.F32, true, spec.Sigmoid, spec.RenormSum
 	// The published router is FP32, and the model's code computes in that type.
 	f.assumed = append(f.assumed, "the router's weight is f32, as published: transformers rounds it to the model's dtype where it loads one")
 	c.SelectionBias = true
@@ -152,7 +152,7 @@ func minimaxM2(f *fields, c *spec.Config) func(int) bool {
 func minimaxM3(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "intermediate_size")
 	f.jitter("router_jitter_noise")
-	biased(c, spec.LogitsBF16, 0)
+	biased(c, spec.BF16, 0)
 	c.Activation, c.Alpha, c.Limit = spec.SwiGLUOAI, f.number(1.702, "swiglu_alpha"), f.number(7, "swiglu_limit")
 	f.find("hidden_act", "dense_intermediate_size") // always swiglu_alpha's activation; the width of layers without experts
 	f.scale(c, 2, "routed_scaling_factor")
@@ -167,7 +167,7 @@ func step3(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
 	f.fixed("mlp_bias", false)
-	biased(c, spec.LogitsBF16, 0)
+	biased(c, spec.BF16, 0)
 	f.scale(c, 1, "moe_router_scaling_factor")
 	f.fixed("moe_router_activation", "sigmoid")
 	f.fixed("norm_expert_weight", true)
@@ -188,7 +188,7 @@ func step3(f *fields, c *spec.Config) func(int) bool {
 func flint(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
-	c.Logits, c.RouterF32, c.Score = spec.LogitsF32, true, spec.Sigmoid
+	c.Logits, c.RouterF32, c.Score = spec.F32, true, spec.Sigmoid
 	if f.truth(true, "norm_topk_prob") {
 		c.Renormalize = spec.RenormSum
 	}

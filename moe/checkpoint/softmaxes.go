@@ -29,7 +29,7 @@ func aria(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "intermediate_size")
 	f.fixed("hidden_act", "silu")
 	f.fixed("mlp_bias", false)
-	c.WeightOrder = spec.InOut
+	c.InOut = true
 	f.shared(c, f.count(2, "moe_num_shared_experts"), c.Intermediate)
 	return nil
 }
@@ -65,12 +65,12 @@ func mistral4(f *fields, c *spec.Config) func(int) bool {
 	f.gated(c, "silu", "hidden_act")
 	f.groups(c, 1, 1)
 	if c.Groups > 0 {
-		c.GroupScore = spec.GroupSumOfTwo
+		c.GroupSumOfTwo = true
 	}
 	c.Score = spec.SoftmaxAll
 	large := f.kind() == "mistral_large4"
 	if large {
-		c.Logits, c.RouterF32 = spec.LogitsF32, true
+		c.Logits, c.RouterF32 = spec.F32, true
 		f.fixed("norm_topk_prob", true) // the family has no such switch
 	}
 	if large || f.truth(true, "norm_topk_prob") {
@@ -87,7 +87,7 @@ func mistral4(f *fields, c *spec.Config) func(int) bool {
 // privacyFilter reads gpt-oss's layer with an FP32 router and gate before up.
 func privacyFilter(f *fields, c *spec.Config) func(int) bool {
 	gptOSS(f, c)
-	c.GateUp, c.Logits = spec.Concatenated, spec.LogitsF32
+	c.GateUp, c.Logits = spec.Concatenated, spec.F32
 	return nil
 }
 

@@ -126,7 +126,7 @@ func (b *bench) prepare(ctx context.Context) error {
 		}
 		s := b.Config.Gradients(tokens, moe.F32)
 		first := s.DW1.Bytes()
-		if b.Config.GateUp == moe.Apart {
+		if b.Config.GateUp == spec.Apart {
 			first += s.DW3.Bytes()
 		}
 		if b.wide, err = b.alloc(max(first, s.DW2.Bytes())); err != nil {

@@ -116,10 +116,10 @@ func TestBenchOfKinds(t *testing.T) {
 		change  func(c *moe.Config)
 		outputs []string // some outputs of the pass of dh
 	}{
-		"gate and up apart, biases": {func(c *moe.Config) { c.GateUp, c.Bias = moe.Apart, true }, []string{"DW1", "DW3", "DB1", "DB3"}},
+		"gate and up apart, biases": {func(c *moe.Config) { c.GateUp, c.Bias = spec.Apart, true }, []string{"DW1", "DW3", "DB1", "DB3"}},
 		"shared experts":            {func(c *moe.Config) { c.SharedExperts = 1 }, nil},
-		"sigmoids":                  {func(c *moe.Config) { c.Score, c.SelectionBias = moe.Sigmoid, true }, nil},
-		"softmax over all":          {func(c *moe.Config) { c.Score = moe.SoftmaxAll }, nil},
+		"sigmoids":                  {func(c *moe.Config) { c.Score, c.SelectionBias = spec.Sigmoid, true }, nil},
+		"softmax over all":          {func(c *moe.Config) { c.Score = spec.SoftmaxAll }, nil},
 		"router's bias and scales":  {func(c *moe.Config) { c.RouterBias, c.ExpertScale = true, true }, nil},
 	} {
 		for _, h := range [][]int64{nil, {10, 1, 1, 5}} {

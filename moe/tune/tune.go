@@ -126,7 +126,7 @@ func Layer(ctx context.Context, dev driver.Device, c moe.Config, o Options) (*Pl
 	if o.Budget <= 0 {
 		o.Budget = 45 * time.Second
 	}
-	p := &Plan{Config: c, Target: dev.Target(), Tilings: map[string]string{}, cache: o.Cache, forwardOnly: o.ForwardOnly, valid: map[string][]byte{}}
+	p := &Plan{Config: c.Normal(), Target: dev.Target(), Tilings: map[string]string{}, cache: o.Cache, forwardOnly: o.ForwardOnly, valid: map[string][]byte{}}
 	products, err := p.open(o)
 	if err == nil {
 		err = p.fits(dev)

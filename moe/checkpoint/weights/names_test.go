@@ -60,7 +60,7 @@ func TestFamiliesOfOtherNames(t *testing.T) {
 		name, config string
 		tensors      []saved
 		want         map[string][]string
-		order        spec.WeightOrder
+		order        bool
 		gateUp       spec.GateUp
 	}{
 		{name: "hy_v3", config: moe + `"num_experts": 2, "num_shared_experts": 1, "first_k_dense_replace": 1, "router_scaling_factor": 1.0`,
@@ -84,7 +84,7 @@ func TestFamiliesOfOtherNames(t *testing.T) {
 		{name: "qwen3_vl_moe", config: moe + `"num_experts": 2`,
 			tensors: []saved{bf16(at+"mlp.gate.weight", e, d), bf16(at+"mlp.experts.gate_up_proj", e, d, 2*n), bf16(at+"mlp.experts.down_proj", e, n, d), bf16("model.visual.blocks.3.mlp.linear_fc1.weight", 4, 4)},
 			want:    map[string][]string{"W1": {at + "mlp.experts.gate_up_proj"}, "W2": {at + "mlp.experts.down_proj"}},
-			order:   spec.InOut}, // d = 2n: W2 tells
+			order:   true}, // d = 2n: W2 tells
 		{name: "qwen3_moe", config: moe + `"num_experts": 2, "norm_topk_prob": true`,
 			tensors: []saved{bf16(at+"mlp.gate.weight", e, d), bf16(at+"mlp.experts.gate_up_proj", e, 2*n, d), bf16(at+"mlp.experts.down_proj", e, d, n)},
 			want:    map[string][]string{"W1": {at + "mlp.experts.gate_up_proj"}, "W2": {at + "mlp.experts.down_proj"}}},
@@ -92,7 +92,7 @@ func TestFamiliesOfOtherNames(t *testing.T) {
 			tensors: append(shared(at+"mlp.shared_experts.", "gate_proj", "up_proj", "down_proj"), bf16(at+"mlp.router.weight", e, d),
 				bf16(at+"mlp.experts.fc1.weight", e, d, 2*n), bf16(at+"mlp.experts.fc2.weight", e, n, d)),
 			want:  map[string][]string{"W1": {at + "mlp.experts.fc1.weight"}, "W2": {at + "mlp.experts.fc2.weight"}},
-			order: spec.InOut},
+			order: true},
 		{name: "axk1", config: moe + `"n_routed_experts": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "norm_topk_prob": true, "routed_scaling_factor": 2.5`,
 			tensors: slices.Concat(proj, shared(at+"mlp.shared_experts.", "gate_proj", "up_proj", "down_proj"), []saved{bf16(at+"mlp.gate.weight", e, d), bf16(at+"mlp.post_mlp_layernorm.weight", d)}),
 			want:    map[string][]string{"SelectionBias": nil}},
@@ -111,7 +111,7 @@ func TestFamiliesOfOtherNames(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := made(t, fmt.Sprintf(`{"model_type": %q, %s%s}`, tt.name, sizes, tt.config), tt.tensors, tt.want)
-			assert.Equal(t, tt.order, l.Config.WeightOrder)
+			assert.Equal(t, tt.order, l.Config.InOut)
 			assert.Equal(t, tt.gateUp, l.Config.GateUp)
 		})
 	}

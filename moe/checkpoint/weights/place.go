@@ -19,33 +19,33 @@ func (l *Layer) lay(ctx context.Context) error {
 	experts := slices.Concat(l.parts[spec.TensorW1], l.parts[spec.TensorW3], l.parts[spec.TensorW2])
 	packed := func(p part) bool { return p.piece == blocks || p.piece == scales }
 	if at := slices.IndexFunc(experts, packed); at >= 0 {
-		l.Config.WeightOrder = spec.OutIn // the order of blocks
+		l.Config.InOut = false // the order of blocks
 		plain := slices.IndexFunc(experts, func(p part) bool { return !packed(p) })
 		if plain >= 0 {
 			return fmt.Errorf("tensor %q is MXFP4 and %q is not: all of a layer's experts must be, or none", experts[at].name, experts[plain].name)
 		}
 		return nil
 	}
-	if l.Config.WeightOrder != spec.OutIn {
+	if l.Config.InOut {
 		return nil
 	}
 	// The files of Qwen3-VL are [in, out], and transformers transposes them. A square
 	// matrix does not show its order. But if W1 is square, 2n = d, then W2 is not.
-	straight, err := l.lies(ctx, experts, spec.OutIn)
+	straight, err := l.lies(ctx, experts, false)
 	if err != nil || straight {
 		return err
 	}
-	across, err := l.lies(ctx, experts, spec.InOut)
+	across, err := l.lies(ctx, experts, true)
 	if across {
-		l.Config.WeightOrder = spec.InOut
+		l.Config.InOut = true
 	}
 	return err
 }
 
 // lies reports whether the tensors of all experts have the extents of an order.
-func (l *Layer) lies(ctx context.Context, experts []part, order spec.WeightOrder) (bool, error) {
+func (l *Layer) lies(ctx context.Context, experts []part, inOut bool) (bool, error) {
 	as := *l
-	as.Config.WeightOrder = order
+	as.Config.InOut = inOut
 	for _, p := range experts {
 		if p.expert >= 0 || p.piece != whole {
 			continue
@@ -118,7 +118,7 @@ func (l *Layer) place(p part, s spec.Shape) (at, count int64, err error) {
 		return 0, 0, fmt.Errorf("tensor %q is of expert %d, config.json has %d", p.name, p.expert, l.Config.NumExperts)
 	}
 	gated := l.Config.Activation.Gated()
-	if l.Config.WeightOrder != spec.OutIn || gated && l.Config.GateUp != spec.Concatenated {
+	if l.Config.InOut || gated && l.Config.GateUp != spec.Concatenated {
 		return 0, 0, fmt.Errorf("tensor %q has one expert, must have all experts of %v", p.name, l.Config)
 	}
 	each := s.Elements() / int64(l.Config.NumExperts)

@@ -206,7 +206,7 @@ func TestMXFP4(t *testing.T) {
 	l, err := Open(t.Context(), write(t, gptOSS, tensors...), 0)
 	require.NoError(t, err)
 	defer l.Close()
-	assert.Equal(t, spec.OutIn, l.Config.WeightOrder)
+	assert.Equal(t, false, l.Config.InOut)
 	assert.Equal(t, spec.Interleaved, l.Config.GateUp)
 	w1, err := l.Tensor(t.Context(), spec.TensorW1)
 	require.NoError(t, err)

@@ -10,7 +10,7 @@ import (
 func Of(c spec.Config) tile.Element { return ofType(c.Type) }
 
 // OfLogits returns the element type of logits in a 16-bit format.
-func OfLogits(l spec.Logits) tile.Element { return ofType(l.Type()) }
+func OfLogits(l spec.Type) tile.Element { return ofType(l) }
 
 func ofType(t spec.Type) tile.Element {
 	if t == spec.F16 {

@@ -51,16 +51,16 @@ func (a assembly) String() string {
 // with shared experts without a gate. Only their kernels without tilings are assembled.
 var routings = []kt.Layer{
 	{Name: "router's bias", Config: spec.Config{NumExperts: 32, TopK: 4, RouterBias: true}},
-	{Name: "router's bias, 256", Config: spec.Config{NumExperts: 256, TopK: 8, RouterBias: true, Logits: spec.LogitsF32}},
+	{Name: "router's bias, 256", Config: spec.Config{NumExperts: 256, TopK: 8, RouterBias: true, Logits: spec.F32}},
 	{Name: "softmax over all", Config: spec.Config{NumExperts: 64, TopK: 8, Score: spec.SoftmaxAll}},
-	{Name: "softmax over all 128", Config: spec.Config{NumExperts: 128, TopK: 16, Score: spec.SoftmaxAll, Logits: spec.LogitsF32, RouterBias: true}},
+	{Name: "softmax over all 128", Config: spec.Config{NumExperts: 128, TopK: 16, Score: spec.SoftmaxAll, Logits: spec.F32, RouterBias: true}},
 	{Name: "softmax over all 256", Config: spec.Config{NumExperts: 256, TopK: 8, Score: spec.SoftmaxAll}},
-	{Name: "sigmoid in groups", Config: spec.Config{NumExperts: 256, TopK: 8, Logits: spec.LogitsF32, Score: spec.Sigmoid, SelectionBias: true,
-		Groups: 8, TopGroups: 4, GroupScore: spec.GroupSumOfTwo, Renormalize: spec.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5}},
-	{Name: "widest", Config: spec.Config{NumExperts: 1024, TopK: 32, Logits: spec.LogitsF32, Score: spec.SoftmaxAll, SelectionBias: true, RouterBias: true, ExpertScale: true,
-		Groups: 128, TopGroups: 64, GroupScore: spec.GroupSumOfTwo, Renormalize: spec.RenormClamp, NormEpsilon: 1e-12}},
+	{Name: "sigmoid in groups", Config: spec.Config{NumExperts: 256, TopK: 8, Logits: spec.F32, Score: spec.Sigmoid, SelectionBias: true,
+		Groups: 8, TopGroups: 4, GroupSumOfTwo: true, Renormalize: spec.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5}},
+	{Name: "widest", Config: spec.Config{NumExperts: 1024, TopK: 32, Logits: spec.F32, Score: spec.SoftmaxAll, SelectionBias: true, RouterBias: true, ExpertScale: true,
+		Groups: 128, TopGroups: 64, GroupSumOfTwo: true, Renormalize: spec.RenormClamp, NormEpsilon: 1e-12}},
 	{Name: "odd", Config: spec.Config{NumExperts: 999, TopK: 32, Score: spec.SqrtSoftplus, Renormalize: spec.RenormSum}},
-	{Name: "sigmoid, router in FP32", Config: spec.Config{NumExperts: 264, TopK: 8, Logits: spec.LogitsF32, RouterF32: true, Score: spec.Sigmoid}},
+	{Name: "sigmoid, router in FP32", Config: spec.Config{NumExperts: 264, TopK: 8, Logits: spec.F32, RouterF32: true, Score: spec.Sigmoid}},
 	{Name: "shared, no gate", Config: spec.Config{NumExperts: 60, TopK: 4, SharedExperts: 2}},
 }
 
@@ -146,7 +146,7 @@ var spilling = []struct {
 	{`up`, 256, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI && !weights.InPairs(c) }, 132},
 	{`up`, 256, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI && weights.InPairs(c) }, 4},
 	{`up`, 256, func(c spec.Config) bool { return c.GateUp == spec.Apart && c.Bias }, 48},
-	{`up`, 256, func(c spec.Config) bool { return c.WeightOrder == spec.InOut && c.Activation == spec.GeGLUTanh }, 16},
+	{`up`, 256, func(c spec.Config) bool { return c.InOut && c.Activation == spec.GeGLUTanh }, 16},
 	{`up`, 256, func(c spec.Config) bool { return !c.Activation.Gated() }, 8},
 	// In the epilogue, the gradient of an activation that clamps keeps the values and the
 	// predicates that say which values were clamped.
@@ -156,8 +156,8 @@ var spilling = []struct {
 	// FP32 weights of the router take twice the registers after the main loop.
 	{`dx`, 256, func(c spec.Config) bool { return c.RouterF32 }, 44},
 	// The gradient is stored transposed, with the loads of old values in flight.
-	{`(shared-)?dw1-add(-f32)?`, 256, func(c spec.Config) bool { return c.WeightOrder == spec.OutIn }, 128},
-	{`dw2-add(-f32)?`, 256, func(c spec.Config) bool { return c.WeightOrder == spec.InOut }, 128},
+	{`(shared-)?dw1-add(-f32)?`, 256, func(c spec.Config) bool { return !c.InOut }, 128},
+	{`dw2-add(-f32)?`, 256, func(c spec.Config) bool { return c.InOut }, 128},
 }
 
 // spills is the number of bytes that a kernel may spill.

@@ -31,7 +31,7 @@
 // All four rows need a layer whose Router chooses. The sums of SmallBatchLogits must fit the memory
 // of Y, 2·K·d bytes a token: 4·E bytes a token, or for the second row [choose.ChainBytes],
 // up to 16·E. The first two rows need [choose.ChoosesInProducts]: no FP32 router, and no
-// scores on the input. The first row needs [choose.HasSingle] too: weights in the order OutIn.
+// scores on the input. The first row needs [choose.HasSingle] too: weights without InOut.
 // A layer or a number of tokens that a row does not cover uses the next row. After the last
 // row comes Router with Plan; or SmallBatchLogits, FromLogits and Plan if Router does not choose.
 //

@@ -57,7 +57,7 @@ func TestRegistry(t *testing.T) {
 	other.Bias, other.Rounding = true, spec.Rounding{Rule: spec.RoundNearest, Tile: 128}
 	chosen := l // layers with the other kinds of routers
 	chosen.Score, chosen.RouterBias, chosen.ExpertScale, chosen.SelectionBias = spec.Sigmoid, true, true, true
-	chosen.RouterF32, chosen.Logits = true, spec.LogitsF32
+	chosen.RouterF32, chosen.Logits = true, spec.F32
 	for _, k := range Kernels {
 		require.False(t, names[k.Name()], k.Name())
 		names[k.Name()] = true

@@ -15,5 +15,5 @@ func TestFileIsToday(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, string(want), string(got), "go generate ./moe writes it anew")
 	require.Contains(t, string(got), "//\t\t// Hidden is d, the width of a token")
-	require.Contains(t, string(got), "// SwiGLUOAI is gpt-oss's")
+	require.Contains(t, string(got), "// BF16 is the upper half")
 }

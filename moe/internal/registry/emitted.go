@@ -50,7 +50,7 @@ func (e emission) layer() Layer {
 // scores and shared experts.
 func OfExperts(c spec.Config) spec.Config {
 	return spec.Config{
-		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, Type: c.Type, GateUp: c.GateUp, WeightOrder: c.WeightOrder,
+		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, Type: c.Type, GateUp: c.GateUp, InOut: c.InOut,
 		Activation: c.Activation, Alpha: c.Alpha, Limit: c.Limit, Bias: c.Bias, ScoreOnInput: c.ScoreOnInput,
 	}
 }

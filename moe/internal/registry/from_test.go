@@ -19,11 +19,11 @@ import (
 func TestFromIsAll(t *testing.T) {
 	plain := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 16, TopK: 4}
 	grouped := plain
-	grouped.TopK, grouped.Logits, grouped.RouterBias, grouped.Score, grouped.SelectionBias = 3, spec.LogitsF32, true, spec.Sigmoid, true
+	grouped.TopK, grouped.Logits, grouped.RouterBias, grouped.Score, grouped.SelectionBias = 3, spec.F32, true, spec.Sigmoid, true
 	grouped.Groups, grouped.TopGroups, grouped.Renormalize, grouped.ScoreScale = 4, 2, spec.RenormSum, 2.5
 	grouped.SharedExperts, grouped.SharedGate, grouped.Lists, grouped.TokensHint = 1, true, true, 77
 	onInput := plain
-	onInput.ScoreOnInput, onInput.Bias, onInput.RouterF32, onInput.Logits = true, true, true, spec.LogitsF32
+	onInput.ScoreOnInput, onInput.Bias, onInput.RouterF32, onInput.Logits = true, true, true, spec.F32
 	target, shared := driver.H200(), 0
 	choice := kernel.Kernels.Choose(tiles.H200, plain, target)
 	for _, k := range kernel.Kernels {

@@ -37,7 +37,7 @@ func W1(c spec.Config) Matrix {
 	if c.Activation.Gated() {
 		m.Part.Extent = 2
 	}
-	if c.WeightOrder == spec.InOut {
+	if c.InOut {
 		m.In, m.Out, m.Part.Stride = tile.Dim{Extent: d, Stride: width}, tile.Dim{Extent: n, Stride: 1}, n
 		if InPairs(c) {
 			m.Out.Extent, m.Part = width, tile.Dim{Extent: 1}
@@ -53,7 +53,7 @@ func W1(c spec.Config) Matrix {
 
 // InPairs reports whether the gate and up weights of a neuron are neighbours in memory, so that
 // every TMA box has both.
-func InPairs(c spec.Config) bool { return c.WeightOrder == spec.InOut && c.GateUp == spec.Interleaved }
+func InPairs(c spec.Config) bool { return c.InOut && c.GateUp == spec.Interleaved }
 
 // Rows describes the rows of a tensor in the workspace. Each part is padded with zeros to a
 // multiple of 64 columns.
@@ -86,7 +86,7 @@ func whole(n int) int { return tile.Tiles(n) * tile.K }
 func W2(c spec.Config) Matrix {
 	d, n := c.Hidden, c.Intermediate
 	m := Matrix{Part: tile.Dim{Extent: 1}, Expert: tile.Dim{Extent: c.NumExperts, Stride: n * d}}
-	if c.WeightOrder == spec.InOut {
+	if c.InOut {
 		m.In, m.Out = tile.Dim{Extent: n, Stride: d}, tile.Dim{Extent: d, Stride: 1}
 	} else {
 		m.In, m.Out = tile.Dim{Extent: n, Stride: 1}, tile.Dim{Extent: d, Stride: n}

@@ -67,7 +67,7 @@ func TestSum(t *testing.T) {
 	}
 	for i, c := range []spec.Config{
 		{Intermediate: 64}, {Intermediate: 192, GateUp: spec.Interleaved}, {Intermediate: 80, GateUp: spec.Apart},
-		{Intermediate: 144, GateUp: spec.Interleaved, WeightOrder: spec.InOut}, {Intermediate: 64, Activation: spec.ReLU2},
+		{Intermediate: 144, GateUp: spec.Interleaved, InOut: true}, {Intermediate: 64, Activation: spec.ReLU2},
 	} {
 		c.NumExperts, c.Hidden, c.Bias = len(counts), 128, true
 		for _, store := range []gradient.Mode{{F32: true}, {F32: true, Accumulate: true}} {
@@ -116,7 +116,7 @@ func inRow(c spec.Config, row weights.Rows, column int) int {
 
 // place is the place of a column of H in b1.
 func place(c spec.Config, column int) int {
-	if c.GateUp == spec.Interleaved && c.WeightOrder == spec.OutIn {
+	if c.GateUp == spec.Interleaved && !c.InOut {
 		return column%c.Intermediate*2 + column/c.Intermediate
 	}
 	return column

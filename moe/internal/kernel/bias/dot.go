@@ -11,7 +11,7 @@ import (
 // DotKernel computes dO·b2ᵀ [T, E] f32. Each (token, slot) reads the product with the
 // bias of its expert.
 var DotKernel = &registry.Kernel[choose.RouterArgs]{KernelName: "bias-dot", Backward: true, Only: Has, Emit: func(l registry.Layer) (*jit.Kernel[choose.RouterArgs], error) {
-	k, err := choose.Router{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Element: element.Of(l.Config), Logits: spec.LogitsF32, LogitsOnly: true}.Build()
+	k, err := choose.Router{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Element: element.Of(l.Config), Logits: spec.F32, LogitsOnly: true}.Build()
 	if err == nil {
 		k.Rename("moe_bias_dot")
 	}

@@ -58,7 +58,7 @@ func newUp(c spec.Config, p *kt.Packed) up {
 // hasWide reports whether gate and up are summed in one stage, so that CTAs may be
 // wide.
 func hasWide(c spec.Config) bool {
-	return !c.Activation.Gated() || c.GateUp == spec.Interleaved || c.WeightOrder == spec.OutIn && c.GateUp != spec.Apart
+	return !c.Activation.Gated() || c.GateUp == spec.Interleaved || !c.InOut && c.GateUp != spec.Apart
 }
 
 // decode runs the up-projection of small batches.
@@ -90,13 +90,13 @@ func TestUp(t *testing.T) {
 			{Hidden: 192, Intermediate: 192, GateUp: spec.Interleaved, Bias: true},
 			{Hidden: 576, Intermediate: 128},
 			{Hidden: 192, Intermediate: 128, GateUp: spec.Apart, Bias: true, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 0.7},
-			{Hidden: 320, Intermediate: 128, WeightOrder: spec.InOut, Activation: spec.GeGLUTanh},
-			{Hidden: 192, Intermediate: 128, WeightOrder: spec.InOut, GateUp: spec.Apart},
-			{Hidden: 128, Intermediate: 128, WeightOrder: spec.InOut, Activation: spec.ReLU2, Bias: true},
+			{Hidden: 320, Intermediate: 128, InOut: true, Activation: spec.GeGLUTanh},
+			{Hidden: 192, Intermediate: 128, InOut: true, GateUp: spec.Apart},
+			{Hidden: 128, Intermediate: 128, InOut: true, Activation: spec.ReLU2, Bias: true},
 			{Hidden: 192, Intermediate: 128, Activation: spec.SiLU, Bias: true},
-			{Hidden: 192, Intermediate: 192, WeightOrder: spec.InOut, GateUp: spec.Interleaved, Bias: true, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 0.7},
+			{Hidden: 192, Intermediate: 192, InOut: true, GateUp: spec.Interleaved, Bias: true, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 0.7},
 			{Hidden: 128, Intermediate: 128, ScoreOnInput: true},
-			{Hidden: 192, Intermediate: 64, WeightOrder: spec.InOut, GateUp: spec.Interleaved, ScoreOnInput: true},
+			{Hidden: 192, Intermediate: 64, InOut: true, GateUp: spec.Interleaved, ScoreOnInput: true},
 			{Hidden: 128, Intermediate: 128, Activation: spec.SiLU, ScoreOnInput: true},
 		} {
 			if testing.Short() && (name != "few" || i%3 != 1) && (name != "many" || i != 2) {
@@ -145,7 +145,7 @@ func TestDown(t *testing.T) {
 	for name, plan := range plans {
 		for i, c := range []spec.Config{
 			{Hidden: 128, Intermediate: 64}, {Hidden: 320, Intermediate: 576},
-			{Hidden: 192, Intermediate: 64, Bias: true}, {Hidden: 192, Intermediate: 128, WeightOrder: spec.InOut, Bias: true},
+			{Hidden: 192, Intermediate: 64, Bias: true}, {Hidden: 192, Intermediate: 128, InOut: true, Bias: true},
 		} {
 			if testing.Short() && !slices.Contains(map[string][]int{"few": {2, 3}, "many": {1}, "widths": {0}}[name], i) {
 				continue

@@ -42,7 +42,7 @@ func TestTinyUp(t *testing.T) {
 	for i, c := range []spec.Config{
 		{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2},
 		{Hidden: 192, Intermediate: 128, NumExperts: 37, TopK: 8, GateUp: spec.Apart, Bias: true, RouterBias: true},
-		{Hidden: 320, Intermediate: 64, NumExperts: 300, TopK: 10, WeightOrder: spec.InOut},
+		{Hidden: 320, Intermediate: 64, NumExperts: 300, TopK: 10, InOut: true},
 		{Hidden: 64, Intermediate: 128, NumExperts: 128, TopK: 16, Score: spec.SoftmaxAll, Activation: spec.ReLU2},
 		{Hidden: 64, Intermediate: 64, NumExperts: 16, TopK: 16},
 	} {

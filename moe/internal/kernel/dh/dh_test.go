@@ -187,7 +187,7 @@ func TestRefusals(t *testing.T) {
 // nothing, even if they are NaN.
 func TestColumnSums(t *testing.T) {
 	for i, config := range []spec.Config{
-		{Intermediate: 80}, {Intermediate: 144, WeightOrder: spec.InOut, GateUp: spec.Interleaved}, {}, {Type: spec.F16}, {Activation: spec.ReLU2}, {WeightOrder: spec.InOut, GateUp: spec.Interleaved, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7},
+		{Intermediate: 80}, {Intermediate: 144, InOut: true, GateUp: spec.Interleaved}, {}, {Type: spec.F16}, {Activation: spec.ReLU2}, {InOut: true, GateUp: spec.Interleaved, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7},
 	} {
 		if testing.Short() && i != 1 && i < 3 {
 			continue // the rest: uneven sizes, fp16, no gate, pairs with a limit

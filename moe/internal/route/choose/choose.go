@@ -142,7 +142,7 @@ func ChoosesInProducts(c spec.Config) bool { return InRouter(c) && !c.RouterF32 
 
 // HasSingle reports whether the layer has kernels for a single token. They need
 // weights whose rows are contiguous.
-func HasSingle(c spec.Config) bool { return ChoosesInProducts(c) && c.WeightOrder == spec.OutIn }
+func HasSingle(c spec.Config) bool { return ChoosesInProducts(c) && !c.InOut }
 
 // Choose emits the choice. found gets the experts by slot, the best first, in every lane.
 // Then, if scored holds, take gets a slot's score and expert in the lane that has them.
@@ -154,7 +154,7 @@ func (l ByChains) Choose(k *ptx.Kernel, token, lane ptx.U32, found func(experts 
 // choose emits the choice of a token's experts by a warp. Lane l has the logits of experts
 // 2l and 2l+1 of each 64.
 func (e *router) choose(from ptx.Global, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
-	if e.Logits == spec.LogitsF32 {
+	if e.Logits == spec.F32 {
 		chooseBy(e, longKeys(e.k), from, token, lane, found, scored, take)
 	} else {
 		chooseBy(e, shortKeys(e.k, element.OfLogits(e.Logits)), from, token, lane, found, scored, take)
@@ -228,7 +228,7 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 		}
 		logits = append(logits, [2]ptx.F32{pair[0].Get(), pair[1].Get()})
 	}
-	bytes := int(e.Logits.Type().Bytes())
+	bytes := int(e.Logits.Bytes())
 	k.If(e.logits.Given(), func() {
 		to := e.logits.Index(token, bytes*e.NumExperts).Index(first, bytes)
 		for j, pair := range logits {

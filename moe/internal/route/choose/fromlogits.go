@@ -80,7 +80,7 @@ func (s FromLogits) Build() (*jit.Kernel[FromLogitsArgs], error) {
 	k.GridDepLaunch()
 	from := k.CtaidX().Mul(perCTA)
 	k.For(from.Add(warp), from.Add(perCTA).Min(tokens), ptx.Uint(fromLogitsWarps), func(token ptx.U32) {
-		if s.Logits != spec.LogitsF32 && !s.SelectionBias {
+		if s.Logits != spec.F32 && !s.SelectionBias {
 			chooseFrom(&e, shortKeys(k.Kernel, element.OfLogits(s.Logits)), token)
 		} else {
 			chooseFrom(&e, longKeys(k.Kernel), token)
@@ -159,7 +159,7 @@ func (e *fromLogits) load(token ptx.U32) [][2]ptx.F32 {
 
 // logit loads a logit as FP32.
 func (e *fromLogits) logit(token, expert ptx.U32) ptx.F32 {
-	return scores.LoadLogit(e.Logits, e.logits.Index(token, int(e.Logits.Type().Bytes())*e.NumExperts), expert)
+	return scores.LoadLogit(e.Logits, e.logits.Index(token, int(e.Logits.Bytes())*e.NumExperts), expert)
 }
 
 // rawScore returns the function from a logit to its raw score; pairs are all logits of the token.
@@ -244,7 +244,7 @@ func (e *fromLogits) groupScore(group ptx.U32, raw func(ptx.F32) ptx.F32) ptx.U3
 		next := of.Get().AddI(1)
 		of.Set(ptx.Select(next.EqI(size), ptx.Uint(0), next))
 	})
-	if e.GroupScore == spec.GroupBest {
+	if !e.GroupSumOfTwo {
 		return best.Get()
 	}
 	r := [2]ptx.F32{unordered(best.Get()), unordered(second.Get())}

@@ -41,7 +41,7 @@ func TestFromLogitsAdversarial(t *testing.T) {
 				continue
 			}
 			t.Run(tt.name+" "+kind, func(t *testing.T) {
-				c := spec.Config{NumExperts: len(tt.logits), TopK: len(tt.ids), Logits: spec.LogitsF32, Score: spec.Sigmoid}
+				c := spec.Config{NumExperts: len(tt.logits), TopK: len(tt.ids), Logits: spec.F32, Score: spec.Sigmoid}
 				switch kind {
 				case "softmax":
 					c.Score = spec.SoftmaxAll
@@ -59,13 +59,13 @@ func TestFromLogitsAdversarial(t *testing.T) {
 // TestFromLogitsGroups checks that of groups with equal sums the lower one is kept, that sums
 // of groups are over biased scores, and that the scores written have no bias.
 func TestFromLogitsGroups(t *testing.T) {
-	c := spec.Config{NumExperts: 6, TopK: 2, Logits: spec.LogitsF32, Score: spec.Sigmoid, Groups: 3, TopGroups: 1, GroupScore: spec.GroupSumOfTwo}
+	c := spec.Config{NumExperts: 6, TopK: 2, Logits: spec.F32, Score: spec.Sigmoid, Groups: 3, TopGroups: 1, GroupSumOfTwo: true}
 	sigmoid := func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 	selects(t, c, []float64{1, 2, 2, 1, 0, 0}, nil, []int32{1, 0}, []float64{sigmoid(2), sigmoid(1)})
 	selects(t, c, []float64{0, 0, 1, 1, 1, 1}, nil, []int32{2, 3}, []float64{sigmoid(1), sigmoid(1)})
-	c.GroupScore = spec.GroupBest
+	c.GroupSumOfTwo = false
 	selects(t, c, []float64{0, 3, 2, 2, 3, 1}, nil, []int32{1, 0}, []float64{sigmoid(3), .5})
-	c.GroupScore, c.SelectionBias = spec.GroupSumOfTwo, true
+	c.GroupSumOfTwo, c.SelectionBias = true, true
 	selects(t, c, []float64{1, 2, 2, 1, 0, 0}, []float32{0, 0, 0, 0, 1, 2}, []int32{5, 4}, []float64{.5, .5})
 }
 

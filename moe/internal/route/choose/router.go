@@ -21,7 +21,7 @@ type Router struct {
 	// Element is the element type of tokens and weights.
 	Element tile.Element
 	// Logits is the format in which logits are compared and scored.
-	Logits spec.Logits
+	Logits spec.Type
 	// Bias adds a bias to the logits.
 	Bias bool
 	// F32 is for FP32 weights, which are read as [Terms].
@@ -152,7 +152,7 @@ func (r Router) wMap(a *RouterArgs) driver.TensorMap {
 // experts of a chunk. Each block of tokens is multiplied once per chunk.
 func (r Router) chunks() (count, chunk int) {
 	most := maxChunk
-	if r.NumExperts > maxChunk || r.Logits == spec.LogitsF32 && !r.LogitsOnly || r.Bias {
+	if r.NumExperts > maxChunk || r.Logits == spec.F32 && !r.LogitsOnly || r.Bias {
 		most = maxChunkKeys
 	}
 	count = (r.NumExperts + most - 1) / most

@@ -127,7 +127,7 @@ func (in routerInput) check(b *kt.Bed) {
 func (in routerInput) checkFew(b *kt.Bed, of RouterArgs) {
 	pairs, shape := in.tokens*in.topK, in.shape()
 	sums, scores, ids := b.Room(4*in.tokens*in.experts), b.Room(4*pairs), b.Room(4*pairs)
-	kt.Run(b, SmallBatchLogits{Router: shape, Written: spec.LogitsF32}, 0, SmallBatchLogitsArgs{X: of.X, Weights: of.Weights, Logits: sums, Tokens: in.tokens})
+	kt.Run(b, SmallBatchLogits{Router: shape, Written: spec.F32}, 0, SmallBatchLogitsArgs{X: of.X, Weights: of.Weights, Logits: sums, Tokens: in.tokens})
 	in.checkRanges(b, of, sums)
 	if in.tokens > MaxAtOnce {
 		return

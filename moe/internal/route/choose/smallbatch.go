@@ -20,7 +20,7 @@ type SmallBatchLogits struct {
 	// Router is the layer's router.
 	Router
 	// Written is the format of the logits.
-	Written spec.Logits
+	Written spec.Type
 	// Apart has a CTA for each chain, which writes the chain's sums, for up to MaxApart
 	// tokens.
 	Apart bool
@@ -61,7 +61,7 @@ type SmallBatchLogitsArgs struct {
 // smallBatchLogits is the emission of a SmallBatchLogits.
 type smallBatchLogits struct {
 	router
-	written spec.Logits
+	written spec.Type
 	lane    ptx.U32
 	// first, expert and chain are the CTA's first token, expert and chain.
 	first, expert, chain, tokens ptx.U32
@@ -345,7 +345,7 @@ func valuesOf(vars []*ptx.Var[ptx.U32]) (of []ptx.U32) {
 
 // store writes the sums: two tokens, a group apart, by two neighbouring experts.
 func (e *smallBatchLogits) store(acc []ptx.F32) {
-	k, bytes := e.k, int(e.written.Type().Bytes())
+	k, bytes := e.k, int(e.written.Bytes())
 	for i, sum := range acc {
 		token, expert := e.first.Add(e.lane.ShrI(2)).AddI(tokenGroup*(i/2)), e.expert.Add(e.lane.AndI(3).MulI(2)).AddI(i%2)
 		k.If(token.Lt(e.tokens).And(expert.LtI(e.NumExperts)), func() {
@@ -359,7 +359,7 @@ func (e *smallBatchLogits) store(acc []ptx.F32) {
 
 // SmallBatchLogitsKernel is the router product of a small batch.
 var SmallBatchLogitsKernel = &registry.Kernel[SmallBatchLogitsArgs]{KernelName: "small-batch-logits", Emit: func(l registry.Layer) (*jit.Kernel[SmallBatchLogitsArgs], error) {
-	f := SmallBatchLogits{Router: RouterOf(l.Config), Written: spec.LogitsF32}
+	f := SmallBatchLogits{Router: RouterOf(l.Config), Written: spec.F32}
 	if !InRouter(l.Config) {
 		f.LogitsOnly, f.Written = true, l.Logits // another kernel selects from the logits
 	}
@@ -369,5 +369,5 @@ var SmallBatchLogitsKernel = &registry.Kernel[SmallBatchLogitsArgs]{KernelName: 
 // ChainLogitsKernel is the router product of up to MaxApart tokens, whose up-projection
 // chooses the experts.
 var ChainLogitsKernel = &registry.Kernel[SmallBatchLogitsArgs]{KernelName: "chain-logits", Only: ChoosesInProducts, Emit: func(l registry.Layer) (*jit.Kernel[SmallBatchLogitsArgs], error) {
-	return SmallBatchLogits{Router: RouterOf(l.Config), Written: spec.LogitsF32, Apart: true}.Build()
+	return SmallBatchLogits{Router: RouterOf(l.Config), Written: spec.F32, Apart: true}.Build()
 }}

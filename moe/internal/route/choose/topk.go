@@ -83,11 +83,11 @@ func (e chooseTopK) end(first func() ptx.U32) {
 // writeLogits stores the thread's logits of a chunk: of the tokens token and token+8, and of
 // pairs of experts from expert on, 8 apart.
 func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
-	if e.Logits != spec.LogitsF32 && e.NumExperts%4 == 0 && e.chunk%16 == 0 {
+	if e.Logits != spec.F32 && e.NumExperts%4 == 0 && e.chunk%16 == 0 {
 		e.writeFours(acc, token, expert)
 		return
 	}
-	bytes := int(e.Logits.Type().Bytes())
+	bytes := int(e.Logits.Bytes())
 	// With an even number of experts, pairs are aligned and lie inside or outside as a whole.
 	together := 2 - e.NumExperts%2
 	for h := range 2 {
@@ -114,7 +114,7 @@ func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
 // stores of a quad then fill a sector of 32 bytes; stores of two logits fill half a sector and
 // take twice the time.
 func (e *router) writeFours(acc []ptx.F32, token, expert ptx.U32) {
-	of, bytes := element.OfLogits(e.Logits), int(e.Logits.Type().Bytes())
+	of, bytes := element.OfLogits(e.Logits), int(e.Logits.Bytes())
 	odd := e.k.TidX().AndI(1)
 	isOdd := odd.NeI(0)
 	// Columns 0, 2, 4, 6 of the quad's lanes become 0, 8, 4, 12.
@@ -138,9 +138,9 @@ func (e *router) writeFours(acc []ptx.F32, token, expert ptx.U32) {
 }
 
 // storeLogit stores one logit, or two neighbours at once.
-func storeLogit(k *ptx.Kernel, format spec.Logits, at ptx.Global, logits ...ptx.F32) {
+func storeLogit(k *ptx.Kernel, format spec.Type, at ptx.Global, logits ...ptx.F32) {
 	switch {
-	case format == spec.LogitsF32:
+	case format == spec.F32:
 		ptx.StGlobal(at, logits...)
 	case len(logits) == 2:
 		ptx.StGlobal(at, element.OfLogits(format).Pack(k, logits[0], logits[1]))
@@ -382,7 +382,7 @@ func pairsBelow(top ptx.F32) func(of []ptx.F32) ptx.F32 {
 // compared returns two logits as the keys compare them. They are rounded together by the one
 // instruction that also rounds them for the keys.
 func (s *selection[K]) compared(lo, hi ptx.F32) [2]ptx.F32 {
-	if s.Logits == spec.LogitsF32 {
+	if s.Logits == spec.F32 {
 		return [2]ptx.F32{lo, hi}
 	}
 	of := element.OfLogits(s.Logits)
@@ -392,7 +392,7 @@ func (s *selection[K]) compared(lo, hi ptx.F32) [2]ptx.F32 {
 
 // newTopK returns the selection for the router's format of logits.
 func newTopK(k *ptx.Kernel, r Router, thread ptx.U32) topKSelection {
-	if r.Logits == spec.LogitsF32 {
+	if r.Logits == spec.F32 {
 		return newSelection(k, longKeys(k), r, thread)
 	}
 	return newSelection(k, shortKeys(k, element.OfLogits(r.Logits)), r, thread)

@@ -17,7 +17,7 @@ import (
 // and NaN is the largest.
 type Keys struct {
 	NumExperts, TopK int
-	Logits           spec.Logits
+	Logits           spec.Type
 	spec.Rounding
 }
 

@@ -33,7 +33,7 @@ func newRoundingCase(r *rand.Rand, how spec.Rounding) *roundingCase {
 func routingToRound(r *rand.Rand, how spec.Rounding, tokens, experts int) *roundingCase {
 	v := &roundingCase{tokens: tokens, seed: r.Uint64()}
 	v.c = spec.Config{Hidden: 128, Intermediate: 64, NumExperts: experts, Rounding: how}
-	v.c.Logits = []spec.Logits{spec.LogitsBF16, spec.LogitsF32}[r.IntN(2)]
+	v.c.Logits = []spec.Type{spec.BF16, spec.F32}[r.IntN(2)]
 	v.c.TopK = 1 + r.IntN(min(v.c.NumExperts, 8))
 	levels, skew, e := []float64{2, 1 << 20}[r.IntN(2)], 0.2*r.Float64(), v.c.NumExperts
 	for t := range v.tokens {
@@ -70,7 +70,7 @@ func (v *roundingCase) choose(row []float64) {
 func (v *roundingCase) preferences(b *kt.Bed) (p reference.Preferences, keys, raw []uint32) {
 	e, how := v.c.NumExperts, v.c.Rounding
 	args := KeysArgs{Scores: kt.Upload(b, v.scores), ExpertIDs: kt.Upload(b, v.ids), Tokens: v.tokens}
-	if v.c.Logits == spec.LogitsF32 {
+	if v.c.Logits == spec.F32 {
 		short := make([]float32, len(v.logits))
 		for i, l := range v.logits {
 			short[i] = float32(l)
@@ -168,9 +168,9 @@ func TestRounding(t *testing.T) {
 	case testing.Short():
 		cases = 2
 	}
-	for rule := spec.RoundNearest; rule <= spec.CapacityDrop; rule++ {
+	for _, rule := range spec.RoundingRules[1:] {
 		t.Run(rule.String(), func(t *testing.T) {
-			r := rand.New(rand.NewPCG(1, uint64(rule)))
+			r := rand.New(rand.NewPCG(1, uint64(len(rule))))
 			for range cases {
 				newRoundingCase(r, anyRounding(r, rule)).run(kt.New(t, kt.Early))
 			}
@@ -187,7 +187,7 @@ func TestRoundingSimilarScores(t *testing.T) {
 	}
 	for _, rule := range []spec.RoundingRule{spec.RoundNearest, spec.RoundMass, spec.ExpertChoice, spec.CapacityDrop} {
 		t.Run(rule.String(), func(t *testing.T) {
-			r := rand.New(rand.NewPCG(4, uint64(rule)))
+			r := rand.New(rand.NewPCG(4, uint64(len(rule))))
 			for range cases {
 				how := anyRounding(r, rule)
 				how.Tile = min(how.Tile, 8)
@@ -230,7 +230,7 @@ func TestRoundingLarge(t *testing.T) {
 		t.Skip("large cases run with SONICMOE_LONG=1, on a GPU")
 	}
 	for i := range 100 {
-		rule := spec.RoundNearest + spec.RoundingRule(i)%(spec.CapacityDrop-spec.RoundNearest+1)
+		rule := spec.RoundingRules[1+i%(len(spec.RoundingRules)-1)]
 		t.Run(fmt.Sprint(i, " ", rule), func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(3, uint64(i)))

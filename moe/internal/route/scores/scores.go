@@ -10,8 +10,8 @@ import (
 )
 
 // LoadLogit loads an expert's logit from a token's row, as FP32.
-func LoadLogit(format spec.Logits, row ptx.Global, expert ptx.U32) ptx.F32 {
-	if format == spec.LogitsF32 {
+func LoadLogit(format spec.Type, row ptx.Global, expert ptx.U32) ptx.F32 {
+	if format == spec.F32 {
 		return ptx.LdGlobal[ptx.F32](row.Index(expert, 4))
 	}
 	return element.OfLogits(format).Wide(ptx.LdGlobal[ptx.B16](row.Index(expert, 2)))

@@ -13,7 +13,7 @@ import (
 type Softmax struct {
 	K       *ptx.Kernel
 	Experts int
-	Format  spec.Logits
+	Format  spec.Type
 	Lane    ptx.U32
 }
 
@@ -29,7 +29,7 @@ func (s Softmax) Probabilities(logits ptx.Global, token ptx.U32) []ptx.F32 {
 // Load loads the token's logits of the lane's experts; they are -Inf past the last expert.
 func (s Softmax) Load(logits ptx.Global, token ptx.U32) (values []ptx.F32) {
 	k := s.K
-	row := logits.Index(token, int(s.Format.Type().Bytes())*s.Experts)
+	row := logits.Index(token, int(s.Format.Bytes())*s.Experts)
 	for i := range s.PerLane() {
 		expert, v := s.Lane.AddI(lanes.Count*i), ptx.NewVar(k, ptx.Float(math.Inf(-1)))
 		k.If(expert.LtI(s.Experts), func() { v.Set(LoadLogit(s.Format, row, expert)) })

@@ -186,7 +186,7 @@ func (e *dlogits) weight() (weight, slope ptx.F32) {
 	}
 	v := ptx.NewVar(k, ptx.Float(math.Inf(-1)))
 	k.If(e.has, func() {
-		v.Set(scores.LoadLogit(e.Logits, e.logits.Index(e.token, int(e.Logits.Type().Bytes())*e.NumExperts), e.id))
+		v.Set(scores.LoadLogit(e.Logits, e.logits.Index(e.token, int(e.Logits.Bytes())*e.NumExperts), e.id))
 	})
 	logit := v.Get()
 	switch e.Score {

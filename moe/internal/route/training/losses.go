@@ -27,7 +27,7 @@ import (
 // a CTA and then over the CTAs, see [LossSum].
 type Losses struct {
 	NumExperts, TopK int
-	Logits           spec.Logits
+	Logits           spec.Type
 }
 
 const (
@@ -209,7 +209,7 @@ func (e *losses) count(expert ptx.U32) ptx.F32 {
 
 // logit loads a logit as FP32.
 func (e *losses) logit(token, expert ptx.U32) ptx.F32 {
-	return scores.LoadLogit(e.Logits, e.logits.Index(token, int(e.Logits.Type().Bytes())*e.NumExperts), expert)
+	return scores.LoadLogit(e.Logits, e.logits.Index(token, int(e.Logits.Bytes())*e.NumExperts), expert)
 }
 
 // at is the address of an element of a tensor [T, E].

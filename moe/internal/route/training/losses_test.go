@@ -17,7 +17,7 @@ import (
 // lossCase is one launch of Losses and one of LossSum.
 type lossCase struct {
 	experts, topK, tokens, perCTA int
-	logits                        spec.Logits
+	logits                        spec.Type
 	balance, zLoss                float32
 	add, write                    bool
 	length                        int // the length of a sequence; 0: all tokens
@@ -101,7 +101,7 @@ func (c lossCase) run(b *kt.Bed) {
 	}
 	ctas := args.CTAs(b.Device.Target().SMs)
 	args.Partials = b.Room(8 * ctas)
-	if c.logits == spec.LogitsF32 {
+	if c.logits == spec.F32 {
 		args.Logits = kt.Upload(b, single)
 	}
 	if c.add {
@@ -135,20 +135,20 @@ func (c lossCase) run(b *kt.Bed) {
 // TestLosses compares losses and gradients with the definition, for any ranges.
 func TestLosses(t *testing.T) {
 	for _, c := range []lossCase{
-		{1, 1, 1, 64, spec.LogitsBF16, 1, 0, false, true, 0},
-		{7, 2, 65, 64, spec.LogitsF32, .01, .001, true, true, 0},
-		{32, 4, 130, 64, spec.LogitsBF16, 0, 1, false, true, 0},
-		{33, 4, 64, 64, spec.LogitsBF16, 1, 1, true, true, 0},
-		{128, 8, 300, 128, spec.LogitsBF16, .01, .001, false, true, 0},
-		{128, 8, 70, 64, spec.LogitsBF16, 1, 1, false, false, 0},
-		{1000, 16, 40, 64, spec.LogitsF32, .1, .1, true, true, 0},
-		{1024, 10, 9, 64, spec.LogitsBF16, .1, .1, false, true, 0},
+		{1, 1, 1, 64, spec.BF16, 1, 0, false, true, 0},
+		{7, 2, 65, 64, spec.F32, .01, .001, true, true, 0},
+		{32, 4, 130, 64, spec.BF16, 0, 1, false, true, 0},
+		{33, 4, 64, 64, spec.BF16, 1, 1, true, true, 0},
+		{128, 8, 300, 128, spec.BF16, .01, .001, false, true, 0},
+		{128, 8, 70, 64, spec.BF16, 1, 1, false, false, 0},
+		{1000, 16, 40, 64, spec.F32, .1, .1, true, true, 0},
+		{1024, 10, 9, 64, spec.BF16, .1, .1, false, true, 0},
 		// Sequences: one; several ranges per sequence; one range each; more sequences than SMs.
-		{33, 4, 64, 64, spec.LogitsBF16, 1, .1, true, true, 64},
-		{128, 8, 240, 24, spec.LogitsBF16, 1, 1, false, true, 80},
-		{7, 2, 90, 30, spec.LogitsF32, 1, 0, true, true, 30},
-		{16, 2, 600, 3, spec.LogitsBF16, 1, 0, false, true, 3},
-		{40, 3, 12, 1, spec.LogitsBF16, 1, .5, false, false, 1},
+		{33, 4, 64, 64, spec.BF16, 1, .1, true, true, 64},
+		{128, 8, 240, 24, spec.BF16, 1, 1, false, true, 80},
+		{7, 2, 90, 30, spec.F32, 1, 0, true, true, 30},
+		{16, 2, 600, 3, spec.BF16, 1, 0, false, true, 3},
+		{40, 3, 12, 1, spec.BF16, 1, .5, false, false, 1},
 	} {
 		t.Run(c.String(), func(t *testing.T) {
 			for _, when := range kt.Timings() {
@@ -168,7 +168,7 @@ func TestLossesOfNaN(t *testing.T) {
 	logits[experts+5] = float32(math.NaN())
 	offsets := make([]uint32, experts+1)
 	gradients, partials := b.Room(4*len(logits)), b.Room(8)
-	kt.Run(b, Losses{NumExperts: experts, TopK: 1, Logits: spec.LogitsF32}, 0, LossesArgs{
+	kt.Run(b, Losses{NumExperts: experts, TopK: 1, Logits: spec.F32}, 0, LossesArgs{
 		Logits: kt.Upload(b, logits), Offsets: kt.Upload(b, offsets), Partials: partials, DLogits: gradients, Balance: 1, ZLoss: 1,
 		Sequences: Sequences{tokens, order.TokenRanges{Tokens: tokens, PerCTA: 64}},
 	})

@@ -21,7 +21,7 @@ import (
 // are the raw scores and dp their gradients. One warp computes a token.
 type RoundedDLogits struct {
 	NumExperts, TopK int
-	Logits           spec.Logits
+	Logits           spec.Type
 	// Raw reports that all scores of the list are raw scores.
 	Raw bool
 }
