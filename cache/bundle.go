@@ -17,32 +17,33 @@ import (
 
 // A bundle is a tar file (USTAR), so that every tool can list and unpack it:
 //
-//	SONICMOE-BUNDLE        the line firstLine: what this is, and its version
-//	entries/KEY.module     stored files as a cache directory has them, checksum
-//	entries/KEY.choice     and all, in ascending order of their names
+//	SONICMOE-BUNDLE        the line firstLine: the format and its version
+//	entries/KEY.module     stored files as in a cache directory, with their checksums,
+//	entries/KEY.choice     in ascending order of their names
 //	SONICMOE-BUNDLE-END    the number of files, and the SHA-256 of all bytes above
 //
-// Owner, times and padding are always the same, so equal files make equal
-// bundles, and a reader accepts exactly what Export writes: no byte is without
-// a check, a bundle that was cut anywhere is refused, and a name can only be
-// the one that its file's key gives.
+// Owner, times and padding are always the same, so equal files make equal bundles.
+// A reader accepts exactly what Export writes: it checks every byte, refuses a
+// bundle that was cut anywhere, and accepts for each file only the name that
+// follows from its key.
 const (
 	firstName = "SONICMOE-BUNDLE"
 	lastName  = "SONICMOE-BUNDLE-END"
 	firstLine = "sonicmoe bundle 1\n"
 
 	tarBlock = 512
-	// lastMost is more than the last member ever has.
+	// lastMost is larger than any last member.
 	lastMost = 256
 )
 
-// ErrBundle: a bundle was refused. It is wrapped with the place and the reason.
+// ErrBundle reports that a bundle was refused. It is wrapped with the position and
+// the reason.
 var ErrBundle = errors.New("not a sound bundle")
 
-// memberName is the name of a stored file in a bundle.
+// memberName returns the name of a stored file in a bundle.
 func memberName(name string) string { return folder + "/" + name }
 
-// memberHeader is the one tar header that a bundle may have for a member.
+// memberHeader returns the only tar header that a member may have.
 func memberHeader(name string, size int64) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -52,7 +53,7 @@ func memberHeader(name string, size int64) ([]byte, error) {
 
 // bundleWriter writes the members of a bundle.
 type bundleWriter struct {
-	w     io.Writer // into the sum as well
+	w     io.Writer // also writes to sum
 	sum   hash.Hash
 	files int
 }
@@ -76,13 +77,13 @@ func (b *bundleWriter) member(name string, data []byte) error {
 	return nil
 }
 
-// file adds a stored file; the names come in ascending order.
+// file appends a stored file. Names must come in ascending order.
 func (b *bundleWriter) file(name string, data []byte) error {
 	b.files++
 	return b.member(memberName(name), data)
 }
 
-// close writes the end.
+// close writes the last member and the end of the tar file.
 func (b *bundleWriter) close() error {
 	if err := b.member(lastName, lastLines(b.files, b.sum)); err != nil {
 		return err
@@ -95,13 +96,13 @@ func lastLines(files int, sum hash.Hash) []byte {
 	return fmt.Appendf(nil, "%d files\nsha256 %x\n", files, sum.Sum(nil))
 }
 
-// digest is the SHA-256 of what was written.
+// digest returns the SHA-256 of all bytes written.
 func (b *bundleWriter) digest() Digest { return Digest(b.sum.Sum(nil)) }
 
-// padding fills a tar block.
+// padding returns the number of bytes that fill the last tar block.
 func padding(size int64) int64 { return -size & (tarBlock - 1) }
 
-// storedFile is a file of a bundle, checked.
+// storedFile is a checked file of a bundle.
 type storedFile struct {
 	name string
 	kind store.Kind
@@ -112,7 +113,7 @@ type storedFile struct {
 // bundleReader reads a bundle front to back.
 type bundleReader struct {
 	r   *bufio.Reader
-	sum hash.Hash // of all that was read
+	sum hash.Hash // of all bytes read
 	at  int64     // bytes read
 }
 
@@ -120,9 +121,9 @@ func newBundleReader(r io.Reader) *bundleReader {
 	return &bundleReader{r: bufio.NewReader(r), sum: sha256.New()}
 }
 
-// walkBundle reads a whole bundle and calls visit for each file, sound by its
-// own checksum. Only a nil error says that the bundle is whole; then its digest
-// is that of all its bytes.
+// walkBundle reads a whole bundle and calls visit for each file whose own checksum
+// is right. Only a nil error means that the bundle is whole. The digest then
+// covers all its bytes.
 func walkBundle(ctx context.Context, r io.Reader, visit func(storedFile) error) (Digest, error) {
 	b := newBundleReader(r)
 	if err := b.files(ctx, visit); err != nil {
@@ -131,7 +132,7 @@ func walkBundle(ctx context.Context, r io.Reader, visit func(storedFile) error) 
 	return Digest(b.sum.Sum(nil)), nil
 }
 
-// files reads everything.
+// files reads all members.
 func (b *bundleReader) files(ctx context.Context, visit func(storedFile) error) error {
 	if err := b.first(); err != nil {
 		return err
@@ -154,7 +155,7 @@ func (b *bundleReader) files(ctx context.Context, visit func(storedFile) error) 
 			return err
 		}
 		if f.name <= last {
-			return b.refuse("file %s comes twice or out of order", f.name)
+			return b.refuse("file %s is repeated or out of order", f.name)
 		}
 		last = f.name
 		if err := visit(f); err != nil {
@@ -163,13 +164,13 @@ func (b *bundleReader) files(ctx context.Context, visit func(storedFile) error) 
 	}
 }
 
-// refuse is an ErrBundle at the present place.
+// refuse returns an ErrBundle at the present position.
 func (b *bundleReader) refuse(format string, args ...any) error {
 	return fmt.Errorf("cache: %w: before byte %d: %w", ErrBundle, b.at, fmt.Errorf(format, args...))
 }
 
-// bytes reads n bytes. It takes memory as they come: a length that a bundle
-// merely claims costs nothing.
+// bytes reads n bytes. It allocates memory only as bytes arrive, so a false length
+// in a bundle costs nothing.
 func (b *bundleReader) bytes(n int64, of string) ([]byte, error) {
 	var data bytes.Buffer
 	got, err := io.Copy(&data, io.LimitReader(b.r, n))
@@ -228,7 +229,7 @@ func (b *bundleReader) body(name string, size int64) ([]byte, error) {
 		return nil, err
 	}
 	if len(bytes.TrimLeft(data[size:], "\x00")) > 0 {
-		return nil, b.refuse("member %q is padded with other bytes than zeros", name)
+		return nil, b.refuse("member %q has padding that is not zero", name)
 	}
 	return data[:size:size], nil
 }
@@ -252,7 +253,7 @@ func (b *bundleReader) file(name string, size int64) (storedFile, error) {
 	return storedFile{fileName(kind, key), kind, key, data}, nil
 }
 
-// end reads the last member and what follows it: nothing but tar's own end.
+// end reads the last member. Only the end of the tar file may follow it.
 func (b *bundleReader) end(size int64, want []byte) error {
 	if size > lastMost {
 		return b.refuse("member %q has %d bytes", lastName, size)
@@ -262,7 +263,7 @@ func (b *bundleReader) end(size int64, want []byte) error {
 		return err
 	}
 	if !bytes.Equal(got, want) {
-		return b.refuse("its end says %q, its bytes %q", got, want)
+		return b.refuse("its end says %q, its content gives %q", got, want)
 	}
 	zeros, err := b.bytes(2*tarBlock, "its end")
 	if err != nil {
@@ -277,10 +278,10 @@ func (b *bundleReader) end(size int64, want []byte) error {
 	return nil
 }
 
-// seal is the checksum of the file, which the reader has checked.
+// seal returns the checksum of the file, which the reader has verified.
 func (f storedFile) seal() Digest { return Digest(f.data[len(f.data)-sealSize:]) }
 
-// parseMemberName undoes memberName of a stored file's name.
+// parseMemberName returns the kind and key of a name from memberName.
 func parseMemberName(name string) (store.Kind, store.Key, bool) {
 	base, ok := strings.CutPrefix(name, folder+"/")
 	if !ok {

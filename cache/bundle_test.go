@@ -21,7 +21,7 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// exported is a cache of a few small files and its bundle.
+// exported returns a cache of a few small files, and its bundle.
 func exported(t testing.TB) (modules, []byte) {
 	t.Helper()
 	c, _ := testCache(t)
@@ -37,7 +37,7 @@ func exported(t testing.TB) (modules, []byte) {
 	return c, b.Bytes()
 }
 
-// holdsAll fails unless c finds what exported stored.
+// holdsAll fails unless c holds everything that exported stored.
 func holdsAll(t testing.TB, c modules) {
 	t.Helper()
 	for seed := range uint64(3) {
@@ -51,7 +51,7 @@ func holdsAll(t testing.TB, c modules) {
 	assert.Equal(t, "point", string(value))
 }
 
-// stream hides that a reader can seek.
+// stream hides a reader's Seek method.
 type stream struct{ io.Reader }
 
 func importBytes(t testing.TB, b []byte, seeks bool) (modules, BundleReport, error) {
@@ -103,7 +103,8 @@ func TestBundleRoundTrip(t *testing.T) {
 	assert.Equal(t, bytes, report.Bytes)
 }
 
-// Any tar program can unpack a bundle into a directory that works as a layer.
+// TestBundleIsATarFile checks that a tar program can unpack a bundle into a
+// directory that works as a layer.
 func TestBundleIsATarFile(t *testing.T) {
 	_, b := exported(t)
 	dir := t.TempDir()
@@ -121,7 +122,8 @@ func TestBundleIsATarFile(t *testing.T) {
 	holdsAll(t, modules{Open(Options{Dir: dir, ReadOnly: true})})
 }
 
-// A module's images are joined, a choice is replaced.
+// TestImportMerges checks that a module's images are merged and a choice is
+// replaced.
 func TestImportMerges(t *testing.T) {
 	_, b := exported(t)
 	c, _ := testCache(t)
@@ -141,7 +143,7 @@ func TestExportTakesSoundFilesOfAllLayers(t *testing.T) {
 	c, log := testCache(t, func(o *Options) { o.Layers = []string{shared.Dir()} })
 	require.Equal(t, store.Stored, c.PutChoice("own", nil))
 	key, _ := testEntry(0, 60)
-	writeFile(t, modulePath(c, key), []byte("damaged, but the layer's is whole"))
+	writeFile(t, modulePath(c, key), []byte("damaged, but whole in the layer"))
 	bad := store.NewKey([]byte("bad"))
 	writeFile(t, modulePath(c, bad), []byte("damaged"))
 	path := filepath.Join(t.TempDir(), "warm.tar")
@@ -194,13 +196,13 @@ func TestBundleAsLayer(t *testing.T) {
 	}
 	t.Setenv(EnvDir, path)
 	c := modules{Open(Options{})}
-	assert.ErrorIs(t, c.Err(), syscall.ENOTDIR, "the first is written")
+	assert.ErrorIs(t, c.Err(), syscall.ENOTDIR, "the first directory is written")
 	assert.ErrorContains(t, c.Err(), EnvDir+"=:")
 	assert.Equal(t, before.ModTime(), mustStat(t, path).ModTime())
 
 	t.Run("a file within is damaged", func(t *testing.T) {
 		b := bytes.Clone(want)
-		b[3*tarBlock+80] ^= 1 // the first file, behind two members' headers and a line
+		b[3*tarBlock+80] ^= 1 // the first file, after two headers and a line
 		writeFile(t, path, b)
 		c, log := testCache(t, func(o *Options) { o.Layers = []string{path} })
 		damaged := 0
@@ -225,7 +227,7 @@ func TestBundleAsLayer(t *testing.T) {
 			key, e := testEntry(0, 60)
 			_, o := c.Get(key)
 			assert.Equal(t, store.Miss, o)
-			assert.Equal(t, store.Stored, c.Put(key, e), "the cache works without that layer")
+			assert.Equal(t, store.Stored, c.Put(key, e), "the cache works without the damaged layer")
 			assert.ErrorIs(t, c.Err(), ErrBundle)
 			assert.Len(t, log.warnings(), 1)
 		})
@@ -240,15 +242,15 @@ func TestBundleAsLayer(t *testing.T) {
 			assert.Equal(t, store.Miss, o)
 		}
 		assert.ErrorIs(t, c.Err(), ErrBundle)
-		assert.Len(t, log.warnings(), 1, "of the bundle, not of each file")
+		assert.Len(t, log.warnings(), 1, "for the bundle, not for each file")
 		require.NoError(t, os.Remove(path))
 		_, o := c.Get(key)
 		assert.Equal(t, store.Miss, o)
 	})
 }
 
-// A bundle that another takes the place of, as files are deployed, or that is
-// written over, is indexed again by who has it open.
+// TestBundleReplaced checks that an open bundle is indexed again after it was
+// replaced by another file, as a deployment does, or overwritten.
 func TestBundleReplaced(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "warm.tar")
@@ -265,7 +267,7 @@ func TestBundleReplaced(t *testing.T) {
 	_, o := c.Get(old)
 	require.Equal(t, store.Hit, o)
 
-	next := export(10, path) // of the same size, by rename
+	next := export(10, path) // same size, replaced by rename
 	_, o = c.Get(next)
 	assert.Equal(t, store.Hit, o)
 	_, o = c.Get(old)
@@ -273,7 +275,7 @@ func TestBundleReplaced(t *testing.T) {
 
 	third := export(20, filepath.Join(dir, "other.tar"))
 	data := readFile(t, filepath.Join(dir, "other.tar"))
-	setAge(t, path, time.Hour) // a time of change tells the two apart
+	setAge(t, path, time.Hour) // another modification time shows the change
 	writeFile(t, path, data)
 	_, o = c.Get(third)
 	assert.Equal(t, store.Hit, o)
@@ -285,8 +287,8 @@ func TestBundleReplaced(t *testing.T) {
 	assert.NoError(t, c.Err())
 }
 
-// A cut bundle is refused wherever it was cut, and a changed one whatever
-// changed.
+// TestEveryAlterationOfABundleIsRefused cuts a bundle at every length and changes
+// every byte.
 func TestEveryAlterationOfABundleIsRefused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -307,8 +309,9 @@ func TestEveryAlterationOfABundleIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, ErrBundle)
 }
 
-// Of a file that can seek nothing is stored unless all of it is sound; of a
-// stream, what came before the damage is whole.
+// TestImportOfDamageStoresNothing checks the import of a damaged bundle: from a
+// file that can seek nothing is stored, from a stream only whole files before the
+// damage.
 func TestImportOfDamageStoresNothing(t *testing.T) {
 	ctx := context.Background()
 	_, b := exported(t)
@@ -323,7 +326,7 @@ func TestImportOfDamageStoresNothing(t *testing.T) {
 			if seeks {
 				assert.Zero(t, v.Sound)
 			}
-			assert.Equal(t, v.Sound, filesBelow(t, c.Dir()), "nothing else is on the disk")
+			assert.Equal(t, v.Sound, filesBelow(t, c.Dir()), "no other file is on the disk")
 		}
 	}
 }

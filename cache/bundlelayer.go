@@ -9,8 +9,8 @@ import (
 	"sonicmoe/internal/disk"
 )
 
-// bundleFile is a bundle that serves as a read-only layer without being
-// unpacked. It holds no open file.
+// bundleFile is a bundle used as a read-only layer without unpacking. It keeps no
+// file open.
 type bundleFile struct {
 	fs   disk.FS
 	path string
@@ -19,7 +19,7 @@ type bundleFile struct {
 	index *bundleIndex
 }
 
-// bundleIndex is where the files of a bundle lie.
+// bundleIndex lists the positions of the files in a bundle.
 type bundleIndex struct {
 	info  fs.FileInfo // of the bundle when it was indexed
 	order []string
@@ -28,8 +28,8 @@ type bundleIndex struct {
 
 type extent struct{ offset, size int64 }
 
-// openBundle reads a bundle's headers. The files' bytes are checked when they
-// are read, as those of a directory are.
+// openBundle reads a bundle's headers. The files themselves are checked when they
+// are read, as in a directory.
 func openBundle(fsys disk.FS, path string) (*bundleFile, error) {
 	b := &bundleFile{fs: fsys, path: path}
 	f, _, err := b.open()
@@ -39,8 +39,8 @@ func openBundle(fsys disk.FS, path string) (*bundleFile, error) {
 	return b, f.Close()
 }
 
-// open opens the bundle and gives the index of what it is now: where another
-// file has taken its place, which is how bundles are deployed, it is read anew.
+// open opens the bundle and returns its index. If another file has replaced the
+// bundle, as a deployment does, open indexes the new file.
 func (b *bundleFile) open() (disk.File, *bundleIndex, error) {
 	f, info, err := disk.OpenRegular(b.fs, b.path, true)
 	if err != nil {
@@ -54,7 +54,7 @@ func (b *bundleFile) open() (disk.File, *bundleIndex, error) {
 	return f, x, nil
 }
 
-// indexOf is the index of an open bundle.
+// indexOf returns the index of an open bundle.
 func (b *bundleFile) indexOf(f disk.File, info fs.FileInfo) (*bundleIndex, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,7 +94,7 @@ func (x *bundleIndex) index(f io.ReaderAt) error {
 		}
 		stored := fileName(kind, key)
 		if n := len(x.order); n > 0 && stored <= x.order[n-1] {
-			return b.refuse("file %s comes twice or out of order", stored)
+			return b.refuse("file %s is repeated or out of order", stored)
 		}
 		x.order = append(x.order, stored)
 		x.where[stored] = extent{b.at, size}
@@ -117,8 +117,8 @@ func (b *bundleFile) read(name string) ([]byte, fs.FileInfo, error) {
 	return data, x.info, err
 }
 
-// scan lists the files; all were used when the bundle was made, as far as
-// anyone knows.
+// scan lists the files. Times of use are not known, so each is the time at which
+// the bundle was made.
 func (b *bundleFile) scan() ([]file, error) {
 	f, x, err := b.open()
 	if err != nil {

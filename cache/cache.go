@@ -17,74 +17,74 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// EnvDir is the environment variable that places the cache: a directory, a
-// list of directories (the first is written, the others only read), or Off.
-// An empty first element of a list stands for DefaultDir.
+// EnvDir is the environment variable that locates the cache: a directory, a list
+// of directories (the first is written, the others only read), or Off. An empty
+// first element of a list means DefaultDir.
 const EnvDir = "SONICMOE_CACHE"
 
 // Off in place of a directory turns the cache off.
 const Off = "off"
 
 const (
-	// DefaultMaxBytes is the size bound where Options has none: 1 GiB,
+	// defaultMaxBytes is the size limit if Options sets none: 1 GiB, room for
 	// thousands of modules.
 	defaultMaxBytes = 1 << 30
-	// DefaultLockWait is how long Lock waits where Options does not say.
+	// defaultLockWait is the waiting time of Lock if Options sets none.
 	defaultLockWait = 20 * time.Second
 )
 
-// Options places and bounds a cache. The zero value is the user's own cache.
+// Options locates and limits a cache. The zero value is the user's own cache.
 type Options struct {
-	// Dir is the directory that is read first and written. If it is empty
-	// EnvDir decides, and without that it is "sonicmoe" in the user's cache
-	// directory (os.UserCacheDir). Off turns the cache off.
+	// Dir is the directory that is read first, and written. If it is empty, EnvDir
+	// decides. Without EnvDir it is "sonicmoe" in the user's cache directory
+	// (os.UserCacheDir). Off turns the cache off.
 	Dir string
-	// Layers are more directories or bundles (see Export), looked up in order
-	// after Dir and never written: what an image or an administrator provides. A
-	// module without machine code for this device does not hide one of a later
-	// layer; see GetChoiceFor for choices.
+	// Layers are further directories or bundles (see Export), such as one that a
+	// container image or an administrator provides. They are searched in order after
+	// Dir and never written. If a layer's module has no machine code for this device,
+	// later layers are searched too. For choices see GetChoiceFor.
 	Layers []string
-	// ReadOnly forbids writing to Dir too: no entry, no touch, no set-aside.
-	// Dir may be a bundle then.
+	// ReadOnly forbids every change in Dir: it stores nothing, updates no time of use
+	// and sets no damaged file aside. Dir may then be a bundle.
 	ReadOnly bool
-	// MaxBytes bounds the files in Dir, in bytes; 0 means DefaultMaxBytes,
-	// less than 0 no bound. The least recently used go first.
+	// MaxBytes limits the size of the files in Dir. 0 means 1 GiB, a negative value no
+	// limit. The least recently used files are removed first.
 	MaxBytes int64
-	// LockWait is how long Lock waits; 0 means DefaultLockWait.
+	// LockWait is the longest wait of Lock. 0 means 20 seconds.
 	LockWait time.Duration
-	// Logger hears, as warnings, of a directory that can't be used or written
-	// (once a cache) and of damaged files (once a process and file). Nil means
-	// silence.
+	// Logger gets warnings about a directory that cannot be used or written (once for
+	// each cache) and about damaged files (once for each file and process). Nil
+	// disables them.
 	Logger *slog.Logger
 }
 
 // Cache stores modules and choices on disk. It is safe for concurrent use, and
-// several of them, in several processes, may share a directory. It holds no
-// open files and needs no closing.
+// several caches, in several processes, may share a directory. It keeps no file
+// open and needs no closing.
 type Cache struct {
 	fs       disk.FS
-	top      *layer   // the one that is written; nil if none is
-	layers   []*layer // in the order of looking up, top included
+	top      *layer   // the layer that is written; nil if there is none
+	layers   []*layer // in search order, top included
 	maxBytes int64
 	lockWait time.Duration
 	log      *slog.Logger
 	counters counters
 
-	// What the log hears once a cache.
+	// Warnings that are logged once for each cache.
 	warnOnce, lockOnce sync.Once
 
 	errMu sync.Mutex
 	err   error
 
-	merging [16]sync.Mutex // by key: read, merge, write of one process
+	merging [16]sync.Mutex // indexed by key; guards read, merge and write within a process
 	usage   usage
 }
 
-// Open makes a cache. It can't fail: with a directory that can't be used the
-// cache misses, stores nothing, warns once and says why in Err.
+// Open returns a cache. It cannot fail: if the directory cannot be used, the cache
+// finds and stores nothing, logs one warning, and Err returns the reason.
 func Open(o Options) *Cache { return open(o, disk.OS) }
 
-// open is Open on a file system.
+// open is Open on the file system fsys.
 func open(o Options, fsys disk.FS) *Cache {
 	c := &Cache{fs: fsys, maxBytes: o.MaxBytes, lockWait: o.LockWait, log: o.Logger}
 	if c.maxBytes == 0 {
@@ -115,7 +115,8 @@ func open(o Options, fsys disk.FS) *Cache {
 	return c
 }
 
-// DefaultDir is the directory of a cache that neither Options nor EnvDir places.
+// DefaultDir returns the directory of a cache if neither Options nor EnvDir names
+// one.
 func DefaultDir() (string, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
@@ -124,8 +125,8 @@ func DefaultDir() (string, error) {
 	return filepath.Join(base, "sonicmoe"), nil
 }
 
-// directories lists where to look, in order. With an error the place to write
-// is missing and the rest is only to be read.
+// directories lists the directories to search, in order. With an error there is no
+// directory to write, and the rest may only be read.
 func directories(o Options) ([]string, error) {
 	if o.Dir == Off {
 		return nil, nil
@@ -151,7 +152,7 @@ func directories(o Options) ([]string, error) {
 	return append([]string{first}, rest...), nil
 }
 
-// Dir is the directory that is written, "" if none is.
+// Dir returns the directory that is written, "" if there is none.
 func (c *Cache) Dir() string {
 	if c.top == nil {
 		return ""
@@ -159,32 +160,32 @@ func (c *Cache) Dir() string {
 	return filepath.Dir(c.top.dir)
 }
 
-// Err says why a directory could not be opened or the latest failed write
-// failed; nil means that there was no trouble. A program that goes on without
-// its cache has no need to ask; one whose purpose is to fill it has.
+// Err returns why a directory could not be opened or why the latest failed write
+// failed, or nil. A program that only uses a cache need not check it. A program
+// that fills a cache must.
 func (c *Cache) Err() error {
 	c.errMu.Lock()
 	defer c.errMu.Unlock()
 	return c.err
 }
 
-// trouble keeps an error for Err and warns of the first one.
+// trouble keeps an error for Err and logs the first one.
 func (c *Cache) trouble(text string, err error) {
 	c.errMu.Lock()
 	c.err = fmt.Errorf("cache: %s: %w", text, err)
 	c.errMu.Unlock()
-	c.sayOnce(&c.warnOnce, "cache: "+text+"; going on without, which costs only speed", err)
+	c.sayOnce(&c.warnOnce, "cache: "+text+"; continuing without the cache, which costs only speed", err)
 }
 
-// sayOnce warns of an error, of its sort once.
+// sayOnce logs an error unless once is done.
 func (c *Cache) sayOnce(once *sync.Once, text string, err error) {
 	once.Do(func() { c.log.Warn(text, "error", err) })
 }
 
-// said holds the paths of damaged files that a log has heard of.
+// said holds the paths of damaged files already logged.
 var said sync.Map
 
-// reportDamage sets a damaged file aside and says so once.
+// reportDamage sets a damaged file aside and logs it once.
 func (c *Cache) reportDamage(l *layer, name string, fi fs.FileInfo, err error) {
 	aside := l.setAside(name, fi)
 	if !c.log.Enabled(context.Background(), slog.LevelWarn) {
@@ -201,8 +202,8 @@ func (c *Cache) reportDamage(l *layer, name string, fi fs.FileInfo, err error) {
 	c.log.Warn("cache: file ignored", "path", path, "reason", err, "moved_to", moved)
 }
 
-// lookup finds a file in the first layer that has a sound one whose content is
-// enough, or in the first that has a sound one at all.
+// lookup returns the content of the first layer that has a sound file that
+// satisfies enough. If none does, it returns the first sound file.
 func lookup[T any](c *Cache, name string, decode func(data []byte) (T, error), enough func(T) bool) (found T, o store.Outcome) {
 	if len(c.layers) == 0 {
 		return found, store.Disabled
@@ -236,26 +237,28 @@ func lookup[T any](c *Cache, name string, decode func(data []byte) (T, error), e
 	return found, o
 }
 
-// sound is enough for a caller whom any content serves.
+// sound is the condition that every content satisfies.
 func sound[T any](T) bool { return true }
 
-// isDamage tells a bad file from one that is absent or can't be read now.
+// isDamage reports whether an error means a bad file, and not an absent or
+// unreadable one.
 func isDamage(err error) bool { return errors.Is(err, errDamaged) || errors.Is(err, errVersion) }
 
 // put stores an encoded file in the top layer.
 func (c *Cache) put(name string, data []byte, err error) store.Outcome {
 	if err == nil && c.maxBytes > 0 && int64(len(data)) > c.maxBytes {
-		err = fmt.Errorf("%s: %d bytes, the whole cache may have %d", name, len(data), c.maxBytes)
+		err = fmt.Errorf("%s: %d bytes exceed the limit of the whole cache, %d", name, len(data), c.maxBytes)
 	}
 	if err == nil {
 		err = c.top.store(name, data)
 	}
 	if disk.IsFull(err) && c.makeRoom(name, int64(len(data))) {
-		c.sayOnce(&c.warnOnce, "cache: the disk is full; the least recently used files make room", err)
+		c.sayOnce(&c.warnOnce, "cache: the disk is full; removing the least recently used files", err)
 		err = c.top.store(name, data)
 	}
 	if err != nil {
-		// Where a file in use can't be replaced, another may have been faster.
+		// If a file in use cannot be replaced, another process may already have stored the
+		// same content.
 		if have, _, readErr := c.top.read(name); readErr == nil && bytes.Equal(have, data) {
 			return store.Unchanged
 		}
@@ -267,7 +270,7 @@ func (c *Cache) put(name string, data []byte, err error) store.Outcome {
 	return store.Stored
 }
 
-// writeOutcome says why nothing can be stored, or Stored if it can.
+// writeOutcome returns why nothing can be stored, or Stored if it can.
 func (c *Cache) writeOutcome() store.Outcome {
 	switch {
 	case len(c.layers) == 0:

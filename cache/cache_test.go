@@ -116,7 +116,7 @@ func TestChoices(t *testing.T) {
 }
 
 func TestNewKey(t *testing.T) {
-	// The text pins the hash: another one makes every cache in the field cold.
+	// The text pins the hash. Another hash would invalidate every existing cache.
 	assert.Equal(t, "0edde5db0442cd1c9961385258d8c2e921587385ea4fa0d7d6f7c9fbd05b142c",
 		store.NewKey([]byte("ptx"), []byte("sm_90a")).String())
 	b := func(s string) []byte { return []byte(s) }
@@ -183,7 +183,7 @@ func TestFullDisk(t *testing.T) {
 	assert.ErrorIs(t, c.Err(), syscall.ENOSPC)
 	assert.EqualValues(t, 3, c.Stats().Failed)
 	_, o := c.Get(key)
-	assert.Equal(t, store.Hit, o, "earlier entries stay: all of them would not make room")
+	assert.Equal(t, store.Hit, o, "earlier entries stay, since removing all would not make enough room")
 	_, o = c.Get(other)
 	assert.Equal(t, store.Miss, o)
 	assert.Equal(t, 1, filesBelow(t, c.Dir()), "no temporary files left")
@@ -248,7 +248,7 @@ func TestConcurrentPutsMergeAllImages(t *testing.T) {
 	assert.Len(t, e.Images, store.MaxImages)
 }
 
-// BenchmarkGet reads a warm entry of 300 kB: about a third of a millisecond.
+// BenchmarkGet reads a warm entry of 300 kB.
 func BenchmarkGet(b *testing.B) {
 	c, _ := testCache(b)
 	key, e := testEntry(1, 300<<10)

@@ -7,23 +7,23 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// GetChoice returns the value stored under a key, such as a tuned point under
-// its problem, if there is a sound one. The value is the caller's own.
+// GetChoice returns the value stored under a key, such as a tuned point under its
+// problem. ok is false if there is no sound value. The caller owns the value.
 func (c *Cache) GetChoice(key string) (value []byte, ok bool) {
 	value, o := modules{c}.GetChoice(key)
 	return value, o == store.Hit
 }
 
-// GetChoiceFor is GetChoice for a caller that can't use every value: it returns
-// the first value of any layer for which use returns true, and the first of all
-// if there is none.
+// GetChoiceFor is GetChoice for a caller that cannot use every value. It returns
+// the first value of any layer for which use returns true. If there is none, it
+// returns the first value of all.
 func (c *Cache) GetChoiceFor(key string, use func(value []byte) bool) (value []byte, ok bool) {
 	value, o := modules{c}.GetChoiceFor(key, use)
 	return value, o == store.Hit
 }
 
-// PutChoice stores a value in place of an earlier one. The error may be ignored:
-// it costs the next process a search.
+// PutChoice stores a value and replaces an earlier one. A caller may ignore the
+// error: the next process then searches again.
 func (c *Cache) PutChoice(key string, value []byte) error {
 	if o := (modules{c}).PutChoice(key, value); o != store.Stored && o != store.Unchanged {
 		return fmt.Errorf("cache: the choice %q is not stored: %s: %w", key, o, c.noTop())
@@ -31,19 +31,19 @@ func (c *Cache) PutChoice(key string, value []byte) error {
 	return nil
 }
 
-// GetChoice is the Cache's, with its outcome.
+// GetChoice is [Cache.GetChoice] with the outcome.
 func (c modules) GetChoice(key string) ([]byte, store.Outcome) {
 	value, o := c.choice(key, sound)
 	return value, c.counters.count(o)
 }
 
-// GetChoiceFor is the Cache's, with its outcome.
+// GetChoiceFor is [Cache.GetChoiceFor] with the outcome.
 func (c modules) GetChoiceFor(key string, use func(value []byte) bool) ([]byte, store.Outcome) {
 	value, o := c.choice(key, use)
 	return value, c.counters.count(o)
 }
 
-// choice looks for the first value that is good enough, uncounted.
+// choice finds the first value that satisfies enough, without counting.
 func (c *Cache) choice(key string, enough func(value []byte) bool) ([]byte, store.Outcome) {
 	name := choiceKey(key)
 	return lookup(c, fileName(store.KindChoice, name), func(data []byte) ([]byte, error) {
@@ -64,8 +64,8 @@ func (c modules) PutChoice(key string, value []byte) store.Outcome {
 	return c.counters.count(c.put(fileName(store.KindChoice, choiceKey(key)), data, err))
 }
 
-// DeleteChoice removes a value from the directory that is written; one in a
-// read-only layer then shows again.
+// DeleteChoice removes a value from the directory that is written. A value of a
+// read-only layer then becomes visible again.
 func (c modules) DeleteChoice(key string) store.Outcome {
 	return c.remove(fileName(store.KindChoice, choiceKey(key)))
 }

@@ -19,14 +19,14 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// reseal gives altered bytes a right checksum.
+// reseal gives altered bytes a valid checksum.
 func reseal(b []byte) []byte {
 	sum := sha256.Sum256(b[:len(b)-sealSize])
 	return append(b[:len(b)-sealSize:len(b)-sealSize], sum[:]...)
 }
 
-// TestDamageIsAMiss spoils an entry in every way that disks, people and other
-// programs do: each is a Damaged, set aside, said once, and stored anew.
+// TestDamageIsAMiss damages an entry in many ways. Each must return Damaged, be
+// set aside, be logged once, and be stored anew.
 func TestDamageIsAMiss(t *testing.T) {
 	key, e := testEntry(1, 400)
 	otherKey, other := testEntry(7, 400)
@@ -103,7 +103,7 @@ func TestPutOverDamage(t *testing.T) {
 func TestNotAFile(t *testing.T) {
 	c, _ := testCache(t)
 	key, e := testEntry(1, 100)
-	for range 2 { // the second time a *.bad folder is in the way
+	for range 2 { // the second time a *.bad folder already exists
 		require.NoError(t, os.MkdirAll(filepath.Join(modulePath(c, key), "x"), 0o700))
 		_, o := c.Get(key)
 		assert.Equal(t, store.Damaged, o)
@@ -121,7 +121,7 @@ func TestDamageInReadOnlyLayer(t *testing.T) {
 		_, o := c.Get(key)
 		assert.Equal(t, store.Damaged, o)
 	}
-	assert.FileExists(t, path, "what may not be written stays")
+	assert.FileExists(t, path, "a read-only file stays")
 	assert.Len(t, log.warnings(), 1)
 }
 
@@ -179,8 +179,8 @@ func TestFewDamagedFilesAreKept(t *testing.T) {
 	assert.Len(t, bad, maxBad)
 }
 
-// TestSetAsideSparesANewerFile: between reading a bad file and renaming it
-// another process may have stored a good one.
+// TestSetAsideSparesANewerFile checks that a good file stays that another process
+// stores between reading a bad file and renaming it.
 func TestSetAsideSparesANewerFile(t *testing.T) {
 	c, _ := testCache(t)
 	key, e := testEntry(1, 100)
@@ -246,8 +246,8 @@ func TestListAndVerify(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
-// The warning of a damaged file says which, why, and where it went; nowhere
-// where nothing may be written.
+// TestWarningSaysWhere checks that the warning about a damaged file names the
+// file, the reason, and its new place, or no place in a read-only layer.
 func TestWarningSaysWhere(t *testing.T) {
 	shared, _ := testCache(t)
 	for name, readOnly := range map[string]bool{"moved": false, "in a layer": true} {

@@ -10,8 +10,8 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// TestEveryAlterationIsRefused truncates a small entry at every length and
-// flips every bit.
+// TestEveryAlterationIsRefused truncates a small entry at every length and flips
+// every bit.
 func TestEveryAlterationIsRefused(t *testing.T) {
 	key, e := testEntry(1, 300)
 	file, err := encodeEntry(key, e)
@@ -48,9 +48,9 @@ func TestTooLargeIsRefused(t *testing.T) {
 	assert.ErrorContains(t, err, "at most")
 }
 
-// FuzzDecode alters a good file: a decoder that says yes must have been given
-// exactly the bytes that encoding its answer gives. With sealed set, the
-// altered fields get a right header and checksum, to reach what lies behind.
+// FuzzDecode alters a good file. If the decoder accepts it, encoding the result
+// must give the same bytes. With sealed set, the altered fields get a valid header
+// and checksum, to test the checks after these.
 func FuzzDecode(f *testing.F) {
 	key, e := testEntry(1, 100)
 	file, err := encodeEntry(key, e)
@@ -61,7 +61,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte{255, 255, 255, 255}, true)
 	f.Fuzz(func(t *testing.T, data []byte, sealed bool) {
 		if sealed {
-			// A first field as long as all the rest, then cut out again.
+			// A first field as long as the rest, removed again below.
 			whole, err := seal(store.KindModule, key, data)
 			require.NoError(t, err)
 			whole = append(whole[:headerSize:headerSize], whole[headerSize+4:]...)

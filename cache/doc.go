@@ -1,50 +1,50 @@
 // Package cache keeps compiled modules and tuned choices on disk: opaque bytes,
 // checked on every read.
 //
-// A program opens one and hands it to moe.New, which stores modules and reads
-// choices. A module is one file under the digest of all that its bytes depend on:
-// the PTX, and for each producer (an assembler or a driver, with its version) the
-// machine code it made and its log. A driver update adds machine code to the file;
-// a file made on a machine without a GPU waits for some. A choice is a small value
-// under a string ([Cache.GetChoice]), such as a tuned point.
+// A program opens a cache and passes it to moe.New, which stores modules and reads
+// choices. A module is one file. Its name is the digest of everything that
+// determines its bytes. It holds the PTX and, for each producer (an assembler or a
+// driver, with its version), machine code and log. A driver update adds machine
+// code to the file. A file made on a machine without a GPU may hold PTX alone. A
+// choice is a small value under a string ([Cache.GetChoice]), such as a tuned
+// point.
 //
-// What it promises:
+// The cache guarantees:
 //
-//   - A cache never stops a program. [Open] can't fail; a full disk or an
-//     unwritable directory costs speed only and is said once.
-//   - What is found is exactly what was stored under that key. A file that is
-//     truncated, altered, misnamed, foreign, of another format version or
-//     another user's is a miss: it is set aside (renamed to *.bad, the newest
-//     few are kept) and said once a process and file.
-//   - Whoever reads sees a whole file or none, whatever happens to its writer,
-//     a power cut included: files are written beside their place, synced and
-//     renamed. What a writer that died leaves is swept after an hour, when a
-//     process stores its first file.
-//   - Correctness never depends on a lock, nor on seeing another's file in
-//     time: after a lost race the caller's own bytes are as good. Locks merely
-//     spare processes that start together the same work.
-//   - The directory stays under its size bound, and makes room on a disk that
-//     is smaller than that. The least recently used files go first; times of use
-//     are set by hand once an hour, because access times are not to be had on
-//     most systems.
+//   - A cache never stops a program. [Open] cannot fail. A full disk or an
+//     unwritable directory costs only speed and is logged once.
+//   - A value found under a key is exactly the value stored under it. A file that
+//     is truncated, altered, misnamed, foreign, of another format version or owned
+//     by another user is a miss. It is set aside (renamed to *.bad; the newest few
+//     are kept) and logged once for each file and process.
+//   - A reader sees a whole file or none, whatever happens to its writer, even after
+//     a power cut: a file is written under a temporary name, synced and renamed.
+//     Temporary files of dead writers are removed after an hour, when a process
+//     stores its first file.
+//   - Correctness never depends on a lock, nor on seeing another process's file in
+//     time: after a lost race the caller uses its own bytes. Locks only keep
+//     processes that start together from doing the same work.
+//   - The directory stays under its size limit, and on a smaller disk old files are
+//     removed to make room. The least recently used files are removed first. The
+//     cache itself updates times of use, once an hour, because most systems do not
+//     record access times.
 //
-// What it does not: guard against someone who may write as the same user.
-// Machine code runs with the program's rights, so the directory is created with
-// mode 0700, and files and directories of other users, directories that others
-// may write, links and pipes are refused ([Options.Layers] are exempt: whoever
-// lists a directory there trusts it).
+// The cache does not protect against other programs of the same user. Machine code
+// runs with the program's rights. The directory is therefore created with mode
+// 0700, and the cache refuses files and directories of other users, directories
+// that others may write, links and pipes. [Options.Layers] are exempt, because the
+// caller trusts a directory by listing it.
 //
-// A directory belongs in one place per machine; on a network file system all
-// promises but the courtesy of locks hold. Fleets put a filled directory, or the
-// one file that [Cache.Export] makes of it, into [Options.Layers], or into the
-// environment variable SONICMOE_CACHE after their own: "own:shared", with the
-// system's list separator.
+// Use a local directory on each machine. On a network file system everything holds
+// except locking. Fleets list a filled directory, or the one file that
+// [Cache.Export] makes of it, in [Options.Layers], or in the environment variable
+// SONICMOE_CACHE after the user's own directory: "own:shared", with the system's
+// list separator.
 //
-// A bundle is a tar file, so that every tool can look into it and an image
-// builder can unpack it into a directory. [Cache.Import] and layers take from it
-// nothing but whole files whose name follows from their content, whatever a
-// hostile one holds. That says nothing about who made it: [WithDigest] lets one
-// bundle in alone, and [Sign] and [CheckSignature] tell whose it is.
-// [Cache.Verify] takes more checks, such as compiling everything again (package
-// jit's Recompile).
+// A bundle is a tar file, so that every tool can inspect it and an image builder
+// can unpack it into a directory. [Cache.Import] and layers accept only whole
+// files whose name follows from their content, even from a hostile bundle. This
+// does not prove who made a bundle: [WithDigest] accepts one bundle only, and
+// [Sign] and [CheckSignature] identify its author. [Cache.Verify] takes further
+// checks, such as compiling everything again (package jit's Recompile).
 package cache

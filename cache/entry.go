@@ -6,11 +6,11 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// choiceKey is the file name of a choice. The leading word keeps choices and
-// modules of equal fields apart.
+// choiceKey returns the file name of a choice. The leading word makes it differ
+// from a module with the same fields.
 func choiceKey(key string) store.Key { return store.NewKey([]byte("choice"), []byte(key)) }
 
-// encodeEntry is the file of an entry.
+// encodeEntry returns the file of an entry.
 func encodeEntry(key store.Key, e store.Entry) ([]byte, error) {
 	fields := [][]byte{[]byte(e.Label), e.PTX}
 	for _, im := range e.Images {
@@ -39,13 +39,13 @@ func decodeEntry(data []byte, key store.Key) (store.Entry, error) {
 	return e, nil
 }
 
-// encodeChoice is the file of a choice.
+// encodeChoice returns the file of a choice.
 func encodeChoice(key string, value []byte) ([]byte, error) {
 	return seal(store.KindChoice, choiceKey(key), []byte(key), value)
 }
 
 // decodeChoice reads the file of a choice and returns its key and value, which
-// alias data. name is the key that the file is stored under.
+// alias data. name is the key under which the file is stored.
 func decodeChoice(data []byte, name store.Key) (key string, value []byte, err error) {
 	fields, err := unseal(data, store.KindChoice, name)
 	if err != nil {
@@ -56,7 +56,7 @@ func decodeChoice(data []byte, name store.Key) (key string, value []byte, err er
 	}
 	key = string(fields[0])
 	if choiceKey(key) != name {
-		return "", nil, fmt.Errorf("%w: holds the choice %q, stored under another's name", errDamaged, key)
+		return "", nil, fmt.Errorf("%w: holds the choice %q, stored under another name", errDamaged, key)
 	}
 	return key, fields[1], nil
 }

@@ -9,7 +9,7 @@ import (
 	"sonicmoe/cache"
 )
 
-// A choice is stored once; later processes find it.
+// Example stores a choice. Later processes find it.
 func Example() {
 	dir, err := os.MkdirTemp("", "cache-example-")
 	if err != nil {
@@ -31,8 +31,8 @@ func Example() {
 	// 1 choice <nil>
 }
 
-// A filled cache goes to other machines as one file, which serves there as it
-// is, behind a directory of one's own.
+// ExampleCache_ExportFile puts a filled cache into one file. Other machines use
+// the file as a read-only layer after their own directory.
 func ExampleCache_ExportFile() {
 	dir, err := os.MkdirTemp("", "cache-example-")
 	if err != nil {

@@ -12,19 +12,19 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// BundleReport counts what a bundle holds and what became of it.
+// BundleReport counts the contents of a bundle and the results for them.
 type BundleReport struct {
 	Modules, Choices int
-	Bytes            int64 // of their files
-	// Digest is that of the whole bundle, of a stored or checked one.
+	Bytes            int64 // size of these files
+	// Digest is the digest of the whole bundle.
 	Digest Digest
 
-	// Skipped are damaged files and files of another format version that
-	// Export left out.
+	// Skipped is the number of damaged files, and files of another format version,
+	// that Export left out.
 	Skipped int
-	// Stored and Unchanged split what Import met. Evicted is how many files
-	// the directory's size bound cost meanwhile: if it is not 0 the bundle did
-	// not fit.
+	// Stored and Unchanged count the files that Import read. Evicted is the number of
+	// files that were removed meanwhile to keep the size limit: if it is not 0, the
+	// bundle did not fit.
 	Stored, Unchanged int
 	Evicted           int64
 }
@@ -38,10 +38,9 @@ func (r *BundleReport) count(kind store.Kind, size int) {
 	r.Bytes += int64(size)
 }
 
-// Export writes every sound file of all layers to w as one bundle. Of files
-// that several layers have, it is the one that Get finds. Equal content gives
-// equal bytes. After an error what was written is no bundle, and Import
-// refuses it.
+// Export writes every sound file of all layers to w as one bundle. If several
+// layers have a file, it takes the one that Get finds. Equal content gives equal
+// bytes. After an error the output is not a bundle, and Import refuses it.
 func (c *Cache) Export(ctx context.Context, w io.Writer) (BundleReport, error) {
 	r, err := c.export(ctx, w)
 	if err != nil {
@@ -50,7 +49,7 @@ func (c *Cache) Export(ctx context.Context, w io.Writer) (BundleReport, error) {
 	return r, nil
 }
 
-// export is Export; its errors lack the package's name.
+// export is Export without the package's name in errors.
 func (c *Cache) export(ctx context.Context, w io.Writer) (r BundleReport, err error) {
 	names, err := c.names()
 	if err != nil {
@@ -79,8 +78,8 @@ func (c *Cache) export(ctx context.Context, w io.Writer) (r BundleReport, err er
 	return r, err
 }
 
-// ExportFile writes a bundle to a file, readable by everyone. The name shows
-// the whole bundle or what it showed before.
+// ExportFile writes a bundle to a file that everyone may read. The file is
+// replaced only when the bundle is complete.
 func (c *Cache) ExportFile(ctx context.Context, path string) (BundleReport, error) {
 	var r BundleReport
 	err := disk.WriteFile(c.fs, path, 0o644, func(f io.Writer) error {
@@ -97,7 +96,7 @@ func (c *Cache) ExportFile(ctx context.Context, path string) (BundleReport, erro
 	return r, nil
 }
 
-// names are the stored files of all layers, ascending, each once.
+// names returns the names of the stored files of all layers, ascending, each once.
 func (c *Cache) names() ([]string, error) {
 	if len(c.layers) == 0 {
 		return nil, c.noTop()
@@ -118,8 +117,8 @@ func (c *Cache) names() ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// sound reads a stored file from the first layer where it is whole, without
-// counting, touching or setting aside; nil if there is none.
+// sound reads a stored file from the first layer that holds it whole, or returns
+// nil. It does not count, update the time of use or set aside.
 func (c *Cache) sound(name string) (store.Kind, []byte) {
 	kind, key, _ := parseFileName(name)
 	for _, l := range c.layers {
@@ -130,16 +129,17 @@ func (c *Cache) sound(name string) (store.Kind, []byte) {
 	return kind, nil
 }
 
-// BundleOption changes how a bundle is checked.
+// BundleOption adds a check of a bundle.
 type BundleOption func(*bundleChecks)
 
-// bundleChecks are what a bundle must be beside whole.
+// bundleChecks are checks in addition to completeness.
 type bundleChecks struct {
 	digest    Digest
 	hasDigest bool
 }
 
-// WithDigest refuses every bundle but the one of that digest, as an [ErrBundle].
+// WithDigest accepts only the bundle with that digest. Any other is an
+// [ErrBundle].
 func WithDigest(d Digest) BundleOption {
 	return func(c *bundleChecks) { c.digest, c.hasDigest = d, true }
 }
@@ -158,14 +158,14 @@ func (c bundleChecks) check(d Digest) error {
 	return nil
 }
 
-// CheckBundle reads a whole bundle, stores nothing, and returns nil or an
-// [ErrBundle] that says where and what is wrong.
+// CheckBundle reads a whole bundle and stores nothing. It returns nil, or an
+// [ErrBundle] that says where the bundle is wrong and why.
 func CheckBundle(ctx context.Context, r io.Reader, options ...BundleOption) (BundleReport, error) {
 	report, _, err := checkBundle(ctx, r, checksOf(options))
 	return report, err
 }
 
-// checkBundle is CheckBundle, and gives the files' checksums.
+// checkBundle is CheckBundle and also returns the files' checksums.
 func checkBundle(ctx context.Context, r io.Reader, checks bundleChecks) (report BundleReport, seals []Digest, err error) {
 	report.Digest, err = walkBundle(ctx, r, func(f storedFile) error {
 		report.count(f.kind, len(f.data))
@@ -178,13 +178,12 @@ func checkBundle(ctx context.Context, r io.Reader, checks bundleChecks) (report 
 	return report, seals, err
 }
 
-// Import stores the files of a bundle in the directory that is written:
-// modules beside the images that are there, choices in place of earlier ones.
-// Every file is checked as Get would check it, and is named by its key, never
-// by the bundle. A bundle that is damaged, cut or not one is an [ErrBundle]: of
-// an r that can seek (a file) nothing was stored then, of another one only
-// whole files from before the damage. A write that fails is an error too. With
-// [WithDigest] r must be able to seek.
+// Import stores the files of a bundle in the directory that is written. It adds a
+// module's images to those present and replaces choices. Every file is checked as
+// by Get and is named by its key, not by the name in the bundle. A bundle that is
+// damaged, cut or not a bundle is an [ErrBundle]. If r can seek (a file), nothing
+// is stored in this case; otherwise only whole files before the damage. A failed
+// write is an error too. [WithDigest] requires an r that can seek.
 func (c *Cache) Import(ctx context.Context, r io.Reader, options ...BundleOption) (BundleReport, error) {
 	var report BundleReport
 	if c.top == nil {
@@ -196,12 +195,12 @@ func (c *Cache) Import(ctx context.Context, r io.Reader, options ...BundleOption
 		return report, err
 	}
 	if seals == nil && checks.hasDigest {
-		return report, errors.New("cache: import: a digest can be asked of a file, not of a stream, which is stored while it is read")
+		return report, errors.New("cache: import: a digest can be checked for a file, not for a stream, which is stored while it is read")
 	}
 	before := c.counters.evicted.Load()
 	report.Digest, err = walkBundle(ctx, r, func(f storedFile) error {
 		if seals != nil {
-			// What is stored is what was checked, whoever writes to the file.
+			// Store exactly the checked bytes, even if another program writes to the file.
 			if at := report.Modules + report.Choices; at >= len(seals) || f.seal() != seals[at] {
 				return fmt.Errorf("cache: %w: it changed while it was imported, at file %s", ErrBundle, f.name)
 			}
@@ -212,15 +211,15 @@ func (c *Cache) Import(ctx context.Context, r io.Reader, options ...BundleOption
 	return report, err
 }
 
-// checkFirst reads the bundle of an r that can seek and goes back; seals are
-// nil where r can't.
+// checkFirst reads and checks the bundle if r can seek, and rewinds r. seals is
+// nil if r cannot seek.
 func checkFirst(ctx context.Context, r io.Reader, checks bundleChecks) (seals []Digest, err error) {
 	s, ok := r.(io.Seeker)
 	if !ok {
 		return nil, nil
 	}
 	start, err := s.Seek(0, io.SeekCurrent)
-	if err != nil { // a pipe is a file that can't
+	if err != nil { // a pipe is a file that cannot seek
 		return nil, nil
 	}
 	_, seals, err = checkBundle(ctx, r, checks)
@@ -265,7 +264,7 @@ func (c *Cache) importFile(f storedFile, r *BundleReport) error {
 	return nil
 }
 
-// ImportFile is Import of the bundle in a file.
+// ImportFile is Import of a bundle in a file.
 func (c *Cache) ImportFile(ctx context.Context, path string, options ...BundleOption) (BundleReport, error) {
 	f, _, err := disk.OpenRegular(c.fs, path, true)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// A disk smaller than the bound keeps the most recently used, as the bound
-// would, and says so once.
+// TestSmallDisk checks that on a disk smaller than the limit the most recently
+// used files stay, with one warning.
 func TestSmallDisk(t *testing.T) {
 	dir, inside := cachetest.OnDisk(t, 256<<10)
 	if !inside {
@@ -41,16 +41,16 @@ func TestSmallDisk(t *testing.T) {
 	left := present(c, keys)
 	assert.GreaterOrEqual(t, len(left), 3)
 	assert.Equal(t, 19, left[len(left)-1])
-	assert.Equal(t, 20-len(left), left[0], "the oldest went")
+	assert.Equal(t, 20-len(left), left[0], "the oldest was removed")
 	assert.EqualValues(t, 20-len(left), c.Stats().Evicted)
 	assert.Len(t, log.warnings(), 1)
 	require.NoError(t, c.Err())
 	temps, err := filepath.Glob(c.top.path("*" + tempSuffix))
 	require.NoError(t, err)
-	assert.Empty(t, temps, "no temporary files eat the rest of the disk")
+	assert.Empty(t, temps, "no temporary files are left")
 
-	// Somebody else's file takes the rest: what would not fit beside it fails, and
-	// costs nobody his entry.
+	// Another program's file takes the rest of the disk. Storing what no longer fits
+	// fails, and no entry is lost.
 	ballast := filepath.Join(dir, "ballast")
 	f, err := os.Create(ballast)
 	require.NoError(t, err)
@@ -105,7 +105,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	assert.ErrorIs(t, c.Err(), syscall.EROFS)
 	assert.Len(t, log.warnings(), 2, "the disk once, the damaged file once")
 
-	// Opened when it already is read-only: the files that are there serve.
+	// Opened on a disk that is already read-only: existing files are found.
 	for name, o := range map[string]Options{"by accident": {Dir: c.Dir()}, "on purpose": {Dir: c.Dir(), ReadOnly: true}, "layer": {Dir: t.TempDir(), Layers: []string{c.Dir()}}} {
 		got, outcome := modules{Open(o)}.Get(key)
 		assert.Equal(t, store.Hit, outcome, name)
@@ -117,7 +117,8 @@ func TestReadOnlyDisk(t *testing.T) {
 	assert.Len(t, log.warnings(), 1)
 }
 
-// A user without rights gets a miss and one warning, whatever he may not do.
+// TestNoPermission checks that a user without rights gets a miss and one warning,
+// whatever is forbidden.
 func TestNoPermission(t *testing.T) {
 	if !cachetest.AsUser(t) {
 		return
@@ -176,7 +177,7 @@ func TestNoPermission(t *testing.T) {
 		chmod(t, modulePath(c, key), 0o000)
 		_, o := c.Get(key)
 		assert.Equal(t, store.Miss, o)
-		assert.Equal(t, store.Stored, c.Put(key, e), "one's own folder: the file is replaced")
+		assert.Equal(t, store.Stored, c.Put(key, e), "the folder is the user's own, so the file is replaced")
 		_, o = c.Get(key)
 		assert.Equal(t, store.Hit, o)
 		assert.Len(t, log.warnings(), 1)
@@ -204,7 +205,8 @@ type bytesDiscard struct{}
 
 func (bytesDiscard) Write(b []byte) (int, error) { return len(b), nil }
 
-// Without locks everybody works on his own and all come out right.
+// TestFileSystemWithoutLocks checks that all callers succeed without locks, each
+// compiling on its own.
 func TestFileSystemWithoutLocks(t *testing.T) {
 	for name, err := range map[string]error{"unsupported": errors.ErrUnsupported, "no locks": syscall.ENOLCK, "stale": errors.New("stale file handle")} {
 		t.Run(name, func(t *testing.T) {
@@ -240,8 +242,8 @@ func TestFileSystemWithoutLocks(t *testing.T) {
 	}
 }
 
-// On a slow file system nobody waits for another's write longer than LockWait,
-// and readers see the old entry or the new one.
+// TestSlowFileSystem checks that no caller waits for another's write longer than
+// LockWait, and that readers see the old or the new entry.
 func TestSlowFileSystem(t *testing.T) {
 	files := disktest.Wrap(disk.OS)
 	c := modules{open(Options{Dir: t.TempDir(), LockWait: 5 * time.Millisecond}, files)}
@@ -265,14 +267,14 @@ func TestSlowFileSystem(t *testing.T) {
 	impatient.Lock(context.Background(), key)()
 	assert.EqualValues(t, 1, impatient.Stats().LockTimeouts)
 	_, o := impatient.Get(key)
-	assert.Equal(t, store.Miss, o, "half a file is none")
+	assert.Equal(t, store.Miss, o, "a half-written file is a miss")
 	wg.Wait()
 	_, o = impatient.Get(key)
 	assert.Equal(t, store.Hit, o)
 }
 
-// After the clock was set back the files from before are in the future. They
-// serve, what is used keeps, and the bound keeps what is stored now.
+// TestClockSetBack sets the clock back, so that existing files are in the future.
+// They are found, stay if they are used, and are removed before files stored now.
 func TestClockSetBack(t *testing.T) {
 	ctx := context.Background()
 	const year = 365 * 24 * time.Hour
@@ -289,13 +291,13 @@ func TestClockSetBack(t *testing.T) {
 	files, err := c.top.scan()
 	require.NoError(t, err)
 	evictionOrder(files)
-	assert.Equal(t, old[0], files[len(files)-1].key, "the one that was used now is the youngest")
+	assert.Equal(t, old[0], files[len(files)-1].key, "the file used now is the most recently used")
 
 	r, err := c.Prune(ctx, PruneOptions{MaxAge: time.Hour})
 	require.NoError(t, err)
-	assert.Zero(t, r.Removed, "nobody knows that they are old")
+	assert.Zero(t, r.Removed, "their age is not known")
 	for _, key := range old {
-		assert.Less(t, time.Since(mustStat(t, modulePath(c, key)).ModTime()).Abs(), time.Minute, "from now on they age")
+		assert.Less(t, time.Since(mustStat(t, modulePath(c, key)).ModTime()).Abs(), time.Minute, "they age from now on")
 	}
 
 	for _, key := range old[1:] {
@@ -304,5 +306,5 @@ func TestClockSetBack(t *testing.T) {
 	size := countedBytes(files) / 4
 	_, err = c.Prune(ctx, PruneOptions{MaxBytes: size + size/2})
 	require.NoError(t, err)
-	assert.Equal(t, []int{0}, present(c, old), "what comes from the future goes first")
+	assert.Equal(t, []int{0}, present(c, old), "files from the future are removed first")
 }

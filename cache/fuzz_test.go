@@ -14,7 +14,7 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// bundleOf is the bundle of these stored files.
+// bundleOf returns the bundle of these stored files.
 func bundleOf(t testing.TB, files ...storedFile) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -27,7 +27,7 @@ func bundleOf(t testing.TB, files ...storedFile) []byte {
 	return b.Bytes()
 }
 
-// seedBundles are small bundles of a module and a choice.
+// seedBundles returns small bundles of a module and a choice.
 func seedBundles(t testing.TB) [][]byte {
 	t.Helper()
 	key := store.NewKey([]byte("k"))
@@ -42,8 +42,8 @@ func seedBundles(t testing.TB) [][]byte {
 	return [][]byte{bundleOf(t), bundleOf(t, m), bundleOf(t, c), bundleOf(t, m, c)}
 }
 
-// repair gives the headers of a bundle's members their checksums, and the end
-// its sum, so that altered bytes are met by what lies behind those checks.
+// repair corrects the checksums of a bundle's headers and the sum in its end, so
+// that altered bytes reach the later checks.
 func repair(data []byte) []byte {
 	data = bytes.Clone(data)
 	last := -1
@@ -73,9 +73,9 @@ func repair(data []byte) []byte {
 	return data
 }
 
-// FuzzBundle alters bundles: what is accepted is byte for byte what Export
-// would write of it, a layer sees the same files as Import, and nothing is
-// stored of what is refused, nor outside the cache.
+// FuzzBundle alters bundles. An accepted bundle must equal what Export would
+// write, byte for byte, and a layer must hold the same files as an import. A
+// refused bundle stores nothing. No file appears outside the cache.
 func FuzzBundle(f *testing.F) {
 	for _, b := range seedBundles(f) {
 		f.Add(b, false)
@@ -122,7 +122,7 @@ func FuzzBundle(f *testing.F) {
 	})
 }
 
-// FuzzSignature alters signatures: none but the one that was made is valid.
+// FuzzSignature alters signatures. Only the original is valid.
 func FuzzSignature(f *testing.F) {
 	key := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 	good := Sign(Digest{1, 2, 3}, key)

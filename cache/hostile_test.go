@@ -19,7 +19,7 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// member is a piece of a bundle made by hand.
+// member is a member of a hand-made bundle.
 type member struct {
 	header tar.Header
 	data   []byte
@@ -29,8 +29,8 @@ func plain(name string, data []byte) member {
 	return member{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(data)), Format: tar.FormatUSTAR}, data}
 }
 
-// forge writes members with a first and a last one that are right, so that
-// only what lies between can be refused.
+// forge writes members between a valid first and a valid last member, so that only
+// the given members can be refused.
 func forge(t testing.TB, members ...member) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -73,7 +73,7 @@ func TestHostileBundles(t *testing.T) {
 	old = reseal(old)
 
 	_, err = CheckBundle(context.Background(), bytes.NewReader(forge(t, plain(name, data))))
-	require.NoError(t, err, "the forge makes bundles")
+	require.NoError(t, err, "forge writes valid bundles")
 
 	for what, bad := range map[string]struct {
 		members []member
@@ -105,14 +105,14 @@ func TestHostileBundles(t *testing.T) {
 		"a choice's wrong key": {[]member{plain(memberName(fileName(store.KindChoice, other)), choice)}, "holds the key"},
 		"another version":      {[]member{plain(name, old)}, "version"},
 		"empty file":           {[]member{plain(name, nil)}, "shorter"},
-		"twice":                {[]member{plain(name, data), plain(name, data)}, "twice"},
+		"twice":                {[]member{plain(name, data), plain(name, data)}, "repeated"},
 		"out of order":         {[]member{plain(later, data), plain(name, data)}, "holds the key"},
 		"a second first":       {[]member{plain(firstName, []byte(firstLine))}, "member name"},
 		"too early an end":     {[]member{plain(lastName, []byte("1 files\n")), plain(name, data)}, "its end says"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			b := forge(t, bad.members...)
-			outside := t.TempDir() // the cache lies in it: an escape would show
+			outside := t.TempDir() // the cache is inside, so that a file outside the cache is noticed
 			for _, seeks := range []bool{true, false} {
 				c := modules{Open(Options{Dir: filepath.Join(outside, "a", "b")})}
 				var err error
@@ -125,11 +125,11 @@ func TestHostileBundles(t *testing.T) {
 				assert.ErrorContains(t, err, bad.say)
 				want := 0
 				if what == "twice" && !seeks {
-					want = 1 // the first is a whole one
+					want = 1 // the first file is whole
 				}
 				assert.Equal(t, want, filesBelow(t, outside))
 			}
-			// As a layer it is refused, or its bad file is never served.
+			// As a layer it is refused, or its bad file is never returned.
 			path := filepath.Join(outside, "hostile.tar")
 			writeFile(t, path, b)
 			c := modules{Open(Options{Dir: path, ReadOnly: true})}
@@ -144,7 +144,8 @@ func TestHostileBundles(t *testing.T) {
 	}
 }
 
-// Import stops where the disk does, says why, and can be taken up again.
+// TestImportOntoAFailingDisk checks that Import stops when a write fails, returns
+// the reason, and can be repeated.
 func TestImportOntoAFailingDisk(t *testing.T) {
 	_, b := exported(t)
 	files := disktest.Wrap(disk.OS)
@@ -189,7 +190,8 @@ func TestImportNeedsAPlaceToWrite(t *testing.T) {
 	assert.Error(t, err)
 }
 
-// A bundle larger than the bound loses files, and the report says so.
+// TestImportBeyondTheBound checks that importing a bundle larger than the limit
+// removes files, and that the report counts them.
 func TestImportBeyondTheBound(t *testing.T) {
 	_, b := exported(t)
 	c, _ := testCache(t, func(o *Options) { o.MaxBytes = 700 })
@@ -198,7 +200,8 @@ func TestImportBeyondTheBound(t *testing.T) {
 	assert.Positive(t, r.Evicted)
 }
 
-// A failed export leaves the earlier file and nothing else.
+// TestFailedExport checks that a failed export keeps the earlier file and leaves
+// no other.
 func TestFailedExport(t *testing.T) {
 	c, b := exported(t)
 	dir := t.TempDir()
@@ -214,8 +217,9 @@ func TestFailedExport(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// A bundle of another version is refused as such, by Import and by a layer,
-// which does not read to the end.
+// TestBundleOfAnotherVersion checks that Import and a layer refuse a bundle of
+// another version because of its version, and that the layer does not read to the
+// end.
 func TestBundleOfAnotherVersion(t *testing.T) {
 	other := bytes.Clone([]byte(firstLine))
 	other[len(other)-2]++

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// folder is where the files lie below a cache directory.
+	// folder is the subfolder of a cache directory that holds the files.
 	folder = "entries"
-	// touchEvery is how stale a file's time of use may be. Times are set by
-	// hand because most systems do not keep access times (relatime, noatime).
+	// touchEvery is the precision of a file's time of use. The cache sets it, because
+	// most systems do not record access times (relatime, noatime).
 	touchEvery = time.Hour
-	// maxBad is how many damaged files are kept for inspection.
+	// maxBad is the number of damaged files kept for inspection.
 	maxBad = 4
 
 	badSuffix  = ".bad"
@@ -30,17 +30,17 @@ const (
 	lockSuffix = ".lock"
 )
 
-// layer is one directory of files, or a bundle of them.
+// layer is a directory of files, or a bundle.
 type layer struct {
 	fs       disk.FS
 	dir      string
 	bundle   *bundleFile // nil for a directory
 	writable bool
-	owner    int // user id of the directory, -1 where there is none
+	owner    int // user id of the directory's owner, -1 if unknown
 }
 
 // openLayer checks a cache directory and, if it is to be written, creates it. A
-// layer that is only read may be a bundle.
+// read-only layer may be a bundle.
 func openLayer(fsys disk.FS, dir string, writable bool) (*layer, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -69,13 +69,13 @@ func openLayer(fsys disk.FS, dir string, writable bool) (*layer, error) {
 	}
 	l.owner = disk.Owner(fi)
 	if !writable {
-		return l, nil // named by the user on purpose
+		return l, nil // the user listed it explicitly
 	}
 	return l, l.private(fi)
 }
 
-// private refuses a directory that others may write: machine code is trusted
-// as far as those who can store it.
+// private refuses a directory that others may write. Machine code can be trusted
+// only as far as everyone who can store it.
 func (l *layer) private(fi fs.FileInfo) error {
 	if !mayWriteIn(os.Geteuid(), l.owner) {
 		return fmt.Errorf("%s belongs to user %d; use a directory of your own, or this one as a read-only layer", l.dir, l.owner)
@@ -88,9 +88,9 @@ func (l *layer) private(fi fs.FileInfo) error {
 	return nil
 }
 
-// mayWriteIn reports whether user me should keep files in a directory of owner:
-// one's own or root's. Root itself may be in a container, with a directory of a
-// user outside. Unknown users (-1) are let pass.
+// mayWriteIn reports whether user me may keep files in a directory of owner: the
+// user's own or root's. Root may write anywhere, since in a container the
+// directory may belong to an outside user. Unknown users (-1) are accepted.
 func mayWriteIn(me, owner int) bool { return me <= 0 || owner <= 0 || owner == me }
 
 // mayRead reports whether user me may trust a file of owner in a directory of
@@ -99,10 +99,11 @@ func mayRead(me, owner, dirOwner int) bool {
 	return owner <= 0 || owner == me || owner == dirOwner
 }
 
-// fileName is the name of the file of a key.
+// fileName returns the name of the file of a key.
 func fileName(kind store.Kind, key store.Key) string { return key.String() + "." + kind.String() }
 
-// parseFileName undoes fileName; anything else is not ours.
+// parseFileName returns the kind and key of a name from fileName. Other files do
+// not belong to the cache.
 func parseFileName(name string) (store.Kind, store.Key, bool) {
 	stem, ending, _ := strings.Cut(name, ".")
 	key, err := store.ParseKey(stem)
@@ -119,12 +120,13 @@ func parseFileName(name string) (store.Kind, store.Key, bool) {
 
 func (l *layer) path(name string) string { return filepath.Join(l.dir, name) }
 
-// read returns a file's bytes. The file info comes with an errDamaged too.
+// read returns a file's bytes. It returns the file info with an errDamaged too.
 func (l *layer) read(name string) ([]byte, fs.FileInfo, error) {
 	if l.bundle != nil {
 		return l.bundle.read(name)
 	}
-	// Read-only layers may have links: image builders make them of links.
+	// Read-only layers may have symbolic links: some image builders create files as
+	// links.
 	f, fi, err := disk.OpenRegular(l.fs, l.path(name), !l.writable)
 	if errors.Is(err, disk.ErrNotRegular) {
 		err = fmt.Errorf("%w: %w", errDamaged, err)
@@ -140,8 +142,8 @@ func (l *layer) read(name string) ([]byte, fs.FileInfo, error) {
 	return data, fi, err
 }
 
-// readStored reads the stored file of that name, which has size bytes: its
-// header first, so that what is something else costs no memory.
+// readStored reads the stored file with that name and size. It reads and checks
+// the header first, so that a foreign file costs no memory.
 func readStored(r io.ReaderAt, size int64, name string) ([]byte, error) {
 	if size > maxFileBytes {
 		return nil, fmt.Errorf("%w: %d bytes, the largest file has %d", errDamaged, size, maxFileBytes)
@@ -158,19 +160,19 @@ func readStored(r io.ReaderAt, size int64, name string) ([]byte, error) {
 	return data, readAt(r, data[copy(data, header):], headerSize)
 }
 
-// readAt fills b from the given place on.
+// readAt fills b from position at.
 func readAt(r io.ReaderAt, b []byte, at int64) error {
 	if n, err := r.ReadAt(b, at); n < len(b) {
 		if errors.Is(err, io.EOF) {
-			return fmt.Errorf("%w: became shorter while it was read", errDamaged)
+			return fmt.Errorf("%w: the file became shorter while being read", errDamaged)
 		}
 		return err
 	}
 	return nil
 }
 
-// store writes a file so that its name always shows a whole one. The folder is
-// not synced: an entry that a power cut takes back is a miss.
+// store writes a file so that its name always refers to a whole one. It does not
+// sync the folder: an entry lost in a power cut is a miss.
 func (l *layer) store(name string, data []byte) error {
 	write := func() error {
 		return disk.Replace(l.fs, l.path(name), 0o600, func(w io.Writer) error {
@@ -179,7 +181,7 @@ func (l *layer) store(name string, data []byte) error {
 		})
 	}
 	err := write()
-	if errors.Is(err, fs.ErrNotExist) { // somebody cleared the cache while we ran
+	if errors.Is(err, fs.ErrNotExist) { // the cache was cleared while the program ran
 		if err = l.fs.MkdirAll(l.dir, 0o700); err == nil {
 			err = write()
 		}
@@ -187,12 +189,12 @@ func (l *layer) store(name string, data []byte) error {
 	return err
 }
 
-// touch notes that a file was used. Times ahead of the clock, from a machine
-// whose clock is wrong, are set right: they would be kept for ever.
+// touch records that a file was used. It corrects a time in the future, caused by
+// a wrong clock, with which the file would never be removed.
 func (l *layer) touch(name string, fi fs.FileInfo) {
 	now := time.Now()
 	if age := now.Sub(fi.ModTime()); l.writable && (age > touchEvery || age < -touchEvery) {
-		// It may be a read-only mount or gone; then its age is a bit wrong.
+		// It fails on a read-only mount or a removed file. The age is then slightly wrong.
 		_ = l.fs.SetTime(l.path(name), now)
 	}
 }
@@ -203,8 +205,8 @@ func (l *layer) unchanged(name string, fi fs.FileInfo) bool {
 	return err == nil && l.fs.SameFile(now, fi) && now.Size() == fi.Size() && now.ModTime().Equal(fi.ModTime())
 }
 
-// setAside renames a damaged file so that it is not met again but can be
-// looked at, and reports whether it did. A file that another process replaced
+// setAside renames a damaged file, so that it is not found again but can be
+// inspected, and reports whether it did. A file that another process has replaced
 // in the meantime stays.
 func (l *layer) setAside(name string, fi fs.FileInfo) bool {
 	if !l.writable || !l.unchanged(name, fi) {
@@ -215,7 +217,7 @@ func (l *layer) setAside(name string, fi fs.FileInfo) bool {
 	if l.fs.Rename(l.path(name), bad) != nil {
 		return false
 	}
-	if fi.Mode()&fs.ModeSymlink == 0 { // what a link names is none of ours
+	if fi.Mode()&fs.ModeSymlink == 0 { // the target of a link does not belong to the cache
 		_ = l.fs.SetTime(bad, time.Now())
 	}
 	l.dropBad()

@@ -22,48 +22,47 @@ type Info struct {
 	Key string
 	// Label is a module's label or the key string of a choice.
 	Label string
-	// Producers are those of a module's images.
+	// Producers made the module's images.
 	Producers []string
-	// Bytes is the file's size, Used its last use, exact to an hour.
+	// Bytes is the file's size, Used the time of its last use, to the hour.
 	Bytes int64
 	Used  time.Time
-	// Path is where it lies, ReadOnly whether that is a read-only layer.
+	// Path is the file's path. ReadOnly reports whether its layer is read-only.
 	Path     string
 	ReadOnly bool
-	// Err is nil for a sound file. Otherwise it says what is wrong.
+	// Err is nil for a sound file. Otherwise it describes the damage.
 	Err error
 }
 
-// List reads and checks every stored file of every layer and changes nothing.
-// They come layer by layer, the most recently used first; damaged ones carry
-// their error. The error is of a directory that can't be listed or of ctx; what
-// was found before it is returned with it.
+// List reads and checks every stored file of every layer and changes nothing. The
+// result is ordered by layer, the most recently used file first. Damaged files
+// carry their error. List returns an error if a directory cannot be listed or ctx
+// ends, together with the files found before.
 func (c *Cache) List(ctx context.Context) ([]Info, error) {
 	var infos []Info
 	err := c.each(ctx, func(d described) { infos = append(infos, d.Info) })
 	return infos, err
 }
 
-// VerifyReport is what Verify found.
+// VerifyReport is the result of Verify.
 type VerifyReport struct {
-	// Sound is how many files hold what was stored, Bytes their size.
+	// Sound is the number of sound files, Bytes their size.
 	Sound int
 	Bytes int64
-	// Damaged are those that don't. They are set aside, except in read-only
-	// layers.
+	// Damaged files were set aside, except in read-only layers.
 	Damaged []Info
-	// Unreadable are those that could not be read or are of another format
-	// version, which another version of this package may still use. They stay.
+	// Unreadable files could not be read or have another format version, which another
+	// version of this package may still use. They stay.
 	Unreadable []Info
 }
 
-// Check is a look at a sound module that says whether what it holds is right: its
-// PTX, and the machine code that each producer made of it. An error says what is
-// not. Several goroutines call it at once.
+// Check examines a sound module: its PTX, and the machine code that each producer
+// made of it. It returns an error if something is wrong. Several goroutines call
+// it at once.
 type Check func(ctx context.Context, key string, ptx []byte, code map[string][]byte) error
 
 // Verify reads every file of every layer, sets damaged ones aside and reports.
-// Modules that a check finds wrong count as damaged.
+// Modules that fail a check count as damaged.
 func (c *Cache) Verify(ctx context.Context, checks ...Check) (VerifyReport, error) {
 	var r VerifyReport
 	var mu sync.Mutex

@@ -19,9 +19,9 @@ func (c modules) Lock(ctx context.Context, key store.Key) (unlock func()) {
 		return unlock
 	case errors.Is(err, disk.ErrBusy):
 		c.counters.lockTimeouts.Add(1)
-		c.sayOnce(&c.lockOnce, "cache: another process compiles the same for long, or hangs; compiling beside it", err)
+		c.sayOnce(&c.lockOnce, "cache: another process has compiled the same module for long, or hangs; compiling it here too", err)
 	case errors.Is(err, disk.ErrForeign):
-		c.sayOnce(&c.lockOnce, "cache: a lock can't be had; going on without, which may cost a compilation", err)
+		c.sayOnce(&c.lockOnce, "cache: a lock can't be had; continuing without it, which may cost a compilation", err)
 	}
 	return func() {}
 }

@@ -6,7 +6,7 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// modules is the cache as this module's other packages use it.
+// modules is the cache as the other packages of sonicmoe use it.
 type modules struct{ *Cache }
 
 func init() {
@@ -27,7 +27,7 @@ func (c modules) GetFor(key store.Key, use func(producer string) bool) (store.En
 	return e, c.counters.count(o)
 }
 
-// module looks for the first entry that is good enough, uncounted.
+// module finds the first entry that satisfies enough, without counting.
 func (c *Cache) module(key store.Key, enough func(store.Entry) bool) (store.Entry, store.Outcome) {
 	return lookup(c, fileName(store.KindModule, key), func(data []byte) (store.Entry, error) {
 		return decodeEntry(data, key)
@@ -48,7 +48,7 @@ func (c modules) Put(key store.Key, e store.Entry) store.Outcome {
 		}
 		e = e.Merge(old)
 	} else {
-		e = e.Merge(store.Entry{}) // one image a producer
+		e = e.Merge(store.Entry{}) // one image for each producer
 	}
 	data, err := encodeEntry(key, e)
 	return c.counters.count(c.put(fileName(store.KindModule, key), data, err))

@@ -49,11 +49,11 @@ func TestReadOnlyAndLayers(t *testing.T) {
 		got, o := c.Get(key)
 		assert.Equal(t, store.Hit, o)
 		assert.Equal(t, e, got)
-		assert.Equal(t, store.Unchanged, c.Put(key, e), "a layer has it")
+		assert.Equal(t, store.Unchanged, c.Put(key, e), "a layer has the entry")
 		more := store.Entry{PTX: e.PTX, Images: []store.Image{{Producer: "driver 14000", Code: []byte("new")}}}
 		assert.Equal(t, store.Stored, c.Put(key, more))
 		got, _ = c.Get(key)
-		assert.Len(t, got.Images, 3, "the layer's images are not hidden by the new one")
+		assert.Len(t, got.Images, 3, "the new image does not hide the layer's images")
 		assert.Equal(t, store.Stored, c.PutChoice("a", []byte("own")))
 		value, _ := c.GetChoice("a")
 		assert.Equal(t, "own", string(value), "the first directory wins")
@@ -107,7 +107,7 @@ func TestPlaces(t *testing.T) {
 	c := modules{Open(Options{})}
 	_, o := c.Get(store.NewKey())
 	assert.Equal(t, store.Disabled, o)
-	assert.NoError(t, c.Err(), "off is no trouble")
+	assert.NoError(t, c.Err(), "a cache that is off reports no error")
 
 	if runtime.GOOS == "linux" {
 		t.Setenv(EnvDir, "")
@@ -122,7 +122,7 @@ func TestPlaces(t *testing.T) {
 
 func TestModes(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("no modes")
+		t.Skip("this system has no file modes")
 	}
 	c := modules{Open(Options{Dir: filepath.Join(t.TempDir(), "new")})}
 	require.Equal(t, store.Stored, c.PutChoice("a", nil))
@@ -135,8 +135,9 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// A caller who has a use for some producers' machine code gets the first entry
-// that has it, however many places before hold the module without.
+// TestModuleOfUseInALaterLayer checks that GetFor returns the first entry with
+// machine code of a wanted producer, even if earlier layers hold the module
+// without it.
 func TestModuleOfUseInALaterLayer(t *testing.T) {
 	key, e := testEntry(1, 100)
 	images := map[string][]store.Image{
@@ -148,7 +149,7 @@ func TestModuleOfUseInALaterLayer(t *testing.T) {
 	for _, c := range []struct {
 		places []string
 		use    string
-		want   int // which place's entry comes; -1 is none
+		want   int // the place whose entry is returned; -1 for none
 	}{
 		{[]string{"PTX", "ptxas"}, "ptxas 13.0.88", 1},
 		{[]string{"PTX", "driver", "ptxas", "both"}, "ptxas 13.0.88", 2},
@@ -186,8 +187,8 @@ func TestModuleOfUseInALaterLayer(t *testing.T) {
 	}
 }
 
-// A caller who has a use for some values gets the first of those, however many
-// places before hold others.
+// TestChoiceOfUseInALaterLayer checks that GetChoiceFor returns the first usable
+// value, even if earlier layers hold other values.
 func TestChoiceOfUseInALaterLayer(t *testing.T) {
 	for _, c := range []struct {
 		places []string

@@ -21,15 +21,16 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// life is what a program does with a cache, on a file system in memory.
+// life runs a program that uses a cache on a file system in memory.
 type life struct {
 	fs    *disktest.Memory
 	files *disktest.Faulty
 	dir   string
-	// stored are the entries that Put called stored, values those of PutChoice.
+	// stored are the entries for which Put returned Stored, values likewise for
+	// PutChoice.
 	stored map[store.Key]store.Entry
 	values map[string]string
-	// exported says that the bundle was written.
+	// exported reports that the bundle was written.
 	exported bool
 }
 
@@ -42,14 +43,14 @@ func newLife() *life {
 func (l *life) bundle() string { return filepath.Join(filepath.Dir(l.dir), "warm.tar") }
 
 // live stores, reads, locks, lists, verifies, exports and prunes. Whatever the
-// disk does it comes to its end, and no Get gives what was not stored.
+// disk does, it must end, and every Get must return a stored entry or none.
 func (l *life) live(t *testing.T) {
 	c := modules{open(Options{Dir: l.dir, MaxBytes: 4 << 10, LockWait: 5 * time.Millisecond}, l.files)}
 	for seed := range uint64(6) {
 		key, e := testEntry(10*(seed%5), 600)
 		unlock := c.Lock(context.Background(), key)
 		if got, o := c.Get(key); o == store.Hit && !got.Covers(e) {
-			t.Errorf("another entry than was stored")
+			t.Errorf("got an entry other than the stored one")
 		}
 		if o := c.Put(key, e); o == store.Stored || o == store.Unchanged {
 			l.stored[key] = e
@@ -70,8 +71,8 @@ func (l *life) live(t *testing.T) {
 	delete(l.values, "choice 1")
 }
 
-// look opens the cache again and holds it against what was stored: what it has
-// is right, and nothing is damaged.
+// look opens the cache again and compares it with what was stored: everything
+// present must be right and undamaged.
 func (l *life) look(t *testing.T, when string) {
 	t.Helper()
 	log := &logBook{}
@@ -90,9 +91,9 @@ func (l *life) look(t *testing.T, when string) {
 	require.Empty(t, r.Damaged, when)
 }
 
-// Each file operation fails in turn, with each error that a disk may give, and
-// then all of them from there on. Nothing is wrong after it, and what is left
-// over is swept.
+// TestEveryFileOperationFails lets each file operation fail in turn, with each
+// error of a disk, alone and together with all later operations. No entry may be
+// wrong afterwards, and left-over files are removed.
 func TestEveryFileOperationFails(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -112,7 +113,7 @@ func TestEveryFileOperationFails(t *testing.T) {
 				l.live(t)
 				l.files.Disarm()
 				l.look(t, when)
-				// What a dead disk could not remove goes when it is old.
+				// Files that a dead disk could not remove are removed when they are old.
 				entries, err := l.fs.ReadDir(filepath.Join(l.dir, folder))
 				if errors.Is(err, os.ErrNotExist) {
 					continue
@@ -135,8 +136,8 @@ func TestEveryFileOperationFails(t *testing.T) {
 	}
 }
 
-// The power goes at every file operation in turn, several times each: every
-// entry is then whole or absent, and a bundle that was written is there.
+// TestPowerCut cuts the power at every file operation, several times each. Every
+// entry must then be whole or absent, and a bundle reported as written must exist.
 func TestPowerCut(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -155,7 +156,7 @@ func TestPowerCut(t *testing.T) {
 			l.look(t, when)
 			f, err := l.fs.Open(l.bundle(), false)
 			if err != nil {
-				require.False(t, l.exported, "%s: the bundle was written and is gone", when)
+				require.False(t, l.exported, "%s: the bundle was reported as written and is missing", when)
 				continue
 			}
 			data := make([]byte, 1<<16)
@@ -166,7 +167,8 @@ func TestPowerCut(t *testing.T) {
 	}
 }
 
-// An entry is stored only if its file could be synced and closed.
+// TestStoredMeansSynced checks that Put returns Stored only if the file was synced
+// and closed.
 func TestStoredMeansSynced(t *testing.T) {
 	for _, op := range []disktest.Op{disktest.Sync, disktest.Close} {
 		files := disktest.Wrap(disk.OS)

@@ -21,8 +21,8 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// roles are what the test binary does as another process, in the directory that follows
-// the role.
+// roles are the programs that the test binary runs as another process. Its
+// arguments are a role and a directory.
 var roles = map[string]func(c modules){
 	"write for ever":   writeForEver,
 	"stop while write": stopWhileWriting,
@@ -33,12 +33,13 @@ func TestMain(m *testing.M) {
 	name, dir, _ := strings.Cut(child.Role(), ":")
 	if role, ok := roles[name]; ok {
 		role(modules{Open(Options{Dir: dir})})
-		os.Exit(1) // each waits to be killed
+		os.Exit(1) // waits to be killed
 	}
 	os.Exit(m.Run())
 }
 
-// contested is the entry of a seed under the key that all processes fight for.
+// contested returns the entry of a seed. All entries have the same key, which all
+// processes write.
 func contested(seed uint64) (store.Key, store.Entry) {
 	_, e := testEntry(100+10*seed, 20<<10)
 	return store.NewKey([]byte("contested")), e
@@ -54,7 +55,8 @@ func writeForEver(c modules) {
 	}
 }
 
-// stopWhileWriting hangs with an entry that is written and has no name yet.
+// stopWhileWriting hangs with an entry that is written under a temporary name
+// only.
 func stopWhileWriting(c modules) {
 	files := disktest.Wrap(disk.OS)
 	files.Before(func(op disktest.Op, _ string) error {
@@ -74,8 +76,8 @@ func holdLock(c modules) {
 	time.Sleep(time.Hour)
 }
 
-// other starts a process in a role and waits until it is ready; kill ends it
-// without a chance to clean up.
+// other starts a process in a role and waits until it is ready. kill ends it
+// without cleaning up.
 func other(t *testing.T, role, dir string) (kill func()) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -101,7 +103,8 @@ func other(t *testing.T, role, dir string) (kill func()) {
 	return kill
 }
 
-// soundOrMiss fails unless key holds one of the contested entries, whole.
+// soundOrMiss fails unless key is absent or holds one of the contested entries,
+// whole.
 func soundOrMiss(t *testing.T, c modules) store.Outcome {
 	t.Helper()
 	key, _ := contested(0)
@@ -115,7 +118,7 @@ func soundOrMiss(t *testing.T, c modules) store.Outcome {
 			return o
 		}
 	}
-	t.Fatal("a mixture of entries")
+	t.Fatal("the entry is a mixture of several")
 	return o
 }
 
@@ -175,7 +178,7 @@ func TestKilledInTheMiddleOfAWrite(t *testing.T) {
 	setAge(t, left[0], 2*disk.TempAge)
 	_, err := c.Prune(context.Background(), PruneOptions{})
 	require.NoError(t, err)
-	assert.Equal(t, left[1:], temporary(), "only old ones are swept")
+	assert.Equal(t, left[1:], temporary(), "only old files are removed")
 }
 
 func TestLockAcrossProcesses(t *testing.T) {
@@ -198,11 +201,11 @@ func TestLockAcrossProcesses(t *testing.T) {
 	defer cancel()
 	start = time.Now()
 	patient.Lock(ctx, key)()
-	assert.Less(t, time.Since(start), 10*time.Second, "the context ends the wait")
+	assert.Less(t, time.Since(start), 10*time.Second, "the end of the context ends the wait")
 
 	kill()
 	patient.Lock(context.Background(), key)()
-	assert.Less(t, time.Since(start), 30*time.Second, "a dead holder holds nothing")
+	assert.Less(t, time.Since(start), 30*time.Second, "a dead process holds no lock")
 	assert.Zero(t, patient.Stats().LockTimeouts)
 }
 
@@ -227,7 +230,7 @@ func TestLockWithinProcess(t *testing.T) {
 	assert.Zero(t, c.Stats().LockTimeouts)
 }
 
-// requireLocks skips where files can't be locked.
+// requireLocks skips the test if files cannot be locked.
 func requireLocks(t *testing.T, c modules) {
 	t.Helper()
 	f, err := disk.OS.Create(filepath.Join(t.TempDir(), "probe"))

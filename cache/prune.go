@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// lockAge is when a left-over lock has no holder.
+	// lockAge is the age at which a left-over lock no longer has a holder.
 	lockAge = 24 * time.Hour
-	// rescanEvery is after how many stored files the folder is measured anew:
-	// other processes write there too.
+	// rescanEvery is the number of stored files after which the folder is measured
+	// again, because other processes write there too.
 	rescanEvery = 64
 )
 
 // usage estimates the bytes in the top layer between two scans.
 type usage struct {
 	mu     sync.Mutex
-	stores int // since the last scan
+	stores int // since the previous scan
 	bytes  int64
 	known  bool
 }
 
-// keepBound counts a file just stored and removes others over the bound. The
-// first time it also sweeps what dead processes have left.
+// keepBound counts a file just stored and removes others above the size limit. Its
+// first call also removes what dead processes have left.
 func (c *Cache) keepBound(name string, size int64) {
 	u := &c.usage
 	u.mu.Lock()
@@ -44,13 +44,13 @@ func (c *Cache) keepBound(name string, size int64) {
 	u.bytes, u.stores, u.known = countedBytes(files), 0, true
 	var o PruneOptions
 	if c.maxBytes >= 0 && u.bytes > c.maxBytes {
-		o.MaxBytes = max(1, c.maxBytes/10*9) // below the bound, so that not every store has to scan
+		o.MaxBytes = max(1, c.maxBytes/10*9) // a margin, so that not every store has to scan
 	}
 	u.bytes = c.evict(files, o, name).Left
 }
 
-// makeRoom removes the least recently used files of a full disk, so that a file
-// of that size may fit, and reports whether any went.
+// makeRoom removes the least recently used files when the disk is full, so that a
+// file of that size may fit. It reports whether any was removed.
 func (c *Cache) makeRoom(name string, size int64) bool {
 	c.usage.mu.Lock()
 	defer c.usage.mu.Unlock()
@@ -60,40 +60,40 @@ func (c *Cache) makeRoom(name string, size int64) bool {
 	}
 	have := countedBytes(files)
 	if have < size {
-		return false // not the cache has filled the disk
+		return false // the cache did not fill the disk
 	}
 	report := c.evict(files, PruneOptions{MaxBytes: max(1, have-max(2*size, have/10))}, name)
 	c.usage.bytes = report.Left
 	return report.Freed > 0
 }
 
-// evict is the layer's, counted.
+// evict is [layer.evict], counted.
 func (c *Cache) evict(files []file, o PruneOptions, keep string) PruneReport {
 	report := c.top.evict(files, o, keep)
 	c.counters.evicted.Add(int64(report.Removed))
 	return report
 }
 
-// PruneOptions says what Prune removes. The zero value removes only what
-// processes that died have left behind.
+// PruneOptions selects the files that Prune removes. The zero value removes only
+// what dead processes have left.
 type PruneOptions struct {
-	// MaxBytes is how much may stay; 0 means no bound, less than 0 nothing.
+	// MaxBytes is the size that may stay. 0 means no limit, a negative value nothing.
 	MaxBytes int64
-	// MaxAge removes what was not used for so long; 0 means no bound. Uses are
-	// noted once an hour.
+	// MaxAge removes files unused for longer. 0 means no limit. Times of use are exact
+	// to an hour.
 	MaxAge time.Duration
 }
 
-// PruneReport is what Prune did.
+// PruneReport is the result of Prune.
 type PruneReport struct {
 	Removed int   // stored files removed: modules, choices, damaged ones
-	Freed   int64 // their bytes and those of left-overs
-	Left    int64 // bytes of what stays
+	Freed   int64 // their bytes and those of other left-over files
+	Left    int64 // bytes of the remaining files
 }
 
-// Prune removes files from the directory that is written: damaged ones first,
-// then modules, then choices, the least recently used first. A file that is
-// used or replaced at that moment stays.
+// Prune removes files from the directory that is written: damaged ones first, then
+// modules, then choices, the least recently used first. A file that is used or
+// replaced meanwhile stays.
 func (c *Cache) Prune(ctx context.Context, o PruneOptions) (PruneReport, error) {
 	if err := ctx.Err(); err != nil {
 		return PruneReport{}, err
@@ -108,7 +108,7 @@ func (c *Cache) Prune(ctx context.Context, o PruneOptions) (PruneReport, error) 
 	return c.evict(files, o, ""), nil
 }
 
-// noTop says why there is no directory to change.
+// noTop returns why there is no directory to write.
 func (c *Cache) noTop() error {
 	if err := c.Err(); err != nil {
 		return err
@@ -116,8 +116,8 @@ func (c *Cache) noTop() error {
 	return errors.New("the cache is off or read-only")
 }
 
-// evict removes left-overs and, in eviction order, what o does not allow. The
-// file named keep stays.
+// evict removes left-over files and then, in eviction order, files that o does not
+// allow. The file named keep stays.
 func (l *layer) evict(files []file, o PruneOptions, keep string) PruneReport {
 	report := PruneReport{Left: countedBytes(files)}
 	now := time.Now()
@@ -139,14 +139,15 @@ func (l *layer) evict(files []file, o PruneOptions, keep string) PruneReport {
 				report.Removed++
 				report.gone(f)
 			}
-		case f.ahead: // from now on it ages
+		case f.ahead: // the file ages from now on
 			_ = l.fs.SetTime(l.path(f.name), now)
 		}
 	}
 	return report
 }
 
-// unwanted reports whether a file of that age must go while left bytes remain.
+// unwanted reports whether a file of that age must be removed while left bytes
+// remain.
 func (o PruneOptions) unwanted(left int64, age time.Duration) bool {
 	return o.MaxAge > 0 && age > o.MaxAge || o.MaxBytes > 0 && left > o.MaxBytes || o.MaxBytes < 0
 }
@@ -157,7 +158,7 @@ func (r *PruneReport) gone(f file) {
 	r.Left -= f.size
 }
 
-// dropLock removes a lock file that nobody holds.
+// dropLock removes a lock file without a holder.
 func (l *layer) dropLock(name string) {
 	if unlock, err := disk.Lock(context.Background(), l.fs, l.path(name), 0); err == nil {
 		unlock()

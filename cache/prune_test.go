@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fill stores n modules of 4 kB, the first the longest unused, and a choice
+// fill stores n modules of 4 kB, the longest unused first, and a choice that is
 // older than all of them.
 func fill(t *testing.T, c modules, n int) []store.Key {
 	t.Helper()
@@ -31,7 +31,7 @@ func fill(t *testing.T, c modules, n int) []store.Key {
 	return keys
 }
 
-// present lists which of keys are on disk.
+// present returns the indices of the keys that are on disk.
 func present(c modules, keys []store.Key) (indices []int) {
 	for i, key := range keys {
 		if _, err := os.Stat(modulePath(c, key)); err == nil {
@@ -57,7 +57,8 @@ func TestLeastRecentlyUsedGoFirst(t *testing.T) {
 	assert.Equal(t, store.Hit, o)
 }
 
-// TestBoundCountsOthersFiles: what another process stored counts too.
+// TestBoundCountsOthersFiles checks that files stored by other processes count
+// towards the limit.
 func TestBoundCountsOthersFiles(t *testing.T) {
 	c, _ := testCache(t)
 	keys := fill(t, c, 5)
@@ -74,8 +75,8 @@ func TestLargerThanTheBound(t *testing.T) {
 	keys := fill(t, c, 1)
 	key, e := testEntry(900, 8<<10)
 	assert.Equal(t, store.Failed, c.Put(key, e))
-	assert.ErrorContains(t, c.Err(), "the whole cache may have 5120")
-	assert.Equal(t, []int{0}, present(c, keys), "nothing was thrown out for it")
+	assert.ErrorContains(t, c.Err(), "the limit of the whole cache, 5120")
+	assert.Equal(t, []int{0}, present(c, keys), "no other file was removed for it")
 }
 
 func TestUnbounded(t *testing.T) {
@@ -172,7 +173,7 @@ func TestPruneDropsOldLocks(t *testing.T) {
 	path := func(text string) string { return c.top.path(store.NewKey([]byte(text)).String() + lockSuffix) }
 	held, old, fresh := path("held"), path("old"), path("fresh")
 	unlock := c.Lock(context.Background(), store.NewKey([]byte("held")))
-	writeFile(t, old, nil) // as killed holders leave them
+	writeFile(t, old, nil) // killed holders leave such files
 	writeFile(t, fresh, nil)
 	setAge(t, held, 2*lockAge)
 	setAge(t, old, 2*lockAge)
@@ -182,11 +183,11 @@ func TestPruneDropsOldLocks(t *testing.T) {
 	assert.NoFileExists(t, old)
 	assert.FileExists(t, fresh)
 	unlock()
-	assert.NoFileExists(t, held, "a holder that lives leaves nothing")
+	assert.NoFileExists(t, held, "a live holder leaves nothing")
 }
 
-// A directory that can't be listed is an error of Prune, not one with nothing
-// to remove; and what was called off removes nothing.
+// TestPruneOfWhatCannotBeListed checks that Prune returns an error for a directory
+// that cannot be listed, and removes nothing after its context has ended.
 func TestPruneOfWhatCannotBeListed(t *testing.T) {
 	files := disktest.Wrap(disk.OS)
 	c := modules{open(Options{Dir: t.TempDir()}, files)}
@@ -209,9 +210,9 @@ func TestPruneOfWhatCannotBeListed(t *testing.T) {
 	require.Zero(t, report.Left)
 }
 
-// Room for a file on a full disk is twice its size, or a tenth of the cache
-// where that is more, to the next whole file; the file itself stays, and what
-// is counted then is what is there.
+// TestMakeRoom checks the room made on a full disk: twice the file's size or a
+// tenth of the cache, whichever is more, rounded up to whole files. The new file
+// itself stays, and the count afterwards is right.
 func TestMakeRoom(t *testing.T) {
 	for _, tc := range []struct {
 		name         string
@@ -243,11 +244,11 @@ func TestMakeRoom(t *testing.T) {
 			assert.Equal(t, tc.removed > 0, c.makeRoom(last, tc.large*each))
 			left := present(c, keys)
 			assert.Len(t, left, int(tc.files)-tc.removed)
-			assert.Equal(t, tc.removed, left[0], "the oldest went")
+			assert.Equal(t, tc.removed, left[0], "the oldest was removed")
 			if tc.removed > 0 {
 				assert.Equal(t, bytes(), c.usage.bytes)
 			} else {
-				assert.EqualValues(t, 1, c.usage.bytes, "nothing was looked at")
+				assert.EqualValues(t, 1, c.usage.bytes, "the folder was not scanned")
 			}
 		})
 	}

@@ -11,16 +11,16 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// class is what a file of the folder is; a lower class is removed first.
+// class is the kind of a file in the folder. Lower classes are removed first.
 type class int
 
 const (
-	classTemp   class = iota // being written, or left by a process that died
-	classLock                // courtesy locks, empty
+	classTemp   class = iota // being written, or left by a dead process
+	classLock                // advisory locks, empty
 	classBad                 // set aside
-	classModule              // can be compiled again in a second
-	classChoice              // small, and minutes of tuning
-	classOther               // not ours: never touched
+	classModule              // recompiled in about a second
+	classChoice              // small, and costs minutes of tuning
+	classOther               // not of the cache: never changed
 )
 
 // file is one file of a layer.
@@ -31,18 +31,18 @@ type file struct {
 	key   store.Key
 	size  int64
 	used  time.Time
-	// ahead says that used lies in the future: the clock was wrong then or is
-	// now. When it was used is not known.
+	// ahead reports that used is in the future because a clock was or is wrong. The
+	// true time of use is not known.
 	ahead bool
 	info  fs.FileInfo
 }
 
-// stored reports whether the file is of the cache's content.
+// stored reports whether the file is a module or a choice.
 func (f file) stored() bool {
 	return f.class == classBad || f.class == classModule || f.class == classChoice
 }
 
-// classify reads a file's name.
+// classify determines the class of a file by its name.
 func classify(name string) (class, store.Kind, store.Key) {
 	switch {
 	case strings.HasSuffix(name, tempSuffix):
@@ -69,7 +69,7 @@ func classify(name string) (class, store.Kind, store.Key) {
 	return classOther, 0, store.Key{}
 }
 
-// scan lists the layer's own files; those that vanish meanwhile are left out.
+// scan lists the layer's own files, without those that vanish meanwhile.
 func (l *layer) scan() ([]file, error) {
 	if l.bundle != nil {
 		return l.bundle.scan()
@@ -93,8 +93,8 @@ func (l *layer) scan() ([]file, error) {
 	return files, nil
 }
 
-// countedBytes sums the files that count towards the size bound: what is
-// stored, and what is being written or was left by a process that died.
+// countedBytes returns the size of the files that count towards the size limit:
+// stored files, and files being written or left by dead processes.
 func countedBytes(files []file) (sum int64) {
 	for _, f := range files {
 		if f.stored() || f.class == classTemp {
@@ -104,9 +104,9 @@ func countedBytes(files []file) (sum int64) {
 	return sum
 }
 
-// evictionOrder sorts by class, then least recently used first. Files from the
-// future go before others: after the clock was set back, what is stored and
-// used now would otherwise always be the oldest.
+// evictionOrder sorts by class, then the least recently used first. Files with a
+// time in the future come first: otherwise, after the clock was set back, files
+// stored and used now would always be the oldest.
 func evictionOrder(files []file) {
 	rank := func(f file) int {
 		if f.ahead {

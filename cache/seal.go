@@ -20,8 +20,8 @@ import (
 //	56  fields     each uint32 length, bytes
 //	-32 checksum   SHA-256 of everything before it
 //
-// Magic, version, size and checksum keep their place in every version, so that
-// damage can be told from another version.
+// Magic, version, size and checksum have the same place in every version, so that
+// damage and another version can be told apart.
 //
 // A module's fields: label, PTX, then producer, code, log for each image.
 // A choice's fields: key, value.
@@ -31,16 +31,16 @@ const (
 	sealSize   = sha256.Size
 )
 
-// Why a file was refused. Each is wrapped with the particulars.
+// Reasons why a file was refused. Each is wrapped with details.
 var (
-	// errDamaged: the file is not what was once written under its name.
+	// errDamaged: the file is not the one written under its name.
 	errDamaged = errors.New("damaged")
 	// errVersion: the file was written in another format version.
 	errVersion = errors.New("other format version")
 )
 
-// seal makes a file of fields. It fails only where a field or the sum of them
-// is too large for the format.
+// seal encodes fields as a file. It fails only if a field or their sum is too
+// large for the format.
 func seal(kind store.Kind, key store.Key, fields ...[]byte) ([]byte, error) {
 	size := headerSize + sealSize
 	for _, f := range fields {
@@ -63,8 +63,9 @@ func seal(kind store.Kind, key store.Key, fields ...[]byte) ([]byte, error) {
 	return append(b, sum[:]...), nil
 }
 
-// checkHeader refuses, by its first bytes alone, a file that unseal would refuse.
-// size is the file's. Of another version only what keeps its place is looked at.
+// checkHeader refuses a file that unseal would refuse, as far as its header shows.
+// size is the file's size. For another format version it checks only the fields
+// that all versions share.
 func checkHeader(header []byte, size int64, kind store.Kind, key store.Key) error {
 	if size < headerSize+sealSize {
 		return fmt.Errorf("%w: %d bytes, shorter than the smallest file (%d)", errDamaged, size, headerSize+sealSize)
@@ -102,7 +103,7 @@ func unseal(data []byte, kind store.Kind, key store.Key) ([][]byte, error) {
 	return splitFields(body[headerSize:])
 }
 
-// splitFields cuts length-prefixed fields out of b, to its last byte.
+// splitFields splits b into length-prefixed fields. They must fill b.
 func splitFields(b []byte) ([][]byte, error) {
 	var fields [][]byte
 	for len(b) > 0 {
@@ -114,12 +115,13 @@ func splitFields(b []byte) ([][]byte, error) {
 		if uint64(n) > uint64(len(b)) {
 			return nil, fmt.Errorf("%w: a field of %d bytes with %d bytes left", errDamaged, n, len(b))
 		}
-		// The capacity is cut too: appending to a field never runs into the next.
+		// The capacity is limited too, so that appending to a field never overwrites the
+		// next.
 		fields = append(fields, b[:n:n])
 		b = b[n:]
 	}
 	return fields, nil
 }
 
-// maxFileBytes bounds what is read into memory; every length fits a uint32.
+// maxFileBytes limits the memory for a file. Every length fits a uint32.
 const maxFileBytes = 256 << 20

@@ -13,7 +13,7 @@ import (
 // Digest is the SHA-256 of a whole bundle, as sha256sum prints it.
 type Digest [sha256.Size]byte
 
-// String is the digest in 64 lower-case hexadecimal digits.
+// String returns the digest as 64 lower-case hexadecimal digits.
 func (d Digest) String() string { return hex.EncodeToString(d[:]) }
 
 // ParseDigest reads 64 hexadecimal digits.
@@ -25,10 +25,10 @@ func ParseDigest(text string) (Digest, error) {
 	return d, fmt.Errorf("cache: SHA-256 %q: want %d hexadecimal digits", text, hex.EncodedLen(len(d)))
 }
 
-// ErrSignature: a signature is none, or not of the key.
+// ErrSignature reports a malformed signature, or one of another key.
 var ErrSignature = errors.New("no valid signature")
 
-// A signature is three lines of text, of which the last signs the two before it:
+// A signature is three lines of text. The third signs the first two:
 //
 //	sonicmoe bundle signature 1
 //	sha256 HEX
@@ -41,16 +41,15 @@ const (
 
 func signed(d Digest) string { return signatureFirst + signatureSum + d.String() + "\n" }
 
-// Sign says in a text that a bundle comes from the holder of a key. The text
-// is what [CheckSignature] reads; it usually lies beside the bundle.
+// Sign returns a text in which the holder of a key vouches for a bundle.
+// [CheckSignature] reads it. Keep it next to the bundle.
 func Sign(bundle Digest, key ed25519.PrivateKey) []byte {
 	text := signed(bundle)
 	return fmt.Appendf(nil, "%s%s%s\n", text, signatureKey, base64.StdEncoding.EncodeToString(ed25519.Sign(key, []byte(text))))
 }
 
-// CheckSignature gives the digest of the bundle that a text of Sign is about, if
-// the holder of the key signed it, and an [ErrSignature] otherwise. Give the
-// digest to [WithDigest].
+// CheckSignature returns the digest of the signed bundle if the holder of the key
+// signed it, and an [ErrSignature] otherwise. Pass the digest to [WithDigest].
 func CheckSignature(text []byte, key ed25519.PublicKey) (Digest, error) {
 	wrong := func(why string) (Digest, error) { return Digest{}, fmt.Errorf("cache: %w: %s", ErrSignature, why) }
 	lines := strings.SplitAfter(string(text), "\n")
@@ -64,7 +63,7 @@ func CheckSignature(text []byte, key ed25519.PublicKey) (Digest, error) {
 	}
 	encoded, ok := strings.CutPrefix(strings.TrimSuffix(lines[2], "\n"), signatureKey)
 	signature, err := base64.StdEncoding.DecodeString(encoded)
-	// Other texts that stand for the same bytes are none of Sign's.
+	// Accept only the encoding that Sign writes, not others for the same bytes.
 	if !ok || err != nil || base64.StdEncoding.EncodeToString(signature) != encoded {
 		return wrong("the third line is not ed25519 and a signature in base 64")
 	}

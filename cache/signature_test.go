@@ -18,7 +18,7 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// testKey is the same for equal seeds.
+// testKey returns a key that depends on the seed alone.
 func testKey(seed byte) ed25519.PrivateKey {
 	return ed25519.NewKeyFromSeed(bytes.Repeat([]byte{seed}, ed25519.SeedSize))
 }
@@ -66,7 +66,8 @@ func TestSignature(t *testing.T) {
 	assert.ErrorIs(t, err, ErrSignature)
 }
 
-// A digest lets one bundle in, and nothing of another is stored.
+// TestImportOfADigest checks that a digest admits one bundle, and that nothing of
+// another is stored.
 func TestImportOfADigest(t *testing.T) {
 	source, b := exported(t)
 	want := Digest(sha256.Sum256(b))
@@ -92,11 +93,11 @@ func TestImportOfADigest(t *testing.T) {
 	_, err = c.ImportFile(t.Context(), path, other)
 	require.ErrorIs(t, err, ErrBundle)
 	_, err = c.Import(t.Context(), stream{bytes.NewReader(b)}, WithDigest(want))
-	require.ErrorContains(t, err, "not of a stream")
+	require.ErrorContains(t, err, "not for a stream")
 	assert.Zero(t, filesBelow(t, c.Dir()))
 }
 
-// changing is a file whose content is another one's when it is read again.
+// changing is a file whose content differs when it is read again.
 type changing struct {
 	*bytes.Reader
 	next []byte
@@ -109,8 +110,8 @@ func (c *changing) Seek(offset int64, whence int) (int64, error) {
 	return c.Reader.Seek(offset, whence)
 }
 
-// Of a bundle that is replaced between checking and storing nothing is stored
-// that was not checked.
+// TestBundleThatChangesWhileImported checks that only checked bytes are stored if
+// a bundle is replaced between checking and storing.
 func TestBundleThatChangesWhileImported(t *testing.T) {
 	_, b := exported(t)
 	evil, _ := testCache(t)
@@ -146,8 +147,9 @@ func TestBundleThatChangesWhileImported(t *testing.T) {
 	assert.ErrorContains(t, err, "changed while it was imported")
 }
 
-// What a check finds wrong is set aside like damage, of modules alone; in a
-// read-only place it is only named.
+// TestVerifyWithAnotherCheck checks that a module that fails a check is set aside
+// like a damaged one, or only reported in a read-only layer. Choices are not
+// checked.
 func TestVerifyWithAnotherCheck(t *testing.T) {
 	c, b := exported(t)
 	wrong, _ := testEntry(10, 60)
@@ -158,7 +160,7 @@ func TestVerifyWithAnotherCheck(t *testing.T) {
 			t.Error("another key's entry")
 		}
 		if key == wrong.String() {
-			return errors.New("not what was compiled")
+			return errors.New("machine code differs")
 		}
 		return nil
 	}
@@ -170,7 +172,7 @@ func TestVerifyWithAnotherCheck(t *testing.T) {
 		assert.Equal(t, 3, r.Sound)
 		require.Len(t, r.Damaged, 1)
 		assert.Equal(t, wrong.String(), r.Damaged[0].Key)
-		assert.ErrorContains(t, r.Damaged[0].Err, "not what was compiled")
+		assert.ErrorContains(t, r.Damaged[0].Err, "machine code differs")
 	}
 	assert.EqualValues(t, 6, calls.Load())
 	assert.NoFileExists(t, modulePath(c, wrong))
@@ -184,5 +186,5 @@ func TestVerifyWithAnotherCheck(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	r, err := c.Verify(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, 3, r.Sound, "an ended context damages nothing")
+	assert.Equal(t, 3, r.Sound, "a check stopped by its context finds no damage")
 }

@@ -6,13 +6,13 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// Stats counts what a Cache did since Open, modules and choices together.
+// Stats counts the operations of a Cache since Open, modules and choices together.
 type Stats struct {
 	Hits, Misses, Damaged int64 // of Get and GetChoice
 	Stored, Unchanged     int64 // of Put and PutChoice
-	Failed                int64 // writes that the disk did not take
-	Evicted               int64 // files removed to keep the size bound
-	LockTimeouts          int64 // locks not had within Options.LockWait
+	Failed                int64 // writes that the disk refused
+	Evicted               int64 // files removed to keep the size limit
+	LockTimeouts          int64 // locks not acquired within Options.LockWait
 	BytesRead             int64 // of hits
 	BytesWritten          int64 // of stored files
 }
@@ -40,7 +40,7 @@ func (n *counters) count(o store.Outcome) store.Outcome {
 	return o
 }
 
-// Stats returns the counters as they are now.
+// Stats returns the present counters.
 func (c *Cache) Stats() Stats {
 	n := &c.counters
 	return Stats{

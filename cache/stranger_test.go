@@ -26,8 +26,9 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// A directory that others may write holds machine code of anybody: it is
-// refused with a word, and serves as a read-only layer.
+// TestDirectoryThatOthersMayWrite checks that such a directory is refused with a
+// reason, since anyone may have stored its machine code, and accepted as a
+// read-only layer.
 func TestDirectoryThatOthersMayWrite(t *testing.T) {
 	source, _ := testCache(t)
 	key, e := testEntry(1, 100)
@@ -49,9 +50,10 @@ func TestDirectoryThatOthersMayWrite(t *testing.T) {
 	assert.Equal(t, store.Hit, o, "others may read")
 }
 
-// A directory of another user is refused when the cache is opened.
+// TestDirectoryOfAnother checks that another user's directory is refused when the
+// cache is opened.
 func TestDirectoryOfAnother(t *testing.T) {
-	if os.Geteuid() == 0 && child.Role() == "" { // the child finds it there
+	if os.Geteuid() == 0 && child.Role() == "" { // the child process uses the same directory
 		home, err := os.MkdirTemp("", "cache-test-")
 		require.NoError(t, err)
 		t.Cleanup(func() { os.RemoveAll(home) })
@@ -72,8 +74,9 @@ func TestDirectoryOfAnother(t *testing.T) {
 	assert.Len(t, log.warnings(), 1)
 }
 
-// Links and pipes in the place of entries and locks: nothing behind them is
-// opened, made or changed, nothing waits, and the entry is stored.
+// TestLinksAndPipes puts links and pipes in the place of entries and locks. Their
+// targets must not be opened, created or changed, no call may block, and the entry
+// must be stored.
 func TestLinksAndPipes(t *testing.T) {
 	old := time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC)
 	for name, plant := range map[string]func(t *testing.T, path, precious string){
@@ -107,8 +110,8 @@ func TestLinksAndPipes(t *testing.T) {
 				t.Fatal("something waits")
 			}
 			assert.Equal(t, "precious", string(readFile(t, precious)))
-			assert.True(t, mustStat(t, precious).ModTime().Equal(old), "its time is what it was")
-			assert.Equal(t, 1, filesBelow(t, home), "nothing was made")
+			assert.True(t, mustStat(t, precious).ModTime().Equal(old), "its time is unchanged")
+			assert.Equal(t, 1, filesBelow(t, home), "no file was created")
 			if !strings.HasPrefix(name, "a link") {
 				assert.NotEmpty(t, log.warnings())
 			}
@@ -116,7 +119,8 @@ func TestLinksAndPipes(t *testing.T) {
 	}
 }
 
-// A file that becomes a pipe between two looks at it blocks nobody.
+// TestFileBecomesAPipe checks that Get does not block if a file becomes a pipe
+// between its checks.
 func TestFileBecomesAPipe(t *testing.T) {
 	c, _ := testCache(t)
 	key, e := testEntry(1, 100)
@@ -157,8 +161,8 @@ func TestFileBecomesAPipe(t *testing.T) {
 	}
 }
 
-// A lock is the user's alone, and one that another user holds costs no time
-// and is said.
+// TestForeignLock checks that a lock held by another user costs no waiting time
+// and is logged.
 func TestForeignLock(t *testing.T) {
 	c, log := testCache(t, func(o *Options) { o.LockWait = time.Minute })
 	key := store.NewKey([]byte("key"))
@@ -186,7 +190,7 @@ func TestForeignLock(t *testing.T) {
 	assert.Contains(t, log.warnings()[0], "a lock can't be had")
 }
 
-// Who waits for a lock in vain says so.
+// TestLockThatIsHeldForLong checks that a lock that cannot be acquired is logged.
 func TestLockThatIsHeldForLong(t *testing.T) {
 	c, log := testCache(t, func(o *Options) { o.LockWait = 10 * time.Millisecond })
 	requireLocks(t, c)
@@ -199,8 +203,8 @@ func TestLockThatIsHeldForLong(t *testing.T) {
 	assert.Contains(t, log.warnings()[0], "hangs")
 }
 
-// Huge files that are no entries cost no memory, in a directory and in a
-// bundle.
+// TestDamageCostsNoMemory checks that huge foreign files, in a directory or a
+// bundle, are not read into memory.
 func TestDamageCostsNoMemory(t *testing.T) {
 	c, _ := testCache(t)
 	var keys []store.Key
@@ -219,8 +223,8 @@ func TestDamageCostsNoMemory(t *testing.T) {
 		_, o := c.Get(key)
 		assert.Equal(t, store.Damaged, o)
 	}
-	// A header may be right and promise more than any entry has; a bundle's
-	// member may be as long as it likes.
+	// A valid header may claim more bytes than any entry has, and a bundle's member
+	// may have any length.
 	header := make([]byte, headerSize)
 	copy(header, magic)
 	binary.LittleEndian.PutUint32(header[8:], store.FormatVersion)
@@ -233,7 +237,7 @@ func TestDamageCostsNoMemory(t *testing.T) {
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20))
 }
 
-// endless begins with these bytes and goes on with zeros.
+// endless is a file that begins with these bytes and continues with zeros.
 type endless struct{ begin []byte }
 
 func (e endless) ReadAt(p []byte, at int64) (int, error) {
@@ -244,8 +248,9 @@ func (e endless) ReadAt(p []byte, at int64) (int, error) {
 	return len(p), nil
 }
 
-// What writers that died left is swept when a process stores its first file,
-// with a bound and without, and counts for the bound until then.
+// TestLeftOversAreSwept checks that files of dead writers are removed when a
+// process stores its first file, with and without a limit, and count towards the
+// limit until then.
 func TestLeftOversAreSwept(t *testing.T) {
 	for _, most := range []int64{0, -1} {
 		c, _ := testCache(t, func(o *Options) { o.MaxBytes = most })
@@ -266,9 +271,9 @@ func TestLeftOversAreSwept(t *testing.T) {
 		require.Equal(t, 20, temps())
 		require.Equal(t, store.Stored, c.PutChoice("first", nil))
 		assert.Zero(t, temps())
-		leave(3, 0) // others write them now
+		leave(3, 0) // other processes are writing these now
 		require.Equal(t, store.Stored, modules{Open(Options{Dir: c.Dir(), MaxBytes: most})}.PutChoice("other", nil))
-		assert.Equal(t, 3, temps(), "what is being written stays")
+		assert.Equal(t, 3, temps(), "files being written stay")
 	}
 	c, _ := testCache(t, func(o *Options) { o.MaxBytes = 20 << 10 })
 	keys := fill(t, c, 3)
@@ -277,11 +282,11 @@ func TestLeftOversAreSwept(t *testing.T) {
 	next := modules{Open(Options{Dir: c.Dir(), MaxBytes: 20 << 10})}
 	key, e := testEntry(900, 4<<10)
 	require.Equal(t, store.Stored, next.Put(key, e))
-	assert.NotEqual(t, []int{0, 1, 2}, present(c, keys), "what is being written takes place too")
+	assert.NotEqual(t, []int{0, 1, 2}, present(c, keys), "files being written count too")
 }
 
-// On a file server whose clock lags what was just stored looks the oldest. It
-// stays all the same.
+// TestWhatWasJustStoredStays checks that a file just stored stays on a file server
+// whose clock is behind, although it looks like the oldest.
 func TestWhatWasJustStoredStays(t *testing.T) {
 	files := disktest.Wrap(disk.OS)
 	c := modules{open(Options{Dir: t.TempDir(), MaxBytes: 10 << 10, Logger: slog.New(&logBook{})}, files)}
@@ -299,8 +304,8 @@ func TestWhatWasJustStoredStays(t *testing.T) {
 	assert.Equal(t, []int{1}, present(c, keys))
 }
 
-// A bundle that is a pipe or a device is refused at once, whether it is imported
-// or read in place.
+// TestBundleIsNoFile checks that a bundle that is a pipe or a device is refused at
+// once, by Import and as a layer.
 func TestBundleIsNoFile(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "warm.tar")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
