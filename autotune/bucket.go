@@ -2,18 +2,18 @@ package autotune
 
 import "fmt"
 
-// Bucket is a range of rows per expert. Choices go by bucket: the token count
-// of a call is no part of any key, and a layer meets a few buckets in its life.
+// Bucket is a range of rows per expert. Keys of choices contain a bucket and no token
+// count, so a layer meets only a few keys in its life.
 type Bucket int
 
-// bucketEnds are the last rows of each bucket but the last, which has no end.
+// bucketEnds has the last number of rows of each bucket, except for the last bucket, which
+// has no end.
 var bucketEnds = [...]int{32, 128, 512, 2048}
 
 // Buckets is the number of buckets.
 const Buckets = Bucket(len(bucketEnds) + 1)
 
-// BucketOf is the bucket of so many rows per expert, on average over the
-// experts.
+// BucketOf returns the bucket of a number of rows per expert, averaged over the experts.
 func BucketOf(rows int) Bucket {
 	for i, end := range bucketEnds {
 		if rows <= end {
@@ -23,7 +23,7 @@ func BucketOf(rows int) Bucket {
 	return Buckets - 1
 }
 
-// String is the bucket's range, such as "129-512" or "2049 and more".
+// String returns the bucket's range, such as "129-512" or "2049 and more".
 func (b Bucket) String() string {
 	switch {
 	case b < 0 || b >= Buckets:
@@ -36,9 +36,9 @@ func (b Bucket) String() string {
 	return fmt.Sprintf("%d-%d", bucketEnds[b-1]+1, bucketEnds[b])
 }
 
-// Key is what a choice is stored under.
+// Key is the key under which a choice is stored.
 type Key struct {
-	// Subject is what is tuned: the layer's configuration and the kernel.
+	// Subject names what is tuned: the layer's configuration and the kernel.
 	Subject string
 	// GPU and SMs are the chip's name and number of multiprocessors.
 	GPU string
@@ -47,7 +47,7 @@ type Key struct {
 	Bucket Bucket
 }
 
-// String is the key as a cache lists it.
+// String returns the key as listings of a cache show it.
 func (k Key) String() string {
 	return fmt.Sprintf("tuned %s on %s, %d SMs, %v rows an expert", k.Subject, k.GPU, k.SMs, k.Bucket)
 }

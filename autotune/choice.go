@@ -5,37 +5,37 @@ import (
 	"fmt"
 )
 
-// Store is where choices are read from: a *cache.Cache or a *File.
+// Store is a source of choices: a *cache.Cache or a *File.
 type Store interface {
 	GetChoice(key string) (value []byte, ok bool)
 }
 
-// layered is a Store of several places, such as a cache with a bundle behind
-// it: see cache.GetChoiceFor.
+// layered is a Store with several places, such as a cache with a bundle: see
+// cache.GetChoiceFor.
 type layered interface {
 	GetChoiceFor(key string, use func(value []byte) bool) (value []byte, ok bool)
 }
 
-// Origin is where a point comes from.
+// Origin is the source of a point.
 type Origin uint8
 
 // Origins of points.
 const (
-	// CostModel: no choice is stored, the cost model's point stands.
+	// CostModel means that no choice is stored, and the cost model's point is used.
 	CostModel Origin = iota
-	// Tuned: the stored choice is valid.
+	// Tuned means that the stored choice is valid.
 	Tuned
-	// Stale: a choice is stored, of another PTX than today's, and the cost
-	// model's point stands.
+	// Stale means that the stored choice is for other PTX than today's, and the cost
+	// model's point is used.
 	Stale
-	// Unreadable: what is stored is no choice of this version, and the cost
-	// model's point stands.
+	// Unreadable means that this version cannot read the stored choice, and the cost
+	// model's point is used.
 	Unreadable
-	// Given: the caller named the point.
+	// Given means that the caller chose the point.
 	Given
 )
 
-// String is the origin in words.
+// String returns the origin in words.
 func (o Origin) String() string {
 	names := [...]string{"cost model", "tuned", "cost model (stale choice)", "cost model (unreadable choice)", "given"}
 	if int(o) >= len(names) {
@@ -51,21 +51,21 @@ const recordVersion = 1
 type record[P comparable] struct {
 	Version int
 	Point   P
-	// PTX is the Digest of the point's kernels.
+	// PTX is the Digest of the kernels of the point.
 	PTX string
 }
 
-// Encode is a choice as it is stored: the point and the digest of its PTX.
+// Encode returns a choice in its stored form: the point and the digest of its PTX.
 func Encode[P comparable](p P, digest string) ([]byte, error) {
 	return json.Marshal(record[P]{recordVersion, p, digest})
 }
 
-// Pick reads the choice stored under a key, of a store with several places the
-// first that is valid: what one's own directory has kept from before an update
-// does not hide what a bundle brings. digest emits a point's kernels and gives
-// their Digest; its error, such as of a point that the kernels no longer have,
-// makes the choice stale. With every Origin but Tuned the point is not to be
-// used, and the error, if any, says why of the first choice.
+// Pick reads the choice that is stored under a key. If the store has several places, Pick
+// takes the first valid choice, so that an old choice in the user's directory does not hide
+// a newer one in a bundle. digest emits the kernels of a point and returns their Digest. If
+// it fails, for example because no kernel has the point any more, the choice is stale.
+// Unless the Origin is Tuned, the point must not be used, and the error, if any, explains
+// the first choice.
 func Pick[P comparable](s Store, key Key, digest func(P) (string, error)) (found P, origin Origin, err error) {
 	origin = CostModel
 	valid := func(value []byte) bool {
@@ -83,7 +83,7 @@ func Pick[P comparable](s Store, key Key, digest func(P) (string, error)) (found
 	return found, origin, err
 }
 
-// read is Pick of what is stored.
+// read does the work of Pick for one stored value.
 func read[P comparable](value []byte, key Key, digest func(P) (string, error)) (P, Origin, error) {
 	var none P
 	var r record[P]

@@ -75,14 +75,14 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// What a directory has kept from before an update does not hide what a bundle
-// behind it brings; where all is stale the first says why.
+// TestPickBehindAStaleChoice checks that an old choice in a directory does not hide a newer
+// one in a bundle. If all are stale, the error explains the first one.
 func TestPickBehindAStaleChoice(t *testing.T) {
 	digest, chosen := digestOf(t), point{Threads: 64}
 	now, err := digest(chosen)
 	require.NoError(t, err)
 	for _, c := range []struct {
-		places [][2]string // the digests of a place's points, of 32 threads and of those chosen
+		places [][2]string // for each place the digests of the points with 32 threads, and of the chosen points
 		origin autotune.Origin
 		says   string
 	}{
@@ -118,8 +118,8 @@ func TestPickBehindAStaleChoice(t *testing.T) {
 	}
 }
 
-// Another bucket, GPU or number of SMs has no choice; all readers of one file
-// pick the same.
+// TestFile checks that another bucket, GPU or number of SMs has no choice, and that all
+// readers of one file pick the same point.
 func TestFile(t *testing.T) {
 	digest := digestOf(t)
 	now, err := digest(base)
@@ -132,7 +132,7 @@ func TestFile(t *testing.T) {
 	require.NoError(t, f.WriteFile(path))
 	first, err := os.ReadFile(path)
 	require.NoError(t, err)
-	for range 3 { // ranks
+	for range 3 { // each iteration is a rank
 		rank, err := autotune.ReadFile(t.Context(), path)
 		require.NoError(t, err)
 		p, origin, err := autotune.Pick(rank, key, digest)
@@ -172,7 +172,7 @@ func TestGain(t *testing.T) {
 	gain, noise := autotune.Gain([]float64{2, 2, 2, 2}, []float64{1, 1, 1, 1})
 	assert.InDelta(t, 0.5, gain, 1e-12)
 	assert.InDelta(t, 0, noise, 1e-12)
-	// What slows both alike in a round is no noise.
+	// A slowdown of both points in the same round is not noise.
 	gain, noise = autotune.Gain([]float64{10, 20, 10, 30}, []float64{9, 18, 9, 27})
 	assert.InDelta(t, 0.1, gain, 1e-12)
 	assert.InDelta(t, 0, noise, 1e-12)

@@ -6,14 +6,14 @@ import (
 	"sonicmoe/autotune"
 )
 
-// A choice goes with the digest of its kernels' PTX: where the generator makes
-// another text today, the cost model decides.
+// This example stores a choice with the digest of its kernels' PTX. If the generator writes
+// other PTX later, the cost model decides.
 func ExamplePick() {
 	type tile struct{ M, N int }
 	key := autotune.Key{Subject: "product d=1536 n=256", GPU: "NVIDIA H200", SMs: 132, Bucket: autotune.BucketOf(1536)}
 	choices := autotune.NewFile() // or a *cache.Cache
 	value, _ := autotune.Encode(tile{128, 256}, "digest of its PTX")
-	_ = choices.PutChoice(key.String(), value) // a File's never fails
+	_ = choices.PutChoice(key.String(), value) // PutChoice of a File never fails
 
 	for _, today := range []string{"digest of its PTX", "another digest"} {
 		p, origin, err := autotune.Pick(choices, key, func(tile) (string, error) { return today, nil })

@@ -18,15 +18,15 @@ import (
 	"sonicmoe/internal/disk"
 )
 
-// File is choices in one file: whoever reads the same file picks the same
-// points, such as all ranks of a job. It is JSON, sorted by key, and may be
-// kept under version control. Safe for concurrent use.
+// File has choices in one file, so that all readers of the file pick the same points, such
+// as all ranks of a job. It is JSON, sorted by key, and suits version control. It is safe
+// for concurrent use.
 type File struct {
 	mu      sync.RWMutex
 	choices map[string]json.RawMessage
 }
 
-// fileFormat names what the file is.
+// fileFormat identifies files of choices.
 const fileFormat = "sonicmoe choices 1"
 
 type fileJSON struct {
@@ -39,20 +39,20 @@ type fileChoice struct {
 	Value json.RawMessage
 }
 
-// NewFile is a file without choices.
+// NewFile returns a file without choices.
 func NewFile() *File { return &File{choices: map[string]json.RawMessage{}} }
 
-// mostFileBytes bounds a file of choices: tens of thousands fit.
+// mostFileBytes bounds a file of choices. Tens of thousands of choices fit.
 const mostFileBytes = 16 << 20
 
-// ReadFile reads a file of choices. What is none is an error, and none of it is
-// read further than that takes.
+// ReadFile reads a file of choices. Another file is an error, and is read only as far as
+// needed to find out.
 func ReadFile(ctx context.Context, path string) (*File, error) {
 	f, _, err := readFile(ctx, path)
 	return f, err
 }
 
-// readFile is ReadFile, and gives the bytes.
+// readFile is ReadFile. It also returns the bytes.
 func readFile(ctx context.Context, path string) (*File, []byte, error) {
 	data, err := disk.ReadFile(ctx, disk.OS, path, mostFileBytes)
 	if errors.Is(err, disk.ErrNotRegular) || errors.Is(err, disk.ErrTooLarge) {
@@ -62,7 +62,7 @@ func readFile(ctx context.Context, path string) (*File, []byte, error) {
 		return nil, nil, err
 	}
 	var j fileJSON
-	// Fields that are not known would be lost when the file is written again.
+	// Unknown fields would be lost when the file is written again.
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&j); err != nil {
@@ -76,7 +76,7 @@ func readFile(ctx context.Context, path string) (*File, []byte, error) {
 	}
 	f := NewFile()
 	for _, c := range j.Choices {
-		if _, twice := f.choices[c.Key]; twice { // as a merge leaves it
+		if _, twice := f.choices[c.Key]; twice { // a merge of two versions can leave this
 			return nil, nil, fmt.Errorf("%s is no file of choices: it has %q twice", path, c.Key)
 		}
 		f.choices[c.Key] = c.Value
@@ -84,15 +84,14 @@ func readFile(ctx context.Context, path string) (*File, []byte, error) {
 	return f, data, nil
 }
 
-// lockWait is how long a file of choices is waited for; who changes one holds
-// it for a moment.
+// lockWait is the longest time to wait for a file of choices. Writers lock it for a moment
+// only.
 const lockWait = 30 * time.Second
 
-// UpdateFile has change alter the choices of a file, beginning with none where
-// there is no such file, and writes it whole or not at all. No change of another
-// process or goroutine that goes through this function, at the same moment, is
-// lost (but on file systems without locks). A file that is no file of choices
-// stays as it is, and is an error.
+// UpdateFile lets change alter the choices of a file, which starts empty if it does not
+// exist, and replaces the file as a whole or not at all. Concurrent changes through this
+// function are not lost, except on file systems without locks. A file of another kind is an
+// error and stays unchanged.
 func UpdateFile(ctx context.Context, path string, change func(*File) error) error {
 	return locked(ctx, path, func(f *File, old []byte) error {
 		if err := change(f); err != nil {
@@ -106,14 +105,14 @@ func UpdateFile(ctx context.Context, path string, change func(*File) error) erro
 	})
 }
 
-// CheckFile says why UpdateFile would fail, before hours are spent on what is
-// to be written. It changes nothing.
+// CheckFile returns the error that UpdateFile would return, so that a program can find it
+// before hours of work. It changes nothing.
 func CheckFile(ctx context.Context, path string) error {
 	return locked(ctx, path, func(*File, []byte) error { return nil })
 }
 
-// WriteFile writes these choices in place of those of the file, if there is one.
-// A file that is no file of choices stays as it is, and is an error.
+// WriteFile replaces the choices in a file by these. A file of another kind is an error and
+// stays unchanged.
 func (f *File) WriteFile(path string) error {
 	return UpdateFile(context.Background(), path, func(there *File) error {
 		f.mu.RLock()
@@ -123,10 +122,10 @@ func (f *File) WriteFile(path string) error {
 	})
 }
 
-// locked gives the choices of a file, and its bytes, nil where there is none, to
-// do under its lock.
+// locked calls do with the choices of a file and its bytes (nil if there is no file) while
+// it holds the file's lock.
 func locked(ctx context.Context, path string, do func(f *File, old []byte) error) error {
-	lock := path // of a link it is the file's, which others may know by another name
+	lock := path // for a link, lock the file that it points to, which others may know by another name
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		lock = target
 	}
@@ -137,7 +136,7 @@ func locked(ctx context.Context, path string, do func(f *File, old []byte) error
 	case !errors.Is(err, disk.ErrNoLocks):
 		return fmt.Errorf("the choices in %s can't be changed: %w", path, err)
 	}
-	// ctx limits the wait for the lock: a search that was stopped still saves.
+	// ctx limits only the wait for the lock, so that a stopped search can still save.
 	f, old, err := readFile(context.WithoutCancel(ctx), path)
 	if errors.Is(err, fs.ErrNotExist) {
 		f, old, err = NewFile(), nil, nil
@@ -148,7 +147,7 @@ func locked(ctx context.Context, path string, do func(f *File, old []byte) error
 	return do(f, old)
 }
 
-// encode is the file's text.
+// encode returns the text of the file.
 func (f *File) encode() ([]byte, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -160,8 +159,8 @@ func (f *File) encode() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// replaceFile writes a file with the rights of the one that is there. Of a link
-// it is the file that the link names.
+// replaceFile replaces a file and keeps its permissions. For a link it replaces the file
+// that the link points to.
 func replaceFile(path string, data []byte) error {
 	mode := fs.FileMode(0o644)
 	if target, err := filepath.EvalSymlinks(path); err == nil {
@@ -184,8 +183,7 @@ func (f *File) GetChoice(key string) (value []byte, ok bool) {
 	return slices.Clone(value), ok
 }
 
-// PutChoice sets a choice in place of an earlier one; value is Encode's. The
-// error is nil.
+// PutChoice sets or replaces a choice; value comes from Encode. The error is always nil.
 func (f *File) PutChoice(key string, value []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -26,7 +26,7 @@ func putOne(key string) func(*autotune.File) error {
 	}
 }
 
-// What is no file of choices stays to the byte, whoever writes.
+// TestForeignFilesStay checks that writing does not change a file of another kind.
 func TestForeignFilesStay(t *testing.T) {
 	for name, text := range map[string]string{
 		"notes": "precious notes", "empty": "", "other JSON": `{"precious": "data"}`, "an array": `[]`,
@@ -69,8 +69,8 @@ func TestForeignFilesStay(t *testing.T) {
 	assert.Error(t, autotune.CheckFile(t.Context(), filepath.Join(t.TempDir(), "no", "choices.json")))
 }
 
-// No change is lost of those who know the file by a link and of those who know it
-// by its name.
+// TestUpdateByALink checks that updates through a link and by the file's name do not lose
+// changes of each other.
 func TestUpdateByALink(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("links are for administrators")
@@ -82,7 +82,7 @@ func TestUpdateByALink(t *testing.T) {
 	done := make(chan error, 1)
 	require.NoError(t, autotune.UpdateFile(t.Context(), path, func(f *autotune.File) error {
 		go func() { done <- autotune.UpdateFile(t.Context(), link, putOne("by the link")) }()
-		time.Sleep(50 * time.Millisecond) // it is at it
+		time.Sleep(50 * time.Millisecond) // until it waits
 		return putOne("by the name")(f)
 	}))
 	require.NoError(t, <-done)
@@ -94,8 +94,9 @@ func TestUpdateByALink(t *testing.T) {
 	}
 }
 
-// A file is made where none is, keeps its rights and the link to it, is not
-// written where nothing changed, and stays when changing fails.
+// TestUpdateFile checks that a missing file is created, that permissions and links are
+// kept, that a file without changes is not written, and that a failing change leaves it as
+// it was.
 func TestUpdateFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "choices.json")
@@ -134,7 +135,7 @@ func TestUpdateFile(t *testing.T) {
 		return errors.Join(f.PutChoice("c", []byte("1")), failing)
 	}), failing)
 	require.Error(t, autotune.UpdateFile(t.Context(), path, func(f *autotune.File) error {
-		return f.PutChoice("c", []byte("half a rec")) // no JSON
+		return f.PutChoice("c", []byte("half a rec")) // not JSON
 	}))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -144,8 +145,8 @@ func TestUpdateFile(t *testing.T) {
 	assert.Equal(t, string(text), string(now))
 }
 
-// Many change one file at once, in this process and in others: every choice is
-// there.
+// TestUpdatesAtOnce changes one file at once in this process and in others, and checks that
+// it has every choice.
 func TestUpdatesAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "choices.json")
 	const processes, goroutines, each = 3, 6, 10
@@ -180,7 +181,7 @@ func TestUpdatesAtOnce(t *testing.T) {
 	assert.Len(t, list, 1)
 }
 
-// TestUpdateFileChild is another process of TestUpdatesAtOnce.
+// TestUpdateFileChild is the other process of TestUpdatesAtOnce.
 func TestUpdateFileChild(t *testing.T) {
 	path := child.Role()
 	if path == "" {
@@ -191,7 +192,7 @@ func TestUpdateFileChild(t *testing.T) {
 	}
 }
 
-// Reading ends with its context.
+// TestReadFileEndsWithItsContext checks that reading ends with its context.
 func TestReadFileEndsWithItsContext(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "choices.json")
 	require.NoError(t, autotune.NewFile().WriteFile(path))

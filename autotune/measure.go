@@ -8,20 +8,21 @@ import (
 	"time"
 )
 
-// Measuring goes in two parts. In the first each point is timed a few times,
-// to leave those behind that have no chance. The choice is made on the second
-// part's times alone, or the luckiest of many would win.
+// Measuring has two parts. In the first, each point is timed a few times, and points
+// without a chance are dropped. The choice depends only on the times of the second part;
+// otherwise the point with the luckiest times would win.
 const (
 	screenRounds = 3
-	// hopeless is how much slower than the fastest a point may be in the first
-	// part to stay, finalists how many stay beside the default at most.
+	// A point remains after the first part if its time is below hopeless times the fastest
+	// one. At most finalists points remain besides the default.
 	hopeless  = 1.10
 	finalists = 4
-	// leastRounds of the second part are needed to leave the default.
+	// leastRounds is the number of rounds of the second part without which the default
+	// stays.
 	leastRounds = 5
 )
 
-// measure times the points that were found right, interleaved.
+// measure times the points whose results were right, interleaved.
 func (t *tuning[P]) measure(ctx context.Context) error {
 	if err := t.warm(ctx); err != nil {
 		return err
@@ -46,7 +47,7 @@ func (t *tuning[P]) measure(ctx context.Context) error {
 	return nil
 }
 
-// warm runs the default until the chip is as warm as it will be.
+// warm runs the default until the chip is warm.
 func (t *tuning[P]) warm(ctx context.Context) error {
 	for start := t.options.now(); t.options.now().Sub(start) < t.options.Warm && t.trials[0].Status == Untried && !t.late(1); {
 		if _, err := t.attempt(ctx, opTime, t.trials[0]); err != nil {
@@ -56,7 +57,7 @@ func (t *tuning[P]) warm(ctx context.Context) error {
 	return t.defaultLost()
 }
 
-// defaultLost is an error where the default has failed.
+// defaultLost returns an error if the default has failed.
 func (t *tuning[P]) defaultLost() error {
 	if c := t.trials[0]; c.Status != Untried {
 		return fmt.Errorf("autotune: the default %s %v failed when it was timed, though it was right: %s", t.problem.Name, c.Point, c.Reason)
@@ -64,12 +65,12 @@ func (t *tuning[P]) defaultLost() error {
 	return nil
 }
 
-// rounds times every trial once a round, each round from another one on: what
-// the chip does meanwhile meets them all alike. It stops when time is up.
+// rounds times every trial once a round. Each round starts with another trial, so that
+// changes of the chip affect all trials equally. It stops when the time is up.
 func (t *tuning[P]) rounds(ctx context.Context, n int, done *int, total int) error {
 	for round := range n {
-		// A round counts as a whole, so that the trials' times stay paired; the
-		// first two give the report something to say.
+		// A round counts only as a whole, so that the trials' times stay paired. The first
+		// two rounds always run, so that the report has times.
 		if round > 1 && t.late(1) {
 			return nil
 		}
@@ -91,12 +92,12 @@ func (t *tuning[P]) rounds(ctx context.Context, n int, done *int, total int) err
 	return nil
 }
 
-// dropFailed is drop that keeps the default in its place, for its error.
+// dropFailed is drop, except that the default stays, with its error.
 func (t *tuning[P]) dropFailed() {
 	t.trials = slices.DeleteFunc(t.trials, func(c *trial[P]) bool { return c.Status != Untried && c != t.trials[0] })
 }
 
-// screen leaves the default and the fastest others.
+// screen keeps the default and the fastest other trials.
 func (t *tuning[P]) screen() {
 	others := slices.Clone(t.trials[1:])
 	slices.SortStableFunc(others, func(a, b *trial[P]) int {
@@ -120,17 +121,17 @@ func (t *tuning[P]) screen() {
 	t.trials = slices.DeleteFunc(t.trials, func(c *trial[P]) bool { return c != t.trials[0] && !keep[c] })
 }
 
-// summarize writes a trial's times into its row.
+// summarize writes a trial's times to its row.
 func (t *tuning[P]) summarize(c *trial[P]) {
 	c.Status, c.Rounds = Measured, len(c.times)
 	c.Median = time.Duration(median(c.times) * float64(time.Second))
 	c.Gain, c.Noise = gain(t.trials[0].times, c.times)
 }
 
-// gain is by which fraction of the default's time another point is faster, and
-// how sure that is: each round gives one ratio of the two, their median is
-// taken, and the noise is twice the standard error of such a median, for which
-// the quartiles stand.
+// gain returns the fraction of the default's time by which another point is faster, and the
+// noise of this figure. Each round gives the ratio of both times, and the gain follows from
+// the median ratio. The noise is twice the standard error of the median, estimated from the
+// quartiles.
 func gain(base, other []float64) (gain, noise float64) {
 	n := min(len(base), len(other))
 	if n == 0 {
@@ -141,8 +142,8 @@ func gain(base, other []float64) (gain, noise float64) {
 		ratios[i] = other[i] / base[i]
 	}
 	slices.Sort(ratios)
-	// 1.349 quartile distances to the standard deviation, 1.253 from that of a
-	// mean to that of a median.
+	// A standard deviation is the distance of the quartiles divided by 1.349. The standard
+	// error of a median is 1.253 times that of a mean.
 	spread := (quantile(ratios, 0.75) - quantile(ratios, 0.25)) / 1.349
 	return 1 - quantile(ratios, 0.5), 2 * 1.253 * spread / math.Sqrt(float64(n))
 }
@@ -154,7 +155,7 @@ func median(x []float64) float64 {
 	return quantile(slices.Sorted(slices.Values(x)), 0.5)
 }
 
-// quantile of sorted values, between its neighbours.
+// quantile returns a quantile of sorted values, interpolated between neighbours.
 func quantile(sorted []float64, q float64) float64 {
 	at := q * float64(len(sorted)-1)
 	low := int(at)
@@ -162,8 +163,8 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
 }
 
-// decide takes the point with the largest gain, if that is beyond the noise,
-// and says why.
+// decide takes the point with the largest gain if the gain exceeds the noise, and records
+// the reason.
 func (t *tuning[P]) decide() {
 	r := t.report
 	base := t.trials[0]

@@ -23,7 +23,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// odd is a point whose bench does something odd to its process.
+// odd is a point whose bench misbehaves in its process.
 type odd struct {
 	N    int
 	What string
@@ -31,7 +31,7 @@ type odd struct {
 
 func (o odd) String() string { return o.What }
 
-// oddBench does what points say. It needs no device.
+// oddBench does what the points say. It needs no device.
 type oddBench struct{}
 
 var oddities = autotune.NewSubject("autotune test oddities", func(_ context.Context, s autotune.Setting) (autotune.Bench[odd], error) {
@@ -41,10 +41,10 @@ var oddities = autotune.NewSubject("autotune test oddities", func(_ context.Cont
 	return oddBench{}, nil
 })
 
-// fakeReply is what a worker of before this protocol replied.
+// fakeReply prints a reply of an older protocol.
 func fakeReply(text string) { fmt.Printf("autotune-reply:%s\n%s\n", text, text) }
 
-// big is how much output "much output" is.
+// big is the size of the output of points with much output.
 const big = 64 << 20
 
 func (oddBench) Verify(_ context.Context, _ string, p odd) error {
@@ -152,7 +152,7 @@ func oddSource(p odd) ([]jit.Source, error) {
 	return []jit.Source{{Module: m, Name: "k"}}, err
 }
 
-// children counts the processes that this one has, zombies too.
+// children returns the number of child processes of this process, zombies included.
 func children(t *testing.T) (n int) {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	require.NoError(t, err)
@@ -168,9 +168,9 @@ func children(t *testing.T) (n int) {
 	return n
 }
 
-// Whatever a candidate does to its worker process: it is named for what it did,
-// neither the default nor the candidate after it is taken for it, and no
-// goroutine, process or file stays.
+// TestMisbehaviour checks candidates that misbehave in their worker process. Each must get
+// the right status, must not affect the default or the next candidate, and must leave no
+// goroutine, process or file behind.
 func TestMisbehaviour(t *testing.T) {
 	const none, trial = "", 1500 * time.Millisecond
 	t.Setenv("TMPDIR", t.TempDir())
@@ -179,7 +179,7 @@ func TestMisbehaviour(t *testing.T) {
 		what   string
 		status autotune.Status
 		says   string
-		within time.Duration // of the search
+		within time.Duration // the bound of the search
 	}{
 		{"fine", autotune.Measured, none, trial},
 		{"garbage", autotune.Measured, none, trial},

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// inherit hands files to a process that is about to be started, and says by
-// which names it finds them.
+// inherit passes files to a process that is about to start, and returns the names by which
+// the process finds them.
 func inherit(c *exec.Cmd, files ...*os.File) (names []string, err error) {
 	for i := range files {
 		names = append(names, strconv.Itoa(3+len(c.ExtraFiles)+i))
@@ -20,8 +20,8 @@ func inherit(c *exec.Cmd, files ...*os.File) (names []string, err error) {
 	return names, nil
 }
 
-// inherited is a file of that name. Processes that this one starts do not get
-// it.
+// inherited returns the file with that name. Processes that this process starts do not
+// inherit it.
 func inherited(name string) (*os.File, error) {
 	fd, err := strconv.Atoi(name)
 	if err != nil || fd < 3 {

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// inherit hands files to a process that is about to be started, and says by
-// which names it finds them: their handles, which are the same there.
+// inherit passes files to a process that is about to start, and returns the names by which
+// the process finds them: their handles, which stay the same.
 func inherit(c *exec.Cmd, files ...*os.File) (names []string, err error) {
 	if c.SysProcAttr == nil {
 		c.SysProcAttr = &syscall.SysProcAttr{}
@@ -25,8 +25,8 @@ func inherit(c *exec.Cmd, files ...*os.File) (names []string, err error) {
 	return names, nil
 }
 
-// inherited is a file of that name. Processes that this one starts do not get
-// it.
+// inherited returns the file with that name. Processes that this process starts do not
+// inherit it.
 func inherited(name string) (*os.File, error) {
 	n, err := strconv.ParseUint(name, 10, 64)
 	if err != nil || n == 0 {

@@ -17,45 +17,44 @@ import (
 // Candidate is a point of a search space.
 type Candidate[P comparable] struct {
 	Point P
-	// Estimate is the cost model's; candidates are tried by rising estimate.
+	// Estimate is the time by the cost model. Candidates are tried in the order of their
+	// estimates.
 	Estimate time.Duration
-	// Rejected, unless empty, says why no kernel can have this point. It is
-	// reported and not tried.
+	// Rejected, unless empty, is the reason why no kernel can have this point. The report
+	// lists it; it is not tried.
 	Rejected string
 }
 
-// Problem is one search. Points are struct values with exported fields: they
-// travel as JSON.
+// Problem describes one search. Points are structs with exported fields, because they are
+// sent as JSON.
 type Problem[P comparable] struct {
-	// Name is what is tuned, for the Bench and the report: "up".
+	// Name is the name of the tuned kernel, for the Bench and the report: "up".
 	Name string
-	// Key is what the choice is stored under.
+	// Key is the key under which the choice is stored.
 	Key Key
-	// Default is the cost model's point. It need not be in the space.
+	// Default is the cost model's point. It may be outside of the space.
 	Default P
 	Space   []Candidate[P]
-	// Sources emits the kernels that a point stands for. It is called by many
-	// goroutines.
+	// Sources emits the kernels of a point. Several goroutines call it at once.
 	Sources func(P) ([]jit.Source, error)
-	// Compile are the options that the kernels are compiled with.
+	// Compile has the options for compiling the kernels.
 	Compile driver.CompileOptions
 }
 
-// Bench tries points on a device of its own choice. It belongs to one
-// goroutine.
+// Bench tries points on a device that it chooses. One goroutine uses it.
 type Bench[P comparable] interface {
-	// Verify runs the point's kernels on real data and poisoned outputs and
-	// holds the results against the reference. The error says what was wrong;
-	// one that matches driver.ErrBroken means that the device is lost.
+	// Verify runs the kernels of the point on real data with poisoned outputs, and compares
+	// the results with the reference. The error describes the difference. If it matches
+	// driver.ErrBroken, the device is lost.
 	Verify(ctx context.Context, problem string, p P) error
-	// Time measures the point once: device time, of a few runs at most.
+	// Time measures the point once and returns the device time, from a few runs at most.
 	Time(ctx context.Context, problem string, p P) (time.Duration, error)
 	Close() error
 }
 
-// Setting is what a Bench is made from.
+// Setting is the input for making a Bench.
 type Setting struct {
-	// Spec is the session's, as JSON.
+	// Spec is the session's spec as JSON.
 	Spec json.RawMessage
 	// Cache holds the candidates' machine code.
 	Cache *cache.Cache
@@ -70,15 +69,15 @@ type Subject[P comparable] struct {
 	open func(context.Context, Setting) (Bench[P], error)
 }
 
-// subjects are those of the program: what a worker can serve. A name that is
-// taken twice serves nobody.
+// subjects has the subjects of the program, which a worker can serve. If two subjects have
+// the same name, neither can be used.
 var (
 	subjectsMu sync.Mutex
 	subjects   = map[string]func(worker) error{}
 )
 
-// NewSubject registers a kind of bench under a name that no other has. It
-// belongs in a package variable, so that worker processes know it too.
+// NewSubject registers a kind of bench under a unique name. Call it for a package variable,
+// so that worker processes know the subject too.
 func NewSubject[P comparable](name string, open func(context.Context, Setting) (Bench[P], error)) *Subject[P] {
 	s := &Subject[P]{name: name, open: open}
 	subjectsMu.Lock()
@@ -91,8 +90,8 @@ func NewSubject[P comparable](name string, open func(context.Context, Setting) (
 	return s
 }
 
-// Digest is the SHA-256 of kernels' PTX, in hexadecimal. Where it differs the
-// text has changed.
+// Digest returns the SHA-256 of the kernels' PTX, in hexadecimal. It differs if and only if
+// the text differs.
 func Digest(sources []jit.Source) string {
 	h := sha256.New()
 	for _, s := range sources {

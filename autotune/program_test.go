@@ -19,7 +19,7 @@ import (
 	"sonicmoe/internal/child"
 )
 
-// tuneOdd tunes two points that do nothing odd.
+// tuneOdd tunes two points that do not misbehave.
 func tuneOdd(t *testing.T, spec string, o autotune.Options) (*autotune.Report[odd], error) {
 	t.Helper()
 	o.Rounds, o.Warm = 1, time.Nanosecond
@@ -31,9 +31,9 @@ func tuneOdd(t *testing.T, spec string, o autotune.Options) (*autotune.Report[od
 	return r, err
 }
 
-// A worker is the program that runs, whatever an update has put under its name
-// since: another program's kernels would be tried, and the choice stored as this
-// one's.
+// TestWorkerOfAReplacedProgram checks that a worker runs the program that is running, even
+// if an update has replaced its file. Otherwise another program's kernels would be tried,
+// and the choice stored for this program.
 func TestWorkerOfAReplacedProgram(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("a running program's file is not to be had under another name")
@@ -68,8 +68,8 @@ func TestWorkerOfAReplacedProgram(t *testing.T) {
 	}
 }
 
-// A worker that reads nothing takes as much as a pipe holds, and then its time is
-// up as any other's.
+// TestWorkerThatReadsNothing checks that a worker that does not read its pipe counts as
+// hung after the usual time.
 func TestWorkerThatReadsNothing(t *testing.T) {
 	t.Setenv(child.Variable, stuck)
 	done := make(chan *autotune.Report[odd], 1)

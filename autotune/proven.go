@@ -8,22 +8,22 @@ import (
 	"sonicmoe/cache"
 )
 
-// proven are the digests of the kernels of one problem that were found right on
-// a kind of GPU with one producer of machine code: what may be tried without a
-// worker. It is one record in the cache.
+// proven has the digests of the kernels of one problem that were found right on a kind of
+// GPU with one producer of machine code. They may be tried without a worker. It is one
+// record in the cache.
 type proven struct {
 	Version int
-	// PTX are digests, the latest last.
+	// PTX has the digests, the latest last.
 	PTX []string
 
 	key     string
 	changed bool
 }
 
-// mostProven bounds the record's growth over years of new kernels.
+// mostProven bounds the record, which grows with every new version of the kernels.
 const mostProven = 512
 
-// readProven reads the record of a problem; without one nothing is proven.
+// readProven reads the record of a problem. Without a record nothing is proven.
 func readProven(c *cache.Cache, k Key, producer string) *proven {
 	p := &proven{key: fmt.Sprintf("proven %s on %s, %d SMs, by %s", k.Subject, k.GPU, k.SMs, producer)}
 	if c == nil {
@@ -31,7 +31,7 @@ func readProven(c *cache.Cache, k Key, producer string) *proven {
 	}
 	value, ok := c.GetChoice(p.key)
 	if ok && (json.Unmarshal(value, p) != nil || p.Version != recordVersion) {
-		p.PTX = nil // another version's: proven again at the next chance
+		p.PTX = nil // a record of another version: the points will be proven again
 	}
 	return p
 }
@@ -44,14 +44,14 @@ func (p *proven) add(digest string) {
 	}
 }
 
-// write stores the record, if there is news.
+// write stores the record if it has changed.
 func (p *proven) write(c *cache.Cache) {
 	if c == nil || !p.changed {
 		return
 	}
 	p.Version = recordVersion
 	p.PTX = p.PTX[max(0, len(p.PTX)-mostProven):]
-	if value, err := json.Marshal(p); err == nil { // strings and a number always do
-		_ = c.PutChoice(p.key, value) // proven again at the next chance
+	if value, err := json.Marshal(p); err == nil { // strings and a number can always be encoded
+		_ = c.PutChoice(p.key, value) // without the record the points will be proven again
 	}
 }

@@ -9,36 +9,36 @@ import (
 	"time"
 )
 
-// Status is what became of a candidate.
+// Status is the result of trying a candidate.
 type Status uint8
 
 // Statuses of candidates.
 const (
-	// Untried is none of a finished Tune.
+	// Untried does not occur after Tune.
 	Untried Status = iota
-	// Measured: found right and timed.
+	// Measured means that the candidate was right and timed.
 	Measured
-	// Duplicate: compiled to the same bytes as an earlier candidate.
+	// Duplicate means that it compiled to the same bytes as an earlier candidate.
 	Duplicate
-	// Skipped: the budget, or Options.Most, left it out.
+	// Skipped means that the budget or Options.Most left it out.
 	Skipped
-	// Unproven: not tried, for want of a worker process.
+	// Unproven means that it was not tried, because there was no worker process.
 	Unproven
-	// Unbuilt: its kernels could not be emitted or compiled.
+	// Unbuilt means that its kernels could not be emitted or compiled.
 	Unbuilt
-	// Wrong: its answer was not the reference's.
+	// Wrong means that its results differed from the reference.
 	Wrong
-	// Faulted: it broke the worker's device.
+	// Faulted means that it broke the worker's device.
 	Faulted
-	// Hung: it gave no answer in time.
+	// Hung means that it did not finish in time.
 	Hung
-	// Died: the worker process ended.
+	// Died means that the worker process ended.
 	Died
-	// Rejected: no kernel can have the point.
+	// Rejected means that no kernel can have the point.
 	Rejected
 )
 
-// String is the status in lower case.
+// String returns the status in lower case.
 func (s Status) String() string {
 	names := [...]string{"untried", "measured", "duplicate", "skipped", "unproven", "unbuilt", "wrong", "faulted", "hung", "died", "rejected"}
 	if int(s) >= len(names) {
@@ -51,37 +51,37 @@ func (s Status) String() string {
 type Row[P comparable] struct {
 	Point  P
 	Status Status
-	// Reason says more where the status is not Measured.
+	// Reason explains a status other than Measured.
 	Reason string
-	// Estimate is the cost model's.
+	// Estimate is the time by the cost model.
 	Estimate time.Duration
-	// Median is the measured time of Rounds rounds. Gain is by which fraction
-	// of the default's time the point is faster, Noise how far off that may be.
+	// Median is the median time over Rounds rounds. Gain is the fraction of the default's
+	// time by which the point is faster, Noise the uncertainty of Gain.
 	Median      time.Duration
 	Rounds      int
 	Gain, Noise float64
 }
 
-// Report is what a search found: a plan. Nothing follows from it until the
-// caller stores it or makes something new with its point.
+// Report is the result of a search. It has no effect until the caller stores it or uses its
+// point.
 type Report[P comparable] struct {
 	Problem string
 	Key     Key
-	// Chosen is the point to take, the default unless another won; Why says why.
+	// Chosen is the best point: the default unless another point won. Why is the reason.
 	Default, Chosen P
 	Why             string
 	// PTX is the Digest of Chosen's kernels.
 	PTX string
-	// Rows are all candidates: the default, then by rising estimate.
+	// Rows has all candidates: the default first, then by increasing estimate.
 	Rows []*Row[P]
-	// Where says where points were tried.
+	// Where says where the points were tried.
 	Where string
-	// Compiled counts kernels that were not in the cache.
+	// Compiled is the number of kernels that were not in the cache.
 	Compiled int
 	Took     time.Duration
 }
 
-// Row is the row of a point, or nil.
+// Row returns the row of a point, or nil.
 func (r *Report[P]) Row(p P) *Row[P] {
 	for _, row := range r.Rows {
 		if row.Point == p {
@@ -91,7 +91,7 @@ func (r *Report[P]) Row(p P) *Row[P] {
 	return nil
 }
 
-// Count is the number of rows of a status.
+// Count returns the number of rows with a status.
 func (r *Report[P]) Count(s Status) int {
 	n := 0
 	for _, row := range r.Rows {
@@ -102,17 +102,17 @@ func (r *Report[P]) Count(s Status) int {
 	return n
 }
 
-// Record is the choice as it is stored under Key.
+// Record returns the choice in the form that is stored under Key.
 func (r *Report[P]) Record() ([]byte, error) { return Encode(r.Chosen, r.PTX) }
 
-// Tried is how many candidates were tried, whatever came of it.
+// Tried returns the number of candidates that were tried, with any result.
 func (r *Report[P]) Tried() int {
 	return len(r.Rows) - r.Count(Untried) - r.Count(Skipped) - r.Count(Unproven) - r.Count(Rejected)
 }
 
-// String is a table of the candidates: those measured, fastest first, then the
-// others with their reasons; those skipped or rejected before they were tried are
-// counted by reason.
+// String returns a table of the candidates: measured ones by increasing time, then the
+// others with their reasons. Candidates that were skipped or rejected are only counted, by
+// reason.
 func (r *Report[P]) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %v, %s\n", r.Problem, r.Chosen, cmp.Or(r.Why, "the search has not ended"))
@@ -145,7 +145,7 @@ func (r *Report[P]) String() string {
 			fmt.Fprintf(w, "%s\t%v\t%v\t\t\t\t%v\t%s\n", mark, row.Point, row.Status, micros(row.Estimate), firstLine(row.Reason))
 		}
 	}
-	_ = w.Flush() // a Builder takes everything
+	_ = w.Flush() // writing to a Builder cannot fail
 	for _, row := range rows {
 		of := untried{row.Status, row.Reason}
 		if n := folded[of]; n > 0 {

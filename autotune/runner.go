@@ -16,7 +16,7 @@ import (
 	"sonicmoe/driver"
 )
 
-// failure is a trial that went wrong: what became of the point.
+// failure is the status of a point whose trial failed.
 type failure struct {
 	status Status
 	reason string
@@ -24,18 +24,18 @@ type failure struct {
 
 func (f *failure) Error() string { return f.status.String() + ": " + f.reason }
 
-// lost reports whether the runner can't go on after the failure.
+// lost reports whether the runner cannot continue after the failure.
 func (f *failure) lost() bool { return f.status != Wrong }
 
-// runner tries points, in this process or in another. Errors are *failure, or
-// the context's.
+// runner tries points in this process or in another one. Errors are *failure or the
+// context's error.
 type runner[P comparable] interface {
 	try(ctx context.Context, op, problem string, p P, limit time.Duration) (time.Duration, error)
-	// close ends the runner; after a failure that is lost it kills it.
+	// close ends the runner. After a failure that is lost, it kills the process.
 	close()
 }
 
-// local runs in the caller's process.
+// local tries points in the caller's process.
 type local[P comparable] struct{ bench Bench[P] }
 
 func (l local[P]) try(ctx context.Context, op, problem string, p P, limit time.Duration) (time.Duration, error) {
@@ -55,37 +55,36 @@ func (l local[P]) try(ctx context.Context, op, problem string, p P, limit time.D
 	return 0, &failure{Wrong, err.Error()}
 }
 
-func (l local[P]) close() { _ = l.bench.Close() } // nothing depends on it any more
+func (l local[P]) close() { _ = l.bench.Close() } // nothing uses the bench any more
 
 // remote is a worker process.
 type remote[P comparable] struct {
 	cmd *exec.Cmd
-	// requests goes to the process, from which come the replies, by number.
+	// requests goes to the process; replies come from it, by request number.
 	requests io.WriteCloser
 	last     uint64
 	replies  chan reply
-	// silent is closed when no more replies will come, gone when the process
-	// has ended; then how says how.
+	// silent is closed when no more replies can come, gone when the process has ended; how
+	// then describes its end.
 	silent, gone chan struct{}
 	how          string
-	// done is closed when nobody wants replies any more.
+	// done is closed when replies are no longer needed.
 	done chan struct{}
 	said tail
 }
 
 const (
-	// killWait is how long a killed worker may take to go: the driver cleans up
-	// after it.
+	// killWait is the longest wait for the end of a killed worker, while the driver cleans
+	// up.
 	killWait = 10 * time.Second
-	// lastWords is how long the output of a process that has ended is waited
-	// for, where a process that it started keeps it open.
+	// lastWords is the longest wait for the output of a process that has ended, because a
+	// process that it started may keep the pipe open.
 	lastWords = 200 * time.Millisecond
 	// mostReplyBytes bounds a reply.
 	mostReplyBytes = 1 << 20
 )
 
-// startWorker starts this program as a worker and waits until its bench is
-// ready.
+// startWorker starts this program as a worker and waits until its bench is ready.
 func startWorker[P comparable](ctx context.Context, h hello, limit time.Duration) (*remote[P], error) {
 	exe, err := program()
 	if err != nil {
@@ -108,8 +107,8 @@ func startWorker[P comparable](ctx context.Context, h hello, limit time.Duration
 	return r, nil
 }
 
-// program is the file of this program: the one that runs, where the system shows
-// it, for an update may have put another one under its name by now.
+// program returns the path of the running program. Where the system allows it, this is the
+// running file itself, because an update may have replaced the file at the path.
 func program() (string, error) {
 	const running = "/proc/self/exe"
 	if _, err := os.Stat(running); err == nil {
@@ -149,7 +148,7 @@ func (r *remote[P]) start() error {
 	return nil
 }
 
-// listen hands replies on until there are no more.
+// listen passes on replies until there are no more.
 func (r *remote[P]) listen(replies io.ReadCloser) {
 	defer close(r.silent)
 	defer replies.Close()
@@ -163,8 +162,8 @@ func (r *remote[P]) listen(replies io.ReadCloser) {
 	})
 }
 
-// eachReply calls take for each reply, a line of its own, until that says no or
-// a line is too long. A line that is no reply is nobody's: it is passed over.
+// eachReply calls take for each reply, which is a line of its own, until take returns false
+// or a line is too long. It skips lines that are not replies.
 func eachReply(in io.Reader, take func(reply) bool) {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, mostReplyBytes)
@@ -176,7 +175,7 @@ func eachReply(in io.Reader, take func(reply) bool) {
 	}
 }
 
-// wait notes the end of the process.
+// wait records the end of the process.
 func (r *remote[P]) wait() {
 	err := r.cmd.Wait()
 	r.how = "the worker process ended"
@@ -189,13 +188,13 @@ func (r *remote[P]) wait() {
 	close(r.gone)
 }
 
-// ask sends a message and waits for the reply of that number.
+// ask sends a message and waits for the reply with that number.
 func (r *remote[P]) ask(ctx context.Context, n uint64, message any, limit time.Duration) (reply, error) {
 	text, err := json.Marshal(message)
 	if err != nil {
 		return reply{}, &failure{Wrong, "it can't be sent to a worker: " + err.Error()}
 	}
-	// A process that reads nothing takes no more than a pipe holds.
+	// A process that does not read accepts only as much as a pipe holds.
 	sent := make(chan error, 1)
 	go func() {
 		_, err := r.requests.Write(append(text, '\n'))
@@ -207,20 +206,20 @@ func (r *remote[P]) ask(ctx context.Context, n uint64, message any, limit time.D
 	for {
 		select {
 		case err := <-sent:
-			if err != nil { // a process that has ended takes no message; it says more itself
+			if err != nil { // a process that has ended accepts no message; its end says more
 				r.kill()
 				return reply{}, r.died()
 			}
 		case a := <-r.replies:
-			if a.N == n { // others were for somebody who left, or are of a candidate
+			if a.N == n { // other replies are late answers, or were printed by a candidate
 				return a, nil
 			}
 		case <-gone:
-			gone = nil // what it replied before is still to be read
+			gone = nil // replies that it sent before may still be unread
 			timer.Reset(lastWords)
 		case <-silent:
 			silent = nil
-			if gone != nil { // it can't reply any more, whatever it does
+			if gone != nil { // it cannot reply any more
 				r.kill()
 			}
 			return reply{}, r.died()
@@ -237,7 +236,7 @@ func (r *remote[P]) ask(ctx context.Context, n uint64, message any, limit time.D
 	}
 }
 
-// died is the failure of a process that has ended.
+// died returns the failure of a process that has ended.
 func (r *remote[P]) died() *failure {
 	select {
 	case <-r.gone:
@@ -265,16 +264,16 @@ func (r *remote[P]) try(ctx context.Context, op, problem string, p P, limit time
 	return a.Time, nil
 }
 
-// kill ends the process and waits for that, though not forever.
+// kill ends the process and waits for its end, up to killWait.
 func (r *remote[P]) kill() {
-	_ = r.cmd.Process.Kill() // it may have ended
+	_ = r.cmd.Process.Kill() // it may have ended already
 	select {
 	case <-r.gone:
 	case <-time.After(killWait):
 	}
 }
 
-// close lets the process end by itself, and kills it if it won't.
+// close lets the process end by itself, and kills it if it does not.
 func (r *remote[P]) close() {
 	_ = r.requests.Close()
 	select {
@@ -285,7 +284,7 @@ func (r *remote[P]) close() {
 	close(r.done)
 }
 
-// tail keeps the end of what is written.
+// tail keeps the end of the output.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

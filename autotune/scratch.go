@@ -13,14 +13,14 @@ import (
 
 const (
 	scratchPrefix = "sonicmoe-autotune-"
-	// aliveFile is locked while the session lives.
+	// aliveFile is locked while the session exists.
 	aliveFile = "alive"
-	// scratchAge is when a directory whose session is dead goes.
+	// scratchAge is the age at which the directory of a dead session is removed.
 	scratchAge = time.Hour
 )
 
-// newScratch makes a session's directory for machine code. remove takes it
-// away. What sessions left that were killed goes.
+// newScratch creates a session's directory for machine code; remove removes it. It also
+// removes old directories of sessions that were killed.
 func newScratch() (dir string, remove func() error, err error) {
 	sweepScratch()
 	if dir, err = os.MkdirTemp("", scratchPrefix); err != nil {
@@ -28,7 +28,7 @@ func newScratch() (dir string, remove func() error, err error) {
 	}
 	unlock, err := disk.Lock(context.Background(), disk.OS, filepath.Join(dir, aliveFile), 0)
 	if err != nil {
-		unlock = func() {} // its age alone tells then
+		unlock = func() {} // without locks only the age decides
 	}
 	return dir, func() error {
 		unlock()
@@ -36,8 +36,8 @@ func newScratch() (dir string, remove func() error, err error) {
 	}, nil
 }
 
-// sweepScratch removes the directories of sessions that did not come to remove
-// them. What can't be looked at or removed is left to its owner.
+// sweepScratch removes the directories of sessions that did not remove them. It leaves
+// directories that it cannot read or remove.
 func sweepScratch() {
 	left, err := filepath.Glob(filepath.Join(os.TempDir(), scratchPrefix+"*"))
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"sonicmoe/internal/drivertest"
 )
 
-// What sessions of killed processes left goes when the next one starts; that of
-// living ones, new ones and others' things stay.
+// TestLeftOversOfKilledSessions checks that a new session removes what sessions of killed
+// processes left, and keeps directories of living sessions, new ones, and other files.
 func TestLeftOversOfKilledSessions(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the temporary folder has another name")

@@ -11,47 +11,45 @@ import (
 	"sonicmoe/driver"
 )
 
-// Options say how a Session works. The zero value is good.
+// Options configure a Session. The zero value is a good default.
 type Options struct {
-	// Cache gives machine code that is there already and remembers which points
-	// were found right. Nil means none. Tuning stores no candidate's machine
-	// code in it and no choice: see Report.Record.
+	// Cache has machine code of earlier compilations, and records the points that were
+	// found right. Nil means none. Tuning stores neither machine code of candidates nor
+	// choices in it: see Report.Record.
 	Cache *cache.Cache
-	// Budget is the time for one problem; 0 means 20 s. It counts neither the
-	// making of the bench nor the default's verification, which come in any case,
-	// and a trial under way is not cut short.
+	// Budget is the time for one problem; 0 means 20 s. Making the bench and verifying the
+	// default always happen and do not count. A trial that is under way is not cut short.
 	Budget time.Duration
-	// Trial is how long one point may take to be verified or timed before it
-	// counts as hung; 0 means 20 s. Setup is the same for making a bench; 0
-	// means 2 minutes.
+	// Trial is the longest time to verify or time one point before it counts as hung; 0
+	// means 20 s. Setup is the longest time to make a bench; 0 means 2 minutes.
 	Trial, Setup time.Duration
-	// Warm is how long the default runs before measuring starts; 0 means 200 ms.
+	// Warm is the time for which the default runs before measuring starts; 0 means 200 ms.
 	Warm time.Duration
-	// Rounds is how often the finalists are timed; 0 means 15.
+	// Rounds is the number of times that the finalists are timed; 0 means 15.
 	Rounds int
-	// MinGain is the least gain for which the default is left, as a fraction; 0
-	// means 0.01.
+	// MinGain is the least gain, as a fraction, for which another point replaces the
+	// default; 0 means 0.01.
 	MinGain float64
-	// Most is how many candidates are tried, the cost model's best ones; 0
+	// Most is the largest number of candidates to try, the best ones by the cost model; 0
 	// means all.
 	Most int
-	// Parallel is how many kernels are compiled at once; 0 means as many as Go
-	// uses processors.
+	// Parallel is the number of kernels that are compiled at once; 0 means GOMAXPROCS.
 	Parallel int
-	// InProcess tries points in this process, proven ones only.
+	// InProcess tries points in this process, and only points that are proven.
 	InProcess bool
-	// Progress hears of each step, one at a time.
+	// Progress is called after each step. Calls do not overlap.
 	Progress func(Progress)
 
-	now func() time.Time // a test's clock
+	now func() time.Time // the clock of a test
 }
 
-// Progress is how far a Tune is.
+// Progress is the progress of a Tune.
 type Progress struct {
 	Problem string
 	// Stage is "compile", "verify" or "measure".
 	Stage string
-	// Done of Total steps of the stage are over; Point is the last.
+	// Done is the number of finished steps of the stage, Total the number of all; Point is
+	// the last point.
 	Done, Total int
 	Point       string
 	Elapsed     time.Duration
@@ -69,13 +67,12 @@ type Session[P comparable] struct {
 	removeScratch func() error
 	scratchCache  *cache.Cache
 	run           runner[P]
-	// noWorker says why there is no worker.
+	// noWorker is the reason why there is no worker.
 	noWorker string
 }
 
-// NewSession prepares to tune for a device, which compiles the candidates. spec
-// is what the subject's bench is made from; it travels as JSON. Close the
-// session in the end.
+// NewSession prepares to tune for a device, which compiles the candidates. spec is the
+// input for the subject's bench and is sent as JSON. Close the session after use.
 func NewSession[P comparable](dev driver.Device, s *Subject[P], spec any, o Options) (*Session[P], error) {
 	set(&o.Budget, 20*time.Second)
 	set(&o.Trial, 20*time.Second)
@@ -104,7 +101,7 @@ func NewSession[P comparable](dev driver.Device, s *Subject[P], spec any, o Opti
 	return session, nil
 }
 
-// set gives an option its default.
+// set sets an option to its default if it is 0.
 func set[T time.Duration | int | float64](option *T, value T) {
 	if *option <= 0 {
 		*option = value
@@ -117,7 +114,7 @@ func (s *Session[P]) Close() error {
 	return s.removeScratch()
 }
 
-// stop ends the runner; the next trial starts another.
+// stop ends the runner. The next trial starts another one.
 func (s *Session[P]) stop() {
 	if s.run != nil {
 		s.run.close()
@@ -125,8 +122,7 @@ func (s *Session[P]) stop() {
 	}
 }
 
-// start makes sure that there is a runner: a worker if possible, else this
-// process.
+// start ensures that there is a runner: a worker if possible, else this process.
 func (s *Session[P]) start(ctx context.Context) error {
 	if s.run != nil {
 		return nil
@@ -167,5 +163,5 @@ func (s *Session[P]) try(ctx context.Context, op, problem string, p P) (time.Dur
 	return d, err
 }
 
-// SetBudget changes Options.Budget for the problems to come.
+// SetBudget changes Options.Budget for later problems.
 func (s *Session[P]) SetBudget(d time.Duration) { s.options.Budget = d }

@@ -23,7 +23,7 @@ import (
 // stuck is the role of a worker that never starts.
 const stuck = "stuck"
 
-// The tests' program is its own worker.
+// TestMain lets the tests' program be its own worker.
 func TestMain(m *testing.M) {
 	if child.Role() == stuck && os.Getenv("SONICMOE_AUTOTUNE_WORKER") != "" {
 		time.Sleep(time.Hour)
@@ -34,23 +34,23 @@ func TestMain(m *testing.M) {
 
 // point is a way to copy a tile through shared memory.
 type point struct {
-	// Threads copy: another number, another kernel.
+	// Threads is the number of threads that copy. Another number is another kernel.
 	Threads int
-	// Mistake is what is wrong with it, or empty.
+	// Mistake is the planted mistake, or empty.
 	Mistake string
 }
 
 func (p point) String() string { return fmt.Sprintf("%d threads %s", p.Threads, p.Mistake) }
 
-// Mistakes of a candidate.
+// These are the mistakes of a candidate.
 const (
 	swapped  = "swapped swizzle"
 	hangs    = "hang"
 	illegal  = "illegal access"
-	spoils   = "spoils the input" // and gives the right answer
+	spoils   = "spoils the input" // the result is right all the same
 	exits    = "exit"
 	alias    = "alias"   // no mistake: the same kernel under another name
-	refused  = "refused" // PTX that no kernel has
+	refused  = "refused" // no kernel can have this PTX
 	unstable = "unstable"
 )
 
@@ -59,7 +59,7 @@ const (
 	boxBytes      = rows * tile.RowBytes
 )
 
-// copierArgs are what a copier's launch takes.
+// copierArgs are the arguments of a copier.
 type copierArgs struct{ In, Out driver.DevicePtr }
 
 // copier copies a matrix of 64 rows of 128 bytes.
@@ -96,7 +96,7 @@ func copier(p point) (*jit.Kernel[copierArgs], error) {
 	return k.Build()
 }
 
-// copierSource is a copier for a loader.
+// copierSource returns a copier for a loader.
 func copierSource(p point) (jit.Source, error) {
 	k, err := copier(p)
 	if err != nil {
@@ -105,15 +105,15 @@ func copierSource(p point) (jit.Source, error) {
 	return k.Source(p.String()), nil
 }
 
-// copySpec is what the copiers' bench is made from.
+// copySpec is the input for making a bench of copiers.
 type copySpec struct {
 	Device string
-	// Times, unless nil, are what points take in turn, by their threads, in
-	// place of the clock's time.
+	// Times, unless nil, has the times that Time returns in turn for the points with each
+	// number of threads, instead of the clock's.
 	Times map[int][]time.Duration
-	// Refuse is why no bench can be made.
+	// Refuse is the reason why no bench can be made.
 	Refuse string
-	// SleepSetup is how long making the bench takes.
+	// SleepSetup is the time that making the bench takes.
 	SleepSetup time.Duration
 }
 

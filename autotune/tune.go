@@ -15,7 +15,7 @@ import (
 	"sonicmoe/jit"
 )
 
-// tuning is one Tune at work.
+// tuning is a running Tune.
 type tuning[P comparable] struct {
 	*Session[P]
 	problem Problem[P]
@@ -24,28 +24,28 @@ type tuning[P comparable] struct {
 	trials []*trial[P]
 	proven *proven
 	start  time.Time
-	// waited is how long the bench was waited for: no part of the budget.
+	// waited is the time spent waiting for the bench, which is not part of the budget.
 	waited time.Duration
 	saying sync.Mutex
 }
 
-// trial is a candidate on its way.
+// trial is a candidate that is being tried.
 type trial[P comparable] struct {
 	*Row[P]
 	digest string
-	// code is the digest of what was compiled.
+	// code is the digest of the compiled bytes.
 	code  [sha256.Size]byte
-	times []float64 // seconds, one a round
+	times []float64 // in seconds, one for each round
 }
 
-// verifyShare is the part of the budget after which no further point is
-// compiled or verified.
+// verifyShare is the part of the budget after which no more points are compiled or
+// verified.
 const verifyShare = 0.6
 
-// Tune searches the problem's space and reports. Nothing is changed or stored
-// but the records of points found right. Errors are ctx's, of a bench that
-// can't be made, and of a default that is wrong, of which the report that
-// comes with it says more; bad candidates are no errors.
+// Tune searches the problem's space and returns a report. It stores nothing except the
+// records of points that were found right. Errors are the error of ctx, a bench that cannot
+// be made, and a default with wrong results, which the report then explains. Bad candidates
+// are not errors.
 func (s *Session[P]) Tune(ctx context.Context, p Problem[P]) (*Report[P], error) {
 	t := &tuning[P]{Session: s, problem: p, start: s.options.now(),
 		report: &Report[P]{Problem: p.Name, Key: p.Key, Default: p.Default, Chosen: p.Default}}
@@ -85,7 +85,7 @@ func (t *tuning[P]) search(ctx context.Context) error {
 
 func (t *tuning[P]) elapsed() time.Duration { return t.options.now().Sub(t.start) }
 
-// late reports whether so much of the budget is used up.
+// late reports whether that share of the budget is used up.
 func (t *tuning[P]) late(share float64) bool {
 	return (t.elapsed() - t.waited).Seconds() >= share*t.options.Budget.Seconds()
 }
@@ -99,8 +99,8 @@ func (t *tuning[P]) say(stage string, done, total int, p P) {
 	t.options.Progress(Progress{t.problem.Name, stage, done, total, fmt.Sprint(p), t.elapsed()})
 }
 
-// enumerate makes a row of each candidate, the default first, then by rising
-// estimate, those rejected last.
+// enumerate makes a row for each candidate: the default first, then by increasing estimate,
+// rejected ones last.
 func (t *tuning[P]) enumerate() {
 	rows := []*Row[P]{{Point: t.problem.Default}}
 	for _, c := range t.problem.Space {
@@ -129,13 +129,13 @@ func (t *tuning[P]) enumerate() {
 	t.report.Rows = rows
 }
 
-// drop takes trials out whose status says so.
+// drop removes the trials that already have a status, such as Wrong or Duplicate.
 func (t *tuning[P]) drop() {
 	t.trials = slices.DeleteFunc(t.trials, func(c *trial[P]) bool { return c.Status != Untried })
 }
 
-// compile emits and compiles the candidates, several at once, and leaves the
-// machine code for the runner.
+// compile emits and compiles the candidates, several at once, and stores the machine code
+// for the runner.
 func (t *tuning[P]) compile(ctx context.Context) error {
 	parallel := t.options.Parallel
 	if parallel <= 0 {
@@ -167,7 +167,7 @@ func (t *tuning[P]) compile(ctx context.Context) error {
 			return nil
 		})
 	}
-	_ = g.Wait() // no error can come
+	_ = g.Wait() // the goroutines return no errors
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("autotune: compiling %s: %w", t.problem.Name, err)
 	}
@@ -185,7 +185,7 @@ func (t *tuning[P]) compile(ctx context.Context) error {
 
 const outOfTime = "the time budget was used up"
 
-// build makes the machine code of one candidate.
+// build compiles one candidate.
 func (t *tuning[P]) build(ctx context.Context, c *trial[P]) ([]jit.Origin, error) {
 	sources, err := t.problem.Sources(c.Point)
 	if err != nil {
@@ -208,8 +208,7 @@ func (t *tuning[P]) build(ctx context.Context, c *trial[P]) ([]jit.Origin, error
 	return origins, nil
 }
 
-// dropDuplicates keeps the first of the candidates that compiled to the same
-// bytes.
+// dropDuplicates keeps the first of the candidates that compiled to the same bytes.
 func (t *tuning[P]) dropDuplicates() {
 	first := map[[sha256.Size]byte]*trial[P]{}
 	for _, c := range t.trials {
@@ -222,7 +221,7 @@ func (t *tuning[P]) dropDuplicates() {
 	t.drop()
 }
 
-// verify has every candidate's answer checked.
+// verify checks the results of every candidate.
 func (t *tuning[P]) verify(ctx context.Context) error {
 	t.proven = readProven(t.options.Cache, t.problem.Key, t.dev.Producer())
 	defer func() { t.proven.write(t.options.Cache) }()
@@ -232,7 +231,7 @@ func (t *tuning[P]) verify(ctx context.Context) error {
 			c.Status, c.Reason = Skipped, outOfTime
 			continue
 		}
-		// The default needs no proof: it is what the caller runs anyway.
+		// The default needs no proof, because the caller runs it anyway.
 		if i > 0 && t.noWorker != "" && !t.proven.has(c.digest) {
 			c.Status, c.Reason = Unproven, "no worker has found it right on this GPU yet"
 		} else {
@@ -253,8 +252,8 @@ func (t *tuning[P]) verify(ctx context.Context) error {
 	return nil
 }
 
-// verifyOne verifies one candidate. A wrong one may have spoilt what the bench
-// holds: unless the default is still right a new bench is made.
+// verifyOne verifies one candidate. A wrong one may have damaged the bench's data, so
+// unless the default is still right, a new bench is made.
 func (t *tuning[P]) verifyOne(ctx context.Context, c *trial[P]) error {
 	if _, err := t.attempt(ctx, opVerify, c); err != nil {
 		return err
@@ -272,11 +271,10 @@ func (t *tuning[P]) verifyOne(ctx context.Context, c *trial[P]) error {
 	return nil
 }
 
-// attempt tries a candidate and notes what became of it. An error is one of
-// tuning itself.
+// attempt tries a candidate and records its status. An error is an error of tuning itself.
 func (t *tuning[P]) attempt(ctx context.Context, op string, c *trial[P]) (time.Duration, error) {
 	d, err := t.try(ctx, op, t.problem.Name, c.Point)
-	if f, ok := err.(*failure); ok { // as it is: wrapped it is fatal
+	if f, ok := err.(*failure); ok { // not wrapped, because a wrapped failure is fatal
 		c.Status, c.Reason = f.status, f.reason
 		return 0, nil
 	}

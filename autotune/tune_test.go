@@ -34,7 +34,8 @@ func newDevice(t testing.TB) *faulty.Device {
 
 const us = time.Microsecond
 
-// flat are times without noise for points by their threads: 64 the fastest.
+// flat has times without noise for points by their number of threads; 64 threads are the
+// fastest.
 var flat = map[int][]time.Duration{32: {120 * us}, 64: {80 * us}, 96: {90 * us}, 128: {100 * us}}
 
 var base = point{Threads: 128}
@@ -55,7 +56,7 @@ func problem(space []autotune.Candidate[point]) autotune.Problem[point] {
 		}}
 }
 
-// quick are options for tests: times are the spec's, nothing needs warming.
+// quick has options for tests: the spec has the times, and nothing needs to get warm.
 var quick = autotune.Options{Warm: time.Nanosecond, Rounds: 5}
 
 func tune(t testing.TB, ctx context.Context, dev driver.Device, spec copySpec, o autotune.Options, points ...point) (*autotune.Report[point], error) {
@@ -99,8 +100,8 @@ func TestFastestWins(t *testing.T) {
 	assert.Equal(t, "measure", stages[len(stages)-1])
 }
 
-// Planted mistakes are each named, and the caller's device still works. Run it
-// with SONICMOE_DEVICE=cuda too.
+// TestPlantedMistakes checks that each planted mistake gets its status, and that the
+// caller's device still works. Run it with SONICMOE_DEVICE=cuda too.
 func TestPlantedMistakes(t *testing.T) {
 	dev := newDevice(t)
 	o := quick
@@ -138,7 +139,8 @@ func TestPlantedMistakes(t *testing.T) {
 	usable(t, dev)
 }
 
-// Without WorkerMain only points that were once found right are tried.
+// TestWithoutWorker checks that without WorkerMain only points that were found right before
+// are tried.
 func TestWithoutWorker(t *testing.T) {
 	dev, c := newDevice(t), cache.Open(cache.Options{Dir: t.TempDir()})
 	good, other := point{Threads: 64}, point{Threads: 96}
@@ -164,7 +166,8 @@ func TestWithoutWorker(t *testing.T) {
 	assert.NotZero(t, dev.Count(faulty.Launch))
 }
 
-// A worker that can't be had costs the unproven candidates only.
+// TestWorkerThatDoesNotStart checks that without a worker only the unproven candidates are
+// lost.
 func TestWorkerThatDoesNotStart(t *testing.T) {
 	dev := newDevice(t)
 	o := quick
@@ -184,7 +187,7 @@ func TestWorkerThatDoesNotStart(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A wrong default is an error: nobody should go on with it.
+// TestWrongDefault checks that a wrong default is an error.
 func TestWrongDefault(t *testing.T) {
 	p := problem(candidates(point{Threads: 64}))
 	p.Default = point{32, swapped}
@@ -248,14 +251,14 @@ func TestCancellation(t *testing.T) {
 			usable(t, dev)
 		})
 	}
-	// In the middle of a hanging candidate.
+	// The context ends while a candidate hangs.
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	_, err := tune(t, ctx, newDevice(t), copySpec{Times: flat}, quick, base, point{32, hangs})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-// ticking is a clock that moves a step at each look.
+// ticking returns a clock that advances by step at each call.
 func ticking(step time.Duration) func() time.Time {
 	var n atomic.Int64
 	return func() time.Time { return time.Unix(0, 0).Add(time.Duration(n.Add(1)) * step) }
@@ -285,7 +288,8 @@ func TestBudget(t *testing.T) {
 	assert.Equal(t, autotune.Measured, r.Row(point{Threads: 64}).Status)
 }
 
-// Gains within the noise, or too small, keep the default.
+// TestNoiseKeepsTheDefault checks that gains within the noise, or too small ones, keep the
+// default.
 func TestNoiseKeepsTheDefault(t *testing.T) {
 	other := point{Threads: 64}
 	for name, c := range map[string]struct {
@@ -330,7 +334,7 @@ func TestSpaceAndRejections(t *testing.T) {
 	assert.Contains(t, first.String(), "2 more rejected: a CTA has 1024 threads at most")
 	assert.Equal(t, 2, first.Count(autotune.Rejected))
 
-	// The same times, the same choice and the same record.
+	// The same times give the same choice and the same record.
 	again, err := s.Tune(t.Context(), p)
 	require.NoError(t, err)
 	assert.Equal(t, first.Chosen, again.Chosen)

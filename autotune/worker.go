@@ -15,12 +15,12 @@ import (
 	"sonicmoe/driver"
 )
 
-// envWorker is set in worker processes: the names of two pipes, with a comma,
-// one that requests come on and one that replies go to. They have those to
-// themselves: what a candidate prints, on its output or its error, is output.
+// envWorker is set in worker processes. It names two pipes, separated by a comma: one for
+// requests and one for replies. Nothing else uses the pipes, so anything that a candidate
+// prints is only output.
 const envWorker = "SONICMOE_AUTOTUNE_WORKER"
 
-// hello is the first thing that a worker is told. Its number is 0.
+// hello is the first message to a worker. Its number is 0.
 type hello struct {
 	Subject string
 	Spec    json.RawMessage
@@ -30,7 +30,7 @@ type hello struct {
 
 // request asks a worker to try a point.
 type request struct {
-	// N numbers requests from 1 on; the reply has the same.
+	// N numbers requests from 1 on. The reply has the same number.
 	N       uint64
 	Op      string // opVerify or opTime
 	Problem string
@@ -45,27 +45,25 @@ const (
 // reply is a worker's answer to hello or a request.
 type reply struct {
 	N uint64
-	// Error is empty where all went well. Broken says that the worker can't go
-	// on.
+	// Error is empty after success. Broken means that the worker cannot continue.
 	Error  string
 	Broken bool
 	Time   time.Duration
 }
 
-// mayWork says that this program's main calls WorkerMain: that starting it
-// again gives a worker and not the program.
+// mayWork reports whether main has called WorkerMain, so that starting the program again
+// gives a worker.
 var mayWork atomic.Bool
 
-// WorkerMain makes a program its own worker: called first in main, it returns
-// at once in the program itself, and never in a process that a Session
-// started.
+// WorkerMain turns the process into a worker if a Session started it as one, and then does
+// not return. Otherwise it returns at once. main calls it first.
 func WorkerMain() {
 	if os.Getenv(envWorker) == "" {
 		mayWork.Store(true)
 		return
 	}
 	in, out, err := pipes(os.Getenv(envWorker))
-	os.Unsetenv(envWorker) // not for processes that the bench starts
+	os.Unsetenv(envWorker) // processes that the bench starts are no workers
 	if err == nil {
 		err = work(in, out)
 	}
@@ -76,7 +74,7 @@ func WorkerMain() {
 	os.Exit(0)
 }
 
-// pipes are those that the environment names.
+// pipes opens the pipes that the variable names.
 func pipes(names string) (in io.Reader, out io.Writer, err error) {
 	first, second, _ := strings.Cut(names, ",")
 	r, err := inherited(first)
@@ -90,16 +88,16 @@ func pipes(names string) (in io.Reader, out io.Writer, err error) {
 	return r, w, nil
 }
 
-// worker is a served connection.
+// worker serves one connection.
 type worker struct {
 	hello hello
-	// requests is closed when no more will come.
+	// requests is closed when no more requests will come.
 	requests <-chan request
 	out      io.Writer
 }
 
-// work serves what comes on in until it ends. A worker whose parent is gone
-// goes too, whatever it is doing: nobody could stop it then.
+// work serves the requests of in until it ends. A worker whose parent has ended exits too,
+// whatever it is doing, because nobody could stop it later.
 func work(in io.Reader, out io.Writer) error {
 	decode := json.NewDecoder(in)
 	w := worker{out: out}
@@ -154,13 +152,13 @@ func serve[P comparable](w worker, s *Subject[P]) error {
 			a.Error, a.Broken = err.Error(), errors.Is(err, driver.ErrBroken)
 		}
 		if err := w.answer(a); err != nil || a.Broken {
-			return err // the process ends, and the device's trouble with it
+			return err // the process ends, and with it any trouble of the device
 		}
 	}
 	return bench.Close()
 }
 
-// try does what a request asks for.
+// try carries out a request.
 func try[P comparable](ctx context.Context, bench Bench[P], op, problem string, p P) (time.Duration, error) {
 	switch op {
 	case opVerify:

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// worker is a worker process that the test talks to itself.
+// worker is a worker process with which the test exchanges messages itself.
 type worker struct {
 	*exec.Cmd
 	in    *os.File
@@ -66,8 +66,8 @@ func (w worker) ended(t *testing.T) error {
 	}
 }
 
-// A worker whose parent is gone goes too, in the middle of a candidate that
-// hangs.
+// TestWorkerGoesWithItsParent checks that a worker ends when its parent ends, even during a
+// candidate that hangs.
 func TestWorkerGoesWithItsParent(t *testing.T) {
 	w := newWorker(t)
 	w.send(map[string]any{"Subject": "autotune test copiers", "Spec": copySpec{Device: drivertest.Name()}, "CacheDir": t.TempDir()})
@@ -79,12 +79,13 @@ func TestWorkerGoesWithItsParent(t *testing.T) {
 	w.send(map[string]any{"Op": "verify", "Problem": "copy", "Point": 7})
 	assert.Contains(t, w.reply(), `cannot unmarshal`)
 	w.send(map[string]any{"Op": "verify", "Problem": "copy", "Point": point{32, hangs}})
-	time.Sleep(100 * time.Millisecond) // it is at it
+	time.Sleep(100 * time.Millisecond) // until the candidate hangs
 	require.NoError(t, w.in.Close())
 	assert.NoError(t, w.ended(t))
 }
 
-// What a worker can't serve it says, and ends.
+// TestWorkerRefuses checks that a worker replies with an error to a hello that it cannot
+// serve, and ends.
 func TestWorkerRefuses(t *testing.T) {
 	w := newWorker(t)
 	w.send(map[string]any{"Subject": "nobody's"})
@@ -98,7 +99,8 @@ func TestWorkerRefuses(t *testing.T) {
 	assert.Error(t, w.ended(t))
 }
 
-// A program that finds the mark of workers and is none says so.
+// TestMarkOfWorkersByHand checks that a program that finds the worker's variable but no
+// pipes reports it.
 func TestMarkOfWorkersByHand(t *testing.T) {
 	exe, err := os.Executable()
 	require.NoError(t, err)
