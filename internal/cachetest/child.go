@@ -14,8 +14,8 @@ import (
 // inChild reports whether this process was started for the test.
 func inChild(t testing.TB) bool { return child.Role() == t.Name() }
 
-// again runs the test in a child process with these attributes and takes its
-// result over.
+// again runs the test in a child process with these attributes, and ends this test with the
+// child's result.
 func again(t testing.TB, attr *syscall.SysProcAttr) {
 	t.Helper()
 	cmd := child.Command(t, t.Name(), t.Name())

@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// nobody is the user that root becomes.
+// nobody is the user id that root changes to.
 const nobody = 65534
 
-// AsUser makes sure that the test runs as a user whom permissions bind. Root
-// runs it again in a child that has become nobody; another user runs it as is.
+// AsUser makes sure that permissions bind the user who runs the test. For root it runs the
+// test again in a child with the user nobody. For another user it does nothing.
 func AsUser(t testing.TB) bool {
 	t.Helper()
 	if inChild(t) {
@@ -29,13 +29,13 @@ func AsUser(t testing.TB) bool {
 	return false
 }
 
-// OnDisk runs the test again in a child that has a disk of its own, of so many
-// bytes, and gives its directory there. The disk goes with the child.
+// OnDisk runs the test again in a child that has its own disk of the given size, and
+// returns the disk's directory there. The disk disappears with the child.
 func OnDisk(t testing.TB, bytes int) (dir string, inside bool) {
 	t.Helper()
 	if !inChild(t) {
 		attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
-		if id := os.Geteuid(); id != 0 { // who may not mount may in a namespace of his own
+		if id := os.Geteuid(); id != 0 { // a user without the right to mount may mount in a user namespace
 			attr.Cloneflags |= syscall.CLONE_NEWUSER
 			attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: id, Size: 1}}
 			attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
@@ -70,7 +70,7 @@ func ReadOnly(t testing.TB, dir string, on bool) {
 	}
 }
 
-// Resize gives the disk of OnDisk another size.
+// Resize changes the size of the disk of OnDisk.
 func Resize(t testing.TB, dir string, bytes int) {
 	t.Helper()
 	if err := syscall.Mount("sonicmoe-test", dir, "tmpfs", syscall.MS_REMOUNT, sizeOption(bytes)); err != nil {

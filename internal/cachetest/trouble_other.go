@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// AsUser skips where permissions do not bind the user.
+// AsUser skips the test if permissions do not bind the user.
 func AsUser(t testing.TB) bool {
 	t.Helper()
 	if os.Geteuid() <= 0 {
@@ -23,8 +23,8 @@ func OnDisk(t testing.TB, bytes int) (dir string, inside bool) {
 	return "", false
 }
 
-// ReadOnly and Resize are for what OnDisk made.
+// ReadOnly does nothing here, because OnDisk skips.
 func ReadOnly(testing.TB, string, bool) {}
 
-// Resize is for what OnDisk made.
+// Resize does nothing here, because OnDisk skips.
 func Resize(testing.TB, string, int) {}

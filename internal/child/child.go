@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Variable has the role of a process that a test started.
+// Variable is the environment variable with the role of a process that a test started.
 const Variable = "SONICMOE_TEST_CHILD"
 
 // Role returns the role that a test gave to this process, or "" if no test started it.

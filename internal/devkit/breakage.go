@@ -7,7 +7,7 @@ import (
 	"sonicmoe/driver"
 )
 
-// Breakage remembers what broke a device, for those who implement one. The zero
+// Breakage records the error that broke a device, for implementations of devices. The zero
 // value is a device that works.
 type Breakage struct {
 	first atomic.Pointer[fault]
@@ -18,14 +18,14 @@ type fault struct {
 	at    time.Time
 }
 
-// By says that the device broke with e, and gives what broke it first: e, or an
-// earlier one.
+// By records that the device broke with e. It returns the first error that broke the
+// device: e or an earlier one.
 func (b *Breakage) By(e *driver.Error) *driver.Error {
 	b.first.CompareAndSwap(nil, &fault{e, time.Now()})
 	return b.first.Load().cause
 }
 
-// Cause is what broke the device, nil while it works.
+// Cause returns the error that broke the device, nil while it works.
 func (b *Breakage) Cause() *driver.Error {
 	if f := b.first.Load(); f != nil {
 		return f.cause
@@ -33,9 +33,9 @@ func (b *Breakage) Cause() *driver.Error {
 	return nil
 }
 
-// Refuse is the error of an operation on a broken device, nil while it works: it
-// names the operation, and what broke the device and when. It wraps the cause and
-// is about the same kernel and line.
+// Refuse returns the error of an operation on a broken device, nil while the device works.
+// The error names the operation, the cause and its time. It wraps the cause, and has the
+// cause's kernel and line.
 func (b *Breakage) Refuse(op string) error {
 	f := b.first.Load()
 	if f == nil {

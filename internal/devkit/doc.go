@@ -1,3 +1,3 @@
-// Package devkit has what the implementations of driver.Device share, and what
-// code that launches kernels by hand needs: the packing of parameters.
+// Package devkit has the code that implementations of driver.Device share, and the packing
+// of parameters, which code that launches kernels without package jit needs too.
 package devkit

@@ -15,9 +15,9 @@ import (
 // machineCUDA is the ELF machine number of NVIDIA's GPUs, EM_CUDA.
 const machineCUDA = 190
 
-// CheckImage refuses what is not a whole ELF file for NVIDIA's GPUs, or not one
-// for the architecture, such as "sm_90a"; "" means any. The error is an *driver.Error
-// of the kind driver.ErrWrongImage. It says nothing about the instructions in the file.
+// CheckImage returns an error unless code is a complete ELF file for NVIDIA's GPUs and for
+// the architecture, such as "sm_90a"; "" means any architecture. The error is a
+// *driver.Error of kind driver.ErrWrongImage. The instructions in the file are not checked.
 func CheckImage(code []byte, arch string) error {
 	wrong := func(format string, args ...any) error {
 		return &driver.Error{Op: "check machine code", Text: fmt.Sprintf(format, args...), Kind: driver.ErrWrongImage}
@@ -49,8 +49,8 @@ func CheckImage(code []byte, arch string) error {
 	return nil
 }
 
-// openELF reads the headers of an ELF file. CUDA 12 writes its own version, such
-// as 128 for 12.8, where every other ELF file has the format's, 1.
+// openELF reads the headers of an ELF file. CUDA 12 writes a version of its own, such as
+// 128 for 12.8, into a field that is 1 in every other ELF file.
 func openELF(code []byte) (*elf.File, error) {
 	if len(code) < 64 {
 		return nil, errors.New("shorter than an ELF header")
@@ -62,10 +62,9 @@ func openELF(code []byte) (*elf.File, error) {
 
 // imageArch reads the architecture from an image's flags.
 //
-// Assemblers up to 12.9 write ABI version 7 for Hopper: the chip in the lowest
-// byte, and bit 11 for the suffix a. Version 8, of 12.9 for Blackwell and of all
-// later ones, has the chip in the second byte and no such bit for Hopper: there
-// the answer has no suffix.
+// Assemblers up to 12.9 write ABI version 7 for Hopper: the chip is in the lowest byte, and
+// bit 11 means the suffix a. 12.9 for Blackwell and all later assemblers write version 8:
+// the chip is in the second byte, and Hopper has no such bit, so the result has no suffix.
 func imageArch(f *elf.File, code []byte) string {
 	flags := f.ByteOrder.Uint32(code[48:]) // e_flags
 	if f.ABIVersion >= 8 {

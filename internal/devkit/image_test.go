@@ -13,8 +13,8 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// elfImage is a small ELF file for a GPU: the header, the names of sections,
-// three section headers, and at the very end the section .text of four bytes.
+// elfImage returns a small ELF file for a GPU: the header, the names of sections, three
+// section headers, and at the very end the section .text with four bytes.
 func elfImage(abi byte, flags uint32) []byte {
 	const names, headers, text = 64, 96, 96 + 3*64
 	b := make([]byte, text+4)
@@ -26,8 +26,8 @@ func elfImage(abi byte, flags uint32) []byte {
 	le.PutUint32(b[20:], 1)
 	le.PutUint64(b[40:], headers)
 	le.PutUint32(b[48:], flags)
-	le.PutUint16(b[52:], 64) // of the header
-	le.PutUint16(b[58:], 64) // of a section header
+	le.PutUint16(b[52:], 64) // the size of the header
+	le.PutUint16(b[58:], 64) // the size of a section header
 	le.PutUint16(b[60:], 3)
 	le.PutUint16(b[62:], 1) // the names are section 1
 	copy(b[names:], "\x00.shstrtab\x00.text\x00")
@@ -43,7 +43,8 @@ func elfImage(abi byte, flags uint32) []byte {
 	return b
 }
 
-// Flags as ptxas 12.0, 12.4, 12.9 (ABI version 7) and 13.0, 13.1 (8) write them.
+// TestCheckImage uses the flags that ptxas 12.0, 12.4, 12.9 (ABI version 7), 13.0 and 13.1
+// (ABI version 8) write.
 func TestCheckImage(t *testing.T) {
 	const hopper7, hopper8 = 0x005a0d5a, 0x06005a04
 	good := elfImage(8, hopper8)
@@ -55,7 +56,7 @@ func TestCheckImage(t *testing.T) {
 	for name, c := range map[string]struct {
 		code []byte
 		arch string
-		says string // "" for a sound one
+		says string // "" for a valid image
 	}{
 		"sm_90a of 12.x":            {elfImage(7, hopper7), "sm_90a", ""},
 		"sm_90a of 13.x":            {good, "sm_90a", ""},
@@ -88,7 +89,7 @@ func TestCheckImage(t *testing.T) {
 	}
 }
 
-// A segment that goes beyond the end is missed by nobody either.
+// TestCheckImageSegments checks that a segment past the end of the file is found.
 func TestCheckImageSegments(t *testing.T) {
 	image := func(offset, size uint64) []byte {
 		b := append(elfImage(8, 0x06005a04), make([]byte, 56)...)
@@ -97,7 +98,7 @@ func TestCheckImageSegments(t *testing.T) {
 		le.PutUint64(b[32:], uint64(at))
 		le.PutUint16(b[54:], 56)
 		le.PutUint16(b[56:], 1)
-		le.PutUint32(b[at:], 1) // to be loaded
+		le.PutUint32(b[at:], 1) // a segment to be loaded
 		le.PutUint64(b[at+8:], offset)
 		le.PutUint64(b[at+32:], size)
 		return b
@@ -108,8 +109,8 @@ func TestCheckImageSegments(t *testing.T) {
 	assert.ErrorIs(t, devkit.CheckImage(image(1<<62, 1<<62), "sm_90a"), driver.ErrWrongImage)
 }
 
-// What the assembler here writes is for what it was asked for, and no byte of
-// its end can be missing.
+// TestCheckImageOfPtxas checks that the output of the installed assembler is for the
+// requested architecture, and that an image without its last bytes is refused.
 func TestCheckImageOfPtxas(t *testing.T) {
 	outside.Ptxas(t)
 	for _, arch := range []string{"sm_80", "sm_90", "sm_90a"} {
@@ -123,8 +124,8 @@ func TestCheckImageOfPtxas(t *testing.T) {
 	}
 }
 
-// FuzzCheckImage alters an image: nothing panics, and every section and segment
-// of what is accepted lies in the file.
+// FuzzCheckImage alters an image. Nothing may panic, and the sections and segments of an
+// accepted image must lie in the file.
 func FuzzCheckImage(f *testing.F) {
 	f.Add(elfImage(7, 0x005a0d5a))
 	f.Add(elfImage(8, 0x06005a04))

@@ -8,20 +8,20 @@ import (
 	"sonicmoe/driver"
 )
 
-// ParamBase is where the parameters of a kernel start in the constant bank of
-// compute capability 9.0. Their alignments hold for addresses there: a tensor
-// map that is a kernel's first parameter stands at byte 112 of the packed
-// buffer, the first place where ParamBase plus offset is a multiple of 128.
+// ParamBase is the address of a kernel's parameters in the constant bank of compute
+// capability 9.0. Parameters are aligned by their addresses there: a tensor map that is the
+// first parameter is at byte 112 of the packed buffer, the first offset for which ParamBase
+// plus offset is a multiple of 128.
 const ParamBase = 0x210
 
-// Param are the Go types of kernel parameters.
+// Param is any Go type of a kernel parameter.
 type Param interface {
 	driver.DevicePtr | uint64 | uint32 | int32 | float32 | driver.EncodedTensorMap
 }
 
-// AppendParam appends a kernel parameter to the packed ones before it, as PTX
-// lays them out: at the next multiple of its size counted from [ParamBase],
-// with zeros up to there. A buffer with room enough is not made anew.
+// AppendParam appends a kernel parameter to packed ones, as PTX lays them out: at the next
+// multiple of its size, counted from [ParamBase], after zeros. It allocates only if the
+// buffer is too small.
 func AppendParam[P Param](packed []byte, value P) []byte {
 	switch v := any(value).(type) {
 	case driver.EncodedTensorMap:
@@ -47,8 +47,8 @@ func alignParam(packed []byte, size int) []byte {
 	return packed
 }
 
-// PackParams packs the parameters of a kernel in their order. A value that is
-// no [Param] is an error that matches driver.ErrInvalid.
+// PackParams packs the parameters of a kernel in order. A value that is not a [Param] is an
+// error that matches driver.ErrInvalid.
 func PackParams(values ...any) ([]byte, error) {
 	var packed []byte
 	for i, value := range values {

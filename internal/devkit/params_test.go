@@ -10,7 +10,8 @@ import (
 	"sonicmoe/internal/devkit"
 )
 
-// Alignment counts from ParamBase, 16 bytes past a multiple of 128.
+// TestPackParams checks that alignment counts from ParamBase, which is 16 bytes past a
+// multiple of 128.
 func TestPackParams(t *testing.T) {
 	var m driver.EncodedTensorMap
 	m[0], m[127] = 1, 2

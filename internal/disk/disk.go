@@ -7,29 +7,28 @@ import (
 	"time"
 )
 
-// FS is a file system. Errors are *fs.PathError or *os.LinkError, as package
-// os has them.
+// FS is a file system. Errors are *fs.PathError or *os.LinkError, as in package os.
 type FS interface {
 	MkdirAll(dir string, mode fs.FileMode) error
-	// Open opens a file to be read. It never waits, whatever lies there, and
-	// where links is false a symbolic link is an error.
+	// Open opens a file for reading. It never waits, whatever kind of file the path names.
+	// If links is false, a symbolic link is an error.
 	Open(path string, links bool) (File, error)
-	// Create makes a file that must not be there yet, to be written, mode 0600.
+	// Create creates a file for writing, with mode 0600. It must not exist yet.
 	Create(path string) (File, error)
-	// OpenLock opens a file to be locked, and makes it, mode 0600, where none
-	// is. It never waits, and a symbolic link is an error.
+	// OpenLock opens a file for locking, and creates it with mode 0600 if it does not
+	// exist. It never waits, and a symbolic link is an error.
 	OpenLock(path string) (File, error)
 	Rename(from, to string) error
-	// Remove removes a file, RemoveAll a directory too.
+	// Remove removes a file; RemoveAll also removes a directory with its content.
 	Remove(path string) error
 	RemoveAll(path string) error
-	// Stat describes what a path names, where links is false the link itself.
+	// Stat describes the file at a path. If links is false, it describes a link itself.
 	Stat(path string, links bool) (fs.FileInfo, error)
 	SameFile(a, b fs.FileInfo) bool
 	ReadDir(dir string) ([]fs.DirEntry, error)
-	// SetTime sets the time of last change.
+	// SetTime sets the time of the last change.
 	SetTime(path string, t time.Time) error
-	// SyncDir makes the names in a directory outlive a power cut.
+	// SyncDir makes sure that the names in a directory survive a power cut.
 	SyncDir(dir string) error
 }
 
@@ -43,10 +42,11 @@ type File interface {
 	Name() string
 	Stat() (fs.FileInfo, error)
 	Chmod(mode fs.FileMode) error
-	// Sync makes the content outlive a power cut.
+	// Sync makes sure that the content survives a power cut.
 	Sync() error
-	// TryLock asks for the file's lock without waiting; closing gives it back.
-	// busy means that somebody else has it, an error that there are no locks.
+	// TryLock tries to lock the file without waiting; closing the file unlocks it. busy
+	// means that another holder has the lock. An error means that the file system has no
+	// locks.
 	TryLock() (busy bool, err error)
 }
 
@@ -55,12 +55,12 @@ var OS FS = osFS{}
 
 type osFS struct{}
 
-// osFile gives *os.File its lock.
+// osFile adds the lock to *os.File.
 type osFile struct{ *os.File }
 
 func (f osFile) TryLock() (busy bool, err error) { return tryLock(f.File) }
 
-// opened makes a File of what package os answered.
+// opened converts the result of package os to a File.
 func opened(f *os.File, err error) (File, error) {
 	if err != nil {
 		return nil, err

@@ -33,7 +33,7 @@ func text(s string) func(io.Writer) error {
 	}
 }
 
-// Both file systems keep the agreement.
+// TestFileSystems checks that both file systems follow the rules of FS.
 func TestFileSystems(t *testing.T) {
 	for name, fsys := range map[string]disk.FS{"os": disk.OS, "memory": disktest.NewMemory(), "faulty": disktest.Wrap(disk.OS)} {
 		t.Run(name, func(t *testing.T) {
@@ -90,8 +90,8 @@ func TestFileSystems(t *testing.T) {
 	}
 }
 
-// Whatever fails, the old content stays and nothing lies beside it; after a
-// failed sync of the directory the new one may be there.
+// TestFailedWrites checks that after any failure the old content is complete and no other
+// file is left. After a failed sync of the directory, the new content may be there.
 func TestFailedWrites(t *testing.T) {
 	files := disktest.Wrap(disk.OS)
 	path := filepath.Join(t.TempDir(), "file")
@@ -99,7 +99,7 @@ func TestFailedWrites(t *testing.T) {
 	files.Arm(0, 0, nil)
 	require.NoError(t, disk.WriteFile(files, path, 0o644, text("old")))
 	steps := files.Disarm()
-	// What the file's content depends on: any other operation may fail.
+	// The file's content depends on these operations; any other operation may fail.
 	needed := []disktest.Op{disktest.Create, disktest.Write, disktest.Chmod, disktest.Sync, disktest.Close, disktest.Rename, disktest.SyncDir}
 	var ops []disktest.Op
 	files.Before(func(op disktest.Op, _ string) error { ops = append(ops, op); return nil })
@@ -132,10 +132,10 @@ func TestFailedWrites(t *testing.T) {
 	require.ErrorIs(t, disk.WriteFile(files, path, 0o644, func(w io.Writer) error { return failing }), failing)
 }
 
-// What earlier writers of the same file left goes; others' temporary files, new
-// ones and what only looks like one stay.
-// What is no regular file keeps its place: a pipe or a directory, by way of a
-// link too, as /dev/stdout is one. A link to a file, or to nothing, gives way.
+// TestPlaceIsTaken checks that leftovers of earlier writers of the same file are removed,
+// and that temporary files of others, new ones and files with similar names stay. A file
+// that is not regular keeps its place: a pipe or a directory, also through a link such as
+// /dev/stdout. A link to a file, or to nothing, is replaced.
 func TestPlaceIsTaken(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -184,7 +184,8 @@ func TestLeftOvers(t *testing.T) {
 	assert.Equal(t, "other.tar.5.tmp warm.tar warm.tar.9.tmp warm.tar.tmp warm.tar.x.tmp", strings.Join(names, " "))
 }
 
-// At most one holder at a time, though each removes the file.
+// TestLock checks that there is at most one holder at a time, although each removes the
+// file.
 func TestLock(t *testing.T) {
 	for name, fsys := range map[string]disk.FS{"os": disk.OS, "memory": disktest.NewMemory()} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,6 @@
-// Package disk is what package cache and its neighbours do to files that other
-// processes, or other users, may be at as well: open them without following a
-// link or waiting for a pipe, write them whole or not at all, change them under
-// a lock. [FS] is the file system underneath, which package disktest
-// replaces by one that fails on demand and one that loses its power.
+// Package disk has the operations of package cache and others on files that other processes
+// and users may use at the same time: it opens them without following a link or waiting for
+// a pipe, writes them as a whole or not at all, and changes them under a lock. [FS] is the
+// file system below. Package disktest has one that fails on demand and one that loses its
+// power.
 package disk

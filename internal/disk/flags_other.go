@@ -2,11 +2,10 @@
 
 package disk
 
-// There are no pipes among files here, and who may make links is an
-// administrator.
+// There are no pipes among files here, and only administrators may create links.
 const noWait = 0
 
 func noFollow(bool) int { return 0 }
 
-// syncDir: directories are not synced here.
+// syncDir does nothing here, because directories cannot be synced.
 func syncDir(string) error { return nil }

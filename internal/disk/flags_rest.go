@@ -2,5 +2,5 @@
 
 package disk
 
-// fullErrors are those of a full disk.
+// fullErrors has the errors of a full disk.
 var fullErrors []error

@@ -7,10 +7,10 @@ import (
 	"syscall"
 )
 
-// noWait keeps open from waiting for the other end of a pipe.
+// noWait makes open return without the other end of a pipe.
 const noWait = syscall.O_NONBLOCK
 
-// noFollow is the flag that makes a symbolic link an error.
+// noFollow returns the flag that makes a symbolic link an error.
 func noFollow(links bool) int {
 	if links {
 		return 0
@@ -18,7 +18,7 @@ func noFollow(links bool) int {
 	return syscall.O_NOFOLLOW
 }
 
-// syncDir syncs a directory where its file system can.
+// syncDir syncs a directory if its file system can.
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -28,5 +28,5 @@ func syncDir(dir string) error {
 	return syncFile(osFile{f})
 }
 
-// fullErrors are those of a disk, or of a user's share of it, that is full.
+// fullErrors has the errors of a full disk or of an exhausted quota.
 var fullErrors = []error{syscall.ENOSPC, syscall.EDQUOT}

@@ -15,19 +15,20 @@ const (
 )
 
 var (
-	// ErrBusy: somebody else held the lock all the time.
+	// ErrBusy means that another holder kept the lock all the time.
 	ErrBusy = errors.New("locked by somebody else")
-	// ErrForeign: what lies in the lock file's place is not this user's.
+	// ErrForeign means that the file in the place of the lock file does not belong to this
+	// user.
 	ErrForeign = errors.New("not a lock file of this user")
-	// ErrNoLocks: the file system has none.
+	// ErrNoLocks means that the file system has no locks.
 	ErrNoLocks = errors.New("no file locks")
 )
 
-// Lock waits until nobody else, in this process or another, holds the lock of
-// that file, at most for the given time. The file is made if there is none, and
-// unlock removes it; the end of the process gives the lock back as well. unlock
-// may be called more than once. Errors: ErrBusy, ErrForeign, ErrNoLocks, ctx's,
-// and of a file that can't be made.
+// Lock waits, at most for the given time, until nobody else in this or another process
+// holds the lock of the file. It creates the file if it does not exist. unlock removes the
+// file and may be called more than once; the end of the process also releases the lock.
+// Errors are ErrBusy, ErrForeign, ErrNoLocks, the error of ctx, and the error of creating
+// the file.
 func Lock(ctx context.Context, fsys FS, path string, wait time.Duration) (unlock func(), err error) {
 	deadline := time.Now().Add(wait)
 	for pause := firstPoll; ; pause = min(2*pause, lastPoll) {
@@ -37,8 +38,8 @@ func Lock(ctx context.Context, fsys FS, path string, wait time.Duration) (unlock
 		}
 		if f != nil {
 			return sync.OnceFunc(func() {
-				// Removed before it is given back: whoever gets the lock of a file
-				// that has no name any more asks again.
+				// The file is removed before it is unlocked: a process that gets the lock
+				// of a file without a name tries again.
 				_ = fsys.Remove(path)
 				_ = f.Close()
 			}), nil
@@ -54,8 +55,8 @@ func Lock(ctx context.Context, fsys FS, path string, wait time.Duration) (unlock
 	}
 }
 
-// acquire takes the lock if it is free; nil without an error means that it is
-// not.
+// acquire takes the lock if it is free. A nil File without an error means that it is not
+// free.
 func acquire(fsys FS, path string) (held File, err error) {
 	f, err := fsys.OpenLock(path)
 	if err != nil {
@@ -80,7 +81,7 @@ func acquire(fsys FS, path string) (held File, err error) {
 	if busy {
 		return nil, nil
 	}
-	// The holder before may have removed the file after it was opened here.
+	// The previous holder may have removed the file after it was opened here.
 	if now, err := fsys.Stat(path, false); err != nil || !fsys.SameFile(fi, now) {
 		return nil, nil
 	}

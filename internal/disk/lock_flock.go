@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// tryLock asks for f without waiting. busy means that somebody else has it; an
+// tryLock tries to lock f without waiting. busy means that another holder has the lock. An
 // error means that this file system has no locks.
 func tryLock(f *os.File) (busy bool, err error) {
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

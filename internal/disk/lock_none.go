@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// tryLock knows no locks here.
+// tryLock always fails here, because there are no locks.
 func tryLock(*os.File) (busy bool, err error) { return false, errors.ErrUnsupported }

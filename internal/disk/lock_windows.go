@@ -9,14 +9,14 @@ import (
 
 var lockFileEx = syscall.NewLazyDLL("kernel32.dll").NewProc("LockFileEx")
 
-// Flags of LockFileEx, and what it answers where somebody else has the lock.
+// These are flags of LockFileEx, and its result if another holder has the lock.
 const (
 	lockFailImmediately = 1
 	lockExclusive       = 2
 	errorLockViolation  = syscall.Errno(33)
 )
 
-// tryLock asks for f without waiting. busy means that somebody else has it; an
+// tryLock tries to lock f without waiting. busy means that another holder has the lock. An
 // error means that this file system has no locks.
 func tryLock(f *os.File) (busy bool, err error) {
 	var overlapped syscall.Overlapped

@@ -4,5 +4,5 @@ package disk
 
 import "io/fs"
 
-// Owner knows no owners here: the user's folder is guarded by its own rights.
+// Owner does not know owners here: the rights of the user's folder protect its files.
 func Owner(fs.FileInfo) int { return -1 }

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Owner is the user id that a file belongs to, -1 if unknown.
+// Owner returns the user id of a file's owner, -1 if unknown.
 func Owner(fi fs.FileInfo) int {
 	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
 		return int(st.Uid)

@@ -9,32 +9,32 @@ import (
 	"io/fs"
 )
 
-// ErrNotRegular reports that a path names a directory, a pipe, a device or the
-// like where a regular file is read.
+// ErrNotRegular means that a path names a directory, a pipe, a device or the like, but must
+// name a regular file.
 var ErrNotRegular = errors.New("must be a regular file")
 
-// ErrTooLarge reports that a file is longer than its reader allows.
+// ErrTooLarge means that a file is longer than its reader allows.
 var ErrTooLarge = errors.New("file is too large")
 
-// OpenRegular opens a regular file to be read. It does not wait for the other
-// end of a pipe. Where links is false a symbolic link is an error too. The file
-// info comes with an ErrNotRegular as well.
+// OpenRegular opens a regular file for reading. It does not wait for the other end of a
+// pipe. If links is false, a symbolic link is an error too. With an ErrNotRegular it also
+// returns the file info.
 func OpenRegular(fsys FS, path string, links bool) (File, fs.FileInfo, error) {
 	f, err := fsys.Open(path, links)
 	if err != nil {
-		// A socket, or a link that is not followed, can't be opened.
+		// A socket, or a link that is not followed, cannot be opened.
 		if fi, e := fsys.Stat(path, links); e == nil && !fi.Mode().IsRegular() {
 			return nil, fi, notRegular(path, fi)
 		}
 		return nil, nil, err
 	}
-	// The open file is what counts: the path may name another one a moment later.
+	// Only the open file counts, because the path may name another file a moment later.
 	fi, err := f.Stat()
 	if err == nil && !fi.Mode().IsRegular() {
 		err = notRegular(path, fi)
 	}
 	if err != nil {
-		_ = f.Close() // the error to report is the first
+		_ = f.Close() // the first error is reported
 		return nil, fi, err
 	}
 	return f, fi, nil
@@ -94,7 +94,7 @@ func readFile(ctx context.Context, fsys FS, path string, limit int64) ([]byte, e
 	}
 	var b bytes.Buffer
 	b.Grow(int(fi.Size()) + bytes.MinRead)
-	// The file may grow, and files of the kernel say that they have 0 bytes.
+	// The file may grow, and files of the kernel have a size of 0 bytes.
 	if _, err := b.ReadFrom(io.LimitReader(contextReader{ctx, f}, limit+1)); err != nil {
 		return nil, err
 	}

@@ -21,7 +21,8 @@ import (
 	"sonicmoe/internal/disktest"
 )
 
-// within fails the test if do takes ten seconds: something waits.
+// within fails the test if do takes longer than ten seconds, which means that something
+// waits.
 func within(t *testing.T, do func()) {
 	t.Helper()
 	done := make(chan bool)
@@ -36,8 +37,9 @@ func within(t *testing.T, do func()) {
 	}
 }
 
-// Devices that never end, pipes without a writer, directories, sockets and links
-// to them are refused at once and in words; files and links to files are read.
+// TestReadFileRefuses checks that endless devices, pipes without a writer, directories,
+// sockets and links to them are refused at once, and that files and links to files are
+// read.
 func TestReadFileRefuses(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -73,7 +75,8 @@ func TestReadFileRefuses(t *testing.T) {
 	assert.NotZero(t, fi.Mode()&fs.ModeSymlink)
 }
 
-// A file beyond the limit is not read at all, and one that grows only up to it.
+// TestReadFileLimit checks that a file above the limit is not read, and that a growing file
+// is read only up to it.
 func TestReadFileLimit(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "blanks")
 	blanks := bytes.Repeat([]byte(" "), 1<<20)
@@ -105,7 +108,7 @@ func TestReadFileLimit(t *testing.T) {
 	}
 
 	require.NoError(t, os.Truncate(path, 10))
-	files.Before(func(op disktest.Op, _ string) error { // after its size was asked for
+	files.Before(func(op disktest.Op, _ string) error { // after its size was read
 		if op == disktest.Read {
 			return os.Truncate(path, 1<<20)
 		}
@@ -115,8 +118,8 @@ func TestReadFileLimit(t *testing.T) {
 	require.EqualError(t, err, path+": file is too large: more than 100 bytes")
 }
 
-// A reading ends with its context: before it begins, between two reads and while
-// the file system hangs.
+// TestReadFileEndsWithItsContext checks that reading ends with its context: before it
+// begins, between two reads, and while the file system hangs.
 func TestReadFileEndsWithItsContext(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
@@ -150,7 +153,7 @@ func TestReadFileEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// What fails to be read is the file system's error.
+// TestReadFileFails checks that an error of reading is the file system's error.
 func TestReadFileFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(path, make([]byte, 100), 0o600))

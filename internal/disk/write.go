@@ -14,16 +14,15 @@ import (
 )
 
 const (
-	// TempSuffix ends the names of files that are being written: NAME.DIGITS.tmp
+	// TempSuffix is the end of the names of files that are being written: NAME.DIGITS.tmp
 	// becomes NAME.
 	TempSuffix = ".tmp"
-	// TempAge is when such a file has no writer any more.
+	// TempAge is the age from which such a file has no writer any more.
 	TempAge = time.Hour
 )
 
-// Pending is a file that is written beside its place, which it takes by Commit:
-// whoever opens the path sees the whole new file or what it named before, after
-// a power cut too.
+// Pending is a file that is written next to its final place, which it takes by Commit. A
+// reader of the path sees either the whole new file or the old one, also after a power cut.
 type Pending struct {
 	fs   FS
 	file File // nil after Commit and Discard
@@ -31,13 +30,13 @@ type Pending struct {
 	mode fs.FileMode
 }
 
-// ErrOccupied: what lies in the new file's place is no regular file.
+// ErrOccupied means that the file in the new file's place is not a regular file.
 var ErrOccupied = errors.New("not a regular file, which a new one may replace")
 
-// Begin begins to write a file that will have the mode. What writers of the
-// same file left that died goes. A device, a pipe or a directory at the path, by
-// way of a link too, is an ErrOccupied: who writes to /dev/stdout or /dev/null
-// does not want a file in its place, where root would get one.
+// Begin starts to write a file with the given mode. It removes leftovers of dead writers of
+// the same file. A device, a pipe or a directory at the path, also through a link, is an
+// ErrOccupied: a caller that writes to /dev/stdout or /dev/null does not want a file in its
+// place, which root could otherwise create.
 func Begin(fsys FS, path string, mode fs.FileMode) (*Pending, error) {
 	if fi, err := fsys.Stat(path, true); err == nil && !fi.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: %w: %v", path, ErrOccupied, fi.Mode())
@@ -57,8 +56,8 @@ func begin(fsys FS, path string, mode fs.FileMode) (*Pending, error) {
 // Write adds to the file.
 func (p *Pending) Write(b []byte) (int, error) { return p.file.Write(b) }
 
-// Commit gives the file its name, which outlives a power cut from the moment
-// that it returns nil. After an error Discard is due.
+// Commit gives the file its name. After Commit has returned nil, the file survives a power
+// cut. After an error the caller must call Discard.
 func (p *Pending) Commit() error {
 	if err := p.rename(); err != nil {
 		return err
@@ -66,7 +65,8 @@ func (p *Pending) Commit() error {
 	return p.fs.SyncDir(filepath.Dir(p.path))
 }
 
-// rename is Commit; which file the name shows after a power cut is not said.
+// rename does the work of Commit. It leaves open which file the name shows after a power
+// cut.
 func (p *Pending) rename() error {
 	var err error
 	if p.mode != 0o600 {
@@ -87,20 +87,19 @@ func (p *Pending) rename() error {
 	return err
 }
 
-// Discard removes what was not committed; after Commit it does nothing.
+// Discard removes a file that was not committed. After Commit it does nothing.
 func (p *Pending) Discard() error {
 	if p.file == nil {
 		return nil
 	}
-	_ = p.file.Close() // nothing of it is wanted, and Commit may have closed it
+	_ = p.file.Close() // the file is not needed, and Commit may have closed it
 	err := p.fs.Remove(p.file.Name())
 	p.file = nil
 	return err
 }
 
-// Replace has write fill a file beside path and puts it there. Whether a power
-// cut takes that back is not said: see WriteFile. After an error nothing has
-// changed.
+// Replace lets write fill a file next to path and then moves it there. A power cut may undo
+// this: see WriteFile. After an error nothing has changed.
 func Replace(fsys FS, path string, mode fs.FileMode, write func(io.Writer) error) error {
 	p, err := begin(fsys, path, mode)
 	if err != nil {
@@ -109,8 +108,8 @@ func Replace(fsys FS, path string, mode fs.FileMode, write func(io.Writer) error
 	return p.finish(write, p.rename)
 }
 
-// WriteFile is Replace, and the file outlives a power cut from the moment that
-// it returns nil. What writers of the same file left that died goes.
+// WriteFile is Replace, except that after it has returned nil the file survives a power
+// cut.
 func WriteFile(fsys FS, path string, mode fs.FileMode, write func(io.Writer) error) error {
 	p, err := Begin(fsys, path, mode)
 	if err != nil {
@@ -119,19 +118,19 @@ func WriteFile(fsys FS, path string, mode fs.FileMode, write func(io.Writer) err
 	return p.finish(write, p.Commit)
 }
 
-// finish writes and commits, or leaves nothing behind.
+// finish writes and commits the file, or removes it.
 func (p *Pending) finish(write func(io.Writer) error, commit func() error) error {
 	err := write(p)
 	if err == nil {
 		err = commit()
 	}
 	if err != nil {
-		_ = p.Discard() // the error to report is the first
+		_ = p.Discard() // the first error is reported
 	}
 	return err
 }
 
-// createTemp makes a file beside path.
+// createTemp creates a file next to path.
 func createTemp(fsys FS, path string) (File, error) {
 	for try := 0; ; try++ {
 		f, err := fsys.Create(path + "." + strconv.FormatUint(uint64(rand.Uint32()), 10) + TempSuffix)
@@ -141,7 +140,8 @@ func createTemp(fsys FS, path string) (File, error) {
 	}
 }
 
-// IsTemp reports whether a name is one of a file being written, and of which.
+// IsTemp reports whether a name is the name of a file that is being written, and returns
+// the final name.
 func IsTemp(name string) (of string, ok bool) {
 	stem, ok := strings.CutSuffix(name, TempSuffix)
 	if !ok {
@@ -174,7 +174,7 @@ func sweepTemps(fsys FS, path string) {
 	}
 }
 
-// syncFile flushes f to the disk where its file system can.
+// syncFile flushes f to the disk if its file system can.
 func syncFile(f File) error {
 	err := f.Sync()
 	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.EINVAL) {
@@ -183,7 +183,7 @@ func syncFile(f File) error {
 	return err
 }
 
-// IsFull reports whether a write failed for want of space.
+// IsFull reports whether a write failed because the disk is full.
 func IsFull(err error) bool {
 	for _, full := range fullErrors {
 		if errors.Is(err, full) {

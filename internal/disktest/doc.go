@@ -1,4 +1,4 @@
-// Package disktest has file systems for tests of what is built on package disk:
-// [Faulty] fails or watches chosen operations of another one, [Memory] is one in
-// memory that loses its power and forgets what was not synced.
+// Package disktest has file systems for tests of code that uses package disk. [Faulty]
+// fails or observes chosen operations of another file system. [Memory] is a file system in
+// memory that can lose its power and then forgets everything that was not synced.
 package disktest

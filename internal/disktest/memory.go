@@ -16,14 +16,13 @@ import (
 	"sonicmoe/internal/disk"
 )
 
-// Memory is a file system in memory. As on a real disk a file's content is
-// safe once it was synced, and a name once its directory was; the names of
-// before may also become so by themselves, in the order in which they were
-// made. It is safe for concurrent use.
+// Memory is a file system in memory. As on a real disk, a file's content is safe after it
+// was synced, and a name after its directory was synced. Changes of names may also become
+// safe by themselves, in the order in which they were made. It is safe for concurrent use.
 type Memory struct {
 	mu    sync.Mutex
 	names map[string]*node
-	// durable are the names that a power cut leaves, pending the changes since.
+	// durable has the names that remain after a power cut, pending the changes since.
 	durable map[string]*node
 	pending []change
 }
@@ -35,21 +34,22 @@ type node struct {
 	data    []byte
 	synced  []byte
 	changed time.Time
-	holder  *memoryFile // of the lock
+	holder  *memoryFile // the holder of the lock
 }
 
-// change gives names to nodes, or, nil, takes them away, all at once.
+// change maps names to their new nodes, or to nil if they are removed. A change takes
+// effect as a whole.
 type change map[string]*node
 
-// NewMemory is an empty file system.
+// NewMemory returns an empty file system.
 func NewMemory() *Memory {
 	root := &node{dir: true, mode: 0o777}
 	return &Memory{names: map[string]*node{string(filepath.Separator): root}, durable: map[string]*node{string(filepath.Separator): root}}
 }
 
-// PowerCut forgets what was not synced. Of names it keeps some of the latest
-// changes, from the first on; a file's content that was not synced is there in
-// part, or as zeros, or not at all.
+// PowerCut forgets everything that was not synced. It keeps the first of the latest changes
+// of names. Content of a file that was not synced is there in part, as zeros, or not at
+// all.
 func (m *Memory) PowerCut(r *rand.Rand) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -68,7 +68,7 @@ func (m *Memory) PowerCut(r *rand.Rand) {
 	m.durable = maps.Clone(m.names)
 }
 
-// afterCut is what a power cut leaves of a file.
+// afterCut returns the content that remains of a file after a power cut.
 func (n *node) afterCut(r *rand.Rand) *node {
 	left := *n
 	left.holder, left.data = nil, bytes.Clone(n.data)
@@ -98,7 +98,7 @@ func (c change) apply(names map[string]*node) {
 	}
 }
 
-// rename makes a change of names.
+// rename records a change of names.
 func (m *Memory) rename(c change) {
 	c.apply(m.names)
 	m.pending = append(m.pending, c)
@@ -312,7 +312,7 @@ func (f *memoryFile) Seek(offset int64, whence int) (int64, error) {
 	return f.at, nil
 }
 
-// Write appends, which is all that is asked of it.
+// Write appends, the only kind of writing that is needed.
 func (f *memoryFile) Write(b []byte) (int, error) {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()

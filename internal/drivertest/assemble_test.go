@@ -12,8 +12,8 @@ import (
 	"sonicmoe/internal/outside"
 )
 
-// Every kernel assembles for sm_90a without a remark, wrong.ptx fails where
-// testCompileError expects it.
+// TestKernelsAssemble checks that every kernel assembles for sm_90a without a remark, and
+// that wrong.ptx fails where testCompileError expects it.
 func TestKernelsAssemble(t *testing.T) {
 	ptxas := outside.Ptxas(t)
 	files, err := sources.ReadDir("testdata")
@@ -38,7 +38,7 @@ func TestPack(t *testing.T) {
 	assert.Equal(t, []byte{1, 0, 0, 0, 0, 0, 0x80, 0x3f, 2, 0, 0, 0, 0xff, 0xff, 0xff, 0xff}, got)
 }
 
-// The 128-byte swizzle permutes the 16-byte chunks of 8 rows.
+// TestPlace checks that the 128-byte swizzle permutes the 16-byte chunks of 8 rows.
 func TestPlace(t *testing.T) {
 	for r := range 16 {
 		for i := range 128 {

@@ -9,9 +9,9 @@ import (
 	"sonicmoe/driver"
 )
 
-// RunBroken breaks the device that open gives and checks that every later
-// call fails with the first cause. On a GPU the process can't use that GPU
-// afterwards: run it in a process of its own.
+// RunBroken breaks the device that open returns, and checks that every later call fails
+// with the first cause. On a GPU the process cannot use that GPU afterwards, so run it in a
+// process of its own.
 func RunBroken(t *testing.T, open func() driver.Device) {
 	dev := open()
 	image, err := dev.Compile(t.Context(), source(t, "count.ptx"), driver.CompileOptions{})
@@ -28,7 +28,7 @@ func RunBroken(t *testing.T, open func() driver.Device) {
 	stream, err := dev.NewStream()
 	require.NoError(t, err)
 
-	// An address that no device has given.
+	// The device has not allocated this address.
 	err = stream.Launch(poke, &driver.Launch{}, pack(driver.DevicePtr(0x40), uint32(1)))
 	if err == nil {
 		err = stream.Synchronize(t.Context())

@@ -9,8 +9,8 @@ import (
 	"sonicmoe/driver"
 )
 
-// RunClosed closes a device, twice, and checks that every later call is refused
-// in words and that Err says so.
+// RunClosed closes a device twice, and checks that every later call is refused and that Err
+// says so.
 func RunClosed(t *testing.T, dev driver.Device) {
 	image, err := dev.Compile(t.Context(), source(t, "add.ptx"), driver.CompileOptions{})
 	require.NoError(t, err)

@@ -64,7 +64,7 @@ func testCompile(b *bench) {
 	require.ErrorIs(b, err, context.Canceled)
 }
 
-// wrongLine is the line of wrong.ptx that is at fault.
+// wrongLine is the faulty line of wrong.ptx.
 const wrongLine = "line 12"
 
 func testCompileError(b *bench) {

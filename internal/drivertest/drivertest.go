@@ -1,13 +1,12 @@
-// Package drivertest is the conformance suite of driver.Device: what each
-// implementation must do, in tests that run the same hand-written PTX
-// everywhere.
+// Package drivertest is the conformance suite of driver.Device: tests that run the same
+// hand-written PTX on every implementation.
 //
 //	func TestConformance(t *testing.T) {
 //		drivertest.Run(t, dev)
 //	}
 //
-// The kernels are in testdata and built into the program, so a test binary
-// can be carried to the machine with the GPU.
+// The kernels are in testdata and built into the program, so a test binary can be copied to
+// the machine with the GPU.
 package drivertest
 
 import (
@@ -25,15 +24,15 @@ import (
 //go:embed testdata/*.ptx
 var sources embed.FS
 
-// source is the PTX of one file of testdata.
+// source returns the PTX of a file of testdata.
 func source(t testing.TB, file string) []byte {
 	text, err := sources.ReadFile("testdata/" + file)
 	require.NoError(t, err)
 	return text
 }
 
-// Run holds dev, a device of compute capability 9.0, to the rules of package
-// driver. It leaves dev usable and takes no more than a second on a GPU.
+// Run checks that dev, a device of compute capability 9.0, follows the rules of package
+// driver. dev can be used afterwards. Run takes at most a second on a GPU.
 func Run(t *testing.T, dev driver.Device) {
 	if target := dev.Target(); target.Major != 9 || target.Minor != 0 {
 		t.Skipf("the kernels of this suite are for compute capability 9.0, %s has %d.%d", target.Name, target.Major, target.Minor)
@@ -83,7 +82,7 @@ func Run(t *testing.T, dev driver.Device) {
 	}
 }
 
-// bench is a device with what a test needs at hand.
+// bench is a device with helpers for tests.
 type bench struct {
 	*testing.T
 	dev    driver.Device
@@ -123,7 +122,7 @@ func (b *bench) load(file string) driver.Module {
 	return m
 }
 
-// function is a kernel of a file of testdata.
+// function returns a kernel of a file of testdata.
 func (b *bench) function(file, name string) driver.Function {
 	b.Helper()
 	f, err := b.load(file).Function(name)
@@ -131,7 +130,7 @@ func (b *bench) function(file, name string) driver.Function {
 	return f
 }
 
-// poison is what memory of alloc holds at first.
+// poison is the initial content of memory of alloc.
 const poison = 0xCDCDCDCD
 
 // alloc reserves poisoned memory until the test ends.
@@ -181,12 +180,12 @@ func encode(words []uint32) []byte {
 func pack(values ...any) []byte {
 	packed, err := devkit.PackParams(values...)
 	if err != nil {
-		panic(err) // a mistake of this suite, met by every run of it
+		panic(err) // only a mistake in this suite leads here, and every run would show it
 	}
 	return packed
 }
 
-// line is the launch of n threads in CTAs of 128.
+// line returns the launch of n threads in CTAs of 128.
 func line(n int) *driver.Launch {
 	return &driver.Launch{Grid: driver.Dim3{X: (n + 127) / 128}, Block: driver.Dim3{X: 128}}
 }

@@ -11,7 +11,7 @@ import (
 	"sonicmoe/driver"
 )
 
-// addends are inputs of scaled_add with exact sums, and a + 0.5*b.
+// addends returns inputs of scaled_add with exact sums, and a + 0.5*b.
 func addends(n, seed int) (a, b, sum []uint32) {
 	for i := range n {
 		x, y := float32(i%1000+seed), float32((i*7+seed)%512)
@@ -77,7 +77,7 @@ func testTooMuchShared(b *bench) {
 }
 
 func testWrongLaunches(b *bench) {
-	f := b.function("shared.ptx", "facts") // at most 128 threads
+	f := b.function("shared.ptx", "facts") // the kernel allows at most 128 threads
 	for name, l := range map[string]driver.Launch{
 		"negative grid":              {Grid: driver.Dim3{X: -1}},
 		"grid too high":              {Grid: driver.Dim3{Y: 65536}},
@@ -92,14 +92,13 @@ func testWrongLaunches(b *bench) {
 	} {
 		require.ErrorIs(b, b.stream.Launch(f, &l, pack(b.alloc(1024))), driver.ErrInvalid, name)
 	}
-	// The device goes on.
+	// The device can still be used.
 	out := b.alloc(512)
 	require.NoError(b, b.stream.Launch(f, &driver.Launch{Block: driver.Dim3{X: 128}}, pack(out)))
 	assert.Equal(b, uint32(127), b.get(out, 1)[0])
 }
 
-// The second kernel of each pair may start early; its answer must be right
-// all the same.
+// The second kernel of each pair may start early; its result must still be right.
 func testProgrammatic(b *bench) {
 	const n, rounds = 1024, 20
 	m := b.load("pdl.ptx")

@@ -15,12 +15,13 @@ import (
 	"sonicmoe/driver/emulated"
 )
 
-// tests counts how often they are run.
+// tests counts the number of runs.
 type tests int
 
 func (n *tests) Run() int { *n++; return 7 }
 
-// Without the device that is asked for one line says so, and no test runs.
+// TestMainWithoutItsDevice checks that if the device cannot be opened, one line says so and
+// no test runs.
 func TestMainWithoutItsDevice(t *testing.T) {
 	t.Setenv("SONICMOE_DEVICE", "cuda:3")
 	for _, c := range []struct {
@@ -51,7 +52,7 @@ func TestMainWithoutItsDevice(t *testing.T) {
 	assert.Equal(t, "emulated", Name())
 }
 
-// stderr is what a function prints there.
+// stderr returns what a function prints to standard error.
 func stderr(t *testing.T, f func()) string {
 	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
 	require.NoError(t, err)

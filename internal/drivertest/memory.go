@@ -38,7 +38,7 @@ func testCopies(b *bench) {
 	p, q := b.alloc(1<<20+256), b.alloc(1<<20+256)
 	sent := bytes.Clone(data)
 	require.NoError(b, b.stream.CopyToDevice(p, sent))
-	clear(sent) // allowed from here on
+	clear(sent) // from here on, sent may be changed
 	require.NoError(b, b.stream.Copy(q, p, int64(len(data))))
 	back := make([]byte, len(data))
 	require.NoError(b, b.stream.CopyToHost(back, q))

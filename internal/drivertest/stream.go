@@ -10,7 +10,7 @@ import (
 	"sonicmoe/driver"
 )
 
-// counted is what count.ptx gives for n steps.
+// counted returns the result of count.ptx for n steps.
 func counted(n uint32) uint32 {
 	var x uint32
 	for range n {
@@ -19,7 +19,7 @@ func counted(n uint32) uint32 {
 	return x
 }
 
-// stepsFor is how many steps of count last about d on this device, from one
+// stepsFor returns the number of steps of count that take about d on this device, from one
 // measurement.
 func (b *bench) stepsFor(count driver.Function, d time.Duration) uint32 {
 	const trial = 2000
@@ -73,7 +73,7 @@ func testEventAcrossStreams(b *bench) {
 	assert.Equal(b, counted(steps), b.get(y, 1)[0], "the second stream must have waited")
 }
 
-// A wait ends with its context; the work goes on.
+// A wait ends with its context; the work continues.
 func testEndedContext(b *bench) {
 	count := b.function("count.ptx", "count")
 	steps := b.stepsFor(count, 30*time.Millisecond)
@@ -99,7 +99,7 @@ func testEndedContext(b *bench) {
 	assert.Equal(b, counted(steps), b.get(out, 1)[0])
 }
 
-// A stream that was wrapped works, and closing it leaves the real one alone.
+// A wrapped stream works, and closing it does not close the real stream.
 func testWrappedStream(b *bench) {
 	f, out := b.function("count.ptx", "poke"), b.alloc(8)
 	w := b.dev.WrapStream(b.stream.Handle())
@@ -111,7 +111,7 @@ func testWrappedStream(b *bench) {
 	assert.Equal(b, []uint32{5, 6}, b.get(out, 2))
 }
 
-// A graph reads its inputs anew at each replay.
+// A graph reads its inputs again at each replay.
 func testGraph(b *bench) {
 	const n = 300
 	f := b.function("add.ptx", "scaled_add")
@@ -143,8 +143,8 @@ func testGraph(b *bench) {
 	require.ErrorIs(b, err, driver.ErrInvalid, "there is no capture to end")
 }
 
-// Host memory may be gone when a graph is replayed, so it can't be captured;
-// the capture survives the attempt.
+// Host memory may be freed before a graph is replayed, so host copies cannot be captured.
+// The capture continues after such an attempt.
 func testCaptureRefusesHostCopies(b *bench) {
 	p := b.alloc(4)
 	require.NoError(b, b.stream.BeginCapture())

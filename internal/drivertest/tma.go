@@ -13,7 +13,7 @@ import (
 type sheet struct {
 	elem       driver.ElemType
 	cols, rows int
-	pitch      int // bytes from row to row
+	pitch      int // the number of bytes from row to row
 }
 
 func (s sheet) tensorMap(at driver.DevicePtr, box [2]int, swizzle driver.Swizzle) driver.TensorMap {
@@ -23,8 +23,7 @@ func (s sheet) tensorMap(at driver.DevicePtr, box [2]int, swizzle driver.Swizzle
 	return m
 }
 
-// bytes are the sheet's contents, no byte zero, the gaps between rows
-// included.
+// bytes returns the content of the sheet, gaps between rows included. No byte is zero.
 func (s sheet) bytes() []byte {
 	raw := make([]byte, s.rows*s.pitch)
 	for i := range raw {
@@ -33,8 +32,8 @@ func (s sheet) bytes() []byte {
 	return raw
 }
 
-// place is where byte i of row r of a box lies in shared memory, rows being
-// rowBytes long: swizzles permute the 16-byte chunks of what they span.
+// place returns the offset in shared memory of byte i of row r of a box. rowBytes is the
+// length of a row. Swizzles permute 16-byte chunks.
 func place(r, i, rowBytes int, swizzle driver.Swizzle) int {
 	at := r*rowBytes + i
 	return at ^ (at>>7&(1<<swizzle-1))<<4
@@ -60,7 +59,7 @@ var tileCases = []struct {
 // elements at x = 3 as an illegal instruction.
 var tileCorners = [][2]int{{0, 0}, {16, 5}, {80, 30}, {-16, -3}, {32, -4}, {-16, 33}, {304, 300}}
 
-// eachTile calls test with an encoded map of every tile case at each corner.
+// eachTile calls test with the encoded map of every tile case at each corner.
 func (b *bench) eachTile(at driver.DevicePtr, test func(name string, m driver.EncodedTensorMap, i int, x, y int)) {
 	b.Helper()
 	for i, c := range tileCases {
@@ -132,8 +131,8 @@ func testStoreTile(b *bench) {
 	})
 }
 
-// A map whose base lies before the matrix cuts a store at the end of any run
-// of rows: dimension 1 counts up to that end, dimension 2 says where it is,
+// testRaggedStore uses a map whose base is before the matrix, so that a store can end at
+// the end of any run of rows: dimension 1 counts up to that end, dimension 2 selects it,
 // and both step one row. Rows [first, first+count) of out belong to the run.
 func testRaggedStore(b *bench) {
 	const cols, rows, pitch, boxRows = 64, 96, 128, 16

@@ -9,7 +9,7 @@ import (
 	"sonicmoe/internal/devkit"
 )
 
-// Device is a wrapped device. Its zero value is not usable: see Wrap.
+// Device is a wrapped device. The zero value is not usable: see Wrap.
 type Device struct {
 	inner   driver.Device
 	counts  [opCount]atomic.Int64
@@ -21,25 +21,25 @@ type Device struct {
 	streams, events, modules, graphs atomic.Int64
 
 	mu    sync.Mutex
-	alive map[driver.DevicePtr]int64 // bytes
+	alive map[driver.DevicePtr]int64 // the size in bytes
 }
 
-// Wrap makes a device that does all its work on inner.
+// Wrap returns a device that does all its work on inner.
 func Wrap(inner driver.Device) *Device {
 	return &Device{inner: inner, alive: map[driver.DevicePtr]int64{}}
 }
 
-// Discard turns throwing launches away on or off: they are counted and
-// succeed, and nothing runs.
+// Discard turns discarding of launches on or off: discarded launches are counted and
+// succeed, but nothing runs.
 func (d *Device) Discard(on bool) { d.discard.Store(on) }
 
-// Live is what was made through a Device and not yet given back.
+// Live counts the objects that were created through a Device and not released.
 type Live struct {
 	Allocations, Bytes               int64
 	Streams, Events, Modules, Graphs int64
 }
 
-// Live reports what is alive now. Wrapped streams of others don't count.
+// Live returns the present counts. Streams of WrapStream do not count.
 func (d *Device) Live() Live {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -95,7 +95,7 @@ func (d *Device) free(o Op, p driver.DevicePtr, free func(driver.DevicePtr) erro
 	if err := d.enter(o); err != nil {
 		return err
 	}
-	// Taken out first: the address may be given to somebody else at once.
+	// Removed first, because another goroutine may get the address at once.
 	d.mu.Lock()
 	bytes, known := d.alive[p]
 	delete(d.alive, p)

@@ -9,7 +9,7 @@ import (
 	"sonicmoe/internal/faulty"
 )
 
-// The second allocation fails; what went before is still alive, and Live says so.
+// The second allocation fails. The first one is still live, and Live reports it.
 func Example() {
 	inner, err := emulated.New(emulated.Options{})
 	if err != nil {

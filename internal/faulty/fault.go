@@ -7,42 +7,42 @@ import (
 	"sonicmoe/driver"
 )
 
-// Fault says which call fails, and how.
+// Fault describes a call that fails.
 type Fault struct {
 	// Op is the operation; Any counts calls of all of them.
 	Op Op
 	// N is the call that fails, counted from 1 at Arm.
 	N int64
-	// Err is what it returns; nil means a *driver.Error that names the
-	// operation and its number.
+	// Err is the error of the call; nil means a *driver.Error that names the operation and
+	// its number.
 	Err error
 	// Break leaves the device broken: this and every later call fails with
 	// a *driver.Error of kind driver.ErrBroken.
 	Break bool
 }
 
-// armed is a Fault that waits for its call.
+// armed is a Fault that has not happened yet.
 type armed struct {
 	Fault
 	left atomic.Int64
 }
 
-// Arm makes one call fail; it replaces the fault that was armed before.
+// Arm makes one call fail. It replaces an earlier fault.
 func (d *Device) Arm(f Fault) {
 	a := &armed{Fault: f}
 	a.left.Store(f.N)
 	d.fault.Store(a)
 }
 
-// Disarm withdraws the armed fault and reports whether it had struck.
+// Disarm removes the fault and reports whether it had happened.
 func (d *Device) Disarm() (struck bool) {
 	a := d.fault.Swap(nil)
 	return a != nil && a.left.Load() <= 0
 }
 
-// Before has hook called before each operation; an error is what the operation
-// returns, without any effect. The hook may block, and several goroutines may
-// be in it at once. Nil ends it.
+// Before sets a hook that is called before each operation. If it returns an error, the
+// operation returns the error and has no effect. The hook may block, and several goroutines
+// may call it at once. nil removes it.
 func (d *Device) Before(hook func(Op) error) {
 	if hook == nil {
 		d.hook.Store(nil)
@@ -51,8 +51,8 @@ func (d *Device) Before(hook func(Op) error) {
 	d.hook.Store(&hook)
 }
 
-// Count is how often an operation was called since Wrap or ResetCounts, calls
-// that failed included.
+// Count returns the number of calls of an operation since Wrap or ResetCounts, failed ones
+// included.
 func (d *Device) Count(o Op) int64 { return d.counts[o].Load() }
 
 // ResetCounts sets all counts to 0.
@@ -77,7 +77,7 @@ func try[T any](d *Device, o Op, call func() (T, error)) (result T, err error) {
 	return call()
 }
 
-// made calls a function that makes something, counts what it made as alive, and wraps it.
+// made calls a function that creates an object, counts the object as live, and wraps it.
 func made[T, W any](d *Device, o Op, alive *atomic.Int64, call func() (T, error), wrap func(T) W) (wrapped W, err error) {
 	inner, err := try(d, o, call)
 	if err != nil {
@@ -87,7 +87,7 @@ func made[T, W any](d *Device, o Op, alive *atomic.Int64, call func() (T, error)
 	return wrap(inner), nil
 }
 
-// release calls a function that gives something back, which the first success counts.
+// release calls a function that releases an object, and counts the first success.
 func (d *Device) release(o Op, alive *atomic.Int64, closed *atomic.Bool, call func() error) error {
 	err := d.try(o, call)
 	if err == nil && !closed.Swap(true) {
@@ -96,7 +96,7 @@ func (d *Device) release(o Op, alive *atomic.Int64, closed *atomic.Bool, call fu
 	return err
 }
 
-// enter counts a call and gives the error that it must return.
+// enter counts a call and returns its planted error.
 func (d *Device) enter(o Op) error {
 	d.counts[Any].Add(1)
 	n := d.counts[o].Add(1)

@@ -18,7 +18,8 @@ func wrapped(t *testing.T) *Device {
 	return Wrap(dev)
 }
 
-// A wrapper behaves as what it wraps, and the suite gives everything back.
+// TestConformance checks that a wrapper behaves like the wrapped device, and that the suite
+// releases everything.
 func TestConformance(t *testing.T) {
 	dev := wrapped(t)
 	drivertest.Run(t, dev)
@@ -66,7 +67,8 @@ func TestNthCallFails(t *testing.T) {
 	assert.False(t, dev.Disarm(), "a fault that no call met has not struck")
 }
 
-// A hook sees each call before the device does, and may hold it up or fail it.
+// TestBefore checks that a hook is called before the device, and that it can delay and fail
+// a call.
 func TestBefore(t *testing.T) {
 	dev := wrapped(t)
 	own, entered, release := errors.New("my own"), make(chan bool), make(chan bool)

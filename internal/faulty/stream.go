@@ -76,7 +76,7 @@ func (s *stream) Close() error {
 	return err
 }
 
-// innerStream is the wrapped stream behind s, or s where it is none of ours.
+// innerStream returns the stream that s wraps, or s if it is not a wrapper.
 func innerStream(s driver.Stream) driver.Stream {
 	if w, ok := s.(*stream); ok && w != nil {
 		return w.Stream

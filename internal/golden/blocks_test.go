@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
-// The blocks of transformers, config.json to gradients, on the layer's kernels:
-// those that Check says are computed.
+// TestTransformers compares blocks of transformers with the layer's kernels, from
+// config.json to gradients, if Check says that kernels compute them.
 func TestTransformers(t *testing.T) {
 	blocks, tokens, err := golden.Blocks()
 	require.NoError(t, err)
@@ -40,8 +40,8 @@ func TestTransformers(t *testing.T) {
 	assert.GreaterOrEqual(t, computed, 4)
 }
 
-// Blocks of a config.json that says float16, whose inputs are the same: FP16
-// holds them too. Its fraction has three bits more, so the bounds are an eighth.
+// TestTransformersInF16 uses a config.json that says float16, with the same inputs, which
+// FP16 can hold too. FP16 has three more bits of fraction, so the bounds are an eighth.
 func TestTransformersInF16(t *testing.T) {
 	blocks, tokens, err := golden.Blocks()
 	require.NoError(t, err)
@@ -59,14 +59,14 @@ func TestTransformersInF16(t *testing.T) {
 	}
 }
 
-// checkBlock holds a layer to a block, within bf16's bounds over finer.
+// checkBlock compares a layer with a block, within bf16's bounds divided by finer.
 func checkBlock(t *testing.T, c moe.Config, b golden.Block, tokens int, finer float64) {
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
 	options := []moe.Option{moe.WithoutCache()}
 	if testing.Short() {
-		options = append(options, moe.WithoutDecode()) // half of what is loaded
+		options = append(options, moe.WithoutDecode()) // the kernels for small batches are half of what a layer loads
 	}
 	layer, err := moe.New(t.Context(), dev, c, options...)
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func checkBlock(t *testing.T, c moe.Config, b golden.Block, tokens int, finer fl
 	}
 	write("x", f.X)
 	write("do", back.DO)
-	// Whatever weights a layer has, by their names.
+	// All weights of the layer, by their names.
 	weights := reflect.ValueOf(f.Weights)
 	for i := range weights.NumField() {
 		if w := weights.Field(i).Interface().(moe.Tensor); !w.IsZero() {
@@ -108,7 +108,8 @@ func checkBlock(t *testing.T, c moe.Config, b golden.Block, tokens int, finer fl
 	for i := range tokens {
 		require.ElementsMatch(t, b.IDs[i*c.TopK:][:c.TopK], ids[i*c.TopK:][:c.TopK], "token %d", i)
 	}
-	// The block does not round; logits in bf16 move scores, and so their gradients.
+	// The block does not round. Rounding logits to bf16 changes scores, and so their
+	// gradients.
 	assert.LessOrEqual(t, golden.Off(b.O.Values(), read(f.O)), 8e-3/finer, "O")
 	assert.LessOrEqual(t, golden.Off(b.Gradients["x"].Values(), read(back.DX)), 1.2e-2/finer, "x")
 	gradients, met := reflect.ValueOf(back.WeightGradients), 1
@@ -135,5 +136,6 @@ func checkBlock(t *testing.T, c moe.Config, b golden.Block, tokens int, finer fl
 	assert.Equal(t, len(b.Gradients), met, "gradients compared")
 }
 
-// goldenName is a weight's name in the golden file: W1 is w1, SharedGate sharedGate.
+// goldenName returns a weight's name in the golden file: W1 is w1, SharedGate is
+// sharedGate.
 func goldenName(field string) string { return strings.ToLower(field[:1]) + field[1:] }

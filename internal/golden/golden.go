@@ -1,5 +1,5 @@
-// Package golden has what the expert blocks of the transformers package make of
-// small layers with the switches of published models: golden.py writes it.
+// Package golden has results of the expert blocks of the transformers package, for small
+// layers with the settings of published models. golden.py writes them.
 package golden
 
 import (
@@ -18,18 +18,18 @@ var file []byte
 type Block struct {
 	// Config is a config.json.
 	Config json.RawMessage `json:"config"`
-	// IDs [T, K] are the experts of each token, in no order.
+	// IDs [T, K] are the experts of each token, in any order.
 	IDs []int32 `json:"ids"`
 	// O is [T, d].
 	O Float32s `json:"o"`
-	// Scores [T, K] are given where the router is outside the layer.
+	// Scores [T, K] are there if the router is outside of the layer.
 	Scores Float32s `json:"scores"`
-	// Gradients are those of Σ do·o: of x [T, d] and of vectors as they are, of
-	// matrices times Values("vector", columns).
+	// Gradients are the gradients of Σ do·o. Gradients of x [T, d] and of vectors are
+	// complete; a matrix is multiplied by Values("vector", columns).
 	Gradients map[string]Float32s `json:"gradients"`
 }
 
-// Blocks are the blocks by their model's name, over so many tokens.
+// Blocks returns the blocks by the names of their models, and their number of tokens.
 func Blocks() (blocks map[string]Block, tokens int, err error) {
 	var f struct {
 		Tokens int              `json:"tokens"`
@@ -39,10 +39,10 @@ func Blocks() (blocks map[string]Block, tokens int, err error) {
 	return f.Blocks, f.Tokens, err
 }
 
-// Float32s are little-endian bytes.
+// Float32s are FP32 numbers as little-endian bytes.
 type Float32s []byte
 
-// Values are the numbers.
+// Values decodes the numbers.
 func (f Float32s) Values() []float64 {
 	out := make([]float64, len(f)/4)
 	for i := range out {
@@ -51,17 +51,17 @@ func (f Float32s) Values() []float64 {
 	return out
 }
 
-// names are the tensors, in the order of their seeds, and scales the largest of
-// their values.
+// names lists the tensors in the order of their seeds; scales has the largest value of
+// each.
 var (
 	names = strings.Fields(`x do router routerBias selectionBias expertScale w1 w3 w2 b1 b3 b2
 		sharedW1 sharedW3 sharedW2 sharedGate vector`)
 	scales = []float64{2, 2, 0.5, 1, 0.25, 2, 0.25, 0.25, 0.5, 1, 1, 1, 0.25, 0.25, 0.5, 0.25, 1}
 )
 
-// Values are the first values of a tensor, nil of one that no block has. The
-// blocks were made of the same: whole numbers over 128 times a power of two,
-// which every 16-bit type holds.
+// Values returns the first values of a tensor, nil if no block has the tensor. The blocks
+// were computed from the same values: integers divided by 128 and a power of two, which
+// every 16-bit type holds.
 func Values(name string, count int64) []float64 {
 	at := slices.Index(names, name)
 	if at < 0 {
@@ -78,7 +78,7 @@ func Values(name string, count int64) []float64 {
 	return out
 }
 
-// Project gives the rows of a matrix of so many columns times the vector.
+// Project multiplies the rows of a matrix with the given number of columns by the vector.
 func Project(matrix []float64, columns int) []float64 {
 	vector := Values("vector", int64(columns))
 	var out []float64
@@ -92,7 +92,7 @@ func Project(matrix []float64, columns int) []float64 {
 	return out
 }
 
-// Off is |got - want| / |want|, infinite where these are of different lengths.
+// Off returns |got - want| / |want|, infinite if the lengths differ.
 func Off(want, got []float64) float64 {
 	if len(want) != len(got) || len(want) == 0 {
 		return math.Inf(1)

@@ -1,13 +1,13 @@
-"""Writes golden.json: what the expert blocks of the transformers package make
-of small layers with the switches of published models, forward and backward.
+"""Writes golden.json: results of the expert blocks of the transformers package, forward and
+backward, for small layers with the settings of published models.
 
     pip install torch transformers numpy
     python3 internal/golden/golden.py
 
-Weights and inputs are not in the file: both sides make them of one formula, with
-values that every 16-bit type holds. Blocks run in float64, but for what they widen or
-narrow to float32 themselves. Gradients of matrices are stored times a vector, over
-their last dimension: an error anywhere shows there.
+The file has no weights and inputs: Go and Python compute them by one formula, with values that
+every 16-bit type holds. Blocks run in float64, except where they convert to float32 themselves.
+Gradients of matrices are stored as their product with a vector, over the last dimension, which
+shows an error in any element.
 """
 
 import base64
@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 here = os.path.dirname(os.path.abspath(__file__))
-D, N, E, K, T = 128, 64, 4, 2, 4  # the smallest that kernels take
+D, N, E, K, T = 128, 64, 4, 2, 4  # the smallest sizes that the kernels support
 
-# What a model's config.json becomes when it is made small.
+# Settings that make the model of a config.json small.
 SMALL = {
     "hidden_size": D, "d_model": D, "moe_intermediate_size": N, "ffn_hidden_size": N,
     "num_experts": E, "num_local_experts": E, "n_routed_experts": E, "moe_num_experts": E,
@@ -32,7 +32,7 @@ SMALL = {
     "num_shared_expert": 1, "num_hidden_layers": 4, "n_layers": 4, "hybrid_override_pattern": "MEME",
 }
 
-# A model of each family: class of its configuration and of its block.
+# A model of each family: the class of its configuration and the class of its block.
 BLOCKS = {
     "Mixtral 8x7B": ("mixtral", "MixtralConfig", "MixtralSparseMoeBlock"),
     "DBRX": ("dbrx", "DbrxConfig", "DbrxFFN"),
@@ -59,7 +59,7 @@ BLOCKS = {
     "Hunyuan-A13B": ("hunyuan_v1_moe", "HunYuanMoEV1Config", "HunYuanMoEV1Moe"),
 }
 
-# Our names of a block's tensors, by theirs.
+# Our names of a block's tensors, by the block's names.
 NAMES = [
     (r"^(gate|router)(\.(wg|layer|proj))?\.weight$", "router"),
     (r"^router\.bias$", "routerBias"),
@@ -73,7 +73,7 @@ NAMES = [
     (r"^shared_\w+\.down_proj\.weight$", "sharedW2"),
 ]
 
-# Tensors, by the number that their values are made of, and the largest of these.
+# For each tensor the seed of its values and the largest value.
 SCALES = {
     "x": 2, "do": 2, "router": 0.5, "routerBias": 1, "selectionBias": 0.25, "expertScale": 2,
     "w1": 0.25, "w3": 0.25, "w2": 0.5, "b1": 1, "b3": 1, "b2": 1,
@@ -82,7 +82,7 @@ SCALES = {
 
 
 def values(name, shape):
-    """Whole numbers from -128 to 127, of SplitMix64, over 128, times the scale."""
+    """Integers from -128 to 127, drawn by SplitMix64, divided by 128 and multiplied by the scale."""
     count = int(np.prod(shape))
     with np.errstate(over="ignore"):
         z = (np.arange(count, dtype=np.uint64) + np.uint64(1 + (list(SCALES).index(name) << 32))) * np.uint64(0x9E3779B97F4A7C15)
@@ -94,7 +94,7 @@ def values(name, shape):
 
 
 def small(config):
-    """A config.json with small sizes and all switches as they were."""
+    """A config.json with small sizes and its other settings unchanged."""
     out = {}
     for key, v in config.items():
         if isinstance(v, dict) and key in ("text_config", "ffn_config"):
@@ -153,7 +153,7 @@ def make(kind, config_class, block_class, config):
 
 
 def tensors(block, kind):
-    """The block's tensors under our names: how each is read from it, and how its gradient is laid out."""
+    """Maps our names to the block's tensors: how to read each, and the layout of its gradient."""
     for path, p in list(block.named_parameters()) + list(block.named_buffers()):
         ours = [to for pattern, to in NAMES if re.search(pattern, path)]
         if not ours:
@@ -203,7 +203,7 @@ def golden(name, config, kind, config_class, block_class):
     routed = seen["router"]
     if isinstance(routed, tuple) and len(routed) == 3:
         scores, ids = routed[1], routed[2]
-    else:  # all logits
+    else:  # scores of all logits
         logits = routed[1] if isinstance(routed, tuple) else routed
         scores, ids = None, logits.topk(config.get("text_config", config).get("num_experts_per_tok", K)).indices
     result = {"config": config, "ids": ids.flatten().tolist(), "o": encoded(o), "gradients": {"x": encoded(x.grad.reshape(T, D))}}

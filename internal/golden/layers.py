@@ -1,12 +1,15 @@
-"""Holds layers of published models at their real sizes, run by examples/layer from files as the models keep them, against
-the blocks of the transformers package in float32: output, routing, and the gradients of tokens and of every weight.
+"""Compares layers of published models at their real sizes with the blocks of the transformers
+package in float32: output, routing, and the gradients of tokens and of every weight.
+examples/layer runs the layers from files in the models' formats.
 
     CGO_ENABLED=0 go build -o layer ./examples/layer
     python3 internal/golden/layers.py --layer ./layer --device cuda --folder /dev/shm
 
-Weights are random, sizes and switches those of the model's config.json. A token whose experts change when its values
-change in the sixth bit nearly ties: its experts may be others here, so it is left out of the output's norm and its
-gradient is zero. The others' experts must be the block's. One line a model; exit code 1 where one is beyond a bound.
+Weights are random; sizes and settings come from the model's config.json. If a token's experts
+change when its values change in the sixth bit, its logits nearly tie, and the layer may choose
+other experts. Such a token does not count in the output's norm, and its gradient is set to zero.
+All other tokens must get the block's experts. The program prints one line for each model, and exits
+with code 1 if one exceeds a bound.
 """
 
 import argparse
@@ -27,20 +30,20 @@ from safetensors.torch import save_file
 
 import golden
 
-BOUND, ROUTER_BOUND = 6e-3, 1e-2  # relative norms; the router's gradients are differences of scores'
-NEAR, TRIES = 2**-6, 48  # how far a token's values move, and how often
+BOUND, ROUTER_BOUND = 6e-3, 1e-2  # relative norms; the router's gradients are differences of the scores' gradients
+NEAR, TRIES = 2**-6, 48  # how much a token's values change, and the number of tries
 
-# One model of each family; its block's code stands in golden.BLOCKS.
+# One model of each family; golden.BLOCKS has the code of its block.
 MODELS = (
     "Granite 3.1 3B-A800M", "OLMoE-1B-7B", "DeepSeek-V2-Lite", "Qwen3-30B-A3B", "ERNIE-4.5-21B-A3B", "gpt-oss-20b", "Mixtral 8x7B",
     "Qwen3-Next-80B-A3B", "Qwen2-57B-A14B", "Kimi-Linear-48B-A3B", "Nemotron-3-Nano", "Llama-4 Scout", "Hunyuan-A13B", "GLM-4.5", "MiniMax-M2",
     "MiniMax-M1", "Phi-3.5-MoE", "Gemma-4 26B-A4B", "DBRX", "DeepSeek-V3",
 )  # fmt: skip
 
-# Those whose router no layer has: experts alone, with the routing of the block's router.
+# Models whose router no layer has: the experts alone are tested, with the routing of the block's router.
 ROUTED = ("Phi-3.5-MoE", "Gemma-4 26B-A4B")
 
-# Where checkpoints keep a layer's experts, and what they call an expert's matrices.
+# The names of a layer's experts and of their matrices in checkpoints.
 PLACES = {
     "llama4": "language_model.model.layers.{}.feed_forward.", "nemotron_h": "backbone.layers.{}.mixer.", "dbrx": "transformer.blocks.{}.ffn.",
     "gemma4": "model.language_model.layers.{}.",
@@ -52,7 +55,7 @@ TOGETHER = {
 }  # fmt: skip
 LETTERS = ("mixtral", "minimax", "minimax_m2", "kimi_linear")
 
-# What examples/layer calls the gradients of golden's tensors.
+# The names that examples/layer gives to the gradients of golden's tensors.
 GRADIENTS = {
     "router": "drouter.weight", "routerBias": "drouter.bias", "w1": "dexperts.gate_up", "w3": "dexperts.up", "w2": "dexperts.down", "b1": "dexperts.gate_up_bias",
     "b2": "dexperts.down_bias", "sharedW1": "dshared.gate", "sharedW3": "dshared.up", "sharedW2": "dshared.down", "sharedGate": "dshared.score",
@@ -60,7 +63,7 @@ GRADIENTS = {
 
 
 def first_layer(config):
-    """The first layer that has experts."""
+    """Returns the number of the first layer that has experts."""
     text = config.get("text_config", config)
     if "hybrid_override_pattern" in text:
         return text["hybrid_override_pattern"].index("E")
@@ -68,7 +71,8 @@ def first_layer(config):
 
 
 def block_of(config, kind, config_class, block_class, device):
-    """The block with weights of order 1 in what they make, the experts' in bf16, the others wide with values of bf16."""
+    """Returns the block with weights scaled for outputs of order 1: the experts' weights in bf16,
+    the others wider but with bf16 values."""
     torch.set_default_dtype(torch.bfloat16)
     with torch.device(device):
         block = golden.make(kind, config_class, block_class, config)
@@ -81,7 +85,7 @@ def block_of(config, kind, config_class, block_class, device):
             else:
                 turned = p.dim() == 3 and kind in ("gpt_oss", "llama4")  # [E, in, out]
                 inputs = p.shape[-2 if turned else -1]
-                if name == "experts.mlp.w2":  # DBRX's are [in, out], each below the last
+                if name == "experts.mlp.w2":  # DBRX's matrices are [in, out], one expert after another
                     inputs = p.shape[0] // block.experts.num_experts
                 p.normal_(std=inputs**-0.5)
     for name, m in block.named_children():
@@ -91,7 +95,8 @@ def block_of(config, kind, config_class, block_class, device):
 
 
 def write(folder, config, layer, block, kind):
-    """The model's folder: config.json and one layer of weights under the checkpoint's names, a few files."""
+    """Writes the model's folder: config.json and the weights of one layer under the checkpoint's
+    names, in several files."""
     os.makedirs(folder)
     with open(os.path.join(folder, "config.json"), "w") as f:
         json.dump(config, f)
@@ -125,7 +130,8 @@ def write(folder, config, layer, block, kind):
 
 
 class Experts(torch.autograd.Function):
-    """A block's experts in float32, one at a time; backward gives each one's gradients to found as they come."""
+    """A block's experts in float32, one at a time. backward passes the gradients of each expert to
+    found as soon as they are computed."""
 
     @staticmethod
     def forward(ctx, x, scores, ids, experts, found):
@@ -157,12 +163,13 @@ class Experts(torch.autograd.Function):
 
 
 def each(experts, x, ids):
-    """Each expert that has tokens, in float32 as a module of one, with the rows of x that it gets."""
+    """Yields each expert that has tokens as a float32 module with one expert, and the rows of x for
+    it."""
     count = experts.num_experts
     for e in range(count):
         one = only(experts, e, count)
         one.num_experts = 1
-        if ids is None:  # every expert has rows of its own for all tokens
+        if ids is None:  # every expert has a row for every token
             rows = x.shape[0] // count
             token, slot = torch.arange(e * rows, (e + 1) * rows, device=x.device), None
         else:
@@ -172,7 +179,8 @@ def each(experts, x, ids):
 
 
 def only(module, e, count):
-    """The module with the parameters of one expert of so many, which lie one behind the other."""
+    """Returns a module with the parameters of one expert. The parameters of all experts are stored
+    one after another."""
     one = copy.copy(module)
     one._parameters = {n: p.detach().chunk(count)[e].float().requires_grad_() for n, p in module._parameters.items()}
     one._modules = {n: only(m, e, count) for n, m in module._modules.items()}
@@ -186,7 +194,7 @@ def run(one, rows, scores, token, slot):
 
 
 class Reference:
-    """A block whose experts are those above."""
+    """A block that computes its experts by Experts."""
 
     def __init__(self, block, bf16_logits):
         self.block, self.found, self.quick = block, lambda *_: None, False
@@ -224,14 +232,14 @@ class Reference:
 
     @torch.no_grad()
     def chosen(self, x):
-        """The experts of each token, in order of their numbers."""
+        """Returns the experts of each token in ascending order."""
         self.quick = True
         self(x)
         self.quick = False
         return self.ids.reshape(len(x), -1).sort(-1).values
 
     def nearly_ties(self, x):
-        """The tokens whose experts hang on the last bits."""
+        """Returns the tokens whose choice of experts depends on the last bits."""
         first, ties = self.chosen(x), torch.zeros(len(x), dtype=torch.bool, device=x.device)
         for _ in range(TRIES):
             ties |= (self.chosen(x + NEAR * x * torch.randn_like(x)) != first).any(-1)
@@ -239,7 +247,7 @@ class Reference:
 
 
 def measure(name, config, args):
-    """The line of a model, and whether it is within bounds."""
+    """Returns the line of a model, and whether it is within the bounds."""
     started, kind = time.time(), golden.BLOCKS[name][0]
     torch.manual_seed(1)
     block = block_of(config, *golden.BLOCKS[name], args.device)
@@ -261,7 +269,8 @@ def measure(name, config, args):
 
 
 def ran_on(folder, layer, args, **tensors):
-    """The output of examples/layer, run on these tensors with the model in the folder, which goes."""
+    """Runs examples/layer on these tensors and the model in the folder, removes the folder, and
+    returns the output."""
     put, out, model = (os.path.join(folder, name) for name in ("in.safetensors", "out.safetensors", "model"))
     save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, put)
     ran = subprocess.run(
@@ -275,7 +284,8 @@ def ran_on(folder, layer, args, **tensors):
 
 
 def measure_routed(name, config, args):
-    """measure of a model among ROUTED: o, dx, the gradient of the scores and of every expert's weight."""
+    """Does the same for a model in ROUTED: o, dx, and the gradients of the scores and of every
+    expert's weight."""
     started, kind = time.time(), golden.BLOCKS[name][0]
     torch.manual_seed(1)
     block = block_of(config, *golden.BLOCKS[name], args.device)
@@ -303,7 +313,7 @@ def measure_routed(name, config, args):
 
 
 class Errors(dict):
-    """Squares of differences and of what they are from, by tensor."""
+    """Sums of squared differences and of squared values, by tensor."""
 
     def add(self, what, ours, theirs):
         was = self.get(what, (0, 0))
@@ -354,10 +364,10 @@ def main():
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--layer", required=True, help="the program examples/layer")
     flags.add_argument("--device", default="cuda")
-    flags.add_argument("--folder", default=None, help="where files go meanwhile: as much as twice the layer's weights")
+    flags.add_argument("--folder", default=None, help="folder for temporary files of twice the size of the weights")
     flags.add_argument("--tokens", type=int, default=2048)
     flags.add_argument("--models", default=",".join(MODELS))
-    flags.add_argument("--small", action="store_true", help="small sizes with the same switches")
+    flags.add_argument("--small", action="store_true", help="small sizes with the same settings")
     args = flags.parse_args()
     with open(os.path.join(golden.here, "../../moe/checkpoint/published.json")) as f:
         published = {m["name"]: m["config"] for m in json.load(f)}
@@ -366,11 +376,11 @@ def main():
         config = golden.small(published[name]) if args.small else published[name]
         try:
             line, good = (measure_routed if name in ROUTED else measure)(name, config, args)
-        except Exception as err:  # the other models are measured still
+        except Exception as err:  # the other models are still measured
             line, good = f"{name}: {type(err).__name__}: {err}", False
         bad += not good
         print("" if good else "BEYOND  ", line, sep="", flush=True)
-        gc.collect()  # a block and its reference hold each other
+        gc.collect()  # a block and its reference refer to each other
         if args.device == "cuda":
             torch.cuda.empty_cache()
     sys.exit(bad > 0)

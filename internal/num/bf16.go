@@ -2,7 +2,7 @@ package num
 
 import "math"
 
-// nanBF16 is what cvt.rn.bf16.f32 makes of every NaN.
+// nanBF16 is the result of cvt.rn.bf16.f32 for every NaN.
 const nanBF16 = 0x7fff
 
 // BF16ToFloat32 decodes bf16 bits. It is exact.
@@ -11,8 +11,8 @@ func BF16ToFloat32(bits uint16) float32 { return math.Float32frombits(uint32(bit
 // BF16ToFloat64 decodes bf16 bits. It is exact.
 func BF16ToFloat64(bits uint16) float64 { return float64(BF16ToFloat32(bits)) }
 
-// Float32ToBF16 gives the bf16 nearest to x, ties to even, overflow to
-// infinity, NaN to 0x7fff, as cvt.rn.bf16.f32 does.
+// Float32ToBF16 returns the bf16 nearest to x like cvt.rn.bf16.f32: ties to even, overflow
+// to infinity, NaN to 0x7fff.
 func Float32ToBF16(x float32) uint16 {
 	if x != x {
 		return nanBF16
@@ -21,12 +21,12 @@ func Float32ToBF16(x float32) uint16 {
 	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
 }
 
-// Float64ToBF16 is Float32ToBF16 from a float64 in one rounding. (Rounding to
-// FP32 first and then to bf16 would round twice.)
+// Float64ToBF16 is Float32ToBF16 for a float64, with one rounding. (Rounding to FP32 first
+// and then to bf16 would round twice.)
 func Float64ToBF16(x float64) uint16 { return Float32ToBF16(roundToOdd(x)) }
 
-// roundToOdd is x in FP32, cut toward zero, with the lowest bit set where
-// something was cut: no tie can then arise falsely when it is rounded again.
+// roundToOdd converts x to FP32, toward zero, and sets the lowest bit if the result is not
+// exact. A later rounding then finds no false tie.
 func roundToOdd(x float64) float32 {
 	f := float32(x)
 	if float64(f) == x || x != x {
@@ -39,12 +39,12 @@ func roundToOdd(x float64) float32 {
 	return math.Float32frombits(bits | 1)
 }
 
-// EncodeBF16 rounds src, once, to dst, which is at least as long.
+// EncodeBF16 rounds src once to dst, which must be at least as long.
 func EncodeBF16[F Float](dst []uint16, src []F) {
 	each(dst, src, encoding[F](encodeBF16, Float64ToBF16))
 }
 
-// DecodeBF16 decodes src to dst, which is at least as long.
+// DecodeBF16 decodes src to dst, which must be at least as long.
 func DecodeBF16[F Float](dst []F, src []uint16) {
 	each(dst, src, decoding[F](decodeBF16, BF16ToFloat32))
 }

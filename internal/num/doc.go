@@ -1,8 +1,7 @@
-// Package num has the 16-bit numbers that a layer's tensors are made of, bf16
-// and fp16, as bits in uint16, and slices as the bytes that copies to and from a
-// device take.
+// Package num converts the 16-bit numbers of a layer's tensors, bf16 and fp16, which are
+// stored as bits in uint16. It also views slices as bytes, for copies to and from a device.
 //
-// Conversions round to the nearest number, ties to even, keep every NaN a NaN,
-// and overflow to infinity: bit for bit what a GPU's cvt.rn gives. Slices of
-// float32 are converted 16 numbers at a time where the processor has AVX2.
+// Conversions round to the nearest number, ties to even, keep NaN, and overflow to
+// infinity, bit for bit like a GPU's cvt.rn. Slices of float32 are converted 16 numbers at
+// a time if the processor has AVX2.
 package num

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// nanF16 is what cvt.rn.f16.f32 makes of every NaN.
+// nanF16 is the result of cvt.rn.f16.f32 for every NaN.
 const nanF16 = 0x7fff
 
 const (
@@ -33,8 +33,8 @@ func F16ToFloat32(h uint16) float32 {
 // F16ToFloat64 decodes fp16 bits. It is exact.
 func F16ToFloat64(h uint16) float64 { return float64(F16ToFloat32(h)) }
 
-// Float32ToF16 gives the fp16 nearest to x, ties to even, overflow to infinity,
-// NaN to 0x7fff, as cvt.rn.f16.f32 does.
+// Float32ToF16 returns the fp16 nearest to x like cvt.rn.f16.f32: ties to even, overflow to
+// infinity, NaN to 0x7fff.
 func Float32ToF16(x float32) uint16 {
 	if x != x {
 		return nanF16
@@ -62,13 +62,13 @@ func Float32ToF16(x float32) uint16 {
 	return sign | uint16(min(h, infinityF16))
 }
 
-// Float64ToF16 is Float32ToF16 from a float64 in one rounding.
+// Float64ToF16 is Float32ToF16 for a float64, with one rounding.
 func Float64ToF16(x float64) uint16 { return Float32ToF16(roundToOdd(x)) }
 
-// EncodeF16 rounds src, once, to dst, which is at least as long.
+// EncodeF16 rounds src once to dst, which must be at least as long.
 func EncodeF16[F Float](dst []uint16, src []F) { each(dst, src, encoding[F](encodeF16, Float64ToF16)) }
 
-// DecodeF16 decodes src to dst, which is at least as long.
+// DecodeF16 decodes src to dst, which must be at least as long.
 func DecodeF16[F Float](dst []F, src []uint16) { each(dst, src, decoding[F](decodeF16, F16ToFloat32)) }
 
 func encodeF16One(dst []uint16, src []float32) {

@@ -13,7 +13,7 @@ import (
 	"sonicmoe/internal/num"
 )
 
-// format is one of the two, as tests see it.
+// format is bf16 or fp16 with its conversions.
 type format struct {
 	name        string
 	decode      func(uint16) float64
@@ -31,7 +31,8 @@ var formats = []format{
 	{"fp16", num.F16ToFloat64, num.Float32ToF16, num.Float64ToF16, 0x7c00, num.EncodeF16[float32], num.DecodeF16[float32], 65504, 0x1p-14},
 }
 
-// Every number keeps its bits through both conversions; every NaN stays one.
+// TestRoundTrip checks that every number keeps its bits through both conversions, and that
+// every NaN stays NaN.
 func TestRoundTrip(t *testing.T) {
 	for _, f := range formats {
 		assert.Equal(t, f.largest, f.decode(f.infinity-1), f.name)
@@ -49,7 +50,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// The nearest number is taken, of two as near the even one: against a search.
+// TestNearest compares the conversions with a search for the nearest number, or for the
+// even one of two that are equally near.
 func TestNearest(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, f := range formats {
@@ -57,7 +59,7 @@ func TestNearest(t *testing.T) {
 			below := uint16(r.UintN(uint(f.infinity)))
 			lo, hi := f.decode(below), f.decode(below+1)
 			if below+1 == f.infinity {
-				hi = 2*lo - f.decode(below-1) // where the next number would be
+				hi = 2*lo - f.decode(below-1) // the number that would come after the largest one
 			}
 			part := []float64{0.5, 0.5 + 0x1p-30, 0.5 - 0x1p-30, r.Float64()}[r.IntN(4)]
 			x := lo + part*(hi-lo)
@@ -83,7 +85,7 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// Slices of all lengths, short and long enough for several goroutines.
+// TestSlices checks slices of all lengths, also long ones that several goroutines convert.
 func TestSlices(t *testing.T) {
 	for _, f := range formats {
 		for _, n := range []int{0, 1, 7, 1 << 16, 1<<18 + 3} {
@@ -104,10 +106,9 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// Slices have the bits of single numbers, whichever of them are converted at
-// once: all numbers of 16 bits; the FP32 numbers at, and on both sides of, each
-// number of 16 bits and each tie between two, and some thousand others, NaN among
-// them.
+// TestSlicesHaveTheBitsOfNumbers checks that slices have the bits of single conversions,
+// however many numbers are converted at once: for all 16-bit numbers, for the FP32 numbers
+// at and next to each of them and each tie, and for some thousand others, NaN among them.
 func TestSlicesHaveTheBitsOfNumbers(t *testing.T) {
 	all := make([]uint16, 1<<16)
 	var wide []float32
@@ -118,9 +119,9 @@ func TestSlicesHaveTheBitsOfNumbers(t *testing.T) {
 				wide = append(wide, math.Float32frombits(bits))
 			}
 		}
-		wide = append(wide, math.Float32frombits(b*65521)) // any: an odd number's multiples
+		wide = append(wide, math.Float32frombits(b*65521)) // many different numbers: multiples of an odd number
 	}
-	for i := range uint32(400) { // FP16's subnormal numbers and what is below, at finer steps
+	for i := range uint32(400) { // subnormal FP16 numbers and smaller ones, in finer steps
 		wide = append(wide, float32(i)*0x1p-26, -float32(i)*0x1p-26, math.Float32frombits(i), math.Float32frombits(i<<14))
 	}
 	for _, f := range formats {
@@ -141,7 +142,7 @@ func TestSlicesHaveTheBitsOfNumbers(t *testing.T) {
 				}
 			}
 		}
-		for n := range 70 { // nothing is left out, nothing written behind
+		for n := range 70 { // no number is left out, and nothing is written past the end
 			got := make([]uint16, n+1)
 			f.encodeAll(got, wide[:n])
 			require.Equal(t, bits[:n], got[:n])

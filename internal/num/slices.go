@@ -6,15 +6,15 @@ import (
 	"unsafe"
 )
 
-// Number is an element of a tensor: 16-bit ones are bf16 or fp16 bits.
+// Number is an element of a tensor. uint16 has the bits of a bf16 or fp16 number.
 type Number interface {
 	uint8 | uint16 | int32 | uint32 | int64 | uint64 | float32 | float64
 }
 
-// Float is a number that slices of bf16 and fp16 are made of.
+// Float is a type from and to which slices of bf16 and fp16 are converted.
 type Float interface{ float32 | float64 }
 
-// encoding is the conversion from F: a float64 is rounded alone, once.
+// encoding returns the conversion from F. Each float64 is rounded alone, once.
 func encoding[F Float](of32 func([]uint16, []float32), of64 func(float64) uint16) func([]uint16, []F) {
 	return either[func([]uint16, []F)](of32, func(dst []uint16, src []float64) {
 		for i, x := range src {
@@ -23,7 +23,7 @@ func encoding[F Float](of32 func([]uint16, []float32), of64 func(float64) uint16
 	})
 }
 
-// decoding is the conversion to F.
+// decoding returns the conversion to F.
 func decoding[F Float](of32 func([]float32, []uint16), one func(uint16) float32) func([]F, []uint16) {
 	return either[func([]F, []uint16)](of32, func(dst []float64, src []uint16) {
 		for i, b := range src {
@@ -32,7 +32,7 @@ func decoding[F Float](of32 func([]float32, []uint16), one func(uint16) float32)
 	})
 }
 
-// either is which of two is a T.
+// either returns the one of a and b that is a T.
 func either[T any](a, b any) T {
 	if t, ok := a.(T); ok {
 		return t
@@ -49,13 +49,12 @@ func Bytes[E Number](s []E) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&s[0])), len(s)*int(unsafe.Sizeof(s[0])))
 }
 
-// serial is the length up to which a slice is converted by one goroutine.
+// serial is the largest length of a slice that one goroutine converts.
 const serial = 1 << 16
 
-// each converts src to dst, long slices in parallel; convert is given slices of
-// one length.
+// each converts src to dst, long slices in parallel. convert gets slices of equal length.
 func each[T, F any](dst []T, src []F, convert func([]T, []F)) {
-	dst = dst[:len(src)] // too short a dst panics here, before anything is written
+	dst = dst[:len(src)] // if dst is too short, this panics before anything is written
 	parts := min(runtime.GOMAXPROCS(0), (len(src)+serial-1)/serial)
 	if parts <= 1 {
 		convert(dst, src)

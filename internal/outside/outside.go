@@ -1,8 +1,8 @@
-// Package outside finds what others made and this project's tests are judged
-// by: NVIDIA's assembler, disassembler and header, a C compiler, Python's
-// packages. Where one is missing the test skips and says what was not judged;
-// $SONICMOE_REQUIRE names, with commas, those that must be there (as on the
-// machine that admits changes), and then the test fails.
+// Package outside finds programs and files of others that this project's tests need for
+// comparison: NVIDIA's assembler, disassembler and header, a C compiler, Python packages.
+// If one is missing, the test skips and says what was not compared. If $SONICMOE_REQUIRE
+// names it (names are separated by commas), as on the machine that admits changes, the test
+// fails.
 package outside
 
 import (
@@ -16,11 +16,11 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// EnvRequire names the variable that lists what must not be missing: ptxas,
-// nvdisasm, cuda.h, cc, chromium, and names of Python packages.
+// EnvRequire is the variable that lists what must not be missing: ptxas, nvdisasm, cuda.h,
+// cc, chromium, and names of Python packages.
 const EnvRequire = "SONICMOE_REQUIRE"
 
-// Ptxas is the path of NVIDIA's assembler.
+// Ptxas returns the path of NVIDIA's assembler.
 func Ptxas(t testing.TB) string {
 	t.Helper()
 	bin, err := ptxas.Find()
@@ -30,7 +30,7 @@ func Ptxas(t testing.TB) string {
 	return bin
 }
 
-// Nvdisasm is the path of NVIDIA's disassembler.
+// Nvdisasm returns the path of NVIDIA's disassembler.
 func Nvdisasm(t testing.TB) string {
 	t.Helper()
 	if bin, err := exec.LookPath("nvdisasm"); err == nil {
@@ -43,8 +43,8 @@ func Nvdisasm(t testing.TB) string {
 	return ""
 }
 
-// Header is a folder with a cuda.h that holds the given word, such as the name
-// of an error that came with the release wanted.
+// Header returns a folder with a cuda.h that contains the given word, such as the name of
+// an error that came with a release.
 func Header(t testing.TB, word string) string {
 	t.Helper()
 	for _, file := range append(ptxas.Installed("include/cuda.h"), "/usr/include/cuda.h") {
@@ -56,7 +56,7 @@ func Header(t testing.TB, word string) string {
 	return ""
 }
 
-// CC is the path of a C compiler.
+// CC returns the path of a C compiler.
 func CC(t testing.TB) string {
 	t.Helper()
 	bin, err := exec.LookPath("cc")
@@ -66,7 +66,7 @@ func CC(t testing.TB) string {
 	return bin
 }
 
-// Chromium is the path of a browser that runs without a screen.
+// Chromium returns the path of a browser that runs without a screen.
 func Chromium(t testing.TB) string {
 	t.Helper()
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -78,8 +78,8 @@ func Chromium(t testing.TB) string {
 	return ""
 }
 
-// Python is the path of a Python that can import these packages; with
-// alternatives ("torch|numpy") one of them is enough.
+// Python returns the path of a Python that can import these packages. With alternatives
+// ("torch|numpy") one of them is enough.
 func Python(t testing.TB, packages ...string) string {
 	t.Helper()
 	bin, err := exec.LookPath("python3")
@@ -95,16 +95,16 @@ func Python(t testing.TB, packages ...string) string {
 	return bin
 }
 
-// imports says whether Python imports a package that has code: of a folder
-// alone Python makes an empty package. From the root, for Python looks in the
-// current folder first.
+// imports reports whether Python can import a package with code. An import of a folder
+// without code also succeeds, with an empty package. Python looks in the current folder
+// first, so the current folder is the root.
 func imports(python, name string) bool {
 	c := exec.Command(python, "-c", "import "+name+"\nassert "+name+".__file__")
 	c.Dir = string(filepath.Separator)
 	return c.Run() == nil
 }
 
-// missing ends the test.
+// missing fails the test if the tool is required, and skips it otherwise.
 func missing(t testing.TB, name, why string) {
 	t.Helper()
 	if slices.Contains(strings.Split(os.Getenv(EnvRequire), ","), name) {

@@ -11,7 +11,7 @@ import (
 	"sonicmoe/internal/outside"
 )
 
-// ended is a testing.TB that remembers how it was ended.
+// ended is a testing.TB that records how it was ended.
 type ended struct {
 	testing.TB
 	skipped, failed bool
@@ -28,7 +28,8 @@ func ending(t *testing.T, f func(testing.TB)) (e *ended) {
 	return e
 }
 
-// With nothing in PATH every judge is missing: that skips, or fails where demanded.
+// TestMissing checks that with an empty PATH every tool is missing, which skips the test,
+// or fails it if the tool is required.
 func TestMissing(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("PTXAS", "relative/ptxas")
@@ -48,7 +49,8 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// A folder that is named like a package is none, wherever the test runs.
+// TestFolderIsNoPackage checks that a folder with the name of a package does not count as
+// the package, wherever the test runs.
 func TestFolderIsNoPackage(t *testing.T) {
 	bin := outside.Python(t, "json", "nopackage|json")
 	require.True(t, filepath.IsAbs(bin))

@@ -9,8 +9,8 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Speed is TFLOPS of a forward and a backward pass: 6TKnd and 12TKnd over the
-// time. 0 where none was measured.
+// Speed has the TFLOPS of a forward and a backward pass: 6TKnd and 12TKnd divided by the
+// time. 0 means not measured.
 type Speed struct{ Forward, Backward float64 }
 
 // Row is a layer, with measured speeds of other implementations.
@@ -20,15 +20,15 @@ type Row struct {
 	// Tokens is T, the tokens of one call.
 	Tokens int
 	Config spec.Config
-	// SonicForwardMS and SonicBackwardMS are the published SonicMoE's times in
-	// milliseconds (December 2025): the sum of its kernels, launch gaps left
-	// out, router included. 0 where it failed or was not measured.
+	// SonicForwardMS and SonicBackwardMS are times of the published SonicMoE in
+	// milliseconds (December 2025): the sum of its kernels with the router, without launch
+	// gaps. 0 means that it failed or was not measured.
 	SonicForwardMS, SonicBackwardMS float64
-	// CuBLAS is the bare expert products as equal batched products: no
-	// routing, gather, activation, aggregation.
+	// CuBLAS has the speed of the experts' products alone, as equal batched products
+	// without routing, gather, activation and aggregation.
 	CuBLAS Speed
-	// Sonic is SonicMoE; MoMoE, ScatterMoE and Torch (torch._grouped_mm) are
-	// whole experts without the router product, by wall time.
+	// Sonic has the speed of SonicMoE. MoMoE, ScatterMoE and Torch (torch._grouped_mm) have
+	// the speeds of whole experts without the router product, by wall time.
 	Sonic, MoMoE, ScatterMoE, Torch Speed
 }
 
@@ -60,8 +60,8 @@ func All() []Row {
 	}
 }
 
-// row spells a Row; speeds are pairs forward, backward of CuBLAS, SonicMoE,
-// MoMoE, ScatterMoE, torch.
+// row makes a Row. The speeds are pairs (forward, backward) of CuBLAS, SonicMoE, MoMoE,
+// ScatterMoE and torch.
 func row(name string, tokens, d, n, e, k int, forwardMS, backwardMS float64, v [10]float64) Row {
 	return Row{
 		Name:           name,
@@ -73,7 +73,7 @@ func row(name string, tokens, d, n, e, k int, forwardMS, backwardMS float64, v [
 	}
 }
 
-// Find returns the row of that name, and whether there is one.
+// Find returns the row with that name, and whether there is one.
 func Find(name string) (Row, bool) {
 	for _, r := range All() {
 		if r.Name == name {
@@ -83,7 +83,7 @@ func Find(name string) (Row, bool) {
 	return Row{}, false
 }
 
-// slice are rows that represent all: small and large, wide and narrow.
+// slice names rows that represent all: small and large, wide and narrow.
 const slice = "7B n=256,30B n=1024,120B n=2048,Qwen3-30B-A3B"
 
 // Select returns the rows with these names, separated by commas. "all" selects all rows,

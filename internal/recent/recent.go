@@ -1,16 +1,16 @@
-// Package recent keeps in memory what was made last, where making it again costs
-// more than keeping it.
+// Package recent keeps recently made values in memory if making them again costs more than
+// keeping them.
 package recent
 
 import "sync"
 
-// Cache keeps values by what they were made from, up to a total cost: the latest
-// used stay, and the last one whatever it costs. The zero value keeps the last one
-// only. It is safe for concurrent use.
+// Cache keeps values by their keys, up to a total cost. The most recently used values stay,
+// and the last one stays whatever its cost is. The zero value keeps only the last one. It
+// is safe for concurrent use.
 type Cache[K comparable, V any] struct {
 	max, cost int
 	mu        sync.Mutex
-	entries   []entry[K, V] // the latest used last
+	entries   []entry[K, V] // the most recently used last
 }
 
 type entry[K comparable, V any] struct {
@@ -19,10 +19,10 @@ type entry[K comparable, V any] struct {
 	cost  int
 }
 
-// New is a cache of values that cost so much in all.
+// New returns a cache for values with a total cost of at most most.
 func New[K comparable, V any](most int) *Cache[K, V] { return &Cache[K, V]{max: most} }
 
-// Find is the value that was added with the key, if it is still there.
+// Find returns the value that was added with the key, if the cache still has it.
 func (c *Cache[K, V]) Find(key K) (v V, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,8 +36,8 @@ func (c *Cache[K, V]) Find(key K) (v V, ok bool) {
 	return v, false
 }
 
-// Add keeps a value, made from key, that was not found. Of goroutines that look
-// for the same at once, each finds nothing and may add it.
+// Add keeps a value that was made from key, after Find did not find it. If several
+// goroutines look for the same key at once, each finds nothing and may add it.
 func (c *Cache[K, V]) Add(key K, value V, cost int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

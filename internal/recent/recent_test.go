@@ -8,7 +8,7 @@ import (
 	"sonicmoe/internal/recent"
 )
 
-// What was used last stays, within the cost.
+// TestCache checks that the most recently used values stay, within the cost.
 func TestCache(t *testing.T) {
 	c := recent.New[string, int](10)
 	for i, step := range []struct {
@@ -19,12 +19,12 @@ func TestCache(t *testing.T) {
 		{key: "a", cost: 4},
 		{key: "b", cost: 6},
 		{key: "a", found: true},
-		{key: "c", cost: 5}, // b goes
+		{key: "c", cost: 5}, // removes b
 		{key: "a", found: true},
 		{key: "b", cost: 1},
 		{key: "c", found: true},
 		{key: "a", found: true},
-		{key: "d", cost: 11}, // all go, the last stays
+		{key: "d", cost: 11}, // removes all others
 		{key: "d", found: true},
 		{key: "a", cost: 4},
 		{key: "d", cost: 11},

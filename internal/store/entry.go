@@ -2,8 +2,8 @@ package store
 
 import "bytes"
 
-// Entry is what is stored under a module's key: the PTX and the machine code
-// that some assemblers and drivers made of it.
+// Entry is the stored value of a module's key: the PTX, and the machine code that some
+// assemblers and drivers made of it.
 type Entry struct {
 	// Label is free text for people who list the cache, such as the kernel's
 	// name and tile. It is not part of the key.
@@ -20,9 +20,9 @@ type Image struct {
 	// Producer names the program that made it, with its version:
 	// "ptxas 13.0.88", "driver 13000 580.95.05".
 	Producer string
-	// Code is what the driver loads.
+	// Code is the machine code for the driver.
 	Code []byte
-	// Log is what the producer said.
+	// Log is the producer's output.
 	Log string
 }
 
@@ -39,9 +39,9 @@ func (e Entry) Image(producer string) (Image, bool) {
 	return Image{}, false
 }
 
-// Merge returns e with the images of old appended whose producers e lacks,
-// the first of each producer, and at most MaxImages of them. Images of another
-// PTX text are worth nothing and are left out.
+// Merge returns e with images of old added whose producers e lacks: the first image of each
+// producer, and at most MaxImages in all. If the PTX differs, the images of old are left
+// out.
 func (e Entry) Merge(old Entry) Entry {
 	candidates := e.Images
 	if bytes.Equal(e.PTX, old.PTX) {

@@ -10,13 +10,12 @@ import (
 // Key is the name of a stored file: a SHA-256 digest.
 type Key [sha256.Size]byte
 
-// NewKey hashes FormatVersion and the fields, each preceded by its length as
-// eight bytes: moving a byte from one field to its neighbour, or adding an
-// empty field, gives another key.
+// NewKey hashes FormatVersion and the fields, each after its length as eight bytes. So
+// moving a byte from one field to the next, or adding an empty field, gives another key.
 //
-// A field belongs here if another value of it means other stored bytes: the
-// PTX text, the target, the options. Paths, times, hosts and anything that
-// changes from step to step do not.
+// A field belongs here if the stored bytes depend on it: the PTX text, the target, the
+// options. Paths, times, hosts, and values that change from step to step do not belong
+// here.
 func NewKey(fields ...[]byte) Key {
 	h := sha256.New()
 	var length [8]byte
@@ -32,10 +31,10 @@ func NewKey(fields ...[]byte) Key {
 	return Key(h.Sum(nil))
 }
 
-// String is the key in 64 lower-case hexadecimal digits.
+// String returns the key as 64 lower-case hexadecimal digits.
 func (k Key) String() string { return hex.EncodeToString(k[:]) }
 
-// ParseKey reads what String wrote, and nothing else.
+// ParseKey reads the output of String, and nothing else.
 func ParseKey(text string) (Key, error) {
 	var k Key
 	if len(text) == hex.EncodedLen(len(k)) {

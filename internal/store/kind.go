@@ -2,21 +2,21 @@ package store
 
 import "fmt"
 
-// FormatVersion is the version of the file format. It is part of every key,
-// so files of another version are never looked up: they age out.
+// FormatVersion is the version of the file format. It is part of every key, so files of
+// other versions are not found any more, and are removed when they are old.
 const FormatVersion = 1
 
-// Kind tells the two sorts of stored files apart.
+// Kind is one of the two kinds of stored files.
 type Kind uint32
 
 const (
-	// KindModule is a compiled module: see Entry.
+	// KindModule is a compiled module, see Entry.
 	KindModule Kind = 1
-	// KindChoice is a tuned point: see GetChoice.
+	// KindChoice is a tuned point, see GetChoice.
 	KindChoice Kind = 2
 )
 
-// String is "module" or "choice"; it is the file name's ending as well.
+// String returns "module" or "choice", which is also the end of the file's name.
 func (k Kind) String() string {
 	switch k {
 	case KindModule:

@@ -2,35 +2,35 @@ package store
 
 import "fmt"
 
-// Outcome says what an operation came to. None of them is a reason to stop:
-// a caller that got no entry compiles, one that could not store goes on.
+// Outcome is the result of an operation. No outcome is a reason to stop: a caller without
+// an entry compiles, and a caller that could not store continues.
 type Outcome int
 
 const (
-	// Miss: nothing is stored under the key.
+	// Miss means that nothing is stored under the key.
 	Miss Outcome = iota
-	// Hit: the entry was found and its checksum holds.
+	// Hit means that the entry was found and its checksum is right.
 	Hit
-	// Damaged: a file was there, but truncated, altered, misnamed, foreign or
+	// Damaged means that a file was found that is truncated, altered, misnamed, foreign or
 	// of another format version. Treat it as a Miss.
 	Damaged
-	// Disabled: the cache is off or none of its directories can be used.
+	// Disabled means that the cache is off or that no directory can be used.
 	Disabled
-	// Stored: the entry is on disk.
+	// Stored means that the entry is on disk.
 	Stored
-	// Unchanged: what was to be stored is on disk already.
+	// Unchanged means that the entry was on disk already.
 	Unchanged
-	// ReadOnly: the cache may not write.
+	// ReadOnly means that the cache may not write.
 	ReadOnly
-	// Failed: the disk did not take it; Cache.Err says why.
+	// Failed means that writing failed; Cache.Err has the reason.
 	Failed
-	// Deleted: the file was removed.
+	// Deleted means that the file was removed.
 	Deleted
 )
 
 var outcomeNames = [...]string{"miss", "hit", "damaged", "disabled", "stored", "unchanged", "read-only", "failed", "deleted"}
 
-// String is the outcome in lower case.
+// String returns the outcome in lower case.
 func (o Outcome) String() string {
 	if o < 0 || int(o) >= len(outcomeNames) {
 		return fmt.Sprintf("outcome %d", int(o))
