@@ -28,17 +28,10 @@ type votes struct {
 	misses bool // some predicate did not hold
 }
 
-func barrierForms() map[isa.ID]handler {
-	cluster := func(exec execFunc) handler { return handler{exec: exec, waits: waitsForCluster} }
-	return map[isa.ID]handler{
-		isa.BarSync:       {exec: barSync, waits: waitsAtBarrier, at: namedBarrierAt},
-		isa.BarArrive:     {exec: barArrive},
-		isa.BarrierSync:   {exec: barSync, waits: waitsAtBarrier, at: namedBarrierAt},
-		isa.BarrierArrive: {exec: barArrive},
-		isa.BarRedPopc:    {exec: barReduce, waits: waitsAtBarrier, at: namedBarrierAt},
-		isa.BarRed:        {exec: barReduce, waits: waitsAtBarrier, at: namedBarrierAt},
-		isa.ClusterArrive: cluster(clusterArrive),
-		isa.ClusterWait:   cluster(clusterWaitExec),
+func barrierForms() handlers {
+	all := handlers{
+		isa.ClusterArrive: {exec: clusterArrive, waits: waitsForCluster},
+		isa.ClusterWait:   {exec: clusterWaitExec, waits: waitsForCluster},
 		isa.FenceProxyAsync: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			global := in.has(".global")
 			if !global {
@@ -52,6 +45,10 @@ func barrierForms() map[isa.ID]handler {
 			return next
 		}},
 	}
+	all.same(handler{exec: barArrive}, isa.BarArrive, isa.BarrierArrive)
+	all.same(handler{exec: barSync, waits: waitsAtBarrier, at: namedBarrierAt}, isa.BarSync, isa.BarrierSync)
+	all.same(handler{exec: barReduce, waits: waitsAtBarrier, at: namedBarrierAt}, isa.BarRed, isa.BarRedPopc)
+	return all
 }
 
 // arriveNamed records the arrival of a warp at a named barrier.

@@ -66,11 +66,10 @@ func setPredicates(w *warp, _ *frag, in *inst, mask uint32) outcome {
 
 // compareForms handles the comparisons that zlanes.go does not: other types, a second predicate, and
 // set.
-func compareForms() map[isa.ID]handler {
-	forms := map[isa.ID]handler{}
-	for _, id := range []isa.ID{isa.SetpBits, isa.Setp16, isa.SetpUnsigned, isa.SetpF64, isa.SetpF16, isa.SetpBF16, isa.SetpPair, isa.SetpBool, isa.SetpBoolPair} {
-		forms[id] = handler{exec: setPredicates, prepare: prepareCompare}
-	}
+func compareForms() handlers {
+	forms := handlers{}
+	forms.same(handler{exec: setPredicates, prepare: prepareCompare}, isa.SetpBits, isa.Setp16, isa.SetpUnsigned, isa.SetpF64, isa.SetpF16, isa.SetpBF16,
+		isa.SetpPair, isa.SetpBool, isa.SetpBoolPair)
 	forms[isa.Set] = lanewise(func(in *inst) laneFunc {
 		prepareCompare(in)
 		holds, yes := in.lane, uint64(0xffffffff)

@@ -2,7 +2,7 @@ package emu
 
 import "sonicmoe/ptx/isa"
 
-func controlForms() map[isa.ID]handler {
+func controlForms() handlers {
 	gridDepends := func(note func(r *races, w *warp)) handler {
 		return handler{exec: func(w *warp, _ *frag, _ *inst, _ uint32) outcome {
 			if r := w.cta.cluster.races; r != nil {
@@ -15,7 +15,7 @@ func controlForms() map[isa.ID]handler {
 		w.exit(f, mask)
 		return jumped
 	}}
-	return map[isa.ID]handler{
+	return handlers{
 		isa.Bra: {exec: func(w *warp, f *frag, in *inst, mask uint32) outcome {
 			w.split(f, mask, in.target)
 			return jumped

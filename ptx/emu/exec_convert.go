@@ -94,8 +94,8 @@ func narrow(f arith.Format, mode arith.Rounding, relu, finite bool) func(bits ui
 
 var formatFP8 = map[string]arith.Format{".e4m3x2": arith.FormatE4M3, ".e5m2x2": arith.FormatE5M2}
 
-func conversionForms() map[isa.ID]handler {
-	forms := map[isa.ID]handler{
+func conversionForms() handlers {
+	forms := handlers{
 		isa.CvtF32ToBF16Zero: lanewise(func(*inst) laneFunc {
 			one := narrow(arith.FormatOf(isa.BF16), arith.RoundZero, false, false)
 			return func(v [4]uint64) uint64 { return one(v[0]) }
@@ -136,11 +136,9 @@ func conversionForms() map[isa.ID]handler {
 		isa.Pack64x4:   {exec: packFour},
 		isa.Unpack64x4: {exec: unpackFour},
 	}
-	for _, id := range []isa.ID{isa.CvtIntSat, isa.CvtInt64Sat, isa.CvtInt8, isa.CvtIntFrom8, isa.CvtIntToF32Any, isa.CvtIntToF32More, isa.CvtIntToF64, isa.CvtIntToF16,
+	forms.same(lanewise(convert), isa.CvtIntSat, isa.CvtInt64Sat, isa.CvtInt8, isa.CvtIntFrom8, isa.CvtIntToF32Any, isa.CvtIntToF32More, isa.CvtIntToF64, isa.CvtIntToF16,
 		isa.CvtF32ToIntAny, isa.CvtF32ToIntMore, isa.CvtF32ToWide, isa.CvtF64ToInt, isa.CvtF16ToInt, isa.CvtF32ToF64, isa.CvtF64ToF32,
-		isa.CvtF16ToF64, isa.CvtF64ToF16, isa.CvtRoundF32, isa.CvtSatF32, isa.CvtRoundF64, isa.CvtRoundF16, isa.CvtF32ToF16Zero, isa.CvtF32ToHalf} {
-		forms[id] = lanewise(convert)
-	}
+		isa.CvtF16ToF64, isa.CvtF64ToF16, isa.CvtRoundF32, isa.CvtSatF32, isa.CvtRoundF64, isa.CvtRoundF16, isa.CvtF32ToF16Zero, isa.CvtF32ToHalf)
 	return forms
 }
 

@@ -50,8 +50,8 @@ func (q *copyQueue) record() *copyRecord {
 	return r
 }
 
-func copyForms() map[isa.ID]handler {
-	return map[isa.ID]handler{
+func copyForms() handlers {
+	return handlers{
 		isa.CpAsyncCG: {exec: cpAsync},
 		isa.CpAsyncCA: {exec: cpAsync},
 		isa.CpAsyncWaitAll: {exec: func(w *warp, f *frag, in *inst, mask uint32) outcome {

@@ -6,7 +6,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-func floatForms() map[isa.ID]handler {
+func floatForms() handlers {
 	two := func(op func(a, b uint32, ftz bool) uint32, all func(d, a, b *lanes.Vector, ftz bool) bool) handler {
 		return handler{exec: alu32, prepare: func(in *inst) {
 			ftz := in.has(".ftz")
@@ -27,7 +27,7 @@ func floatForms() map[isa.ID]handler {
 			in.op32 = func(a, _, _ uint32) uint32 { return op(a, ftz) }
 		}}
 	}
-	return map[isa.ID]handler{
+	return handlers{
 		isa.AddF32: two(arith.AddF32, func(d, a, b *lanes.Vector, ftz bool) bool { return lanes.Add(d, a, b, false, ftz) }),
 		isa.SubF32: two(arith.SubF32, func(d, a, b *lanes.Vector, ftz bool) bool { return lanes.Add(d, a, b, true, ftz) }),
 		isa.MulF32: two(arith.MulF32, lanes.Multiply),

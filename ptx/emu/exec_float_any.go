@@ -41,7 +41,7 @@ func arithmetic(t isa.Type, op arith.Op) handler {
 }
 
 // floatArithmeticForms handles FP32 arithmetic with a rounding mode or .sat, and FP64 arithmetic.
-func floatArithmeticForms() map[isa.ID]handler {
+func floatArithmeticForms() handlers {
 	inverse := func(t isa.Type) handler { // rcp is 1/a
 		div, one := arithmetic(t, arith.OpDiv), arith.FormatOf(t).Encode(1)
 		return lanewise(func(in *inst) laneFunc {
@@ -50,7 +50,7 @@ func floatArithmeticForms() map[isa.ID]handler {
 			return func(v [4]uint64) uint64 { return quotient([4]uint64{one, v[0]}) }
 		})
 	}
-	return map[isa.ID]handler{
+	return handlers{
 		isa.AddF32Any: arithmetic(isa.F32, arith.OpAdd), isa.SubF32Any: arithmetic(isa.F32, arith.OpSub), isa.MulF32Any: arithmetic(isa.F32, arith.OpMul),
 		isa.FmaF32Any: arithmetic(isa.F32, arith.OpFma), isa.MadF32: arithmetic(isa.F32, arith.OpFma), isa.DivF32: arithmetic(isa.F32, arith.OpDiv),
 		isa.SqrtF32: arithmetic(isa.F32, arith.OpSqrt), isa.RcpF32: inverse(isa.F32), isa.DivF32Approx: arithmetic(isa.F32, arith.OpDiv),
@@ -61,7 +61,7 @@ func floatArithmeticForms() map[isa.ID]handler {
 }
 
 // floatFunctionForms handles approximate functions, signs and extremes of FP32 and FP64.
-func floatFunctionForms() map[isa.ID]handler {
+func floatFunctionForms() handlers {
 	approx32 := func(op arith.Unary) handler {
 		return lanewise(func(in *inst) laneFunc {
 			ftz := in.has(".ftz")
@@ -79,7 +79,7 @@ func floatFunctionForms() map[isa.ID]handler {
 			return func(v [4]uint64) uint64 { return uint64(arith.FlushIf(ftz, change(uint32(v[0])))) }
 		})
 	}
-	return map[isa.ID]handler{
+	return handlers{
 		// The chip approximates doubles in the upper half of the bits; the lower half is zero.
 		isa.RcpF64Approx: double(func(x, _ float64) float64 { return upperHalf(1 / x) }),
 		isa.RsqrtF64:     double(func(x, _ float64) float64 { return 1 / math.Sqrt(x) }),

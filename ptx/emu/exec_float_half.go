@@ -73,13 +73,13 @@ func halfSign(change func(a uint64) uint64) handler {
 }
 
 // halfForms handles arithmetic and functions of FP16 and BF16.
-func halfForms() map[isa.ID]handler {
+func halfForms() handlers {
 	add, sub, mul, fma := halfArithmetic(arith.OpAdd), halfArithmetic(arith.OpSub), halfArithmetic(arith.OpMul), halfArithmetic(arith.OpFma)
 	least, most := halfExtreme(arith.MinF32), halfExtreme(arith.MaxF32)
 	neg := halfSign(func(a uint64) uint64 { return a ^ 0x8000 })
 	abs := halfSign(func(a uint64) uint64 { return a &^ 0x8000 })
 	ex2, tanh := halfFunction(math.Exp2), halfFunction(math.Tanh)
-	return map[isa.ID]handler{
+	return handlers{
 		isa.AddF16: add, isa.AddBF16: add, isa.SubF16: sub, isa.SubBF16: sub, isa.MulF16: mul, isa.MulBF16: mul, isa.FmaF16: fma, isa.FmaBF16: fma,
 		isa.MinF16: least, isa.MinBF16: least, isa.MaxF16: most, isa.MaxBF16: most,
 		isa.NegF16: neg, isa.NegBF16: neg, isa.AbsF16: abs, isa.AbsBF16: abs,

@@ -2,8 +2,8 @@ package emu
 
 import "sonicmoe/ptx/isa"
 
-func integerForms() map[isa.ID]handler {
-	return map[isa.ID]handler{
+func integerForms() handlers {
+	return handlers{
 		isa.Add: generated, isa.Sub: generated, isa.MulLo: generated, isa.MulHi: generated, isa.MulWide: generated,
 		isa.MadLo: generated, isa.MadWide: generated, isa.Div: generated, isa.Rem: generated, isa.Min: generated, isa.Max: generated,
 		isa.And:  logic(func(a, b uint32) uint32 { return a & b }),

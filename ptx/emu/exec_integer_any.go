@@ -28,9 +28,9 @@ func half(op func(a, b uint64) uint64) handler {
 
 // integerArithmeticForms handles the arithmetic forms that zlanes.go does not: 16-bit types,
 // saturation and 24-bit products.
-func integerArithmeticForms() map[isa.ID]handler {
+func integerArithmeticForms() handlers {
 	s32 := arith.Int{Bits: 32, Signed: true}
-	return map[isa.ID]handler{
+	return handlers{
 		isa.Add16:     typed(func(_ arith.Int, v [4]uint64) uint64 { return v[0] + v[1] }),
 		isa.Sub16:     typed(func(_ arith.Int, v [4]uint64) uint64 { return v[0] - v[1] }),
 		isa.AddSat:    plain(func(v [4]uint64) uint64 { return s32.Clamp(int64(s32.Extend(v[0])) + int64(s32.Extend(v[1]))) }),
@@ -79,8 +79,8 @@ func integerArithmeticForms() map[isa.ID]handler {
 }
 
 // bitForms handles shifts, bit fields and bitwise operations that zlanes.go does not.
-func bitForms() map[isa.ID]handler {
-	return map[isa.ID]handler{
+func bitForms() handlers {
+	return handlers{
 		isa.And16: half(func(a, b uint64) uint64 { return a & b }),
 		isa.Or16:  half(func(a, b uint64) uint64 { return a | b }),
 		isa.Xor16: half(func(a, b uint64) uint64 { return a ^ b }),

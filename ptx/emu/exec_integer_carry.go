@@ -44,8 +44,8 @@ func (k carryKind) exec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 }
 
 // carryForms handles extended-precision arithmetic.
-func carryForms() map[isa.ID]handler {
-	forms := map[isa.ID]handler{}
+func carryForms() handlers {
+	forms := handlers{}
 	for id, kind := range map[isa.ID]carryKind{isa.AddCC: {sets: true}, isa.Addc: {takes: true}, isa.SubCC: {sets: true, minus: true},
 		isa.Subc: {takes: true, minus: true}, isa.MadCC: {sets: true, product: true}, isa.Madc: {takes: true, product: true}} {
 		forms[id] = handler{exec: kind.exec}

@@ -4,30 +4,16 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-func mbarrierForms() map[isa.ID]handler {
-	tryWait := handler{exec: mbarrierTryWait, waits: waitsForPhase, at: phaseBarrier}
-	return map[isa.ID]handler{
-		isa.MbarrierInitShared:            {exec: mbarrierInit},
-		isa.MbarrierInvalShared:           {exec: mbarrierInval},
-		isa.MbarrierTryWaitParityShared:   tryWait,
-		isa.MbarrierTestWaitParityShared:  {exec: mbarrierTestWait},
-		isa.MbarrierArriveState:           {exec: mbarrierArrive},
-		isa.MbarrierArriveExpectTxState:   {exec: mbarrierArrive},
-		isa.MbarrierArriveOrder:           {exec: mbarrierArrive},
-		isa.MbarrierArriveOrderCluster:    {exec: mbarrierArrive},
-		isa.MbarrierArriveExpectTxOrder:   {exec: mbarrierArrive},
-		isa.MbarrierTryWait:               tryWait,
-		isa.MbarrierTestWait:              {exec: mbarrierTestWait},
-		isa.MbarrierTryWaitParityOrder:    tryWait,
-		isa.MbarrierInit:                  {exec: mbarrierInit},
-		isa.MbarrierInval:                 {exec: mbarrierInval},
-		isa.MbarrierArrive:                {exec: mbarrierArrive},
-		isa.MbarrierArriveCluster:         {exec: mbarrierArrive},
-		isa.MbarrierArriveExpectTx:        {exec: mbarrierArrive},
-		isa.MbarrierArriveExpectTxCluster: {exec: mbarrierArrive},
-		isa.MbarrierTryWaitParity:         tryWait,
-		isa.MbarrierTestWaitParity:        {exec: mbarrierTestWait},
-	}
+func mbarrierForms() handlers {
+	all := handlers{}
+	all.same(handler{exec: mbarrierInit}, isa.MbarrierInit, isa.MbarrierInitShared)
+	all.same(handler{exec: mbarrierInval}, isa.MbarrierInval, isa.MbarrierInvalShared)
+	all.same(handler{exec: mbarrierArrive}, isa.MbarrierArrive, isa.MbarrierArriveCluster, isa.MbarrierArriveExpectTx, isa.MbarrierArriveExpectTxCluster,
+		isa.MbarrierArriveState, isa.MbarrierArriveExpectTxState, isa.MbarrierArriveOrder, isa.MbarrierArriveOrderCluster, isa.MbarrierArriveExpectTxOrder)
+	all.same(handler{exec: mbarrierTestWait}, isa.MbarrierTestWait, isa.MbarrierTestWaitParity, isa.MbarrierTestWaitParityShared)
+	all.same(handler{exec: mbarrierTryWait, waits: waitsForPhase, at: phaseBarrier},
+		isa.MbarrierTryWait, isa.MbarrierTryWaitParity, isa.MbarrierTryWaitParityShared, isa.MbarrierTryWaitParityOrder)
+	return all
 }
 
 func mbarrierInit(w *warp, _ *frag, in *inst, mask uint32) outcome {

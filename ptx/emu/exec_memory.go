@@ -2,11 +2,11 @@ package emu
 
 import "sonicmoe/ptx/isa"
 
-func memoryForms() map[isa.ID]handler {
+func memoryForms() handlers {
 	polling := func(exec execFunc) handler {
 		return handler{exec: exec, prepare: func(in *inst) { in.polls = true }}
 	}
-	return map[isa.ID]handler{
+	return handlers{
 		isa.LdParam:         {exec: loadParam},
 		isa.StParam:         {exec: storeLocal},
 		isa.LdGlobal:        {exec: loadGlobal, prepare: prepareCached},

@@ -185,7 +185,7 @@ func inSpace(e *spaceExecs, polls bool) handler {
 	}}
 }
 
-func spaceForms() map[isa.ID]handler {
+func spaceForms() handlers {
 	loads := &spaceExecs{loadGlobal, loadShared, loadLocal}
 	stores := &spaceExecs{storeGlobal, storeShared, storeLocal}
 	atomics := &spaceExecs{atomic32or64, atomicShared, nil}
@@ -196,7 +196,7 @@ func spaceForms() map[isa.ID]handler {
 		prepareAtomic(in)
 		choose(in)
 	}
-	forms := map[isa.ID]handler{
+	forms := handlers{
 		isa.Ld: inSpace(loads, false), isa.LdLocal: {exec: loadLocal}, isa.LdConst: {exec: loadGlobal, prepare: func(in *inst) { in.constant = true }}, isa.LdSharedCTA: {exec: loadShared},
 		isa.LdVolatile: inSpace(loads, true), isa.LdSync: inSpace(loads, true), isa.LdPolicy: {exec: loadGlobal, prepare: prepareCached},
 		isa.St: inSpace(stores, false), isa.StLocal: {exec: storeLocal}, isa.StSharedCTA: {exec: storeShared}, isa.StSharedCluster: {exec: storeShared},
@@ -224,11 +224,9 @@ func spaceForms() map[isa.ID]handler {
 			return next
 		}},
 	}
-	for _, id := range []isa.ID{isa.Cas, isa.CasShared, isa.AtomGeneric, isa.CasGeneric, isa.AtomSem, isa.CasSem, isa.AtomScope, isa.CasScope,
+	forms.same(atomic, isa.Cas, isa.CasShared, isa.AtomGeneric, isa.CasGeneric, isa.AtomSem, isa.CasSem, isa.AtomScope, isa.CasScope,
 		isa.AtomGlobalScope, isa.CasGlobalScope, isa.AtomSharedScope, isa.CasSharedScope,
-		isa.RedGeneric, isa.RedSem, isa.RedScope, isa.RedGlobalScope, isa.RedSharedScope} {
-		forms[id] = atomic
-	}
+		isa.RedGeneric, isa.RedSem, isa.RedScope, isa.RedGlobalScope, isa.RedSharedScope)
 	return forms
 }
 

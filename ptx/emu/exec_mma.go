@@ -15,7 +15,7 @@ import (
 // products, one of elements 0 and 1 of each register and one of elements 2 and 3, sums them
 // from zero, and adds the sum to C.
 
-func mmaForms() map[isa.ID]handler {
+func mmaForms() handlers {
 	forms := wmmaMoves()
 	for i := range isa.Table {
 		f := &isa.Table[i]

@@ -5,8 +5,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-func moveForms() map[isa.ID]handler {
-	return map[isa.ID]handler{
+func moveForms() handlers {
+	return handlers{
 		isa.Mov: {exec: generated.exec, prepare: func(in *inst) {
 			if generated.prepare(in); in.typ == isa.Pred {
 				in.exec = movePred

@@ -21,12 +21,22 @@ type handler struct {
 	spaces *spaceExecs
 }
 
+// handlers maps forms to their handlers.
+type handlers map[isa.ID]handler
+
+// same sets the handler of several forms.
+func (all handlers) same(h handler, ids ...isa.ID) {
+	for _, id := range ids {
+		all[id] = h
+	}
+}
+
 // forms holds the handler of each row of the instruction table.
 var forms [isa.NumForms]handler
 
 func init() {
-	all := map[isa.ID]handler{}
-	for _, part := range []map[isa.ID]handler{
+	all := handlers{}
+	for _, part := range []handlers{
 		integerForms(), floatForms(), moveForms(), memoryForms(), warpForms(), barrierForms(),
 		mbarrierForms(), copyForms(), bulkForms(), wgmmaForms(), controlForms(),
 		integerArithmeticForms(), bitForms(), carryForms(), compareForms(),

@@ -5,8 +5,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-func bulkForms() map[isa.ID]handler {
-	return map[isa.ID]handler{
+func bulkForms() handlers {
+	return handlers{
 		isa.TMALoad:           {exec: tmaLoad},
 		isa.TMALoadMulticast:  {exec: tmaMulticast},
 		isa.BulkCopyCluster:   {exec: bulkCopyExec},

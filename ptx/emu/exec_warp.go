@@ -7,7 +7,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-func warpForms() map[isa.ID]handler {
+func warpForms() handlers {
 	sync := func(exec execFunc) handler { return handler{exec: withMembers(exec), waits: waitsForMembers} }
 	prepared := func(h handler, prepare func(in *inst)) handler {
 		h.prepare = prepare
@@ -15,7 +15,7 @@ func warpForms() map[isa.ID]handler {
 	}
 	allLanes := sync(vote(func(holds, members uint32) bool { return holds == members }))
 	anyLane := sync(vote(func(holds, _ uint32) bool { return holds != 0 }))
-	return map[isa.ID]handler{
+	return handlers{
 		isa.ShflSync:     sync(shuffle),
 		isa.ShflSyncPred: sync(shuffle),
 		isa.VoteBallot:   sync(ballot),

@@ -11,8 +11,8 @@ import (
 
 const wgmmaRows = mma.Rows
 
-func wgmmaForms() map[isa.ID]handler {
-	forms := map[isa.ID]handler{
+func wgmmaForms() handlers {
+	forms := handlers{
 		isa.WgmmaFence: {exec: func(w *warp, _ *frag, _ *inst, _ uint32) outcome {
 			w.mma.fenced = true
 			w.mma.epoch++

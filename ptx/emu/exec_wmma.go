@@ -8,8 +8,8 @@ import (
 
 // wmmaMoves returns the loads and stores of wmma. Each performs ordinary accesses of the
 // elements that are contiguous in memory.
-func wmmaMoves() map[isa.ID]handler {
-	forms := map[isa.ID]handler{}
+func wmmaMoves() handlers {
+	forms := handlers{}
 	for i := range isa.Table {
 		f := &isa.Table[i]
 		switch {

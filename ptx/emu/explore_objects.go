@@ -145,7 +145,7 @@ func (in *inst) meetsOthers() bool {
 }
 
 // barriers holds the forms that use barriers.
-var barriers = func() map[isa.ID]handler {
+var barriers = func() handlers {
 	all := barrierForms()
 	for id, h := range mbarrierForms() {
 		all[id] = h
