@@ -30,9 +30,9 @@ type votes struct {
 
 func barrierForms() handlers {
 	all := handlers{
-		isa.ClusterArrive: {exec: clusterArrive, waits: waitsForCluster},
+		isa.ClusterArrive: {do: clusterArrive, waits: waitsForCluster},
 		isa.ClusterWait:   {exec: clusterWaitExec, waits: waitsForCluster},
-		isa.FenceProxyAsync: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
+		isa.FenceProxyAsync: {do: func(w *warp, in *inst, mask uint32) {
 			global := in.has(".global")
 			if !global {
 				for l := range lanesIn(mask) {
@@ -42,10 +42,9 @@ func barrierForms() handlers {
 			if r := w.cta.cluster.races; r != nil {
 				r.fenceProxy(w, !global, global || in.mod("space") == "")
 			}
-			return next
 		}},
 	}
-	all.same(handler{exec: barArrive}, isa.BarArrive, isa.BarrierArrive)
+	all.same(handler{do: barArrive}, isa.BarArrive, isa.BarrierArrive)
 	all.same(handler{exec: barSync, waits: waitsAtBarrier, at: namedBarrierAt}, isa.BarSync, isa.BarrierSync)
 	all.same(handler{exec: barReduce, waits: waitsAtBarrier, at: namedBarrierAt}, isa.BarRed, isa.BarRedPopc)
 	return all
@@ -92,9 +91,8 @@ func (w *warp) arriveNamed(in *inst, mask uint32) {
 	}
 }
 
-func barArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func barArrive(w *warp, in *inst, mask uint32) {
 	w.arriveNamed(in, mask)
-	return next
 }
 
 func barSync(w *warp, f *frag, in *inst, mask uint32) outcome {

@@ -39,10 +39,10 @@ func (cl *cluster) clusterCheck() {
 	cl.event()
 }
 
-func clusterArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func clusterArrive(w *warp, in *inst, mask uint32) {
 	c := &w.cluster
 	if twice := mask & c.owed; twice != 0 {
-		return w.fault(in, BarrierMisuse, twice, "a second barrier.cluster.arrive without a barrier.cluster.wait in between")
+		w.fault(in, BarrierMisuse, twice, "a second barrier.cluster.arrive without a barrier.cluster.wait in between")
 	}
 	if r := w.cta.cluster.races; r != nil {
 		if in.has(".relaxed") {
@@ -59,7 +59,6 @@ func clusterArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	gen := w.cta.cluster.barrier.gen
 	w.cta.cluster.clusterCheck()
 	w.usesClusterBarrier(toArrive, gen)
-	return next
 }
 
 func clusterWaitExec(w *warp, _ *frag, in *inst, mask uint32) outcome {

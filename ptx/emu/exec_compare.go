@@ -39,7 +39,7 @@ func prepareCompare(in *inst) {
 
 // setPredicates is setp with all options: a second predicate, which is the opposite of the
 // first, and a third predicate that is combined with both.
-func setPredicates(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func setPredicates(w *warp, in *inst, mask uint32) {
 	holds := uint32(0)
 	for l := range lanesIn(mask) {
 		holds |= uint32(in.lane(w.inputs(in, l))) << l
@@ -61,14 +61,13 @@ func setPredicates(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if in.form.Args[0].Kind == isa.Pair {
 		w.setPred(d.pair, q, mask)
 	}
-	return next
 }
 
 // compareForms handles the comparisons that zlanes.go does not: other types, a second predicate, and
 // set.
 func compareForms() handlers {
 	forms := handlers{}
-	forms.same(handler{exec: setPredicates, prepare: prepareCompare}, isa.SetpBits, isa.Setp16, isa.SetpUnsigned, isa.SetpF64, isa.SetpF16, isa.SetpBF16,
+	forms.same(handler{do: setPredicates, prepare: prepareCompare}, isa.SetpBits, isa.Setp16, isa.SetpUnsigned, isa.SetpF64, isa.SetpF16, isa.SetpBF16,
 		isa.SetpPair, isa.SetpBool, isa.SetpBoolPair)
 	forms[isa.Set] = lanewise(func(in *inst) laneFunc {
 		prepareCompare(in)

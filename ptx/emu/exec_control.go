@@ -4,11 +4,10 @@ import "sonicmoe/ptx/isa"
 
 func controlForms() handlers {
 	gridDepends := func(note func(r *races, w *warp)) handler {
-		return handler{exec: func(w *warp, _ *frag, _ *inst, _ uint32) outcome {
+		return handler{do: func(w *warp, _ *inst, _ uint32) {
 			if r := w.cta.cluster.races; r != nil {
 				note(r, w)
 			}
-			return next
 		}}
 	}
 	exit := handler{exec: func(w *warp, f *frag, in *inst, mask uint32) outcome {
@@ -31,28 +30,26 @@ func controlForms() handlers {
 		}},
 		isa.Exit:      exit,
 		isa.Nanosleep: {exec: func(*warp, *frag, *inst, uint32) outcome { return yielded }},
-		isa.Brkpt: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
-			return w.fault(in, Trap, mask, "the kernel executed brkpt")
+		isa.Brkpt: {do: func(w *warp, in *inst, mask uint32) {
+			w.fault(in, Trap, mask, "the kernel executed brkpt")
 		}}, isa.Trap: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return w.fault(in, Trap, mask, "the kernel executed trap")
 		}},
 		// The emulator runs one grid at a time, so only race checks between launches use these.
 		isa.GridDepLaunch: gridDepends((*races).trigger),
 		isa.GridDepWait:   gridDepends((*races).gridWait),
-		isa.FenceAcqRel:   {exec: fence},
-		isa.FenceMbarrierInit: {exec: func(w *warp, _ *frag, _ *inst, mask uint32) outcome {
+		isa.FenceAcqRel:   {do: fence},
+		isa.FenceMbarrierInit: {do: func(w *warp, _ *inst, mask uint32) {
 			if r := w.cta.cluster.races; r != nil {
 				r.fenceInits(w, mask)
 			}
-			return next
 		}},
 	}
 }
 
 // fence is fence.acq_rel, or stronger.
-func fence(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func fence(w *warp, in *inst, mask uint32) {
 	if r := w.cta.cluster.races; r != nil {
 		r.fence(w, mask, scopeOf(in))
 	}
-	return next
 }

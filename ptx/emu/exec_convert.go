@@ -133,8 +133,8 @@ func conversionForms() handlers {
 				return arith.Format16.Encode(arith.FromFP8(f, v[0]>>8&0xff))<<16 | arith.Format16.Encode(arith.FromFP8(f, v[0]&0xff))
 			}
 		}),
-		isa.Pack64x4:   {exec: packFour},
-		isa.Unpack64x4: {exec: unpackFour},
+		isa.Pack64x4:   {do: packFour},
+		isa.Unpack64x4: {do: unpackFour},
 	}
 	forms.same(lanewise(convert), isa.CvtIntSat, isa.CvtInt64Sat, isa.CvtInt8, isa.CvtIntFrom8, isa.CvtIntToF32Any, isa.CvtIntToF32More, isa.CvtIntToF64, isa.CvtIntToF16,
 		isa.CvtF32ToIntAny, isa.CvtF32ToIntMore, isa.CvtF32ToWide, isa.CvtF64ToInt, isa.CvtF16ToInt, isa.CvtF32ToF64, isa.CvtF64ToF32,
@@ -143,7 +143,7 @@ func conversionForms() handlers {
 }
 
 // packFour packs four 16-bit quarters, lowest first, into one register.
-func packFour(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func packFour(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		x := uint64(0)
 		for i, s := range in.args[1].list {
@@ -151,16 +151,14 @@ func packFour(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		w.r64[in.slot[0]][l] = x
 	}
-	return next
 }
 
 // unpackFour splits one register into four 16-bit quarters.
-func unpackFour(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func unpackFour(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		x := w.r64[in.slot[1]][l]
 		for i, s := range in.args[0].list {
 			w.r32[s][l] = uint32(x >> (16 * i) & 0xffff)
 		}
 	}
-	return next
 }

@@ -52,20 +52,19 @@ func (q *copyQueue) record() *copyRecord {
 
 func copyForms() handlers {
 	return handlers{
-		isa.CpAsyncCG: {exec: cpAsync},
-		isa.CpAsyncCA: {exec: cpAsync},
-		isa.CpAsyncWaitAll: {exec: func(w *warp, f *frag, in *inst, mask uint32) outcome {
-			cpAsyncCommit(w, f, in, mask)
+		isa.CpAsyncCG: {do: cpAsync},
+		isa.CpAsyncCA: {do: cpAsync},
+		isa.CpAsyncWaitAll: {do: func(w *warp, in *inst, mask uint32) {
+			cpAsyncCommit(w, in, mask)
 			w.waitCopies(mask, 0)
-			return next
 		}},
-		isa.CpAsyncCommit:              {exec: cpAsyncCommit},
-		isa.CpAsyncWait:                {exec: cpAsyncWait},
-		isa.CpAsyncMbarrierArriveNoInc: {exec: cpAsyncArrive},
+		isa.CpAsyncCommit:              {do: cpAsyncCommit},
+		isa.CpAsyncWait:                {do: cpAsyncWait},
+		isa.CpAsyncMbarrierArriveNoInc: {do: cpAsyncArrive},
 	}
 }
 
-func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func cpAsync(w *warp, in *inst, mask uint32) {
 	copyBytes := uint32(in.args[2].imm)
 	r := w.copies.record()
 	r.in, r.lanes, r.group, r.size = in, mask, w.copies.commits, copyBytes
@@ -75,16 +74,16 @@ func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		n := copyBytes
 		if len(in.args) > 3 {
 			if n = w.r32[in.slot[3]][l]; n > copyBytes {
-				return w.fault(in, IllegalInstruction, 1<<l, "cp.async of %d bytes has src-size %d, want at most the size", copyBytes, n)
+				w.fault(in, IllegalInstruction, 1<<l, "cp.async of %d bytes has src-size %d, want at most the size", copyBytes, n)
 			}
 		}
 		r.dst[l], r.src[l], r.bytes[l] = at, w.address64(&in.args[1], l), n
 		if n > 0 {
 			if r.src[l]%uint64(copyBytes) != 0 {
-				return w.fault(in, Misaligned, 1<<l, "cp.async from global address %#x, want a multiple of %d", r.src[l], copyBytes)
+				w.fault(in, Misaligned, 1<<l, "cp.async from global address %#x, want a multiple of %d", r.src[l], copyBytes)
 			}
 			if w.cta.cluster.globalBytes(r.src[l], uint64(n)) == nil {
-				return w.fault(in, OutOfBounds, 1<<l, "cp.async: %s", w.cta.cluster.grid.explain(r.src[l], uint64(n)))
+				w.fault(in, OutOfBounds, 1<<l, "cp.async: %s", w.cta.cluster.grid.explain(r.src[l], uint64(n)))
 			}
 		}
 	}
@@ -102,7 +101,6 @@ func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		c.copied(w, in, r)
 	}
 	w.queueCopy(r)
-	return next
 }
 
 func (w *warp) queueCopy(r *copyRecord) {
@@ -116,17 +114,15 @@ func (w *warp) queueCopy(r *copyRecord) {
 	w.sweepCopies()
 }
 
-func cpAsyncCommit(w *warp, _ *frag, _ *inst, mask uint32) outcome {
+func cpAsyncCommit(w *warp, _ *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		w.copies.commits[l]++
 	}
-	return next
 }
 
 // cpAsyncWait completes all but the latest groups of each lane.
-func cpAsyncWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func cpAsyncWait(w *warp, in *inst, mask uint32) {
 	w.waitCopies(mask, uint32(in.args[0].imm))
-	return next
 }
 
 func (w *warp) waitCopies(mask, keep uint32) {
@@ -168,7 +164,7 @@ func (q *copyQueue) waited(mask, keep uint32) uint32 {
 	return q.issued
 }
 
-func cpAsyncArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func cpAsyncArrive(w *warp, in *inst, mask uint32) {
 	r := w.copies.record()
 	r.in, r.lanes, r.arrive = in, mask, true
 	for l := range lanesIn(mask) {
@@ -186,7 +182,6 @@ func cpAsyncArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		r.gives.Seen.Set(races.component(w, componentCopies), w.copies.issued)
 	}
 	w.queueCopy(r)
-	return next
 }
 
 // completeCopy moves the bytes of some lanes.

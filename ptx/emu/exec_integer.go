@@ -16,7 +16,7 @@ func integerForms() handlers {
 		isa.Clz:  generated,
 		isa.Prmt: generated,
 		isa.Setp: generated,
-		isa.Selp: {exec: selectPred},
+		isa.Selp: {do: selectPred},
 	}
 }
 
@@ -38,14 +38,13 @@ func logic(op func(a, b uint32) uint32) handler {
 	}}
 }
 
-func selectPred(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func selectPred(w *warp, in *inst, mask uint32) {
 	p := w.pred(&in.args[3])
 	if in.args[0].bank == bank64 {
 		selectLanes(&w.r64[in.slot[0]], &w.r64[in.slot[1]], &w.r64[in.slot[2]], p, mask)
 	} else {
 		selectLanes(&w.r32[in.slot[0]], &w.r32[in.slot[1]], &w.r32[in.slot[2]], p, mask)
 	}
-	return next
 }
 
 // selectLanes sets the lanes of mask to a's value where p holds, and to b's elsewhere.

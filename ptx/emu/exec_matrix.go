@@ -32,9 +32,9 @@ func (w *warp) matrixRow(in *inst, o *operand, j, row int, read bool) (*sharedMe
 	return c.shared, at
 }
 
-func storeMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func storeMatrix(w *warp, in *inst, mask uint32) {
 	if mask != fullMask {
-		return w.fault(in, DivergentAligned, mask, "stmatrix needs all 32 lanes of the warp")
+		w.fault(in, DivergentAligned, mask, "stmatrix needs all 32 lanes of the warp")
 	}
 	trans := in.has(".trans")
 	w.cta.cluster.progress()
@@ -57,12 +57,11 @@ func storeMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			s.markWritten(at, matrixRowBytes)
 		}
 	}
-	return next
 }
 
-func loadMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func loadMatrix(w *warp, in *inst, mask uint32) {
 	if mask != fullMask {
-		return w.fault(in, DivergentAligned, mask, "ldmatrix needs all 32 lanes of the warp")
+		w.fault(in, DivergentAligned, mask, "ldmatrix needs all 32 lanes of the warp")
 	}
 	trans := in.has(".trans")
 	w.countMatrices(in, &in.args[1], len(in.args[0].list), reads)
@@ -83,5 +82,4 @@ func loadMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for j, slot := range in.args[0].list {
 		w.r32[slot] = loaded[j]
 	}
-	return next
 }

@@ -6,9 +6,9 @@ import (
 
 func mbarrierForms() handlers {
 	all := handlers{}
-	all.same(handler{exec: mbarrierInit}, isa.MbarrierInit, isa.MbarrierInitShared)
-	all.same(handler{exec: mbarrierInval}, isa.MbarrierInval, isa.MbarrierInvalShared)
-	all.same(handler{exec: mbarrierArrive}, isa.MbarrierArrive, isa.MbarrierArriveCluster, isa.MbarrierArriveExpectTx, isa.MbarrierArriveExpectTxCluster,
+	all.same(handler{do: mbarrierInit}, isa.MbarrierInit, isa.MbarrierInitShared)
+	all.same(handler{do: mbarrierInval}, isa.MbarrierInval, isa.MbarrierInvalShared)
+	all.same(handler{do: mbarrierArrive}, isa.MbarrierArrive, isa.MbarrierArriveCluster, isa.MbarrierArriveExpectTx, isa.MbarrierArriveExpectTxCluster,
 		isa.MbarrierArriveState, isa.MbarrierArriveExpectTxState, isa.MbarrierArriveOrder, isa.MbarrierArriveOrderCluster, isa.MbarrierArriveExpectTxOrder)
 	all.same(handler{exec: mbarrierTestWait}, isa.MbarrierTestWait, isa.MbarrierTestWaitParity, isa.MbarrierTestWaitParityShared)
 	all.same(handler{exec: mbarrierTryWait, waits: waitsForPhase, at: phaseBarrier},
@@ -16,14 +16,14 @@ func mbarrierForms() handlers {
 	return all
 }
 
-func mbarrierInit(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func mbarrierInit(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
 		if at < sharedBase || int(at)+mbarrierBytes > len(c.shared.bytes) {
-			return w.fault(in, OutOfBounds, 1<<l, "mbarrier at shared address %#x, but the CTA has %#x to %#x", at, sharedBase, len(c.shared.bytes))
+			w.fault(in, OutOfBounds, 1<<l, "mbarrier at shared address %#x, but the CTA has %#x to %#x", at, sharedBase, len(c.shared.bytes))
 		}
 		if err := c.shared.mbar.init(at, w.r32[in.slot[1]][l]); err != nil {
-			return w.barrierError(in, l, at, err)
+			w.barrierError(in, l, at, err)
 		}
 		c.shared.setBarrier(at, true)
 		c.usesBarrier(mbarrierObject, uint64(at), toWrite, 0, false, nil)
@@ -32,19 +32,17 @@ func mbarrierInit(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 	}
 	w.cta.cluster.progress()
-	return next
 }
 
-func mbarrierInval(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func mbarrierInval(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
 		if err := c.shared.mbar.inval(at); err != nil {
-			return w.barrierError(in, l, at, err)
+			w.barrierError(in, l, at, err)
 		}
 		c.shared.setBarrier(at, false)
 		c.usesBarrier(mbarrierObject, uint64(at), toWrite, 0, false, nil)
 	}
-	return next
 }
 
 func (w *warp) barrierError(in *inst, l int, at uint32, err error) outcome {
@@ -69,14 +67,14 @@ func (w *warp) mbarrierAt(in *inst, space isa.Space, address uint32, l int) *mba
 }
 
 // mbarrierArrive is arrive and arrive.expect_tx, also in another CTA.
-func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func mbarrierArrive(w *warp, in *inst, mask uint32) {
 	var given, ended *mbarrier
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.shared32(&in.args[1], l)
 		b := w.mbarrierAt(in, in.space, at, l)
 		if b == ended {
-			return w.fault(in, BarrierMisuse, m, "mbarrier %s completes its phase before %s of this %s have arrived: want a larger arrival count", w.cta.symbolic(at), laneList(m), in.form.Op)
+			w.fault(in, BarrierMisuse, m, "mbarrier %s completes its phase before %s of this %s have arrived: want a larger arrival count", w.cta.symbolic(at), laneList(m), in.form.Op)
 		}
 		phase := b.phase
 		b.now = note(b.now, arrival{w, in})
@@ -92,7 +90,7 @@ func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			state, err = b.arrive(1)
 		}
 		if err != nil {
-			return w.barrierError(in, l, at, err)
+			w.barrierError(in, l, at, err)
 		}
 		if in.form.Args[0].Kind == isa.Reg {
 			w.r64[in.slot[0]][l] = uint64(state)
@@ -104,7 +102,6 @@ func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 	}
 	w.cta.cluster.progress()
-	return next
 }
 
 // testPhase returns the lanes whose phase has completed. how is the use that a schedule

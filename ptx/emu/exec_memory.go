@@ -7,7 +7,7 @@ func memoryForms() handlers {
 		return handler{exec: exec, prepare: func(in *inst) { in.polls = true }}
 	}
 	return handlers{
-		isa.LdParam:         {exec: loadParam},
+		isa.LdParam:         {do: loadParam},
 		isa.StParam:         {exec: storeLocal},
 		isa.LdGlobal:        {exec: loadGlobal, prepare: prepareCached},
 		isa.LdGlobalSync:    polling(loadGlobal),
@@ -25,22 +25,21 @@ func memoryForms() handlers {
 
 func prepareCached(in *inst) { in.uncached = in.has(".nc") }
 
-func loadParam(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func loadParam(w *warp, in *inst, mask uint32) {
 	params := w.cta.cluster.grid.params
 	a := &in.args[1]
 	for l := range lanesIn(mask) {
 		at, size := w.address64(a, l), uint64(in.size)*uint64(len(in.args[0].list))
 		if at%size != 0 {
-			return w.fault(in, Misaligned, 1<<l, "%d bytes at parameter offset %d, want a multiple of %d", size, at, size)
+			w.fault(in, Misaligned, 1<<l, "%d bytes at parameter offset %d, want a multiple of %d", size, at, size)
 		}
 		if at+size > uint64(len(params)) || at+size < at {
-			return w.fault(in, OutOfBounds, 1<<l, "%d bytes at parameter offset %d, but there are %d bytes of parameters", size, at, len(params))
+			w.fault(in, OutOfBounds, 1<<l, "%d bytes at parameter offset %d, but there are %d bytes of parameters", size, at, len(params))
 		}
 		for i, s := range in.args[0].list {
 			w.setElem(&in.args[0], s, l, readWord(params[at+uint64(i)*uint64(in.size):], int(in.size)))
 		}
 	}
-	return next
 }
 
 func (w *warp) setElem(o *operand, slot int32, l int, v uint64) {

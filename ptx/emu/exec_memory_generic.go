@@ -203,8 +203,8 @@ func spaceForms() handlers {
 		isa.StVolatile: inSpace(stores, true), isa.StSync: inSpace(stores, true), isa.StPolicy: {exec: storeGlobal},
 		isa.CreatePolicy: lanewise(func(*inst) laneFunc { return func([4]uint64) uint64 { return 0 } }),
 		isa.Prefetch:     nothing,
-		isa.Membar:       {exec: fence}, isa.FenceSC: {exec: fence}, isa.FenceCluster: {exec: fence},
-		isa.MapaGeneric: {exec: mapGeneric},
+		isa.Membar:       {do: fence}, isa.FenceSC: {do: fence}, isa.FenceCluster: {do: fence},
+		isa.MapaGeneric: {do: mapGeneric},
 		isa.Cvta: lanewise(func(in *inst) laneFunc {
 			at := windowOf(in.mod("space"))
 			return func(v [4]uint64) uint64 { return v[0] | at }
@@ -213,7 +213,7 @@ func spaceForms() handlers {
 			at := windowOf(in.mod("space"))
 			return func(v [4]uint64) uint64 { return v[0] &^ at }
 		}),
-		isa.Isspacep: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
+		isa.Isspacep: {do: func(w *warp, in *inst, mask uint32) {
 			at, p := windowOf(in.mod("space")), uint32(0)
 			for l := range lanesIn(mask) {
 				if w.r64[in.slot[1]][l]&windowMask == at {
@@ -221,7 +221,6 @@ func spaceForms() handlers {
 				}
 			}
 			w.setPred(in.slot[0], p, mask)
-			return next
 		}},
 	}
 	forms.same(atomic, isa.Cas, isa.CasShared, isa.AtomGeneric, isa.CasGeneric, isa.AtomSem, isa.CasSem, isa.AtomScope, isa.CasScope,
@@ -231,17 +230,16 @@ func spaceForms() handlers {
 }
 
 // mapGeneric is mapa of a generic address.
-func mapGeneric(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func mapGeneric(w *warp, in *inst, mask uint32) {
 	ctas := len(w.cta.cluster.ctas)
 	for l := range lanesIn(mask) {
 		at, rank := w.r64[in.slot[1]][l], w.r32[in.slot[2]][l]
 		if at&windowMask != sharedWindow {
-			return w.fault(in, OutOfBounds, 1<<l, "mapa of %#x, which is not a generic address of shared memory", at)
+			w.fault(in, OutOfBounds, 1<<l, "mapa of %#x, which is not a generic address of shared memory", at)
 		}
 		if rank >= uint32(ctas) {
-			return w.fault(in, OutOfBounds, 1<<l, "mapa to rank %d, but the cluster has %d CTAs", rank, ctas)
+			w.fault(in, OutOfBounds, 1<<l, "mapa to rank %d, but the cluster has %d CTAs", rank, ctas)
 		}
 		w.r64[in.slot[0]][l] = sharedWindow | at&sharedOffset | uint64(rank)<<sharedRankBit
 	}
-	return next
 }

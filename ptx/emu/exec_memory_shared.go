@@ -43,7 +43,7 @@ func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
 	last := uint32(len(s.bytes)) - size
 	bits := uint64(1)<<size - 1
 	guard, live := uint64(1)<<((size+7)/8)-1, len(s.mbar) > 0
-	for m := mask; m != 0; m &= m - 1 { // lanesIn is slower here: the compiler does not inline the body
+	for m := mask; m != 0; m &= m - 1 { // lanesIn is slower for a body that returns
 		l := first(m)
 		at := base[l] + by
 		if at < sharedBase || at > last || at&(size-1) != 0 {

@@ -20,7 +20,7 @@ func mmaForms() handlers {
 	for i := range isa.Table {
 		f := &isa.Table[i]
 		if strings.HasPrefix(f.Op, "mma.s") || strings.HasPrefix(f.Op, "wmma.mma.") { // mma.sync, mma.sp
-			forms[f.ID] = handler{exec: mmaSync, prepare: prepareWarpProduct}
+			forms[f.ID] = handler{do: mmaSync, prepare: prepareWarpProduct}
 		}
 	}
 	return forms
@@ -123,9 +123,9 @@ func stepsOf(a, b string, k, most int) (steps []warpStep) {
 }
 
 // mmaSync multiplies the fragments.
-func mmaSync(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func mmaSync(w *warp, in *inst, mask uint32) {
 	if mask != fullMask {
-		return w.fault(in, DivergentAligned, mask, "%s needs all 32 lanes of the warp", in.form.Op)
+		w.fault(in, DivergentAligned, mask, "%s needs all 32 lanes of the warp", in.form.Op)
 	}
 	p, s := in.warpProduct, &w.sync
 	s.elements[0] = sized(s.elements[0], p.m*p.a.columns)
@@ -140,7 +140,6 @@ func mmaSync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	p.sum(w, in)
 	p.d.scatter(w, &in.args[0], s.sums)
-	return next
 }
 
 // sumFloats multiplies 16 rows by 8 columns at a time.

@@ -12,10 +12,10 @@ func moveForms() handlers {
 				in.exec = movePred
 			}
 		}},
-		isa.Pack64:       {exec: pack},
-		isa.Pack32:       {exec: pack},
-		isa.Unpack64:     {exec: unpack},
-		isa.Unpack32:     {exec: unpack},
+		isa.Pack64:       {do: pack},
+		isa.Pack32:       {do: pack},
+		isa.Unpack64:     {do: unpack},
+		isa.Unpack32:     {do: unpack},
 		isa.CvtaToGlobal: generated,
 		isa.CvtaParam:    generated,
 		isa.CvtInt: {exec: generated.exec, prepare: func(in *inst) {
@@ -35,7 +35,7 @@ func moveForms() handlers {
 		isa.CvtF32ToF16:    generated,
 		isa.CvtF32ToF16x2:  generated,
 		isa.CvtF16ToF32:    generated,
-		isa.Mapa:           {exec: mapShared},
+		isa.Mapa:           {do: mapShared},
 	}
 }
 
@@ -45,7 +45,7 @@ func movePred(w *warp, _ *frag, in *inst, mask uint32) outcome {
 }
 
 // pack joins two halves, lower first, into one register.
-func pack(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func pack(w *warp, in *inst, mask uint32) {
 	lo, hi := &w.r32[in.args[1].list[0]], &w.r32[in.args[1].list[1]]
 	for l := range lanesIn(mask) {
 		if in.args[0].bank == bank64 {
@@ -54,11 +54,10 @@ func pack(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			w.r32[in.slot[0]][l] = hi[l]<<16 | lo[l]&0xffff
 		}
 	}
-	return next
 }
 
 // unpack splits a register into two halves.
-func unpack(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func unpack(w *warp, in *inst, mask uint32) {
 	lo, hi := &w.r32[in.args[0].list[0]], &w.r32[in.args[0].list[1]]
 	for l := range lanesIn(mask) {
 		if in.args[1].bank == bank64 {
@@ -69,18 +68,16 @@ func unpack(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			lo[l], hi[l] = v&0xffff, v>>16
 		}
 	}
-	return next
 }
 
 // mapShared is mapa: the same offset in another CTA of the cluster.
-func mapShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func mapShared(w *warp, in *inst, mask uint32) {
 	d, a, rank := &w.r32[in.slot[0]], &w.r32[in.slot[1]], &w.r32[in.slot[2]]
 	ctas := len(w.cta.cluster.ctas)
 	for l := range lanesIn(mask) {
 		if rank[l] >= uint32(ctas) {
-			return w.fault(in, OutOfBounds, 1<<l, "mapa to rank %d, but the cluster has %d CTAs", rank[l], ctas)
+			w.fault(in, OutOfBounds, 1<<l, "mapa to rank %d, but the cluster has %d CTAs", rank[l], ctas)
 		}
 		d[l] = a[l]&sharedOffset | rank[l]<<sharedRankBit
 	}
-	return next
 }

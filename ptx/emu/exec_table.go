@@ -9,6 +9,8 @@ import (
 // handler is how one form of the instruction table is emulated.
 type handler struct {
 	exec execFunc
+	// do takes the place of exec if the instruction never waits or jumps.
+	do doFunc
 	// prepare is called when an instruction is decoded, and evaluates its modifiers.
 	prepare func(in *inst)
 	// waits describes what a fragment waits for at the instruction; at names it briefly. nil if
@@ -45,8 +47,19 @@ func init() {
 		maps.Copy(all, part)
 	}
 	for id, h := range all {
+		if h.exec == nil {
+			h.exec = h.do.always
+		}
 		forms[id] = h
 	}
+}
+
+// doFunc executes an instruction after which the fragment continues.
+type doFunc func(w *warp, in *inst, mask uint32)
+
+func (do doFunc) always(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	do(w, in, mask)
+	return next
 }
 
 // laneKey identifies a function of zlanes.go: by form, type and the modifiers that select an

@@ -56,7 +56,7 @@ func (w *warp) sharedMap(in *inst, at uint32, lanes uint32, writes bool) []byte 
 }
 
 // replaceInMap is tensormap.replace.
-func replaceInMap(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func replaceInMap(w *warp, in *inst, mask uint32) {
 	last := len(in.args) - 1
 	field := strings.TrimPrefix(in.mod("field"), ".")
 	for l := range lanesIn(mask) {
@@ -70,36 +70,34 @@ func replaceInMap(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			dimension = int(in.args[1].imm)
 		}
 		if why := layout.ReplaceField(b, field, dimension, value); why != "" {
-			return w.fault(in, IllegalDescriptor, 1<<l, "tensormap.replace: %s", why)
+			w.fault(in, IllegalDescriptor, 1<<l, "tensormap.replace: %s", why)
 		}
 	}
 	w.cta.cluster.progress()
-	return next
 }
 
 // copyMap is tensormap.cp_fenceproxy: the warp as a whole copies a map to global memory.
-func copyMap(w *warp, f *frag, in *inst, mask uint32) outcome {
+func copyMap(w *warp, in *inst, mask uint32) {
 	if in.args[2].imm != layout.TensorMapBytes {
-		return w.fault(in, IllegalInstruction, mask, "tensormap.cp_fenceproxy of %d bytes, want 128", in.args[2].imm)
+		w.fault(in, IllegalInstruction, mask, "tensormap.cp_fenceproxy of %d bytes, want 128", in.args[2].imm)
 	}
 	from := w.mapBytes(in, &in.args[1], isa.Shared, mask, false)
 	copy(w.mapBytes(in, &in.args[0], isa.Global, mask, true), from)
-	return releaseMaps(w, f, in, mask)
+	releaseMaps(w, in, mask)
 }
 
 // releaseMaps is the release fence between ordinary writes to a map and its use; acquireMaps is
 // the acquire fence.
-func releaseMaps(w *warp, f *frag, in *inst, mask uint32) outcome {
+func releaseMaps(w *warp, in *inst, mask uint32) {
 	if r := w.cta.cluster.races; r != nil {
 		r.each(w, (*causal.Knowledge).ReleaseMaps)
 	}
-	return fence(w, f, in, mask)
+	fence(w, in, mask)
 }
 
-func acquireMaps(w *warp, f *frag, in *inst, mask uint32) outcome {
-	out := fence(w, f, in, mask)
+func acquireMaps(w *warp, in *inst, mask uint32) {
+	fence(w, in, mask)
 	if r := w.cta.cluster.races; r != nil {
 		r.each(w, (*causal.Knowledge).AcquireMaps)
 	}
-	return out
 }

@@ -7,20 +7,20 @@ import (
 
 func bulkForms() handlers {
 	return handlers{
-		isa.TMALoad:           {exec: tmaLoad},
-		isa.TMALoadMulticast:  {exec: tmaMulticast},
-		isa.BulkCopyCluster:   {exec: bulkCopyExec},
-		isa.TMAStore:          {exec: tmaStore},
-		isa.TMAPrefetch:       {exec: tmaPrefetch},
-		isa.BulkLoad:          {exec: bulkLoadExec},
-		isa.BulkStore:         {exec: bulkStoreExec},
-		isa.BulkCommit:        {exec: bulkCommit},
-		isa.BulkWait:          {exec: bulkWait},
-		isa.PrefetchTensorMap: {exec: prefetchMap},
+		isa.TMALoad:           {do: tmaLoad},
+		isa.TMALoadMulticast:  {do: tmaMulticast},
+		isa.BulkCopyCluster:   {do: bulkCopyExec},
+		isa.TMAStore:          {do: tmaStore},
+		isa.TMAPrefetch:       {do: tmaPrefetch},
+		isa.BulkLoad:          {do: bulkLoadExec},
+		isa.BulkStore:         {do: bulkStoreExec},
+		isa.BulkCommit:        {do: bulkCommit},
+		isa.BulkWait:          {do: bulkWait},
+		isa.PrefetchTensorMap: {do: prefetchMap},
 
-		isa.TensormapReplaceAddress: {exec: replaceInMap}, isa.TensormapReplaceRank: {exec: replaceInMap}, isa.TensormapReplaceStride: {exec: replaceInMap},
-		isa.TensormapReplaceDim: {exec: replaceInMap}, isa.TensormapReplaceMode: {exec: replaceInMap}, isa.TensormapCopy: {exec: copyMap},
-		isa.FenceTensormapAcquire: {exec: acquireMaps}, isa.FenceTensormapRelease: {exec: releaseMaps},
+		isa.TensormapReplaceAddress: {do: replaceInMap}, isa.TensormapReplaceRank: {do: replaceInMap}, isa.TensormapReplaceStride: {do: replaceInMap},
+		isa.TensormapReplaceDim: {do: replaceInMap}, isa.TensormapReplaceMode: {do: replaceInMap}, isa.TensormapCopy: {do: copyMap},
+		isa.FenceTensormapAcquire: {do: acquireMaps}, isa.FenceTensormapRelease: {do: releaseMaps},
 	}
 }
 
@@ -49,11 +49,10 @@ func (w *warp) tensorMap(in *inst, l int, at uint64) *layout.TensorMap {
 	return &m
 }
 
-func prefetchMap(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func prefetchMap(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		w.tensorMap(in, l, w.address64(&in.args[0], l))
 	}
-	return next
 }
 
 // box returns a lane's tensor operand, checked: the map and the coordinates.

@@ -4,14 +4,14 @@ import "sonicmoe/ptx/isa"
 
 // tmaMulticast loads one box into several CTAs of the cluster, at the same offset in each, and
 // signals the barrier at the same offset in each.
-func tmaMulticast(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func tmaMulticast(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
 		tensor, coords := w.box(in, &in.args[1], l, at, false)
 		bar := w.shared32(&in.args[2], l) & sharedOffset
 		ctas := w.r32[in.slot[3]][l] & 0xffff
 		if ctas == 0 || int(ctas)>>len(c.cluster.ctas) != 0 {
-			return w.fault(in, OutOfBounds, 1<<l, "%s: CTA mask is %#x, want some of the %d CTAs of the cluster", in.form.Op, ctas, len(c.cluster.ctas))
+			w.fault(in, OutOfBounds, 1<<l, "%s: CTA mask is %#x, want some of the %d CTAs of the cluster", in.form.Op, ctas, len(c.cluster.ctas))
 		}
 		for rank, to := range c.cluster.ctas {
 			if ctas>>rank&1 == 0 {
@@ -19,36 +19,33 @@ func tmaMulticast(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			}
 			to.usesBarrier(ctaLife, 0, toRead, 0, false, nil)
 			if to.exited() {
-				return w.fault(in, OutOfBounds, 1<<l, "%s: CTA %d of the cluster has exited", in.form.Op, rank)
+				w.fault(in, OutOfBounds, 1<<l, "%s: CTA %d of the cluster has exited", in.form.Op, rank)
 			}
 			b := &bulkLoad{warp: w, in: in, lane: l, to: to, dst: at, size: tensor.BoxBytes(), tensor: tensor, coords: coords, again: ctas&(1<<rank-1) != 0}
 			w.startLoad(b, uint32(rank)<<sharedRankBit|bar)
 		}
 	}
-	return next
 }
 
 // bulkCopyExec copies from the CTA's own shared memory to the shared memory of a CTA of the
 // cluster.
-func bulkCopyExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func bulkCopyExec(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		to, dst := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
 		from, src := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
 		b := &bulkLoad{warp: w, in: in, lane: l, to: to, dst: dst, from: from, src: uint64(src), size: w.r32[in.slot[2]][l]}
 		if b.size%16 != 0 || b.src%16 != 0 || b.dst%16 != 0 {
-			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to shared %#x, want multiples of 16 in all three", b.size, b.src, b.dst)
+			w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to shared %#x, want multiples of 16 in all three", b.size, b.src, b.dst)
 		}
 		w.deny(in, 1<<l, from.shared.checkRead(src, b.size, 16))
 		w.deny(in, 1<<l, from.shared.proxy.check("reads", src, b.size, w.latestFence(1<<l)))
 		w.startLoad(b, w.shared32(&in.args[3], l))
 	}
-	return next
 }
 
 // tmaPrefetch only checks its operands: there is no cache.
-func tmaPrefetch(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func tmaPrefetch(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		w.box(in, &in.args[0], l, 0, false)
 	}
-	return next
 }

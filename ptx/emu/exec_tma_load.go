@@ -26,26 +26,24 @@ type bulkLoad struct {
 	accesses []*access
 }
 
-func tmaLoad(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func tmaLoad(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
 		tensor, coords := w.box(in, &in.args[1], l, at, false)
 		b := &bulkLoad{warp: w, in: in, lane: l, to: c, dst: at, size: tensor.BoxBytes(), tensor: tensor, coords: coords}
 		w.startLoad(b, w.shared32(&in.args[2], l))
 	}
-	return next
 }
 
-func bulkLoadExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func bulkLoadExec(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
 		b := &bulkLoad{warp: w, in: in, lane: l, to: c, dst: at, src: w.address64(&in.args[1], l), size: w.r32[in.slot[2]][l]}
 		if b.size%16 != 0 || b.src%16 != 0 || b.dst%16 != 0 {
-			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from %#x to shared %#x, want multiples of 16 in all three", b.size, b.src, b.dst)
+			w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from %#x to shared %#x, want multiples of 16 in all three", b.size, b.src, b.dst)
 		}
 		w.startLoad(b, w.shared32(&in.args[3], l))
 	}
-	return next
 }
 
 // startLoad checks destination and barrier and queues the load.

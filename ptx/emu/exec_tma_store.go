@@ -36,7 +36,7 @@ type bulkStore struct {
 // maxUnwritten bounds the stores that Late holds back.
 const maxUnwritten = 32
 
-func tmaStore(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func tmaStore(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
 		st := &bulkStore{in: in, lane: l, group: w.bulk.commits[l], src: at}
@@ -46,22 +46,20 @@ func tmaStore(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		w.startStore(st)
 	}
 	w.limitStores()
-	return next
 }
 
 // bulkStoreExec stores contiguous bytes.
-func bulkStoreExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func bulkStoreExec(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
 		st := &bulkStore{in: in, lane: l, group: w.bulk.commits[l], src: at, dst: w.address64(&in.args[0], l), size: w.r32[in.slot[2]][l]}
 		if st.size%16 != 0 || st.dst%16 != 0 || at%16 != 0 {
-			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to %#x, want multiples of 16 in all three", st.size, at, st.dst)
+			w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to %#x, want multiples of 16 in all three", st.size, at, st.dst)
 		}
 		w.deny(in, 1<<l, c.shared.check(at, st.size, 16))
 		w.startStore(st)
 	}
 	w.limitStores()
-	return next
 }
 
 // runs returns the contiguous pieces of a store.
@@ -144,15 +142,14 @@ func (w *warp) finishStore(st *bulkStore, readOnly bool) {
 	cl.progress()
 }
 
-func bulkCommit(w *warp, _ *frag, _ *inst, mask uint32) outcome {
+func bulkCommit(w *warp, _ *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		w.bulk.commits[l]++
 	}
-	return next
 }
 
 // bulkWait finishes all but the latest groups of each lane.
-func bulkWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func bulkWait(w *warp, in *inst, mask uint32) {
 	keep := uint32(in.args[0].imm)
 	kept := w.bulk.stores[:0]
 	for _, st := range w.bulk.stores {
@@ -179,7 +176,6 @@ func bulkWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		r.done(w, componentStores, read)
 		r.done(w, componentWrites, written)
 	}
-	return next
 }
 
 // bulkAtExit finishes the stores of a finished CTA. A store without a wait may read shared

@@ -8,7 +8,7 @@ import (
 )
 
 func warpForms() handlers {
-	sync := func(exec execFunc) handler { return handler{exec: withMembers(exec), waits: waitsForMembers} }
+	sync := func(do doFunc) handler { return handler{exec: withMembers(do), waits: waitsForMembers} }
 	prepared := func(h handler, prepare func(in *inst)) handler {
 		h.prepare = prepare
 		return h
@@ -33,24 +33,23 @@ func warpForms() handlers {
 		isa.ElectSync:     sync(elect),
 		isa.ElectSyncLane: sync(elect),
 		isa.BarWarpSync:   sync(barWarp),
-		isa.Stmatrix:      {exec: storeMatrix, prepare: prepareMatrix},
-		isa.Ldmatrix:      {exec: loadMatrix, prepare: prepareMatrix},
+		isa.Stmatrix:      {do: storeMatrix, prepare: prepareMatrix},
+		isa.Ldmatrix:      {do: loadMatrix, prepare: prepareMatrix},
 		isa.SetMaxNReg:    {exec: setMaxRegisters, waits: waitsForRegisters},
-		isa.LdmatrixCTA:   {exec: loadMatrix, prepare: prepareMatrix},
-		isa.StmatrixCTA:   {exec: storeMatrix, prepare: prepareMatrix},
+		isa.LdmatrixCTA:   {do: loadMatrix, prepare: prepareMatrix},
+		isa.StmatrixCTA:   {do: storeMatrix, prepare: prepareMatrix},
 
-		isa.Activemask: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
+		isa.Activemask: {do: func(w *warp, in *inst, mask uint32) {
 			for l := range lanesIn(mask) {
 				w.r32[in.slot[0]][l] = mask
 			}
-			return next
 		}},
 	}
 }
 
 // vote returns the execution of a vote. result combines the predicates of the members.
-func vote(result func(holds, members uint32) bool) execFunc {
-	return func(w *warp, f *frag, in *inst, mask uint32) outcome {
+func vote(result func(holds, members uint32) bool) doFunc {
+	return func(w *warp, in *inst, mask uint32) {
 		holds, p := w.pred(&in.args[1]), uint32(0)
 		for m := mask; m != 0; m &= m - 1 {
 			members := w.r32[in.slot[2]][first(m)] & mask
@@ -59,16 +58,16 @@ func vote(result func(holds, members uint32) bool) execFunc {
 			}
 		}
 		w.setPred(in.slot[0], p, mask)
-		return next
 	}
 }
 
 // withMembers lets a warp-synchronous instruction run once all lanes of its member masks, its
 // last operand, that have not exited are at it.
-func withMembers(exec execFunc) execFunc {
+func withMembers(do doFunc) execFunc {
 	return func(w *warp, f *frag, in *inst, mask uint32) outcome {
 		masks := &w.r32[in.args[len(in.args)-1].slot]
-		for l := range lanesIn(mask) {
+		for m := mask; m != 0; m &= m - 1 { // lanesIn is slower for a body that returns
+			l := first(m)
 			members := masks[l]
 			if members>>l&1 == 0 {
 				return w.fault(in, DivergentAligned, 1<<l, "%s has member mask %#x, which does not include the lane itself", in.form.Op, members)
@@ -80,12 +79,13 @@ func withMembers(exec execFunc) execFunc {
 				return waiting
 			}
 		}
-		return exec(w, f, in, mask)
+		do(w, in, mask)
+		return next
 	}
 }
 
 // barWarp is bar.warp.sync: lanes learn what the other lanes of their member mask did.
-func barWarp(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func barWarp(w *warp, in *inst, mask uint32) {
 	if r := w.cta.cluster.races; r != nil {
 		for m := mask; m != 0; {
 			members := w.r32[in.slot[0]][first(m)] & mask
@@ -93,7 +93,6 @@ func barWarp(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			m &^= members
 		}
 	}
-	return next
 }
 
 func waitsForMembers(w *warp, f *frag, in *inst) need {
@@ -114,14 +113,14 @@ func waitsForRegisters(w *warp, _ *frag, in *inst) need {
 	return n
 }
 
-func shuffle(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func shuffle(w *warp, in *inst, mask uint32) {
 	mode := in.mod("mode")
 	from := w.r32[in.slot[1]] // a copy, because d may be a
 	d, p := &w.r32[in.slot[0]], uint32(0)
 	for l := range lanesIn(mask) {
 		j, inside := shuffleSource(mode, l, w.r32[in.slot[2]][l], w.r32[in.slot[3]][l])
 		if mask>>j&1 == 0 {
-			return w.fault(in, DivergentAligned, 1<<l, "shfl.sync reads lane %d, which does not execute it", j)
+			w.fault(in, DivergentAligned, 1<<l, "shfl.sync reads lane %d, which does not execute it", j)
 		}
 		d[l] = from[j]
 		if inside {
@@ -131,7 +130,6 @@ func shuffle(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if in.form.Args[0].Kind == isa.Pair {
 		w.setPred(in.args[0].pair, p, mask)
 	}
-	return next
 }
 
 // shuffleSource returns the lane that lane l reads, and whether it is inside the segment.
@@ -162,12 +160,11 @@ func shuffleSource(mode string, l int, b, c uint32) (lane int, inside bool) {
 	return j, true
 }
 
-func ballot(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func ballot(w *warp, in *inst, mask uint32) {
 	holds := w.pred(&in.args[1])
 	for l := range lanesIn(mask) {
 		w.r32[in.slot[0]][l] = holds & mask & w.r32[in.slot[2]][l]
 	}
-	return next
 }
 
 func prepareReduce(in *inst) {
@@ -178,7 +175,7 @@ func prepareReduce(in *inst) {
 	}[in.mod("op")][in.typ]
 }
 
-func reduceWarp(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func reduceWarp(w *warp, in *inst, mask uint32) {
 	a := w.r32[in.slot[1]]
 	for l := range lanesIn(mask) {
 		members := w.r32[in.slot[2]][l] & mask
@@ -188,7 +185,6 @@ func reduceWarp(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		w.r32[in.slot[0]][l] = v
 	}
-	return next
 }
 
 // setMaxRegisters moves registers between the warp and the CTA's pool.
@@ -219,7 +215,7 @@ func prepareReduceBits(in *inst) {
 }
 
 // match is match.any, and match.all, whose result is the mask of members or 0, and a predicate.
-func match(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func match(w *warp, in *inst, mask uint32) {
 	d, a := &in.args[0], &in.args[1]
 	all := in.form.ID == isa.MatchAll
 	var results [warpLanes]uint32
@@ -243,12 +239,11 @@ func match(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if all {
 		w.setPred(d.pair, p, mask)
 	}
-	return next
 }
 
 // elect selects the lowest lane of the member mask. A form with two results also returns its
 // number.
-func elect(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func elect(w *warp, in *inst, mask uint32) {
 	d, p := &in.args[0], uint32(0)
 	var leaders [warpLanes]uint32
 	for l := range lanesIn(mask) {
@@ -259,11 +254,10 @@ func elect(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	if in.form.ID == isa.ElectSync {
 		w.setPred(d.slot, p, mask)
-		return next
+		return
 	}
 	for l := range lanesIn(mask) {
 		w.r32[d.slot][l] = leaders[l]
 	}
 	w.setPred(d.pair, p, mask)
-	return next
 }

@@ -13,20 +13,18 @@ const wgmmaRows = mma.Rows
 
 func wgmmaForms() handlers {
 	forms := handlers{
-		isa.WgmmaFence: {exec: func(w *warp, _ *frag, _ *inst, _ uint32) outcome {
+		isa.WgmmaFence: {do: func(w *warp, _ *inst, _ uint32) {
 			w.mma.fenced = true
 			w.mma.epoch++
-			return next
 		}},
-		isa.WgmmaCommit: {exec: func(w *warp, _ *frag, _ *inst, _ uint32) outcome {
+		isa.WgmmaCommit: {do: func(w *warp, _ *inst, _ uint32) {
 			w.mma.groups = append(w.mma.groups, w.mma.issued)
-			return next
 		}},
 		isa.WgmmaWait: {exec: wgmmaWait, waits: waitsForWarpgroup},
 	}
 	for i := range isa.Table {
 		if f := &isa.Table[i]; strings.HasPrefix(f.Op, "wgmma.mma_async.") {
-			forms[f.ID] = handler{exec: wgmmaIssue, prepare: prepareProduct}
+			forms[f.ID] = handler{do: wgmmaIssue, prepare: prepareProduct}
 		}
 	}
 	return forms
@@ -48,9 +46,9 @@ func prepareProduct(in *inst) {
 }
 
 // wgmmaIssue adds this warp to the next wgmma of its warpgroup.
-func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
+func wgmmaIssue(w *warp, in *inst, mask uint32) {
 	if mask != fullMask || w.id/4 >= len(w.cta.groups) {
-		return w.fault(in, DivergentAligned, mask, "wgmma needs four complete warps, the first a multiple of four")
+		w.fault(in, DivergentAligned, mask, "wgmma needs four complete warps, the first a multiple of four")
 	}
 	op := w.wgmmaOperands(in)
 	s := &w.mma
@@ -64,7 +62,7 @@ func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if at == len(g.ops) {
 		g.ops = append(g.ops, op)
 	} else if first := g.ops[at]; first.in != in || first.desc != op.desc || first.keep != op.keep {
-		return w.fault(in, DivergentAligned, mask, "warps of the warpgroup execute different wgmma: line %d with descriptors %#x, %#x in one, line %d with %#x, %#x in this warp",
+		w.fault(in, DivergentAligned, mask, "warps of the warpgroup execute different wgmma: line %d with descriptors %#x, %#x in one, line %d with %#x, %#x in this warp",
 			first.in.line, first.desc[0], first.desc[1], in.line, op.desc[0], op.desc[1])
 	}
 	if in.sparse != nil {
@@ -86,7 +84,6 @@ func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if w.cta.cluster.grid.launch.Timing == Early && g.ops[at].issued == allWarps {
 		g.completeTo(s.issued)
 	}
-	return next
 }
 
 // touchOperands looks for races of wgmma's reads of A, this warp's rows, and of B.

@@ -355,8 +355,8 @@ func lanesIn(mask uint32) iter.Seq[int] {
 // uniform returns a register's value, and whether it is the same in all lanes of mask.
 func uniform[T uint32 | uint64](r *[warpLanes]T, mask uint32) (T, bool) {
 	v := r[first(mask)]
-	for l := range lanesIn(mask) {
-		if r[l] != v {
+	for m := mask; m != 0; m &= m - 1 { // lanesIn is slower for a body that returns
+		if r[first(m)] != v {
 			return 0, false
 		}
 	}
