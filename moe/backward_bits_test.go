@@ -146,9 +146,9 @@ func checkBackwardPoints(t *testing.T, c moe.Config) {
 	dhs, dxs, dws := dh.Product.Space(target), kernel.DXProduct.Space(target), dw.W1Product.Space(target)
 	var first map[string]trial.Values
 	for i := range max(len(dhs), len(dxs), len(dws)) {
-		choice := tiles.Choice{"dh": dhs[i%len(dhs)], "dx": dxs[i%len(dxs)], "dw1": dws[i%len(dws)], "dw2": dws[(i+1)%len(dws)]}
+		choice := tiles.Choice{spec.ProductDH: dhs[i%len(dhs)], spec.ProductDX: dxs[i%len(dxs)], spec.ProductDW1: dws[i%len(dws)], spec.ProductDW2: dws[(i+1)%len(dws)]}
 		tr := trialOn(t, testDevice(t), c, 90, moe.WithTilings(choice.Text()))
-		require.Equal(t, choice["dh"].String(), tr.Layer.Tilings()["dh"])
+		require.Equal(t, choice[spec.ProductDH].String(), tr.Layer.Tilings()["dh"])
 		withBackward(t, tr, moe.F32)
 		require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
 		got := gradients(t, tr, tr.Back)

@@ -14,6 +14,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/store"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
@@ -146,7 +147,7 @@ func TestSourcesRefuse(t *testing.T) {
 	var arg *moe.ArgError
 	_, err = tools.Sources(driver.H200(), moe.Config{})
 	require.ErrorAs(t, err, &arg)
-	_, err = tools.Sources(driver.H200(), smallConfig, moe.WithTilings(tiles.Choice{"dw1": {TileN: 7}}.Text()))
+	_, err = tools.Sources(driver.H200(), smallConfig, moe.WithTilings(tiles.Choice{spec.ProductDW1: {TileN: 7}}.Text()))
 	require.ErrorAs(t, err, &arg)
 }
 

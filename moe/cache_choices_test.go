@@ -1,7 +1,6 @@
 package moe_test
 
 import (
-	"maps"
 	"path/filepath"
 	"testing"
 
@@ -13,6 +12,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
@@ -23,10 +23,9 @@ import (
 )
 
 // other is a tiling that the cost model does not choose for smallConfig.
-func other(t testing.TB, product string) gemm.Tiling {
+func other(t testing.TB, product spec.ProductID) gemm.Tiling {
 	t.Helper()
-	p, err := kernel.Kernels.FindProduct(product)
-	require.NoError(t, err)
+	p := kernel.Kernels.Product(product)
 	def := kernel.Choose(smallConfig, emulated.Target())
 	for _, a := range p.Alternatives(smallConfig, emulated.Target()) {
 		if a.Rejected == "" && a.Tiling != def[product] {
@@ -39,12 +38,10 @@ func other(t testing.TB, product string) gemm.Tiling {
 
 // tuned returns a choice as tuning stores it. An empty digest means the digest of
 // the present kernels.
-func tuned(t testing.TB, product string, p gemm.Tiling, digest string) []byte {
+func tuned(t testing.TB, product spec.ProductID, p gemm.Tiling, digest string) []byte {
 	t.Helper()
 	if digest == "" {
-		of, err := kernel.Kernels.FindProduct(product)
-		require.NoError(t, err)
-		sources, _, err := emit.Product(emulated.Target(), smallConfig, of, p)
+		sources, _, err := emit.Product(emulated.Target(), smallConfig, kernel.Kernels.Product(product), p)
 		require.NoError(t, err)
 		digest = autotune.Digest(sources)
 	}
@@ -53,7 +50,7 @@ func tuned(t testing.TB, product string, p gemm.Tiling, digest string) []byte {
 	return value
 }
 
-func choiceKey(product string) string {
+func choiceKey(product spec.ProductID) string {
 	return emit.Key(emulated.Target(), smallConfig, product).String()
 }
 
@@ -61,21 +58,20 @@ func choiceKey(product string) string {
 // replaces stale ones by the cost model's.
 func TestStoredChoices(t *testing.T) {
 	dev, c := newCounted(t), cache.Open(cache.Options{Dir: t.TempDir()})
-	up, down := other(t, "up"), other(t, "down")
+	up, down := other(t, spec.ProductUp), other(t, spec.ProductDown)
 	def := kernel.Choose(smallConfig, dev.Target())
-	require.NoError(t, c.PutChoice(choiceKey("up"), tuned(t, "up", up, "")))
-	require.NoError(t, c.PutChoice(choiceKey("down"), tuned(t, "down", down, "of another version")))
-	require.NoError(t, c.PutChoice(choiceKey("dh"), []byte("damage")))
-	require.NoError(t, c.PutChoice(choiceKey("dw2"), tuned(t, "dw2", gemm.Tiling{}, "of no point")))
-	require.NoError(t, c.PutChoice(choiceKey("dw1"), tuned(t, "dw1", gemm.Tiling{TileN: 96, Stages: 3, GroupM: 1, ClusterM: 1}, "gone")))
+	require.NoError(t, c.PutChoice(choiceKey(spec.ProductUp), tuned(t, spec.ProductUp, up, "")))
+	require.NoError(t, c.PutChoice(choiceKey(spec.ProductDown), tuned(t, spec.ProductDown, down, "of another version")))
+	require.NoError(t, c.PutChoice(choiceKey(spec.ProductDH), []byte("damage")))
+	require.NoError(t, c.PutChoice(choiceKey(spec.ProductDW2), tuned(t, spec.ProductDW2, gemm.Tiling{}, "of no point")))
+	require.NoError(t, c.PutChoice(choiceKey(spec.ProductDW1), tuned(t, spec.ProductDW1, gemm.Tiling{TileN: 96, Stages: 3, GroupM: 1, ClusterM: 1}, "gone")))
 
 	w := &warnings{}
 	l, err := moe.New(t.Context(), dev, smallConfig, moe.WithCache(c), moe.WithLogger(newLogger(w)))
 	require.NoError(t, err)
 	assert.Equal(t, map[string]string{"up": autotune.Tuned.String(), "down": autotune.Stale.String(), "dh": autotune.Unreadable.String(),
 		"dx": autotune.CostModel.String(), "dw1": autotune.Stale.String(), "dw2": autotune.Stale.String()}, l.ChosenBy())
-	want := maps.Clone(def)
-	want["up"] = up
+	want := def.With(spec.ProductUp, up)
 	assert.Equal(t, want.Text(), l.Tilings())
 	require.Len(t, w.said, 4)
 	for _, said := range w.said {
@@ -107,9 +103,9 @@ func TestStoredChoices(t *testing.T) {
 	}
 
 	// Tilings of the caller take precedence over stored ones.
-	given := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTilings(tiles.Choice{"up": def["up"]}.Text()))
+	given := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTilings(tiles.Choice{spec.ProductUp: def[spec.ProductUp]}.Text()))
 	assert.Equal(t, autotune.Given.String(), given.layer.ChosenBy()["up"])
-	assert.Equal(t, def["up"].String(), given.layer.Tilings()["up"])
+	assert.Equal(t, def[spec.ProductUp].String(), given.layer.Tilings()["up"])
 
 	assert.Len(t, given.layer.ChosenBy(), 2, "without backward")
 }
@@ -118,18 +114,17 @@ func TestStoredChoices(t *testing.T) {
 // tilings, whatever their caches contain.
 func TestChoicesFromAFile(t *testing.T) {
 	f := autotune.NewFile()
-	up := other(t, "up")
-	require.NoError(t, f.PutChoice(choiceKey("up"), tuned(t, "up", up, "")))
+	up := other(t, spec.ProductUp)
+	require.NoError(t, f.PutChoice(choiceKey(spec.ProductUp), tuned(t, spec.ProductUp, up, "")))
 	path := filepath.Join(t.TempDir(), "choices.json")
 	require.NoError(t, f.WriteFile(path))
 	for range 2 {
 		dev, c := newCounted(t), cache.Open(cache.Options{Dir: t.TempDir()})
-		require.NoError(t, c.PutChoice(choiceKey("down"), tuned(t, "down", other(t, "down"), "")))
+		require.NoError(t, c.PutChoice(choiceKey(spec.ProductDown), tuned(t, spec.ProductDown, other(t, spec.ProductDown), "")))
 		file, err := autotune.ReadFile(t.Context(), path)
 		require.NoError(t, err)
 		s := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTunedFrom(file))
-		want := kernel.Choose(smallConfig, dev.Target())
-		want["up"] = up
+		want := kernel.Choose(smallConfig, dev.Target()).With(spec.ProductUp, up)
 		assert.Equal(t, want.Text(), s.layer.Tilings())
 	}
 }
@@ -140,7 +135,7 @@ func TestChoiceKey(t *testing.T) {
 	c := smallConfig
 	at := func(tokens int) string {
 		c.TokensHint = tokens
-		return emit.Key(driver.H200(), c, "up").String()
+		return emit.Key(driver.H200(), c, spec.ProductUp).String()
 	}
 	assert.Equal(t, at(1000), at(1001))
 	assert.Equal(t, at(0), at(16384), "the hint that stands for none")
@@ -152,7 +147,7 @@ func TestChoiceKey(t *testing.T) {
 	assert.LessOrEqual(t, len(distinct), int(autotune.Buckets))
 	assert.Contains(t, at(0), "NVIDIA H200, 132 SMs")
 	c.Logits = moe.F32
-	assert.NotEqual(t, emit.Key(driver.H200(), smallConfig, "up"), emit.Key(driver.H200(), c, "up"))
+	assert.NotEqual(t, emit.Key(driver.H200(), smallConfig, spec.ProductUp), emit.Key(driver.H200(), c, spec.ProductUp))
 	_, err := tools.FindProduct("sideways")
 	assert.ErrorContains(t, err, "[up down dh dw2 dw1 dx]")
 }

@@ -7,6 +7,7 @@ import (
 
 	"sonicmoe/autotune"
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/internal/emit"
 	"sonicmoe/moe/internal/kernel"
@@ -26,16 +27,15 @@ func (l *Layer) choose(t driver.Target, o options) (emit.Built, error) {
 	}
 	var products []*registry.Product
 	for _, p := range kernel.Kernels.Products() {
-		if !p.Backward || !o.forwardOnly {
+		if !p.Backward() || !o.forwardOnly {
 			products = append(products, p)
 		}
 	}
 	picks := make([]picked, len(products))
 	var g errgroup.Group
 	for i, p := range products {
-		_, isGiven := given[p.Name]
 		switch {
-		case isGiven:
+		case given[p.ID] != gemm.Tiling{}:
 			picks[i].origin = autotune.Given
 		case o.choices != nil:
 			g.Go(func() error {
@@ -45,16 +45,16 @@ func (l *Layer) choose(t driver.Target, o options) (emit.Built, error) {
 		}
 	}
 	_ = g.Wait() // the goroutines return no errors
-	l.of.Tiles, l.chosenBy = given.OrElse(kernel.Choose(l.of.Config, t)), map[string]autotune.Origin{}
+	l.of.Tiles, l.chosenBy = given.OrElse(kernel.Choose(l.of.Config, t)), map[spec.ProductID]autotune.Origin{}
 	all := emit.Built{}
 	for i, p := range products {
 		if picks[i].origin == autotune.Tuned {
-			l.of.Tiles[p.Name] = picks[i].tiling
+			l.of.Tiles[p.ID] = picks[i].tiling
 			maps.Copy(all, picks[i].kernels)
 		}
-		l.chosenBy[p.Name] = picks[i].origin
+		l.chosenBy[p.ID] = picks[i].origin
 		if o.logger != nil {
-			o.logger.Info("tiles", "product", p.Name, "tiling", l.of.Tiles[p.Name].String(), "from", picks[i].origin.String())
+			o.logger.Info("tiles", "product", p.String(), "tiling", l.of.Tiles[p.ID].String(), "from", picks[i].origin.String())
 		}
 	}
 	return all, nil
@@ -70,7 +70,7 @@ type picked struct {
 // pick returns a product's stored tiling if it is valid.
 func (l *Layer) pick(t driver.Target, p *registry.Product, o options) (found picked) {
 	var why error
-	found.tiling, found.origin, why = autotune.Pick(o.choices, emit.Key(t, l.of.Config, p.Name), func(q gemm.Tiling) (digest string, err error) {
+	found.tiling, found.origin, why = autotune.Pick(o.choices, emit.Key(t, l.of.Config, p.ID), func(q gemm.Tiling) (digest string, err error) {
 		sources, kernels, err := emit.Product(t, l.of.Config, p, q)
 		if err != nil {
 			return "", err
@@ -79,7 +79,7 @@ func (l *Layer) pick(t driver.Target, p *registry.Product, o options) (found pic
 		return autotune.Digest(sources), nil
 	})
 	if why != nil && o.logger != nil {
-		o.logger.Warn("a tuned choice is not used, the cost model decides", "product", p.Name, "error", why)
+		o.logger.Warn("a tuned choice is not used, the cost model decides", "product", p.String(), "error", why)
 	}
 	return found
 }
@@ -92,7 +92,7 @@ func (l *Layer) ChosenBy() map[string]string {
 	}
 	chosen := make(map[string]string, len(l.chosenBy))
 	for product, origin := range l.chosenBy {
-		chosen[product] = origin.String()
+		chosen[product.String()] = origin.String()
 	}
 	return chosen
 }

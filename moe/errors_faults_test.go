@@ -3,7 +3,6 @@ package moe_test
 import (
 	"context"
 	"errors"
-	"maps"
 	"regexp"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/internal/child"
 	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
@@ -134,12 +134,11 @@ func TestImpossibleChoice(t *testing.T) {
 		{gemm.Tiling{TileN: 128, Stages: 4, GroupM: 1 << 40, ClusterM: 1}, "GroupM", "1 to 1024"},
 	} {
 		for product := range good {
-			choice := maps.Clone(good)
-			choice[product] = c.point
+			choice := good.With(spec.ProductID(product), c.point)
 			_, err := moe.New(context.Background(), testDevice(t), faultConfig, moe.WithoutCache(), moe.WithTilings(choice.Text()))
 			var arg *moe.ArgError
 			require.ErrorAs(t, err, &arg, "%+v", choice)
-			assert.Equal(t, "Tiles of "+product+"."+c.field, arg.Field)
+			assert.Equal(t, "Tiles of "+spec.ProductID(product).String()+"."+c.field, arg.Field)
 			assert.Contains(t, arg.Want, c.want)
 		}
 	}
@@ -148,7 +147,7 @@ func TestImpossibleChoice(t *testing.T) {
 	want, err := digest(limited(t, time.Minute), tr, tr.Stream(), tr.Args)
 	require.NoError(t, err)
 	odd := gemm.Tiling{TileN: 128, Stages: 3, GroupM: 5, ClusterM: 1}
-	l, err := moe.New(context.Background(), testDevice(t), faultConfig, moe.WithoutCache(), moe.WithTilings(tiles.Choice{"up": odd, "down": odd}.Text()))
+	l, err := moe.New(context.Background(), testDevice(t), faultConfig, moe.WithoutCache(), moe.WithTilings(tiles.Choice{spec.ProductUp: odd, spec.ProductDown: odd}.Text()))
 	require.NoError(t, err)
 	*tr.Call() = *l.NewCall()
 	got, err := digest(limited(t, time.Minute), tr, tr.Stream(), tr.Args)

@@ -84,9 +84,9 @@ func Estimate(c Config, load Workload) (Cost, error) {
 	for _, tile := range []int{64, 128, 256} {
 		f.Padding = append(f.Padding, Padding{tile, load.padding(c, tokens, tile, Rounding{}), load.padding(c, tokens, tile, c.Rounding)})
 	}
-	f.Forward = forwardTime(c, tokens, f.Experts)
+	f.Forward = spec.H200.Roofline(spec.ForwardWork(c, tokens, f.Experts))
 	f.Backward = spec.H200.Roofline(c.BackwardWork(tokens))
-	f.Decode = forwardTime(c, 1, float64(c.TopK))
+	f.Decode = spec.H200.Roofline(spec.ForwardWork(c, 1, float64(c.TopK)))
 	return f, nil
 }
 
@@ -169,20 +169,4 @@ func binomial(trials int, p float64, do func(n int, likely float64)) {
 	for n := max(0, int(mean-wide)); n <= min(trials, int(mean+wide)); n++ {
 		do(n, math.Exp(lgamma(trials)-lgamma(n)-lgamma(trials-n)+float64(n)*math.Log(p)+float64(trials-n)*math.Log1p(-p)))
 	}
-}
-
-// forwardTime returns the roofline of a forward pass in which the given number of
-// experts have rows.
-func forwardTime(c Config, tokens int, experts float64) time.Duration {
-	list := c.ForwardWork(tokens)
-	idle := float64(c.NumExperts) - experts
-	for i, w := range list {
-		switch w.Kernel {
-		case "up":
-			list[i].Bytes -= 2 * idle * float64(c.HWidth()) * float64(c.Hidden)
-		case "down":
-			list[i].Bytes -= 2 * idle * float64(c.Intermediate) * float64(c.Hidden)
-		}
-	}
-	return spec.H200.Roofline(list)
 }

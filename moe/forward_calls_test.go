@@ -57,7 +57,7 @@ func checkForwardPoints(t *testing.T, c moe.Config) {
 	ups, downs := kernel.UpProduct.Space(target), kernel.DownProduct.Space(target)
 	var first trial.Results
 	for i := range max(len(ups), len(downs)) {
-		choice := tiles.Choice{"up": ups[i%len(ups)], "down": downs[i%len(downs)]}
+		choice := tiles.Choice{spec.ProductUp: ups[i%len(ups)], spec.ProductDown: downs[i%len(downs)]}
 		tr := trialOn(t, testDevice(t), c, 130, moe.WithTilings(choice.Text()), moe.WithoutBackward())
 		r := forward(t, tr, tr.Args)
 		if first.O == nil {

@@ -10,6 +10,7 @@ import (
 
 	"sonicmoe/autotune"
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/moe/internal/emit"
 	"sonicmoe/moe/internal/kernel"
@@ -26,7 +27,7 @@ type Layer struct {
 	// smallBatch decides which kernels passes over small batches use.
 	smallBatch smallBatch
 	// chosenBy has the origin of each product's tiling.
-	chosenBy map[string]autotune.Origin
+	chosenBy map[spec.ProductID]autotune.Origin
 	// kernels has the layer's kernels, in the registry's order.
 	kernels []loaded
 	// shared is the layer of the shared experts, nil if there are none.
@@ -109,7 +110,7 @@ func suitsTarget(t driver.Target) error {
 		if len(p.Space(t)) == 0 {
 			return &driver.Error{Op: "moe.New", Kind: driver.ErrUnsupported,
 				Text: fmt.Sprintf("%s gives a CTA %d bytes of shared memory, no tile of %s fits; compute capability 9.0 has %d",
-					t.Name, t.SharedBytesPerCTA, p.Name, driver.H200().SharedBytesPerCTA)}
+					t.Name, t.SharedBytesPerCTA, p, driver.H200().SharedBytesPerCTA)}
 		}
 	}
 	return nil

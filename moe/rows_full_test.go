@@ -96,8 +96,8 @@ func otherWidths(t *testing.T, l *moe.Layer, target driver.Target, products ...*
 	require.NoError(t, err)
 	for _, p := range products {
 		for _, q := range p.Space(target) {
-			if q.TileN != choice[p.Name].TileN {
-				choice[p.Name] = q
+			if q.TileN != choice[p.ID].TileN {
+				choice[p.ID] = q
 				break
 			}
 		}

@@ -182,7 +182,7 @@ func (b *bench) made(l *moe.Layer, took time.Duration, r *report.Row) {
 		}
 	}
 	for _, p := range b.pass.products {
-		r.Tiles = append(r.Tiles, report.Tiled{Product: p.Name, Tiling: l.Tilings()[p.Name]})
+		r.Tiles = append(r.Tiles, report.Tiled{Product: p.String(), Tiling: l.Tilings()[p.String()]})
 	}
 }
 

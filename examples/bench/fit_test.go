@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"math"
 	"testing"
 
@@ -19,22 +18,22 @@ func TestCandidates(t *testing.T) {
 	target, config := driver.H200(), peers.All()[0].Config
 	for _, name := range []string{"forward", "backward"} {
 		of := passes[name].products
-		seen, points := map[string]bool{}, map[string]map[gemm.Tiling]bool{}
+		seen, points := map[tools.Tilings]bool{}, map[*tools.Product]map[gemm.Tiling]bool{}
 		for _, p := range of {
-			points[p.Name] = map[gemm.Tiling]bool{}
+			points[p] = map[gemm.Tiling]bool{}
 		}
 		for _, c := range choices(of, config, target) {
 			require.NoError(t, tools.Check(c, target))
-			require.False(t, seen[fmt.Sprint(c)], "%v twice", c)
-			seen[fmt.Sprint(c)] = true
+			require.False(t, seen[c], "%v twice", c)
+			seen[c] = true
 			for _, p := range of {
-				require.Contains(t, measured(p, config, target), c[p.Name])
-				points[p.Name][c[p.Name]] = true
+				require.Contains(t, measured(p, config, target), c[p.ID])
+				points[p][c[p.ID]] = true
 			}
 		}
 		for _, p := range of {
-			require.Len(t, points[p.Name], len(measured(p, config, target)), "%s: all points, none twice", p.Name)
-			require.GreaterOrEqual(t, len(points[p.Name]), leastPoints, p.Name)
+			require.Len(t, points[p], len(measured(p, config, target)), "%v: all points, none twice", p)
+			require.GreaterOrEqual(t, len(points[p]), leastPoints, p.String())
 			require.Subset(t, p.Candidates(config, target), measured(p, config, target))
 		}
 	}

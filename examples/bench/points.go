@@ -18,7 +18,7 @@ import (
 
 // productsOf returns the products with tile points of the backward or the forward pass.
 func productsOf(backward bool) []*tools.Product {
-	return slices.DeleteFunc(tools.Products(), func(p *tools.Product) bool { return p.Backward != backward })
+	return slices.DeleteFunc(tools.Products(), func(p *tools.Product) bool { return p.Backward() != backward })
 }
 
 // leastPoints is the smallest number of points of a product to measure.
@@ -48,7 +48,7 @@ func choices(products []*tools.Product, c moe.Config, t driver.Target) []tools.T
 	for _, p := range products {
 		points := measured(p, c, t)
 		for i := range list {
-			list[i][p.Name] = points[i%len(points)]
+			list[i][p.ID] = points[i%len(points)]
 		}
 	}
 	return list
@@ -68,7 +68,7 @@ func (b *bench) points(t *timer, u *subject, r *report.Row) error {
 		points := measured(p, u.row.Config, target)
 		times, err := b.race(t, u, p, points)
 		if err != nil {
-			return fmt.Errorf("%s: %w", p.Name, err)
+			return fmt.Errorf("%v: %w", p, err)
 		}
 		r.Points = append(r.Points, evaluate(p, u.row, target, points, times)...)
 	}
@@ -80,7 +80,7 @@ func (b *bench) points(t *timer, u *subject, r *report.Row) error {
 func (b *bench) race(t *timer, u *subject, p *tools.Product, points []gemm.Tiling) ([]float64, error) {
 	var calls []*moe.Call
 	for _, at := range points {
-		l, err := b.layer(t.ctx, u.row.Config, moe.WithTilings(tools.Tilings{p.Name: at}.Text()))
+		l, err := b.layer(t.ctx, u.row.Config, moe.WithTilings(tools.Tilings{}.With(p.ID, at).Text()))
 		if err != nil {
 			return nil, err
 		}
@@ -89,7 +89,7 @@ func (b *bench) race(t *timer, u *subject, p *tools.Product, points []gemm.Tilin
 		}
 		calls = append(calls, u.Call())
 	}
-	return t.inTurns(calls, func(kernel string) bool { return strings.TrimSuffix(kernel, "-inference") == p.Name }, func(c *moe.Call) error {
+	return t.inTurns(calls, func(kernel string) bool { return tools.ProductOf(kernel) == p }, func(c *moe.Call) error {
 		u.UseCall(c)
 		return u.queue()
 	})
@@ -118,7 +118,7 @@ func (b *bench) bits(t *timer, u *subject) error {
 func (p pass) describe(tilings map[string]string) string {
 	var list []string
 	for _, q := range p.products {
-		list = append(list, q.Name+" "+tilings[q.Name])
+		list = append(list, q.String()+" "+tilings[q.String()])
 	}
 	return strings.Join(list, ", ")
 }
@@ -143,7 +143,7 @@ func evaluate(p *tools.Product, row peers.Row, target driver.Target, points []ge
 	chosen := tools.Choose(row.Config, target)
 	var list []report.Point
 	for i, at := range points {
-		list = append(list, report.Point{Product: p.Name, Point: at, MS: times[i], Chosen: chosen[p.Name] == at,
+		list = append(list, report.Point{Product: p.String(), Point: at, MS: times[i], Chosen: chosen[p.ID] == at,
 			EstimateMS: report.Milliseconds(p.Estimate(tools.H200(), at, row.Config, target))})
 	}
 	slices.SortFunc(list, func(a, b report.Point) int { return cmp.Compare(a.MS, b.MS) })

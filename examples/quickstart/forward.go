@@ -93,8 +93,8 @@ func (j *job) start(name, dir string) (*moe.Layer, error) {
 func (j *job) tiles(l *moe.Layer) {
 	var tiles []string
 	for _, p := range tools.Products() {
-		if !p.Backward {
-			tiles = append(tiles, fmt.Sprintf("%s %v", p.Name, l.Tilings()[p.Name]))
+		if !p.Backward() {
+			tiles = append(tiles, fmt.Sprintf("%v %s", p, l.Tilings()[p.String()]))
 		}
 	}
 	fmt.Fprintf(j.out, "tiles          %s: rows x columns, s stages, p row tiles of a group, c CTAs of a cluster\n", strings.Join(tiles, ", "))

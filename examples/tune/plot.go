@@ -39,7 +39,7 @@ func drawPlan(plan *tune.Plan, file string, gpu bool) error {
 		if err != nil {
 			return err
 		}
-		limit := spec.H200.Time(product.Work(plan.Config, tokens))
+		limit := spec.H200.Time(product.ID.Work(plan.Config, tokens))
 		xy := plotter.XY{X: float64(len(labels) - 1), Y: 100 * limit.Seconds() / c.Time.Seconds()}
 		switch {
 		case c.Chosen:

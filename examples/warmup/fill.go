@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -284,13 +285,10 @@ func (l layer) choices(t driver.Target) []tools.Tilings {
 		}
 	}
 	var found []tools.Tilings
-	seen := map[string]bool{}
 	for _, hint := range hints {
 		c := l.config
 		c.TokensHint = hint
-		choice := tools.Choose(c, t)
-		if name := fmt.Sprint(choice); !seen[name] {
-			seen[name] = true
+		if choice := tools.Choose(c, t); !slices.Contains(found, choice) {
 			found = append(found, choice)
 		}
 	}

@@ -1,6 +1,9 @@
 package spec
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Work is the least work of a kernel.
 type Work struct {
@@ -43,123 +46,91 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 
 // ForwardFLOPs returns the operations of the experts' products in a forward pass,
 // without router and shared experts: 6TKnd, or 4TKnd without a gate.
-func (c Config) ForwardFLOPs(tokens int) float64 {
-	_, r, d, n, _ := c.floats(tokens)
-	return 2 * r * (c.h() + n) * d
-}
+func (c Config) ForwardFLOPs(tokens int) float64 { return productsFLOPs(c.sizes(tokens), false) }
 
 // BackwardFLOPs returns the operations of the experts' products in a backward pass.
-func (c Config) BackwardFLOPs(tokens int) float64 { return 2 * c.ForwardFLOPs(tokens) }
+func (c Config) BackwardFLOPs(tokens int) float64 { return productsFLOPs(c.sizes(tokens), true) }
 
 // TFLOPS returns a speed in 10^12 operations a second.
 func TFLOPS(flops float64, t time.Duration) float64 { return flops / t.Seconds() / 1e12 }
 
 // RouterWork returns the work of the router product.
-func (c Config) RouterWork(tokens int) Work {
-	t, _, d, _, e := c.floats(tokens)
-	return Work{"router", 2 * t * d * e, 2 * (t*d + e*d + t*e)}
+func RouterWork(c Config, tokens int) Work {
+	s := c.sizes(tokens)
+	return Work{"router", 2 * s.t * s.d * s.e, 2 * (s.t*s.d + s.e*s.d + s.t*s.e)}
 }
 
 // TopKWork returns the work of choosing the experts.
-func (c Config) TopKWork(tokens int) Work {
-	t, r, _, _, e := c.floats(tokens)
-	return Work{"topk", 0, 2*t*e + 8*r}
-}
-
-// UpWork returns the work of the up-projection of a pass that stores H.
-func (c Config) UpWork(tokens int) Work {
-	t, r, d, n, e := c.floats(tokens)
-	return Work{"up", 2 * r * c.h() * d, 2 * (t*d + e*c.h()*d + r*c.h() + r*n)}
+func TopKWork(c Config, tokens int) Work {
+	s := c.sizes(tokens)
+	return Work{"topk", 0, 2*s.t*s.e + 8*s.r}
 }
 
 // UpInferenceWork returns the work of the up-projection of a pass that does not
 // store H.
-func (c Config) UpInferenceWork(tokens int) Work {
-	w := c.UpWork(tokens)
+func UpInferenceWork(c Config, tokens int) Work {
+	w := ProductUp.Work(c, tokens)
 	w.Bytes -= float64(c.Shapes(tokens).H.Bytes())
 	return w
 }
 
-// DownWork returns the work of the down-projection.
-func (c Config) DownWork(tokens int) Work {
-	_, r, d, n, e := c.floats(tokens)
-	return Work{"down", 2 * r * n * d, 2 * (r*n + e*n*d + r*d)}
-}
-
 // AggregateWork returns the work of the sum over the rows of each token.
-func (c Config) AggregateWork(tokens int) Work {
-	t, r, d, _, _ := c.floats(tokens)
-	return Work{"aggregate", 0, 2 * (r*d + t*d)}
-}
-
-// DHWork returns the work of the gradient of H.
-func (c Config) DHWork(tokens int) Work {
-	t, r, d, n, e := c.floats(tokens)
-	return Work{"dh", 2 * r * n * d, 2 * (t*d + e*n*d + 2*r*c.h() + r*n)}
-}
-
-// DW2Work returns the work of the gradient of W2.
-func (c Config) DW2Work(tokens int) Work {
-	t, r, d, n, e := c.floats(tokens)
-	return Work{"dw2", 2 * r * n * d, 2 * (t*d + r*n + e*n*d)}
-}
-
-// DXWork returns the work of the gradient of the rows of X.
-func (c Config) DXWork(tokens int) Work {
-	_, r, d, _, e := c.floats(tokens)
-	return Work{"dx", 2 * r * c.h() * d, 2 * (r*c.h() + e*c.h()*d + r*d)}
-}
-
-// DW1Work returns the work of the gradient of W1.
-func (c Config) DW1Work(tokens int) Work {
-	t, r, d, _, e := c.floats(tokens)
-	return Work{"dw1", 2 * r * c.h() * d, 2 * (t*d + r*c.h() + e*c.h()*d)}
+func AggregateWork(c Config, tokens int) Work {
+	s := c.sizes(tokens)
+	return Work{"aggregate", 0, 2 * (s.r*s.d + s.t*s.d)}
 }
 
 // ForwardWork returns the work of a training forward pass: router and top-K (one
 // kernel), up, down, aggregate, and the products of shared experts. The plan's work
 // is negligible and left out.
-func (c Config) ForwardWork(tokens int) []Work {
-	list := []Work{c.RouterWork(tokens), c.TopKWork(tokens), c.UpWork(tokens), c.DownWork(tokens), c.AggregateWork(tokens)}
-	if s, ok := c.Shared(); ok {
-		list = append(list, named("shared ", s.UpWork(tokens), s.DownWork(tokens))...)
-	}
-	return list
+func (c Config) ForwardWork(tokens int) []Work { return ForwardWork(c, tokens, float64(c.NumExperts)) }
+
+// ForwardWork returns Config.ForwardWork of a pass in which a number of experts have
+// rows: the weights of the others are not read.
+func ForwardWork(c Config, tokens int, experts float64) []Work {
+	list := []Work{RouterWork(c, tokens), TopKWork(c, tokens)}
+	s := c.sizes(tokens)
+	s.e = experts
+	list = append(append(list, productsWork(s, false)...), AggregateWork(c, tokens))
+	return append(list, sharedWork(c, tokens, false)...)
 }
 
 // InferenceWork returns the work of a forward pass that does not store H.
 func (c Config) InferenceWork(tokens int) []Work {
 	list := c.ForwardWork(tokens)
-	for i, w := range list {
-		if w.Kernel == "up" {
-			list[i] = c.UpInferenceWork(tokens)
-		}
-	}
+	list[slices.Index(list, ProductUp.Work(c, tokens))] = UpInferenceWork(c, tokens)
 	return list
 }
 
 // BackwardWork returns the work of a backward pass with all gradients except the
 // router's.
 func (c Config) BackwardWork(tokens int) []Work {
-	list := []Work{c.DHWork(tokens), c.DW2Work(tokens), c.DXWork(tokens), c.DW1Work(tokens), c.AggregateWork(tokens)}
-	if s, ok := c.Shared(); ok {
-		list = append(list, named("shared ", s.DHWork(tokens), s.DW2Work(tokens), s.DXWork(tokens), s.DW1Work(tokens))...)
+	list := append(productsWork(c.sizes(tokens), true), AggregateWork(c, tokens))
+	return append(list, sharedWork(c, tokens, true)...)
+}
+
+// sharedWork returns the work of the products of the shared experts, if there are any.
+func sharedWork(c Config, tokens int, backward bool) (list []Work) {
+	if shared, ok := c.Shared(); ok {
+		list = productsWork(shared.sizes(tokens), backward)
+		for i := range list {
+			list[i].Kernel = "shared " + list[i].Kernel
+		}
 	}
 	return list
 }
 
-func named(prefix string, list ...Work) []Work {
-	for i := range list {
-		list[i].Kernel = prefix + list[i].Kernel
-	}
-	return list
+// sizes are the extents of a pass as floats: their products overflow integers.
+type sizes struct {
+	// t, r, d, n and e are T, R, d, n and E; h is HWidth.
+	t, r, d, n, e, h float64
 }
 
-// h is HWidth.
-func (c Config) h() float64 { return float64(c.HWidth()) }
-
-// floats returns T, R, d, n and E as floats: their products overflow integers.
-func (c Config) floats(tokens int) (t, r, d, n, e float64) {
-	t = float64(tokens)
-	return t, t * float64(c.TopK), float64(c.Hidden), float64(c.Intermediate), float64(c.NumExperts)
+func (c Config) sizes(tokens int) sizes {
+	t := float64(tokens)
+	return sizes{t: t, r: t * float64(c.TopK), d: float64(c.Hidden), n: float64(c.Intermediate), e: float64(c.NumExperts), h: float64(c.HWidth())}
 }
+
+// w1 and w2 are the elements of an expert's weights, gate and up together.
+func (s sizes) w1() float64 { return s.h * s.d }
+func (s sizes) w2() float64 { return s.n * s.d }

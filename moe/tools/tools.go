@@ -18,7 +18,7 @@ import (
 // the cost model's estimates, and the least work it has to do.
 type Product = registry.Product
 
-// Tilings holds the tiling of each product by its name. Its Text is what
+// Tilings holds the tiling of each product by its id, zero for none. Its Text is what
 // moe.WithTilings takes.
 type Tilings = tiles.Choice
 
@@ -35,12 +35,21 @@ func Products() []*Product { return kernel.Kernels.Products() }
 // FindProduct returns the product of that name. The error lists the known names.
 func FindProduct(name string) (*Product, error) { return kernel.Kernels.FindProduct(name) }
 
+// ProductOf returns the product of a kernel, by its name in moe.Layer.Kernels. It is
+// nil for any other name.
+func ProductOf(kernelName string) *Product {
+	if k := kernel.Kernels.Find(kernelName); k != nil {
+		return k.Product()
+	}
+	return nil
+}
+
 // Choose picks every product's tiling by the cost model, as moe.New does without
 // tuned tilings.
 func Choose(c moe.Config, t driver.Target) Tilings { return kernel.Choose(c, t) }
 
-// Check returns nil, or a [*moe.ArgError] that names the first unknown product or
-// the first tiling that no kernel can have on the target.
+// Check returns nil, or a [*moe.ArgError] that names the first tiling that no kernel
+// can have on the target.
 func Check(c Tilings, t driver.Target) error { return kernel.Kernels.Check(c, t) }
 
 // WorkOf returns the least work of a kernel, by its name in moe.Layer.Kernels. It

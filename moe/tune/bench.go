@@ -55,7 +55,7 @@ type bench struct {
 	// checksums of the tensors that no kernel may change.
 	want       map[string]checksum
 	inputs     map[spec.TensorID]checksum
-	candidates map[string]*candidate
+	candidates map[tiles.Choice]*candidate
 	spans      [repeats]span
 }
 
@@ -68,7 +68,7 @@ type candidate struct {
 const seed = 7
 
 func newBench(ctx context.Context, s autotune.Setting) (autotune.Bench[gemm.Tiling], error) {
-	b := &bench{kernels: kernel.Kernels, setting: s, dev: s.Device, want: map[string]checksum{}, inputs: map[spec.TensorID]checksum{}, candidates: map[string]*candidate{}}
+	b := &bench{kernels: kernel.Kernels, setting: s, dev: s.Device, want: map[string]checksum{}, inputs: map[spec.TensorID]checksum{}, candidates: map[tiles.Choice]*candidate{}}
 	if err := json.Unmarshal(s.Spec, &b.task); err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (b *bench) open(ctx context.Context) (err error) {
 // prepare creates the cost model's layer and the tensors.
 func (b *bench) prepare(ctx context.Context) error {
 	var err error
-	if b.base, err = b.candidate(ctx, "", gemm.Tiling{}); err != nil {
+	if b.base, err = b.candidate(ctx, tiles.Choice{}); err != nil {
 		return err
 	}
 	tokens := tokensOf(b.Config)
@@ -153,16 +153,10 @@ func (b *bench) prepare(ctx context.Context) error {
 	return nil
 }
 
-// candidate returns the layer with the given tiling of a product, and the cost
-// model's tilings of the others.
-func (b *bench) candidate(ctx context.Context, product string, p gemm.Tiling) (*candidate, error) {
-	name := fmt.Sprintf("%s %+v", product, p)
-	if a := b.candidates[name]; a != nil {
+// candidate returns the layer with these tilings, and the cost model's for other products.
+func (b *bench) candidate(ctx context.Context, choice tiles.Choice) (*candidate, error) {
+	if a := b.candidates[choice]; a != nil {
 		return a, nil
-	}
-	choice := tiles.Choice{}
-	if product != "" {
-		choice[product] = p
 	}
 	// Small batches must use the kernels that have tilings.
 	opts := []moe.Option{moe.WithoutTuning(), moe.WithTilings(choice.Text()), moe.WithoutDecode()}
@@ -178,8 +172,8 @@ func (b *bench) candidate(ctx context.Context, product string, p gemm.Tiling) (*
 	if err != nil {
 		return nil, err
 	}
-	b.candidates[name] = &candidate{l, l.NewCall()}
-	return b.candidates[name], b.room(l)
+	b.candidates[choice] = &candidate{l, l.NewCall()}
+	return b.candidates[choice], b.room(l)
 }
 
 // room makes the workspaces large enough for a layer.
@@ -215,13 +209,23 @@ func (b *bench) alloc(bytes int64) (driver.DevicePtr, error) {
 	return p, err
 }
 
+// problem returns the candidate with a product's tiling, and the runs that show the product.
+func (b *bench) problem(ctx context.Context, product string, p gemm.Tiling) (*candidate, []run, error) {
+	id, err := spec.ParseProduct(product)
+	if err != nil {
+		return nil, nil, err
+	}
+	runs, err := b.runs(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := b.candidate(ctx, tiles.Choice{}.With(id, p))
+	return a, runs, err
+}
+
 // Verify implements autotune.Bench.
 func (b *bench) Verify(ctx context.Context, product string, p gemm.Tiling) error {
-	a, err := b.candidate(ctx, product, p)
-	if err != nil {
-		return err
-	}
-	runs, err := b.runs(product)
+	a, runs, err := b.problem(ctx, product, p)
 	if err != nil {
 		return err
 	}
@@ -328,12 +332,12 @@ var errTimed = fmt.Errorf("timed")
 // training step's are, so the chip cannot cool down: other tilings are best on a
 // cool chip.
 func (b *bench) Time(ctx context.Context, product string, p gemm.Tiling) (time.Duration, error) {
-	a, err := b.candidate(ctx, product, p)
+	a, runs, err := b.problem(ctx, product, p)
 	if err != nil {
 		return 0, err
 	}
 	for _, around := range b.spans {
-		if err := b.queue(a, product, around); err != nil {
+		if err := b.queue(a, runs, around); err != nil {
 			return 0, err
 		}
 	}
@@ -350,13 +354,9 @@ func (b *bench) Time(ctx context.Context, product string, p gemm.Tiling) (time.D
 	return times[repeats/2], nil
 }
 
-// queue runs a pass up to the product's kernel, with an event before and after the
-// kernel.
-func (b *bench) queue(a *candidate, product string, around span) error {
-	runs, err := b.runs(product)
-	if err != nil {
-		return err
-	}
+// queue runs the first of a product's runs up to its kernel, with an event before and
+// after the kernel.
+func (b *bench) queue(a *candidate, runs []run, around span) error {
 	// If logits have gradients as well as scores, the pass runs another kernel of
 	// the product.
 	var kernels []string

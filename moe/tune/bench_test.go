@@ -79,14 +79,14 @@ func TestBench(t *testing.T) {
 			require.NoError(t, err)
 			choice := kernel.Choose(s.Config, dev.Target())
 			for _, p := range kernel.Kernels.Products() {
-				if p.Backward && !s.Backward {
+				if p.Backward() && !s.Backward {
 					continue
 				}
-				require.NoError(t, b.Verify(t.Context(), p.Name, choice[p.Name]), p.Name)
-				d, err := b.Time(t.Context(), p.Name, choice[p.Name])
-				require.NoError(t, err, p.Name)
+				require.NoError(t, b.Verify(t.Context(), p.String(), choice[p.ID]), p.String())
+				d, err := b.Time(t.Context(), p.String(), choice[p.ID])
+				require.NoError(t, err, p.String())
 				assert.Positive(t, d)
-				runs, err := b.runs(p.Name)
+				runs, err := b.runs(p.ID)
 				require.NoError(t, err)
 				for _, r := range runs { // each run shows its own kernel
 					seen := false
@@ -134,11 +134,11 @@ func TestBenchOfKinds(t *testing.T) {
 				require.NoError(t, err)
 				choice := kernel.Choose(config, dev.Target())
 				for _, p := range kernel.Kernels.Products() {
-					require.NoError(t, b.Verify(t.Context(), p.Name, choice[p.Name]), p.Name)
-					_, err := b.Time(t.Context(), p.Name, choice[p.Name])
-					require.NoError(t, err, p.Name)
+					require.NoError(t, b.Verify(t.Context(), p.String(), choice[p.ID]), p.String())
+					_, err := b.Time(t.Context(), p.String(), choice[p.ID])
+					require.NoError(t, err, p.String())
 				}
-				runs, err := b.runs("dh")
+				runs, err := b.runs(spec.ProductDH)
 				require.NoError(t, err)
 				var names []string
 				for _, out := range runs[0].outputs {
@@ -191,17 +191,17 @@ func TestVerifyCanFail(t *testing.T) {
 		if i%2 == 0 && testing.Short() {
 			continue // tries half of the products of each pass
 		}
-		point := choice[p.Name]
-		require.NoError(t, b.Verify(ctx, p.Name, point))
-		runs, err := b.runs(p.Name)
+		point := choice[p.ID]
+		require.NoError(t, b.Verify(ctx, p.String(), point))
+		runs, err := b.runs(p.ID)
 		require.NoError(t, err)
 		first := runs[0]
 		name := first.Name + " " + first.outputs[0].id.String()
 		was := b.want[name]
 		b.want[name] = checksum{was[0] ^ 1, was[1]}
-		assert.ErrorContains(t, b.Verify(ctx, p.Name, point), first.outputs[0].id.String()+" has other bits", p.Name)
+		assert.ErrorContains(t, b.Verify(ctx, p.String(), point), first.outputs[0].id.String()+" has other bits", p.String())
 		b.want[name] = was
-		require.NoError(t, b.Verify(ctx, p.Name, point))
+		require.NoError(t, b.Verify(ctx, p.String(), point))
 	}
 	flip := func(of moe.Tensor, bit uint16) {
 		bits := make([]uint16, 1)
@@ -216,7 +216,7 @@ func TestVerifyCanFail(t *testing.T) {
 		require.NoError(t, b.sameInputs())
 	}
 	flip(b.trial.Args.W2, 1<<14) // a bit of the exponent
-	assert.ErrorContains(t, b.Verify(ctx, "down", choice["down"]), "O has other bits")
+	assert.ErrorContains(t, b.Verify(ctx, "down", choice[spec.ProductDown]), "O has other bits")
 }
 
 // TestFingerprint checks that a checksum changes with any bit and with the order of
@@ -289,36 +289,34 @@ func TestWrongSwizzle(t *testing.T) {
 		points := p.Candidates(small, dev.Target())
 		wrong, right := points[0], points[1]
 		dev.on = true
-		assert.ErrorContains(t, b.Verify(ctx, p.Name, wrong), "has other bits", "%s %v", p.Name, wrong)
+		assert.ErrorContains(t, b.Verify(ctx, p.String(), wrong), "has other bits", "%v %v", p, wrong)
 		dev.on = false
-		require.NoError(t, b.Verify(ctx, p.Name, choice[p.Name]), "the default makes good what was spoilt")
-		assert.NoError(t, b.Verify(ctx, p.Name, right), "%s %v", p.Name, right)
+		require.NoError(t, b.Verify(ctx, p.String(), choice[p.ID]), "the default makes good what was spoilt")
+		assert.NoError(t, b.Verify(ctx, p.String(), right), "%v %v", p, right)
 	}
 }
 
-// TestAddedProduct checks that the pass in a product's row shows an added product,
-// and that a row without a pass, or with an output that no pass has, is an error.
-func TestAddedProduct(t *testing.T) {
+// TestShownBy checks that a kernel's row names the pass that shows its work, and that a
+// pass without outputs, or with an output that it does not have, is an error.
+func TestShownBy(t *testing.T) {
 	b, err := openBench(t, newDevice(t), task{Config: small, Histogram: []int64{10, 0, 1, 5}})
 	require.NoError(t, err)
 	defer b.Close()
-	product := &registry.Product{Name: "relu"}
-	row := &registry.Kernel[struct{}]{KernelName: "relu", Of: product, ShownBy: registry.Training}
-	b.kernels = append(registry.Registry{row}, b.kernels...)
-	runs, err := b.runs("relu")
+	row := &registry.Kernel[struct{}]{KernelName: "other", Of: kernel.UpProduct, ShownBy: registry.Training}
+	b.kernels = registry.Registry{row}
+	runs, err := b.runs(spec.ProductUp)
 	require.NoError(t, err)
 	require.Len(t, runs, 1)
-	require.Equal(t, "relu", runs[0].kernel)
+	require.Equal(t, "other", runs[0].kernel)
 	require.Equal(t, []named{{spec.TensorO, b.trial.Args.O}, {spec.TensorH, b.trial.Args.H}}, runs[0].outputs, "scores are inputs here")
 	_, err = b.checksums(t.Context(), b.base, runs[0])
 	require.NoError(t, err)
 
 	row.ShownBy = registry.Pass{Name: "sideways", Outputs: []spec.TensorID{spec.TensorA}}
-	_, err = b.runs("relu")
-	require.EqualError(t, err, `the pass that shows the work of the kernel "relu": "sideways" has no output "A"`)
+	_, err = b.runs(spec.ProductUp)
+	require.EqualError(t, err, `the pass that shows the work of the kernel "other": "sideways" has no output "A"`)
 	row.ShownBy = registry.Pass{}
-	_, err = b.runs("relu")
+	_, err = b.runs(spec.ProductUp)
 	require.ErrorContains(t, err, "has no outputs")
-	_, err = b.runs("tanh")
-	require.ErrorContains(t, err, "product is tanh, must be one of [relu up")
+	require.ErrorContains(t, b.Verify(t.Context(), "tanh", gemm.Tiling{}), "product is tanh, must be one of [up ")
 }

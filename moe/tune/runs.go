@@ -36,14 +36,10 @@ type run struct {
 const poison = 0xffffffff
 
 // runs returns the passes that together use every kernel of a product. Time
-// measures the kernel of the first one. A product without such a pass is an error.
-func (b *bench) runs(product string) ([]run, error) {
-	p, err := b.kernels.FindProduct(product)
-	if err != nil {
-		return nil, err
-	}
+// measures the kernel of the first one.
+func (b *bench) runs(product spec.ProductID) ([]run, error) {
 	var list []run
-	for _, k := range b.kernels.OfProduct(p) {
+	for _, k := range b.kernels.OfProduct(b.kernels.Product(product)) {
 		if k.Pass().RoutedOnly && b.Histogram != nil {
 			continue
 		}

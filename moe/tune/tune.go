@@ -10,6 +10,7 @@ import (
 	"sonicmoe/autotune"
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
@@ -101,7 +102,13 @@ type Plan struct {
 	cache       *cache.Cache
 	forwardOnly bool
 	// valid has the stored choices of the products in Valid.
-	valid map[string][]byte
+	valid []choice
+}
+
+// choice is a product's valid choice as it is stored.
+type choice struct {
+	of    spec.ProductID
+	value []byte
 }
 
 // Layer tunes a layer's products, one after another, on a device like dev, and
@@ -126,7 +133,7 @@ func Layer(ctx context.Context, dev driver.Device, c moe.Config, o Options) (*Pl
 	if o.Budget <= 0 {
 		o.Budget = 45 * time.Second
 	}
-	p := &Plan{Config: c.Normal(), Target: dev.Target(), Tilings: map[string]string{}, cache: o.Cache, forwardOnly: o.ForwardOnly, valid: map[string][]byte{}}
+	p := &Plan{Config: c.Normal(), Target: dev.Target(), Tilings: map[string]string{}, cache: o.Cache, forwardOnly: o.ForwardOnly}
 	products, err := p.open(o)
 	if err == nil {
 		err = p.fits(dev)
@@ -162,18 +169,19 @@ func (p *Plan) open(o Options) ([]*registry.Product, error) {
 		if err != nil {
 			return nil, err
 		}
-		if o.ForwardOnly && product.Backward {
+		if o.ForwardOnly && product.Backward() {
 			return nil, &moe.ArgError{Field: "Products", Got: fmt.Sprintf("%q, of backward", name), Want: "products of forward, because ForwardOnly is set"}
 		}
 	}
 	var list []*registry.Product
 	for _, product := range kernel.Kernels.Products() {
-		if o.ForwardOnly && product.Backward || len(o.Products) > 0 && !slices.Contains(o.Products, product.Name) {
+		if o.ForwardOnly && product.Backward() || len(o.Products) > 0 && !slices.Contains(o.Products, product.String()) {
 			continue
 		}
-		if point, ok := p.stored(product); ok && !o.Again {
-			p.Tilings[product.Name] = point.String()
-			p.Valid = append(p.Valid, product.Name)
+		if point, value, ok := p.stored(product); ok && !o.Again {
+			p.Tilings[product.String()] = point.String()
+			p.Valid = append(p.Valid, product.String())
+			p.valid = append(p.valid, choice{product.ID, value})
 			continue
 		}
 		list = append(list, product)
@@ -197,20 +205,19 @@ func (p *Plan) fits(dev driver.Device) error {
 	return nil
 }
 
-// stored returns a product's valid stored choice, and keeps it for Put.
-func (p *Plan) stored(product *registry.Product) (gemm.Tiling, bool) {
+// stored returns a product's valid stored choice, and the value that stores it.
+func (p *Plan) stored(product *registry.Product) (gemm.Tiling, []byte, bool) {
 	var digest string
-	point, origin, _ := autotune.Pick(p.cache, emit.Key(p.Target, p.Config, product.Name), func(q gemm.Tiling) (string, error) {
+	point, origin, _ := autotune.Pick(p.cache, emit.Key(p.Target, p.Config, product.ID), func(q gemm.Tiling) (string, error) {
 		sources, _, err := emit.Product(p.Target, p.Config, product, q)
 		digest = autotune.Digest(sources)
 		return digest, err
 	})
 	if origin != autotune.Tuned {
-		return gemm.Tiling{}, false
+		return gemm.Tiling{}, nil, false
 	}
-	var err error
-	p.valid[product.Name], err = autotune.Encode(point, digest)
-	return point, err == nil
+	value, err := autotune.Encode(point, digest)
+	return point, value, err == nil
 }
 
 // tuneEmulated is tune, stopped when the budget ends.
@@ -232,7 +239,7 @@ func (p *Plan) tune(ctx context.Context, dev driver.Device, products []*registry
 			o.Device = "emulated"
 		}
 	}
-	backward := slices.ContainsFunc(products, func(k *registry.Product) bool { return k.Backward })
+	backward := slices.ContainsFunc(products, func(k *registry.Product) bool { return k.Backward() })
 	search := autotune.Options{Cache: o.Cache, Budget: o.Budget, Most: o.Most, Rounds: o.Rounds, Warm: o.Warm, MinGain: o.MinGain}
 	if o.Progress != nil {
 		search.Progress = func(a autotune.Progress) {
@@ -254,7 +261,7 @@ func (p *Plan) tune(ctx context.Context, dev driver.Device, products []*registry
 		if err != nil {
 			return err
 		}
-		p.Tilings[product.Name] = r.Chosen.String()
+		p.Tilings[product.String()] = r.Chosen.String()
 	}
 	return nil
 }
@@ -263,7 +270,7 @@ func (p *Plan) tune(ctx context.Context, dev driver.Device, products []*registry
 func (p *Plan) problem(product *registry.Product) autotune.Problem[gemm.Tiling] {
 	def := kernel.Choose(p.Config, p.Target)
 	problem := autotune.Problem[gemm.Tiling]{
-		Name: product.Name, Key: emit.Key(p.Target, p.Config, product.Name), Default: def[product.Name],
+		Name: product.String(), Key: emit.Key(p.Target, p.Config, product.ID), Default: def[product.ID],
 		Sources: func(q gemm.Tiling) ([]jit.Source, error) {
 			sources, _, err := emit.Product(p.Target, p.Config, product, q)
 			return sources, err
@@ -286,8 +293,8 @@ func (p *Plan) Put(to interface {
 		}
 		return nil
 	}
-	for _, name := range p.Valid {
-		if err := put(name, emit.Key(p.Target, p.Config, name), p.valid[name]); err != nil {
+	for _, c := range p.valid {
+		if err := put(c.of.String(), emit.Key(p.Target, p.Config, c.of), c.value); err != nil {
 			return err
 		}
 	}

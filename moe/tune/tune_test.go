@@ -15,6 +15,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/emit"
 	"sonicmoe/moe/internal/kernel"
@@ -79,10 +80,10 @@ func TestSecondProcess(t *testing.T) {
 	assert.Equal(t, autotune.Tuned.String(), l.ChosenBy()["up"])
 
 	// A stale choice is tuned again, and nothing else.
-	key := emit.Key(dev.Target(), small, "down").String()
+	key := emit.Key(dev.Target(), small, spec.ProductDown).String()
 	down, err := tiles.Parse(map[string]string{"down": plan.Tilings["down"]})
 	require.NoError(t, err)
-	value, err := autotune.Encode(down["down"], "another version's")
+	value, err := autotune.Encode(down[spec.ProductDown], "another version's")
 	require.NoError(t, err)
 	c = cache.Open(cache.Options{Dir: dir})
 	require.NoError(t, c.PutChoice(key, value))

@@ -84,7 +84,7 @@ func problemsOf(row Row, target driver.Target) ([]problem, error) {
 	for _, p := range tools.Products() {
 		q := problem{row: row.Name, config: shape.Config, target: target, Product: p}
 		for _, point := range row.Points {
-			if point.Product == p.Name && point.MS > 0 {
+			if point.Product == p.String() && point.MS > 0 {
 				q.points = append(q.points, point)
 			}
 		}
@@ -279,7 +279,7 @@ func (q problem) loss(before, after tools.Model) Loss {
 	best := q.best()
 	chosen := q.Choose(after, q.config, q.target)
 	return Loss{
-		Row: q.row, Product: q.Name, Points: len(q.points), Best: best.Point, BestMS: best.MS, Chosen: chosen,
+		Row: q.row, Product: q.String(), Points: len(q.points), Best: best.Point, BestMS: best.MS, Chosen: chosen,
 		Before: q.lost(q.Choose(before, q.config, q.target), best.MS), After: q.lost(chosen, best.MS),
 	}
 }

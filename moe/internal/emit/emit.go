@@ -38,7 +38,7 @@ func Product(t driver.Target, c spec.Config, of *registry.Product, p gemm.Tiling
 	var sources []jit.Source
 	done := Built{}
 	for _, k := range kernel.Kernels.OfProduct(of) {
-		b, s, err := Kernel(registry.Layer{Config: c, Tiles: tiles.Choice{of.Name: p}}, k, nil)
+		b, s, err := Kernel(registry.Layer{Config: c, Tiles: tiles.Choice{}.With(of.ID, p)}, k, nil)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -49,7 +49,7 @@ func Product(t driver.Target, c spec.Config, of *registry.Product, p gemm.Tiling
 
 // Key is the key of a product's stored tiling. It contains the number of rows per
 // expert at TokensHint, rounded to a wide bucket.
-func Key(t driver.Target, c spec.Config, product string) autotune.Key {
+func Key(t driver.Target, c spec.Config, product spec.ProductID) autotune.Key {
 	return autotune.Key{Subject: fmt.Sprintf("moe %s %v", product, c), GPU: t.Name, SMs: t.SMs,
 		Bucket: autotune.BucketOf(registry.RowsPerExpert(c))}
 }

@@ -297,16 +297,16 @@ func (e *aggregation) add(y ptx.Global, rows rowsOfToken, sum []*ptx.Var[ptx.F32
 // AggregateKernel computes O, EarlyAggregateKernel computes O of small batches. SumKernel
 // and SumExtraKernel compute dX. The others do the same for lists.
 var (
-	AggregateKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate", Roofline: aggregateWork, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+	AggregateKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate", Roofline: registry.Works{spec.AggregateWork}, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
 		return aggregateOf(l, Aggregate{TopK: l.TopK})
 	}}
 	EarlyAggregateKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate-early", Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
 		return aggregateOf(l, Aggregate{TopK: l.TopK, Early: true})
 	}}
-	SumKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum", Backward: true, Roofline: aggregateWork, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+	SumKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum", Backward: true, Roofline: registry.Works{spec.AggregateWork}, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
 		return aggregateOf(l, Aggregate{TopK: l.TopK, Unit: true})
 	}}
-	SumExtraKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum-extra", Backward: true, Roofline: aggregateWork, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+	SumExtraKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum-extra", Backward: true, Roofline: registry.Works{spec.AggregateWork}, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
 		return aggregateOf(l, Aggregate{TopK: l.TopK, Unit: true, Extra: true})
 	}}
 	AggregateListKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate-list", Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
@@ -325,8 +325,4 @@ func aggregateOf(l registry.Layer, a Aggregate) (*jit.Kernel[AggregateArgs], err
 	a.Hidden, a.Element = l.Hidden, element.Of(l.Config)
 	a.ScoreOnInput, a.Shared, a.SharedGate = l.ScoreOnInput, l.SharedExperts > 0, l.SharedGate
 	return a.Build()
-}
-
-func aggregateWork(c spec.Config, tokens int) []spec.Work {
-	return []spec.Work{c.AggregateWork(tokens)}
 }

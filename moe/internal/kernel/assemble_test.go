@@ -99,11 +99,11 @@ func atTilings(l kt.Layer, k registry.Any, of registry.Layer) (list []assembly) 
 		return []assembly{{layer: l.Name, kernel: k, of: of}}
 	}
 	tilings := p.Space(driver.H200())
-	if own, ok := l.Tiles[p.Name]; ok {
+	if own := l.Tiles[p.ID]; own != (gemm.Tiling{}) {
 		tilings = append(tilings, own)
 	}
 	for _, tiling := range tilings {
-		of.Tiles = tiles.Choice{p.Name: tiling}
+		of.Tiles = tiles.Choice{}.With(p.ID, tiling)
 		list = append(list, assembly{layer: l.Name, kernel: k, of: of, tiling: tiling})
 	}
 	return list

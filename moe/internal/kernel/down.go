@@ -100,7 +100,7 @@ func (d Down) yMap(a *DownArgs) driver.TensorMap { return tile.RaggedMap(a.Y, d.
 // n = 1024 the CTAs of a cluster lose more time waiting for each other than they
 // save. Tiles of 192 columns are never the fastest.
 var DownProduct = &registry.Product{
-	Name: "down",
+	ID: spec.ProductDown,
 	Space: func(t driver.Target) []gemm.Tiling {
 		return tiles.OrClusters(tiles.Deepest(t, registry.RowStoreBytes, 256, 128))
 	},
@@ -108,7 +108,6 @@ var DownProduct = &registry.Product{
 	Clocks: func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64 {
 		return m.Grouped(p, registry.EvenLoad(c), c.Hidden, c.Intermediate, m.DownEpilogueClocks, t)
 	},
-	Work: spec.Config.DownWork,
 }
 
 // DownKernel is the kernel of the down-projection.

@@ -225,7 +225,7 @@ func (x DX) dxMap(a *DXArgs) driver.TensorMap { return tile.RaggedMap(a.DX, x.Hi
 // DXProduct is the product dX~. The wider tiles have no clusters: with them there are
 // not enough registers for the router's term.
 var DXProduct = &registry.Product{
-	Name: "dx", Backward: true,
+	ID: spec.ProductDX,
 	Space: func(t driver.Target) []gemm.Tiling {
 		return append(tiles.Deepest(t, registry.StoreBytes, 256, 192), tiles.WholeAtoms(tiles.OrClusters(tiles.Deepest(t, registry.StoreBytes, 128)))...)
 	},
@@ -233,7 +233,6 @@ var DXProduct = &registry.Product{
 	Clocks: func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64 {
 		return m.Grouped(p, registry.EvenLoad(c), c.Hidden, c.HWidth(), m.DXEpilogueClocks, t)
 	},
-	Work: spec.Config.DXWork,
 }
 
 // DXKernel adds the router's term. DXGivenKernel leaves it out, for passes whose

@@ -15,9 +15,9 @@ func Example() {
 	c := spec.Config{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8, TokensHint: 24576}
 	choice := kernel.Choose(c, driver.H200())
 	for _, p := range kernel.Kernels.Products() {
-		fmt.Println(p.Name, choice[p.Name])
+		fmt.Println(p, choice[p.ID])
 	}
-	down, err := kernel.Down{Config: c, Tiling: choice["down"]}.Build()
+	down, err := kernel.Down{Config: c, Tiling: choice[spec.ProductDown]}.Build()
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/moe/internal/kernel/dh"
+	"sonicmoe/moe/internal/kernel/dw"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/registry"
 )
@@ -32,9 +34,7 @@ func TestReading(t *testing.T) {
 		"SingleDown": {Kernels.Find("single-down")},
 		"DRouter":    {Kernels.Find("drouter"), Kernels.Find("drouter-extra")},
 	}
-	for product, name := range map[string]string{"up": "Up", "down": "Down", "dx": "DX", "dh": "DH", "dw1": "DW", "dw2": "DW"} {
-		p, err := Kernels.FindProduct(product)
-		require.NoError(t, err)
+	for p, name := range map[*registry.Product]string{UpProduct: "Up", DownProduct: "Down", DXProduct: "DX", dh.Product: "DH", dw.W1Product: "DW", dw.W2Product: "DW"} {
 		kernels[name] = append(kernels[name], Kernels.OfProduct(p)...)
 	}
 	listed := readingList(t)

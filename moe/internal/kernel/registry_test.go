@@ -18,10 +18,14 @@ import (
 // TestChoose checks that the cost model picks the tilings that were faster on an
 // H200.
 func TestChoose(t *testing.T) {
-	for _, m := range []struct{ row, product, tiling string }{
-		{"30B n=512", "up", "128x256 s4 p8 c2"}, {"DeepSeek-V3", "up", "128x256 s4 p8 c2"},
-		{"7B n=512", "down", "128x256 s4 p8 c1"}, {"120B n=2048", "down", "128x256 s4 p8 c2"},
-		{"7B n=256", "dh", "128x128 s6 p8 c1"}, {"30B n=256", "dh", "128x128 s6 p8 c2"},
+	for _, m := range []struct {
+		row     string
+		product spec.ProductID
+		tiling  string
+	}{
+		{"30B n=512", spec.ProductUp, "128x256 s4 p8 c2"}, {"DeepSeek-V3", spec.ProductUp, "128x256 s4 p8 c2"},
+		{"7B n=512", spec.ProductDown, "128x256 s4 p8 c1"}, {"120B n=2048", spec.ProductDown, "128x256 s4 p8 c2"},
+		{"7B n=256", spec.ProductDH, "128x128 s6 p8 c1"}, {"30B n=256", spec.ProductDH, "128x128 s6 p8 c2"},
 	} {
 		r, ok := peers.Find(m.row)
 		require.True(t, ok)
@@ -36,7 +40,7 @@ func TestSharedBytes(t *testing.T) {
 	for _, p := range Kernels.Products() {
 		for _, tiling := range p.Space(driver.H200()) {
 			for _, k := range Kernels.OfProduct(p) {
-				b, err := k.Build(registry.Layer{Config: c, Tiles: tiles.Choice{p.Name: tiling}})
+				b, err := k.Build(registry.Layer{Config: c, Tiles: tiles.Choice{}.With(p.ID, tiling)})
 				require.NoError(t, err)
 				used, bound := b.Source("").SharedBytes, p.SharedBytes(tiling)
 				assert.LessOrEqual(t, used, bound, "%s %v", k.Name(), tiling)
@@ -76,8 +80,12 @@ func TestRegistry(t *testing.T) {
 	_, err := Kernels.FindProduct("sideways")
 	assert.ErrorContains(t, err, `product is sideways, must be one of [up down dh dw2 dw1 dx]`)
 	require.NoError(t, Kernels.Check(l.Tiles, driver.H200()))
-	assert.ErrorContains(t, Kernels.Check(tiles.Choice{"sideways": {}}, driver.H200()), "product is sideways")
-	assert.ErrorContains(t, Kernels.Check(tiles.Choice{"up": {}}, driver.H200()), "Tiles of up.TileN is 0")
+	assert.ErrorContains(t, Kernels.Check(tiles.Choice{spec.ProductUp: {Stages: 4}}, driver.H200()), "Tiles of up.TileN is 0")
+	for id := range spec.Products {
+		p := Kernels.Product(spec.ProductID(id))
+		require.NotNil(t, p, "no kernel has the product %v", spec.ProductID(id))
+		require.Equal(t, p, Kernels.Products()[id], "products are listed by id")
+	}
 }
 
 // TestWork checks that the kernels of a pass together have the work of its
@@ -121,13 +129,13 @@ func TestAlternatives(t *testing.T) {
 				}
 				tried++
 				assert.Positive(t, a.Estimate)
-				require.NoError(t, p.Check(a.Tiling, target), "%s %v", p.Name, a.Tiling)
+				require.NoError(t, p.Check(a.Tiling, target), "%s %v", p, a.Tiling)
 			}
-			assert.GreaterOrEqual(t, tried, 6, p.Name)
-			assert.LessOrEqual(t, tried, 32, p.Name)
-			for _, q := range append(p.Space(target), chosen[p.Name]) {
-				require.Contains(t, all, q, p.Name)
-				assert.Empty(t, all[q].Rejected, "%s %v", p.Name, q)
+			assert.GreaterOrEqual(t, tried, 6, p.String())
+			assert.LessOrEqual(t, tried, 32, p.String())
+			for _, q := range append(p.Space(target), chosen[p.ID]) {
+				require.Contains(t, all, q, p.String())
+				assert.Empty(t, all[q].Rejected, "%s %v", p, q)
 			}
 		}
 	}

@@ -295,7 +295,7 @@ func (u Up) aMap(a *UpArgs) driver.TensorMap {
 // UpProduct is the up-projection. It always runs in clusters, which cost nothing
 // here and help most if the weights of the experts at work do not fit the L2 cache.
 var UpProduct = &registry.Product{
-	Name: "up",
+	ID: spec.ProductUp,
 	Space: func(t driver.Target) []gemm.Tiling {
 		return tiles.InClusters(tiles.Deepest(t, registry.RowStoreBytes, 256, 128))
 	},
@@ -303,7 +303,6 @@ var UpProduct = &registry.Product{
 	Clocks: func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64 {
 		return m.Grouped(p, registry.EvenLoad(c), c.HWidth(), c.Hidden, m.UpEpilogueClocks, t)
 	},
-	Work: spec.Config.UpWork,
 }
 
 // UpKernel saves H for the backward pass, UpInferenceKernel does not.
@@ -311,14 +310,10 @@ var (
 	UpKernel = &registry.Kernel[UpArgs]{KernelName: "up", Of: UpProduct, ShownBy: registry.Training,
 		From: registry.OfExperts,
 		Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) { return upOf(l, true).Build() }}
-	UpInferenceKernel = &registry.Kernel[UpArgs]{KernelName: "up-inference", Of: UpProduct, ShownBy: registry.Inference, Roofline: upInferenceWork,
+	UpInferenceKernel = &registry.Kernel[UpArgs]{KernelName: "up-inference", Of: UpProduct, ShownBy: registry.Inference, Roofline: registry.Works{spec.UpInferenceWork},
 		From: registry.OfExperts,
 		Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) { return upOf(l, false).Build() }}
 )
-
-func upInferenceWork(c spec.Config, tokens int) []spec.Work {
-	return []spec.Work{c.UpInferenceWork(tokens)}
-}
 
 func upOf(l registry.Layer, saveH bool) Up {
 	return Up{Config: l.Config, SaveH: saveH, Tiling: l.Tiling(UpProduct)}

@@ -4,7 +4,6 @@ import (
 	"sonicmoe/internal/recent"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
-	"sonicmoe/moe/internal/tiles"
 )
 
 // emitted has the kernels that this process emitted last, enough for two or three layers. A layer
@@ -41,7 +40,7 @@ func (k *Kernel[A]) emission(l Layer) emission {
 func (e emission) layer() Layer {
 	l := Layer{Config: e.config, IsShared: e.isShared}
 	if p := e.kernel.Product(); p != nil {
-		l.Tiles = tiles.Choice{p.Name: e.tiling}
+		l.Tiles[p.ID] = e.tiling
 	}
 	return l
 }

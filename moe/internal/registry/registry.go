@@ -35,7 +35,7 @@ func (l Layer) KernelName(k Any) string {
 }
 
 // Tiling returns the tiling of a product.
-func (l Layer) Tiling(p *Product) gemm.Tiling { return l.Tiles[p.Name] }
+func (l Layer) Tiling(p *Product) gemm.Tiling { return l.Tiles[p.ID] }
 
 // Kernel is a kernel of a layer. A is the type of its arguments.
 type Kernel[A any] struct {
@@ -52,9 +52,9 @@ type Kernel[A any] struct {
 	// Only reports whether a layer has the kernel; nil means that every layer has
 	// it.
 	Only func(c spec.Config) bool
-	// Roofline returns the least work of the kernel. If it is nil, the product's
-	// work counts, and a kernel without a product is left out of rooflines.
-	Roofline func(c spec.Config, tokens int) []spec.Work
+	// Roofline is the least work of the kernel. If it is nil, the product's work
+	// counts, and a kernel without a product is left out of rooflines.
+	Roofline Works
 	// From reduces a Config to the fields that the kernel's text depends on; nil
 	// keeps all. Layers for which it returns the same Config share the kernel.
 	From func(c spec.Config) spec.Config
@@ -62,6 +62,9 @@ type Kernel[A any] struct {
 	// of Config that From keeps, but not TokensHint.
 	Emit func(l Layer) (*jit.Kernel[A], error)
 }
+
+// Works are parts of a kernel's work.
+type Works []func(c spec.Config, tokens int) spec.Work
 
 // Any is a Kernel with any type of arguments.
 type Any interface {
@@ -123,13 +126,14 @@ func (k *Kernel[A]) Suits(c spec.Config) bool { return k.Only == nil || k.Only(c
 
 // Work implements Any.
 func (k *Kernel[A]) Work(c spec.Config, tokens int) []spec.Work {
-	switch {
-	case k.Roofline != nil:
-		return k.Roofline(c, tokens)
-	case k.Of != nil:
-		return []spec.Work{k.Of.Work(c, tokens)}
+	if k.Roofline == nil && k.Of != nil {
+		return []spec.Work{k.Of.ID.Work(c, tokens)}
 	}
-	return nil
+	var list []spec.Work
+	for _, work := range k.Roofline {
+		list = append(list, work(c, tokens))
+	}
+	return list
 }
 
 // Build implements Any. Layers with the same sizes and tilings share the kernel.
@@ -154,12 +158,10 @@ type built[A any] struct{ *jit.Kernel[A] }
 // NewLauncher implements Built.
 func (b built[A]) NewLauncher(f *jit.Function, dev driver.Device) Launcher { return b.Launcher(f, dev) }
 
-// Product is one of a layer's grouped products: kernels that have a tiling.
+// Product has the tilings of a grouped product. Its kernels name it, and its row in
+// spec.Products has the rest.
 type Product struct {
-	// Name is the product's name in choices, reports and options: "up".
-	Name string
-	// Backward means that the product belongs to the backward pass.
-	Backward bool
+	ID spec.ProductID
 	// Space returns the tilings that the cost model chooses from.
 	Space func(driver.Target) []gemm.Tiling
 	// SharedBytes returns the shared memory of a tiling.
@@ -169,9 +171,13 @@ type Product struct {
 	Clocks func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64
 	// NoGroups means that the product's tiles have no groups.
 	NoGroups bool
-	// Work returns the least work of the product's kernel, for rooflines.
-	Work func(c spec.Config, tokens int) spec.Work
 }
+
+// String returns the product's name.
+func (p *Product) String() string { return p.ID.String() }
+
+// Backward reports whether only the backward pass has the product.
+func (p *Product) Backward() bool { return p.ID.Row().Backward }
 
 // Estimate returns the time of a tiling by a cost model.
 func (p *Product) Estimate(m tiles.Model, tiling gemm.Tiling, c spec.Config, t driver.Target) time.Duration {
@@ -186,13 +192,13 @@ func (p *Product) Choose(m tiles.Model, c spec.Config, t driver.Target) gemm.Til
 // Check returns an error if the product's space does not have the tiling. The error
 // is a [*spec.ArgError].
 func (p *Product) Check(tiling gemm.Tiling, t driver.Target) error {
-	return tiles.Check("Tiles of "+p.Name, tiling, p.Space(t))
+	return tiles.Check("Tiles of "+p.String(), tiling, p.Space(t))
 }
 
 // Alternatives lists all tilings that a search for a layer considers, with
 // estimates and rejections.
 func (p *Product) Alternatives(c spec.Config, t driver.Target) []tiles.Alternative {
-	s := tiles.Search{Product: p.Name, Space: p.Space(t), SharedBytes: p.SharedBytes, NoGroups: p.NoGroups,
+	s := tiles.Search{Product: p.String(), Space: p.Space(t), SharedBytes: p.SharedBytes, NoGroups: p.NoGroups,
 		Estimate: func(q gemm.Tiling) time.Duration { return p.Estimate(tiles.H200, q, c, t) }}
 	return s.Alternatives(t)
 }
@@ -256,26 +262,28 @@ func (r Registry) OfProduct(p *Product) []Any {
 
 // FindProduct returns the product with that name. The error lists the known names.
 func (r Registry) FindProduct(name string) (*Product, error) {
-	var names []string
-	for _, p := range r.Products() {
-		if p.Name == name {
-			return p, nil
-		}
-		names = append(names, p.Name)
+	id, err := spec.ParseProduct(name)
+	if err != nil {
+		return nil, err
 	}
-	return nil, &spec.ArgError{Field: "product", Got: name, Want: fmt.Sprintf("one of %v", names)}
+	return r.Product(id), nil
 }
 
-// Check returns nil, or a [*spec.ArgError] for the first unknown product, or for
-// the first tiling that no kernel can have on the target.
-func (r Registry) Check(c tiles.Choice, t driver.Target) error {
-	for name := range c {
-		if _, err := r.FindProduct(name); err != nil {
-			return err
+// Product returns the product of an id, or nil if no kernel has it.
+func (r Registry) Product(id spec.ProductID) *Product {
+	for _, k := range r {
+		if p := k.Product(); p != nil && p.ID == id {
+			return p
 		}
 	}
+	return nil
+}
+
+// Check returns nil, or a [*spec.ArgError] that names the first tiling that no kernel
+// can have on the target.
+func (r Registry) Check(c tiles.Choice, t driver.Target) error {
 	for _, p := range r.Products() {
-		if tiling, ok := c[p.Name]; ok {
+		if tiling := c[p.ID]; tiling != (gemm.Tiling{}) {
 			if err := p.Check(tiling, t); err != nil {
 				return err
 			}
@@ -285,10 +293,9 @@ func (r Registry) Check(c tiles.Choice, t driver.Target) error {
 }
 
 // Choose picks each product's tiling by a cost model.
-func (r Registry) Choose(m tiles.Model, c spec.Config, t driver.Target) tiles.Choice {
-	choice := tiles.Choice{}
+func (r Registry) Choose(m tiles.Model, c spec.Config, t driver.Target) (choice tiles.Choice) {
 	for _, p := range r.Products() {
-		choice[p.Name] = p.Choose(m, c, t)
+		choice[p.ID] = p.Choose(m, c, t)
 	}
 	return choice
 }

@@ -3,7 +3,6 @@ package sweeps_test
 import (
 	"context"
 	"crypto/sha256"
-	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -65,8 +64,7 @@ func (o *ordered) sweep(t *testing.T) {
 			start := time.Now()
 			target := emulated.Target()
 			target.SMs = 2 + i%2*2 // a CTA has several tiles, or there are several clusters
-			tilings := kernel.Choose(l.Config, driver.H200())
-			maps.Copy(tilings, l.Tiles)
+			tilings := l.Tiles.OrElse(kernel.Choose(l.Config, driver.H200()))
 			o.layer(t, target, small(l.Config), i, moe.WithoutCache(), moe.WithTilings(tilings.Text()), moe.WithDecode(wideTokens))
 			t.Logf("%v: %d of %d kernels, %.1f s", small(l.Config), o.here, len(o.textOf), time.Since(start).Seconds())
 		})

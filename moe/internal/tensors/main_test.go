@@ -1,10 +1,9 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/overlaytest"
 	"sonicmoe/internal/spec"
 )
 
@@ -74,24 +74,8 @@ func TestNewWeightIsOneRow(t *testing.T) {
 	require.NoError(t, err)
 	files[path] = []byte(strings.Replace(string(source), next, row+next, 1))
 
-	module, err := filepath.Abs(root)
-	require.NoError(t, err)
-	dir, replaced := t.TempDir(), map[string]string{}
-	for path, text := range files {
-		if filepath.Ext(path) == ".go" {
-			to := filepath.Join(dir, strings.ReplaceAll(path, "/", "-"))
-			require.NoError(t, os.WriteFile(to, text, 0o644))
-			replaced[filepath.Join(module, path)] = to
-		}
-	}
-	overlay, err := json.Marshal(map[string]any{"Replace": replaced})
-	require.NoError(t, err)
-	file := filepath.Join(dir, "overlay.json")
-	require.NoError(t, os.WriteFile(file, overlay, 0o644))
-	run := exec.CommandContext(t.Context(), "go", "run", "-overlay", file, "./moe/internal/tensors/testdata/added")
-	run.Dir, run.Env = root, append(os.Environ(), "SONICMOE_CACHE="+t.TempDir())
-	out, err := run.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	maps.DeleteFunc(files, func(path string, _ []byte) bool { return filepath.Ext(path) != ".go" })
+	out := overlaytest.Go(t, root, files, "run", "./moe/internal/tensors/testdata/added")
 	c := spec.Config{Hidden: 64, Intermediate: 64, NumExperts: 4, TopK: 2, Bias: true}
 	bytes, s := int64(4*4*128), c.Shapes(8)
 	for _, id := range spec.Weights {
@@ -103,5 +87,5 @@ given: <nil>
 overlapping: true
 absent: B1Scale is missing, must be f32 [4 128]
 of another type: B1Scale is bf16 [4 128], must be f32 [4 128]
-`, bytes), string(out))
+`, bytes), out)
 }

@@ -2,7 +2,6 @@ package tiles
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,45 +12,51 @@ import (
 	"sonicmoe/jit/tile"
 )
 
-// Choice has the tiling of each product of a layer, by the product's name. The cost model chooses
-// for products without an entry. Every tiling gives the same bits.
-type Choice map[string]gemm.Tiling
+// Choice has the tiling of each product of a layer. The cost model chooses for products whose
+// tiling is zero. Every tiling gives the same bits.
+type Choice [len(spec.Products)]gemm.Tiling
 
-// Text returns the tilings as text, such as "128x256 s4 p8 c1".
+// With returns c with another tiling of a product.
+func (c Choice) With(id spec.ProductID, t gemm.Tiling) Choice {
+	c[id] = t
+	return c
+}
+
+// Text returns the tilings as text, such as "128x256 s4 p8 c1", by the names of the products.
 func (c Choice) Text() map[string]string {
-	if c == nil {
-		return nil
-	}
-	text := make(map[string]string, len(c))
-	for product, tiling := range c {
-		text[product] = tiling.String()
+	text := map[string]string{}
+	for id, tiling := range c {
+		if tiling != (gemm.Tiling{}) {
+			text[spec.ProductID(id).String()] = tiling.String()
+		}
 	}
 	return text
 }
 
-// Parse reads tilings from their text.
-func Parse(text map[string]string) (Choice, error) {
-	c := Choice{}
+// Parse reads tilings from their text. The error is a [*spec.ArgError].
+func Parse(text map[string]string) (c Choice, err error) {
 	for product, s := range text {
-		var t gemm.Tiling
-		rows := 0
-		_, err := fmt.Sscanf(s, "%dx%d s%d p%d c%d", &rows, &t.TileN, &t.Stages, &t.GroupM, &t.ClusterM)
-		if err != nil || t.String() != s {
-			return nil, &spec.ArgError{Field: "tiling of " + product, Got: strconv.Quote(s), Want: fmt.Sprintf("a tiling such as %q", gemm.Tiling{TileN: 256, Stages: 4, GroupM: 8, ClusterM: 1}.String())}
+		id, err := spec.ParseProduct(product)
+		if err != nil {
+			return Choice{}, err
 		}
-		c[product] = t
+		t, rows := &c[id], 0
+		_, err = fmt.Sscanf(s, "%dx%d s%d p%d c%d", &rows, &t.TileN, &t.Stages, &t.GroupM, &t.ClusterM)
+		if err != nil || t.String() != s || *t == (gemm.Tiling{}) {
+			return Choice{}, &spec.ArgError{Field: "tiling of " + product, Got: strconv.Quote(s), Want: fmt.Sprintf("a tiling such as %q", gemm.Tiling{TileN: 256, Stages: 4, GroupM: 8, ClusterM: 1}.String())}
+		}
 	}
 	return c, nil
 }
 
 // OrElse returns c, with the tilings of other for products that c lacks.
 func (c Choice) OrElse(other Choice) Choice {
-	both := maps.Clone(other)
-	if both == nil {
-		both = Choice{}
+	for id, tiling := range c {
+		if tiling != (gemm.Tiling{}) {
+			other[id] = tiling
+		}
 	}
-	maps.Copy(both, c)
-	return both
+	return other
 }
 
 // Bounds of stages and groups.

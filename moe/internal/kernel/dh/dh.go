@@ -165,7 +165,7 @@ func (d DH) hMap(a *Args) driver.TensorMap {
 // so that the ring has enough stages to go on during the epilogue. Clusters pay for
 // long sums.
 var Product = &registry.Product{
-	Name: "dh", Backward: true,
+	ID: spec.ProductDH,
 	Space: func(t driver.Target) []gemm.Tiling {
 		return tiles.WholeAtoms(tiles.OrClusters(tiles.Deepest(t, sharedBytes, 128)))
 	},
@@ -173,7 +173,6 @@ var Product = &registry.Product{
 	Clocks: func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64 {
 		return m.Grouped(p, registry.EvenLoad(c), c.Intermediate, c.Hidden, m.DHEpilogueClocks, t)
 	},
-	Work: spec.Config.DHWork,
 }
 
 func sharedBytes(p gemm.Tiling) int { return p.SharedBytes(epilogueBytes) }

@@ -251,13 +251,13 @@ func (d DW) outMap(p driver.DevicePtr) driver.TensorMap {
 
 // W2Product and W1Product are the products of the weights' gradients.
 var (
-	W2Product = weightProduct("dw2", W2, spec.Config.DW2Work)
-	W1Product = weightProduct("dw1", W1, spec.Config.DW1Work)
+	W2Product = weightProduct(spec.ProductDW2, W2)
+	W1Product = weightProduct(spec.ProductDW1, W1)
 )
 
-func weightProduct(name string, of Weight, work func(spec.Config, int) spec.Work) *registry.Product {
+func weightProduct(id spec.ProductID, of Weight) *registry.Product {
 	return &registry.Product{
-		Name: name, Backward: true, NoGroups: true,
+		ID: id, NoGroups: true,
 		Space: func(t driver.Target) []gemm.Tiling {
 			list := tiles.Deepest(t, registry.StoreBytes, 256, 192, 128)
 			for i := range list {
@@ -269,7 +269,6 @@ func weightProduct(name string, of Weight, work func(spec.Config, int) spec.Work
 		Clocks: func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64 {
 			return m.Weight(p, registry.EvenLoad(c), c.Hidden, DW{Config: c, Of: of}.width(), t)
 		},
-		Work: work,
 	}
 }
 
@@ -283,7 +282,7 @@ var (
 var Kernels = slices.Concat(registry.Registry{PlanKernel}, W2Kernels.Kernels(), W1Kernels.Kernels())
 
 func weightKernels(p *registry.Product, of Weight, output spec.TensorID) gradient.Set[Args] {
-	return gradient.NewSet(p.Name, func(k *registry.Kernel[Args], g gradient.Mode) {
+	return gradient.NewSet(p.String(), func(k *registry.Kernel[Args], g gradient.Mode) {
 		k.Of, k.From = p, registry.OfExperts
 		k.ShownBy = registry.Pass{Name: k.KernelName, Backward: true, Given: true, Outputs: []spec.TensorID{output}, F32: g.F32, Accumulate: g.Accumulate}
 	}, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[Args], error) { return Of(l, of, g).Build() })

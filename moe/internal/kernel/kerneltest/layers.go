@@ -29,9 +29,9 @@ var Layers = []Layer{
 	{Name: "small", Inference: true, Config: spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 1, TopK: 1, GateUp: spec.Interleaved}},
 	{Name: "wide-routing", Config: spec.Config{Hidden: 2048, Intermediate: 512, NumExperts: 1024, TopK: 16}},
 	{Name: "odd-points", Config: spec.Config{Hidden: 832, Intermediate: 320, NumExperts: 24, TopK: 5, GateUp: spec.Interleaved}, Tiles: tiles.Choice{
-		"up": {TileN: 128, Stages: 4, GroupM: 16, ClusterM: 2}, "down": {TileN: 128, Stages: 5, GroupM: 4, ClusterM: 2},
-		"dh": {TileN: 128, Stages: 4, GroupM: 32, ClusterM: 2}, "dx": {TileN: 192, Stages: 3, GroupM: 8, ClusterM: 1},
-		"dw1": {TileN: 192, Stages: 4, GroupM: 1, ClusterM: 1}, "dw2": {TileN: 128, Stages: 5, GroupM: 1, ClusterM: 1},
+		spec.ProductUp: {TileN: 128, Stages: 4, GroupM: 16, ClusterM: 2}, spec.ProductDown: {TileN: 128, Stages: 5, GroupM: 4, ClusterM: 2},
+		spec.ProductDH: {TileN: 128, Stages: 4, GroupM: 32, ClusterM: 2}, spec.ProductDX: {TileN: 192, Stages: 3, GroupM: 8, ClusterM: 1},
+		spec.ProductDW1: {TileN: 192, Stages: 4, GroupM: 1, ClusterM: 1}, spec.ProductDW2: {TileN: 128, Stages: 5, GroupM: 1, ClusterM: 1},
 	}},
 	{Name: "DeepSeek-V3's-router", Config: spec.Config{Hidden: 2048, Intermediate: 512, NumExperts: 256, TopK: 8, Logits: spec.F32,
 		Score: spec.Sigmoid, SelectionBias: true, Groups: 8, TopGroups: 4, GroupSumOfTwo: true,

@@ -307,9 +307,6 @@ func (e *fromLogits) weight(logit ptx.F32, raw func(ptx.F32) ptx.F32) ptx.F32 {
 }
 
 // FromLogitsKernel is for layers that do not choose in the router's epilogue.
-var FromLogitsKernel = &registry.Kernel[FromLogitsArgs]{KernelName: "topk", Roofline: topKWork, Only: outsideRouter, Emit: func(l registry.Layer) (*jit.Kernel[FromLogitsArgs], error) {
+var FromLogitsKernel = &registry.Kernel[FromLogitsArgs]{KernelName: "topk", Roofline: registry.Works{spec.TopKWork}, Only: outsideRouter, Emit: func(l registry.Layer) (*jit.Kernel[FromLogitsArgs], error) {
 	return FromLogits{l.Config}.Build()
 }}
-
-// topKWork is the work of the choice alone.
-func topKWork(c spec.Config, tokens int) []spec.Work { return []spec.Work{c.TopKWork(tokens)} }

@@ -342,10 +342,10 @@ func outsideRouter(c spec.Config) bool { return !InRouter(c) }
 
 // RouterKernel is for layers that choose in the router's epilogue, LogitsKernel for the others.
 var (
-	RouterKernel = &registry.Kernel[RouterArgs]{KernelName: "router", Roofline: routerWork, Only: InRouter, Emit: func(l registry.Layer) (*jit.Kernel[RouterArgs], error) {
+	RouterKernel = &registry.Kernel[RouterArgs]{KernelName: "router", Roofline: registry.Works{spec.RouterWork, spec.TopKWork}, Only: InRouter, Emit: func(l registry.Layer) (*jit.Kernel[RouterArgs], error) {
 		return RouterOf(l.Config).Build()
 	}}
-	LogitsKernel = &registry.Kernel[RouterArgs]{KernelName: "logits", Roofline: logitsWork, Only: outsideRouter, Emit: func(l registry.Layer) (*jit.Kernel[RouterArgs], error) {
+	LogitsKernel = &registry.Kernel[RouterArgs]{KernelName: "logits", Roofline: registry.Works{spec.RouterWork}, Only: outsideRouter, Emit: func(l registry.Layer) (*jit.Kernel[RouterArgs], error) {
 		r := RouterOf(l.Config)
 		r.LogitsOnly = true
 		return r.Build()
@@ -355,12 +355,4 @@ var (
 // RouterOf returns the router of a layer.
 func RouterOf(c spec.Config) Router {
 	return Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Element: element.Of(c), Logits: c.Logits, Bias: c.RouterBias, F32: c.RouterF32, All: c.Score == spec.SoftmaxAll}
-}
-
-// logitsWork is the work of the product alone.
-func logitsWork(c spec.Config, tokens int) []spec.Work { return []spec.Work{c.RouterWork(tokens)} }
-
-// routerWork is the work of the product and of the choice.
-func routerWork(c spec.Config, tokens int) []spec.Work {
-	return []spec.Work{c.RouterWork(tokens), c.TopKWork(tokens)}
 }

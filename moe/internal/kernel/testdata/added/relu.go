@@ -1,4 +1,4 @@
-package registry_test
+package kernel
 
 import (
 	"sonicmoe/driver"
@@ -13,8 +13,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file is all that a new product of a layer needs, besides its row in the registry and its
-// tests.
+// This file is all that a new product needs, besides its row in spec.Products and its name in
+// Kernels.
 
 // Relu computes Z = max(0, X[rows]·W[expert]ᵀ). Loads gather the rows; the epilogue applies the
 // activation.
@@ -72,19 +72,15 @@ func (r Relu) wMap(a *ReluArgs) driver.TensorMap {
 
 func (r Relu) zMap(a *ReluArgs) driver.TensorMap { return tile.RaggedMap(a.Z, r.Intermediate, a.Rows) }
 
-// ReluProduct has the search space and the cost of the product.
+// ReluProduct has the tilings of the product.
 var ReluProduct = &registry.Product{
-	Name: "relu",
+	ID: spec.ProductRelu,
 	Space: func(t driver.Target) []gemm.Tiling {
 		return tiles.OrClusters(tiles.Deepest(t, registry.StoreBytes, 256, 128))
 	},
 	SharedBytes: registry.StoreBytes,
 	Clocks: func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64 {
 		return m.Grouped(p, registry.EvenLoad(c), c.Intermediate, c.Hidden, m.DownEpilogueClocks, t)
-	},
-	Work: func(c spec.Config, tokens int) spec.Work {
-		t, rows, d, n, e := float64(tokens), float64(tokens*c.TopK), float64(c.Hidden), float64(c.Intermediate), float64(c.NumExperts)
-		return spec.Work{Kernel: "relu", FLOPs: 2 * rows * d * n, Bytes: 2 * (t*d + e*d*n + rows*n)}
 	},
 }
 
