@@ -95,6 +95,14 @@ class Config:
                 raise ArgumentError(f"Config.{field.name} is {value!r}, must be a number")
             if field.type == "bool" and not (isinstance(value, int) and value in (0, 1)):
                 raise ArgumentError(f"Config.{field.name} is {value!r}, must be True or False")
+        # The library checks the rest at the first call: loading it here would end programs that fork later.
+        for name in ("hidden", "intermediate"):
+            if (width := getattr(self, name)) < 16 or width % 16:
+                raise ArgumentError(f"Config.{name} is {width}, must be a multiple of 16, at least 16")
+        if self.num_experts < 1:
+            raise ArgumentError(f"Config.num_experts is {self.num_experts}, must be at least 1")
+        if not 1 <= self.top_k <= self.num_experts:
+            raise ArgumentError(f"Config.top_k is {self.top_k}, must be 1 to {self.num_experts}, the number of experts")
         # Operators of torch pass the configuration as text: key.
         object.__setattr__(self, "key", json.dumps(dataclasses.asdict(self)))
 
@@ -125,7 +133,10 @@ class Config:
     @staticmethod
     def of_model(config: str) -> "Config":
         """Reads the text of a published model's config.json. If no Config describes the model's
-        layers, the error says why."""
+        layers, the error says why. The format of quantised files is a warning: the layer takes other weights."""
+        if method := _quant_method(config):
+            said = f"the model's files have weights quantised by {method}; the layer takes bf16 or fp16: dequantise them when they are loaded"
+            warnings.warn(said, stacklevel=2)
         s = _ConfigStruct(size=ctypes.sizeof(_ConfigStruct))
         check(library().sm_config_of_model(config.encode(), s))
         values = {f.name: getattr(s, f.name) for f in dataclasses.fields(Config)}
@@ -156,6 +167,19 @@ class Config:
     def h_width(self) -> int:
         """The width of h and the number of rows of an expert's w1."""
         return self.intermediate * (2 if self.gated else 1)
+
+
+def _quant_method(config: str) -> str:
+    """Returns the format of quantised weights that a config.json names, or ""."""
+    try:
+        fields = json.loads(config)
+    except ValueError:
+        return ""  # the library says what is wrong
+    for of in (fields, fields.get("text_config")) if isinstance(fields, dict) else ():
+        q = of.get("quantization_config") if isinstance(of, dict) else None
+        if q:
+            return str(q.get("quant_method", "an unknown method")) if isinstance(q, dict) else "an unknown method"
+    return ""
 
 
 class _ConfigStruct(ctypes.Structure):

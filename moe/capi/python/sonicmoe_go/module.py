@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ def config_type(dtype: torch.dtype) -> str:
     """Returns Config's name of a dtype of weights."""
     name = _CONFIG_TYPES.get(dtype)
     if name is None:
-        raise ArgumentError(f"weights are {dtype}, must be torch.bfloat16 or torch.float16")
+        raise ArgumentError(f"weights are {dtype}, must be torch.bfloat16 or torch.float16: call .to(torch.bfloat16), or run under torch.autocast")
     return name
 
 
@@ -91,9 +92,44 @@ def _at(module: nn.Module, path: tuple[tuple[str, ...], str]) -> Tensor:
     return getattr(module, name)
 
 
+# Other names of weights in a block, by their names here: of HunYuan; of MiniMax-M2, LFM2 and ERNIE-4.5.
+_OTHER_NAMES = {
+    "gate.weight": ("gate.wg.weight",),
+    "gate.e_score_correction_bias": ("e_score_correction_bias", "expert_bias", "gate.moe_statics.e_score_correction_bias"),
+}
+
+
+def _there(module: nn.Module, name: str) -> bool:
+    """Whether a module has a tensor at a dotted name."""
+    try:
+        return isinstance(_at(module, _split(name)), Tensor)
+    except AttributeError:
+        return False
+
+
 def _child(block: nn.Module, *names: str) -> tuple[str, nn.Module | None]:
     """Returns the first of these names that a block has, and its module."""
     return next(((n, m) for n in names if (m := getattr(block, n, None)) is not None), (names[0], None))
+
+
+def _refusal(block: nn.Module, config, why: str) -> ArgumentError:
+    """Returns the error of a block that no SonicMoE replaces: its family, the reason, and the way out."""
+    # transformers marks experts that have an experts_implementation.
+    if hasattr(getattr(block, "experts", None), "has_gate"):
+        way = "register_with_transformers() runs the experts of this block with the block's own router"
+    else:
+        way = "transformers gives the experts of this block no experts_implementation: leave the block as it is"
+    kind = type(block).__name__
+    return ArgumentError(f"{kind}{'' if config is None else f' of {config.model_type}'} {why}; {way}")
+
+
+def _quantised(config, dtype: torch.dtype) -> str:
+    """Returns why experts of a quantised type are refused."""
+    q = getattr(config, "quantization_config", None)
+    method = q.get("quant_method") if isinstance(q, dict) else getattr(q, "quant_method", None)
+    # The methods are an enum of strings in transformers.
+    format = f"quantised weights in {getattr(method, 'value', method)}, {dtype}" if method else f"weights in {dtype}"
+    return f"has {format}, must have torch.bfloat16 or torch.float16: load the model dequantised (dequantize=True in its quantization_config), or convert it"
 
 
 # Blocks of transformers whose forward returns a pair; their models ignore the second element.
@@ -150,6 +186,7 @@ class SonicMoE(nn.Module):
         self._paths = tuple((i, _split(names[n])) for i, (n, dtype, _) in enumerate(shapes(c)) if dtype)
         # Whether the library reads the weights in place.
         self._plain = not (c.rounds or c.shared_gate)
+        self._flat = (len(WEIGHTS) - 1,) if c.shared_gate else ()
         self._f32 = tuple(i for i, (_, dtype, _) in enumerate(shapes(c)) if dtype is torch.float32)
         for what, dtype, shape in shapes(c):
             if dtype is not None:
@@ -183,50 +220,68 @@ class SonicMoE(nn.Module):
         kind, (_, experts), (_, gate) = type(block).__name__, _child(block, "experts"), _child(block, "gate", "router")
         # Llama-4's experts have no config: use the config of another module of the block.
         config = next((m.config for m in block.modules() if hasattr(m, "config")), None)
+        if kind == "DbrxFFN":
+            raise _refusal(block, config, "has down-projections of another order than gate and up, which no layer here reads in place")
         if gate is None or experts is None or config is None:
             raise ArgumentError(f"{kind} has no router and experts, must be a block of experts of transformers 5")
         for name in ("jitter_noise", "input_jitter_noise"):
             if getattr(block, name, 0):
                 raise ArgumentError(f"{kind} has {name} {getattr(block, name)}, must be 0")
-        try:
-            c = Config.of_model(config.to_json_string(use_diff=False))
-        except ArgumentError as err:
-            raise ArgumentError(f"{err}; register_with_transformers() runs a model's experts with its own router") from None
         own = next(experts.parameters()).dtype
+        if own not in _CONFIG_TYPES and own is not torch.float32:
+            raise ArgumentError(f"{kind} of {config.model_type} {_quantised(config, own)}")
+        try:
+            fields = json.loads(config.to_json_string(use_diff=False))
+            fields.pop("quantization_config", None)  # the weights themselves were looked at
+            c = Config.of_model(json.dumps(fields))
+        except ArgumentError as err:
+            raise _refusal(block, config, f"has no Config: {err}") from None
+        if c.shared_experts and kind.startswith("GraniteMoe") and _child(block, "shared_experts", "shared_expert", "shared_mlp")[1] is None:
+            c = dataclasses.replace(c, shared_experts=0)  # the decoder layer adds the shared expert
         c = dataclasses.replace(c, type=config_type(own), logits="f16" if own is torch.float16 and c.logits == "bf16" else c.logits)
         fields = {f.name: getattr(c, f.name) for f in dataclasses.fields(c) if f.name != "type"}
         self = cls(**fields, device="meta", dtype=own)
+        self._flat = ()
         _check_unchanged(block, gate, experts, config, c)
         self.training, self._pair = block.training, kind in _PAIRS
         # Modules keep the block's names, so that its checkpoints fit this layer.
-        others = {"gate": ("router",), "shared_experts": ("shared_expert",)}
+        others = {"gate": ("router",), "shared_experts": ("shared_expert", "shared_mlp")}
         modules = {name: _child(block, name, *others.get(name, ())) for name, _ in self.named_children()}
         self._modules.clear()
         for name, module in modules.values():
             self.add_module(name, module)
-        self._paths = tuple((i, ((modules[m[0]][0], *m[1:]), name)) for i, (m, name) in self._paths)
-        bias = block._buffers.get("e_score_correction_bias")
-        if bias is not None:  # MiniMax-M2 keeps the bias outside the router
-            self.register_buffer("e_score_correction_bias", bias)
-            self._paths = tuple((i, ((), name) if name == "e_score_correction_bias" else (m, name)) for i, (m, name) in self._paths)
-        self._covers(block)
+        names = dict(modules) | {"shared_expert": modules.get("shared_expert", modules.get("shared_experts"))}
+        paths = []
+        for i, (m, name) in self._paths:
+            usual = ".".join((*m, name))
+            there = next((o for o in _OTHER_NAMES.get(usual, ()) if _there(block, o)), None)
+            path = ((names[m[0]][0], *m[1:]), name) if there is None else _split(there)
+            if not path[0]:  # a buffer of the block itself
+                self.register_buffer(name := path[1], _at(block, path), persistent=name not in block._non_persistent_buffers_set)
+            paths.append((i, path))
+        self._paths = tuple(paths)
+        self._covers(block, config)
         return self
 
-    def _covers(self, block: nn.Module) -> None:
+    def _covers(self, block: nn.Module, config) -> None:
         """Refuses a block whose weights differ from this layer's."""
-        kind, ours = type(block).__name__, set()
+        ours = set()
         for i, path in self._paths:
             name, shape = ".".join((*path[0], path[1])), shapes(self.config)[i][2]
             try:
                 w = _at(self, path)
             except AttributeError:
-                raise ArgumentError(f"{kind} has no {name}, must have one, {list(shape)}") from None
+                what = WEIGHTS[i].replace("_", " ")
+                raise _refusal(block, config, f"keeps its {what}, {list(shape)}, where SonicMoE does not find it") from None
             if w.shape != shape and w.shape != (1, *shape):
-                raise ArgumentError(f"{kind} has a {name} of {list(w.shape)}, must be {list(shape)}")
+                raise _refusal(block, config, f"has a {name} of {list(w.shape)}, must be {list(shape)}")
+            if w.shape != shape:  # the passes take a view
+                self._flat += (i,)
+                self._plain = False
             ours.add(w)
         others = [n for n, p in (*block.named_parameters(), *block.named_buffers()) if p not in ours]
         if others:
-            raise ArgumentError(f"{kind} has {', '.join(others)} as well, must have what its configuration says alone")
+            raise _refusal(block, config, f"has {', '.join(others)} as well, must have what its configuration says alone")
 
     def __call__(self, *args, **kwargs):
         # Without gradients and hooks the library finds the weights itself: nn.Module's call and Python's search cost the
@@ -246,6 +301,8 @@ class SonicMoE(nn.Module):
     def with_logits(self, hidden_states: Tensor, logits: bool = True) -> tuple[Tensor, Tensor | None]:
         """Returns the layer's output and the router's logits [T, E], for losses of your own."""
         c, x, compiling = self.config, hidden_states, torch.compiler.is_compiling()
+        if not isinstance(x, Tensor):
+            raise ArgumentError(f"x is {x!r:.60}, must be a tensor [..., {c.hidden}]")
         rounds = self.training and c.rounds
         weights = [None] * len(WEIGHTS)
         for i, path in self._paths:
@@ -266,8 +323,8 @@ class SonicMoE(nn.Module):
                 weights[i] = w
         for i in self._f32:
             weights[i] = weights[i].float()
-        if c.shared_gate:
-            weights[-1] = weights[-1].view(-1)
+        for i in self._flat:
+            weights[i] = weights[i].view(-1)
         if not (rounds or watched()):
             given = short(x, weights, c, logits, self.balance, self.z_loss)
             if given is not None:
@@ -285,14 +342,14 @@ _FORWARD = SonicMoE.forward  # a program may replace it later
 
 _ACTIVATIONS = {
     "SiLUActivation": "swiglu", "SiLU": "swiglu", "GELUActivation": "geglu-erf", "GELUTanh": "geglu-tanh",
-    "NewGELUActivation": "geglu-tanh", "PytorchGELUTanh": "geglu-tanh", "ReLU": "reglu",
+    "NewGELUActivation": "geglu-tanh", "PytorchGELUTanh": "geglu-tanh", "ReLU": "reglu", "silu": "swiglu",
 }  # fmt: skip
 _PLAIN = {"swiglu": "silu", "geglu-erf": "gelu-erf", "geglu-tanh": "gelu-tanh", "reglu": "relu"}
 
 
 def _activation(experts: nn.Module) -> str:
     """Returns Config's name of the activation of a module of transformers."""
-    kind = type(experts.act_fn).__name__
+    kind = getattr(experts.act_fn, "__name__", type(experts.act_fn).__name__)  # LFM2's is a function
     name = "relu2" if kind == "ReLUSquaredActivation" else _ACTIVATIONS.get(kind)
     if name is None:
         raise ArgumentError(f"the activation is {kind}, must be one of {', '.join(sorted(_ACTIVATIONS))}")
