@@ -97,7 +97,7 @@ type worker struct {
 }
 
 // work serves the requests of in until it ends. A worker whose parent has ended exits too,
-// whatever it is doing, because nobody could stop it later.
+// whatever it is doing, because nothing could stop it later.
 func work(in io.Reader, out io.Writer) error {
 	decode := json.NewDecoder(in)
 	w := worker{out: out}

@@ -24,8 +24,8 @@ var (
 	ErrNoLocks = errors.New("no file locks")
 )
 
-// Lock waits, at most for the given time, until nobody else in this or another process
-// holds the lock of the file. It creates the file if it does not exist. unlock removes the
+// Lock waits, at most for the given time, until no other holder of the file's lock is left,
+// in this or another process. It creates the file if it does not exist. unlock removes the
 // file and may be called more than once; the end of the process also releases the lock.
 // Errors are ErrBusy, ErrForeign, ErrNoLocks, the error of ctx, and the error of creating
 // the file.

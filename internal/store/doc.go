@@ -27,7 +27,7 @@ type Store interface {
 	Delete(key Key) Outcome
 	// PutChoice sets or replaces a value.
 	PutChoice(key string, value []byte) Outcome
-	// Lock waits until nobody else, in this or another process, holds the lock of key. It
+	// Lock waits until no other holder of key's lock is left, in this or another process. It
 	// lets one of many processes that start at once compile, so that the others find the
 	// entry: call Lock, Get again, compile and Put on a miss, then unlock.
 	//
