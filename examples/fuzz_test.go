@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// CI fuzzes every target of the module, with minimising bounded by count: by time
-// it takes nearly all of a short run. A go command that only writes its arguments
-// down stands in for the real one.
+// TestEveryFuzzTargetRuns checks that CI fuzzes every target of the module, and that it
+// bounds minimising by count, because a bound by time would use up most of a short run.
+// A program that only writes its arguments replaces the go command.
 func TestEveryFuzzTargetRuns(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skipf("no bash to run .ci/fuzz with: %v", err)

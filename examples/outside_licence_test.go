@@ -13,8 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The go.mod and the vendor folder of a module outside have the packages of its
-// program and nothing else: no driver under the GPL, no library for pictures or tests.
+// TestOutsideIsTidy checks that go.mod and the vendor folder of a module that uses this
+// one have only the packages of its program: no driver under the GPL, and no library
+// for pictures or tests.
 func TestOutsideIsTidy(t *testing.T) {
 	bin, err := exec.LookPath("go")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A module that only requires sonicmoe builds with its own go.mod and go.sum, and
-// its program trains a layer through the public packages.
+// TestOutside checks that a module that only requires sonicmoe builds with its own
+// go.mod and go.sum, and that its program trains a layer through the public packages.
 func TestOutside(t *testing.T) {
 	bin, err := exec.LookPath("go")
 	if err != nil {
@@ -45,8 +45,8 @@ func TestOutside(t *testing.T) {
 	require.Less(t, last, first/2, string(out))
 }
 
-// A program allocates, describes and frees the memory of its calls in at most ten
-// lines.
+// TestOutsidePlumbing checks that a program allocates, describes and frees the memory
+// of its calls in at most ten lines.
 func TestOutsidePlumbing(t *testing.T) {
 	plumbing := regexp.MustCompile(`\bmemory\.|moe\.(NewArena|Dense|Tensor\{|Buffer\{|Shape\{)|\.Alloc\(|\.Free\(`)
 	text, err := os.ReadFile(filepath.Join("outside", "main.go"))

@@ -22,8 +22,8 @@ import (
 	"sonicmoe/internal/reference"
 )
 
-// onDevice is a bench on an emulated device that can be made to fail, treated
-// as a GPU: clocks are read, the cache flushed.
+// onDevice returns a bench on an emulated device that can be made to fail. The bench
+// treats it as a GPU: it reads clocks and flushes the cache.
 func onDevice(t *testing.T, out io.Writer, args ...string) (*bench, *faulty.Device) {
 	t.Helper()
 	b := &bench{options: parsed(t, append([]string{"-device", "emulated", "-cache", "off", "-warm", "0", "-repeats", "1"}, args...)...),
@@ -48,8 +48,8 @@ func smallest(t *testing.T, n int) (rows []peers.Row) {
 	return rows
 }
 
-// Whichever call fails, the row says so, nothing of it stays on the device, and
-// the next row runs.
+// TestCallFails lets each kind of driver call fail. The row must report it, nothing of
+// the row may stay on the device, and the next row must run.
 func TestCallFails(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -63,13 +63,13 @@ func TestCallFails(t *testing.T) {
 			require.Contains(t, b.report.Rows[0].Error, "made to fail")
 			require.Empty(t, b.report.Rows[1].Error)
 			live := dev.Live()
-			live.Modules = 0 // are kept for later layers
+			live.Modules = 0 // modules are kept for later layers
 			require.Equal(t, faulty.Live{}, live)
 		})
 	}
 }
 
-// A broken device is opened again for the next row.
+// TestDeviceBreaks checks that a broken device is opened again for the next row.
 func TestDeviceBreaks(t *testing.T) {
 	var out bytes.Buffer
 	b, dev := onDevice(t, &out)
@@ -81,7 +81,8 @@ func TestDeviceBreaks(t *testing.T) {
 	require.Equal(t, 1, b.report.Failed())
 }
 
-// A row that takes too long ends the run's measuring, not the run.
+// TestTimeout checks that a row that takes too long ends the measuring of the run, but
+// not the run.
 func TestTimeout(t *testing.T) {
 	var out bytes.Buffer
 	b, _ := onDevice(t, &out)
@@ -94,8 +95,8 @@ func TestTimeout(t *testing.T) {
 	require.NoError(t, b.close())
 }
 
-// On the emulated device a row that takes too long is ended where it is, and
-// the next one runs.
+// TestEmulatedTimeout checks that on the emulated device a row that takes too long is
+// stopped, and that the next one runs.
 func TestEmulatedTimeout(t *testing.T) {
 	b := &bench{options: parsed(t, "-device", "emulated", "-cache", "off", "-warm", "0", "-repeats", "1", "-timeout", "500ms"),
 		ctx: t.Context(), out: io.Discard, stderr: io.Discard, stdout: io.Discard, log: slog.New(slog.DiscardHandler)}
@@ -112,7 +113,7 @@ func TestEmulatedTimeout(t *testing.T) {
 	require.Empty(t, b.report.Rows[1].Error)
 }
 
-// A panic is a row's error.
+// TestPanic checks that a panic becomes the row's error.
 func TestPanic(t *testing.T) {
 	b, _ := onDevice(t, io.Discard)
 	b.passes[0].work = nil
@@ -120,8 +121,8 @@ func TestPanic(t *testing.T) {
 	require.Contains(t, b.report.Rows[0].Error, "panic: ")
 }
 
-// Expert weights that repeat are as long as they must be, and everything is
-// random where it counts.
+// TestSubject checks that random expert weights repeat after their period, and that
+// outputs are checked.
 func TestSubject(t *testing.T) {
 	b, _ := onDevice(t, io.Discard)
 	row := smallest(t, 1)[0]
@@ -148,8 +149,8 @@ func TestSubject(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A backward pass's outputs are all looked at, weights' gradients by sampled
-// rows, and its workspace is large enough for any layer.
+// TestBackwardSubject checks that all outputs of a backward pass are checked, gradients
+// of weights by sampled rows, and that the workspace is large enough for any layer.
 func TestBackwardSubject(t *testing.T) {
 	b, dev := onDevice(t, io.Discard, "-pass", "backward")
 	b.pass = b.passes[0]
@@ -192,7 +193,8 @@ func TestBackwardSubject(t *testing.T) {
 	require.Equal(t, idle, dev.Live())
 }
 
-// Whichever of a subject's buffers there is no memory for, nothing stays.
+// TestSubjectOutOfMemory checks that if any allocation fails, nothing stays on the
+// device.
 func TestSubjectOutOfMemory(t *testing.T) {
 	b, dev := onDevice(t, io.Discard, "-pass", "backward")
 	b.pass = b.passes[0]
@@ -210,7 +212,7 @@ func TestSubjectOutOfMemory(t *testing.T) {
 	}
 }
 
-// Points whose outputs differ are named.
+// TestSameBits checks that points with different outputs are named.
 func TestSameBits(t *testing.T) {
 	sums := map[string]string{"dx 128x128 s4": "1", "dx 128x128 s5": "1"}
 	require.NoError(t, sameBits(sums))
@@ -218,7 +220,7 @@ func TestSameBits(t *testing.T) {
 	require.ErrorContains(t, sameBits(sums), "dx 128x128 s5 and with dx 128x128 s4")
 }
 
-// Every call is timed by itself; they come by rising time.
+// TestHostTimes checks that each call is timed alone and that the times are sorted.
 func TestHostTimes(t *testing.T) {
 	b, _ := onDevice(t, io.Discard)
 	s, err := b.dev.NewStream()

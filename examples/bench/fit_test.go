@@ -13,7 +13,8 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// At least six points of each product, all of which a layer can have.
+// TestCandidates checks that there are at least six points of each product, all of
+// which a layer can have.
 func TestCandidates(t *testing.T) {
 	target, config := driver.H200(), peers.All()[0].Config
 	for _, name := range []string{"forward", "backward"} {
@@ -39,7 +40,7 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// measuredBy is a report of a chip that behaves as the model says.
+// measuredBy returns a report of a chip that behaves as the model says.
 func measuredBy(m tools.Model) *report.Report {
 	target := driver.H200()
 	r := &report.Report{SMs: target.SMs}
@@ -57,8 +58,8 @@ func measuredBy(m tools.Model) *report.Report {
 	return r
 }
 
-// A chip with other constants is recognised: its times are met and its choices
-// lose nothing, as today's do.
+// TestFitFindsConstants checks that the fit finds the constants of another chip: it
+// predicts the chip's times, and its choices lose no more than today's.
 func TestFitFindsConstants(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -75,7 +76,8 @@ func TestFitFindsConstants(t *testing.T) {
 	require.InEpsilon(t, chip.KTileClocks, f.After.KTileClocks, 0.3)
 	var worstBefore float64
 	for _, l := range f.Losses {
-		// The best point may have a panel or no cluster, which the cost model does not choose among.
+		// The best point may have a group or no cluster that the cost model does not
+		// choose from.
 		require.Less(t, l.After, 0.1, "%s %s", l.Row, l.Product)
 		require.Less(t, lostAmongChoosable(t, chip, l), 0.01, "%s %s", l.Row, l.Product)
 		worstBefore = math.Max(worstBefore, l.Before)
@@ -86,8 +88,8 @@ func TestFitFindsConstants(t *testing.T) {
 	require.ErrorContains(t, err, "measure some with -points")
 }
 
-// lostAmongChoosable is what a choice loses on the chip against the best of the
-// points that the cost model chooses among.
+// lostAmongChoosable returns the loss of a choice on the chip, compared with the best
+// of the points that the cost model chooses from.
 func lostAmongChoosable(t *testing.T, chip tools.Model, l report.Loss) float64 {
 	p, err := tools.FindProduct(l.Product)
 	require.NoError(t, err)
@@ -100,7 +102,7 @@ func lostAmongChoosable(t *testing.T, chip tools.Model, l report.Loss) float64 {
 	return report.Milliseconds(p.Estimate(chip, l.Chosen, row.Config, target))/least - 1
 }
 
-// The model that already fits stays as it is.
+// TestFitKeepsWhatFits checks that a model that already fits does not change.
 func TestFitKeepsWhatFits(t *testing.T) {
 	f, err := report.NewFit(tools.H200(), measuredBy(tools.H200()))
 	require.NoError(t, err)

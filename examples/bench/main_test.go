@@ -58,8 +58,9 @@ func TestDecode(t *testing.T) {
 	require.ErrorContains(t, err, `"none" must be a whole number from 1`)
 }
 
-// -json - is standard output, and the table goes to standard error, whatever is
-// measured; kernels stay in the cache that is named, or in none.
+// TestPointsToStandardOutput checks that with -json - the JSON goes to standard output
+// and the table to standard error, and that kernels are kept in the named cache, or in
+// none.
 func TestPointsToStandardOutput(t *testing.T) {
 	user, named := t.TempDir(), t.TempDir()
 	t.Setenv(cache.EnvDir, user)
@@ -141,8 +142,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// Both passes are two sections of a report, the backward one with its own
-// roofline, and each with its pictures.
+// TestBoth checks that a report of both passes has two sections, each with its own
+// roofline and pictures.
 func TestBoth(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "both.json")
@@ -196,8 +197,8 @@ func TestBoth(t *testing.T) {
 	}
 }
 
-// An inference pass runs the kernel that does not store H, and its roofline
-// has no H.
+// TestInference checks that an inference pass runs the kernel that does not store H,
+// and that its roofline has no H.
 func TestInference(t *testing.T) {
 	out, errs, err := tiny(t, "-shape", "128,64,4,2", "-tokens", "48", "-pass", "inference")
 	require.NoError(t, err, errs)
@@ -207,8 +208,8 @@ func TestInference(t *testing.T) {
 	require.EqualValues(t, row.Config.Shapes(row.Tokens).H.Bytes(), with[2].Bytes-without[2].Bytes)
 }
 
-// A row that fails says why; the next runs; the run fails at the end, with its
-// JSON complete on standard output.
+// TestRowFails checks that a failing row has its reason, that the next row runs, and
+// that the run fails at the end with complete JSON.
 func TestRowFails(t *testing.T) {
 	out, errs, err := tiny(t, "-shape", "60,64,4,2", "-shape", "128,64,4,2", "-tokens", "48", "-json", "-")
 	require.EqualError(t, err, "1 of 2 rows failed")
@@ -224,7 +225,8 @@ func TestRowFails(t *testing.T) {
 	require.ErrorContains(t, err, "no row was measured", "a picture of nothing is refused")
 }
 
-// Points are measured, printed and fitted to; a later run fits to the file.
+// TestFit checks that points are measured, printed and fitted, and that a later run can
+// fit to the file.
 func TestFit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -251,8 +253,8 @@ func TestList(t *testing.T) {
 	require.Contains(t, out.String(), "GLM-4.5-Air")
 }
 
-// Rounding beside plain top-K: a line and an entry of the file for each size, a
-// picture, and counts that are multiples of the tile.
+// TestRounding checks that -rounding writes a line and an entry of the file for each
+// size and a picture, and that the counts are multiples of the tile.
 func TestRounding(t *testing.T) {
 	dir := t.TempDir()
 	file, picture := filepath.Join(dir, "rounding.json"), filepath.Join(dir, "rounding.svg")

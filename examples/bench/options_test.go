@@ -63,7 +63,8 @@ func TestRowFlags(t *testing.T) {
 	require.ErrorContains(t, err, "must be d,n,E,K")
 }
 
-// A flag that makes no sense is refused with what would.
+// TestWrongFlags checks that a wrong flag is refused with a text that says what would
+// be right.
 func TestWrongFlags(t *testing.T) {
 	for want, args := range map[string][]string{
 		`no size is named "7B"`:             {"-row", "7B"},

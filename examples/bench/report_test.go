@@ -18,7 +18,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// rowAt is a made-up measurement of a known row at some part of its roofline.
+// rowAt returns an invented measurement of a known row, at a given part of its
+// roofline.
 func rowAt(row peers.Row, part float64) report.Row {
 	p := passes["forward"]
 	roofline := spec.H200.Roofline(p.work(row.Config, row.Tokens))
@@ -47,7 +48,8 @@ func madeUp() *report.Report {
 	return r
 }
 
-// The summary has a line for each row, with the recorded speeds beside ours.
+// TestSummary checks that the summary has a line for each row, with the recorded
+// speeds.
 func TestSummary(t *testing.T) {
 	var b strings.Builder
 	r := madeUp()
@@ -68,7 +70,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// Pictures of all rows, as bitmap and as vectors with the names as text.
+// TestDraw draws pictures of all rows, as bitmaps and as vectors with text.
 func TestDraw(t *testing.T) {
 	dir := t.ArtifactDir() // go test -artifacts keeps the pictures
 	r := madeUp()
@@ -90,7 +92,8 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// Reports survive being written; a damaged file is an error.
+// TestReportFile checks that reports stay the same in a file, and that a damaged file
+// is an error.
 func TestReportFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "r.json")
 	r := madeUp()
@@ -110,7 +113,8 @@ func TestReportFile(t *testing.T) {
 	require.NotContains(t, string(b), "NaN")
 }
 
-// Each routing has the loads that its name says, with K different experts a token.
+// TestRoute checks that each routing has the loads of its name, and K different experts
+// for each token.
 func TestRoute(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 32, TopK: 4}
 	const tokens = 2000
@@ -139,7 +143,7 @@ func TestRoute(t *testing.T) {
 	}
 	require.InDelta(t, 1.1, shares["uniform"], 0.15)
 	require.InDelta(t, 2.15, shares["half"], 0.2)
-	require.InDelta(t, 8, shares["one"], 0.001) // T of the mean T·4/32
+	require.InDelta(t, 8, shares["one"], 0.001) // the expert has T rows; the mean is T·4/32
 	require.Greater(t, shares["zipf"], 4.)
 
 	c.NumExperts = 6
@@ -149,7 +153,8 @@ func TestRoute(t *testing.T) {
 	require.ErrorContains(t, err, "odd")
 }
 
-// A product that is added is in a row's report, by its name alone.
+// TestAddedProduct checks that a row's report has an added product, which only needs
+// its name.
 func TestAddedProduct(t *testing.T) {
 	var b strings.Builder
 	at := gemm.Tiling{TileN: 128, Stages: 5, GroupM: 4, ClusterM: 1}

@@ -42,7 +42,8 @@ func (p paths) verify(t testing.TB, c moe.Config, more ...string) (string, error
 		"-topk", fmt.Sprint(c.TopK), "-layout", c.GateUp.String()}, more...)...)
 }
 
-// The command runs on files that Python wrote, and Python checks the output.
+// TestPython runs the command on files that Python wrote, and lets Python check the
+// output.
 func TestPython(t *testing.T) {
 	needPython(t)
 	tests := []struct {
@@ -57,7 +58,7 @@ func TestPython(t *testing.T) {
 		{"separate", false, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 1}},
 	}
 	for i, tt := range tests {
-		if testing.Short() && i%2 == 1 { // each layout once, with gradients and without
+		if testing.Short() && i%2 == 1 { // -short has each layout once, with or without gradients
 			continue
 		}
 		t.Run(fmt.Sprintf("%s, backward %v", tt.layout, tt.backward), func(t *testing.T) {
@@ -95,7 +96,8 @@ func (p paths) write(t testing.TB, c moe.Config, tokens int, r trial.Results) {
 		fileTensor(nameExperts, "I32", bytes.NewReader(bytesOf(r.ExpertIDs)), tokens, c.TopK))
 }
 
-// check.py accepts the reference's results and finds every kind of mistake.
+// TestPythonFindsMistakes checks that check.py accepts the reference's results and
+// finds every kind of mistake.
 func TestPythonFindsMistakes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -179,7 +181,7 @@ func TestPythonFindsMistakes(t *testing.T) {
 	})
 }
 
-// check.py finds a mistake in each gradient.
+// TestPythonFindsWrongGradients checks that check.py finds a mistake in each gradient.
 func TestPythonFindsWrongGradients(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")

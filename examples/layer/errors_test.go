@@ -74,9 +74,9 @@ func TestFileErrors(t *testing.T) {
 	const bf, f32 = "BF16", "F32"
 	tests := []struct {
 		name    string
-		weights map[string]safetensors.Source // replaces; the zero Source removes
-		input   []safetensors.Source          // nil: right
-		args    []string                      // beside -topk 2
+		weights map[string]safetensors.Source // tensors to replace; the zero Source removes one
+		input   []safetensors.Source          // nil means the right ones
+		args    []string                      // in addition to -topk 2
 		want    string
 	}{
 		{name: "no router", weights: map[string]safetensors.Source{nameRouter: {}},
@@ -237,7 +237,8 @@ func (h header) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// Sizes that no test could hold are refused by the header alone.
+// TestHugeSizes checks that sizes that no machine could hold are refused by the header
+// alone.
 func TestHugeSizes(t *testing.T) {
 	open := func(text string, data int64) source {
 		b := binary.LittleEndian.AppendUint64(nil, uint64(len(text)))

@@ -19,8 +19,7 @@ type gradients struct {
 	dscores               []float32
 }
 
-// gradients reads what the backward pass wrote to the output file, gate and up
-// put together again.
+// gradients reads the gradients from the output file, with gate and up concatenated.
 func (p paths) gradients(t testing.TB, c moe.Config, tokens int, separate bool) (g gradients) {
 	count := 8
 	if separate {
@@ -45,8 +44,7 @@ func (p paths) gradients(t testing.TB, c moe.Config, tokens int, separate bool) 
 	return g
 }
 
-// checkGradients holds gradients against float64, fed with what the forward
-// pass gave.
+// checkGradients compares gradients with float64, from the results of the forward pass.
 func (x tensors) checkGradients(t testing.TB, r trial.Results, g gradients) {
 	c := x.config
 	ref, err := reference.NewLayer(c, x.router, x.w1, x.w2)
@@ -86,7 +84,7 @@ func (x tensors) checkGradients(t testing.TB, r trial.Results, g gradients) {
 	}
 }
 
-// A file with do beside x gives gradients too, and the same outputs.
+// TestGradients checks that a file with do and x gives gradients and the same outputs.
 func TestGradients(t *testing.T) {
 	interleaved, half := small, small
 	interleaved.GateUp = "interleaved"
@@ -104,7 +102,7 @@ func TestGradients(t *testing.T) {
 	}
 	for i, tt := range tests {
 		if testing.Short() && i == 0 {
-			continue // those with W1 and W3 apart and in fp16 are concatenated too
+			continue // the cases with W1 and W3 apart and in fp16 have concatenated gradients too
 		}
 		t.Run(tt.name, func(t *testing.T) {
 			x := randomTensors(tt.config, 40, 8).withDO(9)
@@ -124,7 +122,7 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// Without tokens the weights' gradients are zero.
+// TestGradientsOfNoTokens checks that without tokens the gradients of weights are zero.
 func TestGradientsOfNoTokens(t *testing.T) {
 	p := randomTensors(small, 0, 8).withDO(9).write(t, true)
 	p.run(t, "-topk", "2", "-device", drivertest.Name())

@@ -35,8 +35,8 @@ func (p paths) run(t testing.TB, args ...string) string {
 	return stdout.String()
 }
 
-// results reads what the forward pass wrote to the output file, which has so
-// many tensors.
+// results reads the outputs of a forward pass from the output file, which must have
+// count tensors.
 func (p paths) results(t testing.TB, c moe.Config, tokens, count int) trial.Results {
 	f := p.open(t, count)
 	n, k := int64(tokens), int64(c.TopK)
@@ -57,8 +57,8 @@ func (p paths) open(t testing.TB, count int) *safetensors.File {
 	return f
 }
 
-// check holds results against float64: experts and scores against the router
-// with logits rounded to its type, o against the experts fed with those scores.
+// check compares results with float64: experts and scores with the router, whose logits
+// are rounded to their type, and o with the experts, which get the same scores.
 func (x tensors) check(t testing.TB, r trial.Results) {
 	ref, err := reference.NewLayer(x.config, x.router, x.w1, x.w2)
 	require.NoError(t, err)
@@ -112,8 +112,8 @@ func TestNoTokens(t *testing.T) {
 	assert.Empty(t, p.results(t, c, 0, 3).O)
 }
 
-// Without a GPU and without -device the emulated device takes over, and the
-// command says so.
+// TestFallback checks that without a GPU and without -device the emulated device is
+// used, with a message.
 func TestFallback(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
 	p := randomTensors(small, 0, 7).write(t, false)

@@ -14,12 +14,12 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// hostMemory stands for a device's memory and stream in an array; addresses
-// are its indices.
+// hostMemory replaces a device's memory and stream by an array; addresses are its
+// indices.
 type hostMemory struct {
 	driver.Stream
 	bytes []byte
-	sizes []int // of the copies
+	sizes []int // the sizes of the copies
 	fail  error
 }
 
@@ -35,7 +35,7 @@ func (h *hostMemory) CopyToHost(dst []byte, src driver.DevicePtr) error {
 	return h.fail
 }
 
-// twoTensors is a file of a and b, 24 bytes each, numbered on.
+// twoTensors returns a file with tensors a and b of 24 bytes each, all bytes different.
 func twoTensors(t *testing.T) source {
 	data := make([]byte, 48)
 	for i := range data {
@@ -49,7 +49,8 @@ func twoTensors(t *testing.T) source {
 	return source{path: "file", File: f}
 }
 
-// Whatever the chunk, two tensors of three blocks end up by turns.
+// TestLoadByTurns checks that with any chunk size two tensors of three blocks are
+// loaded in turns.
 func TestLoadByTurns(t *testing.T) {
 	var want []byte
 	for block := range 3 {
@@ -69,7 +70,7 @@ func TestLoadByTurns(t *testing.T) {
 	}
 }
 
-// A whole tensor goes in as few copies as there are chunks.
+// TestLoadWhole checks that a whole tensor is loaded in as few copies as it has chunks.
 func TestLoadWhole(t *testing.T) {
 	h := &hostMemory{bytes: make([]byte, 30)}
 	m := &memory{stream: h, chunk: 10}
@@ -93,7 +94,7 @@ func TestLoadErrors(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, m.load(ctx, 0, f, "a", 24, 24), context.Canceled)
 
-	// A file that shrinks after it was opened.
+	// This file shrinks after it was opened.
 	var b bytes.Buffer
 	require.NoError(t, safetensors.Write(&b, nil, fileTensor("a", "U8", bytes.NewReader(make([]byte, 24)), 24)))
 	whole := bytes.Clone(b.Bytes())
@@ -108,7 +109,7 @@ func TestLoadErrors(t *testing.T) {
 	assert.ErrorContains(t, err, `file: reading tensor "a" at byte 20 of 24`)
 }
 
-// shrinking lacks its last bytes when they are read.
+// shrinking is a file whose last bytes are missing when they are read.
 type shrinking struct {
 	whole []byte
 	lost  int
@@ -118,7 +119,8 @@ func (s *shrinking) ReadAt(p []byte, off int64) (int, error) {
 	return bytes.NewReader(s.whole[:len(s.whole)-s.lost]).ReadAt(p, off)
 }
 
-// Whatever the chunk, every other block is read, from the first on.
+// TestReadByTurns checks that with any chunk size every other block is read, starting
+// with the first.
 func TestReadByTurns(t *testing.T) {
 	h := &hostMemory{bytes: make([]byte, 100)}
 	for i := range h.bytes {

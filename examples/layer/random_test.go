@@ -31,8 +31,8 @@ func randomLayer(r *rand.Rand, flops float64, width int) (moe.Config, int) {
 	}
 }
 
-// TestRandomSizes: files of PyTorch's safetensors package at random legal
-// sizes give PyTorch's float64 result, every other with gradients, 30 of them on a GPU.
+// TestRandomSizes compares files of PyTorch's safetensors package at random legal sizes
+// with PyTorch's float64 results, every other one with gradients, 30 of them on a GPU.
 func TestRandomSizes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -71,8 +71,8 @@ func TestRandomSizes(t *testing.T) {
 	}
 }
 
-// TestMutatedFiles: whatever stands in the files, planning a job ends at once
-// with a job that is whole or with an error. 100,000 files with SONICMOE_LONG.
+// TestMutatedFiles checks that for damaged files planning a job ends soon, with a
+// complete job or an error. Long runs take 100,000 files.
 func TestMutatedFiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -130,7 +130,7 @@ func mutate(r *rand.Rand, b []byte, header int) []byte {
 			b = append(b, b[:at]...)
 		case 4: // a digit of a number, a brace, a quote
 			b[at] = "0123456789-{}[]\",:e."[r.IntN(20)]
-		case 5: // a piece moves
+		case 5: // moves a piece
 			n := min(r.IntN(16), len(b)-at)
 			copy(b[at:], bytes.Clone(b[r.IntN(len(b)-n+1):][:n]))
 		}

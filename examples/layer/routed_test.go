@@ -16,7 +16,7 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// contents are a file's tensors, as tensors for another.
+// contents returns tensors of a file, for another file.
 func contents(t *testing.T, path string, names ...string) (list []safetensors.Source) {
 	f, err := safetensors.Open(t.Context(), path)
 	require.NoError(t, err)
@@ -37,16 +37,16 @@ func contents(t *testing.T, path string, names ...string) (list []safetensors.So
 	return list
 }
 
-// tensorBytes are a tensor's of a file.
+// tensorBytes returns the bytes of a tensor of a file.
 func tensorBytes(t *testing.T, path, name string) []byte {
 	data, err := io.ReadAll(contents(t, path, name)[0].Data)
 	require.NoError(t, err)
 	return data
 }
 
-// Experts alone, with the routing that a whole layer made, give its bits, but for the
-// router's part; from one file of weights, and from a model's whose own router no layer
-// has.
+// TestRouted checks that the experts alone, with the routing of a whole layer, give the
+// layer's bits, except for the router's part. The weights come from one file, or from a
+// model whose router no layer has.
 func TestRouted(t *testing.T) {
 	x := randomTensors(small, 20, 61).withDO(62)
 	p := x.write(t, false)
@@ -69,7 +69,7 @@ func TestRouted(t *testing.T) {
 			require.Equal(t, command.Done, exit(args, &stdout, &stderr), stderr.String())
 			assert.Contains(t, stdout.String(), "experts alone, routed as the input says")
 			assert.Equal(t, name == "model", strings.Contains(stdout.String(), "SparseMixer"))
-			f := p.open(t, 5) // without scores, experts and the router's gradient
+			f := p.open(t, 5) // the output has no scores, experts or gradient of the router
 			for _, tensor := range f.Tensors() {
 				same := bytes.Equal(tensorBytes(t, want, tensor.Name), tensorBytes(t, p.output, tensor.Name))
 				assert.Equal(t, tensor.Name != nameDX, same, tensor.Name)

@@ -33,7 +33,8 @@ func TestPublished(t *testing.T) {
 		require.Fail(t, "no row", name)
 		return nil
 	}
-	// Saved bytes a token are 2d + 4Kn, and padding what tables of these models say.
+	// Saved bytes a token are 2d + 4Kn, and the padding is as in the tables of these
+	// models.
 	qwen := row("Qwen3-30B-A3B")
 	assert.Equal(t, []string{"2048", "768", "128", "8", "0", "1152", "28672"}, qwen[:7])
 	assert.Equal(t, "3/6/12", qwen[8])

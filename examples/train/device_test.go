@@ -99,14 +99,14 @@ func layers(t *testing.T, s size, frozen bool) (*deviceExperts, *hostExperts, []
 	return onDevice.(*deviceExperts), inHost.(*hostExperts), router
 }
 
-// Bounds of relative norms. Adam's first steps are as large for a gradient of
-// nothing but rounding as for any other, so weights and all after them differ more.
+// These are bounds of relative norms. Adam's first steps are equally large for
+// gradients that are only rounding errors, so weights and later results differ more.
 const (
 	bf16Bound = 6e-3
 	adamBound = 5e-2
 )
 
-// requireClose holds a tensor against what it should be, by relative norms.
+// requireClose compares a tensor with its expected value, by relative norms.
 func requireClose(t testing.TB, bound float64, want, got []float64, what string) {
 	t.Helper()
 	require.Len(t, got, len(want))
@@ -144,7 +144,7 @@ func TestExperts(t *testing.T) {
 		require.NoError(t, err)
 		requireClose(t, bound, wantGrads.x, grads.x, "dx")
 		requireClose(t, bound, wantGrads.router, grads.router, "drouter")
-		if pass == 1 { // the third pass begins anew
+		if pass == 1 { // the third pass starts again
 			compareWeights(t, bound, d, h)
 			require.NoError(t, h.Step(ctx, adam{rate: 0.01, step: 1}))
 			require.NoError(t, d.Step(ctx, adam{rate: 0.01, step: 1}))
@@ -159,7 +159,7 @@ func compareWeights(t *testing.T, bound float64, d *deviceExperts, h *hostExpert
 	requireClose(t, bound, h.w2.grad, doubles(d.read(t, d.w2.grad.Ptr, d.w2.grad.Shape.Elements())), "dw2")
 }
 
-// Passes may have fewer tokens, and not more than there is room for.
+// TestTokens checks that passes may have fewer tokens than the buffers, but not more.
 func TestTokens(t *testing.T) {
 	s := testSize(t)
 	d, h, router := layers(t, s, false)
@@ -191,7 +191,7 @@ func TestAssemble(t *testing.T) {
 	require.Empty(t, ptxas.Complaint(report), report)
 }
 
-// Frozen experts stay, and pass gradients on all the same.
+// TestFrozen checks that frozen experts do not change, but still pass gradients on.
 func TestFrozen(t *testing.T) {
 	s := testSize(t)
 	d, h, router := layers(t, s, true)

@@ -25,8 +25,8 @@ func centralDifferences(x []float64, f func() float64) []float64 {
 
 func randoms(r *rand.Rand, n int) []float64 { return normal(r, n, 1).w }
 
-// Every layer of the host against central differences of the sum of its
-// outputs, each times a random number.
+// TestLayerGradients compares every layer of the host with central differences of a
+// random weighted sum of its outputs.
 func TestLayerGradients(t *testing.T) {
 	const tokens, d, symbols, window = 5, 6, 7, 3
 	r := rand.New(rand.NewPCG(1, 1))
@@ -39,7 +39,7 @@ func TestLayerGradients(t *testing.T) {
 	n := norm{gain: normal(r, d, 1)}
 	f := func() float64 { return dot(n.forward(x), weights) }
 	wantX, wantWeight := centralDifferences(x, f), centralDifferences(n.gain.w, f)
-	f() // differences leave a pass of other inputs
+	f() // the differences have run the layer with other inputs
 	close(wantX, n.backward(weights))
 	close(wantWeight, n.gain.grad)
 
@@ -93,7 +93,8 @@ func TestProducts(t *testing.T) {
 	assert.Equal(t, 110.0, dot(long[0][:], long[1][:]))
 }
 
-// All ranges together are 0..n-1, once each, whatever the processors.
+// TestInParallel checks that all ranges together are 0..n-1, each once, for any number
+// of processors.
 func TestInParallel(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3, 17, 1000} {
 		seen := make([]int, n)

@@ -19,10 +19,10 @@ func TestCorpus(t *testing.T) {
 	assert.Equal(t, 63, c.firstHeldOut())
 }
 
-// Batches are places of the text, and held out ones are not in training's, but
-// all there are.
+// TestBatches checks that batches are parts of the text, and that the held-out parts
+// are not used in training and are complete.
 func TestBatches(t *testing.T) {
-	const tokens, window = 200, 64 // no window stands in the text twice
+	const tokens, window = 200, 64 // every window of the text is different
 	c := newCorpus(queries)
 	check := func(b batch, held bool, seen map[int]bool) {
 		assert.Len(t, b.next, tokens)

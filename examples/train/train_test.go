@@ -28,8 +28,9 @@ func trainTiny(t testing.TB, o options, create makeExperts) *curve {
 	return c
 }
 
-// The device reaches the loss of the float64 reference within 1 %, and experts
-// that learn are worth at least 5 %. 200 steps with SONICMOE_LONG or a GPU.
+// TestLearnsAsReference checks that the device reaches the loss of the float64
+// reference within 1 %, and that experts that learn reduce the loss by at least 5 %. It
+// takes 200 steps in long runs and on a GPU.
 func TestLearnsAsReference(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -46,15 +47,15 @@ func TestLearnsAsReference(t *testing.T) {
 	assert.Less(t, got.last(), got.losses[0]-0.5)
 
 	if o.steps < 200 {
-		return // frozen experts differ less so soon
+		return // frozen experts differ less after so few steps
 	}
 	frozen := trainTiny(t, o, testDevice(t, s, true).newExperts)
 	t.Logf("frozen experts: loss %.4f, %.0f %% more", frozen.last(), 100*(frozen.last()/got.last()-1))
 	assert.Greater(t, frozen.last(), 1.05*got.last())
 }
 
-// On the reference, which is fast at this size: learning experts, and the same
-// numbers on every run.
+// TestReferenceLearns checks on the reference, which is fast at this size, that experts
+// learn, and that every run gives the same numbers.
 func TestReferenceLearns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -69,7 +70,7 @@ func TestReferenceLearns(t *testing.T) {
 	assert.Equal(t, trainTiny(t, o, newHostExperts(s.layer, false)), trainTiny(t, o, newHostExperts(s.layer, false)))
 }
 
-// spread is how far the busiest expert is over an even share.
+// spread returns the busiest expert's share relative to an even share.
 func (c *curve) spread() float64 {
 	total, most := 0, 0
 	for _, n := range c.load[0] {
@@ -78,7 +79,8 @@ func (c *curve) spread() float64 {
 	return float64(most)/float64(total)*float64(len(c.load[0])) - 1
 }
 
-// A balancing loss of great weight keeps all experts equally busy.
+// TestBalanceKeepsExpertsBusy checks that a balancing loss with a large weight keeps
+// all experts equally busy.
 func TestBalanceKeepsExpertsBusy(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -111,7 +113,7 @@ func TestRun(t *testing.T) {
 	assert.True(t, bytes.HasPrefix(file, []byte("\x89PNG")))
 }
 
-// A model that has learned one sentence by heart writes it.
+// TestSample checks that a model that has memorised one sentence writes it.
 func TestSample(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -140,7 +142,8 @@ func TestDraw(t *testing.T) {
 	assert.Equal(t, uint8(1), draw([]float64{0, math.NaN()}, 0.9), "the last one, whatever the logits")
 }
 
-// A rate that is far too large ends with an error, not with a curve of NaN.
+// TestDiverges checks that a much too large learning rate ends with an error, and not
+// with a curve of NaN.
 func TestDiverges(t *testing.T) {
 	tr, err := newTraining(testSize(t), options{steps: 20, rate: 1e200, seed: 1}, newHostExperts(testSize(t).layer, true), io.Discard)
 	require.NoError(t, err)

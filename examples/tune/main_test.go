@@ -33,13 +33,14 @@ func tuneWith(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// Tuned and drawn; nothing that was measured in emulated time is kept.
+// TestTune checks that the command tunes and draws, and keeps nothing that was measured
+// in emulated time.
 func TestTune(t *testing.T) {
 	dir := t.TempDir()
 	choices, picture, c := filepath.Join(dir, "choices.json"), filepath.Join(dir, "p.png"), filepath.Join(dir, "cache")
 	products, tuned := "down,dw2", "2 products tuned in"
 	if testing.Short() {
-		products, tuned = "dw2", "1 products tuned in" // TestHistogram has the other
+		products, tuned = "dw2", "1 products tuned in" // TestHistogram tunes the others
 	}
 	out := tuneWith(t, "-cache", c, "-products", products, "-choices", choices, "-plot", picture)
 	t.Log(out)
@@ -53,13 +54,14 @@ func TestTune(t *testing.T) {
 	infos, err := cache.Open(cache.Options{Dir: c}).List(t.Context())
 	require.NoError(t, err)
 	for _, info := range infos {
-		if info.Kind == "choice" { // which points are right needs no clock
+		if info.Kind == "choice" { // proofs that points are right do not depend on the clock
 			assert.True(t, strings.HasPrefix(info.Label, "proven "), info.Label)
 		}
 	}
 }
 
-// A layer that the emulated device would need hours for ends with the budget.
+// TestBudget checks that a layer that would take the emulated device hours ends with
+// the budget.
 func TestBudget(t *testing.T) {
 	var out, errs bytes.Buffer
 	start := time.Now()
@@ -69,7 +71,8 @@ func TestBudget(t *testing.T) {
 	assert.Empty(t, errs.String(), "progress is for terminals")
 }
 
-// Rows as uneven as the file says; a file of too few experts is refused.
+// TestHistogram checks that the rows are as uneven as in the file, and that a file with
+// too few experts is refused.
 func TestHistogram(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rows.json")
 	require.NoError(t, os.WriteFile(file, []byte("[100, 10, 1, 0]"), 0o600))
@@ -117,7 +120,8 @@ func TestTokensOfTheDefaultLayer(t *testing.T) {
 	}
 }
 
-// A file that is no choices file stays as it is.
+// TestForeignChoicesFileStays checks that a file that is not a file of choices does not
+// change.
 func TestForeignChoicesFileStays(t *testing.T) {
 	for name, text := range map[string]string{"notes": "precious notes", "other JSON": `{"a": 1}`, "later format": `{"Format": "sonicmoe choices 2"}`, "empty": ""} {
 		path := filepath.Join(t.TempDir(), "choices.json")

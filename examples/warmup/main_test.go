@@ -33,8 +33,8 @@ func warmup(t *testing.T, code int, args ...string) string {
 	return errs.String()
 }
 
-// The way from a model's config.json to a fleet: fill, verify, carry, import,
-// list, prune.
+// TestFillAndCarry goes from a model's config.json to a fleet: fill, verify, carry,
+// import, list, prune.
 func TestFillAndCarry(t *testing.T) {
 	outside.Ptxas(t)
 	t.Setenv(cache.EnvDir, cache.Off)
@@ -42,7 +42,7 @@ func TestFillAndCarry(t *testing.T) {
 	config, from, bundle, to := filepath.Join(dir, "config.json"), filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar"), filepath.Join(dir, "to")
 	require.NoError(t, os.WriteFile(config, []byte(`{"model_type":"mixtral","hidden_size":128,"intermediate_size":64,"num_local_experts":4,"num_experts_per_tok":2,"num_hidden_layers":1,"torch_dtype":"bfloat16"}`), 0o600))
 
-	hints, tokens := []int{0, 1, 100, 5000, 40960}, []string{} // every call's
+	hints, tokens := []int{0, 1, 100, 5000, 40960}, []string{} // the hints and tokens of all calls
 	if testing.Short() {
 		hints, tokens = []int{64}, []string{"-tokens", "64"}
 	}
@@ -78,8 +78,8 @@ func TestFillAndCarry(t *testing.T) {
 	assert.Contains(t, warmup(t, command.Done, "list", to), "0 files")
 }
 
-// requireAll fails unless the bundle has machine code of every kernel that New
-// asks for, whichever of the hints it is given.
+// requireAll fails unless the bundle has machine code for every kernel of New, for each
+// of the hints.
 func requireAll(t *testing.T, bundle string, hints []int) {
 	t.Helper()
 	c := cache.Open(cache.Options{Dir: bundle, ReadOnly: true})
@@ -95,7 +95,8 @@ func requireAll(t *testing.T, bundle string, hints []int) {
 	}
 }
 
-// Without assembler and GPU, PTX is stored, and a device compiles it.
+// TestPTXOnly checks that without an assembler and a GPU PTX is stored, and that a
+// device compiles it.
 func TestPTXOnly(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PTXAS", filepath.Join(dir, "none"))
@@ -178,8 +179,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// A bound beyond any cache removes nothing: in bytes it would be negative, which
-// is everything.
+// TestPruneBoundBeyondAll checks that a bound beyond any size removes nothing. As a
+// number of bytes it would overflow to a negative number and remove everything.
 func TestPruneBoundBeyondAll(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, cache.Open(cache.Options{Dir: dir}).PutChoice("a", []byte("b")))
@@ -188,7 +189,8 @@ func TestPruneBoundBeyondAll(t *testing.T) {
 	}
 }
 
-// A bundle behind one's own cache is listed where that is not there yet.
+// TestBundleBehindNoCacheYet checks that a bundle is listed even if the cache directory
+// before it does not exist yet.
 func TestBundleBehindNoCacheYet(t *testing.T) {
 	dir := t.TempDir()
 	from, bundle := filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar")
@@ -203,7 +205,8 @@ func TestBundleBehindNoCacheYet(t *testing.T) {
 	assert.Contains(t, warmup(t, command.Failed, "list"), "warm.tarx")
 }
 
-// Nothing found in a cache that is off would read as nothing wrong.
+// TestCacheIsOff checks that commands refuse a cache that is off, because finding
+// nothing would look like finding nothing wrong.
 func TestCacheIsOff(t *testing.T) {
 	t.Setenv(cache.EnvDir, cache.Off)
 	for _, args := range [][]string{{"list"}, {"verify"}, {"export", filepath.Join(t.TempDir(), "warm.tar")}} {

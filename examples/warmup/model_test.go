@@ -24,7 +24,7 @@ func TestModels(t *testing.T) {
 	for name, c := range map[string]struct {
 		json  string
 		sizes moe.Config
-		known string // "", or what is said of the type
+		known string // the text about the type, or ""
 	}{
 		"Qwen3-30B-A3B": {`{"model_type":"qwen3_moe","hidden_act":"silu","hidden_size":2048,"intermediate_size":6144,"moe_intermediate_size":768,"norm_topk_prob":true,"num_experts":128,"num_experts_per_tok":8,"num_hidden_layers":48,"torch_dtype":"bfloat16"}`,
 			plain(2048, 768, 128, 8), ""},
@@ -63,13 +63,13 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// A model whose router alone is beyond the kernels can be warmed for its experts,
-// and never passes for the whole.
+// TestExpertsOnly checks that a model of which only the router is unsupported can be
+// warmed for its experts, and that this is never taken for the whole layer.
 func TestExpertsOnly(t *testing.T) {
 	const sizes = `"hidden_size":128,"intermediate_size":64,"num_local_experts":8,"num_experts_per_tok":2,"num_hidden_layers":2`
 	for name, c := range map[string]struct {
 		json, why string
-		want      moe.Config // next to the sizes
+		want      moe.Config // the fields besides the sizes
 	}{
 		"a router outside": {`{"model_type":"phimoe",` + sizes + `}`, "SparseMixer", moe.Config{}},
 		"of fp16":          {`{"model_type":"phimoe","dtype":"float16",` + sizes + `}`, "SparseMixer", moe.Config{Type: moe.F16, Logits: moe.F16}},
@@ -99,7 +99,8 @@ func TestSizesOnly(t *testing.T) {
 	assert.NotContains(t, err.Error(), "-sizes-only")
 }
 
-// The format of quantised weights is noted: the layer and its memory are of 16 bits a weight.
+// TestQuantisedModel checks that the format of quantised weights is noted: the layer
+// and its memory have 16 bits for each weight.
 func TestQuantisedModel(t *testing.T) {
 	l, err := parseModel([]byte(`{"model_type":"mixtral","hidden_act":"silu","hidden_size":128,"intermediate_size":64,"num_local_experts":8,"num_experts_per_tok":2,"num_hidden_layers":2,"dtype":"bfloat16",
 		"quantization_config":{"quant_method":"awq","bits":4}}`), whole)

@@ -23,8 +23,8 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// A bundle is taken by its digest, by its signature, by both; another one, or
-// another's signature, is not.
+// TestSignedBundles checks that a bundle is accepted by its digest, by its signature,
+// or by both, and that another bundle or another signature is not.
 func TestSignedBundles(t *testing.T) {
 	t.Setenv(cache.EnvDir, cache.Off)
 	dir := t.TempDir()
@@ -84,7 +84,7 @@ func TestSignedBundles(t *testing.T) {
 	assert.Contains(t, warmup(t, command.Failed, "export", "-cache", in("cache"), "-sign", key+".pub", in("b.tar")), "has no ed25519 PRIVATE KEY in PEM")
 	assert.NoFileExists(t, in("b.tar"), "the key is read first")
 
-	// Another sound bundle under the signature of the first.
+	// This is another valid bundle with the signature of the first.
 	warmup(t, command.Done, "fill", "-shape", "192,64,4,2", "-tokens", "64", "-ptx-only", "-cache", in("evil"), "-export", in("evil.tar"))
 	evil, err := os.ReadFile(in("evil.tar"))
 	require.NoError(t, err)
@@ -96,8 +96,8 @@ func TestSignedBundles(t *testing.T) {
 	assert.Contains(t, importing(command.Failed, "-key", key+".pub"), "has no signature")
 }
 
-// Poisoned machine code in a directory and in a bundle that is whole
-// otherwise is found by compiling again.
+// TestVerifyRecompiles checks that compiling again finds manipulated machine code in a
+// directory and in an otherwise intact bundle.
 func TestVerifyRecompiles(t *testing.T) {
 	outside.Ptxas(t)
 	dir := t.TempDir()

@@ -14,12 +14,12 @@ import (
 	"sonicmoe/examples/internal/command"
 )
 
-// README's section "Warm a fleet", word for word, in a directory that has the
-// project's examples.
+// TestReadme runs README's section "Warm a fleet", word for word, in a directory with
+// the project's examples.
 func TestReadme(t *testing.T) {
 	if _, err := open.Device(t.Context(), "cuda"); err != nil {
 		for _, name := range []string{"PTXAS", "PATH", "VIRTUAL_ENV", "CUDA_HOME", "CUDA_PATH"} {
-			t.Setenv(name, "") // without a GPU and without ptxas
+			t.Setenv(name, "") // no GPU and no ptxas
 		}
 	}
 	root, err := filepath.Abs("../..")

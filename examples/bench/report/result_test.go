@@ -26,9 +26,9 @@ func fields(t reflect.Type, path string) (list []string) {
 			name = t.Field(i).Name
 		}
 		switch of := t.Field(i).Type; {
-		case t.Field(i).Anonymous: // its fields stand among the others
+		case t.Field(i).Anonymous: // its fields are listed with the other fields
 			list = append(list, fields(of, path)...)
-		case of == reflect.TypeFor[*Section](): // the same again
+		case of == reflect.TypeFor[*Section](): // a section contains sections
 			list = append(list, path+"."+name+" Section")
 		default:
 			list = append(list, fields(of, path+"."+name)...)
@@ -37,8 +37,8 @@ func fields(t reflect.Type, path string) (list []string) {
 	return list
 }
 
-// What programs read of a report stays: a change of this list that takes away
-// or renames needs another schema number.
+// TestSchema checks the fields that programs read from a report. Removing or renaming
+// one needs another schema number.
 func TestSchema(t *testing.T) {
 	got := strings.Join(fields(reflect.TypeFor[Report](), ""), "\n") + "\n"
 	want, err := os.ReadFile(filepath.Join("testdata", fmt.Sprintf("schema-%d.txt", Schema)))

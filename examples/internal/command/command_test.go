@@ -18,8 +18,8 @@ import (
 
 var program = Program{Name: "abacus", Purpose: "counts."}
 
-// Help is the program's purpose and flags on standard output, and no failure;
-// whatever a command line can't mean is misuse.
+// TestParse checks that help prints the program's purpose and flags to standard output
+// without an error, and that every meaningless command line is misuse.
 func TestParse(t *testing.T) {
 	parse := func(stdout io.Writer, args ...string) error {
 		set := program.Flags()
@@ -95,7 +95,7 @@ func TestSizes(t *testing.T) {
 		assert.Len(t, s.Rows(), want)
 	}
 
-	// A size with other tokens has no recorded speeds.
+	// A size with another number of tokens has no recorded speeds.
 	s, err := sizes(t, false, "-row", "7B n=256", "-tokens", "64")
 	require.NoError(t, err)
 	assert.Equal(t, 64, s.Rows()[0].Tokens)
@@ -118,8 +118,8 @@ func TestSizes(t *testing.T) {
 	assert.Equal(t, len(Known()), strings.Count(out.String(), "\n"))
 }
 
-// The emulated device stands in for a missing GPU, with one short line, but never
-// for a GPU that was asked for.
+// TestOpenDevice checks that the emulated device replaces a missing GPU, with one short
+// line, but never a GPU that was asked for.
 func TestOpenDevice(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
 	var errs bytes.Buffer

@@ -46,7 +46,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// A program that waits for a pipe ends within a second of the signal.
+// TestSignalWhileOpeningAPipe checks that a program that waits for a pipe ends soon
+// after the signal.
 func TestSignalWhileOpeningAPipe(t *testing.T) {
 	exe, err := os.Executable()
 	require.NoError(t, err)
@@ -69,14 +70,14 @@ func TestSignalWhileOpeningAPipe(t *testing.T) {
 	assert.Equal(t, "child: ended by a signal in the middle of its work\n", errs.String())
 }
 
-// The first signal ends the context, the second ends the process, for SIGINT and
-// SIGTERM in any order.
+// TestSignals checks that the first signal ends the context and the second ends the
+// process, for SIGINT and SIGTERM in any order.
 func TestSignals(t *testing.T) {
 	exe, err := os.Executable()
 	require.NoError(t, err)
 	for _, c := range [][2]syscall.Signal{{syscall.SIGINT, syscall.SIGINT}, {syscall.SIGTERM, syscall.SIGTERM}, {syscall.SIGTERM, syscall.SIGINT}} {
 		if signal.Ignored(c[1]) {
-			continue // as in a shell's background: a child inherits that
+			continue // in a shell's background the signal is ignored, and a child inherits that
 		}
 		cmd := exec.CommandContext(t.Context(), exe)
 		cmd.Env = child.Env("sleep")

@@ -27,8 +27,8 @@ func TestFlags(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrInvalid)
 }
 
-// The emulated device stands in for a missing GPU, but never in silence and
-// never for a GPU that was asked for.
+// TestNoGPU checks that the emulated device replaces a missing GPU only with a message,
+// and never a GPU that was asked for.
 func TestNoGPU(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
 	var warnings strings.Builder

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Open neither waits for a pipe or a device in the place of a file, nor reads a file
-// above its limit, and it ends with its context.
+// TestHostileFiles checks that Open does not wait for a pipe or a device in the place
+// of a file, does not read a file above its limit, and ends with its context.
 func TestHostileFiles(t *testing.T) {
 	const index = "model.safetensors.index.json"
 	good := func() string {

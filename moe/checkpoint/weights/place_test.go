@@ -32,8 +32,8 @@ const (
 	block3  = "model.layers.3.mlp"
 )
 
-// What would leave a weight with a hole, or part of it to whichever tensor comes
-// last, is refused by name.
+// TestEachElementOnce checks that tensors are refused, by name, if they would leave a
+// part of a weight empty or write a part twice.
 func TestEachElementOnce(t *testing.T) {
 	router := bf16(block3+".gate.weight", e, d)
 	good := slices.Clip(append(experts(block3, "w1", "w3", "w2"), router))
@@ -81,7 +81,7 @@ func TestEachElementOnce(t *testing.T) {
 	}
 }
 
-// Files without an index, or with one that is none.
+// TestFiles checks files without an index, or with a damaged one.
 func TestFiles(t *testing.T) {
 	const index = "model.safetensors.index.json"
 	dir := write(t, mixtral, append(experts(block3, "w1", "w3", "w2"), bf16(block3+".gate.weight", e, d))...)
@@ -102,7 +102,8 @@ func TestFiles(t *testing.T) {
 	require.ErrorContains(t, load(t, dir), " is in model-0.safetensors and in other.safetensors, must be in one")
 }
 
-// MXFP4 is read from bytes alone, and for all of a layer's experts.
+// TestMXFP4Types checks that MXFP4 is read only from bytes, and only for all experts of
+// a layer.
 func TestMXFP4Types(t *testing.T) {
 	const at = block3 + ".experts."
 	u8 := func(name string, shape ...int64) saved { return saved{at + name, "U8", shape} }
@@ -110,7 +111,7 @@ func TestMXFP4Types(t *testing.T) {
 		u8("gate_up_proj_blocks", e, 64, 1, 16), u8("gate_up_proj_scales", e, 64, 1), u8("down_proj_blocks", e, d, 1, 16), u8("down_proj_scales", e, d, 1)}
 	for _, tt := range []struct {
 		name  string
-		of    int // the tensor that is another
+		of    int // the number of the tensor that differs
 		other saved
 		want  string
 	}{

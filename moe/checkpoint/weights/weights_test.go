@@ -26,8 +26,8 @@ type saved struct {
 	shape []int64
 }
 
-// bits are a tensor's elements, its bytes numbered on from a place that its name
-// tells: no two tensors of a test have the same.
+// bytes returns the tensor's content: consecutive numbers that start at a value derived
+// from the name, so that no two tensors of a test are equal.
 func (s saved) bytes() []byte {
 	n, _ := safetensors.Tensor{DType: s.dtype, Shape: s.shape}.Bytes()
 	out, at := make([]byte, n), byte(len(s.name))
@@ -37,10 +37,10 @@ func (s saved) bytes() []byte {
 	for i := range out {
 		out[i] = at + byte(i*7)
 		if s.dtype == "F32" && i%4 < 2 {
-			out[i] = 0 // bf16 holds it
+			out[i] = 0 // bf16 can hold the value
 		}
 		if i%2 == 1 && s.dtype != "U8" {
-			out[i] &= 0x3f // no NaN, no infinity
+			out[i] &= 0x3f // excludes NaN and infinity
 		}
 	}
 	return out
@@ -94,7 +94,7 @@ func TestFamilies(t *testing.T) {
 	for _, tt := range []struct {
 		name, config string
 		tensors      []saved
-		want         map[string][]string // what each tensor is made of
+		want         map[string][]string // the tensors that each weight is made of
 	}{
 		{"mixtral", `{"model_type": "mixtral", ` + sizes + `"intermediate_size": 16, "num_local_experts": 2}`,
 			append(experts("model.layers.3.block_sparse_moe", "w1", "w3", "w2"), bf16("model.layers.3.block_sparse_moe.gate.weight", e, d)),
@@ -148,7 +148,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// made loads layer 3 whole, and holds what it has against what that is made of.
+// made loads layer 3 and compares each weight with the tensors that it is made of.
 func made(t *testing.T, config string, tensors []saved, want map[string][]string) *Layer {
 	l, err := Open(t.Context(), write(t, config, tensors...), 3)
 	require.NoError(t, err)
@@ -176,7 +176,8 @@ func made(t *testing.T, config string, tensors []saved, want map[string][]string
 	return l
 }
 
-// DBRX keeps the down-projections [in, out], each below the last.
+// TestTransposed checks DBRX, which keeps the down-projections as [in, out], one expert
+// after another.
 func TestTransposed(t *testing.T) {
 	from := []byte{1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0, 8, 0, 9, 0, 10, 0, 11, 0, 12, 0} // two of 3 by 2
 	to := make([]byte, len(from))
@@ -194,7 +195,7 @@ func gptOSSTensors() []saved {
 		u8("experts.down_proj_blocks", e, d, 1, 16), u8("experts.down_proj_scales", e, d, 1)}
 }
 
-// gpt-oss's blocks become bf16, [out, in] as they are stored.
+// TestMXFP4 checks that gpt-oss's MXFP4 blocks become bf16 weights, as [out, in].
 func TestMXFP4(t *testing.T) {
 	assert.Equal(t, []float32{0.5, -6}, dequantise([]byte{0xf1, 15: 0}, []byte{127})[:2], "the low half first")
 	two := append(append([]byte{0x21}, make([]byte, 15)...), append([]byte{0x9f}, make([]byte, 15)...)...)
@@ -227,8 +228,8 @@ func TestMXFP4(t *testing.T) {
 	assert.Len(t, bias, 4*e, "the bias is FP32 here, bf16 in the file")
 }
 
-// FP8 numbers times the scales of their blocks become bf16: matrices whose last blocks are
-// cut, expert by expert and with all experts in one tensor.
+// TestFP8 checks that FP8 numbers times the scales of their blocks become bf16, for
+// matrices whose last blocks are cut, with one tensor for each expert or for all.
 func TestFP8(t *testing.T) {
 	const d, n, at = 160, 144, "model.layers.1.mlp."
 	config := strings.Replace(`{"model_type": "qwen3_moe", `+sizes+`"moe_intermediate_size": 144, "num_experts": 2, "norm_topk_prob": true,
