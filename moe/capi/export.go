@@ -35,11 +35,7 @@ func sm_open(name *C.char, out *C.sm_handle) C.sm_status {
 
 //export sm_layer_new
 func sm_layer_new(dev C.sm_handle, config *C.sm_config, out *C.sm_handle) C.sm_status {
-	return guarded(func() error {
-		d, err := find[*device](dev)
-		if err != nil {
-			return err
-		}
+	return using(dev, func(d *device) error {
 		if out == nil {
 			return &moe.ArgError{Field: "layer", Got: "NULL", Want: "an address"}
 		}
@@ -75,15 +71,9 @@ func sm_config_of_model(json *C.char, out *C.sm_config) C.sm_status {
 
 //export sm_sizes
 func sm_sizes(of C.sm_handle, tokens, entries C.int64_t, out *C.sm_sizes_of) C.sm_status {
-	return guarded(func() error {
-		l, err := find[*layer](of)
-		if err != nil {
-			return err
-		}
-		var s moe.Sizes
-		if entries == 0 {
-			s, err = l.Sizes(int(tokens))
-		} else {
+	return using(of, func(l *layer) error {
+		s, err := l.Sizes(int(tokens))
+		if entries != 0 {
 			s, err = l.ListSizes(int(tokens), int(entries))
 		}
 		if err != nil {
@@ -114,11 +104,7 @@ func sm_experts(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
 
 // forward queues one of the forward passes.
 func forward(of C.sm_handle, pass *C.sm_forward_pass, which func(*moe.Call, driver.Stream, moe.ForwardArgs) error) C.sm_status {
-	return guarded(func() error {
-		l, err := find[*layer](of)
-		if err != nil {
-			return err
-		}
+	return using(of, func(l *layer) error {
 		p, err := read("pass", pass)
 		if err != nil {
 			return err
@@ -143,11 +129,7 @@ func sm_experts_backward(of C.sm_handle, pass *C.sm_backward_pass) C.sm_status {
 
 // backward queues one of the backward passes.
 func backward(of C.sm_handle, pass *C.sm_backward_pass, which func(*moe.Call, driver.Stream, moe.BackwardArgs) error) C.sm_status {
-	return guarded(func() error {
-		l, err := find[*layer](of)
-		if err != nil {
-			return err
-		}
+	return using(of, func(l *layer) error {
 		p, err := read("pass", pass)
 		if err != nil {
 			return err
@@ -185,11 +167,7 @@ func sm_warm(chip *C.char, config *C.sm_config, directory *C.char) C.sm_status {
 
 //export sm_alloc
 func sm_alloc(dev C.sm_handle, bytes C.int64_t, address *C.uint64_t) C.sm_status {
-	return guarded(func() error {
-		d, err := find[*device](dev)
-		if err != nil {
-			return err
-		}
+	return using(dev, func(d *device) error {
 		if address == nil {
 			return &moe.ArgError{Field: "address", Got: "NULL", Want: "an address"}
 		}
@@ -204,11 +182,7 @@ func sm_alloc(dev C.sm_handle, bytes C.int64_t, address *C.uint64_t) C.sm_status
 
 //export sm_free
 func sm_free(dev C.sm_handle, address C.uint64_t) C.sm_status {
-	return guarded(func() error {
-		d, err := find[*device](dev)
-		if err != nil {
-			return err
-		}
+	return using(dev, func(d *device) error {
 		return d.Free(driver.DevicePtr(address))
 	})
 }

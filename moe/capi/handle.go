@@ -115,6 +115,17 @@ func find[T fmt.Stringer](h C.sm_handle) (T, error) {
 	return found, &moe.ArgError{Field: found.String(), Got: got, Want: "the handle of an open " + found.String()}
 }
 
+// using calls do with the device or layer of a handle.
+func using[T fmt.Stringer](h C.sm_handle, do func(T) error) C.sm_status {
+	return guarded(func() error {
+		v, err := find[T](h)
+		if err != nil {
+			return err
+		}
+		return do(v)
+	})
+}
+
 // borrow returns a call for exclusive use until giveBack: the call of the same weights,
 // a new call, or the least recently used call. The call of a pass that panicked is not
 // given back.
