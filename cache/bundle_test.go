@@ -194,10 +194,10 @@ func TestBundleAsLayer(t *testing.T) {
 			assert.NoError(t, c.Err())
 		})
 	}
-	t.Setenv(EnvDir, path)
+	t.Setenv(envDir, path)
 	c := modules{Open(Options{})}
 	assert.ErrorIs(t, c.Err(), syscall.ENOTDIR, "the first directory is written")
-	assert.ErrorContains(t, c.Err(), EnvDir+"=:")
+	assert.ErrorContains(t, c.Err(), envDir+"=:")
 	assert.Equal(t, before.ModTime(), mustStat(t, path).ModTime())
 
 	t.Run("a file within is damaged", func(t *testing.T) {

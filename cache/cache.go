@@ -17,13 +17,13 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// EnvDir is the environment variable that locates the cache: a directory, a list
-// of directories (the first is written, the others only read), or Off. An empty
+// envDir is the environment variable that locates the cache: a directory, a list
+// of directories (the first is written, the others only read), or off. An empty
 // first element of a list means DefaultDir.
-const EnvDir = "SONICMOE_CACHE"
+const envDir = "SONICMOE_CACHE"
 
-// Off in place of a directory turns the cache off.
-const Off = "off"
+// off in place of a directory turns the cache off.
+const off = "off"
 
 const (
 	// defaultMaxBytes is the size limit if Options sets none: 1 GiB, room for
@@ -35,9 +35,9 @@ const (
 
 // Options locates and limits a cache. The zero value is the user's own cache.
 type Options struct {
-	// Dir is the directory that is read first, and written. If it is empty, EnvDir
-	// decides. Without EnvDir it is "sonicmoe" in the user's cache directory
-	// (os.UserCacheDir). Off turns the cache off.
+	// Dir is the directory that is read first, and written. If it is empty, envDir
+	// decides. Without envDir it is "sonicmoe" in the user's cache directory
+	// (os.UserCacheDir). off turns the cache off.
 	Dir string
 	// Layers are further directories or bundles (see Export), such as one that a
 	// container image or an administrator provides. They are searched in order after
@@ -115,12 +115,12 @@ func open(o Options, fsys disk.FS) *Cache {
 	return c
 }
 
-// DefaultDir returns the directory of a cache if neither Options nor EnvDir names
+// DefaultDir returns the directory of a cache if neither Options nor envDir names
 // one.
 func DefaultDir() (string, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("%w; set %s to a directory or to %q", err, EnvDir, Off)
+		return "", fmt.Errorf("%w; set %s to a directory or to %q", err, envDir, off)
 	}
 	return filepath.Join(base, "sonicmoe"), nil
 }
@@ -128,14 +128,14 @@ func DefaultDir() (string, error) {
 // directories lists the directories to search, in order. With an error there is no
 // directory to write, and the rest may only be read.
 func directories(o Options) ([]string, error) {
-	if o.Dir == Off {
+	if o.Dir == off {
 		return nil, nil
 	}
 	if o.Dir != "" {
 		return append([]string{o.Dir}, o.Layers...), nil
 	}
-	env := os.Getenv(EnvDir)
-	if env == Off {
+	env := os.Getenv(envDir)
+	if env == off {
 		return nil, nil
 	}
 	list := append(filepath.SplitList(env), "")

@@ -172,7 +172,7 @@ func TestImportOntoAFailingDisk(t *testing.T) {
 
 func TestImportNeedsAPlaceToWrite(t *testing.T) {
 	source, b := exported(t)
-	for name, o := range map[string]Options{"read-only": {Dir: source.Dir(), ReadOnly: true}, "off": {Dir: Off}} {
+	for name, o := range map[string]Options{"read-only": {Dir: source.Dir(), ReadOnly: true}, "off": {Dir: off}} {
 		_, err := modules{Open(o)}.Import(context.Background(), bytes.NewReader(b))
 		assert.ErrorContains(t, err, "off or read-only", name)
 	}
@@ -186,7 +186,7 @@ func TestImportNeedsAPlaceToWrite(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 	_, err = source.Export(ctx, &bytes.Buffer{})
 	assert.ErrorIs(t, err, context.Canceled)
-	_, err = Open(Options{Dir: Off}).Export(context.Background(), &bytes.Buffer{})
+	_, err = Open(Options{Dir: off}).Export(context.Background(), &bytes.Buffer{})
 	assert.Error(t, err)
 }
 

@@ -50,7 +50,7 @@ func openLayer(fsys disk.FS, dir string, writable bool) (*layer, error) {
 	if fi, err := fsys.Stat(abs, true); err == nil && fi.Mode().IsRegular() {
 		if writable {
 			return nil, fmt.Errorf("%w; if it is a bundle, name it after a directory to write, as in %s=%s%s",
-				&fs.PathError{Op: "open", Path: abs, Err: syscall.ENOTDIR}, EnvDir, string(filepath.ListSeparator), abs)
+				&fs.PathError{Op: "open", Path: abs, Err: syscall.ENOTDIR}, envDir, string(filepath.ListSeparator), abs)
 		}
 		l.bundle, err = openBundle(fsys, abs)
 		return l, err

@@ -98,24 +98,24 @@ func TestPlaces(t *testing.T) {
 		{"off", Options{Dir: a}, []string{a}},
 		{a, Options{Dir: "off"}, nil},
 	} {
-		t.Setenv(EnvDir, tc.env)
+		t.Setenv(envDir, tc.env)
 		got, err := directories(tc.options)
 		assert.NoError(t, err)
 		assert.Equal(t, tc.want, got, fmt.Sprintf("%+v", tc))
 	}
-	t.Setenv(EnvDir, "off")
+	t.Setenv(envDir, "off")
 	c := modules{Open(Options{})}
 	_, o := c.Get(store.NewKey())
 	assert.Equal(t, store.Disabled, o)
 	assert.NoError(t, c.Err(), "a cache that is off reports no error")
 
 	if runtime.GOOS == "linux" {
-		t.Setenv(EnvDir, "")
+		t.Setenv(envDir, "")
 		t.Setenv("XDG_CACHE_HOME", "")
 		t.Setenv("HOME", "")
 		c, log := testCache(t, func(o *Options) { o.Dir = "" })
 		assert.Equal(t, store.Disabled, c.Put(store.NewKey(), store.Entry{}))
-		assert.ErrorContains(t, c.Err(), EnvDir)
+		assert.ErrorContains(t, c.Err(), envDir)
 		assert.Len(t, log.warnings(), 1)
 	}
 }

@@ -60,7 +60,7 @@ func TestDirectoryOfAnother(t *testing.T) {
 		require.NoError(t, os.Chmod(home, 0o755))
 		require.NoError(t, os.Mkdir(filepath.Join(home, folder), 0o755))
 		require.NoError(t, os.Chown(filepath.Join(home, folder), 12345, 12345))
-		t.Setenv(EnvDir, home)
+		t.Setenv(envDir, home)
 	}
 	if !cachetest.AsUser(t) {
 		return
@@ -68,7 +68,7 @@ func TestDirectoryOfAnother(t *testing.T) {
 	if child.Role() == "" {
 		t.Skip("only root can give directories away")
 	}
-	c, log := testCache(t, func(o *Options) { o.Dir = os.Getenv(EnvDir) })
+	c, log := testCache(t, func(o *Options) { o.Dir = os.Getenv(envDir) })
 	assert.Equal(t, store.Disabled, c.PutChoice("a", nil))
 	assert.ErrorContains(t, c.Err(), "belongs to user 12345")
 	assert.Len(t, log.warnings(), 1)

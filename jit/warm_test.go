@@ -137,7 +137,7 @@ func TestWarmFails(t *testing.T) {
 	warm := func(ctx context.Context, c *cache.Cache) error {
 		return jit.Warm(ctx, c, "sm_90a", []jit.Source{s}, jit.WarmOptions{By: by})
 	}
-	assert.ErrorContains(t, warm(ctx, cache.Open(cache.Options{Dir: cache.Off})), "stores nothing")
+	assert.ErrorContains(t, warm(ctx, cache.Open(cache.Options{Dir: "off"})), "stores nothing")
 	assert.ErrorContains(t, warm(ctx, cache.Open(cache.Options{Dir: "/dev/null/no"})), "not a directory")
 	done, cancel := context.WithCancel(ctx)
 	cancel()

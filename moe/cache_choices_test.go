@@ -97,7 +97,9 @@ func TestStoredChoices(t *testing.T) {
 	assert.Equal(t, forward, forwardOn(t, dev, alone.layer))
 
 	// A nil file or a nil cache counts as no source.
-	for _, none := range []moe.TunedSource{nil, (*autotune.File)(nil), (*cache.Cache)(nil)} {
+	for _, none := range []interface {
+		GetChoice(key string) (value []byte, ok bool)
+	}{nil, (*autotune.File)(nil), (*cache.Cache)(nil)} {
 		_, err := moe.New(t.Context(), dev, smallConfig, moe.WithoutCache(), moe.WithTunedFrom(none))
 		assert.ErrorContains(t, err, "WithTunedFrom is nil")
 	}

@@ -97,10 +97,10 @@ func TestSecondStartCompilesNothing(t *testing.T) {
 // options.
 func TestDefaultCache(t *testing.T) {
 	f := fill(t)
-	t.Setenv(cache.EnvDir, f.dir)
+	t.Setenv("SONICMOE_CACHE", f.dir)
 	dev, w := newCounted(t), &warnings{}
 	assert.Zero(t, startWith(t, dev, w).compiled)
-	t.Setenv(cache.EnvDir, cache.Off)
+	t.Setenv("SONICMOE_CACHE", "off")
 	assert.Equal(t, f.kernels, startWith(t, dev, w).compiled)
 	assert.Empty(t, w.said)
 }
@@ -293,7 +293,7 @@ func TestDirectoryReplacedByFile(t *testing.T) {
 
 func TestCacheOff(t *testing.T) {
 	f := fill(t)
-	for name, off := range map[string]moe.Option{"none": moe.WithoutCache(), "off": moe.WithCache(cache.Open(cache.Options{Dir: cache.Off}))} {
+	for name, off := range map[string]moe.Option{"none": moe.WithoutCache(), "off": moe.WithCache(cache.Open(cache.Options{Dir: "off"}))} {
 		t.Run(name, func(t *testing.T) {
 			dev := newCounted(t)
 			s := startWith(t, dev, &warnings{}, off)

@@ -21,7 +21,7 @@ type Call struct {
 	busy      atomic.Bool
 	check     argCheck
 	launchers registry.Launchers
-	observer  Observer
+	observer  func(kernel string, s driver.Stream) error
 	// shared is the call of the shared experts, nil if there are none.
 	shared *Call
 	// last has the layout of the last forward pass.
@@ -48,17 +48,14 @@ func (c *Call) laid(n work) *laid {
 	return &c.last
 }
 
-// Observer is called right before the launch of a kernel on s, with the kernel's
-// name in [Layer.Kernels]. It may record an event on s. An error that it returns
-// ends the pass, which returns the same error.
-type Observer func(kernel string, s driver.Stream) error
-
-// Observe makes later passes call f before each launch. With nil, the default, they
+// Observe makes later passes call f right before the launch of each kernel on s, with
+// the kernel's name in [Layer.Kernels]. f may record an event on s; an error that it
+// returns ends the pass, which returns the same error. With nil, the default, passes
 // call nothing, which costs nothing. Observers measure kernels in their places: an
 // event between two kernels delays the later one until the earlier one has ended,
 // so the times of all kernels add up to a little more than the time of a pass
 // without an observer.
-func (c *Call) Observe(f Observer) {
+func (c *Call) Observe(f func(kernel string, s driver.Stream) error) {
 	if c != nil {
 		c.observer = f
 		c.shared.Observe(f)

@@ -7,17 +7,18 @@ import (
 	"sonicmoe/internal/num"
 )
 
-// Element is the type of a tensor's elements on the host. float32 and float64 are
+// element is the type of a tensor's elements on the host. float32 and float64 are
 // numbers of BF16, F16 and F32 tensors, uint16 is the bits of BF16 and F16
 // elements, int32 is for I32.
-type Element interface {
+type element interface {
 	float32 | float64 | uint16 | int32
 }
 
 // Write copies values to a tensor, in the order of the work on s. There must be a
-// value for each element. Numbers are rounded once, to nearest even; NaN stays NaN.
+// value for each element. float32 and float64 are numbers for BF16, F16 and F32 tensors,
+// uint16 is the bits of BF16 and F16 elements, int32 is for I32. Numbers are rounded once, to nearest even; NaN stays NaN.
 // The caller may reuse values when Write returns.
-func Write[E Element](s driver.Stream, t Tensor, values []E) error {
+func Write[E float32 | float64 | uint16 | int32](s driver.Stream, t Tensor, values []E) error {
 	if err := checkCopy(s, t, values); err != nil {
 		return err
 	}
@@ -44,7 +45,7 @@ func Write[E Element](s driver.Stream, t Tensor, values []E) error {
 
 // Read waits for the work on s and copies a tensor's elements to values, which must
 // have the same number of elements.
-func Read[E Element](s driver.Stream, t Tensor, values []E) error {
+func Read[E float32 | float64 | uint16 | int32](s driver.Stream, t Tensor, values []E) error {
 	if err := checkCopy(s, t, values); err != nil {
 		return err
 	}
@@ -70,7 +71,7 @@ func Read[E Element](s driver.Stream, t Tensor, values []E) error {
 }
 
 // checkCopy refuses a tensor and values that do not fit each other.
-func checkCopy[E Element](s driver.Stream, t Tensor, values []E) error {
+func checkCopy[E element](s driver.Stream, t Tensor, values []E) error {
 	var fits bool
 	var want string
 	switch any(values).(type) {
@@ -100,7 +101,7 @@ func checkCopy[E Element](s driver.Stream, t Tensor, values []E) error {
 const pieceElements = 1 << 20
 
 // write encodes and copies one piece after another.
-func write[D num.Number, E Element](s driver.Stream, t Tensor, values []E, encode func([]D, []E)) error {
+func write[D num.Number, E element](s driver.Stream, t Tensor, values []E, encode func([]D, []E)) error {
 	piece := make([]D, min(len(values), pieceElements))
 	for from := 0; from < len(values); from += len(piece) {
 		piece = piece[:min(len(piece), len(values)-from)]
@@ -113,7 +114,7 @@ func write[D num.Number, E Element](s driver.Stream, t Tensor, values []E, encod
 }
 
 // read copies and decodes one piece after another.
-func read[D num.Number, E Element](s driver.Stream, t Tensor, values []E, decode func([]E, []D)) error {
+func read[D num.Number, E element](s driver.Stream, t Tensor, values []E, decode func([]E, []D)) error {
 	piece := make([]D, min(len(values), pieceElements))
 	for from := 0; from < len(values); from += len(piece) {
 		piece = piece[:min(len(piece), len(values)-from)]

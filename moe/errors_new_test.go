@@ -126,7 +126,7 @@ var errInjected = errors.New("injected")
 func TestEveryStepFails(t *testing.T) {
 	f := fill(t)
 	dev := newCounted(t)
-	start(t, dev, cache.Options{Dir: cache.Off})
+	start(t, dev, cache.Options{Dir: "off"})
 	steps := dev.Count(faulty.Any)
 	require.Greater(t, steps, int64(3*f.kernels))
 	free, _, err := dev.Memory()

@@ -98,16 +98,12 @@ func WithTilings(byProduct map[string]string) Option {
 	return func(o *options) { o.tilings = byProduct }
 }
 
-// TunedSource is where New looks for tuned tilings: a *cache.Cache, or a file that
-// package autotune has read.
-type TunedSource interface {
-	GetChoice(key string) (value []byte, ok bool)
-}
-
-// WithTunedFrom takes tuned tilings from a source in place of the cache, such as
+// WithTunedFrom takes tuned tilings from a source, a *cache.Cache or an autotune.File, in place of the cache, such as
 // one file for all ranks of a job: every process with the same source has the same
 // tilings. Results have the same bits with any.
-func WithTunedFrom(s TunedSource) Option {
+func WithTunedFrom(s interface {
+	GetChoice(key string) (value []byte, ok bool)
+}) Option {
 	return func(o *options) {
 		if v := reflect.ValueOf(s); s == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 			o.refuse("WithTunedFrom", "nil", "a source of tuned tilings; WithoutTuning means none")

@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/driver/open"
 	"sonicmoe/examples/bench/report"
@@ -63,7 +62,7 @@ func TestDecode(t *testing.T) {
 // none.
 func TestPointsToStandardOutput(t *testing.T) {
 	user, named := t.TempDir(), t.TempDir()
-	t.Setenv(cache.EnvDir, user)
+	t.Setenv("SONICMOE_CACHE", user)
 	for flag, more := range map[string][]string{"-decode": {"-shape", "128,64,4,2", "-batches", "1"}, "-rounding": {"-shape", "128,64,2,2", "-tokens", "20"}} {
 		for _, kept := range []string{"off", named} {
 			out, errs, err := tiny(t, append([]string{flag, "-json", "-", "-cache", kept}, more...)...)

@@ -21,6 +21,7 @@ import (
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint"
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
@@ -64,7 +65,7 @@ func TestModelOfEveryWeight(t *testing.T) {
 
 func checkModel(t *testing.T, text string, names map[string]string) {
 	const tokens = 9
-	model, err := moe.FromConfig([]byte(text))
+	model, err := checkpoint.Read([]byte(text))
 	require.NoError(t, err)
 	dev, err := open.Device(context.Background(), drivertest.Name())
 	require.NoError(t, err)

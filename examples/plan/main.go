@@ -64,12 +64,12 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 }
 
 // find returns the models with some names and paths, without any all published ones.
-func find(ctx context.Context, names []string) ([]checkpoint.Named, error) {
+func find(ctx context.Context, names []string) ([]checkpoint.Model, error) {
 	published, err := checkpoint.Published()
 	if err != nil || len(names) == 0 {
 		return published, err
 	}
-	var list []checkpoint.Named
+	var list []checkpoint.Model
 	for _, name := range names {
 		m, err := findOne(ctx, published, name)
 		if err != nil {
@@ -80,7 +80,7 @@ func find(ctx context.Context, names []string) ([]checkpoint.Named, error) {
 	return list, nil
 }
 
-func findOne(ctx context.Context, published []checkpoint.Named, name string) (checkpoint.Named, error) {
+func findOne(ctx context.Context, published []checkpoint.Model, name string) (checkpoint.Model, error) {
 	var known []string
 	for _, m := range published {
 		if strings.EqualFold(m.Name, name) {
@@ -90,34 +90,35 @@ func findOne(ctx context.Context, published []checkpoint.Named, name string) (ch
 	}
 	path, data, err := command.ReadConfig(ctx, name)
 	if errors.Is(err, fs.ErrNotExist) && path == name {
-		return checkpoint.Named{}, fmt.Errorf("%q is neither a file nor one of %s", name, strings.Join(known, ", "))
+		return checkpoint.Model{}, fmt.Errorf("%q is neither a file nor one of %s", name, strings.Join(known, ", "))
 	}
 	if err != nil {
-		return checkpoint.Named{}, err
+		return checkpoint.Model{}, err
 	}
-	m, err := moe.FromConfig(data)
+	m, err := checkpoint.Read(data)
 	if err != nil {
-		return checkpoint.Named{}, fmt.Errorf("%s: %w", path, err)
+		return checkpoint.Model{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return checkpoint.Named{Name: m.Type + " " + filepath.Base(filepath.Dir(path)), Model: m}, nil
+	m.Name = m.Type + " " + filepath.Base(filepath.Dir(path))
+	return m, nil
 }
 
 // plan is a model with its figures.
 type plan struct {
-	checkpoint.Named
+	checkpoint.Model
 	moe.Cost
 	// beyond is the reason why the kernels do not compute the layer, nil if they do.
 	beyond error
 }
 
-func estimate(models []checkpoint.Named, tokens int) ([]plan, error) {
+func estimate(models []checkpoint.Model, tokens int) ([]plan, error) {
 	var list []plan
 	for _, m := range models {
 		f, err := moe.Estimate(m.Config, moe.Workload{Tokens: tokens})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", m.Name, err)
 		}
-		list = append(list, plan{Named: m, Cost: f, beyond: moe.Check(m.Config)})
+		list = append(list, plan{Model: m, Cost: f, beyond: moe.Check(m.Config)})
 	}
 	return list, nil
 }

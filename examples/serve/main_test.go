@@ -32,7 +32,7 @@ func onDevice(t *testing.T, queue int) *server {
 	t.Helper()
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
-	b, err := newBatcher(t.Context(), dev, emulatedRow.Config, 8, queue, time.Millisecond, cache.Open(cache.Options{Dir: cache.Off}))
+	b, err := newBatcher(t.Context(), dev, emulatedRow.Config, 8, queue, time.Millisecond, cache.Open(cache.Options{Dir: "off"}))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, b.close())

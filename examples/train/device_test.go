@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 func testDevice(t testing.TB, s size, frozen bool) *device {
 	dev, err := open.Device(t.Context(), drivertest.Name())
 	require.NoError(t, err)
-	d, err := newDevice(t.Context(), dev, s.layer, s.tokens, frozen, cache.Open(cache.Options{Dir: cache.Off}))
+	d, err := newDevice(t.Context(), dev, s.layer, s.tokens, frozen, cache.Open(cache.Options{Dir: "off"}))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, d.Close())

@@ -37,7 +37,7 @@ func warmup(t *testing.T, code int, args ...string) string {
 // import, list, prune.
 func TestFillAndCarry(t *testing.T) {
 	outside.Ptxas(t)
-	t.Setenv(cache.EnvDir, cache.Off)
+	t.Setenv("SONICMOE_CACHE", "off")
 	dir := t.TempDir()
 	config, from, bundle, to := filepath.Join(dir, "config.json"), filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar"), filepath.Join(dir, "to")
 	require.NoError(t, os.WriteFile(config, []byte(`{"model_type":"mixtral","hidden_size":128,"intermediate_size":64,"num_local_experts":4,"num_experts_per_tok":2,"num_hidden_layers":1,"torch_dtype":"bfloat16"}`), 0o600))
@@ -198,17 +198,17 @@ func TestBundleBehindNoCacheYet(t *testing.T) {
 	warmup(t, command.Done, "export", "-cache", from, bundle)
 	t.Setenv("XDG_CACHE_HOME", filepath.Join(dir, "fresh"))
 	t.Setenv("HOME", filepath.Join(dir, "fresh"))
-	t.Setenv(cache.EnvDir, string(filepath.ListSeparator)+bundle)
+	t.Setenv("SONICMOE_CACHE", string(filepath.ListSeparator)+bundle)
 	assert.Contains(t, warmup(t, command.Done, "list"), "1 files")
 	warmup(t, command.Done, "export", filepath.Join(dir, "again.tar"))
-	t.Setenv(cache.EnvDir, string(filepath.ListSeparator)+bundle+"x")
+	t.Setenv("SONICMOE_CACHE", string(filepath.ListSeparator)+bundle+"x")
 	assert.Contains(t, warmup(t, command.Failed, "list"), "warm.tarx")
 }
 
 // TestCacheIsOff checks that commands refuse a cache that is off, because finding
 // nothing would look like finding nothing wrong.
 func TestCacheIsOff(t *testing.T) {
-	t.Setenv(cache.EnvDir, cache.Off)
+	t.Setenv("SONICMOE_CACHE", "off")
 	for _, args := range [][]string{{"list"}, {"verify"}, {"export", filepath.Join(t.TempDir(), "warm.tar")}} {
 		assert.Contains(t, warmup(t, command.Failed, args...), "the cache is off", "%v", args)
 	}

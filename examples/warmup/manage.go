@@ -30,7 +30,7 @@ func openToRead(place string) (*cache.Cache, error) {
 	if err := notOff(place); err != nil {
 		return nil, err
 	}
-	if place == "" && os.Getenv(cache.EnvDir) == "" {
+	if place == "" && os.Getenv("SONICMOE_CACHE") == "" {
 		dir, err := cache.DefaultDir()
 		if err != nil {
 			return nil, err
@@ -41,7 +41,7 @@ func openToRead(place string) (*cache.Cache, error) {
 		return nil, err
 	}
 	o := cache.Options{Dir: place, ReadOnly: true}
-	if list := filepath.SplitList(os.Getenv(cache.EnvDir)); place == "" && len(list) > 1 && list[0] == "" {
+	if list := filepath.SplitList(os.Getenv("SONICMOE_CACHE")); place == "" && len(list) > 1 && list[0] == "" {
 		// A user's directory that does not exist yet hides none of the others.
 		own, err := cache.DefaultDir()
 		if err != nil {
@@ -58,8 +58,8 @@ func openToRead(place string) (*cache.Cache, error) {
 // notOff returns an error for the user's cache if the cache is off: an empty result would
 // be misleading.
 func notOff(place string) error {
-	if place == "" && os.Getenv(cache.EnvDir) == cache.Off {
-		return fmt.Errorf("the cache is off by %s: name a directory or a bundle", cache.EnvDir)
+	if place == "" && os.Getenv("SONICMOE_CACHE") == "off" {
+		return fmt.Errorf("the cache is off by %s: name a directory or a bundle", "SONICMOE_CACHE")
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint"
 )
 
 // part is the part of a model's layer to fill the cache for.
@@ -33,7 +34,7 @@ func readModel(ctx context.Context, path string, of part) (layer, error) {
 }
 
 func parseModel(data []byte, of part) (layer, error) {
-	m, err := moe.FromConfig(data)
+	m, err := checkpoint.Read(data)
 	if of == expertsOnly && err == nil {
 		m.Config = experts(m.Config)
 	}

@@ -15,6 +15,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/examples/internal/hostile"
 	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint"
 )
 
 // A model whose layer the kernels compute gives that layer. Other models, also those of
@@ -40,7 +41,7 @@ func TestModels(t *testing.T) {
 			plain(6144, 2048, 512, 12), "is refused: experts without weights"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, err := moe.FromConfig([]byte(c.json))
+			m, err := checkpoint.Read([]byte(c.json))
 			if c.known == "" {
 				require.NoError(t, err)
 			} else {

@@ -26,7 +26,7 @@ import (
 // TestSignedBundles checks that a bundle is accepted by its digest, by its signature,
 // or by both, and that another bundle or another signature is not.
 func TestSignedBundles(t *testing.T) {
-	t.Setenv(cache.EnvDir, cache.Off)
+	t.Setenv("SONICMOE_CACHE", "off")
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
 	key, other, bundle := in("key"), in("other"), in("warm.tar")

@@ -32,7 +32,7 @@ func TestReadme(t *testing.T) {
 
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.Symlink(filepath.Join(root, "examples"), "examples"))
-	t.Setenv(cache.EnvDir, filepath.Join(t.TempDir(), "own"))
+	t.Setenv("SONICMOE_CACHE", filepath.Join(t.TempDir(), "own"))
 	ran := 0
 	for line := range strings.Lines(section) {
 		words, ok := strings.CutPrefix(strings.TrimSpace(line), "go run ./examples/warmup ")

@@ -15,6 +15,7 @@ import (
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/golden"
 	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint"
 )
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
@@ -26,7 +27,7 @@ func TestTransformers(t *testing.T) {
 	require.NoError(t, err)
 	computed := 0
 	for name, b := range blocks {
-		model, err := moe.FromConfig(b.Config)
+		model, err := checkpoint.Read(b.Config)
 		require.NoError(t, err, name)
 		if len(model.Outside) > 0 || moe.Check(model.Config) != nil {
 			continue
@@ -52,7 +53,7 @@ func TestTransformersInF16(t *testing.T) {
 	for _, name := range names {
 		b, ok := blocks[name]
 		require.True(t, ok, name)
-		model, err := moe.FromConfig(bytes.ReplaceAll(b.Config, []byte("bfloat16"), []byte("float16")))
+		model, err := checkpoint.Read(bytes.ReplaceAll(b.Config, []byte("bfloat16"), []byte("float16")))
 		require.NoError(t, err, name)
 		require.Equal(t, moe.F16, model.Config.Type, name)
 		t.Run(name, func(t *testing.T) { checkBlock(t, model.Config, b, tokens, 8) })

@@ -16,6 +16,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/open"
 	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint"
 )
 
 //export sm_open
@@ -58,7 +59,7 @@ func sm_config_of_model(json *C.char, out *C.sm_config) C.sm_status {
 		if json == nil {
 			return &moe.ArgError{Field: "json", Got: "NULL", Want: "a model's config.json"}
 		}
-		m, err := moe.FromConfig([]byte(C.GoString(json)))
+		m, err := checkpoint.Read([]byte(C.GoString(json)))
 		if err != nil {
 			return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 		}

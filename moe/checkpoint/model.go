@@ -15,6 +15,8 @@ const maxLayers = 4096
 
 // Model is what a config.json says of a model's expert layers.
 type Model struct {
+	// Name is the model's name in the list of Published, empty for other models.
+	Name string
 	// Type is the model_type: the text model's if the model has several parts.
 	Type string
 	// Config is the layer, laid out as transformers holds its weights.

@@ -10,14 +10,8 @@ import (
 //go:embed published.json
 var publishedJSON []byte
 
-// Named is a published model and its name.
-type Named struct {
-	Name string
-	Model
-}
-
 // published parses the list once.
-var published = sync.OnceValues(func() ([]Named, error) {
+var published = sync.OnceValues(func() ([]Model, error) {
 	var list []struct {
 		Name   string          `json:"name"`
 		Config json.RawMessage `json:"config"`
@@ -25,17 +19,18 @@ var published = sync.OnceValues(func() ([]Named, error) {
 	if err := json.Unmarshal(publishedJSON, &list); err != nil {
 		return nil, err
 	}
-	var out []Named
+	var out []Model
 	for _, m := range list {
 		of, err := Read(m.Config)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", m.Name, err)
 		}
-		out = append(out, Named{m.Name, of})
+		of.Name = m.Name
+		out = append(out, of)
 	}
 	return out, nil
 })
 
 // Published lists models by name, with the expert layers that their config.json
 // describes. Callers share the slices and must not change them.
-func Published() ([]Named, error) { return published() }
+func Published() ([]Model, error) { return published() }

@@ -1,10 +1,10 @@
 package command
 
-import "sonicmoe/moe"
+import "sonicmoe/moe/checkpoint"
 
 // Remarks returns the format of a model's quantised weights, and what the layer lacks,
 // assumes, or did not understand in config.json.
-func Remarks(m moe.Model) []string {
+func Remarks(m checkpoint.Model) []string {
 	var list []string
 	if m.Quantised != "" {
 		list = append(list, "quantised: "+m.Quantised)

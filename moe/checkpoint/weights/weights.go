@@ -14,13 +14,14 @@ import (
 	"sonicmoe/internal/disk"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint"
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
 // Layer is one expert layer in a model's files. Close it after use.
 type Layer struct {
 	// Model is the content of config.json.
-	Model moe.Model
+	Model checkpoint.Model
 	// Config is the layer, with its weights laid out as in the files.
 	Config moe.Config
 
@@ -43,7 +44,7 @@ func Open(ctx context.Context, dir string, layer int) (*Layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	model, err := moe.FromConfig(data)
+	model, err := checkpoint.Read(data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
