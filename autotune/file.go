@@ -56,7 +56,7 @@ func ReadFile(ctx context.Context, path string) (*File, error) {
 func readFile(ctx context.Context, path string) (*File, []byte, error) {
 	data, err := disk.ReadFile(ctx, disk.OS, path, mostFileBytes)
 	if errors.Is(err, disk.ErrNotRegular) || errors.Is(err, disk.ErrTooLarge) {
-		err = fmt.Errorf("%s is no file of choices: %w", path, err)
+		err = fmt.Errorf("%s is not a file of choices: %w", path, err)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -66,18 +66,18 @@ func readFile(ctx context.Context, path string) (*File, []byte, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&j); err != nil {
-		return nil, nil, fmt.Errorf("%s is no file of choices: %w", path, err)
+		return nil, nil, fmt.Errorf("%s is not a file of choices: %w", path, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, nil, fmt.Errorf("%s is no file of choices: it goes on after byte %d", path, d.InputOffset())
+		return nil, nil, fmt.Errorf("%s is not a file of choices: more data follows after byte %d", path, d.InputOffset())
 	}
 	if j.Format != fileFormat {
-		return nil, nil, fmt.Errorf("%s is no file of choices: its Format is %q, want %q", path, j.Format, fileFormat)
+		return nil, nil, fmt.Errorf("%s is not a file of choices: its Format is %q, want %q", path, j.Format, fileFormat)
 	}
 	f := NewFile()
 	for _, c := range j.Choices {
 		if _, twice := f.choices[c.Key]; twice { // a merge of two versions can leave this
-			return nil, nil, fmt.Errorf("%s is no file of choices: it has %q twice", path, c.Key)
+			return nil, nil, fmt.Errorf("%s is not a file of choices: it has %q twice", path, c.Key)
 		}
 		f.choices[c.Key] = c.Value
 	}

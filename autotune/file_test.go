@@ -47,19 +47,19 @@ func TestForeignFilesStay(t *testing.T) {
 				autotune.UpdateFile(t.Context(), path, putOne("a")),
 				autotune.NewFile().WriteFile(path),
 			} {
-				require.ErrorContains(t, err, path+" is no file of choices")
+				require.ErrorContains(t, err, path+" is not a file of choices")
 			}
 			got, err := os.ReadFile(path)
 			require.NoError(t, err)
 			assert.Equal(t, text, string(got))
 			list, err := os.ReadDir(filepath.Dir(path))
 			require.NoError(t, err)
-			assert.Len(t, list, 1, "neither lock nor temporary file stays")
+			assert.Len(t, list, 1, "no lock and no temporary file is left")
 		})
 	}
 	for _, path := range []string{t.TempDir(), os.DevNull} {
 		_, err := autotune.ReadFile(t.Context(), path)
-		assert.ErrorContains(t, err, "no file of choices", path)
+		assert.ErrorContains(t, err, "not a file of choices", path)
 	}
 	huge := filepath.Join(t.TempDir(), "huge")
 	require.NoError(t, os.WriteFile(huge, nil, 0o600))
@@ -73,7 +73,7 @@ func TestForeignFilesStay(t *testing.T) {
 // changes of each other.
 func TestUpdateByALink(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("links are for administrators")
+		t.Skip("only administrators may create links")
 	}
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "choices.json"), filepath.Join(t.TempDir(), "link.json")
@@ -185,7 +185,7 @@ func TestUpdatesAtOnce(t *testing.T) {
 func TestUpdateFileChild(t *testing.T) {
 	path := child.Role()
 	if path == "" {
-		t.Skip("this is the other process of TestUpdatesAtOnce")
+		t.Skip("this test is the child process of TestUpdatesAtOnce")
 	}
 	for i := range 10 {
 		require.NoError(t, autotune.UpdateFile(t.Context(), path, putOne(fmt.Sprint("process ", os.Getpid(), " ", i))))

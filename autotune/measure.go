@@ -60,7 +60,7 @@ func (t *tuning[P]) warm(ctx context.Context) error {
 // defaultLost returns an error if the default has failed.
 func (t *tuning[P]) defaultLost() error {
 	if c := t.trials[0]; c.Status != Untried {
-		return fmt.Errorf("autotune: the default %s %v failed when it was timed, though it was right: %s", t.problem.Name, c.Point, c.Reason)
+		return fmt.Errorf("autotune: the default %s %v was verified, but failed when it was timed: %s", t.problem.Name, c.Point, c.Reason)
 	}
 	return nil
 }
@@ -177,13 +177,13 @@ func (t *tuning[P]) decide() {
 	r.PTX = base.digest
 	switch {
 	case len(t.trials) == 1:
-		r.Why = "the default stays: no other point came near it"
+		r.Why = "the default stays: no other point is nearly as fast"
 	case best == base:
 		r.Why = "the default stays: it is the fastest"
 	case best.Rounds < leastRounds:
 		r.Why = fmt.Sprintf("the default stays: %d rounds were measured, %d are needed to leave it", best.Rounds, leastRounds)
 	case best.Gain <= max(best.Noise, t.options.MinGain):
-		r.Why = fmt.Sprintf("the default stays: %v is faster by %.1f %%, which is not beyond the noise (%.1f %%) or the least gain asked for (%.1f %%)",
+		r.Why = fmt.Sprintf("the default stays: %v is faster by %.1f %%, which does not exceed the noise (%.1f %%) or the required gain (%.1f %%)",
 			best.Point, 100*best.Gain, 100*best.Noise, 100*t.options.MinGain)
 	default:
 		r.Chosen, r.PTX = best.Point, best.digest

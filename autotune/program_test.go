@@ -36,7 +36,7 @@ func tuneOdd(t *testing.T, spec string, o autotune.Options) (*autotune.Report[od
 // and the choice stored for this program.
 func TestWorkerOfAReplacedProgram(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("a running program's file is not to be had under another name")
+		t.Skip("a running program's file cannot be opened under another name here")
 	}
 	exe, err := os.Executable()
 	require.NoError(t, err)
@@ -82,6 +82,6 @@ func TestWorkerThatReadsNothing(t *testing.T) {
 	case r := <-done:
 		assert.Contains(t, r.Where, "the worker process did not start: hung: no answer in 200ms")
 	case <-time.After(30 * time.Second):
-		t.Fatal("the search waits for ever")
+		t.Fatal("the search does not end")
 	}
 }

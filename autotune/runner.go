@@ -80,7 +80,7 @@ const (
 	// lastWords is the longest wait for the output of a process that has ended, because a
 	// process that it started may keep the pipe open.
 	lastWords = 200 * time.Millisecond
-	// mostReplyBytes bounds a reply.
+	// mostReplyBytes limits the size of a reply.
 	mostReplyBytes = 1 << 20
 )
 
@@ -117,7 +117,7 @@ func program() (string, error) {
 	return os.Executable()
 }
 
-// start starts the process with two pipes of its own.
+// start starts the process with its two pipes.
 func (r *remote[P]) start() error {
 	theirIn, requests, err := os.Pipe()
 	if err != nil {
@@ -192,7 +192,7 @@ func (r *remote[P]) wait() {
 func (r *remote[P]) ask(ctx context.Context, n uint64, message any, limit time.Duration) (reply, error) {
 	text, err := json.Marshal(message)
 	if err != nil {
-		return reply{}, &failure{Wrong, "it can't be sent to a worker: " + err.Error()}
+		return reply{}, &failure{Wrong, "the message can't be sent to a worker: " + err.Error()}
 	}
 	// A process that does not read accepts only as much as a pipe holds.
 	sent := make(chan error, 1)
@@ -242,7 +242,7 @@ func (r *remote[P]) died() *failure {
 	case <-r.gone:
 		return &failure{Died, r.how}
 	default:
-		return &failure{Died, "the worker process closed its pipe, and does not end"}
+		return &failure{Died, "the worker process closed its pipe but did not end"}
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 // processes left, and keeps directories of living sessions, new ones, and other files.
 func TestLeftOversOfKilledSessions(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("the temporary folder has another name")
+		t.Skip("the temporary folder is named by another variable here")
 	}
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
@@ -55,5 +55,5 @@ func TestLeftOversOfKilledSessions(t *testing.T) {
 	require.NoError(t, next.Close())
 	left, err := filepath.Glob(filepath.Join(tmp, "*"))
 	require.NoError(t, err)
-	assert.Len(t, left, 3, "those that stayed")
+	assert.Len(t, left, 3, "the directories to keep")
 }

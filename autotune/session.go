@@ -55,14 +55,14 @@ type Progress struct {
 	Elapsed     time.Duration
 }
 
-// Session tunes problems of one subject, one after another, on the same bench.
+// Session tunes problems of one subject, one after another, with the same bench.
 type Session[P comparable] struct {
 	dev     driver.Device
 	subject *Subject[P]
 	spec    json.RawMessage
 	options Options
 
-	// scratch is the directory that workers take machine code from.
+	// scratch is the directory from which workers load machine code.
 	scratch       string
 	removeScratch func() error
 	scratchCache  *cache.Cache
@@ -86,7 +86,7 @@ func NewSession[P comparable](dev driver.Device, s *Subject[P], spec any, o Opti
 	session := &Session[P]{dev: dev, subject: s, options: o}
 	switch {
 	case o.InProcess:
-		session.noWorker = "points are tried in this process, as asked for"
+		session.noWorker = "points are tried in this process, as requested"
 	case !mayWork.Load():
 		session.noWorker = "the program's main does not call autotune.WorkerMain"
 	}
@@ -146,7 +146,7 @@ func (s *Session[P]) start(ctx context.Context) error {
 	return nil
 }
 
-// try tries a point, in a fresh runner if the last one was lost.
+// try tries a point, in a new runner if the previous one was lost.
 func (s *Session[P]) try(ctx context.Context, op, problem string, p P) (time.Duration, error) {
 	if err := s.start(ctx); err != nil {
 		return 0, err
@@ -157,7 +157,7 @@ func (s *Session[P]) try(ctx context.Context, op, problem string, p P) (time.Dur
 	if errors.As(err, &f) && f.lost() || ctx.Err() != nil {
 		s.stop()
 		if here && f != nil {
-			return 0, fmt.Errorf("autotune: %s %v, which was right before, in this process: %w", problem, p, f)
+			return 0, fmt.Errorf("autotune: %s %v was verified before, but failed in this process: %w", problem, p, f)
 		}
 	}
 	return d, err

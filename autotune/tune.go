@@ -120,7 +120,7 @@ func (t *tuning[P]) enumerate() {
 	for _, row := range rows {
 		if row.Status != Rejected {
 			if most := t.options.Most; most > 0 && len(t.trials) >= most {
-				row.Status, row.Reason = Skipped, fmt.Sprintf("past the %d candidates that the cost model likes best", most)
+				row.Status, row.Reason = Skipped, fmt.Sprintf("not among the %d candidates with the best estimates", most)
 			} else {
 				t.trials = append(t.trials, &trial[P]{Row: row})
 			}
@@ -233,7 +233,7 @@ func (t *tuning[P]) verify(ctx context.Context) error {
 		}
 		// The default needs no proof, because the caller runs it anyway.
 		if i > 0 && t.noWorker != "" && !t.proven.has(c.digest) {
-			c.Status, c.Reason = Unproven, "no worker has found it right on this GPU yet"
+			c.Status, c.Reason = Unproven, "no worker has verified it on this GPU yet"
 		} else {
 			at := t.options.now()
 			if err := t.verifyOne(ctx, c); err != nil {

@@ -161,7 +161,7 @@ func TestWithoutWorker(t *testing.T) {
 	autotune.ForgetWorkers()
 	r, err = tune(t, t.Context(), dev, copySpec{Times: flat}, o, base, good, other)
 	require.NoError(t, err)
-	assert.Equal(t, good, r.Chosen, "proven by the worker, measured here")
+	assert.Equal(t, good, r.Chosen, "verified by the worker, measured in this process")
 	assert.Equal(t, autotune.Unproven, r.Row(other).Status)
 	assert.NotZero(t, dev.Count(faulty.Launch))
 }
@@ -281,10 +281,10 @@ func TestBudget(t *testing.T) {
 	o.Most = 3
 	r, err = tune(t, t.Context(), newDevice(t), copySpec{Times: flat}, o, base, point{Threads: 96}, point{Threads: 32}, point{Threads: 64})
 	require.NoError(t, err)
-	assert.Equal(t, autotune.Skipped, r.Row(point{Threads: 96}).Status, "the cost model's best are tried")
+	assert.Equal(t, autotune.Skipped, r.Row(point{Threads: 96}).Status, "the best estimates are tried")
 	assert.Equal(t, 3, r.Tried())
 	assert.Contains(t, r.String(), "3 candidates tried")
-	assert.Contains(t, r.String(), fmt.Sprintf("%d more skipped: past the 3 candidates that the cost model likes best", r.Count(autotune.Skipped)))
+	assert.Contains(t, r.String(), fmt.Sprintf("%d more skipped: not among the 3 candidates with the best estimates", r.Count(autotune.Skipped)))
 	assert.Equal(t, autotune.Measured, r.Row(point{Threads: 64}).Status)
 }
 
@@ -296,7 +296,7 @@ func TestNoiseKeepsTheDefault(t *testing.T) {
 		base, other []time.Duration
 		want        point
 	}{
-		"faster beyond the noise": {[]time.Duration{100 * us, 101 * us, 99 * us}, []time.Duration{90 * us, 91 * us, 89 * us}, other},
+		"gain above the noise":    {[]time.Duration{100 * us, 101 * us, 99 * us}, []time.Duration{90 * us, 91 * us, 89 * us}, other},
 		"faster within the noise": {[]time.Duration{100 * us, 140 * us, 60 * us, 120 * us, 80 * us}, []time.Duration{97 * us}, base},
 		"hardly faster":           {[]time.Duration{1000 * us}, []time.Duration{993 * us}, base},
 		"slower":                  {[]time.Duration{100 * us}, []time.Duration{104 * us}, base},

@@ -79,11 +79,11 @@ func pipes(names string) (in io.Reader, out io.Writer, err error) {
 	first, second, _ := strings.Cut(names, ",")
 	r, err := inherited(first)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s is %q, is set in worker processes alone: %w", envWorker, names, err)
+		return nil, nil, fmt.Errorf("%s is %q, but it is set in worker processes only: %w", envWorker, names, err)
 	}
 	w, err := inherited(second)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s is %q, is set in worker processes alone: %w", envWorker, names, err)
+		return nil, nil, fmt.Errorf("%s is %q, but it is set in worker processes only: %w", envWorker, names, err)
 	}
 	return r, w, nil
 }
@@ -102,7 +102,7 @@ func work(in io.Reader, out io.Writer) error {
 	decode := json.NewDecoder(in)
 	w := worker{out: out}
 	if err := decode.Decode(&w.hello); err != nil {
-		return fmt.Errorf("reading what to serve: %w", err)
+		return fmt.Errorf("reading the first message: %w", err)
 	}
 	serve := subjects[w.hello.Subject]
 	if serve == nil {
@@ -122,17 +122,17 @@ func work(in io.Reader, out io.Writer) error {
 	return serve(w)
 }
 
-// mostErrorBytes bounds the error in a reply.
+// mostErrorBytes limits the length of an error in a reply.
 const mostErrorBytes = 16 << 10
 
-// answer writes one reply, a line.
+// answer writes one reply as a line.
 func (w worker) answer(r reply) error {
 	r.Error = strings.ToValidUTF8(r.Error[:min(len(r.Error), mostErrorBytes)], "")
 	return json.NewEncoder(w.out).Encode(r)
 }
 
-// serve makes a bench of the subject and answers requests until the bench's
-// device is lost.
+// serve makes a bench of the subject and answers requests until the bench's device
+// is lost.
 func serve[P comparable](w worker, s *Subject[P]) error {
 	ctx := context.Background()
 	bench, err := s.open(ctx, Setting{Spec: w.hello.Spec, Cache: cache.Open(cache.Options{Dir: w.hello.CacheDir})})

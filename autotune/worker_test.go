@@ -26,7 +26,7 @@ type worker struct {
 func newWorker(t *testing.T) worker {
 	t.Helper()
 	if runtime.GOOS == "windows" {
-		t.Skip("handles are inherited in another way")
+		t.Skip("handles are inherited differently here")
 	}
 	exe, err := os.Executable()
 	require.NoError(t, err)
@@ -52,7 +52,7 @@ func newWorker(t *testing.T) worker {
 		}}
 }
 
-// ended waits for the process.
+// ended waits for the end of the process.
 func (w worker) ended(t *testing.T) error {
 	t.Helper()
 	done := make(chan error, 1)
@@ -61,7 +61,7 @@ func (w worker) ended(t *testing.T) error {
 	case err := <-done:
 		return err
 	case <-time.After(5 * time.Second):
-		t.Fatal("the worker is still there")
+		t.Fatal("the worker still runs")
 		return nil
 	}
 }
@@ -109,6 +109,6 @@ func TestMarkOfWorkersByHand(t *testing.T) {
 		c.Env = append(os.Environ(), "SONICMOE_AUTOTUNE_WORKER="+mark)
 		out, err := c.CombinedOutput()
 		assert.Error(t, err, mark)
-		assert.Contains(t, string(out), "is set in worker processes alone", mark)
+		assert.Contains(t, string(out), "it is set in worker processes only", mark)
 	}
 }

@@ -21,7 +21,7 @@ import (
 //	-32 checksum   SHA-256 of everything before it
 //
 // Magic, version, size and checksum have the same place in every version, so that
-// damage and another version can be told apart.
+// a reader can distinguish damage from another version.
 //
 // A module's fields: label, PTX, then producer, code, log for each image.
 // A choice's fields: key, value.

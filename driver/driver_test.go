@@ -72,7 +72,7 @@ func TestTensorMapCheck(t *testing.T) {
 		require.ErrorIs(t, err, ErrInvalid, text)
 		assert.ErrorContains(t, err, text)
 	}
-	beyond := good // what lies beyond the rank does not count
+	beyond := good // values beyond the rank are not used
 	beyond.Dims[3], beyond.Box[4], beyond.Strides[2] = 1<<40, 999, 5
 	require.NoError(t, beyond.Check())
 }

@@ -10,39 +10,40 @@ import (
 var (
 	// ErrNoDevice: no usable device was found.
 	ErrNoDevice = errors.New("no device")
-	// ErrInvalid: an argument was wrong; nothing was done.
+	// ErrInvalid: an argument was wrong, and nothing was done.
 	ErrInvalid = errors.New("invalid argument")
-	// ErrOutOfMemory: device memory did not suffice.
+	// ErrOutOfMemory: there was not enough device memory.
 	ErrOutOfMemory = errors.New("out of device memory")
-	// ErrCompile: PTX was refused; Error.Log says why.
+	// ErrCompile: the assembler refused the PTX; Error.Log has the reason.
 	ErrCompile = errors.New("compilation failed")
-	// ErrWrongImage: machine code is not for this device or damaged.
+	// ErrWrongImage: machine code is damaged or for another device.
 	ErrWrongImage = errors.New("machine code does not fit the device")
 	// ErrUnsupported: this driver or device lacks the feature.
 	ErrUnsupported = errors.New("unsupported")
 	// ErrNotFound: a module has no kernel of that name.
 	ErrNotFound = errors.New("not found")
-	// ErrBroken: the device met an error that it can't recover from. Every
-	// later call on it fails with the same first cause.
+	// ErrBroken: the device had an error from which it cannot recover. Every later
+	// call fails with the same first error.
 	ErrBroken = errors.New("device is broken")
 )
 
 // Error is a failed device operation.
 type Error struct {
-	// Op is the operation: a driver function's name or what was tried.
+	// Op is the operation: the name of a driver function, or a description.
 	Op string
-	// Code and Name are the driver's own: 700, "CUDA_ERROR_ILLEGAL_ADDRESS".
+	// Code and Name are the driver's error code and its name: 700,
+	// "CUDA_ERROR_ILLEGAL_ADDRESS".
 	Code int
 	Name string
 	// Text says what was wrong and what would be right.
 	Text string
-	// Kernel and Line are the kernel at fault and the line of its PTX, where
-	// the device knows them.
+	// Kernel and Line are the kernel at fault and the line of its PTX, if the device
+	// knows them.
 	Kernel string
 	Line   int
 	// Log is the assembler's output, for errors of compiling and loading.
 	Log string
-	// Kind is the sentinel that errors.Is matches, Cause a wrapped error.
+	// Kind is the sentinel that errors.Is matches. Cause is a wrapped error.
 	Kind  error
 	Cause error
 }
@@ -72,5 +73,5 @@ func (e *Error) Error() string {
 // Is reports whether the error is of the given kind.
 func (e *Error) Is(target error) bool { return e.Kind != nil && target == e.Kind }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }

@@ -10,7 +10,8 @@ import (
 	"sonicmoe/driver/emulated"
 )
 
-// PTX by hand, from text to a launch. Every device does it so.
+// ExampleDevice runs hand-written PTX, from text to launch. All devices work in
+// this way.
 func ExampleDevice() {
 	const text = `.version 7.0
 .target sm_70
@@ -66,7 +67,7 @@ func ExampleDevice() {
 	// Output: 42 <nil>
 }
 
-// Errors say what was wrong in words, and match a kind.
+// ExampleError shows that an error describes what was wrong and matches a kind.
 func ExampleError() {
 	dev, err := emulated.New(emulated.Options{})
 	if err != nil {

@@ -11,8 +11,8 @@ const (
 	maxCluster = 16
 )
 
-// Check reports the first rule of launches that l breaks, whatever the device
-// and kernel. SharedBytes is held against neither: the device does that.
+// Check returns an error for the first rule of launches that l breaks. It checks
+// the rules common to all devices and kernels. The device checks SharedBytes.
 func (l *Launch) Check() error {
 	switch {
 	case l.Grid.X < 0 || l.Grid.X > maxGridX:

@@ -1,11 +1,11 @@
 package driver
 
-// Target describes a chip. It is comparable: kernels are chosen by it and it
-// is part of cache keys where the choice depends on it.
+// Target describes a chip. It is comparable. Kernels are chosen by it, and it is
+// part of cache keys if the choice depends on it.
 type Target struct {
-	// Name is the product's name as the driver gives it.
+	// Name is the product name that the driver reports.
 	Name string
-	// Arch is the PTX .target that uses all of the chip, such as "sm_90a".
+	// Arch is the PTX .target with all features of the chip, such as "sm_90a".
 	Arch string
 	// Major and Minor are the compute capability.
 	Major, Minor int

@@ -16,7 +16,7 @@ const (
 	S32
 )
 
-// Bytes is the size of one element.
+// Bytes returns the size of an element.
 func (e ElemType) Bytes() int {
 	switch e {
 	case BF16, F16, U16:
@@ -29,7 +29,7 @@ func (e ElemType) Bytes() int {
 	return 0
 }
 
-// String is the type's PTX-like name.
+// String returns the type's name, similar to PTX.
 func (e ElemType) String() string {
 	names := [...]string{"?", "bf16", "f16", "f32", "u8", "u16", "u32", "s32"}
 	if int(e) < len(names) {
@@ -38,7 +38,8 @@ func (e ElemType) String() string {
 	return fmt.Sprintf("ElemType(%d)", uint8(e))
 }
 
-// Swizzle is how TMA permutes 16-byte chunks of a box in shared memory.
+// Swizzle is the permutation that TMA applies to 16-byte chunks of a box in shared
+// memory.
 type Swizzle uint8
 
 // Swizzle modes, by the width in bytes of the permuted rows.
@@ -60,23 +61,22 @@ const (
 	Promote256
 )
 
-// MaxTensorRank is the most dimensions of a tensor map.
+// MaxTensorRank is the largest number of dimensions of a tensor map.
 const MaxTensorRank = 5
 
-// TensorMap describes a tensor in global memory and the box of it that one
-// TMA instruction moves. It is comparable; dimension 0 is the contiguous one.
+// TensorMap describes a tensor in global memory and the box that one TMA
+// instruction moves. It is comparable. Dimension 0 is contiguous.
 //
-// Loads fill what lies outside the tensor with zero, stores drop it. A store
-// map's Address may lie before mapped memory as long as the elements inside
-// the bounds that are really stored are mapped.
+// Loads fill elements outside the tensor with zero, stores drop them. For stores,
+// Address may be before mapped memory if all elements that are stored are mapped.
 type TensorMap struct {
 	Elem    ElemType
 	Rank    int // 1 to MaxTensorRank
 	Address DevicePtr
 	// Dims are the extents in elements, 1 to 2^32 each.
 	Dims [MaxTensorRank]uint64
-	// Strides[i] is the distance in bytes between neighbours of dimension
-	// i+1: a multiple of 16 below 2^40.
+	// Strides[i] is the distance in bytes between adjacent elements of dimension i+1:
+	// a multiple of 16 below 2^40.
 	Strides [MaxTensorRank - 1]uint64
 	// Box is the extent of one transfer in elements, 1 to 256 each.
 	Box     [MaxTensorRank]uint32
@@ -84,11 +84,11 @@ type TensorMap struct {
 	Promote L2Promotion
 }
 
-// EncodedTensorMap is a tensor map as a device takes it: a kernel parameter of
-// 128 bytes, aligned to 128. See [Stream].Launch for where that puts it.
+// EncodedTensorMap is a tensor map in the device's format: a kernel parameter of
+// 128 bytes, aligned to 128. [Stream].Launch explains its offset.
 type EncodedTensorMap [128]byte
 
-// Check reports the first rule of tensor maps that m breaks.
+// Check returns an error for the first rule of tensor maps that m breaks.
 func (m TensorMap) Check() error {
 	bad := func(field string, got any, want string) error {
 		return &Error{Op: "tensor map", Name: "invalid value",

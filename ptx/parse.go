@@ -45,14 +45,14 @@ const (
 	maxWord      = 1 << 10 // bytes
 	maxOpcode    = 1 << 8  // bytes
 	maxKernels   = 1 << 8
-	maxFunctions = 1 << 12 // including declarations
+	maxFunctions = 1 << 12 // functions, declarations included
 	maxVariables = 1 << 16
-	maxRegisters = 1 << 16 // in one kernel
-	maxDeclared  = 1 << 18 // in all kernels
+	maxRegisters = 1 << 16 // registers in one kernel
+	maxDeclared  = 1 << 18 // registers in all kernels
 	maxParams    = 32764   // bytes
 	maxShared    = 232448  // bytes
-	maxGlobal    = 1 << 26 // in one variable
-	maxScopes    = 1 << 8  // nested
+	maxGlobal    = 1 << 26 // bytes in one variable
+	maxScopes    = 1 << 8  // nested braces
 )
 
 type parser struct {

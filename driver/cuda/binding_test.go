@@ -12,8 +12,8 @@ import (
 	"sonicmoe/driver"
 )
 
-// A binding's functions are called in place of the library's, their results
-// become errors, and everything else goes where it went.
+// TestBinding checks that a binding's functions replace the library's, that their
+// results become errors, and that other functions still go to the library.
 func TestBinding(t *testing.T) {
 	f := newFake(t)
 	answer, allocated, loaded := 0, 0, 0
@@ -43,7 +43,7 @@ func TestBinding(t *testing.T) {
 	assert.EqualValues(t, 1, Calls(dev)["cuMemAlloc_v2"])
 	s := f.stream(dev)
 	require.NoError(t, s.Launch(k, &driver.Launch{}, nil))
-	assert.Contains(t, f.log(), "launch ", "what is not bound is the library's")
+	assert.Contains(t, f.log(), "launch ", "other functions go to the library")
 
 	answer = 2
 	_, err = dev.Alloc(512)
@@ -55,15 +55,15 @@ func TestBinding(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrWrongImage)
 	_, err = dev.Load([]byte("short"))
 	require.ErrorIs(t, err, driver.ErrWrongImage)
-	assert.Equal(t, 2, loaded, "what is no image is not handed on")
+	assert.Equal(t, 2, loaded, "an invalid image is not passed on")
 	answer = 700
 	_, err = dev.Alloc(512)
 	require.ErrorIs(t, err, driver.ErrBroken)
 	_, err = dev.Load(image.Code)
 	require.ErrorIs(t, err, driver.ErrBroken)
-	assert.Equal(t, 2, allocated-1, "nothing is asked of a broken device")
+	assert.Equal(t, 2, allocated-1, "a broken device is not called")
 
-	// Another device of the same library has nothing of it.
+	// Another device of the same library does not use the binding.
 	answer = 0
 	_, err = f.open().Alloc(512)
 	require.NoError(t, err)

@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// versionedName is the file name of a driver library, such as
-// libcuda.so.580.95.05; that of a major release alone is everybody's.
+// versionedName matches the file name of a driver library with its full release,
+// such as libcuda.so.580.95.05. A major release alone does not identify a build.
 var versionedName = regexp.MustCompile(`\.so\.(\d{3,}\.\d+(?:\.\d+)?)$`)
 
-// buildOf tells builds of the driver apart, of which one CUDA version has many:
-// the release in the name of the file that the address lies in, "580.95.05", else
-// the file's build ID; "" where neither is to be had.
+// buildOf identifies the build of the driver, since a CUDA version has many
+// builds. It returns the release in the name of the file that contains the
+// address, "580.95.05", else the file's build ID, else "".
 func buildOf(addr uintptr) string {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -29,8 +29,8 @@ func buildOf(addr uintptr) string {
 	return buildID(file)
 }
 
-// mappedFile is the file of the mapping with the address, "" if there is none.
-// Lines are "start-end rights offset device inode   path".
+// mappedFile returns the file that is mapped at the address, "" if there is none.
+// Lines of maps are "start-end rights offset device inode   path".
 func mappedFile(maps string, addr uintptr) string {
 	for line := range strings.Lines(maps) {
 		span, rest, _ := strings.Cut(line, " ")
@@ -47,7 +47,7 @@ func mappedFile(maps string, addr uintptr) string {
 	return ""
 }
 
-// buildID is an ELF file's GNU build ID, "" without one.
+// buildID returns an ELF file's GNU build ID, "" without one.
 func buildID(file string) string {
 	f, err := elf.Open(file)
 	if err != nil {
@@ -59,7 +59,8 @@ func buildID(file string) string {
 		return ""
 	}
 	note, err := s.Data()
-	// Sizes of name and content, the kind, the name GNU, then the content.
+	// The note has the sizes of name and content, the kind, the name GNU, then the
+	// content.
 	if err != nil || len(note) <= 16 || !bytes.Equal(note[12:16], []byte("GNU\x00")) {
 		return ""
 	}

@@ -2,5 +2,5 @@
 
 package cuda
 
-// buildOf knows no builds here.
+// buildOf returns "": builds cannot be identified on this system.
 func buildOf(uintptr) string { return "" }

@@ -15,7 +15,7 @@ import (
 	"sonicmoe/driver"
 )
 
-// sum is the digest that the fake takes of parameter bytes.
+// sum returns the digest that the fake computes of parameter bytes.
 func sum(params []byte) (s uint64) {
 	for _, b := range params {
 		s = s*31 + uint64(b)
@@ -44,7 +44,7 @@ func TestLaunchArguments(t *testing.T) {
 		{driver.Launch{Programmatic: true}, long[:128], "1,1,1 x 1,1,1 shared 0", " [6: 1 0 0]"},
 		{driver.Launch{Grid: driver.Dim3{X: 4, Y: 3, Z: 2}, Cluster: driver.Dim3{X: 2, Y: 1, Z: 2}, Programmatic: true},
 			long, "4,3,2 x 1,1,1 shared 0", " [4: 2 1 2] [6: 1 0 0]"},
-		{driver.Launch{}, long[:16], "1,1,1 x 1,1,1 shared 0", ""}, // nothing is left of the one before
+		{driver.Launch{}, long[:16], "1,1,1 x 1,1,1 shared 0", ""}, // nothing is left from the launch before
 	} {
 		require.NoError(t, s.Launch(k, &test.launch, test.params))
 		want := fmt.Sprintf("launch %s stream %#x%s function 0xf00 arguments (nil) params", test.shape, s.Handle(), test.attrs)
@@ -53,7 +53,7 @@ func TestLaunchArguments(t *testing.T) {
 		}
 		assert.Equal(t, want+"\n", f.log())
 	}
-	// Clusters above the portable size are allowed once, then launched.
+	// Clusters above the portable size are first allowed, once, and then launched.
 	big := driver.Launch{Grid: driver.Dim3{X: 16}, Cluster: driver.Dim3{X: 16}}
 	require.NoError(t, s.Launch(k, &big, nil))
 	assert.Contains(t, f.log(), "function 0xf00 attribute 14 = 1\n")
@@ -129,7 +129,7 @@ func TestCompileAndLoad(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, f.log(), "link 4=65536 6=65536 12=0 7=1\n")
 	assert.Len(t, image.Code, 64)
-	assert.Equal(t, "\x7fELF", string(image.Code[:4]), "the image must be copied before the linker goes")
+	assert.Equal(t, "\x7fELF", string(image.Code[:4]), "the image must be copied before the linker is destroyed")
 
 	m, err := dev.Load(image.Code)
 	require.NoError(t, err)
@@ -188,7 +188,7 @@ func TestErrorKinds(t *testing.T) {
 		assert.Equal(t, fmt.Sprintf("cuMemAlloc_v2: CUDA_ERROR_FAKE_%d (%d): as the test asked: 77 bytes", code, code), err.Error())
 		require.NoError(t, dev.Err(), "this error is not sticky")
 	}
-	f.fail(symMemAlloc, 998) // one without a kind
+	f.fail(symMemAlloc, 998) // an error without a kind
 	_, err := dev.Alloc(1)
 	require.ErrorContains(t, err, "(998)")
 	f.fail(symCtxSetCurrent, 201)
@@ -219,7 +219,7 @@ func TestStickyErrors(t *testing.T) {
 		before := Calls(dev)
 		_, later := dev.Alloc(1)
 		require.ErrorIs(t, later, driver.ErrBroken)
-		require.ErrorIs(t, later, err, "with the first cause")
+		require.ErrorIs(t, later, err, "later calls return the first error")
 		assert.Regexp(t, fmt.Sprintf(`^cuMemAlloc_v2: not tried, the device broke at [\d:.]+: cuStreamSynchronize: CUDA_ERROR_FAKE_%d`, code), later)
 		assert.Equal(t, before, Calls(dev), "no call must reach the driver")
 		require.NoError(t, dev.Close())
@@ -361,8 +361,8 @@ func TestHotPathsAllocateNothing(t *testing.T) {
 	}
 }
 
-// Many goroutines at once, with growing stacks, each on its own context
-// switches: the fake answers 201 to a call on a thread without a context.
+// TestGoroutines runs many goroutines at once, with growing stacks, each switching
+// contexts. The fake returns 201 for a call on a thread without a context.
 func TestGoroutines(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()
@@ -393,7 +393,7 @@ func TestGoroutines(t *testing.T) {
 	require.NoError(t, dev.Err())
 }
 
-// deep calls f with n frames of 256 bytes below it.
+// deep calls f on a stack with n frames of 256 bytes.
 func deep(n int, f func()) byte {
 	var frame [256]byte
 	if n == 0 {
@@ -404,8 +404,9 @@ func deep(n int, f func()) byte {
 	return deep(n-1, f) + frame[0]
 }
 
-// What nobody asked of the driver reaches it not: memory at 0, functions without
-// a name or with a zero byte in it; a device of another package has no calls.
+// TestNothingToCall checks arguments that never reach the driver: memory at 0,
+// function names that are empty or contain a zero byte. A device of another
+// package has no calls.
 func TestNothingToCall(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()
@@ -425,7 +426,8 @@ func TestNothingToCall(t *testing.T) {
 	assert.Nil(t, Calls(nil))
 }
 
-// A call that can't make the context current leaves: Close does not wait for it.
+// TestCloseAfterAFailedCall checks that Close does not wait for a call that could
+// not make the context current.
 func TestCloseAfterAFailedCall(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()
@@ -438,8 +440,9 @@ func TestCloseAfterAFailedCall(t *testing.T) {
 	assert.Contains(t, f.log(), "release")
 }
 
-// What is wrong before the driver is asked never reaches it: launches beyond all
-// bounds, closed streams, events of another device, fills of nothing.
+// TestRefusedUnasked checks calls that are refused without calling the driver:
+// launches beyond all limits, closed streams, events of another device, fills of
+// size 0.
 func TestRefusedUnasked(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()

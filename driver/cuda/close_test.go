@@ -17,9 +17,9 @@ import (
 	"sonicmoe/internal/drivertest"
 )
 
-// A device, and a stream, are closed while others use them: every call either
-// comes before, or is refused and does not reach the driver library, which
-// would meet what is gone.
+// TestCloseWhileInUse closes a device and a stream while others use them. Every
+// call must succeed or be refused without reaching the driver library, where it
+// would use a destroyed object.
 func TestCloseWhileInUse(t *testing.T) {
 	f := newFake(t)
 	rounds := 40
@@ -64,7 +64,8 @@ func TestCloseWhileInUse(t *testing.T) {
 
 func TestClosedFake(t *testing.T) { drivertest.RunClosed(t, newFake(t).open()) }
 
-// The one that destroys is the last to leave, and there is one.
+// TestLifetime checks that exactly one user destroys the object, the last one to
+// leave.
 func TestLifetime(t *testing.T) {
 	for range 300 {
 		var l lifetime

@@ -29,8 +29,8 @@ const (
 // logBytes is the size of each log buffer. A longer log is cut.
 const logBytes = 64 << 10
 
-// jit is the option list of one call, with the logs that the driver fills.
-// The driver sees its arrays by address until release.
+// jit is the option list of one call, with the log buffers that the driver fills.
+// The driver uses the addresses of its arrays until release.
 type jit struct {
 	keys   [8]uint32
 	values [8]uintptr // void* slots that hold integers and addresses
@@ -58,7 +58,7 @@ func (j *jit) add(key uint32, value uintptr) {
 
 func (j *jit) release() { j.pin.Unpin() }
 
-// log is what the driver wrote: errors, then information.
+// log returns the driver's logs: errors, then information.
 func (j *jit) log() string {
 	text := func(b []byte) string {
 		if n := bytes.IndexByte(b, 0); n >= 0 {
@@ -69,8 +69,8 @@ func (j *jit) log() string {
 	return strings.TrimSpace(text(j.errors[:]) + "\n" + text(j.info[:]))
 }
 
-// fail gives an error of compiling or loading its kind and the log. A device
-// that broke or ran out of memory keeps its own kind.
+// fail adds the kind and the log to an error of compiling or loading. An error of
+// a broken device, or of one out of memory, keeps its own kind.
 func (j *jit) fail(err error, kind error) error {
 	e, ok := err.(*driver.Error)
 	if !ok || errors.Is(e, driver.ErrBroken) || errors.Is(e, driver.ErrOutOfMemory) || errors.Is(e, driver.ErrUnsupported) {
@@ -81,8 +81,8 @@ func (j *jit) fail(err error, kind error) error {
 	return &with
 }
 
-// Compile implements driver.Device. When ctx ends first the driver goes on
-// compiling for nobody.
+// Compile implements driver.Device. If ctx ends first, the driver finishes
+// compiling and the result is dropped.
 func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOptions) (driver.Image, error) {
 	if err := devkit.ContextErr("Compile", ctx); err != nil {
 		return driver.Image{}, err
@@ -117,8 +117,8 @@ func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOption
 	}
 }
 
-// compile runs PTX through the driver's linker, which is what hands out
-// machine code; loading PTX directly would keep it hidden.
+// compile compiles PTX with the driver's linker, because only the linker returns
+// the machine code.
 func (d *device) compile(ptx []byte, o driver.CompileOptions) (driver.Image, error) {
 	j := newJIT()
 	defer j.release()
@@ -128,7 +128,7 @@ func (d *device) compile(ptx []byte, o driver.CompileOptions) (driver.Image, err
 	if o.LineInfo {
 		j.add(jitLineInfo, 1)
 	}
-	// One thread for all of it: the linker belongs to the current context.
+	// Use one thread throughout: the linker belongs to the current context.
 	if err := d.enter(symLinkCreate); err != nil {
 		return driver.Image{}, err
 	}
@@ -140,7 +140,7 @@ func (d *device) compile(ptx []byte, o driver.CompileOptions) (driver.Image, err
 	return driver.Image{Code: code, Log: j.log()}, nil
 }
 
-// link makes machine code of PTX that ends in a zero byte. It reports the
+// link makes machine code of PTX that ends with a zero byte. It also returns the
 // last function called and its result.
 func (d *device) link(j *jit, ptx []byte) ([]byte, symbol, result) {
 	var state uintptr
@@ -156,7 +156,7 @@ func (d *device) link(j *jit, ptx []byte) ([]byte, symbol, result) {
 	if r != success {
 		return nil, symLinkAddData, r
 	}
-	var image *byte // the linker's memory, gone once it is destroyed
+	var image *byte // in the linker's memory, which is freed with the linker
 	var size uint64
 	r = d.call(symLinkComplete, state, uintptr(unsafe.Pointer(&image)), uintptr(unsafe.Pointer(&size)))
 	if r != success {
@@ -165,13 +165,13 @@ func (d *device) link(j *jit, ptx []byte) ([]byte, symbol, result) {
 	return bytes.Clone(unsafe.Slice(image, size)), symLinkComplete, success
 }
 
-// call is one counted call between enter and leave.
+// call is one counted call. The caller has entered the device.
 //
 //go:uintptrescapes
 func (d *device) call(s symbol, args ...uintptr) result { return d.raw(s, args) }
 
-// explainVersion says so where the text asks for a newer PTX version than the
-// driver takes: the driver's own words don't name both.
+// explainVersion adds both PTX versions to the error if the text needs a newer
+// version than the driver supports. The driver's own message does not name both.
 func (d *device) explainVersion(err error, ptx []byte) error {
 	v := ptxVersion(ptx)
 	if limit := d.MaxPTXVersion(); v > limit {

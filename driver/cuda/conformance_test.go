@@ -21,13 +21,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if drivertest.Name() != "cuda" { // tests with a stand-in of the driver need none
+	if drivertest.Name() != "cuda" { // tests with the fake library need no device
 		os.Exit(m.Run())
 	}
 	os.Exit(drivertest.Main(m, func(ctx context.Context, _ string) (driver.Device, error) { return Open(ctx, 0, Options{}) }))
 }
 
-// gpu is a real device. Tests that need one run where SONICMOE_DEVICE says
+// gpu returns a real device. Tests that need one run only if SONICMOE_DEVICE says
 // so.
 func gpu(t testing.TB) driver.Device {
 	name := os.Getenv("SONICMOE_DEVICE")
@@ -47,7 +47,7 @@ func TestConformance(t *testing.T) {
 	t.Logf("calls: %v", Calls(dev))
 }
 
-// TestClosed has a device of its own: the primary context stays with others.
+// TestClosed opens its own device, because other tests share the primary context.
 func TestClosed(t *testing.T) {
 	gpu(t)
 	dev, err := Open(t.Context(), 0, Options{})
@@ -55,7 +55,7 @@ func TestClosed(t *testing.T) {
 	drivertest.RunClosed(t, dev)
 }
 
-// again returns the command that runs a test in a process of its own, on a GPU.
+// again returns the command that runs a test in its own process, on a GPU.
 func again(t *testing.T) *exec.Cmd {
 	if os.Getenv("SONICMOE_DEVICE") != "cuda" {
 		t.Skip("SONICMOE_DEVICE is not cuda: not run on a GPU")
@@ -63,7 +63,7 @@ func again(t *testing.T) *exec.Cmd {
 	return child.Command(t, t.Name(), "again")
 }
 
-// TestBroken runs in a process of its own: the GPU is lost to that process.
+// TestBroken runs in its own process, which cannot use the GPU afterwards.
 func TestBroken(t *testing.T) {
 	if child.Role() != "" {
 		drivertest.RunBroken(t, func() driver.Device {
@@ -78,7 +78,8 @@ func TestBroken(t *testing.T) {
 	assert.Contains(t, string(out), "--- PASS: TestBroken")
 }
 
-// An interrupt reaches a program that uses the GPU, which ends as it likes.
+// TestInterrupt checks that an interrupt reaches a program that uses the GPU, and
+// that the program decides how to end.
 func TestInterrupt(t *testing.T) {
 	if child.Role() != "" {
 		dev := gpu(t)
@@ -115,7 +116,8 @@ func TestOrdinalOnGPU(t *testing.T) {
 	assert.ErrorContains(t, err, "counted from 0")
 }
 
-// A context of somebody else's serves as well as the primary one.
+// TestForeignContextOnGPU checks that a context made by another library works like
+// the primary one.
 func TestForeignContextOnGPU(t *testing.T) {
 	owner := gpu(t).(*device)
 	dev, err := Open(t.Context(), 0, Options{Context: owner.context[0]})
@@ -128,7 +130,8 @@ func TestForeignContextOnGPU(t *testing.T) {
 	require.NoError(t, err, "the owner's context stays")
 }
 
-// Loading machine code that was made before calls no linker.
+// TestWarmStartCompilesNothing checks that loading stored machine code does not
+// call the linker.
 func TestWarmStartCompilesNothing(t *testing.T) {
 	image, err := gpu(t).Compile(t.Context(), []byte(empty), driver.CompileOptions{})
 	require.NoError(t, err)
@@ -149,7 +152,8 @@ const empty = `.version 8.0
 .visible .entry empty() { ret; }
 `
 
-// Queueing a kernel allocates nothing on the host.
+// TestLaunchAllocatesNothingOnGPU checks that queueing a kernel allocates nothing
+// on the host.
 func TestLaunchAllocatesNothingOnGPU(t *testing.T) {
 	dev := gpu(t)
 	image, err := dev.Compile(t.Context(), []byte(empty), driver.CompileOptions{})

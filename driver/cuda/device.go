@@ -12,13 +12,13 @@ import (
 	"sonicmoe/internal/devkit"
 )
 
-// device is one GPU through the driver library.
+// device is a GPU used through the driver library.
 type device struct {
 	lib     *library
-	ordinal int32 // as the driver counts GPUs, a CUdevice
+	ordinal int32 // the driver's number of the GPU, a CUdevice
 	target  driver.Target
-	// context is the CUcontext and, as a slice, the arguments of
-	// cuCtxSetCurrent; owned says that Close gives the primary context back.
+	// context is the CUcontext, as an array to serve as the arguments of
+	// cuCtxSetCurrent. owned states that Close must release the primary context.
 	context [1]uintptr
 	owned   bool
 
@@ -30,9 +30,9 @@ type device struct {
 
 var _ driver.Device = (*device)(nil)
 
-// Calls is how often each function of the driver library was called on dev
-// since it was opened, by the function's name. It is nil for a device of
-// another package.
+// Calls returns the number of calls of each function of the driver library on dev
+// since it was opened, by the function's name. It is nil for a device of another
+// package.
 func Calls(dev driver.Device) map[string]int64 {
 	d, ok := dev.(*device)
 	if !ok {
@@ -47,7 +47,7 @@ func Calls(dev driver.Device) map[string]int64 {
 	return calls
 }
 
-// ready reports why no call may be made now.
+// ready returns the reason why no call is possible now.
 func (d *device) ready(s symbol) error {
 	if err := d.broken.Refuse(s.String()); err != nil {
 		return err
@@ -62,11 +62,11 @@ func (d *device) closedError(s symbol) error {
 	return &driver.Error{Op: s.String(), Text: "the device is closed", Kind: driver.ErrInvalid}
 }
 
-// enter makes the context current on this thread and keeps the goroutine
-// there, and the context, until leave. Every call between them goes through raw.
+// enter makes the context current on this thread, and keeps the goroutine on the
+// thread and the context alive until leave. All calls in between go through raw.
 //
-// Being closed is asked of life alone: what is looked at before may be otherwise
-// by then.
+// Only life decides whether the device is closed: an earlier check could be
+// outdated by then.
 func (d *device) enter(s symbol) error {
 	if err := d.broken.Refuse(s.String()); err != nil {
 		return err
@@ -87,31 +87,31 @@ func (d *device) leave() {
 	d.life.leave()
 }
 
-// raw is one counted call. The caller keeps alive what args point to.
+// raw is one counted call. The caller keeps alive the objects to which args point.
 func (d *device) raw(s symbol, args []uintptr) result {
 	d.calls[s].Add(1)
 	return d.lib.callSlice(s, args)
 }
 
-// do is one whole call: enter, the function, leave, check. Pointers must be
-// converted to uintptr in the argument list itself.
+// do is one complete call: enter, the function, leave, check. Convert pointers to
+// uintptr in the argument list itself.
 //
 //go:uintptrescapes
 func (d *device) do(s symbol, args ...uintptr) error { return d.doSlice(s, args) }
 
-// numbers are argument lists of doNumbers.
+// numbers pools argument lists for doNumbers.
 var numbers = sync.Pool{New: func() any { return new([12]uintptr) }}
 
-// doNumbers is do for arguments none of which points to Go memory. It
-// allocates nothing, where do puts its argument list on the heap.
+// doNumbers is do for arguments that do not point to Go memory. It allocates
+// nothing, whereas do allocates its argument list.
 func (d *device) doNumbers(s symbol, args ...uintptr) error {
 	list := numbers.Get().(*[12]uintptr)
 	defer numbers.Put(list)
 	return d.doSlice(s, list[:copy(list[:], args)])
 }
 
-// doSlice is do for arguments whose pointees live on the heap and are kept
-// alive by the caller. It allocates nothing.
+// doSlice is do for arguments whose pointees are on the heap and are kept alive by
+// the caller. It allocates nothing.
 func (d *device) doSlice(s symbol, args []uintptr) error {
 	if err := d.enter(s); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (d *device) doSlice(s symbol, args []uintptr) error {
 	return d.check(s, r)
 }
 
-// check turns a result into an error and remembers the first that broke the
+// check turns a result into an error and records the first error that broke the
 // device.
 func (d *device) check(s symbol, r result) error {
 	if r == success {
@@ -185,15 +185,15 @@ func (d *device) Synchronize(ctx context.Context) error {
 	return d.block(ctx, &d.life, symCtxSynchronize)
 }
 
-// Close implements driver.Device. The context is given back when the last call
-// of other goroutines has returned. It is harmless to call it twice.
+// Close implements driver.Device. It releases the context after the last call of
+// other goroutines has returned. Calling it twice is harmless.
 func (d *device) Close() error {
 	return d.life.close(func() error {
 		if !d.owned {
 			return nil
 		}
 		r := d.lib.call(symPrimaryCtxRelease, uintptr(d.ordinal))
-		// A broken context can't be given back in order; that is no news.
+		// Releasing a broken context fails, which adds nothing new.
 		if r == success || d.broken.Cause() != nil {
 			return nil
 		}
@@ -201,12 +201,12 @@ func (d *device) Close() error {
 	})
 }
 
-// invalid is the error of a wrong argument.
+// invalid returns the error for a wrong argument.
 func invalid(op, format string, args ...any) *driver.Error {
 	return &driver.Error{Op: op, Name: "invalid value", Text: fmt.Sprintf(format, args...), Kind: driver.ErrInvalid}
 }
 
-// withText adds to the text of an error of this package; nil stays nil.
+// withText appends to the text of an error of this package. A nil error stays nil.
 func withText(err error, format string, args ...any) error {
 	e, ok := err.(*driver.Error)
 	if !ok || e.Kind == driver.ErrBroken {

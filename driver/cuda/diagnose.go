@@ -8,22 +8,22 @@ import (
 	"sonicmoe/driver"
 )
 
-// Diagnosis is what a search for GPUs met, for bug reports.
+// Diagnosis is the result of a search for GPUs, for bug reports.
 type Diagnosis struct {
-	// Tried are the library names tried in order, each with "opened" or the
-	// system's reason.
+	// Tried are the library names tried in order, each with "opened" or the system's
+	// error.
 	Tried []string
-	// DriverVersion is the driver's CUDA version times 1000: 13000 for 13.0.
-	// 0 when no library answered.
+	// DriverVersion is the driver's CUDA version times 1000: 13000 for 13.0. It is 0
+	// if no library could be used.
 	DriverVersion int
 	// Devices are the GPUs found, by ordinal.
 	Devices []driver.Target
-	// Failure is the first thing that failed, nil when nothing did.
+	// Failure is the first error, nil if there was none.
 	Failure error
 }
 
-// Diagnose looks for GPUs the way Open does, and says what it met. It makes
-// no context, so it disturbs nobody.
+// Diagnose looks for GPUs in the same way as Open and returns the result. It
+// creates no context, so it does not affect other programs.
 func Diagnose(o Options) Diagnosis {
 	var d Diagnosis
 	lib, tried, err := openLibrary(o.Library)
@@ -60,8 +60,8 @@ func Diagnose(o Options) Diagnosis {
 	return d
 }
 
-// Count is how many GPUs the driver shows, and 0 where there is no driver: then
-// Open says why. It makes no context.
+// Count returns the number of GPUs that the driver shows. It returns 0 without a
+// driver; Open then returns the reason. It creates no context.
 func Count(o Options) (int, error) {
 	d := Diagnose(o)
 	if d.Failure != nil && len(d.Devices) > 0 {
@@ -70,7 +70,7 @@ func Count(o Options) (int, error) {
 	return len(d.Devices), nil
 }
 
-// String is the diagnosis in lines of text.
+// String returns the diagnosis as lines of text.
 func (d Diagnosis) String() string {
 	var b strings.Builder
 	for _, t := range d.Tried {

@@ -8,7 +8,7 @@ import (
 	"sonicmoe/driver"
 )
 
-// event is a CUevent that takes times.
+// event is a CUevent that records times.
 type event struct {
 	handle
 	dev *device
@@ -23,7 +23,7 @@ func (d *device) NewEvent() (driver.Event, error) {
 	return e, nil
 }
 
-// ownEvent is the event behind the interface, if it is of this device.
+// ownEvent returns the event of the interface value if it belongs to this device.
 func (d *device) ownEvent(op string, e driver.Event) (*event, error) {
 	ev, ok := e.(*event)
 	if !ok || ev.dev != d {

@@ -9,7 +9,8 @@ import (
 	"sonicmoe/driver/cuda"
 )
 
-// Opening says why there is no device; nothing falls back in silence.
+// ExampleOpen shows that Open returns the reason if there is no device, and never
+// falls back to another.
 func ExampleOpen() {
 	dev, err := cuda.Open(context.Background(), 0, cuda.Options{Library: "libno-such-driver.so"})
 	if errors.Is(err, driver.ErrNoDevice) {

@@ -21,7 +21,7 @@ import (
 //go:embed testdata/fakecuda.c
 var fakeSource []byte
 
-// fake is a built fakecuda.c: a driver library whose calls can be read back.
+// fake is a built fakecuda.c: a driver library that records its calls.
 type fake struct {
 	path   string
 	handle uintptr
@@ -31,7 +31,7 @@ type fake struct {
 // built are the fake libraries built so far, by their compiler flags.
 var built = map[string][]byte{}
 
-// newFake makes a fake library. Each is a file of its own, hence has its own
+// newFake builds a fake library. Each is a separate file and thus has its own
 // state.
 func newFake(t *testing.T, flags ...string) *fake {
 	cc := outside.CC(t)
@@ -65,27 +65,27 @@ func (f *fake) control(name string, args ...uintptr) {
 	syscallN(addr, args)
 }
 
-// fail makes a driver function answer code until told otherwise; 0 heals.
+// fail makes a driver function return code until the next fail. 0 means success.
 func (f *fake) fail(s symbol, code int) {
 	name := append([]byte(s.String()), 0)
 	f.control("fake_fail", uintptr(unsafe.Pointer(&name[0])), uintptr(code))
 }
 
-// set says for how many queries work is not ready, how long blocking waits
-// take in milliseconds, and how many GPUs there are.
+// set sets the number of queries for which work is not ready, the duration of
+// blocking waits in milliseconds, and the number of GPUs.
 func (f *fake) set(notReady, blockMS, gpus int) {
 	f.control("fake_set", uintptr(notReady), uintptr(blockMS), uintptr(gpus))
 }
 
-// late counts calls that came after what they are for was gone: the context, or
-// a stream.
+// late returns the number of calls made after their context or stream was
+// destroyed.
 func (f *fake) late() int {
 	addr, err := dlsym(f.handle, "fake_late")
 	require.NoError(f.t, err)
 	return int(int32(syscallN(addr, nil)))
 }
 
-// log is what the library was called with since the last log.
+// log returns the calls of the library since the previous log.
 func (f *fake) log() string {
 	var text *byte
 	f.control("fake_log", uintptr(unsafe.Pointer(&text)))

@@ -6,8 +6,8 @@ import (
 	"sonicmoe/driver"
 )
 
-// captureRelaxed lets a capture begin and end on different threads, as
-// goroutines need: CU_STREAM_CAPTURE_MODE_RELAXED.
+// captureRelaxed is CU_STREAM_CAPTURE_MODE_RELAXED. It lets a capture begin and
+// end on different threads, which goroutines need.
 const captureRelaxed = 2
 
 // graph is a CUgraphExec.
@@ -33,7 +33,7 @@ func (s *stream) EndCapture() (driver.Graph, error) {
 	}
 	defer s.leave()
 	d := s.dev
-	var captured uintptr // a CUgraph, the plan of what is launched
+	var captured uintptr // a CUgraph, from which the executable graph is made
 	if err := d.do(symStreamEndCapture, s.raw, uintptr(unsafe.Pointer(&captured))); err != nil {
 		return nil, err
 	}

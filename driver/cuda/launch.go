@@ -13,18 +13,18 @@ type launchConfig struct {
 	blockX, blockY, blockZ uint32
 	sharedBytes            uint32
 	stream                 uintptr
-	attributes             uintptr // of launchAttribute
+	attributes             uintptr // address of a launchAttribute array
 	attributeCount         uint32
 }
 
-// launchAttribute is a CUlaunchAttribute; the value is a union.
+// launchAttribute is a CUlaunchAttribute. Its value is a union.
 type launchAttribute struct {
 	id    uint32
 	value [8]uint64
 }
 
-// Launch attributes, CUlaunchAttributeID, and the keys of the parameter
-// buffer in cuLaunchKernelEx's last argument.
+// Launch attributes (CUlaunchAttributeID), and the keys of the parameter buffer in
+// the last argument of cuLaunchKernelEx.
 const (
 	attrClusterDimension = 4
 	attrProgrammatic     = 6
@@ -34,17 +34,17 @@ const (
 	paramSize    = 2
 )
 
-// packet is the memory of one launch: everything that the driver reads, in
-// one heap object that is used again. It holds its own addresses as integers,
-// which is sound because Go's heap objects don't move and a packet is
-// reachable while its call runs.
+// packet is the memory of one launch: everything that the driver reads, in one
+// reusable heap object. It stores its own addresses as integers. This is safe
+// because Go does not move heap objects and a packet stays reachable during its
+// call.
 type packet struct {
 	config     launchConfig
 	attributes [2]launchAttribute
 	params     []byte
 	size       uintptr
 	extra      [5]uintptr
-	args       [4]uintptr // config, function, no argument pointers, extra
+	args       [4]uintptr // config, function, argument pointers (none), extra
 }
 
 var packets = sync.Pool{New: func() any {
@@ -68,7 +68,7 @@ func (p *packet) fill(f *function, stream uintptr, l *driver.Launch, params []by
 	if l.Programmatic {
 		p.add(attrProgrammatic, 1, 0)
 	}
-	// Copied because the caller's bytes may lie on a stack, which moves.
+	// Copy params, because the caller's bytes may be on a stack, which can move.
 	if len(params) > len(p.params) {
 		p.params = make([]byte, len(params))
 	}
@@ -80,13 +80,13 @@ func (p *packet) fill(f *function, stream uintptr, l *driver.Launch, params []by
 	}
 }
 
-// add appends an attribute; the words are those of its value.
+// add appends an attribute with the two words of its value.
 func (p *packet) add(id uint32, word0, word1 uint64) {
 	p.attributes[p.config.attributeCount] = launchAttribute{id: id, value: [8]uint64{word0, word1}}
 	p.config.attributeCount++
 }
 
-// own is the function behind the interface, if it is of this device.
+// own returns the function of the interface value if it belongs to this device.
 func (d *device) own(op string, f driver.Function, l *driver.Launch) (*function, error) {
 	fn, ok := f.(*function)
 	if !ok || fn.dev != d {
@@ -124,8 +124,8 @@ func (s *stream) Launch(f driver.Function, l *driver.Launch, params []byte) erro
 	return nil
 }
 
-// explainLaunch finds out which limit a refused launch exceeds: the driver
-// only says that something was invalid.
+// explainLaunch determines which limit a refused launch exceeds. The driver only
+// returns "invalid value".
 func explainLaunch(err error, f *function, l driver.Launch, paramBytes int) error {
 	if f.dev.broken.Cause() != nil {
 		return err

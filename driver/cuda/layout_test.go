@@ -16,13 +16,14 @@ import (
 	"sonicmoe/internal/outside"
 )
 
-// Structures and numbers of this package are those of cuda.h.
+// TestAgreesWithHeader compares this package's structures and constants with
+// cuda.h.
 func TestAgreesWithHeader(t *testing.T) {
-	cc, include := outside.CC(t), outside.Header(t, "CUDA_ERROR_TENSOR_MEMORY_LEAK") // of CUDA 12.8 or newer
+	cc, include := outside.CC(t), outside.Header(t, "CUDA_ERROR_TENSOR_MEMORY_LEAK") // from CUDA 12.8 or newer
 	var c launchConfig
 	var a launchAttribute
 	type fact struct {
-		expression string // in C
+		expression string // a C expression
 		want       uintptr
 	}
 	facts := []fact{

@@ -11,29 +11,29 @@ import (
 	"sonicmoe/driver"
 )
 
-// EnvLibrary is the environment variable that names the driver library when
+// EnvLibrary is the environment variable that names the driver library if
 // [Options] does not.
 const EnvLibrary = "SONICMOE_LIBCUDA"
 
-// minVersion is the oldest driver that takes PTX 8.0, which Hopper's
-// instructions need: CUDA 12.0.
+// minVersion is the oldest supported driver version, CUDA 12.0: it supports PTX
+// 8.0, which Hopper's instructions need.
 const minVersion = 12000
 
 // library is an opened driver library.
 type library struct {
-	name    string // as it was opened
+	name    string // the name under which it was opened
 	version int    // 13000 for CUDA 13.0
-	build   string // tells builds of that version apart, if known: "580.95.05"
+	build   string // identifies the build of that version, if known: "580.95.05"
 	addr    [symbolCount]uintptr
-	// bound and loadModule are a Binding's, called in place of addr.
+	// bound and loadModule come from a Binding and are called in place of addr.
 	bound      [symbolCount]func(args []uintptr) int
 	loadModule func(image []byte) (module uintptr, code int)
 }
 
-// attempt is a library name that was tried.
+// attempt is the result of trying one library name.
 type attempt struct {
 	Name string
-	Err  error // nil where it was opened
+	Err  error // nil if it was opened
 }
 
 var libraries = struct {
@@ -41,7 +41,7 @@ var libraries = struct {
 	byName map[string]*library
 }{byName: map[string]*library{}}
 
-// names are the library names to try, in order.
+// names returns the library names to try, in order.
 func names(override string) []string {
 	if override != "" {
 		return []string{override}
@@ -52,9 +52,8 @@ func names(override string) []string {
 	return defaultNames
 }
 
-// openLibrary opens the first library of names that is there, resolves its
-// functions and initialises it. The attempts it returns are those it made,
-// whether it succeeds or not.
+// openLibrary opens the first library of names that exists, resolves its functions
+// and initialises it. It returns its attempts even if it fails.
 func openLibrary(override string) (*library, []attempt, error) {
 	libraries.Lock()
 	defer libraries.Unlock()
@@ -105,8 +104,8 @@ func newLibrary(name string, handle uintptr) (*library, error) {
 		}
 		l.addr[s] = addr
 	}
-	// The version comes first: it explains missing functions better than
-	// their names do.
+	// Check the version first: an old version explains missing functions better than
+	// their names.
 	if l.addr[symDriverGetVersion] != 0 {
 		var v int32
 		if r := l.call(symDriverGetVersion, uintptr(unsafe.Pointer(&v))); r != success {
@@ -132,17 +131,17 @@ func newLibrary(name string, handle uintptr) (*library, error) {
 // versionText writes 12080 as 12.8.
 func versionText(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
 
-// call calls a function of the library. What the arguments point to must be
-// converted to uintptr in the argument list itself: that keeps it alive and
-// in place until call returns.
+// call calls a function of the library. Convert pointers to uintptr in the
+// argument list itself: this keeps the objects alive and in place until call
+// returns.
 //
 //go:uintptrescapes
 func (l *library) call(s symbol, args ...uintptr) result {
 	return l.callSlice(s, args)
 }
 
-// callSlice is call for arguments whose pointees the caller keeps alive on
-// the heap. It allocates nothing.
+// callSlice is call for arguments whose pointees the caller keeps alive on the
+// heap. It allocates nothing.
 func (l *library) callSlice(s symbol, args []uintptr) result {
 	if f := l.bound[s]; f != nil {
 		return result(f(args))
@@ -153,7 +152,7 @@ func (l *library) callSlice(s symbol, args []uintptr) result {
 	return result(int32(syscallN(l.addr[s], args)))
 }
 
-// failure is the error of a call that returned r.
+// failure returns the error of a call that returned r.
 func (l *library) failure(s symbol, r result) *driver.Error {
 	if r == missingSymbol {
 		return &driver.Error{Op: s.String(), Kind: driver.ErrUnsupported,

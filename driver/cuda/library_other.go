@@ -14,5 +14,5 @@ var errPlatform = errors.New("NVIDIA has no driver for " + runtime.GOOS + "/" + 
 func dlopen(string) (uintptr, error)         { return 0, errPlatform }
 func dlsym(uintptr, string) (uintptr, error) { return 0, errPlatform }
 
-// syscallN is never reached: no library can be opened here.
+// syscallN is never called, because no library can be opened on this system.
 func syscallN(uintptr, []uintptr) uintptr { return 0 }

@@ -33,7 +33,8 @@ func TestNoLibrary(t *testing.T) {
 	assert.Contains(t, d.String(), "driver library /no/such/libcuda.so.1: ")
 	assert.Contains(t, d.String(), "failed: no CUDA driver library")
 
-	// The environment and the option replace the usual names, the option first.
+	// The option takes precedence over the environment, which takes precedence over
+	// the usual names.
 	t.Setenv(EnvLibrary, "/env/libcuda.so")
 	_, err = Open(t.Context(), 0, Options{})
 	require.ErrorContains(t, err, "/env/libcuda.so")
@@ -43,8 +44,9 @@ func TestNoLibrary(t *testing.T) {
 	require.NotContains(t, err.Error(), "/env/")
 }
 
-// Why a library can't be opened is kept by the thread that tried, so goroutines
-// that move between threads while others try too must not lose the reason.
+// TestReasonOfNoLibrary checks the reason why a library cannot be opened. The
+// thread that tried keeps it, so it must survive goroutines that move between
+// threads.
 func TestReasonOfNoLibrary(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
@@ -140,7 +142,7 @@ func TestOpen(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrInvalid)
 	require.ErrorContains(t, err, "closed")
 
-	// Somebody else's context is neither retained nor released.
+	// A context made by another library is neither retained nor released.
 	dev, err = Open(t.Context(), 0, Options{Library: f.path, Context: 0xABC})
 	require.NoError(t, err)
 	_, _, err = dev.Memory()
@@ -154,8 +156,9 @@ func TestOpen(t *testing.T) {
 		"GPU 0: Fake GPU 40, compute capability 9.0, 16040 SMs\nGPU 1: Fake GPU 41, compute capability 9.0, 16041 SMs\n", d.String())
 }
 
-// A GPU that can't be asked about is none to count; with others before it that
-// is an error, where it is the first Open says so.
+// TestCountOfLostGPUs checks GPUs that cannot be queried. If the first GPU cannot,
+// Count returns 0 and Open returns the error. If a later one cannot, Count returns
+// the error.
 func TestCountOfLostGPUs(t *testing.T) {
 	f := newFake(t)
 	n, err := Count(Options{Library: f.path})
@@ -198,7 +201,7 @@ func TestAccepts(t *testing.T) {
 	}
 }
 
-// The table has a name for each function, and no name twice.
+// TestSymbols checks that each function has a name and that no two share one.
 func TestSymbols(t *testing.T) {
 	seen := map[string]bool{}
 	for s := range symbolCount {
@@ -208,8 +211,8 @@ func TestSymbols(t *testing.T) {
 	}
 }
 
-// Opening and asking why it failed are two calls, and the reason is kept by
-// thread: each attempt has its own, whoever else tries at the same time.
+// TestReasonsOfFailedOpens checks that each failed open has its own reason,
+// whatever other threads try at the same time.
 func TestReasonsOfFailedOpens(t *testing.T) {
 	var all sync.WaitGroup
 	for g := range 8 {

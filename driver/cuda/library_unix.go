@@ -9,11 +9,11 @@ import (
 )
 
 // defaultNames are tried in order: the bare name, which the system's loader
-// resolves, then where Windows' Linux subsystem keeps it.
+// resolves, then the path in the Windows Subsystem for Linux.
 var defaultNames = []string{"libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"}
 
-// dlopen opens a library. Why it could not is a second call, whose answer is
-// the calling thread's.
+// dlopen opens a library. The reason of a failure needs a second call, on the same
+// thread.
 func dlopen(name string) (uintptr, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -5,18 +5,18 @@ import (
 	"sync/atomic"
 )
 
-// lifetime is that of something which one goroutine may close while others use
-// it: it is destroyed when the last of them has left, and nobody enters any more
-// once it is closed. Calls of the driver library must not meet what is gone.
+// lifetime protects an object that one goroutine may close while others use it.
+// Closing destroys the object when its last user has left. After that no user can
+// enter, so that no call of the driver library uses a destroyed object.
 type lifetime struct {
-	// state is twice the number of users, and 1 more once it is closed.
+	// state is twice the number of users, plus 1 after close.
 	state   atomic.Int64
 	closing atomic.Bool
 	once    sync.Once
 	destroy func() error
 }
 
-// enter begins a use, which leave ends; false means that it is closed.
+// enter begins a use, which leave ends. It returns false if the object is closed.
 func (l *lifetime) enter() bool {
 	if l.state.Add(2)&1 == 0 {
 		return true
@@ -27,15 +27,16 @@ func (l *lifetime) enter() bool {
 
 func (l *lifetime) leave() {
 	if l.state.Add(-2) == 1 {
-		_ = l.end() // Close has returned: nobody hears of it
+		_ = l.end() // Close has already returned, so the error cannot be reported
 	}
 }
 
 // closed reports whether close was called.
 func (l *lifetime) closed() bool { return l.state.Load()&1 != 0 }
 
-// close lets nobody in any more and destroys: now, or when the last user leaves,
-// and then what fails is not reported. A second close does nothing.
+// close admits no more users and destroys the object, now or when the last user
+// leaves. In the second case an error of destroy is dropped. A second close does
+// nothing.
 func (l *lifetime) close(destroy func() error) error {
 	if l.closing.Swap(true) {
 		return nil
@@ -58,7 +59,7 @@ type handle struct {
 	lifetime
 }
 
-// use is enter with the error of a closed object, which what names.
+// use is enter with an error if the object is closed. what names the object.
 func (h *handle) use(op, what string) error {
 	if h.enter() {
 		return nil

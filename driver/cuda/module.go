@@ -21,7 +21,8 @@ func (d *device) Load(code []byte) (driver.Module, error) {
 	if err := d.ready(symModuleLoadDataEx); err != nil {
 		return nil, err
 	}
-	// The driver is given no length: it would read past the end of a short image.
+	// The driver does not know the length: it would read past the end of a truncated
+	// image.
 	if err := devkit.CheckImage(code, ""); err != nil {
 		return nil, err
 	}
@@ -42,7 +43,7 @@ func (d *device) Load(code []byte) (driver.Module, error) {
 	return m, nil
 }
 
-// loadThrough loads by a Binding's function.
+// loadThrough loads machine code through a Binding's function.
 func (d *device) loadThrough(load func([]byte) (uintptr, int), m *module, image []byte) error {
 	if err := d.enter(symModuleLoadDataEx); err != nil {
 		return err
@@ -66,8 +67,8 @@ func (m *module) Function(name string) (driver.Function, error) {
 	if err != nil {
 		return nil, withText(err, "function %q", name)
 	}
-	// Drivers from 12.4 on load a kernel when it is first launched unless told
-	// otherwise. That may wait for the device, and must not happen in a capture.
+	// From version 12.4 on, drivers load a kernel at its first launch unless told
+	// otherwise. Loading may wait for the device and is not allowed in a capture.
 	if m.dev.lib.addr[symFuncLoad] != 0 {
 		if err := m.dev.doNumbers(symFuncLoad, f.raw); err != nil {
 			return nil, withText(err, "function %q", name)
@@ -84,7 +85,7 @@ type function struct {
 	dev  *device
 	raw  uintptr
 	name string
-	// big says that clusters of more than 8 CTAs have been allowed.
+	// big reports whether clusters of more than 8 CTAs have been allowed.
 	big atomic.Bool
 }
 
@@ -140,8 +141,9 @@ func (f *function) AllowSharedBytes(bytes int) error {
 	}
 	err := f.dev.doNumbers(symFuncSetAttribute, f.raw, funcMaxDynamic, uintptr(bytes))
 	if err == nil {
-		// An SM changes how much of its memory is shared only while it has no CTAs: with
-		// all of it for every kernel, one need not have ended for the next to begin.
+		// An SM changes its division between shared memory and L1 only while it has no
+		// CTAs. If every kernel uses the maximum, the next kernel can start before this
+		// one has ended.
 		err = f.dev.doNumbers(symFuncSetAttribute, f.raw, funcCarveout, 100)
 	}
 	return withText(err, "%d dynamic shared bytes for function %q (%s has %d for a CTA, static ones included)",

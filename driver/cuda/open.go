@@ -9,34 +9,33 @@ import (
 	"sonicmoe/internal/devkit"
 )
 
-// Options choose how a device is opened. The zero value is right for most.
+// Options choose how a device is opened. The zero value suits most programs.
 type Options struct {
-	// Library is the file name or path of the driver library. Empty means
-	// the environment's SONICMOE_LIBCUDA, or else the usual names.
+	// Library is the file name or path of the driver library. Empty means the value of
+	// SONICMOE_LIBCUDA, or else the usual names.
 	Library string
-	// Context is a CUcontext that somebody else made, on the GPU of the
-	// given ordinal, and keeps until the device is closed. 0 means the GPU's
-	// primary context.
+	// Context is a CUcontext made by another library on the GPU of the given ordinal.
+	// It must exist until the device is closed. 0 means the GPU's primary context.
 	Context uintptr
-	// Binding is another way to some functions of the library; nil means none.
+	// Binding replaces some functions of the library. Nil means none.
 	Binding *Binding
 }
 
-// Binding replaces functions of the driver library, for a program that reaches
-// them through another package and wants both to be one. Package driver/mumax
-// is made of it.
+// Binding replaces functions of the driver library, for a program that calls them
+// through another package and needs both to share state. Package driver/mumax uses
+// it.
 type Binding struct {
-	// Functions are called in place of the library's functions of these names,
-	// version suffix included: "cuMemAlloc_v2". Arguments are those of the C
-	// function, addresses among them; what they point to stays in place until
-	// the call returns. The answer is a CUresult.
+	// Functions are called in place of the library's functions with these names,
+	// version suffix included: "cuMemAlloc_v2". Arguments are the arguments of the C
+	// function. Objects whose addresses are passed stay in place until the call
+	// returns. The result is a CUresult.
 	Functions map[string]func(args []uintptr) int
-	// LoadModule is called in place of cuModuleLoadDataEx, with machine code
-	// that has been checked to be whole. It gives a CUmodule and a CUresult.
+	// LoadModule is called in place of cuModuleLoadDataEx, with machine code that was
+	// checked to be complete. It returns a CUmodule and a CUresult.
 	LoadModule func(image []byte) (module uintptr, code int)
 }
 
-// through is the library with the binding's functions in place of its own.
+// through returns the library with the binding's functions in place of its own.
 func (l *library) through(b *Binding) (*library, error) {
 	if b == nil {
 		return l, nil
@@ -54,11 +53,11 @@ func (l *library) through(b *Binding) (*library, error) {
 }
 
 // Open opens the GPU of the given ordinal, counted from 0 as the driver does
-// (CUDA_VISIBLE_DEVICES included). Where no GPU can be used the error wraps
-// driver.ErrNoDevice and says what was tried. A GPU of any compute capability
-// opens; its Target tells what it is.
+// (CUDA_VISIBLE_DEVICES applies). If no GPU can be used, the error wraps
+// driver.ErrNoDevice and lists what was tried. A GPU of any compute capability can
+// be opened; see its Target.
 //
-// When ctx ends before the driver has answered, Open returns its error.
+// If ctx ends before the driver has answered, Open returns ctx's error.
 func Open(ctx context.Context, ordinal int, o Options) (driver.Device, error) {
 	if err := devkit.ContextErr("Open", ctx); err != nil {
 		return nil, err
@@ -133,7 +132,7 @@ const (
 	attrSharedBytesPerCTA = 97
 )
 
-// target asks the driver what a GPU is. It needs no context.
+// target asks the driver for a GPU's properties. It needs no context.
 func (l *library) target(ordinal int32) (driver.Target, error) {
 	var t driver.Target
 	var name [256]byte
@@ -158,7 +157,7 @@ func (l *library) target(ordinal int32) (driver.Target, error) {
 	}
 	t.Arch = fmt.Sprintf("sm_%d%d", t.Major, t.Minor)
 	if t.Major >= 9 {
-		t.Arch += "a" // the features of exactly this chip
+		t.Arch += "a" // features that only this architecture has
 	}
 	return t, nil
 }

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// ptxVersions are the PTX versions that came with each CUDA version.
+// ptxVersions lists the PTX version of each CUDA version.
 var ptxVersions = []struct{ cuda, ptx int }{
 	{12000, 80}, {12010, 81}, {12020, 82}, {12030, 83}, {12040, 84}, {12050, 85},
 	{12070, 86}, {12080, 87}, {12090, 88}, {13000, 90}, {13010, 91},
 }
 
-// MaxPTXVersion implements driver.Device. A driver newer than this package
-// knows is held to the newest version known here.
+// MaxPTXVersion implements driver.Device. For a driver newer than this list, it
+// returns the newest version in the list.
 func (d *device) MaxPTXVersion() int {
 	newest := 0
 	for _, v := range ptxVersions {
@@ -24,7 +24,7 @@ func (d *device) MaxPTXVersion() int {
 }
 
 // Producer implements driver.Device: "driver 13000 580.95.05", the CUDA version
-// and the exact build, where that is to be had.
+// and, if known, the exact build.
 func (d *device) Producer() string {
 	producer := "driver " + strconv.Itoa(d.lib.version)
 	if d.lib.build != "" {
@@ -33,10 +33,10 @@ func (d *device) Producer() string {
 	return producer
 }
 
-// Accepts implements driver.Device: machine code of this very build of the
-// driver, and of ptxas of the driver's major version or an older one, which
-// NVIDIA promises to load. What another build compiled would load as well, but
-// builds are made to mend compilers: each compiles for itself, once.
+// Accepts implements driver.Device. It accepts machine code of exactly this build
+// of the driver, and of a ptxas of the same or an older major version, which
+// NVIDIA guarantees to load. Machine code of other builds would load as well, but
+// builds fix compiler bugs, so each build compiles for itself once.
 func (d *device) Accepts(producer string) bool {
 	if version, ok := strings.CutPrefix(producer, "ptxas "); ok {
 		major, _, _ := strings.Cut(version, ".")

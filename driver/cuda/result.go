@@ -2,19 +2,19 @@ package cuda
 
 import "sonicmoe/driver"
 
-// result is what driver functions return, a CUresult.
+// result is a CUresult, the return value of driver functions.
 type result int32
 
 const (
 	success  result = 0
 	notReady result = 600
-	// missingSymbol stands for a function that the library lacks.
+	// missingSymbol means that the library lacks the function.
 	missingSymbol result = -1
 )
 
-// results are those that have a sentinel, named without CUDA_ERROR_. After a
-// result of the kind ErrBroken the context, or the whole process, answers
-// every call with the same error.
+// results lists the results that have a sentinel error, named without CUDA_ERROR_.
+// After a result of kind ErrBroken, every call in the context, or in the whole
+// process, returns the same error.
 var results = map[result]struct {
 	name string
 	kind error
@@ -72,8 +72,8 @@ var results = map[result]struct {
 	912: {"INVALID_CLUSTER_SIZE", driver.ErrInvalid},
 }
 
-// kind is the sentinel that errors of this result match, or nil.
+// kind returns the sentinel error of this result, or nil.
 func (r result) kind() error { return results[r].kind }
 
-// sticky reports whether nothing works any more after this result.
+// sticky reports whether every later call fails after this result.
 func (r result) sticky() bool { return r.kind() == driver.ErrBroken }

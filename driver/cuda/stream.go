@@ -8,8 +8,8 @@ import (
 	"sonicmoe/driver"
 )
 
-// streamNonBlocking makes a stream that does not wait for the legacy default
-// one, CU_STREAM_NON_BLOCKING.
+// streamNonBlocking is CU_STREAM_NON_BLOCKING: the stream does not wait for the
+// legacy default stream.
 const streamNonBlocking = 1
 
 // stream is a CUstream.
@@ -33,8 +33,8 @@ func (d *device) WrapStream(raw uintptr) driver.Stream {
 	return &stream{dev: d, handle: handle{raw: raw}}
 }
 
-// span checks the arguments of an operation on bytes; more says that there is
-// something to do. The stream is in use then until the caller leaves it.
+// span checks the arguments of an operation on bytes. more reports whether the
+// size is not 0. The stream is then in use until the caller leaves it.
 func (s *stream) span(op string, bytes int64, places ...driver.DevicePtr) (more bool, err error) {
 	if err := s.use(op, "stream"); err != nil {
 		return false, err
@@ -58,8 +58,8 @@ func (s *stream) span(op string, bytes int64, places ...driver.DevicePtr) (more 
 	return true, nil
 }
 
-// notCapturing refuses what would read or write host memory each time a graph
-// is replayed: by then Go may have put something else there.
+// notCapturing refuses operations that would read or write host memory at each
+// replay of a graph, when Go may use that memory for something else.
 func (s *stream) notCapturing(op string) error {
 	var status int32
 	if err := s.dev.do(symStreamIsCapturing, s.raw, uintptr(unsafe.Pointer(&status))); err != nil {
@@ -71,9 +71,9 @@ func (s *stream) notCapturing(op string) error {
 	return nil
 }
 
-// CopyToDevice implements driver.Stream. src is ordinary memory, which the
-// driver copies aside before it returns; memory registered with the driver
-// must stay as it is until the stream has been synchronized.
+// CopyToDevice implements driver.Stream. The driver copies src before it returns
+// if src is ordinary memory. Memory registered with the driver must not change
+// until the stream has been synchronized.
 func (s *stream) CopyToDevice(dst driver.DevicePtr, src []byte) error {
 	more, err := s.span("CopyToDevice", int64(len(src)), dst)
 	if !more {
@@ -187,7 +187,7 @@ func (s *stream) Synchronize(ctx context.Context) error {
 // Handle implements driver.Stream.
 func (s *stream) Handle() uintptr { return s.raw }
 
-// Close implements driver.Stream. Work in the stream goes on to its end.
+// Close implements driver.Stream. Work already queued in the stream completes.
 func (s *stream) Close() error {
 	return s.close(func() error {
 		if !s.owned {

@@ -1,6 +1,6 @@
 package cuda
 
-// symbol is a function of the driver library. Names carry the version suffix
+// symbol is a function of the driver library. Its name includes the version suffix
 // that the library exports.
 type symbol uint8
 
@@ -62,8 +62,8 @@ const (
 	symbolCount
 )
 
-// symbols names each function and, for one that a device can be opened
-// without, what it is needed for.
+// symbols lists each function's name and, for a function that is optional for
+// opening a device, the feature that needs it.
 var symbols = [symbolCount]struct{ name, neededFor string }{
 	symInit:                 {"cuInit", ""},
 	symDriverGetVersion:     {"cuDriverGetVersion", ""},
@@ -121,10 +121,10 @@ var symbols = [symbolCount]struct{ name, neededFor string }{
 	symMaxActiveBlocks:      {"cuOccupancyMaxActiveBlocksPerMultiprocessor", "occupancy"},
 }
 
-// String is the name that the library exports.
+// String returns the name that the library exports.
 func (s symbol) String() string { return symbols[s].name }
 
-// symbolOf is the function of that name.
+// symbolOf returns the function with that name.
 func symbolOf(name string) (symbol, bool) {
 	for s := range symbolCount {
 		if symbols[s].name == name {

@@ -7,16 +7,16 @@ import (
 	"sonicmoe/driver"
 )
 
-// dataTypes are the CUtensorMapDataType of each element type.
+// dataTypes maps element types to CUtensorMapDataType.
 var dataTypes = map[driver.ElemType]uintptr{
 	driver.U8: 0, driver.U16: 1, driver.U32: 2, driver.S32: 3, driver.F16: 6, driver.F32: 7, driver.BF16: 9,
 }
 
-// mapAlign is the alignment that drivers ask of the encoded map: 64 bytes,
-// 128 from CUDA 13 on.
+// mapAlign is the alignment that drivers require of an encoded map: 64 bytes, from
+// CUDA 13 on 128.
 const mapAlign = 128
 
-// encoder is the memory of one encoding, used again like a packet.
+// encoder is the reusable memory of one encoding, like packet.
 type encoder struct {
 	room    [128 + mapAlign]byte
 	dims    [5]uint64

@@ -8,11 +8,11 @@ import (
 	"sonicmoe/internal/devkit"
 )
 
-// pollFor is how long a wait asks again and again before it blocks a thread.
-// Most waits in a step of training are shorter.
+// pollFor is the time for which a wait polls before it blocks a thread. Most waits
+// in a training step are shorter.
 const pollFor = 200 * time.Microsecond
 
-// wait waits for what the handle, which is in use, stands for: it polls, then
+// wait waits for the work of the handle, which must be in use. It polls, then
 // blocks.
 func (d *device) wait(ctx context.Context, h *handle, query, block symbol) error {
 	for start := time.Now(); time.Since(start) < pollFor; {
@@ -27,8 +27,7 @@ func (d *device) wait(ctx context.Context, h *handle, query, block symbol) error
 	return d.block(ctx, &h.lifetime, block, h.raw)
 }
 
-// done asks whether the work that the handle stands for has finished. It
-// allocates nothing.
+// done reports whether the work of the handle has finished. It allocates nothing.
 func (d *device) done(h *handle, query symbol) (bool, error) {
 	if err := d.enter(query); err != nil {
 		return false, err
@@ -44,9 +43,9 @@ func (d *device) done(h *handle, query symbol) (bool, error) {
 	return r == success, d.check(query, r)
 }
 
-// block makes a call that returns when work is done. When ctx ends first it
-// returns ctx's error and leaves the call to a goroutine, which goes on using
-// what l stands for.
+// block makes a call that returns when work is done. If ctx ends first, block
+// returns ctx's error. The call then continues in a goroutine, which keeps the
+// object of l in use.
 func (d *device) block(ctx context.Context, l *lifetime, s symbol, args ...uintptr) error {
 	if err := devkit.ContextErr(s.String(), ctx); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"sonicmoe/driver"
 )
 
-// A launch that would never end does so with the device's context, which every
-// later launch names too; memory can still be read.
+// TestLaunchEndsWithContext checks that an endless launch ends with the device's
+// context. Later launches return the same error, and memory can still be read.
 func TestLaunchEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	dev := newDevice(t, Options{Context: ctx})

@@ -7,15 +7,15 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// decoded keeps the modules that this process decoded last: to compile PTX and
-// to load what came of it, on one device or on many, decodes it once.
+// decoded caches the modules decoded most recently in this process, so that
+// compiling PTX and loading the result decodes it once, on any number of devices.
 var decoded = recent.New[[sha256.Size]byte, *emu.Module](maxDecoded)
 
-// maxDecoded bounds decoded by the bytes of PTX: two layers, forward and backward.
-// Modules take about 30 times that.
+// maxDecoded limits decoded by the bytes of PTX: enough for two layers, forward
+// and backward. A module takes about 30 times its PTX.
 const maxDecoded = 4 << 20
 
-// decode gives the module of PTX text with the given SHA-256.
+// decode returns the module of PTX text with the given SHA-256.
 func decode(text []byte, key [sha256.Size]byte) (*emu.Module, error) {
 	if m, ok := decoded.Find(key); ok {
 		return m, nil

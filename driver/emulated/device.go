@@ -13,49 +13,47 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// producer names who makes the machine code.
+// producer is the producer name of the emulator's machine code.
 const producer = "emulated 1"
 
-// maxPTXVersion is the newest PTX .version that Compile takes, times ten.
+// maxPTXVersion is the newest PTX .version that Compile accepts, times ten.
 const maxPTXVersion = 90
 
-// Options choose what is emulated.
+// Options configure an emulated device.
 type Options struct {
-	// Target is the chip; the zero value is an H200 cut down to 4
-	// multiprocessors, named "emulated H200".
+	// Target is the chip. The zero value is an H200 with only 4 multiprocessors, named
+	// "emulated H200".
 	Target driver.Target
-	// MemoryBytes is the device memory; 0 means 8 GiB. Only what is
-	// allocated takes host memory.
+	// MemoryBytes is the size of device memory. 0 means 8 GiB. Only allocated memory
+	// uses host memory.
 	MemoryBytes int64
-	// Timing is when asynchronous copies and products complete: emu.Early is
-	// the fastest, emu.Late and emu.Random show missing waits.
+	// Timing is the time at which asynchronous copies and products complete. emu.Early
+	// is the fastest. emu.Late and emu.Random reveal missing waits.
 	Timing emu.Timing
-	// Seed chooses among the orders of emu.Random.
+	// Seed selects an order of emu.Random.
 	Seed uint64
-	// Races looks for accesses to memory that nothing orders, and
-	// StrictProxy for proxy fences behind cp.async too, which shipping kernels
-	// omit; see emu.Launch.
+	// Races reports unordered accesses to the same memory. StrictProxy also requires
+	// proxy fences after cp.async, which released kernels omit; see emu.Launch.
 	Races, StrictProxy bool
-	// Check runs each launch several times, on the same memory: with the
-	// earliest and the latest completion and with so many random orders, seeded
-	// from Seed on, looking for races. The launch's error, an [emu.Findings],
-	// has what any of the runs found. 0 runs it once, as Timing says.
+	// Check runs each launch several times on the same memory, looking for races: with
+	// the earliest completion, the latest, and Check random orders with seeds from
+	// Seed on. The launch's error, an [emu.Findings], has the findings of all runs. 0
+	// runs the launch once, with Timing.
 	Check int
-	// Explore runs each launch in one order of its steps after the other, looking for
-	// races, until there is no other one or so many have run, as [emu.Kernel.Explore]
-	// does; Explored, if not nil, is told how much that was. The launch's error is as
-	// Check's. Not both at once.
+	// Explore runs each launch in different orders of its steps, looking for races,
+	// until all orders or Explore of them have run, like [emu.Kernel.Explore].
+	// Explored, if not nil, is called with the number of orders. The launch's error is
+	// as with Check. Check and Explore exclude each other.
 	Explore  int
 	Explored func(k *emu.Kernel, e emu.Exploration)
-	// Launching, if not nil, is shown each launch before it runs, with the memory
-	// that it will find: for tools that check or measure kernels on a
-	// [emu.Memory.Clone] of it. Memory itself it must leave as it is.
+	// Launching, if not nil, is called before each launch with the memory that the
+	// launch will use. Tools use it to check or measure kernels on an
+	// [emu.Memory.Clone]. It must not change the memory itself.
 	Launching func(k *emu.Kernel, mem *emu.Memory, l emu.Launch)
-	// Parallel is how many clusters of CTAs run at once; 0 means GOMAXPROCS.
+	// Parallel is the number of clusters of CTAs that run at once. 0 means GOMAXPROCS.
 	Parallel int
-	// Context ends the launch under way, and every later one, when it ends:
-	// launches run inside the call that makes them, which has no context of
-	// its own. Nil means never.
+	// Context ends the running launch, and every later one, when it ends. A launch
+	// runs inside its call, which has no context of its own. Nil means never.
 	Context context.Context
 }
 
@@ -71,18 +69,18 @@ type device struct {
 	options Options
 	mem     atomic.Pointer[emu.Memory]
 
-	work   sync.Mutex      // held by whatever touches device memory
-	life   context.Context // of its kernels
+	work   sync.Mutex      // guards device memory
+	life   context.Context // of the device's kernels
 	end    context.CancelFunc
 	broken devkit.Breakage
 	closed atomic.Bool
 }
 
-// devices counts those that were made: each has addresses of its own.
+// devices counts the devices made, since each has its own range of addresses.
 var devices atomic.Uint64
 
-// New makes an emulated device. Addresses of another one are not allocated on
-// it, so that mixing them up is an error.
+// New returns an emulated device. Addresses of other devices are not allocated on
+// it, so mixing them up is an error.
 func New(o Options) (driver.Device, error) {
 	if o.Target == (driver.Target{}) {
 		o.Target = Target()
@@ -121,8 +119,7 @@ func invalid(op, format string, args ...any) error {
 	return &driver.Error{Op: op, Name: "invalid value", Text: fmt.Sprintf(format, args...), Kind: driver.ErrInvalid}
 }
 
-// ready is the error that every call gives on a device that is broken or
-// closed.
+// ready returns the error of every call on a device that is broken or closed.
 func (d *device) ready(op string) error {
 	if err := d.broken.Refuse(op); err != nil {
 		return err
@@ -141,11 +138,11 @@ func (d *device) Accepts(by string) bool { return by == producer }
 
 func (d *device) MaxPTXVersion() int { return maxPTXVersion }
 
-// Alloc implements driver.Device. Fresh memory is filled with 0xff, a NaN.
+// Alloc implements driver.Device. New memory is filled with 0xff, a NaN.
 func (d *device) Alloc(bytes int64) (driver.DevicePtr, error) { return d.alloc("Alloc", bytes) }
 
 func (d *device) alloc(op string, bytes int64) (driver.DevicePtr, error) {
-	mem := d.mem.Load() // of a device closed from here on: as if it had been closed later
+	mem := d.mem.Load() // if the device is closed from here on, the call counts as made before
 	if err := d.ready(op); err != nil {
 		return 0, err
 	}
@@ -170,7 +167,7 @@ func (d *device) free(op string, p driver.DevicePtr) error {
 	return wrongAddress(op, d.mem.Load().Free(uint64(p)))
 }
 
-// wrongAddress turns an error of emulated memory into one of the device.
+// wrongAddress turns an error of emulated memory into an error of the device.
 func wrongAddress(op string, err error) error {
 	if err == nil {
 		return nil
@@ -186,7 +183,7 @@ func (d *device) Memory() (free, total int64, err error) {
 	return mem.Limit() - mem.Used(), mem.Limit(), nil
 }
 
-// Synchronize implements driver.Device: all work is done already.
+// Synchronize implements driver.Device. All work has already run.
 func (d *device) Synchronize(ctx context.Context) error {
 	if err := d.ready("Synchronize"); err != nil {
 		return err
@@ -202,8 +199,8 @@ func (d *device) Err() error {
 	return d.ready("Err")
 }
 
-// Close implements driver.Device. A kernel that runs is ended: its launch, and
-// those that wait behind it, are errors.
+// Close implements driver.Device. It ends a running kernel: its launch, and
+// launches that wait for it, return an error.
 func (d *device) Close() error {
 	d.closed.Store(true)
 	d.end()
@@ -213,7 +210,7 @@ func (d *device) Close() error {
 	return nil
 }
 
-// breakDown records the first fault and gives it.
+// breakDown records the first fault and returns it.
 func (d *device) breakDown(kernel string, cause error) error {
 	e := &driver.Error{Op: "launch", Kernel: kernel, Kind: driver.ErrBroken, Cause: cause}
 	var fault *emu.Fault
@@ -223,14 +220,14 @@ func (d *device) breakDown(kernel string, cause error) error {
 	return d.broken.By(e)
 }
 
-// elements are the element types of tensor maps in the emulator's numbers.
+// elements maps element types of tensor maps to the emulator's numbers.
 var elements = map[driver.ElemType]layout.ElemType{
 	driver.BF16: layout.ElemBF16, driver.F16: layout.ElemF16, driver.F32: layout.ElemF32,
 	driver.U8: layout.ElemU8, driver.U16: layout.ElemU16, driver.U32: layout.ElemU32, driver.S32: layout.ElemS32,
 }
 
-// EncodeTensorMap implements driver.Device. What the emulator does not know of
-// a legal map is driver.ErrUnsupported.
+// EncodeTensorMap implements driver.Device. A legal map with features that the
+// emulator lacks is driver.ErrUnsupported.
 func (d *device) EncodeTensorMap(m driver.TensorMap) (driver.EncodedTensorMap, error) {
 	if err := d.ready("EncodeTensorMap"); err != nil {
 		return driver.EncodedTensorMap{}, err

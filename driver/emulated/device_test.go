@@ -50,7 +50,8 @@ func loadPoke(t *testing.T, dev driver.Device) (driver.Function, driver.Stream) 
 	return f, s
 }
 
-// The first fault keeps its kind, kernel and line through the driver's error.
+// TestFaultIsKept checks that the driver's error keeps the kind, kernel and line
+// of the first fault.
 func TestFaultIsKept(t *testing.T) {
 	dev := newDevice(t, Options{})
 	f, s := loadPoke(t, dev)
@@ -97,7 +98,8 @@ func TestOptions(t *testing.T) {
 	assert.Equal(t, "emulated H200", newDevice(t, Options{}).Target().Name)
 }
 
-// A device that explores tells how much, and leaves what one run does.
+// TestExplore checks that a device with Explore reports the number of orders and
+// leaves the same result as one run.
 func TestExplore(t *testing.T) {
 	var told []string
 	dev := newDevice(t, Options{Explore: 4, Explored: func(k *emu.Kernel, e emu.Exploration) { told = append(told, k.Name()+": "+e.String()) }})
@@ -113,8 +115,9 @@ func TestExplore(t *testing.T) {
 	require.ErrorIs(t, s.Launch(f, launch, binary.LittleEndian.AppendUint64(nil, 0x1000)), driver.ErrBroken)
 }
 
-// A programmatic launch that does not wait races with the one before, unless other
-// work of the stream is between the two, or a graph begins.
+// TestProgrammaticLaunches checks that a programmatic launch that does not wait
+// races with its predecessor, unless other work of the stream is between them or a
+// graph begins.
 func TestProgrammaticLaunches(t *testing.T) {
 	type enqueue = func(s driver.Stream, p driver.DevicePtr) error
 	fill := func(s driver.Stream, p driver.DevicePtr) error { return s.Fill32(p, 0, 1) }
@@ -123,11 +126,11 @@ func TestProgrammaticLaunches(t *testing.T) {
 		between         enqueue
 		race            bool
 	}{
-		"one behind the other": {race: true},
-		"ordinary":             {ordinary: true},
-		"a fill between":       {between: fill},
-		"in a graph":           {graph: true, race: true},
-		"a fill in a graph":    {graph: true, between: fill},
+		"one after the other": {race: true},
+		"ordinary":            {ordinary: true},
+		"a fill between":      {between: fill},
+		"in a graph":          {graph: true, race: true},
+		"a fill in a graph":   {graph: true, between: fill},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dev := newDevice(t, Options{Check: 1})
@@ -158,7 +161,8 @@ func TestProgrammaticLaunches(t *testing.T) {
 	}
 }
 
-// Each complaint stands in the log with its line, as an assembler writes it.
+// TestCompileLog checks that each error is in the log with its line, in an
+// assembler's format.
 func TestCompileLog(t *testing.T) {
 	dev := newDevice(t, Options{})
 	_, err := dev.Compile(t.Context(), []byte(".version 7.0\n.target sm_70\n.visible .entry k()\n{\n"+
@@ -169,8 +173,8 @@ func TestCompileLog(t *testing.T) {
 	assert.Contains(t, e.Log, "ptxas emulated, line 7; error   : kernel k, no label nowhere")
 }
 
-// What a graph runs is what was captured, parameters included; launching a
-// graph inside a capture nests it.
+// TestNestedGraph checks that a graph repeats the captured work with the captured
+// parameters, and that launching a graph inside a capture adds it to the capture.
 func TestNestedGraph(t *testing.T) {
 	dev := newDevice(t, Options{})
 	f, s := loadPoke(t, dev)
@@ -197,8 +201,8 @@ func TestNestedGraph(t *testing.T) {
 	require.ErrorIs(t, inner.Launch(s), driver.ErrInvalid)
 }
 
-// Clusters along y are launched as such, and a grid that they do not divide is
-// refused.
+// TestClusterAlongY checks that clusters along y are launched, and that a grid
+// that is not a multiple of the cluster is refused.
 func TestClusterAlongY(t *testing.T) {
 	dev := newDevice(t, Options{})
 	f, s := loadPoke(t, dev)
@@ -209,7 +213,8 @@ func TestClusterAlongY(t *testing.T) {
 	require.ErrorIs(t, s.Launch(f, &driver.Launch{Grid: driver.Dim3{X: 2}, Cluster: driver.Dim3{Y: 2}}, params), driver.ErrInvalid)
 }
 
-// Compiling and loading decode a text once, on whatever device.
+// TestDecodedOnce checks that compiling and loading decode a text once for all
+// devices.
 func TestDecodedOnce(t *testing.T) {
 	text := []byte(poke)
 	sum := sha256.Sum256(text)
@@ -224,7 +229,8 @@ func TestDecodedOnce(t *testing.T) {
 	}
 }
 
-// An address of one device is none of another's.
+// TestAddressesOfDevices checks that an address of one device is invalid on
+// another.
 func TestAddressesOfDevices(t *testing.T) {
 	first, second := newDevice(t, Options{}), newDevice(t, Options{})
 	p, err := first.Alloc(64)
@@ -239,7 +245,7 @@ func TestAddressesOfDevices(t *testing.T) {
 	require.ErrorIs(t, second.Free(p), driver.ErrInvalid)
 }
 
-// Closing a device ends the kernel that runs.
+// TestCloseEndsKernels checks that closing a device ends a running kernel.
 func TestCloseEndsKernels(t *testing.T) {
 	dev := newDevice(t, Options{})
 	image, err := dev.Compile(t.Context(), []byte(".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry spin()\n{\nagain:\n\tbra again;\n}\n"), driver.CompileOptions{})
@@ -256,7 +262,8 @@ func TestCloseEndsKernels(t *testing.T) {
 	require.ErrorContains(t, err, "the device is closed")
 }
 
-// A device is closed while others use it: each call comes before, or is refused.
+// TestCloseWhileInUse closes a device while others use it. Each call must succeed
+// or be refused.
 func TestCloseWhileInUse(t *testing.T) {
 	for range 50 {
 		dev := newDevice(t, Options{})

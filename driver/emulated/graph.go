@@ -6,8 +6,8 @@ import (
 	"sonicmoe/driver"
 )
 
-// graph implements driver.Graph: the captured operations, with copies of
-// their parameters, in the order of their calls.
+// graph implements driver.Graph. It holds the captured operations, with copies of
+// their parameters, in call order.
 type graph struct {
 	dev    *device
 	nodes  []operation
@@ -43,8 +43,8 @@ func (s *stream) EndCapture() (driver.Graph, error) {
 	return g, nil
 }
 
-// Launch implements driver.Graph. On a stream that is being captured the
-// operations become part of that capture.
+// Launch implements driver.Graph. On a stream that is being captured, the
+// operations are added to that capture.
 func (g *graph) Launch(s driver.Stream) error {
 	st, ok := s.(*stream)
 	if !ok || st == nil || st.dev != g.dev {
@@ -57,7 +57,7 @@ func (g *graph) Launch(s driver.Stream) error {
 		return invalid("Graph.Launch", "the graph is closed")
 	}
 	work := g.nodes
-	if !st.capturing() { // a graph waits for what is before it
+	if !st.capturing() { // a graph waits for earlier work
 		work = append([]operation{alone(func() error { return nil })}, work...)
 	}
 	return st.do(work...)

@@ -8,7 +8,7 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// checkLaunch finds the function and reports what is wrong with a launch.
+// checkLaunch returns the kernel's function, or the error in a launch.
 func (d *device) checkLaunch(op string, f driver.Function, l *driver.Launch) (*function, error) {
 	fn, ok := f.(*function)
 	if !ok || fn == nil || fn.module.dev != d {
@@ -98,7 +98,7 @@ func (s *stream) Launch(f driver.Function, l *driver.Launch, params []byte) erro
 const (
 	threadsPerSM   = 2048
 	ctasPerSM      = 32
-	reservedShared = 1 << 10 // the system's, of each CTA
+	reservedShared = 1 << 10 // reserved by the system in each CTA
 )
 
 // MaxActiveClusters implements driver.Device.

@@ -15,7 +15,7 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// imageMagic opens machine code: the magic, the SHA-256 of the text, the text.
+// Machine code is imageMagic, the SHA-256 of the text, then the text.
 const imageMagic = "sonicmoe " + producer + "\n"
 
 var logLine = regexp.MustCompile(`\bline (\d+)(?:: )?`)
@@ -47,8 +47,8 @@ func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOption
 	return driver.Image{Code: append(append([]byte(imageMagic), sum[:]...), ptx...)}, nil
 }
 
-// compilerLog writes an error of the emulator as an assembler would: one line
-// for each complaint, with the line of the PTX first.
+// compilerLog formats an error of the emulator like an assembler's log: one line
+// for each complaint, starting with the line of the PTX.
 func compilerLog(err error) string {
 	var log strings.Builder
 	for _, text := range strings.Split(err.Error(), "\n") {
@@ -122,7 +122,7 @@ func (m *module) Unload() error {
 	return nil
 }
 
-// defaultShared is the dynamic shared memory that a launch may ask for before
+// defaultShared is the largest dynamic shared memory of a launch before
 // AllowSharedBytes.
 const defaultShared = 48 << 10
 
@@ -130,13 +130,13 @@ const defaultShared = 48 << 10
 type function struct {
 	module  *module
 	kernel  *emu.Kernel
-	allowed atomic.Int64 // dynamic shared bytes, when above the default
+	allowed atomic.Int64 // dynamic shared bytes, if above the default
 }
 
 func (f *function) Name() string { return f.kernel.Name() }
 
-// Attributes implements driver.Function. Registers is what the kernel's
-// launch bounds leave a thread: an emulator allocates none.
+// Attributes implements driver.Function. Registers is the number that the kernel's
+// launch bounds allow for a thread: the emulator allocates no registers.
 func (f *function) Attributes() (driver.FunctionAttributes, error) {
 	if err := f.module.dev.ready("Attributes"); err != nil {
 		return driver.FunctionAttributes{}, err
@@ -163,7 +163,7 @@ func (f *function) AllowSharedBytes(bytes int) error {
 	return nil
 }
 
-// sharedLimit is the dynamic shared memory that a launch may ask for.
+// sharedLimit returns the largest dynamic shared memory of a launch.
 func (f *function) sharedLimit() int {
 	return max(int(f.allowed.Load()), defaultShared-f.kernel.StaticSharedBytes())
 }

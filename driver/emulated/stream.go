@@ -11,22 +11,22 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// stream implements driver.Stream. All streams run their work at once, so they
-// differ in what they capture only.
+// stream implements driver.Stream. Work runs when it is queued, so streams differ
+// only in the operations that they capture.
 type stream struct {
 	dev    *device
 	closed atomic.Bool
 
 	mu     sync.Mutex
-	record *graph // of a capture under way
+	record *graph // of a running capture
 
-	launches emu.Stream // that the next one may overtake
+	launches emu.Stream // launches that the next one may overlap
 }
 
-// operation is work of a stream, which it is told.
+// operation is work queued on the stream s.
 type operation func(s *stream) error
 
-// alone is an operation that waits for the launches before it.
+// alone returns an operation that waits for earlier launches.
 func alone(work func() error) operation {
 	return func(s *stream) error {
 		s.launches.Wait()
@@ -42,8 +42,8 @@ func (d *device) NewStream() (driver.Stream, error) {
 	return &stream{dev: d}, nil
 }
 
-// WrapStream implements driver.Device. An emulated device has no streams of
-// somebody else's: the handle is ignored.
+// WrapStream implements driver.Device. An emulated device has no streams of other
+// libraries, so it ignores the handle.
 func (d *device) WrapStream(uintptr) driver.Stream { return &stream{dev: d} }
 
 func (s *stream) open(op string) error {
@@ -62,7 +62,7 @@ func (s *stream) capturing() bool {
 	return s.record != nil
 }
 
-// do runs work now, or records it.
+// do runs work now, or adds it to the capture.
 func (s *stream) do(work ...operation) error {
 	s.mu.Lock()
 	if s.record != nil {
@@ -81,8 +81,8 @@ func (s *stream) do(work ...operation) error {
 	return nil
 }
 
-// span checks the arguments of an operation on bytes; more says that there is
-// something to do.
+// span checks the arguments of an operation on bytes. more reports whether the
+// size is not 0.
 func (s *stream) span(op string, bytes int64, places ...driver.DevicePtr) (more bool, err error) {
 	if err := s.open(op); err != nil {
 		return false, err
@@ -98,8 +98,8 @@ func (s *stream) span(op string, bytes int64, places ...driver.DevicePtr) (more 
 	return bytes > 0, nil
 }
 
-// notCapturing refuses what touches the host's memory, or makes addresses,
-// each time a graph is replayed.
+// notCapturing refuses operations that would use host memory or new addresses at
+// each replay of a graph.
 func (s *stream) notCapturing(op string) error {
 	if s.capturing() {
 		return invalid(op, "the stream is being captured: do this before BeginCapture or after EndCapture")
@@ -164,7 +164,7 @@ func (s *stream) FreeAsync(p driver.DevicePtr) error {
 	return s.dev.free("FreeAsync", p)
 }
 
-// Wait implements driver.Stream: what the event marks is done already.
+// Wait implements driver.Stream. The work before the event has already run.
 func (s *stream) Wait(e driver.Event) error {
 	if err := s.open("Wait"); err != nil {
 		return err
@@ -191,7 +191,7 @@ func (s *stream) Close() error {
 	return nil
 }
 
-// event implements driver.Event. Its time is the host's.
+// event implements driver.Event with the host's clock.
 type event struct {
 	dev  *device
 	mu   sync.Mutex

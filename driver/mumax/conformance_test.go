@@ -19,7 +19,7 @@ import (
 	"sonicmoe/internal/drivertest"
 )
 
-// gpu is a real device. Tests that need one run where SONICMOE_DEVICE says
+// gpu returns a real device. Tests that need one run only if SONICMOE_DEVICE says
 // so.
 func gpu(t testing.TB) driver.Device {
 	t.Helper()
@@ -38,7 +38,7 @@ func TestConformance(t *testing.T) {
 	t.Logf("calls: %v", cuda.Calls(dev))
 }
 
-// TestBroken runs in a process of its own: the GPU is lost to that process.
+// TestBroken runs in its own process, which cannot use the GPU afterwards.
 func TestBroken(t *testing.T) {
 	if child.Role() != "" {
 		drivertest.RunBroken(t, func() driver.Device { return gpu(t) })
@@ -50,7 +50,8 @@ func TestBroken(t *testing.T) {
 	assert.Contains(t, string(out), "--- PASS: TestBroken")
 }
 
-// A context that the program made with package cu holds buffers of both.
+// TestForeignContext checks that buffers of package cu and of the device share a
+// context made with package cu.
 func TestForeignContext(t *testing.T) {
 	gpu(t)
 	runtime.LockOSThread()
@@ -71,5 +72,5 @@ func TestForeignContext(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.NoError(t, dev.Close())
 	context.SetCurrent()
-	theirs.Free() // the context is theirs still
+	theirs.Free() // the context still belongs to package cu
 }

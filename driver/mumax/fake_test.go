@@ -17,8 +17,8 @@ import (
 
 var fake = flag.Bool("fake", false, "this program was linked with the driver library for tests")
 
-// TestFake goes through package cu to a driver library for tests, which the
-// program was linked with: see .ci/mumax. Functions that it lacks answer 34.
+// TestFake calls, through package cu, a driver library for tests with which the
+// program was linked: see .ci/mumax. Functions that the library lacks return 34.
 func TestFake(t *testing.T) {
 	if !*fake {
 		t.Skip("-fake is not given: this program was not linked with the library for tests")

@@ -8,8 +8,8 @@ import (
 	"github.com/mumax/3/cuda/cu"
 )
 
-// functions are the driver functions that package cu has, by the names of the
-// library. Their arguments are those of the C functions.
+// functions maps names of driver functions to their calls through package cu. The
+// arguments are the arguments of the C functions.
 var functions = map[string]func(args []uintptr) int{
 	"cuDeviceGetCount": func(a []uintptr) int {
 		return try(func() { *out[int32](a, 0) = int32(cu.DeviceGetCount()) })
@@ -81,11 +81,11 @@ func loadModule(image []byte) (module uintptr, code int) {
 	return module, code
 }
 
-// unknown is CUDA_ERROR_UNKNOWN, for what no result describes.
+// unknown is CUDA_ERROR_UNKNOWN, for panics that are not a result.
 const unknown = 999
 
-// try runs a call of package cu, which panics with the result of one that
-// fails, and gives that result.
+// try runs a call of package cu, which panics with the result if it fails, and
+// returns the result.
 func try(call func()) (code int) {
 	defer func() {
 		switch r := recover().(type) {
@@ -100,7 +100,7 @@ func try(call func()) (code int) {
 	return 0
 }
 
-// out is the i-th argument as the address that it is.
+// out returns argument i as a pointer.
 func out[T any](args []uintptr, i int) *T {
 	return *(**T)(unsafe.Pointer(&args[i]))
 }

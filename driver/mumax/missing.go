@@ -8,7 +8,7 @@ import (
 	"sonicmoe/driver"
 )
 
-// Built says whether this program was built with the tag mumax, and with cgo.
+// Built reports whether this program was built with the tag mumax and with cgo.
 const Built = false
 
 // Options choose how a device is opened.
@@ -17,7 +17,7 @@ type Options struct {
 	Context uintptr
 }
 
-// Open reports that this program was built without package cu.
+// Open returns an error: this program was built without package cu.
 func Open(context.Context, int, Options) (driver.Device, error) {
 	return nil, &driver.Error{Op: "open GPU through mumax", Kind: driver.ErrUnsupported,
 		Text: "this program was built without the tag mumax or without cgo; see go doc sonicmoe/driver/mumax, or use \"cuda\""}

@@ -12,28 +12,27 @@ import (
 	"sonicmoe/driver/open"
 )
 
-// A program that imports the package opens "mumax" and "mumax:1" by package
-// driver/open.
+// A program that imports the package can open "mumax" and "mumax:1" through
+// package driver/open.
 func init() {
-	// The name is taken only where the program has registered it itself.
+	// Register fails only if the program has already registered the name.
 	_ = open.Register(open.Backend{Name: "mumax", Numbered: true,
 		Open:  func(ctx context.Context, n int) (driver.Device, error) { return Open(ctx, n, Options{}) },
 		Count: func() (int, error) { return cuda.Count(cuda.Options{}) }})
 }
 
-// Built says whether this program was built with the tag mumax, and with cgo.
+// Built reports whether this program was built with the tag mumax and with cgo.
 const Built = true
 
 // Options choose how a device is opened.
 type Options struct {
-	// Context is a context of package cu, on the GPU of the given ordinal, that
-	// its maker keeps until the device is closed; 0 means the GPU's primary
-	// context.
+	// Context is a context of package cu on the GPU of the given ordinal. Its creator
+	// must keep it until the device is closed. 0 means the GPU's primary context.
 	Context cu.Context
 }
 
-// Open opens the GPU of the given ordinal, counted from 0. Errors are those of
-// package driver/cuda's Open.
+// Open opens the GPU of the given ordinal, counted from 0. It returns the same
+// errors as package driver/cuda's Open.
 func Open(ctx context.Context, ordinal int, o Options) (driver.Device, error) {
 	return cuda.Open(ctx, ordinal, cuda.Options{Context: uintptr(o.Context), Binding: &cuda.Binding{
 		Functions: functions, LoadModule: loadModule,

@@ -9,8 +9,8 @@ import (
 	"sonicmoe/driver/open"
 )
 
-// A device by its name. Nothing falls back in silence: who wants the emulator
-// where there is no GPU asks twice.
+// ExampleDevice opens a device by its name. There is no silent fallback: a program
+// that wants the emulator if there is no GPU opens it itself.
 func ExampleDevice() {
 	ctx := context.Background()
 	for _, name := range []string{"emulated", "abacus"} {

@@ -1,10 +1,10 @@
-// Package open finds a device by name: "cuda" for the first NVIDIA GPU,
-// "cuda:1" for the second, "emulated" for the emulator. Or it opens all GPUs at
-// once. Packages with other ways to a device add theirs by [Register] when a
-// program imports them, as driver/mumax does.
+// Package open finds a device by name: "cuda" for the first NVIDIA GPU, "cuda:1"
+// for the second, "emulated" for the emulator. It can also open all GPUs at once.
+// Packages with other kinds of devices add them with [Register] when a program
+// imports them, as driver/mumax does.
 //
-// It never falls back from one to another: whoever wants that asks twice and
-// says so.
+// It never falls back from one kind to another. A program that wants this opens
+// the second kind itself.
 package open
 
 import (
@@ -22,19 +22,20 @@ import (
 
 // Backend opens devices of one kind.
 type Backend struct {
-	// Name is what the kind is called: letters, no colon.
+	// Name is the name of the kind: letters, no colon.
 	Name string
-	// Numbered says that a device number may follow the name: "cuda:1".
+	// Numbered reports whether a device number may follow the name: "cuda:1".
 	Numbered bool
 	// Open opens the device of that number, counted from 0.
 	Open func(ctx context.Context, number int) (driver.Device, error)
-	// Count is how many there are; 0 where opening the first will say why.
+	// Count returns the number of devices, 0 if opening the first will return the
+	// reason.
 	Count func() (int, error)
 }
 
 var (
 	backendsMu sync.RWMutex
-	// backends are the kinds of device, the default one first.
+	// backends are the kinds of devices, the default first.
 	backends = []Backend{
 		{"cuda", true, func(ctx context.Context, n int) (driver.Device, error) { return cuda.Open(ctx, n, cuda.Options{}) },
 			func() (int, error) { return cuda.Count(cuda.Options{}) }},
@@ -45,9 +46,9 @@ var (
 	}
 )
 
-// Register adds a kind of device to those that Device and All open. It belongs
-// in the init function of the package that drives them. A name that is taken,
-// or a part that is missing, is an error.
+// Register adds a kind of device to those that Device and All open. Call it in the
+// init function of the package that implements them. It returns an error if the
+// name is taken or a field is missing.
 func Register(b Backend) error {
 	if b.Name == "" || strings.Contains(b.Name, ":") || b.Open == nil || b.Count == nil {
 		return &driver.Error{Op: "register a kind of device", Kind: driver.ErrInvalid,
@@ -62,7 +63,7 @@ func Register(b Backend) error {
 	return nil
 }
 
-// find is the kind of that name; "" is the default one.
+// find returns the kind with that name. "" is the default kind.
 func find(name string) (Backend, bool) {
 	backendsMu.RLock()
 	defer backendsMu.RUnlock()
@@ -76,11 +77,11 @@ func find(name string) (Backend, bool) {
 	return backends[i], true
 }
 
-// Device opens the device of the given name; "" means "cuda", the first GPU.
-// An unknown name is an error that lists the known ones and matches
-// driver.ErrInvalid; where there is no usable GPU the error wraps
-// driver.ErrNoDevice and says what was tried. Kernels on the emulated device
-// run inside the call that launches them and end with ctx.
+// Device opens the device of the given name. "" means "cuda", the first GPU. An
+// unknown name is an error that lists the known ones and matches
+// driver.ErrInvalid. If there is no usable GPU, the error wraps driver.ErrNoDevice
+// and lists what was tried. Kernels on the emulated device run inside the call
+// that launches them and end with ctx.
 func Device(ctx context.Context, name string) (driver.Device, error) {
 	kind, number, numbered := strings.Cut(name, ":")
 	b, ok := find(kind)
@@ -97,10 +98,10 @@ func Device(ctx context.Context, name string) (driver.Device, error) {
 	return b.Open(ctx, n)
 }
 
-// All opens every device of a kind: each GPU that the driver shows, in its
-// order, for "cuda" or ""; one device for "emulated". There is at least one
-// when the error is nil, and none stays open when it is not. Errors are those
-// of Device.
+// All opens every device of a kind: for "cuda" or "" each GPU that the driver
+// shows, in the driver's order; for "emulated" one device. If the error is nil
+// there is at least one device, otherwise none is left open. Errors are as from
+// Device.
 func All(ctx context.Context, kind string) ([]driver.Device, error) {
 	b, ok := find(kind)
 	if !ok {
@@ -113,14 +114,14 @@ func All(ctx context.Context, kind string) ([]driver.Device, error) {
 	return each(ctx, b, max(n, 1))
 }
 
-// each opens the first n devices, all or none.
+// each opens the first n devices, or none if one fails.
 func each(ctx context.Context, b Backend, n int) ([]driver.Device, error) {
 	var list []driver.Device
 	for i := range n {
 		dev, err := b.Open(ctx, i)
 		if err != nil {
 			for _, d := range list {
-				_ = d.Close() // the error to report is the first
+				_ = d.Close() // the first error is the one to return
 			}
 			return nil, err
 		}
@@ -129,8 +130,8 @@ func each(ctx context.Context, b Backend, n int) ([]driver.Device, error) {
 	return list, nil
 }
 
-// Names are the names that Device takes in this program, with N for a device
-// number.
+// Names returns the names that Device accepts in this program. N stands for a
+// device number.
 func Names() []string {
 	backendsMu.RLock()
 	defer backendsMu.RUnlock()

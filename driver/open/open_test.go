@@ -27,7 +27,8 @@ func TestUnknownNames(t *testing.T) {
 	}
 }
 
-// Every name of a GPU reaches the driver library, whose absence is named.
+// TestNoLibrary checks that every name of a GPU tries the driver library and
+// reports that it is missing.
 func TestNoLibrary(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
 	for _, name := range []string{"", "cuda", "cuda:0", "cuda:3"} {
@@ -38,8 +39,8 @@ func TestNoLibrary(t *testing.T) {
 	}
 }
 
-// fakeDriver has the environment name a built driver/cuda/testdata/fakecuda.c,
-// which shows two GPUs.
+// fakeDriver builds driver/cuda/testdata/fakecuda.c, which shows two GPUs, and
+// makes the environment name it.
 func fakeDriver(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the fake driver library is not built for this system")
@@ -51,7 +52,8 @@ func fakeDriver(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, path)
 }
 
-// Names count GPUs as the driver does; All gives every one, in that order.
+// TestNumbersOfGPUs checks that names count GPUs as the driver does, and that All
+// returns every GPU in that order.
 func TestNumbersOfGPUs(t *testing.T) {
 	fakeDriver(t)
 	for name, want := range map[string]string{"": "Fake GPU 40", "cuda": "Fake GPU 40", "cuda:0": "Fake GPU 40", "cuda:1": "Fake GPU 41"} {
@@ -91,7 +93,7 @@ func TestAll(t *testing.T) {
 	assert.Nil(t, list)
 }
 
-// closing is a device that only closes.
+// closing is a device that can only be closed.
 type closing struct {
 	driver.Device
 	closed *int
@@ -99,7 +101,8 @@ type closing struct {
 
 func (c closing) Close() error { *c.closed++; return nil }
 
-// When one device fails, those before it do not stay open.
+// TestAllOrNone checks that if one device fails, the devices opened before it are
+// closed.
 func TestAllOrNone(t *testing.T) {
 	closed, broken := 0, errors.New("the third is broken")
 	list, err := each(t.Context(), Backend{Open: func(_ context.Context, n int) (driver.Device, error) {
@@ -113,7 +116,8 @@ func TestAllOrNone(t *testing.T) {
 	assert.Equal(t, 2, closed)
 }
 
-// The name of a kind that the program lacks says how to have it.
+// TestMumaxIsNotThere checks that the error for a kind that the program lacks says
+// how to add it.
 func TestMumaxIsNotThere(t *testing.T) {
 	_, err := Device(t.Context(), "mumax:1")
 	require.ErrorIs(t, err, driver.ErrUnsupported)
@@ -122,7 +126,8 @@ func TestMumaxIsNotThere(t *testing.T) {
 	assert.NotContains(t, Names(), "mumax")
 }
 
-// A kind that a package registers is opened, counted and named like the others.
+// TestRegister checks that a registered kind is opened, counted and named like the
+// others.
 func TestRegister(t *testing.T) {
 	saved := backends
 	t.Cleanup(func() { backends = saved })

@@ -11,7 +11,7 @@ import (
 	"sonicmoe/internal/child"
 )
 
-// inChild reports whether this process was started for the test.
+// inChild reports whether this process is the child process of the test.
 func inChild(t testing.TB) bool { return child.Role() == t.Name() }
 
 // again runs the test in a child process with these attributes, and ends this test with the
@@ -27,7 +27,7 @@ func again(t testing.TB, attr *syscall.SysProcAttr) {
 	case errors.Is(err, fs.ErrPermission):
 		t.Skipf("this user may not make namespaces: %v", err)
 	case err != nil && !errors.As(err, &exit):
-		t.Skipf("no child process of that kind here: %v", err)
+		t.Skipf("such a child process cannot be started here: %v", err)
 	case err != nil:
 		t.Fatalf("in the child process: %v\n%s", err, out)
 	case strings.Contains(string(out), "--- SKIP: "+t.Name()+" "):

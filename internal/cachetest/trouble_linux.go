@@ -45,7 +45,7 @@ func OnDisk(t testing.TB, bytes int) (dir string, inside bool) {
 	}
 	dir = t.TempDir()
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-		t.Skipf("can't part from the mounts of others: %v", err)
+		t.Skipf("can't make a private mount namespace: %v", err)
 	}
 	if err := syscall.Mount("sonicmoe-test", dir, "tmpfs", 0, sizeOption(bytes)); err != nil {
 		t.Skipf("can't mount a disk: %v", err)

@@ -16,10 +16,10 @@ func AsUser(t testing.TB) bool {
 	return true
 }
 
-// OnDisk skips: disks for tests are made on Linux only.
+// OnDisk skips the test: disks for tests exist on Linux only.
 func OnDisk(t testing.TB, bytes int) (dir string, inside bool) {
 	t.Helper()
-	t.Skip("no disks of one's own on this system")
+	t.Skip("this system cannot make a disk for the test")
 	return "", false
 }
 

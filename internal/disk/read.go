@@ -57,10 +57,10 @@ func notRegular(path string, fi fs.FileInfo) error {
 	return fmt.Errorf("%s is %s, %w", path, kind, ErrNotRegular)
 }
 
-// ReadFile returns the content of a regular file of at most limit bytes, which
-// may be reached through a symbolic link. A longer file is an [ErrTooLarge] and is
-// not read, anything else an [ErrNotRegular]. ReadFile returns when ctx ends, even
-// while a file system hangs.
+// ReadFile returns the content of a regular file of at most limit bytes. It
+// follows symbolic links. A longer file is an [ErrTooLarge] and is not read. Any
+// other kind of file is an [ErrNotRegular]. ReadFile returns when ctx ends, even
+// if the file system hangs.
 func ReadFile(ctx context.Context, fsys FS, path string, limit int64) ([]byte, error) {
 	type result struct {
 		data []byte

@@ -53,7 +53,7 @@ func begin(fsys FS, path string, mode fs.FileMode) (*Pending, error) {
 	return &Pending{fsys, f, path, mode}, nil
 }
 
-// Write adds to the file.
+// Write appends to the file.
 func (p *Pending) Write(b []byte) (int, error) { return p.file.Write(b) }
 
 // Commit gives the file its name. After Commit has returned nil, the file survives a power

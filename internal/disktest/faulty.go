@@ -92,7 +92,7 @@ func (f *Faulty) check(op Op, path string) error {
 	return nil
 }
 
-// try performs an operation, unless check fails it.
+// try performs an operation unless check makes it fail.
 func (f *Faulty) try(op Op, path string, do func() error) error {
 	if err := f.check(op, path); err != nil {
 		return err

@@ -73,12 +73,12 @@ func RunBroken(t *testing.T, open func() driver.Device) {
 	} {
 		err := call()
 		require.ErrorIs(t, err, driver.ErrBroken, name)
-		assert.ErrorIs(t, err, first, "%s must fail with the first cause", name)
+		assert.ErrorIs(t, err, first, "%s must fail with the first error", name)
 		var e *driver.Error
 		require.ErrorAs(t, err, &e)
 		assert.Contains(t, e.Error(), "not tried, the device broke at ", name)
 		assert.Equal(t, []any{cause.Kernel, cause.Line}, []any{e.Kernel, e.Line}, name)
 	}
-	assert.Equal(t, first, dev.Err(), "the first cause stays")
+	assert.Equal(t, first, dev.Err(), "Err keeps the first error")
 	require.NoError(t, dev.Close(), "a broken device can be closed")
 }

@@ -24,7 +24,7 @@ func testTarget(b *bench) {
 	assert.Positive(b, t.MemoryBusBits)
 
 	assert.NotEmpty(b, b.dev.Producer())
-	assert.True(b, b.dev.Accepts(b.dev.Producer()), "a device must accept what it made itself")
+	assert.True(b, b.dev.Accepts(b.dev.Producer()), "a device must accept its own machine code")
 	assert.False(b, b.dev.Accepts(""))
 	assert.False(b, b.dev.Accepts("crayon 1"))
 	if v := b.dev.MaxPTXVersion(); v != 0 {
@@ -32,8 +32,8 @@ func testTarget(b *bench) {
 	}
 }
 
-// Compiling several modules at once must work, with every option, and must
-// give the same bytes each time.
+// testCompile checks that several modules can be compiled at once, with every
+// option, and that the bytes are the same each time.
 func testCompile(b *bench) {
 	files := []string{"add.ptx", "shared.ptx", "pdl.ptx", "cluster.ptx", "tma.ptx"}
 	images := make([][2]driver.Image, len(files))

@@ -147,7 +147,8 @@ func testMaxActiveClusters(b *bench) {
 	assert.LessOrEqual(b, pairs, sms/2)
 }
 
-// Goroutines launch on streams of their own; none may disturb another.
+// testGoroutines lets goroutines launch on their own streams. None may affect
+// another.
 func testGoroutines(b *bench) {
 	const n, workers, rounds = 512, 8, 10
 	f := b.function("add.ptx", "scaled_add")

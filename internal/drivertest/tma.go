@@ -9,7 +9,7 @@ import (
 	"sonicmoe/driver"
 )
 
-// sheet is a matrix in global memory that tensor maps of these tests cover.
+// sheet is a matrix in global memory that the tests' tensor maps cover.
 type sheet struct {
 	elem       driver.ElemType
 	cols, rows int
@@ -39,9 +39,9 @@ func place(r, i, rowBytes int, swizzle driver.Swizzle) int {
 	return at ^ (at>>7&(1<<swizzle-1))<<4
 }
 
-// tileCases are boxes inside a sheet, across each of its edges, and outside.
-// Rows end on 16 bytes: a store that crosses the end of dimension 0 writes the
-// whole last 16 bytes (seen on an H200 with rows of 200 bytes).
+// tileCases are boxes inside a sheet, across each of its edges, and outside. Rows
+// end at a multiple of 16 bytes: a store across the end of dimension 0 writes all
+// of the last 16 bytes (observed on an H200 with rows of 200 bytes).
 var tileCases = []struct {
 	sheet   sheet
 	box     [2]int
@@ -55,8 +55,8 @@ var tileCases = []struct {
 	{sheet{driver.U8, 192, 37, 208}, [2]int{48, 8}, driver.SwizzleNone},
 }
 
-// tileCorners start at multiples of 16 bytes: an H200 refused a box of 16-bit
-// elements at x = 3 as an illegal instruction.
+// tileCorners start at multiples of 16 bytes: an H200 reported an illegal
+// instruction for a box of 16-bit elements at x = 3.
 var tileCorners = [][2]int{{0, 0}, {16, 5}, {80, 30}, {-16, -3}, {32, -4}, {-16, 33}, {304, 300}}
 
 // eachTile calls test with the encoded map of every tile case at each corner.

@@ -9,15 +9,15 @@ import (
 
 // Fault describes a call that fails.
 type Fault struct {
-	// Op is the operation; Any counts calls of all of them.
+	// Op is the operation. Any counts calls of all operations.
 	Op Op
-	// N is the call that fails, counted from 1 at Arm.
+	// N is the number of the failing call, counted from 1 at Arm.
 	N int64
 	// Err is the error of the call; nil means a *driver.Error that names the operation and
 	// its number.
 	Err error
-	// Break leaves the device broken: this and every later call fails with
-	// a *driver.Error of kind driver.ErrBroken.
+	// Break breaks the device: this and every later call fails with a *driver.Error of
+	// kind driver.ErrBroken.
 	Break bool
 }
 
@@ -62,7 +62,7 @@ func (d *Device) ResetCounts() {
 	}
 }
 
-// try makes a call, unless enter fails it.
+// try makes a call unless enter makes it fail.
 func (d *Device) try(o Op, call func() error) error {
 	if err := d.enter(o); err != nil {
 		return err

@@ -64,7 +64,7 @@ func TestNthCallFails(t *testing.T) {
 		assert.EqualValues(t, 5, dev.Count(Any))
 	}
 	dev.Arm(Fault{Op: Launch, N: 1})
-	assert.False(t, dev.Disarm(), "a fault that no call met has not struck")
+	assert.False(t, dev.Disarm(), "a fault without its call has not failed a call")
 }
 
 // TestBefore checks that a hook is called before the device, and that it can delay and fail
@@ -88,7 +88,7 @@ func TestBefore(t *testing.T) {
 	_, err := dev.Alloc(1)
 	require.Equal(t, own, err)
 	assert.Equal(t, Live{}, dev.Live(), "the failed call did nothing")
-	assert.EqualValues(t, 2, dev.Count(Any), "what is held up or failed counts")
+	assert.EqualValues(t, 2, dev.Count(Any), "delayed and failed calls count")
 	close(release)
 	require.NoError(t, <-done)
 	dev.Before(nil)

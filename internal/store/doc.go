@@ -10,9 +10,9 @@ type Store interface {
 	// the entry's slices. With every Outcome but Hit the entry is empty, and the caller
 	// must compile.
 	Get(key Key) (Entry, Outcome)
-	// GetFor is Get for a caller that can use the images of some producers only:
-	// it returns the first entry with such an image, and the first entry of all if
-	// there is none.
+	// GetFor is Get for a caller that can use the images of some producers only. It
+	// returns the first entry with such an image. If there is none, it returns the
+	// first entry of all.
 	GetFor(key Key, use func(producer string) bool) (Entry, Outcome)
 	// Put stores an entry. Images of other producers for the same PTX that are already on
 	// disk are kept, up to [MaxImages], the newest first. If every image is already there,

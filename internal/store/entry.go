@@ -5,20 +5,20 @@ import "bytes"
 // Entry is the stored value of a module's key: the PTX, and the machine code that some
 // assemblers and drivers made of it.
 type Entry struct {
-	// Label is free text for people who list the cache, such as the kernel's
-	// name and tile. It is not part of the key.
+	// Label describes the module in listings of the cache, such as the kernel's name
+	// and tile. It is not part of the key.
 	Label string
 	// PTX is the module's text.
 	PTX []byte
-	// Images holds machine code, at most one per producer, the most recently
-	// stored first. It may be empty.
+	// Images holds machine code, at most one image for each producer, the most
+	// recently stored first. It may be empty.
 	Images []Image
 }
 
 // Image is machine code made of an entry's PTX.
 type Image struct {
-	// Producer names the program that made it, with its version:
-	// "ptxas 13.0.88", "driver 13000 580.95.05".
+	// Producer is the name and version of the program that made the image: "ptxas
+	// 13.0.88", "driver 13000 580.95.05".
 	Producer string
 	// Code is the machine code for the driver.
 	Code []byte
@@ -26,7 +26,7 @@ type Image struct {
 	Log string
 }
 
-// MaxImages bounds an entry's growth over years of driver updates.
+// MaxImages limits an entry's growth over years of driver updates.
 const MaxImages = 8
 
 // Image returns the machine code of one producer.
@@ -59,7 +59,7 @@ func (e Entry) Merge(old Entry) Entry {
 	return merged
 }
 
-// Covers reports whether storing other on top of e would add nothing.
+// Covers reports whether merging other into e would add nothing.
 func (e Entry) Covers(other Entry) bool {
 	if !bytes.Equal(e.PTX, other.PTX) {
 		return false

@@ -154,7 +154,7 @@ func (p *TwoTerm) load(t TwoTermTile, newFiller func() Filler) {
 
 // EachEight emits body for each group of 8 columns in block i of 64 of the tile
 // that begins at column. At run time it skips groups past width, and all groups if
-// there is false.
+// the predicate there is false.
 func (p *TwoTerm) EachEight(column ptx.U32, i, width int, there ptx.Pred, body func(j int)) {
 	block := column.AddI(i * tile.Block)
 	p.K.If(there.And(block.LtI(width)), func() {
@@ -192,7 +192,7 @@ func (p *TwoTerm) StoreEight(to ptx.Shared, v []ptx.F32) {
 }
 
 // LoadEight loads 8 adjacent FP32 values of a row that is columns wide. Values
-// past the row's end are 0. If there is false, all are 0.
+// past the row's end are 0. If the predicate there is false, all are 0.
 func (p *TwoTerm) LoadEight(from ptx.Global, row, column ptx.U32, columns int, there ptx.Pred) []ptx.F32 {
 	v := ptx.NewVars(p.K, 8, ptx.Float(0))
 	at := from.Index(row, columns*4).Index(column, 4)

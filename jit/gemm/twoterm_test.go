@@ -68,8 +68,9 @@ func (f *rowFiller) Fill(kt ptx.U32, stage func() ptx.Shared) {
 }
 
 // TestTwoTerm checks the accuracy of sums against float64: two bf16 terms hold 16
-// bits of A's fraction. With Rounded the sums must be those of A rounded to bf16.
-// The cases reuse stages of the ring and give the second warpgroup rows or none.
+// bits of A's fraction. With Rounded, the sums must equal the sums of A rounded to
+// bf16. The cases reuse stages of the ring and give the second warpgroup rows or
+// none.
 func TestTwoTerm(t *testing.T) {
 	for i, rows := range []int{100, 64, 1, 100} {
 		s := split{depth: 5 * tile.K, rounded: i == 3}

@@ -33,7 +33,7 @@ func (c *CTA) Ring(name string, stages, stageBytes, fullArrivals, emptyArrivals 
 // Data returns the start of stage i, for initialising a new ring.
 func (r *Ring) Data(i int) ptx.Shared { return r.data.At(i * r.StageBytes) }
 
-// Stage is one buffer of a ring, as a role holds it.
+// Stage is one buffer of a ring, returned to a role by a [Cursor].
 type Stage struct {
 	// Data is the buffer's start.
 	Data ptx.Shared

@@ -45,7 +45,7 @@ func (c RowCopy) Copy(to ptx.Shared, from ptx.Global, bytes ...ptx.U32) {
 	c.k.CpAsyncCG(to, from, CopyBytes, bytes...)
 }
 
-// BytesIf returns the number of bytes that a copy reads: all if there holds, else
+// BytesIf returns the number of bytes that a copy reads: all if the predicate there holds, else
 // none. Bytes that a copy does not read become 0 in shared memory.
 func BytesIf(there ptx.Pred) ptx.U32 {
 	return ptx.Select(there, ptx.Uint(CopyBytes), ptx.Uint(0))

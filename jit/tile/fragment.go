@@ -135,7 +135,7 @@ func (w WarpStaging) Store(slot ptx.Shared, words []ptx.U32) {
 	w.eachHalf(slot, func(i int, at ptx.Shared) { w.k.Stmatrix(at, words[4*i:][:4]...) })
 }
 
-// ClearFrom sets rows row to 15 of a stored fragment to 0.
+// ClearFrom sets the rows from row to 15 of a stored fragment to 0.
 func (w WarpStaging) ClearFrom(slot ptx.Shared, lane, row ptx.U32) {
 	const each = WarpStagingBytes / 32
 	zero := ptx.Uint(0)

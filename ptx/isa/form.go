@@ -208,7 +208,7 @@ func (f *Form) argTypes(a *Arg) argTypes {
 	return t
 }
 
-// widened returns the operand's type if the form's type is t.
+// widened returns the operand's type: t, or for a Wide operand the type twice as wide.
 func (a *Arg) widened(t Type) Type {
 	if a.Wide {
 		switch t {
