@@ -26,10 +26,13 @@ def config_type(dtype: torch.dtype) -> str:
 
 
 def autocast(x: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Casts the inputs of a product as autocast does. Without autocast they are unchanged."""
+    """Casts the inputs of a product as autocast does. Without autocast, and under autocast to
+    a type that no layer has, they are unchanged."""
     if not torch.is_autocast_enabled(x.device.type):
         return x, *others
     dtype = torch.get_autocast_dtype(x.device.type)
+    if dtype not in _CONFIG_TYPES:
+        return x, *others
     return tuple(None if t is None else t.to(dtype) for t in (x, *others))
 
 

@@ -8,7 +8,7 @@ The constructor, names and layouts of weights, and results are the same as in th
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from enum import Enum
 
 import torch
@@ -62,11 +62,25 @@ def _experts_of(w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None) ->
     return w1.permute(2, 0, 1).contiguous(), w2.permute(2, 0, 1).contiguous()
 
 
-def _config(w1: Tensor, w2: Tensor, k: int, bias: bool, activation: ActivationType | str) -> Config:
+_made = functools.lru_cache(maxsize=4096)(Config)
+
+
+# torch.compile cannot trace the making of a Config.
+@torch.compiler.assume_constant_result
+def _constant(*sizes: int, **fields) -> Config:
+    return _made(*sizes, **fields)
+
+
+def _activation(activation: Enum | str) -> ActivationType:
+    """Returns an activation of this package, of SonicMoE's own, or of a name."""
+    return ActivationType(getattr(activation, "value", activation))
+
+
+def _config(w1: Tensor, w2: Tensor, k: int, bias: bool, activation: Enum | str, lists: bool = False) -> Config:
     e, d, n = w2.shape
-    kind = ActivationType(activation)
+    kind = _activation(activation)
     gate_up = "interleaved" if kind in _GATED else "concatenated"
-    return Config(d, n, e, k, type=config_type(w2.dtype), gate_up=gate_up, bias=bias, activation=_ACTIVATIONS[kind])
+    return _constant(d, n, e, k, type=config_type(w2.dtype), gate_up=gate_up, bias=bias, activation=_ACTIVATIONS[kind], lists=lists)
 
 
 def _frequency(expert_ids: Tensor, e: int) -> Tensor:
@@ -105,7 +119,7 @@ def moe_general_routing_inputs(
     ignored.
     """
     w1, w2 = _experts_of(w1, b1, w2, b2)
-    c = dataclasses.replace(_config(w1, w2, 1, b1 is not None, activation_type), lists=True)
+    c = _config(w1, w2, 1, b1 is not None, activation_type, lists=True)
     ids, tokens, scores = expert_indices.int(), token_indices.int(), router_scores.float()
     if not ids.numel():  # the shortest list has one entry, without an expert
         ids, tokens, scores = F.pad(ids, (0, 1), value=-1), F.pad(tokens, (0, 1)), F.pad(scores, (0, 1))
@@ -138,8 +152,8 @@ class Experts(nn.Module):
 
 
 class MoE(nn.Module):
-    """SonicMoE's layer. Returns tokens and the Switch loss, or None instead of the loss with
-    is_inference_mode. Gate and up of a neuron are neighbouring rows of c_fc.weight."""
+    """SonicMoE's layer. It takes tokens and returns tokens and the Switch loss, which has no
+    gradients with is_inference_mode. Gate and up of a neuron are neighbouring rows of c_fc.weight."""
 
     def __init__(
         self, num_experts: int, num_experts_per_tok: int, hidden_size: int, intermediate_size: int,
@@ -148,7 +162,7 @@ class MoE(nn.Module):
         super().__init__()
         self.num_experts, self.top_k = num_experts, num_experts_per_tok
         self.hidden_size, self.intermediate_size = hidden_size, intermediate_size
-        self.activation_function = ActivationType(activation_function)
+        self.activation_function = _activation(activation_function)
         rows = 2 * intermediate_size if self.activation_function in _GATED else intermediate_size
         self.router = nn.Linear(hidden_size, num_experts, bias=False)
         self.c_fc = Experts(num_experts, hidden_size, rows, add_bias, std)
@@ -157,8 +171,8 @@ class MoE(nn.Module):
     def forward(
         self, hidden_states: Tensor, kernel_backend_moe: KernelBackendMoE = KernelBackendMoE.sonicmoe,
         is_inference_mode: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        if kernel_backend_moe is not KernelBackendMoE.sonicmoe:
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        if getattr(kernel_backend_moe, "value", None) != KernelBackendMoE.sonicmoe.value:
             raise ArgumentError(f"kernel_backend_moe is {kernel_backend_moe}, must be {KernelBackendMoE.sonicmoe}")
         x, router, w1, w2, b1, b2 = autocast(
             hidden_states, self.router.weight, self.c_fc.weight, self.c_proj.weight, self.c_fc.bias, self.c_proj.bias
@@ -169,8 +183,6 @@ class MoE(nn.Module):
             is_inference_mode or not self.training,
         )  # fmt: skip
         o = o.view(hidden_states.shape)
-        if is_inference_mode:
-            return o, None
         probs = F.softmax(logits, dim=-1, dtype=torch.float32).sum(0)
         shares = F.normalize(probs, p=1, dim=0) * F.normalize(frequency.float(), p=1, dim=0)
         return o, self.num_experts * shares.sum()

@@ -3,6 +3,7 @@ transformers."""
 
 import contextlib
 import copy
+import enum
 import inspect
 import json
 import pickle
@@ -128,8 +129,8 @@ def test_sonicmoes_constructor(device, kind, bias):
     x = torch.randn(3, 7, 192, device=device, dtype=torch.bfloat16)
     got, loss = block(x)
     assert got.shape == x.shape and loss.shape == () and loss.isfinite()
-    alone, none = block(x, is_inference_mode=True)
-    assert torch.equal(alone, got) and none is None
+    alone, again = block(x, is_inference_mode=True)
+    assert torch.equal(alone, got) and torch.equal(again, loss) and not again.requires_grad
     biases = [block.c_fc.bias, block.c_proj.bias] if bias else []
     x, router, w1, w2, *b = wide(x.flatten(0, 1), block.router.weight, block.c_fc.weight, block.c_proj.weight, *biases)
     ids = topk(x, router, 3)
@@ -141,6 +142,42 @@ def test_sonicmoes_constructor(device, kind, bias):
         a = GATED[kind](h[:, ::2]) * h[:, 1::2] if kind in GATED else PLAIN[kind](h)
         want = want.index_add(0, token, scores[token, slot, None] * (a @ w2[e].T + (b[1][e] if bias else 0)))
     assert distance(got.flatten(0, 1), want) < 6e-3
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_sonicmoes_layer_compiles(device, bias):
+    block = sonicmoe.MoE(4, 2, 128, 64, "swiglu", bias, 0.1).to(device, torch.bfloat16)
+    x = torch.randn(24, 128, device=device, dtype=torch.bfloat16, requires_grad=True)
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    passes = [torch.autograd.grad(y.float().sum() + aux, (x, *block.parameters())) + (y, aux) for y, aux in (compiled(x), block(x))]
+    for got, want in zip(*passes):
+        assert distance(got, want.double().cpu()) < 1e-6
+
+
+def test_sonicmoes_layer_under_autocast_to_f32(device):
+    """SonicMoE's own test calls the layer so. Its kernels do not follow autocast."""
+    block = sonicmoe.MoE(4, 2, 128, 64, "swiglu", False, 0.1).to(device, torch.bfloat16)
+    x = torch.randn(24, 128, device=device, dtype=torch.bfloat16)
+    before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    torch.set_autocast_enabled(device, True)
+    torch.set_autocast_dtype(device, torch.float32)
+    try:
+        got, _ = block(x)
+    finally:
+        torch.set_autocast_enabled(device, before[0])
+        torch.set_autocast_dtype(device, before[1])
+        torch.clear_autocast_cache()
+    assert torch.equal(got, block(x)[0])
+
+
+def test_sonicmoes_own_enums(device):
+    """Programs may still import the enums of that package: values are the same."""
+    kind, backend = enum.Enum("ActivationType", {"RELU": "relu"}).RELU, enum.Enum("KernelBackendMoE", {"sonicmoe": "sonicmoe"}).sonicmoe
+    block = sonicmoe.MoE(4, 2, 128, 64, kind, False, 0.1).to(device, torch.bfloat16)
+    x = torch.randn(4, 128, device=device, dtype=torch.bfloat16)
+    assert block.activation_function is sonicmoe.ActivationType.RELU
+    assert torch.equal(block(x, backend)[0], block(x)[0])
 
 
 def test_sonicmoes_wrong_calls(device):
