@@ -32,7 +32,7 @@ const (
 	firstLine = "sonicmoe bundle 1\n"
 
 	tarBlock = 512
-	// lastMost is larger than any last member.
+	// lastMost bounds the size in bytes of the member that ends a bundle.
 	lastMost = 256
 )
 

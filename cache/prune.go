@@ -67,7 +67,7 @@ func (c *Cache) makeRoom(name string, size int64) bool {
 	return report.Freed > 0
 }
 
-// evict is [layer.evict], counted.
+// evict calls [layer.evict] and adds the removed files to the counters.
 func (c *Cache) evict(files []file, o PruneOptions, keep string) PruneReport {
 	report := c.top.evict(files, o, keep)
 	c.counters.evicted.Add(int64(report.Removed))

@@ -211,7 +211,7 @@ func TestKernelFault(t *testing.T) {
 			require.NoError(t, dev.Free(f.Workspace.Ptr))
 		},
 		"no such workspace": func(_ *testing.T, _ driver.Device, f *moe.ForwardArgs) {
-			f.Workspace.Ptr = 1 << 44 // not mapped; tensor maps that start lower must still be valid addresses
+			f.Workspace.Ptr = 1 << 44 // not mapped, and so high that tensor maps, which start below it, have valid addresses
 		},
 		"freed X": func(t *testing.T, dev driver.Device, f *moe.ForwardArgs) { require.NoError(t, dev.Free(f.X.Ptr)) },
 		"freed O": func(t *testing.T, dev driver.Device, f *moe.ForwardArgs) { require.NoError(t, dev.Free(f.O.Ptr)) },

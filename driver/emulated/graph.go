@@ -57,7 +57,7 @@ func (g *graph) Launch(s driver.Stream) error {
 		return invalid("Graph.Launch", "the graph is closed")
 	}
 	work := g.nodes
-	if !st.capturing() { // a graph waits for earlier work
+	if !st.capturing() { // a launched graph waits for the earlier work of its stream
 		work = append([]operation{alone(func() error { return nil })}, work...)
 	}
 	return st.do(work...)

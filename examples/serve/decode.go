@@ -32,8 +32,8 @@ type decoding struct {
 	length time.Duration
 }
 
-// maxLoad bounds -load: all tokens that arrive are decoded, which takes -load times
-// -decode.
+// maxLoad is the largest -load. The tokens that arrive within -decode take up to -load
+// times as long to decode.
 const maxLoad = 1000
 
 // decode decodes and prints latencies, throughput and allocations.

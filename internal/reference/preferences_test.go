@@ -200,7 +200,7 @@ func TestRoundStochasticIsFair(t *testing.T) {
 	for e := range f {
 		part := float64(f[e]%tile) / tile
 		if (f[e]+tile-1)/tile*tile > v.tokens {
-			part = 0 // it can't go up
+			part = 0 // rounding up would exceed the tokens
 			f[e] = f[e] / tile * tile
 		}
 		stderr := tile * math.Sqrt(part*(1-part)/float64(seeds))

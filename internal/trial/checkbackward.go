@@ -17,9 +17,9 @@ type BackwardCheck struct {
 	// Rounding is the rounding of the reference. Unrounded bounds each row and element,
 	// Rounded the whole gradient, with a narrower bound.
 	Rounding reference.Rounding
-	// Tokens is the least number of sampled tokens, which touch every expert, Rows the
-	// number of sampled rows of W1 and of W2. With fewer tokens or rows, all are
-	// compared.
+	// Tokens is the minimum number of sampled tokens. The sampled tokens use every
+	// expert. Rows is the number of sampled rows of W1 and of W2. If there are fewer,
+	// all are compared.
 	Tokens, Rows int
 }
 
@@ -190,7 +190,7 @@ func (k *backwardCheck) biases(parts []moe.Tensor, of func([]reference.ExpertRow
 	return k.judge(got, want, experts, width)
 }
 
-// weightRows reads rows of experts' weights in either order.
+// weightRows reads rows of experts' weights, stored [out, in] or, if inOut, [in, out].
 func (t *Trial) weightRows(inOut bool, parts []moe.Tensor, rows, cols int, list []reference.ExpertRow) (v Values, err error) {
 	rows /= len(parts)
 	width, height, inOut := cols, rows, inOut

@@ -156,7 +156,7 @@ func TestExploreFindsAll(t *testing.T) {
 			}
 			l := p.launch
 			l.Timing = Chosen
-			for { // without the choices that cannot be made
+			for { // drop the choices that are impossible, one by one
 				s, err := p.kernel.follow(context.Background(), p.mem, l, choices)
 				require.NoError(t, err)
 				if s.wrong == nil {

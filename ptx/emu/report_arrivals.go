@@ -77,7 +77,8 @@ type partly struct {
 	exact   bool // at is the whole value
 }
 
-// constantPart follows a register's definitions.
+// constantPart returns the constant in the sum that a register holds. It follows the
+// register's definitions.
 func (k *Kernel) constantPart(slot int32, seen map[int32]bool) partly {
 	for _, c := range k.symbols {
 		if c.slot == slot {

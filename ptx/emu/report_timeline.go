@@ -81,7 +81,7 @@ func (t *Timeline) turn(w *warp, f *frag) {
 	x.Spans = append(x.Spans, s)
 }
 
-// awaited names what a stuck fragment waits for.
+// awaited names the thing that f, the part of a warp at one instruction, waits for.
 func (w *warp) awaited(f *frag) string {
 	in := &w.cta.cluster.grid.kernel.code[f.pc]
 	switch at := forms[in.form.ID].at; {

@@ -27,7 +27,8 @@ type Figures struct {
 	CuBLAS8192 struct{ Rested, Load, Steady float64 }
 	Rows       []Row
 	Steady     []Steady
-	// Models are forward passes of this library alone, after 200 ms of load.
+	// Models has the times of models' layers: forward passes, after 200 ms of load, without
+	// a competitor.
 	Models []Model
 }
 

@@ -91,7 +91,7 @@ func produce(k *ptx.Kernel, ring *pipeline.Ring, m mistake) {
 	})
 }
 
-// consume adds them and writes the sum.
+// consume adds the numbers from the ring and writes the sum.
 func consume(k *ptx.Kernel, ring *pipeline.Ring, sum ptx.Global, m mistake) {
 	at, total := ring.Consumer(), ptx.NewVar(k, ptx.Uint(0))
 	k.Range(ptx.Uint(numbers), func(ptx.U32) {

@@ -179,15 +179,15 @@ type tokens struct {
 	at ptx.Global
 	// rowBytes is the length of a row. k-tiles are 0 beyond it.
 	rowBytes int
-	// number returns the row in memory of a block's row.
+	// number returns the index in memory of row `row` of a block.
 	number func(b block, row ptx.U32) ptx.U32
 }
 
 // loadUnit loads a unit's part of a stage, columns from the given one on.
 type loadUnit func(to, full ptx.Shared, b block, column ptx.U32, part int)
 
-// run emits the roles: "math" in units warpgroups, "load" in a warp for weights and one
-// for tokens. store gets the sums of each part.
+// run emits the roles: "math" has one warpgroup for each unit, "load" has one warp for
+// weights and one for tokens. run calls store with the sums of each block.
 func (p *product) run(weights loadUnit, t tokens, store func(b block, acc [][]ptx.F32)) {
 	k := p.k
 	awaitPredecessor := func() {

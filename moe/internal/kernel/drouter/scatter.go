@@ -197,8 +197,8 @@ func (s *scatter) remember(places []place) {
 // A warp stores its lines chunk by chunk, linesOfPass of them at a time.
 const linesOfPass = 32 / chunksOfLine
 
-// chunk returns the thread's chunk of each line that it stores, and the first of these
-// lines.
+// chunk returns the index of the chunk that the thread stores in each of its lines, and
+// the first of its lines.
 func (s *scatter) chunk() (chunk, first ptx.U32) {
 	lane := s.p.InRole().AndI(31)
 	return lane.AndI(chunksOfLine - 1), s.p.InRole().ShrI(5).MulI(linesOfWarp).Add(lane.DivI(chunksOfLine))

@@ -249,8 +249,8 @@ func (e *dw) directInPart(at ptx.Global, line, neuron ptx.U32, pairs []pair) {
 	}
 }
 
-// follow reports whether up's columns follow gate's in the gradient as they do in the
-// packed rows, so that a column is its own place.
+// follow reports whether the gradient stores up's columns right after gate's, as the
+// packed rows do. A column then has the same index in both.
 func (d DW) follow() bool {
 	of, _, columns := d.matrix()
 	return !of.Apart && !d.inPart() && of.Part.Stride == columns.Extent*columns.Stride

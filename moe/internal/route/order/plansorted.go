@@ -160,9 +160,10 @@ func (e *planSorted) findTokens() {
 	})
 }
 
-// search returns for each bound the first of n words, from first on, that is not below the
-// bound; every word counts as below NoRow. All bounds are searched for in the same steps, so
-// that a larger bound never gets an earlier place, even if the words are not sorted.
+// search returns, for each bound, the index of the first word >= bound among the n words
+// that begin at index first. For the bound NoRow, it returns the end. All bounds take the
+// same steps of one binary search. A larger bound therefore never gets a smaller index,
+// even if the words are not sorted.
 func search(k *ptx.Kernel, first, n ptx.U32, word func(i ptx.U32) ptx.U32, bounds ...ptx.U32) (found []ptx.U32) {
 	at := ptx.NewVars(k, len(bounds), first)
 	left := ptx.NewVar(k, n)
@@ -290,7 +291,7 @@ func (e *planSorted) regroup() {
 	})
 }
 
-// put writes a place of the lists.
+// put writes the row and the weight at one index of the two lists.
 func (e *planSorted) put(place, row ptx.U32, weight ptx.F32) {
 	ptx.StGlobal(e.places.Index(place, 4), row)
 	ptx.StGlobal(e.weights.Index(place, 4), weight)

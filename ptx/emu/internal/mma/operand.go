@@ -80,7 +80,8 @@ func (b *B) index(column, k int) int {
 	return ((column/Group*2+column&1)*b.format.Depth()+k)*columnGroup + column%Group>>1
 }
 
-// Decode sets the elements of the 8 columns that begin at column.
+// Decode converts a tile of the operand, and stores it as the 8 columns that begin at
+// column.
 func (b *B) Decode(column int, t *Tile, across, negate bool) {
 	if at := b.index(column, 0); b.format.truncated() && decodeB(b.value[at:], b.exponent[at:], t, across, negate) {
 		return
