@@ -35,9 +35,9 @@ const (
 
 // Options locates and limits a cache. The zero value is the user's own cache.
 type Options struct {
-	// Dir is the directory that is read first, and written. If it is empty, envDir
-	// decides. Without envDir it is "sonicmoe" in the user's cache directory
-	// (os.UserCacheDir). off turns the cache off.
+	// Dir is the directory that is read first, and written. If it is empty, the
+	// variable SONICMOE_CACHE decides. Without it, Dir is "sonicmoe" in the user's cache
+	// directory (os.UserCacheDir). "off" turns the cache off.
 	Dir string
 	// Layers are further directories or bundles (see Export), such as one that a
 	// container image or an administrator provides. They are searched in order after
@@ -115,7 +115,7 @@ func open(o Options, fsys disk.FS) *Cache {
 	return c
 }
 
-// DefaultDir returns the directory of a cache if neither Options nor envDir names
+// DefaultDir returns the directory of a cache if neither Options nor SONICMOE_CACHE names
 // one.
 func DefaultDir() (string, error) {
 	base, err := os.UserCacheDir()
