@@ -24,8 +24,8 @@ var bundles struct {
 	paths []string
 }
 
-//export sm_add_bundle
-func sm_add_bundle(path *C.char) C.sm_status {
+//export sm_go_add_bundle
+func sm_go_add_bundle(path *C.char) C.sm_status {
 	return guarded(func() error {
 		if path == nil || *path == 0 {
 			return &moe.ArgError{Field: "path", Got: "NULL or empty", Want: "a bundle or a cache directory"}

@@ -113,7 +113,7 @@ func TestSharedExpertInC(t *testing.T) {
 // TestWrongUseInC checks that each wrong use returns a status and a text, and that
 // the process goes on.
 func TestWrongUseInC(t *testing.T) {
-	const ok, invalid = "0", "1"
+	const ok, invalid, failed = "0", "1", "6"
 	want := []struct{ name, status, words string }{
 		{"open NULL", invalid, "is NULL"},
 		{"open nowhere", invalid, "is NULL"},
@@ -124,6 +124,7 @@ func TestWrongUseInC(t *testing.T) {
 		{"config NULL", invalid, "config is NULL"},
 		{"layer nowhere", invalid, "layer is NULL"},
 		{"config size", invalid, "config->size is 0, must be sizeof"},
+		{"config cut within a field", invalid, "config->size is 100"},
 		{"hidden", invalid, "Config.Hidden is 100"},
 		{"activation", invalid, "Config.Activation is 256"},
 		{"model NULL", invalid, "json is NULL"},
@@ -141,6 +142,7 @@ func TestWrongUseInC(t *testing.T) {
 		{"list of none", invalid, "Config.Lists is false"},
 		{"pass NULL", invalid, "pass is NULL"},
 		{"pass of nothing", invalid, "X.Ptr is 0"},
+		{"pass cut within a field", invalid, "pass->size is 100"},
 		{"x off", invalid, "X.Ptr is 0x18, must be a multiple of 16"},
 		{"tokens", invalid, "T·K below 2^31"},
 		{"bias of none", invalid, "B1"},
@@ -148,6 +150,8 @@ func TestWrongUseInC(t *testing.T) {
 		{"no bias", invalid, "B1.Ptr is 0"},
 		{"close biased", ok, ""},
 		{"no backward", invalid, "WithoutBackward"},
+		{"pass cut within a gradient", invalid, "pass->size is"},
+		{"older pass", invalid, "WithoutBackward"},
 		{"gradient type", invalid, "DW1.type is -1"},
 		{"alloc -1", invalid, "-1"},
 		{"alloc", ok, ""},
@@ -161,6 +165,9 @@ func TestWrongUseInC(t *testing.T) {
 		{"bundle nowhere", invalid, "nowhere.bundle"},
 		{"bundle of C", invalid, "neither a cache directory nor a bundle"},
 		{"another thread's text", ok, ""},
+		{"child of a fork", failed, "was forked"},
+		{"child of a fork, open", failed, "was forked"},
+		{"child, end", ok, ""},
 		{"close layer", ok, ""},
 		{"closed layer", invalid, "which is closed"},
 		{"close again", invalid, "handle is"},

@@ -19,8 +19,8 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-//export sm_open
-func sm_open(name *C.char, out *C.sm_handle) C.sm_status {
+//export sm_go_open
+func sm_go_open(name *C.char, out *C.sm_handle) C.sm_status {
 	return guarded(func() error {
 		if name == nil || out == nil {
 			return &moe.ArgError{Field: "name or device", Got: "NULL", Want: "an address"}
@@ -34,8 +34,8 @@ func sm_open(name *C.char, out *C.sm_handle) C.sm_status {
 	})
 }
 
-//export sm_layer_new
-func sm_layer_new(dev C.sm_handle, config *C.sm_config, out *C.sm_handle) C.sm_status {
+//export sm_go_layer_new
+func sm_go_layer_new(dev C.sm_handle, config *C.sm_config, out *C.sm_handle) C.sm_status {
 	return using(dev, func(d *device) error {
 		if out == nil {
 			return &moe.ArgError{Field: "layer", Got: "NULL", Want: "an address"}
@@ -53,8 +53,8 @@ func sm_layer_new(dev C.sm_handle, config *C.sm_config, out *C.sm_handle) C.sm_s
 	})
 }
 
-//export sm_config_of_model
-func sm_config_of_model(json *C.char, out *C.sm_config) C.sm_status {
+//export sm_go_config_of_model
+func sm_go_config_of_model(json *C.char, out *C.sm_config) C.sm_status {
 	return guarded(func() error {
 		if json == nil {
 			return &moe.ArgError{Field: "json", Got: "NULL", Want: "a model's config.json"}
@@ -70,8 +70,8 @@ func sm_config_of_model(json *C.char, out *C.sm_config) C.sm_status {
 	})
 }
 
-//export sm_sizes
-func sm_sizes(of C.sm_handle, tokens, entries C.int64_t, out *C.sm_sizes_of) C.sm_status {
+//export sm_go_sizes
+func sm_go_sizes(of C.sm_handle, tokens, entries C.int64_t, out *C.sm_sizes_of) C.sm_status {
 	return using(of, func(l *layer) error {
 		s, err := l.Sizes(int(tokens))
 		if entries != 0 {
@@ -88,18 +88,18 @@ func sm_sizes(of C.sm_handle, tokens, entries C.int64_t, out *C.sm_sizes_of) C.s
 	})
 }
 
-//export sm_forward
-func sm_forward(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
+//export sm_go_forward
+func sm_go_forward(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
 	return forward(of, pass, (*moe.Call).Forward)
 }
 
-//export sm_route
-func sm_route(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
+//export sm_go_route
+func sm_go_route(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
 	return forward(of, pass, (*moe.Call).Route)
 }
 
-//export sm_experts
-func sm_experts(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
+//export sm_go_experts
+func sm_go_experts(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
 	return forward(of, pass, (*moe.Call).ForwardExperts)
 }
 
@@ -118,13 +118,13 @@ func forward(of C.sm_handle, pass *C.sm_forward_pass, which func(*moe.Call, driv
 	})
 }
 
-//export sm_backward
-func sm_backward(of C.sm_handle, pass *C.sm_backward_pass) C.sm_status {
+//export sm_go_backward
+func sm_go_backward(of C.sm_handle, pass *C.sm_backward_pass) C.sm_status {
 	return backward(of, pass, (*moe.Call).Backward)
 }
 
-//export sm_experts_backward
-func sm_experts_backward(of C.sm_handle, pass *C.sm_backward_pass) C.sm_status {
+//export sm_go_experts_backward
+func sm_go_experts_backward(of C.sm_handle, pass *C.sm_backward_pass) C.sm_status {
 	return backward(of, pass, (*moe.Call).BackwardExperts)
 }
 
@@ -144,8 +144,8 @@ func backward(of C.sm_handle, pass *C.sm_backward_pass, which func(*moe.Call, dr
 	})
 }
 
-//export sm_warm
-func sm_warm(chip *C.char, config *C.sm_config, directory *C.char) C.sm_status {
+//export sm_go_warm
+func sm_go_warm(chip *C.char, config *C.sm_config, directory *C.char) C.sm_status {
 	return guarded(func() error {
 		c, opts, err := configOf(config)
 		if err != nil {
@@ -166,8 +166,8 @@ func sm_warm(chip *C.char, config *C.sm_config, directory *C.char) C.sm_status {
 	})
 }
 
-//export sm_alloc
-func sm_alloc(dev C.sm_handle, bytes C.int64_t, address *C.uint64_t) C.sm_status {
+//export sm_go_alloc
+func sm_go_alloc(dev C.sm_handle, bytes C.int64_t, address *C.uint64_t) C.sm_status {
 	return using(dev, func(d *device) error {
 		if address == nil {
 			return &moe.ArgError{Field: "address", Got: "NULL", Want: "an address"}
@@ -181,15 +181,15 @@ func sm_alloc(dev C.sm_handle, bytes C.int64_t, address *C.uint64_t) C.sm_status
 	})
 }
 
-//export sm_free
-func sm_free(dev C.sm_handle, address C.uint64_t) C.sm_status {
+//export sm_go_free
+func sm_go_free(dev C.sm_handle, address C.uint64_t) C.sm_status {
 	return using(dev, func(d *device) error {
 		return d.Free(driver.DevicePtr(address))
 	})
 }
 
-//export sm_write
-func sm_write(dev C.sm_handle, stream C.uint64_t, to C.uint64_t, from unsafe.Pointer, bytes C.int64_t) C.sm_status {
+//export sm_go_write
+func sm_go_write(dev C.sm_handle, stream C.uint64_t, to C.uint64_t, from unsafe.Pointer, bytes C.int64_t) C.sm_status {
 	return guarded(func() error {
 		d, host, err := copied(dev, from, bytes)
 		if err != nil {
@@ -199,8 +199,8 @@ func sm_write(dev C.sm_handle, stream C.uint64_t, to C.uint64_t, from unsafe.Poi
 	})
 }
 
-//export sm_read
-func sm_read(dev C.sm_handle, stream C.uint64_t, to unsafe.Pointer, from C.uint64_t, bytes C.int64_t) C.sm_status {
+//export sm_go_read
+func sm_go_read(dev C.sm_handle, stream C.uint64_t, to unsafe.Pointer, from C.uint64_t, bytes C.int64_t) C.sm_status {
 	return guarded(func() error {
 		d, host, err := copied(dev, to, bytes)
 		if err != nil {

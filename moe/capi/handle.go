@@ -150,8 +150,8 @@ func (l *layer) giveBack(w1 uint64, c *call) {
 	l.idle = append(l.idle, idleCall{w1, c})
 }
 
-//export sm_close
-func sm_close(any C.sm_handle) C.sm_status {
+//export sm_go_close
+func sm_go_close(any C.sm_handle) C.sm_status {
 	return guarded(func() error {
 		handles.Lock()
 		v, ok := handles.of[any]

@@ -3,9 +3,13 @@
 package main
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
 )
 
 // TestCallsOfWeights checks that each set of weights keeps its call between passes,
@@ -28,4 +32,26 @@ func TestCallsOfWeights(t *testing.T) {
 	}
 	assert.Equal(t, mostCalls, l.calls)
 	assert.Len(t, l.idle, mostCalls-1, "one was never given back")
+}
+
+// A closed handle is an error for ever: its number is not given again.
+func TestHandlesAreGivenOnce(t *testing.T) {
+	first := keep(&layer{})
+	require.Zero(t, sm_go_close(first))
+	second := keep(&layer{})
+	assert.NotEqual(t, first, second)
+	_, err := find[*layer](first)
+	assert.ErrorContains(t, err, "which is closed")
+	assert.NotZero(t, sm_go_close(first))
+	_, err = find[*layer](second)
+	assert.NoError(t, err)
+	assert.Zero(t, sm_go_close(second))
+}
+
+// A panic of the library is a status, as an error is.
+func TestStatusOfAPanic(t *testing.T) {
+	assert.Zero(t, guarded(func() error { return nil }))
+	assert.EqualValues(t, 6, guarded(func() error { panic("a mistake") }))
+	assert.EqualValues(t, 6, guarded(func() error { return errors.New("a failure") }))
+	assert.EqualValues(t, 1, guarded(func() error { return driver.ErrInvalid }))
 }

@@ -27,12 +27,13 @@
  * Tensors without a type here have the layer's type, bf16 or f16. Without a gate,
  * 2n is n. The documentation of package moe explains each tensor.
  *
- * Every struct begins with its size: set it to sizeof(the struct). Fields that an
+ * Every struct begins with its size: set it to sizeof(the struct). A
+ * size that cuts a field is refused. Fields that an
  * older program does not have count as 0. A library that does not know a field of
  * a newer program accepts only 0 there.
  *
- * The library contains a Go runtime. It does not work in the child of a fork
- * without exec: load the library in the process that uses it.
+ * The library contains a Go runtime, which does not survive a fork without exec: in the
+ * child every function fails and says so. Load it in the process that uses it.
  */
 #ifndef SONICMOE_H
 #define SONICMOE_H

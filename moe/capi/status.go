@@ -61,9 +61,3 @@ func say(text string) {
 	text = strings.ToValidUTF8(text[:min(len(text), len(to)-1)], "")
 	to[copy(to, text)] = 0
 }
-
-//export sm_error_text
-func sm_error_text() *C.char { return C.sm_text() }
-
-//export sm_abi
-func sm_abi() C.int32_t { return 1 }

@@ -8,7 +8,9 @@ import "C"
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
+	"sort"
 	"unsafe"
 
 	"sonicmoe/driver"
@@ -30,10 +32,20 @@ func bytesOf[T sized](field string, p *T) ([]byte, error) {
 		return nil, &moe.ArgError{Field: field, Got: "NULL", Want: "the address of a struct"}
 	}
 	size := *(*uint64)(unsafe.Pointer(p))
-	if size < 8 || size > maxSize {
+	if size < 8 || size > maxSize || size%8 != 0 || cutsField[T](uintptr(size)) {
 		return nil, &moe.ArgError{Field: field + "->size", Got: fmt.Sprint(size), Want: fmt.Sprintf("sizeof the struct, %d in this version", unsafe.Sizeof(*p))}
 	}
 	return unsafe.Slice((*byte)(unsafe.Pointer(p)), size), nil
+}
+
+// cutsField reports whether a struct of size bytes ends within a field.
+func cutsField[T sized](size uintptr) bool {
+	t := reflect.TypeFor[T]()
+	if size >= t.Size() {
+		return false
+	}
+	i := sort.Search(t.NumField(), func(i int) bool { return t.Field(i).Offset >= size })
+	return i == t.NumField() || t.Field(i).Offset != size
 }
 
 // read copies a caller's struct. Fields that an older program does not have are 0;

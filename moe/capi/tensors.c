@@ -1,4 +1,5 @@
 #include "tensors.h"
+#include "text.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -39,15 +40,7 @@ typedef struct {
 
 static sm_python python;
 
-/* Set in a child of the process that made the plans. */
-static int forked;
-
-static void in_child(void) { forked = 1; }
-
-void sm_use_python(const sm_python *p) {
-	python = *p;
-	(void)pthread_atfork(NULL, NULL, in_child);
-}
+void sm_use_python(const sm_python *p) { python = *p; }
 
 static uint64_t address(const tensor *t) { return (uint64_t)(uintptr_t)t->data + t->offset; }
 
@@ -236,7 +229,7 @@ static intptr_t answer(const void *function) {
  * the pass, or the plan's device is not torch's current device. A pass makes the device's context
  * current on this thread, so torch must agree. */
 static sm_plan *unwatched(void *capsule, void *x) {
-	if (forked || !known(x)) return NULL;
+	if (sm_forked || !known(x)) return NULL;
 	for (int i = 0; i < SM_WATCHERS; i++)
 		if (answer(python.watchers[i]) != 0) return NULL;
 	sm_plan *p = python.pointer_in(capsule, NULL);

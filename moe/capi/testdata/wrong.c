@@ -1,7 +1,11 @@
 /* Wrong uses of the interface. Each prints one line: its name, status and text. */
+#define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "sonicmoe.h"
 
@@ -34,6 +38,8 @@ int main(void) {
 	sm_config wrong = c;
 	wrong.size = 0;
 	said("config size", sm_layer_new(device, &wrong, &layer));
+	wrong = c, wrong.size = 100;
+	said("config cut within a field", sm_layer_new(device, &wrong, &layer));
 	wrong = c, wrong.hidden = 100;
 	said("hidden", sm_layer_new(device, &wrong, &layer));
 	wrong = c, wrong.activation = 256;
@@ -71,6 +77,9 @@ int main(void) {
 	said("pass NULL", sm_forward(layer, NULL));
 	sm_forward_pass f = {.size = sizeof f, .tokens = 4};
 	said("pass of nothing", sm_forward(layer, &f));
+	f.size = 100;
+	said("pass cut within a field", sm_forward(layer, &f));
+	f.size = sizeof f;
 	f.x = 24;
 	said("x off", sm_forward(layer, &f));
 	f.tokens = INT64_MAX;
@@ -89,6 +98,11 @@ int main(void) {
 	said("close biased", sm_close(biased));
 	sm_backward_pass b = {.size = sizeof b, .tokens = 4};
 	said("no backward", sm_backward(layer, &b));
+	b.size = offsetof(sm_backward_pass, d_w1) + 8;
+	said("pass cut within a gradient", sm_backward(layer, &b));
+	b.size = offsetof(sm_backward_pass, d_w1);
+	said("older pass", sm_backward(layer, &b));
+	b.size = sizeof b;
 	b.d_w1.type = -1;
 	said("gradient type", sm_experts_backward(layer, &b));
 
@@ -110,6 +124,18 @@ int main(void) {
 	pthread_create(&thread, NULL, elsewhere, text);
 	pthread_join(thread, NULL);
 	printf("another thread's text\t%d\t\n", text[0] == 0 ? 0 : 1);
+
+	fflush(stdout);
+	pid_t child = fork();
+	if (child == 0) {
+		said("child of a fork", sm_forward(layer, &f));
+		said("child of a fork, open", sm_open("emulated", &other));
+		fflush(stdout);
+		_exit(0);
+	}
+	int ended = -1;
+	waitpid(child, &ended, 0);
+	printf("child, end\t%d\t\n", ended);
 
 	said("close layer", sm_close(layer));
 	said("closed layer", sm_forward(layer, &f));

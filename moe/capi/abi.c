@@ -1,0 +1,45 @@
+/*
+ * The functions of sonicmoe.h. Go's runtime does not survive a fork, and a call into it
+ * would never return: in a child process each function fails instead.
+ */
+#include <pthread.h>
+#include <string.h>
+
+#include "sonicmoe.h"
+#include "text.h"
+
+int sm_forked;
+
+static void in_child(void) { sm_forked = 1; }
+
+__attribute__((constructor)) static void watch_forks(void) { (void)pthread_atfork(NULL, NULL, in_child); }
+
+static sm_status refused(void) {
+	strcpy(sm_text(), "this process was forked from one that had loaded the library, which can't go on here: load it in the child only, or start the child with exec");
+	return SM_FAILED;
+}
+
+#define EXPORT(name, parameters, arguments) \
+	extern sm_status sm_go_##name parameters; \
+	sm_status sm_##name parameters { return sm_forked ? refused() : sm_go_##name arguments; }
+
+EXPORT(open, (const char *name, sm_handle *device), (name, device))
+EXPORT(config_of_model, (const char *json, sm_config *config), (json, config))
+EXPORT(layer_new, (sm_handle device, const sm_config *config, sm_handle *layer), (device, config, layer))
+EXPORT(sizes, (sm_handle layer, int64_t tokens, int64_t entries, sm_sizes_of *sizes), (layer, tokens, entries, sizes))
+EXPORT(forward, (sm_handle layer, const sm_forward_pass *pass), (layer, pass))
+EXPORT(route, (sm_handle layer, const sm_forward_pass *pass), (layer, pass))
+EXPORT(experts, (sm_handle layer, const sm_forward_pass *pass), (layer, pass))
+EXPORT(backward, (sm_handle layer, const sm_backward_pass *pass), (layer, pass))
+EXPORT(experts_backward, (sm_handle layer, const sm_backward_pass *pass), (layer, pass))
+EXPORT(warm, (const char *chip, const sm_config *config, const char *directory), (chip, config, directory))
+EXPORT(add_bundle, (const char *path), (path))
+EXPORT(close, (sm_handle any), (any))
+EXPORT(alloc, (sm_handle device, int64_t bytes, uint64_t *address), (device, bytes, address))
+EXPORT(free, (sm_handle device, uint64_t address), (device, address))
+EXPORT(write, (sm_handle device, uint64_t stream, uint64_t to, const void *from, int64_t bytes), (device, stream, to, from, bytes))
+EXPORT(read, (sm_handle device, uint64_t stream, void *to, uint64_t from, int64_t bytes), (device, stream, to, from, bytes))
+
+const char *sm_error_text(void) { return sm_text(); }
+
+int32_t sm_abi(void) { return 1; }
