@@ -17,3 +17,6 @@ func ForgetWorkers() (restore func()) {
 
 // Gain returns an estimate of a gain and its noise.
 var Gain = gain
+
+// Environment returns the variables that a worker inherits.
+var Environment = environment

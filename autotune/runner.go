@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -117,6 +119,16 @@ func program() (string, error) {
 	return os.Executable()
 }
 
+// passed matches the variables that a worker inherits: where the system keeps things, and
+// what CUDA, Go and this library read. Secrets of the program stay in the program.
+var passed = regexp.MustCompile(`^(?i:PATH|HOME|USER|USERPROFILE|LOCALAPPDATA|APPDATA|SYSTEMROOT|WINDIR|TMPDIR|TEMP|TMP|LANG|TZ|PTXAS|LC_.*|` +
+	`LD_LIBRARY_PATH|CUDA_.*|NVIDIA_.*|XDG_.*|SONICMOE_.*|GO(COVERDIR|DEBUG|GC|MAXPROCS|MEMLIMIT|RACE|TRACEBACK))=`)
+
+// environment returns the variables that a worker inherits.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return !passed.MatchString(v) })
+}
+
 // start starts the process with its two pipes.
 func (r *remote[P]) start() error {
 	theirIn, requests, err := os.Pipe()
@@ -132,7 +144,7 @@ func (r *remote[P]) start() error {
 	defer theirOut.Close()
 	names, err := inherit(r.cmd, theirIn, theirOut)
 	if err == nil {
-		r.cmd.Env = append(os.Environ(), envWorker+"="+strings.Join(names, ","))
+		r.cmd.Env = append(environment(), envWorker+"="+strings.Join(names, ","))
 		r.cmd.Stdout, r.cmd.Stderr = &r.said, &r.said
 		r.cmd.WaitDelay = lastWords
 		err = r.cmd.Start()

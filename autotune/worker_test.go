@@ -7,12 +7,16 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"sonicmoe/internal/drivertest"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/autotune"
+	"sonicmoe/internal/drivertest"
 )
 
 // worker is a worker process with which the test exchanges messages itself.
@@ -111,4 +115,18 @@ func TestMarkOfWorkersByHand(t *testing.T) {
 		assert.Error(t, err, mark)
 		assert.Contains(t, string(out), "it is set in worker processes only", mark)
 	}
+}
+
+// TestEnvironmentOfWorkers checks that a worker inherits what CUDA and the library read, and
+// no secret of the program.
+func TestEnvironmentOfWorkers(t *testing.T) {
+	kept := []string{"PATH=/bin", "TMPDIR=/t", "CUDA_VISIBLE_DEVICES=1", "SONICMOE_CACHE=off", "GOMAXPROCS=3"}
+	dropped := []string{"HF_TOKEN=secret", "AWS_SECRET_ACCESS_KEY=secret", "MY_PATH=secret", "GOOGLE_API_KEY=secret", "HOMEPAGE_TOKEN=secret"}
+	for _, v := range slices.Concat(kept, dropped) {
+		name, value, _ := strings.Cut(v, "=")
+		t.Setenv(name, value)
+	}
+	got := autotune.Environment()
+	assert.Subset(t, got, kept)
+	assert.NotContains(t, strings.Join(got, "\n"), "secret")
 }

@@ -17,7 +17,7 @@ func sigmoids(kind, more string) string {
 }
 
 const gptOSS = `{"model_type": "gpt_oss", "hidden_size": 64, "intermediate_size": 32, "num_local_experts": 8, "num_experts_per_tok": 2,
-	"num_hidden_layers": 4, "hidden_act": "silu", "swiglu_alpha": 1.702, "swiglu_limit": 7, "dtype": "bfloat16"%s}`
+	"num_hidden_layers": 4, "hidden_act": "silu", "swiglu_alpha": 1.702, "swiglu_limit": 5, "dtype": "bfloat16"%s}`
 
 const dbrx = `{"model_type": "dbrx", "d_model": 64, "n_layers": 4, "moe_top_k": 4, "ffn_config": {"model_type": "ffn", "hidden_size": 6144, "ffn_hidden_size": 32,
 	"moe_num_experts": 8, "moe_top_k": 2%s}}`
@@ -51,6 +51,7 @@ func TestNull(t *testing.T) {
 		{"scores that nothing divides", with(dbrx, `, "moe_normalize_expert_weights": null`), "moe_normalize_expert_weights is null, must be 1"},
 		{"no limits", with(step, `, "swiglu_limits": [null, 0], "swiglu_limits_shared": null`), "shared=1"},
 		{"no number", sigmoids("deepseek_v3", `, "routed_scaling_factor": NaN`), "routed_scaling_factor is NaN, must be a finite number"},
+		{"a limit", with(gptOSS, ""), "limit=5"},
 		{"infinity", with(gptOSS, `, "swiglu_limit": Infinity`), "swiglu_limit is Infinity, must be a finite number"},
 		{"as transformers 5 writes it", with(gptOSS, `, "swiglu_limit": {"__float__": "Infinity"}`), `swiglu_limit is {"__float__": "Infinity"}, must be a finite number`},
 		{"minus infinity for a count", sigmoids("deepseek_v3", `, "n_shared_experts": -Infinity`), "n_shared_experts is -Infinity, must be a whole number"},
