@@ -3,6 +3,7 @@ of this system."""
 
 import os
 import re
+import shutil
 import subprocess
 import sysconfig
 import tempfile
@@ -30,6 +31,8 @@ class Build(build_py):
         )
         out.with_suffix(".h").unlink()
         self.bundle(out.with_name(BUNDLE))
+        for notice in "LICENSE", "NOTICE":
+            shutil.copy(HERE.parents[2] / notice, out.with_name(notice))
 
     def bundle(self, out):
         """Emits the kernels of models.json. They are machine code if NVIDIA's ptxas is installed,

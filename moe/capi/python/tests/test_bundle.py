@@ -86,3 +86,10 @@ def test_a_damaged_bundle_is_a_warning(tmp_path):
         check=True, text=True, stderr=subprocess.PIPE, env=os.environ | {"SONICMOE_GO_LIBRARY": str(library)},
     )  # fmt: skip
     assert "neither a cache directory nor a bundle" in ran.stderr
+
+
+def test_the_wheel_carries_licences():
+    if not _library.bundle().exists():
+        pytest.skip("the package was not built as a wheel: it has no licences")
+    assert "Apache License" in _library.bundle().with_name("LICENSE").read_text()
+    assert "The Go Authors" in _library.bundle().with_name("NOTICE").read_text()
