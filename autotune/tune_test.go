@@ -264,6 +264,17 @@ func ticking(step time.Duration) func() time.Time {
 	return func() time.Time { return time.Unix(0, 0).Add(time.Duration(n.Add(1)) * step) }
 }
 
+// TestLeastRounds checks the smallest number of rounds that leaves the default.
+func TestLeastRounds(t *testing.T) {
+	for rounds, want := range map[int]point{4: base, 5: {Threads: 64}} {
+		o := quick
+		o.Rounds = rounds
+		r, err := tune(t, t.Context(), newDevice(t), copySpec{Times: flat}, o, base, point{Threads: 64})
+		require.NoError(t, err)
+		assert.Equal(t, want, r.Chosen, "%d rounds: %s", rounds, r.Why)
+	}
+}
+
 func TestBudget(t *testing.T) {
 	o := quick
 	o.Budget, o.Parallel = 10*time.Second, 1
