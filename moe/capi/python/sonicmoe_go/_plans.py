@@ -232,6 +232,8 @@ class Training:
 
 def find(kind: type, x: Tensor, key: str, routing: int, logits: bool, *losses: float) -> Inference | Training | None:
     """Returns the plan of a kind of passes on x; None if the pass must go through _passes."""
+    if type(x) not in (Tensor, nn.Parameter):  # a subclass may refuse empty_like
+        return None
     index = x.get_device()
     # The library makes the device's context current on this thread: torch must be there too.
     if index < 0 or index != _current_device():
