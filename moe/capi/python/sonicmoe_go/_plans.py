@@ -24,6 +24,7 @@ _CUDA = 2  # as DLPack numbers devices
 _TENSORS, _PARTS, _PART_ALIGN, _KNOWN_SIZES = 52, 5, 256, 64
 _ROWS, _OPTIONAL, _GRADIENT, _ADDED, _KEPT, _LISTED = 1, 2, 4, 8, 16, 32
 _FASTCALL = 0x80
+_PLAIN = Tensor, nn.Parameter
 
 
 def _struct(name: str, /, **fields) -> type[ctypes.Structure]:
@@ -232,7 +233,7 @@ class Training:
 
 def find(kind: type, x: Tensor, key: str, routing: int, logits: bool, *losses: float) -> Inference | Training | None:
     """Returns the plan of a kind of passes on x; None if the pass must go through _passes."""
-    if type(x) not in (Tensor, nn.Parameter):  # a subclass may refuse empty_like
+    if type(x) not in _PLAIN:  # a subclass may refuse empty_like
         return None
     index = x.get_device()
     # The library makes the device's context current on this thread: torch must be there too.

@@ -466,6 +466,7 @@ def test_plans_of_losses_that_change(monkeypatch):
         is_cuda = True
         get_device = staticmethod(lambda: 0)
 
+    monkeypatch.setattr(_plans, "_PLAIN", [type])
     monkeypatch.setattr(_plans, "_current_device", lambda: 0)
     monkeypatch.setattr(_library, "layer", lambda *_: None)
     monkeypatch.setattr(_library.current, "plans", plans := {})
