@@ -95,10 +95,11 @@ func (f ForwardArgs) Tokens(tokens int) (ForwardArgs, error) {
 // Saved is what a forward pass leaves for its backward pass. It must stay untouched
 // until then.
 type Saved struct {
-	// Routing is what Forward wrote or ForwardExperts was given. A token's experts
-	// differ, as those that Forward chooses do. With rounding, logits have gradients
-	// through List: a top-K score's gradient goes through the softmax over the K, a
-	// raw score's through the softmax over all; dropping and adding have none.
+	// Routing is the routing that Forward wrote or that ForwardExperts was given. The
+	// experts of a token must differ from each other, which Forward guarantees. With
+	// rounding, logits have gradients through List: a top-K score's gradient goes through
+	// the softmax over the K, a raw score's through the softmax over all experts. Dropping
+	// and adding tokens has no gradient.
 	Routing
 	H, SharedH Tensor
 	// Logits are needed if Config.SavesLogits, and for [Losses].

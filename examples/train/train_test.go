@@ -47,7 +47,7 @@ func TestLearnsAsReference(t *testing.T) {
 	assert.Less(t, got.last(), got.losses[0]-0.5)
 
 	if o.steps < 200 {
-		return // frozen experts differ less after so few steps
+		return // the losses of frozen experts differ by less than the bound below 200 steps
 	}
 	frozen := trainTiny(t, o, testDevice(t, s, true).newExperts)
 	t.Logf("frozen experts: loss %.4f, %.0f %% more", frozen.last(), 100*(frozen.last()/got.last()-1))
