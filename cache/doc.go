@@ -44,7 +44,8 @@
 // A bundle is a tar file, so that every tool can inspect it and an image builder
 // can unpack it into a directory. [Cache.Import] and layers accept only whole
 // files whose name follows from their content, even from a hostile bundle. This
-// does not prove who made a bundle: [WithDigest] accepts one bundle only, and
-// [Sign] and [CheckSignature] identify its author. [Cache.Verify] takes further
-// checks, such as compiling everything again (package jit's Recompile).
+// does not prove who made a bundle. A cache with a public key ([Options.Key], or the
+// variable SONICMOE_CACHE_KEY) uses only bundles that the key's holder signed with the
+// program minisign. [Cache.Verify] takes further checks, such as compiling everything
+// again (package jit's Recompile).
 package cache

@@ -11,7 +11,7 @@ var ptxVersions = []struct{ cuda, ptx int }{
 	{12070, 86}, {12080, 87}, {12090, 88}, {13000, 90}, {13010, 91},
 }
 
-// MaxPTXVersion implements driver.Device. For a driver newer than this list, it
+// MaxPTXVersion implements gpu.Device. For a driver newer than this list, it
 // returns the newest version in the list.
 func (d *device) MaxPTXVersion() int {
 	newest := 0
@@ -33,7 +33,7 @@ func (d *device) Producer() string {
 	return producer
 }
 
-// Accepts implements driver.Device. It accepts machine code of exactly this build
+// Accepts implements gpu.Device. It accepts machine code of exactly this build
 // of the driver, and of a ptxas of the same or an older major version, which
 // NVIDIA guarantees to load. Machine code of other builds would load as well, but
 // builds fix compiler bugs, so each build compiles for itself once.

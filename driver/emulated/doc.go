@@ -1,4 +1,4 @@
-// Package emulated is a [driver.Device] without a GPU, on the emulator of package
+// Package emulated is a [gpu.Device] without a GPU, on the emulator of package
 // ptx/emu. It runs the same PTX as a Hopper GPU, slowly and exactly. If a kernel
 // breaks a rule, it stops and names the line at fault.
 //

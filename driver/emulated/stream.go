@@ -11,7 +11,7 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// stream implements driver.Stream. Work runs when it is queued, so streams differ
+// stream implements gpu.Stream. Work runs when it is queued, so streams differ
 // only in the operations that they capture.
 type stream struct {
 	dev    *device

@@ -13,8 +13,8 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// TestCandidates checks that there are at least six points of each product, all of
-// which a layer can have.
+// TestCandidates checks that each product has at least six points to measure, all of them
+// possible for the layer.
 func TestCandidates(t *testing.T) {
 	target, config := driver.H200(), peers.All()[0].Config
 	for _, name := range []string{"forward", "backward"} {
@@ -58,8 +58,9 @@ func measuredBy(m tools.Model) *report.Report {
 	return r
 }
 
-// TestFitFindsConstants checks that the fit finds the constants of another chip: it
-// predicts the chip's times, and its choices lose no more than today's.
+// TestFitFindsConstants checks that the fit finds the constants of another chip: the
+// fitted model predicts the chip's times, and its choices lose no more than those of the
+// present model.
 func TestFitFindsConstants(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -88,8 +89,8 @@ func TestFitFindsConstants(t *testing.T) {
 	require.ErrorContains(t, err, "measure some with -points")
 }
 
-// lostAmongChoosable returns the loss of a choice on the chip, compared with the best
-// of the points that the cost model chooses from.
+// lostAmongChoosable returns how much slower a choice is on the chip than the best of the
+// points from which the cost model chooses.
 func lostAmongChoosable(t *testing.T, chip tools.Model, l report.Loss) float64 {
 	p, err := tools.FindProduct(l.Product)
 	require.NoError(t, err)

@@ -42,9 +42,9 @@ func (h hostRuns) times(ctx context.Context, s driver.Stream, call func() error)
 	return all, s.Synchronize(ctx)
 }
 
-// turns reads lines with a number of calls and answers each with the calls' times in
-// microseconds. Another program can run its own calls in between: on shared cores the
-// speed of a machine changes within seconds.
+// turns reads lines that each contain a number of calls. It answers each line with the
+// times of these calls in microseconds. Another program can run its own calls in between:
+// on shared cores the speed of a machine changes within seconds.
 func turns(ctx context.Context, s driver.Stream, in io.Reader, out io.Writer, call func() error) error {
 	answers, lines := json.NewEncoder(out), bufio.NewScanner(in)
 	for lines.Scan() {
@@ -63,9 +63,9 @@ func turns(ctx context.Context, s driver.Stream, in io.Reader, out io.Writer, ca
 	return lines.Err()
 }
 
-// allocs returns the mean number of objects that a call allocates on the Go heap. It
-// returns the least of three measurements, because the runtime's own goroutines may
-// allocate too.
+// allocs returns the number of objects that a call allocates on the Go heap. It is the
+// lowest mean of three measurements, because the runtime's own goroutines may allocate
+// too.
 func (h hostRuns) allocs(ctx context.Context, s driver.Stream, call func() error) (float64, error) {
 	least := uint64(1 << 62)
 	for range 3 {

@@ -80,7 +80,7 @@ func TestPointsToStandardOutput(t *testing.T) {
 	}
 }
 
-// -decode ends with the program.
+// TestDecodeEnds checks that -decode ends when the context of the program ends.
 func TestDecodeEnds(t *testing.T) {
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())
@@ -90,7 +90,7 @@ func TestDecodeEnds(t *testing.T) {
 	require.ErrorContains(t, err, "loading kernel", "before anything runs")
 }
 
-// One run with everything: table, JSON and pictures.
+// TestRun checks the table, the JSON and the pictures of one run with all measurements.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	file, picture := filepath.Join(dir, "bench.json"), filepath.Join(dir, "bench.png")

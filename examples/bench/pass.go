@@ -13,19 +13,19 @@ type pass struct {
 	name string
 	// backward reports whether the pass computes gradients, after a forward pass.
 	backward bool
-	// queue queues one pass. experts queues the part of it after the router, with given
-	// experts and scores.
+	// queue queues one pass. experts queues the pass without the router, with given expert
+	// ids and scores.
 	queue, experts func(u *subject) error
 	flops          func(c moe.Config, tokens int) float64
-	// work is the work of its kernels, for the roofline.
+	// work returns the work of the pass's kernels, for the roofline.
 	work func(c moe.Config, tokens int) []spec.Work
-	// speed returns a peer's speed in the pass.
+	// speed returns a competitor's speed in the pass.
 	speed func(s peers.Speed) float64
-	// products are its kernels with tile points.
+	// products are the pass's kernels that have tile points.
 	products []*tools.Product
 }
 
-// passes are the passes by name.
+// passes maps names to passes.
 var passes = map[string]pass{
 	"forward": {
 		name:  "forward",
@@ -57,8 +57,8 @@ var passLists = map[string][]string{
 	"forward": {"forward"}, "inference": {"inference"}, "backward": {"backward"}, "both": {"forward", "backward"},
 }
 
-// workOf returns the work of a kernel of the layer and its time on the roofline. ok
-// reports whether the roofline counts the kernel.
+// workOf returns the work of a kernel of the layer, and the time of this work at the
+// roofline. ok reports whether the roofline counts the kernel.
 func workOf(name string, c moe.Config, tokens int) (sum spec.Work, ms float64, ok bool) {
 	sum.Kernel = name
 	for _, w := range tools.WorkOf(name, c, tokens) {

@@ -36,7 +36,8 @@ func measured(p *tools.Product, c moe.Config, t driver.Target) []gemm.Tiling {
 	return list
 }
 
-// choices returns tiles that give every product each of its points at least once.
+// choices returns tilings of all products. Each product has each of its points in at least
+// one of them.
 func choices(products []*tools.Product, c moe.Config, t driver.Target) []tools.Tilings {
 	var list []tools.Tilings
 	for _, p := range products {
@@ -75,7 +76,7 @@ func (b *bench) points(t *timer, u *subject, r *report.Row) error {
 	return nil
 }
 
-// race returns the milliseconds of a product's kernel with each point. The other
+// race returns the milliseconds of one product's kernel with each of its points. The other
 // products have the points that the cost model chooses.
 func (b *bench) race(t *timer, u *subject, p *tools.Product, points []gemm.Tiling) ([]float64, error) {
 	var calls []*moe.Call

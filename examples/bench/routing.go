@@ -20,13 +20,13 @@ type routing struct {
 
 // routings are the values of -routing.
 var routings = []routing{
-	// The same weight for every expert.
+	// uniform: every expert has the same weight.
 	{"uniform", func(int) float64 { return 1 }},
-	// Zipf's law with exponent 1: expert e by 1/(e+1).
+	// zipf: expert e has the weight 1/(e+1), which is Zipf's law with exponent 1.
 	{"zipf", func(e int) float64 { return 1 / float64(e+1) }},
-	// Every second expert has no rows.
+	// half: every second expert has no rows.
 	{"half", func(e int) float64 { return float64((e + 1) % 2) }},
-	// Every token chooses expert 0. The others have the same weight.
+	// one: every token chooses expert 0, and the other experts have the same weight.
 	{"one", func(e int) float64 {
 		if e == 0 {
 			return math.Inf(1)

@@ -27,7 +27,7 @@ func exit(args []string, stdout, stderr io.Writer) int {
 	return program.Exit(run(context.Background(), args, stdout, stderr), stderr)
 }
 
-// run runs the command to its end and gives its line.
+// run runs the command, which must succeed, and returns the line that it prints.
 func (p paths) run(t testing.TB, args ...string) string {
 	var stdout, stderr bytes.Buffer
 	require.Equal(t, command.Done, exit(p.args(args...), &stdout, &stderr), stderr.String())
@@ -35,8 +35,8 @@ func (p paths) run(t testing.TB, args ...string) string {
 	return stdout.String()
 }
 
-// results reads the outputs of a forward pass from the output file, which must have
-// count tensors.
+// results reads the outputs of a forward pass from the output file, which must have count
+// tensors.
 func (p paths) results(t testing.TB, c moe.Config, tokens, count int) trial.Results {
 	f := p.open(t, count)
 	n, k := int64(tokens), int64(c.TopK)
@@ -57,8 +57,9 @@ func (p paths) open(t testing.TB, count int) *safetensors.File {
 	return f
 }
 
-// check compares results with float64: experts and scores with the router, whose logits
-// are rounded to their type, and o with the experts, which get the same scores.
+// check compares results with float64. Experts and scores come from the reference router,
+// whose logits are rounded to their type; o comes from the reference experts, with the
+// layer's scores.
 func (x tensors) check(t testing.TB, r trial.Results) {
 	ref, err := reference.NewLayer(x.config, x.router, x.w1, x.w2)
 	require.NoError(t, err)

@@ -10,7 +10,7 @@ import (
 	"sonicmoe/driver"
 )
 
-// chunkBytes is the part of a tensor that is in host memory at a time.
+// chunkBytes is the size of the chunks in which a tensor passes through host memory.
 const chunkBytes = 64 << 20
 
 // memory is device memory and the stream that fills and reads it.
@@ -40,7 +40,7 @@ func (m *memory) Close() error {
 	return errors.Join(append(errs, m.stream.Close())...)
 }
 
-// alloc allocates bytes, at least one. name is for errors.
+// alloc allocates at least one byte. name is for errors.
 func (m *memory) alloc(name string, bytes int64) (driver.DevicePtr, error) {
 	p, err := m.dev.Alloc(max(bytes, 1))
 	if err != nil {
@@ -77,7 +77,8 @@ func (m *memory) load(ctx context.Context, dst driver.DevicePtr, s source, name 
 	return nil
 }
 
-// scatter copies the bytes of a tensor from off on to the places of their blocks.
+// scatter copies bytes of a tensor, from offset off of the tensor on, to the places of
+// their blocks.
 func (m *memory) scatter(dst driver.DevicePtr, part []byte, off, block, stride int64) error {
 	for len(part) > 0 {
 		within := off % block
@@ -90,8 +91,8 @@ func (m *memory) scatter(dst driver.DevicePtr, part []byte, off, block, stride i
 	return nil
 }
 
-// reader returns a stream of bytes on the device, which it reads a chunk at a time. It
-// reads the first block bytes of every stride bytes.
+// reader returns a stream of bytes in device memory. It reads the first block bytes of
+// every stride bytes, one chunk at a time.
 func (m *memory) reader(src driver.DevicePtr, bytes, block, stride int64) io.Reader {
 	r := &deviceReader{stream: m.stream, src: src, bytes: bytes, block: block, stride: stride}
 	return bufio.NewReaderSize(r, int(min(max(bytes, 1), int64(m.chunk))))

@@ -11,7 +11,7 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// output is the output file. It is written under another name and renamed when it is
+// output is the output file. It is written under a temporary name, and renamed when it is
 // complete.
 type output struct {
 	path string

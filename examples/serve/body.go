@@ -90,7 +90,8 @@ func (p *parser) expect(want string) {
 	}
 }
 
-// more reports whether an array has another element, and reads the comma before it.
+// more reports whether an array has another element. It reads the comma before the
+// element.
 func (p *parser) more(first bool) bool {
 	switch c := p.skip(); {
 	case c == ']' || p.err != nil:
@@ -123,7 +124,7 @@ func (p *parser) number() float32 {
 	return float32(v)
 }
 
-// end returns an error unless nothing but blanks is left.
+// end returns an error if anything but blanks is left.
 func (p *parser) end() error {
 	c := p.skip()
 	if p.err == io.ErrUnexpectedEOF {

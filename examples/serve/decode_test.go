@@ -12,7 +12,8 @@ import (
 	"sonicmoe/examples/internal/command"
 )
 
-// Decoding for a short time on the emulated device decodes every token.
+// TestDecode checks that decoding for a short time on the emulated device decodes every
+// token.
 func TestDecode(t *testing.T) {
 	var out, errs bytes.Buffer
 	require.NoError(t, run(t.Context(), []string{"-device", "emulated", "-cache", "off", "-decode", "200ms", "-tokens", "3"}, &out, &errs), errs.String())

@@ -2,8 +2,8 @@ package main
 
 import "math"
 
-// adam is a step of Adam (arXiv 1412.6980): m and v are running means of the gradient
-// and its square, and a weight moves by rate·m/√v. ε is under the root.
+// adam has the parameters of Adam (arXiv 1412.6980). m and v are running means of the
+// gradient and of its square, and a weight moves by rate·m/√v. ε is under the root.
 type adam struct {
 	rate float64
 	step int // counts from 1
@@ -15,8 +15,8 @@ const (
 	epsilon = 1e-8
 )
 
-// scales returns the factors that correct for means that began at 0: the weight moves
-// by rate·m/√(square·v + ε²).
+// scales returns the factors that correct the running means, which begin at 0: a weight
+// moves by rate·m/√(square·v + ε²).
 func (a adam) scales() (rate, square float64) {
 	return a.rate / (1 - math.Pow(beta1, float64(a.step))), 1 / (1 - math.Pow(beta2, float64(a.step)))
 }

@@ -9,8 +9,9 @@ import (
 // adamThreads is the number of threads of a CTA.
 const adamThreads = 256
 
-// adamKernel is a step of Adam on the device, one weight a thread, as [param.update] is
-// on the host. The main weight is FP32. The layer reads a bf16 copy.
+// adamKernel is a step of Adam on the device, with one weight for each thread.
+// [param.update] is the same step on the host. The main weight is FP32; the layer reads a
+// bf16 copy.
 func adamKernel() (*jit.Kernel[adamArgs], error) {
 	k := jit.NewBuilder[adamArgs]("adam", adamThreads, 1)
 	k.CTAs(func(a *adamArgs) int { return (a.N + adamThreads - 1) / adamThreads })
@@ -45,8 +46,8 @@ type adamArgs struct {
 	N                                int
 }
 
-// inverseRoot returns 1/√x to FP32's precision, for x > 0: a shift of the bits halves
-// the exponent, then each of Newton's steps doubles the digits.
+// inverseRoot returns 1/√x to FP32's precision, for x > 0: a shift of the bits halves the
+// exponent, then each step of Newton's method doubles the correct digits.
 func inverseRoot(x ptx.F32) ptx.F32 {
 	const magic = 0x5f3759df
 	y := ptx.Uint(magic).Sub(x.Bits().ShrI(1)).AsF32()

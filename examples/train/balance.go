@@ -1,12 +1,12 @@
 package main
 
-// balance is the load-balancing loss of Switch Transformers (arXiv 2101.03961):
-// E·Σ f·P over the experts, with f an expert's share of the pairs of tokens and
-// experts and P its mean probability, in a softmax over all logits. It is 1 when all
-// experts have the same share and probability.
+// balance is the load-balancing loss of Switch Transformers (arXiv 2101.03961): E·Σ f·P
+// over the experts. f is an expert's share of the pairs of token and chosen expert. P is
+// the expert's mean probability in a softmax over all logits. The loss is 1 if all experts
+// have the same share and the same probability.
 type balance struct {
 	tokens, experts int
-	// probability [T, E], share [E].
+	// probability is [T, E], share is [E].
 	probability, share []float64
 }
 
@@ -30,8 +30,8 @@ func (b *balance) loss() float64 {
 	return sum * float64(b.experts) / float64(b.tokens)
 }
 
-// gradient returns scale times the gradient of the logits, [T, E]. The shares count as
-// constants.
+// gradient returns scale times the gradient with respect to the logits, [T, E]. The shares
+// count as constants.
 func (b *balance) gradient(scale float64) []float64 {
 	scale *= float64(b.experts) / float64(b.tokens)
 	out := make([]float64, len(b.probability))

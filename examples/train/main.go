@@ -44,7 +44,8 @@ type options struct {
 	freeze                    bool
 	balance, rate             float64
 	seed                      uint64
-	// ways are the rules of routing to train with, rounding is the present one.
+	// ways lists the rules of routing to train with. rounding is the rule of the present
+	// training.
 	ways     []moe.Rounding
 	seeds    int
 	rounding moe.Rounding

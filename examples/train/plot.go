@@ -10,7 +10,7 @@ import (
 	"sonicmoe/examples/internal/picture"
 )
 
-// Colours: single steps are lighter than their mean.
+// Colours of the curves: the loss of a single step is lighter than the mean.
 var (
 	stepColor    = color.RGBA{0xfd, 0xbe, 0x85, 255}
 	meanColor    = color.RGBA{0xd9, 0x48, 0x01, 255}

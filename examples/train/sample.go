@@ -8,8 +8,8 @@ import (
 // temperature divides the logits. Below 1 it favours likely symbols.
 const temperature = 0.5
 
-// write returns n random symbols that follow some symbols, at least as many as the
-// model's context.
+// write continues some symbols with n random symbols. The symbols given must be at least
+// as many as the model's context.
 func (m *model) write(ctx context.Context, after []uint8, n int, r *rand.Rand) ([]uint8, error) {
 	text := append([]uint8(nil), after...)
 	for range n {
@@ -26,7 +26,8 @@ func (m *model) write(ctx context.Context, after []uint8, n int, r *rand.Rand) (
 	return text[len(after):], nil
 }
 
-// draw returns a symbol from the distribution of the logits, by u, uniform in [0, 1).
+// draw returns a symbol from the distribution that the logits give. u is uniform in [0,
+// 1).
 func draw(logits []float64, u float64) uint8 {
 	for i := range logits {
 		logits[i] /= temperature

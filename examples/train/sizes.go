@@ -56,7 +56,8 @@ func findSize(name string) (size, error) {
 	return size{}, fmt.Errorf("-size is %q, must be one of %s", name, strings.Join(names, ", "))
 }
 
-// weights returns the number of weights of a model with an alphabet of some symbols.
+// weights returns the number of weights of a model whose alphabet has the given number of
+// symbols.
 func (s size) weights(symbols int) int64 {
 	c := s.layer
 	experts := int64(c.NumExperts) * 3 * int64(c.Intermediate) * int64(c.Hidden)

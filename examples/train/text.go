@@ -14,9 +14,9 @@ import (
 //go:embed queries.txt
 var queries string
 
-// corpus is a text as symbols, the places of its bytes in their alphabet. It is cut into
+// corpus is a text as symbols: each byte's index in the alphabet. The text is cut into
 // stretches, and training sees nine of ten. The held-out stretches are spread over the
-// text because its parts differ.
+// text, because its parts differ.
 type corpus struct {
 	alphabet []byte // ascending
 	symbols  []uint8
@@ -40,13 +40,14 @@ func newCorpus(text string) *corpus {
 	return c
 }
 
-// isHeldOut reports whether training never predicts the symbol at a place.
+// isHeldOut reports whether the symbol at a place is held out, so that training never
+// predicts it.
 func (c *corpus) isHeldOut(at int) bool { return at/c.stretch%heldOutEvery == heldOutEvery-1 }
 
 // firstHeldOut returns the place of the first held-out stretch.
 func (c *corpus) firstHeldOut() int { return (heldOutEvery - 1) * c.stretch }
 
-// text returns symbols as text.
+// text returns symbols as a string.
 func (c *corpus) text(symbols []uint8) string {
 	bytes := make([]byte, len(symbols))
 	for i, s := range symbols {
@@ -55,7 +56,7 @@ func (c *corpus) text(symbols []uint8) string {
 	return string(bytes)
 }
 
-// batch has the places in a text that a pass learns from.
+// batch holds the places of a text from which a pass learns.
 type batch struct {
 	// before [T, context] are the symbols before each place, the nearest first;
 	// next [T] is the symbol there.
@@ -74,8 +75,8 @@ func (c *corpus) draw(r *rand.Rand, tokens, context int) batch {
 	return b
 }
 
-// heldOut returns all held-out places in batches of some tokens, without the rest that
-// fills no batch.
+// heldOut returns all held-out places in batches of the given number of tokens. It drops
+// the places that do not fill a batch.
 func (c *corpus) heldOut(tokens, context int) []batch {
 	var all []batch
 	b := batch{context: context}

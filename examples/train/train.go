@@ -73,8 +73,7 @@ type point struct {
 // reports is the number of lines that a training prints.
 const reports = 10
 
-// run takes all steps. The places of the text that they learn from depend on the seed
-// alone.
+// run takes all steps. The places from which they learn depend on the seed alone.
 func (t *training) run(ctx context.Context) (*curve, error) {
 	r := rand.New(rand.NewPCG(t.seed, 2))
 	held := t.corpus.heldOut(t.size.tokens, t.size.context)
@@ -146,7 +145,7 @@ func (t *training) sample(ctx context.Context, n int) error {
 	return err
 }
 
-// count adds the load of the last pass.
+// count adds the expert loads of the latest pass.
 func (c *curve) count(m *model) {
 	for i, b := range m.blocks {
 		for _, e := range b.ids {
@@ -155,7 +154,7 @@ func (c *curve) count(m *model) {
 	}
 }
 
-// report measures the loss on held-out text and prints a line.
+// report measures the loss on the held-out text and prints a line.
 func (t *training) report(ctx context.Context, c *curve, held []batch, step int, took time.Duration) error {
 	var loss float64
 	for _, b := range held {
@@ -174,7 +173,8 @@ func (t *training) report(ctx context.Context, c *curve, held []batch, step int,
 	return nil
 }
 
-// last returns the mean loss of the last tenth of the steps so far, at least one step.
+// last returns the mean loss of the last tenth of the steps so far, and of at least one
+// step.
 func (c *curve) last() float64 {
 	tail := c.losses[len(c.losses)-max(len(c.losses)/10, 1):]
 	var sum float64
@@ -184,7 +184,8 @@ func (c *curve) last() float64 {
 	return sum / float64(len(tail))
 }
 
-// printLoss prints the losses at the end, and the reason if they differ.
+// printLoss prints the losses at the end, with a remark if training and held-out losses
+// differ.
 func (c *curve) printLoss(out io.Writer, took time.Duration) {
 	heldOut := c.heldOut[len(c.heldOut)-1].loss
 	fmt.Fprintf(out, "loss %.4f nats a byte (mean of the last tenth of the steps), held out %.4f, %.3g s in all\n", c.last(), heldOut, took.Seconds())
@@ -193,8 +194,8 @@ func (c *curve) printLoss(out io.Writer, took time.Duration) {
 	}
 }
 
-// printLoad prints the load of each expert as bars. A full bar is twice an even share or
-// more.
+// printLoad prints the load of each expert as a bar. A full bar is at least twice an even
+// share.
 func (c *curve) printLoad(out io.Writer) {
 	bars := []rune(" ▁▂▃▄▅▆▇█")
 	for i, counts := range c.load {

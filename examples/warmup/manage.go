@@ -42,7 +42,8 @@ func openToRead(place string) (*cache.Cache, error) {
 	}
 	o := cache.Options{Dir: place, ReadOnly: true}
 	if list := filepath.SplitList(os.Getenv("SONICMOE_CACHE")); place == "" && len(list) > 1 && list[0] == "" {
-		// A user's directory that does not exist yet hides none of the others.
+		// If the user's directory does not exist yet, the other layers of the cache still
+		// count.
 		own, err := cache.DefaultDir()
 		if err != nil {
 			return nil, err
@@ -55,8 +56,8 @@ func openToRead(place string) (*cache.Cache, error) {
 	return c, c.Err()
 }
 
-// notOff returns an error for the user's cache if the cache is off: an empty result would
-// be misleading.
+// notOff returns an error if the cache is the user's and is off, because an empty result
+// would be misleading.
 func notOff(place string) error {
 	if place == "" && os.Getenv("SONICMOE_CACHE") == "off" {
 		return fmt.Errorf("the cache is off by %s: name a directory or a bundle", "SONICMOE_CACHE")

@@ -1,3 +1,3 @@
-// Package devkit has the code that implementations of driver.Device share, and the packing
+// Package devkit has the code that implementations of gpu.Device share, and the packing
 // of parameters, which code that launches kernels without package jit needs too.
 package devkit

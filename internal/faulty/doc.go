@@ -1,4 +1,4 @@
-// Package faulty wraps a [driver.Device] for tests: it counts calls, fails or delays chosen
+// Package faulty wraps a [gpu.Device] for tests: it counts calls, fails or delays chosen
 // ones, reports objects that were not released, and can discard launches.
 //
 //	dev := faulty.Wrap(inner)

@@ -6,16 +6,16 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// activation is the function between an expert's two products, of gate and up, or of
+// activation is the function between the two products of an expert: of gate and up, or of
 // one input.
 type activation struct {
 	gated bool
 	curve curve
-	// limit clamps the inputs if it is above 0; offset is added to up.
+	// limit clamps the inputs if it is above 0. offset is added to up.
 	limit, offset float64
 }
 
-// curve returns the value and the slope of a function at a number.
+// curve returns the value and the slope of a function at one point.
 type curve func(x float64) (value, slope float64)
 
 // activationOf returns the activation of a checked configuration.
@@ -39,7 +39,7 @@ func activationOf(c spec.Config) activation {
 	return a
 }
 
-// inputs returns neuron j's gate and up from a row of n gates and n ups.
+// inputs returns the gate and up of neuron j, from a row of n gates followed by n ups.
 func (a activation) inputs(row []float64, j int) (gate, up float64) {
 	if !a.gated {
 		return row[j], 0
@@ -53,8 +53,8 @@ func (a activation) value(gate, up float64) float64 {
 	return v
 }
 
-// gradient returns the activation, and grad times its slopes by gate and by up. The
-// slope of a clamp is 1 at its bounds, as in PyTorch.
+// gradient returns the activation, and grad times its slopes with respect to gate and to
+// up. The slope of a clamp is 1 at its bounds, as in PyTorch.
 func (a activation) gradient(gate, up, grad float64) (value, dgate, dup float64) {
 	if !a.gated {
 		v, slope := a.curve(gate)

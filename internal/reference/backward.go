@@ -15,18 +15,18 @@ type Backward struct {
 	// token may have an expert more than once.
 	Scores    []float64
 	ExpertIDs []int32
-	// H is the pre-activation that forward saved, [R, 2n] or [R, n], rows in
-	// the order of [Group], gate then up. Nil: it is computed again from X.
-	// SharedH is the pre-activation of the shared experts, a row a token.
+	// H [R, 2n] or [R, n] is the pre-activation that forward saved, with rows in the order
+	// of [Group] and gate before up. If it is nil, it is computed again from X. SharedH is
+	// the pre-activation of the shared experts, with one row for each token.
 	H, SharedH []uint16
 	// Routed reports whether this layer's router made the scores. The logits then have
 	// gradients, which contribute to the gradient of X.
 	Routed bool
-	// Logits [T, E] are the logits of the scores, if the gradients need them. Nil: they
-	// are computed again from X.
+	// Logits [T, E] are the logits from which the scores were computed, if the gradients
+	// need them. If it is nil, they are computed again from X.
 	Logits []float64
-	// Extra [T, E] is added to the gradients of the logits, for losses on the logits;
-	// nil adds nothing. It needs Routed.
+	// Extra [T, E] is added to the gradients of the logits, for losses on the logits. nil
+	// adds nothing. Extra needs Routed.
 	Extra []float64
 }
 
@@ -40,8 +40,8 @@ type Gradients struct {
 	shared   *pass
 }
 
-// Gradients checks the lengths of in; an error is an [*spec.ArgError]. The
-// slices are kept, not copied.
+// Gradients returns the gradients of a pass after checking the lengths of in. An error is
+// an [*spec.ArgError]. The slices are kept, not copied.
 func (l *Layer) Gradients(in Backward, r Rounding) (*Gradients, error) {
 	c := l.config
 	if _, err := l.tokens(in.X, []int32{}); err != nil {
@@ -64,8 +64,8 @@ func (l *Layer) Gradients(in Backward, r Rounding) (*Gradients, error) {
 	return g, nil
 }
 
-// check checks the lengths that do not follow from the routing's; rows is the number
-// of rows in use.
+// check checks the lengths that do not follow from the lengths of the routing. rows is the
+// number of rows in use.
 func (in Backward) check(l *Layer, tokens, rows int) error {
 	c := l.config
 	switch {
@@ -96,8 +96,9 @@ type pass struct {
 	*bank
 	layer    *Layer
 	rounding rounder
-	// x and do are [T, d]. h is what forward saved, or nil. scores [T, topK] multiply
-	// the rows, or with onInput the inputs of the rows' activations.
+	// x and do are [T, d]. h is the pre-activation that forward saved, or nil. scores [T,
+	// topK] multiply the rows; with onInput they multiply the inputs of the rows'
+	// activations.
 	x, do, h []uint16
 	scores   []float64
 	topK     int
@@ -105,8 +106,8 @@ type pass struct {
 	grouping Grouping
 }
 
-// preactivations returns H of the pairs, gate then up. x are the decoded rows of the
-// tokens.
+// preactivations returns H of the pairs, with gate before up. x are the decoded rows of
+// the tokens.
 func (p *pass) preactivations(pairs []pair, tokens []int32, x [][]float64) (h [][]float64) {
 	if p.h != nil {
 		h = matrix(len(pairs), p.rows)
@@ -129,12 +130,13 @@ func (p *pass) preactivations(pairs []pair, tokens []int32, x [][]float64) (h []
 	return h
 }
 
-// flat returns a pair's index t·K + k.
+// flat returns the index t·K + k of a pair.
 func (p *pass) flat(at pair, tokens []int32) int {
 	return int(tokens[at.row/p.topK])*p.topK + at.row%p.topK
 }
 
-// inputScore returns the factor of a row's H, outputScore the factor of its output.
+// inputScore returns the factor of a row's H. outputScore returns the factor of a row's
+// output.
 func (p *pass) inputScore(flat int) float64 {
 	if p.onInput {
 		return p.scores[flat]

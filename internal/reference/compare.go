@@ -13,7 +13,7 @@ import (
 type Bounds struct {
 	// Frobenius bounds |got - want| / |want| of the whole matrix.
 	Frobenius float64
-	// Row bounds the same for each row.
+	// Row bounds |got - want| / |want| of each row.
 	Row float64
 	// Element bounds each element's difference, relative to the largest |want| of its
 	// row.
@@ -21,14 +21,14 @@ type Bounds struct {
 }
 
 var (
-	// VsUnrounded bounds a kernel's bf16 result against [Unrounded].
+	// VsUnrounded bounds the difference of a kernel's bf16 result from [Unrounded].
 	VsUnrounded = Bounds{Frobenius: 6e-3, Row: 6e-3, Element: 2e-2}
-	// VsRounded bounds a kernel's bf16 result against [Rounded].
+	// VsRounded bounds the difference of a kernel's bf16 result from [Rounded].
 	VsRounded = Bounds{Frobenius: 2e-3}
 )
 
-// BoundsOf returns the bounds for results of a layer's type against the reference with
-// a rounding: fp16 has three more fraction bits than bf16.
+// BoundsOf returns the bounds for results of a layer's type, compared with the reference
+// in a rounding. fp16 has three more fraction bits than bf16, so its bounds are narrower.
 func BoundsOf(t spec.Type, r Rounding) Bounds {
 	b := VsUnrounded
 	if r == Rounded {
@@ -40,26 +40,27 @@ func BoundsOf(t spec.Type, r Rounding) Bounds {
 	return b
 }
 
-// Report holds the errors of a matrix.
+// Report holds the errors of one matrix.
 type Report struct {
 	// Rows and Cols are the matrix's shape.
 	Rows, Cols int
 	// Frobenius is |got - want| / |want| over all rows. If want is zero, any other
 	// value has an infinite error.
 	Frobenius float64
-	// WorstRow has the largest relative norm, RowError. -1: there are no rows.
+	// WorstRow is the row with the largest relative norm, RowError. It is -1 if there are
+	// no rows.
 	WorstRow int
 	RowError float64
 	// Worst is the element with the largest difference relative to its row's
 	// largest |want|.
 	Worst Element
-	// NonFinite counts NaN and infinities in got or want, Poisoned the elements among
-	// them that were never written. First is the first of them. The other fields
-	// ignore these elements.
+	// NonFinite counts NaN and infinities in got or want. Poisoned counts those elements
+	// among them that were never written. First is the first element that is not finite.
+	// The other fields ignore all these elements.
 	NonFinite, Poisoned int
 	First               Element
-	// Mismatch is the error for slices without Rows·Cols elements; nothing was
-	// compared.
+	// Mismatch is the error if a slice does not have Rows·Cols elements. Nothing was
+	// compared then.
 	Mismatch error
 }
 
@@ -72,7 +73,7 @@ type Element struct {
 	Error float64
 }
 
-// Compare compares got, bf16 bits or float32, with want, both [rows, cols].
+// Compare compares got with want, both [rows, cols]. got has bf16 bits or float32.
 func Compare[E uint16 | float32](got []E, want []float64, rows, cols int) Report {
 	r := Report{Rows: rows, Cols: cols, WorstRow: -1, Worst: Element{Row: -1}, First: Element{Row: -1}}
 	if rows < 0 || cols < 0 || len(got) != rows*cols || len(want) != rows*cols {
@@ -136,7 +137,7 @@ func compareRow[E uint16 | float32](r *Report, row int, got []E, want []float64)
 	return diff, norm
 }
 
-// value decodes an element and reports whether it is the poison.
+// value decodes an element, and reports whether the element is poison.
 func value[E uint16 | float32](e E) (float64, bool) {
 	switch e := any(e).(type) {
 	case uint16:
@@ -149,7 +150,7 @@ func value[E uint16 | float32](e E) (float64, bool) {
 
 func finite(x float64) bool { return x-x == 0 }
 
-// relative returns diff/norm, infinite for a difference from zero.
+// relative returns diff/norm. If norm is 0, it returns infinity for any difference.
 func relative(diff, norm float64) float64 {
 	if diff == 0 {
 		return 0

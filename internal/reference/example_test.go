@@ -8,7 +8,7 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Some tokens of a result under test are compared with the reference.
+// Some tokens of a result are compared with the reference.
 func Example() {
 	const tokens = 512
 	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 16, TopK: 2}

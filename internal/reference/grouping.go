@@ -2,11 +2,11 @@ package reference
 
 // Grouping is the order of a layer's rows: by expert, then token, then slot.
 type Grouping struct {
-	// Offsets [E+1]: expert e's rows are Offsets[e]..Offsets[e+1]-1.
+	// Offsets is [E+1]. The rows of expert e are Offsets[e] to Offsets[e+1]-1.
 	Offsets []int32
-	// Flat is the index t·K + k of each row's pair.
+	// Flat is, for each row, the index t·K + k of its pair.
 	Flat []int32
-	// Row is the inverse: the row of pair t·K + k, -1 if its expert is skipped.
+	// Row is the inverse of Flat: the row of pair t·K + k, or -1 if its expert is skipped.
 	Row []int32
 }
 

@@ -4,7 +4,7 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Rounding says which values are rounded.
+// Rounding selects which values are rounded.
 type Rounding uint8
 
 const (

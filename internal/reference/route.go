@@ -7,7 +7,7 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Routing is the routing of tokens. Row i is for the i-th token asked for.
+// Routing is the routing of some tokens. Row i is for the i-th token of the list.
 type Routing struct {
 	// Logits is [tokens, E].
 	Logits []float64

@@ -42,8 +42,8 @@ func (g *Gradients) dlogits(dscores []float64, tokens []int32) []float64 {
 	return out
 }
 
-// logits returns the logits of tokens, nil if their gradient follows from the scores:
-// with a softmax over the chosen logits.
+// logits returns the logits of tokens. It returns nil if the scores alone determine the
+// gradient of the logits, which is so with a softmax over the chosen logits.
 func (g *Gradients) logits(tokens []int32) []float64 {
 	c := g.config
 	switch {
@@ -94,8 +94,8 @@ func (g *Gradients) routerBackward(dlogits, logits, scores, dscores []float64, c
 	}
 }
 
-// slope returns the derivative of a raw score by its own logit, for Sigmoid and
-// SqrtSoftplus.
+// slope returns the derivative of a raw score with respect to its own logit, for Sigmoid
+// and SqrtSoftplus.
 func (l *Layer) slope(logit, score float64) float64 {
 	switch {
 	case l.config.Score == spec.Sigmoid:
@@ -106,8 +106,8 @@ func (l *Layer) slope(logit, score float64) float64 {
 	return sigmoid(logit) / (2 * score)
 }
 
-// normBackward returns the chosen experts' raw scores and their gradients, 0 in slots
-// without an expert of this layer.
+// normBackward returns the raw scores of the chosen experts and the gradients of these
+// scores. Both are 0 in slots without an expert of this layer.
 func (l *Layer) normBackward(raw, dscores []float64, chosen []int32) (w, dw []float64) {
 	w, dw = make([]float64, len(chosen)), make([]float64, len(chosen))
 	for k, e := range chosen {

@@ -32,8 +32,8 @@ func (g *Gradients) Router(dlogits []float64) ([]float64, error) {
 	return out, nil
 }
 
-// RouterBias returns the gradient of the logits' bias, [E], given dlogits as Router
-// gets them.
+// RouterBias returns the gradient, [E], of the bias of the logits. dlogits are as for
+// Router.
 func (g *Gradients) RouterBias(dlogits []float64) ([]float64, error) {
 	if err := g.checkDLogits(dlogits); err != nil {
 		return nil, err

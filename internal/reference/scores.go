@@ -43,10 +43,10 @@ func (l *Layer) rawScores(logits []float64, chosen []int32, r rounder) []float64
 	return p
 }
 
-// has reports whether the layer has expert e.
+// has reports whether e is one of the layer's experts.
 func (l *Layer) has(e int32) bool { return e >= 0 && int(e) < l.config.NumExperts }
 
-// inside returns the experts of a token that the layer has.
+// inside returns those of a token's experts that the layer has.
 func (l *Layer) inside(chosen []int32) []int32 {
 	var list []int32
 	for _, e := range chosen {

@@ -12,12 +12,12 @@ type tensor struct {
 	f32  []float32
 }
 
-// stored returns a tensor of 16-bit elements of a layer's type.
+// stored returns a tensor of 16-bit elements in a layer's type.
 func stored(bits []uint16, t spec.Type) tensor { return tensor{bits: bits, f16: t == spec.F16} }
 
 func (t tensor) len() int { return max(len(t.bits), len(t.f32)) }
 
-// part returns count elements from first on.
+// part returns count elements of the tensor, from first on.
 func (t tensor) part(first, count int) tensor {
 	if t.f32 != nil {
 		t.f32 = t.f32[first:][:count]

@@ -2,10 +2,10 @@ package reference
 
 import "slices"
 
-// TokenGradients are gradients with a row for each token. Row i is for the i-th
-// token asked for.
+// TokenGradients are gradients with one row for each token. Row i is for the i-th token of
+// the list.
 type TokenGradients struct {
-	// Tokens are the tokens, in the order asked for.
+	// Tokens are the tokens, in the order in which they were asked for.
 	Tokens []int32
 	// DX [tokens, d] is the gradient of the input.
 	DX []float64
@@ -87,7 +87,7 @@ func (p *pass) tokens(tokens []int32, pairs []pair, x, do [][]float64) (dx [][]f
 			gate, up := p.inputs(h[i], j)
 			a, dgate, dup := p.gradient(in*gate, in*up, score*da[i][j])
 			if p.onInput {
-				// Without the score, which may be 0.
+				// The product is without the score, because the score may be 0.
 				_, g, u := p.gradient(in*gate, in*up, da[i][j])
 				sum += g*gate + u*up
 			} else {
@@ -125,8 +125,8 @@ func (g *Gradients) routerTerm(dx [][]float64, pairs []pair, dlogits []float64) 
 	})
 }
 
-// sharedRows returns the shared experts' rows of dX, including the gate's
-// contribution, nil without shared experts.
+// sharedRows returns the rows of dX from the shared experts, with the gate's contribution.
+// It returns nil without shared experts.
 func (g *Gradients) sharedRows(out *TokenGradients, tokens []int32, x, do [][]float64) [][]float64 {
 	if g.shared == nil {
 		return nil
@@ -148,8 +148,8 @@ func (g *Gradients) sharedRows(out *TokenGradients, tokens []int32, x, do [][]fl
 	return rows
 }
 
-// extraRows returns (Extra + dlogits)·W_r of the tokens, with dlogits only if all
-// logits have gradients. It is nil without both.
+// extraRows returns (Extra + dlogits)·W_r for the tokens. dlogits counts only if all
+// logits have gradients. The result is nil if there is neither.
 func (g *Gradients) extraRows(tokens []int32, dlogits []float64) [][]float64 {
 	if g.in.Extra == nil && (dlogits == nil || !g.dense()) {
 		return nil
@@ -176,7 +176,7 @@ func (g *Gradients) extraRows(tokens []int32, dlogits []float64) [][]float64 {
 	return out
 }
 
-// extra returns what other losses add to the gradient of a logit.
+// extra returns the amount that other losses add to the gradient of a logit.
 func (g *Gradients) extra(token, expert int) float64 {
 	if g.in.Extra == nil {
 		return 0

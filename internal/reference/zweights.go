@@ -20,7 +20,8 @@ type Weights struct {
 	ExpertScale []float32
 	// W1 [E, 2n, d] is gate and up, in the order of Config.GateUp. It is [E, n, d]
 	// without a gate, and with GateUp "apart", where W1 is the gate and W3 is up.
-	// With InOut the last two dimensions of W1, W3 and W2 are swapped.
+	// With InOut the last two dimensions of W1, W3 and W2 are swapped. Packed weights are
+	// u8 [E, 2n, bytes of d codes]; see Config.Weights.
 	W1 []uint16
 	// W3 [E, n, d] is up with GateUp "apart".
 	W3 []uint16

@@ -37,8 +37,9 @@ const (
 	GELUErf   Activation = "gelu-erf"
 )
 
-// Activations are the words, in the order of sonicmoe.h's numbers. Those with a gate
-// come first.
+// Activations lists the words in the order of sonicmoe.h's numbers. Append new words,
+// because C programs have the numbers. No word from ReLU on has a gate: the first new
+// word with a gate must change Gated, and Config.gated of _library.py.
 var Activations = []Activation{"swiglu", SwiGLUOAI, GeGLUTanh, GeGLUErf, ReGLU, ReLU, ReLU2, SiLU, GELUTanh, GELUErf}
 
 // String returns the activation's word.

@@ -83,6 +83,14 @@
 // A slot with an expert outside 0..E-1 adds nothing. Only a routing that the caller
 // gives can have such a slot.
 //
+// Packed weights. With Weights other than "plain" the experts compute as above with the
+// weights
+//
+//	w = round(f32(code·scale))
+//
+// for every number of tokens. f32 and round change nothing if the format is exact; see
+// [Packing].
+//
 // # Gradients
 //
 // From dO of a token, for each of its pairs:
@@ -115,7 +123,7 @@
 //	Sigmoid        dl_k = w_k·(1 - w_k)·dw_k
 //	SqrtSoftplus   dl_k = sigmoid(l_k) / (2·w_k)·dw_k, 0 where w_k is 0
 //
-// each f32. SelectionBias has no gradient. DLogits, the gradients of other losses
+// each f32. SelectionBias and packed weights have no gradient. DLogits, the gradients of other losses
 // with respect to the logits, are added:
 //
 //	dWr = Σ dlᵀ·x,  dbr = Σ dl

@@ -60,8 +60,8 @@ func (t *Trial) PoisonGradients(b moe.BackwardArgs) error {
 	return t.stream.Fill32(b.Workspace.Ptr, 0xffffffff, b.Workspace.Bytes/4)
 }
 
-// RunBackward poisons gradients and workspace, runs a pass with the given buffers and
-// waits.
+// RunBackward poisons the gradients and the workspace, runs a backward pass with the given
+// buffers and waits for it.
 func (t *Trial) RunBackward(ctx context.Context, b moe.BackwardArgs) error {
 	if err := t.PoisonGradients(b); err != nil {
 		return err
@@ -79,8 +79,8 @@ type Values struct {
 	F32  []float32
 }
 
-// Rows copies rows of cols elements of a tensor to the host, by their numbers (nil:
-// all rows).
+// Rows copies some rows of a tensor to the host. Rows have cols elements. nil stands for
+// all rows.
 func (t *Trial) Rows(of moe.Tensor, cols int, rows []int64) (Values, error) {
 	total := of.Shape.Elements() / int64(cols)
 	if rows == nil {

@@ -12,12 +12,12 @@ import (
 type Report struct {
 	// Sampled is the number of tokens compared.
 	Sampled int
-	// O and H are compared with the unrounded reference, given the device's scores and
-	// experts. H and SharedH are empty if they were not compared.
+	// O and H are the errors against the unrounded reference, which gets the device's
+	// scores and experts. H and SharedH are empty if they were not compared.
 	O, H, SharedH reference.Report
 	// Bounds are the bounds of O, H and SharedH.
 	Bounds reference.Bounds
-	// Score is the largest error of a score, ScoreBound its limit.
+	// Score is the largest error of a score. ScoreBound is the bound of this error.
 	Score, ScoreBound float64
 	// Routing is the error of the first token with a wrong routing, or nil.
 	Routing error
@@ -37,7 +37,7 @@ func scoreBoundOf(l moe.Type) float64 {
 	return map[moe.Type]float64{moe.BF16: scoreBoundBF16, moe.F16: scoreBoundF16, moe.F32: scoreBoundF32}[l]
 }
 
-// Check returns nil if everything is within the bounds.
+// Check returns nil if all errors are within the bounds.
 func (r Report) Check() error {
 	if r.Routing != nil {
 		return r.Routing
@@ -62,8 +62,8 @@ func (r Report) Check() error {
 	return nil
 }
 
-// Check compares at least want sampled tokens (or all), which touch every expert, with
-// the reference.
+// Check compares tokens with the reference: at least want tokens (or all), with a token of
+// every expert in use.
 func (t *Trial) Check(r Results, want int) (Report, error) { return t.check(r, want, true) }
 
 // CheckExperts is Check for a pass with given scores and ids: it does not check the
@@ -92,7 +92,7 @@ func (t *Trial) check(r Results, want int, routed bool) (Report, error) {
 	return rep, err
 }
 
-// checkExperts compares O of the tokens, and H if the results have it.
+// checkExperts compares O of some tokens, and also H if the results have it.
 func (t *Trial) checkExperts(rep *Report, ref *reference.Layer, r Results, tokens []int32) error {
 	c := t.Layer.Config()
 	out, err := ref.Experts(t.X, reference.Widen(r.Scores), r.ExpertIDs, tokens, reference.Unrounded)
@@ -206,8 +206,8 @@ func (t *Trial) logits(tokens []int32) ([]float64, error) {
 	return reference.Gather(all, tokens, experts), nil
 }
 
-// step returns the least relative difference of two logits that rounding cannot swap:
-// a step of their format, or of an FP32 sum.
+// step returns the smallest relative difference of two logits that rounding cannot swap:
+// one step of the logits' format, or of an FP32 sum.
 func step(l moe.Type) float64 {
 	return map[moe.Type]float64{moe.BF16: 1.0 / 128, moe.F16: 1.0 / 1024, moe.F32: 1e-5}[l]
 }

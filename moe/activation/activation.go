@@ -1,8 +1,7 @@
 // Package activation emits the function that an expert computes between its two products.
 // Each kind has a value and derivatives.
 //
-// To add a kind: give spec.Activation a value and a name, package reference its float64
-// function, and Of its two functions. [Verify] checks the derivatives against differences
+// CONTRIBUTING.md says how to add a kind. [Verify] checks the derivatives against differences
 // of the values.
 package activation
 

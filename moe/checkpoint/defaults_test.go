@@ -22,7 +22,8 @@ func TestMissingFields(t *testing.T) {
 	require.NoError(t, err)
 	var configs map[string]map[string]json.RawMessage
 	require.NoError(t, json.Unmarshal(data, &configs))
-	// Types whose defaults have no experts, or in which a field changes nothing.
+	// Types whose default config.json has no experts, or in which removing a field changes
+	// nothing.
 	type change struct{ kind, fields string }
 	changes := []change{
 		{"cohere2_moe", `{"num_shared_experts": 1}`},

@@ -6,7 +6,7 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// A config.json becomes the Config of the model's expert layers.
+// The config.json of a model becomes the Config of its expert layers.
 func ExampleRead() {
 	m, err := checkpoint.Read([]byte(`{
 		"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336,

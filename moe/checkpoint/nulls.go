@@ -17,7 +17,7 @@ var nulls = map[string]map[string]string{
 	"mistral4":       {"norm_topk_prob": "false"},
 }
 
-// defaults replaces nulls by the values that they mean.
+// defaults replaces null by the value that it means, for each field that accepts null.
 func (f *fields) defaults() {
 	for name, value := range nulls[f.kind()] {
 		if f.null(name) {

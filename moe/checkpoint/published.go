@@ -10,7 +10,7 @@ import (
 //go:embed published.json
 var publishedJSON []byte
 
-// published parses the list once.
+// published parses the list of models once.
 var published = sync.OnceValues(func() ([]Model, error) {
 	var list []struct {
 		Name   string          `json:"name"`

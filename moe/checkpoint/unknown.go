@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// These patterns recognise fields of expert layers by name. Some such fields change
-// nothing that a layer computes: terms of the training loss, or how work is distributed.
-// Others belong to other parts of the model, unless they also name experts or a router.
+// These patterns recognise fields of expert layers by their names. The patterns of ignored
+// fields cover the training loss, the distribution of work, and other parts of the model.
+// A field of another part that also names experts or a router is not ignored.
 var (
 	telling = regexp.MustCompile(`expert|moe|rout|top_?k|scor(e|ing)|renorm|group|swiglu|shared|sparse|latent|clamp|_act$|^mlp|` +
 		`bias|limit|scaling|activation|(layer|block|ffn)s?_(config|override)`)
@@ -22,13 +22,13 @@ var (
 	experts = regexp.MustCompile(`expert|rout`)
 )
 
-// tells reports whether a name may belong to a field of an expert layer.
+// tells reports whether a field with this name may belong to an expert layer.
 func tells(name string) bool {
 	name = strings.ToLower(name)
 	return telling.MatchString(name) && !harmless.MatchString(name) && (experts.MatchString(name) || !others.MatchString(name))
 }
 
-// off reports whether a field switches a bias off.
+// off reports whether a field turns a bias off.
 func off(name string, raw json.RawMessage) bool {
 	return string(raw) == "false" && strings.HasSuffix(strings.ToLower(name), "bias")
 }

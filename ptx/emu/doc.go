@@ -17,6 +17,9 @@
 // bulk copies that use its shared memory before it ends, and a barrier that an exited warp
 // misses is a deadlock.
 //
+// Each finding has a severity. A run goes on after notes, which name rules that chips do not need,
+// such as the wait for a CTA's last bulk stores, and after other findings if Launch.GoOn says so.
+//
 // With Launch.Races the emulator also finds pairs of accesses to shared and global memory that
 // nothing orders, independent of the order in which they happened to run. It covers loads,
 // stores, atomics and their scopes, cp.async, TMA, wgmma's reads, the use of mbarriers, and

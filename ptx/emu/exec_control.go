@@ -35,7 +35,8 @@ func controlForms() handlers {
 		}}, isa.Trap: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return w.fault(in, Trap, mask, "the kernel executed trap")
 		}},
-		// The emulator runs one grid at a time, so only race checks between launches use these.
+		// griddepcontrol orders only accesses of different launches. The emulator runs one
+		// launch at a time, so griddepcontrol matters to the race checks alone.
 		isa.GridDepLaunch: gridDepends((*races).trigger),
 		isa.GridDepWait:   gridDepends((*races).gridWait),
 		isa.FenceAcqRel:   {do: fence},
@@ -47,7 +48,7 @@ func controlForms() handlers {
 	}
 }
 
-// fence is fence.acq_rel, or stronger.
+// fence executes fence.acq_rel and stronger fences.
 func fence(w *warp, in *inst, mask uint32) {
 	if r := w.cta.cluster.races; r != nil {
 		r.fence(w, mask, scopeOf(in))

@@ -161,7 +161,8 @@ func findBit(in *inst) laneFunc {
 	}
 }
 
-// extractField is bfe: n bits from a bit on, sign-extended for a signed type.
+// extractField executes bfe: it extracts a field of n bits, sign-extended for a signed
+// type.
 func extractField(t arith.Int, v [4]uint64) uint64 {
 	at, n, top := v[1]&0xff, v[2]&0xff, uint64(t.Bits-1)
 	if n == 0 {
@@ -184,7 +185,7 @@ func extractField(t arith.Int, v [4]uint64) uint64 {
 	return field
 }
 
-// insertField is bfi: the low n bits of a replace those of b from a bit on.
+// insertField executes bfi: it puts the low n bits of a into a field of b.
 func insertField(t arith.Int, v [4]uint64) uint64 {
 	at, n := v[2]&0xff, v[3]&0xff
 	ones := ^uint64(0)

@@ -3,8 +3,8 @@ package emu
 // laneFunc computes one lane from its inputs, which are in the low bits.
 type laneFunc func(v [4]uint64) uint64
 
-// lanewise handles an instruction that computes each lane by itself, for registers of any
-// width.
+// lanewise returns the handler of an instruction that computes each lane by itself. It
+// fits registers of any width.
 func lanewise(prepare func(in *inst) laneFunc) handler {
 	return handler{exec: eachLane, prepare: func(in *inst) { in.lane = prepare(in) }}
 }
@@ -18,7 +18,7 @@ func eachLane(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// inputs returns the operands after the first, in one lane.
+// inputs returns one lane's values of all operands except the first, the destination.
 func (w *warp) inputs(in *inst, l int) (v [4]uint64) {
 	for i := range min(len(in.args)-1, len(v)) {
 		switch a := &in.args[1+i]; a.bank {

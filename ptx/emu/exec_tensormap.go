@@ -86,8 +86,8 @@ func copyMap(w *warp, in *inst, mask uint32) {
 	releaseMaps(w, in, mask)
 }
 
-// releaseMaps is the release fence between ordinary writes to a map and its use; acquireMaps is
-// the acquire fence.
+// releaseMaps is the release side of fence.proxy.tensormap, between ordinary writes to a
+// map and the map's use; acquireMaps is the acquire side.
 func releaseMaps(w *warp, in *inst, mask uint32) {
 	if r := w.cta.cluster.races; r != nil {
 		r.each(w, (*causal.Knowledge).ReleaseMaps)

@@ -9,7 +9,7 @@ import (
 // choice gives one step to an actor that would not take it by default.
 type choice struct{ step, actor int }
 
-// choicesText formats choices for Launch.Choices.
+// choicesText returns choices as text for Launch.Choices.
 func choicesText(list []choice) string {
 	words := make([]string, len(list))
 	for i, c := range list {

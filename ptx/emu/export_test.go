@@ -2,8 +2,8 @@ package emu
 
 import "testing"
 
-// ForeignLaunch is a launch of a kernel of ../testdata/foreign, with the memory before and
-// after it, by the allocations' addresses.
+// ForeignLaunch is a launch of a kernel of ../testdata/foreign. Before and After hold the
+// memory before and after the launch, by the addresses of allocations.
 type ForeignLaunch struct {
 	Text          []byte
 	Kernel        *Kernel

@@ -30,8 +30,8 @@ func (g *globalRaces) page(at uint64) *[pageBytes / 4]shadowWord {
 	return p
 }
 
-// touchGlobal records an access to n bytes of global memory, or returns its race. The caller
-// holds the launch's lock.
+// touchGlobal records an access to n bytes of global memory, and returns its race if there
+// is one. The caller holds the launch's lock.
 func (r *races) touchGlobal(a *access, at, n uint64) *problem {
 	if p := r.touchBefore(a, at, n); p != nil {
 		return p

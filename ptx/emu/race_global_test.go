@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// ctas puts the CTA's number in %r10, whether it is the first CTA in %p6 and whether the thread
-// is its first in %p1, and the words at out in %d0: the first 32 are flags and counters, those
-// from +1024 data.
+// ctas sets registers: %r10 to the CTA's number, %p6 to whether the CTA is the first, %p1
+// to whether the thread is the CTA's first, and %d0 to the address of the words at out.
+// The first 32 words are flags and counters, the words from byte 1024 on are data.
 const ctas = `
 	mov.u32 %r3, %tid.x;
 	mov.u32 %r10, %ctaid.x;

@@ -7,8 +7,8 @@ func relu() Mod { return opt("relu", ".relu") }
 func rounds(alts ...string) Mod   { return one("rnd", alts...) }
 func anyRound(alts ...string) Mod { return opt("rnd", alts...) }
 
-// exactFloats has floating-point instructions that only kernels of other compilers
-// use: other rounding directions or none, double and half precision, further
+// exactFloats has floating-point instructions, most of which only kernels of other
+// compilers use: other rounding directions or none, double and half precision, further
 // functions.
 var exactFloats = join([]Form{
 	{Name: "AddF32Any", Op: "add", Mods: []Mod{anyRound(".rz", ".rm", ".rp"), ftz(), sat(), fix(".f32")}, Args: three(F32), Manual: "Floating Point: add"},

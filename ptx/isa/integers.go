@@ -1,7 +1,7 @@
 package isa
 
-// integers has integer and logic instructions that only kernels of other compilers
-// use: 16 bits, bit fields, carries, saturation, further comparisons.
+// integers has integer and logic instructions, most of which only kernels of other
+// compilers use: 16 bits, bit fields, carries, saturation, further comparisons.
 var integers = []Form{
 	{Name: "Add16", Op: "add", Mods: []Mod{types(".u16", ".s16")}, Args: threeT, Manual: "Integer Arithmetic: add"},
 	{Name: "Sub16", Op: "sub", Mods: []Mod{types(".u16", ".s16")}, Args: threeT, Manual: "Integer Arithmetic: sub"},

@@ -1,6 +1,6 @@
-// Package report has the results of bench for other programs too: the report and its
-// file, its tables and pictures, and the fit of the cost model's constants. The command
-// has the measuring.
+// Package report holds the results of the command bench, also for other programs: the
+// report and its file, tables, pictures, and the fit of the cost model's constants. The
+// command itself does the measuring.
 package report
 
 import (
@@ -29,8 +29,8 @@ type Report struct {
 	Driver   string `json:"driver"`
 	Emulated bool   `json:"emulated"`
 	SMs      int    `json:"sms"`
-	// Section is the measured pass, for -pass both the forward pass. Backward is the
-	// backward pass of -pass both.
+	// Section is the measured pass, or the forward pass of -pass both. Backward is the
+	// backward pass of -pass both, else nil.
 	Section
 	Backward *Section `json:"backward,omitempty"`
 	// WarmMS is the warm-up before each measurement, Repeats its number of back-to-back
@@ -49,10 +49,10 @@ type Section struct {
 	// Pass is "forward", "inference" or "backward".
 	Pass string `json:"pass"`
 	Rows []Row  `json:"rows"`
-	// Sonic is the geometric mean of our speed after WarmMS of load over SonicMoE's, for
-	// rows that have one.
+	// Sonic is the geometric mean of our speed after WarmMS of load over SonicMoE's speed,
+	// for rows with a figure of SonicMoE.
 	Sonic float64 `json:"sonic_geomean,omitempty"`
-	// SonicRested is the same with our speed on a rested chip.
+	// SonicRested is the same mean with our speed on a rested chip.
 	SonicRested float64 `json:"sonic_rested_geomean,omitempty"`
 }
 
@@ -71,16 +71,18 @@ type Row struct {
 	Size
 	// Error is the error of an incomplete row.
 	Error string `json:"error,omitempty"`
-	// Tiles are the tilings of the pass's products.
+	// Tiles lists the tilings of the pass's products.
 	Tiles []Tiled `json:"tiles,omitempty"`
 	// NewMS is the time of moe.New, New the number of its kernels, Compiled the number of
 	// those that were compiled. The others came from the cache or were loaded already.
 	NewMS    float64 `json:"new_ms,omitempty"`
 	New      int     `json:"new_kernels,omitempty"`
 	Compiled int     `json:"new_compiled,omitempty"`
-	// Startup has the times of moe.New with caches of its own, for each kind of layer.
+	// Startup has the times of moe.New for each kind of layer, with cache directories of
+	// their own.
 	Startup []Startup `json:"startup,omitempty"`
-	// Eager has single passes, back to back, Graph the same as graph replays.
+	// Eager has single passes, queued back to back. Graph has replays of a CUDA graph of
+	// the pass.
 	Eager *Sample `json:"eager,omitempty"`
 	Graph *Sample `json:"graph,omitempty"`
 	// Flushed has passes with a cold L2 cache. Cool has five passes at a time on a rested
@@ -88,14 +90,15 @@ type Row struct {
 	Flushed   *Sample `json:"flushed,omitempty"`
 	Cool      *Sample `json:"cool,omitempty"`
 	Sustained *Sample `json:"sustained,omitempty"`
-	// TFLOPS is the speed by the smaller median of Eager and Graph, Roofline the speed at
-	// the roofline.
+	// TFLOPS is the speed by the smaller median of Eager and Graph. Roofline is the speed
+	// at the roofline.
 	TFLOPS   float64 `json:"tflops,omitempty"`
 	Roofline float64 `json:"roofline_tflops,omitempty"`
 	// RooflineMS is the time of a pass at the roofline.
 	RooflineMS float64 `json:"roofline_ms,omitempty"`
 	Peers      []Peer  `json:"peers,omitempty"`
-	// Kernels has the pass kernel by kernel, with events between them.
+	// Kernels has the time of each kernel in its place in the pass, by events between the
+	// kernels.
 	Kernels []Kernel `json:"kernels,omitempty"`
 	// KernelSumMS is the sum of the kernels' medians.
 	KernelSumMS float64   `json:"kernel_sum_ms,omitempty"`
@@ -112,7 +115,7 @@ type Tiled struct {
 	Tiling  string `json:"tiling"`
 }
 
-// Sample is the device times of repeats.
+// Sample summarises the device times of repeats.
 type Sample struct {
 	MedianMS  float64 `json:"median_ms"`
 	FastestMS float64 `json:"fastest_ms"`
@@ -122,7 +125,7 @@ type Sample struct {
 	Rounds []Round `json:"rounds,omitempty"`
 }
 
-// SampleOf returns the sample of milliseconds, at least one. It sorts them.
+// SampleOf returns the sample of at least one time in milliseconds. It sorts ms.
 func SampleOf(ms []float64) *Sample {
 	return &Sample{MedianMS: Median(ms), FastestMS: slices.Min(ms), SlowestMS: slices.Max(ms), Repeats: len(ms)}
 }
@@ -161,11 +164,11 @@ func (s *Sample) Clocks() (low, high float64) {
 type Peer struct {
 	Name   string  `json:"name"`
 	TFLOPS float64 `json:"tflops"`
-	// Ratio is our speed over it.
+	// Ratio is our speed over the peer's speed.
 	Ratio float64 `json:"ratio"`
 }
 
-// Kernel is one kernel of a pass, in its place.
+// Kernel is one kernel in its place in a pass.
 type Kernel struct {
 	Name      string  `json:"name"`
 	MedianMS  float64 `json:"median_ms"`
@@ -181,9 +184,9 @@ type Kernel struct {
 
 // Host is the host's time and allocations for a pass.
 type Host struct {
-	// EagerUS is the median time of one call until it returns, in microseconds, GraphUS
-	// of one graph launch. There are Batches of Batch calls each, and the stream is idle
-	// before each batch.
+	// EagerUS is the median time in microseconds of one call until it returns, GraphUS that
+	// of one graph launch. There are Batches batches of Batch calls each, and the stream is
+	// idle before each batch.
 	EagerUS float64 `json:"eager_us"`
 	GraphUS float64 `json:"graph_us"`
 	Batches int     `json:"batches"`
@@ -198,16 +201,17 @@ type Host struct {
 	GraphAllocs float64 `json:"graph_allocs"`
 }
 
-// Routing is the speed of the experts alone, without the router and its gradients, with
-// some distribution of rows.
+// Routing is the speed of the experts alone, without the router and its gradients, for one
+// distribution of rows over experts.
 type Routing struct {
 	Kind string `json:"kind"`
-	// Largest is the largest number of rows of an expert over the mean, Empty the number
+	// Largest is the largest number of rows of an expert over the mean. Empty is the number
 	// of experts without rows.
 	Largest float64 `json:"largest"`
 	Empty   int     `json:"empty"`
 	Sample  Sample  `json:"sample"`
-	// RowsPerSecond counts R = T·K rows. Uniform is the ratio to uniform routing.
+	// RowsPerSecond is R = T·K rows over the time. Uniform is its ratio to the
+	// RowsPerSecond of uniform routing.
 	RowsPerSecond float64 `json:"rows_per_second"`
 	Uniform       float64 `json:"uniform"`
 }
@@ -223,7 +227,7 @@ type Point struct {
 	Chosen     bool    `json:"chosen"`
 }
 
-// Median returns the median of values, which it sorts, 0 without values.
+// Median returns the median of values, or 0 if there are none. It sorts v.
 func Median(v []float64) float64 {
 	if len(v) == 0 {
 		return 0
@@ -232,7 +236,7 @@ func Median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// geomean returns the geometric mean, 0 without values.
+// geomean returns the geometric mean of values, or 0 if there are none.
 func geomean(v []float64) float64 {
 	if len(v) == 0 {
 		return 0
@@ -259,7 +263,7 @@ func (r *Report) Failed() int {
 	return n
 }
 
-// Summarize computes the means over the rows.
+// Summarize computes the section's means over its rows.
 func (s *Section) Summarize() {
 	var ratios, rested []float64
 	for _, row := range s.Rows {

@@ -16,7 +16,7 @@ import (
 type RoundingPoint struct {
 	Size
 	Rounding string `json:"rounding"`
-	// Plain is the layer without rounding, Rounded with it.
+	// Plain has the figures without rounding, Rounded those with it.
 	Plain   RoundingSide `json:"plain"`
 	Rounded RoundingSide `json:"rounded"`
 }
@@ -30,17 +30,17 @@ type RoundingSide struct {
 	BackwardMS float64 `json:"backward_ms"`
 }
 
-// Faster returns the share of the time that rounding saves.
+// Faster returns the share of the plain time that rounding saves.
 func Faster(plain, rounded float64) float64 { return 1 - rounded/plain }
 
 // Predicted returns the share that rounding would save if the time were proportional to
-// the rows of all tiles, with tile rows each.
+// the padded rows: the rows of all tiles, with tile rows in each.
 func (p RoundingPoint) Predicted(tile int) float64 {
 	return Faster(float64(spec.PaddedRows(p.Plain.Counts, tile)), float64(spec.PaddedRows(p.Rounded.Counts, tile)))
 }
 
-// DrawRounding draws the share that rounding saves of each pass, and the share that the
-// padding predicts, over the shapes.
+// DrawRounding draws two shares for each shape: the share of each pass's time that
+// rounding saves, and the share that Predicted gives.
 func DrawRounding(points []RoundingPoint, emulated bool, file string) error {
 	if len(points) == 0 {
 		return fmt.Errorf("no row was measured")

@@ -40,10 +40,10 @@ func (e usageError) Unwrap() error { return e.error }
 // Usagef returns the error of a wrong command line.
 func Usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// Main runs a program and ends the process with its exit code. SIGINT (Ctrl-C) or
-// SIGTERM (Slurm, Kubernetes) ends the context, so that no half-written file stays
-// and workers end. The process ends p.Drain later, even if run still waits for
-// something, and at once after a second signal.
+// Main runs a program and ends the process with its exit code. SIGINT (Ctrl-C) or SIGTERM
+// (Slurm, Kubernetes) ends the context, so that no half-written file stays and worker
+// processes end. The process ends p.Drain later, even if run still waits for something. A
+// second signal ends the process at once.
 func (p Program) Main(run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)

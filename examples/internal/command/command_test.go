@@ -118,8 +118,8 @@ func TestSizes(t *testing.T) {
 	assert.Equal(t, len(Known()), strings.Count(out.String(), "\n"))
 }
 
-// TestOpenDevice checks that the emulated device replaces a missing GPU, with one short
-// line, but never a GPU that was asked for.
+// TestOpenDevice checks that the emulated device replaces a missing GPU, with a message of
+// one short line, but does not replace a GPU that -device names.
 func TestOpenDevice(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
 	var errs bytes.Buffer

@@ -2,8 +2,8 @@ package command
 
 import "sonicmoe/moe/checkpoint"
 
-// Remarks returns the format of a model's quantised weights, and what the layer lacks,
-// assumes, or did not understand in config.json.
+// Remarks returns remarks on a model's config.json: the format of quantised weights, the
+// features that the layer lacks, the assumptions, and the fields that were not understood.
 func Remarks(m checkpoint.Model) []string {
 	var list []string
 	if m.Quantised != "" {

@@ -16,8 +16,8 @@ import (
 var models = []string{"gpt-oss-20b", "DeepSeek-V3", "Kimi-Linear-48B-A3B", "Qwen3-Next-80B", "OLMoE-1B-7B", "GLM-4.5-Air", "Mixtral 8x7B"}
 
 // beyond returns sizes without recorded speeds of other implementations. DeepSeek-V3 EP-8
-// is the part of one of eight GPUs: 32 experts, and as many rows as each GPU's tokens
-// have experts.
+// is the share of one of eight GPUs: 32 of the experts, and as many rows as each GPU has
+// pairs of token and expert.
 func beyond() []peers.Row {
 	return []peers.Row{
 		size("gpt-oss-20b", 32768, 2880, 2880, 32, 4),
@@ -45,8 +45,8 @@ func Row(name string) (peers.Row, error) {
 	return known[i], nil
 }
 
-// named returns the sizes of -rows: all (those with recorded peers), slice, models, known,
-// or names separated by commas.
+// named returns the sizes of -rows: all (the sizes with recorded speeds of other
+// implementations), slice, models, known, or names separated by commas.
 func named(list string) ([]peers.Row, error) {
 	names := strings.Split(list, ",")
 	switch list {
@@ -137,8 +137,8 @@ func (s *Sizes) Listed(w io.Writer) bool {
 	return s.list
 }
 
-// Rows returns the sizes in the order of the command line, with the tokens of -tokens. A
-// -shape without -tokens has 0 tokens.
+// Rows returns the sizes in the order of the command line, each with the number of tokens
+// that -tokens gives. A -shape without -tokens has 0 tokens.
 func (s *Sizes) Rows() []peers.Row {
 	list := slices.Clone(s.rows)
 	for i, r := range list {
@@ -147,8 +147,9 @@ func (s *Sizes) Rows() []peers.Row {
 	return list
 }
 
-// Call returns a size, such as a program's default, with the tokens of -tokens. A size
-// with other tokens than its own has no recorded peers.
+// Call returns a size, such as a program's default, with the number of tokens that -tokens
+// gives. If the number differs from the size's own, the size has no recorded speeds of
+// other implementations.
 func (s *Sizes) Call(r peers.Row) peers.Row {
 	if s.tokens == 0 || s.tokens == r.Tokens {
 		return r
@@ -157,10 +158,11 @@ func (s *Sizes) Call(r peers.Row) peers.Row {
 	return peers.Row{Name: r.Name, Tokens: s.tokens, Config: r.Config}
 }
 
-// Tokens returns -tokens, 0 without it.
+// Tokens returns the value of -tokens, 0 without the flag.
 func (s *Sizes) Tokens() int { return s.tokens }
 
-// Calls returns Rows for programs that run them. Each must have tokens.
+// Calls returns the sizes of Rows, for programs that run them. A size without tokens is an
+// error.
 func (s *Sizes) Calls() ([]peers.Row, error) {
 	list := s.Rows()
 	for _, r := range list {

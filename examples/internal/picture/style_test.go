@@ -7,7 +7,7 @@ import (
 	"gonum.org/v1/plot"
 )
 
-// labels are the ticks' texts, those without left out.
+// labels returns the texts of the ticks that have one.
 func labels(ticks []plot.Tick) (list []string) {
 	for _, t := range ticks {
 		if t.Label != "" {

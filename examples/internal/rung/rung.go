@@ -1,6 +1,6 @@
 // Package rung has the parts that the programs of the ladder share: the -device flag,
-// buffers, and loading and launching of kernels. Each program's own files have the part
-// that it teaches.
+// buffers, and the loading and launching of kernels. Each program's own files have only
+// its subject.
 package rung
 
 import (

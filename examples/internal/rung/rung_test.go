@@ -78,7 +78,7 @@ func TestBench(t *testing.T) {
 	require.NoError(t, b.Err())
 }
 
-// The first error stays.
+// TestFirstErrorStays checks that later errors do not replace the first one.
 func TestFirstErrorStays(t *testing.T) {
 	b := emulatedBench(t)
 	p := Load(b, counter())

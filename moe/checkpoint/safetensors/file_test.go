@@ -19,7 +19,7 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// file returns a whole file with a header and some bytes of data.
+// file returns a complete file with a header and some bytes of data.
 func file(header string, data int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	b = append(b, header...)
@@ -140,9 +140,9 @@ func TestRefusesDamage(t *testing.T) {
 	}
 }
 
-// A header takes memory in proportion to its tensors, not its text, and time in
-// proportion to its text. Its strings may be longer than the buffer, with escapes and
-// quotes at every place of it.
+// A header takes memory in proportion to the number of its tensors, and time in proportion
+// to its length. Its strings may be longer than the buffer, with escapes and quotes at any
+// place in the buffer.
 func TestLongHeaders(t *testing.T) {
 	for _, n := range []int{1<<16 - 9, 1<<16 - 8, 1<<16 - 7, 1 << 20} {
 		name := strings.Repeat("é", n/4) + strings.Repeat(`\"\\`, n/8) + "x"
@@ -197,7 +197,7 @@ func TestSourceThatEndsEarly(t *testing.T) {
 	}
 }
 
-// watched records the furthest place that was read.
+// watched records the largest offset that was read.
 type watched struct {
 	*bytes.Reader
 	furthest int64

@@ -14,11 +14,12 @@ import (
 // implementation.
 const maxHeader = 100_000_000
 
-// metadataKey is the only key of a header that is no tensor: a map of strings.
+// metadataKey is the only key of a header that does not name a tensor. Its value is a map
+// of strings.
 const metadataKey = "__metadata__"
 
-// parseHeader reads a header that data bytes of data follow. It returns the tensors
-// in the order of their data.
+// parseHeader reads a header. data is the number of bytes that follow it. The tensors are
+// returned in the order of their data.
 func parseHeader(text io.Reader, data int64) ([]Tensor, map[string]string, error) {
 	p := parser{scanner{in: bufio.NewReaderSize(text, 1<<16)}}
 	if first, err := p.in.Peek(1); err == io.EOF || err == nil && first[0] != '{' {
@@ -37,7 +38,8 @@ func parseHeader(text io.Reader, data int64) ([]Tensor, map[string]string, error
 	return tensors, metadata, checkPlaces(tensors, data)
 }
 
-// checkPlaces sorts the tensors by place and checks that they cover the data.
+// checkPlaces sorts the tensors by the offsets of their data, and checks that they cover
+// the data.
 func checkPlaces(tensors []Tensor, data int64) error {
 	slices.SortStableFunc(tensors, func(a, b Tensor) int {
 		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End))
@@ -146,8 +148,8 @@ func (p *parser) tensor(name string) (Tensor, error) {
 	return t, nil
 }
 
-// spot is a place in a header. It becomes text only in an error: a header may have a
-// million tensors.
+// spot is a position in a header. It is made into text only for an error, because a header
+// may have a million tensors.
 type spot struct{ part, name string }
 
 // String returns the spot as an error names it.
@@ -158,7 +160,7 @@ func (p spot) String() string {
 	return fmt.Sprintf("%s %.60q", p.part, p.name)
 }
 
-// object reads an object. It calls member for each key, which must read the value.
+// object reads an object. It calls member for each key; member must read the value.
 func (p *parser) object(where spot, member func(key string) error) error {
 	return p.list(where, '{', '}', func(first token) error {
 		if first.kind != '"' {
@@ -188,8 +190,8 @@ func (p *parser) integers(name, key string) ([]int64, error) {
 	return list, err
 }
 
-// list reads a list in brackets of some kind. It calls element with the first token
-// of each element, which must read the rest of the element.
+// list reads a list between brackets. It calls element with the first token of each
+// element; element must read the rest.
 func (p *parser) list(where spot, begin, end byte, element func(first token) error) error {
 	if err := p.expect(where, begin); err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	mathbits "math/bits"
 )
 
-// bits are the bits of one element of every dtype.
+// bits maps each dtype to the bits of one element.
 var bits = map[string]int64{
 	"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 	"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
@@ -15,15 +15,15 @@ var bits = map[string]int64{
 	"F64": 64, "I64": 64, "U64": 64, "C64": 64,
 }
 
-// Error reports a file, or a tensor to be written, that breaks the format.
+// Error reports how a file, or a tensor to be written, breaks the format.
 type Error struct {
-	// Where is the wrong part: "header", "tensor \"w1\"".
+	// Where is the part that is wrong, such as "header" or "tensor \"w1\"".
 	Where string
 	// Text says what is wrong and what would be right.
 	Text string
 }
 
-// Error returns "safetensors: tensor "w1": …".
+// Error returns a text such as "safetensors: tensor "w1": …".
 func (e *Error) Error() string { return "safetensors: " + e.Where + ": " + e.Text }
 
 func headerErrorf(format string, args ...any) *Error {
@@ -41,8 +41,8 @@ type Tensor struct {
 	DType string
 	// Shape has the extents, outermost first. A scalar has none.
 	Shape []int64
-	// Begin and End are the places of the tensor's first byte and of the byte after
-	// its last, counted from the end of the header.
+	// Begin and End are the offsets of the tensor's first byte and of the byte after its
+	// last. They count from the end of the header.
 	Begin, End int64
 }
 

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Source is a tensor to be written.
+// String returns a text such as "experts.w1 BF16 [128 512 1536]".
 type Source struct {
 	Name  string
 	DType string
@@ -20,7 +20,7 @@ type Source struct {
 	Data io.Reader
 }
 
-// headerAlign divides the place of the data in the file. Spaces fill the header up.
+// headerAlign is the alignment of the data in the file. Spaces after the header reach it.
 const headerAlign = 8
 
 // Write writes a file of tensors. It reads each source once, as a stream. metadata may
@@ -50,7 +50,7 @@ func Write(w io.Writer, metadata map[string]string, sources ...Source) error {
 	return nil
 }
 
-// place places the sources in the file one after the other.
+// place assigns offsets to the sources, one after the other.
 func place(sources []Source) ([]Tensor, error) {
 	tensors := make([]Tensor, len(sources))
 	seen := map[string]bool{metadataKey: true}
@@ -76,7 +76,7 @@ func place(sources []Source) ([]Tensor, error) {
 	return tensors, nil
 }
 
-// encodeHeader returns the length, the header and the spaces that fill it up.
+// encodeHeader returns the length of the header, the header, and the spaces after it.
 func encodeHeader(metadata map[string]string, tensors []Tensor) ([]byte, error) {
 	var b bytes.Buffer
 	b.Write(make([]byte, lengthBytes))
@@ -112,14 +112,14 @@ func encodeHeader(metadata map[string]string, tensors []Tensor) ([]byte, error) 
 	return b.Bytes(), nil
 }
 
-// quote returns v as JSON. v is a string, a list of integers or a map of strings, for
-// which encoding cannot fail.
+// quote returns v as JSON. v is a string, a list of integers or a map of strings, so
+// encoding cannot fail.
 func quote(v any) []byte {
 	text, _ := json.Marshal(v)
 	return text
 }
 
-// copyTensor writes the data of one source, which must have the tensor's exact size.
+// copyTensor writes the data of one source. Its size must be exactly the tensor's.
 func copyTensor(w io.Writer, s Source, t Tensor) error {
 	size := t.End - t.Begin
 	if s.Data == nil {

@@ -13,7 +13,7 @@ import (
 	"sonicmoe/moe/checkpoint/weights"
 )
 
-// A layer of a model's folder becomes a moe.Layer with its weights on a device.
+// A layer in a model's folder becomes a moe.Layer, with its weights on a device.
 func ExampleOpen() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "model")

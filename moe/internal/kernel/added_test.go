@@ -11,8 +11,8 @@ import (
 	"sonicmoe/internal/overlaytest"
 )
 
-// A new product is its own file, its row in spec.Products, and its kernel's name in
-// Kernels: with no other line changed, everything that reads the table has it.
+// A new product needs only its own file, its row in spec.Products, and its kernel's name
+// in Kernels. Everything that reads the table of products then includes the new product.
 func TestNewProductIsOneRow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles package moe with another table")

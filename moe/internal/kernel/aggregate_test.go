@@ -14,8 +14,8 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// fma32 is a·b + c rounded to FP32 once. The product is exact in float64; the
-// sum is rounded to odd there, so that the second rounding is the only one.
+// fma32 returns a·b + c, rounded to FP32 once. The product is exact in float64. The sum is
+// rounded to odd in float64, so that rounding it to FP32 cannot round twice.
 func fma32(a, b, c float32) float32 {
 	p, x := float64(a)*float64(b), float64(c)
 	s := p + x
@@ -29,18 +29,19 @@ func fma32(a, b, c float32) float32 {
 func TestFMA32(t *testing.T) {
 	const tiny = 0x1p-149
 	require.Equal(t, float32(1+0x1p-23), fma32(1, 1, 0x1p-23))
-	// 1 + 2^-24 is a tie, which the lower bits decide.
+	// 1 + 2^-24 is a tie in FP32; the lower bits of the exact sum decide it.
 	require.Equal(t, float32(1), fma32(0x1p-12, 0x1p-12, 1))
 	require.Equal(t, float32(1+0x1p-23), fma32(0x1p-12, 0x1p-12+0x1p-30, 1))
 	require.Equal(t, float32(1+0x1p-23), fma32(1+0x1p-23, 1, tiny))
 	require.Equal(t, float32(1), fma32(-tiny, 1, 1))
 }
 
-// aggregateCase has some slots without a row, whose score is NaN.
+// aggregateCase is one size. Some of its slots have no row, and their score is NaN.
 type aggregateCase struct {
 	hidden, topK, tokens int
 	unit, extra          bool
-	// shared adds the rows of shared experts ahead of the extra rows; gate: with scores.
+	// shared adds the rows of shared experts before the extra rows; gate gives these rows
+	// scores.
 	shared, gate bool
 }
 

@@ -45,7 +45,7 @@ func TestWrongArguments(t *testing.T) {
 	}
 }
 
-// compiler checks the body of a function like the Go compiler. Imported packages come from
+// compiler checks a function's body as the Go compiler would. Imported packages come from
 // the build cache.
 func compiler(t *testing.T) func(body string) error {
 	t.Helper()

@@ -35,6 +35,10 @@
 // A layer or a number of tokens that a row does not cover uses the next row. After the last
 // row comes Router with Plan; or SmallBatchLogits, FromLogits and Plan if Router does not choose.
 //
+// A layer of packed weights runs one more kernel after the plan, Unpack: it writes the values
+// of the weights of experts with rows to the workspace, where the other kernels read them. The
+// first two rows of the table do not cover such a layer.
+//
 // If expert ids come from the caller, Count runs in place of the router, for small batches
 // too. A list of tokens and experts has its own Count, Plan and Aggregate, and ByToken, which
 // finds the rows of each token. Rounding makes such a list after Router, with the kernels
@@ -49,6 +53,7 @@
 // wanted:
 //
 //	Count, Plan     the rows again, with the (token, slot) pair of each row
+//	Unpack          the values of packed weights, which have no gradients
 //	DH              dA' = dO[rows]·W2; its epilogue computes dH, A' = score·A and parts of the scores' gradient
 //	Dot             b2's part of the scores' gradient (package bias)
 //	DScores         the gradients of the scores, and through the softmax of the chosen logits (package dh)
@@ -101,8 +106,8 @@
 //
 // # Adding a product
 //
-// moe/internal/registry/relu_test.go adds one: its arguments, its kernel on jit/gemm, its
-// space of tilings and cost, its row. A product that a layer launches also joins the Kernels
+// testdata/added/relu.go adds one, and TestNewProductIsOneRow compiles it: its arguments,
+// its kernel on jit/gemm, its space of tilings and cost, its row. A product that a layer launches also joins the Kernels
 // list of its package, and package moe launches it. Tuning and examples/bench need nothing
 // else: they read the row.
 //
@@ -111,6 +116,8 @@
 // Words follow CUTLASS where it has one.
 //
 //	row        a token at one of its experts. Packed rows are sorted by expert, as Plan orders them
+//	gather     the token of each packed row, [R] u32. Plan writes it. The load role of Up and of
+//	           DH reads it, and DW
 //	slot       the number of an expert among the K experts of a token. The pair (token, slot), or
 //	           token·K + slot, names a row before Plan sorts the rows. Pairs maps packed rows to pairs
 //	row pair   up to 256 packed rows of one expert, two row tiles: an entry of Plan's table

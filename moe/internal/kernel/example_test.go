@@ -9,8 +9,8 @@ import (
 	"sonicmoe/moe/internal/kernel"
 )
 
-// The cost model picks each product's tiling; a kernel is built with it and says
-// what its launches need.
+// The cost model picks a tiling for each product. The kernel is built with the tiling, and
+// tells what its launches need.
 func Example() {
 	c := spec.Config{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8, TokensHint: 24576}
 	choice := kernel.Choose(c, driver.H200())

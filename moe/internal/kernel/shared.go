@@ -11,10 +11,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// EveryToken is the plan of the shared experts: one expert that every token goes
-// to, so that packed row t is token t. With Gate, a warp handles a token, and the
-// score of a row is sigmoid(x·wg). Otherwise a thread handles a token, and the
-// score is 1.
+// EveryToken is the plan of the shared experts: one expert to which every token goes, so
+// that packed row t is token t. With Gate, a warp handles a token, and the score of a row
+// is sigmoid(x·wg). Otherwise a thread handles a token, and the score is 1.
 type EveryToken struct {
 	Hidden int
 	Gate   bool
@@ -26,16 +25,17 @@ const everyTokenThreads = 256
 
 // EveryTokenArgs are the arguments of [EveryToken].
 type EveryTokenArgs struct {
-	// X [T, d] are the tokens and Gate [d] the gate's weights, with Gate.
+	// With Gate, X [T, d] are the tokens and Gate [d] the gate's weights.
 	X    driver.DevicePtr
 	Gate driver.DevicePtr
-	// Rows [T] u32 is written: 0, 1, 2 and so on. It is the token of each row, the row of
-	// each token, and the index of each row in Scores.
+	// Rows [T] u32 is an output: 0, 1, 2 and so on. It serves as the token of each row, the
+	// row of each token, and the index of each row in Scores.
 	Rows driver.DevicePtr
-	// ExpertIDs [T] i32, all 0, and Scores [T] f32 are written.
+	// ExpertIDs [T] i32, all 0, and Scores [T] f32 are outputs.
 	ExpertIDs driver.DevicePtr
 	Scores    driver.DevicePtr
-	// Offsets [2] u32, Table, RowPairs and Tickets are written as by order.Plan.
+	// Offsets [2] u32, Table, RowPairs and Tickets are outputs with the same contents as
+	// those of order.Plan.
 	Offsets  driver.DevicePtr
 	Table    driver.DevicePtr
 	RowPairs driver.DevicePtr
@@ -44,12 +44,12 @@ type EveryTokenArgs struct {
 	Tokens int
 }
 
-// TableBytes is the size of the table of row pairs.
+// TableBytes returns the size of the table of row pairs.
 func (e EveryToken) TableBytes(tokens int) int64 {
 	return schedule.PairBytes * ((int64(tokens) + schedule.PairRows - 1) / schedule.PairRows)
 }
 
-// perCTA is the number of tokens of a CTA.
+// perCTA returns the number of tokens that a CTA handles.
 func (e EveryToken) perCTA() int {
 	if e.Gate {
 		return everyTokenThreads / 32
@@ -99,8 +99,8 @@ func (e EveryToken) Build() (*jit.Kernel[EveryTokenArgs], error) {
 	return k.Build()
 }
 
-// dot is the product of a token with the gate's weights, in every lane of its warp. A
-// lane adds its columns in order; then the lanes are added.
+// dot returns the product of a token with the gate's weights, in every lane of its warp.
+// Each lane adds its columns in order; then the sums of the lanes are added.
 func (e EveryToken) dot(k *ptx.Kernel, x, gate ptx.Global, lane ptx.U32) ptx.F32 {
 	const columns = tile.CopyBytes / tile.ElementBytes
 	sum := ptx.NewVar(k, ptx.Float(0))

@@ -11,8 +11,8 @@ func AccumulatorPosition(thread, i int) (row, col int) {
 	return 16*warp + lane>>2 + 8*(i>>1&1), 8*(i>>2) + 2*(lane&3) + i&1
 }
 
-// APosition returns the row (of 64) and k of element i, lowest first, of register j, 0 to 3, of
-// wgmma's A in registers. Each register holds per elements.
+// APosition returns the row (of 64) and k of an element of wgmma's A in registers: element
+// i, lowest first, of register j, 0 to 3. Each register holds per elements.
 func APosition(thread, j, i, per int) (row, k int) {
 	warp, lane := thread>>5, thread&31
 	return 16*warp + lane>>2 + 8*(j&1), per*(4*(j>>1)+lane&3) + i

@@ -10,7 +10,8 @@ import (
 // emulated instruction uses.
 var mapElements = map[uint64]ElemType{0: ElemU8, 1: ElemU16, 2: ElemU32, 3: ElemS32, 6: ElemF16, 7: ElemF32, 10: ElemBF16}
 
-// ReplaceField changes a field of an encoded map, or says why it cannot.
+// ReplaceField changes one field of an encoded map. The error says why the field cannot
+// have the value.
 func ReplaceField(b []byte, field string, dimension int, value uint64) string {
 	le := binary.LittleEndian
 	switch isNew := strings.Trim(string(b), "\x00") == ""; {

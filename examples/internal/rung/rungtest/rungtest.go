@@ -1,4 +1,4 @@
-// Package rungtest is what the tests of the ladder share.
+// Package rungtest has the helpers of the ladder's tests.
 package rungtest
 
 import (
@@ -14,7 +14,7 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// Output runs a program on the emulated device and gives what it printed.
+// Output runs a program on the emulated device and returns what it printed.
 func Output(t *testing.T, run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) string {
 	t.Helper()
 	var out, warnings strings.Builder
@@ -23,8 +23,8 @@ func Output(t *testing.T, run func(ctx context.Context, args []string, stdout, s
 	return out.String()
 }
 
-// Assembles holds a kernel against NVIDIA's assembler, where it is installed:
-// no error, no warning, no spilled register.
+// Assembles checks that NVIDIA's assembler, if it is installed, accepts a kernel without
+// an error, a warning or a spilled register.
 func Assembles(t *testing.T, k interface{ Build() (*ptx.Module, error) }) {
 	t.Helper()
 	m, err := k.Build()
@@ -32,7 +32,7 @@ func Assembles(t *testing.T, k interface{ Build() (*ptx.Module, error) }) {
 	ModuleAssembles(t, m)
 }
 
-// ModuleAssembles is Assembles of a kernel that is built.
+// ModuleAssembles is Assembles for a kernel that is already built.
 func ModuleAssembles(t *testing.T, m *ptx.Module) {
 	t.Helper()
 	outside.Ptxas(t)

@@ -13,11 +13,11 @@ import (
 )
 
 // Scores writes the scores of each token by expert, [T, E]. If a token has an expert more
-// than once, the scores are added in the order of the slots. Expert ids outside [0, E)
-// are left out. A warp handles a token, and lane l handles experts l, l+32 and so on.
+// than once, the scores are added in the order of the slots. Expert ids outside [0, E) are
+// skipped. A warp handles a token, and lane l handles experts l, l+32 and so on.
 type Scores struct {
 	NumExperts, TopK int
-	// List means that the routing is a list, with any number of rows for a token.
+	// With List, the routing is a list, in which a token has any number of rows.
 	List bool
 }
 
@@ -28,13 +28,14 @@ const (
 
 // ScoresArgs are the arguments of [Scores].
 type ScoresArgs struct {
-	// Scores f32 and ExpertIDs i32 are [T, K], or have an element for each entry of a
-	// list.
+	// Scores f32 and ExpertIDs i32 are [T, K]. With List they have an element for each
+	// entry of the list.
 	Scores, ExpertIDs driver.DevicePtr
-	// With List: Starts [T+1] u32 is the first index of each token in TokenRows [R] u32,
-	// the tokens' packed rows. Pairs [R] u32 is the entry of each packed row.
+	// With List, Starts [T+1] u32 is the index in TokenRows of each token's first entry,
+	// TokenRows [R] u32 has the tokens' packed rows, and Pairs [R] u32 has the list entry
+	// of each packed row.
 	Starts, TokenRows, Pairs driver.DevicePtr
-	// ByExpert [T, E] f32 is written.
+	// ByExpert [T, E] f32 is the output.
 	ByExpert driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -89,10 +90,10 @@ func (s Scores) Build() (*jit.Kernel[ScoresArgs], error) {
 	return k.Build()
 }
 
-// ScoresKernel is for K scores a token, ScoresListKernel for a list. B2Kernel computes
-// the partial sums of db2 from their result. B2RoutedKernel computes them from the
-// router's choice, whose experts of a token differ. [drouter.SumKernels] add the partial
-// sums.
+// ScoresKernel is the kernel for K scores a token, ScoresListKernel for a list. B2Kernel
+// computes the partial sums of db2 from the result of one of these two. B2RoutedKernel
+// computes them from the router's choice, in which the experts of a token differ.
+// [drouter.SumKernels] add the partial sums.
 var (
 	ScoresKernel = &registry.Kernel[ScoresArgs]{KernelName: "bias-scores", Backward: true, Only: Has, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
 		return Scores{NumExperts: l.NumExperts, TopK: l.TopK}.Build()
@@ -112,8 +113,8 @@ var (
 
 func hasRouted(c spec.Config) bool { return c.Bias && training.Sparse(c) }
 
-// B2 is the product Sᵀ·dO. Scores are rounded to the layer's element type, as A', the
-// activation times its score, is for the gradient of W2.
+// B2 is the product Sᵀ·dO. The scores are rounded to the layer's element type, because the
+// gradient of W2 also rounds its factor A' (activation times score).
 func B2(l registry.Layer) drouter.DRouter {
 	return drouter.DRouter{Hidden: l.Hidden, NumExperts: l.NumExperts, Element: element.Of(l.Config), Extra: true, Rounded: true}
 }

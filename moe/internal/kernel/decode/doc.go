@@ -22,6 +22,11 @@
 // reading W2 follows reading W1 without a gap. These kernels multiply by mma.sync, whose
 // dependent steps have half of wgmma's latency.
 //
+// Packed weights come in the units of package fragments. The math warpgroups unpack them to
+// registers, from which wgmma reads them as A, so they pass through shared memory packed.
+// Unpacking takes most of an SM's issue slots. Four warpgroups do it, addresses are in
+// uniform registers, and the fence between copies of tokens and wgmma has a warp of its own.
+//
 // Sums run over the same steps of 16 in the same order as in the kernels of large
 // batches, and give the same bits.
 package decode

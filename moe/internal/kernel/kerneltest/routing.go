@@ -14,8 +14,8 @@ func CountsOf(ids []int32, experts, pairsPerCTA, ctas int) []uint32 {
 	return counts
 }
 
-// Plan is what the plan of a routing contains: the tensors that order.Plan writes, and the
-// number of row pairs in Table.
+// Plan holds the tensors that order.Plan writes for a routing, and the number of row pairs
+// in Table.
 type Plan struct {
 	Offsets, Gather, Pairs, Inverse, Table []uint32
 	RowPairs                               uint32

@@ -15,7 +15,8 @@ type Stored struct {
 	size int
 }
 
-// NewStored holds the old values, in bf16, if the gradient is added to them, else poison.
+// NewStored returns a gradient on the device. It holds the old values, in bf16, if
+// gradients are added, else poison.
 func NewStored(b *Bed, g gradient.Mode, old []float32) Stored {
 	s := Stored{g, 0, len(old)}
 	switch {
@@ -45,8 +46,8 @@ func (s Stored) Download(b *Bed) []uint32 {
 	return bits
 }
 
-// Within reports whether the gradient may store these FP32 bits for an FP32 sum within slack
-// of x.
+// Within reports whether these FP32 bits can be the stored form of an FP32 sum that is at
+// most slack away from x.
 func Within(g gradient.Mode, bits uint32, old float32, x, slack float64) bool {
 	if g.Accumulate {
 		x += float64(old)

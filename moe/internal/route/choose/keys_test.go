@@ -9,8 +9,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// onesThenZeros returns a sorted list. A network that sorts every list of ones and zeros sorts
-// every list of keys.
+// onesThenZeros returns a sorted list of ones and zeros. A network that sorts every such
+// list sorts every list of keys.
 func onesThenZeros(ones, length int) []ptx.U32 {
 	keys := make([]ptx.U32, length)
 	for i := range keys {
@@ -22,7 +22,7 @@ func onesThenZeros(ones, length int) []ptx.U32 {
 	return keys
 }
 
-// TestSorted runs the network on constants, which are folded while it is emitted.
+// TestSorted runs the network on constants, which the builder folds while it emits.
 func TestSorted(t *testing.T) {
 	key := shortKeys(ptx.NewKernel("k"), tile.BF16)
 	for length := range 13 {

@@ -122,8 +122,8 @@ func (in routerInput) check(b *kt.Bed) {
 	require.True(b.T, slices.Equal(want, kt.Download[uint32](b, counts, len(want))), "counts, %v", in.routerCase)
 }
 
-// checkFew checks that the kernels for small batches, by ranges and with a plan, write the same
-// bits as the router.
+// checkFew checks that the kernels for small batches write the same bits as the router,
+// both the choice by ranges and the choice with a plan.
 func (in routerInput) checkFew(b *kt.Bed, of RouterArgs) {
 	pairs, shape := in.tokens*in.topK, in.shape()
 	sums, scores, ids := b.Room(4*in.tokens*in.experts), b.Room(4*pairs), b.Room(4*pairs)
@@ -182,7 +182,7 @@ func (in routerInput) checkLogits(b *kt.Bed, at driver.DevicePtr) {
 	got := kt.Download[uint16](b, at, in.tokens*in.experts)
 	for t := range in.tokens {
 		for e, want := range in.logits(t) {
-			// The sum of -0 and +0 is +0.
+			// The sum of -0 and +0 must be +0.
 			require.Equal(b.T, num.Float64ToBF16(want+0), got[t*in.experts+e], "logit of token %d, expert %d, %v", t, e, in.routerCase)
 		}
 	}
@@ -289,7 +289,7 @@ func TestRouterZeros(t *testing.T) {
 	for e := 0; e < c.experts; e += 2 {
 		in.w[e*c.hidden+3] = -0x1p-75
 	}
-	// The reference rounds to bf16 first, so all its sums are zeros.
+	// The reference rounds the logits to bf16 first, so all of them are zeros.
 	b := kt.New(t, kt.Early)
 	shape := c.shape()
 	scores, ids, counts := b.Room(4*c.tokens*c.topK), b.Room(4*c.tokens*c.topK), b.Room(4*c.experts)

@@ -24,26 +24,26 @@ type Terms struct {
 type TermsArgs struct {
 	// Weights [E, d] f32 are the router's weights.
 	Weights driver.DevicePtr
-	// Terms [3, Lines, d] is written, with zeros past the last expert.
+	// Terms [3, Lines, d] is the output, with zeros past the last expert.
 	Terms driver.DevicePtr
 }
 
 // Count is the number of terms of a weight.
 func (t Terms) Count() int { return 3 }
 
-// Lines is the number of lines of a term: one per expert, rounded up to whole k-tiles of the
-// products that sum over experts.
+// Lines returns the number of lines of a term: one for each expert, rounded up to whole
+// k-tiles, because other products sum over experts.
 func (t Terms) Lines() int { return (t.NumExperts + tile.K - 1) / tile.K * tile.K }
 
-// Bytes is the size of all terms.
+// Bytes returns the size of all terms.
 func (t Terms) Bytes() int64 {
 	return int64(t.Count()) * int64(t.Lines()) * int64(t.Hidden) * tile.ElementBytes
 }
 
 const (
 	termsThreads = 256
-	// weightsOfThread is the number of neighbouring weights of a thread: a store of 16 bytes
-	// per term.
+	// weightsOfThread is the number of neighbouring weights of a thread, so that it stores
+	// 16 bytes of each term.
 	weightsOfThread = tile.CopyBytes / tile.ElementBytes
 )
 
@@ -88,7 +88,7 @@ var TermsKernel = &registry.Kernel[TermsArgs]{KernelName: "router-terms", Only: 
 	return TermsOf(l.Config).Build()
 }}
 
-// terms returns the number of terms of the weights, and the lines of each.
+// terms returns the number of terms of the weights, and the number of lines of each term.
 func (r Router) terms() (count, lines int) {
 	if !r.F32 {
 		return 1, r.NumExperts

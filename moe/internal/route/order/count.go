@@ -25,9 +25,9 @@ func StoreCounts(k *ptx.Kernel, counts ptx.Global, from ptx.Shared, experts int,
 	})
 }
 
-// CountIDs adds to the counts by expert, in shared memory at own, the ids at positions first,
-// first+threads and so on below to. Ids outside [0, E) are skipped, and so are positions for
-// which only is false; a nil only accepts all.
+// CountIDs counts expert ids in the array own in shared memory. The ids are those at
+// positions first, first+threads and so on below to. It skips ids outside [0, E), and
+// positions for which only is false; a nil only accepts all positions.
 func CountIDs(k *ptx.Kernel, own ptx.Shared, experts int, ids ptx.Global, first, to ptx.U32, threads int, only func(f ptx.U32) ptx.Pred) {
 	k.For(first, to, ptx.Uint(threads), func(f ptx.U32) {
 		id := ptx.LdGlobal[ptx.U32](ids.Index(f, 4))
@@ -39,13 +39,13 @@ func CountIDs(k *ptx.Kernel, own ptx.Shared, experts int, ids ptx.Global, first,
 	})
 }
 
-// Count counts, for each CTA's range of tokens, how many chose each expert. The kernels that
-// choose experts count them as well; Count is for expert ids that the caller provides. Ids
-// outside [0, E) are not counted.
+// Count counts, for each CTA's range of tokens, how many of them chose each expert. The
+// kernels that choose experts do the same; Count is for expert ids from the caller. It
+// skips ids outside [0, E).
 type Count struct {
 	NumExperts, TopK int
-	// List counts the entries of a list, see [Plan]: ranges are ranges of entries, and TopK
-	// is 1.
+	// With List the kernel counts the entries of a list, see [Plan]: ranges are ranges of
+	// entries, and TopK is 1.
 	List bool
 }
 
@@ -55,7 +55,7 @@ const countThreads = 256
 type CountArgs struct {
 	// ExpertIDs [T, K] i32 are the chosen experts.
 	ExpertIDs driver.DevicePtr
-	// Counts [CTAs, E] u32 is written: the number of each CTA's tokens by expert.
+	// Counts [CTAs, E] u32 is an output: the number of tokens of each CTA by expert.
 	Counts driver.DevicePtr
 	TokenRanges
 	Entries
@@ -93,7 +93,7 @@ func (c Count) Build() (*jit.Kernel[CountArgs], error) {
 	return k.Build()
 }
 
-// CountKernel counts chosen experts, CountListKernel the entries of a list.
+// CountKernel counts the chosen experts, CountListKernel the experts of a list's entries.
 var (
 	CountKernel = &registry.Kernel[CountArgs]{KernelName: "count", Emit: func(l registry.Layer) (*jit.Kernel[CountArgs], error) {
 		return Count{NumExperts: l.NumExperts, TopK: l.TopK}.Build()

@@ -43,7 +43,8 @@ var routings = []routing{
 	{"the last token only", ids(func(*rand.Rand, int, int, int) int { return -1 })},
 }
 
-// ids returns the expert ids; in the last routing only the last token has valid ones.
+// ids returns the expert ids of a routing. In the last routing only the last token has
+// valid ids.
 func (g routing) ids(tokens, topK, experts int) []int32 {
 	list := g.make(rand.New(rand.NewPCG(uint64(tokens), uint64(experts*100+topK))), tokens, topK, experts)
 	if g.name == "the last token only" {
@@ -54,7 +55,7 @@ func (g routing) ids(tokens, topK, experts int) []int32 {
 	return list
 }
 
-// planCase is one launch of Count and one of Plan.
+// planCase is the size of one launch of Count and one of Plan.
 type planCase struct {
 	experts, topK, tokens, perCTA, spare int
 	routing                              routing
@@ -119,7 +120,7 @@ func TestPlan(t *testing.T) {
 					for _, g := range routings {
 						for split, perCTA := range []int{1024, 64, 192} {
 							turn++
-							// The long test runs the whole cross product.
+							// The long test runs all combinations.
 							if !kt.Long() && turn%every != 0 {
 								continue
 							}

@@ -1,12 +1,12 @@
 package order
 
-// RangeStep divides the length of the ranges of [RangesOf].
+// RangeStep divides the length of each of the ranges that [RangesOf] returns.
 const RangeStep = 64
 
 // TokenRanges splits the tokens into contiguous ranges, one for each CTA of a kernel. Structs
 // of arguments embed it. A kernel that counts by CTA and the plan after it use the same ranges.
 type TokenRanges struct {
-	// Tokens is T, PerCTA the number of tokens in a range.
+	// Tokens is T. PerCTA is the number of tokens of a range.
 	Tokens int
 	PerCTA int
 }
@@ -20,5 +20,5 @@ func RangesBy(step, tokens, sms int) TokenRanges {
 	return TokenRanges{Tokens: tokens, PerCTA: (each + step - 1) / step * step}
 }
 
-// Count is the number of ranges.
+// Count returns the number of ranges.
 func (r *TokenRanges) Count() int { return (r.Tokens + r.PerCTA - 1) / r.PerCTA }

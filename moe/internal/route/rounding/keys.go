@@ -24,14 +24,15 @@ type Keys struct {
 const (
 	keysThreads = 256
 	keysWarps   = keysThreads / lanes.Count
-	// keysTokens is the number of tokens of a CTA: a warp stores an expert's keys at once.
+	// keysTokens is the number of tokens that a CTA handles: a warp stores the keys of one
+	// expert at once.
 	keysTokens = lanes.Count
 	// keysStride is the length of an expert's row in shared memory, in words. It is odd, so
 	// that the lanes of a column use different banks.
 	keysStride = keysTokens + 1
 	// keysLogits is the number of logits that a thread has in flight.
 	keysLogits = 16
-	// chosenBit of a key is set if the token chose the expert.
+	// chosenBit is the bit of a key that is set if the token chose the expert.
 	chosenBit = 0x80000000
 	scoreBits = 0x7fffffff
 )
@@ -40,8 +41,8 @@ const (
 type KeysArgs struct {
 	// Logits [T, E], Scores and ExpertIDs [T, K] come from the router.
 	Logits, Scores, ExpertIDs driver.DevicePtr
-	// Keys [E, T] u32 and, with RawScores, Raw [E, T] f32 are written, in rows of KeyStride
-	// words.
+	// Keys [E, T] u32 is an output, and with RawScores Raw [E, T] f32 is one too. Their
+	// rows have KeyStride words.
 	Keys, Raw driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -77,7 +78,8 @@ func (p Keys) Build() (*jit.Kernel[KeysArgs], error) {
 			})
 		})
 	}
-	// Several tokens at a time: the loads of one overlap the sums of another.
+	// Several tokens are computed at a time, so that the loads of one overlap the sums of
+	// another.
 	atOnce := min(max(keysLogits/row.PerLane(), 1), keysTokens/keysWarps)
 	k.For(warp, ptx.Uint(keysTokens), ptx.Uint(atOnce*keysWarps), func(in ptx.U32) {
 		var values [keysTokens / keysWarps][]ptx.F32

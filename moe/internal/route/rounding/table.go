@@ -6,8 +6,8 @@ import "sonicmoe/ptx"
 // words.
 
 const (
-	// keysAtOnce is the number of keys of a load, keyLoads the number of loads that a thread
-	// has in flight.
+	// keysAtOnce is the number of keys that one load reads. keyLoads is the number of loads
+	// that a thread has in flight.
 	keysAtOnce = 4
 	keyLoads   = 4
 )
@@ -21,9 +21,10 @@ func rowOf(table ptx.Global, expert, tokens ptx.U32) ptx.Global {
 	return table.Plus(expert.MulWide(stride).MulI(4))
 }
 
-// eachKeys runs body for the keys of the tokens [from, to), with keysAtOnce neighbouring
-// tokens per thread; from is a multiple of keysAtOnce. Within a warp the tokens ascend with
-// the lanes. Keys of tokens past the end are meaningless. All lanes of a warp take part.
+// eachKeys runs body for the keys of the tokens [from, to). A thread has keysAtOnce
+// neighbouring tokens, and from is a multiple of keysAtOnce. Within a warp the tokens
+// ascend with the lanes. Keys of tokens past the end are meaningless. All lanes of a warp
+// take part.
 func eachKeys(k *ptx.Kernel, row ptx.Global, from, to, thread ptx.U32, threads int, body func(token ptx.U32, keys []ptx.U32)) {
 	k.For(from, to, ptx.Uint(keysAtOnce*keyLoads*threads), func(first ptx.U32) {
 		var keys [keyLoads][]*ptx.Var[ptx.U32]

@@ -60,10 +60,10 @@ func Softplus(x ptx.F32) ptx.F32 {
 	return ptx.Select(x.Lt(ptx.Float(0)), log, x.Add(log))
 }
 
-// Normalize divides the raw scores of a token's slots by their norm, as the layer's
-// [spec.Renorm] defines it. The lane's slot has the raw score weight if has is true; other
-// lanes get meaningless results. The sum of the raw scores is 0 if the layer does not
-// normalise.
+// Normalize divides the raw scores of a token's slots by their norm, as [spec.Renorm]
+// defines it. weight is the raw score of the lane's slot if has is true; lanes without a
+// slot get meaningless results. Normalize also returns the sum of the raw scores, or 0 if
+// the layer does not normalise.
 func Normalize(c spec.Config, weight ptx.F32, has ptx.Pred) (share, sum ptx.F32) {
 	if c.Renormalize == spec.NoRenorm {
 		return weight, ptx.Float(0)
@@ -76,7 +76,7 @@ func Normalize(c spec.Config, weight ptx.F32, has ptx.Pred) (share, sum ptx.F32)
 	case c.NormEpsilon != 0:
 		norm = sum.Add(ptx.Float(c.NormEpsilon))
 	default:
-		// The reciprocal of a tiny sum overflows: both are scaled up first.
+		// The reciprocal of a tiny sum overflows, so sum and weight are scaled up first.
 		const tiny = 0x1p-64
 		lift := ptx.Select(sum.Lt(ptx.Float(tiny)), ptx.Float(1/tiny), ptx.Float(1))
 		weight, norm = weight.Mul(lift), sum.Mul(lift)

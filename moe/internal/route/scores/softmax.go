@@ -17,11 +17,11 @@ type Softmax struct {
 	Lane    ptx.U32
 }
 
-// PerLane is the number of experts of a lane.
+// PerLane returns the number of experts of a lane.
 func (s Softmax) PerLane() int { return (s.Experts + lanes.Count - 1) / lanes.Count }
 
-// Probabilities loads the token's logits and returns the probabilities of the lane's experts,
-// 0 past the last expert.
+// Probabilities loads the token's logits and returns the probabilities of the lane's
+// experts. Past the last expert they are 0.
 func (s Softmax) Probabilities(logits ptx.Global, token ptx.U32) []ptx.F32 {
 	return s.OfLogits(s.Load(logits, token))
 }

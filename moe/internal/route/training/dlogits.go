@@ -31,19 +31,19 @@ type DLogits struct{ spec.Config }
 
 // DLogitsArgs are the arguments of [DLogits].
 type DLogitsArgs struct {
-	// Logits [T, E] are in the layer's format. Scores [T, K] f32 replaces them if forward does
-	// not save logits. ExpertIDs [T, K] i32 are the chosen experts, Inverse [T, K] u32 their
-	// rows.
+	// Logits [T, E] has the layer's format. If forward does not save logits, Scores [T, K]
+	// f32 takes their place. ExpertIDs [T, K] i32 are the chosen experts, and Inverse [T,
+	// K] u32 their rows.
 	Logits, Scores, ExpertIDs, Inverse driver.DevicePtr
 	// DScores [T, K] f32 are the gradients of the scores.
 	DScores driver.DevicePtr
-	// ExpertScale [E] f32 is read if the layer has it. ScaleByRow [R] f32 is then written: what
-	// each row adds to the gradient of its expert's scale.
+	// ExpertScale [E] f32 is read if the layer has it. ScaleByRow [R] f32 is then an
+	// output: the amount that each row adds to the gradient of its expert's scale.
 	ExpertScale, ScaleByRow driver.DevicePtr
-	// DLogits [T, K] and DLogitByRow [R] f32 are written if the gradients are sparse.
+	// DLogits [T, K] and DLogitByRow [R] f32 are outputs if the gradients are sparse.
 	DLogits, DLogitByRow driver.DevicePtr
-	// Dense [T, E] f32 is written if the gradients are dense. AddDense, unless 0, is added and
-	// may be the same tensor.
+	// Dense [T, E] f32 is the output if the gradients are dense. If AddDense is not 0, it
+	// is added to the gradients; it may be the same tensor.
 	AddDense, Dense driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -68,15 +68,15 @@ type dlogits struct {
 	k              *ptx.Kernel
 	lane, token    ptx.U32
 	logits, scores ptx.Global
-	// scale and scaleByRow are used with ExpertScale, add and dense for dense gradients, out and
-	// byRow for sparse ones.
+	// scale and scaleByRow are used with ExpertScale, add and dense with dense gradients,
+	// out and byRow with sparse gradients.
 	scale, scaleByRow, out, byRow, add, dense ptx.Global
-	// slot is the lane's (token, slot) pair if mine is true, id its expert, row its row. has
-	// is true if the pair has a valid expert.
+	// slot is the pair of token and slot that the lane handles, if mine is true. id is the
+	// pair's expert and row its row. has is true if the expert id is valid.
 	slot, id, row ptx.U32
 	mine, has     ptx.Pred
-	// own [E] f32 is the warp's shared memory, and shares the probabilities of the lane's
-	// experts, 32 apart. Both are for dense gradients.
+	// For dense gradients, own [E] f32 is the warp's array in shared memory, and shares has
+	// the probabilities of the lane's experts, which are 32 apart.
 	own    ptx.Shared
 	shares []ptx.F32
 }
@@ -202,7 +202,7 @@ func (e *dlogits) weight() (weight, slope ptx.F32) {
 	return p.Mul(lanes.Sum(p).RcpApprox(".ftz")), slope
 }
 
-// eachShare runs body for the lane's experts, with the place of each in own.
+// eachShare runs body for the lane's experts, with the address in own of each.
 func (e *dlogits) eachShare(body func(at ptx.Shared, expert ptx.U32, share ptx.F32)) {
 	for i, share := range e.shares {
 		expert := e.lane.AddI(lanes.Count * i)
@@ -228,6 +228,7 @@ func (e *dlogits) writeDense(u, weight ptx.F32) {
 	})
 }
 
-// DLogitsKernel is for layers whose gradients of logits do not follow from the scores.
+// DLogitsKernel is for layers in which the gradients of logits do not follow from the
+// scores and their gradients.
 var DLogitsKernel = &registry.Kernel[DLogitsArgs]{KernelName: "dlogits", Backward: true, Only: func(c spec.Config) bool { return !ScoresTellLogits(c) },
 	Emit: func(l registry.Layer) (*jit.Kernel[DLogitsArgs], error) { return DLogits{l.Config}.Build() }}

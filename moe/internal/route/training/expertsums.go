@@ -22,11 +22,13 @@ const (
 
 // ExpertSumsArgs are the arguments of [ExpertSums].
 type ExpertSumsArgs struct {
-	// Rows [R] f32, unless 0, has the rows' values. Offsets [E+1] u32 comes from the plan.
+	// Rows [R] f32, unless 0, has one value for each row. Offsets [E+1] u32 comes from the
+	// plan.
 	Rows, Offsets driver.DevicePtr
-	// Dense [T, E] f32, unless 0, is added.
+	// Dense [T, E] f32, unless 0, is added to the sums.
 	Dense driver.DevicePtr
-	// Sums [E] f32 is written. Add [E] f32, unless 0, is added last and may be the same tensor.
+	// Sums [E] f32 is the output. Add [E] f32, unless 0, is added last; it may be the same
+	// tensor.
 	Add, Sums driver.DevicePtr
 	// Tokens is T.
 	Tokens int

@@ -20,7 +20,7 @@ const loadsThreads = 256
 type LoadsArgs struct {
 	// ExpertIDs [T, K] i32 are the chosen experts.
 	ExpertIDs driver.DevicePtr
-	// Loads [E] i32 is increased.
+	// Loads [E] i32 is increased by the counts.
 	Loads driver.DevicePtr
 	order.TokenRanges
 }
@@ -59,9 +59,10 @@ type BalanceBias struct{ NumExperts int }
 
 // BalanceBiasArgs are the arguments of [BalanceBias].
 type BalanceBiasArgs struct {
-	// Loads [E] i32 has what [Loads] counted, no value negative; it is set to 0.
+	// Loads [E] i32 has the counts of [Loads], none of them negative. The kernel sets it to
+	// 0.
 	Loads driver.DevicePtr
-	// Bias [E] f32 is updated.
+	// Bias [E] f32 is updated in place.
 	Bias driver.DevicePtr
 	Rate float32
 }

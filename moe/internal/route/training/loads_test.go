@@ -44,8 +44,9 @@ func TestLoads(t *testing.T) {
 	}
 }
 
-// TestBalanceBias checks that each bias moves by the side of the mean that its expert's load is on.
-// The loads are so large that 32-bit sums or FP32 means would be on the wrong side.
+// TestBalanceBias checks that each bias moves up if its expert's load is below the mean,
+// and down if it is above. The loads are so large that 32-bit sums or FP32 means would
+// give the wrong side.
 func TestBalanceBias(t *testing.T) {
 	const most = math.MaxInt32
 	spread := func(experts int, load func(e int) int32) []int32 {

@@ -22,7 +22,7 @@ import (
 type RoundedDLogits struct {
 	NumExperts, TopK int
 	Logits           spec.Type
-	// Raw reports that all scores of the list are raw scores.
+	// Raw reports whether all scores of the list are raw scores.
 	Raw bool
 }
 
@@ -35,12 +35,12 @@ const (
 type RoundedDLogitsArgs struct {
 	// Logits [T, E], Scores and ExpertIDs [T, K] come from the router.
 	Logits, Scores, ExpertIDs driver.DevicePtr
-	// Starts [T+1], Rows [R] and Pairs [R] u32 come from the plan of the list. ListIDs [L] i32
-	// and DScores [L] f32 have the experts of the list's entries and the gradients of their
+	// Starts [T+1], Rows [R] and Pairs [R] u32 come from the plan of the list. ListIDs [L]
+	// i32 has the experts of the list's entries, and DScores [L] f32 the gradients of their
 	// scores.
 	Starts, Rows, Pairs, ListIDs, DScores driver.DevicePtr
-	// Dense [T, E] f32 is written. AddDense [T, E] f32, unless 0, is added and may be the same
-	// tensor.
+	// Dense [T, E] f32 is the output. AddDense [T, E] f32, unless 0, is added to it; it may
+	// be the same tensor.
 	AddDense, Dense driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -51,10 +51,11 @@ type roundedDLogits struct {
 	RoundedDLogits
 	k           *ptx.Kernel
 	lane, token ptx.U32
-	// own [E] f32 is the warp's shared memory: first the gradients of the raw scores, then the
-	// gradients of the logits.
+	// own [E] f32 is the warp's array in shared memory: first the gradients of the raw
+	// scores, then the gradients of the logits.
 	own ptx.Shared
-	// id, s and ds are the expert, score and its gradient of the lane's slot.
+	// id, s and ds are the expert of the lane's slot, its score and the gradient of the
+	// score.
 	id    *ptx.Var[ptx.U32]
 	s, ds *ptx.Var[ptx.F32]
 }
@@ -96,7 +97,7 @@ func (r RoundedDLogits) Build() (*jit.Kernel[RoundedDLogitsArgs], error) {
 	return k.Build()
 }
 
-// at is the place of an expert's gradient.
+// at returns the address in own of an expert's gradient.
 func (e *roundedDLogits) at(expert ptx.U32) ptx.Shared { return e.own.Plus(expert.ShlI(2)) }
 
 // each runs body for the lane's experts.

@@ -23,7 +23,7 @@ var Approx = map[string]Unary{
 	"cos":   viaFloat64(math.Cos),
 }
 
-// viaFloat64 lifts a float64 function to FP32 registers.
+// viaFloat64 returns a function of FP32 bits that computes in float64.
 func viaFloat64(f func(float64) float64) Unary {
 	return func(x uint32, ftz bool) uint32 {
 		y := FromF32(float32(f(float64(ToF32(FlushIf(ftz, x))))))

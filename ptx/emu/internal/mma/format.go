@@ -4,7 +4,8 @@ package mma
 type Format struct {
 	// Bytes is the size of an element; a k step is 32 bytes deep.
 	Bytes int
-	// Fraction is the number of bits below the largest exponent that a term keeps.
+	// Fraction is the number of bits, below the largest exponent, to which each term is
+	// cut.
 	Fraction int
 	// Cut is the number of trailing bits of the FP32 sum that are set to 0.
 	Cut int

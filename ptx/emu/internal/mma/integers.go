@@ -14,7 +14,7 @@ func AddIntegers(registers Registers, slots []int32, a *A, warp int, b *B, keep,
 	})
 }
 
-// integer ends a sum.
+// integer returns a sum as its 32-bit result: wrapped around or saturated.
 func integer(sum int64, saturate bool) uint32 {
 	if saturate {
 		sum = min(max(sum, math.MinInt32), math.MaxInt32)

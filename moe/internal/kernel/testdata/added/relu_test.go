@@ -19,7 +19,8 @@ import (
 	"sonicmoe/moe/tune"
 )
 
-// Tilings, choices, rooflines, layers, tuning and tools have the product.
+// TestReluIsAProduct checks that tilings, choices, rooflines, layers, tuning and tools
+// include the product.
 func TestReluIsAProduct(t *testing.T) {
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
@@ -51,7 +52,8 @@ func TestReluIsAProduct(t *testing.T) {
 	require.ErrorContains(t, err, `the pass has no kernel "relu"`, "no pass launches it")
 }
 
-// The kernel's results with each tiling that the cost model or tuning may choose.
+// TestReluKernel checks the results with each tiling that the cost model or tuning may
+// choose.
 func TestReluKernel(t *testing.T) {
 	const d, n = 192, 192
 	p := kt.Ragged()
