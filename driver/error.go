@@ -14,14 +14,8 @@ var (
 	ErrInvalid = errors.New("invalid argument")
 	// ErrOutOfMemory: there was not enough device memory.
 	ErrOutOfMemory = errors.New("out of device memory")
-	// ErrCompile: the assembler refused the PTX; Error.Log has the reason.
-	ErrCompile = errors.New("compilation failed")
-	// ErrWrongImage: machine code is damaged or for another device.
-	ErrWrongImage = errors.New("machine code does not fit the device")
 	// ErrUnsupported: this driver or device lacks the feature.
 	ErrUnsupported = errors.New("unsupported")
-	// ErrNotFound: a module has no kernel of that name.
-	ErrNotFound = errors.New("not found")
 	// ErrBroken: the device had an error from which it cannot recover. Every later
 	// call fails with the same first error.
 	ErrBroken = errors.New("device is broken")
@@ -41,7 +35,7 @@ type Error struct {
 	// knows them.
 	Kernel string
 	Line   int
-	// Log is the assembler's output, for errors of compiling and loading.
+	// Log is the assembler's output if a kernel could not be compiled or loaded.
 	Log string
 	// Kind is the sentinel that errors.Is matches. Cause is a wrapped error.
 	Kind  error

@@ -1,71 +1,12 @@
 package driver_test
 
 import (
-	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 )
-
-// ExampleDevice runs hand-written PTX, from text to launch. All devices work in
-// this way.
-func ExampleDevice() {
-	const text = `.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry answer(.param .u64 at)
-{
-	.reg .b64 %a<2>;
-	ld.param.u64 %a0, [at];
-	cvta.to.global.u64 %a1, %a0;
-	st.global.u32 [%a1], 42;
-	ret;
-}`
-	ctx := context.Background()
-	dev, err := emulated.New(emulated.Options{}) // or open.Device(ctx, "cuda")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer dev.Close()
-	image, err := dev.Compile(ctx, []byte(text), driver.CompileOptions{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	module, err := dev.Load(image.Code)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer module.Unload()
-	answer, err := module.Function("answer")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	stream, err := dev.NewStream()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer stream.Close()
-	at, err := dev.Alloc(4)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	packed := binary.LittleEndian.AppendUint64(nil, uint64(at)) // the kernel's only parameter
-	word := make([]byte, 4)
-	err = errors.Join(err,
-		stream.Launch(answer, &driver.Launch{Grid: driver.Dim3{X: 1}, Block: driver.Dim3{X: 1}}, packed),
-		stream.CopyToHost(word, at))
-	fmt.Println(binary.LittleEndian.Uint32(word), err)
-	// Output: 42 <nil>
-}
 
 // ExampleError shows that an error describes what was wrong and matches a kind.
 func ExampleError() {

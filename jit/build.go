@@ -5,7 +5,7 @@ import (
 	"context"
 
 	"sonicmoe/cache"
-	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/store"
 	"sonicmoe/ptx"
 )
@@ -30,14 +30,14 @@ func (b Built) Put(c *cache.Cache) store.Outcome { return store.Of(c).Put(b.key,
 // It takes the code from the cache (nil means no cache) if it holds an image of
 // the same producer, and compiles otherwise. Build stores nothing. Its errors are
 // *CompileError and the compiler's own.
-func Build(ctx context.Context, c *cache.Cache, arch string, by Compiler, s Source, o driver.CompileOptions) (Built, error) {
+func Build(ctx context.Context, c *cache.Cache, arch string, by Compiler, s Source, o gpu.CompileOptions) (Built, error) {
 	text := s.Module.Print()
 	return build(ctx, c, moduleKey(text.PTX, arch, o), by, s, text, o)
 }
 
 // build is Build for printed text and its key. Without a compiler it returns an
 // entry with PTX alone.
-func build(ctx context.Context, c *cache.Cache, key store.Key, by Compiler, s Source, text ptx.Text, o driver.CompileOptions) (Built, error) {
+func build(ctx context.Context, c *cache.Cache, key store.Key, by Compiler, s Source, text ptx.Text, o gpu.CompileOptions) (Built, error) {
 	b := Built{Entry: store.Entry{Label: s.Label, PTX: text.PTX}, Origin: Cached, key: key}
 	if c != nil {
 		if old, outcome := store.Of(c).Get(b.key); outcome == store.Hit && bytes.Equal(old.PTX, text.PTX) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/ptx"
 )
 
@@ -32,7 +33,7 @@ var logLine = regexp.MustCompile(`\bline (\d+)`)
 
 func compileError(kernel string, text ptx.Text, err error) error {
 	var e *driver.Error
-	if !errors.As(err, &e) || !errors.Is(err, driver.ErrCompile) {
+	if !errors.As(err, &e) || !errors.Is(err, gpu.ErrCompile) {
 		return fmt.Errorf("compiling kernel %s: %w", kernel, err)
 	}
 	log := e.Log

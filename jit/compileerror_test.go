@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/devkit"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
@@ -37,7 +38,7 @@ func TestCompileErrorOfAnAssembler(t *testing.T) {
 	s, storeAt := adder(t, 1)
 	line := lineOf(t, s, "st.global")
 	dev.Arm(faulty.Fault{Op: faulty.Compile, N: 1, Err: &driver.Error{
-		Op: "cuLinkAddData", Code: 218, Name: "CUDA_ERROR_INVALID_PTX", Kind: driver.ErrCompile, Log: fmt.Sprintf(
+		Op: "cuLinkAddData", Code: 218, Name: "CUDA_ERROR_INVALID_PTX", Kind: gpu.ErrCompile, Log: fmt.Sprintf(
 			"ptxas application ptx input, line %d; error   : Arguments mismatch for instruction 'st'\n"+
 				"ptxas application ptx input, line 1; error   : no line of Go\n"+
 				"ptxas application ptx input, line 99999999999999999999; error   : no line at all\n"+
@@ -52,7 +53,7 @@ func TestCompileErrorOfAnAssembler(t *testing.T) {
 	assert.ErrorContains(t, err, "compiling kernel adder:\n")
 	assert.ErrorContains(t, err, storeAt)
 	assert.NotContains(t, err.Error(), "\x00")
-	require.ErrorIs(t, err, driver.ErrCompile)
+	require.ErrorIs(t, err, gpu.ErrCompile)
 	var cause *driver.Error
 	require.ErrorAs(t, err, &cause)
 	assert.Equal(t, 218, cause.Code)
@@ -73,7 +74,7 @@ func TestCompileErrorOfTheEmulator(t *testing.T) {
 	var refused *jit.CompileError
 	require.ErrorAs(t, err, &refused)
 	assert.Contains(t, refused.Log, storeAt)
-	require.ErrorIs(t, err, driver.ErrCompile)
+	require.ErrorIs(t, err, gpu.ErrCompile)
 }
 
 // TestCompileErrorOfTheDevice checks that an error other than a refusal, such as a
@@ -104,7 +105,7 @@ func TestExplainFault(t *testing.T) {
 
 	params, err := devkit.PackParams(driver.DevicePtr(0x10), uint32(1))
 	require.NoError(t, err)
-	fault := stream.Launch(f.Function, &driver.Launch{Block: driver.Dim3{X: 1}}, params)
+	fault := gpu.Enqueue(stream, f.Function, &gpu.Launch{Block: gpu.Dim3{X: 1}}, params)
 	require.Error(t, fault)
 	explained := f.Explain(fault)
 	assert.ErrorContains(t, explained, storeAt)

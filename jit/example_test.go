@@ -7,6 +7,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/jit"
 	"sonicmoe/ptx"
 )
@@ -40,7 +41,7 @@ func Example() {
 	defer dev.Close()
 	defer jit.Forget(dev)
 	// without a cache; cache.Open returns one
-	fn, err := jit.Of(dev).Load(ctx, nil, kernel.Source("double"), driver.CompileOptions{})
+	fn, err := jit.Of(dev).Load(ctx, nil, kernel.Source("double"), gpu.CompileOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -56,7 +57,7 @@ func Example() {
 		err = s.Fill32(p, 21, 40)
 	}
 	if err == nil {
-		err = kernel.Launcher(fn, dev).Launch(s, args{Data: p, Words: 39})
+		err = kernel.Launcher(fn).Launch(s, args{Data: p, Words: 39})
 	}
 	host := make([]byte, 4*40)
 	if err == nil {

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/isa"
 )
@@ -35,7 +36,7 @@ type Builder[A any] struct {
 	name   string
 	fields map[uintptr]reflect.StructField
 	params []param[A]
-	grid   func(a *A, sms int) driver.Dim3
+	grid   func(a *A, sms int) gpu.Dim3
 }
 
 // Params declares parameters of a kernel independently of the type of its
@@ -53,7 +54,7 @@ type param[A any] struct {
 	field uintptr // offset in A
 	at    int     // offset in the packed parameters
 	// tensor computes the value of a tensor map parameter from the arguments.
-	tensor func(*A) driver.TensorMap
+	tensor func(*A) gpu.TensorMap
 }
 
 type paramKind uint8
@@ -115,13 +116,13 @@ func (b *Builder[A]) F32(field *float32) ptx.F32 {
 
 // Map declares a tensor map of the tensor whose address a field holds. of computes
 // the map from a launch's arguments.
-func (b *Builder[A]) Map(field *driver.DevicePtr, of func(a *A) driver.TensorMap) ptx.TensorMap {
+func (b *Builder[A]) Map(field *driver.DevicePtr, of func(a *A) gpu.TensorMap) ptx.TensorMap {
 	return b.ParamTensorMap(b.param(mapParam, unsafe.Pointer(field), of))
 }
 
 // param records a parameter and returns its name: the field's name in lower camel
 // case. If the field already is another parameter, Map or Ptr is appended.
-func (b *Builder[A]) param(kind paramKind, field unsafe.Pointer, of func(*A) driver.TensorMap) string {
+func (b *Builder[A]) param(kind paramKind, field unsafe.Pointer, of func(*A) gpu.TensorMap) string {
 	at := uintptr(field) - uintptr(unsafe.Pointer(b.Args))
 	f, ok := b.fields[at]
 	if !ok {
@@ -157,17 +158,17 @@ func lowerCamel(name string) string {
 
 // SetGrid sets the function that computes a launch's grid from its arguments and
 // the number of SMs of the device. Without it a launch has one CTA.
-func (b *Builder[A]) SetGrid(grid func(a *A, sms int) driver.Dim3) { b.grid = grid }
+func (b *Builder[A]) SetGrid(grid func(a *A, sms int) gpu.Dim3) { b.grid = grid }
 
 // CTAs sets the number of CTAs of a launch to count.
 func (b *Builder[A]) CTAs(count func(a *A) int) {
-	b.SetGrid(func(a *A, _ int) driver.Dim3 { return driver.Dim3{X: count(a)} })
+	b.SetGrid(func(a *A, _ int) gpu.Dim3 { return gpu.Dim3{X: count(a)} })
 }
 
 // Persistent sets the number of CTAs of a launch to one for each SM, rounded to
 // whole clusters of cluster CTAs.
 func (b *Builder[A]) Persistent(cluster int) {
-	b.SetGrid(func(_ *A, sms int) driver.Dim3 { return driver.Dim3{X: max(1, sms/cluster) * cluster} })
+	b.SetGrid(func(_ *A, sms int) gpu.Dim3 { return gpu.Dim3{X: max(1, sms/cluster) * cluster} })
 }
 
 // Kernel is an emitted kernel with everything that its launches need.
@@ -180,7 +181,7 @@ type Kernel[A any] struct {
 	Threads, SharedBytes, Cluster int
 
 	params []param[A]
-	grid   func(a *A, sms int) driver.Dim3
+	grid   func(a *A, sms int) gpu.Dim3
 }
 
 // Build ends the kernel. Its CTAs get the dynamic shared memory that the kernel
@@ -226,25 +227,24 @@ func (k *Kernel[A]) programmatic() bool {
 type Launcher[A any] struct {
 	kernel *Kernel[A]
 	fn     *Function
-	dev    driver.Device
 	sms    int
 	args   A // of the previous launch
-	shape  driver.Launch
+	shape  gpu.Launch
 	packed []byte
 	maps   []encodedMap // one for each parameter that is a tensor map
 }
 
 // encodedMap is a tensor map and its last encoding.
 type encodedMap struct {
-	of driver.TensorMap
+	of gpu.TensorMap
 	ok bool
 }
 
-// Launcher returns a launcher of the kernel, loaded as f on dev.
-func (k *Kernel[A]) Launcher(f *Function, dev driver.Device) *Launcher[A] {
-	l := &Launcher[A]{kernel: k, fn: f, dev: dev, sms: dev.Target().SMs}
-	l.shape = driver.Launch{Block: driver.Dim3{X: k.Threads}, SharedBytes: k.SharedBytes,
-		Cluster: driver.Dim3{X: k.Cluster}, Programmatic: k.programmatic()}
+// Launcher returns a launcher of the kernel, loaded as f.
+func (k *Kernel[A]) Launcher(f *Function) *Launcher[A] {
+	l := &Launcher[A]{kernel: k, fn: f, sms: f.dev.Target().SMs}
+	l.shape = gpu.Launch{Block: gpu.Dim3{X: k.Threads}, SharedBytes: k.SharedBytes,
+		Cluster: gpu.Dim3{X: k.Cluster}, Programmatic: k.programmatic()}
 	l.packed = make([]byte, k.Module.Entry(k.Name).ParamBytes())
 	l.maps = make([]encodedMap, len(k.params))
 	return l
@@ -254,7 +254,7 @@ func (k *Kernel[A]) Launcher(f *Function, dev driver.Device) *Launcher[A] {
 // on an emulated device, the Go line at fault. If an argument is wrong, nothing is
 // queued.
 func (l *Launcher[A]) Launch(s driver.Stream, args A) error {
-	grid := driver.Dim3{X: 1}
+	grid := gpu.Dim3{X: 1}
 	if l.kernel.grid != nil {
 		l.args = args
 		grid = l.kernel.grid(&l.args, l.sms)
@@ -263,11 +263,11 @@ func (l *Launcher[A]) Launch(s driver.Stream, args A) error {
 }
 
 // LaunchGrid is Launch with a grid other than the kernel's own.
-func (l *Launcher[A]) LaunchGrid(s driver.Stream, args A, grid driver.Dim3) error {
+func (l *Launcher[A]) LaunchGrid(s driver.Stream, args A, grid gpu.Dim3) error {
 	l.args, l.shape.Grid = args, grid
 	err := l.pack()
 	if err == nil {
-		err = s.Launch(l.fn.Function, &l.shape, l.packed)
+		err = gpu.Enqueue(s, l.fn.Function, &l.shape, l.packed)
 	}
 	if err != nil {
 		return fmt.Errorf("launching kernel %s: %w", l.kernel.Name, l.fn.Explain(err))
@@ -312,7 +312,7 @@ func (l *Launcher[A]) encode(i int, to []byte) error {
 		return nil
 	}
 	kept.ok = false
-	e, err := l.dev.EncodeTensorMap(m)
+	e, err := l.fn.dev.EncodeTensorMap(m)
 	if err != nil {
 		return fmt.Errorf("tensor map %s: %w", p.name, err)
 	}
@@ -324,7 +324,7 @@ func (l *Launcher[A]) encode(i int, to []byte) error {
 // Again queues the kernel with the arguments of the previous launch. launched is
 // false if there was none.
 func (l *Launcher[A]) Again(s driver.Stream) (launched bool, err error) {
-	if l.shape.Grid == (driver.Dim3{}) {
+	if l.shape.Grid == (gpu.Dim3{}) {
 		return false, nil
 	}
 	return true, l.LaunchGrid(s, l.args, l.shape.Grid)

@@ -11,6 +11,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/ptx"
@@ -52,5 +53,5 @@ func lineAbove() string {
 
 // load calls Load without a cache.
 func load(ctx context.Context, dev driver.Device, s jit.Source) (*jit.Function, error) {
-	return jit.Of(dev).Load(ctx, nil, s, driver.CompileOptions{})
+	return jit.Of(dev).Load(ctx, nil, s, gpu.CompileOptions{})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/ptx"
@@ -38,8 +39,8 @@ func mixed() *jit.Builder[mixedArgs] {
 	k := jit.NewBuilder[mixedArgs]("mixed", 32, 1)
 	k.CTAs(func(a *mixedArgs) int { return max(1, a.N/1000) })
 	n, out := k.U32(&k.Args.N), jit.Params(k).Ptr(&k.Args.Out)
-	k.Map(&k.Args.Out, func(a *mixedArgs) driver.TensorMap {
-		return driver.TensorMap{Elem: driver.BF16, Rank: 1, Address: a.Out, Dims: [5]uint64{64}, Box: [5]uint32{64}}
+	k.Map(&k.Args.Out, func(a *mixedArgs) gpu.TensorMap {
+		return gpu.TensorMap{Elem: gpu.BF16, Rank: 1, Address: a.Out, Dims: [5]uint64{64}, Box: [5]uint32{64}}
 	})
 	f, bits := k.F32(&k.Args.F), k.Word(&k.Args.Bits)
 	k.If(k.CtaidX().Or(k.TidX()).EqI(0), func() {
@@ -62,7 +63,7 @@ func launchMixed(t testing.TB) (dev *faulty.Device, s driver.Stream, l *jit.Laun
 	require.NoError(t, err)
 	out, err = dev.Alloc(256)
 	require.NoError(t, err)
-	return dev, s, k.Launcher(f, dev), out
+	return dev, s, k.Launcher(f), out
 }
 
 func stored(t testing.TB, s driver.Stream, out driver.DevicePtr) (n uint32, f float32, bits uint32) {
@@ -80,7 +81,7 @@ func TestLauncher(t *testing.T) {
 	require.False(t, launched, "nothing was launched before")
 	for i, a := range []mixedArgs{{N: math.MaxUint32, F: -1.5, Bits: 7}, {N: 0, F: 2}, {N: 5000, Bits: math.MaxUint32}} {
 		a.Out = out + driver.DevicePtr(128*(i/2))
-		require.NoError(t, l.LaunchGrid(s, a, driver.Dim3{X: 1}))
+		require.NoError(t, l.LaunchGrid(s, a, gpu.Dim3{X: 1}))
 		n, f, bits := stored(t, s, a.Out)
 		assert.EqualValues(t, a.N, n)
 		assert.Equal(t, a.F, f)
@@ -109,7 +110,7 @@ func TestLauncherOverlaps(t *testing.T) {
 		f, err := load(context.Background(), dev, built.Source("waiting"))
 		require.NoError(t, err)
 		s := &shapes{}
-		require.NoError(t, built.Launcher(f, dev).LaunchGrid(s, place{}, driver.Dim3{X: 1}))
+		require.NoError(t, built.Launcher(f).LaunchGrid(s, place{}, gpu.Dim3{X: 1}))
 		require.Equal(t, waits, s.last.Programmatic)
 	}
 }
@@ -117,10 +118,10 @@ func TestLauncherOverlaps(t *testing.T) {
 // shapes is a stream that runs nothing and records the shape of the last launch.
 type shapes struct {
 	driver.Stream
-	last driver.Launch
+	last gpu.Launch
 }
 
-func (s *shapes) Launch(_ driver.Function, l *driver.Launch, _ []byte) error {
+func (s *shapes) Launch(_ gpu.Function, l *gpu.Launch, _ []byte) error {
 	s.last = *l
 	return nil
 }
@@ -133,7 +134,7 @@ func TestLauncherMistakes(t *testing.T) {
 		assert.ErrorContains(t, err, "launching kernel mixed: ")
 		assert.ErrorContains(t, err, "argument n is")
 	}
-	err := l.LaunchGrid(s, mixedArgs{place: place{out + 3}}, driver.Dim3{X: 1})
+	err := l.LaunchGrid(s, mixedArgs{place: place{out + 3}}, gpu.Dim3{X: 1})
 	require.ErrorIs(t, err, driver.ErrInvalid)
 	assert.ErrorContains(t, err, "tensor map outMap")
 	assert.Zero(t, dev.Count(faulty.Launch))
@@ -164,7 +165,7 @@ func TestLauncherFault(t *testing.T) {
 	require.NoError(t, err)
 	s, err := dev.NewStream()
 	require.NoError(t, err)
-	err = built.Launcher(f, dev).Launch(s, place{Out: 0x10})
+	err = built.Launcher(f).Launch(s, place{Out: 0x10})
 	require.ErrorIs(t, err, driver.ErrBroken)
 	assert.ErrorContains(t, err, "jit/launcher_test.go:")
 }

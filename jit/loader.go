@@ -17,6 +17,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/store"
 	"sonicmoe/ptx"
 )
@@ -62,8 +63,9 @@ func (o Origin) String() string {
 
 // Function is a loaded kernel.
 type Function struct {
-	driver.Function
+	gpu.Function
 	Origin Origin
+	dev    gpu.Device
 	text   ptx.Text
 	name   string
 }
@@ -113,7 +115,8 @@ func legend(text ptx.Text, message string, except int) string {
 // Loader compiles and loads kernels for one device. It is safe for concurrent
 // use.
 type Loader struct {
-	dev   driver.Device
+	dev   gpu.Device
+	err   error // the reason why the device cannot run kernels, and dev is nil
 	group singleflight.Group
 
 	mu        sync.Mutex
@@ -131,7 +134,8 @@ var (
 // Of returns the loader of a device. There is one for each device in the process,
 // so that layers share modules. It keeps the device and its modules until
 // [Forget]. A device whose type cannot be compared (a pointer always can) gets a
-// new loader at every call.
+// new loader at every call. If the device's type cannot run kernels, Load returns the
+// error of gpu.Of.
 func Of(dev driver.Device) *Loader {
 	if !reflect.ValueOf(dev).Comparable() {
 		return newLoader(dev)
@@ -147,7 +151,9 @@ func Of(dev driver.Device) *Loader {
 }
 
 func newLoader(dev driver.Device) *Loader {
-	return &Loader{dev: dev, functions: map[store.Key]*Function{}}
+	l := &Loader{functions: map[store.Key]*Function{}}
+	l.dev, l.err = gpu.Of(dev)
+	return l
 }
 
 // Forget drops the loader of a device. Call it after closing a device, or the
@@ -174,8 +180,12 @@ func (l *Loader) Stats() Stats { return Stats{l.compiled.Load(), l.cached.Load()
 // from the cache (nil means no cache), else compiles the kernel. When ctx ends,
 // Load returns ctx's error at once, while a running compilation continues for
 // other callers. Errors are not remembered.
-func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o driver.CompileOptions) (*Function, error) {
-	if err := cmp.Or(ctx.Err(), l.dev.Err()); err != nil {
+func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o gpu.CompileOptions) (*Function, error) {
+	err := cmp.Or(ctx.Err(), l.err)
+	if err == nil {
+		err = l.dev.Err()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("loading kernel %s: %w", s.Name, err)
 	}
 	text := s.Module.Print()
@@ -204,7 +214,7 @@ func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o driver.Co
 // moduleKey returns the key of a kernel's machine code. It does not contain the
 // producer, because an entry has one image for each. The options are spelled out
 // here, so that caches keep their entries when a field is renamed.
-func moduleKey(text []byte, arch string, o driver.CompileOptions) store.Key {
+func moduleKey(text []byte, arch string, o gpu.CompileOptions) store.Key {
 	return store.NewKey([]byte("module"), text, []byte(arch), fmt.Appendf(nil, "{LineInfo:%t OptLevel:%d}", o.LineInfo, o.OptLevel))
 }
 
@@ -222,7 +232,7 @@ func (l *Loader) loaded(key store.Key) *Function {
 }
 
 // load takes the first image of the cache that the device accepts, or compiles.
-func (l *Loader) load(ctx context.Context, c *cache.Cache, key store.Key, text ptx.Text, s Source, o driver.CompileOptions) (*Function, error) {
+func (l *Loader) load(ctx context.Context, c *cache.Cache, key store.Key, text ptx.Text, s Source, o gpu.CompileOptions) (*Function, error) {
 	if c != nil {
 		fn, refused := l.fromCache(c, key, text, s)
 		if fn == nil && !hopeless(refused) {
@@ -263,13 +273,13 @@ func hopeless(err error) bool {
 }
 
 // keep adds a function to the process's table and counts it.
-func (l *Loader) keep(key store.Key, fn driver.Function, origin Origin, text ptx.Text, s Source) *Function {
+func (l *Loader) keep(key store.Key, fn gpu.Function, origin Origin, text ptx.Text, s Source) *Function {
 	if origin == Compiled {
 		l.compiled.Add(1)
 	} else {
 		l.cached.Add(1)
 	}
-	f := &Function{Function: fn, Origin: origin, text: text, name: s.Name}
+	f := &Function{Function: fn, Origin: origin, dev: l.dev, text: text, name: s.Name}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.functions[key] = f
@@ -279,7 +289,7 @@ func (l *Loader) keep(key store.Key, fn driver.Function, origin Origin, text ptx
 // fromCache tries the images of the entry: that of the present producer, then
 // others that the device may accept. It returns nil without an error for a miss.
 // An error says why the device refused every image.
-func (l *Loader) fromCache(c *cache.Cache, key store.Key, text ptx.Text, s Source) (driver.Function, error) {
+func (l *Loader) fromCache(c *cache.Cache, key store.Key, text ptx.Text, s Source) (gpu.Function, error) {
 	e, outcome := store.Of(c).GetFor(key, func(producer string) bool { return producer == l.dev.Producer() || l.dev.Accepts(producer) })
 	if outcome != store.Hit {
 		return nil, nil
@@ -330,7 +340,7 @@ func (l *Loader) sayOthers(log *slog.Logger, e store.Entry) {
 }
 
 // open makes machine code callable. It unloads a module without the entry.
-func (l *Loader) open(code []byte, s Source) (driver.Function, error) {
+func (l *Loader) open(code []byte, s Source) (gpu.Function, error) {
 	m, err := l.dev.Load(code)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/devkit"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
@@ -59,7 +60,7 @@ func TestKeys(t *testing.T) {
 
 	_, err = load(context.Background(), dev, other)
 	require.NoError(t, err)
-	_, err = jit.Of(dev).Load(context.Background(), nil, s, driver.CompileOptions{OptLevel: 2})
+	_, err = jit.Of(dev).Load(context.Background(), nil, s, gpu.CompileOptions{OptLevel: 2})
 	require.NoError(t, err)
 	assert.EqualValues(t, 3, dev.Count(faulty.Compile), "another text or other options make another kernel")
 }
@@ -81,7 +82,7 @@ func TestLoadersAreByDevice(t *testing.T) {
 // key works without a shared loader.
 func TestDeviceThatCannotBeCompared(t *testing.T) {
 	type strange struct {
-		driver.Device
+		gpu.Device
 		_ []int
 	}
 	dev, err := emulated.New(emulated.Options{})
@@ -135,7 +136,7 @@ func launchAdder(s driver.Stream, f *jit.Function, p driver.DevicePtr, n uint32)
 	if err != nil {
 		return err
 	}
-	return f.Explain(s.Launch(f.Function, &driver.Launch{Block: driver.Dim3{X: 1}}, packed))
+	return f.Explain(gpu.Enqueue(s, f.Function, &gpu.Launch{Block: gpu.Dim3{X: 1}}, packed))
 }
 
 // TestCallerLeaves checks that a caller returns when its context ends, while the
@@ -266,7 +267,7 @@ func TestArchitectureIsInTheKey(t *testing.T) {
 	one, other := newDevice(t), otherChip{newDevice(t)}
 	for _, dev := range []driver.Device{one, other, one, other} {
 		jit.Forget(dev)
-		_, err := jit.Of(dev).Load(context.Background(), c, s, driver.CompileOptions{})
+		_, err := jit.Of(dev).Load(context.Background(), c, s, gpu.CompileOptions{})
 		require.NoError(t, err)
 		jit.Forget(dev)
 	}

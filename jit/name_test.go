@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // TestLowerCamel checks parameter names: the field's name with its first word in
@@ -27,7 +27,7 @@ func TestPersistentGrid(t *testing.T) {
 		b := NewBuilder[args]("persistent", 32, 1)
 		b.Persistent(c.cluster)
 		require.NotNil(t, b.grid)
-		assert.Equal(t, driver.Dim3{X: c.want}, b.grid(&args{}, c.sms), "%+v", c)
+		assert.Equal(t, gpu.Dim3{X: c.want}, b.grid(&args{}, c.sms), "%+v", c)
 	}
 }
 

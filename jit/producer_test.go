@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache"
-	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/internal/store"
 	"sonicmoe/jit"
@@ -41,7 +41,7 @@ func TestMachineCodeInALaterPlace(t *testing.T) {
 	s, _ := adder(t, 1)
 	bundle := cache.Open(cache.Options{Dir: t.TempDir()})
 	dev := &updated{newDevice(t), "ptxas", nil}
-	_, err := jit.Of(dev).Load(context.Background(), bundle, s, driver.CompileOptions{})
+	_, err := jit.Of(dev).Load(context.Background(), bundle, s, gpu.CompileOptions{})
 	require.NoError(t, err)
 	jit.Forget(dev)
 	key := onlyKey(t, bundle)
@@ -54,7 +54,7 @@ func TestMachineCodeInALaterPlace(t *testing.T) {
 				dev := &updated{newDevice(t), "driver 2", []string{"ptxas"}}
 				defer jit.Forget(dev)
 				c := cache.Open(cache.Options{Dir: places[0], Layers: places[1:]})
-				f, err := jit.Of(dev).Load(context.Background(), c, s, driver.CompileOptions{})
+				f, err := jit.Of(dev).Load(context.Background(), c, s, gpu.CompileOptions{})
 				require.NoError(t, err)
 				assert.Equal(t, uint32(8), runAdder(t, dev, f, 7))
 				assert.EqualValues(t, 2-len(places), dev.Count(faulty.Compile), "compilations with %d places", len(places))
@@ -74,7 +74,7 @@ func TestProducers(t *testing.T) {
 		t.Helper()
 		dev := &updated{newDevice(t), producer, accepts}
 		t.Cleanup(func() { jit.Forget(dev) })
-		f, err := jit.Of(dev).Load(context.Background(), c, s, driver.CompileOptions{})
+		f, err := jit.Of(dev).Load(context.Background(), c, s, gpu.CompileOptions{})
 		require.NoError(t, err)
 		assert.Equal(t, uint32(8), runAdder(t, dev, f, 7))
 		return f.Origin, dev.Device
@@ -132,7 +132,7 @@ func TestEntryOfAnotherText(t *testing.T) {
 	load := func(c *cache.Cache, s jit.Source) *jit.Function {
 		t.Helper()
 		dev := newDevice(t)
-		f, err := jit.Of(dev).Load(context.Background(), c, s, driver.CompileOptions{})
+		f, err := jit.Of(dev).Load(context.Background(), c, s, gpu.CompileOptions{})
 		require.NoError(t, err)
 		if s.Label == "adder 1" {
 			assert.Equal(t, uint32(8), runAdder(t, dev, f, 7))

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/devkit"
 	"sonicmoe/ptx/ptxas"
 )
@@ -31,9 +32,9 @@ type assembler struct{ bin, arch, producer string }
 func (a assembler) Producer() string { return a.producer }
 
 // Compile runs ptxas. As with a driver, the error holds the log and matches
-// driver.ErrCompile. If the output is not an image for the architecture, the error
-// matches driver.ErrWrongImage, and the output is not cached.
-func (a assembler) Compile(ctx context.Context, text []byte, o driver.CompileOptions) (driver.Image, error) {
+// gpu.ErrCompile. If the output is not an image for the architecture, the error
+// matches gpu.ErrWrongImage, and the output is not cached.
+func (a assembler) Compile(ctx context.Context, text []byte, o gpu.CompileOptions) (gpu.Image, error) {
 	var flags []string
 	if o.LineInfo {
 		flags = append(flags, "-lineinfo")
@@ -44,12 +45,12 @@ func (a assembler) Compile(ctx context.Context, text []byte, o driver.CompileOpt
 	code, log, err := ptxas.Run(ctx, a.bin, a.arch, text, flags...)
 	switch {
 	case ctx.Err() != nil:
-		return driver.Image{}, ctx.Err()
+		return gpu.Image{}, ctx.Err()
 	case err != nil:
-		return driver.Image{}, &driver.Error{Op: "ptxas", Kind: driver.ErrCompile, Text: "refused the text", Log: log}
+		return gpu.Image{}, &driver.Error{Op: "ptxas", Kind: gpu.ErrCompile, Text: "refused the text", Log: log}
 	}
 	if err := devkit.CheckImage(code, a.arch); err != nil {
-		return driver.Image{}, fmt.Errorf("output of %s: %w", a.bin, err)
+		return gpu.Image{}, fmt.Errorf("output of %s: %w", a.bin, err)
 	}
-	return driver.Image{Code: code, Log: log}, nil
+	return gpu.Image{Code: code, Log: log}, nil
 }

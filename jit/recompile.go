@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // Recompile compiles the modules of a cache again and compares the machine code,
@@ -54,7 +54,7 @@ func (r *Recompile) Check(ctx context.Context, key string, text []byte, code map
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if err != nil && !errors.Is(err, driver.ErrCompile) {
+	if err != nil && !errors.Is(err, gpu.ErrCompile) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.failed = errors.Join(r.failed, fmt.Errorf("compiling %s again: %w", key, err))
@@ -107,14 +107,14 @@ func (r *Recompile) Unchecked() map[string]int {
 
 // optionsOf finds the compile options of a module: the options that reproduce its
 // key.
-func optionsOf(key string, text []byte, arch string) (driver.CompileOptions, bool) {
+func optionsOf(key string, text []byte, arch string) (gpu.CompileOptions, bool) {
 	for level := range 5 {
 		for _, lines := range []bool{false, true} {
-			o := driver.CompileOptions{LineInfo: lines, OptLevel: level}
+			o := gpu.CompileOptions{LineInfo: lines, OptLevel: level}
 			if moduleKey(text, arch, o).String() == key {
 				return o, true
 			}
 		}
 	}
-	return driver.CompileOptions{}, false
+	return gpu.CompileOptions{}, false
 }

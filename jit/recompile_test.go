@@ -12,6 +12,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/outside"
 	"sonicmoe/internal/store"
 	"sonicmoe/jit"
@@ -44,7 +45,7 @@ func TestRecompile(t *testing.T) {
 			c := cache.Open(cache.Options{Dir: t.TempDir()})
 			s, _ := adder(t, 1)
 			other, _ := adder(t, 2)
-			for _, o := range []driver.CompileOptions{{}, {LineInfo: true}, {OptLevel: 1}, {OptLevel: 3, LineInfo: true}} {
+			for _, o := range []gpu.CompileOptions{{}, {LineInfo: true}, {OptLevel: 1}, {OptLevel: 3, LineInfo: true}} {
 				require.NoError(t, jit.Warm(t.Context(), c, "sm_90a", []jit.Source{s, other}, jit.WarmOptions{By: by, Compile: o}))
 			}
 			check := &jit.Recompile{By: by, Arch: "sm_90a"}
@@ -85,7 +86,7 @@ func TestRecompileLeaves(t *testing.T) {
 	assert.Equal(t, 2, check.Same())
 	assert.Equal(t, map[string]int{"PTX alone": 1, "machine code of ptxas 14.0.1": 1, "PTX under a key that is not its own for sm_90a": 1}, check.Unchecked())
 
-	by.err = &driver.Error{Op: "ptxas", Kind: driver.ErrCompile, Log: "refused"}
+	by.err = &driver.Error{Op: "ptxas", Kind: gpu.ErrCompile, Log: "refused"}
 	r, err = c.Verify(t.Context(), check.Check)
 	require.NoError(t, err)
 	assert.Len(t, r.Damaged, 2)
@@ -124,7 +125,7 @@ all="$*"; out=$(echo "$all" | sed 's/.* -o \([^ ]*\) .*/\1/')
 			require.NoError(t, err)
 			c := cache.Open(cache.Options{Dir: t.TempDir()})
 			err = jit.Warm(t.Context(), c, "sm_90a", []jit.Source{s}, jit.WarmOptions{By: by})
-			require.ErrorIs(t, err, driver.ErrWrongImage)
+			require.ErrorIs(t, err, gpu.ErrWrongImage)
 			infos, err := c.List(t.Context())
 			require.NoError(t, err)
 			assert.Empty(t, infos)

@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sonicmoe/cache"
-	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/store"
 	"sonicmoe/ptx"
 )
 
 // Compiler turns PTX into machine code and names itself as the producer. A
-// driver.Device is a Compiler, [Ptxas] returns another.
+// gpu.Device is a Compiler, [Ptxas] returns another.
 type Compiler interface {
 	Producer() string
-	Compile(ctx context.Context, ptx []byte, o driver.CompileOptions) (driver.Image, error)
+	Compile(ctx context.Context, ptx []byte, o gpu.CompileOptions) (gpu.Image, error)
 }
 
 // WarmOptions control Warm. The zero value stores PTX only.
@@ -27,7 +27,7 @@ type WarmOptions struct {
 	// everything itself.
 	By Compiler
 	// Compile are the options that Load will get. They are part of the key.
-	Compile driver.CompileOptions
+	Compile gpu.CompileOptions
 	// Parallel is the number of kernels compiled at once. 0 means GOMAXPROCS.
 	Parallel int
 	// Progress is called after each kernel, one call at a time.

@@ -12,6 +12,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/internal/outside"
 	"sonicmoe/internal/store"
@@ -22,7 +23,7 @@ import (
 // offline replaces an assembler on a machine without a device. It makes machine
 // code that an emulated device loads.
 type offline struct {
-	driver.Device
+	gpu.Device
 	producer string
 	runs     atomic.Int64
 	err      error
@@ -33,10 +34,10 @@ func newOffline(t testing.TB) *offline {
 }
 
 func (a *offline) Producer() string { return a.producer }
-func (a *offline) Compile(ctx context.Context, text []byte, o driver.CompileOptions) (driver.Image, error) {
+func (a *offline) Compile(ctx context.Context, text []byte, o gpu.CompileOptions) (gpu.Image, error) {
 	a.runs.Add(1)
 	if a.err != nil {
-		return driver.Image{}, a.err
+		return gpu.Image{}, a.err
 	}
 	return a.Device.Compile(ctx, text, o)
 }
@@ -76,7 +77,7 @@ func TestWarmWithoutADevice(t *testing.T) {
 			readOnly := cache.Open(cache.Options{Dir: place, ReadOnly: true})
 			for _, step := range []int{1, 2} {
 				s, _ := adder(t, step)
-				f, err := jit.Of(dev).Load(context.Background(), readOnly, s, driver.CompileOptions{})
+				f, err := jit.Of(dev).Load(context.Background(), readOnly, s, gpu.CompileOptions{})
 				require.NoError(t, err)
 				assert.Equal(t, jit.Cached, f.Origin)
 				assert.Equal(t, uint32(7+step), runAdder(t, dev, f, 7))
@@ -86,7 +87,7 @@ func TestWarmWithoutADevice(t *testing.T) {
 
 			// Other options give another key.
 			s, _ := adder(t, 1)
-			f, err := jit.Of(dev).Load(context.Background(), readOnly, s, driver.CompileOptions{OptLevel: 1})
+			f, err := jit.Of(dev).Load(context.Background(), readOnly, s, gpu.CompileOptions{OptLevel: 1})
 			require.NoError(t, err)
 			assert.Equal(t, jit.Compiled, f.Origin)
 		})
@@ -107,7 +108,7 @@ func TestWarmByTwoAssemblers(t *testing.T) {
 	dev := &updated{newDevice(t), "driver 12000", nil}
 	t.Cleanup(func() { jit.Forget(dev) })
 	s, _ := adder(t, 1)
-	f, err := jit.Of(dev).Load(context.Background(), c, s, driver.CompileOptions{})
+	f, err := jit.Of(dev).Load(context.Background(), c, s, gpu.CompileOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, jit.Compiled, f.Origin)
 	e, _ = store.Of(c).Get(onlyKey(t, c))
@@ -145,7 +146,7 @@ func TestWarmFails(t *testing.T) {
 	assert.ErrorIs(t, warm(done, c), context.Canceled)
 	by.err = errInjected
 	assert.ErrorIs(t, warm(ctx, c), errInjected)
-	by.err = &driver.Error{Op: "ptxas", Kind: driver.ErrCompile, Log: fmt.Sprintf("k.ptx, line %d; error : no", line)}
+	by.err = &driver.Error{Op: "ptxas", Kind: gpu.ErrCompile, Log: fmt.Sprintf("k.ptx, line %d; error : no", line)}
 	var compile *jit.CompileError
 	require.ErrorAs(t, warm(ctx, c), &compile)
 	assert.Contains(t, compile.Log, storeAt)
@@ -169,20 +170,20 @@ func TestPtxas(t *testing.T) {
 	assert.True(t, bytes.HasPrefix(img.Code, []byte("\x7fELF")))
 	assert.Contains(t, img.Log, "registers")
 
-	_, err = by.Compile(t.Context(), []byte(".version 8.0\n.target sm_90a\nnonsense\n"), driver.CompileOptions{OptLevel: 1, LineInfo: true})
-	assert.ErrorIs(t, err, driver.ErrCompile)
+	_, err = by.Compile(t.Context(), []byte(".version 8.0\n.target sm_90a\nnonsense\n"), gpu.CompileOptions{OptLevel: 1, LineInfo: true})
+	assert.ErrorIs(t, err, gpu.ErrCompile)
 	assert.ErrorContains(t, err, "line 3")
 	k := ptx.NewKernel("empty")
 	m, err := k.Build()
 	require.NoError(t, err)
-	img2, err := by.Compile(t.Context(), m.Print().PTX, driver.CompileOptions{OptLevel: 1, LineInfo: true})
+	img2, err := by.Compile(t.Context(), m.Print().PTX, gpu.CompileOptions{OptLevel: 1, LineInfo: true})
 	require.NoError(t, err)
 	assert.Contains(t, string(img2.Code), ".debug_line")
-	plain, err := by.Compile(t.Context(), m.Print().PTX, driver.CompileOptions{OptLevel: 1})
+	plain, err := by.Compile(t.Context(), m.Print().PTX, gpu.CompileOptions{OptLevel: 1})
 	require.NoError(t, err)
 	assert.NotContains(t, string(plain.Code), ".debug_line")
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = by.Compile(done, nil, driver.CompileOptions{})
+	_, err = by.Compile(done, nil, gpu.CompileOptions{})
 	assert.ErrorIs(t, err, context.Canceled)
 }

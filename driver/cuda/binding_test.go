@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // TestBinding checks that a binding's functions replace the library's, that their
@@ -42,19 +43,19 @@ func TestBinding(t *testing.T) {
 	assert.EqualValues(t, 1, Calls(dev)["cuModuleLoadDataEx"])
 	assert.EqualValues(t, 1, Calls(dev)["cuMemAlloc_v2"])
 	s := f.stream(dev)
-	require.NoError(t, s.Launch(k, &driver.Launch{}, nil))
+	require.NoError(t, gpu.Enqueue(s, k, &gpu.Launch{}, nil))
 	assert.Contains(t, f.log(), "launch ", "other functions go to the library")
 
 	answer = 2
 	_, err = dev.Alloc(512)
 	require.ErrorIs(t, err, driver.ErrOutOfMemory)
-	image, err := dev.Compile(t.Context(), []byte("kernel"), driver.CompileOptions{})
+	image, err := dev.Compile(t.Context(), []byte("kernel"), gpu.CompileOptions{})
 	require.NoError(t, err)
 	answer = 209
 	_, err = dev.Load(image.Code)
-	require.ErrorIs(t, err, driver.ErrWrongImage)
+	require.ErrorIs(t, err, gpu.ErrWrongImage)
 	_, err = dev.Load([]byte("short"))
-	require.ErrorIs(t, err, driver.ErrWrongImage)
+	require.ErrorIs(t, err, gpu.ErrWrongImage)
 	assert.Equal(t, 2, loaded, "an invalid image is not passed on")
 	answer = 700
 	_, err = dev.Alloc(512)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // sum returns the digest that the fake computes of parameter bytes.
@@ -32,21 +33,21 @@ func TestLaunchArguments(t *testing.T) {
 		long[i] = byte(i)
 	}
 	for _, test := range []struct {
-		launch driver.Launch
+		launch gpu.Launch
 		params []byte
 		shape  string
 		attrs  string
 	}{
-		{driver.Launch{}, nil, "1,1,1 x 1,1,1 shared 0", ""},
-		{driver.Launch{Grid: driver.Dim3{X: 2, Y: 3, Z: 4}, Block: driver.Dim3{X: 5, Y: 6, Z: 7}, SharedBytes: 1234},
+		{gpu.Launch{}, nil, "1,1,1 x 1,1,1 shared 0", ""},
+		{gpu.Launch{Grid: gpu.Dim3{X: 2, Y: 3, Z: 4}, Block: gpu.Dim3{X: 5, Y: 6, Z: 7}, SharedBytes: 1234},
 			long[:3], "2,3,4 x 5,6,7 shared 1234", ""},
-		{driver.Launch{Grid: driver.Dim3{X: 8}, Cluster: driver.Dim3{X: 2}}, long[:1], "8,1,1 x 1,1,1 shared 0", " [4: 2 1 1]"},
-		{driver.Launch{Programmatic: true}, long[:128], "1,1,1 x 1,1,1 shared 0", " [6: 1 0 0]"},
-		{driver.Launch{Grid: driver.Dim3{X: 4, Y: 3, Z: 2}, Cluster: driver.Dim3{X: 2, Y: 1, Z: 2}, Programmatic: true},
+		{gpu.Launch{Grid: gpu.Dim3{X: 8}, Cluster: gpu.Dim3{X: 2}}, long[:1], "8,1,1 x 1,1,1 shared 0", " [4: 2 1 1]"},
+		{gpu.Launch{Programmatic: true}, long[:128], "1,1,1 x 1,1,1 shared 0", " [6: 1 0 0]"},
+		{gpu.Launch{Grid: gpu.Dim3{X: 4, Y: 3, Z: 2}, Cluster: gpu.Dim3{X: 2, Y: 1, Z: 2}, Programmatic: true},
 			long, "4,3,2 x 1,1,1 shared 0", " [4: 2 1 2] [6: 1 0 0]"},
-		{driver.Launch{}, long[:16], "1,1,1 x 1,1,1 shared 0", ""}, // nothing is left from the launch before
+		{gpu.Launch{}, long[:16], "1,1,1 x 1,1,1 shared 0", ""}, // nothing is left from the launch before
 	} {
-		require.NoError(t, s.Launch(k, &test.launch, test.params))
+		require.NoError(t, gpu.Enqueue(s, k, &test.launch, test.params))
 		want := fmt.Sprintf("launch %s stream %#x%s function 0xf00 arguments (nil) params", test.shape, s.Handle(), test.attrs)
 		if len(test.params) > 0 {
 			want += fmt.Sprintf(" %d bytes, sum %d", len(test.params), sum(test.params))
@@ -54,10 +55,10 @@ func TestLaunchArguments(t *testing.T) {
 		assert.Equal(t, want+"\n", f.log())
 	}
 	// Clusters above the portable size are first allowed, once, and then launched.
-	big := driver.Launch{Grid: driver.Dim3{X: 16}, Cluster: driver.Dim3{X: 16}}
-	require.NoError(t, s.Launch(k, &big, nil))
+	big := gpu.Launch{Grid: gpu.Dim3{X: 16}, Cluster: gpu.Dim3{X: 16}}
+	require.NoError(t, gpu.Enqueue(s, k, &big, nil))
 	assert.Contains(t, f.log(), "function 0xf00 attribute 14 = 1\n")
-	require.NoError(t, s.Launch(k, &big, nil))
+	require.NoError(t, gpu.Enqueue(s, k, &big, nil))
 	assert.NotContains(t, f.log(), "attribute 14")
 }
 
@@ -66,19 +67,19 @@ func TestRefusedLaunches(t *testing.T) {
 	dev := f.open()
 	k, s := f.kernel(dev), f.stream(dev)
 	f.fail(symLaunchKernelEx, 1)
-	for text, l := range map[string]driver.Launch{
+	for text, l := range map[string]gpu.Launch{
 		"SharedBytes is 50000, function \"kernel\" allows 49152: call AllowSharedBytes": {SharedBytes: 50000},
-		"Block is 257 threads, function \"kernel\" was compiled for at most 256":        {Block: driver.Dim3{X: 257}},
+		"Block is 257 threads, function \"kernel\" was compiled for at most 256":        {Block: gpu.Dim3{X: 257}},
 		"5 parameter bytes": {},
 	} {
-		err := s.Launch(k, &l, make([]byte, 5))
+		err := gpu.Enqueue(s, k, &l, make([]byte, 5))
 		require.ErrorIs(t, err, driver.ErrInvalid)
 		assert.ErrorContains(t, err, text)
 		assert.ErrorContains(t, err, "cuLaunchKernelEx: CUDA_ERROR_FAKE_1 (1): as the test asked")
 	}
 	f.fail(symLaunchKernelEx, 0)
 	other := f.kernel(f.open())
-	require.ErrorIs(t, s.Launch(other, &driver.Launch{}, nil), driver.ErrInvalid, "another device's kernel")
+	require.ErrorIs(t, gpu.Enqueue(s, other, &gpu.Launch{}, nil), driver.ErrInvalid, "another device's kernel")
 	require.ErrorContains(t, k.AllowSharedBytes(232449), "0 to 232448")
 	require.NoError(t, k.AllowSharedBytes(232448))
 	assert.Contains(t, f.log(), "function 0xf00 attribute 8 = 232448\n")
@@ -88,11 +89,11 @@ func TestOccupancy(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()
 	k := f.kernel(dev)
-	n, err := dev.MaxActiveClusters(k, driver.Launch{Block: driver.Dim3{X: 32, Y: 2}, SharedBytes: 77})
+	n, err := dev.MaxActiveClusters(k, gpu.Launch{Block: gpu.Dim3{X: 32, Y: 2}, SharedBytes: 77})
 	require.NoError(t, err)
 	assert.Equal(t, 3*dev.target.SMs, n)
 	assert.Equal(t, "blocks 64 77\n", f.log())
-	n, err = dev.MaxActiveClusters(k, driver.Launch{Grid: driver.Dim3{X: 4}, Cluster: driver.Dim3{X: 2}, SharedBytes: 77})
+	n, err = dev.MaxActiveClusters(k, gpu.Launch{Grid: gpu.Dim3{X: 4}, Cluster: gpu.Dim3{X: 2}, SharedBytes: 77})
 	require.NoError(t, err)
 	assert.Equal(t, 66, n)
 	assert.Equal(t, "clusters 4,1,1 x 1,1,1 shared 77 stream (nil) [4: 2 1 1]\n", f.log())
@@ -101,10 +102,10 @@ func TestOccupancy(t *testing.T) {
 func TestTensorMapArguments(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()
-	types := map[driver.ElemType]int{driver.U8: 0, driver.U16: 1, driver.U32: 2, driver.S32: 3, driver.F16: 6, driver.F32: 7, driver.BF16: 9}
+	types := map[gpu.ElemType]int{gpu.U8: 0, gpu.U16: 1, gpu.U32: 2, gpu.S32: 3, gpu.F16: 6, gpu.F32: 7, gpu.BF16: 9}
 	for elem, code := range types {
-		m := driver.TensorMap{Elem: elem, Rank: 3, Address: 0x7f0012345670, Dims: [5]uint64{1 << 32, 2, 3}, Strides: [4]uint64{1 << 36, 48},
-			Box: [5]uint32{16, 200, 1}, Swizzle: driver.Swizzle64, Promote: driver.Promote256}
+		m := gpu.TensorMap{Elem: elem, Rank: 3, Address: 0x7f0012345670, Dims: [5]uint64{1 << 32, 2, 3}, Strides: [4]uint64{1 << 36, 48},
+			Box: [5]uint32{16, 200, 1}, Swizzle: gpu.Swizzle64, Promote: gpu.Promote256}
 		encoded, err := dev.EncodeTensorMap(m)
 		require.NoError(t, err)
 		assert.Equal(t, fmt.Sprintf("map aligned 1 type %d rank 3 at 0x7f0012345670 4294967296/16/1 2/200/1 3/1/1 +68719476736 +48 interleave 0 swizzle 2 promote 3 fill 0\n", code), f.log())
@@ -113,7 +114,7 @@ func TestTensorMapArguments(t *testing.T) {
 		}
 	}
 	f.fail(symTensorMapEncodeTiled, 1)
-	_, err := dev.EncodeTensorMap(driver.TensorMap{Elem: driver.BF16, Rank: 1, Dims: [5]uint64{64}, Box: [5]uint32{64}})
+	_, err := dev.EncodeTensorMap(gpu.TensorMap{Elem: gpu.BF16, Rank: 1, Dims: [5]uint64{64}, Box: [5]uint32{64}})
 	require.ErrorIs(t, err, driver.ErrInvalid)
 	assert.ErrorContains(t, err, "Elem:bf16 Rank:1")
 }
@@ -121,11 +122,11 @@ func TestTensorMapArguments(t *testing.T) {
 func TestCompileAndLoad(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()
-	image, err := dev.Compile(context.Background(), []byte("kernel"), driver.CompileOptions{OptLevel: 3, LineInfo: true})
+	image, err := dev.Compile(context.Background(), []byte("kernel"), gpu.CompileOptions{OptLevel: 3, LineInfo: true})
 	require.NoError(t, err)
 	assert.Equal(t, "link 4=65536 6=65536 12=0 7=3 13=1\ndata type 1, 7 bytes, last 0, name ptx, 0 options\nlink destroyed\n", f.log())
 	assert.Equal(t, "some information", image.Log)
-	_, err = dev.Compile(t.Context(), []byte("kernel"), driver.CompileOptions{OptLevel: 1})
+	_, err = dev.Compile(t.Context(), []byte("kernel"), gpu.CompileOptions{OptLevel: 1})
 	require.NoError(t, err)
 	assert.Contains(t, f.log(), "link 4=65536 6=65536 12=0 7=1\n")
 	assert.Len(t, image.Code, 64)
@@ -135,26 +136,26 @@ func TestCompileAndLoad(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "load 4=65536 6=65536 12=0\n", f.log())
 	_, err = m.Function("other")
-	require.ErrorIs(t, err, driver.ErrNotFound)
+	require.ErrorIs(t, err, gpu.ErrNotFound)
 	assert.ErrorContains(t, err, `"other"`)
 	k, err := m.Function("kernel")
 	require.NoError(t, err)
 	a, err := k.Attributes()
 	require.NoError(t, err)
-	assert.Equal(t, driver.FunctionAttributes{Registers: 104, LocalBytes: 103, StaticSharedBytes: 101, ConstBytes: 102,
+	assert.Equal(t, gpu.FunctionAttributes{Registers: 104, LocalBytes: 103, StaticSharedBytes: 101, ConstBytes: 102,
 		MaxThreadsPerCTA: 256, PTXVersion: 105, BinaryVersion: 106}, a)
 
 	f.fail(symModuleLoadDataEx, 209)
 	_, err = dev.Load(image.Code)
-	require.ErrorIs(t, err, driver.ErrWrongImage)
+	require.ErrorIs(t, err, gpu.ErrWrongImage)
 	assert.ErrorContains(t, err, "what the loader said")
 }
 
 func TestCompileErrors(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()
-	_, err := dev.Compile(t.Context(), []byte("// text\n.version 8.8\nmistake"), driver.CompileOptions{})
-	require.ErrorIs(t, err, driver.ErrCompile)
+	_, err := dev.Compile(t.Context(), []byte("// text\n.version 8.8\nmistake"), gpu.CompileOptions{})
+	require.ErrorIs(t, err, gpu.ErrCompile)
 	var e *driver.Error
 	require.ErrorAs(t, err, &e)
 	assert.Equal(t, "ptx, line 3; error: mistake\nsome information", e.Log)
@@ -162,7 +163,7 @@ func TestCompileErrors(t *testing.T) {
 	assert.Contains(t, f.log(), "link destroyed")
 
 	f.fail(symLinkComplete, 2)
-	_, err = dev.Compile(t.Context(), []byte("kernel"), driver.CompileOptions{})
+	_, err = dev.Compile(t.Context(), []byte("kernel"), gpu.CompileOptions{})
 	require.ErrorIs(t, err, driver.ErrOutOfMemory)
 	assert.Contains(t, f.log(), "link destroyed")
 
@@ -176,8 +177,8 @@ func TestErrorKinds(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()
 	for code, kind := range map[int]error{
-		1: driver.ErrInvalid, 2: driver.ErrOutOfMemory, 100: driver.ErrNoDevice, 200: driver.ErrWrongImage, 209: driver.ErrWrongImage,
-		218: driver.ErrCompile, 222: driver.ErrCompile, 400: driver.ErrInvalid, 500: driver.ErrNotFound, 801: driver.ErrUnsupported, 901: driver.ErrInvalid,
+		1: driver.ErrInvalid, 2: driver.ErrOutOfMemory, 100: driver.ErrNoDevice, 200: gpu.ErrWrongImage, 209: gpu.ErrWrongImage,
+		218: gpu.ErrCompile, 222: gpu.ErrCompile, 400: driver.ErrInvalid, 500: gpu.ErrNotFound, 801: driver.ErrUnsupported, 901: driver.ErrInvalid,
 	} {
 		f.fail(symMemAlloc, code)
 		_, err := dev.Alloc(77)
@@ -334,15 +335,15 @@ func TestHotPathsAllocateNothing(t *testing.T) {
 	dev := f.open()
 	k, s := f.kernel(dev), f.stream(dev)
 	params := make([]byte, 300)
-	l := &driver.Launch{Grid: driver.Dim3{X: 2}, Cluster: driver.Dim3{X: 2}, Programmatic: true, SharedBytes: 1 << 15}
-	m := driver.TensorMap{Elem: driver.BF16, Rank: 2, Dims: [5]uint64{64, 64}, Strides: [4]uint64{128}, Box: [5]uint32{64, 64}}
+	l := &gpu.Launch{Grid: gpu.Dim3{X: 2}, Cluster: gpu.Dim3{X: 2}, Programmatic: true, SharedBytes: 1 << 15}
+	m := gpu.TensorMap{Elem: gpu.BF16, Rank: 2, Dims: [5]uint64{64, 64}, Strides: [4]uint64{128}, Box: [5]uint32{64, 64}}
 	e, err := dev.NewEvent()
 	require.NoError(t, err)
 	require.NoError(t, s.BeginCapture())
 	g, err := s.EndCapture()
 	require.NoError(t, err)
 	for name, call := range map[string]func() error{
-		"launch":       func() error { return s.Launch(k, l, params) },
+		"launch":       func() error { return gpu.Enqueue(s, k, l, params) },
 		"tensor map":   func() error { _, err := dev.EncodeTensorMap(m); return err },
 		"graph launch": func() error { return g.Launch(s) },
 		"event record": func() error { return e.Record(s) },
@@ -379,7 +380,7 @@ func TestGoroutines(t *testing.T) {
 					var room [64]byte
 					room[0] = byte(i + j)
 					assert.NoError(t, s.CopyToDevice(p, room[:]))
-					assert.NoError(t, s.Launch(k, &driver.Launch{}, room[:]))
+					assert.NoError(t, gpu.Enqueue(s, k, &gpu.Launch{}, room[:]))
 					var back [1]byte
 					assert.NoError(t, s.CopyToHost(back[:], p))
 					assert.Equal(t, byte(i+j), back[0])
@@ -410,7 +411,7 @@ func deep(n int, f func()) byte {
 func TestNothingToCall(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()
-	image, err := dev.Compile(t.Context(), []byte("kernel"), driver.CompileOptions{})
+	image, err := dev.Compile(t.Context(), []byte("kernel"), gpu.CompileOptions{})
 	require.NoError(t, err)
 	m, err := dev.Load(image.Code)
 	require.NoError(t, err)
@@ -419,7 +420,7 @@ func TestNothingToCall(t *testing.T) {
 	require.NoError(t, dev.Free(0))
 	for _, name := range []string{"", "ker\x00nel"} {
 		_, err := m.Function(name)
-		require.ErrorIs(t, err, driver.ErrNotFound)
+		require.ErrorIs(t, err, gpu.ErrNotFound)
 	}
 	assert.Equal(t, before, Calls(dev))
 	assert.Empty(t, f.log())
@@ -455,7 +456,7 @@ func TestRefusedUnasked(t *testing.T) {
 	f.log()
 	before := Calls(dev)
 	for name, err := range map[string]error{
-		"grid":     s.Launch(k, &driver.Launch{Grid: driver.Dim3{X: -1}}, nil),
+		"grid":     gpu.Enqueue(s, k, &gpu.Launch{Grid: gpu.Dim3{X: -1}}, nil),
 		"closed":   closed.Fill32(p, 1, 1),
 		"negative": s.Fill32(p, 1, -1),
 		"event":    s.Wait(foreign),

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/devkit"
 )
 
@@ -81,27 +82,27 @@ func (j *jit) fail(err error, kind error) error {
 	return &with
 }
 
-// Compile implements driver.Device. If ctx ends first, the driver finishes
+// Compile implements gpu.Device. If ctx ends first, the driver finishes
 // compiling and the result is dropped.
-func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOptions) (driver.Image, error) {
+func (d *device) Compile(ctx context.Context, ptx []byte, o gpu.CompileOptions) (gpu.Image, error) {
 	if err := devkit.ContextErr("Compile", ctx); err != nil {
-		return driver.Image{}, err
+		return gpu.Image{}, err
 	}
 	if o.OptLevel < 0 || o.OptLevel > 4 {
-		return driver.Image{}, invalid("compile", "OptLevel is %d, must be 1 to 4, or 0 for the default", o.OptLevel)
+		return gpu.Image{}, invalid("compile", "OptLevel is %d, must be 1 to 4, or 0 for the default", o.OptLevel)
 	}
 	if len(bytes.TrimSpace(ptx)) == 0 || bytes.IndexByte(ptx, 0) >= 0 {
-		return driver.Image{}, &driver.Error{Op: "compile", Kind: driver.ErrCompile,
+		return gpu.Image{}, &driver.Error{Op: "compile", Kind: gpu.ErrCompile,
 			Text: "the PTX is empty or holds a zero byte, must be text"}
 	}
 	if err := d.ready(symLinkCreate); err != nil {
-		return driver.Image{}, err
+		return gpu.Image{}, err
 	}
 	if ctx.Done() == nil {
 		return d.compile(ptx, o)
 	}
 	type answer struct {
-		image driver.Image
+		image gpu.Image
 		err   error
 	}
 	answers := make(chan answer, 1)
@@ -113,13 +114,13 @@ func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOption
 	case a := <-answers:
 		return a.image, a.err
 	case <-ctx.Done():
-		return driver.Image{}, ctx.Err()
+		return gpu.Image{}, ctx.Err()
 	}
 }
 
 // compile compiles PTX with the driver's linker, because only the linker returns
 // the machine code.
-func (d *device) compile(ptx []byte, o driver.CompileOptions) (driver.Image, error) {
+func (d *device) compile(ptx []byte, o gpu.CompileOptions) (gpu.Image, error) {
 	j := newJIT()
 	defer j.release()
 	if o.OptLevel > 0 {
@@ -130,14 +131,14 @@ func (d *device) compile(ptx []byte, o driver.CompileOptions) (driver.Image, err
 	}
 	// Use one thread throughout: the linker belongs to the current context.
 	if err := d.enter(symLinkCreate); err != nil {
-		return driver.Image{}, err
+		return gpu.Image{}, err
 	}
 	defer d.leave()
 	code, s, r := d.link(j, append(bytes.Clone(ptx), 0))
 	if err := d.check(s, r); err != nil {
-		return driver.Image{}, j.fail(d.explainVersion(err, ptx), driver.ErrCompile)
+		return gpu.Image{}, j.fail(d.explainVersion(err, ptx), gpu.ErrCompile)
 	}
-	return driver.Image{Code: code, Log: j.log()}, nil
+	return gpu.Image{Code: code, Log: j.log()}, nil
 }
 
 // link makes machine code of PTX that ends with a zero byte. It also returns the

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/child"
 	"sonicmoe/internal/drivertest"
 )
@@ -27,9 +28,9 @@ func TestMain(m *testing.M) {
 	os.Exit(drivertest.Main(m, func(ctx context.Context, _ string) (driver.Device, error) { return Open(ctx, 0, Options{}) }))
 }
 
-// gpu returns a real device. Tests that need one run only if SONICMOE_DEVICE says
+// openGPU returns a real device. Tests that need one run only if SONICMOE_DEVICE says
 // so.
-func gpu(t testing.TB) driver.Device {
+func openGPU(t testing.TB) gpu.Device {
 	name := os.Getenv("SONICMOE_DEVICE")
 	if name != "cuda" {
 		t.Skip("SONICMOE_DEVICE is not cuda: not run on a GPU")
@@ -41,7 +42,7 @@ func gpu(t testing.TB) driver.Device {
 }
 
 func TestConformance(t *testing.T) {
-	dev := gpu(t)
+	dev := openGPU(t)
 	t.Logf("%s, %s\n%s", dev.Target().Name, dev.Producer(), Diagnose(Options{}))
 	drivertest.Run(t, dev)
 	t.Logf("calls: %v", Calls(dev))
@@ -49,7 +50,7 @@ func TestConformance(t *testing.T) {
 
 // TestClosed opens its own device, because other tests share the primary context.
 func TestClosed(t *testing.T) {
-	gpu(t)
+	openGPU(t)
 	dev, err := Open(t.Context(), 0, Options{})
 	require.NoError(t, err)
 	drivertest.RunClosed(t, dev)
@@ -66,7 +67,7 @@ func again(t *testing.T) *exec.Cmd {
 // TestBroken runs in its own process, which cannot use the GPU afterwards.
 func TestBroken(t *testing.T) {
 	if child.Role() != "" {
-		drivertest.RunBroken(t, func() driver.Device {
+		drivertest.RunBroken(t, func() gpu.Device {
 			dev, err := Open(t.Context(), 0, Options{})
 			require.NoError(t, err)
 			return dev
@@ -82,12 +83,12 @@ func TestBroken(t *testing.T) {
 // that the program decides how to end.
 func TestInterrupt(t *testing.T) {
 	if child.Role() != "" {
-		dev := gpu(t)
+		dev := openGPU(t)
 		interrupted := make(chan os.Signal, 1)
 		signal.Notify(interrupted, os.Interrupt)
 		fmt.Println("ready")
 		for len(interrupted) == 0 {
-			_, err := dev.Compile(t.Context(), []byte(empty), driver.CompileOptions{})
+			_, err := dev.Compile(t.Context(), []byte(empty), gpu.CompileOptions{})
 			require.NoError(t, err)
 		}
 		require.NoError(t, dev.Synchronize(t.Context()))
@@ -110,7 +111,7 @@ func TestInterrupt(t *testing.T) {
 }
 
 func TestOrdinalOnGPU(t *testing.T) {
-	gpu(t)
+	openGPU(t)
 	_, err := Open(t.Context(), 99, Options{})
 	require.ErrorIs(t, err, driver.ErrNoDevice)
 	assert.ErrorContains(t, err, "counted from 0")
@@ -119,7 +120,7 @@ func TestOrdinalOnGPU(t *testing.T) {
 // TestForeignContextOnGPU checks that a context made by another library works like
 // the primary one.
 func TestForeignContextOnGPU(t *testing.T) {
-	owner := gpu(t).(*device)
+	owner := openGPU(t).(*device)
 	dev, err := Open(t.Context(), 0, Options{Context: owner.context[0]})
 	require.NoError(t, err)
 	p, err := dev.Alloc(256)
@@ -133,9 +134,9 @@ func TestForeignContextOnGPU(t *testing.T) {
 // TestWarmStartCompilesNothing checks that loading stored machine code does not
 // call the linker.
 func TestWarmStartCompilesNothing(t *testing.T) {
-	image, err := gpu(t).Compile(t.Context(), []byte(empty), driver.CompileOptions{})
+	image, err := openGPU(t).Compile(t.Context(), []byte(empty), gpu.CompileOptions{})
 	require.NoError(t, err)
-	dev := gpu(t)
+	dev := openGPU(t)
 	m, err := dev.Load(image.Code)
 	require.NoError(t, err)
 	_, err = m.Function("empty")
@@ -155,8 +156,8 @@ const empty = `.version 8.0
 // TestLaunchAllocatesNothingOnGPU checks that queueing a kernel allocates nothing
 // on the host.
 func TestLaunchAllocatesNothingOnGPU(t *testing.T) {
-	dev := gpu(t)
-	image, err := dev.Compile(t.Context(), []byte(empty), driver.CompileOptions{})
+	dev := openGPU(t)
+	image, err := dev.Compile(t.Context(), []byte(empty), gpu.CompileOptions{})
 	require.NoError(t, err)
 	m, err := dev.Load(image.Code)
 	require.NoError(t, err)
@@ -164,9 +165,9 @@ func TestLaunchAllocatesNothingOnGPU(t *testing.T) {
 	require.NoError(t, err)
 	s, err := dev.NewStream()
 	require.NoError(t, err)
-	l := &driver.Launch{Grid: driver.Dim3{X: 2}, Cluster: driver.Dim3{X: 2}, Programmatic: true}
+	l := &gpu.Launch{Grid: gpu.Dim3{X: 2}, Cluster: gpu.Dim3{X: 2}, Programmatic: true}
 	assert.Zero(t, testing.AllocsPerRun(200, func() {
-		if err := s.Launch(f, l, nil); err != nil {
+		if err := gpu.Enqueue(s, f, l, nil); err != nil {
 			t.Fatal(err)
 		}
 	}))
@@ -176,8 +177,8 @@ func TestLaunchAllocatesNothingOnGPU(t *testing.T) {
 }
 
 func BenchmarkLaunch(b *testing.B) {
-	dev := gpu(b)
-	image, err := dev.Compile(b.Context(), []byte(empty), driver.CompileOptions{})
+	dev := openGPU(b)
+	image, err := dev.Compile(b.Context(), []byte(empty), gpu.CompileOptions{})
 	require.NoError(b, err)
 	m, err := dev.Load(image.Code)
 	require.NoError(b, err)
@@ -187,7 +188,7 @@ func BenchmarkLaunch(b *testing.B) {
 	require.NoError(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := s.Launch(f, &driver.Launch{}, nil); err != nil {
+		if err := gpu.Enqueue(s, f, &gpu.Launch{}, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/devkit"
 )
 
@@ -28,7 +29,7 @@ type device struct {
 	calls [symbolCount]atomic.Int64
 }
 
-var _ driver.Device = (*device)(nil)
+var _ gpu.Device = (*device)(nil)
 
 // Calls returns the number of calls of each function of the driver library on dev
 // since it was opened, by the function's name. It is nil for a device of another

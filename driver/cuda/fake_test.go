@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/outside"
 )
 
@@ -103,8 +104,8 @@ func (f *fake) open() *device {
 }
 
 // kernel compiles and loads a kernel on the fake.
-func (f *fake) kernel(dev driver.Device) *function {
-	image, err := dev.Compile(f.t.Context(), []byte("kernel"), driver.CompileOptions{})
+func (f *fake) kernel(dev gpu.Device) *function {
+	image, err := dev.Compile(f.t.Context(), []byte("kernel"), gpu.CompileOptions{})
 	require.NoError(f.t, err)
 	m, err := dev.Load(image.Code)
 	require.NoError(f.t, err)

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"unsafe"
 
-	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // launchConfig is a CUlaunchConfig.
@@ -55,13 +55,13 @@ var packets = sync.Pool{New: func() any {
 }}
 
 // fill describes a launch of f on a stream.
-func (p *packet) fill(f *function, stream uintptr, l *driver.Launch, params []byte) {
+func (p *packet) fill(f *function, stream uintptr, l *gpu.Launch, params []byte) {
 	one := func(n int) uint32 { return uint32(max(n, 1)) }
 	c := &p.config
 	c.gridX, c.gridY, c.gridZ = one(l.Grid.X), one(l.Grid.Y), one(l.Grid.Z)
 	c.blockX, c.blockY, c.blockZ = one(l.Block.X), one(l.Block.Y), one(l.Block.Z)
 	c.sharedBytes, c.stream, c.attributeCount = uint32(l.SharedBytes), stream, 0
-	if l.Cluster != (driver.Dim3{}) {
+	if l.Cluster != (gpu.Dim3{}) {
 		x, y, z := one(l.Cluster.X), one(l.Cluster.Y), one(l.Cluster.Z)
 		p.add(attrClusterDimension, uint64(x)|uint64(y)<<32, uint64(z))
 	}
@@ -87,7 +87,7 @@ func (p *packet) add(id uint32, word0, word1 uint64) {
 }
 
 // own returns the function of the interface value if it belongs to this device.
-func (d *device) own(op string, f driver.Function, l *driver.Launch) (*function, error) {
+func (d *device) own(op string, f gpu.Function, l *gpu.Launch) (*function, error) {
 	fn, ok := f.(*function)
 	if !ok || fn.dev != d {
 		return nil, invalid(op, "the function is not of this device")
@@ -104,8 +104,8 @@ func (d *device) own(op string, f driver.Function, l *driver.Launch) (*function,
 	return fn, nil
 }
 
-// Launch implements driver.Stream.
-func (s *stream) Launch(f driver.Function, l *driver.Launch, params []byte) error {
+// Launch implements gpu.Stream.
+func (s *stream) Launch(f gpu.Function, l *gpu.Launch, params []byte) error {
 	if err := s.use("launch", "stream"); err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (s *stream) Launch(f driver.Function, l *driver.Launch, params []byte) erro
 
 // explainLaunch determines which limit a refused launch exceeds. The driver only
 // returns "invalid value".
-func explainLaunch(err error, f *function, l driver.Launch, paramBytes int) error {
+func explainLaunch(err error, f *function, l gpu.Launch, paramBytes int) error {
 	if f.dev.broken.Cause() != nil {
 		return err
 	}
@@ -141,14 +141,14 @@ func explainLaunch(err error, f *function, l driver.Launch, paramBytes int) erro
 		f.name, l.Grid, l.Block, l.Cluster, l.SharedBytes, paramBytes)
 }
 
-// MaxActiveClusters implements driver.Device.
-func (d *device) MaxActiveClusters(f driver.Function, l driver.Launch) (int, error) {
+// MaxActiveClusters implements gpu.Device.
+func (d *device) MaxActiveClusters(f gpu.Function, l gpu.Launch) (int, error) {
 	fn, err := d.own("MaxActiveClusters", f, &l)
 	if err != nil {
 		return 0, err
 	}
 	var n int32
-	if l.Cluster == (driver.Dim3{}) {
+	if l.Cluster == (gpu.Dim3{}) {
 		err = d.do(symMaxActiveBlocks, uintptr(unsafe.Pointer(&n)), fn.raw, uintptr(l.Block.Count()), uintptr(l.SharedBytes))
 		n *= int32(d.target.SMs)
 	} else {

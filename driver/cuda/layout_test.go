@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/outside"
 )
 
@@ -40,7 +41,7 @@ func TestAgreesWithHeader(t *testing.T) {
 		{"offsetof(CUlaunchAttribute, value)", unsafe.Offsetof(a.value)},
 		{"offsetof(CUlaunchAttribute, value.clusterDim.z)", unsafe.Offsetof(a.value) + 8},
 		{"offsetof(CUlaunchAttribute, value.programmaticStreamSerializationAllowed)", unsafe.Offsetof(a.value)},
-		{"sizeof(CUtensorMap)", unsafe.Sizeof(driver.EncodedTensorMap{})},
+		{"sizeof(CUtensorMap)", unsafe.Sizeof(gpu.EncodedTensorMap{})},
 		{"sizeof(CUdeviceptr)", unsafe.Sizeof(driver.DevicePtr(0))},
 
 		{"CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION", attrClusterDimension},
@@ -77,21 +78,21 @@ func TestAgreesWithHeader(t *testing.T) {
 		{"CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR", attrSharedBytesPerSM},
 		{"CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR", attrRegistersPerSM},
 		{"CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", attrSharedBytesPerCTA},
-		{"CU_TENSOR_MAP_DATA_TYPE_BFLOAT16", dataTypes[driver.BF16]},
-		{"CU_TENSOR_MAP_DATA_TYPE_FLOAT16", dataTypes[driver.F16]},
-		{"CU_TENSOR_MAP_DATA_TYPE_FLOAT32", dataTypes[driver.F32]},
-		{"CU_TENSOR_MAP_DATA_TYPE_UINT8", dataTypes[driver.U8]},
-		{"CU_TENSOR_MAP_DATA_TYPE_UINT16", dataTypes[driver.U16]},
-		{"CU_TENSOR_MAP_DATA_TYPE_UINT32", dataTypes[driver.U32]},
-		{"CU_TENSOR_MAP_DATA_TYPE_INT32", dataTypes[driver.S32]},
+		{"CU_TENSOR_MAP_DATA_TYPE_BFLOAT16", dataTypes[gpu.BF16]},
+		{"CU_TENSOR_MAP_DATA_TYPE_FLOAT16", dataTypes[gpu.F16]},
+		{"CU_TENSOR_MAP_DATA_TYPE_FLOAT32", dataTypes[gpu.F32]},
+		{"CU_TENSOR_MAP_DATA_TYPE_UINT8", dataTypes[gpu.U8]},
+		{"CU_TENSOR_MAP_DATA_TYPE_UINT16", dataTypes[gpu.U16]},
+		{"CU_TENSOR_MAP_DATA_TYPE_UINT32", dataTypes[gpu.U32]},
+		{"CU_TENSOR_MAP_DATA_TYPE_INT32", dataTypes[gpu.S32]},
 		{"CU_TENSOR_MAP_INTERLEAVE_NONE", 0},
-		{"CU_TENSOR_MAP_SWIZZLE_NONE", uintptr(driver.SwizzleNone)},
-		{"CU_TENSOR_MAP_SWIZZLE_32B", uintptr(driver.Swizzle32)},
-		{"CU_TENSOR_MAP_SWIZZLE_64B", uintptr(driver.Swizzle64)},
-		{"CU_TENSOR_MAP_SWIZZLE_128B", uintptr(driver.Swizzle128)},
-		{"CU_TENSOR_MAP_L2_PROMOTION_L2_64B", uintptr(driver.Promote64)},
-		{"CU_TENSOR_MAP_L2_PROMOTION_L2_128B", uintptr(driver.Promote128)},
-		{"CU_TENSOR_MAP_L2_PROMOTION_L2_256B", uintptr(driver.Promote256)},
+		{"CU_TENSOR_MAP_SWIZZLE_NONE", uintptr(gpu.SwizzleNone)},
+		{"CU_TENSOR_MAP_SWIZZLE_32B", uintptr(gpu.Swizzle32)},
+		{"CU_TENSOR_MAP_SWIZZLE_64B", uintptr(gpu.Swizzle64)},
+		{"CU_TENSOR_MAP_SWIZZLE_128B", uintptr(gpu.Swizzle128)},
+		{"CU_TENSOR_MAP_L2_PROMOTION_L2_64B", uintptr(gpu.Promote64)},
+		{"CU_TENSOR_MAP_L2_PROMOTION_L2_128B", uintptr(gpu.Promote128)},
+		{"CU_TENSOR_MAP_L2_PROMOTION_L2_256B", uintptr(gpu.Promote256)},
 		{"CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE", 0},
 
 		{"CUDA_SUCCESS", uintptr(success)},

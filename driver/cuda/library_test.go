@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 func TestNoLibrary(t *testing.T) {
@@ -89,7 +90,7 @@ func TestMissingRequiredFunction(t *testing.T) {
 func TestMissingOptionalFunction(t *testing.T) {
 	f := newFake(t, "-DNO_TENSORMAP")
 	dev := f.open()
-	_, err := dev.EncodeTensorMap(driver.TensorMap{Elem: driver.BF16, Rank: 1, Address: 256, Dims: [5]uint64{64}, Box: [5]uint32{64}})
+	_, err := dev.EncodeTensorMap(gpu.TensorMap{Elem: gpu.BF16, Rank: 1, Address: 256, Dims: [5]uint64{64}, Box: [5]uint32{64}})
 	require.ErrorIs(t, err, driver.ErrUnsupported)
 	for _, text := range []string{"cuTensorMapEncodeTiled", f.path, "CUDA 12.8", "tensor maps"} {
 		assert.ErrorContains(t, err, text)

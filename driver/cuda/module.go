@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/devkit"
 )
 
@@ -16,8 +17,8 @@ type module struct {
 	raw uintptr
 }
 
-// Load implements driver.Device. code is copied.
-func (d *device) Load(code []byte) (driver.Module, error) {
+// Load implements gpu.Device. code is copied.
+func (d *device) Load(code []byte) (gpu.Module, error) {
 	if err := d.ready(symModuleLoadDataEx); err != nil {
 		return nil, err
 	}
@@ -31,14 +32,14 @@ func (d *device) Load(code []byte) (driver.Module, error) {
 	m := &module{dev: d}
 	if load := d.lib.loadModule; load != nil {
 		if err := d.loadThrough(load, m, code); err != nil {
-			return nil, j.fail(err, driver.ErrWrongImage)
+			return nil, j.fail(err, gpu.ErrWrongImage)
 		}
 		return m, nil
 	}
 	err := d.do(symModuleLoadDataEx, uintptr(unsafe.Pointer(&m.raw)), uintptr(unsafe.Pointer(&code[0])),
 		uintptr(j.count), uintptr(unsafe.Pointer(&j.keys[0])), uintptr(unsafe.Pointer(&j.values[0])))
 	if err != nil {
-		return nil, j.fail(err, driver.ErrWrongImage)
+		return nil, j.fail(err, gpu.ErrWrongImage)
 	}
 	return m, nil
 }
@@ -55,10 +56,10 @@ func (d *device) loadThrough(load func([]byte) (uintptr, int), m *module, image 
 	return d.check(symModuleLoadDataEx, result(code))
 }
 
-// Function implements driver.Module.
-func (m *module) Function(name string) (driver.Function, error) {
+// Function implements gpu.Module.
+func (m *module) Function(name string) (gpu.Function, error) {
 	if name == "" || strings.Contains(name, "\x00") {
-		return nil, &driver.Error{Op: symModuleGetFunction.String(), Kind: driver.ErrNotFound,
+		return nil, &driver.Error{Op: symModuleGetFunction.String(), Kind: gpu.ErrNotFound,
 			Text: fmt.Sprintf("no function can be named %q", name)}
 	}
 	f := &function{dev: m.dev, name: name}
@@ -77,7 +78,7 @@ func (m *module) Function(name string) (driver.Function, error) {
 	return f, nil
 }
 
-// Unload implements driver.Module.
+// Unload implements gpu.Module.
 func (m *module) Unload() error { return m.dev.doNumbers(symModuleUnload, m.raw) }
 
 // function is a kernel.
@@ -89,7 +90,7 @@ type function struct {
 	big atomic.Bool
 }
 
-// Name implements driver.Function.
+// Name implements gpu.Function.
 func (f *function) Name() string { return f.name }
 
 // Function attributes, CUfunction_attribute.
@@ -113,9 +114,9 @@ func (f *function) attribute(a uintptr) (int, error) {
 	return int(v), withText(err, "attribute %d of function %q", a, f.name)
 }
 
-// Attributes implements driver.Function.
-func (f *function) Attributes() (driver.FunctionAttributes, error) {
-	var a driver.FunctionAttributes
+// Attributes implements gpu.Function.
+func (f *function) Attributes() (gpu.FunctionAttributes, error) {
+	var a gpu.FunctionAttributes
 	for _, q := range []struct {
 		attribute uintptr
 		to        *int
@@ -126,14 +127,14 @@ func (f *function) Attributes() (driver.FunctionAttributes, error) {
 	} {
 		v, err := f.attribute(q.attribute)
 		if err != nil {
-			return driver.FunctionAttributes{}, err
+			return gpu.FunctionAttributes{}, err
 		}
 		*q.to = v
 	}
 	return a, nil
 }
 
-// AllowSharedBytes implements driver.Function.
+// AllowSharedBytes implements gpu.Function.
 func (f *function) AllowSharedBytes(bytes int) error {
 	limit := f.dev.target.SharedBytesPerCTA
 	if bytes < 0 || bytes > limit {

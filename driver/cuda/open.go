@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/devkit"
 )
 
@@ -58,7 +59,7 @@ func (l *library) through(b *Binding) (*library, error) {
 // be opened; see its Target.
 //
 // If ctx ends before the driver has answered, Open returns ctx's error.
-func Open(ctx context.Context, ordinal int, o Options) (driver.Device, error) {
+func Open(ctx context.Context, ordinal int, o Options) (gpu.Device, error) {
 	if err := devkit.ContextErr("Open", ctx); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,9 @@
 package cuda
 
-import "sonicmoe/driver"
+import (
+	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
+)
 
 // result is a CUresult, the return value of driver functions.
 type result int32
@@ -28,19 +31,19 @@ var results = map[result]struct {
 	100: {"NO_DEVICE", driver.ErrNoDevice},
 	101: {"INVALID_DEVICE", driver.ErrNoDevice},
 	102: {"DEVICE_NOT_LICENSED", driver.ErrNoDevice},
-	200: {"INVALID_IMAGE", driver.ErrWrongImage},
-	209: {"NO_BINARY_FOR_GPU", driver.ErrWrongImage},
+	200: {"INVALID_IMAGE", gpu.ErrWrongImage},
+	209: {"NO_BINARY_FOR_GPU", gpu.ErrWrongImage},
 	214: {"ECC_UNCORRECTABLE", driver.ErrBroken},
-	218: {"INVALID_PTX", driver.ErrCompile},
+	218: {"INVALID_PTX", gpu.ErrCompile},
 	220: {"NVLINK_UNCORRECTABLE", driver.ErrBroken},
-	221: {"JIT_COMPILER_NOT_FOUND", driver.ErrCompile},
-	222: {"UNSUPPORTED_PTX_VERSION", driver.ErrCompile},
-	223: {"JIT_COMPILATION_DISABLED", driver.ErrCompile},
+	221: {"JIT_COMPILER_NOT_FOUND", gpu.ErrCompile},
+	222: {"UNSUPPORTED_PTX_VERSION", gpu.ErrCompile},
+	223: {"JIT_COMPILATION_DISABLED", gpu.ErrCompile},
 	226: {"CONTAINED", driver.ErrBroken},
-	300: {"INVALID_SOURCE", driver.ErrWrongImage},
+	300: {"INVALID_SOURCE", gpu.ErrWrongImage},
 	400: {"INVALID_HANDLE", driver.ErrInvalid},
 	401: {"ILLEGAL_STATE", driver.ErrInvalid},
-	500: {"NOT_FOUND", driver.ErrNotFound},
+	500: {"NOT_FOUND", gpu.ErrNotFound},
 	700: {"ILLEGAL_ADDRESS", driver.ErrBroken},
 	701: {"LAUNCH_OUT_OF_RESOURCES", driver.ErrInvalid},
 	702: {"LAUNCH_TIMEOUT", driver.ErrBroken},

@@ -4,12 +4,12 @@ import (
 	"sync"
 	"unsafe"
 
-	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // dataTypes maps element types to CUtensorMapDataType.
-var dataTypes = map[driver.ElemType]uintptr{
-	driver.U8: 0, driver.U16: 1, driver.U32: 2, driver.S32: 3, driver.F16: 6, driver.F32: 7, driver.BF16: 9,
+var dataTypes = map[gpu.ElemType]uintptr{
+	gpu.U8: 0, gpu.U16: 1, gpu.U32: 2, gpu.S32: 3, gpu.F16: 6, gpu.F32: 7, gpu.BF16: 9,
 }
 
 // mapAlign is the alignment that drivers require of an encoded map: 64 bytes, from
@@ -28,9 +28,9 @@ type encoder struct {
 
 var encoders = sync.Pool{New: func() any { return new(encoder) }}
 
-// EncodeTensorMap implements driver.Device. It allocates nothing.
-func (d *device) EncodeTensorMap(m driver.TensorMap) (driver.EncodedTensorMap, error) {
-	var out driver.EncodedTensorMap
+// EncodeTensorMap implements gpu.Device. It allocates nothing.
+func (d *device) EncodeTensorMap(m gpu.TensorMap) (gpu.EncodedTensorMap, error) {
+	var out gpu.EncodedTensorMap
 	if err := m.Check(); err != nil {
 		return out, err
 	}

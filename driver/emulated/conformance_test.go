@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/ptx/emu"
 )
@@ -22,7 +22,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestBroken(t *testing.T) {
-	drivertest.RunBroken(t, func() driver.Device {
+	drivertest.RunBroken(t, func() gpu.Device {
 		dev, err := New(Options{})
 		require.NoError(t, err)
 		return dev

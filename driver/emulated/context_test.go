@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // TestLaunchEndsWithContext checks that an endless launch ends with the device's
@@ -27,7 +28,7 @@ again:
 	st.global.u32 [%a], 1;
 	bra again;
 }
-`), driver.CompileOptions{})
+`), gpu.CompileOptions{})
 	require.NoError(t, err)
 	m, err := dev.Load(image.Code)
 	require.NoError(t, err)
@@ -40,7 +41,7 @@ again:
 	time.AfterFunc(50*time.Millisecond, cancel)
 	for range 2 {
 		begun := time.Now()
-		err = s.Launch(f, &driver.Launch{}, binary.LittleEndian.AppendUint64(nil, uint64(p)))
+		err = gpu.Enqueue(s, f, &gpu.Launch{}, binary.LittleEndian.AppendUint64(nil, uint64(p)))
 		require.ErrorIs(t, err, context.Canceled)
 		assert.NotErrorIs(t, err, driver.ErrBroken)
 		assert.ErrorContains(t, err, "stopped")

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/devkit"
 	"sonicmoe/ptx/emu"
 	"sonicmoe/ptx/emu/layout"
@@ -64,7 +65,7 @@ func Target() driver.Target {
 	return t
 }
 
-// device implements driver.Device.
+// device implements gpu.Device.
 type device struct {
 	options Options
 	mem     atomic.Pointer[emu.Memory]
@@ -81,7 +82,7 @@ var devices atomic.Uint64
 
 // New returns an emulated device. Addresses of other devices are not allocated on
 // it, so mixing them up is an error.
-func New(o Options) (driver.Device, error) {
+func New(o Options) (gpu.Device, error) {
 	if o.Target == (driver.Target{}) {
 		o.Target = Target()
 	}
@@ -221,24 +222,24 @@ func (d *device) breakDown(kernel string, cause error) error {
 }
 
 // elements maps element types of tensor maps to the emulator's numbers.
-var elements = map[driver.ElemType]layout.ElemType{
-	driver.BF16: layout.ElemBF16, driver.F16: layout.ElemF16, driver.F32: layout.ElemF32,
-	driver.U8: layout.ElemU8, driver.U16: layout.ElemU16, driver.U32: layout.ElemU32, driver.S32: layout.ElemS32,
+var elements = map[gpu.ElemType]layout.ElemType{
+	gpu.BF16: layout.ElemBF16, gpu.F16: layout.ElemF16, gpu.F32: layout.ElemF32,
+	gpu.U8: layout.ElemU8, gpu.U16: layout.ElemU16, gpu.U32: layout.ElemU32, gpu.S32: layout.ElemS32,
 }
 
-// EncodeTensorMap implements driver.Device. A legal map with features that the
+// EncodeTensorMap implements gpu.Device. A legal map with features that the
 // emulator lacks is driver.ErrUnsupported.
-func (d *device) EncodeTensorMap(m driver.TensorMap) (driver.EncodedTensorMap, error) {
+func (d *device) EncodeTensorMap(m gpu.TensorMap) (gpu.EncodedTensorMap, error) {
 	if err := d.ready("EncodeTensorMap"); err != nil {
-		return driver.EncodedTensorMap{}, err
+		return gpu.EncodedTensorMap{}, err
 	}
 	if err := m.Check(); err != nil {
-		return driver.EncodedTensorMap{}, err
+		return gpu.EncodedTensorMap{}, err
 	}
 	e := layout.TensorMap{Elem: elements[m.Elem], Rank: m.Rank, Address: uint64(m.Address),
 		Dims: m.Dims, Strides: m.Strides, Box: m.Box, Swizzle: layout.Swizzle(m.Swizzle)}
 	if err := e.Check(); err != nil {
-		return driver.EncodedTensorMap{}, &driver.Error{Op: "EncodeTensorMap", Kind: driver.ErrUnsupported, Cause: err}
+		return gpu.EncodedTensorMap{}, &driver.Error{Op: "EncodeTensorMap", Kind: driver.ErrUnsupported, Cause: err}
 	}
-	return driver.EncodedTensorMap(e.Encode()), nil
+	return gpu.EncodedTensorMap(e.Encode()), nil
 }

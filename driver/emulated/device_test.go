@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/ptx/emu"
 )
 
@@ -31,15 +32,15 @@ const poke = `.version 7.0
 }
 `
 
-func newDevice(t *testing.T, o Options) driver.Device {
+func newDevice(t *testing.T, o Options) gpu.Device {
 	dev, err := New(o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, dev.Close()) })
 	return dev
 }
 
-func loadPoke(t *testing.T, dev driver.Device) (driver.Function, driver.Stream) {
-	image, err := dev.Compile(t.Context(), []byte(poke), driver.CompileOptions{})
+func loadPoke(t *testing.T, dev gpu.Device) (gpu.Function, driver.Stream) {
+	image, err := dev.Compile(t.Context(), []byte(poke), gpu.CompileOptions{})
 	require.NoError(t, err)
 	m, err := dev.Load(image.Code)
 	require.NoError(t, err)
@@ -55,7 +56,7 @@ func loadPoke(t *testing.T, dev driver.Device) (driver.Function, driver.Stream) 
 func TestFaultIsKept(t *testing.T) {
 	dev := newDevice(t, Options{})
 	f, s := loadPoke(t, dev)
-	err := s.Launch(f, &driver.Launch{}, binary.LittleEndian.AppendUint64(nil, 0x1000))
+	err := gpu.Enqueue(s, f, &gpu.Launch{}, binary.LittleEndian.AppendUint64(nil, 0x1000))
 	require.ErrorIs(t, err, driver.ErrBroken)
 	var fault *emu.Fault
 	require.ErrorAs(t, err, &fault)
@@ -106,13 +107,13 @@ func TestExplore(t *testing.T) {
 	f, s := loadPoke(t, dev)
 	p, err := dev.Alloc(4)
 	require.NoError(t, err)
-	launch := &driver.Launch{Grid: driver.Dim3{X: 3}}
-	require.NoError(t, s.Launch(f, launch, binary.LittleEndian.AppendUint64(nil, uint64(p))))
+	launch := &gpu.Launch{Grid: gpu.Dim3{X: 3}}
+	require.NoError(t, gpu.Enqueue(s, f, launch, binary.LittleEndian.AppendUint64(nil, uint64(p))))
 	assert.Equal(t, []string{"poke: one order run: there is no other"}, told)
 	got := make([]byte, 4)
 	require.NoError(t, s.CopyToHost(got, p))
 	assert.Equal(t, []byte{1, 0, 0, 0}, got)
-	require.ErrorIs(t, s.Launch(f, launch, binary.LittleEndian.AppendUint64(nil, 0x1000)), driver.ErrBroken)
+	require.ErrorIs(t, gpu.Enqueue(s, f, launch, binary.LittleEndian.AppendUint64(nil, 0x1000)), driver.ErrBroken)
 }
 
 // TestProgrammaticLaunches checks that a programmatic launch that does not wait
@@ -141,11 +142,11 @@ func TestProgrammaticLaunches(t *testing.T) {
 			if x.graph {
 				require.NoError(t, s.BeginCapture())
 			}
-			require.NoError(t, s.Launch(f, &driver.Launch{Programmatic: !x.ordinary}, args))
+			require.NoError(t, gpu.Enqueue(s, f, &gpu.Launch{Programmatic: !x.ordinary}, args))
 			if x.between != nil {
 				require.NoError(t, x.between(s, p))
 			}
-			err = s.Launch(f, &driver.Launch{Programmatic: !x.ordinary}, args)
+			err = gpu.Enqueue(s, f, &gpu.Launch{Programmatic: !x.ordinary}, args)
 			if x.graph {
 				require.NoError(t, err)
 				g, err2 := s.EndCapture()
@@ -166,7 +167,7 @@ func TestProgrammaticLaunches(t *testing.T) {
 func TestCompileLog(t *testing.T) {
 	dev := newDevice(t, Options{})
 	_, err := dev.Compile(t.Context(), []byte(".version 7.0\n.target sm_70\n.visible .entry k()\n{\n"+
-		"\t.reg .f32 %f<2>;\n\ttanh.approx.f32 %f0, %f1;\n\tbra nowhere;\n}\n"), driver.CompileOptions{})
+		"\t.reg .f32 %f<2>;\n\ttanh.approx.f32 %f0, %f1;\n\tbra nowhere;\n}\n"), gpu.CompileOptions{})
 	var e *driver.Error
 	require.ErrorAs(t, err, &e)
 	assert.Contains(t, e.Log, "ptxas emulated, line 6; error   : kernel k, tanh.approx.f32 needs .target sm_80")
@@ -183,7 +184,7 @@ func TestNestedGraph(t *testing.T) {
 	params := binary.LittleEndian.AppendUint64(nil, uint64(p))
 	require.NoError(t, s.BeginCapture())
 	require.ErrorIs(t, s.BeginCapture(), driver.ErrInvalid)
-	require.NoError(t, s.Launch(f, &driver.Launch{}, params))
+	require.NoError(t, gpu.Enqueue(s, f, &gpu.Launch{}, params))
 	inner, err := s.EndCapture()
 	require.NoError(t, err)
 	clear(params)
@@ -209,8 +210,8 @@ func TestClusterAlongY(t *testing.T) {
 	p, err := dev.Alloc(8)
 	require.NoError(t, err)
 	params := binary.LittleEndian.AppendUint64(nil, uint64(p))
-	require.NoError(t, s.Launch(f, &driver.Launch{Grid: driver.Dim3{Y: 2}, Cluster: driver.Dim3{Y: 2}}, params))
-	require.ErrorIs(t, s.Launch(f, &driver.Launch{Grid: driver.Dim3{X: 2}, Cluster: driver.Dim3{Y: 2}}, params), driver.ErrInvalid)
+	require.NoError(t, gpu.Enqueue(s, f, &gpu.Launch{Grid: gpu.Dim3{Y: 2}, Cluster: gpu.Dim3{Y: 2}}, params))
+	require.ErrorIs(t, gpu.Enqueue(s, f, &gpu.Launch{Grid: gpu.Dim3{X: 2}, Cluster: gpu.Dim3{Y: 2}}, params), driver.ErrInvalid)
 }
 
 // TestDecodedOnce checks that compiling and loading decode a text once for all
@@ -248,7 +249,7 @@ func TestAddressesOfDevices(t *testing.T) {
 // TestCloseEndsKernels checks that closing a device ends a running kernel.
 func TestCloseEndsKernels(t *testing.T) {
 	dev := newDevice(t, Options{})
-	image, err := dev.Compile(t.Context(), []byte(".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry spin()\n{\nagain:\n\tbra again;\n}\n"), driver.CompileOptions{})
+	image, err := dev.Compile(t.Context(), []byte(".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry spin()\n{\nagain:\n\tbra again;\n}\n"), gpu.CompileOptions{})
 	require.NoError(t, err)
 	m, err := dev.Load(image.Code)
 	require.NoError(t, err)
@@ -257,7 +258,7 @@ func TestCloseEndsKernels(t *testing.T) {
 	s, err := dev.NewStream()
 	require.NoError(t, err)
 	time.AfterFunc(20*time.Millisecond, func() { dev.Close() })
-	err = s.Launch(f, &driver.Launch{}, nil)
+	err = gpu.Enqueue(s, f, &gpu.Launch{}, nil)
 	require.ErrorIs(t, err, driver.ErrInvalid)
 	require.ErrorContains(t, err, "the device is closed")
 }

@@ -7,6 +7,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/jit"
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/emu"
@@ -31,7 +32,7 @@ func Example() {
 	}
 	defer dev.Close()
 	defer jit.Forget(dev)
-	fn, err := jit.Of(dev).Load(ctx, nil, kernel.Source("past"), driver.CompileOptions{})
+	fn, err := jit.Of(dev).Load(ctx, nil, kernel.Source("past"), gpu.CompileOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -46,7 +47,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	err = kernel.Launcher(fn, dev).Launch(s, args{Out: out})
+	err = kernel.Launcher(fn).Launch(s, args{Out: out})
 	var fault *emu.Fault
 	if errors.As(err, &fault) {
 		fmt.Println(fault.Kind, "in kernel", fault.Kernel)

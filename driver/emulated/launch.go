@@ -5,11 +5,12 @@ import (
 	"errors"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/ptx/emu"
 )
 
 // checkLaunch returns the kernel's function, or the error in a launch.
-func (d *device) checkLaunch(op string, f driver.Function, l *driver.Launch) (*function, error) {
+func (d *device) checkLaunch(op string, f gpu.Function, l *gpu.Launch) (*function, error) {
 	fn, ok := f.(*function)
 	if !ok || fn == nil || fn.module.dev != d {
 		return nil, invalid(op, "the function is not of this device")
@@ -33,11 +34,12 @@ func (d *device) checkLaunch(op string, f driver.Function, l *driver.Launch) (*f
 }
 
 // launch runs a kernel to its end. The caller holds work.
-func (d *device) launch(f *function, s *stream, l *driver.Launch, params []byte) error {
+func (d *device) launch(f *function, s *stream, l *gpu.Launch, params []byte) error {
 	if err := d.ready("Launch"); err != nil {
 		return err
 	}
 	launch := emu.Launch{
+		GoOn: func(*emu.Fault) bool { return false }, // the layer's kernels have no notes
 		Grid: [3]int{l.Grid.X, l.Grid.Y, l.Grid.Z}, Block: [3]int{l.Block.X, l.Block.Y, l.Block.Z},
 		Cluster: [3]int{l.Cluster.X, l.Cluster.Y, l.Cluster.Z}, SharedBytes: l.SharedBytes, Params: params,
 		Timing: d.options.Timing, Seed: d.options.Seed, Parallel: d.options.Parallel, SMs: d.options.Target.SMs,
@@ -75,8 +77,8 @@ func (d *device) launch(f *function, s *stream, l *driver.Launch, params []byte)
 	return nil
 }
 
-// Launch implements driver.Stream: it returns when the kernel has ended.
-func (s *stream) Launch(f driver.Function, l *driver.Launch, params []byte) error {
+// Launch implements gpu.Stream: it returns when the kernel has ended.
+func (s *stream) Launch(f gpu.Function, l *gpu.Launch, params []byte) error {
 	if err := s.open("Launch"); err != nil {
 		return err
 	}
@@ -101,8 +103,8 @@ const (
 	reservedShared = 1 << 10 // reserved by the system in each CTA
 )
 
-// MaxActiveClusters implements driver.Device.
-func (d *device) MaxActiveClusters(f driver.Function, l driver.Launch) (int, error) {
+// MaxActiveClusters implements gpu.Device.
+func (d *device) MaxActiveClusters(f gpu.Function, l gpu.Launch) (int, error) {
 	if err := d.ready("MaxActiveClusters"); err != nil {
 		return 0, err
 	}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/devkit"
 	"sonicmoe/ptx/emu"
 )
@@ -20,31 +21,31 @@ const imageMagic = "sonicmoe " + producer + "\n"
 
 var logLine = regexp.MustCompile(`\bline (\d+)(?:: )?`)
 
-// Compile implements driver.Device: it parses and verifies the PTX.
-func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOptions) (driver.Image, error) {
+// Compile implements gpu.Device: it parses and verifies the PTX.
+func (d *device) Compile(ctx context.Context, ptx []byte, o gpu.CompileOptions) (gpu.Image, error) {
 	if err := d.ready("Compile"); err != nil {
-		return driver.Image{}, err
+		return gpu.Image{}, err
 	}
 	if err := devkit.ContextErr("Compile", ctx); err != nil {
-		return driver.Image{}, err
+		return gpu.Image{}, err
 	}
 	if o.OptLevel < 0 || o.OptLevel > 4 {
-		return driver.Image{}, invalid("Compile", "OptLevel is %d, must be 0 to 4", o.OptLevel)
+		return gpu.Image{}, invalid("Compile", "OptLevel is %d, must be 0 to 4", o.OptLevel)
 	}
 	sum := sha256.Sum256(ptx)
 	m, err := decode(ptx, sum)
 	switch {
 	case err != nil:
-		return driver.Image{}, &driver.Error{Op: "Compile", Kind: driver.ErrCompile, Log: compilerLog(err)}
+		return gpu.Image{}, &driver.Error{Op: "Compile", Kind: gpu.ErrCompile, Log: compilerLog(err)}
 	case m.Version() == 0:
-		return driver.Image{}, &driver.Error{Op: "Compile", Kind: driver.ErrCompile,
+		return gpu.Image{}, &driver.Error{Op: "Compile", Kind: gpu.ErrCompile,
 			Log: "ptxas emulated, line 1; fatal   : Missing .version directive"}
 	case m.Version() > maxPTXVersion:
-		return driver.Image{}, &driver.Error{Op: "Compile", Kind: driver.ErrCompile,
+		return gpu.Image{}, &driver.Error{Op: "Compile", Kind: gpu.ErrCompile,
 			Log: fmt.Sprintf("ptxas emulated, line 1; fatal   : Unsupported .version %d.%d; current version is '%d.%d'",
 				m.Version()/10, m.Version()%10, maxPTXVersion/10, maxPTXVersion%10)}
 	}
-	return driver.Image{Code: append(append([]byte(imageMagic), sum[:]...), ptx...)}, nil
+	return gpu.Image{Code: append(append([]byte(imageMagic), sum[:]...), ptx...)}, nil
 }
 
 // compilerLog formats an error of the emulator like an assembler's log: one line
@@ -62,7 +63,7 @@ func compilerLog(err error) string {
 	return log.String()
 }
 
-// module implements driver.Module.
+// module implements gpu.Module.
 type module struct {
 	dev    *device
 	code   *emu.Module
@@ -72,13 +73,13 @@ type module struct {
 	functions map[string]*function
 }
 
-// Load implements driver.Device.
-func (d *device) Load(code []byte) (driver.Module, error) {
+// Load implements gpu.Device.
+func (d *device) Load(code []byte) (gpu.Module, error) {
 	if err := d.ready("Load"); err != nil {
 		return nil, err
 	}
 	wrong := func(text string) error {
-		return &driver.Error{Op: "Load", Kind: driver.ErrWrongImage, Text: text}
+		return &driver.Error{Op: "Load", Kind: gpu.ErrWrongImage, Text: text}
 	}
 	rest, ok := bytes.CutPrefix(code, []byte(imageMagic))
 	if !ok || len(rest) < sha256.Size {
@@ -91,12 +92,12 @@ func (d *device) Load(code []byte) (driver.Module, error) {
 	}
 	m, err := decode(text, sum)
 	if err != nil {
-		return nil, &driver.Error{Op: "Load", Kind: driver.ErrWrongImage, Cause: err}
+		return nil, &driver.Error{Op: "Load", Kind: gpu.ErrWrongImage, Cause: err}
 	}
 	return &module{dev: d, code: m, functions: map[string]*function{}}, nil
 }
 
-func (m *module) Function(name string) (driver.Function, error) {
+func (m *module) Function(name string) (gpu.Function, error) {
 	if err := m.dev.ready("Function"); err != nil {
 		return nil, err
 	}
@@ -110,7 +111,7 @@ func (m *module) Function(name string) (driver.Function, error) {
 	}
 	k, err := m.code.Kernel(name)
 	if err != nil {
-		return nil, &driver.Error{Op: "Function", Text: fmt.Sprintf("the module has no kernel %q", name), Kind: driver.ErrNotFound}
+		return nil, &driver.Error{Op: "Function", Text: fmt.Sprintf("the module has no kernel %q", name), Kind: gpu.ErrNotFound}
 	}
 	f := &function{module: m, kernel: k}
 	m.functions[name] = f
@@ -126,7 +127,7 @@ func (m *module) Unload() error {
 // AllowSharedBytes.
 const defaultShared = 48 << 10
 
-// function implements driver.Function.
+// function implements gpu.Function.
 type function struct {
 	module  *module
 	kernel  *emu.Kernel
@@ -135,13 +136,13 @@ type function struct {
 
 func (f *function) Name() string { return f.kernel.Name() }
 
-// Attributes implements driver.Function. Registers is the number that the kernel's
+// Attributes implements gpu.Function. Registers is the number that the kernel's
 // launch bounds allow for a thread: the emulator allocates no registers.
-func (f *function) Attributes() (driver.FunctionAttributes, error) {
+func (f *function) Attributes() (gpu.FunctionAttributes, error) {
 	if err := f.module.dev.ready("Attributes"); err != nil {
-		return driver.FunctionAttributes{}, err
+		return gpu.FunctionAttributes{}, err
 	}
-	return driver.FunctionAttributes{
+	return gpu.FunctionAttributes{
 		Registers:         min(f.kernel.Registers(), 255),
 		StaticSharedBytes: f.kernel.StaticSharedBytes(),
 		ConstBytes:        devkit.ParamBase + f.kernel.ParamBytes(),

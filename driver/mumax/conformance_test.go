@@ -14,14 +14,15 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/driver/mumax"
 	"sonicmoe/internal/child"
 	"sonicmoe/internal/drivertest"
 )
 
-// gpu returns a real device. Tests that need one run only if SONICMOE_DEVICE says
+// openGPU returns a real device. Tests that need one run only if SONICMOE_DEVICE says
 // so.
-func gpu(t testing.TB) driver.Device {
+func openGPU(t testing.TB) gpu.Device {
 	t.Helper()
 	if os.Getenv("SONICMOE_DEVICE") != "mumax" {
 		t.Skip("SONICMOE_DEVICE is not mumax: not run on a GPU")
@@ -33,7 +34,7 @@ func gpu(t testing.TB) driver.Device {
 }
 
 func TestConformance(t *testing.T) {
-	dev := gpu(t)
+	dev := openGPU(t)
 	drivertest.Run(t, dev)
 	t.Logf("calls: %v", cuda.Calls(dev))
 }
@@ -41,10 +42,10 @@ func TestConformance(t *testing.T) {
 // TestBroken runs in its own process, which cannot use the GPU afterwards.
 func TestBroken(t *testing.T) {
 	if child.Role() != "" {
-		drivertest.RunBroken(t, func() driver.Device { return gpu(t) })
+		drivertest.RunBroken(t, func() gpu.Device { return openGPU(t) })
 		return
 	}
-	gpu(t)
+	openGPU(t)
 	out, err := child.Command(t, t.Name(), "again").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	assert.Contains(t, string(out), "--- PASS: TestBroken")
@@ -53,7 +54,7 @@ func TestBroken(t *testing.T) {
 // TestForeignContext checks that buffers of package cu and of the device share a
 // context made with package cu.
 func TestForeignContext(t *testing.T) {
-	gpu(t)
+	openGPU(t)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	context := cu.CtxCreate(cu.CTX_SCHED_AUTO, 0)

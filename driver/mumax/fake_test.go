@@ -11,6 +11,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/driver/mumax"
 	"sonicmoe/driver/open"
 )
@@ -60,22 +61,22 @@ func TestFake(t *testing.T) {
 	require.NoError(t, s.Synchronize(t.Context()))
 	require.NoError(t, dev.Synchronize(t.Context()))
 
-	image, err := dev.Compile(t.Context(), []byte("kernel"), driver.CompileOptions{})
+	image, err := dev.Compile(t.Context(), []byte("kernel"), gpu.CompileOptions{})
 	require.NoError(t, err)
 	m, err := dev.Load(image.Code)
 	require.NoError(t, err)
 	_, err = m.Function("absent")
-	require.ErrorIs(t, err, driver.ErrNotFound, "a panic of package cu")
+	require.ErrorIs(t, err, gpu.ErrNotFound, "a panic of package cu")
 	k, err := m.Function("kernel")
 	require.NoError(t, err)
 	a, err := k.Attributes()
 	require.NoError(t, err)
-	assert.Equal(t, driver.FunctionAttributes{Registers: 104, LocalBytes: 103, StaticSharedBytes: 101, ConstBytes: 102,
+	assert.Equal(t, gpu.FunctionAttributes{Registers: 104, LocalBytes: 103, StaticSharedBytes: 101, ConstBytes: 102,
 		MaxThreadsPerCTA: 256, PTXVersion: 105, BinaryVersion: 106}, a)
 	require.NoError(t, k.AllowSharedBytes(100<<10))
-	l := &driver.Launch{Cluster: driver.Dim3{X: 2}, Grid: driver.Dim3{X: 2}}
-	require.NoError(t, s.Launch(k, l, make([]byte, 16)))
-	assert.Zero(t, testing.AllocsPerRun(200, func() { _ = s.Launch(k, l, nil) }))
+	l := &gpu.Launch{Cluster: gpu.Dim3{X: 2}, Grid: gpu.Dim3{X: 2}}
+	require.NoError(t, gpu.Enqueue(s, k, l, make([]byte, 16)))
+	assert.Zero(t, testing.AllocsPerRun(200, func() { _ = gpu.Enqueue(s, k, l, nil) }))
 	require.NoError(t, m.Unload())
 	require.NoError(t, s.Close())
 	require.NoError(t, dev.Free(p))

@@ -6,6 +6,7 @@ import (
 	"context"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // Built reports whether this program was built with the tag mumax and with cgo.
@@ -18,7 +19,7 @@ type Options struct {
 }
 
 // Open returns an error: this program was built without package cu.
-func Open(context.Context, int, Options) (driver.Device, error) {
+func Open(context.Context, int, Options) (gpu.Device, error) {
 	return nil, &driver.Error{Op: "open GPU through mumax", Kind: driver.ErrUnsupported,
 		Text: "this program was built without the tag mumax or without cgo; see go doc sonicmoe/driver/mumax, or use \"cuda\""}
 }

@@ -9,6 +9,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/driver/open"
 )
 
@@ -33,7 +34,7 @@ type Options struct {
 
 // Open opens the GPU of the given ordinal, counted from 0. It returns the same
 // errors as package driver/cuda's Open.
-func Open(ctx context.Context, ordinal int, o Options) (driver.Device, error) {
+func Open(ctx context.Context, ordinal int, o Options) (gpu.Device, error) {
 	return cuda.Open(ctx, ordinal, cuda.Options{Context: uintptr(o.Context), Binding: &cuda.Binding{
 		Functions: functions, LoadModule: loadModule,
 	}})

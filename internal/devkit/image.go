@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // machineCUDA is the ELF machine number of NVIDIA's GPUs, EM_CUDA.
@@ -17,10 +18,10 @@ const machineCUDA = 190
 
 // CheckImage returns an error unless code is a complete ELF file for NVIDIA's GPUs and for
 // the architecture, such as "sm_90a"; "" means any architecture. The error is a
-// *driver.Error of kind driver.ErrWrongImage. The instructions in the file are not checked.
+// *driver.Error of kind gpu.ErrWrongImage. The instructions in the file are not checked.
 func CheckImage(code []byte, arch string) error {
 	wrong := func(format string, args ...any) error {
-		return &driver.Error{Op: "check machine code", Text: fmt.Sprintf(format, args...), Kind: driver.ErrWrongImage}
+		return &driver.Error{Op: "check machine code", Text: fmt.Sprintf(format, args...), Kind: gpu.ErrWrongImage}
 	}
 	f, err := openELF(code)
 	if err != nil {

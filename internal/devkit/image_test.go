@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/devkit"
 	"sonicmoe/internal/outside"
 	"sonicmoe/ptx/ptxas"
@@ -83,7 +83,7 @@ func TestCheckImage(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorIs(t, err, driver.ErrWrongImage)
+			require.ErrorIs(t, err, gpu.ErrWrongImage)
 			assert.ErrorContains(t, err, c.says)
 		})
 	}
@@ -106,7 +106,7 @@ func TestCheckImageSegments(t *testing.T) {
 	n := uint64(len(image(0, 0)))
 	require.NoError(t, devkit.CheckImage(image(8, n-8), "sm_90a"))
 	assert.ErrorContains(t, devkit.CheckImage(image(8, n-7), "sm_90a"), "segment 0")
-	assert.ErrorIs(t, devkit.CheckImage(image(1<<62, 1<<62), "sm_90a"), driver.ErrWrongImage)
+	assert.ErrorIs(t, devkit.CheckImage(image(1<<62, 1<<62), "sm_90a"), gpu.ErrWrongImage)
 }
 
 // TestCheckImageOfPtxas checks that the output of the installed assembler is for the

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // ParamBase is the address of a kernel's parameters in the constant bank of compute
@@ -16,7 +17,7 @@ const ParamBase = 0x210
 
 // Param is any Go type of a kernel parameter.
 type Param interface {
-	driver.DevicePtr | uint64 | uint32 | int32 | float32 | driver.EncodedTensorMap
+	driver.DevicePtr | uint64 | uint32 | int32 | float32 | gpu.EncodedTensorMap
 }
 
 // AppendParam appends a kernel parameter to packed ones, as PTX lays them out: at the next
@@ -24,7 +25,7 @@ type Param interface {
 // buffer is too small.
 func AppendParam[P Param](packed []byte, value P) []byte {
 	switch v := any(value).(type) {
-	case driver.EncodedTensorMap:
+	case gpu.EncodedTensorMap:
 		return append(alignParam(packed, len(v)), v[:]...)
 	case driver.DevicePtr:
 		return binary.LittleEndian.AppendUint64(alignParam(packed, 8), uint64(v))
@@ -53,7 +54,7 @@ func PackParams(values ...any) ([]byte, error) {
 	var packed []byte
 	for i, value := range values {
 		switch v := value.(type) {
-		case driver.EncodedTensorMap:
+		case gpu.EncodedTensorMap:
 			packed = AppendParam(packed, v)
 		case driver.DevicePtr:
 			packed = AppendParam(packed, v)
@@ -67,7 +68,7 @@ func PackParams(values ...any) ([]byte, error) {
 			packed = AppendParam(packed, v)
 		default:
 			return nil, &driver.Error{Op: "PackParams", Name: "invalid value", Kind: driver.ErrInvalid, Text: fmt.Sprintf(
-				"parameter %d is a %T, must be a driver.DevicePtr, uint64, uint32, int32, float32 or driver.EncodedTensorMap", i, value)}
+				"parameter %d is a %T, must be a driver.DevicePtr, uint64, uint32, int32, float32 or gpu.EncodedTensorMap", i, value)}
 		}
 	}
 	return packed, nil

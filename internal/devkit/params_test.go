@@ -7,13 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/devkit"
 )
 
 // TestPackParams checks that alignment counts from ParamBase, which is 16 bytes past a
 // multiple of 128.
 func TestPackParams(t *testing.T) {
-	var m driver.EncodedTensorMap
+	var m gpu.EncodedTensorMap
 	m[0], m[127] = 1, 2
 	for _, c := range []struct {
 		name   string
@@ -37,7 +38,7 @@ func TestPackParams(t *testing.T) {
 		}
 		assert.Equal(t, string(want), string(got), c.name)
 	}
-	for _, value := range []any{7, "text", nil, float64(1), uint16(1), driver.TensorMap{}} {
+	for _, value := range []any{7, "text", nil, float64(1), uint16(1), gpu.TensorMap{}} {
 		_, err := devkit.PackParams(uint32(1), value)
 		require.ErrorIs(t, err, driver.ErrInvalid)
 		assert.ErrorContains(t, err, "parameter 1")
@@ -45,7 +46,7 @@ func TestPackParams(t *testing.T) {
 }
 
 func TestAppendParamAllocatesNothing(t *testing.T) {
-	buf, m := make([]byte, 300), driver.EncodedTensorMap{3}
+	buf, m := make([]byte, 300), gpu.EncodedTensorMap{3}
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		b := devkit.AppendParam(buf[:0], driver.DevicePtr(1<<40))
 		b = devkit.AppendParam(b, m)

@@ -7,14 +7,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // RunBroken breaks the device that open returns, and checks that every later call fails
 // with the first cause. On a GPU the process cannot use that GPU afterwards, so run it in a
 // process of its own.
-func RunBroken(t *testing.T, open func() driver.Device) {
+func RunBroken(t *testing.T, open func() gpu.Device) {
 	dev := open()
-	image, err := dev.Compile(t.Context(), source(t, "count.ptx"), driver.CompileOptions{})
+	image, err := dev.Compile(t.Context(), source(t, "count.ptx"), gpu.CompileOptions{})
 	require.NoError(t, err)
 	m, err := dev.Load(image.Code)
 	require.NoError(t, err)
@@ -29,7 +30,7 @@ func RunBroken(t *testing.T, open func() driver.Device) {
 	require.NoError(t, err)
 
 	// The device has not allocated this address.
-	err = stream.Launch(poke, &driver.Launch{}, pack(driver.DevicePtr(0x40), uint32(1)))
+	err = gpu.Enqueue(stream, poke, &gpu.Launch{}, pack(driver.DevicePtr(0x40), uint32(1)))
 	if err == nil {
 		err = stream.Synchronize(t.Context())
 	}
@@ -39,10 +40,10 @@ func RunBroken(t *testing.T, open func() driver.Device) {
 	var cause *driver.Error
 	require.ErrorAs(t, first, &cause)
 
-	tensor := driver.TensorMap{Elem: driver.BF16, Rank: 1, Address: good, Dims: [5]uint64{128}, Box: [5]uint32{64}}
+	tensor := gpu.TensorMap{Elem: gpu.BF16, Rank: 1, Address: good, Dims: [5]uint64{128}, Box: [5]uint32{64}}
 	for name, call := range map[string]func() error{
 		"Compile": func() error {
-			_, err := dev.Compile(t.Context(), source(t, "add.ptx"), driver.CompileOptions{})
+			_, err := dev.Compile(t.Context(), source(t, "add.ptx"), gpu.CompileOptions{})
 			return err
 		},
 		"Load":               func() error { _, err := dev.Load(image.Code); return err },
@@ -55,9 +56,9 @@ func RunBroken(t *testing.T, open func() driver.Device) {
 		"NewStream":          func() error { _, err := dev.NewStream(); return err },
 		"NewEvent":           func() error { _, err := dev.NewEvent(); return err },
 		"EncodeTensorMap":    func() error { _, err := dev.EncodeTensorMap(tensor); return err },
-		"MaxActiveClusters":  func() error { _, err := dev.MaxActiveClusters(poke, driver.Launch{}); return err },
+		"MaxActiveClusters":  func() error { _, err := dev.MaxActiveClusters(poke, gpu.Launch{}); return err },
 		"Device.Synchronize": func() error { return dev.Synchronize(t.Context()) },
-		"Launch":             func() error { return stream.Launch(poke, &driver.Launch{}, pack(good, uint32(1))) },
+		"Launch":             func() error { return gpu.Enqueue(stream, poke, &gpu.Launch{}, pack(good, uint32(1))) },
 		"CopyToDevice":       func() error { return stream.CopyToDevice(good, make([]byte, 4)) },
 		"CopyToHost":         func() error { return stream.CopyToHost(make([]byte, 4), good) },
 		"Copy":               func() error { return stream.Copy(good, good+128, 4) },

@@ -7,12 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // RunClosed closes a device twice, and checks that every later call is refused and that Err
 // says so.
-func RunClosed(t *testing.T, dev driver.Device) {
-	image, err := dev.Compile(t.Context(), source(t, "add.ptx"), driver.CompileOptions{})
+func RunClosed(t *testing.T, dev gpu.Device) {
+	image, err := dev.Compile(t.Context(), source(t, "add.ptx"), gpu.CompileOptions{})
 	require.NoError(t, err)
 	stream, err := dev.NewStream()
 	require.NoError(t, err)
@@ -22,7 +23,7 @@ func RunClosed(t *testing.T, dev driver.Device) {
 	for name, call := range map[string]func() error{
 		"Err": dev.Err,
 		"Compile": func() error {
-			_, err := dev.Compile(t.Context(), source(t, "add.ptx"), driver.CompileOptions{})
+			_, err := dev.Compile(t.Context(), source(t, "add.ptx"), gpu.CompileOptions{})
 			return err
 		},
 		"Load":        func() error { _, err := dev.Load(image.Code); return err },

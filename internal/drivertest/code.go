@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 func testTarget(b *bench) {
@@ -36,13 +37,13 @@ func testTarget(b *bench) {
 // option, and that the bytes are the same each time.
 func testCompile(b *bench) {
 	files := []string{"add.ptx", "shared.ptx", "pdl.ptx", "cluster.ptx", "tma.ptx"}
-	images := make([][2]driver.Image, len(files))
+	images := make([][2]gpu.Image, len(files))
 	errs := make([]error, 2*len(files))
 	var all sync.WaitGroup
 	for i, file := range files {
 		text := source(b, file)
 		for j := range 2 {
-			all.Go(func() { images[i][j], errs[2*i+j] = b.dev.Compile(b.Context(), text, driver.CompileOptions{}) })
+			all.Go(func() { images[i][j], errs[2*i+j] = b.dev.Compile(b.Context(), text, gpu.CompileOptions{}) })
 		}
 	}
 	all.Wait()
@@ -51,7 +52,7 @@ func testCompile(b *bench) {
 		assert.NotEmpty(b, images[i][0].Code, file)
 		assert.True(b, bytes.Equal(images[i][0].Code, images[i][1].Code), "%s: two compilations differ", file)
 	}
-	for _, o := range []driver.CompileOptions{{LineInfo: true}, {OptLevel: 1}, {OptLevel: 4, LineInfo: true}} {
+	for _, o := range []gpu.CompileOptions{{LineInfo: true}, {OptLevel: 1}, {OptLevel: 4, LineInfo: true}} {
 		image, err := b.dev.Compile(b.Context(), source(b, "add.ptx"), o)
 		require.NoError(b, err, "%+v", o)
 		m, err := b.dev.Load(image.Code)
@@ -60,7 +61,7 @@ func testCompile(b *bench) {
 	}
 	ended, cancel := context.WithCancel(b.Context())
 	cancel()
-	_, err := b.dev.Compile(ended, source(b, "add.ptx"), driver.CompileOptions{})
+	_, err := b.dev.Compile(ended, source(b, "add.ptx"), gpu.CompileOptions{})
 	require.ErrorIs(b, err, context.Canceled)
 }
 
@@ -68,23 +69,23 @@ func testCompile(b *bench) {
 const wrongLine = "line 12"
 
 func testCompileError(b *bench) {
-	_, err := b.dev.Compile(b.Context(), source(b, "wrong.ptx"), driver.CompileOptions{})
-	require.ErrorIs(b, err, driver.ErrCompile)
+	_, err := b.dev.Compile(b.Context(), source(b, "wrong.ptx"), gpu.CompileOptions{})
+	require.ErrorIs(b, err, gpu.ErrCompile)
 	var e *driver.Error
 	require.ErrorAs(b, err, &e)
 	assert.Contains(b, e.Log, wrongLine, "the log must name the line")
 	assert.Contains(b, err.Error(), wrongLine, "the message must hold the log")
 
 	for _, text := range []string{"", "\n", "not PTX at all", string(source(b, "add.ptx")[:400])} {
-		_, err := b.dev.Compile(b.Context(), []byte(text), driver.CompileOptions{})
-		require.ErrorIs(b, err, driver.ErrCompile, "%.20q", text)
+		_, err := b.dev.Compile(b.Context(), []byte(text), gpu.CompileOptions{})
+		require.ErrorIs(b, err, gpu.ErrCompile, "%.20q", text)
 	}
-	_, err = b.dev.Compile(b.Context(), source(b, "add.ptx"), driver.CompileOptions{OptLevel: 9})
+	_, err = b.dev.Compile(b.Context(), source(b, "add.ptx"), gpu.CompileOptions{OptLevel: 9})
 	require.ErrorIs(b, err, driver.ErrInvalid)
 }
 
 func testWrongImage(b *bench) {
-	image, err := b.dev.Compile(b.Context(), source(b, "add.ptx"), driver.CompileOptions{})
+	image, err := b.dev.Compile(b.Context(), source(b, "add.ptx"), gpu.CompileOptions{})
 	require.NoError(b, err)
 	for _, test := range []struct {
 		name string
@@ -97,7 +98,7 @@ func testWrongImage(b *bench) {
 		{"half an image", image.Code[:len(image.Code)/2]},
 	} {
 		_, err := b.dev.Load(test.code)
-		require.ErrorIs(b, err, driver.ErrWrongImage, test.name)
+		require.ErrorIs(b, err, gpu.ErrWrongImage, test.name)
 	}
 	m, err := b.dev.Load(image.Code)
 	require.NoError(b, err, "a good image must load after wrong ones")
@@ -108,7 +109,7 @@ func testMissingFunction(b *bench) {
 	m := b.load("add.ptx")
 	for _, name := range []string{"scaled_sub", "", "scaled_ad", "scaled_add2"} {
 		_, err := m.Function(name)
-		require.ErrorIs(b, err, driver.ErrNotFound, name)
+		require.ErrorIs(b, err, gpu.ErrNotFound, name)
 		assert.Contains(b, err.Error(), `"`+name+`"`)
 	}
 	f, err := m.Function("scaled_add")

@@ -1,4 +1,4 @@
-// Package drivertest is the conformance suite of driver.Device: tests that run the same
+// Package drivertest is the conformance suite of gpu.Device: tests that run the same
 // hand-written PTX on every implementation.
 //
 //	func TestConformance(t *testing.T) {
@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/devkit"
 )
 
@@ -31,9 +32,9 @@ func source(t testing.TB, file string) []byte {
 	return text
 }
 
-// Run checks that dev, a device of compute capability 9.0, follows the rules of package
-// driver. dev can be used afterwards. Run takes at most a second on a GPU.
-func Run(t *testing.T, dev driver.Device) {
+// Run checks that dev, a device of compute capability 9.0, follows the rules of packages
+// driver and driver/gpu. dev can be used afterwards. Run takes at most a second on a GPU.
+func Run(t *testing.T, dev gpu.Device) {
 	if target := dev.Target(); target.Major != 9 || target.Minor != 0 {
 		t.Skipf("the kernels of this suite are for compute capability 9.0, %s has %d.%d", target.Name, target.Major, target.Minor)
 	}
@@ -85,11 +86,11 @@ func Run(t *testing.T, dev driver.Device) {
 // bench is a device with helpers for tests.
 type bench struct {
 	*testing.T
-	dev    driver.Device
+	dev    gpu.Device
 	stream driver.Stream
 }
 
-func newBench(t *testing.T, dev driver.Device) *bench {
+func newBench(t *testing.T, dev gpu.Device) *bench {
 	b := &bench{T: t, dev: dev}
 	b.stream = b.newStream()
 	return b
@@ -112,9 +113,9 @@ func (b *bench) newEvent() driver.Event {
 }
 
 // load compiles a file of testdata and loads it.
-func (b *bench) load(file string) driver.Module {
+func (b *bench) load(file string) gpu.Module {
 	b.Helper()
-	image, err := b.dev.Compile(b.Context(), source(b, file), driver.CompileOptions{})
+	image, err := b.dev.Compile(b.Context(), source(b, file), gpu.CompileOptions{})
 	require.NoError(b, err)
 	m, err := b.dev.Load(image.Code)
 	require.NoError(b, err)
@@ -123,7 +124,7 @@ func (b *bench) load(file string) driver.Module {
 }
 
 // function returns a kernel of a file of testdata.
-func (b *bench) function(file, name string) driver.Function {
+func (b *bench) function(file, name string) gpu.Function {
 	b.Helper()
 	f, err := b.load(file).Function(name)
 	require.NoError(b, err)
@@ -186,6 +187,6 @@ func pack(values ...any) []byte {
 }
 
 // line returns the launch of n threads in CTAs of 128.
-func line(n int) *driver.Launch {
-	return &driver.Launch{Grid: driver.Dim3{X: (n + 127) / 128}, Block: driver.Dim3{X: 128}}
+func line(n int) *gpu.Launch {
+	return &gpu.Launch{Grid: gpu.Dim3{X: (n + 127) / 128}, Block: gpu.Dim3{X: 128}}
 }

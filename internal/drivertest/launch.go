@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // addends returns inputs of scaled_add with exact sums, and a + 0.5*b.
@@ -26,7 +27,7 @@ func testLaunch(b *bench) {
 	for _, n := range []int{1, 127, 128, 1000} {
 		x, y, sum := addends(n, n)
 		out := b.alloc(4 * (n + 1))
-		require.NoError(b, b.stream.Launch(f, line(n), pack(out, b.put(x), b.put(y), uint32(n), float32(0.5))))
+		require.NoError(b, gpu.Enqueue(b.stream, f, line(n), pack(out, b.put(x), b.put(y), uint32(n), float32(0.5))))
 		got := b.get(out, n+1)
 		require.Equal(b, append(sum, poison), got, "n = %d", n)
 	}
@@ -38,7 +39,7 @@ func testParamsAreCopied(b *bench) {
 	params := pack(out, uint32(0))
 	for i := range uint32(64) {
 		copy(params, pack(out+driver.DevicePtr(4*i), 1000+i))
-		require.NoError(b, b.stream.Launch(f, &driver.Launch{}, params))
+		require.NoError(b, gpu.Enqueue(b.stream, f, &gpu.Launch{}, params))
 	}
 	clear(params)
 	for i, w := range b.get(out, 64) {
@@ -51,8 +52,8 @@ func testSharedMemory(b *bench) {
 	f := b.function("shared.ptx", "reverse")
 	require.NoError(b, f.AllowSharedBytes(4*words))
 	out := b.alloc(4 * words * ctas)
-	l := &driver.Launch{Grid: driver.Dim3{X: ctas}, Block: driver.Dim3{X: 256}, SharedBytes: 4 * words}
-	require.NoError(b, b.stream.Launch(f, l, pack(out, uint32(words))))
+	l := &gpu.Launch{Grid: gpu.Dim3{X: ctas}, Block: gpu.Dim3{X: 256}, SharedBytes: 4 * words}
+	require.NoError(b, gpu.Enqueue(b.stream, f, l, pack(out, uint32(words))))
 	for i, w := range b.get(out, words*ctas) {
 		if want := uint32(3*(words-1-i%words) + i/words); w != want {
 			require.Equal(b, want, w, "word %d", i)
@@ -67,34 +68,34 @@ func testTooMuchShared(b *bench) {
 	require.ErrorIs(b, f.AllowSharedBytes(limit+1), driver.ErrInvalid)
 	require.ErrorIs(b, f.AllowSharedBytes(-1), driver.ErrInvalid)
 	for _, bytes := range []int{200 << 10, limit + 1} {
-		err := b.stream.Launch(f, &driver.Launch{SharedBytes: bytes}, pack(out, uint32(1)))
+		err := gpu.Enqueue(b.stream, f, &gpu.Launch{SharedBytes: bytes}, pack(out, uint32(1)))
 		require.ErrorIs(b, err, driver.ErrInvalid, "%d bytes were not allowed", bytes)
 		assert.Contains(b, err.Error(), strconv.Itoa(bytes), "the error must name the size asked for")
 	}
 	require.NoError(b, f.AllowSharedBytes(limit))
-	require.NoError(b, b.stream.Launch(f, &driver.Launch{SharedBytes: limit}, pack(out, uint32(1))))
+	require.NoError(b, gpu.Enqueue(b.stream, f, &gpu.Launch{SharedBytes: limit}, pack(out, uint32(1))))
 	assert.Equal(b, []uint32{0}, b.get(out, 1))
 }
 
 func testWrongLaunches(b *bench) {
 	f := b.function("shared.ptx", "facts") // the kernel allows at most 128 threads
-	for name, l := range map[string]driver.Launch{
-		"negative grid":              {Grid: driver.Dim3{X: -1}},
-		"grid too high":              {Grid: driver.Dim3{Y: 65536}},
-		"negative block":             {Block: driver.Dim3{Y: -1}},
-		"more than 1024 threads":     {Block: driver.Dim3{X: 1025}},
-		"more than 1024 together":    {Block: driver.Dim3{X: 64, Y: 32}},
-		"more than .maxntid":         {Block: driver.Dim3{X: 256}},
+	for name, l := range map[string]gpu.Launch{
+		"negative grid":              {Grid: gpu.Dim3{X: -1}},
+		"grid too high":              {Grid: gpu.Dim3{Y: 65536}},
+		"negative block":             {Block: gpu.Dim3{Y: -1}},
+		"more than 1024 threads":     {Block: gpu.Dim3{X: 1025}},
+		"more than 1024 together":    {Block: gpu.Dim3{X: 64, Y: 32}},
+		"more than .maxntid":         {Block: gpu.Dim3{X: 256}},
 		"negative shared memory":     {SharedBytes: -4},
-		"negative cluster":           {Cluster: driver.Dim3{X: -2}},
-		"cluster of 17":              {Grid: driver.Dim3{X: 17}, Cluster: driver.Dim3{X: 17}},
-		"grid no whole of a cluster": {Grid: driver.Dim3{X: 3}, Cluster: driver.Dim3{X: 2}},
+		"negative cluster":           {Cluster: gpu.Dim3{X: -2}},
+		"cluster of 17":              {Grid: gpu.Dim3{X: 17}, Cluster: gpu.Dim3{X: 17}},
+		"grid no whole of a cluster": {Grid: gpu.Dim3{X: 3}, Cluster: gpu.Dim3{X: 2}},
 	} {
-		require.ErrorIs(b, b.stream.Launch(f, &l, pack(b.alloc(1024))), driver.ErrInvalid, name)
+		require.ErrorIs(b, gpu.Enqueue(b.stream, f, &l, pack(b.alloc(1024))), driver.ErrInvalid, name)
 	}
 	// The device can still be used.
 	out := b.alloc(512)
-	require.NoError(b, b.stream.Launch(f, &driver.Launch{Block: driver.Dim3{X: 128}}, pack(out)))
+	require.NoError(b, gpu.Enqueue(b.stream, f, &gpu.Launch{Block: gpu.Dim3{X: 128}}, pack(out)))
 	assert.Equal(b, uint32(127), b.get(out, 1)[0])
 }
 
@@ -110,8 +111,8 @@ func testProgrammatic(b *bench) {
 	early.Programmatic = true
 	for range rounds {
 		x, y := b.alloc(4*n), b.alloc(4*n)
-		require.NoError(b, b.stream.Launch(first, line(n), pack(x)))
-		require.NoError(b, b.stream.Launch(second, early, pack(x, y)))
+		require.NoError(b, gpu.Enqueue(b.stream, first, line(n), pack(x)))
+		require.NoError(b, gpu.Enqueue(b.stream, second, early, pack(x, y)))
 		for i, w := range b.get(y, n) {
 			require.Equal(b, uint32(2*(i+1)), w, "word %d", i)
 		}
@@ -122,8 +123,8 @@ func testCluster(b *bench) {
 	const ctas = 6
 	f := b.function("cluster.ptx", "exchange")
 	out := b.alloc(8 * ctas)
-	l := &driver.Launch{Grid: driver.Dim3{X: ctas}, Block: driver.Dim3{X: 32}, Cluster: driver.Dim3{X: 2}}
-	require.NoError(b, b.stream.Launch(f, l, pack(out)))
+	l := &gpu.Launch{Grid: gpu.Dim3{X: ctas}, Block: gpu.Dim3{X: 32}, Cluster: gpu.Dim3{X: 2}}
+	require.NoError(b, gpu.Enqueue(b.stream, f, l, pack(out)))
 	got := b.get(out, 2*ctas)
 	for cta := range uint32(ctas) {
 		assert.Equal(b, []uint32{cta % 2, 100 + (cta ^ 1)}, got[2*cta:2*cta+2], "CTA %d", cta)
@@ -134,15 +135,15 @@ func testMaxActiveClusters(b *bench) {
 	sms := b.dev.Target().SMs
 	f := b.function("shared.ptx", "reverse")
 	require.NoError(b, f.AllowSharedBytes(200<<10))
-	count := func(l driver.Launch) int {
+	count := func(l gpu.Launch) int {
 		n, err := b.dev.MaxActiveClusters(f, l)
 		require.NoError(b, err)
 		return n
 	}
-	block := driver.Dim3{X: 128}
-	assert.Equal(b, sms, count(driver.Launch{Grid: driver.Dim3{X: 512}, Block: block, SharedBytes: 200 << 10}), "one CTA fills an SM")
-	assert.GreaterOrEqual(b, count(driver.Launch{Grid: driver.Dim3{X: 512}, Block: block}), 2*sms)
-	pairs := count(driver.Launch{Grid: driver.Dim3{X: 512}, Block: block, Cluster: driver.Dim3{X: 2}, SharedBytes: 200 << 10})
+	block := gpu.Dim3{X: 128}
+	assert.Equal(b, sms, count(gpu.Launch{Grid: gpu.Dim3{X: 512}, Block: block, SharedBytes: 200 << 10}), "one CTA fills an SM")
+	assert.GreaterOrEqual(b, count(gpu.Launch{Grid: gpu.Dim3{X: 512}, Block: block}), 2*sms)
+	pairs := count(gpu.Launch{Grid: gpu.Dim3{X: 512}, Block: block, Cluster: gpu.Dim3{X: 2}, SharedBytes: 200 << 10})
 	assert.Positive(b, pairs)
 	assert.LessOrEqual(b, pairs, sms/2)
 }
@@ -172,7 +173,7 @@ func testGoroutines(b *bench) {
 		w := &works[i]
 		all.Go(func() {
 			for range rounds {
-				if w.err = w.stream.Launch(f, line(n), w.params); w.err != nil {
+				if w.err = gpu.Enqueue(w.stream, f, line(n), w.params); w.err != nil {
 					return
 				}
 			}

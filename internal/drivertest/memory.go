@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 func testMemory(b *bench) {
@@ -71,7 +72,7 @@ func testWrongCopies(b *bench) {
 		"fill at an odd place":  b.stream.Fill32(p+2, 0, 4),
 		"waiting for no event":  b.stream.Wait(nil),
 		"event without stream":  b.newEvent().Record(nil),
-		"launching no function": b.stream.Launch(nil, line(1), nil),
+		"launching no function": gpu.Enqueue(b.stream, nil, line(1), nil),
 	} {
 		require.ErrorIs(b, err, driver.ErrInvalid, name)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // counted returns the result of count.ptx for n steps.
@@ -21,12 +22,12 @@ func counted(n uint32) uint32 {
 
 // stepsFor returns the number of steps of count that take about d on this device, from one
 // measurement.
-func (b *bench) stepsFor(count driver.Function, d time.Duration) uint32 {
+func (b *bench) stepsFor(count gpu.Function, d time.Duration) uint32 {
 	const trial = 2000
 	out, from, to := b.alloc(4), b.newEvent(), b.newEvent()
 	for range 2 { // the first launch may be slow
 		require.NoError(b, from.Record(b.stream))
-		require.NoError(b, b.stream.Launch(count, &driver.Launch{}, pack(out, uint32(trial))))
+		require.NoError(b, gpu.Enqueue(b.stream, count, &gpu.Launch{}, pack(out, uint32(trial))))
 		require.NoError(b, to.Record(b.stream))
 	}
 	require.NoError(b, to.Synchronize(b.Context()))
@@ -39,7 +40,7 @@ func testEvents(b *bench) {
 	count := b.function("count.ptx", "count")
 	out, from, to := b.alloc(4), b.newEvent(), b.newEvent()
 	require.NoError(b, from.Record(b.stream))
-	require.NoError(b, b.stream.Launch(count, &driver.Launch{}, pack(out, uint32(10000))))
+	require.NoError(b, gpu.Enqueue(b.stream, count, &gpu.Launch{}, pack(out, uint32(10000))))
 	require.NoError(b, to.Record(b.stream))
 	require.NoError(b, to.Synchronize(b.Context()))
 	for _, e := range []driver.Event{from, to} {
@@ -62,7 +63,7 @@ func testEventAcrossStreams(b *bench) {
 	steps := b.stepsFor(count, 5*time.Millisecond)
 	x, y := b.alloc(4), b.alloc(4)
 	first, second, ready := b.newStream(), b.newStream(), b.newEvent()
-	require.NoError(b, first.Launch(count, &driver.Launch{}, pack(x, steps)))
+	require.NoError(b, gpu.Enqueue(first, count, &gpu.Launch{}, pack(x, steps)))
 	require.NoError(b, ready.Record(first))
 	require.NoError(b, second.Wait(ready))
 	require.NoError(b, second.Copy(y, x, 4))
@@ -78,7 +79,7 @@ func testEndedContext(b *bench) {
 	count := b.function("count.ptx", "count")
 	steps := b.stepsFor(count, 30*time.Millisecond)
 	out, event := b.alloc(4), b.newEvent()
-	require.NoError(b, b.stream.Launch(count, &driver.Launch{}, pack(out, steps)))
+	require.NoError(b, gpu.Enqueue(b.stream, count, &gpu.Launch{}, pack(out, steps)))
 	require.NoError(b, event.Record(b.stream))
 	waits := map[string]func(context.Context) error{
 		"stream": b.stream.Synchronize, "event": event.Synchronize, "device": b.dev.Synchronize,
@@ -104,10 +105,10 @@ func testWrappedStream(b *bench) {
 	f, out := b.function("count.ptx", "poke"), b.alloc(8)
 	w := b.dev.WrapStream(b.stream.Handle())
 	assert.Equal(b, b.stream.Handle(), w.Handle())
-	require.NoError(b, w.Launch(f, &driver.Launch{}, pack(out, uint32(5))))
+	require.NoError(b, gpu.Enqueue(w, f, &gpu.Launch{}, pack(out, uint32(5))))
 	require.NoError(b, w.Synchronize(b.Context()))
 	require.NoError(b, w.Close())
-	require.NoError(b, b.stream.Launch(f, &driver.Launch{}, pack(out+4, uint32(6))))
+	require.NoError(b, gpu.Enqueue(b.stream, f, &gpu.Launch{}, pack(out+4, uint32(6))))
 	assert.Equal(b, []uint32{5, 6}, b.get(out, 2))
 }
 
@@ -121,7 +122,7 @@ func testGraph(b *bench) {
 
 	require.NoError(b, b.stream.BeginCapture())
 	params := pack(out, in1, in2, uint32(n), float32(0.5))
-	require.NoError(b, b.stream.Launch(f, line(n), params))
+	require.NoError(b, gpu.Enqueue(b.stream, f, line(n), params))
 	require.NoError(b, b.stream.Copy(copied, out, 4*n))
 	g, err := b.stream.EndCapture()
 	require.NoError(b, err)

@@ -7,17 +7,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // sheet is a matrix in global memory that the tests' tensor maps cover.
 type sheet struct {
-	elem       driver.ElemType
+	elem       gpu.ElemType
 	cols, rows int
 	pitch      int // the number of bytes from row to row
 }
 
-func (s sheet) tensorMap(at driver.DevicePtr, box [2]int, swizzle driver.Swizzle) driver.TensorMap {
-	m := driver.TensorMap{Elem: s.elem, Rank: 2, Address: at, Swizzle: swizzle}
+func (s sheet) tensorMap(at driver.DevicePtr, box [2]int, swizzle gpu.Swizzle) gpu.TensorMap {
+	m := gpu.TensorMap{Elem: s.elem, Rank: 2, Address: at, Swizzle: swizzle}
 	m.Dims[0], m.Dims[1], m.Strides[0] = uint64(s.cols), uint64(s.rows), uint64(s.pitch)
 	m.Box[0], m.Box[1] = uint32(box[0]), uint32(box[1])
 	return m
@@ -34,7 +35,7 @@ func (s sheet) bytes() []byte {
 
 // place returns the offset in shared memory of byte i of row r of a box. rowBytes is the
 // length of a row. Swizzles permute 16-byte chunks.
-func place(r, i, rowBytes int, swizzle driver.Swizzle) int {
+func place(r, i, rowBytes int, swizzle gpu.Swizzle) int {
 	at := r*rowBytes + i
 	return at ^ (at>>7&(1<<swizzle-1))<<4
 }
@@ -45,14 +46,14 @@ func place(r, i, rowBytes int, swizzle driver.Swizzle) int {
 var tileCases = []struct {
 	sheet   sheet
 	box     [2]int
-	swizzle driver.Swizzle
+	swizzle gpu.Swizzle
 }{
-	{sheet{driver.U16, 96, 37, 208}, [2]int{64, 16}, driver.SwizzleNone},
-	{sheet{driver.BF16, 96, 37, 208}, [2]int{64, 16}, driver.Swizzle128},
-	{sheet{driver.BF16, 96, 37, 208}, [2]int{32, 24}, driver.Swizzle64},
-	{sheet{driver.F16, 96, 37, 208}, [2]int{16, 24}, driver.Swizzle32},
-	{sheet{driver.F32, 48, 37, 208}, [2]int{32, 8}, driver.Swizzle128},
-	{sheet{driver.U8, 192, 37, 208}, [2]int{48, 8}, driver.SwizzleNone},
+	{sheet{gpu.U16, 96, 37, 208}, [2]int{64, 16}, gpu.SwizzleNone},
+	{sheet{gpu.BF16, 96, 37, 208}, [2]int{64, 16}, gpu.Swizzle128},
+	{sheet{gpu.BF16, 96, 37, 208}, [2]int{32, 24}, gpu.Swizzle64},
+	{sheet{gpu.F16, 96, 37, 208}, [2]int{16, 24}, gpu.Swizzle32},
+	{sheet{gpu.F32, 48, 37, 208}, [2]int{32, 8}, gpu.Swizzle128},
+	{sheet{gpu.U8, 192, 37, 208}, [2]int{48, 8}, gpu.SwizzleNone},
 }
 
 // tileCorners start at multiples of 16 bytes: an H200 reported an illegal
@@ -60,7 +61,7 @@ var tileCases = []struct {
 var tileCorners = [][2]int{{0, 0}, {16, 5}, {80, 30}, {-16, -3}, {32, -4}, {-16, 33}, {304, 300}}
 
 // eachTile calls test with the encoded map of every tile case at each corner.
-func (b *bench) eachTile(at driver.DevicePtr, test func(name string, m driver.EncodedTensorMap, i int, x, y int)) {
+func (b *bench) eachTile(at driver.DevicePtr, test func(name string, m gpu.EncodedTensorMap, i int, x, y int)) {
 	b.Helper()
 	for i, c := range tileCases {
 		m, err := b.dev.EncodeTensorMap(c.sheet.tensorMap(at, c.box, c.swizzle))
@@ -75,7 +76,7 @@ func (b *bench) eachTile(at driver.DevicePtr, test func(name string, m driver.En
 func testLoadTile(b *bench) {
 	f := b.function("tma.ptx", "load_tile")
 	in, out := b.alloc(37*208), b.alloc(16384)
-	b.eachTile(in, func(name string, m driver.EncodedTensorMap, i, x, y int) {
+	b.eachTile(in, func(name string, m gpu.EncodedTensorMap, i, x, y int) {
 		c := tileCases[i]
 		data, size := c.sheet.bytes(), c.sheet.elem.Bytes()
 		rowBytes := c.box[0] * size
@@ -90,8 +91,8 @@ func testLoadTile(b *bench) {
 			}
 		}
 		require.NoError(b, b.stream.CopyToDevice(in, data))
-		l := &driver.Launch{Block: driver.Dim3{X: 64}}
-		require.NoError(b, b.stream.Launch(f, l, pack(m, out, int32(x), int32(y), uint32(len(want)/4))))
+		l := &gpu.Launch{Block: gpu.Dim3{X: 64}}
+		require.NoError(b, gpu.Enqueue(b.stream, f, l, pack(m, out, int32(x), int32(y), uint32(len(want)/4))))
 		got := make([]byte, len(want))
 		require.NoError(b, b.stream.CopyToHost(got, out), name)
 		require.Equal(b, want, got, name)
@@ -103,7 +104,7 @@ func inside(i, n int) bool { return i >= 0 && i < n }
 func testStoreTile(b *bench) {
 	f := b.function("tma.ptx", "store_tile")
 	in, out := b.alloc(16384), b.alloc(37*208)
-	b.eachTile(out, func(name string, m driver.EncodedTensorMap, i, x, y int) {
+	b.eachTile(out, func(name string, m gpu.EncodedTensorMap, i, x, y int) {
 		if x < 0 || y < 0 {
 			return // an H200 refuses stores that start before the tensor
 		}
@@ -123,8 +124,8 @@ func testStoreTile(b *bench) {
 				}
 			}
 		}
-		l := &driver.Launch{Block: driver.Dim3{X: 64}}
-		require.NoError(b, b.stream.Launch(f, l, pack(m, in, int32(x), int32(y), uint32(len(tile)/4))))
+		l := &gpu.Launch{Block: gpu.Dim3{X: 64}}
+		require.NoError(b, gpu.Enqueue(b.stream, f, l, pack(m, in, int32(x), int32(y), uint32(len(tile)/4))))
 		got := make([]byte, len(want))
 		require.NoError(b, b.stream.CopyToHost(got, out), name)
 		require.Equal(b, want, got, name)
@@ -149,7 +150,7 @@ func testRaggedStore(b *bench) {
 			b.Logf("memory begins at %#x: a base %d rows before it does not exist", uint64(out), before)
 			continue
 		}
-		m := driver.TensorMap{Elem: driver.BF16, Rank: 3, Address: out - back,
+		m := gpu.TensorMap{Elem: gpu.BF16, Rank: 3, Address: out - back,
 			Dims: [5]uint64{cols, uint64(before), 1<<31 - 1}, Strides: [4]uint64{pitch, pitch}, Box: [5]uint32{cols, boxRows, 1}}
 		encoded, err := b.dev.EncodeTensorMap(m)
 		require.NoError(b, err)
@@ -157,8 +158,8 @@ func testRaggedStore(b *bench) {
 			require.NoError(b, b.stream.Fill32(out, poison, rows*pitch/4))
 			left := min(boxRows, run.count-run.row)
 			y, z := before-left, run.first+run.row+left
-			l := &driver.Launch{Block: driver.Dim3{X: 64}}
-			require.NoError(b, b.stream.Launch(f, l, pack(encoded, in, int32(0), int32(y), int32(z), uint32(len(tile)/4))))
+			l := &gpu.Launch{Block: gpu.Dim3{X: 64}}
+			require.NoError(b, gpu.Enqueue(b.stream, f, l, pack(encoded, in, int32(0), int32(y), int32(z), uint32(len(tile)/4))))
 			got := make([]byte, rows*pitch)
 			require.NoError(b, b.stream.CopyToHost(got, out))
 			for i := range got {
@@ -176,25 +177,25 @@ func testRaggedStore(b *bench) {
 
 func testTensorMapErrors(b *bench) {
 	p := b.alloc(1 << 16)
-	good := sheet{driver.BF16, 128, 64, 256}.tensorMap(p, [2]int{64, 64}, driver.Swizzle128)
+	good := sheet{gpu.BF16, 128, 64, 256}.tensorMap(p, [2]int{64, 64}, gpu.Swizzle128)
 	_, err := b.dev.EncodeTensorMap(good)
 	require.NoError(b, err)
-	for name, spoil := range map[string]func(m *driver.TensorMap){
-		"no element type":             func(m *driver.TensorMap) { m.Elem = 0 },
-		"unknown element type":        func(m *driver.TensorMap) { m.Elem = 99 },
-		"rank 0":                      func(m *driver.TensorMap) { m.Rank = 0 },
-		"rank 6":                      func(m *driver.TensorMap) { m.Rank = 6 },
-		"address not 16-aligned":      func(m *driver.TensorMap) { m.Address += 8 },
-		"extent 0":                    func(m *driver.TensorMap) { m.Dims[1] = 0 },
-		"extent above 2^32":           func(m *driver.TensorMap) { m.Dims[0] = 1<<32 + 1 },
-		"stride not a multiple of 16": func(m *driver.TensorMap) { m.Strides[0] = 264 },
-		"stride of 2^40":              func(m *driver.TensorMap) { m.Strides[0] = 1 << 40 },
-		"box 0":                       func(m *driver.TensorMap) { m.Box[1] = 0 },
-		"box 257":                     func(m *driver.TensorMap) { m.Box[1] = 257 },
-		"box row not 16 bytes":        func(m *driver.TensorMap) { m.Box[0] = 12 },
-		"box wider than its swizzle":  func(m *driver.TensorMap) { m.Box[0] = 128 },
-		"unknown swizzle":             func(m *driver.TensorMap) { m.Swizzle = 4 },
-		"unknown promotion":           func(m *driver.TensorMap) { m.Promote = 4 },
+	for name, spoil := range map[string]func(m *gpu.TensorMap){
+		"no element type":             func(m *gpu.TensorMap) { m.Elem = 0 },
+		"unknown element type":        func(m *gpu.TensorMap) { m.Elem = 99 },
+		"rank 0":                      func(m *gpu.TensorMap) { m.Rank = 0 },
+		"rank 6":                      func(m *gpu.TensorMap) { m.Rank = 6 },
+		"address not 16-aligned":      func(m *gpu.TensorMap) { m.Address += 8 },
+		"extent 0":                    func(m *gpu.TensorMap) { m.Dims[1] = 0 },
+		"extent above 2^32":           func(m *gpu.TensorMap) { m.Dims[0] = 1<<32 + 1 },
+		"stride not a multiple of 16": func(m *gpu.TensorMap) { m.Strides[0] = 264 },
+		"stride of 2^40":              func(m *gpu.TensorMap) { m.Strides[0] = 1 << 40 },
+		"box 0":                       func(m *gpu.TensorMap) { m.Box[1] = 0 },
+		"box 257":                     func(m *gpu.TensorMap) { m.Box[1] = 257 },
+		"box row not 16 bytes":        func(m *gpu.TensorMap) { m.Box[0] = 12 },
+		"box wider than its swizzle":  func(m *gpu.TensorMap) { m.Box[0] = 128 },
+		"unknown swizzle":             func(m *gpu.TensorMap) { m.Swizzle = 4 },
+		"unknown promotion":           func(m *gpu.TensorMap) { m.Promote = 4 },
 	} {
 		m := good
 		spoil(&m)

@@ -6,12 +6,13 @@ import (
 	"sync/atomic"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/devkit"
 )
 
 // Device is a wrapped device. The zero value is not usable: see Wrap.
 type Device struct {
-	inner   driver.Device
+	inner   gpu.Device
 	counts  [opCount]atomic.Int64
 	fault   atomic.Pointer[armed]
 	hook    atomic.Pointer[func(Op) error]
@@ -24,9 +25,14 @@ type Device struct {
 	alive map[driver.DevicePtr]int64 // the size in bytes
 }
 
-// Wrap returns a device that does all its work on inner.
+// Wrap returns a device that does all its work on inner. It panics if inner cannot
+// run kernels.
 func Wrap(inner driver.Device) *Device {
-	return &Device{inner: inner, alive: map[driver.DevicePtr]int64{}}
+	dev, err := gpu.Of(inner)
+	if err != nil {
+		panic(err)
+	}
+	return &Device{inner: dev, alive: map[driver.DevicePtr]int64{}}
 }
 
 // Discard turns discarding of launches on or off: discarded launches are counted and
@@ -56,21 +62,21 @@ func (d *Device) Target() driver.Target { return d.inner.Target() }
 // Producer implements driver.Device.
 func (d *Device) Producer() string { return d.inner.Producer() }
 
-// Accepts implements driver.Device.
+// Accepts implements gpu.Device.
 func (d *Device) Accepts(producer string) bool { return d.inner.Accepts(producer) }
 
-// MaxPTXVersion implements driver.Device.
+// MaxPTXVersion implements gpu.Device.
 func (d *Device) MaxPTXVersion() int { return d.inner.MaxPTXVersion() }
 
-// Compile implements driver.Device.
-func (d *Device) Compile(ctx context.Context, ptx []byte, o driver.CompileOptions) (driver.Image, error) {
-	return try(d, Compile, func() (driver.Image, error) { return d.inner.Compile(ctx, ptx, o) })
+// Compile implements gpu.Device.
+func (d *Device) Compile(ctx context.Context, ptx []byte, o gpu.CompileOptions) (gpu.Image, error) {
+	return try(d, Compile, func() (gpu.Image, error) { return d.inner.Compile(ctx, ptx, o) })
 }
 
-// Load implements driver.Device.
-func (d *Device) Load(code []byte) (driver.Module, error) {
-	return made(d, Load, &d.modules, func() (driver.Module, error) { return d.inner.Load(code) },
-		func(m driver.Module) driver.Module { return &module{Module: m, dev: d} })
+// Load implements gpu.Device.
+func (d *Device) Load(code []byte) (gpu.Module, error) {
+	return made(d, Load, &d.modules, func() (gpu.Module, error) { return d.inner.Load(code) },
+		func(m gpu.Module) gpu.Module { return &module{Module: m, dev: d} })
 }
 
 // Alloc implements driver.Device.
@@ -133,13 +139,13 @@ func (d *Device) NewEvent() (driver.Event, error) {
 	return made(d, NewEvent, &d.events, d.inner.NewEvent, func(e driver.Event) driver.Event { return &event{Event: e, dev: d} })
 }
 
-// EncodeTensorMap implements driver.Device.
-func (d *Device) EncodeTensorMap(m driver.TensorMap) (driver.EncodedTensorMap, error) {
-	return try(d, EncodeTensorMap, func() (driver.EncodedTensorMap, error) { return d.inner.EncodeTensorMap(m) })
+// EncodeTensorMap implements gpu.Device.
+func (d *Device) EncodeTensorMap(m gpu.TensorMap) (gpu.EncodedTensorMap, error) {
+	return try(d, EncodeTensorMap, func() (gpu.EncodedTensorMap, error) { return d.inner.EncodeTensorMap(m) })
 }
 
-// MaxActiveClusters implements driver.Device.
-func (d *Device) MaxActiveClusters(f driver.Function, l driver.Launch) (int, error) {
+// MaxActiveClusters implements gpu.Device.
+func (d *Device) MaxActiveClusters(f gpu.Function, l gpu.Launch) (int, error) {
 	return try(d, MaxActiveClusters, func() (int, error) { return d.inner.MaxActiveClusters(innerFunction(f), l) })
 }
 

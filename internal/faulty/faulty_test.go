@@ -9,6 +9,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/drivertest"
 )
 
@@ -29,7 +30,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestBroken(t *testing.T) {
-	drivertest.RunBroken(t, func() driver.Device { return wrapped(t) })
+	drivertest.RunBroken(t, func() gpu.Device { return wrapped(t) })
 }
 
 func TestNthCallFails(t *testing.T) {

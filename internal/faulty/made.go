@@ -6,17 +6,18 @@ import (
 	"time"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
-// module implements driver.Module.
+// module implements gpu.Module.
 type module struct {
-	driver.Module
+	gpu.Module
 	dev    *Device
 	closed atomic.Bool
 }
 
-func (m *module) Function(name string) (driver.Function, error) {
-	f, err := try(m.dev, FindFunction, func() (driver.Function, error) { return m.Module.Function(name) })
+func (m *module) Function(name string) (gpu.Function, error) {
+	f, err := try(m.dev, FindFunction, func() (gpu.Function, error) { return m.Module.Function(name) })
 	if err != nil {
 		return nil, err
 	}
@@ -27,13 +28,13 @@ func (m *module) Unload() error {
 	return m.dev.release(Unload, &m.dev.modules, &m.closed, m.Module.Unload)
 }
 
-// function implements driver.Function.
+// function implements gpu.Function.
 type function struct {
-	driver.Function
+	gpu.Function
 	dev *Device
 }
 
-func (f *function) Attributes() (driver.FunctionAttributes, error) {
+func (f *function) Attributes() (gpu.FunctionAttributes, error) {
 	return try(f.dev, Attributes, f.Function.Attributes)
 }
 
@@ -41,7 +42,7 @@ func (f *function) AllowSharedBytes(bytes int) error {
 	return f.dev.try(AllowSharedBytes, func() error { return f.Function.AllowSharedBytes(bytes) })
 }
 
-func innerFunction(f driver.Function) driver.Function {
+func innerFunction(f gpu.Function) gpu.Function {
 	if w, ok := f.(*function); ok && w != nil {
 		return w.Function
 	}

@@ -5,9 +5,10 @@ import (
 	"sync/atomic"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
-// stream implements driver.Stream.
+// stream implements gpu.Stream.
 type stream struct {
 	driver.Stream
 	dev    *Device
@@ -15,14 +16,14 @@ type stream struct {
 	closed atomic.Bool
 }
 
-func (s *stream) Launch(f driver.Function, l *driver.Launch, params []byte) error {
+func (s *stream) Launch(f gpu.Function, l *gpu.Launch, params []byte) error {
 	if err := s.dev.enter(Launch); err != nil {
 		return err
 	}
 	if s.dev.discard.Load() {
 		return nil
 	}
-	return s.Stream.Launch(innerFunction(f), l, params)
+	return gpu.Enqueue(s.Stream, innerFunction(f), l, params)
 }
 
 func (s *stream) CopyToDevice(dst driver.DevicePtr, src []byte) error {

@@ -11,6 +11,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/jit"
 	"sonicmoe/ptx/emu"
 )
@@ -81,13 +82,13 @@ func download[E number](b *bed, p driver.DevicePtr, n int) []E {
 // launch runs a kernel with the given number of CTAs, or with its own grid (0).
 func launch[A any](b *bed, k *jit.Kernel[A], ctas int, args A) {
 	b.t.Helper()
-	f, err := jit.Of(b.dev).Load(context.Background(), nil, k.Source(k.Name), driver.CompileOptions{})
+	f, err := jit.Of(b.dev).Load(context.Background(), nil, k.Source(k.Name), gpu.CompileOptions{})
 	require.NoError(b.t, err)
-	l := k.Launcher(f, b.dev)
+	l := k.Launcher(f)
 	if ctas == 0 {
 		require.NoError(b.t, l.Launch(b.s, args))
 	} else {
-		require.NoError(b.t, l.LaunchGrid(b.s, args, driver.Dim3{X: ctas}))
+		require.NoError(b.t, l.LaunchGrid(b.s, args, gpu.Dim3{X: ctas}))
 	}
 	require.NoError(b.t, b.s.Synchronize(context.Background()))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
@@ -36,7 +37,7 @@ type groupedArgs struct {
 func (g grouped) build() (*jit.Kernel[groupedArgs], error) {
 	k := jit.NewBuilder[groupedArgs]("grouped", gemm.Threads, 1)
 	k.Persistent(g.tiling.ClusterM)
-	b, c := k.Map(&k.Args.B, g.bMap), k.Map(&k.Args.C, func(a *groupedArgs) driver.TensorMap { return tile.RaggedMap(a.C, g.width, a.Rows) })
+	b, c := k.Map(&k.Args.B, g.bMap), k.Map(&k.Args.C, func(a *groupedArgs) gpu.TensorMap { return tile.RaggedMap(a.C, g.width, a.Rows) })
 	cta := pipeline.NewCTA(k.Kernel)
 	store := gemm.NewStore(k.Kernel, tile.BF16, cta)
 	config := gemm.Config{
@@ -53,13 +54,13 @@ func (g grouped) build() (*jit.Kernel[groupedArgs], error) {
 		x, rows := k.Ptr(&k.Args.A), k.Ptr(&k.Args.Gather)
 		p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, config)
 		p.Run(gemm.Roles{
-			Load: p.Gather(gemm.Rows{X: x, Numbers: rows, RowBytes: g.depth * tile.ElementBytes},
+			Load: p.Gather(gemm.Rows{X: x, Gather: rows, RowBytes: g.depth * tile.ElementBytes},
 				func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) { g.loadB(p, b, s, t, kt) }),
 			Math: epilogue,
 		})
 		return k.Build()
 	}
-	a := k.Map(&k.Args.A, func(a *groupedArgs) driver.TensorMap { return tile.RowMap(a.A, g.depth, a.Rows, gemm.TileM) })
+	a := k.Map(&k.Args.A, func(a *groupedArgs) gpu.TensorMap { return tile.RowMap(a.A, g.depth, a.Rows, gemm.TileM) })
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, config)
 	p.Run(gemm.Roles{
 		Load: p.TMA(func(ring *pipeline.Cursor, t schedule.Tile) {
@@ -77,7 +78,7 @@ func (g grouped) build() (*jit.Kernel[groupedArgs], error) {
 }
 
 // bMap returns the tensor map that loads halves of a tile of B.
-func (g grouped) bMap(a *groupedArgs) driver.TensorMap {
+func (g grouped) bMap(a *groupedArgs) gpu.TensorMap {
 	half, size := g.tiling.TileN/2, g.width*g.depth
 	if g.bMN {
 		return tile.LoadMap(a.B, []int{tile.Block, tile.K, half / tile.Block, 1}, tile.Dim{Extent: tile.Block, Stride: 1},

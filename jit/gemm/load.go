@@ -99,9 +99,9 @@ const (
 
 // Rows are the rows that a product gathers.
 type Rows struct {
-	// X [.., RowBytes] are the rows. Numbers [R] u32 holds, for each packed row, its
-	// row number in X.
-	X, Numbers ptx.Global
+	// X [.., RowBytes] holds the rows. Gather [R] u32 holds the row in X of each packed
+	// row: its token.
+	X, Gather ptx.Global
 	// RowBytes is the size of a row. The rest of the last k-tile is 0.
 	RowBytes int
 }
@@ -136,7 +136,7 @@ func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile
 				last := next.rows.Get().SubI(1)
 				for i := range numbers {
 					r := row.AddI(passRows * i).Min(last)
-					numbers[i].Set(ptx.LdGlobal[ptx.U32](from.Numbers.Index(next.row.Get().Add(r), 4), ".nc"))
+					numbers[i].Set(ptx.LdGlobal[ptx.U32](from.Gather.Index(next.row.Get().Add(r), 4), ".nc"))
 				}
 			})
 		}

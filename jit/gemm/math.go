@@ -33,6 +33,20 @@ func Multiply(k *ptx.Kernel, of tile.Element, acc []ptx.F32, a, b tile.Descripto
 	k.WgmmaCommit()
 }
 
+// MultiplyRegisters is [Multiply] for an operand A in registers: for each step, the
+// registers of wgmma's fragment. B is K-major.
+func MultiplyRegisters(k *ptx.Kernel, of tile.Element, acc []ptx.F32, a [tile.K / tile.KStep][]ptx.U32, b tile.Descriptor, adds ptx.Pred) {
+	k.WgmmaFence()
+	for i, step := range a {
+		scale := ptx.True()
+		if i == 0 {
+			scale = adds
+		}
+		of.WgmmaRegisters(k, acc, step, b.Step(i, 0), scale, false)
+	}
+	k.WgmmaCommit()
+}
+
 // MainLoop multiplies the stages of a ring in a math warpgroup. One wgmma group is
 // in flight: a stage is released when the group of the next stage has been issued.
 type MainLoop struct {

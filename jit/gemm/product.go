@@ -56,7 +56,9 @@ var NoBias = Start{}
 
 // FromRow starts each row of the sums from the same row of TileN columns: the bias
 // of the tile's columns. load starts the TMA loads of this row, which complete the
-// full barrier of the tile's first stage. One wgmma then sets the sums. Setting
+// full barrier of the tile's first stage. One wgmma step then sets the sums: one more step than
+// the sum has otherwise, and about that share of time is the cost of a bias (see
+// examples/bench/h200/experiments.md). Setting
 // the sums by loads or moves would take longer, and nothing could hide it: the
 // epilogue of one warpgroup already lasts as long as the main loop of the other.
 func FromRow(load func(to, full ptx.Shared, t schedule.Tile)) Start {
@@ -97,7 +99,7 @@ func New(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *TileArgs, c 
 	}
 	p := &Product{Config: c, K: k, cta: cta}
 	p.Tiles = schedule.Tiles{
-		Table: params.Ptr(&args.Table), Pairs: params.Ptr(&args.RowPairs), Tickets: params.Ptr(&args.Tickets),
+		Table: params.Ptr(&args.Table), RowPairs: params.Ptr(&args.RowPairs), Tickets: params.Ptr(&args.Tickets),
 		Columns: c.Columns, GroupM: c.GroupM, ClusterM: c.ClusterM,
 	}
 	p.Thread = k.TidX()

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/tile"
@@ -30,7 +31,7 @@ func (s split) build() (*jit.Kernel[splitArgs], error) {
 	k := jit.NewBuilder[splitArgs]("split", gemm.Threads, 1)
 	a, c, rows := k.Ptr(&k.Args.A), k.Ptr(&k.Args.C), k.U32(&k.Args.Rows)
 	atoms := tile.Atoms{Width: gemm.TwoTermN, Columns: gemm.TwoTermN}
-	b := k.Map(&k.Args.B, func(a *splitArgs) driver.TensorMap { return atoms.Map(a.B, s.depth) })
+	b := k.Map(&k.Args.B, func(a *splitArgs) gpu.TensorMap { return atoms.Map(a.B, s.depth) })
 	p := gemm.TwoTerm{K: k.Kernel, Element: tile.BF16, Thread: k.TidX(), Rounded: s.rounded, B: b, Atoms: atoms}.Start()
 	all := gemm.TwoTermTile{Column: ptx.Uint(0), First: ptx.Uint(0), Steps: ptx.Uint(s.depth / tile.K),
 		HasLines: func(wg ptx.U32) ptx.Pred { return wg.MulI(gemm.WarpgroupM).Lt(rows) }}

@@ -20,7 +20,7 @@ func ExampleQueue() {
 	out := k.ParamPtr("out")
 	tid := k.TidX()
 	cta := pipeline.NewCTA(k)
-	tiles := schedule.Tiles{Table: table, Pairs: count, Tickets: tickets, Columns: 2, GroupM: 2, ClusterM: 1}
+	tiles := schedule.Tiles{Table: table, RowPairs: count, Tickets: tickets, Columns: 2, GroupM: 2, ClusterM: 1}
 	const readers, ctas = 1, 1
 	queue := schedule.NewQueue[schedule.Tile](k, cta, schedule.TileWords, readers, ctas)
 	cta.Ready(tid)

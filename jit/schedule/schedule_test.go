@@ -81,7 +81,7 @@ func queueKernel(columns, panel, ctas int) (*ptx.Kernel, int) {
 	out, count := k.ParamPtr("out"), k.ParamPtr("count")
 	tid := k.TidX()
 	cta := pipeline.NewCTA(k)
-	tiles := Tiles{Table: table, Pairs: blocks, Tickets: tickets, Columns: columns, GroupM: panel, ClusterM: ctas}
+	tiles := Tiles{Table: table, RowPairs: blocks, Tickets: tickets, Columns: columns, GroupM: panel, ClusterM: ctas}
 	q := NewQueue[Tile](k, cta, TileWords, readers, ctas)
 	cta.Ready(tid)
 	pipeline.ClusterSync(k)

@@ -32,9 +32,9 @@ const (
 // apart and share less in the L2 cache (see examples/bench/h200/experiments.md).
 // Results do not depend on which CTA computes a tile.
 type Tiles struct {
-	// Table is the first entry, Pairs the number of entries, Tickets the counter,
-	// which is 0 when the kernel starts.
-	Table, Pairs, Tickets ptx.Global
+	// Table is the address of the first entry, RowPairs the address of the number of
+	// entries, Tickets the address of the counter, which is 0 when the kernel starts.
+	Table, RowPairs, Tickets ptx.Global
 	// Columns is the number of column tiles, GroupM the number of row tiles in a
 	// group.
 	Columns, GroupM int
@@ -127,7 +127,7 @@ type TilePublisher struct {
 func (b Tiles) Publisher(q *Queue[Tile]) *TilePublisher {
 	k := q.k
 	p := &TilePublisher{k: k, of: b, queue: q.Publisher()}
-	p.rowTiles = ptx.LdGlobal[ptx.U32](b.Pairs)
+	p.rowTiles = ptx.LdGlobal[ptx.U32](b.RowPairs)
 	first := k.CtaidX() // the first tiles have the numbers of the CTAs
 	if b.clustered() {
 		first = first.ShrI(1)

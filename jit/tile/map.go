@@ -2,6 +2,7 @@ package tile
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/ptx"
 )
 
@@ -16,8 +17,8 @@ const ElementBytes = 2
 // 128-byte swizzle. The innermost dimension comes first and is contiguous.
 // Elements are copied without conversion, and elements outside the tensor read as
 // 0, so the same map serves every [Element].
-func Map(p driver.DevicePtr, box []int, dims ...Dim) driver.TensorMap {
-	m := driver.TensorMap{Elem: driver.BF16, Rank: len(dims), Address: p, Swizzle: driver.Swizzle128}
+func Map(p driver.DevicePtr, box []int, dims ...Dim) gpu.TensorMap {
+	m := gpu.TensorMap{Elem: gpu.BF16, Rank: len(dims), Address: p, Swizzle: gpu.Swizzle128}
 	for i, d := range dims {
 		m.Dims[i], m.Box[i] = uint64(d.Extent), uint32(box[i])
 		if i > 0 {
@@ -29,15 +30,15 @@ func Map(p driver.DevicePtr, box []int, dims ...Dim) driver.TensorMap {
 
 // LoadMap is [Map] for loads. They fill the L2 cache by lines of 128 bytes; lines
 // of 256 bytes read too much (see examples/bench/h200/experiments.md).
-func LoadMap(p driver.DevicePtr, box []int, dims ...Dim) driver.TensorMap {
+func LoadMap(p driver.DevicePtr, box []int, dims ...Dim) gpu.TensorMap {
 	m := Map(p, box, dims...)
-	m.Promote = driver.Promote128
+	m.Promote = gpu.Promote128
 	return m
 }
 
 // RowMap loads boxes of 64 columns and boxRows rows of a matrix [rows, width]
 // as K-major tiles.
-func RowMap(p driver.DevicePtr, width, rows, boxRows int) driver.TensorMap {
+func RowMap(p driver.DevicePtr, width, rows, boxRows int) gpu.TensorMap {
 	return LoadMap(p, []int{K, boxRows}, Dim{width, 1}, Dim{max(rows, 1), width})
 }
 
@@ -55,7 +56,7 @@ type Atoms struct{ Width, Columns int }
 func (a Atoms) whole() bool { return a.Width%Block == 0 }
 
 // Map returns the tensor map of the matrix at p with the given number of rows.
-func (a Atoms) Map(p driver.DevicePtr, rows int) driver.TensorMap {
+func (a Atoms) Map(p driver.DevicePtr, rows int) gpu.TensorMap {
 	if !a.whole() {
 		return RowMap(p, a.Width, rows, K)
 	}
@@ -85,9 +86,9 @@ func (d Deep) Whole() bool { return d.Width%K == 0 }
 
 // Map returns the tensor map of the matrix at p. The first of dims and box are the
 // rows, further ones follow.
-func (d Deep) Map(p driver.DevicePtr, box []int, dims ...Dim) driver.TensorMap {
+func (d Deep) Map(p driver.DevicePtr, box []int, dims ...Dim) gpu.TensorMap {
 	// The capacity is constant, so that a launch does not allocate.
-	boxes, all := append(make([]int, 0, driver.MaxTensorRank), K), make([]Dim, 0, driver.MaxTensorRank)
+	boxes, all := append(make([]int, 0, gpu.MaxTensorRank), K), make([]Dim, 0, gpu.MaxTensorRank)
 	if d.Whole() {
 		boxes, all = append(boxes, box[0], d.Tiles), append(all, Dim{K, 1}, dims[0], Dim{d.Width / K, K})
 	} else {
@@ -113,7 +114,7 @@ func (d Deep) Each(kt, row ptx.U32, body func(first int, at []ptx.U32)) {
 // can clip each after any row. Dimension 1 counts the box's own rows and ends at
 // 64. Dimension 2 has the same stride, and the base is 64 rows before the tensor.
 // A box of v valid rows at row r has the coordinates {column, 64-v, r+v}.
-func RaggedMap(p driver.DevicePtr, width, rows int) driver.TensorMap {
+func RaggedMap(p driver.DevicePtr, width, rows int) gpu.TensorMap {
 	return Map(p-RaggedBase(width), []int{64, RaggedRows, 1}, Dim{width, 1}, Dim{RaggedRows, width}, Dim{rows + 1, width})
 }
 

@@ -1,6 +1,10 @@
-package driver
+package gpu
 
-import "fmt"
+import (
+	"fmt"
+
+	"sonicmoe/driver"
+)
 
 // ElemType is the element type of a tensor map.
 type ElemType uint8
@@ -72,7 +76,7 @@ const MaxTensorRank = 5
 type TensorMap struct {
 	Elem    ElemType
 	Rank    int // 1 to MaxTensorRank
-	Address DevicePtr
+	Address driver.DevicePtr
 	// Dims are the extents in elements, 1 to 2^32 each.
 	Dims [MaxTensorRank]uint64
 	// Strides[i] is the distance in bytes between adjacent elements of dimension i+1:
@@ -91,8 +95,8 @@ type EncodedTensorMap [128]byte
 // Check returns an error for the first rule of tensor maps that m breaks.
 func (m TensorMap) Check() error {
 	bad := func(field string, got any, want string) error {
-		return &Error{Op: "tensor map", Name: "invalid value",
-			Text: fmt.Sprintf("%s is %v, must be %s", field, got, want), Kind: ErrInvalid}
+		return &driver.Error{Op: "tensor map", Name: "invalid value",
+			Text: fmt.Sprintf("%s is %v, must be %s", field, got, want), Kind: driver.ErrInvalid}
 	}
 	if m.Elem.Bytes() == 0 {
 		return bad("Elem", m.Elem, "a known element type")

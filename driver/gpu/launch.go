@@ -1,6 +1,31 @@
-package driver
+package gpu
 
-import "fmt"
+import (
+	"fmt"
+
+	"sonicmoe/driver"
+)
+
+// Dim3 has extents in x, y and z. A zero field counts as one.
+type Dim3 struct{ X, Y, Z int }
+
+// Count returns the number of elements. A zero field counts as one.
+func (d Dim3) Count() int {
+	return max(d.X, 1) * max(d.Y, 1) * max(d.Z, 1)
+}
+
+// Launch is the shape of a kernel launch.
+type Launch struct {
+	Grid, Block Dim3
+	// Cluster has the extents of a cluster in CTAs. The zero value means no clusters.
+	Cluster Dim3
+	// SharedBytes is dynamic shared memory for each CTA.
+	SharedBytes int
+	// Programmatic lets this kernel start before its predecessor in the stream has
+	// ended (programmatic dependent launch). The kernel must execute
+	// griddepcontrol.wait before it uses data that the predecessor wrote.
+	Programmatic bool
+}
 
 // Limits of every launch, the same on all GPUs so far.
 const (
@@ -51,6 +76,6 @@ func (l *Launch) checkCluster() error {
 }
 
 func badLaunch(field string, got any, want string) error {
-	return &Error{Op: "launch", Name: "invalid value",
-		Text: fmt.Sprintf("%s is %v, must be %s", field, got, want), Kind: ErrInvalid}
+	return &driver.Error{Op: "launch", Name: "invalid value",
+		Text: fmt.Sprintf("%s is %v, must be %s", field, got, want), Kind: driver.ErrInvalid}
 }
