@@ -96,18 +96,22 @@ func lastLines(files int, sum hash.Hash) []byte {
 	return fmt.Appendf(nil, "%d files\nsha256 %x\n", files, sum.Sum(nil))
 }
 
+// digest is a SHA-256.
+type digest [sha256.Size]byte
+
 // digest returns the SHA-256 of all bytes written.
-func (b *bundleWriter) digest() Digest { return Digest(b.sum.Sum(nil)) }
+func (b *bundleWriter) digest() digest { return digest(b.sum.Sum(nil)) }
 
 // padding returns the number of bytes that fill the last tar block.
 func padding(size int64) int64 { return -size & (tarBlock - 1) }
 
 // storedFile is a checked file of a bundle.
 type storedFile struct {
-	name string
-	kind store.Kind
-	key  store.Key
-	data []byte
+	name   string
+	kind   store.Kind
+	key    store.Key
+	data   []byte
+	offset int64 // of data in the bundle
 }
 
 // bundleReader reads a bundle front to back.
@@ -124,12 +128,12 @@ func newBundleReader(r io.Reader) *bundleReader {
 // walkBundle reads a whole bundle and calls visit for each file whose own checksum
 // is right. Only a nil error means that the bundle is whole. The digest then
 // covers all its bytes.
-func walkBundle(ctx context.Context, r io.Reader, visit func(storedFile) error) (Digest, error) {
+func walkBundle(ctx context.Context, r io.Reader, visit func(storedFile) error) (digest, error) {
 	b := newBundleReader(r)
 	if err := b.files(ctx, visit); err != nil {
-		return Digest{}, err
+		return digest{}, err
 	}
-	return Digest(b.sum.Sum(nil)), nil
+	return digest(b.sum.Sum(nil)), nil
 }
 
 // files reads all members.
@@ -166,7 +170,7 @@ func (b *bundleReader) files(ctx context.Context, visit func(storedFile) error) 
 
 // refuse returns an ErrBundle at the present position.
 func (b *bundleReader) refuse(format string, args ...any) error {
-	return fmt.Errorf("cache: %w: before byte %d: %w", ErrBundle, b.at, fmt.Errorf(format, args...))
+	return fmt.Errorf("%w: before byte %d: %w", ErrBundle, b.at, fmt.Errorf(format, args...))
 }
 
 // bytes reads n bytes. It allocates memory only as bytes arrive, so a false length
@@ -177,7 +181,7 @@ func (b *bundleReader) bytes(n int64, of string) ([]byte, error) {
 	b.at += got
 	b.sum.Write(data.Bytes())
 	if err != nil {
-		return nil, fmt.Errorf("cache: reading a bundle: %w", err)
+		return nil, fmt.Errorf("reading a bundle: %w", err)
 	}
 	if got < n {
 		return nil, b.refuse("ends within %s: %d bytes of %d", of, got, n)
@@ -243,6 +247,7 @@ func (b *bundleReader) file(name string, size int64) (storedFile, error) {
 	if size > maxFileBytes {
 		return storedFile{}, b.refuse("member %q: %d bytes, at most %d can be stored", name, size, maxFileBytes)
 	}
+	offset := b.at
 	data, err := b.body(name, size)
 	if err != nil {
 		return storedFile{}, err
@@ -250,7 +255,7 @@ func (b *bundleReader) file(name string, size int64) (storedFile, error) {
 	if err := checkStored(kind, key, data); err != nil {
 		return storedFile{}, b.refuse("member %q: %w", name, err)
 	}
-	return storedFile{fileName(kind, key), kind, key, data}, nil
+	return storedFile{fileName(kind, key), kind, key, data, offset}, nil
 }
 
 // end reads the last member. Only the end of the tar file may follow it.
@@ -279,7 +284,7 @@ func (b *bundleReader) end(size int64, want []byte) error {
 }
 
 // seal returns the checksum of the file, which the reader has verified.
-func (f storedFile) seal() Digest { return Digest(f.data[len(f.data)-sealSize:]) }
+func (f storedFile) seal() digest { return digest(f.data[len(f.data)-sealSize:]) }
 
 // parseMemberName returns the kind and key of a name from memberName.
 func parseMemberName(name string) (store.Kind, store.Key, bool) {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"os"
@@ -33,8 +34,20 @@ func exported(t testing.TB) (modules, []byte) {
 	var b bytes.Buffer
 	r, err := c.Export(context.Background(), &b)
 	require.NoError(t, err)
-	assert.Equal(t, BundleReport{Modules: 3, Choices: 1, Bytes: r.Bytes, Digest: sha256.Sum256(b.Bytes())}, r)
+	assert.Equal(t, BundleReport{Modules: 3, Choices: 1, Bytes: r.Bytes, SHA256: sumOf(b.Bytes())}, r)
 	return c, b.Bytes()
+}
+
+// sumOf returns the SHA-256 of data in hexadecimal.
+func sumOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// checkBytes checks a bundle without a file.
+func checkBytes(ctx context.Context, r io.Reader) (BundleReport, error) {
+	report, _, err := bundleChecks{}.read(ctx, r)
+	return report, err
 }
 
 // holdsAll fails unless c holds everything that exported stored.
@@ -91,7 +104,7 @@ func TestBundleRoundTrip(t *testing.T) {
 			assert.Equal(t, 4, report.Unchanged)
 		})
 	}
-	report, err := CheckBundle(ctx, bytes.NewReader(b))
+	report, err := checkBytes(ctx, bytes.NewReader(b))
 	require.NoError(t, err)
 	assert.Equal(t, 3, report.Modules)
 	infos, err := source.List(ctx)
@@ -156,7 +169,7 @@ func TestExportTakesSoundFilesOfAllLayers(t *testing.T) {
 	assert.Empty(t, log.warnings())
 
 	into, _ := testCache(t)
-	_, err = into.ImportFile(context.Background(), path)
+	_, err = into.ImportFile(context.Background(), path, BundleOptions{})
 	require.NoError(t, err)
 	holdsAll(t, into)
 }
@@ -296,16 +309,16 @@ func TestEveryAlterationOfABundleIsRefused(t *testing.T) {
 	ctx := context.Background()
 	_, b := exported(t)
 	for n := range b {
-		_, err := CheckBundle(ctx, bytes.NewReader(b[:n]))
+		_, err := checkBytes(ctx, bytes.NewReader(b[:n]))
 		require.ErrorIs(t, err, ErrBundle, "%d of %d bytes", n, len(b))
 	}
 	for at := range b {
 		bad := bytes.Clone(b)
 		bad[at] ^= 1 << (at % 8)
-		_, err := CheckBundle(ctx, bytes.NewReader(bad))
+		_, err := checkBytes(ctx, bytes.NewReader(bad))
 		require.ErrorIs(t, err, ErrBundle, "byte %d", at)
 	}
-	_, err := CheckBundle(ctx, bytes.NewReader(append(bytes.Clone(b), 0)))
+	_, err := checkBytes(ctx, bytes.NewReader(append(bytes.Clone(b), 0)))
 	require.ErrorIs(t, err, ErrBundle)
 }
 

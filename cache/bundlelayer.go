@@ -1,10 +1,14 @@
 package cache
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"sync"
+
+	"aead.dev/minisign"
 
 	"sonicmoe/internal/disk"
 )
@@ -14,6 +18,7 @@ import (
 type bundleFile struct {
 	fs   disk.FS
 	path string
+	by   *signer // nil: no signature is needed
 
 	mu    sync.Mutex
 	index *bundleIndex
@@ -26,12 +31,16 @@ type bundleIndex struct {
 	where map[string]extent
 }
 
-type extent struct{ offset, size int64 }
+type extent struct {
+	offset, size int64
+	// seal is the checksum of the file when the bundle's signature was checked.
+	seal digest
+}
 
 // openBundle reads a bundle's headers. The files themselves are checked when they
-// are read, as in a directory.
-func openBundle(fsys disk.FS, path string) (*bundleFile, error) {
-	b := &bundleFile{fs: fsys, path: path}
+// are read, as in a directory. With a signer it reads and checks the whole bundle.
+func openBundle(fsys disk.FS, path string, by *signer) (*bundleFile, error) {
+	b := &bundleFile{fs: fsys, path: path, by: by}
 	f, _, err := b.open()
 	if err != nil {
 		return nil, err
@@ -49,6 +58,9 @@ func (b *bundleFile) open() (disk.File, *bundleIndex, error) {
 	x, err := b.indexOf(f, info)
 	if err != nil {
 		f.Close()
+		if b.by != nil {
+			return nil, nil, fmt.Errorf("%s: %w", b.path, err)
+		}
 		return nil, nil, fmt.Errorf("%s: neither a cache directory nor a bundle: %w", b.path, err)
 	}
 	return f, x, nil
@@ -62,11 +74,38 @@ func (b *bundleFile) indexOf(f disk.File, info fs.FileInfo) (*bundleIndex, error
 		return x, nil
 	}
 	x := &bundleIndex{info: info, where: map[string]extent{}}
-	if err := x.index(f); err != nil {
+	var err error
+	if b.by == nil {
+		err = x.index(f)
+	} else {
+		err = x.signed(f, b.by, b.path)
+	}
+	if err != nil {
 		return nil, err
 	}
 	b.index = x
 	return x, nil
+}
+
+// signed reads the whole bundle, checks its signature and keeps each file's checksum.
+func (x *bundleIndex) signed(f io.ReaderAt, by *signer, path string) error {
+	g, err := by.signature(context.Background(), path)
+	if err != nil {
+		return err
+	}
+	r := minisign.NewReader(io.NewSectionReader(f, 0, math.MaxInt64))
+	_, err = walkBundle(context.Background(), r, func(s storedFile) error {
+		x.order = append(x.order, s.name)
+		x.where[s.name] = extent{s.offset, int64(len(s.data)), s.seal()}
+		return nil
+	})
+	if err == nil {
+		err = g.verify(r)
+	}
+	if err == nil {
+		err = g.accept(false)
+	}
+	return err
 }
 
 // index walks the headers up to the last member.
@@ -97,7 +136,7 @@ func (x *bundleIndex) index(f io.ReaderAt) error {
 			return b.refuse("file %s is repeated or out of order", stored)
 		}
 		x.order = append(x.order, stored)
-		x.where[stored] = extent{b.at, size}
+		x.where[stored] = extent{offset: b.at, size: size}
 		at = b.at + size + padding(size)
 	}
 }
@@ -114,6 +153,9 @@ func (b *bundleFile) read(name string) ([]byte, fs.FileInfo, error) {
 		return nil, nil, &fs.PathError{Op: "open", Path: b.path + ":" + memberName(name), Err: fs.ErrNotExist}
 	}
 	data, err := readStored(io.NewSectionReader(f, e.offset, e.size), e.size, name)
+	if err == nil && b.by != nil && digest(data[len(data)-sealSize:]) != e.seal {
+		err = fmt.Errorf("%w: it was altered after the bundle's signature was checked", errDamaged)
+	}
 	return data, x.info, err
 }
 

@@ -44,6 +44,12 @@ type Options struct {
 	// Dir and never written. If a layer's module has no machine code for this device,
 	// later layers are searched too. For choices see GetChoiceFor.
 	Layers []string
+	// Key is a public key of the program minisign: its text, or the path of its file. If
+	// it is empty, the variable SONICMOE_CACHE_KEY decides. With a key the cache uses and
+	// imports only signed bundles, and no further directories: the signature of BUNDLE is
+	// the file BUNDLE.minisig, which names the bundle and the time. A bundle that was
+	// signed before another one of the same name, which Dir knows, is refused.
+	Key string
 	// ReadOnly forbids every change in Dir: it stores nothing, updates no time of use
 	// and sets no damaged file aside. Dir may then be a bundle.
 	ReadOnly bool
@@ -65,6 +71,7 @@ type Cache struct {
 	fs       disk.FS
 	top      *layer   // the layer that is written; nil if there is none
 	layers   []*layer // in search order, top included
+	signer   *signer  // nil without a key
 	maxBytes int64
 	lockWait time.Duration
 	log      *slog.Logger
@@ -100,9 +107,16 @@ func open(o Options, fsys disk.FS) *Cache {
 	if err != nil {
 		c.trouble("no cache directory", err)
 	}
+	if c.signer = newSigner(fsys, o.Key); c.signer != nil && c.signer.err != nil {
+		c.trouble("no bundle can be used", c.signer.err)
+	}
 	for i, dir := range dirs {
-		writable := i == 0 && !o.ReadOnly && err == nil
-		l, err := openLayer(fsys, dir, writable)
+		own := i == 0 && err == nil
+		writable := own && !o.ReadOnly
+		l, err := openLayer(fsys, dir, writable, c.signer)
+		if err == nil && !own && l.bundle == nil && c.signer != nil {
+			err = fmt.Errorf("%s is a directory, which no signature covers: with a key, use a signed bundle", dir)
+		}
 		if err != nil {
 			c.trouble("cache directory can't be used", err)
 			continue
@@ -110,6 +124,9 @@ func open(o Options, fsys disk.FS) *Cache {
 		c.layers = append(c.layers, l)
 		if writable {
 			c.top = l
+			if c.signer != nil {
+				c.signer.dir = c.Dir()
+			}
 		}
 	}
 	return c

@@ -52,7 +52,7 @@ func ExampleCache_ExportFile() {
 	fmt.Println(string(point), ok)
 
 	own := cache.Open(cache.Options{Dir: filepath.Join(dir, "own")})
-	report, err = own.ImportFile(ctx, bundle)
+	report, err = own.ImportFile(ctx, bundle, cache.BundleOptions{})
 	fmt.Println(report.Stored, "stored", err)
 	// Output:
 	// <nil>

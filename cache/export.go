@@ -3,10 +3,16 @@ package cache
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
+	"time"
+
+	"aead.dev/minisign"
 
 	"sonicmoe/internal/disk"
 	"sonicmoe/internal/store"
@@ -16,8 +22,10 @@ import (
 type BundleReport struct {
 	Modules, Choices int
 	Bytes            int64 // size of these files
-	// Digest is the digest of the whole bundle.
-	Digest Digest
+	// SHA256 is the digest of the whole bundle in hexadecimal, as sha256sum prints it.
+	SHA256 string
+	// Signed is the time in the bundle's signature, zero if the cache has no key.
+	Signed time.Time
 
 	// Skipped is the number of damaged files, and files of another format version,
 	// that Export left out.
@@ -74,7 +82,8 @@ func (c *Cache) export(ctx context.Context, w io.Writer) (r BundleReport, err er
 		r.count(kind, len(data))
 	}
 	err = b.close()
-	r.Digest = b.digest()
+	sum := b.digest()
+	r.SHA256 = hex.EncodeToString(sum[:])
 	return r, err
 }
 
@@ -129,53 +138,81 @@ func (c *Cache) sound(name string) (store.Kind, []byte) {
 	return kind, nil
 }
 
-// BundleOption adds a check of a bundle.
-type BundleOption func(*bundleChecks)
+// BundleOptions are checks of a bundle, in addition to completeness and, if the cache
+// has a key, the signature.
+type BundleOptions struct {
+	// SHA256 accepts only the bundle with that digest, 64 hexadecimal digits.
+	SHA256 string
+	// Older accepts a signed bundle although a newer one of the same name was used.
+	Older bool
+}
 
-// bundleChecks are checks in addition to completeness.
+// bundleChecks are the checks of a bundle. The zero value has none.
 type bundleChecks struct {
-	digest    Digest
-	hasDigest bool
+	sha256    string
+	signature *signature
 }
 
-// WithDigest accepts only the bundle with that digest. Any other is an
-// [ErrBundle].
-func WithDigest(d Digest) BundleOption {
-	return func(c *bundleChecks) { c.digest, c.hasDigest = d, true }
-}
-
-func checksOf(options []BundleOption) (c bundleChecks) {
-	for _, o := range options {
-		o(&c)
+// checks returns the checks of the bundle at path.
+func (c *Cache) checks(ctx context.Context, path string, o BundleOptions) (checks bundleChecks, err error) {
+	if b, err := hex.DecodeString(o.SHA256); err != nil || len(b) != 0 && len(b) != sha256.Size {
+		return checks, fmt.Errorf("SHA-256 %q: want %d hexadecimal digits", o.SHA256, hex.EncodedLen(sha256.Size))
 	}
-	return c
-}
-
-func (c bundleChecks) check(d Digest) error {
-	if c.hasDigest && d != c.digest {
-		return fmt.Errorf("cache: %w: it has the SHA-256 %v, want %v", ErrBundle, d, c.digest)
+	checks.sha256 = strings.ToLower(o.SHA256)
+	if c.signer != nil {
+		checks.signature, err = c.signer.signature(ctx, path)
 	}
-	return nil
+	return checks, err
 }
 
-// CheckBundle reads a whole bundle and stores nothing. It returns nil, or an
-// [ErrBundle] that says where the bundle is wrong and why.
-func CheckBundle(ctx context.Context, r io.Reader, options ...BundleOption) (BundleReport, error) {
-	report, _, err := checkBundle(ctx, r, checksOf(options))
-	return report, err
-}
-
-// checkBundle is CheckBundle and also returns the files' checksums.
-func checkBundle(ctx context.Context, r io.Reader, checks bundleChecks) (report BundleReport, seals []Digest, err error) {
-	report.Digest, err = walkBundle(ctx, r, func(f storedFile) error {
+// read reads a whole bundle and checks it. It returns the files' checksums.
+func (checks bundleChecks) read(ctx context.Context, r io.Reader) (report BundleReport, seals []digest, err error) {
+	m := minisign.NewReader(r)
+	sum, err := walkBundle(ctx, m, func(f storedFile) error {
 		report.count(f.kind, len(f.data))
 		seals = append(seals, f.seal())
 		return nil
 	})
-	if err == nil {
-		err = checks.check(report.Digest)
+	if err != nil {
+		return report, nil, err
 	}
-	return report, seals, err
+	report.SHA256 = hex.EncodeToString(sum[:])
+	if checks.sha256 != "" && checks.sha256 != report.SHA256 {
+		return report, nil, fmt.Errorf("%w: it has the SHA-256 %s, want %s", ErrBundle, report.SHA256, checks.sha256)
+	}
+	if checks.signature != nil {
+		if err := checks.signature.verify(m); err != nil {
+			return report, nil, err
+		}
+		report.Signed = checks.signature.time
+	}
+	return report, seals, nil
+}
+
+// CheckBundle reads the bundle in a file and stores nothing. It returns nil, or an
+// [ErrBundle] that says where the bundle is wrong and why.
+func (c *Cache) CheckBundle(ctx context.Context, path string, o BundleOptions) (BundleReport, error) {
+	return c.withBundle(ctx, path, o, func(f io.Reader, checks bundleChecks) (BundleReport, error) {
+		r, _, err := checks.read(ctx, f)
+		return r, err
+	})
+}
+
+// withBundle opens the bundle at path and calls use with its checks.
+func (c *Cache) withBundle(ctx context.Context, path string, o BundleOptions, use func(io.Reader, bundleChecks) (BundleReport, error)) (r BundleReport, err error) {
+	f, _, err := disk.OpenRegular(c.fs, path, true)
+	if err != nil {
+		return r, fmt.Errorf("cache: %w", err)
+	}
+	defer f.Close()
+	checks, err := c.checks(ctx, path, o)
+	if err == nil {
+		r, err = use(f, checks)
+	}
+	if err != nil {
+		err = fmt.Errorf("cache: %s: %w", path, err)
+	}
+	return r, err
 }
 
 // Import stores the files of a bundle in the directory that is written. It adds a
@@ -183,56 +220,78 @@ func checkBundle(ctx context.Context, r io.Reader, checks bundleChecks) (report 
 // by Get and is named by its key, not by the name in the bundle. A bundle that is
 // damaged, cut or not a bundle is an [ErrBundle]. If r can seek (a file), nothing
 // is stored in this case; otherwise only whole files before the damage. A failed
-// write is an error too. [WithDigest] requires an r that can seek.
-func (c *Cache) Import(ctx context.Context, r io.Reader, options ...BundleOption) (BundleReport, error) {
-	var report BundleReport
-	if c.top == nil {
-		return report, fmt.Errorf("cache: import: %w", c.noTop())
+// write is an error too. A cache with a key needs [Cache.ImportFile].
+func (c *Cache) Import(ctx context.Context, r io.Reader) (BundleReport, error) {
+	if c.signer != nil {
+		return BundleReport{}, errors.New("cache: import: a key is set, and a signature can be checked for a file, not for a stream")
 	}
-	checks := checksOf(options)
-	seals, err := checkFirst(ctx, r, checks)
+	report, err := c.importChecked(ctx, r, bundleChecks{}, false)
+	if err != nil {
+		err = fmt.Errorf("cache: import: %w", err)
+	}
+	return report, err
+}
+
+// ImportFile is Import of a bundle in a file, after the checks of o.
+func (c *Cache) ImportFile(ctx context.Context, path string, o BundleOptions) (BundleReport, error) {
+	return c.withBundle(ctx, path, o, func(f io.Reader, checks bundleChecks) (BundleReport, error) {
+		return c.importChecked(ctx, f, checks, o.Older)
+	})
+}
+
+// importChecked is Import after other checks, which need an r that can seek.
+func (c *Cache) importChecked(ctx context.Context, r io.Reader, checks bundleChecks, older bool) (report BundleReport, err error) {
+	if c.top == nil {
+		return report, c.noTop()
+	}
+	first, seals, err := checkFirst(ctx, r, checks)
 	if err != nil {
 		return report, err
 	}
-	if seals == nil && checks.hasDigest {
-		return report, errors.New("cache: import: a digest can be checked for a file, not for a stream, which is stored while it is read")
+	if g := checks.signature; g != nil {
+		if err := g.accept(older); err != nil {
+			return report, err
+		}
 	}
 	before := c.counters.evicted.Load()
-	report.Digest, err = walkBundle(ctx, r, func(f storedFile) error {
+	sum, err := walkBundle(ctx, r, func(f storedFile) error {
 		if seals != nil {
 			// Store exactly the checked bytes, even if another program writes to the file.
 			if at := report.Modules + report.Choices; at >= len(seals) || f.seal() != seals[at] {
-				return fmt.Errorf("cache: %w: it changed while it was imported, at file %s", ErrBundle, f.name)
+				return fmt.Errorf("%w: it changed while it was imported, at file %s", ErrBundle, f.name)
 			}
 		}
 		return c.importFile(f, &report)
 	})
+	if err == nil {
+		report.SHA256, report.Signed = hex.EncodeToString(sum[:]), first.Signed
+	}
 	report.Evicted = c.counters.evicted.Load() - before
 	return report, err
 }
 
 // checkFirst reads and checks the bundle if r can seek, and rewinds r. seals is
 // nil if r cannot seek.
-func checkFirst(ctx context.Context, r io.Reader, checks bundleChecks) (seals []Digest, err error) {
+func checkFirst(ctx context.Context, r io.Reader, checks bundleChecks) (report BundleReport, seals []digest, err error) {
 	s, ok := r.(io.Seeker)
 	if !ok {
-		return nil, nil
+		return report, nil, nil
 	}
 	start, err := s.Seek(0, io.SeekCurrent)
 	if err != nil { // a pipe is a file that cannot seek
-		return nil, nil
+		return report, nil, nil
 	}
-	_, seals, err = checkBundle(ctx, r, checks)
+	report, seals, err = checks.read(ctx, r)
 	if err != nil {
-		return nil, err
+		return report, nil, err
 	}
 	if _, err := s.Seek(start, io.SeekStart); err != nil {
-		return nil, fmt.Errorf("cache: import: %w", err)
+		return report, nil, err
 	}
 	if seals == nil {
-		seals = []Digest{} // of an empty bundle
+		seals = []digest{} // of an empty bundle
 	}
-	return seals, nil
+	return report, seals, nil
 }
 
 // importFile stores one file of a bundle.
@@ -258,18 +317,8 @@ func (c *Cache) importFile(f storedFile, r *BundleReport) error {
 	case store.Unchanged:
 		r.Unchanged++
 	default:
-		return fmt.Errorf("cache: import of %s: %s: %w", f.name, o, c.noTop())
+		return fmt.Errorf("file %s: %s: %w", f.name, o, c.noTop())
 	}
 	r.count(f.kind, len(f.data))
 	return nil
-}
-
-// ImportFile is Import of a bundle in a file.
-func (c *Cache) ImportFile(ctx context.Context, path string, options ...BundleOption) (BundleReport, error) {
-	f, _, err := disk.OpenRegular(c.fs, path, true)
-	if err != nil {
-		return BundleReport{}, fmt.Errorf("cache: import: %w", err)
-	}
-	defer f.Close()
-	return c.Import(ctx, f, options...)
 }

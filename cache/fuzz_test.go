@@ -3,11 +3,13 @@ package cache
 import (
 	"bytes"
 	"context"
-	"crypto/ed25519"
+	"encoding/hex"
 	"fmt"
+	"io"
 	"path/filepath"
 	"testing"
 
+	"aead.dev/minisign"
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/internal/disktest"
@@ -95,7 +97,7 @@ func FuzzBundle(f *testing.F) {
 		fsys := disktest.NewMemory()
 		c := modules{open(Options{Dir: dir}, fsys)}
 		r, importErr := c.Import(context.Background(), bytes.NewReader(data))
-		if (err == nil) != (importErr == nil) || err == nil && r.Digest != digest {
+		if (err == nil) != (importErr == nil) || err == nil && r.SHA256 != hex.EncodeToString(digest[:]) {
 			t.Fatalf("checked: %v, imported: %v", err, importErr)
 		}
 		stored, listErr := c.List(context.Background())
@@ -122,17 +124,27 @@ func FuzzBundle(f *testing.F) {
 	})
 }
 
-// FuzzSignature alters signatures. Only the original is valid.
+// FuzzSignature alters signatures. A text that is accepted has the signed parts of the
+// original: everything but the first line, which minisign does not sign.
 func FuzzSignature(f *testing.F) {
-	key := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
-	good := Sign(Digest{1, 2, 3}, key)
+	key, bundle := testKey(1), bundleOf(f)
+	good := signed(key, bundle, stampAndName(1, "b.tar"))
 	f.Add(good)
-	f.Add([]byte(signatureFirst))
-	f.Add(Sign(Digest{}, ed25519.NewKeyFromSeed(bytes.Repeat([]byte{1}, ed25519.SeedSize))))
+	f.Add(signed(testKey(2), bundle, stampAndName(1, "b.tar")))
+	f.Add(signed(key, []byte("other"), stampAndName(1, "b.tar")))
+	by := &signer{key: publicOf(key)}
+	parts := func(t testing.TB, text []byte) (g minisign.Signature) {
+		require.NoError(t, g.UnmarshalText(text))
+		return g
+	}
+	want := parts(f, good)
 	f.Fuzz(func(t *testing.T, text []byte) {
-		d, err := CheckSignature(text, key.Public().(ed25519.PublicKey))
-		if err == nil && (d != Digest{1, 2, 3} || !bytes.Equal(text, good)) {
-			t.Fatalf("accepted for %v: %q", d, text)
+		r := minisign.NewReader(bytes.NewReader(bundle))
+		_, err := io.Copy(io.Discard, r)
+		require.NoError(t, err)
+		g := &signature{by: by, text: text, file: "b.tar"}
+		if g.verify(r) == nil && (!parts(t, text).Equal(want) || g.time.Unix() != 1) {
+			t.Fatalf("accepted: %q", text)
 		}
 	})
 }

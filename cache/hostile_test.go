@@ -72,7 +72,7 @@ func TestHostileBundles(t *testing.T) {
 	old[8]++
 	old = reseal(old)
 
-	_, err = CheckBundle(context.Background(), bytes.NewReader(forge(t, plain(name, data))))
+	_, err = checkBytes(context.Background(), bytes.NewReader(forge(t, plain(name, data))))
 	require.NoError(t, err, "forge writes valid bundles")
 
 	for what, bad := range map[string]struct {
@@ -176,9 +176,9 @@ func TestImportNeedsAPlaceToWrite(t *testing.T) {
 		_, err := modules{Open(o)}.Import(context.Background(), bytes.NewReader(b))
 		assert.ErrorContains(t, err, "off or read-only", name)
 	}
-	_, err := source.ImportFile(context.Background(), t.TempDir())
+	_, err := source.ImportFile(context.Background(), t.TempDir(), BundleOptions{})
 	assert.ErrorContains(t, err, "is a directory")
-	_, err = source.ImportFile(context.Background(), filepath.Join(t.TempDir(), "none"))
+	_, err = source.ImportFile(context.Background(), filepath.Join(t.TempDir(), "none"), BundleOptions{})
 	assert.ErrorIs(t, err, os.ErrNotExist)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -40,8 +40,8 @@ type layer struct {
 }
 
 // openLayer checks a cache directory and, if it is to be written, creates it. A
-// read-only layer may be a bundle.
-func openLayer(fsys disk.FS, dir string, writable bool) (*layer, error) {
+// read-only layer may be a bundle, which the signer checks.
+func openLayer(fsys disk.FS, dir string, writable bool, by *signer) (*layer, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func openLayer(fsys disk.FS, dir string, writable bool) (*layer, error) {
 			return nil, fmt.Errorf("%w; if it is a bundle, name it after a directory to write, as in %s=%s%s",
 				&fs.PathError{Op: "open", Path: abs, Err: syscall.ENOTDIR}, envDir, string(filepath.ListSeparator), abs)
 		}
-		l.bundle, err = openBundle(fsys, abs)
+		l.bundle, err = openBundle(fsys, abs, by)
 		return l, err
 	}
 	if writable {

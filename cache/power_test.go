@@ -161,7 +161,7 @@ func TestPowerCut(t *testing.T) {
 			}
 			data := make([]byte, 1<<16)
 			size, _ := f.ReadAt(data, 0)
-			_, err = CheckBundle(context.Background(), bytes.NewReader(data[:size]))
+			_, err = checkBytes(context.Background(), bytes.NewReader(data[:size]))
 			require.NoError(t, err, when)
 		}
 	}

@@ -1,74 +1,166 @@
 package cache
 
 import (
-	"crypto/ed25519"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/hex"
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
+	"time"
+
+	"aead.dev/minisign"
+
+	"sonicmoe/internal/disk"
 )
 
-// Digest is the SHA-256 of a whole bundle, as sha256sum prints it.
-type Digest [sha256.Size]byte
+// envKey is the environment variable with the public key of signed bundles.
+const envKey = "SONICMOE_CACHE_KEY"
 
-// String returns the digest as 64 lower-case hexadecimal digits.
-func (d Digest) String() string { return hex.EncodeToString(d[:]) }
-
-// ParseDigest reads 64 hexadecimal digits.
-func ParseDigest(text string) (Digest, error) {
-	var d Digest
-	if b, err := hex.DecodeString(text); err == nil && len(b) == len(d) {
-		return Digest(b), nil
-	}
-	return d, fmt.Errorf("cache: SHA-256 %q: want %d hexadecimal digits", text, hex.EncodedLen(len(d)))
-}
-
-// ErrSignature reports a malformed signature, or one of another key.
-var ErrSignature = errors.New("no valid signature")
-
-// A signature is three lines of text. The third signs the first two:
-//
-//	sonicmoe bundle signature 1
-//	sha256 HEX
-//	ed25519 BASE64
 const (
-	signatureFirst = "sonicmoe bundle signature 1\n"
-	signatureSum   = "sha256 "
-	signatureKey   = "ed25519 "
+	// signatureSuffix follows a bundle's name in the name of its signature, as the
+	// program minisign writes it.
+	signatureSuffix = ".minisig"
+	// maxSignatureBytes limits the files of signatures and keys.
+	maxSignatureBytes = 4 << 10
+	// signedFolder is the subfolder of a cache directory with the times of the newest
+	// signed bundles.
+	signedFolder = "signed"
 )
 
-func signed(d Digest) string { return signatureFirst + signatureSum + d.String() + "\n" }
+// signer checks who signed a bundle. A nil signer accepts every bundle.
+type signer struct {
+	key minisign.PublicKey
+	err error // why the key cannot be read: every bundle is refused
+	fs  disk.FS
+	dir string // of the cache; "" if none is written
 
-// Sign returns a text in which the holder of a key vouches for a bundle.
-// [CheckSignature] reads it. Keep it next to the bundle.
-func Sign(bundle Digest, key ed25519.PrivateKey) []byte {
-	text := signed(bundle)
-	return fmt.Appendf(nil, "%s%s%s\n", text, signatureKey, base64.StdEncoding.EncodeToString(ed25519.Sign(key, []byte(text))))
+	mu     sync.Mutex
+	newest map[string]int64 // seconds, by key and name
 }
 
-// CheckSignature returns the digest of the signed bundle if the holder of the key
-// signed it, and an [ErrSignature] otherwise. Pass the digest to [WithDigest].
-func CheckSignature(text []byte, key ed25519.PublicKey) (Digest, error) {
-	wrong := func(why string) (Digest, error) { return Digest{}, fmt.Errorf("cache: %w: %s", ErrSignature, why) }
-	lines := strings.SplitAfter(string(text), "\n")
-	if len(lines) != 4 || lines[0] != signatureFirst || lines[3] != "" {
-		return wrong("want three lines, the first " + strings.TrimSpace(signatureFirst))
+// newSigner returns the signer of a public key: minisign's text of 56 characters, or
+// the path of a file with it. "" is the value of SONICMOE_CACHE_KEY, and nil without
+// one.
+func newSigner(fsys disk.FS, key string) *signer {
+	if key == "" {
+		key = os.Getenv(envKey)
 	}
-	hexSum, ok := strings.CutPrefix(lines[1], signatureSum)
-	d, err := ParseDigest(strings.TrimSuffix(hexSum, "\n"))
-	if !ok || err != nil {
-		return wrong("the second line is not sha256 and 64 digits")
+	if key == "" {
+		return nil
 	}
-	encoded, ok := strings.CutPrefix(strings.TrimSuffix(lines[2], "\n"), signatureKey)
-	signature, err := base64.StdEncoding.DecodeString(encoded)
-	// Accept only the encoding that Sign writes, not others for the same bytes.
-	if !ok || err != nil || base64.StdEncoding.EncodeToString(signature) != encoded {
-		return wrong("the third line is not ed25519 and a signature in base 64")
+	s := &signer{fs: fsys, newest: map[string]int64{}}
+	if s.key.UnmarshalText([]byte(key)) == nil {
+		return s
 	}
-	if len(key) != ed25519.PublicKeySize || !ed25519.Verify(key, []byte(lines[0]+lines[1]), signature) {
-		return wrong("it was made with another key, or altered")
+	text, err := disk.ReadFile(context.Background(), fsys, key, maxSignatureBytes)
+	if err == nil {
+		err = s.key.UnmarshalText(text)
 	}
-	return d, nil
+	if err != nil {
+		s.err = fmt.Errorf("key %s: want a public key of minisign, or a file with one: %w", key, err)
+	}
+	return s
 }
+
+// signature is the detached signature of a bundle.
+type signature struct {
+	by   *signer
+	text []byte
+	file string // the bundle's name
+	time time.Time
+}
+
+// signature reads the signature of the bundle at path.
+func (s *signer) signature(ctx context.Context, path string) (*signature, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	text, err := disk.ReadFile(ctx, s.fs, path+signatureSuffix, maxSignatureBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: a key is set, and the bundle has no signature: %w", ErrBundle, err)
+	}
+	return &signature{by: s, text: text, file: filepath.Base(path)}, err
+}
+
+// verify checks the signature after the whole bundle was read through r, and sets time.
+func (g *signature) verify(r *minisign.Reader) error {
+	wrong := func(format string, args ...any) error {
+		return fmt.Errorf("%w: signature %s%s: %w", ErrBundle, g.file, signatureSuffix, fmt.Errorf(format, args...))
+	}
+	var parts minisign.Signature
+	if err := parts.UnmarshalText(g.text); err != nil {
+		return wrong("%w", err)
+	}
+	if want := g.by.key.ID(); parts.KeyID != want {
+		return wrong("it was made with the key %016X, want %016X", parts.KeyID, want)
+	}
+	if parts.Algorithm != minisign.HashEdDSA {
+		return wrong("it is of minisign's old format, want one without -l")
+	}
+	if !r.Verify(g.by.key, g.text) {
+		return wrong("it is for another file, or was altered")
+	}
+	// minisign writes timestamp:SECONDS and file:NAME; its Go version writes filename:NAME.
+	fields := map[string]string{}
+	for field := range strings.SplitSeq(parts.TrustedComment, "\t") {
+		name, value, _ := strings.Cut(field, ":")
+		fields[name] = value
+	}
+	seconds, err := strconv.ParseInt(fields["timestamp"], 10, 64)
+	if err != nil || seconds <= 0 {
+		return wrong("its trusted comment is %q, want timestamp:SECONDS and file:NAME, as minisign writes them", parts.TrustedComment)
+	}
+	if fields["file"] != g.file && fields["filename"] != g.file {
+		return wrong("its trusted comment is %q, want file:%s: a signature holds for one name", parts.TrustedComment, g.file)
+	}
+	g.time = time.Unix(seconds, 0)
+	return nil
+}
+
+// accept refuses a verified bundle if a newer one of the same name and key was
+// accepted, unless older is set. It keeps the time for later processes.
+func (g *signature) accept(older bool) error {
+	s := g.by
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := fmt.Sprintf("%016X-%s", s.key.ID(), g.file)
+	record, now := filepath.Join(s.dir, signedFolder, name), g.time.Unix()
+	last, found := s.newest[name]
+	if s.dir != "" {
+		switch text, err := disk.ReadFile(context.Background(), s.fs, record, maxSignatureBytes); {
+		case err == nil:
+			kept, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+			if err != nil {
+				return fmt.Errorf("%s: want the seconds of a signature: %w", record, err)
+			}
+			last, found = kept, true
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+	}
+	if found && now < last && !older {
+		accept := ""
+		if s.dir != "" {
+			accept = "; remove " + record + " to accept it"
+		}
+		return fmt.Errorf("%w: %s was signed at %s, and a newer one, of %s, was used already%s", ErrBundle, g.file, stamp(now), stamp(last), accept)
+	}
+	s.newest[name] = now
+	if s.dir == "" || found && now == last {
+		return nil
+	}
+	if err := s.fs.MkdirAll(filepath.Dir(record), 0o700); err != nil {
+		return err
+	}
+	return disk.WriteFile(s.fs, record, 0o600, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, now)
+		return err
+	})
+}
+
+func stamp(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(time.RFC3339) }

@@ -4,14 +4,16 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
-	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"aead.dev/minisign"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -19,81 +21,260 @@ import (
 )
 
 // testKey returns a key that depends on the seed alone.
-func testKey(seed byte) ed25519.PrivateKey {
-	return ed25519.NewKeyFromSeed(bytes.Repeat([]byte{seed}, ed25519.SeedSize))
+func testKey(seed byte) minisign.PrivateKey {
+	_, key, err := minisign.GenerateKey(bytes.NewReader(bytes.Repeat([]byte{seed}, ed25519.SeedSize)))
+	if err != nil {
+		panic(err)
+	}
+	return key
 }
 
-func publicOf(key ed25519.PrivateKey) ed25519.PublicKey { return key.Public().(ed25519.PublicKey) }
+func publicOf(key minisign.PrivateKey) minisign.PublicKey {
+	return key.Public().(minisign.PublicKey)
+}
 
+// stampAndName returns a trusted comment as the program minisign writes it.
+func stampAndName(seconds int64, name string) string {
+	return fmt.Sprintf("timestamp:%d\tfile:%s\thashed", seconds, name)
+}
+
+// signed returns minisign's signature of a bundle.
+func signed(key minisign.PrivateKey, bundle []byte, trusted string) []byte {
+	r := minisign.NewReader(bytes.NewReader(bundle))
+	_, _ = io.Copy(io.Discard, r) // a reader of memory does not fail
+	return r.SignWithComments(key, trusted, "signature from minisign secret key")
+}
+
+// signedAt writes a bundle and its signature.
+func signedAt(t testing.TB, path string, bundle []byte, key minisign.PrivateKey, seconds int64) {
+	t.Helper()
+	writeFile(t, path, bundle)
+	writeFile(t, path+signatureSuffix, signed(key, bundle, stampAndName(seconds, filepath.Base(path))))
+}
+
+// oneModule returns a bundle with the module of a seed.
+func oneModule(t testing.TB, seed uint64) []byte {
+	t.Helper()
+	c, _ := testCache(t)
+	key, e := testEntry(seed, 60)
+	require.Equal(t, store.Stored, c.Put(key, e))
+	var b bytes.Buffer
+	_, err := c.Export(t.Context(), &b)
+	require.NoError(t, err)
+	return b.Bytes()
+}
+
+// has reports whether a cache has the module of a seed.
+func has(c modules, seed uint64) bool {
+	key, _ := testEntry(seed, 60)
+	_, o := c.Get(key)
+	return o == store.Hit
+}
+
+// TestSignature checks that a bundle is accepted with a signature of the key for its
+// bytes and its name, both by import and read in place, and with no other.
 func TestSignature(t *testing.T) {
-	mine, other := testKey(1), testKey(2)
-	d := Digest(sha256.Sum256([]byte("bundle")))
-	text := Sign(d, mine)
-	got, err := CheckSignature(text, publicOf(mine))
-	require.NoError(t, err)
-	assert.Equal(t, d, got)
-	assert.True(t, strings.HasPrefix(string(text), "sonicmoe bundle signature 1\nsha256 "+d.String()+"\ned25519 "))
-
-	again, err := ParseDigest(d.String())
-	require.NoError(t, err)
-	assert.Equal(t, d, again)
-	for _, bad := range []string{"", d.String()[1:], d.String() + "00", "g" + d.String()[1:]} {
-		_, err := ParseDigest(bad)
-		assert.ErrorContains(t, err, "64 hexadecimal digits", bad)
-	}
-
-	for name, bad := range map[string][]byte{
-		"nothing":        nil,
-		"another format": bytes.Replace(text, []byte("signature 1"), []byte("signature 2"), 1),
-		"more after it":  append(bytes.Clone(text), "and more\n"...),
-		"no end":         text[:len(text)-1],
-		"another digest": Sign(Digest{1}, other),
-		"mixed":          append(bytes.Clone(text[:bytes.Index(text, []byte("ed25519"))]), Sign(Digest{1}, mine)[bytes.Index(text, []byte("ed25519")):]...),
-		"no base 64":     append(bytes.Clone(text[:len(text)-3]), "!!\n"...),
+	mine, other, bundle := testKey(1), testKey(2), oneModule(t, 0)
+	good := stampAndName(100, "b.tar")
+	var noTime minisign.Signature
+	require.NoError(t, noTime.UnmarshalText(signed(mine, bundle, good)))
+	noTime.TrustedComment = stampAndName(200, "b.tar")
+	for name, c := range map[string]struct {
+		text []byte
+		say  string // "" if it is accepted
+	}{
+		"good":           {signed(mine, bundle, good), ""},
+		"Go's minisign":  {signed(mine, bundle, "timestamp:100\tfilename:b.tar"), ""},
+		"no file":        {nil, "the bundle has no signature"},
+		"empty":          {[]byte{}, "invalid signature"},
+		"another key":    {signed(other, bundle, good), "it was made with the key"},
+		"another file":   {signed(mine, bundle[1:], good), "it is for another file"},
+		"another name":   {signed(mine, bundle, stampAndName(100, "a.tar")), "a signature holds for one name"},
+		"no name":        {signed(mine, bundle, "timestamp:100"), "a signature holds for one name"},
+		"no time":        {signed(mine, bundle, "file:b.tar"), "want timestamp:SECONDS"},
+		"time 0":         {signed(mine, bundle, stampAndName(0, "b.tar")), "want timestamp:SECONDS"},
+		"altered time":   {[]byte(noTime.String()), "was altered"},
+		"old format":     {minisign.SignWithComments(mine, bundle, good, ""), "old format"},
+		"of 1 MB":        {make([]byte, 1<<20), "file is too large"},
+		"something else": {[]byte("sonicmoe bundle signature 1\n"), "invalid signature"},
 	} {
-		_, err := CheckSignature(bad, publicOf(mine))
-		assert.ErrorIs(t, err, ErrSignature, name)
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "b.tar")
+			writeFile(t, path, bundle)
+			if c.text != nil {
+				writeFile(t, path+signatureSuffix, c.text)
+			}
+			withKey := func(o *Options) { o.Key = publicOf(mine).String() }
+			inPlace, log := testCache(t, withKey, func(o *Options) { o.Layers = []string{path} })
+			into, _ := testCache(t, withKey)
+			_, checkErr := into.CheckBundle(t.Context(), path, BundleOptions{})
+			r, err := into.ImportFile(t.Context(), path, BundleOptions{})
+			assert.Equal(t, c.say == "", has(inPlace, 0))
+			assert.Equal(t, c.say == "", has(into, 0))
+			if c.say == "" {
+				require.NoError(t, err)
+				require.NoError(t, checkErr)
+				assert.EqualValues(t, 100, r.Signed.Unix())
+				assert.NoError(t, inPlace.Err())
+				return
+			}
+			for _, err := range []error{err, checkErr, inPlace.Err()} {
+				assert.ErrorContains(t, err, c.say)
+			}
+			assert.NotEmpty(t, log.warnings())
+			unsigned, _ := testCache(t, func(o *Options) { o.Layers = []string{path} })
+			assert.True(t, has(unsigned, 0), "without a key")
+		})
 	}
-	for at := range text {
-		bad := bytes.Clone(text)
-		bad[at] ^= 1
-		_, err := CheckSignature(bad, publicOf(mine))
-		require.ErrorIs(t, err, ErrSignature, "byte %d", at)
+}
+
+// TestKeys checks the forms of a key, and that a wrong one refuses every bundle.
+func TestKeys(t *testing.T) {
+	key, dir := testKey(1), t.TempDir()
+	path, file := filepath.Join(dir, "b.tar"), filepath.Join(dir, "minisign.pub")
+	signedAt(t, path, oneModule(t, 0), key, 100)
+	text, err := publicOf(key).MarshalText()
+	require.NoError(t, err)
+	writeFile(t, file, append(text, '\n'))
+	for given, want := range map[string]bool{
+		publicOf(key).String():        true,
+		string(text):                  true,
+		file:                          true,
+		publicOf(testKey(2)).String(): false,
+		filepath.Join(dir, "none"):    false,
+		path:                          false,
+		dir:                           false,
+	} {
+		for _, byVariable := range []bool{false, true} {
+			change := func(o *Options) { o.Layers, o.Key = []string{path}, given }
+			if byVariable {
+				t.Setenv(envKey, given)
+				change = func(o *Options) { o.Layers = []string{path} }
+			}
+			c, _ := testCache(t, change)
+			assert.Equal(t, want, has(c, 0), "%s, by variable: %v", given, byVariable)
+			_, err := c.ImportFile(t.Context(), path, BundleOptions{})
+			assert.Equal(t, want, err == nil, "%s: %v", given, err)
+			t.Setenv(envKey, "")
+		}
 	}
-	_, err = CheckSignature(text, publicOf(other))
-	assert.ErrorIs(t, err, ErrSignature)
-	_, err = CheckSignature(text, nil)
-	assert.ErrorIs(t, err, ErrSignature)
+	unsigned := t.TempDir()
+	other := modules{Open(Options{Dir: unsigned})}
+	moduleKey, e := testEntry(0, 60)
+	require.Equal(t, store.Stored, other.Put(moduleKey, e))
+	c, _ := testCache(t, func(o *Options) { o.Layers, o.Key = []string{unsigned}, file })
+	assert.False(t, has(c, 0))
+	assert.ErrorContains(t, c.Err(), "no signature covers")
+	_, err = c.Import(t.Context(), bytes.NewReader(oneModule(t, 0)))
+	assert.ErrorContains(t, err, "not for a stream")
+	own := modules{Open(Options{Dir: unsigned, Key: file})}
+	assert.True(t, has(own, 0), "the user's own directory needs no signature")
+}
+
+// TestOlderBundles checks that an older signed bundle does not take the place of a newer
+// one of the same name: imported, listed by a later process, or put in the place of a
+// bundle in use.
+func TestOlderBundles(t *testing.T) {
+	key, dir, own := testKey(1), t.TempDir(), t.TempDir()
+	path := filepath.Join(dir, "b.tar")
+	open := func(layers ...string) modules {
+		return modules{Open(Options{Dir: own, Layers: layers, Key: publicOf(key).String()})}
+	}
+	signedAt(t, path, oneModule(t, 10), key, 200)
+	_, err := open().ImportFile(t.Context(), path, BundleOptions{})
+	require.NoError(t, err)
+
+	signedAt(t, path, oneModule(t, 0), key, 100)
+	_, err = open().ImportFile(t.Context(), path, BundleOptions{})
+	require.ErrorIs(t, err, ErrBundle)
+	require.ErrorContains(t, err, "b.tar was signed at 1970-01-01T00:01:40Z, and a newer one, of 1970-01-01T00:03:20Z")
+	later := open(path)
+	assert.False(t, has(later, 0))
+	assert.ErrorContains(t, later.Err(), "signed"+string(filepath.Separator), "the record to remove")
+	_, err = open().CheckBundle(t.Context(), path, BundleOptions{})
+	assert.NoError(t, err, "a check does not look at other bundles")
+
+	_, err = open().ImportFile(t.Context(), path, BundleOptions{Older: true})
+	require.NoError(t, err)
+	inUse := open(path)
+	assert.True(t, has(inUse, 0), "the older one was asked for")
+
+	signedAt(t, path, oneModule(t, 20), key, 300)
+	assert.True(t, has(inUse, 20))
+	signedAt(t, path, oneModule(t, 30), key, 299)
+	assert.False(t, has(inUse, 30))
+	readOnly := modules{Open(Options{Dir: own, ReadOnly: true, Layers: []string{path}, Key: publicOf(key).String()})}
+	assert.True(t, has(readOnly, 30), "a cache without a directory to write has no record")
+	signedAt(t, path, oneModule(t, 40), key, 298)
+	assert.False(t, has(readOnly, 40))
+	assert.True(t, filesBelow(t, filepath.Join(own, signedFolder)) == 1)
+
+	// Another name and another key have times of their own.
+	for _, by := range []minisign.PrivateKey{key, testKey(2)} {
+		other := filepath.Join(dir, "c.tar")
+		signedAt(t, other, oneModule(t, 50), by, 50)
+		c := modules{Open(Options{Dir: own, Layers: []string{other}, Key: publicOf(by).String()})}
+		assert.True(t, has(c, 50))
+		assert.NoError(t, c.Err())
+	}
+}
+
+// TestBundleAlteredUnderItsSignature checks that machine code which was written into a
+// bundle after its signature was checked is not used, although its checksum is right
+// and the file's size and time are the same.
+func TestBundleAlteredUnderItsSignature(t *testing.T) {
+	key, path := testKey(1), filepath.Join(t.TempDir(), "b.tar")
+	bundle := oneModule(t, 0)
+	signedAt(t, path, bundle, key, 100)
+	c, _ := testCache(t, func(o *Options) { o.Layers, o.Key = []string{path}, publicOf(key).String() })
+	require.True(t, has(c, 0))
+	evil, _ := testCache(t)
+	moduleKey, e := testEntry(0, 60)
+	e.Images[0].Code = bytes.Repeat([]byte{'!'}, len(e.Images[0].Code))
+	require.Equal(t, store.Stored, evil.Put(moduleKey, e))
+	var b bytes.Buffer
+	_, err := evil.Export(t.Context(), &b)
+	require.NoError(t, err)
+	require.Len(t, b.Bytes(), len(bundle))
+	fi, err := os.Stat(path)
+	require.NoError(t, err)
+	writeFile(t, path, b.Bytes())
+	require.NoError(t, os.Chtimes(path, fi.ModTime(), fi.ModTime()))
+	_, o := c.Get(moduleKey)
+	assert.Equal(t, store.Damaged, o)
 }
 
 // TestImportOfADigest checks that a digest admits one bundle, and that nothing of
 // another is stored.
 func TestImportOfADigest(t *testing.T) {
 	source, b := exported(t)
-	want := Digest(sha256.Sum256(b))
+	want := sumOf(b)
 	path := filepath.Join(t.TempDir(), "warm.tar")
 	r, err := source.ExportFile(t.Context(), path)
 	require.NoError(t, err)
-	assert.Equal(t, want, r.Digest)
+	assert.Equal(t, want, r.SHA256)
 
 	c, _ := testCache(t)
-	r, err = c.ImportFile(t.Context(), path, WithDigest(want))
+	r, err = c.ImportFile(t.Context(), path, BundleOptions{SHA256: strings.ToUpper(want)})
 	require.NoError(t, err)
-	assert.Equal(t, want, r.Digest)
+	assert.Equal(t, want, r.SHA256)
 	assert.Equal(t, 4, r.Stored)
-	r, err = CheckBundle(t.Context(), bytes.NewReader(b), WithDigest(want))
+	r, err = c.CheckBundle(t.Context(), path, BundleOptions{SHA256: want})
 	require.NoError(t, err)
-	assert.Equal(t, want, r.Digest)
+	assert.Equal(t, want, r.SHA256)
 
-	other := WithDigest(Digest{1})
-	_, err = CheckBundle(t.Context(), bytes.NewReader(b), other)
-	require.ErrorIs(t, err, ErrBundle)
-	assert.ErrorContains(t, err, want.String())
 	c, _ = testCache(t)
+	other := BundleOptions{SHA256: strings.Repeat("0", 64)}
+	_, err = c.CheckBundle(t.Context(), path, other)
+	require.ErrorIs(t, err, ErrBundle)
+	assert.ErrorContains(t, err, want)
 	_, err = c.ImportFile(t.Context(), path, other)
 	require.ErrorIs(t, err, ErrBundle)
-	_, err = c.Import(t.Context(), stream{bytes.NewReader(b)}, WithDigest(want))
-	require.ErrorContains(t, err, "not for a stream")
+	for _, bad := range []string{want[1:], want + "00", "g" + want[1:]} {
+		_, err := c.ImportFile(t.Context(), path, BundleOptions{SHA256: bad})
+		assert.ErrorContains(t, err, "64 hexadecimal digits", bad)
+	}
 	assert.Zero(t, filesBelow(t, c.Dir()))
 }
 
@@ -126,7 +307,7 @@ func TestBundleThatChangesWhileImported(t *testing.T) {
 	require.NoError(t, err)
 	for name, next := range map[string][]byte{"another": other.Bytes(), "cut": b[:len(b)/2]} {
 		c, _ := testCache(t)
-		_, err := c.Import(t.Context(), &changing{bytes.NewReader(b), next}, WithDigest(Digest(sha256.Sum256(b))))
+		_, err := c.importChecked(t.Context(), &changing{bytes.NewReader(b), next}, bundleChecks{sha256: sumOf(b)}, false)
 		require.ErrorIs(t, err, ErrBundle, name)
 		for seed := range uint64(3) {
 			key, want := testEntry(10*seed, 60)

@@ -314,8 +314,8 @@ func TestBundleIsNoFile(t *testing.T) {
 		go func() {
 			defer close(done)
 			c, _ := testCache(t)
-			_, err := c.ImportFile(t.Context(), path)
-			assert.EqualError(t, err, "cache: import: "+path+" is "+want+", must be a regular file")
+			_, err := c.ImportFile(t.Context(), path, BundleOptions{})
+			assert.EqualError(t, err, "cache: "+path+" is "+want+", must be a regular file")
 			c, log := testCache(t, func(o *Options) { o.Layers = []string{path} })
 			assert.Len(t, log.warnings(), 1)
 			assert.ErrorContains(t, c.Err(), path)

@@ -51,7 +51,7 @@ func TestStartFromABundleMadeElsewhere(t *testing.T) {
 	_, err = made.ExportFile(ctx, bundle)
 	require.NoError(t, err)
 	unpacked := cache.Open(cache.Options{Dir: t.TempDir()})
-	_, err = unpacked.ImportFile(ctx, bundle)
+	_, err = unpacked.ImportFile(ctx, bundle, cache.BundleOptions{})
 	require.NoError(t, err)
 
 	for name, o := range map[string]cache.Options{

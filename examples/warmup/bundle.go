@@ -7,11 +7,10 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/examples/internal/command"
-	"sonicmoe/internal/disk"
 )
 
 func exportCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
-	dir, sign := cacheFlag(set), signFlag(set)
+	dir := cacheFlag(set)
 	return func(ctx context.Context, args []string) error {
 		path, err := oneFile("export", "bundle", args)
 		if err != nil {
@@ -21,23 +20,22 @@ func exportCommand(set *flag.FlagSet, c *console) func(context.Context, []string
 		if err != nil {
 			return err
 		}
-		return exportTo(ctx, from, path, *sign, c)
+		return exportTo(ctx, from, path, c)
 	}
 }
 
 func importCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
 	dir, origin := cacheFlag(set), originFlags(set)
+	older := set.Bool("older", false, "accept a signed bundle although a newer one of the same name was used")
 	return func(ctx context.Context, args []string) error {
 		path, err := oneFile("import", "bundle", args)
 		if err != nil {
 			return err
 		}
-		options, err := origin.options(ctx, path)
-		if err != nil {
-			return err
-		}
-		into := cache.Open(cache.Options{Dir: *dir})
-		r, err := into.ImportFile(ctx, path, options...)
+		checks := origin.checks()
+		checks.Older = *older
+		into := cache.Open(cache.Options{Dir: *dir, Key: origin.key})
+		r, err := into.ImportFile(ctx, path, checks)
 		if err != nil {
 			return err
 		}
@@ -56,41 +54,16 @@ func oneFile(verb, what string, args []string) (string, error) {
 	return args[0], nil
 }
 
-// exportTo writes a bundle, and its signature if there is a key.
-func exportTo(ctx context.Context, from *cache.Cache, path, keyFile string, c *console) error {
-	sign, err := signer(ctx, keyFile)
-	if err != nil {
-		return err
-	}
+// exportTo writes a bundle.
+func exportTo(ctx context.Context, from *cache.Cache, path string, c *console) error {
 	r, err := from.ExportFile(ctx, path)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(c.out, "bundle         %s: %d modules, %d choices, %s\n", path, r.Modules, r.Choices, size(r.Bytes))
-	fmt.Fprintf(c.out, "sha256         %v\n", r.Digest)
+	fmt.Fprintf(c.out, "sha256         %s\n", r.SHA256)
 	if r.Skipped > 0 {
 		fmt.Fprintf(c.out, "left out       %d damaged or foreign files\n", r.Skipped)
 	}
-	if sign == nil {
-		return nil
-	}
-	if err := sign(path, r.Digest); err != nil {
-		return err
-	}
-	fmt.Fprintf(c.out, "signature      %s\n", path+signatureSuffix)
 	return nil
-}
-
-// checkedBundle reads and checks a whole bundle.
-func checkedBundle(ctx context.Context, path string, options []cache.BundleOption) (cache.BundleReport, error) {
-	f, _, err := disk.OpenRegular(disk.OS, path, true)
-	if err != nil {
-		return cache.BundleReport{}, err
-	}
-	defer f.Close()
-	r, err := cache.CheckBundle(ctx, f, options...)
-	if err != nil {
-		return r, fmt.Errorf("%s: %w", path, err)
-	}
-	return r, nil
 }

@@ -14,7 +14,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
-	"sonicmoe/driver/open"
+	"sonicmoe/driver/cuda"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
@@ -29,7 +29,6 @@ type fill struct {
 	lists, models    []string
 	gateUp, logits   string
 	dir, export      string
-	sign             *string
 	by, gpu, arch    string
 	sms, parallel    int
 	ptxOnly, showBar bool
@@ -51,7 +50,6 @@ func fillCommand(set *flag.FlagSet, c *console) func(context.Context, []string) 
 	set.StringVar(&f.logits, "logits", "", "`format` of router logits, for layers that are not from -layers: bf16, f32 or f16 (default: the model's, else bf16)")
 	set.StringVar(&f.dir, "cache", "", "the cache `directory` to fill (default: the user's)")
 	set.StringVar(&f.export, "export", "", "then write the whole cache as a bundle to this `file`")
-	f.sign = signFlag(set)
 	set.StringVar(&f.by, "by", auto, "`compiler`: ptxas, driver, or auto, which is ptxas if it is found, else the driver, else none: PTX only")
 	set.BoolVar(&f.sizesOnly, "sizes-only", false, "for a -config whose layer the kernels do not compute: fill for the plain layer of its sizes")
 	set.BoolVar(&f.expertsOnly, "experts-only", false, "for a -config whose router the kernels do not compute: fill for its experts, for calls with given ids and scores")
@@ -67,9 +65,6 @@ func fillCommand(set *flag.FlagSet, c *console) func(context.Context, []string) 
 func (f *fill) run(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		return command.Usagef("%q is no flag; give layers by -row, -rows, -shape, -layers or -config", args[0])
-	}
-	if *f.sign != "" && f.export == "" {
-		return command.Usagef("-sign needs -export, which is not given")
 	}
 	if f.ptxOnly && f.by != auto {
 		return command.Usagef("-by %s and -ptx-only are given, want one of them", f.by)
@@ -109,7 +104,7 @@ func (f *fill) run(ctx context.Context, args []string) error {
 	if f.export == "" {
 		return nil
 	}
-	return exportTo(ctx, c, f.export, *f.sign, f.console)
+	return exportTo(ctx, c, f.export, f.console)
 }
 
 // collect returns the layers of all flags and checks them.
@@ -174,8 +169,8 @@ func (f *fill) collect(ctx context.Context) ([]layer, error) {
 	return layers, nil
 }
 
-// compiler returns the compiler to machine code, nil for PTX only, and the chip to choose
-// tiles for. done closes the compiler.
+// compiler returns a compiler to machine code (nil if only PTX is stored), and the chip
+// whose tiles are chosen. done closes the compiler.
 func (f *fill) compiler(ctx context.Context) (by jit.Compiler, t driver.Target, done func(), err error) {
 	if t, err = f.target(); err != nil || f.ptxOnly {
 		return nil, t, func() {}, err
@@ -191,7 +186,7 @@ func (f *fill) compiler(ctx context.Context) (by jit.Compiler, t driver.Target, 
 	return by, t, done, err
 }
 
-// auto lets compiler choose.
+// auto is the value of -by that lets the command choose.
 const auto = "auto"
 
 // compiler returns ptxas or the driver of a GPU, and the chip that it compiles for. done
@@ -210,7 +205,7 @@ func compiler(ctx context.Context, who string, t driver.Target) (by jit.Compiler
 	default:
 		return nil, t, done, command.Usagef("-by is %q, want auto, ptxas or driver", who)
 	}
-	dev, openErr := open.Device(ctx, "cuda")
+	dev, openErr := cuda.Open(ctx, 0, cuda.Options{})
 	if openErr != nil {
 		return nil, t, done, fmt.Errorf("nothing compiles to machine code here: %w", errors.Join(err, openErr))
 	}
@@ -264,11 +259,11 @@ func (f *fill) warm(ctx context.Context, c *cache.Cache, layers []layer, t drive
 	counts := map[jit.Origin]int{}
 	err := jit.Warm(ctx, c, t.Arch, sources, jit.WarmOptions{By: by, Parallel: f.parallel, Progress: func(w jit.Warmed) {
 		counts[w.Origin]++
-		if w.Origin == jit.Loaded { // the same text as another kernel: one file
+		if w.Origin == jit.Loaded { // another kernel has the same text, and the two share one file
 			bar.ChangeMax(bar.GetMax() - 1)
 			return
 		}
-		_ = bar.Add(1) // an error of the bar does not matter
+		_ = bar.Add(1) // an error of the progress bar does not matter
 	}})
 	if err != nil {
 		_ = bar.Exit()

@@ -22,8 +22,8 @@ type layer struct {
 	notes   []string
 }
 
-// listed is a layer in a JSON file, with the names of moe.Config's fields and values.
-// Missing fields are as in Mixtral's layer.
+// listed is a layer in a JSON file. The keys correspond to the fields of moe.Config. A
+// missing key has the value of Mixtral's layer.
 type listed struct {
 	Name          string         `json:"name"`
 	Hidden        int            `json:"hidden"`
@@ -33,6 +33,7 @@ type listed struct {
 	Type          string         `json:"type"`
 	GateUp        moe.GateUp     `json:"gateUp"`
 	InOut         bool           `json:"inOut"`
+	Weights       string         `json:"weights"`
 	Activation    moe.Activation `json:"activation"`
 	Alpha         float64        `json:"alpha"`
 	Limit         float64        `json:"limit"`
@@ -114,7 +115,7 @@ func parseLayers(data []byte) ([]layer, error) {
 
 func (l listed) layer() (layer, error) {
 	c := moe.Config{
-		Hidden: l.Hidden, Intermediate: l.Intermediate, NumExperts: l.Experts, TopK: l.TopK, GateUp: l.GateUp, InOut: l.InOut, Activation: l.Activation,
+		Hidden: l.Hidden, Intermediate: l.Intermediate, NumExperts: l.Experts, TopK: l.TopK, GateUp: l.GateUp, InOut: l.InOut, Weights: l.Weights, Activation: l.Activation,
 		Alpha: l.Alpha, Limit: l.Limit, Bias: l.Bias, RouterF32: l.RouterF32, RouterBias: l.RouterBias,
 		SelectionBias: l.SelectionBias, Groups: l.Groups, TopGroups: l.TopGroups, GroupSumOfTwo: l.GroupSumOfTwo,
 		Score: l.Score, Renormalize: l.Renormalize, NormEpsilon: l.NormEpsilon, ScoreScale: l.ScoreScale,

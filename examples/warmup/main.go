@@ -5,7 +5,7 @@
 //	warmup fill -shape 1536,256,128,8 -ptx-only        # where there is neither
 //	warmup import warm.tar                             # on the machines that run the layers, or
 //	SONICMOE_CACHE=:warm.tar program                   # as a read-only layer below the user's cache
-//	warmup list | verify | prune | export | keygen
+//	warmup list | verify | prune | export
 //
 // Run "warmup help" for all flags. Exit codes: 0 done, 1 failed or damage
 // found, 2 wrong usage.
@@ -31,14 +31,13 @@ type verb struct {
 	flags func(set *flag.FlagSet, c *console) func(ctx context.Context, args []string) error
 }
 
-// console is where a subcommand writes.
+// console holds the writers of a subcommand.
 type console struct{ out, err io.Writer }
 
 var verbs = []verb{
 	{"fill", "[layers] [-export FILE]", "compiles the kernels of layers into a cache", fillCommand},
 	{"export", "FILE", "writes a cache to a bundle", exportCommand},
 	{"import", "FILE", "stores a bundle's files in a cache", importCommand},
-	{"keygen", "FILE", "creates a pair of ed25519 keys: FILE signs bundles, FILE.pub checks them", keygenCommand},
 	{"list", "[DIR or FILE]", "lists the content of a cache or a bundle", listCommand},
 	{"verify", "[DIR or FILE]", "reads and checks every file, and sets damaged files of a cache aside", verifyCommand},
 	{"prune", "", "removes files that were not used for long, or that exceed a size", pruneCommand},

@@ -42,7 +42,7 @@ func TestFillAndCarry(t *testing.T) {
 	config, from, bundle, to := filepath.Join(dir, "config.json"), filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar"), filepath.Join(dir, "to")
 	require.NoError(t, os.WriteFile(config, []byte(`{"model_type":"mixtral","hidden_size":128,"intermediate_size":64,"num_local_experts":4,"num_experts_per_tok":2,"num_hidden_layers":1,"torch_dtype":"bfloat16"}`), 0o600))
 
-	hints, tokens := []int{0, 1, 100, 5000, 40960}, []string{} // the hints and tokens of all calls
+	hints, tokens := []int{0, 1, 100, 5000, 40960}, []string{} // all hints, and all numbers of tokens as flags
 	if testing.Short() {
 		hints, tokens = []int{64}, []string{"-tokens", "64"}
 	}
@@ -78,8 +78,8 @@ func TestFillAndCarry(t *testing.T) {
 	assert.Contains(t, warmup(t, command.Done, "list", to), "0 files")
 }
 
-// requireAll fails unless the bundle has machine code for every kernel of New, for each
-// of the hints.
+// requireAll fails unless the bundle has machine code for every kernel that New compiles,
+// for each of the hints.
 func requireAll(t *testing.T, bundle string, hints []int) {
 	t.Helper()
 	c := cache.Open(cache.Options{Dir: bundle, ReadOnly: true})
@@ -143,7 +143,7 @@ func TestUsage(t *testing.T) {
 		args []string
 		say  string
 	}{
-		{command.Misuse, nil, `the command is "", want one of fill, export, import, keygen, list, verify, prune`},
+		{command.Misuse, nil, `the command is "", want one of fill, export, import, list, verify, prune`},
 		{command.Misuse, []string{"boil"}, `the command is "boil", want one of fill, `},
 		{command.Misuse, []string{"fill", "-no"}, "-no"},
 		{command.Misuse, []string{"fill", "layer"}, "is no flag"},
@@ -189,8 +189,8 @@ func TestPruneBoundBeyondAll(t *testing.T) {
 	}
 }
 
-// TestBundleBehindNoCacheYet checks that a bundle is listed even if the cache directory
-// before it does not exist yet.
+// TestBundleBehindNoCacheYet checks that list shows a bundle even if the cache directory
+// before the bundle does not exist yet.
 func TestBundleBehindNoCacheYet(t *testing.T) {
 	dir := t.TempDir()
 	from, bundle := filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar")
@@ -205,8 +205,8 @@ func TestBundleBehindNoCacheYet(t *testing.T) {
 	assert.Contains(t, warmup(t, command.Failed, "list"), "warm.tarx")
 }
 
-// TestCacheIsOff checks that commands refuse a cache that is off, because finding
-// nothing would look like finding nothing wrong.
+// TestCacheIsOff checks that subcommands refuse a cache that is off: an empty result would
+// look as if nothing were wrong.
 func TestCacheIsOff(t *testing.T) {
 	t.Setenv("SONICMOE_CACHE", "off")
 	for _, args := range [][]string{{"list"}, {"verify"}, {"export", filepath.Join(t.TempDir(), "warm.tar")}} {

@@ -11,13 +11,13 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// part is the part of a model's layer to fill the cache for.
+// part says for which part of a model's layer the cache is filled.
 type part int
 
 const (
 	whole       part = iota
-	expertsOnly      // for calls with given ids and scores
-	sizesOnly        // the plain layer of the same sizes
+	expertsOnly      // expertsOnly is a layer for calls with given ids and scores
+	sizesOnly        // sizesOnly is the plain layer with the model's sizes
 )
 
 // readModel returns the expert layer that a model's config.json describes.
@@ -35,10 +35,11 @@ func readModel(ctx context.Context, path string, of part) (layer, error) {
 
 func parseModel(data []byte, of part) (layer, error) {
 	m, err := checkpoint.Read(data)
-	if of == expertsOnly && err == nil {
+	read := err == nil
+	m.Config = m.Packed()
+	if of == expertsOnly && read {
 		m.Config = experts(m.Config)
 	}
-	read := err == nil
 	if read {
 		err = moe.Check(m.Config)
 	}
@@ -86,11 +87,11 @@ func parseModel(data []byte, of part) (layer, error) {
 func experts(c moe.Config) moe.Config {
 	e := moe.Config{
 		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, TopK: c.TopK, Type: c.Type,
-		GateUp: c.GateUp, InOut: c.InOut, Activation: c.Activation, Alpha: c.Alpha, Limit: c.Limit, Bias: c.Bias,
+		GateUp: c.GateUp, InOut: c.InOut, Weights: c.Weights, Activation: c.Activation, Alpha: c.Alpha, Limit: c.Limit, Bias: c.Bias,
 		ScoreOnInput: c.ScoreOnInput, SharedExperts: c.SharedExperts, SharedGate: c.SharedGate, Lists: c.Lists, TokensHint: c.TokensHint,
 	}
 	if e.Type == moe.F16 {
-		e.Logits = moe.F16 // experts do not use it, but it must match the type
+		e.Logits = moe.F16 // a layer of experts alone has no logits, but the field must fit the type
 	}
 	return e
 }
@@ -102,9 +103,9 @@ func (l *layer) note(title string, list []string) {
 	}
 }
 
-// sizes finds the sizes of a model of unknown type by their usual names. The most
-// specific name comes first: next to another one, intermediate_size is the width of the
-// dense layers.
+// sizes finds the sizes of a model of unknown type by their usual names. The most specific
+// name comes first: if a config.json has several widths, intermediate_size is the width of
+// the dense layers.
 func sizes(data []byte) (c moe.Config, err error) {
 	m, err := flat(data, 4)
 	if err != nil {
@@ -150,7 +151,8 @@ func flat(data []byte, deep int) (map[string]json.RawMessage, error) {
 	return m, nil
 }
 
-// positive returns the first field that is there.
+// positive returns the value of the first of some fields that is there. A value that is
+// not positive is an error.
 func positive(m map[string]json.RawMessage, names []string) (int, error) {
 	for _, name := range names {
 		raw, ok := m[name]

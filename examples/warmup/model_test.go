@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"aead.dev/minisign"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -25,7 +26,7 @@ func TestModels(t *testing.T) {
 	for name, c := range map[string]struct {
 		json  string
 		sizes moe.Config
-		known string // the text about the type, or ""
+		known string // text of the error about the type, or ""
 	}{
 		"Qwen3-30B-A3B": {`{"model_type":"qwen3_moe","hidden_act":"silu","hidden_size":2048,"intermediate_size":6144,"moe_intermediate_size":768,"norm_topk_prob":true,"num_experts":128,"num_experts_per_tok":8,"num_hidden_layers":48,"torch_dtype":"bfloat16"}`,
 			plain(2048, 768, 128, 8), ""},
@@ -70,7 +71,7 @@ func TestExpertsOnly(t *testing.T) {
 	const sizes = `"hidden_size":128,"intermediate_size":64,"num_local_experts":8,"num_experts_per_tok":2,"num_hidden_layers":2`
 	for name, c := range map[string]struct {
 		json, why string
-		want      moe.Config // the fields besides the sizes
+		want      moe.Config // wanted values of the fields other than the sizes
 	}{
 		"a router outside": {`{"model_type":"phimoe",` + sizes + `}`, "SparseMixer", moe.Config{}},
 		"of fp16":          {`{"model_type":"phimoe","dtype":"float16",` + sizes + `}`, "SparseMixer", moe.Config{Type: moe.F16, Logits: moe.F16}},
@@ -110,6 +111,16 @@ func TestQuantisedModel(t *testing.T) {
 	assert.Contains(t, l.notes[0], "quantised: awq, 4 bits: weights in it can't be loaded")
 }
 
+// TestPackedModel checks that the layer of packed weights is warmed for files that have them.
+func TestPackedModel(t *testing.T) {
+	for _, of := range []part{whole, expertsOnly} {
+		l, err := parseModel([]byte(`{"model_type":"mixtral","hidden_act":"silu","hidden_size":128,"intermediate_size":64,"num_local_experts":8,"num_experts_per_tok":2,"num_hidden_layers":2,"dtype":"bfloat16",
+			"quantization_config":{"quant_method":"fp8","weight_block_size":[128,128]}}`), of)
+		require.NoError(t, err)
+		assert.Equal(t, "fp8", l.config.Weights)
+	}
+}
+
 func TestModelsRefused(t *testing.T) {
 	for json, say := range map[string]string{
 		`{"model_type":"llama","hidden_size":4096,"intermediate_size":14336}`: "is it a Mixture-of-Experts model?",
@@ -139,12 +150,12 @@ func TestLayersFile(t *testing.T) {
 	}
 	layers, err := readLayers(t.Context(), write(`{"layers":[{"name":"mine","hidden":128,"intermediate":64,"experts":4,"topK":2},
 		{"hidden":256,"intermediate":64,"experts":4,"topK":2,"gateUp":"interleaved","logits":"f32","tokensHint":0},
-		{"hidden":128,"intermediate":64,"experts":8,"topK":2,"type":"f16","gateUp":"apart","inOut":true,"activation":"swiglu-oai","alpha":1.702,"limit":7,"bias":true,
+		{"hidden":128,"intermediate":64,"experts":8,"topK":2,"type":"f16","gateUp":"apart","inOut":true,"weights":"mxfp4","activation":"swiglu-oai","alpha":1.702,"limit":7,"bias":true,
 		 "logits":"f16","routerF32":true,"routerBias":true,"score":"sigmoid","selectionBias":true,"groups":4,"topGroups":2,"groupSumOfTwo":true,"renormalize":"sum","normEpsilon":1e-20,
 		 "scoreScale":2.5,"expertScale":true,"scoreOnInput":true,"sharedExperts":2,"sharedGate":true,"rounding":{"rule":"nearest","tile":64,"capacity":2,"rawScores":true},"lists":true,"tokensHint":8}]}`))
 	require.NoError(t, err)
 	all := moe.Config{
-		Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, Type: moe.F16, GateUp: "apart", InOut: true,
+		Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, Type: moe.F16, GateUp: "apart", InOut: true, Weights: "mxfp4",
 		Activation: "swiglu-oai", Alpha: 1.702, Limit: 7, Bias: true, Logits: moe.F16, RouterF32: true, RouterBias: true,
 		Score: "sigmoid", SelectionBias: true, Groups: 4, TopGroups: 2, GroupSumOfTwo: true, Renormalize: "sum", NormEpsilon: 1e-20,
 		ScoreScale: 2.5, ExpertScale: true, ScoreOnInput: true, SharedExperts: 2, SharedGate: true,
@@ -172,33 +183,32 @@ func TestLayersFile(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// Every file of a command line is read within a limit, and without waiting for a pipe
-// or a device. Text after the JSON is an error.
+// TestFilesAreBounded checks that every file of a command line is read within a limit,
+// and without waiting for a pipe or a device. Text after the JSON is an error.
 func TestFilesAreBounded(t *testing.T) {
 	bundle, dir := filepath.Join(t.TempDir(), "warm.tar"), t.TempDir()
-	require.NoError(t, cache.Open(cache.Options{Dir: dir}).PutChoice("a", []byte("b")))
+	c := cache.Open(cache.Options{Dir: dir})
+	require.NoError(t, c.PutChoice("a", []byte("b")))
+	_, err := c.ExportFile(t.Context(), bundle)
+	require.NoError(t, err)
+	_, key, err := minisign.GenerateKey(nil)
+	require.NoError(t, err)
 	for _, args := range [][]string{
-		{"fill", "-config"}, {"fill", "-layers"}, {"export", "-sign", "KEY", bundle}, {"import", "-key", "KEY", bundle}, {"verify", "-key", "KEY", "model_test.go"},
+		{"fill", "-config", "FILE"}, {"fill", "-layers", "FILE"},
+		{"import", "-cache", dir, "-key", "FILE", bundle}, {"verify", "-key", "FILE", bundle},
+		{"import", "-cache", dir, "-key", publicText(key), bundle}, // FILE is the signature
 	} {
 		hostile.Refuses(t, func(path string) error {
-			list := append(slices.Clone(args), path)
-			if i := slices.Index(args, "KEY"); i > 0 {
-				list = slices.Clone(args)
+			list := slices.Clone(args)
+			if i := slices.Index(args, "FILE"); i > 0 {
 				list[i] = path
-			}
-			if args[0] == "export" {
-				list = slices.Insert(list, 1, "-cache", dir)
+			} else {
+				require.NoError(t, os.RemoveAll(bundle+".minisig"))
+				require.NoError(t, os.Symlink(path, bundle+".minisig"))
 			}
 			return run(t.Context(), list, io.Discard, io.Discard)
 		})
 	}
-	key := filepath.Join(t.TempDir(), "key")
-	require.NoError(t, run(t.Context(), []string{"keygen", key}, io.Discard, io.Discard))
-	hostile.Refuses(t, func(path string) error {
-		bundle := filepath.Join(t.TempDir(), "warm.tar")
-		require.NoError(t, os.Symlink(path, bundle+signatureSuffix))
-		return run(t.Context(), []string{"import", "-key", key + ".pub", bundle}, io.Discard, io.Discard)
-	})
-	_, err := parseLayers([]byte(`{"layers":[{"hidden":128,"intermediate":64,"experts":4,"topK":2}]}{"layers":[]}`))
+	_, err = parseLayers([]byte(`{"layers":[{"hidden":128,"intermediate":64,"experts":4,"topK":2}]}{"layers":[]}`))
 	require.ErrorContains(t, err, "after the end")
 }

@@ -3,13 +3,15 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"aead.dev/minisign"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -23,27 +25,43 @@ import (
 	"sonicmoe/moe/tools"
 )
 
+// publicText returns the text of a key's public part.
+func publicText(key minisign.PrivateKey) string {
+	return key.Public().(minisign.PublicKey).String()
+}
+
+// signAs writes the signature of a bundle, as the program minisign does.
+func signAs(t *testing.T, key minisign.PrivateKey, bundle string, when time.Time) {
+	t.Helper()
+	f, err := os.Open(bundle)
+	require.NoError(t, err)
+	defer f.Close()
+	r := minisign.NewReader(f)
+	_, err = io.Copy(io.Discard, r)
+	require.NoError(t, err)
+	trusted := fmt.Sprintf("timestamp:%d\tfile:%s\thashed", when.Unix(), filepath.Base(bundle))
+	require.NoError(t, os.WriteFile(bundle+".minisig", r.SignWithComments(key, trusted, ""), 0o600))
+}
+
 // TestSignedBundles checks that a bundle is accepted by its digest, by its signature,
 // or by both, and that another bundle or another signature is not.
 func TestSignedBundles(t *testing.T) {
 	t.Setenv("SONICMOE_CACHE", "off")
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
-	key, other, bundle := in("key"), in("other"), in("warm.tar")
-	out := warmup(t, command.Done, "keygen", key)
-	assert.Contains(t, out, key+".pub")
-	if runtime.GOOS != "windows" {
-		fi, err := os.Stat(key)
-		require.NoError(t, err)
-		assert.Equal(t, os.FileMode(0o600), fi.Mode().Perm())
-	}
-	assert.Contains(t, warmup(t, command.Failed, "keygen", key), "not overwritten")
-	warmup(t, command.Done, "keygen", other)
+	bundle := in("warm.tar")
+	_, key, err := minisign.GenerateKey(nil)
+	require.NoError(t, err)
+	_, other, err := minisign.GenerateKey(nil)
+	require.NoError(t, err)
+	text, err := key.Public().(minisign.PublicKey).MarshalText()
+	require.NoError(t, err)
+	public := in("minisign.pub")
+	require.NoError(t, os.WriteFile(public, text, 0o600))
 
-	fill := []string{"fill", "-shape", "128,64,4,2", "-tokens", "64", "-ptx-only", "-cache", in("cache")}
-	assert.Contains(t, warmup(t, command.Misuse, append(fill, "-sign", key)...), "-export")
-	out = warmup(t, command.Done, append(fill, "-sign", key, "-export", bundle)...)
-	assert.Contains(t, out, "signature      "+bundle+".sig")
+	out := warmup(t, command.Done, "fill", "-shape", "128,64,4,2", "-tokens", "64", "-ptx-only", "-cache", in("cache"), "-export", bundle)
+	now := time.Now()
+	signAs(t, key, bundle, now)
 	data, err := os.ReadFile(bundle)
 	require.NoError(t, err)
 	_, sum, ok := strings.Cut(out, "sha256         ")
@@ -56,33 +74,37 @@ func TestSignedBundles(t *testing.T) {
 		to++
 		return warmup(t, code, append(append([]string{"import", "-cache", in(fmt.Sprint("to", to))}, flags...), bundle)...)
 	}
-	for _, flags := range [][]string{{"-sha256", sum}, {"-key", key + ".pub"}, {"-sha256", sum, "-key", key + ".pub"}} {
+	for _, flags := range [][]string{{"-sha256", sum}, {"-key", public}, {"-key", publicText(key)}, {"-sha256", sum, "-key", public}} {
 		importing(command.Done, flags...)
-		assert.Contains(t, warmup(t, command.Done, append(append([]string{"verify"}, flags...), bundle)...), "sha256 "+sum)
+		out := warmup(t, command.Done, append(append([]string{"verify"}, flags...), bundle)...)
+		assert.Contains(t, out, "sha256 "+sum)
+		assert.Equal(t, slices.Contains(flags, "-key"), strings.Contains(out, "signed "+now.UTC().Format(time.RFC3339)), out)
 	}
 	zero := strings.Repeat("0", 64)
 	for _, c := range []struct {
-		code  int
 		flags []string
 		say   string
 	}{
-		{command.Failed, []string{"-sha256", zero}, "it has the SHA-256 " + sum},
-		{command.Failed, []string{"-sha256", zero, "-key", key + ".pub"}, "the signature of"},
-		{command.Misuse, []string{"-sha256", "123"}, "64 hexadecimal digits"},
-		{command.Failed, []string{"-key", other + ".pub"}, "another key"},
-		{command.Failed, []string{"-key", key}, "has no ed25519 PUBLIC KEY in PEM"},
-		{command.Failed, []string{"-key", in("none")}, "no such file"},
+		{[]string{"-sha256", zero}, "it has the SHA-256 " + sum},
+		{[]string{"-sha256", zero, "-key", public}, "it has the SHA-256 " + sum},
+		{[]string{"-sha256", "123"}, "64 hexadecimal digits"},
+		{[]string{"-key", publicText(other)}, "it was made with the key"},
+		{[]string{"-key", bundle}, "want a public key of minisign"},
+		{[]string{"-key", in("none")}, "no such file"},
 	} {
-		assert.Contains(t, importing(c.code, c.flags...), c.say, "%v", c.flags)
-		assert.Contains(t, warmup(t, c.code, append(append([]string{"verify"}, c.flags...), bundle)...), c.say, "%v", c.flags)
-		assert.NoDirExists(t, in(fmt.Sprint("to", to, "/entries/x")))
+		assert.Contains(t, importing(command.Failed, c.flags...), c.say, "%v", c.flags)
+		assert.Contains(t, warmup(t, command.Failed, append(append([]string{"verify"}, c.flags...), bundle)...), c.say, "%v", c.flags)
 		if infos, err := cache.Open(cache.Options{Dir: in(fmt.Sprint("to", to))}).List(t.Context()); err == nil {
 			assert.Empty(t, infos, "%v", c.flags)
 		}
 	}
 	assert.Contains(t, warmup(t, command.Misuse, "verify", "-sha256", sum, in("cache")), "need a bundle")
-	assert.Contains(t, warmup(t, command.Failed, "export", "-cache", in("cache"), "-sign", key+".pub", in("b.tar")), "has no ed25519 PRIVATE KEY in PEM")
-	assert.NoFileExists(t, in("b.tar"), "the key is read first")
+
+	// An older bundle does not take the place of a newer one.
+	signAs(t, key, bundle, now.Add(-time.Hour))
+	warm := []string{"import", "-cache", in("to2"), "-key", public, bundle}
+	assert.Contains(t, warmup(t, command.Failed, warm...), "a newer one, of "+now.UTC().Format(time.RFC3339))
+	warmup(t, command.Done, slices.Insert(warm, 1, "-older")...)
 
 	// This is another valid bundle with the signature of the first.
 	warmup(t, command.Done, "fill", "-shape", "192,64,4,2", "-tokens", "64", "-ptx-only", "-cache", in("evil"), "-export", in("evil.tar"))
@@ -91,9 +113,9 @@ func TestSignedBundles(t *testing.T) {
 	require.False(t, bytes.Equal(data, evil))
 	require.NoError(t, os.WriteFile(bundle, evil, 0o644))
 	importing(command.Done)
-	assert.Contains(t, importing(command.Failed, "-key", key+".pub"), "not a sound bundle")
-	require.NoError(t, os.Remove(bundle+".sig"))
-	assert.Contains(t, importing(command.Failed, "-key", key+".pub"), "has no signature")
+	assert.Contains(t, importing(command.Failed, "-key", public), "it is for another file")
+	require.NoError(t, os.Remove(bundle+".minisig"))
+	assert.Contains(t, importing(command.Failed, "-key", public), "has no signature")
 }
 
 // TestVerifyRecompiles checks that compiling again finds manipulated machine code in a

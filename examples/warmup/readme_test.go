@@ -5,7 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"aead.dev/minisign"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -19,7 +21,7 @@ import (
 func TestReadme(t *testing.T) {
 	if _, err := open.Device(t.Context(), "cuda"); err != nil {
 		for _, name := range []string{"PTXAS", "PATH", "VIRTUAL_ENV", "CUDA_HOME", "CUDA_PATH"} {
-			t.Setenv(name, "") // no GPU and no ptxas
+			t.Setenv(name, "") // so that there is no GPU and no ptxas
 		}
 	}
 	root, err := filepath.Abs("../..")
@@ -34,15 +36,25 @@ func TestReadme(t *testing.T) {
 	require.NoError(t, os.Symlink(filepath.Join(root, "examples"), "examples"))
 	t.Setenv("SONICMOE_CACHE", filepath.Join(t.TempDir(), "own"))
 	ran := 0
+	public, key, err := minisign.GenerateKey(nil)
+	require.NoError(t, err)
 	for line := range strings.Lines(section) {
-		words, ok := strings.CutPrefix(strings.TrimSpace(line), "go run ./examples/warmup ")
-		if !ok {
+		line, _, _ = strings.Cut(line, "#")
+		switch words := strings.Fields(line); {
+		case strings.HasPrefix(line, "go run ./examples/warmup "):
+			warmup(t, command.Done, words[3:]...)
+		case strings.HasPrefix(line, "minisign -G"):
+			text, err := public.MarshalText()
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile("minisign.pub", text, 0o600))
+		case strings.HasPrefix(line, "minisign -Sm"):
+			signAs(t, key, words[2], time.Now())
+		default:
 			continue
 		}
 		ran++
-		warmup(t, command.Done, strings.Fields(words)...)
 	}
-	assert.Equal(t, 4, ran)
+	assert.Equal(t, 7, ran)
 	assert.Contains(t, section, "SONICMOE_CACHE=:warm.tar")
 	c := cache.Open(cache.Options{Dir: "warm.tar", ReadOnly: true})
 	require.NoError(t, c.Err())

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"time"
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
@@ -40,15 +41,14 @@ func (v *verify) run(ctx context.Context, args []string) error {
 	}
 	var from *cache.Cache
 	if fi, err := os.Stat(place); err == nil && fi.Mode().IsRegular() {
-		options, err := v.origin.options(ctx, place)
+		r, err := cache.Open(cache.Options{Dir: "off", Key: v.origin.key}).CheckBundle(ctx, place, v.origin.checks())
 		if err != nil {
 			return err
 		}
-		r, err := checkedBundle(ctx, place, options)
-		if err != nil {
-			return err
+		fmt.Fprintf(v.out, "sound bundle: %d modules, %d choices, %s\nsha256 %s\n", r.Modules, r.Choices, size(r.Bytes), r.SHA256)
+		if !r.Signed.IsZero() {
+			fmt.Fprintf(v.out, "signed %s\n", r.Signed.UTC().Format(time.RFC3339))
 		}
-		fmt.Fprintf(v.out, "sound bundle: %d modules, %d choices, %s\nsha256 %v\n", r.Modules, r.Choices, size(r.Bytes), r.Digest)
 		if !v.recompile {
 			return nil
 		}
@@ -69,7 +69,7 @@ func openToVerify(place string) (*cache.Cache, error) {
 	if err := notOff(place); err != nil {
 		return nil, err
 	}
-	if place != "" { // a directory that is not there is an error, not a new cache
+	if place != "" { // a missing directory is an error, not a new cache
 		if _, err := openToRead(place); err != nil {
 			return nil, err
 		}
