@@ -35,7 +35,7 @@ func TestBudgets(t *testing.T) {
 		{"jumps out of scopes", entry(strings.Repeat("{", 1<<16) + strings.Repeat("bra out;", 1<<16)), "more than 256 nested braces"},
 		{"bytes of a variable", top + ".global .b8 x[67108865];\n", "variable x has 67108865 elements"},
 		{"bytes of two extents", top + ".global .b64 x[8192][1025];\n", "variable x has 1025 elements"},
-		{"word", entry(".reg .b32 " + strings.Repeat("a", 1<<20) + ";"), "a word of 1048576 bytes, at most 1024"},
+		{"name of registers", entry(".reg .b32 " + strings.Repeat("a", 1<<20) + "<2>;"), "the name of registers has 1048576 bytes, at most 1024"},
 		{"opcode", entry("mov" + strings.Repeat(".u32", 250) + " a, b;"), "it has 1003 bytes"},
 		{"brackets", entry(".reg .b64 %d;\nld.global.u32 " + strings.Repeat("[%d,", 1<<20)), "coordinates must be in braces"},
 	} {

@@ -63,9 +63,6 @@ func lex(src string) ([]token, error) {
 			if j == i { // a colon that is not part of a word
 				j++
 			}
-			if j-i > maxWord {
-				return nil, fmt.Errorf("line %d: a word of %d bytes, at most %d", line, j-i, maxWord)
-			}
 			out = append(out, token{src[i:j], line})
 			i = j
 		case c == '"':

@@ -22,6 +22,11 @@ func vecMod(n int) Mod {
 }
 
 func load[T Value](base val, id isa.ID, a Operand, n int, mods []Mod) []T {
+	return loadAs[T](base, id, a, n, mods, typeMod[T]())
+}
+
+// loadAs loads values of a type in memory that is no wider than T.
+func loadAs[T Value](base val, id isa.ID, a Operand, n int, mods []Mod, of Mod) []T {
 	f := &isa.Table[id]
 	k := base.k
 	out := make([]T, n)
@@ -34,7 +39,7 @@ func load[T Value](base val, id isa.ID, a Operand, n int, mods []Mod) []T {
 		}
 		return out
 	}
-	all := append(append([]Mod{}, mods...), vecMod(n), typeMod[T]())
+	all := append(append([]Mod{}, mods...), vecMod(n), of)
 	var t T
 	list := make([]Operand, n)
 	for i := range out {
@@ -83,6 +88,11 @@ func LdGlobalVec[T Value](a Global, n int, mods ...Mod) []T {
 	return load[T](a.base.v, isa.LdGlobal, a.operand(), n, mods)
 }
 
+// LdGlobalByte loads one byte. The other bits of the result are 0.
+func LdGlobalByte(a Global, mods ...Mod) U32 {
+	return loadAs[U32](a.base.v, isa.LdGlobal, a.operand(), 1, mods, ".u8")[0]
+}
+
 // LdShared loads one value.
 func LdShared[T Value](a Shared) T {
 	return load[T](a.base.v, isa.LdShared, a.operand(), 1, nil)[0]
@@ -124,7 +134,7 @@ func StShared[T Value](a Shared, vs ...T) {
 // Every write that was visible to the storing thread before its store is visible
 // after the load.
 func LdGlobalAcquire(a Global) U32 {
-	return load[U32](a.base.v, isa.LdGlobalSync, a.operand(), 1, []Mod{".acquire", ".gpu"})[0]
+	return load[U32](a.base.v, isa.LdSync, a.operand(), 1, []Mod{".acquire", ".gpu", ".global"})[0]
 }
 
 // StGlobalRelease stores a word that another CTA reads with [LdGlobalAcquire].
@@ -133,36 +143,32 @@ func StGlobalRelease(a Global, x U32) {
 	if k == nil {
 		panic("ptx: st.release of a constant to an address without a register: Materialize the address")
 	}
-	k.op(isa.StGlobalSync, []Mod{".release", ".gpu", ".u32"}, a.operand(), x.v.operand(isa.U32))
+	k.op(isa.StSync, []Mod{".release", ".gpu", ".global", ".u32"}, a.operand(), x.v.operand(isa.U32))
 }
 
 // AtomGlobalAdd adds n to a word and returns the word's old value.
 func (k *Kernel) AtomGlobalAdd(a Global, n U32) U32 {
-	return U32{k.atom(isa.AtomGlobal, ".add", ".u32", isa.U32, a.operand(), n.v)}
+	return U32{k.opTo(isa.Atom, isa.U32, []Mod{".global", ".add", ".u32"}, a.operand(), n.v.operand(isa.U32))}
 }
 
 // AtomSharedAdd adds n to a word and returns the word's old value.
 func (k *Kernel) AtomSharedAdd(a Shared, n U32) U32 {
-	return U32{k.atom(isa.AtomShared, ".add", ".u32", isa.U32, a.operand(), n.v)}
-}
-
-func (k *Kernel) atom(id isa.ID, op, typ Mod, t isa.Type, a Operand, n val) val {
-	return k.opTo(id, t, []Mod{op, typ}, a, n.operand(t))
+	return U32{k.opTo(isa.Atom, isa.U32, []Mod{".shared", ".add", ".u32"}, a.operand(), n.v.operand(isa.U32))}
 }
 
 // RedSharedAdd adds n to a word and returns nothing.
 func (k *Kernel) RedSharedAdd(a Shared, n U32) {
-	k.op(isa.RedShared, []Mod{".add", ".u32"}, a.operand(), n.v.operand(isa.U32))
+	k.op(isa.Red, []Mod{".shared", ".add", ".u32"}, a.operand(), n.v.operand(isa.U32))
 }
 
 // RedSharedOr sets bits of a word and returns nothing.
 func (k *Kernel) RedSharedOr(a Shared, bits U32) {
-	k.op(isa.RedShared, []Mod{".or", ".b32"}, a.operand(), bits.v.operand(isa.U32))
+	k.op(isa.Red, []Mod{".shared", ".or", ".b32"}, a.operand(), bits.v.operand(isa.U32))
 }
 
 // RedGlobalAdd adds n to a word and returns nothing.
 func (k *Kernel) RedGlobalAdd(a Global, n U32) {
-	k.op(isa.RedGlobal, []Mod{".add", ".u32"}, a.operand(), n.v.operand(isa.U32))
+	k.op(isa.Red, []Mod{".global", ".add", ".u32"}, a.operand(), n.v.operand(isa.U32))
 }
 
 func vecOperand[T Value](vs []T) Operand {

@@ -2,6 +2,7 @@ package ptx
 
 import (
 	"math"
+	"math/bits"
 
 	"sonicmoe/ptx/isa"
 )
@@ -95,6 +96,30 @@ func (x BF16x2) Unpack() (lo, hi F32) {
 	return x.Bits().ShlI(16).AsF32(), x.Bits().AndI(0xffff0000).AsF32()
 }
 
+// Mul multiplies both halves, each rounded to nearest.
+func (x BF16x2) Mul(y BF16x2) BF16x2 {
+	return BF16x2{operate(isa.MulBF16, []Mod{".rn", ".bf16x2"}, x.v, y.v)}
+}
+
+// Halves returns two words: one has the lower half of x twice, the other the upper
+// half. The assembler folds both into the product that reads them.
+func (x BF16x2) Halves() (lo, hi BF16x2) {
+	if x.v.konst {
+		l, h := x.v.imm&0xffff, x.v.imm>>16
+		return BF16x2{constant(l<<16 | l)}, BF16x2{constant(h<<16 | h)}
+	}
+	if x.v.missing() {
+		return x, x
+	}
+	k := x.v.k
+	l, h := k.result(isa.B16), k.result(isa.B16)
+	k.op(isa.Unpack32, nil, Operand{Kind: OpVec, List: []Operand{l.operand(isa.B16), h.operand(isa.B16)}}, x.v.operand(isa.B32))
+	twice := func(v val) BF16x2 {
+		return BF16x2{k.opTo(isa.Pack32, isa.B32, nil, Operand{Kind: OpVec, List: []Operand{v.operand(isa.B16), v.operand(isa.B16)}})}
+	}
+	return twice(l), twice(h)
+}
+
 // PackF16 rounds two floats to f16. lo becomes the lower half. Values outside the
 // range of f16 become infinite.
 func (k *Kernel) PackF16(lo, hi F32) F16x2 {
@@ -104,6 +129,14 @@ func (k *Kernel) PackF16(lo, hi F32) F16x2 {
 // Unpack converts both halves to single precision, exactly.
 func (x F16x2) Unpack() (lo, hi F32) {
 	return x.Bits().B16().F32FromF16(), x.Bits().ShrI(16).B16().F32FromF16()
+}
+
+// RotateRight rotates the bits n places to the right, 1 to 31.
+func (x U32) RotateRight(n int) U32 {
+	if c, ok := x.Const(); ok {
+		return U32{constant(uint64(bits.RotateLeft32(c, -n)))}
+	}
+	return U32{operate(isa.Shf, []Mod{".r", ".wrap"}, x.v, x.v, constant(uint64(n)))}
 }
 
 // Pack64 joins two 32-bit halves to 64 bits.

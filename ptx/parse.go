@@ -42,7 +42,7 @@ func Parse(src []byte) (*Module, error) {
 
 const (
 	maxText      = 8 << 20 // bytes
-	maxWord      = 1 << 10 // bytes
+	maxPrefix    = 1 << 10 // bytes in the name of registers, which each register repeats
 	maxOpcode    = 1 << 8  // bytes
 	maxKernels   = 1 << 8
 	maxFunctions = 1 << 12 // functions, declarations included
@@ -236,16 +236,34 @@ func (p *parser) body() error {
 		}
 		start := p.at
 		if err := p.statement(); err != nil {
-			if p.spent || len(p.errs) == maxErrors {
-				return err
+			if !p.again(err) {
+				if p.spent || len(p.errs) == maxErrors {
+					return err
+				}
+				p.errs = append(p.errs, err)
 			}
-			p.errs = append(p.errs, err)
 			if p.at == start || p.toks[p.at-1].text != ";" {
 				p.skipStatement()
 			}
 		}
 	}
 	return nil
+}
+
+// again reports whether an error is an unknown form that an earlier error names, and counts it
+// there.
+func (p *parser) again(err error) bool {
+	var of *FormError
+	if !errors.As(err, &of) {
+		return false
+	}
+	for _, old := range p.errs {
+		if old, ok := old.(*FormError); ok && old.Opcode == of.Opcode && old.Why == of.Why {
+			old.More++
+			return true
+		}
+	}
+	return false
 }
 
 // statements returns the number of statements up to the brace that closes the open
@@ -377,6 +395,9 @@ func (p *parser) registers() error {
 		name, err := p.name()
 		if err != nil {
 			return err
+		}
+		if len(name) > maxPrefix {
+			return p.overBudget("the name of registers has %d bytes, at most %d", len(name), maxPrefix)
 		}
 		d := RegDecl{Class: class, Prefix: name}
 		if p.accept("<") {

@@ -9,7 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/outside"
 	"sonicmoe/ptx"
+	"sonicmoe/ptx/ptxas"
 )
 
 // checkParse parses any input. If parsing succeeds, the module must print to a
@@ -187,4 +189,25 @@ func TestParseDeepInputDoesNotRecurse(t *testing.T) {
 		_, err := ptx.Parse([]byte(src))
 		assert.Error(t, err)
 	}
+}
+
+// TestUnknownFormsAreCounted checks that one error names each unknown form, with the number of its
+// instructions, however long the text.
+func TestUnknownFormsAreCounted(t *testing.T) {
+	src := ".version 8.0\n.target sm_90a\n.entry k() {\n.reg .b32 %r<2>;\n" + strings.Repeat("foo.u32 %r0, %r1;\nbar.f32 %r0;\n", 200) + "ret;\n}\n"
+	_, err := ptx.Parse([]byte(src))
+	assert.EqualError(t, err, "ptx: line 5 and 199 more: unknown form foo.u32\nptx: line 6 and 199 more: unknown form bar.f32")
+}
+
+// TestTextOfOtherCompilers checks that names of any length load, and setmaxnreg without launch
+// bounds, which assemblers ignore.
+func TestTextOfOtherCompilers(t *testing.T) {
+	name := "_ZN" + strings.Repeat("7cutlass", 2000)
+	m, err := ptx.Parse([]byte(".version 8.0\n.target sm_90a\n.entry " + name + "(.param .u64 " + name + "_param_0) {\nsetmaxnreg.dec.sync.aligned.u32 40;\nret;\n}\n"))
+	require.NoError(t, err)
+	assert.Equal(t, name, m.Entries[0].Name)
+	assert.NoError(t, m.Verify())
+	outside.Ptxas(t)
+	_, _, err = ptxas.Assemble(t.Context(), m.Print().PTX)
+	assert.NoError(t, err)
 }

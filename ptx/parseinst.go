@@ -130,15 +130,21 @@ func sinksFit(f *isa.Form, args []Operand) string {
 	return ""
 }
 
-// FormError reports an instruction that the table does not contain.
+// FormError reports an instruction that the table does not contain. More is the number of later
+// instructions with the same mistake.
 type FormError struct {
 	Line   int
 	Opcode string
 	Why    string
+	More   int
 }
 
 func (e *FormError) Error() string {
-	return "line " + strconv.Itoa(e.Line) + ": unknown form " + e.Opcode + e.Why
+	more := ""
+	if e.More > 0 {
+		more = " and " + strconv.Itoa(e.More) + " more"
+	}
+	return "line " + strconv.Itoa(e.Line) + more + ": unknown form " + e.Opcode + e.Why
 }
 
 // parseMods reads the modifiers that follow an Op, in the order of the PTX manual.
@@ -373,12 +379,8 @@ func (p *parser) address() (Operand, error) {
 // argsFit returns why operands do not fit a form, or "" if they fit. It turns
 // symbols into labels if the form wants a label.
 func argsFit(e *Entry, f *isa.Form, m isa.Mods, args []Operand) string {
-	min := len(f.Args)
-	for min > 0 && f.Args[min-1].Opt {
-		min--
-	}
-	if len(args) < min || len(args) > len(f.Args) {
-		return f.Op + " takes " + strconv.Itoa(min) + " operands"
+	if least, most := f.ArgCount(m); len(args) < least || len(args) > most {
+		return f.Op + " takes " + strconv.Itoa(least) + " operands"
 	}
 	for i := range args {
 		if o := &args[i]; f.Args[i].Kind == isa.Vec && !f.Braced(m, i) && o.Kind == OpVec && len(o.List) == 1 {

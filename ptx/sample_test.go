@@ -83,8 +83,9 @@ func (s *sampler) inst(f *isa.Form, m isa.Mods) ptx.Inst {
 		}
 		return in
 	}
-	for i := range f.Args {
-		if f.Args[i].Opt && s.rng.IntN(2) == 0 {
+	least, most := f.ArgCount(m)
+	for i := range most {
+		if i >= least && s.rng.IntN(2) == 0 {
 			break
 		}
 		in.Args = append(in.Args, s.arg(f, m, i))
@@ -181,6 +182,9 @@ func (s *sampler) list(f *isa.Form, a *isa.Arg, t isa.Type, n int) []ptx.Operand
 
 func (s *sampler) scalar(f *isa.Form, a *isa.Arg, t isa.Type) ptx.Operand {
 	if s.constants && a.Dir == isa.In && !a.RegOnly && t != isa.Pred && s.rng.IntN(2) == 0 {
+		if a.Name == "fraction" {
+			return ptx.Operand{Kind: ptx.OpF32, Imm: 0x3f800000}
+		}
 		if t == isa.F32 {
 			return ptx.Operand{Kind: ptx.OpF32, Imm: int64(s.rng.Uint32())}
 		}
@@ -230,8 +234,6 @@ func (s *sampler) constant(f *isa.Form, a *isa.Arg, t isa.Type) int64 {
 		return 1 + int64(s.rng.IntN(1024))
 	case (f.Op == "bfe" || f.Op == "bfi") && (a.Name == "at" || a.Name == "n"):
 		return int64(s.rng.IntN(256))
-	case a.Name == "fraction":
-		return 1
 	case a.Name == "lane" || a.Name == "clamp":
 		return int64(s.rng.IntN(32))
 	case t.Bits() == 64:

@@ -19,9 +19,9 @@ import (
 // launch is the content of LAUNCH.json.
 type launch struct {
 	Kernel  string `json:"kernel"`
-	Grid    [3]int `json:"grid"`    // in CTAs; zeros count as one
+	Grid    [3]int `json:"grid"`    // number of CTAs in each dimension; 0 counts as one
 	Block   [3]int `json:"block"`   // in threads
-	Cluster [3]int `json:"cluster"` // in CTAs; all zeros: as the kernel demands
+	Cluster [3]int `json:"cluster"` // number of CTAs in each dimension; all zeros: the shape that the kernel demands
 	Shared  int    `json:"shared"`  // dynamic shared memory in bytes
 	// Buffers are allocated in global memory, each by its name.
 	Buffers map[string]buffer `json:"buffers"`
@@ -40,7 +40,7 @@ type buffer struct {
 	Show int `json:"show"`
 }
 
-// param is one parameter: exactly one field is set.
+// param is one parameter of the kernel. Exactly one field must be set.
 type param struct {
 	Buffer *string    `json:"buffer"`
 	U32    *uint32    `json:"u32"`
@@ -54,7 +54,7 @@ type tensorMap struct {
 	Buffer  string   `json:"buffer"`
 	Type    string   `json:"type"`    // bf16, f16, f32, u8, u16, u32, s32
 	Dims    []uint64 `json:"dims"`    // elements
-	Strides []uint64 `json:"strides"` // bytes between neighbours of dimension 1 and up; absent: packed
+	Strides []uint64 `json:"strides"` // distances in bytes between neighbours in dimensions 1 and up; absent if the tensor is packed
 	Box     []uint32 `json:"box"`     // elements
 	Swizzle int      `json:"swizzle"` // 0, 32, 64 or 128 bytes
 }

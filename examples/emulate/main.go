@@ -3,7 +3,7 @@
 // lines of the PTX and, if the file has them (nvcc -lineinfo, Triton), of the source.
 // debug-a-kernel.md explains the messages.
 //
-//	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N | -explore N] [-report all] [-timeout 1m]
+//	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N | -explore N] [-report all] [-keep] [-format json] [-timeout 1m]
 //
 // LAUNCH.json has the kernel's name, the shape of the launch and the arguments. Type
 // launch has the fields; testdata/sum.json is an example.
@@ -37,6 +37,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	seeds := flags.Int("check", 4, "`number` of random orders to run in addition to the earliest and the latest; 0 runs the earliest order only and finds no races")
 	parts := flags.String("report", "", fmt.Sprintf("print these `parts` of a report on the first run: some of %v with commas, or all", emu.Parts))
 	orders := flags.Int("explore", 0, "instead, run systematically this `number` of orders, or all if there are fewer, and print how many there were")
+	timing := flags.String("timing", "", "instead, replay one run with this `order` of a finding: early, late, random or chosen")
+	seed := flags.Uint64("seed", 0, "`seed` of the first random order, or of the run that -timing replays")
+	choices := flags.String("choices", "", "`choices` of the run that -timing chosen replays")
+	strict := flags.Bool("strict", false, "also demand proxy fences after cp.async")
+	keep := flags.Bool("keep", false, "go on after races, missing proxy fences and uninitialised reads, and print all")
+	knownFile := flags.String("known", "", "`file` of findings to go on after and not to report, one \"LINE RULE\" a line, such as \"37 race\"")
+	format := flags.String("format", "text", "`format` of findings: text, json or sarif")
 	timeout := flags.Duration("timeout", time.Minute, "longest `time` of all runs")
 	if err := about.Parse(flags, args, stdout); err != nil {
 		return err
@@ -44,12 +51,24 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch {
 	case *file == "" || *launchFile == "":
 		return command.Usagef("-ptx and -launch must both name a file")
+	case *format != "text" && *format != "json" && *format != "sarif":
+		return command.Usagef("-format is %q, must be text, json or sarif", *format)
 	case *seeds < 0 || *orders < 0 || *timeout <= 0:
 		return command.Usagef("-check is %d, -explore %d and -timeout %v, must be 0 or more, and above 0", *seeds, *orders, *timeout)
 	}
 	text, err := disk.ReadFile(ctx, disk.OS, *file, maxPTX)
 	if err != nil {
 		return err
+	}
+	var listed known
+	if *knownFile != "" {
+		lines, err := command.ReadText(ctx, *knownFile)
+		if err != nil {
+			return err
+		}
+		if listed, err = readKnown(lines); err != nil {
+			return err
+		}
 	}
 	l, err := readLaunch(ctx, *launchFile)
 	if err != nil {
@@ -78,12 +97,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	shape := emu.Launch{Grid: l.Grid, Block: l.Block, Cluster: l.Cluster, SharedBytes: l.Shared, Params: params}
+	shape := emu.Launch{Grid: l.Grid, Block: l.Block, Cluster: l.Cluster, SharedBytes: l.Shared, Params: params, Seed: *seed, StrictProxy: *strict,
+		GoOn: func(f *emu.Fault) bool { return *keep || f.Severity == emu.Note || listed.has(f) }}
 	if report != nil {
 		shape.Report = &emu.Report{}
 	}
 	ran := "1 run"
 	switch {
+	case *timing != "":
+		if shape.Timing, err = timingOf(*timing); err != nil {
+			return err
+		}
+		shape.Choices, shape.Races, shape.Parallel = *choices, true, 1
+		err = kernel.Launch(ctx, memory, shape)
 	case *orders > 0:
 		var e emu.Exploration
 		e, err = kernel.Explore(ctx, memory, shape, *orders)
@@ -97,10 +123,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if report != nil {
 		err = errors.Join(shape.Report.Write(stdout, report...), err)
 	}
-	if err != nil {
+	found, err := listed.report(stdout, *format, *file, err)
+	if err != nil || *format != "text" {
 		return err
 	}
-	fmt.Fprintf(stdout, "kernel %s: nothing found in %s\n", l.Kernel, ran)
+	fmt.Fprintf(stdout, "kernel %s: %s found in %s\n", l.Kernel, found, ran)
 	return l.show(stdout, memory, buffers)
 }
 

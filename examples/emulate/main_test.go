@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -23,8 +25,8 @@ func arguments(kernel, launch string, more ...string) []string {
 	return append([]string{"-ptx", kernel, "-launch", launch}, more...)
 }
 
-// The forgotten barrier is named, with both sides' source lines; debug-a-kernel.md
-// has the message word for word.
+// TestFindsTheRace checks that the finding names the forgotten barrier, with the source
+// lines of both accesses. debug-a-kernel.md has the message word for word.
 func TestFindsTheRace(t *testing.T) {
 	err := run(t.Context(), arguments(kernelFile, launchFile), io.Discard, io.Discard)
 	var found *emu.Findings
@@ -51,7 +53,7 @@ func mend(t *testing.T) (file string) {
 	return file
 }
 
-// With the barrier the sums are right.
+// TestMended checks that the kernel with the barrier gives the right sums.
 func TestMended(t *testing.T) {
 	mended := mend(t)
 	for _, args := range [][]string{arguments(mended, launchFile), arguments(mended, launchFile, "-check", "0"), arguments(mended, launchFile, "-explore", "9")} {
@@ -62,8 +64,8 @@ func TestMended(t *testing.T) {
 	}
 }
 
-// A report says what the kernel did, whether or not something is wrong with it;
-// debug-a-kernel.md has it word for word.
+// TestReport checks that a report says what the kernel did, with and without a fault.
+// debug-a-kernel.md has the report word for word.
 func TestReport(t *testing.T) {
 	guide, err := os.ReadFile("debug-a-kernel.md")
 	require.NoError(t, err)
@@ -82,7 +84,8 @@ func TestReport(t *testing.T) {
 	assert.ErrorContains(t, err, `-report names "times", must be some of [bytes conflicts`)
 }
 
-// Errors name the mistakes in the launch file, and a run ends with its time.
+// TestWrongArguments checks that errors name the mistakes in the launch file, and that
+// -timeout ends a run.
 func TestWrongArguments(t *testing.T) {
 	launch, err := os.ReadFile(launchFile)
 	require.NoError(t, err)
@@ -116,4 +119,56 @@ func TestFilesAreBounded(t *testing.T) {
 	hostile.Refuses(t, func(path string) error {
 		return run(t.Context(), []string{"-ptx", "testdata/sum.ptx", "-launch", path}, io.Discard, io.Discard)
 	})
+}
+
+// Findings come as text, JSON or SARIF, all with -keep, none that a file lists, and one run
+// replays them.
+func TestFormats(t *testing.T) {
+	list := func(args ...string) (out string, err error) {
+		var b strings.Builder
+		err = run(t.Context(), arguments(kernelFile, launchFile, args...), &b, io.Discard)
+		return b.String(), err
+	}
+	out, err := list("-format", "json")
+	require.ErrorContains(t, err, "findings")
+	var found struct{ Findings []finding }
+	require.NoError(t, json.Unmarshal([]byte(out), &found))
+	require.NotEmpty(t, found.Findings)
+	all, _ := list("-format", "json", "-keep")
+	assert.Greater(t, strings.Count(all, `"rule"`), 0)
+	out, err = list("-format", "sarif")
+	require.Error(t, err)
+	var sarif struct {
+		Runs []struct {
+			Results []struct{ RuleID, Level string }
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &sarif))
+	require.Len(t, sarif.Runs[0].Results, len(found.Findings))
+	assert.Equal(t, "race error", sarif.Runs[0].Results[0].RuleID+" "+sarif.Runs[0].Results[0].Level)
+
+	var lines []string
+	for _, x := range found.Findings {
+		lines = append(lines, fmt.Sprintf("%d %s", x.Line, x.Rule))
+		_, err := list("-timing", x.Timing, "-seed", fmt.Sprint(x.Seed))
+		assert.ErrorContains(t, err, fmt.Sprintf("PTX line %d", x.Line), "replayed")
+	}
+	file := filepath.Join(t.TempDir(), "known")
+	require.NoError(t, os.WriteFile(file, []byte("# the guide's race\n"+strings.Join(lines, "\n")+"\n"), 0o600))
+	out, err = list("-known", file, "-format", "json")
+	if err == nil {
+		assert.NotContains(t, out, `"rule"`)
+	} else { // another line of the same race comes next
+		for _, line := range lines {
+			number, _, _ := strings.Cut(line, " ")
+			assert.NotContains(t, out, `"line": `+number+",")
+		}
+	}
+	require.NoError(t, os.WriteFile(file, []byte("race 37\n"), 0o600))
+	_, err = list("-known", file)
+	assert.ErrorContains(t, err, "want a line of the PTX and a rule")
+	for _, args := range [][]string{{"-format", "xml"}, {"-timing", "never"}} {
+		_, err = list(args...)
+		assert.Equal(t, command.Misuse, command.Code(err), args)
+	}
 }

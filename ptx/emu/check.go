@@ -22,7 +22,7 @@ type Finding struct {
 // Findings is the error of [Kernel.Check] and [Kernel.Explore]. errors.As finds its faults.
 type Findings struct {
 	List []Finding
-	Runs int // number of runs made
+	Runs int // Runs is the number of runs that Check or Explore made.
 	// Exploration says how many orders Explore has covered; nil for Check.
 	Exploration *Exploration
 }
@@ -57,6 +57,15 @@ func numbered(n int, thing string) string {
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
+// Severity returns the worst severity of the findings.
+func (f *Findings) Severity() Severity {
+	worst := Note
+	for i := range f.List {
+		worst = min(worst, f.List[i].Severity)
+	}
+	return worst
+}
+
 // Unwrap returns the faults.
 func (f *Findings) Unwrap() []error {
 	list := make([]error, len(f.List))
@@ -71,6 +80,7 @@ func (f *Findings) Unwrap() []error {
 // races. Afterwards the memory holds the result of the Early run. The error is *Findings if the
 // kernel broke a rule in any run, otherwise as for [Kernel.Launch]. If l.Report is set, one
 // more run with Early and without race checks fills it.
+// Findings for which a run goes on, as Launch.GoOn says, are in the list with the others.
 func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) error {
 	l.Races, l.Parallel = true, 1 // one goroutine makes findings reproducible
 	found := &Findings{Runs: 2 + seeds}
@@ -94,6 +104,16 @@ func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) er
 			}
 			if i > 0 {
 				restore()
+			}
+			run.GoOn = func(f *Fault) bool {
+				on := f.Severity == Note
+				if l.GoOn != nil {
+					on = l.GoOn(f)
+				}
+				if on {
+					found.add(f, run)
+				}
+				return on
 			}
 			err := k.Launch(ctx, mem, run)
 			var fault *Fault
@@ -119,7 +139,7 @@ func (k *Kernel) report(ctx context.Context, mem *Memory, l *Launch, restore fun
 		return nil
 	}
 	counted := *l
-	counted.Races, counted.Timing, counted.Stream, l.Report = false, Early, nil, nil
+	counted.Races, counted.Timing, counted.Stream, counted.GoOn, l.Report = false, Early, nil, nil, nil
 	err := k.Launch(ctx, mem, counted)
 	restore()
 	if errors.As(err, new(*Fault)) {
@@ -134,7 +154,7 @@ func (m *Memory) unchanged(of *Module, runs func(restore func()) error) error {
 	if m == nil {
 		return errors.New("emu: memory is nil")
 	}
-	if _, err := m.image(of); err != nil { // allocates the variables before the snapshot
+	if _, err := m.image(of); err != nil { // image allocates the module's variables before the snapshot
 		return err
 	}
 	before := m.snapshot()

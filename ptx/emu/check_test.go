@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -94,4 +95,61 @@ func TestFindingsInWords(t *testing.T) {
 	require.Regexp(t, "^1 finding in 5 runs\n", (&Findings{List: []Finding{one}, Runs: 5}).Error())
 	require.Regexp(t, `^1 finding in 1 run\n.* \(1 of 1 run, `, (&Findings{List: []Finding{one}, Runs: 1}).Error())
 	require.Regexp(t, "^2 findings in 5 runs\n", (&Findings{List: []Finding{one, one}, Runs: 5}).Error())
+}
+
+// A run goes on after notes, and after the findings that GoOn accepts; the list has all of them.
+func TestCheckGoesOn(t *testing.T) {
+	const made = `
+	mov.u32 %r0, smem;
+	mov.u32 %r1, %tid.x;
+	mbarrier.init.shared::cta.b64 [%r0+1024], 1;
+	fence.mbarrier_init.release.cluster;
+	setp.ne.u32 %p0, %r1, 0;
+	ld.param.u64 %d0, [out];
+	@%p0 bra end;
+	st.shared.v4.u32 [%r0], {%r1, %r1, %r1, %r1};
+	fence.proxy.async.shared::cta;
+	cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r0], 16;
+	cp.async.bulk.commit_group;
+end:`
+	const races = `
+	shl.b32 %r2, %r1, 2;
+	xor.b32 %r3, %r2, 4;
+	add.u32 %r2, %r2, %r0;
+	add.u32 %r3, %r3, %r0;
+	st.shared.u32 [%r2+128], %r1;
+	ld.shared.u32 %r4, [%r3+128];
+	st.shared.u32 [%r3+512], %r1;
+	ld.shared.u32 %r4, [%r2+512];
+	ret;`
+	for _, c := range []struct {
+		name, code string
+		goOn       func(*Fault) bool
+		kinds      []FaultKind
+		worst      Severity
+	}{
+		{"notes", made + "\n\tret;", nil, []FaultKind{BarrierMisuse, AsyncPending}, Note},
+		{"an end at the first note", made + "\n\tret;", never, []FaultKind{BarrierMisuse}, Note},
+		{"the first race ends the run", made + races, nil, []FaultKind{BarrierMisuse, Race}, Error},
+		{"all races", made + races, func(*Fault) bool { return true }, []FaultKind{BarrierMisuse, Race, Race, AsyncPending}, Error},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := assemble(t, body(c.code), "k")
+			p.params(p.u32s(make([]uint32, 64)...), 0)
+			p.launch.SharedBytes, p.launch.GoOn = 4096, c.goOn
+			err := p.kernel.Check(t.Context(), p.mem, p.launch, 1)
+			var found *Findings
+			require.ErrorAs(t, err, &found)
+			var kinds []FaultKind
+			for _, x := range found.List {
+				kinds = append(kinds, x.Kind)
+				assert.LessOrEqual(t, x.Severity, found.List[0].Severity)
+			}
+			assert.Equal(t, c.kinds, kinds, err)
+			assert.Equal(t, c.worst, found.Severity())
+			if c.goOn == nil && c.worst == Note {
+				require.NoError(t, p.kernel.Launch(t.Context(), p.mem, p.launch))
+			}
+		})
+	}
 }

@@ -20,6 +20,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/ptx/emu"
 	"sonicmoe/ptx/emu/internal/arith"
 	"sonicmoe/ptx/emu/internal/mma"
@@ -30,7 +31,7 @@ import (
 // SONICMOE_DEVICE is cuda.
 
 // onGPU returns a real device, or skips the test.
-func onGPU(t *testing.T) driver.Device {
+func onGPU(t *testing.T) gpu.Device {
 	if os.Getenv("SONICMOE_DEVICE") != "cuda" {
 		t.Skip("SONICMOE_DEVICE is not cuda: not run on a GPU")
 	}
@@ -46,9 +47,9 @@ type tileType struct {
 	name, version string
 	op            string // with the modifiers
 	a, b          bits
-	registersA    int    // 0 for A in shared memory
+	registersA    int    // number of registers that hold A; 0 if A is in shared memory
 	registersB    int    // of mma.sync
-	ends          string // operands after A and B
+	ends          string // text of the operands that follow A and B
 	saturates     bool
 	halves        bool // sums are FP16
 	sparse        *sparseTile
@@ -93,7 +94,7 @@ func wgmmaOf(a, b bits, registers bool, end string) tileType {
 	}
 	if registers {
 		t.name, t.registersA = t.name+" A in registers", 4
-		t.ends = strings.TrimSuffix(t.ends, ", 0") // A has no transposition
+		t.ends = strings.TrimSuffix(t.ends, ", 0") // A in registers has no transpose operand
 	}
 	return t
 }
@@ -142,8 +143,8 @@ var denseTiles = []tileType{
 
 const (
 	bAt        = 64 * 32          // after A
-	metadataAt = bAt + 8*64       // after B, of which a dense product uses half
-	tileBytes  = metadataAt + 512 // one word of metadata per thread
+	metadataAt = bAt + 8*64       // metadata follows B, of which a dense product uses half
+	tileBytes  = metadataAt + 512 // after the metadata, which has one word for each thread
 	tileSums   = 64 * 8
 )
 
@@ -324,7 +325,7 @@ func (b bits) draw(r *rand.Rand, kind string) uint32 {
 	if b.noInfinity && x == 1<<(b.exponent+b.fraction)-1 {
 		x--
 	}
-	if kind == "special" && r.IntN(60) == 0 { // an infinity, or any NaN
+	if kind == "special" && r.IntN(60) == 0 { // an infinity or any NaN
 		x = uint32(top)<<b.fraction | fraction
 		if r.IntN(2) == 0 {
 			x &^= 1<<b.fraction - 1
@@ -392,10 +393,10 @@ func (t tileType) inputs(tiles int) (image, sums []byte) {
 }
 
 // run multiplies tiles on a device.
-func (t tileType) run(tb testing.TB, dev driver.Device, image, sums []byte) []uint32 {
+func (t tileType) run(tb testing.TB, dev gpu.Device, image, sums []byte) []uint32 {
 	bed := &bed{tb, dev}
 	a, b := bed.put(image), bed.put(t.pack(sums))
-	bed.launch([]byte(t.text()), "tile", driver.Launch{Grid: driver.Dim3{X: len(sums) / 4 / tileSums}, Block: driver.Dim3{X: 128}},
+	bed.launch([]byte(t.text()), "tile", gpu.Launch{Grid: gpu.Dim3{X: len(sums) / 4 / tileSums}, Block: gpu.Dim3{X: 128}},
 		binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(a)), uint64(b)))
 	out := bed.get(b, len(sums))
 	words := make([]uint32, len(out)/4)
@@ -433,7 +434,7 @@ func (t tileType) unpack(words []uint32) []uint32 {
 // bed runs kernels on a device.
 type bed struct {
 	t   testing.TB
-	dev driver.Device
+	dev gpu.Device
 }
 
 func (b *bed) stream(use func(driver.Stream) error) {
@@ -458,8 +459,8 @@ func (b *bed) get(p driver.DevicePtr, n int) []byte {
 	return out
 }
 
-func (b *bed) launch(text []byte, entry string, l driver.Launch, params []byte) {
-	image, err := b.dev.Compile(context.Background(), text, driver.CompileOptions{})
+func (b *bed) launch(text []byte, entry string, l gpu.Launch, params []byte) {
+	image, err := b.dev.Compile(context.Background(), text, gpu.CompileOptions{})
 	require.NoError(b.t, err)
 	m, err := b.dev.Load(image.Code)
 	require.NoError(b.t, err)
@@ -468,7 +469,7 @@ func (b *bed) launch(text []byte, entry string, l driver.Launch, params []byte) 
 	if l.SharedBytes > 0 {
 		require.NoError(b.t, f.AllowSharedBytes(l.SharedBytes))
 	}
-	b.stream(func(s driver.Stream) error { return s.Launch(f, &l, params) })
+	b.stream(func(s driver.Stream) error { return gpu.Enqueue(s, f, &l, params) })
 	require.NoError(b.t, m.Unload())
 }
 
@@ -495,7 +496,7 @@ func (t tileType) model(acc uint32, a, b []uint32, f *mma.Format) uint32 {
 		return t.modelOfFP8(acc, a, b)
 	}
 	sign := uint32(0)
-	if strings.Contains(t.ends, "-1") { // for one of the two operands
+	if strings.Contains(t.ends, "-1") { // the instruction negates one operand, A or B
 		sign = 1 << (t.a.exponent + t.a.fraction)
 	}
 	x, y := make([]uint32, f.Depth()), make([]uint32, f.Depth())
@@ -554,7 +555,7 @@ func TestTiles(t *testing.T) {
 				ty.each(image[tile*tileBytes:], func(i, row, column int, a, b []uint32) {
 					at := tile*tileSums + i
 					want := ty.model(binary.LittleEndian.Uint32(sums[4*at:]), a, b, emu.ElementFormats[ty.a.format])
-					if got[at] != want { // calling testify for each sum would take longer than the sums
+					if got[at] != want { // a comparison is faster than a call of testify for each sum
 						require.Equal(t, want, got[at], "%s tile %d, row %d, column %d", tileKind(tile), tile, row, column)
 					}
 				})
@@ -703,7 +704,7 @@ func near(x, y uint32, pair bool) bool {
 		u, v := float64(math.Float32frombits(x)), float64(math.Float32frombits(y))
 		return math.Abs(u-v) <= 1e-4*math.Max(math.Abs(u), 1e-2)
 	}
-	half := func(bits uint32) float64 { // of a normal number, or one near 0
+	half := func(bits uint32) float64 { // half returns the value of an FP16 number that is normal or near 0
 		v := math.Ldexp(float64(1<<10|bits&(1<<10-1)), int(bits>>10&31)-25)
 		if bits>>15&1 != 0 {
 			return -v
@@ -741,11 +742,11 @@ func TestForeignOnGPU(t *testing.T) {
 			}
 		}
 		text := l.Text
-		if most := chip.MaxPTXVersion(); most != 0 && most < l.Version { // the kernel uses nothing of the newer version
+		if most := chip.MaxPTXVersion(); most != 0 && most < l.Version { // the driver is older than the text's version, but knows every instruction of the kernel
 			text = versionLine.ReplaceAll(text, fmt.Appendf(nil, ".version %d.%d", most/10, most%10))
 		}
-		dim := func(d [3]int) driver.Dim3 { return driver.Dim3{X: d[0], Y: d[1], Z: d[2]} }
-		b.launch(text, l.Kernel.Name(), driver.Launch{Grid: dim(l.Launch.Grid), Block: dim(l.Launch.Block), Cluster: dim(l.Launch.Cluster),
+		dim := func(d [3]int) gpu.Dim3 { return gpu.Dim3{X: d[0], Y: d[1], Z: d[2]} }
+		b.launch(text, l.Kernel.Name(), gpu.Launch{Grid: dim(l.Launch.Grid), Block: dim(l.Launch.Block), Cluster: dim(l.Launch.Cluster),
 			SharedBytes: l.Launch.SharedBytes}, params)
 		words, differ, far := 0, 0, 0
 		for base, p := range at {

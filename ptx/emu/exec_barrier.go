@@ -13,19 +13,19 @@ import (
 // namedBarrier is one of the 16 barriers of a CTA.
 type namedBarrier struct {
 	gen     uint64 // completed generations
-	threads int    // expected in this generation, 0 before the first arrival
+	threads int    // threads that this generation expects, 0 before the first arrival
 	arrived int
 	// by lists the warps that arrived in this generation, before those of the previous
 	// generation; for messages.
 	by, before []int
-	now, done  causal.Knowledge // published by arriving warps, and acquired by leaving warps
-	votes      [2]votes         // of the even and the odd generations
+	now, done  causal.Knowledge // arriving warps publish to now; leaving warps acquire done
+	votes      [2]votes         // votes of the even and of the odd generations
 }
 
 // votes combines the predicates of the warps at a barrier.
 type votes struct {
 	count  int
-	misses bool // some predicate did not hold
+	misses bool // some thread's predicate is false
 }
 
 func barrierForms() handlers {
@@ -162,7 +162,7 @@ func barReduce(w *warp, f *frag, in *inst, mask uint32) outcome {
 		sum.misses = sum.misses || holds != mask
 		gen := b.gen
 		w.arriveNamed(in, mask)
-		if b.gen != gen { // the next generation starts without votes
+		if b.gen != gen { // votes of an older generation are cleared
 			b.votes[b.gen&1] = votes{}
 		}
 		f.begun, f.gen = true, gen

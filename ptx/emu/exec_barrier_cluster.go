@@ -17,8 +17,8 @@ type clusterWait struct {
 	target  [warpLanes]uint64
 }
 
-// clusterCheck ends the generation when all lanes that have not exited have arrived, at least
-// one of them.
+// clusterCheck ends the generation if every lane that has not exited has arrived, and at
+// least one has arrived.
 func (cl *cluster) clusterCheck() {
 	some := false
 	for _, w := range cl.warps {
@@ -66,7 +66,7 @@ func clusterWaitExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if bad := mask &^ c.owed; bad != 0 {
 		return w.fault(in, BarrierMisuse, bad, "barrier.cluster.wait without barrier.cluster.arrive before")
 	}
-	w.cta.cluster.clusterCheck() // lanes may have exited since
+	w.cta.cluster.clusterCheck() // lanes that exited since the arrival may complete the generation
 	for l := range lanesIn(mask) {
 		if w.cta.cluster.barrier.gen < c.target[l] {
 			return waiting

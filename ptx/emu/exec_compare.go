@@ -24,7 +24,7 @@ func prepareCompare(in *inst) {
 	case !in.typ.Float():
 		t := intOf(in)
 		in.lane = func(v [4]uint64) uint64 {
-			a, b := 0.0, 0.0 // a and b compare as v[0] and v[1] do
+			a, b := 0.0, 0.0 // the comparison of a and b gives the result of v[0] and v[1]
 			if t.Less(v[0], v[1]) {
 				b = 1
 			} else if t.Less(v[1], v[0]) {

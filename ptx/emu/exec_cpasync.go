@@ -10,10 +10,10 @@ import (
 // copyQueue holds the cp.async operations of a warp's threads, in order.
 type copyQueue struct {
 	recs    []*copyRecord
-	free    []*copyRecord     // empty records for reuse
-	commits [warpLanes]uint32 // groups that each lane has committed
-	// issued counts cp.async operations, and open lists those not waited for, if races are
-	// looked for.
+	free    []*copyRecord     // finished records, kept for later copies
+	commits [warpLanes]uint32 // number of groups that each lane has committed
+	// issued counts cp.async operations. open lists the operations that some lane has not
+	// waited for, if races are looked for.
 	issued uint32
 	open   []openCopy
 }
@@ -29,14 +29,14 @@ type copyRecord struct {
 	in     *inst
 	order  uint64
 	arrive bool
-	lanes  uint32            // lanes that are not complete
-	group  [warpLanes]uint32 // number of the group, in each lane
-	dst    [warpLanes]uint32 // offset in the CTA's window; of the mbarrier for arrivals
+	lanes  uint32            // lanes whose copy or arrival is not complete
+	group  [warpLanes]uint32 // number of each lane's cp.async group
+	dst    [warpLanes]uint32 // offset of the destination, or of an arrival's mbarrier, in the CTA's window
 	src    [warpLanes]uint64
-	bytes  [warpLanes]uint32 // bytes read from src; the rest of size is zero
+	bytes  [warpLanes]uint32 // bytes read from src; zeros fill the rest of size
 	size   uint32            // bytes written to dst
 	gives  *causal.Knowledge // knowledge that an arrival publishes, if races are looked for
-	past   causal.Clock      // steps before an arrival, in a schedule
+	past   causal.Clock      // under a schedule, the steps that precede an arrival
 }
 
 // record returns an empty record.
@@ -60,7 +60,8 @@ func copyForms() handlers {
 		}},
 		isa.CpAsyncCommit:              {do: cpAsyncCommit},
 		isa.CpAsyncWait:                {do: cpAsyncWait},
-		isa.CpAsyncMbarrierArriveNoInc: {do: cpAsyncArrive},
+		isa.CpAsyncMbarrierArriveNoInc: {do: cpAsyncArrive}, isa.CpAsyncMbarrierArriveNoIncShared: {do: cpAsyncArrive},
+		isa.CpAsyncMbarrierArrive: {do: cpAsyncArrive},
 	}
 }
 
@@ -120,7 +121,7 @@ func cpAsyncCommit(w *warp, _ *inst, mask uint32) {
 	}
 }
 
-// cpAsyncWait completes all but the latest groups of each lane.
+// cpAsyncWait completes every cp.async group of each lane except the latest n.
 func cpAsyncWait(w *warp, in *inst, mask uint32) {
 	w.waitCopies(mask, uint32(in.args[0].imm))
 }
@@ -144,8 +145,8 @@ func (w *warp) waitCopies(mask, keep uint32) {
 	w.sweepCopies()
 }
 
-// waited records a wait for all but the latest groups, and returns the number of copies that
-// are complete.
+// waited records a wait for every group except the latest ones, and returns the number of
+// copies that are complete.
 func (q *copyQueue) waited(mask, keep uint32) uint32 {
 	open := q.open[:0]
 	for _, o := range q.open {
@@ -169,7 +170,9 @@ func cpAsyncArrive(w *warp, in *inst, mask uint32) {
 	r.in, r.lanes, r.arrive = in, mask, true
 	for l := range lanesIn(mask) {
 		at := w.shared32(&in.args[0], l)
-		w.mbarrierAt(in, isa.Shared, at, l)
+		if b := w.mbarrierAt(in, isa.Shared, at, l); in.form.ID == isa.CpAsyncMbarrierArrive { // without .noinc
+			b.pending++
+		}
 		r.dst[l] = at & sharedOffset
 	}
 	if races := w.cta.cluster.races; races != nil {
@@ -211,7 +214,7 @@ func (w *warp) completeCopy(r *copyRecord, lanes uint32) {
 
 // sweepCopies performs the arrivals whose copies are all done, and removes finished records.
 func (w *warp) sweepCopies() {
-	before := uint32(0) // lanes with copies still in flight
+	before := uint32(0) // lanes whose copies in earlier records are still in flight
 	kept := w.copies.recs[:0]
 	for _, r := range w.copies.recs {
 		if r.arrive {

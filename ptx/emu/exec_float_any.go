@@ -24,7 +24,7 @@ func arithmetic(t isa.Type, op arith.Op) handler {
 			if t == isa.F64 && mode == arith.RoundNearest {
 				r = op.Float(a, b, c)
 			} else if t == isa.F32 && mode == arith.RoundNearest && op != arith.OpFma {
-				r = float64(float32(op.Float(a, b, c))) // rounding twice is exact: 53 bits are at least 2*24+2
+				r = float64(float32(op.Float(a, b, c))) // float64 has 53 bits, at least 2*24+2, so the second rounding to FP32 is exact
 			} else {
 				r = f.Compute(op, mode, a, b, c)
 			}
@@ -104,7 +104,7 @@ func upperHalf(x float64) float64 {
 
 // roundMode returns the rounding mode of an instruction; to nearest if it has none.
 func (in *inst) roundMode() arith.Rounding {
-	if in.has(".rz") || in.has(".rzi") { // may be a fixed part of the form
+	if in.has(".rz") || in.has(".rzi") { // the form itself may have the rounding mode
 		return arith.RoundZero
 	}
 	return map[string]arith.Rounding{".rm": arith.RoundDown, ".rp": arith.RoundUp, ".rmi": arith.RoundDown, ".rpi": arith.RoundUp}[in.mod("rnd")]

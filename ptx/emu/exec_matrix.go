@@ -65,7 +65,7 @@ func loadMatrix(w *warp, in *inst, mask uint32) {
 	}
 	trans := in.has(".trans")
 	w.countMatrices(in, &in.args[1], len(in.args[0].list), reads)
-	var loaded [4][warpLanes]uint32 // the address register may be a result
+	var loaded [4][warpLanes]uint32 // the rows are loaded first, because a result may overwrite the address register
 	for j := range in.args[0].list {
 		var rows [8]uint32
 		var s *sharedMemory
@@ -81,5 +81,20 @@ func loadMatrix(w *warp, in *inst, mask uint32) {
 	}
 	for j, slot := range in.args[0].list {
 		w.r32[slot] = loaded[j]
+	}
+}
+
+// moveMatrix transposes an 8x8 matrix of 16-bit elements across the warp.
+func moveMatrix(w *warp, in *inst, mask uint32) {
+	if mask != fullMask {
+		w.fault(in, DivergentAligned, mask, "movmatrix needs all 32 lanes of the warp")
+	}
+	from, to := w.r32[in.slot[1]], &w.r32[in.slot[0]]
+	*to = [warpLanes]uint32{}
+	for l := range warpLanes {
+		for half := range 2 {
+			row, col := layout.MatrixPosition(l, half, false)
+			to[col*4+row/2] |= from[l] >> (16 * half) & 0xffff << (16 * (row % 2))
+		}
 	}
 }

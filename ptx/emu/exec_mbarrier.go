@@ -8,21 +8,30 @@ func mbarrierForms() handlers {
 	all := handlers{}
 	all.same(handler{do: mbarrierInit}, isa.MbarrierInit, isa.MbarrierInitShared)
 	all.same(handler{do: mbarrierInval}, isa.MbarrierInval, isa.MbarrierInvalShared)
-	all.same(handler{do: mbarrierArrive}, isa.MbarrierArrive, isa.MbarrierArriveCluster, isa.MbarrierArriveExpectTx, isa.MbarrierArriveExpectTxCluster,
-		isa.MbarrierArriveState, isa.MbarrierArriveExpectTxState, isa.MbarrierArriveOrder, isa.MbarrierArriveOrderCluster, isa.MbarrierArriveExpectTxOrder)
-	all.same(handler{exec: mbarrierTestWait}, isa.MbarrierTestWait, isa.MbarrierTestWaitParity, isa.MbarrierTestWaitParityShared)
-	all.same(handler{exec: mbarrierTryWait, waits: waitsForPhase, at: phaseBarrier},
-		isa.MbarrierTryWait, isa.MbarrierTryWaitParity, isa.MbarrierTryWaitParityShared, isa.MbarrierTryWaitParityOrder)
+	all.same(handler{do: mbarrierArrive}, isa.MbarrierArrive, isa.MbarrierArriveCluster, isa.MbarrierArriveAny, isa.MbarrierArriveState,
+		isa.MbarrierArriveCount, isa.MbarrierArriveCountState, isa.MbarrierArriveClusterAny, isa.MbarrierArriveCountCluster,
+		isa.MbarrierArriveExpectTx, isa.MbarrierArriveExpectTxCluster, isa.MbarrierArriveExpectTxAny, isa.MbarrierArriveExpectTxState)
+	all.same(handler{do: mbarrierExpectTx}, isa.MbarrierExpectTx)
+	all.same(handler{exec: mbarrierTestWait}, isa.MbarrierTestWait, isa.MbarrierTestWaitParity, isa.MbarrierTestWaitParityAny)
+	all.same(handler{exec: mbarrierTryWait, waits: waitsForPhase, at: phaseBarrier}, isa.MbarrierTryWait, isa.MbarrierTryWaitParity, isa.MbarrierTryWaitParityAny)
 	return all
 }
 
 func mbarrierInit(w *warp, in *inst, mask uint32) {
+	made := map[uint32]uint32{} // counts of the objects of this instruction, by address
+	again := false
 	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
+		count := w.r32[in.slot[1]][l]
+		if made[at] == count && count != 0 {
+			again = true
+			continue
+		}
+		made[at] = count
 		if at < sharedBase || int(at)+mbarrierBytes > len(c.shared.bytes) {
 			w.fault(in, OutOfBounds, 1<<l, "mbarrier at shared address %#x, but the CTA has %#x to %#x", at, sharedBase, len(c.shared.bytes))
 		}
-		if err := c.shared.mbar.init(at, w.r32[in.slot[1]][l]); err != nil {
+		if err := c.shared.mbar.init(at, count); err != nil {
 			w.barrierError(in, l, at, err)
 		}
 		c.shared.setBarrier(at, true)
@@ -30,6 +39,9 @@ func mbarrierInit(w *warp, in *inst, mask uint32) {
 		if r := w.cta.cluster.races; r != nil {
 			r.made(w, in, c.shared.mbar[at])
 		}
+	}
+	if again {
+		w.find(in, Note, BarrierMisuse, mask, in.form.Op+": several lanes initialise one mbarrier at once, want one lane")
 	}
 	w.cta.cluster.progress()
 }
@@ -84,10 +96,13 @@ func mbarrierArrive(w *warp, in *inst, mask uint32) {
 		}
 		var state mbarrierState
 		var err error
-		if len(in.args) > 2 {
-			state, err = b.arriveExpectTx(w.r32[in.slot[2]][l])
-		} else {
+		switch {
+		case len(in.args) < 3:
 			state, err = b.arrive(1)
+		case in.form.Args[2].Name == "count":
+			state, err = b.arrive(w.r32[in.slot[2]][l])
+		default:
+			state, err = b.arriveExpectTx(w.r32[in.slot[2]][l])
 		}
 		if err != nil {
 			w.barrierError(in, l, at, err)
@@ -104,16 +119,29 @@ func mbarrierArrive(w *warp, in *inst, mask uint32) {
 	w.cta.cluster.progress()
 }
 
+// mbarrierExpectTx announces bytes without an arrival.
+func mbarrierExpectTx(w *warp, in *inst, mask uint32) {
+	for l := range lanesIn(mask) {
+		at := w.shared32(&in.args[0], l)
+		b := w.mbarrierAt(in, in.space, at, l)
+		if err := b.expectTx(w.r32[in.slot[1]][l]); err != nil {
+			w.barrierError(in, l, at, err)
+		}
+		w.usesMbarrier(in, at, toArrive, b.phase, false)
+	}
+	w.cta.cluster.progress()
+}
+
 // testPhase returns the lanes whose phase has completed. how is the use that a schedule
 // records.
 func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32) {
 	byState := in.byState()
-	var last struct { // result of the previous lane: usually all lanes test the same phase
+	var last struct { // result of the previous lane, because usually all lanes test the same phase
 		at    uint32
 		phase uint64
 		yes   bool
 	}
-	var passed *mbarrier // by the lanes of passing
+	var passed *mbarrier // the mbarrier whose phase the lanes of passing have found complete
 	passing := uint32(0)
 	know := func() {
 		if r := w.cta.cluster.races; r != nil && passing != 0 {
@@ -198,7 +226,7 @@ func waitsForPhase(w *warp, f *frag, in *inst) need {
 	at := w.shared32(&in.args[1], l)
 	parity := uint32(0)
 	if in.byState() {
-		phase, _, _ := mbarrierState(w.r64[in.slot[2]][l]).parts() // a test before has checked it
+		phase, _, _ := mbarrierState(w.r64[in.slot[2]][l]).parts() // testPhase has checked the state
 		parity = uint32(phase & 1)
 	} else {
 		parity = w.r32[in.slot[2]][l]

@@ -3,23 +3,14 @@ package emu
 import "sonicmoe/ptx/isa"
 
 func memoryForms() handlers {
-	polling := func(exec execFunc) handler {
-		return handler{exec: exec, prepare: func(in *inst) { in.polls = true }}
-	}
 	return handlers{
 		isa.LdParam:         {do: loadParam},
 		isa.StParam:         {exec: storeLocal},
 		isa.LdGlobal:        {exec: loadGlobal, prepare: prepareCached},
-		isa.LdGlobalSync:    polling(loadGlobal),
 		isa.StGlobal:        {exec: storeGlobal},
-		isa.StGlobalSync:    polling(storeGlobal),
 		isa.LdShared:        {exec: loadShared},
 		isa.LdSharedCluster: {exec: loadShared},
 		isa.StShared:        {exec: storeShared},
-		isa.AtomGlobal:      {exec: atomic32or64, prepare: prepareAtomic},
-		isa.RedGlobal:       {exec: atomic32or64, prepare: prepareAtomic},
-		isa.AtomShared:      {exec: atomicShared, prepare: prepareAtomic},
-		isa.RedShared:       {exec: atomicShared, prepare: prepareAtomic},
 	}
 }
 

@@ -8,25 +8,37 @@ import (
 // prepareAtomic selects the operation; both widths compute in 64 bits.
 func prepareAtomic(in *inst) {
 	in.atomic = true
-	cut := arith.Int{Bits: uint(in.typ.Bits())}
-	if in.has(".cas") {
-		in.op64 = func(old, v, swap uint64) uint64 {
-			if old == cut.Extend(v) {
-				return cut.Extend(swap)
-			}
-			return old
-		}
+	if !in.has(".cas") {
+		change := reduction(in.mod("op"), in.typ)
+		in.op64 = func(old, v, _ uint64) uint64 { return change(old, v) }
 		return
 	}
-	if t := in.typ; in.has(".add") && t.Float() {
-		in.op64 = func(old, v, _ uint64) uint64 {
-			f := arith.FormatOf(t)
+	cut := arith.Int{Bits: uint(in.typ.Bits())}
+	in.op64 = func(old, v, swap uint64) uint64 {
+		if old == cut.Extend(v) {
+			return cut.Extend(swap)
+		}
+		return old
+	}
+}
+
+// reduction returns an operation on memory. Floats have only sums; nil is any other.
+func reduction(op string, t isa.Type) func(old, v uint64) uint64 {
+	if pair, ok := map[isa.Type]isa.Type{isa.F16x2: isa.F16, isa.BF16x2: isa.BF16}[t]; ok {
+		add := reduction(op, pair)
+		return func(old, v uint64) uint64 { return add(old&0xffff, v&0xffff) | add(old>>16, v>>16)<<16 }
+	}
+	if t.Float() {
+		if op == ".min" || op == ".max" {
+			return nil
+		}
+		f := arith.FormatOf(t)
+		return func(old, v uint64) uint64 {
 			return f.Encode(f.Compute(arith.OpAdd, arith.RoundNearest, arith.FloatOf(t, old), arith.FloatOf(t, v), 0))
 		}
-		return
 	}
-	less := arith.IntOf(in.typ).Less
-	op := map[string]func(old, v uint64) uint64{
+	cut, less := arith.Int{Bits: uint(t.Bits())}, arith.IntOf(t).Less
+	of := map[string]func(old, v uint64) uint64{
 		".add": func(old, v uint64) uint64 { return old + v }, ".min": func(old, v uint64) uint64 {
 			if less(v, old) {
 				return v
@@ -53,8 +65,8 @@ func prepareAtomic(in *inst) {
 			}
 			return old - 1
 		},
-	}[in.mod("op")]
-	in.op64 = func(old, v, _ uint64) uint64 { return cut.Extend(op(old, v)) }
+	}[op]
+	return func(old, v uint64) uint64 { return cut.Extend(of(old, v)) }
 }
 
 // atomicArgs returns the address, the value and, for atom, the result. swap is the new value of
@@ -69,43 +81,48 @@ func atomicArgs(in *inst) (a, v, swap, d *operand) {
 
 func atomic32or64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	a, v, swap, d := atomicArgs(in)
-	size := int(in.size)
+	size := uint64(in.size)
+	n := size * uint64(len(v.list))
 	w.cta.cluster.polled = true
-	w.observeGlobal(in, a, mask, uint64(size), readsAndWrites)
+	w.observeGlobal(in, a, mask, n, readsAndWrites)
 	for l := range lanesIn(mask) {
 		at := w.address64(a, l)
-		b := w.global(in, l, at, uint64(size))
+		b := w.global(in, l, at, n)
 		mu := w.cta.cluster.grid.mem.lock(at)
 		mu.Lock()
-		old := readWord(b, size)
-		now := in.op64(old, w.elem(v, v.slot, l), w.elem(swap, swap.slot, l))
-		writeWord(b, size, now)
-		w.cta.cluster.changedWord(at, old, now)
-		w.synchronise(in, l, at, true, true)
-		mu.Unlock()
-		if d != nil {
-			w.setElem(d, d.slot, l, old)
+		for i := range v.list {
+			w.changeWord(in, l, i, b, at, v, swap, d)
+			w.synchronise(in, l, at+uint64(i)*size, true, true)
 		}
+		mu.Unlock()
 	}
 	return next
 }
 
 func atomicShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	a, v, swap, d := atomicArgs(in)
-	size := uint32(in.size)
-	w.observeShared(in, a, mask, size, readsAndWrites)
+	n := uint32(in.size) * uint32(len(v.list))
+	w.observeShared(in, a, mask, n, readsAndWrites)
 	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, in.space, w.shared32(a, l), l)
-		w.deny(in, 1<<l, c.shared.checkRead(at, size, size))
-		b := c.shared.bytes[at:]
-		old := readWord(b, int(size))
-		now := in.op64(old, w.elem(v, v.slot, l), w.elem(swap, swap.slot, l))
-		writeWord(b, int(size), now)
-		w.cta.cluster.changedWord(uint64(c.rank)<<sharedRankBit|uint64(at), old, now)
-		c.shared.proxy.wrote(at, size, w.id*warpLanes+l)
-		if d != nil {
-			w.setElem(d, d.slot, l, old)
+		w.deny(in, 1<<l, c.shared.checkRead(at, n, n))
+		for i := range v.list {
+			w.changeWord(in, l, i, c.shared.bytes[at:], uint64(c.rank)<<sharedRankBit|uint64(at), v, swap, d)
 		}
+		c.shared.proxy.wrote(at, n, w.id*warpLanes+l)
 	}
 	return next
+}
+
+// changeWord performs element i of a lane's atomic on memory that begins with element 0.
+func (w *warp) changeWord(in *inst, l, i int, memory []byte, at uint64, v, swap, d *operand) {
+	size := int(in.size)
+	b := memory[i*size:]
+	old := readWord(b, size)
+	now := in.op64(old, w.elem(v, v.list[i], l), w.elem(swap, swap.list[i], l))
+	writeWord(b, size, now)
+	w.cta.cluster.changedWord(at+uint64(i*size), old, now)
+	if d != nil {
+		w.setElem(d, d.list[i], l, old)
+	}
 }

@@ -24,7 +24,7 @@ func windowOf(space string) uint64 {
 	return 0
 }
 
-// narrowing is a 64-bit address that an instruction takes as 32 bits.
+// narrowing is an instruction's 64-bit address operand that must become a 32-bit address.
 type narrowing struct {
 	arg  int
 	from operand
@@ -56,12 +56,12 @@ func narrowed(in *inst) {
 // spaceExecs holds the executions of a form in each state space.
 type spaceExecs struct{ global, shared, local execFunc }
 
-// genericForms holds the variants of an instruction with a generic address for the state spaces
-// other than global memory.
+// genericForms holds the variants of an instruction with a generic address: for shared and
+// for local memory, next to the variant for global memory.
 type genericForms struct {
 	arg           int
 	shared, local inst
-	slot          int32 // of the 32-bit address in shared memory
+	slot          int32 // slot of the 32-bit address in shared memory
 }
 
 // chooseSpace prepares an instruction with a generic address for all spaces.
@@ -136,7 +136,8 @@ func (d *decoder) extendLoaded(in *inst) {
 	}
 }
 
-// ownMemory returns the local memory of one lane at an address, which may be generic.
+// ownMemory returns bytes of one lane's local memory. The operand's address may be
+// generic.
 func (w *warp) ownMemory(in *inst, o *operand, l int, n uint64) []byte {
 	at := w.address64(o, l) &^ localWindow
 	size := uint64(w.ownBytes)
@@ -172,7 +173,8 @@ func storeLocal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// inSpace selects the execution by the state space that a modifier gives.
+// inSpace returns a handler that selects the variant for the state space of the
+// instruction's modifier.
 func inSpace(e *spaceExecs, polls bool) handler {
 	return handler{exec: e.global, spaces: e, prepare: func(in *inst) {
 		in.polls = polls
@@ -223,9 +225,8 @@ func spaceForms() handlers {
 			w.setPred(in.slot[0], p, mask)
 		}},
 	}
-	forms.same(atomic, isa.Cas, isa.CasShared, isa.AtomGeneric, isa.CasGeneric, isa.AtomSem, isa.CasSem, isa.AtomScope, isa.CasScope,
-		isa.AtomGlobalScope, isa.CasGlobalScope, isa.AtomSharedScope, isa.CasSharedScope,
-		isa.RedGeneric, isa.RedSem, isa.RedScope, isa.RedGlobalScope, isa.RedSharedScope)
+	forms.same(atomic, isa.Atom, isa.AtomCas, isa.Red)
+	forms.same(atomic, isa.AtomHalves, isa.AtomBrains, isa.AtomVector, isa.RedHalves, isa.RedBrains, isa.RedVector)
 	return forms
 }
 

@@ -32,7 +32,8 @@ func (cl *cluster) globalBytes(at, n uint64) []byte {
 	return a.bytes[off : off+n : off+n]
 }
 
-// locked returns the lock for an access that synchronises CTAs, or nil.
+// locked returns the lock that an access to global memory must hold if it synchronises
+// CTAs, else nil.
 func (w *warp) locked(in *inst, at uint64) *sync.Mutex {
 	if !in.polls {
 		return nil
@@ -41,9 +42,10 @@ func (w *warp) locked(in *inst, at uint64) *sync.Mutex {
 	return w.cta.cluster.grid.mem.lock(at)
 }
 
-// whole returns the allocation that all lanes of mask access, and sets w.offsets to the lanes'
-// offsets in it. It returns nil if there is no such allocation or an access is misaligned; then
-// the lanes must be checked one by one.
+// whole returns the allocation that holds the addresses of all lanes of mask, and sets
+// w.offsets to the lanes' offsets in it. It returns nil if the addresses are in several
+// allocations, outside every allocation or misaligned. The caller must then check lane by
+// lane.
 func (w *warp) whole(o *operand, mask uint32, size uint64) []byte {
 	base := &w.r64[o.slot]
 	a := w.cta.cluster.last
@@ -65,7 +67,7 @@ func (w *warp) whole(o *operand, mask uint32, size uint64) []byte {
 			if at > last {
 				return nil
 			}
-			bad |= at // allocations are aligned to any access size
+			bad |= at // at is aligned if the address is: allocations are aligned to any access size
 		}
 	}
 	if bad&(size-1) != 0 {

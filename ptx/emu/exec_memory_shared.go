@@ -33,9 +33,9 @@ func (c *cta) exited() bool {
 	return true
 }
 
-// own reports whether the lanes of mask access only their own CTA and nothing forbids it, and
-// sets w.offsets. Otherwise the lanes must be checked one by one. reads demands that the bytes
-// were written.
+// own reports whether all lanes of mask access only the shared memory of their own CTA,
+// and the access is allowed. It sets w.offsets. If it returns false, the caller must check
+// lane by lane. reads means that the bytes must have been written before.
 func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
 	s := w.cta.shared
 	base := &w.r32[o.slot]
@@ -43,7 +43,7 @@ func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
 	last := uint32(len(s.bytes)) - size
 	bits := uint64(1)<<size - 1
 	guard, live := uint64(1)<<((size+7)/8)-1, len(s.mbar) > 0
-	for m := mask; m != 0; m &= m - 1 { // lanesIn is slower for a body that returns
+	for m := mask; m != 0; m &= m - 1 { // a loop over lanesIn is slower in a function that returns from the loop
 		l := first(m)
 		at := base[l] + by
 		if at < sharedBase || at > last || at&(size-1) != 0 {

@@ -10,10 +10,10 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// mma.sync multiplies fragments in the registers of one warp, and completes at once. It adds as
-// wgmma does, except for FP8. Hopper has no FP8 product of a warp: the assembler emits two FP16
-// products, one of elements 0 and 1 of each register and one of elements 2 and 3, sums them
-// from zero, and adds the sum to C.
+// mma.sync multiplies fragments in the registers of one warp, and completes at once.
+// Floats add as in wgmma, except for FP8. Hopper has no FP8 mma.sync: the assembler emits
+// two FP16 products, one of elements 0 and 1 of each register and one of elements 2 and 3.
+// It adds the two products, starting from zero, and then adds C.
 
 func mmaForms() handlers {
 	forms := wmmaMoves()
@@ -43,7 +43,8 @@ type warpProduct struct {
 	after bool
 }
 
-// warpStep multiplies the elements at the listed k, where -1 means zeros, in the given formats.
+// warpStep is one step of a float product: it multiplies the elements at the listed k,
+// where -1 means a zero, in the given formats.
 type warpStep struct {
 	a, b *mma.Format
 	k    []int
@@ -53,11 +54,11 @@ func prepareWarpProduct(in *inst) {
 	p := &warpProduct{}
 	in.warpProduct = p
 	a, b := in.mod("a"), in.mod("b")
-	if a == "" { // wmma of FP16 has no such modifier
+	if a == "" { // a wmma of FP16 has no modifier for the element type
 		a, b = ".f16", ".f16"
 	}
 	p.m, p.n, p.k = shapeOf(in.mod("shape"))
-	depth := p.k // k extent of A
+	depth := p.k // extent in k of one row of A
 	if in.sparse = newSparsity(in, a); in.sparse != nil {
 		depth /= sparseShare
 	}
@@ -78,7 +79,7 @@ func prepareWarpProduct(in *inst) {
 		}
 		most := depth
 		if a == ".tf32" && strings.HasPrefix(in.form.Op, "wmma.") {
-			most = 4 // the assembler emits two products for the 8 k of a wmma
+			most = 4 // the assembler emits two products for a wmma of k8
 		}
 		p.steps, p.after = stepsOf(a, b, depth, most), halvesOfFP8[a] != nil
 		// Sums with an FP32 C are FP32, and an FP16 D is rounded from them.
@@ -142,12 +143,12 @@ func mmaSync(w *warp, in *inst, mask uint32) {
 	p.d.scatter(w, &in.args[0], s.sums)
 }
 
-// sumFloats multiplies 16 rows by 8 columns at a time.
+// sumFloats multiplies a float product in tiles of 16 rows by 8 columns.
 func sumFloats(w *warp, in *inst) {
 	p, s := in.warpProduct, &w.sync
 	for row := 0; row < p.m; row += mmaRows {
 		for column := 0; column < p.n; column += mmaColumns {
-			var tile [4][warpLanes]uint32 // laid out as an accumulator of m16n8
+			var tile [4][warpLanes]uint32 // the tile has the register layout of an m16n8 accumulator
 			place := func(r, l int) *uint64 {
 				i, j := row+l>>2+8*(r>>1), column+l&3*2+r&1
 				if i >= p.m {
@@ -248,13 +249,13 @@ func addF16(a, b uint32) uint32 {
 	return uint32(f.Encode(f.Compute(arith.OpAdd, arith.RoundNearest, arith.FloatOf(isa.F16, uint64(a&0xffff)), arith.FloatOf(isa.F16, uint64(b&0xffff)), 0)))
 }
 
-// mmaOperands holds the elements of a warp's product, and the decoded operands of one step. A
-// holds the rows of warp 0 of a wgmma.
+// mmaOperands holds the elements of A and B of a warp's product, and the decoded operands
+// of one step. The 16 rows of A lie where warp 0 of a wgmma has its rows.
 type mmaOperands struct {
-	elements [2][]uint64 // of A and B
+	elements [2][]uint64 // elements of A and of B
 	sums     []uint64
-	picks    []uint8  // for a sparse A, the k of its elements
-	picked   []uint64 // the elements of a column of B that a sparse A multiplies
+	picks    []uint8  // k of each element of a sparse A
+	picked   []uint64 // elements of a column of B at the k that a sparse A has
 	a        mma.A
 	b        mma.B
 }

@@ -15,7 +15,7 @@ import (
 // rows and columns for the sums.
 type warpFragment struct {
 	rows, columns int
-	bits          int // of an element; single bits come in words of 32
+	bits          int // bits of an element; 1-bit elements come in words of 32 bits
 	per           int // elements per register
 	width         int // bits of an element in memory
 	// at holds the elements of each register, lane by lane, as row*columns+column.
@@ -63,8 +63,8 @@ func elementBits(name string) int {
 	return n
 }
 
-// operandFragment returns the fragment of A with the given rows, or of B with the given
-// columns.
+// operandFragment returns the fragment of an operand with the given extents: of A with
+// rows and k, or of B with columns and k.
 func operandFragment(rows, k int, element string) *warpFragment {
 	bits := elementBits(element)
 	if bits == 1 {

@@ -8,23 +8,23 @@ import "strings"
 
 // sparsity describes how metadata is distributed over the lanes of a warp.
 type sparsity struct {
-	at     int // index of the metadata operand, which precedes the selector
-	k      int // k extent of a whole row
-	chunk  int // elements of a chunk
-	picked int // elements of a chunk that A has
-	first  int // first lane of each four that provides metadata
-	lanes  int // lanes of each four that provide metadata
-	// ofRows reports whether a lane provides metadata of one row. Otherwise it provides
+	at     int // index of the metadata operand; the selector operand follows it
+	k      int // extent in k of a row before pruning
+	chunk  int // number of neighbouring elements that share 4 bits of metadata
+	picked int // number of elements of a chunk that A keeps
+	first  int // first of the lanes, in each group of four, that provide metadata
+	lanes  int // number of lanes, in each group of four, that provide metadata
+	// ofRows reports whether a lane provides metadata of one row. If false, a lane provides
 	// metadata of two rows.
 	ofRows  bool
-	ordered bool // the lower index must be first
+	ordered bool // the instruction demands that the lower index of a pair comes first
 }
 
 const (
 	chunkUnits  = 4
 	chunkBits   = 4 // bits of metadata
 	laneChunks  = 32 / chunkBits
-	sparseShare = 2 // ratio of a row's elements to those that A has
+	sparseShare = 2 // a whole row has twice the elements that A keeps
 )
 
 // newSparsity returns the layout for an instruction with the given element type of A, or nil if
@@ -37,17 +37,18 @@ func newSparsity(in *inst, element string) *sparsity {
 		_, _, k := shapeOf(in.mod("shape"))
 		bits := elementBits(element)
 		chunk := chunkUnits * min(max(bits, 8), 16) / bits
-		lanes := 4 / int(in.form.Args[at+1].Below) // of each four lanes
+		lanes := 4 / int(in.form.Args[at+1].Below) // number of lanes that provide metadata, in each group of four
 		return &sparsity{at: at, k: k, chunk: chunk, picked: chunk / sparseShare, first: int(in.args[at+1].imm) * lanes, lanes: lanes,
 			ofRows: bits <= 8, ordered: strings.Contains(in.form.Op, "ordered_metadata")}
 	}
 	return nil
 }
 
-// place returns the lane that provides the metadata of a chunk of one of a warp's 16 rows, and
-// the first bit. For elements of up to a byte, a lane provides 8 chunks of one row, and odd
-// lanes serve rows 8 and up. For wider elements, it provides 4 chunks of a row and, in the
-// upper half, of the row 8 further down.
+// place returns the lane that provides the metadata of a chunk, and the first bit of this
+// metadata in the lane's register. row is one of the warp's 16 rows. For elements of up to
+// a byte, a lane provides 8 chunks of one row: even lanes for rows 0 to 7, odd lanes for
+// rows 8 to 15. For wider elements, a lane provides 4 chunks of a row in the lower half
+// and 4 chunks of row+8 in the upper half.
 func (s *sparsity) place(row, chunk int) (lane, bit int) {
 	lane = row%8*4 + s.first
 	if s.ofRows {
@@ -59,7 +60,7 @@ func (s *sparsity) place(row, chunk int) (lane, bit int) {
 
 // picks returns, for each of a warp's 16 rows, the k of the elements that A has.
 func (s *sparsity) picks(w *warp, in *inst, to func(row int) []uint8) *problem {
-	each := max(s.picked/2, 1) // elements that an index picks
+	each := max(s.picked/2, 1) // number of elements that one index picks
 	for row := range mmaRows {
 		list := to(row)
 		for chunk := range s.k / s.chunk {
@@ -78,7 +79,7 @@ func (s *sparsity) picks(w *warp, in *inst, to func(row int) []uint8) *problem {
 	return nil
 }
 
-// unread returns the lanes whose register is not read because they provide no metadata.
+// unread returns the lanes whose metadata register the instruction does not read.
 func (in *inst) unread(r slotRef) uint32 {
 	s := in.sparse
 	if s == nil || r.bank != bank32 || r.slot != in.args[s.at].slot {
@@ -87,7 +88,8 @@ func (in *inst) unread(r slotRef) uint32 {
 	return ^(0x11111111 * (1<<s.lanes - 1) << s.first)
 }
 
-// wrong returns what a valid pair of indices would be, or "" if the pair is valid.
+// wrong describes a valid pair of indices if this pair is invalid, and returns "" if it is
+// valid.
 func (s *sparsity) wrong(indices [2]int) string {
 	switch {
 	case s.picked == 1 && (indices[0]%2 != 0 || indices[1] != indices[0]+1):

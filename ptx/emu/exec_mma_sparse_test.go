@@ -12,16 +12,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/ptx/emu/layout"
 )
 
 // sparseTile is the additional data of a product with a sparse A.
 type sparseTile struct {
-	chunk    int // elements of a row that 4 bits of metadata describe
+	chunk    int // number of elements of a row that 4 bits of metadata describe
 	bits     int // of an element
-	lanes    int // lanes of each four that provide metadata
+	lanes    int // number of lanes, in each group of four, that provide metadata
 	selector int
 	// nibbles are the metadata of a chunk that the manual defines.
 	nibbles []uint32
@@ -41,7 +41,7 @@ func (s *sparseTile) share() int {
 	return 2
 }
 
-// operands are the instruction's operands for metadata.
+// operands returns the text of the metadata operands: register and selector.
 func (s *sparseTile) operands() string {
 	if s == nil {
 		return ""
@@ -81,7 +81,7 @@ func pick[T any](s *sparseTile, metadata []byte, row int, b []T) (picked []T) {
 		nibble := binary.LittleEndian.Uint32(metadata[4*thread:]) >> bit & 15
 		of := b[chunk*s.chunk:][:s.chunk]
 		switch s.chunk {
-		case 2: // the pairs of halves 0, 1 and 2, 3
+		case 2: // each index picks one half, elements 0 and 1 or elements 2 and 3
 			picked = append(picked, of[nibble&3/2])
 		case 4:
 			picked = append(picked, of[nibble&3], of[nibble>>2])
@@ -159,7 +159,7 @@ func TestSparseMetadata(t *testing.T) {
 	for _, ty := range sparseTiles() {
 		t.Run(ty.name, func(t *testing.T) {
 			s, size := ty.sparse, ty.a.bytes()
-			const marked = 7 // the column of ones
+			const marked = 7 // in this column of B every element is one
 			element := func(one bool, b bits) []byte {
 				x := uint32(0)
 				if one {
@@ -173,7 +173,7 @@ func TestSparseMetadata(t *testing.T) {
 			}
 			for k := range ty.depth() {
 				for column := range marked + 1 {
-					at := k*size/16*128 + column*16 + k*size%16 // the place where operands finds it
+					at := k*size/16*128 + column*16 + k*size%16 // byte offset at which operands reads the element
 					if ty.registersB > 0 {
 						at = k*size/16*128 + (column*4+k*size/4%4)*4 + k*size%4
 					}
@@ -181,7 +181,7 @@ func TestSparseMetadata(t *testing.T) {
 					copy(tile[bAt+at:], element(bit && k%s.chunk >= s.chunk/2, ty.b))
 				}
 			}
-			threads := 8 // two of the groups of four lanes that provide metadata together
+			threads := 8 // 8 threads are two groups of four, whose lanes provide metadata together
 			if os.Getenv("SONICMOE_DEVICE") == "cuda" {
 				threads = 128
 			}
@@ -322,7 +322,7 @@ wgmma.wait_group.sync.aligned 0;
 				for _, p := range []uint64{uint64(out), a, b} {
 					params = binary.LittleEndian.AppendUint64(params, p)
 				}
-				bed.launch([]byte(text), "tile", driver.Launch{Grid: driver.Dim3{X: 1}, Block: driver.Dim3{X: 128}, SharedBytes: bytes}, params)
+				bed.launch([]byte(text), "tile", gpu.Launch{Grid: gpu.Dim3{X: 1}, Block: gpu.Dim3{X: 128}, SharedBytes: bytes}, params)
 				got := bed.get(out, 4*64*n)
 				for thread := range 128 {
 					for i := range n / 2 {

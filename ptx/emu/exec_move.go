@@ -21,7 +21,7 @@ func moveForms() handlers {
 		isa.CvtInt: {exec: generated.exec, prepare: func(in *inst) {
 			to, from := convertTypes(in)
 			if generated.prepare(in); in.args[0].bank != bankOf(to.Class()) || in.args[1].bank != bankOf(from.Class()) {
-				in.exec, in.lane = eachLane, convert(in) // a register is wider
+				in.exec, in.lane = eachLane, convert(in) // the result is extended for a wider register
 			}
 		}},
 		isa.CvtIntToF32: generated,

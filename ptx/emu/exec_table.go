@@ -17,13 +17,15 @@ type handler struct {
 	// the instruction's name is enough.
 	waits func(w *warp, f *frag, in *inst) need
 	at    func(w *warp, f *frag, in *inst) string
+	// bulk marks copies by TMA.
+	bulk bool
 	// scratch requests scratch registers for each instruction.
 	scratch bool
 	// spaces executes a form with a generic address in each state space.
 	spaces *spaceExecs
 }
 
-// handlers maps forms to their handlers.
+// spaces holds the variants of a form with a generic address, one for each state space.
 type handlers map[isa.ID]handler
 
 // same sets the handler of several forms.
@@ -70,8 +72,7 @@ type laneKey struct {
 	mod  string
 }
 
-// generated is the handler of the forms in zlanes.go. internal/gen generates them from its
-// table.
+// generated is the handler of the forms in zlanes.go, which internal/gen writes.
 var generated = handler{
 	exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		return w.fault(in, IllegalInstruction, mask, "%s was not decoded", in.form.Op)

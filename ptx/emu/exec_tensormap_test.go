@@ -88,7 +88,7 @@ func TestMapsMadeInMemory(t *testing.T) {
 		require.NoError(t, p.run())
 		got := p.read(out+1024+128, 64)
 		for i, v := range got {
-			row := 4 + i%32/8 + i/32 // the second map begins a row later
+			row := 4 + i%32/8 + i/32 // the second load starts one row further down
 			assert.Equal(t, uint32(16*row+8+i%8), v, "word %d", i)
 		}
 	})

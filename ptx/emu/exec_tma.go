@@ -6,14 +6,23 @@ import (
 )
 
 func bulkForms() handlers {
+	load := handler{do: bulkLoadExec, bulk: true}
 	return handlers{
-		isa.TMALoad:           {do: tmaLoad},
-		isa.TMALoadMulticast:  {do: tmaMulticast},
-		isa.BulkCopyCluster:   {do: bulkCopyExec},
-		isa.TMAStore:          {do: tmaStore},
+		isa.TMALoad:           {do: tmaLoad, bulk: true},
+		isa.TMALoadCTA:        {do: tmaLoad, bulk: true},
+		isa.TMALoadMulticast:  {do: tmaMulticast, bulk: true},
+		isa.BulkCopyCluster:   {do: bulkCopyExec, bulk: true},
+		isa.TMAStore:          {do: tmaStore, bulk: true},
 		isa.TMAPrefetch:       {do: tmaPrefetch},
-		isa.BulkLoad:          {do: bulkLoadExec},
-		isa.BulkStore:         {do: bulkStoreExec},
+		isa.BulkLoad:          load,
+		isa.BulkLoadHint:      load,
+		isa.BulkLoadCTA:       load,
+		isa.BulkStore:         {do: bulkStoreExec, bulk: true},
+		isa.TMAReduce:         {do: tmaStore, bulk: true},
+		isa.BulkReduce:        {do: bulkStoreExec, bulk: true},
+		isa.BulkReduceHalves:  {do: bulkStoreExec, bulk: true},
+		isa.StAsync:           {do: storeAsync},
+		isa.RedAsync:          {do: storeAsync, prepare: prepareAtomic},
 		isa.BulkCommit:        {do: bulkCommit},
 		isa.BulkWait:          {do: bulkWait},
 		isa.PrefetchTensorMap: {do: prefetchMap},
@@ -55,7 +64,8 @@ func prefetchMap(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// box returns a lane's tensor operand, checked: the map and the coordinates.
+// box returns the tensor map and the coordinates of one lane's tensor operand, after
+// checking them.
 func (w *warp) box(in *inst, o *operand, l int, shared uint32, store bool) (*layout.TensorMap, []int32) {
 	t := w.tensorMap(in, l, w.r64[o.slot][l])
 	coords := make([]int32, len(o.list))

@@ -49,3 +49,17 @@ func tmaPrefetch(w *warp, in *inst, mask uint32) {
 		w.box(in, &in.args[0], l, 0, false)
 	}
 }
+
+// storeAsync is st.async and red.async: it writes registers to shared memory of the cluster, and
+// their bytes count at an mbarrier there.
+func storeAsync(w *warp, in *inst, mask uint32) {
+	for l := range lanesIn(mask) {
+		to, dst := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
+		v, size := &in.args[1], int(in.size)
+		b := &bulkLoad{warp: w, in: in, lane: l, to: to, dst: dst, size: uint32(size * len(v.list)), data: make([]byte, size*len(v.list))}
+		for i, slot := range v.list {
+			writeWord(b.data[i*size:], size, w.elem(v, slot, l))
+		}
+		w.startLoad(b, w.shared32(&in.args[2], l))
+	}
+}

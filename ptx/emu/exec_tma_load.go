@@ -7,21 +7,22 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// bulkLoad is a load by TMA in flight.
+// bulkLoad is a bulk copy into shared memory that is in flight.
 type bulkLoad struct {
 	warp   *warp
 	in     *inst
 	lane   int
 	order  uint64
 	to     *cta
-	dst    uint32 // offset in to's window
+	dst    uint32 // offset of the destination in to's window
 	size   uint32
-	bar    uint32 // offset in to's window
-	src    uint64 // for a bulk load without a map: global address, or offset in from's window
-	from   *cta   // nil for global memory
+	bar    uint32 // offset of the mbarrier in to's window
+	src    uint64 // source of a copy without a map: a global address, or an offset in from's window
+	from   *cta   // source CTA, or nil if the source is global memory
 	tensor *layout.TensorMap
 	coords []int32
-	again  bool // a multicast that has already read global memory for another CTA
+	data   []byte // of st.async and red.async, in place of a source
+	again  bool   // this part of a multicast reads what another CTA's part has read already
 	// accesses are the recorded memory accesses, if races are looked for.
 	accesses []*access
 }
@@ -51,19 +52,25 @@ func (w *warp) startLoad(b *bulkLoad, at uint32) {
 	if b.size == 0 {
 		return
 	}
-	if c := w.cta.cluster.counter; c != nil {
+	if c := w.cta.cluster.counter; c != nil && b.data == nil {
 		c.load(b)
 	}
 	bar := w.mbarrierAt(b.in, isa.SharedCluster, at, b.lane)
 	if r := w.cta.cluster.races; r != nil {
 		w.deny(b.in, 1<<b.lane, r.bulkLoad(b, bar, at))
 	}
-	w.deny(b.in, 1<<b.lane, b.to.shared.check(b.dst, b.size, 16))
-	fenced := uint64(0) // fences of another CTA do not count
+	align := uint32(16)
+	if b.data != nil {
+		align = b.size
+	}
+	w.deny(b.in, 1<<b.lane, b.to.shared.check(b.dst, b.size, align))
+	fenced := uint64(0) // a fence by another CTA does not cover the destination
 	if b.to == w.cta {
 		fenced = w.latestFence(1 << b.lane)
 	}
-	w.deny(b.in, 1<<b.lane, b.to.shared.proxy.check("overwrites", b.dst, b.size, fenced))
+	if b.data == nil {
+		w.deny(b.in, 1<<b.lane, b.to.shared.proxy.check("overwrites", b.dst, b.size, fenced))
+	}
 	if int(at>>sharedRankBit) != b.to.rank {
 		w.fault(b.in, BarrierMisuse, 1<<b.lane, "%s: the data goes to CTA %d but mbarrier %#x is in CTA %d, want one CTA", b.in.form.Op, b.to.rank, at, at>>sharedRankBit)
 	}
@@ -93,6 +100,12 @@ func (b *bulkLoad) global(at uint64, n uint32) []byte {
 func (b *bulkLoad) complete() {
 	cl, s := b.warp.cta.cluster, b.to.shared
 	switch {
+	case b.in.atomic:
+		b.warp.deny(b.in, 1<<b.lane, s.checkRead(b.dst, b.size, 1))
+		n := int(b.in.size)
+		writeWord(s.bytes[b.dst:], n, b.in.op64(readWord(s.bytes[b.dst:], n), readWord(b.data, n), 0))
+	case b.data != nil:
+		copy(s.bytes[b.dst:], b.data)
 	case b.from != nil:
 		copy(s.bytes[b.dst:][:b.size], b.from.shared.bytes[b.src:])
 	case b.tensor == nil:
@@ -108,7 +121,11 @@ func (b *bulkLoad) complete() {
 		})
 	}
 	s.markWritten(b.dst, b.size)
-	s.proxy.replaced(b.dst, b.size)
+	if b.data == nil {
+		s.proxy.replaced(b.dst, b.size)
+	} else {
+		s.proxy.wrote(b.dst, b.size, b.warp.id*warpLanes+b.lane)
+	}
 	bar, err := s.mbar.at(b.bar)
 	if err == nil {
 		bar.now = note(bar.now, arrival{b.warp, b.in})

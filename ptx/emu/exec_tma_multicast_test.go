@@ -109,7 +109,7 @@ func TestMulticastIntoAnExitedCTA(t *testing.T) {
 	k.ClusterWait()
 	k.If(rank.EqI(0).And(tid.EqI(0)), func() {
 		counter := ptx.NewVar(k, ptx.Uint(0))
-		k.Loop(func() { // the other CTA has exited by then
+		k.Loop(func() { // when this loop ends, the other CTA has exited
 			counter.Set(counter.Get().AddI(1))
 			k.BreakIf(counter.Get().EqI(5000))
 		})

@@ -1,6 +1,7 @@
 package emu
 
 import (
+	"fmt"
 	"iter"
 
 	"sonicmoe/ptx/emu/layout"
@@ -12,7 +13,7 @@ type bulkQueue struct {
 	stores  []*bulkStore
 	issued  uint32
 	commits [warpLanes]uint32
-	spare   [][]byte // buffers for the data of later stores
+	spare   [][]byte // free buffers for the data of later stores
 }
 
 // bulkStore is one store by TMA: it first reads shared memory, then writes global memory.
@@ -20,20 +21,23 @@ type bulkStore struct {
 	in     *inst
 	lane   int
 	group  uint32
-	number uint32 // among the warp's stores
+	number uint32 // number of the store among the warp's stores
 	src    uint32
-	tensor *layout.TensorMap // nil for a store of size bytes to dst
+	tensor *layout.TensorMap // nil if the store writes size contiguous bytes to dst
 	coords []int32
 	dst    uint64
 	size   uint32
-	data   []byte // bytes that were read, run after run
+	// change is the operation of a reduction on elements of some bytes, nil for a store.
+	change func(old, v uint64) uint64
+	bytes  int
+	data   []byte // bytes read from shared memory, one run after the other
 	read   bool
 	done   bool
 	waited bool // a wait_group, with or without .read, has covered it
 	over   bool // a wait_group without .read has covered it
 }
 
-// maxUnwritten bounds the stores that Late holds back.
+// maxUnwritten is the largest number of unwritten stores of a warp under Late.
 const maxUnwritten = 32
 
 func tmaStore(w *warp, in *inst, mask uint32) {
@@ -42,6 +46,9 @@ func tmaStore(w *warp, in *inst, mask uint32) {
 		st := &bulkStore{in: in, lane: l, group: w.bulk.commits[l], src: at}
 		st.tensor, st.coords = w.box(in, &in.args[0], l, at, true)
 		st.size = st.tensor.BoxBytes()
+		if in.form.ID == isa.TMAReduce {
+			w.reduces(st, elementTypes[st.tensor.Elem])
+		}
 		w.deny(in, 1<<l, c.shared.check(at, st.size, layout.BoxAlign))
 		w.startStore(st)
 	}
@@ -57,9 +64,26 @@ func bulkStoreExec(w *warp, in *inst, mask uint32) {
 			w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to %#x, want multiples of 16 in all three", st.size, at, st.dst)
 		}
 		w.deny(in, 1<<l, c.shared.check(at, st.size, 16))
+		if in.form.ID != isa.BulkStore {
+			w.reduces(st, in.typ)
+		}
 		w.startStore(st)
 	}
 	w.limitStores()
+}
+
+// elementTypes are the types of tensor maps that have reductions.
+var elementTypes = map[layout.ElemType]isa.Type{layout.ElemU32: isa.U32, layout.ElemS32: isa.S32,
+	layout.ElemF16: isa.F16, layout.ElemF32: isa.F32, layout.ElemBF16: isa.BF16}
+
+// reduces makes a store a reduction of elements of type t.
+func (w *warp) reduces(st *bulkStore, t isa.Type) {
+	if t != isa.NoType {
+		st.change, st.bytes = reduction(st.in.mod("op"), t), t.Bytes()
+	}
+	if st.change == nil {
+		w.fault(st.in, IllegalInstruction, 1<<st.lane, "%s%s of %v elements is not emulated", st.in.form.Op, st.in.mod("op"), t)
+	}
 }
 
 // runs returns the contiguous pieces of a store.
@@ -72,7 +96,7 @@ func (st *bulkStore) runs() iter.Seq[layout.Run] {
 	}
 }
 
-// startStore queues a store whose addresses are checked.
+// startStore queues a store after its addresses have been checked.
 func (w *warp) startStore(st *bulkStore) {
 	in, c, lane := st.in, w.cta, uint32(1)<<st.lane
 	if count := c.cluster.counter; count != nil {
@@ -136,7 +160,16 @@ func (w *warp) finishStore(st *bulkStore, readOnly bool) {
 		if to == nil {
 			w.fault(st.in, OutOfBounds, 1<<st.lane, "%s: %s", st.in.form.Op, cl.grid.explain(r.Global, uint64(r.Bytes)))
 		}
-		data = data[copy(to, data):]
+		if st.change == nil {
+			data = data[copy(to, data):]
+			continue
+		}
+		for i := 0; i < len(to); i, data = i+st.bytes, data[st.bytes:] {
+			mu := cl.grid.mem.lock(r.Global + uint64(i))
+			mu.Lock()
+			writeWord(to[i:], st.bytes, st.change(readWord(to[i:], st.bytes), readWord(data, st.bytes)))
+			mu.Unlock()
+		}
 	}
 	w.bulk.spare, st.data = append(w.bulk.spare, st.data), nil
 	cl.progress()
@@ -148,7 +181,7 @@ func bulkCommit(w *warp, _ *inst, mask uint32) {
 	}
 }
 
-// bulkWait finishes all but the latest groups of each lane.
+// bulkWait finishes every bulk group of each lane except the latest n.
 func bulkWait(w *warp, in *inst, mask uint32) {
 	keep := uint32(in.args[0].imm)
 	kept := w.bulk.stores[:0]
@@ -183,8 +216,8 @@ func bulkWait(w *warp, in *inst, mask uint32) {
 func (w *warp) bulkAtExit() {
 	for _, st := range w.bulk.stores {
 		if !st.waited {
-			w.fault(st.in, AsyncPending, 1<<st.lane, "the CTA ended while a store of %d bytes from shared address %s may still read it: want cp.async.bulk.wait_group before",
-				st.size, w.cta.symbolic(st.src))
+			w.find(st.in, Note, AsyncPending, 1<<st.lane, fmt.Sprintf("the CTA ended while a store of %d bytes from shared address %s may still read it: want cp.async.bulk.wait_group before",
+				st.size, w.cta.symbolic(st.src)))
 		}
 		w.finishStore(st, false)
 	}

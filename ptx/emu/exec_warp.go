@@ -38,6 +38,10 @@ func warpForms() handlers {
 		isa.SetMaxNReg:    {exec: setMaxRegisters, waits: waitsForRegisters},
 		isa.LdmatrixCTA:   {do: loadMatrix, prepare: prepareMatrix},
 		isa.StmatrixCTA:   {do: storeMatrix, prepare: prepareMatrix},
+		isa.Movmatrix:     {do: moveMatrix},
+
+		isa.LdmatrixShapeLast: {do: loadMatrix, prepare: prepareMatrix},
+		isa.StmatrixShapeLast: {do: storeMatrix, prepare: prepareMatrix},
 
 		isa.Activemask: {do: func(w *warp, in *inst, mask uint32) {
 			for l := range lanesIn(mask) {
@@ -61,12 +65,12 @@ func vote(result func(holds, members uint32) bool) doFunc {
 	}
 }
 
-// withMembers lets a warp-synchronous instruction run once all lanes of its member masks, its
-// last operand, that have not exited are at it.
+// withMembers executes a warp-synchronous instruction when all lanes of its member mask
+// have reached it. Lanes that have exited do not count. The mask is the last operand.
 func withMembers(do doFunc) execFunc {
 	return func(w *warp, f *frag, in *inst, mask uint32) outcome {
 		masks := &w.r32[in.args[len(in.args)-1].slot]
-		for m := mask; m != 0; m &= m - 1 { // lanesIn is slower for a body that returns
+		for m := mask; m != 0; m &= m - 1 { // a loop over lanesIn is slower in a function that returns from the loop
 			l := first(m)
 			members := masks[l]
 			if members>>l&1 == 0 {
@@ -115,7 +119,7 @@ func waitsForRegisters(w *warp, _ *frag, in *inst) need {
 
 func shuffle(w *warp, in *inst, mask uint32) {
 	mode := in.mod("mode")
-	from := w.r32[in.slot[1]] // a copy, because d may be a
+	from := w.r32[in.slot[1]] // a copy, because the destination may be the source register
 	d, p := &w.r32[in.slot[0]], uint32(0)
 	for l := range lanesIn(mask) {
 		j, inside := shuffleSource(mode, l, w.r32[in.slot[2]][l], w.r32[in.slot[3]][l])
@@ -187,8 +191,12 @@ func reduceWarp(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// setMaxRegisters moves registers between the warp and the CTA's pool.
+// setMaxRegisters moves registers between the warp and the CTA's pool. Without launch bounds the
+// assembler removes the instruction.
 func setMaxRegisters(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	if e := w.cta.cluster.grid.kernel.entry; e.MaxThreads == 0 && e.MinCTAs == 0 && e.Block.Count() == 0 {
+		return next
+	}
 	n := int(in.args[0].imm)
 	switch {
 	case in.has(".dec") && n > w.regs:
@@ -241,8 +249,8 @@ func match(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// elect selects the lowest lane of the member mask. A form with two results also returns its
-// number.
+// elect selects the lowest lane of the member mask. A form with two results also returns
+// that lane's number.
 func elect(w *warp, in *inst, mask uint32) {
 	d, p := &in.args[0], uint32(0)
 	var leaders [warpLanes]uint32

@@ -86,7 +86,8 @@ func wgmmaIssue(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// touchOperands looks for races of wgmma's reads of A, this warp's rows, and of B.
+// touchOperands checks wgmma's reads for races: the reads of this warp's rows of A, and of
+// B.
 func (w *warp) touchOperands(in *inst, op *wgmmaOp) {
 	r := w.cta.cluster.races
 	if r == nil {
@@ -167,10 +168,10 @@ func (in *inst) scaleD() int {
 func (in *inst) major(operand int) layout.Major {
 	first := in.scaleD() + 3
 	at := first + operand
-	if in.fromRegisters() { // A has no such operand
+	if in.fromRegisters() { // A in registers has no transpose operand
 		at--
 	}
-	if at < first || at >= len(in.args) { // nor have elements of other than 16 bits
+	if at < first || at >= len(in.args) { // elements of 8 or 32 bits have no transpose operand
 		return layout.KMajor
 	}
 	return layout.Major(in.args[at].imm & 1)
@@ -207,7 +208,7 @@ func (in *inst) matrixRows(operand int) uint32 {
 	return n
 }
 
-// wgmmaWait finishes all but the latest groups.
+// wgmmaWait finishes every wgmma group except the latest n.
 func wgmmaWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	s := &w.mma
 	n := len(s.groups) - int(in.args[0].imm)
@@ -228,6 +229,12 @@ func wgmmaWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	s.land(upTo)
 	if r := w.cta.cluster.races; r != nil {
 		r.done(w, componentProducts, uint32(upTo))
+		// On an H200 the wait of one warp covers what the whole warpgroup reads: it does not
+		// return before all four warps have issued the products, and a tile overwritten after
+		// it changed no sum.
+		for _, other := range g.warps {
+			r.know(w).Seen.Set(r.component(other, componentProducts), uint32(upTo))
+		}
 	}
 	return next
 }

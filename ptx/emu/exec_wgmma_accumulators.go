@@ -13,7 +13,7 @@ import (
 // markAccumulators finds the classes, and the instructions that touch them.
 func (d *decoder) markAccumulators() {
 	k := d.k
-	lists := map[int32][]int{} // indices of the wgmma that use a slot
+	lists := map[int32][]int{} // lists maps a register slot to the indices of the wgmma that use it
 	for i := range k.code {
 		if in := &k.code[i]; in.product != nil {
 			for _, s := range in.args[0].list {
@@ -91,7 +91,7 @@ type mmaState struct {
 	issued  int
 	groups  []int // number of wgmma issued when each group was committed
 	fenced  bool
-	epoch   uint32 // number of wgmma.fence executed
+	epoch   uint32 // number of wgmma.fence that the warp has executed
 	classes []accumulator
 	// fragments holds, for each register of A, 1 + the number of the latest wgmma that reads it
 	// and that no wait covers.
@@ -101,10 +101,10 @@ type mmaState struct {
 
 // accumulator is the state of a class of registers.
 type accumulator struct {
-	flight  int    // 1 + number of the latest wgmma that uses it and that no wait covers
-	touched uint32 // 1 + epoch of the latest ordinary access
-	slot    int32  // register of that access
-	written bool   // by a wgmma: all registers hold values
+	flight  int    // 1 + number of the latest wgmma that uses the class and is not yet waited for; 0 if none
+	touched uint32 // 1 + epoch of the latest access by an ordinary instruction
+	slot    int32  // register that the latest ordinary access touched
+	written bool   // a wgmma has written the class, so all its registers hold values
 }
 
 // flight is a wgmma that no wait_group has covered.

@@ -8,11 +8,11 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// bf16Elements is the format of wgmma's and mma's bf16 operands. Package mma describes how
-// products are added.
+// bf16Elements is the format of bf16 operands of wgmma and mma. Package mma has the rule
+// of addition.
 var bf16Elements = &mma.Format{Bytes: 2, Fraction: 25, LeastExponent: -126}
 
-// f16Elements is the format of f16 operands, which add like bf16.
+// f16Elements is the format of f16 operands. Products add by the rule of bf16.
 var f16Elements = &mma.Format{Bytes: 2, Fraction: 25, LeastExponent: -14,
 	ToF32: func(x uint32) uint32 { return arith.F32FromF16(uint16(x)) }}
 
@@ -55,7 +55,7 @@ var elementFormats = map[string]*mma.Format{".bf16": bf16Elements, ".f16": f16El
 // warpgroup is four warps that multiply together.
 type warpgroup struct {
 	warps [4]*warp
-	ops   []*wgmmaOp // issued by some warp and not yet computed, in order
+	ops   []*wgmmaOp // products that some warp has issued and that are not computed yet, in order
 	base  int        // number of ops[0]
 }
 
@@ -63,11 +63,11 @@ type warpgroup struct {
 type wgmmaOp struct {
 	in     *inst
 	desc   [2]uint64 // descriptors of A and B
-	keep   bool      // scale-d: the accumulator is added
-	issued uint8     // mask of the warps that have executed it
+	keep   bool      // scale-d is set: the product is added to the accumulator
+	issued uint8     // mask of the warps that have issued the product
 	// rows holds the registers of A of each warp at the time it executed the instruction.
 	rows *[4][4][warpLanes]uint32
-	// picks is the metadata of a sparse product at that time.
+	// picks is the metadata of a sparse product when the warp issued it.
 	picks *mma.Picks
 }
 
@@ -75,7 +75,7 @@ const allWarps = 0xf
 
 func (g *warpgroup) reset() { g.ops, g.base = nil, 0 }
 
-// completeTo computes the products up to a number, in order.
+// completeTo computes all products with a lower number than the given one, in order.
 func (g *warpgroup) completeTo(number int) {
 	for len(g.ops) > 0 && g.base < number {
 		g.compute(g.ops[0])
@@ -86,7 +86,7 @@ func (g *warpgroup) completeTo(number int) {
 	}
 }
 
-// compute reads the operands now, and multiplies.
+// compute reads the product's operands from shared memory now, and multiplies them.
 func (g *warpgroup) compute(op *wgmmaOp) {
 	n := int(op.in.matrixRows(1))
 	p := newProduct(op)
@@ -125,7 +125,7 @@ func (op *wgmmaOp) loadRows(a *mma.A) {
 // loadSlabs reads and decodes operand 0, A, or 1, B.
 func (g *warpgroup) loadSlabs(op *wgmmaOp, operand int, p *product) {
 	s := g.warps[0].cta.shared
-	d, _ := layout.DecodeMatrixDescriptor(op.desc[operand]) // checked when it was issued
+	d, _ := layout.DecodeMatrixDescriptor(op.desc[operand]) // the descriptor was checked when the wgmma was issued
 	major, negate := op.in.major(operand), op.in.negates(operand)
 	fenced := uint64(0)
 	for _, w := range g.warps {

@@ -31,7 +31,7 @@ func moves(fragment func(access execFunc) execFunc, global, shared execFunc) han
 		prepareMatrix(in)
 		m, n, k := shapeOf(in.mod("shape"))
 		element, layout := in.mod("element"), in.mod("layout")
-		sums := 0 // index of the operand
+		sums := 0 // index of the operand that holds the sums
 		if in.form.Args[0].Kind == isa.Addr {
 			sums = 1
 		}
@@ -50,11 +50,12 @@ func moves(fragment func(access execFunc) execFunc, global, shared execFunc) han
 	return h
 }
 
-// pieces visits the pieces of a fragment that are contiguous in memory, in all lanes at once.
-// Each has bytes bytes at an offset from the fragment's address, shift bits up in its register.
+// pieces visits the pieces of a fragment that are contiguous in memory, in all lanes at
+// once. A piece has the given number of bytes. offsets has its byte offset from the
+// fragment's address in each lane, and shift its position in the register in bits.
 func (in *inst) pieces(stride uint64, visit func(register, shift, bytes int, offsets *[warpLanes]uint64) outcome) outcome {
 	f := in.fragment
-	step := f.per // elements that are contiguous in memory
+	step := f.per // number of elements of a piece
 	if in.across {
 		step = 1
 	}
@@ -76,8 +77,8 @@ func (in *inst) pieces(stride uint64, visit func(register, shift, bytes int, off
 	return next
 }
 
-// fragmentAt returns the address of a fragment and the elements from one row to the next, which
-// must be the same in the whole warp.
+// fragmentAt returns the address of a fragment, and the distance of its rows in elements.
+// Both must be the same in the whole warp.
 func (w *warp) fragmentAt(in *inst, mask uint32, address *operand) (at, stride uint64, out outcome) {
 	if mask != fullMask {
 		return 0, 0, w.fault(in, DivergentAligned, mask, "%s needs all 32 lanes of the warp", in.form.Op)
@@ -142,7 +143,7 @@ func (w *warp) eachPiece(f *frag, in *inst, mask uint32, address, value int, acc
 // loadFragment performs a fragment's load by ordinary loads.
 func loadFragment(load execFunc) execFunc {
 	return func(w *warp, f *frag, in *inst, mask uint32) outcome {
-		var loaded [8][warpLanes]uint64 // the address register may be a result
+		var loaded [8][warpLanes]uint64 // all elements are loaded before any is stored, because a result may overwrite the address register
 		out := w.eachPiece(f, in, mask, 1, 0, load, func(*operand, int, int) {}, func(v *operand, register, shift int) {
 			for l := range warpLanes {
 				loaded[register][l] |= w.elem(v, v.list[0], l) << shift

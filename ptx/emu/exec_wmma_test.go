@@ -14,8 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/ptx/emu"
 	"sonicmoe/ptx/emu/internal/arith"
 	"sonicmoe/ptx/emu/internal/mma"
@@ -27,9 +27,9 @@ import (
 // matrices is a product by wmma of m by n sums over k.
 type matrices struct {
 	m, n, k int
-	element string // of A and B
+	element string // element type of A and B
 	c, d    string // of the sums
-	more    string // rounding, saturation, the operation on bits
+	more    string // further modifiers: rounding, saturation, the operation on bits
 }
 
 func (p matrices) String() string {
@@ -75,14 +75,14 @@ func wmmaProducts() (list []matrices) {
 type memoryLayout struct {
 	a, b, c, d string
 	space      string
-	pad        int // elements of padding after each row, or column: 32 bytes
+	pad        int // padding after each row, or column, in elements: 32 bytes
 }
 
 // small reports whether elements are smaller than a byte; these have one layout.
 func (p matrices) small() bool { return width(p.element) < 8 }
 
-// lines returns the distance between rows, or columns, of a matrix with the given number of
-// elements in a line: in bytes and in elements.
+// lines returns the distance between two rows (or two columns, if columns are contiguous)
+// of a matrix, in bytes and in elements.
 func (l memoryLayout) lines(elements int, element string) (bytes, stride int) {
 	stride = elements + l.pad*256/width(element)
 	return stride * width(element) / 8, stride
@@ -260,7 +260,7 @@ func (p matrices) sum(c uint64, a, b []uint64) uint64 {
 		}
 		return out
 	}
-	if p.element == "tf32" { // as two of 4, each with zeros for what a step has more
+	if p.element == "tf32" { // k8 of TF32 takes two steps of four elements, each filled up with zeros
 		zeros := make([]uint64, 4)
 		sum = mma.Dot(sum, narrow(append(a[:4:4], zeros...)), narrow(append(b[:4:4], zeros...)), format)
 		a, b = append(a[4:], zeros...), append(b[4:], zeros...)
@@ -308,7 +308,7 @@ func drawElements(r *rand.Rand, element, kind string, n int) (out []byte) {
 }
 
 // eitherDevice returns the GPU if SONICMOE_DEVICE is cuda, else an emulated device.
-func eitherDevice(t *testing.T, o emulated.Options) driver.Device {
+func eitherDevice(t *testing.T, o emulated.Options) gpu.Device {
 	if os.Getenv("SONICMOE_DEVICE") == "cuda" {
 		return onGPU(t)
 	}
@@ -335,7 +335,7 @@ func TestWmma(t *testing.T) {
 					text, sizes := p.text(l)
 					image := slices.Concat(drawElements(r, p.element, kind, sizes[0]), drawElements(r, p.element, kind, sizes[1]), drawElements(r, p.c, kind, sizes[2]))
 					in, out := b.put(image), b.put(bytes.Repeat([]byte{0xa5}, sizes[3]))
-					b.launch([]byte(text), "tile", driver.Launch{Grid: driver.Dim3{X: 1}, Block: driver.Dim3{X: 32}},
+					b.launch([]byte(text), "tile", gpu.Launch{Grid: gpu.Dim3{X: 1}, Block: gpu.Dim3{X: 32}},
 						binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(in)), uint64(out)))
 					of := func(bytes []byte, columns int, element, layout string, rows int) matrix {
 						if layout == "col" {
@@ -363,7 +363,7 @@ func TestWmma(t *testing.T) {
 	}
 }
 
-// registerProduct is a product of mma.sync, in registers.
+// registerProduct is a product by mma.sync, with operands in registers.
 type registerProduct struct {
 	op      string
 	m, n, k int
@@ -487,7 +487,7 @@ func TestMmaOfSmallAndWide(t *testing.T) {
 				metadata = binary.LittleEndian.AppendUint32(metadata, p.sparse.draw(r))
 			}
 			in, out := b.put(slices.Concat(image, metadata)), b.put(make([]byte, 32*bytes*p.c))
-			b.launch([]byte(p.text()), "tile", driver.Launch{Grid: driver.Dim3{X: 1}, Block: driver.Dim3{X: 32}},
+			b.launch([]byte(p.text()), "tile", gpu.Launch{Grid: gpu.Dim3{X: 1}, Block: gpu.Dim3{X: 32}},
 				binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(in)), uint64(out)))
 			read := func(b []byte) (words []uint64) {
 				for at := 0; at < len(b); at += bytes {

@@ -9,17 +9,16 @@ import (
 
 // Exploration reports how many of the orders of a launch [Kernel.Explore] has run.
 type Exploration struct {
-	Orders int // number of orders that ran
+	Orders int // number of orders that Explore has run
 	// Different is the number of those orders that differ in something a warp could see.
 	Different int
-	// All reports that no other order differs from each of these.
+	// All reports whether every possible order is the same as one of these for all warps.
 	All bool
-	// Turned is the largest number of pairs of steps such that all orders that swap at most
-	// this number of pairs of the first order's steps have run; -1 if the first order has not
-	// run.
+	// Turned is the largest n for which Explore has run every order that swaps at most n
+	// pairs of steps of the first order; -1 if the first order has not run.
 	Turned int
-	// Next counts the orders with one more pair swapped that have run; Known counts all such
-	// orders found so far.
+	// Next counts the orders that have run with Turned+1 swapped pairs. Known counts all
+	// such orders that were found so far.
 	Next, Known int
 }
 
@@ -36,15 +35,16 @@ func (e Exploration) String() string {
 		e.Turned, 100*e.Next/max(e.Known, 1), e.Turned+1, e.Next, e.Known)
 }
 
-// exploration is the search in progress. Each new order yields others: for each two steps that
-// depend on each other and that nothing else orders, the second comes before the first,
-// followed by everything that does not depend on the first. From any order this reaches every
-// other one (Abdulla and others, Optimal Dynamic Partial Order Reduction).
+// exploration is the search in progress. A run yields new orders: for each two steps that
+// depend on each other and that nothing else orders, the new order takes the second step
+// first, then everything that does not depend on the first step. Any order can be reached
+// from any other in this way (Abdulla and others, Optimal Dynamic Partial Order
+// Reduction).
 type exploration struct {
 	Exploration
-	now, later [][]choice      // orders to run with the present number of swapped pairs, and with one more
-	seen       map[uint64]bool // hashes of the beginnings of known orders
-	marks      map[uint64]bool // hashes of the different orders that have run
+	now, later [][]choice      // orders to run: those with the present number of swapped pairs, and those with one more
+	seen       map[uint64]bool // hashes of the beginnings of all orders found so far
+	marks      map[uint64]bool // hashes of the orders that have run; equivalent orders have equal hashes
 }
 
 func newExploration() *exploration {
@@ -97,7 +97,7 @@ func (e *exploration) run(ctx context.Context, k *Kernel, mem *Memory, l Launch,
 			run.Choices = choicesText(s.made)
 			var fault *Fault
 			switch {
-			case s.wrong != nil: // the actor polls, and would find no difference
+			case s.wrong != nil: // the actor polls and would find the same value, so this order does not exist
 				e.Known--
 			case errors.As(err, &fault):
 				found.add(fault, run)
@@ -136,7 +136,7 @@ func (e *exploration) turn(s *schedule) {
 			x := &s.steps[i]
 			switch {
 			case i < second && x.clock.At(s.steps[first].actor) > first:
-				continue // the first step, or one that depends on it
+				continue // the first step and every step that depends on it come later
 			case i < second:
 				mark += x.mark
 			}

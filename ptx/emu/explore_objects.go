@@ -7,8 +7,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Uses of synchronisation objects: what a step of a schedule uses, when two uses of an object
-// depend on each other, and where instructions record them.
+// This file says which synchronisation objects a step of a schedule uses, when two uses of
+// an object depend on each other, and which instructions use which object.
 
 // object is a synchronisation object that a step uses.
 type object struct {
@@ -26,31 +26,31 @@ const (
 	mbarrierObject
 	namedBarrierObject
 	clusterBarrierObject
-	ctaLife // the life of a CTA, which ends when it exits
+	ctaLife // ctaLife is the life of a CTA; the CTA's exit uses it
 )
 
 // use is how a step uses an object.
 type use uint8
 
 const (
-	toRead   use = iota // reads, and continues whatever it finds
-	toWrite             // writes, or reads and writes in one operation
-	toAdd               // adds; the order among additions of the same kind does not matter
-	toArrive            // arrives; the order within a phase does not matter
-	toWait              // cannot continue before a phase has ended
+	toRead   use = iota // toRead reads the object and never waits
+	toWrite             // toWrite writes the object, or reads and writes it in one operation
+	toAdd               // toAdd adds to the object; additions of the same kind commute
+	toArrive            // toArrive arrives at the object; arrivals within one phase commute
+	toWait              // toWait waits for the end of a phase
 )
 
 // objectUse is the use of an object by a step.
 type objectUse struct {
 	object
 	use   use
-	like  string // kind of operation, for toAdd
+	like  string // the kind of addition, if the use is toAdd
 	phase uint64 // for toArrive
-	ends  bool   // an arrival that ends the phase
-	in    *inst  // the instruction, if it may spin, or nil
+	ends  bool   // the arrival ends the phase
+	in    *inst  // the instruction if it polls, else nil
 	step  int
 	actor int
-	clock causal.Clock // what is past for the step, and the step itself
+	clock causal.Clock // the step and all steps that happened before it
 	mark  uint64
 }
 
@@ -138,7 +138,7 @@ func (in *inst) meetsOthers() bool {
 	switch in.form.ID {
 	case isa.FenceProxyAsync:
 		return false
-	case isa.Exit, isa.Ret, isa.CpAsyncMbarrierArriveNoInc:
+	case isa.Exit, isa.Ret, isa.CpAsyncMbarrierArriveNoInc, isa.CpAsyncMbarrierArriveNoIncShared, isa.CpAsyncMbarrierArrive:
 		return true
 	}
 	return in.strong() || in.space == isa.SharedCluster || barriers[in.form.ID].exec != nil

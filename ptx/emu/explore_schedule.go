@@ -8,32 +8,32 @@ import (
 	"sonicmoe/ptx/emu/internal/causal"
 )
 
-// A schedule runs all clusters of a grid in one goroutine, in an order given by choices. Its
-// actors are the warps, the TMA loads, and, for each warp, the mbarrier arrivals that follow
-// its cp.async.
+// A schedule runs all clusters of a grid in one goroutine, in an order given by choices.
+// Its actors are the warps, the TMA loads, and, for each warp, the mbarrier arrivals that
+// follow its cp.async.
 //
-// A step of an actor is one use of a synchronisation object (an mbarrier, a barrier, a word
-// that is accessed atomically or with acquire and release, the exit of a CTA), with everything
-// the actor does until its next use. What lies between two such uses is invisible to other
-// actors, or it is a race, which is found in any order. Other asynchronous work completes when
-// a wait forces it.
+// A step of an actor is one use of a synchronisation object, with everything that the
+// actor does until its next use. Synchronisation objects are mbarriers, other barriers,
+// words that are accessed atomically or with acquire and release, and the exit of a CTA.
+// Other actors cannot see the instructions between two uses, unless these race; the race
+// checks find races in any order. Other asynchronous work completes when a wait forces it.
 //
-// Without choices an actor runs until it waits, then the next actor runs. Loads complete when
-// no warp can run.
+// Without choices an actor runs until it waits, then the next actor runs. Loads complete
+// when no warp can run.
 
 // actor is a warp, the deferred arrivals of a warp, or a load.
 type actor struct {
-	name   int // the same in all orders
+	name   int // number of the actor, the same in all orders
 	w      *warp
-	copies bool         // the actor is the deferred arrivals after the warp's cp.async
-	load   *bulkLoad    // the actor is this load
-	past   causal.Clock // steps that happened before, by actor
-	mark   uint64       // hash of its latest step and of all steps that it depends on
-	issues int          // number of loads that it has issued
-	// polled holds, for each polling instruction, the version of what it found last. vain lists
-	// the polling instructions that have found the same again since the latest step. on lists
-	// the objects that the actor waits for other actors to change; before is the sum of their
-	// versions at that time.
+	copies bool         // the actor performs the arrivals that follow the warp's cp.async
+	load   *bulkLoad    // the load, if the actor is a load
+	past   causal.Clock // for each actor, the steps that happened before the latest step of this one
+	mark   uint64       // hash of the actor's latest step and of all steps on which it depends
+	issues int          // number of loads that the actor has issued
+	// polled holds, for each polling instruction, the version of the object that it last
+	// read. vain lists the polling instructions that have read an unchanged object since
+	// the actor's latest step. on lists the objects that other actors must change before
+	// this actor can continue; before is the sum of their versions when it stopped.
 	polled map[*inst]int
 	vain   []*inst
 	on     []object
@@ -51,21 +51,21 @@ type step struct {
 type schedule struct {
 	g        *grid
 	clusters []*cluster
-	actors   []actor // first the warps, then their deferred arrivals, then loads
+	actors   []actor // first all warps, then the warps' deferred arrivals, then the loads
 	warps    int
 	forced   []choice
-	made     []choice // the choices of forced that changed the order
-	wrong    *choice  // a choice that could not be made
+	made     []choice // choices that were forced and changed the order
+	wrong    *choice  // the choice that could not be made, or nil
 
 	steps   []step
-	races   [][2]int // pairs of steps that could come in the other order
+	races   [][2]int // pairs of dependent steps that could come in the other order
 	history map[object][]objectUse
-	// arrived holds, for each barrier, the steps before any arrival; ended holds the same up to
-	// the latest phase that ended.
+	// arrived holds, for each barrier, the steps that happened before any arrival; ended
+	// holds the steps that happened before the end of the latest phase.
 	arrived, ended map[object]causal.Clock
 
-	acting   int // the actor that runs
-	current  int // the warp that ran last
+	acting   int // the actor that takes the present step
+	current  int // the warp that took the latest step
 	uses     []objectUse
 	versions map[object]int
 	mark     uint64 // hash of all steps: equal for orders that no warp can tell apart
@@ -137,8 +137,8 @@ func (s *schedule) allEnded() bool {
 	return true
 }
 
-// stuck reports a cluster that cannot continue. Clusters that poll come last because they may
-// wait for others.
+// stuck reports a deadlock of a cluster. It prefers clusters that do not poll, because a
+// polling cluster may wait for another cluster.
 func (s *schedule) stuck() {
 	for _, polls := range []bool{false, true} {
 		for _, cl := range s.clusters {
@@ -191,8 +191,8 @@ func (s *schedule) next() bool {
 	return s.spin()
 }
 
-// spin lets polling warps run again when no other actor can: a poll loop may give up after some
-// tries.
+// spin lets polling warps run again if no other actor can take a step: a polling loop may
+// give up after some tries.
 func (s *schedule) spin() bool {
 	for ran := true; ran; {
 		ran = false
@@ -216,8 +216,8 @@ func (s *schedule) spin() bool {
 	return false
 }
 
-// act runs an actor to the end of a step and reports whether it took one. A poll that finds the
-// same as before is no step.
+// act runs an actor until it has taken a step, and reports whether it did. A poll that
+// reads an unchanged object is not a step.
 func (s *schedule) act(i int) bool {
 	for s.take(i) {
 		in, x := s.uses[0].in, &s.actors[i]
@@ -237,8 +237,8 @@ func (s *schedule) act(i int) bool {
 	return false
 }
 
-// leaves reports whether the actor has polled in vain and nothing that it polls has changed
-// since.
+// leaves reports whether the actor waits in a polling loop and no object that it polls has
+// changed since.
 func (s *schedule) leaves(i int) bool {
 	x := &s.actors[i]
 	return x.on != nil && x.vain == nil && s.sum(x.on) == x.before
@@ -333,7 +333,7 @@ func (s *schedule) note() bool {
 			}
 			if x.past.At(t.actor) > t.step {
 				if t.use == toWrite {
-					break // earlier steps are ordered before t
+					break // all earlier steps happened before t
 				}
 				continue
 			}

@@ -12,18 +12,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// work returns n instructions without effect.
+// work returns a loop of n iterations that has no effect.
 func work(name string, n int) string {
 	return fmt.Sprintf("mov.u32 %%r9, 0;\n%s: add.u32 %%r9, %%r9, 1; setp.lt.u32 %%p7, %%r9, %d; @%%p7 bra %s;\n", name, n, name)
 }
 
-// enter and leave count the warps between them in word 4: more than one is a trap.
+// enter and leave begin and end a critical section. They count the warps inside it in word
+// 4, and trap if there is more than one.
 const (
 	enter = "atom.global.add.u32 %r5, [%d0+16], 1; setp.ne.u32 %p4, %r5, 0; @%p4 trap;\n"
 	leave = "atom.global.add.u32 %r5, [%d0+16], -1;\n"
 )
 
-// one returns the rest of a kernel, executed by lane 0 of each warp.
+// one returns a kernel in which lane 0 of each warp executes the code.
 func one(code string) string {
 	return body(warps + `
 	and.b32 %r4, %r3, 31;
@@ -156,7 +157,7 @@ func TestExploreFindsAll(t *testing.T) {
 			}
 			l := p.launch
 			l.Timing = Chosen
-			for { // drop the choices that are impossible, one by one
+			for { // drop impossible choices, one after the other
 				s, err := p.kernel.follow(context.Background(), p.mem, l, choices)
 				require.NoError(t, err)
 				if s.wrong == nil {
@@ -172,7 +173,7 @@ func TestExploreFindsAll(t *testing.T) {
 	require.Greater(t, different, 100)
 }
 
-// Invalid choices are errors.
+// Invalid choices give errors.
 func TestWrongChoices(t *testing.T) {
 	p := assemble(t, body("exit;"), "k")
 	p.params(p.u32s(0), 0)

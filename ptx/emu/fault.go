@@ -62,17 +62,34 @@ func (k FaultKind) String() string {
 	return fmt.Sprintf("FaultKind(%d)", uint8(k))
 }
 
+// Severity says what a broken rule means for the kernel's author.
+type Severity uint8
+
+// The severities.
+const (
+	// Error: the kernel is wrong on some chip or in some order.
+	Error Severity = iota
+	// Strict: a rule of the manual that only Launch.StrictProxy demands.
+	Strict
+	// Note: a rule of the manual that chips do not need here.
+	Note
+)
+
+// String returns the severity's name.
+func (s Severity) String() string { return [...]string{"error", "strict", "note"}[s] }
+
 // Fault is the broken rule that stopped a kernel.
 type Fault struct {
-	Kind   FaultKind
-	Kernel string
+	Kind     FaultKind
+	Severity Severity
+	Kernel   string
 	// Line is the line of the PTX text, from 1.
 	Line int
 	// Where is the source position of Line, if it is known.
 	Where string
 	CTA   [3]int
 	Warp  int
-	Lanes uint32 // the lanes at fault
+	Lanes uint32 // mask of the lanes that broke the rule
 	// Text describes what was wrong and what would be right.
 	Text string
 }
@@ -87,8 +104,12 @@ func (f *Fault) Error() string {
 	if f.Lanes != 0 && f.Lanes != fullMask {
 		lanes = ", " + laneList(f.Lanes)
 	}
-	return fmt.Sprintf("kernel %s, PTX line %d%s, CTA (%d,%d,%d), warp %d%s: %v: %s",
-		f.Kernel, f.Line, where, f.CTA[0], f.CTA[1], f.CTA[2], f.Warp, lanes, f.Kind, f.Text)
+	severity := ""
+	if f.Severity != Error {
+		severity = " (" + f.Severity.String() + ")"
+	}
+	return fmt.Sprintf("kernel %s, PTX line %d%s, CTA (%d,%d,%d), warp %d%s: %v%s: %s",
+		f.Kernel, f.Line, where, f.CTA[0], f.CTA[1], f.CTA[2], f.Warp, lanes, f.Kind, severity, f.Text)
 }
 
 // laneList returns "lane 3" or "lanes 0-7,12".

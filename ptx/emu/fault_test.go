@@ -132,9 +132,9 @@ var plantedFaults = []planted{
 	shr.u32 %r0, %r0, 6;
 	mad.wide.u32 %d1, %r0, 2, %d1;
 	` + wgmma + " // here", says: []string{"different wgmma"}},
-	{name: "descriptor into the pattern", kind: IllegalDescriptor, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `
-	add.u64 %d0, %d0, 8;
-	` + wgmma + " // here", says: []string{"aligned to 1024 bytes"}},
+	{name: "descriptor into a row", kind: IllegalDescriptor, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `
+	add.u64 %d0, %d0, 7;
+	` + wgmma + " // here", says: []string{"run past its 128 bytes"}},
 	{name: "descriptor with rank bits", kind: IllegalDescriptor, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `
 	or.b64 %d0, %d0, 0x8000;
 	` + wgmma + " // here", says: []string{"reserved bits"}},
@@ -297,7 +297,7 @@ func TestPlantedFaults(t *testing.T) {
 			}
 			mark := "// here"
 			if c.name == "spinning" {
-				mark = "" // any line of the loop
+				mark = "" // the fault may name any line of the loop
 			}
 			f := requireFault(t, p.run(), c.kind, text, mark)
 			for _, s := range c.says {

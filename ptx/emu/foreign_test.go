@@ -25,7 +25,7 @@ import (
 type foreignRun struct {
 	*program
 	rng     *rand.Rand
-	dropped bool // a line is missing: the launch ends the run
+	dropped bool // a line of the kernel is dropped, so the twin ends after the launch
 	source  []byte
 }
 
@@ -257,7 +257,7 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 		a, b, out := r.f32s(32), r.f32s(32), put(r, make([]float32, 256))
 		r.launchWith(x(1), x(32), out, put(r, a), put(r, b), int32(32))
 		got := get[float32](r, out, 256)
-		down, up := func(v float64) float32 { // directed rounding of values that float64 represents well enough
+		down, up := func(v float64) float32 { // down and up round toward minus and plus infinity; float64 represents the values well enough
 			f := float32(v)
 			if float64(f) > v {
 				f = math.Nextafter32(f, float32(math.Inf(-1)))
@@ -619,7 +619,7 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 		r.launchWith(x(1), x(64), out, put(r, a), int32(64))
 		each(r, out, 256, func(i int) float32 {
 			from := 63 - i/4
-			if from%3 == 1 && i%4 == 3 { // of the last 8 bytes only 4 are copied
+			if from%3 == 1 && i%4 == 3 { // the copy takes only 4 of the last 8 bytes
 				return 0
 			}
 			return a[4*from+i%4]
@@ -771,7 +771,7 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 			thread, sum := i/4, 0.0
 			row, column := layout.AccumulatorPosition(thread, i%4)
 			for k := range 16 {
-				from := row/16*32 + row%8*4 + k%8/2 // the thread that holds the element
+				from := row/16*32 + row%8*4 + k%8/2 // number of the thread that holds element (row, k)
 				x := a[4*from+row/8%2+2*(k/8)] >> (16 * (k % 2)) << 16
 				// B is K-major: core matrices of 8 columns by 16 bytes of k.
 				y := b[k/8*64+column*8+k%8]
@@ -896,7 +896,7 @@ func (r *foreignRun) tritonMatmul(tile, k int) {
 	}
 }
 
-// kernelScratch runs the one kernel whose threads share a module variable.
+// kernelScratch runs a kernel whose threads all use one module variable.
 func (r *foreignRun) kernelScratch(out, sums uint64) {
 	r.launchWith(x(1), x(32), out, sums, int32(32))
 }
@@ -953,7 +953,7 @@ func functionsTwin(t *testing.T, r *foreignRun) {
 	each(r, out, n, func(i int) int32 {
 		at := int32(i)
 		v := in[i] + at
-		v += v + at + at // the structure's fields: its double is i/2, doubled
+		v += v + at + at // adds both fields of the structure; the double is i/2, times two
 		if i%2 == 0 {
 			v += v + 3
 		} else {

@@ -38,7 +38,7 @@ func (t Timing) String() string {
 
 // Launch describes one kernel launch.
 type Launch struct {
-	Grid, Block [3]int // zero fields count as one
+	Grid, Block [3]int // extents in x, y and z; zero fields count as one
 	// Cluster is the shape of a cluster in CTAs. The zero value means the kernel's own shape,
 	// or one CTA; single zero fields count as one.
 	Cluster [3]int
@@ -67,10 +67,15 @@ type Launch struct {
 	SpinLimit int
 	// StrictProxy also demands proxy fences after cp.async. Shipping kernels omit them.
 	StrictProxy bool
-	// Races looks for pairs of accesses to shared and global memory that nothing orders, and
-	// for matrix descriptors that do not match what TMA wrote. A launch with many products
-	// takes about four times as long, a launch with many loads and stores longer still.
+	// Races makes the emulator look for pairs of accesses to shared and global memory that
+	// nothing orders, and for matrix descriptors that do not match what TMA wrote. A launch
+	// with many products then takes about four times as long, a launch with many loads and
+	// stores longer still.
 	Races bool
+	// GoOn, if not nil, is called with each finding after which a launch can go on: races,
+	// missing proxy fences, reads of uninitialised shared memory and notes. The launch goes on
+	// if GoOn returns true. If GoOn is nil, the launch goes on after notes.
+	GoOn func(*Fault) bool
 	// Stream, if not nil, is the stream of the launch. Programmatic makes the launch a
 	// programmatic dependent launch: it may start before its predecessor in the stream has
 	// ended. With Races, its accesses are also checked against those of its predecessors.

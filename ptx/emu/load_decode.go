@@ -22,11 +22,11 @@ type decoder struct {
 	local    map[string]int   // offset of each variable in a thread's local memory
 	// shared holds the address of each shared variable in a CTA of rank 0.
 	shared map[string]int
-	// params holds the offset of each parameter.
+	// shared holds the address of each shared variable as seen from CTA rank 0.
 	params map[string]int
 	linked linked
-	tables map[string][]int32   // targets of each .branchtargets label
-	frames map[string]*function // function of each variable of a function
+	tables map[string][]int32   // targets of each .branchtargets label by name
+	frames map[string]*function // the function that declares each local variable
 	// operands is the chunk from which room allocates.
 	operands []operand
 }
@@ -69,12 +69,7 @@ func decodeKernel(module *Module, e *ptx.Entry) (*Kernel, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", e.Body[i].Line, err)
 		}
-		switch in.form.ID {
-		case isa.TMAStore, isa.TMALoad, isa.TMALoadMulticast, isa.BulkLoad, isa.BulkCopyCluster, isa.BulkStore:
-			d.k.asyncShared = true
-		default:
-			d.k.asyncShared = d.k.asyncShared || in.product != nil
-		}
+		d.k.asyncShared = d.k.asyncShared || forms[in.form.ID].bulk || in.product != nil
 	}
 	// Running off the end is a ret.
 	ret := &isa.Table[isa.Ret]
@@ -100,7 +95,7 @@ func (d *decoder) layoutShared() {
 	}
 	d.k.staticShared, d.k.dynamicAlign = at-sharedBase, 1
 	for _, v := range d.m.Globals {
-		if v.Shared() && v.Extern { // dynamic shared memory begins after static
+		if v.Shared() && v.Extern { // dynamic shared memory begins after all static variables
 			d.shared[v.Name] = (at + v.Align - 1) / v.Align * v.Align
 			d.k.dynamicAlign = max(d.k.dynamicAlign, v.Align)
 		}
@@ -145,8 +140,8 @@ func (d *decoder) const64(v uint64) int32 {
 	return s
 }
 
-// inst decodes an instruction and appends it to the code. The code has the capacity already: an
-// inst is half a KiB, too large to copy.
+// inst decodes an instruction and appends it to the code, whose capacity suffices: an inst
+// is half a KiB, too large to copy.
 func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (*inst, error) {
 	f := src.Form
 	h := &forms[f.ID]
@@ -230,14 +225,14 @@ func (d *decoder) args(in *inst, src *ptx.Inst, labels map[string]int32) error {
 		in.args = append(in.args, o)
 		d.uses(in, &f.Args[i], &in.args[i])
 		if o.list == nil {
-			in.args[i].list = []int32{o.slot} // a vector of one
+			in.args[i].list = []int32{o.slot} // one register counts as a vector of one
 		}
 	}
 	return nil
 }
 
-// room returns an empty slice with capacity for the operands of an instruction, from a larger
-// allocation.
+// room returns an empty slice that can hold the operands of an instruction. It takes the
+// slice from a larger allocation.
 func (d *decoder) room(operands int) []operand {
 	if operands > len(d.operands) {
 		d.operands = make([]operand, max(operands, 512))

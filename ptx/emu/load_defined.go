@@ -17,11 +17,11 @@ type slotRef struct {
 // each block of instructions.
 type definedness struct {
 	k      *Kernel
-	base   [numBanks]int // index of a bank's slot 0 among all slots
+	base   [numBanks]int // index, among the slots of all banks, of each bank's slot 0
 	words  int
-	starts []int32 // first instruction of each block, and the end
+	starts []int32 // first instruction of each block, then the end of the code
 	block  map[int32]int
-	in     [][]uint64 // nil if not reached yet
+	in     [][]uint64 // slots that hold a value before each block; nil if the block is not reached yet
 }
 
 // definedness returns the analysis before anything is proved.
@@ -44,7 +44,7 @@ func (k *Kernel) resolveReads() {
 	tracked := make([]uint64, a.words)
 	for _, class := range k.classes {
 		for _, s := range class {
-			a.add(tracked, bank32, s) // a wgmma may add to registers that were never written
+			a.add(tracked, bank32, s) // the emulator does not check accumulators: a wgmma may add to registers that were never written
 		}
 	}
 	for i := range a.starts[:len(a.starts)-1] {
@@ -167,7 +167,7 @@ func (a *definedness) solve() {
 	}
 	a.in[0] = start
 	work := []int{0}
-	for _, f := range a.k.functions { // a call may leave any other slot undefined
+	for _, f := range a.k.functions { // a function may be called with any other slot undefined
 		if f.start >= 0 {
 			a.in[a.block[f.start]] = append([]uint64(nil), start...)
 			work = append(work, a.block[f.start])

@@ -22,9 +22,9 @@ type linked struct {
 // function is one function that the kernel may call.
 type function struct {
 	*ptx.Func
-	start     int32             // index of its code; -1 without a body
-	registers [2]int            // first and end index among the kernel's registers
-	slots     [numBanks][]int32 // slots of its registers and symbols
+	start     int32             // index of the function's first instruction; -1 if it has no body
+	registers [2]int            // range of the function's registers among those of the linked kernel
+	slots     [numBanks][]int32 // slots of the function's registers and symbols
 	names     map[string]string
 	// The variables of a call take bytes contiguous bytes; those of the first call begin at
 	// from.
@@ -44,7 +44,7 @@ type frameSymbol struct {
 
 // calledWith is the decoded operands of a call.
 type calledWith struct {
-	function        *function // nil if called by address
+	function        *function // the called function, or nil if the call is by address
 	results, params []place
 }
 
@@ -82,7 +82,7 @@ func link(m *ptx.Module, e *ptx.Entry) (linked, error) {
 			if in.Form == nil {
 				continue
 			}
-			if in.Form.ID == isa.Call && in.Args[1].Kind == ptx.OpReg { // a call by address may reach any function
+			if in.Form.ID == isa.Call && in.Args[1].Kind == ptx.OpReg { // a call by address may reach any function of the module
 				for _, f := range m.Funcs {
 					add(f.Name)
 				}
@@ -112,7 +112,7 @@ func link(m *ptx.Module, e *ptx.Entry) (linked, error) {
 	return out, nil
 }
 
-// own returns the name, in the linked kernel, of something that the function declares.
+// own returns the linked kernel's name of a label or variable that the function declares.
 func (f *function) own(name string) string {
 	if now, ok := f.names[name]; ok {
 		return now
@@ -181,7 +181,7 @@ func (f *function) shifted(args []ptx.Operand) []ptx.Operand {
 	return args
 }
 
-// beginFunctions lays out the variables of the functions' calls.
+// beginFunctions lays out the variables of all functions' calls.
 func (d *decoder) beginFunctions(labels map[string]int32) {
 	d.k.functions, d.frames = d.linked.functions, map[string]*function{}
 	d.tables = map[string][]int32{}
@@ -231,7 +231,7 @@ func unplaced(params []ptx.Param) (list []place) {
 	return list
 }
 
-// endFunctions records the slots that a recursive call must save.
+// endFunctions records which slots a recursive call must save.
 func (d *decoder) endFunctions() {
 	for _, f := range d.k.functions {
 		for _, s := range f.symbols {
@@ -293,7 +293,7 @@ func (d *decoder) call(src *ptx.Inst) (*calledWith, error) {
 	return c, nil
 }
 
-// misfit says why a call does not match a function, or returns "".
+// misfit returns why a call does not match a function, or "" if it matches.
 func (c *calledWith) misfit(f *function) string {
 	for _, x := range []struct {
 		what        string

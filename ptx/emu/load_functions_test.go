@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// withFunctions returns a kernel with functions before it.
+// withFunctions returns the text of functions followed by a kernel.
 func withFunctions(functions, code string) string {
 	return strings.Replace(body(code), ".visible .entry", functions+"\n.visible .entry", 1)
 }
 
-// nested calls itself with the address of its own variable; each call adds the variable of the
-// innermost call.
+// nested calls itself and passes the address of its own variable. Each call adds the
+// variable of the innermost call.
 const nested = `
 .func (.param .b32 sum) nested(.param .b32 depth, .param .b64 outer)
 {
@@ -94,7 +94,7 @@ done:
 		require.NoError(t, p.run())
 		for i, got := range p.read(out, 32) {
 			want := uint32(307)
-			if i%4 < 3 { // root has 1000; each call's variable holds its depth, and 1000 from the inner call
+			if i%4 < 3 { // the root's variable is 1000; each call adds its depth and the inner call's 1000
 				want = 1 + 1000
 				for depth := 1; depth <= i; depth++ {
 					want += uint32(depth) + 1000

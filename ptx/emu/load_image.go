@@ -13,7 +13,7 @@ import (
 type image struct {
 	bytes     []byte
 	offsets   map[string]int
-	addresses []ptx.Address // At counts from the image's start
+	addresses []ptx.Address // address expressions; At counts from the image's start
 }
 
 func newImage(m *ptx.Module) (image, error) {
@@ -39,7 +39,7 @@ func newImage(m *ptx.Module) (image, error) {
 	return im, nil
 }
 
-// offset returns the place of a variable in the image.
+// offset returns the offset of a variable in the image.
 func (im *image) offset(name string) (int, bool) {
 	at, ok := im.offsets[name]
 	return at, ok

@@ -9,7 +9,7 @@ import (
 type bank uint8
 
 const (
-	bank32 bank = iota // also 16-bit registers, in the lower half
+	bank32 bank = iota // also holds 16-bit registers, in the lower half
 	bank64
 	bankPred
 	numBanks
@@ -31,10 +31,10 @@ func bankOf(class isa.Type) bank {
 type operand struct {
 	bank   bank
 	negate bool    // of a predicate
-	slot   int32   // slot of the value, or of an address's base
-	imm    int64   // offset of an address, or value of an immediate
-	list   []int32 // slots of a vector or of coordinates; the slot of a scalar
-	pair   int32   // slot of the predicate of r|p
+	slot   int32   // slot of the operand's value, or of the base of an address
+	imm    int64   // offset of an address, or the value of an immediate
+	list   []int32 // slots of a vector or of coordinates; for a scalar, its slot
+	pair   int32   // slot of p in a destination r|p
 }
 
 // Slots that every kernel has: zero in each bank, and the predicate true.
@@ -54,26 +54,26 @@ type inst struct {
 	checkGuard bool
 	checks     []slotRef
 	marks      []slotRef
-	aligned    bool          // needs the whole warp
-	accs       bool          // touches registers that some wgmma uses
+	aligned    bool          // all lanes of the warp must execute the instruction together
+	accs       bool          // the instruction touches registers that some wgmma uses
 	product    []*mma.Format // formats of A and B of a wgmma, or nil
-	sparse     *sparsity     // of a sparse product, or nil
-	polls      bool          // may spin on global memory
-	meets      bool          // a step of a schedule begins here
-	atomic     bool          // reads and writes in one operation
-	uncached   bool          // reads through a cache that sees no writes: .nc
+	sparse     *sparsity     // layout of the metadata, or nil if the product is dense
+	polls      bool          // the instruction may poll global memory
+	meets      bool          // a step of a schedule begins at the instruction
+	atomic     bool          // the instruction reads and writes memory in one operation
+	uncached   bool          // the load goes through a cache that sees no writes: .nc
 	constant   bool          // reads constant memory
-	matrix     bool          // accesses shared memory for the warp as a whole
+	matrix     bool          // the warp accesses shared memory as a whole
 	size       uint8
 	target     int32
-	targets    []int32 // of a jump through a table
+	targets    []int32 // targets of a jump through a table
 	called     *calledWith
 
 	// lane computes one lane of an instruction from its inputs, for registers of any width.
 	lane func(v [4]uint64) uint64
-	// narrow lists the 64-bit addresses that the instruction takes as 32 bits. generic holds
-	// the variants for each state space of an instruction with a generic address. space is the
-	// state space of the address otherwise.
+	// narrow lists the 64-bit addresses that the instruction takes as 32 bits. If the
+	// address is generic, generic holds the variants for each state space; otherwise space
+	// is the address' state space.
 	narrow []narrowing
 	// warpProduct is the product of mma.sync; fragment is what wmma loads or stores; across
 	// reports whether the fragment's columns are contiguous in memory.
@@ -89,13 +89,13 @@ type inst struct {
 
 	use, def [numBanks][]int32
 	args     []operand
-	classes  []int32 // classes of the accumulator
+	classes  []int32 // classes of the accumulator's registers
 	form     *isa.Form
 	mods     isa.Mods
 	typ      isa.Type
-	number   int // index in the kernel's code
+	number   int // index of the instruction in the kernel's code
 	line     int
-	role     string // the kernel's role that it belongs to; see report_names.go
+	role     string // role in the kernel that the instruction belongs to; see report_names.go
 }
 
 func (in *inst) has(mod string) bool     { return in.form.Has(in.mods, mod) }

@@ -35,7 +35,7 @@ func Load(text []byte) (*Module, error) {
 		}
 		out.kernels[e.Name] = k
 		if len(m.Files) == 0 {
-			e.Body = nil // only needed to look up source lines
+			e.Body = nil // bodies are not needed to look up source lines
 		}
 	}
 	return out, nil
@@ -67,10 +67,10 @@ type Kernel struct {
 	const32  []constant[uint32]
 	const64  []constant[uint64]
 	specials []specialSlot
-	symbols  []constant[uint32] // shared symbols, as offsets in the window
+	symbols  []constant[uint32] // addresses of shared symbols, as offsets in the window
 	// wideSymbols are symbols in 64-bit registers.
 	wideSymbols []wideSymbol
-	localBytes  int         // size of a thread's local memory
+	localBytes  int         // bytes of a thread's local memory
 	functions   []*function // functions that the kernel may call
 	// classes lists the registers of each accumulator class, classOf the class of each 32-bit
 	// slot; see exec_wgmma_accumulators.go.
@@ -136,8 +136,8 @@ func (k *Kernel) MaxThreads() int {
 // Cluster returns the required shape of a cluster in CTAs, or the zero value for any.
 func (k *Kernel) Cluster() ptx.Dims { return k.entry.Cluster }
 
-// Registers returns the number of registers a thread may have under the kernel's launch bounds,
-// by the hardware's allocation rule.
+// Registers returns the largest number of registers that a thread may have under the
+// kernel's launch bounds. It follows the hardware's allocation rule.
 func (k *Kernel) Registers() int {
 	ctas := max(k.entry.MinCTAs, 1)
 	threads := (k.MaxThreads() + warpLanes - 1) / warpLanes * warpLanes

@@ -22,9 +22,9 @@ type Memory struct {
 	mu     sync.Mutex
 	used   int64
 	next   uint64
-	freed  []freed // the latest, for messages
+	freed  []freed // the latest freed allocations, for messages
 	allocs atomic.Pointer[[]*allocation]
-	images map[*Module]uint64 // addresses of the variables of modules
+	images map[*Module]uint64 // address of each module's variables
 
 	// locks order atomics and acquire or release accesses of parallel CTAs.
 	locks [64]sync.Mutex
@@ -38,9 +38,9 @@ type allocation struct {
 func (a *allocation) end() uint64 { return a.base + uint64(len(a.bytes)) }
 
 const (
-	memoryBase   = 0x7_0000_0000 // of the first allocation of space 0
+	memoryBase   = 0x7_0000_0000 // address of the first allocation of space 0
 	spaceBits    = 40
-	memorySpaces = 128 // all below 2^47, like a GPU's addresses
+	memorySpaces = 128 // the addresses of all spaces are below 2^47, like a GPU's
 	memoryAlign  = 256
 	memoryGuard  = 4096 // unmapped bytes between allocations
 	poison       = 0xff

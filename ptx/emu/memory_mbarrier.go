@@ -5,7 +5,7 @@ import "fmt"
 // Limits of an mbarrier object.
 const (
 	mbarrierMaxCount = 1<<20 - 1 // arrivals per phase
-	mbarrierMaxTx    = 1<<20 - 1 // magnitude of the transaction count
+	mbarrierMaxTx    = 1<<20 - 1 // largest magnitude of the transaction count
 	mbarrierBytes    = 8
 )
 
@@ -15,13 +15,14 @@ const (
 // from stray bytes.
 type mbarrier struct {
 	phase    uint64 // number of completed phases
-	expected int32  // arrivals of each phase
-	pending  int32  // arrivals still missing in this phase
-	tx       int32  // bytes still missing; negative if copies complete before expect_tx
+	expected int32  // arrivals that each phase needs
+	pending  int32  // arrivals that the present phase still lacks
+	tx       int32  // bytes that the present phase still lacks; negative if copies complete before expect_tx
 	// seen reports whether a wait has returned true for the previous phase. Arriving before
 	// that could leave a waiter two phases behind, which parity cannot detect.
 	seen bool
-	// now lists the arrivals of this phase, before those of the previous phase; for messages.
+	// now lists the arrivals of this phase, before those of the previous phase, for
+	// messages.
 	now, before []arrival
 	sync        *phases // nil if races are not looked for
 }
@@ -55,7 +56,7 @@ func (b *mbarrier) completeTx(n uint32) error {
 	return nil
 }
 
-// arrive is mbarrier.arrive with a count; it returns the state before it.
+// arrive executes mbarrier.arrive with a count, and returns the state before the arrival.
 func (b *mbarrier) arrive(count uint32) (mbarrierState, error) {
 	before := b.state()
 	if count < 1 || count > mbarrierMaxCount {
@@ -83,7 +84,7 @@ func (b *mbarrier) arriveExpectTx(n uint32) (mbarrierState, error) {
 	return b.arrive(1)
 }
 
-// check completes the phase when nothing is missing.
+// check completes the phase if no arrival and no byte is missing.
 func (b *mbarrier) check() {
 	if b.pending == 0 && b.tx == 0 {
 		b.phase++
@@ -173,7 +174,7 @@ func (t mbarrierTable) at(address uint32) (*mbarrier, error) {
 	return nil, fmt.Errorf("no mbarrier at %#x: mbarrier.init has not run there, or mbarrier.inval ended it", address)
 }
 
-// inval is mbarrier.inval; the bytes may then be used for anything.
+// inval executes mbarrier.inval. Afterwards the 8 bytes may hold anything.
 func (t mbarrierTable) inval(address uint32) error {
 	if _, err := t.at(address); err != nil {
 		return err

@@ -17,10 +17,11 @@ func newBarrier(t *testing.T, count uint32) *mbarrier {
 	return b
 }
 
-// A barrierStep performs one transition; the state after it is given as text.
+// A barrierStep performs one operation. want is the barrier's state after the operation,
+// as text.
 type barrierStep struct {
 	do   func(b *mbarrier) error
-	want string // String() afterwards or, with fails, part of the error
+	want string // String() after the step or, if fails is set, text that the error contains
 	fail bool
 }
 

@@ -9,20 +9,20 @@ import (
 // Layout of the shared window of a CTA. In a cluster, shared addresses carry the CTA's rank
 // from bit 24 up.
 const (
-	sharedBase     = 0x400 // the system uses the first KiB
+	sharedBase     = 0x400 // the driver reserves the first KiB of the window
 	sharedRankBit  = 24
 	sharedOffset   = 1<<sharedRankBit - 1
-	sharedMaxBytes = 227 << 10 // of one CTA, static and dynamic
+	sharedMaxBytes = 227 << 10 // largest size of a CTA's shared memory, static and dynamic together
 )
 
 // sharedMemory is the shared memory of one CTA, indexed by the offset in its window.
 type sharedMemory struct {
 	bytes    []byte
-	written  []uint64 // one bit for each byte
-	barriers []uint64 // one bit for each 8 bytes: an mbarrier object is there
+	written  []uint64 // one bit for each byte that holds data
+	barriers []uint64 // one bit for each 8 bytes that are an mbarrier object
 	mbar     mbarrierTable
 	proxy    proxyState
-	shadow   []shadowWord // one for each 4 bytes, if races are looked for
+	shadow   []shadowWord // one shadow word for each 4 bytes, if races are looked for
 }
 
 func (s *sharedMemory) reset(bytes int) {
@@ -82,7 +82,7 @@ func (s *sharedMemory) unwritten(offset, n uint32) (at uint32, found bool) {
 	return at, found
 }
 
-// barrierIn finds an mbarrier object in a range of bytes.
+// barrierIn returns an mbarrier object in a range of bytes, if there is one.
 func (s *sharedMemory) barrierIn(offset, n uint32) (at uint32, found bool) {
 	if len(s.mbar) == 0 {
 		return 0, false
@@ -106,12 +106,13 @@ func (s *sharedMemory) setBarrier(offset uint32, live bool) {
 
 // problem is a fault without its place.
 type problem struct {
-	kind FaultKind
-	text string
+	kind     FaultKind
+	severity Severity
+	text     string
 }
 
 func problemf(kind FaultKind, format string, args ...any) *problem {
-	return &problem{kind, fmt.Sprintf(format, args...)}
+	return &problem{kind: kind, text: fmt.Sprintf(format, args...)}
 }
 
 // check reports what forbids an access of n bytes at an offset of the window.
@@ -128,7 +129,7 @@ func (s *sharedMemory) check(offset, n, align uint32) *problem {
 	return nil
 }
 
-// checkRead also checks that the bytes were written.
+// checkRead is check for a read: the bytes must also have been written.
 func (s *sharedMemory) checkRead(offset, n, align uint32) *problem {
 	if p := s.check(offset, n, align); p != nil {
 		return p

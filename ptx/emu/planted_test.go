@@ -59,7 +59,7 @@ func (k *whole) run(t *testing.T, code string, m plantedMode) error {
 func (k *whole) program(t *testing.T, code string) *program {
 	p := assemble(t, body(code), "k")
 	words := make([]uint32, 1024)
-	for i := 32; i < len(words); i++ { // flags and counters come before
+	for i := 32; i < len(words); i++ { // the first 32 words are flags and counters
 		words[i] = uint32(i)
 	}
 	p.params(p.u32s(words...), 0)
@@ -68,13 +68,13 @@ func (k *whole) program(t *testing.T, code string) *program {
 	return p
 }
 
-// sided are the kinds of findings that have two sides; for the others the line at fault is
-// enough.
+// sided are the kinds of findings that name both accesses. For other kinds a finding names
+// the faulty line only.
 var sided = []FaultKind{Race, ProxyRace}
 
-// Mistakes of all classes are planted in correct kernels. Nearly each is found under every
-// order, with both sides if there are two, and each under some order. The correct kernels are
-// clean.
+// Mistakes of all classes are planted in correct kernels. Each is found in at least one
+// order, and nearly each in every order. A finding of a kind in sided names both accesses.
+// The correct kernels have no findings.
 func TestPlanted(t *testing.T) {
 	modes := plantedModes()
 	total, named, missed := 0, make([]int, len(modes)), []string{}

@@ -22,16 +22,17 @@ type access struct {
 	warp      *warp
 	in        *inst
 	component int
-	at        uint32 // moment of the component by which it is done; 0 if not yet known
+	at        uint32 // moment of the component at which the access is done; 0 if not yet known
 	writes    bool
-	// async marks the async proxy, copy a cp.async, strong an access with a scope.
+	// async marks an access by the async proxy, copy one by cp.async, strong one with a
+	// scope.
 	async, copy, strong bool
-	asMap               bool // read as a tensor map
+	asMap               bool // the access reads a tensor map
 	scope               scope
 	bar                 uint32 // the mbarrier that a bulk copy signals, with the CTA's rank
 	site                site
 	id                  int       // of the warp
-	load                *bulkLoad // the load that writes
+	load                *bulkLoad // the load that makes this write
 }
 
 // shadowWord records the accesses to 4 bytes of memory.
@@ -39,23 +40,25 @@ type shadowWord struct {
 	write *access
 	reads *readers // reads since write
 	lanes uint32   // lanes that wrote
-	// masks of the accessed bytes
+	// masks of the bytes that write wrote, and that any of reads accessed
 	written, read uint8
 }
 
-// readers lists the latest reads of a word, one for each component. It also lists writes that
-// need no order among each other: strong ones, and stores of the same value. Words share these
-// lists, so they never change.
+// readers lists the latest reads of a word, one for each component and set of bytes. It
+// also lists writes that need no order between them, strong writes and stores of the same
+// value, and writes of bytes that the latest write left. Words share these lists, so a
+// list never changes.
 type readers struct {
 	list   []reader
-	one    [1]reader // room for a list of one
+	one    [1]reader // storage for a list of one reader
 	writes bool      // some are writes
 }
 
-// reader is an access with the lanes that read or wrote the word.
+// reader is an access with the lanes that read or wrote the word, and the bytes.
 type reader struct {
 	*access
 	lanes uint32
+	bytes uint8
 }
 
 // maxReaders bounds the readers of a word.
@@ -69,19 +72,20 @@ type races struct {
 	warps      []causal.Knowledge
 	fences     []fences          // of each warp
 	lanes      []lanesKnown      // of each warp
-	byLane     []*lanesKnowledge // of each warp whose lanes know different things, else nil
+	byLane     []*lanesKnowledge // for each warp whose lanes know different things; nil for others
 	components int
 	inits      []*mbarrier
-	signals    signals // of words of shared memory
+	signals    signals // signals at words of shared memory
 
-	// While an access goes over its words: the accesses already found to be ordered before it,
-	// and the last change of a set of readers.
-	by, grewBy     uint32  // lanes of the access to the word
-	repeated       bool    // another warp stored the same value to the word
-	okWrite, okOwn *access // ordered for any lane, and for the lane that wrote
+	// These fields are valid while an access goes over its words: earlier accesses that are
+	// ordered before it, and the latest change of a set of readers.
+	by, grewBy     uint32  // lanes that access the present word
+	grewBytes      uint8   // bytes of the word in that change
+	repeated       bool    // another warp stored this value to the word before
+	okWrite, okOwn *access // writes that are ordered before every lane, and before the lane that wrote
 	okReads        *readers
 	readsOld, grew *readers
-	room           []readers // allocation for further sets
+	room           []readers // storage for further sets of readers
 }
 
 // Components of the clock: for each warp its own time, its cp.async, its wgmma, and the reads
@@ -132,10 +136,10 @@ func (r *races) access(w *warp, in *inst, kind int, writes bool) *access {
 	return &access{warp: w, in: in, component: r.component(w, kind), writes: writes, site: r.site(w), id: w.id}
 }
 
-// knownIn reports whether the access is past for the owner of a clock.
+// knownIn reports whether the access is past according to a clock.
 func (a *access) knownIn(c causal.Clock) bool { return a.at != 0 && c.At(a.component) >= int(a.at) }
 
-// advance separates later accesses of the warp from what it has published.
+// advance starts a new moment of the warp, later than everything that it has published.
 func (r *races) advance(w *warp) {
 	own := r.component(w, componentOwn)
 	r.know(w).Seen[own]++
@@ -153,7 +157,7 @@ func (r *races) acquire(w *warp, lanes uint32, k *causal.Knowledge) {
 	r.teach(w, lanes, func(to *causal.Knowledge) { to.Join(k) })
 }
 
-// acquireFar teaches lanes what other clusters published.
+// acquireFar adds the knowledge that other clusters published to the knowledge of lanes.
 func (r *races) acquireFar(w *warp, lanes uint32, h *causal.Horizon) {
 	if h != nil {
 		if own := h.Of[r.cluster]; own != nil {
@@ -193,7 +197,8 @@ func (r *races) repeats(a *access, at spot) bool {
 	return true
 }
 
-// start begins the comparison of an access by some lanes with the words that it touches.
+// start begins the comparison of an access by some lanes with earlier accesses to the
+// words that it touches.
 func (r *races) start(by uint32) {
 	r.okWrite, r.okOwn, r.okReads, r.readsOld, r.grew, r.by = nil, nil, nil, nil, nil, by
 }
@@ -202,7 +207,7 @@ func (r *races) start(by uint32) {
 // called start for the access.
 func (r *races) touch(a *access, c *cta, offset, n uint32) *problem {
 	if int(offset+n-1)/4 >= len(c.shared.shadow) {
-		return nil // out of bounds is reported elsewhere
+		return nil // another check reports addresses out of bounds
 	}
 	return r.words(a, c.shared.shadow[offset/4:], spot{c, uint64(offset)}, n)
 }
@@ -253,6 +258,10 @@ func (r *races) word(a *access, s *shadowWord, mask uint8, at spot) *problem {
 			if !a.writes && !old.writes {
 				continue
 			}
+			if old.bytes&mask == 0 {
+				one = false
+				continue
+			}
 			if p := r.compare(old.access, old.lanes, a, at); p != nil {
 				return p
 			}
@@ -263,17 +272,42 @@ func (r *races) word(a *access, s *shadowWord, mask uint8, at spot) *problem {
 		}
 	}
 	if !a.writes || a.strong || r.repeated {
-		s.reads = r.add(s.reads, a)
+		s.reads = r.add(s.reads, a, mask)
 		s.read |= mask
 		return nil
 	}
-	s.write, s.lanes, s.written, s.reads, s.read = a, r.by, mask, nil, 0
+	s.keep(mask)
+	s.write, s.lanes, s.written = a, r.by, mask
 	return nil
 }
 
+// keep forgets the accesses to the bytes of a new write, and keeps those to other bytes.
+func (s *shadowWord) keep(mask uint8) {
+	before := s.reads
+	s.reads, s.read = nil, 0
+	if mask == 0xf {
+		return
+	}
+	kept := readers{}
+	add := func(x reader) {
+		if x.bytes &^= mask; x.bytes != 0 {
+			kept.list, kept.writes, s.reads = append(kept.list, x), kept.writes || x.writes, &kept
+			s.read |= x.bytes
+		}
+	}
+	if s.write != nil {
+		add(reader{s.write, s.lanes, s.written})
+	}
+	if before != nil {
+		for _, x := range before.list {
+			add(x)
+		}
+	}
+}
+
 // add returns a set of readers with one more access.
-func (r *races) add(old *readers, a *access) *readers {
-	if r.grew != nil && old == r.readsOld && r.by == r.grewBy {
+func (r *races) add(old *readers, a *access, bytes uint8) *readers {
+	if r.grew != nil && old == r.readsOld && r.by == r.grewBy && bytes == r.grewBytes {
 		return r.grew
 	}
 	if len(r.room) == 0 {
@@ -282,13 +316,13 @@ func (r *races) add(old *readers, a *access) *readers {
 	grew, lanes := &r.room[0], r.by
 	grew.list = grew.one[:0]
 	if old != nil {
-		if last := &old.list[len(old.list)-1]; last.access == a {
+		if last := &old.list[len(old.list)-1]; last.access == a && last.bytes == bytes {
 			if lanes |= last.lanes; lanes == last.lanes {
 				return old
 			}
 		}
 		for _, x := range old.list {
-			if x.component != a.component || x.site.cluster != a.site.cluster || x.strong != a.strong || x.writes != a.writes ||
+			if x.component != a.component || x.site.cluster != a.site.cluster || x.strong != a.strong || x.writes != a.writes || x.bytes&^bytes != 0 ||
 				x.lanes&^lanes != 0 && r.unmet(x.access, x.lanes, a) != 0 {
 				grew.list = append(grew.list, x)
 			}
@@ -296,14 +330,14 @@ func (r *races) add(old *readers, a *access) *readers {
 		grew.list = grew.list[max(0, len(grew.list)-maxReaders):]
 	}
 	r.room = r.room[1:]
-	grew.list = append(grew.list, reader{a, lanes})
+	grew.list = append(grew.list, reader{a, lanes, bytes})
 	grew.writes = a.writes || old != nil && old.writes
-	r.readsOld, r.grew, r.grewBy = old, grew, r.by
+	r.readsOld, r.grew, r.grewBy, r.grewBytes = old, grew, r.by, bytes
 	return grew
 }
 
-// compare returns the race of an access with an earlier one (in the emulator's order) by some
-// lanes, if any.
+// compare returns the race of an access by some lanes with an earlier access (in the
+// emulator's order), if there is one.
 func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem {
 	known := r.know(a.warp).Of(old.site.cluster, r.cluster)
 	fenced := &known.Fenced
@@ -342,9 +376,13 @@ func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem 
 			"%s, without fence.proxy.tensormap in between; want fence.proxy.tensormap….release after the writes, and ….acquire of the map's 128 bytes by the reader after the barrier at which the two meet",
 			r.both(old, a, at))
 	case a.async && old.writes && !old.async && (!old.copy || r.strict) && !old.knownIn(*fenced):
-		return problemf(ProxyRace,
+		p := problemf(ProxyRace,
 			"%s, without fence.proxy.async in between; want it in the writer before the barrier at which the two meet, or in this thread after that barrier",
 			r.both(old, a, at))
+		if old.copy {
+			p.severity = Strict
+		}
+		return p
 	}
 	return nil
 }

@@ -7,11 +7,15 @@ package emu
 // completes.
 func (r *races) bulkLoad(b *bulkLoad, bar *mbarrier, at uint32) *problem {
 	a := r.access(b.warp, b.in, componentOwn, true)
-	a.component, a.async, a.bar, a.load = bar.sync.component, true, at, b
+	a.component, a.async, a.bar, a.load = bar.sync.component, b.data == nil, at, b
+	a.strong, a.scope = b.in.atomic, clusterScope
 	b.accesses = append(b.accesses, a)
 	r.start(1 << b.lane)
 	if p := r.touch(a, b.to, b.dst, b.size); p != nil {
 		return p
+	}
+	if b.data != nil {
+		return nil
 	}
 	from := *a
 	from.writes = false
@@ -37,12 +41,13 @@ func (r *races) bulkStore(w *warp, st *bulkStore) *problem {
 	}
 	to := r.access(w, st.in, componentWrites, true)
 	to.at, to.async = st.number, true
+	to.strong, to.scope = st.change != nil, gpuScope
 	return r.touchRuns(to, 1<<st.lane, st.runs())
 }
 
 // completes records that a load has ended in the present phase of the mbarrier.
 func (r *races) completes(b *bulkLoad, bar *mbarrier) {
-	r.cl.grid.races.Lock() // other clusters compare with these accesses
+	r.cl.grid.races.Lock() // other clusters read and compare these accesses
 	defer r.cl.grid.races.Unlock()
 	for _, a := range b.accesses {
 		a.at = uint32(bar.phase) + 1

@@ -12,7 +12,7 @@ import (
 
 // lanesKnowledge is what the lanes of a warp know, if some lanes know more than others.
 type lanesKnowledge struct {
-	all  causal.Knowledge // what each lane knows
+	all  causal.Knowledge // knowledge that each lane has
 	some []partKnowledge
 }
 
@@ -61,7 +61,7 @@ func (r *races) each(w *warp, change func(k *causal.Knowledge)) {
 	}
 }
 
-// ownTime adds to k what a warp knows of itself.
+// ownTime adds to k the warp's knowledge of its own accesses.
 func (r *races) ownTime(w *warp, k *causal.Knowledge) {
 	for kind := range warpComponents {
 		if c := r.component(w, kind); c < len(r.know(w).Seen) {
@@ -90,7 +90,7 @@ func (r *races) meetKnowledge(w *warp, lanes uint32) {
 	}
 }
 
-// knownTo returns what lanes of a warp know together.
+// knownTo returns the knowledge that lanes of a warp have together.
 func (r *races) knownTo(w *warp, lanes uint32) *causal.Knowledge {
 	o := r.byLane[r.number(w)]
 	if o == nil || lanes&w.live == w.live {

@@ -16,9 +16,9 @@ import (
 
 // lanesKnown is what the lanes of a warp know of each other.
 type lanesKnown struct {
-	all uint32 // each lane knows what the warp did up to this moment
-	// of holds, for each lane, up to which moment it knows each other lane; nil if no lane
-	// knows more than all.
+	all uint32 // moment of the warp up to which each lane knows what all lanes did
+	// of holds, for each lane, the moment up to which it knows each other lane; nil if no
+	// lane knows more than all.
 	of *[warpLanes][warpLanes]uint32
 	// waited maps the number of an asynchronous operation of each kind to the moment of the
 	// warp that makes it known: the wait, or the arrival that follows it.
@@ -107,15 +107,16 @@ func (r *races) learned(w *warp, lanes uint32, m *causal.Moments) {
 	}
 }
 
-// given returns what lanes of a warp publish when they signal: what the warp knows or knew, but
-// of the other lanes of the warp only what these lanes know.
+// given returns the knowledge that lanes of a warp publish when they signal. It is the
+// warp's knowledge, except that of the warp's own lanes it has only what the signalling
+// lanes know.
 func (r *races) given(w *warp, lanes uint32, k *causal.Knowledge) *causal.Knowledge {
 	if k == r.know(w) {
 		k = r.knownTo(w, lanes)
 	}
 	own, of := r.component(w, componentOwn), &r.lanes[r.number(w)]
 	at := k.UpTo(own, 0)
-	unknown := uint32(0) // lanes whose past none of the signalling lanes knows
+	unknown := uint32(0) // lanes whose past no signalling lane knows
 	if lanes&w.live != w.live {
 		unknown = w.live
 	}
@@ -173,7 +174,7 @@ func (r *races) oneForLanes(old, a *access) bool {
 	return old.component%warpComponents == componentOwn && old.at <= r.lanes[r.number(a.warp)].all
 }
 
-// run returns the first lanes of a mask, up to one for which same does not hold.
+// run returns the first lanes of a mask, up to the first lane for which same is false.
 func run(mask uint32, same func(l int) bool) (lanes uint32) {
 	for m := mask; m != 0 && (lanes == 0 || same(first(m))); m &= m - 1 {
 		lanes |= m & -m
@@ -184,7 +185,7 @@ func run(mask uint32, same func(l int) bool) (lanes uint32) {
 // whole reports whether the instruction accesses memory for the warp as a whole.
 func (a *access) whole() bool { return a.in.matrix }
 
-// each reports whether every lane performs the whole instruction's access.
+// each reports whether every lane performs the instruction's whole access.
 func (a *access) each() bool { return a.in.form.ID == isa.TensormapCopy }
 
 // done records that a warp's asynchronous operations of a kind are complete, up to a number.
@@ -202,7 +203,7 @@ func (r *races) follow(w *warp, kind int, upTo uint32) {
 	}
 }
 
-// lacks returns the lanes that made the access and for which m does not know it to be past.
+// lacks returns the lanes of the access for which m does not know the access to be past.
 func (a *access) lacks(m *causal.Moments, lanes uint32) (some uint32) {
 	of := m.Lanes[a.component]
 	if of == nil || a.whole() || a.each() {

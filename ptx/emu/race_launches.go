@@ -15,9 +15,9 @@ import (
 // value is a new stream.
 type Stream struct {
 	mu     sync.Mutex
-	before []*grid // launches with race checks, the latest last
-	next   int64   // number of the next cluster
-	number int     // number of the next launch
+	before []*grid // launches with race checks that may still run, the latest last
+	next   int64   // number that the next cluster gets
+	number int     // number that the next launch gets
 }
 
 // Clone returns a copy of the stream: later launches in one are not part of the other.
@@ -82,8 +82,9 @@ func (r *races) gridWait(w *warp) {
 	}
 }
 
-// trigger is griddepcontrol.launch_dependents of a warp. The first one in a CTA counts, and any
-// warp may be the first, so atTrigger keeps what all of them know.
+// trigger executes griddepcontrol.launch_dependents of a warp. The first warp of a CTA
+// that executes it counts, and any warp may be the first, so atTrigger keeps what all
+// warps know.
 func (r *races) trigger(w *warp) {
 	c, past := w.cta, r.know(w).Ended
 	if c.triggered {
@@ -142,7 +143,7 @@ func (r *races) touchLaunch(g *grid, a *access, at, end uint64) *problem {
 			continue
 		}
 		for _, old := range s.reads.list {
-			if (a.writes || old.writes) && r.unordered(old.access, a) {
+			if old.bytes&touched != 0 && (a.writes || old.writes) && r.unordered(old.access, a) {
 				return r.raceOfLaunches(g, old.access, a, at)
 			}
 		}

@@ -16,11 +16,11 @@ func TestRacesOfLaunches(t *testing.T) {
 		trigger = "griddepcontrol.launch_dependents;\n"
 		store   = "@%p1 st.global.u32 [%d0], 1;\n"
 		load    = "@%p1 ld.global.u32 %r5, [%d0];\n"
-		other   = "@%p1 st.global.u32 [%d0+64], 1;\n" // no launch reads it
+		other   = "@%p1 st.global.u32 [%d0+64], 1;\n" // no launch reads the word that this store writes
 	)
 	for _, x := range []struct {
 		name     string
-		launches []string // the last launch is at fault
+		launches []string // texts of the launches; the last one is at fault
 		ordinary bool     // not programmatic
 		says     []string
 	}{

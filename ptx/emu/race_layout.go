@@ -14,7 +14,7 @@ import (
 type boxSpot struct {
 	load *bulkLoad
 	at   uint32 // in shared memory
-	x, y uint32 // bytes into a row of the box, and the row
+	x, y uint32 // byte in a row of the box, and number of the row
 }
 
 // boxAt returns the place at an address in its box, if it is in one.
@@ -64,6 +64,9 @@ func (w *warp) checkLayout(in *inst, operand int, d layout.MatrixDescriptor) *pr
 	}
 	if from.load.rowBytes() != width {
 		return nil
+	}
+	if from.y%8 != 0 {
+		return wrong("it starts at row %d of the box, want a multiple of 8", from.y)
 	}
 	// must checks that 8 rows of the box lie where the descriptor expects them, along the box's
 	// second dimension. A kernel may choose among the slices of further dimensions freely.

@@ -60,13 +60,15 @@ func TestLayoutMistakes(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		trans   int
-		swizzle layout.Swizzle // of the map, whose boxes have rows of the swizzle's width and the given number of rows
+		swizzle layout.Swizzle // swizzle of the map, whose boxes have rows of the swizzle's width and the given number of rows
 		rows    uint32
 		a       func(d *layout.MatrixDescriptor)
 		says    string
 	}{
 		{name: "K-major", swizzle: layout.Swizzle128, rows: 64},
 		{name: "K-major, the second k step", swizzle: layout.Swizzle128, rows: 64, a: func(d *layout.MatrixDescriptor) { d.Start += 32 }},
+		{name: "K-major, a row late", swizzle: layout.Swizzle128, rows: 64, a: func(d *layout.MatrixDescriptor) { d.Start += 128 },
+			says: "it starts at row 1 of the box, want a multiple of 8"},
 		{name: "another swizzle in the descriptor", swizzle: layout.Swizzle128, rows: 64, a: func(d *layout.MatrixDescriptor) { d.Swizzle, d.SBO = layout.Swizzle64, 512 },
 			says: `A: matrix descriptor .* \(K-major, 64B swizzle\) reads what cp.async.bulk.tensor \(line \d+\) wrote to shared memory 0x400 with 128B swizzle, box 64 x 64 of 2 bytes each: want the same swizzle in both`},
 		{name: "no swizzle in the map", swizzle: layout.SwizzleNone, rows: 64, says: "with no swizzle, box 8 x 64 .* the same swizzle"},
@@ -99,7 +101,7 @@ func TestLayoutMistakes(t *testing.T) {
 				c.a(&a)
 			}
 			b := a
-			b.SBO = right.SBO // does not matter for 8 rows
+			b.SBO = right.SBO // an operand of 8 rows does not use the stride byte offset
 			if c.says != "" {
 				b = layout.MatrixDescriptor{Start: sharedBase, LBO: m.BoxBytes(), SBO: 8 * c.swizzle.Width(), Swizzle: c.swizzle}
 			}

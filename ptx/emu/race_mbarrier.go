@@ -8,10 +8,10 @@ import (
 
 // phases is what an mbarrier passes from arriving to waiting threads.
 type phases struct {
-	component int // counts its completed phases
+	component int // component of the clock that counts the completed phases
 	now, done causal.Knowledge
 	init      *access
-	fenced    bool // whether the init is fenced, for other proxies and CTAs
+	fenced    bool // the init is fenced, so that other proxies and CTAs see it
 }
 
 // made records an mbarrier.init.
@@ -38,7 +38,7 @@ func (r *races) uses(w *warp, in *inst, b *mbarrier, at uint32) *problem {
 	switch {
 	case !init.knownIn(k.Seen):
 		return problemf(Race, "%s, and nothing orders the two; to order them: fence.mbarrier_init, then a barrier that both warps reach, a cluster barrier if they are in different CTAs", what())
-	case (arrival{w, in}).copies() && !b.sync.fenced && !init.knownIn(k.Fenced):
+	case forms[in.form.ID].bulk && !b.sync.fenced && !init.knownIn(k.Fenced):
 		return problemf(ProxyRace, "%s, without a fence in between; want fence.mbarrier_init after mbarrier.init", what())
 	}
 	return nil

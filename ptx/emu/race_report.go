@@ -102,10 +102,10 @@ func (r *races) actor(old, a *access) string {
 	return fmt.Sprintf("%s of CTA (%d,%d,%d)", text, index[0], index[1], index[2])
 }
 
-// remedy says what would order the access a after old.
+// remedy says what would order the access a after the access old.
 func (r *races) remedy(old, a *access, at spot) string {
 	if u := r.cl.unwritten; u != nil && u.Line == old.in.line {
-		old, a = a, old // old read what a should have written before
+		old, a = a, old // the read came first, so the missing order is from the write to the read
 	}
 	same := old.site == a.site && old.id == a.id
 	then := func(wait string) string {
@@ -141,7 +141,7 @@ func (r *races) orStrong(old, a *access) string {
 	return ""
 }
 
-// meeting says how one warp learns what another did.
+// meeting returns how one warp can learn what another warp did.
 func (r *races) meeting(old, a *access) string {
 	switch old.site.apart(a.site) {
 	case ctaScope:

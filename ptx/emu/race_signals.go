@@ -15,7 +15,7 @@ type scope uint8
 const (
 	ctaScope scope = iota
 	clusterScope
-	gpuScope // also the system scope
+	gpuScope // gpuScope also stands for the system scope
 	scopes
 )
 
@@ -81,7 +81,7 @@ type fences struct {
 	// heard is what relaxed reads found, from the same CTA, the same cluster and other
 	// clusters. A fence of that scope acquires it.
 	heard [scopes]*causal.Horizon
-	by    uint32 // lanes that read any of it
+	by    uint32 // mask of the lanes that read any of the signals
 }
 
 // fence is fence.acq_rel, or stronger, of a scope by a warp.

@@ -17,15 +17,15 @@ type raced struct {
 	kind    FaultKind
 	or      FaultKind // in some orders
 	threads int
-	ctas    int // of the grid; 0 means one
+	ctas    int // CTAs in the grid; 0 means one
 	code    string
 	// mend replaces pairs of text.
 	mend []string
 	says []string
 }
 
-// warps puts the warp's number in %r1, shared memory in %r0 and, in %r2, 4 times the thread's
-// number plus that.
+// warps sets registers: %r1 to the warp's number, %r0 to the address of shared memory and
+// %r2 to %r0 plus 4 times the thread's number.
 const warps = `
 	mov.u32 %r0, smem;
 	mov.u32 %r3, %tid.x;
@@ -54,7 +54,7 @@ const bulk = `
 issued:
 `
 
-// bulkHere is bulk as the later access.
+// bulkHere is the copy bulk with the mark of the later access.
 var bulkHere = strings.ReplaceAll(bulk, "there", "here")
 
 func waitFor(label, parity string) string {
@@ -64,6 +64,18 @@ func waitFor(label, parity string) string {
 }
 
 var races64 = []raced{
+	{name: "a byte that another warp stored before the next byte", kind: Race, threads: 64, code: warps + `
+	@%p1 st.shared.u8 [%r0], %r1; // there
+	@%p1 st.shared.u8 [%r0+1], %r1;
+	// bar.sync 0;
+	@%p0 ld.shared.u8 %r6, [%r0]; // here`, mend: []string{"// bar", "bar"}, or: UninitializedShared},
+	{name: "neighbouring bytes, read and then written by one lane each", kind: Race, threads: 64, code: warps + `
+	add.s32 %r4, %r3, -1; // early
+	max.s32 %r4, %r4, 0;
+	mad.wide.u32 %d2, %r4, 1, %d0;
+	ld.global.u8 %r5, [%d2]; // here
+	mad.wide.u32 %d2, %r3, 1, %d0;
+	st.global.u8 [%d2], %r5; // there`, mend: []string{"add.s32 %r4, %r3, -1; // early", "mov.u32 %r4, %r3;"}},
 	{name: "a barrier dropped between store and load", kind: Race, threads: 64, code: warps + `
 	st.shared.u32 [%r2], %r1; // there
 	// bar.sync 0;
@@ -188,15 +200,6 @@ end:`, mend: []string{"	mbarrier.arrive.shared::cta.b64 _, [%r0+1024];\n	st.shar
 	// wgmma.wait_group.sync.aligned 0; bar.sync 0;
 	st.shared.u32 [%r2], 0; // here
 	wgmma.wait_group.sync.aligned 0;`, mend: []string{"// wgmma.wait", "wgmma.wait"}},
-	{name: "a tile stored to when only this warp's wgmma is done", kind: Race, threads: 128, code: wgmmaFrame + fenceMMA + wgmma + ` // there
-	wgmma.commit_group.sync.aligned;
-	mov.u32 %r5, %tid.x;
-	xor.b32 %r5, %r5, 96;
-	mad.lo.u32 %r2, %r5, 4, %r1;
-	wgmma.wait_group.sync.aligned 0;
-	// bar.sync 0;
-	st.shared.u32 [%r2+512], 0; // here
-	`, mend: []string{"// bar", "bar"}},
 	{name: "a lane loads what another stored", kind: Race, threads: 32, code: warps + `
 	st.shared.u32 [%r2], %r3; // there
 	shfl.sync.bfly.b32 %r4, %r3, 1, 31, -1;

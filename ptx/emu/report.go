@@ -32,7 +32,8 @@ type Counts struct {
 	Line     int
 	Where    string // source position of Line, if known
 	Op, Role string
-	// By is what moves the bytes: the threads, or the unit that copies or multiplies for them.
+	// By is the unit that moves the bytes: the threads, or the unit that copies or
+	// multiplies for them.
 	By Mover
 	// Warps is how often warps executed the instruction, Lanes the sum of the executing lanes.
 	Warps, Lanes uint64
@@ -66,13 +67,12 @@ var moverNames = [...]string{"threads", "cp.async", "TMA", "wgmma"}
 func (m Mover) String() string { return moverNames[m] }
 
 func (in *inst) mover() Mover {
-	switch in.form.ID {
-	case isa.CpAsyncCG, isa.CpAsyncCA:
+	switch id := in.form.ID; {
+	case id == isa.CpAsyncCG, id == isa.CpAsyncCA:
 		return ByCpAsync
-	case isa.TMALoad, isa.TMALoadMulticast, isa.TMAStore, isa.BulkLoad, isa.BulkCopyCluster, isa.BulkStore:
+	case forms[id].bulk:
 		return ByTMA
-	}
-	if in.product != nil {
+	case in.product != nil:
 		return ByWgmma
 	}
 	return ByThreads
@@ -87,7 +87,7 @@ func (c *Counts) add(o *Counts) {
 	c.GlobalRead, c.GlobalWritten = c.GlobalRead+o.GlobalRead, c.GlobalWritten+o.GlobalWritten
 }
 
-// count gives a cluster a counter, if a report is wanted.
+// count gives a cluster a counter if the launch has a report.
 func (g *grid) count(cl *cluster) {
 	if g.launch.Report == nil {
 		return
@@ -121,7 +121,7 @@ func (g *grid) fill(r *Report) {
 	for i := range sums {
 		if c := &sums[i]; c.Warps > 0 {
 			in := &g.kernel.code[i]
-			c.Line, c.Where, c.Op, c.Role, c.By = in.line, where(in.line), in.form.Op, in.role, in.mover()
+			c.Line, c.Where, c.Op, c.Role, c.By = in.line, where(in.line), in.form.Op+in.mod("space"), in.role, in.mover()
 			r.Instructions = append(r.Instructions, *c)
 		}
 	}
@@ -201,7 +201,7 @@ func (r *Report) Write(w io.Writer, parts ...Part) error {
 	return err
 }
 
-// bytes writes the table of bytes at each level.
+// bytes writes a table of the bytes moved at each level of memory.
 func (r *Report) bytes(b *strings.Builder) {
 	fmt.Fprintf(b, "%-44s%14s%14s\n", "bytes", "read", "written")
 	row := func(name string, read, written uint64) {

@@ -3,6 +3,7 @@ package emu
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"sonicmoe/ptx/isa"
 )
@@ -14,22 +15,18 @@ import (
 // barrierOperand returns the operand that holds the mbarrier's address, for an instruction that
 // arrives or copies bytes, or nil.
 func (in *inst) barrierOperand() *operand {
-	switch in.form.ID {
-	case isa.MbarrierArrive, isa.MbarrierArriveCluster, isa.MbarrierArriveExpectTx, isa.MbarrierArriveExpectTxCluster:
-		return &in.args[1]
-	case isa.CpAsyncMbarrierArriveNoInc:
-		return &in.args[0]
-	case isa.TMALoad, isa.TMALoadMulticast:
-		return &in.args[2]
-	case isa.BulkLoad, isa.BulkCopyCluster:
-		return &in.args[3]
+	if op := in.form.Op; strings.HasPrefix(op, "mbarrier.") && !strings.HasPrefix(op, "mbarrier.arrive") {
+		return nil
+	}
+	if i := slices.IndexFunc(in.form.Args, func(a isa.Arg) bool { return a.Name == "bar" }); i >= 0 {
+		return &in.args[i]
 	}
 	return nil
 }
 
-// couldArrive returns the warps with a fragment other than f that can still reach an
-// instruction that arrives at the mbarrier at an offset (or, if bytes, copies to it), and one
-// such instruction.
+// couldArrive returns the warps that can still reach an instruction that arrives at an
+// mbarrier (or, if bytes is set, copies to it), and one such instruction. The mbarrier is
+// given by its offset. The fragment f does not count.
 func (cl *cluster) couldArrive(w *warp, f *frag, c *cta, at uint32, bytes bool) (warps []*warp, where *inst) {
 	k := cl.grid.kernel
 	targets := map[int32]bool{}
@@ -73,11 +70,11 @@ func (k *Kernel) mayName(o *operand, at uint32) bool {
 // partly is the statically known part of a 32-bit register's value.
 type partly struct {
 	at      uint32
-	address bool // the register holds a shared address
-	exact   bool // at is the whole value
+	address bool // the register holds an address in shared memory
+	exact   bool // the constant is the whole value, not one summand
 }
 
-// constantPart returns the constant in the sum that a register holds. It follows the
+// constantPart returns the constant summand of the value in a register. It follows the
 // register's definitions.
 func (k *Kernel) constantPart(slot int32, seen map[int32]bool) partly {
 	for _, c := range k.symbols {
@@ -167,13 +164,10 @@ type arrival struct {
 	in   *inst
 }
 
-// copies reports whether the instruction copies bytes.
+// copies reports whether the instruction copies bytes to the mbarrier.
 func (a arrival) copies() bool {
-	switch a.in.form.ID {
-	case isa.TMALoad, isa.TMALoadMulticast, isa.BulkLoad, isa.BulkCopyCluster:
-		return true
-	}
-	return false
+	id := a.in.form.ID
+	return forms[id].bulk || id == isa.StAsync || id == isa.RedAsync
 }
 
 // note adds an arrival to the list of a phase.
@@ -197,8 +191,8 @@ func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 	if b.pending == 0 {
 		doing = "copy bytes"
 	}
-	// Find the warps that did so in the previous phase and have not in this one. In the first
-	// phase, look at the other mbarriers of the same name.
+	// Find the warps that arrived in the previous phase and have not arrived in this one.
+	// In the first phase, look at the other mbarriers of the same name.
 	did := slices.DeleteFunc(slices.Clone(b.before), func(a arrival) bool {
 		return !wants(a) || b.pending > 0 && slices.ContainsFunc(b.now, func(o arrival) bool { return o.warp == a.warp })
 	})
@@ -221,8 +215,8 @@ func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 		n.how = fmt.Sprintf("%s should %s there, as before at %s", cl.whereabouts(n.from), doing, cl.place(last.in))
 		return n
 	}
-	// No arrival is known. Find the warps that could still arrive, without those that have
-	// arrived in this phase.
+	// The lists show no missing warp. Find the warps that could still arrive, without those
+	// that have arrived in this phase.
 	could, where := cl.couldArrive(w, f, c, at, b.pending == 0)
 	var have []*warp
 	could = slices.DeleteFunc(could, func(w *warp) bool {
@@ -248,8 +242,8 @@ func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 	return n
 }
 
-// siblings returns the live mbarriers of the named region that contains the one at an offset,
-// itself included.
+// siblings returns the live mbarriers of the named region that contains the mbarrier at an
+// offset, with this mbarrier itself.
 func (c *cta) siblings(at uint32) (out []*mbarrier) {
 	n, _, ok := c.cluster.grid.kernel.region(at)
 	if !ok {

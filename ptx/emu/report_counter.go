@@ -16,7 +16,7 @@ import (
 
 // counter counts what one cluster does.
 type counter struct {
-	by            []Counts // by the number of the instruction
+	by            []Counts // counts of each instruction, by its number
 	read, written pages
 }
 
@@ -70,7 +70,7 @@ func (c *counter) shared(w *warp, in *inst, o *operand, mask, n uint32, d direct
 // wavefronts returns the number of steps in which shared memory serves lanes that access n
 // bytes each, and the number without conflicts. A step serves one word of each bank.
 func wavefronts(at *[warpLanes]uint32, lanes, n uint32, atomic bool) (is, least uint64) {
-	together := uint32(warpLanes) // lanes that one step serves at best
+	together := uint32(warpLanes) // most lanes that one step can serve
 	if n > wordBytes {
 		together = warpLanes * wordBytes / n
 	}
@@ -108,7 +108,7 @@ func (c *counter) global(w *warp, in *inst, o *operand, mask uint32, n uint64, d
 // lanes counts accesses to global memory of one instruction of a warp, each within a sector.
 func (c *counter) lanes(in *inst, at *[warpLanes]uint64, bytes *[warpLanes]uint32, d direction) {
 	var list [warpLanes]uint64
-	var asked [warpLanes]uint32 // bytes accessed in each sector
+	var asked [warpLanes]uint32 // bytes that lanes access in each sector
 	to, sectors, distinct, all := &c.by[in.number], list[:0], 0, uint64(0)
 	for l, n := range bytes {
 		if n == 0 {
@@ -201,7 +201,7 @@ func (c *counter) store(st *bulkStore) {
 // product counts the operands of a wgmma that one of its four warps reads from shared memory:
 // the warp's rows of A and a quarter of B, as if the warps shared B's reads.
 func (c *counter) product(in *inst) {
-	const rowBytes = 32 // of A and B, for every element type
+	const rowBytes = 32 // bytes of a row of A or B in one step, for every element type
 	rows := in.matrixRows(1) / 4 * in.slabs(1)
 	if !in.fromRegisters() {
 		rows += wgmmaRows / 4

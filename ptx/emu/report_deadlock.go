@@ -14,8 +14,8 @@ import (
 
 // need describes what a fragment waits for.
 type need struct {
-	what string  // such as "waits at empty[2] of ring ab …"
-	from []*warp // warps whose action would end the wait
+	what string  // text such as "waits at empty[2] of ring ab …"
+	from []*warp // warps that could end the wait
 	// how says what those warps should do, and where.
 	how string
 	// phase is the phase of the mbarrier.
@@ -32,13 +32,13 @@ type waiter struct {
 // waiters is a group of fragments that wait at one instruction for the same thing.
 type waiters struct {
 	list   []waiter
-	on     []*waiters // groups that this group waits for
-	root   bool       // no live warp can end the wait
+	on     []*waiters // groups on which this group waits
+	root   bool       // no live warp can end the wait of this group
 	shown  bool
 	circle bool
 }
 
-const maxWaiters = 8 // groups in one report, of at most two lines each
+const maxWaiters = 8 // most groups that one report describes, in at most two lines each
 
 // deadlock reports a cluster in which no warp can run.
 func (cl *cluster) deadlock() { cl.stall("no warp can run") }
@@ -75,7 +75,7 @@ func (cl *cluster) stall(what string) {
 func (cl *cluster) waitGraph() []*waiters {
 	type key struct {
 		pc   int32
-		mask bool // whether it is the whole warp
+		mask bool // the fragment is the whole warp
 		need string
 	}
 	var groups []*waiters

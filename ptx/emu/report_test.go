@@ -53,7 +53,7 @@ func counted(t *testing.T, instructions string) Counts {
 // Wavefronts follow the rules of banks.
 func TestBankConflicts(t *testing.T) {
 	for name, c := range map[string]struct {
-		address   string // %r2 from the lane, %r1
+		address   string // instructions that compute the address %r2 from the lane in %r1
 		access    string
 		is, least uint64
 	}{
@@ -92,7 +92,7 @@ func TestBankConflicts(t *testing.T) {
 // bytes.
 func TestSectors(t *testing.T) {
 	for name, c := range map[string]struct {
-		address   string // %d2 from the lane, %d1
+		address   string // instructions that compute the address %d2 from the lane in %d1
 		access    string
 		is, least uint64
 		read      uint64
@@ -135,7 +135,7 @@ func TestReportOfPipeline(t *testing.T) {
 	p := g.build(t)
 	out, want, exact := g.arguments(p, steps)
 	for _, timing := range []Timing{Early, Late, Random} {
-		r := &Report{Instructions: []Counts{{Line: 1}}, TouchedRead: 5} // of an earlier launch
+		r := &Report{Instructions: []Counts{{Line: 1}}, TouchedRead: 5} // a report that an earlier launch filled; the launch must clear it
 		p.launch.Report, p.launch.Grid[0], p.launch.Timing = r, ctas, timing
 		require.NoError(t, p.run())
 		g.check(t, p, out, want, exact)
@@ -168,7 +168,7 @@ func TestReportOfPipeline(t *testing.T) {
 			if timing != Random && (id == 0 || id > 3) {
 				assert.Positive(t, waits["mbarrier"], "warp %d at %v", id, timing)
 			}
-			if timing == Early && id > 0 { // the loading warp comes last
+			if timing == Early && id > 0 { // every warp except the loading warp waits at the named barrier
 				assert.Positive(t, waits["named"], "warp %d", id)
 			}
 		}
@@ -195,7 +195,7 @@ func TestReportOfMulticast(t *testing.T) {
 	p.launch.Grid, p.launch.Cluster, p.launch.SharedBytes, p.launch.Report = [3]int{2}, [3]int{2}, 512, &Report{}
 	require.NoError(t, p.run())
 	tma := p.launch.Report.sum(ByTMA)
-	const note = 16 // bytes that CTA 0 copies to both
+	const note = 16 // bytes that CTA 0 copies to the shared memory of both CTAs
 	assert.EqualValues(t, 4*words, tma.GlobalRead)
 	assert.EqualValues(t, 4*words+note, tma.SharedWritten)
 	assert.EqualValues(t, 4*words+note, tma.ClusterWritten)

@@ -25,7 +25,7 @@ type WarpTimeline struct {
 // Span is a range of turns in which a warp ran, or waited for one thing.
 type Span struct {
 	From, To int // turns, To excluded
-	Line     int // line of the first instruction
+	Line     int // line of the span's first instruction
 	Where    string
 	Role     string
 	// Waits names what the warp waits for; "" if it runs.
@@ -68,7 +68,7 @@ func (t *Timeline) turn(w *warp, f *frag) {
 			last.To = s.To
 			return
 		}
-		if last.From == s.From { // under Random a warp may run twice in a turn, or not at all
+		if last.From == s.From { // the timing Random may run a warp twice in a turn, or not at all
 			return
 		}
 		last.To = s.From

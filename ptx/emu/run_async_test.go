@@ -25,13 +25,13 @@ type gemm struct {
 }
 
 const (
-	gemmDepth  = 64 // k extent of a stage
+	gemmDepth  = 64 // extent in k of a stage's tiles
 	gemmABytes = wgmmaRows * gemmDepth * 2
 )
 
 func (g gemm) build(t testing.TB) *program {
 	k := ptx.NewKernel("k")
-	k.SetLaunchBounds(256, 2) // 128 registers per thread
+	k.SetLaunchBounds(256, 2) // the bounds allow 128 registers for each thread
 	mapA, mapB := k.ParamTensorMap("a"), k.ParamTensorMap("b")
 	out, steps := k.ParamPtr("out"), k.ParamU32("steps")
 	smem := k.SharedBase()
@@ -89,7 +89,7 @@ func (g gemm) build(t testing.TB) *program {
 			}
 		})
 		thread := tid.AndI(127)
-		for i, v := range acc { // register i of all threads is contiguous
+		for i, v := range acc { // register i of all threads is stored contiguously
 			ptx.StGlobal(out.Index(thread, 4).At(512*i), v)
 		}
 	})

@@ -9,9 +9,9 @@ import (
 
 // call is a call that lanes are in.
 type call struct {
-	pc   int32 // of the call instruction
+	pc   int32 // index of the call instruction
 	fn   *function
-	base int // offset of its variables in a lane's local memory
+	base int // offset of the call's variables in a lane's local memory
 	kept *keptRegisters
 }
 
@@ -31,7 +31,7 @@ func (f *frag) at(depth int) int32 {
 	return f.pc
 }
 
-// before reports whether f is behind g on the way to where they may merge.
+// before reports whether f has further to go than g to the place where the two may merge.
 func (f *frag) before(g *frag) bool {
 	for i := 0; ; i++ {
 		if a, b := f.at(i), g.at(i); a != b {
@@ -245,7 +245,7 @@ func (w *warp) callOutside(f *frag, in *inst, fn *function, mask, lanes uint32) 
 	switch fn.Name {
 	case "__assertfail":
 		return w.fault(in, Trap, lanes, "assertion failed: %s, at %s:%d, %s", w.text(word(0)), w.text(word(1)), word(2), w.text(word(3)))
-	case "vprintf": // the output is discarded
+	case "vprintf": // printf's output is discarded
 		w.leave(f, mask, mask, frag{pc: f.pc + 1, calls: f.calls})
 		return jumped
 	}

@@ -31,15 +31,15 @@ type cta struct {
 type cluster struct {
 	grid   *grid
 	number int64  // in the grid
-	index  [3]int // position among the grid's clusters, whose shape is count
+	index  [3]int // position of the cluster in the grid, whose shape in clusters is count
 	count  [3]int
 	ctas   []*cta
 	warps  []*warp
 	rng    *rand.Rand
-	last   *allocation // the allocation of global memory that was accessed last
+	last   *allocation // the allocation of global memory that the latest access found
 	loads  []*bulkLoad
 	events uint64
-	order  uint64 // next sequence number of an asynchronous copy
+	order  uint64 // sequence number of the next asynchronous copy
 	fault  *Fault
 	races  *races // nil if races are not looked for
 	// counter counts for a report, timeline is a part of the report; nil if no report is
@@ -54,15 +54,15 @@ type cluster struct {
 
 	barrier clusterBarrier
 	steps   uint64
-	idle    int    // instructions since the last change
-	polls   int    // unanswered mbarrier polls since the last event
-	polled  bool   // atomics, acquiring loads or mbarrier tests since the last progress
-	looked  bool   // other loads of global memory since the last progress
-	moved   bool   // progress in this round
-	others  uint64 // the grid's progress when this cluster was parked
+	idle    int    // instructions executed since the cluster last changed anything
+	polls   int    // mbarrier polls that failed since the last event
+	polled  bool   // the cluster has executed atomics, acquiring loads or mbarrier tests since its last progress
+	looked  bool   // the cluster has executed other loads of global memory since its last progress
+	moved   bool   // the cluster has made progress in this round
+	others  uint64 // the grid's progress count when this cluster was parked
 }
 
-// event records a change that may let waiting fragments continue.
+// event records a change after which waiting fragments may be able to continue.
 func (cl *cluster) event() {
 	cl.events++
 	cl.polls = 0
@@ -77,13 +77,13 @@ type status uint8
 
 const (
 	finished status = iota
-	parked          // spins on global memory: another cluster should run
+	parked          // the cluster polls global memory: another cluster should run
 	broken          // fault is set
 	stopped         // the launch was cancelled
 )
 
 const (
-	quantum   = 256     // instructions that a warp runs before the next warp's turn
+	quantum   = 256     // instructions that a warp executes in one turn
 	parkAfter = 1 << 15 // idle instructions after which a polling cluster is parked
 	// computeLimit is the factor by which a cluster that does not poll may run longer: it
 	// computes, or loops for ever.
@@ -208,13 +208,21 @@ func (cl *cluster) finish() {
 	}
 }
 
-// fault ends the cluster's run with a fault: it panics, and guarded recovers. Only a read of
-// uninitialised shared memory returns if races are looked for: then the warp continues.
+// fault ends the cluster's run with a fault: it panics, and guarded recovers. It returns after
+// findings for which the launch goes on, and after a read of uninitialised shared memory if races
+// are looked for.
 func (w *warp) fault(in *inst, kind FaultKind, lanes uint32, format string, args ...any) outcome {
+	return w.find(in, Error, kind, lanes, fmt.Sprintf(format, args...))
+}
+
+// find is fault with a severity.
+func (w *warp) find(in *inst, severity Severity, kind FaultKind, lanes uint32, text string) outcome {
 	cl := w.cta.cluster
-	f := &Fault{Kind: kind, Kernel: cl.grid.kernel.entry.Name, Line: in.line, Where: cl.grid.where(in.line),
-		CTA: w.cta.index, Warp: w.id, Lanes: lanes, Text: fmt.Sprintf(format, args...)}
+	f := &Fault{Kind: kind, Severity: severity, Kernel: cl.grid.kernel.entry.Name, Line: in.line, Where: cl.grid.where(in.line),
+		CTA: w.cta.index, Warp: w.id, Lanes: lanes, Text: text}
 	switch {
+	case cl.grid.goesOn(f):
+		return next
 	case kind == Race || kind == ProxyRace || cl.races == nil:
 	case kind == UninitializedShared:
 		if cl.unwritten == nil {
@@ -222,16 +230,29 @@ func (w *warp) fault(in *inst, kind FaultKind, lanes uint32, format string, args
 		}
 		return next
 	case cl.unwritten != nil:
-		f = cl.unwritten // probably the cause of f
+		f = cl.unwritten // the earlier read of unwritten memory is probably the cause
 	}
 	cl.fault = f
 	panic(f)
 }
 
+// goesOn reports whether the launch goes on after a finding.
+func (g *grid) goesOn(f *Fault) bool {
+	switch {
+	case f.Severity == Note && g.launch.GoOn == nil:
+		return true
+	case g.launch.GoOn == nil || f.Severity != Note && f.Kind != Race && f.Kind != ProxyRace && f.Kind != UninitializedShared:
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.launch.GoOn(f)
+}
+
 // deny is a fault of some lanes if there is a problem.
 func (w *warp) deny(in *inst, lanes uint32, p *problem) {
 	if p != nil {
-		w.fault(in, p.kind, lanes, "%s: %s", in.form.Op, p.text)
+		w.find(in, p.severity, p.kind, lanes, in.form.Op+": "+p.text)
 	}
 }
 

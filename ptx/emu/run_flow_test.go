@@ -2,6 +2,7 @@ package emu
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -155,7 +156,7 @@ func TestAtomics(t *testing.T) {
 		p.launch.Grid, p.launch.Block, p.launch.Parallel = [3]int{100}, [3]int{64}, 4
 		require.NoError(t, p.run())
 		got := p.read(a, 4)
-		if op == "inc" { // 0 1 2 3 0 ... of 6400 steps from 1000
+		if op == "inc" { // inc wraps around after 3; 6400 steps from 1000 end at this value
 			want = (6400 - 1) % 4
 		}
 		require.Equal(t, []uint32{want, 0, 6400, 0}, got, op)
@@ -273,4 +274,13 @@ wait:
 		require.NoError(t, p.run())
 		require.Equal(t, []uint32{51, 52, 53, 50, 55, 56, 57, 54}, p.read(a, 8))
 	})
+}
+
+// The assembler removes setmaxnreg from a kernel without launch bounds.
+func TestRegistersWithoutLaunchBounds(t *testing.T) {
+	text := strings.Replace(body("setmaxnreg.inc.sync.aligned.u32 240;\nsetmaxnreg.dec.sync.aligned.u32 24;\nret;"), ".maxntid 512\n.minnctapersm 1\n", "", 1)
+	p := assemble(t, text, "k")
+	p.launch.Block = [3]int{512}
+	p.params(p.u32s(0), 1)
+	require.NoError(t, p.run())
 }

@@ -21,29 +21,29 @@ type grid struct {
 	block     [3]int
 	threads   int
 	cluster   ptx.Dims
-	smem      int // shared bytes of a CTA, static and dynamic
+	smem      int // bytes of a CTA's shared memory, static and dynamic together
 	spinLimit int
 	// helpers receives warps that have products to multiply; nil without helpers.
 	helpers chan *warp
 
 	races  *globalRaces // nil if races are not looked for
-	before []*grid      // predecessors in the stream that may still run
-	number int          // of the launch in the stream
-	base   int64        // number of the launch's first cluster in the stream
+	before []*grid      // launches before this one in the stream that may still run
+	number int          // number of the launch in the stream
+	base   int64        // number in the stream of the launch's first cluster
 	// finished is the set of launches known to have ended when this launch has ended; triggered
 	// is the set known to have ended when the next launch starts.
 	finished, triggered causal.Launches
-	image               uint64 // address of the module's variables
+	image               uint64 // address of the variables of the kernel's module
 	clusters            int64
-	room                int64 // number of clusters that fit in HostBytes
+	room                int64 // number of clusters whose memory fits in HostBytes
 	stop                atomic.Bool
-	progress            atomic.Uint64 // rounds in which some cluster made progress
+	progress            atomic.Uint64 // counts the rounds in which some cluster made progress
 
-	counters []*counter // of all clusters, for the report
+	counters []*counter // counters of all clusters, for the report
 
 	mu    sync.Mutex
-	next  int64 // the cluster that starts next
-	made  int64 // clusters that were given memory
+	next  int64 // number of the cluster that starts next
+	made  int64 // number of clusters that have memory
 	ended []*cluster
 	fault *Fault
 	at    int64 // cluster of fault
@@ -102,7 +102,7 @@ func (g *grid) work() {
 			cl, waiting = waiting[0], waiting[1:]
 			runtime.Gosched()
 			if now := g.progress.Load(); now != cl.others {
-				cl.idle, cl.others = 0, now // another cluster may have written what this one polls
+				cl.idle, cl.others = 0, now // another cluster has made progress, so what this cluster polls may have changed
 			}
 		}
 		if cl == nil {
@@ -155,7 +155,7 @@ func (g *grid) clusterBytes() int64 {
 	k := g.kernel
 	warp := 0
 	for b, bytes := range [numBanks]int{bank32: 4 * warpLanes, bank64: 8 * warpLanes, bankPred: 4} {
-		warp += k.slots[b] * (bytes + 4) // the mask of lanes that have written it
+		warp += k.slots[b] * (bytes + 4) // each register also has a mask of the lanes that have written it
 	}
 	warp += k.localBytes * warpLanes
 	warps := (g.threads + warpLanes - 1) / warpLanes

@@ -18,15 +18,15 @@ import (
 // product is one wgmma with its operands.
 type product struct {
 	a mma.A
-	b [sparseShare]mma.B // the second half of k is used if A is sparse
+	b [sparseShare]mma.B // B has a second half of k if A is sparse
 	// picks selects the elements of B for a sparse A; nil if A is dense.
 	picks *mma.Picks
-	list  []int32 // slots of the accumulator
+	list  []int32 // register slots of the accumulator
 	keep  bool
 	// integers reports whether elements are integers, saturate whether their sums saturate.
 	integers, saturate bool
 	halves             bool         // sums are FP16
-	left               atomic.Int32 // warps that have not multiplied yet
+	left               atomic.Int32 // number of warps that have not multiplied yet
 }
 
 var productPool = sync.Pool{New: func() any { return &product{} }}
@@ -45,12 +45,12 @@ const maxProducts = 16
 
 // productQueue is the products of a warp, in order.
 type productQueue struct {
-	some    bool // there may be products; used by the cluster's goroutine only
+	some    bool // the queue may have products; only the cluster's goroutine uses this field
 	mu      sync.Mutex
 	done    sync.Cond
 	list    []*product
 	running bool // some goroutine multiplies
-	offered bool // sent to the helpers, and not yet received
+	offered bool // the queue is in the helpers' channel
 }
 
 // multiply adds a product to the warp's accumulator, at once or later.
@@ -71,8 +71,8 @@ func (w *warp) multiply(p *product) {
 	case q.running:
 	case !q.offered:
 		q.offered = true
-		helpers <- w // the channel has capacity for every warp
-	case len(q.list) >= maxProducts: // all helpers are busy
+		helpers <- w // this never blocks: the channel has capacity for every warp
+	case len(q.list) >= maxProducts: // the helpers are too slow, so this goroutine multiplies
 		q.run(w)
 	}
 	q.mu.Unlock()

@@ -2,7 +2,8 @@ package emu
 
 import "time"
 
-// setSpecial fills the slot of a special register that does not change while the CTA runs.
+// setSpecial fills the slot of a special register whose value is constant while the CTA
+// runs.
 func (w *warp) setSpecial(s specialSlot) {
 	c := w.cta
 	g := c.cluster.grid
@@ -14,7 +15,7 @@ func (w *warp) setSpecial(s specialSlot) {
 		w.ok[bank32][s.slot] = fullMask
 	}
 	thread := func(l int) int { return w.id*warpLanes + l }
-	axis := int(s.name[len(s.name)-1]) - 'x' // for names that end in .x, .y or .z
+	axis := int(s.name[len(s.name)-1]) - 'x' // index of the axis, for names that end in .x, .y or .z
 	switch s.name {
 	case "%tid.x":
 		lanes(func(l int) uint32 { return uint32(thread(l) % g.block[0]) })

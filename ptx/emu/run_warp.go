@@ -18,10 +18,10 @@ const (
 type outcome uint8
 
 const (
-	next    outcome = iota // continue after the instruction
-	jumped                 // pc, masks and fragments are already set
-	waiting                // execute the same instruction again after an event
-	yielded                // continue, but let other warps run first
+	next    outcome = iota // the fragment continues after the instruction
+	jumped                 // the instruction has set pc, masks and fragments itself
+	waiting                // the fragment executes the same instruction again after an event
+	yielded                // the fragment continues after other warps have run
 )
 
 // execFunc executes an instruction for the lanes of mask, which is not 0.
@@ -32,10 +32,10 @@ type frag struct {
 	pc    int32
 	mask  uint32
 	calls []call // calls that the lanes are in, the outermost first
-	stuck bool   // waits; since is the cluster's event count at that time
-	apart bool   // waits for the rest of its warp at an aligned instruction
-	begun bool   // has arrived at the named barrier, in generation gen
-	tried bool   // a try_wait has returned false once
+	stuck bool   // the fragment waits; since is the cluster's event count when the wait began
+	apart bool   // the fragment waits for the rest of its warp at an aligned instruction
+	begun bool   // the fragment has arrived at the named barrier, in generation gen
+	tried bool   // a try_wait of the fragment has returned false once
 	since uint64
 	gen   uint64
 }
@@ -48,9 +48,9 @@ type warp struct {
 	frags []*frag
 	turns int
 
-	local    []byte // the lanes' local memory, one lane after the other, ownBytes each
+	local    []byte // local memory of all lanes, ownBytes for each lane
 	ownBytes int
-	carry    uint32 // the lanes' condition code
+	carry    uint32 // carry flag of each lane
 	r32      mma.Registers
 	r64      [][warpLanes]uint64
 	p        []uint32
@@ -59,7 +59,7 @@ type warp struct {
 	// ok holds, for each slot, the mask of lanes that have written it.
 	ok [numBanks][]uint32
 
-	regs    int // registers per thread, as setmaxnreg set it
+	regs    int // registers for each thread, as setmaxnreg set it
 	cluster clusterWait
 	copies  copyQueue
 	bulk    bulkQueue
@@ -355,7 +355,7 @@ func lanesIn(mask uint32) iter.Seq[int] {
 // uniform returns a register's value, and whether it is the same in all lanes of mask.
 func uniform[T uint32 | uint64](r *[warpLanes]T, mask uint32) (T, bool) {
 	v := r[first(mask)]
-	for m := mask; m != 0; m &= m - 1 { // lanesIn is slower for a body that returns
+	for m := mask; m != 0; m &= m - 1 { // a loop over lanesIn is slower in a function that returns from the loop
 		if r[first(m)] != v {
 			return 0, false
 		}

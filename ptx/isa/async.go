@@ -21,6 +21,24 @@ func wgmmaShapes(k int, integers bool) Mod {
 	return m
 }
 
+// tile is the mode of tensor copies that copy boxes, which is the default.
+func tile() Mod { return opt("mode", ".tile") }
+
+// hint and hinted are a cache policy, which the emulator ignores.
+func hint() Mod   { return opt("hint", ".L2::cache_hint") }
+func hinted() Arg { return Arg{Name: "policy", Type: B64, With: ".L2::cache_hint"} }
+
+// tmaLoad returns the form of tensor loads to a space.
+func tmaLoad(name, space string, version Version, arch Arch, multicast ...Mod) Form {
+	f := Form{Name: name, Op: "cp.async.bulk.tensor", Mods: []Mod{dims(), fix(space), fix(".global"), tile(), fix(".mbarrier::complete_tx::bytes")}, Version: version, Arch: arch,
+		Args: []Arg{addr("dst", Shared), tensor(), addr("bar", Shared)}, Manual: "cp.async.bulk.tensor"}
+	if f.Mods = append(append(f.Mods, multicast...), hint()); len(multicast) > 0 {
+		f.Args = append(f.Args, in("ctas", B16))
+	}
+	f.Args = append(f.Args, hinted())
+	return f
+}
+
 // async has asynchronous copies, TMA and wgmma.
 var async = []Form{
 	{Name: "CpAsyncCG", Op: "cp.async.cg.shared.global", Mods: []Mod{prefetchL2()}, Arch: SM80,
@@ -31,17 +49,13 @@ var async = []Form{
 	{Name: "CpAsyncMbarrierArriveNoInc", Op: "cp.async.mbarrier.arrive.noinc.shared::cta.b64", Version: 78, Arch: SM80,
 		Args: []Arg{addr("bar", Shared)}, Manual: "cp.async.mbarrier.arrive", Go: "k.CpAsyncMbarrierArriveNoInc"},
 
-	{Name: "TMALoad", Op: "cp.async.bulk.tensor", Mods: []Mod{dims(), fix(".shared::cluster"), fix(".global"), fix(".mbarrier::complete_tx::bytes")}, Version: 80, Arch: SM90,
-		Args:   []Arg{addr("dst", Shared), tensor(), addr("bar", Shared)},
+	tmaLoad("TMALoad", ".shared::cluster", 80, SM90),
+	tmaLoad("TMALoadMulticast", ".shared::cluster", 80, SM90a, fix(".multicast::cluster")),
+	{Name: "TMAStore", Op: "cp.async.bulk.tensor", Mods: []Mod{dims(), fix(".global"), fix(".shared::cta"), tile(), fix(".bulk_group"), hint()}, Version: 80, Arch: SM90,
+		Args:   []Arg{tensor(), addr("src", Shared), hinted()},
 		Manual: "cp.async.bulk.tensor"},
-	{Name: "TMALoadMulticast", Op: "cp.async.bulk.tensor", Mods: []Mod{dims(), fix(".shared::cluster"), fix(".global"), fix(".mbarrier::complete_tx::bytes"), fix(".multicast::cluster")}, Version: 80, Arch: SM90a,
-		Args:   []Arg{addr("dst", Shared), tensor(), addr("bar", Shared), in("ctas", B16)},
-		Manual: "cp.async.bulk.tensor"},
-	{Name: "TMAStore", Op: "cp.async.bulk.tensor", Mods: []Mod{dims(), fix(".global"), fix(".shared::cta"), fix(".bulk_group")}, Version: 80, Arch: SM90,
-		Args:   []Arg{tensor(), addr("src", Shared)},
-		Manual: "cp.async.bulk.tensor"},
-	{Name: "TMAPrefetch", Op: "cp.async.bulk.prefetch.tensor", Mods: []Mod{dims(), fix(".L2"), fix(".global")}, Version: 80, Arch: SM90,
-		Args: []Arg{tensor()}, Manual: "cp.async.bulk.prefetch.tensor"},
+	{Name: "TMAPrefetch", Op: "cp.async.bulk.prefetch.tensor", Mods: []Mod{dims(), fix(".L2"), fix(".global"), tile(), hint()}, Version: 80, Arch: SM90,
+		Args: []Arg{tensor(), hinted()}, Manual: "cp.async.bulk.prefetch.tensor"},
 	{Name: "BulkCommit", Op: "cp.async.bulk.commit_group", Version: 80, Arch: SM90, Manual: "cp.async.bulk.commit_group", Go: "k.BulkCommit"},
 	{Name: "BulkWait", Op: "cp.async.bulk.wait_group", Mods: []Mod{opt("read", ".read")}, Version: 80, Arch: SM90,
 		Args: []Arg{imm("pending")}, Manual: "cp.async.bulk.wait_group", Go: "k.BulkWait"},

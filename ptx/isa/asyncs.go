@@ -12,24 +12,41 @@ var asyncs = slices.Concat([]Form{
 		Args:   []Arg{addr("dst", Shared), addr("src", Global), imm("bytes"), optional(in("srcBytes", U32))},
 		Manual: "cp.async"},
 	{Name: "CpAsyncWaitAll", Op: "cp.async.wait_all", Arch: SM80, Manual: "cp.async.wait_all"},
-	{Name: "BulkStore", Op: "cp.async.bulk.global.shared::cta.bulk_group", Version: 80, Arch: SM90,
-		Args: []Arg{addr("dst", Global), addr("src", Shared), in("bytes", U32)}, Manual: "cp.async.bulk"},
-	{Name: "MbarrierArriveState", Op: "mbarrier.arrive.shared::cta.b64", Version: 78, Arch: SM80,
-		Args: []Arg{out("state", B64), addr("bar", Shared)}, Manual: "mbarrier.arrive"},
-	{Name: "MbarrierArriveExpectTxState", Op: "mbarrier.arrive.expect_tx.shared::cta.b64", Version: 80, Arch: SM90,
-		Args: []Arg{out("state", B64), addr("bar", Shared), in("bytes", U32)}, Manual: "mbarrier.arrive"},
-	{Name: "MbarrierArriveOrder", Op: "mbarrier.arrive.release.cta.shared::cta.b64", Version: 80, Arch: SM80,
-		Args: []Arg{{Name: "state", Kind: Sink}, addr("bar", Shared)}, Manual: "mbarrier.arrive"},
-	{Name: "MbarrierArriveOrderCluster", Op: "mbarrier.arrive.release.cluster", Mods: []Mod{one("space", ".shared::cta", ".shared::cluster"), fix(".b64")}, Version: 80, Arch: SM90,
-		Args: []Arg{{Name: "state", Kind: Sink}, addrIn()}, Manual: "mbarrier.arrive"},
-	{Name: "MbarrierArriveExpectTxOrder", Op: "mbarrier.arrive.expect_tx.release", Mods: []Mod{one("scope", ".cta", ".cluster"), one("space", ".shared::cta", ".shared::cluster"), fix(".b64")}, Version: 80, Arch: SM90,
-		Args: []Arg{{Name: "state", Kind: Sink}, addrIn(), in("bytes", U32)}, Manual: "mbarrier.arrive"},
-	{Name: "MbarrierTryWait", Op: "mbarrier.try_wait.shared::cta.b64", Version: 78, Arch: SM90,
-		Args: []Arg{out("done", Pred), addr("bar", Shared), register(in("state", B64))}, Effects: Uniform, Manual: "mbarrier.try_wait"},
-	{Name: "MbarrierTestWait", Op: "mbarrier.test_wait.shared::cta.b64", Version: 78, Arch: SM80,
-		Args: []Arg{out("done", Pred), addr("bar", Shared), register(in("state", B64))}, Effects: Uniform, Manual: "mbarrier.test_wait"},
-	{Name: "MbarrierTryWaitParityOrder", Op: "mbarrier.try_wait.parity.acquire", Mods: []Mod{one("scope", ".cta", ".cluster"), fix(".shared::cta.b64")}, Version: 80, Arch: SM90,
-		Args: []Arg{out("done", Pred), addr("bar", Shared), in("parity", U32)}, Effects: Uniform, Manual: "mbarrier.try_wait"},
+	{Name: "CpAsyncMbarrierArrive", Op: "cp.async.mbarrier.arrive", Mods: []Mod{one("space", ".shared", ".shared::cta"), fix(".b64")}, Arch: SM80,
+		Args: []Arg{addr("bar", Shared)}, Manual: "cp.async.mbarrier.arrive"},
+	{Name: "CpAsyncMbarrierArriveNoIncShared", Op: "cp.async.mbarrier.arrive.noinc.shared.b64", Arch: SM80,
+		Args: []Arg{addr("bar", Shared)}, Manual: "cp.async.mbarrier.arrive"},
+	tmaLoad("TMALoadCTA", ".shared::cta", 86, SM90),
+	{Name: "BulkLoadHint", Op: "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint", Version: 80, Arch: SM90,
+		Args: []Arg{addr("dst", Shared), addr("src", Global), in("bytes", U32), addr("bar", Shared), policy()}, Manual: "cp.async.bulk"},
+	{Name: "BulkLoadCTA", Op: "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes", Mods: []Mod{hint()}, Version: 86, Arch: SM90,
+		Args: []Arg{addr("dst", Shared), addr("src", Global), in("bytes", U32), addr("bar", Shared), hinted()}, Manual: "cp.async.bulk"},
+	{Name: "BulkStore", Op: "cp.async.bulk.global.shared::cta.bulk_group", Mods: []Mod{hint()}, Version: 80, Arch: SM90,
+		Args: []Arg{addr("dst", Global), addr("src", Shared), in("bytes", U32), hinted()}, Manual: "cp.async.bulk"},
+	{Name: "TMAReduce", Op: "cp.reduce.async.bulk.tensor", Mods: []Mod{dims(), fix(".global"), fix(".shared::cta"), one("op", ".add", ".min", ".max", ".inc", ".dec", ".and", ".or", ".xor"), tile(), fix(".bulk_group"), hint()}, Version: 80, Arch: SM90,
+		Args: []Arg{tensor(), addr("src", Shared), hinted()}, Manual: "cp.reduce.async.bulk.tensor"},
+	bulkReduce("BulkReduce", atomNot, redOps(), types(".u32", ".b32", ".u64", ".b64", ".s32", ".s64", ".f32", ".f64")),
+	bulkReduce("BulkReduceHalves", nil, fix(".add.noftz"), types(".f16", ".bf16")),
+	{Name: "StAsync", Op: "st.async", Mods: []Mod{opt("weak", ".weak"), opt("space", ".shared::cluster"), fix(".mbarrier::complete_tx::bytes"), vec(), types(".b32", ".u32", ".s32", ".f32", ".b64", ".u64", ".s64", ".f64")}, Version: 81, Arch: SM90,
+		Args: []Arg{addr("dst", SharedCluster), {Name: "b", Kind: Vec, TypeOf: "type", LenOf: "vec"}, addr("bar", SharedCluster)}, Not: wide, Manual: "st.async"},
+	{Name: "RedAsync", Op: "red.async.relaxed.cluster", Mods: []Mod{opt("space", ".shared::cluster"), fix(".mbarrier::complete_tx::bytes"), redOps(), types(".u32", ".b32", ".s32", ".u64")}, Version: 81, Arch: SM90,
+		Args: []Arg{addr("dst", SharedCluster), inT("b"), addr("bar", SharedCluster)}, Not: atomNot, Manual: "red.async"},
+	{Name: "MbarrierInitShared", Op: "mbarrier.init.shared.b64", Arch: SM80, Args: []Arg{addr("bar", Shared), in("count", U32)}, Manual: "mbarrier.init"},
+	{Name: "MbarrierInvalShared", Op: "mbarrier.inval.shared.b64", Arch: SM80, Args: []Arg{addr("bar", Shared)}, Manual: "mbarrier.inval"},
+	arrives("MbarrierArriveAny", "", 78, SM80, sink(), ".shared::cta"),
+	arrives("MbarrierArriveState", "", 70, SM80, out("state", B64), ".shared::cta", ".shared"),
+	arrives("MbarrierArriveCount", "count", 78, SM90, sink(), ".shared::cta", ".shared"),
+	arrives("MbarrierArriveCountState", "count", 78, SM90, out("state", B64), ".shared::cta", ".shared"),
+	arrives("MbarrierArriveClusterAny", "", 80, SM90, sink(), ".shared::cluster"),
+	arrives("MbarrierArriveCountCluster", "count", 80, SM90, sink(), ".shared::cluster"),
+	arrives("MbarrierArriveExpectTxAny", "bytes", 80, SM90, sink(), ".shared::cta", ".shared", ".shared::cluster"),
+	arrives("MbarrierArriveExpectTxState", "bytes", 80, SM90, out("state", B64), ".shared::cta", ".shared"),
+	{Name: "MbarrierExpectTx", Op: "mbarrier.expect_tx", Mods: []Mod{opt("order", ".relaxed.cta", ".relaxed.cluster"), one("space", ".shared::cta", ".shared::cluster", ".shared"), fix(".b64")}, Version: 80, Arch: SM90,
+		Args: []Arg{addrIn(), in("bytes", U32)}, Manual: "mbarrier.expect_tx"},
+	waits("MbarrierTryWait", "mbarrier.try_wait", 78, SM90, register(in("state", B64)), optional(in("hint", U32))),
+	waits("MbarrierTryWaitParityAny", "mbarrier.try_wait.parity", 78, SM90, in("parity", U32), optional(in("hint", U32))),
+	waits("MbarrierTestWait", "mbarrier.test_wait", 70, SM80, register(in("state", B64))),
+	waits("MbarrierTestWaitParityAny", "mbarrier.test_wait.parity", 71, SM80, in("parity", U32)),
 	tensormapReplace("TensormapReplaceAddress", in("value", B64), one("field", ".global_address")),
 	tensormapReplace("TensormapReplaceRank", in("value", B32), one("field", ".rank")),
 	tensormapReplace("TensormapReplaceStride", in("value", B64), one("field", ".global_stride"), imm("dimension")),
@@ -40,9 +57,10 @@ var asyncs = slices.Concat([]Form{
 	{Name: "FenceTensormapAcquire", Op: "fence.proxy.tensormap::generic.acquire", Mods: []Mod{one("scope", ".gpu", ".cta", ".cluster", ".sys")}, Version: 83, Arch: SM90,
 		Args: []Arg{addr("tensorMap", Generic), imm("mapBytes")}, Manual: "membar/fence"},
 	{Name: "FenceTensormapRelease", Op: "fence.proxy.tensormap::generic.release", Mods: []Mod{one("scope", ".gpu", ".cta", ".cluster", ".sys")}, Version: 83, Arch: SM90, Manual: "membar/fence"},
-}, wgmmas, shortShared(), products, wmmaForms(), sparse())
+}, wgmmas, products, wmmaForms(), sparse())
 
-// wgmmas has the dense wgmma forms that only kernels of other compilers use.
+// wgmmas has the dense wgmma forms with A in registers, and those of other formats,
+// which only kernels of other compilers use.
 var wgmmas = []Form{
 	wgmmaRegisters("WgmmaBF16Registers", wgmmaForm("", ".bf16")),
 	wgmmaRegisters("WgmmaF16Registers", wgmmaForm("", ".f16")),
@@ -56,25 +74,31 @@ var wgmmas = []Form{
 	wgmmaInt8("WgmmaU8S8", ".u8", ".s8", 84), wgmmaRegisters("WgmmaU8S8Registers", wgmmaInt8("", ".u8", ".s8", 84)),
 }
 
-// shortShared returns the mbarrier forms with .shared in place of .shared::cta.
-func shortShared() (forms []Form) {
-	for _, f := range barriers {
-		long := map[string]string{
-			"MbarrierInit": "mbarrier.init.shared.b64", "MbarrierInval": "mbarrier.inval.shared.b64",
-			"MbarrierTryWaitParity": "mbarrier.try_wait.parity.shared.b64", "MbarrierTestWaitParity": "mbarrier.test_wait.parity.shared.b64",
-		}
-		if op := long[f.Name]; op != "" {
-			f.Name, f.Op, f.Go = f.Name+"Shared", op, ""
-			switch f.Name {
-			case "MbarrierInitShared", "MbarrierInvalShared":
-				f.Version = 70
-			case "MbarrierTestWaitParityShared":
-				f.Version = 71
-			}
-			forms = append(forms, f)
-		}
+// bulkReduce returns a reduction of contiguous elements in global memory.
+func bulkReduce(name string, not [][2]string, op, of Mod) Form {
+	return Form{Name: name, Op: "cp.reduce.async.bulk.global.shared::cta.bulk_group", Mods: []Mod{hint(), op, of}, Not: not, Version: 80, Arch: SM90,
+		Args: []Arg{addr("dst", Global), addr("src", Shared), in("bytes", U32), hinted()}, Manual: "cp.reduce.async.bulk"}
+}
+
+// arrives returns an arrival at an mbarrier, and waits a test of its phase, in all spellings that
+// the builder does not print. last is "count", "bytes" or "".
+func arrives(name, last string, version Version, arch Arch, state Arg, spaces ...string) Form {
+	f := Form{Name: name, Op: "mbarrier.arrive", Mods: []Mod{opt("order", ".release.cta", ".release.cluster").since(80, SM80), one("space", spaces...), fix(".b64")}, Version: version, Arch: arch,
+		Args: []Arg{state, {Name: "bar", Kind: Addr, Type: U64, SpaceOf: "space"}}, Manual: "mbarrier.arrive"}
+	if last == "bytes" {
+		f.Op += ".expect_tx"
 	}
-	return forms
+	if last != "" {
+		f.Args = append(f.Args, in(last, U32))
+	}
+	return f
+}
+
+func sink() Arg { return Arg{Name: "state", Kind: Sink} }
+
+func waits(name, op string, version Version, arch Arch, last ...Arg) Form {
+	return Form{Name: name, Op: op, Mods: []Mod{opt("order", ".acquire.cta", ".acquire.cluster").since(80, SM80), one("space", ".shared::cta", ".shared"), fix(".b64")}, Version: version, Arch: arch,
+		Args: append([]Arg{out("done", Pred), addr("bar", Shared)}, last...), Effects: Uniform, Manual: op}
 }
 
 // tensormapReplace returns the form that changes a field of a tensor map in

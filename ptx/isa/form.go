@@ -157,8 +157,10 @@ type Arg struct {
 	RegOnly bool
 	// Below, if not 0, limits an immediate to the range 0 to Below-1.
 	Below int64
-	// Opt marks a trailing operand that may be absent.
-	Opt bool
+	// Opt marks a trailing operand that may be absent. If With is set, the last operand
+	// is there exactly if that modifier is chosen.
+	Opt  bool
+	With string
 }
 
 // Form is one row of the table.
@@ -258,10 +260,32 @@ func (f *Form) Needs(m Mods) (Version, Arch) {
 	v, a := f.Version, f.Arch
 	for i := range f.Mods {
 		if m[i] != 0 {
-			v, a = max(v, f.Mods[i].Version), max(a, f.Mods[i].Arch)
+			n := newer[f.Mods[i].Alts[m[i]-1]]
+			v, a = max(v, f.Mods[i].Version, n.version), max(a, f.Mods[i].Arch, n.arch)
 		}
 	}
 	return max(v, a.MinVersion()), a
+}
+
+// newer lists modifiers that need a version and target wherever they are.
+var newer = map[string]struct {
+	version Version
+	arch    Arch
+}{".shared::cta": {78, SM70}, ".shared::cluster": {78, SM90}, ".cluster": {78, SM90},
+	".release.cluster": {80, SM90}, ".acquire.cluster": {80, SM90}, ".L2::cache_hint": {74, SM80}}
+
+// ArgCount returns the least and the largest number of operands for the chosen modifiers.
+func (f *Form) ArgCount(m Mods) (least, most int) {
+	most = len(f.Args)
+	if most > 0 && f.Args[most-1].With != "" {
+		if f.Has(m, f.Args[most-1].With) {
+			return most, most
+		}
+		most--
+	}
+	for least = most; least > 0 && f.Args[least-1].Opt; least-- {
+	}
+	return least, most
 }
 
 // ModIndex returns the index of the place with the given name, or -1.

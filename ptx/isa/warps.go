@@ -26,6 +26,11 @@ var warps = []Form{
 		Args: []Arg{{Name: "d", Dir: Out, Kind: Vec, Type: B32, LenOf: "count"}, addr("a", Shared)}, Effects: Aligned | Varies, Manual: "ldmatrix"},
 	{Name: "StmatrixCTA", Op: "stmatrix.sync.aligned.m8n8", Mods: []Mod{one("count", ".x1", ".x2", ".x4"), opt("trans", ".trans"), fix(".shared::cta"), fix(".b16")}, Version: 78, Arch: SM90,
 		Args: []Arg{addr("a", Shared), register(Arg{Name: "b", Kind: Vec, Type: B32, LenOf: "count"})}, Effects: Aligned, Manual: "stmatrix"},
+	{Name: "LdmatrixShapeLast", Op: "ldmatrix.sync.aligned", Mods: []Mod{one("count", ".x1", ".x2", ".x4"), opt("trans", ".trans"), fix(".m8n8"), one("space", ".shared", ".shared::cta"), fix(".b16")}, Arch: SM80,
+		Args: []Arg{{Name: "d", Dir: Out, Kind: Vec, Type: B32, LenOf: "count"}, addr("a", Shared)}, Effects: Aligned | Varies, Manual: "ldmatrix"},
+	{Name: "StmatrixShapeLast", Op: "stmatrix.sync.aligned", Mods: []Mod{one("count", ".x1", ".x2", ".x4"), opt("trans", ".trans"), fix(".m8n8"), one("space", ".shared", ".shared::cta"), fix(".b16")}, Version: 78, Arch: SM90,
+		Args: []Arg{addr("a", Shared), register(Arg{Name: "b", Kind: Vec, Type: B32, LenOf: "count"})}, Effects: Aligned, Manual: "stmatrix"},
+	{Name: "Movmatrix", Op: "movmatrix.sync.aligned.m8n8.trans.b16", Version: 78, Arch: SM80, Args: []Arg{out("d", B32), register(in("a", B32))}, Effects: Aligned | Varies, Manual: "movmatrix"},
 	{Name: "Nanosleep", Op: "nanosleep.u32", Args: []Arg{in("ns", U32)}, Manual: "nanosleep"},
 	{Name: "Brkpt", Op: "brkpt", Manual: "brkpt"},
 }

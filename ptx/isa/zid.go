@@ -57,16 +57,10 @@ const (
 	LdParam
 	StParam
 	LdGlobal
-	LdGlobalSync
 	LdShared
 	LdSharedCluster
 	StGlobal
-	StGlobalSync
 	StShared
-	AtomGlobal
-	AtomShared
-	RedGlobal
-	RedShared
 	Mapa
 	BarSync
 	BarArrive
@@ -275,23 +269,15 @@ const (
 	Membar
 	FenceSC
 	FenceCluster
-	Cas
-	CasShared
-	AtomGeneric
-	CasGeneric
-	AtomSem
-	CasSem
-	AtomScope
-	CasScope
-	AtomGlobalScope
-	CasGlobalScope
-	AtomSharedScope
-	CasSharedScope
-	RedGeneric
-	RedSem
-	RedScope
-	RedGlobalScope
-	RedSharedScope
+	Atom
+	AtomHalves
+	AtomBrains
+	AtomVector
+	AtomCas
+	Red
+	RedHalves
+	RedBrains
+	RedVector
 	ShflSyncPred
 	VoteUni
 	MatchAny64
@@ -305,19 +291,39 @@ const (
 	BarRed
 	LdmatrixCTA
 	StmatrixCTA
+	LdmatrixShapeLast
+	StmatrixShapeLast
+	Movmatrix
 	Nanosleep
 	Brkpt
 	CpAsyncCA
 	CpAsyncWaitAll
+	CpAsyncMbarrierArrive
+	CpAsyncMbarrierArriveNoIncShared
+	TMALoadCTA
+	BulkLoadHint
+	BulkLoadCTA
 	BulkStore
+	TMAReduce
+	BulkReduce
+	BulkReduceHalves
+	StAsync
+	RedAsync
+	MbarrierInitShared
+	MbarrierInvalShared
+	MbarrierArriveAny
 	MbarrierArriveState
+	MbarrierArriveCount
+	MbarrierArriveCountState
+	MbarrierArriveClusterAny
+	MbarrierArriveCountCluster
+	MbarrierArriveExpectTxAny
 	MbarrierArriveExpectTxState
-	MbarrierArriveOrder
-	MbarrierArriveOrderCluster
-	MbarrierArriveExpectTxOrder
+	MbarrierExpectTx
 	MbarrierTryWait
+	MbarrierTryWaitParityAny
 	MbarrierTestWait
-	MbarrierTryWaitParityOrder
+	MbarrierTestWaitParityAny
 	TensormapReplaceAddress
 	TensormapReplaceRank
 	TensormapReplaceStride
@@ -344,10 +350,6 @@ const (
 	WgmmaS8U8Registers
 	WgmmaU8S8
 	WgmmaU8S8Registers
-	MbarrierInitShared
-	MbarrierInvalShared
-	MbarrierTryWaitParityShared
-	MbarrierTestWaitParityShared
 	MmaF16
 	MmaBF16
 	MmaF16K8

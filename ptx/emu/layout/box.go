@@ -10,8 +10,8 @@ const BoxAlign = 128
 
 // Run is a piece of a box that is contiguous in global and in shared memory.
 type Run struct {
-	Global uint64 // address of its first byte; meaningless out of bounds
-	Shared uint32 // address of its first byte, swizzle applied
+	Global uint64 // global address of its first byte; meaningless if out of bounds
+	Shared uint32 // shared address of its first byte, after the swizzle
 	Bytes  uint32
 	// InBounds reports whether the run lies inside the tensor. Out of bounds a load writes
 	// zeros to shared memory, and a store or reduction skips the run.
@@ -30,9 +30,9 @@ func (m TensorMap) CheckBox(coordinates []int32, shared uint32) error {
 	return nil
 }
 
-// CheckChip reports boxes that an H200 (driver 580) refuses as an illegal instruction, or
-// moves differently from the manual, because it moves dimension 0 in pieces of 16 bytes. outside
-// tells that the chip would write outside the tensor.
+// CheckChip reports why an H200 (driver 580) refuses a box as an illegal instruction, or
+// moves it differently from the manual. The chip moves dimension 0 in pieces of 16 bytes.
+// outside reports whether the chip would write outside the tensor.
 func (m TensorMap) CheckChip(coordinates []int32, store bool) (outside bool, err error) {
 	size := int64(m.Elem.Bytes())
 	from, end := int64(coordinates[0])*size, int64(m.Dims[0])*size
@@ -55,16 +55,16 @@ func (m TensorMap) CheckChip(coordinates []int32, store bool) (outside bool, err
 
 // BoxRow is one row of a box: the elements along dimension 0.
 type BoxRow struct {
-	Global uint64 // address of its first byte, modulo 2^64
-	shared uint32 // address of its first byte before swizzle
+	Global uint64 // global address of its first byte, modulo 2^64
+	shared uint32 // shared address of its first byte, before the swizzle
 	bytes  uint32
-	Lo, Hi uint32 // the bytes of the row that are in bounds
+	Lo, Hi uint32 // range of the row's bytes that are in bounds
 }
 
 // Rows visits the rows of the box at the given coordinates and shared address, in the order of
 // shared memory. The box must have passed CheckBox. Visiting ends when visit returns false.
 func (m *TensorMap) Rows(coordinates []int32, shared uint32, visit func(r *BoxRow) bool) {
-	var index [5]uint32 // of the row in the box; index[0] stays 0
+	var index [5]uint32 // index of the row in the box; index[0] stays 0
 	size := int64(m.Elem.Bytes())
 	row := BoxRow{shared: shared, bytes: m.Box[0] * uint32(size)}
 	first, n := int64(coordinates[0]), int64(m.Box[0])
@@ -115,7 +115,8 @@ func (m *TensorMap) rowAddress(coordinates []int32, index *[5]uint32) (address u
 	return address, inside
 }
 
-// runs splits a row where bounds begin and end and, under swizzle, at every 16-byte chunk.
+// runs splits a row at the ends of its part in bounds and, under a swizzle, at every
+// 16-byte chunk.
 func (r *BoxRow) runs(s Swizzle, yield func(Run) bool) bool {
 	at := uint32(0)
 	for part, end := range [3]uint32{r.Lo, r.Hi, r.bytes} {
@@ -134,7 +135,8 @@ func (r *BoxRow) runs(s Swizzle, yield func(Run) bool) bool {
 	return true
 }
 
-// Load fills a row in shared memory, the CTA's window. from holds the row's bytes in bounds.
+// Load writes a row to shared memory, the CTA's window. from holds the row's bytes that
+// are in bounds.
 func (r *BoxRow) Load(window, from []byte, s Swizzle) {
 	if r.Lo == 0 && r.Hi == r.bytes {
 		for at := uint32(0); at < r.bytes; at += 16 {

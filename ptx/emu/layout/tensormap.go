@@ -40,9 +40,9 @@ type TensorMap struct {
 	Elem    ElemType
 	Rank    int // 1 to 5
 	Address uint64
-	Dims    [5]uint64 // elements, 1 to 2^32 each
-	Strides [4]uint64 // Strides[i]: bytes between neighbours of dimension i+1
-	Box     [5]uint32 // elements, 1 to 256 each
+	Dims    [5]uint64 // extents in elements, 1 to 2^32 each
+	Strides [4]uint64 // Strides[i] is the distance in bytes of neighbours in dimension i+1
+	Box     [5]uint32 // extents in elements, 1 to 256 each
 	Swizzle Swizzle
 }
 
@@ -53,8 +53,9 @@ const TensorMapBytes = 128
 // published.
 const tensorMapMagic = "emu-tmap"
 
-// The encoded map, little endian: magic 0-7, element 8, rank 9, swizzle 10, address 16, dims
-// less one 24, strides 44, box 76, CRC-32 of the rest 124.
+// Offsets in the encoded map, little endian: magic 0-7, element type 8, rank 9, swizzle
+// 10, address 16, extents less one 24, strides 44, box 76, CRC-32 of all bytes before it
+// 124.
 const (
 	tmElem, tmRank, tmSwizzle, tmAddress = 8, 9, 10, 16
 	tmDims, tmStrides, tmBox, tmChecksum = 24, 44, 76, 124
@@ -140,7 +141,7 @@ func (m TensorMap) Check() error {
 		return bad("box row", fmt.Sprintf("%d bytes", inner), fmt.Sprintf("at most %d under %v", m.Swizzle.Width(), m.Swizzle))
 	}
 	if m.BoxBytes() == inner {
-		return nil // with one row, the distance between rows does not matter
+		return nil // a box of one row has no distance between rows
 	}
 	return bad("box row", fmt.Sprintf("%d bytes", inner),
 		fmt.Sprintf("exactly %d under %v: the layout of narrower rows in shared memory is not emulated", m.Swizzle.Width(), m.Swizzle))

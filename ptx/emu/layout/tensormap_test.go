@@ -166,8 +166,8 @@ func TestRunsStopEarly(t *testing.T) {
 	assert.Equal(t, 13, n)
 }
 
-// wantRows returns the addresses of the rows r.. of an expert at row off with t rows that a
-// tile of bm rows may touch.
+// wantRows returns the addresses of the rows that a tile of bm rows may touch, from row r
+// of an expert on. The expert has t rows, the first at row off.
 func wantRows(y, s uint64, off, t, r, bm int) (want []uint64) {
 	for j := range bm {
 		if r+j < t {
@@ -212,7 +212,7 @@ func TestRaggedMaps(t *testing.T) {
 		small.Dims, small.Strides = [5]uint64{n, uint64(bm), 1 << 30}, [4]uint64{s, s}
 		require.Equal(t, want, insideAddresses(small, []int32{0, int32(bm - v), int32(off + first + v)}))
 
-		wrap := base // 2^30*s + 2^30*(2^34-s) = 2^64 = 0
+		wrap := base // the base moves by 2^30*s + 2^30*(2^34-s) bytes, which is 2^64 = 0
 		wrap.Rank, wrap.Address = 4, y
 		wrap.Dims = [5]uint64{n, 1 << 30, 1<<31 - 1, 1<<31 - 1}
 		wrap.Strides = [4]uint64{s, 1<<34 - s, s}
@@ -221,7 +221,7 @@ func TestRaggedMaps(t *testing.T) {
 	}
 }
 
-// A box of one row under swizzle is placed as in a load of the whole tile.
+// A box of one row under a swizzle lies where the same row of a whole tile lies.
 func TestRowGather(t *testing.T) {
 	m := TensorMap{Elem: ElemBF16, Rank: 2, Dims: [5]uint64{64, 1000}, Strides: [4]uint64{128}, Box: [5]uint32{64, 1}, Swizzle: Swizzle128}
 	for row := range uint32(16) {

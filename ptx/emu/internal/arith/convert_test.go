@@ -14,7 +14,7 @@ import (
 type narrow struct {
 	fractionBits int
 	bias         int
-	infinity     uint16 // exponent all ones, fraction zero
+	infinity     uint16 // bits of infinity: exponent all ones, fraction zero
 	format       Format
 	nearest      func(x uint32) uint16
 	widen        func(h uint16) uint32
@@ -75,7 +75,7 @@ func narrowOracle(n narrow, x uint32, mode Rounding) uint16 {
 	}
 	sign := uint16(x >> 16 & 0x8000)
 	v := math.Abs(float64(ToF32(x)))
-	lo, hi := uint16(0), n.infinity // lo is the largest code with value <= v
+	lo, hi := uint16(0), n.infinity // the search ends with lo as the largest code of a value up to v
 	if math.IsInf(v, 0) {
 		return sign | n.infinity
 	}
@@ -91,7 +91,7 @@ func narrowOracle(n narrow, x uint32, mode Rounding) uint16 {
 	}
 	below := narrowValue(n, lo)
 	above := narrowValue(n, hi)
-	if hi == n.infinity { // the next value if the exponent range continued
+	if hi == n.infinity { // above is the next value if the exponent range went on
 		above = below + (below - narrowValue(n, lo-1))
 	}
 	switch down, up := v-below, above-v; {

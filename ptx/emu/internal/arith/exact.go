@@ -12,7 +12,7 @@ import (
 
 // Format is a binary format whose values float64 can represent.
 type Format struct {
-	precision int // Bits of the significand, with the hidden one
+	precision int // bits of the significand, with the hidden bit
 	Least     int // exponent of the smallest normal number
 	most      int // exponent of the largest number
 	nan       uint64
@@ -159,8 +159,8 @@ func (op Op) Float(a, b, c float64) float64 {
 }
 
 const (
-	exactBits = 4400 // enough for any sum of products of float64
-	rootBits  = 256  // enough to round any quotient and root correctly
+	exactBits = 4400 // mantissa bits that hold any sum of products of float64 values
+	rootBits  = 256  // mantissa bits that suffice to round any quotient and root correctly
 )
 
 // Compute returns the result of the operation, rounded once to the format.

@@ -36,9 +36,9 @@ const (
 func randomF32(r *rand.Rand) uint32 {
 	x := r.Uint32()
 	switch r.IntN(4) {
-	case 0: // near 1, where products and sums collide
+	case 0: // numbers near 1, whose products and sums are of similar size
 		x = x&0x807fffff | (124+uint32(r.IntN(6)))<<23
-	case 1: // few bits, for ties
+	case 1: // numbers with few significant bits, whose results are often ties
 		x &= 0xffff8000
 	case 2: // near the subnormals
 		x = x&0x807fffff | uint32(r.IntN(3))<<23
@@ -60,7 +60,7 @@ func TestArithmeticAgainstExact(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 60000 {
 		a, b, c := randomF32(r), randomF32(r), randomF32(r)
-		if r.IntN(3) == 0 { // a sum that cancels against the product
+		if r.IntN(3) == 0 { // c nearly cancels the product a*b
 			c = FromF32(-ToF32(MulF32(a, b, false)))
 			c ^= uint32(r.IntN(4))
 			if c&F32Inf == F32Inf {
@@ -184,7 +184,7 @@ func TestFloatCompare(t *testing.T) {
 	nan := uint32(canonicalNaN)
 	pairs := []struct {
 		a, b uint32
-		hold string // the comparisons that are true
+		hold string // names of the comparisons that are true
 	}{
 		{f32(1), f32(2), "ne lt le neu ltu leu num"},
 		{f32(2), f32(1), "ne gt ge neu gtu geu num"},

@@ -27,7 +27,7 @@ func (t Int) FromFloat(x float64, mode Rounding) uint64 {
 		return 0
 	}
 	x = RoundIntegral(x, mode)
-	low, high := 0.0, math.Ldexp(1, int(t.Bits)) // High is one past the largest
+	low, high := 0.0, math.Ldexp(1, int(t.Bits)) // high is the largest value plus one
 	if t.Signed {
 		high /= 2
 		low = -high
@@ -68,8 +68,8 @@ func (t Int) Extend(x uint64) uint64 {
 	return x << free >> free
 }
 
-// Convert is cvt{.sat}.TO.FROM between integers: x is read as a value of type from. The result
-// is truncated to t, or clamped to its range, and extended.
+// Convert is cvt{.sat}.TO.FROM between integers. x is read as a value of type from. The
+// result is truncated to the range of t or, with saturate, clamped to it, then extended.
 func (t Int) Convert(x uint64, from Int, saturate bool) uint64 {
 	x = from.Extend(x)
 	if !saturate {
@@ -117,7 +117,7 @@ func (t Int) Less(a, b uint64) bool {
 	return a < b
 }
 
-// Clamp clamps a sum of two 32-bit values to the type's range.
+// Clamp clamps the sum of two 32-bit values to the range of the type.
 func (t Int) Clamp(x int64) uint64 {
 	return uint64(max(min(x, int64(t.max())), int64(t.min())))
 }

@@ -53,15 +53,15 @@ func (c Clock) Covers(o Clock) bool {
 // Moments is what is known about one cluster.
 type Moments struct {
 	Seen Clock
-	// Lanes holds, for a warp's own component, the moment of each lane, if some lanes are known
-	// only up to earlier moments than in seen. That happens when lanes that did not know what
-	// the others did published the clock.
+	// Lanes holds, for a warp's own component, the moment of each lane. It is set only if
+	// some lanes are known up to an earlier moment than Seen has for the component: the
+	// clock was published by lanes that did not know what the other lanes did.
 	Lanes map[int]*[lanesOfWarp]uint32
-	// Fenced and fencedGlobal are the parts that the async proxy also sees, by
-	// fence.proxy.async: in shared and in global memory.
+	// Fenced and FencedGlobal are the accesses, to shared and to global memory, that
+	// fence.proxy.async has also made visible to the async proxy.
 	Fenced, FencedGlobal Clock
-	// mapsReleased and mapsAcquired are the parts that readers of tensor maps see, by
-	// fence.proxy.tensormap with release and then with acquire.
+	// mapsReleased is the part of Seen that fence.proxy.tensormap has released,
+	// MapsAcquired the part that it has acquired: readers of tensor maps see MapsAcquired.
 	mapsReleased, MapsAcquired Clock
 }
 
@@ -95,7 +95,7 @@ func (m *Moments) joinLanes(component int, o *Moments) {
 		if m.Lanes == nil {
 			m.Lanes = map[int]*[lanesOfWarp]uint32{}
 		}
-		m.Lanes[component] = &of // a clone may share the old array
+		m.Lanes[component] = &of // a new array, because a clone may share the old one
 	}
 }
 
@@ -220,7 +220,7 @@ func (k *Knowledge) Published(cluster int64) *Horizon {
 	return out
 }
 
-// Learn adds what others published.
+// Learn adds the knowledge that other clusters published.
 func (k *Knowledge) Learn(h *Horizon, cluster int64) {
 	if h == nil {
 		return
@@ -270,7 +270,7 @@ func (k *Knowledge) AcquireMaps() {
 	k.eachFar(func(m *Moments) { m.MapsAcquired = m.mapsReleased })
 }
 
-// eachFar changes what is known about other clusters.
+// eachFar applies a change to the knowledge about each other cluster.
 func (k *Knowledge) eachFar(change func(m *Moments)) {
 	if k.Far == nil {
 		return

@@ -16,8 +16,8 @@ import (
 type row struct {
 	form  string
 	types string // isa.Type names, or modifiers for forms without a type
-	banks string // widths of d, A, B, C: 32, 64, or p for a predicate
-	expr  string // in A, B and C; a condition for a predicate
+	banks string // widths of d, a, b and c: 32 or 64 bits, or p for a predicate
+	expr  string // Go expression in A, B and C; a condition if the result is a predicate
 }
 
 var rows = []row{

@@ -9,7 +9,7 @@ type Registers [][Lanes]uint32
 func Add(registers Registers, slots []int32, a *A, warp int, b *B, keep bool) {
 	var left [maxRegisters]bool
 	all := false
-	if a.format.Halves { // the vector code's sums lack the bits that rounding needs
+	if a.format.Halves { // the vector code drops the bits that rounding to FP16 needs
 		addNone(slots, &left)
 	} else {
 		all = addVector(registers, slots, a, warp, b, keep, &left)
@@ -31,7 +31,7 @@ func Add(registers Registers, slots []int32, a *A, warp int, b *B, keep bool) {
 		rows[r].take(&a.operand, a.index(16*warp+r, 0), Group*rowCopies)
 	}
 	var columns [columnGroup]vector
-	of := -1 // the group of columns in columns
+	of := -1 // number of the group that columns holds; -1 for none
 	// The registers of one group of columns are adjacent in this order.
 	for j := range slots {
 		i := j&^3 | j&1<<1 | j>>1&1

@@ -62,13 +62,13 @@ func (p *problem) operands(across, negate bool) (a A, b B) {
 	return a, b
 }
 
-// position returns the place of a register in the matrix, by Add's comment.
+// position returns the matrix element of a register's lane, as Add's comment says.
 func position(warp, i, l int) (row, column int) {
 	return 16*warp + l/4 + 8*(i/2%2), 8*(i/4) + 2*(l%4) + i%2
 }
 
-// run multiplies in a register bank with the accumulator in reverse order and another register
-// after each of its registers.
+// run multiplies in a register bank in which the accumulator's registers are in reverse
+// order and each is followed by another register.
 func (p *problem) run(a *A, b *B, keep bool) []uint32 {
 	slots := make([]int32, p.n/2)
 	out := make([]uint32, Rows*p.n)
@@ -89,7 +89,7 @@ func (p *problem) run(a *A, b *B, keep bool) []uint32 {
 			}
 			for _, v := range bank[slots[i]+1] {
 				if v != 0 {
-					return nil // wrote outside the accumulator
+					return nil // Add wrote to a register outside the accumulator
 				}
 			}
 		}

@@ -15,8 +15,8 @@ const MaxDepth = 32
 type vector struct {
 	value [MaxDepth]float64
 	// exponents has 16 bits for each element: laneBias plus its exponent, or 0 for a zero.
-	// Lanes of two vectors add without carry. The sum for a product with a zero stays below
-	// laneFloor, any other sum is above.
+	// The words of two vectors can be added without a carry between lanes. The sum for a
+	// product with a zero stays below laneFloor; every other sum is above it.
 	exponents [MaxDepth / 4]uint64
 	special   bool // holds an infinity or a NaN
 }
@@ -26,7 +26,7 @@ const (
 	laneFloor = 2*laneBias - 300
 )
 
-// take gathers the elements that begin at an index of the operand and are stride apart.
+// take collects the elements of the operand that begin at an index and are stride apart.
 func (v *vector) take(o *operand, at, stride int) {
 	*v = vector{}
 	for k := range o.format.Depth() {
@@ -35,7 +35,7 @@ func (v *vector) take(o *operand, at, stride int) {
 	}
 }
 
-// set sets an element of a vector that has none there yet.
+// set sets one element of a vector in which it is still zero.
 func (v *vector) set(k int, value uint32, e int16) {
 	v.value[k] = float64(math.Float32frombits(value))
 	switch e {
@@ -131,7 +131,7 @@ func cutToF32(sum int64, exponent int) uint32 {
 		sign, magnitude = f32Sign, -magnitude
 	}
 	length := bits.Len64(magnitude)
-	e := exponent + length - 1 // of the leading bit
+	e := exponent + length - 1 // exponent of the leading bit
 	switch {
 	case e > 127:
 		return sign | f32Inf

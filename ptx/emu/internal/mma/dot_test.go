@@ -143,7 +143,7 @@ var draws = []draw{
 	{"any finite",
 		func(r *rand.Rand) uint32 { return r.Uint32() &^ 0x40000000 },
 		finite},
-	{"the largest sums", // near the accumulator's own exponent, all of one sign
+	{"the largest sums", // accumulator and products near the largest exponent, all of one sign
 		func(r *rand.Rand) uint32 { return f32Bits(1.99999) + uint32(r.IntN(3)) - 1 },
 		func(r *rand.Rand) uint32 { return bf16Of(1.9921875) }},
 	{"ends of the vector code's range",
@@ -163,7 +163,7 @@ var draws = []draw{
 func TestDotAgainstDefinition(t *testing.T) {
 	for _, d := range draws {
 		if d.name == "infinities and NaN" {
-			continue // integers are tested by hand below
+			continue // the tests below have integers worked out by hand
 		}
 		t.Run(d.name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))

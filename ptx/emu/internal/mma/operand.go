@@ -15,9 +15,10 @@ const Group = 8
 // the 8 rows of one k are 16 bytes; then elements have two bytes.
 type Tile [Group * stepBytes]byte
 
-// operand is the elements of a step, values and exponents apart. The elements of one k that
-// belong to one accumulator register of a warp are contiguous: for A those of 8 rows, each four
-// times, for the lanes of a row; for B those of 4 columns of one parity.
+// operand holds the elements of a step, with values and exponents in separate arrays. The
+// elements of one k that belong to one accumulator register of a warp are contiguous. For
+// A they are the elements of 8 rows, each four times, once for each lane of the row. For B
+// they are the elements of 4 columns, all even or all odd.
 type operand struct {
 	format   *Format
 	value    []uint32 // FP32 bits
@@ -33,7 +34,7 @@ func (o *operand) reset(f *Format, elements int) {
 }
 
 const (
-	rowCopies   = 4 // lanes that hold a row
+	rowCopies   = 4 // number of lanes that hold elements of one row
 	columnGroup = 4 // contiguous columns
 )
 
