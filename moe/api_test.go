@@ -30,7 +30,7 @@ const module, specs = "sonicmoe", "internal/spec"
 
 // maxNames is the largest number of top-level names that the promised packages may
 // have together.
-const maxNames = 144
+const maxNames = 107
 
 // leaks lists the types of other packages that promised signatures still contain.
 var leaks = []string{

@@ -77,6 +77,7 @@ func (c *Call) checkBackward(t int, b *BackwardArgs, routed bool) work {
 	}
 	c.check.optional("DX", b.DX, grad.DX, true)
 	c.check.optional("DScores", b.DScores, grad.DScores, true)
+	c.checkNoPacked(&b.WeightGradients)
 	c.check.gradients(spec.ExpertWeights, &b.WeightGradients, &grad)
 	c.checkModes(b)
 	if b.wanted() == (wanted{}) {

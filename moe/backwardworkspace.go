@@ -1,6 +1,7 @@
 package moe
 
 import (
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/internal/gradient"
 	"sonicmoe/moe/internal/kernel/bias"
@@ -102,7 +103,7 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 		w.biasSums = biases.take(dh.ColumnSumBytes(c, rows))
 		w.biasPartials = biases.take(bias.B2(l.of).PartialBytes(tokens))
 	}
-	if plan.Slots(rows, l.sms) > 0 {
+	if plan.Slots(rows, l.sms) > 0 && spec.IsPlain(c) {
 		each := max(dw.Of(l.of, dw.W1, gradient.Mode{}).PartialBytes(), dw.Of(l.of, dw.W2, gradient.Mode{}).PartialBytes())
 		s.take(int64(w.slots) * int64(each))
 	}

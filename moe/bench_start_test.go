@@ -8,6 +8,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/tools"
@@ -48,7 +49,8 @@ func BenchmarkNew(b *testing.B) {
 // BenchmarkCompile compiles a layer's kernels one after another and in parallel.
 // Set CUDA_CACHE_DISABLE=1, or the driver's own cache answers.
 func BenchmarkCompile(b *testing.B) {
-	dev := testDevice(b)
+	dev, err := gpu.Of(testDevice(b))
+	require.NoError(b, err)
 	sources, err := tools.Sources(driver.H200(), benchConfig)
 	require.NoError(b, err)
 	for name, limit := range map[string]int{"one after another": 1, "at once": -1} {
@@ -58,7 +60,7 @@ func BenchmarkCompile(b *testing.B) {
 				g.SetLimit(limit)
 				for _, s := range sources {
 					g.Go(func() error {
-						_, err := dev.Compile(b.Context(), s.Module.Print().PTX, driver.CompileOptions{})
+						_, err := dev.Compile(b.Context(), s.Module.Print().PTX, gpu.CompileOptions{})
 						return err
 					})
 				}

@@ -108,7 +108,7 @@ func TestBundleOnGPU(t *testing.T) {
 	defer jit.Forget(dev)
 
 	unpacked := cache.Open(cache.Options{Dir: t.TempDir()})
-	_, err = unpacked.ImportFile(ctx, made)
+	_, err = unpacked.ImportFile(ctx, made, cache.BundleOptions{})
 	require.NoError(t, err)
 	for _, place := range []struct {
 		name string

@@ -69,7 +69,7 @@ func (l *Layer) NewCall() *Call {
 		return c // the passes of this call return errors
 	}
 	for _, k := range l.kernels {
-		c.launchers[k.Any] = k.built.NewLauncher(k.fn, l.dev)
+		c.launchers[k.Any] = k.built.NewLauncher(k.fn)
 	}
 	if l.shared != nil {
 		c.shared = l.shared.NewCall()
@@ -259,6 +259,7 @@ func (c *Call) checkExperts(n work, f *ForwardArgs) {
 	c.check.tensor("O", f.O, want.O, true)
 	c.check.optional("H", f.H, laid.h, true)
 	c.checkSharedH(f.H, f.SharedH, want.SharedH, true)
+	c.checkUnits(f.Units)
 }
 
 // checked finishes the checks of a forward pass.

@@ -90,11 +90,11 @@ func combinations() (list []moe.Config) {
 	return list
 }
 
-// sampled returns count combinations, spread over all. Neighbours in the list
-// differ in biases and type, so both alternate.
+// sampled returns count combinations, spread over all from the first to the last four.
+// Neighbours in the list differ in biases and type, so both alternate.
 func sampled(list []moe.Config, count int) (part []moe.Config) {
 	for i := range count {
-		part = append(part, list[i*(len(list)/count)+i%4])
+		part = append(part, list[i*(len(list)-4)/(count-1)/4*4+i%4])
 	}
 	return part
 }

@@ -9,16 +9,16 @@ import (
 
 // element is the type of a tensor's elements on the host. float32 and float64 are
 // numbers of BF16, F16 and F32 tensors, uint16 is the bits of BF16 and F16
-// elements, int32 is for I32.
+// elements, int32 is for I32, uint8 for U8.
 type element interface {
-	float32 | float64 | uint16 | int32
+	float32 | float64 | uint16 | int32 | uint8
 }
 
 // Write copies values to a tensor, in the order of the work on s. There must be a
 // value for each element. float32 and float64 are numbers for BF16, F16 and F32 tensors,
-// uint16 is the bits of BF16 and F16 elements, int32 is for I32. Numbers are rounded once, to nearest even; NaN stays NaN.
+// uint16 is the bits of BF16 and F16 elements, int32 is for I32, uint8 for U8. Numbers are rounded once, to nearest even; NaN stays NaN.
 // The caller may reuse values when Write returns.
-func Write[E float32 | float64 | uint16 | int32](s driver.Stream, t Tensor, values []E) error {
+func Write[E float32 | float64 | uint16 | int32 | uint8](s driver.Stream, t Tensor, values []E) error {
 	if err := checkCopy(s, t, values); err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func Write[E float32 | float64 | uint16 | int32](s driver.Stream, t Tensor, valu
 
 // Read waits for the work on s and copies a tensor's elements to values, which must
 // have the same number of elements.
-func Read[E float32 | float64 | uint16 | int32](s driver.Stream, t Tensor, values []E) error {
+func Read[E float32 | float64 | uint16 | int32 | uint8](s driver.Stream, t Tensor, values []E) error {
 	if err := checkCopy(s, t, values); err != nil {
 		return err
 	}
@@ -76,11 +76,13 @@ func checkCopy[E element](s driver.Stream, t Tensor, values []E) error {
 	var want string
 	switch any(values).(type) {
 	case []float32, []float64:
-		fits, want = t.Shape.Type != I32, "bf16, f16 or f32, for numbers"
+		fits, want = t.Shape.Type != I32 && t.Shape.Type != U8, "bf16, f16 or f32, for numbers"
 	case []uint16:
 		fits, want = t.Shape.Type == BF16 || t.Shape.Type == F16, "bf16 or f16, for their bits"
 	case []int32:
 		fits, want = t.Shape.Type == I32, "i32, for integers"
+	case []uint8:
+		fits, want = t.Shape.Type == U8, "u8, for bytes"
 	}
 	switch elements := t.Shape.Elements(); {
 	case s == nil:

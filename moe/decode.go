@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/decode"
@@ -54,8 +55,11 @@ func (o options) smallBatch(c Config) smallBatch {
 	if f.inRouter && 4*c.NumExperts <= room {
 		f.byWarps = min(f.upTo, choose.MaxByWarps)
 	}
-	f.single = f.byWarps > 0 && choose.HasSingle(c)
-	f.tiny = f.byWarps > 0 && choose.ChoosesInProducts(c) && choose.ChainBytes(c) <= room
+	// Packed weights are unpacked between the plan and the products, so the products cannot
+	// choose the experts.
+	inProducts := f.byWarps > 0 && spec.IsPlain(c)
+	f.single = inProducts && choose.HasSingle(c)
+	f.tiny = inProducts && choose.ChoosesInProducts(c) && choose.ChainBytes(c) <= room
 	return f
 }
 
@@ -78,6 +82,8 @@ func (f *smallBatch) launches(k registry.Any) bool {
 		return f.isSingle(1)
 	case decode.TinyUpKernel, decode.TinyDownKernel:
 		return f.isTiny(1) || f.isTiny(2)
+	case decode.ArrangeKernel, decode.UnitsUpKernel, decode.UnitsDownKernel:
+		return f.decodes(1)
 	}
 	return true
 }
@@ -176,6 +182,15 @@ func (q *queue) singlePass(n work, f *ForwardArgs) {
 func (q *queue) products(n work, f *ForwardArgs, w pieces) {
 	p := f.Workspace.Ptr
 	rows := n.rows
+	if q.readsUnits(n, f) {
+		first, second := q.layer.units(f.Units)
+		launch(q, decode.UnitsUpKernel, decode.UpArgs{
+			X: f.X.Ptr, Gather: at(p, w.gather), W1: first, B1: f.B1.Ptr, B3: f.B3.Ptr, Scores: f.Scores.Ptr, Pairs: at(p, w.pairs), A: at(p, w.a), H: f.H.Ptr, Rows: rows, TileArgs: w.tiles(p, 0),
+		})
+		launch(q, decode.UnitsDownKernel, decode.DownArgs{A: at(p, w.a), W2: second, B2: f.B2.Ptr, Y: at(p, w.y), Rows: rows, TileArgs: w.tiles(p, 1)})
+		return
+	}
+	q.unpack(&f.Weights, p, w.indices)
 	// A list may give an expert more rows than there are tokens.
 	if !n.list && q.layer.smallBatch.decodes(n.tokens) {
 		up, down := decode.UpKernel, decode.DownKernel

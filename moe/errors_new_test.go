@@ -56,6 +56,12 @@ func TestNewRefusesDevice(t *testing.T) {
 		assert.Zero(t, dev.Count(faulty.Any))
 	}
 
+	counted := newCounted(t)
+	_, err = moe.New(context.Background(), struct{ driver.Device }{counted}, smallConfig, moe.WithoutCache())
+	require.ErrorIs(t, err, driver.ErrUnsupported)
+	assert.ErrorContains(t, err, "the device is a struct { driver.Device }, which cannot compile kernels: want a gpu.Device")
+	assert.Zero(t, counted.Count(faulty.Any))
+
 	closed, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())

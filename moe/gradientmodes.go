@@ -51,19 +51,22 @@ func (o options) writes(k registry.Any) bool {
 
 // checkModes refuses gradients whose kernel WithGradients left out.
 func (c *Call) checkModes(b *BackwardArgs) {
-	c.checkMode("DW1", b.DW1)
-	c.checkMode("DW2", b.DW2)
-	c.checkMode("DSharedW1", b.DSharedW1)
-	c.checkMode("DSharedW2", b.DSharedW2)
+	c.checkMode("DW1", b.DW1, c.launchers)
+	c.checkMode("DW2", b.DW2, c.launchers)
+	if c.shared != nil {
+		c.checkMode("DSharedW1", b.DSharedW1, c.shared.launchers)
+		c.checkMode("DSharedW2", b.DSharedW2, c.shared.launchers)
+	}
 }
 
-func (c *Call) checkMode(field string, g Gradient) {
-	if g.IsZero() || c.launchers[dw.W1Kernels.In(gradientOf(g))] != nil {
+// checkMode refuses a gradient without a kernel among the launchers.
+func (c *Call) checkMode(field string, g Gradient, launchers registry.Launchers) {
+	if g.IsZero() || launchers[dw.W1Kernels.In(gradientOf(g))] != nil {
 		return
 	}
 	var ways []string
 	for _, mode := range gradient.Modes {
-		if c.launchers[dw.W1Kernels.In(mode)] != nil {
+		if launchers[dw.W1Kernels.In(mode)] != nil {
 			way := Gradient{Accumulate: mode.Accumulate}
 			way.Shape.Type = c.layer.of.Type
 			if mode.F32 {

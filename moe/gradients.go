@@ -55,6 +55,7 @@ func (q *queue) gradients(n work, b *BackwardArgs, w backwardWorkspace, routed b
 	of := b.wanted()
 	throughRouter := routed && (of.dX || of.dRouter || of.dRouterBias || of.dExpertScale)
 	r.planRows()
+	r.unpack(&r.Weights, r.Workspace.Ptr, r.w.indices)
 	r.dH()
 	r.when(of.dScores || throughRouter, (*backwardRun).dScores)
 	r.when(throughRouter && !r.dense(), (*backwardRun).dLogits)

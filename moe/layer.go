@@ -10,6 +10,7 @@ import (
 
 	"sonicmoe/autotune"
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/moe/internal/emit"
@@ -94,6 +95,9 @@ func suits(dev driver.Device) error {
 	if dev == nil {
 		return &ArgError{Field: "device", Got: "nil", Want: "an open device"}
 	}
+	if _, err := gpu.Of(dev); err != nil {
+		return fmt.Errorf("making a layer: %w", err)
+	}
 	if err := dev.Err(); err != nil {
 		return fmt.Errorf("making a layer: not tried, the device is broken or closed: %w", err)
 	}
@@ -117,7 +121,7 @@ func suitsTarget(t driver.Target) error {
 }
 
 // compileOptions are the options for every kernel. They are part of its cache key.
-var compileOptions = driver.CompileOptions{}
+var compileOptions = gpu.CompileOptions{}
 
 // wanted lists the kernels of a layer with these options.
 func (o options) wanted(l registry.Layer) registry.Registry {

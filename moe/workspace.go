@@ -41,6 +41,8 @@ type indices struct {
 	ids int64
 	// terms are the terms of the router's weights if these are FP32.
 	terms int64
+	// w1, w3 and w2 are the values of packed weights.
+	w1, w3, w2 int64
 }
 
 // tiles returns the tile arguments of a product, given by its number, of a call
@@ -114,6 +116,12 @@ func (l *Layer) indices(s *space, n work) indices {
 	if c.RouterF32 {
 		w.terms = s.take(choose.TermsOf(c).Bytes())
 	}
+	if spec.IsPacked(c) {
+		plain := c
+		plain.Weights = ""
+		s1 := plain.Shapes(0)
+		w.w1, w.w3, w.w2 = s.take(s1.W1.Bytes()), s.take(s1.W3.Bytes()), s.take(s1.W2.Bytes())
+	}
 	if n.list || c.ScoreOnInput {
 		w.pairs = s.take(4 * rows)
 	}
@@ -168,7 +176,8 @@ type Sizes struct {
 	BackwardWorkspace int64
 	// Fixed is the part of Workspace that does not grow with the tokens: counts for
 	// each multiprocessor and expert, expert offsets, a row pair for each expert,
-	// and 6 bytes for each weight of an FP32 router. The rest is 2·R·(d + n) bytes
+	// 6 bytes for each weight of an FP32 router, and the bf16 values of packed weights.
+	// The rest is 2·R·(d + n) bytes
 	// for the rows R = T·K of Y and A, with n rounded up to a multiple of 64, about
 	// 8 bytes a row for indices, 2·d + 12 bytes a token with shared experts, and
 	// alignment.
@@ -178,6 +187,9 @@ type Sizes struct {
 	H, SharedH int64
 	// O, Scores and ExpertIDs are the sizes of the outputs.
 	O, Scores, ExpertIDs int64
+	// Units is the size of ForwardArgs.Units for any number of tokens: the bytes of packed
+	// weights, with columns rounded up to a multiple of 128. It is 0 for weights that have no units.
+	Units int64
 }
 
 // Sizes returns the exact sizes for a call with the given number of tokens. It
@@ -194,6 +206,7 @@ func (l *Layer) Sizes(tokens int) (Sizes, error) {
 		Workspace: l.workspace(l.work(tokens)).bytes, Fixed: l.workspace(work{}).bytes,
 		BackwardWorkspace: l.backwardWorkspace(l.work(tokens)).bytes,
 		H:                 s.H.Bytes(), SharedH: s.SharedH.Bytes(), O: s.O.Bytes(), Scores: s.Scores.Bytes(), ExpertIDs: s.ExpertIDs.Bytes(),
+		Units: l.unitsBytes(),
 	}, nil
 }
 

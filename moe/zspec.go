@@ -30,6 +30,19 @@ import "sonicmoe/internal/spec"
 //		// W2 [E, d, n], as in torch.nn.Linear. Router and shared experts are [out, in] with
 //		// both.
 //		InOut bool
+//		// Weights is the format of W1, W3 and W2. They are U8 tensors of codes with tensors of
+//		// scales, W1Scale, W3Scale and W2Scale, unless the format is "plain". Type is then BF16,
+//		// InOut is false, and weights have no gradients. A code c of a block with scale s means
+//		// the bf16 nearest to the FP32 product c·s.
+//		//
+//		//	"plain"      the layer's Type; the zero value, "", means it
+//		//	"mxfp4"      E2M1, a scale E8M0 for each 32 inputs, as in gpt-oss; exact
+//		//	"fp8"        E4M3, a scale FP32 for each block of 128 x 128, as in DeepSeek-V3
+//		//	"fp8-ue8m0"  the same with a scale E8M0; exact
+//		//	"int4-g32"   4 bits less 8, a scale bf16 for each 32 inputs, as in Kimi-K2-Thinking
+//		//	"int4-g128"  the same for each 128 inputs
+//		//	"fp8-tensor" E4M3, a scale FP32 for each expert's matrix
+//		Weights string
 //
 //		// Activation is applied between an expert's two products. Limit clamps the inputs
 //		// of "swiglu-oai", and of "swiglu" unless 0. Alpha is a parameter of "swiglu-oai".
@@ -204,6 +217,8 @@ const (
 	I32 = spec.I32
 	// F16 is IEEE binary16: 5 exponent bits, 10 fraction bits.
 	F16 = spec.F16
+	// U8 is a byte: a code or a scale of packed weights, or two codes of 4 bits.
+	U8 = spec.U8
 )
 
 // Shape is the element type and the extents of a dense row-major tensor. It is
@@ -236,7 +251,8 @@ type Shape = spec.Shape
 //		ExpertScale Shape
 //		// W1 [E, 2n, d] is gate and up, in the order of Config.GateUp. It is [E, n, d]
 //		// without a gate, and with GateUp "apart", where W1 is the gate and W3 is up.
-//		// With InOut the last two dimensions of W1, W3 and W2 are swapped.
+//		// With InOut the last two dimensions of W1, W3 and W2 are swapped. Packed weights are
+//		// u8 [E, 2n, bytes of d codes]; see Config.Weights.
 //		W1 Shape
 //		// W3 [E, n, d] is up with GateUp "apart".
 //		W3 Shape
@@ -259,6 +275,13 @@ type Shape = spec.Shape
 //		// SharedGate [d] is wg: the output of the shared experts is multiplied by
 //		// sigmoid(x·wg).
 //		SharedGate Shape
+//		// W1Scale [E, blocks of 2n, blocks of d] are the scales of packed W1, u8 or f32; see
+//		// Config.Weights.
+//		W1Scale Shape
+//		// W3Scale [E, blocks of n, blocks of d] are the scales of packed W3.
+//		W3Scale Shape
+//		// W2Scale [E, blocks of d, blocks of n] are the scales of packed W2.
+//		W2Scale Shape
 //		// Logits [T, E] have the type of Config.Logits.
 //		Logits Shape
 //		// Scores [T, K] f32 are the weights of each token's experts, best first.

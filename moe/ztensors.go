@@ -18,7 +18,8 @@ type Weights struct {
 	ExpertScale Tensor
 	// W1 [E, 2n, d] is gate and up, in the order of Config.GateUp. It is [E, n, d]
 	// without a gate, and with GateUp "apart", where W1 is the gate and W3 is up.
-	// With InOut the last two dimensions of W1, W3 and W2 are swapped.
+	// With InOut the last two dimensions of W1, W3 and W2 are swapped. Packed weights are
+	// u8 [E, 2n, bytes of d codes]; see Config.Weights.
 	W1 Tensor
 	// W3 [E, n, d] is up with GateUp "apart".
 	W3 Tensor
@@ -41,6 +42,13 @@ type Weights struct {
 	// SharedGate [d] is wg: the output of the shared experts is multiplied by
 	// sigmoid(x·wg).
 	SharedGate Tensor
+	// W1Scale [E, blocks of 2n, blocks of d] are the scales of packed W1, u8 or f32; see
+	// Config.Weights.
+	W1Scale Tensor
+	// W3Scale [E, blocks of n, blocks of d] are the scales of packed W3.
+	W3Scale Tensor
+	// W2Scale [E, blocks of d, blocks of n] are the scales of packed W2.
+	W2Scale Tensor
 }
 
 // Weight returns the weight with an id, nil if the id is not a weight's.
@@ -74,6 +82,12 @@ func (w *Weights) Weight(id TensorID) *Tensor {
 		return &w.SharedW2
 	case spec.TensorSharedGate:
 		return &w.SharedGate
+	case spec.TensorW1Scale:
+		return &w.W1Scale
+	case spec.TensorW3Scale:
+		return &w.W3Scale
+	case spec.TensorW2Scale:
+		return &w.W2Scale
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ import (
 // script runs testdata/check.py with PyTorch's safetensors package.
 func script(t testing.TB, args ...string) (string, error) {
 	c := exec.Command("python3", append([]string{filepath.Join("testdata", "check.py")}, args...)...)
-	c.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1") // these layers are small
+	c.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1") // more threads would not pay for these small layers
 	out, err := c.CombinedOutput()
 	return string(out), err
 }
@@ -36,7 +36,7 @@ func needPython(t testing.TB) {
 	outside.Python(t, "safetensors", "torch|numpy")
 }
 
-// verify compares the files with check.py's float64.
+// verify lets check.py compare the files with its float64 results.
 func (p paths) verify(t testing.TB, c moe.Config, more ...string) (string, error) {
 	return script(t, append([]string{"verify", "-weights", p.weights, "-input", p.input, "-output", p.output,
 		"-topk", fmt.Sprint(c.TopK), "-layout", c.GateUp.String()}, more...)...)
@@ -58,7 +58,7 @@ func TestPython(t *testing.T) {
 		{"separate", false, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 1}},
 	}
 	for i, tt := range tests {
-		if testing.Short() && i%2 == 1 { // -short has each layout once, with or without gradients
+		if testing.Short() && i%2 == 1 { // -short tests each layout once, either with or without gradients
 			continue
 		}
 		t.Run(fmt.Sprintf("%s, backward %v", tt.layout, tt.backward), func(t *testing.T) {
@@ -228,7 +228,7 @@ func largest(bits []uint16) float64 {
 	return most
 }
 
-// lowest is the expert with the smallest logit of token 0.
+// lowest returns the expert with the smallest logit of token 0.
 func lowest(ref *reference.Layer, x tensors) int32 {
 	routing, err := ref.Route(x.x, []int32{0}, reference.Rounded)
 	if err != nil {

@@ -74,9 +74,9 @@ func TestFileErrors(t *testing.T) {
 	const bf, f32 = "BF16", "F32"
 	tests := []struct {
 		name    string
-		weights map[string]safetensors.Source // tensors to replace; the zero Source removes one
-		input   []safetensors.Source          // nil means the right ones
-		args    []string                      // in addition to -topk 2
+		weights map[string]safetensors.Source // weight tensors to replace; the zero Source removes one
+		input   []safetensors.Source          // input tensors; nil means valid ones
+		args    []string                      // flags in addition to -topk 2
 		want    string
 	}{
 		{name: "no router", weights: map[string]safetensors.Source{nameRouter: {}},
@@ -165,7 +165,7 @@ func TestFileErrors(t *testing.T) {
 	}
 }
 
-// fails runs a command that ends with one line on stderr and no new file.
+// fails runs a command that must end with one line on stderr and without a new file.
 func (p paths) fails(t *testing.T, want string, args ...string) {
 	t.Helper()
 	before := p.entries(t)
@@ -207,7 +207,8 @@ func TestPathErrors(t *testing.T) {
 	p.fails(t, "is the input "+p.input+", must be another file", other(p.weights, p.input, link)...)
 }
 
-// Without a GPU, -device cuda is an error: the emulated device does not replace it.
+// TestNoGPU checks that without a GPU -device cuda is an error: the emulated device does
+// not replace a GPU that was named.
 func TestNoGPU(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
 	p := randomTensors(small, 1, 1).write(t, false)
@@ -226,7 +227,7 @@ func TestUnknownDevice(t *testing.T) {
 	assert.Len(t, p.entries(t), 2)
 }
 
-// header is a file of zeros with the given header, of any size.
+// header returns a file of zeros of any size that begins with the given header.
 type header struct{ text []byte }
 
 func (h header) ReadAt(p []byte, off int64) (int, error) {
@@ -237,8 +238,8 @@ func (h header) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// TestHugeSizes checks that sizes that no machine could hold are refused by the header
-// alone.
+// TestHugeSizes checks that the header alone is enough to refuse sizes that no machine
+// could hold.
 func TestHugeSizes(t *testing.T) {
 	open := func(text string, data int64) source {
 		b := binary.LittleEndian.AppendUint64(nil, uint64(len(text)))

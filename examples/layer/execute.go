@@ -67,10 +67,11 @@ func execute(ctx context.Context, o options, stderr io.Writer) (text string, err
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.3g s", d.Seconds()) }
 
-// layerOptions returns the options of moe.New: cache, logger, and the passes.
+// layerOptions returns the options of moe.New: cache, logger, and the passes that the
+// layer needs.
 func layerOptions(o options, backward bool, stderr io.Writer) []moe.Option {
 	logger := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	kept := cache.Open(cache.Options{Dir: o.cache, Logger: logger}) // accepts "" and "off"
+	kept := cache.Open(cache.Options{Dir: o.cache, Logger: logger}) // an empty Dir is the user's cache, "off" is none
 	list := []moe.Option{moe.WithLogger(logger), moe.WithCache(kept)}
 	if !backward {
 		list = append(list, moe.WithoutBackward())

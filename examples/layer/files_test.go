@@ -25,7 +25,7 @@ type tensors struct {
 	config            moe.Config
 	tokens            int
 	x, router, w1, w2 []uint16
-	do                []uint16 // nil: no backward pass
+	do                []uint16 // nil if there is no backward pass
 }
 
 func randomTensors(c moe.Config, tokens int, seed uint64) tensors {
@@ -40,7 +40,7 @@ func randomTensors(c moe.Config, tokens int, seed uint64) tensors {
 	}
 }
 
-// withDO adds a random gradient of the output.
+// withDO adds a random gradient of the output to the tensors.
 func (x tensors) withDO(seed uint64) tensors {
 	x.do = reference.NewNormalOf(x.config.Type, seed, reference.ScaleOutput).Values(int64(len(x.x)))
 	return x
@@ -67,7 +67,7 @@ func numbers[E uint16 | int32 | float32](t testing.TB, f *safetensors.File, name
 	return list
 }
 
-// of is a tensor of a file, of the layer's type.
+// of returns a tensor of a file that has the layer's type.
 func (x tensors) of(name string, bits []uint16, shape ...int) safetensors.Source {
 	return fileTensor(name, dtypes[x.config.Type], bytes.NewReader(bytesOf(bits)), shape...)
 }

@@ -102,7 +102,7 @@ func TestGradients(t *testing.T) {
 	}
 	for i, tt := range tests {
 		if testing.Short() && i == 0 {
-			continue // the cases with W1 and W3 apart and in fp16 have concatenated gradients too
+			continue // the cases "separate" and "fp16" have concatenated gradients too
 		}
 		t.Run(tt.name, func(t *testing.T) {
 			x := randomTensors(tt.config, 40, 8).withDO(9)

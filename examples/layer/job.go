@@ -28,14 +28,14 @@ const (
 	nameDO      = "do"
 	nameDX      = "dx"
 	nameDScores = "dscores"
-	gradientOf  = "d" // before the name of a weight
+	gradientOf  = "d" // prefix of the name of a weight's gradient
 )
 
 // source is an open file with its path, for errors.
 type source struct {
 	path string
 	*safetensors.File
-	// of is the type of its tensors.
+	// of is the type of the file's tensors.
 	of string
 }
 
@@ -49,7 +49,7 @@ type job struct {
 	// separate reports whether gate and up are two tensors.
 	separate bool
 	// backward reports whether the input has a gradient of the output. routed reports
-	// whether it has scores and ids, with which the experts run alone.
+	// whether the input has scores and ids, so that the experts run without the router.
 	backward, routed bool
 }
 
@@ -104,12 +104,15 @@ func (j *job) Close() error {
 
 // planModel gets the sizes from the model and the number of tokens from the input.
 func (j *job) planModel() error {
+	if err := j.inputNames(); err != nil {
+		return err
+	}
+	if j.backward {
+		j.model.Config.Weights = "" // packed weights have no gradients
+	}
 	j.config = j.model.Config
 	if err := moe.Check(j.config); err != nil {
 		return fmt.Errorf("%v: %w", j.config, err)
-	}
-	if err := j.inputNames(); err != nil {
-		return err
 	}
 	if out := j.model.Model.Outside; len(out) > 0 && !j.routed {
 		return fmt.Errorf("this model's block is more than a layer: %s; with %s [T, K] F32 and %s [T, K] I32 in addition to %s its experts run alone",
@@ -145,7 +148,7 @@ func (j *job) rows() []string {
 	return []string{nameX}
 }
 
-// inputNames checks that the input has tensors that belong together, and no others.
+// inputNames checks that the input has a complete set of tensors and no others.
 func (j *job) inputNames() error {
 	has := func(name string) bool {
 		_, err := j.input.Tensor(name)
@@ -221,7 +224,8 @@ func (j *job) plan(o options) error {
 	return moe.Check(j.config)
 }
 
-// setType requires the router's type, F16 or BF16, of all tensors and returns it.
+// setType checks that all tensors have the type of the router, F16 or BF16, and returns
+// it.
 func (j *job) setType() spec.Type {
 	element := spec.BF16
 	if t, err := j.weights.Tensor(nameRouter); err == nil && t.DType == "F16" {
@@ -231,8 +235,8 @@ func (j *job) setType() spec.Type {
 	return element
 }
 
-// names checks that the files have the tensors of a layer and no others. Without the
-// check a tensor such as a bias would be ignored, and the result wrong.
+// names checks that the files have the tensors of a layer and no others. Without this
+// check, a tensor such as a bias would be ignored and the result wrong.
 func (j *job) names(o options) error {
 	_, err := j.weights.Tensor(nameGateUp)
 	fused := err == nil
@@ -256,7 +260,7 @@ func (j *job) names(o options) error {
 	return j.inputNames()
 }
 
-// intermediate returns n, by gate and up in the file.
+// intermediate returns n. It follows from the shapes of gate and up in the file.
 func (j *job) intermediate(router safetensors.Tensor) (int64, error) {
 	e, d := router.Shape[0], router.Shape[1]
 	if j.separate {
@@ -284,10 +288,10 @@ func (j *job) intermediate(router safetensors.Tensor) (int64, error) {
 	return rows / 2, nil
 }
 
-// limits checks the sizes against the limits of a layer. Errors name the tensor that a
-// size comes from.
+// limits checks the sizes against the limits of a layer. An error names the tensor from
+// which the size comes.
 func (j *job) limits(o options, router safetensors.Tensor, n int64, x safetensors.Tensor) error {
-	const large = 1 << 30 // above every limit of a Config, and an int everywhere
+	const large = 1 << 30 // above every limit of a Config, and still an int on every platform
 	e, d := router.Shape[0], router.Shape[1]
 	c := moe.Config{Hidden: int(min(d, large)), Intermediate: int(min(n, large)), NumExperts: int(min(e, large)), TopK: o.topK, GateUp: o.gateUp}
 	var wrong *moe.ArgError
@@ -338,7 +342,7 @@ func (s source) only(names []string) error {
 	return nil
 }
 
-// list returns the names of the file's first tensors.
+// list returns the names of some of the file's tensors, for errors.
 func (s source) list() string {
 	const most = 8
 	var names []string
@@ -355,7 +359,7 @@ func (s source) list() string {
 	return strings.Join(names, ", ")
 }
 
-// matrix returns a tensor, which must have the file's type and a rank.
+// matrix returns a tensor of the file, after checking its type and its rank.
 func (s source) matrix(name, wantShape string, rank int) (safetensors.Tensor, error) {
 	t, err := s.Tensor(name)
 	if err != nil {
@@ -367,7 +371,7 @@ func (s source) matrix(name, wantShape string, rank int) (safetensors.Tensor, er
 	return t, nil
 }
 
-// shape checks that a tensor has the file's type and some extents.
+// shape checks that a tensor has the file's type and the given extents.
 func (s source) shape(name, meaning string, dims ...int64) error {
 	t, err := s.matrix(name, meaning, len(dims))
 	if err != nil {

@@ -6,7 +6,8 @@
 //	layer -model DIR -layer N -input X.safetensors -output O.safetensors [...]
 //
 // With -model the layer is layer N, from 0, of a published model. DIR has config.json and
-// safetensors files with the model's own names of tensors. Gradients of weights have the
+// safetensors files with the model's own names of tensors. Packed weights (MXFP4, FP8 in
+// blocks of 128 x 128) stay packed; with gradients they are dequantised first. Gradients of weights have the
 // names below. Weights that only models have are router.bias [E] F32,
 // experts.gate_up_bias, experts.down_bias, shared.gate, shared.up, shared.down and
 // shared.score, the gate of the shared experts. The command prints the assumptions about
@@ -71,12 +72,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 // options is the command line.
 type options struct {
 	weights, input, output string
-	model                  string // in place of weights, with layer
+	model                  string // the model's directory, which with layer replaces weights
 	layer                  int
 	topK                   int
-	device                 string // "" is cuda, or emulated where there is none
+	device                 string // "" is cuda, or emulated if there is no GPU
 	gateUp                 moe.GateUp
-	cache                  string // "" is the user's own
+	cache                  string // "" is the user's own cache
 }
 
 // parse reads the command line. For -h it writes the help to stdout and returns
@@ -123,7 +124,8 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	return o, o.choose(*gateUp, given["device"])
 }
 
-// ofModel checks the flags that belong to -model and those that do not.
+// ofModel checks that the flags with -model are complete, and that no flag contradicts
+// -model.
 func (o *options) ofModel(given map[string]bool) error {
 	switch {
 	case o.model == "" && given["layer"]:

@@ -19,7 +19,7 @@ import (
 type hostMemory struct {
 	driver.Stream
 	bytes []byte
-	sizes []int // the sizes of the copies
+	sizes []int // sizes of the copies so far
 	fail  error
 }
 
@@ -49,8 +49,8 @@ func twoTensors(t *testing.T) source {
 	return source{path: "file", File: f}
 }
 
-// TestLoadByTurns checks that with any chunk size two tensors of three blocks are
-// loaded in turns.
+// TestLoadByTurns checks that two tensors of three blocks are loaded alternately, block by
+// block, with any chunk size.
 func TestLoadByTurns(t *testing.T) {
 	var want []byte
 	for block := range 3 {
@@ -119,8 +119,8 @@ func (s *shrinking) ReadAt(p []byte, off int64) (int, error) {
 	return bytes.NewReader(s.whole[:len(s.whole)-s.lost]).ReadAt(p, off)
 }
 
-// TestReadByTurns checks that with any chunk size every other block is read, starting
-// with the first.
+// TestReadByTurns checks that every other block is read, starting with the first, with any
+// chunk size.
 func TestReadByTurns(t *testing.T) {
 	h := &hostMemory{bytes: make([]byte, 100)}
 	for i := range h.bytes {

@@ -29,7 +29,7 @@ import (
 func TestModelOfEveryWeight(t *testing.T) {
 	for kind, c := range map[string]struct {
 		config string
-		names  map[string]string // in the files, after the layer's number, by the weight's
+		names  map[string]string // for each weight, its name in the model's files after the layer's number
 	}{
 		"qwen2_moe": {
 			`"moe_intermediate_size": 64, "num_experts": 4, "norm_topk_prob": false, "shared_expert_intermediate_size": 128, "decoder_sparse_step": 1, "mlp_only_layers": []`,
@@ -133,7 +133,8 @@ func checkModel(t *testing.T, text string, names map[string]string) {
 	assert.Equal(t, compared+3, len(out.Tensors()), "scores, experts and dscores are the others")
 }
 
-// written gives a tensor random values that bf16 holds, on the device and for a file.
+// written fills a tensor on the device with random values that bf16 can hold, and returns
+// the tensor for a file.
 func written(t *testing.T, random *rand.Rand, s driver.Stream, to moe.Tensor, name string, scale float64) safetensors.Source {
 	var data []byte
 	for range to.Shape.Elements() {

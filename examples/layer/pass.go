@@ -17,10 +17,10 @@ type pass struct {
 	layer  *moe.Layer
 	memory *memory
 	args   moe.ForwardArgs
-	back   moe.BackwardArgs // if the job has one
+	back   moe.BackwardArgs // arguments of the backward pass, if the job has one
 
 	loaded, forwarded, backwarded time.Duration
-	bytes                         int64 // read from the files
+	bytes                         int64 // number of bytes read from the files
 }
 
 // run loads the inputs, computes, and writes the outputs.
@@ -53,7 +53,7 @@ func (p *pass) run(ctx context.Context, out *output) error {
 	return out.commit(append(p.outputs(), p.gradients()...)...)
 }
 
-// wait waits for a queued pass. err is the error of queueing it.
+// wait waits for a queued pass. err is the error from queueing the pass.
 func (p *pass) wait(ctx context.Context, name string, err error) error {
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (p *pass) outputs() []safetensors.Source {
 	}
 }
 
-// input is a tensor to be loaded from one or two tensors of a file.
+// input is a device tensor that is loaded from one or two tensors of a file.
 type input struct {
 	to    *moe.Tensor
 	shape spec.Shape
@@ -124,7 +124,7 @@ func (p *pass) load(ctx context.Context) error {
 	return p.memory.stream.Synchronize(ctx)
 }
 
-// weightNames are the names of weights in the files of the command.
+// weightNames maps weights to their names in this command's files.
 var weightNames = map[moe.TensorID]string{
 	spec.TensorRouter: nameRouter, spec.TensorRouterBias: "router.bias", spec.TensorSelectionBias: "router.selection_bias", spec.TensorExpertScale: "router.expert_scale",
 	spec.TensorW1: nameGateUp, spec.TensorW3: nameUp, spec.TensorW2: nameDown,
@@ -132,7 +132,7 @@ var weightNames = map[moe.TensorID]string{
 	spec.TensorSharedW1: "shared.gate", spec.TensorSharedW3: "shared.up", spec.TensorSharedW2: "shared.down", spec.TensorSharedGate: "shared.score",
 }
 
-// fileName returns the name of a weight in the files of the command.
+// fileName returns the name of a weight in this command's files.
 func (j *job) fileName(id moe.TensorID) string {
 	if j.config.GateUp == "apart" {
 		switch id {
@@ -145,8 +145,8 @@ func (j *job) fileName(id moe.TensorID) string {
 	return weightNames[id]
 }
 
-// loadModel copies the weights of a model's layer to the device. Experts that run
-// alone have no router.
+// loadModel copies the weights of a model's layer to the device. It skips the router if
+// the experts run alone.
 func (p *pass) loadModel(ctx context.Context) (err error) {
 	shapes := p.job.shapes()
 	for _, id := range moe.WeightIDs() {
@@ -170,8 +170,9 @@ func (j *job) w1Names() []string {
 	return []string{nameGateUp}
 }
 
-// blocks returns the layout of a tensor that joins tensors of a file: a block is one
-// expert's part of one of them, and experts are a stride apart.
+// blocks returns the layout of a tensor into which tensors of a file are joined: a block
+// is one expert's part of one tensor of the file, and the blocks of neighbouring experts
+// are a stride apart.
 func blocks(s spec.Shape, tensors int) (block, stride int64) {
 	stride = max(s.Bytes(), 1)
 	if tensors > 1 {
@@ -210,7 +211,7 @@ func (p *pass) reserve() (err error) {
 	return nil
 }
 
-// room is a tensor to be allocated.
+// room is a tensor that is still to be allocated.
 type room struct {
 	name  string
 	to    *moe.Tensor

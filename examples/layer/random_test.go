@@ -17,7 +17,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// randomLayer returns a legal layer and a number of tokens within about flops FLOPs.
+// randomLayer returns a valid random layer and a number of tokens. A pass has about the
+// given number of FLOPs.
 func randomLayer(r *rand.Rand, flops float64, width int) (moe.Config, int) {
 	for {
 		c := moe.Config{
@@ -31,8 +32,9 @@ func randomLayer(r *rand.Rand, flops float64, width int) (moe.Config, int) {
 	}
 }
 
-// TestRandomSizes compares files of PyTorch's safetensors package at random legal sizes
-// with PyTorch's float64 results, every other one with gradients, 30 of them on a GPU.
+// TestRandomSizes runs random valid sizes on files that PyTorch's safetensors package
+// wrote, and compares with PyTorch's float64 results. Every other layer has gradients. On
+// a GPU there are 30 layers.
 func TestRandomSizes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -71,8 +73,8 @@ func TestRandomSizes(t *testing.T) {
 	}
 }
 
-// TestMutatedFiles checks that for damaged files planning a job ends soon, with a
-// complete job or an error. Long runs take 100,000 files.
+// TestMutatedFiles checks that planning a job from a damaged file ends soon, with a
+// complete job or an error. Long runs try 100,000 files.
 func TestMutatedFiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -84,7 +86,7 @@ func TestMutatedFiles(t *testing.T) {
 	good := randomTensors(small, 40, 5).write(t, false)
 	weights, err := os.ReadFile(good.weights)
 	require.NoError(t, err)
-	const headerBytes = 400 // of the file: length, JSON and the first data
+	const headerBytes = 400 // bytes to damage: the header's length, its JSON and the first data
 	r := rand.New(rand.NewPCG(3, 4))
 	p := paths{weights: filepath.Join(t.TempDir(), "W"), input: good.input, output: good.output}
 	accepted := 0
@@ -128,7 +130,7 @@ func mutate(r *rand.Rand, b []byte, header int) []byte {
 			b = b[:r.IntN(len(b)+1)]
 		case 3:
 			b = append(b, b[:at]...)
-		case 4: // a digit of a number, a brace, a quote
+		case 4: // a character with a meaning in JSON: digit, brace, quote
 			b[at] = "0123456789-{}[]\",:e."[r.IntN(20)]
 		case 5: // moves a piece
 			n := min(r.IntN(16), len(b)-at)

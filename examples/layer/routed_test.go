@@ -44,9 +44,9 @@ func tensorBytes(t *testing.T, path, name string) []byte {
 	return data
 }
 
-// TestRouted checks that the experts alone, with the routing of a whole layer, give the
-// layer's bits, except for the router's part. The weights come from one file, or from a
-// model whose router no layer has.
+// TestRouted checks that the experts alone, with the routing that a whole layer chose,
+// give the same bits as that layer, except for the router's gradients. The weights come
+// from one file, or from a model whose router the layer does not support.
 func TestRouted(t *testing.T) {
 	x := randomTensors(small, 20, 61).withDO(62)
 	p := x.write(t, false)
@@ -69,7 +69,7 @@ func TestRouted(t *testing.T) {
 			require.Equal(t, command.Done, exit(args, &stdout, &stderr), stderr.String())
 			assert.Contains(t, stdout.String(), "experts alone, routed as the input says")
 			assert.Equal(t, name == "model", strings.Contains(stdout.String(), "SparseMixer"))
-			f := p.open(t, 5) // the output has no scores, experts or gradient of the router
+			f := p.open(t, 5) // the output has no scores, no experts and no gradient of the router
 			for _, tensor := range f.Tensors() {
 				same := bytes.Equal(tensorBytes(t, want, tensor.Name), tensorBytes(t, p.output, tensor.Name))
 				assert.Equal(t, tensor.Name != nameDX, same, tensor.Name)

@@ -99,6 +99,7 @@ func findOne(ctx context.Context, published []checkpoint.Model, name string) (ch
 	if err != nil {
 		return checkpoint.Model{}, fmt.Errorf("%s: %w", path, err)
 	}
+	m.Config = m.Packed()
 	m.Name = m.Type + " " + filepath.Base(filepath.Dir(path))
 	return m, nil
 }

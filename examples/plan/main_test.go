@@ -21,7 +21,7 @@ func TestPublished(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "plan.png")
 	start := time.Now()
 	require.NoError(t, run(t.Context(), []string{"-plot", file}, &out, io.Discard))
-	assert.Less(t, time.Since(start), 5*time.Second) // 0.1 s of one core
+	assert.Less(t, time.Since(start), 5*time.Second) // the command takes 0.1 s of one core
 	lines := strings.Split(out.String(), "\n")
 	require.Greater(t, len(lines), 4+31)
 	row := func(name string) []string {

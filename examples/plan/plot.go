@@ -100,7 +100,7 @@ func panels(plans []plan) ([]*plot.Plot, error) {
 // draw writes the panels side by side.
 func draw(plans []plan, tokens int, file string) error {
 	plans = slices.Clone(plans)
-	slices.Reverse(plans) // the axis grows upwards
+	slices.Reverse(plans) // the first model must be at the top of the axis
 	list, err := panels(plans)
 	if err != nil {
 		return fmt.Errorf("drawing %s: %w", file, err)

@@ -99,7 +99,8 @@ func checkSlopes(t *testing.T, r random, in reference.Backward, tokens int) {
 	s.slopes(t, "dScores", s.scores, of.DScores)
 }
 
-// Gradients of some tokens or rows have the bits of the gradients of all.
+// Gradients of some tokens or rows have the same bits as in a computation of all
+// gradients.
 func TestSampledGradientsEqualFull(t *testing.T) {
 	const tokens = 37
 	c := spec.Config{Hidden: 320, Intermediate: 64, NumExperts: 6, TopK: 2, GateUp: spec.Interleaved}
@@ -143,7 +144,7 @@ func TestGradientsFromSavedH(t *testing.T) {
 	scores := uniform(tokens * c.TopK)
 	experts := make([]int32, len(scores))
 	for i := range experts {
-		experts[i] = int32(i*7%6) - 1 // -1 and 4 are skipped
+		experts[i] = int32(i*7%6) - 1 // the ids -1 and 4 are skipped
 	}
 	out, err := r.Experts(r.x, scores, experts, nil, reference.Rounded)
 	require.NoError(t, err)

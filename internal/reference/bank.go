@@ -7,28 +7,31 @@ import "sonicmoe/internal/spec"
 // configuration.
 type bank struct {
 	activation
-	// d and n are the experts' widths, rows the rows of W1: 2n, or n without a gate.
+	// d and n are the widths of the experts. rows is the number of rows of W1: 2n, or n
+	// without a gate.
 	d, n, rows int
 	experts    int
 	// gateUp is the order in which callers number W1's rows.
 	gateUp spec.GateUp
-	// w1 is [experts, rows, d], gate then up, and w2 [experts, d, n].
+	// w1 is [experts, rows, d], with gate before up. w2 is [experts, d, n].
 	w1, w2 tensor
-	// b1 [experts, rows], gate then up, and b2 [experts, d] are nil without biases.
+	// b1 is [experts, rows], with gate before up. b2 is [experts, d]. Both are nil without
+	// biases.
 	b1, b2 []float64
 }
 
-// weights are a bank's tensors in the layout of the configuration.
+// weights are the tensors of a bank in the layout of the configuration.
 type weights struct{ w1, w3, w2, b1, b3, b2 []uint16 }
 
-// newBank reorders weights. Weights already in order are kept, others are copied.
+// newBank returns the bank of some weights in its own order. It keeps weights that are
+// already in this order and copies the others.
 func newBank(c spec.Config, experts, n int, gateUp spec.GateUp, inOut bool, w weights) bank {
 	b := bank{activation: activationOf(c), d: c.Hidden, n: n, rows: n, experts: experts, gateUp: gateUp}
 	if b.gated {
 		b.rows = 2 * n
 	}
-	// rowsOf returns W1 followed by W3 of all experts, gate then up, with rows of the
-	// given width.
+	// rowsOf returns the rows of W1 and then those of W3 for every expert, gate before up,
+	// with rows of the given width.
 	rowsOf := func(w1, w3 []uint16, width int, inOut bool) []uint16 {
 		parts := [][]uint16{w1}
 		if len(w3) > 0 {
@@ -62,7 +65,8 @@ func newBank(c spec.Config, experts, n int, gateUp spec.GateUp, inOut bool, w we
 	return b
 }
 
-// outIn returns matrices [experts, out, in] that are stored in an order.
+// outIn returns matrices as [experts, out, in]. If inOut is true, w has them as [experts,
+// in, out].
 func outIn(w []uint16, experts, out, in int, inOut bool) []uint16 {
 	if !inOut {
 		return w
@@ -76,7 +80,8 @@ func outIn(w []uint16, experts, out, in int, inOut bool) []uint16 {
 	return to
 }
 
-// copyRow copies row r of a matrix with a number of rows.
+// copyRow copies row r of a matrix with the given number of rows. If inOut is true, the
+// matrix is stored transposed.
 func copyRow(to, from []uint16, r, rows int, inOut bool) {
 	if !inOut {
 		copy(to, from[r*len(to):])
@@ -87,7 +92,7 @@ func copyRow(to, from []uint16, r, rows int, inOut bool) {
 	}
 }
 
-// place returns the index in w1 of row r of W1 as callers number it.
+// place returns the index in w1 of the row that callers number r.
 func (b *bank) place(r int) int {
 	if b.gated && b.gateUp == spec.Interleaved {
 		return r%2*b.n + r/2
@@ -95,14 +100,14 @@ func (b *bank) place(r int) int {
 	return r
 }
 
-// pair is a token with one of its experts.
+// pair is a token together with one of its experts.
 type pair struct {
-	row    int // index of the token asked for · K + slot
+	row    int // index of the token in the list asked for, times K, plus the slot
 	expert int32
 }
 
-// groups returns the runs of pairs with the same expert; weights has size elements
-// an expert.
+// groups returns the runs of pairs with the same expert. weights has size elements for
+// each expert.
 func groups(pairs []pair, weights tensor, size int) []group {
 	var list []group
 	for i, p := range pairs {
@@ -114,12 +119,12 @@ func groups(pairs []pair, weights tensor, size int) []group {
 	return list
 }
 
-// up returns x·W1ᵀ of the pairs, without bias; x has a row a pair.
+// up returns x·W1ᵀ for the pairs, without bias. x has one row for each pair.
 func (b *bank) up(x [][]float64, pairs []pair) [][]float64 {
 	return product(x, groups(pairs, b.w1, b.rows*b.d), b.rows, b.d)
 }
 
-// add adds an expert's bias to a row, if there are biases.
+// add adds an expert's bias to a row. It does nothing without biases.
 func add(row, biases []float64, expert int32) {
 	if biases == nil {
 		return
@@ -129,8 +134,8 @@ func add(row, biases []float64, expert int32) {
 	}
 }
 
-// forward returns H, rounded, and Y, not rounded, of the pairs. With scores, the input
-// of the activation is H times the pair's score.
+// forward returns, for the pairs, H after rounding and Y before rounding. With scores, the
+// input of the activation is H times the pair's score.
 func (b *bank) forward(x [][]float64, pairs []pair, scores []float64, r rounder) (h, y [][]float64) {
 	h = b.up(x, pairs)
 	a := matrix(len(pairs), b.n)

@@ -12,9 +12,9 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// definition computes a layer by the formulas of package spec's documentation, on
-// float64 tensors in the configuration's layout. It shares no code with the reference,
-// and its choice of experts is fixed.
+// definition computes a layer by the formulas of package spec's documentation, on float64
+// tensors in the layout of the configuration. It shares no code with the reference. Its
+// choice of experts is fixed.
 type definition struct {
 	c       spec.Config
 	tokens  int
@@ -27,7 +27,7 @@ type definition struct {
 	w map[string][]float64
 }
 
-// loss is Σ dO·O and Σ extra·logits.
+// loss returns Σ dO·O + Σ extra·logits.
 func (s *definition) loss() (sum float64) {
 	o := s.output()
 	if s.extra != nil {
@@ -114,7 +114,7 @@ func (s *definition) weight(name string, expert, out, in, rows, cols int) float6
 	return w[out*cols+in]
 }
 
-// row returns a row of W1·x plus bias: a neuron's gate (or only input), or up.
+// row returns row of W1·x plus its bias, for a neuron's gate (or its only input) or up.
 func (s *definition) row(expert, neuron int, up bool, x []float64, score float64) (sum float64) {
 	w, b, rows, at := "w1", "b1", s.c.HWidth(), neuron
 	switch {
@@ -227,8 +227,7 @@ func (s *definition) addShared(to, x []float64) {
 	}
 }
 
-// slopes compares gradients with central differences of the loss for some elements of
-// values.
+// slopes compares some elements of a gradient with central differences of the loss.
 func (s *definition) slopes(t *testing.T, what string, values, gradient []float64) {
 	t.Helper()
 	require.Len(t, gradient, len(values), what)
@@ -251,7 +250,8 @@ func (s *definition) slopes(t *testing.T, what string, values, gradient []float6
 	}
 }
 
-// tensors are the weights of a layer as a kernel gets them, and their values.
+// tensors are the weights of a layer in the form that a kernel gets, and the values of
+// these weights.
 type tensors struct {
 	reference.Weights
 	x, do  []uint16
@@ -272,7 +272,7 @@ func newTensors(c spec.Config, tokens int, seed uint64) tensors {
 	})
 }
 
-// fillTensors returns weights with values.
+// fillTensors returns weights that have the given values.
 func fillTensors(c spec.Config, tokens int, values func(name string, count int64) []float64) tensors {
 	s := c.Shapes(tokens)
 	w := tensors{values: map[string][]float64{}}
@@ -380,7 +380,7 @@ func TestLayersRound(t *testing.T) {
 	}
 }
 
-// within compares rounded values with exact values.
+// within checks that rounded values are near the exact values.
 func within(t *testing.T, c spec.Config, what string, rounded, exact []float64) {
 	t.Helper()
 	require.Len(t, rounded, len(exact), what)
@@ -395,7 +395,7 @@ func within(t *testing.T, c spec.Config, what string, rounded, exact []float64) 
 		bound *= 5
 	}
 	require.LessOrEqual(t, math.Sqrt(diff), bound*math.Sqrt(norm), what)
-	if what != "b2" && norm > 0 { // db2 is a sum of what goes in
+	if what != "b2" && norm > 0 { // db2 only sums inputs, so nothing need be rounded
 		require.Positive(t, diff, "%s: nothing was rounded", what)
 	}
 }
@@ -411,7 +411,7 @@ func typed(c spec.Config, values []float64) []uint16 {
 	return bits
 }
 
-// near requires values within 1e-12 of the largest value.
+// near requires that values agree within 1e-12 of the largest value.
 func near(t *testing.T, what string, want, got []float64) {
 	t.Helper()
 	largest := 0.0
@@ -481,7 +481,7 @@ func everyGradient(t *testing.T, layer *reference.Layer, in reference.Backward, 
 	return all
 }
 
-// inOrder returns matrices [experts, rows, cols] in an order.
+// inOrder returns matrices [experts, rows, cols], each transposed if inOut is true.
 func inOrder(v []float64, experts, rows, cols int, inOut bool) []float64 {
 	if !inOut {
 		return v
@@ -535,7 +535,7 @@ func everyConfig() []spec.Config {
 		{Type: spec.F16, Bias: true, InOut: true, GateUp: spec.Apart}, {Type: spec.F16, SharedExperts: 1, SharedGate: true},
 		{RouterBias: true}, {RouterF32: true}, {ExpertScale: true}, {ScoreScale: 2.5}, {ExpertScale: true, ScoreScale: 2.5, RouterBias: true},
 		{Groups: 3, TopGroups: 1}, {TopK: 1}, {TopK: 6}, {NumExperts: 1, TopK: 1},
-		// DeepSeek-V2 and V3, Gemma-4.
+		// The combinations of DeepSeek-V2 and V3, and of Gemma-4.
 		{Score: spec.SoftmaxAll, Groups: 3, TopGroups: 2, ScoreScale: 16},
 		{Score: spec.Sigmoid, SelectionBias: true, Groups: 3, TopGroups: 2, GroupSumOfTwo: true, Renormalize: spec.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5},
 		{Score: spec.SoftmaxAll, Renormalize: spec.RenormSum, ExpertScale: true},
@@ -553,7 +553,7 @@ func everyConfig() []spec.Config {
 	}
 	for _, s := range spec.Scores[1:] {
 		for _, renorm := range []spec.Renorm{spec.NoRenorm, spec.RenormSum, spec.RenormClamp} {
-			for _, epsilon := range []float64{0, 0.3, 5} { // 5: the sum is below it
+			for _, epsilon := range []float64{0, 0.3, 5} { // 5 is above every sum
 				if renorm == spec.NoRenorm && epsilon > 0 || renorm == spec.RenormClamp && epsilon == 0 {
 					continue
 				}

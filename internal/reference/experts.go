@@ -9,16 +9,17 @@ import (
 
 // Output is the output of the experts for the tokens asked for.
 type Output struct {
-	// Tokens are the tokens, in the order asked for.
+	// Tokens are the tokens, in the order in which they were asked for.
 	Tokens []int32
 	// O [len(Tokens), d] is the layer's output.
 	O []float64
-	// H is the pre-activation, gate then up, of token i in slot k at row
-	// i·K + k: [len(Tokens)·K, 2n], or n columns without a gate. Rows of skipped
-	// experts are zero. (A kernel orders its rows by expert.)
+	// H is the pre-activation, gate before up, [len(Tokens)·K, 2n], or n columns without a
+	// gate. Row i·K + k is of token i in slot k. Rows of skipped experts are zero. (A
+	// kernel orders its rows by expert.)
 	H []float64
-	// SharedH is the pre-activation of the shared experts, a row a token, and
-	// SharedScores [len(Tokens)] the factors of their output. Nil without shared experts.
+	// SharedH is the pre-activation of the shared experts, with one row for each token.
+	// SharedScores [len(Tokens)] are the factors of their output. Both are nil without
+	// shared experts.
 	SharedH, SharedScores []float64
 }
 
@@ -57,7 +58,7 @@ func (l *Layer) Experts(x []uint16, scores []float64, experts, tokens []int32, r
 	for i, p := range pairs {
 		copy(out.H[p.row*l.routed.rows:], h[i])
 	}
-	at := make([]int, len(tokens)*c.TopK) // 1 + index of the row's pair, 0: skipped
+	at := make([]int, len(tokens)*c.TopK) // 1 + index of the row of each pair; 0 for a skipped pair
 	for i, p := range pairs {
 		at[p.row] = i + 1
 	}

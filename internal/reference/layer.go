@@ -32,6 +32,7 @@ func New(c spec.Config, w Weights) (*Layer, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
+	c.Weights = "" // the reference gets the values of packed weights as plain weights
 	if err := w.check(c); err != nil {
 		return nil, err
 	}
@@ -51,7 +52,7 @@ func New(c spec.Config, w Weights) (*Layer, error) {
 	return l, nil
 }
 
-// check refuses weights with a number of elements that the layer does not have.
+// check refuses weights whose number of elements does not fit the layer.
 func (w *Weights) check(c spec.Config) error {
 	s := c.Shapes(0)
 	for _, id := range spec.Weights {
@@ -98,8 +99,8 @@ func (l *Layer) Forward(x []uint16, r Rounding) (Routing, Output, error) {
 	return routing, out, err
 }
 
-// tokens checks x [T, d] and the list of its tokens, and returns the list, or all
-// tokens for nil.
+// tokens checks the length of x [T, d] and the list of tokens. It returns the list, or a
+// list of all tokens for nil.
 func (l *Layer) tokens(x []uint16, list []int32) ([]int32, error) {
 	d := l.config.Hidden
 	if len(x)%d != 0 {
@@ -127,7 +128,7 @@ func indices(total int) []int32 {
 	return list
 }
 
-// tokenRows decodes tokens of x.
+// tokenRows decodes the rows of some tokens of x.
 func (l *Layer) tokenRows(x []uint16, tokens []int32) [][]float64 {
 	d := l.config.Hidden
 	rows := matrix(len(tokens), d)

@@ -12,7 +12,7 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// random is a layer with random weights and tokens, at scales that keep every tensor
+// random returns a layer with random weights and tokens, at scales that keep every tensor
 // of order 1.
 type random struct {
 	*reference.Layer
@@ -91,7 +91,7 @@ func TestForwardIsTheDefinition(t *testing.T) {
 	}
 }
 
-// One token, one expert, three weights: every value computed by hand.
+// One token, one expert, three weights: the test has every value computed by hand.
 func TestForwardByHand(t *testing.T) {
 	const d, n = 128, 64
 	bits := num.Float64ToBF16
@@ -100,13 +100,13 @@ func TestForwardByHand(t *testing.T) {
 		x, router := make([]uint16, d), make([]uint16, 2*d)
 		w1, w2 := make([]uint16, 2*2*n*d), make([]uint16, 2*d*n)
 		x[0], x[127] = bits(2), bits(1)
-		router[1*d+127] = bits(3) // logits 0 and 3: expert 1 first
+		router[1*d+127] = bits(3) // expert 0 has logit 0, expert 1 has logit 3, so expert 1 comes first
 		gate, up := 5, n+5
 		if layout == spec.Interleaved {
 			gate, up = 10, 11
 		}
-		w1[(2*n+gate)*d+0] = bits(1)   // expert 1: gate 5 = 2
-		w1[(2*n+up)*d+127] = bits(1.5) // up 5 = 1.5
+		w1[(2*n+gate)*d+0] = bits(1)   // gate of neuron 5 of expert 1 is 2
+		w1[(2*n+up)*d+127] = bits(1.5) // up of neuron 5 of expert 1 is 1.5
 		w2[(d+9)*n+5] = bits(0.5)      // Y[9] = A[5]/2
 		l, err := reference.NewLayer(c, router, w1, w2)
 		require.NoError(t, err)
@@ -189,7 +189,7 @@ func bf16s(values []float64) []uint16 {
 	return bits
 }
 
-// A token's result has the same bits alone, in a sample and among all tokens.
+// The result of a token has the same bits alone, in a sample and among all tokens.
 func TestSampledEqualsFull(t *testing.T) {
 	const tokens = 41
 	c := spec.Config{Hidden: 640, Intermediate: 64, NumExperts: 6, TopK: 2}

@@ -64,8 +64,8 @@ func (p Preferences) Round(c spec.Config, how spec.Rounding, seed uint64) (list 
 	return list, counts
 }
 
-// order returns the tokens in an expert's order of preference, with or without raw
-// scores only, and the number of tokens that chose the expert.
+// order returns all tokens in an expert's order of preference, and the number of tokens
+// that chose the expert. raw says that the order uses raw scores only.
 func (p Preferences) order(expert int, raw bool) (order []int32, chosen int) {
 	tokens := len(p.Raw) / p.Experts
 	for t := range tokens {
@@ -102,8 +102,8 @@ func before(x, y float64) int {
 	return 0
 }
 
-// count returns the number of tokens that an expert gets from its order, in which the
-// first f tokens chose the expert.
+// count returns the number of tokens that an expert gets. In order, the first f tokens
+// chose the expert.
 func (p Preferences) count(order []int32, f, expert int, drift *int, c spec.Config, how spec.Rounding, seed uint64) int {
 	tile := how.Rows()
 	down := f / tile * tile
@@ -112,7 +112,7 @@ func (p Preferences) count(order []int32, f, expert int, drift *int, c spec.Conf
 		up += tile
 	}
 	if up > len(order) && how.Rule != spec.NoRounding {
-		up = down // the call has fewer than up tokens
+		up = down // the call has fewer tokens than up
 	}
 	chance := float64(how.Draw(seed, expert)) / (1 << 32)
 	goesUp := false

@@ -146,7 +146,7 @@ func (v roundingCase) check(t *testing.T, how spec.Rounding, seed uint64) {
 // expert dropped.
 func (v roundingCase) checkBest(t *testing.T, p reference.Preferences, taken []bool, of int, how spec.Rounding, what string) {
 	e := v.c.NumExperts
-	better := func(a, b int) bool { // token a before token b
+	better := func(a, b int) bool { // reports whether token a comes before token b
 		i, j := a*e+of, b*e+of
 		x, y := p.Score[i], p.Score[j]
 		switch {
@@ -157,7 +157,7 @@ func (v roundingCase) checkBest(t *testing.T, p reference.Preferences, taken []b
 		}
 		return x > y || x == y && a < b
 	}
-	worst, best := -1, -1 // of those taken, of those left
+	worst, best := -1, -1 // worst of the tokens that the expert takes, best of the tokens that it leaves
 	for tok := range v.tokens {
 		if taken[tok*e+of] {
 			if worst < 0 || better(worst, tok) {
@@ -200,7 +200,7 @@ func TestRoundStochasticIsFair(t *testing.T) {
 	for e := range f {
 		part := float64(f[e]%tile) / tile
 		if (f[e]+tile-1)/tile*tile > v.tokens {
-			part = 0 // rounding up would exceed the tokens
+			part = 0 // rounding up would take more tokens than there are
 			f[e] = f[e] / tile * tile
 		}
 		stderr := tile * math.Sqrt(part*(1-part)/float64(seeds))

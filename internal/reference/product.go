@@ -1,24 +1,24 @@
 package reference
 
-// With few rows, decoding the weights costs as much as multiplying, so a block of
-// weights is decoded once for all rows of a group. Decoded weights and inputs of a
-// block fit in a core's own cache.
+// With few rows, decoding the weights costs as much as multiplying. A block of weights is
+// therefore decoded once for all rows of a group. The decoded weights and the inputs of a
+// block fit in the cache of one core.
 const (
-	blockCols  = 32  // weight rows (columns of the result) of one task
-	blockDepth = 512 // terms of a sum
+	blockCols  = 32  // weight rows, which are columns of the result, in one task
+	blockDepth = 512 // terms of a sum that are added at a time
 )
 
 // group is a run of rows with the same weights.
 type group struct {
-	// first and count are the rows.
+	// first is the first row, count the number of rows.
 	first, count int
 	// weights is [cols, depth].
 	weights tensor
 }
 
-// product returns rows · weightsᵀ, group by group: out[i][c] = Σ_k rows[i][k] ·
-// weights[c, k]. The order of a sum does not depend on the grouping: a row's result
-// does not depend on other rows.
+// product returns rows · weightsᵀ for each group: out[i][c] = Σ_k rows[i][k] · weights[c,
+// k]. The order of a sum does not depend on the grouping, so a row's result does not
+// depend on other rows.
 func product(rows [][]float64, groups []group, cols, depth int) [][]float64 {
 	out := matrix(len(rows), cols)
 	blocks := (cols + blockCols - 1) / blockCols
@@ -44,7 +44,7 @@ func product(rows [][]float64, groups []group, cols, depth int) [][]float64 {
 	return out
 }
 
-// rowTile is the number of rows that share a load of a weight.
+// rowTile is the number of rows that use a weight after one load.
 const rowTile = 4
 
 // addBlock adds the terms k0..k1 of columns c0..c1 to at most rowTile rows. w holds

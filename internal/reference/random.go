@@ -11,7 +11,7 @@ import (
 const (
 	ScaleX      = 0.5
 	ScaleWeight = 0.02
-	ScaleOutput = 0.2 // the gradient of O
+	ScaleOutput = 0.2 // scale of the gradient of O
 )
 
 // Normal is an infinite sequence of random 16-bit values with a normal distribution
@@ -22,7 +22,7 @@ const (
 // to 4.3 standard deviations.
 type Normal struct {
 	seed  uint64
-	table func() *[1 << 16]uint16 // the quantiles, computed at the first call
+	table func() *[1 << 16]uint16 // returns the quantiles, which the first call computes
 }
 
 // NewNormal returns the sequence of bf16 values for a seed and a standard deviation.

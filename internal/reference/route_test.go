@@ -50,7 +50,7 @@ func TestTopKOfManyTies(t *testing.T) {
 }
 
 func TestRouteIsTheDefinition(t *testing.T) {
-	const tokens = 70 // more than one task's
+	const tokens = 70 // more tokens than one task handles
 	for _, c := range configs {
 		r := newRandom(t, c, tokens, 21)
 		got, err := r.Route(r.x, nil, reference.Unrounded)

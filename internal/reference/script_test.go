@@ -73,7 +73,7 @@ func TestRoundAsTheScript(t *testing.T) {
 			"nr": spec.RoundNearest, "up": spec.RoundUp, "down": spec.RoundDown, "top_k": spec.NoRounding,
 		} {
 			if i > 0 && !long && (i > 1 || way != "nr") {
-				continue // a quarter of a minute each
+				continue // this case takes 15 s
 			}
 			t.Run(c.String()+" "+way, func(t *testing.T) {
 				want := g.Ways[way]

@@ -73,8 +73,8 @@ func (p *pass) dB1(list []ExpertRow) ([]float64, error) {
 	return p.w1Sums(list, 1, func([][]float64) [][]float64 { return one })
 }
 
-// w1Sums returns Σ dH·term of the listed columns of dH, [len(list), width]. of
-// returns the terms for axpyRows rows of X.
+// w1Sums returns Σ dH·term for the listed columns of dH, [len(list), width]. of returns
+// the terms for axpyRows rows of X.
 func (p *pass) w1Sums(list []ExpertRow, width int, of func(x [][]float64) [][]float64) ([]float64, error) {
 	if err := checkRows(list, p.experts, p.rows); err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func (p *pass) w1Sums(list []ExpertRow, width int, of func(x [][]float64) [][]fl
 type w1Column struct {
 	neuron       int
 	isUp         bool
-	gate, up, w2 []float64 // gate and up are nil if H is given
+	gate, up, w2 []float64 // gate and up are nil if H was given
 	gateBias     float64
 	upBias       float64
 	sum          []float64
@@ -129,7 +129,7 @@ func (p *pass) w1Column(r ExpertRow, sum []float64) w1Column {
 		return p.w1.part(at*p.d, p.d).values(), bias
 	}
 	w.gate, w.gateBias = row(w.neuron)
-	w.up = w.gate // has no meaning without a gate
+	w.up = w.gate // without a gate, up has no meaning
 	if p.gated {
 		w.up, w.upBias = row(p.n + w.neuron)
 	}
@@ -234,8 +234,8 @@ func (p *pass) dB2(list []ExpertRow) ([]float64, error) {
 	return out, nil
 }
 
-// expertRows returns H of all rows of the listed experts, by packed row, nil if H was
-// given.
+// expertRows returns H of all rows of the listed experts, by packed row. It returns nil if
+// H was given.
 func (p *pass) expertRows(list []ExpertRow) [][]float64 {
 	if p.h != nil {
 		return nil
@@ -268,7 +268,8 @@ func (p *pass) eachRows(expert int, do func(first int, flat []int32)) {
 	}
 }
 
-// decodeRows decodes the tokens' rows of src [T, d] and clears the rest of dst.
+// decodeRows decodes the rows of src [T, d] that belong to the tokens, and clears the rest
+// of dst.
 func (p *pass) decodeRows(dst [][]float64, src []uint16, flat []int32) {
 	for i, row := range dst {
 		if i < len(flat) {
@@ -285,7 +286,7 @@ type rowTask struct {
 	at     []int
 }
 
-// rowTasks splits a list into tasks of one expert and at most most rows.
+// rowTasks splits a list into tasks. A task has rows of one expert, at most most of them.
 func rowTasks(list []ExpertRow, most int) []rowTask {
 	order := make([]int, len(list))
 	for i := range order {

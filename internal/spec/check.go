@@ -5,7 +5,7 @@ import "math"
 // Check returns nil, or an [*ArgError] that names the first wrong field.
 func (c Config) Check() error {
 	for _, err := range []*ArgError{
-		checkChoice("Config.GateUp", GateUps, c.GateUp), checkChoice("Config.Activation", Activations, c.Activation),
+		checkChoice("Config.GateUp", GateUps, c.GateUp), checkChoice("Config.Weights", WeightFormats, c.Weights), checkChoice("Config.Activation", Activations, c.Activation),
 		checkChoice("Config.Score", Scores, c.Score), checkChoice("Config.Renormalize", Renorms, c.Renormalize),
 	} {
 		if err != nil {
@@ -13,7 +13,7 @@ func (c Config) Check() error {
 		}
 	}
 	c = c.Normal()
-	for _, check := range []func() *ArgError{c.checkSizes, c.checkWeights, c.checkLogits, c.checkGroups, c.checkScores, c.checkShared} {
+	for _, check := range []func() *ArgError{c.checkSizes, c.checkWeights, c.checkPacked, c.checkLogits, c.checkGroups, c.checkScores, c.checkShared} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -42,6 +42,7 @@ func checkChoice[C ~string](field string, words []C, v C) *ArgError {
 // value. Kernels and their tests compare normal Configs.
 func (c Config) Normal() Config {
 	c.GateUp = normal(GateUps, c.GateUp)
+	c.Weights = normal(WeightFormats, c.Weights)
 	c.Activation = normal(Activations, c.Activation)
 	c.Score = normal(Scores, c.Score)
 	c.Renormalize = normal(Renorms, c.Renormalize)

@@ -49,6 +49,19 @@ type Config struct {
 	// W2 [E, d, n], as in torch.nn.Linear. Router and shared experts are [out, in] with
 	// both.
 	InOut bool
+	// Weights is the format of W1, W3 and W2. They are U8 tensors of codes with tensors of
+	// scales, W1Scale, W3Scale and W2Scale, unless the format is "plain". Type is then BF16,
+	// InOut is false, and weights have no gradients. A code c of a block with scale s means
+	// the bf16 nearest to the FP32 product c·s.
+	//
+	//	"plain"      the layer's Type; the zero value, "", means it
+	//	"mxfp4"      E2M1, a scale E8M0 for each 32 inputs, as in gpt-oss; exact
+	//	"fp8"        E4M3, a scale FP32 for each block of 128 x 128, as in DeepSeek-V3
+	//	"fp8-ue8m0"  the same with a scale E8M0; exact
+	//	"int4-g32"   4 bits less 8, a scale bf16 for each 32 inputs, as in Kimi-K2-Thinking
+	//	"int4-g128"  the same for each 128 inputs
+	//	"fp8-tensor" E4M3, a scale FP32 for each expert's matrix
+	Weights string
 
 	// Activation is applied between an expert's two products. Limit clamps the inputs
 	// of "swiglu-oai", and of "swiglu" unless 0. Alpha is a parameter of "swiglu-oai".
@@ -172,6 +185,7 @@ func (c Config) String() string {
 	}
 	add(c.Type != BF16, "type=%v", c.Type)
 	add(c.InOut, "order=in-out")
+	add(c.Weights != "", "weights=%s", c.Weights)
 	add(c.Activation != SwiGLU, "act=%v", c.Activation)
 	add(c.Alpha != 0, "alpha=%s", number(c.Alpha))
 	add(c.Limit != 0, "limit=%s", number(c.Limit))

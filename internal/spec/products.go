@@ -64,13 +64,17 @@ func ParseProduct(name string) (ProductID, error) {
 	return 0, &ArgError{Field: "product", Got: name, Want: fmt.Sprintf("one of %v", names)}
 }
 
+// isGradient reports whether the product is the gradient of a weight, which packed weights
+// do not have.
+func (id ProductID) isGradient() bool { return id == ProductDW1 || id == ProductDW2 }
+
 // Work returns the product's work.
 func (id ProductID) Work(c Config, tokens int) Work { return id.work(c.sizes(tokens)) }
 
 func (id ProductID) work(s sizes) Work {
 	p := id.Row()
 	weight := p.Weight(s)
-	return Work{p.Name, 2 * s.r * weight, 2 * (p.Moved(s) + s.e*weight)}
+	return Work{p.Name, 2 * s.r * weight, 2*p.Moved(s) + s.e*weight*s.weightBytes}
 }
 
 func productsFLOPs(s sizes, backward bool) (sum float64) {
@@ -83,7 +87,7 @@ func productsFLOPs(s sizes, backward bool) (sum float64) {
 // productsWork returns the work of a pass's products.
 func productsWork(s sizes, backward bool) (list []Work) {
 	for id, p := range Products {
-		if p.Backward == backward {
+		if p.Backward == backward && !(s.packed && ProductID(id).isGradient()) {
 			list = append(list, ProductID(id).work(s))
 		}
 	}

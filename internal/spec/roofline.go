@@ -124,11 +124,14 @@ func sharedWork(c Config, tokens int, backward bool) (list []Work) {
 type sizes struct {
 	// t, r, d, n and e are T, R, d, n and E; h is HWidth.
 	t, r, d, n, e, h float64
+	// weightBytes is the size of a weight of the experts. packed means packed weights.
+	weightBytes float64
+	packed      bool
 }
 
 func (c Config) sizes(tokens int) sizes {
 	t := float64(tokens)
-	return sizes{t: t, r: t * float64(c.TopK), d: float64(c.Hidden), n: float64(c.Intermediate), e: float64(c.NumExperts), h: float64(c.HWidth())}
+	return sizes{t: t, r: t * float64(c.TopK), d: float64(c.Hidden), n: float64(c.Intermediate), e: float64(c.NumExperts), h: float64(c.HWidth()), weightBytes: c.bytesOfWeight(), packed: c.packing() != nil}
 }
 
 // w1 and w2 are the elements of an expert's weights, gate and up together.

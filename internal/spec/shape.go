@@ -17,19 +17,24 @@ const (
 	I32
 	// F16 is IEEE binary16: 5 exponent bits, 10 fraction bits.
 	F16
+	// U8 is a byte: a code or a scale of packed weights, or two codes of 4 bits.
+	U8
 )
 
-var typeNames = []string{"bf16", "f32", "i32", "f16"}
+var typeNames = []string{"bf16", "f32", "i32", "f16", "u8"}
 
 // Bytes returns the size of one element.
 func (t Type) Bytes() int64 {
-	if t == BF16 || t == F16 {
+	switch t {
+	case BF16, F16:
 		return 2
+	case U8:
+		return 1
 	}
 	return 4
 }
 
-// String returns the format's name: "bf16", "f32", "i32", "f16".
+// String returns the format's name: "bf16", "f32", "i32", "f16", "u8".
 func (t Type) String() string { return name("Type", typeNames, t) }
 
 // Shape is the element type and the extents of a dense row-major tensor. It is

@@ -82,6 +82,10 @@ const (
 	AlwaysI32
 	// OfGradient is the type in which weights' gradients are asked for.
 	OfGradient
+	// OfCodes is Config.Type, or U8 for the codes of packed weights, whose last extent is in
+	// bytes. OfScales is the type of their scales, an element for each block.
+	OfCodes
+	OfScales
 )
 
 // Dim is an extent that a Config and the number of tokens give.
@@ -113,12 +117,14 @@ const (
 	HasApart
 	HasGate
 	HasSharedGate
+	HasScales
+	HasPlain
 )
 
 // features returns the layer's features.
 func (c *Config) features() (f Feature) {
 	for i, has := range [...]bool{c.Bias, c.RouterBias, c.SelectionBias, c.ExpertScale,
-		c.SharedWidth() > 0, c.GateUp == Apart, c.Activation.Gated(), c.SharedGate} {
+		c.SharedWidth() > 0, c.GateUp == Apart, c.Activation.Gated(), c.SharedGate, c.packing() != nil, c.packing() == nil} {
 		if has {
 			f |= 1 << i
 		}
@@ -143,11 +149,11 @@ var Tensors = []TensorRow{
 	{Name: "ExpertScale", C: "expert_scale", Role: RoleRouterWeight, Type: AlwaysF32, Dims: [3]Dim{DimE}, Needs: HasExpertScale, Gradient: true,
 		Doc: "ExpertScale [E] f32 multiplies the scores of each expert."},
 
-	{Name: "W1", C: "w1", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimW1, DimD}, Ordered: true, Gradient: true,
-		Doc: "W1 [E, 2n, d] is gate and up, in the order of Config.GateUp. It is [E, n, d]\nwithout a gate, and with GateUp \"apart\", where W1 is the gate and W3 is up.\nWith InOut the last two dimensions of W1, W3 and W2 are swapped."},
-	{Name: "W3", C: "w3", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimN, DimD}, Ordered: true, Needs: HasApart, Gradient: true, With: "W1",
+	{Name: "W1", C: "w1", Role: RoleExpertWeight, Type: OfCodes, Dims: [3]Dim{DimE, DimW1, DimD}, Ordered: true, Gradient: true,
+		Doc: "W1 [E, 2n, d] is gate and up, in the order of Config.GateUp. It is [E, n, d]\nwithout a gate, and with GateUp \"apart\", where W1 is the gate and W3 is up.\nWith InOut the last two dimensions of W1, W3 and W2 are swapped. Packed weights are\nu8 [E, 2n, bytes of d codes]; see Config.Weights."},
+	{Name: "W3", C: "w3", Role: RoleExpertWeight, Type: OfCodes, Dims: [3]Dim{DimE, DimN, DimD}, Ordered: true, Needs: HasApart, Gradient: true, With: "W1",
 		Doc: "W3 [E, n, d] is up with GateUp \"apart\"."},
-	{Name: "W2", C: "w2", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimD, DimN}, Ordered: true, Gradient: true,
+	{Name: "W2", C: "w2", Role: RoleExpertWeight, Type: OfCodes, Dims: [3]Dim{DimE, DimD, DimN}, Ordered: true, Gradient: true,
 		Doc: "W2 [E, d, n] is down."},
 	{Name: "B1", C: "b1", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimW1}, Needs: HasBias, Gradient: true,
 		Doc: "B1 [E, 2n] or [E, n] is the bias of W1, in the order of its rows. Biases must be\nfinite: a value that is not makes sums of neighbouring columns NaN."},
@@ -163,6 +169,12 @@ var Tensors = []TensorRow{
 		Doc: "SharedW2 [d, sn] is down of the shared experts."},
 	{Name: "SharedGate", C: "shared_gate", Role: RoleExpertWeight, Dims: [3]Dim{DimD}, Needs: HasShared | HasSharedGate, Gradient: true,
 		Doc: "SharedGate [d] is wg: the output of the shared experts is multiplied by\nsigmoid(x·wg)."},
+	{Name: "W1Scale", C: "w1_scale", Role: RoleExpertWeight, Type: OfScales, Dims: [3]Dim{DimE, DimW1, DimD}, Needs: HasScales,
+		Doc: "W1Scale [E, blocks of 2n, blocks of d] are the scales of packed W1, u8 or f32; see\nConfig.Weights."},
+	{Name: "W3Scale", C: "w3_scale", Role: RoleExpertWeight, Type: OfScales, Dims: [3]Dim{DimE, DimN, DimD}, Needs: HasScales | HasApart,
+		Doc: "W3Scale [E, blocks of n, blocks of d] are the scales of packed W3."},
+	{Name: "W2Scale", C: "w2_scale", Role: RoleExpertWeight, Type: OfScales, Dims: [3]Dim{DimE, DimD, DimN}, Needs: HasScales,
+		Doc: "W2Scale [E, blocks of d, blocks of n] are the scales of packed W2."},
 
 	{Name: "Logits", C: "logits", Role: RoleSaved, Type: OfLogits, Dims: [3]Dim{DimT, DimE}, Doc: "Logits [T, E] have the type of Config.Logits."},
 	{Name: "Scores", C: "scores", Role: RoleRouting, Type: AlwaysF32, Dims: [3]Dim{DimT, DimK}, Doc: "Scores [T, K] f32 are the weights of each token's experts, best first."},
@@ -223,6 +235,9 @@ func AllRows(table []TensorRow) []TensorRow {
 		rows[of].GradientID = TensorID(len(rows))
 		d := TensorRow{Name: "D" + r.Name, C: "d_" + r.C, Role: RoleWeightGradient, Backward: true, Type: OfGradient, Dims: r.Dims,
 			Ordered: r.Ordered, Needs: r.Needs, Of: TensorID(of), Doc: "D" + r.Name + " is the gradient of " + r.Name + "."}
+		if r.Type == OfCodes {
+			d.Needs |= HasPlain
+		}
 		if r.Type == AlwaysF32 {
 			d.Type = AlwaysF32
 			d.Doc = "D" + r.Name + " [E] f32 is the gradient of " + r.Name + "."
@@ -246,15 +261,19 @@ func AllRows(table []TensorRow) []TensorRow {
 // layout is what the shapes of a pass follow from.
 type layout struct {
 	extents  [Dim2 + 1]int64
-	types    [OfGradient + 1]Type
+	types    [OfScales + 1]Type
 	features Feature
 	inOut    bool
+	packing  *Packing // nil for plain weights
 }
 
 func (c *Config) layout(tokens, rows int, gradients Type) layout {
 	l := layout{
-		types:    [...]Type{OfLayer: c.Type, OfRouter: c.Type, OfLogits: c.Logits, AlwaysF32: F32, AlwaysI32: I32, OfGradient: gradients},
-		features: c.features(), inOut: c.InOut,
+		types:    [...]Type{OfLayer: c.Type, OfRouter: c.Type, OfLogits: c.Logits, AlwaysF32: F32, AlwaysI32: I32, OfGradient: gradients, OfCodes: c.Type, OfScales: U8},
+		features: c.features(), inOut: c.InOut, packing: c.packing(),
+	}
+	if l.packing != nil {
+		l.types[OfCodes], l.types[OfScales] = U8, l.packing.Scale.Type()
 	}
 	for d, n := range [...]int{DimT: tokens, DimR: rows, DimK: c.TopK, DimE: c.NumExperts, DimD: c.Hidden, DimN: c.Intermediate,
 		DimW1: c.HWidth(), DimH: c.HWidth(), DimShared: c.SharedWidth(), DimSharedH: c.HParts() * c.SharedWidth(), Dim2: 2} {
@@ -281,6 +300,13 @@ func (l *layout) shape(r *TensorRow) (s Shape) {
 	}
 	if r.Ordered && l.inOut {
 		s.Dims[1], s.Dims[2] = s.Dims[2], s.Dims[1]
+	}
+	switch {
+	case l.packing == nil:
+	case r.Type == OfCodes:
+		s.Dims[2] = l.packing.CodeBytes(s.Dims[2])
+	case r.Type == OfScales:
+		s.Dims[1], s.Dims[2] = l.packing.Blocks(s.Dims[1], s.Dims[2])
 	}
 	return s
 }

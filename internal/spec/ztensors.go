@@ -19,6 +19,9 @@ const (
 	TensorSharedW3
 	TensorSharedW2
 	TensorSharedGate
+	TensorW1Scale
+	TensorW3Scale
+	TensorW2Scale
 	TensorLogits
 	TensorScores
 	TensorExpertIDs
@@ -70,7 +73,8 @@ type Shapes struct {
 	ExpertScale Shape
 	// W1 [E, 2n, d] is gate and up, in the order of Config.GateUp. It is [E, n, d]
 	// without a gate, and with GateUp "apart", where W1 is the gate and W3 is up.
-	// With InOut the last two dimensions of W1, W3 and W2 are swapped.
+	// With InOut the last two dimensions of W1, W3 and W2 are swapped. Packed weights are
+	// u8 [E, 2n, bytes of d codes]; see Config.Weights.
 	W1 Shape
 	// W3 [E, n, d] is up with GateUp "apart".
 	W3 Shape
@@ -93,6 +97,13 @@ type Shapes struct {
 	// SharedGate [d] is wg: the output of the shared experts is multiplied by
 	// sigmoid(x·wg).
 	SharedGate Shape
+	// W1Scale [E, blocks of 2n, blocks of d] are the scales of packed W1, u8 or f32; see
+	// Config.Weights.
+	W1Scale Shape
+	// W3Scale [E, blocks of n, blocks of d] are the scales of packed W3.
+	W3Scale Shape
+	// W2Scale [E, blocks of d, blocks of n] are the scales of packed W2.
+	W2Scale Shape
 	// Logits [T, E] have the type of Config.Logits.
 	Logits Shape
 	// Scores [T, K] f32 are the weights of each token's experts, best first.
@@ -150,6 +161,12 @@ func (s *Shapes) at(id TensorID) *Shape {
 		return &s.SharedW2
 	case TensorSharedGate:
 		return &s.SharedGate
+	case TensorW1Scale:
+		return &s.W1Scale
+	case TensorW3Scale:
+		return &s.W3Scale
+	case TensorW2Scale:
+		return &s.W2Scale
 	case TensorLogits:
 		return &s.Logits
 	case TensorScores:

@@ -26,14 +26,14 @@ type BackwardCheck struct {
 // BackwardReport holds the errors of a backward pass against the reference, which
 // gets what the device's forward pass saved.
 type BackwardReport struct {
-	// Bounds are what Check asks for.
+	// Bounds are the bounds that Check uses.
 	Bounds reference.Bounds
 	// Tokens is the number of tokens compared in DX and DScores, Rows the number of
 	// rows compared in each weight's gradient. Gradients of biases and of the router's
 	// vectors are compared whole.
 	Tokens, Rows int
-	// Gradients are the reports of the gradients that the pass wrote. The report of a
-	// gradient in two tensors is under the first.
+	// Gradients are the reports of those gradients that the pass wrote. If a gradient is in
+	// two tensors, its report is under the first.
 	Gradients map[spec.TensorID]reference.Report
 }
 
@@ -105,7 +105,8 @@ type backwardCheck struct {
 	err      error
 }
 
-// set keeps the report of a gradient unless it is empty: the gradient was not wanted.
+// set keeps the report of a gradient. It drops an empty report, which means that the
+// gradient was not wanted.
 func (k *backwardCheck) set(id spec.TensorID, r reference.Report) {
 	if r != (reference.Report{}) {
 		k.report.Gradients[id] = r
@@ -131,8 +132,8 @@ func (k *backwardCheck) tokens(list []int32) {
 	k.set(spec.TensorDScores, k.compare(k.b.DScores, want.DScores, c.TopK, numbers))
 }
 
-// weights compares sampled rows of a weight's gradient, which is in one tensor or in
-// two halves. c is the layer of the weight.
+// weights compares sampled rows of the gradient of a weight. The gradient is in one tensor
+// or in two halves. c is the configuration of the weight's layer.
 func (k *backwardCheck) weights(c moe.Config, got []moe.Tensor, of func([]reference.ExpertRow) ([]float64, error), rows, cols, sample int) reference.Report {
 	if got = slices.DeleteFunc(got, moe.Tensor.IsZero); len(got) == 0 || k.err != nil {
 		return reference.Report{}
@@ -165,8 +166,8 @@ func (k *backwardCheck) sharedGate() {
 	}
 }
 
-// biases compares the gradient of a bias, which is in one tensor or in two halves, a
-// row an expert.
+// biases compares the gradient of a bias, with one row for each expert. The gradient is in
+// one tensor or in two halves.
 func (k *backwardCheck) biases(parts []moe.Tensor, of func([]reference.ExpertRow) ([]float64, error), width int) reference.Report {
 	parts = slices.DeleteFunc(parts, moe.Tensor.IsZero)
 	if len(parts) == 0 || k.err != nil {
@@ -251,7 +252,7 @@ func (k *backwardCheck) router() {
 	k.set(spec.TensorDExpertScale, k.numbers(k.b.DExpertScale, func() ([]float64, error) { return k.g.ExpertScale(reference.Widen(ds.F32)) }))
 }
 
-// numbers compares a gradient with one number an expert, as one row.
+// numbers compares a gradient that has one number for each expert, as one row.
 func (k *backwardCheck) numbers(got moe.Gradient, of func() ([]float64, error)) reference.Report {
 	if got.IsZero() || k.err != nil {
 		return reference.Report{}
@@ -278,13 +279,13 @@ func (k *backwardCheck) compare(got moe.Tensor, want []float64, cols int, rows [
 // judge compares rows of a gradient with want.
 func (k *backwardCheck) judge(v Values, want []float64, rows, cols int) reference.Report {
 	if k.rounding == reference.Rounded {
-		reference.Round(v.Type, want) // the reference leaves weights' gradients as they are
+		reference.Round(v.Type, want) // the reference does not round gradients of weights
 	}
 	return v.compare(want, rows, cols)
 }
 
-// SampleRows picks want rows (or all) of experts with a number of rows each, spread
-// over all experts and over their rows.
+// SampleRows picks want rows (or all) of experts that have a number of rows each. The rows
+// are spread over all experts and over the rows of an expert.
 func SampleRows(experts, rows, want int) []reference.ExpertRow {
 	if experts*rows <= want {
 		return reference.AllRows(experts, rows)
@@ -293,7 +294,7 @@ func SampleRows(experts, rows, want int) []reference.ExpertRow {
 	for e := range experts {
 		n := (e+1)*want/experts - e*want/experts
 		for i := range n {
-			const stride = 37 // experts' samples are of other rows
+			const stride = 37 // a stride that gives the experts different rows
 			list = append(list, reference.ExpertRow{Expert: e, Row: (i*rows/n + e*stride) % rows})
 		}
 	}

@@ -23,7 +23,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	const tokens, seed, boost = 16, 1, 4 // narrow layers need larger weights
+	const tokens, seed, boost = 16, 1, 4 // narrow layers need larger weights, hence the boost
 	t, err := trial.New(dev, layer, tokens, seed, boost)
 	if err != nil {
 		fmt.Println(err)

@@ -21,7 +21,7 @@ const scaleBias = 0.3
 type Trial struct {
 	Layer  *moe.Layer
 	Tokens int
-	// X and Weights are the inputs; 16-bit values are bits of the layer's Type.
+	// X and Weights are the inputs. 16-bit values are bits of the layer's Type.
 	X []uint16
 	reference.Weights
 	// Args are the same tensors on the device, with outputs and workspace.
@@ -49,8 +49,12 @@ func New(dev driver.Device, l *moe.Layer, tokens int, seed uint64, boost float64
 // deviations, which boost multiplies for the weights: small layers need larger weights
 // to reach outputs of order 1.
 func Draw(c moe.Config, tokens int, seed uint64, boost float64) (x []uint16, w reference.Weights) {
+	c.Weights = ""
 	s := c.Shapes(tokens)
 	for i, id := range drawn() {
+		if id.Row().Type == spec.OfScales {
+			continue
+		}
 		seed, scale, mean := seed+1+uint64(i), reference.ScaleWeight*boost, 0.0
 		switch id {
 		case spec.TensorB1, spec.TensorB3, spec.TensorB2, spec.TensorRouterBias:
@@ -73,8 +77,8 @@ func Draw(c moe.Config, tokens int, seed uint64, boost float64) (x []uint16, w r
 	return reference.NewNormalOf(s.X.Type, seed, reference.ScaleX).Values(s.X.Elements()), w
 }
 
-// drawn returns the ids of the weights in the order in which Draw draws them. The
-// order of the first is fixed: the seed of a weight follows from its place.
+// drawn returns the ids of the weights in the order in which Draw draws them. The order of
+// the first ids is fixed, because the seed of a weight follows from its position.
 func drawn() []spec.TensorID {
 	ids := []spec.TensorID{spec.TensorRouter, spec.TensorW1, spec.TensorW2, spec.TensorW3, spec.TensorB1, spec.TensorB3, spec.TensorB2,
 		spec.TensorSharedW1, spec.TensorSharedW3, spec.TensorSharedW2, spec.TensorSharedGate,
@@ -87,8 +91,8 @@ func drawn() []spec.TensorID {
 	return ids
 }
 
-// wide returns FP32 numbers near 16-bit numbers, with fractions longer than 16-bit
-// types have.
+// wide returns FP32 numbers that are near 16-bit numbers, and have more fraction bits than
+// 16-bit types.
 func wide(of, off []uint16) []float32 {
 	list := make([]float32, len(of))
 	for i := range list {
@@ -97,7 +101,7 @@ func wide(of, off []uint16) []float32 {
 	return list
 }
 
-// numbers returns random FP32 numbers around a mean, none for the zero Shape.
+// numbers returns random FP32 numbers around a mean. It returns none for the zero Shape.
 func numbers(seed uint64, scale, mean float64, of moe.Shape) (list []float32) {
 	for _, v := range reference.NewNormal(seed, scale).Values(of.Elements()) {
 		list = append(list, float32(mean+num.BF16ToFloat64(v)))
@@ -158,8 +162,14 @@ func (t *Trial) upload() error {
 	if err := write(t.stream, t.Args.X, t.X); err != nil {
 		return err
 	}
+	if err := t.pack(); err != nil {
+		return err
+	}
 	for _, id := range spec.Weights {
 		to := *t.Args.Weight(id)
+		if to.Shape.Type == moe.U8 || id.Row().Type == spec.OfScales {
+			continue // pack has written this tensor already
+		}
 		if bits := t.Weights.Bits(id); bits != nil {
 			if err := write(t.stream, to, *bits); err != nil {
 				return err
@@ -174,7 +184,7 @@ func (t *Trial) upload() error {
 	return nil
 }
 
-// write copies values to a tensor, if there are any.
+// write copies values to a tensor. It does nothing if there are none.
 func write[E uint16 | float32](s driver.Stream, to moe.Tensor, from []E) error {
 	if len(from) == 0 {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/num"
 	"sonicmoe/jit"
 	"sonicmoe/ptx"
@@ -34,7 +35,7 @@ func Evaluate(ctx context.Context, dev driver.Device, f Function, points []Point
 	if err != nil {
 		return err
 	}
-	fn, err := jit.Of(dev).Load(ctx, nil, k.Source("activation"), driver.CompileOptions{})
+	fn, err := jit.Of(dev).Load(ctx, nil, k.Source("activation"), gpu.CompileOptions{})
 	if err != nil {
 		return err
 	}
@@ -57,7 +58,7 @@ func Evaluate(ctx context.Context, dev driver.Device, f Function, points []Point
 	if err := s.CopyToDevice(args.Gate, num.Bytes(in)); err != nil {
 		return err
 	}
-	if err := k.Launcher(fn, dev).Launch(s, args); err != nil {
+	if err := k.Launcher(fn).Launch(s, args); err != nil {
 		return err
 	}
 	if err := s.CopyToHost(num.Bytes(out), args.Out); err != nil {

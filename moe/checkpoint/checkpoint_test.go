@@ -15,7 +15,7 @@ import (
 
 // TestPublished checks the layer of each published model.
 func TestPublished(t *testing.T) {
-	const from = 3 // DeepSeek-V3's first layer with experts
+	const from = 3 // the first layer of DeepSeek-V3 that has experts
 	want := map[string]struct {
 		config string
 		moe    int // layers with experts
@@ -78,8 +78,8 @@ var (
 	fieldName = regexp.MustCompile(`"(\w+)":`)
 )
 
-// with puts more fields into a model's text, each in place of the model's field of
-// that name.
+// with adds fields to the text of a config.json. A field that is there already gets the
+// new value.
 func with(model, more string) string {
 	outer := more
 	for nested.MatchString(outer) {

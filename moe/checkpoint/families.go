@@ -8,7 +8,8 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// family reads a layer and returns the numbers of the model's layers of this kind: nil for all.
+// family reads a layer's fields and returns the numbers of the model's layers of this
+// kind. nil means all layers.
 type family func(f *fields, c *spec.Config) (sparse func(layer int) bool)
 
 // families lists the known model types, as transformers 5 computes them.
@@ -80,10 +81,10 @@ var aliases = map[string]string{
 	"llama4": "llama4_text", "gemma4": "gemma4_text", "qwen3_omni_moe_thinker": "qwen3_omni_moe", "step3p7": "step3p5", "minimax_text_01": "minimax", "minimax_m1": "minimax",
 }
 
-// numbersOfExperts are the names of E.
+// numbersOfExperts are the names that config.json files use for E, the number of experts.
 var numbersOfExperts = []string{"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}
 
-// sizes reads d, n, E and K, by the names that transformers and checkpoints use.
+// sizes reads d, n, E and K, under the names that transformers and checkpoints use.
 func (f *fields) sizes(c *spec.Config, intermediate ...string) {
 	c.Hidden = f.size("hidden_size", "d_model")
 	c.Intermediate = f.size(intermediate...)
@@ -91,7 +92,8 @@ func (f *fields) sizes(c *spec.Config, intermediate ...string) {
 	c.TopK = f.size("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts")
 }
 
-// one finds a field that has several names. Their values must be equal.
+// one returns the value of a field that may have several names. If several are present,
+// their values must be equal.
 func (f *fields) one(names ...string) (name string, raw json.RawMessage) {
 	name, raw = f.find(names...)
 	for _, other := range names {
@@ -102,7 +104,7 @@ func (f *fields) one(names ...string) (name string, raw json.RawMessage) {
 	return name, raw
 }
 
-// single returns the one value of a list of equal values, or the value itself.
+// single returns the common value of a list, or the value itself if it is no list.
 func single(raw json.RawMessage) json.RawMessage {
 	var list []json.RawMessage
 	if json.Unmarshal(raw, &list) != nil || len(list) == 0 {
@@ -133,7 +135,7 @@ func (f *fields) activation(c *spec.Config, missing string, kinds map[string]spe
 	c.Activation = kind
 }
 
-// jitter notes that the layer does not add the noise that a model adds in training.
+// jitter records that the model adds noise in training, which the layer does not.
 func (f *fields) jitter(names ...string) {
 	for _, name := range names {
 		if _, raw := f.find(name); raw != nil && f.number(0, name) > 0 {
@@ -142,7 +144,8 @@ func (f *fields) jitter(names ...string) {
 	}
 }
 
-// normed reads a softmax over all logits, with or without division by the sum of the chosen scores.
+// normed reads a router that takes the softmax of all logits. A field tells whether the
+// chosen scores are divided by their sum.
 func normed(c *spec.Config, norm bool) {
 	c.Score = spec.SoftmaxAll
 	if norm {
@@ -150,8 +153,8 @@ func normed(c *spec.Config, norm bool) {
 	}
 }
 
-// shared sets n shared experts of a width. Their total width must be a multiple of an
-// expert's width.
+// shared sets n shared experts of the given width. Their total width must be a multiple of
+// an expert's width.
 func (f *fields) shared(c *spec.Config, n, width int) {
 	if f.err != nil || n == 0 || width == 0 {
 		return
@@ -167,8 +170,8 @@ func (f *fields) shared(c *spec.Config, n, width int) {
 	c.SharedExperts = n * width / c.Intermediate
 }
 
-// scale reads the factor of the scores. It refuses 0: models multiply by 0 then, but a
-// Config means 1 by it.
+// scale reads the factor of the scores. It refuses 0: a model multiplies the scores by 0
+// then, but in a Config 0 means the factor 1.
 func (f *fields) scale(c *spec.Config, missing float64, name string) {
 	if c.ScoreScale = f.number(missing, name); c.ScoreScale == 0 {
 		f.fail("%s is 0, must be above 0: the experts would add nothing", name)
@@ -189,7 +192,7 @@ func qwen(f *fields, c *spec.Config) func(int) bool {
 	f.gated(c, "silu", "hidden_act")
 	vision := strings.HasPrefix(kind, "qwen3_vl")
 	if vision || strings.HasPrefix(kind, "qwen3_5") {
-		f.fixed("norm_topk_prob", true) // these families have no such switch
+		f.fixed("norm_topk_prob", true) // these families have no field that turns normalisation off
 		normed(c, true)
 	} else {
 		normed(c, f.truth(slices.Contains([]string{"qwen3_next", "qwen3_omni_moe", "qwen3_omni_moe_thinker", "qwen4_exp", "mellum"}, kind), "norm_topk_prob"))
@@ -231,7 +234,7 @@ func deepseekV2(f *fields, c *spec.Config) func(int) bool {
 	default:
 		f.fail("topk_method is %q, must be \"greedy\" or \"group_limited_greedy\"", method)
 	}
-	f.find("n_group", "topk_group") // null or 1 without groups
+	f.find("n_group", "topk_group") // the fields are null or 1 in a model without groups
 	f.shared(c, f.count(2, "n_shared_experts"), c.Intermediate)
 	switch f.kind() {
 	case "deepseek_ocr2":
@@ -273,7 +276,7 @@ func kimiLinear(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
 	f.noaux(c, 1, 1, 2.446, true)
-	f.find("use_grouped_topk") // one group means none
+	f.find("use_grouped_topk") // the switch has no effect, because there is one group
 	f.shared(c, f.count(1, "num_shared_experts", "n_shared_experts"), c.Intermediate)
 	return f.after(1, byWord|byFirst)
 }
@@ -286,7 +289,7 @@ func nemotron(f *fields, c *spec.Config) func(int) bool {
 	if _, raw := f.find("moe_latent_size"); raw != nil {
 		f.fail("moe_latent_size is %s: its experts work in a space of their own, between two projections that no layer here has", raw)
 	}
-	f.find("n_shared_experts") // one, of the width that follows
+	f.find("n_shared_experts") // there is one shared expert, whose width is a field of its own
 	f.shared(c, 1, f.size("moe_shared_expert_intermediate_size"))
 	return f.pattern()
 }
@@ -296,7 +299,7 @@ func gptOSS(f *fields, c *spec.Config) func(int) bool {
 	f.fixed("hidden_act", "silu")
 	c.Activation, c.Alpha, c.Limit = spec.SwiGLUOAI, f.number(1.702, "swiglu_alpha"), f.number(7, "swiglu_limit")
 	c.InOut, c.GateUp, c.Bias, c.RouterBias = true, spec.Interleaved, true, true
-	f.one("num_experts_per_tok", "experts_per_token") // the same once more
+	f.one("num_experts_per_tok", "experts_per_token") // both names have the value that sizes has read
 	return nil
 }
 
@@ -305,9 +308,9 @@ func llama4(f *fields, c *spec.Config) func(int) bool {
 	f.gated(c, "silu", "hidden_act")
 	f.jitter("router_jitter_noise")
 	c.Score, c.ScoreOnInput, c.InOut, c.SharedExperts = spec.Sigmoid, true, true, 1
-	f.find("intermediate_size_mlp") // the width of layers without experts
+	f.find("intermediate_size_mlp") // width of the layers without experts, which the expert layer does not need
 	if _, raw := f.find("moe_layers"); raw != nil {
-		f.find("interleave_moe_layer_step") // transformers ignores it then
+		f.find("interleave_moe_layer_step") // transformers ignores this field if moe_layers is present
 		return among(value[[]int](f, nil, "a list of layers", "moe_layers"))
 	}
 	step := f.count(1, "interleave_moe_layer_step")
@@ -345,8 +348,8 @@ func ernie(f *fields, c *spec.Config) func(int) bool {
 		c.SelectionBias = f.truth(true, "moe_use_aux_free")
 	}
 	f.fixed("moe_gate", "topk")
-	f.fixed("use_bias", false) // the shared experts would have biases too
-	f.find("moe_capacity")     // a limit in training only
+	f.fixed("use_bias", false) // with use_bias the shared experts would have biases too
+	f.find("moe_capacity")     // a limit that applies in training only
 	f.shared(c, f.count(2, "moe_num_shared_experts"), c.Intermediate)
 	first, interval := f.count(1, "moe_layer_start_index"), f.positive(1, "moe_layer_interval")
 	last := -1
@@ -356,7 +359,7 @@ func ernie(f *fields, c *spec.Config) func(int) bool {
 	return func(i int) bool { return i >= first && (last < 0 || i <= last) && (i+1)%max(interval, 1) == 0 }
 }
 
-// positive reads a size that may be missing.
+// positive reads a size that is optional.
 func (f *fields) positive(missing int, name string) int {
 	if _, raw := f.find(name); raw == nil && !f.null(name) {
 		return assume(f, name, missing)
@@ -378,7 +381,7 @@ func hunyuan(f *fields, c *spec.Config) func(int) bool {
 	f.fixed("use_mixed_mlp_moe", true)
 	f.fixed("group_limited_greedy", false)
 	f.fixed("routed_scaling_factor", 1.)
-	f.find("n_group", "topk_group") // used by group_limited_greedy only
+	f.find("n_group", "topk_group") // only group_limited_greedy reads these fields
 	return nil
 }
 
@@ -392,7 +395,7 @@ func dbrx(f *fields, c *spec.Config) func(int) bool {
 	}
 	c.GateUp = spec.Apart
 	f.jitter("moe_jitter_eps")
-	f.notNull("1", "moe_normalize_expert_weights") // null would mean no normalisation
+	f.notNull("1", "moe_normalize_expert_weights") // null would turn normalisation off
 	f.fixed("moe_normalize_expert_weights", 1.)
 	return nil
 }

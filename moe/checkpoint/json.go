@@ -18,12 +18,13 @@ const (
 	maxDepth = 4
 )
 
-// inner names the objects in which models of several parts keep the text model's fields.
+// inner names the objects in which a model of several parts keeps the fields of its text
+// model.
 var inner = []string{"text_config", "language_config", "llm_config", "thinker_config", "ffn_config"}
 
-// outer lists the fields that count for a text model although they stand outside its
-// object. Each entry is a set of names for one thing. The outer field counts if the
-// text model has none of these names.
+// outer lists sets of names of fields that also count for a text model if they stand
+// outside its object. Each set has the names of one thing. An outer field counts if the
+// text model has none of the names of its set.
 var outer = [][]string{{"model_type"}, {"dtype", "torch_dtype"}}
 
 // object holds the fields of a config.json.
@@ -35,8 +36,8 @@ func (o object) has(name string) bool { return o[name] != nil && string(o[name])
 // null reports whether a field is present and null.
 func (o object) null(name string) bool { return o[name] != nil && !o.has(name) }
 
-// part returns the name of the object in o that holds the text model's fields, or "" if
-// o itself holds them.
+// part returns the name of the object within o that holds the text model's fields, or ""
+// if o holds them itself.
 func (o object) part() string {
 	for _, name := range inner {
 		if o.has(name) && (name != "ffn_config" || string(o["model_type"]) == `"dbrx"`) {
@@ -46,7 +47,8 @@ func (o object) part() string {
 	return ""
 }
 
-// parse reads a config.json into the text model's fields and the fields outside them.
+// parse reads a config.json. It returns the text model's fields, and the fields outside
+// the text model's object.
 func parse(data []byte) (*fields, error) {
 	if len(data) > maxBytes {
 		return nil, fmt.Errorf("config.json has %d bytes, must be at most %d", len(data), maxBytes)
@@ -76,15 +78,15 @@ func parse(data []byte) (*fields, error) {
 	}
 }
 
-// enter makes a part's fields the text model's fields.
+// enter goes down into a part: its fields become the text model's fields.
 func (f *fields) enter(name string, part object) {
 	sets := outer
-	if name == "ffn_config" { // in DBRX it holds part of the layer: the model's sizes stand outside it
+	if name == "ffn_config" { // DBRX's ffn_config holds only a part of the layer; the sizes are outside it
 		delete(part, "model_type")
 		delete(part, "hidden_size")
 		sets = append(slices.Clone(outer), []string{"d_model", "hidden_size"}, []string{"n_layers", "num_hidden_layers"}, []string{"per_layer_config"})
 	}
-	// transformers writes an empty model_type into parts without one.
+	// transformers writes an empty model_type into parts that have none.
 	if string(part["model_type"]) == `""` {
 		delete(part, "model_type")
 	}
@@ -119,9 +121,9 @@ func unmarshal(what string, data []byte) (object, error) {
 	return o, nil
 }
 
-// doubled returns the name of a field that stands twice in one object, such as
-// "text_config.num_experts", or "" if there is none. Readers of JSON differ in
-// which of the values they use. data is valid JSON.
+// doubled returns the path of a field that stands twice in one object, such as
+// "text_config.num_experts", or "" if there is none. JSON readers differ in which of the
+// two values they use. data must be valid JSON.
 func doubled(data []byte) string {
 	d := json.NewDecoder(bytes.NewReader(data))
 	var inValue func() string
@@ -132,7 +134,7 @@ func doubled(data []byte) string {
 		}
 		seen := map[any]bool{}
 		for d.More() {
-			var name any // stays nil in a list
+			var name any // stays nil for the elements of a list
 			if start == json.Delim('{') {
 				if name, _ = d.Token(); seen[name] {
 					return fmt.Sprint(name)
@@ -192,7 +194,7 @@ var notFinite = []string{"-Infinity", "Infinity", "NaN"}
 
 func tagged(name string) string { return `{"__float__":"` + name + `"}` }
 
-// shown formats a value for a message, with numbers as Python writes them.
+// shown returns a value as text for a message, with numbers as Python writes them.
 func shown(raw json.RawMessage) string {
 	s := string(raw)
 	for _, name := range notFinite {
@@ -207,16 +209,17 @@ func equal(a, b json.RawMessage) bool {
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
-// fields reads an object and records the names that were read. After the first error
-// its methods return zero.
+// fields reads values from an object and records which names were read. After the first
+// error its methods return zero values.
 type fields struct {
 	object
-	// around holds the fields outside the text model that do not count for it.
+	// around holds those fields outside the text model's object that do not count for it.
 	around  object
 	read    map[string]bool
 	assumed []string
 	outside []string
-	// listed is the length of a list with one entry a layer, or 0 without such a list.
+	// listed is the length of the lists that have one entry for each layer, or 0 without
+	// such a list.
 	listed int
 	err    error
 }
@@ -238,7 +241,8 @@ func (f *fields) find(names ...string) (name string, raw json.RawMessage) {
 	return name, raw
 }
 
-// elsewhere explains that a field missing in the text model stands outside it.
+// elsewhere explains, for an error, that a field missing in the text model's object stands
+// outside it.
 func (f *fields) elsewhere(names ...string) string {
 	if at := slices.IndexFunc(names, f.around.has); at >= 0 {
 		return fmt.Sprintf(" among the text model's fields: the %s around them is not its", names[at])
@@ -246,8 +250,8 @@ func (f *fields) elsewhere(names ...string) string {
 	return ""
 }
 
-// size reads a positive whole number that must be present under one of its names. A
-// list with one number a layer is accepted if all are equal.
+// size reads a positive whole number. It must be present under one of its names. A list
+// with one number for each layer is accepted if all numbers are equal.
 func (f *fields) size(names ...string) int {
 	name, raw := f.one(names...)
 	if raw == nil {
@@ -262,7 +266,7 @@ func (f *fields) size(names ...string) int {
 	return v
 }
 
-// count reads a whole number, 0 or more, that may be missing.
+// count reads an optional whole number, 0 or more.
 func (f *fields) count(missing int, names ...string) int {
 	name, raw := f.one(names...)
 	if raw == nil {
@@ -289,7 +293,7 @@ func (f *fields) whole(name string, raw json.RawMessage) int {
 	return int(v)
 }
 
-// number and truth read fields that may be missing.
+// number and truth read an optional number and an optional bool.
 func (f *fields) number(missing float64, names ...string) float64 {
 	return value(f, missing, "a finite number", names...)
 }
@@ -302,7 +306,7 @@ func (f *fields) text(missing string, names ...string) string {
 	return value(f, missing, "a string", names...)
 }
 
-// value reads a field that may be missing.
+// value reads an optional field into v.
 func value[T any](f *fields, missing T, want string, names ...string) T {
 	name, raw := f.one(names...)
 	if raw == nil {
@@ -322,8 +326,8 @@ func assume[T any](f *fields, name string, v T) T {
 	return v
 }
 
-// fixed refuses any value of a field but the one that the family's code computes: a
-// string, a bool or a number, given once or once a layer. The field may be missing.
+// fixed refuses any value of an optional field except the one that the family's code
+// computes: a string, a bool or a number, given once or once for each layer.
 func (f *fields) fixed(name string, want any) {
 	_, raw := f.find(name)
 	if raw == nil {

@@ -8,22 +8,23 @@ import (
 	"strings"
 )
 
-// This file finds the layers of a model that have experts.
+// This file determines which layers of a model have experts.
 
 // choice is a set of fields by which a family marks its layers with experts.
 type choice int
 
 const (
-	byFirst choice = 1 << iota // first_k_dense_replace: the layers before it are dense
-	byFreq                     // moe_layer_freq: every n-th of the other layers, or a list of 0 and 1
-	byWord                     // mlp_layer_types, which overrides the two
+	byFirst choice = 1 << iota // first_k_dense_replace: the layers before this number are dense
+	byFreq                     // moe_layer_freq: of the other layers every n-th has experts, or a list of 0 and 1 marks them
+	byWord                     // mlp_layer_types, which overrides the two fields above
 )
 
-// after returns the layers after the dense ones, or the layers that the fields of by mark.
+// after returns the layers with experts: the layers after the dense ones, as the fields of
+// by mark them.
 func (f *fields) after(dense int, by choice) func(int) bool {
 	if by&byWord != 0 && f.has("mlp_layer_types") {
 		if by&byFirst != 0 {
-			f.find("first_k_dense_replace") // transformers ignores it then
+			f.find("first_k_dense_replace") // transformers ignores this field if mlp_layer_types is present
 		}
 		if by&byFreq != 0 {
 			f.find("moe_layer_freq")
@@ -51,7 +52,8 @@ func (f *fields) frequent() func(int) bool {
 	return func(i int) bool { return i%max(every, 1) == 0 }
 }
 
-// flagged returns the layers for which a list has a 1.
+// oneEach checks that a list has one entry for each layer. Without num_hidden_layers the
+// list's length is the number of layers.
 func (f *fields) flagged(name string) func(int) bool {
 	list := value[[]int](f, nil, "a list of 0 and 1", name)
 	f.oneEach(name, len(list))
@@ -83,8 +85,8 @@ func (f *fields) oneEach(name string, entries int) {
 	}
 }
 
-// cut shortens lists to the model's layers: further entries belong to the layers that
-// predict later tokens.
+// cut shortens lists to the model's number of layers: further entries describe the layers
+// that predict later tokens.
 func (f *fields) cut(names ...string) {
 	if !f.has("num_hidden_layers") || !f.has("num_nextn_predict_layers") {
 		return
@@ -93,13 +95,13 @@ func (f *fields) cut(names ...string) {
 	for _, name := range names {
 		var list []json.RawMessage
 		if json.Unmarshal(f.object[name], &list) == nil && f.err == nil && len(list)-layers == further && further > 0 {
-			f.object[name], _ = json.Marshal(list[:layers]) // raw messages always marshal
+			f.object[name], _ = json.Marshal(list[:layers]) // cannot fail, because the elements are raw messages
 		}
 	}
 }
 
-// stepped returns every n-th layer without the listed ones. Without a list, the layers
-// of dense are left out.
+// stepped returns every n-th layer, except the layers of a list. Without the list it
+// excepts the layers of dense.
 func (f *fields) stepped(dense ...int) func(int) bool {
 	step := 1
 	if _, raw := f.find("decoder_sparse_step"); raw != nil {
@@ -112,7 +114,7 @@ func (f *fields) stepped(dense ...int) func(int) bool {
 	return func(i int) bool { return !none(i) && (i+1)%max(step, 1) == 0 }
 }
 
-// among returns the layers of a list.
+// among returns the layers whose numbers are in a list.
 func among(list []int) func(int) bool {
 	set := map[int]bool{}
 	for _, i := range list {
@@ -121,7 +123,7 @@ func among(list []int) func(int) bool {
 	return func(i int) bool { return set[i] }
 }
 
-// enumerated returns the layers of a list, or of a string of numbers and commas.
+// enumerated returns the layers that a list, or a string with commas, enumerates.
 func (f *fields) enumerated(name string) func(int) bool {
 	var list []int
 	if raw := f.object[name]; strings.HasPrefix(string(raw), "[") {
@@ -141,11 +143,12 @@ func (f *fields) enumerated(name string) func(int) bool {
 	return among(list)
 }
 
-// letters maps a letter to the kind of a hybrid model's layer.
+// letters maps letters to the kinds of a hybrid model's layers.
 var letters = map[rune]string{'M': "linear_attention", 'E': "moe", '*': "full_attention", '-': "mlp"}
 
-// pattern returns the layers of a hybrid model that have experts, from a list of words or a
-// string with a letter a layer. Its length is the model's number of layers.
+// pattern returns the layers of a hybrid model that have experts. The pattern is a list of
+// words, or a string with one letter for each layer. Its length is the model's number of
+// layers.
 func (f *fields) pattern() func(int) bool {
 	name, raw := f.one("layers_block_type", "layer_types")
 	_, text := f.find("hybrid_override_pattern")
@@ -188,9 +191,9 @@ func (f *fields) pattern() func(int) bool {
 	return func(i int) bool { return i < len(words) && words[i] == "moe" }
 }
 
-// agree reads the fields by which other families mark their layers. A field that
-// contradicts moe is refused, because the file is then ambiguous. If the family has a
-// list of its own, the field is not read.
+// agree checks the fields by which other families mark their layers with experts. It
+// refuses a field that contradicts moe, because the file is ambiguous then. A field that
+// the family itself has read is not checked.
 func (f *fields) agree(moe []int, layers int) {
 	for _, name := range []string{"first_k_dense_replace", "moe_layer_freq", "moe_layer_num_skipped", "mlp_layer_types", "decoder_sparse_step", "mlp_only_layers"} {
 		say := says(name, f.object[name])
@@ -214,8 +217,9 @@ func wordOf(moe []int, layer int) string {
 	return sparse(has)
 }
 
-// says returns a function that gives a field's word for a layer: "sparse", "dense" or
-// "". It returns nil for a field that is missing or has another form.
+// says returns a function from a layer to the field's word for it: "sparse", "dense", or
+// "" if the field does not tell. It returns nil for a field that is missing or has another
+// form.
 func says(name string, raw json.RawMessage) func(layer int) string {
 	var n int
 	var list []int
@@ -249,7 +253,7 @@ func says(name string, raw json.RawMessage) func(layer int) string {
 	return nil
 }
 
-// sparse returns the word for a layer with experts, or without.
+// sparse returns "sparse" if a layer has experts, else "dense".
 func sparse(is bool) string {
 	if is {
 		return "sparse"
@@ -257,8 +261,8 @@ func sparse(is bool) string {
 	return "dense"
 }
 
-// dense returns the word for a layer without experts. It returns "", which allows any
-// layer, if the field does not mark it.
+// dense returns "dense" if the field marks a layer without experts. Otherwise it returns
+// "", which allows any layer.
 func dense(is bool) string {
 	if is {
 		return "dense"

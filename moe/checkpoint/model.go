@@ -13,15 +13,16 @@ import (
 // maxLayers is many times the number of layers of any published model.
 const maxLayers = 4096
 
-// Model is what a config.json says of a model's expert layers.
+// Model is the description of a model's expert layers in its config.json.
 type Model struct {
-	// Name is the model's name in the list of Published, empty for other models.
+	// Name is the model's name in the list of Published. It is empty for other models.
 	Name string
-	// Type is the model_type: the text model's if the model has several parts.
+	// Type is the model_type. In a model of several parts it is the text model's.
 	Type string
 	// Config is the layer, laid out as transformers holds its weights.
 	Config spec.Config
-	// Layers is the number of the model's layers. MoE lists the layers with experts.
+	// Layers is the number of layers of the model. MoE lists the numbers of the layers with
+	// experts.
 	Layers int
 	MoE    []int
 	// Outside names the parts of the model's block that Config does not describe. If
@@ -29,11 +30,14 @@ type Model struct {
 	Outside []string
 	// Assumed names the missing fields and the values assumed for them.
 	Assumed []string
-	// Unknown lists fields that may belong to the layer and were not read.
+	// Unknown lists fields that may belong to the layer and that Read does not use.
 	Unknown []string
 	// Quantised names the format of quantised weights in the model's files, and says
-	// whether package weights dequantises it. It is empty for other files.
+	// whether package weights loads it, with the bytes of a layer's experts. It is empty for
+	// other files. Config has plain weights, Packed the files'.
 	Quantised string
+
+	packed spec.Config // the layer for Packed, with Weights, if there is one
 }
 
 // Read reads a config.json. An error names the field and the values that would be
@@ -56,7 +60,7 @@ func Read(data []byte) (Model, error) {
 		return Model{Unknown: f.unknown()}, err
 	}
 	f.defaults()
-	m := Model{Type: kind, Quantised: f.quantised()}
+	m := Model{Type: kind}
 	m.Config.Type = f.elementType()
 	sparse := read(f, &m.Config)
 	if m.Config.Logits == spec.BF16 && m.Config.Type == spec.F16 {
@@ -82,14 +86,15 @@ func Read(data []byte) (Model, error) {
 	if f.err == nil {
 		f.err = m.Config.Check()
 	}
+	m.quantised(f)
 	if f.err != nil {
 		return Model{}, fmt.Errorf("%s: %w", kind, f.err)
 	}
 	return m, nil
 }
 
-// lookup finds the family of a model_type: its own, the family that it copies, or the
-// family of the model whose text part it is.
+// lookup finds the family of a model_type: the type's own family, the family that it
+// copies, or the family of the model whose text part it is.
 func (f *fields) lookup(kind string) (name string, read family, err error) {
 	name = kind
 	if to, ok := aliases[kind]; ok {

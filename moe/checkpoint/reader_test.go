@@ -11,7 +11,7 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// sigmoids returns the config.json of a family like DeepSeek-V3.
+// sigmoids returns the config.json of a model in a family like DeepSeek-V3's.
 func sigmoids(kind, more string) string {
 	return strings.Replace(with(v3, more), "deepseek_v3", kind, 1)
 }
@@ -25,12 +25,12 @@ const dbrx = `{"model_type": "dbrx", "d_model": 64, "n_layers": 4, "moe_top_k": 
 const step = `{"model_type": "step3p5", "hidden_size": 64, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2, "share_expert_dim": 32,
 	"num_hidden_layers": 2, "mlp_layer_types": ["dense", "sparse"], "dtype": "bfloat16"%s}`
 
-// TestNull checks that null, NaN and Infinity mean what they mean to transformers.
+// TestNull checks that null, NaN and Infinity have the same meaning as in transformers.
 func TestNull(t *testing.T) {
 	const scaled = `, "routed_scaling_factor": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "topk_group": 1`
 	for _, tt := range []struct {
 		name, json string
-		want       string // the Config, or the error
+		want       string // text of the Config, or of the error
 	}{
 		{"no normalisation in DeepSeek-V3", sigmoids("deepseek_v3", scaled+`, "norm_topk_prob": null`), "score=sigmoid selection-bias scale=2 shared=1"},
 		{"in A.X-K1", sigmoids("axk1", scaled+`, "norm_topk_prob": null`), "score=sigmoid selection-bias scale=2 shared=1"},
@@ -69,8 +69,8 @@ func TestNull(t *testing.T) {
 	}
 }
 
-// TestAround checks that only model_type and dtype count from outside the text model's
-// object, and only if it has none. Other fields are named.
+// TestAround checks which fields outside the text model's object count: model_type and
+// dtype, and only if the object has none. Errors name the other fields.
 func TestAround(t *testing.T) {
 	text := func(more string) string { return sigmoids("glm4v_moe_text", more) }
 	around := func(fields, text string) string {
@@ -102,7 +102,8 @@ func TestAround(t *testing.T) {
 	assert.ErrorContains(t, err, "has no num_local_experts or num_experts or n_routed_experts or moe_num_experts among the text model's fields: the n_routed_experts around them is not its")
 }
 
-// TestPerLayerConfig checks that per_layer_config may change other parts than expert layers.
+// TestPerLayerConfig checks that per_layer_config may change parts of the model that are
+// not expert layers.
 func TestPerLayerConfig(t *testing.T) {
 	for _, tt := range []struct {
 		name, model, layers string
@@ -132,8 +133,8 @@ func TestPerLayerConfig(t *testing.T) {
 	}
 }
 
-// TestUnknownFields checks that a field that may belong to the layer is named, in any case,
-// and that fields of the loss, of attention and of other parts are not.
+// TestUnknownFields checks that Unknown names a field that may belong to the layer, in
+// upper or lower case, but not fields of the loss, of attention and of other parts.
 func TestUnknownFields(t *testing.T) {
 	const mixtral = `{"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 32, "num_local_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 3, %q: %s}`
 	for value, names := range map[string][]string{
@@ -161,7 +162,7 @@ func TestUnknownFields(t *testing.T) {
 	}
 }
 
-// TestNoConfig checks the errors for texts that are no config.json.
+// TestNoConfig checks the errors for texts that are not a config.json.
 func TestNoConfig(t *testing.T) {
 	for _, tt := range []struct{ name, json, want string }{
 		{"a list", `[1]`, "config.json is a JSON array, must be an object"},

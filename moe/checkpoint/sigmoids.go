@@ -8,15 +8,16 @@ import (
 
 // This file reads families whose routers score with sigmoids.
 
-// kind returns the model_type. A text model has the type of the model that contains it.
+// kind returns the model_type. For a text model it is the type of the model that contains
+// the text model.
 func (f *fields) kind() string { return strings.TrimSuffix(f.text("", "model_type"), "_text") }
 
-// v3 holds the defaults of a descendant of DeepSeek-V3 for missing fields.
+// v3 holds what a descendant of DeepSeek-V3 assumes for missing fields.
 type v3 struct {
 	groups, kept  int
 	scale         float64
 	norm          bool
-	shared, dense int // number of shared experts (-1: none in this family); dense layers before the first with experts
+	shared, dense int // shared: number of shared experts, or -1 if the family has none; dense: number of dense layers before the first layer with experts
 	by            choice
 }
 
@@ -52,7 +53,7 @@ func deepseekV3(f *fields, c *spec.Config) func(int) bool {
 	case "axk1":
 		f.outside = append(f.outside, "an RMS norm over the sum of experts and shared expert: apply it to O")
 	case "axk2":
-		f.fixed("n_group", 1.) // the model masks with 0, not -∞: with negative biases the two differ
+		f.fixed("n_group", 1.) // the model masks groups with 0 instead of -∞, which differs if a bias is negative
 	case "glm5_next":
 		f.fixed("hidden_act", "silu")
 		if c.Limit = f.number(10, "swiglu_limit"); c.Limit == 0 {
@@ -76,8 +77,8 @@ func deepseekV3(f *fields, c *spec.Config) func(int) bool {
 	return f.after(of.dense, of.by)
 }
 
-// biased reads a router that selects by sigmoid plus bias and divides the chosen
-// sigmoids by their sum.
+// biased reads a router that selects by sigmoid plus bias. The scores are the chosen
+// sigmoids over their sum.
 func biased(c *spec.Config, logits spec.Type, epsilon float64) {
 	c.Logits, c.Score, c.SelectionBias = logits, spec.Sigmoid, true
 	c.Renormalize, c.NormEpsilon = spec.RenormSum, epsilon
@@ -117,7 +118,7 @@ func hyV3(f *fields, c *spec.Config) func(int) bool {
 	f.fixed("mlp_bias", false)
 	biased(c, spec.F32, 1e-20)
 	f.scale(c, 2.826, "router_scaling_factor")
-	f.find("enable_moe_fp32_combine") // the sum with the shared expert, which is always FP32 here
+	f.find("enable_moe_fp32_combine") // the layer always adds the shared expert in FP32
 	f.shared(c, f.count(1, "num_shared_experts"), c.Intermediate)
 	return f.after(1, byWord)
 }
@@ -154,7 +155,7 @@ func minimaxM3(f *fields, c *spec.Config) func(int) bool {
 	f.jitter("router_jitter_noise")
 	biased(c, spec.BF16, 0)
 	c.Activation, c.Alpha, c.Limit = spec.SwiGLUOAI, f.number(1.702, "swiglu_alpha"), f.number(7, "swiglu_limit")
-	f.find("hidden_act", "dense_intermediate_size") // always swiglu_alpha's activation; the width of layers without experts
+	f.find("hidden_act", "dense_intermediate_size") // the activation is always swiglu_alpha's, and the width is of layers without experts
 	f.scale(c, 2, "routed_scaling_factor")
 	f.shared(c, 1, f.size("shared_intermediate_size"))
 	if f.find("moe_layer_freq"); f.has("moe_layer_freq") && !f.has("mlp_layer_types") {
@@ -176,7 +177,7 @@ func step3(f *fields, c *spec.Config) func(int) bool {
 		f.assumed = append(f.assumed, "need_fp32_gate is true: the router's logits are bf16 all the same, as transformers has them")
 	}
 	f.cut("swiglu_limits", "swiglu_limits_shared", "mlp_layer_types")
-	f.fixed("swiglu_limits", 0.) // the model clamps after the activation
+	f.fixed("swiglu_limits", 0.) // the model clamps after the activation, which the kernels do not
 	f.fixed("swiglu_limits_shared", 0.)
 	f.shared(c, 1, f.size("share_expert_dim", "share_expert_dims"))
 	if f.find("moe_layers_enum"); f.has("moe_layers_enum") && !f.has("mlp_layer_types") {

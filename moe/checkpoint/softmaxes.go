@@ -2,7 +2,7 @@ package checkpoint
 
 import "sonicmoe/internal/spec"
 
-// This file reads further families whose routers are softmaxes; families.go has the others.
+// This file reads families whose routers use softmax and that families.go does not have.
 
 // granite reads Mixtral's layer plus a shared expert.
 func granite(f *fields, c *spec.Config) func(int) bool {
@@ -21,7 +21,7 @@ func jamba(f *fields, c *spec.Config) func(int) bool {
 	f.gated(c, "silu", "hidden_act")
 	c.Score = spec.SoftmaxAll
 	period, offset := f.positive(2, "expert_layer_period"), f.count(1, "expert_layer_offset")
-	one := c.NumExperts == 1 // transformers makes it a dense layer
+	one := c.NumExperts == 1 // transformers makes a layer with one expert dense
 	return func(i int) bool { return !one && i%max(period, 1) == offset }
 }
 
@@ -59,7 +59,7 @@ func cohere2(f *fields, c *spec.Config) func(int) bool {
 	return f.after(0, byWord|byFirst)
 }
 
-// mistral4 reads DeepSeek's router with softmax in place of sigmoid.
+// mistral4 reads DeepSeek's router with a softmax in place of the sigmoid.
 func mistral4(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
@@ -71,7 +71,7 @@ func mistral4(f *fields, c *spec.Config) func(int) bool {
 	large := f.kind() == "mistral_large4"
 	if large {
 		c.Logits, c.RouterF32 = spec.F32, true
-		f.fixed("norm_topk_prob", true) // the family has no such switch
+		f.fixed("norm_topk_prob", true) // the family has no field that turns normalisation off
 	}
 	if large || f.truth(true, "norm_topk_prob") {
 		c.Renormalize, c.NormEpsilon = spec.RenormSum, 1e-20

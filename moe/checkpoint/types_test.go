@@ -1,4 +1,4 @@
-// Tests over every model type of transformers that mentions experts.
+// This file has the tests of every model type of transformers that mentions experts.
 package checkpoint_test
 
 import (
@@ -19,8 +19,9 @@ import (
 
 var update = flag.Bool("update-types", false, "write testdata/types.txt anew")
 
-// TestTypes reads each type's default config.json, which testdata/modeltypes.py takes from
-// transformers. The result is the layer, or the refusal, in types.txt. No type is unknown.
+// TestTypes reads the default config.json of each type, which testdata/modeltypes.py takes
+// from transformers. types.txt has the result: the layer, or the reason of the refusal.
+// Every type must be known.
 func TestTypes(t *testing.T) {
 	data, err := os.ReadFile("testdata/types.json")
 	require.NoError(t, err)
@@ -51,13 +52,14 @@ func TestTypes(t *testing.T) {
 	assert.Equal(t, string(want), out.String())
 }
 
-// TestTypesAreKnown checks that each listed type is known, also by the name of its text part.
+// TestTypesAreKnown checks that each type in Types is known, also under the name of its
+// text part.
 func TestTypesAreKnown(t *testing.T) {
 	types := checkpoint.Types()
 	assert.True(t, slices.IsSorted(types))
 	for _, kind := range append(types, "aria_text", "glm4v_moe_text", "mistral_large4_text") {
 		_, err := checkpoint.Read([]byte(fmt.Sprintf(`{"model_type": %q}`, kind)))
-		require.Error(t, err, kind) // it has no sizes
+		require.Error(t, err, kind) // the config.json has no sizes, so reading it is an error
 		assert.NotContains(t, err.Error(), "model_type", kind)
 	}
 }

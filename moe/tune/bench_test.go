@@ -13,6 +13,7 @@ import (
 	"sonicmoe/autotune"
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/driver/open"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/faulty"
@@ -262,13 +263,13 @@ func TestFingerprint(t *testing.T) {
 // unswizzled is a device that can remove the swizzle from tensor maps: tiles then
 // arrive in an order that the kernels do not expect.
 type unswizzled struct {
-	driver.Device
+	gpu.Device
 	on bool
 }
 
-func (u *unswizzled) EncodeTensorMap(m driver.TensorMap) (driver.EncodedTensorMap, error) {
+func (u *unswizzled) EncodeTensorMap(m gpu.TensorMap) (gpu.EncodedTensorMap, error) {
 	if u.on {
-		m.Swizzle = driver.SwizzleNone
+		m.Swizzle = gpu.SwizzleNone
 	}
 	return u.Device.EncodeTensorMap(m)
 }

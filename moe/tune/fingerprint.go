@@ -6,6 +6,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/num"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
@@ -43,7 +44,7 @@ type fingerprintArgs struct {
 // fingerprintKernel adds the hashes of words to sums[0] and sums[1].
 func fingerprintKernel() (*jit.Kernel[fingerprintArgs], error) {
 	k := jit.NewBuilder[fingerprintArgs]("tune_fingerprint", checksumThreads, 1)
-	k.SetGrid(func(_ *fingerprintArgs, sms int) driver.Dim3 { return driver.Dim3{X: 8 * sms} })
+	k.SetGrid(func(_ *fingerprintArgs, sms int) gpu.Dim3 { return gpu.Dim3{X: 8 * sms} })
 	data, sums := k.Ptr(&k.Args.Data), k.Ptr(&k.Args.Sums)
 	words, seed := k.U32(&k.Args.Words), k.Word(&k.Args.Seed)
 	first := k.CtaidX().MulI(checksumThreads).Add(k.TidX())
@@ -72,11 +73,11 @@ func newFingerprinter(ctx context.Context, dev driver.Device, c *cache.Cache, s 
 	if err != nil {
 		return nil, err
 	}
-	fn, err := jit.Of(dev).Load(ctx, c, k.Source("fingerprint of a tensor"), driver.CompileOptions{})
+	fn, err := jit.Of(dev).Load(ctx, c, k.Source("fingerprint of a tensor"), gpu.CompileOptions{})
 	if err != nil {
 		return nil, err
 	}
-	return &fingerprinter{launcher: k.Launcher(fn, dev), stream: s, sums: sums}, nil
+	return &fingerprinter{launcher: k.Launcher(fn), stream: s, sums: sums}, nil
 }
 
 // sum computes a tensor's checksum, in stream order.

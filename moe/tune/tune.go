@@ -10,6 +10,7 @@ import (
 	"sonicmoe/autotune"
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
@@ -330,7 +331,11 @@ func (p *Plan) Save(ctx context.Context, dev driver.Device) error {
 	if err != nil {
 		return err
 	}
-	return jit.Warm(ctx, p.cache, p.Target.Arch, sources, jit.WarmOptions{By: dev})
+	by, err := gpu.Of(dev)
+	if err != nil {
+		return err
+	}
+	return jit.Warm(ctx, p.cache, p.Target.Arch, sources, jit.WarmOptions{By: by})
 }
 
 // Candidates lists the candidates of the tuned products, product by product: the

@@ -18,8 +18,8 @@ const lengthBytes = 8
 // File is an open safetensors file. It is safe for concurrent use.
 type File struct {
 	source   io.ReaderAt
-	closer   io.Closer // nil unless opened by Open
-	data     int64     // where the data begins
+	closer   io.Closer // nil if the file was given to New
+	data     int64     // offset of the data in the file
 	tensors  []Tensor
 	byName   map[string]int
 	metadata map[string]string
@@ -40,7 +40,7 @@ func Open(ctx context.Context, path string) (*File, error) {
 	return f, nil
 }
 
-// New reads the header of a file of size bytes, and reads nothing past them.
+// New reads the header of a file that has size bytes. It reads nothing past them.
 func New(source io.ReaderAt, size int64) (*File, error) {
 	return open(context.Background(), source, size)
 }
@@ -74,7 +74,7 @@ func open(ctx context.Context, source io.ReaderAt, size int64) (*File, error) {
 	return f, nil
 }
 
-// otherKind returns the name of another format that a file starts as, or "".
+// otherKind returns the name of another format if the file begins like it, else "".
 func otherKind(start []byte) string {
 	switch {
 	case start[0] == '{':

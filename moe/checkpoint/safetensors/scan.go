@@ -14,11 +14,11 @@ import (
 // token is a part of JSON text: a punctuation character, a string, or a word (a
 // number, null, true or false).
 type token struct {
-	kind byte // the character itself, '"' or 'w'
+	kind byte // the punctuation character itself, '"' for a string, or 'w' for a word
 	text string
 }
 
-// String returns the token as an error quotes it.
+// String returns the token as errors quote it.
 func (t token) String() string {
 	switch t.kind {
 	case '"':
@@ -29,8 +29,8 @@ func (t token) String() string {
 	return string(t.kind)
 }
 
-// scanner splits JSON into tokens while it reads, in time linear in the text and
-// with memory for one token. It does not check their order.
+// scanner splits JSON text into tokens as it reads. It takes time linear in the text and
+// memory for one token. It does not check the order of tokens.
 type scanner struct {
 	in *bufio.Reader
 	at int64  // bytes read
@@ -64,7 +64,7 @@ func wordByte(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '-' || c == '+' || c == '.'
 }
 
-// maxWord is longer than every number that a header may have.
+// maxWord is larger than the length of every number that a header may have.
 const maxWord = 40
 
 func (s *scanner) word(first byte) string {

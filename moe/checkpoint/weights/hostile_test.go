@@ -31,7 +31,7 @@ func TestHostileFiles(t *testing.T) {
 	for _, file := range []string{"config.json", index, "model-0.safetensors"} {
 		for want, replace := range map[string]func(string) error{"is a named pipe": pipe, "is a device": endless, "too large": long} {
 			if file == "model-0.safetensors" && want == "too large" {
-				continue // a file of weights may be long
+				continue // the limit does not apply to files of weights
 			}
 			dir := good()
 			path := filepath.Join(dir, file)

@@ -11,36 +11,37 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// part is a tensor of the files, with its place in a weight of the layer.
+// part is a tensor of the files, and its position in a weight of the layer.
 type part struct {
 	name   string // in the files
-	expert int    // -1 for a tensor of all experts
+	expert int    // number of the expert; -1 for a tensor of all experts
 	role
 }
 
-// role is a weight of the layer and a piece of it.
+// role names a weight of the layer and a piece of it.
 type role struct {
 	tensor spec.TensorID
 	piece  piece
 }
 
-// piece is the part of a weight that a tensor of the files gives.
+// piece is the piece of a weight that one tensor of the files holds.
 type piece int
 
 const (
 	whole      piece = iota
-	gate             // the gate rows of W1
-	up               // the up rows of W1, or all of W1 without a gate
-	upperHalf        // the whole weight, in the first half of the tensor's rows
-	lowerHalf        // the whole weight, in the second half
-	blocks           // MXFP4 numbers, 32 in 16 bytes
-	scales           // their scales, one for 32 numbers
-	stacked          // the experts' matrices one below another, in one matrix
-	transposed       // the same, with each matrix transposed
+	gate             // gate is the gate rows of W1
+	up               // up is the up rows of W1, or all of W1 if the layer has no gate
+	upperHalf        // upperHalf is a whole weight, in the first half of the tensor's rows
+	lowerHalf        // lowerHalf is a whole weight, in the second half of the tensor's rows
+	blocks           // blocks is MXFP4 numbers, 32 in 16 bytes
+	scales           // scales is the scales of MXFP4 numbers, one for 32 numbers
+	stacked          // stacked is the matrices of all experts, one below the other in one matrix
+	transposed       // transposed is stacked with each matrix transposed
 )
 
-// rules find the roles of a tensor by the part of its name after the layer's number
-// and, if there is one, the block's module. The first capture is the expert.
+// rules map the name of a tensor to its roles. They match the part of the name after the
+// layer's number and, if there is one, the name of the block's module. The first capture
+// is the expert's number.
 var rules = []rule{
 	of(`(?:gate|router)(?:\.(?:wg|layer|proj|gate))?\.weight`, role{spec.TensorRouter, whole}),
 	of(`router(?:\.layer)?\.bias`, role{spec.TensorRouterBias, whole}),
@@ -52,7 +53,7 @@ var rules = []rule{
 	of(`experts\.(\d+)\.(?:down_proj|w2)\.weight`, role{spec.TensorW2, whole}),
 	of(`experts\.(?:gate_up_proj|up_proj|fc1\.weight)|input_linear\.weight`, role{spec.TensorW1, whole}),
 	of(`experts\.(?:down_proj|fc2\.weight)|output_linear\.weight`, role{spec.TensorW2, whole}),
-	of(`moe\.gate_proj\.weight`, role{spec.TensorW1, whole}), // Step keeps gate and up apart
+	of(`moe\.gate_proj\.weight`, role{spec.TensorW1, whole}), // Step has gate and up in tensors of their own
 	of(`moe\.up_proj\.weight`, role{spec.TensorW3, whole}),
 	of(`moe\.down_proj\.weight`, role{spec.TensorW2, whole}),
 	of(`experts\.mlp\.w1`, role{spec.TensorW1, stacked}),
@@ -74,7 +75,7 @@ var rules = []rule{
 // shared matches the names of shared experts.
 const shared = `(?:shared_experts?|shared_mlp|share_expert)\.`
 
-// modules are the families' names of the block.
+// modules are the names of the block's module in the families' files.
 const modules = `mlp|block_sparse_moe|feed_forward|mixer|ffn|moe`
 
 type rule struct {
@@ -88,15 +89,15 @@ func of(pattern string, roles ...role) rule {
 
 var (
 	numbered = regexp.MustCompile(`^((?:.*?\.)?(?:layers|blocks|h))\.(\d+)\.(.+)$`)
-	// block matches tensors of experts, and not of attention or norms.
+	// block matches tensors of experts. It does not match tensors of attention or norms.
 	block = regexp.MustCompile(`^(?:` + modules + `|gate|router|shared_mlp)\.|expert|e_score_correction_bias`)
-	// sparse matches tensors that no dense layer has.
+	// sparse matches tensors that only a layer with experts has.
 	sparse = regexp.MustCompile(`^(?:block_sparse_moe|moe|router)\.|expert`)
-	// other matches other parts of a model, which have layers of their own.
+	// other matches other parts of a model, whose layers have numbers of their own.
 	other = regexp.MustCompile(`vision|audio|visual|(?:^|\.)(?:mtp|talker)\.`)
 )
 
-// outside are tensors of a block that are not part of the layer, by the model's type:
+// outside lists, by model type, the tensors of a block that are not part of the layer.
 // Model.Outside describes them.
 var outside = map[string]*regexp.Regexp{
 	"axk1":            regexp.MustCompile(`^mlp\.post_mlp_layernorm\.weight$`),
@@ -106,7 +107,8 @@ var outside = map[string]*regexp.Regexp{
 
 var gemma = regexp.MustCompile(`^(?:mlp\.(?:gate|up|down)_proj\.weight|router\.scale)$`)
 
-// parts returns the tensors of a layer among the names, in order, of a model of some type.
+// parts returns the tensors of one layer among the names of a model's tensors. The names
+// must be in order.
 func parts(names []string, layer int, kind string) ([]part, error) {
 	in, err := stack(names, layer)
 	if err != nil {
@@ -120,10 +122,15 @@ func parts(names []string, layer int, kind string) ([]part, error) {
 		}
 		if of, ok := strings.CutSuffix(name, blockScales); ok {
 			if _, ok := slices.BinarySearch(names, of); ok {
+				continue // the scales belong to the tensor before them
+			}
+		}
+		if of, ok := strings.CutSuffix(strings.TrimSuffix(name, wordShape), wordScales); ok || strings.HasSuffix(name, wordShape) {
+			if _, ok := slices.BinarySearch(names, of+wordCodes); ok {
 				continue // belongs to that tensor
 			}
 		}
-		of := partsOf(name, m[3])
+		of := partsOf(name, strings.TrimSuffix(m[3], wordCodes))
 		if spare := outside[kind]; of == nil && (spare == nil || !spare.MatchString(m[3])) {
 			return nil, fmt.Errorf("tensor %q is of layer %d's experts, but no weight of the layer", name, layer)
 		}
@@ -132,8 +139,8 @@ func parts(names []string, layer int, kind string) ([]part, error) {
 	return list, nil
 }
 
-// stack returns the prefix of the only stack of layers whose layer of this number has
-// experts. The stacks of a model's encoders have none.
+// stack returns the prefix of the one stack of layers in which the layer with this number
+// has experts. Stacks of encoders have no experts.
 func stack(names []string, layer int) (string, error) {
 	found := map[string]bool{}
 	for _, name := range names {
@@ -152,7 +159,8 @@ func stack(names []string, layer int) (string, error) {
 	return "", fmt.Errorf("layer %d has experts in %d stacks of layers, must have them in one: %s", layer, len(list), some(list))
 }
 
-// partsOf returns the parts of weights that a tensor gives, none for an unknown tensor.
+// partsOf returns the parts of weights that a tensor gives. It returns none for an unknown
+// tensor.
 func partsOf(name, rest string) (list []part) {
 	for _, r := range rules {
 		m := r.pattern.FindStringSubmatch(rest)
@@ -171,7 +179,7 @@ func partsOf(name, rest string) (list []part) {
 	return nil
 }
 
-// some returns the first of names.
+// some returns the first few of names, for an error.
 func some(names []string) string {
 	if len(names) > 4 {
 		names = append(names[:4:4], "...")

@@ -10,17 +10,16 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// lay sets the Config's layout to the layout of the experts' matrices in the files,
-// where it differs from the layout in transformers.
+// lay sets the Config's layout of the experts to the layout of the matrices in the files,
+// which may differ from the layout in transformers.
 func (l *Layer) lay(ctx context.Context) error {
 	if l.Config.Activation.Gated() && l.parts[spec.TensorW3] != nil {
 		l.Config.GateUp = spec.Apart
 	}
 	experts := slices.Concat(l.parts[spec.TensorW1], l.parts[spec.TensorW3], l.parts[spec.TensorW2])
-	packed := func(p part) bool { return p.piece == blocks || p.piece == scales }
-	if at := slices.IndexFunc(experts, packed); at >= 0 {
+	if at := slices.IndexFunc(experts, isBlocks); at >= 0 {
 		l.Config.InOut = false // the order of blocks
-		plain := slices.IndexFunc(experts, func(p part) bool { return !packed(p) })
+		plain := slices.IndexFunc(experts, func(p part) bool { return !isBlocks(p) })
 		if plain >= 0 {
 			return fmt.Errorf("tensor %q is MXFP4 and %q is not: all of a layer's experts must be, or none", experts[at].name, experts[plain].name)
 		}
@@ -42,7 +41,7 @@ func (l *Layer) lay(ctx context.Context) error {
 	return err
 }
 
-// lies reports whether the tensors of all experts have the extents of an order.
+// lies reports whether the tensors of all experts have the extents of a layout.
 func (l *Layer) lies(ctx context.Context, experts []part, inOut bool) (bool, error) {
 	as := *l
 	as.Config.InOut = inOut
@@ -61,7 +60,7 @@ func (l *Layer) lies(ctx context.Context, experts []part, inOut bool) (bool, err
 	return true, nil
 }
 
-// header returns a tensor's name, type and extents.
+// header returns the entry of a tensor in the header of its file: name, type and extents.
 func (l *Layer) header(ctx context.Context, name string) (safetensors.Tensor, error) {
 	f, err := l.file(ctx, name)
 	if err != nil {
@@ -70,7 +69,7 @@ func (l *Layer) header(ctx context.Context, name string) (safetensors.Tensor, er
 	return f.Tensor(name)
 }
 
-// cover checks that the parts of a weight give each of its elements once.
+// cover checks that the parts of a weight give each of its elements exactly once.
 func (l *Layer) cover(id spec.TensorID, s spec.Shape) error {
 	type run struct {
 		at, count int64
@@ -109,7 +108,8 @@ func (l *Layer) cover(id spec.TensorID, s spec.Shape) error {
 	return nil
 }
 
-// place returns the place of a part in its weight and its number of elements.
+// place returns the position of a part in its weight, and the number of elements of the
+// part.
 func (l *Layer) place(p part, s spec.Shape) (at, count int64, err error) {
 	if p.expert < 0 {
 		return 0, s.Elements(), nil

@@ -11,7 +11,7 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// load opens layer 3 and reads all of it.
+// load opens layer 3 and reads all of its weights.
 func load(t *testing.T, dir string) error {
 	l, err := Open(t.Context(), dir, 3)
 	if err != nil {
@@ -32,8 +32,8 @@ const (
 	block3  = "model.layers.3.mlp"
 )
 
-// TestEachElementOnce checks that tensors are refused, by name, if they would leave a
-// part of a weight empty or write a part twice.
+// TestEachElementOnce checks that tensors are refused, with their names, if they would
+// leave elements of a weight unset or set elements twice.
 func TestEachElementOnce(t *testing.T) {
 	router := bf16(block3+".gate.weight", e, d)
 	good := slices.Clip(append(experts(block3, "w1", "w3", "w2"), router))
@@ -102,8 +102,8 @@ func TestFiles(t *testing.T) {
 	require.ErrorContains(t, load(t, dir), " is in model-0.safetensors and in other.safetensors, must be in one")
 }
 
-// TestMXFP4Types checks that MXFP4 is read only from bytes, and only for all experts of
-// a layer.
+// TestMXFP4Types checks that MXFP4 is read only from tensors of bytes, and only if all
+// experts of a layer have it.
 func TestMXFP4Types(t *testing.T) {
 	const at = block3 + ".experts."
 	u8 := func(name string, shape ...int64) saved { return saved{at + name, "U8", shape} }
@@ -111,15 +111,15 @@ func TestMXFP4Types(t *testing.T) {
 		u8("gate_up_proj_blocks", e, 64, 1, 16), u8("gate_up_proj_scales", e, 64, 1), u8("down_proj_blocks", e, d, 1, 16), u8("down_proj_scales", e, d, 1)}
 	for _, tt := range []struct {
 		name  string
-		of    int // the number of the tensor that differs
+		of    int // index of the tensor that differs
 		other saved
 		want  string
 	}{
 		{"bytes", 5, u8("gate_up_proj_scales", e, 64, 1), ""},
 		{"scales of their own type", 5, saved{at + "gate_up_proj_scales", "F8_E8M0", []int64{e, 64, 1}}, ""},
-		{"wide scales", 5, bf16(at+"gate_up_proj_scales", e, 64, 1), `its scales, tensor "model.layers.3.mlp.experts.gate_up_proj_scales": is BF16, must be U8 or F8_E8M0`},
+		{"wide scales", 5, bf16(at+"gate_up_proj_scales", e, 64, 1), `tensor "model.layers.3.mlp.experts.gate_up_proj_scales": is BF16, must be U8 or F8_E8M0`},
 		{"scales of another type", 5, saved{at + "gate_up_proj_scales", "F8_E4M3", []int64{e, 64, 1}}, "is F8_E4M3, must be U8 or F8_E8M0"},
-		{"wide blocks", 4, bf16(at+"gate_up_proj_blocks", e, 64, 1, 16), `gate_up_proj_blocks": is BF16, must be U8, two numbers a byte`},
+		{"wide blocks", 4, bf16(at+"gate_up_proj_blocks", e, 64, 1, 16), `gate_up_proj_blocks": is BF16, must be U8`},
 		{"blocks of another type", 6, saved{at + "down_proj_blocks", "I8", []int64{e, d, 1, 16}}, "is I8, must be U8"},
 		{"one plain weight", 6, bf16(at+"down_proj", e, 32, d), `tensor "model.layers.3.mlp.experts.gate_up_proj_blocks" is MXFP4 and "model.layers.3.mlp.experts.down_proj" is not`},
 		{"no scales", 7, bf16("model.layers.3.norm", 4), "has no scales"},

@@ -11,13 +11,22 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// read fills to with a part's elements, converted to t.
+// read fills to with the elements of a part, converted to type t.
 func (l *Layer) read(ctx context.Context, to []byte, t spec.Type, p part, all []part) error {
 	if p.piece == blocks {
 		return l.readBlocks(ctx, to, t, p, all)
 	}
-	raw, from, err := l.raw(ctx, p.name, l.dims(p, int64(len(to))/t.Bytes()))
-	if err == nil {
+	dims := l.dims(p, int64(len(to))/t.Bytes())
+	if p.isWords() {
+		dims = slices.Clone(dims)
+		dims[len(dims)-1] /= wordNumbers
+	}
+	raw, from, err := l.raw(ctx, p.name, dims)
+	switch {
+	case err != nil:
+	case p.isWords():
+		raw, from, err = l.numbers(ctx, raw, from, p)
+	default:
 		raw, from, err = l.plain(ctx, raw, from)
 	}
 	if err != nil {
@@ -40,7 +49,7 @@ func (l *Layer) read(ctx context.Context, to []byte, t spec.Type, p part, all []
 	return nil
 }
 
-// transpose transposes E matrices [columns, rows] to matrices of shape s, [E, rows,
+// transpose transposes E matrices [columns, rows]. The result has the shape s: [E, rows,
 // columns].
 func transpose(to, from []byte, s spec.Shape) {
 	rows, columns, size := s.Dims[1], s.Dims[2], s.Type.Bytes()
@@ -53,7 +62,8 @@ func transpose(to, from []byte, s spec.Shape) {
 	}
 }
 
-// dims returns the extents that a part of count elements must have.
+// dims returns the extents that a tensor of the files must have to give count elements of
+// a part.
 func (l *Layer) dims(p part, count int64) []int64 {
 	s := l.shape(p.tensor)
 	switch {
@@ -71,8 +81,8 @@ func (l *Layer) dims(p part, count int64) []int64 {
 	return s.Dims[:s.Rank]
 }
 
-// raw returns the bytes of a tensor, which must have some extents. Leading extents of 1
-// do not count.
+// raw returns the bytes of a tensor with the given extents. Leading extents of 1 may be
+// missing or extra.
 func (l *Layer) raw(ctx context.Context, name string, dims []int64) ([]byte, safetensors.Tensor, error) {
 	f, err := l.file(ctx, name)
 	if err != nil {
@@ -98,7 +108,7 @@ func (l *Layer) raw(ctx context.Context, name string, dims []int64) ([]byte, saf
 	return raw, t, err
 }
 
-// types are the formats of unquantised tensors.
+// types maps the dtypes of unquantised tensors to their formats.
 var types = map[string]spec.Type{"BF16": spec.BF16, "F16": spec.F16, "F32": spec.F32}
 
 // convert converts elements from one type to another, with one rounding.
@@ -114,7 +124,7 @@ func convert(to []byte, t spec.Type, raw []byte, from string) error {
 	return encode(to, t, decode(raw, of))
 }
 
-// decode returns the values of little-endian numbers.
+// decode returns the values of little-endian numbers as FP32.
 func decode(raw []byte, of spec.Type) []float32 {
 	out := make([]float32, int64(len(raw))/of.Bytes())
 	if of == spec.F32 {

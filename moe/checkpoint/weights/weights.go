@@ -22,16 +22,18 @@ import (
 type Layer struct {
 	// Model is the content of config.json.
 	Model checkpoint.Model
-	// Config is the layer, with its weights laid out as in the files.
+	// Config is the layer, with its weights laid out as in the files, and packed if they are
+	// in a format of Config.Weights. With Weights set to "", Load and Tensor dequantise.
 	Config moe.Config
 
 	dir   string
-	where map[string]string // the file of each tensor of the model
+	where map[string]string // maps each tensor of the model to the name of its file
 	open  map[string]*safetensors.File
 	parts map[spec.TensorID][]part
 }
 
-// Limits of a model's files in bytes. The largest published index has some 15 MB.
+// Limits of the sizes of a model's files in bytes. The largest published index has some 15
+// MB.
 const (
 	maxConfig = 1 << 20
 	maxIndex  = 64 << 20
@@ -64,7 +66,7 @@ func Open(ctx context.Context, dir string, layer int) (*Layer, error) {
 	return l, nil
 }
 
-// files returns the file of each tensor, from the index or from the files' headers.
+// files maps each tensor to its file, by the index or by the headers of the files.
 func files(ctx context.Context, dir string) (map[string]string, error) {
 	const index = "model.safetensors.index.json"
 	data, err := disk.ReadFile(ctx, disk.OS, filepath.Join(dir, index), maxIndex)
@@ -119,7 +121,8 @@ func parseIndex(data []byte) (map[string]string, error) {
 	return index.WeightMap, err
 }
 
-// find finds the files' tensors of each weight, and checks that they fill it.
+// find finds the tensors in the files that make up each weight, and checks that they fill
+// it.
 func (l *Layer) find(ctx context.Context, layer int) error {
 	list, err := parts(slices.Sorted(maps.Keys(l.where)), layer, l.Model.Type)
 	if err != nil {
@@ -132,12 +135,15 @@ func (l *Layer) find(ctx context.Context, layer int) error {
 		l.parts[p.tensor] = append(l.parts[p.tensor], p)
 	}
 	if l.Model.Type == "axk1" && l.parts[spec.TensorSelectionBias] == nil {
-		l.Config.SelectionBias = false // the released files have none, and transformers takes zeros
+		l.Config.SelectionBias = false // the released files have no such bias, and transformers then takes zeros
 	}
 	if err := l.lay(ctx); err != nil {
 		return err
 	}
 	for _, id := range spec.Weights {
+		if id.Row().Type == spec.OfScales {
+			continue // belong to the weights
+		}
 		s, of := l.shape(id), l.parts[id]
 		switch {
 		case s.IsZero() && of != nil:
@@ -149,11 +155,11 @@ func (l *Layer) find(ctx context.Context, layer int) error {
 			return err
 		}
 	}
-	return nil
+	return l.pack(ctx)
 }
 
-// shape returns the shape of a weight, the zero Shape for a weight that the layer does
-// not have.
+// shape returns the shape of a weight. It is the zero Shape if the layer does not have the
+// weight.
 func (l *Layer) shape(id spec.TensorID) spec.Shape {
 	s := l.Config.Shapes(0)
 	return s.Of(id)
@@ -191,7 +197,7 @@ func (l *Layer) Load(ctx context.Context, s driver.Stream, to moe.Weights) error
 	return nil
 }
 
-// Tensor returns the bytes of a weight, nil for a weight that the layer does not have.
+// Tensor returns the bytes of a weight, or nil if the layer does not have the weight.
 func (l *Layer) Tensor(ctx context.Context, id moe.TensorID) ([]byte, error) {
 	if !slices.Contains(spec.Weights, id) {
 		return nil, &moe.ArgError{Field: "id", Got: id.String(), Want: "a weight"}
@@ -199,6 +205,9 @@ func (l *Layer) Tensor(ctx context.Context, id moe.TensorID) ([]byte, error) {
 	s := l.shape(id)
 	if s.IsZero() {
 		return nil, nil
+	}
+	if t := id.Row().Type; l.packing() != nil && (t == spec.OfCodes || t == spec.OfScales) {
+		return l.packedTensor(ctx, id)
 	}
 	to := make([]byte, s.Bytes())
 	list := l.parts[id]
@@ -217,7 +226,7 @@ func (l *Layer) Tensor(ctx context.Context, id moe.TensorID) ([]byte, error) {
 	return to, nil
 }
 
-// file opens the file of a tensor, or returns it if it is open.
+// file returns the open file of a tensor. It opens the file if necessary.
 func (l *Layer) file(ctx context.Context, name string) (*safetensors.File, error) {
 	path := l.where[name]
 	if f := l.open[path]; f != nil {

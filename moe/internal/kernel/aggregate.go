@@ -13,29 +13,29 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Aggregate computes O[t] = Σ_k scores[t,k]·Y[inverse[t,k]], summed in FP32 in slot
-// order and rounded once. Slots without a row add nothing. A thread handles 8
-// columns of a token, with the loads of up to 8 rows in flight.
+// Aggregate computes O[t] = Σ_k scores[t,k]·Y[inverse[t,k]]. The sum is in FP32 in the
+// order of the slots, and is rounded once. A slot without a row adds nothing. A thread
+// computes 8 columns of a token, with the loads of up to 8 rows in flight.
 type Aggregate struct {
 	Hidden, TopK int
 	// Element is the type of rows and sums.
 	Element tile.Element
-	// Unit leaves all scores out, as dX needs: every weight is 1. ScoreOnInput leaves the
-	// scores of the slots out, but not the score of the shared experts.
+	// With Unit every weight is 1, as dX needs. With ScoreOnInput the weights of the slots
+	// are 1, but the shared experts' row still has its score.
 	Unit, ScoreOnInput bool
-	// Shared adds row t of the shared experts after the slots. With SharedGate, and unless
-	// Unit, the row is multiplied by its score.
+	// Shared adds row t of the shared experts after the slots. With SharedGate the row is
+	// multiplied by its score, unless Unit is set.
 	Shared, SharedGate bool
-	// Extra adds row t of one more [T, d] tensor to each sum, last.
+	// Extra adds row t of AddRows to each sum, as the last term.
 	Extra bool
-	// List means that a token has any number of rows, listed by order.ByToken,
-	// instead of TopK slots. TopK is then the expected number.
+	// With List, a token has any number of rows, listed by order.ByToken, instead of TopK
+	// slots. TopK is then the expected number of rows of a token.
 	List bool
-	// Early loads row numbers and scores of the first slots before griddepcontrol.wait,
-	// while the down-projection still runs. That is safe: the down-projection lets this
-	// kernel start only after its own wait, and everything that writes row numbers and
-	// scores is done by then. It helps small batches only. Large batches have enough CTAs
-	// to hide these loads.
+	// With Early, the kernel loads the row numbers and scores of the first slots before
+	// griddepcontrol.wait, while the down-projection still runs. That is safe: this kernel
+	// starts only after the down-projection's own wait, when everything that writes row
+	// numbers and scores is done. Early helps only small batches. Large batches have enough
+	// CTAs to hide these loads.
 	Early bool
 }
 
@@ -49,20 +49,20 @@ const (
 type AggregateArgs struct {
 	// Y [R, d] are the packed rows.
 	Y driver.DevicePtr
-	// O [T, d] is written.
+	// O [T, d] is an output: the sums.
 	O driver.DevicePtr
 	// Inverse [T, K] u32 is the packed row of each (token, slot), or order.NoRow.
 	Inverse driver.DevicePtr
-	// Scores [T, K] f32 are the weights, unless all are 1.
+	// Scores [T, K] f32 are the weights. With Unit or ScoreOnInput they are not read.
 	Scores driver.DevicePtr
 	// With List, Starts [T+1] u32 is the first index of each token in Inverse and Scores,
 	// which are [R].
 	Starts driver.DevicePtr
-	// SharedRows [T, d] are the rows of the shared experts, SharedScores [T] f32 their
+	// SharedRows [T, d] are the rows of the shared experts. SharedScores [T] f32 are their
 	// scores.
 	SharedRows   driver.DevicePtr
 	SharedScores driver.DevicePtr
-	// AddRows [T, d] are added last, with Extra.
+	// With Extra, AddRows [T, d] has the rows that are added last.
 	AddRows driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -86,7 +86,7 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	e := a.operands(k)
 	tokens := k.U32(&k.Args.Tokens)
 
-	// 64-bit: T·d/8 may exceed 2^32.
+	// The product is 64-bit, because T·d/8 may exceed 2^32.
 	thread := k.CtaidX().MulWide(ptx.Uint(aggregateThreads)).Add(k.TidX().U64())
 	token := thread.DivI(threadsOfToken).U32()
 	slice := thread.Sub(token.MulWide(ptx.Uint(threadsOfToken))).U32()
@@ -102,7 +102,7 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	return k.Build()
 }
 
-// name is the name of the kernel's entry, which errors show.
+// name returns the name of the kernel's entry, which errors show.
 func (a Aggregate) name() string {
 	name := "moe_aggregate"
 	if a.Unit {
@@ -120,8 +120,8 @@ func (a Aggregate) name() string {
 	return name
 }
 
-// ctasPerSM is the number of CTAs that share the registers of an SM: more if a thread has
-// fewer rows in flight.
+// ctasPerSM returns the number of CTAs that share an SM's registers. The fewer rows a
+// thread has in flight, the more CTAs fit.
 func (a Aggregate) ctasPerSM() int {
 	if a.List && a.inFlight() == 4 {
 		return 6
@@ -129,13 +129,13 @@ func (a Aggregate) ctasPerSM() int {
 	return 4
 }
 
-// aggregation is an Aggregate that is being emitted.
+// aggregation is the state of an Aggregate while its code is emitted.
 type aggregation struct {
 	Aggregate
 	k                     *ptx.Kernel
 	y, o, inverse, scores ptx.Global
 	extra                 ptx.Global // with Extra
-	shared, sharedScores  ptx.Global // with Shared, and with its gate
+	shared, sharedScores  ptx.Global // declared with Shared, and with SharedGate
 	starts                ptx.Global // with List
 }
 
@@ -166,13 +166,15 @@ func (a Aggregate) weighted() bool { return !a.Unit && !a.ScoreOnInput }
 // sharedWeighted reports whether the rows of the shared experts have scores.
 func (a Aggregate) sharedWeighted() bool { return a.SharedGate && !a.Unit }
 
-// rowsOfToken are packed rows of a token, NoRow where there is none, and their weights.
+// rowsOfToken are packed rows of one token and their weights. Where a slot has no row, the
+// row is NoRow.
 type rowsOfToken struct {
 	number []ptx.U32
 	weight []ptx.F32
 }
 
-// slice computes a thread's columns of a token. first loads the rows of its first slots.
+// slice computes a thread's columns of one token. first loads the rows of the token's
+// first slots.
 func (e *aggregation) slice(token, slice ptx.U32, first func() rowsOfToken) {
 	k := e.k
 	column := slice.MulI(columnsOfThread * tile.ElementBytes).U64()
@@ -227,14 +229,14 @@ func (e *aggregation) slice(token, slice ptx.U32, first func() rowsOfToken) {
 	ptx.StGlobal(e.o.Index(token, e.Hidden*tile.ElementBytes).Plus(column), out...)
 }
 
-// slots loads row numbers and weights of the slots from first on, as many as are in
-// flight at once.
+// slots loads the row numbers and weights of the slots from first on, at most inFlight of
+// them.
 func (e *aggregation) slots(token ptx.U32, first int) (rows rowsOfToken) {
 	n := min(e.inFlight(), e.TopK-first)
 	at := e.inverse.Index(token, 4*e.TopK).At(4 * first)
 	for i := range n {
 		if i == 0 && first == 0 && e.Early {
-			rows.number = append(rows.number, ptx.LdGlobalAcquire(at)) // later loads do not read stale cache lines
+			rows.number = append(rows.number, ptx.LdGlobalAcquire(at)) // after an acquiring load, later loads do not read stale cache lines
 		} else {
 			rows.number = append(rows.number, ptx.LdGlobal[ptx.U32](at.At(4*i)))
 		}
@@ -249,8 +251,8 @@ func (e *aggregation) slots(token ptx.U32, first int) (rows rowsOfToken) {
 	return rows
 }
 
-// listed loads n row numbers and weights of a list, starting at index first. From
-// index end on, the row number is NoRow.
+// listed loads the row numbers and weights of n entries of a list, from index first on.
+// From index end on, the row number is NoRow.
 func (e *aggregation) listed(first, end ptx.U32, n int) (rows rowsOfToken) {
 	for i := range n {
 		place, r, s := first.AddI(i), ptx.NewVar(e.k, ptx.Uint(order.NoRow)), ptx.NewVar(e.k, ptx.Float(1))
@@ -265,7 +267,7 @@ func (e *aggregation) listed(first, end ptx.U32, n int) (rows rowsOfToken) {
 	return rows
 }
 
-// add loads rows of Y, all at once, then adds them in order.
+// add loads the given rows of Y, all at once, then adds them in order.
 func (e *aggregation) add(y ptx.Global, rows rowsOfToken, sum []*ptx.Var[ptx.F32]) {
 	k, row, n := e.k, rows.number, len(rows.number)
 	score := slices.Clone(rows.weight)
@@ -281,7 +283,7 @@ func (e *aggregation) add(y ptx.Global, rows rowsOfToken, sum []*ptx.Var[ptx.F32
 			}
 		})
 		if e.weighted() {
-			// A slot without a row adds nothing, whatever its score.
+			// A slot without a row must add nothing, even if its score is NaN.
 			score[i] = ptx.Select(has, score[i], ptx.Float(0))
 		}
 	}
@@ -294,8 +296,9 @@ func (e *aggregation) add(y ptx.Global, rows rowsOfToken, sum []*ptx.Var[ptx.F32
 	}
 }
 
-// AggregateKernel computes O, EarlyAggregateKernel computes O of small batches. SumKernel
-// and SumExtraKernel compute dX. The others do the same for lists.
+// AggregateKernel computes O for large batches, EarlyAggregateKernel for small ones.
+// SumKernel and SumExtraKernel compute dX. The kernels with List in their name do the same
+// for a list.
 var (
 	AggregateKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate", Roofline: registry.Works{spec.AggregateWork}, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
 		return aggregateOf(l, Aggregate{TopK: l.TopK})
@@ -320,7 +323,7 @@ var (
 	}}
 )
 
-// aggregateOf builds a sum with the layer's sizes, scores and shared experts.
+// aggregateOf returns an Aggregate with the layer's sizes, scores and shared experts.
 func aggregateOf(l registry.Layer, a Aggregate) (*jit.Kernel[AggregateArgs], error) {
 	a.Hidden, a.Element = l.Hidden, element.Of(l.Config)
 	a.ScoreOnInput, a.Shared, a.SharedGate = l.ScoreOnInput, l.SharedExperts > 0, l.SharedGate

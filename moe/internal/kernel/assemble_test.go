@@ -24,14 +24,14 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// This file assembles the kernels of the registry with NVIDIA's assembler.
+// This file assembles the registry's kernels with NVIDIA's assembler.
 
-// All layers take too long for each run of CI. Run them after a change of a kernel, of a
-// space of tilings or of jit/gemm, and before a release.
+// All layers take too long for each run of CI. Run the test with -all before a release,
+// and after a change of a kernel, of a space of tilings or of jit/gemm.
 var assembleAll = flag.Bool("all", false, "TestAssemble: every kernel in every layer at every tiling, "+
 	"not in one layer each (two minutes of two cores)")
 
-// assembly is a kernel of a layer, with a tiling if it is a product.
+// assembly is a kernel of a layer to assemble. A product also has a tiling.
 type assembly struct {
 	layer  string
 	kernel registry.Any
@@ -48,7 +48,8 @@ func (a assembly) String() string {
 }
 
 // routings are layers that differ only in their routing, up to the widest one, and a layer
-// with shared experts without a gate. Only their kernels without tilings are assembled.
+// with shared experts without a gate. The test assembles only those of their kernels that
+// have no tilings.
 var routings = []kt.Layer{
 	{Name: "router's bias", Config: spec.Config{NumExperts: 32, TopK: 4, RouterBias: true}},
 	{Name: "router's bias, 256", Config: spec.Config{NumExperts: 256, TopK: 8, RouterBias: true, Logits: spec.F32}},
@@ -109,8 +110,8 @@ func atTilings(l kt.Layer, k registry.Any, of registry.Layer) (list []assembly) 
 	return list
 }
 
-// oneEach keeps one assembly of each name: the first one of the first name, the second one
-// of the second name, and so on.
+// oneEach keeps one assembly of each name: for the first name its first assembly, for the
+// second name its second, and so on.
 func oneEach(list []assembly, name func(assembly) string) (part []assembly) {
 	of := map[string][]assembly{}
 	var names []string
@@ -131,36 +132,36 @@ func oneEach(list []assembly, name func(assembly) string) (part []assembly) {
 // the sums of a tile of 256 columns take 128 of them.
 var spilling = []struct {
 	kernels string
-	columns int // of the tiling; 0 for kernels without
+	columns int // columns of the tiling; 0 for kernels without a tiling
 	layers  func(c spec.Config) bool
 	bytes   int
 }{
 	// Selections sort many keys in registers.
 	{`router`, 0, func(c spec.Config) bool { return c.TopK > 8 && c.NumExperts >= 256 }, 24},
 	{`drouter-extra`, 0, func(c spec.Config) bool { return c.TopK > 16 }, 84},
-	// The rows of a token's experts are loaded at the same time.
+	// The kernel loads the rows of all experts of a token at the same time.
 	{`aggregate`, 0, func(c spec.Config) bool { return c.TopK > 16 }, 8},
 	{`aggregate-early`, 0, func(c spec.Config) bool { return c.TopK == 16 }, 4},
-	// ptxas moves the activation of all neurons of a tile ahead of its second store, where
-	// all sums are still live.
+	// ptxas moves the activation of all neurons of a tile before the tile's second store,
+	// where all sums still occupy registers.
 	{`up`, 256, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI && !weights.InPairs(c) }, 132},
 	{`up`, 256, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI && weights.InPairs(c) }, 4},
 	{`up`, 256, func(c spec.Config) bool { return c.GateUp == spec.Apart && c.Bias }, 48},
 	{`up`, 256, func(c spec.Config) bool { return c.InOut && c.Activation == spec.GeGLUTanh }, 16},
 	{`up`, 256, func(c spec.Config) bool { return !c.Activation.Gated() }, 8},
-	// In the epilogue, the gradient of an activation that clamps keeps the values and the
-	// predicates that say which values were clamped.
+	// The gradient of an activation that clamps keeps, in the epilogue, the values and the
+	// predicates that tell which values were clamped.
 	{`dh`, 128, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI }, 76},
-	// With scores on the input, the gradient needs H with the score and without it.
+	// With scores on the input, the gradient needs H both with and without the score.
 	{`dh`, 128, func(c spec.Config) bool { return c.ScoreOnInput }, 40},
-	// FP32 weights of the router take twice the registers after the main loop.
+	// FP32 weights of the router take twice as many registers after the main loop.
 	{`dx`, 256, func(c spec.Config) bool { return c.RouterF32 }, 44},
-	// The gradient is stored transposed, with the loads of old values in flight.
+	// The gradient is stored transposed, while loads of old values are in flight.
 	{`(shared-)?dw1-add(-f32)?`, 256, func(c spec.Config) bool { return !c.InOut }, 128},
 	{`dw2-add(-f32)?`, 256, func(c spec.Config) bool { return c.InOut }, 128},
 }
 
-// spills is the number of bytes that a kernel may spill.
+// spills returns the number of bytes that a kernel may spill.
 func (a assembly) spills() int {
 	for _, s := range spilling {
 		name := regexp.MustCompile(`^` + s.kernels + `$`)
@@ -171,8 +172,9 @@ func (a assembly) spills() int {
 	return 0
 }
 
-// variant is the part of a kernel's name that distinguishes kernels of one kind: H saved or
-// not, gradients added or written, in FP32 or not, wide CTAs.
+// variant returns the part of a kernel's name that distinguishes kernels of one kind:
+// whether H is saved, whether gradients are added or written, whether they are FP32, and
+// whether CTAs are wide.
 var variant = regexp.MustCompile(`-inference|-add|-f32|-wide`)
 
 var spillStores = regexp.MustCompile(`(\d+) bytes spill stores`)
@@ -180,11 +182,11 @@ var spillStores = regexp.MustCompile(`(\d+) bytes spill stores`)
 // forLinking makes ptxas assemble like the driver's linker.
 const forLinking = "-c"
 
-// TestAssemble assembles every kernel of the registry at every tiling. With -short
-// it takes one tiling of each kind of kernel, with -all every layer. Each must
-// assemble without warnings, without serialised wgmma and with no more spills than
-// known, and must fit the chip. Its text must stay the same when it is parsed and
-// printed again.
+// TestAssemble assembles every kernel of the registry at every tiling. With -short it
+// takes one tiling of each kind of kernel, with -all it takes every layer. A kernel must
+// assemble without warnings, without serialised wgmma and with no more spills than the
+// listed ones, and it must fit the chip. Its text must not change when it is parsed and
+// printed.
 func TestAssemble(t *testing.T) {
 	outside.Ptxas(t)
 	list := assemblies()
@@ -195,7 +197,7 @@ func TestAssemble(t *testing.T) {
 		}
 	}
 	if !*assembleAll {
-		list = oneEach(list, assembly.String) // every kernel at every tiling
+		list = oneEach(list, assembly.String) // one assembly for each kernel and tiling
 	}
 	if testing.Short() {
 		list = oneEach(list, func(a assembly) string { return variant.ReplaceAllString(a.kernel.Name(), "") })
@@ -208,7 +210,7 @@ func TestAssemble(t *testing.T) {
 	}
 }
 
-// check has ptxas assemble the kernel.
+// check assembles the kernel with ptxas and checks the report.
 func (a assembly) check(t *testing.T) {
 	b, err := a.kernel.Build(a.of)
 	require.NoError(t, err)
@@ -226,7 +228,7 @@ func (a assembly) check(t *testing.T) {
 		bytes, err := strconv.Atoi(m[1])
 		require.NoError(t, err)
 		require.LessOrEqual(t, bytes, a.spills(), report)
-		complaint = ptxas.Complaint(strings.Replace(report, complaint, "", 1)) // checks the next complaint
+		complaint = ptxas.Complaint(strings.Replace(report, complaint, "", 1)) // goes on to the report's next complaint
 	}
 	require.Empty(t, complaint, report)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
@@ -28,7 +29,7 @@ func TestDeadlocksOfUp(t *testing.T) {
 		t.Skip("a GPU would hang for ever")
 	}
 	for name, c := range map[string]struct {
-		op, from string // the missing instructions, and the function that emits them
+		op, from string // the instructions to leave out, and the function that emits them
 		says     []string
 	}{
 		"math gives no stage back": {"mbarrier.arrive.shared", `gemm/math\.go`, []string{
@@ -91,17 +92,17 @@ func hang(t *testing.T, timing kt.Timing, k *jit.Kernel[UpArgs]) string {
 	return err.Error()
 }
 
-// runUp runs the kernel on rows of several experts.
+// runUp runs the up-projection on rows of several experts.
 func runUp(t *testing.T, b *kt.Bed, k *jit.Kernel[UpArgs]) error {
 	t.Helper()
 	p := kt.Small()
 	const d, n = 320, 128
-	fn, err := jit.Of(b.Device).Load(context.Background(), nil, k.Source(t.Name()), driver.CompileOptions{})
+	fn, err := jit.Of(b.Device).Load(context.Background(), nil, k.Source(t.Name()), gpu.CompileOptions{})
 	require.NoError(t, err)
 	normal := reference.NewNormal(3, 1)
 	args := UpArgs{X: kt.Upload(b, normal.Values(int64(p.Tokens*d))), Gather: kt.Upload(b, p.Gather), W1: kt.Upload(b, normal.Values(int64(len(p.Rows)*2*n*d))),
 		A: b.Room(2 * len(p.Expert) * n), H: b.Room(4 * len(p.Expert) * n), Rows: len(p.Expert), TileArgs: p.Tiles(b)}
-	err = k.Launcher(fn, b.Device).LaunchGrid(b.Stream, args, driver.Dim3{X: 2})
+	err = k.Launcher(fn).LaunchGrid(b.Stream, args, gpu.Dim3{X: 2})
 	if err == nil {
 		err = fn.Explain(b.Stream.Synchronize(context.Background()))
 	}

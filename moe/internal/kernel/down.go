@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
@@ -23,13 +24,13 @@ type Down struct {
 
 // DownArgs are the arguments of [Down]. Tensors have the layer's element type.
 type DownArgs struct {
-	// A is the activation by packed row, laid out as [weights.A] says.
+	// A is the activation by packed row, in the layout of [weights.A].
 	A driver.DevicePtr
 	// W2 [E, d, n] are the weights, laid out as Config says.
 	W2 driver.DevicePtr
 	// B2 [E, d] is the bias.
 	B2 driver.DevicePtr
-	// Y [R, d] is written.
+	// Y [R, d] is the output.
 	Y driver.DevicePtr
 	// Rows is R.
 	Rows int
@@ -44,11 +45,11 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	// Operands.
 	w := weights.W2(d.Config).Forward(d.Tiling)
 	a := k.Map(&k.Args.A, d.aMap)
-	w2 := []ptx.TensorMap{k.Map(&k.Args.W2, func(a *DownArgs) driver.TensorMap { return w.Map(a.W2) })}
+	w2 := []ptx.TensorMap{k.Map(&k.Args.W2, func(a *DownArgs) gpu.TensorMap { return w.Map(a.W2) })}
 	b2 := d.bias(k)
 	y := k.Map(&k.Args.Y, d.yMap)
 
-	// Rings: "ab" has the stages of A and W2, a queue has the tiles.
+	// Ring "ab" holds stages of A and W2, and a queue holds the tiles.
 	cta := pipeline.NewCTA(k.Kernel)
 	store := gemm.NewStore(k.Kernel, element.Of(d.Config), cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
@@ -78,27 +79,27 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	return k.Build()
 }
 
-// bias returns the initial values of the sums: a tile's columns of b2.
+// bias returns the initial values of the sums: b2 in the columns of a tile.
 func (d Down) bias(k *jit.Builder[DownArgs]) gemm.Start {
 	if !d.Bias {
 		return gemm.NoBias
 	}
 	bias, columns := weights.B2(d.Config), d.Tiling.TileN
-	b2 := []ptx.TensorMap{k.Map(&k.Args.B2, func(a *DownArgs) driver.TensorMap { return bias.RowMap(a.B2, columns) })}
+	b2 := []ptx.TensorMap{k.Map(&k.Args.B2, func(a *DownArgs) gpu.TensorMap { return bias.RowMap(a.B2, columns) })}
 	return gemm.FromRow(func(to, full ptx.Shared, t schedule.Tile) {
 		bias.LoadRow(k.Kernel, to, full, b2, t.Expert, t.Column.MulI(columns), columns)
 	})
 }
 
-func (d Down) aMap(a *DownArgs) driver.TensorMap {
+func (d Down) aMap(a *DownArgs) gpu.TensorMap {
 	return tile.RowMap(a.A, weights.A(d.Config).Elements(), a.Rows, gemm.TileM)
 }
 
-func (d Down) yMap(a *DownArgs) driver.TensorMap { return tile.RaggedMap(a.Y, d.Hidden, a.Rows) }
+func (d Down) yMap(a *DownArgs) gpu.TensorMap { return tile.RaggedMap(a.Y, d.Hidden, a.Rows) }
 
-// DownProduct is the down-projection. Clusters pay only for long sums: below
-// n = 1024 the CTAs of a cluster lose more time waiting for each other than they
-// save. Tiles of 192 columns are never the fastest.
+// DownProduct is the down-projection. Clusters are faster only for long sums: below n =
+// 1024 the CTAs of a cluster lose more time waiting for each other than they save. Tiles
+// of 192 columns are never the fastest.
 var DownProduct = &registry.Product{
 	ID: spec.ProductDown,
 	Space: func(t driver.Target) []gemm.Tiling {

@@ -27,7 +27,7 @@ func (c downCase) run(b *kt.Bed, point gemm.Tiling, ctas int) (y, a, w []uint16)
 	a = reference.NewNormal(5, 1).Values(int64(rows * n))
 	for row, e := range c.p.Expert {
 		if e < 0 {
-			copy(a[row*n:][:n], kt.Poisoned[uint16](n)) // NaN, which must not spread
+			copy(a[row*n:][:n], kt.Poisoned[uint16](n)) // NaN in rows outside the experts must not spread
 		}
 	}
 	w = reference.NewNormal(6, 1/math.Sqrt(float64(n))).Values(int64(len(c.p.Rows) * d * n))

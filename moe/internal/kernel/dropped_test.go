@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
@@ -19,15 +19,15 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// orders are the beginnings of instructions that order other instructions.
+// orders are the beginnings of the instructions that order other instructions.
 var orders = []string{"bar.", "cp.async.wait", "cp.async.bulk.wait", "cp.async.mbarrier", "cp.async.commit", "cp.async.bulk.commit", "fence.", "mbarrier.init", "mbarrier.arrive",
 	"mbarrier.try_wait", "wgmma.fence", "wgmma.commit", "wgmma.wait", "barrier.cluster"}
 
-// needless are instructions that a check may miss in the up-projection at this size. The
-// first sub-tile waits for both slots, so the second one's wait and the barrier after it are
-// not needed. The order of the two warpgroups only matters for speed. The gathering warps
-// read the queue a tile ahead and then arrive on the tile's stages, which math waits for
-// before it releases the item.
+// needless are ordering instructions of the up-projection that can be removed at this size
+// without an error. The first sub-tile waits for both slots, so the second sub-tile's wait
+// and the barrier after it are not needed. The order of the two warpgroups matters only
+// for speed. The gathering warps read the queue one tile ahead and then arrive on the
+// tile's stages; math waits for these stages before it releases the queue's item.
 var needless = map[string]int{"cp.async.bulk.wait_group": 1, "bar.sync": 2, "bar.arrive": 1, "bar.warp.sync": 2}
 
 // TestDroppedLinesOfUp removes the ordering instructions of the up-projection, one
@@ -71,17 +71,17 @@ func TestDroppedLinesOfUp(t *testing.T) {
 	assert.GreaterOrEqual(t, named, 50)
 }
 
-// TestRowTails checks that products with biases need zeros after a bias's row,
-// because they also read this tail. If no thread sets it to 0, a check reports
-// that. (The proxy fence after that may be missing without a report, because the
-// publisher of tiles has a fence ahead of each product.)
+// TestRowTails checks that products with biases set the bytes after a bias's row to 0,
+// because they also read these bytes. If no thread sets them, a check reports that. (The
+// proxy fence after the stores may be missing without a report, because the thread that
+// publishes tiles has a fence before each product.)
 func TestRowTails(t *testing.T) {
 	if drivertest.Name() != "emulated" {
 		t.Skip("a GPU looks for no races")
 	}
 	const d, n = 320, 64
 	tiling := kt.Shallow(128)
-	tiling.ClusterM = 2 // with an odd number of columns, some tiles have no products
+	tiling.ClusterM = 2 // with an odd number of columns of tiles, one CTA of a cluster has no tile
 	p, normal := kt.Small(), reference.NewNormal(3, 1)
 	run := func(drop bool) error {
 		k, err := Up{Config: spec.Config{Hidden: d, Intermediate: n, NumExperts: len(p.Rows), Bias: true}, SaveH: true, Tiling: tiling}.Build()
@@ -95,11 +95,11 @@ func TestRowTails(t *testing.T) {
 			e.Body = slices.Delete(e.Body, at, at+1)
 		}
 		b := kt.NewToCheck(t, 1)
-		fn, err := jit.Of(b.Device).Load(t.Context(), nil, k.Source(t.Name()), driver.CompileOptions{})
+		fn, err := jit.Of(b.Device).Load(t.Context(), nil, k.Source(t.Name()), gpu.CompileOptions{})
 		require.NoError(t, err)
 		args := UpArgs{X: kt.Upload(b, normal.Values(int64(p.Tokens*d))), Gather: kt.Upload(b, p.Gather), W1: kt.Upload(b, normal.Values(int64(len(p.Rows)*2*n*d))),
 			B1: kt.Upload(b, normal.Values(int64(len(p.Rows)*2*n))), A: b.Room(2 * len(p.Expert) * n), H: b.Room(4 * len(p.Expert) * n), Rows: len(p.Expert), TileArgs: p.Tiles(b)}
-		err = k.Launcher(fn, b.Device).LaunchGrid(b.Stream, args, driver.Dim3{X: 2})
+		err = k.Launcher(fn).LaunchGrid(b.Stream, args, gpu.Dim3{X: 2})
 		if err == nil {
 			err = b.Stream.Synchronize(t.Context())
 		}

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
@@ -15,10 +16,10 @@ import (
 	"sonicmoe/ptx"
 )
 
-// DX is the gradient of each packed row of X: dX~ = dH·W1. The sum runs over gate,
-// then up, or over neurons in pairs where dH has them in pairs. With Router, the
-// router's own gradient is added to each row's FP32 sums before they are rounded: the
-// rank-1 term DLogitByRow·W_r.
+// DX is the gradient of each packed row of X: dX~ = dH·W1. The sum runs over gate and then
+// up; if dH has gate and up of a neuron in pairs, it runs over the pairs. With Router, the
+// router's own gradient, the rank-1 term DLogitByRow·W_r, is added to the FP32 sums of
+// each row before they are rounded.
 type DX struct {
 	spec.Config
 	Router bool
@@ -28,15 +29,16 @@ type DX struct {
 // DXArgs are the arguments of [DX]. Tensors without a stated type have the layer's
 // element type.
 type DXArgs struct {
-	// DH is the gradient of H, laid out as [weights.DH] says.
+	// DH is the gradient of H, in the layout of [weights.DH].
 	DH driver.DevicePtr
-	// W1 [E, 2n, d] are the weights, laid out as Config says. W3 is up's half where
-	// gate and up are separate tensors.
+	// W1 [E, 2n, d] are the weights, in the layout that Config gives them. If gate and up
+	// are separate tensors, W3 is up's half.
 	W1, W3 driver.DevicePtr
-	// DX [R, d] is the gradient of each packed row. It is written.
+	// DX [R, d] is the output: the gradient of each packed row.
 	DX driver.DevicePtr
-	// With Router: DLogitByRow [R] f32 is the gradient of each row's logit.
-	// RouterWeights [E, d] has the layer's element type, or f32 with RouterF32.
+	// With Router, DLogitByRow [R] f32 is the gradient of each row's logit, and
+	// RouterWeights [E, d] are the router's weights, of the layer's element type or, with
+	// RouterF32, f32.
 	DLogitByRow   driver.DevicePtr
 	RouterWeights driver.DevicePtr
 	// Rows is R.
@@ -55,13 +57,13 @@ func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 	// Operands.
 	rows, w := weights.DH(x.Config), weights.W1(x.Config).Backward(x.Tiling)
 	dh := k.Map(&k.Args.DH, x.dhMap)
-	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *DXArgs) driver.TensorMap { return w.Map(a.W1) })}
+	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *DXArgs) gpu.TensorMap { return w.Map(a.W1) })}
 	if w.Maps() > 1 {
-		w1 = append(w1, k.Map(&k.Args.W3, func(a *DXArgs) driver.TensorMap { return w.Map(a.W3) }))
+		w1 = append(w1, k.Map(&k.Args.W3, func(a *DXArgs) gpu.TensorMap { return w.Map(a.W3) }))
 	}
 	dx := k.Map(&k.Args.DX, x.dxMap)
 
-	// Rings: "ab" has the stages of dH and W1, a queue has the tiles.
+	// Ring "ab" holds stages of dH and W1, and a queue holds the tiles.
 	cta := pipeline.NewCTA(k.Kernel)
 	e := &dxEpilogue{DX: x, Store: gemm.NewStore(k.Kernel, element.Of(x.Config), cta), k: k.Kernel, to: dx, routerTerm: x.routerTerm(k)}
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
@@ -82,12 +84,12 @@ func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 				})
 			}
 		}),
-		Math: e, // adds the router's term, stores dX~
+		Math: e, // the epilogue adds the router's term and stores dX~
 	})
 	return k.Build()
 }
 
-// name is the name of the kernel's entry, which errors show.
+// name returns the name of the kernel's entry, which errors show.
 func (x DX) name() string {
 	if !x.Router {
 		return "moe_dx_given"
@@ -95,7 +97,7 @@ func (x DX) name() string {
 	return "moe_dx"
 }
 
-// routerTerm has the operands of the router's term, with Router.
+// routerTerm declares the operands of the router's term.
 type routerTerm struct{ dlogit, router ptx.Global }
 
 func (x DX) routerTerm(k *jit.Builder[DXArgs]) (r routerTerm) {
@@ -125,7 +127,7 @@ func (e *dxEpilogue) UnderLastMMA(t gemm.Tile) func(acc []ptx.F32) {
 		}
 	}
 	f := e.fragment()
-	var dlogits [2]ptx.F32 // for the thread's two rows
+	var dlogits [2]ptx.F32 // gradients of the logits of the thread's two rows
 	for h := range dlogits {
 		dlogits[h] = ptx.LdGlobal[ptx.F32](e.dlogit.Index(t.Row(f, h), 4))
 	}
@@ -143,7 +145,7 @@ func (e *dxEpilogue) UnderLastMMA(t gemm.Tile) func(acc []ptx.F32) {
 	}
 }
 
-// subTiles returns a function that builds the sub-tiles of dX~ from their values.
+// subTiles returns a function that computes the sub-tiles of dX~.
 func (e *dxEpilogue) subTiles(t gemm.Tile, values func(i int) gemm.Values) func(i int) gemm.SubTile {
 	column := t.Column.MulI(e.Tiling.TileN)
 	return func(i int) gemm.SubTile {
@@ -156,15 +158,15 @@ func (e *dxEpilogue) fragment() tile.Fragment {
 	return tile.NewFragment(e.k.TidX().AndI(pipeline.WarpgroupThreads - 1))
 }
 
-// routerWeights are the router's weights in a thread's columns of a sub-tile: for
-// each 8 columns, a word of two weights, or with RouterF32 two weights.
+// routerWeights are the router's weights for a thread's columns of a sub-tile. For each 8
+// columns there is one word of two weights or, with RouterF32, two weights.
 type routerWeights struct {
 	words [gemm.SubTileColumns / 8]ptx.U32
 	f32   [gemm.SubTileColumns / 8][2]ptx.F32
 }
 
-// loadRouter loads the router's weights in the thread's columns of sub-tile i.
-// Columns past the last one repeat others; their sums are dropped.
+// loadRouter loads the router's weights for the thread's columns of sub-tile i. Columns
+// past the last one repeat other columns; their sums are dropped.
 func (e *dxEpilogue) loadRouter(t gemm.Tile, i int) (w routerWeights) {
 	column := t.Column.MulI(e.Tiling.TileN).AddI(gemm.SubTileColumns * i).Min(ptx.Uint(e.Hidden - gemm.SubTileColumns)).Add(e.fragment().Column)
 	if e.Hidden%gemm.SubTileColumns != 0 {
@@ -184,7 +186,7 @@ func (e *dxEpilogue) loadRouter(t gemm.Tile, i int) (w routerWeights) {
 	return w
 }
 
-// loadRouterInPart is loadRouter where the last sub-tile may have fewer columns: a
+// loadRouterInPart is loadRouter for a last sub-tile that may have fewer columns, in a
 // multiple of 8.
 func (e *dxEpilogue) loadRouterInPart(t gemm.Tile, i int) (w routerWeights) {
 	first := t.Column.MulI(e.Tiling.TileN).AddI(gemm.SubTileColumns * i)
@@ -204,7 +206,7 @@ func (e *dxEpilogue) loadRouterInPart(t gemm.Tile, i int) (w routerWeights) {
 	return w
 }
 
-// weight is the weight for register j of a sub-tile.
+// weight returns the router's weight for register j of a sub-tile.
 func (e *dxEpilogue) weight(w routerWeights, j int) ptx.F32 {
 	if e.RouterF32 {
 		return w.f32[j/4][j%2]
@@ -216,14 +218,14 @@ func (e *dxEpilogue) weight(w routerWeights, j int) ptx.F32 {
 	return lo
 }
 
-func (x DX) dhMap(a *DXArgs) driver.TensorMap {
+func (x DX) dhMap(a *DXArgs) gpu.TensorMap {
 	return tile.RowMap(a.DH, weights.DH(x.Config).Elements(), a.Rows, gemm.TileM)
 }
 
-func (x DX) dxMap(a *DXArgs) driver.TensorMap { return tile.RaggedMap(a.DX, x.Hidden, a.Rows) }
+func (x DX) dxMap(a *DXArgs) gpu.TensorMap { return tile.RaggedMap(a.DX, x.Hidden, a.Rows) }
 
-// DXProduct is the product dX~. The wider tiles have no clusters: with them there are
-// not enough registers for the router's term.
+// DXProduct is the product dX~. The wider tiles run without clusters, because clusters
+// would leave too few registers for the router's term.
 var DXProduct = &registry.Product{
 	ID: spec.ProductDX,
 	Space: func(t driver.Target) []gemm.Tiling {
@@ -235,8 +237,8 @@ var DXProduct = &registry.Product{
 	},
 }
 
-// DXKernel adds the router's term. DXGivenKernel leaves it out, for passes whose
-// routing comes from elsewhere.
+// DXKernel adds the router's term. DXGivenKernel does not: it is for passes whose routing
+// comes from elsewhere.
 var (
 	DXKernel = &registry.Kernel[DXArgs]{KernelName: "dx", Of: DXProduct, Backward: true,
 		ShownBy: registry.Pass{Name: "backward to X", Backward: true, RoutedOnly: true, Outputs: []spec.TensorID{spec.TensorDX}},

@@ -22,7 +22,7 @@ type dxCase struct {
 	p                    *kt.Packed
 }
 
-// dxResult is dX~ and its inputs, W1 with gate and up concatenated.
+// dxResult has dX~ and its inputs. Its W1 has gate and up concatenated.
 type dxResult struct {
 	dx, dh, w, wr []uint16
 	dlrow         []float32
@@ -40,7 +40,7 @@ func (c dxCase) run(b *kt.Bed, point gemm.Tiling, layout spec.GateUp, ctas int) 
 	}
 	for row, e := range c.p.Expert {
 		if e < 0 {
-			copy(r.dh[row*2*n:][:2*n], kt.Poisoned[uint16](2*n)) // NaN, which must not spread
+			copy(r.dh[row*2*n:][:2*n], kt.Poisoned[uint16](2*n)) // NaN in rows outside the experts must not spread
 			r.dlrow[row] = float32(math.NaN())
 		}
 	}

@@ -22,7 +22,7 @@ import (
 // the file of its kernel, and each package lists its rows.
 var Kernels = slices.Concat(
 	choose.Kernels, order.Kernels, rounding.Kernels,
-	registry.Registry{UpKernel, UpInferenceKernel, DownKernel},
+	registry.Registry{UnpackKernel, UpKernel, UpInferenceKernel, DownKernel},
 	decode.Kernels,
 	registry.Registry{AggregateKernel, EarlyAggregateKernel, AggregateListKernel},
 	training.Kernels,
@@ -31,9 +31,10 @@ var Kernels = slices.Concat(
 	drouter.Kernels,
 )
 
-// SharedKernels lists the kernels of the layer of shared experts that
-// [spec.Config.Shared] returns: one expert, whose packed rows are the tokens. With a gate,
-// the gate is that layer's router, and its score is the rows' score.
+// SharedKernels lists the kernels of the layer of shared experts, which
+// [spec.Config.Shared] returns. It has one expert, and its packed rows are the tokens. If
+// the shared experts have a gate, the gate is that layer's router, and the gate's score is
+// the row's score.
 func SharedKernels(shared spec.Config) registry.Registry {
 	list := slices.Concat(
 		registry.Registry{EveryTokenKernel, UpKernel, UpInferenceKernel, DownKernel, decode.UpKernel, decode.DownKernel},
@@ -45,5 +46,5 @@ func SharedKernels(shared spec.Config) registry.Registry {
 	return append(list, DXGivenKernel)
 }
 
-// Choose picks tilings by the cost model of the H200.
+// Choose picks tilings with the cost model of the H200.
 func Choose(c spec.Config, t driver.Target) tiles.Choice { return Kernels.Choose(tiles.H200, c, t) }

@@ -21,7 +21,8 @@ import (
 // documentation.
 var sharedRooms = []string{"jit/", "registry/", "pipeline/", "tile/", "schedule/", "activation/", "weights/", "lanes/"}
 
-// mostFiles is the limit of files that emit a kernel, from operands to stores.
+// mostFiles is the largest number of files that may emit a kernel, from operands to
+// stores.
 const mostFiles = 5
 
 // TestReading checks that the documentation lists exactly the files whose lines
@@ -48,7 +49,7 @@ func TestReading(t *testing.T) {
 				}
 				filesOf(t, k, registry.Layer{Config: l.Config, Tiles: l.Tiles.OrElse(Choose(l.Config, driver.H200()))}, emitting)
 				if testing.Short() {
-					break // one layer has no file that is not listed
+					break // one layer whose files are all listed is enough
 				}
 			}
 		}
@@ -81,7 +82,8 @@ func filesOf(t *testing.T, k registry.Any, l registry.Layer, files map[string]bo
 	}
 }
 
-// readingList is the documentation's, by kernel; files have their folder.
+// readingList returns, for each kernel, the files that the documentation lists, with their
+// folders.
 func readingList(t *testing.T) map[string][]string {
 	text, err := os.ReadFile("doc.go")
 	require.NoError(t, err)

@@ -36,7 +36,7 @@ func TestChoose(t *testing.T) {
 // TestSharedBytes checks that every tiling of every space fits the chip's shared
 // memory. The formula of a space is a close upper bound of the kernels' layouts.
 func TestSharedBytes(t *testing.T) {
-	c := spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, Bias: true} // rows of biases take shared memory too
+	c := spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, Bias: true} // rows of biases also take shared memory
 	for _, p := range Kernels.Products() {
 		for _, tiling := range p.Space(driver.H200()) {
 			for _, k := range Kernels.OfProduct(p) {
@@ -57,16 +57,18 @@ func TestRegistry(t *testing.T) {
 	names, entries := map[string]bool{}, map[string]bool{}
 	l := registry.Layer{Config: spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2}}
 	l.Tiles = Choose(l.Config, driver.H200())
-	other := l // a layer with every optional tensor
+	other := l // other is a layer with every optional tensor
 	other.Bias, other.Rounding = true, spec.Rounding{Rule: spec.RoundNearest, Tile: 128}
-	chosen := l // layers with the other kinds of routers
+	chosen := l // chosen are layers with the other kinds of routers
 	chosen.Score, chosen.RouterBias, chosen.ExpertScale, chosen.SelectionBias = spec.Sigmoid, true, true, true
 	chosen.RouterF32, chosen.Logits = true, spec.F32
+	packed := l
+	packed.Weights = "mxfp4"
 	for _, k := range Kernels {
 		require.False(t, names[k.Name()], k.Name())
 		names[k.Name()] = true
 		of := l
-		for _, o := range []registry.Layer{other, chosen} {
+		for _, o := range []registry.Layer{other, chosen, packed} {
 			if !k.Suits(of.Config) {
 				of = o
 			}

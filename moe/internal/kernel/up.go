@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
@@ -17,15 +18,15 @@ import (
 )
 
 // Up is the up-projection: H = X[rows]·W1ᵀ + b1, and A, the activation of H. With
-// ScoreOnInput, A is the activation of H times the row's score. The rows of X are
-// gathered as they are loaded. The epilogue computes the activation and stores H and
-// A, so one thread must hold gate and up of a neuron. Usually one half of a tile's
-// columns is gate and the other half is up, whatever the layout of W1. Where gate and
-// up of a neuron touch in memory (see [weights.InPairs]), they are neighbouring
-// columns. Without a gate, all columns are one part.
+// ScoreOnInput, A is the activation of H times the row's score. The rows of X are gathered
+// as they are loaded. The epilogue computes the activation and stores H and A, so one
+// thread must hold gate and up of a neuron. Usually one half of a tile's columns is gate
+// and the other half is up, whatever the layout of W1. If gate and up of a neuron are
+// neighbours in memory (see [weights.InPairs]), they are neighbouring columns of the tile.
+// Without a gate, all columns are one part.
 type Up struct {
 	spec.Config
-	// SaveH stores H, which the backward pass needs.
+	// SaveH stores H for the backward pass.
 	SaveH  bool
 	Tiling gemm.Tiling
 }
@@ -33,20 +34,20 @@ type Up struct {
 // UpArgs are the arguments of [Up]. Tensors without a stated type have the layer's
 // element type.
 type UpArgs struct {
-	// X [T, d] are the tokens, Gather [R] u32 is the token of each packed row.
+	// X [T, d] are the tokens. Gather [R] u32 is the token of each packed row.
 	X      driver.DevicePtr
 	Gather driver.DevicePtr
-	// W1 [E, 2n, d] are the weights, laid out as Config says. W3 is up's half where
-	// gate and up are separate tensors.
+	// W1 [E, 2n, d] are the weights, in the layout that Config gives them. If gate and up
+	// are separate tensors, W3 is up's half.
 	W1, W3 driver.DevicePtr
 	// B1 and B3 are the biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
-	// With ScoreOnInput: Scores [T, K] f32, and Pairs [R] u32, the index of each
-	// packed row in Scores.
+	// With ScoreOnInput, Scores [T, K] f32 are the scores, and Pairs [R] u32 is the index
+	// in Scores of each packed row.
 	Scores, Pairs driver.DevicePtr
-	// A is the activation, laid out as [weights.A] says. It is written.
+	// A is an output: the activation, in the layout of [weights.A].
 	A driver.DevicePtr
-	// H [R, 2n] (gate, then up) or [R, n] is written if SaveH is set.
+	// With SaveH, H is an output: [R, 2n] (gate, then up), or [R, n] without a gate.
 	H driver.DevicePtr
 	// Rows is R.
 	Rows int
@@ -61,7 +62,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	// Operands.
 	in, out := u.operands(k), u.outputs(k)
 
-	// Rings: "ab" has the stages of X and W1, a queue has the tiles.
+	// Ring "ab" holds stages of X and W1, and a queue holds the tiles.
 	cta := pipeline.NewCTA(k.Kernel)
 	store := gemm.NewStore(k.Kernel, element.Of(u.Config), cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
@@ -74,12 +75,12 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 		Load: p.Gather(in.x, func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
 			in.w.Load(p, in.w1, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
 		}),
-		Math: upEpilogue{Up: u, Store: store, k: k.Kernel, upOutputs: out}, // A = act(H), stores of H and A
+		Math: upEpilogue{Up: u, Store: store, k: k.Kernel, upOutputs: out}, // the epilogue computes A = act(H) and stores H and A
 	})
 	return k.Build()
 }
 
-// name is the name of the kernel's entry, which errors show.
+// name returns the name of the kernel's entry, which errors show.
 func (u Up) name() string {
 	if !u.SaveH {
 		return "moe_up_inference"
@@ -91,24 +92,24 @@ func (u Up) name() string {
 type upOperands struct {
 	x  gemm.Rows
 	w  weights.B
-	w1 []ptx.TensorMap // one map, or gate's and up's
+	w1 []ptx.TensorMap // one map, or two maps for gate and for up
 	b1 gemm.Start
 }
 
 func (u Up) operands(k *jit.Builder[UpArgs]) (in upOperands) {
-	in.x = gemm.Rows{X: k.Ptr(&k.Args.X), Numbers: k.Ptr(&k.Args.Gather), RowBytes: u.Hidden * tile.ElementBytes}
+	in.x = gemm.Rows{X: k.Ptr(&k.Args.X), Gather: k.Ptr(&k.Args.Gather), RowBytes: u.Hidden * tile.ElementBytes}
 	w := weights.W1(u.Config).Forward(u.Tiling)
 	w.Halves = u.Activation.Gated() && !weights.InPairs(u.Config)
 	in.w = w
-	in.w1 = []ptx.TensorMap{k.Map(&k.Args.W1, func(a *UpArgs) driver.TensorMap { return w.Map(a.W1) })}
+	in.w1 = []ptx.TensorMap{k.Map(&k.Args.W1, func(a *UpArgs) gpu.TensorMap { return w.Map(a.W1) })}
 	if w.Maps() > 1 {
-		in.w1 = append(in.w1, k.Map(&k.Args.W3, func(a *UpArgs) driver.TensorMap { return w.Map(a.W3) }))
+		in.w1 = append(in.w1, k.Map(&k.Args.W3, func(a *UpArgs) gpu.TensorMap { return w.Map(a.W3) }))
 	}
 	in.b1 = u.bias(k)
 	return in
 }
 
-// bias returns the initial values of the sums: the biases of a tile's columns.
+// bias returns the initial values of the sums: the biases in the columns of a tile.
 func (u Up) bias(k *jit.Builder[UpArgs]) gemm.Start {
 	if !u.Bias {
 		return gemm.NoBias
@@ -121,9 +122,9 @@ func (u Up) bias(k *jit.Builder[UpArgs]) gemm.Start {
 			return bias.Sums(b1, t.Expert, t.Column.MulI(columns), columns, t.Fragment())
 		})
 	}
-	rows := []ptx.TensorMap{k.Map(&k.Args.B1, func(a *UpArgs) driver.TensorMap { return bias.RowMap(a.B1, columns) })}
+	rows := []ptx.TensorMap{k.Map(&k.Args.B1, func(a *UpArgs) gpu.TensorMap { return bias.RowMap(a.B1, columns) })}
 	if bias.Apart {
-		rows = append(rows, k.Map(&k.Args.B3, func(a *UpArgs) driver.TensorMap { return bias.RowMap(a.B3, columns) }))
+		rows = append(rows, k.Map(&k.Args.B3, func(a *UpArgs) gpu.TensorMap { return bias.RowMap(a.B3, columns) }))
 	}
 	return gemm.FromRow(func(to, full ptx.Shared, t schedule.Tile) {
 		bias.LoadRow(k.Kernel, to, full, rows, t.Expert, t.Column.MulI(columns), columns)
@@ -133,7 +134,7 @@ func (u Up) bias(k *jit.Builder[UpArgs]) gemm.Start {
 // upOutputs are the tensors of the epilogue.
 type upOutputs struct {
 	a, h ptx.TensorMap
-	// scores and pairs are there with ScoreOnInput.
+	// With ScoreOnInput the epilogue reads scores and pairs.
 	scores, pairs ptx.Global
 }
 
@@ -148,10 +149,10 @@ func (u Up) outputs(k *jit.Builder[UpArgs]) (out upOutputs) {
 	return out
 }
 
-// neurons is the number of neurons in a tile.
+// neurons returns the number of neurons in a tile.
 func (u Up) neurons() int { return u.Tiling.TileN / u.HParts() }
 
-// upEpilogue stores H and A.
+// upEpilogue is the epilogue, which stores H and A.
 type upEpilogue struct {
 	Up
 	*gemm.Store
@@ -172,7 +173,7 @@ func (e upEpilogue) UnderLastMMA(t gemm.Tile) func(acc []ptx.F32) {
 	}
 }
 
-// rowScores are the scores of a thread's two rows, with ScoreOnInput.
+// rowScores are the scores of the thread's two rows, with ScoreOnInput.
 type rowScores [2]ptx.F32
 
 // loadScores loads the scores of the thread's rows.
@@ -188,7 +189,7 @@ func (e upEpilogue) loadScores(t gemm.Tile) (scores rowScores) {
 	return scores
 }
 
-// act is the activation of gate and up in row h of the thread.
+// act returns the activation of gate and up in the thread's row h.
 func (e upEpilogue) act(gate, up ptx.F32, scores rowScores, h int) ptx.F32 {
 	if e.ScoreOnInput {
 		gate, up = gate.Mul(scores[h]), up.Mul(scores[h])
@@ -196,9 +197,9 @@ func (e upEpilogue) act(gate, up ptx.F32, scores rowScores, h int) ptx.F32 {
 	return activation.Of(e.Config).Value(gate, up)
 }
 
-// inA returns value, or 0 if the neuron at column + offset is past the last one.
-// The number of neurons is a multiple of 16, so offset may also be the offset of
-// the value's group of 4 or 8.
+// inA returns value, or 0 if the neuron at column + offset is past the last neuron. The
+// number of neurons is a multiple of 16, so the offset of the value's group of 4 or 8 may
+// be given instead of its own.
 func (e upEpilogue) inA(column ptx.U32, offset int, value ptx.F32) ptx.F32 {
 	if e.Intermediate%gemm.SubTileColumns == 0 {
 		return value
@@ -206,7 +207,7 @@ func (e upEpilogue) inA(column ptx.U32, offset int, value ptx.F32) ptx.F32 {
 	return ptx.Select(column.AddI(offset).LtI(e.Intermediate), value, ptx.Float(0))
 }
 
-// saved is the number of parts of H that are stored.
+// saved returns the number of parts of H that are stored.
 func (e upEpilogue) saved() int {
 	if e.SaveH {
 		return e.HParts()
@@ -214,9 +215,9 @@ func (e upEpilogue) saved() int {
 	return 0
 }
 
-// eachSubTile stores the parts of H, then A, for each group of 64 neurons. build
-// returns sub-tile number kind of a group whose first neuron is column: a part of H
-// if kind is less than saved, else A.
+// eachSubTile stores the parts of H and then A, for each group of 64 neurons. build
+// returns sub-tile number kind of the group whose first neuron is column: a part of H if
+// kind is less than saved, else A.
 func (e upEpilogue) eachSubTile(t gemm.Tile, build func(group, kind int, column ptx.U32) gemm.SubTile) {
 	neuron, kinds := t.Column.MulI(e.neurons()), e.saved()+1
 	e.Tile(e.neurons()/gemm.SubTileColumns*kinds, func(i int) gemm.SubTile {
@@ -231,7 +232,7 @@ func (e upEpilogue) eachSubTile(t gemm.Tile, build func(group, kind int, column 
 	})
 }
 
-// storeHalves stores a tile whose halves are gate and up, or that has one part.
+// storeHalves stores a tile whose halves are gate and up, or that has only one part.
 func (e upEpilogue) storeHalves(t gemm.Tile, acc []ptx.F32, scores rowScores) {
 	e.eachSubTile(t, func(group, kind int, column ptx.U32) gemm.SubTile {
 		parts := make([][]ptx.F32, e.HParts())
@@ -261,7 +262,7 @@ func (e upEpilogue) storePairs(t gemm.Tile, acc []ptx.F32, scores rowScores) {
 			value = func(at int) ptx.F32 { return pairs[at+kind] }
 		}
 		return gemm.SubTile{Values: gemm.Packed(func(i int) ptx.U32 {
-			at := i/2*8 + i%2*2 // the first column of a pair; the second is 8 columns further
+			at := i/2*8 + i%2*2 // first column of a pair; its second column is 8 further
 			return e.swapQuads(value(at), value(at+4))
 		})}
 	})
@@ -279,21 +280,22 @@ func (e upEpilogue) swapQuads(first, second ptx.F32) ptx.U32 {
 	return ptx.Select(middle, word.ShflXor(3), word)
 }
 
-// hMap is the map of boxes of one part of H, clipped to the expert's rows. Its
-// dimensions are neuron, part, and the two row dimensions of [tile.RaggedMap].
-func (u Up) hMap(a *UpArgs) driver.TensorMap {
+// hMap returns the map of one part of H, clipped to the expert's rows. Its dimensions are
+// neuron, part, and the two row dimensions of [tile.RaggedMap].
+func (u Up) hMap(a *UpArgs) gpu.TensorMap {
 	n, width := u.Intermediate, u.HWidth()
 	return tile.Map(a.H-tile.RaggedBase(width), []int{gemm.SubTileColumns, 1, tile.RaggedRows, 1},
 		tile.Dim{Extent: n, Stride: 1}, tile.Dim{Extent: u.HParts(), Stride: n}, tile.Dim{Extent: tile.RaggedRows, Stride: width}, tile.Dim{Extent: a.Rows + 1, Stride: width})
 }
 
-// aMap is the map of boxes of A, clipped to the expert's rows.
-func (u Up) aMap(a *UpArgs) driver.TensorMap {
+// aMap returns the map of A, clipped to the expert's rows.
+func (u Up) aMap(a *UpArgs) gpu.TensorMap {
 	return tile.RaggedMap(a.A, weights.A(u.Config).Elements(), a.Rows)
 }
 
-// UpProduct is the up-projection. It always runs in clusters, which cost nothing
-// here and help most if the weights of the experts at work do not fit the L2 cache.
+// UpProduct is the up-projection. It always runs in clusters. They cost nothing in the
+// up-projection, and help most if the L2 cache cannot hold the weights of the experts in
+// progress.
 var UpProduct = &registry.Product{
 	ID: spec.ProductUp,
 	Space: func(t driver.Target) []gemm.Tiling {
@@ -305,7 +307,7 @@ var UpProduct = &registry.Product{
 	},
 }
 
-// UpKernel saves H for the backward pass, UpInferenceKernel does not.
+// UpKernel saves H for the backward pass. UpInferenceKernel does not save it.
 var (
 	UpKernel = &registry.Kernel[UpArgs]{KernelName: "up", Of: UpProduct, ShownBy: registry.Training,
 		From: registry.OfExperts,

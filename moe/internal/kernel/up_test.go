@@ -24,7 +24,7 @@ type upCase struct {
 // upResult has H and A, and the inputs of the product.
 type upResult struct{ h, a, x, w []uint16 }
 
-// weights returns W1 [E, 2n, d], with the same neurons in either layout.
+// weights returns W1 [E, 2n, d] in a layout. The neurons are the same in every layout.
 func (c upCase) weights(layout spec.GateUp) []uint16 {
 	d, n := c.hidden, c.intermediate
 	all := reference.NewNormal(3, 2/math.Sqrt(float64(d))).Values(int64(len(c.p.Rows) * 2 * n * d))
@@ -83,7 +83,7 @@ func TestUp(t *testing.T) {
 	points := UpProduct.Space(driver.H200())
 	for i, size := range [][2]int{{128, 64}, {192, 192}, {320, 128}, {128, 320}} {
 		if i != 1 && testing.Short() {
-			continue // the remaining cases have tails of either size
+			continue // the other cases have tails of either size
 		}
 		t.Run(fmt.Sprintf("d=%d n=%d", size[0], size[1]), func(t *testing.T) {
 			c := upCase{size[0], size[1], kt.Ragged()}

@@ -87,7 +87,7 @@ type Built interface {
 	// Source is the input of a loader. label is shown in listings of a cache.
 	Source(label string) jit.Source
 	// NewLauncher returns a *jit.Launcher for the kernel's arguments.
-	NewLauncher(f *jit.Function, dev driver.Device) Launcher
+	NewLauncher(f *jit.Function) Launcher
 }
 
 // Launcher is a *jit.Launcher for any type of arguments.
@@ -156,7 +156,7 @@ func (k *Kernel[A]) Build(l Layer) (Built, error) {
 type built[A any] struct{ *jit.Kernel[A] }
 
 // NewLauncher implements Built.
-func (b built[A]) NewLauncher(f *jit.Function, dev driver.Device) Launcher { return b.Launcher(f, dev) }
+func (b built[A]) NewLauncher(f *jit.Function) Launcher { return b.Launcher(f) }
 
 // Product has the tilings of a grouped product. Its kernels name it, and its row in
 // spec.Products has the rest.

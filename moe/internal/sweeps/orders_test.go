@@ -92,6 +92,7 @@ func (o *ordered) layer(t *testing.T, target driver.Target, c moe.Config, kind i
 	p := passes{t, dev, layer, moe.NewArena(dev)}
 	for _, tokens := range []int{largeTokens, wideTokens, narrowTokens, smallTokens, 1} {
 		tr := p.forward(tokens)
+		p.units(tr)
 		if tokens == largeTokens {
 			p.backward(tr, kind)
 			p.balance(tr)
@@ -173,6 +174,20 @@ func (p passes) forward(tokens int) *trial.Trial {
 	require.NoError(p.t, tr.Run(context.Background(), tr.Inference()))
 	require.NoError(p.t, tr.Run(context.Background(), tr.Args))
 	return tr
+}
+
+// units runs a forward pass over units, for weights that have them.
+func (p passes) units(tr *trial.Trial) {
+	sizes, err := p.layer.Sizes(tr.Tokens)
+	require.NoError(p.t, err)
+	if sizes.Units == 0 {
+		return
+	}
+	f := tr.Args
+	f.Units = p.arena.Buffer(sizes.Units)
+	require.NoError(p.t, p.arena.Err())
+	require.NoError(p.t, tr.Call().Arrange(tr.Stream(), f.Weights, f.Units))
+	require.NoError(p.t, tr.Run(context.Background(), f))
 }
 
 // lean makes the router prefer the first experts, and never choose the last one.

@@ -178,7 +178,7 @@ type Weights struct {
 `)
 	for _, r := range rows {
 		switch {
-		case !r.Role.Weight():
+		case !r.Role.Weight() || r.Type == spec.OfScales: // the reference has plain weights
 		case r.Type == spec.AlwaysF32:
 			field(&b, r.Doc, r.Name, "[]float32")
 		case r.Type == spec.OfRouter:
@@ -190,7 +190,7 @@ type Weights struct {
 	}
 	b.WriteString("}\n\n// Bits returns the 16-bit values of a weight, nil if the weight is always f32.")
 	accessor(&b, "spec.", "func (w *Weights) Bits(id spec.TensorID) *[]uint16", "nil", rows, func(r spec.TensorRow) string {
-		if !r.Role.Weight() || r.Type == spec.AlwaysF32 {
+		if !r.Role.Weight() || r.Type == spec.AlwaysF32 || r.Type == spec.OfScales {
 			return ""
 		}
 		return "&w." + r.Name
@@ -232,7 +232,7 @@ import "sonicmoe/internal/spec"
 	accessor(&b, "spec.", "func forwardWeight(p *C.sm_forward_pass, id spec.TensorID) C.uint64_t", "0", rows, weight)
 	b.WriteString("\n// backwardWeight returns the address of a weight in a backward pass.")
 	accessor(&b, "spec.", "func backwardWeight(p *C.sm_backward_pass, id spec.TensorID) C.uint64_t", "0", rows, func(r spec.TensorRow) string {
-		if !r.Gradient {
+		if !has(r, true) {
 			return ""
 		}
 		return weight(r)
@@ -261,7 +261,7 @@ func has(r spec.TensorRow, backward bool) bool {
 	case !backward:
 		return !r.Backward
 	case r.Role.Weight():
-		return r.Gradient
+		return r.Gradient || !r.ForwardOnly
 	}
 	return r.Backward || r.Name != "O"
 }
@@ -316,8 +316,8 @@ func extend(h []byte, rows []spec.TensorRow) ([]byte, error) {
 // Names of the table in Python.
 var (
 	dims     = map[spec.Dim]string{spec.DimE: "E", spec.DimD: "d", spec.DimN: "n", spec.DimW1: "w1", spec.DimShared: "sn"}
-	types    = map[spec.TypeRule]string{spec.OfLayer: "layer", spec.OfRouter: "router", spec.AlwaysF32: "f32"}
-	features = []string{"bias", "router_bias", "selection_bias", "expert_scale", "shared_experts", "gate_up", "activation", "shared_gate"}
+	types    = map[spec.TypeRule]string{spec.OfLayer: "layer", spec.OfRouter: "router", spec.AlwaysF32: "f32", spec.OfCodes: "codes", spec.OfScales: "scales"}
+	features = []string{"bias", "router_bias", "selection_bias", "expert_scale", "shared_experts", "gate_up", "activation", "shared_gate", "weights"}
 )
 
 // python returns the table of weights for the Python package: names, types, extents,
@@ -354,6 +354,11 @@ func python(h []byte, rows []spec.TensorRow) []byte {
 		}
 		b.WriteString(")\n")
 	}
+	b.WriteString("\n# Packed weights: the bits of a code, rows and columns of the block that shares a scale, and the scales' type.\nPACKINGS = {\n")
+	for _, p := range spec.Packings {
+		fmt.Fprintf(&b, "    %q: (%d, %d, %d, %q),\n", p.Name, p.Code.Bits(), p.Rows, p.Columns, p.Scale.Type())
+	}
+	b.WriteString("}\n")
 	for _, p := range passes {
 		list, _, _ := members(h, p.name) // extend has found it
 		fmt.Fprintf(&b, "\n# %s, as the struct module packs each field.\n%s = {\n", p.name, strings.ToUpper(strings.TrimPrefix(strings.TrimSuffix(p.name, "_pass"), "sm_")))

@@ -2,6 +2,7 @@ package weights
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/tile"
@@ -57,19 +58,19 @@ func (b Bias) IsRows() bool { return !b.Interleaved }
 
 // RowMap returns the map of a tensor at p in boxes of that number of columns. Its dimensions are
 // column, part and expert. Columns past the end of a part are 0.
-func (b Bias) RowMap(p driver.DevicePtr, columns int) driver.TensorMap {
+func (b Bias) RowMap(p driver.DevicePtr, columns int) gpu.TensorMap {
 	parts := b.Parts
 	if b.Apart {
 		parts = 1
 	}
 	m := tile.LoadMap(p, []int{columns, 1, 1},
 		tile.Dim{Extent: b.N, Stride: 1}, tile.Dim{Extent: parts, Stride: b.N}, tile.Dim{Extent: b.Experts, Stride: b.Width()})
-	m.Swizzle = driver.SwizzleNone
+	m.Swizzle = gpu.SwizzleNone
 	return m
 }
 
 // LoadRow starts the loads of a tile's biases: that number of columns of each part, from column
-// on. They become a row of the product (see gemm.Config.Row). The biases must be finite, because
+// on. They become a row of the product (see gemm.FromRow). The biases must be finite, because
 // the product multiplies the neighbours of a column by 0.
 func (b Bias) LoadRow(k *ptx.Kernel, to, full ptx.Shared, maps []ptx.TensorMap, expert, column ptx.U32, columns int) {
 	for part := range b.Parts {

@@ -4,6 +4,7 @@ package weights
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
@@ -137,10 +138,10 @@ func (b B) boxColumns() int {
 
 // Map returns the map of the tensor at p, in boxes of a k-tile by boxColumns. Values outside of a
 // part are 0.
-func (b B) Map(p driver.DevicePtr) driver.TensorMap {
+func (b B) Map(p driver.DevicePtr) gpu.TensorMap {
 	columns := b.boxColumns()
 	// The capacity is constant, so that a launch does not allocate.
-	box, dims := make([]int, 0, driver.MaxTensorRank), make([]tile.Dim, 0, driver.MaxTensorRank)
+	box, dims := make([]int, 0, gpu.MaxTensorRank), make([]tile.Dim, 0, gpu.MaxTensorRank)
 	switch {
 	case !b.MNMajor():
 		box, dims = append(box, tile.K, columns), append(dims, b.K, b.N)

@@ -31,13 +31,13 @@ func TestScores(t *testing.T) {
 			for token := range tt.tokens {
 				for slot := range tt.topK {
 					pair := token*tt.topK + slot
-					id := int32((pair*pair+slot/2)%(tt.experts+2)) - 1 // neighbouring ids are equal; -1 and E occur
+					id := int32((pair*pair+slot/2)%(tt.experts+2)) - 1 // neighbouring slots have equal ids; the ids -1 and E occur
 					ids, scores = append(ids, id), append(scores, float32(math.Sin(float64(pair+1))))
 					if id < 0 || int(id) >= tt.experts {
 						continue
 					}
 					want[token*tt.experts+int(id)] += scores[pair]
-					row := uint32(pairs - 1 - len(rows)) // any permutation of the rows will do
+					row := uint32(pairs - 1 - len(rows)) // the rows are in reverse order; any permutation would do
 					rows, pairOf[row] = append(rows, row), uint32(pair)
 				}
 				starts = append(starts, uint32(len(rows)))
@@ -106,7 +106,7 @@ func TestSum(t *testing.T) {
 	}
 }
 
-// inRow is the place of a column of H in a row of dH.
+// inRow returns the column of dH that belongs to a column of H.
 func inRow(c spec.Config, row weights.Rows, column int) int {
 	if row.Parts == 2 {
 		return column/c.Intermediate*row.Width + column%c.Intermediate
@@ -114,7 +114,7 @@ func inRow(c spec.Config, row weights.Rows, column int) int {
 	return column
 }
 
-// place is the place of a column of H in b1.
+// place returns the index in b1 that belongs to a column of H.
 func place(c spec.Config, column int) int {
 	if c.GateUp == spec.Interleaved && !c.InOut {
 		return column%c.Intermediate*2 + column/c.Intermediate

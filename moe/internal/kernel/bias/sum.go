@@ -15,10 +15,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Sum adds up the sums of dH's columns that [dh.DH] writes for an expert's rows, and
-// writes db1, laid out as b1. A CTA computes 32 elements of an expert's db1. Each thread has
-// 4 elements, and adds every 16th sum of them. The threads' results are then added in
-// order.
+// Sum adds up the column sums of dH that [dh.DH] writes for an expert's rows, and writes
+// db1 in the layout of b1. A CTA computes 32 elements of one expert's db1. A thread has 4
+// elements and adds every 16th column sum; then the threads' results are added in order.
 type Sum struct {
 	spec.Config
 	Store gradient.Mode
@@ -26,24 +25,25 @@ type Sum struct {
 
 const (
 	sumThreads = 128
-	// ofThread is the number of elements of a thread, ofCTA the number of a CTA.
+	// ofThread and ofCTA are the numbers of elements of db1 that a thread and a CTA
+	// compute.
 	ofThread = 4
 	ofCTA    = 32
-	// strides is the number of threads that share an element.
+	// strides is the number of threads that compute the same element.
 	strides = sumThreads * ofThread / ofCTA
-	// inFlight is the number of sums that a thread loads together: enough for an expert
-	// with 3,072 rows.
+	// inFlight is the number of column sums that a thread loads together. Together the
+	// threads load the sums of 3,072 rows.
 	inFlight = 3
 )
 
 // SumArgs are the arguments of [Sum].
 type SumArgs struct {
-	// ColumnSums are the sums of dH's columns. Offsets [E+1] u32 are the experts' first
-	// packed rows.
+	// ColumnSums are the sums of dH's columns by [dh.DH]. Offsets [E+1] u32 is the first
+	// packed row of each expert.
 	ColumnSums driver.DevicePtr
 	Offsets    driver.DevicePtr
-	// DB [E, width] is written in the format of Store. DB3 is up's half where gate and up
-	// are separate tensors.
+	// DB [E, width] is the output, in the format of Store. If gate and up are separate
+	// tensors, DB3 is the output for up.
 	DB, DB3 driver.DevicePtr
 }
 
@@ -76,7 +76,7 @@ func (s Sum) Build() (*jit.Kernel[SumArgs], error) {
 	k.BarSync(ptx.Uint(0))
 	wanted := column.LtI(width).And(stride.EqI(0))
 	if s.Store.Accumulate {
-		wanted = wanted.And(n.NeI(0)) // the gradient of an expert without rows stays unchanged
+		wanted = wanted.And(n.NeI(0)) // with Accumulate an expert without rows keeps its gradient
 	}
 	k.If(wanted, func() {
 		total := make([]ptx.F32, ofThread)
@@ -99,16 +99,16 @@ func (s Sum) Build() (*jit.Kernel[SumArgs], error) {
 	return k.Build()
 }
 
-// columns adds up a thread's elements, from the given column of b1 on, over every
-// strides-th sum from first to end - 1.
+// columns adds up a thread's elements, which begin at the given column of b1. It adds
+// every strides-th column sum from first to end - 1.
 func (s Sum) columns(k *ptx.Kernel, from ptx.Global, layout weights.Bias, column, first, end ptx.U32) []ptx.F32 {
 	row := weights.DH(s.Config)
 	at, count := []ptx.U32{column}, ofThread
 	switch {
-	case layout.Interleaved: // neighbouring columns are the gate and up of a neuron, and a thread has two neurons
+	case layout.Interleaved: // gate and up of a neuron are neighbouring columns, and a thread has two neurons
 		neuron := column.ShrI(1)
 		at, count = []ptx.U32{neuron, neuron.AddI(row.Width)}, ofThread/2
-	case row.Parts > 1 && row.Width != s.Intermediate: // each part fills whole tiles
+	case row.Parts > 1 && row.Width != s.Intermediate: // each part of dH is padded to whole tiles
 		at[0] = column.Add(ptx.Select(column.GeI(s.Intermediate), ptx.Uint(row.Width-s.Intermediate), ptx.Uint(0)))
 	}
 	sums := ptx.NewVars(k, ofThread, ptx.Float(0))

@@ -2,11 +2,13 @@ package decode
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
+	"sonicmoe/moe/internal/fragments"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route/choose"
 	"sonicmoe/moe/internal/weights"
@@ -20,13 +22,15 @@ type Down struct {
 	// Wide CTAs are for larger batches, from [WideFrom] tokens on. Tiny CTAs are
 	// for up to [MaxTiny] tokens.
 	Wide, Tiny bool
+	// Units: W2 has the units of [fragments.W2]. Otherwise it has plain weights.
+	Units bool
 }
 
 // DownArgs are the arguments of [Down]. Tensors are of the layer's type.
 type DownArgs struct {
 	// A is the activation by packed row, in the layout of [weights.A].
 	A driver.DevicePtr
-	// W2 [E, d, n] are the weights in Config's layout.
+	// W2 [E, d, n] are the weights in Config's layout, or the units of [fragments.W2].
 	W2 driver.DevicePtr
 	// B2 [E, d] is its bias.
 	B2 driver.DevicePtr
@@ -44,12 +48,12 @@ func (d Down) inPart() bool { return d.Hidden%unitRows != 0 }
 
 // Build emits the kernel.
 func (d Down) Build() (*jit.Kernel[DownArgs], error) {
-	shape := shapeOf(d.Wide, d.Tiny)
-	k := jit.NewBuilder[DownArgs]("moe_decode_"+shape.prefix()+"down", shape.threads(), 1)
-	k.SetGrid(func(a *DownArgs, sms int) driver.Dim3 { return ctas(a.Rows, d.NumExperts, d.units(), sms) })
+	stage := stageOf(formatOf(d.Config, d.Units), d.Wide, d.Tiny)
+	k := jit.NewBuilder[DownArgs]("moe_decode_"+prefix(d.Wide, d.Tiny, d.Units)+"down", stage.threads(), 1)
+	k.SetGrid(func(a *DownArgs, sms int) gpu.Dim3 { return ctas(a.Rows, d.NumExperts, d.units(), sms) })
 	of, width := units{weights.W2(d.Config)}, weights.A(d.Config).Elements()
 	// Rings "ab" and "queue", roles "math" and "load".
-	p := newProduct(k.Kernel, shape, d.Config, width/tile.K, d.units())
+	p := newProduct(k.Kernel, stage, d.Config, width, d.units())
 	p.mnMajor, p.bias = of.mnMajor(), d.biases(p, k)
 	// The up-projection launches this kernel after its own wait for the plan, so the
 	// table is there. Tiny CTAs of the up-projection write the table themselves.
@@ -61,13 +65,22 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	}
 	p.schedule.table = planned{k.Ptr(&k.Args.Table), k.Ptr(&k.Args.RowPairs), read}
 	a, y := k.Ptr(&k.Args.A), k.Ptr(&k.Args.Y)
-	w2 := k.Map(&k.Args.W2, func(a *DownArgs) driver.TensorMap { return of.tensorMap(a.W2) })
-	load := func(to, full ptx.Shared, b block, column ptx.U32, part int) {
-		k.TMALoad(to, w2, full, of.at(b, column, part)...)
-	}
+	load := d.loadW2(k)
 	rows := tokens{at: a, rowBytes: width * tile.ElementBytes, number: func(b block, row ptx.U32) ptx.U32 { return b.row.Add(row) }}
 	p.run(load, rows, func(b block, acc [][]ptx.F32) { d.store(p, b, acc, y) })
 	return k.Build()
+}
+
+// loadW2 returns the load of a unit of W2.
+func (d Down) loadW2(k *jit.Builder[DownArgs]) loadUnit {
+	if d.Units {
+		return loadPacked(k.Kernel, k.Ptr(&k.Args.W2), fragments.W2(d.Config))
+	}
+	of := units{weights.W2(d.Config)}
+	w2 := k.Map(&k.Args.W2, func(a *DownArgs) gpu.TensorMap { return of.tensorMap(a.W2) })
+	return func(to, full ptx.Shared, b block, column ptx.U32, part int) {
+		k.TMALoad(to, w2, full, of.at(b, column, part)...)
+	}
 }
 
 // store rounds and stores a block's sums.
@@ -109,10 +122,16 @@ var (
 	DownKernel     = downKernel("decode-down", nil, Down{})
 	WideDownKernel = downKernel("decode-wide-down", hasWide, Down{Wide: true})
 	TinyDownKernel = downKernel("decode-tiny-down", choose.ChoosesInProducts, Down{Tiny: true})
+	// UnitsDownKernel reads the units of packed weights.
+	UnitsDownKernel = downKernel("decode-units-down", fragments.Suits, Down{Units: true})
 )
 
 func downKernel(name string, only func(c spec.Config) bool, of Down) *registry.Kernel[DownArgs] {
-	return &registry.Kernel[DownArgs]{KernelName: name, Only: only, From: registry.OfExperts, Emit: func(l registry.Layer) (*jit.Kernel[DownArgs], error) {
+	from := registry.OfExperts
+	if of.Units {
+		from = ofPacked
+	}
+	return &registry.Kernel[DownArgs]{KernelName: name, Only: only, From: from, Emit: func(l registry.Layer) (*jit.Kernel[DownArgs], error) {
 		down := of
 		down.Config = l.Config
 		return down.Build()

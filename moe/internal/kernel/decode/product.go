@@ -4,12 +4,14 @@ import (
 	"slices"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
+	"sonicmoe/moe/internal/fragments"
 	"sonicmoe/moe/internal/route/choose"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/ptx"
@@ -32,33 +34,77 @@ var (
 	tiny = shape{2, MaxTiny}
 )
 
-func shapeOf(isWide, isTiny bool) shape {
+// packedShapes are the shapes for packed weights. These weights have a quarter or a half of
+// the bytes, so the tokens take a larger part of an SM's bandwidth, and more rows of weights
+// share them: all but wide CTAs have four units. Wide CTAs have room for more sums in the
+// registers.
+var packedShapes = map[shape]shape{narrow: {4, 64}, wide: {2, tileTokens}, tiny: {4, MaxTiny}}
+
+func shapeOf(isPacked, isWide, isTiny bool) shape {
+	s := narrow
 	switch {
 	case isWide:
-		return wide
+		s = wide
 	case isTiny:
-		return tiny
+		s = tiny
 	}
-	return narrow
+	if isPacked {
+		return packedShapes[s]
+	}
+	return s
 }
 
-// prefix returns the shape's part of a kernel's name.
-func (s shape) prefix() string {
-	switch s {
-	case wide:
-		return "wide_"
-	case tiny:
-		return "tiny_"
+// prefix returns the part of a kernel's name that its shape and weights give.
+func prefix(isWide, isTiny, areUnits bool) (name string) {
+	if areUnits {
+		name = "units_"
 	}
-	return ""
+	switch {
+	case isWide:
+		name += "wide_"
+	case isTiny:
+		name += "tiny_"
+	}
+	return name
 }
 
 func (s shape) mathWarps() int { return s.units * pipeline.WarpgroupThreads / 32 }
-func (s shape) threads() int   { return 32 * (s.mathWarps() + 2) }
 
-// tokensAt is the offset of the tokens in a stage, after the weights.
-func (s shape) tokensAt() int   { return s.units * weightsBytes }
-func (s shape) stageBytes() int { return s.tokensAt() + s.tokens*tile.RowBytes }
+// stage is the layout of a stage of the ring: weights, then tokens.
+type stage struct {
+	shape
+	// packed is the format of packed weights.
+	packed fragments.Format
+	// depth is the number of k-tiles, unitBytes the size of a unit's weights.
+	depth, unitBytes int
+}
+
+func stageOf(f fragments.Format, isWide, isTiny bool) stage {
+	s := shapeOf(f.IsPacked(), isWide, isTiny)
+	if f.IsPacked() {
+		return stage{s, f, fragments.KTiles, f.BlockBytes()}
+	}
+	return stage{s, f, 1, weightsBytes}
+}
+
+// loadWarps is the number of warps that load weights and tokens, and fence the tokens of
+// packed weights.
+func (s stage) loadWarps() int {
+	if s.packed.IsPacked() {
+		return 3
+	}
+	return 2
+}
+
+func (s stage) threads() int { return 32 * (s.mathWarps() + s.loadWarps()) }
+
+// tokensAt is the offset of a k-tile's tokens in a stage, at a whole swizzle pattern.
+func (s stage) tokensAt(kTile int) int {
+	const pattern = 8 * tile.RowBytes
+	return (s.shape.units*s.unitBytes+pattern-1)/pattern*pattern + kTile*s.tokens*tile.RowBytes
+}
+
+func (s stage) bytes() int { return s.tokensAt(s.depth) }
 
 const (
 	// ringBytes nearly fills an SM's shared memory.
@@ -98,10 +144,11 @@ func hasWide(c spec.Config) bool { return WideFrom(c) > 0 }
 // product is the emission of one product: for each expert with tokens, weights times
 // tokens.
 type product struct {
-	shape
+	stage
 	k       *ptx.Kernel
 	element tile.Element
-	// kTiles is the depth of a sum in k-tiles, units the number of units of an expert.
+	// kTiles is the depth of a sum in k-tiles, in whole stages; units is the number of units
+	// of an expert.
 	kTiles, units int
 	// parts is the number of sums of a row and token: 2 if gate and up have stages of
 	// their own, else 1.
@@ -113,34 +160,41 @@ type product struct {
 	// read before it ends.
 	early bool
 	cta   *pipeline.CTA
-	// ring "ab" has stages of weights and tokens, ring "queue" the CTA's tiles.
-	ring     *pipeline.Ring
-	schedule *scheduler
+	// warpgroup is the number of the thread's warpgroup.
+	warpgroup ptx.U32
+	// ring "ab" has stages of weights and tokens, ring "queue" the CTA's tiles. Ring "copied"
+	// has no data: with packed weights it says which stages have their tokens.
+	ring, copied *pipeline.Ring
+	schedule     *scheduler
 }
 
-func newProduct(k *ptx.Kernel, of shape, c spec.Config, kTiles, units int) *product {
-	p := &product{shape: of, k: k, element: element.Of(c), kTiles: kTiles, units: units, parts: 1, cta: pipeline.NewCTA(k)}
+// newProduct returns a product with sums over the given number of columns.
+func newProduct(k *ptx.Kernel, of stage, c spec.Config, columns, units int) *product {
+	p := &product{stage: of, k: k, element: element.Of(c), units: units, parts: 1, cta: pipeline.NewCTA(k)}
+	p.kTiles = (tile.Tiles(columns) + p.depth - 1) / p.depth * p.depth
 	// A stage is full after one arrival for the bytes of the weights, and one
-	// arrival of each lane that copies tokens.
-	p.ring = p.cta.Ring("ab", ringBytes/of.stageBytes(), of.stageBytes(), 1+32, of.mathWarps())
+	// arrival of each lane that copies tokens, or of the thread that fences them.
+	stages, tokens := ringBytes/p.bytes(), 32
+	if p.packed.IsPacked() {
+		p.copied, tokens = p.cta.Ring("copied", stages, 0, tokens, 1), 1
+	}
+	p.ring = p.cta.Ring("ab", stages, p.bytes(), 1+tokens, of.mathWarps())
 	p.schedule = newScheduler(p)
 	return p
 }
 
 // ctas returns the number of CTAs for a number of rows: one for each SM, but at most
 // one for each unit.
-func ctas(rows, experts, units, sms int) driver.Dim3 {
+func ctas(rows, experts, units, sms int) gpu.Dim3 {
 	pairs := min(rows, experts+rows/schedule.PairRows)
-	return driver.Dim3{X: max(1, min(sms, pairs*units))}
+	return gpu.Dim3{X: max(1, min(sms, pairs*units))}
 }
 
 // widths lists the numbers of columns to which a block's tokens may be rounded up.
 // Each column costs as much bandwidth of an SM as a row of weights.
 func (s shape) widths() []int {
-	if s == tiny {
-		return []int{s.tokens}
-	}
-	return []int{8, 16, 24, 32, 48, 64, 72, 80, 88, 96, 112, tileTokens}
+	list := []int{8, 16, 24, 32, 48, 64, 72, 80, 88, 96, 112, tileTokens}
+	return list[:slices.Index(list, s.tokens)+1]
 }
 
 // byWidth emits body for each width, and runs it for the narrowest that has room for
@@ -174,6 +228,9 @@ func (p *product) eachCopy(rows ptx.U32, body func(i int)) {
 	from(0, 0)
 }
 
+// stages is the number of stages of a sum.
+func (p *product) stages() int { return p.kTiles / p.depth * p.parts }
+
 // tokens says where the rows of tokens lie.
 type tokens struct {
 	at ptx.Global
@@ -199,16 +256,29 @@ func (p *product) run(weights loadUnit, t tokens, store func(b block, acc [][]pt
 		awaitPredecessor()
 	}
 	p.schedule.table.prepare()
-	pipeline.Run(k, k.Warpgroup(),
+	p.warpgroup = k.Warpgroup()
+	if p.packed.IsPacked() {
+		// The assembler takes the result of a shuffle for the same in all lanes, and then
+		// keeps the main loop's addresses in uniform registers, from which wgmma reads them.
+		p.warpgroup = p.warpgroup.ShflIdx(ptx.Uint(0))
+	}
+	pipeline.Run(k, p.warpgroup,
 		pipeline.Role{Name: "math", First: 0, Count: p.shape.units, Body: func() { p.math(store) }},
 		pipeline.Role{Name: "load", First: p.shape.units, Count: 1, Body: func() {
 			k.IfElse(k.Warp().EqI(p.mathWarps()),
 				func() { k.If(k.ElectOne(), func() { p.loadWeights(weights) }) },
 				func() {
-					if p.early {
-						awaitPredecessor()
+					tokens := func() {
+						if p.early {
+							awaitPredecessor()
+						}
+						p.loadTokens(t)
 					}
-					p.loadTokens(t)
+					if p.copied == nil {
+						tokens()
+					} else {
+						k.IfElse(k.Warp().EqI(p.mathWarps()+1), tokens, func() { k.If(k.ElectOne(), p.fenceTokens) })
+					}
 				})
 		}},
 	)
@@ -218,15 +288,15 @@ func (p *product) run(weights loadUnit, t tokens, store func(b block, acc [][]pt
 func (p *product) loadWeights(load loadUnit) {
 	k, ring := p.k, p.ring.Producer()
 	p.schedule.publish(func(b block, before func(column ptx.U32)) {
-		k.For(ptx.Uint(0), ptx.Uint(p.kTiles*tile.K), ptx.Uint(tile.K), func(column ptx.U32) {
+		k.For(ptx.Uint(0), ptx.Uint(p.kTiles*tile.K), ptx.Uint(p.depth*tile.K), func(column ptx.U32) {
 			before(column)
 			for part := range p.parts {
 				s := ring.Acquire()
-				k.MbarrierArriveExpectTx(s.Full, b.units.MulI(weightsBytes))
+				k.MbarrierArriveExpectTx(s.Full, b.units.MulI(p.unitBytes))
 				for i := range p.shape.units {
 					of := b
 					of.unit = b.unit.AddI(i)
-					k.If(b.units.GtI(i), func() { load(s.Data.At(i*weightsBytes), s.Full, of, column, part) })
+					k.If(b.units.GtI(i), func() { load(s.Data.At(i*p.unitBytes), s.Full, of, column, part) })
 				}
 				ring.Advance()
 			}
@@ -238,6 +308,14 @@ func (p *product) loadWeights(load loadUnit) {
 // rows at a time. Columns beyond the last row repeat it.
 func (p *product) loadTokens(t tokens) {
 	k, ring := p.k, p.ring.Producer()
+	done := func(s pipeline.Stage) { k.CpAsyncMbarrierArriveNoInc(s.Full) }
+	if p.copied != nil {
+		copied := p.copied.Producer()
+		done = func(pipeline.Stage) {
+			k.CpAsyncMbarrierArriveNoInc(copied.Stage().Full)
+			copied.Advance()
+		}
+	}
 	copier := tile.NewRowCopy(k, k.Lane(), tile.LanesOfRow)
 	first := copier.Row()
 	at := t.at.Plus(copier.Chunk.MulI(tile.CopyBytes).U64())
@@ -249,22 +327,43 @@ func (p *product) loadTokens(t tokens) {
 		p.eachCopy(b.rows, func(i int) {
 			from[i].Set(at.Index(t.number(b, first.AddI(copyRows*i).Min(last)), t.rowBytes).Addr())
 		})
-		k.Range(ptx.Uint(p.kTiles), func(kt ptx.U32) {
-			var bytes []ptx.U32
+		k.Range(ptx.Uint(p.kTiles/p.depth), func(stage ptx.U32) {
+			bytes := make([][]ptx.U32, p.depth)
 			if t.rowBytes != p.kTiles*tile.RowBytes {
-				bytes = append(bytes, tile.BytesIf(kt.MulI(tile.LanesOfRow).Add(copier.Chunk).LtI(t.rowBytes/tile.CopyBytes)))
+				for i := range bytes {
+					kt := stage.MulI(p.depth).AddI(i)
+					bytes[i] = append(bytes[i], tile.BytesIf(kt.MulI(tile.LanesOfRow).Add(copier.Chunk).LtI(t.rowBytes/tile.CopyBytes)))
+				}
 			}
 			for part := range p.parts {
 				s := ring.Acquire()
 				p.eachCopy(b.rows, func(i int) {
-					copier.Copy(s.Data.At(p.tokensAt()+i/2*2*copyRows*tile.RowBytes).Plus(to[i%2]), ptx.GlobalAt(from[i].Get()), bytes...)
+					for kt, bytes := range bytes {
+						copier.Copy(s.Data.At(p.tokensAt(kt)+i/2*2*copyRows*tile.RowBytes).Plus(to[i%2]), ptx.GlobalAt(from[i].Get()).At(kt*tile.RowBytes), bytes...)
+					}
 					if part == p.parts-1 {
-						from[i].Set(from[i].Get().AddI(tile.RowBytes))
+						from[i].Set(from[i].Get().AddI(p.depth * tile.RowBytes))
 					}
 				})
-				k.CpAsyncMbarrierArriveNoInc(s.Full)
+				done(s)
 				ring.Advance()
 			}
+		})
+	})
+}
+
+// fenceTokens orders the copies of a stage's tokens before wgmma reads them, in one thread.
+// The warps that multiply would wait for the fence, and they limit the speed of packed
+// weights.
+func (p *product) fenceTokens() {
+	k, copied, ring := p.k, p.copied.Consumer(), p.ring.Producer()
+	p.schedule.readAlone(func(block) {
+		k.Range(ptx.Uint(p.stages()), func(ptx.U32) {
+			copied.Wait()
+			k.FenceProxyAsync(".shared::cta")
+			k.MbarrierArrive(ring.Stage().Full)
+			copied.Advance()
+			ring.Advance()
 		})
 	})
 }
@@ -279,12 +378,12 @@ func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 	}
 	loop := gemm.MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, k.Lane(), 1)}
 	p.schedule.read(func(b block) {
-		has := k.Warpgroup().Lt(b.units)
-		b.unit = b.unit.Add(k.Warpgroup())
+		has := p.warpgroup.Lt(b.units)
+		b.unit = b.unit.Add(p.warpgroup)
 		k.IfElse(has, func() {
 			p.multiply(loop, sums, b)
 			store(b, sums)
-		}, func() { loop.Drain(ptx.Uint(p.kTiles * p.parts)) })
+		}, func() { loop.Drain(ptx.Uint(p.stages())) })
 	})
 }
 
@@ -292,19 +391,21 @@ func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 // for all widths compiles in a third of the time, and the branches run under the
 // previous k-tile's wgmma.
 func (p *product) multiply(loop gemm.MainLoop, sums [][]ptx.F32, b block) {
-	k, newDescriptor := p.k, tile.NewDescriptor
-	if p.mnMajor {
-		newDescriptor = tile.NewDescriptorMN
-	}
-	// ptxas would serialise a wgmma that starts the sums of a single k-tile.
-	initialised := p.bias.given || p.kTiles == 1
+	k := p.k
+	// ptxas would serialise a wgmma that starts the sums of a single stage.
+	isOne := p.kTiles == p.depth
+	initialised := p.bias.given || isOne
 	if initialised {
 		p.setSums(b, sums)
 	}
+	multiplyStage := p.multiplyPlain
+	if p.packed.IsPacked() {
+		multiplyStage = p.multiplyPacked
+	}
 	f := loop.Begin()
-	multiply := func(kt ptx.U32) {
+	multiply := func(stage ptx.U32) {
 		for part, sum := range sums {
-			follows, accumulates := kt.NeI(0), kt.NeI(0)
+			follows, accumulates := stage.NeI(0), stage.NeI(0)
 			if part > 0 {
 				follows = ptx.True()
 			}
@@ -312,20 +413,45 @@ func (p *product) multiply(loop gemm.MainLoop, sums [][]ptx.F32, b block) {
 				accumulates = ptx.True()
 			}
 			f.One(follows, 1, func(s pipeline.Stage) {
-				k.FenceProxyAsync(".shared::cta") // wgmma reads what cp.async wrote
-				weights, tokens := newDescriptor(k, s.Data.Plus(k.Warpgroup().MulI(weightsBytes))), tile.NewDescriptor(k, s.Data.At(p.tokensAt()))
-				p.byWidth(b.rows, func(columns int) {
-					gemm.Multiply(k, p.element, sum[:columns/2], weights, tokens, accumulates, p.mnMajor, false)
-				})
+				multiplyStage(s, b, sum, accumulates)
 			})
 		}
 	}
-	if p.kTiles == 1 {
+	if isOne {
 		multiply(ptx.Uint(0))
 	} else {
-		k.Range(ptx.Uint(p.kTiles), multiply)
+		k.Range(ptx.Uint(p.kTiles/p.depth), multiply)
 	}
 	f.Finish()
+}
+
+// multiplyPlain issues the wgmma group of a stage.
+func (p *product) multiplyPlain(s pipeline.Stage, b block, sum []ptx.F32, adds ptx.Pred) {
+	k, newDescriptor := p.k, tile.NewDescriptor
+	if p.mnMajor {
+		newDescriptor = tile.NewDescriptorMN
+	}
+	k.FenceProxyAsync(".shared::cta") // wgmma reads what cp.async wrote
+	weights, tokens := newDescriptor(k, s.Data.Plus(p.warpgroup.MulI(p.unitBytes))), tile.NewDescriptor(k, s.Data.At(p.tokensAt(0)))
+	p.byWidth(b.rows, func(columns int) {
+		gemm.Multiply(k, p.element, sum[:columns/2], weights, tokens, adds, p.mnMajor, false)
+	})
+}
+
+// multiplyPacked issues a wgmma group for each k-tile of a stage. The weights of a k-tile
+// are unpacked while the group of the previous one is in flight.
+func (p *product) multiplyPacked(s pipeline.Stage, b block, sum []ptx.F32, adds ptx.Pred) {
+	k := p.k
+	weights := fragments.NewLane(k, p.packed, k.ThreadInWarpgroup()).Block(s.Data.Plus(p.warpgroup.MulI(p.unitBytes)))
+	for kt := range p.depth {
+		if kt > 0 {
+			k.WgmmaWait(1) // the registers of the group before the last are free
+			adds = ptx.True()
+		}
+		a, tokens := weights.KTile(kt), tile.NewDescriptor(k, s.Data.At(p.tokensAt(kt)))
+		p.byWidth(b.rows, func(columns int) { gemm.MultiplyRegisters(k, p.element, sum[:columns/2], a, tokens, adds) })
+	}
+	k.BarWarpSync(ptx.Uint(ptx.FullMask)) // all lanes have loaded before one releases the stage
 }
 
 // biases has the initial values of a thread's sums of a block.
@@ -391,9 +517,9 @@ func (u units) mnMajor() bool { return u.Out.Stride == 1 }
 func (u units) hasPart() bool { return u.Part.Extent > 1 && !u.Apart }
 
 // tensorMap returns the map of the tensor at p.
-func (u units) tensorMap(p driver.DevicePtr) driver.TensorMap {
+func (u units) tensorMap(p driver.DevicePtr) gpu.TensorMap {
 	// The capacity is constant so that a launch allocates nothing.
-	box, dims := append(make([]int, 0, driver.MaxTensorRank), tile.K, unitRows), make([]tile.Dim, 0, driver.MaxTensorRank)
+	box, dims := append(make([]int, 0, gpu.MaxTensorRank), tile.K, unitRows), make([]tile.Dim, 0, gpu.MaxTensorRank)
 	if u.mnMajor() {
 		dims = append(dims, u.Out, u.In)
 	} else {
@@ -416,4 +542,20 @@ func (u units) at(b block, column ptx.U32, part int) []ptx.U32 {
 		at = append(at, ptx.Uint(part))
 	}
 	return append(at, b.expert)
+}
+
+// formatOf returns the format of weights in units, or none.
+func formatOf(c spec.Config, areUnits bool) fragments.Format {
+	if areUnits {
+		return fragments.FormatOf(c)
+	}
+	return fragments.Format{}
+}
+
+// loadPacked returns the load of a unit's block of a packed matrix.
+func loadPacked(k *ptx.Kernel, at ptx.Global, m fragments.Matrix) loadUnit {
+	return func(to, full ptx.Shared, b block, column ptx.U32, _ int) {
+		unit := at.Index(b.expert.MulI(m.Units).Add(b.unit), m.UnitBytes())
+		k.BulkLoad(to, unit.Index(column.DivI(fragments.Columns), m.BlockBytes()), ptx.Uint(m.BlockBytes()), full)
+	}
 }

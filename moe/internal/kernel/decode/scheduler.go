@@ -97,14 +97,19 @@ type scheduler struct {
 
 // newScheduler reserves the queue. The caller sets the table and the tickets.
 func newScheduler(p *product) *scheduler {
-	const words, tokensWarp = 4, 1
-	return &scheduler{product: p, queue: schedule.NewQueue[block](p.k, p.cta, words, p.mathWarps()+tokensWarp, 1)}
+	const words, weightsWarp = 4, 1
+	return &scheduler{product: p, queue: schedule.NewQueue[block](p.k, p.cta, words, p.mathWarps()+p.loadWarps()-weightsWarp, 1)}
 }
 
 // read calls body for each of the CTA's blocks, in the warps that multiply and the warp
 // that loads tokens.
 func (s *scheduler) read(body func(b block)) {
 	s.queue.Reader(s.k.Lane().EqI(0)).Each(func(whole block) { s.split(whole, body) })
+}
+
+// readAlone is read in a single thread of its warp.
+func (s *scheduler) readAlone(body func(b block)) {
+	s.queue.Reader(ptx.True()).Each(func(whole block) { s.split(whole, body) })
 }
 
 // split calls body for parts of a tile that have at most the shape's tokens.
@@ -116,7 +121,7 @@ func (s *scheduler) split(whole block, body func(b block)) {
 	})
 }
 
-// The ticket of the next tile is drawn when drawAhead k-tiles of the present one are
+// The ticket of the next tile is drawn when drawAhead stages of the present one are
 // left to load, and its entry is read and published when publishAhead are left: early
 // enough to hide the latency, late enough for fast SMs to draw more tiles.
 const (
@@ -161,8 +166,8 @@ func (s *scheduler) publish(body func(b block, before func(column ptx.U32))) {
 		k.BreakIf(whole.IsEnd())
 		s.split(whole, func(b block) {
 			body(b, func(column ptx.U32) {
-				isAhead := func(kTiles int) ptx.Pred {
-					return b.row.Eq(whole.row).And(column.EqI(tile.K * max(0, s.kTiles-kTiles)))
+				isAhead := func(stages int) ptx.Pred {
+					return b.row.Eq(whole.row).And(column.EqI(tile.K * max(0, s.kTiles-stages*s.depth)))
 				}
 				k.If(isAhead(drawAhead), func() { ticket.Set(ctas.Add(k.AtomGlobalAdd(s.tickets, ptx.Uint(1)))) })
 				k.If(isAhead(publishAhead), func() { publish(ticket.Get()) })

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
@@ -105,15 +106,15 @@ func (p *single) tokenBytes() int   { return depth * p.columns * tile.RowBytes }
 func (p *single) ofStage() tile.Deep { return tile.Deep{Width: p.width, Tiles: depth} }
 
 // tokenMap returns the map that loads both k-tiles of a stage's token rows.
-func (p *single) tokenMap(at driver.DevicePtr, rows, pitch int) driver.TensorMap {
+func (p *single) tokenMap(at driver.DevicePtr, rows, pitch int) gpu.TensorMap {
 	return p.ofStage().Map(at, []int{p.columns}, tile.Dim{Extent: rows, Stride: pitch})
 }
 
 // stripMap loads both k-tiles of an octet of weights, of each part in turn where
 // a box can have them both.
-func (p *single) stripMap(m weights.Matrix, at driver.DevicePtr) driver.TensorMap {
+func (p *single) stripMap(m weights.Matrix, at driver.DevicePtr) gpu.TensorMap {
 	// The capacity is constant so that a launch allocates nothing.
-	box, dims := append(make([]int, 0, driver.MaxTensorRank), stripRows), append(make([]tile.Dim, 0, driver.MaxTensorRank), m.Out)
+	box, dims := append(make([]int, 0, gpu.MaxTensorRank), stripRows), append(make([]tile.Dim, 0, gpu.MaxTensorRank), m.Out)
 	if (units{m}).hasPart() {
 		parts := 1
 		if p.ofStage().Whole() {
@@ -143,7 +144,7 @@ func (p *single) loadStrip(m weights.Matrix, w ptx.TensorMap, to, full ptx.Share
 }
 
 // singleGrid returns a CTA for each SM, but no more than items.
-func singleGrid(items, sms int) driver.Dim3 { return driver.Dim3{X: min(sms, items)} }
+func singleGrid(items, sms int) gpu.Dim3 { return gpu.Dim3{X: min(sms, items)} }
 
 // begin computes the CTA's share and initialises the ring. The unused tail of each stage
 // is zeroed, because whole stages are multiplied.

@@ -2,6 +2,7 @@ package decode
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
@@ -47,14 +48,14 @@ type SingleDownArgs struct {
 func (d SingleDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	k := jit.NewBuilder[SingleDownArgs]("moe_single_down", singleThreads, 1)
 	items := d.Hidden / stripRows
-	k.SetGrid(func(_ *SingleDownArgs, sms int) driver.Dim3 { return singleGrid(items, sms) })
+	k.SetGrid(func(_ *SingleDownArgs, sms int) gpu.Dim3 { return singleGrid(items, sms) })
 	p := newSingle(k.Kernel, d.Config, items, d.TopK, d.Intermediate, (d.TopK+7)/8*8, ringsOf(d.Config).down)
 	m := weights.W2(d.Config)
 	chosen, scores := k.Ptr(&k.Args.Chosen), k.Ptr(&k.Args.Scores)
-	a := k.Map(&k.Args.A, func(g *SingleDownArgs) driver.TensorMap {
+	a := k.Map(&k.Args.A, func(g *SingleDownArgs) gpu.TensorMap {
 		return p.tokenMap(g.A, d.TopK, weights.A(d.Config).Elements())
 	})
-	w2 := k.Map(&k.Args.W2, func(g *SingleDownArgs) driver.TensorMap { return p.stripMap(m, g.W2) })
+	w2 := k.Map(&k.Args.W2, func(g *SingleDownArgs) gpu.TensorMap { return p.stripMap(m, g.W2) })
 	s := singleSum{single: p, o: k.Ptr(&k.Args.O)}
 	if d.Bias {
 		s.b2 = k.Ptr(&k.Args.B2)

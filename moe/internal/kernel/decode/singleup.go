@@ -2,6 +2,7 @@ package decode
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/tile"
@@ -58,17 +59,17 @@ func (u SingleUp) items() int { return u.TopK * u.ofExpert() }
 func (u SingleUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 	k := jit.NewBuilder[SingleUpArgs]("moe_single_up", singleThreads, 1)
 	items := u.items()
-	k.SetGrid(func(_ *SingleUpArgs, sms int) driver.Dim3 { return singleGrid(items, sms) })
+	k.SetGrid(func(_ *SingleUpArgs, sms int) gpu.Dim3 { return singleGrid(items, sms) })
 	p := newSingle(k.Kernel, u.Config, items, u.parts(), u.Hidden, 8, ringsOf(u.Config).up)
 	c := singleChoice{single: p, sums: k.Ptr(&k.Args.Sums), chosen: k.Ptr(&k.Args.Chosen), scores: k.Ptr(&k.Args.Scores), ids: k.Ptr(&k.Args.ExpertIDs), logits: k.Ptr(&k.Args.Logits)}
 	if u.RouterBias {
 		c.bias = k.Ptr(&k.Args.RouterBias)
 	}
-	x := k.Map(&k.Args.X, func(a *SingleUpArgs) driver.TensorMap { return p.tokenMap(a.X, 1, u.Hidden) })
+	x := k.Map(&k.Args.X, func(a *SingleUpArgs) gpu.TensorMap { return p.tokenMap(a.X, 1, u.Hidden) })
 	m := weights.W1(u.Config)
-	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *SingleUpArgs) driver.TensorMap { return p.stripMap(m, a.W1) })}
+	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *SingleUpArgs) gpu.TensorMap { return p.stripMap(m, a.W1) })}
 	if m.Apart {
-		w1 = append(w1, k.Map(&k.Args.W3, func(a *SingleUpArgs) driver.TensorMap { return p.stripMap(m, a.W3) }))
+		w1 = append(w1, k.Map(&k.Args.W3, func(a *SingleUpArgs) gpu.TensorMap { return p.stripMap(m, a.W3) }))
 	}
 	var b1 []ptx.Global
 	if u.Bias {

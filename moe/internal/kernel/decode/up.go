@@ -2,12 +2,14 @@ package decode
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/activation"
 	"sonicmoe/moe/internal/element"
+	"sonicmoe/moe/internal/fragments"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route/choose"
 	"sonicmoe/moe/internal/weights"
@@ -26,6 +28,8 @@ type Up struct {
 	// Tiny CTAs are for up to [MaxTiny] tokens. Each chooses the tokens' experts itself,
 	// from the router's sums; the last one writes the choice and the plan.
 	Tiny bool
+	// Units: W1 has the units of [fragments.W1]. Otherwise it has plain weights.
+	Units bool
 }
 
 // UpArgs are the arguments of [Up]. Tensors are of the layer's type.
@@ -34,7 +38,8 @@ type UpArgs struct {
 	// CTAs compute it.
 	X      driver.DevicePtr
 	Gather driver.DevicePtr
-	// W1 [E, 2n, d] are the weights in Config's layout, W3 their other half.
+	// W1 [E, 2n, d] are the weights in Config's layout, W3 their other half. Units are
+	// all in W1.
 	W1, W3 driver.DevicePtr
 	// B1 and B3 are their biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
@@ -60,6 +65,9 @@ const gateBlock = 8
 // alternating reports whether each 16 rows of a unit are the gates of 8 neurons, then
 // their ups.
 func (u Up) alternating() bool {
+	if u.Units {
+		return u.Activation.Gated()
+	}
 	m := units{weights.W1(u.Config)}
 	return m.hasPart() && !m.mnMajor()
 }
@@ -94,11 +102,11 @@ func (u Up) units() int { return weights.A(u.Config).Width / u.neurons() }
 
 // Build emits the kernel.
 func (u Up) Build() (*jit.Kernel[UpArgs], error) {
-	shape := shapeOf(u.Wide, u.Tiny)
-	k := jit.NewBuilder[UpArgs]("moe_decode_"+shape.prefix()+"up", shape.threads(), 1)
-	k.SetGrid(func(a *UpArgs, sms int) driver.Dim3 { return ctas(a.Rows, u.NumExperts, u.units(), sms) })
+	stage := stageOf(formatOf(u.Config, u.Units), u.Wide, u.Tiny)
+	k := jit.NewBuilder[UpArgs]("moe_decode_"+prefix(u.Wide, u.Tiny, u.Units)+"up", stage.threads(), 1)
+	k.SetGrid(func(a *UpArgs, sms int) gpu.Dim3 { return ctas(a.Rows, u.NumExperts, u.units(), sms) })
 	// Rings "ab" and "queue", roles "math" and "load".
-	p := newProduct(k.Kernel, shape, u.Config, tile.Tiles(u.Hidden), u.units())
+	p := newProduct(k.Kernel, stage, u.Config, u.Hidden, u.units())
 	p.parts, p.mnMajor = u.parts(), units{weights.W1(u.Config)}.mnMajor()
 	p.bias = u.biases(p, k)
 	load := u.loadW1(k)
@@ -121,10 +129,13 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 
 // loadW1 returns the load of a unit of W1 and W3.
 func (u Up) loadW1(k *jit.Builder[UpArgs]) loadUnit {
+	if u.Units {
+		return loadPacked(k.Kernel, k.Ptr(&k.Args.W1), fragments.W1(u.Config))
+	}
 	of := units{weights.W1(u.Config)}
-	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *UpArgs) driver.TensorMap { return u.weightsMap(a.W1) })}
+	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *UpArgs) gpu.TensorMap { return u.weightsMap(a.W1) })}
 	if of.Apart {
-		w1 = append(w1, k.Map(&k.Args.W3, func(a *UpArgs) driver.TensorMap { return u.weightsMap(a.W3) }))
+		w1 = append(w1, k.Map(&k.Args.W3, func(a *UpArgs) gpu.TensorMap { return u.weightsMap(a.W3) }))
 	}
 	if u.alternating() {
 		return func(to, full ptx.Shared, b block, column ptx.U32, _ int) {
@@ -146,7 +157,7 @@ func (u Up) biases(p *product, k *jit.Builder[UpArgs]) biases {
 }
 
 // weightsMap loads units of W1 or W3: 64 rows, or 8 rows of each part alternating.
-func (u Up) weightsMap(p driver.DevicePtr) driver.TensorMap {
+func (u Up) weightsMap(p driver.DevicePtr) gpu.TensorMap {
 	m := units{weights.W1(u.Config)}
 	if !u.alternating() {
 		return m.tensorMap(p)
@@ -275,12 +286,17 @@ var (
 	UpKernel     = upKernel("decode-up", nil, Up{})
 	WideUpKernel = upKernel("decode-wide-up", hasWide, Up{Wide: true})
 	TinyUpKernel = upKernel("decode-tiny-up", choose.ChoosesInProducts, Up{Tiny: true})
+	// UnitsUpKernel reads the units of packed weights.
+	UnitsUpKernel = upKernel("decode-units-up", fragments.Suits, Up{Units: true})
 )
 
 func upKernel(name string, only func(c spec.Config) bool, of Up) *registry.Kernel[UpArgs] {
 	from := registry.OfExperts
-	if of.Tiny { // the kernel's text also depends on the router
+	switch {
+	case of.Tiny: // the kernel's text also depends on the router
 		from = nil
+	case of.Units:
+		from = ofPacked
 	}
 	return &registry.Kernel[UpArgs]{KernelName: name, Only: only, From: from, Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) {
 		up := of

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
@@ -17,21 +18,21 @@ import (
 	"sonicmoe/ptx"
 )
 
-// DH is the backward pass through the down-projection and the activation. The main
-// loop computes dA' = dO[rows]·W2, whose rows of dO are gathered as they are loaded.
-// The epilogue computes, from the saved H and each row's score s,
+// DH is the backward pass through the down-projection and the activation. The main loop
+// computes dA' = dO[rows]·W2, and gathers the rows of dO as it loads them. From the saved
+// H and each row's score s the epilogue computes
 //
 //	A = act(H), A' = s·A, dA = s·dA'
-//	dH = dA times the derivatives of act by gate and up
-//	partials = Σ dA'·A over each 64 neurons, in FP32: the score's gradient
+//	dH = dA times the derivatives of act with respect to gate and up
+//	partials = Σ dA'·A over each 64 neurons, in FP32: parts of the score's gradient
 //
-// and in layers with biases the sums of dH's columns over each 64 rows. With
+// and, in layers with biases, the sums of dH's columns over each 64 rows. With
 // ScoreOnInput the derivatives are taken at s·H, and
 //
 //	A' = act(s·H)
 //	partials = Σ H times dA' times the derivatives, over each 64 neurons
 //
-// H comes by TMA. Its first parts are loaded during the main loop.
+// TMA loads H. The loads of its first parts start during the main loop.
 type DH struct {
 	spec.Config
 	Tiling gemm.Tiling
@@ -40,23 +41,24 @@ type DH struct {
 // Args are the arguments of [DH]. Tensors without a stated type have the layer's
 // element type.
 type Args struct {
-	// DO [T, d] is the gradient of O, Gather [R] u32 is the token of each packed row.
+	// DO [T, d] is the gradient of O. Gather [R] u32 is the token of each packed row.
 	DO     driver.DevicePtr
 	Gather driver.DevicePtr
 	// W2 [E, d, n] are the weights, laid out as Config says.
 	W2 driver.DevicePtr
 	// H [R, 2n] or [R, n] is the pre-activation.
 	H driver.DevicePtr
-	// DH and A are written: dH, laid out as [weights.DH] says, and the activation times
-	// the score, laid out as [weights.A] says.
+	// DH and A are outputs: dH in the layout of [weights.DH], and the activation times the
+	// score in the layout of [weights.A].
 	DH driver.DevicePtr
 	A  driver.DevicePtr
-	// Scores [T, K] f32; Pairs [R] u32 is the index of each packed row in Scores.
+	// Scores is [T, K] f32. Pairs [R] u32 is the index in Scores of each packed row.
 	Scores driver.DevicePtr
 	Pairs  driver.DevicePtr
-	// DScorePartials [R, ceil(n/64)] f32 is written.
+	// DScorePartials [R, ceil(n/64)] f32 is an output: the partial sums of the scores'
+	// gradients.
 	DScorePartials driver.DevicePtr
-	// ColumnSums [R/64 + E, width of DH] f32 is written in layers with biases: the sums
+	// ColumnSums [R/64 + E, width of DH] f32 is an output in layers with biases: the sums
 	// of dH's columns, see [ColumnSumsOf].
 	ColumnSums driver.DevicePtr
 	// Rows is R.
@@ -74,12 +76,12 @@ func (d DH) Build() (*jit.Kernel[Args], error) {
 
 	// Operands.
 	w := weights.W2(d.Config).Backward(d.Tiling)
-	do := gemm.Rows{X: k.Ptr(&k.Args.DO), Numbers: k.Ptr(&k.Args.Gather), RowBytes: d.Hidden * tile.ElementBytes}
-	w2 := []ptx.TensorMap{k.Map(&k.Args.W2, func(a *Args) driver.TensorMap { return w.Map(a.W2) })}
+	do := gemm.Rows{X: k.Ptr(&k.Args.DO), Gather: k.Ptr(&k.Args.Gather), RowBytes: d.Hidden * tile.ElementBytes}
+	w2 := []ptx.TensorMap{k.Map(&k.Args.W2, func(a *Args) gpu.TensorMap { return w.Map(a.W2) })}
 	io := d.tensors(k)
 
-	// Rings: "ab" has the stages of dO and W2, a queue has the tiles. Each warp of the
-	// epilogue has two slots for parts of H, with a barrier each.
+	// Ring "ab" holds stages of dO and W2, and a queue holds the tiles. Each warp of the
+	// epilogue has two slots for parts of H, each with a barrier.
 	cta := pipeline.NewCTA(k.Kernel)
 	slots, joined := cta.Shared("slots", epilogueBytes, 1024), d.joined(cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
@@ -98,7 +100,7 @@ func (d DH) Build() (*jit.Kernel[Args], error) {
 	return k.Build()
 }
 
-// tensors are the tensors of the epilogue.
+// tensors are the tensors that the epilogue reads and writes.
 type tensors struct {
 	h                       ptx.TensorMap
 	dh, a                   ptx.Global
@@ -117,8 +119,8 @@ func (d DH) tensors(k *jit.Builder[Args]) tensors {
 	return t
 }
 
-// joined are the barriers that join the warps of a math warpgroup, in layers with
-// biases.
+// joined are the barriers, in layers with biases, at which the warps of a math warpgroup
+// wait for each other.
 func (d DH) joined(cta *pipeline.CTA) (b pipeline.NamedBarriers) {
 	if d.Bias {
 		b = cta.NamedBarriers("sums", 2, pipeline.WarpgroupThreads)
@@ -137,33 +139,32 @@ func (d DH) check(name string) error {
 	return nil
 }
 
-// kTiles is the depth of the product, at least two: the loads of H start after the
-// second k-tile, which may be all zeros.
+// kTiles returns the number of k-tiles of the product, at least two: the loads of H start
+// after the second k-tile, which may be all zeros.
 func (d DH) kTiles() int { return max(2, tile.Tiles(d.Hidden)) }
 
-// groups is the number of groups of neurons that have a partial sum of a score's
-// gradient.
+// groups returns the number of groups of neurons. Each group has a partial sum of a
+// score's gradient.
 func groups(neurons int) int { return (neurons + ScoreGroup - 1) / ScoreGroup }
 
-// PartialBytes is the size of the scores' partial gradients of the given number of
-// packed rows.
+// PartialBytes returns the size of DScorePartials for a number of packed rows.
 func (d DH) PartialBytes(rows int) int64 {
 	return 4 * int64(rows) * int64(groups(d.Intermediate))
 }
 
-// hMap is the map of boxes of H: 32 neurons of 16 rows, gate and up. Its dimensions
-// are neuron, row, part.
-func (d DH) hMap(a *Args) driver.TensorMap {
+// hMap returns the tensor map of H, with boxes of 32 neurons of 16 rows of gate or of up.
+// Its dimensions are neuron, row, and part (gate or up).
+func (d DH) hMap(a *Args) gpu.TensorMap {
 	n := d.Intermediate
 	m := tile.LoadMap(a.H, []int{partNeurons, warpRows, d.HParts()},
 		tile.Dim{Extent: n, Stride: 1}, tile.Dim{Extent: max(a.Rows, 1), Stride: d.HWidth()}, tile.Dim{Extent: d.HParts(), Stride: n})
-	m.Swizzle = driver.Swizzle64
+	m.Swizzle = gpu.Swizzle64
 	return m
 }
 
-// Product is the product dA', whose epilogue computes dH. Its tiles have 128 columns,
-// so that the ring has enough stages to go on during the epilogue. Clusters pay for
-// long sums.
+// Product is the product dA', whose epilogue computes dH. Its tiles have 128 columns, so
+// that the ring has enough stages to keep loading during the epilogue. Clusters are faster
+// only for long sums.
 var Product = &registry.Product{
 	ID: spec.ProductDH,
 	Space: func(t driver.Target) []gemm.Tiling {
@@ -177,8 +178,8 @@ var Product = &registry.Product{
 
 func sharedBytes(p gemm.Tiling) int { return p.SharedBytes(epilogueBytes) }
 
-// Kernel is the kernel of Product. Tuning checks A' by dW2, dH by dX and dW1, and the
-// sums of dH's columns by dB1.
+// Kernel is the kernel of Product. Tuning checks its outputs by the products that read
+// them: A' by dW2, dH by dX and dW1, and the sums of dH's columns by dB1.
 var Kernel = &registry.Kernel[Args]{KernelName: "dh", Of: Product, Backward: true,
 	ShownBy: registry.Pass{Name: "backward", Backward: true, Outputs: []spec.TensorID{spec.TensorDX, spec.TensorDScores, spec.TensorDW1, spec.TensorDW2, spec.TensorDB1}},
 	From:    registry.OfExperts,

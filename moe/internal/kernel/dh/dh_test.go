@@ -24,7 +24,7 @@ type dhCase struct {
 	p                    *kt.Packed
 }
 
-// dhResult has the outputs, dhInputs the inputs.
+// dhResult has the outputs of a run, dhInputs the inputs.
 type (
 	dhResult struct {
 		dh, a   []uint16
@@ -48,7 +48,7 @@ func (c dhCase) inputs() dhInputs {
 		in.pairs = append(in.pairs, uint32((row*37+5)%rows))
 		in.scores = append(in.scores, float32(math.Sin(float64(row))))
 		if e < 0 {
-			copy(in.h[row*2*n:][:2*n], kt.Poisoned[uint16](2*n)) // NaN, which must not spread
+			copy(in.h[row*2*n:][:2*n], kt.Poisoned[uint16](2*n)) // NaN in rows outside the experts must not spread
 			in.pairs[row] = kt.Poison
 		}
 	}
@@ -102,7 +102,7 @@ func (c dhCase) check(t *testing.T, r dhResult) {
 	}
 }
 
-// row is a row of dA', and bounds of the error of its FP32 sums.
+// row returns a row of dA', and bounds of the error of its FP32 sums.
 func (c dhCase) row(in dhInputs, row, e int) (grad, slack []float64) {
 	n, d := c.intermediate, c.hidden
 	grad, slack = make([]float64, n), make([]float64, n)
@@ -134,7 +134,7 @@ func TestDHPoints(t *testing.T) {
 	for i, point := range append(Product.Space(driver.H200()), kt.Shallow(128)) {
 		for j, when := range kt.Timings() {
 			if testing.Short() && j != i%len(kt.Timings()) {
-				continue // one timing for each tiling, alternating
+				continue // each tiling runs with one timing, alternating
 			}
 			t.Run(fmt.Sprintf("%v %s", point, when.Name), func(t *testing.T) {
 				got := c.run(kt.New(t, when), point, 2)
@@ -190,7 +190,7 @@ func TestColumnSums(t *testing.T) {
 		{Intermediate: 80}, {Intermediate: 144, InOut: true, GateUp: spec.Interleaved}, {}, {Type: spec.F16}, {Activation: spec.ReLU2}, {InOut: true, GateUp: spec.Interleaved, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7},
 	} {
 		if testing.Short() && i != 1 && i < 3 {
-			continue // the rest: uneven sizes, fp16, no gate, pairs with a limit
+			continue // -short leaves out uneven sizes, fp16, layers without a gate, and clamped pairs
 		}
 		t.Run(config.String(), func(t *testing.T) {
 			c := dhCase{128, cmp.Or(config.Intermediate, 192), kt.Ragged()}

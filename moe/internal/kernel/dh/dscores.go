@@ -13,45 +13,44 @@ import (
 	"sonicmoe/ptx"
 )
 
-// DScores adds the partial sums that DH writes for each row, and so computes the
-// gradients of the scores dS [T, K]. They are 0 where an expert id is outside [0, E).
-// With Router it also computes the gradients of the chosen logits, through the softmax
-// over the K scores:
+// DScores adds the partial sums that DH writes for each row. The results are the gradients
+// of the scores dS [T, K], 0 where an expert id is outside [0, E). With Router it also
+// computes the gradients of the chosen logits, through the softmax over the K scores:
 //
 //	dlogit_k = s_k·(dS_k - Σ_j s_j·dS_j)
 //
 // It writes them as DLogits [T, K] and, by packed row, as DLogitByRow [R]. A thread
-// handles one (token, slot) pair. Sums run in the order of neurons and of slots, in FP32.
+// handles one pair of token and slot. Sums are FP32, in the order of neurons and of slots.
 type DScores struct {
 	Intermediate, TopK int
-	// Bias adds b2's part, [T, NumExperts].
+	// Bias adds b2's part of the gradient. The part is [T, NumExperts].
 	Bias       bool
 	NumExperts int
 	// Scores stores dS. Router stores DLogits and DLogitByRow. At least one of them is
 	// set.
 	Scores, Router bool
-	// List means that a token of the kernel is an entry of a list, with one slot.
+	// With List, each entry of a list counts as a token of the kernel, with one slot.
 	List bool
 }
 
 const dscoresThreads = 256
 
-// perCTA is the number of tokens of a CTA.
+// perCTA returns the number of tokens that a CTA handles.
 func (d DScores) perCTA() int { return dscoresThreads / d.TopK }
 
 // ScoresArgs are the arguments of [DScores].
 type ScoresArgs struct {
-	// DScorePartials [R, ceil(n/64)] f32 are written by [DH]. Inverse [T, K] u32 is the
-	// packed row of each (token, slot).
+	// DScorePartials [R, ceil(n/64)] f32 comes from [DH]. Inverse [T, K] u32 is the packed
+	// row of each pair of token and slot.
 	DScorePartials driver.DevicePtr
 	Inverse        driver.DevicePtr
-	// With Bias: BiasDots [T, E] f32 is b2's part, ExpertIDs [T, K] i32 are the experts.
-	// With List too, TokenOf [entries] i32 is the token of each entry.
+	// With Bias, BiasDots [T, E] f32 is b2's part of the gradient and ExpertIDs [T, K] i32
+	// has the experts. With List too, TokenOf [entries] i32 is the token of each entry.
 	BiasDots, ExpertIDs, TokenOf driver.DevicePtr
-	// DScores [T, K] f32 is written, with Scores.
+	// With the option Scores, DScores [T, K] f32 is an output.
 	DScores driver.DevicePtr
-	// With Router: Scores [T, K] f32; DLogits [T, K] and DLogitByRow [R] f32 are
-	// written.
+	// With Router, Scores [T, K] f32 is read, and DLogits [T, K] and DLogitByRow [R] f32
+	// are outputs.
 	Scores      driver.DevicePtr
 	DLogits     driver.DevicePtr
 	DLogitByRow driver.DevicePtr
@@ -59,14 +58,16 @@ type ScoresArgs struct {
 	Tokens int
 }
 
-// dscores is a DScores that is being emitted, for one pair.
+// dscores is the state of a DScores while its code is emitted, for one pair of token and
+// slot.
 type dscores struct {
 	DScores
 	k *ptx.Kernel
-	// The options decide which of these tensors there are. out, dlogits and
-	// dlogitByRow are written.
+	// The options decide which of these tensors exist. The kernel writes out, dlogits and
+	// dlogitByRow.
 	partial, inverse, dots, ids, tokenOf, scores, out, dlogits, dlogitByRow ptx.Global
-	// inCTA is the number of the pair's token in the CTA. mine: the thread has a pair.
+	// inCTA is the number of the pair's token within the CTA. mine is false if the thread
+	// has no pair.
 	tid, inCTA, token, pair ptx.U32
 	mine                    ptx.Pred
 	row                     *ptx.Var[ptx.U32]
@@ -109,7 +110,7 @@ func (d DScores) Build() (*jit.Kernel[ScoresArgs], error) {
 	return k.Build()
 }
 
-// name is the name of the kernel's entry, which errors show.
+// name returns the name of the kernel's entry, which errors show.
 func (d DScores) name() string {
 	switch {
 	case d.List:
@@ -120,7 +121,8 @@ func (d DScores) name() string {
 	return "moe_dscores"
 }
 
-// gradient computes the gradient of the score, and writes it with Scores.
+// gradient computes the gradient of the pair's score, and stores it with the option
+// Scores.
 func (e *dscores) gradient() {
 	k := e.k
 	e.row, e.score, e.grad = ptx.NewVar(k, ptx.Uint(order.NoRow)), ptx.NewVar(k, ptx.Float(0)), ptx.NewVar(k, ptx.Float(0))
@@ -141,7 +143,7 @@ func (e *dscores) gradient() {
 	})
 }
 
-// biasDot loads b2's part for a pair that has a row.
+// biasDot loads b2's part of the gradient, for a pair that has a row.
 func (e *dscores) biasDot() ptx.F32 {
 	token := e.token
 	if e.List {
@@ -151,12 +153,12 @@ func (e *dscores) biasDot() ptx.F32 {
 	return ptx.LdGlobal[ptx.F32](e.dots.Index(token, 4*e.NumExperts).Index(expert, 4))
 }
 
-// throughChosen computes the gradient of the logit from the gradients of the token's
-// scores. The threads share the products of scores and gradients in shared memory.
+// throughChosen computes the gradient of the pair's logit from the gradients of all scores
+// of its token. The threads share the products of score and gradient in shared memory.
 func (e *dscores) throughChosen(products ptx.Shared) {
 	k, score, grad := e.k, e.score.Get(), e.grad.Get()
 	has := e.row.Get().NeI(order.NoRow)
-	// A slot without a row adds nothing, whatever its score.
+	// A slot without a row must add nothing, even if its score is NaN.
 	ptx.StShared(products.Plus(e.tid.ShlI(2)), ptx.Select(has, score.Mul(grad), ptx.Float(0)))
 	k.BarSync(ptx.Uint(0))
 	k.If(e.mine, func() {
@@ -171,11 +173,11 @@ func (e *dscores) throughChosen(products ptx.Shared) {
 	})
 }
 
-// sum adds the partial sums of a row, with several loads in flight.
+// sum adds the partial sums of one row, with several loads in flight.
 func (d DScores) sum(k *ptx.Kernel, at ptx.Global, total *ptx.Var[ptx.F32]) {
 	n, width, inFlight := groups(d.Intermediate), 4, 8
 	for n%width != 0 {
-		width /= 2 // the length of a row limits its alignment
+		width /= 2 // a wide load needs rows whose length is a multiple of its width
 	}
 	add := func(from ptx.Global, loads int) {
 		var values []ptx.F32
@@ -199,9 +201,9 @@ func (d DScores) sum(k *ptx.Kernel, at ptx.Global, total *ptx.Var[ptx.F32]) {
 	add(at.At(4*width*inFlight*whole), n/width-whole*inFlight)
 }
 
-// ScoresKernel is for layers whose scores are a softmax over the chosen logits,
-// ScoresGivenKernel for scores of another kind or from elsewhere, ScoresListKernel for
-// the scores of a list.
+// ScoresKernel is for layers whose scores are a softmax over the chosen logits.
+// ScoresGivenKernel is for scores that come from elsewhere or from another function,
+// ScoresListKernel for the scores of a list.
 var (
 	ScoresKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores", Backward: true, Only: training.ScoresTellLogits, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
 		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Bias: l.Bias, NumExperts: l.NumExperts, Scores: true, Router: true}.Build()

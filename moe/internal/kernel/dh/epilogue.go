@@ -13,15 +13,15 @@ import (
 const (
 	// ScoreGroup is the number of neurons of a partial sum of a score's gradient.
 	ScoreGroup = 64
-	// ColumnSumRows is the number of rows whose dH is summed together for the gradient
-	// of b1: the rows of a warpgroup.
+	// ColumnSumRows is the number of rows over which DH sums each column of dH, for the
+	// gradient of b1. These are the rows of one warpgroup.
 	ColumnSumRows = gemm.WarpgroupM
 
 	mathWarps   = gemm.MathThreads / 32
-	warpRows    = 16 // rows of a warp
-	partNeurons = 32 // the number of neurons of a part; a warp handles one part at a time
+	warpRows    = 16 // number of rows that a warp handles
+	partNeurons = 32 // number of neurons of a part; a warp handles one part at a time
 	slotsOfWarp = 2
-	// A slot has a half for gate and a half for up.
+	// A slot has two halves, one for gate and one for up.
 	halfBytes     = tile.WarpStagingBytes
 	slotBytes     = 2 * halfBytes
 	warpBytes     = slotsOfWarp * slotBytes
@@ -29,29 +29,29 @@ const (
 	barrierBytes  = 8
 )
 
-// epilogue turns a warpgroup's dA' into dH, A' and the partial gradients of the
-// scores. Each warp works alone, on its 16 rows and one part of 32 neurons at a time.
-// H comes by TMA into two slots, which alternate; the first two parts are loaded
-// during the main loop. A slot also turns fragments into rows of 64 bytes: dH
-// overwrites H in the slot, and A' then overwrites dH of gate. In layers with biases
-// the warps of a warpgroup use the slots once more, to add their sums of dH's columns.
+// epilogue turns a warpgroup's dA' into dH, A' and the partial gradients of the scores.
+// Each warp works alone on its 16 rows, one part of 32 neurons at a time. TMA loads H into
+// two slots, which alternate; the first two parts are loaded during the main loop. A slot
+// also turns fragments into rows of 64 bytes: dH overwrites H in the slot, then A'
+// overwrites the gate half of dH. In layers with biases the warps of a warpgroup use the
+// slots a third time, to add their sums of dH's columns.
 type epilogue struct {
 	DH
 	k       *ptx.Kernel
 	element tile.Element
 	tensors
-	// slots are the slots of all warps, full has a barrier for each slot.
+	// slots are the slots of all warps. full has a barrier for each slot.
 	slots, full ptx.Shared
 	joined      pipeline.NamedBarriers // with Bias
 }
 
-// PerKTile implements gemm.Epilogue. It starts the loads of the first two parts of H
-// after k-tile 1. The other parts are prefetched into the L2 cache.
+// PerKTile implements gemm.Epilogue. After k-tile 1 it starts the loads of the first two
+// parts of H, and prefetches the other parts into the L2 cache.
 func (e *epilogue) PerKTile(t gemm.Tile, kt ptx.U32) {
 	e.k.If(kt.EqI(1), func() {
 		w := e.locate(t)
 		if e.Bias {
-			e.joined.Sync(e.warpgroup()) // all warps have read the previous tile's sums in the slots
+			e.joined.Sync(e.warpgroup()) // afterwards all warps have read the sums that the previous tile left in the slots
 		}
 		e.k.If(w.loads(), func() {
 			for part := range e.parts() {
@@ -70,7 +70,7 @@ func (e *epilogue) UnderLastMMA(t gemm.Tile) func(acc []ptx.F32) {
 	w := e.locate(t)
 	var scores [2]ptx.F32
 	for h := range scores {
-		row := t.FirstRow.Add(w.rowInWarpgroup(h).Min(t.ValidRows.SubI(1))) // results of rows past the end are dropped
+		row := t.FirstRow.Add(w.rowInWarpgroup(h).Min(t.ValidRows.SubI(1))) // a row past the end repeats the last row; its results are dropped
 		pair := ptx.LdGlobal[ptx.U32](e.pairs.Index(row, 4))
 		scores[h] = ptx.LdGlobal[ptx.F32](e.scores.Index(pair, 4))
 	}
@@ -80,12 +80,12 @@ func (e *epilogue) UnderLastMMA(t gemm.Tile) func(acc []ptx.F32) {
 // Finish implements gemm.Epilogue.
 func (e *epilogue) Finish() {}
 
-// store computes and stores all parts of a tile.
+// store computes and stores all parts of one tile.
 func (e *epilogue) store(w warp, scores [2]ptx.F32, acc []ptx.F32) {
-	const registers = partNeurons / 2 // sums of a part in acc
+	const registers = partNeurons / 2 // number of registers of acc that hold the sums of a part
 	e.k.If(w.rows.NeI(0), func() {
 		var dscores scoreSums
-		var columnSums [][]ptx.F32 // for each part, gate's sums, then up's
+		var columnSums [][]ptx.F32 // column sums of each part: gate's, then up's
 		for part := range e.parts() {
 			grad := acc[part*registers:][:registers]
 			w.waitForH(part)
@@ -104,23 +104,23 @@ func (e *epilogue) store(w warp, scores [2]ptx.F32, acc []ptx.F32) {
 	if e.Bias {
 		e.joined.Sync(e.warpgroup())
 		e.addColumnSums(w.t)
-		e.k.FenceProxyAsync(".shared::cta") // orders the slots' accesses before the next tile's loads
+		e.k.FenceProxyAsync(".shared::cta") // the fence orders the accesses to the slots before the next tile's loads
 	}
 }
 
-// warpgroup is the number of the math warpgroup, 0 or 1.
+// warpgroup returns the number of the math warpgroup, 0 or 1.
 func (e *epilogue) warpgroup() ptx.U32 { return e.k.TidX().ShrI(7) }
 
-// parts is the number of parts in a tile.
+// parts returns the number of parts in a tile.
 func (d DH) parts() int { return d.Tiling.TileN / partNeurons }
 
-// neuron is the first neuron of a part.
+// neuron returns the first neuron of a part.
 func (d DH) neuron(t gemm.Tile, part int) ptx.U32 {
 	return t.Column.MulI(d.Tiling.TileN).AddI(part * partNeurons)
 }
 
-// column is the first column of a part in the rows of dH: of gate, or of gate and up
-// in pairs.
+// column returns the first column of a part in the rows of dH: the column of gate, or of
+// gate and up in pairs.
 func (d DH) column(t gemm.Tile, part int) ptx.U32 {
 	if weights.InPairs(d.Config) {
 		return d.neuron(t, part).MulI(2)
@@ -128,21 +128,21 @@ func (d DH) column(t gemm.Tile, part int) ptx.U32 {
 	return d.neuron(t, part)
 }
 
-// warp is a warp's place in a tile, and a thread's place in its warp.
+// warp is the position of a warp in a tile, and of the thread in its warp.
 type warp struct {
 	*epilogue
 	t    gemm.Tile
 	lane ptx.U32
-	// mine are the warp's slots, arrived their barriers.
+	// mine are the slots of this warp, arrived their barriers.
 	mine, arrived ptx.Shared
 	staging       tile.WarpStaging
 	fragment      tile.Fragment
-	// row is the warp's first packed row, rows the number of its valid rows.
+	// row is the first packed row of this warp, rows the number of its valid rows.
 	row, rows ptx.U32
 }
 
-// locate computes the thread's place when it is needed, which is cheaper than to keep
-// it in registers through the main loop.
+// locate computes the thread's position where it is needed. That is cheaper than keeping
+// it in registers during the main loop.
 func (e *epilogue) locate(t gemm.Tile) warp {
 	tid := e.k.TidX()
 	number := tid.ShrI(5)
@@ -154,35 +154,37 @@ func (e *epilogue) locate(t gemm.Tile) warp {
 	return w
 }
 
-// loads is true in the lane that starts the loads of a warp that has rows.
+// loads is true in the one lane that starts the loads, if its warp has rows.
 func (w warp) loads() ptx.Pred { return w.lane.EqI(0).And(w.rows.NeI(0)) }
 
-// rowInWarpgroup is row h, 0 or 1, of the thread among the warpgroup's 64.
+// rowInWarpgroup returns the number, within the 64 rows of the warpgroup, of the thread's
+// row h (0 or 1).
 func (w warp) rowInWarpgroup(h int) ptx.U32 {
 	return w.row.Sub(w.t.FirstRow).Add(w.fragment.Row).AddI(8 * h)
 }
 
-// slot is the slot of a part: a half for each part of H.
+// slot returns the slot of a part.
 func (w warp) slot(part int) []ptx.Shared {
 	at := w.mine.At(part % slotsOfWarp * slotBytes)
 	return []ptx.Shared{at, at.At(halfBytes)}[:w.HParts()]
 }
 
-// loadH starts the load of a part of H, in one lane. Rows past the expert's end are
-// loaded too; their results are dropped.
+// loadH starts the load of a part of H, in one lane. It also loads rows past the expert's
+// end; their results are dropped.
 func (w warp) loadH(part int) {
 	full := w.arrived.At(barrierBytes * (part % slotsOfWarp))
 	w.k.MbarrierArriveExpectTx(full, ptx.Uint(w.HParts()*halfBytes))
 	w.k.TMALoad(w.slot(part)[0], w.h, full, w.neuron(w.t, part), w.row, ptx.Uint(0))
 }
 
-// waitForH waits for a part of H. A tile uses each slot an even number of times, so
-// every tile begins with the same parity.
+// waitForH waits until a part of H has arrived. A tile uses each slot an even number of
+// times, so every tile begins with the same parity.
 func (w warp) waitForH(part int) {
 	pipeline.WaitParity(w.k, w.arrived.At(barrierBytes*(part%slotsOfWarp)), ptx.Uint(part/slotsOfWarp%2))
 }
 
-// sync joins the warp: lanes write to a slot what other lanes read.
+// sync synchronises the lanes of the warp: a lane reads from a slot what other lanes
+// wrote.
 func (w warp) sync() { w.k.BarWarpSync(ptx.Uint(ptx.FullMask)) }
 
 // clearPast sets a part's dA' to 0 past the last neuron: W2 is 0 there, but an infinite
@@ -202,8 +204,8 @@ func (w warp) clearPast(part int, grad []ptx.F32) {
 	})
 }
 
-// differentiate replaces a part of H in its slot by dH, adds to the sums of the scores'
-// gradients, and returns A' in packed words.
+// differentiate replaces a part of H in its slot by dH, adds to the partial gradients of
+// the scores, and returns A' in packed words.
 func (w warp) differentiate(part int, grad []ptx.F32, scores [2]ptx.F32, dscores *scoreSums) (weighted []ptx.U32) {
 	slot, inPairs := w.slot(part), weights.InPairs(w.Config)
 	var halves [][]ptx.U32
@@ -212,7 +214,7 @@ func (w warp) differentiate(part int, grad []ptx.F32, scores [2]ptx.F32, dscores
 	}
 	gates, ups := halves[0], halves[len(halves)-1]
 	for i := range gates {
-		h := i % 2 // which of the thread's rows
+		h := i % 2 // which of the thread's two rows
 		g0, g1 := w.element.Unpack(gates[i])
 		u0, u1 := g0, g1
 		if w.HParts() > 1 {
@@ -221,7 +223,7 @@ func (w warp) differentiate(part int, grad []ptx.F32, scores [2]ptx.F32, dscores
 		lo := w.gradient(g0, u0, grad[2*i], scores[h])
 		hi := w.gradient(g1, u1, grad[2*i+1], scores[h])
 		switch {
-		case inPairs: // a word for each neuron
+		case inPairs: // one word for each neuron, with gate and up
 			gates[i], ups[i] = w.element.Pack(w.k, lo.gate, lo.up), w.element.Pack(w.k, hi.gate, hi.up)
 		case w.HParts() > 1:
 			gates[i], ups[i] = w.element.Pack(w.k, lo.gate, hi.gate), w.element.Pack(w.k, lo.up, hi.up)
@@ -244,8 +246,8 @@ func (w warp) differentiate(part int, grad []ptx.F32, scores [2]ptx.F32, dscores
 	return weighted
 }
 
-// gradient is the result for one element of dA': dH of gate and up, A', and the
-// factors of its products in the score's gradient, two for each product.
+// gradient is the result for one element of dA': dH of gate and up, A', and the factors of
+// the products that add up to the score's gradient, two factors for each product.
 type gradient struct {
 	gate, up, weighted ptx.F32
 	score              []ptx.F32
@@ -261,12 +263,12 @@ func (w warp) gradient(gate, up, grad, score ptx.F32) gradient {
 	return gradient{gate: dGate, up: dUp, weighted: score.Mul(a), score: []ptx.F32{grad, a}}
 }
 
-// stagePairs writes 64 columns of dH to a slot, where gate and up of a neuron are
-// neighbours. The first 32 columns go to the slot's first half. Words of first and
-// second are neighbouring neurons.
+// stagePairs writes 64 columns of dH to a slot. Gate and up of a neuron are neighbouring
+// columns, and the first 32 columns go to the first half of the slot. first and second
+// hold words of neighbouring neurons.
 func (w warp) stagePairs(slot []ptx.Shared, first, second []ptx.U32) {
 	quad := w.lane.AndI(3)
-	at := tile.SwizzledNarrow(w.fragment.Row, quad.ShrI(1)) // a block of 8 neurons has 32 bytes, 8 of them the thread's
+	at := tile.SwizzledNarrow(w.fragment.Row, quad.ShrI(1)) // a block of 8 neurons has 32 bytes; the thread has 8 of them
 	for i := range first {
 		block, h := i/2, i%2
 		to := slot[block/2].Plus(at.XorI(block % 2 * 2 * tile.CopyBytes)).Plus(quad.AndI(1).ShlI(3))
@@ -274,9 +276,9 @@ func (w warp) stagePairs(slot []ptx.Shared, first, second []ptx.U32) {
 	}
 }
 
-// storePart stores dH of a part, which is in the part's slot, and A', which passes
-// through the same slot. It then loads the next part of H that has this slot. It
-// returns the sums of dH's columns, in layers with biases.
+// storePart stores dH of a part from the part's slot, and then A', which passes through
+// the same slot. It then starts the load of the next part of H that uses the slot. In
+// layers with biases it returns the sums of dH's columns.
 func (w warp) storePart(part int, weighted []ptx.U32) (sums []ptx.F32) {
 	k, slot := w.k, w.slot(part)
 	w.sync()
@@ -296,8 +298,8 @@ func (w warp) storePart(part int, weighted []ptx.U32) (sums []ptx.F32) {
 	w.staging.Store(slot[0], weighted)
 	w.sync()
 	w.copyRows(part, slot[0], w.a.Index(w.row, aWidth*tile.ElementBytes), aWidth, w.neuron, aWidth)
-	// Orders the warp's accesses to the slot before the next TMA load into it: the one
-	// below, or the one in the next tile's main loop.
+	// The fence orders the warp's accesses to the slot before the next TMA load into it:
+	// the load below, or the load in the next tile's main loop.
 	k.FenceProxyAsync(".shared::cta")
 	w.sync()
 	if next := part + slotsOfWarp; next < w.parts() {
@@ -306,9 +308,9 @@ func (w warp) storePart(part int, weighted []ptx.U32) (sums []ptx.F32) {
 	return sums
 }
 
-// copyRows stores 16 rows of 64 bytes of a part from a half of its slot to rows that
-// are pitch elements apart, from the part's column on. Each lane copies 16 bytes of two
-// rows. Columns from end on are left out.
+// copyRows copies 16 rows of 64 bytes from a half of a part's slot to global memory, from
+// the part's column on. The rows are pitch elements apart there. Each lane copies 16 bytes
+// of two rows. Columns from end on are not stored.
 func (w warp) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int, column func(t gemm.Tile, part int) ptx.U32, end int) {
 	k := w.k
 	row, chunk := w.lane.ShrI(2), w.lane.AndI(3)
@@ -332,13 +334,13 @@ func (w warp) inside(part int, column func(t gemm.Tile, part int) ptx.U32, end i
 	return column(w.t, part).LtI(end)
 }
 
-// scoreSums are the sums for the gradients of the scores of a thread's two rows: over
-// the thread's values of the present group of neurons, and over the quad's values of
-// the group that the thread stores.
+// scoreSums are the sums for the gradients of the scores of the thread's two rows. One sum
+// is over this thread's values of the present group of neurons, the other over the quad's
+// values of the group that this thread stores.
 type scoreSums struct{ group, stored [2]ptx.F32 }
 
-// add adds products of pairs of factors to the sum of row h. The first product of a
-// group starts its sum.
+// add adds products of two factors to the sum of row h. The first product of a group
+// starts the sum.
 func (s *scoreSums) add(h int, startsGroup bool, factors []ptx.F32) {
 	for i := 0; i < len(factors); i += 2 {
 		if i == 0 && startsGroup {
@@ -349,8 +351,8 @@ func (s *scoreSums) add(h int, startsGroup bool, factors []ptx.F32) {
 	}
 }
 
-// endGroup adds the sums of a quad: lanes 0+1 and 2+3, then both. Lane i of the quad
-// keeps the sums of group i.
+// endGroup adds the sums of the four lanes of a quad: lanes 0+1 and 2+3, then both sums.
+// Lane i of the quad keeps the sum of group i.
 func (s *scoreSums) endGroup(lane ptx.U32, group int) {
 	for h, sum := range s.group {
 		for _, lanes := range []int{1, 2} {
@@ -376,21 +378,20 @@ func (w warp) storeScoreSums(s scoreSums) {
 	}
 }
 
-// ColumnSumsOf is the index, in the sums of dH's columns, of the sums over the
-// [ColumnSumRows] rows of an expert from the given packed row on. Each expert has
-// consecutive sums, ahead of the next expert's.
+// ColumnSumsOf returns the index in ColumnSums of the sums over [ColumnSumRows] rows of an
+// expert, from the given packed row on. The sums of an expert are consecutive, and precede
+// those of the next expert.
 func ColumnSumsOf(row, expert ptx.U32) ptx.U32 { return row.DivI(ColumnSumRows).Add(expert) }
 
-// ColumnSumBytes is the size of all sums of dH's columns, for the given number of
-// packed rows.
+// ColumnSumBytes returns the size of ColumnSums for a number of packed rows.
 func ColumnSumBytes(c spec.Config, rows int) int64 {
 	return 4 * int64(rows/ColumnSumRows+c.NumExperts) * int64(weights.DH(c).Elements())
 }
 
-// sumColumns sums a part of dH, which is in its slot, over the warp's rows. A lane gets
-// the sum of one column in each half.
+// sumColumns sums the columns of a part of dH, which is in its slot, over the warp's rows.
+// A lane gets the sum of one column in each half of the slot.
 func (w warp) sumColumns(slot []ptx.Shared) (sums []ptx.F32) {
-	// Rows past the expert's end may hold any value, NaN included.
+	// Rows past the expert's end may hold any value, also NaN.
 	w.k.If(w.rows.LtI(warpRows), func() {
 		for _, half := range slot {
 			w.staging.ClearFrom(half, w.lane, w.rows)
@@ -403,11 +404,11 @@ func (w warp) sumColumns(slot []ptx.Shared) (sums []ptx.F32) {
 	return sums
 }
 
-// tileColumns is the number of columns of dH in a tile.
+// tileColumns returns the number of columns of dH in a tile.
 func (d DH) tileColumns() int { return d.HParts() * d.Tiling.TileN }
 
-// shareColumnSums writes the warp's sums to its slots, in the order of dH's columns:
-// gate of all parts, then up; or each part's pairs.
+// shareColumnSums writes the warp's column sums to its slots, in the order of dH's
+// columns: gate of all parts, then up; or part by part if gate and up are in pairs.
 func (w warp) shareColumnSums(sums [][]ptx.F32) {
 	ofPart, ofHalf := partNeurons, w.Tiling.TileN
 	if weights.InPairs(w.Config) {
@@ -421,8 +422,8 @@ func (w warp) shareColumnSums(sums [][]ptx.F32) {
 	}
 }
 
-// addColumnSums adds the sums of the warps that have rows, in order, and stores them.
-// A thread has every 128th column of the tile.
+// addColumnSums adds the column sums of the warps that have rows, in order, and stores the
+// results. A thread has every 128th column of the tile.
 func (e *epilogue) addColumnSums(t gemm.Tile) {
 	const threads, warps = pipeline.WarpgroupThreads, pipeline.WarpgroupThreads / 32
 	width, aWidth := weights.DH(e.Config).Elements(), weights.A(e.Config).Elements()

@@ -2,6 +2,7 @@ package drouter
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/tile"
@@ -12,24 +13,25 @@ import (
 	"sonicmoe/ptx"
 )
 
-// DRouter is the gradient of the router's weights [E, d], dW_r[e] = Σ_t
-// dlogit[t,e]·X[t]. It writes FP32 partial sums over ranges of tokens, which [Sum] adds.
-// The experts of a token must differ, as the router's choice does. Expert ids outside
-// [0, E) add nothing.
+// DRouter is the gradient of the router's weights [E, d], dW_r[e] = Σ_t dlogit[t,e]·X[t].
+// It writes FP32 partial sums over ranges of tokens, which [Sum] adds. The experts of a
+// token must differ, as they do in the router's choice. Expert ids outside [0, E) add
+// nothing.
 type DRouter struct {
 	Hidden, NumExperts, TopK int
 	// Element is the type of the tokens.
 	Element tile.Element
-	// Extra adds dense gradients of the logits [T, E].
+	// Extra adds dense gradients of the logits, [T, E].
 	Extra bool
-	// Rounded rounds the gradients to the tokens' element type first.
+	// Rounded rounds the gradients of the logits to the tokens' element type before the
+	// product.
 	Rounded bool
 }
 
-// Tokens are split into ranges, with one CTA for each tile of 128 x 256 of [E, d] and
-// each range. There are enough ranges for drouterCTAs CTAs, and none is longer than
+// The tokens are split into ranges. There is one CTA for each range and each tile of 128 x
+// 256 of [E, d]. There are enough ranges for drouterCTAs CTAs, and no range is longer than
 // drouterRange. The order of the sum depends on the ranges, so drouterCTAs is a constant
-// and not the device's number of SMs.
+// and does not depend on the device's number of SMs.
 const (
 	drouterCTAs  = 132
 	drouterRange = 8192
@@ -52,7 +54,7 @@ func (d DRouter) Ranges(total int) (count, tokens int) {
 	return (total + tokens - 1) / tokens, tokens
 }
 
-// PartialBytes is the size of the partial sums for the given number of tokens.
+// PartialBytes returns the size of the partial sums for a number of tokens.
 func (d DRouter) PartialBytes(tokens int) int64 {
 	count, _ := d.Ranges(tokens)
 	return int64(count) * int64(d.NumExperts) * int64(d.Hidden) * 4
@@ -66,21 +68,21 @@ type Args struct {
 	// chosen experts.
 	DLogits   driver.DevicePtr
 	ExpertIDs driver.DevicePtr
-	// AddDense [T, E] f32 are added to DLogits, with Extra.
+	// With Extra, AddDense [T, E] f32 is added to the gradients of the logits.
 	AddDense driver.DevicePtr
-	// Partials [ranges, E, d] f32 is written, see [DRouter.Ranges].
+	// Partials [ranges, E, d] f32 is the output, see [DRouter.Ranges].
 	Partials driver.DevicePtr
-	// Tokens is T, PerRange is the number of tokens of a range.
+	// Tokens is T. PerRange is the number of tokens of a range.
 	Tokens   int
 	PerRange int
 }
 
-// drouter is a DRouter that is being emitted.
+// drouter is the state of a DRouter while its code is emitted.
 type drouter struct {
 	of DRouter
 	p  *gemm.TwoTerm
 	operands
-	// part is the CTA's range of tokens, first to end - 1. m and column are the tile's
+	// part is the CTA's range of tokens, from first to end - 1. m and column are the tile's
 	// first expert and first column.
 	part, first, end ptx.U32
 	m, column        ptx.U32
@@ -104,10 +106,10 @@ func (d DRouter) Build() (*jit.Kernel[Args], error) {
 	partials := k.Ptr(&k.Args.Partials)
 	tokens, perRange := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerRange)
 
-	// Rings: "ab" has the stages of the gradients' terms and X.
+	// Ring "ab" holds stages of X and of the terms of the gradients.
 	p := gemm.TwoTerm{K: k.Kernel, Element: d.Element, Thread: k.TidX(), AMN: true, Rounded: d.Rounded, B: x, Atoms: d.xAtoms()}.Start()
 
-	// The CTA's tile: its experts, columns and tokens.
+	// The tile of this CTA has these experts, columns and tokens.
 	cta := k.CtaidX()
 	part := cta.DivI(m * n)
 	inRange := cta.Sub(part.MulI(m * n))
@@ -119,13 +121,13 @@ func (d DRouter) Build() (*jit.Kernel[Args], error) {
 	p.Run(gemm.TwoTermTile{
 		Column: column, First: first, Steps: e.end.Sub(first).AddI(tile.K - 1).DivI(tile.K),
 		HasLines: func(wg ptx.U32) ptx.Pred { return expert.Add(wg.MulI(gemm.WarpgroupM)).LtI(d.NumExperts) },
-	}, func() gemm.Filler { return newScatter(e) }, // load: writes the terms
+	}, func() gemm.Filler { return newScatter(e) }, // the load role writes the terms of the gradients
 		func(wg ptx.U32, acc []ptx.F32) { e.store(partials, wg, acc) }) // math
 	return k.Build()
 }
 
-// operands has the gradients of the logits: of the chosen experts, and with Extra
-// also dense ones.
+// operands declares the gradients of the chosen logits and, with Extra, the dense
+// gradients.
 type operands struct{ dlogits, ids, extra ptx.Global }
 
 func (d DRouter) operands(k *jit.Builder[Args]) (in operands) {
@@ -138,7 +140,7 @@ func (d DRouter) operands(k *jit.Builder[Args]) (in operands) {
 
 func (d DRouter) xAtoms() tile.Atoms { return tile.Atoms{Width: d.Hidden, Columns: gemm.TwoTermN} }
 
-func (d DRouter) xMap(a *Args) driver.TensorMap {
+func (d DRouter) xMap(a *Args) gpu.TensorMap {
 	return d.xAtoms().Map(a.X, a.Tokens)
 }
 
@@ -161,7 +163,7 @@ func (e *drouter) store(partials ptx.Global, wg ptx.U32, acc []ptx.F32) {
 type Sum struct {
 	Hidden, NumExperts int
 	Store              gradient.Mode
-	// Element is the type of the gradient, unless Store is FP32.
+	// Element is the type of the gradient if Store is not FP32.
 	Element tile.Element
 }
 
@@ -172,9 +174,9 @@ const (
 
 // SumArgs are the arguments of [Sum].
 type SumArgs struct {
-	// Partials [Ranges, E, d] f32 are written by [DRouter].
+	// Partials [Ranges, E, d] f32 comes from [DRouter].
 	Partials driver.DevicePtr
-	// DRouter [E, d] is written, in the format of Store.
+	// DRouter [E, d] is the output, in the format of Store.
 	DRouter driver.DevicePtr
 	Ranges  int
 }
@@ -218,8 +220,8 @@ func (d Sum) Build() (*jit.Kernel[SumArgs], error) {
 	return k.Build()
 }
 
-// Kernel uses the gradients of the chosen logits only, ExtraKernel adds dense gradients.
-// SumKernels add the partial sums of both.
+// Kernel uses the gradients of the chosen logits only. ExtraKernel adds dense gradients.
+// SumKernels add the partial sums of either kernel.
 var (
 	Kernel = &registry.Kernel[Args]{KernelName: "drouter", Backward: true, Only: training.Sparse, Emit: func(l registry.Layer) (*jit.Kernel[Args], error) {
 		return Of(l, false).Build()
@@ -235,7 +237,7 @@ var (
 // Kernels lists the kernels of this package.
 var Kernels = append(registry.Registry{ExtraRowsKernel, Kernel, ExtraKernel}, SumKernels.Kernels()...)
 
-// Of is the gradient of a layer's router.
+// Of returns the gradient of a layer's router.
 func Of(l registry.Layer, extra bool) DRouter {
 	return DRouter{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Element: element.Of(l.Config), Extra: extra}
 }

@@ -18,20 +18,20 @@ import (
 type drouterCase struct {
 	hidden, experts, topK, tokens int
 	extra                         bool
-	// perRange, unless 0, is the number of tokens of a range. The default for small
-	// batches is many ranges of one step.
+	// perRange is the number of tokens of a range; 0 means the default, which for small
+	// batches gives many ranges of one step.
 	perRange int
 	rounded  bool
 }
 
-// drouterData is a case's inputs. Some ids lie outside [0, E), with a NaN
-// gradient.
+// drouterData has the inputs of a case. Some ids lie outside [0, E), and their gradient is
+// NaN.
 type drouterData struct {
 	x              []uint16
 	ids            []uint32
 	dlogits, extra []float32
 	old            []float32
-	dense          []float64 // [T, E], the sum of both gradients
+	dense          []float64 // [T, E]: the gradients of the chosen logits and the dense gradients together
 }
 
 func (c drouterCase) data() drouterData {
@@ -109,7 +109,7 @@ func (c drouterCase) check(t *testing.T, store gradient.Mode, got []uint32) {
 func TestDRouter(t *testing.T) {
 	for i, c := range []drouterCase{
 		{128, 5, 2, 1, false, 0, false}, {192, 70, 3, 63, false, 0, false}, {320, 130, 1, 200, true, 0, false}, {192, 9, 8, 129, true, 0, false}, {128, 64, 16, 700, false, 0, false}, {128, 3, 1, 0, false, 0, false},
-		// More steps than stages, so that stages are used again.
+		// With more steps than stages, stages are used again.
 		{128, 40, 1, 400, false, 448, false}, {64, 70, 16, 700, false, 448, false}, {64, 40, 5, 450, false, 448, false}, {64, 136, 10, 330, true, 384, false}, {64, 140, 4, 400, true, 448, false},
 		{192, 70, 3, 63, false, 0, true}, {64, 40, 5, 450, false, 448, true}, {64, 136, 10, 330, true, 384, true},
 	} {

@@ -2,6 +2,7 @@ package drouter
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
@@ -13,12 +14,12 @@ import (
 )
 
 // ExtraRows is the part of the tokens' gradient that comes from dense gradients of the
-// logits [T, E]: rows [T, d] = extra · W_r, one row a token, rounded once.
+// logits: rows [T, d] = extra [T, E] · W_r. Each element is rounded once.
 type ExtraRows struct {
 	Hidden, NumExperts int
 	// Element is the type of weights and rows.
 	Element tile.Element
-	// F32: the router's weights are FP32, and come as [choose.Terms].
+	// With F32 the router's weights are FP32, and are given as [choose.Terms].
 	F32 bool
 }
 
@@ -26,9 +27,9 @@ type ExtraRows struct {
 type ExtraRowsArgs struct {
 	// DLogits [T, E] f32 are dense gradients of the logits.
 	DLogits driver.DevicePtr
-	// RouterWeights are [E, d], or terms with F32.
+	// RouterWeights is [E, d], or with F32 the terms of the weights.
 	RouterWeights driver.DevicePtr
-	// Rows [T, d] is written.
+	// Rows [T, d] is the output.
 	Rows driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -36,7 +37,7 @@ type ExtraRowsArgs struct {
 
 func (x ExtraRows) tiles() int { return (x.Hidden + gemm.TwoTermN - 1) / gemm.TwoTermN }
 
-// steps returns the number of k-tiles of experts for each term of the weights, the
+// steps returns the number of k-tiles, over the experts, of each term of the weights, the
 // number of terms, and the number of lines of the weights.
 func (x ExtraRows) steps() (each, terms, lines int) {
 	each = (x.NumExperts + tile.K - 1) / tile.K
@@ -56,15 +57,15 @@ func (x ExtraRows) Build() (*jit.Kernel[ExtraRowsArgs], error) {
 	// Operands.
 	extra := k.Ptr(&k.Args.DLogits)
 	atoms := tile.Atoms{Width: x.Hidden, Columns: gemm.TwoTermN}
-	w := k.Map(&k.Args.RouterWeights, func(a *ExtraRowsArgs) driver.TensorMap {
+	w := k.Map(&k.Args.RouterWeights, func(a *ExtraRowsArgs) gpu.TensorMap {
 		return atoms.Map(a.RouterWeights, lines)
 	})
 	out, tokens := k.Ptr(&k.Args.Rows), k.U32(&k.Args.Tokens)
 
-	// Rings: "ab" has the stages of the gradients' terms and the router's weights.
+	// Ring "ab" holds stages of the router's weights and of the terms of the gradients.
 	p := gemm.TwoTerm{K: k.Kernel, Element: x.Element, Thread: k.TidX(), B: w, Atoms: atoms}.Start()
 
-	// The CTA's tile: its tokens and columns.
+	// The tile of this CTA has these tokens and columns.
 	cta := k.CtaidX()
 	token, column := cta.DivI(x.tiles()).MulI(gemm.TileM), cta.RemI(x.tiles()).MulI(gemm.TwoTermN)
 	e := &extraRows{of: x, p: p, from: extra, to: out, tokens: tokens, token: token, column: column}
@@ -73,18 +74,18 @@ func (x ExtraRows) Build() (*jit.Kernel[ExtraRowsArgs], error) {
 	p.Run(gemm.TwoTermTile{
 		Column: column, First: ptx.Uint(0), Steps: ptx.Uint(terms * steps),
 		HasLines: func(wg ptx.U32) ptx.Pred { return token.Add(wg.MulI(gemm.WarpgroupM)).Lt(tokens) },
-	}, e.newFiller, // load: writes the terms
+	}, e.newFiller, // the load role writes the terms of the gradients
 		e.store) // math
 	return k.Build()
 }
 
-// extraRows is an ExtraRows that is being emitted.
+// extraRows is the state of an ExtraRows while its code is emitted.
 type extraRows struct {
 	of       ExtraRows
 	p        *gemm.TwoTerm
 	from, to ptx.Global
 	tokens   ptx.U32
-	// token and column are the first of the tile.
+	// token and column are the first token and the first column of the tile.
 	token, column ptx.U32
 }
 
@@ -106,7 +107,7 @@ func (e *extraRows) newFiller() gemm.Filler {
 func (e extraFiller) Fill(kt ptx.U32, stage func() ptx.Shared) {
 	if e.of.F32 {
 		steps, _, _ := e.of.steps()
-		kt = kt.RemI(steps) // the same for each term
+		kt = kt.RemI(steps) // each term of the weights has the same gradients
 	}
 	var values [gemm.TileM / passLines][]ptx.F32
 	for i := range values {

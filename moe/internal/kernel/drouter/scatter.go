@@ -7,25 +7,25 @@ import (
 	"sonicmoe/ptx"
 )
 
-// scatter writes the A of a step in the load role of DRouter: [64 tokens][128 experts],
-// mostly zeros. Two neighbouring lanes handle the line of a token. A warp has 16 lines of
-// its own, so the warps need not synchronise. The slots of a step are loaded one step
-// ahead. Without dense gradients, only the elements that the stage's last use wrote are
-// set to zero again.
+// scatter writes operand A of a step in the load role of DRouter: [64 tokens][128
+// experts], mostly zeros. Two neighbouring lanes handle the line of a token. Each warp has
+// 16 lines of its own, so the warps need not synchronise. The slots of a step are loaded
+// one step ahead. Without dense gradients, only the elements that the previous use of the
+// stage wrote are set to zero.
 type scatter struct {
 	*drouter
 	k *ptx.Kernel
-	// line is the thread's line, half is the half of the line's slots that it has.
+	// line is the thread's line. half tells which half of the line's slots the thread
+	// handles.
 	line, half ptx.U32
 	// live is the number of experts in the tile.
 	live ptx.U32
-	// ids and values are the thread's slots of the next step. A place without a
-	// slot has the id NoRow.
+	// ids and values are the thread's slots of the next step. An entry without a slot has
+	// the id NoRow.
 	ids    []*ptx.Var[ptx.U32]
 	values []*ptx.Var[ptx.F32]
-	// written has the places that the thread wrote in the last steps, latest first:
-	// as many steps as there are stages. For a slot outside the tile the place is
-	// empty.
+	// written has the places that the thread wrote in the latest steps, one step for each
+	// stage, the latest first. The place of a slot outside the tile is empty.
 	written [gemm.TwoTermStages][]*ptx.Var[ptx.U32]
 }
 
@@ -55,10 +55,10 @@ func newScatter(e *drouter) *scatter {
 	return s
 }
 
-// slots is the largest number of slots that a thread has.
+// slots returns the largest number of slots that a thread handles.
 func (s *scatter) slots() int { return (s.of.TopK + 1) / 2 }
 
-// together is the number of slots that one load reads.
+// together returns the number of slots that one load reads.
 func (s *scatter) together() int {
 	for _, n := range []int{4, 2} {
 		if s.of.TopK%(2*n) == 0 {
@@ -68,7 +68,7 @@ func (s *scatter) together() int {
 	return 1
 }
 
-// token is the thread's token in step kt.
+// token returns the thread's token in step kt.
 func (s *scatter) token(kt ptx.U32) ptx.U32 { return s.first.Add(kt.MulI(tile.K)).Add(s.line) }
 
 // fetch loads the thread's slots of step kt, which may be past the last step.
@@ -94,7 +94,7 @@ func (s *scatter) fetch(kt ptx.U32) {
 			load(i)
 		}
 	})
-	if all < s.slots() { // the second half has one slot less
+	if all < s.slots() { // with an odd number of slots the second half has one less
 		k.If(there.And(s.half.EqI(0)), func() { load(all) })
 	}
 }
@@ -125,7 +125,7 @@ func (s *scatter) Fill(kt ptx.U32, stage func() ptx.Shared) {
 	}
 }
 
-// place is the place of a slot in a stage, and the terms to write there.
+// place is the position of a slot in a stage, with the terms to write there.
 type place struct {
 	offset       ptx.U32
 	there        ptx.Pred
@@ -155,8 +155,8 @@ func (s *scatter) places(kt ptx.U32) []place {
 	return list
 }
 
-// clear sets the warp's lines of a stage to zero: entirely at the stage's first use, and
-// later only the elements that its last use wrote.
+// clear sets the warp's lines of a stage to zero: entire lines at the stage's first use,
+// later only the elements that the stage's previous use wrote.
 func (s *scatter) clear(kt ptx.U32, a ptx.Shared) {
 	k := s.k
 	k.If(kt.LtI(gemm.TwoTermStages), func() {
@@ -182,7 +182,7 @@ func (s *scatter) clear(kt ptx.U32, a ptx.Shared) {
 	}
 }
 
-// remember keeps the places of this step and drops the oldest ones.
+// remember keeps the places of this step and drops those of the oldest step.
 func (s *scatter) remember(places []place) {
 	for i := len(s.written) - 1; i > 0; i-- {
 		for j, w := range s.written[i] {
@@ -197,8 +197,8 @@ func (s *scatter) remember(places []place) {
 // A warp stores its lines chunk by chunk, linesOfPass of them at a time.
 const linesOfPass = 32 / chunksOfLine
 
-// chunk returns the index of the chunk that the thread stores in each of its lines, and
-// the first of its lines.
+// chunk returns the index within a line of the chunk that the thread stores, and the first
+// line in which the thread stores it.
 func (s *scatter) chunk() (chunk, first ptx.U32) {
 	lane := s.p.InRole().AndI(31)
 	return lane.AndI(chunksOfLine - 1), s.p.InRole().ShrI(5).MulI(linesOfWarp).Add(lane.DivI(chunksOfLine))
@@ -213,7 +213,7 @@ func (s *scatter) eachChunk(a ptx.Shared, store func(i int, to ptx.Shared)) {
 	}
 }
 
-// dense loads the dense gradients of the thread's chunks of step kt.
+// dense loads the dense gradients that the thread stores in step kt.
 func (s *scatter) dense(kt ptx.U32) (values [linesOfWarp / linesOfPass][]ptx.F32) {
 	chunk, first := s.chunk()
 	for i := range values {

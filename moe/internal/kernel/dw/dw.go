@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
@@ -34,9 +35,10 @@ const (
 //	dW1[e] [2n, d] = Σ_p dH[p]ᵀ · X[gather[p]]
 //
 // Both are computed as [d, N]: the gathered rows are operand A, the packed rows are
-// operand B, and both are contiguous across the sum. A gradient whose d is contiguous in
-// memory is stored transposed. Rows past a split's end are zeros in both operands. The
-// next expert's rows would not do in one of them: 0 times infinity is NaN.
+// operand B, and both operands are contiguous across the sum. If the gradient is
+// contiguous along d in memory, it is stored transposed. Rows past a split's end must be
+// zeros in both operands: with the next expert's rows in one of them, 0 times infinity
+// would give NaN.
 type DW struct {
 	spec.Config
 	Of    Weight
@@ -48,23 +50,22 @@ type DW struct {
 
 // Args are the arguments of [DW].
 type Args struct {
-	// X [T, d] are the rows that are gathered: X or dO. Gather [R] u32 is the token of
-	// each packed row.
+	// X [T, d] is the tensor whose rows are gathered: X or dO. Gather [R] u32 is the token
+	// of each packed row.
 	X      driver.DevicePtr
 	Gather driver.DevicePtr
-	// PackedRows [R, N] are dH or A', see [weights.Rows].
+	// PackedRows [R, N] is dH or A', see [weights.Rows].
 	PackedRows driver.DevicePtr
-	// DW is written in the format of Store: dW1 [E, 2n, d] or dW2 [E, d, n], laid out as
-	// Config says of the weights. DW3 is up's half of dW1 where gate and up are separate
-	// tensors.
+	// DW is the output, in the format of Store: dW1 [E, 2n, d] or dW2 [E, d, n], in the
+	// layout that Config gives the weights. If gate and up are separate tensors, DW3 is
+	// up's half of dW1.
 	DW, DW3 driver.DevicePtr
-	// Splits and Counts are written by [Plan]. Tickets is one of the two words that Plan
-	// clears.
+	// Splits and Counts come from [Plan]. Tickets is one of the two words that Plan clears.
 	Splits  driver.DevicePtr
 	Counts  driver.DevicePtr
 	Tickets driver.DevicePtr
-	// Partials are Slots slots of PartialBytes each, for partial sums. State has two
-	// words for each slot, 0 at the start.
+	// Partials has Slots slots of PartialBytes each, for partial sums. State has two words
+	// for each slot, which are 0 at the start.
 	Partials driver.DevicePtr
 	State    driver.DevicePtr
 	Slots    int
@@ -72,7 +73,7 @@ type Args struct {
 	Rows int
 }
 
-// packed is the layout of the packed rows.
+// packed returns the layout of the packed rows.
 func (d DW) packed() weights.Rows {
 	if d.Of == W1 {
 		return weights.DH(d.Config)
@@ -80,11 +81,11 @@ func (d DW) packed() weights.Rows {
 	return weights.A(d.Config)
 }
 
-// width is N, the width of the packed rows.
+// width returns N, the width of the packed rows.
 func (d DW) width() int { return d.packed().Elements() }
 
-// matrix is the layout of the gradient in memory: lines are along d, columns are
-// along the neurons.
+// matrix returns the layout of the gradient in memory: lines are along d, columns along
+// the neurons.
 func (d DW) matrix() (m weights.Matrix, lines, columns tile.Dim) {
 	if d.Of == W1 {
 		m = weights.W1(d.Config)
@@ -103,7 +104,7 @@ func (d DW) transposed() bool {
 // mapped reports whether the gradient is stored through a tensor map.
 func (d DW) mapped() bool { return d.Store == gradient.Mode{} }
 
-// PartialBytes is the size of a slot for a partial sum.
+// PartialBytes returns the size of a slot for a partial sum.
 func (d DW) PartialBytes() int { return gemm.TileM * d.Tiling.TileN * 4 }
 
 // Build emits the kernel.
@@ -116,7 +117,7 @@ func (d DW) Build() (*jit.Kernel[Args], error) {
 	work, partial := d.items(k), d.partials(k)
 	tid := k.TidX()
 
-	// Rings: "ab" has the stages of the gathered and the packed rows, a queue has the
+	// Ring "ab" holds stages of the gathered and the packed rows, and a queue holds the
 	// items of work.
 	cta := pipeline.NewCTA(k.Kernel)
 	e := &dw{DW: d, k: k.Kernel, tid: tid, operands: in, gradient: out, items: work, partials: partial}
@@ -128,12 +129,13 @@ func (d DW) Build() (*jit.Kernel[Args], error) {
 	k.GridDepWait()
 	k.GridDepLaunch()
 
-	// Roles. The math role multiplies, adds the splits of a heavy expert, and stores.
+	// The load role fills the ring. The math role multiplies, adds the splits of a heavy
+	// expert, and stores.
 	gemm.RunRoles(k.Kernel, tid, e.math, e.load)
 	return k.Build()
 }
 
-// name is the name of the kernel's entry, which errors show.
+// name returns the name of the kernel's entry, which errors show.
 func (d DW) name() string {
 	if d.Of == W2 {
 		return "moe_dw2" + d.Store.Suffix()
@@ -141,7 +143,7 @@ func (d DW) name() string {
 	return "moe_dw1" + d.Store.Suffix()
 }
 
-// dw is a DW that is being emitted.
+// dw is the state of a DW while its code is emitted.
 type dw struct {
 	DW
 	k       *ptx.Kernel
@@ -158,8 +160,8 @@ type dw struct {
 
 // operands has the tensors of both operands.
 type operands struct {
-	// x is gathered by the row numbers in gather. rows are the packed rows, packedMap is
-	// their map.
+	// x is the tensor that gather indexes. rows are the packed rows, with their map
+	// packedMap.
 	x, gather, rows ptx.Global
 	packedMap       ptx.TensorMap
 }
@@ -168,8 +170,8 @@ func (d DW) operands(k *jit.Builder[Args]) operands {
 	return operands{x: k.Ptr(&k.Args.X), gather: k.Ptr(&k.Args.Gather), rows: k.Ptr(&k.Args.PackedRows), packedMap: k.Map(&k.Args.PackedRows, d.rowsMap)}
 }
 
-// gradientPlace has the destination of the gradient: tensor maps if it is
-// [DW.mapped], else addresses. There are two if gate and up are separate tensors.
+// gradientPlace is the destination of the gradient: tensor maps if [DW.mapped] is true,
+// else addresses. There are two destinations if gate and up are separate tensors.
 type gradientPlace struct {
 	at   []ptx.Global
 	maps []ptx.TensorMap
@@ -183,7 +185,7 @@ func (d DW) gradient(k *jit.Builder[Args]) (g gradientPlace) {
 	}
 	for i, field := range fields {
 		if d.mapped() {
-			g.maps = append(g.maps, k.Map(field, func(a *Args) driver.TensorMap { return d.outMap(of[i](a)) }))
+			g.maps = append(g.maps, k.Map(field, func(a *Args) gpu.TensorMap { return d.outMap(of[i](a)) }))
 		} else {
 			g.at = append(g.at, k.Ptr(field))
 		}
@@ -191,19 +193,19 @@ func (d DW) gradient(k *jit.Builder[Args]) (g gradientPlace) {
 	return g
 }
 
-// items are the items of work of a launch.
+// items are the items of work of one launch.
 func (d DW) items(k *jit.Builder[Args]) items {
 	i := items{
 		k: k.Kernel, splits: k.Ptr(&k.Args.Splits), count: k.Ptr(&k.Args.Counts), tickets: k.Ptr(&k.Args.Tickets), splitRows: splitRows(d.SplitRows),
 		tilesM: (d.Hidden + gemm.TileM - 1) / gemm.TileM, tilesN: d.Tiling.Columns(d.width()), widthN: d.Tiling.TileN,
 	}
 	if d.Store.Accumulate {
-		i.count = i.count.At(4) // experts without rows add nothing
+		i.count = i.count.At(4) // an added gradient of an expert without rows does not change
 	}
 	return i
 }
 
-// partials are the slots for the partial sums of splits.
+// partials are the slots for the partial sums of split experts.
 type partials struct {
 	sums, state ptx.Global
 	slots       ptx.U32
@@ -220,28 +222,30 @@ func (d DW) newStore(k *ptx.Kernel, cta *pipeline.CTA) *gemm.Store {
 	return gemm.NewStore(k, element.Of(d.Config), cta)
 }
 
-// kTiles is the number of 64-row steps of an item: at least one, of zeros.
+// kTiles returns the number of 64-row steps of an item. An item without rows has one step,
+// of zeros.
 func kTiles(t item) ptx.U32 {
 	return t.rows.AddI(tile.K - 1).DivI(tile.K).Max(ptx.Uint(1))
 }
 
-// rowsAtoms are the atoms of a tile of the packed rows.
+// rowsAtoms returns the atoms of a tile of the packed rows.
 func (d DW) rowsAtoms() tile.Atoms { return tile.Atoms{Width: d.width(), Columns: d.Tiling.TileN} }
 
-// rowsMap is the map of the packed rows, of boxes of 64 rows x TileN columns.
-func (d DW) rowsMap(a *Args) driver.TensorMap {
+// rowsMap returns the map of the packed rows, with boxes of 64 rows x TileN columns.
+func (d DW) rowsMap(a *Args) gpu.TensorMap {
 	return d.rowsAtoms().Map(a.PackedRows, a.Rows)
 }
 
-// outMap is the map of a 16-bit gradient at p that is overwritten, of boxes of 64 x 64.
-// Its dimensions are the contiguous one, the other one, gate or up, expert.
-func (d DW) outMap(p driver.DevicePtr) driver.TensorMap {
+// outMap returns the map, with boxes of 64 x 64, of a 16-bit gradient at p that is
+// overwritten. Its dimensions are the contiguous one, the other one, part (gate or up),
+// and expert.
+func (d DW) outMap(p driver.DevicePtr) gpu.TensorMap {
 	m, lines, columns := d.matrix()
 	if m.Apart {
 		m.Part = tile.Dim{Extent: 1}
 	}
 	if m.Part.Stride == 0 {
-		m.Part.Stride = columns.Extent // TMA needs a stride also if there is one part
+		m.Part.Stride = columns.Extent // TMA also demands a stride for a dimension of one part
 	}
 	if d.transposed() {
 		lines, columns = columns, lines
@@ -272,7 +276,8 @@ func weightProduct(id spec.ProductID, of Weight) *registry.Product {
 	}
 }
 
-// W2Kernels and W1Kernels write the gradients of the experts' weights.
+// W2Kernels and W1Kernels are the kernels of the gradients of the experts' weights, one
+// for each mode of the gradient.
 var (
 	W2Kernels = weightKernels(W2Product, W2, spec.TensorDW2)
 	W1Kernels = weightKernels(W1Product, W1, spec.TensorDW1)
@@ -283,12 +288,12 @@ var Kernels = slices.Concat(registry.Registry{PlanKernel}, W2Kernels.Kernels(), 
 
 func weightKernels(p *registry.Product, of Weight, output spec.TensorID) gradient.Set[Args] {
 	return gradient.NewSet(p.String(), func(k *registry.Kernel[Args], g gradient.Mode) {
-		k.Of, k.From = p, registry.OfExperts
+		k.Of, k.From, k.Only = p, registry.OfExperts, spec.IsPlain
 		k.ShownBy = registry.Pass{Name: k.KernelName, Backward: true, Given: true, Outputs: []spec.TensorID{output}, F32: g.F32, Accumulate: g.Accumulate}
 	}, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[Args], error) { return Of(l, of, g).Build() })
 }
 
-// Of is the gradient of a weight of a layer.
+// Of returns the gradient of one of a layer's weights.
 func Of(l registry.Layer, of Weight, g gradient.Mode) DW {
 	d := DW{Config: l.Config, Of: of, Store: g, Tiling: l.Tiling(W2Product)}
 	if of == W1 {

@@ -19,20 +19,20 @@ import (
 // dwCase is one size of the weight gradients.
 type dwCase struct {
 	hidden, intermediate, tokens int
-	// rows of each expert.
+	// rows has the number of rows of each expert.
 	rows []int
-	// split is the rows of a split; 0 means the default.
+	// split is the number of rows of a split; 0 means the default.
 	split int
-	// bad reports whether an expert has NaN and infinities in all its rows, which
-	// must not reach the other experts.
+	// bad reports whether all rows of an expert are NaN and infinities, which must not
+	// reach the other experts.
 	bad func(expert int) bool
 }
 
-// everyRows are the row counts around the ends of steps.
+// everyRows are numbers of rows just below, at and above the ends of steps.
 var everyRows = []int{64, 0, 1, 63, 65, 127, 1000, 128, 0}
 
-// dwData is a case's inputs: rows of X (or dO) by token, packed rows of dH
-// (or A'), and the gradient's old values.
+// dwData has the inputs of a case: rows of X (or dO) by token, packed rows of dH (or A'),
+// and the gradient's old values.
 type dwData struct {
 	offsets, gather []uint32
 	x, rows         []uint16
@@ -55,7 +55,7 @@ func (c dwCase) data(of Weight) dwData {
 			row := len(d.gather)
 			token := (row*7 + i*13) % c.tokens
 			if c.bad != nil && c.bad(e) {
-				token += c.tokens // the second half of x has NaN and infinities
+				token += c.tokens // the tokens in the second half of x have NaN and infinities
 				for j := range width {
 					d.rows[row*width+j] = []uint16{0x7f80, 0x7fc0, 0xff80}[(row+j)%3]
 				}
@@ -169,12 +169,11 @@ func TestDW1(t *testing.T) {
 	}
 }
 
-// someRows are few rows, for the timings. With splits of 64 rows, the first expert has 3
-// splits and the last one 2.
+// someRows has few rows for each expert, for the timings. With splits of 64 rows, the
+// first expert has 3 splits and the last one 2.
 var someRows = []int{130, 0, 3, 70}
 
-// TestDWStores checks that DW is right in every mode of the gradient, with and
-// without splits.
+// TestDWStores checks DW in every mode of the gradient, with and without splits.
 func TestDWStores(t *testing.T) {
 	for _, k := range []DW{{Of: W2}, {Of: W1}, {Of: W1, Config: spec.Config{GateUp: spec.Interleaved}}} {
 		k.Tiling = gemm.Tiling{TileN: 128, Stages: 3, GroupM: 1, ClusterM: 1}
@@ -198,7 +197,7 @@ func TestDWPoints(t *testing.T) {
 		for i, point := range append(W1Product.Space(driver.H200()), gemm.Tiling{TileN: 128, Stages: 3, GroupM: 1, ClusterM: 1}) {
 			for j, when := range kt.Timings() {
 				if testing.Short() && j != i%len(kt.Timings()) {
-					continue // one timing for each tiling, alternating
+					continue // each tiling runs with one timing, alternating
 				}
 				t.Run(fmt.Sprintf("W%d %v %s", of+1, point, when.Name), func(t *testing.T) {
 					k := DW{Of: of, Tiling: point}

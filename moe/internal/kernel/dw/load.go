@@ -8,7 +8,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file is the load role: its copies, and the items of work that it draws and
+// This file has the load role: its copies, and the items of work that it draws and
 // publishes for both roles.
 
 // 16 threads copy the 128 columns of a gathered row. A pass of all threads covers 8
@@ -19,8 +19,8 @@ const (
 	passes      = tile.K / passRows
 )
 
-// load fills the ring. A stage has 64 packed rows: 128 columns of the gathered rows, and
-// TileN columns of the packed rows.
+// load is the load role: it fills the ring. A stage has 64 packed rows: their 128 columns
+// of the gathered tensor, and their TileN columns of the packed tensor.
 func (e *dw) load() {
 	k := e.k
 	thread := k.ThreadInWarpgroup()
@@ -56,18 +56,18 @@ func (e *dw) load() {
 	})
 }
 
-// rowGather is a thread's part of the gathered tile: a chunk of 8 rows. 16 lanes of a
-// warp load the tokens of the warp's 16 rows, one step ahead.
+// rowGather is a thread's part in gathering a tile: one chunk in each of 8 rows. 16 lanes
+// of a warp load the tokens of the warp's 16 rows, one step ahead.
 type rowGather struct {
 	*dw
 	tile.RowCopy
-	row     ptx.U32           // the thread's row in a pass
-	to      ptx.U32           // the place of its chunk of that row in a stage
-	fetched ptx.U32           // the row whose token this lane loads
-	half    ptx.U32           // the half of the warp that the lane is in
-	token   *ptx.Var[ptx.U32] // the token that this lane has loaded
-	from    *ptx.Var[ptx.U64] // the thread's chunk of token 0
-	bytes   *ptx.Var[ptx.U32] // 16, or 0 past the last column
+	row     ptx.U32           // number of the thread's row in a pass
+	to      ptx.U32           // offset in a stage of the thread's chunk of that row
+	fetched ptx.U32           // number of the row whose token this lane loads
+	half    ptx.U32           // half of the warp in which the lane is
+	token   *ptx.Var[ptx.U32] // token that this lane has loaded
+	from    *ptx.Var[ptx.U64] // address of the thread's chunk in the row of token 0
+	bytes   *ptx.Var[ptx.U32] // bytes of a copy: 16, or 0 past the last column
 }
 
 func (e *dw) newGather(thread ptx.U32) *rowGather {
@@ -83,7 +83,7 @@ func (e *dw) newGather(thread ptx.U32) *rowGather {
 	return g
 }
 
-// fetch loads the lane's token for step kt. Past the split's end it is 0.
+// fetch loads the lane's token for step kt. Past the split's end the token is 0.
 func (g *rowGather) fetch(t item, kt ptx.U32) {
 	row := kt.MulI(tile.K).Add(g.fetched)
 	g.token.Set(ptx.Uint(0))
@@ -92,7 +92,7 @@ func (g *rowGather) fetch(t item, kt ptx.U32) {
 	})
 }
 
-// start begins an item.
+// start prepares the loads of an item.
 func (g *rowGather) start(t item) {
 	column := t.m.Add(g.Chunk.MulI(tile.CopyElements))
 	inside := column.LtI(g.Hidden)
@@ -112,8 +112,8 @@ func (g *rowGather) next(t item, kt ptx.U32) []ptx.U32 {
 	return tokens
 }
 
-// copy starts the copies of the tile's first rows. The other rows become zeros. If rows
-// is a constant, all rows are copied.
+// copy starts the copies of the first rows of the tile, as many as rows says, and fills
+// the other rows with zeros. If rows is a constant, it copies all rows.
 func (g *rowGather) copy(s pipeline.Stage, tokens []ptx.U32, rows ptx.U32) {
 	to := s.Data.Plus(g.to)
 	_, all := rows.Const()
@@ -130,8 +130,8 @@ func (g *rowGather) copy(s pipeline.Stage, tokens []ptx.U32, rows ptx.U32) {
 	}
 }
 
-// copyTail copies the first rows, fewer than 64, of the tile of packed rows, and fills
-// the rest with zeros. TMA would load rows of the next expert.
+// copyTail copies the first rows of a tile of packed rows, fewer than 64, and fills the
+// rest with zeros. A TMA load would bring rows of the next expert.
 func (e *dw) copyTail(s pipeline.Stage, t item, kt, rows, thread ptx.U32) {
 	k := e.k
 	const passRows = pipeline.WarpgroupThreads / tile.LanesOfRow
@@ -157,10 +157,10 @@ type item struct {
 	// m and n are the tile's first line and column of the product [d, N].
 	m, n   ptx.U32
 	expert ptx.U32
-	// row is the split's first packed row, rows the number of its rows.
+	// row is the split's first packed row. rows is the number of rows of the split.
 	row, rows ptx.U32
-	// split is the number of the split, from 0. splits is the expert's number of splits;
-	// it is 0 after the last item.
+	// split is the number of the split, from 0. splits is the number of splits of the
+	// expert, or 0 in the item after the last one.
 	split, splits ptx.U32
 	// serial is the number of the tile among the tiles of split experts.
 	serial ptx.U32
@@ -182,10 +182,10 @@ func (item) FromWords(v []ptx.U32) item {
 // IsEnd implements schedule.Item.
 func (t item) IsEnd() ptx.Pred { return t.splits.EqI(0) }
 
-// items are the items of a launch, in the order of the split table. The splits of a
-// tile follow each other. A split waits for the splits before it. That cannot deadlock:
-// every ticket, the first one too, is drawn by a CTA that is already running, so
-// earlier splits are running or done.
+// items lists the items of a launch in the order of the split table. The splits of a tile
+// follow each other. A split waits for the splits before it. That cannot deadlock: every
+// ticket, the first one included, is drawn by a CTA that is already running, so earlier
+// splits are running or done.
 type items struct {
 	k                      *ptx.Kernel
 	splits, count, tickets ptx.Global
@@ -193,21 +193,21 @@ type items struct {
 	tilesM, tilesN, widthN int
 }
 
-// publisher draws tickets and publishes items, in one thread. A ticket is drawn one
-// item ahead of its publication. The memory accesses are spread over the steps of the
-// current item: publish draws a ticket, read loads its split, makeItem computes its
-// item.
+// publisher is one thread, which draws tickets and publishes items. It draws a ticket one
+// item before it publishes the item. Its memory accesses are spread over the steps of the
+// current item: publish draws a ticket, read loads the ticket's split, makeItem computes
+// the item.
 type publisher struct {
 	of     items
 	queue  *schedule.Publisher[item]
 	tiles  ptx.U32
 	ticket *ptx.Var[ptx.U32]
-	// next is the item to be published. Between read and makeItem, words 2 and on are
-	// its split: expert, first row, rows, first split, splits, rank.
+	// next is the item to be published. Between read and makeItem, its words from 2 on hold
+	// the split: expert, first row, rows, first split, splits, rank.
 	next [8]*ptx.Var[ptx.U32]
 }
 
-// splitsWord is the word of next with the number of splits: 0 after the last item.
+// splitsWord is the index in next of the number of splits, which is 0 after the last item.
 const splitsWord = 6
 
 // publisher publishes the first item and prepares the second.
@@ -228,7 +228,7 @@ func (d items) publisher(q *schedule.Queue[item]) *publisher {
 	return p
 }
 
-// publish publishes the next item: at the start of each item, the one after it.
+// publish publishes the next item. It runs at the start of each item.
 func (p *publisher) publish() {
 	k := p.of.k
 	var words []ptx.U32
@@ -241,7 +241,7 @@ func (p *publisher) publish() {
 
 func (p *publisher) more() ptx.Pred { return p.next[splitsWord].Get().NeI(0) }
 
-// read loads the ticket's split.
+// read loads the split of the drawn ticket.
 func (p *publisher) read() {
 	k, q := p.of.k, p.of
 	ticket := p.ticket.Get()
@@ -257,7 +257,7 @@ func (p *publisher) read() {
 	})
 }
 
-// makeItem computes the tile and rows of the ticket.
+// makeItem computes the tile and the rows of the drawn ticket.
 func (p *publisher) makeItem() {
 	k, q := p.of.k, p.of
 	k.If(p.more(), func() {
@@ -280,8 +280,8 @@ func (p *publisher) makeItem() {
 	})
 }
 
-// within emits read at step 1 of an item and makeItem at step 2. The last step of a
-// shorter item runs what is left.
+// within emits read in step 1 of an item and makeItem in step 2. In a shorter item the
+// last step runs what is left.
 func (p *publisher) within(kt, steps ptx.U32) {
 	k := p.of.k
 	last := kt.AddI(1).Eq(steps)

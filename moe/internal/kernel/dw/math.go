@@ -8,11 +8,11 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file is the math role: the main loop, the sum of a heavy expert's splits, and
+// This file has the math role: the main loop, the sum over a heavy expert's splits, and
 // the stores.
 
-// math multiplies the warpgroup's 64 lines of each tile. A warpgroup past the last
-// line only releases the stages.
+// math is the math role: it multiplies the warpgroup's 64 lines of each tile. A warpgroup
+// past the last line only releases the stages.
 func (e *dw) math() {
 	k := e.k
 	wg, lane := k.Warpgroup(), k.Lane()
@@ -38,7 +38,7 @@ func (e *dw) math() {
 }
 
 // multiply is the main loop, with both operands MN-major. If the last step is not full, it
-// multiplies only the 16-row parts that have rows: the others are zeros.
+// multiplies only the parts of 16 rows that have rows; all others are zeros.
 func (e *dw) multiply(loop gemm.MainLoop, t item, wg ptx.U32, lead gemm.Lead, acc []ptx.F32) {
 	k := e.k
 	operands := func(s pipeline.Stage, step ptx.U32) (a, b tile.Descriptor) {
@@ -48,7 +48,7 @@ func (e *dw) multiply(loop gemm.MainLoop, t item, wg ptx.U32, lead gemm.Lead, ac
 	full, left := t.rows.DivI(tile.K), t.rows.AndI(tile.K-1)
 	sum := loop.Begin()
 	sum.Each(full, false, func(s pipeline.Stage, kt ptx.U32) {
-		k.FenceProxyAsync(".shared::cta") // makes cp.async's writes visible to wgmma
+		k.FenceProxyAsync(".shared::cta") // the fence makes cp.async's writes visible to wgmma
 		a, b := operands(s, ptx.Uint(0))
 		gemm.Multiply(k, element.Of(e.Config), acc, a, b, kt.NeI(0), true, true)
 		lead.Multiplied(kt)
@@ -70,17 +70,17 @@ func (e *dw) multiply(loop gemm.MainLoop, t item, wg ptx.U32, lead gemm.Lead, ac
 	sum.Finish()
 }
 
-// roundBits is the number of bits of a slot's state that count splits: 2^31 rows have
-// at most 2^18 splits. The other bits count the tiles that have used the slot, modulo
-// 4096; far fewer tiles of one slot are in flight at a time.
+// roundBits is the number of bits, in a slot's state, that count splits: 2^31 rows have at
+// most 2^18 splits. The other bits count, modulo 4096, the tiles that have used the slot.
+// Far fewer tiles of one slot are in flight at a time.
 const roundBits = 20
 
 // join adds up the splits of a tile, in order, and reports whether this split was the
-// last: its accumulators are then the tile's sum. Each split waits until the sum of the
-// splits before it is in the tile's slot, and writes its own sum there. The state of a
-// slot says which tile and split may use it next. Each warpgroup has its own half of a
-// slot and its own state. A warpgroup without lines in the tile, which has no
-// accumulators, advances the state all the same.
+// last. If so, its accumulators are the tile's sum. Each split waits until the tile's slot
+// holds the sum of the splits before it, and writes the sum with its own part there. The
+// state of a slot says which tile and split may use the slot next. Each warpgroup has its
+// own half of a slot, with a state of its own. A warpgroup without lines in the tile has
+// no accumulators, and only advances the state.
 func (e *dw) join(t item, wg ptx.U32, acc []ptx.F32) (last ptx.Pred) {
 	k := e.k
 	last = t.split.AddI(1).Eq(t.splits)
@@ -111,11 +111,12 @@ func (e *dw) join(t item, wg ptx.U32, acc []ptx.F32) (last ptx.Pred) {
 	return last
 }
 
-// partialStep is the distance between two chunks of 16 bytes of a thread: the threads
-// of a warpgroup write their chunks next to each other.
+// partialStep is the distance between two 16-byte chunks of one thread in a slot: the
+// threads of a warpgroup write their chunks next to each other.
 const partialStep = pipeline.WarpgroupThreads * 16
 
-// addPartial adds the sum of the earlier splits, with several loads in flight.
+// addPartial adds the slot's sum of the earlier splits to the accumulators, with several
+// loads in flight.
 func addPartial(part ptx.Global, acc []ptx.F32) {
 	const inFlight = 32
 	for i := 0; i < len(acc); i += inFlight {
@@ -130,9 +131,9 @@ func addPartial(part ptx.Global, acc []ptx.F32) {
 	}
 }
 
-// write writes the warpgroup's 64 lines of a tile of a weight gradient, from the given
-// line on: through shared memory and TMA, or directly from the accumulators for FP32
-// and for sums with old values.
+// write writes the warpgroup's 64 lines of a tile, from the given line on. A 16-bit
+// gradient that is overwritten goes through shared memory and TMA. An FP32 gradient, or
+// one that is added to old values, is written directly from the accumulators.
 func (e *dw) write(t item, m ptx.U32, acc []ptx.F32) {
 	if !e.mapped() {
 		for i := range e.Tiling.SubTiles() {
@@ -156,7 +157,7 @@ func (e *dw) write(t item, m ptx.U32, acc []ptx.F32) {
 }
 
 // neuron returns the neuron of a column of the packed rows, and its part: gate (0) or up
-// (1). Blocks of 64 columns never have both.
+// (1). A block of 64 columns never has both parts.
 func (e *dw) neuron(column ptx.U32) (neuron, part ptx.U32) {
 	if e.packed().Parts == 1 {
 		return column, ptx.Uint(0)
@@ -166,7 +167,7 @@ func (e *dw) neuron(column ptx.U32) (neuron, part ptx.U32) {
 	return column.Sub(ptx.Select(up, ptx.Uint(width), ptx.Uint(0))), ptx.Select(up, ptx.Uint(1), ptx.Uint(0))
 }
 
-// place is the address of line m of the gradient at a part of a neuron.
+// place returns the address of line m of the gradient, in a part of a neuron.
 func (e *dw) place(t item, m, neuron, part ptx.U32) ptx.Global {
 	of, lines, columns := e.matrix()
 	to := e.gradient.at[0]
@@ -174,8 +175,8 @@ func (e *dw) place(t item, m, neuron, part ptx.U32) ptx.Global {
 		to = ptx.GlobalAt(ptx.Select(part.EqI(0), to.Addr(), e.gradient.at[1].Addr()))
 		part, of.Part.Stride = ptx.Uint(0), 0
 	}
-	// along is the index in the contiguous dimension, across the index in the other one,
-	// where pitch is the distance between neighbours.
+	// along is the index in the contiguous dimension and across the index in the other
+	// dimension, whose neighbours are pitch elements apart.
 	pitch, along, across := lines.Stride, neuron.Add(part.MulI(of.Part.Stride)), m
 	if e.transposed() {
 		pitch = e.Hidden
@@ -186,20 +187,21 @@ func (e *dw) place(t item, m, neuron, part ptx.U32) ptx.Global {
 
 // pair is two neighbouring values of the gradient.
 type pair struct {
-	offset int // in elements from the thread's place
+	offset int // distance in elements from the thread's place
 	// values emits the code for the values, which all threads of a warp must run.
 	values func() (lo, hi ptx.F32)
-	// line and neuron are the distances from the thread's place.
+	// line and neuron are the distances, in lines and in neurons, from the thread's place.
 	line, neuron int
 }
 
-// direct writes 64 columns of the lines from m on, from the accumulators.
+// direct writes 64 columns of the lines from m on, directly from the accumulators.
 func (e *dw) direct(t item, m, column ptx.U32, acc []ptx.F32) {
 	neuron, part := column, ptx.Uint(0)
 	if !e.follow() {
 		neuron, part = e.neuron(column)
 	}
-	// Computed again for each 64 columns: no registers are left next to the sums.
+	// The place is computed again for each 64 columns, because the accumulators leave no
+	// registers free.
 	f := tile.NewFragment(e.k.TidX().AndI(pipeline.WarpgroupThreads - 1))
 	line := m.Add(f.Row)
 	var pairs []pair
@@ -213,8 +215,8 @@ func (e *dw) direct(t item, m, column ptx.U32, acc []ptx.F32) {
 		e.directInPart(at, line, neuron, pairs)
 		return
 	}
-	// All loads of old values are in flight at once. The new values are computed one pair
-	// at a time, because no registers are left for all of them.
+	// All loads of old values are in flight at once. The new values are computed pair by
+	// pair, because no registers are left for all of them.
 	old := make([][]ptx.F32, len(pairs))
 	if e.Store.Accumulate {
 		for i, p := range pairs {
@@ -233,13 +235,13 @@ func (e *dw) direct(t item, m, column ptx.U32, acc []ptx.F32) {
 // inPart reports whether blocks of 64 x 64 may reach past the last line or neuron.
 func (d DW) inPart() bool { return d.Hidden%tile.Block != 0 || d.neurons()%tile.Block != 0 }
 
-// neurons is the number of columns of each part of the gradient.
+// neurons returns the number of columns of each part of the gradient.
 func (d DW) neurons() int {
 	_, _, columns := d.matrix()
 	return columns.Extent
 }
 
-// directInPart writes the pairs that are not past the last line or neuron.
+// directInPart writes those pairs that are not past the last line or neuron.
 func (e *dw) directInPart(at ptx.Global, line, neuron ptx.U32, pairs []pair) {
 	for _, p := range pairs {
 		lo, hi := p.values()
@@ -249,14 +251,14 @@ func (e *dw) directInPart(at ptx.Global, line, neuron ptx.U32, pairs []pair) {
 	}
 }
 
-// follow reports whether the gradient stores up's columns right after gate's, as the
-// packed rows do. A column then has the same index in both.
+// follow reports whether up's columns directly follow gate's in the gradient, as they do
+// in the packed rows. A column then has the same index in both.
 func (d DW) follow() bool {
 	of, _, columns := d.matrix()
 	return !of.Apart && !d.inPart() && of.Part.Stride == columns.Extent*columns.Stride
 }
 
-// straight returns the pairs along the neurons, and the thread's first neuron.
+// straight returns the thread's pairs along the neurons, and its first neuron.
 func (e *dw) straight(f tile.Fragment, neuron ptx.U32, acc []ptx.F32) (ptx.U32, []pair) {
 	_, lines, _ := e.matrix()
 	var pairs []pair
@@ -268,10 +270,10 @@ func (e *dw) straight(f tile.Fragment, neuron ptx.U32, acc []ptx.F32) (ptx.U32, 
 	return neuron.Add(f.Column), pairs
 }
 
-// transpose returns the pairs along d, and the thread's first line and neuron. A thread
-// has two neurons of one line, and the thread four lanes away has the same neurons of
-// the next line. They exchange one value each, and each then has one neuron of both
-// lines.
+// transpose returns the thread's pairs along d, with its first line and its neuron. A
+// thread has two neurons of one line, and the thread four lanes away has the same neurons
+// of the next line. The two threads exchange one value each; then each has one neuron of
+// both lines.
 func (e *dw) transpose(f tile.Fragment, line, neuron ptx.U32, acc []ptx.F32) (ptx.U32, ptx.U32, []pair) {
 	_, _, columns := e.matrix()
 	odd := f.Row.AndI(1)

@@ -2,27 +2,28 @@ package dw
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/ptx"
 )
 
-// SplitRows is the number of rows that one tile of a weight gradient sums at a time. An
-// expert with more rows has several splits, whose sums are added in order.
+// SplitRows is the largest number of rows over which one tile of a weight gradient sums.
+// An expert with more rows has several splits, whose sums are added in order.
 const SplitRows = 8192
 
-// SplitBytes is the size of an entry of the split table. Its words are the expert, its
-// first packed row, its number of rows, the number of its first split; its number of
-// splits, the number of experts listed before it, 0, 0.
+// SplitBytes is the size of an entry of the split table. The words of an entry are:
+// expert, first packed row, number of rows, number of the expert's first split, number of
+// the expert's splits, number of experts listed before it, 0, 0.
 const SplitBytes = 32
 
-// SlotStateBytes is the size of the state of a slot for partial sums.
+// SlotStateBytes is the size of the state of a slot. A slot holds a partial sum.
 const SlotStateBytes = 8
 
 // Plan lists the work of the weight gradients: the splits of each expert, heavy experts
-// first, so that the last tiles of a launch are cheap. An expert without rows has one
-// split, after all others.
+// first, so that the last tiles of a launch are short. An expert without rows has one
+// split, after all splits with rows.
 type Plan struct {
 	NumExperts int
 	// SplitRows is the number of rows of a split, a multiple of 64; 0 means [SplitRows].
@@ -31,16 +32,16 @@ type Plan struct {
 
 const planThreads = 256
 
-// Splits is the largest number of entries of the table for the given number of packed
-// rows.
+// Splits returns the largest number of entries that the table can have for a number of
+// packed rows.
 func (p Plan) Splits(rows int) int { return p.NumExperts + rows/splitRows(p.SplitRows) }
 
-// TableBytes is the size of the table for the given number of packed rows.
+// TableBytes returns the size of the table for a number of packed rows.
 func (p Plan) TableBytes(rows int) int64 { return SplitBytes * int64(p.Splits(rows)) }
 
-// Slots is the number of slots for partial sums that a launch needs for full speed. With
-// fewer, at least 1, CTAs wait for each other. If no expert can be split, because there
-// are at most SplitRows rows, it is 0.
+// Slots returns the number of slots for partial sums with which a launch runs at full
+// speed. With fewer, at least 1, CTAs wait for each other. It is 0 if there are at most
+// SplitRows rows, because then no expert can be split.
 func (p Plan) Slots(rows, sms int) int {
 	if rows <= splitRows(p.SplitRows) {
 		return 0
@@ -59,11 +60,12 @@ func splitRows(n int) int {
 type PlanArgs struct {
 	// Offsets [E+1] u32 is the first packed row of each expert.
 	Offsets driver.DevicePtr
-	// Splits is the table, with [Plan.Splits] entries of SplitBytes. It is written.
+	// Splits is an output: the table, with [Plan.Splits] entries of SplitBytes.
 	Splits driver.DevicePtr
-	// Counts [2] u32 is written: the number of splits, the number of splits with rows.
+	// Counts [2] u32 is an output: the number of splits, and the number of splits with
+	// rows.
 	Counts driver.DevicePtr
-	// Tickets [2] and State [StateWords] u32 become 0.
+	// The kernel sets Tickets [2] and State [StateWords] u32 to 0.
 	Tickets    driver.DevicePtr
 	State      driver.DevicePtr
 	StateWords int
@@ -72,7 +74,7 @@ type PlanArgs struct {
 // Build emits the kernel.
 func (p Plan) Build() (*jit.Kernel[PlanArgs], error) {
 	k := jit.NewBuilder[PlanArgs]("moe_dwplan", planThreads, 1)
-	k.CTAs(func(*PlanArgs) int { return (p.NumExperts + planThreads/32 - 1) / (planThreads / 32) }) // a warp for each expert
+	k.CTAs(func(*PlanArgs) int { return (p.NumExperts + planThreads/32 - 1) / (planThreads / 32) }) // one warp for each expert
 	offsets, splits := k.Ptr(&k.Args.Offsets), k.Ptr(&k.Args.Splits)
 	counts, tickets := k.Ptr(&k.Args.Counts), k.Ptr(&k.Args.Tickets)
 	state, words := k.Ptr(&k.Args.State), k.U32(&k.Args.StateWords)
@@ -90,8 +92,8 @@ func (p Plan) Build() (*jit.Kernel[PlanArgs], error) {
 	return k.Build()
 }
 
-// list writes the entries of an expert, with one warp. They follow the splits of all
-// experts that have more rows, or the same number of rows and a lower id.
+// list writes the entries of one expert, with one warp. They follow the entries of all
+// experts with more rows, and of experts with the same number of rows and a lower id.
 func (p Plan) list(k *ptx.Kernel, expert, lane ptx.U32, offsets, splits, counts ptx.Global) {
 	each := splitRows(p.SplitRows)
 	extent := func(e ptx.U32) (first, rows, n ptx.U32) {
@@ -101,7 +103,7 @@ func (p Plan) list(k *ptx.Kernel, expert, lane ptx.U32, offsets, splits, counts 
 		return first, rows, rows.AddI(each - 1).DivI(each).Max(ptx.Uint(1))
 	}
 	first, rows, own := extent(expert)
-	var sums [4]*ptx.Var[ptx.U32] // splits and experts that come before this expert; all splits; all splits with rows
+	var sums [4]*ptx.Var[ptx.U32] // splits before this expert's, experts before this one, all splits, all splits with rows
 	for i := range sums {
 		sums[i] = ptx.NewVar(k, ptx.Uint(0))
 	}
@@ -130,6 +132,6 @@ func (p Plan) list(k *ptx.Kernel, expert, lane ptx.U32, offsets, splits, counts 
 }
 
 // PlanKernel lists the work of the gradients of both weights.
-var PlanKernel = &registry.Kernel[PlanArgs]{KernelName: "plan-splits", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
+var PlanKernel = &registry.Kernel[PlanArgs]{KernelName: "plan-splits", Backward: true, Only: spec.IsPlain, Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
 	return Plan{NumExperts: l.NumExperts}.Build()
 }}

@@ -15,6 +15,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/driver/open"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/num"
@@ -22,7 +23,7 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// Poison fills memory that a kernel has not written yet.
+// Poison is the word that fills memory until a kernel writes it.
 const Poison = 0xffffffff
 
 // Timing says when asynchronous work completes on the emulated device.
@@ -89,7 +90,7 @@ type Bed struct {
 	T      testing.TB
 	Device driver.Device
 	Stream driver.Stream
-	// toBreak: the device may be broken when the test ends.
+	// toBreak reports whether the device may be broken when the test ends.
 	toBreak bool
 }
 
@@ -122,7 +123,7 @@ func on(b *Bed) *Bed {
 	return b
 }
 
-// cleanup closes something at the end of the test.
+// cleanup closes a resource at the end of the test.
 func (b *Bed) cleanup(end func() error) {
 	b.T.Cleanup(func() {
 		if err := end(); !b.toBreak {
@@ -139,7 +140,7 @@ func Upload[E num.Number](b *Bed, values []E) driver.DevicePtr {
 }
 
 // Room allocates the given number of bytes, filled with poison. The emulator reports
-// accesses outside of them.
+// accesses outside these bytes.
 func (b *Bed) Room(bytes int) driver.DevicePtr {
 	bytes = max(4, (bytes+3)/4*4)
 	p, err := b.Device.Alloc(int64(bytes))
@@ -169,14 +170,14 @@ func Run[A any](b *Bed, from interface {
 	b.T.Helper()
 	k, err := from.Build()
 	require.NoError(b.T, err)
-	fn, err := jit.Of(b.Device).Load(context.Background(), nil, k.Source(fmt.Sprintf("%T", from)), driver.CompileOptions{})
+	fn, err := jit.Of(b.Device).Load(context.Background(), nil, k.Source(fmt.Sprintf("%T", from)), gpu.CompileOptions{})
 	require.NoError(b.T, err)
-	l := k.Launcher(fn, b.Device)
+	l := k.Launcher(fn)
 	if ctas == 0 {
 		require.NoError(b.T, l.Launch(b.Stream, args))
 	} else {
 		cluster := max(1, k.Cluster)
-		require.NoError(b.T, l.LaunchGrid(b.Stream, args, driver.Dim3{X: (ctas + cluster - 1) / cluster * cluster}))
+		require.NoError(b.T, l.LaunchGrid(b.Stream, args, gpu.Dim3{X: (ctas + cluster - 1) / cluster * cluster}))
 	}
 	require.NoError(b.T, b.Stream.Synchronize(context.Background()))
 }

@@ -9,12 +9,12 @@ import (
 // Layer is a layer whose kernels have digests of their text in testdata, and are
 // assembled by a test.
 type Layer struct {
-	// Name is a word.
+	// Name is one word.
 	Name   string
 	Config spec.Config
-	// Inference: only the kernels of the forward pass have digests.
+	// With Inference, only the kernels of the forward pass have digests.
 	Inference bool
-	// Tiles are tilings in place of those that the cost model chooses.
+	// Tiles replaces tilings that the cost model chooses.
 	Tiles tiles.Choice
 }
 
@@ -57,6 +57,11 @@ var Layers = []Layer{
 		RouterF32: true, Logits: spec.F32, Lists: true}},
 	{Name: "uneven-apart", Config: spec.Config{Hidden: 720, Intermediate: 336, NumExperts: 16, TopK: 2, GateUp: spec.Apart, InOut: true, Activation: spec.GeGLUErf,
 		Type: spec.F16, Logits: spec.F16}},
+	{Name: "mxfp4", Inference: true, Config: spec.Config{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4, GateUp: spec.Interleaved, Bias: true,
+		Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7, Weights: "mxfp4"}},
+	{Name: "fp8", Inference: true, Config: spec.Config{Hidden: 720, Intermediate: 336, NumExperts: 999, TopK: 8, GateUp: spec.Apart, Weights: "fp8"}},
+	{Name: "fp8-ue8m0", Inference: true, Config: spec.Config{Hidden: 7168, Intermediate: 2048, NumExperts: 256, TopK: 8, Weights: "fp8-ue8m0"}},
+	{Name: "int4-g32", Inference: true, Config: spec.Config{Hidden: 7168, Intermediate: 2048, NumExperts: 384, TopK: 8, Weights: "int4-g32"}},
 	{Name: "plain", Config: spec.Config{Hidden: 512, Intermediate: 192, NumExperts: 12, TopK: 3, Activation: spec.ReLU2}},
 }
 

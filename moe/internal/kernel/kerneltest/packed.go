@@ -13,7 +13,7 @@ import (
 type Packed struct {
 	Rows, gaps []int
 	Tokens     int
-	// table, gather and row's expert (-1 in gaps) are made from them.
+	// NewPacked computes table, gather and the expert of each row (-1 in gaps).
 	table, Gather []uint32
 	Expert        []int
 }
@@ -25,7 +25,7 @@ func NewPacked(tokens int, rows, gaps []int) *Packed {
 		first := len(p.Expert)
 		for i := range n {
 			if i%schedule.PairRows == 0 {
-				p.table = append(p.table, uint32(e), uint32(first+i), uint32(min(schedule.PairRows, n-i)), ^uint32(0)) // no kernel reads the last word
+				p.table = append(p.table, uint32(e), uint32(first+i), uint32(min(schedule.PairRows, n-i)), ^uint32(0)) // no kernel reads the last word of an entry
 			}
 			p.Expert = append(p.Expert, e)
 			p.Gather = append(p.Gather, uint32((first*7+i*13)%tokens))
@@ -43,12 +43,13 @@ func (p *Packed) Tiles(b *Bed) gemm.TileArgs {
 	return gemm.TileArgs{Table: Upload(b, p.table), RowPairs: Upload(b, []uint32{uint32(len(p.table) / 4)}), Tickets: Upload(b, []uint32{0})}
 }
 
-// NoTiles returns the arguments of a product without rows, whose table is poison.
+// NoTiles returns the arguments of a product without rows. The table has only poison.
 func NoTiles(b *Bed) gemm.TileArgs {
 	return gemm.TileArgs{Table: Upload(b, Poisoned[uint32](4)), RowPairs: Upload(b, []uint32{0}), Tickets: Upload(b, []uint32{0})}
 }
 
-// Between reports whether a bf16 value can come from an FP32 sum within slack of x.
+// Between reports whether a bf16 value can be the rounding of an FP32 sum that is at most
+// slack away from x.
 func Between(got uint16, x, slack float64) bool {
 	g := num.BF16ToFloat64(got)
 	return g >= num.BF16ToFloat64(num.Float64ToBF16(x-slack)) && g <= num.BF16ToFloat64(num.Float64ToBF16(x+slack))
@@ -65,7 +66,8 @@ func Dot(a, b []uint16) (sum, slack float64) {
 	return sum, size * 0x1p-18
 }
 
-// Ragged is a plan of experts with every kind of last tile, with gaps between the experts.
+// Ragged is a plan whose experts have last tiles of every kind, with gaps between the
+// experts.
 func Ragged() *Packed {
 	return NewPacked(50, []int{1, 0, 63, 64, 65, 128, 129, 193, 256, 5}, []int{3, 0, 64, 1, 0, 130, 7})
 }

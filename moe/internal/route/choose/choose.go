@@ -11,26 +11,26 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file chooses experts from logits with one warp per token: for a small batch
-// in one CTA or in several, and inside other kernels.
+// This file chooses experts from logits with one warp for each token. Small batches use it
+// in kernels of one or several CTAs, and inside other kernels.
 
-// Choose computes top-K, scores and the plan of up to [MaxAtOnce] tokens in one
-// CTA. A warp chooses for each token; then the CTA does the work of Plan.
+// Choose computes the top-K, the scores and the plan of up to [MaxAtOnce] tokens in one
+// CTA. Each warp chooses for its tokens; then the CTA does the work of Plan.
 type Choose struct {
 	Router
-	// Pairs is the field of [order.Plan].
+	// Pairs is the option of the same name of [order.Plan].
 	Pairs bool
 }
 
 // ChooseArgs are the arguments of [Choose].
 type ChooseArgs struct {
-	// SmallBatchLogits [T, E] f32 are the router's sums.
+	// SmallBatchLogits [T, E] f32 are the sums of the router's product.
 	SmallBatchLogits driver.DevicePtr
-	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are written, best first.
+	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are outputs, with the best expert first.
 	Scores driver.DevicePtr
-	// Logits [T, E], in the layer's format, are written unless 0.
+	// Logits [T, E], in the layer's format, is an output unless its address is 0.
 	Logits driver.DevicePtr
-	// PlanTensors are the tensors of the plan. ExpertIDs is written.
+	// PlanTensors are the tensors of the plan. Its ExpertIDs are an output here.
 	order.PlanTensors
 	// Tokens is T, at most MaxAtOnce.
 	Tokens int
@@ -64,32 +64,32 @@ func (c Choose) Build() (*jit.Kernel[ChooseArgs], error) {
 	return k.Build()
 }
 
-// MaxByWarps is the number of tokens up to which a warp for each token chooses its
-// experts. For more tokens Router is as fast.
+// MaxByWarps is the largest number of tokens for which a warp chooses each token's
+// experts. Beyond it Router is as fast.
 const MaxByWarps = 512
 
-// ChooseRanges computes top-K and scores of a small batch that is too large for one
-// CTA. Each CTA has a range of tokens, a warp for each token, and counts its
-// experts for Plan.
+// ChooseRanges computes the top-K and the scores of a small batch that is too large for
+// one CTA. Each CTA has a range of tokens, with one warp for each token, and counts the
+// range's tokens by expert for Plan.
 type ChooseRanges struct{ Router }
 
 // ChooseRangesArgs are the arguments of [ChooseRanges].
 type ChooseRangesArgs struct {
-	// SmallBatchLogits [T, E] f32 are the router's sums.
+	// SmallBatchLogits [T, E] f32 are the sums of the router's product.
 	SmallBatchLogits driver.DevicePtr
-	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are written, best first.
+	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are outputs, with the best expert first.
 	Scores    driver.DevicePtr
 	ExpertIDs driver.DevicePtr
-	// Logits [T, E], in the layer's format, are written unless 0.
+	// Logits [T, E], in the layer's format, is an output unless its address is 0.
 	Logits driver.DevicePtr
-	// Counts [CTAs, E] u32 is written: each CTA's tokens by expert.
+	// Counts [CTAs, E] u32 is an output: the number of tokens of each CTA by expert.
 	Counts driver.DevicePtr
 	// TokenRanges are [ChosenRanges].
 	order.TokenRanges
 }
 
-// ChosenRanges returns the ranges of ChooseRanges and of the plan after it: a token for
-// each warp if there are enough SMs.
+// ChosenRanges returns the ranges of tokens for ChooseRanges and for the plan after it. If
+// there are enough SMs, each warp has one token.
 func ChosenRanges(tokens, sms int) order.TokenRanges {
 	return order.RangesBy(order.PlanWarps, tokens, sms)
 }
@@ -122,30 +122,33 @@ func (c ChooseRanges) Build() (*jit.Kernel[ChooseRangesArgs], error) {
 	return k.Build()
 }
 
-// ByChains emits the choice of a token's experts by a warp of another kernel, from
-// the sums of the router's chains. It does what Choose does, without a plan.
+// ByChains emits the choice of one token's experts into another kernel, for one warp. Its
+// input is the sums of the router's chains. ByChains does what Choose does, without a
+// plan.
 type ByChains struct {
 	Router
-	// Sums [chains, T, E] f32 are the router's sums, before biases.
+	// Sums [chains, T, E] f32 are the sums of the router's chains, before biases.
 	Sums ptx.Global
 	// Bias [E] f32 is read if the router has a bias.
 	Bias ptx.Global
-	// Logits [T, E], in the layer's format, are written unless its address is 0.
+	// Logits [T, E], in the layer's format, is an output unless its address is 0.
 	Logits ptx.Global
 	// Tokens is T.
 	Tokens ptx.U32
 }
 
-// ChoosesInProducts reports whether a layer's up-projections can choose the experts of up
-// to MaxApart tokens: from the router's sums alone, without scores on the input.
+// ChoosesInProducts reports whether the layer's up-projections can choose the experts of
+// up to MaxApart tokens. The choice must need only the router's sums, and the scores must
+// not multiply the inputs.
 func ChoosesInProducts(c spec.Config) bool { return InRouter(c) && !c.RouterF32 && !c.ScoreOnInput }
 
 // HasSingle reports whether the layer has kernels for a single token. They need
 // weights whose rows are contiguous.
 func HasSingle(c spec.Config) bool { return ChoosesInProducts(c) && !c.InOut }
 
-// Choose emits the choice. found gets the experts by slot, the best first, in every lane.
-// Then, if scored holds, take gets a slot's score and expert in the lane that has them.
+// Choose emits the choice. found receives the experts by slot, the best first, in every
+// lane. If scored holds, take then receives a slot's score and expert, in the lane that
+// has the slot.
 func (l ByChains) Choose(k *ptx.Kernel, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
 	r := router{Router: l.Router, k: k, logits: l.Logits, bias: l.Bias, apart: true, tokens: l.Tokens}
 	r.choose(l.Sums.Index(token, 4*l.NumExperts), token, lane, found, scored, take)
@@ -187,9 +190,9 @@ func chooseBy[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, la
 	})
 }
 
-// warpTop returns the n largest of a warp's keys, in all lanes. Each lane sorts its
-// own keys, so the largest key is the first key of some lane. n times, it is taken
-// from there.
+// warpTop returns the n largest keys of a warp, in all lanes. Each lane sorts its own
+// keys, so the largest key of the warp is the first key of some lane. warpTop takes it
+// from that lane, n times.
 func warpTop[K ptx.Value](key keyMath[K], own []K, n int) (top []K) {
 	queue := topOf(key, own, n)
 	for len(top) < n {
@@ -209,12 +212,13 @@ func warpTop[K ptx.Value](key keyMath[K], own []K, n int) (top []K) {
 	return top
 }
 
-// warpKeys returns the keys of a lane's experts, and writes their logits if they are wanted.
+// warpKeys returns the keys of a lane's experts. It also stores their logits if Logits has
+// an address.
 func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, first ptx.U32) (keys []K) {
 	k := e.k
 	var logits [][2]ptx.F32
 	at := from.Index(first, 4)
-	// With an even number of experts pairs are aligned and never cut.
+	// With an even number of experts, pairs are aligned and never cut at the end.
 	together := 2 - e.NumExperts%2
 	for column := 0; column < e.NumExperts; column += 64 {
 		pair := ptx.NewVars(k, 2, ptx.Float(0))
@@ -250,9 +254,9 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 	return keys
 }
 
-// sumsOf returns the router's sums of together neighbouring experts. at is the
-// place of the sum of expert first, and the returned sums start at expert first +
-// behind. If the product left chains and biases apart, sumsOf adds them.
+// sumsOf returns the router's sums of several neighbouring experts. at is the address of
+// the sum of expert first, and the returned sums start at expert first + behind. If the
+// product left the chains apart, sumsOf adds the chains and the biases.
 func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []ptx.F32 {
 	at = at.At(4 * behind)
 	sums := ptx.LdGlobalVec[ptx.F32](at, together)
@@ -262,7 +266,7 @@ func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []pt
 	add := func(i int, x ptx.F32) { sums[i] = sums[i].Add(x) }
 	chains, _ := e.chains()
 	for i := 0; i < together && chains > 1; i++ {
-		sums[i] = ptx.Float(0).Add(sums[i]) // Router's sums start from 0 too
+		sums[i] = ptx.Float(0).Add(sums[i]) // the sum starts from 0, as in Router
 	}
 	for chain := 1; chain < chains; chain++ {
 		for i, sum := range ptx.LdGlobalVec[ptx.F32](e.ofChain(at, chain), together) {
@@ -275,7 +279,7 @@ func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []pt
 	return sums
 }
 
-// ofChain returns the place of a chain's sums; at is the place in the first chain.
+// ofChain returns the address of a chain's sums, given the address in the first chain.
 func (e *router) ofChain(at ptx.Global, chain int) ptx.Global {
 	if tokens, ok := e.tokens.Const(); ok { // a constant becomes the offset of the load instruction
 		return at.At(4 * e.NumExperts * int(tokens) * chain)
@@ -283,8 +287,8 @@ func (e *router) ofChain(at ptx.Global, chain int) ptx.Global {
 	return at.Index(e.tokens.MulI(chain), 4*e.NumExperts)
 }
 
-// ChooseKernel is the choice for up to MaxAtOnce tokens, ChooseRangesKernel for larger
-// batches up to MaxByWarps.
+// ChooseKernel chooses for up to MaxAtOnce tokens, ChooseRangesKernel for larger batches
+// up to MaxByWarps.
 var (
 	ChooseKernel = &registry.Kernel[ChooseArgs]{KernelName: "choose", Only: InRouter, Emit: func(l registry.Layer) (*jit.Kernel[ChooseArgs], error) {
 		return Choose{chooserOf(l.Config), l.ScoreOnInput}.Build()
@@ -294,7 +298,7 @@ var (
 	}}
 )
 
-// chooserOf returns what a layer's choice needs of its router.
+// chooserOf returns the properties of a layer's router that its choice needs.
 func chooserOf(c spec.Config) Router {
 	return Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Logits: c.Logits, All: c.Score == spec.SoftmaxAll}
 }

@@ -15,9 +15,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// FromLogits chooses and scores each token's K experts from the logits in memory, for all kinds of
-// scores that package spec defines. One warp computes a token, one CTA a range of tokens, whose
-// experts it counts for the plan.
+// FromLogits chooses and scores each token's K experts from logits in memory, for all
+// kinds of scores that package spec defines. One warp computes a token. One CTA computes a
+// range of tokens, and counts the range's tokens by expert for the plan.
 type FromLogits struct{ spec.Config }
 
 const (
@@ -29,12 +29,12 @@ const (
 type FromLogitsArgs struct {
 	// Logits [T, E] are in the layer's format.
 	Logits driver.DevicePtr
-	// SelectionBias and ExpertScale [E] f32 are read if the layer has them.
+	// SelectionBias and ExpertScale, [E] f32, are read if the layer has them.
 	SelectionBias, ExpertScale driver.DevicePtr
-	// Scores [T, K] f32 and Experts [T, K] i32 are written, best first.
+	// Scores [T, K] f32 and Experts [T, K] i32 are outputs, with the best expert first.
 	Scores    driver.DevicePtr
 	ExpertIDs driver.DevicePtr
-	// Counts [CTAs, E] u32 is written: the number of each CTA's tokens by expert.
+	// Counts [CTAs, E] u32 is an output: the number of tokens of each CTA by expert.
 	Counts driver.DevicePtr
 	order.TokenRanges
 }
@@ -48,7 +48,8 @@ type fromLogits struct {
 	bias, scale ptx.Global
 	scores, ids ptx.Global
 	counts      ptx.Shared
-	// keys [E] and kept [Groups] u32 are the warp's shared memory, if the layer has groups.
+	// keys [E] and kept [Groups] u32 are arrays of the warp in shared memory, if the layer
+	// has groups of experts.
 	keys, kept ptx.Shared
 }
 
@@ -104,7 +105,7 @@ func chooseFrom[K ptx.Value](e *fromLogits, key keyMath[K], token ptx.U32) {
 	id := expertOf(key, slot)
 	has := e.lane.LtI(e.TopK)
 	logit := ptx.NewVar(k, key.value(slot))
-	if e.SelectionBias { // the key has the biased score
+	if e.SelectionBias { // the key has the biased score, so the lane loads the slot's logit again
 		k.If(has, func() { logit.Set(e.logit(token, id)) })
 	}
 	weight, _ := scores.Normalize(e.Config, e.weight(logit.Get(), raw), has)
@@ -162,8 +163,8 @@ func (e *fromLogits) logit(token, expert ptx.U32) ptx.F32 {
 	return scores.LoadLogit(e.Logits, e.logits.Index(token, int(e.Logits.Bytes())*e.NumExperts), expert)
 }
 
-// rawScore returns the function from a logit to its raw score; pairs are all logits of the token.
-// It returns nil if raw scores depend on the chosen logits.
+// rawScore returns the function from a logit to its raw score, given all logits of the
+// token. It returns nil if raw scores depend on which logits are chosen.
 func (e *fromLogits) rawScore(pairs [][2]ptx.F32) func(logit ptx.F32) ptx.F32 {
 	if e.Score != spec.SoftmaxAll {
 		return scores.OfLogit(e.Score)
@@ -230,8 +231,8 @@ func (e *fromLogits) keepGroups(keys [][2]ptx.F32, raw func(ptx.F32) ptx.F32) {
 	k.BarWarpSync(all)
 }
 
-// groupScore returns the score of a group, mapped by [ordered]. Lanes start at different experts
-// of their groups, so that they read different banks.
+// groupScore returns the score of a group as bits mapped by [ordered]. Each lane starts at
+// a different expert of its group, so that the lanes read different banks.
 func (e *fromLogits) groupScore(group ptx.U32, raw func(ptx.F32) ptx.F32) ptx.U32 {
 	size := e.NumExperts / e.Groups
 	at := e.keys.Plus(group.MulI(4 * size))
@@ -254,8 +255,8 @@ func (e *fromLogits) groupScore(group ptx.U32, raw func(ptx.F32) ptx.F32) ptx.U3
 	return ordered(r[0].Add(r[1]))
 }
 
-// bestKeys returns in lane k the k-th largest key of the warp. K times, the largest key is removed
-// from its lane.
+// bestKeys returns, in lane k, the k-th largest key of the warp. K times it finds the
+// largest key and removes it from its lane.
 func bestKeys[K ptx.Value](k *ptx.Kernel, key keyMath[K], e *fromLogits, values [][2]ptx.F32) K {
 	var keys []*ptx.Var[K]
 	for j, pair := range values {
@@ -275,7 +276,7 @@ func bestKeys[K ptx.Value](k *ptx.Kernel, key keyMath[K], e *fromLogits, values 
 		}
 	})
 	if e.Groups > 0 {
-		k.BarWarpSync(ptx.Uint(ptx.FullMask)) // before kept is overwritten for the next token
+		k.BarWarpSync(ptx.Uint(ptx.FullMask)) // waits until all lanes have read kept, which the next token overwrites
 	}
 	slot := ptx.NewVar(k, key.none)
 	k.For(ptx.Uint(0), ptx.Uint(e.TopK), ptx.Uint(1), func(i ptx.U32) {
@@ -306,7 +307,7 @@ func (e *fromLogits) weight(logit ptx.F32, raw func(ptx.F32) ptx.F32) ptx.F32 {
 	return p.Mul(lanes.Sum(ptx.Select(e.lane.LtI(e.TopK), p, ptx.Float(0))).RcpApprox(".ftz"))
 }
 
-// FromLogitsKernel is for layers that do not choose in the router's epilogue.
+// FromLogitsKernel is for layers whose router's epilogue does not choose.
 var FromLogitsKernel = &registry.Kernel[FromLogitsArgs]{KernelName: "topk", Roofline: registry.Works{spec.TopKWork}, Only: outsideRouter, Emit: func(l registry.Layer) (*jit.Kernel[FromLogitsArgs], error) {
 	return FromLogits{l.Config}.Build()
 }}

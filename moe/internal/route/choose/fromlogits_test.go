@@ -11,17 +11,18 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// TestFromLogitsAdversarial checks each kind of score on rows of logits that other routers get wrong.
+// TestFromLogitsAdversarial checks each kind of score on rows of logits that are easy to
+// get wrong.
 func TestFromLogitsAdversarial(t *testing.T) {
 	inf, nan, sigmoid := math.Inf(1), math.NaN(), func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 	root := func(x float64) float64 { return math.Sqrt(math.Log1p(math.Exp(x))) }
-	half := math.Sqrt(math.Ln2) // the root of softplus(0)
+	half := math.Sqrt(math.Ln2) // the square root of softplus(0)
 	for _, tt := range []struct {
 		name   string
 		logits []float64
 		ids    []int32
-		// The scores of each kind without renormalisation; normed has sigmoids divided by
-		// their sum.
+		// The scores of each kind without renormalisation. In the case normed, sigmoids are
+		// divided by their sum.
 		softmax, sigmoids, roots, normed []float64
 	}{
 		{"equal", []float64{0, 0, 0, 0}, []int32{0, 1}, []float64{.25, .25}, []float64{.5, .5}, []float64{half, half}, []float64{.5, .5}},
@@ -56,8 +57,9 @@ func TestFromLogitsAdversarial(t *testing.T) {
 	}
 }
 
-// TestFromLogitsGroups checks that of groups with equal sums the lower one is kept, that sums
-// of groups are over biased scores, and that the scores written have no bias.
+// TestFromLogitsGroups checks that of two groups with equal sums the lower one is kept,
+// that the sums of groups are over biased scores, and that the scores written have no
+// bias.
 func TestFromLogitsGroups(t *testing.T) {
 	c := spec.Config{NumExperts: 6, TopK: 2, Logits: spec.F32, Score: spec.Sigmoid, Groups: 3, TopGroups: 1, GroupSumOfTwo: true}
 	sigmoid := func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
@@ -69,8 +71,8 @@ func TestFromLogitsGroups(t *testing.T) {
 	selects(t, c, []float64{1, 2, 2, 1, 0, 0}, []float32{0, 0, 0, 0, 1, 2}, []int32{5, 4}, []float64{.5, .5})
 }
 
-// selects runs FromLogits for one token, with a selection bias unless nil, and compares experts,
-// scores and counts.
+// selects runs FromLogits for one token and compares experts, scores and counts. There is
+// a selection bias unless bias is nil.
 func selects(t *testing.T, c spec.Config, logits []float64, bias []float32, ids []int32, scores []float64) {
 	t.Helper()
 	b := kt.New(t, kt.Early)

@@ -7,18 +7,18 @@ import (
 
 // This file has the keys that the selection compares, and the networks that sort them.
 //
-// A key is a logit and its expert as one unsigned number: in the upper half the logit, mapped so
-// that unsigned order is numeric order, in the lower half the expert's complement. The largest
-// key has the largest logit and, of equal logits, the lower expert. -0 and +0 are equal. NaN is
-// above every number, as in torch.topk, so that the output shows a broken router. Keys are
-// unique and never 0.
+// A key is a logit and its expert as one unsigned number. The upper half is the logit,
+// mapped so that unsigned order is numeric order. The lower half is the complement of the
+// expert's number. The largest key therefore has the largest logit and, among equal
+// logits, the lowest expert. -0 and +0 are equal. NaN is above every number, as in
+// torch.topk, so that the output shows a broken router. Keys are unique and never 0.
 
-// keyMath is the operations of the selection on keys of one width.
+// keyMath holds the operations of the selection on keys of one width.
 type keyMath[K ptx.Value] struct {
 	none     K // below every key
 	max, min func(a, b K) K
-	xor      func(a K, lanes int) K    // the key of the lane whose number differs in these bits
-	from     func(a K, lane ptx.U32) K // the key of the given lane
+	xor      func(a K, lanes int) K    // returns the key of the lane whose number differs in these bits
+	from     func(a K, lane ptx.U32) K // returns the key of the given lane
 	// of returns the keys of two logits; codes are the complements of their experts.
 	of func(logits [2]ptx.F32, codes [2]int) [2]K
 	// missing returns a key for an expert past the last one: below the keys of all experts.
@@ -32,7 +32,7 @@ type keyMath[K ptx.Value] struct {
 	equal   func(a, b K) ptx.Pred
 }
 
-// expertOf returns the expert of a key.
+// expertOf returns the expert's number in a key.
 func expertOf[K ptx.Value](key keyMath[K], of K) ptx.U32 {
 	return ptx.Uint(expertMask).Sub(key.code(of))
 }
@@ -177,8 +177,8 @@ func topOf[K ptx.Value](key keyMath[K], keys []K, n int) (top []K) {
 // largest returns the n largest keys of two sorted lists, or all if there are fewer, sorted.
 func largest[K ptx.Value](key keyMath[K], a, b []K, n int) []K {
 	n = min(n, len(a)+len(b))
-	// The larger of the i-th largest key of a and the (n-i)-th of b is among the n largest keys.
-	// These larger keys first fall with i, then rise.
+	// The larger of the i-th largest key of a and the (n-i)-th largest key of b is among
+	// the n largest keys. As i grows, these larger keys first fall, then rise.
 	valley := make([]K, n)
 	for i := range valley {
 		switch other := n - 1 - i; {

@@ -2,6 +2,7 @@ package choose
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
@@ -18,15 +19,16 @@ import (
 // over all. Each CTA computes a contiguous range of tokens and counts its experts for the plan.
 type Router struct {
 	Hidden, NumExperts, TopK int
-	// Element is the element type of tokens and weights.
+	// Element is the element type of the tokens and the weights.
 	Element tile.Element
 	// Logits is the format in which logits are compared and scored.
 	Logits spec.Type
 	// Bias adds a bias to the logits.
 	Bias bool
-	// F32 is for FP32 weights, which are read as [Terms].
+	// F32 is for FP32 weights, which the kernel reads as [Terms].
 	F32 bool
-	// All computes the softmax over all logits, not over the K. There is one chunk.
+	// With All the softmax is over all logits instead of the K chosen ones. There is one
+	// chunk then.
 	All bool
 	// LogitsOnly writes only the logits; [FromLogits] then chooses.
 	LogitsOnly bool
@@ -57,16 +59,16 @@ type RouterArgs struct {
 	// X [T, d] are the tokens, Weights [E, d] the weights or their terms.
 	X       driver.DevicePtr
 	Weights driver.DevicePtr
-	// Bias [E] f32 is read with Router.Bias.
+	// Bias [E] f32 is read if Router.Bias is set.
 	Bias driver.DevicePtr
-	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are written, best first.
+	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are outputs, with the best expert first.
 	Scores    driver.DevicePtr
 	ExpertIDs driver.DevicePtr
-	// Logits [T, E], in the layer's format, is written unless 0.
+	// Logits [T, E], in the layer's format, is an output unless its address is 0.
 	Logits driver.DevicePtr
-	// Counts [CTAs, E] u32 is written: the number of each CTA's tokens by expert.
+	// Counts [CTAs, E] u32 is an output: the number of tokens of each CTA by expert.
 	Counts driver.DevicePtr
-	// PerCTA must be a multiple of [order.RangeStep].
+	// PerCTA, the number of tokens of a CTA, must be a multiple of [order.RangeStep].
 	order.TokenRanges
 }
 
@@ -75,17 +77,17 @@ type router struct {
 	Router
 	k            *ptx.Kernel
 	tid          ptx.U32
-	count, chunk int // the number of chunks, and the experts of a chunk
+	count, chunk int // number of chunks, and number of experts of a chunk
 	ring         *pipeline.Ring
-	counts       ptx.Shared // the CTA's counts by expert
+	counts       ptx.Shared // number of the CTA's tokens by expert
 	mathWarps    pipeline.NamedBarriers
 	x, w         ptx.TensorMap
 	scores, ids  ptx.Global
 	logits, bias ptx.Global
 	allCounts    ptx.Global
 	from, to     ptx.U32 // the CTA's tokens
-	// apart: the sums of the chains come apart, from SmallBatchLogits with Apart, each of tokens
-	// rows.
+	// apart reports whether the sums of the chains come apart, from SmallBatchLogits with
+	// Apart. Each chain then has tokens rows.
 	apart  bool
 	tokens ptx.U32
 }
@@ -137,19 +139,19 @@ func (r Router) operands(k *jit.Builder[RouterArgs]) *router {
 	return e
 }
 
-// xMap loads the tokens of one math warpgroup.
-func (r Router) xMap(a *RouterArgs) driver.TensorMap {
+// xMap returns the map that loads the tokens of one math warpgroup.
+func (r Router) xMap(a *RouterArgs) gpu.TensorMap {
 	return tile.RowMap(a.X, r.Hidden, a.Tokens, gemm.WarpgroupM)
 }
 
-// wMap loads a chunk of experts.
-func (r Router) wMap(a *RouterArgs) driver.TensorMap {
+// wMap returns the map that loads a chunk of experts.
+func (r Router) wMap(a *RouterArgs) gpu.TensorMap {
 	_, chunk := r.chunks()
 	return tile.RowMap(a.Weights, r.Hidden, r.lines(), chunk)
 }
 
-// chunks returns the number of chunks that the experts are split into, and the number of
-// experts of a chunk. Each block of tokens is multiplied once per chunk.
+// chunks returns the number of chunks into which the experts are split, and the number of
+// experts of a chunk. Each block of tokens is multiplied once for each chunk.
 func (r Router) chunks() (count, chunk int) {
 	most := maxChunk
 	if r.NumExperts > maxChunk || r.Logits == spec.F32 && !r.LogitsOnly || r.Bias {
@@ -171,8 +173,8 @@ func (r Router) chains() (count, depth int) {
 	return (r.kTiles() + depth - 1) / depth, depth
 }
 
-// stageBytes is the size of a stage: a k-tile of the tokens, then one of the weights. Both start
-// on a multiple of the swizzle pattern's 1024 bytes.
+// stageBytes returns the size of a stage: a k-tile of the tokens, then one of the weights.
+// Each starts at a multiple of 1024 bytes, the size of the swizzle pattern.
 func (r Router) stageBytes() int {
 	_, chunk := r.chunks()
 	return gemm.TileABytes + (chunk*tile.RowBytes+1023)/1024*1024
@@ -201,8 +203,8 @@ func (e *router) eachKTile(body func(column ptx.U32, line int)) {
 	}
 }
 
-// load is the load role: one thread fills the ring. The second math warpgroup's tokens are not
-// loaded past the end of the range.
+// load is the load role: one thread fills the ring. It does not load the second math
+// warpgroup's tokens if they are past the end of the range.
 func (e *router) load() {
 	k := e.k
 	k.If(k.Warp().EqI(gemm.MathWarps), func() {
@@ -235,8 +237,8 @@ func (e *router) math() {
 	p := e.newProduct(warpgroup)
 	out := e.newEpilogue(thread)
 	e.eachBlock(func(block ptx.U32) {
-		// The warpgroup's first token is computed again at each use: with the sums of a
-		// chunk and 16 keys in registers, none is free to hold it.
+		// The warpgroup's first token is computed again at each use: the sums of a chunk and
+		// 16 keys leave no register free to hold it.
 		first := func() ptx.U32 { return block.Add(k.TidX().ShrI(7).MulI(gemm.WarpgroupM)) }
 		k.IfElse(first().Lt(e.to), func() {
 			out.begin()
@@ -250,8 +252,8 @@ func (e *router) math() {
 	}
 }
 
-// routerProduct computes the logits of a math warpgroup. A thread's sums of a chain are in
-// chain, its sums over all chains in all; these are the same if there is one chain.
+// routerProduct computes the logits of a math warpgroup. chain has the thread's sums of
+// one chain, all its sums over all chains. The two are the same if there is one chain.
 type routerProduct struct {
 	*router
 	warpgroup  ptx.U32
@@ -270,7 +272,8 @@ func (e *router) newProduct(warpgroup ptx.U32) routerProduct {
 	return p
 }
 
-// logits computes the thread's logits of a chunk of experts; column is its first column.
+// logits computes the thread's logits of a chunk of experts. column is the first column of
+// the chunk that the thread has.
 func (p routerProduct) logits(chunk ptx.U32, column func() ptx.U32) []ptx.F32 {
 	p.multiply()
 	if !p.Bias {
@@ -294,7 +297,7 @@ func (e *router) biased(acc []ptx.F32, expert ptx.U32) []ptx.F32 {
 	return sums
 }
 
-// biasOf loads an expert's bias; past the last expert it loads the last one's.
+// biasOf loads an expert's bias. Past the last expert it loads the last expert's bias.
 func biasOf(bias ptx.Global, expert ptx.U32, experts int) ptx.F32 {
 	return ptx.LdGlobal[ptx.F32](bias.Index(expert.Min(ptx.Uint(experts-1)), 4), ".nc")
 }
@@ -340,7 +343,8 @@ const maxFusedTopK = 16
 
 func outsideRouter(c spec.Config) bool { return !InRouter(c) }
 
-// RouterKernel is for layers that choose in the router's epilogue, LogitsKernel for the others.
+// RouterKernel is for layers that choose in the router's epilogue, LogitsKernel for all
+// other layers.
 var (
 	RouterKernel = &registry.Kernel[RouterArgs]{KernelName: "router", Roofline: registry.Works{spec.RouterWork, spec.TopKWork}, Only: InRouter, Emit: func(l registry.Layer) (*jit.Kernel[RouterArgs], error) {
 		return RouterOf(l.Config).Build()

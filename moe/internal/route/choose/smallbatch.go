@@ -2,6 +2,7 @@ package choose
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
@@ -11,18 +12,18 @@ import (
 	"sonicmoe/ptx"
 )
 
-// SmallBatchLogits is the router product of a small batch, logits = X·Wrᵀ. A CTA has 8
+// SmallBatchLogits is the router's product of a small batch, logits = X·Wrᵀ. A CTA has 8
 // experts and 16 tokens, so that many SMs read the weights. Each chain of sums has a warp
-// of its own, because nothing hides the latency of dependent steps. The sums have
-// Router's bits. For up to [MaxApart] tokens each chain has a CTA of its own, on more SMs,
-// and the kernel that chooses adds the chains: see [ByChains].
+// of its own, because nothing hides the latency of steps that depend on each other. The
+// sums have the same bits as Router's. For up to [MaxApart] tokens each chain has a CTA of
+// its own, on more SMs, and the kernel that chooses adds the chains: see [ByChains].
 type SmallBatchLogits struct {
 	// Router is the layer's router.
 	Router
-	// Written is the format of the logits.
+	// Written is the format in which the logits are written.
 	Written spec.Type
-	// Apart has a CTA for each chain, which writes the chain's sums, for up to MaxApart
-	// tokens.
+	// With Apart, for up to MaxApart tokens, each chain has a CTA, which writes the chain's
+	// sums.
 	Apart bool
 }
 
@@ -35,8 +36,8 @@ const (
 	tokenGroup  = ctaTokens / 2
 	weightBytes = ctaExperts * tile.RowBytes
 	tokenBytes  = ctaTokens * tile.RowBytes
-	// ringBytes bounds the ring. A smaller one delays a single token's pass; a larger one
-	// gains nothing.
+	// ringBytes bounds the ring. A smaller ring delays the pass of a single token; a larger
+	// one gains nothing.
 	ringBytes = 100 << 10
 	// maxDepth is the largest number of k-tiles of a chain in a stage.
 	maxDepth = 4
@@ -49,16 +50,16 @@ type SmallBatchLogitsArgs struct {
 	Weights driver.DevicePtr
 	// Bias [E] f32 is read if the router has a bias.
 	Bias driver.DevicePtr
-	// Logits [T, E] is written; with Apart [chains, T, E] f32, without biases.
+	// Logits [T, E] is the output. With Apart it is [chains, T, E] f32, without biases.
 	Logits driver.DevicePtr
-	// Chosen [K+1] and Tickets [2] u32 become 0 with Apart.
+	// With Apart the kernel sets Chosen [K+1] and Tickets [2] u32 to 0.
 	Chosen  driver.DevicePtr
 	Tickets driver.DevicePtr
 	// Tokens is T.
 	Tokens int
 }
 
-// smallBatchLogits is the emission of a SmallBatchLogits.
+// smallBatchLogits is the state of a SmallBatchLogits while its code is emitted.
 type smallBatchLogits struct {
 	router
 	written spec.Type
@@ -67,21 +68,21 @@ type smallBatchLogits struct {
 	first, expert, chain, tokens ptx.U32
 	// box is the size of a k-tile's tokens in a stage.
 	box ptx.U32
-	// zeros stands in for a missing second group of tokens.
+	// zeros is a group of tokens that are zeros, for CTAs without a second group.
 	zeros ptx.Shared
 	deep  tile.Deep
 	// depth is the number of k-tiles of a chain in a stage. chains is the number of
 	// chains of the CTA, all the number of chains of the product. A chain has
 	// stages stages, the last chain lastStages.
 	depth, chains, all, stages, lastStages int
-	// partial are the chains' sums if there are several. meet joins the warps that write
-	// and read them.
+	// partial are the sums of the chains, if there are several. meet synchronises the warps
+	// that write them and read them.
 	partial ptx.Shared
 	meet    pipeline.NamedBarriers
 }
 
-// stageDepth is the number of k-tiles of a chain in a stage. It divides all k-tiles, so
-// that stages are equal.
+// stageDepth returns the number of k-tiles of a chain in a stage. It divides the number of
+// all k-tiles, so that stages are equal.
 func (r Router) stageDepth() int {
 	depth := maxDepth
 	for tile.Tiles(r.Hidden)%depth != 0 {
@@ -90,7 +91,7 @@ func (r Router) stageDepth() int {
 	return depth
 }
 
-// groups is the number of CTAs for all experts.
+// groups returns the number of CTAs that have all experts together.
 func (r SmallBatchLogits) groups() int { return (r.NumExperts + ctaExperts - 1) / ctaExperts }
 
 // Build emits the kernel.
@@ -167,9 +168,9 @@ func ChainBytes(c spec.Config) int {
 	return 4 * chains * c.NumExperts
 }
 
-// xMap loads one or two groups of 8 tokens. A larger box takes as long to load whether
-// its rows exist or not. Rows after the last token are 0.
-func (r SmallBatchLogits) xMap(a *SmallBatchLogitsArgs) driver.TensorMap {
+// xMap returns the map that loads one or two groups of 8 tokens. A larger box takes as
+// long to load whether its rows exist or not. Rows after the last token are loaded as 0.
+func (r SmallBatchLogits) xMap(a *SmallBatchLogitsArgs) gpu.TensorMap {
 	rows := ctaTokens
 	if a.Tokens <= tokenGroup {
 		rows = tokenGroup
@@ -177,12 +178,12 @@ func (r SmallBatchLogits) xMap(a *SmallBatchLogitsArgs) driver.TensorMap {
 	return r.stageMap(a.X, a.Tokens, rows)
 }
 
-func (r SmallBatchLogits) wMap(a *SmallBatchLogitsArgs) driver.TensorMap {
+func (r SmallBatchLogits) wMap(a *SmallBatchLogitsArgs) gpu.TensorMap {
 	return r.stageMap(a.Weights, r.lines(), ctaExperts)
 }
 
 // stageMap returns the map that loads a stage's k-tiles of the given number of rows.
-func (r SmallBatchLogits) stageMap(at driver.DevicePtr, lines, rows int) driver.TensorMap {
+func (r SmallBatchLogits) stageMap(at driver.DevicePtr, lines, rows int) gpu.TensorMap {
 	return r.deep().Map(at, []int{rows}, tile.Dim{Extent: lines, Stride: r.Hidden})
 }
 
@@ -301,7 +302,7 @@ func (e *smallBatchLogits) math() {
 		e.store(acc)
 		return
 	}
-	k.Range(ptx.Uint(e.stages).Sub(stages), func(ptx.U32) { // the last chain has fewer stages
+	k.Range(ptx.Uint(e.stages).Sub(stages), func(ptx.U32) { // the last chain has fewer stages and only advances past the others
 		release.Release(at.Wait(), ptx.True())
 		at.Advance()
 	})
@@ -311,7 +312,7 @@ func (e *smallBatchLogits) math() {
 // chainSumsBytes is the size of a chain's sums.
 const chainSumsBytes = 32 * tile.WarpSums * 4
 
-// join adds the chains' sums in the first chain's warp, and stores them.
+// join adds the sums of the chains in the first chain's warp, and stores the result.
 func (e *smallBatchLogits) join(acc []ptx.F32, chain ptx.U32) {
 	k := e.k
 	mine := e.partial.Plus(e.lane.MulI(tile.WarpSums * 4))
@@ -343,7 +344,8 @@ func valuesOf(vars []*ptx.Var[ptx.U32]) (of []ptx.U32) {
 	return of
 }
 
-// store writes the sums: two tokens, a group apart, by two neighbouring experts.
+// store writes the thread's sums: of two tokens, a group apart, and two neighbouring
+// experts.
 func (e *smallBatchLogits) store(acc []ptx.F32) {
 	k, bytes := e.k, int(e.written.Bytes())
 	for i, sum := range acc {
@@ -361,13 +363,13 @@ func (e *smallBatchLogits) store(acc []ptx.F32) {
 var SmallBatchLogitsKernel = &registry.Kernel[SmallBatchLogitsArgs]{KernelName: "small-batch-logits", Emit: func(l registry.Layer) (*jit.Kernel[SmallBatchLogitsArgs], error) {
 	f := SmallBatchLogits{Router: RouterOf(l.Config), Written: spec.F32}
 	if !InRouter(l.Config) {
-		f.LogitsOnly, f.Written = true, l.Logits // another kernel selects from the logits
+		f.LogitsOnly, f.Written = true, l.Logits // another kernel chooses from the logits
 	}
 	return f.Build()
 }}
 
-// ChainLogitsKernel is the router product of up to MaxApart tokens, whose up-projection
-// chooses the experts.
+// ChainLogitsKernel is the router's product of up to MaxApart tokens. The up-projection
+// chooses their experts.
 var ChainLogitsKernel = &registry.Kernel[SmallBatchLogitsArgs]{KernelName: "chain-logits", Only: ChoosesInProducts, Emit: func(l registry.Layer) (*jit.Kernel[SmallBatchLogitsArgs], error) {
 	return SmallBatchLogits{Router: RouterOf(l.Config), Written: spec.F32, Apart: true}.Build()
 }}

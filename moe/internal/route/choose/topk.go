@@ -10,12 +10,12 @@ import (
 	"sonicmoe/ptx"
 )
 
-// routerEpilogue uses the logits of 64 tokens, which come in chunks of experts.
+// routerEpilogue takes the logits of 64 tokens, one chunk of experts after another.
 type routerEpilogue interface {
 	// column is the thread's first column of a chunk.
 	column() ptx.U32
-	// begin starts a block of tokens, add uses a chunk, and end finishes the block. first
-	// computes the warpgroup's first token.
+	// begin starts a block of tokens, add takes a chunk, and end finishes the block. first
+	// returns the warpgroup's first token.
 	begin()
 	add(logits []ptx.F32, first func() ptx.U32, chunk ptx.U32)
 	end(first func() ptx.U32)
@@ -80,15 +80,16 @@ func (e chooseTopK) end(first func() ptx.U32) {
 	}
 }
 
-// writeLogits stores the thread's logits of a chunk: of the tokens token and token+8, and of
-// pairs of experts from expert on, 8 apart.
+// writeLogits stores the thread's logits of a chunk, for the rows token and token+8. The
+// logits are of pairs of experts 8 apart, from expert on.
 func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
 	if e.Logits != spec.F32 && e.NumExperts%4 == 0 && e.chunk%16 == 0 {
 		e.writeFours(acc, token, expert)
 		return
 	}
 	bytes := int(e.Logits.Bytes())
-	// With an even number of experts, pairs are aligned and lie inside or outside as a whole.
+	// With an even number of experts, pairs are aligned, and each is entirely inside or
+	// outside.
 	together := 2 - e.NumExperts%2
 	for h := range 2 {
 		token := token.AddI(8 * h)
@@ -98,7 +99,7 @@ func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
 				for j := 0; j < 2; j += together {
 					on := 2*i + j
 					store := func() { storeLogit(e.k, e.Logits, row.At(bytes*on), acc[i+2*h+j:][:together]...) }
-					if last := 6; (e.count-1)*e.chunk+last+on < e.NumExperts { // last is the largest first column of a lane
+					if last := 6; (e.count-1)*e.chunk+last+on < e.NumExperts { // last is the largest first column that a lane has
 						store()
 					} else {
 						e.k.If(expert.AddI(on).LtI(e.NumExperts), store)
@@ -149,18 +150,18 @@ func storeLogit(k *ptx.Kernel, format spec.Type, at ptx.Global, logits ...ptx.F3
 	}
 }
 
-// topKSelection is the running top-K of two rows. The four lanes of a quad share the rows: each
-// has some of their columns.
+// topKSelection keeps the top-K of two rows while logits arrive. The four lanes of a quad
+// share the two rows: each has some of the columns.
 type topKSelection interface {
-	// clear starts new rows; it does nothing if there is one chunk.
+	// clear starts new rows. It does nothing if there is only one chunk.
 	clear()
-	// merge adds the logits of a chunk of experts, a fragment.
+	// merge adds the logits of a chunk of experts, given as a fragment.
 	merge(acc []ptx.F32, chunk ptx.U32)
 	// finish returns the scores and experts of the thread's slots of row h (0 or 1). Element s
 	// is slot 4s + quadLane.
 	finish(h int) (scores []ptx.F32, experts []ptx.U32)
-	// row is the thread's first row of 64; the second is row+8. quadLane is the lane's place
-	// in the quad.
+	// row is the thread's first row among the 64; its second row is row+8. quadLane is the
+	// number of the lane in its quad.
 	row() ptx.U32
 	quadLane() ptx.U32
 	// column is the thread's first column.
@@ -172,11 +173,11 @@ type selection[K ptx.Value] struct {
 	Router
 	k          *ptx.Kernel
 	key        keyMath[K]
-	thread     ptx.U32 // the thread in its warpgroup
-	lane, quad ptx.U32 // the lane in its quad, and the quad's first lane
+	thread     ptx.U32 // number of the thread in its warpgroup
+	lane, quad ptx.U32 // number of the lane in its quad, and the quad's first lane
 	// list[h][s] is the key of slot 4s + lane in row h.
 	list [2][]*ptx.Var[K]
-	// total[h] is the sum of the exponentials of all logits in row h, with All.
+	// With All, total[h] is the sum of the exponentials of all logits in row h.
 	total [2]ptx.F32
 }
 
@@ -205,8 +206,8 @@ func (s *selection[K]) clear() {
 	}
 }
 
-// merge sorts the thread's own keys, and then merges the sorted lists of the quad's lanes. A
-// thread keeps K keys, because all of the row's largest may be its own.
+// merge sorts the thread's own keys, and then merges the sorted lists of the lanes of a
+// quad. A thread keeps K keys, because all of the row's largest keys may be its own.
 func (s *selection[K]) merge(acc []ptx.F32, chunk ptx.U32) {
 	count, width := s.chunks()
 	first := chunk.MulI(width).Add(s.column())
@@ -236,7 +237,7 @@ func (s *selection[K]) merge(acc []ptx.F32, chunk ptx.U32) {
 	}
 }
 
-// keep stores the thread's slots of a row's top-K.
+// keep stores the slots of a row's top-K that belong to this thread.
 func (s *selection[K]) keep(h int, top []K) {
 	for i, v := range s.list[h] {
 		mine := s.key.none
@@ -247,10 +248,12 @@ func (s *selection[K]) keep(h int, top []K) {
 	}
 }
 
-// own returns the K largest keys of the thread's columns in row h, or all if there are fewer.
-// Their experts are counted from first, the thread's first column, so that codes are constants.
+// own returns the K largest keys of the thread's columns in row h, or all if there are
+// fewer. Experts are counted from first, the thread's first column, so that the codes are
+// constants.
 func (s *selection[K]) own(h int, acc []ptx.F32, first ptx.U32) (top []K) {
-	// One group is sorted after another: only its keys need registers besides the logits.
+	// The groups are sorted one after another, so that only one group's keys need registers
+	// besides the logits.
 	group := 2
 	for group < min(s.TopK, widestSorted) {
 		group *= 2
@@ -268,8 +271,8 @@ func (s *selection[K]) own(h int, acc []ptx.F32, first ptx.U32) (top []K) {
 	return top
 }
 
-// pair returns the keys of two neighbouring logits, column columns to the right of first. Past
-// the last expert the keys are below all others.
+// pair returns the keys of two neighbouring logits, which are columns columns to the right
+// of first. Past the last expert the keys are below all others.
 func (s *selection[K]) pair(lo, hi ptx.F32, column int, first ptx.U32) [2]K {
 	codes := [2]int{expertMask - column, expertMask - column - 1}
 	keys := s.key.of([2]ptx.F32{lo, hi}, codes)
@@ -371,16 +374,16 @@ func largestValue(values []ptx.F32) ptx.F32 {
 	return top
 }
 
-// pairsBelow returns a function that sums the exponentials of two logits after subtracting top,
-// the largest logit.
+// pairsBelow returns a function that subtracts top, the largest logit, from two logits and
+// sums their exponentials.
 func pairsBelow(top ptx.F32) func(of []ptx.F32) ptx.F32 {
 	less := top.Mul(ptx.Float(-math.Log2E))
 	exp := func(x ptx.F32) ptx.F32 { return x.Fma(ptx.Float(math.Log2E), less).Ex2Approx(".ftz") }
 	return func(of []ptx.F32) ptx.F32 { return exp(of[0]).Add(exp(of[1])) }
 }
 
-// compared returns two logits as the keys compare them. They are rounded together by the one
-// instruction that also rounds them for the keys.
+// compared returns two logits as the keys compare them: rounded, both by one instruction,
+// as for the keys.
 func (s *selection[K]) compared(lo, hi ptx.F32) [2]ptx.F32 {
 	if s.Logits == spec.F32 {
 		return [2]ptx.F32{lo, hi}
@@ -390,7 +393,7 @@ func (s *selection[K]) compared(lo, hi ptx.F32) [2]ptx.F32 {
 	return [2]ptx.F32{lo, hi}
 }
 
-// newTopK returns the selection for the router's format of logits.
+// newTopK returns the selection for the format of the router's logits.
 func newTopK(k *ptx.Kernel, r Router, thread ptx.U32) topKSelection {
 	if r.Logits == spec.F32 {
 		return newSelection(k, longKeys(k), r, thread)

@@ -20,7 +20,7 @@ type ByToken struct {
 
 const (
 	byTokenThreads = 512
-	// maxByToken is the largest number of tokens of a CTA.
+	// maxByToken is the largest number of tokens that a CTA handles.
 	maxByToken = 1024
 	// byTokenLoads is the number of loads that a thread has in flight.
 	byTokenLoads = 4
@@ -46,25 +46,26 @@ type byToken struct {
 	k             *ptx.Kernel
 	tid           ptx.U32
 	from, to      ptx.U32 // the CTA's tokens
-	rows          ptx.U32 // the number of rows of all tokens
+	rows          ptx.U32 // number of rows of all tokens
 	gather        ptx.Global
-	before        ptx.Shared // the number of rows of the tokens before the CTA's
-	start, cursor ptx.Shared // for each token, its first place and its next free place
+	before        ptx.Shared // number of rows of the tokens that come before the CTA's tokens
+	start, cursor ptx.Shared // for each token, the first place of its rows and the next free place
 	regrouped
 }
 
 // Regrouped are the tensors that [ByToken] and [PlanSorted] write. Structs of arguments embed
 // it.
 type Regrouped struct {
-	// Scores [L] f32 has the weights of the list's entries.
+	// Scores [L] f32 are the weights of the list's entries.
 	Scores driver.DevicePtr
-	// Written: Starts [T+1] u32, Rows [R] u32 and Weights [R] f32. The rows of token t are
-	// Rows[Starts[t]:Starts[t+1]]. Unordered [R] u32 is scratch memory of ByToken.
+	// These are outputs: Starts [T+1] u32, Rows [R] u32 and Weights [R] f32. The rows of
+	// token t are Rows[Starts[t]:Starts[t+1]]. Unordered [R] u32 is scratch memory of
+	// ByToken.
 	Starts, Rows, Weights driver.DevicePtr
 	Unordered             driver.DevicePtr
 }
 
-// regrouped has the kernel's operands for Regrouped; places is the operand Rows.
+// regrouped has the kernel's operands for Regrouped. places is the operand for Rows.
 type regrouped struct {
 	scores, starts, places, weights, unordered ptx.Global
 }
@@ -100,7 +101,8 @@ func (e *byToken) reserve(cta *pipeline.CTA) {
 	ClearWords(e.k, e.cursor, maxByToken, e.tid, byTokenThreads)
 }
 
-// regroup lists the rows of the CTA's tokens, after count; entry returns the entry of a row.
+// regroup lists the rows of the CTA's tokens, after count has run. entry returns the list
+// entry of a row.
 func (e *byToken) regroup(tokens ptx.U32, entry func(row ptx.U32) ptx.U32) {
 	k := e.k
 	k.BarSync(ptx.Uint(0))
@@ -119,7 +121,7 @@ func (e *byToken) regroup(tokens ptx.U32, entry func(row ptx.U32) ptx.U32) {
 	})
 }
 
-// word is the word of one of the CTA's tokens in an array.
+// word returns the address of a token's word in an array. The token is one of the CTA's.
 func (e *byToken) word(array ptx.Shared, token ptx.U32) ptx.Shared {
 	return array.Plus(token.Sub(e.from).ShlI(2))
 }
@@ -174,8 +176,8 @@ func (e *byToken) scan() {
 	})
 }
 
-// order runs place for each row of the CTA's tokens. A row's distance from its token's first
-// place is the number of the token's rows below it.
+// order runs place for each row of the CTA's tokens. The distance of a row from its
+// token's first place is the number of the token's rows before it.
 func (e *byToken) order(place func(row, place ptx.U32)) {
 	k := e.k
 	k.If(e.from.Lt(e.to), func() {

@@ -22,7 +22,7 @@ func TestByToken(t *testing.T) {
 				var ids, tokens []int32
 				var scores []uint32
 				for range size.entries {
-					ids = append(ids, int32(r.IntN(size.experts+1))) // some are out of range
+					ids = append(ids, int32(r.IntN(size.experts+1))) // the largest id is out of range
 					tokens = append(tokens, int32(r.IntN(size.tokens+1))-int32(r.IntN(2)))
 					scores = append(scores, r.Uint32()|1)
 				}
@@ -38,7 +38,8 @@ type listCase struct {
 	scores                     []uint32
 }
 
-// listPlan has the outputs for a list. Rows past the last one are not written.
+// listPlan has the outputs of a plan for a list. Memory after the last row must stay
+// unwritten.
 type listPlan struct{ offsets, gather, pairs, inverse, starts, rows, weights []uint32 }
 
 // want computes the plan in plain Go.
@@ -75,7 +76,7 @@ func (c listCase) room(b *kt.Bed) (PlanTensors, Regrouped) {
 	}, Regrouped{Scores: kt.Upload(b, c.scores), Starts: b.Room(4 * (c.numTokens + 1)), Rows: b.Room(4 * n), Weights: b.Room(4 * n), Unordered: b.Room(4 * n)}
 }
 
-// check compares every word of a plan with the wanted one.
+// check compares every word of a plan with the expected plan.
 func (c listCase) check(b *kt.Bed, of PlanTensors, by Regrouped) {
 	want, n := c.want(), len(c.ids)
 	rest := kt.Poisoned[uint32](n - len(want.gather))

@@ -11,27 +11,26 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Plan computes, from expert ids and counts, the inputs of the experts' products:
-// the experts' first rows, the order of the rows (by expert, then token, then
-// slot), the inverse of the order, and the table of row pairs. It is one launch
-// without a sort and without a grid barrier: every CTA reads all counts and places
-// the tokens of its own range. The ranges must be the ranges of the kernel that
-// counted.
+// Plan computes the inputs of the experts' products from expert ids and counts: the
+// experts' first rows, the order of the rows (by expert, then token, then slot), the
+// inverse of the order, and the table of row pairs. It is one launch without a sort and
+// without a grid barrier: every CTA reads all counts and places the tokens of its own
+// range. Its ranges must equal the ranges in the kernel that counted.
 type Plan struct {
 	NumExperts, TopK int
-	// Pairs also writes each row's (token, slot) pair. Backward needs it, and so does forward
-	// if scores multiply the experts' inputs.
+	// With Pairs the plan also has each row's pair of token and slot. Backward needs the
+	// pairs, and so does forward if scores multiply the experts' inputs.
 	Pairs bool
-	// List plans a list of entries, each with any token and expert, in place of pairs: ranges
-	// are ranges of entries, and TopK is 1. An entry gets no row if its token is not below
-	// NumTokens.
+	// With List the plan is of a list of entries, each with any token and expert, instead
+	// of pairs. Ranges are then ranges of entries, and TopK is 1. An entry gets no row if
+	// its token is not below NumTokens.
 	List bool
 }
 
 // Entries are the tokens of a list's entries. Structs of arguments embed it; only kernels for
 // lists read it.
 type Entries struct {
-	// TokenOf [L] i32 has each entry's token, NumTokens is T.
+	// TokenOf [L] i32 is the token of each entry. NumTokens is T.
 	TokenOf   driver.DevicePtr
 	NumTokens int
 }
@@ -48,10 +47,10 @@ func (l entries) token(entry ptx.U32) ptx.U32 {
 }
 
 const (
-	// PlanThreads and PlanWarps are the numbers of threads and warps in a CTA of the plan.
+	// PlanThreads and PlanWarps are the numbers of threads and warps of a CTA of the plan.
 	PlanThreads = 512
 	PlanWarps   = PlanThreads / lanes.Count
-	// NoRow is the row of a (token, slot) pair whose expert id is outside [0, E).
+	// NoRow stands for the row of a pair whose expert id is outside [0, E).
 	NoRow = 0xffffffff
 )
 
@@ -61,25 +60,25 @@ type plan struct {
 	k               *ptx.Kernel
 	tid, warp, lane ptx.U32
 	cta             ptx.U32
-	total, before   ptx.Shared // number of rows in all CTAs, and in the CTAs before this one
+	total, before   ptx.Shared // number of rows of all CTAs, and of the CTAs before this one
 	offset, pairsAt ptx.Shared // first row and first row pair of the expert
 	sum             ptx.Shared // number of rows and of row pairs of all experts
-	perWarp         ptx.Shared // [warp][expert]: number of rows, later the next row
-	// The outputs, see [PlanTensors].
+	perWarp         ptx.Shared // [warp][expert]: number of rows of the warp, later the row of the warp's next pair
+	// These are the outputs, see [PlanTensors].
 	gather, pairs, inverse            ptx.Global
 	offsets, table, rowPairs, tickets ptx.Global
 	list                              entries
 	// id returns the expert of a pair.
 	id func(pair ptx.U32) ptx.U32
-	// countsTotal means that the CTA has all pairs, and counts the experts' rows
-	// itself.
+	// countsTotal reports whether the CTA has all pairs, so that it counts the experts'
+	// rows itself.
 	countsTotal bool
 }
 
 // PlanArgs are the arguments of [Plan].
 type PlanArgs struct {
 	PlanTensors
-	// Counts [CTAs, E] u32 has the number of each CTA's tokens by expert.
+	// Counts [CTAs, E] u32 is the number of tokens of each CTA by expert.
 	Counts driver.DevicePtr
 	TokenRanges
 	Entries
@@ -89,21 +88,22 @@ type PlanArgs struct {
 type PlanTensors struct {
 	// ExpertIDs [T, K] i32 are the chosen experts.
 	ExpertIDs driver.DevicePtr
-	// Written: Gather [R] u32 (each row's token), Inverse [T, K] u32 (each pair's row, or
-	// NoRow) and, with Pairs, Pairs [R] u32 (each row's token·K + slot).
+	// These are outputs: Gather [R] u32 (each row's token), Inverse [T, K] u32 (each pair's
+	// row, or NoRow) and, with the option Pairs, Pairs [R] u32 (each row's token·K + slot).
 	Gather  driver.DevicePtr
 	Inverse driver.DevicePtr
 	Pairs   driver.DevicePtr
-	// Offsets [E+1] u32 is written: the first row of each expert, then the number of rows.
+	// Offsets [E+1] u32 is an output: the first row of each expert, then the number of
+	// rows.
 	Offsets driver.DevicePtr
-	// Table is written, see [schedule.Tiles] and TableBytes; RowPairs gets its length.
-	// Tickets [2] u32 are set to 0.
+	// Table is an output, see [schedule.Tiles] and TableBytes. RowPairs receives its
+	// length, and Tickets [2] u32 are set to 0.
 	Table    driver.DevicePtr
 	RowPairs driver.DevicePtr
 	Tickets  driver.DevicePtr
 }
 
-// TableBytes is the size of Table for that number of rows.
+// TableBytes returns the size of Table for a number of rows.
 func (p Plan) TableBytes(rows int) int64 {
 	return schedule.PairBytes * (int64(p.NumExperts) + int64(rows)/schedule.PairRows)
 }
@@ -153,7 +153,7 @@ func (p Plan) InOneCTA(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args
 // Clear zeroes the plan's shared memory.
 func (o InOneCTA) Clear() { o.plan.clear() }
 
-// Write writes the plan of the given number of pairs; expert returns a pair's expert.
+// Write writes the plan of a number of pairs. expert returns the expert of a pair.
 func (o InOneCTA) Write(pairs ptx.U32, expert func(pair ptx.U32) ptx.U32) {
 	o.plan.id = expert
 	all := o.plan.segment(ptx.Uint(0), pairs)
@@ -201,11 +201,11 @@ func (e *plan) finish(s segment) {
 	e.writeTable()
 }
 
-// word is an expert's word in an array.
+// word returns the address of an expert's word in an array.
 func (e *plan) word(array ptx.Shared, expert ptx.U32) ptx.Shared { return array.Plus(expert.ShlI(2)) }
 
 // addCounts sums the counts of all CTAs, and of the CTAs before this one. A group of width
-// threads reads a row of counts; the groups stride over the rows.
+// threads reads one row of counts; the groups take the rows in turns.
 func (e *plan) addCounts(counts ptx.Global) {
 	k := e.k
 	width := lanes.Count
@@ -227,21 +227,21 @@ func (e *plan) addCounts(counts ptx.Global) {
 	})
 }
 
-// segment is a warp's part [from, to) of the CTA's (token, slot) pairs. Its length is a
+// segment is the part [from, to) of the CTA's pairs that a warp handles. Its length is a
 // multiple of 32, except at the end.
 type segment struct{ from, to ptx.U32 }
 
 // segment returns the warp's part of the CTA's pairs [from, to).
 func (e *plan) segment(from, to ptx.U32) segment {
-	// The last CTAs may have no tokens: from is then past to.
+	// The last CTAs may have no tokens. Then from is past to.
 	n := to.Max(from).Sub(from)
 	each := n.AddI(PlanThreads - 1).DivI(PlanThreads).MulI(lanes.Count)
 	start := from.Add(e.warp.Mul(each))
 	return segment{start.Min(to), start.Add(each).Min(to)}
 }
 
-// eachPair runs body for 32 pairs at a time, one per lane, with the pair's expert id. The id is
-// NoRow past the end. All lanes take part.
+// eachPair runs body for 32 pairs at a time, one for each lane, with the pair's expert id.
+// Past the end the id is NoRow. All lanes take part.
 func (e *plan) eachPair(s segment, body func(f, id ptx.U32)) {
 	e.k.For(s.from, s.to, ptx.Uint(lanes.Count), func(first ptx.U32) {
 		f := first.Add(e.lane)
@@ -257,7 +257,8 @@ func (e *plan) eachPair(s segment, body func(f, id ptx.U32)) {
 	})
 }
 
-// countWarps counts each warp's pairs by expert. With countsTotal it adds them to total too.
+// countWarps counts the pairs of each warp by expert. With countsTotal it also adds them
+// to total.
 func (e *plan) countWarps(s segment) {
 	own := e.perWarp.Plus(e.warp.MulI(4 * e.NumExperts))
 	e.eachPair(s, func(_, id ptx.U32) {
@@ -352,7 +353,7 @@ func (e *plan) place(s segment) {
 	})
 }
 
-// writeTable writes the table of row pairs, the experts spread over the CTAs, and the offsets.
+// writeTable writes the offsets and the table of row pairs. The CTAs share the experts.
 func (e *plan) writeTable() {
 	k := e.k
 	ctas := k.NctaidX()

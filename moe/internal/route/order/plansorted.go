@@ -10,19 +10,20 @@ import (
 	"sonicmoe/ptx"
 )
 
-// PlanSorted plans a list that is sorted by expert, then token, as token rounding makes it. It
-// writes in one launch what Count, Plan and ByToken write for any list. An entry's position is
-// its row. A CTA finds its tokens' rows by binary search in each expert's entries.
+// PlanSorted plans a list that is sorted by expert, then token, as token rounding writes
+// it. It writes in one launch what Count, Plan and ByToken write for any list. The row of
+// an entry is its position in the list. A CTA finds the rows of its tokens by binary
+// search among each expert's entries.
 //
-// A list that is not sorted gives wrong sums, but no address outside the tensors: no two CTAs
-// find the same row, tokens are clamped to the CTA's range, and if two rows of an expert then
-// have the same token, the place left over gets row 0.
+// A list that is not sorted gives wrong sums, but no address outside the tensors: no two
+// CTAs find the same row, tokens are clamped to the CTA's range, and if two rows of an
+// expert then have the same token, the place that remains gets row 0.
 type PlanSorted struct {
 	NumExperts int
 }
 
 const (
-	// maxSorted is the largest number of tokens of a CTA.
+	// maxSorted is the largest number of tokens that a CTA handles.
 	maxSorted = 256
 	// guides is the number of evenly spaced ids that a CTA loads before it searches.
 	guides = 2 * PlanThreads
@@ -38,8 +39,8 @@ func SortedRanges(tokens, sms int) TokenRanges {
 // PlanSortedArgs are the arguments of [PlanSorted].
 type PlanSortedArgs struct {
 	PlanTensors
-	// TokenOf [L] i32 has the entries' tokens. ExpertIDs [L] has their experts, 0xffffffff
-	// past the last row. Entries is L.
+	// TokenOf [L] i32 is the token of each entry. ExpertIDs [L] is the expert of each
+	// entry, 0xffffffff past the last row. Entries is L.
 	TokenOf driver.DevicePtr
 	Entries int
 	// Regrouped.Unordered is not used.
@@ -57,12 +58,12 @@ type planSorted struct {
 	entries  ptx.U32
 	tokens   ptx.U32
 	from, to ptx.U32    // the CTA's tokens
-	guide    ptx.Shared // the evenly spaced ids
-	first    ptx.Shared // the expert's first row; the last word is the number of rows
-	low      ptx.Shared // the expert's first row with one of the CTA's tokens
-	ahead    ptx.Shared // number of rows of the CTA's tokens in the experts before this one; the last word is for all
-	taken    ptx.Shared // for each token one bit per expert, set if the token has a row of that expert
-	start    ptx.Shared // for each token its first place
+	guide    ptx.Shared // the evenly spaced ids that the search starts from
+	first    ptx.Shared // first row of each expert; the last word is the number of rows
+	low      ptx.Shared // first row of each expert that has one of the CTA's tokens
+	ahead    ptx.Shared // number of rows of the CTA's tokens in the experts before each expert; the last word is for all experts
+	taken    ptx.Shared // for each token, a bit for each expert, set if the token has a row of the expert
+	start    ptx.Shared // for each token, the first place of its rows
 	used     ptx.Shared // number of rows of the tokens before the CTA's tokens, and the place after the CTA's last row
 }
 
@@ -115,15 +116,15 @@ func (s PlanSorted) Build() (*jit.Kernel[PlanSortedArgs], error) {
 	return k.Build()
 }
 
-// words is the number of words of a token's bits, bits their address.
+// words returns the number of words of a token's bits, bits the address of these words.
 func (e *planSorted) words() int { return (e.experts + 31) / 32 }
 
 func (e *planSorted) bits(token ptx.U32) ptx.Shared {
 	return e.taken.Plus(token.Sub(e.from).MulI(4 * e.words()))
 }
 
-// findExperts finds the experts' first rows: first between two of the guides, then among the
-// entries between these.
+// findExperts finds the first row of each expert. It first searches the guides, then the
+// entries between two guides.
 func (e *planSorted) findExperts() {
 	k := e.k
 	step := e.entries.AddI(guides - 1).DivI(guides)
@@ -137,7 +138,7 @@ func (e *planSorted) findExperts() {
 	k.BarSync(ptx.Uint(0))
 	k.For(e.tid, ptx.Uint(e.experts+1), ptx.Uint(PlanThreads), func(expert ptx.U32) {
 		above := search(k, ptx.Uint(0), ptx.Uint(guides), func(i ptx.U32) ptx.U32 { return ptx.LdShared[ptx.U32](guide(i)) }, expert)[0]
-		// The guide before it is below the expert.
+		// The guide before these entries is below the expert.
 		from := above.Max(ptx.Uint(1)).SubI(1).Mul(step).Min(e.entries)
 		to := above.Mul(step).Min(e.entries)
 		at := search(k, from, to.Sub(from), func(i ptx.U32) ptx.U32 { return ptx.LdGlobal[ptx.U32](e.ids.Index(i, 4)) }, expert)
@@ -202,15 +203,15 @@ func (e *planSorted) sumAhead() {
 	ptx.StShared(e.word(e.ahead, ptx.Uint(e.experts)), sum.Get())
 }
 
-// sortedRow is a row of one of the CTA's tokens. Past the last row, there is false and the
-// other fields repeat the last row.
+// sortedRow is a row of one of the CTA's tokens. Past the last row, there is false, and
+// the other fields repeat the last row.
 type sortedRow struct {
 	there              ptx.Pred
 	row, expert, token ptx.U32
 }
 
-// eachRow runs body for the thread's part of the rows of the CTA's tokens, byTokenLoads at a
-// time. The code is without branches, so that the loads of several rows overlap.
+// eachRow runs body for the thread's share of the rows of the CTA's tokens, byTokenLoads
+// at a time. The code has no branches, so that the loads of several rows overlap.
 func (e *planSorted) eachRow(body func(list []sortedRow)) {
 	k := e.k
 	rows := ptx.LdShared[ptx.U32](e.word(e.ahead, ptx.Uint(e.experts)))
@@ -264,8 +265,8 @@ func (e *planSorted) startTokens(rows ptx.U32) {
 	k.BarSync(ptx.Uint(0))
 }
 
-// regroup lists the rows of the CTA's tokens. A row's distance from its token's first place is
-// the number of the token's experts before the row's.
+// regroup lists the rows of the CTA's tokens. The distance of a row from its token's first
+// place is the number of the token's experts before the row's expert.
 func (e *planSorted) regroup() {
 	k := e.k
 	e.eachRow(func(list []sortedRow) {

@@ -24,16 +24,16 @@ const (
 	cutoffWarps   = cutoffThreads / lanes.Count
 	// digits is the number of values of the widest digit.
 	digits = 1 << 11
-	// cutoffRoom is the number of keys that fit in the CTA's shared memory.
+	// cutoffRoom is the number of keys that the CTA's shared memory can hold.
 	cutoffRoom = 8192
 	// CutoffBytes is the size of an expert's cutoff: the number of its tokens, the key of the
 	// last of them, the number of its tokens that have exactly that key, and 0.
 	CutoffBytes = 16
 )
 
-// cutoffDigits are the digits of a key below the highest bit. The highest bit needs no search:
-// the number of tokens that chose the expert determines it. The first digit is wide, so that
-// scores spread over many counters and lanes seldom add to the same one.
+// cutoffDigits are the digits of a key below its highest bit. The highest bit needs no
+// search: the number of tokens that chose the expert determines it. The first digit is
+// wide, so that the scores fall on many counters and lanes seldom add to the same one.
 var cutoffDigits = [...]digit{{20, 11}, {10, 10}, {0, 10}}
 
 // digit is the bits [shift, shift+bits) of a key.
@@ -41,9 +41,9 @@ type digit struct{ shift, bits int }
 
 // CutoffArgs are the arguments of [Cutoff].
 type CutoffArgs struct {
-	// Keys [E, T] u32 comes from [Keys], Counts [Ranges, E] u32 from the router.
+	// Keys [E, T] u32 comes from [Keys], and Counts [Ranges, E] u32 from the router.
 	Keys, Counts driver.DevicePtr
-	// Cutoffs [E, 4] u32 is written: the experts' cutoffs.
+	// Cutoffs [E, 4] u32 is an output: the cutoff of each expert.
 	Cutoffs driver.DevicePtr
 	Tokens  int
 	Ranges  int
@@ -62,8 +62,8 @@ type cutoff struct {
 	tid, expert, tokens        ptx.U32
 	keys                       ptx.Global
 	counts, hist, state, sums  ptx.Shared
-	kept, cursor               ptx.Shared // keys in shared memory, and their number
-	f                          ptx.U32    // the number of tokens that chose the expert
+	kept, cursor               ptx.Shared // keys kept in shared memory, and the number of them
+	f                          ptx.U32    // number of tokens that chose the expert
 	capacity, seedLow, seedTop ptx.U32
 }
 
@@ -94,8 +94,8 @@ func (c Cutoff) Build() (*jit.Kernel[CutoffArgs], error) {
 	return k.Build()
 }
 
-// addCounts sums the ranges' counts of this expert. RoundBalanced also needs the sums of the
-// experts before it.
+// addCounts sums this expert's counts over the ranges. The rule RoundBalanced also needs
+// the sums of the experts before this one.
 func (e *cutoff) addCounts(counts ptx.Global, ranges ptx.U32) {
 	k := e.k
 	add := func(expert, row ptx.U32) {
@@ -112,11 +112,11 @@ func (e *cutoff) addCounts(counts ptx.Global, ranges ptx.U32) {
 	})
 }
 
-// count is the place of an expert's count in shared memory.
+// count returns the address of an expert's count in shared memory.
 func (e *cutoff) count(expert ptx.U32) ptx.Shared { return e.counts.Plus(expert.ShlI(2)) }
 
-// between returns the multiples of the tile next to f. Both are the lower one if the call has
-// fewer tokens than the upper one.
+// between returns the multiples of the tile next to f, below and above. If the call has
+// fewer tokens than the upper multiple, both results are the lower one.
 func (e *cutoff) between(f ptx.U32) (down, up ptx.U32) {
 	tile := e.Rows()
 	down = f.DivI(tile).MulI(tile)
@@ -152,7 +152,8 @@ func (e *cutoff) decide() (n, last, ties ptx.U32) {
 	return n, last, ties
 }
 
-// balanced decides for RoundBalanced: on the experts before this one and on this one, in order.
+// balanced decides by the rule RoundBalanced, which takes the experts in order: the
+// experts before this one, then this one.
 func (e *cutoff) balanced() ptx.U32 {
 	k := e.k
 	magnitude := func(x ptx.U32) ptx.U32 {
@@ -184,8 +185,8 @@ func (e *cutoff) draw() ptx.U32 {
 	return mix(mix(e.seedLow.Add(e.expert.AddI(1).MulI(spec.DrawStep))).Xor(e.seedTop))
 }
 
-// eachKey runs body for the thread's part of the keys; valid is false past the last key. All
-// lanes of a warp take part.
+// eachKey runs body for the thread's share of the keys. valid is false past the last key.
+// All lanes of a warp take part.
 func (e *cutoff) eachKey(body func(key ptx.U32, valid ptx.Pred)) {
 	eachKeys(e.k, e.keys, ptx.Uint(0), e.tokens, e.tid, cutoffThreads, func(token ptx.U32, keys []ptx.U32) {
 		for i, key := range keys {
@@ -200,7 +201,7 @@ func (e *cutoff) nth(n ptx.U32) (last, ties, equal ptx.U32) {
 	k := e.k
 	key, rest, same := ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, n), ptx.NewVar(k, ptx.Uint(0))
 	if e.Rule != spec.ExpertChoice {
-		// The f keys with the highest bit come first.
+		// The f keys with the highest bit come before all others.
 		chosen := n.Le(e.f)
 		key.Set(ptx.Select(chosen, ptx.Uint(chosenBit), ptx.Uint(0)))
 		rest.Set(ptx.Select(chosen, n, n.Sub(e.f)))
@@ -225,7 +226,7 @@ func (e *cutoff) nth(n ptx.U32) (last, ties, equal ptx.U32) {
 		find(first, e.eachKey)
 		k.IfElse(same.Get().LeI(cutoffRoom), func() {
 			e.keep(key.Get().ShrI(first.shift), first.shift)
-			kept := same.Copy() // find changes same with each digit
+			kept := same.Copy() // a copy, because find changes same with each digit
 			for _, d := range others {
 				find(d, func(body func(ptx.U32, ptx.Pred)) { e.eachKept(kept, body) })
 			}
@@ -238,7 +239,8 @@ func (e *cutoff) nth(n ptx.U32) (last, ties, equal ptx.U32) {
 	return key.Get(), rest.Get(), same.Get()
 }
 
-// keep copies the keys whose bits from shift on are start to shared memory, in no order.
+// keep copies to shared memory, in no order, the keys whose bits from shift on are equal
+// to start.
 func (e *cutoff) keep(start ptx.U32, shift int) {
 	k := e.k
 	order.ClearWords(k, e.cursor, 1, e.tid, cutoffThreads)
@@ -273,9 +275,10 @@ func (e *cutoff) countDigit(of ptx.U32, valid ptx.Pred) {
 	})
 }
 
-// findDigit finds the digit of the rest-th largest key. The threads share the digits from the
-// largest down, each neighbours per thread. One thread writes state: the key with the digit,
-// the key's rank among the keys with the digit, and the number of these keys.
+// findDigit finds the digit of the rest-th largest key. The threads share the digits, from
+// the largest down, with each digits for every thread. One thread writes to state: the key
+// with the digit, the key's rank among the keys with this digit, and the number of these
+// keys.
 func (e *cutoff) findDigit(key, rest ptx.U32, shift, each int) {
 	k := e.k
 	warp, lane := k.Warp(), k.Lane()
@@ -301,7 +304,7 @@ func (e *cutoff) findDigit(key, rest ptx.U32, shift, each int) {
 	}
 }
 
-// mass decides for RoundMass, by the scores between the two multiples.
+// mass decides by the rule RoundMass, from the scores between the two multiples.
 func (e *cutoff) mass(f, down, up ptx.U32) (n, last, ties ptx.U32) {
 	k := e.k
 	lastDown, tiesDown, equalDown := e.nth(down)

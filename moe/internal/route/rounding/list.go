@@ -26,9 +26,9 @@ const (
 
 // ListArgs are the arguments of [List].
 type ListArgs struct {
-	// Keys and Raw [E, T] come from [Keys], Cutoffs [E, 4] u32 from [Cutoff].
+	// Keys and Raw [E, T] come from [Keys], and Cutoffs [E, 4] u32 from [Cutoff].
 	Keys, Raw, Cutoffs driver.DevicePtr
-	// TokenOf and ExpertIDs [L] i32 and Scores [L] f32 are written.
+	// TokenOf and ExpertIDs [L] i32 and Scores [L] f32 are outputs.
 	TokenOf, ExpertIDs, Scores driver.DevicePtr
 	Tokens, Entries            int
 }
@@ -38,14 +38,15 @@ type list struct {
 	List
 	k                       *ptx.Kernel
 	tid, warp, lane, expert ptx.U32
-	// raw is the table of raw scores, with RawScores; keys is the expert's row of keys.
+	// raw is the table of raw scores, if RawScores is set. keys is the expert's row of
+	// keys.
 	raw, keys            ptx.Global
 	tokenOf, ids, scores ptx.Global
-	tokens, from, to     ptx.U32           // the number of tokens, and the warp's tokens [from, to)
-	last, ties           ptx.U32           // the cutoff's key, and the number of tokens to list that have it
-	rows                 ptx.Shared        // the number of rows of the experts before, and of all
-	perWarp              ptx.Shared        // each warp's keys above the cutoff, and at it
-	above, equal         *ptx.Var[ptx.U32] // the number of keys so far above the cutoff, and at it
+	tokens, from, to     ptx.U32           // number of tokens, and the range [from, to) of the warp's tokens
+	last, ties           ptx.U32           // the cutoff's key, and the number of listed tokens with exactly this key
+	rows                 ptx.Shared        // number of rows of the experts before this one, and of all experts
+	perWarp              ptx.Shared        // for each warp, the number of keys above the cutoff, and of keys at it
+	above, equal         *ptx.Var[ptx.U32] // number of keys above the cutoff, and at the cutoff, so far
 }
 
 // Build emits the kernel.
@@ -95,7 +96,8 @@ func (e *list) countRows(cutoffs ptx.Global) {
 	})
 }
 
-// countBefore counts the keys above the cutoff and at it in the warps before this one.
+// countBefore counts, over the warps before this one, the keys above the cutoff and the
+// keys at it.
 func (e *list) countBefore() {
 	k := e.k
 	e.above, e.equal = ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
@@ -111,14 +113,14 @@ func (e *list) countBefore() {
 	})
 }
 
-// pass adds the keys of the ballots to the keys so far.
+// pass adds a group's ballots to the numbers of keys so far.
 func (e *list) pass(isAbove, isEqual ballots) {
 	all := ptx.Uint(ptx.FullMask)
 	e.above.Set(e.above.Get().Add(isAbove.among(all)))
 	e.equal.Set(e.equal.Get().Add(isEqual.among(all)))
 }
 
-// list writes the warp's tokens that the expert gets; the expert's rows start at first.
+// list writes the warp's tokens that the expert gets. first is the expert's first row.
 func (e *list) list(first ptx.U32) {
 	k := e.k
 	below := k.LanemaskLt()
@@ -143,14 +145,14 @@ func (e *list) list(first ptx.U32) {
 	})
 }
 
-// ballots tells for which of the warp's keys a condition is true. perKey[i] has a bit for the
-// i-th key of each lane, own[i] is the lane's own i-th key.
+// ballots holds, for a condition, which of the warp's keys fulfil it. perKey[i] has a bit
+// for the i-th key of each lane. own[i] reports whether the lane's i-th key fulfils it.
 type ballots struct {
 	perKey []ptx.U32
 	own    []ptx.Pred
 }
 
-// among counts the keys of the lanes in mask for which the condition is true.
+// among counts the keys in the lanes of mask that fulfil the condition.
 func (l ballots) among(mask ptx.U32) ptx.U32 {
 	n := ptx.Uint(0)
 	for _, b := range l.perKey {

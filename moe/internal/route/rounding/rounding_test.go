@@ -98,7 +98,7 @@ func (v *roundingCase) preferences(b *kt.Bed) (p reference.Preferences, keys, ra
 		} else if how.Rule == spec.ExpertChoice {
 			p.Raw[i] = p.Score[i]
 		}
-		if how.Rule == spec.ExpertChoice { // its keys have no chosen bit
+		if how.Rule == spec.ExpertChoice { // with this rule no key has the chosen bit
 			p.Chosen[i] = want.Chosen[i]
 		}
 		if how.Rule != spec.ExpertChoice {
@@ -252,7 +252,8 @@ func TestRoundingTimings(t *testing.T) {
 	}
 }
 
-// TestRoundingDraw checks that the kernel draws as package spec does, for all experts and any seed.
+// TestRoundingDraw checks that the kernel draws the same numbers as package spec, for all
+// experts and any seed.
 func TestRoundingDraw(t *testing.T) {
 	const experts, tile, tokens = 64, 64, 64
 	b := kt.New(t, kt.Early)

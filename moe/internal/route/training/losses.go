@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
@@ -40,15 +41,17 @@ type LossesArgs struct {
 	// Logits [T, E] are in the layer's format. Offsets [E+1] u32 comes from [order.Plan].
 	Logits  driver.DevicePtr
 	Offsets driver.DevicePtr
-	// ExpertIDs [T, K] i32, unless 0, is counted by sequence and replaces Offsets.
+	// If ExpertIDs [T, K] i32 is not 0, the kernel counts it for each sequence, instead of
+	// reading Offsets.
 	ExpertIDs driver.DevicePtr
-	// DLogits [T, E] f32 is written unless 0. AddDLogits [T, E] f32, unless 0, is added to it
-	// and may be the same tensor.
+	// DLogits [T, E] f32 is an output unless 0. AddDLogits [T, E] f32, unless 0, is added
+	// to it; it may be the same tensor.
 	AddDLogits driver.DevicePtr
 	DLogits    driver.DevicePtr
-	// Partials [CTAs, 2] f32 is written: Σ s_t and Σ lse_t² over each CTA's tokens.
+	// Partials [CTAs, 2] f32 is an output: Σ s_t and Σ lse_t² over the tokens of each CTA.
 	Partials driver.DevicePtr
-	// Balance is the loss's coefficient times E/(K·S·T), ZLoss the coefficient times 2/T.
+	// Balance is the balance loss's coefficient times E/(K·S·T). ZLoss is the z-loss's
+	// coefficient times 2/T.
 	Balance, ZLoss float32
 	Sequences
 }
@@ -61,7 +64,7 @@ type Sequences struct {
 	order.TokenRanges
 }
 
-// SequencesOf splits sequences of the given length among the SMs.
+// SequencesOf splits sequences of a given length into ranges for the SMs.
 func SequencesOf(length, tokens, sms int) Sequences {
 	if length == tokens {
 		return Sequences{length, order.RangesOf(tokens, sms)}
@@ -70,15 +73,16 @@ func SequencesOf(length, tokens, sms int) Sequences {
 	return Sequences{length, order.TokenRanges{Tokens: tokens, PerCTA: (length + parts - 1) / parts}}
 }
 
-// CTAs is the number of CTAs, at most one per SM. They share the ranges round robin.
+// CTAs returns the number of CTAs, at most one for each SM. The CTAs take the ranges in
+// turns.
 func (s *Sequences) CTAs(sms int) int {
 	return min(sms, s.Tokens/s.Length*s.parts())
 }
 
-// parts is the number of ranges in a sequence.
+// parts returns the number of ranges in a sequence.
 func (s *Sequences) parts() int { return (s.Length + s.PerCTA - 1) / s.PerCTA }
 
-// PartialBytes is the size of Partials on a chip with that many SMs.
+// PartialBytes returns the size of Partials on a chip with the given number of SMs.
 func (l Losses) PartialBytes(sms int) int64 { return 8 * int64(sms) }
 
 // losses emits a Losses.
@@ -95,7 +99,7 @@ type losses struct {
 // Build emits the kernel.
 func (l Losses) Build() (*jit.Kernel[LossesArgs], error) {
 	k := jit.NewBuilder[LossesArgs]("moe_losses", lossThreads, 1)
-	k.SetGrid(func(a *LossesArgs, sms int) driver.Dim3 { return driver.Dim3{X: a.CTAs(sms)} })
+	k.SetGrid(func(a *LossesArgs, sms int) gpu.Dim3 { return gpu.Dim3{X: a.CTAs(sms)} })
 	e := losses{Losses: l, k: k.Kernel, logits: k.Ptr(&k.Args.Logits)}
 	offsets, ids := k.Ptr(&k.Args.Offsets), k.Ptr(&k.Args.ExpertIDs)
 	e.add, e.write = k.Ptr(&k.Args.AddDLogits), k.Ptr(&k.Args.DLogits)
@@ -116,7 +120,7 @@ func (l Losses) Build() (*jit.Kernel[LossesArgs], error) {
 	k.For(k.CtaidX(), tokens.Div(length).Mul(parts), k.NctaidX(), func(nth ptx.U32) {
 		of := nth.Div(parts)
 		first := of.Mul(length)
-		k.BarSync(ptx.Uint(0)) // every warp has read the counts of the range before
+		k.BarSync(ptx.Uint(0)) // every warp has read the counts of the previous range
 		k.IfElse(ids.Given(), func() {
 			order.ClearWords(k.Kernel, e.counts, l.NumExperts, tid, lossThreads)
 			k.BarSync(ptx.Uint(0))
@@ -180,7 +184,8 @@ func (e *losses) token(token ptx.U32) {
 	e.k.If(e.write.Given(), func() { e.gradients(token, logits, inverse, s, lse) })
 }
 
-// gradients writes the token's row of gradients; p has the exponentials of its logits.
+// gradients writes the token's row of gradients. p are the exponentials of the token's
+// logits.
 func (e *losses) gradients(token ptx.U32, p []ptx.F32, inverse, s, lse ptx.F32) {
 	z := e.zLoss.Mul(lse)
 	e.each(func(i int, expert ptx.U32, valid ptx.Pred) {
@@ -194,7 +199,7 @@ func (e *losses) gradients(token ptx.U32, p []ptx.F32, inverse, s, lse ptx.F32) 
 	})
 }
 
-// each runs body for the lane's experts; valid is false past the last expert.
+// each runs body for the lane's experts. valid is false past the last expert.
 func (e *losses) each(body func(i int, expert ptx.U32, valid ptx.Pred)) {
 	for i := range (e.NumExperts + lanes.Count - 1) / lanes.Count {
 		expert := e.lane.AddI(lanes.Count * i)
@@ -202,7 +207,7 @@ func (e *losses) each(body func(i int, expert ptx.U32, valid ptx.Pred)) {
 	}
 }
 
-// count is an expert's count.
+// count returns the count of an expert.
 func (e *losses) count(expert ptx.U32) ptx.F32 {
 	return ptx.LdShared[ptx.F32](e.counts.Plus(expert.ShlI(2)))
 }
@@ -212,13 +217,13 @@ func (e *losses) logit(token, expert ptx.U32) ptx.F32 {
 	return scores.LoadLogit(e.Logits, e.logits.Index(token, int(e.Logits.Bytes())*e.NumExperts), expert)
 }
 
-// at is the address of an element of a tensor [T, E].
+// at returns the address of an element of a tensor [T, E].
 func (e *losses) at(of ptx.Global, token, expert ptx.U32, bytes int) ptx.Global {
 	return of.Index(token, bytes*e.NumExperts).Index(expert, bytes)
 }
 
-// reduce combines the lanes' values. It starts with lanes 16 apart: the order is part of the
-// losses' bits.
+// reduce combines the values of all lanes. It first combines lanes that are 16 apart: this
+// order determines the bits of the losses.
 func reduce(x ptx.F32, with func(a, b ptx.F32) ptx.F32) ptx.F32 {
 	return lanes.Combine(x, with, 16, 8, 4, 2, 1)
 }
@@ -230,10 +235,10 @@ type LossSum struct{}
 type LossSumArgs struct {
 	// Partials [Ranges, 2] f32 comes from [Losses], one row per CTA.
 	Partials driver.DevicePtr
-	// Losses [2] f32 is written: the balance loss and the z-loss.
+	// Losses [2] f32 is the output: the balance loss and the z-loss.
 	Losses driver.DevicePtr
 	Ranges int
-	// Balance is E/(K·S·T), ZLoss 1/T.
+	// Balance is E/(K·S·T). ZLoss is 1/T.
 	Balance, ZLoss float32
 }
 

@@ -14,21 +14,22 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// lossCase is one launch of Losses and one of LossSum.
+// lossCase is the size of one launch of Losses and one of LossSum.
 type lossCase struct {
 	experts, topK, tokens, perCTA int
 	logits                        spec.Type
 	balance, zLoss                float32
 	add, write                    bool
-	length                        int // the length of a sequence; 0: all tokens
+	length                        int     // number of tokens of a sequence; 0 means all tokens
+	shift                         float64 // added to each logit
 }
 
 func (c lossCase) String() string {
-	return fmt.Sprintf("E=%d K=%d T=%d perCTA=%d %v balance=%g z=%g add=%v write=%v length=%d",
-		c.experts, c.topK, c.tokens, c.perCTA, c.logits, c.balance, c.zLoss, c.add, c.write, c.length)
+	return fmt.Sprintf("E=%d K=%d T=%d perCTA=%d %v balance=%g z=%g add=%v write=%v length=%d shift=%g",
+		c.experts, c.topK, c.tokens, c.perCTA, c.logits, c.balance, c.zLoss, c.add, c.write, c.length, c.shift)
 }
 
-// sequence is the number of tokens in a sequence.
+// sequence returns the number of tokens in a sequence.
 func (c lossCase) sequence() int {
 	if c.length > 0 {
 		return c.length
@@ -36,7 +37,7 @@ func (c lossCase) sequence() int {
 	return c.tokens
 }
 
-// wanted computes the definition in float64.
+// wanted computes the losses and gradients in float64, by their definition.
 func (c lossCase) wanted(logits []float64, ids []uint32, add []float32) (gradients []float64, balance, zLoss float64) {
 	length := c.sequence()
 	t, scale := float64(c.tokens), float64(c.experts)/float64(c.topK*length)
@@ -77,7 +78,7 @@ func (c lossCase) run(b *kt.Bed) {
 	n := c.tokens * c.experts
 	logits, bits, single, add := make([]float64, n), make([]uint16, n), make([]float32, n), make([]float32, n)
 	for i := range logits {
-		bits[i] = num.Float64ToBF16(3 * r.NormFloat64())
+		bits[i] = num.Float64ToBF16(c.shift + 3*r.NormFloat64())
 		logits[i], single[i] = num.BF16ToFloat64(bits[i]), num.BF16ToFloat32(bits[i])
 		add[i] = float32(r.NormFloat64()) / float32(n)
 	}
@@ -95,7 +96,7 @@ func (c lossCase) run(b *kt.Bed) {
 		Logits: kt.Upload(b, bits), Offsets: kt.Upload(b, offsets), Balance: c.balance * scale, ZLoss: c.zLoss * 2 / t,
 		Sequences: Sequences{c.sequence(), order.TokenRanges{Tokens: c.tokens, PerCTA: c.perCTA}},
 	}
-	if c.length > 0 { // ids outside [0, E) are not counted in sequences
+	if c.length > 0 { // with sequences, ids outside [0, E) are not counted
 		ids[len(ids)-1] = uint32(c.experts)
 		args.Offsets, args.ExpertIDs = 0, kt.Upload(b, ids)
 	}
@@ -135,25 +136,29 @@ func (c lossCase) run(b *kt.Bed) {
 // TestLosses compares losses and gradients with the definition, for any ranges.
 func TestLosses(t *testing.T) {
 	for _, c := range []lossCase{
-		{1, 1, 1, 64, spec.BF16, 1, 0, false, true, 0},
-		{7, 2, 65, 64, spec.F32, .01, .001, true, true, 0},
-		{32, 4, 130, 64, spec.BF16, 0, 1, false, true, 0},
-		{33, 4, 64, 64, spec.BF16, 1, 1, true, true, 0},
-		{128, 8, 300, 128, spec.BF16, .01, .001, false, true, 0},
-		{128, 8, 70, 64, spec.BF16, 1, 1, false, false, 0},
-		{1000, 16, 40, 64, spec.F32, .1, .1, true, true, 0},
-		{1024, 10, 9, 64, spec.BF16, .1, .1, false, true, 0},
-		// Sequences: one; several ranges per sequence; one range each; more sequences than SMs.
-		{33, 4, 64, 64, spec.BF16, 1, .1, true, true, 64},
-		{128, 8, 240, 24, spec.BF16, 1, 1, false, true, 80},
-		{7, 2, 90, 30, spec.F32, 1, 0, true, true, 30},
-		{16, 2, 600, 3, spec.BF16, 1, 0, false, true, 3},
-		{40, 3, 12, 1, spec.BF16, 1, .5, false, false, 1},
+		{1, 1, 1, 64, spec.BF16, 1, 0, false, true, 0, 0},
+		{7, 2, 65, 64, spec.F32, .01, .001, true, true, 0, 0},
+		{32, 4, 130, 64, spec.BF16, 0, 1, false, true, 0, 0},
+		{33, 4, 64, 64, spec.BF16, 1, 1, true, true, 0, 0},
+		{128, 8, 300, 128, spec.BF16, .01, .001, false, true, 0, 0},
+		{128, 8, 70, 64, spec.BF16, 1, 1, false, false, 0, 0},
+		{1000, 16, 40, 64, spec.F32, .1, .1, true, true, 0, 0},
+		{1024, 10, 9, 64, spec.BF16, .1, .1, false, true, 0, 0},
+		// The cases have one sequence, several ranges for each sequence, one range each, and
+		// more sequences than SMs.
+		{33, 4, 64, 64, spec.BF16, 1, .1, true, true, 64, 0},
+		{128, 8, 240, 24, spec.BF16, 1, 1, false, true, 80, 0},
+		{7, 2, 90, 30, spec.F32, 1, 0, true, true, 30, 0},
+		{16, 2, 600, 3, spec.BF16, 1, 0, false, true, 3, 0},
+		{40, 3, 12, 1, spec.BF16, 1, .5, false, false, 1, 0},
+		// All logits are far below 0, and the logarithm of their sum with them.
+		{33, 4, 64, 64, spec.BF16, 0, 1, false, true, 0, -40},
+		{7, 2, 65, 64, spec.F32, .01, 1, true, true, 0, -300},
 	} {
 		t.Run(c.String(), func(t *testing.T) {
 			for _, when := range kt.Timings() {
 				if c.run(kt.New(t, when)); c.length == 0 {
-					break // one range per CTA
+					break // one range for each CTA
 				}
 			}
 		})

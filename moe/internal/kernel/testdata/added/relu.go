@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
@@ -13,8 +14,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file is all that a new product needs, besides its row in spec.Products and its name in
-// Kernels.
+// A new product needs only this file, its row in spec.Products and its name in Kernels.
 
 // Relu computes Z = max(0, X[rows]·W[expert]ᵀ). Loads gather the rows; the epilogue applies the
 // activation.
@@ -48,7 +48,7 @@ func (r Relu) Build() (*jit.Kernel[ReluArgs], error) {
 		Tiling: r.Tiling, KTiles: r.Hidden / tile.K, Columns: r.Tiling.Columns(r.Intermediate), Gathered: true,
 	})
 	p.Run(gemm.Roles{
-		Load: p.Gather(gemm.Rows{X: x, Numbers: gather, RowBytes: r.Hidden * tile.ElementBytes}, func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
+		Load: p.Gather(gemm.Rows{X: x, Gather: gather, RowBytes: r.Hidden * tile.ElementBytes}, func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
 			p.LoadB(s, t, func(half ptx.U32) []gemm.Box {
 				return []gemm.Box{{Map: w, At: []ptx.U32{kt.MulI(tile.K), t.Column.MulI(2).Add(half).MulI(r.Tiling.TileN / 2), t.Expert}}}
 			})
@@ -64,13 +64,13 @@ func (r Relu) Build() (*jit.Kernel[ReluArgs], error) {
 	return k.Build()
 }
 
-func (r Relu) wMap(a *ReluArgs) driver.TensorMap {
+func (r Relu) wMap(a *ReluArgs) gpu.TensorMap {
 	d, n := r.Hidden, r.Intermediate
 	return tile.LoadMap(a.W, []int{tile.K, r.Tiling.TileN / 2, 1},
 		tile.Dim{Extent: d, Stride: 1}, tile.Dim{Extent: n, Stride: d}, tile.Dim{Extent: r.NumExperts, Stride: n * d})
 }
 
-func (r Relu) zMap(a *ReluArgs) driver.TensorMap { return tile.RaggedMap(a.Z, r.Intermediate, a.Rows) }
+func (r Relu) zMap(a *ReluArgs) gpu.TensorMap { return tile.RaggedMap(a.Z, r.Intermediate, a.Rows) }
 
 // ReluProduct has the tilings of the product.
 var ReluProduct = &registry.Product{
@@ -84,7 +84,7 @@ var ReluProduct = &registry.Product{
 	},
 }
 
-// ReluKernel is the product's kernel. Tuning checks it by the layer's O.
+// ReluKernel is the product's kernel. Tuning checks it by the layer's output O.
 var ReluKernel = &registry.Kernel[ReluArgs]{KernelName: "relu", Of: ReluProduct, ShownBy: registry.Training,
 	Emit: func(l registry.Layer) (*jit.Kernel[ReluArgs], error) {
 		return Relu{Config: l.Config, Tiling: l.Tiling(ReluProduct)}.Build()

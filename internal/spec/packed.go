@@ -1,0 +1,170 @@
+package spec
+
+// Packing is a format of packed expert weights: a row of Packings. A packed matrix
+// [out, in] is two tensors: codes [out, in·CodeBits/8] u8, and scales
+// [⌈out/Rows⌉, ⌈in/Columns⌉], both row-major. Codes of 4 bits lie two in a byte, the
+// first in the low half. Package packed has the numbers that they mean.
+type Packing struct {
+	// Name is the word of Config.Weights.
+	Name string
+	// Code is the number format of the codes, Scale of the scales.
+	Code  Code
+	Scale Scale
+	// Rows and Columns are the extents of the block of numbers that shares a scale. A
+	// block may end at the matrix' edge, unless it is a group: Rows is 1. A group is
+	// always whole.
+	Rows, Columns int
+	// IsExact reports whether every finite number below 2^127 is a bf16.
+	IsExact bool
+}
+
+// Code is a number format of 4 or 8 bits.
+type Code uint8
+
+// The codes.
+const (
+	// E2M1 has a sign, 2 exponent bits and 1 fraction bit: 0, 0.5, 1, 1.5, 2, 3, 4 and 6
+	// (OCP Microscaling Formats 1.0, table 5).
+	E2M1 Code = iota
+	// E4M3 has a sign, 4 exponent bits with bias 7 and 3 fraction bits: up to 448, without
+	// an infinity, with one NaN of each sign (OCP 8-bit Floating Point 1.0).
+	E4M3
+	// Int4 is 4 bits for a whole number from -8 to 7: the bits less 8.
+	Int4
+)
+
+// Bits returns the size of a code.
+func (c Code) Bits() int {
+	if c == E4M3 {
+		return 8
+	}
+	return 4
+}
+
+// Scale is the number format of scales.
+type Scale uint8
+
+// The scales.
+const (
+	// ScaleE8M0 is a byte u for 2^(u-127); 255 is NaN (OCP Microscaling Formats 1.0).
+	ScaleE8M0 Scale = iota
+	// ScaleF32 is an FP32, ScaleBF16 a bf16.
+	ScaleF32
+	ScaleBF16
+)
+
+// Type returns the element type of a tensor of scales.
+func (s Scale) Type() Type {
+	return [...]Type{ScaleE8M0: U8, ScaleF32: F32, ScaleBF16: BF16}[s]
+}
+
+// wholeMatrix is above every extent of a matrix.
+const wholeMatrix = 4 * MaxWidth
+
+// Packings is the table. Shapes, checks, sizes, kernels and readers of files follow it.
+var Packings = []Packing{
+	// OCP Microscaling Formats 1.0, as in gpt-oss: gate_up_proj_blocks and _scales.
+	{Name: "mxfp4", Code: E2M1, Scale: ScaleE8M0, Rows: 1, Columns: 32, IsExact: true},
+	// DeepSeek-V3 (arXiv 2412.19437, section 3.3.2): weight and weight_scale_inv.
+	{Name: "fp8", Code: E4M3, Scale: ScaleF32, Rows: 128, Columns: 128},
+	// The same with scales that are powers of two.
+	{Name: "fp8-ue8m0", Code: E4M3, Scale: ScaleE8M0, Rows: 128, Columns: 128, IsExact: true},
+	// compressed-tensors' pack-quantized, symmetric, as in Kimi-K2-Thinking: weight_packed,
+	// whose words of 32 bits have 8 codes, and weight_scale. Its dequantisation rounds the
+	// product once, to bf16, and so does this one: the FP32 product is exact.
+	{Name: "int4-g32", Code: Int4, Scale: ScaleBF16, Rows: 1, Columns: 32},
+	{Name: "int4-g128", Code: Int4, Scale: ScaleBF16, Rows: 1, Columns: 128},
+	// One scale for each expert's matrix: weight and weight_scale of transformers' FP8 without
+	// weight_block_size.
+	{Name: "fp8-tensor", Code: E4M3, Scale: ScaleF32, Rows: wholeMatrix, Columns: wholeMatrix},
+}
+
+// plainWeights is the word of Config.Weights for weights of the layer's Type.
+const plainWeights = "plain"
+
+// WeightFormats are the words of Config.Weights, in the order of sonicmoe.h's numbers.
+var WeightFormats = func() []string {
+	words := []string{plainWeights}
+	for _, p := range Packings {
+		words = append(words, p.Name)
+	}
+	return words
+}()
+
+// PackingNamed returns the row of a word of Config.Weights, nil for plain weights.
+func PackingNamed(word string) *Packing {
+	for i := range Packings {
+		if Packings[i].Name == word {
+			return &Packings[i]
+		}
+	}
+	return nil
+}
+
+// packing returns the format of the experts' weights, nil for plain weights.
+func (c *Config) packing() *Packing {
+	if c.Weights == "" {
+		return nil
+	}
+	return PackingNamed(c.Weights)
+}
+
+// PackingOf returns the format of the experts' weights, nil for plain weights.
+func PackingOf(c Config) *Packing { return c.packing() }
+
+// IsPacked reports whether the experts' weights are packed.
+func IsPacked(c Config) bool { return c.packing() != nil }
+
+// IsPlain reports whether the experts' weights have the layer's Type.
+func IsPlain(c Config) bool { return c.packing() == nil }
+
+// CodeBytes returns the bytes of a row of codes for a number of columns.
+func (p *Packing) CodeBytes(columns int64) int64 { return columns * int64(p.Code.Bits()) / 8 }
+
+// Blocks returns the extents of the scales of a matrix.
+func (p *Packing) Blocks(rows, columns int64) (down, across int64) {
+	return (rows + int64(p.Rows) - 1) / int64(p.Rows), (columns + int64(p.Columns) - 1) / int64(p.Columns)
+}
+
+// BytesOfWeight returns the bytes of a weight with its part of a scale, without the
+// blocks at edges.
+func (p *Packing) BytesOfWeight() float64 {
+	return float64(p.Code.Bits())/8 + float64(p.Scale.Type().Bytes())/(float64(p.Rows)*float64(p.Columns))
+}
+
+// MatrixBytes returns the bytes of W1, W3 and W2, with the scales of packed weights.
+func MatrixBytes(c Config) (bytes int64) {
+	s := c.Shapes(0)
+	for _, id := range ExpertWeights {
+		if t := id.Row().Type; t == OfCodes || t == OfScales {
+			bytes += s.Of(id).Bytes()
+		}
+	}
+	return bytes
+}
+
+// bytesOfWeight returns the bytes of a weight of the experts.
+func (c *Config) bytesOfWeight() float64 {
+	if p := c.packing(); p != nil {
+		return p.BytesOfWeight()
+	}
+	return float64(c.Type.Bytes())
+}
+
+// checkPacked checks the fields that packed weights limit.
+func (c Config) checkPacked() *ArgError {
+	p := c.packing()
+	switch {
+	case p == nil:
+		return nil
+	case c.Type != BF16:
+		return argErrorf("Config.Type", c.Type, "BF16 with Weights %s", p.Name)
+	case c.InOut:
+		return argErrorf("Config.InOut", true, "false with Weights %s: packed matrices are [out, in]", p.Name)
+	case p.Rows == 1 && c.Hidden%p.Columns != 0:
+		return argErrorf("Config.Hidden", c.Hidden, "a multiple of %d with Weights %s: a group does not cross the edge of a matrix", p.Columns, p.Name)
+	case p.Rows == 1 && c.Intermediate%p.Columns != 0:
+		return argErrorf("Config.Intermediate", c.Intermediate, "a multiple of %d with Weights %s: a group does not cross the edge of a matrix", p.Columns, p.Name)
+	}
+	return nil
+}

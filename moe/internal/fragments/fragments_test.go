@@ -1,0 +1,207 @@
+package fragments_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/internal/packed"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/fragments"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/ptx"
+)
+
+// formats are the words of Config.Weights for packed weights.
+func formats() (words []string) {
+	for _, p := range spec.Packings {
+		if fragments.Suits(spec.Config{Weights: p.Name}) {
+			words = append(words, p.Name)
+		}
+	}
+	return words
+}
+
+// published makes random tensors of an expert matrix as published. Every code, and every
+// scale that the order has room for, comes up.
+func published(m fragments.Matrix, tensors int, seed uint64) (codes, scales [][]byte) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	sizes, blocks := m.Unpack(make([]byte, m.Bytes()))
+	for i := range tensors {
+		for j := range sizes[i] {
+			b := byte(r.Uint32())
+			if m.Code == spec.E4M3 && b&0x7f == 0x7f {
+				b ^= 1
+			}
+			sizes[i][j] = b
+		}
+		if m.Scale == spec.ScaleF32 {
+			for j := 0; j < len(blocks[i]); j += 4 {
+				binary.LittleEndian.PutUint32(blocks[i][j:], math.Float32bits(float32(math.Ldexp(1+r.Float64(), r.IntN(24)-20))))
+			}
+			continue
+		}
+		for j := range blocks[i] {
+			blocks[i][j] = byte(r.IntN(129))
+		}
+	}
+	return sizes, blocks
+}
+
+// layers have sizes that are no whole blocks, every order of gate and up, and no gate.
+func layers(format string) []spec.Config {
+	return []spec.Config{
+		{Hidden: 128, Intermediate: 64, NumExperts: 2, Weights: format},
+		{Hidden: 320, Intermediate: 96, NumExperts: 2, GateUp: spec.Interleaved, Weights: format},
+		{Hidden: 160, Intermediate: 160, NumExperts: 2, GateUp: spec.Apart, Weights: format},
+		{Hidden: 96, Intermediate: 224, NumExperts: 1, Activation: spec.ReLU2, Weights: format},
+	}
+}
+
+// TestPackAndUnpack checks that Unpack restores each published code and scale.
+func TestPackAndUnpack(t *testing.T) {
+	for _, format := range formats() {
+		for _, c := range layers(format) {
+			t.Run(c.String(), func(t *testing.T) {
+				for i, m := range []fragments.Matrix{fragments.W1(c), fragments.W2(c)} {
+					tensors := 1
+					if i == 0 && c.GateUp == spec.Apart {
+						tensors = 2
+					}
+					codes, scales := published(m, tensors, 3)
+					units, err := m.Pack(codes, scales)
+					require.NoError(t, err)
+					gotCodes, gotScales := m.Unpack(units)
+					require.Equal(t, codes, gotCodes)
+					require.Equal(t, scales, gotScales)
+				}
+			})
+		}
+	}
+}
+
+// reader is a kernel that stores the registers of each block: [block, thread, k-tile, step, 4].
+type reader struct{ fragments.Format }
+
+type readerArgs struct {
+	Packed driver.DevicePtr
+	Out    driver.DevicePtr
+}
+
+const wordsOfThread = fragments.KTiles * tile.K / tile.KStep * 4
+
+func (r reader) Build() (*jit.Kernel[readerArgs], error) {
+	k := jit.NewBuilder[readerArgs]("read_fragments", pipeline.WarpgroupThreads, 1)
+	cta := pipeline.NewCTA(k.Kernel)
+	in, out, block := k.Ptr(&k.Args.Packed), k.Ptr(&k.Args.Out), cta.Shared("block", r.BlockBytes(), 16)
+	k.For(k.TidX().MulI(16), ptx.Uint(r.BlockBytes()), ptx.Uint(16*pipeline.WarpgroupThreads), func(at ptx.U32) {
+		from := in.Index(k.CtaidX(), r.BlockBytes()).Plus(at.U64())
+		ptx.StShared(block.Plus(at), ptx.LdGlobalVec[ptx.U32](from, 4)...)
+	})
+	k.BarSync(ptx.Uint(0))
+	b := fragments.NewLane(k.Kernel, r.Format, k.TidX()).Block(block)
+	to := out.Index(k.CtaidX().MulI(pipeline.WarpgroupThreads).Add(k.TidX()), 4*wordsOfThread)
+	for i := range fragments.KTiles {
+		for step, a := range b.KTile(i) {
+			ptx.StGlobal(to.At(4*4*(step+i*tile.K/tile.KStep)), a...)
+		}
+	}
+	return k.Build()
+}
+
+// TestRegisters checks that the registers have the bf16 of every code, at the places where
+// wgmma reads A, and 0 past the edges of the matrix.
+func TestRegisters(t *testing.T) {
+	for _, format := range formats() {
+		for i, c := range layers(format) {
+			if testing.Short() && i > 0 {
+				continue
+			}
+			t.Run(c.String(), func(t *testing.T) {
+				m := fragments.W2(c)
+				codes, scales := published(m, 1, 5)
+				units, err := m.Pack(codes, scales)
+				require.NoError(t, err)
+				want := packed.Bits(m.Packing, codes[0], scales[0], c.Hidden, c.Intermediate)
+				b := kt.New(t, kt.Early)
+				blocks := len(units) / m.BlockBytes()
+				out := b.Room(4 * blocks * pipeline.WarpgroupThreads * wordsOfThread)
+				kt.Run(b, reader{m.Format}, blocks, readerArgs{Packed: kt.Upload(b, units), Out: out})
+				got := kt.Download[uint16](b, out, 2*blocks*pipeline.WarpgroupThreads*wordsOfThread)
+				for i, x := range got {
+					half, register, step, thread := i%2, i/2%4, i/8%8, i/64%128
+					block, lane := i/(128*64), thread%32
+					column := block%m.Blocks()*fragments.Columns + step*16 + lane%4*2 + register/2*8 + half
+					row := block/m.Blocks()%m.Units*fragments.Rows + thread/32*16 + lane/4 + register%2*8
+					w := uint16(0)
+					if row < c.Hidden && column < c.Intermediate {
+						w = want[(block/m.Blocks()/m.Units*c.Hidden+row)*c.Intermediate+column]
+					}
+					if x != w {
+						t.Fatalf("block %d, row %d, column %d: bits %04x, want %04x", block, row, column, x, w)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestEveryCodeAndScale checks the bf16 of all codes with all scales of a format that has a
+// scale for each group.
+func TestEveryCodeAndScale(t *testing.T) {
+	c := spec.Config{Hidden: 192, Intermediate: 128, NumExperts: 1, Weights: "mxfp4"}
+	m := fragments.W2(c)
+	codes, scales := published(m, 1, 1)
+	for i := range codes[0] {
+		codes[0][i] = byte(i%8*2 | (i%8*2+1)<<4)
+	}
+	for i := range scales[0] {
+		scales[0][i] = byte(i % 129)
+	}
+	units, err := m.Pack(codes, scales)
+	require.NoError(t, err)
+	b := kt.New(t, kt.Early)
+	blocks := len(units) / m.BlockBytes()
+	words := blocks * pipeline.WarpgroupThreads * wordsOfThread
+	out := b.Room(4 * words)
+	kt.Run(b, reader{m.Format}, blocks, readerArgs{Packed: kt.Upload(b, units), Out: out})
+	seen := func(values []uint16) (counts [1 << 16]int) {
+		for _, v := range values {
+			counts[v]++
+		}
+		return counts
+	}
+	require.Equal(t, seen(packed.Bits(m.Packing, codes[0], scales[0], c.Hidden, c.Intermediate)), seen(kt.Download[uint16](b, out, 2*words)))
+}
+
+// TestPackRefuses checks that scales and codes without a place are named.
+func TestPackRefuses(t *testing.T) {
+	for _, bad := range []struct {
+		format string
+		spoil  func(codes, scales []byte)
+		want   string
+	}{
+		{"mxfp4", func(_, scales []byte) { scales[7] = 129 }, "scale of expert 0, row 3, column 32 is 2^2, want at most 2^1"},
+		{"mxfp4", func(_, scales []byte) { scales[7] = 255 }, "scale of expert 0, row 3, column 32"},
+		{"fp8", func(_, scales []byte) { binary.LittleEndian.PutUint32(scales, 0x7fc00000) }, "scale of expert 0, row 0, column 0 is NaN, want a number below 2^8"},
+		{"fp8", func(_, scales []byte) { binary.LittleEndian.PutUint32(scales, math.Float32bits(256)) }, "scale of expert 0, row 0, column 0 is 256"},
+		{"fp8-ue8m0", func(codes, _ []byte) { codes[65] = 0xff }, "code of expert 0, row 1, column 1 is NaN"},
+		{"fp8-ue8m0", func(_, scales []byte) { scales[0] = 135 }, "scale of expert 0, row 0, column 0 is 2^8, want at most 2^7"},
+	} {
+		t.Run(fmt.Sprint(bad.format, bad.want), func(t *testing.T) {
+			m := fragments.W2(spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 1, Weights: bad.format})
+			codes, scales := published(m, 1, 2)
+			bad.spoil(codes[0], scales[0])
+			_, err := m.Pack(codes, scales)
+			require.ErrorContains(t, err, bad.want)
+		})
+	}
+}

@@ -1,0 +1,223 @@
+package fragments
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit/tile"
+)
+
+// Matrix is W1, with W3, or W2 of all experts in units.
+type Matrix struct {
+	Format
+	experts int
+	// tensors is the number of tensors that the matrix is published in, each with an
+	// extent of rows × columns for each expert.
+	tensors, rows, columns int
+	// Units is the number of an expert's units.
+	Units int
+	// source returns the tensor and row of a row of a unit. The row is -1 for a row
+	// past the matrix' end.
+	source func(unit, row int) (tensor, of int)
+}
+
+// W1 returns the units of the up-projection. With a gate, every 16 rows are the gates of 8
+// neurons, then their ups. The units cover whole k-tiles of the activation.
+func W1(c spec.Config) Matrix {
+	n := c.Intermediate
+	m := Matrix{Format: FormatOf(c), experts: c.NumExperts, tensors: 1, rows: c.HWidth(), columns: c.Hidden}
+	if !c.Activation.Gated() {
+		m.Units, m.source = tile.Tiles(n), rowsOf(n)
+		return m
+	}
+	const neurons = Rows / 2
+	m.Units = tile.Tiles(n) * tile.K / neurons
+	if c.GateUp == spec.Apart {
+		m.tensors, m.rows = 2, n
+	}
+	m.source = func(unit, row int) (tensor, of int) {
+		pair, part := rowPair(row)
+		neuron := unit*neurons + pair
+		switch {
+		case neuron >= n:
+			return 0, -1
+		case c.GateUp == spec.Apart:
+			return part, neuron
+		case c.GateUp == spec.Interleaved:
+			return 0, 2*neuron + part
+		}
+		return 0, part*n + neuron
+	}
+	return m
+}
+
+// W2 returns the units of the down-projection.
+func W2(c spec.Config) Matrix {
+	return Matrix{Format: FormatOf(c), experts: c.NumExperts, tensors: 1, rows: c.Hidden, columns: c.Intermediate,
+		Units: (c.Hidden + Rows - 1) / Rows, source: rowsOf(c.Hidden)}
+}
+
+// rowsOf returns the source of a matrix whose units have its rows in order.
+func rowsOf(rows int) func(unit, row int) (tensor, of int) {
+	return func(unit, row int) (int, int) {
+		if row += unit * Rows; row < rows {
+			return 0, row
+		}
+		return 0, -1
+	}
+}
+
+// Blocks is the number of blocks of a unit.
+func (m Matrix) Blocks() int { return Blocks(m.columns) }
+
+// UnitBytes is the size of a unit, Bytes the size of all units.
+func (m Matrix) UnitBytes() int { return m.Blocks() * m.BlockBytes() }
+func (m Matrix) Bytes() int64   { return int64(m.experts) * int64(m.Units) * int64(m.UnitBytes()) }
+
+// Pack returns the units of a matrix. codes and scales are its tensors as published. An
+// error names the first scale or code that has no place in the order.
+func (m Matrix) Pack(codes, scales [][]byte) ([]byte, error) {
+	out := make([]byte, m.Bytes())
+	err := m.each(func(block []byte, expert, unit, first int) error {
+		for row := range Rows {
+			tensor, of := m.source(unit, row)
+			if of < 0 {
+				continue
+			}
+			if err := m.packScales(block, row, first, scales[tensor], expert, of); err != nil {
+				return err
+			}
+			for column := first; column < min(first+Columns, m.columns); column++ {
+				c, err := m.code(codes[tensor], expert, of, column)
+				if err != nil {
+					return err
+				}
+				p := m.placeOf(row, column-first)
+				for i, bit := range p.bits {
+					block[p.word+bit/8] |= c >> i & 1 << (bit % 8)
+				}
+			}
+		}
+		return nil
+	}, out)
+	return out, err
+}
+
+// each calls body for each block of packed units, with its first column.
+func (m Matrix) each(body func(block []byte, expert, unit, first int) error, packed []byte) error {
+	for i := range m.experts * m.Units * m.Blocks() {
+		unit := i / m.Blocks()
+		if err := body(packed[i*m.BlockBytes():][:m.BlockBytes()], unit/m.Units, unit%m.Units, i%m.Blocks()*Columns); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// codeAt returns the byte of a code in its tensor, and the code's place in the byte.
+func (m Matrix) codeAt(expert, row, column int) (at, shift int) {
+	bits := m.Code.Bits()
+	at = ((expert*m.rows+row)*m.columns + column) * bits
+	return at / 8, at % 8
+}
+
+func (m Matrix) code(codes []byte, expert, row, column int) (byte, error) {
+	at, shift := m.codeAt(expert, row, column)
+	c := codes[at] >> shift & (1<<m.Code.Bits() - 1)
+	if m.Code == spec.E4M3 && c&0x7f == 0x7f {
+		return 0, fmt.Errorf("fragments: code of expert %d, row %d, column %d is NaN, want a number", expert, row, column)
+	}
+	return c, nil
+}
+
+// scaleAt is the index of a scale in its tensor.
+func (m Matrix) scaleAt(expert, row, column int) int64 {
+	down, across := m.Packing.Blocks(int64(m.rows), int64(m.columns))
+	return (int64(expert)*down+int64(row/m.Packing.Rows))*across + int64(column/m.Packing.Columns)
+}
+
+// packScales writes the scales of a row of a block.
+func (m Matrix) packScales(block []byte, row, first int, scales []byte, expert, of int) error {
+	pair, lower := rowPair(row)
+	at := block[m.scalesAt()+4*pair*m.scaleWords():]
+	step := Columns
+	if m.isGroup() {
+		step = m.Packing.Columns
+	}
+	for column := first; column < min(first+Columns, m.columns); column += step {
+		i := m.scaleAt(expert, of, column)
+		wrong := func(got, want string) error {
+			return fmt.Errorf("fragments: scale of expert %d, row %d, column %d is %s, want %s", expert, of, column, got, want)
+		}
+		if m.Scale == spec.ScaleF32 {
+			s := math.Float32frombits(binary.LittleEndian.Uint32(scales[4*i:]))
+			shifted := s * float32(math.Ldexp(1, m.excess()))
+			if s != s || math.IsInf(float64(shifted), 0) {
+				return wrong(fmt.Sprint(s), fmt.Sprintf("a number below 2^%d", 128-m.excess()))
+			}
+			binary.LittleEndian.PutUint32(at[4*lower:], math.Float32bits(shifted))
+			continue
+		}
+		const inf = 255
+		exponent := int(scales[i]) + m.excess()
+		if scales[i] == 255 || exponent >= inf {
+			return wrong(fmt.Sprintf("2^%d", int(scales[i])-127), fmt.Sprintf("at most 2^%d", inf-1-m.excess()-127))
+		}
+		if m.isGroup() {
+			group := (column - first) / step
+			at[group/2*4+lower*2+group%2] = byte(exponent)
+		} else {
+			binary.LittleEndian.PutUint16(at[2*lower:], uint16(exponent)<<7)
+		}
+	}
+	return nil
+}
+
+// Unpack returns the tensors of a matrix as published, from its units. It is the inverse of
+// Pack.
+func (m Matrix) Unpack(packed []byte) (codes, scales [][]byte) {
+	down, across := m.Packing.Blocks(int64(m.rows), int64(m.columns))
+	for range m.tensors {
+		codes = append(codes, make([]byte, m.experts*m.rows*m.columns*m.Code.Bits()/8))
+		scales = append(scales, make([]byte, int64(m.experts)*down*across*m.Scale.Type().Bytes()))
+	}
+	_ = m.each(func(block []byte, expert, unit, first int) error {
+		for row := range Rows {
+			tensor, of := m.source(unit, row)
+			if of < 0 {
+				continue
+			}
+			m.unpackScales(block, row, first, scales[tensor], expert, of)
+			for column := first; column < min(first+Columns, m.columns); column++ {
+				at, shift := m.codeAt(expert, of, column)
+				p := m.placeOf(row, column-first)
+				for i, bit := range p.bits {
+					codes[tensor][at] |= block[p.word+bit/8] >> (bit % 8) & 1 << (i + shift)
+				}
+			}
+		}
+		return nil
+	}, packed)
+	return codes, scales
+}
+
+// unpackScales reads the scales of a row of a block.
+func (m Matrix) unpackScales(block []byte, row, first int, scales []byte, expert, of int) {
+	pair, lower := rowPair(row)
+	at := block[m.scalesAt()+4*pair*m.scaleWords():]
+	for column := first; column < min(first+Columns, m.columns); column += m.Packing.Columns {
+		i := m.scaleAt(expert, of, column)
+		switch {
+		case m.Scale == spec.ScaleF32:
+			s := math.Float32frombits(binary.LittleEndian.Uint32(at[4*lower:])) * float32(math.Ldexp(1, -m.excess()))
+			binary.LittleEndian.PutUint32(scales[4*i:], math.Float32bits(s))
+		case m.isGroup():
+			group := (column - first) / m.Packing.Columns
+			scales[i] = at[group/2*4+lower*2+group%2] - byte(m.excess())
+		default:
+			scales[i] = byte(binary.LittleEndian.Uint16(at[2*lower:])>>7) - byte(m.excess())
+		}
+	}
+}

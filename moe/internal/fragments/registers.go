@@ -1,0 +1,111 @@
+package fragments
+
+import (
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit/tile"
+	"sonicmoe/ptx"
+)
+
+// Lane is the place of a thread's codes and scales in a block of a unit.
+type Lane struct {
+	Format
+	k *ptx.Kernel
+	// codesAt and scalesAt are offsets in a block.
+	codesAt, scalesAt ptx.U32
+}
+
+// NewLane returns the place for the thread with the given index in its warpgroup.
+func NewLane(k *ptx.Kernel, f Format, thread ptx.U32) Lane {
+	return Lane{Format: f, k: k, codesAt: thread.MulI(loadBytes), scalesAt: thread.ShrI(2).MulI(4 * f.scaleWords()).AddI(f.scalesAt())}
+}
+
+// Block is a thread's part of a block in shared memory.
+type Block struct {
+	Lane
+	at ptx.Shared
+	// codes are the words of the codes, those of each k-tile after each other; factors are
+	// the words of the scales.
+	codes, factors []ptx.U32
+}
+
+// Block returns the thread's part of the block at an address. It loads the scales, and codes
+// of 4 bits. Twice as many would take too many registers.
+func (l Lane) Block(at ptx.Shared) Block {
+	b := Block{Lane: l, at: at}
+	if l.codeBytes() == planeBytes {
+		b.load(0, KTiles)
+	}
+	b.factors = ptx.LdSharedVec[ptx.U32](at.Plus(l.scalesAt), l.scaleWords())
+	return b
+}
+
+// load loads the codes of the given k-tiles.
+func (b *Block) load(first, end int) {
+	planes := b.codeBytes() / planeBytes
+	for plane := first * planes; plane < end*planes; plane++ {
+		b.codes = append(b.codes, ptx.LdSharedVec[ptx.U32](b.at.Plus(b.codesAt).At(plane*planeBytes), loadBytes/4)...)
+	}
+}
+
+// KTile returns the fragments of a k-tile: for each step of 16 columns the four registers of
+// wgmma's A, in bf16. K-tiles are taken in order.
+func (b *Block) KTile(kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
+	of := b.codeBytes() / planeBytes * loadBytes / 4
+	if len(b.codes) == kTile*of {
+		b.load(kTile, kTile+1)
+	}
+	var registers []ptx.U32
+	for _, w := range b.codes[kTile*of:][:of] {
+		if b.Code == spec.E2M1 {
+			registers = append(registers, e2m1(w)...)
+		} else {
+			registers = append(registers, e4m3(w)...)
+		}
+	}
+	scale := b.multiplier(kTile)
+	for step := range steps {
+		for i, r := range registers[4*step:][:4] {
+			steps[step] = append(steps[step], scale(r.AsBF16x2(), step, i%2).Bits())
+		}
+	}
+	return steps
+}
+
+// e2m1 returns four registers of two codes each.
+func e2m1(w ptx.U32) []ptx.U32 {
+	const places = 0x81c081c0
+	fourth := w.RotateRight(6).AndI(0x81808180).Or(w.ShlI(2).AndI(0x00400040))
+	return []ptx.U32{w.AndI(places), w.RotateRight(4).AndI(places), w.ShlI(6).AndI(places), fourth}
+}
+
+// e4m3 returns two registers of two codes each.
+func e4m3(w ptx.U32) []ptx.U32 {
+	const swapBytes = 0x2301
+	return []ptx.U32{w.AndI(0x87f087f0), w.Prmt(w, ptx.Uint(swapBytes)).AndI(0x07700770).Or(w.ShlI(4).AndI(0x80808080))}
+}
+
+// multiplier returns the function that multiplies the codes of a k-tile by their scales.
+// lower is 1 for the lower one of the thread's rows.
+func (b *Block) multiplier(kTile int) func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 {
+	switch {
+	case b.isGroup():
+		const exponents = 0x7f807f80
+		word := b.factors[kTile]
+		var groups [2][2]ptx.BF16x2
+		for i, halves := range []ptx.U32{word.ShlI(7), word.ShrI(1)} {
+			groups[i][0], groups[i][1] = halves.AndI(exponents).AsBF16x2().Halves()
+		}
+		return func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 {
+			return codes.Mul(groups[step*tile.KStep/b.Packing.Columns][lower])
+		}
+	case b.Scale == spec.ScaleE8M0:
+		var rows [2]ptx.BF16x2
+		rows[0], rows[1] = b.factors[0].AsBF16x2().Halves()
+		return func(codes ptx.BF16x2, _, lower int) ptx.BF16x2 { return codes.Mul(rows[lower]) }
+	}
+	return func(codes ptx.BF16x2, _, lower int) ptx.BF16x2 {
+		first, second := codes.Unpack()
+		s := b.factors[lower].AsF32()
+		return b.k.PackBF16(first.Mul(s), second.Mul(s))
+	}
+}

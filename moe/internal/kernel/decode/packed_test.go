@@ -1,0 +1,150 @@
+package decode_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/internal/packed"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
+	"sonicmoe/moe/internal/fragments"
+	"sonicmoe/moe/internal/kernel/decode"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+)
+
+// quantised is a matrix as published, in units, and as the bf16 that its codes mean.
+type quantised struct {
+	units []byte
+	plain [][]uint16
+}
+
+// quantise makes random codes and scales. rows are the extents of the matrix' tensors.
+func quantise(t *testing.T, m fragments.Matrix, seed uint64, rows []int, columns int) (q quantised) {
+	r := rand.New(rand.NewPCG(seed, 7))
+	codes, scales := m.Unpack(make([]byte, m.Bytes()))
+	for i := range codes {
+		for j := range codes[i] {
+			if codes[i][j] = byte(r.Uint32()); m.Code == spec.E4M3 {
+				codes[i][j] &= 0xbf // below 2
+			}
+		}
+		for j := range scales[i] {
+			scales[i][j] = byte(119 + r.IntN(5))
+		}
+		for j := 0; m.Scale == spec.ScaleF32 && j < len(scales[i]); j += 4 {
+			binary.LittleEndian.PutUint32(scales[i][j:], math.Float32bits(r.Float32()/64))
+		}
+		q.plain = append(q.plain, packed.Bits(m.Packing, codes[i], scales[i], rows[i], columns))
+	}
+	var err error
+	q.units, err = m.Pack(codes, scales)
+	require.NoError(t, err)
+	return q
+}
+
+// plainOf returns the layer with the weights that the codes mean.
+func plainOf(c spec.Config) spec.Config {
+	c.Weights = ""
+	return c
+}
+
+// packedPlans have experts with every kind of count for the shapes of packed weights.
+var packedPlans = map[string]func() *kt.Packed{
+	"few":    plans["few"],
+	"many":   plans["many"],
+	"widths": func() *kt.Packed { return kt.NewPacked(50, []int{8, 9, 17, 25, 33, 49, 64, 65, 129}, []int{0, 5}) },
+}
+
+// TestPackedUp checks that the up-projection of packed weights has the bits of the one with
+// the bf16 weights that the codes mean, in every format, shape and order of gate and up.
+func TestPackedUp(t *testing.T) {
+	for i, c := range []spec.Config{
+		{Hidden: 256, Intermediate: 64, Weights: "mxfp4"},
+		{Hidden: 192, Intermediate: 160, GateUp: spec.Interleaved, Bias: true, Weights: "mxfp4"},
+		{Hidden: 128, Intermediate: 192, GateUp: spec.Apart, Bias: true, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 0.7, Weights: "fp8"},
+		{Hidden: 416, Intermediate: 128, Activation: spec.ReLU2, Bias: true, Weights: "fp8-ue8m0"},
+		{Hidden: 448, Intermediate: 96, ScoreOnInput: true, Weights: "mxfp4"},
+		{Hidden: 320, Intermediate: 320, Weights: "fp8"},
+	} {
+		for name, plan := range packedPlans {
+			if testing.Short() && (name != "few" || i%3 != 1) && (name != "many" || i != 2) {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s %v", name, c), func(t *testing.T) {
+				u := newUp(plainOf(c), plan())
+				c.NumExperts = u.c.NumExperts
+				rows := []int{c.HWidth()}
+				if c.GateUp == spec.Apart {
+					rows = []int{c.Intermediate, c.Intermediate}
+				}
+				q := quantise(t, fragments.W1(c), 3, rows, c.Hidden)
+				u.w1 = q.plain[0]
+				if len(q.plain) == 2 {
+					u.w3 = q.plain[1]
+				}
+				run := func(b *kt.Bed, up decode.Up, w1 driver.DevicePtr, ctas int) (h, a []uint16) {
+					width := (c.Intermediate + 63) / 64 * 64
+					toH, toA := b.Room(2*u.hValues), b.Room(2*u.rows*width)
+					kt.Run(b, up, ctas, decode.UpArgs{X: kt.Upload(b, u.x), Gather: kt.Upload(b, u.p.Gather), W1: w1, W3: kt.Upload(b, u.w3), B1: kt.Upload(b, u.b1), B3: kt.Upload(b, u.b3),
+						Scores: kt.Upload(b, u.scores), Pairs: kt.Upload(b, u.pairs), A: toA, H: toH, Rows: u.rows, TileArgs: u.p.Tiles(b)})
+					return kt.Download[uint16](b, toH, u.hValues), kt.Download[uint16](b, toA, u.rows*width)
+				}
+				b := kt.New(t, kt.Early)
+				h, a := run(b, decode.Up{Config: u.c}, kt.Upload(b, u.w1), 3)
+				for j, when := range kt.Timings() {
+					b, wide := kt.New(t, when), j%2 == 1
+					gotH, gotA := run(b, decode.Up{Config: c, Wide: wide, Units: true}, kt.Upload(b, q.units), 1+(i+j)%4)
+					kt.SameBits(t, h, gotH, fmt.Sprintf("H %s wide=%v", when.Name, wide))
+					kt.SameBits(t, a, gotA, fmt.Sprintf("A %s wide=%v", when.Name, wide))
+				}
+			})
+		}
+	}
+}
+
+// TestPackedDown checks that the down-projection of packed weights has the bits of the one
+// with the bf16 weights that the codes mean.
+func TestPackedDown(t *testing.T) {
+	for i, c := range []spec.Config{
+		{Hidden: 128, Intermediate: 64, Weights: "mxfp4"},
+		{Hidden: 352, Intermediate: 416, Bias: true, Weights: "mxfp4"},
+		{Hidden: 192, Intermediate: 192, Weights: "fp8"},
+		{Hidden: 256, Intermediate: 320, Bias: true, Weights: "fp8-ue8m0"},
+	} {
+		for name, plan := range packedPlans {
+			if testing.Short() && (name != "few" || i != 1) && (name != "many" || i != 2) {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s %v", name, c), func(t *testing.T) {
+				p := plan()
+				c.NumExperts = len(p.Rows)
+				rows, width := len(p.Expert), (c.Intermediate+63)/64*64
+				q := quantise(t, fragments.W2(c), 4, []int{c.Hidden}, c.Intermediate)
+				a := reference.NewNormal(5, 1).Values(int64(rows * width))
+				for i := range a { // the padding of the rows
+					if i%width >= c.Intermediate {
+						a[i] = 0
+					}
+				}
+				b2 := reference.NewNormal(7, 1).Values(int64(c.NumExperts * c.Hidden))
+				run := func(b *kt.Bed, down decode.Down, w2 driver.DevicePtr, ctas int) []uint16 {
+					y := b.Room(2 * rows * c.Hidden)
+					kt.Run(b, down, ctas, decode.DownArgs{A: kt.Upload(b, a), W2: w2, B2: kt.Upload(b, b2), Y: y, Rows: rows, TileArgs: p.Tiles(b)})
+					return kt.Download[uint16](b, y, rows*c.Hidden)
+				}
+				b := kt.New(t, kt.Early)
+				want := run(b, decode.Down{Config: plainOf(c)}, kt.Upload(b, q.plain[0]), 2)
+				for j, when := range kt.Timings() {
+					b := kt.New(t, when)
+					kt.SameBits(t, want, run(b, decode.Down{Config: c, Wide: j%2 == 1, Units: true}, kt.Upload(b, q.units), 1+i+j), "Y "+when.Name)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,265 @@
+package kernel
+
+import (
+	"math"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/lanes"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/ptx"
+)
+
+// Unpack writes the bf16 values of packed weights, W1, W3 and W2 of every expert that has
+// rows, where the kernels of plain weights then read them. A weight is the FP32 product of
+// its code and its scale, rounded to bf16. Experts without rows are skipped: neither their
+// weights nor their place in the output is touched.
+//
+// The kernel moves bytes: it reads a packed weight and writes 2 bytes, 2.53 bytes in all for
+// MXFP4 and 3 for FP8. Its roofline is these bytes by the bandwidth of memory.
+type Unpack struct {
+	spec.Config
+	Packing *spec.Packing
+}
+
+// UnpackArgs are the arguments of [Unpack]. Tensors are laid out as Config says.
+type UnpackArgs struct {
+	// W1, W3 and W2 are codes, W1Scale, W3Scale and W2Scale their scales. W3 is there with
+	// GateUp "apart".
+	W1, W3, W2                driver.DevicePtr
+	W1Scale, W3Scale, W2Scale driver.DevicePtr
+	// Offsets [E+1] u32 is the first row of each expert, from the plan.
+	Offsets driver.DevicePtr
+	// ToW1, ToW3 and ToW2 [E, out, in] are written.
+	ToW1, ToW3, ToW2 driver.DevicePtr
+}
+
+const (
+	unpackThreads = 256
+	// unpackCTAs share an SM: 32 warps hide the latency of loads.
+	unpackCTAs = 4
+	// unitWeights is the number of weights of 16 bytes of bf16, which a thread stores at
+	// once. They have one scale.
+	unitWeights = tile.CopyBytes / tile.ElementBytes
+	// unpackUnits is the number of units whose loads a thread has in flight. A CTA's step
+	// is a chunk of unpackUnits·unpackThreads units of one matrix, and neighbouring threads
+	// have neighbouring units.
+	unpackUnits = 4
+	chunkUnits  = unpackUnits * unpackThreads
+)
+
+// unpackMatrix is one of the matrices of an expert.
+type unpackMatrix struct {
+	codes, scales, to ptx.Global
+	rows, columns     int
+}
+
+// units is the number of units of a matrix.
+func (m unpackMatrix) units() int { return m.rows * m.columns / unitWeights }
+
+// chunks is the number of chunks of a matrix. The last one may be in part.
+func (m unpackMatrix) chunks() int { return (m.units() + chunkUnits - 1) / chunkUnits }
+
+// Build emits the kernel.
+func (u Unpack) Build() (*jit.Kernel[UnpackArgs], error) {
+	k := jit.NewBuilder[UnpackArgs]("moe_unpack", unpackThreads, unpackCTAs)
+	k.SetGrid(func(_ *UnpackArgs, sms int) gpu.Dim3 { return gpu.Dim3{X: unpackCTAs * sms} })
+	s := u.Shapes(0)
+	matrix := func(codes, scales, to *driver.DevicePtr, of spec.Shape, columns int) unpackMatrix {
+		return unpackMatrix{codes: k.Ptr(codes), scales: k.Ptr(scales), to: k.Ptr(to), rows: int(of.Dims[1]), columns: columns}
+	}
+	list := []unpackMatrix{matrix(&k.Args.W1, &k.Args.W1Scale, &k.Args.ToW1, s.W1, u.Hidden)}
+	if u.GateUp == spec.Apart {
+		list = append(list, matrix(&k.Args.W3, &k.Args.W3Scale, &k.Args.ToW3, s.W3, u.Hidden))
+	}
+	list = append(list, matrix(&k.Args.W2, &k.Args.W2Scale, &k.Args.ToW2, s.W2, u.Intermediate))
+	offsets := k.Ptr(&k.Args.Offsets)
+	cta := pipeline.NewCTA(k.Kernel)
+	e := unpacking{Unpack: u, k: k.Kernel, tid: k.TidX(), touched: cta.Shared("touched", 4*u.NumExperts, 16), ballots: cta.Shared("ballots", 4*lanes.Count, 16)}
+	k.GridDepWait()
+	k.GridDepLaunch()
+	count := e.list(offsets)
+	each := 0
+	for _, m := range list {
+		each += m.chunks()
+	}
+	k.For(k.CtaidX(), count.MulI(each), k.NctaidX(), func(chunk ptx.U32) {
+		nth := chunk.DivI(each)
+		expert := ptx.LdShared[ptx.U32](e.touched.Plus(nth.ShlI(2)))
+		e.chunk(list, expert, chunk.Sub(nth.MulI(each)))
+	})
+	return k.Build()
+}
+
+// unpacking is an Unpack that is being emitted.
+type unpacking struct {
+	Unpack
+	k   *ptx.Kernel
+	tid ptx.U32
+	// touched [E] u32 are the experts with rows, in order. ballots has a bit for each
+	// expert.
+	touched, ballots ptx.Shared
+}
+
+// list writes the experts with rows to touched and returns their number. Every CTA makes
+// the same list: first each warp's ballots of 32 experts, then each expert's place from
+// the ballots of all.
+func (e *unpacking) list(offsets ptx.Global) ptx.U32 {
+	k, lane, warp := e.k, e.k.Lane(), e.k.Warp()
+	groups := (e.NumExperts + lanes.Count - 1) / lanes.Count
+	eachGroup := func(body func(group ptx.U32)) {
+		k.For(warp, ptx.Uint(groups), ptx.Uint(unpackThreads/lanes.Count), body)
+	}
+	eachGroup(func(group ptx.U32) {
+		expert := group.ShlI(5).Add(lane)
+		rows := ptx.NewVar(k, ptx.Uint(0))
+		k.If(expert.LtI(e.NumExperts), func() {
+			at := offsets.Index(expert, 4)
+			rows.Set(ptx.LdGlobal[ptx.U32](at.At(4)).Sub(ptx.LdGlobal[ptx.U32](at)))
+		})
+		has := k.VoteBallot(rows.Get().NeI(0), ptx.Uint(ptx.FullMask))
+		k.If(lane.EqI(0), func() { ptx.StShared(e.ballots.Plus(group.ShlI(2)), has) })
+	})
+	k.BarSync(ptx.Uint(0))
+	ballot := ptx.NewVar(k, ptx.Uint(0))
+	k.If(lane.LtI(groups), func() { ballot.Set(ptx.LdShared[ptx.U32](e.ballots.Plus(lane.ShlI(2)))) })
+	bits := ballot.Get()
+	own := bits.Popc()
+	upTo := lanes.PrefixSum(own, lane)
+	eachGroup(func(group ptx.U32) {
+		has, before := bits.ShflIdx(group), upTo.Sub(own).ShflIdx(group)
+		k.If(has.Shr(lane).AndI(1).NeI(0), func() {
+			place := before.Add(has.And(k.LanemaskLt()).Popc())
+			ptx.StShared(e.touched.Plus(place.ShlI(2)), group.ShlI(5).Add(lane))
+		})
+	})
+	k.BarSync(ptx.Uint(0))
+	return upTo.ShflIdx(ptx.Uint(lanes.Count - 1))
+}
+
+// chunk unpacks a chunk of an expert: a chunk of the first matrix that has it.
+func (e *unpacking) chunk(list []unpackMatrix, expert, chunk ptx.U32) {
+	m := list[0]
+	if len(list) == 1 {
+		e.matrix(m, expert, chunk)
+		return
+	}
+	e.k.IfElse(chunk.LtI(m.chunks()),
+		func() { e.matrix(m, expert, chunk) },
+		func() { e.chunk(list[1:], expert, chunk.SubI(m.chunks())) })
+}
+
+// matrix unpacks a chunk of a matrix.
+func (e *unpacking) matrix(m unpackMatrix, expert, chunk ptx.U32) {
+	k, p := e.k, e.Packing
+	words := unitWeights * p.Code.Bits() / 32
+	codes := m.codes.Index(expert, m.units()*4*words)
+	down, across := p.Blocks(int64(m.rows), int64(m.columns))
+	scales := m.scales.Index(expert, int(down*across*p.Scale.Type().Bytes()))
+	to := m.to.Index(expert, m.units()*tile.CopyBytes)
+	var units []ptx.U32
+	var packed [][]ptx.U32
+	var scale []ptx.F32
+	for i := range unpackUnits {
+		unit := chunk.MulI(chunkUnits).Add(e.tid).AddI(i * unpackThreads)
+		units = append(units, unit)
+		if m.units()%chunkUnits != 0 {
+			unit = unit.Min(ptx.Uint(m.units() - 1))
+		}
+		at := codes.Index(unit, 4*words)
+		if words == 1 {
+			packed = append(packed, []ptx.U32{ptx.LdGlobal[ptx.U32](at, ".nc")})
+		} else {
+			packed = append(packed, ptx.LdGlobalVec[ptx.U32](at, words, ".nc"))
+		}
+		perRow := m.columns / unitWeights
+		row := unit.DivI(perRow)
+		block := row.DivI(p.Rows).MulI(int(across)).Add(unit.Sub(row.MulI(perRow)).DivI(p.Columns / unitWeights))
+		scale = append(scale, e.scale(scales, block))
+	}
+	for i, unit := range units {
+		store := func() { ptx.StGlobal(to.Index(unit, tile.CopyBytes), e.values(packed[i], scale[i])...) }
+		if m.units()%chunkUnits == 0 {
+			store()
+		} else {
+			k.If(unit.LtI(m.units()), store)
+		}
+	}
+}
+
+// scale loads a scale.
+func (e *unpacking) scale(scales ptx.Global, block ptx.U32) ptx.F32 {
+	switch e.Packing.Scale {
+	case spec.ScaleF32:
+		return ptx.LdGlobal[ptx.F32](scales.Index(block, 4), ".nc")
+	case spec.ScaleBF16:
+		return tile.BF16.Wide(ptx.LdGlobal[ptx.B16](scales.Index(block, 2), ".nc"))
+	}
+	// An FP32's exponent is the byte, except that 0 means 2^-127, a subnormal, and 255 NaN.
+	// Both have the first fraction bit.
+	code := ptx.LdGlobalByte(scales.Plus(block.U64()), ".nc")
+	isEdge := code.AddI(1).AndI(0xff).LeI(1)
+	return code.ShlI(23).Or(ptx.Select(isEdge, ptx.Uint(1<<22), ptx.Uint(0))).AsF32()
+}
+
+// values returns the bf16 values of a unit, two in a word.
+func (e *unpacking) values(codes []ptx.U32, scale ptx.F32) []ptx.U32 {
+	bits := e.Packing.Code.Bits()
+	var values []ptx.F32
+	for _, word := range codes {
+		for at := 0; at < 32; at += bits {
+			values = append(values, e.value(word, at).Mul(scale))
+		}
+	}
+	var words []ptx.U32
+	for i := 0; i < len(values); i += 2 {
+		words = append(words, tile.BF16.Pack(e.k, values[i], values[i+1]))
+	}
+	return words
+}
+
+// value returns the value of the code whose lowest bit is a bit of a word. The code's
+// exponent and fraction become the FP32's, and the product corrects the bias. It also
+// makes a subnormal code a normal number.
+func (e *unpacking) value(word ptx.U32, at int) ptx.F32 {
+	shifted := func(by int) ptx.U32 { // the bit at becomes the bit by
+		if at < by {
+			return word.ShlI(by - at)
+		}
+		return word.ShrI(at - by)
+	}
+	if e.Packing.Code == spec.Int4 {
+		const whole = 1 << 23 // as an exponent, it makes the lowest bit of the fraction 1
+		return word.ShrI(at).AndI(0xf).Or(ptx.Float(whole).Bits()).AsF32().Sub(ptx.Float(whole + 8))
+	}
+	bits, fraction, bias := 4, 1, 1
+	if e.Packing.Code == spec.E4M3 {
+		bits, fraction, bias = 8, 3, 7
+	}
+	ones := 1<<(bits-1) - 1
+	number := shifted(23 - fraction).AndI(ones << (23 - fraction))
+	if e.Packing.Code == spec.E4M3 {
+		number = ptx.Select(number.EqI(ones<<(23-fraction)), ptx.Uint(0x7fc00000), number)
+	}
+	sign := shifted(32 - bits).And(ptx.Uint(1 << 31))
+	return number.Or(sign).AsF32().Mul(ptx.Float(math.Ldexp(1, 127-bias)))
+}
+
+// UnpackWork returns the work of Unpack over all experts.
+func UnpackWork(c spec.Config, _ int) spec.Work {
+	weights := float64(c.NumExperts) * float64(c.HWidth()+c.Intermediate) * float64(c.Hidden)
+	return spec.Work{Kernel: "unpack", Bytes: weights * (spec.PackingOf(c).BytesOfWeight() + tile.ElementBytes)}
+}
+
+// UnpackKernel is for layers with packed weights.
+var UnpackKernel = &registry.Kernel[UnpackArgs]{KernelName: "unpack", Only: spec.IsPacked, Roofline: registry.Works{UnpackWork},
+	From: func(c spec.Config) spec.Config {
+		return spec.Config{Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, GateUp: c.GateUp, Activation: c.Activation, Weights: c.Weights}
+	},
+	Emit: func(l registry.Layer) (*jit.Kernel[UnpackArgs], error) {
+		return Unpack{Config: l.Config, Packing: spec.PackingOf(l.Config)}.Build()
+	}}

@@ -1,0 +1,123 @@
+package moe
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/moe/internal/fragments"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/kernel/decode"
+)
+
+// This file has the packed weights of a pass.
+
+// unpack queues the unpacking of packed weights, after a plan, and changes the addresses
+// in w to the values in the workspace at p. It does nothing for plain weights.
+func (q *queue) unpack(w *Weights, p driver.DevicePtr, places indices) {
+	if !spec.IsPacked(q.layer.of.Config) {
+		return
+	}
+	to := kernel.UnpackArgs{
+		W1: w.W1.Ptr, W3: w.W3.Ptr, W2: w.W2.Ptr, W1Scale: w.W1Scale.Ptr, W3Scale: w.W3Scale.Ptr, W2Scale: w.W2Scale.Ptr,
+		Offsets: at(p, places.offsets), ToW1: at(p, places.w1), ToW3: at(p, places.w3), ToW2: at(p, places.w2),
+	}
+	launch(q, kernel.UnpackKernel, to)
+	w.W1.Ptr, w.W3.Ptr, w.W2.Ptr = to.ToW1, to.ToW3, to.ToW2
+}
+
+// checkNoPacked refuses gradients of packed weights.
+func (c *Call) checkNoPacked(g *WeightGradients) {
+	p := spec.PackingOf(c.layer.of.Config)
+	if p == nil {
+		return
+	}
+	for _, id := range spec.ExpertWeights {
+		if d := g.Gradient(id); id.Row().Type == spec.OfCodes && !d.IsZero() {
+			c.check.fail(id.Row().GradientID.String(), d.Shape.String(), fmt.Sprintf("none: %v is packed (%s), and packed weights have no gradients; DX and DScores have", id, p.Name))
+		}
+	}
+}
+
+// refusedBytes is the room for the count of refused values after the units.
+const refusedBytes = 16
+
+// unitsBytes is the size of the units, with that count.
+func (l *Layer) unitsBytes() int64 {
+	if !fragments.Suits(l.of.Config) {
+		return 0
+	}
+	return fragments.W1(l.of.Config).Bytes() + fragments.W2(l.of.Config).Bytes() + refusedBytes
+}
+
+// units returns the addresses of the units of W1 and of W2.
+func (l *Layer) units(of Buffer) (first, second driver.DevicePtr) {
+	return of.Ptr, at(of.Ptr, fragments.W1(l.of.Config).Bytes())
+}
+
+// readsUnits reports whether the products of a pass read units.
+func (q *queue) readsUnits(n work, f *ForwardArgs) bool {
+	return f.Units.Bytes > 0 && !n.list && q.layer.smallBatch.decodes(n.tokens)
+}
+
+// checkUnits checks the units of a pass, or that there are none.
+func (c *Call) checkUnits(b Buffer) {
+	if b == (Buffer{}) {
+		return
+	}
+	need := c.layer.unitsBytes()
+	switch {
+	case need == 0:
+		c.check.fail("Units", fmt.Sprintf("%d bytes", b.Bytes), "none: only small batches of weights in mxfp4, fp8 and fp8-ue8m0 have units")
+	case b.Bytes < need:
+		c.check.fail("Units", fmt.Sprintf("%d bytes", b.Bytes), fmt.Sprintf("at least %d bytes (Layer.Sizes, Units)", need))
+	default:
+		c.check.add("Units", b.Ptr, need, workspaceAlignment, false)
+	}
+}
+
+// Arrange writes the units of packed weights, for ForwardArgs.Units: the same codes and
+// scales in the order in which the kernels for small batches read them. It waits for the
+// stream. An error says how many values have no place in that order: scales that are NaN,
+// E8M0 scales above 2^1 of "mxfp4" and above 2^7 of "fp8-ue8m0", FP32 scales from 2^8 on,
+// codes that are NaN. Passes without units compute with such values.
+func (c *Call) Arrange(s driver.Stream, w Weights, to Buffer) error {
+	if err := c.ready(s); err != nil {
+		return err
+	}
+	defer c.end()
+	want := &c.laid(c.layer.work(0)).shapes
+	c.check.weights(spec.ExpertWeights, &w, want)
+	if need := c.layer.unitsBytes(); need == 0 || to.Bytes < need {
+		c.check.fail("Units", fmt.Sprintf("%d bytes", to.Bytes), fmt.Sprintf("at least %d bytes (Layer.Sizes, Units), of a layer with weights in mxfp4, fp8 or fp8-ue8m0", need))
+	} else {
+		c.check.add("Units", to.Ptr, need, workspaceAlignment, true)
+	}
+	switch {
+	case c.check.overlaps() != nil:
+		return c.check.overlaps()
+	case !c.layer.smallBatch.decodes(1):
+		return &ArgError{Field: "Units", Got: "wanted", Want: "none: the layer has no kernels for small batches (WithoutDecode)"}
+	}
+	first, second := c.layer.units(to)
+	refused := at(to.Ptr, c.layer.unitsBytes()-refusedBytes)
+	if err := s.Fill32(refused, 0, 1); err != nil {
+		return err
+	}
+	q := c.queue(s)
+	launch(q, decode.ArrangeKernel, fragments.ArrangeArgs{
+		W1: w.W1.Ptr, W3: w.W3.Ptr, W2: w.W2.Ptr, W1Scale: w.W1Scale.Ptr, W3Scale: w.W3Scale.Ptr, W2Scale: w.W2Scale.Ptr, Units1: first, Units2: second, Refused: refused,
+	})
+	if q.err != nil {
+		return q.err
+	}
+	var count [4]byte
+	if err := s.CopyToHost(count[:], refused); err != nil {
+		return err
+	}
+	if n := binary.LittleEndian.Uint32(count[:]); n != 0 {
+		return &ArgError{Field: "Weights", Got: fmt.Sprintf("%d codes or scales that the units have no place for", n), Want: "finite ones, with scales in the range that Call.Arrange says"}
+	}
+	return nil
+}
