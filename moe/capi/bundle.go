@@ -22,6 +22,7 @@ import (
 var bundles struct {
 	sync.Mutex
 	paths []string
+	key   string // of their signatures; "" leaves it to SONICMOE_CACHE_KEY
 }
 
 //export sm_go_add_bundle
@@ -31,11 +32,11 @@ func sm_go_add_bundle(path *C.char) C.sm_status {
 			return &moe.ArgError{Field: "path", Got: "NULL or empty", Want: "a bundle or a cache directory"}
 		}
 		p := C.GoString(path)
-		if err := cache.Open(cache.Options{Dir: p, ReadOnly: true}).Err(); err != nil {
-			return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
-		}
 		bundles.Lock()
 		defer bundles.Unlock()
+		if err := usable(p, bundles.key); err != nil {
+			return err
+		}
 		if !slices.Contains(bundles.paths, p) {
 			bundles.paths = append(bundles.paths, p)
 		}
@@ -43,9 +44,41 @@ func sm_go_add_bundle(path *C.char) C.sm_status {
 	})
 }
 
+//export sm_go_set_bundle_key
+func sm_go_set_bundle_key(key *C.char) C.sm_status {
+	return guarded(func() error {
+		if key == nil || *key == 0 {
+			return &moe.ArgError{Field: "key", Got: "NULL or empty", Want: "a public key of minisign, or the path of its file"}
+		}
+		k := C.GoString(key)
+		bundles.Lock()
+		defer bundles.Unlock()
+		for _, p := range append([]string{cacheOff}, bundles.paths...) {
+			if err := usable(p, k); err != nil {
+				return err
+			}
+		}
+		bundles.key = k
+		return nil
+	})
+}
+
+// cacheOff is the place of a cache without a directory.
+const cacheOff = "off"
+
+// usable returns why a bundle or directory cannot be used with a key, and for the place
+// cacheOff why the key itself cannot.
+func usable(place, key string) error {
+	// A directory needs no signature as Dir, but as one of Layers.
+	if err := cache.Open(cache.Options{Dir: place, ReadOnly: true, Layers: []string{place}, Key: key}).Err(); err != nil {
+		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	return nil
+}
+
 // withBundles returns the option that lets a layer look in the bundles.
 func withBundles() moe.Option {
 	bundles.Lock()
 	defer bundles.Unlock()
-	return moe.WithCache(cache.Open(cache.Options{Layers: slices.Clone(bundles.paths)}))
+	return moe.WithCache(cache.Open(cache.Options{Layers: slices.Clone(bundles.paths), Key: bundles.key}))
 }

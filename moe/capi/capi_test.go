@@ -4,22 +4,29 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 	"unicode"
 
+	"aead.dev/minisign"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/cache"
+	"sonicmoe/driver"
 	"sonicmoe/internal/outside"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 )
 
@@ -110,6 +117,46 @@ func TestSharedExpertInC(t *testing.T) {
 	assert.Contains(t, out, "backward: ")
 }
 
+// TestBalancingInC runs a program that balances the experts' loads: by the loss of
+// sequences, and by steps of the selection bias.
+func TestBalancingInC(t *testing.T) {
+	out := run(t, filepath.Join("testdata", "balance.c"))
+	assert.Contains(t, out, "balance loss of sequences of 8 tokens")
+	assert.Contains(t, out, "sequence: status 1: Sequence is 5, must be 0, or a divisor of the 24 tokens")
+	assert.Contains(t, out, "loads: 0 of 4")
+	assert.Contains(t, out, "no ids: status 1: ids.Ptr is 0")
+	assert.Contains(t, out, "rate: status 1: rate is NaN")
+}
+
+// TestSignedBundlesInC checks that a program with a key adds signed bundles only, and
+// no directories.
+func TestSignedBundlesInC(t *testing.T) {
+	public, key, err := minisign.GenerateKey(nil)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	filled := cache.Open(cache.Options{Dir: filepath.Join(dir, "filled")})
+	require.NoError(t, moe.Warm(t.Context(), filled, driver.H200(), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}))
+	signed, unsigned := filepath.Join(dir, "signed.tar"), filepath.Join(dir, "unsigned.tar")
+	for _, path := range []string{signed, unsigned} {
+		_, err := filled.ExportFile(t.Context(), path)
+		require.NoError(t, err)
+	}
+	data, err := os.ReadFile(signed)
+	require.NoError(t, err)
+	r := minisign.NewReader(bytes.NewReader(data))
+	_, err = io.Copy(io.Discard, r)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(signed+".minisig", r.SignWithComments(key, "timestamp:1\tfile:signed.tar", ""), 0o600))
+
+	out := run(t, filepath.Join("testdata", "signed.c"), public.String(), signed, unsigned, filled.Dir())
+	assert.Contains(t, out, "key\t0\t")
+	assert.Contains(t, out, "\n"+signed+"\t0\t\n")
+	assert.Contains(t, out, "\n"+unsigned+"\t1\t")
+	assert.Contains(t, out, "the bundle has no signature")
+	assert.Contains(t, out, "which no signature covers")
+	assert.Contains(t, out, "layer\t0\t")
+}
+
 // TestWrongUseInC checks that each wrong use returns a status and a text, and that
 // the process goes on.
 func TestWrongUseInC(t *testing.T) {
@@ -164,6 +211,8 @@ func TestWrongUseInC(t *testing.T) {
 		{"bundle NULL", invalid, "path is NULL or empty"},
 		{"bundle nowhere", invalid, "nowhere.bundle"},
 		{"bundle of C", invalid, "neither a cache directory nor a bundle"},
+		{"key NULL", invalid, "key is NULL or empty, must be a public key of minisign"},
+		{"key of C", invalid, "want a public key of minisign"},
 		{"another thread's text", ok, ""},
 		{"child of a fork", failed, "was forked"},
 		{"child of a fork, open", failed, "was forked"},
@@ -189,9 +238,31 @@ func TestWrongUseInC(t *testing.T) {
 	}
 }
 
+// TestActivationWords compares the activations of the header and of the Python package
+// with spec's list: the same words, with the same numbers.
+func TestActivationWords(t *testing.T) {
+	header, err := os.ReadFile("sonicmoe.h")
+	require.NoError(t, err)
+	library, err := os.ReadFile("python/sonicmoe_go/_library.py")
+	require.NoError(t, err)
+
+	enum := regexp.MustCompile(`enum \{([^}]*SM_SWIGLU[^}]*)\}`).FindSubmatch(header)
+	require.NotNil(t, enum, "no enum of activations in sonicmoe.h")
+	tuple := regexp.MustCompile(`"activation": \(([^)]*)\)`).FindSubmatch(library)
+	require.NotNil(t, tuple, "no activations in _library.py")
+
+	var numbers, words []string
+	for i, a := range spec.Activations {
+		numbers = append(numbers, fmt.Sprintf("SM_%s = %d", strings.ToUpper(strings.ReplaceAll(string(a), "-", "_")), i))
+		words = append(words, strconv.Quote(string(a)))
+	}
+	assert.Equal(t, strings.Join(numbers, ", "), strings.Join(strings.Fields(string(enum[1])), " "))
+	assert.Equal(t, strings.Join(words, ", "), strings.TrimSuffix(strings.Join(strings.Fields(string(tuple[1])), " "), ","))
+}
+
 // TestConfigIsWhole checks that sm_config has every field of package moe's Config,
-// by name and in order. The fields of Rounding are at the end, because older
-// programs do not have them.
+// by name and in order. The fields of Rounding, and Weights, are at the end, because
+// older programs do not have them.
 func TestConfigIsWhole(t *testing.T) {
 	text, err := os.ReadFile("sonicmoe.h")
 	require.NoError(t, err)
@@ -204,6 +275,9 @@ func TestConfigIsWhole(t *testing.T) {
 	named := map[string]string{"InOut": "weight_order", "GroupSumOfTwo": "group_score"}
 	want, added := []string{"size"}, []string{"without_backward"}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[moe.Config]()) {
+		if f.Name == "Weights" {
+			continue
+		}
 		if f.Type != reflect.TypeFor[moe.Rounding]() {
 			want = append(want, cmp.Or(named[f.Name], snake(f.Name)))
 			continue
@@ -212,7 +286,7 @@ func TestConfigIsWhole(t *testing.T) {
 			added = append(added, snake(f.Name)+"_"+snake(of.Name))
 		}
 	}
-	assert.Equal(t, append(want, added...), got)
+	assert.Equal(t, append(append(want, added...), "weights"), got)
 }
 
 // snake returns the C name of a Go name: TopK becomes top_k, RouterF32 router_f32.

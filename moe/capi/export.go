@@ -144,6 +144,28 @@ func backward(of C.sm_handle, pass *C.sm_backward_pass, which func(*moe.Call, dr
 	})
 }
 
+//export sm_go_loads
+func sm_go_loads(of C.sm_handle, stream C.uint64_t, tokens C.int64_t, ids, loads C.uint64_t) C.sm_status {
+	return using(of, func(l *layer) error {
+		c := l.borrow(0)
+		c.shape(l, tokens)
+		err := c.Loads(c.on(l.dev, stream), tensor(ids, c.shapes.ExpertIDs), tensor(loads, l.loads()))
+		l.giveBack(0, c)
+		return err
+	})
+}
+
+//export sm_go_update_selection_bias
+func sm_go_update_selection_bias(of C.sm_handle, stream C.uint64_t, loads, bias C.uint64_t, rate C.double) C.sm_status {
+	return using(of, func(l *layer) error {
+		c := l.borrow(0)
+		c.shape(l, 0)
+		err := c.UpdateSelectionBias(c.on(l.dev, stream), tensor(loads, l.loads()), weight(bias, c.shapes.SelectionBias), float32(rate))
+		l.giveBack(0, c)
+		return err
+	})
+}
+
 //export sm_go_warm
 func sm_go_warm(chip *C.char, config *C.sm_config, directory *C.char) C.sm_status {
 	return guarded(func() error {

@@ -78,6 +78,9 @@ func (c *call) shape(l *layer, tokens C.int64_t) {
 	}
 }
 
+// loads returns the shape of the experts' loads.
+func (l *layer) loads() moe.Shape { return moe.TensorAt(0, moe.I32, l.Config().NumExperts).Shape }
+
 func (*device) String() string { return "device" }
 func (*layer) String() string  { return "layer" }
 

@@ -58,7 +58,7 @@ typedef enum sm_status {
 } sm_status;
 
 /* Values of fields of sm_config and sm_gradient. */
-enum { SM_BF16 = 0, SM_F32 = 1, SM_I32 = 2, SM_F16 = 3 };
+enum { SM_BF16 = 0, SM_F32 = 1, SM_I32 = 2, SM_F16 = 3, SM_U8 = 4 };
 enum { SM_CONCATENATED = 0, SM_INTERLEAVED = 1, SM_APART = 2 };
 enum { SM_OUT_IN = 0, SM_IN_OUT = 1 };
 enum {
@@ -73,6 +73,7 @@ enum {
 	SM_NO_ROUNDING = 0, SM_ROUND_NEAREST = 1, SM_ROUND_STOCHASTIC = 2, SM_ROUND_MASS = 3, SM_ROUND_BALANCED = 4,
 	SM_ROUND_UP = 5, SM_ROUND_DOWN = 6, SM_EXPERT_CHOICE = 7, SM_CAPACITY_DROP = 8
 };
+enum { SM_PLAIN = 0, SM_MXFP4 = 1, SM_FP8 = 2, SM_FP8_UE8M0 = 3, SM_INT4_G32 = 4, SM_INT4_G128 = 5, SM_FP8_TENSOR = 6 };
 
 /* The configuration of a layer: the fields of package moe's Config, in the same
  * order. With 0 in every field after top_k it is the layer of Mixtral and Qwen3-MoE. */
@@ -97,6 +98,9 @@ typedef struct sm_config {
 	int64_t rounding_rule, rounding_tile;
 	double rounding_capacity;
 	int64_t rounding_raw_scores;
+	/* The format of w1, w3 and w2. If it is not SM_PLAIN, they are codes, a pass also has
+	 * w1_scale, w3_scale and w2_scale, and these weights have no gradients. */
+	int64_t weights;
 } sm_config;
 
 /* The sizes of the buffers of a pass, in bytes. */
@@ -144,6 +148,9 @@ typedef struct sm_forward_pass {
 	 * the gate of their output. shared_h is saved if h is. */
 	uint64_t shared_w1, shared_w3, shared_w2, shared_gate;
 	uint64_t shared_h;
+	uint64_t w1_scale;
+	uint64_t w3_scale;
+	uint64_t w2_scale;
 } sm_forward_pass;
 
 /* The gradient of a weight. type is the layer's type or SM_F32. Unless accumulate is 0,
@@ -180,6 +187,12 @@ typedef struct sm_backward_pass {
 	uint64_t shared_w1, shared_w3, shared_w2, shared_gate;
 	uint64_t shared_h;
 	sm_gradient d_shared_w1, d_shared_w3, d_shared_w2, d_shared_gate;
+	/* Unless 0, the number of tokens of a sequence, a divisor of tokens: the balance loss is then
+	 * the mean over the sequences. */
+	int64_t sequence;
+	uint64_t w1_scale;
+	uint64_t w3_scale;
+	uint64_t w2_scale;
 } sm_backward_pass;
 
 #ifndef SONICMOE_TYPES_ONLY
@@ -222,6 +235,16 @@ sm_status sm_experts(sm_handle layer, const sm_forward_pass *pass);
 sm_status sm_backward(sm_handle layer, const sm_backward_pass *pass);
 sm_status sm_experts_backward(sm_handle layer, const sm_backward_pass *pass);
 
+/* Load balancing without a loss. sm_loads queues the counting of a choice: it adds to loads
+ * [E] i32 the number of tokens that chose each expert, from the expert_ids [T, K] of a pass.
+ * Call it once for each micro-batch; the caller sets loads to 0 before the first one.
+ * sm_update_selection_bias queues the step of an optimiser's step: selection_bias of an expert
+ * grows by rate if its load is below the mean, and falls by rate if it is above; loads become
+ * 0. DeepSeek-V3 uses a rate of 1e-3. If ranks share the layer, loads must be their sum. A
+ * graph can capture both. */
+sm_status sm_loads(sm_handle layer, uint64_t stream, int64_t tokens, uint64_t expert_ids, uint64_t loads);
+sm_status sm_update_selection_bias(sm_handle layer, uint64_t stream, uint64_t loads, uint64_t selection_bias, double rate);
+
 /* Stores a layer's kernels in a cache directory ("" or NULL means the default one),
  * without a device: PTX, and machine code if NVIDIA's assembler is installed. Layers
  * that use the directory then load them. chip is "H200" or "H100". */
@@ -231,6 +254,12 @@ sm_status sm_warm(const char *chip, const sm_config *config, const char *directo
  * look for their kernels after the cache on disk. Kernels that are found there need no
  * compilation. The file is only read, each kernel is checked, and it must not be moved. */
 sm_status sm_add_bundle(const char *path);
+
+/* Sets the public key of bundles: the text of a key of the program minisign, or the path of
+ * its file. Layers that are created later use bundles only with a signature of the key, in
+ * the file BUNDLE.minisig, and no directory but the cache's own. An error if a bundle that
+ * was added has none. Without a call the variable SONICMOE_CACHE_KEY has the key. */
+sm_status sm_set_bundle_key(const char *key);
 
 /* Closes a layer or a device. Passes of the layer, or of the device's layers, are then
  * errors. */

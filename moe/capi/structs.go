@@ -79,7 +79,7 @@ func write[T sized](field string, p *T, t T) error {
 }
 
 // types are the element types, in the order of sonicmoe.h's numbers.
-var types = []moe.Type{moe.BF16, moe.F32, moe.I32, moe.F16}
+var types = []moe.Type{moe.BF16, moe.F32, moe.I32, moe.F16, moe.U8}
 
 // logits are the formats of logits, in the order of sonicmoe.h's numbers.
 var logits = []moe.Type{moe.BF16, moe.F32, moe.F16}
@@ -114,6 +114,7 @@ func configOf(p *C.sm_config) (moe.Config, []moe.Option, error) {
 		Hidden: int(s.hidden), Intermediate: int(s.intermediate), NumExperts: int(s.num_experts), TopK: int(s.top_k),
 		Type:       choice(&err, "Config.Type", types, s._type),
 		GateUp:     choice(&err, "Config.GateUp", spec.GateUps, s.gate_up),
+		Weights:    choice(&err, "Config.Weights", spec.WeightFormats, s.weights),
 		InOut:      choice(&err, "Config.InOut", truths, s.weight_order),
 		Activation: choice(&err, "Config.Activation", spec.Activations, s.activation),
 		Alpha:      float64(s.alpha), Limit: float64(s.limit), Bias: s.bias != 0,
@@ -166,6 +167,7 @@ func structOf(c moe.Config) C.sm_config {
 		lists: truth(c.Lists), tokens_hint: C.int64_t(c.TokensHint),
 		rounding_rule: number(spec.RoundingRules, c.Rounding.Rule), rounding_tile: C.int64_t(c.Rounding.Tile),
 		rounding_capacity: C.double(c.Rounding.Capacity), rounding_raw_scores: truth(c.Rounding.RawScores),
+		weights: number(spec.WeightFormats, c.Weights),
 	}
 }
 
@@ -239,7 +241,7 @@ func (c *call) setBackward(l *layer, p *C.sm_backward_pass) (err error) {
 			H:       tensor(p.h, s.H), SharedH: weight(p.shared_h, s.SharedH), Logits: optional(p.logits, s.Logits),
 		},
 		Losses: moe.Losses{
-			Balance: float32(p.balance), ZLoss: float32(p.z_loss),
+			Balance: float32(p.balance), ZLoss: float32(p.z_loss), Sequence: int(p.sequence),
 			DLogits: optional(p.d_logits, g.DLogits), RouterLosses: optional(p.router_losses, g.RouterLosses),
 		},
 		DO: tensor(p.d_o, g.DO), DX: optional(p.dx, g.DX), DScores: optional(p.d_scores, g.DScores),

@@ -41,6 +41,12 @@ func forwardWeight(p *C.sm_forward_pass, id spec.TensorID) C.uint64_t {
 		return p.shared_w2
 	case spec.TensorSharedGate:
 		return p.shared_gate
+	case spec.TensorW1Scale:
+		return p.w1_scale
+	case spec.TensorW3Scale:
+		return p.w3_scale
+	case spec.TensorW2Scale:
+		return p.w2_scale
 	}
 	return 0
 }
@@ -74,6 +80,12 @@ func backwardWeight(p *C.sm_backward_pass, id spec.TensorID) C.uint64_t {
 		return p.shared_w2
 	case spec.TensorSharedGate:
 		return p.shared_gate
+	case spec.TensorW1Scale:
+		return p.w1_scale
+	case spec.TensorW3Scale:
+		return p.w3_scale
+	case spec.TensorW2Scale:
+		return p.w2_scale
 	}
 	return 0
 }

@@ -118,6 +118,8 @@ int main(void) {
 	said("bundle NULL", sm_add_bundle(NULL));
 	said("bundle nowhere", sm_add_bundle("nowhere.bundle"));
 	said("bundle of C", sm_add_bundle("sonicmoe.h"));
+	said("key NULL", sm_set_bundle_key(NULL));
+	said("key of C", sm_set_bundle_key("sonicmoe.h"));
 
 	char text[8] = "?";
 	pthread_t thread;

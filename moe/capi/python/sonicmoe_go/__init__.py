@@ -7,7 +7,8 @@
 The kernels come from one shared library, the Go package sonicmoe/moe. It needs a GPU's driver, but
 no toolkit and no compiler. Config describes a layer. moe and moe_experts are functions, and warm
 fills a cache of kernels in advance. register_with_transformers lets models of transformers use the
-library for their experts. sonicmoe_go.sonicmoe has the names of SonicMoE's own package.
+library for their experts. sonicmoe_go.sonicmoe has the names of SonicMoE's own package, and
+install_as_sonicmoe lets programs import them as sonicmoe.
 
 Use the package in processes that were spawned, or forked before their first use of it: Go does not
 work in the child of a fork. A process can hold one Go runtime, so another Python package made with
@@ -16,10 +17,14 @@ Go cannot be loaded in the same process.
 
 from ._device import emulate
 from ._library import ArgumentError, Config, Error, warm
-from .functional import moe, moe_experts
+from .balancing import balance_selection
+from .functional import moe, moe_experts, update_selection_bias
+from .info import __version__, info
+from .install import install_as_sonicmoe
 from .module import SonicMoE
 from .transformers import register_with_transformers
 
 __all__ = [
-    "ArgumentError", "Config", "Error", "SonicMoE", "emulate", "moe", "moe_experts", "register_with_transformers", "warm",
+    "ArgumentError", "Config", "Error", "SonicMoE", "balance_selection", "emulate", "info", "install_as_sonicmoe", "moe", "moe_experts",
+    "register_with_transformers", "update_selection_bias", "warm",
 ]  # fmt: skip

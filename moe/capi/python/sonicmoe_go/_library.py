@@ -15,8 +15,10 @@ import threading
 import warnings
 from pathlib import Path
 
+from . import _table
+
 _ENUMS = {
-    "type": ("bf16", "f32", "i32", "f16"),
+    "type": ("bf16", "f32", "i32", "f16", "u8"),
     "gate_up": ("concatenated", "interleaved", "apart"),
     "weight_order": ("out-in", "in-out"),
     "activation": (
@@ -30,6 +32,7 @@ _ENUMS = {
     "rounding_rule": (
         "none", "nearest", "stochastic", "mass", "balanced", "up", "down", "expert-choice", "capacity-drop",
     ),
+    "weights": ("plain", *_table.PACKINGS),
 }  # fmt: skip
 
 
@@ -82,6 +85,7 @@ class Config:
     rounding_tile: int = 0
     rounding_capacity: float = 0.0
     rounding_raw_scores: bool = False
+    weights: str = "plain"
 
     def __post_init__(self):
         for field, names in _ENUMS.items():
@@ -216,6 +220,8 @@ _SIGNATURES = {
     "sm_experts": (_handle, ctypes.c_char_p),
     "sm_backward": (_handle, ctypes.c_char_p),
     "sm_experts_backward": (_handle, ctypes.c_char_p),
+    "sm_loads": (_handle, ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64),
+    "sm_update_selection_bias": (_handle, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_double),
     "sm_close": (_handle,),
     "sm_warm": (ctypes.c_char_p, ctypes.POINTER(_ConfigStruct), ctypes.c_char_p),
     "sm_add_bundle": (ctypes.c_char_p,),
@@ -261,6 +267,14 @@ def bundle() -> Path:
     return Path(path()).with_name("models.bundle")
 
 
+def _has_usable_bundle() -> bool:
+    """Reports whether the wheel has a bundle, and a signature if SONICMOE_CACHE_KEY asks for one."""
+    needed = [bundle()]
+    if os.environ.get("SONICMOE_CACHE_KEY"):
+        needed.append(bundle().with_name(bundle().name + ".minisig"))
+    return all(file.exists() for file in needed)
+
+
 def library() -> ctypes.CDLL:
     """Returns the library, loaded at the first call."""
     if current.library is None:
@@ -277,7 +291,7 @@ def library() -> ctypes.CDLL:
             function = getattr(lib, name)
             function.argtypes, function.restype = arguments, ctypes.c_int
         lib.sm_error_text.argtypes, lib.sm_error_text.restype = (), ctypes.c_char_p
-        if bundle().exists() and lib.sm_add_bundle(os.fsencode(bundle())):
+        if _has_usable_bundle() and lib.sm_add_bundle(os.fsencode(bundle())):
             said = lib.sm_error_text().decode("utf-8", "replace")
             warnings.warn(f"kernels of known models are compiled, for those of the package can't be used: {said}", stacklevel=2)
         current.library = lib

@@ -60,12 +60,16 @@ def _outputs(c: Config, x: Tensor, save: bool, logits: bool, rows: int | None) -
     )
 
 
-def short(x: Tensor, weights: Weights, c: Config, logits: bool, balance: float, z_loss: float) -> tuple[Tensor, Tensor | None] | None:
+def short(
+    x: Tensor, weights: Weights, c: Config, logits: bool, balance: float, z_loss: float, sequence: int, loads: Tensor | None
+) -> tuple[Tensor, Tensor | None] | None:  # fmt: skip
     """Output and logits of forward on x [..., d], for calls that only autograd observes. None if
     the library rejects a tensor."""
     if _differentiated(x, weights):
-        plan = _plans.find(_plans.Training, x, c.key, _plans.ROUTER, logits, balance, z_loss)
-        return plan and _train(plan, x, *weights)
+        plan = _plans.find(_plans.Training, x, c.key, _plans.ROUTER, logits, balance, z_loss, sequence)
+        return plan and _train(plan, loads, x, *weights)
+    if loads is not None:
+        return None
     plan = _plans.find(_plans.Inference, x, c.key, _plans.ROUTER, logits)
     if plan is None:
         return None
@@ -76,16 +80,21 @@ def short(x: Tensor, weights: Weights, c: Config, logits: bool, balance: float, 
     return (o, l_out) if status == 0 else _refused(status)
 
 
-def infer(x: Tensor, weights: Weights, c: Config, logits: bool) -> tuple[Tensor, Tensor | None]:
-    """Output and logits of forward without torch's dispatcher, for calls that nothing observes."""
+def infer(x: Tensor, weights: Weights, c: Config, logits: bool, to: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Output and logits of forward without torch's dispatcher, for calls that nothing observes. Adds
+    the experts' loads to a tensor, unless it is None."""
     check(c, x, shapes(c), weights)
     o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
-    _passes.forward(layer(c.key, name_of(x)), False, x, weights, None, None, l_out, o, None, None)
+    chosen = (None, None) if to is None else (x.new_empty((x.shape[0], c.top_k), dtype=dtype) for dtype in (torch.float32, torch.int32))
+    scores, ids = chosen
+    _passes.forward(layer(c.key, name_of(x)), False, x, weights, scores, ids, l_out, o, None, None)
+    if to is not None:
+        _loads(ids, to, c.key)
     return o, l_out
 
 
 def _forward(x, *args) -> Weights:
-    *weights, config, save, logits, balance, z_loss, rounds, seed = args
+    *weights, config, save, logits, balance, z_loss, sequence, rounds, seed = args
     c = Config.of(config)
     check(c, x, shapes(c), weights)
     l = layer(config, name_of(x))
@@ -103,7 +112,7 @@ def _forward(x, *args) -> Weights:
 
 _forward_op = torch.library.custom_op(
     "sonicmoe_go::forward", lambda x, *args: _filled(x, _forward(x, *args)), mutates_args=(),
-    schema=f"(Tensor x, {_schema(WEIGHTS)}, str config, bool save, bool logits, float balance, float z_loss, bool rounds,"
+    schema=f"(Tensor x, {_schema(WEIGHTS)}, str config, bool save, bool logits, float balance, float z_loss, SymInt sequence, bool rounds,"
     f" int? seed) -> ({', '.join(['Tensor'] * 9)})",
 )  # fmt: skip
 
@@ -111,7 +120,7 @@ _forward_op = torch.library.custom_op(
 @_forward_op.register_fake
 def _(x, *args):
     """Checks the operator's arguments and allocates its results: torch runs this on fake tensors."""
-    *weights, config, save, logits, balance, z_loss, rounds, seed = args
+    *weights, config, save, logits, balance, z_loss, sequence, rounds, seed = args
     c = Config.of(config)
     check(c, x, shapes(c), weights)
     return _filled(x, _outputs(c, x, save, logits, torch.library.get_ctx().new_dynamic_size() if rounds else None))
@@ -139,7 +148,7 @@ def _backward(d_o, d_logits, x, *args) -> Weights:
     """Gradients of forward for x and WEIGHTS, as far as the bits of wanted name them. If a weight
     has a tensor in into, f32 or of the weight's type, its gradient is added to that tensor."""
     weights, args = args[: len(WEIGHTS)], args[len(WEIGHTS) :]
-    h, shared_h, scores, expert_ids, logits, tokens, list_ids, list_scores, config, wanted, balance, z_loss, *into = args
+    h, shared_h, scores, expert_ids, logits, tokens, list_ids, list_scores, config, wanted, balance, z_loss, sequence, *into = args
     c = Config.of(config)
     want("the gradient of o", d_o, x.dtype, x.shape, x.device)
     if d_logits is not None:
@@ -148,7 +157,7 @@ def _backward(d_o, d_logits, x, *args) -> Weights:
     out = dx, *gradients = _new_gradients(wanted, x, *weights)
     _passes.backward(
         layer(config, name_of(x)), False, d_o, x, weights, scores, expert_ids, logits, h, shared_h, d_logits,
-        dx, None, gradients, into, balance, z_loss, tokens=tokens, list_ids=list_ids, list_scores=list_scores,
+        dx, None, gradients, into, balance, z_loss, sequence, tokens=tokens, list_ids=list_ids, list_scores=list_scores,
     )  # fmt: skip
     return out
 
@@ -157,7 +166,7 @@ _backward_op = torch.library.custom_op(
     "sonicmoe_go::backward", lambda d_o, *args: _filled(d_o, _backward(d_o, *args)), mutates_args=_into(WEIGHTS),
     schema=f"(Tensor d_o, Tensor? d_logits, Tensor x, {_schema(WEIGHTS)}, "
     + ", ".join("Tensor? " + n for n in _SAVED)
-    + f", str config, int wanted, float balance, float z_loss, {_into_schema(WEIGHTS)}) -> {_gradients_schema(WEIGHTS)}",
+    + f", str config, int wanted, float balance, float z_loss, SymInt sequence, {_into_schema(WEIGHTS)}) -> {_gradients_schema(WEIGHTS)}",
 )  # fmt: skip
 
 
@@ -197,11 +206,11 @@ def _last(gradients: Weights) -> Weights:
 
 
 def _save(ctx, inputs, output):
-    *tensors, config, save, logits, balance, z_loss, rounds, seed = inputs
+    *tensors, config, save, logits, balance, z_loss, sequence, rounds, seed = inputs
     o, *saved = output
     ctx.mark_non_differentiable(*(t for i, t in enumerate(output) if i not in (0, 5) and t is not None))
     ctx.save_for_backward(*tensors, *saved)
-    ctx.config, ctx.saved_h, ctx.has_logits, ctx.rounds, ctx.losses = config, save, logits, rounds, (balance, z_loss)
+    ctx.config, ctx.saved_h, ctx.has_logits, ctx.rounds, ctx.losses = config, save, logits, rounds, (balance, z_loss, sequence)
     ctx.set_materialize_grads(False)
 
 
@@ -210,7 +219,7 @@ def _gradients(ctx, d_o, *rest):
     everything = ctx.saved_tensors  # may be read once only
     tensors, (h, shared_h, scores, expert_ids, logits, *lists) = everything[:operands], everything[operands:]
     wanted = _wanted(ctx.needs_input_grad[:operands]) & ~_CONSTANT
-    none = (None,) * 7
+    none = (None,) * 8
     if not wanted or d_o is None and d_logits is None:
         return (None,) * operands + none
     if not ctx.saved_h:
@@ -254,6 +263,42 @@ def forward(*args) -> tuple[Tensor, ...]:
     return (_forward_op if watched() else _forward_direct)(*args)
 
 
+def _loads(expert_ids: Tensor, loads: Tensor, config: str) -> None:
+    c = Config.of(config)
+    want("loads", loads, torch.int32, (c.num_experts,), expert_ids.device)
+    _passes.loads(layer(config, name_of(expert_ids)), expert_ids, loads)
+
+
+_loads_op = torch.library.custom_op(
+    "sonicmoe_go::loads", _loads, mutates_args=("loads",), schema="(Tensor expert_ids, Tensor(a!) loads, str config) -> ()"
+)
+_loads_op.register_fake(lambda *_: None)
+
+
+def loads(expert_ids: Tensor, to: Tensor, config: str) -> None:
+    """Adds the number of tokens of each expert of expert_ids [T, K] to a tensor [E] i32."""
+    (_loads_op if watched() else _loads)(expert_ids, to, config)
+
+
+def _update_selection_bias(loads: Tensor, bias: Tensor, config: str, rate: float) -> None:
+    c = Config.of(config)
+    want("loads", loads, torch.int32, (c.num_experts,), bias.device)
+    want("the selection bias", bias, torch.float32, (c.num_experts,), bias.device)
+    _passes.update_selection_bias(layer(config, name_of(bias)), loads, bias, rate)
+
+
+_update_op = torch.library.custom_op(
+    "sonicmoe_go::update_selection_bias", _update_selection_bias, mutates_args=("loads", "bias"),
+    schema="(Tensor(a!) loads, Tensor(b!) bias, str config, float rate) -> ()",
+)  # fmt: skip
+_update_op.register_fake(lambda *_: None)
+
+
+def update_selection_bias(*args) -> None:
+    """The operator: a step of the bias by the loads, which become 0."""
+    (_update_op if watched() else _update_selection_bias)(*args)
+
+
 def _check_given(c: Config, x, scores, expert_ids, tokens, weights) -> None:
     check(c, x, expert_shapes(c), weights)
     check_routing(c, x, scores, expert_ids, tokens)
@@ -264,7 +309,7 @@ def short_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor 
     routing, given = (_plans.GIVEN, (scores, expert_ids)) if tokens is None else (_plans.LISTED, (scores, expert_ids, tokens))
     if _differentiated(x, (scores, *weights)):
         plan = _plans.find(_plans.Training, x, config, routing, False, 0.0, 0.0)
-        trained = plan and _train(plan, x, *given, *weights)
+        trained = plan and _train(plan, None, x, *given, *weights)
         return trained and trained[0]
     plan = _plans.find(_plans.Inference, x, config, routing, False)
     if plan is None:
@@ -410,7 +455,8 @@ class _Trained(torch.autograd.Function):
     routing if there is one, and WEIGHTS or EXPERTS."""
 
     @staticmethod
-    def forward(ctx, plan, x, *tensors):
+    def forward(ctx, of, x, *tensors):
+        plan, to = of
         c = plan.config
         o, l_out = torch.empty_like(x), _new_logits(c, x) if plan.logits else None
         entries = tensors[0].numel() if plan.listed else 0
@@ -418,6 +464,8 @@ class _Trained(torch.autograd.Function):
         if status := plan.forward.queue(x, o, l_out, kept, *tensors):
             _refused(status)
             raise _Refused
+        if to is not None:
+            _loads(plan.ids(kept, x.numel() // c.hidden), to, c.key)
         if plan.bias_at is not None:
             tensors = *tensors[: plan.bias_at], *tensors[plan.bias_at + 1 :]
         ctx.save_for_backward(x, l_out, kept, *tensors)
@@ -454,13 +502,14 @@ class _Trained(torch.autograd.Function):
         return None, *_last((dx, *gradients))
 
 
-def _train(plan: _plans.Training, *tensors: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
-    """Output and logits of a pass that autograd records; None if a tensor does not fit the plan."""
+def _train(plan: _plans.Training, to: Tensor | None, *tensors: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
+    """Output and logits of a pass that autograd records; None if a tensor does not fit the plan.
+    Adds the experts' loads to a tensor, unless it is None."""
     x, *operands = tensors
     there = [t for t in operands if t is not None]
     if len(there) != len(operands) and [t is not None for t in operands] != plan.there:
         return None
     try:
-        return _Trained.apply(plan, x, *there)
+        return _Trained.apply((plan, to), x, *there)  # not a tensor of its own: each costs autograd time
     except _Refused:
         return None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import _table
 from ._device import Emulated, Gpu
-from ._library import Layer
+from ._library import Layer, check, library
 from ._weights import GRADIENT_TYPES, ROUTER, WEIGHTS, Weights
 
 
@@ -91,7 +91,7 @@ def forward(
 
 def backward(
     l: Layer, routed: bool, d_o, x, weights: Weights, scores, expert_ids, logits, h, shared_h, d_logits,
-    dx, d_scores, gradients: Weights, into: Weights, balance=0.0, z_loss=0.0, *, tokens=None, list_ids=None, list_scores=None,
+    dx, d_scores, gradients: Weights, into: Weights, balance=0.0, z_loss=0.0, sequence=0, *, tokens=None, list_ids=None, list_scores=None,
 ) -> None:  # fmt: skip
     """Queues a backward pass. gradients holds the gradients of WEIGHTS to overwrite, into the ones to add to."""
     need = l.sizes(x.shape[0], _entries(tokens)).backward_workspace
@@ -107,8 +107,20 @@ def backward(
                 _table.BACKWARD, _BACKWARD, tokens=x.shape[0], stream=p.stream, workspace=p.written(workspace), workspace_bytes=need,
                 x=p.read(x), scores=p.read(scores), expert_ids=p.read(expert_ids), logits=p.read(logits), d_o=p.read(d_o), h=p.read(h),
                 shared_h=p.read(shared_h), dx=p.written(dx), d_scores=p.written(d_scores), d_logits=p.read(d_logits),
-                balance=balance, z_loss=z_loss, entries=_entries(tokens), token_indices=p.read(tokens),
+                balance=balance, z_loss=z_loss, sequence=sequence, entries=_entries(tokens), token_indices=p.read(tokens),
                 list_expert_ids=p.read(list_ids), list_scores=p.read(list_scores), **given,
             ),
             routed=routed,
         )  # fmt: skip
+
+
+def loads(l: Layer, expert_ids: Tensor, to: Tensor) -> None:
+    """Queues the counting of a choice: adds the number of tokens of each expert."""
+    with _place(l, to) as p:
+        check(library().sm_loads(l.handle, p.stream, expert_ids.shape[0], p.read(expert_ids), p.written(to)))
+
+
+def update_selection_bias(l: Layer, counted: Tensor, bias: Tensor, rate: float) -> None:
+    """Queues a step of the selection bias. The loads become 0."""
+    with _place(l, bias) as p:
+        check(library().sm_update_selection_bias(l.handle, p.stream, p.written(counted), p.written(bias), rate))

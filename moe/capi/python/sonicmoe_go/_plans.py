@@ -143,7 +143,8 @@ class Plan:
         for p, (name, token_bytes, entry_bytes) in zip(s.parts, parts):
             p.field, p.token_bytes, p.entry_bytes = fields[name], token_bytes, entry_bytes
         for name, value in constants.items():
-            ctypes.c_double.from_buffer(s, _Plan.begins.offset + fields[name]).value = value
+            kind = _i64 if isinstance(value, int) else ctypes.c_double
+            kind.from_buffer(s, _Plan.begins.offset + fields[name]).value = value
         capsule, function = ctypes.pythonapi.PyCapsule_New, ctypes.pythonapi.PyCFunction_NewEx
         capsule.argtypes, capsule.restype = (_pointer, _pointer, _pointer), ctypes.py_object
         function.argtypes, function.restype = (ctypes.POINTER(_Method), ctypes.py_object, ctypes.py_object), ctypes.py_object
@@ -190,7 +191,9 @@ class Training:
     backward pass (d_o, d_logits, the forward tensors without o, then dx and the operands'
     gradients, overwritten or added to)."""
 
-    def __init__(self, l: _library.Layer, device: tuple[int, int], routing: int, logits: bool, balance: float, z_loss: float):
+    def __init__(
+        self, l: _library.Layer, device: tuple[int, int], routing: int, logits: bool, balance: float, z_loss: float, sequence: int = 0
+    ):  # fmt: skip
         self.config, self.logits = l.config, logits
         c, routed, listed = l.config, routing != ROUTER, routing == LISTED
         # One tensor holds everything saved for backward: each tensor costs the host as much as half a kernel.
@@ -204,6 +207,7 @@ class Training:
             if not logits and (balance or z_loss or c.saves_logits):
                 parts.append(("logits", c.num_experts * DTYPES[c.logits].itemsize, 0))
         self.bytes, self.listed = tuple(n for _, *n in parts), listed
+        self._before_ids = self.bytes[: [name for name, *_ in parts].index("expert_ids")] if not routed else ()
         (x, o, l_out), kept, operands = _given(c, logits), ("kept", torch.uint8, (-1,), _KEPT), _operands(c, routing)
         # None costs autograd as much as a tensor.
         self.there = [dtype is not None for _, dtype, *_ in operands]
@@ -224,14 +228,25 @@ class Training:
         d_logits = ("d_logits", torch.float32 if logits else None, (-1, c.num_experts), _OPTIONAL)
         backward = [("d_o", *x[1:]), d_logits, x, l_out, kept, *operands, *gradients, *into]
         function = l.address("experts_backward" if routed else "backward")
-        self.backward = Plan(l, function, backward, parts, device, _passes.BACKWARD, balance=balance, z_loss=z_loss)
+        losses = {"balance": float(balance), "z_loss": float(z_loss), "sequence": sequence}
+        self.backward = Plan(l, function, backward, parts, device, _passes.BACKWARD, **losses)
 
     def kept_bytes(self, tokens: int, entries: int = 0) -> int:
         """Returns the bytes that a forward pass of these tokens, and a list of these entries, saves."""
-        return sum(n * tokens + m * entries + _PART_ALIGN - 1 & -_PART_ALIGN for n, m in self.bytes)
+        return _aligned(self.bytes, tokens, entries)
+
+    def ids(self, kept: Tensor, tokens: int) -> Tensor:
+        """Returns the ids [T, K] that a forward pass with its own router has saved."""
+        at, k = _aligned(self._before_ids, tokens, 0), self.config.top_k
+        return kept[at : at + 4 * k * tokens].view(torch.int32).view(tokens, k)
 
 
-def find(kind: type, x: Tensor, key: str, routing: int, logits: bool, *losses: float) -> Inference | Training | None:
+def _aligned(parts: Iterable[tuple[int, int]], tokens: int, entries: int) -> int:
+    """Returns the bytes of consecutive parts."""
+    return sum(n * tokens + m * entries + _PART_ALIGN - 1 & -_PART_ALIGN for n, m in parts)
+
+
+def find(kind: type, x: Tensor, key: str, routing: int, logits: bool, *losses: float | int) -> Inference | Training | None:
     """Returns the plan of a kind of passes on x; None if the pass must go through _passes."""
     if type(x) not in _PLAIN:  # a subclass may refuse empty_like
         return None
@@ -242,7 +257,7 @@ def find(kind: type, x: Tensor, key: str, routing: int, logits: bool, *losses: f
     which = kind, index, key, routing, logits, losses
     found = _library.current.plans.get(which)
     if found is None and x.is_cuda and _exchange():
-        if len(_library.current.plans) >= 1024:  # losses whose coefficients change make a plan each step
+        if len(_library.current.plans) >= 1024:  # losses whose coefficients or lengths change make a plan each step
             _library.current.plans.clear()
         found = kind(_library.layer(key, f"cuda:{index}"), (_CUDA, index), routing, logits, *losses)
         _library.current.plans[which] = found

@@ -9,9 +9,9 @@ ROUTER_ROWS = (
     ("expert_scale", "f32", ("E",), ("expert_scale",), False, True),
 )
 EXPERT_ROWS = (
-    ("w1", "layer", ("E", "w1", "d"), (), True, True),
-    ("w3", "layer", ("E", "n", "d"), ("gate_up",), True, True),
-    ("w2", "layer", ("E", "d", "n"), (), True, True),
+    ("w1", "codes", ("E", "w1", "d"), (), True, True),
+    ("w3", "codes", ("E", "n", "d"), ("gate_up",), True, True),
+    ("w2", "codes", ("E", "d", "n"), (), True, True),
     ("b1", "layer", ("E", "w1"), ("bias",), False, True),
     ("b3", "layer", ("E", "n"), ("bias", "gate_up"), False, True),
     ("b2", "layer", ("E", "d"), ("bias",), False, True),
@@ -19,7 +19,20 @@ EXPERT_ROWS = (
     ("shared_w3", "layer", ("sn", "d"), ("shared_experts", "activation"), False, True),
     ("shared_w2", "layer", ("d", "sn"), ("shared_experts",), False, True),
     ("shared_gate", "layer", ("d",), ("shared_experts", "shared_gate"), False, True),
+    ("w1_scale", "scales", ("E", "w1", "d"), ("weights",), False, False),
+    ("w3_scale", "scales", ("E", "n", "d"), ("gate_up", "weights"), False, False),
+    ("w2_scale", "scales", ("E", "d", "n"), ("weights",), False, False),
 )
+
+# Packed weights: the bits of a code, rows and columns of the block that shares a scale, and the scales' type.
+PACKINGS = {
+    "mxfp4": (4, 1, 32, "u8"),
+    "fp8": (8, 128, 128, "f32"),
+    "fp8-ue8m0": (8, 128, 128, "u8"),
+    "int4-g32": (4, 1, 32, "bf16"),
+    "int4-g128": (4, 1, 128, "bf16"),
+    "fp8-tensor": (8, 4194304, 4194304, "f32"),
+}
 
 # sm_forward_pass, as the struct module packs each field.
 FORWARD = {
@@ -54,6 +67,9 @@ FORWARD = {
     "shared_w2": "Q",
     "shared_gate": "Q",
     "shared_h": "Q",
+    "w1_scale": "Q",
+    "w3_scale": "Q",
+    "w2_scale": "Q",
 }
 
 # sm_backward_pass, as the struct module packs each field.
@@ -106,4 +122,8 @@ BACKWARD = {
     "d_shared_w3": "Qii",
     "d_shared_w2": "Qii",
     "d_shared_gate": "Qii",
+    "sequence": "Q",
+    "w1_scale": "Q",
+    "w3_scale": "Q",
+    "w2_scale": "Q",
 }

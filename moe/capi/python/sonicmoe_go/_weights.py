@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ._library import ArgumentError, Config
-from ._table import EXPERT_ROWS, ROUTER_ROWS
+from ._table import EXPERT_ROWS, PACKINGS, ROUTER_ROWS
 
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "u8": torch.uint8}
 
 # A weight that a configuration does not have is None.
 ROUTER = tuple(name for name, *_ in ROUTER_ROWS)
@@ -31,6 +31,8 @@ def _lacks(c: Config, field: str) -> bool:
     """Whether a configuration lacks the feature of a field."""
     if field == "gate_up":
         return c.gate_up != "apart"
+    if field == "weights":
+        return c.weights == "plain"
     return not (c.gated if field == "activation" else getattr(c, field))
 
 
@@ -40,11 +42,19 @@ def shapes(c: Config) -> Shapes:
     e, d, n = c.num_experts, c.hidden, c.intermediate
     extents = {"E": e, "d": d, "n": n, "w1": n if c.gate_up == "apart" else c.h_width, "sn": n * c.shared_experts}
     types = {"layer": DTYPES[c.type], "router": torch.float32 if c.router_f32 else DTYPES[c.type], "f32": torch.float32}
+    types["codes"], types["scales"] = types["layer"], None
+    if packed := PACKINGS.get(c.weights):
+        bits, rows, columns, scales = packed
+        types["codes"], types["scales"] = torch.uint8, DTYPES[scales]
     found = []
     for name, kind, dims, needs, ordered, _ in ROUTER_ROWS + EXPERT_ROWS:
         shape = tuple(extents[dim] for dim in dims)
         if ordered and c.weight_order == "in-out":
             shape = shape[0], shape[2], shape[1]
+        if packed and kind == "codes":
+            shape = shape[0], shape[1], shape[2] * bits // 8
+        elif packed and kind == "scales":
+            shape = shape[0], -(-shape[1] // rows), -(-shape[2] // columns)
         found.append((name, None if any(_lacks(c, field) for field in needs) else types[kind], shape))
     return tuple(found)
 

@@ -7,12 +7,23 @@ from torch import Tensor
 
 from . import _ops
 from ._library import ArgumentError, Config
-from ._weights import Weights
+from ._weights import EXPERTS, WEIGHTS, Weights
 
 
-def _tensors(*arrays) -> Weights:
-    """Returns tensors that share the memory of arrays of any library with DLPack."""
-    return tuple(a if a is None or isinstance(a, Tensor) else torch.from_dlpack(a) for a in arrays)
+def _tensors(names: tuple[str, ...], values: Weights) -> Weights:
+    """Returns tensors that share the memory of arrays of any library with DLPack. Only
+    the inputs of _NEEDED must not be None here."""
+    return tuple(v if isinstance(v, Tensor) or v is None and n not in _NEEDED else _tensor(n, v) for n, v in zip(names, values))
+
+
+_NEEDED = ("x", "scores", "expert_ids")
+
+
+def _tensor(name: str, value) -> Tensor:
+    """Returns an array with DLPack as a tensor."""
+    if not hasattr(value, "__dlpack__"):
+        raise ArgumentError(f"{name} is {value!r:.60}, must be a tensor, or an array with DLPack")
+    return torch.from_dlpack(value)
 
 
 def moe(
@@ -20,8 +31,9 @@ def moe(
     b1: Tensor | None = None, b3: Tensor | None = None, b2: Tensor | None = None,
     router_bias: Tensor | None = None, selection_bias: Tensor | None = None, expert_scale: Tensor | None = None,
     shared_w1: Tensor | None = None, shared_w3: Tensor | None = None, shared_w2: Tensor | None = None,
-    shared_gate: Tensor | None = None,
+    shared_gate: Tensor | None = None, w1_scale: Tensor | None = None, w3_scale: Tensor | None = None, w2_scale: Tensor | None = None,
     balance: float = 0.0, z_loss: float = 0.0, logits: bool = False, rounds: bool = False, seed: int | None = None,
+    sequence: int = 0, loads: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Router, top-K, experts and their weighted sum of tokens x [T, d].
 
@@ -29,12 +41,17 @@ def moe(
     b1, b3 and b2, the biases of w1, w3 and w2; router_bias, selection_bias and expert_scale, all
     [E] f32; and for shared experts the gate (or only projection) shared_w1 [sn, d], the
     up-projection shared_w3 [sn, d], the down-projection shared_w2 [d, sn], and shared_gate [d]. All
-    are differentiable except selection_bias.
+    are differentiable except selection_bias. Packed weights need w1_scale, w3_scale and w2_scale,
+    and have no gradient.
 
     Returns o [T, d] and, if wanted, the router's logits [T, E]; both are differentiable. balance
     and z_loss are the coefficients of the load balancing loss and the z-loss. Backward adds their
     gradients, as if the losses were part of the caller's loss, but without a loss scale: scale the
-    coefficients too.
+    coefficients too. With sequence, a divisor of T, the balance loss is the mean over sequences of so
+    many tokens.
+
+    loads [E] i32, if given, is added to: the number of tokens that chose each expert, for
+    update_selection_bias.
 
     Tensors may be arrays of other libraries, such as JAX and CuPy. Their memory is shared by
     DLPack, without a copy. The results are torch tensors, which these libraries can take in the
@@ -45,41 +62,58 @@ def moe(
     """
     weights = (
         router, router_bias, selection_bias, expert_scale,
-        w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate,
+        w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate, w1_scale, w3_scale, w2_scale,
     )  # fmt: skip
     # The library detects every observer but torch.compile, which traces this line.
-    if not (logits or rounds or torch.compiler.is_dynamo_compiling()):
+    if not (logits or rounds or loads is not None or torch.compiler.is_dynamo_compiling()):
         plan = config.plan
         given = plan and plan.infer(x, weights)
         if given is not None:
             return given, None
-    if not isinstance(x, Tensor):
-        x, *weights = _tensors(x, *weights)
-    return moe_of(x, weights, config, balance, z_loss, logits, rounds, seed)
+    x, loads, *weights = _tensors(("x", "loads", *WEIGHTS), (x, loads, *weights))
+    return moe_of(x, weights, config, balance, z_loss, logits, rounds, seed, sequence, loads)
 
 
 def moe_of(
-    x: Tensor, weights: Weights, config: Config, balance: float, z_loss: float, logits: bool, rounds: bool, seed: int | None
-) -> tuple[Tensor, Tensor | None]:
+    x: Tensor, weights: Weights, config: Config, balance: float, z_loss: float, logits: bool, rounds: bool, seed: int | None,
+    sequence: int, loads: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Runs moe with weights in the order of the operators."""
+    if sequence and (sequence < 0 or x.shape[0] % sequence):
+        raise ArgumentError(f"sequence is {sequence}, must be 0, or a divisor of the {x.shape[0]} tokens")
+    sequence = sequence if balance else 0
     if rounds and not config.rounds:
         raise ArgumentError("rounds is True, must be False with Config.rounding_rule 'none'")
     if not rounds and not _ops.watched():
-        given = _ops.short(x, weights, config, logits, balance, z_loss) if x.dim() == 2 else None
+        given = _ops.short(x, weights, config, logits, balance, z_loss, sequence, loads) if x.dim() == 2 else None
         if given is not None:
             return given
         if _ops.eager(x, *weights):
-            return _ops.infer(x, weights, config, logits)
+            return _ops.infer(x, weights, config, logits, loads)
     kept = logits or rounds or balance != 0 or z_loss != 0 or config.saves_logits
-    o, _, _, _, _, l, *_ = _ops.forward(x, *weights, config.key, True, kept, balance, z_loss, rounds, seed)
+    o, _, _, _, ids, l, *_ = _ops.forward(x, *weights, config.key, True, kept, balance, z_loss, sequence, rounds, seed)
+    if loads is not None:
+        _ops.loads(ids, loads, config.key)
     return o, l if logits else None
+
+
+def update_selection_bias(loads: Tensor, selection_bias: Tensor, config: Config, rate: float = 1e-3) -> None:
+    """A step of load balancing without a loss (arXiv 2408.15664). The selection bias [E] f32 of an
+    expert grows by rate if its load is below the mean of loads [E] i32, and falls by rate if it is
+    above. Both tensors are changed in place: loads become 0.
+
+    Call it after each step of the optimiser; balance_selection does so for a model. If ranks share
+    the layer, loads must be the sum over the ranks. A CUDA graph can capture it.
+    """
+    _ops.update_selection_bias(loads, selection_bias, config.key, rate)
 
 
 def moe_experts(
     x: Tensor, scores: Tensor, expert_ids: Tensor, w1: Tensor, w2: Tensor, config: Config, *, w3: Tensor | None = None,
     b1: Tensor | None = None, b3: Tensor | None = None, b2: Tensor | None = None,
     shared_w1: Tensor | None = None, shared_w3: Tensor | None = None, shared_w2: Tensor | None = None,
-    shared_gate: Tensor | None = None, token_indices: Tensor | None = None,
+    shared_gate: Tensor | None = None, w1_scale: Tensor | None = None, w3_scale: Tensor | None = None, w2_scale: Tensor | None = None,
+    token_indices: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Experts of tokens x [T, d], and their sum with scores [T, K] f32 of expert_ids [T, K] i32,
     from any router. An id outside [0, E) adds nothing. The other weights are as in moe.
@@ -88,9 +122,10 @@ def moe_experts(
     expert of token token_indices[i]. Entries may be in any order, and a token may have any number
     of them. Arrays of other libraries are accepted as in moe.
     """
-    weights = w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate
-    if not isinstance(x, Tensor):
-        x, scores, expert_ids, token_indices, *weights = _tensors(x, scores, expert_ids, token_indices, *weights)
+    weights = w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate, w1_scale, w3_scale, w2_scale
+    x, scores, expert_ids, token_indices, *weights = _tensors(
+        ("x", "scores", "expert_ids", "token_indices", *EXPERTS), (x, scores, expert_ids, token_indices, *weights)
+    )
     return experts_by_key(x, scores, expert_ids, token_indices, weights, config.key)
 
 

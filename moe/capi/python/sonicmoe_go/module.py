@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from ._library import ArgumentError, Config
 from ._ops import short, watched
 from ._weights import WEIGHTS, shapes
-from .functional import moe_of
+from .functional import moe_of, update_selection_bias
 
 _any_autocast = torch._C._is_any_autocast_enabled
 _CONFIG_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -152,6 +153,20 @@ def _check_unchanged(block: nn.Module, gate: nn.Module, experts: nn.Module, conf
                 raise ArgumentError(f"{type(module).__name__} has {name} {got}, must be {want}, as its configuration says")
 
 
+def _under_adapters(experts: nn.Module, adapters: contextlib.ExitStack) -> nn.Module:
+    """Returns the module of experts under PEFT's wrappers of its parameters. Until adapters are closed,
+    its parameters include the active adapters."""
+    while "base_layer" in experts._modules:
+        if not hasattr(experts, "_activate_lora"):
+            raise ArgumentError(f"the experts are in a {type(experts).__name__}, must be in wrappers of PEFT's target_parameters alone")
+        if experts.disable_adapters and experts.merged:
+            experts.unmerge()
+        merged = experts.disable_adapters or experts.merged
+        adapters.enter_context(experts._activate_lora([] if merged else experts.active_adapters))
+        experts = experts.base_layer
+    return experts
+
+
 class SonicMoE(nn.Module):
     """A Mixture-of-Experts layer: tokens [..., d] in, tokens out.
 
@@ -164,20 +179,33 @@ class SonicMoE(nn.Module):
     shared_expert_gate, if shared_gate is set.
 
     balance and z_loss are coefficients of losses on the router. Backward adds their gradients
-    itself. If the config has a rounding_rule, the layer rounds during training. Other keywords are
+    itself. With balance_by "sequence" the balance loss is the mean over the sequences of x [..., S, d],
+    with "batch" over all tokens. balance_selection balances layers with a selection_bias
+    without a loss. If the config has a rounding_rule, the layer rounds during training. Other keywords are
     fields of Config.
     """
 
     _pair = False
+    balance_by = "batch"
+    # The number of tokens of each expert in training passes, [E] i32; None if nothing counts them.
+    loads: Tensor | None = None
 
     def __init__(
         self, hidden: int, intermediate: int, num_experts: int, top_k: int, *, balance: float = 0.0, z_loss: float = 0.0,
-        device=None, dtype: torch.dtype = torch.bfloat16, **config,
+        balance_by: str = "batch", device=None, dtype: torch.dtype = torch.bfloat16, **config,
     ):  # fmt: skip
         super().__init__()
+        if balance_by not in ("batch", "sequence"):
+            raise ArgumentError(f"balance_by is {balance_by!r}, must be 'batch' or 'sequence'")
+        for name, value in (("balance", balance), ("z_loss", z_loss)):
+            if not isinstance(value, (int, float)):
+                raise ArgumentError(f"{name} is {value!r}, must be a number")
+        self.balance_by = balance_by
         if dtype is torch.float16:
             config.setdefault("logits", "f16")
         self.config = c = Config(hidden, intermediate, num_experts, top_k, type=config_type(dtype), **config)
+        if c.weights != "plain":
+            raise ArgumentError(f"Config.weights is {c.weights!r}, must be 'plain' in a SonicMoE: give packed weights to moe or moe_experts")
         self.balance, self.z_loss = balance, z_loss
         self.gate, self.experts = _Weights(), _Weights()
         if c.shared_experts:
@@ -189,7 +217,7 @@ class SonicMoE(nn.Module):
         self._paths = tuple((i, _split(names[n])) for i, (n, dtype, _) in enumerate(shapes(c)) if dtype)
         # Whether the library reads the weights in place.
         self._plain = not (c.rounds or c.shared_gate)
-        self._flat = (len(WEIGHTS) - 1,) if c.shared_gate else ()
+        self._flat = (WEIGHTS.index("shared_gate"),) if c.shared_gate else ()
         self._f32 = tuple(i for i, (_, dtype, _) in enumerate(shapes(c)) if dtype is torch.float32)
         for what, dtype, shape in shapes(c):
             if dtype is not None:
@@ -303,12 +331,23 @@ class SonicMoE(nn.Module):
 
     def with_logits(self, hidden_states: Tensor, logits: bool = True) -> tuple[Tensor, Tensor | None]:
         """Returns the layer's output and the router's logits [T, E], for losses of your own."""
+        if "base_layer" not in self._modules["experts"]._modules:
+            return self._run(hidden_states, logits)
+        with contextlib.ExitStack() as adapters:
+            own = _under_adapters(self._modules["experts"], adapters)
+            return self._run(hidden_states, logits, own)
+
+    def _run(self, hidden_states: Tensor, logits: bool, experts: nn.Module | None = None) -> tuple[Tensor, Tensor | None]:
+        """Runs with_logits with the weights of a module of experts in place of the layer's own."""
         c, x, compiling = self.config, hidden_states, torch.compiler.is_compiling()
         if not isinstance(x, Tensor):
             raise ArgumentError(f"x is {x!r:.60}, must be a tensor [..., {c.hidden}]")
         rounds = self.training and c.rounds
         weights = [None] * len(WEIGHTS)
         for i, path in self._paths:
+            if experts is not None and path[0] == ("experts",):
+                weights[i] = getattr(experts, path[1]).contiguous()
+                continue
             if compiling:
                 weights[i] = _at(self, path)
                 continue
@@ -328,12 +367,39 @@ class SonicMoE(nn.Module):
             weights[i] = weights[i].float()
         for i in self._flat:
             weights[i] = weights[i].view(-1)
+        sequence = x.shape[-2] if self.balance and self.balance_by == "sequence" and x.dim() > 2 else 0
+        loads = self.loads
+        if loads is not None:
+            loads = self._counted(x.device) if self.training and torch.is_grad_enabled() else None
         if not (rounds or watched()):
-            given = short(x, weights, c, logits, self.balance, self.z_loss)
+            given = short(x, weights, c, logits, self.balance, self.z_loss, sequence, loads)
             if given is not None:
                 return given
-        o, l = moe_of(rows(x, c.hidden), weights, c, self.balance, self.z_loss, logits, rounds, None)
+        o, l = moe_of(rows(x, c.hidden), weights, c, self.balance, self.z_loss, logits, rounds, None, sequence, loads)
         return o if hidden_states.dim() == 2 else o.view(hidden_states.shape), l
+
+    def count_loads(self) -> None:
+        """Makes training passes count the tokens of each expert in loads, from 0 on."""
+        self.loads = torch.zeros(self.config.num_experts, dtype=torch.int32, device=_at(self, self._paths[0][1]).device)
+
+    def _counted(self, device: torch.device) -> Tensor:
+        """Returns loads on the device of a pass, to which the layer may have moved."""
+        if self.loads.device != device:
+            self.loads = self.loads.to(device)
+        return self.loads
+
+    @torch.no_grad()
+    def update_selection_bias(self, rate: float = 1e-3) -> None:
+        """Changes the selection bias in place by the loads since the last call, as the function of that
+        name does."""
+        if not self.config.selection_bias:
+            raise ArgumentError("the layer has no selection bias, must be made with selection_bias=True")
+        if self.loads is None:
+            raise ArgumentError("the layer has not counted its loads, must do so after count_loads()")
+        bias = _at(self, next(path for i, path in self._paths if WEIGHTS[i] == "selection_bias"))
+        if bias.dtype is not torch.float32:
+            raise ArgumentError(f"the selection bias is {bias.dtype}, must be torch.float32: a step of {rate} is lost in its rounding")
+        update_selection_bias(self._counted(bias.device), bias.view(-1), self.config, rate)
 
     def extra_repr(self) -> str:
         c = self.config

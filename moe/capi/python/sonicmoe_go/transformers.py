@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ._library import ArgumentError, Config
+from ._weights import EXPERTS
 from .functional import experts_by_key
 from .module import _activation, autocast, config_type
 
@@ -68,4 +69,5 @@ def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_
     key = _key(hidden, intermediate, num_experts, top_k_index.shape[-1], **layout, **_formula(self))
     x = hidden_states.to(w1.dtype).contiguous()
     scores, ids = top_k_weights.float().contiguous(), top_k_index.int().contiguous()
-    return experts_by_key(x, scores, ids, None, (w1, None, w2, b1, None, b2, None, None, None, None), key).to(hidden_states.dtype)
+    given = {"w1": w1, "w2": w2, "b1": b1, "b2": b2}
+    return experts_by_key(x, scores, ids, None, [given.get(name) for name in EXPERTS], key).to(hidden_states.dtype)

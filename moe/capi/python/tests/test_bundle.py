@@ -88,6 +88,21 @@ def test_a_damaged_bundle_is_a_warning(tmp_path):
     assert "neither a cache directory nor a bundle" in ran.stderr
 
 
+@pytest.mark.parametrize("signature", [None, "not one"])
+def test_a_key_needs_a_signature(signature, tmp_path):
+    library = tmp_path / "libsonicmoe.so"
+    library.symlink_to(_library.path())
+    (tmp_path / "models.bundle").write_text("not one")
+    if signature is not None:
+        (tmp_path / "models.bundle.minisig").write_text(signature)
+    key = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3"
+    ran = subprocess.run(
+        [sys.executable, "-c", "from sonicmoe_go import _library; _library.device('emulated')"],
+        check=True, text=True, stderr=subprocess.PIPE, env=os.environ | {"SONICMOE_GO_LIBRARY": str(library), "SONICMOE_CACHE_KEY": key},
+    )  # fmt: skip
+    assert ("not a sound bundle" in ran.stderr) == (signature is not None)
+
+
 def test_the_wheel_carries_licences():
     if not _library.bundle().exists():
         pytest.skip("the package was not built as a wheel: it has no licences")

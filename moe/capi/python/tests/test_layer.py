@@ -7,7 +7,7 @@ import torch
 from reference import CONFIG, distance, experts, layer, tensors, topk, wide
 
 import sonicmoe_go
-from sonicmoe_go import _ops
+from sonicmoe_go import _ops, _weights
 
 
 def gradients(loss, *of):
@@ -221,7 +221,7 @@ def test_token_counts(device, tokens):
 
 def of_experts(w1, w2):
     """Returns the experts' weights in the operators' order, for a config without biases."""
-    return w1, None, w2, *[None] * 7
+    return w1, None, w2, *[None] * (len(_weights.EXPERTS) - 3)
 
 
 def operands(x, router, w1, w2):
@@ -237,7 +237,7 @@ def test_opcheck(device):
         torch.library.opcheck(which.default, args, test_utils=checks)
 
     ts = tensors(device)
-    args = *operands(*ts), CONFIG.key, True, True, 0.0, 0.0, False, None
+    args = *operands(*ts), CONFIG.key, True, True, 0.0, 0.0, 0, False, None
     check(op.forward, *args)
     x, _, w1, w2 = ts
     scores, ids = routing(device)
@@ -249,10 +249,10 @@ def test_opcheck(device):
         x, router, w1, w2 = (t.detach() for t in ts)
         check(
             op.backward, d_o, d_l, *operands(x, router, w1, w2), h, None, s, i, l, None, None, None,
-            CONFIG.key, 0b10000011, 0.1, 0.1, *[None] * 4, into, *[None] * 9,
+            CONFIG.key, 0b10000011, 0.1, 0.1, 12, *[None] * 4, into, *[None] * (len(_weights.WEIGHTS) - 5),
         )  # fmt: skip
         check(
-            op.experts_backward, d_o, x, s, i, None, *of_experts(w1, w2), h, None, CONFIG.key, 0b10011, into, *[None] * 9,
+            op.experts_backward, d_o, x, s, i, None, *of_experts(w1, w2), h, None, CONFIG.key, 0b10011, into, *[None] * (len(_weights.EXPERTS) - 1),
         )  # fmt: skip
 
 

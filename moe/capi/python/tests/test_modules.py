@@ -184,7 +184,7 @@ def test_sonicmoes_wrong_calls(device):
     block = sonicmoe.MoE(4, 2, 128, 64, sonicmoe.ActivationType.SWIGLU, False, 0.1).to(device, torch.bfloat16)
     x = torch.randn(4, 128, device=device, dtype=torch.bfloat16)
     with pytest.raises(sonicmoe_go.ArgumentError, match="kernel_backend_moe"):
-        block(x, sonicmoe.KernelBackendMoE.torch)
+        block(x, sonicmoe.KernelBackendMoE.scattermoe)
     w1, w2 = block.c_fc.weight.permute(1, 2, 0), block.c_proj.weight.permute(1, 2, 0)
     with pytest.raises(sonicmoe_go.ArgumentError, match="b1 and b2"):
         sonicmoe.moe_TC_softmax_topk_layer(x, block.router.weight, w1, torch.zeros(4, 128), w2, None, 2, 0)
@@ -492,9 +492,36 @@ def test_wrong_sizes_are_refused_when_a_layer_is_made(sizes, words):
         sonicmoe_go.SonicMoE(*sizes)
 
 
+def test_a_layer_has_plain_weights():
+    with pytest.raises(sonicmoe_go.ArgumentError, match="Config.weights is 'mxfp4', must be 'plain'"):
+        sonicmoe_go.SonicMoE(128, 64, 4, 2, weights="mxfp4")
+
+
 def test_no_tensor(device):
     with pytest.raises(sonicmoe_go.ArgumentError, match="x is None, must be a tensor"):
         sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device)(None)
+
+
+@pytest.mark.parametrize("wrong", [None, [[1.0] * 128], "x", 3], ids=["None", "list", "text", "number"])
+@pytest.mark.parametrize("name", ["x", "router", "w1", "w2", "scores", "expert_ids"])
+def test_functions_name_what_is_no_tensor(name, wrong, device):
+    layer = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device)
+    given = {"w1": layer.experts.gate_up_proj, "w2": layer.experts.down_proj, "x": torch.zeros(8, 128, device=device, dtype=torch.bfloat16)}
+    if name in ("scores", "expert_ids"):
+        run = sonicmoe_go.moe_experts
+        given |= {"scores": torch.zeros(8, 2, device=device), "expert_ids": torch.zeros(8, 2, device=device, dtype=torch.int32)}
+    else:
+        run = sonicmoe_go.moe
+        given["router"] = layer.gate.weight
+    with pytest.raises(sonicmoe_go.ArgumentError, match=rf"^{name} is .*, must be "):
+        run(**given | {name: wrong}, config=layer.config)
+
+
+@pytest.mark.parametrize("name", ["balance", "z_loss"])
+@pytest.mark.parametrize("wrong", [None, "0.1"])
+def test_a_coefficient_is_a_number(name, wrong):
+    with pytest.raises(sonicmoe_go.ArgumentError, match=f"{name} is {wrong!r}, must be a number"):
+        sonicmoe_go.SonicMoE(128, 64, 4, 2, **{name: wrong})
 
 
 def test_experts_of_lfm2(device):

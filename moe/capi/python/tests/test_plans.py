@@ -11,6 +11,7 @@ import warnings
 import pytest
 import reference
 import standin
+import test_balancing
 import test_half
 import test_layer
 import test_modules
@@ -39,6 +40,8 @@ WHOLE = {
     (test_layer.test_forward_and_gradients, 128, 64): 2,
     (test_layer.test_forward_and_gradients, 144, 80): 2,
     (test_layer.test_losses_on_the_router,): 2,
+    (test_balancing.test_loss_of_sequences, 8): 2,
+    (test_balancing.test_loads_of_micro_batches, True): 3,
     (test_layer.test_logits_are_differentiable,): 2,
     (test_layer.test_logits_alone,): 2,
     (test_modules.test_sonicmoes_layer, "constructor", True): 2,
@@ -272,7 +275,7 @@ def test_error_of_a_pass(plan, monkeypatch):
     monkeypatch.setattr(_plans, "find", lambda *_: refused)
     x, _, _, router, *weights = tensors()
     with torch.no_grad(), pytest.raises(sonicmoe_go.ArgumentError, match="layer is 0, must be the handle of an open layer"):
-        _ops.short(x, (router, *weights), dataclasses.replace(CONFIG), False, 0.0, 0.0)
+        _ops.short(x, (router, *weights), dataclasses.replace(CONFIG), False, 0.0, 0.0, 0, None)
 
 
 def test_a_gradient_that_does_not_fit_is_said(passes):
@@ -356,7 +359,7 @@ def test_modules_whose_weights_the_library_does_not_find(passes):
 
 
 def _given(block):
-    return block.gate.weight, None, None, None, block.experts.gate_up_proj, None, block.experts.down_proj, *[None] * 7
+    return block.gate.weight, None, None, None, block.experts.gate_up_proj, None, block.experts.down_proj, *[None] * (len(_weights.WEIGHTS) - 7)
 
 
 @torch.no_grad()

@@ -305,7 +305,7 @@ def test_backward_of_what_was_not_saved(device):
 
     ts = tensors(device)
     x, router, w1, w2 = ts
-    o = _ops.forward(x, router, *[None] * 3, w1, None, w2, *[None] * 7, CONFIG.key, False, False, 0.0, 0.0, False, None)[0]
+    o = _ops.forward(x, router, *[None] * 3, w1, None, w2, *[None] * (len(_weights.WEIGHTS) - 7), CONFIG.key, False, False, 0.0, 0.0, 0, False, None)[0]
     with pytest.raises(sonicmoe_go.ArgumentError, match="save=True"):
         o.sum().backward()
 
@@ -344,13 +344,16 @@ def kept():  # KiB of the host, bytes of the GPU
 def grown(work, calls):
     before = kept()
     work(calls)
-    print(*(a - b for a, b in zip(kept(), before)))
+    difference = [a - b for a, b in zip(kept(), before)]
+    print(*difference)
+    return difference[0]
 
 few = 2_500 if DEVICE == "cuda" else 50
 refused(1_000), done(few)
 grown(refused, 10_000)
-for _ in range(4):
-    grown(done, few)
+for _ in range(20):
+    if grown(done, few) < 1 << 10:
+        break
 """
 
 
@@ -363,6 +366,7 @@ def test_nothing_leaks():
     assert run.returncode == 0, run.stderr
     (refused, *_), *done = lines = [tuple(map(int, line.split())) for line in run.stdout.splitlines()]
     assert refused < 1 << 10, "KiB of 10,000 calls"
-    # The emulated device's own heap grows sometimes, which is not a leak.
-    assert min(host for host, _ in done) < 4 << 10, "KiB"
+    # Go's heap grows while its collector waits for a busy processor, but not for ever. A leak
+    # grows in every round.
+    assert min(host for host, _ in done) < 1 << 10, "KiB of 50 calls"
     assert not any(device for _, device in lines), "bytes"
