@@ -1,16 +1,16 @@
-// Command mutate asks whether the tests would notice: it plants mistakes in the
-// packages that must not have any, one at a time, and counts those that fail a
-// test.
+// Command mutate measures how many mistakes the tests find. It plants mistakes in the
+// packages whose bugs would cost most, one mistake for each test run, and counts those
+// that make a test fail.
 //
 //	go run .ci/mutate.go [-n 150] [-seed 1] [-only cache,jit] [-at jit/kernel.go:167] [-list]
 //
-// Known tools (gremlins, go-mutesting) build the tests anew for each mistake.
-// Here all mistakes of a package are built at once, each behind a switch that an
-// environment variable throws, so that a mistake costs one run of a test binary.
+// Known tools (gremlins, go-mutesting) build the tests anew for each mistake. This program
+// builds all mistakes of a package into one test binary, each with a switch that an
+// environment variable turns on, so that a mistake costs one run of the binary.
 //
-// Mistakes are: a comparison with its border moved or turned round, && for ||, a
-// condition negated, a statement or an early return left out, + for - and * for
-// +, a number one larger. A run that passes its time limit has noticed too.
+// The mistakes are: a comparison with its bound moved by one or its sense reversed, && for
+// ||, a negated condition, a deleted statement or early return, + for - and * for +, and a
+// number larger by one. A test run that exceeds its time limit counts as a found mistake.
 package main
 
 import (
@@ -35,12 +35,12 @@ import (
 	"time"
 )
 
-// group is packages with the tests that are to notice their mistakes.
+// group is some packages, with the tests that must find the mistakes planted in them.
 type group struct {
 	packages []string
 	test     string
 	run      string // -test.run
-	skip     string // -test.skip: what takes long and adds little
+	skip     string // -test.skip: long tests that find few mistakes
 }
 
 var groups = []group{
@@ -54,16 +54,17 @@ var groups = []group{
 		skip: "TestKindsOfExperts|TestSizes|EveryStep|TestWarmWith|TestDamaged|TestSixteen|TestKilled|TestBitFlips|TestBitsOf|TestRoutingKinds|TestStart|TestPTX|Timings"},
 }
 
-// variable names the mistake that is on.
+// variable is the environment variable with the number of the mistake that is turned on.
 const variable = "SONICMOE_MUTANT"
 
-// mutant is one mistake: text that stands for that of a place.
+// mutant is one mistake: replacement text for a range of a file.
 type mutant struct {
 	file       string
 	line       int
 	begin, end int // byte offsets
 	what       string
-	// with gives the text with a switch of that number.
+	// with returns the replacement text, which has the mistake if the switch numbered n is
+	// on.
 	with func(n int) string
 }
 
@@ -121,10 +122,10 @@ func mutate(n int, seed uint64, only, at string, list bool) error {
 	return nil
 }
 
-// String reads "jit/kernel.go:167: 1 -> 1+1".
+// String returns the place and the mistake, such as "jit/kernel.go:167: 1 -> 1+1".
 func (m mutant) String() string { return m.place() + ": " + m.what }
 
-// place is file and line, "jit/kernel.go:167".
+// place returns the file and the line, such as "jit/kernel.go:167".
 func (m mutant) place() string {
 	file := m.file
 	if wd, err := os.Getwd(); err == nil {
@@ -133,7 +134,7 @@ func (m mutant) place() string {
 	return fmt.Sprintf("%s:%d", file, m.line)
 }
 
-// sample takes n that do not overlap, in the order of the files.
+// sample returns n random mistakes that do not overlap, in the order of the files.
 func sample(rng *rand.Rand, all []mutant, n int) []mutant {
 	var out []mutant
 	for _, i := range rng.Perm(len(all)) {
@@ -149,7 +150,8 @@ func sample(rng *rand.Rand, all []mutant, n int) []mutant {
 	return out
 }
 
-// try builds the tests with all mistakes and runs them with each.
+// try builds the group's tests with all chosen mistakes, and runs them once for each
+// mistake.
 func (g group) try(dir string, chosen []mutant) (killed int, err error) {
 	overlay, err := g.overlay(dir, chosen)
 	if err != nil {
@@ -185,8 +187,8 @@ func (g group) runTests(bin string, n int, limit time.Duration) ([]byte, error) 
 	return c.CombinedOutput()
 }
 
-// overlay writes the files with their switches, and the list of them that the
-// go command takes.
+// overlay writes the changed files and the JSON file for the go command's -overlay flag.
+// It returns the JSON file's name.
 func (g group) overlay(dir string, chosen []mutant) (string, error) {
 	replace := map[string]string{}
 	add := func(path, text string) error {
@@ -253,7 +255,7 @@ func mutantPick_[T any](n int, a, b T) T {
 	return path, os.WriteFile(path, text, 0o600)
 }
 
-// sources are a package's name and the files that are built here.
+// sources returns a package's name and the files that this platform builds.
 func sources(pkg string) (name string, files []string, err error) {
 	out, err := exec.Command("go", "list", "-f", `{{.Name}}{{$d := .Dir}}{{range .GoFiles}} {{$d}}/{{.}}{{end}}`, pkg).Output()
 	if err != nil {
@@ -263,7 +265,7 @@ func sources(pkg string) (name string, files []string, err error) {
 	return words[0], words[1:], nil
 }
 
-// mutants are all mistakes that can be planted in a group's packages.
+// mutants returns all mistakes that can be planted in the group's packages.
 func (g group) mutants() (all []mutant, err error) {
 	for _, p := range g.packages {
 		_, files, err := sources(p)
@@ -303,7 +305,7 @@ func (g group) mutants() (all []mutant, err error) {
 	return all, nil
 }
 
-// exports imports what the go command has compiled.
+// exports returns an importer of the packages that the go command has compiled.
 func exports(fset *token.FileSet, pkg string) (types.Importer, error) {
 	out, err := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", pkg).Output()
 	if err != nil {
@@ -324,7 +326,7 @@ type finder struct {
 	info  *types.Info
 	file  string
 	src   []byte
-	path  []ast.Node // from the file to the present node
+	path  []ast.Node // the nodes from the file down to the present node
 	found []mutant
 }
 
@@ -348,7 +350,7 @@ func (f *finder) walk(file *ast.File) {
 	})
 }
 
-// up returns the node a number of levels above the present one.
+// up returns the ancestor of the present node that is some levels above it.
 func (f *finder) up(levels int) ast.Node {
 	if i := len(f.path) - 1 - levels; i >= 0 {
 		return f.path[i]
@@ -404,7 +406,8 @@ func (f *finder) binary(n *ast.BinaryExpr) {
 	}
 }
 
-// number makes a literal one larger where it need not be a constant.
+// number adds the mistake that an integer literal is larger by one, where the language
+// does not demand a constant.
 func (f *finder) number(n *ast.BasicLit) {
 	t, _ := f.info.TypeOf(n).(*types.Basic)
 	if n.Kind != token.INT || t == nil || t.Info()&types.IsInteger == 0 || t.Info()&types.IsUntyped != 0 {
@@ -433,7 +436,7 @@ func integer(t types.Type) bool {
 	return ok && b.Info()&types.IsInteger != 0 && b.Info()&types.IsUntyped == 0
 }
 
-// pure says that an expression may be evaluated once more.
+// pure reports whether an expression can be evaluated twice without another effect.
 func (f *finder) pure(e ast.Expr) bool {
 	pure := true
 	ast.Inspect(e, func(n ast.Node) bool {
@@ -450,7 +453,8 @@ func (f *finder) pure(e ast.Expr) bool {
 	return pure
 }
 
-// statement leaves one out: a call, a plain assignment, an early return.
+// statement adds the mistake that a statement is missing: a call, a plain assignment or an
+// early return.
 func (f *finder) statement(n ast.Node) {
 	block, ok := f.up(1).(*ast.BlockStmt)
 	if _, clause := f.up(1).(*ast.CaseClause); !ok && !clause {
