@@ -11,6 +11,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/jit"
 )
 
@@ -38,7 +39,7 @@ type Problem[P comparable] struct {
 	// Sources emits the kernels of a point. Several goroutines call it at once.
 	Sources func(P) ([]jit.Source, error)
 	// Compile has the options for compiling the kernels.
-	Compile driver.CompileOptions
+	Compile gpu.CompileOptions
 }
 
 // Bench tries points on a device that it chooses. One goroutine uses it.

@@ -9,6 +9,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 )
 
 // Options configure a Session. The zero value is a good default.
@@ -57,7 +58,7 @@ type Progress struct {
 
 // Session tunes problems of one subject, one after another, with the same bench.
 type Session[P comparable] struct {
-	dev     driver.Device
+	dev     gpu.Device
 	subject *Subject[P]
 	spec    json.RawMessage
 	options Options
@@ -83,14 +84,17 @@ func NewSession[P comparable](dev driver.Device, s *Subject[P], spec any, o Opti
 	if o.now == nil {
 		o.now = time.Now
 	}
-	session := &Session[P]{dev: dev, subject: s, options: o}
+	runs, err := gpu.Of(dev)
+	if err != nil {
+		return nil, err
+	}
+	session := &Session[P]{dev: runs, subject: s, options: o}
 	switch {
 	case o.InProcess:
 		session.noWorker = "points are tried in this process, as requested"
 	case !mayWork.Load():
 		session.noWorker = "the program's main does not call autotune.WorkerMain"
 	}
-	var err error
 	if session.spec, err = json.Marshal(spec); err != nil {
 		return nil, fmt.Errorf("autotune: the spec of %s: %w", s.name, err)
 	}

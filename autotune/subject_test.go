@@ -11,6 +11,7 @@ import (
 
 	"sonicmoe/autotune"
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/driver/open"
 	"sonicmoe/internal/child"
 	"sonicmoe/internal/drivertest"
@@ -65,7 +66,7 @@ type copierArgs struct{ In, Out driver.DevicePtr }
 // copier copies a matrix of 64 rows of 128 bytes.
 func copier(p point) (*jit.Kernel[copierArgs], error) {
 	k := jit.NewBuilder[copierArgs]("copier", p.Threads, 1)
-	m := k.Map(&k.Args.In, func(a *copierArgs) driver.TensorMap { return tile.RowMap(a.In, columns, rows, rows) })
+	m := k.Map(&k.Args.In, func(a *copierArgs) gpu.TensorMap { return tile.RowMap(a.In, columns, rows, rows) })
 	in, out := k.Ptr(&k.Args.In), k.Ptr(&k.Args.Out)
 	tid := k.TidX()
 	cta := pipeline.NewCTA(k.Kernel)
@@ -164,11 +165,11 @@ func (b *copyBench) launch(ctx context.Context, p point) error {
 	if err != nil {
 		return err
 	}
-	f, err := jit.Of(b.dev).Load(ctx, b.Cache, k.Source(p.String()), driver.CompileOptions{})
+	f, err := jit.Of(b.dev).Load(ctx, b.Cache, k.Source(p.String()), gpu.CompileOptions{})
 	if err != nil {
 		return err
 	}
-	return k.Launcher(f, b.dev).Launch(b.stream, copierArgs{In: b.in, Out: b.out})
+	return k.Launcher(f).Launch(b.stream, copierArgs{In: b.in, Out: b.out})
 }
 
 func (b *copyBench) Verify(ctx context.Context, _ string, p point) error {

@@ -32,7 +32,7 @@ type bench struct {
 	dev    driver.Device
 	gpu    bool
 	report *report.Report
-	pass   pass // the pass that is measured now
+	pass   pass // the pass that the present section measures
 	host   hostRuns
 	// broken is the error after which the device cannot measure any more.
 	broken error
@@ -155,7 +155,7 @@ func (b *bench) reopen() error {
 	if err := b.dev.Close(); err != nil {
 		fmt.Fprintln(b.stderr, "closing the broken device:", err)
 	}
-	dev, _, err := command.OpenDevice(b.ctx, b.device, io.Discard) // open has already printed which device it is
+	dev, _, err := command.OpenDevice(b.ctx, b.device, io.Discard) // open has already printed the device's name
 	if err != nil {
 		return errors.Join(cause, err)
 	}
@@ -236,7 +236,7 @@ func (b *bench) timer(ctx context.Context, s driver.Stream) (*timer, error) {
 	if b.full {
 		t.flushBytes = 4 * int64(b.dev.Target().L2Bytes)
 		if !b.gpu {
-			t.flushBytes = 1 << 16 // there is no cache to flush
+			t.flushBytes = 1 << 16 // the emulated device has no L2 cache to flush
 		}
 		var err error
 		if t.flush, err = b.dev.Alloc(t.flushBytes); err != nil {

@@ -63,7 +63,7 @@ func TestCallFails(t *testing.T) {
 			require.Contains(t, b.report.Rows[0].Error, "made to fail")
 			require.Empty(t, b.report.Rows[1].Error)
 			live := dev.Live()
-			live.Modules = 0 // modules are kept for later layers
+			live.Modules = 0 // loaded modules stay for later layers
 			require.Equal(t, faulty.Live{}, live)
 		})
 	}
@@ -202,7 +202,7 @@ func TestSubjectOutOfMemory(t *testing.T) {
 	l, err := b.layer(context.Background(), row.Config)
 	require.NoError(t, err)
 	idle := dev.Live()
-	const buffers = 15 // 8 of forward, 6 of backward, the workspace
+	const buffers = 15 // 8 buffers of forward, 6 of backward, and the workspace
 	for n := range int64(buffers) {
 		dev.Arm(faulty.Fault{Op: faulty.Alloc, N: n + 1})
 		_, err := newSubject(context.Background(), b.dev, l, row, b.pass)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/internal/num"
 	"sonicmoe/jit"
@@ -56,10 +57,10 @@ func newClockProbe(ctx context.Context, dev driver.Device, places int) (*clockPr
 		return nil, err
 	}
 	p := &clockProbe{dev: dev, places: places}
-	if p.fn, err = jit.Of(dev).Load(ctx, nil, k.Source("clock probe"), driver.CompileOptions{}); err != nil {
+	if p.fn, err = jit.Of(dev).Load(ctx, nil, k.Source("clock probe"), gpu.CompileOptions{}); err != nil {
 		return nil, err
 	}
-	p.launcher = k.Launcher(p.fn, dev)
+	p.launcher = k.Launcher(p.fn)
 	p.readings, err = dev.Alloc(int64(places) * p.placeBytes())
 	return p, err
 }

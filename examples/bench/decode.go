@@ -125,7 +125,7 @@ type decodeBench struct {
 	dev    driver.Device
 	s      driver.Stream
 	c      moe.Config
-	layers [3]*moe.Layer // with the default kernels, those for small batches, those for large batches
+	layers [3]*moe.Layer // the default layer, one with small-batch kernels only, one with large-batch kernels only
 	memory *moe.Arena
 	passes [decodeLayers]moe.ForwardArgs
 }
@@ -195,7 +195,7 @@ func (d *decodeBench) time(l *moe.Layer, tokens, repeats int) (us float64, err e
 		}
 		return nil
 	}
-	if err := all(); err != nil { // without a graph an error names the kernel's line
+	if err := all(); err != nil { // a pass outside a graph has errors that name the kernel's line
 		return 0, err
 	}
 	if err := l.Explain(d.s.Synchronize(d.ctx)); err != nil {

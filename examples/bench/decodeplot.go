@@ -45,10 +45,10 @@ func drawDecode(points []DecodePoint, device string, gpu bool, file string) erro
 		p.Add(line, dots)
 		p.Legend.Add(name, line, dots)
 	}
-	p.X.Min, p.X.Max = p.X.Min/1.5, p.X.Max*1.5 // a single batch size has a range too
+	p.X.Min, p.X.Max = p.X.Min/1.5, p.X.Max*1.5 // a plot of a single batch size also needs a range in x
 	p.X.Tick.Marker = plot.ConstantTicks(tokenTicks(tokens))
 	p.Y.Min = 0
-	if gpu { // else the points lie at the bottom
+	if gpu { // on the emulated device 100 % would put all points at the bottom
 		p.Y.Max = 100
 	}
 	return picture.Save(p, vg.Points(560), vg.Points(340), file)

@@ -6,11 +6,11 @@ import (
 	"sonicmoe/examples/bench/report"
 )
 
-// Bounds of an undisturbed measurement.
+// A measurement within these bounds counts as undisturbed.
 const (
 	calmSpread = 0.06 // (slowest - fastest) / median
-	calmClock  = 0.03 // between parts of the repeats
-	lowestGHz  = 1.2  // the clock of an H200 at its power limit is higher
+	calmClock  = 0.03 // difference of the clock between rounds of the repeats, as a share
+	lowestGHz  = 1.2  // an H200 at its power limit has a higher clock
 	otherBytes = 4 << 30
 )
 

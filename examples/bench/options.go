@@ -24,15 +24,15 @@ type options struct {
 	passName      string
 	passes        []pass
 	element       moe.Type
-	rows          []peers.Row               // empty: the device's default
-	call          func(peers.Row) peers.Row // the default with -tokens
+	rows          []peers.Row               // empty: the default row of the device
+	call          func(peers.Row) peers.Row // sets the tokens of -tokens in a default row
 	kinds         []string                  // of routing
 	warm          time.Duration
 	repeats       int
 	timeout       time.Duration
 	full          bool
 	json, plot    string
-	list          bool // the sizes were printed
+	list          bool // -list has printed the sizes
 	withPoints    bool
 	withFit       bool
 	withStartup   bool
@@ -88,7 +88,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 		return o, err
 	}
 	o.device, o.cache, o.list, o.call = *device, *cache, sizes.Listed(stdout), sizes.Call
-	if o.withDecode { // its calls have the tokens of -batches
+	if o.withDecode { // decode takes its tokens from -batches
 		o.rows = sizes.Rows()
 	} else if o.rows, err = sizes.Calls(); err != nil {
 		return o, err
@@ -96,8 +96,8 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	return o, o.check()
 }
 
-// alone are the flags that replace the measuring of passes, each with the flags that do
-// not go together with it.
+// alone lists the flags that measure something other than passes, each with the flags that
+// cannot be combined with it.
 var alone = []struct{ flag, without string }{
 	{"decode", "pass routing full points fit startup turns rounding fit-from"},
 	{"rounding", "pass routing full points fit startup turns fit-from"},
@@ -108,7 +108,7 @@ var alone = []struct{ flag, without string }{
 // parts are flags that need another flag.
 var parts = map[string]string{"batches": "decode", "round": "rounding", "round-tile": "rounding"}
 
-// together refuses combinations of flags in which one would be ignored.
+// together refuses combinations of flags in which one flag would have no effect.
 func together(set *flag.FlagSet) error {
 	given := map[string]bool{}
 	set.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -194,7 +194,7 @@ func (o *options) typed(rows ...peers.Row) []peers.Row {
 	return rows
 }
 
-// sizes returns the rows to run. Without flags it is a row that suits the device.
+// sizes returns the rows to run. Without flags it returns one default row for the device.
 func (o *options) sizes(gpu bool) ([]peers.Row, error) {
 	switch {
 	case len(o.rows) > 0:

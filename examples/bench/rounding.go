@@ -12,9 +12,9 @@ import (
 	"sonicmoe/moe"
 )
 
-// This file is -rounding: token rounding and plain top-K on the same tensors, with
-// routing. The two run in turns, pass by pass, after a sustained load: when the power of
-// a chip reaches the limit, the chip is slow for some tenths of a second.
+// This file has the measurement of -rounding: token rounding and plain top-K on the same
+// tensors, with routing. The two run in turns, pass by pass, after a sustained load: a
+// chip that has just reached its power limit is slow for some tenths of a second.
 
 // roundingRows returns layers that differ in the number of experts.
 func roundingRows(gpu bool) (rows []peers.Row) {
@@ -31,7 +31,7 @@ func roundingRows(gpu bool) (rows []peers.Row) {
 	return rows
 }
 
-// rounding measures the rows, prints, writes and draws.
+// rounding measures the rows of -rounding, and prints, writes and draws the results.
 func (b *bench) rounding() error {
 	rows := b.rows
 	if len(rows) == 0 {
@@ -39,7 +39,7 @@ func (b *bench) rounding() error {
 			rows = append(rows, b.call(r))
 		}
 	}
-	b.pass = passes["backward"] // layers have the kernels of both passes
+	b.pass = passes["backward"] // a layer for backward also has the kernels of forward
 	var points []report.RoundingPoint
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "d,n,E,K\tT\tforward ms\t%v\tfaster\tbackward ms\trounded\tfaster\tpadding/64\tpredicts\tpadding/128\tpredicts\t\n", b.round)
@@ -121,7 +121,7 @@ func (b *bench) roundingRow(row peers.Row) (p report.RoundingPoint, err error) {
 	return p, err
 }
 
-// rounded returns the arguments of passes that round, with their own list and H.
+// rounded returns the arguments of passes with rounding, which have their own list and H.
 func (u *subject) rounded() (f moe.ForwardArgs, b moe.BackwardArgs, err error) {
 	l, tokens := u.Layer, u.row.Tokens
 	rows := l.RoundedRows(tokens)

@@ -19,7 +19,7 @@ type subject struct {
 	pass pass
 	// outputs are the tensors that the pass writes.
 	outputs []output
-	host    []uint16 // the copy of an output
+	host    []uint16 // host copy of an output
 }
 
 // repeatAfter is the number of random values of expert weights before they repeat,

@@ -17,7 +17,7 @@ type timer struct {
 	ctx     context.Context
 	dev     driver.Device
 	s       driver.Stream
-	clock   *clockProbe // nil on the emulated device
+	clock   *clockProbe // nil on the emulated device, which has no clocks
 	warm    time.Duration
 	repeats int
 	events  []driver.Event
@@ -187,8 +187,9 @@ func (t *timer) cold(work func() error) (*report.Sample, error) {
 	return report.SampleOf(all), nil
 }
 
-// A rested chip is measured as the recorded figures of SonicMoE were: several rounds of
-// a pause, passes to warm up, and passes that count.
+// A rested chip is measured in several rounds. A round is a pause, a few passes to warm
+// up, and the passes that count. SonicMoE's recorded figures were measured in the same
+// way.
 const (
 	coolPause  = 700 * time.Millisecond
 	coolWarm   = 3
@@ -344,7 +345,7 @@ func (t *timer) inTurns(calls []*moe.Call, kernel func(name string) bool, pass f
 			if err := pass(c); err != nil {
 				return nil, err
 			}
-			if inside { // the last kernel of its pass
+			if inside { // the measured kernel is the last of its pass
 				if err := edge(); err != nil {
 					return nil, err
 				}

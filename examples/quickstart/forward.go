@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
@@ -69,7 +70,7 @@ func (j *job) starts() error {
 	}
 	defer os.RemoveAll(dir)
 	for _, name := range []string{"moe.New cold", "moe.New warm"} {
-		jit.Forget(j.dev) // as a new process would start
+		jit.Forget(j.dev) // drops the loaded kernels, as in a new process
 		if _, err := j.start(name, dir); err != nil {
 			return err
 		}
@@ -100,7 +101,7 @@ func (j *job) tiles(l *moe.Layer) {
 	fmt.Fprintf(j.out, "tiles          %s: rows x columns, s stages, p row tiles of a group, c CTAs of a cluster\n", strings.Join(tiles, ", "))
 }
 
-// judge compares the pass with the float64 reference.
+// judge compares the outputs with the float64 reference, and prints the error.
 func (j *job) judge(tr *trial.Trial) error {
 	r, err := tr.Results(true)
 	if err != nil {
@@ -120,12 +121,12 @@ func (j *job) judge(tr *trial.Trial) error {
 func digest(r trial.Results) string {
 	h := sha256.New()
 	for _, values := range []any{r.O, r.H, r.Scores, r.ExpertIDs} {
-		_ = binary.Write(h, binary.LittleEndian, values) // a hash returns no error
+		_ = binary.Write(h, binary.LittleEndian, values) // writing to a hash returns no error
 	}
 	return fmt.Sprintf("%x", h.Sum(nil)[:8])
 }
 
-// memory prints the bytes that backward needs, by this and by other methods.
+// memory prints the bytes that are saved for backward, by this and by other methods.
 func (j *job) memory() {
 	fmt.Fprintf(j.out, "saved for backward:\n")
 	for i, s := range j.row.Config.SavedByMethod(j.row.Tokens) {
@@ -163,7 +164,7 @@ func (j *job) speed(tr *trial.Trial) error {
 		}
 		fmt.Fprintf(j.out, "%-14s %.3f ms (fastest %.3f, slowest %.3f), %.0f TFLOPS", pass.name, ms(d.Median), ms(d.Fastest), ms(d.Slowest), spec.TFLOPS(flops, d.Median))
 		if sonic := j.row.SonicForwardMS; sonic > 0 {
-			fmt.Fprintf(j.out, "; SonicMoE's forward took %.3f ms", sonic)
+			fmt.Fprintf(j.out, "; forward of %s took %.3f ms on a rested H200", peers.SonicVersion, sonic)
 		}
 		fmt.Fprintln(j.out)
 	}

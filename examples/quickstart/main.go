@@ -22,7 +22,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// started is the time at which the process started, as nearly as Go code can tell.
+// started is the start time of the process, as exactly as Go code can know it.
 var started = time.Now()
 
 var program = command.Program{Name: "quickstart", Purpose: "runs one MoE layer's forward pass and prints its error, its memory, and on a GPU its speed."}
@@ -37,7 +37,7 @@ type job struct {
 	out   io.Writer
 	dev   driver.Device
 	row   peers.Row
-	boost float64 // factor of the weights, so that a small layer's outputs are of order 1
+	boost float64 // factor of the weights, so that outputs of a small layer are of order 1
 	log   *slog.Logger
 	dir   string
 	gpu   bool
@@ -68,8 +68,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return j.forward()
 }
 
-// size sets the layer: the one on the command line, else a known row on a GPU and a small
-// layer on the emulated device.
+// size sets the layer to run: the layer on the command line, else a known row on a GPU, or
+// a small layer on the emulated device.
 func (j *job) size(asked []peers.Row, tokens int) (err error) {
 	j.row, j.boost = small, 5
 	switch {

@@ -14,17 +14,17 @@ import (
 	"sonicmoe/moe"
 )
 
-// Errors of requests that were not run.
+// Errors of requests that no pass served.
 var (
 	errBusy    = errors.New("too many requests are waiting")
 	errStopped = errors.New("the service is ending")
 )
 
-// request is some tokens on their way through the layer.
+// request is a client's tokens on their way through the layer.
 type request struct {
 	ctx    context.Context
 	x      []float32
-	answer chan<- answer // with a buffer of one
+	answer chan<- answer // channel with a buffer for the one answer
 }
 
 type answer struct {
@@ -40,11 +40,11 @@ type batcher struct {
 	stream driver.Stream
 	memory *moe.Arena
 	full   moe.ForwardArgs
-	most   int // tokens of a pass
+	most   int // largest number of tokens in a pass
 	window time.Duration
 
 	queue   chan request
-	waiting atomic.Int64 // numbers of the tokens in queue
+	waiting atomic.Int64 // number of numbers (tokens times width) in the queue
 	stopped context.Context
 	stop    context.CancelFunc
 	metrics metrics
@@ -90,9 +90,9 @@ func (b *batcher) close() error { return errors.Join(b.memory.Free(), b.stream.C
 // maxWaiting is the number of passes whose tokens may wait.
 const maxWaiting = 16
 
-// submit runs some tokens through the layer and returns their outputs. It returns
-// errBusy at once when the queue is full, errStopped after stop, and otherwise the
-// error of ctx or of the device.
+// submit runs a request's tokens through the layer and returns their outputs. It returns
+// errBusy at once if the queue is full, errStopped after stop, and otherwise the error of
+// ctx or of the device.
 func (b *batcher) submit(ctx context.Context, x []float32) ([]float32, error) {
 	got, n := make(chan answer, 1), int64(len(x))
 	if b.waiting.Add(n) > int64(maxWaiting*b.most*b.width()) {
@@ -115,9 +115,9 @@ func (b *batcher) submit(ctx context.Context, x []float32) ([]float32, error) {
 	}
 }
 
-// work runs passes until stop.
+// work runs passes until stop is called.
 func (b *batcher) work() error {
-	defer b.stop() // also after an error
+	defer b.stop() // stops the batcher after an error too
 	var next *request
 	for {
 		batch, rest := b.gather(next)
@@ -138,8 +138,9 @@ func (b *batcher) work() error {
 	}
 }
 
-// gather waits for a request and then, for the window, for requests that fit into
-// the same pass. rest is a request that no longer fits. An empty batch means stop.
+// gather waits for a request, and then for the length of the window for more requests that
+// fit into the same pass. rest is a request that no longer fits. An empty batch means
+// stop.
 func (b *batcher) gather(first *request) (batch []request, rest *request) {
 	room := b.most * b.width()
 	var window <-chan time.Time

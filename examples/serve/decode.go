@@ -19,11 +19,11 @@ import (
 	"sonicmoe/moe"
 )
 
-// This file is -decode: layers of one configuration run in sequence over the
-// tokens that have arrived, step by step. Tokens arrive as a Poisson process. A
-// step takes all waiting tokens, up to the largest batch. One graph for each batch
-// size is captured before, so that a step is one launch: a step allocates nothing
-// and pads nothing. Attention and the other parts of a model are left out.
+// This file has the measurement of -decode: layers of one configuration run in sequence,
+// step by step, over tokens that arrive as a Poisson process. A step takes all waiting
+// tokens, up to the largest batch. One graph for each batch size is captured before, so
+// that a step is one launch: a step allocates nothing and pads nothing. Attention and the
+// other parts of a model are left out.
 
 // decoding is the flags of -decode.
 type decoding struct {
@@ -32,8 +32,8 @@ type decoding struct {
 	length time.Duration
 }
 
-// maxLoad is the largest -load. The tokens that arrive within -decode take up to -load
-// times as long to decode.
+// maxLoad is the largest -load: tokens that arrive within the time of -decode may take up
+// to -load times this time to decode.
 const maxLoad = 1000
 
 // decode decodes and prints latencies, throughput and allocations.
@@ -71,7 +71,7 @@ type model struct {
 	layer  *moe.Layer
 	stream driver.Stream
 	memory *moe.Arena
-	passes []moe.ForwardArgs // one a layer, over the largest batch
+	passes []moe.ForwardArgs // one pass for each layer, over the largest batch
 	graphs []driver.Graph
 	done   driver.Event
 }
@@ -91,7 +91,7 @@ func newModel(ctx context.Context, dev driver.Device, row peers.Row, layers int,
 		err = m.fill(layers, row.Tokens)
 	}
 	call := layer.NewCall()
-	if err == nil { // without a graph first: then a kernel's error has its line
+	if err == nil { // a pass without a graph runs first, because its error names the kernel's line
 		err = errors.Join(m.queue(call, 1), layer.Explain(stream.Synchronize(ctx)))
 	}
 	for tokens := 1; tokens <= row.Tokens && err == nil; tokens++ {
@@ -176,7 +176,7 @@ func (m *model) close() error {
 type traffic struct {
 	rate    float64 // tokens a second
 	random  *rand.Rand
-	arrived []time.Duration // times of the waiting tokens, the earliest first
+	arrived []time.Duration // arrival times of the waiting tokens, the earliest first
 	latency histogram       // of tokens
 	steps   histogram
 	took    time.Duration
@@ -251,7 +251,7 @@ func measure(dev driver.Device) usage {
 	return u
 }
 
-// report prints throughput, latencies and allocations.
+// report prints throughput, latencies and allocations of a run.
 func (t *traffic) report(w io.Writer, before, after usage) {
 	tokens, steps := float64(t.latency.count), float64(max(1, t.steps.count))
 	fmt.Fprintf(w, "%.0f tokens in %v, %.0f/s (%.0f/s arrived), %d steps of %.1f tokens\n",
@@ -283,8 +283,8 @@ func (h *histogram) add(d time.Duration) {
 	h.longest = max(h.longest, d)
 }
 
-// at returns the duration that a share of all durations stay under: the end of their
-// last bin.
+// at returns a duration below which the given share of all durations lies: the upper end
+// of a bin.
 func (h *histogram) at(share float64) time.Duration {
 	wanted, seen := int(math.Ceil(share*float64(h.count))), 0
 	for bin, n := range h.bins {

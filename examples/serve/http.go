@@ -21,13 +21,13 @@ var page []byte
 
 // limits bound what clients take of the service.
 type limits struct {
-	bodies int // read at a time
+	bodies int // number of bodies that are read at a time
 	// header, body, answer and idle are the longest times that a client may take to
 	// send headers, to send a body, to receive an answer (from the headers on), and
 	// between two requests.
 	header, body, answer, idle time.Duration
-	// drain is the longest time from the signal to stop until the end, drainBody the
-	// part of it that bodies have.
+	// drain is the longest time from the stop signal to the end. drainBody is the part of
+	// it in which bodies may still arrive.
 	drain, drainBody time.Duration
 }
 
@@ -40,7 +40,7 @@ var defaultLimits = limits{
 type server struct {
 	*batcher
 	limits   limits
-	bodies   chan struct{} // a slot for each body that is being read
+	bodies   chan struct{} // one slot for each body that may be read at a time
 	inside   atomic.Int64  // requests in handlers
 	draining context.Context
 	drain    context.CancelFunc
@@ -78,7 +78,7 @@ func (s *server) handler() http.Handler {
 	})
 }
 
-// clientGone is the status that nginx counts for a client that went away.
+// clientGone is the HTTP status that nginx logs for a client that went away.
 const clientGone = 499
 
 // refusal is an error whose cause is the request, with its HTTP status.
@@ -135,21 +135,21 @@ func (s *server) body(w http.ResponseWriter, r *http.Request) ([]float32, error)
 		return nil, errBusy
 	}
 	connection := http.NewResponseController(w)
-	until := func(limit time.Duration) { _ = connection.SetReadDeadline(time.Now().Add(limit)) } // has one over TCP
+	until := func(limit time.Duration) { _ = connection.SetReadDeadline(time.Now().Add(limit)) } // no error: TCP connections have deadlines
 	until(s.limits.body)
 	stop := context.AfterFunc(s.draining, func() { until(s.limits.drainBody) })
 	defer stop()
-	// A number has at most some 25 characters.
+	// A number in JSON has at most about 25 characters.
 	text := http.MaxBytesReader(w, r.Body, int64(s.most*s.width())*32+1024)
 	x, err := readTokens(text, s.width(), s.most)
 	switch {
 	case err == nil:
 		stop()
-		_ = connection.SetReadDeadline(time.Time{}) // or the client would count as gone
+		_ = connection.SetReadDeadline(time.Time{}) // without a deadline from here on: one that passes would end the context as if the client were gone
 		return x, nil
 	case s.draining.Err() != nil:
 		return nil, errStopped
-	case isTimeout(err): // which ends the request's context too
+	case isTimeout(err): // the time-out of the connection also ends the request's context
 		return nil, &refusal{http.StatusRequestTimeout, fmt.Sprintf("the body took longer than %v", s.limits.body)}
 	case r.Context().Err() != nil:
 		return nil, r.Context().Err()
@@ -169,7 +169,7 @@ func (s *server) write(w http.ResponseWriter, o []float32) {
 	for token := range slices.Chunk(o, s.width()) {
 		text, err := json.Marshal(token)
 		if err != nil {
-			panic(err) // all numbers are finite
+			panic(err) // cannot happen, because all numbers are finite
 		}
 		if _, err := fmt.Fprintf(w, "%s%s", before, text); err != nil {
 			return // the client went away
@@ -179,8 +179,8 @@ func (s *server) write(w http.ResponseWriter, o []float32) {
 	_, _ = io.WriteString(w, "]}")
 }
 
-// shutdown waits for the requests in progress, at most as long as the limit. It
-// closes idle connections, and those that never sent a request, without waiting.
+// shutdown waits for the requests in progress, at most as long as the limit. It closes
+// idle connections at once, and also connections that never sent a request.
 func (s *server) shutdown(web *http.Server) error {
 	s.drain()
 	late, cancel := context.WithTimeout(context.Background(), s.limits.drain)
@@ -188,7 +188,7 @@ func (s *server) shutdown(web *http.Server) error {
 	defer web.Close()
 	done := make(chan error, 1)
 	go func() { done <- web.Shutdown(late) }()
-	// A handler that has returned leaves a last buffer to be sent.
+	// After a handler returns, the last buffer still has to be sent.
 	const pause, pauses = 10 * time.Millisecond, 10
 	for quiet := 0; quiet < pauses; {
 		select {

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// blanks is a reader of endless text that counts what is read.
+// blanks is a reader of endless blanks that counts the bytes read.
 type blanks struct {
 	text string
 	read int
@@ -80,7 +80,7 @@ func TestQueueIsBoundedInTokens(t *testing.T) {
 	require.ErrorIs(t, err, errBusy)
 }
 
-// send opens a connection and sends the beginning of a request.
+// send opens a connection and sends an incomplete request.
 func send(t *testing.T, url, text string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
@@ -93,8 +93,8 @@ func send(t *testing.T, url, text string) net.Conn {
 
 const slowBody = "POST /forward HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{\"tokens\""
 
-// A few bodies are read at a time. Another waits for its turn, and a slow body has a
-// time limit.
+// Only a few bodies are read at a time. A further body waits for its turn, and a slow body
+// has a time limit.
 func TestSlowBodies(t *testing.T) {
 	s := onDevice(t, 2)
 	s.limits.body = time.Second
@@ -104,7 +104,7 @@ func TestSlowBodies(t *testing.T) {
 	working(t, s)
 	slow := send(t, web.URL, slowBody)
 	require.Eventually(t, func() bool { return len(s.bodies) == 1 }, time.Minute, time.Millisecond)
-	s.limits.body = time.Minute // of the next one
+	s.limits.body = time.Minute // time limit of the next body
 	code, _ := post(t, web.URL, token(s, 1))
 	require.Equal(t, http.StatusOK, code)
 	answer, err := io.ReadAll(slow)
@@ -126,7 +126,7 @@ func TestDrain(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, l, s, 0) }()
 	url := "http://" + l.Addr().String()
-	code, _ := post(t, url, token(s, 1)) // leaves an idle connection
+	code, _ := post(t, url, token(s, 1)) // this client keeps its connection open and idle
 	require.Equal(t, http.StatusOK, code)
 	for range 5 {
 		send(t, url, "")

@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	decoded := *length != 0
 	rows, err := sizes.Calls()
-	if decoded { // whose steps have fewer tokens than a named size
+	if decoded { // a decode step has fewer tokens than a named size
 		rows, err = sizes.Rows(), nil
 	}
 	switch {
@@ -100,8 +100,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return serve(ctx, l, newServer(b, defaultLimits), *demo)
 }
 
-// choose returns the layer that the command line names, or the device's default. Its
-// tokens are the largest batch.
+// choose returns the layer that the command line names, else the device's default. The
+// layer's number of tokens is the largest batch.
 func choose(rows []peers.Row, gpu, decoded bool) (row peers.Row, err error) {
 	row = emulatedRow
 	switch {

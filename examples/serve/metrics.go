@@ -21,10 +21,10 @@ type metrics struct {
 	answers                 map[int]int64 // by HTTP status
 	passes, tokens, dropped int64
 	requests                int64     // in all passes
-	experts                 []int64   // rows of each expert
-	latency                 []int64   // answers by bounds, the last above all
+	experts                 []int64   // rows that each expert has had
+	latency                 []int64   // number of answers in each bucket of bounds; the last bucket is above all bounds
 	seconds                 float64   // sum of latencies
-	last                    []float64 // a ring of the latest latencies
+	last                    []float64 // ring buffer of the latest latencies
 	at                      int       // its next place
 }
 

@@ -18,7 +18,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// This file is -rounding: it trains once with each rule of routing.
+// This file has the comparison of -rounding: one training with each rule of routing.
 
 // rules are the rules of rounding.
 var rules = []moe.RoundingRule{"nearest", "stochastic", "mass", "balanced", "up", "down", "expert-choice", "capacity-drop"}
@@ -43,10 +43,10 @@ func parseWays(list string) ([]moe.Rounding, error) {
 	return ways, nil
 }
 
-// roundingOf returns a rule with its parameters for a size. Counts are multiples of at
-// most half of an even share, as the method demands, and of at most 128. With expert
-// choice an expert takes an even share; with a capacity it drops rows from 1.25 of an
-// even share on.
+// roundingOf returns a rule with its parameters for a size. Counts are rounded to
+// multiples of at most 128 and at most half of an even share, as the method demands. With
+// expert choice an expert takes an even share; with a capacity an expert drops the rows
+// above 1.25 of an even share.
 func roundingOf(way moe.Rounding, s size) moe.Rounding {
 	switch way.Rule {
 	case "":
@@ -63,11 +63,11 @@ func roundingOf(way moe.Rounding, s size) moe.Rounding {
 	return way
 }
 
-// trained is the mean of the trainings with one rule.
+// trained has the mean results of all trainings with one rule.
 type trained struct {
 	name string
 	mean curve
-	last []float64 // held-out losses at the end, by seed
+	last []float64 // for each seed, the held-out loss at the end
 }
 
 // compare trains with each rule and each seed, prints and draws.
@@ -96,7 +96,7 @@ func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	return drawWays(all, o.plot, title)
 }
 
-// trainOnce trains once. The first training prints what is trained.
+// trainOnce trains a model once. The first training also prints the model's size.
 func trainOnce(ctx context.Context, o options, seed uint64, stdout, stderr io.Writer, first bool) (c *curve, p *place, err error) {
 	o.seed = seed
 	if p, err = openPlace(ctx, o, stderr); err != nil {
@@ -142,7 +142,7 @@ func (t *trained) scale(by float64) {
 // end returns the held-out loss after all steps.
 func (t *trained) end() float64 { return t.mean.heldOut[len(t.mean.heldOut)-1].loss }
 
-// printWays prints a table of held-out losses.
+// printWays prints a table of the held-out losses of all rules.
 func printWays(out io.Writer, all []trained) error {
 	fmt.Fprintln(out, "\nheld-out loss with plain top-K, nats a byte")
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -6,12 +6,13 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 )
 
-// device is a compiled layer, with the stream, the workspace and the tensors that all
-// blocks share: the ones that no block needs from forward to backward.
+// device is a compiled layer, with the stream, the workspace and those tensors that all
+// blocks share because no block needs them from forward to backward.
 type device struct {
 	dev        driver.Device
 	stream     driver.Stream
@@ -19,16 +20,16 @@ type device struct {
 	adam       *jit.Function
 	adamKernel *jit.Kernel[adamArgs]
 	frozen     bool
-	tokens     int    // of the largest pass
-	seed       uint64 // of the last pass that rounded
+	tokens     int    // number of tokens of the largest pass
+	seed       uint64 // seed of the latest pass that rounded
 	memory     *moe.Arena
 
 	o, do, dx, dlogits, drouter moe.Tensor
 	workspace                   moe.Buffer
 }
 
-// newDevice compiles the layer for passes of up to a number of tokens. Frozen experts do
-// not learn. Close it before dev.
+// newDevice compiles the layer for passes of up to a number of tokens. With frozen experts
+// the layer does not learn. Close the result before dev.
 func newDevice(ctx context.Context, dev driver.Device, c moe.Config, tokens int, frozen bool, kept *cache.Cache) (d *device, err error) {
 	d = &device{dev: dev, memory: moe.NewArena(dev), frozen: frozen, tokens: tokens}
 	if d.layer, err = moe.New(ctx, dev, c, moe.WithCache(kept)); err != nil {
@@ -37,7 +38,7 @@ func newDevice(ctx context.Context, dev driver.Device, c moe.Config, tokens int,
 	if d.adamKernel, err = adamKernel(); err != nil {
 		return nil, err
 	}
-	if d.adam, err = jit.Of(dev).Load(ctx, kept, d.adamKernel.Source("adam"), driver.CompileOptions{}); err != nil {
+	if d.adam, err = jit.Of(dev).Load(ctx, kept, d.adamKernel.Source("adam"), gpu.CompileOptions{}); err != nil {
 		return nil, err
 	}
 	if d.stream, err = dev.NewStream(); err != nil {

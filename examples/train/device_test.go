@@ -99,8 +99,8 @@ func layers(t *testing.T, s size, frozen bool) (*deviceExperts, *hostExperts, []
 	return onDevice.(*deviceExperts), inHost.(*hostExperts), router
 }
 
-// These are bounds of relative norms. Adam's first steps are equally large for
-// gradients that are only rounding errors, so weights and later results differ more.
+// Bounds of relative norms. Adam's first steps have the same length for every gradient,
+// also for one that is only a rounding error, so weights and later results differ more.
 const (
 	bf16Bound = 6e-3
 	adamBound = 5e-2
@@ -144,7 +144,7 @@ func TestExperts(t *testing.T) {
 		require.NoError(t, err)
 		requireClose(t, bound, wantGrads.x, grads.x, "dx")
 		requireClose(t, bound, wantGrads.router, grads.router, "drouter")
-		if pass == 1 { // the third pass starts again
+		if pass == 1 { // the third pass starts again after the step
 			compareWeights(t, bound, d, h)
 			require.NoError(t, h.Step(ctx, adam{rate: 0.01, step: 1}))
 			require.NoError(t, d.Step(ctx, adam{rate: 0.01, step: 1}))

@@ -13,13 +13,13 @@ import (
 // x, H, scores and experts.
 type deviceExperts struct {
 	*device
-	tokens                        int // of the last pass
+	tokens                        int // number of tokens of the latest pass
 	call                          *moe.Call
 	x, router, h, scores, experts moe.Tensor
 	w1, w2                        deviceWeight
-	list, chosen                  moe.RoutingList // with rounding: the buffer, and the list of the last pass
-	listH, logits, kept           moe.Tensor      // kept is the H of the last pass
-	// added reports whether the gradients hold a pass since the last step.
+	list, chosen                  moe.RoutingList // with rounding: the whole buffer, and the list of the latest pass
+	listH, logits, kept           moe.Tensor      // kept is the H of the latest pass
+	// added reports whether the gradients hold a pass since the latest step.
 	added bool
 }
 
@@ -81,7 +81,7 @@ func (e *deviceExperts) Forward(ctx context.Context, x, router []uint16, learnin
 	return output{widen(o), ids}, err
 }
 
-// round adds rounding to a pass.
+// round adds the arguments of rounding to a pass.
 func (e *deviceExperts) round(f *moe.ForwardArgs) {
 	e.seed++
 	l := e.layer.Config().ListShapes(e.layer.RoundedRows(e.tokens))

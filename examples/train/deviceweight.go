@@ -9,16 +9,16 @@ import (
 	"sonicmoe/moe"
 )
 
-// deviceWeight is a weight on a device: bf16 for the layer, FP32 for the sums of
-// gradients and steps.
+// deviceWeight is a weight on a device: a bf16 copy for the layer, and FP32 tensors for
+// the sum of gradients and for Adam.
 type deviceWeight struct {
 	layer, grad        moe.Tensor
 	main, mean, square driver.DevicePtr
 	update             *jit.Launcher[adamArgs]
 }
 
-// newWeight copies a weight, given as bf16 bits, to the device. A frozen weight has
-// nothing else.
+// newWeight copies a weight, given as bf16 bits, to the device. A frozen weight has no
+// other tensors.
 func (d *device) newWeight(shape moe.Shape, bits []uint16) (w deviceWeight, err error) {
 	w.layer = d.memory.Tensor(shape)
 	if err := errors.Join(d.memory.Err(), d.put(w.layer, num.Bytes(bits))); err != nil || d.frozen {
@@ -32,7 +32,7 @@ func (d *device) newWeight(shape moe.Shape, bits []uint16) (w deviceWeight, err 
 	}
 	err = errors.Join(d.stream.CopyToDevice(w.main, num.Bytes(singles(widen(bits)))),
 		d.stream.Fill32(w.mean, 0, shape.Elements()), d.stream.Fill32(w.square, 0, shape.Elements()))
-	w.update = d.adamKernel.Launcher(d.adam, d.dev)
+	w.update = d.adamKernel.Launcher(d.adam)
 	return w, err
 }
 

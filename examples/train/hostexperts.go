@@ -13,7 +13,7 @@ type hostExperts struct {
 	frozen bool
 	w1, w2 *param
 
-	layer   *reference.Layer // with the weights and the router of the last pass
+	layer   *reference.Layer // reference layer with the weights and the router of the latest pass
 	x       []uint16
 	routing reference.Routing
 }
@@ -53,7 +53,7 @@ func (h *hostExperts) Backward(_ context.Context, do, dlogits []float64) (gradie
 	return gradients{tokens.DX, router}, h.weights(g)
 }
 
-// weights adds to the gradients of the expert weights.
+// weights adds the gradients of a pass to the gradients of the expert weights.
 func (h *hostExperts) weights(g *reference.Gradients) error {
 	if h.frozen {
 		return nil

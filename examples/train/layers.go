@@ -2,8 +2,8 @@ package main
 
 import "math"
 
-// embedding computes a token from the symbols before a place: the sum of one vector for
-// each symbol, from a table for each distance. There is no attention.
+// embedding turns the symbols before a place into the place's token: the sum of one vector
+// for each symbol, from a table for each distance. There is no attention.
 type embedding struct {
 	table            *param // [context, symbols, d]
 	context, symbols int
@@ -11,7 +11,7 @@ type embedding struct {
 	batch            batch
 }
 
-// row returns the place of the vector of a token's i-th symbol.
+// row returns the index in the table of the vector for a token's i-th symbol.
 func (e *embedding) row(token, i int) int {
 	return (i*e.symbols + int(e.batch.before[token*e.context+i])) * e.d
 }
@@ -33,7 +33,7 @@ func (e *embedding) forward(b batch) []float64 {
 
 // backward adds to the gradient of the table.
 func (e *embedding) backward(dx []float64) {
-	inParallel(e.context, func(first, last int) { // each distance has its own table
+	inParallel(e.context, func(first, last int) { // the ranges share no memory: each distance has its own table
 		for i := first; i < last; i++ {
 			for t := range e.batch.next {
 				addScaled(e.table.grad[e.row(t, i):][:e.d], 1, dx[t*e.d:][:e.d])
@@ -45,11 +45,11 @@ func (e *embedding) backward(dx []float64) {
 // norm is an RMS norm, y = gain·x/√(mean x²).
 type norm struct {
 	gain    *param    // [d]
-	x       []float64 // of the last pass
-	inverse []float64 // 1/√(mean x²) of its rows
+	x       []float64 // inputs of the latest pass
+	inverse []float64 // 1/√(mean x²) of each row of x
 }
 
-// leastSquare keeps the norm of a row of zeros finite.
+// leastSquare is added to the mean square, so that the norm of a row of zeros is finite.
 const leastSquare = 1e-6
 
 func (n *norm) forward(x []float64) []float64 {
@@ -93,12 +93,13 @@ func (n *norm) backward(dy []float64) []float64 {
 	return dx
 }
 
-// head predicts the next symbol: output product, softmax, cross entropy.
+// head predicts the next symbol with an output product and a softmax. Its loss is the
+// cross entropy.
 type head struct {
 	weight *param // [symbols, d]
 	d      int
 	x      []float64
-	dlogit []float64 // gradient of the mean loss
+	dlogit []float64 // gradient of the mean loss with respect to the logits
 }
 
 // forward returns the mean cross entropy in nats.

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// centralDifferences is the gradient of f in x.
+// centralDifferences returns the gradient of f at x, by central differences.
 func centralDifferences(x []float64, f func() float64) []float64 {
 	const h = 1e-5
 	out := make([]float64, len(x))
@@ -39,7 +39,7 @@ func TestLayerGradients(t *testing.T) {
 	n := norm{gain: normal(r, d, 1)}
 	f := func() float64 { return dot(n.forward(x), weights) }
 	wantX, wantWeight := centralDifferences(x, f), centralDifferences(n.gain.w, f)
-	f() // the differences have run the layer with other inputs
+	f() // run the layer with x again, because the differences have run it with other inputs
 	close(wantX, n.backward(weights))
 	close(wantWeight, n.gain.grad)
 
@@ -58,7 +58,7 @@ func TestLayerGradients(t *testing.T) {
 	close(wantWeight, h.weight.grad)
 }
 
-// The balancing loss is 1 for even loads and its gradient is right.
+// TestBalance checks that the balancing loss is 1 for even loads, and its gradient.
 func TestBalance(t *testing.T) {
 	const tokens, experts = 6, 3
 	even := newBalance(make([]float64, tokens*experts), []int32{0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0}, experts)

@@ -23,26 +23,26 @@ type model struct {
 	head   head
 }
 
-// block is an MoE layer with its norm. The block has the router's main weights, experts
-// has the main weights of the experts.
+// block is an MoE layer with its norm. block has the FP32 weights of the router; experts
+// has those of the experts.
 type block struct {
 	norm    norm
 	router  *param // [E, d]
 	experts experts
 
-	x, rounded []uint16 // tokens and router of the last pass
+	x, rounded []uint16 // tokens and router weights of the latest pass
 	ids        []int32
 }
 
 // experts is the MoE layer of one block, with the experts' weights.
 type experts interface {
-	// Forward returns the output for the tokens x [T, d] and the router [E, d], bf16
-	// bits, and keeps the inputs of Backward. learning reports whether Backward follows;
-	// only such passes round.
+	// Forward returns the output for the tokens x [T, d] and the router [E, d], both as
+	// bf16 bits, and keeps the inputs for Backward. learning reports whether Backward
+	// follows; only a learning pass rounds its counts.
 	Forward(ctx context.Context, x, router []uint16, learning bool) (output, error)
-	// Backward follows a Forward: do [T, d] is the gradient of its output, dlogits [T, E]
-	// are gradients of the logits from other losses. It adds to the gradients of the
-	// expert weights until Step.
+	// Backward follows a Forward. do [T, d] is the gradient of Forward's output, dlogits
+	// [T, E] has the gradients of the logits from other losses. Backward adds to the
+	// gradients of the expert weights, until Step.
 	Backward(ctx context.Context, do, dlogits []float64) (gradients, error)
 	// Step updates the expert weights.
 	Step(ctx context.Context, a adam) error
@@ -112,7 +112,7 @@ func (m *model) forward(ctx context.Context, b batch, learning bool) (float64, e
 	return m.head.forward(x, b.next), nil
 }
 
-// hidden returns the input of the head, [T, d].
+// hidden returns the head's input, [T, d].
 func (m *model) hidden(ctx context.Context, b batch, learning bool) ([]float64, error) {
 	x := m.embed.forward(b)
 	for _, block := range m.blocks {
@@ -126,8 +126,8 @@ func (m *model) hidden(ctx context.Context, b batch, learning bool) ([]float64, 
 	return m.final.forward(x), nil
 }
 
-// backward adds the gradients of the last batch, times scale: those of the cross entropy
-// and, times weight, those of each block's balance loss.
+// backward adds the gradients of the latest batch: scale times the gradient of the cross
+// entropy and, times weight, of each block's balance loss.
 func (m *model) backward(ctx context.Context, scale, weight float64) error {
 	dx := m.final.backward(m.head.backward(scale))
 	for i := len(m.blocks) - 1; i >= 0; i-- {
@@ -164,8 +164,8 @@ func (b *block) forward(ctx context.Context, x []float64, learning bool) ([]floa
 	return out.o, err
 }
 
-// backward returns the gradient of forward's input. The balance loss, times weight,
-// enters as gradients of the logits.
+// backward returns the gradient of forward's input. The balance loss enters, times weight,
+// as gradients of the logits.
 func (b *block) backward(ctx context.Context, do []float64, weight float64) ([]float64, error) {
 	var dlogits []float64
 	if weight != 0 {

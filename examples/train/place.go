@@ -18,7 +18,7 @@ const onHost = "reference"
 // place is a device for the MoE layers.
 type place struct {
 	name   string
-	size   size // of -size, or the place's default
+	size   size // the size of -size, or the default size of the place
 	create makeExperts
 	close  func() error
 }
@@ -57,7 +57,7 @@ func openPlace(ctx context.Context, o options, stderr io.Writer) (*place, error)
 	return &place{dev.Target().Name, s, d.newExperts, func() error { return errors.Join(d.Close(), closeDevice()) }}, nil
 }
 
-// sizeOr returns the size of -size, by default the named one.
+// sizeOr returns the size that -size names, else the default size with the given name.
 func (o options) sizeOr(name string) (size, error) {
 	if o.size != "" {
 		name = o.size

@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// inParallel calls f on ranges that make up 0..n-1, on all processors. The results of f
-// must not depend on the ranges, so that a run gives the same numbers on any machine.
+// inParallel splits 0..n-1 into ranges and calls f on all ranges, on all processors. The
+// results of f must not depend on the split, so that a run gives the same numbers on any
+// machine.
 func inParallel(n int, f func(first, last int)) {
 	workers := min(n, runtime.GOMAXPROCS(0))
 	if workers <= 1 {
@@ -22,7 +23,7 @@ func inParallel(n int, f func(first, last int)) {
 
 // dot returns the inner product of two vectors of the same length.
 func dot(a, b []float64) float64 {
-	var sum [4]float64 // four chains: additions need not wait for each other
+	var sum [4]float64 // four sums, so that an addition need not wait for the previous one
 	b = b[:len(a)]
 	i := 0
 	for ; i+4 <= len(a); i += 4 {

@@ -22,7 +22,7 @@ func TestCorpus(t *testing.T) {
 // TestBatches checks that batches are parts of the text, and that the held-out parts
 // are not used in training and are complete.
 func TestBatches(t *testing.T) {
-	const tokens, window = 200, 64 // every window of the text is different
+	const tokens, window = 200, 64 // small enough that no two windows of the text are equal
 	c := newCorpus(queries)
 	check := func(b batch, held bool, seen map[int]bool) {
 		assert.Len(t, b.next, tokens)

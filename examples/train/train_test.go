@@ -47,7 +47,7 @@ func TestLearnsAsReference(t *testing.T) {
 	assert.Less(t, got.last(), got.losses[0]-0.5)
 
 	if o.steps < 200 {
-		return // the losses of frozen experts differ by less than the bound below 200 steps
+		return // below 200 steps the losses with frozen experts differ by less than the bound
 	}
 	frozen := trainTiny(t, o, testDevice(t, s, true).newExperts)
 	t.Logf("frozen experts: loss %.4f, %.0f %% more", frozen.last(), 100*(frozen.last()/got.last()-1))
@@ -70,7 +70,7 @@ func TestReferenceLearns(t *testing.T) {
 	assert.Equal(t, trainTiny(t, o, newHostExperts(s.layer, false)), trainTiny(t, o, newHostExperts(s.layer, false)))
 }
 
-// spread returns the busiest expert's share relative to an even share.
+// spread returns the share of the busiest expert over an even share.
 func (c *curve) spread() float64 {
 	total, most := 0, 0
 	for _, n := range c.load[0] {
@@ -208,7 +208,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// A training loss below the held-out loss gets a remark.
+// TestPrintLoss checks that a training loss far below the held-out loss gets a remark.
 func TestPrintLoss(t *testing.T) {
 	for heldOut, remark := range map[float64]bool{1.2: true, 1.05: false, 0.9: false} {
 		var out bytes.Buffer

@@ -1,12 +1,12 @@
-// Command tune finds the fastest tile points of a layer on this machine's GPU,
-// stores them, and makes the layer with them.
+// Command tune finds the fastest tile points of a layer on this machine's GPU, stores
+// them, and makes the layer with them.
 //
 //	go run ./examples/tune -row "7B n=256"
 //	go run ./examples/tune -shape 1536,256,128,8 -tokens 24576 -forward
 //	go run ./examples/tune -row "7B n=256" -choices choices.json -plot points.png
 //
-// Run it twice: the second process tunes nothing and compiles nothing. The first line of
-// main lets this program be its own worker: candidates run in processes of their own.
+// A second run tunes nothing and compiles nothing. Candidates run in worker processes,
+// which run this same program: the first line of main makes a process a worker.
 package main
 
 import (
@@ -39,7 +39,7 @@ func main() {
 
 // job is the command line.
 type job struct {
-	config         moe.Config // zero: the device's default
+	config         moe.Config // the zero Config means the device's default
 	call           func(peers.Row) peers.Row
 	device, dir    string
 	choices, plot  string
@@ -49,7 +49,7 @@ type job struct {
 	budget         time.Duration
 	histogram      []int64
 	quiet          bool
-	listed         bool // the known sizes were printed
+	listed         bool // -list has printed the known sizes
 }
 
 // emulatedRow is a layer that the emulated device tunes in seconds.

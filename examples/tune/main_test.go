@@ -40,7 +40,7 @@ func TestTune(t *testing.T) {
 	choices, picture, c := filepath.Join(dir, "choices.json"), filepath.Join(dir, "p.png"), filepath.Join(dir, "cache")
 	products, tuned := "down,dw2", "2 products tuned in"
 	if testing.Short() {
-		products, tuned = "dw2", "1 products tuned in" // TestHistogram tunes the others
+		products, tuned = "dw2", "1 products tuned in" // TestHistogram tunes the other products
 	}
 	out := tuneWith(t, "-cache", c, "-products", products, "-choices", choices, "-plot", picture)
 	t.Log(out)
@@ -54,7 +54,7 @@ func TestTune(t *testing.T) {
 	infos, err := cache.Open(cache.Options{Dir: c}).List(t.Context())
 	require.NoError(t, err)
 	for _, info := range infos {
-		if info.Kind == "choice" { // proofs that points are right do not depend on the clock
+		if info.Kind == "choice" { // proofs of right bits may stay, because they do not depend on the clock
 			assert.True(t, strings.HasPrefix(info.Label, "proven "), info.Label)
 		}
 	}

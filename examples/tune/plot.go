@@ -77,7 +77,7 @@ func drawPlan(plan *tune.Plan, file string, gpu bool) error {
 	p.NominalX(labels...)
 	p.X.Min, p.X.Max = -0.7, float64(len(labels))-0.3
 	p.Y.Min = 0
-	if gpu { // the emulated device's points are at the bottom of the scale
+	if gpu { // on the emulated device all points are near 0
 		p.Y.Max = 100
 	}
 	return picture.Save(p, vg.Points(330+80*float64(len(labels))), vg.Points(380), file)

@@ -13,6 +13,9 @@ import (
 // time. 0 means not measured.
 type Speed struct{ Forward, Backward float64 }
 
+// SonicVersion is the version of SonicMoE that was measured, on 2026-11-23.
+const SonicVersion = "SonicMoE 0.1.2.post1"
+
 // Row is a layer, with measured speeds of other implementations.
 type Row struct {
 	// Name is the size in SonicMoE's paper with its n, or the model.
@@ -20,15 +23,16 @@ type Row struct {
 	// Tokens is T, the tokens of one call.
 	Tokens int
 	Config spec.Config
-	// SonicForwardMS and SonicBackwardMS are times of the published SonicMoE in
-	// milliseconds (December 2025): the sum of its kernels with the router, without launch
-	// gaps. 0 means that it failed or was not measured.
+	// SonicForwardMS and SonicBackwardMS are times of SonicVersion with its router, in
+	// milliseconds, on a rested chip: replays of a CUDA graph, and the sum of the kernels. 0
+	// means not measured.
 	SonicForwardMS, SonicBackwardMS float64
 	// CuBLAS has the speed of the experts' products alone, as equal batched products
 	// without routing, gather, activation and aggregation.
 	CuBLAS Speed
-	// Sonic has the speed of SonicMoE. MoMoE, ScatterMoE and Torch (torch._grouped_mm) have
-	// the speeds of whole experts without the router product, by wall time.
+	// Sonic has the speed of SonicVersion by those times. MoMoE, ScatterMoE and Torch
+	// (torch._grouped_mm) have the speeds of whole experts without the router product, by
+	// wall time.
 	Sonic, MoMoE, ScatterMoE, Torch Speed
 }
 
@@ -37,26 +41,26 @@ type Row struct {
 //
 // Everything was measured on one H200 (132 SMs, CUDA 13.0): bf16, SwiGLU,
 // random near-uniform routing with x = 0.5·N(0,1) and weights 0.02·N(0,1), L2
-// not flushed, median of repeated runs. SonicMoE's figures at 120B n=2048 and
-// Qwen3-30B-A3B were taken on a slower chip and are provisional.
+// not flushed, median of repeated runs. SonicMoE in other regimes is in
+// examples/bench/h200/speed.md.
 func All() []Row {
 	return []Row{
-		row("1.4B n=256", 40960, 768, 256, 128, 8, 0.981, 1.777, [10]float64{591, 594, 394, 435, 231, 195, 165, 200, 95, 240}),
-		row("1.4B n=512", 40960, 768, 512, 64, 4, 0.847, 1.663, [10]float64{604, 627, 456, 465, 289, 236, 196, 249, 154, 316}),
-		row("1.4B n=1024", 40960, 768, 1024, 32, 2, 0.797, 1.585, [10]float64{629, 653, 485, 488, 312, 260, 172, 303, 212, 411}),
-		row("7B n=256", 24576, 1536, 256, 128, 8, 1.167, 1.862, [10]float64{610, 614, 397, 498, 271, 214, 185, 228, 97, 251}),
-		row("7B n=512", 24576, 1536, 512, 64, 4, 0.967, 1.772, [10]float64{659, 636, 480, 524, 344, 252, 224, 299, 162, 349}),
-		row("7B n=1024", 24576, 1536, 1024, 32, 2, 0.881, 1.723, [10]float64{664, 653, 527, 538, 376, 279, 236, 323, 239, 421}),
+		row("1.4B n=256", 40960, 768, 256, 128, 8, 0.888, 1.6898, [10]float64{591, 594, 435, 458, 231, 195, 165, 200, 95, 240}),
+		row("1.4B n=512", 40960, 768, 512, 64, 4, 0, 0, [10]float64{604, 627, 0, 0, 289, 236, 196, 249, 154, 316}),
+		row("1.4B n=1024", 40960, 768, 1024, 32, 2, 0, 0, [10]float64{629, 653, 0, 0, 312, 260, 172, 303, 212, 411}),
+		row("7B n=256", 24576, 1536, 256, 128, 8, 0.9934, 1.9079, [10]float64{610, 614, 467, 486, 271, 214, 185, 228, 97, 251}),
+		row("7B n=512", 24576, 1536, 512, 64, 4, 0, 0, [10]float64{659, 636, 0, 0, 344, 252, 224, 299, 162, 349}),
+		row("7B n=1024", 24576, 1536, 1024, 32, 2, 0.7895, 1.6546, [10]float64{664, 653, 588, 561, 376, 279, 236, 323, 239, 421}),
 		row("Qwen3-Next-80B", 32768, 2048, 512, 512, 10, 0, 0, [10]float64{614, 541, 0, 0, 282, 218, 274, 287, 171, 335}),
-		row("Qwen3-30B-A3B", 32768, 2048, 768, 128, 8, 4.485, 8.022, [10]float64{658, 622, 552, 617, 424, 282, 339, 353, 235, 443}),
+		row("Qwen3-30B-A3B", 32768, 2048, 768, 128, 8, 3.9224, 8.497, [10]float64{658, 622, 631, 582, 424, 282, 339, 353, 235, 443}),
 		row("OLMoE-1B-7B", 32768, 2048, 1024, 64, 8, 0, 0, [10]float64{697, 647, 0, 0, 474, 310, 371, 387, 282, 457}),
-		row("30B n=256", 32768, 4096, 256, 256, 16, 7.045, 12.063, [10]float64{631, 609, 468, 547, 301, 211, 285, 273, 85, 276}),
-		row("30B n=512", 32768, 4096, 512, 128, 8, 6.101, 10.926, [10]float64{641, 607, 541, 604, 403, 267, 322, 332, 182, 396}),
-		row("30B n=1024", 32768, 4096, 1024, 64, 4, 5.837, 10.511, [10]float64{663, 611, 565, 628, 478, 310, 377, 391, 288, 466}),
-		row("120B n=512", 32768, 4096, 512, 256, 16, 12.080, 24.208, [10]float64{647, 651, 546, 545, 399, 257, 359, 343, 151, 349}),
-		row("120B n=1024", 32768, 4096, 1024, 128, 8, 11.244, 22.656, [10]float64{638, 655, 587, 582, 475, 311, 388, 399, 285, 466}),
-		row("120B n=2048", 32768, 4096, 2048, 64, 4, 10.189, 22.401, [10]float64{665, 635, 647, 589, 519, 322, 401, 435, 403, 533}),
-		row("DeepSeek-V3", 16384, 7168, 2048, 256, 8, 22.857, 0, [10]float64{647, 591, 505, 0, 0, 0, 0, 0, 367, 434}),
+		row("30B n=256", 32768, 4096, 256, 256, 16, 0, 0, [10]float64{631, 609, 0, 0, 301, 211, 285, 273, 85, 276}),
+		row("30B n=512", 32768, 4096, 512, 128, 8, 0, 0, [10]float64{641, 607, 0, 0, 403, 267, 322, 332, 182, 396}),
+		row("30B n=1024", 32768, 4096, 1024, 64, 4, 4.9948, 11.283, [10]float64{663, 611, 660, 585, 478, 310, 377, 391, 288, 466}),
+		row("120B n=512", 32768, 4096, 512, 256, 16, 0, 0, [10]float64{647, 651, 0, 0, 399, 257, 359, 343, 151, 349}),
+		row("120B n=1024", 32768, 4096, 1024, 128, 8, 0, 0, [10]float64{638, 655, 0, 0, 475, 311, 388, 399, 285, 466}),
+		row("120B n=2048", 32768, 4096, 2048, 64, 4, 0, 0, [10]float64{665, 635, 0, 0, 519, 322, 401, 435, 403, 533}),
+		row("DeepSeek-V3", 16384, 7168, 2048, 256, 8, 0, 0, [10]float64{647, 591, 0, 0, 0, 0, 0, 0, 367, 434}),
 	}
 }
 

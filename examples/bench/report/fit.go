@@ -17,14 +17,14 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// Fit is the cost model's constants for measured points, and the quality of the model's
-// choices before and after.
+// Fit holds the cost model's constants that fit the measured points best, and the losses
+// of the model's choices before and after the fit.
 type Fit struct {
 	Points int         `json:"points"`
 	Before tools.Model `json:"before"`
 	After  tools.Model `json:"after"`
-	// RMSBefore and RMSAfter are the relative error of estimates without the mean error
-	// of each row and product, which does not affect a choice.
+	// RMSBefore and RMSAfter are the relative errors of the estimates. The mean error of
+	// each row and product is subtracted, because it does not affect a choice.
 	RMSBefore float64 `json:"rms_before"`
 	RMSAfter  float64 `json:"rms_after"`
 	Losses    []Loss  `json:"losses"`
@@ -111,8 +111,8 @@ func constants(m *tools.Model) []constant {
 	return list
 }
 
-// shifted returns the model with each constant times e to some power, so that all
-// constants stay positive and change by ratios.
+// shifted returns the model with each constant multiplied by a power of e. Constants stay
+// positive, and equal changes of a power are equal ratios.
 func shifted(m tools.Model, powers []float64) tools.Model {
 	for i, c := range constants(&m) {
 		*c.float64 *= math.Exp(powers[i])
@@ -120,9 +120,9 @@ func shifted(m tools.Model, powers []float64) tools.Model {
 	return m
 }
 
-// mattering returns the indices of the constants that some estimate depends on.
+// mattering returns the indices of the constants on which some estimate depends.
 func mattering(m tools.Model, list []problem) (numbers []int) {
-	const far = 3 // where another term is the larger nearby
+	const far = 3 // powers of e; so far away, a term that another term hides can become the larger
 	n := len(constants(&m))
 	within, means := misfit(m, list)
 	for i := range n {
@@ -138,17 +138,17 @@ func mattering(m tools.Model, list []problem) (numbers []int) {
 	return numbers
 }
 
-// Weights of the fit's terms, next to the errors within a row and product: the mean
-// error of a row, and the distance of constants from the present ones. The latter only
-// holds constants that the points do not determine.
+// Weights of the terms of the fit besides the errors within a row and product: the mean
+// error of a row, and the distance of the constants from the present constants. The
+// distance term only holds constants that the points do not determine.
 const (
 	meanWeight = 0.1
 	stayWeight = 1e-6
 )
 
-// misfit returns the mean square of relative errors: within the problems, and of their
-// means. A point counts more the nearer it is to the best point, because the model must
-// choose among the near ones.
+// misfit returns two mean squares of relative errors: of the points within each problem,
+// and of the problems' means. A point near the best point counts more, because the model
+// must choose among the points near the best.
 func misfit(m tools.Model, list []problem) (within, means float64) {
 	n := 0.
 	for _, q := range list {
@@ -168,8 +168,9 @@ func misfit(m tools.Model, list []problem) (within, means float64) {
 	return within / n, means / n
 }
 
-// choosing changes a model's constants by a reproducible random search if the constants
-// of least squares choose badly. Near the best point errors of one percent decide.
+// choosing changes a model's constants by a reproducible random search if the constants of
+// least squares choose badly. Near the best point, errors of one percent decide the
+// choice.
 func choosing(list []problem, from tools.Model) tools.Model {
 	from = rounded(from)
 	if !slices.ContainsFunc(list, func(q problem) bool { return q.lostBy(from) > allowedLoss }) {
@@ -206,8 +207,8 @@ func choosing(list []problem, from tools.Model) tools.Model {
 	return best
 }
 
-// Weights of choosing's terms, next to the losses of the choices. A loss counts little
-// below choiceLoss and much above.
+// Weights of the terms that choosing adds to the losses of the choices. A loss below
+// choiceLoss counts little, a loss above it much.
 const (
 	choiceLoss   = 0.9 * allowedLoss
 	choiceMisfit = 100
@@ -243,7 +244,8 @@ func NewFit(from tools.Model, reports ...*Report) (*Fit, error) {
 		}
 		return within + meanWeight*means + stayWeight*stay
 	}
-	// A search that has stopped in a curved valley continues from its end with new steps.
+	// A search can stop in a curved valley. The next search starts at its end with new
+	// steps.
 	best := make([]float64, len(numbers))
 	for range restarts {
 		best = minimize(cost, best, 0.3, 1e-6)
@@ -274,7 +276,7 @@ func (q problem) best() Point {
 	return slices.MinFunc(q.points, func(a, b Point) int { return cmp.Compare(a.MS, b.MS) })
 }
 
-// loss compares both models' choices with the best point.
+// loss returns the losses of both models' choices against the best point.
 func (q problem) loss(before, after tools.Model) Loss {
 	best := q.best()
 	chosen := q.Choose(after, q.config, q.target)

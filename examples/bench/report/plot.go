@@ -25,7 +25,8 @@ var (
 		"ScatterMoE": {0x6b, 0xae, 0xd6, 255},
 		"torch":      {0xbd, 0xd7, 0xe7, 255},
 	}
-	// cuBLAS may be above the roofline, which counts kernels that cuBLAS does not run.
+	// cuBLAS may exceed the roofline, because the roofline also counts kernels that cuBLAS
+	// does not run.
 	peerNote  = map[string]string{"cuBLAS": " (products alone)"}
 	peerOrder = []string{"cuBLAS", "SonicMoE", "MoMoE", "ScatterMoE", "torch"}
 )
@@ -54,7 +55,7 @@ func Beside(name, more string) string {
 type chart struct {
 	*plot.Plot
 	labels []string
-	group  vg.Length // width of a group
+	group  vg.Length // width of a group of bars
 	err    error
 }
 
@@ -90,7 +91,7 @@ func (c *chart) bars(name string, values plotter.Values, fill color.Color, width
 	return b
 }
 
-// save writes the picture, as wide as its groups need.
+// save writes the picture with a width that fits the groups.
 func (c *chart) save(file string) error {
 	if c.err != nil {
 		return c.err
@@ -159,9 +160,9 @@ func faded(c color.RGBA) color.RGBA {
 	return color.RGBA{half(c.R), half(c.G), half(c.B), 255}
 }
 
-// drawKernels draws two stacks of bars for each row, one bar a kernel: the times and,
-// faded, the rooflines. The unit is the row's whole roofline, so that large and small
-// rows fit one picture.
+// drawKernels draws two stacks of bars for each row, with one bar for each kernel: the
+// measured times and, in lighter colours, the rooflines. The unit is the row's total
+// roofline, so that large and small rows fit one picture.
 func drawKernels(r *Report, s *Section, file string) error {
 	var labels, kernels []string
 	for _, row := range s.Rows {

@@ -26,9 +26,9 @@ func fields(t reflect.Type, path string) (list []string) {
 			name = t.Field(i).Name
 		}
 		switch of := t.Field(i).Type; {
-		case t.Field(i).Anonymous: // its fields are listed with the other fields
+		case t.Field(i).Anonymous: // the fields of an embedded struct are listed with the fields of the outer struct
 			list = append(list, fields(of, path)...)
-		case of == reflect.TypeFor[*Section](): // a section contains sections
+		case of == reflect.TypeFor[*Section](): // the fields of a Section are listed once
 			list = append(list, path+"."+name+" Section")
 		default:
 			list = append(list, fields(of, path+"."+name)...)

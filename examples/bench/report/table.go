@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"sonicmoe/internal/peers"
 )
 
 // grid is a table of right-aligned columns after a left-aligned first one.
@@ -30,7 +32,7 @@ func (g *grid) print(w io.Writer) {
 	t.Flush()
 }
 
-// number formats v with a number of decimals, and 0 as nothing.
+// number formats v with a number of decimals, and 0 as the empty string.
 func number(v float64, decimals int) string {
 	if v == 0 {
 		return ""
@@ -72,7 +74,7 @@ func (r *Report) passes() string {
 	return strings.Join(names, ", then ")
 }
 
-// PrintRow prints one size in detail.
+// PrintRow prints the results of one row in detail.
 func PrintRow(w io.Writer, r Row) {
 	fmt.Fprintf(w, "%s  (d,n,E,K = %s, T = %d)\n", r.Name, r.Shape, r.Tokens)
 	printMade(w, r)
@@ -179,8 +181,8 @@ func printRouting(w io.Writer, r Row) {
 	g.print(w)
 }
 
-// printPoints prints the measured tile points, the fastest first, and the loss of the
-// default choice against the best.
+// printPoints prints the measured tile points, the fastest first, and how much slower the
+// default choice is than the best point.
 func printPoints(w io.Writer, r Row) {
 	for rest := r.Points; len(rest) > 0; {
 		product, n := rest[0].Product, 1
@@ -235,10 +237,10 @@ func PrintSummary(w io.Writer, rep *Section) {
 	}
 	g.print(w)
 	if rep.Sonic > 0 {
-		fmt.Fprintf(w, "%s: geometric mean of ours over SonicMoE's: %.3f\n", rep.Pass, rep.Sonic)
+		fmt.Fprintf(w, "%s: geometric mean of our speed over %s's: %.3f\n", rep.Pass, peers.SonicVersion, rep.Sonic)
 	}
 	if rep.SonicRested > 0 {
-		fmt.Fprintf(w, "on a rested chip, as SonicMoE's figures were taken: %.3f\n", rep.SonicRested)
+		fmt.Fprintf(w, "on a rested chip, as SonicMoE's figures were measured: %.3f\n", rep.SonicRested)
 	}
 	printLowest(w, rep)
 	for _, r := range rep.Rows {

@@ -18,48 +18,73 @@ import (
 	"sonicmoe/examples/internal/command"
 )
 
-// Figures are measured times in milliseconds: this library's and SonicMoE's, measured
-// in turns.
+// Figures has all figures of the page, with times in milliseconds.
 type Figures struct {
-	Device, Date, Commit string
-	// CuBLAS8192 is the speed of an 8192³ bf16 product by cuBLAS in the same run, in
-	// TFLOPS.
-	CuBLAS8192 struct{ Rested, Load, Steady float64 }
-	Rows       []Row
-	Steady     []Steady
-	// Models has the times of models' layers: forward passes, after 200 ms of load, without
-	// a competitor.
-	Models []Model
+	// SonicMoE is the version that Rows and Products compare with. Date and Commit are those
+	// of this library in the same run.
+	Device, SonicMoE, Date, Commit string
+	Rows                           []Row
+	// FirstSeconds is the range, over the rows, of SonicMoE's first forward and backward with
+	// its autotuning.
+	FirstSeconds [2]float64 `json:"first_seconds"`
+	// ProductLayers names the layers of each Product's times.
+	ProductLayers []string `json:"product_layers"`
+	Products      []Product
+	Alone         Alone
 }
 
-// Pair is this library's figure and SonicMoE's.
+// Pair is two figures: this library's and SonicMoE's.
 type Pair [2]float64
 
 // Ratio is SonicMoE's figure over this library's.
 func (p Pair) Ratio() float64 { return p[1] / p[0] }
 
-// Row is a layer on a rested chip and after 200 ms of load.
+// Row is a layer in each regime.
 type Row struct {
 	Name, Shape       string // d,n,E,K
 	Tokens            int
 	Forward, Backward Pass
 }
 
-// Pass is a pass on a rested chip, after 200 ms of load and, for this library alone,
-// after 2 s.
-type Pass struct {
-	Rested, Load Pair
+// Pass is a pass on a rested chip, after 200 ms of load, and in steady load. Joules is
+// the energy of a pass in steady load.
+type Pass struct{ Rested, Load, Steady, Joules Pair }
+
+// regimes returns the pairs in the order of the page's columns.
+func (p Pass) regimes() [4]Pair { return [4]Pair{p.Rested, p.Load, p.Steady, p.Joules} }
+
+// Product is one grouped product after 200 ms of load: in this library's pass, and alone in
+// quack-kernels.
+type Product struct {
+	Name string
+	MS   []Pair
+}
+
+// Ratio is the geometric mean of the ratios over the layers.
+func (p Product) Ratio() float64 { return mean(p.MS) }
+
+// Alone has times of this library without a competitor, of another run.
+type Alone struct {
+	Date, Commit string
+	// CuBLAS8192 is the speed of an 8192³ bf16 product by cuBLAS in the same run, in
+	// TFLOPS.
+	CuBLAS8192 struct{ Rested, Load, Steady float64 }
+	Rows       []struct {
+		Name, Shape       string // d,n,E,K
+		Tokens            int
+		Forward, Backward AlonePass
+	}
+	// Models has the times of models' layers: forward passes after 200 ms of load.
+	Models []Model
+}
+
+// AlonePass is a pass on a rested chip, and after 200 ms and 2 s of load.
+type AlonePass struct {
+	Rested, Load float64
 	Load2s       float64 `json:"load_2s"`
 }
 
-// Steady is a layer at the chip's power limit, where time is energy.
-type Steady struct {
-	Name              string
-	Forward, Backward struct{ MS, Joules Pair }
-	Watts             Pair
-}
-
-// Model is a layer of a model, by this library alone.
+// Model is a layer of a model.
 type Model struct {
 	Name       string
 	ForwardMS  float64 `json:"forward_ms"`
@@ -78,12 +103,12 @@ func render(data []byte) (string, error) {
 		return "", err
 	}
 	t, err := template.New("page").Funcs(template.FuncMap{
-		"ms":     threeDigits,
-		"pair":   func(p Pair) string { return threeDigits(p[0]) + ", " + threeDigits(p[1]) },
-		"x":      func(v float64) string { return fmt.Sprintf("%.2f", v) },
-		"pc":     func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) },
-		"passes": func() []string { return []string{"Forward", "Backward"} },
-		"mean":   f.mean, "least": f.bounds(math.Min), "most": f.bounds(math.Max),
+		"ms":      threeDigits,
+		"x":       func(v float64) string { return fmt.Sprintf("%.2f", v) },
+		"pc":      func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) },
+		"passes":  func() []string { return []string{"Forward", "Backward"} },
+		"regimes": Pass.regimes,
+		"means":   f.means,
 	}).Parse(page)
 	if err != nil {
 		return "", err
@@ -98,43 +123,33 @@ func threeDigits(v float64) string {
 	return fmt.Sprintf("%.*f", max(0, 2-int(math.Floor(math.Log10(v)))), v)
 }
 
-// mean returns the geometric mean of the speed ratios of all rows.
-func (f Figures) mean(pass, regime string) float64 {
+// mean returns the geometric mean of the pairs' ratios.
+func mean(pairs []Pair) float64 {
 	var sum float64
-	for _, r := range f.Rows {
-		of := r.Forward
-		if pass == "Backward" {
-			of = r.Backward
-		}
-		p := of.Rested
-		if regime == "load" {
-			p = of.Load
-		}
+	for _, p := range pairs {
 		sum += math.Log(p.Ratio())
 	}
-	return math.Exp(sum / float64(len(f.Rows)))
+	return math.Exp(sum / float64(len(pairs)))
 }
 
-// bounds returns the smallest or the largest ratio in steady load.
-func (f Figures) bounds(pick func(a, b float64) float64) func(pass, what string) float64 {
-	return func(pass, what string) float64 {
-		found := math.NaN()
-		for _, s := range f.Steady {
-			of := s.Forward
-			if pass == "Backward" {
-				of = s.Backward
-			}
-			p := of.MS
-			if what == "joules" {
-				p = of.Joules
-			}
-			if math.IsNaN(found) {
-				found = p.Ratio()
-			}
-			found = pick(found, p.Ratio())
+// means returns the geometric mean of the ratios over the rows, for each regime of a pass:
+// rested, after 200 ms of load, steady, and joules in steady load.
+func (f Figures) means(pass string) []float64 {
+	var pairs [4][]Pair
+	for _, r := range f.Rows {
+		p := r.Forward
+		if pass == "Backward" {
+			p = r.Backward
 		}
-		return found
+		for i, v := range p.regimes() {
+			pairs[i] = append(pairs[i], v)
+		}
 	}
+	list := make([]float64, len(pairs))
+	for i, p := range pairs {
+		list[i] = mean(p)
+	}
+	return list
 }
 
 // write renders examples/bench/h200/speed.md of the repository at root.

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The page is the output of the program, without changes by hand.
+// TestPage checks that the page is the program's output, without changes by hand.
 func TestPage(t *testing.T) {
 	data, err := os.ReadFile("../h200/speed.json")
 	require.NoError(t, err)
@@ -23,11 +23,12 @@ func TestFigures(t *testing.T) {
 		require.Equal(t, want, threeDigits(v))
 	}
 	require.Equal(t, 2.0, Pair{1, 2}.Ratio())
-	one := Pass{Rested: Pair{1, 4}, Load: Pair{1, 1}}
-	f := Figures{Rows: []Row{{Forward: one, Backward: one}, {Forward: Pass{Rested: Pair{1, 1}, Load: Pair{1, 1}}, Backward: one}}}
-	require.InDelta(t, 2, f.mean("Forward", "rested"), 1e-12)
-	require.InDelta(t, 4, f.mean("Backward", "rested"), 1e-12)
-	require.InDelta(t, 1, f.mean("Forward", "load"), 1e-12)
+	one := Pass{Rested: Pair{1, 4}, Load: Pair{1, 1}, Steady: Pair{1, 9}, Joules: Pair{2, 1}}
+	equal := Pair{1, 1}
+	f := Figures{Rows: []Row{{Forward: one, Backward: one}, {Forward: Pass{equal, equal, equal, Pair{1, 2}}, Backward: one}}}
+	require.InDeltaSlice(t, []float64{2, 1, 3, 1}, f.means("Forward"), 1e-12)
+	require.InDeltaSlice(t, []float64{4, 1, 9, .5}, f.means("Backward"), 1e-12)
+	require.InDelta(t, 2, Product{MS: []Pair{{1, 1}, {1, 4}}}.Ratio(), 1e-12)
 	_, err := render([]byte(`{"rows": [], "speeds": 1}`))
 	require.ErrorContains(t, err, "speeds")
 }

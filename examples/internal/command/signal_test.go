@@ -21,9 +21,9 @@ import (
 	"sonicmoe/internal/child"
 )
 
-// TestMain runs a program in the processes that the tests start. Their role is the path
-// of a pipe that the program opens, or "sleep" for a program that waits for a minute
-// after the end of its context.
+// TestMain runs a program in the child processes that the tests start. A child's role is
+// the path of a pipe that the program opens, or "sleep" for a program that runs for a
+// minute after the end of its context.
 func TestMain(m *testing.M) {
 	how := child.Role()
 	if how == "" {
@@ -77,7 +77,7 @@ func TestSignals(t *testing.T) {
 	require.NoError(t, err)
 	for _, c := range [][2]syscall.Signal{{syscall.SIGINT, syscall.SIGINT}, {syscall.SIGTERM, syscall.SIGTERM}, {syscall.SIGTERM, syscall.SIGINT}} {
 		if signal.Ignored(c[1]) {
-			continue // in a shell's background the signal is ignored, and a child inherits that
+			continue // a shell's background job ignores SIGINT, and the child inherits that
 		}
 		cmd := exec.CommandContext(t.Context(), exe)
 		cmd.Env = child.Env("sleep")
@@ -92,7 +92,7 @@ func TestSignals(t *testing.T) {
 		require.Equal(t, "ended", lines.Text())
 		var status syscall.WaitStatus
 		for pid := 0; pid == 0; time.Sleep(time.Millisecond) {
-			_ = cmd.Process.Signal(c[1]) // the first may be handled before the context has ended
+			_ = cmd.Process.Signal(c[1]) // the second signal may arrive before the first has ended the context
 			pid, err = syscall.Wait4(cmd.Process.Pid, &status, syscall.WNOHANG, nil)
 			require.NoError(t, err)
 		}

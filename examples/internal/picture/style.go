@@ -16,7 +16,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Emulated is the end of a title for times that are not of a GPU.
+// Emulated is the end of a picture's title if its times are of the emulated device.
 const Emulated = ": EMULATED, these times mean nothing"
 
 // New returns an empty plot in the common style, with lines at round values of y.
@@ -92,10 +92,10 @@ func ticks(least, most float64) (list []plot.Tick) {
 	return list
 }
 
-const margin = vg.Length(12) // around the picture and between its parts
+const margin = vg.Length(12) // width of the margin around the picture and between its parts
 
-// Save draws a plot to a file, with its legend to the right and its title in as many lines
-// as needed.
+// Save draws a plot to a file. The legend is to the right, and the title has as many lines
+// as it needs.
 func Save(p *plot.Plot, width, height vg.Length, file string) error {
 	c, err := draw.NewFormattedCanvas(width, height, strings.TrimPrefix(filepath.Ext(file), "."))
 	if err != nil {

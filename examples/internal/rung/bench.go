@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/num"
 	"sonicmoe/jit"
 )
@@ -103,10 +104,10 @@ func Load[A any](b *Bench, k *jit.Builder[A]) *Program[A] {
 		if err != nil {
 			return err
 		}
-		if p.fn, err = jit.Of(b.dev).Load(context.Background(), nil, built.Source(built.Name), driver.CompileOptions{}); err != nil {
+		if p.fn, err = jit.Of(b.dev).Load(context.Background(), nil, built.Source(built.Name), gpu.CompileOptions{}); err != nil {
 			return err
 		}
-		p.launcher = built.Launcher(p.fn, b.dev)
+		p.launcher = built.Launcher(p.fn)
 		return nil
 	})
 	return p

@@ -41,12 +41,13 @@ func axpy() *jit.Builder[args] {
 	x, y := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Y)
 	alpha, n := k.F32(&k.Args.Alpha), k.U32(&k.Args.N)
 
-	// This thread's element: CTA number x threads of a CTA + thread number.
+	// The index of this thread's element is CTA number x threads in a CTA + thread number.
 	i := k.CtaidX().Mad(k.NtidX(), k.TidX())
 
-	// n is no multiple of a CTA's threads: some threads of the last CTA have no element.
+	// n need not be a multiple of a CTA's threads, so some threads of the last CTA have no
+	// element.
 	k.If(i.Lt(n), func() {
-		src, dst := x.Index(i, 4), y.Index(i, 4) // 4 bytes an element
+		src, dst := x.Index(i, 4), y.Index(i, 4) // an element has 4 bytes
 		sum := ptx.LdGlobal[ptx.F32](src).Fma(alpha, ptx.LdGlobal[ptx.F32](dst))
 		ptx.StGlobal(dst, sum)
 	})
@@ -68,7 +69,7 @@ func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 
 	xs, ys := make([]float32, elements), make([]float32, elements)
 	for i := range xs {
-		xs[i], ys[i] = float32(i%1000), float32(i%7) // small: every result is exact
+		xs[i], ys[i] = float32(i%1000), float32(i%7) // small numbers, so that every result is exact
 	}
 	x, y := rung.Upload(b, xs), rung.Upload(b, ys)
 	rung.Load(b, axpy()).Run(args{X: x, Y: y, Alpha: alpha, N: elements})

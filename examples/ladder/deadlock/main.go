@@ -73,7 +73,7 @@ func relay(m mistake) *jit.Builder[args] {
 	cta.Ready(tid)
 
 	k.If(tid.EqI(0), func() { k.Scope("producer", func() { produce(k.Kernel, ring, m) }) })
-	k.If(tid.EqI(32), func() { k.Scope("consumer", func() { consume(k.Kernel, ring, sum, m) }) }) // in a warp of its own
+	k.If(tid.EqI(32), func() { k.Scope("consumer", func() { consume(k.Kernel, ring, sum, m) }) }) // the consumer runs in the second warp
 	return k
 }
 
@@ -131,8 +131,8 @@ func run(_ context.Context, words []string, stdout, _ io.Writer) error {
 	return nil
 }
 
-// emulate runs the kernel on the emulator itself, which the emulated device of the other
-// rungs uses too. Where gives it the Go lines.
+// emulate runs the kernel on the emulator directly, without the emulated device of the
+// other rungs. Launch.Where maps PTX lines to Go lines.
 func emulate(k *jit.Builder[args]) (sum uint32, err error) {
 	built, err := k.Build()
 	if err != nil {

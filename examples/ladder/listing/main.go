@@ -61,11 +61,11 @@ func axpy(m mistake) *jit.Builder[args] {
 	if m == unbounded { // a Go "if": it decides which kernel is built
 		inside = ptx.True()
 	}
-	k.If(inside, func() { // a branch of the GPU
+	k.If(inside, func() { // a branch that the GPU executes
 		src, dst := x.Index(i, 4), y.Index(i, 4)
 		sum := ptx.LdGlobal[ptx.F32](src).Fma(alpha, ptx.LdGlobal[ptx.F32](dst))
 		if m == unfit {
-			k.BarSync(ptx.Uint(0)) // threads past n do not reach it
+			k.BarSync(ptx.Uint(0)) // the mistake: threads past n do not reach this barrier
 			var forgotten ptx.F32
 			sum = sum.Add(forgotten)
 		}

@@ -26,5 +26,5 @@ func TestRun(t *testing.T) {
 
 func TestAssembles(t *testing.T) {
 	rungtest.Assembles(t, axpy(none).Kernel)
-	rungtest.Assembles(t, axpy(unbounded).Kernel) // nothing that an assembler could see is wrong
+	rungtest.Assembles(t, axpy(unbounded).Kernel) // an assembler cannot see the missing bounds check
 }

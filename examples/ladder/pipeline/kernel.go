@@ -2,6 +2,7 @@ package main
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
@@ -32,7 +33,7 @@ type product struct {
 	k       *ptx.Kernel
 	a, b, c ptx.TensorMap
 	ring    *pipeline.Ring
-	staging ptx.Shared // all sub-tiles, by warpgroup and column
+	staging ptx.Shared // staging memory for all sub-tiles, by warpgroup and column
 	stored  pipeline.NamedBarriers
 	tid     ptx.U32
 	row     ptx.U32 // first row of the CTA's tile
@@ -43,13 +44,13 @@ type product struct {
 // multiply sets c = a bᵀ, one 128 x 256 tile a CTA.
 func multiply() *jit.Builder[args] {
 	k := jit.NewBuilder[args]("multiply", threads, 1)
-	k.SetGrid(func(a *args, _ int) driver.Dim3 {
-		return driver.Dim3{X: (a.M + tileM - 1) / tileM, Y: (a.N + tileN - 1) / tileN}
+	k.SetGrid(func(a *args, _ int) gpu.Dim3 {
+		return gpu.Dim3{X: (a.M + tileM - 1) / tileM, Y: (a.N + tileN - 1) / tileN}
 	})
 	p := product{k: k.Kernel}
-	p.a = k.Map(&k.Args.A, func(a *args) driver.TensorMap { return tile.RowMap(a.A, a.K, a.M, tileM) })
-	p.b = k.Map(&k.Args.B, func(a *args) driver.TensorMap { return tile.RowMap(a.B, a.K, a.N, tileN) })
-	p.c = k.Map(&k.Args.C, func(a *args) driver.TensorMap { return tile.RowMap(a.C, a.N, a.M, 64) })
+	p.a = k.Map(&k.Args.A, func(a *args) gpu.TensorMap { return tile.RowMap(a.A, a.K, a.M, tileM) })
+	p.b = k.Map(&k.Args.B, func(a *args) gpu.TensorMap { return tile.RowMap(a.B, a.K, a.N, tileN) })
+	p.c = k.Map(&k.Args.C, func(a *args) gpu.TensorMap { return tile.RowMap(a.C, a.N, a.M, 64) })
 	p.depth = k.U32(&k.Args.KTiles)
 	p.tid = k.TidX()
 	p.row = k.CtaidX().MulI(tileM)
@@ -58,7 +59,7 @@ func multiply() *jit.Builder[args] {
 	cta := pipeline.NewCTA(k.Kernel)
 	p.staging = cta.Shared("staging", mathGroups*tileN/64*tile.StagingBytes, 1024)
 	p.stored = cta.NamedBarriers("stored", mathGroups, pipeline.WarpgroupThreads)
-	const loaders, warps = 1, mathGroups * 4 // producers and consumers of a stage
+	const loaders, warps = 1, mathGroups * 4 // number of threads that fill a stage, and of warps that release it
 	p.ring = cta.Ring("ab", stages, stageBytes, loaders, warps)
 	cta.Ready(p.tid)
 
@@ -74,7 +75,7 @@ func multiply() *jit.Builder[args] {
 // the ends of the matrices arrive as zero and add nothing.
 func (p product) load() {
 	k := p.k
-	k.If(p.tid.ShrI(5).EqI(mathGroups*4), func() { // the role's first warp
+	k.If(p.tid.ShrI(5).EqI(mathGroups*4), func() { // the first warp after the math warpgroups
 		k.If(k.ElectOne(), func() {
 			at := p.ring.Producer()
 			k.Range(p.depth, func(kt ptx.U32) {
@@ -99,7 +100,7 @@ func (p product) multiply(warpgroup ptx.U32) {
 	loop.Run(p.depth, func(s pipeline.Stage, kt ptx.U32) {
 		a := tile.NewDescriptor(k, s.Data.Plus(warpgroup.MulI(64*tile.RowBytes)))
 		b := tile.NewDescriptor(k, s.Data.At(tileABytes))
-		gemm.Multiply(k, tile.BF16, acc, a, b, kt.NeI(0), false, false) // the first overwrites what acc held
+		gemm.Multiply(k, tile.BF16, acc, a, b, kt.NeI(0), false, false) // for kt = 0 the product overwrites acc
 	})
 	p.store(warpgroup, acc)
 }
@@ -114,7 +115,7 @@ func (p product) store(warpgroup ptx.U32, acc []ptx.F32) {
 	for i := range tileN / 64 {
 		staging.Store(mine.At(i*tile.StagingBytes), acc[32*i:32*i+32])
 	}
-	k.FenceProxyAsync(".shared::cta") // makes the stores visible to TMA
+	k.FenceProxyAsync(".shared::cta") // the fence makes the stores visible to TMA
 	p.stored.Sync(warpgroup)
 	k.If(k.ElectOne().And(thread.LtI(32)), func() {
 		for i := range tileN / 64 {

@@ -33,7 +33,7 @@ func main() { about.Main(run) }
 type size struct{ m, n, k int }
 
 var (
-	small = size{200, 328, 5 * tile.K} // for the emulated device
+	small = size{200, 328, 5 * tile.K} // size for the emulated device
 	large = size{4096, 4096, 4096}
 )
 
@@ -67,7 +67,7 @@ func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 	}
 	fmt.Fprintf(stdout, "checked  %d of %d elements against float64\n", checked, len(got))
 	if !bench.GPU {
-		return nil // the emulated device's time means nothing
+		return nil // times of the emulated device mean nothing
 	}
 	mean := program.Time(50, arguments)
 	if err := bench.Err(); err != nil {
@@ -83,7 +83,7 @@ func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 func (s size) check(a, b, got []uint16) (checked int, err error) {
 	step := 1
 	if len(got) > 1<<17 {
-		step = 4099 // a prime, so that the sample has all rows and columns
+		step = 4099 // a prime step, so that the sample has elements of all rows and columns
 	}
 	for i := 0; i < len(got); i += step {
 		row, column := i/s.n, i%s.n
@@ -91,9 +91,10 @@ func (s size) check(a, b, got []uint16) (checked int, err error) {
 		for j := range s.k {
 			want += num.BF16ToFloat64(a[row*s.k+j]) * num.BF16ToFloat64(b[column*s.k+j])
 		}
-		// bf16 has 8 bits; the error of FP32 sums is small against its rounding.
+		// bf16 has a significand of 8 bits; the error of FP32 sums is small compared with
+		// its rounding.
 		e := num.BF16ToFloat64(got[i]) - want
-		if bound := max(want, -want)/256 + 1e-3; !(e <= bound && -e <= bound) { // NaN is wrong too
+		if bound := max(want, -want)/256 + 1e-3; !(e <= bound && -e <= bound) { // NaN fails this comparison too
 			return checked, fmt.Errorf("c[%d,%d] is %v, must be %v", row, column, num.BF16ToFloat64(got[i]), want)
 		}
 		checked++

@@ -22,6 +22,7 @@ import (
 	"io"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/rung"
 	"sonicmoe/jit"
@@ -37,7 +38,7 @@ func main() { about.Main(run) }
 const (
 	rows     = 13     // of the matrix
 	columns  = tile.K // 64 elements of 16 bits are a row of 128 bytes
-	firstRow = 8      // of the box, whose last 3 rows are past the end
+	firstRow = 8      // first row of the box; the last 3 rows of the box are past the end
 	boxRows  = 8
 	boxBytes = boxRows * tile.RowBytes
 	chunks   = tile.RowBytes / 16
@@ -52,31 +53,31 @@ type args struct {
 
 // copyBox loads the box at column 0, row y of the matrix, and copies the words of shared
 // memory to out in their order.
-func copyBox(swizzle driver.Swizzle) *jit.Builder[args] {
+func copyBox(swizzle gpu.Swizzle) *jit.Builder[args] {
 	k := jit.NewBuilder[args]("copy_box", threads, 1)
-	m := k.Map(&k.Args.Matrix, func(a *args) driver.TensorMap {
-		return driver.TensorMap{
-			Elem: driver.U16, Rank: 2, Address: a.Matrix,
+	m := k.Map(&k.Args.Matrix, func(a *args) gpu.TensorMap {
+		return gpu.TensorMap{
+			Elem: gpu.U16, Rank: 2, Address: a.Matrix,
 			Dims:    [5]uint64{columns, rows},    // dimension 0 is the contiguous one
-			Strides: [4]uint64{tile.RowBytes},    // bytes from row to row
-			Box:     [5]uint32{columns, boxRows}, // what one copy moves
+			Strides: [4]uint64{tile.RowBytes},    // distance from row to row in bytes
+			Box:     [5]uint32{columns, boxRows}, // extents of the box that one copy moves
 			Swizzle: swizzle,
 		}
 	})
 	out, y := k.Ptr(&k.Args.Out), k.U32(&k.Args.Y)
 	tid := k.TidX()
 	cta := pipeline.NewCTA(k.Kernel)
-	box := cta.Shared("box", boxBytes, 1024)  // swizzles count from multiples of 1024
-	arrived := cta.Mbarriers("arrived", 1, 1) // one arrival a phase
-	cta.Ready(tid)                            // no thread waits on a barrier before its initialisation
+	box := cta.Shared("box", boxBytes, 1024)  // the swizzle pattern starts at multiples of 1024
+	arrived := cta.Mbarriers("arrived", 1, 1) // each phase needs one arrival
+	cta.Ready(tid)                            // no thread waits on a barrier before its initialisation is visible
 
 	k.If(tid.EqI(0), func() {
-		k.MbarrierArriveExpectTx(arrived, ptx.Uint(boxBytes)) // arrives, and expects bytes
+		k.MbarrierArriveExpectTx(arrived, ptx.Uint(boxBytes)) // arrives once, and expects the bytes of the box
 		k.TMALoad(box, m, arrived, ptx.Uint(0), y)
 	})
 	pipeline.WaitParity(k.Kernel, arrived, ptx.Uint(0)) // the first phase has parity 0
 
-	for i := range boxBytes / 4 / threads { // a Go "for": it unrolls
+	for i := range boxBytes / 4 / threads { // a Go loop, which unrolls: the kernel has no loop
 		word := tid.AddI(i * threads)
 		ptx.StGlobal(out.Index(word, 4), ptx.LdShared[ptx.U32](box.Plus(word.ShlI(2))))
 	}
@@ -91,15 +92,15 @@ func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 	defer b.Close()
 	matrix := make([]uint16, rows*columns)
 	for i := range matrix {
-		matrix[i] = uint16(1 + i) // no element is 0
+		matrix[i] = uint16(1 + i) // no element is 0, so that zeros mark the part out of bounds
 	}
 	in, out := rung.Upload(b, matrix), rung.Buffer[uint16](b, boxBytes/2)
 	fmt.Fprintf(stdout, "device   %s\nmatrix   %d x %d, box of %d rows from row %d\n", b.Device(), rows, columns, boxRows, firstRow)
 
 	for _, mode := range []struct {
 		name    string
-		swizzle driver.Swizzle
-	}{{"no swizzle", driver.SwizzleNone}, {"128-byte swizzle", driver.Swizzle128}} {
+		swizzle gpu.Swizzle
+	}{{"no swizzle", gpu.SwizzleNone}, {"128-byte swizzle", gpu.Swizzle128}} {
 		rung.Load(b, copyBox(mode.swizzle)).Run(args{Matrix: in, Out: out, Y: firstRow})
 		got := rung.Download[uint16](b, out, boxBytes/2)
 		if err := b.Err(); err != nil {
@@ -130,13 +131,13 @@ func picture(stdout io.Writer, got []uint16) {
 	}
 }
 
-// check compares the box with the matrix. Kernels use tile.Swizzled too: for constants
-// it returns a constant.
-func check(got []uint16, swizzle driver.Swizzle) error {
+// check compares the box with the matrix. tile.Swizzled also has a form for kernels; for
+// constants it returns a constant.
+func check(got []uint16, swizzle gpu.Swizzle) error {
 	for i := range boxRows * columns {
 		r, c := i/columns, i%columns
 		at := i
-		if swizzle == driver.Swizzle128 {
+		if swizzle == gpu.Swizzle128 {
 			bytes, _ := tile.Swizzled(ptx.Uint(r), ptx.Uint(c/8)).Const()
 			at = int(bytes)/2 + c%8
 		}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/examples/internal/rung/rungtest"
 )
 
@@ -18,7 +18,7 @@ func TestRun(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	require.ErrorContains(t, check(make([]uint16, boxRows*columns), driver.SwizzleNone), "row 8 column 0 is 0, must be 513")
+	require.ErrorContains(t, check(make([]uint16, boxRows*columns), gpu.SwizzleNone), "row 8 column 0 is 0, must be 513")
 }
 
-func TestAssembles(t *testing.T) { rungtest.Assembles(t, copyBox(driver.Swizzle128).Kernel) }
+func TestAssembles(t *testing.T) { rungtest.Assembles(t, copyBox(gpu.Swizzle128).Kernel) }

@@ -20,6 +20,7 @@ import (
 	"math"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/rung"
 	"sonicmoe/internal/num"
@@ -36,7 +37,7 @@ func main() { about.Main(run) }
 
 const (
 	tileM   = 64 // of every wgmma
-	tileN   = 96 // a multiple of 8 up to 256
+	tileN   = 96 // any multiple of 8 up to 256
 	depth   = tile.K
 	threads = pipeline.WarpgroupThreads
 )
@@ -47,8 +48,8 @@ type args struct{ A, B, C driver.DevicePtr }
 // multiply sets c = a bᵀ for a [64, 64] and b [96, 64], bf16, c in floats.
 func multiply() *jit.Builder[args] {
 	k := jit.NewBuilder[args]("multiply", threads, 1)
-	a := k.Map(&k.Args.A, func(a *args) driver.TensorMap { return tile.RowMap(a.A, depth, tileM, tileM) })
-	b := k.Map(&k.Args.B, func(a *args) driver.TensorMap { return tile.RowMap(a.B, depth, tileN, tileN) })
+	a := k.Map(&k.Args.A, func(a *args) gpu.TensorMap { return tile.RowMap(a.A, depth, tileM, tileM) })
+	b := k.Map(&k.Args.B, func(a *args) gpu.TensorMap { return tile.RowMap(a.B, depth, tileN, tileN) })
 	c := k.Ptr(&k.Args.C)
 	tid := k.TidX()
 	cta := pipeline.NewCTA(k.Kernel)
@@ -57,7 +58,7 @@ func multiply() *jit.Builder[args] {
 	arrived := cta.Mbarriers("arrived", 1, 1)
 	cta.Ready(tid)
 
-	k.If(tid.EqI(0), func() { // as on the rung before: two copies, one barrier
+	k.If(tid.EqI(0), func() { // two copies that signal one barrier, as on the previous rung
 		k.MbarrierArriveExpectTx(arrived, ptx.Uint((tileM+tileN)*tile.RowBytes))
 		k.TMALoad(tileA, a, arrived, ptx.Uint(0), ptx.Uint(0))
 		k.TMALoad(tileB, b, arrived, ptx.Uint(0), ptx.Uint(0))
@@ -66,7 +67,7 @@ func multiply() *jit.Builder[args] {
 
 	acc := k.Accumulators(tileN / 2)
 	descA, descB := tile.NewDescriptor(k.Kernel, tileA), tile.NewDescriptor(k.Kernel, tileB)
-	k.WgmmaFence() // the tensor cores use the registers from here
+	k.WgmmaFence() // from here on the tensor cores use the registers
 	for i := range depth / tile.KStep {
 		add := ptx.True()
 		if i == 0 {
@@ -75,11 +76,11 @@ func multiply() *jit.Builder[args] {
 		k.Wgmma(acc, descA.Step(i, 0), descB.Step(i, 0), add, false, false)
 	}
 	k.WgmmaCommit()
-	k.WgmmaWait(0) // and the threads again from here
+	k.WgmmaWait(0) // from here on the threads may use the registers again
 
 	at := tile.NewFragment(tid)
 	for j := range tileN / 8 {
-		for half := range 2 { // rows Row and Row+8
+		for half := range 2 { // half 0 has row Row, half 1 row Row+8
 			element := at.Row.AddI(8 * half).MulI(tileN).Add(at.Column).AddI(8 * j)
 			ptx.StGlobal(c.Index(element, 4), acc[4*j+2*half], acc[4*j+2*half+1])
 		}
@@ -102,7 +103,7 @@ func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 		return err
 	}
 
-	// Products of bf16 are exact in FP32; only the sum of 64 is rounded.
+	// Products of bf16 are exact in FP32. Only the sum of 64 products is rounded.
 	const bound = 1e-5
 	worst := 0.0
 	for i := range got {
@@ -111,7 +112,7 @@ func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 			product := num.BF16ToFloat64(as[i/tileN*depth+j]) * num.BF16ToFloat64(bs[i%tileN*depth+j])
 			sum, size = sum+product, size+math.Abs(product)
 		}
-		if e := math.Abs(float64(got[i])-sum) / size; !(e <= bound) { // NaN is wrong too
+		if e := math.Abs(float64(got[i])-sum) / size; !(e <= bound) { // NaN fails this comparison too
 			return fmt.Errorf("c[%d,%d] is %v, must be %v", i/tileN, i%tileN, got[i], sum)
 		} else if e > worst {
 			worst = e
