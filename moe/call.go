@@ -110,7 +110,7 @@ func (q *queue) forward(n work, f *ForwardArgs) {
 		q.experts(n, f)
 	case small.isSingle(n.tokens):
 		q.singlePass(n, f)
-	case small.isTiny(n.tokens):
+	case small.isTiny(n.tokens) && (spec.IsPlain(q.layer.of.Config) || q.readsUnits(n, f)):
 		q.tinyPass(n, f)
 	case small.choosesAtOnce(n.tokens):
 		q.route(n, f)

@@ -228,7 +228,7 @@ func TestPackedUnits(t *testing.T) {
 		}
 		t.Run(c.String(), func(t *testing.T) {
 			dev := testDevice(t)
-			for _, tokens := range []int{1, 9, 33, 70} {
+			for _, tokens := range []int{1, 5, 9, 33, 70} {
 				tr := trialOn(t, dev, c, tokens, moe.WithoutBackward(), moe.WithDecode(64))
 				sizes, err := tr.Layer.Sizes(tokens)
 				require.NoError(t, err)
@@ -243,9 +243,14 @@ func TestPackedUnits(t *testing.T) {
 					return nil
 				})
 				got := forward(t, tr, f)
+				require.Equal(t, want.ExpertIDs, got.ExpertIDs)
+				require.Equal(t, want.Scores, got.Scores)
 				require.Equal(t, want.O, got.O)
 				require.Equal(t, want.H, got.H)
-				if tokens <= 64 {
+				switch {
+				case tokens <= 8 && c.Score == "" && !c.ScoreOnInput:
+					require.Subset(t, launched, []string{"decode-units-tiny-up", "decode-units-tiny-down"})
+				case tokens <= 64:
 					require.Subset(t, launched, []string{"decode-units-up", "decode-units-down"})
 				}
 				require.Equal(t, tokens > 64, slices.Contains(launched, "unpack"))

@@ -55,11 +55,8 @@ func (o options) smallBatch(c Config) smallBatch {
 	if f.inRouter && 4*c.NumExperts <= room {
 		f.byWarps = min(f.upTo, choose.MaxByWarps)
 	}
-	// Packed weights are unpacked between the plan and the products, so the products cannot
-	// choose the experts.
-	inProducts := f.byWarps > 0 && spec.IsPlain(c)
-	f.single = inProducts && choose.HasSingle(c)
-	f.tiny = inProducts && choose.ChoosesInProducts(c) && choose.ChainBytes(c) <= room
+	f.single = f.byWarps > 0 && choose.HasSingle(c) && spec.IsPlain(c)
+	f.tiny = f.byWarps > 0 && choose.ChoosesInProducts(c) && choose.ChainBytes(c) <= room
 	return f
 }
 
@@ -80,7 +77,7 @@ func (f *smallBatch) launches(k registry.Any) bool {
 		return f.isSingle(1) || f.isTiny(1) || f.isTiny(2)
 	case decode.SingleUpKernel, decode.SingleDownKernel:
 		return f.isSingle(1)
-	case decode.TinyUpKernel, decode.TinyDownKernel:
+	case decode.TinyUpKernel, decode.TinyDownKernel, decode.TinyUnitsUpKernel, decode.TinyUnitsDownKernel:
 		return f.isTiny(1) || f.isTiny(2)
 	case decode.ArrangeKernel, decode.UnitsUpKernel, decode.UnitsDownKernel:
 		return f.decodes(1)
@@ -107,8 +104,9 @@ func (f *smallBatch) choosesAtOnce(tokens int) bool {
 // isSingle reports whether a pass uses the kernels for a single token.
 func (f *smallBatch) isSingle(tokens int) bool { return tokens == 1 && f.single }
 
-// isTiny reports whether a pass's up-projection chooses the experts of several tokens
-// itself, from the sums of the router's chains.
+// isTiny reports whether a pass's up-projection chooses the experts of a few tokens
+// itself, from the sums of the router's chains. Packed weights without units are unpacked
+// between the choice and the products, and so are not for it.
 func (f *smallBatch) isTiny(tokens int) bool {
 	return f.tiny && !f.isSingle(tokens) && tokens <= decode.MaxTiny && f.choosesAtOnce(tokens)
 }
@@ -153,11 +151,16 @@ func (q *queue) tinyPass(n work, f *ForwardArgs) {
 	}
 	launch(q, choose.ChainLogitsKernel, choose.SmallBatchLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: length, Tickets: at(p, w.tickets), Tokens: n.tokens})
 	q.sharedProducts(n.tokens, f, w.shared)
-	launch(q, decode.TinyUpKernel, decode.UpArgs{
-		X: f.X.Ptr, W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: n.rows, TileArgs: tiles(0),
+	up, down, w1, w2 := decode.TinyUpKernel, decode.TinyDownKernel, f.W1.Ptr, f.W2.Ptr
+	if q.readsUnits(n, f) {
+		up, down = decode.TinyUnitsUpKernel, decode.TinyUnitsDownKernel
+		w1, w2 = q.layer.units(f.Units)
+	}
+	launch(q, up, decode.UpArgs{
+		X: f.X.Ptr, W1: w1, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: n.rows, TileArgs: tiles(0),
 		ChoiceArgs: decode.ChoiceArgs{Sums: sums, RouterBias: f.RouterBias.Ptr, ChosenScores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr, Inverse: at(p, w.inverse), Tokens: n.tokens},
 	})
-	launch(q, decode.TinyDownKernel, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: tiles(1)})
+	launch(q, down, decode.DownArgs{A: at(p, w.a), W2: w2, B2: f.B2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: tiles(1)})
 	q.aggregate(n, f, w)
 }
 

@@ -10,7 +10,6 @@ import (
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/fragments"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route/choose"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/ptx"
 )
@@ -121,9 +120,11 @@ func (d Down) biases(p *product, k *jit.Builder[DownArgs]) biases {
 var (
 	DownKernel     = downKernel("decode-down", nil, Down{})
 	WideDownKernel = downKernel("decode-wide-down", hasWide, Down{Wide: true})
-	TinyDownKernel = downKernel("decode-tiny-down", choose.ChoosesInProducts, Down{Tiny: true})
-	// UnitsDownKernel reads the units of packed weights.
-	UnitsDownKernel = downKernel("decode-units-down", fragments.Suits, Down{Units: true})
+	TinyDownKernel = downKernel("decode-tiny-down", hasTiny, Down{Tiny: true})
+	// UnitsDownKernel reads the units of packed weights, TinyUnitsDownKernel up to [MaxTiny]
+	// tokens.
+	UnitsDownKernel     = downKernel("decode-units-down", fragments.Suits, Down{Units: true})
+	TinyUnitsDownKernel = downKernel("decode-units-tiny-down", hasTinyUnits, Down{Tiny: true, Units: true})
 )
 
 func downKernel(name string, only func(c spec.Config) bool, of Down) *registry.Kernel[DownArgs] {

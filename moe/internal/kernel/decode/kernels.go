@@ -5,6 +5,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/moe/internal/fragments"
 	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route/choose"
 )
 
 // Kernels lists the kernels of this package.
@@ -14,6 +15,7 @@ var Kernels = registry.Registry{
 	TinyUpKernel, TinyDownKernel,
 	SingleUpKernel, SingleDownKernel,
 	ArrangeKernel, UnitsUpKernel, UnitsDownKernel,
+	TinyUnitsUpKernel, TinyUnitsDownKernel,
 }
 
 // ArrangeKernel writes the units of packed weights.
@@ -21,6 +23,11 @@ var ArrangeKernel = &registry.Kernel[fragments.ArrangeArgs]{KernelName: "arrange
 	Emit: func(l registry.Layer) (*jit.Kernel[fragments.ArrangeArgs], error) {
 		return fragments.Arrange{Config: l.Config}.Build()
 	}}
+
+// hasTiny reports whether the layer has kernels with tiny CTAs for plain weights, and
+// hasTinyUnits whether it has them for units.
+func hasTiny(c spec.Config) bool      { return choose.ChoosesInProducts(c) && spec.IsPlain(c) }
+func hasTinyUnits(c spec.Config) bool { return choose.ChoosesInProducts(c) && fragments.Suits(c) }
 
 // ofPacked is [registry.OfExperts] for kernels whose text depends on the format of the weights.
 func ofPacked(c spec.Config) spec.Config {

@@ -11,6 +11,7 @@ import (
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
+	"sonicmoe/moe/internal/fragments"
 	"sonicmoe/moe/internal/kernel/decode"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/route/choose"
@@ -37,7 +38,7 @@ func (r routed) tiles(b *kt.Bed) gemm.TileArgs {
 }
 
 // TestTinyUp checks that the up-projection of tiny CTAs chooses and plans as Choose
-// does, and has the bits of the narrow up-projection, under every timing.
+// does, and has the bits of the narrow up-projection of plain weights, under every timing.
 func TestTinyUp(t *testing.T) {
 	for i, c := range []spec.Config{
 		{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2},
@@ -45,6 +46,7 @@ func TestTinyUp(t *testing.T) {
 		{Hidden: 320, Intermediate: 64, NumExperts: 300, TopK: 10, InOut: true},
 		{Hidden: 64, Intermediate: 128, NumExperts: 128, TopK: 16, Score: spec.SoftmaxAll, Activation: spec.ReLU2},
 		{Hidden: 64, Intermediate: 64, NumExperts: 16, TopK: 16},
+		{Hidden: 192, Intermediate: 128, NumExperts: 20, TopK: 4, Bias: true, Weights: "mxfp4"},
 	} {
 		for tokens := 1 + i%3; tokens <= decode.MaxTiny; tokens += 2 + i%2 {
 			if testing.Short() && tokens < decode.MaxTiny-2 {
@@ -52,7 +54,12 @@ func TestTinyUp(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%d %v", tokens, c), func(t *testing.T) {
 				pairs := tokens * c.TopK
-				u := newUp(c, &kt.Packed{Rows: make([]int, c.NumExperts), Expert: make([]int, pairs), Tokens: tokens})
+				u := newUp(plainOf(c), &kt.Packed{Rows: make([]int, c.NumExperts), Expert: make([]int, pairs), Tokens: tokens})
+				uploadW1 := func(b *kt.Bed) driver.DevicePtr { return kt.Upload(b, u.w1) }
+				if spec.IsPacked(c) {
+					q := quantise(t, fragments.W1(c), 3, []int{c.HWidth()}, c.Hidden)
+					u.w1, uploadW1 = q.plain[0], func(b *kt.Bed) driver.DevicePtr { return kt.Upload(b, q.units) }
+				}
 				chains, values := choose.ChainBytes(c)/4/c.NumExperts, tokens*c.NumExperts
 				sums, bias := make([]float32, chains*values), make([]float32, c.NumExperts)
 				for i, v := range reference.NewNormal(8, 1).Values(int64(len(sums))) {
@@ -76,7 +83,7 @@ func TestTinyUp(t *testing.T) {
 				h, a := b.Room(2*u.hValues), b.Room(2*u.rows*c.Intermediate)
 				args := decode.UpArgs{X: kt.Upload(b, u.x), Gather: want.Gather, W1: kt.Upload(b, u.w1), W3: kt.Upload(b, u.w3), B1: kt.Upload(b, u.b1), B3: kt.Upload(b, u.b3),
 					A: a, H: h, Rows: pairs, TileArgs: want.tiles(b)}
-				kt.Run(b, decode.Up{Config: c}, 2, args)
+				kt.Run(b, decode.Up{Config: u.c}, 2, args)
 				outputs := func(b *kt.Bed, of routed, args decode.UpArgs) map[string][]uint32 {
 					at := map[string][]uint32{}
 					for what, out := range map[string]struct {
@@ -99,11 +106,11 @@ func TestTinyUp(t *testing.T) {
 					b := kt.New(t, when)
 					got := newRouted(b, c, tokens)
 					args := args
-					args.X, args.W1, args.W3, args.B1, args.B3 = kt.Upload(b, u.x), kt.Upload(b, u.w1), kt.Upload(b, u.w3), kt.Upload(b, u.b1), kt.Upload(b, u.b3)
+					args.X, args.W1, args.W3, args.B1, args.B3 = kt.Upload(b, u.x), uploadW1(b), kt.Upload(b, u.w3), kt.Upload(b, u.b1), kt.Upload(b, u.b3)
 					args.Gather = 0
 					args.A, args.H, args.TileArgs = b.Room(2*u.rows*c.Intermediate), b.Room(2*u.hValues), got.tiles(b)
 					args.ChoiceArgs = decode.ChoiceArgs{Sums: kt.Upload(b, sums), RouterBias: kt.Upload(b, bias), ChosenScores: got.scores, ExpertIDs: got.ExpertIDs, Logits: got.logits, Inverse: got.Inverse, Tokens: tokens}
-					kt.Run(b, decode.Up{Config: c, Tiny: true}, 1+(i+j)%4, args)
+					kt.Run(b, decode.Up{Config: c, Tiny: true, Units: spec.IsPacked(c)}, 1+(i+j)%4, args)
 					require.Equal(t, wanted, outputs(b, got, args), when.Name)
 				}
 			})

@@ -11,7 +11,6 @@ import (
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/fragments"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route/choose"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/ptx"
 )
@@ -285,9 +284,11 @@ func (e upEpilogue) store(b block, acc [][]ptx.F32) {
 var (
 	UpKernel     = upKernel("decode-up", nil, Up{})
 	WideUpKernel = upKernel("decode-wide-up", hasWide, Up{Wide: true})
-	TinyUpKernel = upKernel("decode-tiny-up", choose.ChoosesInProducts, Up{Tiny: true})
-	// UnitsUpKernel reads the units of packed weights.
-	UnitsUpKernel = upKernel("decode-units-up", fragments.Suits, Up{Units: true})
+	TinyUpKernel = upKernel("decode-tiny-up", hasTiny, Up{Tiny: true})
+	// UnitsUpKernel reads the units of packed weights, TinyUnitsUpKernel up to [MaxTiny]
+	// tokens.
+	UnitsUpKernel     = upKernel("decode-units-up", fragments.Suits, Up{Units: true})
+	TinyUnitsUpKernel = upKernel("decode-units-tiny-up", hasTinyUnits, Up{Tiny: true, Units: true})
 )
 
 func upKernel(name string, only func(c spec.Config) bool, of Up) *registry.Kernel[UpArgs] {
