@@ -37,7 +37,7 @@ func (w *warp) touchMap(in *inst, at uint64, lanes uint32, writes, asMap bool) {
 	if r == nil {
 		return
 	}
-	a := r.ordinary(w, in, writes)
+	a := r.own(w, in, writes)
 	a.asMap = asMap
 	r.cl.grid.races.Lock()
 	defer r.cl.grid.races.Unlock()

@@ -223,7 +223,7 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 		return nil, errors.New("memory is nil")
 	}
 	if l.Races {
-		g.races = &globalRaces{pages: map[uint64]*[pageBytes / 4]shadowWord{}, signals: signals{}}
+		g.races = &globalRaces{pages: map[uint64]*shadowPage{}, signals: signals{}}
 	}
 	g.clusters = ctas / int64(g.cluster.Count())
 	if l.HostBytes <= 0 {

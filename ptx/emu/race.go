@@ -44,26 +44,6 @@ type shadowWord struct {
 	written, read uint8
 }
 
-// readers lists the latest reads of a word, one for each component and set of bytes. It
-// also lists writes that need no order between them, strong writes and stores of the same
-// value, and writes of bytes that the latest write left. Words share these lists, so a
-// list never changes.
-type readers struct {
-	list   []reader
-	one    [1]reader // storage for a list of one reader
-	writes bool      // some are writes
-}
-
-// reader is an access with the lanes that read or wrote the word, and the bytes.
-type reader struct {
-	*access
-	lanes uint32
-	bytes uint8
-}
-
-// maxReaders bounds the readers of a word.
-const maxReaders = 1024
-
 // races holds the state of the race checks of one cluster.
 type races struct {
 	cl         *cluster
@@ -73,19 +53,24 @@ type races struct {
 	fences     []fences          // of each warp
 	lanes      []lanesKnown      // of each warp
 	byLane     []*lanesKnowledge // for each warp whose lanes know different things; nil for others
+	reads      []recentReads     // of each warp
 	components int
 	inits      []*mbarrier
 	signals    signals // signals at words of shared memory
 
 	// These fields are valid while an access goes over its words: earlier accesses that are
-	// ordered before it, and the latest change of a set of readers.
-	by, grewBy     uint32  // lanes that access the present word
-	grewBytes      uint8   // bytes of the word in that change
+	// ordered before it.
+	by             uint32  // lanes that access the present word
 	repeated       bool    // another warp stored this value to the word before
 	okWrite, okOwn *access // writes that are ordered before every lane, and before the lane that wrote
 	okReads        *readers
-	readsOld, grew *readers
-	room           []readers // storage for further sets of readers
+
+	grown    map[growth]*readers // sets of readers that have grown by an access
+	latest   [warpLanes]growth   // latest growth of each lane
+	latestTo [warpLanes]*readers // its result
+	room     []readers           // storage for further sets of readers
+	page     *shadowPage         // page of global memory that the latest access touched
+	pageAt   uint64              // its number
 }
 
 // Components of the clock: for each warp its own time, its cp.async, its wgmma, and the reads
@@ -103,6 +88,7 @@ func newRaces(cl *cluster) *races {
 	r := &races{cl: cl, cluster: cl.grid.base + cl.number, strict: cl.grid.launch.StrictProxy, signals: signals{}}
 	n := len(cl.warps)
 	r.warps, r.fences, r.lanes, r.byLane = make([]causal.Knowledge, n), make([]fences, n), make([]lanesKnown, n), make([]*lanesKnowledge, n)
+	r.reads, r.grown = make([]recentReads, n), map[growth]*readers{}
 	for i := range r.warps {
 		r.warps[i].Seen.Set(i*warpComponents+componentOwn, 1)
 	}
@@ -121,10 +107,23 @@ func (r *races) site(w *warp) site { return site{r.cluster, w.cta.rank} }
 
 func (r *races) know(w *warp) *causal.Knowledge { return &r.warps[r.number(w)] }
 
-// ordinary returns an access by the warp itself.
+// ordinary returns an access by the warp itself. Reads by one instruction share an access until
+// the warp's next moment.
 func (r *races) ordinary(w *warp, in *inst, writes bool) *access {
+	if !writes {
+		recent := &r.reads[r.number(w)][in.number%len(recentReads{})]
+		if a := *recent; a == nil || a.in != in || a.at != r.now(w) {
+			*recent = r.own(w, in, false)
+		}
+		return *recent
+	}
+	return r.own(w, in, writes)
+}
+
+// own returns a new access by the warp itself.
+func (r *races) own(w *warp, in *inst, writes bool) *access {
 	a := r.access(w, in, componentOwn, writes)
-	a.at = r.know(w).Seen[a.component]
+	a.at = r.now(w)
 	if a.strong = in.strong(); a.strong {
 		a.scope = scopeOf(in)
 	}
@@ -200,7 +199,7 @@ func (r *races) repeats(a *access, at spot) bool {
 // start begins the comparison of an access by some lanes with earlier accesses to the
 // words that it touches.
 func (r *races) start(by uint32) {
-	r.okWrite, r.okOwn, r.okReads, r.readsOld, r.grew, r.by = nil, nil, nil, nil, nil, by
+	r.okWrite, r.okOwn, r.okReads, r.by = nil, nil, nil, by
 }
 
 // touch records an access to bytes of c's shared memory, or returns its race. The caller has
@@ -252,9 +251,9 @@ func (r *races) word(a *access, s *shadowWord, mask uint8, at spot) *problem {
 			r.okOwn = w
 		}
 	}
-	if s.reads != nil && (a.writes || s.reads.writes) && s.reads != r.okReads && s.read&mask != 0 {
+	if s.reads != nil && (a.writes || s.reads.some) && s.reads != r.okReads && s.read&mask != 0 {
 		one := true
-		for _, old := range s.reads.list {
+		for old := s.reads; old != nil; old = old.next {
 			if !a.writes && !old.writes {
 				continue
 			}
@@ -276,64 +275,9 @@ func (r *races) word(a *access, s *shadowWord, mask uint8, at spot) *problem {
 		s.read |= mask
 		return nil
 	}
-	s.keep(mask)
+	r.keep(s, mask)
 	s.write, s.lanes, s.written = a, r.by, mask
 	return nil
-}
-
-// keep forgets the accesses to the bytes of a new write, and keeps those to other bytes.
-func (s *shadowWord) keep(mask uint8) {
-	before := s.reads
-	s.reads, s.read = nil, 0
-	if mask == 0xf {
-		return
-	}
-	kept := readers{}
-	add := func(x reader) {
-		if x.bytes &^= mask; x.bytes != 0 {
-			kept.list, kept.writes, s.reads = append(kept.list, x), kept.writes || x.writes, &kept
-			s.read |= x.bytes
-		}
-	}
-	if s.write != nil {
-		add(reader{s.write, s.lanes, s.written})
-	}
-	if before != nil {
-		for _, x := range before.list {
-			add(x)
-		}
-	}
-}
-
-// add returns a set of readers with one more access.
-func (r *races) add(old *readers, a *access, bytes uint8) *readers {
-	if r.grew != nil && old == r.readsOld && r.by == r.grewBy && bytes == r.grewBytes {
-		return r.grew
-	}
-	if len(r.room) == 0 {
-		r.room = make([]readers, 64)
-	}
-	grew, lanes := &r.room[0], r.by
-	grew.list = grew.one[:0]
-	if old != nil {
-		if last := &old.list[len(old.list)-1]; last.access == a && last.bytes == bytes {
-			if lanes |= last.lanes; lanes == last.lanes {
-				return old
-			}
-		}
-		for _, x := range old.list {
-			if x.component != a.component || x.site.cluster != a.site.cluster || x.strong != a.strong || x.writes != a.writes || x.bytes&^bytes != 0 ||
-				x.lanes&^lanes != 0 && r.unmet(x.access, x.lanes, a) != 0 {
-				grew.list = append(grew.list, x)
-			}
-		}
-		grew.list = grew.list[max(0, len(grew.list)-maxReaders):]
-	}
-	r.room = r.room[1:]
-	grew.list = append(grew.list, reader{a, lanes, bytes})
-	grew.writes = a.writes || old != nil && old.writes
-	r.readsOld, r.grew, r.grewBy, r.grewBytes = old, grew, r.by, bytes
-	return grew
 }
 
 // compare returns the race of an access by some lanes with an earlier access (in the

@@ -17,17 +17,23 @@ const pageBytes = 4096
 // and while a strong access executes.
 type globalRaces struct {
 	sync.Mutex
-	pages   map[uint64]*[pageBytes / 4]shadowWord
+	pages   map[uint64]*shadowPage
 	signals signals
 }
 
-func (g *globalRaces) page(at uint64) *[pageBytes / 4]shadowWord {
-	p := g.pages[at/pageBytes]
-	if p == nil {
-		p = new([pageBytes / 4]shadowWord)
-		g.pages[at/pageBytes] = p
+// shadowPage is the shadow of pageBytes of global memory.
+type shadowPage [pageBytes / 4]shadowWord
+
+// shadow returns the shadow of the page of an address.
+func (r *races) shadow(at uint64) *shadowPage {
+	if n := at / pageBytes; r.page == nil || r.pageAt != n {
+		pages := r.cl.grid.races.pages
+		if pages[n] == nil {
+			pages[n] = new(shadowPage)
+		}
+		r.page, r.pageAt = pages[n], n
 	}
-	return p
+	return r.page
 }
 
 // touchGlobal records an access to n bytes of global memory, and returns its race if there
@@ -38,7 +44,7 @@ func (r *races) touchGlobal(a *access, at, n uint64) *problem {
 	}
 	for n > 0 {
 		k := min(n, pageBytes-at%pageBytes)
-		if p := r.words(a, r.cl.grid.races.page(at)[at%pageBytes/4:], spot{at: at}, uint32(k)); p != nil {
+		if p := r.words(a, r.shadow(at)[at%pageBytes/4:], spot{at: at}, uint32(k)); p != nil {
 			return p
 		}
 		at, n = at+k, n-k

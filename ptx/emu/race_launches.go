@@ -142,7 +142,7 @@ func (r *races) touchLaunch(g *grid, a *access, at, end uint64) *problem {
 		if s.reads == nil || s.read&touched == 0 {
 			continue
 		}
-		for _, old := range s.reads.list {
+		for old := s.reads; old != nil; old = old.next {
 			if old.bytes&touched != 0 && (a.writes || old.writes) && r.unordered(old.access, a) {
 				return r.raceOfLaunches(g, old.access, a, at)
 			}

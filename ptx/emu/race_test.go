@@ -110,6 +110,21 @@ first:
 on:
 	ld.shared.u32 %r6, [%r0]; // here
 end:`, mend: []string{"bar.arrive", "bar.sync"}},
+	{name: "a store that waits for no reader, the second of which waited for the first", kind: Race, threads: 96, code: warps + `
+	@%p1 st.shared.u32 [%r0], 0;
+	bar.sync 0;
+	setp.eq.u32 %p2, %r1, 2;
+	@%p2 bra third;
+	@%p0 ld.shared.u32 %r6, [%r0]; // side
+	bar.sync 1, 64;
+	@!%p0 ld.shared.u32 %r6, [%r0]; // side
+	bar.sync 1, 64;
+	// @!%p0 bar.arrive 2, 64;
+	bra end;
+third:
+	// bar.sync 2, 64;
+	@%p2 st.shared.u32 [%r0], %r1; // side
+end:`, mend: []string{"// bar", "bar", "// @", "@"}},
 	{name: "an atomic and a plain load", kind: Race, threads: 64, code: warps + `
 	@%p1 st.shared.u32 [%r0], 0;
 	bar.sync 0;
