@@ -29,7 +29,7 @@ func TestOutside(t *testing.T) {
 	out, err = goCommand(bin, "version", "-m", program).CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "github.com/ebitengine/purego")
-	for _, name := range []string{"mumax", "gonum", "plot", "progressbar", "testify"} {
+	for _, name := range []string{"mumax", "gonum", "plot", "progressbar", "testify", "prometheus"} {
 		require.NotContains(t, string(out), name, "what the program is built from")
 	}
 	run := exec.Command(program)

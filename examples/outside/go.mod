@@ -9,7 +9,7 @@ require (
 	github.com/ebitengine/purego v0.11.3 // indirect
 	golang.org/x/crypto v0.53.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
-	golang.org/x/sys v0.46.0 // indirect
+	golang.org/x/sys v0.48.0 // indirect
 )
 
 replace sonicmoe => ../..

@@ -3,13 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"math"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/moe"
 )
@@ -32,51 +29,48 @@ type answer struct {
 	err error
 }
 
+// batching says how a batcher puts requests into passes.
+type batching struct {
+	most   int           // largest number of tokens in a pass
+	queue  int           // number of requests that may wait
+	window time.Duration // time that the first request of a pass waits for others
+}
+
 // batcher runs passes over as many requests as fit. Any goroutine may call submit;
 // the goroutine of work owns everything else of the layer.
 type batcher struct {
+	from source
+	batching
 	layer  *moe.Layer
 	call   *moe.Call
 	stream driver.Stream
 	memory *moe.Arena
 	full   moe.ForwardArgs
-	most   int // largest number of tokens in a pass
-	window time.Duration
 
-	queue   chan request
-	waiting atomic.Int64 // number of numbers (tokens times width) in the queue
-	stopped context.Context
-	stop    context.CancelFunc
-	metrics metrics
+	waitlist chan request
+	waiting  atomic.Int64 // number of numbers (tokens times width) in the queue
+	begun    atomic.Int64 // time at which the present pass began, in Unix nanoseconds; 0 between passes
+	stopped  context.Context
+	stop     context.CancelFunc
+	stats    stats
 }
 
-// newBatcher creates a layer with random weights, and its buffers.
-func newBatcher(ctx context.Context, dev driver.Device, c moe.Config, most, queue int, window time.Duration, kept *cache.Cache) (*batcher, error) {
-	layer, err := moe.New(ctx, dev, c, moe.WithoutBackward(), moe.WithCache(kept))
-	if err != nil {
-		return nil, err
-	}
+// newBatcher allocates a layer's buffers and loads its weights.
+func newBatcher(ctx context.Context, dev driver.Device, layer *moe.Layer, s source, o batching) (*batcher, error) {
 	stream, err := dev.NewStream()
 	if err != nil {
 		return nil, err
 	}
-	b := &batcher{layer: layer, call: layer.NewCall(), stream: stream, memory: moe.NewArena(dev), most: most, window: window,
-		queue: make(chan request, queue), metrics: newMetrics(c.NumExperts)}
+	b := &batcher{from: s, batching: o, layer: layer, call: layer.NewCall(), stream: stream, memory: moe.NewArena(dev),
+		waitlist: make(chan request, o.queue), stats: newStats(layer.Config().NumExperts)}
 	b.stopped, b.stop = context.WithCancel(context.Background())
-	b.full = b.memory.ForwardArgs(layer, most)
-	b.full.Weights, b.full.Workspace = b.memory.Weights(layer), b.memory.Workspace(most, layer)
-	if err := b.memory.Err(); err != nil {
-		return nil, errors.Join(err, b.close())
+	b.full = b.memory.ForwardArgs(layer, o.most)
+	b.full.Weights, b.full.Workspace = b.memory.Weights(layer), b.memory.Workspace(o.most, layer)
+	if err = b.memory.Err(); err == nil {
+		err = s.load(ctx, stream, b.full.Weights)
 	}
-	for i, w := range []moe.Tensor{b.full.Router, b.full.W1, b.full.W2} {
-		random, in := rand.New(rand.NewPCG(1, uint64(i))), w.Shape.Dims[w.Shape.Rank-1]
-		values := make([]float32, w.Shape.Elements())
-		for j := range values {
-			values[j] = float32(random.NormFloat64() / math.Sqrt(float64(in)))
-		}
-		if err := moe.Write(stream, w, values); err != nil {
-			return nil, errors.Join(err, b.close())
-		}
+	if err != nil {
+		return nil, errors.Join(err, b.close())
 	}
 	return b, nil
 }
@@ -84,8 +78,19 @@ func newBatcher(ctx context.Context, dev driver.Device, c moe.Config, most, queu
 // width returns the numbers of a token.
 func (b *batcher) width() int { return b.layer.Config().Hidden }
 
+// stuck returns the time for which the present pass has run, 0 between passes.
+func (b *batcher) stuck() time.Duration {
+	if begun := b.begun.Load(); begun != 0 {
+		return time.Since(time.Unix(0, begun))
+	}
+	return 0
+}
+
 // close frees the device's memory. work must have ended.
-func (b *batcher) close() error { return errors.Join(b.memory.Free(), b.stream.Close()) }
+func (b *batcher) close() error {
+	b.stop()
+	return errors.Join(b.memory.Free(), b.stream.Close())
+}
 
 // maxWaiting is the number of passes whose tokens may wait.
 const maxWaiting = 16
@@ -100,7 +105,7 @@ func (b *batcher) submit(ctx context.Context, x []float32) ([]float32, error) {
 		return nil, errBusy
 	}
 	select {
-	case b.queue <- request{ctx, x, got}:
+	case b.waitlist <- request{ctx, x, got}:
 	default:
 		b.waiting.Add(-n)
 		return nil, errBusy
@@ -146,7 +151,7 @@ func (b *batcher) gather(first *request) (batch []request, rest *request) {
 	var window <-chan time.Time
 	add := func(r request) bool {
 		if r.ctx.Err() != nil { // the client has gone away
-			b.metrics.drop()
+			b.stats.drop()
 			return true
 		}
 		if len(r.x) > room {
@@ -164,7 +169,7 @@ func (b *batcher) gather(first *request) (batch []request, rest *request) {
 	}
 	for {
 		select {
-		case r := <-b.queue:
+		case r := <-b.waitlist:
 			b.waiting.Add(-int64(len(r.x)))
 			if !add(r) {
 				return batch, rest
@@ -183,6 +188,8 @@ func (b *batcher) pass(batch []request) ([]float32, error) {
 	for _, r := range batch {
 		x = append(x, r.x...)
 	}
+	b.begun.Store(time.Now().UnixNano())
+	defer b.begun.Store(0)
 	tokens := len(x) / b.width()
 	f, err := b.full.Tokens(tokens)
 	if err != nil {
@@ -192,6 +199,6 @@ func (b *batcher) pass(batch []request) ([]float32, error) {
 	if err := errors.Join(moe.Write(b.stream, f.X, x), b.call.Forward(b.stream, f), moe.Read(b.stream, f.O, o), moe.Read(b.stream, f.ExpertIDs, ids)); err != nil {
 		return nil, b.layer.Explain(err)
 	}
-	b.metrics.passed(len(batch), tokens, ids)
+	b.stats.passed(len(batch), tokens, ids)
 	return o, nil
 }

@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"strconv"
 	"strings"
 )
 
-// readTokens reads {"tokens": [[…], …]}: 1 to most tokens of width numbers each.
-// It counts while it reads, so that a body takes no more memory than its tokens.
+// readTokens reads {"tokens": [[…], …]} and nothing else: 1 to most tokens of width numbers
+// each. It counts while it reads, so that a body takes no more memory than its tokens.
 func readTokens(body io.Reader, width, most int) ([]float32, error) {
 	p := parser{in: bufio.NewReader(body)}
 	var x []float32
@@ -19,7 +20,7 @@ func readTokens(body io.Reader, width, most int) ([]float32, error) {
 	}
 	for first := true; p.more(first); first = false {
 		if len(x) == most*width {
-			p.failf("more than %d tokens, want 1 to %[1]d", most)
+			p.tooMany(most)
 		}
 		p.expect("[")
 		token, n := len(x)/width, 0
@@ -54,6 +55,17 @@ func (p *parser) failf(format string, args ...any) {
 	if p.err == nil {
 		p.err = fmt.Errorf(format, args...)
 	}
+}
+
+// tooMany refuses the body if it has been right so far.
+func (p *parser) tooMany(most int) {
+	if p.err == nil {
+		p.err = tooMany(most)
+	}
+}
+
+func tooMany(most int) error {
+	return &refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("more than %d tokens, want 1 to %[1]d", most)}
 }
 
 // byte returns the next byte, 0 after an error.
@@ -107,16 +119,20 @@ func (p *parser) more(first bool) bool {
 // number reads a number that FP32 holds.
 func (p *parser) number() float32 {
 	const longest = 64
+	c := p.skip()
+	if p.err == nil && !strings.ContainsRune("-0123456789", rune(c)) {
+		p.failf("%q in the place of a number", c)
+	}
 	var text []byte
-	for c := p.skip(); p.err == nil; c = p.byte() {
-		if !strings.ContainsRune("+-.0123456789eE", rune(c)) {
-			p.err = p.in.UnreadByte()
-			break
-		}
+	for ; p.err == nil && strings.ContainsRune("+-.0123456789eE", rune(c)); c = p.byte() {
 		if text = append(text, c); len(text) > longest {
 			p.failf("a number of more than %d characters", longest)
 		}
 	}
+	if p.err != nil {
+		return 0
+	}
+	p.err = p.in.UnreadByte()
 	v, err := strconv.ParseFloat(string(text), 32)
 	if err != nil || !json.Valid(text) {
 		p.failf("%.64q is not an FP32 number", text)

@@ -1,19 +1,20 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"math"
-	"math/rand/v2"
+	"net"
 	"net/http"
-	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"sonicmoe/driver"
 )
 
 //go:embed page.html
@@ -29,47 +30,70 @@ type limits struct {
 	// drain is the longest time from the stop signal to the end. drainBody is the part of
 	// it in which bodies may still arrive.
 	drain, drainBody time.Duration
+	// pass is the time after which a pass counts as hung: /healthz then fails.
+	pass time.Duration
 }
 
 var defaultLimits = limits{
 	bodies: 8, header: 10 * time.Second, body: 10 * time.Second, answer: time.Minute, idle: 30 * time.Second,
-	drain: 10 * time.Second, drainBody: 500 * time.Millisecond,
+	drain: 10 * time.Second, drainBody: 500 * time.Millisecond, pass: 30 * time.Second,
 }
 
-// server answers HTTP requests through a batcher.
+// server answers HTTP requests through the batchers of its layers.
 type server struct {
-	*batcher
+	dev      driver.Device
 	limits   limits
-	bodies   chan struct{} // one slot for each body that may be read at a time
-	inside   atomic.Int64  // requests in handlers
+	layers   atomic.Pointer[[]*batcher] // nil while they are loaded
+	bodies   chan struct{}              // one slot for each body that may be read at a time
+	inside   atomic.Int64               // requests in handlers
 	draining context.Context
 	drain    context.CancelFunc
 }
 
-func newServer(b *batcher, l limits) *server {
-	s := &server{batcher: b, limits: l, bodies: make(chan struct{}, l.bodies)}
+func newServer(dev driver.Device, l limits) *server {
+	s := &server{dev: dev, limits: l, bodies: make(chan struct{}, l.bodies)}
 	s.draining, s.drain = context.WithCancel(context.Background())
 	return s
 }
 
-// handler answers /forward, /stats, /metrics and /.
+// loaded returns the layers, none while they are loaded.
+func (s *server) loaded() []*batcher {
+	if list := s.layers.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// handler answers all requests. Every error is JSON.
 func (s *server) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /forward", func(w http.ResponseWriter, r *http.Request) {
-		start := time.Now()
-		s.metrics.answered(s.forward(w, r), time.Since(start))
-	})
-	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(s.metrics.snapshot(len(s.queue))) // the client may have gone away
-	})
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-		s.metrics.write(w, len(s.queue))
-	})
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = w.Write(page) // the client may have gone away
+	for _, route := range []struct {
+		method, path string
+		answer       http.HandlerFunc
+	}{
+		{http.MethodPost, "/forward", s.answerForward},
+		{http.MethodPost, "/layers/{layer}/forward", s.answerForward},
+		{http.MethodGet, "/healthz", s.probe(s.unhealthy)},
+		{http.MethodGet, "/readyz", s.probe(s.unready)},
+		{http.MethodGet, "/version", func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, s.about()) }},
+		{http.MethodGet, "/stats", func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, s.overview()) }},
+		{http.MethodGet, "/metrics", metricsHandler(s).ServeHTTP},
+		{http.MethodGet, "/{$}", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			_, _ = w.Write(page) // the client may have gone away
+		}},
+	} {
+		mux.HandleFunc(route.path, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != route.method && (r.Method != http.MethodHead || route.method != http.MethodGet) {
+				w.Header().Set("Allow", route.method)
+				refuse(w, http.StatusMethodNotAllowed, fmt.Sprintf("method %s, want %s", r.Method, route.method))
+				return
+			}
+			route.answer(w, r)
+		})
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, http.StatusNotFound, fmt.Sprintf("no %s here; want /forward, /layers/N/forward, /healthz, /readyz, /version, /stats, /metrics or /", r.URL.Path))
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.inside.Add(1)
@@ -78,105 +102,127 @@ func (s *server) handler() http.Handler {
 	})
 }
 
-// clientGone is the HTTP status that nginx logs for a client that went away.
-const clientGone = 499
-
-// refusal is an error whose cause is the request, with its HTTP status.
-type refusal struct {
-	status int
-	text   string
+// answerForward answers a request for a layer's outputs.
+func (s *server) answerForward(w http.ResponseWriter, r *http.Request) {
+	b, wrong := s.choose(r.PathValue("layer"))
+	if wrong != nil {
+		if wrong.status == http.StatusServiceUnavailable {
+			w.Header().Set("Retry-After", "1")
+		}
+		refuse(w, wrong.status, wrong.text)
+		return
+	}
+	start := time.Now()
+	b.stats.answered(s.forward(b, w, r), time.Since(start))
 }
 
-func (e *refusal) Error() string { return e.text }
-
-// forward answers {"tokens": [[…], …]} with the layer's outputs in the same form,
-// and returns the status.
-func (s *server) forward(w http.ResponseWriter, r *http.Request) int {
-	x, err := s.body(w, r)
-	var o []float32
-	if err == nil {
-		o, err = s.submit(r.Context(), x)
+// choose returns the layer with a number, or the only layer without one.
+func (s *server) choose(number string) (*batcher, *refusal) {
+	list := s.loaded()
+	if list == nil {
+		return nil, &refusal{http.StatusServiceUnavailable, s.unready().Error()}
 	}
-	if i := slices.IndexFunc(o, func(v float32) bool { return v-v != 0 }); i >= 0 {
-		err = &refusal{http.StatusUnprocessableEntity, fmt.Sprintf("output %d of token %d is %v, which JSON does not have: the token's values are too large", i%s.width(), i/s.width(), o[i])}
+	if number == "" && len(list) == 1 {
+		return list[0], nil
 	}
-	if err == nil {
-		s.write(w, o)
-		return http.StatusOK
+	var numbers []int
+	for _, b := range list {
+		if strconv.Itoa(b.from.number) == number {
+			return b, nil
+		}
+		numbers = append(numbers, b.from.number)
 	}
-	status := http.StatusInternalServerError
-	var wrong *refusal
-	switch {
-	case errors.Is(err, errBusy), errors.Is(err, errStopped):
-		status = http.StatusServiceUnavailable
-		w.Header().Set("Retry-After", "1")
-	case errors.As(err, &wrong):
-		status = wrong.status
-	case r.Context().Err() != nil:
-		return clientGone
-	}
-	http.Error(w, err.Error(), status)
-	return status
+	return nil, &refusal{http.StatusNotFound, fmt.Sprintf("want /layers/N/forward with N one of the layers %v", numbers)}
 }
 
-// body reads a request's tokens. It waits for one of the few slots first, so that
-// the bodies in memory are bounded.
-func (s *server) body(w http.ResponseWriter, r *http.Request) ([]float32, error) {
-	late := time.NewTimer(s.limits.body)
-	defer late.Stop()
-	select {
-	case s.bodies <- struct{}{}:
-		defer func() { <-s.bodies }()
-	case <-r.Context().Done():
-		return nil, r.Context().Err()
-	case <-s.draining.Done():
-		return nil, errStopped
-	case <-late.C:
-		return nil, errBusy
+// probe answers 200 and "ok", or 503 and an error.
+func (s *server) probe(wrong func() error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if err := wrong(); err != nil {
+			refuse(w, http.StatusServiceUnavailable, err.Error())
+			return
+		}
+		answerJSON(w, map[string]string{"status": "ok"})
 	}
-	connection := http.NewResponseController(w)
-	until := func(limit time.Duration) { _ = connection.SetReadDeadline(time.Now().Add(limit)) } // no error: TCP connections have deadlines
-	until(s.limits.body)
-	stop := context.AfterFunc(s.draining, func() { until(s.limits.drainBody) })
-	defer stop()
-	// A number in JSON has at most about 25 characters.
-	text := http.MaxBytesReader(w, r.Body, int64(s.most*s.width())*32+1024)
-	x, err := readTokens(text, s.width(), s.most)
-	switch {
-	case err == nil:
-		stop()
-		_ = connection.SetReadDeadline(time.Time{}) // without a deadline from here on: one that passes would end the context as if the client were gone
-		return x, nil
-	case s.draining.Err() != nil:
-		return nil, errStopped
-	case isTimeout(err): // the time-out of the connection also ends the request's context
-		return nil, &refusal{http.StatusRequestTimeout, fmt.Sprintf("the body took longer than %v", s.limits.body)}
-	case r.Context().Err() != nil:
-		return nil, r.Context().Err()
-	}
-	return nil, &refusal{http.StatusBadRequest, fmt.Sprintf(`want {"tokens": [[%d numbers], …]}, up to %d tokens: %v`, s.width(), s.most, err)}
 }
 
-func isTimeout(err error) bool {
-	var t interface{ Timeout() bool }
-	return errors.As(err, &t) && t.Timeout()
+// unhealthy returns the reason to restart the process, nil if there is none.
+func (s *server) unhealthy() error {
+	if err := s.dev.Err(); err != nil {
+		return err
+	}
+	for _, b := range s.loaded() {
+		if took := b.stuck(); took > s.limits.pass {
+			return fmt.Errorf("a pass of layer %d has run for %v", b.from.number, took.Round(time.Millisecond))
+		}
+	}
+	return nil
 }
 
-// write writes an answer, token by token.
-func (s *server) write(w http.ResponseWriter, o []float32) {
-	w.Header().Set("Content-Type", "application/json")
-	before := `{"tokens":[`
-	for token := range slices.Chunk(o, s.width()) {
-		text, err := json.Marshal(token)
+// unready returns the reason to send requests elsewhere, nil if there is none.
+func (s *server) unready() error {
+	if err := s.unhealthy(); err != nil {
+		return err
+	}
+	if s.draining.Err() != nil {
+		return errStopped
+	}
+	if s.loaded() == nil {
+		return errors.New("the layers are being loaded")
+	}
+	return nil
+}
+
+func answerJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", typeJSON)
+	w.Header().Set("Cache-Control", "no-store")
+	_ = json.NewEncoder(w).Encode(v) // the client may have gone away
+}
+
+// serve loads the layers and answers requests until ctx ends, then waits for those in
+// progress.
+func serve(ctx context.Context, l net.Listener, s *server, load func(context.Context) ([]*batcher, error), demo int) error {
+	web := &http.Server{Handler: s.handler(), ReadHeaderTimeout: s.limits.header, IdleTimeout: s.limits.idle, WriteTimeout: s.limits.answer}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	drained := make(chan struct{})
+	g.Go(func() error {
+		list, err := load(ctx)
 		if err != nil {
-			panic(err) // cannot happen, because all numbers are finite
+			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+				return nil // the signal to stop came first
+			}
+			return err
 		}
-		if _, err := fmt.Fprintf(w, "%s%s", before, text); err != nil {
-			return // the client went away
+		s.layers.Store(&list)
+		for _, b := range list {
+			g.Go(b.work)
+			g.Go(func() error {
+				<-drained
+				b.stop()
+				return nil
+			})
 		}
-		before = ","
-	}
-	_, _ = io.WriteString(w, "]}")
+		for i := range demo {
+			b := list[i%len(list)]
+			g.Go(func() error {
+				ask(ctx, fmt.Sprintf("http://%v/layers/%d/forward", l.Addr(), b.from.number), b.width(), uint64(i))
+				return nil
+			})
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		defer close(drained)
+		return s.shutdown(web)
+	})
+	return errors.Join(g.Wait(), closeBatchers(s.loaded()))
 }
 
 // shutdown waits for the requests in progress, at most as long as the limit. It closes
@@ -204,37 +250,4 @@ func (s *server) shutdown(web *http.Server) error {
 		}
 	}
 	return nil
-}
-
-// tokens is the JSON of a request and of an answer: rows of numbers.
-type tokens struct {
-	Tokens [][]float32 `json:"tokens"`
-}
-
-// ask is a client that sends some tokens again and again until ctx ends.
-func ask(ctx context.Context, url string, width int, seed uint64) {
-	random := rand.New(rand.NewPCG(seed, 3))
-	for ctx.Err() == nil {
-		in := tokens{make([][]float32, 1+random.IntN(4))}
-		for i := range in.Tokens {
-			for range width {
-				in.Tokens[i] = append(in.Tokens[i], float32(random.NormFloat64()*math.Exp(random.NormFloat64()/4)))
-			}
-		}
-		body, err := json.Marshal(in)
-		if err != nil {
-			return
-		}
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
-		if err != nil {
-			return
-		}
-		if resp, err := http.DefaultClient.Do(r); err == nil {
-			resp.Body.Close()
-		}
-		select {
-		case <-time.After(time.Duration(random.ExpFloat64() * 2e7)):
-		case <-ctx.Done():
-		}
-	}
 }

@@ -59,7 +59,7 @@ func TestOverflow(t *testing.T) {
 	}
 	code, _ := post(t, web.URL, x)
 	require.Equal(t, http.StatusUnprocessableEntity, code)
-	got := s.metrics.snapshot(0)
+	got := s.snapshot()
 	require.Equal(t, map[int]int64{http.StatusUnprocessableEntity: 1}, got.Answers)
 }
 
@@ -75,7 +75,7 @@ func TestQueueIsBoundedInTokens(t *testing.T) {
 	for range maxWaiting {
 		all.Go(func() { _, _ = s.submit(ctx, full) })
 	}
-	require.Eventually(t, func() bool { return len(s.queue) == maxWaiting }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(s.waitlist) == maxWaiting }, time.Minute, time.Millisecond)
 	_, err := s.submit(ctx, full[:s.width()])
 	require.ErrorIs(t, err, errBusy)
 }
@@ -124,7 +124,7 @@ func TestDrain(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- serve(ctx, l, s, 0) }()
+	go func() { done <- serve(ctx, l, s.server, s.load, 0) }()
 	url := "http://" + l.Addr().String()
 	code, _ := post(t, url, token(s, 1)) // this client keeps its connection open and idle
 	require.Equal(t, http.StatusOK, code)
@@ -148,7 +148,7 @@ func TestIdleConnections(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- serve(ctx, l, s, 0) }()
+	go func() { done <- serve(ctx, l, s.server, s.load, 0) }()
 	url := "http://" + l.Addr().String()
 	for _, text := range []string{"", "GET / HT", "GET /stats HTTP/1.1\r\nHost: x\r\n\r\n"} {
 		c := send(t, url, text)

@@ -1,11 +1,23 @@
-// Command serve answers HTTP requests with a layer's forward pass.
+// Command serve answers HTTP requests with the forward pass of a model's expert layers.
 //
-//	go run ./examples/serve -demo 8      # then look at http://localhost:8080
-//	curl -d '{"tokens": [[0.1, …], …]}' http://localhost:8080/forward
+//	go run ./examples/serve -model ~/models/Qwen3-30B-A3B -layer 0-3
+//	go run ./examples/serve -demo 8      # random weights: look at http://localhost:8080
 //	go run ./examples/serve -decode 10s  # no HTTP: decode latency of several layers
 //
+// Requests and answers are JSON or safetensors:
+//
+//	curl -d '{"tokens": [[0.1, …], …]}' http://localhost:8080/layers/0/forward
+//	curl --data-binary @X.safetensors -H 'Content-Type: application/safetensors' \
+//	     -o O.safetensors http://localhost:8080/layers/0/forward
+//
+// JSON answers have the form of the request. A safetensors request has one tensor x [T, d],
+// F32 or of the layer's type, and its answer one tensor o of the same type and shape.
+// /forward is short for the layer if there is one. Every error is {"error": "…"}: 400 for
+// a wrong body, 413 for too many tokens or bytes, 415 for another Content-Type, 422 for an
+// output that JSON does not have, 503 with Retry-After when the service is full or ends.
+//
 // A pass over 64 tokens takes hardly longer than a pass over one token, because
-// both read all weights. One goroutine therefore owns the device's stream and puts
+// both read all weights. One goroutine of each layer therefore owns a stream and puts
 // as many waiting requests into a pass as fit. A client gets the same bits in every
 // batch, because tokens are independent of each other.
 //
@@ -13,12 +25,15 @@
 //
 //   - A request whose client has gone away before its pass is dropped.
 //   - The queue is bounded. A request that finds it full gets 503 at once.
-//   - A few bodies are read at a time, each token by token up to the tokens of a
-//     pass, so that no body takes more memory than a pass.
+//   - A few bodies are read at a time, each up to the tokens of a pass, so that no body
+//     takes more memory than a pass.
 //   - Headers, bodies, answers and idle connections have time limits. SIGTERM ends
 //     idle and slow connections at once and waits for the requests in progress.
 //
-// / shows load and latency live, /metrics reports them to Prometheus.
+// /healthz fails if the device is broken or a pass hangs: restart the process. /readyz
+// also fails while the layers are loaded and after SIGTERM: send requests elsewhere.
+// /version names build, device and layers, /metrics has the service, the device and Go's
+// runtime for Prometheus, and / shows state, load and latency live.
 package main
 
 import (
@@ -29,10 +44,9 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
+	"strconv"
+	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"sonicmoe/cache"
 	"sonicmoe/examples/internal/command"
@@ -40,7 +54,7 @@ import (
 	"sonicmoe/moe"
 )
 
-var program = command.Program{Name: "serve", Purpose: "answers HTTP requests with a layer's forward pass, many requests in one pass.", Drain: 15 * time.Second}
+var program = command.Program{Name: "serve", Purpose: "answers HTTP requests with the forward pass of a model's expert layers, many requests in one pass.", Drain: 15 * time.Second}
 
 func main() { program.Main(run) }
 
@@ -53,6 +67,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	listen := set.String("listen", "localhost:8080", "`address` to listen on")
 	queue := set.Int("queue", 256, "`requests` that may wait, with the tokens of at most 16 passes; further requests get 503")
 	window := set.Duration("window", 2*time.Millisecond, "`time` that the first request of a pass waits for others")
+	folder := set.String("model", "", "`folder` of a published model, config.json and safetensors files, in place of random weights")
+	number := set.String("layer", "", "with -model: `numbers` of its layers, such as 3 or 0-3,7 (default: the first with experts)")
 	demo := set.Int("demo", 0, "`clients` of its own that send requests all the time, to have something to look at")
 	length := set.Duration("decode", 0, "instead of HTTP, decode for this `time` and print latencies: layers in sequence, tokens arriving at random")
 	layers := set.Int("layers", 0, "with -decode: `layers` in sequence (default: 4, emulated 2)")
@@ -68,6 +84,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch {
 	case err != nil:
 		return err
+	case *folder != "" && (decoded || len(rows) > 0):
+		return command.Usagef("-model is given with -decode, -row or -shape, want it without them: the model has its own sizes")
+	case *folder == "" && *number != "":
+		return command.Usagef("-layer %s needs -model", *number)
 	case *queue < 1 || *window < 0 || *demo < 0:
 		return command.Usagef("-queue %d, -window %v, -demo %d: want at least 1, 0, 0", *queue, *window, *demo)
 	case *length < 0 || *layers < 0 || !(*load > 0 && *load <= maxLoad):
@@ -88,16 +108,37 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if row = sizes.Call(row); decoded {
 		return decode(ctx, dev, row, kept, decoding{layers: cmp.Or(*layers, defaultLayers(gpu)), load: *load, length: *length}, stdout)
 	}
-	b, err := newBatcher(ctx, dev, row.Config, row.Tokens, *queue, *window, kept)
-	if err != nil {
-		return err
+	offered := []source{randomSource(row.Config)}
+	if *folder != "" {
+		if offered, err = openModel(ctx, *folder, *number, row.Tokens); err != nil {
+			return err
+		}
 	}
 	l, err := net.Listen("tcp", *listen)
 	if err != nil {
-		return errors.Join(err, b.close())
+		return errors.Join(err, closeAll(offered))
 	}
-	fmt.Fprintf(stdout, "%v on %s, up to %d tokens a pass: http://%v\n", row.Config, dev.Target().Name, row.Tokens, l.Addr())
-	return serve(ctx, l, newServer(b, defaultLimits), *demo)
+	fmt.Fprintf(stdout, "%s on %s, up to %d tokens a pass: http://%v\n", offer(offered), dev.Target().Name, row.Tokens, l.Addr())
+	for _, remark := range offered[0].remarks {
+		fmt.Fprintf(stdout, "%s: %s\n", *folder, remark)
+	}
+	s := newServer(dev, defaultLimits)
+	if !gpu {
+		s.limits.pass = time.Hour // the emulated device is slow
+	}
+	return serve(ctx, l, s, loader(dev, offered, kept, batching{row.Tokens, *queue, *window}), *demo)
+}
+
+// offer describes the layers of the service.
+func offer(list []source) string {
+	var numbers []string
+	for _, s := range list {
+		numbers = append(numbers, strconv.Itoa(s.number))
+	}
+	if list[0].model == "" {
+		return fmt.Sprintf("random weights, %v", list[0].config)
+	}
+	return fmt.Sprintf("%s, layer %s, %v", list[0].model, strings.Join(numbers, ", "), list[0].config)
 }
 
 // choose returns the layer that the command line names, else the device's default. The
@@ -128,29 +169,4 @@ func defaultLayers(gpu bool) int {
 		return 4
 	}
 	return 2
-}
-
-// serve answers requests until ctx ends, then waits for those in progress.
-func serve(ctx context.Context, l net.Listener, s *server, demo int) error {
-	web := &http.Server{Handler: s.handler(), ReadHeaderTimeout: s.limits.header, IdleTimeout: s.limits.idle, WriteTimeout: s.limits.answer}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(s.work)
-	g.Go(func() error {
-		if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
-	for i := range demo {
-		g.Go(func() error {
-			ask(ctx, "http://"+l.Addr().String()+"/forward", s.width(), uint64(i))
-			return nil
-		})
-	}
-	g.Go(func() error {
-		<-ctx.Done()
-		defer s.stop()
-		return s.shutdown(web)
-	})
-	return errors.Join(g.Wait(), s.close())
 }

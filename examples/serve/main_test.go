@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -18,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
+	naming "github.com/prometheus/common/model"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -26,23 +27,35 @@ import (
 	"sonicmoe/internal/outside"
 )
 
+// rig is a server of one layer.
+type rig struct {
+	*server
+	*batcher
+}
+
+// load returns the layer to serve.
+func (r rig) load(context.Context) ([]*batcher, error) { return []*batcher{r.batcher}, nil }
+
 // onDevice returns a server on an emulated device. Its passes do not run until
-// working.
-func onDevice(t *testing.T, queue int) *server {
+// working or serve.
+func onDevice(t *testing.T, queue int) rig {
 	t.Helper()
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
-	b, err := newBatcher(t.Context(), dev, emulatedRow.Config, 8, queue, time.Millisecond, cache.Open(cache.Options{Dir: "off"}))
+	load := loader(dev, []source{randomSource(emulatedRow.Config)}, cache.Open(cache.Options{Dir: "off"}), batching{8, queue, time.Millisecond})
+	list, err := load(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.NoError(t, b.close())
+		require.NoError(t, closeBatchers(list))
 		require.NoError(t, dev.Close())
 	})
-	return newServer(b, defaultLimits)
+	s := newServer(dev, defaultLimits)
+	s.layers.Store(&list)
+	return rig{s, list[0]}
 }
 
 // working runs passes until the test ends.
-func working(t *testing.T, b *server) {
+func working(t *testing.T, b rig) {
 	done := make(chan error, 1)
 	go func() { done <- b.work() }()
 	t.Cleanup(func() {
@@ -51,7 +64,7 @@ func working(t *testing.T, b *server) {
 	})
 }
 
-func token(b *server, seed int) []float32 {
+func token(b rig, seed int) []float32 {
 	x := make([]float32, b.width())
 	for i := range x {
 		x[i] = float32((i*i+7*seed)%13-6) / 4
@@ -102,7 +115,7 @@ func TestBatches(t *testing.T) {
 		alone[i] = o
 	}
 	require.NotEqual(t, alone[0], alone[1])
-	before := b.metrics.snapshot(0)
+	before := b.snapshot()
 	require.EqualValues(t, clients, before.Passes)
 	b.window = 100 * time.Millisecond
 	var all sync.WaitGroup
@@ -114,65 +127,30 @@ func TestBatches(t *testing.T) {
 		})
 	}
 	all.Wait()
-	after := b.metrics.snapshot(0)
+	after := b.snapshot()
 	require.Less(t, after.Passes-before.Passes, int64(clients), "requests share passes")
 	require.EqualValues(t, 2*2*clients, after.Tokens)
 
-	text := get(t, web.URL+"/metrics")
-	rows := 0
-	for _, m := range regexp.MustCompile(`sonicmoe_expert_rows_total\{expert="\d+"\} (\d+)`).FindAllStringSubmatch(text, -1) {
-		n, err := strconv.Atoi(m[1])
-		require.NoError(t, err)
-		rows += n
+	parser := expfmt.NewTextParser(naming.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(get(t, web.URL+"/metrics")))
+	require.NoError(t, err)
+	rows := 0.
+	for _, m := range families["sonicmoe_expert_rows_total"].Metric {
+		rows += m.Counter.GetValue()
 	}
-	require.Equal(t, 2*2*clients*emulatedRow.Config.TopK, rows)
-	for _, want := range []string{
-		fmt.Sprintf("sonicmoe_tokens_total %d\n", 4*clients), fmt.Sprintf("sonicmoe_answers_total{status=\"200\"} %d\n", 2*clients),
-		fmt.Sprintf("sonicmoe_latency_seconds_bucket{le=\"+Inf\"} %d\n", 2*clients), "# TYPE sonicmoe_latency_seconds histogram\n",
-	} {
-		require.Contains(t, text, want)
+	require.EqualValues(t, 2*2*clients*emulatedRow.Config.TopK, rows)
+	require.EqualValues(t, 4*clients, families["sonicmoe_tokens_total"].Metric[0].Counter.GetValue())
+	require.EqualValues(t, 2*clients, families["sonicmoe_answers_total"].Metric[0].Counter.GetValue())
+	require.EqualValues(t, 2*clients, families["sonicmoe_latency_seconds"].Metric[0].Histogram.GetSampleCount())
+	require.EqualValues(t, 1, families["sonicmoe_ready"].Metric[0].Gauge.GetValue())
+	for _, name := range []string{"sonicmoe_device_memory_free_bytes", "sonicmoe_device_info", "go_goroutines", "process_open_fds", "go_build_info"} {
+		require.Contains(t, families, name)
 	}
-	line := regexp.MustCompile(`^(# (HELP|TYPE) \w+ .+|\w+(\{\w+="[^"]*"\})? [-+.e\d]+)$`)
-	for l := range strings.Lines(text) {
-		require.Regexp(t, line, strings.TrimSuffix(l, "\n"))
-	}
-	var s snapshot
-	require.NoError(t, json.Unmarshal([]byte(get(t, web.URL+"/stats")), &s))
-	require.Positive(t, s.P50)
-	require.GreaterOrEqual(t, s.P99, s.P50)
-}
-
-func TestWrongRequests(t *testing.T) {
-	b := onDevice(t, 1)
-	web := httptest.NewServer(b.handler())
-	defer web.Close()
-	one := "[0" + strings.Repeat(", 1", 127) + "]"
-	for body, want := range map[string]string{
-		"":                             "want {",
-		"[]":                           "want {",
-		`{"tokens": []}`:               "0 tokens, want 1 to 8",
-		`{"tokens": [[1, 2]]}`:         "token 0 has 2 numbers, want 128",
-		`{"tokens": [["one"]]}`:        "want {",
-		`{"tokens": [[1, 2,]]}`:        `"" is not an FP32 number`,
-		`{"tokens": [[1e39]]}`:         `"1e39" is not an FP32 number`,
-		`{"tokens": [[01]]}`:           `"01" is not an FP32 number`,
-		`{"tokens": [[1`:               "unexpected EOF",
-		`{"tokens": [` + one + `}`:     "in the place of a comma or ]",
-		`{"tokens": [` + one + `]`:     "unexpected EOF",
-		`{"tokens": [` + one + `]} {}`: "'{' after the end of the JSON",
-		`{"tokens": [` + strings.Repeat(one+",", 8) + `[1]]}`: "more than 8 tokens, want 1 to 8",
-		`{"tokens": [[` + strings.Repeat("1,", 128) + `1]]}`:  "token 0 has more than 128 numbers, want 128",
-		`{"tokens": [[` + strings.Repeat("1", 100) + `]]}`:    "a number of more than 64 characters",
-		strings.Repeat(" ", 1<<20):                            "too large",
-	} {
-		resp, err := http.Post(web.URL+"/forward", "application/json", strings.NewReader(body))
-		require.NoError(t, err)
-		text, err := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		require.NoError(t, err)
-		assert.Equal(t, http.StatusBadRequest, resp.StatusCode)
-		assert.Contains(t, string(text), want)
-	}
+	var o overview
+	require.NoError(t, json.Unmarshal([]byte(get(t, web.URL+"/stats")), &o))
+	require.Equal(t, "ready", o.State)
+	require.Positive(t, o.Layers[0].P50)
+	require.GreaterOrEqual(t, o.Layers[0].P99, o.Layers[0].P50)
 }
 
 // A request that finds the queue full gets 503 at once. A request whose client has
@@ -189,7 +167,7 @@ func TestBusyAndGone(t *testing.T) {
 			errs <- err
 		}()
 	}
-	require.Eventually(t, func() bool { return len(b.queue) == 2 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(b.waitlist) == 2 }, time.Minute, time.Millisecond)
 	code, _ := post(t, web.URL, token(b, 5))
 	require.Equal(t, http.StatusServiceUnavailable, code)
 	cancel()
@@ -197,10 +175,10 @@ func TestBusyAndGone(t *testing.T) {
 		require.ErrorIs(t, <-errs, context.Canceled)
 	}
 	working(t, b)
-	require.Eventually(t, func() bool { return len(b.queue) == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(b.waitlist) == 0 }, time.Minute, time.Millisecond)
 	code, _ = post(t, web.URL, token(b, 5))
 	require.Equal(t, http.StatusOK, code)
-	s := b.metrics.snapshot(0)
+	s := b.snapshot()
 	require.Equal(t, []int64{2, 1, 1}, []int64{s.Dropped, s.Passes, s.Tokens})
 	require.EqualValues(t, 1, s.Answers[http.StatusServiceUnavailable])
 }
@@ -212,7 +190,7 @@ func TestRun(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- serve(ctx, l, b, 3) }()
+	go func() { done <- serve(ctx, l, b.server, b.load, 3) }()
 	url := "http://" + l.Addr().String()
 	require.Eventually(t, func() bool {
 		resp, err := http.Get(url + "/stats")
@@ -220,8 +198,8 @@ func TestRun(t *testing.T) {
 			return false
 		}
 		defer resp.Body.Close()
-		var s snapshot
-		return json.NewDecoder(resp.Body).Decode(&s) == nil && s.Passes > 2
+		var o overview
+		return json.NewDecoder(resp.Body).Decode(&o) == nil && len(o.Layers) > 0 && o.Layers[0].Passes > 2
 	}, 2*time.Minute, 20*time.Millisecond)
 	t.Run("browser", func(t *testing.T) { inBrowser(t, url) })
 	cancel()
@@ -280,7 +258,7 @@ func inBrowser(t *testing.T, url string) {
 		rows += n
 	}
 	require.Positive(t, rows)
-	for _, want := range []string{`<polyline class="p50" points="[\d.,]+`, `id="p50">[\d.]+ ms<`, `id="batch">[\d.]+ requests a pass<`, `<p id="lost"></p>`} {
+	for _, want := range []string{`<polyline class="p50" points="[\d.,]+`, `id="p50">[\d.]+ ms<`, `id="batch">[\d.]+<`, `class="ready">ready<`} {
 		require.Regexp(t, want, text)
 	}
 }
