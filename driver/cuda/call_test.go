@@ -227,6 +227,15 @@ func TestStickyErrors(t *testing.T) {
 	}
 }
 
+func TestPCIBusID(t *testing.T) {
+	dev := newFake(t).open()
+	bus, err := PCIBusID(dev)
+	require.NoError(t, err)
+	require.Equal(t, "0000:43:00.0", bus)
+	_, err = PCIBusID(nil)
+	require.ErrorIs(t, err, driver.ErrUnsupported)
+}
+
 func TestWaiting(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()

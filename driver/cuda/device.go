@@ -48,6 +48,20 @@ func Calls(dev driver.Device) map[string]int64 {
 	return calls
 }
 
+// PCIBusID returns the address of dev on the PCI bus, such as "0000:1b:00.0", by which
+// other libraries find the same GPU. It fails for a device of another package.
+func PCIBusID(dev driver.Device) (string, error) {
+	d, ok := dev.(*device)
+	if !ok {
+		return "", &driver.Error{Op: symDeviceGetPCIBusID.String(), Kind: driver.ErrUnsupported, Text: fmt.Sprintf("the device is a %T, want one of this package", dev)}
+	}
+	var bus [32]byte
+	if err := d.do(symDeviceGetPCIBusID, uintptr(unsafe.Pointer(&bus[0])), uintptr(len(bus)-1), uintptr(d.ordinal)); err != nil {
+		return "", err
+	}
+	return goString(&bus[0]), nil
+}
+
 // ready returns the reason why no call is possible now.
 func (d *device) ready(s symbol) error {
 	if err := d.broken.Refuse(s.String()); err != nil {

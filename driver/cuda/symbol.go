@@ -13,6 +13,7 @@ const (
 	symDeviceGet
 	symDeviceGetName
 	symDeviceGetAttribute
+	symDeviceGetPCIBusID
 	symPrimaryCtxRetain
 	symPrimaryCtxRelease
 	symCtxSetCurrent
@@ -73,6 +74,7 @@ var symbols = [symbolCount]struct{ name, neededFor string }{
 	symDeviceGet:            {"cuDeviceGet", ""},
 	symDeviceGetName:        {"cuDeviceGetName", ""},
 	symDeviceGetAttribute:   {"cuDeviceGetAttribute", ""},
+	symDeviceGetPCIBusID:    {"cuDeviceGetPCIBusId", "the address on the PCI bus"},
 	symPrimaryCtxRetain:     {"cuDevicePrimaryCtxRetain", ""},
 	symPrimaryCtxRelease:    {"cuDevicePrimaryCtxRelease_v2", ""},
 	symCtxSetCurrent:        {"cuCtxSetCurrent", ""},

@@ -31,6 +31,7 @@ type bench struct {
 	log    *slog.Logger
 	dev    driver.Device
 	gpu    bool
+	meter  meter // nil without one
 	report *report.Report
 	pass   pass // the pass that the present section measures
 	host   hostRuns
@@ -66,6 +67,7 @@ func (b *bench) open() (err error) {
 	if free, total, err := b.dev.Memory(); err == nil && b.gpu {
 		b.report.Warnings = append(b.report.Warnings, otherProcess(free, total)...)
 	}
+	b.openMeter()
 	return nil
 }
 
@@ -76,6 +78,9 @@ func (b *bench) close() error {
 		return nil
 	}
 	jit.Forget(b.dev)
+	if b.meter != nil {
+		return errors.Join(b.meter.Close(), b.dev.Close())
+	}
 	return b.dev.Close()
 }
 
@@ -287,7 +292,7 @@ func (b *bench) whole(t *timer, u *subject, r *report.Row) (err error) {
 	if r.Host, err = host(t.ctx, t.s, b.host, eager, replay); err != nil || !b.full {
 		return err
 	}
-	return b.thorough(t, eager, r)
+	return b.thorough(t, u, r)
 }
 
 // capture captures a graph of queued work.
@@ -304,8 +309,9 @@ func capture(s driver.Stream, work func() error) (driver.Graph, error) {
 }
 
 // thorough adds the measurements of -full: passes with a cold L2 cache, on a rested
-// chip, and under sustained load.
-func (b *bench) thorough(t *timer, eager func() error, r *report.Row) (err error) {
+// chip, and under sustained load, with their energy.
+func (b *bench) thorough(t *timer, u *subject, r *report.Row) (err error) {
+	eager := u.queue
 	if r.Flushed, err = t.cold(eager); err != nil {
 		return err
 	}
@@ -316,8 +322,14 @@ func (b *bench) thorough(t *timer, eager func() error, r *report.Row) (err error
 	if r.Cool, err = t.cool(times, pause, eager); err != nil {
 		return err
 	}
-	r.Sustained, err = t.measure(long, eager)
-	return err
+	if r.Sustained, err = t.measure(long, eager); err != nil || b.meter == nil {
+		return err
+	}
+	if r.Energy, err = t.energy(b.meter, energyLoad, energyTime, eager); err != nil {
+		return err
+	}
+	r.Energy.PicojoulesPerFLOP = 1e12 * r.Energy.Joules / b.pass.flops(u.row.Config, u.row.Tokens)
+	return nil
 }
 
 // speeds computes speeds and ratios from the times so far.

@@ -61,7 +61,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.DurationVar(&o.warm, "warm", 200*time.Millisecond, "`time` of load before each measurement")
 	f.IntVar(&o.repeats, "repeats", 24, "`number` of back-to-back repeats of each measurement")
 	f.DurationVar(&o.timeout, "timeout", 3*time.Minute, "longest `time` of one row, also on the emulated device")
-	f.BoolVar(&o.full, "full", false, "measure also with a cold L2 cache, on a rested chip, and after 2 s of load")
+	f.BoolVar(&o.full, "full", false, "measure also with a cold L2 cache, on a rested chip, and after 2 s of load, with the energy of a pass")
 	f.StringVar(&o.json, "json", "", "write all measurements to this `file`; - is standard output, with the table on standard error")
 	f.StringVar(&o.plot, "plot", "", "write pictures to `NAME`.png or .svg, bars by row, and NAME-kernels.png, time by kernel; with -decode the share of the bandwidth by batch size")
 	f.BoolVar(&o.withPoints, "points", false, "measure tile points of the pass's products, at least six each")

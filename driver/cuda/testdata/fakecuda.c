@@ -89,6 +89,7 @@ int cuGetErrorName(int code, const char **out) {
 int cuGetErrorString(int code, const char **out) { *out = "as the test asked"; return code < 0; }
 int cuDeviceGetCount(int *n) { FREE(cuDeviceGetCount); *n = gpus; return 0; }
 int cuDeviceGet(int *d, int ordinal) { FREE(cuDeviceGet); if (ordinal == lost) return 101; *d = 40 + ordinal; return 0; }
+int cuDeviceGetPCIBusId(char *bus, int size, int d) { snprintf(bus, size, "0000:%02x:00.0", 27 + d); return 0; }
 int cuDeviceGetName(char *name, int size, int d) { snprintf(name, size, "Fake GPU %d", d); return 0; }
 int cuDeviceGetAttribute(int *v, int attribute, int d) {
 	*v = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 97 ? 232448 : attribute * 1000 + d;

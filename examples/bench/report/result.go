@@ -90,6 +90,9 @@ type Row struct {
 	Flushed   *Sample `json:"flushed,omitempty"`
 	Cool      *Sample `json:"cool,omitempty"`
 	Sustained *Sample `json:"sustained,omitempty"`
+	// Energy has the energy of passes in steady load: 3 seconds of passes after 2 seconds
+	// of load.
+	Energy *Energy `json:"energy,omitempty"`
 	// TFLOPS is the speed by the smaller median of Eager and Graph. Roofline is the speed
 	// at the roofline.
 	TFLOPS   float64 `json:"tflops,omitempty"`
@@ -107,6 +110,18 @@ type Row struct {
 	// Points has the points of each product, the fastest first.
 	Points   []Point  `json:"points,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Energy is the energy of a pass, from the device's own counter.
+type Energy struct {
+	// Passes is the number of back-to-back passes, MS the host's time of one.
+	Passes int     `json:"passes"`
+	MS     float64 `json:"ms"`
+	// Joules is the energy of a pass, Watts the mean power.
+	Joules float64 `json:"joules"`
+	Watts  float64 `json:"watts"`
+	// PicojoulesPerFLOP is Joules by the FLOPs of the pass's products.
+	PicojoulesPerFLOP float64 `json:"pj_per_flop"`
 }
 
 // Tiled is a product with its tiling in words: "up", "128x256 s4 p8 c2".

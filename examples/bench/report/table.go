@@ -128,6 +128,9 @@ func printWhole(w io.Writer, r Row) {
 	}
 	g.add("roofline", number(r.RooflineMS, 4), "", "", number(r.Roofline, 0))
 	g.print(w)
+	if e := r.Energy; e != nil {
+		fmt.Fprintf(w, "  steady: %.4g ms and %.4g J a pass at %.0f W, %.3f pJ a FLOP, over %d passes\n", e.MS, e.Joules, e.Watts, e.PicojoulesPerFLOP, e.Passes)
+	}
 }
 
 func printKernels(w io.Writer, r Row) {
