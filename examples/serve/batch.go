@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"sonicmoe/driver"
 	"sonicmoe/moe"
 )
@@ -45,8 +47,10 @@ type batcher struct {
 	call   *moe.Call
 	stream driver.Stream
 	memory *moe.Arena
-	full   moe.ForwardArgs
+	args   moe.ForwardArgs // over the largest batch
 
+	// reading bounds the bytes of bodies that are read at a time.
+	reading  *semaphore.Weighted
 	waitlist chan request
 	waiting  atomic.Int64 // number of numbers (tokens times width) in the queue
 	begun    atomic.Int64 // time at which the present pass began, in Unix nanoseconds; 0 between passes
@@ -63,11 +67,12 @@ func newBatcher(ctx context.Context, dev driver.Device, layer *moe.Layer, s sour
 	}
 	b := &batcher{from: s, batching: o, layer: layer, call: layer.NewCall(), stream: stream, memory: moe.NewArena(dev),
 		waitlist: make(chan request, o.queue), stats: newStats(layer.Config().NumExperts)}
+	b.reading = semaphore.NewWeighted(maxBodies * b.maxBody(typeJSON))
 	b.stopped, b.stop = context.WithCancel(context.Background())
-	b.full = b.memory.ForwardArgs(layer, o.most)
-	b.full.Weights, b.full.Workspace = b.memory.Weights(layer), b.memory.Workspace(o.most, layer)
+	b.args = b.memory.ForwardArgs(layer, o.most)
+	b.args.Weights, b.args.Workspace = b.memory.Weights(layer), b.memory.Workspace(o.most, layer)
 	if err = b.memory.Err(); err == nil {
-		err = s.load(ctx, stream, b.full.Weights)
+		err = s.load(ctx, stream, b.args.Weights)
 	}
 	if err != nil {
 		return nil, errors.Join(err, b.close())
@@ -77,6 +82,9 @@ func newBatcher(ctx context.Context, dev driver.Device, layer *moe.Layer, s sour
 
 // width returns the numbers of a token.
 func (b *batcher) width() int { return b.layer.Config().Hidden }
+
+// full reports whether no further request may wait.
+func (b *batcher) full() bool { return len(b.waitlist) == cap(b.waitlist) }
 
 // stuck returns the time for which the present pass has run, 0 between passes.
 func (b *batcher) stuck() time.Duration {
@@ -91,6 +99,9 @@ func (b *batcher) close() error {
 	b.stop()
 	return errors.Join(b.memory.Free(), b.stream.Close())
 }
+
+// maxBodies is the number of bodies of full size that may be read at a time.
+const maxBodies = 8
 
 // maxWaiting is the number of passes whose tokens may wait.
 const maxWaiting = 16
@@ -191,7 +202,7 @@ func (b *batcher) pass(batch []request) ([]float32, error) {
 	b.begun.Store(time.Now().UnixNano())
 	defer b.begun.Store(0)
 	tokens := len(x) / b.width()
-	f, err := b.full.Tokens(tokens)
+	f, err := b.args.Tokens(tokens)
 	if err != nil {
 		return nil, err
 	}

@@ -71,38 +71,39 @@ func (s *server) forward(b *batcher, w http.ResponseWriter, r *http.Request) int
 	return status
 }
 
-// body reads a request's tokens. It waits for one of the few slots first, so that
+// body reads a request's tokens. It waits until there is room for the body first, so that
 // the bodies in memory are bounded. dtype is the type of the tensor, "" for JSON.
 func (s *server) body(b *batcher, w http.ResponseWriter, r *http.Request) (x []float32, dtype string, err error) {
 	kind, err := contentType(r)
 	if err != nil {
 		return nil, "", err
 	}
-	late := time.NewTimer(s.limits.body)
-	defer late.Stop()
-	select {
-	case s.bodies <- struct{}{}:
-		defer func() { <-s.bodies }()
-	case <-r.Context().Done():
-		return nil, "", r.Context().Err()
-	case <-s.draining.Done():
-		return nil, "", errStopped
-	case <-late.C:
+	limit := b.maxBody(kind)
+	size := r.ContentLength
+	switch {
+	case size > limit:
+		return nil, "", tooLarge(limit)
+	case size < 0: // the client does not say
+		size = limit
+	}
+	if b.full() { // it costs less to refuse a request before its body is read
 		return nil, "", errBusy
 	}
+	if err := s.room(r, b, size); err != nil {
+		return nil, "", err
+	}
+	defer b.reading.Release(size)
 	connection := http.NewResponseController(w)
 	until := func(limit time.Duration) { _ = connection.SetReadDeadline(time.Now().Add(limit)) } // no error: TCP connections have deadlines
 	until(s.limits.body)
 	stop := context.AfterFunc(s.draining, func() { until(s.limits.drainBody) })
 	defer stop()
-	numbers := int64(b.most * b.width())
-	want := fmt.Sprintf(`want {"tokens": [[%d numbers], …]}, up to %d tokens: `, b.width(), b.most)
+	body, want := http.MaxBytesReader(w, r.Body, limit), ""
 	if kind == typeTensors {
-		want = ""
-		x, dtype, err = readTensor(http.MaxBytesReader(w, r.Body, 4*numbers+maxHeader), b.layer.Config(), b.most)
+		x, dtype, err = readTensor(body, b.layer.Config(), b.most)
 	} else {
-		// A number in JSON has at most about 25 characters.
-		x, err = readTokens(http.MaxBytesReader(w, r.Body, 32*numbers+1024), b.width(), b.most)
+		want = fmt.Sprintf(`want {"tokens": [[%d numbers], …]}, up to %d tokens: `, b.width(), b.most)
+		x, err = readTokens(body, b.width(), b.most)
 	}
 	if err == nil {
 		stop()
@@ -110,6 +111,41 @@ func (s *server) body(b *batcher, w http.ResponseWriter, r *http.Request) (x []f
 		return x, dtype, nil
 	}
 	return nil, "", s.why(r, want, err)
+}
+
+// room waits until a body of some bytes may be read.
+func (s *server) room(r *http.Request, b *batcher, bytes int64) error {
+	ctx, cancel := context.WithTimeout(r.Context(), s.limits.body)
+	defer cancel()
+	stop := context.AfterFunc(s.draining, cancel)
+	defer stop()
+	err := b.reading.Acquire(ctx, bytes)
+	switch {
+	case err == nil:
+		return nil
+	case s.draining.Err() != nil:
+		return errStopped
+	case r.Context().Err() != nil:
+		return r.Context().Err()
+	}
+	return errBusy
+}
+
+// maxBody returns the largest size of a body in bytes.
+func (b *batcher) maxBody(kind string) int64 {
+	numbers := int64(b.most * b.width())
+	if kind == typeTensors {
+		return 4*numbers + maxHeader
+	}
+	return maxDigits*numbers + 1024
+}
+
+// maxDigits is the number of characters that a number in JSON may have on average. FP32 has
+// at most about 15 and a comma.
+const maxDigits = 32
+
+func tooLarge(limit int64) error {
+	return &refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", limit)}
 }
 
 // contentType returns the format of a request's body. Without a header it is JSON.
@@ -135,7 +171,7 @@ func (s *server) why(r *http.Request, want string, err error) error {
 	case errors.As(err, &wrong):
 		return err
 	case errors.As(err, &large):
-		return &refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", large.Limit)}
+		return tooLarge(large.Limit)
 	case isTimeout(err): // the time-out of the connection also ends the request's context
 		return &refusal{http.StatusRequestTimeout, fmt.Sprintf("the body took longer than %v", s.limits.body)}
 	case r.Context().Err() != nil:

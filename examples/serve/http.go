@@ -22,7 +22,6 @@ var page []byte
 
 // limits bound what clients take of the service.
 type limits struct {
-	bodies int // number of bodies that are read at a time
 	// header, body, answer and idle are the longest times that a client may take to
 	// send headers, to send a body, to receive an answer (from the headers on), and
 	// between two requests.
@@ -35,7 +34,7 @@ type limits struct {
 }
 
 var defaultLimits = limits{
-	bodies: 8, header: 10 * time.Second, body: 10 * time.Second, answer: time.Minute, idle: 30 * time.Second,
+	header: 10 * time.Second, body: 10 * time.Second, answer: time.Minute, idle: 30 * time.Second,
 	drain: 10 * time.Second, drainBody: 500 * time.Millisecond, pass: 30 * time.Second,
 }
 
@@ -44,14 +43,13 @@ type server struct {
 	dev      driver.Device
 	limits   limits
 	layers   atomic.Pointer[[]*batcher] // nil while they are loaded
-	bodies   chan struct{}              // one slot for each body that may be read at a time
 	inside   atomic.Int64               // requests in handlers
 	draining context.Context
 	drain    context.CancelFunc
 }
 
 func newServer(dev driver.Device, l limits) *server {
-	s := &server{dev: dev, limits: l, bodies: make(chan struct{}, l.bodies)}
+	s := &server{dev: dev, limits: l}
 	s.draining, s.drain = context.WithCancel(context.Background())
 	return s
 }

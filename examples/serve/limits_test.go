@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/semaphore"
 )
 
 // blanks is a reader of endless blanks that counts the bytes read.
@@ -93,26 +94,34 @@ func send(t *testing.T, url, text string) net.Conn {
 
 const slowBody = "POST /forward HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{\"tokens\""
 
-// Only a few bodies are read at a time. A further body waits for its turn, and a slow body
-// has a time limit.
+// The bytes of bodies that are read at a time are bounded. A body without room waits, and a
+// slow body has a time limit. A small slow body leaves room for others.
 func TestSlowBodies(t *testing.T) {
 	s := onDevice(t, 2)
 	s.limits.body = time.Second
-	s.bodies = make(chan struct{}, 1)
 	web := httptest.NewServer(s.handler())
 	defer web.Close()
 	working(t, s)
-	slow := send(t, web.URL, slowBody)
-	require.Eventually(t, func() bool { return len(s.bodies) == 1 }, time.Minute, time.Millisecond)
-	s.limits.body = time.Minute // time limit of the next body
+	send(t, web.URL, slowBody)
+	require.Eventually(t, func() bool { return s.inside.Load() == 1 }, time.Minute, time.Millisecond)
 	code, _ := post(t, web.URL, token(s, 1))
+	require.Equal(t, http.StatusOK, code)
+	require.EqualValues(t, 1, s.inside.Load(), "the slow body is still read")
+
+	s.reading = semaphore.NewWeighted(1500) // room for one
+	slow := send(t, web.URL, slowBody)
+	require.Eventually(t, func() bool {
+		return !s.reading.TryAcquire(1000) || func() bool { s.reading.Release(1000); return false }()
+	}, time.Minute, time.Millisecond)
+	s.limits.body = time.Minute // time limit of the next body
+	code, _ = post(t, web.URL, token(s, 1))
 	require.Equal(t, http.StatusOK, code)
 	answer, err := io.ReadAll(slow)
 	require.NoError(t, err)
 	require.Contains(t, string(answer), "408 Request Timeout")
 
 	s.limits.body = 10 * time.Millisecond
-	s.bodies <- struct{}{}
+	require.True(t, s.reading.TryAcquire(1500))
 	code, _ = post(t, web.URL, token(s, 1))
 	require.Equal(t, http.StatusServiceUnavailable, code)
 }

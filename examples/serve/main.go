@@ -25,8 +25,8 @@
 //
 //   - A request whose client has gone away before its pass is dropped.
 //   - The queue is bounded. A request that finds it full gets 503 at once.
-//   - A few bodies are read at a time, each up to the tokens of a pass, so that no body
-//     takes more memory than a pass.
+//   - No body is larger than the tokens of a pass, and the bytes of all bodies that are
+//     read at a time are bounded. Small bodies of slow clients leave room for others.
 //   - Headers, bodies, answers and idle connections have time limits. SIGTERM ends
 //     idle and slow connections at once and waits for the requests in progress.
 //
