@@ -35,7 +35,8 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 	tokens := set.Int("tokens", 16384, "`number` of tokens of a call")
 	plot := set.String("plot", "", "draw the costs to this .png or .svg `file`")
 	table := set.Bool("works", false, "write a Markdown table of what a layer computes of each model, and nothing else")
-	if err := program.ParseWithArguments(set, args, out); err != nil {
+	names, err := program.ParseWithArguments(set, args, out)
+	if err != nil {
 		return err
 	}
 	if *plot != "" {
@@ -43,7 +44,7 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 			return err
 		}
 	}
-	models, err := find(ctx, set.Args())
+	models, err := find(ctx, names)
 	if err != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func (j *job) size(asked []peers.Row, tokens int) (err error) {
 }
 
 // emulatedFLOPs is the work that the emulated device does in some seconds.
-const emulatedFLOPs = 2e9
+const emulatedFLOPs = 2 * command.EmulatedFLOPs
 
 // tooLong reports whether a pass would take minutes on the emulated device.
 func (j *job) tooLong() bool {

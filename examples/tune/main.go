@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 	"sonicmoe/internal/peers"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
+	"sonicmoe/moe/tools"
 	"sonicmoe/moe/tune"
 )
 
@@ -158,14 +160,33 @@ func (j *job) suit(gpu bool, stdout io.Writer) error {
 		}
 	}
 	if j.config != (moe.Config{}) {
-		return nil
+		return j.ends(gpu)
 	}
 	row, err := emulatedRow, error(nil)
 	if gpu {
 		row, err = command.Row("7B n=256")
 	}
 	j.config = j.call(row).Config
-	return err
+	return errors.Join(err, j.ends(gpu))
+}
+
+// ends returns an error if the emulated device cannot end within the budget, because one
+// run of each candidate alone takes longer.
+func (j *job) ends(gpu bool) error {
+	var work float64
+	for _, p := range tools.Products() {
+		if name := p.String(); (j.products == "" || slices.Contains(strings.Split(j.products, ","), name)) && !(j.forward && p.Backward()) {
+			for _, w := range tools.WorkOf(name, j.config, j.config.TokensHint) {
+				work += w.FLOPs
+			}
+		}
+	}
+	least := time.Duration(float64(j.most) * work / command.EmulatedFLOPs * float64(time.Second))
+	if gpu || least <= j.budget {
+		return nil
+	}
+	return fmt.Errorf("on the emulated device this takes more than %v and the -budget is %v: tune on a GPU, or a layer such as -shape 128,64,4,2 -tokens 40",
+		least.Round(time.Second), j.budget)
 }
 
 // options returns the options of the search.

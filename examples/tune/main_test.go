@@ -60,15 +60,30 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// TestBudget checks that a layer that would take the emulated device hours ends with
-// the budget.
+// TestBudget checks that tuning ends with the budget.
 func TestBudget(t *testing.T) {
 	var out, errs bytes.Buffer
 	start := time.Now()
-	err := run(t.Context(), []string{"-device", "emulated", "-row", "7B n=256", "-budget", "1s", "-cache", "off"}, &out, &errs)
+	err := run(t.Context(), []string{"-device", "emulated", "-shape", "256,128,8,2", "-tokens", "192", "-budget", "1s", "-cache", "off"}, &out, &errs)
 	require.ErrorContains(t, err, "the budget of 1s ended")
 	assert.Less(t, time.Since(start), time.Minute)
 	assert.Empty(t, errs.String(), "progress is for terminals")
+}
+
+// TestEndless checks that tuning on the emulated device does not begin if it cannot end.
+func TestEndless(t *testing.T) {
+	for _, tt := range []struct {
+		args, want string
+	}{
+		{"-budget 45s", "on the emulated device this takes more than 1h9m35s and the -budget is 45s: tune on a GPU, or a layer such as -shape 128,64,4,2 -tokens 40"},
+		{"-forward -most 1", "takes more than 7m44s"},
+		{"-products down -most 1", "takes more than 2m35s"},
+	} {
+		start := time.Now()
+		err := run(t.Context(), append([]string{"-device", "emulated", "-row", "7B n=256", "-cache", "off"}, strings.Fields(tt.args)...), io.Discard, io.Discard)
+		require.ErrorContains(t, err, tt.want)
+		assert.Less(t, time.Since(start), 10*time.Second)
+	}
 }
 
 // TestHistogram checks that the rows are as uneven as in the file, and that a file with

@@ -49,7 +49,7 @@ func importCommand(set *flag.FlagSet, c *console) func(context.Context, []string
 
 func oneFile(verb, what string, args []string) (string, error) {
 	if len(args) != 1 {
-		return "", command.Usagef("%s wants one %s, got %d arguments (flags come first)", verb, what, len(args))
+		return "", command.Usagef("%s wants one %s, got %d arguments", verb, what, len(args))
 	}
 	return args[0], nil
 }
@@ -62,6 +62,19 @@ func exportTo(ctx context.Context, from *cache.Cache, path string, c *console) e
 	}
 	fmt.Fprintf(c.out, "bundle         %s: %d modules, %d choices, %s\n", path, r.Modules, r.Choices, size(r.Bytes))
 	fmt.Fprintf(c.out, "sha256         %s\n", r.SHA256)
+	infos, err := from.List(ctx)
+	if err != nil {
+		return err
+	}
+	bare := 0
+	for _, i := range infos {
+		if i.Kind == "module" && i.Err == nil && len(i.Producers) == 0 {
+			bare++
+		}
+	}
+	if bare > 0 {
+		fmt.Fprintf(c.out, "PTX alone      %d modules: the first start on a GPU compiles them, and saves no more than the writing of their PTX\n", bare)
+	}
 	if r.Skipped > 0 {
 		fmt.Fprintf(c.out, "left out       %d damaged or foreign files\n", r.Skipped)
 	}

@@ -96,7 +96,7 @@ func (f *fill) run(ctx context.Context, args []string) error {
 	}
 	fmt.Fprintf(f.out, "cache          %s: %d kernels %s, %d there already, %v\n", c.Dir(), counts[jit.Compiled], did, counts[jit.Cached], time.Since(start).Round(time.Millisecond))
 	if by == nil {
-		fmt.Fprintln(f.out, "machine code   none made: the first start on a GPU compiles what has none")
+		fmt.Fprintln(f.out, "machine code   none made: PTX alone saves its writing, a part of a second, and no compilation; the first start on a GPU compiles")
 	}
 	if n := c.Stats().Evicted; n > 0 {
 		return fmt.Errorf("%d files were removed to keep the cache's size bound: fill a directory of its own with -cache", n)

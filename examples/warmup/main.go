@@ -72,8 +72,9 @@ func (v verb) run(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	p := command.Program{Name: program.Name + " " + v.name, Purpose: v.args + "\n    " + v.about}
 	set := p.Flags()
 	work := v.flags(set, &console{stdout, stderr})
-	if err := p.ParseWithArguments(set, args, stdout); err != nil {
+	arguments, err := p.ParseWithArguments(set, args, stdout)
+	if err != nil {
 		return err
 	}
-	return work(ctx, set.Args())
+	return work(ctx, arguments)
 }

@@ -179,6 +179,20 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// TestWordsOfPTX checks that fill, export and prune say what a cache of PTX alone saves, and
+// that prune names the layers that it leaves incomplete.
+func TestWordsOfPTX(t *testing.T) {
+	dir := t.TempDir()
+	from, bundle := filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar")
+	out := warmup(t, command.Done, "fill", "-shape", "128,64,4,2", "-tokens", "64", "-ptx-only", "-cache", from)
+	assert.Contains(t, out, "machine code   none made: PTX alone saves its writing, a part of a second, and no compilation")
+	out = warmup(t, command.Done, "export", bundle, "-cache", from) // flags after the argument
+	assert.Regexp(t, `PTX alone      \d+ modules: the first start on a GPU compiles them`, out)
+	out = warmup(t, command.Done, "prune", "-max-mb", "1", "-cache", from)
+	assert.Regexp(t, `incomplete     d=128 n=64 E=4 K=2 .*: \d+ of \d+ modules left, the next start compiles the others`, out)
+	assert.NotContains(t, warmup(t, command.Done, "prune", "-max-mb", "1", "-cache", from), "incomplete")
+}
+
 // TestPruneBoundBeyondAll checks that a bound beyond any size removes nothing. As a
 // number of bytes it would overflow to a negative number and remove everything.
 func TestPruneBoundBeyondAll(t *testing.T) {

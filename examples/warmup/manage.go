@@ -183,13 +183,41 @@ func pruneCommand(set *flag.FlagSet, c *console) func(context.Context, []string)
 		if *all {
 			o.MaxBytes = -1
 		}
+		before, err := from.List(ctx)
+		if err != nil {
+			return err
+		}
 		start := time.Now()
 		r, err := from.Prune(ctx, o)
 		if err != nil {
 			return err
 		}
+		after, err := from.List(ctx)
+		if err != nil {
+			return err
+		}
 		fmt.Fprintf(c.out, "%s: %d files removed, %s freed, %s left, %v\n", from.Dir(), r.Removed, size(r.Freed), size(r.Left), time.Since(start).Round(time.Millisecond))
+		incomplete(c.out, before, after)
 		return nil
+	}
+}
+
+// incomplete prints the layers that a prune left with a part of their modules.
+func incomplete(w io.Writer, before, after []cache.Info) {
+	count := func(infos []cache.Info) map[string]int {
+		modules := map[string]int{}
+		for _, i := range infos {
+			if i.Kind == "module" && i.Err == nil {
+				modules[layerOf(i)]++
+			}
+		}
+		return modules
+	}
+	had, has := count(before), count(after)
+	for _, layer := range slices.Sorted(maps.Keys(has)) {
+		if has[layer] < had[layer] {
+			fmt.Fprintf(w, "incomplete     %s: %d of %d modules left, the next start compiles the others\n", layer, has[layer], had[layer])
+		}
 	}
 }
 

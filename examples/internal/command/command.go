@@ -91,28 +91,34 @@ func (p Program) Flags() *flag.FlagSet {
 // Parse reads a command line of flags. For -h it writes the purpose and the flags to
 // stdout and returns flag.ErrHelp. Any other error is a usage error.
 func (p Program) Parse(set *flag.FlagSet, args []string, stdout io.Writer) error {
-	if err := p.ParseWithArguments(set, args, stdout); err != nil {
-		return err
+	rest, err := p.ParseWithArguments(set, args, stdout)
+	if err == nil && len(rest) > 0 {
+		return Usagef("%q is no flag, and there are no other arguments", rest[0])
 	}
-	if set.NArg() > 0 {
-		return Usagef("%q is no flag, and there are no other arguments", set.Arg(0))
-	}
-	return nil
+	return err
 }
 
-// ParseWithArguments is Parse for a command line with arguments after the flags.
-func (p Program) ParseWithArguments(set *flag.FlagSet, args []string, stdout io.Writer) error {
-	switch err := set.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprintf(stdout, "%s %s\n\n", p.Name, p.Purpose)
-		set.SetOutput(stdout)
-		set.PrintDefaults()
-		set.SetOutput(io.Discard)
-		return err
-	case err != nil:
-		return usageError{err}
+// ParseWithArguments is Parse for a command line with arguments before, between or after
+// the flags. It returns the arguments. All that follows -- is an argument.
+func (p Program) ParseWithArguments(set *flag.FlagSet, args []string, stdout io.Writer) (arguments []string, err error) {
+	for {
+		switch err := set.Parse(args); {
+		case errors.Is(err, flag.ErrHelp):
+			fmt.Fprintf(stdout, "%s %s\n\n", p.Name, p.Purpose)
+			set.SetOutput(stdout)
+			set.PrintDefaults()
+			set.SetOutput(io.Discard)
+			return nil, err
+		case err != nil:
+			return nil, usageError{err}
+		}
+		rest := set.Args()
+		read := len(args) - len(rest)
+		if len(rest) == 0 || read > 0 && args[read-1] == "--" {
+			return append(arguments, rest...), nil
+		}
+		arguments, args = append(arguments, rest[0]), rest[1:]
 	}
-	return nil
 }
 
 // Terminal reports whether w is a terminal, on which a line can be overwritten.

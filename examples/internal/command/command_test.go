@@ -18,6 +18,43 @@ import (
 
 var program = Program{Name: "abacus", Purpose: "counts."}
 
+// TestArguments checks that arguments may stand before, between and after flags, and that
+// all that follows -- is an argument.
+func TestArguments(t *testing.T) {
+	for _, tt := range []struct {
+		args, want string
+		tokens     int
+	}{
+		{"", "", 0}, {"a b", "a b", 0}, {"-tokens 3 a", "a", 3}, {"a -tokens 3", "a", 3}, {"a -tokens=3 b", "a b", 3},
+		{"a -- -tokens 3", "a -tokens 3", 0}, {"-- -tokens", "-tokens", 0}, {"-tokens 3 -- b", "b", 3}, {"a - -tokens 3", "a -", 3},
+	} {
+		set := program.Flags()
+		tokens := set.Int("tokens", 0, "")
+		got, err := program.ParseWithArguments(set, strings.Fields(tt.args), io.Discard)
+		require.NoError(t, err, tt.args)
+		assert.Equal(t, tt.want, strings.Join(got, " "), tt.args)
+		assert.Equal(t, tt.tokens, *tokens, tt.args)
+	}
+	_, err := program.ParseWithArguments(program.Flags(), []string{"a", "-no"}, io.Discard)
+	assert.Equal(t, Misuse, Code(err))
+}
+
+// TestSharedMachineCode checks that the emulated device says why a bundle does not help it.
+func TestSharedMachineCode(t *testing.T) {
+	for env, want := range map[string]string{
+		"": "", "off": "", "/some/dir": "",
+		":warm.tar": "the emulated device runs PTX, and takes no machine code: warm.tar is for GPUs and saves no compilation here\n",
+	} {
+		t.Setenv("SONICMOE_CACHE", env)
+		var errs bytes.Buffer
+		dev, gpu, err := OpenDevice(t.Context(), Emulated, &errs)
+		require.NoError(t, err)
+		require.NoError(t, dev.Close())
+		assert.False(t, gpu)
+		assert.Equal(t, want, errs.String(), env)
+	}
+}
+
 // TestParse checks that help prints the program's purpose and flags to standard output
 // without an error, and that every meaningless command line is misuse.
 func TestParse(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"sonicmoe/driver"
@@ -35,12 +37,27 @@ func OpenDevice(ctx context.Context, name string, stderr io.Writer) (dev driver.
 		case err != nil:
 			return nil, false, fmt.Errorf("-device %s: %w", name, err)
 		}
+		if name == Emulated {
+			noMachineCode(stderr)
+		}
 		return dev, name != Emulated, nil
 	}
 	if dev, err = open.Device(ctx, "cuda"); !errors.Is(err, driver.ErrNoDevice) {
 		return dev, true, err
 	}
 	fmt.Fprintln(stderr, "no GPU: this is the emulated device (-device cuda says what is missing)")
+	noMachineCode(stderr)
 	dev, err = open.Device(ctx, Emulated)
 	return dev, false, err
 }
+
+// noMachineCode says why the shared layers of $SONICMOE_CACHE help the emulated device not, if
+// there are any.
+func noMachineCode(stderr io.Writer) {
+	if _, shared, ok := strings.Cut(os.Getenv("SONICMOE_CACHE"), string(filepath.ListSeparator)); ok {
+		fmt.Fprintf(stderr, "the emulated device runs PTX, and takes no machine code: %s is for GPUs and saves no compilation here\n", shared)
+	}
+}
+
+// EmulatedFLOPs is a bound of the work that the emulated device does in a second.
+const EmulatedFLOPs = 1e9
