@@ -59,16 +59,16 @@ func BenchmarkPacked(b *testing.B) {
 func fillExperts(b *testing.B, s driver.Stream, c moe.Config, w *moe.Weights) {
 	const rows, columns = 1024, 1024
 	bits := reference.NewNormal(3, reference.ScaleWeight).Values(rows * columns)
-	codes, scales := num.Bytes(bits), []byte(nil)
+	m := packed.Matrices{Codes: num.Bytes(bits)}
 	if p := spec.PackingOf(c); p != nil {
 		values := make([]float32, len(bits))
 		num.DecodeBF16(values, bits)
-		codes, scales = packed.Pack(p, values, rows, columns)
+		m = packed.Pack(p, values, rows, columns)
 	}
 	for _, t := range []struct {
 		to   moe.Tensor
 		from []byte
-	}{{w.W1, codes}, {w.W2, codes}, {w.W1Scale, scales}, {w.W2Scale, scales}} {
+	}{{w.W1, m.Codes}, {w.W2, m.Codes}, {w.W1Scale, m.Scales}, {w.W2Scale, m.Scales}, {w.W1Zero, m.Zeros}, {w.W2Zero, m.Zeros}, {w.W1Global, m.Global}, {w.W2Global, m.Global}} {
 		for at := int64(0); at < t.to.Shape.Bytes(); at += int64(len(t.from)) {
 			part := t.from[:min(int64(len(t.from)), t.to.Shape.Bytes()-at)]
 			require.NoError(b, s.CopyToDevice(t.to.Ptr+driver.DevicePtr(at), part))

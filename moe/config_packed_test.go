@@ -27,6 +27,13 @@ var packedLayers = []moe.Config{
 	{Hidden: 128, Intermediate: 160, NumExperts: 5, TopK: 2, Weights: "int4-g32"},
 	{Hidden: 256, Intermediate: 128, NumExperts: 6, TopK: 3, Weights: "int4-g128", GateUp: spec.Apart},
 	{Hidden: 144, Intermediate: 112, NumExperts: 5, TopK: 2, Weights: "fp8-tensor"},
+	{Hidden: 144, Intermediate: 80, NumExperts: 6, TopK: 2, Weights: "nvfp4"},
+	{Hidden: 80, Intermediate: 176, NumExperts: 5, TopK: 3, Weights: "nvfp4", GateUp: spec.Apart, SharedExperts: 1},
+	{Hidden: 96, Intermediate: 160, NumExperts: 5, TopK: 2, Weights: "uint4-g32"},
+	{Hidden: 128, Intermediate: 256, NumExperts: 4, TopK: 2, Weights: "uint4-g128", GateUp: spec.Apart, Bias: true},
+	{Hidden: 160, Intermediate: 96, NumExperts: 5, TopK: 2, Weights: "uint4-g32-f16", Type: moe.F16, Logits: moe.F16},
+	{Hidden: 128, Intermediate: 128, NumExperts: 3, TopK: 2, Weights: "uint4-g128-f16", Activation: spec.ReLU2},
+	{Hidden: 96, Intermediate: 64, NumExperts: 5, TopK: 2, Weights: "int4-g32", Type: moe.F16, Logits: moe.F16},
 }
 
 // plainTwin returns a trial of the layer with plain weights, on the same tokens and the
@@ -187,7 +194,7 @@ func TestPackedArguments(t *testing.T) {
 		{moe.Config{Hidden: 48, Intermediate: 64, Weights: "mxfp4"}, "Config.Hidden is 48, must be a multiple of 32 with Weights mxfp4: a group does not cross the edge of a matrix"},
 		{moe.Config{Hidden: 64, Intermediate: 64, Weights: "fp8", InOut: true}, "Config.InOut is true, must be false with Weights fp8: packed matrices are [out, in]"},
 		{moe.Config{Hidden: 64, Intermediate: 64, Weights: "fp8", Type: moe.F16, Logits: moe.F16}, "Config.Type is f16, must be BF16 with Weights fp8"},
-		{moe.Config{Hidden: 64, Intermediate: 64, Weights: "int3"}, `Config.Weights is "int3", must be one of plain, mxfp4, fp8, fp8-ue8m0, int4-g32, int4-g128, fp8-tensor`},
+		{moe.Config{Hidden: 64, Intermediate: 64, Weights: "int3"}, `Config.Weights is "int3", must be one of plain, mxfp4, fp8, fp8-ue8m0, int4-g32, int4-g128, fp8-tensor, nvfp4, uint4-g32, uint4-g128, uint4-g32-f16, uint4-g128-f16`},
 	} {
 		tt.c.NumExperts, tt.c.TopK = 4, 2
 		require.EqualError(t, moe.Check(tt.c), tt.want)
@@ -211,7 +218,8 @@ func TestPackedSizes(t *testing.T) {
 	router := int64(2 * 128 * 2048)
 	before := of("")
 	require.Equal(t, router+2*weights, before.Weights)
-	for word, bytes := range map[string]int64{"mxfp4": weights/2 + weights/32, "fp8": weights + weights/(128*128)*4, "fp8-ue8m0": weights + weights/(128*128)} {
+	for word, bytes := range map[string]int64{"mxfp4": weights/2 + weights/32, "fp8": weights + weights/(128*128)*4, "fp8-ue8m0": weights + weights/(128*128),
+		"nvfp4": weights/2 + weights/16 + 2*4*128, "uint4-g32": weights/2 + weights/32*3, "uint4-g128-f16": weights/2 + weights/128*3} {
 		cost := of(word)
 		require.Equal(t, router+bytes, cost.Weights, word)
 		require.Equal(t, before.Workspace+2*weights, cost.Workspace, word)
@@ -223,8 +231,8 @@ func TestPackedSizes(t *testing.T) {
 // small batches and for a large one, in which the units are not read.
 func TestPackedUnits(t *testing.T) {
 	for i, c := range packedLayers {
-		if testing.Short() && i != 1 && i != 3 || c.Weights[:2] == "in" || c.Weights == "fp8-tensor" {
-			continue // INT4, and FP8 with one scale, have no units
+		if testing.Short() && i != 1 && i != 3 || !slices.Contains([]string{"mxfp4", "fp8", "fp8-ue8m0"}, c.Weights) {
+			continue // other formats have no units
 		}
 		t.Run(c.String(), func(t *testing.T) {
 			dev := testDevice(t)

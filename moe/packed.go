@@ -21,6 +21,7 @@ func (q *queue) unpack(w *Weights, p driver.DevicePtr, places indices) {
 	}
 	to := kernel.UnpackArgs{
 		W1: w.W1.Ptr, W3: w.W3.Ptr, W2: w.W2.Ptr, W1Scale: w.W1Scale.Ptr, W3Scale: w.W3Scale.Ptr, W2Scale: w.W2Scale.Ptr,
+		W1Zero: w.W1Zero.Ptr, W3Zero: w.W3Zero.Ptr, W2Zero: w.W2Zero.Ptr, W1Global: w.W1Global.Ptr, W3Global: w.W3Global.Ptr, W2Global: w.W2Global.Ptr,
 		Offsets: at(p, places.offsets), ToW1: at(p, places.w1), ToW3: at(p, places.w3), ToW2: at(p, places.w2),
 	}
 	launch(q, kernel.UnpackKernel, to)

@@ -31,9 +31,10 @@ import "sonicmoe/internal/spec"
 //		// both.
 //		InOut bool
 //		// Weights is the format of W1, W3 and W2. They are U8 tensors of codes with tensors of
-//		// scales, W1Scale, W3Scale and W2Scale, unless the format is "plain". Type is then BF16,
-//		// InOut is false, and weights have no gradients. A code c of a block with scale s means
-//		// the bf16 nearest to the FP32 product c·s.
+//		// scales, W1Scale, W3Scale and W2Scale, unless the format is "plain". InOut is then
+//		// false, and weights have no gradients. Type is BF16, or any with 4 bits of whole
+//		// numbers. A code c of a block with scale s means the number of Type nearest to the FP32
+//		// product c·s.
 //		//
 //		//	"plain"      the layer's Type; the zero value, "", means it
 //		//	"mxfp4"      E2M1, a scale E8M0 for each 32 inputs, as in gpt-oss; exact
@@ -42,6 +43,13 @@ import "sonicmoe/internal/spec"
 //		//	"int4-g32"   4 bits less 8, a scale bf16 for each 32 inputs, as in Kimi-K2-Thinking
 //		//	"int4-g128"  the same for each 128 inputs
 //		//	"fp8-tensor" E4M3, a scale FP32 for each expert's matrix
+//		//	"nvfp4"      E2M1, a scale E4M3 for each 16 inputs; s is the FP32 product of
+//		//	             the scale and an FP32 for each expert's matrix, W1Global, W3Global
+//		//	             and W2Global, as in files of ModelOpt
+//		//	"uint4-g32", "uint4-g128"  4 bits less a zero point, a byte 0 to 15 of W1Zero,
+//		//	             W3Zero and W2Zero; scales and zero points for each 32 or 128 inputs,
+//		//	             as in AWQ and GPTQ; scales are bf16
+//		//	"uint4-g32-f16", "uint4-g128-f16"  the same with scales f16
 //		Weights string
 //
 //		// Activation is applied between an expert's two products. Limit clamps the inputs
@@ -275,13 +283,27 @@ type Shape = spec.Shape
 //		// SharedGate [d] is wg: the output of the shared experts is multiplied by
 //		// sigmoid(x·wg).
 //		SharedGate Shape
-//		// W1Scale [E, blocks of 2n, blocks of d] are the scales of packed W1, u8 or f32; see
+//		// W1Scale [E, blocks of 2n, blocks of d] are the scales of packed W1; see
 //		// Config.Weights.
 //		W1Scale Shape
 //		// W3Scale [E, blocks of n, blocks of d] are the scales of packed W3.
 //		W3Scale Shape
 //		// W2Scale [E, blocks of d, blocks of n] are the scales of packed W2.
 //		W2Scale Shape
+//		// W1Zero u8, with the extents of W1Scale, are the zero points of packed W1, 0 to 15;
+//		// see Config.Weights.
+//		W1Zero Shape
+//		// W3Zero are the zero points of packed W3.
+//		W3Zero Shape
+//		// W2Zero are the zero points of packed W2.
+//		W2Zero Shape
+//		// W1Global [E] f32 multiplies the scales of each expert's packed W1; see
+//		// Config.Weights.
+//		W1Global Shape
+//		// W3Global [E] f32 multiplies the scales of each expert's packed W3.
+//		W3Global Shape
+//		// W2Global [E] f32 multiplies the scales of each expert's packed W2.
+//		W2Global Shape
 //		// Logits [T, E] have the type of Config.Logits.
 //		Logits Shape
 //		// Scores [T, K] f32 are the weights of each token's experts, best first.

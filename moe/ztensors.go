@@ -42,13 +42,27 @@ type Weights struct {
 	// SharedGate [d] is wg: the output of the shared experts is multiplied by
 	// sigmoid(x·wg).
 	SharedGate Tensor
-	// W1Scale [E, blocks of 2n, blocks of d] are the scales of packed W1, u8 or f32; see
+	// W1Scale [E, blocks of 2n, blocks of d] are the scales of packed W1; see
 	// Config.Weights.
 	W1Scale Tensor
 	// W3Scale [E, blocks of n, blocks of d] are the scales of packed W3.
 	W3Scale Tensor
 	// W2Scale [E, blocks of d, blocks of n] are the scales of packed W2.
 	W2Scale Tensor
+	// W1Zero u8, with the extents of W1Scale, are the zero points of packed W1, 0 to 15;
+	// see Config.Weights.
+	W1Zero Tensor
+	// W3Zero are the zero points of packed W3.
+	W3Zero Tensor
+	// W2Zero are the zero points of packed W2.
+	W2Zero Tensor
+	// W1Global [E] f32 multiplies the scales of each expert's packed W1; see
+	// Config.Weights.
+	W1Global Tensor
+	// W3Global [E] f32 multiplies the scales of each expert's packed W3.
+	W3Global Tensor
+	// W2Global [E] f32 multiplies the scales of each expert's packed W2.
+	W2Global Tensor
 }
 
 // Weight returns the weight with an id, nil if the id is not a weight's.
@@ -88,6 +102,18 @@ func (w *Weights) Weight(id TensorID) *Tensor {
 		return &w.W3Scale
 	case spec.TensorW2Scale:
 		return &w.W2Scale
+	case spec.TensorW1Zero:
+		return &w.W1Zero
+	case spec.TensorW3Zero:
+		return &w.W3Zero
+	case spec.TensorW2Zero:
+		return &w.W2Zero
+	case spec.TensorW1Global:
+		return &w.W1Global
+	case spec.TensorW3Global:
+		return &w.W3Global
+	case spec.TensorW2Global:
+		return &w.W2Global
 	}
 	return nil
 }

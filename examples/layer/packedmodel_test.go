@@ -42,7 +42,8 @@ func TestPackedModel(t *testing.T) {
 			matrix := func(name string, bits []uint16, rows, columns int) {
 				values := make([]float32, len(bits))
 				num.DecodeBF16(values, bits)
-				codes, scales := packed.Pack(p, values, rows, columns)
+				m := packed.Pack(p, values, rows, columns)
+				codes, scales := m.Codes, m.Scales
 				if tt.word == "mxfp4" {
 					add(name+"_blocks", "U8", codes, e, rows, columns/32, 16)
 					add(name+"_scales", "U8", scales, e, rows, columns/32)

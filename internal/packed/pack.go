@@ -9,89 +9,138 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Pack returns codes and scales of matrices [rows, columns], one after another: for tests
-// and benchmarks, which have no files. A scale of E8M0 is the power of two that
-// OCP Microscaling Formats 1.0, section 6.3, takes; an FP32 scale makes the largest value
-// the largest code; so does a bf16 scale, rounded. A code is the nearest one. The values of
-// finite codes pack to themselves, except in Int4, whose codes have no sign.
-func Pack(p *spec.Packing, values []float32, rows, columns int) (codes, scales []byte) {
+// Pack packs matrices [rows, columns], one after another: for tests and benchmarks, which
+// have no files. A scale of E8M0 is the power of two that OCP Microscaling Formats 1.0,
+// section 6.3, takes; another scale makes the largest value the largest code, as near as its
+// format comes. A zero point centres the values of its block. A code is the nearest one. The
+// values of finite codes pack to themselves, except in whole numbers, and with a global
+// scale.
+func Pack(p *spec.Packing, values []float32, rows, columns int) (m Matrices) {
 	perByte := 8 / p.Code.Bits()
-	codes = make([]byte, len(values)/perByte)
-	numbers := finite(p.Code)
-	largest := float64(numbers[len(numbers)-1])
-	signed := func(v float64) byte {
-		code := nearest(numbers, math.Abs(v))
-		if p.Code == spec.Int4 {
-			if v < 0 {
-				return int4Zero - code
-			}
-			return int4Zero + code
-		}
-		if math.Signbit(v) {
-			code |= 1 << (p.Code.Bits() - 1)
-		}
-		return code
-	}
+	m.Codes = make([]byte, len(values)/perByte)
+	k := packer{Packing: p, numbers: finite(p.Code)}
 	each := rows * columns
 	for first := 0; first < len(values); first += each {
 		matrix := values[first:][:each]
+		k.global = 1
+		if p.HasGlobal {
+			k.global = k.scaleOf(spec.ScaleF32, &m.Global, extreme(matrix)/k.most()/float64(e4m3[126]))
+		}
 		for top := 0; top < rows; top += p.Rows {
 			for left := 0; left < columns; left += p.Columns {
-				block := func(visit func(at int)) {
-					for row := top; row < min(top+p.Rows, rows); row++ {
-						for column := left; column < min(left+p.Columns, columns); column++ {
-							visit(row*columns + column)
-						}
+				var at []int
+				for row := top; row < min(top+p.Rows, rows); row++ {
+					for column := left; column < min(left+p.Columns, columns); column++ {
+						at = append(at, row*columns+column)
 					}
 				}
-				most := 0.0
-				block(func(at int) { most = max(most, math.Abs(float64(matrix[at]))) })
-				var scale float64
-				scales, scale = appendScale(scales, p.Scale, most, largest)
-				block(func(at int) {
-					code := signed(float64(matrix[at]) / scale)
-					at += first
-					codes[at/perByte] |= code << (p.Code.Bits() * (at % perByte))
-				})
+				block := make([]float32, len(at))
+				for i, from := range at {
+					block[i] = matrix[from]
+				}
+				for i, code := range k.block(&m, block) {
+					to := first + at[i]
+					m.Codes[to/perByte] |= code << (p.Code.Bits() * (to % perByte))
+				}
 			}
 		}
 	}
-	return codes, scales
+	return m
+}
+
+// packer packs blocks.
+type packer struct {
+	*spec.Packing
+	numbers []float32 // without a sign, in order
+	global  float64
+}
+
+// most returns the largest number of a code.
+func (k *packer) most() float64 { return float64(k.numbers[len(k.numbers)-1]) }
+
+// block appends the scale and the zero point of a block, and returns its codes.
+func (k *packer) block(m *Matrices, block []float32) (codes []byte) {
+	if k.HasZeros {
+		low, high := 0.0, 0.0
+		for _, v := range block {
+			low, high = min(low, float64(v)), max(high, float64(v))
+		}
+		scale := k.scaleOf(k.Scale, &m.Scales, (high-low)/k.most())
+		zero := math.Round(min(-low/scale, k.most()))
+		m.Zeros = append(m.Zeros, byte(zero))
+		for _, v := range block {
+			codes = append(codes, nearest(k.numbers, float64(v)/scale+zero))
+		}
+		return codes
+	}
+	want := extreme(block) / k.most() / k.global
+	if k.Scale == spec.ScaleE8M0 && want > 0 {
+		want = math.Ldexp(1, math.Ilogb(extreme(block))-math.Ilogb(k.most()))
+	}
+	scale := k.scaleOf(k.Scale, &m.Scales, want) * k.global
+	for _, v := range block {
+		code := nearest(k.numbers, math.Abs(float64(v))/scale)
+		switch {
+		case k.Code == spec.Int4 && v < 0:
+			code = int4Zero - code
+		case k.Code == spec.Int4:
+			code += int4Zero
+		case math.Signbit(float64(v)):
+			code |= 1 << (k.Code.Bits() - 1)
+		}
+		codes = append(codes, code)
+	}
+	return codes
+}
+
+// extreme returns the largest magnitude.
+func extreme(values []float32) (most float64) {
+	for _, v := range values {
+		most = max(most, math.Abs(float64(v)))
+	}
+	return most
 }
 
 // finite returns the values of the codes without a sign and without NaN, in order.
-func finite(of spec.Code) []float32 {
+func finite(of spec.Code) (list []float32) {
 	switch of {
 	case spec.E2M1:
 		return e2m1[:8]
-	case spec.Int4:
-		return []float32{0, 1, 2, 3, 4, 5, 6, 7}
+	case spec.E4M3:
+		return e4m3[:127]
 	}
-	return e4m3[:127]
+	for code := range 1 << of.Bits() {
+		if v := Code(of, byte(code)); v >= 0 {
+			list = append(list, v)
+		}
+	}
+	return list
 }
 
-// appendScale appends the scale of a block whose largest magnitude is most, and returns its
-// value.
-func appendScale(scales []byte, of spec.Scale, most, largest float64) ([]byte, float64) {
-	if of == spec.ScaleF32 {
-		scale := float32(most / largest)
-		if scale == 0 {
-			scale = 1
+// scaleOf appends the scale next to a number above 0, or 1, and returns its value.
+func (k *packer) scaleOf(of spec.Scale, to *[]byte, want float64) float64 {
+	at := len(*to)
+	switch of {
+	case spec.ScaleF32:
+		*to = binary.LittleEndian.AppendUint32(*to, math.Float32bits(float32(want)))
+	case spec.ScaleBF16:
+		*to = binary.LittleEndian.AppendUint16(*to, num.Float64ToBF16(want))
+	case spec.ScaleF16:
+		*to = binary.LittleEndian.AppendUint16(*to, num.Float64ToF16(want))
+	case spec.ScaleE4M3:
+		*to = append(*to, nearest(e4m3[:127], want))
+	default:
+		exponent := 0
+		if want > 0 {
+			exponent = min(max(math.Ilogb(want), -scaleBias), scaleBias)
 		}
-		return binary.LittleEndian.AppendUint32(scales, math.Float32bits(scale)), float64(scale)
+		*to = append(*to, byte(exponent+scaleBias))
 	}
-	if of == spec.ScaleBF16 {
-		bits := num.Float64ToBF16(most / largest)
-		if bits == 0 {
-			bits = num.Float64ToBF16(1)
-		}
-		return binary.LittleEndian.AppendUint16(scales, bits), num.BF16ToFloat64(bits)
+	if value := Scales(of, (*to)[at:])[0]; value > 0 {
+		return float64(value)
 	}
-	exponent := 0
-	if most > 0 {
-		exponent = min(max(math.Ilogb(most)-math.Ilogb(largest), -scaleBias), scaleBias)
-	}
-	return append(scales, byte(exponent+scaleBias)), math.Ldexp(1, exponent)
+	*to = (*to)[:at]
+	return k.scaleOf(of, to, 1)
 }
 
 // nearest returns the code of the number nearest to x, the lower one of two.

@@ -40,6 +40,8 @@ func Code(of spec.Code, code byte) float32 {
 		return e2m1[code&15]
 	case spec.Int4:
 		return float32(code&15) - int4Zero
+	case spec.UInt4:
+		return float32(code & 15)
 	}
 	return e4m3[code]
 }
@@ -62,6 +64,10 @@ func Scales(of spec.Scale, raw []byte) []float32 {
 			values[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
 		case of == spec.ScaleBF16:
 			values[i] = num.BF16ToFloat32(binary.LittleEndian.Uint16(raw[2*i:]))
+		case of == spec.ScaleF16:
+			values[i] = num.F16ToFloat32(binary.LittleEndian.Uint16(raw[2*i:]))
+		case of == spec.ScaleE4M3:
+			values[i] = e4m3[raw[i]]
 		case raw[i] == scaleNaN:
 			values[i] = float32(math.NaN())
 		default:
@@ -71,35 +77,61 @@ func Scales(of spec.Scale, raw []byte) []float32 {
 	return values
 }
 
-// Values returns the FP32 products of matrices [rows, columns], one after another, from
-// their codes and the values of their scales.
-func Values(p *spec.Packing, codes []byte, scales []float32, rows, columns int) []float32 {
+// Matrices are the tensors of packed matrices [rows, columns], one after another, as bytes.
+// Zeros and Global are empty unless the format has them.
+type Matrices struct{ Codes, Scales, Zeros, Global []byte }
+
+// Of returns the bytes of one of the tensors.
+func (m *Matrices) Of(of spec.PackedTensors, id spec.TensorID) *[]byte {
+	switch id {
+	case of.Scales:
+		return &m.Scales
+	case of.Zeros:
+		return &m.Zeros
+	case of.Global:
+		return &m.Global
+	}
+	return &m.Codes
+}
+
+// Values returns the FP32 products of matrices [rows, columns].
+func Values(p *spec.Packing, m Matrices, rows, columns int) []float32 {
 	perByte := 8 / p.Code.Bits()
-	out := make([]float32, len(codes)*perByte)
+	out := make([]float32, len(m.Codes)*perByte)
 	down, across := p.Blocks(int64(rows), int64(columns))
-	at := 0
-	for len(out) > at {
+	scales, zeros, global := Scales(p.Scale, m.Scales), m.Zeros, Scales(spec.ScaleF32, m.Global)
+	for at, matrix := 0, 0; at < len(out); matrix++ {
 		for row := range rows {
-			scale := scales[int64(row/p.Rows)*across:]
+			line := (int64(matrix)*down + int64(row/p.Rows)) * across
 			for column := range columns {
-				code := codes[at/perByte]
+				block := line + int64(column/p.Columns)
+				code, scale := m.Codes[at/perByte], scales[block]
 				if perByte == 2 && at%2 == 1 {
 					code >>= 4
 				}
-				out[at] = Code(p.Code, code) * scale[column/p.Columns]
+				value := Code(p.Code, code)
+				if p.HasZeros {
+					value -= float32(zeros[block])
+				}
+				if p.HasGlobal {
+					scale *= global[matrix]
+				}
+				out[at] = value * scale
 				at++
 			}
 		}
-		scales = scales[down*across:]
 	}
 	return out
 }
 
-// Bits returns the bf16 bits of a tensor [matrices, rows, columns], from the bytes of its
-// codes and scales.
-func Bits(p *spec.Packing, codes, scales []byte, rows, columns int) []uint16 {
-	values := Values(p, codes, Scales(p.Scale, scales), rows, columns)
+// Bits returns the bits of matrices [rows, columns] in a type of 16 bits.
+func Bits(p *spec.Packing, m Matrices, to spec.Type, rows, columns int) []uint16 {
+	values := Values(p, m, rows, columns)
 	bits := make([]uint16, len(values))
-	num.EncodeBF16(bits, values)
+	if to == spec.F16 {
+		num.EncodeF16(bits, values)
+	} else {
+		num.EncodeBF16(bits, values)
+	}
 	return bits
 }

@@ -50,9 +50,10 @@ type Config struct {
 	// both.
 	InOut bool
 	// Weights is the format of W1, W3 and W2. They are U8 tensors of codes with tensors of
-	// scales, W1Scale, W3Scale and W2Scale, unless the format is "plain". Type is then BF16,
-	// InOut is false, and weights have no gradients. A code c of a block with scale s means
-	// the bf16 nearest to the FP32 product c·s.
+	// scales, W1Scale, W3Scale and W2Scale, unless the format is "plain". InOut is then
+	// false, and weights have no gradients. Type is BF16, or any with 4 bits of whole
+	// numbers. A code c of a block with scale s means the number of Type nearest to the FP32
+	// product c·s.
 	//
 	//	"plain"      the layer's Type; the zero value, "", means it
 	//	"mxfp4"      E2M1, a scale E8M0 for each 32 inputs, as in gpt-oss; exact
@@ -61,6 +62,13 @@ type Config struct {
 	//	"int4-g32"   4 bits less 8, a scale bf16 for each 32 inputs, as in Kimi-K2-Thinking
 	//	"int4-g128"  the same for each 128 inputs
 	//	"fp8-tensor" E4M3, a scale FP32 for each expert's matrix
+	//	"nvfp4"      E2M1, a scale E4M3 for each 16 inputs; s is the FP32 product of
+	//	             the scale and an FP32 for each expert's matrix, W1Global, W3Global
+	//	             and W2Global, as in files of ModelOpt
+	//	"uint4-g32", "uint4-g128"  4 bits less a zero point, a byte 0 to 15 of W1Zero,
+	//	             W3Zero and W2Zero; scales and zero points for each 32 or 128 inputs,
+	//	             as in AWQ and GPTQ; scales are bf16
+	//	"uint4-g32-f16", "uint4-g128-f16"  the same with scales f16
 	Weights string
 
 	// Activation is applied between an expert's two products. Limit clamps the inputs

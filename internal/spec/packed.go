@@ -3,7 +3,8 @@ package spec
 // Packing is a format of packed expert weights: a row of Packings. A packed matrix
 // [out, in] is two tensors: codes [out, in·CodeBits/8] u8, and scales
 // [⌈out/Rows⌉, ⌈in/Columns⌉], both row-major. Codes of 4 bits lie two in a byte, the
-// first in the low half. Package packed has the numbers that they mean.
+// first in the low half. Zero points have the extents of the scales, global scales an FP32
+// for each matrix. Package packed has the numbers that they mean.
 type Packing struct {
 	// Name is the word of Config.Weights.
 	Name string
@@ -14,6 +15,11 @@ type Packing struct {
 	// block may end at the matrix' edge, unless it is a group: Rows is 1. A group is
 	// always whole.
 	Rows, Columns int
+	// HasZeros reports whether each block has a zero point, a byte from 0 to 15, which is
+	// subtracted from its codes.
+	HasZeros bool
+	// HasGlobal reports whether each matrix has a global scale, which multiplies its scales.
+	HasGlobal bool
 	// IsExact reports whether every finite number below 2^127 is a bf16.
 	IsExact bool
 }
@@ -31,6 +37,8 @@ const (
 	E4M3
 	// Int4 is 4 bits for a whole number from -8 to 7: the bits less 8.
 	Int4
+	// UInt4 is 4 bits for a whole number from 0 to 15, from which a zero point is subtracted.
+	UInt4
 )
 
 // Bits returns the size of a code.
@@ -48,14 +56,16 @@ type Scale uint8
 const (
 	// ScaleE8M0 is a byte u for 2^(u-127); 255 is NaN (OCP Microscaling Formats 1.0).
 	ScaleE8M0 Scale = iota
-	// ScaleF32 is an FP32, ScaleBF16 a bf16.
+	// ScaleF32 is an FP32, ScaleBF16 a bf16, ScaleF16 an IEEE half, ScaleE4M3 as the code E4M3.
 	ScaleF32
 	ScaleBF16
+	ScaleF16
+	ScaleE4M3
 )
 
 // Type returns the element type of a tensor of scales.
 func (s Scale) Type() Type {
-	return [...]Type{ScaleE8M0: U8, ScaleF32: F32, ScaleBF16: BF16}[s]
+	return [...]Type{ScaleE8M0: U8, ScaleF32: F32, ScaleBF16: BF16, ScaleF16: F16, ScaleE4M3: U8}[s]
 }
 
 // wholeMatrix is above every extent of a matrix.
@@ -77,6 +87,16 @@ var Packings = []Packing{
 	// One scale for each expert's matrix: weight and weight_scale of transformers' FP8 without
 	// weight_block_size.
 	{Name: "fp8-tensor", Code: E4M3, Scale: ScaleF32, Rows: wholeMatrix, Columns: wholeMatrix},
+	// NVFP4 of ModelOpt (weight, weight_scale, weight_scale_2) and of compressed-tensors. As
+	// ModelOpt's NVFP4QTensor.dequantize computes, the product of a scale and the matrix'
+	// global scale is an FP32, which multiplies the code.
+	{Name: "nvfp4", Code: E2M1, Scale: ScaleE4M3, Rows: 1, Columns: 16, HasGlobal: true},
+	// Asymmetric 4 bits of compressed-tensors, AWQ, and GPTQ without act-order. All compute
+	// (code - zero)·scale with one rounding: the FP32 product is exact.
+	{Name: "uint4-g32", Code: UInt4, Scale: ScaleBF16, Rows: 1, Columns: 32, HasZeros: true},
+	{Name: "uint4-g128", Code: UInt4, Scale: ScaleBF16, Rows: 1, Columns: 128, HasZeros: true},
+	{Name: "uint4-g32-f16", Code: UInt4, Scale: ScaleF16, Rows: 1, Columns: 32, HasZeros: true},
+	{Name: "uint4-g128-f16", Code: UInt4, Scale: ScaleF16, Rows: 1, Columns: 128, HasZeros: true},
 }
 
 // plainWeights is the word of Config.Weights for weights of the layer's Type.
@@ -118,6 +138,10 @@ func IsPacked(c Config) bool { return c.packing() != nil }
 // IsPlain reports whether the experts' weights have the layer's Type.
 func IsPlain(c Config) bool { return c.packing() == nil }
 
+// LiesApart reports whether gate and up of a number of rows each need GateUp "apart", if their
+// scales do not depend on each other.
+func (p *Packing) LiesApart(rows int) bool { return p.HasGlobal || rows%p.Rows != 0 }
+
 // CodeBytes returns the bytes of a row of codes for a number of columns.
 func (p *Packing) CodeBytes(columns int64) int64 { return columns * int64(p.Code.Bits()) / 8 }
 
@@ -129,14 +153,38 @@ func (p *Packing) Blocks(rows, columns int64) (down, across int64) {
 // BytesOfWeight returns the bytes of a weight with its part of a scale, without the
 // blocks at edges.
 func (p *Packing) BytesOfWeight() float64 {
-	return float64(p.Code.Bits())/8 + float64(p.Scale.Type().Bytes())/(float64(p.Rows)*float64(p.Columns))
+	block := float64(p.Scale.Type().Bytes())
+	if p.HasZeros {
+		block++
+	}
+	return float64(p.Code.Bits())/8 + block/(float64(p.Rows)*float64(p.Columns))
 }
+
+// PackedTensors are the ids of a matrix: its codes, their scales, zero points and global
+// scales.
+type PackedTensors struct{ Codes, Scales, Zeros, Global TensorID }
+
+// All returns the ids.
+func (t PackedTensors) All() []TensorID { return []TensorID{t.Codes, t.Scales, t.Zeros, t.Global} }
+
+// PackedMatrices are the ids of W1, W3 and W2.
+var PackedMatrices = []PackedTensors{
+	{TensorW1, TensorW1Scale, TensorW1Zero, TensorW1Global},
+	{TensorW3, TensorW3Scale, TensorW3Zero, TensorW3Global},
+	{TensorW2, TensorW2Scale, TensorW2Zero, TensorW2Global},
+}
+
+// IsOnlyPacked reports whether only layers of packed weights have the tensor.
+func (r *TensorRow) IsOnlyPacked() bool { return r.Needs&(HasScales|HasZeros|HasGlobal) != 0 }
+
+// IsOfPacked reports whether the tensor is W1, W3, W2, or belongs to the packed form of one.
+func (r *TensorRow) IsOfPacked() bool { return r.Type == OfCodes || r.IsOnlyPacked() }
 
 // MatrixBytes returns the bytes of W1, W3 and W2, with the scales of packed weights.
 func MatrixBytes(c Config) (bytes int64) {
 	s := c.Shapes(0)
 	for _, id := range ExpertWeights {
-		if t := id.Row().Type; t == OfCodes || t == OfScales {
+		if id.Row().IsOfPacked() {
 			bytes += s.Of(id).Bytes()
 		}
 	}
@@ -157,7 +205,7 @@ func (c Config) checkPacked() *ArgError {
 	switch {
 	case p == nil:
 		return nil
-	case c.Type != BF16:
+	case c.Type != BF16 && p.Code != Int4 && p.Code != UInt4:
 		return argErrorf("Config.Type", c.Type, "BF16 with Weights %s", p.Name)
 	case c.InOut:
 		return argErrorf("Config.InOut", true, "false with Weights %s: packed matrices are [out, in]", p.Name)

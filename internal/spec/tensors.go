@@ -83,9 +83,11 @@ const (
 	// OfGradient is the type in which weights' gradients are asked for.
 	OfGradient
 	// OfCodes is Config.Type, or U8 for the codes of packed weights, whose last extent is in
-	// bytes. OfScales is the type of their scales, an element for each block.
+	// bytes. OfScales is the type of their scales, OfZeros of their zero points: an element
+	// for each block.
 	OfCodes
 	OfScales
+	OfZeros
 )
 
 // Dim is an extent that a Config and the number of tokens give.
@@ -118,13 +120,16 @@ const (
 	HasGate
 	HasSharedGate
 	HasScales
+	HasZeros
+	HasGlobal
 	HasPlain
 )
 
 // features returns the layer's features.
 func (c *Config) features() (f Feature) {
+	p := c.packing()
 	for i, has := range [...]bool{c.Bias, c.RouterBias, c.SelectionBias, c.ExpertScale,
-		c.SharedWidth() > 0, c.GateUp == Apart, c.Activation.Gated(), c.SharedGate, c.packing() != nil, c.packing() == nil} {
+		c.SharedWidth() > 0, c.GateUp == Apart, c.Activation.Gated(), c.SharedGate, p != nil, p != nil && p.HasZeros, p != nil && p.HasGlobal, p == nil} {
 		if has {
 			f |= 1 << i
 		}
@@ -170,11 +175,23 @@ var Tensors = []TensorRow{
 	{Name: "SharedGate", C: "shared_gate", Role: RoleExpertWeight, Dims: [3]Dim{DimD}, Needs: HasShared | HasSharedGate, Gradient: true,
 		Doc: "SharedGate [d] is wg: the output of the shared experts is multiplied by\nsigmoid(x·wg)."},
 	{Name: "W1Scale", C: "w1_scale", Role: RoleExpertWeight, Type: OfScales, Dims: [3]Dim{DimE, DimW1, DimD}, Needs: HasScales,
-		Doc: "W1Scale [E, blocks of 2n, blocks of d] are the scales of packed W1, u8 or f32; see\nConfig.Weights."},
+		Doc: "W1Scale [E, blocks of 2n, blocks of d] are the scales of packed W1; see\nConfig.Weights."},
 	{Name: "W3Scale", C: "w3_scale", Role: RoleExpertWeight, Type: OfScales, Dims: [3]Dim{DimE, DimN, DimD}, Needs: HasScales | HasApart,
 		Doc: "W3Scale [E, blocks of n, blocks of d] are the scales of packed W3."},
 	{Name: "W2Scale", C: "w2_scale", Role: RoleExpertWeight, Type: OfScales, Dims: [3]Dim{DimE, DimD, DimN}, Needs: HasScales,
 		Doc: "W2Scale [E, blocks of d, blocks of n] are the scales of packed W2."},
+	{Name: "W1Zero", C: "w1_zero", Role: RoleExpertWeight, Type: OfZeros, Dims: [3]Dim{DimE, DimW1, DimD}, Needs: HasZeros,
+		Doc: "W1Zero u8, with the extents of W1Scale, are the zero points of packed W1, 0 to 15;\nsee Config.Weights."},
+	{Name: "W3Zero", C: "w3_zero", Role: RoleExpertWeight, Type: OfZeros, Dims: [3]Dim{DimE, DimN, DimD}, Needs: HasZeros | HasApart,
+		Doc: "W3Zero are the zero points of packed W3."},
+	{Name: "W2Zero", C: "w2_zero", Role: RoleExpertWeight, Type: OfZeros, Dims: [3]Dim{DimE, DimD, DimN}, Needs: HasZeros,
+		Doc: "W2Zero are the zero points of packed W2."},
+	{Name: "W1Global", C: "w1_global", Role: RoleExpertWeight, Type: AlwaysF32, Dims: [3]Dim{DimE}, Needs: HasGlobal,
+		Doc: "W1Global [E] f32 multiplies the scales of each expert's packed W1; see\nConfig.Weights."},
+	{Name: "W3Global", C: "w3_global", Role: RoleExpertWeight, Type: AlwaysF32, Dims: [3]Dim{DimE}, Needs: HasGlobal | HasApart,
+		Doc: "W3Global [E] f32 multiplies the scales of each expert's packed W3."},
+	{Name: "W2Global", C: "w2_global", Role: RoleExpertWeight, Type: AlwaysF32, Dims: [3]Dim{DimE}, Needs: HasGlobal,
+		Doc: "W2Global [E] f32 multiplies the scales of each expert's packed W2."},
 
 	{Name: "Logits", C: "logits", Role: RoleSaved, Type: OfLogits, Dims: [3]Dim{DimT, DimE}, Doc: "Logits [T, E] have the type of Config.Logits."},
 	{Name: "Scores", C: "scores", Role: RoleRouting, Type: AlwaysF32, Dims: [3]Dim{DimT, DimK}, Doc: "Scores [T, K] f32 are the weights of each token's experts, best first."},
@@ -261,7 +278,7 @@ func AllRows(table []TensorRow) []TensorRow {
 // layout is what the shapes of a pass follow from.
 type layout struct {
 	extents  [Dim2 + 1]int64
-	types    [OfScales + 1]Type
+	types    [OfZeros + 1]Type
 	features Feature
 	inOut    bool
 	packing  *Packing // nil for plain weights
@@ -269,7 +286,7 @@ type layout struct {
 
 func (c *Config) layout(tokens, rows int, gradients Type) layout {
 	l := layout{
-		types:    [...]Type{OfLayer: c.Type, OfRouter: c.Type, OfLogits: c.Logits, AlwaysF32: F32, AlwaysI32: I32, OfGradient: gradients, OfCodes: c.Type, OfScales: U8},
+		types:    [...]Type{OfLayer: c.Type, OfRouter: c.Type, OfLogits: c.Logits, AlwaysF32: F32, AlwaysI32: I32, OfGradient: gradients, OfCodes: c.Type, OfScales: U8, OfZeros: U8},
 		features: c.features(), inOut: c.InOut, packing: c.packing(),
 	}
 	if l.packing != nil {
@@ -305,7 +322,7 @@ func (l *layout) shape(r *TensorRow) (s Shape) {
 	case l.packing == nil:
 	case r.Type == OfCodes:
 		s.Dims[2] = l.packing.CodeBytes(s.Dims[2])
-	case r.Type == OfScales:
+	case r.Type == OfScales || r.Type == OfZeros:
 		s.Dims[1], s.Dims[2] = l.packing.Blocks(s.Dims[1], s.Dims[2])
 	}
 	return s

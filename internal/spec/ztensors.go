@@ -22,6 +22,12 @@ const (
 	TensorW1Scale
 	TensorW3Scale
 	TensorW2Scale
+	TensorW1Zero
+	TensorW3Zero
+	TensorW2Zero
+	TensorW1Global
+	TensorW3Global
+	TensorW2Global
 	TensorLogits
 	TensorScores
 	TensorExpertIDs
@@ -97,13 +103,27 @@ type Shapes struct {
 	// SharedGate [d] is wg: the output of the shared experts is multiplied by
 	// sigmoid(x·wg).
 	SharedGate Shape
-	// W1Scale [E, blocks of 2n, blocks of d] are the scales of packed W1, u8 or f32; see
+	// W1Scale [E, blocks of 2n, blocks of d] are the scales of packed W1; see
 	// Config.Weights.
 	W1Scale Shape
 	// W3Scale [E, blocks of n, blocks of d] are the scales of packed W3.
 	W3Scale Shape
 	// W2Scale [E, blocks of d, blocks of n] are the scales of packed W2.
 	W2Scale Shape
+	// W1Zero u8, with the extents of W1Scale, are the zero points of packed W1, 0 to 15;
+	// see Config.Weights.
+	W1Zero Shape
+	// W3Zero are the zero points of packed W3.
+	W3Zero Shape
+	// W2Zero are the zero points of packed W2.
+	W2Zero Shape
+	// W1Global [E] f32 multiplies the scales of each expert's packed W1; see
+	// Config.Weights.
+	W1Global Shape
+	// W3Global [E] f32 multiplies the scales of each expert's packed W3.
+	W3Global Shape
+	// W2Global [E] f32 multiplies the scales of each expert's packed W2.
+	W2Global Shape
 	// Logits [T, E] have the type of Config.Logits.
 	Logits Shape
 	// Scores [T, K] f32 are the weights of each token's experts, best first.
@@ -167,6 +187,18 @@ func (s *Shapes) at(id TensorID) *Shape {
 		return &s.W3Scale
 	case TensorW2Scale:
 		return &s.W2Scale
+	case TensorW1Zero:
+		return &s.W1Zero
+	case TensorW3Zero:
+		return &s.W3Zero
+	case TensorW2Zero:
+		return &s.W2Zero
+	case TensorW1Global:
+		return &s.W1Global
+	case TensorW3Global:
+		return &s.W3Global
+	case TensorW2Global:
+		return &s.W2Global
 	case TensorLogits:
 		return &s.Logits
 	case TensorScores:

@@ -73,7 +73,10 @@ enum {
 	SM_NO_ROUNDING = 0, SM_ROUND_NEAREST = 1, SM_ROUND_STOCHASTIC = 2, SM_ROUND_MASS = 3, SM_ROUND_BALANCED = 4,
 	SM_ROUND_UP = 5, SM_ROUND_DOWN = 6, SM_EXPERT_CHOICE = 7, SM_CAPACITY_DROP = 8
 };
-enum { SM_PLAIN = 0, SM_MXFP4 = 1, SM_FP8 = 2, SM_FP8_UE8M0 = 3, SM_INT4_G32 = 4, SM_INT4_G128 = 5, SM_FP8_TENSOR = 6 };
+enum {
+	SM_PLAIN = 0, SM_MXFP4 = 1, SM_FP8 = 2, SM_FP8_UE8M0 = 3, SM_INT4_G32 = 4, SM_INT4_G128 = 5, SM_FP8_TENSOR = 6,
+	SM_NVFP4 = 7, SM_UINT4_G32 = 8, SM_UINT4_G128 = 9, SM_UINT4_G32_F16 = 10, SM_UINT4_G128_F16 = 11
+};
 
 /* The configuration of a layer: the fields of package moe's Config, in the same
  * order. With 0 in every field after top_k it is the layer of Mixtral and Qwen3-MoE. */
@@ -99,7 +102,8 @@ typedef struct sm_config {
 	double rounding_capacity;
 	int64_t rounding_raw_scores;
 	/* The format of w1, w3 and w2. If it is not SM_PLAIN, they are codes, a pass also has
-	 * w1_scale, w3_scale and w2_scale, and these weights have no gradients. */
+	 * w1_scale, w3_scale and w2_scale, and w1_zero or w1_global and their like if the format
+	 * has zero points or a global scale. These weights have no gradients. */
 	int64_t weights;
 } sm_config;
 
@@ -151,6 +155,12 @@ typedef struct sm_forward_pass {
 	uint64_t w1_scale;
 	uint64_t w3_scale;
 	uint64_t w2_scale;
+	uint64_t w1_zero;
+	uint64_t w3_zero;
+	uint64_t w2_zero;
+	uint64_t w1_global;
+	uint64_t w3_global;
+	uint64_t w2_global;
 } sm_forward_pass;
 
 /* The gradient of a weight. type is the layer's type or SM_F32. Unless accumulate is 0,
@@ -193,6 +203,12 @@ typedef struct sm_backward_pass {
 	uint64_t w1_scale;
 	uint64_t w3_scale;
 	uint64_t w2_scale;
+	uint64_t w1_zero;
+	uint64_t w3_zero;
+	uint64_t w2_zero;
+	uint64_t w1_global;
+	uint64_t w3_global;
+	uint64_t w2_global;
 } sm_backward_pass;
 
 #ifndef SONICMOE_TYPES_ONLY

@@ -47,6 +47,18 @@ func forwardWeight(p *C.sm_forward_pass, id spec.TensorID) C.uint64_t {
 		return p.w3_scale
 	case spec.TensorW2Scale:
 		return p.w2_scale
+	case spec.TensorW1Zero:
+		return p.w1_zero
+	case spec.TensorW3Zero:
+		return p.w3_zero
+	case spec.TensorW2Zero:
+		return p.w2_zero
+	case spec.TensorW1Global:
+		return p.w1_global
+	case spec.TensorW3Global:
+		return p.w3_global
+	case spec.TensorW2Global:
+		return p.w2_global
 	}
 	return 0
 }
@@ -86,6 +98,18 @@ func backwardWeight(p *C.sm_backward_pass, id spec.TensorID) C.uint64_t {
 		return p.w3_scale
 	case spec.TensorW2Scale:
 		return p.w2_scale
+	case spec.TensorW1Zero:
+		return p.w1_zero
+	case spec.TensorW3Zero:
+		return p.w3_zero
+	case spec.TensorW2Zero:
+		return p.w2_zero
+	case spec.TensorW1Global:
+		return p.w1_global
+	case spec.TensorW3Global:
+		return p.w3_global
+	case spec.TensorW2Global:
+		return p.w2_global
 	}
 	return 0
 }

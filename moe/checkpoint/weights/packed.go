@@ -273,7 +273,7 @@ func (l *Layer) readBlocks(ctx context.Context, to []byte, t spec.Type, p part, 
 	if err != nil {
 		return fmt.Errorf("its scales, tensor %q: %w", all[at].name, err)
 	}
-	return encode(to, t, packed.Values(mxfp4, codes, packed.Scales(mxfp4.Scale, scale), int(s.Dims[1]), int(s.Dims[2])))
+	return encode(to, t, packed.Values(mxfp4, packed.Matrices{Codes: codes, Scales: scale}, int(s.Dims[1]), int(s.Dims[2])))
 }
 
 // numbers dequantises INT4 numbers in words to F32.
@@ -293,7 +293,9 @@ func (l *Layer) numbers(ctx context.Context, raw []byte, t safetensors.Tensor, p
 	scale, s, err := l.raw(ctx, s.Name, append(slices.Clone(t.Shape[:len(t.Shape)-1]), across))
 	if from, ok := types[s.DType]; err == nil && ok && down*across > 0 {
 		t.DType = "F32"
-		return num.Bytes(packed.Values(packing, raw, decode(scale, from), int(rows), int(columns))), t, nil
+		of := *packing
+		of.Scale = spec.ScaleF32
+		return num.Bytes(packed.Values(&of, packed.Matrices{Codes: raw, Scales: num.Bytes(decode(scale, from))}, int(rows), int(columns))), t, nil
 	}
 	if err == nil {
 		err = fmt.Errorf("is %s, must be BF16, F16 or F32", s.DType)
@@ -329,5 +331,5 @@ func (l *Layer) plain(ctx context.Context, raw []byte, t safetensors.Tensor) ([]
 		return nil, t, fmt.Errorf("its scales, tensor %q, one for each block of %d x %d: %w", name, fp8.Rows, fp8.Columns, err)
 	}
 	t.DType = "F32"
-	return num.Bytes(packed.Values(fp8, raw, packed.Scales(fp8.Scale, scale), int(rows), int(columns))), t, nil
+	return num.Bytes(packed.Values(fp8, packed.Matrices{Codes: raw, Scales: scale}, int(rows), int(columns))), t, nil
 }

@@ -80,7 +80,7 @@ func TestPacked(t *testing.T) {
 			want, err := plain.Tensor(t.Context(), id)
 			require.NoError(t, err)
 			s := plain.shape(id)
-			got := packed.Bits(l.packing(), codes, scales, int(s.Dims[1]), int(s.Dims[2]))
+			got := packed.Bits(l.packing(), packed.Matrices{Codes: codes, Scales: scales}, spec.BF16, int(s.Dims[1]), int(s.Dims[2]))
 			require.Equal(t, want, num.Bytes(got), "%v of %v", id, tt)
 		}
 		none, err := plain.Tensor(t.Context(), spec.TensorW1Scale)
@@ -153,7 +153,7 @@ func TestPackedWords(t *testing.T) {
 			want, err := plain.Tensor(t.Context(), id)
 			require.NoError(t, err)
 			s := plain.shape(id)
-			require.Equal(t, want, num.Bytes(packed.Bits(l.packing(), codes, scales, int(s.Dims[1]), int(s.Dims[2]))), id)
+			require.Equal(t, want, num.Bytes(packed.Bits(l.packing(), packed.Matrices{Codes: codes, Scales: scales}, spec.BF16, int(s.Dims[1]), int(s.Dims[2]))), id)
 		}
 	}
 }

@@ -141,7 +141,7 @@ func (l *Layer) find(ctx context.Context, layer int) error {
 		return err
 	}
 	for _, id := range spec.Weights {
-		if id.Row().Type == spec.OfScales {
+		if id.Row().IsOnlyPacked() {
 			continue // belong to the weights
 		}
 		s, of := l.shape(id), l.parts[id]

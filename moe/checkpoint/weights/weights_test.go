@@ -219,7 +219,7 @@ func TestMXFP4(t *testing.T) {
 	l.Config.Weights = ""
 	w1, err := l.Tensor(t.Context(), spec.TensorW1)
 	require.NoError(t, err)
-	want := packed.Bits(mxfp4, tensors[4].bytes(), tensors[5].bytes(), 64, d)
+	want := packed.Bits(mxfp4, packed.Matrices{Codes: tensors[4].bytes(), Scales: tensors[5].bytes()}, spec.BF16, 64, d)
 	require.True(t, bytes.Equal(num.Bytes(want), w1))
 	bias, err := l.Tensor(t.Context(), spec.TensorRouterBias)
 	require.NoError(t, err)

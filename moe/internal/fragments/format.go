@@ -31,7 +31,7 @@ func (f Format) IsPacked() bool { return f.Packing != nil }
 // block.
 func Suits(c spec.Config) bool {
 	p := spec.PackingOf(c)
-	return p != nil && spread[p.Code] != nil && p.Columns <= Columns
+	return p != nil && spread[p.Code] != nil && p.Columns <= Columns && !p.HasGlobal
 }
 
 // codeBytes is the size of the codes of a k-tile of a unit.

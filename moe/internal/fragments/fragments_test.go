@@ -130,7 +130,7 @@ func TestRegisters(t *testing.T) {
 				codes, scales := published(m, 1, 5)
 				units, err := m.Pack(codes, scales)
 				require.NoError(t, err)
-				want := packed.Bits(m.Packing, codes[0], scales[0], c.Hidden, c.Intermediate)
+				want := packed.Bits(m.Packing, packed.Matrices{Codes: codes[0], Scales: scales[0]}, spec.BF16, c.Hidden, c.Intermediate)
 				b := kt.New(t, kt.Early)
 				blocks := len(units) / m.BlockBytes()
 				out := b.Room(4 * blocks * pipeline.WarpgroupThreads * wordsOfThread)
@@ -179,7 +179,7 @@ func TestEveryCodeAndScale(t *testing.T) {
 		}
 		return counts
 	}
-	require.Equal(t, seen(packed.Bits(m.Packing, codes[0], scales[0], c.Hidden, c.Intermediate)), seen(kt.Download[uint16](b, out, 2*words)))
+	require.Equal(t, seen(packed.Bits(m.Packing, packed.Matrices{Codes: codes[0], Scales: scales[0]}, spec.BF16, c.Hidden, c.Intermediate)), seen(kt.Download[uint16](b, out, 2*words)))
 }
 
 // TestPackRefuses checks that scales and codes without a place are named.

@@ -9,14 +9,15 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/lanes"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/ptx"
 )
 
-// Unpack writes the bf16 values of packed weights, W1, W3 and W2 of every expert that has
+// Unpack writes the 16-bit values of packed weights, W1, W3 and W2 of every expert that has
 // rows, where the kernels of plain weights then read them. A weight is the FP32 product of
-// its code and its scale, rounded to bf16. Experts without rows are skipped: neither their
+// its code and its scale, rounded to the layer's Type; package packed has the details. Experts without rows are skipped: neither their
 // weights nor their place in the output is touched.
 //
 // The kernel moves bytes: it reads a packed weight and writes 2 bytes, 2.53 bytes in all for
@@ -28,10 +29,12 @@ type Unpack struct {
 
 // UnpackArgs are the arguments of [Unpack]. Tensors are laid out as Config says.
 type UnpackArgs struct {
-	// W1, W3 and W2 are codes, W1Scale, W3Scale and W2Scale their scales. W3 is there with
-	// GateUp "apart".
-	W1, W3, W2                driver.DevicePtr
-	W1Scale, W3Scale, W2Scale driver.DevicePtr
+	// W1, W3 and W2 are codes, the others their scales, zero points and global scales, if
+	// the format has them. W3 is there with GateUp "apart".
+	W1, W3, W2                   driver.DevicePtr
+	W1Scale, W3Scale, W2Scale    driver.DevicePtr
+	W1Zero, W3Zero, W2Zero       driver.DevicePtr
+	W1Global, W3Global, W2Global driver.DevicePtr
 	// Offsets [E+1] u32 is the first row of each expert, from the plan.
 	Offsets driver.DevicePtr
 	// ToW1, ToW3 and ToW2 [E, out, in] are written.
@@ -55,6 +58,7 @@ const (
 // unpackMatrix is one of the matrices of an expert.
 type unpackMatrix struct {
 	codes, scales, to ptx.Global
+	zeros, global     ptx.Global // if the format has them
 	rows, columns     int
 }
 
@@ -69,14 +73,22 @@ func (u Unpack) Build() (*jit.Kernel[UnpackArgs], error) {
 	k := jit.NewBuilder[UnpackArgs]("moe_unpack", unpackThreads, unpackCTAs)
 	k.SetGrid(func(_ *UnpackArgs, sms int) gpu.Dim3 { return gpu.Dim3{X: unpackCTAs * sms} })
 	s := u.Shapes(0)
-	matrix := func(codes, scales, to *driver.DevicePtr, of spec.Shape, columns int) unpackMatrix {
-		return unpackMatrix{codes: k.Ptr(codes), scales: k.Ptr(scales), to: k.Ptr(to), rows: int(of.Dims[1]), columns: columns}
+	a := k.Args
+	matrix := func(codes, scales, zeros, global, to *driver.DevicePtr, of spec.Shape, columns int) unpackMatrix {
+		m := unpackMatrix{codes: k.Ptr(codes), scales: k.Ptr(scales), to: k.Ptr(to), rows: int(of.Dims[1]), columns: columns}
+		if u.Packing.HasZeros {
+			m.zeros = k.Ptr(zeros)
+		}
+		if u.Packing.HasGlobal {
+			m.global = k.Ptr(global)
+		}
+		return m
 	}
-	list := []unpackMatrix{matrix(&k.Args.W1, &k.Args.W1Scale, &k.Args.ToW1, s.W1, u.Hidden)}
+	list := []unpackMatrix{matrix(&a.W1, &a.W1Scale, &a.W1Zero, &a.W1Global, &a.ToW1, s.W1, u.Hidden)}
 	if u.GateUp == spec.Apart {
-		list = append(list, matrix(&k.Args.W3, &k.Args.W3Scale, &k.Args.ToW3, s.W3, u.Hidden))
+		list = append(list, matrix(&a.W3, &a.W3Scale, &a.W3Zero, &a.W3Global, &a.ToW3, s.W3, u.Hidden))
 	}
-	list = append(list, matrix(&k.Args.W2, &k.Args.W2Scale, &k.Args.ToW2, s.W2, u.Intermediate))
+	list = append(list, matrix(&a.W2, &a.W2Scale, &a.W2Zero, &a.W2Global, &a.ToW2, s.W2, u.Intermediate))
 	offsets := k.Ptr(&k.Args.Offsets)
 	cta := pipeline.NewCTA(k.Kernel)
 	e := unpacking{Unpack: u, k: k.Kernel, tid: k.TidX(), touched: cta.Shared("touched", 4*u.NumExperts, 16), ballots: cta.Shared("ballots", 4*lanes.Count, 16)}
@@ -159,11 +171,16 @@ func (e *unpacking) matrix(m unpackMatrix, expert, chunk ptx.U32) {
 	words := unitWeights * p.Code.Bits() / 32
 	codes := m.codes.Index(expert, m.units()*4*words)
 	down, across := p.Blocks(int64(m.rows), int64(m.columns))
-	scales := m.scales.Index(expert, int(down*across*p.Scale.Type().Bytes()))
+	blocks := int(down * across)
+	scales := m.scales.Index(expert, blocks*int(p.Scale.Type().Bytes()))
 	to := m.to.Index(expert, m.units()*tile.CopyBytes)
 	var units []ptx.U32
 	var packed [][]ptx.U32
-	var scale []ptx.F32
+	var scale, zero []ptx.F32
+	var global ptx.F32
+	if p.HasGlobal {
+		global = ptx.LdGlobal[ptx.F32](m.global.Index(expert, 4), ".nc")
+	}
 	for i := range unpackUnits {
 		unit := chunk.MulI(chunkUnits).Add(e.tid).AddI(i * unpackThreads)
 		units = append(units, unit)
@@ -179,10 +196,15 @@ func (e *unpacking) matrix(m unpackMatrix, expert, chunk ptx.U32) {
 		perRow := m.columns / unitWeights
 		row := unit.DivI(perRow)
 		block := row.DivI(p.Rows).MulI(int(across)).Add(unit.Sub(row.MulI(perRow)).DivI(p.Columns / unitWeights))
-		scale = append(scale, e.scale(scales, block))
+		s := e.scale(scales, block)
+		if p.HasGlobal {
+			s = s.Mul(global)
+		}
+		scale = append(scale, s)
+		zero = append(zero, e.zero(m, expert, blocks, block))
 	}
 	for i, unit := range units {
-		store := func() { ptx.StGlobal(to.Index(unit, tile.CopyBytes), e.values(packed[i], scale[i])...) }
+		store := func() { ptx.StGlobal(to.Index(unit, tile.CopyBytes), e.values(packed[i], scale[i], zero[i])...) }
 		if m.units()%chunkUnits == 0 {
 			store()
 		} else {
@@ -198,6 +220,10 @@ func (e *unpacking) scale(scales ptx.Global, block ptx.U32) ptx.F32 {
 		return ptx.LdGlobal[ptx.F32](scales.Index(block, 4), ".nc")
 	case spec.ScaleBF16:
 		return tile.BF16.Wide(ptx.LdGlobal[ptx.B16](scales.Index(block, 2), ".nc"))
+	case spec.ScaleF16:
+		return tile.F16.Wide(ptx.LdGlobal[ptx.B16](scales.Index(block, 2), ".nc"))
+	case spec.ScaleE4M3:
+		return float(spec.E4M3, ptx.LdGlobalByte(scales.Plus(block.U64()), ".nc"), 0)
 	}
 	// An FP32's exponent is the byte, except that 0 means 2^-127, a subnormal, and 255 NaN.
 	// Both have the first fraction bit.
@@ -206,43 +232,63 @@ func (e *unpacking) scale(scales ptx.Global, block ptx.U32) ptx.F32 {
 	return code.ShlI(23).Or(ptx.Select(isEdge, ptx.Uint(1<<22), ptx.Uint(0))).AsF32()
 }
 
-// values returns the bf16 values of a unit, two in a word.
-func (e *unpacking) values(codes []ptx.U32, scale ptx.F32) []ptx.U32 {
+// zero returns the number that is subtracted from the bits of a code of a block, each as the
+// fraction of the FP32 wholeBits. Codes with an exponent have none.
+func (e *unpacking) zero(m unpackMatrix, expert ptx.U32, blocks int, block ptx.U32) ptx.F32 {
+	switch e.Packing.Code {
+	case spec.Int4:
+		const zero = 8
+		return ptx.Float(wholeBits + zero)
+	case spec.UInt4:
+		return ptx.LdGlobalByte(m.zeros.Index(expert, blocks).Plus(block.U64()), ".nc").Or(ptx.Float(wholeBits).Bits()).AsF32()
+	}
+	return ptx.F32{}
+}
+
+// wholeBits has an exponent that makes the lowest bit of the fraction 1.
+const wholeBits = 1 << 23
+
+// values returns the values of a unit, two in a word.
+func (e *unpacking) values(codes []ptx.U32, scale, zero ptx.F32) []ptx.U32 {
 	bits := e.Packing.Code.Bits()
 	var values []ptx.F32
 	for _, word := range codes {
 		for at := 0; at < 32; at += bits {
-			values = append(values, e.value(word, at).Mul(scale))
+			values = append(values, e.value(word, at, zero).Mul(scale))
 		}
 	}
 	var words []ptx.U32
 	for i := 0; i < len(values); i += 2 {
-		words = append(words, tile.BF16.Pack(e.k, values[i], values[i+1]))
+		words = append(words, element.Of(e.Config).Pack(e.k, values[i], values[i+1]))
 	}
 	return words
 }
 
-// value returns the value of the code whose lowest bit is a bit of a word. The code's
-// exponent and fraction become the FP32's, and the product corrects the bias. It also
+// value returns the value of the code whose lowest bit is a bit of a word.
+func (e *unpacking) value(word ptx.U32, at int, zero ptx.F32) ptx.F32 {
+	if of := e.Packing.Code; of == spec.E2M1 || of == spec.E4M3 {
+		return float(of, word, at)
+	}
+	return word.ShrI(at).AndI(0xf).Or(ptx.Float(wholeBits).Bits()).AsF32().Sub(zero)
+}
+
+// float returns the value of a code with an exponent, whose lowest bit is a bit of a word. The
+// code's exponent and fraction become the FP32's, and the product corrects the bias. It also
 // makes a subnormal code a normal number.
-func (e *unpacking) value(word ptx.U32, at int) ptx.F32 {
+func float(of spec.Code, word ptx.U32, at int) ptx.F32 {
 	shifted := func(by int) ptx.U32 { // the bit at becomes the bit by
 		if at < by {
 			return word.ShlI(by - at)
 		}
 		return word.ShrI(at - by)
 	}
-	if e.Packing.Code == spec.Int4 {
-		const whole = 1 << 23 // as an exponent, it makes the lowest bit of the fraction 1
-		return word.ShrI(at).AndI(0xf).Or(ptx.Float(whole).Bits()).AsF32().Sub(ptx.Float(whole + 8))
-	}
 	bits, fraction, bias := 4, 1, 1
-	if e.Packing.Code == spec.E4M3 {
+	if of == spec.E4M3 {
 		bits, fraction, bias = 8, 3, 7
 	}
 	ones := 1<<(bits-1) - 1
 	number := shifted(23 - fraction).AndI(ones << (23 - fraction))
-	if e.Packing.Code == spec.E4M3 {
+	if of == spec.E4M3 {
 		number = ptx.Select(number.EqI(ones<<(23-fraction)), ptx.Uint(0x7fc00000), number)
 	}
 	sign := shifted(32 - bits).And(ptx.Uint(1 << 31))
@@ -258,7 +304,7 @@ func UnpackWork(c spec.Config, _ int) spec.Work {
 // UnpackKernel is for layers with packed weights.
 var UnpackKernel = &registry.Kernel[UnpackArgs]{KernelName: "unpack", Only: spec.IsPacked, Roofline: registry.Works{UnpackWork},
 	From: func(c spec.Config) spec.Config {
-		return spec.Config{Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, GateUp: c.GateUp, Activation: c.Activation, Weights: c.Weights}
+		return spec.Config{Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, GateUp: c.GateUp, Activation: c.Activation, Weights: c.Weights, Type: c.Type}
 	},
 	Emit: func(l registry.Layer) (*jit.Kernel[UnpackArgs], error) {
 		return Unpack{Config: l.Config, Packing: spec.PackingOf(l.Config)}.Build()

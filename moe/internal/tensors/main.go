@@ -178,7 +178,7 @@ type Weights struct {
 `)
 	for _, r := range rows {
 		switch {
-		case !r.Role.Weight() || r.Type == spec.OfScales: // the reference has plain weights
+		case !r.Role.Weight() || r.IsOnlyPacked(): // the reference has plain weights
 		case r.Type == spec.AlwaysF32:
 			field(&b, r.Doc, r.Name, "[]float32")
 		case r.Type == spec.OfRouter:
@@ -190,7 +190,7 @@ type Weights struct {
 	}
 	b.WriteString("}\n\n// Bits returns the 16-bit values of a weight, nil if the weight is always f32.")
 	accessor(&b, "spec.", "func (w *Weights) Bits(id spec.TensorID) *[]uint16", "nil", rows, func(r spec.TensorRow) string {
-		if !r.Role.Weight() || r.Type == spec.AlwaysF32 || r.Type == spec.OfScales {
+		if !r.Role.Weight() || r.Type == spec.AlwaysF32 || r.IsOnlyPacked() {
 			return ""
 		}
 		return "&w." + r.Name
@@ -198,7 +198,7 @@ type Weights struct {
 	b.WriteString("\n// F32 returns the f32 values of a weight, nil if the weight has none.")
 	accessor(&b, "spec.", "func (w *Weights) F32(id spec.TensorID) *[]float32", "nil", rows, func(r spec.TensorRow) string {
 		switch {
-		case !r.Role.Weight():
+		case !r.Role.Weight() || r.IsOnlyPacked():
 			return ""
 		case r.Type == spec.OfRouter:
 			return "&w." + r.Name + "F32"
@@ -316,8 +316,8 @@ func extend(h []byte, rows []spec.TensorRow) ([]byte, error) {
 // Names of the table in Python.
 var (
 	dims     = map[spec.Dim]string{spec.DimE: "E", spec.DimD: "d", spec.DimN: "n", spec.DimW1: "w1", spec.DimShared: "sn"}
-	types    = map[spec.TypeRule]string{spec.OfLayer: "layer", spec.OfRouter: "router", spec.AlwaysF32: "f32", spec.OfCodes: "codes", spec.OfScales: "scales"}
-	features = []string{"bias", "router_bias", "selection_bias", "expert_scale", "shared_experts", "gate_up", "activation", "shared_gate", "weights"}
+	types    = map[spec.TypeRule]string{spec.OfLayer: "layer", spec.OfRouter: "router", spec.AlwaysF32: "f32", spec.OfCodes: "codes", spec.OfScales: "scales", spec.OfZeros: "zeros"}
+	features = []string{"bias", "router_bias", "selection_bias", "expert_scale", "shared_experts", "gate_up", "activation", "shared_gate", "weights", "zeros", "global_scale"}
 )
 
 // python returns the table of weights for the Python package: names, types, extents,
@@ -354,9 +354,9 @@ func python(h []byte, rows []spec.TensorRow) []byte {
 		}
 		b.WriteString(")\n")
 	}
-	b.WriteString("\n# Packed weights: the bits of a code, rows and columns of the block that shares a scale, and the scales' type.\nPACKINGS = {\n")
+	b.WriteString("\n# Packed weights: the bits of a code, rows and columns of the block that shares a scale, the scales' type, and whether\n# there are zero points and global scales.\nPACKINGS = {\n")
 	for _, p := range spec.Packings {
-		fmt.Fprintf(&b, "    %q: (%d, %d, %d, %q),\n", p.Name, p.Code.Bits(), p.Rows, p.Columns, p.Scale.Type())
+		fmt.Fprintf(&b, "    %q: (%d, %d, %d, %q, %s, %s),\n", p.Name, p.Code.Bits(), p.Rows, p.Columns, p.Scale.Type(), truth(p.HasZeros), truth(p.HasGlobal))
 	}
 	b.WriteString("}\n")
 	for _, p := range passes {

@@ -22,16 +22,28 @@ EXPERT_ROWS = (
     ("w1_scale", "scales", ("E", "w1", "d"), ("weights",), False, False),
     ("w3_scale", "scales", ("E", "n", "d"), ("gate_up", "weights"), False, False),
     ("w2_scale", "scales", ("E", "d", "n"), ("weights",), False, False),
+    ("w1_zero", "zeros", ("E", "w1", "d"), ("zeros",), False, False),
+    ("w3_zero", "zeros", ("E", "n", "d"), ("gate_up", "zeros"), False, False),
+    ("w2_zero", "zeros", ("E", "d", "n"), ("zeros",), False, False),
+    ("w1_global", "f32", ("E",), ("global_scale",), False, False),
+    ("w3_global", "f32", ("E",), ("gate_up", "global_scale"), False, False),
+    ("w2_global", "f32", ("E",), ("global_scale",), False, False),
 )
 
-# Packed weights: the bits of a code, rows and columns of the block that shares a scale, and the scales' type.
+# Packed weights: the bits of a code, rows and columns of the block that shares a scale, the scales' type, and whether
+# there are zero points and global scales.
 PACKINGS = {
-    "mxfp4": (4, 1, 32, "u8"),
-    "fp8": (8, 128, 128, "f32"),
-    "fp8-ue8m0": (8, 128, 128, "u8"),
-    "int4-g32": (4, 1, 32, "bf16"),
-    "int4-g128": (4, 1, 128, "bf16"),
-    "fp8-tensor": (8, 4194304, 4194304, "f32"),
+    "mxfp4": (4, 1, 32, "u8", False, False),
+    "fp8": (8, 128, 128, "f32", False, False),
+    "fp8-ue8m0": (8, 128, 128, "u8", False, False),
+    "int4-g32": (4, 1, 32, "bf16", False, False),
+    "int4-g128": (4, 1, 128, "bf16", False, False),
+    "fp8-tensor": (8, 4194304, 4194304, "f32", False, False),
+    "nvfp4": (4, 1, 16, "u8", False, True),
+    "uint4-g32": (4, 1, 32, "bf16", True, False),
+    "uint4-g128": (4, 1, 128, "bf16", True, False),
+    "uint4-g32-f16": (4, 1, 32, "f16", True, False),
+    "uint4-g128-f16": (4, 1, 128, "f16", True, False),
 }
 
 # sm_forward_pass, as the struct module packs each field.
@@ -70,6 +82,12 @@ FORWARD = {
     "w1_scale": "Q",
     "w3_scale": "Q",
     "w2_scale": "Q",
+    "w1_zero": "Q",
+    "w3_zero": "Q",
+    "w2_zero": "Q",
+    "w1_global": "Q",
+    "w3_global": "Q",
+    "w2_global": "Q",
 }
 
 # sm_backward_pass, as the struct module packs each field.
@@ -126,4 +144,10 @@ BACKWARD = {
     "w1_scale": "Q",
     "w3_scale": "Q",
     "w2_scale": "Q",
+    "w1_zero": "Q",
+    "w3_zero": "Q",
+    "w2_zero": "Q",
+    "w1_global": "Q",
+    "w3_global": "Q",
+    "w2_global": "Q",
 }

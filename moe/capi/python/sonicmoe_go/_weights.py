@@ -31,8 +31,9 @@ def _lacks(c: Config, field: str) -> bool:
     """Whether a configuration lacks the feature of a field."""
     if field == "gate_up":
         return c.gate_up != "apart"
-    if field == "weights":
-        return c.weights == "plain"
+    if field in ("weights", "zeros", "global_scale"):
+        packed = PACKINGS.get(c.weights)
+        return not packed or field != "weights" and not packed[4 if field == "zeros" else 5]
     return not (c.gated if field == "activation" else getattr(c, field))
 
 
@@ -42,9 +43,9 @@ def shapes(c: Config) -> Shapes:
     e, d, n = c.num_experts, c.hidden, c.intermediate
     extents = {"E": e, "d": d, "n": n, "w1": n if c.gate_up == "apart" else c.h_width, "sn": n * c.shared_experts}
     types = {"layer": DTYPES[c.type], "router": torch.float32 if c.router_f32 else DTYPES[c.type], "f32": torch.float32}
-    types["codes"], types["scales"] = types["layer"], None
+    types["codes"], types["scales"], types["zeros"] = types["layer"], None, torch.uint8
     if packed := PACKINGS.get(c.weights):
-        bits, rows, columns, scales = packed
+        bits, rows, columns, scales, *_ = packed
         types["codes"], types["scales"] = torch.uint8, DTYPES[scales]
     found = []
     for name, kind, dims, needs, ordered, _ in ROUTER_ROWS + EXPERT_ROWS:
@@ -53,7 +54,7 @@ def shapes(c: Config) -> Shapes:
             shape = shape[0], shape[2], shape[1]
         if packed and kind == "codes":
             shape = shape[0], shape[1], shape[2] * bits // 8
-        elif packed and kind == "scales":
+        elif packed and kind in ("scales", "zeros"):
             shape = shape[0], -(-shape[1] // rows), -(-shape[2] // columns)
         found.append((name, None if any(_lacks(c, field) for field in needs) else types[kind], shape))
     return tuple(found)
@@ -88,6 +89,8 @@ def _why(c: Config, name: str) -> str:
     """Returns the field of a configuration that makes a tensor absent."""
     needs = next(row[3] for row in ROUTER_ROWS + EXPERT_ROWS if row[0] == name)
     field = next(field for field in needs if _lacks(c, field))
+    if field in ("zeros", "global_scale"):
+        field = "weights"
     return f"{field} {getattr(c, field)!r}"
 
 

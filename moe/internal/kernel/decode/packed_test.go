@@ -40,7 +40,7 @@ func quantise(t *testing.T, m fragments.Matrix, seed uint64, rows []int, columns
 		for j := 0; m.Scale == spec.ScaleF32 && j < len(scales[i]); j += 4 {
 			binary.LittleEndian.PutUint32(scales[i][j:], math.Float32bits(r.Float32()/64))
 		}
-		q.plain = append(q.plain, packed.Bits(m.Packing, codes[i], scales[i], rows[i], columns))
+		q.plain = append(q.plain, packed.Bits(m.Packing, packed.Matrices{Codes: codes[i], Scales: scales[i]}, spec.BF16, rows[i], columns))
 	}
 	var err error
 	q.units, err = m.Pack(codes, scales)
