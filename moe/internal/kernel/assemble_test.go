@@ -66,7 +66,8 @@ var routings = []kt.Layer{
 }
 
 // assemblies lists the kernels of every layer and of its shared experts, with every tiling
-// that the cost model chooses among and with the layer's own tiling.
+// that the cost model chooses among and with the layer's own tiling, and the unpacking of every
+// format of packed weights.
 func assemblies() (list []assembly) {
 	for _, l := range kt.Layers {
 		list = append(list, assembliesOf(l, func(registry.Any) bool { return true })...)
@@ -74,6 +75,10 @@ func assemblies() (list []assembly) {
 	for _, l := range routings {
 		l.Config.Hidden, l.Config.Intermediate = 2048, 512
 		list = append(list, assembliesOf(l, func(k registry.Any) bool { return k.Product() == nil })...)
+	}
+	for _, p := range spec.Packings {
+		l := kt.Layer{Name: p.Name, Config: spec.Config{Hidden: 2048, Intermediate: 512, NumExperts: 8, TopK: 2, Weights: p.Name}}
+		list = append(list, assembliesOf(l, func(k registry.Any) bool { return k == UnpackKernel })...)
 	}
 	return list
 }
