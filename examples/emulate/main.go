@@ -98,7 +98,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	shape := emu.Launch{Grid: l.Grid, Block: l.Block, Cluster: l.Cluster, SharedBytes: l.Shared, Params: params, Seed: *seed, StrictProxy: *strict,
-		GoOn: func(f *emu.Fault) bool { return *keep || f.Severity == emu.Note || listed.has(f) }}
+		Known: listed.has, GoOn: func(f *emu.Fault) bool { return *keep || f.Severity == emu.Note }}
 	if report != nil {
 		shape.Report = &emu.Report{}
 	}

@@ -27,7 +27,8 @@
 // lanes of one warp; shuffles and lockstep execution do not. A lane that signals for its warp
 // publishes what it knows of the other lanes, and what a lane learns from a signal reaches the
 // other lanes only at such a barrier. A matrix descriptor must match the box that TMA wrote at
-// its address.
+// its address. A CTA must have started before another CTA accesses its shared memory, and must
+// end after these accesses and its bulk loads.
 //
 // [Kernel.Check] runs a launch early, late and in random orders. [Kernel.Explore] runs a small
 // launch in every order that a warp could tell apart from the others, or in as many as the

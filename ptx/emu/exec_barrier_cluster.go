@@ -47,6 +47,7 @@ func clusterArrive(w *warp, in *inst, mask uint32) {
 	if r := w.cta.cluster.races; r != nil {
 		if in.has(".relaxed") {
 			r.releaseFenced(w, mask, &w.cta.cluster.barrier.now)
+			w.cta.cluster.barrier.now.Seen.Set(r.component(w, componentOwn), startMoment)
 		} else {
 			r.release(w, mask, &w.cta.cluster.barrier.now)
 		}

@@ -16,6 +16,9 @@ func controlForms() handlers {
 	}}
 	return handlers{
 		isa.Bra: {exec: func(w *warp, f *frag, in *inst, mask uint32) outcome {
+			if mask != f.mask && in.has(".uni") {
+				w.fault(in, DivergentAligned, mask, "bra.uni, but %s of the active lanes does not branch: want bra without .uni", laneList(f.mask&^mask))
+			}
 			w.split(f, mask, in.target)
 			return jumped
 		}},

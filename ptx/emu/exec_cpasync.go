@@ -170,7 +170,7 @@ func cpAsyncArrive(w *warp, in *inst, mask uint32) {
 	r.in, r.lanes, r.arrive = in, mask, true
 	for l := range lanesIn(mask) {
 		at := w.shared32(&in.args[0], l)
-		if b := w.mbarrierAt(in, isa.Shared, at, l); in.form.ID == isa.CpAsyncMbarrierArrive { // without .noinc
+		if b := w.mbarrierAt(in, isa.Shared, at, 1<<l); in.form.ID == isa.CpAsyncMbarrierArrive { // without .noinc
 			b.pending++
 		}
 		r.dst[l] = at & sharedOffset

@@ -49,6 +49,9 @@ func mbarrierInit(w *warp, in *inst, mask uint32) {
 func mbarrierInval(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
+		if b := c.shared.mbar[at]; b != nil && b.sync != nil {
+			w.deny(in, 1<<l, w.cta.cluster.races.unmade(w, in, l, b, at))
+		}
 		if err := c.shared.mbar.inval(at); err != nil {
 			w.barrierError(in, l, at, err)
 		}
@@ -65,33 +68,38 @@ func (w *warp) barrierError(in *inst, l int, at uint32, err error) outcome {
 	return w.fault(in, kind, 1<<l, "%s at %s: %v", in.form.Op, w.cta.symbolic(at), err)
 }
 
-// mbarrierAt returns the object at the address of an operand.
-func (w *warp) mbarrierAt(in *inst, space isa.Space, address uint32, l int) *mbarrier {
+// mbarrierAt returns the object at the address of an operand in some lanes.
+func (w *warp) mbarrierAt(in *inst, space isa.Space, address uint32, lanes uint32) *mbarrier {
+	l := first(lanes)
 	c, at := w.sharedOf(in, space, address, l)
 	b, err := c.shared.mbar.at(at)
 	if err != nil {
 		w.barrierError(in, l, at, err)
 	}
 	if r := c.cluster.races; r != nil {
-		w.deny(in, 1<<l, r.uses(w, in, b, at))
+		w.deny(in, 1<<l, r.uses(w, in, lanes, c, b, at))
 	}
 	return b
 }
 
 // mbarrierArrive is arrive and arrive.expect_tx, also in another CTA.
 func mbarrierArrive(w *warp, in *inst, mask uint32) {
-	var given, ended *mbarrier
+	var given, ended, b *mbarrier
+	var last, lanes uint32 // the previous lane's address, and the lanes with that address
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.shared32(&in.args[1], l)
-		b := w.mbarrierAt(in, in.space, at, l)
+		if m == mask || at != last {
+			lanes = run(m, func(l int) bool { return w.shared32(&in.args[1], l) == at })
+			b, last = w.mbarrierAt(in, in.space, at, lanes), at
+		}
 		if b == ended {
 			w.fault(in, BarrierMisuse, m, "mbarrier %s completes its phase before %s of this %s have arrived: want a larger arrival count", w.cta.symbolic(at), laneList(m), in.form.Op)
 		}
 		phase := b.phase
 		b.now = note(b.now, arrival{w, in})
 		if r := w.cta.cluster.races; r != nil && given != b {
-			r.release(w, run(m, func(l int) bool { return w.shared32(&in.args[1], l) == at }), &b.sync.now)
+			r.release(w, lanes, &b.sync.now)
 			given = b
 		}
 		var state mbarrierState
@@ -123,7 +131,7 @@ func mbarrierArrive(w *warp, in *inst, mask uint32) {
 func mbarrierExpectTx(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		at := w.shared32(&in.args[0], l)
-		b := w.mbarrierAt(in, in.space, at, l)
+		b := w.mbarrierAt(in, in.space, at, 1<<l)
 		if err := b.expectTx(w.r32[in.slot[1]][l]); err != nil {
 			w.barrierError(in, l, at, err)
 		}
@@ -159,7 +167,7 @@ func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32) {
 			phase = uint64(w.r32[in.slot[2]][l])
 		}
 		if m == mask || at != last.at || phase != last.phase {
-			b := w.mbarrierAt(in, isa.Shared, at, l)
+			b := w.mbarrierAt(in, isa.Shared, at, run(m, func(l int) bool { return w.shared32(&in.args[1], l) == at }))
 			yes, err := false, error(nil)
 			if byState {
 				yes, err = b.waitState(mbarrierState(phase))

@@ -21,6 +21,9 @@ func (w *warp) sharedOf(in *inst, space isa.Space, address uint32, l int) (*cta,
 	if c.exited() {
 		w.fault(in, OutOfBounds, 1<<l, "shared address %#x: CTA %d of the cluster has exited", address, rank)
 	}
+	if r := c.cluster.races; r != nil {
+		r.mustHaveStarted(w, in, l, c)
+	}
 	return c, address & sharedOffset
 }
 

@@ -1,6 +1,8 @@
 package emu
 
 import (
+	"fmt"
+
 	"sonicmoe/ptx/emu/layout"
 	"sonicmoe/ptx/isa"
 )
@@ -85,6 +87,9 @@ func (w *warp) box(in *inst, o *operand, l int, shared uint32, store bool) (*lay
 			kind = OutOfBounds
 		}
 		w.fault(in, kind, 1<<l, "%s: %v", in.form.Op, err)
+	}
+	if d, outside := t.Outside(coords); outside && in.form.ID != isa.TMAPrefetch { // kernels prefetch past the end
+		w.find(in, Note, OutOfBounds, 1<<l, fmt.Sprintf("%s: no element of the box is inside the tensor: coordinate %d is %d, want %d to %d", in.form.Op, d, coords[d], 1-int64(t.Box[d]), t.Dims[d]-1))
 	}
 	return t, coords
 }

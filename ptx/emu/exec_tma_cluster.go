@@ -21,6 +21,9 @@ func tmaMulticast(w *warp, in *inst, mask uint32) {
 			if to.exited() {
 				w.fault(in, OutOfBounds, 1<<l, "%s: CTA %d of the cluster has exited", in.form.Op, rank)
 			}
+			if r := w.cta.cluster.races; r != nil && to != w.cta {
+				r.mustHaveStarted(w, in, l, to)
+			}
 			b := &bulkLoad{warp: w, in: in, lane: l, to: to, dst: at, size: tensor.BoxBytes(), tensor: tensor, coords: coords, again: ctas&(1<<rank-1) != 0}
 			w.startLoad(b, uint32(rank)<<sharedRankBit|bar)
 		}

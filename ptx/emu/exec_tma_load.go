@@ -55,7 +55,7 @@ func (w *warp) startLoad(b *bulkLoad, at uint32) {
 	if c := w.cta.cluster.counter; c != nil && b.data == nil {
 		c.load(b)
 	}
-	bar := w.mbarrierAt(b.in, isa.SharedCluster, at, b.lane)
+	bar := w.mbarrierAt(b.in, isa.SharedCluster, at, 1<<b.lane)
 	if r := w.cta.cluster.races; r != nil {
 		w.deny(b.in, 1<<b.lane, r.bulkLoad(b, bar, at))
 	}

@@ -43,6 +43,9 @@ const (
 	IllegalInstruction
 	// Trap: the kernel executed trap.
 	Trap
+	// CTALifetime: nothing orders an access to shared memory between the start and the end of the
+	// CTA that has it.
+	CTALifetime
 )
 
 var faultNames = [...]string{
@@ -52,6 +55,7 @@ var faultNames = [...]string{
 	IllegalDescriptor: "illegal descriptor", BarrierMisuse: "barrier misuse",
 	DivergentAligned: "divergent warp at an aligned instruction", ProxyRace: "missing proxy fence",
 	Race: "race", AsyncPending: "unfinished copies at exit", IllegalInstruction: "illegal instruction", Trap: "trap",
+	CTALifetime: "CTA lifetime",
 }
 
 // String returns the kind in words.

@@ -73,9 +73,12 @@ type Launch struct {
 	// stores longer still.
 	Races bool
 	// GoOn, if not nil, is called with each finding after which a launch can go on: races,
-	// missing proxy fences, reads of uninitialised shared memory and notes. The launch goes on
+	// missing proxy fences, CTA lifetimes, reads of uninitialised shared memory and notes. The launch goes on
 	// if GoOn returns true. If GoOn is nil, the launch goes on after notes.
 	GoOn func(*Fault) bool
+	// Known, if not nil, is called before GoOn, with the same findings. The launch goes on and
+	// leaves the finding out if Known returns true.
+	Known func(*Fault) bool
 	// Stream, if not nil, is the stream of the launch. Programmatic makes the launch a
 	// programmatic dependent launch: it may start before its predecessor in the stream has
 	// ended. With Races, its accesses are also checked against those of its predecessors.

@@ -79,8 +79,9 @@ func TestPlanted(t *testing.T) {
 	modes := plantedModes()
 	total, named, missed := 0, make([]int, len(modes)), []string{}
 	classes := map[string]int{}
-	for i := range plantedKernels {
-		k := &plantedKernels[i]
+	kernels := slices.Concat(plantedKernels, plantedLives)
+	for i := range kernels {
+		k := &kernels[i]
 		t.Run(k.name, func(t *testing.T) {
 			for seed := range uint64(max(5, seedsOfTwins())) {
 				require.NoError(t, k.run(t, k.code, plantedMode{timing: Random, seed: seed}), "seed %d", seed)

@@ -90,7 +90,7 @@ func newRaces(cl *cluster) *races {
 	r.warps, r.fences, r.lanes, r.byLane = make([]causal.Knowledge, n), make([]fences, n), make([]lanesKnown, n), make([]*lanesKnowledge, n)
 	r.reads, r.grown = make([]recentReads, n), map[growth]*readers{}
 	for i := range r.warps {
-		r.warps[i].Seen.Set(i*warpComponents+componentOwn, 1)
+		r.warps[i].Seen.Set(i*warpComponents+componentOwn, startMoment+1)
 	}
 	r.components = n * warpComponents
 	for _, c := range cl.ctas {
@@ -208,6 +208,7 @@ func (r *races) touch(a *access, c *cta, offset, n uint32) *problem {
 	if int(offset+n-1)/4 >= len(c.shared.shadow) {
 		return nil // another check reports addresses out of bounds
 	}
+	r.visits(a, c)
 	return r.words(a, c.shared.shadow[offset/4:], spot{c, uint64(offset)}, n)
 }
 

@@ -12,11 +12,18 @@ type phases struct {
 	now, done causal.Knowledge
 	init      *access
 	fenced    bool // the init is fenced, so that other proxies and CTAs see it
+	users     []user
+}
+
+// user is the latest arrival or wait of a warp at an mbarrier.
+type user struct {
+	*access
+	lanes uint32
 }
 
 // made records an mbarrier.init.
 func (r *races) made(w *warp, in *inst, b *mbarrier) {
-	b.sync = &phases{component: r.components, init: r.ordinary(w, in, true)}
+	b.sync = &phases{component: r.components, init: r.ordinary(w, in, true), users: make([]user, len(r.warps))}
 	r.components++
 	r.inits = append(r.inits, b)
 }
@@ -29,9 +36,16 @@ func (r *races) fenceInits(w *warp, lanes uint32) {
 	r.fence(w, lanes, clusterScope)
 }
 
-// uses checks that the init of an mbarrier is ordered before a warp's use.
-func (r *races) uses(w *warp, in *inst, b *mbarrier, at uint32) *problem {
+// uses records the use of an mbarrier of CTA c by lanes of a warp, and checks that the init is
+// ordered before.
+func (r *races) uses(w *warp, in *inst, lanes uint32, c *cta, b *mbarrier, at uint32) *problem {
 	k, init := r.know(w), b.sync.init
+	a, u := r.ordinary(w, in, false), &b.sync.users[r.number(w)]
+	if u.access == nil || u.at != a.at {
+		*u = user{access: a}
+	}
+	u.lanes |= lanes
+	r.visits(a, c)
 	what := func() string {
 		return fmt.Sprintf("mbarrier %s, which %s initialised with mbarrier.init (%s)", w.cta.symbolic(at), r.cl.actor(init.warp, init.in), r.cl.place(init.in))
 	}
@@ -40,6 +54,19 @@ func (r *races) uses(w *warp, in *inst, b *mbarrier, at uint32) *problem {
 		return problemf(Race, "%s, and nothing orders the two; to order them: fence.mbarrier_init, then a barrier that both warps reach, a cluster barrier if they are in different CTAs", what())
 	case forms[in.form.ID].bulk && !b.sync.fenced && !init.knownIn(k.Fenced):
 		return problemf(ProxyRace, "%s, without a fence in between; want fence.mbarrier_init after mbarrier.init", what())
+	}
+	return nil
+}
+
+// unmade checks that all uses of an mbarrier are ordered before a lane ends it.
+func (r *races) unmade(w *warp, in *inst, lane int, b *mbarrier, at uint32) *problem {
+	a := r.ordinary(w, in, true)
+	r.start(1 << lane)
+	for _, u := range b.sync.users {
+		if u.access != nil && !r.past(u.access, u.lanes, a) {
+			return problemf(Race, "ends mbarrier %s, at which %s may still arrive or wait with %s (%s) in %s; to order them: a barrier that both reach after the last use",
+				w.cta.symbolic(at), r.cl.actor(u.warp, u.in), u.in.form.Op, r.cl.place(u.in), laneList(u.lanes))
+		}
 	}
 	return nil
 }

@@ -102,8 +102,13 @@ func (r *races) outdated(old, x *reader) bool {
 	case x.writes:
 		return false
 	}
-	known := r.know(x.warp).Of(old.site.cluster, r.cluster)
-	return old.knownIn(known.Seen) && r.uninformed(old.access, x.access) == 0 && r.unmet(old.access, old.lanes, x.access) == 0 && old.lacks(known, old.lanes) == 0
+	return r.past(old.access, old.lanes, x.access)
+}
+
+// past reports whether an access by some lanes is ordered before the present lanes of a.
+func (r *races) past(old *access, lanes uint32, a *access) bool {
+	known := r.know(a.warp).Of(old.site.cluster, r.cluster)
+	return old.knownIn(known.Seen) && r.uninformed(old, a) == 0 && r.unmet(old, lanes, a) == 0 && old.lacks(known, lanes) == 0
 }
 
 // keep forgets the accesses to the bytes of a new write, and keeps those to other bytes.

@@ -370,11 +370,19 @@ func TestTensorRoundTrip(t *testing.T) {
 	p.launch.SharedBytes = 4096 + 8
 	eachTiming(t, func(t *testing.T, timing Timing, seed uint64) {
 		p.launch.Timing, p.launch.Seed = timing, seed
-		for _, at := range [][2]int{{0, 0}, {4, 3}, {28, 10}, {24, 15}, {100, 0}} {
+		for _, at := range [][2]int{{0, 0}, {4, 3}, {28, 10}, {24, 15}, {36, 19}, {100, 0}, {0, 20}} {
+			var notes []string
+			p.launch.GoOn = func(f *Fault) bool { notes = append(notes, f.Text); return f.Severity == Note }
 			dst := m
 			dst.Address = p.u32s(make([]uint32, len(words))...)
 			p.params(m, dst, at[0], at[1])
 			require.NoError(t, p.run())
+			if at[0] < cols && at[1] < rows {
+				require.Empty(t, notes, "%v", at)
+			} else {
+				require.Len(t, notes, 2, "%v: the load and the store", at)
+				require.Regexp(t, "no element of the box is inside the tensor: coordinate (0 is 100, want -31 to 39|1 is 20, want -15 to 19)", notes[0])
+			}
 			for i, v := range p.read(dst.Address, len(words)) {
 				row, col := i/cols-at[1], i%cols-at[0]
 				want := uint32(0)

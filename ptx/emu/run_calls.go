@@ -272,6 +272,9 @@ func branchIndexed(w *warp, f *frag, in *inst, mask uint32) outcome {
 		return w.fault(in, OutOfBounds, 1<<first(mask), "brx.idx has index %d, want less than %d, the number of labels", i, len(in.targets))
 	}
 	lanes := run(mask, func(l int) bool { return w.r32[in.slot[0]][l] == i })
+	if lanes != f.mask && in.has(".uni") {
+		w.fault(in, DivergentAligned, lanes, "brx.idx.uni, but %s of the active lanes does not branch to the same label: want brx.idx without .uni", laneList(f.mask&^lanes))
+	}
 	w.leave(f, mask, lanes, frag{pc: in.targets[i], calls: f.calls})
 	return jumped
 }

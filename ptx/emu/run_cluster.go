@@ -3,6 +3,7 @@ package emu
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"sonicmoe/ptx/emu/internal/causal"
 )
@@ -25,6 +26,8 @@ type cta struct {
 	// the set of earlier launches known to have ended at that time.
 	triggered bool
 	atTrigger causal.Launches
+	// visits holds, for each component of the clock, the latest access that the CTA must outlive.
+	visits map[int]*access
 }
 
 // cluster is a cluster of CTAs. Its warps take turns in one goroutine.
@@ -223,7 +226,7 @@ func (w *warp) find(in *inst, severity Severity, kind FaultKind, lanes uint32, t
 	switch {
 	case cl.grid.goesOn(f):
 		return next
-	case kind == Race || kind == ProxyRace || cl.races == nil:
+	case kind == Race || kind == ProxyRace || kind == CTALifetime || cl.races == nil:
 	case kind == UninitializedShared:
 		if cl.unwritten == nil {
 			cl.unwritten = f
@@ -238,16 +241,22 @@ func (w *warp) find(in *inst, severity Severity, kind FaultKind, lanes uint32, t
 
 // goesOn reports whether the launch goes on after a finding.
 func (g *grid) goesOn(f *Fault) bool {
-	switch {
-	case f.Severity == Note && g.launch.GoOn == nil:
-		return true
-	case g.launch.GoOn == nil || f.Severity != Note && f.Kind != Race && f.Kind != ProxyRace && f.Kind != UninitializedShared:
+	if f.Severity != Note && !slices.Contains(harmless, f.Kind) {
 		return false
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.launch.GoOn(f)
+	switch l := &g.launch; {
+	case l.Known != nil && l.Known(f):
+		return true
+	case l.GoOn != nil:
+		return l.GoOn(f)
+	}
+	return f.Severity == Note
 }
+
+// harmless are the kinds of findings after which the emulator can go on.
+var harmless = []FaultKind{Race, ProxyRace, UninitializedShared, CTALifetime}
 
 // deny is a fault of some lanes if there is a problem.
 func (w *warp) deny(in *inst, lanes uint32, p *problem) {

@@ -228,7 +228,7 @@ func (cl *cluster) reset(i int64) {
 		c.shared.reset(g.smem)
 		c.shared.proxy.reset(g.kernel.asyncShared && !g.launch.Races, sharedBase+g.smem, g.threads)
 		c.bars = [16]namedBarrier{}
-		c.freeRegs, c.triggered = 0, false
+		c.freeRegs, c.triggered, c.visits = 0, false, nil
 		for _, wg := range c.groups {
 			wg.reset()
 		}

@@ -334,7 +334,11 @@ func (w *warp) exit(f *frag, mask uint32) {
 			}
 		}
 	}
-	w.cta.usesBarrier(ctaLife, 0, toArrive, 0, w.cta.exited(), nil)
+	ended := w.cta.exited()
+	w.cta.usesBarrier(ctaLife, 0, toArrive, 0, ended, nil)
+	if r := w.cta.cluster.races; r != nil && ended {
+		r.ends(w.cta)
+	}
 	w.cta.cluster.event()
 }
 

@@ -30,6 +30,17 @@ func (m TensorMap) CheckBox(coordinates []int32, shared uint32) error {
 	return nil
 }
 
+// Outside returns a dimension in which no element of the box at the given coordinates is inside the
+// tensor, if there is one.
+func (m TensorMap) Outside(coordinates []int32) (dimension int, outside bool) {
+	for d, c := range coordinates {
+		if int64(c)+int64(m.Box[d]) <= 0 || int64(c) >= int64(m.Dims[d]) {
+			return d, true
+		}
+	}
+	return 0, false
+}
+
 // CheckChip reports why an H200 (driver 580) refuses a box as an illegal instruction, or
 // moves it differently from the manual. The chip moves dimension 0 in pieces of 16 bytes.
 // outside reports whether the chip would write outside the tensor.

@@ -1,0 +1,53 @@
+package emu
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"sonicmoe/ptx/emu/internal/causal"
+)
+
+// The life of a CTA bounds the accesses to its shared memory. It must have started before another
+// CTA of the cluster accesses its memory, and must not end before the accesses are done: those of
+// other CTAs and those of bulk loads. The end of a CTA knows what each of its warps knows.
+
+// startMoment is the moment of a warp at which its CTA has started, before any access.
+const startMoment = 1
+
+// visits records an access to the shared memory of c that c must outlive.
+func (r *races) visits(a *access, c *cta) {
+	if c == a.warp.cta && a.load == nil {
+		return
+	}
+	if c.visits == nil {
+		c.visits = map[int]*access{}
+	}
+	c.visits[a.component] = a // later than the component's earlier accesses
+}
+
+// mustHaveStarted checks that a warp knows that another CTA runs.
+func (r *races) mustHaveStarted(w *warp, in *inst, lane int, c *cta) {
+	seen := r.know(w).Seen
+	if !slices.ContainsFunc(c.warps, func(x *warp) bool { return seen.At(r.component(x, componentOwn)) >= startMoment }) {
+		w.find(in, Error, CTALifetime, 1<<lane, fmt.Sprintf("%s: accesses shared memory of CTA %d, which may not have started; to order them: barrier.cluster.arrive and wait by all threads of the cluster before the first such access", in.form.Op, c.rank))
+	}
+}
+
+// ends checks that all accesses to the shared memory of c are ordered before its end.
+func (r *races) ends(c *cta) {
+	var known causal.Clock
+	for _, w := range c.warps {
+		known.Join(r.know(w).Seen)
+	}
+	for _, component := range slices.Sorted(maps.Keys(c.visits)) {
+		switch a := c.visits[component]; {
+		case a.knownIn(known):
+		case a.warp.cta == c:
+			a.warp.find(a.in, Error, AsyncPending, 1<<a.load.lane, fmt.Sprintf("the CTA may end while a load of %d bytes to shared address %s is in flight: wait for its mbarrier first", a.load.size, c.symbolic(a.load.dst)))
+		default:
+			a.warp.find(a.in, Error, CTALifetime, fullMask, fmt.Sprintf("%s: accesses shared memory of CTA %d, and nothing orders the end of that CTA after the access; to order them: barrier.cluster.arrive after the access and barrier.cluster.wait before the CTA ends", a.in.form.Op, c.rank))
+		}
+	}
+	c.visits = nil
+}
