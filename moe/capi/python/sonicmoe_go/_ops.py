@@ -502,14 +502,20 @@ class _Trained(torch.autograd.Function):
         return None, *_last((dx, *gradients))
 
 
+# The end of autograd.Function.apply. What comes before it is for transforms of functorch, and costs the host more than a launch.
+_record = super(torch.autograd.Function, _Trained).apply
+
+
 def _train(plan: _plans.Training, to: Tensor | None, *tensors: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
-    """Output and logits of a pass that autograd records; None if a tensor does not fit the plan.
-    Adds the experts' loads to a tensor, unless it is None."""
+    """Output and logits of a pass that autograd records; None if a tensor does not fit the plan, or if a
+    transform of functorch runs. Adds the experts' loads to a tensor, unless it is None."""
+    if torch._C._are_functorch_transforms_active():
+        return None
     x, *operands = tensors
     there = [t for t in operands if t is not None]
     if len(there) != len(operands) and [t is not None for t in operands] != plan.there:
         return None
     try:
-        return _Trained.apply((plan, to), x, *there)  # not a tensor of its own: each costs autograd time
+        return _record((plan, to), x, *there)  # not a tensor of its own: each costs autograd time
     except _Refused:
         return None

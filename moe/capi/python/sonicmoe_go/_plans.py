@@ -207,6 +207,7 @@ class Training:
             if not logits and (balance or z_loss or c.saves_logits):
                 parts.append(("logits", c.num_experts * DTYPES[c.logits].itemsize, 0))
         self.bytes, self.listed = tuple(n for _, *n in parts), listed
+        self._known = None, 0
         self._before_ids = self.bytes[: [name for name, *_ in parts].index("expert_ids")] if not routed else ()
         (x, o, l_out), kept, operands = _given(c, logits), ("kept", torch.uint8, (-1,), _KEPT), _operands(c, routing)
         # None costs autograd as much as a tensor.
@@ -233,7 +234,10 @@ class Training:
 
     def kept_bytes(self, tokens: int, entries: int = 0) -> int:
         """Returns the bytes that a forward pass of these tokens, and a list of these entries, saves."""
-        return _aligned(self.bytes, tokens, entries)
+        size, known = (tokens, entries), self._known
+        if known[0] != size:  # most passes are as long as the one before
+            self._known = known = size, _aligned(self.bytes, tokens, entries)
+        return known[1]
 
     def ids(self, kept: Tensor, tokens: int) -> Tensor:
         """Returns the ids [T, K] that a forward pass with its own router has saved."""

@@ -418,7 +418,8 @@ _PLAIN = {"swiglu": "silu", "geglu-erf": "gelu-erf", "geglu-tanh": "gelu-tanh", 
 
 def _activation(experts: nn.Module) -> str:
     """Returns Config's name of the activation of a module of transformers."""
-    kind = getattr(experts.act_fn, "__name__", type(experts.act_fn).__name__)  # LFM2's is a function
+    of = experts.act_fn
+    kind = type(of).__name__ if isinstance(of, nn.Module) else getattr(of, "__name__", type(of).__name__)  # LFM2's is a function
     name = "relu2" if kind == "ReLUSquaredActivation" else _ACTIVATIONS.get(kind)
     if name is None:
         raise ArgumentError(f"the activation is {kind}, must be one of {', '.join(sorted(_ACTIVATIONS))}")

@@ -155,22 +155,6 @@ def test_sonicmoes_layer_compiles(device, bias):
         assert distance(got, want.double().cpu()) < 1e-6
 
 
-def test_sonicmoes_layer_under_autocast_to_f32(device):
-    """SonicMoE's own test calls the layer so. Its kernels do not follow autocast."""
-    block = sonicmoe.MoE(4, 2, 128, 64, "swiglu", False, 0.1).to(device, torch.bfloat16)
-    x = torch.randn(24, 128, device=device, dtype=torch.bfloat16)
-    before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    torch.set_autocast_enabled(device, True)
-    torch.set_autocast_dtype(device, torch.float32)
-    try:
-        got, _ = block(x)
-    finally:
-        torch.set_autocast_enabled(device, before[0])
-        torch.set_autocast_dtype(device, before[1])
-        torch.clear_autocast_cache()
-    assert torch.equal(got, block(x)[0])
-
-
 def test_sonicmoes_own_enums(device):
     """Programs may still import the enums of that package: values are the same."""
     kind, backend = enum.Enum("ActivationType", {"RELU": "relu"}).RELU, enum.Enum("KernelBackendMoE", {"sonicmoe": "sonicmoe"}).sonicmoe
@@ -532,6 +516,18 @@ def test_experts_of_lfm2(device):
         block.experts.config._experts_implementation = which
         want[which] = block(x).detach().double().cpu()
     assert distance(want[name], want["eager"]) < 1e-2
+
+
+def test_registration_of_a_model(device):
+    """Experts that ask for no implementation are refused, unless a SonicMoE is in their block's place."""
+    model = model_of("mixtral", device, BLOCKS)
+    assert sonicmoe_go.register_with_transformers(model) == model.config._experts_implementation == "sonicmoe_go"
+    model = model_of("llama4_text", device, BLOCKS)
+    with pytest.raises(sonicmoe_go.ArgumentError, match="Llama4TextExperts of Llama4ForCausalLM would run eager, .*from_hf"):
+        sonicmoe_go.register_with_transformers(model)
+    for layer in model.model.layers:
+        layer.feed_forward = sonicmoe_go.SonicMoE.from_hf(layer.feed_forward)
+    sonicmoe_go.register_with_transformers(model)
 
 
 def test_from_hf_of_what_is_no_block(device):

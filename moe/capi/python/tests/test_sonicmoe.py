@@ -1,5 +1,6 @@
 """The package under SonicMoE's name, and what its versions added to the layer."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -111,6 +112,36 @@ def test_scores_and_layouts(device, over_topk, norm, concat):
     assert frequency.tolist() == [6] * 4
 
 
+@contextlib.contextmanager
+def f32_autocast(device):
+    """torch.autocast to FP32, which has no such type for CPU tensors."""
+    before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    torch.set_autocast_enabled(device, True)
+    torch.set_autocast_dtype(device, torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled(device, before[0])
+        torch.set_autocast_dtype(device, before[1])
+        torch.clear_autocast_cache()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_autocast_to_f32(device, compiled):
+    """SonicMoE's own test calls the layer so: the router's logits are FP32 then, and decide where bf16 logits tie."""
+    block = sonicmoe.MoE(4, 2, 128, 64, "swiglu", False, 0.1).to(device, torch.bfloat16)
+    with torch.no_grad():
+        block.router.weight[1:] = block.router.weight[0]
+        block.router.weight[1:, 0] *= torch.tensor([1.01, 1.02, 1.03], device=device).bfloat16()
+    x = torch.randn(24, 128, device=device, dtype=torch.bfloat16)
+    torch._dynamo.reset()
+    run = torch.compile(block, fullgraph=True, backend="aot_eager") if compiled else block
+    with f32_autocast(device):
+        (got, aux), (want, want_aux) = run(x), block(x, sonicmoe.KernelBackendMoE.torch)
+    assert distance(got, want.double().cpu()) < 1e-2 and distance(aux, want_aux.double().cpu()) < 1e-5
+    assert distance(got, block(x)[0].double().cpu()) > 0.1
+
+
 def test_counts_of_ties(device):
     """The counts follow the choice of the kernels among equal logits: the lower expert."""
     block = sonicmoe.MoE(4, 2, 128, 64, "swiglu", False, 0.1).to(device, torch.bfloat16)
@@ -124,9 +155,9 @@ def test_counts_of_ties(device):
 
 def test_count_cumsum(device):
     x = torch.randint(0, 9, (500,), device=device)
-    count, total = torch.compile(sonicmoe.count_cumsum, fullgraph=True, backend="aot_eager")(x, E=9, do_cumsum=True)
+    count, total = torch.compile(sonicmoe.count_cumsum, fullgraph=True, backend="aot_eager")(x, E=9)
     assert count.tolist() == torch.bincount(x, minlength=9).tolist() and total.tolist() == count.cumsum(0).tolist()
-    assert torch.equal(sonicmoe.count_cumsum(x.int(), 9), count) and count.dtype == total.dtype == torch.int32
+    assert torch.equal(sonicmoe.count_cumsum(x.int(), 9, do_cumsum=False), count) and count.dtype == total.dtype == torch.int32
 
 
 def test_utils():

@@ -53,9 +53,15 @@ def _constant(*sizes: int, **fields) -> Config:
 
 def _config(w1: Tensor, w2: Tensor, k: int, bias: bool, activation: Enum | str, concat_layout: bool, **fields) -> Config:
     e, d, n = w2.shape
-    kind = activation_of(activation)
+    kind, of = activation_of(activation), config_type(w2.dtype)
     gate_up = "concatenated" if concat_layout or not is_glu(kind) else "interleaved"
-    return _constant(d, n, e, k, type=config_type(w2.dtype), gate_up=gate_up, bias=bias, activation=_ACTIVATIONS[kind], **fields)
+    logits = "f32" if under_f32_autocast(w2) else of
+    return _constant(d, n, e, k, type=of, logits=logits, gate_up=gate_up, bias=bias, activation=_ACTIVATIONS[kind], **fields)
+
+
+def under_f32_autocast(x: Tensor) -> bool:
+    """Whether autocast to FP32 is on. SonicMoE's router follows it and has FP32 logits, its experts do not."""
+    return torch.is_autocast_enabled(x.device.type) and torch.get_autocast_dtype(x.device.type) is torch.float32
 
 
 def moe_TC_softmax_topk_layer(
@@ -97,4 +103,4 @@ def moe_general_routing_inputs(
         ids, tokens, scores = F.pad(ids, (0, 1), value=-1), F.pad(tokens, (0, 1)), F.pad(scores, (0, 1))
     with torch.set_grad_enabled(torch.is_grad_enabled() and not is_inference_mode_enabled):
         o = moe_experts(x, scores, ids, w1, w2, c, b1=b1, b2=b2, token_indices=tokens)
-    return o, count_cumsum(expert_indices, c.num_experts)
+    return o, count_cumsum(expert_indices, c.num_experts, False)

@@ -10,7 +10,7 @@ from .._library import ArgumentError
 from ..module import autocast, rows
 from .count_cumsum import count_cumsum
 from .enums import ActivationType, KernelBackendMoE, activation_of, is_glu
-from .functional import moe_TC_softmax_topk_layer
+from .functional import moe_TC_softmax_topk_layer, under_f32_autocast
 
 
 class Experts(nn.Module):
@@ -88,9 +88,11 @@ class MoE(nn.Module):
         return o, self.num_experts * shares.sum()
 
     def _by_torch(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns output, logits and counts by torch's operators. Sums over experts are FP32."""
-        logits = self.router(x)
-        chosen, ids = logits.topk(self.top_k, dim=-1)
+        """Returns output, logits and counts by torch's operators. Logits are FP32 sums, rounded once as in the
+        kernels. If logits are equal, the lower expert is chosen. Sums over experts are FP32."""
+        logits = F.linear(x.float(), self.router.weight.float())
+        logits = logits if under_f32_autocast(x) else logits.to(x.dtype)
+        chosen, ids = (t[:, : self.top_k] for t in logits.sort(dim=-1, descending=True, stable=True))
         scores = torch.softmax(chosen, dim=-1, dtype=torch.float32)
         o, kind = torch.zeros(x.shape, dtype=torch.float32, device=x.device), self.activation_function
         for e in range(self.num_experts):
@@ -100,4 +102,4 @@ class MoE(nn.Module):
             a = _GATES[kind](h[:, ::2]) * h[:, 1::2] if kind in _GATES else _PLAIN[kind](h)
             y = F.linear(a, self.c_proj.weight[e], b2)
             o = o.index_add(0, token, y * scores[token, slot, None])
-        return o.to(x.dtype), logits, count_cumsum(ids, self.num_experts)
+        return o.to(x.dtype), logits, count_cumsum(ids, self.num_experts, False)
