@@ -1,7 +1,7 @@
 """Models of transformers with the library's experts, with eager experts and with torch's grouped_mm, in one run: errors of
 logits against float64, greedy text, losses of a training run, and speed.
 
-    python hf.py [--device cpu] [--steps 100] [--families mixtral,olmoe] [--width 1024 --tokens 4096]
+    python hf.py [--device emulated] [--steps 100] [--families mixtral,olmoe] [--width 1024 --tokens 4096]
 
 The models are random and small, and learn an artificial text. Speeds are measured only with --width, the width of the
 models. With --steps 0 nothing else is measured.
@@ -9,6 +9,7 @@ models. With --steps 0 nothing else is measured.
 
 import argparse
 import copy
+import statistics
 
 import torch
 import transformers
@@ -119,14 +120,20 @@ def speed(model: torch.nn.Module, tokens: int, device: str) -> tuple[float, floa
 
 
 def measure(family: str, args: argparse.Namespace, ours: str) -> None:
+    """Prints the times of a model with each kind of experts, which take turns: the median and, in brackets, the range of the turns."""
     model = model_of(family, args.device, args.width, args.width // 2, args.experts, args.top_k)
-    for name in ("eager", "grouped_mm", ours):
-        try:
-            model.set_experts_implementation(name)
-            ms = speed(model, args.tokens, args.device)
-            print(f"{family:12s} {name:12s}" + "".join(f"{t:12.2f}" for t in ms), flush=True)
-        except (RuntimeError, NotImplementedError, ValueError) as err:  # grouped_mm is not there for every layout
-            print(f"{family:12s} {name:12s} {type(err).__name__}: {str(err).splitlines()[0][:80]}", flush=True)
+    times = {name: [] for name in ("eager", "grouped_mm", ours)}
+    for _ in range(args.turns):
+        for name in list(times):
+            try:
+                model.set_experts_implementation(name)
+                times[name].append(speed(model, args.tokens, args.device))
+            except (RuntimeError, NotImplementedError, ValueError) as err:  # grouped_mm is not there for every layout
+                print(f"{family:12s} {name:12s} {type(err).__name__}: {str(err).splitlines()[0][:80]}", flush=True)
+                del times[name]
+    for name, turns in times.items():
+        columns = (f"{statistics.median(ms):.2f} ({min(ms):.2f} to {max(ms):.2f})" for ms in zip(*turns))
+        print(f"{family:12s} {name:12s}" + "".join(f"{c:>26s}" for c in columns), flush=True)
 
 
 def learn(args: argparse.Namespace, ours: str) -> None:
@@ -155,20 +162,21 @@ def learn(args: argparse.Namespace, ours: str) -> None:
 
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "emulated", help="cuda, or emulated, as in the Go programs")
     flags.add_argument("--steps", type=int, default=100)
     flags.add_argument("--rate", type=float, default=0.1, help="learning rate")
     flags.add_argument("--families", default=",".join(families(1, 1)), help="which of " + ", ".join(families(1, 1)))
-    for name, value in {"width": 0, "experts": 64, "top-k": 8, "tokens": 4096}.items():
+    for name, value in {"width": 0, "experts": 64, "top-k": 8, "tokens": 4096, "turns": 3}.items():
         flags.add_argument("--" + name, type=int, default=value)
     args = flags.parse_args()
-    if args.device == "cpu":
+    if args.device in ("emulated", "cpu"):  # tensors of the CPU are copied to the emulated device
         sonicmoe_go.emulate()
+        args.device = "cpu"
     ours = sonicmoe_go.register_with_transformers()
     if args.steps:
         learn(args, ours)
     if args.width:
-        print(f"{'ms':12s} {'experts by':12s}{'prefill':>12s}{'decode':>12s}{'training':>12s}")
+        print(f"{'ms':12s} {'experts by':12s}{'prefill':>26s}{'decode':>26s}{'training':>26s}")
         for family in args.families.split(","):
             measure(family, args, ours)
 

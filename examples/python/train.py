@@ -1,8 +1,8 @@
 """A layer learns the outputs of another layer: forward, backward, AdamW.
 
-    python train.py [--device cpu] [--steps 20]
+    python train.py [--device emulated] [--steps 20]
 
-On the CPU the layer runs on the emulated device, slowly and exactly.
+Without a GPU the layer runs on the emulated device, slowly and exactly.
 """
 
 import argparse
@@ -12,11 +12,12 @@ import torch
 import sonicmoe_go
 
 flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "emulated", help="cuda, or emulated, as in the Go programs")
 flags.add_argument("--steps", type=int, default=20)
 args = flags.parse_args()
-if args.device == "cpu":
+if args.device in ("emulated", "cpu"):  # tensors of the CPU are copied to the emulated device
     sonicmoe_go.emulate()
+    args.device = "cpu"
 
 torch.manual_seed(0)
 sizes = {"hidden": 128, "intermediate": 64, "num_experts": 4, "top_k": 2}

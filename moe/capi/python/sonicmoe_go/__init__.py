@@ -19,7 +19,7 @@ from ._device import emulate
 from ._library import ArgumentError, Config, Error, warm
 from .balancing import balance_selection
 from .functional import moe, moe_experts, update_selection_bias
-from .info import __version__, info
+from .info import __version__, _warn_of_lacks, info
 from .install import install_as_sonicmoe
 from .module import SonicMoE
 from .transformers import register_with_transformers
@@ -28,3 +28,5 @@ __all__ = [
     "ArgumentError", "Config", "Error", "SonicMoE", "balance_selection", "emulate", "info", "install_as_sonicmoe", "moe", "moe_experts",
     "register_with_transformers", "update_selection_bias", "warm",
 ]  # fmt: skip
+
+_warn_of_lacks()

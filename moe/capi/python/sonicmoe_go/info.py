@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
+import warnings
 from pathlib import Path
 
 import torch
@@ -15,7 +17,9 @@ __version__ = "0.1.0"  # as in pyproject.toml
 
 def info() -> dict[str, object]:
     """Returns the versions of this package, Python, PyTorch and the GPU's driver, the names of the GPUs,
-    and the paths of the library, of its bundle of kernels, and of the cache. A missing one is None.
+    and the paths of the library, of its bundle of kernels, and of the cache. A missing one is None. kernels
+    says whether the bundle has machine code, or PTX, which the driver compiles at the first use. lacks has a
+    sentence for each part that is missing.
 
     The library is not loaded.
     """
@@ -30,5 +34,37 @@ def info() -> dict[str, object]:
         "gpus": [torch.cuda.get_device_properties(i).name for i in range(torch.cuda.device_count())] if gpu else [],
         "library": str(library) if library.exists() else None,
         "bundle": str(bundle) if bundle.exists() else None,
+        "kernels": _kernels(bundle),
+        "lacks": _lacks(),
         "cache": cache or str(Path(home) / "sonicmoe"),
     }
+
+
+def _kernels(bundle: Path) -> str | None:
+    """Returns what a bundle has of its kernels."""
+    if not bundle.exists():
+        return None
+    # Machine code is an ELF file behind the PTX of its entry; an entry has less than a MiB.
+    with bundle.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return "machine code" if data.find(b"\x7fELF", 0, 1 << 20) >= 0 else "PTX"
+
+
+def _lacks() -> list[str]:
+    """Returns a sentence for each part of the package that is missing."""
+    library, bundle = Path(_library.path()), _library.bundle()
+    if not library.exists():
+        way = "set SONICMOE_GO_LIBRARY to the library" if os.environ.get("SONICMOE_GO_LIBRARY") else "install the wheel that `pip wheel moe/capi/python` builds"
+        return [f"{library} is missing, and nothing runs without it: {way}"]
+    if os.environ.get("SONICMOE_GO_LIBRARY"):
+        return []  # a library of one's own needs no bundle
+    if not bundle.exists():
+        return [f"{bundle} is missing: kernels of known models are compiled at their first use"]
+    if _kernels(bundle) == "PTX":
+        return ["the wheel has no machine code: the driver compiles kernels of known models at their first use; build it with nvidia-cuda-nvcc installed"]
+    return []
+
+
+def _warn_of_lacks() -> None:
+    """Warns of the parts that are missing, at the import of the package."""
+    for said in _lacks():
+        warnings.warn(f"sonicmoe_go: {said}", RuntimeWarning, stacklevel=3)

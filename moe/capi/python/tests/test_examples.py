@@ -21,7 +21,7 @@ def example_of(name):
 
 def test_train(device):
     example = example_of("train.py")
-    run = subprocess.run([sys.executable, example, "--device", device, "--steps", "2"], capture_output=True, text=True, timeout=300)
+    run = subprocess.run([sys.executable, example, "--device", "emulated" if device == "cpu" else device, "--steps", "2"], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
     first, last = (float(line.split()[-1]) for line in run.stdout.splitlines())
     assert last < first
