@@ -502,7 +502,7 @@ class _Trained(torch.autograd.Function):
         return None, *_last((dx, *gradients))
 
 
-# The end of autograd.Function.apply. What comes before it is for transforms of functorch, and costs the host more than a launch.
+# The last call of autograd.Function.apply. Its steps before that are for transforms of functorch, and cost the host more than a launch.
 _record = super(torch.autograd.Function, _Trained).apply
 
 
