@@ -129,6 +129,30 @@ func TestRouterLosses(t *testing.T) {
 	}
 }
 
+// TestCapturedLosses checks the losses of sequences and all gradients of a pass that
+// a graph runs.
+func TestCapturedLosses(t *testing.T) {
+	const tokens, length, balance, zLoss = 70, 14, 40, 3
+	tr := trialOn(t, testDevice(t), tiny, tokens)
+	saved, logits := withLogits(t, tr)
+	b, s := tr.Back, tr.Stream()
+	b.Balance, b.ZLoss, b.Sequence = balance, zLoss, length
+	g := capture(t, s, func() error { return tr.Call().Backward(s, b) })
+	defer g.Close()
+	values, extra := routerLosses(tiny, logits, saved.ExpertIDs, balance, zLoss, length)
+	tr.Extra = extra
+	for range 2 {
+		require.NoError(t, tr.PoisonGradients(b))
+		require.NoError(t, g.Launch(s))
+		require.NoError(t, s.Synchronize(testContext(t)))
+		got := make([]float64, 2)
+		require.NoError(t, moe.Read(s, b.RouterLosses, got))
+		require.InEpsilon(t, values[0], got[0], 1e-5, "balance loss")
+		require.InEpsilon(t, values[1], got[1], 1e-5, "z-loss")
+	}
+	checkBackward(t, tr, b, saved, true)
+}
+
 // TestLogitsAlone checks that asking for logits changes no other output.
 func TestLogitsAlone(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 90, moe.WithoutBackward())
