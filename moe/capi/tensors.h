@@ -14,7 +14,7 @@
 
 /* The largest numbers of tensors and of parts of a pass, and the number of workspace sizes
  * that a plan remembers. */
-enum { SM_TENSORS = 52, SM_PARTS = 5, SM_KNOWN_SIZES = 64 };
+enum { SM_TENSORS = 80, SM_PARTS = 5, SM_KNOWN_SIZES = 64 };
 
 /* x, o and logits come before the weights of a forward pass. */
 enum { SM_BEFORE_WEIGHTS = 3 };

@@ -32,6 +32,8 @@ def moe(
     router_bias: Tensor | None = None, selection_bias: Tensor | None = None, expert_scale: Tensor | None = None,
     shared_w1: Tensor | None = None, shared_w3: Tensor | None = None, shared_w2: Tensor | None = None,
     shared_gate: Tensor | None = None, w1_scale: Tensor | None = None, w3_scale: Tensor | None = None, w2_scale: Tensor | None = None,
+    w1_zero: Tensor | None = None, w3_zero: Tensor | None = None, w2_zero: Tensor | None = None,
+    w1_global: Tensor | None = None, w3_global: Tensor | None = None, w2_global: Tensor | None = None,
     balance: float = 0.0, z_loss: float = 0.0, logits: bool = False, rounds: bool = False, seed: int | None = None,
     sequence: int = 0, loads: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
@@ -41,8 +43,8 @@ def moe(
     b1, b3 and b2, the biases of w1, w3 and w2; router_bias, selection_bias and expert_scale, all
     [E] f32; and for shared experts the gate (or only projection) shared_w1 [sn, d], the
     up-projection shared_w3 [sn, d], the down-projection shared_w2 [d, sn], and shared_gate [d]. All
-    are differentiable except selection_bias. Packed weights need w1_scale, w3_scale and w2_scale,
-    and have no gradient.
+    are differentiable except selection_bias. Packed weights need w1_scale, w3_scale and w2_scale, and
+    w1_zero or w1_global and their like if the format has zero points or global scales. They have no gradient.
 
     Returns o [T, d] and, if wanted, the router's logits [T, E]; both are differentiable. balance
     and z_loss are the coefficients of the load balancing loss and the z-loss. Backward adds their
@@ -63,6 +65,7 @@ def moe(
     weights = (
         router, router_bias, selection_bias, expert_scale,
         w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate, w1_scale, w3_scale, w2_scale,
+        w1_zero, w3_zero, w2_zero, w1_global, w3_global, w2_global,
     )  # fmt: skip
     # The library detects every observer but torch.compile, which traces this line.
     if not (logits or rounds or loads is not None or torch.compiler.is_dynamo_compiling()):
@@ -113,6 +116,8 @@ def moe_experts(
     b1: Tensor | None = None, b3: Tensor | None = None, b2: Tensor | None = None,
     shared_w1: Tensor | None = None, shared_w3: Tensor | None = None, shared_w2: Tensor | None = None,
     shared_gate: Tensor | None = None, w1_scale: Tensor | None = None, w3_scale: Tensor | None = None, w2_scale: Tensor | None = None,
+    w1_zero: Tensor | None = None, w3_zero: Tensor | None = None, w2_zero: Tensor | None = None,
+    w1_global: Tensor | None = None, w3_global: Tensor | None = None, w2_global: Tensor | None = None,
     token_indices: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Experts of tokens x [T, d], and their sum with scores [T, K] f32 of expert_ids [T, K] i32,
@@ -122,7 +127,10 @@ def moe_experts(
     expert of token token_indices[i]. Entries may be in any order, and a token may have any number
     of them. Arrays of other libraries are accepted as in moe.
     """
-    weights = w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate, w1_scale, w3_scale, w2_scale
+    weights = (
+        w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate, w1_scale, w3_scale, w2_scale,
+        w1_zero, w3_zero, w2_zero, w1_global, w3_global, w2_global,
+    )  # fmt: skip
     x, scores, expert_ids, token_indices, *weights = _tensors(
         ("x", "scores", "expert_ids", "token_indices", *EXPERTS), (x, scores, expert_ids, token_indices, *weights)
     )

@@ -118,6 +118,11 @@ def test_pass(plan):
     assert not any(got[n] for n in rest)
 
 
+def test_plans_have_room_for_every_tensor():
+    """A backward pass has five tensors, dx, and each weight with its gradient, twice: overwritten or added to."""
+    assert 6 + 3 * len(_weights.WEIGHTS) <= _plans._TENSORS
+
+
 def test_training_keeps_its_parts_in_one_tensor():
     c = dataclasses.replace(CONFIG, shared_experts=1, score="sigmoid", selection_bias=True)
     made = _plans.Training(layer := Noted(c.key), (1, 0), _plans.ROUTER, False, 0.5, 0.25)
