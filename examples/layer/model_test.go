@@ -93,7 +93,7 @@ func TestModelRefuses(t *testing.T) {
 	dir, fp8 := x.model(t, "qwen3_moe", 0), x.model(t, "qwen3_moe", 0)
 	config, err := os.ReadFile(filepath.Join(fp8, "config.json"))
 	require.NoError(t, err)
-	config = bytes.Replace(config, []byte("{"), []byte(`{"quantization_config": {"quant_method": "fp8"}, `), 1)
+	config = bytes.Replace(config, []byte("{"), []byte(`{"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": true}, `), 1)
 	require.NoError(t, os.WriteFile(filepath.Join(fp8, "config.json"), config, 0o600))
 	rename(t, filepath.Join(fp8, "model.safetensors"), "experts.0.up_proj.weight", "experts.0.up_proj.scale_")
 	for _, tt := range []struct {
@@ -107,7 +107,7 @@ func TestModelRefuses(t *testing.T) {
 		{[]string{"-model", dir, "-layer", "0"}, command.Failed, "no tensor of layer 0's experts is there"},
 		{[]string{"-model", dir, "-layer", "2"}, command.Failed, "layer 2 has no experts; layers with experts: [0 1]"},
 		{[]string{"-model", x.model(t, "qwen2_moe", 64), "-layer", "1"}, command.Failed, "the layer has no SharedW1 bf16 [64 128], must have it"},
-		{[]string{"-model", fp8, "-layer", "1"}, command.Failed, "the weights are quantised, fp8: weights in it can't be loaded"},
+		{[]string{"-model", fp8, "-layer", "1"}, command.Failed, "the weights are quantised, bitsandbytes, 8 bits: the method is not read: weights in it can't be loaded"},
 		{[]string{"-model", x.model(t, "mystery", 0), "-layer", "1"}, command.Failed, `model_type "mystery" is not known`},
 	} {
 		var stdout, stderr bytes.Buffer

@@ -33,8 +33,8 @@ const (
 	up               // up is the up rows of W1, or all of W1 if the layer has no gate
 	upperHalf        // upperHalf is a whole weight, in the first half of the tensor's rows
 	lowerHalf        // lowerHalf is a whole weight, in the second half of the tensor's rows
-	blocks           // blocks is MXFP4 numbers, 32 in 16 bytes
-	scales           // scales is the scales of MXFP4 numbers, one for 32 numbers
+	blocks           // blocks is gpt-oss's MXFP4 numbers, 32 in 16 bytes
+	scales           // scales is their scales, one for 32 numbers
 	stacked          // stacked is the matrices of all experts, one below the other in one matrix
 	transposed       // transposed is stacked with each matrix transposed
 )
@@ -120,17 +120,10 @@ func parts(names []string, layer int, kind string) ([]part, error) {
 		if m == nil || m[1] != in || m[2] != strconv.Itoa(layer) || !block.MatchString(m[3]) {
 			continue
 		}
-		if of, ok := strings.CutSuffix(name, blockScales); ok {
-			if _, ok := slices.BinarySearch(names, of); ok {
-				continue // the scales belong to the tensor before them
-			}
+		if belongs(names, name) {
+			continue
 		}
-		if of, ok := strings.CutSuffix(strings.TrimSuffix(name, wordShape), wordScales); ok || strings.HasSuffix(name, wordShape) {
-			if _, ok := slices.BinarySearch(names, of+wordCodes); ok {
-				continue // belongs to that tensor
-			}
-		}
-		of := partsOf(name, strings.TrimSuffix(m[3], wordCodes))
+		of := partsOf(name, weightName(m[3]))
 		if spare := outside[kind]; of == nil && (spare == nil || !spare.MatchString(m[3])) {
 			return nil, fmt.Errorf("tensor %q is of layer %d's experts, but no weight of the layer", name, layer)
 		}
@@ -145,7 +138,7 @@ func stack(names []string, layer int) (string, error) {
 	found := map[string]bool{}
 	for _, name := range names {
 		m := numbered.FindStringSubmatch(name)
-		if m != nil && m[2] == strconv.Itoa(layer) && !other.MatchString(m[1]+".") && (sparse.MatchString(m[3]) || partsOf(name, m[3]) != nil) {
+		if m != nil && m[2] == strconv.Itoa(layer) && !other.MatchString(m[1]+".") && (sparse.MatchString(m[3]) || partsOf(name, weightName(m[3])) != nil) {
 			found[m[1]] = true
 		}
 	}

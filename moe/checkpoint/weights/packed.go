@@ -3,11 +3,9 @@ package weights
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/packed"
@@ -15,121 +13,69 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// This file has the packed weights of files: as they are, or dequantised.
-
-// FP8 numbers have a tensor of scales with their name and the suffix blockScales, as in
-// the files of DeepSeek-V3: one for each block of fp8.Rows by fp8.Columns numbers.
-const blockScales = "_scale_inv"
-
-// INT4 weights of compressed-tensors have words of 32 bits with wordNumbers numbers, in a
-// tensor with the suffix wordCodes. Their scales and their shape have the other suffixes.
-const (
-	wordCodes   = "_packed"
-	wordScales  = "_scale"
-	wordShape   = "_shape"
-	wordNumbers = 8
-)
-
-// isWords reports whether a part is INT4 numbers in words.
-func (p part) isWords() bool { return strings.HasSuffix(p.name, wordCodes) }
-
-// scales returns the name of the tensor of the part's scales.
-func (p part) scales() string {
-	if of, ok := strings.CutSuffix(p.name, wordCodes); ok {
-		return of + wordScales
-	}
-	return p.name + blockScales
-}
-
-// words returns the format of INT4 numbers in words, by the extents of their scales.
-func (l *Layer) words(ctx context.Context, p part) (*spec.Packing, safetensors.Tensor, error) {
-	t, err := l.header(ctx, p.name)
-	if err != nil {
-		return nil, t, err
-	}
-	s, err := l.header(ctx, p.scales())
-	if err != nil {
-		return nil, s, err
-	}
-	if len(t.Shape) > 0 && len(s.Shape) == len(t.Shape) {
-		for i := range spec.Packings {
-			of := &spec.Packings[i]
-			if last := len(t.Shape) - 1; of.Code == spec.Int4 && s.Shape[last]*int64(of.Columns) == t.Shape[last]*wordNumbers {
-				return of, s, nil
-			}
-		}
-	}
-	return nil, s, fmt.Errorf("tensor %q has extents %v and its scales, tensor %q, %v: must be words of %d numbers, in groups of 32 or 128", p.name, t.Shape, s.Name, s.Shape, wordNumbers)
-}
+// This file has the packed weights of a layer: as the files have them, or dequantised.
 
 var (
 	mxfp4 = spec.PackingNamed("mxfp4")
 	fp8   = spec.PackingNamed("fp8")
 )
 
-// groupBytes is the last extent of MXFP4's blocks in files: the bytes of a group.
-var groupBytes = mxfp4.CodeBytes(int64(mxfp4.Columns))
-
-// isBlocks reports whether a part is MXFP4 numbers or their scales.
-func isBlocks(p part) bool { return p.piece == blocks || p.piece == scales }
+// isBlocks reports whether a part is gpt-oss's MXFP4 numbers or their scales.
+func (p part) isBlocks() bool { return p.piece == blocks || p.piece == scales }
 
 // pack sets Config.Weights to the format of the experts' tensors, if a layer can take them as
 // they are. Otherwise they are dequantised when they are loaded, and Assumed says why.
 func (l *Layer) pack(ctx context.Context) error {
-	word, err := l.format(ctx)
+	word, err := l.word(ctx)
 	if err != nil || word == "" {
 		return err
 	}
 	c := l.Config
 	c.Weights = word
-	wrong := c.Check()
-	apart := slices.ContainsFunc(l.parts[spec.TensorW1], func(p part) bool { return p.piece == up })
-	if rows := spec.PackingNamed(word).Rows; wrong == nil && c.GateUp == spec.Concatenated && apart && c.Activation.Gated() && c.Intermediate%rows != 0 {
-		wrong = fmt.Errorf("gate and up are %d rows each, must be a multiple of %d to lie in one tensor", c.Intermediate, rows)
+	isHalf := func(p part) bool { return p.piece == gate || p.piece == up }
+	halves := c.Activation.Gated() && slices.ContainsFunc(l.parts[spec.TensorW1], isHalf)
+	if halves && spec.PackingNamed(word).LiesApart(c.Intermediate) {
+		c.GateUp = spec.Apart
 	}
-	if wrong != nil {
+	if wrong := c.Check(); wrong != nil {
 		l.Model.Assumed = append(l.Model.Assumed, fmt.Sprintf("the %s weights are dequantised when they are loaded: %v", word, wrong))
 		return nil
 	}
-	l.Config.Weights = word
+	if halves && c.GateUp == spec.Apart {
+		list := l.parts[spec.TensorW1]
+		l.parts[spec.TensorW1] = nil
+		for _, p := range list {
+			if p.piece == up {
+				p.tensor = spec.TensorW3
+			}
+			p.piece = whole
+			l.parts[p.tensor] = append(l.parts[p.tensor], p)
+		}
+	}
+	l.Config = c
 	return nil
 }
 
-// format returns the format of the experts' tensors, "" if a layer cannot take them as they
-// are.
-func (l *Layer) format(ctx context.Context) (string, error) {
-	word := ""
+// word returns the format of the experts' tensors, "" if a layer cannot take them as they are.
+func (l *Layer) word(ctx context.Context) (string, error) {
+	word, takes := "", true
 	for _, p := range slices.Concat(l.parts[spec.TensorW1], l.parts[spec.TensorW3], l.parts[spec.TensorW2]) {
-		if isBlocks(p) {
-			return mxfp4.Name, nil // lay has checked the others
-		}
-		if p.isWords() {
-			packing, t, err := l.words(ctx, p)
-			if err != nil {
-				return "", err
-			}
-			if word = cmp.Or(word, packing.Name); word != packing.Name || t.DType != "BF16" || p.piece > up {
-				return "", nil // the layer has bf16 scales
-			}
+		if p.piece == scales {
 			continue
 		}
-		t, err := l.header(ctx, p.name)
+		e, err := l.encoding(ctx, p)
 		if err != nil {
 			return "", err
 		}
-		if _, scaled := l.where[p.name+blockScales]; t.DType != "F8_E4M3" || !scaled || p.piece > up {
-			return "", nil
+		if e == nil || e.packing.Name == "" || p.piece > up && p.piece != blocks {
+			takes = false
+			continue
 		}
-		if t, err = l.header(ctx, p.name+blockScales); err != nil {
-			return "", err
-		}
-		of := fp8.Name
-		if isE8M0(t.DType) {
-			of = "fp8-ue8m0"
-		}
-		if word = cmp.Or(word, of); word != of {
-			return "", nil
-		}
+		word = cmp.Or(word, e.packing.Name)
+		takes = takes && word == e.packing.Name
+	}
+	if !takes {
+		word = ""
 	}
 	return word, nil
 }
@@ -137,107 +83,186 @@ func (l *Layer) format(ctx context.Context) (string, error) {
 // isE8M0 reports whether a type is E8M0, or plain bytes.
 func isE8M0(dtype string) bool { return dtype == "U8" || dtype == "F8_E8M0" }
 
-// packing returns the format of the layer's packed weights, nil for plain weights.
-func (l *Layer) packing() *spec.Packing { return spec.PackingOf(l.Config) }
-
-// packedTensor returns the bytes of a packed weight, or of its scales.
+// packedTensor returns the bytes of a packed weight: its codes, or what belongs to them.
 func (l *Layer) packedTensor(ctx context.Context, id spec.TensorID) ([]byte, error) {
 	s := l.shape(id)
 	to := make([]byte, s.Bytes())
-	of, isScales := weightOf(id)
-	list := l.parts[of]
-	if l.packing() == mxfp4 && !slices.ContainsFunc(list, func(p part) bool { return p.piece == scales }) {
-		return nil, fmt.Errorf("tensor %q has no scales", list[0].name)
-	}
-	for _, p := range list {
-		name := p.name
-		if p.piece == scales != (isScales && l.packing() == mxfp4) {
+	at := slices.IndexFunc(spec.PackedMatrices, func(m spec.PackedTensors) bool { return slices.Contains(m.All(), id) })
+	of := spec.PackedMatrices[at]
+	for _, p := range l.parts[of.Codes] {
+		if p.piece == scales {
 			continue
 		}
-		if isScales && l.packing() != mxfp4 {
-			name = p.scales()
-		}
-		at, count, err := l.place(p, s)
+		e, err := l.encoding(ctx, p)
 		if err != nil {
 			return nil, err
 		}
-		if err := l.readPacked(ctx, to[at*s.Type.Bytes():][:count*s.Type.Bytes()], name, p, id); err != nil {
-			return nil, fmt.Errorf("%s: tensor %q: %w", l.where[name], name, err)
+		m, _ := l.extents(p)
+		data, err := e.source(of, id).bytes(ctx, l, m)
+		if err != nil {
+			return nil, err
 		}
+		at, _, err := l.place(p, s)
+		if err != nil {
+			return nil, err
+		}
+		copy(to[at*s.Type.Bytes():], data)
 	}
 	return to, nil
 }
 
-// weightOf returns the weight of a tensor of scales, or the weight itself.
-func weightOf(id spec.TensorID) (of spec.TensorID, isScales bool) {
+// source returns the source of a tensor of a matrix.
+func (e *encoding) source(of spec.PackedTensors, id spec.TensorID) source {
 	switch id {
-	case spec.TensorW1Scale:
-		return spec.TensorW1, true
-	case spec.TensorW3Scale:
-		return spec.TensorW3, true
-	case spec.TensorW2Scale:
-		return spec.TensorW2, true
+	case of.Scales:
+		return e.scales
+	case of.Zeros:
+		return e.zeros
+	case of.Global:
+		return e.global
 	}
-	return id, false
+	return e.codes
 }
 
-// readPacked fills to with the part's codes or scales.
-func (l *Layer) readPacked(ctx context.Context, to []byte, name string, p part, id spec.TensorID) error {
-	s := l.shape(id)
-	dims := slices.Clone(s.Dims[:])
-	if p.expert >= 0 {
-		dims = []int64{int64(len(to)) / s.Type.Bytes() / dims[2], dims[2]}
-	}
-	if p.piece == blocks {
-		dims = append(dims[:2], dims[2]/groupBytes, groupBytes)
-	}
-	_, isScales := weightOf(id)
-	if p.isWords() && !isScales {
-		dims[len(dims)-1] /= 4
-	}
-	raw, t, err := l.raw(ctx, name, dims)
+// bytes reads the tensor. An error names it.
+func (s source) bytes(ctx context.Context, l *Layer, m matrices) ([]byte, error) {
+	data, err := s.read(ctx, s.name, m)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("%s: tensor %q: %w", l.where[s.name], s.name, err)
 	}
-	if !isScales {
-		if want := codeType(l.packing()); t.DType != want {
-			return fmt.Errorf("is %s, must be %s", t.DType, want)
-		}
-		copy(to, raw)
-		return nil
-	}
-	if raw, err = scaleBytes(raw, t, l.packing().Scale); err != nil {
-		return err
-	}
-	for i, v := range packed.Scales(l.packing().Scale, raw) {
-		if v-v != 0 {
-			return fmt.Errorf("element %d of the scales is %v, must be finite", i, v)
-		}
-	}
-	copy(to, raw)
-	return nil
+	return data, nil
 }
 
-// codeType returns the type of codes in files.
-func codeType(p *spec.Packing) string {
-	return [...]string{spec.E2M1: "U8", spec.E4M3: "F8_E4M3", spec.Int4: "I32"}[p.Code]
+// values returns the values of a quantised part as FP32.
+func (l *Layer) values(ctx context.Context, p part, e *encoding) ([]float32, error) {
+	m, _ := l.extents(p)
+	if m.columns*int64(e.packing.Code.Bits())%8 != 0 || min(m.rows, m.columns) < 1 || max(m.rows, m.columns) > math.MaxInt32 {
+		return nil, fmt.Errorf("tensor %q has %d rows of %d numbers, must have from 1 to 2^31 of each, and whole bytes", p.name, m.rows, m.columns)
+	}
+	var of packed.Matrices
+	for from, to := range map[*source]*[]byte{&e.codes: &of.Codes, &e.scales: &of.Scales, &e.zeros: &of.Zeros, &e.global: &of.Global} {
+		if from.read == nil {
+			continue
+		}
+		data, err := from.bytes(ctx, l, m)
+		if err != nil {
+			return nil, err
+		}
+		*to = data
+	}
+	return packed.Values(e.packing, of, int(m.rows), int(m.columns)), nil
+}
+
+// typed returns the bytes of a tensor with given extents and a type.
+func (l *Layer) typed(ctx context.Context, name string, dims []int64, dtype string) ([]byte, error) {
+	raw, t, err := l.raw(ctx, name, dims)
+	if err == nil && t.DType != dtype {
+		err = fmt.Errorf("is %s, must be %s", t.DType, dtype)
+	}
+	return raw, err
+}
+
+// readCodes reads codes of a type, in rows.
+func (l *Layer) readCodes(dtype string) func(context.Context, string, matrices) ([]byte, error) {
+	return func(ctx context.Context, name string, m matrices) ([]byte, error) {
+		if dtype == "U8" {
+			return l.typed(ctx, name, []int64{m.count, m.rows, m.columns / 2}, dtype)
+		}
+		codes, err := l.typed(ctx, name, []int64{m.count, m.rows, m.columns}, dtype)
+		if err != nil {
+			return nil, err
+		}
+		const noSign, nan = 0x7f, 0x7f
+		if at := slices.IndexFunc(codes, func(code byte) bool { return code&noSign == nan }); at >= 0 {
+			return nil, fmt.Errorf("element %d is NaN, must be a number", at)
+		}
+		return codes, nil
+	}
+}
+
+// readBlocks reads gpt-oss's blocks [E, rows, groups, 16].
+func (l *Layer) readBlocks(ctx context.Context, name string, m matrices) ([]byte, error) {
+	group := int64(mxfp4.Columns)
+	if m.columns%group != 0 {
+		return nil, fmt.Errorf("has rows of %d numbers, must have a multiple of %d", m.columns, group)
+	}
+	return l.typed(ctx, name, []int64{m.count, m.rows, m.columns / group, mxfp4.CodeBytes(group)}, "U8")
+}
+
+// readScales reads scales with the extents of a format.
+func (l *Layer) readScales(of *spec.Packing) func(context.Context, string, matrices) ([]byte, error) {
+	return func(ctx context.Context, name string, m matrices) ([]byte, error) {
+		if of.Rows == 1 && m.columns%int64(of.Columns) != 0 {
+			return nil, fmt.Errorf("is for rows of %d numbers, must be a multiple of %d: a group does not cross the edge of a matrix", m.columns, of.Columns)
+		}
+		return l.scalesOf(ctx, of, name, m.blocks(of))
+	}
+}
+
+// scalesOf reads scales with given extents, as the type of a format. Each must be a number
+// that keeps the largest code finite in the layer's type.
+func (l *Layer) scalesOf(ctx context.Context, of *spec.Packing, name string, dims []int64) ([]byte, error) {
+	raw, t, err := l.raw(ctx, name, dims)
+	if err == nil {
+		raw, err = scaleBytes(raw, t, of.Scale)
+	}
+	if err != nil {
+		return nil, err
+	}
+	most := [...]float64{spec.E2M1: 6, spec.E4M3: 448, spec.Int4: 8, spec.UInt4: 15}[of.Code]
+	for i, v := range packed.Scales(of.Scale, raw) {
+		if v-v != 0 {
+			return nil, fmt.Errorf("element %d of the scales is %v, must be finite", i, v)
+		}
+		if product := math.Abs(float64(v)) * most; product > l.largest() {
+			return nil, fmt.Errorf("element %d of the scales is %v, which makes the code %v infinite in %v", i, v, most, l.Config.Type)
+		}
+	}
+	return raw, nil
+}
+
+// largest returns the largest number of the layer's type.
+func (l *Layer) largest() float64 {
+	if l.Config.Type == spec.F16 {
+		return 65504
+	}
+	return 0x1.fep127
+}
+
+// readGlobal reads global scales, or their reciprocals.
+func (l *Layer) readGlobal(isReciprocal bool) func(context.Context, string, matrices) ([]byte, error) {
+	return func(ctx context.Context, name string, m matrices) ([]byte, error) {
+		raw, err := l.typed(ctx, name, []int64{m.count}, "F32")
+		if err != nil {
+			return nil, err
+		}
+		values := decode(raw, spec.F32)
+		for i, v := range values {
+			if isReciprocal {
+				v = 1 / v
+			}
+			if most := 6.0 * 448; !(math.Abs(float64(v))*most <= l.largest()) {
+				return nil, fmt.Errorf("element %d of the global scales is %v, must be a number that keeps weights finite", i, values[i])
+			}
+			values[i] = v
+		}
+		return num.Bytes(values), nil
+	}
 }
 
 // scaleBytes returns scales of a file as scales of a format.
 func scaleBytes(raw []byte, t safetensors.Tensor, of spec.Scale) ([]byte, error) {
-	switch of {
-	case spec.ScaleBF16:
-		if t.DType != "BF16" {
-			return nil, fmt.Errorf("is %s, must be BF16", t.DType)
-		}
+	want := map[spec.Scale]string{spec.ScaleBF16: "BF16", spec.ScaleF16: "F16", spec.ScaleE4M3: "F8_E4M3"}[of]
+	switch {
+	case want != "" && t.DType != want:
+		return nil, fmt.Errorf("is %s, must be %s", t.DType, want)
+	case want != "":
 		return raw, nil
-	case spec.ScaleE8M0:
-		if !isE8M0(t.DType) {
-			return nil, fmt.Errorf("is %s, must be U8 or F8_E8M0", t.DType)
-		}
+	case of == spec.ScaleE8M0 && !isE8M0(t.DType):
+		return nil, fmt.Errorf("is %s, must be U8 or F8_E8M0", t.DType)
+	case of == spec.ScaleE8M0:
 		return raw, nil
-	}
-	if isE8M0(t.DType) {
+	case isE8M0(t.DType):
 		return num.Bytes(packed.Scales(spec.ScaleE8M0, raw)), nil
 	}
 	from, ok := types[t.DType]
@@ -245,91 +270,4 @@ func scaleBytes(raw []byte, t safetensors.Tensor, of spec.Scale) ([]byte, error)
 		return nil, fmt.Errorf("is %s, must be BF16, F16, F32 or F8_E8M0", t.DType)
 	}
 	return num.Bytes(decode(raw, from)), nil
-}
-
-// readBlocks dequantises MXFP4's blocks [E, rows, groups, 16] with scales [E, rows, groups].
-func (l *Layer) readBlocks(ctx context.Context, to []byte, t spec.Type, p part, all []part) error {
-	at := slices.IndexFunc(all, func(q part) bool { return q.piece == scales })
-	if at < 0 {
-		return errors.New("has no scales")
-	}
-	s := l.shape(p.tensor)
-	group := int64(mxfp4.Columns)
-	if s.Dims[2]%group != 0 {
-		return fmt.Errorf("has rows of %d numbers, must have a multiple of %d", s.Dims[2], group)
-	}
-	dims := []int64{s.Dims[0], s.Dims[1], s.Dims[2] / group}
-	codes, of, err := l.raw(ctx, p.name, append(slices.Clone(dims), groupBytes))
-	if err != nil {
-		return err
-	}
-	if of.DType != "U8" {
-		return fmt.Errorf("is %s, must be U8, two numbers a byte", of.DType)
-	}
-	scale, of, err := l.raw(ctx, all[at].name, dims)
-	if err == nil && !isE8M0(of.DType) {
-		err = fmt.Errorf("is %s, must be U8 or F8_E8M0", of.DType)
-	}
-	if err != nil {
-		return fmt.Errorf("its scales, tensor %q: %w", all[at].name, err)
-	}
-	return encode(to, t, packed.Values(mxfp4, packed.Matrices{Codes: codes, Scales: scale}, int(s.Dims[1]), int(s.Dims[2])))
-}
-
-// numbers dequantises INT4 numbers in words to F32.
-func (l *Layer) numbers(ctx context.Context, raw []byte, t safetensors.Tensor, p part) ([]byte, safetensors.Tensor, error) {
-	packing, s, err := l.words(ctx, p)
-	if err == nil && t.DType != codeType(packing) {
-		err = fmt.Errorf("is %s, must be %s", t.DType, codeType(packing))
-	}
-	if err != nil {
-		return nil, t, err
-	}
-	rows, columns := int64(1), t.Shape[len(t.Shape)-1]*wordNumbers
-	for _, dim := range t.Shape[:len(t.Shape)-1] {
-		rows *= dim
-	}
-	down, across := packing.Blocks(rows, columns)
-	scale, s, err := l.raw(ctx, s.Name, append(slices.Clone(t.Shape[:len(t.Shape)-1]), across))
-	if from, ok := types[s.DType]; err == nil && ok && down*across > 0 {
-		t.DType = "F32"
-		of := *packing
-		of.Scale = spec.ScaleF32
-		return num.Bytes(packed.Values(&of, packed.Matrices{Codes: raw, Scales: num.Bytes(decode(scale, from))}, int(rows), int(columns))), t, nil
-	}
-	if err == nil {
-		err = fmt.Errorf("is %s, must be BF16, F16 or F32", s.DType)
-	}
-	return nil, t, fmt.Errorf("its scales, tensor %q: %w", s.Name, err)
-}
-
-// plain dequantises FP8 numbers to F32. It returns the numbers of other tensors as they are.
-func (l *Layer) plain(ctx context.Context, raw []byte, t safetensors.Tensor) ([]byte, safetensors.Tensor, error) {
-	name := t.Name + blockScales
-	_, scaled := l.where[name]
-	switch isFP8 := t.DType == codeType(fp8); {
-	case !isFP8 && !scaled:
-		return raw, t, nil
-	case !isFP8:
-		return nil, t, fmt.Errorf("is %s and has scales, tensor %q: must be F8_E4M3", t.DType, name)
-	case len(t.Shape) < 2:
-		return nil, t, fmt.Errorf("is FP8 (F8_E4M3) of extents %v, must be matrices", t.Shape)
-	case !scaled:
-		return nil, t, fmt.Errorf("is FP8 (F8_E4M3) without tensor %q, the scales of its blocks of %d x %d: no other FP8 is read", name, fp8.Rows, fp8.Columns)
-	}
-	dims := slices.Clone(t.Shape)
-	rows, columns := dims[len(dims)-2], dims[len(dims)-1]
-	if min(rows, columns) < 1 || max(rows, columns) > math.MaxInt32 {
-		return nil, t, fmt.Errorf("is FP8 (F8_E4M3) of extents %v, must be matrices of at most 2^31 rows and columns", t.Shape)
-	}
-	dims[len(dims)-2], dims[len(dims)-1] = fp8.Blocks(rows, columns)
-	scale, of, err := l.raw(ctx, name, dims)
-	if err == nil {
-		scale, err = scaleBytes(scale, of, fp8.Scale)
-	}
-	if err != nil {
-		return nil, t, fmt.Errorf("its scales, tensor %q, one for each block of %d x %d: %w", name, fp8.Rows, fp8.Columns, err)
-	}
-	t.DType = "F32"
-	return num.Bytes(packed.Values(fp8, packed.Matrices{Codes: raw, Scales: scale}, int(rows), int(columns))), t, nil
 }

@@ -17,9 +17,9 @@ func (l *Layer) lay(ctx context.Context) error {
 		l.Config.GateUp = spec.Apart
 	}
 	experts := slices.Concat(l.parts[spec.TensorW1], l.parts[spec.TensorW3], l.parts[spec.TensorW2])
-	if at := slices.IndexFunc(experts, isBlocks); at >= 0 {
+	if at := slices.IndexFunc(experts, part.isBlocks); at >= 0 {
 		l.Config.InOut = false // the order of blocks
-		plain := slices.IndexFunc(experts, func(p part) bool { return !isBlocks(p) })
+		plain := slices.IndexFunc(experts, func(p part) bool { return !p.isBlocks() })
 		if plain >= 0 {
 			return fmt.Errorf("tensor %q is MXFP4 and %q is not: all of a layer's experts must be, or none", experts[at].name, experts[plain].name)
 		}
@@ -118,12 +118,13 @@ func (l *Layer) place(p part, s spec.Shape) (at, count int64, err error) {
 		return 0, 0, fmt.Errorf("tensor %q is of expert %d, config.json has %d", p.name, p.expert, l.Config.NumExperts)
 	}
 	gated := l.Config.Activation.Gated()
-	if l.Config.InOut || gated && l.Config.GateUp != spec.Concatenated {
+	isHalf := p.tensor == spec.TensorW1 && p.piece != whole
+	if l.Config.InOut || gated && isHalf && l.Config.GateUp != spec.Concatenated {
 		return 0, 0, fmt.Errorf("tensor %q has one expert, must have all experts of %v", p.name, l.Config)
 	}
 	each := s.Elements() / int64(l.Config.NumExperts)
 	at, count = int64(p.expert)*each, each
-	if p.tensor == spec.TensorW1 && gated {
+	if isHalf && gated {
 		count /= 2
 		if p.piece == up {
 			at += count

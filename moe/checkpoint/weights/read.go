@@ -12,25 +12,13 @@ import (
 )
 
 // read fills to with the elements of a part, converted to type t.
-func (l *Layer) read(ctx context.Context, to []byte, t spec.Type, p part, all []part) error {
-	if p.piece == blocks {
-		return l.readBlocks(ctx, to, t, p, all)
-	}
-	dims := l.dims(p, int64(len(to))/t.Bytes())
-	if p.isWords() {
-		dims = slices.Clone(dims)
-		dims[len(dims)-1] /= wordNumbers
-	}
-	raw, from, err := l.raw(ctx, p.name, dims)
-	switch {
-	case err != nil:
-	case p.isWords():
-		raw, from, err = l.numbers(ctx, raw, from, p)
-	default:
-		raw, from, err = l.plain(ctx, raw, from)
-	}
+func (l *Layer) read(ctx context.Context, to []byte, t spec.Type, p part) error {
+	raw, from, err := l.numbers(ctx, p, int64(len(to))/t.Bytes())
 	if err != nil {
 		return err
+	}
+	if _, ok := types[from]; !ok {
+		return fmt.Errorf("%s: tensor %q is %s, must be BF16, F16, F32, or quantised with scales", l.where[p.name], p.name, from)
 	}
 	switch half := len(raw) / 2; p.piece {
 	case upperHalf:
@@ -39,20 +27,37 @@ func (l *Layer) read(ctx context.Context, to []byte, t spec.Type, p part, all []
 		raw = raw[half:]
 	}
 	if p.piece != transposed {
-		return convert(to, t, raw, from.DType)
+		convert(to, t, raw, types[from])
+		return nil
 	}
 	columns := make([]byte, len(to))
-	if err := convert(columns, t, raw, from.DType); err != nil {
-		return err
-	}
-	transpose(to, columns, l.shape(p.tensor))
+	convert(columns, t, raw, types[from])
+	s := l.shape(p.tensor)
+	transpose(to, columns, s.Dims[1], s.Dims[2], s.Type.Bytes())
 	return nil
 }
 
-// transpose transposes E matrices [columns, rows]. The result has the shape s: [E, rows,
-// columns].
-func transpose(to, from []byte, s spec.Shape) {
-	rows, columns, size := s.Dims[1], s.Dims[2], s.Type.Bytes()
+// numbers returns the elements of a part with a count of elements, and their type: as the
+// files have them, or dequantised.
+func (l *Layer) numbers(ctx context.Context, p part, count int64) (raw []byte, dtype string, err error) {
+	e, err := l.encoding(ctx, p)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case e != nil:
+		values, err := l.values(ctx, p, e)
+		return num.Bytes(values), "F32", err
+	}
+	raw, t, err := l.raw(ctx, p.name, l.dims(p, count))
+	if err != nil {
+		err = fmt.Errorf("%s: tensor %q: %w", l.where[p.name], p.name, err)
+	}
+	return raw, t.DType, err
+}
+
+// transpose transposes matrices [columns, rows] of elements with a size to matrices
+// [rows, columns].
+func transpose(to, from []byte, rows, columns, size int64) {
 	for each := rows * columns * size; len(to) > 0; to, from = to[each:], from[each:] {
 		for r := range rows {
 			for c := range columns {
@@ -65,7 +70,7 @@ func transpose(to, from []byte, s spec.Shape) {
 // dims returns the extents that a tensor of the files must have to give count elements of
 // a part.
 func (l *Layer) dims(p part, count int64) []int64 {
-	s := l.shape(p.tensor)
+	s := l.plainShape(p.tensor)
 	switch {
 	case p.expert >= 0:
 		return []int64{count / s.Dims[2], s.Dims[2]}
@@ -92,11 +97,7 @@ func (l *Layer) raw(ctx context.Context, name string, dims []int64) ([]byte, saf
 	if err != nil {
 		return nil, t, err
 	}
-	got := t.Shape
-	for len(got) > len(dims) && got[0] == 1 {
-		got = got[1:]
-	}
-	if !slices.Equal(got, dims) {
+	if !sameExtents(t.Shape, dims) {
 		return nil, t, fmt.Errorf("has the extents %v, must be %v", t.Shape, dims)
 	}
 	section, err := f.Section(name)
@@ -108,20 +109,38 @@ func (l *Layer) raw(ctx context.Context, name string, dims []int64) ([]byte, saf
 	return raw, t, err
 }
 
+// sameExtents reports whether extents are equal but for leading extents of 1.
+func sameExtents(a, b []int64) bool {
+	for len(a) > 0 && a[0] == 1 {
+		a = a[1:]
+	}
+	for len(b) > 0 && b[0] == 1 {
+		b = b[1:]
+	}
+	return slices.Equal(a, b)
+}
+
 // types maps the dtypes of unquantised tensors to their formats.
 var types = map[string]spec.Type{"BF16": spec.BF16, "F16": spec.F16, "F32": spec.F32}
 
 // convert converts elements from one type to another, with one rounding.
-func convert(to []byte, t spec.Type, raw []byte, from string) error {
-	of, ok := types[from]
-	if !ok {
-		return fmt.Errorf("is %s, must be BF16, F16, F32, or F8_E4M3 with scales of blocks", from)
-	}
-	if of == t {
+func convert(to []byte, t spec.Type, raw []byte, from spec.Type) {
+	if from == t {
 		copy(to, raw)
-		return nil
+		return
 	}
-	return encode(to, t, decode(raw, of))
+	values := decode(raw, from)
+	if t == spec.F32 {
+		copy(to, num.Bytes(values))
+		return
+	}
+	bits := make([]uint16, len(values))
+	if t == spec.F16 {
+		num.EncodeF16(bits, values)
+	} else {
+		num.EncodeBF16(bits, values)
+	}
+	copy(to, num.Bytes(bits))
 }
 
 // decode returns the values of little-endian numbers as FP32.
@@ -139,20 +158,4 @@ func decode(raw []byte, of spec.Type) []float32 {
 		num.DecodeBF16(out, bits)
 	}
 	return out
-}
-
-// encode stores values as little-endian numbers.
-func encode(to []byte, t spec.Type, values []float32) error {
-	if t == spec.F32 {
-		copy(to, num.Bytes(values))
-		return nil
-	}
-	bits := make([]uint16, len(values))
-	if t == spec.F16 {
-		num.EncodeF16(bits, values)
-	} else {
-		num.EncodeBF16(bits, values)
-	}
-	copy(to, num.Bytes(bits))
-	return nil
 }

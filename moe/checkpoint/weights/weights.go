@@ -15,6 +15,7 @@ import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 	"sonicmoe/moe/checkpoint"
+	"sonicmoe/moe/checkpoint/internal/quantisation"
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
@@ -30,6 +31,8 @@ type Layer struct {
 	where map[string]string // maps each tensor of the model to the name of its file
 	open  map[string]*safetensors.File
 	parts map[spec.TensorID][]part
+
+	format quantisation.Format // of config.json
 }
 
 // Limits of the sizes of a model's files in bytes. The largest published index has some 15
@@ -53,7 +56,7 @@ func Open(ctx context.Context, dir string, layer int) (*Layer, error) {
 	if !slices.Contains(model.MoE, layer) {
 		return nil, fmt.Errorf("%s: layer %d has no experts; layers with experts: %v", dir, layer, model.MoE)
 	}
-	l := &Layer{Model: model, Config: model.Config, dir: dir, open: map[string]*safetensors.File{}, parts: map[spec.TensorID][]part{}}
+	l := &Layer{Model: model, Config: model.Config, dir: dir, open: map[string]*safetensors.File{}, parts: map[spec.TensorID][]part{}, format: quantisation.Find(data)}
 	if l.where, err = files(ctx, dir); err == nil {
 		err = l.find(ctx, layer)
 	}
@@ -165,6 +168,14 @@ func (l *Layer) shape(id spec.TensorID) spec.Shape {
 	return s.Of(id)
 }
 
+// plainShape returns the shape of a weight with Weights "plain".
+func (l *Layer) plainShape(id spec.TensorID) spec.Shape {
+	c := l.Config
+	c.Weights = ""
+	s := c.Shapes(0)
+	return s.Of(id)
+}
+
 // Close closes the files.
 func (l *Layer) Close() error {
 	var errs []error
@@ -206,12 +217,11 @@ func (l *Layer) Tensor(ctx context.Context, id moe.TensorID) ([]byte, error) {
 	if s.IsZero() {
 		return nil, nil
 	}
-	if t := id.Row().Type; l.packing() != nil && (t == spec.OfCodes || t == spec.OfScales) {
+	if spec.IsPacked(l.Config) && id.Row().IsOfPacked() {
 		return l.packedTensor(ctx, id)
 	}
 	to := make([]byte, s.Bytes())
-	list := l.parts[id]
-	for _, p := range list {
+	for _, p := range l.parts[id] {
 		if p.piece == scales {
 			continue
 		}
@@ -219,8 +229,8 @@ func (l *Layer) Tensor(ctx context.Context, id moe.TensorID) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := l.read(ctx, to[at*s.Type.Bytes():][:count*s.Type.Bytes()], s.Type, p, list); err != nil {
-			return nil, fmt.Errorf("%s: tensor %q: %w", l.where[p.name], p.name, err)
+		if err := l.read(ctx, to[at*s.Type.Bytes():][:count*s.Type.Bytes()], s.Type, p); err != nil {
+			return nil, err
 		}
 	}
 	return to, nil

@@ -46,17 +46,37 @@ func (s saved) bytes() []byte {
 		if i%2 == 1 && s.dtype != "U8" {
 			out[i] &= 0x3f // clears a bit of the exponent, so that the value is no NaN or infinity
 		}
+		switch {
+		case strings.HasSuffix(s.name, "g_idx"): // the groups in order
+			out[i] = [...]byte{byte(i / 4 / testGroup), 0, 0, 0}[i%4]
+		case strings.HasSuffix(s.name, "qzeros"):
+			out[i] &= 0x77 // no zero point of 15
+		case strings.HasSuffix(s.name, "global_scale") || strings.HasSuffix(s.name, "scale_2"):
+			out[i] = [...]byte{0x12, 0x34, out[i], 0x3f}[i%4] // near 1
+		case s.dtype == "F8_E4M3":
+			out[i] &= 0xbf // no NaN
+		}
 	}
 	return out
 }
 
+// testGroup is the size of the groups of numbers of tests.
+const testGroup = 32
+
 // write writes a model's folder: two files, which have the tensors alternately, and an
 // index.
 func write(t *testing.T, config string, tensors ...saved) string {
+	return writeSpoiled(t, config, func(string, []byte) {}, tensors...)
+}
+
+// writeSpoiled is write with the bytes of each tensor changed by a function.
+func writeSpoiled(t *testing.T, config string, spoil func(name string, data []byte), tensors ...saved) string {
 	dir, index := t.TempDir(), map[string]string{}
 	var files [2][]safetensors.Source
 	for i, s := range tensors {
-		files[i%2] = append(files[i%2], safetensors.Source{Name: s.name, DType: s.dtype, Shape: s.shape, Data: bytes.NewReader(s.bytes())})
+		data := s.bytes()
+		spoil(s.name, data)
+		files[i%2] = append(files[i%2], safetensors.Source{Name: s.name, DType: s.dtype, Shape: s.shape, Data: bytes.NewReader(data)})
 		index[s.name] = fmt.Sprintf("model-%d.safetensors", i%2)
 	}
 	for i, sources := range files {
@@ -188,7 +208,7 @@ func made(t *testing.T, config string, tensors []saved, want map[string][]string
 func TestTransposed(t *testing.T) {
 	from := []byte{1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0, 8, 0, 9, 0, 10, 0, 11, 0, 12, 0} // two matrices of 3 by 2 bf16 numbers
 	to := make([]byte, len(from))
-	transpose(to, from, spec.Shape{Type: spec.BF16, Rank: 3, Dims: [3]int64{2, 2, 3}})
+	transpose(to, from, 2, 3, 2)
 	assert.Equal(t, []byte{1, 0, 3, 0, 5, 0, 2, 0, 4, 0, 6, 0, 7, 0, 9, 0, 11, 0, 8, 0, 10, 0, 12, 0}, to)
 }
 
@@ -291,13 +311,18 @@ func TestFP8(t *testing.T) {
 				w2 = append(w2, dequantised(of, expert+"down_proj.weight", d, n)...)
 			}
 		}
-		// With gate and up apart in the files, a block of W1 would have rows of both: 144 is no
-		// multiple of 128.
-		isApart := len(of) != len(whole)
-		assert.Equal(t, isApart, l.Config.Weights == "")
-		assert.Equal(t, isApart, len(l.Model.Assumed) > 0)
+		want := map[spec.TensorID][]float32{spec.TensorW1: w1, spec.TensorW2: w2}
+		if len(of) != len(whole) {
+			// A block of W1 would have rows of gate and of up: 144 is no multiple of 128.
+			assert.Equal(t, spec.Apart, l.Config.GateUp)
+			half := n * d
+			want[spec.TensorW1] = slices.Concat(w1[:half], w1[2*half:3*half])
+			want[spec.TensorW3] = slices.Concat(w1[half:2*half], w1[3*half:])
+		}
+		assert.Equal(t, "fp8", l.Config.Weights)
+		assert.Empty(t, l.Model.Assumed)
 		l.Config.Weights = ""
-		for id, want := range map[spec.TensorID][]float32{spec.TensorW1: w1, spec.TensorW2: w2} {
+		for id, want := range want {
 			bits := make([]uint16, len(want))
 			num.EncodeBF16(bits, want)
 			got, err := l.Tensor(t.Context(), id)
@@ -329,13 +354,13 @@ func TestRefuses(t *testing.T) {
 		{"an expert is missing", "", 0, good()[1:], "the files have 512 elements of W2, must have 1024 (bf16 [2 32 16])"},
 		{"an expert too many", "", 0, append(good(), bf16(at+".experts.2.down_proj.weight", d, n)), "is of expert 2, config.json has 2"},
 		{"other extents", "", 0, append(good()[1:], bf16(at+".experts.0.down_proj.weight", n, d)), "has the extents [16 32], must be [32 16]"},
-		{"fp8", "", 0, append(good()[1:], saved{at + ".experts.0.down_proj.weight", "F8_E4M3", []int64{d, n}}), "is FP8 (F8_E4M3) without tensor \"model.layers.0.mlp.experts.0.down_proj.weight_scale_inv\", the scales of its blocks of 128 x 128"},
-		{"scales of other blocks", "", 0, append(good()[1:], saved{at + ".experts.0.down_proj.weight", "F8_E4M3", []int64{d, n}}, saved{at + ".experts.0.down_proj.weight_scale_inv", "F32", []int64{d, 1}}),
-			"one for each block of 128 x 128: has the extents [32 1], must be [1 1]"},
+		{"fp8", "", 0, append(good()[1:], saved{at + ".experts.0.down_proj.weight", "F8_E4M3", []int64{d, n}}), "is FP8 (F8_E4M3) without tensor \"model.layers.0.mlp.experts.0.down_proj.weight_scale_inv\", its scales"},
+		{"scales of other blocks", "", 0, append(good()[1:], saved{at + ".experts.0.down_proj.weight", "F8_E4M3", []int64{d, n}}, saved{at + ".experts.0.down_proj.weight_scale_inv", "F32", []int64{d, 2}}),
+			"has the extents [32 2], must be [1 1 1], one for each block of 128 x 128"},
 		{"scales of bf16", "", 0, append(good(), saved{at + ".experts.0.down_proj.weight_scale_inv", "F32", []int64{1, 1}}), `is BF16 and has scales, tensor "model.layers.0.mlp.experts.0.down_proj.weight_scale_inv": must be F8_E4M3`},
 		{"scales of nothing", "", 0, append(good(), saved{at + ".experts.2.down_proj.weight_scale_inv", "F32", []int64{1, 1}}), `experts.2.down_proj.weight_scale_inv" is of layer 0's experts, but no weight of the layer`},
 		{"gptq", `, "quantization_config": {"quant_method": "gptq", "bits": 4}`, 0, append(good()[1:], saved{at + ".experts.0.down_proj.qweight", "I32", []int64{4, n}}),
-			"the weights are quantised, gptq, 4 bits: weights in it can't be loaded, dequantise the files before (fp8 with blocks of 128 x 128, mxfp4, and compressed-tensors of symmetric 4 bits can be loaded): tensor \"model.layers.0.mlp.experts.0.down_proj.qweight\""},
+			"the weights are quantised, gptq, 4 bits: the files' weights are dequantised when they are loaded, the layer computes with 16 bits a weight: tensor \"model.layers.0.mlp.experts.0.down_proj.qweight\" has the extents [4 16], must be [16 4] in AWQ or [2 32] in GPTQ"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l, err := Open(t.Context(), write(t, fmt.Sprintf(config, tt.config), tt.of...), tt.layer)

@@ -1,0 +1,243 @@
+// Package quantisation reads the quantization_config of a config.json: the format in which a
+// model's files have their weights.
+package quantisation
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"sonicmoe/internal/spec"
+)
+
+// Format is the format of a model's quantised weights.
+type Format struct {
+	// Text names the format: "gptq, 4 bits in groups of 128". Method is its first word.
+	Text, Method string
+	// Word is the word of Config.Weights for the format. It is empty if a layer cannot take
+	// the weights as they are.
+	Word string
+	// Refused says why package weights refuses the format. It is empty for the others.
+	Refused string
+	// Assumed names what config.json does not tell about Word.
+	Assumed string
+	// LessOne reports whether files have a zero point less 1, as the first format of GPTQ.
+	LessOne bool
+}
+
+// Keys are the fields of a config.json that have the format.
+var Keys = []string{"quantization_config", "compression_config"}
+
+// Find returns the format that a config.json names, in the model or in its text part. It is the
+// zero Format if there is none.
+func Find(config []byte) Format {
+	var model map[string]json.RawMessage
+	if json.Unmarshal(config, &model) != nil {
+		return Format{}
+	}
+	parts := []map[string]json.RawMessage{model}
+	for _, raw := range model {
+		var part map[string]json.RawMessage
+		if json.Unmarshal(raw, &part) == nil && part["hidden_size"] != nil {
+			parts = append(parts, part)
+		}
+	}
+	for _, part := range parts {
+		for _, key := range Keys {
+			if raw := part[key]; raw != nil && string(raw) != "null" {
+				return Of(raw)
+			}
+		}
+	}
+	return Format{}
+}
+
+// config has the fields of a quantization_config. A field of another type than that of the
+// methods here is as if it was missing: another method may have it.
+type config struct {
+	method, format, algo, version, checkpoint string
+	bits, group                               int
+	block                                     []int
+	of4, of8, actOrder, noZeros               bool
+	groups                                    []scheme
+}
+
+// scheme is how compressed-tensors quantises the weights of a group of layers.
+type scheme struct {
+	Bits      int    `json:"num_bits"`
+	Type      string `json:"type"`
+	Symmetric bool   `json:"symmetric"`
+	Strategy  string `json:"strategy"`
+	Group     int    `json:"group_size"`
+	Block     []int  `json:"block_structure"`
+	Order     any    `json:"actorder"`
+}
+
+// read reads the fields that are there.
+func read(raw json.RawMessage) (c config) {
+	q := map[string]json.RawMessage{}
+	_ = json.Unmarshal(raw, &q)
+	get := func(to any, names ...string) {
+		for _, name := range names {
+			if q[name] != nil && json.Unmarshal(q[name], to) == nil {
+				return
+			}
+		}
+	}
+	get(&c.method, "quant_method")
+	get(&c.format, "format")
+	get(&c.algo, "quant_algo")
+	get(&c.version, "version")
+	get(&c.checkpoint, "checkpoint_format")
+	get(&c.bits, "bits", "w_bit")
+	get(&c.group, "group_size", "q_group_size")
+	get(&c.block, "weight_block_size")
+	get(&c.of4, "load_in_4bit")
+	get(&c.of8, "load_in_8bit")
+	get(&c.actOrder, "desc_act")
+	zeros := true
+	get(&zeros, "zero_point")
+	c.noZeros = !zeros
+	var groups map[string]struct {
+		Weights scheme `json:"weights"`
+	}
+	get(&groups, "config_groups")
+	for _, g := range groups {
+		c.groups = append(c.groups, g.Weights)
+	}
+	c.method = strings.ToLower(c.method)
+	switch {
+	case c.of4:
+		c.method, c.bits = "bitsandbytes", 4
+	case c.of8:
+		c.method, c.bits = "bitsandbytes", 8
+	case c.method == "" && c.algo != "":
+		c.method = "modelopt"
+	case c.method == "" && len(c.groups) > 0:
+		c.method = "compressed-tensors"
+	}
+	return c
+}
+
+// Of returns the format of a quantization_config.
+func Of(raw json.RawMessage) Format {
+	c := read(raw)
+	f := Format{Text: c.method, Method: c.method}
+	add := func(format string, args ...any) { f.Text += ", " + fmt.Sprintf(format, args...) }
+	for _, word := range []string{c.format, c.algo} {
+		if word != "" && !strings.EqualFold(word, c.method) {
+			add("%s", word)
+		}
+	}
+	if c.bits > 0 {
+		add("%d bits", c.bits)
+	}
+	if c.group > 0 {
+		f.Text += fmt.Sprintf(" in groups of %d", c.group)
+	}
+	if len(c.block) == 2 {
+		add("blocks of %d x %d", c.block[0], c.block[1])
+	}
+	switch c.method {
+	case "mxfp4":
+		f.Word = "mxfp4"
+	case "fp8":
+		f.blocks(c.block)
+	case "modelopt":
+		f.Word = map[string]string{"NVFP4": "nvfp4", "FP8": "fp8-tensor"}[c.algo]
+		f.refuseUnless(f.Word != "", "of ModelOpt's formats NVFP4 and FP8 are read")
+	case "compressed-tensors":
+		f.compressed(c)
+	case "awq":
+		f.refuseUnless(strings.EqualFold(cmp.Or(c.version, "gemm"), "gemm"), "of AWQ's versions gemm is read")
+		f.refuseUnless(!c.noZeros, "of AWQ's formats the one with zero points is read")
+		f.whole(c.bits, "uint4-g%d-f16", c.group)
+	case "gptq":
+		f.LessOne = c.checkpoint != "gptq_v2"
+		f.refuseUnless(c.checkpoint == "" || c.checkpoint == "gptq" || !f.LessOne, "of GPTQ's checkpoint formats gptq and gptq_v2 are read")
+		f.refuseUnless(!c.actOrder, "act-order (desc_act) is not read")
+		f.whole(c.bits, "uint4-g%d-f16", c.group)
+	case "":
+		f.Text = "quantization_config is " + shown(raw)
+		f.Refused = "it has no known quant_method"
+	default:
+		f.Refused = "the method is not read"
+	}
+	if f.Refused != "" {
+		f.Word = ""
+	}
+	if strings.HasSuffix(f.Word, "-f16") {
+		f.Assumed = "the type of the scales of quantised weights: float16"
+	}
+	return f
+}
+
+// refuseUnless refuses the format, unless a condition is met or there is another reason.
+func (f *Format) refuseUnless(is bool, why string) {
+	if !is && f.Refused == "" {
+		f.Refused = why
+	}
+}
+
+// blocks sets the format of FP8: with blocks, or one scale for each matrix.
+func (f *Format) blocks(block []int) {
+	if len(block) == 0 {
+		f.Word = "fp8-tensor"
+		return
+	}
+	f.refuseUnless(len(block) == 2 && block[0] == 128 && block[1] == 128, "blocks of 128 x 128 are read")
+	f.Word = "fp8"
+}
+
+// whole sets the format of whole numbers in groups.
+func (f *Format) whole(bits int, word string, group int) {
+	f.refuseUnless(bits == 4, "4 bits are read")
+	if word = fmt.Sprintf(word, group); spec.PackingNamed(word) != nil {
+		f.Word = word
+	}
+}
+
+// compressed sets the format of compressed-tensors.
+func (f *Format) compressed(c config) {
+	if len(c.groups) != 1 {
+		f.Refused = fmt.Sprintf("config_groups has %d schemes, files with one are read", len(c.groups))
+		return
+	}
+	s := c.groups[0]
+	switch c.format {
+	case "nvfp4-pack-quantized":
+		f.Word = "nvfp4"
+	case "mxfp4-pack-quantized":
+		f.Word = "mxfp4"
+	case "float-quantized":
+		f.refuseUnless(s.Bits == 8, "8 bits are read")
+		if s.Strategy == "block" {
+			f.Text += fmt.Sprintf(", blocks of %v", s.Block)
+			f.blocks(s.Block)
+		} else if s.Strategy == "tensor" {
+			f.Word = "fp8-tensor"
+		}
+	case "pack-quantized":
+		f.Text += fmt.Sprintf(", %d bits in groups of %d", s.Bits, s.Group)
+		f.refuseUnless(s.Type == "int", "whole numbers are read")
+		f.refuseUnless(s.Order == nil || s.Order == "static" || s.Order == "weight", "act-order is not read")
+		word := "int4-g%d"
+		if !s.Symmetric {
+			f.Text += ", asymmetric"
+			word = "uint4-g%d"
+		}
+		f.whole(s.Bits, word, s.Group)
+	default:
+		f.Refused = "of the formats of compressed-tensors pack-quantized, float-quantized, nvfp4-pack-quantized and mxfp4-pack-quantized are read"
+	}
+}
+
+// shown returns a value for an error, cut if it is long.
+func shown(raw json.RawMessage) string {
+	const most = 60
+	if len(raw) > most {
+		return string(raw[:most]) + "…"
+	}
+	return string(raw)
+}
