@@ -249,7 +249,7 @@ func TestAddressesOfDevices(t *testing.T) {
 // TestCloseEndsKernels checks that closing a device ends a running kernel.
 func TestCloseEndsKernels(t *testing.T) {
 	dev := newDevice(t, Options{})
-	image, err := dev.Compile(t.Context(), []byte(".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry spin()\n{\nagain:\n\tbra again;\n}\n"), gpu.CompileOptions{})
+	image, err := dev.Compile(t.Context(), []byte(".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry spin()\n{\n\t.reg .u32 %r;\n\tmov.u32 %r, 0;\nagain:\n\tadd.u32 %r, %r, 1;\n\tbra again;\n}\n"), gpu.CompileOptions{})
 	require.NoError(t, err)
 	m, err := dev.Load(image.Code)
 	require.NoError(t, err)

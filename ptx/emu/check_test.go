@@ -65,8 +65,8 @@ rest:
 // No launch outlives its context by more than a second, whether it polls or not.
 func TestDeadline(t *testing.T) {
 	for name, code := range map[string]string{
-		"computes": "spin: add.u32 %r0, 1, 2; bra spin;",
-		"polls":    "ld.param.u64 %d0, [out]; spin: ld.relaxed.gpu.global.u32 %r0, [%d0]; bra spin;",
+		"computes": "mov.u32 %r0, 0; spin: add.u32 %r0, %r0, 2; bra spin;",
+		"polls":    "ld.param.u64 %d0, [out]; mov.u32 %r1, 0; spin: ld.relaxed.gpu.global.u32 %r0, [%d0]; add.u32 %r1, %r1, 1; bra spin;",
 		"stores":   "ld.param.u64 %d0, [out]; spin: st.global.u32 [%d0], 1; bra spin;",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -215,7 +215,7 @@ func mbarrierTestWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	w.setPred(in.slot[0], done, mask)
 	if done != mask {
 		w.cta.cluster.polls++
-		w.cta.cluster.polled = true
+		w.polls(in)
 		return yielded
 	}
 	return next

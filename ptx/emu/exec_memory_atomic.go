@@ -83,7 +83,7 @@ func atomic32or64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	a, v, swap, d := atomicArgs(in)
 	size := uint64(in.size)
 	n := size * uint64(len(v.list))
-	w.cta.cluster.polled = true
+	w.polls(in)
 	w.observeGlobal(in, a, mask, n, readsAndWrites)
 	for l := range lanesIn(mask) {
 		at := w.address64(a, l)

@@ -32,13 +32,16 @@ func (cl *cluster) globalBytes(at, n uint64) []byte {
 	return a.bytes[off : off+n : off+n]
 }
 
+// polls records an instruction that may poll.
+func (w *warp) polls(in *inst) { w.cta.cluster.polled, w.polled = true, in }
+
 // locked returns the lock that an access to global memory must hold if it synchronises
 // CTAs, else nil.
 func (w *warp) locked(in *inst, at uint64) *sync.Mutex {
 	if !in.polls {
 		return nil
 	}
-	w.cta.cluster.polled = true
+	w.polls(in)
 	return w.cta.cluster.grid.mem.lock(at)
 }
 

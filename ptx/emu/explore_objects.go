@@ -112,7 +112,12 @@ func (w *warp) usesWord(in *inst, at uint64, loads, stores bool) {
 
 // changedWord records that an atomic has changed its word.
 func (cl *cluster) changedWord(at, old, now uint64) {
-	if s := cl.schedule; s != nil && old != now {
+	if old == now {
+		return
+	}
+	cl.fresh = true
+	cl.grid.changes.Add(1)
+	if s := cl.schedule; s != nil {
 		s.versions[cl.word(at)]++
 	}
 }

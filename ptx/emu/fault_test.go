@@ -250,10 +250,33 @@ wait:
 	{name: "spinning", kind: Deadlock, threads: 1, code: `
 	ld.param.u64 %d0, [out];
 spin:
-	ld.relaxed.gpu.global.u32 %r0, [%d0];
+	ld.relaxed.gpu.global.u32 %r0, [%d0]; // here
 	setp.ne.u32 %p0, %r0, 77;
 	@%p0 bra spin;
-	ret;`, says: []string{"no store, barrier or copy"}},
+	ret;`, says: []string{"each warp repeats the same instructions", "polls with ld (line"}},
+	{name: "a lock that the lane itself holds", kind: Deadlock, threads: 64, code: `
+	ld.param.u64 %d0, [out];
+	mov.u32 %r3, %tid.x;
+	atom.global.or.b32 %r0, [%d0], 1;
+lock:
+	atom.global.cas.b32 %r0, [%d0], 0, 1; // here
+	setp.ne.u32 %p0, %r0, 0;
+	nanosleep.u32 20;
+	@%p0 bra lock;
+	st.global.u32 [%d0], 0;`, says: []string{"each warp repeats the same instructions", "warps 0-1", "polls with atom"}},
+	{name: "an endless loop", kind: Deadlock, threads: 32, code: `
+	mov.u32 %r0, 7;
+again:
+	xor.b32 %r0, %r0, 1;
+	bra again; // here`, says: []string{"each warp repeats the same instructions"}},
+	{name: "a loop that counts while it polls", kind: Deadlock, threads: 1, code: `
+	ld.param.u64 %d0, [out];
+	mov.u32 %r1, 0;
+spin:
+	ld.relaxed.gpu.global.u32 %r0, [%d0]; // here
+	add.u32 %r1, %r1, 1;
+	setp.ne.u32 %p0, %r0, 77;
+	@%p0 bra spin;`, says: []string{"no store, barrier or copy"}},
 	{name: "registers beyond the pool", kind: IllegalInstruction, threads: 128, code: "setmaxnreg.dec.sync.aligned.u32 232; // here", says: []string{"has 128 registers"}},
 	{name: "registers that no warpgroup releases", kind: Deadlock, threads: 128, code: "setmaxnreg.inc.sync.aligned.u32 232; // here", says: []string{"pool has 0"}},
 	{name: "registers that a waiting warpgroup would release", kind: Deadlock, threads: 256, code: `
@@ -295,11 +318,7 @@ func TestPlantedFaults(t *testing.T) {
 			if c.threads > 0 {
 				p.launch.Block = [3]int{c.threads}
 			}
-			mark := "// here"
-			if c.name == "spinning" {
-				mark = "" // the fault may name any line of the loop
-			}
-			f := requireFault(t, p.run(), c.kind, text, mark)
+			f := requireFault(t, p.run(), c.kind, text, "// here")
 			for _, s := range c.says {
 				assert.Contains(t, f.Error(), s)
 			}

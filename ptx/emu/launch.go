@@ -63,7 +63,7 @@ type Launch struct {
 	// SpinLimit is the number of warp instructions for which a cluster may poll memory before
 	// that counts as a deadlock; 0 means 2^24. Only polling without any store, barrier or copy,
 	// and without progress of another cluster, counts. A cluster that does not poll may run 64
-	// times as long.
+	// times as long. Warps that come back to a state that they had before are a deadlock at once.
 	SpinLimit int
 	// StrictProxy also demands proxy fences after cp.async. Shipping kernels omit them.
 	StrictProxy bool

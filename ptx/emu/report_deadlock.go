@@ -48,6 +48,11 @@ func (cl *cluster) spinning() {
 	cl.stall(fmt.Sprintf("no store, barrier or copy in %d warp instructions", cl.idle))
 }
 
+// cycling reports a cluster whose warps repeat what they do.
+func (cl *cluster) cycling() {
+	cl.stall("each warp repeats the same instructions, and no warp is left that could change what they read")
+}
+
 // stall reports all fragments of the cluster and what they wait for.
 func (cl *cluster) stall(what string) {
 	groups := cl.waitGraph()
@@ -68,7 +73,11 @@ func (cl *cluster) stall(what string) {
 	if first.f.apart {
 		kind = DivergentAligned
 	}
-	first.w.fault(&cl.grid.kernel.code[first.f.pc], kind, first.f.mask, "%s", strings.Join(text, "\n"))
+	at := &cl.grid.kernel.code[first.f.pc]
+	if !first.f.stuck && first.w.polled != nil {
+		at = first.w.polled
+	}
+	first.w.fault(at, kind, first.f.mask, "%s", strings.Join(text, "\n"))
 }
 
 // waitGraph groups the fragments and links each group to those that it waits for.
@@ -186,6 +195,8 @@ func (cl *cluster) need(w *warp, f *frag) need {
 	switch {
 	case f.apart:
 		return need{what: "waits at " + in.form.Op + " for the rest of its warp", from: []*warp{w}}
+	case !f.stuck && w.polled != nil:
+		return need{what: fmt.Sprintf("polls with %s (%s)", w.polled.form.Op, cl.place(w.polled))}
 	case !f.stuck:
 		return need{what: "is at " + in.form.Op}
 	}

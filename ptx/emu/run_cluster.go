@@ -57,11 +57,13 @@ type cluster struct {
 
 	barrier clusterBarrier
 	steps   uint64
-	idle    int    // instructions executed since the cluster last changed anything
-	polls   int    // mbarrier polls that failed since the last event
-	polled  bool   // the cluster has executed atomics, acquiring loads or mbarrier tests since its last progress
-	looked  bool   // the cluster has executed other loads of global memory since its last progress
-	moved   bool   // the cluster has made progress in this round
+	idle    int  // instructions executed since the cluster last changed anything
+	polls   int  // mbarrier polls that failed since the last event
+	polled  bool // the cluster has executed atomics, acquiring loads or mbarrier tests since its last progress
+	looked  bool // the cluster has executed other loads of global memory since its last progress
+	moved   bool // the cluster has made progress in this round
+	fresh   bool // the cluster has changed something since it last looked for cycles
+	cycle   cycle
 	others  uint64 // the grid's progress count when this cluster was parked
 }
 
@@ -73,7 +75,9 @@ func (cl *cluster) event() {
 }
 
 // progress records that the cluster did something other than poll.
-func (cl *cluster) progress() { cl.idle, cl.moved, cl.polled, cl.looked = 0, true, false, false }
+func (cl *cluster) progress() {
+	cl.idle, cl.moved, cl.polled, cl.looked, cl.fresh = 0, true, false, false, true
+}
 
 // status is the state of a cluster when run returns.
 type status uint8
@@ -160,6 +164,10 @@ func (cl *cluster) between(ran, random bool, round int) (status, bool) {
 		cl.polls = 0
 		if !cl.completeOldest() && !ran {
 			cl.deadlock()
+		}
+	case cl.idle > cycleAfter && cl.repeats(round) && cl.grid.hopeless(cl):
+		if !cl.completeOldest() && !cl.finishStores() {
+			cl.cycling()
 		}
 	case cl.idle > cl.grid.spinLimit && cl.polled, cl.idle > computeLimit*cl.grid.spinLimit:
 		cl.spinning()

@@ -38,15 +38,21 @@ type grid struct {
 	room                int64 // number of clusters whose memory fits in HostBytes
 	stop                atomic.Bool
 	progress            atomic.Uint64 // counts the rounds in which some cluster made progress
+	changes             atomic.Uint64 // counts the atomics that changed memory
 
 	counters []*counter // counters of all clusters, for the report
 
-	mu    sync.Mutex
-	next  int64 // number of the cluster that starts next
-	made  int64 // number of clusters that have memory
-	ended []*cluster
-	fault *Fault
-	at    int64 // cluster of fault
+	mu   sync.Mutex
+	next int64 // number of the cluster that starts next
+	made int64 // number of clusters that have memory
+	// repeating holds the clusters that repeat what they do since repeatAt changes; finishes
+	// counts the clusters that have ended.
+	repeating map[*cluster]bool
+	repeatAt  uint64
+	finishes  int64
+	ended     []*cluster
+	fault     *Fault
+	at        int64 // cluster of fault
 }
 
 func (g *grid) where(line int) string {
@@ -110,6 +116,9 @@ func (g *grid) work() {
 		}
 		switch cl.run() {
 		case finished:
+			g.mu.Lock()
+			g.finishes++
+			g.mu.Unlock()
 			g.progress.Add(1)
 			free = append(free, cl)
 		case parked:
@@ -211,7 +220,7 @@ func (cl *cluster) reset(i int64) {
 	cl.rng = rand.New(rand.NewPCG(g.launch.Seed, uint64(i)))
 	cl.loads, cl.events, cl.order, cl.fault, cl.last = nil, 1, 0, nil, nil
 	cl.barrier, cl.steps, cl.idle, cl.polls, cl.polled = clusterBarrier{}, 0, 0, 0, false
-	cl.moved, cl.looked, cl.others = false, false, 0
+	cl.moved, cl.looked, cl.others, cl.fresh = false, false, 0, true
 	cl.races, cl.unwritten = nil, nil
 	cl.timeline = nil
 	if g.launch.Report != nil && i == 0 {

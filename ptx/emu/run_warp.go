@@ -65,6 +65,7 @@ type warp struct {
 	bulk    bulkQueue
 	mma     mmaState
 
+	polled   *inst // the latest instruction that may poll
 	products productQueue
 	stage    int // stage of the ring whose barrier the warp passed last; for timelines
 	// sync holds the operands of the last mma.sync.
@@ -154,7 +155,7 @@ func (w *warp) reset(c *cta, id, threads int) {
 	w.copies = copyQueue{free: w.copies.free}
 	w.bulk = bulkQueue{spare: w.bulk.spare}
 	w.mma.reset()
-	w.stage = noStage
+	w.stage, w.polled = noStage, nil
 }
 
 func (w *warp) fill32(slot int32, v uint32) {
