@@ -143,6 +143,7 @@ var spilling = []struct {
 }{
 	// Selections sort many keys in registers.
 	{`router`, 0, func(c spec.Config) bool { return c.TopK > 8 && c.NumExperts >= 256 }, 24},
+	{`decode-units-tiny-up`, 0, func(c spec.Config) bool { return c.NumExperts > 512 }, 36},
 	{`drouter-extra`, 0, func(c spec.Config) bool { return c.TopK > 16 }, 84},
 	// The kernel loads the rows of all experts of a token at the same time.
 	{`aggregate`, 0, func(c spec.Config) bool { return c.TopK > 16 }, 8},
