@@ -56,8 +56,8 @@ type ForwardArgs struct {
 	O, H, SharedH Tensor
 	// Workspace has Sizes.Workspace bytes.
 	Workspace Buffer
-	// Units is for weights in mxfp4, fp8 and fp8-ue8m0: the units that Call.Arrange has made of
-	// these weights, or zero. Small batches then read the units. Without them, and in large
+	// Units is for packed weights with Sizes.Units: the units that Call.Arrange has made
+	// of these weights, or zero. Small batches then read the units. Without them, and in large
 	// batches, weights are unpacked to the workspace. O has the same bits.
 	Units Buffer
 }

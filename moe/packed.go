@@ -70,7 +70,7 @@ func (c *Call) checkUnits(b Buffer) {
 	need := c.layer.unitsBytes()
 	switch {
 	case need == 0:
-		c.check.fail("Units", fmt.Sprintf("%d bytes", b.Bytes), "none: only small batches of weights in mxfp4, fp8 and fp8-ue8m0 have units")
+		c.check.fail("Units", fmt.Sprintf("%d bytes", b.Bytes), "none: only weights in MXFP4, FP8 and INT4 without zero points, of type bf16, have units")
 	case b.Bytes < need:
 		c.check.fail("Units", fmt.Sprintf("%d bytes", b.Bytes), fmt.Sprintf("at least %d bytes (Layer.Sizes, Units)", need))
 	default:
@@ -80,9 +80,9 @@ func (c *Call) checkUnits(b Buffer) {
 
 // Arrange writes the units of packed weights, for ForwardArgs.Units: the same codes and
 // scales in the order in which the kernels for small batches read them. It waits for the
-// stream. An error says how many values have no place in that order: scales that are NaN,
-// E8M0 scales above 2^1 of "mxfp4" and above 2^7 of "fp8-ue8m0", FP32 scales from 2^8 on,
-// codes that are NaN. Passes without units compute with such values.
+// stream. An error says how many values have no place in that order: scales that are
+// infinite or NaN, E8M0 scales above 2^1 of "mxfp4" and above 2^7 of "fp8-ue8m0", FP32
+// scales from 2^8 on, codes that are NaN. Passes without units compute with such values.
 func (c *Call) Arrange(s driver.Stream, w Weights, to Buffer) error {
 	if err := c.ready(s); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (c *Call) Arrange(s driver.Stream, w Weights, to Buffer) error {
 	want := &c.laid(c.layer.work(0)).shapes
 	c.check.weights(spec.ExpertWeights, &w, want)
 	if need := c.layer.unitsBytes(); need == 0 || to.Bytes < need {
-		c.check.fail("Units", fmt.Sprintf("%d bytes", to.Bytes), fmt.Sprintf("at least %d bytes (Layer.Sizes, Units), of a layer with weights in mxfp4, fp8 or fp8-ue8m0", need))
+		c.check.fail("Units", fmt.Sprintf("%d bytes", to.Bytes), fmt.Sprintf("at least %d bytes (Layer.Sizes, Units), of a layer whose weights have units", need))
 	} else {
 		c.check.add("Units", to.Ptr, need, workspaceAlignment, true)
 	}

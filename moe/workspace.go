@@ -188,7 +188,7 @@ type Sizes struct {
 	// O, Scores and ExpertIDs are the sizes of the outputs.
 	O, Scores, ExpertIDs int64
 	// Units is the size of ForwardArgs.Units for any number of tokens: the bytes of packed
-	// weights, with columns rounded up to a multiple of 128. It is 0 for weights that have no units.
+	// weights, with columns rounded up to a multiple of 128. It is 0 for weights without units.
 	Units int64
 }
 

@@ -59,6 +59,9 @@ func (k *Kernel) positive(p val) val { return k.register(p, isa.Pred) }
 
 // register returns the value in a new register.
 func (k *Kernel) register(v val, t isa.Type) val {
+	if t == isa.BF16x2 || t == isa.F16x2 {
+		t = isa.B32 // mov does not know pairs
+	}
 	d := k.result(t)
 	k.move(d, v, t)
 	return d

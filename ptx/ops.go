@@ -96,6 +96,11 @@ func (x BF16x2) Unpack() (lo, hi F32) {
 	return x.Bits().ShlI(16).AsF32(), x.Bits().AndI(0xffff0000).AsF32()
 }
 
+// Sub subtracts both halves, each rounded to nearest.
+func (x BF16x2) Sub(y BF16x2) BF16x2 {
+	return BF16x2{operate(isa.SubBF16, []Mod{".rn", ".bf16x2"}, x.v, y.v)}
+}
+
 // Mul multiplies both halves, each rounded to nearest.
 func (x BF16x2) Mul(y BF16x2) BF16x2 {
 	return BF16x2{operate(isa.MulBF16, []Mod{".rn", ".bf16x2"}, x.v, y.v)}

@@ -210,36 +210,38 @@ func TestF16Instructions(t *testing.T) {
 	}
 }
 
-// TestPairsOfBF16 checks the builder's operations on words of two bf16: products, rounded to
-// nearest even, with subnormal factors and results; each half twice; a rotation.
+// TestPairsOfBF16 checks the builder's operations on words of two bf16: products and
+// differences, rounded to nearest even, with subnormal operands and results; each half
+// twice; a rotation.
 func TestPairsOfBF16(t *testing.T) {
-	cases := []struct{ a, b, want uint32 }{
-		{0x3fc04000, 0xc0403f00, 0xc0903f80}, // 1.5 · -3, 2 · 0.5
-		{0x3f813f82, 0x3f813fc0, 0x3f823fc3}, // 129² / 2¹⁴ is rounded down; 130 · 192 / 2¹⁴ is exact
-		{0x3f813f83, 0x3fc03fc0, 0x3fc23fc4}, // ties
-		{0x004080c0, 0x7e807e80, 0x3f00bfc0}, // 2^-127, and -1.5 · 2^-126
-		{0x00807f7f, 0x3f004000, 0x00407f80}, // a result below 2^-126, and one too large
+	cases := []struct{ a, b, product, difference uint32 }{
+		{0x3fc04000, 0xc0403f00, 0xc0903f80, 0x40903fc0}, // 1.5 · -3, 2 · 0.5
+		{0x3f813f82, 0x3f813fc0, 0x3f823fc3, 0x0000bef8}, // 129² / 2¹⁴ is rounded down; 130 · 192 / 2¹⁴ is exact
+		{0x3f813f83, 0x3fc03fc0, 0x3fc23fc4, 0xbefcbef4}, // ties
+		{0x004080c0, 0x7e807e80, 0x3f00bfc0, 0xfe80fe80}, // 2^-127, and -1.5 · 2^-126
+		{0x00807f7f, 0x3f004000, 0x00407f80, 0xbf007f7f}, // a result below 2^-126, and one too large
 	}
 	k := ptx.NewKernel("k")
 	in, out := k.ParamPtr("in"), k.ParamPtr("out")
 	tid := k.TidX()
 	a, b := ptx.LdGlobal[ptx.U32](in.Index(tid, 8)).AsBF16x2(), ptx.LdGlobal[ptx.U32](in.Index(tid, 8).At(4)).AsBF16x2()
 	lower, upper := a.Halves()
-	for i, x := range []ptx.U32{a.Mul(b).Bits(), lower.Bits(), upper.Bits(), a.Bits().RotateRight(5)} {
-		ptx.StGlobal(out.Index(tid, 16).At(4*i), x)
+	one := ptx.Uint(0x3f803f80).AsBF16x2()
+	for i, x := range []ptx.U32{a.Mul(b).Mul(one).Bits(), a.Sub(b).Bits(), lower.Bits(), upper.Bits(), a.Bits().RotateRight(5)} {
+		ptx.StGlobal(out.Index(tid, 20).At(4*i), x)
 	}
 	p := build(t, k)
 	var words []uint32
 	for _, c := range cases {
 		words = append(words, c.a, c.b)
 	}
-	o := p.u32s(make([]uint32, 4*len(cases))...)
+	o := p.u32s(make([]uint32, 5*len(cases))...)
 	p.params(p.u32s(words...), o)
 	p.launch.Block = [3]int{len(cases)}
 	require.NoError(t, p.run())
-	got := p.read(o, 4*len(cases))
+	got := p.read(o, 5*len(cases))
 	for i, c := range cases {
-		require.Equal(t, []uint32{c.want, c.a<<16 | c.a&0xffff, c.a>>16 | c.a&0xffff0000, bits.RotateLeft32(c.a, -5)}, got[4*i:][:4], "%#x, %#x", c.a, c.b)
+		require.Equal(t, []uint32{c.product, c.difference, c.a<<16 | c.a&0xffff, c.a>>16 | c.a&0xffff0000, bits.RotateLeft32(c.a, -5)}, got[5*i:][:5], "%#x, %#x", c.a, c.b)
 	}
 	lower, upper = ptx.Uint(0x12345678).AsBF16x2().Halves()
 	require.Equal(t, []ptx.U32{ptx.Uint(0x56785678), ptx.Uint(0x12341234), ptx.Uint(0xc091a2b3)}, []ptx.U32{lower.Bits(), upper.Bits(), ptx.Uint(0x12345678).RotateRight(5)}, "constants")

@@ -135,7 +135,7 @@ func (m *arranging) word(rows [2]arrangedRow, first ptx.U32, i int, quad ptx.U32
 		row := rows[register%2]
 		is := row.is.And(column.LtI(m.columns))
 		at := row.codes.Index(row.number, m.columns*bits/8).Plus(ptx.Select(is, column, ptx.Uint(0)).MulI(bits).ShrI(3).U64())
-		codes := ptx.Select(is, m.two(at, quad), ptx.Uint(0))
+		codes := ptx.Select(is, m.two(at, quad), ptx.Uint(int(m.zero())*(1+1<<bits)))
 		if m.Code == spec.E4M3 {
 			isNaN := func(c ptx.U32) ptx.Pred { return c.AndI(0x7f).EqI(0x7f) }
 			m.refuse(isNaN(codes).Or(isNaN(codes.ShrI(8))))
@@ -147,7 +147,7 @@ func (m *arranging) word(rows [2]arrangedRow, first ptx.U32, i int, quad ptx.U32
 
 // two loads the thread's two codes of eight.
 func (m *arranging) two(at ptx.Global, quad ptx.U32) ptx.U32 {
-	if m.Code == spec.E2M1 {
+	if m.Code.Bits() == 4 {
 		return ptx.LdGlobal[ptx.U32](at, ".nc").Shr(quad.MulI(8)).AndI(0xff)
 	}
 	return ptx.LdGlobal[ptx.U32](at.Plus(quad.ShrI(1).MulI(4).U64()), ".nc").Shr(quad.AndI(1).MulI(16)).AndI(0xffff)
@@ -178,33 +178,43 @@ func (m *arranging) scaleWordsOf(rows [2]arrangedRow, first ptx.U32) []ptx.U32 {
 		words[i] = ptx.Uint(0)
 	}
 	for side, row := range rows {
-		if m.isGroup() {
-			for group := range Columns / m.Packing.Columns {
-				column := first.AddI(group * m.Packing.Columns)
-				is := row.is.And(column.LtI(m.columns))
-				index := row.number.U64().MulI(m.columns / m.Packing.Columns).Add(ptx.Select(is, column.DivI(m.Packing.Columns), ptx.Uint(0)).U64())
-				exponent := m.exponent(row.scales, index, is)
-				words[group/2] = words[group/2].Or(exponent.ShlI(8 * (2*side + group%2)))
+		for group := range m.groups() {
+			column := first.AddI(group * (Columns / m.groups()))
+			is := row.is.And(column.LtI(m.columns))
+			at := row.scales.Plus(m.scaleIndex(row, ptx.Select(is, column, ptx.Uint(0))).MulI(int(m.Scale.Type().Bytes())))
+			switch {
+			case m.Scale == spec.ScaleF32:
+				words[side] = m.finite(ptx.LdGlobal[ptx.F32](at, ".nc").Mul(ptx.Float(math.Ldexp(1, m.excess()))).Bits(), is)
+			case m.Scale == spec.ScaleBF16:
+				scale := m.finite(ptx.LdGlobal[ptx.B16](at, ".nc").U32().ShlI(16), is)
+				words[group] = words[group].Or(scale.ShrI(16 - 16*side))
+			case m.areBytes():
+				words[group/2] = words[group/2].Or(m.exponent(at, is).ShlI(8 * (2*side + group%2)))
+			default:
+				words[group] = words[group].Or(m.exponent(at, is).ShlI(7 + 16*side))
 			}
-			continue
 		}
-		down, across := m.Packing.Blocks(int64(m.rows), int64(m.columns))
-		index := row.expert.MulI(int(down)).Add(row.inExpert.DivI(m.Packing.Rows)).U64().MulI(int(across)).Add(first.DivI(m.Packing.Columns).U64())
-		if m.Scale == spec.ScaleE8M0 {
-			words[0] = words[0].Or(m.exponent(row.scales, index, row.is).ShlI(7 + 16*side))
-			continue
-		}
-		scale := ptx.LdGlobal[ptx.F32](row.scales.Plus(index.ShlI(2)), ".nc").Mul(ptx.Float(math.Ldexp(1, m.excess()))).Bits()
-		const inf = 0x7f800000
-		m.refuse(row.is.And(scale.AndI(1<<31 - 1).GeI(inf)))
-		words[side] = ptx.Select(row.is, scale, ptx.Uint(0))
 	}
 	return words
 }
 
+// scaleIndex is the index of a row's scale for a column.
+func (m *arranging) scaleIndex(row arrangedRow, column ptx.U32) ptx.U64 {
+	down, across := m.Packing.Blocks(int64(m.rows), int64(m.columns))
+	top := row.expert.MulI(int(down)).Add(row.inExpert.DivI(m.Packing.Rows))
+	return top.U64().MulI(int(across)).Add(column.DivI(m.Packing.Columns).U64())
+}
+
+// finite returns the bits of an FP32, or 0 if it is not of a row. It refuses infinities and NaN.
+func (m *arranging) finite(bits ptx.U32, is ptx.Pred) ptx.U32 {
+	const inf = 0x7f800000
+	m.refuse(is.And(bits.AndI(1<<31 - 1).GeI(inf)))
+	return ptx.Select(is, bits, ptx.Uint(0))
+}
+
 // exponent loads a scale E8M0 and returns the exponent of the bf16 that restores a code.
-func (m *arranging) exponent(scales ptx.Global, index ptx.U64, is ptx.Pred) ptx.U32 {
-	exponent := ptx.LdGlobalByte(scales.Plus(index), ".nc").AddI(m.excess())
+func (m *arranging) exponent(at ptx.Global, is ptx.Pred) ptx.U32 {
+	exponent := ptx.LdGlobalByte(at, ".nc").AddI(m.excess())
 	const inf = 255
 	m.refuse(is.And(exponent.GeI(inf)))
 	return ptx.Select(is.And(exponent.LtI(inf)), exponent, ptx.Uint(0))

@@ -27,11 +27,11 @@ func FormatOf(c spec.Config) Format { return Format{spec.PackingOf(c)} }
 // IsPacked reports whether the weights are packed.
 func (f Format) IsPacked() bool { return f.Packing != nil }
 
-// Suits reports whether a layer's weights have an order: MXFP4, and FP8 with a scale for each
-// block.
+// Suits reports whether a layer's weights have an order: in bf16, without zero points and
+// global scales.
 func Suits(c spec.Config) bool {
 	p := spec.PackingOf(c)
-	return p != nil && spread[p.Code] != nil && p.Columns <= Columns && !p.HasGlobal
+	return p != nil && spread[p.Code] != nil && !p.HasGlobal && c.Type != spec.F16
 }
 
 // codeBytes is the size of the codes of a k-tile of a unit.
@@ -40,31 +40,48 @@ func (f Format) codeBytes() int { return Rows * tile.K * f.Code.Bits() / 8 }
 // scalesAt is the offset of the scales in a block.
 func (f Format) scalesAt() int { return KTiles * f.codeBytes() }
 
-// scaleWords is the number of words of the scales of a pair of rows in a block.
-//
-// A group of 32 columns has a byte in each row: the biased exponent of a bf16. Bytes 0 and 2
-// of a k-tile's word are the upper and the lower row's first group, bytes 1 and 3 are the
-// second group. Otherwise a block has one scale in each row. If it is a power of two, the
-// halves of one word are the two rows' scales as bf16. Else they are two words of FP32.
-func (f Format) scaleWords() int {
-	if !f.isGroup() && f.Scale == spec.ScaleE8M0 {
-		return 1
+// zero is the code of 0, with which blocks are filled past the matrix' edges.
+func (f Format) zero() byte {
+	if f.Code == spec.Int4 {
+		return 8
 	}
-	return 2
+	return 0
 }
 
-// isGroup reports whether scales belong to groups in a row.
-func (f Format) isGroup() bool { return f.Packing.Rows == 1 }
+// groups is the number of scales of a row in a block.
+func (f Format) groups() int { return Columns / min(Columns, f.Packing.Columns) }
+
+// areBytes reports whether the scales in a block are bytes: biased exponents of a bf16.
+func (f Format) areBytes() bool { return f.Scale == spec.ScaleE8M0 && f.groups() > 1 }
+
+// scaleWords is the number of words of the scales of a pair of rows in a block.
+//
+// Scales that are bytes have a word for each k-tile of two groups: bytes 0 and 2 are the upper
+// and the lower row's first group, bytes 1 and 3 are the second group. FP32 scales are the
+// same in a row, and are one word each. Other scales are bf16, and each group has a word whose
+// halves are the two rows' scales.
+func (f Format) scaleWords() int {
+	switch {
+	case f.Scale == spec.ScaleF32:
+		return 2
+	case f.areBytes():
+		return f.groups() / 2
+	}
+	return f.groups()
+}
 
 // BlockBytes is the size of a block of a unit.
 func (f Format) BlockBytes() int { return f.scalesAt() + 4*rowPairs*f.scaleWords() }
 
 // excess is the exponent by which a code's bits, at their places in a bf16, are too small.
 func (f Format) excess() int {
-	if f.Code == spec.E2M1 {
+	switch f.Code {
+	case spec.E2M1:
 		return 126 // the bias is 127 in place of 1
+	case spec.E4M3:
+		return 120 // 127 in place of 7
 	}
-	return 120 // 127 in place of 7
+	return 0
 }
 
 // Blocks is the number of blocks of a number of columns.
@@ -83,6 +100,7 @@ type place struct {
 var spread = map[spec.Code][][]int{
 	spec.E2M1: {{6, 7, 8, 15}, {10, 11, 12, 19}, {0, 1, 2, 9}, {4, 13, 14, 21}},
 	spec.E4M3: {{4, 5, 6, 7, 8, 9, 10, 15}, {12, 13, 14, 3, 0, 1, 2, 11}},
+	spec.Int4: {{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}},
 }
 
 // placeOf returns the place of the code of a row of a unit and a column of a block.

@@ -51,19 +51,30 @@ func published(m fragments.Matrix, tensors int, seed uint64) (codes, scales [][]
 		}
 		for j := range blocks[i] {
 			blocks[i][j] = byte(r.IntN(129))
+			if m.Scale == spec.ScaleBF16 { // of both signs, with subnormal numbers and zero
+				blocks[i][j] = []byte{byte(r.Uint32()), byte(r.IntN(8)*32 + r.IntN(31))}[j%2]
+			}
 		}
 	}
 	return sizes, blocks
 }
 
-// layers have sizes that are no whole blocks, every order of gate and up, and no gate.
+// layers have sizes that are no whole blocks, unless groups are, every order of gate and up,
+// and no gate.
 func layers(format string) []spec.Config {
-	return []spec.Config{
+	list := []spec.Config{
 		{Hidden: 128, Intermediate: 64, NumExperts: 2, Weights: format},
 		{Hidden: 320, Intermediate: 96, NumExperts: 2, GateUp: spec.Interleaved, Weights: format},
 		{Hidden: 160, Intermediate: 160, NumExperts: 2, GateUp: spec.Apart, Weights: format},
 		{Hidden: 96, Intermediate: 224, NumExperts: 1, Activation: spec.ReLU2, Weights: format},
 	}
+	if p := spec.PackingNamed(format); p.Rows == 1 {
+		for i := range list {
+			list[i].Hidden = (list[i].Hidden + p.Columns - 1) / p.Columns * p.Columns
+			list[i].Intermediate = (list[i].Intermediate + p.Columns - 1) / p.Columns * p.Columns
+		}
+	}
+	return list
 }
 
 // TestPackAndUnpack checks that Unpack restores each published code and scale.
@@ -194,6 +205,8 @@ func TestPackRefuses(t *testing.T) {
 		{"fp8", func(_, scales []byte) { binary.LittleEndian.PutUint32(scales, 0x7fc00000) }, "scale of expert 0, row 0, column 0 is NaN, want a number below 2^8"},
 		{"fp8", func(_, scales []byte) { binary.LittleEndian.PutUint32(scales, math.Float32bits(256)) }, "scale of expert 0, row 0, column 0 is 256"},
 		{"fp8-ue8m0", func(codes, _ []byte) { codes[65] = 0xff }, "code of expert 0, row 1, column 1 is NaN"},
+		{"fp8-tensor", func(_, scales []byte) { binary.LittleEndian.PutUint32(scales, math.Float32bits(256)) }, "scale of expert 0, row 0, column 0 is 256"},
+		{"int4-g32", func(_, scales []byte) { scales[2], scales[3] = 0x80, 0x7f }, "scale of expert 0, row 0, column 32 is +Inf, want a number"},
 		{"fp8-ue8m0", func(_, scales []byte) { scales[0] = 135 }, "scale of expert 0, row 0, column 0 is 2^8, want at most 2^7"},
 	} {
 		t.Run(fmt.Sprint(bad.format, bad.want), func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/tile"
 )
@@ -83,18 +84,20 @@ func (m Matrix) Pack(codes, scales [][]byte) ([]byte, error) {
 	err := m.each(func(block []byte, expert, unit, first int) error {
 		for row := range Rows {
 			tensor, of := m.source(unit, row)
-			if of < 0 {
-				continue
+			if of >= 0 {
+				if err := m.packScales(block, row, first, scales[tensor], expert, of); err != nil {
+					return err
+				}
 			}
-			if err := m.packScales(block, row, first, scales[tensor], expert, of); err != nil {
-				return err
-			}
-			for column := first; column < min(first+Columns, m.columns); column++ {
-				c, err := m.code(codes[tensor], expert, of, column)
+			for column := range Columns {
+				c, err := m.zero(), error(nil)
+				if of >= 0 && first+column < m.columns {
+					c, err = m.code(codes[tensor], expert, of, first+column)
+				}
 				if err != nil {
 					return err
 				}
-				p := m.placeOf(row, column-first)
+				p := m.placeOf(row, column)
 				for i, bit := range p.bits {
 					block[p.word+bit/8] |= c >> i & 1 << (bit % 8)
 				}
@@ -142,12 +145,9 @@ func (m Matrix) scaleAt(expert, row, column int) int64 {
 func (m Matrix) packScales(block []byte, row, first int, scales []byte, expert, of int) error {
 	pair, lower := rowPair(row)
 	at := block[m.scalesAt()+4*pair*m.scaleWords():]
-	step := Columns
-	if m.isGroup() {
-		step = m.Packing.Columns
-	}
+	step := Columns / m.groups()
 	for column := first; column < min(first+Columns, m.columns); column += step {
-		i := m.scaleAt(expert, of, column)
+		i, group := m.scaleAt(expert, of, column), (column-first)/step
 		wrong := func(got, want string) error {
 			return fmt.Errorf("fragments: scale of expert %d, row %d, column %d is %s, want %s", expert, of, column, got, want)
 		}
@@ -160,13 +160,20 @@ func (m Matrix) packScales(block []byte, row, first int, scales []byte, expert, 
 			binary.LittleEndian.PutUint32(at[4*lower:], math.Float32bits(shifted))
 			continue
 		}
+		if m.Scale == spec.ScaleBF16 {
+			s := binary.LittleEndian.Uint16(scales[2*i:])
+			if s&0x7f80 == 0x7f80 {
+				return wrong(fmt.Sprint(num.BF16ToFloat32(s)), "a number")
+			}
+			binary.LittleEndian.PutUint16(at[4*group+2*lower:], s)
+			continue
+		}
 		const inf = 255
 		exponent := int(scales[i]) + m.excess()
 		if scales[i] == 255 || exponent >= inf {
 			return wrong(fmt.Sprintf("2^%d", int(scales[i])-127), fmt.Sprintf("at most 2^%d", inf-1-m.excess()-127))
 		}
-		if m.isGroup() {
-			group := (column - first) / step
+		if m.areBytes() {
 			at[group/2*4+lower*2+group%2] = byte(exponent)
 		} else {
 			binary.LittleEndian.PutUint16(at[2*lower:], uint16(exponent)<<7)
@@ -207,14 +214,16 @@ func (m Matrix) Unpack(packed []byte) (codes, scales [][]byte) {
 func (m Matrix) unpackScales(block []byte, row, first int, scales []byte, expert, of int) {
 	pair, lower := rowPair(row)
 	at := block[m.scalesAt()+4*pair*m.scaleWords():]
-	for column := first; column < min(first+Columns, m.columns); column += m.Packing.Columns {
-		i := m.scaleAt(expert, of, column)
+	step := Columns / m.groups()
+	for column := first; column < min(first+Columns, m.columns); column += step {
+		i, group := m.scaleAt(expert, of, column), (column-first)/step
 		switch {
 		case m.Scale == spec.ScaleF32:
 			s := math.Float32frombits(binary.LittleEndian.Uint32(at[4*lower:])) * float32(math.Ldexp(1, -m.excess()))
 			binary.LittleEndian.PutUint32(scales[4*i:], math.Float32bits(s))
-		case m.isGroup():
-			group := (column - first) / m.Packing.Columns
+		case m.Scale == spec.ScaleBF16:
+			copy(scales[2*i:][:2], at[4*group+2*lower:])
+		case m.areBytes():
 			scales[i] = at[group/2*4+lower*2+group%2] - byte(m.excess())
 		default:
 			scales[i] = byte(binary.LittleEndian.Uint16(at[2*lower:])>>7) - byte(m.excess())

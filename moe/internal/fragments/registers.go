@@ -56,10 +56,13 @@ func (b *Block) KTile(kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
 	}
 	var registers []ptx.U32
 	for _, w := range b.codes[kTile*of:][:of] {
-		if b.Code == spec.E2M1 {
+		switch b.Code {
+		case spec.E2M1:
 			registers = append(registers, e2m1(w)...)
-		} else {
+		case spec.E4M3:
 			registers = append(registers, e4m3(w)...)
+		default:
+			registers = append(registers, int4(w)...)
 		}
 	}
 	scale := b.multiplier(kTile)
@@ -84,28 +87,45 @@ func e4m3(w ptx.U32) []ptx.U32 {
 	return []ptx.U32{w.AndI(0x87f087f0), w.Prmt(w, ptx.Uint(swapBytes)).AndI(0x07700770).Or(w.ShlI(4).AndI(0x80808080))}
 }
 
+// int4 returns four registers of two codes each. A code in the fraction of 2^7 makes it 128
+// and the code, from which the subtraction of 136 is exact.
+func int4(w ptx.U32) (registers []ptx.U32) {
+	const places, exponent, zero = 0x000f000f, 0x43004300, 0x43084308
+	for i := range 4 {
+		above := w.ShrI(4 * i).AndI(places).Or(ptx.Uint(exponent))
+		registers = append(registers, above.AsBF16x2().Sub(ptx.Uint(zero).AsBF16x2()).Bits())
+	}
+	return registers
+}
+
 // multiplier returns the function that multiplies the codes of a k-tile by their scales.
 // lower is 1 for the lower one of the thread's rows.
 func (b *Block) multiplier(kTile int) func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 {
 	switch {
-	case b.isGroup():
+	case b.areBytes():
 		const exponents = 0x7f807f80
 		word := b.factors[kTile]
-		var groups [2][2]ptx.BF16x2
-		for i, halves := range []ptx.U32{word.ShlI(7), word.ShrI(1)} {
-			groups[i][0], groups[i][1] = halves.AndI(exponents).AsBF16x2().Halves()
-		}
-		return func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 {
-			return codes.Mul(groups[step*tile.KStep/b.Packing.Columns][lower])
-		}
-	case b.Scale == spec.ScaleE8M0:
-		var rows [2]ptx.BF16x2
-		rows[0], rows[1] = b.factors[0].AsBF16x2().Halves()
-		return func(codes ptx.BF16x2, _, lower int) ptx.BF16x2 { return codes.Mul(rows[lower]) }
+		return b.byRows([]ptx.U32{word.ShlI(7).AndI(exponents), word.ShrI(1).AndI(exponents)})
+	case b.Scale != spec.ScaleF32:
+		each := max(1, b.groups()/KTiles) // words of a k-tile
+		return b.byRows(b.factors[kTile*b.groups()/KTiles:][:each])
 	}
 	return func(codes ptx.BF16x2, _, lower int) ptx.BF16x2 {
 		first, second := codes.Unpack()
 		s := b.factors[lower].AsF32()
 		return b.k.PackBF16(first.Mul(s), second.Mul(s))
+	}
+}
+
+// byRows returns the function that multiplies by scales in bf16. words has a word for each
+// group of a k-tile, with the upper and the lower row's scale.
+func (b *Block) byRows(words []ptx.U32) func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 {
+	var groups [][2]ptx.BF16x2
+	for _, w := range words {
+		upper, lower := w.AsBF16x2().Halves()
+		groups = append(groups, [2]ptx.BF16x2{upper, lower})
+	}
+	return func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 {
+		return codes.Mul(groups[step*len(groups)/(tile.K/tile.KStep)][lower])
 	}
 }

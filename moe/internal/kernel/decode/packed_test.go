@@ -35,7 +35,9 @@ func quantise(t *testing.T, m fragments.Matrix, seed uint64, rows []int, columns
 			}
 		}
 		for j := range scales[i] {
-			scales[i][j] = byte(119 + r.IntN(5))
+			if scales[i][j] = byte(119 + r.IntN(5)); m.Scale == spec.ScaleBF16 && j%2 == 1 {
+				scales[i][j] = byte(0x3c + r.IntN(2)<<7) // of both signs
+			}
 		}
 		for j := 0; m.Scale == spec.ScaleF32 && j < len(scales[i]); j += 4 {
 			binary.LittleEndian.PutUint32(scales[i][j:], math.Float32bits(r.Float32()/64))
@@ -71,6 +73,9 @@ func TestPackedUp(t *testing.T) {
 		{Hidden: 416, Intermediate: 128, Activation: spec.ReLU2, Bias: true, Weights: "fp8-ue8m0"},
 		{Hidden: 448, Intermediate: 96, ScoreOnInput: true, Weights: "mxfp4"},
 		{Hidden: 320, Intermediate: 320, Weights: "fp8"},
+		{Hidden: 320, Intermediate: 96, GateUp: spec.Interleaved, Weights: "int4-g32"},
+		{Hidden: 256, Intermediate: 128, GateUp: spec.Apart, Bias: true, Weights: "int4-g128"},
+		{Hidden: 208, Intermediate: 144, Weights: "fp8-tensor"},
 	} {
 		for name, plan := range packedPlans {
 			if testing.Short() && (name != "few" || i%3 != 1) && (name != "many" || i != 2) {
@@ -116,6 +121,9 @@ func TestPackedDown(t *testing.T) {
 		{Hidden: 352, Intermediate: 416, Bias: true, Weights: "mxfp4"},
 		{Hidden: 192, Intermediate: 192, Weights: "fp8"},
 		{Hidden: 256, Intermediate: 320, Bias: true, Weights: "fp8-ue8m0"},
+		{Hidden: 192, Intermediate: 416, Bias: true, Weights: "int4-g32"},
+		{Hidden: 128, Intermediate: 256, Weights: "int4-g128"},
+		{Hidden: 192, Intermediate: 208, Weights: "fp8-tensor"},
 	} {
 		for name, plan := range packedPlans {
 			if testing.Short() && (name != "few" || i != 1) && (name != "many" || i != 2) {

@@ -62,6 +62,8 @@ var Layers = []Layer{
 	{Name: "fp8", Inference: true, Config: spec.Config{Hidden: 720, Intermediate: 336, NumExperts: 999, TopK: 8, GateUp: spec.Apart, Weights: "fp8"}},
 	{Name: "fp8-ue8m0", Inference: true, Config: spec.Config{Hidden: 7168, Intermediate: 2048, NumExperts: 256, TopK: 8, Weights: "fp8-ue8m0"}},
 	{Name: "int4-g32", Inference: true, Config: spec.Config{Hidden: 7168, Intermediate: 2048, NumExperts: 384, TopK: 8, Weights: "int4-g32"}},
+	{Name: "int4-g128", Inference: true, Config: spec.Config{Hidden: 4096, Intermediate: 1536, NumExperts: 128, TopK: 8, GateUp: spec.Apart, Weights: "int4-g128"}},
+	{Name: "fp8-tensor", Inference: true, Config: spec.Config{Hidden: 4096, Intermediate: 14336, NumExperts: 8, TopK: 2, Weights: "fp8-tensor"}},
 	{Name: "plain", Config: spec.Config{Hidden: 512, Intermediate: 192, NumExperts: 12, TopK: 3, Activation: spec.ReLU2}},
 }
 
