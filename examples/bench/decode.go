@@ -10,6 +10,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/noise"
 	"sonicmoe/internal/num"
@@ -27,29 +28,7 @@ const (
 	decodeLayers = 4
 	// decodePasses is the number of passes in a timed graph.
 	decodePasses = 2 * decodeLayers
-	// peakTBps is the chip's memory bandwidth by its datasheet.
-	peakTBps = 4.8
 )
-
-// DecodePoint is the time of inference over a small batch. Several layers run in turns
-// in a graph, with routing.
-type DecodePoint struct {
-	Name   string `json:"name"`
-	Tokens int    `json:"tokens"`
-	// Experts is the mean number of experts that tokens chose, MB the size of their
-	// weights.
-	Experts float64 `json:"experts"`
-	MB      float64 `json:"mb"`
-	// US is the median time of a layer. FewUS is its time with the kernels for small
-	// batches, PrefillUS with the kernels for large batches. RoofUS is the time to read
-	// the weights at the chip's bandwidth.
-	US        float64 `json:"us"`
-	FewUS     float64 `json:"few_us"`
-	PrefillUS float64 `json:"prefill_us"`
-	RoofUS    float64 `json:"roof_us"`
-	// Share is RoofUS / US.
-	Share float64 `json:"share"`
-}
 
 // decode measures small batches of each row, prints the times and writes them.
 func (b *bench) decode() error {
@@ -66,13 +45,13 @@ func (b *bench) decode() error {
 			}
 		}
 	}
-	var points []DecodePoint
+	var points []report.DecodePoint
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "layer\tT\texperts\tMB\tµs\tfew µs\tprefill µs\troof µs\tshare\t")
+	report.PrintDecodeHead(w)
 	for _, row := range b.typed(b.rows...) {
-		err := b.decodeRow(row.Name, row.Config, func(p DecodePoint) {
+		err := b.decodeRow(row.Name, row.Config, func(p report.DecodePoint) {
 			points = append(points, p)
-			fmt.Fprintf(w, "%s\t%d\t%.1f\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f\t%.0f %%\t\n", p.Name, p.Tokens, p.Experts, p.MB, p.US, p.FewUS, p.PrefillUS, p.RoofUS, 100*p.Share)
+			report.PrintDecodePoint(w, p)
 		})
 		_ = w.Flush()
 		if err != nil {
@@ -80,7 +59,7 @@ func (b *bench) decode() error {
 		}
 	}
 	if b.plot != "" {
-		if err := drawDecode(points, b.dev.Target().Name, b.gpu, b.plot); err != nil {
+		if err := report.DrawDecode(points, "on "+b.dev.Target().Name, b.plot); err != nil {
 			return err
 		}
 	}
@@ -88,7 +67,7 @@ func (b *bench) decode() error {
 }
 
 // decodeRow measures one layer at each batch size.
-func (b *bench) decodeRow(name string, c moe.Config, found func(DecodePoint)) error {
+func (b *bench) decodeRow(name string, c moe.Config, found func(report.DecodePoint)) error {
 	ctx, cancel := context.WithTimeout(b.ctx, b.timeout)
 	defer cancel()
 	s, err := b.dev.NewStream()
@@ -157,7 +136,7 @@ func (d *decodeBench) fill(tokens int) error {
 }
 
 // point measures one batch size.
-func (d *decodeBench) point(tokens, repeats int) (p DecodePoint, err error) {
+func (d *decodeBench) point(tokens, repeats int) (p report.DecodePoint, err error) {
 	p.Tokens = tokens
 	for i, us := range []*float64{&p.US, &p.FewUS, &p.PrefillUS} {
 		if *us, err = d.time(d.layers[i], tokens, repeats); err != nil {
@@ -173,7 +152,7 @@ func (d *decodeBench) point(tokens, repeats int) (p DecodePoint, err error) {
 		p.Experts += float64(len(slices.Compact(ids))) / decodeLayers
 	}
 	p.MB = p.Experts * float64(d.c.Shapes(0).W1.Bytes()+d.c.Shapes(0).W2.Bytes()) / float64(d.c.NumExperts) / 1e6
-	p.RoofUS = p.MB / peakTBps
+	p.RoofUS = p.MB / report.PeakTBps
 	p.Share = p.RoofUS / p.US
 	return p, nil
 }

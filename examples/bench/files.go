@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 
 	"sonicmoe/examples/bench/report"
 )
@@ -31,14 +32,19 @@ func (b *bench) outputs() error {
 	if b.plot == "" {
 		return nil
 	}
-	for _, s := range b.report.Sections() {
-		name := b.plot
-		if s == b.report.Backward {
-			name = report.Beside(b.plot, "-backward")
+	return drawReport(b.out, b.report, b.plot)
+}
+
+// drawReport draws the pictures of each pass.
+func drawReport(out io.Writer, r *report.Report, plot string) error {
+	for _, s := range r.Sections() {
+		name := plot
+		if s == r.Backward {
+			name = report.Beside(plot, "-backward")
 		}
-		names, err := report.Draw(b.report, s, name)
+		names, err := report.Draw(r, s, name)
 		for _, name := range names {
-			fmt.Fprintln(b.out, "wrote", name)
+			fmt.Fprintln(out, "wrote", name)
 		}
 		if err != nil {
 			return err

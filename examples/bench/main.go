@@ -11,6 +11,7 @@
 //	go run ./examples/bench -row "7B n=256" -startup       # the time of moe.New
 //	go run ./examples/bench -decode -plot decode.png       # small batches, by bandwidth
 //	go run ./examples/bench -rounding -plot rounding.png   # token rounding, by experts
+//	go run ./examples/bench -from examples/bench/h200/speed.json -plot speed.png   # stored measurements again
 //
 // Times are the device's, by events: medians of back-to-back repeats after a warm-up,
 // with a warm L2 cache. Without a GPU bench runs on the emulated device, whose times
@@ -43,6 +44,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if o.list {
 		return nil
 	}
+	if o.from != "" {
+		return show(ctx, stdout, o.from, o.plot)
+	}
 	if len(o.fitFrom) > 0 {
 		return fitFiles(ctx, stdout, o.fitFrom)
 	}
@@ -53,6 +57,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	b := &bench{options: o, ctx: ctx, out: people, stdin: os.Stdin, stdout: stdout, stderr: stderr, log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	if err := b.open(); err != nil {
 		return err
+	}
+	if b.plot != "" && !b.gpu {
+		return errors.Join(errors.New("-plot needs a GPU: times of the emulated device mean nothing; -from draws stored measurements"), b.close())
 	}
 	switch {
 	case b.withDecode:

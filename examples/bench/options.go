@@ -42,6 +42,7 @@ type options struct {
 	withRounding  bool
 	round         spec.Rounding // of -rounding
 	fitFrom       []string      // report files
+	from          string        // file of measurements to print and draw
 }
 
 // stdoutName is the value of -json for standard output.
@@ -77,6 +78,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 		return o.round.Check()
 	})
 	f.IntVar(&o.round.Tile, "round-tile", 0, "with -rounding: `number` that divides all counts (default 128)")
+	f.StringVar(&o.from, "from", "", "only print the measurements in this `file`, of -json or examples/bench/h200, and draw them with -plot")
 	f.Func("fit-from", "only fit, to the points of this -json `file` of an earlier run; may be repeated", func(name string) error {
 		o.fitFrom = append(o.fitFrom, name)
 		return nil
@@ -102,6 +104,7 @@ var alone = []struct{ flag, without string }{
 	{"decode", "pass routing full points fit startup turns rounding fit-from"},
 	{"rounding", "pass routing full points fit startup turns fit-from"},
 	{"turns", "routing full points fit startup json plot fit-from"},
+	{"from", "device pass type routing warm repeats timeout full json points fit startup decode rounding turns fit-from row rows shape tokens"},
 	{"fit-from", "device pass type routing warm repeats timeout full json plot points fit startup row rows shape tokens"},
 }
 

@@ -104,10 +104,6 @@ func TestReportFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(name, []byte("{"), 0o600))
 	_, err = report.Read(t.Context(), name)
 	require.ErrorContains(t, err, "r.json")
-	r.Schema--
-	require.NoError(t, r.Write(name))
-	_, err = report.Read(t.Context(), name)
-	require.ErrorContains(t, err, "r.json is a report of schema 3, must be 4: measure again")
 	b, err := json.Marshal(again)
 	require.NoError(t, err)
 	require.NotContains(t, string(b), "NaN")

@@ -42,7 +42,7 @@ func (b *bench) rounding() error {
 	b.pass = passes["backward"] // a layer for backward also has the kernels of forward
 	var points []report.RoundingPoint
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "d,n,E,K\tT\tforward ms\t%v\tfaster\tbackward ms\trounded\tfaster\tpadding/64\tpredicts\tpadding/128\tpredicts\t\n", b.round)
+	report.PrintRoundingHead(w, b.round.String())
 	for _, row := range rows {
 		p, err := b.roundingRow(row)
 		if err != nil {
@@ -50,10 +50,7 @@ func (b *bench) rounding() error {
 			return fmt.Errorf("%v: %w", report.SizeOf(row), err)
 		}
 		points = append(points, p)
-		f, g := p.Plain, p.Rounded
-		fmt.Fprintf(w, "%s\t%d\t%.3f\t%.3f\t%+.1f %%\t%.3f\t%.3f\t%+.1f %%\t%.1f %%\t%+.1f %%\t%.1f %%\t%+.1f %%\t\n", p.Shape, p.Tokens,
-			f.ForwardMS, g.ForwardMS, 100*report.Faster(f.ForwardMS, g.ForwardMS), f.BackwardMS, g.BackwardMS, 100*report.Faster(f.BackwardMS, g.BackwardMS),
-			100*spec.Padding(f.Counts, 64), 100*p.Predicted(64), 100*spec.Padding(f.Counts, 128), 100*p.Predicted(128))
+		report.PrintRoundingPoint(w, p)
 		if err := w.Flush(); err != nil {
 			return err
 		}
@@ -64,7 +61,7 @@ func (b *bench) rounding() error {
 	if b.plot == "" {
 		return nil
 	}
-	return report.DrawRounding(points, !b.gpu, b.plot)
+	return report.DrawRounding(points, b.plot)
 }
 
 // roundingRow measures one layer.

@@ -65,7 +65,9 @@ const barWidth = 9 // points
 func newChart(title, axis string, labels []string, side int) *chart {
 	p := picture.New(title, "", axis)
 	p.Y.Min = 0
-	p.X.Tick.Label.Rotation, p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = 0.6, -1, -0.5
+	// Labels go down to the right, where the legend leaves room: to the left they would push
+	// the y axis away from the bars.
+	p.X.Tick.Label.Rotation, p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = -0.6, 0, -0.5
 	return &chart{Plot: p, labels: labels, group: vg.Points(barWidth * float64(side+1))}
 }
 

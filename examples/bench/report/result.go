@@ -4,9 +4,7 @@
 package report
 
 import (
-	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"math"
 	"slices"
@@ -328,25 +326,6 @@ func CheckFile(path string) error {
 		return err
 	}
 	return p.Discard()
-}
-
-// maxReport bounds a report, in bytes.
-const maxReport = 64 << 20
-
-// Read reads a report that Write wrote.
-func Read(ctx context.Context, path string) (*Report, error) {
-	b, err := disk.ReadFile(ctx, disk.OS, path, maxReport)
-	if err != nil {
-		return nil, err
-	}
-	r := new(Report)
-	if err := json.Unmarshal(b, r); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if r.Schema != Schema {
-		return nil, fmt.Errorf("%s is a report of schema %d, must be %d: measure again with this bench", path, r.Schema, Schema)
-	}
-	return r, nil
 }
 
 // Startup has times of moe.New.

@@ -3,12 +3,12 @@ package report
 import (
 	"fmt"
 	"image/color"
+	"io"
 	"math"
 
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
-	"sonicmoe/examples/internal/picture"
 	"sonicmoe/internal/spec"
 )
 
@@ -39,9 +39,22 @@ func (p RoundingPoint) Predicted(tile int) float64 {
 	return Faster(float64(spec.PaddedRows(p.Plain.Counts, tile)), float64(spec.PaddedRows(p.Rounded.Counts, tile)))
 }
 
+// PrintRoundingHead writes the columns of PrintRoundingPoint.
+func PrintRoundingHead(w io.Writer, rounding string) {
+	fmt.Fprintf(w, "d,n,E,K\tT\tforward ms\t%s\tfaster\tbackward ms\trounded\tfaster\tpadding/64\tpredicts\tpadding/128\tpredicts\t\n", rounding)
+}
+
+// PrintRoundingPoint writes a line for a point.
+func PrintRoundingPoint(w io.Writer, p RoundingPoint) {
+	f, g := p.Plain, p.Rounded
+	fmt.Fprintf(w, "%s\t%d\t%.3f\t%.3f\t%+.1f %%\t%.3f\t%.3f\t%+.1f %%\t%.1f %%\t%+.1f %%\t%.1f %%\t%+.1f %%\t\n", p.Shape, p.Tokens,
+		f.ForwardMS, g.ForwardMS, 100*Faster(f.ForwardMS, g.ForwardMS), f.BackwardMS, g.BackwardMS, 100*Faster(f.BackwardMS, g.BackwardMS),
+		100*spec.Padding(f.Counts, 64), 100*p.Predicted(64), 100*spec.Padding(f.Counts, 128), 100*p.Predicted(128))
+}
+
 // DrawRounding draws two shares for each shape: the share of each pass's time that
 // rounding saves, and the share that Predicted gives.
-func DrawRounding(points []RoundingPoint, emulated bool, file string) error {
+func DrawRounding(points []RoundingPoint, file string) error {
 	if len(points) == 0 {
 		return fmt.Errorf("no row was measured")
 	}
@@ -67,9 +80,6 @@ func DrawRounding(points []RoundingPoint, emulated bool, file string) error {
 		}
 	}
 	title := "Time that " + points[0].Rounding + " saves of plain top-K, by d,n,E,K and tokens"
-	if emulated {
-		title += picture.Emulated
-	}
 	c := newChart(title, "%", labels, len(series))
 	for i, s := range series {
 		c.bars(s.name, s.values, s.fill, vg.Points(barWidth), float64(i)-float64(len(series)-1)/2, nil)

@@ -1,8 +1,9 @@
-package main
+package report
 
 import (
 	"fmt"
 	"image/color"
+	"io"
 	"slices"
 	"strconv"
 
@@ -13,17 +14,48 @@ import (
 	"sonicmoe/examples/internal/picture"
 )
 
+// PeakTBps is the memory bandwidth of an H200 by its datasheet.
+const PeakTBps = 4.8
+
+// DecodePoint is the time of inference over a small batch. Several layers run in turns
+// in a graph, with routing.
+type DecodePoint struct {
+	Name   string `json:"name"`
+	Tokens int    `json:"tokens"`
+	// Experts is the mean number of experts that tokens chose, MB the size of their
+	// weights.
+	Experts float64 `json:"experts"`
+	MB      float64 `json:"mb"`
+	// US is the median time of a layer. FewUS is its time with the kernels for small
+	// batches, PrefillUS with the kernels for large batches. RoofUS is the time to read
+	// the weights at the chip's bandwidth.
+	US        float64 `json:"us"`
+	FewUS     float64 `json:"few_us"`
+	PrefillUS float64 `json:"prefill_us"`
+	RoofUS    float64 `json:"roof_us"`
+	// Share is RoofUS / US.
+	Share float64 `json:"share"`
+}
+
+// PrintDecodeHead writes the columns of PrintDecodePoint.
+func PrintDecodeHead(w io.Writer) {
+	fmt.Fprintln(w, "layer\tT\texperts\tMB\tµs\tfew µs\tprefill µs\troof µs\tshare\t")
+}
+
+// PrintDecodePoint writes a line for a point.
+func PrintDecodePoint(w io.Writer, p DecodePoint) {
+	fmt.Fprintf(w, "%s\t%d\t%.1f\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f\t%.0f %%\t\n", p.Name, p.Tokens, p.Experts, p.MB, p.US, p.FewUS, p.PrefillUS, p.RoofUS, 100*p.Share)
+}
+
 // decodeColours are the colours of the layers in their order. Further layers repeat them.
 var decodeColours = []color.RGBA{
 	{0xd9, 0x48, 0x01, 255}, {0x08, 0x51, 0x9c, 255}, {0x31, 0xa3, 0x54, 255}, {0x75, 0x6b, 0xb1, 255}, {0x75, 0x75, 0x75, 255},
 }
 
-// drawDecode draws each layer's share of the memory bandwidth over the batch size.
-func drawDecode(points []DecodePoint, device string, gpu bool, file string) error {
-	title := fmt.Sprintf("Inference over small batches on %s: time to read the chosen experts' weights at %g TB/s, of the time measured", device, peakTBps)
-	if !gpu {
-		title += picture.Emulated
-	}
+// DrawDecode draws each layer's share of the memory bandwidth over the batch size. where
+// follows "Inference over small batches" in the title.
+func DrawDecode(points []DecodePoint, where, file string) error {
+	title := fmt.Sprintf("Inference over small batches %s: time to read the chosen experts' weights at %g TB/s, of the time measured", where, PeakTBps)
 	p := picture.New(title, "tokens", "%")
 	p.X.Scale = plot.LogScale{}
 	var tokens []int
@@ -47,10 +79,7 @@ func drawDecode(points []DecodePoint, device string, gpu bool, file string) erro
 	}
 	p.X.Min, p.X.Max = p.X.Min/1.5, p.X.Max*1.5 // a plot of a single batch size also needs a range in x
 	p.X.Tick.Marker = plot.ConstantTicks(tokenTicks(tokens))
-	p.Y.Min = 0
-	if gpu { // on the emulated device 100 % would put all points at the bottom
-		p.Y.Max = 100
-	}
+	p.Y.Min, p.Y.Max = 0, 100
 	return picture.Save(p, vg.Points(560), vg.Points(340), file)
 }
 

@@ -1,0 +1,191 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"image/color"
+	"io"
+	"math"
+	"strings"
+
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+)
+
+// Comparison has the times of this library and of SonicMoE in one run, in milliseconds.
+type Comparison struct {
+	// SonicMoE is the version that Rows and Products compare with. Date and Commit are those
+	// of this library in the same run.
+	Device, SonicMoE, Date, Commit string
+	Rows                           []ComparedRow
+	// FirstSeconds is the range, over the rows, of SonicMoE's first forward and backward with
+	// its autotuning.
+	FirstSeconds [2]float64 `json:"first_seconds"`
+	// ProductLayers names the layers of each product's times.
+	ProductLayers []string `json:"product_layers"`
+	Products      []ComparedProduct
+	Alone         Alone
+}
+
+// Pair is two figures: this library's and SonicMoE's.
+type Pair [2]float64
+
+// Ratio is SonicMoE's figure over this library's.
+func (p Pair) Ratio() float64 { return p[1] / p[0] }
+
+// ComparedRow is a layer in each regime.
+type ComparedRow struct {
+	Name, Shape       string // d,n,E,K
+	Tokens            int
+	Forward, Backward Regimes
+}
+
+// of returns the times of a pass, "Forward" or "Backward".
+func (r ComparedRow) of(pass string) Regimes {
+	if pass == "Backward" {
+		return r.Backward
+	}
+	return r.Forward
+}
+
+// Regimes has the times of a pass on a rested chip, after 200 ms of load, and in steady
+// load. Joules is the energy of a pass in steady load.
+type Regimes struct{ Rested, Load, Steady, Joules Pair }
+
+// List returns the pairs in the order of the page's columns.
+func (p Regimes) List() [4]Pair { return [4]Pair{p.Rested, p.Load, p.Steady, p.Joules} }
+
+// ComparedProduct is one grouped product after 200 ms of load: in this library's pass, and
+// alone in quack-kernels.
+type ComparedProduct struct {
+	Name string
+	MS   []Pair
+}
+
+// Ratio is the geometric mean of the ratios over the layers.
+func (p ComparedProduct) Ratio() float64 { return mean(p.MS) }
+
+// Alone has times of this library without a competitor, of another run.
+type Alone struct {
+	Date, Commit string
+	// CuBLAS8192 is the speed of an 8192³ bf16 product by cuBLAS in the same run, in
+	// TFLOPS.
+	CuBLAS8192 struct{ Rested, Load, Steady float64 }
+	Rows       []struct {
+		Name, Shape       string // d,n,E,K
+		Tokens            int
+		Forward, Backward AlonePass
+	}
+	// Models has the times of models' layers: forward passes after 200 ms of load.
+	Models []ModelTime
+}
+
+// AlonePass is a pass on a rested chip, and after 200 ms and 2 s of load.
+type AlonePass struct {
+	Rested, Load float64
+	Load2s       float64 `json:"load_2s"`
+}
+
+// ModelTime is a layer of a model.
+type ModelTime struct {
+	Name       string
+	ForwardMS  float64 `json:"forward_ms"`
+	OfRoofline float64 `json:"of_roofline"`
+}
+
+// mean returns the geometric mean of the pairs' ratios.
+func mean(pairs []Pair) float64 {
+	var sum float64
+	for _, p := range pairs {
+		sum += math.Log(p.Ratio())
+	}
+	return math.Exp(sum / float64(len(pairs)))
+}
+
+// Means returns the geometric mean of the ratios over the rows, for each regime of a pass:
+// rested, after 200 ms of load, steady, and joules in steady load.
+func (f Comparison) Means(pass string) []float64 {
+	var pairs [4][]Pair
+	for _, r := range f.Rows {
+		for i, v := range r.of(pass).List() {
+			pairs[i] = append(pairs[i], v)
+		}
+	}
+	list := make([]float64, len(pairs))
+	for i, p := range pairs {
+		list[i] = mean(p)
+	}
+	return list
+}
+
+// ParseComparison reads a file of a comparison. It has no other fields than Comparison.
+func ParseComparison(data []byte) (c Comparison, err error) {
+	strict := json.NewDecoder(bytes.NewReader(data))
+	strict.DisallowUnknownFields()
+	err = strict.Decode(&c)
+	return c, err
+}
+
+// regimes are the figures of Regimes.List, with their colours.
+var regimes = []struct {
+	name string
+	fill color.Color
+}{
+	{"rested", peerShade["ScatterMoE"]}, {"after 200 ms of load", peerShade["MoMoE"]}, {"steady", ours}, {"steady, in joules", color.RGBA{0xfd, 0xae, 0x6b, 255}},
+}
+
+// PrintComparison prints the ratios of both passes in each regime.
+func PrintComparison(w io.Writer, c Comparison) {
+	fmt.Fprintf(w, "SonicMoE %s and this library at commit %s on %s, %s: SonicMoE's time over this library's\n", c.SonicMoE, c.Commit, c.Device, c.Date)
+	g := grid{rows: [][]string{{"layer", "pass"}}}
+	for _, r := range regimes {
+		g.rows[0] = append(g.rows[0], r.name)
+	}
+	line := func(name, pass string, values []float64) {
+		cells := []string{name, pass}
+		for _, v := range values {
+			cells = append(cells, number(v, 2))
+		}
+		g.add(cells...)
+	}
+	for _, r := range c.Rows {
+		for _, pass := range []string{"Forward", "Backward"} {
+			var values []float64
+			for _, p := range r.of(pass).List() {
+				values = append(values, p.Ratio())
+			}
+			line(r.Name, strings.ToLower(pass), values)
+		}
+	}
+	for _, pass := range []string{"Forward", "Backward"} {
+		line("geometric mean", strings.ToLower(pass), c.Means(pass))
+	}
+	g.print(w)
+}
+
+// DrawComparison draws by how many percent SonicMoE's time exceeds this library's, for each
+// layer, pass and regime.
+func DrawComparison(c Comparison, file string) error {
+	if len(c.Rows) == 0 {
+		return fmt.Errorf("no layer was compared")
+	}
+	var labels []string
+	values, least := make([]plotter.Values, len(regimes)), 0.0
+	for _, pass := range []string{"Forward", "Backward"} {
+		for _, r := range c.Rows {
+			labels = append(labels, r.Name+" "+strings.ToLower(pass))
+			for i, p := range r.of(pass).List() {
+				v := 100 * (p.Ratio() - 1)
+				values[i], least = append(values[i], v), min(least, v)
+			}
+		}
+	}
+	version, _, _ := strings.Cut(c.SonicMoE, " ")
+	chart := newChart(fmt.Sprintf("SonicMoE %s next to this library on %s, %s", version, c.Device, c.Date), "% that SonicMoE takes longer", labels, len(regimes))
+	for i, r := range regimes {
+		chart.bars(r.name, values[i], r.fill, vg.Points(barWidth), float64(i)-float64(len(regimes)-1)/2, nil)
+	}
+	chart.Y.Min = 5 * math.Floor(least/5)
+	return chart.save(file)
+}
