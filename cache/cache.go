@@ -19,7 +19,7 @@ import (
 
 // envDir is the environment variable that locates the cache: a directory, a list
 // of directories (the first is written, the others only read), or off. An empty
-// first element of a list means DefaultDir.
+// first element of a list means the user's cache directory.
 const envDir = "SONICMOE_CACHE"
 
 // off in place of a directory turns the cache off.
@@ -132,16 +132,6 @@ func open(o Options, fsys disk.FS) *Cache {
 	return c
 }
 
-// DefaultDir returns the directory of a cache if neither Options nor SONICMOE_CACHE names
-// one.
-func DefaultDir() (string, error) {
-	base, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("%w; set %s to a directory or to %q", err, envDir, off)
-	}
-	return filepath.Join(base, "sonicmoe"), nil
-}
-
 // directories lists the directories to search, in order. With an error there is no
 // directory to write, and the rest may only be read.
 func directories(o Options) ([]string, error) {
@@ -160,7 +150,7 @@ func directories(o Options) ([]string, error) {
 	rest = slices.DeleteFunc(rest, func(dir string) bool { return dir == "" })
 	rest = append(rest, o.Layers...)
 	if first == "" {
-		dir, err := DefaultDir()
+		dir, err := store.DefaultDir()
 		if err != nil {
 			return rest, err
 		}

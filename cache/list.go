@@ -56,14 +56,11 @@ type VerifyReport struct {
 	Unreadable []Info
 }
 
-// Check examines a sound module: its PTX, and the machine code that each producer
-// made of it. It returns an error if something is wrong. Several goroutines call
-// it at once.
-type Check func(ctx context.Context, key string, ptx []byte, code map[string][]byte) error
-
-// Verify reads every file of every layer, sets damaged ones aside and reports.
-// Modules that fail a check count as damaged.
-func (c *Cache) Verify(ctx context.Context, checks ...Check) (VerifyReport, error) {
+// Verify reads every file of every layer, sets damaged ones aside and reports. Each
+// check examines a sound module: its PTX, and the machine code that each producer made
+// of it. A module for which a check returns an error counts as damaged. Several
+// goroutines call a check at once.
+func (c *Cache) Verify(ctx context.Context, checks ...func(ctx context.Context, key string, ptx []byte, code map[string][]byte) error) (VerifyReport, error) {
 	var r VerifyReport
 	var mu sync.Mutex
 	var running sync.WaitGroup

@@ -78,7 +78,7 @@ func TestPlaces(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", home)
 	t.Setenv("HOME", home)
 	t.Setenv("LocalAppData", home)
-	standard, err := DefaultDir()
+	standard, err := store.DefaultDir()
 	require.NoError(t, err)
 	assert.True(t, strings.HasPrefix(standard, home))
 	list := func(dirs ...string) string { return strings.Join(dirs, string(os.PathListSeparator)) }

@@ -114,7 +114,7 @@ func (a *Arena) Gradients(l *Layer, t Type) WeightGradients {
 	var g WeightGradients
 	s := l.Config().Gradients(0, t)
 	for _, id := range spec.WeightGradients {
-		g.Gradient(id.Row().Of).Tensor = a.Tensor(s.Of(id))
+		g.Gradient(spec.Row(id).Of).Tensor = a.Tensor(s.Of(id))
 	}
 	return g
 }
@@ -142,8 +142,8 @@ func (a *Arena) ForwardArgs(l *Layer, tokens int) ForwardArgs {
 // RoutingList allocates a list of the given entries, [Layer.RoundedRows] for a pass that
 // rounds.
 func (a *Arena) RoutingList(l *Layer, entries int) RoutingList {
-	s := l.Config().ListShapes(entries)
-	return RoutingList{Tokens: a.Tensor(s.Tokens), ExpertIDs: a.Tensor(s.ExpertIDs), Scores: a.Tensor(s.Scores)}
+	s := l.Config().ListShapes(0, entries)
+	return RoutingList{Tokens: a.Tensor(s.ExpertIDs), ExpertIDs: a.Tensor(s.ExpertIDs), Scores: a.Tensor(s.Scores)}
 }
 
 // Workspace allocates one workspace for all passes over up to the given number of

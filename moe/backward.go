@@ -52,7 +52,7 @@ func (c *Call) backward(s driver.Stream, b *BackwardArgs, routed bool) error {
 }
 
 func (c *Call) checkBackward(t int, b *BackwardArgs, routed bool) work {
-	want, grad, n := c.layer.of.Shapes(t), c.layer.of.Gradients(t, c.layer.of.Type), c.layer.work(t)
+	grad, n := c.layer.of.Gradients(t, c.layer.of.Type), c.layer.work(t)
 	if b.List.IsZero() || routed {
 		if !b.List.IsZero() {
 			n = c.checkRounded(t, b.List, b.Logits, false)
@@ -61,9 +61,9 @@ func (c *Call) checkBackward(t int, b *BackwardArgs, routed bool) work {
 	} else {
 		n = c.checkList(t, b.X, b.List)
 	}
+	want := n.shapes(c.layer.of.Config)
 	if n.list {
-		list := c.layer.of.ListShapes(n.rows)
-		want.H, grad.DScores = list.H, list.DScores
+		grad.DScores = want.Scores
 	}
 	c.check.weights(spec.ExpertWeights, &b.Weights, &want)
 	c.check.tensor("H", b.H, want.H, false)
@@ -115,7 +115,7 @@ func (c *Call) checkNoRouter(b *BackwardArgs) {
 	const want = "none: BackwardExperts knows nothing of the router"
 	for _, id := range spec.RouterWeights {
 		if g := b.Gradient(id); g != nil && !g.IsZero() {
-			c.check.fail(id.Row().GradientID.String(), g.Shape.String(), want)
+			c.check.fail(spec.Row(id).GradientID.String(), g.Shape.String(), want)
 		}
 	}
 	switch {
@@ -144,13 +144,13 @@ func (c *argCheck) gradients(ids []TensorID, g *WeightGradients, want *spec.Grad
 		if got == nil {
 			continue
 		}
-		d := id.Row().GradientID
-		row, shape := d.Row(), want.Of(d)
+		d := spec.Row(id).GradientID
+		row, shape := spec.Row(d), want.Of(d)
 		switch {
 		case shape.IsZero() && !got.IsZero():
 			c.fail(row.Name, got.Shape.String(), noWeight)
 		case row.With != "":
-			c.partner(row, got, shape, g.Gradient(row.WithID.Row().Of))
+			c.partner(row, got, shape, g.Gradient(spec.Row(row.WithID).Of))
 		default:
 			c.gradient(row.Name, got, shape)
 		}

@@ -55,14 +55,14 @@ func (l *Layer) backwardWorkspace(n work) backwardWorkspace {
 // taken.
 func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	tokens, rows := n.tokens, n.rows
-	c, g, r := l.of.Config, l.of.Gradients(tokens, l.of.Type), l.of.ListShapes(rows)
+	c, g, r := l.of.Config, l.of.Gradients(tokens, l.of.Type), l.of.ListShapes(tokens, rows)
 	plan := dw.Plan{NumExperts: c.NumExperts}
 	w := backwardWorkspace{indices: l.indices(&s, n), slots: max(1, plan.Slots(rows, l.sms))}
 	if w.pairs == 0 {
 		w.pairs = s.take(4 * int64(rows))
 	}
-	w.dlogits = s.take(max(r.DScores.Bytes(), g.DScores.Bytes()))
-	w.dscores = s.take(r.DScores.Bytes())
+	w.dlogits = s.take(max(r.Scores.Bytes(), g.DScores.Bytes()))
+	w.dscores = s.take(r.Scores.Bytes())
 	w.dlogitByRow = s.take(4 * int64(rows))
 	if c.ExpertScale {
 		w.scaleByRow = s.take(4 * int64(rows))
@@ -94,7 +94,7 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 
 	w.dxRows = s.bytes
 	end := s
-	end.take(r.DXRows.Bytes())
+	end.take(r.Y.Bytes())
 	w.scaledA = s.take(weights.A(c).Bytes(rows))
 	w.partial = s.take(dh.DH{Config: c}.PartialBytes(rows))
 	w.dwPartials = s.bytes

@@ -34,7 +34,6 @@ type laid struct {
 	of        work
 	workspace workspace
 	shapes    spec.Shapes
-	h         spec.Shape
 }
 
 // laid returns the layout for a pass. If the last pass had the same size, as in a
@@ -42,8 +41,7 @@ type laid struct {
 // much as a launch.
 func (c *Call) laid(n work) *laid {
 	if !c.last.known || c.last.of != n {
-		cfg := c.layer.of.Config
-		c.last = laid{known: true, of: n, workspace: c.layer.workspace(n), shapes: cfg.Shapes(n.tokens), h: cfg.ListShapes(n.rows).H}
+		c.last = laid{known: true, of: n, workspace: c.layer.workspace(n), shapes: n.shapes(c.layer.of.Config)}
 	}
 	return &c.last
 }
@@ -253,11 +251,10 @@ func (c *Call) checkRouter(t int, f *ForwardArgs) {
 }
 
 func (c *Call) checkExperts(n work, f *ForwardArgs) {
-	laid := c.laid(n)
-	want := &laid.shapes
+	want := &c.laid(n).shapes
 	c.check.weights(spec.ExpertWeights, &f.Weights, want)
 	c.check.tensor("O", f.O, want.O, true)
-	c.check.optional("H", f.H, laid.h, true)
+	c.check.optional("H", f.H, want.H, true)
 	c.checkSharedH(f.H, f.SharedH, want.SharedH, true)
 	c.checkUnits(f.Units)
 }

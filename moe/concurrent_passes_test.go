@@ -57,7 +57,7 @@ func passesBehindEachOther(t *testing.T, dev driver.Device, layer *moe.Layer) {
 	args := all.Args
 	args.Workspace = all.Back.Workspace
 	// The experts and scores of passes with a given routing, which no pass writes.
-	experts, scores, tokens := memory.Tensor(args.ExpertIDs.Shape), memory.Tensor(args.Scores.Shape), memory.Tensor(c.ListShapes(most*c.TopK).ExpertIDs)
+	experts, scores, tokens := memory.Tensor(args.ExpertIDs.Shape), memory.Tensor(args.Scores.Shape), memory.Tensor(c.ListShapes(most, most*c.TopK).ExpertIDs)
 	require.NoError(t, memory.Err())
 	require.NoError(t, s.Copy(experts.Ptr, args.ExpertIDs.Ptr, experts.Shape.Bytes()))
 	require.NoError(t, s.Copy(scores.Ptr, args.Scores.Ptr, scores.Shape.Bytes()))
@@ -96,7 +96,7 @@ func passesBehindEachOther(t *testing.T, dev driver.Device, layer *moe.Layer) {
 		}
 		switch {
 		case p.given == "list" && c.HasLists():
-			shapes := c.ListShapes(p.tokens * c.TopK)
+			shapes := c.ListShapes(p.tokens, p.tokens*c.TopK)
 			p.f.List = moe.RoutingList{Tokens: moe.Tensor{Ptr: tokens.Ptr, Shape: shapes.ExpertIDs}, ExpertIDs: moe.Tensor{Ptr: experts.Ptr, Shape: shapes.ExpertIDs}, Scores: moe.Tensor{Ptr: scores.Ptr, Shape: shapes.Scores}}
 		case p.given != "":
 			p.f.Scores.Ptr, p.f.ExpertIDs.Ptr = scores.Ptr, experts.Ptr

@@ -27,32 +27,21 @@ type Cost struct {
 	// Weights is the size of the weights of the router, the experts and the shared
 	// experts, in bytes.
 	Weights int64
-	// Saved has the sizes of the tensors that stay from forward to backward.
-	Saved spec.Saved
+	// Saved is the size of the tensors that stay from forward to backward, in bytes.
+	Saved int64
 	// Workspace and BackwardWorkspace are the scratch memory of Layer.Sizes on an
 	// H200. They are 0 if [Check] says that no kernel computes the layer.
 	Workspace, BackwardWorkspace int64
 	// Experts is the average number of experts with rows.
 	Experts float64
-	// Padding is the share of rows that tiles of several sizes add. A tile never
-	// has rows of two experts.
-	Padding []Padding
+	// Padding maps 64, 128 and 256, the number of rows of a tile, to the number of rows
+	// that such tiles add divided by the number of rows, after Config.Rounding. A tile
+	// never has rows of two experts.
+	Padding map[int]float64
 	// Forward and Backward are the least times of the passes of a training step.
 	// Forward does not read the weights of experts without rows. Decode is the
 	// least time of a forward pass of one token, with the weights in memory.
 	Forward, Backward, Decode time.Duration
-}
-
-// Padding is the padding of tiles of one size.
-type Padding struct {
-	// Tile is the number of rows of a tile.
-	Tile int
-	// Share is the number of added rows divided by the number of rows, 0 without
-	// rows.
-	Share float64
-	// Rounded is the share after Config.Rounding has changed the numbers of rows;
-	// Share is without rounding.
-	Rounded float64
 }
 
 // Estimate returns the costs of a layer for a call. It needs no device. An error is
@@ -67,7 +56,7 @@ func Estimate(c Config, load Workload) (Cost, error) {
 		return Cost{}, err
 	}
 	s := c.Shapes(tokens)
-	f := Cost{Tokens: tokens, Rows: tokens * c.TopK, Saved: c.Saved(tokens), Experts: load.touched(c, tokens)}
+	f := Cost{Tokens: tokens, Rows: tokens * c.TopK, Saved: c.SavedBytes(tokens), Experts: load.touched(c, tokens), Padding: map[int]float64{64: 0, 128: 0, 256: 0}}
 	for _, id := range spec.Weights {
 		f.Weights += s.Of(id).Bytes()
 	}
@@ -81,12 +70,12 @@ func Estimate(c Config, load Workload) (Cost, error) {
 		}
 		f.Workspace, f.BackwardWorkspace = sizes.Workspace, sizes.BackwardWorkspace
 	}
-	for _, tile := range []int{64, 128, 256} {
-		f.Padding = append(f.Padding, Padding{tile, load.padding(c, tokens, tile, Rounding{}), load.padding(c, tokens, tile, c.Rounding)})
+	for tile := range f.Padding {
+		f.Padding[tile] = load.padding(c, tokens, tile)
 	}
-	f.Forward = spec.H200.Roofline(spec.ForwardWork(c, tokens, f.Experts))
-	f.Backward = spec.H200.Roofline(c.BackwardWork(tokens))
-	f.Decode = spec.H200.Roofline(spec.ForwardWork(c, 1, float64(c.TopK)))
+	f.Forward = spec.H200.Roofline(spec.ForwardWorkOf(c, tokens, f.Experts))
+	f.Backward = spec.H200.Roofline(spec.BackwardWork(c, tokens))
+	f.Decode = spec.H200.Roofline(spec.ForwardWorkOf(c, 1, float64(c.TopK)))
 	return f, nil
 }
 
@@ -136,10 +125,10 @@ func (l Workload) touched(c Config, tokens int) float64 {
 
 // padding returns the share of rows that tiles of the given number of rows add,
 // after rounding.
-func (l Workload) padding(c Config, tokens, tile int, how Rounding) float64 {
+func (l Workload) padding(c Config, tokens, tile int) float64 {
 	rows, padded := 0.0, 0.0
 	add := func(chosen []int, times float64) {
-		counts := how.Counts(c, chosen, tokens, 0)
+		counts := c.Rounding.Counts(c, chosen, tokens, 0)
 		for _, n := range counts {
 			rows += times * float64(n)
 		}

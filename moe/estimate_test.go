@@ -12,9 +12,9 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/internal/published"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/checkpoint"
 )
 
 // TestEstimate compares the estimate of Qwen3-30B-A3B at 16,384 tokens with a
@@ -25,10 +25,10 @@ func TestEstimate(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 131072, f.Rows)
 	assert.EqualValues(t, 2*(128*2048+128*3*768*2048), f.Weights)
-	assert.EqualValues(t, 28672*16384, f.Saved.Activations, "2d + 4Kn bytes a token")
+	assert.EqualValues(t, (28672+8*8)*16384, f.Saved, "2d + 4Kn + 8K bytes a token")
 	assert.InDelta(t, 128, f.Experts, 1e-9)
-	assert.Equal(t, spec.H200.Roofline(c.ForwardWork(16384)), f.Forward)
-	assert.Equal(t, spec.H200.Roofline(c.BackwardWork(16384)), f.Backward)
+	assert.Equal(t, spec.H200.Roofline(spec.ForwardWork(c, 16384)), f.Forward)
+	assert.Equal(t, spec.H200.Roofline(spec.BackwardWork(c, 16384)), f.Backward)
 	// One token reads 8 experts and the router: 75.5 MB and 0.5 MB, at 4.29 TB/s.
 	assert.InDelta(t, 17.7e3, float64(f.Decode), 200)
 }
@@ -40,7 +40,7 @@ func TestEstimatePadding(t *testing.T) {
 	f, err := moe.Estimate(c, moe.Workload{Tokens: tokens})
 	require.NoError(t, err)
 	r := rand.New(rand.NewPCG(1, 2))
-	sums := make([]float64, len(f.Padding))
+	sums := map[int]float64{}
 	draws := 40
 	if testing.Short() {
 		draws = 10
@@ -55,13 +55,11 @@ func TestEstimatePadding(t *testing.T) {
 		of, err := moe.Estimate(c, moe.Workload{Histogram: counts})
 		require.NoError(t, err)
 		require.Equal(t, tokens, of.Tokens)
-		for i, p := range of.Padding {
-			sums[i] += p.Share / float64(draws)
+		for tile, share := range of.Padding {
+			sums[tile] += share / float64(draws)
 		}
 	}
-	for i, p := range f.Padding {
-		assert.InDelta(t, sums[i], p.Share, 0.01, "tiles of %d rows", p.Tile)
-	}
+	assert.InDeltaMapValues(t, sums, f.Padding, 0.01)
 }
 
 // TestEstimateHistogram checks that experts, rows and tiles follow from a
@@ -72,12 +70,11 @@ func TestEstimateHistogram(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 65, f.Tokens)
 	assert.Equal(t, 3.0, f.Experts)
-	for i, want := range []float64{64 + 128 + 64, 128 + 128 + 128, 3 * 256} {
-		assert.InDelta(t, want/130-1, f.Padding[i].Share, 1e-12)
-	}
+	padded := map[int]float64{64: (64+128+64)/130.0 - 1, 128: (128+128+128)/130.0 - 1, 256: 3*256/130.0 - 1}
+	assert.InDeltaMapValues(t, padded, f.Padding, 1e-12)
 	f, err = moe.Estimate(c, moe.Workload{})
 	require.NoError(t, err)
-	assert.Zero(t, f.Padding[0].Share+f.Experts)
+	assert.Zero(t, f.Padding[64]+f.Experts)
 }
 
 // TestEstimateMatchesLayer checks that the estimate's workspace is the layer's.
@@ -98,7 +95,7 @@ func TestEstimateMatchesLayer(t *testing.T) {
 // TestEstimatePublished checks that estimates of all published models take almost
 // no time.
 func TestEstimatePublished(t *testing.T) {
-	list, err := checkpoint.Published()
+	list, err := published.Models()
 	require.NoError(t, err)
 	start := time.Now()
 	for _, m := range list {
@@ -108,10 +105,9 @@ func TestEstimatePublished(t *testing.T) {
 		assert.Greater(t, f.Backward, f.Forward, m.Name)
 		assert.Less(t, f.Decode, f.Forward, m.Name)
 		assert.Equal(t, moe.Check(m.Config) == nil, f.Workspace > 0, m.Name)
-		for i, p := range f.Padding {
-			assert.False(t, math.IsNaN(p.Share) || p.Share < 0, m.Name)
-			assert.True(t, i == 0 || p.Share >= f.Padding[i-1].Share, m.Name)
-		}
+		assert.GreaterOrEqual(t, f.Padding[64], 0.0, m.Name)
+		assert.GreaterOrEqual(t, f.Padding[128], f.Padding[64], m.Name)
+		assert.GreaterOrEqual(t, f.Padding[256], f.Padding[128], m.Name)
 	}
 	assert.Less(t, time.Since(start), time.Second)
 }
@@ -142,7 +138,7 @@ func ExampleEstimate() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Printf("saved %d MiB, tiles of 128 rows add %.0f %%\n", f.Saved.Bytes()>>20, 100*f.Padding[1].Share)
+	fmt.Printf("saved %d MiB, tiles of 128 rows add %.0f %%\n", f.Saved>>20, 100*f.Padding[128])
 	fmt.Printf("no faster than %v forward, %v backward\n", f.Forward.Round(10*time.Microsecond), f.Backward.Round(10*time.Microsecond))
 	// Output:
 	// saved 897 MiB, tiles of 128 rows add 6 %
@@ -151,14 +147,18 @@ func ExampleEstimate() {
 
 // TestEstimateRounding checks the padding of a histogram with and without rounding.
 func TestEstimateRounding(t *testing.T) {
-	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 1, Rounding: moe.Rounding{Rule: spec.RoundNearest, Tile: 64}}
-	f, err := moe.Estimate(c, moe.Workload{Histogram: []int{0, 70, 120, 66}})
-	require.NoError(t, err)
-	require.InDelta(t, (128+128+128)/256.0-1, f.Padding[0].Share, 1e-12)
-	require.Zero(t, f.Padding[0].Rounded, "64, 128 and 64 rows")
-	require.InDelta(t, 384/256.0-1, f.Padding[1].Rounded, 1e-12)
-	f, err = moe.Estimate(c, moe.Workload{Tokens: 4096})
-	require.NoError(t, err)
-	require.Positive(t, f.Padding[0].Share)
-	require.InDelta(t, 0, f.Padding[0].Rounded, 1e-9)
+	plain := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 1}
+	rounded := plain
+	rounded.Rounding = moe.Rounding{Rule: spec.RoundNearest, Tile: 64}
+	padding := func(c moe.Config, load moe.Workload) map[int]float64 {
+		f, err := moe.Estimate(c, load)
+		require.NoError(t, err)
+		return f.Padding
+	}
+	histogram, uniform := moe.Workload{Histogram: []int{0, 70, 120, 66}}, moe.Workload{Tokens: 4096}
+	require.InDelta(t, (128+128+128)/256.0-1, padding(plain, histogram)[64], 1e-12)
+	require.Zero(t, padding(rounded, histogram)[64], "64, 128 and 64 rows")
+	require.InDelta(t, 384/256.0-1, padding(rounded, histogram)[128], 1e-12)
+	require.Positive(t, padding(plain, uniform)[64])
+	require.InDelta(t, 0, padding(rounded, uniform)[64], 1e-9)
 }

@@ -20,9 +20,9 @@ func (c *Call) checkList(t int, x Tensor, l RoutingList) work {
 		c.check.fail("List.ExpertIDs", l.ExpertIDs.Shape.String(), fmt.Sprintf("i32 [L], L 1 to %d", spec.MaxRows))
 		entries = 1
 	}
-	want := c.layer.of.ListShapes(int(entries))
+	want := c.layer.of.ListShapes(t, int(entries))
 	c.check.tensor("List.ExpertIDs", l.ExpertIDs, want.ExpertIDs, false)
-	c.check.tensor("List.Tokens", l.Tokens, want.Tokens, false)
+	c.check.tensor("List.Tokens", l.Tokens, want.ExpertIDs, false)
 	c.check.tensor("List.Scores", l.Scores, want.Scores, false)
 	return work{tokens: t, rows: int(entries), list: true}
 }

@@ -35,8 +35,8 @@ func (c *Call) checkNoPacked(g *WeightGradients) {
 		return
 	}
 	for _, id := range spec.ExpertWeights {
-		if d := g.Gradient(id); id.Row().Type == spec.OfCodes && !d.IsZero() {
-			c.check.fail(id.Row().GradientID.String(), d.Shape.String(), fmt.Sprintf("none: %v is packed (%s), and packed weights have no gradients; DX and DScores have", id, p.Name))
+		if d := g.Gradient(id); spec.Row(id).Type == spec.OfCodes && !d.IsZero() {
+			c.check.fail(spec.Row(id).GradientID.String(), d.Shape.String(), fmt.Sprintf("none: %v is packed (%s), and packed weights have no gradients; DX and DScores have", id, p.Name))
 		}
 	}
 }

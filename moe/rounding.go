@@ -14,9 +14,9 @@ func (c *Call) checkRounded(t int, l RoutingList, logits Tensor, written bool) w
 		c.check.fail("List", "given", "none: this layer routes without Config.Rounding; ForwardExperts and BackwardExperts take lists")
 	}
 	n := work{tokens: t, rows: c.layer.RoundedRows(t), list: true, sorted: true}
-	want := c.layer.of.ListShapes(n.rows)
+	want := c.layer.of.ListShapes(n.tokens, n.rows)
 	c.check.tensor("List.ExpertIDs", l.ExpertIDs, want.ExpertIDs, written)
-	c.check.tensor("List.Tokens", l.Tokens, want.Tokens, written)
+	c.check.tensor("List.Tokens", l.Tokens, want.ExpertIDs, written)
 	c.check.tensor("List.Scores", l.Scores, want.Scores, written)
 	if logits.IsZero() {
 		c.check.fail("Logits", missing, fmt.Sprintf("%v: rounding needs them", c.layer.of.Shapes(t).Logits))

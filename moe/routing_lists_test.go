@@ -92,7 +92,7 @@ func newListBench(t *testing.T, c moe.Config, l routedList, tokens int) *listBen
 	entries := len(l.ids)
 	sizes, err := layer.ListSizes(tokens, entries)
 	require.NoError(t, err)
-	shapes, list := layer.Shapes(tokens), c.ListShapes(entries)
+	shapes, list := layer.Shapes(tokens), c.ListShapes(tokens, entries)
 	b.f = moe.ForwardArgs{
 		X: b.arena.Tensor(shapes.X), O: b.arena.Tensor(shapes.O), H: b.arena.Tensor(list.H), SharedH: b.arena.Tensor(shapes.SharedH), Weights: b.arena.Weights(layer),
 		Routing:   moe.Routing{List: b.arena.RoutingList(layer, entries)},
@@ -246,7 +246,7 @@ func (b *listBench) newBackward(l routedList, tokens int) moe.BackwardArgs {
 	g := c.Gradients(tokens, c.Type)
 	back := b.f.BackwardArgs()
 	back.DO, back.DX = b.arena.Tensor(g.DO), b.arena.Tensor(g.DX)
-	back.DScores = b.arena.Tensor(c.ListShapes(len(l.ids)).DScores)
+	back.DScores = b.arena.Tensor(c.ListShapes(tokens, len(l.ids)).Scores)
 	back.WeightGradients = b.arena.Gradients(b.layer, c.Type)
 	back.DRouter = moe.Gradient{}
 	require.NoError(b, b.arena.Err())

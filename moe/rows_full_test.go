@@ -197,7 +197,7 @@ func testLayersMemory(t *testing.T, row peers.Row) {
 	s, b := tr.Stream(), tr.Back
 	tr.Args.Workspace = b.Workspace
 	var passes []moe.ForwardArgs
-	promise := row.Config.Saved(row.Tokens).Bytes()
+	promise := row.Config.SavedBytes(row.Tokens)
 	for layer := range 4 {
 		before, _, err := dev.Memory()
 		require.NoError(t, err)

@@ -93,7 +93,7 @@ func (c *argCheck) tensor(field string, t Tensor, want spec.Shape, written bool)
 // weights checks weights, each against the shape that the layer's weight has.
 func (c *argCheck) weights(ids []TensorID, w *Weights, want *spec.Shapes) {
 	for _, id := range ids {
-		c.weight(id.Row().Name, w.Weight(id), want.Of(id))
+		c.weight(spec.Row(id).Name, w.Weight(id), want.Of(id))
 	}
 }
 
@@ -101,7 +101,7 @@ func (c *argCheck) weights(ids []TensorID, w *Weights, want *spec.Shapes) {
 // them.
 func (c *argCheck) routerWeights(w *Weights, want *spec.Shapes, forward bool) {
 	for _, id := range spec.RouterWeights {
-		if r := id.Row(); forward || !r.ForwardOnly {
+		if r := spec.Row(id); forward || !r.ForwardOnly {
 			c.weight(r.Name, w.Weight(id), want.Of(id))
 		}
 	}

@@ -95,6 +95,14 @@ type work struct {
 // each.
 func (l *Layer) work(tokens int) work { return work{tokens: tokens, rows: tokens * l.of.TopK} }
 
+// shapes returns the shapes of the call's forward pass.
+func (n work) shapes(c Config) Shapes {
+	if n.list {
+		return c.ListShapes(n.tokens, n.rows)
+	}
+	return c.Shapes(n.tokens)
+}
+
 // indices lays out the pieces that all calls need.
 func (l *Layer) indices(s *space, n work) indices {
 	if l.of.IsShared {
@@ -136,10 +144,10 @@ func (l *Layer) indices(s *space, n work) indices {
 func (l *Layer) workspace(n work) workspace {
 	var s space
 	w := workspace{pieces: pieces{indices: l.indices(&s, n)}}
-	shapes, shared := l.of.Config.ListShapes(n.rows), l.of.Shapes(n.tokens)
+	shapes := l.of.ListShapes(n.tokens, n.rows)
 	if l.shared != nil {
 		w.shared.indices = l.shared.sharedIndices(&s, n.tokens)
-		w.shared.y = s.take(shared.SharedY.Bytes())
+		w.shared.y = s.take(shapes.SharedY.Bytes())
 	}
 	early := s
 	if n.list && l.of.Rounds() {
@@ -152,7 +160,7 @@ func (l *Layer) workspace(n work) workspace {
 		}
 	}
 	if !choose.InRouter(l.of.Config) {
-		w.logits = early.take(shared.Logits.Bytes())
+		w.logits = early.take(shapes.Logits.Bytes())
 	}
 	a := weights.A(l.of.Config).Bytes(n.rows)
 	if l.shared != nil {
@@ -225,11 +233,11 @@ func (l *Layer) ListSizes(tokens, entries int) (Sizes, error) {
 		return Sizes{}, argErrorf("entries", entries, "1 to %d", spec.MaxRows)
 	}
 	n := work{tokens: tokens, rows: entries, list: true}
-	s := l.of.ListShapes(entries)
+	s := l.of.ListShapes(tokens, entries)
 	return Sizes{
 		Workspace: l.workspace(n).bytes, Fixed: l.workspace(work{list: true}).bytes,
 		BackwardWorkspace: l.backwardWorkspace(n).bytes,
-		H:                 s.H.Bytes(), SharedH: l.of.Shapes(tokens).SharedH.Bytes(), O: l.of.Shapes(tokens).O.Bytes(), Scores: s.Scores.Bytes(), ExpertIDs: s.ExpertIDs.Bytes(),
+		H:                 s.H.Bytes(), SharedH: s.SharedH.Bytes(), O: s.O.Bytes(), Scores: s.Scores.Bytes(), ExpertIDs: s.ExpertIDs.Bytes(),
 	}, nil
 }
 

@@ -10,14 +10,13 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/gpu"
-	"sonicmoe/driver/open"
 )
 
 // A program that imports the package can open "mumax" and "mumax:1" through
 // package driver/open.
 func init() {
 	// Register fails only if the program has already registered the name.
-	_ = open.Register(open.Backend{Name: "mumax", Numbered: true,
+	_ = gpu.Register(gpu.Kind{Name: "mumax", Numbered: true,
 		Open:  func(ctx context.Context, n int) (driver.Device, error) { return Open(ctx, n, Options{}) },
 		Count: func() (int, error) { return cuda.Count(cuda.Options{}) }})
 }

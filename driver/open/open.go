@@ -1,6 +1,6 @@
 // Package open finds a device by name: "cuda" for the first NVIDIA GPU, "cuda:1"
 // for the second, "emulated" for the emulator. It can also open all GPUs at once.
-// Packages with other kinds of devices add them with [Register] when a program
+// Packages with other kinds of devices add them with gpu.Register when a program
 // imports them, as driver/mumax does.
 //
 // It never falls back from one kind to another. A program that wants this opens
@@ -13,68 +13,38 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/gpu"
 )
 
-// Backend opens devices of one kind.
-type Backend struct {
-	// Name is the name of the kind: letters, no colon.
-	Name string
-	// Numbered reports whether a device number may follow the name: "cuda:1".
-	Numbered bool
-	// Open opens the device of that number, counted from 0.
-	Open func(ctx context.Context, number int) (driver.Device, error)
-	// Count returns the number of devices, 0 if opening the first will return the
-	// reason.
-	Count func() (int, error)
-}
-
-var (
-	backendsMu sync.RWMutex
-	// backends are the kinds of devices, the default first.
-	backends = []Backend{
-		{"cuda", true, func(ctx context.Context, n int) (driver.Device, error) { return cuda.Open(ctx, n, cuda.Options{}) },
-			func() (int, error) { return cuda.Count(cuda.Options{}) }},
-		{"emulated", false, func(ctx context.Context, _ int) (driver.Device, error) {
+// builtin are the kinds of every program, the default first.
+var builtin = []gpu.Kind{
+	{Name: "cuda", Numbered: true,
+		Open:  func(ctx context.Context, n int) (driver.Device, error) { return cuda.Open(ctx, n, cuda.Options{}) },
+		Count: func() (int, error) { return cuda.Count(cuda.Options{}) }},
+	{Name: "emulated",
+		Open: func(ctx context.Context, _ int) (driver.Device, error) {
 			return emulated.New(emulated.Options{Context: ctx})
 		},
-			func() (int, error) { return 1, nil }},
-	}
-)
-
-// Register adds a kind of device to those that Device and All open. Call it in the
-// init function of the package that implements them. It returns an error if the
-// name is taken or a field is missing.
-func Register(b Backend) error {
-	if b.Name == "" || strings.Contains(b.Name, ":") || b.Open == nil || b.Count == nil {
-		return &driver.Error{Op: "register a kind of device", Kind: driver.ErrInvalid,
-			Text: fmt.Sprintf("kind %q: want a name without a colon, Open and Count", b.Name)}
-	}
-	if _, taken := find(b.Name); taken {
-		return &driver.Error{Op: "register a kind of device", Kind: driver.ErrInvalid, Text: fmt.Sprintf("kind %q: the name is taken", b.Name)}
-	}
-	backendsMu.Lock()
-	defer backendsMu.Unlock()
-	backends = append(backends, b)
-	return nil
+		Count: func() (int, error) { return 1, nil }},
 }
 
+// kinds returns the kinds of this program.
+func kinds() []gpu.Kind { return append(slices.Clone(builtin), gpu.Kinds()...) }
+
 // find returns the kind with that name. "" is the default kind.
-func find(name string) (Backend, bool) {
-	backendsMu.RLock()
-	defer backendsMu.RUnlock()
+func find(name string) (gpu.Kind, bool) {
 	if name == "" {
-		return backends[0], true
+		return builtin[0], true
 	}
-	i := slices.IndexFunc(backends, func(b Backend) bool { return b.Name == name })
-	if i < 0 {
-		return Backend{}, false
+	all := kinds()
+	if i := slices.IndexFunc(all, func(k gpu.Kind) bool { return k.Name == name }); i >= 0 {
+		return all[i], true
 	}
-	return backends[i], true
+	return gpu.Kind{}, false
 }
 
 // Device opens the device of the given name. "" means "cuda", the first GPU. An
@@ -115,7 +85,7 @@ func All(ctx context.Context, kind string) ([]driver.Device, error) {
 }
 
 // each opens the first n devices, or none if one fails.
-func each(ctx context.Context, b Backend, n int) ([]driver.Device, error) {
+func each(ctx context.Context, b gpu.Kind, n int) ([]driver.Device, error) {
 	var list []driver.Device
 	for i := range n {
 		dev, err := b.Open(ctx, i)
@@ -133,13 +103,11 @@ func each(ctx context.Context, b Backend, n int) ([]driver.Device, error) {
 // Names returns the names that Device accepts in this program. N stands for a
 // device number.
 func Names() []string {
-	backendsMu.RLock()
-	defer backendsMu.RUnlock()
 	var names []string
-	for _, b := range backends {
-		names = append(names, b.Name)
-		if b.Numbered {
-			names = append(names, b.Name+":N")
+	for _, k := range kinds() {
+		names = append(names, k.Name)
+		if k.Numbered {
+			names = append(names, k.Name+":N")
 		}
 	}
 	return names

@@ -13,6 +13,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
+	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/outside"
 )
 
@@ -105,7 +106,7 @@ func (c closing) Close() error { *c.closed++; return nil }
 // closed.
 func TestAllOrNone(t *testing.T) {
 	closed, broken := 0, errors.New("the third is broken")
-	list, err := each(t.Context(), Backend{Open: func(_ context.Context, n int) (driver.Device, error) {
+	list, err := each(t.Context(), gpu.Kind{Open: func(_ context.Context, n int) (driver.Device, error) {
 		if n == 2 {
 			return nil, broken
 		}
@@ -126,39 +127,41 @@ func TestMumaxIsNotThere(t *testing.T) {
 	assert.NotContains(t, Names(), "mumax")
 }
 
+// fake is a kind with two devices, which this program registers.
+var (
+	fake = gpu.Kind{Name: "fake", Numbered: true, Count: func() (int, error) { return 2, nil },
+		Open: func(_ context.Context, n int) (driver.Device, error) {
+			if n > 1 {
+				return nil, driver.ErrNoDevice
+			}
+			return closing{closed: new(int)}, nil
+		}}
+	registered = gpu.Register(fake)
+)
+
 // TestRegister checks that a registered kind is opened, counted and named like the
 // others.
 func TestRegister(t *testing.T) {
-	saved := backends
-	t.Cleanup(func() { backends = saved })
-	closed := 0
-	open := func(_ context.Context, n int) (driver.Device, error) {
-		if n > 1 {
-			return nil, driver.ErrNoDevice
-		}
-		return closing{closed: &closed}, nil
-	}
-	count := func() (int, error) { return 2, nil }
-	require.NoError(t, Register(Backend{Name: "abacus", Numbered: true, Open: open, Count: count}))
-	assert.Equal(t, []string{"cuda", "cuda:N", "emulated", "abacus", "abacus:N"}, Names())
-	for _, name := range []string{"abacus", "abacus:1"} {
+	require.NoError(t, registered)
+	assert.Equal(t, []string{"cuda", "cuda:N", "emulated", "fake", "fake:N"}, Names())
+	for _, name := range []string{"fake", "fake:1"} {
 		dev, err := Device(t.Context(), name)
 		require.NoError(t, err)
 		require.NoError(t, dev.Close())
 	}
-	_, err := Device(t.Context(), "abacus:2")
+	_, err := Device(t.Context(), "fake:2")
 	require.ErrorIs(t, err, driver.ErrNoDevice)
-	list, err := All(t.Context(), "abacus")
+	list, err := All(t.Context(), "fake")
 	require.NoError(t, err)
 	assert.Len(t, list, 2)
 
-	for _, b := range []Backend{
-		{Name: "abacus", Open: open, Count: count}, {Name: "cuda", Open: open, Count: count}, {Open: open, Count: count},
-		{Name: "a:b", Open: open, Count: count}, {Name: "a", Count: count}, {Name: "a", Open: open},
+	for _, k := range []gpu.Kind{
+		fake, {Name: "cuda", Open: fake.Open, Count: fake.Count}, {Open: fake.Open, Count: fake.Count},
+		{Name: "a:b", Open: fake.Open, Count: fake.Count}, {Name: "a", Count: fake.Count}, {Name: "a", Open: fake.Open},
 	} {
-		require.ErrorIs(t, Register(b), driver.ErrInvalid, b.Name)
+		require.ErrorIs(t, gpu.Register(k), driver.ErrInvalid, k.Name)
 	}
-	assert.Len(t, backends, 3)
+	assert.Len(t, kinds(), 3)
 }
 
 func TestEndedContext(t *testing.T) {

@@ -30,7 +30,7 @@ var passes = map[string]pass{
 	"forward": {
 		name:  "forward",
 		queue: func(u *subject) error { return u.Call().Forward(u.Stream(), u.Args) }, experts: (*subject).forwardExperts,
-		flops: moe.Config.ForwardFLOPs, work: moe.Config.ForwardWork,
+		flops: moe.Config.ForwardFLOPs, work: spec.ForwardWork,
 		speed: func(s peers.Speed) float64 { return s.Forward }, products: productsOf(false),
 	},
 	"inference": {
@@ -41,13 +41,13 @@ var passes = map[string]pass{
 			return u.Call().Forward(u.Stream(), f)
 		},
 		experts: (*subject).forwardExperts,
-		flops:   moe.Config.ForwardFLOPs, work: moe.Config.InferenceWork,
+		flops:   moe.Config.ForwardFLOPs, work: spec.InferenceWork,
 		speed: func(s peers.Speed) float64 { return s.Forward }, products: productsOf(false),
 	},
 	"backward": {
 		name: "backward", backward: true,
 		queue: func(u *subject) error { return u.Call().Backward(u.Stream(), u.Back) }, experts: (*subject).backwardExperts,
-		flops: moe.Config.BackwardFLOPs, work: moe.Config.BackwardWork,
+		flops: moe.Config.BackwardFLOPs, work: spec.BackwardWork,
 		speed: func(s peers.Speed) float64 { return s.Backward }, products: productsOf(true),
 	},
 }

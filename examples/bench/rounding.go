@@ -127,8 +127,9 @@ func (u *subject) rounded() (f moe.ForwardArgs, b moe.BackwardArgs, err error) {
 		return f, b, err
 	}
 	f = u.Args
-	f.List, f.Logits, f.Seed = u.Memory().RoutingList(l, rows), u.Memory().Tensor(l.Shapes(tokens).Logits), 1
-	f.H, f.Workspace = u.Memory().Tensor(l.Config().ListShapes(rows).H), u.Memory().Buffer(sizes.BackwardWorkspace)
+	shapes := l.Config().ListShapes(tokens, rows)
+	f.List, f.Logits, f.Seed = u.Memory().RoutingList(l, rows), u.Memory().Tensor(shapes.Logits), 1
+	f.H, f.Workspace = u.Memory().Tensor(shapes.H), u.Memory().Buffer(sizes.BackwardWorkspace)
 	b = f.BackwardArgs()
 	b.DO, b.DX, b.WeightGradients = u.Back.DO, u.Back.DX, u.Back.WeightGradients
 	return f, b, u.Memory().Err()

@@ -21,6 +21,7 @@ import (
 
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
+	"sonicmoe/internal/published"
 	"sonicmoe/moe"
 	"sonicmoe/moe/checkpoint"
 )
@@ -66,13 +67,13 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 
 // find returns the models with some names and paths, without any all published ones.
 func find(ctx context.Context, names []string) ([]checkpoint.Model, error) {
-	published, err := checkpoint.Published()
+	all, err := published.Models()
 	if err != nil || len(names) == 0 {
-		return published, err
+		return all, err
 	}
 	var list []checkpoint.Model
 	for _, name := range names {
-		m, err := findOne(ctx, published, name)
+		m, err := findOne(ctx, all, name)
 		if err != nil {
 			return nil, err
 		}
@@ -81,9 +82,9 @@ func find(ctx context.Context, names []string) ([]checkpoint.Model, error) {
 	return list, nil
 }
 
-func findOne(ctx context.Context, published []checkpoint.Model, name string) (checkpoint.Model, error) {
+func findOne(ctx context.Context, all []checkpoint.Model, name string) (checkpoint.Model, error) {
 	var known []string
-	for _, m := range published {
+	for _, m := range all {
 		if strings.EqualFold(m.Name, name) {
 			return m, nil
 		}

@@ -16,6 +16,7 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 
 	"sonicmoe/examples/internal/picture"
+	"sonicmoe/internal/spec"
 )
 
 // colours are the colours of a panel's bars in their order.
@@ -67,12 +68,12 @@ func panel(title, unit string, plans []plan, named bool, list ...series) (*plot.
 // panels returns charts of the saved activations, the padding of tiles, and the times
 // of the roofline.
 func panels(plans []plan) ([]*plot.Plot, error) {
-	padding := func(i int) func(plan) float64 {
-		return func(p plan) float64 { return 100 * p.Padding[i].Share }
+	padding := func(tile int) func(plan) float64 {
+		return func(p plan) float64 { return 100 * p.Padding[tile] }
 	}
 	method := func(name string) func(plan) float64 {
 		return func(p plan) float64 {
-			for _, s := range p.Config.SavedByMethod(p.Tokens) {
+			for _, s := range spec.SavedByMethod(p.Config, p.Tokens) {
 				if s.Method == name && p.Tokens > 0 {
 					return float64(s.Activations) / float64(p.Tokens) / 1000
 				}
@@ -86,7 +87,7 @@ func panels(plans []plan) ([]*plot.Plot, error) {
 		return nil, err
 	}
 	waste, err := panel("Rows that tiles add", "% (cut at 100)", plans, false,
-		series{"64 rows", padding(0)}, series{"128 rows", padding(1)}, series{"256 rows", padding(2)})
+		series{"64 rows", padding(64)}, series{"128 rows", padding(128)}, series{"256 rows", padding(256)})
 	if err != nil {
 		return nil, err
 	}

@@ -37,17 +37,13 @@ func write(out io.Writer, plans []plan, tokens int) error {
 }
 
 // savedPerToken returns the bytes that a token keeps from forward to backward.
-func (p plan) savedPerToken() int64 { return p.Saved.Activations / int64(max(p.Tokens, 1)) }
+func (p plan) savedPerToken() int64 {
+	s := p.Config.Shapes(1)
+	return s.X.Bytes() + s.H.Bytes() + s.SharedH.Bytes()
+}
 
 func (p plan) waste() string {
-	text := ""
-	for i, of := range p.Padding {
-		if i > 0 {
-			text += "/"
-		}
-		text += fmt.Sprintf("%.0f", 100*of.Share)
-	}
-	return text
+	return fmt.Sprintf("%.0f/%.0f/%.0f", 100*p.Padding[64], 100*p.Padding[128], 100*p.Padding[256])
 }
 
 func ms(t time.Duration) string { return fmt.Sprintf("%.2f", t.Seconds()*1e3) }

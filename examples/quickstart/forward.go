@@ -129,7 +129,7 @@ func digest(r trial.Results) string {
 // memory prints the bytes that are saved for backward, by this and by other methods.
 func (j *job) memory() {
 	fmt.Fprintf(j.out, "saved for backward:\n")
-	for i, s := range j.row.Config.SavedByMethod(j.row.Tokens) {
+	for i, s := range spec.SavedByMethod(j.row.Config, j.row.Tokens) {
 		name := s.Method
 		if i == 0 {
 			name = "this (" + name + ")"
@@ -140,7 +140,7 @@ func (j *job) memory() {
 
 // roofline prints the time at the roofline.
 func (j *job) roofline() {
-	roofline := spec.H200.Roofline(j.row.Config.ForwardWork(j.row.Tokens))
+	roofline := spec.H200.Roofline(spec.ForwardWork(j.row.Config, j.row.Tokens))
 	fmt.Fprintf(j.out, "roofline       %v on an H200, %.0f TFLOPS\n", roofline.Round(time.Microsecond), spec.TFLOPS(j.row.Config.ForwardFLOPs(j.row.Tokens), roofline))
 }
 

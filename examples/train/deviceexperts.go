@@ -31,7 +31,7 @@ func (d *device) newExperts(w1, w2 []uint16) (experts, error) {
 	e.x, e.router, e.h, e.scores, e.experts = m.Tensor(s.X), m.Tensor(s.Router), m.Tensor(s.H), m.Tensor(s.Scores), m.Tensor(s.ExpertIDs)
 	if c.Rounds() {
 		rows := d.layer.RoundedRows(d.tokens)
-		e.list, e.listH, e.logits = m.RoutingList(d.layer, rows), m.Tensor(c.ListShapes(rows).H), m.Tensor(s.Logits)
+		e.list, e.listH, e.logits = m.RoutingList(d.layer, rows), m.Tensor(c.ListShapes(d.tokens, rows).H), m.Tensor(s.Logits)
 	}
 	err := m.Err()
 	if err == nil {
@@ -84,9 +84,9 @@ func (e *deviceExperts) Forward(ctx context.Context, x, router []uint16, learnin
 // round adds the arguments of rounding to a pass.
 func (e *deviceExperts) round(f *moe.ForwardArgs) {
 	e.seed++
-	l := e.layer.Config().ListShapes(e.layer.RoundedRows(e.tokens))
-	e.list.Tokens.Shape, e.list.ExpertIDs.Shape, e.list.Scores.Shape, e.listH.Shape = l.Tokens, l.ExpertIDs, l.Scores, l.H
-	e.logits.Shape = e.layer.Config().Shapes(e.tokens).Logits
+	l := e.layer.Config().ListShapes(e.tokens, e.layer.RoundedRows(e.tokens))
+	e.list.Tokens.Shape, e.list.ExpertIDs.Shape, e.list.Scores.Shape, e.listH.Shape = l.ExpertIDs, l.ExpertIDs, l.Scores, l.H
+	e.logits.Shape = l.Logits
 	f.List, f.H, f.Logits, f.Seed = e.list, e.listH, e.logits, e.seed
 }
 

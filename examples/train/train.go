@@ -48,7 +48,7 @@ func (t *training) describe(place string) {
 	}
 	fmt.Fprintf(t.out, "%s: %d %s of %v, %.3g million weights, on %s\n",
 		s.name, s.blocks, blocks, s.layer, float64(s.weights(len(c.alphabet)))/1e6, place)
-	fmt.Fprintf(t.out, "each layer keeps %.3g MB from forward to backward\n", float64(s.layer.Saved(s.tokens).Bytes())/1e6)
+	fmt.Fprintf(t.out, "each layer keeps %.3g MB from forward to backward\n", float64(s.layer.SavedBytes(s.tokens))/1e6)
 	fmt.Fprintf(t.out, "text of %d bytes, a tenth held out; %d steps of %d tokens; even guesses would be %.4f nats a byte\n",
 		len(c.symbols), t.steps, s.passes*s.tokens, math.Log(float64(len(c.alphabet))))
 }

@@ -18,6 +18,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/internal/store"
 )
 
 // cacheFlag declares -cache.
@@ -31,7 +32,7 @@ func openToRead(place string) (*cache.Cache, error) {
 		return nil, err
 	}
 	if place == "" && os.Getenv("SONICMOE_CACHE") == "" {
-		dir, err := cache.DefaultDir()
+		dir, err := store.DefaultDir()
 		if err != nil {
 			return nil, err
 		}
@@ -44,7 +45,7 @@ func openToRead(place string) (*cache.Cache, error) {
 	if list := filepath.SplitList(os.Getenv("SONICMOE_CACHE")); place == "" && len(list) > 1 && list[0] == "" {
 		// If the user's directory does not exist yet, the other layers of the cache still
 		// count.
-		own, err := cache.DefaultDir()
+		own, err := store.DefaultDir()
 		if err != nil {
 			return nil, err
 		}

@@ -83,7 +83,7 @@ func openToVerify(place string) (*cache.Cache, error) {
 
 // files checks the files of a cache.
 func (v *verify) files(ctx context.Context, from *cache.Cache) error {
-	var checks []cache.Check
+	var checks []func(ctx context.Context, key string, ptx []byte, code map[string][]byte) error
 	var again *jit.Recompile
 	if v.recompile {
 		t := driver.H200()

@@ -15,10 +15,10 @@ func Example() {
 	const tokens = 24576
 	fmt.Println(layer)
 	fmt.Println("W1", layer.Shapes(tokens).W1)
-	for _, m := range layer.SavedByMethod(tokens)[:2] {
+	for _, m := range spec.SavedByMethod(layer, tokens)[:2] {
 		fmt.Printf("%s keeps %d MiB\n", m.Method, m.Bytes()>>20)
 	}
-	least := spec.H200.Roofline(layer.ForwardWork(tokens))
+	least := spec.H200.Roofline(spec.ForwardWork(layer, tokens))
 	fmt.Printf("forward takes at least %.2f ms\n", least.Seconds()*1e3)
 	layer.Hidden = 100
 	fmt.Println(layer.Check())

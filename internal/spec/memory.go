@@ -20,23 +20,19 @@ func (c Config) metadataBytes(tokens int) int64 {
 	return 4*4*int64(tokens)*int64(c.TopK) + 4*int64(c.NumExperts+1)
 }
 
-// Saved returns the bytes that this library keeps from forward to backward: X (which
-// the caller has anyway), H, scores and experts. X and H are 2Td + 4TKn bytes, or
-// 2Td + 2TKn without a gate: constant for a constant nK, however fine the experts
-// are. Scores and experts are 8TK bytes. Backward computes the order of the rows
-// again from the experts, and the score of the shared experts' gate from X. Layers
-// with shared experts also keep SharedH, and layers with SavesLogits the logits.
-func (c Config) Saved(tokens int) Saved {
-	shapes := c.Shapes(tokens)
-	s := Saved{
-		Method:      "SonicMoE",
-		Activations: shapes.X.Bytes() + shapes.H.Bytes() + shapes.SharedH.Bytes(),
-		Metadata:    shapes.Scores.Bytes() + shapes.ExpertIDs.Bytes(),
-	}
+// SavedBytes returns the bytes that stay from forward to backward: X (which the caller
+// has anyway), H, scores and experts. X and H are 2Td + 4TKn bytes, or 2Td + 2TKn
+// without a gate: constant for a constant nK, however fine the experts are. Scores and
+// experts are 8TK bytes. Backward computes the order of the rows again from the
+// experts, and the score of the shared experts' gate from X. Layers with shared experts
+// also keep SharedH, and layers with SavesLogits the logits.
+func (c Config) SavedBytes(tokens int) int64 {
+	s := c.Shapes(tokens)
+	saved := s.X.Bytes() + s.H.Bytes() + s.SharedH.Bytes() + s.Scores.Bytes() + s.ExpertIDs.Bytes()
 	if c.SavesLogits() {
-		s.Metadata += shapes.Logits.Bytes()
+		saved += s.Logits.Bytes()
 	}
-	return s
+	return saved
 }
 
 // SavedByMethod returns the bytes that SonicMoE, whose method this library follows,
@@ -46,7 +42,7 @@ func (c Config) Saved(tokens int) Saved {
 // 13, within 2 % (Megatron at 30B n=256 needs 2 GiB more). "torch grouped" is not
 // measured there: its formula counts what autograd keeps of an eager layer around
 // torch._grouped_mm (gathered X, H, silu(gate), A, Y). All have the same metadata.
-func (c Config) SavedByMethod(tokens int) []Saved {
+func SavedByMethod(c Config, tokens int) []Saved {
 	t, k := int64(tokens), int64(c.TopK)
 	x := 2 * t * int64(c.Hidden)              // X, bf16
 	rowN := 2 * t * k * int64(c.Intermediate) // one [R, n] tensor

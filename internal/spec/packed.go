@@ -184,7 +184,7 @@ func (r *TensorRow) IsOfPacked() bool { return r.Type == OfCodes || r.IsOnlyPack
 func MatrixBytes(c Config) (bytes int64) {
 	s := c.Shapes(0)
 	for _, id := range ExpertWeights {
-		if id.Row().IsOfPacked() {
+		if Row(id).IsOfPacked() {
 			bytes += s.Of(id).Bytes()
 		}
 	}

@@ -83,11 +83,13 @@ func AggregateWork(c Config, tokens int) Work {
 // ForwardWork returns the work of a training forward pass: router and top-K (one
 // kernel), up, down, aggregate, and the products of shared experts. The plan's work
 // is negligible and left out.
-func (c Config) ForwardWork(tokens int) []Work { return ForwardWork(c, tokens, float64(c.NumExperts)) }
+func ForwardWork(c Config, tokens int) []Work {
+	return ForwardWorkOf(c, tokens, float64(c.NumExperts))
+}
 
-// ForwardWork returns Config.ForwardWork of a pass in which a number of experts have
+// ForwardWorkOf returns the work of a forward pass in which a number of experts have
 // rows: the weights of the others are not read.
-func ForwardWork(c Config, tokens int, experts float64) []Work {
+func ForwardWorkOf(c Config, tokens int, experts float64) []Work {
 	list := []Work{RouterWork(c, tokens), TopKWork(c, tokens)}
 	s := c.sizes(tokens)
 	s.e = experts
@@ -96,15 +98,15 @@ func ForwardWork(c Config, tokens int, experts float64) []Work {
 }
 
 // InferenceWork returns the work of a forward pass that does not store H.
-func (c Config) InferenceWork(tokens int) []Work {
-	list := c.ForwardWork(tokens)
+func InferenceWork(c Config, tokens int) []Work {
+	list := ForwardWork(c, tokens)
 	list[slices.Index(list, ProductUp.Work(c, tokens))] = UpInferenceWork(c, tokens)
 	return list
 }
 
 // BackwardWork returns the work of a backward pass with all gradients except the
 // router's.
-func (c Config) BackwardWork(tokens int) []Work {
+func BackwardWork(c Config, tokens int) []Work {
 	list := append(productsWork(c.sizes(tokens), true), AggregateWork(c, tokens))
 	return append(list, sharedWork(c, tokens, true)...)
 }

@@ -118,8 +118,8 @@ func TestLargestLayerDoesNotOverflow(t *testing.T) {
 	s := c.Shapes(math.MaxInt32)
 	assert.Equal(t, int64(1)<<52, s.W1.Bytes())
 	assert.Equal(t, int64(math.MaxInt32)<<27, s.H.Bytes())
-	assert.Positive(t, c.Saved(math.MaxInt32).Bytes())
-	for _, m := range c.SavedByMethod(math.MaxInt32) {
+	assert.Positive(t, c.SavedBytes(math.MaxInt32))
+	for _, m := range spec.SavedByMethod(c, math.MaxInt32) {
 		assert.Positive(t, m.Bytes(), m.Method)
 	}
 }

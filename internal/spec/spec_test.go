@@ -31,7 +31,7 @@ func TestSavedMeetsPublishedPeaks(t *testing.T) {
 		require.True(t, ok, tt.row)
 		s := r.Config.Shapes(r.Tokens)
 		peak := map[string]float64{}
-		for _, m := range r.Config.SavedByMethod(r.Tokens) {
+		for _, m := range spec.SavedByMethod(r.Config, r.Tokens) {
 			peak[m.Method] = float64(m.Activations+s.W1.Bytes()+s.W2.Bytes()) / gib
 		}
 		assert.InDelta(t, tt.sonic, peak["SonicMoE"]+float64(s.O.Bytes())/gib, .035, tt.row)
@@ -45,19 +45,17 @@ func TestSavedMeetsPublishedPeaks(t *testing.T) {
 func TestSavedIsIndependentOfGranularity(t *testing.T) {
 	a, _ := peers.Find("7B n=256")
 	b, _ := peers.Find("7B n=1024")
-	assert.Equal(t, a.Config.Saved(a.Tokens).Activations, b.Config.Saved(b.Tokens).Activations)
-	saved := good.Saved(10)
-	assert.Equal(t, "SonicMoE", saved.Method)
-	assert.Equal(t, int64(2*10*1536+4*10*8*256), saved.Activations)
-	assert.Equal(t, int64(8*80), saved.Metadata)
-	assert.Equal(t, int64(16*80+4*129), good.SavedByMethod(10)[0].Metadata)
+	activations := func(r peers.Row) int64 { return r.Config.SavedBytes(r.Tokens) - 8*int64(r.Tokens*r.Config.TopK) }
+	assert.Equal(t, activations(a), activations(b))
+	assert.Equal(t, int64(2*10*1536+4*10*8*256+8*80), good.SavedBytes(10))
+	assert.Equal(t, int64(16*80+4*129), spec.SavedByMethod(good, 10)[0].Metadata)
 }
 
-// Saved equals the sum of the tensors that a training pass saves.
+// SavedBytes equals the sum of the tensors that a training pass saves.
 func TestSavedIsTheTensors(t *testing.T) {
 	for _, r := range peers.All() {
 		s := r.Config.Shapes(r.Tokens)
-		assert.Equal(t, s.X.Bytes()+s.H.Bytes()+s.Scores.Bytes()+s.ExpertIDs.Bytes(), r.Config.Saved(r.Tokens).Bytes(), r.Name)
+		assert.Equal(t, s.X.Bytes()+s.H.Bytes()+s.Scores.Bytes()+s.ExpertIDs.Bytes(), r.Config.SavedBytes(r.Tokens), r.Name)
 	}
 }
 
@@ -65,14 +63,12 @@ func TestSavedIsTheTensors(t *testing.T) {
 // without a gate is half as large.
 func TestSavedOfOtherLayers(t *testing.T) {
 	c := spec.Config{Hidden: 64, Intermediate: 32, NumExperts: 8, TopK: 2}
-	plain := c.Saved(10)
+	plain := c.SavedBytes(10)
 	c.SharedExperts, c.SharedGate, c.Score = 3, true, spec.Sigmoid
-	with := c.Saved(10)
-	assert.Equal(t, int64(4*10*3*32), with.Activations-plain.Activations)
-	assert.Equal(t, int64(2*10*8), with.Metadata-plain.Metadata)
-	assert.Equal(t, plain.Activations, c.SavedByMethod(10)[0].Activations)
+	assert.Equal(t, int64(4*10*3*32+2*10*8), c.SavedBytes(10)-plain)
+	assert.Equal(t, int64(2*10*64+4*20*32), spec.SavedByMethod(c, 10)[0].Activations, "without shared experts")
 	ungated := spec.Config{Hidden: 64, Intermediate: 32, NumExperts: 8, TopK: 2, Activation: spec.GELUErf}
-	assert.Equal(t, int64(2*10*64+2*20*32), ungated.Saved(10).Activations)
+	assert.Equal(t, int64(2*10*64+2*20*32+8*20), ungated.SavedBytes(10))
 }
 
 // Rooflines in TFLOPS.
@@ -88,8 +84,8 @@ func TestRoofline(t *testing.T) {
 	require.Len(t, peers.All(), len(want))
 	for _, r := range peers.All() {
 		c := r.Config
-		f := spec.TFLOPS(c.ForwardFLOPs(r.Tokens), spec.H200.Roofline(c.ForwardWork(r.Tokens)))
-		b := spec.TFLOPS(c.BackwardFLOPs(r.Tokens), spec.H200.Roofline(c.BackwardWork(r.Tokens)))
+		f := spec.TFLOPS(c.ForwardFLOPs(r.Tokens), spec.H200.Roofline(spec.ForwardWork(c, r.Tokens)))
+		b := spec.TFLOPS(c.BackwardFLOPs(r.Tokens), spec.H200.Roofline(spec.BackwardWork(c, r.Tokens)))
 		assert.InDelta(t, want[r.Name][0], f, .51, r.Name)
 		assert.InDelta(t, want[r.Name][1], b, .51, r.Name)
 	}
@@ -113,7 +109,7 @@ func TestRowsAreConsistent(t *testing.T) {
 			b := r.Config.BackwardFLOPs(r.Tokens) / r.SonicBackwardMS / 1e9
 			assert.InEpsilon(t, r.Sonic.Backward, b, .005, r.Name)
 		}
-		roof := spec.TFLOPS(r.Config.ForwardFLOPs(r.Tokens), spec.H200.Roofline(r.Config.ForwardWork(r.Tokens)))
+		roof := spec.TFLOPS(r.Config.ForwardFLOPs(r.Tokens), spec.H200.Roofline(spec.ForwardWork(r.Config, r.Tokens)))
 		for _, v := range []peers.Speed{r.Sonic, r.MoMoE, r.ScatterMoE, r.Torch} {
 			assert.Less(t, v.Forward, roof, "%s beats its roofline", r.Name)
 		}

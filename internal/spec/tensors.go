@@ -4,8 +4,8 @@ package spec
 // are generated from Tensors; the gradients of weights follow the rows.
 type TensorID uint8
 
-// Row returns the tensor's row.
-func (id TensorID) Row() *TensorRow { return &rows[id] }
+// Row returns a tensor's row of the table.
+func Row(id TensorID) *TensorRow { return &rows[id] }
 
 // String returns the tensor's name: "W1".
 func (id TensorID) String() string {
@@ -332,7 +332,7 @@ func (l *layout) shape(r *TensorRow) (s Shape) {
 func (c Config) Shapes(tokens int) (s Shapes) {
 	l := c.layout(tokens, tokens*c.TopK, c.Type)
 	for _, id := range forward {
-		*s.at(id) = l.shape(id.Row())
+		*s.at(id) = l.shape(Row(id))
 	}
 	return s
 }
@@ -350,7 +350,7 @@ func (s *Shapes) Of(id TensorID) Shape {
 func (c Config) Gradients(tokens int, weights Type) (s GradientShapes) {
 	l := c.layout(tokens, tokens*c.TopK, weights)
 	for _, id := range backward {
-		*s.at(id) = l.shape(id.Row())
+		*s.at(id) = l.shape(Row(id))
 	}
 	return s
 }
@@ -363,24 +363,16 @@ func (s *GradientShapes) Of(id TensorID) Shape {
 	return Shape{}
 }
 
-// ListShapes are the shapes that differ in a pass whose routing is a list: the list
-// itself, and the tensors with a row for each entry.
-type ListShapes struct {
-	// Tokens and ExpertIDs [L] i32 and Scores [L] f32 are the list.
-	Tokens, ExpertIDs, Scores Shape
-	// H, A and Y are as in Shapes, and DH, ScaledA, DXRows and DScores as in
-	// GradientShapes, with L rows.
-	H, A, Y                      Shape
-	DH, ScaledA, DXRows, DScores Shape
-}
-
-// ListShapes returns the shapes for a list with a number of entries.
-func (c Config) ListShapes(entries int) ListShapes {
-	l := c.layout(0, entries, c.Type)
-	of := func(id TensorID) Shape { return l.shape(id.Row()) }
-	ids, scores := Shape{Type: I32, Rank: 1, Dims: [3]int64{int64(entries)}}, Shape{Type: F32, Rank: 1, Dims: [3]int64{int64(entries)}}
-	return ListShapes{
-		Tokens: ids, ExpertIDs: ids, Scores: scores, H: of(TensorH), A: of(TensorA), Y: of(TensorY),
-		DH: of(TensorDH), ScaledA: of(TensorScaledA), DXRows: of(TensorDXRows), DScores: scores,
+// ListShapes returns the shapes of a forward pass whose routing is a list with L
+// entries: as [Config.Shapes], but Scores and ExpertIDs are [L], and H, A and Y have L
+// rows. The list's Tokens have the shape of ExpertIDs, and the gradient DScores that
+// of Scores.
+func (c Config) ListShapes(tokens, entries int) Shapes {
+	s, l := c.Shapes(tokens), c.layout(tokens, entries, c.Type)
+	for _, id := range []TensorID{TensorH, TensorA, TensorY} {
+		*s.at(id) = l.shape(Row(id))
 	}
+	s.Scores = Shape{Type: F32, Rank: 1, Dims: [3]int64{int64(entries)}}
+	s.ExpertIDs = Shape{Type: I32, Rank: 1, Dims: [3]int64{int64(entries)}}
+	return s
 }

@@ -52,7 +52,7 @@ func Draw(c moe.Config, tokens int, seed uint64, boost float64) (x []uint16, w r
 	c.Weights = ""
 	s := c.Shapes(tokens)
 	for i, id := range drawn() {
-		if id.Row().IsOnlyPacked() {
+		if spec.Row(id).IsOnlyPacked() {
 			continue
 		}
 		seed, scale, mean := seed+1+uint64(i), reference.ScaleWeight*boost, 0.0
@@ -167,7 +167,7 @@ func (t *Trial) upload() error {
 	}
 	for _, id := range spec.Weights {
 		to := *t.Args.Weight(id)
-		if to.Shape.Type == moe.U8 || id.Row().IsOnlyPacked() {
+		if to.Shape.Type == moe.U8 || spec.Row(id).IsOnlyPacked() {
 			continue // pack has written this tensor already
 		}
 		if bits := t.Weights.Bits(id); bits != nil {

@@ -207,7 +207,7 @@ func (c *call) setForward(l *layer, p *C.sm_forward_pass) {
 		*f.Weight(id) = weight(forwardWeight(p, id), s.Of(id))
 	}
 	if p.entries != 0 {
-		s := l.Config().ListShapes(int(p.entries))
+		s := l.Config().ListShapes(int(p.tokens), int(p.entries))
 		f.List, f.H = listOf(s, p.token_indices, p.expert_ids, p.scores, p.list_expert_ids, p.list_scores), optional(p.h, s.H)
 	}
 }
@@ -223,11 +223,11 @@ func weight(address C.uint64_t, s moe.Shape) moe.Tensor {
 
 // listOf returns a list with the entries of s. It has the ids and scores of the
 // pass, or, if the pass rounds, ids and scores of its own.
-func listOf(s spec.ListShapes, tokens, ids, scores, ownIDs, ownScores C.uint64_t) moe.RoutingList {
+func listOf(s moe.Shapes, tokens, ids, scores, ownIDs, ownScores C.uint64_t) moe.RoutingList {
 	if ownIDs != 0 || ownScores != 0 {
 		ids, scores = ownIDs, ownScores
 	}
-	return moe.RoutingList{Tokens: tensor(tokens, s.Tokens), ExpertIDs: tensor(ids, s.ExpertIDs), Scores: tensor(scores, s.Scores)}
+	return moe.RoutingList{Tokens: tensor(tokens, s.ExpertIDs), ExpertIDs: tensor(ids, s.ExpertIDs), Scores: tensor(scores, s.Scores)}
 }
 
 // setBackward sets the buffers of a backward pass of l.
@@ -250,12 +250,12 @@ func (c *call) setBackward(l *layer, p *C.sm_backward_pass) (err error) {
 	for _, id := range spec.Weights {
 		*b.Weight(id) = weight(backwardWeight(p, id), s.Of(id))
 		if d := b.Gradient(id); d != nil {
-			*d = gradient(&err, id.Row().GradientID.String(), backwardGradient(p, id), s.Of(id))
+			*d = gradient(&err, spec.Row(id).GradientID.String(), backwardGradient(p, id), s.Of(id))
 		}
 	}
 	if p.entries != 0 {
-		s := l.Config().ListShapes(int(p.entries))
-		b.List, b.H, b.DScores = listOf(s, p.token_indices, p.expert_ids, p.scores, p.list_expert_ids, p.list_scores), tensor(p.h, s.H), optional(p.d_scores, s.DScores)
+		s := l.Config().ListShapes(int(p.tokens), int(p.entries))
+		b.List, b.H, b.DScores = listOf(s, p.token_indices, p.expert_ids, p.scores, p.list_expert_ids, p.list_scores), tensor(p.h, s.H), optional(p.d_scores, s.Scores)
 	}
 	return err
 }

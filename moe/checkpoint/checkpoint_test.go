@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/published"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe/checkpoint"
 )
@@ -53,7 +54,7 @@ func TestPublished(t *testing.T) {
 		"ERNIE-4.5-21B-A3B":    {"d=2560 n=1536 E=64 K=6 w1=concatenated logits=f32 router=f32 score=softmax selection-bias renorm=clamp epsilon=1e-12 shared=2", 27, 1},
 		"Hunyuan-A13B":         {"d=4096 n=3072 E=64 K=8 w1=concatenated logits=f32 router=f32 shared=1", 32, 0},
 	}
-	list, err := checkpoint.Published()
+	list, err := published.Models()
 	require.NoError(t, err)
 	require.Len(t, list, len(want))
 	for _, m := range list {
@@ -176,8 +177,8 @@ func TestReadRefuses(t *testing.T) {
 	deep := strings.Repeat(`{"text_config": `, 9000) + "{}" + strings.Repeat("}", 9000)
 	for _, tt := range []struct{ name, json, want string }{
 		{"no JSON", "model", "config.json: invalid character"},
-		{"unknown model", `{"model_type": "new_moe"}`, `model_type "new_moe" is not known (go doc sonicmoe/moe/checkpoint Types), and it has none of num_local_experts, num_experts, n_routed_experts, moe_num_experts: a dense model has no expert layer`},
-		{"unknown model with experts", `{"model_type": "new_moe", "num_experts": 8}`, `model_type "new_moe" is not known (go doc sonicmoe/moe/checkpoint Types)`},
+		{"unknown model", `{"model_type": "new_moe"}`, `model_type "new_moe" is not known (the table of models in README.md lists those that are), and it has none of num_local_experts, num_experts, n_routed_experts, moe_num_experts: a dense model has no expert layer`},
+		{"unknown model with experts", `{"model_type": "new_moe", "num_experts": 8}`, `model_type "new_moe" is not known (the table of models in README.md lists those that are)`},
 		{"a model that is known and not covered", `{"model_type": "zaya"}`, `model_type "zaya" is refused: its router is a network of its own`},
 		{"no model", `{}`, `config.json has no model_type, and it has none of num_local_experts`},
 		{"no size", `{"model_type": "mixtral", "hidden_size": 64}`, "mixtral: config.json has no intermediate_size"},

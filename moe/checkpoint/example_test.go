@@ -22,5 +22,5 @@ func ExampleRead() {
 	fmt.Println(err)
 	// Output:
 	// d=4096 n=14336 E=8 K=2 w1=concatenated logits=bf16
-	// model_type "llama" is not known (go doc sonicmoe/moe/checkpoint Types), and it has none of num_local_experts, num_experts, n_routed_experts, moe_num_experts: a dense model has no expert layer
+	// model_type "llama" is not known (the table of models in README.md lists those that are), and it has none of num_local_experts, num_experts, n_routed_experts, moe_num_experts: a dense model has no expert layer
 }

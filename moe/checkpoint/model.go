@@ -3,7 +3,6 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -108,7 +107,7 @@ func (f *fields) lookup(kind string) (name string, read family, err error) {
 			return "", nil, fmt.Errorf("model_type %q is refused: %s", kind, why)
 		}
 	}
-	err = fmt.Errorf("model_type %q is not known (go doc sonicmoe/moe/checkpoint Types)", kind)
+	err = fmt.Errorf("model_type %q is not known (the table of models in README.md lists those that are)", kind)
 	if kind == "" {
 		err = errors.New("config.json has no model_type")
 	}
@@ -116,14 +115,6 @@ func (f *fields) lookup(kind string) (name string, read family, err error) {
 		err = fmt.Errorf("%w, and it has none of %s: a dense model has no expert layer", err, strings.Join(numbersOfExperts, ", "))
 	}
 	return "", nil, err
-}
-
-// Types lists the model_types that [Read] reads, in order. Read also accepts a text
-// model's own type, which ends in _text.
-func Types() []string {
-	types := slices.AppendSeq(slices.Collect(maps.Keys(families)), maps.Keys(aliases))
-	slices.Sort(types)
-	return types
 }
 
 // elementType returns the element type of the weights, or bf16 for weights that are

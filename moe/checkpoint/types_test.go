@@ -52,12 +52,9 @@ func TestTypes(t *testing.T) {
 	assert.Equal(t, string(want), out.String())
 }
 
-// TestTypesAreKnown checks that each type in Types is known, also under the name of its
-// text part.
-func TestTypesAreKnown(t *testing.T) {
-	types := checkpoint.Types()
-	assert.True(t, slices.IsSorted(types))
-	for _, kind := range append(types, "aria_text", "glm4v_moe_text", "mistral_large4_text") {
+// TestTextTypesAreKnown checks that the type of a model's text part is known.
+func TestTextTypesAreKnown(t *testing.T) {
+	for _, kind := range []string{"aria_text", "glm4v_moe_text", "mistral_large4_text", "qwen3_moe_text"} {
 		_, err := checkpoint.Read([]byte(fmt.Sprintf(`{"model_type": %q}`, kind)))
 		require.Error(t, err, kind) // the config.json has no sizes, so reading it is an error
 		assert.NotContains(t, err.Error(), "model_type", kind)

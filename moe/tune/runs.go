@@ -98,7 +98,7 @@ func (b *bench) run(p registry.Pass) (run, error) {
 func (b *bench) outputs(p registry.Pass, given bool) []spec.TensorID {
 	var list []spec.TensorID
 	for _, id := range p.Outputs {
-		if given && id.Row().Role == spec.RoleRouting {
+		if given && spec.Row(id).Role == spec.RoleRouting {
 			continue // this tensor is an input of this pass
 		}
 		list = append(list, id)
@@ -106,7 +106,7 @@ func (b *bench) outputs(p registry.Pass, given bool) []spec.TensorID {
 			list = append(list, spec.TensorSharedH)
 		}
 		for _, d := range spec.WeightGradients {
-			if d.Row().WithID == id {
+			if spec.Row(d).WithID == id {
 				list = append(list, d)
 			}
 		}
@@ -144,8 +144,8 @@ func backwardOutput(b *moe.BackwardArgs) func(spec.TensorID) (*moe.Tensor, *bool
 			return &b.DX, new(bool)
 		case id == spec.TensorDScores:
 			return &b.DScores, new(bool)
-		case id.Row().Role == spec.RoleWeightGradient:
-			g := b.Gradient(id.Row().Of)
+		case spec.Row(id).Role == spec.RoleWeightGradient:
+			g := b.Gradient(spec.Row(id).Of)
 			return &g.Tensor, &g.Accumulate
 		}
 		return nil, nil

@@ -12,6 +12,6 @@
 //
 // [Open] reads only the header. It checks lengths, offsets and shapes against each
 // other and against the file before it allocates or reads anything else. A damaged
-// or hostile file gives an [*Error] that says what is wrong and where. The format
+// or hostile file gives an error that says what is wrong and where. The format
 // demands that tensors cover the data without gap or overlap.
 package safetensors

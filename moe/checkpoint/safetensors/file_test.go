@@ -3,7 +3,6 @@ package safetensors_test
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -133,8 +132,6 @@ func TestRefusesDamage(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := read(file(tt.header, tt.data))
 			require.ErrorContains(t, err, tt.want)
-			var e *safetensors.Error
-			require.True(t, errors.As(err, &e))
 			assert.Less(t, len(err.Error()), 300, "an error must not quote a hostile file at length")
 		})
 	}

@@ -30,7 +30,7 @@ func parseHeader(text io.Reader, data int64) ([]Tensor, map[string]string, error
 		return nil, nil, err
 	}
 	switch _, err := p.scanner.next(); {
-	case err == nil || errors.As(err, new(*Error)):
+	case err == nil || errors.As(err, new(*formatError)):
 		return nil, nil, headerErrorf("has something after its end")
 	case err != io.EOF:
 		return nil, nil, err

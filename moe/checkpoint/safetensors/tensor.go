@@ -15,23 +15,23 @@ var bits = map[string]int64{
 	"F64": 64, "I64": 64, "U64": 64, "C64": 64,
 }
 
-// Error reports how a file, or a tensor to be written, breaks the format.
-type Error struct {
-	// Where is the part that is wrong, such as "header" or "tensor \"w1\"".
-	Where string
-	// Text says what is wrong and what would be right.
-	Text string
+// formatError reports how a file, or a tensor to be written, breaks the format.
+type formatError struct {
+	// where is the part that is wrong, such as "header" or "tensor \"w1\"".
+	where string
+	// text says what is wrong and what would be right.
+	text string
 }
 
 // Error returns a text such as "safetensors: tensor "w1": …".
-func (e *Error) Error() string { return "safetensors: " + e.Where + ": " + e.Text }
+func (e *formatError) Error() string { return "safetensors: " + e.where + ": " + e.text }
 
-func headerErrorf(format string, args ...any) *Error {
-	return &Error{Where: "header", Text: fmt.Sprintf(format, args...)}
+func headerErrorf(format string, args ...any) *formatError {
+	return &formatError{where: "header", text: fmt.Sprintf(format, args...)}
 }
 
-func tensorErrorf(name, format string, args ...any) *Error {
-	return &Error{Where: fmt.Sprintf("tensor %.80q", name), Text: fmt.Sprintf(format, args...)}
+func tensorErrorf(name, format string, args ...any) *formatError {
+	return &formatError{where: fmt.Sprintf("tensor %.80q", name), text: fmt.Sprintf(format, args...)}
 }
 
 // Tensor is one entry of a header.

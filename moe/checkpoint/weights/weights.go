@@ -144,7 +144,7 @@ func (l *Layer) find(ctx context.Context, layer int) error {
 		return err
 	}
 	for _, id := range spec.Weights {
-		if id.Row().IsOnlyPacked() {
+		if spec.Row(id).IsOnlyPacked() {
 			continue // belong to the weights
 		}
 		s, of := l.shape(id), l.parts[id]
@@ -217,7 +217,7 @@ func (l *Layer) Tensor(ctx context.Context, id moe.TensorID) ([]byte, error) {
 	if s.IsZero() {
 		return nil, nil
 	}
-	if spec.IsPacked(l.Config) && id.Row().IsOfPacked() {
+	if spec.IsPacked(l.Config) && spec.Row(id).IsOfPacked() {
 		return l.packedTensor(ctx, id)
 	}
 	to := make([]byte, s.Bytes())

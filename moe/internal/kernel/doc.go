@@ -106,7 +106,7 @@
 //
 // # Adding a product
 //
-// testdata/added/relu.go adds one, and TestNewProductIsOneRow compiles it: its arguments,
+// testdata/added/relu.go.txt adds one, and TestNewProductIsOneRow compiles it: its arguments,
 // its kernel on jit/gemm, its space of tilings and cost, its row. A product that a layer launches also joins the Kernels
 // list of its package, and package moe launches it. Tuning and examples/bench need nothing
 // else: they read the row.

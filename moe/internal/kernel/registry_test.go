@@ -99,9 +99,9 @@ func TestWork(t *testing.T) {
 		work    []spec.Work
 		kernels []string
 	}{
-		{c.ForwardWork(tokens), []string{"router", "plan", "up", "down", "aggregate"}},
-		{c.InferenceWork(tokens), []string{"router", "plan", "up-inference", "down", "aggregate"}},
-		{c.BackwardWork(tokens), []string{"count", "plan-pairs", "dh", "dscores", "plan-splits", "dw2", "dx", "dw1-add", "sum"}},
+		{spec.ForwardWork(c, tokens), []string{"router", "plan", "up", "down", "aggregate"}},
+		{spec.InferenceWork(c, tokens), []string{"router", "plan", "up-inference", "down", "aggregate"}},
+		{spec.BackwardWork(c, tokens), []string{"count", "plan-pairs", "dh", "dscores", "plan-splits", "dw2", "dx", "dw1-add", "sum"}},
 	} {
 		var have []spec.Work
 		for _, name := range pass.kernels {

@@ -254,10 +254,10 @@ func (p passes) list(tr *trial.Trial) {
 	}
 	sizes, err := p.layer.ListSizes(tr.Tokens, entries)
 	require.NoError(p.t, err)
-	shapes, f := c.ListShapes(entries), tr.Args
+	shapes, f := c.ListShapes(tr.Tokens, entries), tr.Args
 	f.List, f.H, f.Workspace = p.arena.RoutingList(p.layer, entries), p.arena.Tensor(shapes.H), p.arena.Buffer(max(sizes.Workspace, sizes.BackwardWorkspace))
 	b := f.BackwardArgs()
-	b.DO, b.DX, b.DScores, b.WeightGradients = tr.Back.DO, tr.Back.DX, p.arena.Tensor(shapes.DScores), tr.Back.WeightGradients
+	b.DO, b.DX, b.DScores, b.WeightGradients = tr.Back.DO, tr.Back.DX, p.arena.Tensor(shapes.Scores), tr.Back.WeightGradients
 	require.NoError(p.t, p.arena.Err())
 	if !c.Rounds() {
 		b.DRouter, b.DRouterBias, b.DExpertScale = moe.Gradient{}, moe.Gradient{}, moe.Gradient{}
