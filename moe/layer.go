@@ -16,6 +16,7 @@ import (
 	"sonicmoe/moe/internal/emit"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route/order"
 )
 
 // Layer is a compiled MoE layer on one device. It is immutable and safe for
@@ -25,6 +26,8 @@ type Layer struct {
 	of  registry.Layer
 	dev driver.Device
 	sms int
+	// part is the part of the layer that the process keeps; see ranks.go.
+	part part
 	// smallBatch decides which kernels passes over small batches use.
 	smallBatch smallBatch
 	// chosenBy has the origin of each product's tiling.
@@ -71,7 +74,7 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	c = c.Normal()
 	o.openCache()
 	target := dev.Target()
-	l := &Layer{of: registry.Layer{Config: c}, dev: dev, sms: target.SMs, smallBatch: o.smallBatch(c)}
+	l := &Layer{of: registry.Layer{Config: c}, dev: dev, sms: target.SMs, part: o.part, smallBatch: o.smallBatch(c)}
 	done, err := l.choose(target, o)
 	if err != nil {
 		return nil, err
@@ -125,14 +128,14 @@ var compileOptions = gpu.CompileOptions{}
 
 // wanted lists the kernels of a layer with these options.
 func (o options) wanted(l registry.Layer) registry.Registry {
-	from := kernel.Kernels.Of(l.Config)
+	from := o.part.kernels(l.Config)
 	if l.IsShared {
 		from = kernel.SharedKernels(l.Config)
 	}
 	var list registry.Registry
 	small := o.smallBatch(l.Config)
 	for _, k := range from {
-		if small.launches(k) && o.writes(k) && (!k.IsBackward() || !o.forwardOnly) {
+		if small.launches(k) && o.writes(k) && (!k.IsBackward() || !o.forwardOnly || k == order.PlanPairsKernel && o.part == home) {
 			list = append(list, k)
 		}
 	}

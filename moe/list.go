@@ -55,6 +55,14 @@ func (q *queue) planList(n work, l RoutingList, p driver.DevicePtr, w indices) {
 		})
 		return
 	}
+	q.planEntries(n, l, p, w)
+	launch(q, order.ByTokenKernel, order.ByTokenArgs{
+		Offsets: at(p, w.offsets), Gather: at(p, w.gather), Pairs: at(p, w.pairs), Regrouped: regrouped, TokenRanges: order.ByTokenRanges(n.tokens, q.layer.sms),
+	})
+}
+
+// planEntries queues the kernels that order the entries of a list by expert.
+func (q *queue) planEntries(n work, l RoutingList, p driver.DevicePtr, w indices) {
 	ranges := q.ranges(n.rows) // the ranges are of entries
 	of := order.Entries{TokenOf: l.Tokens.Ptr, NumTokens: n.tokens}
 	launch(q, order.CountListKernel, order.CountArgs{
@@ -62,8 +70,5 @@ func (q *queue) planList(n work, l RoutingList, p driver.DevicePtr, w indices) {
 	})
 	launch(q, order.PlanListKernel, order.PlanArgs{
 		PlanTensors: w.plan(p, l.ExpertIDs), Counts: at(p, w.counts), TokenRanges: ranges, Entries: of,
-	})
-	launch(q, order.ByTokenKernel, order.ByTokenArgs{
-		Offsets: at(p, w.offsets), Gather: at(p, w.gather), Pairs: at(p, w.pairs), Regrouped: regrouped, TokenRanges: order.ByTokenRanges(n.tokens, q.layer.sms),
 	})
 }

@@ -25,6 +25,8 @@ type options struct {
 	decode *int
 	// forwardOnly leaves out the kernels of backward.
 	forwardOnly bool
+	// part is the part of the layer that the process keeps; see ranks.go.
+	part part
 	// gradients has the modes of WithGradients; nil means all.
 	gradients []gradientWant
 	// err is the first wrong option.

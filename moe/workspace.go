@@ -163,6 +163,9 @@ func (l *Layer) workspace(n work) workspace {
 		w.logits = early.take(shapes.Logits.Bytes())
 	}
 	a := weights.A(l.of.Config).Bytes(n.rows)
+	if l.part == home {
+		a = 0
+	}
 	if l.shared != nil {
 		a = max(a, weights.A(l.shared.of.Config).Bytes(n.tokens))
 	}

@@ -1,0 +1,59 @@
+package exchange
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route/order"
+	"sonicmoe/ptx"
+)
+
+// Owners finds the rank that owns the expert of each pair of token and slot, and the first
+// pair of each rank among a token's pairs. A thread handles one pair.
+type Owners struct{ NumExperts, TopK int }
+
+const ownersThreads = 256
+
+// OwnersArgs are the arguments of [Owners].
+type OwnersArgs struct {
+	// ExpertIDs [T, K] i32 are the chosen experts.
+	ExpertIDs driver.DevicePtr
+	// PairRanks and RowRanks [T, K] i32 are outputs, see [Split].
+	PairRanks, RowRanks driver.DevicePtr
+	// Ranks is W, at most E. Pairs is T·K.
+	Ranks, Pairs int
+}
+
+// Build emits the kernel.
+func (o Owners) Build() (*jit.Kernel[OwnersArgs], error) {
+	k := jit.NewBuilder[OwnersArgs]("moe_owners", ownersThreads, 1)
+	k.CTAs(func(a *OwnersArgs) int { return (a.Pairs + ownersThreads - 1) / ownersThreads })
+	ids, pairRanks, rowRanks := k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.PairRanks), k.Ptr(&k.Args.RowRanks)
+	ranks, pairs := k.U32(&k.Args.Ranks), k.U32(&k.Args.Pairs)
+	pair := k.CtaidX().MulI(ownersThreads).Add(k.TidX())
+	k.GridDepWait()
+	k.GridDepLaunch()
+	k.If(pair.Lt(pairs), func() {
+		owner := rankOf(ids, pair, o.NumExperts, ranks)
+		first := ptx.NewVar(k.Kernel, owner)
+		k.For(pair.Sub(pair.RemI(o.TopK)), pair, ptx.Uint(1), func(earlier ptx.U32) {
+			repeated := rankOf(ids, earlier, o.NumExperts, ranks).Eq(owner)
+			first.Set(ptx.Select(repeated, ptx.Uint(order.NoRow), first.Get()))
+		})
+		ptx.StGlobal(pairRanks.Index(pair, 4), owner)
+		ptx.StGlobal(rowRanks.Index(pair, 4), first.Get())
+	})
+	return k.Build()
+}
+
+// rankOf loads a pair's expert and returns the rank that owns it, or NoRow if the expert is
+// outside [0, E): the largest r with First(E, W, r) at most the expert.
+func rankOf(ids ptx.Global, pair ptx.U32, experts int, ranks ptx.U32) ptx.U32 {
+	id := ptx.LdGlobal[ptx.U32](ids.Index(pair, 4))
+	return ptx.Select(id.LtI(experts), id.AddI(1).Mul(ranks).SubI(1).DivI(experts), ptx.Uint(order.NoRow))
+}
+
+// OwnersKernel finds the ranks of the chosen experts.
+var OwnersKernel = &registry.Kernel[OwnersArgs]{KernelName: "owners", Emit: func(l registry.Layer) (*jit.Kernel[OwnersArgs], error) {
+	return Owners{NumExperts: l.NumExperts, TopK: l.TopK}.Build()
+}}

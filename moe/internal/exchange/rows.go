@@ -1,0 +1,52 @@
+package exchange
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/ptx"
+)
+
+// Rows packs rows of 16-bit values: row i of To is row Index[i] of From. A thread copies 16
+// bytes.
+type Rows struct{ Hidden int }
+
+const rowsThreads = 256
+
+// RowsArgs are the arguments of [Rows].
+type RowsArgs struct {
+	// From has the rows, Index [N] u32 their numbers.
+	From, Index driver.DevicePtr
+	// To [N, d] is an output.
+	To driver.DevicePtr
+	// Count is N.
+	Count int
+}
+
+// Build emits the kernel.
+func (r Rows) Build() (*jit.Kernel[RowsArgs], error) {
+	k := jit.NewBuilder[RowsArgs]("moe_rows", rowsThreads, 4)
+	rowBytes := r.Hidden * tile.ElementBytes
+	ofRow := rowBytes / tile.CopyBytes
+	k.CTAs(func(a *RowsArgs) int { return (a.Count*ofRow + rowsThreads - 1) / rowsThreads })
+	from, index, to := k.Ptr(&k.Args.From), k.Ptr(&k.Args.Index), k.Ptr(&k.Args.To)
+	count := k.U32(&k.Args.Count)
+	// The product is 64-bit, because N·d/8 may exceed 2^32.
+	thread := k.CtaidX().MulWide(ptx.Uint(rowsThreads)).Add(k.TidX().U64())
+	row := thread.DivI(ofRow).U32()
+	part := thread.Sub(row.MulWide(ptx.Uint(ofRow))).MulI(tile.CopyBytes)
+	k.GridDepWait()
+	k.GridDepLaunch()
+	k.If(row.Lt(count), func() {
+		of := ptx.LdGlobal[ptx.U32](index.Index(row, 4))
+		values := ptx.LdGlobalVec[ptx.U32](from.Index(of, rowBytes).Plus(part), 4, ".L1::no_allocate")
+		ptx.StGlobal(to.Index(row, rowBytes).Plus(part), values...)
+	})
+	return k.Build()
+}
+
+// RowsKernel packs tokens, and rows that go back.
+var RowsKernel = &registry.Kernel[RowsArgs]{KernelName: "rows", Emit: func(l registry.Layer) (*jit.Kernel[RowsArgs], error) {
+	return Rows{Hidden: l.Hidden}.Build()
+}}

@@ -1,0 +1,301 @@
+package parallel
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe"
+	"sonicmoe/moe/internal/exchange"
+)
+
+// Args are the buffers of a forward pass over this rank's tokens. Tensors are as in
+// [moe.ForwardArgs], with T the number of this rank's tokens, 0 to MaxTokens.
+type Args struct {
+	// X [T, d] are the tokens.
+	X moe.Tensor
+	// Weights have the shapes of [Rank.WeightShapes].
+	moe.Weights
+	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are written by Forward and read by
+	// ForwardExperts.
+	Scores, ExpertIDs moe.Tensor
+	// Logits [T, E] are written unless zero.
+	Logits moe.Tensor
+	// O [T, d] is written.
+	O moe.Tensor
+	// Workspace has Sizes.Workspace bytes.
+	Workspace moe.Buffer
+}
+
+// home returns the arguments of the layer of this rank's tokens.
+func (a *Args) home(w *layout) moe.ForwardArgs {
+	return moe.ForwardArgs{
+		X: a.X, Weights: a.Weights, Routing: moe.Routing{Scores: a.Scores, ExpertIDs: a.ExpertIDs}, Logits: a.Logits, O: a.O,
+		Workspace: part(a.Workspace, w.home),
+	}
+}
+
+// part returns the rest of a buffer from an offset on.
+func part(b moe.Buffer, from int64) moe.Buffer {
+	return moe.Buffer{Ptr: b.Ptr + driver.DevicePtr(from), Bytes: b.Bytes - from}
+}
+
+// Forward runs a pass over the tokens of all ranks: it chooses experts, and writes scores, ids
+// and O of this rank's tokens. It returns when everything is queued on s. If it fails on one
+// rank, it fails on all, and the group is broken.
+func (r *Rank) Forward(ctx context.Context, s driver.Stream, a Args) error {
+	return r.run(ctx, s, a, true)
+}
+
+// ForwardExperts is Forward with given scores and ids. An id outside [0, E) is skipped and
+// adds nothing to O. The other ids of a token must differ.
+func (r *Rank) ForwardExperts(ctx context.Context, s driver.Stream, a Args) error {
+	return r.run(ctx, s, a, false)
+}
+
+// pass is a pass that is being queued.
+type pass struct {
+	*Rank
+	ctx    context.Context
+	s      driver.Stream
+	args   Args
+	home   moe.ForwardArgs
+	w      layout
+	split  exchange.Split
+	tokens int
+	// rows[i][j] is the number of tokens that rank i sends to rank j, pairs of those pairs.
+	rows, pairs [][]int64
+}
+
+func (r *Rank) run(ctx context.Context, s driver.Stream, a Args, routed bool) error {
+	ctx, cancel := context.WithTimeout(ctx, r.Deadline)
+	defer cancel()
+	p := &pass{Rank: r, ctx: ctx, s: s, args: a}
+	step := Step{Phase: "counts"}
+	err := p.check(routed)
+	for _, next := range []struct {
+		step Step
+		run  func(at Step) error
+	}{
+		{step, func(at Step) error { return p.count(at, routed) }},
+		{Step{Phase: "dispatch"}, p.dispatch},
+		{Step{Phase: "return"}, p.giveBack},
+	} {
+		if err != nil {
+			break
+		}
+		step = next.step
+		err = next.run(step)
+	}
+	if err != nil {
+		return r.fail(step, err)
+	}
+	return nil
+}
+
+// check checks the arguments and lays out the workspace.
+func (p *pass) check(routed bool) (err error) {
+	if p.w, err = p.layout(); err != nil {
+		return err
+	}
+	a := &p.args
+	if a.Workspace.Bytes < p.w.bytes || a.Workspace.Ptr == 0 || a.Workspace.Ptr%alignment != 0 {
+		return &moe.ArgError{Field: "Workspace", Got: fmt.Sprintf("%d bytes at %#x", a.Workspace.Bytes, uint64(a.Workspace.Ptr)),
+			Want: fmt.Sprintf("at least %d bytes (Rank.Sizes), aligned to %d", p.w.bytes, alignment)}
+	}
+	if t := a.X.Shape.Dims[0]; t > int64(p.MaxTokens) {
+		return &moe.ArgError{Field: "X", Got: a.X.Shape.String(), Want: fmt.Sprintf("at most %d tokens (Options.MaxTokens)", p.MaxTokens)}
+	}
+	p.home, p.tokens = a.home(&p.w), int(a.X.Shape.Dims[0])
+	p.split = p.w.split(a.Workspace.Ptr, p.Config, p.tokens, p.transport.Ranks(), p.home.Routing)
+	experts := moe.ForwardArgs{Weights: p.expertWeights()}
+	if err := steps.Check(p.experts, &experts, false); err != nil {
+		return err
+	}
+	return steps.Check(p.call, &p.home, routed)
+}
+
+// expertWeights returns the weights of the rank's experts.
+func (p *pass) expertWeights() (w moe.Weights) {
+	own := p.owner.Config().Shapes(0)
+	for _, id := range moe.WeightIDs() {
+		if !own.Of(id).IsZero() && !isHome(id) {
+			*w.Weight(id) = *p.args.Weight(id)
+		}
+	}
+	return w
+}
+
+// at returns an address in the workspace.
+func (p *pass) at(offset int64) driver.DevicePtr {
+	return p.args.Workspace.Ptr + driver.DevicePtr(offset)
+}
+
+// count routes, orders pairs and rows by rank, and exchanges their numbers.
+func (p *pass) count(at Step, routed bool) error {
+	ranks := p.transport.Ranks()
+	words := make([]int64, 2*ranks)
+	if p.tokens > 0 {
+		if routed {
+			if err := p.call.Route(p.s, p.home); err != nil {
+				return err
+			}
+		}
+		if err := steps.Split(p.call, p.s, p.split, p.home.Workspace.Ptr); err != nil {
+			return err
+		}
+		if err := p.readCounts(words); err != nil {
+			return err
+		}
+	}
+	all, err := p.transport.Share(p.ctx, at, words)
+	if err != nil {
+		return err
+	}
+	p.pairs, p.rows = nil, nil
+	for _, of := range all {
+		p.pairs, p.rows = append(p.pairs, of[:ranks]), append(p.rows, of[ranks:])
+	}
+	return p.fits()
+}
+
+// readCounts reads the numbers of pairs and of rows that go to each rank.
+func (p *pass) readCounts(words []int64) error {
+	each, ranks := p.Config.NumExperts+1, p.transport.Ranks()
+	raw := make([]byte, 8*each)
+	if err := p.s.CopyToHost(raw, p.split.PairOffsets); err != nil {
+		return err
+	}
+	for i := range ranks {
+		for j := range 2 {
+			at := raw[4*(j*each+i):]
+			words[j*ranks+i] = int64(binary.LittleEndian.Uint32(at[4:])) - int64(binary.LittleEndian.Uint32(at))
+		}
+	}
+	return nil
+}
+
+// fits refuses a pass in which a rank would receive more than its window has room for. All
+// ranks find the same error.
+func (p *pass) fits() error {
+	c, ranks := p.Config, p.transport.Ranks()
+	for to := range ranks {
+		experts := exchange.First(c.NumExperts, ranks, to+1) - exchange.First(c.NumExperts, ranks, to)
+		rows, pairs := sum(column(p.rows, to)), sum(column(p.pairs, to))
+		if room := int64(p.windowRows()); rows > room || pairs > room*int64(min(c.TopK, experts)) {
+			return fmt.Errorf("rank %d gets %d tokens with %d pairs, its window has room for %d and %d: the experts of a token must differ",
+				to, rows, pairs, room, room*int64(min(c.TopK, experts)))
+		}
+	}
+	return nil
+}
+
+// dispatch sends tokens and lists to the owners of their experts.
+func (p *pass) dispatch(at Step) error {
+	own := p.transport.Rank()
+	send, receive := p.rows[own], column(p.rows, own)
+	sendPairs, receivePairs := p.pairs[own], column(p.pairs, own)
+	if p.tokens > 0 {
+		if err := p.pack(send, sendPairs); err != nil {
+			return err
+		}
+	}
+	words := func(from, to int64) Exchange {
+		return Exchange{Send: p.at(from), Receive: p.at(to), SendBytes: times(sendPairs, 4), ReceiveBytes: times(receivePairs, 4)}
+	}
+	each := p.rowBytes(1)
+	return p.transport.Move(p.ctx, at, p.s,
+		Exchange{Send: p.at(p.w.send), Receive: p.at(p.w.window), SendBytes: times(send, each), ReceiveBytes: times(receive, each)},
+		words(p.w.sendEntries.tokens, p.w.list.tokens), words(p.w.sendEntries.experts, p.w.list.experts), words(p.w.sendEntries.scores, p.w.list.scores))
+}
+
+// pack writes the rows and the entries to send.
+func (p *pass) pack(rows, pairs []int64) error {
+	if sum(pairs) == 0 {
+		return nil
+	}
+	own := p.transport.Rank()
+	bases, first := make([]byte, 0, 4*len(rows)), int64(0)
+	for to, n := range rows {
+		// The rows of lower ranks come first in the window.
+		before := sum(column(p.rows, to)[:own])
+		bases = binary.LittleEndian.AppendUint32(bases, uint32(before-first))
+		first += n
+	}
+	if err := p.s.CopyToDevice(p.at(p.w.bases), bases); err != nil {
+		return err
+	}
+	of := &p.split
+	err := steps.Entries(p.call, p.s, exchange.EntriesArgs{
+		Pairs: of.Pairs, ExpertIDs: of.ExpertIDs, Scores: of.Scores, PairRanks: of.PairRanks, RowPlaces: of.RowPlaces, Bases: p.at(p.w.bases),
+		Rows: p.at(p.w.sendEntries.tokens), LocalExperts: p.at(p.w.sendEntries.experts), RowScores: p.at(p.w.sendEntries.scores),
+		Ranks: of.Ranks, Count: int(sum(pairs)),
+	})
+	if err != nil {
+		return err
+	}
+	return steps.Rows(p.call, p.s, exchange.RowsArgs{From: p.args.X.Ptr, Index: of.RowTokens, To: p.at(p.w.send), Count: int(first)})
+}
+
+// giveBack runs the rank's experts, sends their rows home, and sums those that come back.
+func (p *pass) giveBack(at Step) error {
+	own := p.transport.Rank()
+	received, expected := column(p.pairs, own), p.pairs[own]
+	if n := int(sum(received)); n > 0 {
+		packed, err := steps.Experts(p.experts, p.s, p.received(n))
+		if err != nil {
+			return err
+		}
+		if err := steps.Rows(p.experts, p.s, exchange.RowsArgs{From: packed.Y, Index: packed.Inverse, To: p.at(p.w.back), Count: n}); err != nil {
+			return err
+		}
+	}
+	each := p.rowBytes(1)
+	err := p.transport.Move(p.ctx, at, p.s, Exchange{
+		Send: p.at(p.w.back), Receive: steps.Returned(p.call, p.home), SendBytes: times(received, each), ReceiveBytes: times(expected, each),
+	})
+	if err != nil || p.tokens == 0 {
+		return err
+	}
+	return steps.Sum(p.call, p.s, p.home, p.split.Places)
+}
+
+// received returns the arguments of the rank's experts, for a list of n entries.
+func (p *pass) received(n int) moe.ForwardArgs {
+	rows := int(sum(column(p.rows, p.transport.Rank())))
+	list := p.owner.Config().ListShapes(rows, n)
+	return moe.ForwardArgs{
+		X: moe.Tensor{Ptr: p.at(p.w.window), Shape: p.owner.Shapes(rows).X}, Weights: p.expertWeights(), Workspace: part(p.args.Workspace, p.w.owner),
+		Routing: moe.Routing{List: moe.RoutingList{
+			Tokens:    moe.Tensor{Ptr: p.at(p.w.list.tokens), Shape: list.ExpertIDs},
+			ExpertIDs: moe.Tensor{Ptr: p.at(p.w.list.experts), Shape: list.ExpertIDs},
+			Scores:    moe.Tensor{Ptr: p.at(p.w.list.scores), Shape: list.Scores},
+		}},
+	}
+}
+
+// column returns what every rank sends to one rank.
+func column(of [][]int64, to int) []int64 {
+	list := make([]int64, len(of))
+	for i, row := range of {
+		list[i] = row[to]
+	}
+	return list
+}
+
+func sum(list []int64) (n int64) {
+	for _, v := range list {
+		n += v
+	}
+	return n
+}
+
+// times returns the numbers of a list times n.
+func times(list []int64, n int64) []int64 {
+	product := make([]int64, len(list))
+	for i, v := range list {
+		product[i] = v * n
+	}
+	return product
+}

@@ -1,0 +1,166 @@
+package parallel
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/internal/spec"
+	"sonicmoe/internal/trial"
+	"sonicmoe/moe"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+)
+
+// small is a layer that 1, 2, 3, 4 and 8 ranks share, not always evenly.
+var small = moe.Config{Hidden: 64, Intermediate: 48, NumExperts: 10, TopK: 4}
+
+// forwardCases lists layers by what is special about them.
+func forwardCases() (list []testCase) {
+	for _, tokens := range [][]int{{40}, {13, 27}, {20, 0, 20}, {9, 11, 1, 19}, {5, 0, 7, 3, 8, 0, 1, 16}} {
+		list = append(list, testCase{name: "ranks", config: small, tokens: tokens})
+	}
+	last := func(ids []int32) { // all tokens to the experts of the last of three ranks
+		for i := range ids {
+			ids[i] = int32(6 + i%4)
+		}
+	}
+	sentinels := func(ids []int32) {
+		for i := range ids {
+			switch {
+			case i/4%5 == 0: // a token without experts
+				ids[i] = 10
+			case i%3 == 0:
+				ids[i] = []int32{-1, 10, 11, 1 << 30}[i/3%4]
+			}
+		}
+	}
+	none := func(ids []int32) {
+		for i := range ids {
+			ids[i] = 10
+		}
+	}
+	list = append(list,
+		testCase{"all to one rank", small, []int{17, 20, 3}, last},
+		testCase{"sentinels", small, []int{17, 20, 3}, sentinels},
+		testCase{"no experts", small, []int{7, 8}, none},
+	)
+	for name, change := range map[string]func(c *moe.Config){
+		"shared":         func(c *moe.Config) { c.SharedExperts, c.SharedGate = 1, true },
+		"biases":         func(c *moe.Config) { c.Bias, c.RouterBias = true, true },
+		"score on input": func(c *moe.Config) { c.ScoreOnInput = true },
+		"fp16, groups": func(c *moe.Config) {
+			c.Type, c.Logits, c.Score, c.SelectionBias, c.Groups, c.TopGroups = spec.F16, spec.F32, spec.Sigmoid, true, 5, 3
+		},
+		"expert per rank": func(c *moe.Config) { c.NumExperts, c.TopK = 4, 4 },
+	} {
+		c := small
+		change(&c)
+		list = append(list, testCase{name: name, config: c, tokens: []int{12, 0, 9, 15}})
+	}
+	return list
+}
+
+// random returns a layer with random sizes and tokens.
+func random(seed uint64) testCase {
+	r := rand.New(rand.NewPCG(seed, 39))
+	c := moe.Config{Hidden: 16 * (1 + r.IntN(6)), Intermediate: 16 * (1 + r.IntN(4)), NumExperts: 1 + r.IntN(12)}
+	c.TopK = 1 + r.IntN(min(5, c.NumExperts))
+	ranks := min(c.NumExperts, []int{1, 2, 3, 4, 8}[r.IntN(5)])
+	t := testCase{name: fmt.Sprintf("random %d", seed), config: c, tokens: make([]int, ranks)}
+	for i := range t.tokens {
+		if r.IntN(4) > 0 {
+			t.tokens[i] = r.IntN(30)
+		}
+	}
+	t.tokens[r.IntN(ranks)]++ // one token at least
+	if r.IntN(2) == 0 {
+		t.change = func(ids []int32) {
+			only := r.Perm(c.NumExperts)[:max(c.TopK, 1+r.IntN(c.NumExperts))] // the other experts get no tokens
+			for token := 0; token < len(ids); token += c.TopK {
+				for slot, i := range r.Perm(len(only))[:c.TopK] {
+					ids[token+slot] = int32(only[i])
+					if r.IntN(5) == 0 {
+						ids[token+slot] = int32(c.NumExperts + r.IntN(3))
+					}
+				}
+			}
+		}
+	}
+	return t
+}
+
+// TestForwardBits checks that O, scores and experts have the bits of one device, for groups
+// of every size.
+func TestForwardBits(t *testing.T) {
+	list, count := forwardCases(), uint64(40)
+	switch {
+	case kt.Long():
+		count = 200
+	case testing.Short():
+		count = 5
+	}
+	for seed := range count {
+		list = append(list, random(seed))
+	}
+	for _, c := range list {
+		t.Run(c.String(), func(t *testing.T) {
+			devs, err := devices()
+			require.NoError(t, err)
+			tr := c.oneGPU(t, devs[0])
+			want, err := tr.Results(false)
+			require.NoError(t, err)
+			members := join(t, c, Options{})
+			for range 2 { // the second pass finds the traces of the first
+				got := forward(t, c, members, tr, want)
+				require.Equal(t, want.O, got.O)
+				require.Equal(t, want.ExpertIDs, got.ExpertIDs)
+				require.Equal(t, want.Scores, got.Scores)
+			}
+		})
+	}
+}
+
+// forward runs a pass on all ranks and returns the results of all tokens. Scores and experts
+// are given if the case changes them.
+func forward(t testing.TB, c testCase, members []*member, tr *trial.Trial, given trial.Results) (all trial.Results) {
+	results, firsts := make([]trial.Results, len(members)), make([]int, len(members)+1)
+	for i, n := range c.tokens {
+		firsts[i+1] = firsts[i] + n
+	}
+	require.NoError(t, each(members, func(i int, m *member) error {
+		from, n, k := firsts[i], c.tokens[i], c.config.TopK
+		if m.stream == nil {
+			if err := m.fill(tr, from, n); err != nil {
+				return err
+			}
+		}
+		run := m.Forward
+		if c.change != nil {
+			run = m.ForwardExperts
+			if err := moe.Write(m.stream, m.args.Scores, given.Scores[from*k:(from+n)*k]); err != nil {
+				return err
+			}
+			if err := moe.Write(m.stream, m.args.ExpertIDs, given.ExpertIDs[from*k:(from+n)*k]); err != nil {
+				return err
+			}
+		}
+		if err := run(context.Background(), m.stream, m.args); err != nil {
+			return err
+		}
+		r := trial.Results{O: make([]uint16, n*c.config.Hidden), Scores: make([]float32, n*k), ExpertIDs: make([]int32, n*k)}
+		for _, err := range []error{moe.Read(m.stream, m.args.O, r.O), moe.Read(m.stream, m.args.Scores, r.Scores), moe.Read(m.stream, m.args.ExpertIDs, r.ExpertIDs)} {
+			if err != nil {
+				return err
+			}
+		}
+		results[i] = r
+		return nil
+	}))
+	for _, r := range results {
+		all.O, all.Scores, all.ExpertIDs = append(all.O, r.O...), append(all.Scores, r.Scores...), append(all.ExpertIDs, r.ExpertIDs...)
+	}
+	return all
+}

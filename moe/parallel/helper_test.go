@@ -1,0 +1,191 @@
+package parallel
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/open"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/trial"
+	"sonicmoe/moe"
+	"sonicmoe/ptx/emu"
+)
+
+func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
+
+// mostRanks is the largest group of the tests.
+const mostRanks = 8
+
+// devices returns a device for each rank: emulated ones with different timings, the late ones
+// with the search for races; or the one GPU of the tests for all.
+var devices = sync.OnceValues(func() (list []driver.Device, err error) {
+	if name := drivertest.Name(); name != "emulated" {
+		dev, err := open.Device(context.Background(), name)
+		for range mostRanks {
+			list = append(list, dev)
+		}
+		return list, err
+	}
+	for i := range mostRanks {
+		timing := []emu.Timing{emu.Late, emu.Early, emu.Random}[i%3]
+		dev, err := emulated.New(emulated.Options{Timing: timing, Seed: uint64(i), Races: timing == emu.Late})
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, dev)
+	}
+	return list, nil
+})
+
+// testCase is a layer with the number of tokens of each rank.
+type testCase struct {
+	name   string
+	config moe.Config
+	tokens []int
+	// change, unless nil, changes the experts that are then given.
+	change func(ids []int32)
+}
+
+func (c testCase) String() string {
+	return fmt.Sprintf("%s %v W=%d %v", c.name, c.config, len(c.tokens), c.tokens)
+}
+
+func (c testCase) total() (n int) {
+	for _, t := range c.tokens {
+		n += t
+	}
+	return n
+}
+
+// oneGPU runs the layer with all tokens on one device. The results of a change of the experts
+// replace those of the router's choice.
+func (c testCase) oneGPU(t testing.TB, dev driver.Device) *trial.Trial {
+	l, err := moe.New(context.Background(), dev, c.config, moe.WithoutCache(), moe.WithoutDecode(), moe.WithoutBackward())
+	require.NoError(t, err)
+	tr, err := trial.New(dev, l, c.total(), 1, 6)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tr.Close()) })
+	require.NoError(t, tr.Run(context.Background(), tr.Inference()))
+	if c.change != nil {
+		r, err := tr.Results(false)
+		require.NoError(t, err)
+		c.change(r.ExpertIDs)
+		require.NoError(t, moe.Write(tr.Stream(), tr.Args.ExpertIDs, r.ExpertIDs))
+		require.NoError(t, tr.Call().ForwardExperts(tr.Stream(), tr.Inference()))
+		require.NoError(t, tr.Stream().Synchronize(context.Background()))
+	}
+	return tr
+}
+
+// member is a rank of a test's group with its buffers.
+type member struct {
+	*Rank
+	dev    driver.Device
+	stream driver.Stream
+	memory *moe.Arena
+	args   Args
+}
+
+// deadline is the deadline of groups in tests.
+const deadline = time.Minute
+
+// join makes a group of ranks.
+func join(t testing.TB, c testCase, o Options) []*member {
+	list, err := devices()
+	require.NoError(t, err)
+	list = list[:len(c.tokens)]
+	transports, err := Local(list...)
+	require.NoError(t, err)
+	members := make([]*member, len(list))
+	o.Config, o.Deadline, o.Layer = c.config, deadline, []moe.Option{moe.WithoutCache()}
+	for _, n := range c.tokens {
+		o.MaxTokens = max(o.MaxTokens, n, 1)
+	}
+	var g errgroup.Group
+	for i, dev := range list {
+		g.Go(func() error {
+			r, err := Join(context.Background(), dev, transports[i], o)
+			members[i] = &member{Rank: r, dev: dev, memory: moe.NewArena(dev)}
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+	t.Cleanup(func() {
+		for _, m := range members {
+			require.NoError(t, m.memory.Free())
+		}
+	})
+	return members
+}
+
+// each runs a function for every rank at once.
+func each(members []*member, body func(i int, m *member) error) error {
+	var g errgroup.Group
+	for i, m := range members {
+		g.Go(func() error { return body(i, m) })
+	}
+	return g.Wait()
+}
+
+// fill allocates a rank's buffers and copies its part of the inputs of a pass on one device.
+// Outputs and workspace are poisoned.
+func (m *member) fill(tr *trial.Trial, from, tokens int) (err error) {
+	if m.stream, err = m.dev.NewStream(); err != nil {
+		return err
+	}
+	sizes, err := m.Sizes()
+	if err != nil {
+		return err
+	}
+	s := m.Config.Shapes(tokens)
+	m.args = Args{X: m.memory.Tensor(s.X), Scores: m.memory.Tensor(s.Scores), ExpertIDs: m.memory.Tensor(s.ExpertIDs), O: m.memory.Tensor(s.O),
+		Workspace: m.memory.Buffer(sizes.Workspace)}
+	if err := m.memory.Err(); err != nil {
+		return err
+	}
+	if err := moe.Write(m.stream, m.args.X, tr.X[from*m.Config.Hidden:(from+tokens)*m.Config.Hidden]); err != nil {
+		return err
+	}
+	for id, shape := range m.WeightShapes() {
+		to := m.memory.Tensor(shape)
+		*m.args.Weight(id) = to
+		if bits := tr.Weights.Bits(id); bits != nil && len(*bits) > 0 {
+			err = moe.Write(m.stream, to, own(m.Rank, id, *bits))
+		} else if f := tr.Weights.F32(id); f != nil && len(*f) > 0 {
+			err = moe.Write(m.stream, to, own(m.Rank, id, *f))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return m.poison()
+}
+
+// own returns the rank's part of a weight.
+func own[E any](r *Rank, id moe.TensorID, all []E) []E {
+	if isHome(id) {
+		return all
+	}
+	each := len(all) / r.Config.NumExperts
+	first, count := r.Experts()
+	return all[first*each : (first+count)*each]
+}
+
+// poison fills outputs and workspace with NaN.
+func (m *member) poison() error {
+	for _, t := range []moe.Tensor{m.args.O, m.args.Scores, m.args.ExpertIDs} {
+		if err := m.stream.Fill32(t.Ptr, 0xffffffff, t.Shape.Bytes()/4); err != nil {
+			return err
+		}
+	}
+	return m.stream.Fill32(m.args.Workspace.Ptr, 0xffffffff, m.args.Workspace.Bytes/4)
+}

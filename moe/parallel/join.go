@@ -1,0 +1,198 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/moe"
+	"sonicmoe/moe/internal/exchange"
+	"sonicmoe/moe/internal/hook"
+)
+
+// protocol is the version of what ranks send to each other.
+const protocol = 1
+
+// steps are the steps of a pass in package moe.
+var steps = hook.Ranks.(hook.Steps[*moe.Call, moe.ForwardArgs])
+
+// Options say how a rank joins a group. All ranks must have the same Config and MaxTokens.
+type Options struct {
+	// Config is the whole layer, with the experts of all ranks. Rounding and Lists are
+	// refused.
+	Config moe.Config
+	// MaxTokens is the largest number of tokens that a rank has in one pass.
+	MaxTokens int
+	// Deadline is the longest time of a pass, and of joining. 0 means a minute.
+	Deadline time.Duration
+	// Layer has options for the rank's kernels: a cache, tilings, WithoutBackward.
+	Layer []moe.Option
+}
+
+// Rank is one rank's part of a layer. One goroutine at a time may use it, and all ranks of a
+// group must make the same calls in the same order.
+type Rank struct {
+	Options
+	transport   Transport
+	dev         driver.Device
+	home, owner *moe.Layer
+	// call and experts are the calls of home and owner.
+	call, experts *moe.Call
+	// count is the number of the rank's experts.
+	count int
+}
+
+// Join makes a rank's part of a layer. It returns an error on every rank if the ranks differ
+// in version, Config or MaxTokens, before anything else moves.
+func Join(ctx context.Context, dev driver.Device, t Transport, o Options) (*Rank, error) {
+	if ctx == nil || dev == nil || t == nil {
+		return nil, errors.New("joining a group: want a context, a device and a transport, none of them nil")
+	}
+	if o.Deadline <= 0 {
+		o.Deadline = time.Minute
+	}
+	r := &Rank{Options: o, transport: t, dev: dev}
+	at := Step{Phase: "join"}
+	err := r.refused()
+	if err == nil {
+		err = r.agree(ctx, at)
+	}
+	if err == nil {
+		err = r.load(ctx)
+	}
+	if err != nil {
+		return nil, r.fail(at, err)
+	}
+	return r, nil
+}
+
+// refused returns an error for a layer that a group cannot run.
+func (r *Rank) refused() error {
+	if err := moe.Check(r.Config); err != nil {
+		return err
+	}
+	r.Config = r.Config.Normal()
+	c, w := r.Config, r.transport.Ranks()
+	switch {
+	case c.Rounds():
+		return &moe.ArgError{Field: "Config.Rounding", Got: fmt.Sprint(c.Rounding), Want: "none: a group does not round"}
+	case c.Lists:
+		return &moe.ArgError{Field: "Config.Lists", Got: "true", Want: "false: a group takes no lists"}
+	case w > c.NumExperts:
+		return &moe.ArgError{Field: "ranks", Got: fmt.Sprint(w), Want: fmt.Sprintf("1 to %d, so that each rank has an expert", c.NumExperts)}
+	case r.MaxTokens < 1 || r.MaxTokens > spec.MaxRows/c.TopK/w:
+		return &moe.ArgError{Field: "MaxTokens", Got: fmt.Sprint(r.MaxTokens), Want: fmt.Sprintf("1 to %d: T·K of all ranks is below 2^31", spec.MaxRows/c.TopK/w)}
+	}
+	return nil
+}
+
+// helloText is the number of words of a Config's text in a hello.
+const helloText = 60
+
+// hello returns what ranks compare when they join.
+func (r *Rank) hello() []int64 {
+	words := make([]int64, 3+helloText)
+	words[0], words[1], words[2] = protocol, int64(r.transport.Ranks()), int64(r.MaxTokens)
+	for i, b := range []byte(r.Config.String()) {
+		words[3+i/8%helloText] ^= int64(b) << (i % 8 * 8)
+	}
+	return words
+}
+
+// agree compares this rank with all others.
+func (r *Rank) agree(ctx context.Context, at Step) error {
+	ctx, cancel := context.WithTimeout(ctx, r.Deadline)
+	defer cancel()
+	all, err := r.transport.Share(ctx, at, r.hello())
+	if err != nil {
+		return err
+	}
+	own := all[r.transport.Rank()]
+	for i, other := range all {
+		for j, field := range []string{"version of the protocol", "number of ranks", "MaxTokens"} {
+			if other[j] != own[j] {
+				return fmt.Errorf("rank %d has another %s: %d, this rank has %d", i, field, other[j], own[j])
+			}
+		}
+		if a, b := text(other), text(own); a != b {
+			return fmt.Errorf("rank %d has another Config: %s, this rank has %s", i, a, b)
+		}
+	}
+	return nil
+}
+
+// text returns the text of a Config in a hello.
+func text(hello []int64) string {
+	var b strings.Builder
+	for _, w := range hello[3:] {
+		for i := range 8 {
+			b.WriteByte(byte(w >> (8 * i)))
+		}
+	}
+	return strings.TrimRight(b.String(), "\x00")
+}
+
+// load makes the rank's layers.
+func (r *Rank) load(ctx context.Context) (err error) {
+	c, rank, w := r.Config, r.transport.Rank(), r.transport.Ranks()
+	r.count = exchange.First(c.NumExperts, w, rank+1) - exchange.First(c.NumExperts, w, rank)
+	plain := c
+	plain.Weights = "" // the home of the tokens has no experts
+	with := func(part any) []moe.Option { return append(append([]moe.Option(nil), r.Layer...), part.(moe.Option)) }
+	if r.home, err = moe.New(ctx, r.dev, plain, with(hook.Home)...); err != nil {
+		return err
+	}
+	of := moe.Config{
+		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: r.count, TopK: min(c.TopK, r.count), Type: c.Type, Logits: c.Logits, GateUp: c.GateUp, InOut: c.InOut,
+		Weights: c.Weights, Activation: c.Activation, Alpha: c.Alpha, Limit: c.Limit, Bias: c.Bias, ScoreOnInput: c.ScoreOnInput, Lists: true, TokensHint: c.TokensHint,
+	}
+	if r.owner, err = moe.New(ctx, r.dev, of, with(hook.OfRank)...); err != nil {
+		return err
+	}
+	r.call, r.experts = r.home.NewCall(), r.owner.NewCall()
+	return nil
+}
+
+// fail breaks the group with an error of this rank, and returns the error.
+func (r *Rank) fail(at Step, err error) error {
+	var of *Error
+	if !errors.As(err, &of) {
+		err = &Error{Rank: r.transport.Rank(), Ranks: r.transport.Ranks(), Step: at, Cause: err}
+	}
+	r.transport.Abort(err)
+	return err
+}
+
+// Experts returns the first of this rank's experts and their number. W1 and the other weights
+// in a pass have these experts alone.
+func (r *Rank) Experts() (first, count int) {
+	return exchange.First(r.Config.NumExperts, r.transport.Ranks(), r.transport.Rank()), r.count
+}
+
+// WeightShapes returns the shapes of the weights that a pass of this rank gets: the router and
+// the shared experts whole, the other weights of the rank's experts.
+func (r *Rank) WeightShapes() map[moe.TensorID]moe.Shape {
+	shapes := map[moe.TensorID]moe.Shape{}
+	whole, own := r.home.Config().Shapes(0), r.owner.Config().Shapes(0)
+	for _, id := range moe.WeightIDs() {
+		s := own.Of(id)
+		if isHome(id) {
+			s = whole.Of(id)
+		}
+		if !s.IsZero() {
+			shapes[id] = s
+		}
+	}
+	return shapes
+}
+
+// isHome reports whether every rank has the whole weight: of the router or of the shared
+// experts.
+func isHome(id moe.TensorID) bool {
+	row := spec.Row(id)
+	return row.Role == spec.RoleRouterWeight || row.Needs&spec.HasShared != 0
+}

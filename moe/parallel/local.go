@@ -1,0 +1,257 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"sonicmoe/driver"
+)
+
+// Peer is a device that may read the memory of other devices.
+type Peer interface {
+	// Reach reports whether copies of this device's streams may read memory of the other
+	// device. It enables the access if the driver asks for that.
+	Reach(other driver.Device) (bool, error)
+}
+
+// Local returns the transports of a group within this process, one for each device. Each
+// rank runs in a goroutine of its own. A device may be in the list more than once. Rows are
+// copied from device to device where the driver lets one read the other's memory, else
+// through host memory.
+func Local(devices ...driver.Device) ([]Transport, error) {
+	if len(devices) == 0 {
+		return nil, errors.New("a group of no devices: want one device at least")
+	}
+	h := &hub{reads: make([][]bool, len(devices)), rounds: map[int]*round{}, broken: make(chan struct{})}
+	list := make([]Transport, len(devices))
+	for i, dev := range devices {
+		for j, other := range devices {
+			reach, err := reaches(dev, other)
+			if err != nil {
+				return nil, fmt.Errorf("rank %d reading the memory of rank %d: %w", i, j, err)
+			}
+			h.reads[i] = append(h.reads[i], reach)
+		}
+		list[i] = &local{hub: h, rank: i, ranks: len(devices)}
+	}
+	return list, nil
+}
+
+// reaches reports whether copies of a device's streams may read memory of the other device.
+func reaches(dev, other driver.Device) (bool, error) {
+	if dev == other {
+		return true, nil
+	}
+	if p, ok := dev.(Peer); ok {
+		return p.Reach(other)
+	}
+	return false, nil
+}
+
+// hub is where the ranks of a process meet.
+type hub struct {
+	// reads[i][j] reports whether copies of rank i read the memory of rank j.
+	reads [][]bool
+
+	mu     sync.Mutex
+	rounds map[int]*round
+	cause  error
+	broken chan struct{} // closed when cause is set
+}
+
+// round is one meeting of all ranks.
+type round struct {
+	posts   []*post
+	missing int
+	full    chan struct{}
+}
+
+// post is what a rank brings to a round.
+type post struct {
+	at    Step
+	words []int64
+	// sent has the bytes of each exchange for each rank.
+	sent [][]piece
+}
+
+// piece is a part of device memory, or a copy of it in host memory.
+type piece struct {
+	at    driver.DevicePtr
+	bytes int64
+	host  []byte
+}
+
+// local implements Transport.
+type local struct {
+	*hub
+	rank, ranks int
+	round       int // number of the rank's next round
+}
+
+func (t *local) Rank() int  { return t.rank }
+func (t *local) Ranks() int { return t.ranks }
+
+// Share implements Transport.
+func (t *local) Share(ctx context.Context, at Step, words []int64) ([][]int64, error) {
+	posts, err := t.meet(ctx, &post{at: at, words: append([]int64(nil), words...)})
+	if err != nil {
+		return nil, err
+	}
+	all := make([][]int64, t.ranks)
+	for i, p := range posts {
+		if len(p.words) != len(words) {
+			return nil, t.fail(at, nil, fmt.Errorf("rank %d shares %d words, this rank %d", i, len(p.words), len(words)))
+		}
+		all[i] = p.words
+	}
+	return all, nil
+}
+
+// Move implements Transport. Senders wait for their streams before they meet, receivers
+// after they have copied, so no memory is read early or overwritten early.
+func (t *local) Move(ctx context.Context, at Step, s driver.Stream, list ...Exchange) error {
+	mine := &post{at: at, sent: make([][]piece, len(list))}
+	if err := s.Synchronize(ctx); err != nil {
+		return t.fail(at, nil, err)
+	}
+	for i, e := range list {
+		pieces, err := t.pieces(s, e)
+		if err != nil {
+			return t.fail(at, nil, err)
+		}
+		mine.sent[i] = pieces
+	}
+	posts, err := t.meet(ctx, mine)
+	if err != nil {
+		return err
+	}
+	for i, e := range list {
+		if err := t.receive(s, e, i, posts); err != nil {
+			return t.fail(at, nil, err)
+		}
+	}
+	if err := s.Synchronize(ctx); err != nil {
+		return t.fail(at, nil, err)
+	}
+	_, err = t.meet(ctx, &post{at: at})
+	return err
+}
+
+// pieces splits what an exchange sends, and copies to the host what the receiver cannot read.
+func (t *local) pieces(s driver.Stream, e Exchange) ([]piece, error) {
+	list, at := make([]piece, t.ranks), e.Send
+	for to, bytes := range e.SendBytes {
+		p := piece{at: at, bytes: bytes}
+		if !t.reads[to][t.rank] {
+			p.host = make([]byte, bytes)
+			if err := s.CopyToHost(p.host, at); err != nil {
+				return nil, err
+			}
+		}
+		list[to] = p
+		at += driver.DevicePtr(bytes)
+	}
+	return list, nil
+}
+
+// receive copies what the ranks have sent in the i-th exchange.
+func (t *local) receive(s driver.Stream, e Exchange, i int, posts []*post) error {
+	at := e.Receive
+	for from, bytes := range e.ReceiveBytes {
+		if len(posts[from].sent) <= i {
+			return fmt.Errorf("rank %d makes %d exchanges, this rank more", from, len(posts[from].sent))
+		}
+		p := posts[from].sent[i][t.rank]
+		if p.bytes != bytes {
+			return fmt.Errorf("rank %d sends %d bytes, this rank expects %d", from, p.bytes, bytes)
+		}
+		var err error
+		if p.host != nil {
+			err = s.CopyToDevice(at, p.host)
+		} else {
+			err = s.Copy(at, p.at, bytes)
+		}
+		if err != nil {
+			return fmt.Errorf("copying %d bytes of rank %d: %w", bytes, from, err)
+		}
+		at += driver.DevicePtr(bytes)
+	}
+	return nil
+}
+
+// meet waits until all ranks have brought their posts, and returns them.
+func (t *local) meet(ctx context.Context, p *post) ([]*post, error) {
+	r := t.bring(p)
+	select {
+	case <-r.full:
+	case <-t.broken:
+		return nil, &Error{t.rank, t.ranks, p.at, nil, t.why()}
+	case <-ctx.Done():
+		return nil, t.fail(p.at, t.absent(r), ctx.Err())
+	}
+	for i, other := range r.posts {
+		if other.at != p.at {
+			return nil, t.fail(p.at, nil, fmt.Errorf("rank %d is in another step: %v", i, other.at))
+		}
+	}
+	return r.posts, nil
+}
+
+// bring adds a post to the rank's next round.
+func (t *local) bring(p *post) *round {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.rounds[t.round]
+	if r == nil {
+		r = &round{posts: make([]*post, t.ranks), missing: t.ranks, full: make(chan struct{})}
+		t.rounds[t.round] = r
+	}
+	r.posts[t.rank] = p
+	if r.missing--; r.missing == 0 {
+		delete(t.rounds, t.round)
+		close(r.full)
+	}
+	t.round++
+	return r
+}
+
+// absent returns the ranks that have not come to a round.
+func (t *local) absent(r *round) (ranks []int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, p := range r.posts {
+		if p == nil {
+			ranks = append(ranks, i)
+		}
+	}
+	return ranks
+}
+
+// fail breaks the group and returns the rank's error.
+func (t *local) fail(at Step, missing []int, cause error) error {
+	err := &Error{t.rank, t.ranks, at, missing, cause}
+	t.Abort(err)
+	return err
+}
+
+// why returns the first cause of a broken group.
+func (t *local) why() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.cause
+}
+
+// Abort implements Transport.
+func (t *local) Abort(cause error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cause == nil {
+		t.cause = cause
+		close(t.broken)
+	}
+}
+
+// Close implements Transport.
+func (t *local) Close() error { return nil }

@@ -1,0 +1,138 @@
+package parallel
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"sonicmoe/driver"
+)
+
+// ranksOf runs a function for every rank of a new group.
+func ranksOf(t *testing.T, ranks int, body func(i int, tr Transport, dev driver.Device) error) []error {
+	list, err := devices()
+	require.NoError(t, err)
+	transports, err := Local(list[:ranks]...)
+	require.NoError(t, err)
+	errs := make([]error, ranks)
+	var g errgroup.Group
+	for i, tr := range transports {
+		g.Go(func() error {
+			errs[i] = body(i, tr, list[i])
+			return nil
+		})
+	}
+	require.NoError(t, g.Wait())
+	return errs
+}
+
+// TestLocalMove exchanges bytes of uneven sizes, some of them 0, several times, and overwrites
+// what was sent right after it.
+func TestLocalMove(t *testing.T) {
+	size := func(from, to, round int) int64 { return int64((7*from + 5*to + round) % 4 * 16) }
+	content := func(from, to, round int) []byte {
+		return bytes.Repeat([]byte{byte(1 + 50*round + 8*from + to)}, int(size(from, to, round)))
+	}
+	for _, ranks := range []int{1, 2, 3, 8} {
+		errs := ranksOf(t, ranks, func(i int, tr Transport, dev driver.Device) error {
+			s, err := dev.NewStream()
+			if err != nil {
+				return err
+			}
+			at, err := dev.Alloc(1 << 12)
+			if err != nil {
+				return err
+			}
+			for round := range 4 {
+				e := Exchange{Send: at, Receive: at + 1<<11}
+				var send, want []byte
+				for j := range ranks {
+					e.SendBytes, e.ReceiveBytes = append(e.SendBytes, size(i, j, round)), append(e.ReceiveBytes, size(j, i, round))
+					send, want = append(send, content(i, j, round)...), append(want, content(j, i, round)...)
+				}
+				got := make([]byte, len(want))
+				for _, step := range []func() error{
+					func() error { return s.CopyToDevice(at, send) },
+					func() error { return tr.Move(context.Background(), Step{"test", round}, s, e) },
+					func() error { return s.Fill32(at, 0, int64(len(send)/4)) },
+					func() error { return s.CopyToHost(got, e.Receive) },
+				} {
+					if err := step(); err != nil {
+						return err
+					}
+				}
+				if !bytes.Equal(want, got) {
+					return fmt.Errorf("rank %d, round %d: got %v, want %v", i, round, got, want)
+				}
+			}
+			return tr.Close()
+		})
+		for _, err := range errs {
+			require.NoError(t, err)
+		}
+	}
+}
+
+// TestLocalShare shares words, and finds ranks that are not at the same place.
+func TestLocalShare(t *testing.T) {
+	for name, c := range map[string]struct {
+		words, chunk func(i int) int
+		want         string
+	}{
+		"same":          {words: func(int) int { return 2 }},
+		"barrier":       {words: func(int) int { return 0 }},
+		"more words":    {words: func(i int) int { return i }, want: "words, this rank"},
+		"another chunk": {words: func(int) int { return 1 }, chunk: func(i int) int { return i / 2 }, want: "is in another step: test, chunk"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			errs := ranksOf(t, 3, func(i int, tr Transport, _ driver.Device) error {
+				at := Step{Phase: "test"}
+				if c.chunk != nil {
+					at.Chunk = c.chunk(i)
+				}
+				words := []int64{int64(i), 7}[:c.words(i)]
+				all, err := tr.Share(context.Background(), at, words)
+				for j, of := range all {
+					if len(of) > 0 && of[0] != int64(j) {
+						return fmt.Errorf("rank %d has the words %v of rank %d", i, of, j)
+					}
+				}
+				return err
+			})
+			for _, err := range errs {
+				if c.want == "" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorContains(t, err, c.want)
+				}
+			}
+		})
+	}
+}
+
+// TestLocalDeadline checks that a rank that never comes is an error on the others, which names
+// it, before the deadline of the first one has long passed.
+func TestLocalDeadline(t *testing.T) {
+	began := time.Now()
+	errs := ranksOf(t, 4, func(i int, tr Transport, _ driver.Device) error {
+		if i == 2 {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(200+10000*i)*time.Millisecond)
+		defer cancel()
+		_, err := tr.Share(ctx, Step{"test", 3}, nil)
+		return err
+	})
+	for _, i := range []int{0, 1, 3} {
+		require.ErrorContains(t, errs[i], "rank 0 of 4: test, chunk 3: waiting for rank 2: ")
+		require.ErrorIs(t, errs[i], context.DeadlineExceeded)
+	}
+	require.Less(t, time.Since(began), 9*time.Second)
+	_, err := Local()
+	require.ErrorContains(t, err, "want one device at least")
+}

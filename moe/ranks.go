@@ -1,0 +1,146 @@
+package moe
+
+import (
+	"slices"
+
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/moe/internal/exchange"
+	"sonicmoe/moe/internal/hook"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route/choose"
+	"sonicmoe/moe/internal/route/order"
+)
+
+// This file has the steps of passes whose experts are spread over ranks. Package moe/parallel
+// queues them through package hook. The tokens of a rank are at home in a layer with the
+// whole Config. Its experts are another layer, whose routing is a list.
+
+// part is the part of a layer that a process keeps.
+type part uint8
+
+const (
+	// whole is a layer on one device.
+	whole part = iota
+	// home is the part for the tokens of a rank: everything but the experts' products.
+	home
+	// ofRank is the part for the experts of a rank.
+	ofRank
+)
+
+// kernels lists the kernels of the part.
+func (p part) kernels(c Config) registry.Registry {
+	all := kernel.Kernels.Of(c)
+	switch p {
+	case home:
+		all = slices.DeleteFunc(all, func(k registry.Any) bool { return k.Product() != nil })
+		return append(all, exchange.Kernels...)
+	case ofRank:
+		all = slices.DeleteFunc(all, func(k registry.Any) bool { return slices.Contains(choose.Kernels, k) })
+		return append(all, exchange.RowsKernel)
+	}
+	return all
+}
+
+func init() {
+	hook.Home = Option(func(o *options) { o.part, o.decode = home, new(int) })
+	hook.OfRank = Option(func(o *options) { o.part, o.decode = ofRank, new(int) })
+	hook.Ranks = hook.Steps[*Call, ForwardArgs]{
+		Check: (*Call).checkRanks, Split: (*Call).split, Entries: step(exchange.EntriesKernel), Rows: step(exchange.RowsKernel),
+		Experts: (*Call).expertsOfRank, Sum: (*Call).sumRanks, Returned: (*Call).returned,
+	}
+}
+
+// step returns a function that queues one kernel.
+func step[A any](k *registry.Kernel[A]) func(*Call, driver.Stream, A) error {
+	return func(c *Call, s driver.Stream, args A) error {
+		return c.steps(s, func(q *queue) { launch(q, k, args) })
+	}
+}
+
+// steps queues a part of a pass. Package moe/parallel has checked the arguments.
+func (c *Call) steps(s driver.Stream, body func(q *queue)) error {
+	if err := c.ready(s); err != nil {
+		return err
+	}
+	defer c.end()
+	q := c.queue(s)
+	body(q)
+	return q.err
+}
+
+// checkRanks checks the tensors of a pass: at home those of the tokens, else the weights of
+// the rank's experts. routed reports whether the pass writes scores and ids.
+func (c *Call) checkRanks(f *ForwardArgs, routed bool) error {
+	shared := func(id TensorID) bool { return spec.Row(id).Needs&spec.HasShared != 0 }
+	ids := slices.Clone(spec.ExpertWeights)
+	c.check.reset()
+	if c.layer.part == ofRank {
+		c.check.weights(slices.DeleteFunc(ids, shared), &f.Weights, &c.laid(work{}).shapes)
+		return c.check.err
+	}
+	t, err := c.layer.tokensOf("X", f.X, c.layer.of.Type, c.layer.of.Hidden)
+	if err != nil {
+		return err
+	}
+	want := &c.laid(c.layer.work(t)).shapes
+	c.checkRouting(t, f, routed)
+	if routed {
+		c.checkRouter(t, f)
+	}
+	c.check.weights(slices.DeleteFunc(ids, func(id TensorID) bool { return !shared(id) }), &f.Weights, want)
+	c.check.tensor("O", f.O, want.O, true)
+	return c.check.overlaps()
+}
+
+// split orders pairs and rows by rank. The kernels of the plan take the ranks for experts:
+// there are no more ranks than experts.
+func (c *Call) split(s driver.Stream, of exchange.Split, p driver.DevicePtr) error {
+	return c.steps(s, func(q *queue) {
+		w := q.laid(q.layer.work(of.Tokens)).workspace.indices
+		launch(q, exchange.OwnersKernel, exchange.OwnersArgs{
+			ExpertIDs: of.ExpertIDs, PairRanks: of.PairRanks, RowRanks: of.RowRanks, Ranks: of.Ranks, Pairs: of.Tokens * q.layer.of.TopK,
+		})
+		byRank := func(ranks driver.DevicePtr, to order.PlanTensors) {
+			scratch := w.plan(p, Tensor{Ptr: ranks})
+			to.ExpertIDs, to.Table, to.RowPairs, to.Tickets = ranks, scratch.Table, scratch.RowPairs, scratch.Tickets
+			q.count(of.Tokens, Tensor{Ptr: ranks}, p, w)
+			launch(q, order.PlanPairsKernel, order.PlanArgs{PlanTensors: to, Counts: at(p, w.counts), TokenRanges: q.ranges(of.Tokens)})
+		}
+		unused := at(p, w.gather)
+		byRank(of.PairRanks, order.PlanTensors{Gather: unused, Inverse: of.Places, Pairs: of.Pairs, Offsets: of.PairOffsets})
+		byRank(of.RowRanks, order.PlanTensors{Gather: of.RowTokens, Inverse: of.RowPlaces, Pairs: unused, Offsets: of.RowOffsets})
+	})
+}
+
+// expertsOfRank queues the plan of a list and the products of its rows.
+func (c *Call) expertsOfRank(s driver.Stream, f ForwardArgs) (of exchange.Packed, err error) {
+	n := work{tokens: int(f.X.Shape.Dims[0]), rows: int(f.List.ExpertIDs.Shape.Dims[0]), list: true}
+	err = c.steps(s, func(q *queue) {
+		w, p := q.laid(n).workspace, f.Workspace.Ptr
+		of = exchange.Packed{Y: at(p, w.y), Inverse: at(p, w.inverse)}
+		q.planEntries(n, f.List, p, w.indices)
+		q.products(n, &f, w.pieces)
+	})
+	return of, err
+}
+
+// returned returns the place of the rows that sumRanks reads.
+func (c *Call) returned(f ForwardArgs) driver.DevicePtr {
+	return at(f.Workspace.Ptr, c.laid(c.layer.work(int(f.X.Shape.Dims[0]))).workspace.y)
+}
+
+// sumRanks queues the shared experts, and the sum over each token's rows. places [T, K] u32
+// are the places of the rows that have come back.
+func (c *Call) sumRanks(s driver.Stream, f ForwardArgs, places driver.DevicePtr) error {
+	n := c.layer.work(int(f.X.Shape.Dims[0]))
+	return c.steps(s, func(q *queue) {
+		w, p := q.laid(n).workspace, f.Workspace.Ptr
+		q.sharedProducts(n.tokens, &f, w.shared)
+		launch(q, kernel.AggregateKernel, kernel.AggregateArgs{
+			Y: at(p, w.y), O: f.O.Ptr, Inverse: places, Scores: f.Scores.Ptr, Tokens: n.tokens,
+			SharedRows: at(p, w.shared.y), SharedScores: at(p, w.shared.weights),
+		})
+	})
+}
