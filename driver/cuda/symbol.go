@@ -60,6 +60,8 @@ const (
 	symTensorMapEncodeTiled
 	symMaxActiveClusters
 	symMaxActiveBlocks
+	symDeviceCanAccessPeer
+	symCtxEnablePeerAccess
 	symbolCount
 )
 
@@ -121,6 +123,8 @@ var symbols = [symbolCount]struct{ name, neededFor string }{
 	symTensorMapEncodeTiled: {"cuTensorMapEncodeTiled", "tensor maps"},
 	symMaxActiveClusters:    {"cuOccupancyMaxActiveClusters", "the occupancy of clusters"},
 	symMaxActiveBlocks:      {"cuOccupancyMaxActiveBlocksPerMultiprocessor", "occupancy"},
+	symDeviceCanAccessPeer:  {"cuDeviceCanAccessPeer", "access to other GPUs"},
+	symCtxEnablePeerAccess:  {"cuCtxEnablePeerAccess", "access to other GPUs"},
 }
 
 // String returns the name that the library exports.

@@ -98,6 +98,10 @@ int cuDeviceGetAttribute(int *v, int attribute, int d) {
 int cuDevicePrimaryCtxRetain(void **c, int d) { FREE(cuDevicePrimaryCtxRetain); *c = (void *)(uintptr_t)(0xC0 + d); __sync_add_and_fetch(&users[d], 1); say("retain %d\n", d); return 0; }
 int cuDevicePrimaryCtxRelease_v2(int d) { FREE(cuDevicePrimaryCtxRelease_v2); __sync_sub_and_fetch(&users[d], 1); say("release %d\n", d); return 0; }
 int cuCtxSetCurrent(void *c) { FREE(cuCtxSetCurrent); context = c; return 0; }
+static int apart;
+void fake_apart(void) { apart = 1; }
+int cuDeviceCanAccessPeer(int *can, int d, int other) { FREE(cuDeviceCanAccessPeer); say("peer %d %d\n", d, other); *can = !apart; return 0; }
+int cuCtxEnablePeerAccess(void *c, u32 flags) { NEEDS(cuCtxEnablePeerAccess); say("enable %p %u\n", c, flags); return 0; }
 int cuCtxSynchronize(void) { NEEDS(cuCtxSynchronize); usleep(block_ms * 1000); return 0; }
 
 // The linker.
