@@ -42,8 +42,9 @@ func part(b moe.Buffer, from int64) moe.Buffer {
 }
 
 // Forward runs a pass over the tokens of all ranks: it chooses experts, and writes scores, ids
-// and O of this rank's tokens. It returns when everything is queued on s. If it fails on one
-// rank, it fails on all, and the group is broken.
+// and O of this rank's tokens. It returns when everything is queued on s; call [Rank.Wait]
+// before the host or another stream uses the results. If it fails on one rank, it fails on
+// all, and the group is broken.
 func (r *Rank) Forward(ctx context.Context, s driver.Stream, a Args) error {
 	return r.run(ctx, s, a, true)
 }
@@ -52,6 +53,21 @@ func (r *Rank) Forward(ctx context.Context, s driver.Stream, a Args) error {
 // adds nothing to O. The other ids of a token must differ.
 func (r *Rank) ForwardExperts(ctx context.Context, s driver.Stream, a Args) error {
 	return r.run(ctx, s, a, false)
+}
+
+// Wait waits for the passes on a stream. Without an error their results are complete. After an
+// error they are not, because another rank may have failed after this rank had queued its pass.
+func (r *Rank) Wait(ctx context.Context, s driver.Stream) error {
+	ctx, cancel := context.WithTimeout(ctx, r.Deadline)
+	defer cancel()
+	err := s.Synchronize(ctx)
+	if broken := r.transport.Err(); broken != nil {
+		err = broken
+	}
+	if err != nil {
+		return r.fail(Step{Phase: "wait"}, err)
+	}
+	return nil
 }
 
 // pass is a pass that is being queued.

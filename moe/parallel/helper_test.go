@@ -26,12 +26,14 @@ func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 const mostRanks = 8
 
 // devices returns a device for each rank: emulated ones with different timings, the late ones
-// with the search for races; or the one GPU of the tests for all.
+// with the search for races; or the GPUs in turns.
 var devices = sync.OnceValues(func() (list []driver.Device, err error) {
 	if name := drivertest.Name(); name != "emulated" {
-		dev, err := open.Device(context.Background(), name)
-		for range mostRanks {
-			list = append(list, dev)
+		all, err := open.All(context.Background(), name)
+		for i := range mostRanks {
+			if err == nil {
+				list = append(list, all[i%len(all)])
+			}
 		}
 		return list, err
 	}
@@ -106,7 +108,7 @@ func join(t testing.TB, c testCase, o Options) []*member {
 	transports, err := Local(list...)
 	require.NoError(t, err)
 	members := make([]*member, len(list))
-	o.Config, o.Deadline, o.Layer = c.config, deadline, []moe.Option{moe.WithoutCache()}
+	o.Config, o.Deadline, o.Layer = c.config, deadline, append(o.Layer, moe.WithoutCache())
 	for _, n := range c.tokens {
 		o.MaxTokens = max(o.MaxTokens, n, 1)
 	}

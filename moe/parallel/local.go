@@ -187,7 +187,7 @@ func (t *local) meet(ctx context.Context, p *post) ([]*post, error) {
 	select {
 	case <-r.full:
 	case <-t.broken:
-		return nil, &Error{t.rank, t.ranks, p.at, nil, t.why()}
+		return nil, &Error{t.rank, t.ranks, p.at, nil, t.Err()}
 	case <-ctx.Done():
 		return nil, t.fail(p.at, t.absent(r), ctx.Err())
 	}
@@ -236,8 +236,8 @@ func (t *local) fail(at Step, missing []int, cause error) error {
 	return err
 }
 
-// why returns the first cause of a broken group.
-func (t *local) why() error {
+// Err implements Transport.
+func (t *local) Err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.cause

@@ -25,8 +25,11 @@ type Transport interface {
 	// later work of the stream sees what has arrived. What was sent may be overwritten by
 	// later work of the stream.
 	Move(ctx context.Context, at Step, s driver.Stream, list ...Exchange) error
-	// Abort makes the calls of all ranks return errors with this cause.
+	// Abort makes the calls of all ranks return errors with this cause, and ends exchanges that
+	// are queued.
 	Abort(cause error)
+	// Err returns the cause of a broken group, nil while the group is whole.
+	Err() error
 	// Close ends the use of the transport.
 	Close() error
 }
@@ -42,7 +45,7 @@ type Exchange struct {
 
 // Step is a step of a pass, for errors.
 type Step struct {
-	// Phase is "join", "counts", "dispatch" or "return".
+	// Phase is "join", "counts", "dispatch", "return" or "wait".
 	Phase string
 	// Chunk numbers the parts of a phase that are exchanged one by one, from 0.
 	Chunk int

@@ -1,0 +1,283 @@
+package nccl
+
+import (
+	"bufio"
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// A meeting is the connections of the ranks to rank 0. Each message is a line of JSON.
+type meeting struct {
+	Options
+	id []byte // NCCL's id
+
+	mu sync.Mutex
+	// links are the connections: of rank 0 to all others by rank, of another rank to rank 0.
+	links  map[int]*link
+	cause  error
+	broken chan struct{} // closed when cause is set
+	ending bool          // this rank has closed the meeting
+}
+
+// link is a connection to another rank.
+type link struct {
+	conn net.Conn
+	read *bufio.Reader
+	mu   sync.Mutex // guards writes
+}
+
+// hello is the first message of a rank.
+type hello struct {
+	Token       string
+	Rank, Ranks int
+	Version     int // of NCCL
+}
+
+// notice is every other message: the answer to a hello, or a rank's end.
+type notice struct {
+	ID []byte `json:",omitempty"`
+	// Error is the reason why a hello is refused, or why a group is broken.
+	Error string `json:",omitempty"`
+	// Bye means that the rank ends in order.
+	Bye bool `json:",omitempty"`
+}
+
+func newLink(c net.Conn) *link { return &link{conn: c, read: bufio.NewReader(c)} }
+
+// writeTimeout bounds the time for a message.
+const writeTimeout = 5 * time.Second
+
+func (l *link) send(message any) error {
+	line, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return err
+	}
+	_, err = l.conn.Write(append(line, '\n'))
+	return err
+}
+
+func (l *link) receive(to any) error {
+	line, err := l.read.ReadSlice('\n')
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(line, to)
+}
+
+// meet brings the ranks together. Rank 0 makes the id; version is NCCL's.
+func meet(ctx context.Context, o Options, version int, makeID func() ([]byte, error)) (*meeting, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	m := &meeting{Options: o, links: map[int]*link{}, broken: make(chan struct{})}
+	own := hello{Token: o.Token, Rank: o.Rank, Ranks: o.Ranks, Version: version}
+	var err error
+	if o.Rank == 0 {
+		if m.id, err = makeID(); err == nil && o.Ranks > 1 {
+			err = m.listen(ctx, own)
+		}
+	} else {
+		err = m.dial(ctx, own)
+	}
+	if err != nil {
+		m.hangUp()
+		return nil, fmt.Errorf("rank %d of %d meeting at %s: %w", o.Rank, o.Ranks, o.Address, err)
+	}
+	for rank, l := range m.links {
+		go m.watch(rank, l)
+	}
+	return m, nil
+}
+
+// listen accepts all other ranks, and answers when the last one has come.
+func (m *meeting) listen(ctx context.Context, own hello) error {
+	var config net.ListenConfig
+	server, err := config.Listen(ctx, "tcp", m.Address)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	for len(m.links) < m.Ranks-1 {
+		conn, err := server.Accept()
+		if ctx.Err() != nil {
+			return fmt.Errorf("waiting for ranks %v: %w", m.absent(), ctx.Err())
+		}
+		if err != nil {
+			return err
+		}
+		if err := m.admit(ctx, newLink(conn), own); err != nil {
+			return err
+		}
+	}
+	for _, l := range m.links {
+		if err := l.send(notice{ID: m.id}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// helloTimeout bounds the time for a hello, so that a silent connection does not stop the
+// meeting.
+const helloTimeout = 2 * time.Second
+
+// admit reads a hello. A stranger is sent away, and a rank of this job that does not fit ends
+// meeting.
+func (m *meeting) admit(ctx context.Context, l *link, own hello) error {
+	var h hello
+	until := time.Now().Add(helloTimeout)
+	if end, ok := ctx.Deadline(); ok && end.Before(until) {
+		until = end
+	}
+	err := l.conn.SetReadDeadline(until)
+	if err == nil {
+		err = l.receive(&h)
+	}
+	if err != nil || subtle.ConstantTimeCompare([]byte(h.Token), []byte(own.Token)) != 1 {
+		_ = l.send(notice{Error: "this job has another token"}) // a stranger may have gone
+		return l.conn.Close()
+	}
+	switch {
+	case h.Ranks != own.Ranks:
+		err = fmt.Errorf("rank %d has %d ranks, rank 0 has %d", h.Rank, h.Ranks, own.Ranks)
+	case h.Version != own.Version:
+		err = fmt.Errorf("rank %d has NCCL %s, rank 0 has %s", h.Rank, versionText(h.Version), versionText(own.Version))
+	case h.Rank < 1 || h.Rank >= own.Ranks || m.links[h.Rank] != nil:
+		err = fmt.Errorf("rank %d has come twice, or is none of %d ranks", h.Rank, own.Ranks)
+	}
+	if err != nil {
+		for _, other := range append(m.all(), l) {
+			_ = other.send(notice{Error: err.Error()})
+		}
+		return errors.Join(err, l.conn.Close())
+	}
+	m.links[h.Rank] = l
+	return l.conn.SetReadDeadline(time.Time{})
+}
+
+// dial connects to rank 0, again and again until it listens, and waits for the id.
+func (m *meeting) dial(ctx context.Context, own hello) error {
+	var d net.Dialer
+	for {
+		conn, err := d.DialContext(ctx, "tcp", m.Address)
+		if err == nil {
+			m.links[0] = newLink(conn)
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for rank 0: %w (%w)", ctx.Err(), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	l := m.links[0]
+	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := l.send(own); err != nil {
+		return err
+	}
+	var answer notice
+	if err := l.receive(&answer); err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return fmt.Errorf("waiting for the other ranks: %w", err)
+	}
+	if answer.Error != "" {
+		return errors.New(answer.Error)
+	}
+	m.id = answer.ID
+	return nil
+}
+
+// absent lists the ranks that have not come.
+func (m *meeting) absent() (ranks []int) {
+	for rank := 1; rank < m.Ranks; rank++ {
+		if m.links[rank] == nil {
+			ranks = append(ranks, rank)
+		}
+	}
+	return ranks
+}
+
+// watch waits for the end of a link. Rank 0 tells the others.
+func (m *meeting) watch(rank int, l *link) {
+	for {
+		var n notice
+		err := l.receive(&n)
+		switch {
+		case err != nil:
+			m.abort(fmt.Errorf("rank %d is gone: %w", rank, err))
+		case n.Error != "":
+			m.abort(errors.New(n.Error))
+		case n.Bye && rank == 0:
+			// Rank 0 ends in order: the other ranks end too, or find out by NCCL.
+		case !n.Bye:
+			continue
+		}
+		return
+	}
+}
+
+// abort breaks the group and tells the other ranks.
+func (m *meeting) abort(cause error) {
+	m.mu.Lock()
+	first := m.cause == nil && !m.ending
+	if first {
+		m.cause = cause
+		close(m.broken)
+	}
+	m.mu.Unlock()
+	if first {
+		for _, l := range m.all() {
+			_ = l.send(notice{Error: cause.Error()}) // a rank that is gone gets nothing
+		}
+	}
+}
+
+// err returns the cause of a broken group, nil while it is whole.
+func (m *meeting) err() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cause
+}
+
+func (m *meeting) all() []*link {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var list []*link
+	for _, l := range m.links {
+		list = append(list, l)
+	}
+	return list
+}
+
+// close ends the meeting of this rank.
+func (m *meeting) close() {
+	m.mu.Lock()
+	m.ending = true
+	m.mu.Unlock()
+	for _, l := range m.all() {
+		_ = l.send(notice{Bye: true})
+	}
+	m.hangUp()
+}
+
+func (m *meeting) hangUp() {
+	for _, l := range m.all() {
+		_ = l.conn.Close()
+	}
+}

@@ -1,0 +1,316 @@
+//go:build linux && (amd64 || arm64)
+
+package nccl
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+	"unsafe"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/cuda"
+	"sonicmoe/moe/parallel"
+)
+
+// transport implements parallel.Transport.
+type transport struct {
+	*meeting
+	lib    *library
+	dev    driver.Device
+	stream driver.Stream // of Share
+	words  driver.DevicePtr
+	room   int64 // bytes at words
+
+	// comm is the communicator, which NCCL writes. ended reports whether it is destroyed.
+	commMu sync.Mutex
+	comm   *uintptr
+	ended  bool
+}
+
+// idBytes is the size of an ncclUniqueId.
+const idBytes = 128
+
+// Connect meets the other ranks and makes an NCCL communicator of all. The device is a GPU of
+// package driver/cuda, and no other rank has the same GPU.
+func Connect(ctx context.Context, dev driver.Device, o Options) (parallel.Transport, error) {
+	lib, err := openLibrary(o.Library)
+	if err != nil {
+		return nil, err
+	}
+	t := &transport{lib: lib, dev: dev, comm: new(uintptr)}
+	if t.meeting, err = meet(ctx, o, lib.version, t.makeID); err != nil {
+		return nil, err
+	}
+	if err := t.start(ctx); err != nil {
+		err = &parallel.Error{Rank: o.Rank, Ranks: o.Ranks, Step: parallel.Step{Phase: "join"}, Cause: err}
+		t.Abort(err)
+		return nil, errors.Join(err, t.Close())
+	}
+	go func() {
+		<-t.broken
+		_ = t.end(commAbort) // the cause is the error to report
+	}()
+	return t, nil
+}
+
+func (t *transport) makeID() ([]byte, error) {
+	id := make([]byte, idBytes)
+	return id, t.lib.call(getUniqueID, uintptr(unsafe.Pointer(&id[0])))
+}
+
+// config is an ncclConfig_t of version 2.23. Later versions read the fields by its size.
+type config struct {
+	size                                       uint64
+	magic, version                             uint32
+	blocking, cgaClusterSize, minCTAs, maxCTAs int32
+	netName                                    uintptr
+	splitShare                                 int32
+	_                                          int32
+}
+
+const (
+	configMagic   = 0xcafebeef
+	configVersion = 22304
+	undefined     = -1 << 31
+)
+
+// start makes the communicator. Calls do not block, so that all of them can be aborted.
+func (t *transport) start(ctx context.Context) (err error) {
+	if t.stream, err = t.dev.NewStream(); err != nil {
+		return err
+	}
+	c := &config{size: uint64(unsafe.Sizeof(config{})), magic: configMagic, version: configVersion,
+		cgaClusterSize: undefined, minCTAs: undefined, maxCTAs: undefined, splitShare: undefined}
+	return t.within(ctx, func() error {
+		return t.lib.call(commInitRank, uintptr(unsafe.Pointer(t.comm)), uintptr(t.Ranks()), uintptr(t.Rank()), 1,
+			uintptr(unsafe.Pointer(&t.id[0])), uintptr(unsafe.Pointer(c)))
+	})
+}
+
+func (t *transport) Rank() int  { return t.Options.Rank }
+func (t *transport) Ranks() int { return t.Options.Ranks }
+
+// within calls f in the device's context and waits until NCCL has done the host's part.
+func (t *transport) within(ctx context.Context, f func() error) error {
+	err := cuda.Within(t.dev, f)
+	for errors.Is(err, errInProgress) {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.broken:
+			return t.err()
+		case <-time.After(20 * time.Microsecond):
+		}
+		err = cuda.Within(t.dev, t.asyncError)
+	}
+	return err
+}
+
+// asyncError returns the state of the communicator.
+func (t *transport) asyncError() error {
+	return t.use(func(comm uintptr) error {
+		state := new(int32)
+		if err := t.lib.call(commAsyncError, comm, uintptr(unsafe.Pointer(state))); err != nil {
+			return err
+		}
+		return t.lib.check(commAsyncError, *state)
+	})
+}
+
+// use calls f with the communicator, unless it is destroyed.
+func (t *transport) use(f func(comm uintptr) error) error {
+	t.commMu.Lock()
+	defer t.commMu.Unlock()
+	if t.ended {
+		return errors.Join(errors.New("the communicator is destroyed"), t.err())
+	}
+	return f(*t.comm)
+}
+
+// end destroys the communicator by a function of NCCL, the first time.
+func (t *transport) end(by function) error {
+	t.commMu.Lock()
+	defer t.commMu.Unlock()
+	if t.ended || *t.comm == 0 {
+		return nil
+	}
+	t.ended = true
+	err := cuda.Within(t.dev, func() error { return t.lib.call(by, *t.comm) })
+	if errors.Is(err, errInProgress) {
+		return nil
+	}
+	return err
+}
+
+// group makes calls of NCCL that start together, and returns when they are queued.
+func (t *transport) group(ctx context.Context, calls func(comm uintptr) error) error {
+	return t.within(ctx, func() error {
+		return t.use(func(comm uintptr) error {
+			if err := t.lib.call(groupStart); err != nil {
+				return err
+			}
+			err := calls(comm)
+			// A group that was started must be ended, also after an error.
+			if end := t.lib.call(groupEnd); err == nil {
+				err = end
+			}
+			return err
+		})
+	})
+}
+
+// queued is call for calls in a group, which may be in progress until its end.
+func (t *transport) queued(f function, args ...uintptr) error {
+	if err := t.lib.call(f, args...); err != nil && !errors.Is(err, errInProgress) {
+		return err
+	}
+	return nil
+}
+
+// bytesType is ncclUint8.
+const bytesType = 1
+
+// Share implements parallel.Transport by an AllGather.
+func (t *transport) Share(ctx context.Context, at parallel.Step, words []int64) ([][]int64, error) {
+	own := make([]byte, 0, 8*len(words))
+	for _, w := range words {
+		own = binary.LittleEndian.AppendUint64(own, uint64(w))
+	}
+	if len(own) == 0 { // a barrier
+		own = make([]byte, 8)
+	}
+	all := make([]byte, len(own)*t.Ranks())
+	err := t.gather(ctx, own, all)
+	if err == nil {
+		err = t.err() // an aborted communicator leaves anything
+	}
+	if err != nil {
+		return nil, t.fail(at, err)
+	}
+	rows := make([][]int64, 0, t.Ranks())
+	for part := range slices.Chunk(all, len(own)) {
+		row := make([]int64, len(words))
+		for i := range row {
+			row[i] = int64(binary.LittleEndian.Uint64(part[8*i:]))
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// gather gives the bytes of every rank to every rank.
+func (t *transport) gather(ctx context.Context, own, all []byte) error {
+	if need := int64(len(own) + len(all)); need > t.room {
+		if err := t.dev.Free(t.words); err != nil {
+			return err
+		}
+		var err error
+		if t.words, err = t.dev.Alloc(need); err != nil {
+			t.room, t.words = 0, 0
+			return err
+		}
+		t.room = need
+	}
+	to := t.words + driver.DevicePtr(len(own))
+	if err := t.stream.CopyToDevice(t.words, own); err != nil {
+		return err
+	}
+	err := t.group(ctx, func(comm uintptr) error {
+		return t.queued(allGather, uintptr(t.words), uintptr(to), uintptr(len(own)), bytesType, comm, t.stream.Handle())
+	})
+	if err != nil {
+		return err
+	}
+	if err := t.stream.Synchronize(ctx); err != nil {
+		return err
+	}
+	return t.stream.CopyToHost(all, to)
+}
+
+// Move implements parallel.Transport: a send and a receive for each other rank. The host does
+// not wait for the bytes.
+func (t *transport) Move(ctx context.Context, at parallel.Step, s driver.Stream, list ...parallel.Exchange) error {
+	for _, e := range list {
+		own := t.Rank()
+		if e.SendBytes[own] != e.ReceiveBytes[own] {
+			return t.fail(at, fmt.Errorf("rank %d sends %d bytes to itself and expects %d", own, e.SendBytes[own], e.ReceiveBytes[own]))
+		}
+		if err := s.Copy(place(e.Receive, e.ReceiveBytes, own), place(e.Send, e.SendBytes, own), e.SendBytes[own]); err != nil {
+			return t.fail(at, err)
+		}
+	}
+	err := t.group(ctx, func(comm uintptr) error {
+		for _, e := range list {
+			for i := range t.Ranks() {
+				if err := t.exchange(comm, s, e, i); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return t.fail(at, err)
+	}
+	return nil
+}
+
+// exchange queues a send to another rank and a receive from it.
+func (t *transport) exchange(comm uintptr, s driver.Stream, e parallel.Exchange, i int) error {
+	if i == t.Rank() {
+		return nil
+	}
+	if n := e.SendBytes[i]; n > 0 {
+		if err := t.queued(send, uintptr(place(e.Send, e.SendBytes, i)), uintptr(n), bytesType, uintptr(i), comm, s.Handle()); err != nil {
+			return err
+		}
+	}
+	if n := e.ReceiveBytes[i]; n > 0 {
+		return t.queued(recv, uintptr(place(e.Receive, e.ReceiveBytes, i)), uintptr(n), bytesType, uintptr(i), comm, s.Handle())
+	}
+	return nil
+}
+
+// place returns the address of a rank's bytes.
+func place(p driver.DevicePtr, bytes []int64, rank int) driver.DevicePtr {
+	for _, n := range bytes[:rank] {
+		p += driver.DevicePtr(n)
+	}
+	return p
+}
+
+// fail breaks the group and returns the rank's error. If the group is broken already, the
+// first cause is the error.
+func (t *transport) fail(at parallel.Step, cause error) error {
+	if first := t.err(); first != nil {
+		cause = first
+	}
+	err := &parallel.Error{Rank: t.Rank(), Ranks: t.Ranks(), Step: at, Cause: cause}
+	t.Abort(err)
+	return err
+}
+
+// Abort implements parallel.Transport.
+func (t *transport) Abort(cause error) { t.abort(cause) }
+
+// Err implements parallel.Transport.
+func (t *transport) Err() error { return t.err() }
+
+// Close implements parallel.Transport.
+func (t *transport) Close() error {
+	by := commDestroy
+	if t.err() != nil {
+		by = commAbort
+	}
+	err := t.end(by)
+	t.close()
+	if t.stream != nil {
+		err = errors.Join(err, t.dev.Free(t.words), t.stream.Close())
+	}
+	return err
+}

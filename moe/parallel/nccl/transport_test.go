@@ -1,0 +1,189 @@
+//go:build linux && (amd64 || arm64)
+
+package nccl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe/parallel"
+)
+
+// TestShareAndMove shares words of several lengths, and exchanges bytes of uneven sizes, some
+// of them 0, among groups of several sizes.
+func TestShareAndMove(t *testing.T) {
+	size := func(from, to, round int) int64 { return int64((7*from + 5*to + round) % 4 * 16) }
+	content := func(from, to, round int) []byte {
+		return bytes.Repeat([]byte{byte(1 + 50*round + 8*from + to)}, int(size(from, to, round)))
+	}
+	for _, ranks := range []int{1, 2, 3, 5} {
+		errs := ranksOf(t, ranks, func(tr parallel.Transport, dev driver.Device) error {
+			s, err := dev.NewStream()
+			if err != nil {
+				return err
+			}
+			at, err := dev.Alloc(1 << 12)
+			if err != nil {
+				return err
+			}
+			i := tr.Rank()
+			for round := range 4 {
+				words := []int64{int64(i) - 2, 1 << 40, int64(round)}[:3-round%4]
+				all, err := tr.Share(context.Background(), parallel.Step{Phase: "words"}, words)
+				if err != nil {
+					return err
+				}
+				for j := range ranks {
+					if want := append([]int64{int64(j) - 2}, words[min(1, len(words)):]...)[:len(words)]; fmt.Sprint(all[j]) != fmt.Sprint(want) {
+						return fmt.Errorf("rank %d has %v of rank %d, want %v", i, all[j], j, want)
+					}
+				}
+				var list []parallel.Exchange
+				var wants [2][]byte
+				for k := range wants {
+					e := parallel.Exchange{Send: at + driver.DevicePtr(k<<10), Receive: at + driver.DevicePtr(1<<11+k<<10)}
+					var bytes []byte
+					for j := range ranks {
+						e.SendBytes, e.ReceiveBytes = append(e.SendBytes, size(i, j, round+k)), append(e.ReceiveBytes, size(j, i, round+k))
+						bytes, wants[k] = append(bytes, content(i, j, round+k)...), append(wants[k], content(j, i, round+k)...)
+					}
+					if err := s.CopyToDevice(e.Send, bytes); err != nil {
+						return err
+					}
+					list = append(list, e)
+				}
+				if err := tr.Move(context.Background(), parallel.Step{Phase: "bytes"}, s, list...); err != nil {
+					return err
+				}
+				for k, want := range wants {
+					got := make([]byte, len(want))
+					if err := s.CopyToHost(got, list[k].Receive); err != nil {
+						return err
+					}
+					if !bytes.Equal(want, got) {
+						return fmt.Errorf("rank %d, round %d, exchange %d: got %v, want %v", i, round, k, got, want)
+					}
+				}
+			}
+			_, err = tr.Share(context.Background(), parallel.Step{Phase: "barrier"}, nil)
+			return errors.Join(err, dev.Free(at), s.Close(), tr.Close())
+		})
+		for _, err := range errs {
+			require.NoError(t, err)
+		}
+	}
+}
+
+// TestFaults checks that the fault of one rank is an error on all that names it, and that
+// their communicators are aborted.
+func TestFaults(t *testing.T) {
+	share := func(tr parallel.Transport, within time.Duration) error {
+		ctx, cancel := context.WithTimeout(context.Background(), within)
+		defer cancel()
+		_, err := tr.Share(ctx, parallel.Step{Phase: "counts", Chunk: 3}, []int64{1})
+		return err
+	}
+	for name, c := range map[string]struct {
+		// body is of rank 1; the other ranks share words.
+		body func(tr parallel.Transport) error
+		// within is the deadline of the other ranks.
+		within time.Duration
+		want   []string // in the errors of ranks 0 and 2
+	}{
+		"killed": {func(tr parallel.Transport) error {
+			tr.(*transport).die()
+			return errors.New("killed")
+		}, time.Minute, []string{"rank 0 of 3: counts, chunk 3: rank 1 is gone", "rank 2 of 3: counts, chunk 3: rank 1 is gone"}},
+		"aborts": {func(tr parallel.Transport) error {
+			tr.Abort(errors.New("rank 1 broke"))
+			return errors.New("broke")
+		}, time.Minute, []string{"rank 0 of 3: counts, chunk 3: rank 1 broke", "rank 2 of 3: counts, chunk 3: rank 1 broke"}},
+		"sleeps": {func(tr parallel.Transport) error {
+			<-tr.(*transport).broken
+			return share(tr, time.Minute)
+		}, time.Second / 4, []string{context.DeadlineExceeded.Error(), context.DeadlineExceeded.Error()}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := aborts(t)
+			errs := ranksOf(t, 3, func(tr parallel.Transport, _ driver.Device) error {
+				var err error
+				if tr.Rank() == 1 {
+					err = c.body(tr)
+				} else {
+					err = share(tr, c.within)
+				}
+				if tr.Rank() != 1 && tr.Err() == nil {
+					err = errors.New("the group is whole")
+				}
+				return errors.Join(err, tr.Close())
+			})
+			require.Error(t, errs[1])
+			require.ErrorContains(t, errs[0], c.want[0])
+			require.ErrorContains(t, errs[2], c.want[1])
+			require.GreaterOrEqual(t, aborts(t)-before, int32(2))
+		})
+	}
+}
+
+// TestCallsFail checks that a failing function of NCCL is an error with its name and NCCL's
+// words, on the rank where it fails.
+func TestCallsFail(t *testing.T) {
+	for f, code := range map[function]int{commInitRank: 3, groupStart: 1, groupEnd: 2, allGather: 6, send: 1, recv: 5, commAsyncError: 2, getUniqueID: 2} {
+		t.Run(names[f], func(t *testing.T) {
+			fail(t, names[f], code)
+			errs := ranksOf(t, 2, func(tr parallel.Transport, dev driver.Device) error {
+				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+				defer cancel()
+				s, err := dev.NewStream()
+				if err != nil {
+					return err
+				}
+				at, err := dev.Alloc(64)
+				if err != nil {
+					return err
+				}
+				step := parallel.Step{Phase: "fault"}
+				if _, err = tr.Share(ctx, step, []int64{1}); err == nil {
+					eight := []int64{8, 8}
+					err = tr.Move(ctx, step, s, parallel.Exchange{Send: at, Receive: at + 32, SendBytes: eight, ReceiveBytes: eight})
+				}
+				return errors.Join(err, tr.Close())
+			})
+			named := errs[0]
+			if f == getUniqueID {
+				require.Error(t, errs[1])
+			}
+			require.ErrorContains(t, named, fmt.Sprintf("%s: as the test asked: the last error (%d)", names[f], code))
+		})
+	}
+}
+
+// TestLibrary checks that libraries that cannot be used are refused with the reason.
+func TestLibrary(t *testing.T) {
+	dev := device(t)
+	for name, c := range map[string]struct{ library, want string }{
+		"absent":  {"/nowhere/libnccl.so.2", "tried /nowhere/libnccl.so.2 ("},
+		"old":     {standIn(t, fakeNCCL, "-DOLD"), "is NCCL 2.22.5, 2.23.0 or newer is needed"},
+		"lacking": {standIn(t, fakeNCCL, "-DNO_RECV"), "lacks ncclRecv: it is not NCCL 2.23.0 or newer"},
+		"another": {standIn(t, fakeCUDA), "lacks ncclGetVersion, "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Connect(t.Context(), dev, Options{Ranks: 1, Library: c.library})
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+	t.Setenv(envLibrary, "/nowhere/else.so")
+	_, err := openLibrary("")
+	require.ErrorContains(t, err, "tried /nowhere/else.so (")
+	require.ErrorContains(t, err, envLibrary)
+	t.Setenv(envLibrary, "")
+	t.Setenv("VIRTUAL_ENV", t.TempDir())
+	require.Equal(t, "libnccl.so.2", places("")[0])
+}
