@@ -40,6 +40,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	timing := flags.String("timing", "", "instead, replay one run with this `order` of a finding: early, late, random or chosen")
 	seed := flags.Uint64("seed", 0, "`seed` of the first random order, or of the run that -timing replays")
 	choices := flags.String("choices", "", "`choices` of the run that -timing chosen replays")
+	nans := flags.Bool("nan", false, "note the first NaN or infinity that each cluster makes")
 	strict := flags.Bool("strict", false, "also demand proxy fences after cp.async")
 	keep := flags.Bool("keep", false, "go on after races, missing proxy fences and uninitialised reads, and print all")
 	knownFile := flags.String("known", "", "`file` of findings to go on after and not to report, one \"LINE RULE\" a line, such as \"37 race\"")
@@ -97,7 +98,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	shape := emu.Launch{Grid: l.Grid, Block: l.Block, Cluster: l.Cluster, SharedBytes: l.Shared, Params: params, Seed: *seed, StrictProxy: *strict,
+	shape := emu.Launch{Grid: l.Grid, Block: l.Block, Cluster: l.Cluster, SharedBytes: l.Shared, Params: params, Seed: *seed, StrictProxy: *strict, NaNs: *nans, Unread: true,
 		Known: listed.has, GoOn: func(f *emu.Fault) bool { return *keep || f.Severity == emu.Note }}
 	if report != nil {
 		shape.Report = &emu.Report{}

@@ -64,6 +64,20 @@ func TestMended(t *testing.T) {
 	}
 }
 
+// With -nan a kernel that makes an infinity has a note, and status 0.
+func TestNaN(t *testing.T) {
+	text, err := os.ReadFile(mend(t))
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "nan.ptx")
+	big := strings.Replace(string(text), "\tst.global.u32 [%d3], %r6;", "\t.reg .f32 %f;\n\tmov.f32 %f, 0f7F7FFFFF;\n\tadd.rn.f32 %f, %f, %f;\n\tst.global.u32 [%d3], %r6;", 1)
+	require.NoError(t, os.WriteFile(file, []byte(big), 0o600))
+	for flag, says := range map[string]string{"-nan": "not finite (note): add.rn makes +Inf, the first of the cluster that is not finite (6 of 6 runs", "-keep": "nothing found"} {
+		var out strings.Builder
+		require.NoError(t, run(t.Context(), arguments(file, launchFile, flag), &out, io.Discard))
+		assert.Contains(t, out.String(), says)
+	}
+}
+
 // TestReport checks that a report says what the kernel did, with and without a fault.
 // debug-a-kernel.md has the report word for word.
 func TestReport(t *testing.T) {

@@ -17,6 +17,7 @@ type Finding struct {
 	Choices string
 	// Runs is the number of runs with this fault.
 	Runs int
+	last int // number of the latest of these runs
 }
 
 // Findings is the error of [Kernel.Check] and [Kernel.Explore]. errors.As finds its faults.
@@ -111,7 +112,7 @@ func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) er
 					on = l.GoOn(f)
 				}
 				if on {
-					found.add(f, run)
+					found.add(f, run, i)
 				}
 				return on
 			}
@@ -119,7 +120,7 @@ func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) er
 			var fault *Fault
 			switch {
 			case errors.As(err, &fault):
-				found.add(fault, run)
+				found.add(fault, run, i)
 			case err != nil:
 				return err
 			}
@@ -171,15 +172,18 @@ func (m *Memory) unchanged(of *Module, runs func(restore func()) error) error {
 	return err
 }
 
-// add records a fault. Faults of one kind at one line count as one finding.
-func (f *Findings) add(fault *Fault, run Launch) {
+// add records a fault of a run. Faults of one kind at one line count as one finding, once a run.
+func (f *Findings) add(fault *Fault, run Launch, number int) {
 	for i := range f.List {
 		if x := &f.List[i]; x.Kind == fault.Kind && x.Line == fault.Line {
-			x.Runs++
+			if x.last != number {
+				x.Runs++
+			}
+			x.last = number
 			return
 		}
 	}
-	f.List = append(f.List, Finding{Fault: fault, Timing: run.Timing, Seed: run.Seed, Choices: run.Choices, Runs: 1})
+	f.List = append(f.List, Finding{Fault: fault, Timing: run.Timing, Seed: run.Seed, Choices: run.Choices, Runs: 1, last: number})
 }
 
 // snapshot is the contents of a memory.

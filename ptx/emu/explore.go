@@ -100,7 +100,7 @@ func (e *exploration) run(ctx context.Context, k *Kernel, mem *Memory, l Launch,
 			case s.wrong != nil: // the actor polls and would find the same value, so this order does not exist
 				e.Known--
 			case errors.As(err, &fault):
-				found.add(fault, run)
+				found.add(fault, run, e.Orders)
 			case err != nil:
 				return err
 			}

@@ -46,6 +46,8 @@ const (
 	// CTALifetime: nothing orders an access to shared memory between the start and the end of the
 	// CTA that has it.
 	CTALifetime
+	// NotFinite: an instruction makes a NaN or infinity of finite numbers, or loads a NaN.
+	NotFinite
 )
 
 var faultNames = [...]string{
@@ -55,7 +57,7 @@ var faultNames = [...]string{
 	IllegalDescriptor: "illegal descriptor", BarrierMisuse: "barrier misuse",
 	DivergentAligned: "divergent warp at an aligned instruction", ProxyRace: "missing proxy fence",
 	Race: "race", AsyncPending: "unfinished copies at exit", IllegalInstruction: "illegal instruction", Trap: "trap",
-	CTALifetime: "CTA lifetime",
+	CTALifetime: "CTA lifetime", NotFinite: "not finite",
 }
 
 // String returns the kind in words.

@@ -72,6 +72,12 @@ type Launch struct {
 	// with many products then takes about four times as long, a launch with many loads and
 	// stores longer still.
 	Races bool
+	// NaNs makes each cluster note its first NaN or infinity that an instruction makes of finite
+	// numbers, or its first NaN that it loads as a float.
+	NaNs bool
+	// Unread, with Races, notes stores to shared memory of which wgmma reads some bytes and nothing
+	// reads the others: the matrix descriptor may be wrong.
+	Unread bool
 	// GoOn, if not nil, is called with each finding after which a launch can go on: races,
 	// missing proxy fences, CTA lifetimes, reads of uninitialised shared memory and notes. The launch goes on
 	// if GoOn returns true. If GoOn is nil, the launch goes on after notes.
@@ -151,7 +157,7 @@ func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
 		workers = runtime.GOMAXPROCS(0)
 	}
 	var wg, helping sync.WaitGroup
-	if spare := int64(workers) - g.clusters; spare > 0 && len(k.classes) > 0 {
+	if spare := int64(workers) - g.clusters; spare > 0 && len(k.classes) > 0 && !l.NaNs {
 		g.helpers = make(chan *warp, int(g.clusters)*g.cluster.Count()*((g.threads+warpLanes-1)/warpLanes))
 		for range spare {
 			helping.Go(func() { help(g.helpers) })
@@ -243,6 +249,9 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 	}
 	if l.Stream != nil {
 		l.Stream.begin(g)
+	}
+	if l.NaNs {
+		k.floats()
 	}
 	if g.spinLimit = l.SpinLimit; g.spinLimit <= 0 {
 		g.spinLimit = 1 << 24

@@ -3,6 +3,7 @@ package emu
 import (
 	"fmt"
 	"path/filepath"
+	"sync"
 
 	"sonicmoe/ptx"
 )
@@ -58,6 +59,9 @@ type Kernel struct {
 	module *Module
 	entry  *ptx.Entry
 	code   []inst
+
+	finding       sync.Once // of floatOperands
+	floatOperands []floatOperands
 	// staticShared is the size of static shared memory, after which dynamic shared memory may
 	// begin.
 	staticShared int

@@ -50,4 +50,7 @@ func (r *races) ends(c *cta) {
 		}
 	}
 	c.visits = nil
+	if r.cl.grid.launch.Unread {
+		r.unread(c)
+	}
 }

@@ -62,6 +62,7 @@ type cluster struct {
 	polled  bool // the cluster has executed atomics, acquiring loads or mbarrier tests since its last progress
 	looked  bool // the cluster has executed other loads of global memory since its last progress
 	moved   bool // the cluster has made progress in this round
+	finite  bool // no NaN or infinity has been noted, if they are looked for
 	fresh   bool // the cluster has changed something since it last looked for cycles
 	cycle   cycle
 	others  uint64 // the grid's progress count when this cluster was parked

@@ -221,6 +221,7 @@ func (cl *cluster) reset(i int64) {
 	cl.loads, cl.events, cl.order, cl.fault, cl.last = nil, 1, 0, nil, nil
 	cl.barrier, cl.steps, cl.idle, cl.polls, cl.polled = clusterBarrier{}, 0, 0, 0, false
 	cl.moved, cl.looked, cl.others, cl.fresh = false, false, 0, true
+	cl.finite = g.launch.NaNs
 	cl.races, cl.unwritten = nil, nil
 	cl.timeline = nil
 	if g.launch.Report != nil && i == 0 {

@@ -21,6 +21,7 @@ type product struct {
 	b [sparseShare]mma.B // B has a second half of k if A is sparse
 	// picks selects the elements of B for a sparse A; nil if A is dense.
 	picks *mma.Picks
+	in    *inst
 	list  []int32 // register slots of the accumulator
 	keep  bool
 	// integers reports whether elements are integers, saturate whether their sums saturate.
@@ -33,7 +34,7 @@ var productPool = sync.Pool{New: func() any { return &product{} }}
 
 func newProduct(op *wgmmaOp) *product {
 	p := productPool.Get().(*product)
-	p.list, p.keep = op.in.args[0].list, op.keep
+	p.in, p.list, p.keep = op.in, op.in.args[0].list, op.keep
 	p.integers, p.saturate = op.in.form.Args[0].Type == isa.S32, op.in.has(".satfinite")
 	p.halves, p.picks = op.in.inHalves(), op.picks
 	p.left.Store(4)
@@ -56,7 +57,11 @@ type productQueue struct {
 // multiply adds a product to the warp's accumulator, at once or later.
 func (w *warp) multiply(p *product) {
 	helpers := w.cta.cluster.grid.helpers
-	if helpers == nil {
+	switch {
+	case w.cta.cluster.finite:
+		w.addFinite(p)
+		return
+	case helpers == nil:
 		w.add(p)
 		return
 	}

@@ -213,7 +213,12 @@ func (w *warp) run(f *frag, limit int) int {
 				continue
 			}
 		}
-		out := w.step(f, in, mask)
+		var out outcome
+		if w.cta.cluster.finite {
+			out = w.stepFinite(f, in, mask)
+		} else {
+			out = w.step(f, in, mask)
+		}
 		if out == waiting {
 			f.stuck, f.since = true, w.cta.cluster.events
 			return n
