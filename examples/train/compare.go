@@ -11,7 +11,6 @@ import (
 	"text/tabwriter"
 
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
 
 	"sonicmoe/examples/internal/picture"
@@ -161,32 +160,59 @@ func printWays(out io.Writer, all []trained) error {
 	return w.Flush()
 }
 
-// drawWays draws the held-out losses and, with narrow lines, the training losses.
+// wayColours are the colours of the rules, in the order of the rules: of the held-out losses,
+// and lighter ones of the training losses.
+var wayColours = [][2]color.RGBA{
+	{{0x08, 0x51, 0x9c, 255}, {0x9e, 0xca, 0xe1, 255}}, {{0xd9, 0x48, 0x01, 255}, {0xfd, 0xbe, 0x85, 255}},
+	{{0x00, 0x6d, 0x2c, 255}, {0xa1, 0xd9, 0x9b, 255}}, {{0x54, 0x27, 0x8f, 255}, {0xbc, 0xbd, 0xdc, 255}},
+	{{0xce, 0x12, 0x56, 255}, {0xf4, 0xb6, 0xd2, 255}}, {{0x01, 0x85, 0x71, 255}, {0x80, 0xcd, 0xc1, 255}},
+	{{0x8c, 0x51, 0x0a, 255}, {0xdf, 0xc2, 0x7d, 255}}, {{0x52, 0x52, 0x52, 255}, {0xbd, 0xbd, 0xbd, 255}},
+}
+
+// differences returns the differences of the losses to those of plain top-K, in percent:
+// held-out losses, and means of the training losses.
+func (t trained) differences(plain trained) (held, learned plotter.XYs) {
+	for i, h := range t.mean.heldOut {
+		held = append(held, plotter.XY{X: float64(h.step), Y: 100 * (h.loss/plain.mean.heldOut[i].loss - 1)})
+	}
+	for step := range t.mean.losses {
+		of := func(t trained) float64 { return (&curve{losses: t.mean.losses[:step+1]}).last() }
+		learned = append(learned, plotter.XY{X: float64(step), Y: 100 * (of(t)/of(plain) - 1)})
+	}
+	return held, learned
+}
+
+// drawWays draws the differences of the losses to those of plain top-K: held out, and with
+// narrow, lighter lines in training. Plain top-K, the first of all, is the zero line.
 func drawWays(all []trained, file, title string) error {
-	p := picture.New(title+": held out (wide) and learned (narrow)", "steps", "nats a byte")
+	p := picture.New(title+": loss next to plain top-K, held out (wide) and learned (narrow)", "steps", "% more than plain top-K")
+	var wide []*plotter.Line
 	for i, t := range all {
-		var held, learned plotter.XYs
-		for _, h := range t.mean.heldOut {
-			held = append(held, plotter.XY{X: float64(h.step), Y: h.loss})
-		}
-		for step := range t.mean.losses {
-			learned = append(learned, plotter.XY{X: float64(step), Y: (&curve{losses: t.mean.losses[:step+1]}).last()})
-		}
-		var shade color.Color = color.Black
+		shades := [2]color.RGBA{{A: 255}, {A: 255}}
 		if i > 0 {
-			shade = plotutil.Color(i - 1)
+			shades = wayColours[(i-1)%len(wayColours)]
 		}
-		for j, points := range []plotter.XYs{learned, held} {
+		held, learned := t.differences(all[0])
+		for j, points := range []plotter.XYs{held, learned} {
 			l, err := plotter.NewLine(points)
 			if err != nil {
 				return fmt.Errorf("drawing %s: %w", file, err)
 			}
-			l.Color, l.Width = shade, vg.Points(0.5+float64(j))
-			p.Add(l)
-			if j == 1 {
-				p.Legend.Add(t.name, l)
+			l.Color, l.Width = shades[j], vg.Points([]float64{1.75, 0.5}[j])
+			if j == 0 {
+				wide = append(wide, l)
+				name := t.name
+				if i == 0 {
+					name = "plain top-K"
+				}
+				p.Legend.Add(name, l)
+			} else if i > 0 {
+				p.Add(l)
 			}
 		}
+	}
+	for _, l := range wide { // over the narrow ones
+		p.Add(l)
 	}
 	if err := picture.Save(p, vg.Points(720), vg.Points(420), file); err != nil {
 		return fmt.Errorf("drawing %s: %w", file, err)

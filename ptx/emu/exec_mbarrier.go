@@ -29,7 +29,7 @@ func mbarrierInit(w *warp, in *inst, mask uint32) {
 		}
 		made[at] = count
 		if at < sharedBase || int(at)+mbarrierBytes > len(c.shared.bytes) {
-			w.fault(in, OutOfBounds, 1<<l, "mbarrier at shared address %#x, but the CTA has %#x to %#x", at, sharedBase, len(c.shared.bytes))
+			w.fault(in, OutOfBounds, 1<<l, "mbarrier at shared address %s, but the CTA has %#x to %#x", c.symbolic(at), sharedBase, len(c.shared.bytes))
 		}
 		if err := c.shared.mbar.init(at, count); err != nil {
 			w.barrierError(in, l, at, err)
@@ -110,6 +110,7 @@ func mbarrierArrive(w *warp, in *inst, mask uint32) {
 		case in.form.Args[2].Name == "count":
 			state, err = b.arrive(w.r32[in.slot[2]][l])
 		default:
+			b.announced = note(b.announced, arrival{w, in})
 			state, err = b.arriveExpectTx(w.r32[in.slot[2]][l])
 		}
 		if err != nil {
@@ -132,6 +133,7 @@ func mbarrierExpectTx(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		at := w.shared32(&in.args[0], l)
 		b := w.mbarrierAt(in, in.space, at, 1<<l)
+		b.announced = note(b.announced, arrival{w, in})
 		if err := b.expectTx(w.r32[in.slot[1]][l]); err != nil {
 			w.barrierError(in, l, at, err)
 		}

@@ -230,18 +230,41 @@ end:`, says: []string{"barrier 2 for 96 threads", "began with 64 (warp 0)"}},
 wait:
 	mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r0], 0; // here
 	@!%p1 bra wait;`, says: []string{
-		"warp 0 (line", "warp 1 (line", "waits at mbarrier 0x400 (dynamic shared memory + 0x0) for the phase of parity 0",
-		"waits at mbarrier 0x408", "phase 0, 32 of 32 arrivals"}},
+		"warp 0 (line", "warp 1 (line", "waits at mbarrier smem (0x400) for the phase of parity 0",
+		"waits at mbarrier smem + 8 (0x408)", "phase 0 lacks 32 of 32 arrivals"}},
 	{name: "transaction bytes that never come", kind: Deadlock, threads: 1, shared: 256, code: `
 	mov.u32 %r0, smem;
 	mbarrier.init.shared::cta.b64 [%r0+128], 1;
 	ld.param.u64 %d0, [out];
 	mov.u32 %r1, 48;
-	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0+128], %r1;
+	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0+128], %r1; // here
 	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0], 32, [%r0+128];
 wait:
-	mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r0+128], 0; // here
-	@!%p1 bra wait;`, says: []string{"0 of 1 arrivals and 16 bytes missing"}},
+	mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r0+128], 0;
+	@!%p1 bra wait;`, says: []string{"0 of 1 arrivals and 16 bytes", "warp 0 announced 48 bytes", "brought 32: announce 32 bytes, or copy 16 more"}},
+	{name: "transaction bytes whose copy comes after another wait", kind: Deadlock, threads: 64, shared: 256, code: `
+	mov.u32 %r0, smem;
+	mov.u32 %r1, %tid.x;
+	setp.eq.u32 %p0, %r1, 0;
+	@%p0 mbarrier.init.shared::cta.b64 [%r0+128], 1;
+	@%p0 mbarrier.init.shared::cta.b64 [%r0+136], 1;
+	bar.sync 0;
+	setp.ge.u32 %p0, %r1, 32;
+	@%p0 bra consumer;
+	setp.ne.u32 %p0, %r1, 0;
+	@%p0 exit;
+	ld.param.u64 %d0, [out];
+	mov.u32 %r1, 48;
+	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0+128], %r1;
+	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0], 32, [%r0+128];
+other:
+	mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r0+136], 0; // here
+	@!%p1 bra other;
+	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0+32], [%d0], 16, [%r0+128];
+	exit;
+consumer:
+	mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r0+128], 0;
+	@!%p1 bra consumer;`, says: []string{"no warp is left that could arrive there", "warp 1 (line", "0 of 1 arrivals and 16 bytes", "warp 0 should copy bytes there"}},
 	{name: "barrier that an exited warp misses", kind: Deadlock, threads: 64, code: `
 	mov.u32 %r1, %tid.x;
 	setp.lt.u32 %p0, %r1, 32;

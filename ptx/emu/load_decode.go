@@ -89,6 +89,7 @@ func (d *decoder) layoutShared() {
 			if v.Shared() && !v.Extern {
 				at = (at + v.Align - 1) / v.Align * v.Align
 				d.shared[v.Name] = at
+				d.k.variables = append(d.k.variables, sharedVariable{v.Name, uint32(at), uint32(v.Bytes)})
 				at += v.Bytes
 			}
 		}
@@ -96,7 +97,9 @@ func (d *decoder) layoutShared() {
 	d.k.staticShared, d.k.dynamicAlign = at-sharedBase, 1
 	for _, v := range d.m.Globals {
 		if v.Shared() && v.Extern { // dynamic shared memory begins after all static variables
-			d.shared[v.Name] = (at + v.Align - 1) / v.Align * v.Align
+			start := (at + v.Align - 1) / v.Align * v.Align
+			d.shared[v.Name] = start
+			d.k.variables = append(d.k.variables, sharedVariable{v.Name, uint32(start), sharedMaxBytes})
 			d.k.dynamicAlign = max(d.k.dynamicAlign, v.Align)
 		}
 	}

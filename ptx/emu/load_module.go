@@ -67,11 +67,12 @@ type Kernel struct {
 	staticShared int
 	dynamicAlign int
 
-	slots    [numBanks]int // number of registers, constants and special registers in each bank
-	const32  []constant[uint32]
-	const64  []constant[uint64]
-	specials []specialSlot
-	symbols  []constant[uint32] // addresses of shared symbols, as offsets in the window
+	slots     [numBanks]int // number of registers, constants and special registers in each bank
+	const32   []constant[uint32]
+	const64   []constant[uint64]
+	specials  []specialSlot
+	symbols   []constant[uint32] // addresses of shared symbols, as offsets in the window
+	variables []sharedVariable   // in shared memory, by falling offset
 	// wideSymbols are symbols in 64-bit registers.
 	wideSymbols []wideSymbol
 	localBytes  int         // bytes of a thread's local memory

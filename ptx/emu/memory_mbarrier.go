@@ -24,12 +24,16 @@ type mbarrier struct {
 	// now lists the arrivals of this phase, before those of the previous phase, for
 	// messages.
 	now, before []arrival
-	sync        *phases // nil if races are not looked for
+	// announced lists the instructions that announced bytes in this phase, and bytes is the
+	// number of bytes that copies have brought.
+	announced []arrival
+	bytes     uint32
+	sync      *phases // nil if races are not looked for
 }
 
 // String describes what the object waits for.
 func (b *mbarrier) String() string {
-	return fmt.Sprintf("phase %d, %d of %d arrivals and %d bytes missing", b.phase, b.pending, b.expected, b.tx)
+	return fmt.Sprintf("phase %d lacks %d of %d arrivals and %d bytes", b.phase, b.pending, b.expected, b.tx)
 }
 
 // expectTx is mbarrier.expect_tx: this phase waits for n more bytes.
@@ -52,6 +56,7 @@ func (b *mbarrier) completeTx(n uint32) error {
 		return fmt.Errorf("complete_tx of %d bytes, but only %d are outstanding and no arrival is missing: expect_tx announced too few bytes", n, b.tx)
 	}
 	b.tx -= int32(n)
+	b.bytes += n
 	b.check()
 	return nil
 }
@@ -91,6 +96,7 @@ func (b *mbarrier) check() {
 		b.pending = b.expected
 		b.seen = false
 		b.now, b.before = b.before[:0], b.now
+		b.announced, b.bytes = b.announced[:0], 0
 		if b.sync != nil {
 			b.sync.end()
 		}

@@ -47,30 +47,30 @@ func TestMbarrierTransitions(t *testing.T) {
 		steps []barrierStep
 	}{
 		{"arrivals end a phase", 3, []barrierStep{
-			ok(arrive(1), "phase 0, 2 of 3 arrivals and 0 bytes missing"),
-			ok(arrive(2), "phase 1, 3 of 3 arrivals and 0 bytes missing"),
+			ok(arrive(1), "phase 0 lacks 2 of 3 arrivals and 0 bytes"),
+			ok(arrive(2), "phase 1 lacks 3 of 3 arrivals and 0 bytes"),
 		}},
 		{"bytes before arrivals are over", 1, []barrierStep{
-			ok(arriveExpect(96), "phase 0, 0 of 1 arrivals and 96 bytes missing"),
-			ok(complete(64), "phase 0, 0 of 1 arrivals and 32 bytes missing"),
+			ok(arriveExpect(96), "phase 0 lacks 0 of 1 arrivals and 96 bytes"),
+			ok(complete(64), "phase 0 lacks 0 of 1 arrivals and 32 bytes"),
 			fails(complete(64), "announced too few bytes"),
 			fails(arrive(1), "misses only 0 arrivals"),
 			fails(arriveExpect(32), "misses only 0 arrivals"),
-			ok(complete(32), "phase 1, 1 of 1 arrivals and 0 bytes missing"),
+			ok(complete(32), "phase 1 lacks 1 of 1 arrivals and 0 bytes"),
 		}},
 		{"a copy faster than its expect_tx", 1, []barrierStep{
-			ok(complete(64), "phase 0, 1 of 1 arrivals and -64 bytes missing"),
+			ok(complete(64), "phase 0 lacks 1 of 1 arrivals and -64 bytes"),
 			fails(arrive(1), "64 bytes more than expect_tx announced"),
-			ok(arriveExpect(64), "phase 1, 1 of 1 arrivals and 0 bytes missing"),
+			ok(arriveExpect(64), "phase 1 lacks 1 of 1 arrivals and 0 bytes"),
 		}},
 		{"expect_tx alone does not end a phase", 1, []barrierStep{
-			ok(expect(16), "phase 0, 1 of 1 arrivals and 16 bytes missing"),
-			ok(arrive(1), "phase 0, 0 of 1 arrivals and 16 bytes missing"),
-			ok(expect(16), "phase 0, 0 of 1 arrivals and 32 bytes missing"),
-			ok(complete(32), "phase 1, 1 of 1 arrivals and 0 bytes missing"),
+			ok(expect(16), "phase 0 lacks 1 of 1 arrivals and 16 bytes"),
+			ok(arrive(1), "phase 0 lacks 0 of 1 arrivals and 16 bytes"),
+			ok(expect(16), "phase 0 lacks 0 of 1 arrivals and 32 bytes"),
+			ok(complete(32), "phase 1 lacks 1 of 1 arrivals and 0 bytes"),
 		}},
 		{"arrive.expect_tx of 0 bytes", 1, []barrierStep{
-			ok(arriveExpect(0), "phase 1, 1 of 1 arrivals and 0 bytes missing"),
+			ok(arriveExpect(0), "phase 1 lacks 1 of 1 arrivals and 0 bytes"),
 		}},
 		{"too many arrivals", 2, []barrierStep{
 			fails(arrive(3), "count 3, but the phase misses only 2"),
@@ -78,11 +78,11 @@ func TestMbarrierTransitions(t *testing.T) {
 			fails(arrive(1<<20), "want 1 to 1048575"),
 		}},
 		{"transaction count overflows", 1, []barrierStep{
-			ok(expect(1<<20-1), "phase 0, 1 of 1 arrivals and 1048575 bytes missing"),
+			ok(expect(1<<20-1), "phase 0 lacks 1 of 1 arrivals and 1048575 bytes"),
 			fails(expect(1), "at most 1048575"),
 			fails(expect(1<<31), "at most 1048575"),
-			ok(complete(1<<20-1), "phase 0, 1 of 1 arrivals and 0 bytes missing"),
-			ok(complete(1<<20-1), "phase 0, 1 of 1 arrivals and -1048575 bytes missing"),
+			ok(complete(1<<20-1), "phase 0 lacks 1 of 1 arrivals and 0 bytes"),
+			ok(complete(1<<20-1), "phase 0 lacks 1 of 1 arrivals and -1048575 bytes"),
 			fails(complete(1), "at most 1048575"),
 			fails(complete(1<<31), "at most 1048575"),
 		}},

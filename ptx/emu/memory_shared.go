@@ -17,6 +17,7 @@ const (
 
 // sharedMemory is the shared memory of one CTA, indexed by the offset in its window.
 type sharedMemory struct {
+	kernel   *Kernel // for names in messages
 	bytes    []byte
 	written  []uint64 // one bit for each byte that holds data
 	barriers []uint64 // one bit for each 8 bytes that are an mbarrier object
@@ -25,7 +26,8 @@ type sharedMemory struct {
 	shadow   []shadowWord // one shadow word for each 4 bytes, if races are looked for
 }
 
-func (s *sharedMemory) reset(bytes int) {
+func (s *sharedMemory) reset(k *Kernel, bytes int) {
+	s.kernel = k
 	size := sharedBase + bytes
 	s.bytes = sized(s.bytes, size)
 	s.written = sized(s.written, size/64+2)
@@ -118,13 +120,13 @@ func problemf(kind FaultKind, format string, args ...any) *problem {
 // check reports what forbids an access of n bytes at an offset of the window.
 func (s *sharedMemory) check(offset, n, align uint32) *problem {
 	if offset < sharedBase || uint64(offset)+uint64(n) > uint64(len(s.bytes)) {
-		return problemf(OutOfBounds, "%d bytes at shared address %#x, but the CTA has %#x to %#x", n, offset, sharedBase, len(s.bytes))
+		return problemf(OutOfBounds, "%d bytes at shared address %s, but the CTA has %#x to %#x", n, s.kernel.symbolic(offset), sharedBase, len(s.bytes))
 	}
 	if offset%align != 0 {
-		return problemf(Misaligned, "%d bytes at shared address %#x, want a multiple of %d", n, offset, align)
+		return problemf(Misaligned, "%d bytes at shared address %s, want a multiple of %d", n, s.kernel.symbolic(offset), align)
 	}
 	if at, live := s.barrierIn(offset, n); live {
-		return problemf(BarrierMisuse, "%d bytes at shared address %#x overlap the mbarrier at %#x", n, offset, at)
+		return problemf(BarrierMisuse, "%d bytes at shared address %s overlap the mbarrier at %s", n, s.kernel.symbolic(offset), s.kernel.symbolic(at))
 	}
 	return nil
 }
@@ -135,7 +137,7 @@ func (s *sharedMemory) checkRead(offset, n, align uint32) *problem {
 		return p
 	}
 	if at, bad := s.unwritten(offset, n); bad {
-		return problemf(UninitializedShared, "%d bytes at shared address %#x: byte %#x was never written", n, offset, at)
+		return problemf(UninitializedShared, "%d bytes at shared address %s: byte %#x was never written", n, s.kernel.symbolic(offset), at)
 	}
 	return nil
 }

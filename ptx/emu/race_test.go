@@ -170,7 +170,7 @@ end:`, mend: []string{"// bar", "bar", "// @", "@"}},
 	{name: "a bulk copy read before its mbarrier", kind: Race, threads: 64, code: mbarrierMade("1") + bulk + `
 	ld.shared.u32 %r6, [%r0]; // here
 ` + waitFor("w", "0"), mend: []string{"	ld.shared.u32 %r6, [%r0]; // here\n", "", "@!%p7 bra w;", "@!%p7 bra w;\n	ld.shared.u32 %r6, [%r0];"},
-		says: []string{"cp.async.bulk", "wait for mbarrier 0x800"}},
+		says: []string{"cp.async.bulk", `wait for mbarrier smem \+ 1024 \(0x800\)`}},
 	{name: "a wait for the wrong parity", kind: Race, threads: 64, code: mbarrierMade("1") + bulk + waitFor("w", "1") + `
 	ld.shared.u32 %r6, [%r0]; // here
 ` + waitFor("x", "0"), mend: []string{"[%r0+1024], 1;\n	@!%p7", "[%r0+1024], 0;\n	@!%p7"}},

@@ -137,6 +137,12 @@ func sum(a, b partly) partly {
 
 // reaches returns an instruction of targets that a thread at pc may reach.
 func (k *Kernel) reaches(pc int32, targets map[int32]bool) (int32, bool) {
+	return k.reachesWithout(pc, targets, nil)
+}
+
+// reachesWithout returns an instruction of targets that a thread at pc may reach without an
+// instruction of ends.
+func (k *Kernel) reachesWithout(pc int32, targets, ends map[int32]bool) (int32, bool) {
 	seen := make([]bool, len(k.code))
 	work := []int32{pc}
 	for len(work) > 0 {
@@ -146,6 +152,9 @@ func (k *Kernel) reaches(pc int32, targets map[int32]bool) (int32, bool) {
 			seen[pc] = true
 			if targets[pc] {
 				return pc, true
+			}
+			if ends[pc] {
+				break
 			}
 			in := &k.code[pc]
 			work = append(work, in.jumps()...)
@@ -186,6 +195,9 @@ func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 		return need{what: "waits at " + err.Error()}
 	}
 	n := need{what: fmt.Sprintf("waits at mbarrier %s for the phase of parity %d to complete: %v", c.symbolic(at), parity, b), phase: b.phase}
+	if n.how, n.cause = cl.tooMuch(w, f, b, at); n.cause.in != nil {
+		return n
+	}
 	wants := func(a arrival) bool { return a.copies() == (b.pending == 0) }
 	doing := "arrive"
 	if b.pending == 0 {
@@ -240,6 +252,36 @@ func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 		n.how = fmt.Sprintf("%s did, %s should %s there too, possibly at %s", cl.whereabouts(have), cl.whereabouts(could), doing, cl.place(where))
 	}
 	return n
+}
+
+// tooMuch returns the expect_tx that announced more bytes than the copies of its phase bring,
+// and says so. It returns nothing if an arrival is missing, if no copy has come, or if a warp
+// may still copy there before it announces the bytes of another phase.
+func (cl *cluster) tooMuch(w *warp, f *frag, b *mbarrier, at uint32) (how string, cause arrival) {
+	copied := slices.IndexFunc(b.now, arrival.copies)
+	if b.pending > 0 || b.tx <= 0 || b.bytes == 0 || len(b.announced) == 0 || copied < 0 {
+		return "", cause
+	}
+	k := cl.grid.kernel
+	copies, announces := map[int32]bool{}, map[int32]bool{}
+	for i := range k.code {
+		in := &k.code[i]
+		bar := slices.IndexFunc(in.form.Args, func(a isa.Arg) bool { return a.Name == "bar" })
+		if bar >= 0 && k.mayName(&in.args[bar], at) {
+			copies[int32(i)] = (arrival{w, in}).copies()
+			announces[int32(i)] = strings.Contains(in.form.Op, "expect_tx")
+		}
+	}
+	for _, x := range cl.warps {
+		for _, g := range x.frags {
+			if _, ok := k.reachesWithout(g.pc, copies, announces); ok && g != f {
+				return "", cause
+			}
+		}
+	}
+	cause = b.announced[len(b.announced)-1]
+	return fmt.Sprintf("%s announced %d bytes with %s at %s, and copies (%s) brought %d: announce %[6]d bytes, or copy %d more",
+		cl.whereabouts([]*warp{cause.warp}), b.bytes+uint32(b.tx), cause.in.form.Op, cl.place(cause.in), cl.place(b.now[copied].in), b.bytes, b.tx), cause
 }
 
 // siblings returns the live mbarriers of the named region that contains the mbarrier at an

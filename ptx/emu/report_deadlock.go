@@ -18,6 +18,8 @@ type need struct {
 	from []*warp // warps that could end the wait
 	// how says what those warps should do, and where.
 	how string
+	// cause is the instruction that makes the wait endless, if it is known.
+	cause arrival
 	// phase is the phase of the mbarrier.
 	phase uint64
 }
@@ -76,6 +78,9 @@ func (cl *cluster) stall(what string) {
 	at := &cl.grid.kernel.code[first.f.pc]
 	if !first.f.stuck && first.w.polled != nil {
 		at = first.w.polled
+	}
+	if first.cause.in != nil {
+		first.cause.warp.fault(first.cause.in, kind, first.f.mask, "%s", strings.Join(text, "\n"))
 	}
 	first.w.fault(at, kind, first.f.mask, "%s", strings.Join(text, "\n"))
 }

@@ -43,23 +43,48 @@ func (k *Kernel) pieceName(n ptx.Name, piece int) string {
 	return text + ring
 }
 
-// symbolic returns a readable shared address: the region's name, or the offset in dynamic
-// shared memory.
-func (c *cta) symbolic(at uint32) string {
-	k := c.cluster.grid.kernel
+// sharedVariable is a variable in shared memory, at an offset of the window. Dynamic shared
+// memory has no end.
+type sharedVariable struct {
+	name      string
+	at, bytes uint32
+}
+
+// variable returns the text "bars + 16" for an offset of the window in a variable of the PTX,
+// or "".
+func (k *Kernel) variable(at uint32) string {
+	for _, v := range k.variables {
+		if d := at - v.at; at >= v.at && d < v.bytes {
+			if d == 0 {
+				return v.name
+			}
+			return fmt.Sprintf("%s + %d", v.name, d)
+		}
+	}
+	return ""
+}
+
+// symbolic returns a readable shared address: the name of the region or variable, or the
+// offset in dynamic shared memory.
+func (c *cta) symbolic(at uint32) string { return c.cluster.grid.kernel.symbolic(at) }
+
+func (k *Kernel) symbolic(at uint32) string {
 	at &= sharedOffset
 	start := k.dynamicStart()
-	if at < start {
+	n, piece, ok := k.region(at)
+	name := k.variable(at)
+	switch {
+	case ok && at >= start:
+		if inside := int(at-start) - n.At - piece*n.Bytes; inside > 0 {
+			return fmt.Sprintf("%s + %d (%#x)", k.pieceName(n, piece), inside, at)
+		}
+		return fmt.Sprintf("%s (%#x)", k.pieceName(n, piece), at)
+	case name != "":
+		return fmt.Sprintf("%s (%#x)", name, at)
+	case at < start:
 		return fmt.Sprintf("%#x", at)
 	}
-	n, piece, ok := k.region(at)
-	if !ok {
-		return fmt.Sprintf("%#x (dynamic shared memory + %#x)", at, at-start)
-	}
-	if inside := int(at-start) - n.At - piece*n.Bytes; inside > 0 {
-		return fmt.Sprintf("%s + %d (%#x)", k.pieceName(n, piece), inside, at)
-	}
-	return fmt.Sprintf("%s (%#x)", k.pieceName(n, piece), at)
+	return fmt.Sprintf("%#x (dynamic shared memory + %#x)", at, at-start)
 }
 
 // namedBarrierName returns a name such as "named barrier 3 (store[1])".

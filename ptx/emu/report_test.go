@@ -176,7 +176,7 @@ func TestReportOfPipeline(t *testing.T) {
 		require.NoError(t, r.Write(&text, Parts...))
 		assert.Regexp(t, fmt.Sprintf(`\n  shared memory, by wgmma +%d +0\n`, ctas*tiles), text.String())
 		assert.Contains(t, text.String(), "wgmma.mma_async")
-		assert.Regexp(t, `\n  [a-z]  mbarrier 0x[0-9a-f]+ \(dynamic shared memory \+ 0x[0-9a-f]+\): \d+ \(line \d+ = emu/run_async_test.go:47`, text.String())
+		assert.Regexp(t, `\n  [a-z]  mbarrier smem \+ \d+ \(0x[0-9a-f]+\): \d+ \(line \d+ = emu/run_async_test.go:47`, text.String())
 		for _, line := range strings.Split(text.String(), "\n") {
 			if strings.HasPrefix(line, "  warp ") {
 				assert.LessOrEqual(t, len(line), columns+20)

@@ -181,8 +181,9 @@ func TestPipelineFaults(t *testing.T) {
 	}{
 		{"no wait for the tiles", gemm{n: 8, stages: 2, noWait: true}, UninitializedShared, "wgmma.mma_async", []string{"wgmma reads A"}},
 		{"stages never given back", gemm{n: 8, stages: 2, noRelease: true}, Deadlock, "mbarrier.try_wait", []string{
-			"warp 0 lane 0", "parity 1", "phase 0, 128 of 128 arrivals", "warpgroup 1 (warps 4-7)", "parity 0", "dynamic shared memory + 0x4800", "async_test.go:"}},
-		{"bytes expected that never come", gemm{n: 8, stages: 2, bytesOff: 16}, Deadlock, "mbarrier.try_wait", []string{"16 bytes missing"}},
+			"warp 0 lane 0", "parity 1", "phase 0 lacks 128 of 128 arrivals", "warpgroup 1 (warps 4-7)", "parity 0", "smem + 18432 (0x4c00)", "async_test.go:"}},
+		{"bytes expected that never come", gemm{n: 8, stages: 2, bytesOff: 16}, Deadlock, "mbarrier.arrive.expect_tx", []string{
+			"warp 0 announced 9232 bytes with mbarrier.arrive.expect_tx", "brought 9216: announce 9216 bytes, or copy 16 more", "lacks 0 of 1 arrivals and 16 bytes"}},
 		{"fewer bytes expected", gemm{n: 8, stages: 2, bytesOff: -16}, BarrierMisuse, "cp.async.bulk.tensor", []string{"expect_tx announced too few bytes"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

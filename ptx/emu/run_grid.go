@@ -235,7 +235,7 @@ func (cl *cluster) reset(i int64) {
 			c.index[d] = cl.index[d]*g.cluster[d] + c.inCluster[d]
 		}
 		c.linear = c.index[0] + g.size[0]*(c.index[1]+g.size[1]*c.index[2])
-		c.shared.reset(g.smem)
+		c.shared.reset(g.kernel, g.smem)
 		c.shared.proxy.reset(g.kernel.asyncShared && !g.launch.Races, sharedBase+g.smem, g.threads)
 		c.bars = [16]namedBarrier{}
 		c.freeRegs, c.triggered, c.visits = 0, false, nil

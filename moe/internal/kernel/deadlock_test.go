@@ -33,28 +33,28 @@ func TestDeadlocksOfUp(t *testing.T) {
 		says     []string
 	}{
 		"math gives no stage back": {"mbarrier.arrive.shared", `gemm/math\.go`, []string{
-			`^  load warpgroup 2 .* waits at mbarrier empty\[0\] of ring ab .*: phase 0, 8 of 8 arrivals and 0 bytes missing$`,
+			`^  load warpgroup 2 .* waits at mbarrier empty\[0\] of ring ab .*: phase 0 lacks 8 of 8 arrivals and 0 bytes$`,
 			`^    no warp is left that could arrive there$`,
-			`^  math warp.* waits at mbarrier full\[0\] of ring ab .*: phase \d, 129 of 129 arrivals`,
+			`^  math warp.* waits at mbarrier full\[0\] of ring ab .*: phase \d lacks 129 of 129 arrivals`,
 			`^    warpgroup 2 \(warps 8-11\) should arrive there, as before at line`,
 			`^line \d+ = pipeline/barrier\.go:.* < gemm/math\.go:\d+$`,
 			`^line \d+ = gemm/load\.go:\d+$`,
 		}},
 		"loaded rows are not signalled": {"cp.async.mbarrier.arrive", `gemm/load\.go`, []string{
-			`^  math warpgroup 0 .* waits at mbarrier full\[0\] of ring ab .*: phase 0, 128 of 129 arrivals and 0 bytes missing`,
+			`^  math warpgroup 0 .* waits at mbarrier full\[0\] of ring ab .*: phase 0 lacks 128 of 129 arrivals and 0 bytes`,
 			`^    warp 8 did, warps 9-11 should arrive there too`,
-			`^  load warpgroup 2 .* waits at mbarrier empty\[0\] of ring ab .*: phase 0, 8 of 8 arrivals and 0 bytes missing$`,
+			`^  load warpgroup 2 .* waits at mbarrier empty\[0\] of ring ab .*: phase 0 lacks 8 of 8 arrivals and 0 bytes$`,
 			`^line \d+ = .*gemm/load\.go:\d+$`,
 			`^line \d+ = .*gemm/math\.go:\d+$`,
 		}},
 		"the first warpgroup does not let the second go": {"bar.arrive", `gemm/math\.go`, []string{
-			`^  load warpgroup 2 .* waits at mbarrier empty\[0\] of ring ab .*: phase 0, 4 of 8 arrivals and 0 bytes missing`,
+			`^  load warpgroup 2 .* waits at mbarrier empty\[0\] of ring ab .*: phase 0 lacks 4 of 8 arrivals and 0 bytes`,
 			`^    warpgroup 0 \(warps 0-3\) did, warpgroup 1 \(warps 4-7\) should arrive there too, possibly at line`,
 			`^  math warpgroup 1 .* waits at named barrier 3 \(stagger\): 128 of 256 threads have arrived`,
 			`^line \d+ = pipeline/cta\.go:\d+ < gemm/math\.go:\d+`,
 		}},
 		"math leaves the queue full": {"mbarrier.arrive.shared", `schedule/queue\.go:\d+ < schedule/queue\.go:\d+ < schedule/queue\.go:\d+`, []string{
-			`^  load warp 8 lane 0 .* waits at mbarrier empty\[0\] of ring queue .*: phase 0, 8 of 12 arrivals and 0 bytes missing$`,
+			`^  load warp 8 lane 0 .* waits at mbarrier empty\[0\] of ring queue .*: phase 0 lacks 8 of 12 arrivals and 0 bytes$`,
 			`^    warpgroup 2 \(warps 8-11\) did, and no other warp is left that could arrive there$`,
 			`^  math warp.* waits at mbarrier full\[\d\] of ring ab`,
 		}},
