@@ -74,15 +74,12 @@ func write(w io.Writer, format, file string, list []emu.Finding) error {
 		"runs": []object{{"tool": object{"driver": object{"name": "emulate"}}, "results": results}}})
 }
 
-// report removes known findings from the error of a run, and writes the others. Notes alone are
-// no error. summary says what is left for the last line.
-func (k known) report(w io.Writer, format, file string, err error) (summary string, _ error) {
+// report removes known findings from the error of a run, and writes the others. Only severities
+// from fail up are an error. summary says what is left for the last line.
+func (k known) report(w io.Writer, format, file string, fail emu.Severity, err error) (summary string, _ error) {
 	var found *emu.Findings
-	var one *emu.Fault
 	switch {
 	case errors.As(err, &found):
-	case errors.As(err, &one):
-		found = &emu.Findings{List: []emu.Finding{{Fault: one, Runs: 1}}, Runs: 1}
 	case err == nil && format != "text":
 		return "", write(w, format, file, nil)
 	default:
@@ -97,17 +94,25 @@ func (k known) report(w io.Writer, format, file string, err error) (summary stri
 	switch {
 	case len(found.List) == 0:
 		return "nothing new", nil
-	case found.Severity() == emu.Note && format == "text":
+	case found.Severity() > fail && format == "text":
 		fmt.Fprintln(w, found)
-		return "only notes", nil
-	case found.Severity() == emu.Note:
+		return fmt.Sprintf("nothing above %v", found.Severity()), nil
+	case found.Severity() > fail:
 		return "", nil
 	case format != "text":
 		return "", fmt.Errorf("%d findings", len(found.List))
-	case one != nil:
-		return "", err
 	}
 	return "", found
+}
+
+// severityOf returns the severity with a name.
+func severityOf(name string) (emu.Severity, error) {
+	for s := emu.Error; s <= emu.Note; s++ {
+		if s.String() == name {
+			return s, nil
+		}
+	}
+	return 0, command.Usagef("-fail is %q, must be error, strict or note", name)
 }
 
 // timingOf returns the timing with a name.

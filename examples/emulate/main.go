@@ -45,6 +45,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	keep := flags.Bool("keep", false, "go on after races, missing proxy fences and uninitialised reads, and print all")
 	knownFile := flags.String("known", "", "`file` of findings to go on after and not to report, one \"LINE RULE\" a line, such as \"37 race\"")
 	format := flags.String("format", "text", "`format` of findings: text, json or sarif")
+	fail := flags.String("fail", "strict", "least `severity` of a finding that sets exit status 1: error, strict or note")
 	timeout := flags.Duration("timeout", time.Minute, "longest `time` of all runs")
 	if err := about.Parse(flags, args, stdout); err != nil {
 		return err
@@ -56,6 +57,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return command.Usagef("-format is %q, must be text, json or sarif", *format)
 	case *seeds < 0 || *orders < 0 || *timeout <= 0:
 		return command.Usagef("-check is %d, -explore %d and -timeout %v, must be 0 or more, and above 0", *seeds, *orders, *timeout)
+	}
+	fails, err := severityOf(*fail)
+	if err != nil {
+		return err
 	}
 	text, err := disk.ReadFile(ctx, disk.OS, *file, maxPTX)
 	if err != nil {
@@ -110,7 +115,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 		shape.Choices, shape.Races, shape.Parallel = *choices, true, 1
-		err = kernel.Launch(ctx, memory, shape)
+		err = kernel.Once(ctx, memory, shape)
 	case *orders > 0:
 		var e emu.Exploration
 		e, err = kernel.Explore(ctx, memory, shape, *orders)
@@ -119,12 +124,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		err = kernel.Check(ctx, memory, shape, *seeds)
 		ran = fmt.Sprintf("%d runs", 2+*seeds)
 	default:
-		err = kernel.Launch(ctx, memory, shape)
+		err = kernel.Once(ctx, memory, shape)
 	}
 	if report != nil {
 		err = errors.Join(shape.Report.Write(stdout, report...), err)
 	}
-	found, err := listed.report(stdout, *format, *file, err)
+	found, err := listed.report(stdout, *format, *file, fails, err)
 	if err != nil || *format != "text" {
 		return err
 	}

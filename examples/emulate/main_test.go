@@ -71,6 +71,9 @@ func TestNaN(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "nan.ptx")
 	big := strings.Replace(string(text), "\tst.global.u32 [%d3], %r6;", "\t.reg .f32 %f;\n\tmov.f32 %f, 0f7F7FFFFF;\n\tadd.rn.f32 %f, %f, %f;\n\tst.global.u32 [%d3], %r6;", 1)
 	require.NoError(t, os.WriteFile(file, []byte(big), 0o600))
+	err = run(t.Context(), arguments(file, launchFile, "-nan", "-fail", "note"), io.Discard, io.Discard)
+	assert.ErrorContains(t, err, "makes +Inf")
+	assert.Equal(t, command.Failed, command.Code(err))
 	for flag, says := range map[string]string{"-nan": "not finite (note): add.rn makes +Inf, the first of the cluster that is not finite (6 of 6 runs", "-keep": "nothing found"} {
 		var out strings.Builder
 		require.NoError(t, run(t.Context(), arguments(file, launchFile, flag), &out, io.Discard))
@@ -181,7 +184,7 @@ func TestFormats(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("race 37\n"), 0o600))
 	_, err = list("-known", file)
 	assert.ErrorContains(t, err, "want a line of the PTX and a rule")
-	for _, args := range [][]string{{"-format", "xml"}, {"-timing", "never"}} {
+	for _, args := range [][]string{{"-format", "xml"}, {"-timing", "never"}, {"-fail", "always"}} {
 		_, err = list(args...)
 		assert.Equal(t, command.Misuse, command.Code(err), args)
 	}

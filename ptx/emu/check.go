@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -106,22 +107,7 @@ func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) er
 			if i > 0 {
 				restore()
 			}
-			run.GoOn = func(f *Fault) bool {
-				on := f.Severity == Note
-				if l.GoOn != nil {
-					on = l.GoOn(f)
-				}
-				if on {
-					found.add(f, run, i)
-				}
-				return on
-			}
-			err := k.Launch(ctx, mem, run)
-			var fault *Fault
-			switch {
-			case errors.As(err, &fault):
-				found.add(fault, run, i)
-			case err != nil:
+			if err := found.launch(ctx, k, mem, run, i); err != nil {
 				return err
 			}
 		}
@@ -131,6 +117,31 @@ func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) er
 		return found
 	}
 	return err
+}
+
+// Once launches the kernel as l says, for example to replay a finding. The error is *Findings if the
+// kernel broke a rule; it also has the findings after which the launch went on.
+func (k *Kernel) Once(ctx context.Context, mem *Memory, l Launch) error {
+	found := &Findings{Runs: 1}
+	if err := found.launch(ctx, k, mem, l, 0); err != nil {
+		return err
+	}
+	if len(found.List) > 0 {
+		return found
+	}
+	return nil
+}
+
+// launch runs the kernel and adds what it finds.
+func (f *Findings) launch(ctx context.Context, k *Kernel, mem *Memory, run Launch, number int) error {
+	var passed []*Fault
+	run.GoOn = keeping(run.GoOn, &passed)
+	err := k.Launch(ctx, mem, run)
+	if !errors.As(err, new(*Fault)) && err != nil {
+		return err
+	}
+	f.add(run, number, passed, err)
+	return nil
 }
 
 // report fills l.Report in a run of its own, which looks for no races and so does not end at
@@ -172,18 +183,37 @@ func (m *Memory) unchanged(of *Module, runs func(restore func()) error) error {
 	return err
 }
 
-// add records a fault of a run. Faults of one kind at one line count as one finding, once a run.
-func (f *Findings) add(fault *Fault, run Launch, number int) {
-	for i := range f.List {
-		if x := &f.List[i]; x.Kind == fault.Kind && x.Line == fault.Line {
-			if x.last != number {
-				x.Runs++
-			}
-			x.last = number
-			return
+// keeping returns goOn, which also keeps the findings after which a launch goes on.
+func keeping(goOn func(*Fault) bool, passed *[]*Fault) func(*Fault) bool {
+	return func(f *Fault) bool {
+		on := f.Severity == Note
+		if goOn != nil {
+			on = goOn(f)
+		}
+		if on {
+			*passed = append(*passed, f)
+		}
+		return on
+	}
+}
+
+// add records the faults of a run, of which the last ended the run if err is a fault. Faults of
+// one kind at one line count as one finding, once a run.
+func (f *Findings) add(run Launch, number int, passed []*Fault, err error) {
+	var last *Fault
+	if errors.As(err, &last) {
+		passed = append(passed, last)
+	}
+	for _, fault := range passed {
+		i := slices.IndexFunc(f.List, func(x Finding) bool { return x.Kind == fault.Kind && x.Line == fault.Line })
+		switch {
+		case i < 0:
+			f.List = append(f.List, Finding{Fault: fault, Timing: run.Timing, Seed: run.Seed, Choices: run.Choices, Runs: 1, last: number})
+		case f.List[i].last != number:
+			f.List[i].Runs++
+			f.List[i].last = number
 		}
 	}
-	f.List = append(f.List, Finding{Fault: fault, Timing: run.Timing, Seed: run.Seed, Choices: run.Choices, Runs: 1, last: number})
 }
 
 // snapshot is the contents of a memory.

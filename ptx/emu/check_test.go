@@ -147,6 +147,17 @@ end:`
 			}
 			assert.Equal(t, c.kinds, kinds, err)
 			assert.Equal(t, c.worst, found.Severity())
+			p.launch.Races = true
+			_, explored := p.kernel.Explore(t.Context(), p.mem, p.launch, 2)
+			for _, err := range []error{explored, p.kernel.Once(t.Context(), p.mem, p.launch)} {
+				var again *Findings
+				require.ErrorAs(t, err, &again)
+				require.Len(t, again.List, len(c.kinds))
+				for i, x := range again.List {
+					assert.Equal(t, c.kinds[i], x.Kind)
+					assert.LessOrEqual(t, x.Runs, again.Runs)
+				}
+			}
 			if c.goOn == nil && c.worst == Note {
 				require.NoError(t, p.kernel.Launch(t.Context(), p.mem, p.launch))
 			}

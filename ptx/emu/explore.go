@@ -89,20 +89,21 @@ func (e *exploration) run(ctx context.Context, k *Kernel, mem *Memory, l Launch,
 				restore()
 				l.Stream = stream.Clone()
 			}
-			s, err := k.follow(ctx, mem, l, choices)
+			var passed []*Fault
+			run := l
+			run.GoOn = keeping(l.GoOn, &passed)
+			s, err := k.follow(ctx, mem, run, choices)
 			if s == nil {
 				return err
 			}
-			run := l
 			run.Choices = choicesText(s.made)
-			var fault *Fault
 			switch {
 			case s.wrong != nil: // the actor polls and would find the same value, so this order does not exist
 				e.Known--
-			case errors.As(err, &fault):
-				found.add(fault, run, e.Orders)
-			case err != nil:
+			case err != nil && !errors.As(err, new(*Fault)):
 				return err
+			default:
+				found.add(run, e.Orders, passed, err)
 			}
 			if s.wrong == nil {
 				e.Orders++
