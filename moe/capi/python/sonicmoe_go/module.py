@@ -13,6 +13,7 @@ from ._library import ArgumentError, Config
 from ._ops import short, watched
 from ._weights import WEIGHTS, shapes
 from .functional import moe_of, update_selection_bias
+from .packed import dequantised, gpt_oss, mxfp4, packing
 
 _any_autocast = torch._C._is_any_autocast_enabled
 _CONFIG_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -55,6 +56,7 @@ def _shared(c: Config) -> str:
 def _names(c: Config) -> dict[str, str]:
     """Returns the names of WEIGHTS in a block of transformers."""
     apart, shared = c.gate_up == "apart", _shared(c)
+    scales = "_scales" if c.weights == "mxfp4" else "_scale_inv"
     up = "experts." + ("gate_proj" if apart else "gate_up_proj" if c.gated else "up_proj")
     return {
         "router": "gate.weight",
@@ -71,6 +73,9 @@ def _names(c: Config) -> dict[str, str]:
         "shared_w3": f"{shared}.up_proj.weight",
         "shared_w2": f"{shared}.down_proj.weight",
         "shared_gate": "shared_expert_gate.weight",
+        "w1_scale": up + scales,
+        "w3_scale": "experts.up_proj" + scales,
+        "w2_scale": "experts.down_proj" + scales,
     }
 
 
@@ -137,7 +142,7 @@ def _quantised(config, dtype: torch.dtype) -> str:
 
 
 # Blocks of transformers whose forward returns a pair; their models ignore the second element.
-_PAIRS = ("GptOssMLP", "Llama4TextMoe", "OpenAIPrivacyFilterMLP")
+_PAIRS = ("GptOssMLP", "Mxfp4GptOssMLP", "Llama4TextMoe", "OpenAIPrivacyFilterMLP")
 
 
 def _check_unchanged(block: nn.Module, gate: nn.Module, experts: nn.Module, config, c: Config) -> None:
@@ -183,6 +188,9 @@ class SonicMoE(nn.Module):
     with "batch" over all tokens. balance_selection balances layers with a selection_bias
     without a loss. If the config has a rounding_rule, the layer rounds during training. Other keywords are
     fields of Config.
+
+    With weights "mxfp4", "fp8" or "fp8-ue8m0", gate_up_proj and down_proj are codes, with
+    gate_up_proj_scales (of "mxfp4") or gate_up_proj_scale_inv, and have no gradients.
     """
 
     _pair = False
@@ -204,8 +212,8 @@ class SonicMoE(nn.Module):
         if dtype is torch.float16:
             config.setdefault("logits", "f16")
         self.config = c = Config(hidden, intermediate, num_experts, top_k, type=config_type(dtype), **config)
-        if c.weights != "plain":
-            raise ArgumentError(f"Config.weights is {c.weights!r}, must be 'plain' in a SonicMoE: give packed weights to moe or moe_experts")
+        if c.weights not in ("plain", "mxfp4", "fp8", "fp8-ue8m0"):
+            raise ArgumentError(f"Config.weights is {c.weights!r}, must be plain, mxfp4, fp8 or fp8-ue8m0 in a SonicMoE: give others to moe or moe_experts")
         self.balance, self.z_loss = balance, z_loss
         self.gate, self.experts = _Weights(), _Weights()
         if c.shared_experts:
@@ -216,7 +224,8 @@ class SonicMoE(nn.Module):
         names = _names(c)
         self._paths = tuple((i, _split(names[n])) for i, (n, dtype, _) in enumerate(shapes(c)) if dtype)
         # Whether the library reads the weights in place.
-        self._plain = not (c.rounds or c.shared_gate)
+        self._plain = not (c.rounds or c.shared_gate) and c.weights == "plain"
+        self._bytes = tuple(i for i, (_, dtype, _) in enumerate(shapes(c)) if dtype is torch.uint8)
         self._flat = (WEIGHTS.index("shared_gate"),) if c.shared_gate else ()
         self._f32 = tuple(i for i, (_, dtype, _) in enumerate(shapes(c)) if dtype is torch.float32)
         for what, dtype, shape in shapes(c):
@@ -229,7 +238,11 @@ class SonicMoE(nn.Module):
         if what == "selection_bias":
             self.get_submodule(module).register_buffer(name, w)
         else:
-            self.get_submodule(module).register_parameter(name, nn.Parameter(w))
+            packed = self.config.weights != "plain" and (what in ("w1", "w3", "w2") or what.endswith("_scale"))
+            self.get_submodule(module).register_parameter(name, nn.Parameter(w, requires_grad=not packed))
+            if packed and not w.is_meta:
+                w.zero_()
+                return
         if w.is_meta:
             return
         if what in _INIT_ONES or what in _INIT_ZEROS:
@@ -244,13 +257,16 @@ class SonicMoE(nn.Module):
 
         The block's configuration describes the layer. Names of modules and weights stay the
         block's. If the block's forward returns a pair, as in gpt-oss and Llama-4, this layer
-        returns the output and None. If no Config describes the block's router or experts, the error
-        says why. register_with_transformers runs the experts of more blocks, with their own
+        returns the output and None. FP8 experts in blocks of 128 x 128 and gpt-oss's MXFP4
+        experts stay as they are; shared experts in FP8 are dequantised. If no Config describes the
+        block's router or experts, the error says why. register_with_transformers runs the experts of more blocks, with their own
         routers.
         """
         kind, (_, experts), (_, gate) = type(block).__name__, _child(block, "experts"), _child(block, "gate", "router")
         # Llama-4's experts have no config: use the config of another module of the block.
         config = next((m.config for m in block.modules() if hasattr(m, "config")), None)
+        if kind == "Mxfp4GptOssMLP" and config is None:
+            config = gpt_oss(block)
         if kind == "DbrxFFN":
             raise _refusal(block, config, "has down-projections of another order than gate and up, which no layer here reads in place")
         if gate is None or experts is None or config is None:
@@ -258,7 +274,13 @@ class SonicMoE(nn.Module):
         for name in ("jitter_noise", "input_jitter_noise"):
             if getattr(block, name, 0):
                 raise ArgumentError(f"{kind} has {name} {getattr(block, name)}, must be 0")
-        own = next(experts.parameters()).dtype
+        made = {}  # modules in the place of the block's
+        packed = packing(experts)
+        if packed == "mxfp4":
+            made["experts"] = experts = mxfp4(experts)
+        if packed != "plain":
+            made |= {name: dequantised(m) for name in ("shared_experts", "shared_expert", "shared_mlp") if (m := getattr(block, name, None)) is not None}
+        own = torch.bfloat16 if packed != "plain" else next(experts.parameters()).dtype
         if own not in _CONFIG_TYPES and own is not torch.float32:
             raise ArgumentError(f"{kind} of {config.model_type} {_quantised(config, own)}")
         try:
@@ -270,6 +292,8 @@ class SonicMoE(nn.Module):
         if c.shared_experts and kind.startswith("GraniteMoe") and _child(block, "shared_experts", "shared_expert", "shared_mlp")[1] is None:
             c = dataclasses.replace(c, shared_experts=0)  # the decoder layer adds the shared expert
         c = dataclasses.replace(c, type=config_type(own), logits="f16" if own is torch.float16 and c.logits == "bf16" else c.logits)
+        if packed != "plain":
+            c = dataclasses.replace(c, weights=packed, weight_order="out-in")
         fields = {f.name: getattr(c, f.name) for f in dataclasses.fields(c) if f.name != "type"}
         self = cls(**fields, device="meta", dtype=own)
         self._flat = ()
@@ -280,7 +304,7 @@ class SonicMoE(nn.Module):
         modules = {name: _child(block, name, *others.get(name, ())) for name, _ in self.named_children()}
         self._modules.clear()
         for name, module in modules.values():
-            self.add_module(name, module)
+            self.add_module(name, made.get(name, module))
         names = dict(modules) | {"shared_expert": modules.get("shared_expert", modules.get("shared_experts"))}
         paths = []
         for i, (m, name) in self._paths:
@@ -291,11 +315,11 @@ class SonicMoE(nn.Module):
                 self.register_buffer(name := path[1], _at(block, path), persistent=name not in block._non_persistent_buffers_set)
             paths.append((i, path))
         self._paths = tuple(paths)
-        self._covers(block, config)
+        self._covers(block, config, made)
         return self
 
-    def _covers(self, block: nn.Module, config) -> None:
-        """Refuses a block whose weights differ from this layer's."""
+    def _covers(self, block: nn.Module, config, made: dict[str, nn.Module]) -> None:
+        """Refuses a block whose weights differ from this layer's, except in modules that were made anew."""
         ours = set()
         for i, path in self._paths:
             name, shape = ".".join((*path[0], path[1])), shapes(self.config)[i][2]
@@ -310,7 +334,9 @@ class SonicMoE(nn.Module):
                 self._flat += (i,)
                 self._plain = False
             ours.add(w)
-        others = [n for n, p in (*block.named_parameters(), *block.named_buffers()) if p not in ours]
+        # Scales of activations are for products of two FP8 matrices.
+        skip = lambda n: n.partition(".")[0] in made or n.endswith("activation_scale")  # noqa: E731
+        others = [n for n, p in (*block.named_parameters(), *block.named_buffers()) if p not in ours and not skip(n)]
         if others:
             raise _refusal(block, config, f"has {', '.join(others)} as well, must have what its configuration says alone")
 
@@ -359,10 +385,13 @@ class SonicMoE(nn.Module):
             weights[i] = getattr(m, path[1]) if w is None else w
         # Ask the cheap question first.
         if (compiling or _any_autocast()) and torch.is_autocast_enabled(x.device.type):
-            kept = [weights[i] for i in self._f32]
+            whole = self._f32 + self._bytes
+            kept = [weights[i] for i in whole]
             x, *weights = autocast(x, *weights)
-            for i, w in zip(self._f32, kept):
+            for i, w in zip(whole, kept):
                 weights[i] = w
+        for i in self._bytes:
+            weights[i] = weights[i].detach().view(torch.uint8)
         for i in self._f32:
             weights[i] = weights[i].float()
         for i in self._flat:

@@ -11,6 +11,7 @@ from ._library import ArgumentError, Config
 from ._weights import EXPERTS
 from .functional import experts_by_key
 from .module import SonicMoE, _activation, autocast, config_type
+from .packed import packing
 
 NAME = "sonicmoe_go"
 
@@ -23,13 +24,16 @@ def register_with_transformers(model: nn.Module | None = None) -> str:
 
     The model keeps its own router. If the library does not cover its experts, their first call
     raises an error. Experts of Llama-4 and DBRX never ask for an implementation, and run eager without a word.
-    A given model gets the implementation, or an error that names such experts. Returns the registered name.
+    A given model gets the implementation, or an error that names such experts. FP8 experts in blocks of 128 x 128 stay as they
+    are, and their tokens are bf16. Returns the registered name.
     """
-    from transformers.integrations import moe
+    from transformers.integrations import finegrained_fp8, moe
 
     global _usual_gate
     _usual_gate = moe._default_apply_gate
     moe.ALL_EXPERTS_FUNCTIONS.register(NAME, _forward)
+    if hasattr(finegrained_fp8, "ALL_FP8_EXPERTS_FUNCTIONS"):  # an earlier transformers has one registry
+        finegrained_fp8.ALL_FP8_EXPERTS_FUNCTIONS.register(NAME, _forward)
     if model is not None:
         _check_asks(model)
         model.set_experts_implementation(NAME)
@@ -62,6 +66,11 @@ def _formula(experts: nn.Module) -> dict:
         return {"activation": _activation(experts)}
     if type(experts).__name__ == "GptOssExperts":
         return {"activation": "swiglu-oai", "alpha": float(experts.alpha), "limit": float(experts.limit)}
+    if "FP8Experts" in (k.__name__ for k in type(experts).__mro__) and experts.gate_softcap is None:
+        limit = float(experts.swiglu_limit or 0)
+        if experts.swiglu_alpha is not None:
+            return {"activation": "swiglu-oai", "alpha": float(experts.swiglu_alpha), "limit": limit}
+        return {"activation": _activation(experts), "limit": limit}
     raise ArgumentError(f"{type(experts).__name__} has a gate of its own, must have that of most models or of gpt-oss")
 
 
@@ -72,7 +81,10 @@ def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_
     """The forward of an experts module of transformers."""
     if getattr(self, "has_post_expert_norm", False):  # added to transformers after its registry
         raise ArgumentError(f"{type(self).__name__} has a norm after its experts, must have none")
-    w1, w2 = self.gate_up_proj if self.has_gate else self.up_proj, self.down_proj
+    up = "gate_up_proj" if self.has_gate else "up_proj"
+    w1, w2 = getattr(self, up), self.down_proj
+    if w1.dtype is torch.float8_e4m3fn:
+        return _packed(self, hidden_states, top_k_index, top_k_weights, up)
     b1 = b2 = None
     if self.has_bias:
         b1, b2 = self.gate_up_proj_bias if self.has_gate else self.up_proj_bias, self.down_proj_bias
@@ -92,3 +104,17 @@ def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_
     weights: list[Tensor | None] = [None] * len(EXPERTS)
     weights[_W1], weights[_W2], weights[_B1], weights[_B2] = w1, w2, b1, b2
     return experts_by_key(x, scores, ids, None, weights, key).to(hidden_states.dtype)
+
+
+def _packed(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor, up: str) -> Tensor:
+    """The forward of FP8 experts of transformers."""
+    if (word := packing(self)) == "plain":
+        raise ArgumentError(f"{type(self).__name__} has blocks of {self.block_size}, must have blocks of (128, 128)")
+    num_experts, hidden, intermediate = self.down_proj.shape
+    key = _key(hidden, intermediate, num_experts, top_k_index.shape[-1], weights=word, **_formula(self))
+    given = {"w1": getattr(self, up), "w2": self.down_proj, "w1_scale": getattr(self, f"{up}_scale_inv"), "w2_scale": self.down_proj_scale_inv}
+    for name, t in given.items():
+        given[name] = t.detach() if t.dtype is torch.float32 else t.detach().view(torch.uint8)
+    x = hidden_states.bfloat16().contiguous()
+    scores, ids = top_k_weights.float().contiguous(), top_k_index.int().contiguous()
+    return experts_by_key(x, scores, ids, None, [given.get(name) for name in EXPERTS], key).to(hidden_states.dtype)

@@ -476,9 +476,17 @@ def test_wrong_sizes_are_refused_when_a_layer_is_made(sizes, words):
         sonicmoe_go.SonicMoE(*sizes)
 
 
-def test_a_layer_has_plain_weights():
-    with pytest.raises(sonicmoe_go.ArgumentError, match="Config.weights is 'mxfp4', must be 'plain'"):
-        sonicmoe_go.SonicMoE(128, 64, 4, 2, weights="mxfp4")
+def test_a_layer_of_packed_weights(device):
+    with pytest.raises(sonicmoe_go.ArgumentError, match="Config.weights is 'nvfp4', must be plain, mxfp4, fp8 or fp8-ue8m0 in a SonicMoE"):
+        sonicmoe_go.SonicMoE(128, 64, 4, 2, weights="nvfp4")
+    layer = sonicmoe_go.SonicMoE(128, 64, 4, 2, weights="mxfp4", device=device)
+    assert {n: list(p.shape) for n, p in layer.experts.named_parameters()} == {
+        "gate_up_proj": [4, 128, 64], "down_proj": [4, 128, 32], "gate_up_proj_scales": [4, 128, 4], "down_proj_scales": [4, 128, 2],
+    }  # fmt: skip
+    x = torch.randn(5, 128, dtype=torch.bfloat16, device=device, requires_grad=True)
+    o = layer(x)
+    o.sum().backward()  # packed weights have no gradients
+    assert not o.any() and x.grad is not None and layer.experts.down_proj.grad is None and layer.gate.weight.grad is not None
 
 
 def test_no_tensor(device):

@@ -1,10 +1,13 @@
 """Packed weights have the bits of plain weights with the values that the codes mean."""
 
+import copy
 import dataclasses
 import inspect
+import types
 
 import pytest
 import torch
+from reference import distance
 
 import sonicmoe_go
 from sonicmoe_go import _table, _weights
@@ -69,3 +72,117 @@ def test_every_weight_has_a_keyword():
     """The functions take all tensors of the table."""
     assert set(_weights.WEIGHTS) < set(inspect.signature(sonicmoe_go.moe).parameters)
     assert set(_weights.EXPERTS) < set(inspect.signature(sonicmoe_go.moe_experts).parameters)
+
+
+def quantised(w):
+    """FP8 codes and scales [E, out, in] in blocks of 128 x 128, and the bf16 values that they mean."""
+    e, rows, columns = w.shape
+    blocks = w.float().view(e, rows // 128, 128, columns // 128, 128)
+    scales = blocks.abs().amax((2, 4)) / 448
+    codes = (blocks / scales[:, :, None, :, None]).to(torch.float8_e4m3fn)
+    values = (codes.float() * scales[:, :, None, :, None]).bfloat16().view(w.shape)
+    return codes.view(w.shape), scales, values
+
+
+def in_fp8(model):
+    """A copy of a model with its experts, and its shared experts, in transformers' FP8 modules. The model gets the values of the
+    copy's weights."""
+    fp8 = pytest.importorskip("transformers.integrations.finegrained_fp8")
+    moe = pytest.importorskip("transformers.integrations.moe")
+    made = copy.deepcopy(model)
+    for name, m in model.named_modules():
+        if name.endswith(".experts"):
+            kind = moe.use_experts_implementation(experts_class=type("FP8Experts", (fp8.FP8Experts,), {}), experts_interface=fp8.ALL_FP8_EXPERTS_FUNCTIONS)
+            new = kind(config=made.get_submodule(name).config, block_size=(128, 128))
+            for what in ("gate_up_proj", "down_proj"):
+                w = getattr(m, what)
+                codes, scales, w.data = quantised(w.data)
+                getattr(new, what).data, getattr(new, f"{what}_scale_inv").data = codes, scales
+            made.set_submodule(name, new)
+        elif "shared_experts." in name and isinstance(m, torch.nn.Linear):
+            new = fp8.FP8Linear(m.in_features, m.out_features, (128, 128))
+            codes, scales, values = quantised(m.weight.data[None])
+            new.weight.data, new.weight_scale_inv.data, m.weight.data = codes[0], scales[0], values[0]
+            made.set_submodule(name, new)
+    return made
+
+
+def model_of(kind):
+    """A small random model with experts."""
+    transformers = pytest.importorskip("transformers")
+    of = {"hidden_size": 128, "moe_intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
+          "vocab_size": 96, "num_experts_per_tok": 2, "intermediate_size": 128, "max_position_embeddings": 64}  # fmt: skip
+    if kind == "qwen3":
+        config = transformers.Qwen3MoeConfig(**of, num_experts=4, head_dim=32, norm_topk_prob=True, decoder_sparse_step=1)
+    else:
+        config = transformers.DeepseekV3Config(
+            **of, n_routed_experts=4, n_group=2, topk_group=1, n_shared_experts=1, first_k_dense_replace=0, q_lora_rank=32, kv_lora_rank=32,
+            qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=32,
+        )  # fmt: skip
+    torch.manual_seed(4)
+    model = transformers.AutoModelForCausalLM.from_config(config, experts_implementation="eager").bfloat16().eval()
+    for m in model.modules():
+        if hasattr(m, "gate_up_proj") and isinstance(m.gate_up_proj, torch.nn.Parameter):
+            for w in (m.gate_up_proj, m.down_proj):
+                w.data.normal_(std=0.1)
+    return model
+
+
+@pytest.mark.parametrize("way", ["register", "from_hf"])
+@pytest.mark.parametrize("kind", ["qwen3", "deepseek"])
+@torch.no_grad()
+def test_logits_of_fp8_models(kind, way):
+    """The logits of a model with experts in FP8 are as near to those of its dequantised twin in float64 as the twin's in bf16 are."""
+    plain = model_of(kind)
+    made = in_fp8(plain)
+    if way == "register":
+        for layer, of in zip(made.model.layers, plain.model.layers):  # FP8Linear needs a kernel from the Hub
+            if hasattr(layer.mlp, "shared_experts"):
+                layer.mlp.shared_experts = of.mlp.shared_experts
+        made.set_experts_implementation(sonicmoe_go.register_with_transformers())
+    else:
+        for layer in made.model.layers:
+            layer.mlp = sonicmoe_go.SonicMoE.from_hf(layer.mlp)
+            assert layer.mlp.config.weights == "fp8"
+    ids = torch.randint(0, 96, (2, 9))
+    got, own = made(ids).logits, plain(ids).logits
+    want = copy.deepcopy(plain).double()(ids).logits
+    assert distance(got, want) < 1.2 * distance(own, want)
+
+
+class Swizzled:
+    """A tensor in the order of Triton's kernels: here, that of the files, transposed."""
+
+    def __init__(self, t):
+        self.storage = types.SimpleNamespace(data=t.transpose(-1, -2), layout=types.SimpleNamespace(unswizzle_data=lambda t: t))
+
+
+@torch.no_grad()
+def test_mxfp4_of_gpt_oss():
+    """gpt-oss's block with MXFP4 experts has the bits of the block with the experts that transformers dequantises."""
+    transformers = pytest.importorskip("transformers")
+    integration = pytest.importorskip("transformers.integrations.mxfp4")
+    gpt_oss = pytest.importorskip("transformers.models.gpt_oss.modeling_gpt_oss")
+    config = transformers.GptOssConfig(hidden_size=64, intermediate_size=96, num_local_experts=4, num_experts_per_tok=2)
+    config._experts_implementation = "eager"
+    plain = gpt_oss.GptOssMLP(config).bfloat16().eval()
+    plain.router.weight.normal_(std=0.3)
+    plain.router.bias.normal_()
+    block = integration.Mxfp4GptOssMLP(plain.router, integration.Mxfp4GptOssExperts(config))
+    for name, columns in (("gate_up_proj", 64), ("down_proj", 96)):
+        rows = getattr(block.experts, name).shape[1]
+        blocks = torch.randint(0, 256, (4, rows, columns // 32, 16), dtype=torch.uint8)
+        scales = torch.randint(120, 126, (4, rows, columns // 32), dtype=torch.uint8)
+        getattr(plain.experts, name).data = integration.convert_moe_packed_tensors(blocks, scales)
+        bias = getattr(plain.experts, f"{name}_bias").data.normal_()
+        getattr(block.experts, f"{name}_bias").data = bias.float()
+        del block.experts._parameters[name]
+        setattr(block.experts, name, Swizzled(blocks.flatten(2)))
+        setattr(block.experts, f"{name}_precision_config", types.SimpleNamespace(weight_scale=Swizzled(scales)))
+    of = sonicmoe_go.SonicMoE.from_hf(block)
+    assert of.config.weights == "mxfp4" and not any(p.requires_grad for p in of.experts.parameters())
+    x = torch.randn(2, 7, 64, dtype=torch.bfloat16)
+    assert torch.equal(of(x)[0], sonicmoe_go.SonicMoE.from_hf(plain)(x)[0])
+    block.experts.down_proj_precision_config = None
+    with pytest.raises(sonicmoe_go.ArgumentError, match="down_proj has no scales, must be loaded"):
+        sonicmoe_go.SonicMoE.from_hf(block)

@@ -1,0 +1,86 @@
+"""Packed experts of transformers 5, as that package holds them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ._library import ArgumentError
+
+_BLOCK = 128
+
+
+def packing(experts: nn.Module) -> str:
+    """Returns the word of Config.weights for a module of experts: "plain" for weights of 16 bits, and for formats that no layer
+    takes."""
+    if type(experts).__name__ == "Mxfp4GptOssExperts":
+        return "mxfp4"
+    w, scales = getattr(experts, "down_proj", None), getattr(experts, "down_proj_scale_inv", None)
+    if scales is None or w.dtype is not torch.float8_e4m3fn or tuple(getattr(experts, "block_size", None) or ()) != (_BLOCK, _BLOCK):
+        return "plain"
+    return "fp8" if scales.dtype is torch.float32 else "fp8-ue8m0"
+
+
+class _Tensors(nn.Module):
+    """Tensors without gradients, by name."""
+
+    def __init__(self, **tensors: Tensor):
+        super().__init__()
+        for name, t in tensors.items():
+            self.register_parameter(name, nn.Parameter(t, requires_grad=False))
+
+
+def mxfp4(experts: nn.Module) -> nn.Module:
+    """Returns the codes and scales of a Mxfp4GptOssExperts in the order of the files, with its biases. transformers holds them in
+    the order of Triton's kernels."""
+    tensors = {}
+    for name in ("gate_up_proj", "down_proj"):
+        w, precision = getattr(experts, name), getattr(experts, f"{name}_precision_config")
+        if precision is None:
+            raise ArgumentError(f"{type(experts).__name__}.{name} has no scales, must be loaded from a checkpoint")
+        scales = _unswizzled(precision.weight_scale)
+        tensors[name] = _unswizzled(w).reshape(*scales.shape[:2], -1).contiguous()
+        tensors[f"{name}_scales"] = scales.contiguous()
+        tensors[f"{name}_bias"] = getattr(experts, f"{name}_bias").detach().bfloat16()
+    made = _Tensors(**tensors)
+    made.alpha, made.limit = experts.alpha, experts.limit
+    return made
+
+
+def _unswizzled(t) -> Tensor:
+    """Returns the content of a tensor of Triton's kernels as [E, out, in], as transformers does when it saves a model."""
+    return t.storage.layout.unswizzle_data(t.storage.data).transpose(-1, -2)
+
+
+def gpt_oss(block: nn.Module):
+    """Returns the configuration of a Mxfp4GptOssMLP. Its modules have none."""
+    from transformers import GptOssConfig
+
+    experts, router = block.experts, block.router
+    return GptOssConfig(
+        hidden_size=experts.hidden_size, intermediate_size=experts.intermediate_size, num_local_experts=experts.num_experts,
+        num_experts_per_tok=router.top_k, swiglu_limit=experts.limit,
+    )  # fmt: skip
+
+
+def dequantised(shared: nn.Module) -> nn.Module:
+    """Returns shared experts with the bf16 values of their FP8 weights, the FP32 products of codes and scales rounded once."""
+    made = nn.ModuleDict()
+    for name, m in shared.named_children():
+        w = getattr(m, "weight", None)
+        if w is None:
+            continue
+        if w.dtype is torch.float8_e4m3fn:
+            w = w.float() * _spread(m.weight_scale_inv.float(), w.shape)
+        made[name] = _Tensors(weight=w.detach().bfloat16())
+    return made
+
+
+def _spread(scales: Tensor, shape: torch.Size) -> Tensor:
+    """Returns the scale of each element of a matrix: of its block, or of the matrix."""
+    if scales.dim() < 2:
+        return scales
+    rows, columns = (-(-n // _BLOCK) for n in shape)
+    if scales.shape != (rows, columns):
+        raise ArgumentError(f"the scales of a shared expert are {list(scales.shape)}, must be {[rows, columns]}, one for each block of 128 x 128")
+    return scales.repeat_interleave(_BLOCK, 0)[: shape[0]].repeat_interleave(_BLOCK, 1)[:, : shape[1]]
