@@ -17,6 +17,9 @@ import (
 // model. It checks the files before it opens a device.
 func execute(ctx context.Context, o options, stderr io.Writer) (text string, err error) {
 	closing := func(close func() error) { err = errors.Join(err, close()) }
+	if o.store != "" {
+		return store(ctx, o)
+	}
 	j, err := openJob(ctx, o)
 	if err != nil {
 		return "", err
@@ -58,11 +61,38 @@ func execute(ctx context.Context, o options, stderr io.Writer) (text string, err
 		text += ", backward " + seconds(p.backwarded)
 	}
 	if j.model != nil {
-		for _, remark := range command.Remarks(j.model.Model) {
-			text += fmt.Sprintf("\n%s: %s", o.model, remark)
-		}
+		text += remarks(o, j)
 	}
 	return text, nil
+}
+
+// remarks returns a line for each remark on a model.
+func remarks(o options, j *job) (text string) {
+	for _, remark := range command.Remarks(j.model.Model) {
+		text += fmt.Sprintf("\n%s: %s", o.model, remark)
+	}
+	return text
+}
+
+// store writes the layer of a model to a file. It returns the line to print, with remarks.
+func store(ctx context.Context, o options) (text string, err error) {
+	j := &job{}
+	defer func() { err = errors.Join(err, j.Close()) }()
+	if err := j.openWeights(ctx, o); err != nil {
+		return "", err
+	}
+	out, err := createOutput(o.store)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, out.discard()) }()
+	if err := j.model.Store(ctx, out.file); err != nil {
+		return "", err
+	}
+	if err := out.file.Commit(); err != nil {
+		return "", fmt.Errorf("output: %s: %w", o.store, err)
+	}
+	return fmt.Sprintf("%s: %v", o.store, j.model.Config) + remarks(o, j), nil
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.3g s", d.Seconds()) }

@@ -77,7 +77,11 @@ func openJob(ctx context.Context, o options) (*job, error) {
 func (j *job) openWeights(ctx context.Context, o options) error {
 	if o.model != "" {
 		var err error
-		j.model, err = weights.Open(ctx, o.model, o.layer)
+		if o.isStored {
+			j.model, err = weights.OpenStored(ctx, o.model)
+		} else {
+			j.model, err = weights.Open(ctx, o.model, o.layer)
+		}
 		return err
 	}
 	w, err := safetensors.Open(ctx, o.weights)

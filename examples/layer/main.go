@@ -4,10 +4,14 @@
 //	layer -weights W.safetensors -input X.safetensors -output O.safetensors -topk K
 //	      [-device cuda|emulated] [-gateup concatenated|interleaved] [-cache DIR|off]
 //	layer -model DIR -layer N -input X.safetensors -output O.safetensors [...]
+//	layer -model DIR -layer N -store L.safetensors
+//	layer -model L.safetensors -input X.safetensors -output O.safetensors [...]
 //
 // With -model the layer is layer N, from 0, of a published model. DIR has config.json and
-// safetensors files with the model's own names of tensors. Packed weights (MXFP4, FP8 in
-// blocks of 128 x 128) stay packed; with gradients they are dequantised first. Gradients of weights have the
+// safetensors files with the model's own names of tensors. Packed weights (FP8, MXFP4, NVFP4,
+// 4 bits of compressed-tensors, AWQ and GPTQ) stay packed; with gradients they are
+// dequantised first. -store writes the layer to a file that -model takes in place of DIR: the
+// weights in the order and the format in which they are loaded. Gradients of weights have the
 // names below. Weights that only models have are router.bias [E] F32,
 // experts.gate_up_bias, experts.down_bias, shared.gate, shared.up, shared.down and
 // shared.score, the gate of the shared experts. The command prints the assumptions about
@@ -41,6 +45,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"sonicmoe/driver/open"
@@ -50,7 +55,9 @@ import (
 
 var program = command.Program{Name: "layer", Purpose: `runs a Mixture-of-Experts layer, forward and backward, on tensors of safetensors files:
   layer -weights W.safetensors -input X.safetensors -output O.safetensors -topk K [-gateup concatenated|interleaved]
-  layer -model DIR -layer N -input X.safetensors -output O.safetensors`}
+  layer -model DIR -layer N -input X.safetensors -output O.safetensors
+  layer -model DIR -layer N -store L.safetensors
+  layer -model L.safetensors -input X.safetensors -output O.safetensors`}
 
 func main() { program.Main(run) }
 
@@ -74,6 +81,8 @@ type options struct {
 	weights, input, output string
 	model                  string // the model's directory, which with layer replaces weights
 	layer                  int
+	isStored               bool   // model is a file that -store wrote
+	store                  string // the file to write the layer to, in place of a pass
 	topK                   int
 	device                 string // "" is cuda, or emulated if there is no GPU
 	gateUp                 moe.GateUp
@@ -86,7 +95,8 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	var o options
 	f := program.Flags()
 	f.StringVar(&o.weights, "weights", "", "`file` with router.weight [E, d], experts.gate_up [E, 2n, d] (or experts.gate and experts.up, each [E, n, d]),\nexperts.down [E, d, n], all BF16 or all F16")
-	f.StringVar(&o.model, "model", "", "`folder` of a published model, in place of -weights: config.json and safetensors files")
+	f.StringVar(&o.model, "model", "", "`folder` of a published model, in place of -weights: config.json and safetensors files; or a file that -store wrote, without -layer")
+	f.StringVar(&o.store, "store", "", "`file` to write the layer of -model to, as it is loaded, in place of a pass")
 	f.IntVar(&o.layer, "layer", 0, "`number` of the layer of -model, from 0")
 	f.StringVar(&o.input, "input", "", "`file` with x [T, d], and for a backward pass do [T, d], the gradient of o, of the weights' type;\nwith scores [T, K] F32 and experts [T, K] I32 the experts run alone, with this routing")
 	f.StringVar(&o.output, "output", "", "`file` to write: o [T, d], scores [T, K] F32, experts [T, K] I32, and after a backward pass dx [T, d],\ndscores [T, K] F32 and of each weight W its gradient dW")
@@ -106,6 +116,17 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	}
 	if o.model != "" {
 		of = of[1:]
+	}
+	if o.store != "" {
+		of = nil
+		for _, name := range []string{"input", "output"} {
+			if given[name] {
+				return o, command.Usagef("-%s and -store are given, want -store alone: it runs no pass", name)
+			}
+		}
+		if o.model == "" {
+			return o, command.Usagef("-store is %s, which needs -model", o.store)
+		}
 	}
 	for _, need := range of {
 		if need.value == "" {
@@ -132,6 +153,8 @@ func (o *options) ofModel(given map[string]bool) error {
 		return command.Usagef("-layer is %d, which needs -model", o.layer)
 	case o.model == "":
 		return nil
+	case !given["layer"] && isFile(o.model):
+		o.isStored = true
 	case !given["layer"]:
 		return command.Usagef("-layer is missing, must be the number of a layer of -model, from 0")
 	}
@@ -141,6 +164,12 @@ func (o *options) ofModel(given map[string]bool) error {
 		}
 	}
 	return nil
+}
+
+// isFile reports whether there is a file, and no folder, at a path.
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir()
 }
 
 // choose checks -gateup and -device.

@@ -84,6 +84,28 @@ func TestPackedModel(t *testing.T) {
 				require.NoError(t, f.Close())
 			}
 			require.Equal(t, outputs[1], outputs[0])
+
+			stored, files := filepath.Join(t.TempDir(), "layer.safetensors"), x.write(t, false)
+			var stdout, stderr bytes.Buffer
+			require.Equal(t, command.Done, exit([]string{"-model", dir, "-layer", "1", "-store", stored}, &stdout, &stderr), stderr.String())
+			assert.Contains(t, stdout.String(), stored+": d=128 n=64 E=8 K=2")
+			assert.Contains(t, stdout.String(), "the files' weights are loaded as they are")
+			args := []string{"-model", stored, "-input", files.input, "-output", files.output, "-device", drivertest.Name(), "-cache", "off"}
+			require.Equal(t, command.Done, exit(args, &stdout, &stderr), stderr.String())
+			f, err := safetensors.Open(t.Context(), files.output)
+			require.NoError(t, err)
+			defer f.Close()
+			require.Equal(t, outputs[0], numbers[uint16](t, f, nameO, "BF16", int64(x.tokens), int64(d)))
+			for _, wrong := range []struct {
+				args []string
+				want string
+			}{
+				{[]string{"-store", stored}, "-store is " + stored + ", which needs -model"},
+				{[]string{"-model", dir, "-layer", "1", "-store", stored, "-input", files.input}, "-input and -store are given, want -store alone"},
+			} {
+				require.Equal(t, command.Misuse, exit(wrong.args, &stdout, &stderr))
+				assert.Contains(t, stderr.String(), wrong.want)
+			}
 		})
 	}
 }

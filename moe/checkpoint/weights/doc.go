@@ -35,6 +35,9 @@
 // Model.Assumed says why. It always dequantises shared experts. A model in another format is
 // an error that names the format, as is act-order of GPTQ.
 //
+// [Layer.Store] writes a layer as it is loaded to one file, and [OpenStored] opens it: the
+// weights then need no search, no change of order and no dequantisation.
+//
 // A tensor of the layer that has no place in the Config is an error, and so is a
 // tensor that gives the same part of a weight as another.
 package weights

@@ -33,6 +33,10 @@ type Layer struct {
 	parts map[spec.TensorID][]part
 
 	format quantisation.Format // of config.json
+
+	// stored is the file of a layer that OpenStored opened, packed the format of its weights.
+	stored *safetensors.File
+	packed string
 }
 
 // Limits of the sizes of a model's files in bytes. The largest published index has some 15
@@ -182,6 +186,9 @@ func (l *Layer) Close() error {
 	for _, f := range l.open {
 		errs = append(errs, f.Close())
 	}
+	if l.stored != nil {
+		errs = append(errs, l.stored.Close())
+	}
 	l.open = nil
 	return errors.Join(errs...)
 }
@@ -216,6 +223,9 @@ func (l *Layer) Tensor(ctx context.Context, id moe.TensorID) ([]byte, error) {
 	s := l.shape(id)
 	if s.IsZero() {
 		return nil, nil
+	}
+	if l.stored != nil {
+		return l.storedTensor(id)
 	}
 	if spec.IsPacked(l.Config) && spec.Row(id).IsOfPacked() {
 		return l.packedTensor(ctx, id)

@@ -1,0 +1,165 @@
+package weights
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+
+	"sonicmoe/internal/num"
+	"sonicmoe/internal/packed"
+	"sonicmoe/internal/spec"
+	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint/safetensors"
+)
+
+// This file has layers that are stored as they are loaded: a safetensors file with the
+// Config and the weights in the layer's layout and format.
+
+// Metadata of a stored layer.
+const (
+	storedVersion = "1"
+	keyVersion    = "sonicmoe.layer" // the version of the file's format
+	keyConfig     = "config"         // the Config as JSON
+	keyOutside    = "outside"        // Model.Outside as JSON
+)
+
+// Store writes the layer to a file that [OpenStored] opens: a safetensors file with the
+// Config in its metadata, and with the weights as Load gives them, packed if they are
+// packed, under their names in C. It holds one weight at a time in memory.
+func (l *Layer) Store(ctx context.Context, w io.Writer) error {
+	config, err := json.Marshal(l.Config)
+	if err != nil {
+		return err
+	}
+	outside, err := json.Marshal(l.Model.Outside)
+	if err != nil {
+		return err
+	}
+	var list []safetensors.Source
+	for _, id := range spec.Weights {
+		if s := l.shape(id); !s.IsZero() {
+			list = append(list, safetensors.Source{Name: spec.Row(id).C, DType: dtypeOf(s.Type), Shape: s.Dims[:s.Rank], Data: &lazy{read: func() ([]byte, error) { return l.Tensor(ctx, id) }}})
+		}
+	}
+	return safetensors.Write(w, map[string]string{keyVersion: storedVersion, keyConfig: string(config), keyOutside: string(outside)}, list...)
+}
+
+// dtypeOf returns the name of a type in safetensors files.
+func dtypeOf(t spec.Type) string {
+	return map[spec.Type]string{spec.BF16: "BF16", spec.F16: "F16", spec.F32: "F32", spec.U8: "U8"}[t]
+}
+
+// lazy is a reader whose content is made when its first byte is read.
+type lazy struct {
+	read func() ([]byte, error)
+	bytes.Reader
+	isRead bool
+}
+
+// Read reads the next bytes.
+func (z *lazy) Read(p []byte) (int, error) {
+	if !z.isRead {
+		data, err := z.read()
+		if err != nil {
+			return 0, err
+		}
+		z.Reset(data)
+		z.isRead = true
+	}
+	return z.Reader.Read(p)
+}
+
+// OpenStored opens a layer that Store wrote. Its Model has Config and Outside. The weights are in the file
+// as they will be on the device, so Load only copies.
+func OpenStored(ctx context.Context, path string) (*Layer, error) {
+	f, err := safetensors.Open(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	l := &Layer{stored: f}
+	if err := l.readStored(); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return l, nil
+}
+
+// readStored reads and checks the file's metadata, and the names, types and extents of its
+// tensors.
+func (l *Layer) readStored() error {
+	m := l.stored.Metadata()
+	if v := m[keyVersion]; v != storedVersion {
+		return fmt.Errorf("metadata %s is %q, must be %q: another file, or of another version", keyVersion, v, storedVersion)
+	}
+	d := json.NewDecoder(bytes.NewReader([]byte(m[keyConfig])))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&l.Config); err != nil {
+		return fmt.Errorf("metadata %s: %w", keyConfig, err)
+	}
+	if err := moe.Check(l.Config); err != nil {
+		return fmt.Errorf("metadata %s: %w", keyConfig, err)
+	}
+	if text, ok := m[keyOutside]; ok {
+		if err := json.Unmarshal([]byte(text), &l.Model.Outside); err != nil {
+			return fmt.Errorf("metadata %s: %w", keyOutside, err)
+		}
+	}
+	l.Model.Config = l.Config
+	names := map[string]bool{}
+	for _, id := range spec.Weights {
+		s := l.shape(id)
+		if s.IsZero() {
+			continue
+		}
+		name := spec.Row(id).C
+		names[name] = true
+		t, err := l.stored.Tensor(name)
+		if err != nil {
+			return err
+		}
+		if t.DType != dtypeOf(s.Type) || !slices.Equal(t.Shape, s.Dims[:s.Rank]) {
+			return fmt.Errorf("tensor %q is %s %v, must be %s %v", name, t.DType, t.Shape, dtypeOf(s.Type), s.Dims[:s.Rank])
+		}
+	}
+	for _, t := range l.stored.Tensors() {
+		if !names[t.Name] {
+			return fmt.Errorf("tensor %q is no weight of %v", t.Name, l.Config)
+		}
+	}
+	l.packed = l.Config.Weights
+	return nil
+}
+
+// storedTensor returns the bytes of a weight of the file. It dequantises if Config.Weights was
+// set to "".
+func (l *Layer) storedTensor(id spec.TensorID) ([]byte, error) {
+	read := func(id spec.TensorID) ([]byte, error) {
+		section, err := l.stored.Section(spec.Row(id).C)
+		if err != nil {
+			return nil, nil // the layer does not have it
+		}
+		raw := make([]byte, section.Size())
+		_, err = io.ReadFull(section, raw)
+		return raw, err
+	}
+	p := spec.PackingNamed(l.packed)
+	if p == nil || l.Config.Weights == l.packed || spec.Row(id).Type != spec.OfCodes {
+		return read(id)
+	}
+	of := spec.PackedMatrices[slices.IndexFunc(spec.PackedMatrices, func(m spec.PackedTensors) bool { return m.Codes == id })]
+	var m packed.Matrices
+	for _, id := range of.All() {
+		data, err := read(id)
+		if err != nil {
+			return nil, err
+		}
+		*m.Of(of, id) = data
+	}
+	s := l.plainShape(id)
+	to := make([]byte, s.Bytes())
+	convert(to, s.Type, num.Bytes(packed.Values(p, m, int(s.Dims[1]), int(s.Dims[2]))), spec.F32)
+	return to, nil
+}
