@@ -225,13 +225,13 @@ static intptr_t answer(const void *function) {
 	return number;
 }
 
-/* Returns the plan of a capsule, or NULL if an inference pass of x must not use it: something observes
- * the pass, or the plan's device is not torch's current device. A pass makes the device's context
- * current on this thread, so torch must agree. */
-static sm_plan *unwatched(void *capsule, void *x) {
+/* Returns the plan of a capsule, or NULL if a pass of x must not use it: something observes the pass, but
+ * for autograd if it records, or the plan's device is not torch's current device. A pass makes the
+ * device's context current on this thread, so torch must agree. */
+static sm_plan *unwatched(void *capsule, void *x, int recorded) {
 	if (sm_forked || !known(x)) return NULL;
 	for (int i = 0; i < SM_WATCHERS; i++)
-		if (answer(python.watchers[i]) != 0) return NULL;
+		if (answer(python.watchers[i]) != (i == 0 && recorded)) return NULL;
 	sm_plan *p = python.pointer_in(capsule, NULL);
 	return p->device_type != DL_CUDA || answer(python.current_device) == p->device_index ? p : NULL;
 }
@@ -253,7 +253,7 @@ static void *or_none(void *o) {
 }
 
 void *sm_infer(void *capsule, void *const *arguments, intptr_t count) {
-	sm_plan *p = count == 2 ? unwatched(capsule, arguments[0]) : NULL;
+	sm_plan *p = count == 2 ? unwatched(capsule, arguments[0], 0) : NULL;
 	const exchange *dl = python.exchange;
 	void *tensors[SM_TENSORS];
 	tensor x;
@@ -274,7 +274,7 @@ static int hooked(void *kept) {
 }
 
 void *sm_infer_module(void *capsule, void *const *arguments, intptr_t count) {
-	sm_plan *p = count == 3 ? unwatched(capsule, arguments[0]) : NULL;
+	sm_plan *p = count == 3 ? unwatched(capsule, arguments[0], 0) : NULL;
 	void *modules = p != NULL && !hooked(arguments[1]) ? python.in(arguments[1], python.modules) : NULL, *tensors[SM_TENSORS];
 	if (modules == NULL) return or_none(NULL);
 	for (uint32_t i = SM_BEFORE_WEIGHTS; i < p->count; i++) tensors[i] = (void *)python.none;
@@ -282,4 +282,22 @@ void *sm_infer_module(void *capsule, void *const *arguments, intptr_t count) {
 	for (uint32_t i = SM_BEFORE_WEIGHTS; i < p->count; i++)
 		if (tensors[i] != python.none) python.forget(tensors[i]);
 	return or_none(o);
+}
+
+void *sm_weights_of(void *capsule, void *const *arguments, intptr_t count) {
+	sm_plan *p = count == 3 ? unwatched(capsule, arguments[0], 1) : NULL;
+	void *modules = p != NULL && !hooked(arguments[1]) ? python.in(arguments[1], python.modules) : NULL;
+	intptr_t length = modules != NULL ? python.length(arguments[2]) : 0;
+	void *weights = length > 0 ? python.tuple(length) : NULL;
+	for (intptr_t i = 0; i < length && weights != NULL; i++) {
+		void *weight = weight_at(modules, python.item(python.item(arguments[2], i), 1));
+		if (weight == NULL) {
+			python.forget(weights);
+			weights = NULL;
+		} else {
+			python.hold(weight);
+			python.set(weights, i, weight);
+		}
+	}
+	return or_none(weights);
 }

@@ -19,8 +19,8 @@ enum { SM_TENSORS = 80, SM_PARTS = 5, SM_KNOWN_SIZES = 64 };
 /* x, o and logits come before the weights of a forward pass. */
 enum { SM_BEFORE_WEIGHTS = 3 };
 
-/* The number of functions that report whether something observes a pass: autograd, modes of
- * torch's dispatcher, and observers to which the library's passes would be invisible. */
+/* The number of functions that report whether something observes a pass: autograd, which is the
+ * first, modes of torch's dispatcher, and observers to which the library's passes would be invisible. */
 enum { SM_WATCHERS = 3 };
 
 /* Bits that say how a tensor is passed. */
@@ -84,6 +84,8 @@ typedef struct sm_python {
 	void (*enter)(void *);
 	intptr_t (*length)(void *tuple);
 	void *(*item)(void *tuple, intptr_t);
+	void *(*tuple)(intptr_t length);
+	int (*set)(void *tuple, intptr_t, void *owned); /* for a new tuple */
 	intptr_t (*integer)(void *);
 	void *(*in)(void *dict, const void *key);
 	intptr_t (*size)(void *dict);
@@ -137,5 +139,9 @@ void *sm_infer(void *capsule, void *const *arguments, intptr_t count);
  * of (number of the weight, (names of the modules on the path, name of the parameter or buffer)).
  * Weights without a place are None. If the module's call has hooks, the result is None. */
 void *sm_infer_module(void *capsule, void *const *arguments, intptr_t count);
+
+/* Returns the weights of a module as a tuple in the order of their places, for a pass of x that
+ * autograd records, or None if the caller must find them. The arguments are as in sm_infer_module. */
+void *sm_weights_of(void *capsule, void *const *arguments, intptr_t count);
 
 #endif

@@ -110,16 +110,23 @@ class Config:
         # Operators of torch pass the configuration as text: key.
         object.__setattr__(self, "key", json.dumps(dataclasses.asdict(self)))
 
-    # The way that the last inference pass took; the next pass tries it first.
+    # The way that the last inference pass took; the next pass tries it first. And the last plan of training, with the
+    # coefficients of its losses.
     plan = None
+    trains = None, None
 
     def keep(self, plan) -> None:
         """Makes passes of this configuration try a plan first."""
         if plan is not self.plan:
             object.__setattr__(self, "plan", plan)
 
+    def keep_training(self, losses: tuple[float, float], plan) -> None:
+        """Makes passes that autograd records, with these losses, try a plan first."""
+        if (losses, plan) != self.trains:
+            object.__setattr__(self, "trains", (losses, plan))
+
     def __getstate__(self):
-        return {name: value for name, value in vars(self).items() if name != "plan"}
+        return {name: value for name, value in vars(self).items() if name not in ("plan", "trains")}
 
     # Compare by text, whose hash is cached: a call compares configurations more than once.
     def __hash__(self):

@@ -67,6 +67,8 @@ def short(
     the library rejects a tensor."""
     if _differentiated(x, weights):
         plan = _plans.find(_plans.Training, x, c.key, _plans.ROUTER, logits, balance, z_loss, sequence)
+        if plan is not None and not (logits or sequence):
+            c.keep_training((balance, z_loss), plan)
         return plan and _train(plan, loads, x, *weights)
     if loads is not None:
         return None
@@ -504,6 +506,21 @@ class _Trained(torch.autograd.Function):
 
 # The last call of autograd.Function.apply. Its steps before that are for transforms of functorch, and cost the host more than a launch.
 _record = super(torch.autograd.Function, _Trained).apply
+
+
+def train_module(x: Tensor, module: dict, places: tuple, c: Config, losses: tuple[float, float]) -> Tensor | None:
+    """Output of a module's pass that autograd records; None if the pass must take another way. The
+    library finds the weights."""
+    known, plan = c.trains
+    if known != losses or torch._C._are_functorch_transforms_active():
+        return None
+    weights = plan.forward.weights_of(x, module, places)
+    if weights is None or not _any_requires_grad(x, weights):
+        return None
+    try:
+        return _record((plan, None), x, *weights)[0]
+    except _Refused:
+        return None
 
 
 def _train(plan: _plans.Training, to: Tensor | None, *tensors: Tensor | None) -> tuple[Tensor, Tensor | None] | None:

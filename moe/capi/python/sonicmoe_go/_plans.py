@@ -38,7 +38,7 @@ _Part = _struct("_Part", field=_i64, token_bytes=_i64, entry_bytes=_i64)
 _Known = _struct("_Known", tokens=_i64, entries=_i64, bytes=_i64)
 _Python = _struct(
     "_Python", exchange=_pointer, none=_pointer, types=_pointer * 2, pointer_in=_pointer, number=_pointer, type_of=_pointer,
-    hold=_pointer, forget=_pointer, unraise=_pointer, leave=_pointer, enter=_pointer, length=_pointer, item=_pointer, integer=_pointer, within=_pointer,
+    hold=_pointer, forget=_pointer, unraise=_pointer, leave=_pointer, enter=_pointer, length=_pointer, item=_pointer, tuple=_pointer, set=_pointer, integer=_pointer, within=_pointer,
     size=_pointer, attribute=_pointer, call=_pointer, current_device=_pointer, empty_like=_pointer, watchers=_pointer * 3,
     modules=_pointer, parameters=_pointer, buffers=_pointer, hooks=_pointer, global_hooks=_pointer,
 )  # fmt: skip
@@ -88,7 +88,7 @@ _current_device = getattr(torch._C, "_cuda_getDevice", None)  # missing in a tor
 
 @functools.cache
 def _methods() -> tuple[_Method, ...]:
-    """Returns sm_queue_tensors, sm_infer and sm_infer_module as Python builtins."""
+    """Returns sm_queue_tensors, sm_infer, sm_infer_module and sm_weights_of as Python builtins."""
     api, lib = ctypes.pythonapi, _library.library()
     modules, parameters, buffers = map(id, _NAMES)
     lib.sm_use_python.restype = None
@@ -98,7 +98,7 @@ def _methods() -> tuple[_Method, ...]:
                 exchange=_exchange(), none=id(None), types=(id(Tensor), id(nn.Parameter)), pointer_in=_address(api.PyCapsule_GetPointer),
                 number=_address(api.PyLong_FromLong), type_of=_address(api.PyObject_Type), hold=_address(api.Py_IncRef), forget=_address(api.Py_DecRef),
                 unraise=_address(api.PyErr_Clear), leave=_address(api.PyEval_SaveThread), enter=_address(api.PyEval_RestoreThread),
-                length=_address(api.PyTuple_Size), item=_address(api.PyTuple_GetItem), integer=_address(api.PyLong_AsSsize_t),
+                length=_address(api.PyTuple_Size), item=_address(api.PyTuple_GetItem), tuple=_address(api.PyTuple_New), set=_address(api.PyTuple_SetItem), integer=_address(api.PyLong_AsSsize_t),
                 within=_address(api.PyDict_GetItemWithError), size=_address(api.PyDict_Size), attribute=_address(api.PyObject_GetAttr),
                 call=_address(api.PyObject_CallFunctionObjArgs), current_device=id(_current_device), empty_like=id(_EMPTY_LIKE),
                 watchers=tuple(map(id, _WATCHERS)), modules=modules, parameters=parameters, buffers=buffers,
@@ -106,7 +106,7 @@ def _methods() -> tuple[_Method, ...]:
             )  # fmt: skip
         )
     )
-    return tuple(_Method(name.encode(), _address(getattr(lib, "sm_" + name)), _FASTCALL, None) for name in ("queue_tensors", "infer", "infer_module"))
+    return tuple(_Method(name.encode(), _address(getattr(lib, "sm_" + name)), _FASTCALL, None) for name in ("queue_tensors", "infer", "infer_module", "weights_of"))
 
 
 # A tensor of a pass: the field of its address, its type (None: must be absent), its shape, how it is passed.
@@ -120,8 +120,9 @@ class Plan:
 
     queue of the wanted tensors returns the status of the pass, or -1 without queueing anything if a
     tensor does not fit. infer of x [T, d] and all weights, and infer_module of x, a module's
-    __dict__ and the places of its weights, return o, or None if the call must take another way. All
-    three keep the plan's memory alive.
+    __dict__ and the places of its weights, return o, or None if the call must take another way. weights_of
+    takes the arguments of infer_module for a pass that autograd records, and returns the weights. All
+    four keep the plan's memory alive.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Plan:
         capsule.argtypes, capsule.restype = (_pointer, _pointer, _pointer), ctypes.py_object
         function.argtypes, function.restype = (ctypes.POINTER(_Method), ctypes.py_object, ctypes.py_object), ctypes.py_object
         # Functions that Python calls without ctypes.
-        self.queue, self.infer, self.infer_module = (function(m, capsule(ctypes.addressof(s), None, None), s) for m in _methods())
+        self.queue, self.infer, self.infer_module, self.weights_of = (function(m, capsule(ctypes.addressof(s), None, None), s) for m in _methods())
 
 
 # The source of a pass's routing: its router, or the caller, with top_k experts a token or as a list.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ._library import ArgumentError, Config
-from ._ops import short, watched
+from ._ops import short, train_module, watched
 from ._weights import WEIGHTS, shapes
 from .functional import moe_of, update_selection_bias
 from .packed import dequantised, gpt_oss, mxfp4, packing
@@ -341,15 +341,23 @@ class SonicMoE(nn.Module):
             raise _refusal(block, config, f"has {', '.join(others)} as well, must have what its configuration says alone")
 
     def __call__(self, *args, **kwargs):
-        # Without gradients and hooks the library finds the weights itself: nn.Module's call and Python's search cost the
+        # Without hooks the library finds the weights itself: nn.Module's call and Python's search cost the
         # host as much as two kernels.
         own = self.__class__ is SonicMoE and SonicMoE.forward is _FORWARD
         if own and not torch.compiler.is_dynamo_compiling() and len(args) == 1 and not kwargs and self._plain:
-            plan = self.config.plan
-            given = plan and plan.infer_module(args[0], self.__dict__, self._paths)
+            given = self._by_plan(args[0])
             if given is not None:
                 return (given, None) if self._pair else given
         return super().__call__(*args, **kwargs)
+
+    def _by_plan(self, x: Tensor) -> Tensor | None:
+        """Output of a pass like the last one, None if the pass must take another way."""
+        c = self.config
+        if not torch.is_grad_enabled():
+            return c.plan and c.plan.infer_module(x, self.__dict__, self._paths)
+        if c.trains[0] is None or self.loads is not None or self.balance and self.balance_by == "sequence" or _any_autocast():
+            return None
+        return train_module(x, self.__dict__, self._paths, c, (self.balance, self.z_loss))
 
     def forward(self, hidden_states: Tensor) -> Tensor | tuple[Tensor, None]:
         o, _ = self.with_logits(hidden_states, False)

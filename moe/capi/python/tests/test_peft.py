@@ -41,11 +41,11 @@ def test_lora_of_blocks(device):
     losses = [m(text, labels=text).loss for m in (got, want)]
     for l in losses:
         l.backward()
-    assert abs(losses[0] - losses[1]) < 1e-2 * losses[1]
+    assert abs(losses[0] - losses[1]) < 1e-3 * losses[1]
     grads = [{n.replace("router", "gate"): p.grad for n, p in m.named_parameters() if p.grad is not None} for m in (got, want)]
     assert grads[0].keys() == grads[1].keys() and grads[0]
     for name, g in grads[0].items():
-        assert distance(g, grads[1][name].double().cpu()) < 0.1, name
+        assert distance(g, grads[1][name].double().cpu()) < 0.03, name
     with torch.no_grad():
         with_adapter = got(text).logits
         with got.disable_adapter():

@@ -1,5 +1,6 @@
 """Passes for which the library reads torch's tensors itself. CPU tensors replace a GPU's."""
 
+import contextlib
 import copy
 import dataclasses
 import os
@@ -442,6 +443,83 @@ def test_calls_that_more_follows(passes, monkeypatch):
             block(x, x)
     for y in (block(x), sonicmoe_go.moe(x, block.gate.weight, block.experts.gate_up_proj, block.experts.down_proj, block.config)[0]):
         assert torch.equal(y, want) and y.requires_grad
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Returns the calls of modules whose weights Python finds."""
+    calls, run = [], sonicmoe_go.SonicMoE._run
+    monkeypatch.setattr(sonicmoe_go.SonicMoE, "_run", lambda self, *of: calls.append(of) or run(self, *of))
+    return calls
+
+
+def _trained(block, x):
+    y = block(x)
+    return y, *torch.autograd.grad(y.float().sum(), [p for p in block.parameters() if p.requires_grad])
+
+
+def test_training_passes_of_a_module_that_the_library_takes_whole(passes, slow):
+    """From the second pass on, the library finds the weights, also new ones, and holds none for longer than autograd."""
+    block = sonicmoe_go.SonicMoE(128, 64, 4, 2, balance=0.1, router_bias=True, score="sigmoid", selection_bias=True)
+    x = torch.randn(2, 12, 128, dtype=torch.bfloat16)
+    first = _trained(block, x)
+    assert len(slow) == 1 and len(passes) == 2
+    held = [sys.getrefcount(p) for p in block.parameters()]
+    for _ in range(20):
+        again = _trained(block, x)
+        assert all(map(torch.equal, first, again))
+    del again
+    assert len(slow) == 1 and len(passes) == 42 and held == [sys.getrefcount(p) for p in block.parameters()]
+    block.experts.down_proj = nn.Parameter(2 * block.experts.down_proj.detach())
+    assert torch.equal(block(x), 2 * first[0]) and len(slow) == 1
+    for other in (copy.deepcopy(block), pickle.loads(pickle.dumps(block))):
+        assert torch.equal(_trained(other, x)[0], 2 * first[0])
+    block.requires_grad_(False)
+    assert not block(x).requires_grad and block(x.requires_grad_()).requires_grad
+
+
+def _autocast(block):
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+def _hook(block):
+    block.register_forward_hook(lambda *_: None)
+
+
+def _z_loss(block):
+    block.z_loss = 0.5
+
+
+def _sequences(block):
+    block.balance, block.balance_by = 0.1, "sequence"
+
+
+def _buffer(block):
+    weight = block.experts.down_proj
+    del block.experts.down_proj
+    block.experts.down_proj = weight.detach()
+
+
+@pytest.mark.parametrize("change", [_autocast, _hook, _z_loss, _sequences, _buffer, sonicmoe_go.SonicMoE.count_loads], ids=lambda f: f.__name__)
+def test_training_passes_that_more_follows(passes, slow, change):
+    """Python finds the weights if something else has to happen too, and then the result is the same."""
+    block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
+    x = torch.randn(2, 12, 128, dtype=torch.bfloat16)
+    want = _trained(block, x)[0]
+    with change(block) or contextlib.nullcontext():
+        assert torch.equal(block(x), want) and len(slow) == 2
+
+
+def test_training_passes_that_do_not_fit(passes, slow):
+    block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
+    x = torch.randn(2, 12, 128, dtype=torch.bfloat16)
+    _trained(block, x)
+    for wrong, words in ((x[..., :64], "must be \\[..., 128\\]"), (x.float(), "x is torch.float32"), (None, "x is None, must be a tensor")):
+        with pytest.raises(sonicmoe_go.ArgumentError, match=words):
+            block(wrong)
+    block.gate.weight.data = block.gate.weight.data.half()
+    with pytest.raises(sonicmoe_go.ArgumentError, match="router is torch.float16"):
+        block(x)
 
 
 @torch.no_grad()

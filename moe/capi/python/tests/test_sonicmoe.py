@@ -62,12 +62,22 @@ def test_an_installed_sonicmoe_stays(tmp_path):
 @pytest.mark.parametrize("kind", list(sonicmoe.ActivationType), ids=lambda k: k.value)
 def test_the_torch_backend(device, kind, bias):
     """Both backends give the same outputs, gradients and loss, but for tokens whose logits tie."""
-    block = sonicmoe.MoE(5, 3, 128, 64, kind, bias, 0.09).to(device, torch.bfloat16)
+    compare_backends(device, kind, bias, torch.bfloat16)
+
+
+def test_the_torch_backend_in_f16(device):
+    """The logits are rounded to the type of the weights."""
+    assert compare_backends(device, sonicmoe.ActivationType.SWIGLU, True, torch.float16) is torch.float16
+
+
+def compare_backends(device, kind, bias, dtype):
+    """Compares both backends, and returns the type of the logits."""
+    block = sonicmoe.MoE(5, 3, 128, 64, kind, bias, 0.09).to(device, dtype)
     with torch.no_grad():
         block.router.weight.normal_(std=0.3)
         for b in [block.c_fc.bias, block.c_proj.bias] if bias else []:
             b.normal_()
-    x = torch.randn(2, 20, 128, device=device, dtype=torch.bfloat16, requires_grad=True)
+    x = torch.randn(2, 20, 128, device=device, dtype=dtype, requires_grad=True)
     d_o = torch.randn_like(x)
     passes = []
     for backend in sonicmoe.KernelBackendMoE.sonicmoe, sonicmoe.KernelBackendMoE.torch:
@@ -78,6 +88,8 @@ def test_the_torch_backend(device, kind, bias):
         rows = ((got - want).double().norm(dim=-1) / want.double().norm(dim=-1).clamp(min=1e-9)).flatten()
         assert rows.median() < 1.5e-2, rows.median()
     assert not block.eval()(x, sonicmoe.KernelBackendMoE.torch)[0].requires_grad
+    weights = block.c_fc.weight.permute(1, 2, 0), block.c_fc.bias, block.c_proj.weight.permute(1, 2, 0), block.c_proj.bias
+    return sonicmoe.moe_TC_softmax_topk_layer(x.flatten(0, 1), block.router.weight, *weights, 3, 0, kind, True)[1].dtype
 
 
 @pytest.mark.parametrize("concat", [False, True])
