@@ -89,13 +89,17 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	first := last
 	first.take(g.DX.Bytes())
 	last.take(drouter.Of(l.of, false).PartialBytes(tokens))
-	s.take(weights.DH(c).Bytes(rows))
+	if l.part != home {
+		s.take(weights.DH(c).Bytes(rows))
+	}
 	s.bytes = max(s.bytes, first.bytes)
 
 	w.dxRows = s.bytes
 	end := s
 	end.take(r.Y.Bytes())
-	w.scaledA = s.take(weights.A(c).Bytes(rows))
+	if l.part != home {
+		w.scaledA = s.take(weights.A(c).Bytes(rows))
+	}
 	w.partial = s.take(dh.DH{Config: c}.PartialBytes(rows))
 	w.dwPartials = s.bytes
 	biases := s
@@ -103,7 +107,7 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 		w.biasSums = biases.take(dh.ColumnSumBytes(c, rows))
 		w.biasPartials = biases.take(bias.B2(l.of).PartialBytes(tokens))
 	}
-	if plan.Slots(rows, l.sms) > 0 && spec.IsPlain(c) {
+	if plan.Slots(rows, l.sms) > 0 && spec.IsPlain(c) && l.part != home {
 		each := max(dw.Of(l.of, dw.W1, gradient.Mode{}).PartialBytes(), dw.Of(l.of, dw.W2, gradient.Mode{}).PartialBytes())
 		s.take(int64(w.slots) * int64(each))
 	}

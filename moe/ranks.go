@@ -35,10 +35,10 @@ func (p part) kernels(c Config) registry.Registry {
 	switch p {
 	case home:
 		all = slices.DeleteFunc(all, func(k registry.Any) bool { return k.Product() != nil })
-		return append(all, exchange.Kernels...)
+		return append(all, exchange.Kernels.Of(c)...)
 	case ofRank:
 		all = slices.DeleteFunc(all, func(k registry.Any) bool { return slices.Contains(choose.Kernels, k) })
-		return append(all, exchange.RowsKernel)
+		return append(all, exchange.OfRank...)
 	}
 	return all
 }
@@ -46,9 +46,12 @@ func (p part) kernels(c Config) registry.Registry {
 func init() {
 	hook.Home = Option(func(o *options) { o.part, o.decode = home, new(int) })
 	hook.OfRank = Option(func(o *options) { o.part, o.decode = ofRank, new(int) })
-	hook.Ranks = hook.Steps[*Call, ForwardArgs]{
+	hook.Ranks = hook.Steps[*Call, ForwardArgs, BackwardArgs]{
 		Check: (*Call).checkRanks, Split: (*Call).split, Entries: step(exchange.EntriesKernel), Rows: step(exchange.RowsKernel),
 		Experts: (*Call).expertsOfRank, Sum: (*Call).sumRanks, Returned: (*Call).returned,
+		CheckBackward: (*Call).checkRanksBackward, GradientScores: (*Call).gradientScores, GradientWeights: (*Call).gradientWeights, NoWeights: (*Call).noWeights,
+		GradientsReturned: (*Call).gradientsReturned, GradientLogits: (*Call).gradientLogits, GradientTokens: (*Call).gradientTokens,
+		RouterInputs: (*Call).routerInputs, GradientRouter: (*Call).gradientRouter, SumRouter: (*Call).sumRouter,
 	}
 }
 

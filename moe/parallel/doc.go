@@ -11,6 +11,11 @@
 //	owner   plan by expert, up from the window, down, pack Y -> exchange
 //	home    O[t] = Σ_k score·Y, in the order of k
 //
+// A backward pass sends the rows of dO in the same way, and the rows of dX come back. An
+// expert's weights get their gradients on its owner alone, from rows in the order of all
+// tokens. The router's gradient is summed over the ranges of tokens that one GPU has, each on
+// one rank, and then in the order of the ranges.
+//
 // Nothing is dropped: [Rank.Sizes] returns the memory of the worst case, in which all tokens
 // go to one rank. Counts are exchanged first, so a pass waits for the device once before it
 // moves rows.

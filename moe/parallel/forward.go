@@ -24,6 +24,8 @@ type Args struct {
 	Logits moe.Tensor
 	// O [T, d] is written.
 	O moe.Tensor
+	// Saved, unless nil, is written for Backward.
+	Saved *Saved
 	// Workspace has Sizes.Workspace bytes.
 	Workspace moe.Buffer
 }
@@ -73,15 +75,16 @@ func (r *Rank) Wait(ctx context.Context, s driver.Stream) error {
 // pass is a pass that is being queued.
 type pass struct {
 	*Rank
-	ctx    context.Context
-	s      driver.Stream
-	args   Args
-	home   moe.ForwardArgs
-	w      layout
-	split  exchange.Split
-	tokens int
-	// rows[i][j] is the number of tokens that rank i sends to rank j, pairs of those pairs.
-	rows, pairs [][]int64
+	ctx   context.Context
+	s     driver.Stream
+	args  Args
+	home  moe.ForwardArgs
+	w     layout
+	split exchange.Split
+	mine  int // number of this rank's tokens
+	// received are the tokens and the list that the rank's experts get.
+	received received
+	counts
 }
 
 func (r *Rank) run(ctx context.Context, s driver.Stream, a Args, routed bool) error {
@@ -116,15 +119,17 @@ func (p *pass) check(routed bool) (err error) {
 		return err
 	}
 	a := &p.args
-	if a.Workspace.Bytes < p.w.bytes || a.Workspace.Ptr == 0 || a.Workspace.Ptr%alignment != 0 {
-		return &moe.ArgError{Field: "Workspace", Got: fmt.Sprintf("%d bytes at %#x", a.Workspace.Bytes, uint64(a.Workspace.Ptr)),
-			Want: fmt.Sprintf("at least %d bytes (Rank.Sizes), aligned to %d", p.w.bytes, alignment)}
+	if err := checkBuffer("Workspace", a.Workspace, p.w.bytes); err != nil {
+		return err
 	}
 	if t := a.X.Shape.Dims[0]; t > int64(p.MaxTokens) {
 		return &moe.ArgError{Field: "X", Got: a.X.Shape.String(), Want: fmt.Sprintf("at most %d tokens (Options.MaxTokens)", p.MaxTokens)}
 	}
-	p.home, p.tokens = a.home(&p.w), int(a.X.Shape.Dims[0])
-	p.split = p.w.split(a.Workspace.Ptr, p.Config, p.tokens, p.transport.Ranks(), p.home.Routing)
+	p.home, p.mine = a.home(&p.w), int(a.X.Shape.Dims[0])
+	if p.received, err = p.place(a.Saved, part(a.Workspace, p.w.window)); err != nil {
+		return err
+	}
+	p.split = p.w.split(a.Workspace.Ptr, p.Config, p.mine, p.transport.Ranks(), p.home.Routing)
 	experts := moe.ForwardArgs{Weights: p.expertWeights()}
 	if err := steps.Check(p.experts, &experts, false); err != nil {
 		return err
@@ -151,8 +156,9 @@ func (p *pass) at(offset int64) driver.DevicePtr {
 // count routes, orders pairs and rows by rank, and exchanges their numbers.
 func (p *pass) count(at Step, routed bool) error {
 	ranks := p.transport.Ranks()
-	words := make([]int64, 2*ranks)
-	if p.tokens > 0 {
+	words := make([]int64, 2*ranks+1)
+	words[2*ranks] = int64(p.mine)
+	if p.mine > 0 {
 		if routed {
 			if err := p.call.Route(p.s, p.home); err != nil {
 				return err
@@ -169,9 +175,12 @@ func (p *pass) count(at Step, routed bool) error {
 	if err != nil {
 		return err
 	}
-	p.pairs, p.rows = nil, nil
 	for _, of := range all {
-		p.pairs, p.rows = append(p.pairs, of[:ranks]), append(p.rows, of[ranks:])
+		p.pairs, p.rows, p.tokens = append(p.pairs, of[:ranks]), append(p.rows, of[ranks:2*ranks]), append(p.tokens, of[2*ranks])
+	}
+	p.last = p.counts
+	if p.args.Saved != nil {
+		p.args.Saved.counts = p.counts
 	}
 	return p.fits()
 }
@@ -210,20 +219,33 @@ func (p *pass) fits() error {
 // dispatch sends tokens and lists to the owners of their experts.
 func (p *pass) dispatch(at Step) error {
 	own := p.transport.Rank()
-	send, receive := p.rows[own], column(p.rows, own)
-	sendPairs, receivePairs := p.pairs[own], column(p.pairs, own)
-	if p.tokens > 0 {
-		if err := p.pack(send, sendPairs); err != nil {
+	if p.mine > 0 {
+		if err := p.pack(p.rows[own], p.pairs[own]); err != nil {
 			return err
 		}
 	}
-	words := func(from, to int64) Exchange {
-		return Exchange{Send: p.at(from), Receive: p.at(to), SendBytes: times(sendPairs, 4), ReceiveBytes: times(receivePairs, 4)}
-	}
-	each := p.rowBytes(1)
-	return p.transport.Move(p.ctx, at, p.s,
-		Exchange{Send: p.at(p.w.send), Receive: p.at(p.w.window), SendBytes: times(send, each), ReceiveBytes: times(receive, each)},
-		words(p.w.sendEntries.tokens, p.w.list.tokens), words(p.w.sendEntries.experts, p.w.list.experts), words(p.w.sendEntries.scores, p.w.list.scores))
+	list, from := &p.received, p.w.sendEntries
+	return p.transport.Move(p.ctx, at, p.s, p.rowsOut(p.at(p.w.send), list.window),
+		p.pairsOut(4, p.at(from.tokens), list.tokens), p.pairsOut(4, p.at(from.experts), list.experts), p.pairsOut(4, p.at(from.scores), list.scores))
+}
+
+// rowsOut is the exchange that sends tokens to the owners of their experts.
+func (p *pass) rowsOut(from, to driver.DevicePtr) Exchange {
+	own, each := p.transport.Rank(), p.rowBytes(1)
+	return Exchange{Send: from, Receive: to, SendBytes: times(p.rows[own], each), ReceiveBytes: times(column(p.rows, own), each)}
+}
+
+// pairsOut is the exchange that sends some bytes for each pair to its owner, pairsBack the one
+// that sends them home.
+func (p *pass) pairsOut(each int64, from, to driver.DevicePtr) Exchange {
+	own := p.transport.Rank()
+	return Exchange{Send: from, Receive: to, SendBytes: times(p.pairs[own], each), ReceiveBytes: times(column(p.pairs, own), each)}
+}
+
+func (p *pass) pairsBack(each int64, from, to driver.DevicePtr) Exchange {
+	e := p.pairsOut(each, from, to)
+	e.SendBytes, e.ReceiveBytes = e.ReceiveBytes, e.SendBytes
+	return e
 }
 
 // pack writes the rows and the entries to send.
@@ -256,10 +278,8 @@ func (p *pass) pack(rows, pairs []int64) error {
 
 // giveBack runs the rank's experts, sends their rows home, and sums those that come back.
 func (p *pass) giveBack(at Step) error {
-	own := p.transport.Rank()
-	received, expected := column(p.pairs, own), p.pairs[own]
-	if n := int(sum(received)); n > 0 {
-		packed, err := steps.Experts(p.experts, p.s, p.received(n))
+	if n := p.receivedPairs(); n > 0 {
+		packed, err := steps.Experts(p.experts, p.s, p.expertArgs(part(p.args.Workspace, p.w.owner)))
 		if err != nil {
 			return err
 		}
@@ -267,28 +287,32 @@ func (p *pass) giveBack(at Step) error {
 			return err
 		}
 	}
-	each := p.rowBytes(1)
-	err := p.transport.Move(p.ctx, at, p.s, Exchange{
-		Send: p.at(p.w.back), Receive: steps.Returned(p.call, p.home), SendBytes: times(received, each), ReceiveBytes: times(expected, each),
-	})
-	if err != nil || p.tokens == 0 {
+	err := p.transport.Move(p.ctx, at, p.s, p.pairsBack(p.rowBytes(1), p.at(p.w.back), steps.Returned(p.call, p.home)))
+	if err != nil || p.mine == 0 {
 		return err
 	}
 	return steps.Sum(p.call, p.s, p.home, p.split.Places)
 }
 
-// received returns the arguments of the rank's experts, for a list of n entries.
-func (p *pass) received(n int) moe.ForwardArgs {
+// receivedPairs returns the number of pairs of the rank's experts.
+func (p *pass) receivedPairs() int { return int(sum(column(p.pairs, p.transport.Rank()))) }
+
+// expertArgs returns the arguments of the rank's experts.
+func (p *pass) expertArgs(workspace moe.Buffer) moe.ForwardArgs {
 	rows := int(sum(column(p.rows, p.transport.Rank())))
-	list := p.owner.Config().ListShapes(rows, n)
-	return moe.ForwardArgs{
-		X: moe.Tensor{Ptr: p.at(p.w.window), Shape: p.owner.Shapes(rows).X}, Weights: p.expertWeights(), Workspace: part(p.args.Workspace, p.w.owner),
+	list, of := p.owner.Config().ListShapes(rows, p.receivedPairs()), &p.received
+	f := moe.ForwardArgs{
+		X: moe.Tensor{Ptr: of.window, Shape: p.owner.Shapes(rows).X}, Weights: p.expertWeights(), Workspace: workspace,
 		Routing: moe.Routing{List: moe.RoutingList{
-			Tokens:    moe.Tensor{Ptr: p.at(p.w.list.tokens), Shape: list.ExpertIDs},
-			ExpertIDs: moe.Tensor{Ptr: p.at(p.w.list.experts), Shape: list.ExpertIDs},
-			Scores:    moe.Tensor{Ptr: p.at(p.w.list.scores), Shape: list.Scores},
+			Tokens:    moe.Tensor{Ptr: of.tokens, Shape: list.ExpertIDs},
+			ExpertIDs: moe.Tensor{Ptr: of.experts, Shape: list.ExpertIDs},
+			Scores:    moe.Tensor{Ptr: of.scores, Shape: list.Scores},
 		}},
 	}
+	if of.h != 0 {
+		f.H = moe.Tensor{Ptr: of.h, Shape: list.H}
+	}
+	return f
 }
 
 // column returns what every rank sends to one rank.

@@ -18,7 +18,7 @@ import (
 const protocol = 1
 
 // steps are the steps of a pass in package moe.
-var steps = hook.Ranks.(hook.Steps[*moe.Call, moe.ForwardArgs])
+var steps = hook.Ranks.(hook.Steps[*moe.Call, moe.ForwardArgs, moe.BackwardArgs])
 
 // Options say how a rank joins a group. All ranks must have the same Config and MaxTokens.
 type Options struct {
@@ -44,6 +44,16 @@ type Rank struct {
 	call, experts *moe.Call
 	// count is the number of the rank's experts.
 	count int
+	// last has the counts of the last pass.
+	last counts
+}
+
+// counts are the numbers of a pass that all ranks share: rows[i][j] is the number of tokens
+// that rank i sends to rank j, pairs[i][j] the number of their pairs with rank j's experts, and
+// tokens[i] the number of tokens of rank i.
+type counts struct {
+	rows, pairs [][]int64
+	tokens      []int64
 }
 
 // Join makes a rank's part of a layer. It returns an error on every rank if the ranks differ
@@ -147,7 +157,7 @@ func (r *Rank) load(ctx context.Context) (err error) {
 		return err
 	}
 	of := moe.Config{
-		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: r.count, TopK: min(c.TopK, r.count), Type: c.Type, Logits: c.Logits, GateUp: c.GateUp, InOut: c.InOut,
+		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: r.count, TopK: min(c.TopK, r.count), Type: c.Type, Logits: c.Logits, RouterF32: c.RouterF32, GateUp: c.GateUp, InOut: c.InOut,
 		Weights: c.Weights, Activation: c.Activation, Alpha: c.Alpha, Limit: c.Limit, Bias: c.Bias, ScoreOnInput: c.ScoreOnInput, Lists: true, TokensHint: c.TokensHint,
 	}
 	if r.owner, err = moe.New(ctx, r.dev, of, with(hook.OfRank)...); err != nil {

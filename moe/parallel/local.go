@@ -141,24 +141,22 @@ func (t *local) Move(ctx context.Context, at Step, s driver.Stream, list ...Exch
 
 // pieces splits what an exchange sends, and copies to the host what the receiver cannot read.
 func (t *local) pieces(s driver.Stream, e Exchange) ([]piece, error) {
-	list, at := make([]piece, t.ranks), e.Send
+	list := make([]piece, t.ranks)
 	for to, bytes := range e.SendBytes {
-		p := piece{at: at, bytes: bytes}
+		p := piece{at: e.From(to), bytes: bytes}
 		if !t.reads[to][t.rank] {
 			p.host = make([]byte, bytes)
-			if err := s.CopyToHost(p.host, at); err != nil {
+			if err := s.CopyToHost(p.host, p.at); err != nil {
 				return nil, err
 			}
 		}
 		list[to] = p
-		at += driver.DevicePtr(bytes)
 	}
 	return list, nil
 }
 
 // receive copies what the ranks have sent in the i-th exchange.
 func (t *local) receive(s driver.Stream, e Exchange, i int, posts []*post) error {
-	at := e.Receive
 	for from, bytes := range e.ReceiveBytes {
 		if len(posts[from].sent) <= i {
 			return fmt.Errorf("rank %d makes %d exchanges, this rank more", from, len(posts[from].sent))
@@ -169,14 +167,13 @@ func (t *local) receive(s driver.Stream, e Exchange, i int, posts []*post) error
 		}
 		var err error
 		if p.host != nil {
-			err = s.CopyToDevice(at, p.host)
+			err = s.CopyToDevice(e.To(from), p.host)
 		} else {
-			err = s.Copy(at, p.at, bytes)
+			err = s.Copy(e.To(from), p.at, bytes)
 		}
 		if err != nil {
 			return fmt.Errorf("copying %d bytes of rank %d: %w", bytes, from, err)
 		}
-		at += driver.DevicePtr(bytes)
 	}
 	return nil
 }

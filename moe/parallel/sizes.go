@@ -1,6 +1,8 @@
 package parallel
 
 import (
+	"fmt"
+
 	"sonicmoe/driver"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/exchange"
@@ -13,8 +15,12 @@ type Sizes struct {
 	// WindowRows is the largest number of tokens that the rank receives, W·MaxTokens, and
 	// WindowPairs the largest number of pairs of a token and one of the rank's experts.
 	WindowRows, WindowPairs int
-	// Window is the part of Workspace that receives tokens.
+	// Window is the part of Workspace or of Saved that receives tokens.
 	Window int64
+	// Saved is the size of a Saved buffer: the window with its list, and H.
+	Saved int64
+	// BackwardWorkspace is the size of the workspace of Backward.
+	BackwardWorkspace int64
 }
 
 // alignment is the alignment of the parts of a buffer.
@@ -36,21 +42,81 @@ func (s *space) entries(pairs int) entries {
 	return entries{s.take(4 * int64(pairs)), s.take(4 * int64(pairs)), s.take(4 * int64(pairs))}
 }
 
+// splitLayout has the tensors of exchange.Split: offsets in bytes. offsets has both PairOffsets
+// and RowOffsets.
+type splitLayout struct{ pairRanks, rowRanks, pairs, places, rowTokens, rowPlaces, offsets int64 }
+
+func (r *Rank) splitLayout(s *space) (w splitLayout) {
+	for _, at := range []*int64{&w.pairRanks, &w.rowRanks, &w.pairs, &w.places, &w.rowTokens, &w.rowPlaces} {
+		*at = s.take(4 * int64(r.MaxTokens*r.Config.TopK))
+	}
+	w.offsets = s.take(8 * int64(r.Config.NumExperts+1))
+	return w
+}
+
 // layout has the parts of a workspace: offsets in bytes.
 type layout struct {
 	// home and owner are the workspaces of both layers.
 	home, owner int64
-	// These are the tensors of exchange.Split. offsets has both PairOffsets and RowOffsets.
-	pairRanks, rowRanks, pairs, places, rowTokens, rowPlaces, offsets int64
-	bases                                                             int64
+	splitLayout
+	bases int64
 	// send has tokens to send and their entries, and later the rows that go back.
 	send        int64
 	sendEntries entries
 	back        int64
-	// window and list are what the rank receives.
-	window, windowEnd int64
-	list              entries
-	bytes             int64
+	// window is the first byte of what the rank receives, unless it is saved.
+	window int64
+	bytes  int64
+}
+
+// received are the places of what the rank receives: tokens, and the list of their pairs. h is
+// where its experts save H, 0 if they do not.
+type received struct{ window, tokens, experts, scores, h driver.DevicePtr }
+
+// windowBytes returns the size of what the rank receives.
+func (r *Rank) windowBytes() int64 {
+	var s space
+	s.take(r.rowBytes(r.windowRows()))
+	s.entries(r.windowPairs())
+	return s.bytes
+}
+
+// savedBytes returns the size of a Saved buffer.
+func (r *Rank) savedBytes() int64 {
+	return r.windowBytes() + r.owner.Config().ListShapes(0, r.windowPairs()).H.Bytes()
+}
+
+// Saved is what a forward pass leaves for its backward pass. It must stay untouched until then.
+type Saved struct {
+	// Buffer has Sizes.Saved bytes.
+	moe.Buffer
+	counts
+}
+
+// place returns the places of what the rank receives: in the saved buffer, if there is one, or
+// at the window in the workspace.
+func (r *Rank) place(saved *Saved, window moe.Buffer) (of received, err error) {
+	if saved != nil {
+		if err := checkBuffer("Saved", saved.Buffer, r.savedBytes()); err != nil {
+			return of, err
+		}
+		window = saved.Buffer
+		of.h = window.Ptr + driver.DevicePtr(r.windowBytes())
+	}
+	var s space
+	at := func(offset int64) driver.DevicePtr { return window.Ptr + driver.DevicePtr(offset) }
+	of.window = at(s.take(r.rowBytes(r.windowRows())))
+	list := s.entries(r.windowPairs())
+	of.tokens, of.experts, of.scores = at(list.tokens), at(list.experts), at(list.scores)
+	return of, nil
+}
+
+// checkBuffer refuses a buffer that is too small or not aligned.
+func checkBuffer(field string, b moe.Buffer, bytes int64) error {
+	if b.Bytes >= bytes && b.Ptr != 0 && b.Ptr%alignment == 0 {
+		return nil
+	}
+	return &moe.ArgError{Field: field, Got: fmt.Sprintf("%d bytes at %#x", b.Bytes, uint64(b.Ptr)), Want: fmt.Sprintf("at least %d bytes (Rank.Sizes), aligned to %d", bytes, alignment)}
 }
 
 // windowRows returns the largest number of tokens that the rank receives, windowPairs the
@@ -72,13 +138,9 @@ func (r *Rank) layout() (w layout, err error) {
 	}
 	var s space
 	w.home, w.owner = s.take(home.Workspace), s.take(owner.Workspace)
-	for _, at := range []*int64{&w.pairRanks, &w.rowRanks, &w.pairs, &w.places, &w.rowTokens, &w.rowPlaces} {
-		*at = s.take(4 * int64(pairs))
-	}
-	w.offsets, w.bases = s.take(8*int64(c.NumExperts+1)), s.take(4*int64(ranks))
-	w.window = s.take(r.rowBytes(r.windowRows()))
-	w.list = s.entries(r.windowPairs())
-	w.windowEnd = s.bytes
+	w.splitLayout = r.splitLayout(&s)
+	w.bases = s.take(4 * int64(ranks))
+	w.window = s.take(r.windowBytes())
 	back := s
 	w.back = back.take(r.rowBytes(r.windowPairs()))
 	w.send = s.take(r.rowBytes(r.MaxTokens * min(c.TopK, ranks)))
@@ -95,11 +157,15 @@ func (r *Rank) rowBytes(rows int) int64 {
 // Sizes returns the sizes of this rank's buffers.
 func (r *Rank) Sizes() (Sizes, error) {
 	w, err := r.layout()
-	return Sizes{Workspace: w.bytes, WindowRows: r.windowRows(), WindowPairs: r.windowPairs(), Window: w.windowEnd - w.window}, err
+	if err != nil {
+		return Sizes{}, err
+	}
+	b, err := r.backwardLayout()
+	return Sizes{Workspace: w.bytes, WindowRows: r.windowRows(), WindowPairs: r.windowPairs(), Window: r.windowBytes(), Saved: r.savedBytes(), BackwardWorkspace: b.bytes}, err
 }
 
 // split returns the tensors of a pass's split.
-func (w *layout) split(p driver.DevicePtr, c moe.Config, tokens, ranks int, routing moe.Routing) exchange.Split {
+func (w *splitLayout) split(p driver.DevicePtr, c moe.Config, tokens, ranks int, routing moe.Routing) exchange.Split {
 	at := func(offset int64) driver.DevicePtr { return p + driver.DevicePtr(offset) }
 	return exchange.Split{
 		Tokens: tokens, Ranks: ranks, ExpertIDs: routing.ExpertIDs.Ptr, Scores: routing.Scores.Ptr,

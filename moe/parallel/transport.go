@@ -41,11 +41,30 @@ type Exchange struct {
 	Send, Receive driver.DevicePtr
 	// SendBytes and ReceiveBytes have a size for each rank.
 	SendBytes, ReceiveBytes []int64
+	// Same means that every rank gets the same bytes: Send has them once.
+	Same bool
+}
+
+// From returns the address of the bytes for a rank.
+func (e *Exchange) From(rank int) driver.DevicePtr {
+	if e.Same {
+		return e.Send
+	}
+	return after(e.Send, e.SendBytes[:rank])
+}
+
+// To returns the address for the bytes of a rank.
+func (e *Exchange) To(rank int) driver.DevicePtr { return after(e.Receive, e.ReceiveBytes[:rank]) }
+
+// after returns the address behind some bytes.
+func after(p driver.DevicePtr, bytes []int64) driver.DevicePtr {
+	return p + driver.DevicePtr(sum(bytes))
 }
 
 // Step is a step of a pass, for errors.
 type Step struct {
-	// Phase is "join", "counts", "dispatch", "return" or "wait".
+	// Phase is "join", "counts", "dispatch", "return" or "wait"; in a backward pass
+	// "wanted", "scores", "logits", "router" and "partials" too.
 	Phase string
 	// Chunk numbers the parts of a phase that are exchanged one by one, from 0.
 	Chunk int

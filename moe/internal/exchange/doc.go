@@ -14,9 +14,12 @@ import (
 // First returns the first of E experts that rank r of W owns, or E if r is W.
 func First(experts, ranks, r int) int { return r * experts / ranks }
 
-// Kernels lists the kernels of a layer that spreads its experts over ranks. The layer of the
-// experts of one rank has RowsKernel alone.
-var Kernels = registry.Registry{OwnersKernel, EntriesKernel, RowsKernel}
+// Kernels lists the kernels of a layer that spreads its experts over ranks, OfRank those of the
+// layer of one rank's experts.
+var (
+	Kernels = registry.Registry{OwnersKernel, EntriesKernel, RowsKernel, ScoresKernel, ScoresGivenKernel}
+	OfRank  = registry.Registry{RowsKernel, WordsKernel}
+)
 
 // Split has the tensors of a rank's pairs and rows, ordered by the rank that they go to.
 type Split struct {

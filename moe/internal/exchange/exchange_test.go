@@ -151,11 +151,34 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// TestWords compares packed words with copies on the host. The word after the last one stays.
+func TestWords(t *testing.T) {
+	for _, when := range kt.Timings() {
+		for _, n := range []int{0, 1, 255, 600} {
+			t.Run(fmt.Sprintf("%s %d", when.Name, n), func(t *testing.T) {
+				b, r := kt.New(t, when), rand.New(rand.NewPCG(uint64(n), 1))
+				from, index, want := make([]uint32, 50), make([]uint32, n), make([]uint32, n+1)
+				for i := range from {
+					from[i] = r.Uint32()
+				}
+				for i := range index {
+					index[i] = r.Uint32N(50)
+					want[i] = from[index[i]]
+				}
+				want[n] = kt.Poison
+				to := b.Room(4 * (n + 1))
+				kt.Run(b, Words{}, max(1, (n+wordsThreads-1)/wordsThreads), WordsArgs{From: kt.Upload(b, from), Index: kt.Upload(b, index), To: to, Count: n})
+				kt.SameBits(t, want, kt.Download[uint32](b, to, n+1), "words")
+			})
+		}
+	}
+}
+
 // TestAssemble checks that the kernels assemble without a remark, and so without spills.
 func TestAssemble(t *testing.T) {
 	ptxas := outside.Ptxas(t)
 	for _, c := range []spec.Config{{Hidden: 2048, NumExperts: 128, TopK: 8}, {Hidden: 7168, NumExperts: 999, TopK: 32}} {
-		for _, k := range Kernels {
+		for _, k := range append(Kernels, OfRank...) {
 			built, err := k.Build(registry.Layer{Config: c})
 			require.NoError(t, err)
 			path := filepath.Join(t.TempDir(), k.Name())

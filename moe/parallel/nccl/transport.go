@@ -240,7 +240,7 @@ func (t *transport) Move(ctx context.Context, at parallel.Step, s driver.Stream,
 		if e.SendBytes[own] != e.ReceiveBytes[own] {
 			return t.fail(at, fmt.Errorf("rank %d sends %d bytes to itself and expects %d", own, e.SendBytes[own], e.ReceiveBytes[own]))
 		}
-		if err := s.Copy(place(e.Receive, e.ReceiveBytes, own), place(e.Send, e.SendBytes, own), e.SendBytes[own]); err != nil {
+		if err := s.Copy(e.To(own), e.From(own), e.SendBytes[own]); err != nil {
 			return t.fail(at, err)
 		}
 	}
@@ -266,22 +266,14 @@ func (t *transport) exchange(comm uintptr, s driver.Stream, e parallel.Exchange,
 		return nil
 	}
 	if n := e.SendBytes[i]; n > 0 {
-		if err := t.queued(send, uintptr(place(e.Send, e.SendBytes, i)), uintptr(n), bytesType, uintptr(i), comm, s.Handle()); err != nil {
+		if err := t.queued(send, uintptr(e.From(i)), uintptr(n), bytesType, uintptr(i), comm, s.Handle()); err != nil {
 			return err
 		}
 	}
 	if n := e.ReceiveBytes[i]; n > 0 {
-		return t.queued(recv, uintptr(place(e.Receive, e.ReceiveBytes, i)), uintptr(n), bytesType, uintptr(i), comm, s.Handle())
+		return t.queued(recv, uintptr(e.To(i)), uintptr(n), bytesType, uintptr(i), comm, s.Handle())
 	}
 	return nil
-}
-
-// place returns the address of a rank's bytes.
-func place(p driver.DevicePtr, bytes []int64, rank int) driver.DevicePtr {
-	for _, n := range bytes[:rank] {
-		p += driver.DevicePtr(n)
-	}
-	return p
 }
 
 // fail breaks the group and returns the rank's error. If the group is broken already, the

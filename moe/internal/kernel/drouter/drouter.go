@@ -54,6 +54,15 @@ func (d DRouter) Ranges(total int) (count, tokens int) {
 	return (total + tokens - 1) / tokens, tokens
 }
 
+// MostTokens is the largest number of tokens of a range. MostRanges returns the largest number
+// of ranges for up to a number of tokens.
+const MostTokens = drouterRange
+
+func (d DRouter) MostRanges(total int) int {
+	m, n := d.tiles()
+	return max(1, drouterCTAs/(m*n), (total+drouterRange-1)/drouterRange)
+}
+
 // PartialBytes returns the size of the partial sums for a number of tokens.
 func (d DRouter) PartialBytes(tokens int) int64 {
 	count, _ := d.Ranges(tokens)
@@ -96,10 +105,7 @@ func (d DRouter) Build() (*jit.Kernel[Args], error) {
 	}
 	k := jit.NewBuilder[Args](name, gemm.Threads, 1)
 	m, n := d.tiles()
-	k.CTAs(func(a *Args) int {
-		ranges, _ := d.Ranges(a.Tokens)
-		return m * n * ranges
-	})
+	k.CTAs(func(a *Args) int { return m * n * ((a.Tokens + a.PerRange - 1) / a.PerRange) })
 
 	// Operands.
 	x, in := k.Map(&k.Args.X, d.xMap), d.operands(k)

@@ -1,0 +1,60 @@
+package exchange
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/moe/internal/kernel/dh"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route/training"
+	"sonicmoe/ptx"
+)
+
+// Words packs 32-bit words: word i of To is word Index[i] of From. A thread copies one.
+type Words struct{}
+
+const wordsThreads = 256
+
+// WordsArgs are the arguments of [Words].
+type WordsArgs struct {
+	// From has the words, Index [N] u32 their numbers.
+	From, Index driver.DevicePtr
+	// To [N] is an output.
+	To driver.DevicePtr
+	// Count is N.
+	Count int
+}
+
+// Build emits the kernel.
+func (Words) Build() (*jit.Kernel[WordsArgs], error) {
+	k := jit.NewBuilder[WordsArgs]("moe_words", wordsThreads, 1)
+	k.CTAs(func(a *WordsArgs) int { return (a.Count + wordsThreads - 1) / wordsThreads })
+	from, index, to := k.Ptr(&k.Args.From), k.Ptr(&k.Args.Index), k.Ptr(&k.Args.To)
+	count := k.U32(&k.Args.Count)
+	at := k.CtaidX().MulI(wordsThreads).Add(k.TidX())
+	k.GridDepWait()
+	k.GridDepLaunch()
+	k.If(at.Lt(count), func() {
+		ptx.StGlobal(to.Index(at, 4), ptx.LdGlobal[ptx.U32](from.Index(ptx.LdGlobal[ptx.U32](index.Index(at, 4)), 4)))
+	})
+	return k.Build()
+}
+
+// RouterInputs are the tensors from which the router's gradient is made: X [T, d], the
+// gradients of the chosen logits [T, K] f32 with their experts [T, K] i32, and those of all
+// logits [T, E] f32, or 0.
+type RouterInputs struct{ X, DLogits, ExpertIDs, Dense driver.DevicePtr }
+
+// WordsKernel orders the gradients of logits by row. ScoresKernel and ScoresGivenKernel are
+// the kernels of the same names of package dh for gradients of scores that are sums already:
+// a row has one part.
+var (
+	WordsKernel = &registry.Kernel[WordsArgs]{KernelName: "words", Backward: true, Emit: func(registry.Layer) (*jit.Kernel[WordsArgs], error) {
+		return Words{}.Build()
+	}}
+	ScoresKernel = &registry.Kernel[dh.ScoresArgs]{KernelName: "returned-dscores", Backward: true, Only: training.ScoresTellLogits, Emit: func(l registry.Layer) (*jit.Kernel[dh.ScoresArgs], error) {
+		return dh.DScores{Intermediate: 64, TopK: l.TopK, Scores: true, Router: true}.Build()
+	}}
+	ScoresGivenKernel = &registry.Kernel[dh.ScoresArgs]{KernelName: "returned-dscores-given", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[dh.ScoresArgs], error) {
+		return dh.DScores{Intermediate: 64, TopK: l.TopK, Scores: true}.Build()
+	}}
+)

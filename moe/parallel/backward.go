@@ -1,0 +1,257 @@
+package parallel
+
+import (
+	"context"
+	"fmt"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe"
+	"sonicmoe/moe/internal/exchange"
+	"sonicmoe/moe/internal/kernel/drouter"
+	"sonicmoe/moe/internal/route/training"
+)
+
+// BackwardArgs are the buffers of a backward pass over this rank's tokens. Tensors are as in
+// [moe.BackwardArgs]. X, weights, scores and experts come from the forward pass.
+type BackwardArgs struct {
+	X moe.Tensor
+	moe.Weights
+	// Scores, ExpertIDs and, if Config.SavesLogits, Logits come from the forward pass.
+	Scores, ExpertIDs, Logits moe.Tensor
+	// DLogits [T, E] f32, unless zero, is added to the gradients of the logits. All ranks
+	// give it or none.
+	DLogits moe.Tensor
+	// Saved is what the forward pass saved.
+	Saved *Saved
+	// DO [T, d] is the gradient of O.
+	DO moe.Tensor
+	// DX [T, d] and DScores [T, K] f32 are written unless zero. All ranks want DX or none.
+	DX, DScores moe.Tensor
+	// WeightGradients have the shapes of the rank's weights. A rank gets the whole gradients
+	// of its experts. DRouter is the same on all ranks, and all want it or none. Gradients of
+	// biases, of scales and of shared experts are not made yet, nor are the losses.
+	moe.WeightGradients
+	// Workspace has Sizes.BackwardWorkspace bytes.
+	Workspace moe.Buffer
+}
+
+// Backward runs the backward pass of a Forward that saved. All gradients have the bits of one
+// device with the tokens of all ranks in order. It returns when everything is queued on s; see
+// [Rank.Wait]. If it fails on one rank, it fails on all, and the group is broken.
+func (r *Rank) Backward(ctx context.Context, s driver.Stream, a BackwardArgs) error {
+	ctx, cancel := context.WithTimeout(ctx, r.Deadline)
+	defer cancel()
+	p := &backward{pass: pass{Rank: r, ctx: ctx, s: s}, of: a}
+	step := Step{Phase: "wanted"}
+	err := p.check()
+	for _, next := range []struct {
+		phase string
+		run   func(at Step) error
+	}{
+		{"wanted", p.wanted}, {"dispatch", p.dispatch}, {"scores", p.scores}, {"logits", p.logits}, {"return", p.giveBack}, {"router", p.router}, {"partials", p.partials},
+	} {
+		if err != nil {
+			break
+		}
+		step.Phase = next.phase
+		err = next.run(step)
+	}
+	if err != nil {
+		return r.fail(step, err)
+	}
+	return nil
+}
+
+// backward is a backward pass that is being queued.
+type backward struct {
+	pass
+	of BackwardArgs
+	b  backwardLayout
+	// atHome are the arguments of the rank's tokens, experts those of its experts.
+	atHome, experts moe.BackwardArgs
+	// byPlace are the gradients of the chosen logits, 0 if the experts need none.
+	byPlace driver.DevicePtr
+	inputs  exchange.RouterInputs
+	ranges  ranges
+}
+
+// backwardLayout has the parts of the workspace: offsets in bytes.
+type backwardLayout struct {
+	home, owner int64
+	splitLayout
+	// send has rows of dO to send, later the rows of dX that go back. window receives rows of
+	// dO, dlogits the gradients of logits.
+	send, window, dlogits int64
+	// tail has the tokens of a range that lie on several ranks. partials are the partial sums
+	// of the router's gradient.
+	tail     tail
+	partials int64
+	own      int64 // the partial sums of this rank
+	bytes    int64
+}
+
+// tail has the inputs of the router's gradient for tokens of several ranks.
+type tail struct{ x, dlogits, ids, dense int64 }
+
+func (r *Rank) backwardLayout() (w backwardLayout, err error) {
+	c, ranks := r.Config, r.transport.Ranks()
+	home, err := r.home.Sizes(r.MaxTokens)
+	if err != nil {
+		return w, err
+	}
+	owner, err := r.owner.ListSizes(r.windowRows(), r.windowPairs())
+	if err != nil {
+		return w, err
+	}
+	var s space
+	w.home, w.owner = s.take(home.BackwardWorkspace), s.take(owner.BackwardWorkspace)
+	w.splitLayout = r.splitLayout(&s)
+	w.send = s.take(r.rowBytes(max(r.MaxTokens*min(c.TopK, ranks), r.windowPairs())))
+	w.window = s.take(r.rowBytes(r.windowRows()))
+	w.dlogits = s.take(4 * int64(r.windowPairs()))
+	most, each := r.routerGradient().MostRanges(r.windowRows()), 4*int64(c.NumExperts)*int64(c.Hidden)
+	tokens := min(r.windowRows(), drouter.MostTokens)
+	w.tail = tail{s.take(r.rowBytes(tokens)), s.take(4 * int64(tokens*c.TopK)), s.take(4 * int64(tokens*c.TopK)), s.take(4 * int64(tokens*c.NumExperts))}
+	w.partials, w.own = s.take(int64(most)*each), s.take(int64(most)*each)
+	w.bytes = s.bytes
+	return w, nil
+}
+
+// check checks the arguments and lays out the workspace.
+func (p *backward) check() (err error) {
+	if p.b, err = p.backwardLayout(); err != nil {
+		return err
+	}
+	a := &p.of
+	if a.Saved == nil || a.Saved.rows == nil {
+		return &moe.ArgError{Field: "Saved", Got: "not written", Want: "what a Forward of this group has saved"}
+	}
+	if p.Config.SharedExperts > 0 {
+		return &moe.ArgError{Field: "Config.SharedExperts", Got: fmt.Sprint(p.Config.SharedExperts), Want: "0: a group makes no gradients of shared experts yet"}
+	}
+	p.counts = a.Saved.counts
+	if err := checkBuffer("Workspace", a.Workspace, p.b.bytes); err != nil {
+		return err
+	}
+	if got, want := a.X.Shape.Dims[0], p.tokens[p.transport.Rank()]; got != want {
+		return &moe.ArgError{Field: "X", Got: a.X.Shape.String(), Want: fmt.Sprintf("the %d tokens of the forward pass", want)}
+	}
+	if p.received, err = p.place(a.Saved, moe.Buffer{}); err != nil {
+		return err
+	}
+	p.mine = int(a.X.Shape.Dims[0])
+	p.args = Args{Weights: a.Weights, Workspace: a.Workspace}
+	routing := moe.Routing{Scores: a.Scores, ExpertIDs: a.ExpertIDs}
+	p.split = p.b.split(a.Workspace.Ptr, p.Config, p.mine, p.transport.Ranks(), routing)
+	p.atHome = moe.BackwardArgs{
+		X: a.X, Weights: a.Weights, Saved: moe.Saved{Routing: routing, Logits: a.Logits}, Losses: moe.Losses{DLogits: a.DLogits},
+		DO: a.DO, DX: a.DX, DScores: a.DScores, Workspace: part(a.Workspace, p.b.home),
+	}
+	p.experts.Weights = p.expertWeights()
+	for _, id := range moe.WeightIDs() {
+		if d := p.atHome.Gradient(id); d != nil && isHome(id) {
+			*d = *a.Gradient(id)
+		} else if d := p.experts.Gradient(id); d != nil {
+			*d = *a.Gradient(id)
+		}
+	}
+	if err := steps.CheckBackward(p.pass.experts, &p.experts); err != nil {
+		return err
+	}
+	return steps.CheckBackward(p.call, &p.atHome)
+}
+
+func (p *backward) wantsDX() bool     { return !p.of.DX.IsZero() }
+func (p *backward) wantsRouter() bool { return !p.of.DRouter.IsZero() }
+
+// wanted compares what the ranks want, and orders pairs and rows by rank again.
+func (p *backward) wanted(at Step) error {
+	words := make([]int64, 3)
+	for i, is := range []bool{p.wantsDX(), p.wantsRouter(), !p.of.DLogits.IsZero()} {
+		if is {
+			words[i] = 1
+		}
+	}
+	all, err := p.transport.Share(p.ctx, at, words)
+	if err != nil {
+		return err
+	}
+	for i, other := range all {
+		for j, field := range []string{"DX", "DRouter", "DLogits"} {
+			if other[j] != words[j] {
+				return fmt.Errorf("%s is given on rank %d or on this one, and not on both", field, i)
+			}
+		}
+	}
+	if p.mine == 0 {
+		return nil
+	}
+	return steps.Split(p.call, p.s, p.split, p.atHome.Workspace.Ptr)
+}
+
+// dispatch sends the rows of dO to the owners of the tokens' experts.
+func (p *backward) dispatch(at Step) error {
+	if n := sum(p.rows[p.transport.Rank()]); n > 0 {
+		if err := steps.Rows(p.call, p.s, exchange.RowsArgs{From: p.of.DO.Ptr, Index: p.split.RowTokens, To: p.at(p.b.send), Count: int(n)}); err != nil {
+			return err
+		}
+	}
+	return p.transport.Move(p.ctx, at, p.s, p.rowsOut(p.at(p.b.send), p.at(p.b.window)))
+}
+
+// scores runs dH on the owners, and sends the gradients of the scores home.
+func (p *backward) scores(at Step) (err error) {
+	var made driver.DevicePtr
+	if p.receivedPairs() > 0 {
+		f := p.expertArgs(part(p.of.Workspace, p.b.owner))
+		p.experts.X, p.experts.List, p.experts.H, p.experts.Workspace = f.X, f.List, f.H, f.Workspace
+		p.experts.DO = moe.Tensor{Ptr: p.at(p.b.window), Shape: f.X.Shape}
+		if made, err = steps.GradientScores(p.pass.experts, p.s, p.experts); err != nil {
+			return err
+		}
+	}
+	to, _ := steps.GradientsReturned(p.call, p.atHome)
+	if err := p.transport.Move(p.ctx, at, p.s, p.pairsBack(4, made, to)); err != nil || p.mine == 0 {
+		return err
+	}
+	p.byPlace, err = steps.GradientLogits(p.call, p.s, p.atHome, p.split.Places)
+	return err
+}
+
+// sparse reports whether the experts add the router's part to the rows of dX.
+func (p *backward) sparse() bool { return p.wantsDX() && training.Sparse(p.Config) }
+
+// logits sends the gradients of the chosen logits to the owners, which make the gradients of
+// their weights and the rows of dX.
+func (p *backward) logits(at Step) error {
+	to := driver.DevicePtr(0)
+	if p.sparse() {
+		to = p.at(p.b.dlogits)
+		if err := p.transport.Move(p.ctx, at, p.s, p.pairsOut(4, p.byPlace, to)); err != nil {
+			return err
+		}
+	}
+	n := p.receivedPairs()
+	if n == 0 {
+		return steps.NoWeights(p.pass.experts, p.s, p.experts)
+	}
+	first, _ := p.Experts()
+	router := p.of.Router.Ptr + driver.DevicePtr(p.of.Router.Shape.Bytes()/int64(p.Config.NumExperts)*int64(first))
+	packed, err := steps.GradientWeights(p.pass.experts, p.s, p.experts, to, router)
+	if err != nil || !p.wantsDX() {
+		return err
+	}
+	return steps.Rows(p.pass.experts, p.s, exchange.RowsArgs{From: packed.Y, Index: packed.Inverse, To: p.at(p.b.send), Count: n})
+}
+
+// giveBack sends the rows of dX home, where they are summed.
+func (p *backward) giveBack(at Step) error {
+	if !p.wantsDX() {
+		return nil
+	}
+	_, to := steps.GradientsReturned(p.call, p.atHome)
+	if err := p.transport.Move(p.ctx, at, p.s, p.pairsBack(p.rowBytes(1), p.at(p.b.send), to)); err != nil || p.mine == 0 {
+		return err
+	}
+	return steps.GradientTokens(p.call, p.s, p.atHome, p.split.Places)
+}

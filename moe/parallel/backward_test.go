@@ -1,0 +1,230 @@
+package parallel
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/internal/spec"
+	"sonicmoe/internal/trial"
+	"sonicmoe/moe"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+)
+
+// backwardCases lists layers by what is special about their gradients. With 24 experts and a
+// width of 64 a range of the router's gradient has 64 tokens.
+func backwardCases() (list []testCase) {
+	for _, tokens := range [][]int{{70}, {64, 70}, {13, 27}, {20, 0, 130}, {40, 90, 1, 70}, {5, 0, 7, 3, 8, 0, 61, 66}} {
+		list = append(list, testCase{name: "ranks", config: small, tokens: tokens})
+	}
+	for name, change := range map[string]func(c *moe.Config){
+		"softmax over all": func(c *moe.Config) { c.Score = spec.SoftmaxAll },
+		"sigmoid, fp16": func(c *moe.Config) {
+			c.Type, c.Logits, c.Score, c.SelectionBias = spec.F16, spec.F32, spec.Sigmoid, true
+		},
+		"apart":         func(c *moe.Config) { c.GateUp = spec.Apart },
+		"no gate":       func(c *moe.Config) { c.Activation = "relu2" },
+		"scaled":        func(c *moe.Config) { c.ScoreScale = 2.5 },
+		"router in f32": func(c *moe.Config) { c.RouterF32, c.Logits = true, spec.F32 },
+	} {
+		c := small
+		change(&c)
+		list = append(list, testCase{name: name, config: c, tokens: []int{52, 0, 39, 45}})
+	}
+	return list
+}
+
+// TestBackwardBits checks that all gradients have the bits of one device, for groups of every
+// size, with and without gradients of the logits.
+func TestBackwardBits(t *testing.T) {
+	list, count := backwardCases(), uint64(20)
+	switch {
+	case kt.Long():
+		count = 200
+	case testing.Short():
+		count = 2
+	}
+	for seed := range count {
+		c := random(1000 + seed)
+		c.change = nil // Backward goes through the router
+		list = append(list, c)
+	}
+	for i, c := range list {
+		t.Run(c.String(), func(t *testing.T) { backwardBits(t, c, i%3 == 1, i%2 == 0) })
+	}
+}
+
+// backwardBits compares the gradients of a case.
+func backwardBits(t *testing.T, c testCase, extra, f32 bool) {
+	devs, err := devices()
+	require.NoError(t, err)
+	l, err := moe.New(context.Background(), devs[0], c.config, moe.WithoutCache(), moe.WithoutDecode())
+	require.NoError(t, err)
+	tr, err := trial.New(devs[0], l, c.total(), 1, 6)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tr.Close()) })
+	require.NoError(t, tr.Run(context.Background(), tr.Args))
+	of := c.config.Normal().Type
+	if f32 {
+		of = moe.F32
+	}
+	require.NoError(t, tr.PrepareBackward(3, of))
+	if extra {
+		require.NoError(t, tr.AddLogitGradients(5))
+	}
+	tr.Back.Logits = tr.Args.Logits
+	drop(&tr.Back.WeightGradients)
+	require.NoError(t, tr.RunBackward(context.Background(), tr.Back))
+	want := func(of moe.Tensor) trial.Values {
+		v, err := tr.Rows(of, 1, nil)
+		require.NoError(t, err)
+		return v
+	}
+	dx, dscores := want(tr.Back.DX), want(tr.Back.DScores)
+	weights := map[moe.TensorID]trial.Values{}
+	for _, id := range moe.WeightIDs() {
+		if g := tr.Back.Gradient(id); g != nil && !g.IsZero() {
+			weights[id] = want(g.Tensor)
+		}
+	}
+	members := join(t, c, Options{})
+	from := 0
+	for i, m := range members {
+		require.NoError(t, m.fill(tr, from, c.tokens[i]))
+		from += c.tokens[i]
+	}
+	results := make([]*gradients, len(members))
+	require.NoError(t, each(members, func(i int, m *member) (err error) {
+		first := 0
+		for _, n := range c.tokens[:i] {
+			first += n
+		}
+		results[i], err = m.backward(tr, first, c.tokens[i])
+		return err
+	}))
+	from = 0
+	for i, m := range members {
+		n := c.tokens[i]
+		require.Equal(t, cut(dx, from*c.config.Hidden, n*c.config.Hidden), results[i].dx, "DX of rank %d", i)
+		require.Equal(t, cut(dscores, from*c.config.TopK, n*c.config.TopK), results[i].dscores, "DScores of rank %d", i)
+		for id, v := range weights {
+			own := trial.Values{Type: v.Type, Bits: own(m.Rank, id, v.Bits), F32: own(m.Rank, id, v.F32)}
+			require.Equal(t, own, results[i].weights[id], "gradient of %v on rank %d", id, i)
+		}
+		from += n
+	}
+}
+
+// drop leaves out the gradients that groups do not make.
+func drop(g *moe.WeightGradients) {
+	for _, id := range moe.WeightIDs() {
+		if d := g.Gradient(id); d != nil && id != spec.TensorRouter && isHome(id) {
+			*d = moe.Gradient{}
+		}
+	}
+}
+
+// cut returns n values from one on.
+func cut(v trial.Values, from, n int) trial.Values {
+	part := trial.Values{Type: v.Type}
+	if v.F32 != nil {
+		part.F32 = v.F32[from : from+n]
+	} else {
+		part.Bits = v.Bits[from : from+n]
+	}
+	return part
+}
+
+// gradients are the results of a backward pass on the host.
+type gradients struct {
+	dx, dscores trial.Values
+	weights     map[moe.TensorID]trial.Values
+}
+
+// backward runs a forward pass that saves, and its backward pass, on poisoned memory.
+func (m *member) backward(tr *trial.Trial, from, tokens int) (*gradients, error) {
+	sizes, err := m.Sizes()
+	if err != nil {
+		return nil, err
+	}
+	c, mem := m.Config, m.memory
+	s, of := c.Shapes(tokens), c.Gradients(tokens, tr.Back.DW1.Shape.Type)
+	saved := &Saved{Buffer: mem.Buffer(sizes.Saved)}
+	m.args.Saved = saved
+	if !tr.Back.Logits.IsZero() {
+		m.args.Logits = mem.Tensor(s.Logits)
+	}
+	b := BackwardArgs{X: m.args.X, Weights: m.args.Weights, Scores: m.args.Scores, ExpertIDs: m.args.ExpertIDs, Logits: m.args.Logits, Saved: saved,
+		DO: mem.Tensor(of.DO), DX: mem.Tensor(of.DX), DScores: mem.Tensor(of.DScores), Workspace: mem.Buffer(sizes.BackwardWorkspace)}
+	outputs := []moe.Tensor{b.DX, b.DScores}
+	for id, shape := range m.WeightShapes() {
+		if g := tr.Back.Gradient(id); g != nil && !g.IsZero() {
+			shape.Type = g.Shape.Type
+			b.Gradient(id).Tensor = mem.Tensor(shape)
+			outputs = append(outputs, b.Gradient(id).Tensor)
+		}
+	}
+	if tr.Extra != nil {
+		b.DLogits = mem.Tensor(of.DLogits)
+	}
+	err = mem.Err()
+	for _, step := range []func() error{
+		func() error { return moe.Write(m.stream, b.DO, tr.DO[from*c.Hidden:(from+tokens)*c.Hidden]) },
+		func() error {
+			if tr.Extra == nil {
+				return nil
+			}
+			return moe.Write(m.stream, b.DLogits, tr.Extra[from*c.NumExperts:(from+tokens)*c.NumExperts])
+		},
+		func() error { return m.stream.Fill32(saved.Ptr, 0xffffffff, saved.Bytes/4) },
+		func() error { return m.stream.Fill32(b.Workspace.Ptr, 0xffffffff, b.Workspace.Bytes/4) },
+		func() error { return m.Forward(context.Background(), m.stream, m.args) },
+		func() error {
+			for _, t := range outputs {
+				if err := m.stream.Fill32(t.Ptr, 0xffffffff, t.Shape.Bytes()/4); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		func() error { return m.Backward(context.Background(), m.stream, b) },
+		func() error { return m.Wait(context.Background(), m.stream) },
+	} {
+		if err == nil {
+			err = step()
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	g := &gradients{weights: map[moe.TensorID]trial.Values{}}
+	for _, r := range []struct {
+		of moe.Tensor
+		to *trial.Values
+	}{{b.DX, &g.dx}, {b.DScores, &g.dscores}} {
+		if *r.to, err = m.values(r.of); err != nil {
+			return nil, err
+		}
+	}
+	for id := range m.WeightShapes() {
+		if d := b.Gradient(id); d != nil && !d.IsZero() {
+			if g.weights[id], err = m.values(d.Tensor); err != nil {
+				return nil, fmt.Errorf("reading the gradient of %v: %w", id, err)
+			}
+		}
+	}
+	return g, nil
+}
+
+// values copies a tensor to the host.
+func (m *member) values(of moe.Tensor) (v trial.Values, err error) {
+	v.Type = of.Shape.Type
+	if v.Type == moe.F32 {
+		v.F32 = make([]float32, of.Shape.Elements())
+		return v, moe.Read(m.stream, of, v.F32)
+	}
+	v.Bits = make([]uint16, of.Shape.Elements())
+	return v, moe.Read(m.stream, of, v.Bits)
+}

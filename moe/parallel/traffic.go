@@ -1,0 +1,57 @@
+package parallel
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/moe"
+)
+
+// Traffic is what a rank has sent to other ranks and received from them in a pass.
+type Traffic struct {
+	// Tokens and Pairs are the tokens that came to the rank's experts, and their pairs of a
+	// token and an expert, with those of the rank itself.
+	Tokens, Pairs int64
+	// Imbalance is Pairs by the mean of all ranks. It is 0 if there are no pairs.
+	Imbalance float64
+	// SentBytes and ReceivedBytes are the bytes between ranks: tokens and lists one way, rows
+	// of Y the other.
+	SentBytes, ReceivedBytes int64
+}
+
+// Traffic returns the traffic of the last pass, from the counts that all ranks share.
+func (r *Rank) Traffic() (t Traffic) {
+	if r.last.rows == nil {
+		return t
+	}
+	own, all := r.transport.Rank(), int64(0)
+	for i, pairs := range r.last.pairs {
+		all += sum(pairs)
+		t.Tokens += r.last.rows[i][own]
+		t.Pairs += pairs[own]
+		if i == own {
+			continue
+		}
+		there := r.rowBytes(int(r.last.rows[own][i])) + 12*r.last.pairs[own][i]
+		here := r.rowBytes(int(r.last.rows[i][own])) + 12*pairs[own]
+		t.SentBytes += there + r.rowBytes(int(pairs[own]))
+		t.ReceivedBytes += here + r.rowBytes(int(r.last.pairs[own][i]))
+	}
+	if all > 0 {
+		t.Imbalance = float64(t.Pairs) * float64(len(r.last.pairs)) / float64(all)
+	}
+	return t
+}
+
+// Part returns the weights of a pass of this rank as parts of the whole layer's weights, which
+// lie on the rank's device.
+func (r *Rank) Part(whole moe.Weights) (w moe.Weights) {
+	first, _ := r.Experts()
+	for id, shape := range r.WeightShapes() {
+		of := *whole.Weight(id)
+		if !isHome(id) && of.Shape.Dims[0] > 0 {
+			of.Ptr += driver.DevicePtr(of.Shape.Bytes() / of.Shape.Dims[0] * int64(first))
+			of.Shape = shape
+		}
+		*w.Weight(id) = of
+	}
+	return w
+}

@@ -1,0 +1,189 @@
+package moe
+
+import (
+	"fmt"
+	"slices"
+
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/moe/internal/exchange"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/kernel/dh"
+	"sonicmoe/moe/internal/kernel/drouter"
+	"sonicmoe/moe/internal/route/training"
+)
+
+// checkRanksBackward checks the tensors of a backward pass: at home those of the tokens, else
+// the gradients of the weights of the rank's experts.
+func (c *Call) checkRanksBackward(b *BackwardArgs) error {
+	c.check.reset()
+	if err := c.layer.trains(); err != nil {
+		return err
+	}
+	of := &c.layer.of
+	if c.layer.part == ofRank {
+		grad := of.Gradients(0, of.Type)
+		c.check.weights(spec.ExpertWeights, &b.Weights, &c.laid(work{}).shapes)
+		c.check.gradients(spec.ExpertWeights, &b.WeightGradients, &grad)
+		c.checkNoPacked(&b.WeightGradients)
+		c.checkModes(b)
+		return c.check.overlaps()
+	}
+	t, err := c.layer.tokensOf("X", b.X, of.Type, of.Hidden)
+	if err != nil {
+		return err
+	}
+	grad := of.Gradients(t, of.Type)
+	c.checkRouting(t, &ForwardArgs{X: b.X, Routing: b.Routing}, false)
+	c.checkLogits(t, b)
+	c.check.tensor("DO", b.DO, grad.DO, false)
+	c.check.optional("DX", b.DX, grad.DX, true)
+	c.check.optional("DScores", b.DScores, grad.DScores, true)
+	c.check.gradients(spec.RouterWeights, &b.WeightGradients, &grad)
+	for _, id := range spec.Weights {
+		if id != spec.TensorRouter && isHomeWeight(id) && !b.Gradient(id).isZero() {
+			c.check.fail(spec.Row(id).GradientID.String(), b.Gradient(id).Shape.String(), "none: a group does not make it yet")
+		}
+	}
+	if b.hasLosses() || !b.RouterLosses.IsZero() {
+		c.check.fail("Losses", fmt.Sprintf("Balance %v, ZLoss %v", b.Balance, b.ZLoss), "none: a group does not make them yet; DLogits takes gradients of losses")
+	}
+	return c.check.overlaps()
+}
+
+// isZero reports whether a gradient is absent. Some weights have none.
+func (g *Gradient) isZero() bool { return g == nil || g.IsZero() }
+
+// isHomeWeight reports whether all ranks have the whole weight.
+func isHomeWeight(id TensorID) bool {
+	return slices.Contains(spec.RouterWeights, id) || spec.Row(id).Needs&spec.HasShared != 0
+}
+
+// ranksRun returns the state of a backward pass of a part of a layer.
+func (q *queue) ranksRun(b *BackwardArgs) *backwardRun {
+	n := q.layer.work(int(b.X.Shape.Dims[0]))
+	if q.layer.part == ofRank {
+		n = work{tokens: n.tokens, rows: int(b.List.ExpertIDs.Shape.Dims[0]), list: true}
+	}
+	return &backwardRun{queue: q, BackwardArgs: *b, work: n, w: q.layer.backwardWorkspace(n), routed: q.layer.part == home}
+}
+
+// gradientScores queues dH of a rank's experts and the gradients of the scores, [L] f32 in the
+// order of the list.
+func (c *Call) gradientScores(s driver.Stream, b BackwardArgs) (scores driver.DevicePtr, err error) {
+	err = c.steps(s, func(q *queue) {
+		r := q.ranksRun(&b)
+		q.planEntries(r.work, r.List, r.Workspace.Ptr, r.w.indices)
+		r.unpack(&r.Weights, r.Workspace.Ptr, r.w.indices)
+		r.dH()
+		r.dScores()
+		scores = r.dScoresAt()
+	})
+	return scores, err
+}
+
+// gradientWeights queues the gradients of the weights of a rank's experts and of each row's
+// input. dlogits [L] f32, unless 0, are the gradients of the logits in the order of the list,
+// and router is the address of the router's weights of the rank's experts.
+func (c *Call) gradientWeights(s driver.Stream, b BackwardArgs, dlogits, router driver.DevicePtr) (of exchange.Packed, err error) {
+	err = c.steps(s, func(q *queue) {
+		r, want := q.ranksRun(&b), b.wanted()
+		r.unpack(&r.Weights, r.Workspace.Ptr, r.w.indices)
+		r.when(want.dW1 || want.dW2, (*backwardRun).planSplits)
+		r.when(want.dW2, (*backwardRun).dW2)
+		r.when(want.dW1, (*backwardRun).dW1)
+		which := kernel.DXGivenKernel
+		if dlogits != 0 {
+			which = kernel.DXKernel
+			launch(q, exchange.WordsKernel, exchange.WordsArgs{From: dlogits, Index: r.at(r.w.pairs), To: r.at(r.w.dlogitByRow), Count: r.rows})
+		}
+		launch(q, which, kernel.DXArgs{
+			DH: r.at(r.w.dh), W1: r.W1.Ptr, W3: r.W3.Ptr, DX: r.at(r.w.dxRows), DLogitByRow: r.at(r.w.dlogitByRow), RouterWeights: router,
+			Rows: r.rows, TileArgs: r.tiles(1),
+		})
+		of = exchange.Packed{Y: r.at(r.w.dxRows), Inverse: r.at(r.w.inverse)}
+	})
+	return of, err
+}
+
+// noWeights sets the gradients of the weights of a rank without rows to 0.
+func (c *Call) noWeights(s driver.Stream, b BackwardArgs) error {
+	return c.steps(s, func(q *queue) { q.zero(&b) })
+}
+
+// gradientsReturned returns the places for what comes home: the gradients of the scores, and
+// the rows of dX.
+func (c *Call) gradientsReturned(b BackwardArgs) (scores, rows driver.DevicePtr) {
+	w := c.layer.backwardWorkspace(c.layer.work(int(b.X.Shape.Dims[0])))
+	return at(b.Workspace.Ptr, w.partial), at(b.Workspace.Ptr, w.dxRows)
+}
+
+// gradientLogits queues the gradients of the logits from those of the scores, which have come
+// home. byPlace [P] f32, unless 0, are the gradients of the chosen logits in the order of the
+// pairs that this rank has sent.
+func (c *Call) gradientLogits(s driver.Stream, b BackwardArgs, places driver.DevicePtr) (byPlace driver.DevicePtr, err error) {
+	err = c.steps(s, func(q *queue) {
+		r := q.homeRun(&b, places)
+		which := exchange.ScoresGivenKernel
+		if training.ScoresTellLogits(q.layer.of.Config) {
+			which = exchange.ScoresKernel
+		}
+		launch(q, which, dh.ScoresArgs{
+			DScorePartials: r.at(r.w.partial), Inverse: places, DScores: r.dScoresAt(),
+			Scores: r.Scores.Ptr, DLogits: r.at(r.w.dlogits), DLogitByRow: r.at(r.w.dlogitByRow), Tokens: r.tokens,
+		})
+		r.dLogits()
+		if !r.dense() {
+			byPlace = r.at(r.w.dlogitByRow)
+		}
+	})
+	return byPlace, err
+}
+
+// homeRun is ranksRun at home, where the places take the part of the packed rows.
+func (q *queue) homeRun(b *BackwardArgs, places driver.DevicePtr) *backwardRun {
+	r := q.ranksRun(b)
+	r.w.inverse = int64(places - b.Workspace.Ptr)
+	return r
+}
+
+// gradientTokens queues the sum of the rows of dX, which have come home.
+func (c *Call) gradientTokens(s driver.Stream, b BackwardArgs, places driver.DevicePtr) error {
+	return c.steps(s, func(q *queue) { q.homeRun(&b, places).dX() })
+}
+
+// routerInputs returns the inputs of gradientRouter. If the gradients of all logits include
+// those of the chosen ones, it sets the latter to 0.
+func (c *Call) routerInputs(s driver.Stream, b BackwardArgs) (of exchange.RouterInputs, err error) {
+	err = c.steps(s, func(q *queue) {
+		r := q.ranksRun(&b)
+		of = exchange.RouterInputs{X: b.X.Ptr, DLogits: r.at(r.w.dlogits), ExpertIDs: b.ExpertIDs.Ptr}
+		if r.hasDense() {
+			of.Dense = r.denseDLogits()
+		}
+		if r.dense() {
+			q.fill(of.DLogits, 0, int64(r.tokens)*int64(q.layer.of.TopK))
+		}
+	})
+	return of, err
+}
+
+// gradientRouter queues partial sums of the router's gradient over ranges of tokens.
+func (c *Call) gradientRouter(s driver.Stream, of exchange.RouterInputs, tokens, perRange int, partials driver.DevicePtr) error {
+	return c.steps(s, func(q *queue) {
+		which := drouter.Kernel
+		if of.Dense != 0 {
+			which = drouter.ExtraKernel
+		}
+		launch(q, which, drouter.Args{
+			X: of.X, DLogits: of.DLogits, ExpertIDs: of.ExpertIDs, AddDense: of.Dense, Partials: partials, Tokens: tokens, PerRange: perRange,
+		})
+	})
+}
+
+// sumRouter queues the sum of the partial sums of all ranges.
+func (c *Call) sumRouter(s driver.Stream, b BackwardArgs, partials driver.DevicePtr, ranges int) error {
+	return c.steps(s, func(q *queue) {
+		launch(q, drouter.SumKernels.In(gradientOf(b.DRouter)), drouter.SumArgs{Partials: partials, DRouter: b.DRouter.Ptr, Ranges: ranges})
+	})
+}
