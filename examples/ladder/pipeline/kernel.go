@@ -63,7 +63,7 @@ func multiply() *jit.Builder[args] {
 	p.ring = cta.Ring("ab", stages, stageBytes, loaders, warps)
 	cta.Ready(p.tid)
 
-	warpgroup := p.tid.ShrI(7)
+	warpgroup := k.Warpgroup()
 	pipeline.Run(k.Kernel, warpgroup,
 		pipeline.Role{Name: "math", First: 0, Count: mathGroups, Body: func() { p.multiply(warpgroup) }},
 		pipeline.Role{Name: "load", First: mathGroups, Count: 1, Body: p.load},
@@ -75,7 +75,7 @@ func multiply() *jit.Builder[args] {
 // the ends of the matrices arrive as zero and add nothing.
 func (p product) load() {
 	k := p.k
-	k.If(p.tid.ShrI(5).EqI(mathGroups*4), func() { // the first warp after the math warpgroups
+	k.If(k.Warp().EqI(mathGroups*4), func() { // the first warp after the math warpgroups
 		k.If(k.ElectOne(), func() {
 			at := p.ring.Producer()
 			k.Range(p.depth, func(kt ptx.U32) {
@@ -96,7 +96,7 @@ func (p product) load() {
 func (p product) multiply(warpgroup ptx.U32) {
 	k := p.k
 	acc := k.Accumulators(tileN / 2)
-	loop := gemm.MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, p.tid.AndI(31), 1)}
+	loop := gemm.MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, k.Lane(), 1)}
 	loop.Run(p.depth, func(s pipeline.Stage, kt ptx.U32) {
 		a := tile.NewDescriptor(k, s.Data.Plus(warpgroup.MulI(64*tile.RowBytes)))
 		b := tile.NewDescriptor(k, s.Data.At(tileABytes))

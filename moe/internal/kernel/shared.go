@@ -71,7 +71,7 @@ func (e EveryToken) Build() (*jit.Kernel[EveryTokenArgs], error) {
 	tokens, tid := k.U32(&k.Args.Tokens), k.TidX()
 	token, writes := tid, ptx.True()
 	if e.Gate {
-		token, writes = tid.ShrI(5), tid.AndI(31).EqI(0)
+		token, writes = k.Warp(), k.Lane().EqI(0)
 	}
 	token = k.CtaidX().MulI(e.perCTA()).Add(token)
 	k.GridDepWait()
@@ -79,7 +79,7 @@ func (e EveryToken) Build() (*jit.Kernel[EveryTokenArgs], error) {
 	k.If(token.Lt(tokens), func() {
 		score := ptx.Float(1)
 		if e.Gate {
-			score = activation.Sigmoid(e.dot(k.Kernel, x.Index(token, e.Hidden*tile.ElementBytes), gate, tid.AndI(31)))
+			score = activation.Sigmoid(e.dot(k.Kernel, x.Index(token, e.Hidden*tile.ElementBytes), gate, k.Lane()))
 		}
 		k.If(writes, func() {
 			ptx.StGlobal(rows.Index(token, 4), token)

@@ -6,6 +6,7 @@ import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/fragments"
@@ -50,23 +51,26 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	stage := stageOf(formatOf(d.Config, d.Units), d.Wide, d.Tiny)
 	k := jit.NewBuilder[DownArgs]("moe_decode_"+prefix(d.Wide, d.Tiny, d.Units)+"down", stage.threads(), 1)
 	k.SetGrid(func(a *DownArgs, sms int) gpu.Dim3 { return ctas(a.Rows, d.NumExperts, d.units(), sms) })
-	of, width := units{weights.W2(d.Config)}, weights.A(d.Config).Elements()
-	// Rings "ab" and "queue", roles "math" and "load".
-	p := newProduct(k.Kernel, stage, d.Config, width, d.units())
-	p.mnMajor, p.bias = of.mnMajor(), d.biases(p, k)
-	// The up-projection launches this kernel after its own wait for the plan, so the
-	// table is there. Tiny CTAs of the up-projection write the table themselves.
-	p.early = true
-	p.schedule.tickets = k.Ptr(&k.Args.Tickets)
-	read := beforeWait
+	cta := pipeline.NewCTA(k.Kernel)
+	width := weights.A(d.Config).Elements()
+
+	// Operands. The up-projection launches this kernel after its own wait for the plan, so
+	// the table is there before the wait. Tiny CTAs of the up-projection write the table
+	// themselves.
+	bias, read := d.biases(k), beforeWait
 	if d.Tiny {
 		read = poll(k.Kernel)
 	}
-	p.schedule.table = planned{k.Ptr(&k.Args.Table), k.Ptr(&k.Args.RowPairs), read}
-	a, y := k.Ptr(&k.Args.A), k.Ptr(&k.Args.Y)
-	load := d.loadW2(k)
-	rows := tokens{at: a, rowBytes: width * tile.ElementBytes, number: func(b block, row ptx.U32) ptx.U32 { return b.row.Add(row) }}
-	p.run(load, rows, func(b block, acc [][]ptx.F32) { d.store(p, b, acc, y) })
+	in := operands{early: true, tickets: k.Ptr(&k.Args.Tickets), table: planned{k.Ptr(&k.Args.Table), k.Ptr(&k.Args.RowPairs), read}}
+	in.tokens = tokens{at: k.Ptr(&k.Args.A), rowBytes: width * tile.ElementBytes, number: func(b block, row ptx.U32) ptx.U32 { return b.row.Add(row) }}
+	y := k.Ptr(&k.Args.Y)
+	in.weights = d.loadW2(k)
+
+	// Ring "ab" holds stages of W2 and A, and a queue holds the tiles.
+	p := newProduct(k.Kernel, cta, stage, d.Config, sums{columns: width, units: d.units(), parts: 1, mnMajor: units{weights.W2(d.Config)}.mnMajor(), bias: bias})
+
+	// Roles "math" and "load". The epilogue rounds and stores Y.
+	p.run(in, func(b block, acc [][]ptx.F32) { d.store(k.Kernel, b, acc, y) })
 	return k.Build()
 }
 
@@ -83,17 +87,17 @@ func (d Down) loadW2(k *jit.Builder[DownArgs]) loadUnit {
 }
 
 // store rounds and stores a block's sums.
-func (d Down) store(p *product, b block, acc [][]ptx.F32, y ptx.Global) {
-	f, rowBytes := p.fragment(), d.Hidden*tile.ElementBytes
+func (d Down) store(k *ptx.Kernel, b block, acc [][]ptx.F32, y ptx.Global) {
+	f, rowBytes := fragment(k), d.Hidden*tile.ElementBytes
 	column := b.unit.MulI(unitRows).Add(f.Row)
 	to := y.Index(b.row.Add(f.Column), rowBytes).Index(column, tile.ElementBytes)
-	eachToken(p.k, f, b, acc, unchanged, func(beyond int, parts [][2]ptx.F32) {
+	eachToken(k, f, b, acc, unchanged, func(beyond int, parts [][2]ptx.F32) {
 		for i, v := range parts[0] {
 			is := ptx.True()
 			if d.inPart() {
 				is = column.AddI(8 * i).LtI(d.Hidden)
 			}
-			p.k.If(is, func() {
+			k.If(is, func() {
 				ptx.StGlobal(to.At(beyond*rowBytes+8*i*tile.ElementBytes), element.Of(d.Config).Round(v))
 			})
 		}
@@ -101,13 +105,13 @@ func (d Down) store(p *product, b block, acc [][]ptx.F32, y ptx.Global) {
 }
 
 // biases returns the initial values of the sums: b2, or 0.
-func (d Down) biases(p *product, k *jit.Builder[DownArgs]) biases {
+func (d Down) biases(k *jit.Builder[DownArgs]) biases {
 	if !d.Bias {
 		return noBias(1)
 	}
 	b2, of := []ptx.Global{k.Ptr(&k.Args.B2)}, weights.B2(d.Config)
 	return biases{given: true, of: func(b block) [][2]ptx.F32 {
-		row := b.unit.MulI(unitRows).Add(p.fragment().Row)
+		row := b.unit.MulI(unitRows).Add(fragment(k.Kernel).Row)
 		if d.inPart() {
 			row = row.MinI(d.Hidden - 9) // leaves room for the row that is 8 further
 		}

@@ -147,31 +147,43 @@ type product struct {
 	stage
 	k       *ptx.Kernel
 	element tile.Element
-	// kTiles is the depth of a sum in k-tiles, in whole stages; units is the number of units
-	// of an expert.
-	kTiles, units int
+	sums
+	kTiles int // depth of a sum in k-tiles, in whole stages
+	cta    *pipeline.CTA
+	// ring "ab" has stages of weights and tokens. Ring "copied" has no data: with packed
+	// weights it says which stages have their tokens.
+	ring, copied *pipeline.Ring
+	queue        *schedule.Queue[block] // the CTA's tiles
+}
+
+// sums describes the sums of a product.
+type sums struct {
+	// columns is the number of terms of a sum, units the number of units of an expert.
+	columns, units int
 	// parts is the number of sums of a row and token: 2 if gate and up have stages of
 	// their own, else 1.
 	parts int
-	// mnMajor: rows of weights are neighbours in a stage.
+	// mnMajor reports whether rows of weights are neighbours in a stage.
 	mnMajor bool
-	bias    biases
-	// early: only the tokens depend on the predecessor kernel. Weights and table may be
-	// read before it ends.
-	early bool
-	cta   *pipeline.CTA
-	// warpgroup is the number of the thread's warpgroup.
-	warpgroup ptx.U32
-	// ring "ab" has stages of weights and tokens, ring "queue" the CTA's tiles. Ring "copied"
-	// has no data: with packed weights it says which stages have their tokens.
-	ring, copied *pipeline.Ring
-	schedule     *scheduler
+	// bias has the initial values.
+	bias biases
 }
 
-// newProduct returns a product with sums over the given number of columns.
-func newProduct(k *ptx.Kernel, of stage, c spec.Config, columns, units int) *product {
-	p := &product{stage: of, k: k, element: element.Of(c), units: units, parts: 1, cta: pipeline.NewCTA(k)}
-	p.kTiles = (tile.Tiles(columns) + p.depth - 1) / p.depth * p.depth
+// operands are the inputs of a product.
+type operands struct {
+	weights loadUnit
+	tokens  tokens
+	table   table
+	tickets ptx.Global // a counter, from which the CTAs draw tiles
+	// early reports whether only the tokens depend on the predecessor kernel. Weights and
+	// table may then be read before it ends.
+	early bool
+}
+
+// newProduct reserves the rings and the queue.
+func newProduct(k *ptx.Kernel, cta *pipeline.CTA, of stage, c spec.Config, s sums) *product {
+	p := &product{stage: of, k: k, element: element.Of(c), sums: s, cta: cta}
+	p.kTiles = (tile.Tiles(s.columns) + p.depth - 1) / p.depth * p.depth
 	// A stage is full after one arrival for the bytes of the weights, and one
 	// arrival of each lane that copies tokens, or of the thread that fences them.
 	stages, tokens := ringBytes/p.bytes(), 32
@@ -179,7 +191,8 @@ func newProduct(k *ptx.Kernel, of stage, c spec.Config, columns, units int) *pro
 		p.copied, tokens = p.cta.Ring("copied", stages, 0, tokens, 1), 1
 	}
 	p.ring = p.cta.Ring("ab", stages, p.bytes(), 1+tokens, of.mathWarps())
-	p.schedule = newScheduler(p)
+	const words, weightsWarp = 4, 1
+	p.queue = schedule.NewQueue[block](k, p.cta, words, p.mathWarps()+p.loadWarps()-weightsWarp, 1)
 	return p
 }
 
@@ -245,39 +258,40 @@ type loadUnit func(to, full ptx.Shared, b block, column ptx.U32, part int)
 
 // run emits the roles: "math" has one warpgroup for each unit, "load" has one warp for
 // weights and one for tokens. run calls store with the sums of each block.
-func (p *product) run(weights loadUnit, t tokens, store func(b block, acc [][]ptx.F32)) {
+func (p *product) run(in operands, store func(b block, acc [][]ptx.F32)) {
 	k := p.k
 	awaitPredecessor := func() {
 		k.GridDepWait()
 		k.GridDepLaunch()
 	}
 	p.cta.Ready(k.TidX())
-	if !p.early {
+	if !in.early {
 		awaitPredecessor()
 	}
-	p.schedule.table.prepare()
-	p.warpgroup = k.Warpgroup()
+	in.table.prepare()
+	tiles := scheduler{p, in.table, in.tickets}
+	warpgroup := k.Warpgroup()
 	if p.packed.IsPacked() {
 		// The assembler takes the result of a shuffle for the same in all lanes, and then
 		// keeps the main loop's addresses in uniform registers, from which wgmma reads them.
-		p.warpgroup = p.warpgroup.ShflIdx(ptx.Uint(0))
+		warpgroup = warpgroup.ShflIdx(ptx.Uint(0))
 	}
-	pipeline.Run(k, p.warpgroup,
-		pipeline.Role{Name: "math", First: 0, Count: p.shape.units, Body: func() { p.math(store) }},
+	pipeline.Run(k, warpgroup,
+		pipeline.Role{Name: "math", First: 0, Count: p.shape.units, Body: func() { mathRole{p, warpgroup}.run(tiles, store) }},
 		pipeline.Role{Name: "load", First: p.shape.units, Count: 1, Body: func() {
 			k.IfElse(k.Warp().EqI(p.mathWarps()),
-				func() { k.If(k.ElectOne(), func() { p.loadWeights(weights) }) },
+				func() { k.If(k.ElectOne(), func() { p.loadWeights(tiles, in.weights) }) },
 				func() {
 					tokens := func() {
-						if p.early {
+						if in.early {
 							awaitPredecessor()
 						}
-						p.loadTokens(t)
+						p.loadTokens(tiles, in.tokens)
 					}
 					if p.copied == nil {
 						tokens()
 					} else {
-						k.IfElse(k.Warp().EqI(p.mathWarps()+1), tokens, func() { k.If(k.ElectOne(), p.fenceTokens) })
+						k.IfElse(k.Warp().EqI(p.mathWarps()+1), tokens, func() { k.If(k.ElectOne(), func() { p.fenceTokens(tiles) }) })
 					}
 				})
 		}},
@@ -285,9 +299,9 @@ func (p *product) run(weights loadUnit, t tokens, store func(b block, acc [][]pt
 }
 
 // loadWeights fills the first part of the stages, in one thread.
-func (p *product) loadWeights(load loadUnit) {
+func (p *product) loadWeights(tiles scheduler, load loadUnit) {
 	k, ring := p.k, p.ring.Producer()
-	p.schedule.publish(func(b block, before func(column ptx.U32)) {
+	tiles.publish(func(b block, before func(column ptx.U32)) {
 		k.For(ptx.Uint(0), ptx.Uint(p.kTiles*tile.K), ptx.Uint(p.depth*tile.K), func(column ptx.U32) {
 			before(column)
 			for part := range p.parts {
@@ -306,7 +320,7 @@ func (p *product) loadWeights(load loadUnit) {
 
 // loadTokens fills the second part of the stages: 8 lanes copy a row's 128 bytes, 4
 // rows at a time. Columns beyond the last row repeat it.
-func (p *product) loadTokens(t tokens) {
+func (p *product) loadTokens(tiles scheduler, t tokens) {
 	k, ring := p.k, p.ring.Producer()
 	done := func(s pipeline.Stage) { k.CpAsyncMbarrierArriveNoInc(s.Full) }
 	if p.copied != nil {
@@ -322,7 +336,7 @@ func (p *product) loadTokens(t tokens) {
 	// Every second copy is in the lower half of a swizzle pattern of 8 rows.
 	to := [2]ptx.U32{copier.Swizzled(first), copier.Swizzled(first.AddI(copyRows))}
 	from := ptx.NewVars(k, p.tokens/copyRows, ptx.Long(0))
-	p.schedule.read(func(b block) {
+	tiles.read(func(b block) {
 		last := b.rows.SubI(1)
 		p.eachCopy(b.rows, func(i int) {
 			from[i].Set(at.Index(t.number(b, first.AddI(copyRows*i).Min(last)), t.rowBytes).Addr())
@@ -355,9 +369,9 @@ func (p *product) loadTokens(t tokens) {
 // fenceTokens orders the copies of a stage's tokens before wgmma reads them, in one thread.
 // The warps that multiply would wait for the fence, and they limit the speed of packed
 // weights.
-func (p *product) fenceTokens() {
+func (p *product) fenceTokens(tiles scheduler) {
 	k, copied, ring := p.k, p.copied.Consumer(), p.ring.Producer()
-	p.schedule.readAlone(func(block) {
+	tiles.readAlone(func(block) {
 		k.Range(ptx.Uint(p.stages()), func(ptx.U32) {
 			copied.Wait()
 			k.FenceProxyAsync(".shared::cta")
@@ -368,16 +382,22 @@ func (p *product) fenceTokens() {
 	})
 }
 
-// math multiplies each of the warpgroup's blocks and hands the sums to store. Rows of
+// mathRole multiplies in one warpgroup.
+type mathRole struct {
+	*product
+	warpgroup ptx.U32 // the warpgroup's number
+}
+
+// run multiplies each of the warpgroup's blocks and hands the sums to store. Rows of
 // the sums are rows of weights, columns are tokens.
-func (p *product) math(store func(b block, acc [][]ptx.F32)) {
+func (p mathRole) run(tiles scheduler, store func(b block, acc [][]ptx.F32)) {
 	k := p.k
 	sums := make([][]ptx.F32, p.parts)
 	for part := range sums {
 		sums[part] = k.Accumulators(p.tokens / 2)
 	}
 	loop := gemm.MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, k.Lane(), 1)}
-	p.schedule.read(func(b block) {
+	tiles.read(func(b block) {
 		has := p.warpgroup.Lt(b.units)
 		b.unit = b.unit.Add(p.warpgroup)
 		k.IfElse(has, func() {
@@ -390,7 +410,7 @@ func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 // multiply computes the sums of a block. The width is chosen for each k-tile: one loop
 // for all widths compiles in a third of the time, and the branches run under the
 // previous k-tile's wgmma.
-func (p *product) multiply(loop gemm.MainLoop, sums [][]ptx.F32, b block) {
+func (p mathRole) multiply(loop gemm.MainLoop, sums [][]ptx.F32, b block) {
 	k := p.k
 	// ptxas would serialise a wgmma that starts the sums of a single stage.
 	isOne := p.kTiles == p.depth
@@ -426,7 +446,7 @@ func (p *product) multiply(loop gemm.MainLoop, sums [][]ptx.F32, b block) {
 }
 
 // multiplyPlain issues the wgmma group of a stage.
-func (p *product) multiplyPlain(s pipeline.Stage, b block, sum []ptx.F32, adds ptx.Pred) {
+func (p mathRole) multiplyPlain(s pipeline.Stage, b block, sum []ptx.F32, adds ptx.Pred) {
 	k, newDescriptor := p.k, tile.NewDescriptor
 	if p.mnMajor {
 		newDescriptor = tile.NewDescriptorMN
@@ -440,7 +460,7 @@ func (p *product) multiplyPlain(s pipeline.Stage, b block, sum []ptx.F32, adds p
 
 // multiplyPacked issues a wgmma group for each k-tile of a stage. The weights of a k-tile
 // are unpacked while the group of the previous one is in flight.
-func (p *product) multiplyPacked(s pipeline.Stage, b block, sum []ptx.F32, adds ptx.Pred) {
+func (p mathRole) multiplyPacked(s pipeline.Stage, b block, sum []ptx.F32, adds ptx.Pred) {
 	k := p.k
 	weights := fragments.NewLane(k, p.packed, k.ThreadInWarpgroup()).Block(s.Data.Plus(p.warpgroup.MulI(p.unitBytes)))
 	for kt := range p.depth {
@@ -505,7 +525,7 @@ func eachToken(k *ptx.Kernel, f tile.Fragment, b block, acc [][]ptx.F32, join fu
 }
 
 // fragment is the thread's place in its warpgroup's sums.
-func (p *product) fragment() tile.Fragment { return tile.NewFragment(p.k.ThreadInWarpgroup()) }
+func fragment(k *ptx.Kernel) tile.Fragment { return tile.NewFragment(k.ThreadInWarpgroup()) }
 
 // units are weights that are loaded in boxes of 64 rows of one part.
 type units struct{ weights.Matrix }

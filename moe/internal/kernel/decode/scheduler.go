@@ -92,28 +92,21 @@ type scheduler struct {
 	*product
 	table   table
 	tickets ptx.Global
-	queue   *schedule.Queue[block]
-}
-
-// newScheduler reserves the queue. The caller sets the table and the tickets.
-func newScheduler(p *product) *scheduler {
-	const words, weightsWarp = 4, 1
-	return &scheduler{product: p, queue: schedule.NewQueue[block](p.k, p.cta, words, p.mathWarps()+p.loadWarps()-weightsWarp, 1)}
 }
 
 // read calls body for each of the CTA's blocks, in the warps that multiply and the warp
 // that loads tokens.
-func (s *scheduler) read(body func(b block)) {
+func (s scheduler) read(body func(b block)) {
 	s.queue.Reader(s.k.Lane().EqI(0)).Each(func(whole block) { s.split(whole, body) })
 }
 
 // readAlone is read in a single thread of its warp.
-func (s *scheduler) readAlone(body func(b block)) {
+func (s scheduler) readAlone(body func(b block)) {
 	s.queue.Reader(ptx.True()).Each(func(whole block) { s.split(whole, body) })
 }
 
 // split calls body for parts of a tile that have at most the shape's tokens.
-func (s *scheduler) split(whole block, body func(b block)) {
+func (s scheduler) split(whole block, body func(b block)) {
 	s.k.For(ptx.Uint(0), whole.rows, ptx.Uint(s.tokens), func(first ptx.U32) {
 		b := whole
 		b.row, b.rows = whole.row.Add(first), whole.rows.Sub(first).Min(ptx.Uint(s.tokens))
@@ -131,7 +124,7 @@ const (
 
 // publish calls body for each of the CTA's blocks, in the one thread that loads weights.
 // body calls before with the first column of each k-tile it loads.
-func (s *scheduler) publish(body func(b block, before func(column ptx.U32))) {
+func (s scheduler) publish(body func(b block, before func(column ptx.U32))) {
 	k, ctas, atOnce := s.k, s.k.NctaidX(), s.shape.units
 	ofExpert := ceil(s.units, atOnce)
 	end := s.table.length().MulI(ofExpert)

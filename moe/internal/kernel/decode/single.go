@@ -80,19 +80,22 @@ type single struct {
 	// number of rows that the token takes in the ring, a multiple of 8.
 	width, kTiles, columns int
 	ring                   *pipeline.Ring
-	first, end             ptx.U32 // the CTA's items are first to end - 1
 }
 
-func newSingle(k *ptx.Kernel, c spec.Config, items, strips, width, columns, ringBytes int) *single {
+func newSingle(k *ptx.Kernel, c spec.Config, items, strips, width, columns int) *single {
 	p := &single{Config: c, k: k, warp: k.Warp(), lane: k.Lane(), cta: pipeline.NewCTA(k),
 		items: items, strips: strips, width: width, kTiles: tile.Tiles(width), columns: columns}
 	// All passes of a share have the same number of items.
-	share := ceil(items, evenSMs)
-	p.most = ceil(share, ceil(share, max(1, maxStrips/strips)))
+	most := ceil(items, evenSMs) // in a share
+	p.most = ceil(most, ceil(most, max(1, maxStrips/strips)))
+	return p
+}
+
+// reserve reserves the ring and the room for the token's experts.
+func (p *single) reserve(ringBytes int) {
 	bytes := p.weightsBytes() + p.tokenBytes()
 	p.ring = p.cta.Ring("ab", max(2, ringBytes/bytes), bytes, 2, singleMathWarps)
-	p.ids = p.cta.Shared("ids", 4*c.TopK, 4)
-	return p
+	p.ids = p.cta.Shared("ids", 4*p.TopK, 4)
 }
 
 func ceil(a, b int) int { return (a + b - 1) / b }
@@ -146,20 +149,27 @@ func (p *single) loadStrip(m weights.Matrix, w ptx.TensorMap, to, full ptx.Share
 // singleGrid returns a CTA for each SM, but no more than items.
 func singleGrid(items, sms int) gpu.Dim3 { return gpu.Dim3{X: min(sms, items)} }
 
+// share is the CTA's share of the items: first to end - 1.
+type share struct {
+	*single
+	first, end ptx.U32
+}
+
 // begin computes the CTA's share and initialises the ring. The unused tail of each stage
 // is zeroed, because whole stages are multiplied.
-func (p *single) begin() {
+func (p *single) begin() share {
 	k, ctas := p.k, p.k.NctaidX()
 	each, more := ptx.Uint(p.items).Div(ctas), ptx.Uint(p.items).Rem(ctas)
-	p.first = k.CtaidX().Mul(each).Add(k.CtaidX().Min(more))
-	p.end = p.first.Add(each).Add(ptx.Select(k.CtaidX().Lt(more), ptx.Uint(1), ptx.Uint(0)))
-	loaded := p.end.Sub(p.first).MinI(p.most).MulI(p.strips * stripBytes)
+	first := k.CtaidX().Mul(each).Add(k.CtaidX().Min(more))
+	end := first.Add(each).Add(ptx.Select(k.CtaidX().Lt(more), ptx.Uint(1), ptx.Uint(0)))
+	loaded := end.Sub(first).MinI(p.most).MulI(p.strips * stripBytes)
 	k.For(loaded.Add(p.k.TidX().MulI(16)), ptx.Uint(p.weightsBytes()), ptx.Uint(16*singleThreads), func(at ptx.U32) {
 		for i := range p.ring.Stages {
 			ptx.StShared(p.ring.Data(i).Plus(at), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0))
 		}
 	})
 	p.cta.Ready(p.k.TidX())
+	return share{p, first, end}
 }
 
 // expert returns the expert of a slot.
@@ -168,7 +178,7 @@ func (p *single) expert(slot ptx.U32) ptx.U32 {
 }
 
 // each calls body for each pass over the CTA's share: n items from first on.
-func (p *single) each(body func(first, n ptx.U32)) {
+func (p share) each(body func(first, n ptx.U32)) {
 	p.k.For(p.first, p.end, ptx.Uint(p.most), func(first ptx.U32) {
 		body(first, p.end.Sub(first).MinI(p.most))
 	})
@@ -207,7 +217,7 @@ type singleSums struct {
 
 // run emits the roles: "math" in a warpgroup, "load" in a warp for weights and one for
 // the token.
-func (p *single) run(l singleLoads, sums singleSums) {
+func (p share) run(l singleLoads, sums singleSums) {
 	k := p.k
 	pipeline.Run(k, k.Warpgroup(),
 		pipeline.Role{Name: "math", First: 0, Count: 1, Body: func() { p.math(sums) }},
@@ -220,7 +230,7 @@ func (p *single) run(l singleLoads, sums singleSums) {
 	)
 }
 
-func (p *single) loadWeights(l singleLoads) {
+func (p share) loadWeights(l singleLoads) {
 	k, ring := p.k, p.ring.Producer()
 	l.beforeWeights()
 	p.each(func(first, n ptx.U32) {
@@ -239,7 +249,7 @@ func (p *single) loadWeights(l singleLoads) {
 	l.afterWeights()
 }
 
-func (p *single) loadToken(token ptx.TensorMap) {
+func (p share) loadToken(token ptx.TensorMap) {
 	k, ring := p.k, p.ring.Producer()
 	p.each(func(_, _ ptx.U32) {
 		p.eachStage(func(kt ptx.U32) {
@@ -260,7 +270,7 @@ func (p *single) maxPairs() int { return ceil(p.most*p.strips, 2) }
 func (p *single) tiles() int    { return ceil(p.maxPairs(), singleMathWarps) }
 
 // math multiplies each pass.
-func (p *single) math(sums singleSums) {
+func (p share) math(sums singleSums) {
 	k := p.k
 	acc := make([][]ptx.F32, p.tiles())
 	for i := range acc {

@@ -49,7 +49,9 @@ func (d SingleDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	k := jit.NewBuilder[SingleDownArgs]("moe_single_down", singleThreads, 1)
 	items := d.Hidden / stripRows
 	k.SetGrid(func(_ *SingleDownArgs, sms int) gpu.Dim3 { return singleGrid(items, sms) })
-	p := newSingle(k.Kernel, d.Config, items, d.TopK, d.Intermediate, (d.TopK+7)/8*8, ringsOf(d.Config).down)
+	p := newSingle(k.Kernel, d.Config, items, d.TopK, d.Intermediate, (d.TopK+7)/8*8)
+
+	// Operands.
 	m := weights.W2(d.Config)
 	chosen, scores := k.Ptr(&k.Args.Chosen), k.Ptr(&k.Args.Scores)
 	a := k.Map(&k.Args.A, func(g *SingleDownArgs) gpu.TensorMap {
@@ -66,11 +68,16 @@ func (d SingleDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 			s.sharedScore = k.Ptr(&k.Args.SharedScore)
 		}
 	}
+
+	// Ring "ab" holds stages of W2 and A. The epilogue has the scores and a pass's rows.
+	p.reserve(ringsOf(d.Config).down)
 	s.scores = p.cta.Shared("scores", 4*d.TopK, 4)
 	s.y = p.cta.Shared("y", tile.ElementBytes*p.most*stripRows*d.TopK, 4)
 	s.meet = p.cta.NamedBarriers("y", 1, pipeline.WarpgroupThreads)
-	p.begin()
+	mine := p.begin()
 	s.receive(chosen)
+
+	// Roles "math" and "load". The epilogue sums over the experts and stores O.
 	piece := func(item, slot ptx.U32) loadPiece {
 		expert, row := p.expert(slot), item.MulI(stripRows)
 		return func(to, full ptx.Shared, kt ptx.U32) { p.loadStrip(m, w2, to, full, row, kt, expert) }
@@ -82,7 +89,7 @@ func (d SingleDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	if overlaps(d.Config) {
 		loads.beforeWeights = func() { s.waitForUp(chosen.At(4 * d.TopK)) }
 	}
-	p.run(loads, singleSums{s.start, s.store, func() {
+	mine.run(loads, singleSums{s.start, s.store, func() {
 		k.GridDepWait()
 		s.loadScores(scores)
 	}})

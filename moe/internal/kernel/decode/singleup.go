@@ -60,7 +60,9 @@ func (u SingleUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 	k := jit.NewBuilder[SingleUpArgs]("moe_single_up", singleThreads, 1)
 	items := u.items()
 	k.SetGrid(func(_ *SingleUpArgs, sms int) gpu.Dim3 { return singleGrid(items, sms) })
-	p := newSingle(k.Kernel, u.Config, items, u.parts(), u.Hidden, 8, ringsOf(u.Config).up)
+	p := newSingle(k.Kernel, u.Config, items, u.parts(), u.Hidden, 8)
+
+	// Operands.
 	c := singleChoice{single: p, sums: k.Ptr(&k.Args.Sums), chosen: k.Ptr(&k.Args.Chosen), scores: k.Ptr(&k.Args.Scores), ids: k.Ptr(&k.Args.ExpertIDs), logits: k.Ptr(&k.Args.Logits)}
 	if u.RouterBias {
 		c.bias = k.Ptr(&k.Args.RouterBias)
@@ -76,10 +78,15 @@ func (u SingleUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 		b1 = weights.B1(u.Config).Tensors(k, &k.Args.B1, &k.Args.B3)
 	}
 	a, h := k.Ptr(&k.Args.A), k.Ptr(&k.Args.H)
-	p.begin()
+
+	// Ring "ab" holds stages of W1 and the token. Each CTA chooses the experts.
+	p.reserve(ringsOf(u.Config).up)
+	mine := p.begin()
 	k.GridDepWait()
 	k.GridDepLaunch()
 	c.choose()
+
+	// Roles "math" and "load". The epilogue stores A and H.
 	piece := func(item, _ ptx.U32) loadPiece {
 		n := u.neuron(p, item)
 		return func(to, full ptx.Shared, kt ptx.U32) {
@@ -94,7 +101,7 @@ func (u SingleUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 			k.If(p.lane.EqI(0), func() { k.RedGlobalAdd(c.chosen.At(4*u.TopK), ptx.Uint(1)) })
 		}
 	}
-	p.run(loads, singleSums{
+	mine.run(loads, singleSums{
 		start:  func(first, n ptx.U32, acc [][]ptx.F32) { u.start(p, first, n, acc, b1) },
 		store:  func(first, n ptx.U32, acc [][]ptx.F32) { u.store(p, first, n, acc, a, h) },
 		before: nothing,

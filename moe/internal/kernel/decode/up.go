@@ -6,6 +6,7 @@ import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/activation"
 	"sonicmoe/moe/internal/element"
@@ -104,25 +105,26 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	stage := stageOf(formatOf(u.Config, u.Units), u.Wide, u.Tiny)
 	k := jit.NewBuilder[UpArgs]("moe_decode_"+prefix(u.Wide, u.Tiny, u.Units)+"up", stage.threads(), 1)
 	k.SetGrid(func(a *UpArgs, sms int) gpu.Dim3 { return ctas(a.Rows, u.NumExperts, u.units(), sms) })
-	// Rings "ab" and "queue", roles "math" and "load".
-	p := newProduct(k.Kernel, stage, u.Config, u.Hidden, u.units())
-	p.parts, p.mnMajor = u.parts(), units{weights.W1(u.Config)}.mnMajor()
-	p.bias = u.biases(p, k)
-	load := u.loadW1(k)
-	rows := tokens{at: k.Ptr(&k.Args.X), rowBytes: u.Hidden * tile.ElementBytes, number: tokenOf}
-	p.schedule.tickets = k.Ptr(&k.Args.Tickets)
-	if u.Tiny {
-		p.schedule.table = newChoice(p, u.Config, k, &k.Args.ChoiceArgs, &k.Args.TileArgs)
+	cta := pipeline.NewCTA(k.Kernel)
+
+	// Operands.
+	bias := u.biases(k)
+	in := operands{weights: u.loadW1(k), tokens: tokens{at: k.Ptr(&k.Args.X), rowBytes: u.Hidden * tile.ElementBytes, number: tokenOf}, tickets: k.Ptr(&k.Args.Tickets)}
+
+	// Ring "ab" holds stages of W1 and X, and a queue holds the tiles.
+	p := newProduct(k.Kernel, cta, stage, u.Config, sums{
+		columns: u.Hidden, units: u.units(), parts: u.parts(), mnMajor: units{weights.W1(u.Config)}.mnMajor(), bias: bias,
+	})
+	if u.Tiny { // each CTA chooses the experts
+		in.table = newChoice(p, u.Config, k, &k.Args.ChoiceArgs, &k.Args.TileArgs)
 	} else {
-		p.schedule.table = planned{k.Ptr(&k.Args.Table), k.Ptr(&k.Args.RowPairs), afterWait}
+		in.table = planned{k.Ptr(&k.Args.Table), k.Ptr(&k.Args.RowPairs), afterWait}
 		gather := k.Ptr(&k.Args.Gather)
-		rows.number = func(b block, row ptx.U32) ptx.U32 { return ptx.LdGlobal[ptx.U32](gather.Index(b.row.Add(row), 4)) }
+		in.tokens.number = func(b block, row ptx.U32) ptx.U32 { return ptx.LdGlobal[ptx.U32](gather.Index(b.row.Add(row), 4)) }
 	}
-	e := upEpilogue{Up: u, product: p, a: k.Ptr(&k.Args.A), h: k.Ptr(&k.Args.H)}
-	if u.ScoreOnInput {
-		e.scores, e.pairs = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.Pairs)
-	}
-	p.run(load, rows, e.store)
+
+	// Roles "math" and "load". The epilogue stores A and H.
+	p.run(in, u.epilogue(k).store)
 	return k.Build()
 }
 
@@ -147,12 +149,12 @@ func (u Up) loadW1(k *jit.Builder[UpArgs]) loadUnit {
 }
 
 // biases returns the initial values of the sums: b1, or 0.
-func (u Up) biases(p *product, k *jit.Builder[UpArgs]) biases {
+func (u Up) biases(k *jit.Builder[UpArgs]) biases {
 	if !u.Bias {
 		return noBias(u.parts())
 	}
 	b1 := weights.B1(u.Config).Tensors(k, &k.Args.B1, &k.Args.B3)
-	return biases{given: true, of: func(b block) [][2]ptx.F32 { return u.bias(p, b, b1) }}
+	return biases{given: true, of: func(b block) [][2]ptx.F32 { return u.bias(k.Kernel, b, b1) }}
 }
 
 // weightsMap loads units of W1 or W3: 64 rows, or 8 rows of each part alternating.
@@ -168,12 +170,12 @@ func (u Up) weightsMap(p driver.DevicePtr) gpu.TensorMap {
 
 // neuron returns the thread's first neuron of a block. A thread has a second one, 8
 // further, unless a unit has gate and up.
-func (u Up) neuron(p *product, b block) ptx.U32 {
+func (u Up) neuron(k *ptx.Kernel, b block) ptx.U32 {
 	if u.alternating() {
-		warp, line := p.k.ThreadInWarpgroup().ShrI(5), p.k.Lane().ShrI(2)
+		warp, line := k.ThreadInWarpgroup().ShrI(5), k.Lane().ShrI(2)
 		return b.unit.MulI(u.neurons()).Add(warp.MulI(gateBlock)).Add(line)
 	}
-	row := p.fragment().Row
+	row := fragment(k).Row
 	if u.inPairs() { // the neuron of an even upper row, or of an odd lower row
 		return b.unit.MulI(u.neurons()).Add(row.ShrI(1).Add(row.AndI(1).MulI(gateBlock / 2)))
 	}
@@ -183,11 +185,11 @@ func (u Up) neuron(p *product, b block) ptx.U32 {
 // join returns how a thread gets gate and up of its neuron. If they are in pairs of rows,
 // it keeps one of its two rows and exchanges the other with the lane that has the
 // neighbouring rows. The whole warp takes part.
-func (u Up) join(p *product) func(rows [2]ptx.F32) [2]ptx.F32 {
+func (u Up) join(k *ptx.Kernel) func(rows [2]ptx.F32) [2]ptx.F32 {
 	if !u.inPairs() {
 		return unchanged
 	}
-	isOdd := p.fragment().Row.AndI(1).NeI(0)
+	isOdd := fragment(k).Row.AndI(1).NeI(0)
 	return func(rows [2]ptx.F32) [2]ptx.F32 {
 		const lanesOfRow = 4
 		got := ptx.Select(isOdd, rows[0], rows[1]).Bits().ShflXor(lanesOfRow).AsF32()
@@ -196,16 +198,16 @@ func (u Up) join(p *product) func(rows [2]ptx.F32) [2]ptx.F32 {
 }
 
 // bias returns the biases of the thread's sums of a block.
-func (u Up) bias(p *product, b block, b1 []ptx.Global) [][2]ptx.F32 {
+func (u Up) bias(k *ptx.Kernel, b block, b1 []ptx.Global) [][2]ptx.F32 {
 	of := weights.B1(u.Config)
 	if u.inPairs() { // one bias for each row
-		row := b.unit.MulI(unitRows).Add(p.fragment().Row)
+		row := b.unit.MulI(unitRows).Add(fragment(k).Row)
 		if u.inPart() {
 			row = row.MinI(of.N - 9) // leaves room for the row that is 8 further
 		}
 		return [][2]ptx.F32{{of.Column(b1, b.expert, row)[0], of.Column(b1, b.expert, row.AddI(8))[0]}}
 	}
-	neuron := u.neuron(p, b)
+	neuron := u.neuron(k, b)
 	if u.inPart() { // rows past the last neuron are in whole groups of 16, and get any bias
 		neuron = neuron.MinI(u.Intermediate - u.neurons()/unitRows*8 - 1)
 	}
@@ -238,19 +240,27 @@ func (u Up) values(parts [][2]ptx.F32) [][]ptx.F32 {
 // upEpilogue stores A, and H where the pass keeps it.
 type upEpilogue struct {
 	Up
-	*product
+	k    *ptx.Kernel
 	a, h ptx.Global
 	// scores and pairs are set with ScoreOnInput.
 	scores, pairs ptx.Global
 }
 
+func (u Up) epilogue(k *jit.Builder[UpArgs]) upEpilogue {
+	e := upEpilogue{Up: u, k: k.Kernel, a: k.Ptr(&k.Args.A), h: k.Ptr(&k.Args.H)}
+	if u.ScoreOnInput {
+		e.scores, e.pairs = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.Pairs)
+	}
+	return e
+}
+
 func (e upEpilogue) store(b block, acc [][]ptx.F32) {
-	f, act := e.fragment(), activation.Of(e.Config).Value
-	neuron, row := e.neuron(e.product, b), b.row.Add(f.Column)
+	f, act := fragment(e.k), activation.Of(e.Config).Value
+	neuron, row := e.neuron(e.k, b), b.row.Add(f.Column)
 	aBytes, hBytes := weights.A(e.Config).Elements()*tile.ElementBytes, e.HWidth()*tile.ElementBytes
 	toA, toH := e.a.Index(row, aBytes).Index(neuron, tile.ElementBytes), e.h.Index(row, hBytes).Index(neuron, tile.ElementBytes)
 	keepsH := e.h.Given()
-	eachToken(e.k, f, b, acc, e.join(e.product), func(beyond int, parts [][2]ptx.F32) {
+	eachToken(e.k, f, b, acc, e.join(e.k), func(beyond int, parts [][2]ptx.F32) {
 		var score ptx.F32
 		if e.ScoreOnInput {
 			score = ptx.LdGlobal[ptx.F32](e.scores.Index(ptx.LdGlobal[ptx.U32](e.pairs.Index(row, 4).At(4*beyond)), 4))

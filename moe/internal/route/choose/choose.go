@@ -109,8 +109,8 @@ func (c ChooseRanges) Build() (*jit.Kernel[ChooseRangesArgs], error) {
 	k.GridDepLaunch()
 	r := router{Router: c.Router, k: k.Kernel, logits: to}
 	first := k.CtaidX().Mul(perCTA)
-	k.For(first.Add(tid.ShrI(5)), first.Add(perCTA).Min(tokens), ptx.Uint(order.PlanWarps), func(token ptx.U32) {
-		r.choose(from.Index(token, 4*c.NumExperts), token, tid.AndI(31), func([]ptx.U32) {}, ptx.True(), func(slot ptx.U32, score ptx.F32, id ptx.U32) {
+	k.For(first.Add(k.Warp()), first.Add(perCTA).Min(tokens), ptx.Uint(order.PlanWarps), func(token ptx.U32) {
+		r.choose(from.Index(token, 4*c.NumExperts), token, k.Lane(), func([]ptx.U32) {}, ptx.True(), func(slot ptx.U32, score ptx.F32, id ptx.U32) {
 			at := token.Mad(ptx.Uint(c.TopK), slot)
 			ptx.StGlobal(scores.Index(at, 4), score)
 			ptx.StGlobal(ids.Index(at, 4), id)

@@ -100,8 +100,11 @@ func (r Router) Build() (*jit.Kernel[RouterArgs], error) {
 	}
 	k := jit.NewBuilder[RouterArgs](name, gemm.Threads, 1)
 	k.CTAs(func(a *RouterArgs) int { return a.Count() })
+
+	// Operands.
 	e := r.operands(k)
 
+	// Ring "ab" holds stages of X and the router's weights.
 	cta := pipeline.NewCTA(k.Kernel)
 	e.ring = cta.Ring("ab", min(maxRouterRing/r.stageBytes(), maxRouterStages), r.stageBytes(), 1, gemm.MathWarps)
 	if !r.LogitsOnly {
@@ -113,6 +116,8 @@ func (r Router) Build() (*jit.Kernel[RouterArgs], error) {
 	k.GridDepWait()
 	k.GridDepLaunch()
 
+	// The load role fills the ring. The math role multiplies; its epilogue chooses the
+	// experts, and stores scores, ids, counts and logits.
 	gemm.RunRoles(k.Kernel, e.tid, e.math, e.load)
 	return k.Build()
 }

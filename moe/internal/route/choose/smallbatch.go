@@ -118,7 +118,7 @@ func (r SmallBatchLogits) Build() (*jit.Kernel[SmallBatchLogitsArgs], error) {
 		e.bias = k.Ptr(&k.Args.Bias)
 	}
 	e.tokens, e.tid = k.U32(&k.Args.Tokens), k.TidX()
-	e.lane = e.tid.AndI(31)
+	e.lane = k.Lane()
 	block := k.CtaidX().DivI(r.groups())
 	e.first, e.expert = block.MulI(ctaTokens), k.CtaidX().Sub(block.MulI(r.groups())).MulI(ctaExperts)
 	if r.Apart {
@@ -155,7 +155,7 @@ func (r SmallBatchLogits) Build() (*jit.Kernel[SmallBatchLogitsArgs], error) {
 		k.If(k.CtaidX().EqI(0).And(e.tid.LeI(r.TopK)), func() { ptx.StGlobal(chosen.Index(e.tid, 4), ptx.Uint(0)) })
 		k.If(k.CtaidX().EqI(0).And(e.tid.EqI(0)), func() { schedule.ClearTickets(tickets) })
 	}
-	pipeline.Run(k.Kernel, e.tid.ShrI(5),
+	pipeline.Run(k.Kernel, k.Warp(),
 		pipeline.Role{Name: "math", First: 0, Count: e.chains, Body: e.math},
 		pipeline.Role{Name: "load", First: e.chains, Count: 1, Body: func() { k.If(k.ElectOne(), e.load) }},
 	)
