@@ -7,8 +7,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Arithmetic for every float format and rounding mode, on exact numbers. It is slow, and only
-// instructions that the layer's kernels do not use need it.
+// Arithmetic for every float format and rounding mode, on exact numbers. It is slow. The layer's
+// kernels need only sums, differences and products of 16-bit numbers, which are faster.
 
 // Format is a binary format whose values float64 can represent.
 type Format struct {
@@ -174,6 +174,9 @@ func (f Format) Compute(op Op, mode Rounding, a, b, c float64) float64 {
 	if r != r || op == OpDiv && b == 0 {
 		return r
 	}
+	if f.Bits == 16 && mode == RoundNearest && op <= OpMul {
+		return f.nearest(r)
+	}
 	big64 := func(x float64) *big.Float { return new(big.Float).SetPrec(exactBits).SetFloat64(x) }
 	x, zero := big64(a), false
 	switch op {
@@ -206,6 +209,22 @@ func (f Format) Compute(op Op, mode Rounding, a, b, c float64) float64 {
 		return r
 	}
 	return 0
+}
+
+// nearest returns the number of a 16-bit format that is nearest to a sum, a difference or a
+// product of two of its numbers, which is given as float64. Products fit. A sum that does not
+// fit has one term that float64 cannot tell from the sum, and that term is the nearest number.
+func (f Format) nearest(r float64) float64 {
+	if r == 0 {
+		return r
+	}
+	_, exponent := math.Frexp(r)
+	quantum := max(exponent-1, f.Least) - (f.precision - 1)
+	n := math.Ldexp(math.RoundToEven(math.Ldexp(r, -quantum)), quantum)
+	if math.Abs(n) > f.Largest() {
+		return math.Inf(int(math.Copysign(1, r)))
+	}
+	return n
 }
 
 // positiveZeros reports whether a sum adds two positive zeros. It is +0 in every rounding mode.
