@@ -30,6 +30,7 @@ EXPORT(sizes, (sm_handle layer, int64_t tokens, int64_t entries, sm_sizes_of *si
 EXPORT(forward, (sm_handle layer, const sm_forward_pass *pass), (layer, pass))
 EXPORT(route, (sm_handle layer, const sm_forward_pass *pass), (layer, pass))
 EXPORT(experts, (sm_handle layer, const sm_forward_pass *pass), (layer, pass))
+EXPORT(arrange, (sm_handle layer, const sm_forward_pass *pass), (layer, pass))
 EXPORT(backward, (sm_handle layer, const sm_backward_pass *pass), (layer, pass))
 EXPORT(experts_backward, (sm_handle layer, const sm_backward_pass *pass), (layer, pass))
 EXPORT(loads, (sm_handle layer, uint64_t stream, int64_t tokens, uint64_t expert_ids, uint64_t loads), (layer, stream, tokens, expert_ids, loads))

@@ -128,6 +128,15 @@ func TestBalancingInC(t *testing.T) {
 	assert.Contains(t, out, "rate: status 1: rate is NaN")
 }
 
+// TestPackedInC runs a program that compares packed weights, as they are and arranged, with
+// plain weights.
+func TestPackedInC(t *testing.T) {
+	out := run(t, filepath.Join("testdata", "packed.c"))
+	assert.Contains(t, out, "no scales: status 1: W1Scale.Ptr is 0")
+	assert.Contains(t, out, "few bytes: status 1: Units is ")
+	assert.Contains(t, out, "packed: the outputs are equal")
+}
+
 // TestSignedBundlesInC checks that a program with a key adds signed bundles only, and
 // no directories.
 func TestSignedBundlesInC(t *testing.T) {

@@ -83,7 +83,7 @@ func sm_go_sizes(of C.sm_handle, tokens, entries C.int64_t, out *C.sm_sizes_of) 
 		return write("sizes", out, C.sm_sizes_of{
 			workspace: C.int64_t(s.Workspace), backward_workspace: C.int64_t(s.BackwardWorkspace),
 			h: C.int64_t(s.H), o: C.int64_t(s.O), scores: C.int64_t(s.Scores), expert_ids: C.int64_t(s.ExpertIDs), shared_h: C.int64_t(s.SharedH),
-			rounded_rows: C.int64_t(l.RoundedRows(int(tokens))),
+			rounded_rows: C.int64_t(l.RoundedRows(int(tokens))), units: C.int64_t(s.Units),
 		})
 	})
 }
@@ -116,6 +116,11 @@ func forward(of C.sm_handle, pass *C.sm_forward_pass, which func(*moe.Call, driv
 		l.giveBack(uint64(p.w1), c)
 		return err
 	})
+}
+
+//export sm_go_arrange
+func sm_go_arrange(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
+	return forward(of, pass, func(c *moe.Call, s driver.Stream, f moe.ForwardArgs) error { return c.Arrange(s, f.Weights, f.Units) })
 }
 
 //export sm_go_backward

@@ -115,6 +115,7 @@ typedef struct sm_sizes_of {
 	int64_t h, o, scores, expert_ids;
 	int64_t rounded_rows;       /* the number of entries, not bytes, of the list that rounding writes */
 	int64_t shared_h;
+	int64_t units;              /* of packed weights for small batches; 0 for layers without them */
 } sm_sizes_of;
 
 /* The buffers of a forward pass.
@@ -161,6 +162,9 @@ typedef struct sm_forward_pass {
 	uint64_t w1_global;
 	uint64_t w3_global;
 	uint64_t w2_global;
+	/* The weights as sm_arrange wrote them, or 0. */
+	uint64_t units;
+	int64_t units_bytes;
 } sm_forward_pass;
 
 /* The gradient of a weight. type is the layer's type or SM_F32. Unless accumulate is 0,
@@ -244,6 +248,13 @@ sm_status sm_sizes(sm_handle layer, int64_t tokens, int64_t entries, sm_sizes_of
 sm_status sm_forward(sm_handle layer, const sm_forward_pass *pass);
 sm_status sm_route(sm_handle layer, const sm_forward_pass *pass);
 sm_status sm_experts(sm_handle layer, const sm_forward_pass *pass);
+
+/* Writes packed weights in the order in which the kernels of small batches read them, to units:
+ * sizes.units bytes, aligned to 256. Of the pass it reads stream and weights. With units
+ * sm_forward and sm_experts of small batches read them alone; larger batches still read the
+ * weights. The results have the same bits. It waits for the stream, and refuses scales
+ * that the order has no place for. */
+sm_status sm_arrange(sm_handle layer, const sm_forward_pass *pass);
 
 /* sm_backward queues the gradients of sm_forward, and sm_experts_backward those of
  * sm_experts: d_scores are then gradients of the caller's scores, and fields of the

@@ -201,6 +201,7 @@ func (c *call) setForward(l *layer, p *C.sm_forward_pass) {
 		Logits:  optional(p.logits, s.Logits),
 		O:       tensor(p.o, s.O), H: optional(p.h, s.H), SharedH: optional(p.shared_h, s.SharedH),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
+		Units:     moe.Buffer{Ptr: driver.DevicePtr(p.units), Bytes: int64(p.units_bytes)},
 		Seed:      uint64(p.seed),
 	}
 	for _, id := range spec.Weights {

@@ -213,7 +213,7 @@ class _Sizes(ctypes.Structure):
     """sm_sizes_of."""
 
     _fields_ = [("size", ctypes.c_uint64)] + [
-        (name, ctypes.c_int64) for name in ("workspace", "backward_workspace", "h", "o", "scores", "expert_ids", "rounded_rows", "shared_h")
+        (name, ctypes.c_int64) for name in ("workspace", "backward_workspace", "h", "o", "scores", "expert_ids", "rounded_rows", "shared_h", "units")
     ]
 
 
@@ -225,6 +225,7 @@ _SIGNATURES = {
     "sm_sizes": (_handle, ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(_Sizes)),
     "sm_forward": (_handle, ctypes.c_char_p),
     "sm_experts": (_handle, ctypes.c_char_p),
+    "sm_arrange": (_handle, ctypes.c_char_p),
     "sm_backward": (_handle, ctypes.c_char_p),
     "sm_experts_backward": (_handle, ctypes.c_char_p),
     "sm_loads": (_handle, ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64),
@@ -325,11 +326,12 @@ def device(name: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Bytes of workspace that a pass needs, and the entries of the list that rounding writes."""
+    """Bytes of workspace that a pass needs, the entries of the list that rounding writes, and bytes of units."""
 
     workspace: int
     backward_workspace: int
     rounded_rows: int
+    units: int
 
 
 class Layer:
@@ -353,7 +355,7 @@ class Layer:
             check(library().sm_sizes(self.handle, tokens, entries, s))
             if len(self._sizes) >= 4096:
                 self._sizes.clear()
-            known = self._sizes[tokens, entries] = Sizes(s.workspace, s.backward_workspace, s.rounded_rows)
+            known = self._sizes[tokens, entries] = Sizes(s.workspace, s.backward_workspace, s.rounded_rows, s.units)
         return known
 
     def rounded_rows(self, tokens: int) -> int:

@@ -82,17 +82,23 @@ def short(
     return (o, l_out) if status == 0 else _refused(status)
 
 
-def infer(x: Tensor, weights: Weights, c: Config, logits: bool, to: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def infer(x: Tensor, weights: Weights, c: Config, logits: bool, to: Tensor | None, units: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """Output and logits of forward without torch's dispatcher, for calls that nothing observes. Adds
-    the experts' loads to a tensor, unless it is None."""
+    the experts' loads to a tensor, unless it is None. units are the weights as arrange returns them."""
     check(c, x, shapes(c), weights)
     o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
     chosen = (None, None) if to is None else (x.new_empty((x.shape[0], c.top_k), dtype=dtype) for dtype in (torch.float32, torch.int32))
     scores, ids = chosen
-    _passes.forward(layer(c.key, name_of(x)), False, x, weights, scores, ids, l_out, o, None, None)
+    _passes.forward(layer(c.key, name_of(x)), False, x, weights, scores, ids, l_out, o, None, None, units=units)
     if to is not None:
         _loads(ids, to, c.key)
     return o, l_out
+
+
+def arrange(weights: Weights, c: Config) -> Tensor:
+    """Returns packed weights in the order of the kernels for small batches."""
+    like = next(w for w in weights if w is not None)
+    return _passes.arrange(layer(c.key, name_of(like)), weights)
 
 
 def _forward(x, *args) -> Weights:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import _table
 from ._device import Emulated, Gpu
-from ._library import Layer, check, library
+from ._library import ArgumentError, Layer, check, library
 from ._weights import GRADIENT_TYPES, ROUTER, WEIGHTS, Weights
 
 
@@ -63,7 +63,7 @@ def room(l: Layer, tokens: int, entries: int, inner_routing: bool) -> tuple[int,
 
 def forward(
     l: Layer, routed: bool, x, weights: Weights, scores, expert_ids, logits, o, h, shared_h, *,
-    tokens=None, list_ids=None, list_scores=None, seed=0,
+    tokens=None, list_ids=None, list_scores=None, seed=0, units=None,
 ) -> None:  # fmt: skip
     """Queues a forward pass with WEIGHTS, and with the caller's routing if it is given.
 
@@ -83,10 +83,22 @@ def forward(
                 expert_ids=scratch + need + each if scores is None else routing(expert_ids),
                 logits=p.written(logits), o=p.written(o), h=p.written(h), shared_h=p.written(shared_h), entries=entries,
                 token_indices=routing(tokens), list_expert_ids=p.written(list_ids), list_scores=p.written(list_scores),
-                seed=seed & 2**64 - 1, **dict(zip(WEIGHTS, p.read_all(weights))),
+                seed=seed & 2**64 - 1, units=p.read(units), units_bytes=0 if units is None else units.numel(), **dict(zip(WEIGHTS, p.read_all(weights))),
             ),
             routed=routed,
         )  # fmt: skip
+
+
+def arrange(l: Layer, weights: Weights) -> Tensor:
+    """Returns packed weights in the order of the kernels for small batches."""
+    need, like = l.sizes(1).units, next(w for w in weights if w is not None)
+    if not need:
+        raise ArgumentError(f"Config.weights is {l.config.weights!r}, must be a format with an order for small batches")
+    units = torch.empty(need, dtype=torch.uint8, device=like.device)
+    with _place(l, units) as p:
+        given = dict(zip(WEIGHTS, p.read_all(weights)))
+        check(library().sm_arrange(l.handle, _packed(_table.FORWARD, _FORWARD, stream=p.stream, units=p.written(units), units_bytes=need, **given)))
+    return units
 
 
 def backward(

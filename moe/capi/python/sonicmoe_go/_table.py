@@ -88,6 +88,8 @@ FORWARD = {
     "w1_global": "Q",
     "w3_global": "Q",
     "w2_global": "Q",
+    "units": "Q",
+    "units_bytes": "Q",
 }
 
 # sm_backward_pass, as the struct module packs each field.

@@ -182,7 +182,16 @@ def test_mxfp4_of_gpt_oss():
     of = sonicmoe_go.SonicMoE.from_hf(block)
     assert of.config.weights == "mxfp4" and not any(p.requires_grad for p in of.experts.parameters())
     x = torch.randn(2, 7, 64, dtype=torch.bfloat16)
-    assert torch.equal(of(x)[0], sonicmoe_go.SonicMoE.from_hf(plain)(x)[0])
+    want = sonicmoe_go.SonicMoE.from_hf(plain)(x)[0]
+    assert torch.equal(of(x)[0], want)
+    of.arrange()
+    assert torch.equal(of(x)[0], want)
+    for p in of.experts.parameters():
+        if p.dtype is torch.uint8:
+            p.zero_()  # small batches read the arranged weights alone
+    assert torch.equal(of(x)[0], want)
+    with pytest.raises(sonicmoe_go.ArgumentError, match="Config.weights is 'plain', must be a format with an order"):
+        sonicmoe_go.SonicMoE.from_hf(plain).arrange()
     block.experts.down_proj_precision_config = None
     with pytest.raises(sonicmoe_go.ArgumentError, match="down_proj has no scales, must be loaded"):
         sonicmoe_go.SonicMoE.from_hf(block)
