@@ -950,3 +950,15 @@ func (k *Kernel) Clock64() U64 { return U64{k.special(40)} }
 
 // Globaltimer reads %globaltimer.
 func (k *Kernel) Globaltimer() U64 { return U64{k.special(41)} }
+
+// ClockHi reads %clock_hi.
+func (k *Kernel) ClockHi() U32 { return U32{k.special(42)} }
+
+// Envreg0 reads %envreg0.
+func (k *Kernel) Envreg0() U32 { return U32{k.special(43)} }
+
+// Envreg1 reads %envreg1.
+func (k *Kernel) Envreg1() U32 { return U32{k.special(44)} }
+
+// Envreg2 reads %envreg2.
+func (k *Kernel) Envreg2() U32 { return U32{k.special(45)} }

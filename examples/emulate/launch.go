@@ -23,6 +23,8 @@ type launch struct {
 	Block   [3]int `json:"block"`   // in threads
 	Cluster [3]int `json:"cluster"` // number of CTAs in each dimension; all zeros: the shape that the kernel demands
 	Shared  int    `json:"shared"`  // dynamic shared memory in bytes
+	// Cooperative makes the launch a cooperative launch, whose CTAs may synchronise by grid_group.
+	Cooperative bool `json:"cooperative"`
 	// Buffers are allocated in global memory, each by its name.
 	Buffers map[string]buffer `json:"buffers"`
 	// Params are the kernel's parameters in their order.

@@ -103,7 +103,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	shape := emu.Launch{Grid: l.Grid, Block: l.Block, Cluster: l.Cluster, SharedBytes: l.Shared, Params: params, Seed: *seed, StrictProxy: *strict, NaNs: *nans, Unread: true,
+	shape := emu.Launch{Grid: l.Grid, Block: l.Block, Cluster: l.Cluster, SharedBytes: l.Shared, Cooperative: l.Cooperative, Params: params, Seed: *seed, StrictProxy: *strict, NaNs: *nans, Unread: true,
 		Known: listed.has, GoOn: func(f *emu.Fault) bool { return *keep || f.Severity == emu.Note }}
 	if report != nil {
 		shape.Report = &emu.Report{}

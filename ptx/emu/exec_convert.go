@@ -118,6 +118,21 @@ func conversionForms() handlers {
 				}
 			}
 		}),
+		isa.CvtTF32Any: lanewise(func(in *inst) laneFunc {
+			nearest, relu := in.roundMode() == arith.RoundNearest, in.has(".relu")
+			return func(v [4]uint64) uint64 {
+				x := uint32(v[0])
+				switch {
+				case relu && arith.ToF32(x) < 0, relu && x == arith.F32Sign:
+					return 0
+				case x&arith.F32Inf == arith.F32Inf:
+					return uint64(arith.FromF32(arith.ToF32(x)))
+				case nearest:
+					x += 0xfff + x>>13&1
+				}
+				return uint64(x &^ 0x1fff)
+			}
+		}),
 		isa.CvtFP8: lanewise(func(in *inst) laneFunc {
 			return intoPair(formatFP8[in.mod("fp8")], arith.RoundNearest, in.has(".relu"), true)
 		}),
@@ -138,7 +153,8 @@ func conversionForms() handlers {
 	}
 	forms.same(lanewise(convert), isa.CvtIntSat, isa.CvtInt64Sat, isa.CvtInt8, isa.CvtIntFrom8, isa.CvtIntToF32Any, isa.CvtIntToF32More, isa.CvtIntToF64, isa.CvtIntToF16,
 		isa.CvtF32ToIntAny, isa.CvtF32ToIntMore, isa.CvtF32ToWide, isa.CvtF64ToInt, isa.CvtF16ToInt, isa.CvtF32ToF64, isa.CvtF64ToF32,
-		isa.CvtF16ToF64, isa.CvtF64ToF16, isa.CvtRoundF32, isa.CvtSatF32, isa.CvtRoundF64, isa.CvtRoundF16, isa.CvtF32ToF16Zero, isa.CvtF32ToHalf)
+		isa.CvtF16ToF64, isa.CvtF64ToF16, isa.CvtRoundF32, isa.CvtSatF32, isa.CvtRoundF64, isa.CvtRoundF16, isa.CvtF32ToF16Zero, isa.CvtF32ToHalf,
+		isa.CvtIntToBF16, isa.CvtBF16ToInt, isa.CvtF16ToBF16, isa.CvtBF16ToF16)
 	return forms
 }
 

@@ -11,7 +11,7 @@ func mbarrierForms() handlers {
 	all.same(handler{do: mbarrierArrive}, isa.MbarrierArrive, isa.MbarrierArriveCluster, isa.MbarrierArriveAny, isa.MbarrierArriveState,
 		isa.MbarrierArriveCount, isa.MbarrierArriveCountState, isa.MbarrierArriveClusterAny, isa.MbarrierArriveCountCluster,
 		isa.MbarrierArriveExpectTx, isa.MbarrierArriveExpectTxCluster, isa.MbarrierArriveExpectTxAny, isa.MbarrierArriveExpectTxState)
-	all.same(handler{do: mbarrierExpectTx}, isa.MbarrierExpectTx)
+	all.same(handler{do: mbarrierTx}, isa.MbarrierExpectTx, isa.MbarrierCompleteTx)
 	all.same(handler{exec: mbarrierTestWait}, isa.MbarrierTestWait, isa.MbarrierTestWaitParity, isa.MbarrierTestWaitParityAny)
 	all.same(handler{exec: mbarrierTryWait, waits: waitsForPhase, at: phaseBarrier}, isa.MbarrierTryWait, isa.MbarrierTryWaitParity, isa.MbarrierTryWaitParityAny)
 	return all
@@ -128,16 +128,23 @@ func mbarrierArrive(w *warp, in *inst, mask uint32) {
 	w.cta.cluster.progress()
 }
 
-// mbarrierExpectTx announces bytes without an arrival.
-func mbarrierExpectTx(w *warp, in *inst, mask uint32) {
+// mbarrierTx announces bytes, or counts them as complete, without an arrival.
+func mbarrierTx(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		at := w.shared32(&in.args[0], l)
 		b := w.mbarrierAt(in, in.space, at, 1<<l)
 		b.announced = note(b.announced, arrival{w, in})
-		if err := b.expectTx(w.r32[in.slot[1]][l]); err != nil {
+		phase, change := b.phase, b.expectTx
+		if in.form.ID == isa.MbarrierCompleteTx {
+			change = b.completeTx
+			b.now = note(b.now, arrival{w, in})
+		}
+		if err := change(w.r32[in.slot[1]][l]); err != nil {
 			w.barrierError(in, l, at, err)
 		}
-		w.usesMbarrier(in, at, toArrive, b.phase, false)
+		if w.usesMbarrier(in, at, toArrive, phase, b.phase != phase); b.phase != phase {
+			w.cta.cluster.event()
+		}
 	}
 	w.cta.cluster.progress()
 }

@@ -16,7 +16,7 @@ const (
 // windowOf returns the bits that make an address of a space generic.
 func windowOf(space string) uint64 {
 	switch space {
-	case ".shared":
+	case ".shared", ".shared::cta", ".shared::cluster":
 		return sharedWindow
 	case ".local":
 		return localWindow
@@ -215,19 +215,28 @@ func spaceForms() handlers {
 			at := windowOf(in.mod("space"))
 			return func(v [4]uint64) uint64 { return v[0] &^ at }
 		}),
-		isa.Isspacep: {do: func(w *warp, in *inst, mask uint32) {
-			at, p := windowOf(in.mod("space")), uint32(0)
-			for l := range lanesIn(mask) {
-				if w.r64[in.slot[1]][l]&windowMask == at {
-					p |= 1 << l
-				}
-			}
-			w.setPred(in.slot[0], p, mask)
-		}},
+		isa.Isspacep: {do: isInSpace}, isa.IsspacepCluster: {do: isInSpace},
 	}
 	forms.same(atomic, isa.Atom, isa.AtomCas, isa.Red)
 	forms.same(atomic, isa.AtomHalves, isa.AtomBrains, isa.AtomVector, isa.RedHalves, isa.RedBrains, isa.RedVector)
 	return forms
+}
+
+// isInSpace is isspacep. Only .shared::cluster takes addresses of other CTAs as shared.
+func isInSpace(w *warp, in *inst, mask uint32) {
+	space := in.mod("space")
+	if in.form.ID == isa.IsspacepCluster {
+		space = ".shared::cluster"
+	}
+	p, window := uint32(0), windowOf(space)
+	for l := range lanesIn(mask) {
+		at := w.r64[in.slot[1]][l]
+		other := window == sharedWindow && space != ".shared::cluster" && int(uint32(at)>>sharedRankBit) != w.cta.rank
+		if at&windowMask == window && !other {
+			p |= 1 << l
+		}
+	}
+	w.setPred(in.slot[0], p, mask)
 }
 
 // mapGeneric is mapa of a generic address.

@@ -16,6 +16,7 @@ func bulkForms() handlers {
 		isa.BulkCopyCluster:   {do: bulkCopyExec, bulk: true},
 		isa.TMAStore:          {do: tmaStore, bulk: true},
 		isa.TMAPrefetch:       {do: tmaPrefetch},
+		isa.BulkPrefetch:      {do: bulkPrefetch},
 		isa.BulkLoad:          load,
 		isa.BulkLoadHint:      load,
 		isa.BulkLoadCTA:       load,

@@ -53,6 +53,17 @@ func tmaPrefetch(w *warp, in *inst, mask uint32) {
 	}
 }
 
+// bulkPrefetch only checks its operands, too.
+func bulkPrefetch(w *warp, in *inst, mask uint32) {
+	for l := range lanesIn(mask) {
+		if at, n := w.address64(&in.args[0], l), uint64(w.r32[in.slot[1]][l]); at%16 != 0 || n%16 != 0 {
+			w.fault(in, Misaligned, 1<<l, "%s of %d bytes at %#x, want multiples of 16 in both", in.form.Op, n, at)
+		} else if n > 0 && w.cta.cluster.globalBytes(at, n) == nil {
+			w.fault(in, OutOfBounds, 1<<l, "%s: %s", in.form.Op, w.cta.cluster.grid.explain(at, n))
+		}
+	}
+}
+
 // storeAsync is st.async and red.async: it writes registers to shared memory of the cluster, and
 // their bytes count at an mbarrier there.
 func storeAsync(w *warp, in *inst, mask uint32) {

@@ -91,6 +91,9 @@ type Launch struct {
 	// Otherwise the predecessors count as ended.
 	Stream       *Stream
 	Programmatic bool
+	// Cooperative makes the launch a cooperative launch: all CTAs run together, and
+	// cooperative_groups::grid_group::sync works.
+	Cooperative bool
 	// Report, if not nil, is filled with counts of what the launch did, up to its fault if it
 	// has one.
 	Report *Report
@@ -213,6 +216,22 @@ func (g *grid) checkShape(l Launch) (ctas int64, err error) {
 	return ctas, nil
 }
 
+// cooperate allocates the workspace of a cooperative launch: its size and the word of the grid's
+// barrier.
+func (g *grid) cooperate(mem *Memory) (err error) {
+	if !g.launch.Cooperative {
+		return nil
+	}
+	const bytes = 8
+	if g.room < g.clusters {
+		return fmt.Errorf("a cooperative launch runs all %d clusters together, but HostBytes is enough for %d", g.clusters, g.room)
+	}
+	if g.workspace, err = mem.Alloc(bytes); err != nil {
+		return err
+	}
+	return mem.Write(g.workspace, []byte{bytes, 0, 0, 0, 0, 0, 0, 0})
+}
+
 func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 	l.Races = l.Races || l.Timing == Chosen
 	e := k.entry
@@ -245,6 +264,9 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 		return nil, fmt.Errorf("Timing Chosen runs all %d clusters together, but HostBytes, %d, is enough for %d", g.clusters, l.HostBytes, g.room)
 	}
 	if g.image, err = mem.image(k.module); err != nil {
+		return nil, err
+	}
+	if err := g.cooperate(mem); err != nil {
 		return nil, err
 	}
 	if l.Stream != nil {

@@ -34,6 +34,7 @@ type grid struct {
 	// is the set known to have ended when the next launch starts.
 	finished, triggered causal.Launches
 	image               uint64 // address of the variables of the kernel's module
+	workspace           uint64 // address of a cooperative launch's workspace
 	clusters            int64
 	room                int64 // number of clusters whose memory fits in HostBytes
 	stop                atomic.Bool
@@ -81,6 +82,9 @@ func (g *grid) end(ctx context.Context) error {
 		cl.leave()
 	}
 	g.ended = nil
+	if err := g.mem.Free(g.workspace); err != nil {
+		return err
+	}
 	if s := g.launch.Stream; s != nil {
 		s.end(g)
 	}

@@ -1,6 +1,9 @@
 package emu
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // setSpecial fills the slot of a special register whose value is constant while the CTA
 // runs.
@@ -61,6 +64,12 @@ func (w *warp) setSpecial(s specialSlot) {
 		uniform(warpsPerSM)
 	case "%nsmid":
 		uniform(g.sms())
+	case "%envreg0":
+		uniform(0)
+	case "%envreg1": // the driver's workspace of a cooperative launch
+		uniform(int(g.workspace >> 32))
+	case "%envreg2":
+		uniform(int(g.workspace & math.MaxUint32))
 	case "%gridid", "%dynamic_smem_size", "%total_smem_size":
 		w.setLaunchSpecial(s)
 	}
@@ -97,6 +106,7 @@ func (w *warp) setLaunchSpecial(s specialSlot) {
 // instructions, %globaltimer is the host's time in nanoseconds.
 var clocks = map[string]func(cl *cluster) uint64{
 	"%clock":       func(cl *cluster) uint64 { cl.steps++; return cl.steps },
+	"%clock_hi":    func(cl *cluster) uint64 { cl.steps++; return cl.steps >> 32 },
 	"%clock64":     func(cl *cluster) uint64 { cl.steps++; return cl.steps },
 	"%globaltimer": func(*cluster) uint64 { return uint64(time.Now().UnixNano()) },
 }

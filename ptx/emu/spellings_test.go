@@ -275,3 +275,119 @@ done:
 		assert.Equal(t, []uint32{41, 141, 40, 140}, p.read(out, 4))
 	}
 }
+
+// Conversions of bf16 and tf32 that only some compilers write, with values by hand.
+func TestConversionSpellings(t *testing.T) {
+	f32 := math.Float32bits
+	for _, c := range []struct {
+		code     string
+		in, want uint32
+	}{
+		{"cvt.rn.bf16.s32 %h0, %r5;", uint32(0xffffffff), 0xbf80},
+		{"cvt.rn.bf16.u32 %h0, %r5;", 257, 0x4380}, // 257 lies between 256 and 258, ties to even
+		{"cvt.rp.bf16.u32 %h0, %r5;", 257, 0x4381},
+		{"cvt.rzi.s32.bf16 %r6, %h1;", 0xc020, uint32(0xfffffffe)}, // -2.5
+		{"cvt.rni.u32.bf16 %r6, %h1;", 0x4060, 4},                  // 3.5
+		{"cvt.rn.bf16.f16 %h0, %h1;", 0x3c01, 0x3f80},
+		{"cvt.rn.f16.bf16 %h0, %h1;", 0x3f81, 0x3c08},
+		{"cvt.rn.tf32.f32 %r6, %f1;", f32(1) + 0x1000, f32(1)}, // a tie, to even
+		{"cvt.rn.tf32.f32 %r6, %f1;", f32(1) + 0x3000, f32(1) + 0x4000},
+		{"cvt.rz.tf32.f32 %r6, %f1;", f32(1) + 0x1fff, f32(1)},
+		{"cvt.rn.relu.tf32.f32 %r6, %f1;", f32(-3), 0},
+		{"mov.u64 %d1, 0x100000000000400; isspacep.shared::cta %p1, %d1; selp.u32 %r6, 1, 0, %p1;", 0, 1},
+		{"mov.u64 %d1, 0x100000001000400; isspacep.shared %p1, %d1; selp.u32 %r6, 1, 0, %p1;", 0, 0},
+		{"mov.u64 %d1, 0x100000001000400; isspacep.shared::cluster %p1, %d1; selp.u32 %r6, 1, 0, %p1;", 0, 1},
+		{"cp.async.bulk.prefetch.L2.global [%d0], 16; mov.u32 %r6, %envreg1; mov.u32 %r5, %envreg2; or.b32 %r6, %r6, %r5;", 0, 0},
+		{"mov.u32 %r6, %clock_hi;", 0, 0},
+	} {
+		text := strings.Replace(body("ld.param.u64 %d0, [out];\n\tld.global.u32 %r5, [%d0];\n\tmov.b32 %f1, %r5;\n\tcvt.u16.u32 %h1, %r5;\n\tmov.u16 %h0, 0;\n\tmov.u32 %r6, 0;\n\t"+c.code+
+			"\n\tcvt.u32.u16 %r7, %h0;\n\tor.b32 %r6, %r6, %r7;\n\tst.global.u32 [%d0], %r6;\n\tret;"), ".reg .b32 %f", ".reg .f32 %f", 1)
+		acceptedByPtxas(t, text)
+		p := assemble(t, text, "k")
+		out := p.u32s(c.in, 0, 0, 0)
+		p.params(out, 0)
+		p.launch.Block = [3]int{1}
+		require.NoError(t, p.run(), c.code)
+		assert.Equal(t, c.want, p.read(out, 1)[0], c.code)
+	}
+}
+
+// Bytes that mbarrier.complete_tx counts end a phase as those of copies do.
+func TestCompleteTx(t *testing.T) {
+	text := body(`
+	mov.u32 %r0, smem;
+	mbarrier.init.shared::cta.b64 [%r0], 1;
+	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0], 32;
+	mbarrier.complete_tx.relaxed.cluster.shared::cluster.b64 [%r0], 16;
+	mbarrier.complete_tx.shared::cta.b64 [%r0], 16; // last
+wait:
+	mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r0], 0;
+	@!%p1 bra wait;
+	ret;`)
+	for _, c := range []struct{ text, finds string }{{text, ""}, {strings.Replace(text, "16; // last", "8;", 1), "lacks 0 of 1 arrivals and 8 bytes"}} {
+		acceptedByPtxas(t, c.text)
+		p := assemble(t, c.text, "k")
+		p.params(uint64(0), 0)
+		p.launch.Block, p.launch.SharedBytes, p.launch.Races = [3]int{1}, 64, true
+		if err := p.run(); c.finds == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, c.finds)
+		}
+	}
+}
+
+// The CTAs of a cooperative launch meet at the word that the driver's workspace holds behind its
+// size, whose address %envreg1 and %envreg2 give.
+func TestCooperative(t *testing.T) {
+	text := body(`
+	ld.param.u64 %d0, [out];
+	mov.u32 %r1, %envreg1;
+	mov.u32 %r2, %envreg2;
+	mov.b64 %d1, {%r2, %r1};
+	setp.eq.u64 %p0, %d1, 0;
+	@%p0 trap;
+	ld.global.u32 %r3, [%d1];
+	setp.ne.u32 %p0, %r3, 8;
+	@%p0 trap;
+	mov.u32 %r4, %ctaid.x;
+	mov.u32 %r5, %nctaid.x;
+	mul.wide.u32 %d2, %r4, 4;
+	add.u64 %d2, %d2, %d0;
+	st.global.u32 [%d2], %r4; // mine
+	red.release.gpu.global.add.u32 [%d1+4], 1;
+wait:
+	ld.acquire.gpu.global.u32 %r6, [%d1+4];
+	setp.ne.u32 %p0, %r6, %r5;
+	@%p0 bra wait; // for all
+	add.u32 %r7, %r4, 1;
+	rem.u32 %r7, %r7, %r5;
+	mul.wide.u32 %d3, %r7, 4;
+	add.u64 %d3, %d3, %d0;
+	ld.global.u32 %r8, [%d3];
+	st.global.u32 [%d2+64], %r8;
+	ret;`)
+	acceptedByPtxas(t, text)
+	for _, c := range []struct {
+		text, finds string
+		cooperative bool
+	}{{text, "", true}, {text, "trap", false}, {strings.Replace(text, "@%p0 bra wait; // for all", "", 1), "race", true}} {
+		p := assemble(t, c.text, "k")
+		out := p.u32s(make([]uint32, 32)...)
+		p.params(out, 0)
+		p.launch.Block, p.launch.Grid, p.launch.Cooperative = [3]int{1}, [3]int{6}, c.cooperative
+		used := p.mem.Used()
+		err := p.kernel.Check(t.Context(), p.mem, p.launch, 1)
+		assert.Equal(t, used, p.mem.Used(), "the workspace is given back")
+		if c.finds != "" {
+			require.ErrorContains(t, err, c.finds)
+			continue
+		}
+		require.NoError(t, err)
+		assert.Equal(t, []uint32{1, 2, 3, 4, 5, 0}, p.read(out+64, 6))
+	}
+	p := assemble(t, text, "k")
+	p.params(uint64(0), 0)
+	p.launch.Block, p.launch.Grid, p.launch.Cooperative, p.launch.HostBytes = [3]int{1}, [3]int{1 << 20}, true, 1<<20
+	require.ErrorContains(t, p.run(), "runs all 1048576 clusters together")
+}

@@ -3,6 +3,9 @@ package isa
 // ints are the integer types of cvt.
 var ints = []string{".u8", ".s8", ".u16", ".s16", ".u32", ".s32", ".u64", ".s64"}
 
+// wider are the integer types of cvt next to bf16.
+var wider = ints[2:]
+
 // cvtArgs returns the operands of cvt. Their registers may be wider than the
 // types.
 func cvtArgs() []Arg {
@@ -45,6 +48,12 @@ var conversions = []Form{
 		Args: []Arg{{Name: "d", Dir: Out, TypeOf: "d"}, in("hi", F32), in("lo", F32)}, Manual: "Data Movement: cvt"},
 	{Name: "CvtF32ToPairZero", Op: "cvt.rz", Mods: []Mod{one("d", ".f16x2", ".bf16x2"), fix(".f32")}, Arch: SM80,
 		Args: []Arg{{Name: "d", Dir: Out, TypeOf: "d"}, in("hi", F32), in("lo", F32)}, Manual: "Data Movement: cvt"},
+	{Name: "CvtIntToBF16", Op: "cvt", Mods: []Mod{rounds(".rn", ".rz", ".rm", ".rp"), fixed("d", ".bf16"), one("a", wider...)}, Args: cvtArgs(), Version: 78, Arch: SM90, Manual: "Data Movement: cvt"},
+	{Name: "CvtBF16ToInt", Op: "cvt", Mods: []Mod{rounds(".rni", ".rzi", ".rmi", ".rpi"), one("d", wider...), fixed("a", ".bf16")}, Args: cvtArgs(), Version: 78, Arch: SM90, Manual: "Data Movement: cvt"},
+	{Name: "CvtF16ToBF16", Op: "cvt", Mods: []Mod{fix(".rn"), fixed("d", ".bf16"), one("a", ".f16", ".f64")}, Args: cvtArgs(), Version: 78, Arch: SM90, Manual: "Data Movement: cvt"},
+	{Name: "CvtBF16ToF16", Op: "cvt", Mods: []Mod{fix(".rn"), fixed("d", ".f16"), fixed("a", ".bf16")}, Args: cvtArgs(), Version: 78, Arch: SM90, Manual: "Data Movement: cvt"},
+	{Name: "CvtTF32Any", Op: "cvt", Mods: []Mod{rounds(".rn", ".rz"), relu(), fix(".tf32"), fix(".f32")}, Version: 78, Arch: SM90,
+		Args: []Arg{out("d", B32), in("a", F32)}, Manual: "Data Movement: cvt"},
 	{Name: "CvtTF32", Op: "cvt.rna.tf32.f32", Arch: SM80, Args: []Arg{out("d", B32), in("a", F32)}, Manual: "Data Movement: cvt"},
 	{Name: "CvtFP8", Op: "cvt.rn.satfinite", Mods: []Mod{relu(), one("fp8", ".e4m3x2", ".e5m2x2"), fix(".f32")}, Version: 78, Arch: SM90,
 		Args: []Arg{out("d", B16), in("hi", F32), in("lo", F32)}, Manual: "Data Movement: cvt"},
@@ -57,7 +66,9 @@ var conversions = []Form{
 		Args: []Arg{out("d", U64), in("a", U64)}, Manual: "Data Movement: cvta"},
 	{Name: "CvtaTo", Op: "cvta.to", Mods: []Mod{one("space", ".shared", ".local", ".const"), fix(".u64")},
 		Args: []Arg{out("d", U64), register(in("a", U64))}, Manual: "Data Movement: cvta"},
-	{Name: "Isspacep", Op: "isspacep", Mods: []Mod{one("space", ".global", ".shared", ".local")},
+	{Name: "Isspacep", Op: "isspacep", Mods: []Mod{one("space", ".global", ".shared", ".local", ".shared::cta")},
+		Args: []Arg{out("p", Pred), register(in("a", U64))}, Manual: "Data Movement: isspacep"},
+	{Name: "IsspacepCluster", Op: "isspacep.shared::cluster", Version: 78, Arch: SM90,
 		Args: []Arg{out("p", Pred), register(in("a", U64))}, Manual: "Data Movement: isspacep"},
 	{Name: "Pack64x4", Op: "mov.b64", Args: []Arg{out("d", B64), {Name: "a", Kind: Vec, Type: B16, Len: 4}}, Manual: "Data Movement: mov"},
 	{Name: "Unpack64x4", Op: "mov.b64", Args: []Arg{{Name: "d", Dir: Out, Kind: Vec, Type: B16, Len: 4}, in("a", B64)}, Manual: "Data Movement: mov"},

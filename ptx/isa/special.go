@@ -54,6 +54,10 @@ var Specials = []Special{
 	{"%cluster_nctarank", U32, true, 78, SM90},
 	{"%clock64", U64, false, 70, SM70},
 	{"%globaltimer", U64, false, 70, SM70},
+	{"%clock_hi", U32, false, 70, SM70},
+	{"%envreg0", U32, true, 70, SM70},
+	{"%envreg1", U32, true, 70, SM70},
+	{"%envreg2", U32, true, 70, SM70},
 }
 
 // SpecialNamed returns the index of the special register with that name.

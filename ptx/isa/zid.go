@@ -240,6 +240,11 @@ const (
 	CvtF32ToBF16Zero
 	CvtF32ToPair
 	CvtF32ToPairZero
+	CvtIntToBF16
+	CvtBF16ToInt
+	CvtF16ToBF16
+	CvtBF16ToF16
+	CvtTF32Any
 	CvtTF32
 	CvtFP8
 	CvtFP8FromF16
@@ -247,6 +252,7 @@ const (
 	Cvta
 	CvtaTo
 	Isspacep
+	IsspacepCluster
 	Pack64x4
 	Unpack64x4
 	Ld
@@ -320,6 +326,8 @@ const (
 	MbarrierArriveExpectTxAny
 	MbarrierArriveExpectTxState
 	MbarrierExpectTx
+	MbarrierCompleteTx
+	BulkPrefetch
 	MbarrierTryWait
 	MbarrierTryWaitParityAny
 	MbarrierTestWait
