@@ -73,6 +73,7 @@ type backward struct {
 	byPlace driver.DevicePtr
 	inputs  exchange.RouterInputs
 	ranges  ranges
+	back    Exchange // of the rows of dX
 }
 
 // backwardLayout has the parts of the workspace: offsets in bytes.
@@ -191,12 +192,11 @@ func (p *backward) wanted(at Step) error {
 
 // dispatch sends the rows of dO to the owners of the tokens' experts.
 func (p *backward) dispatch(at Step) error {
-	if n := sum(p.rows[p.transport.Rank()]); n > 0 {
-		if err := steps.Rows(p.call, p.s, exchange.RowsArgs{From: p.of.DO.Ptr, Index: p.split.RowTokens, To: p.at(p.b.send), Count: int(n)}); err != nil {
-			return err
-		}
+	rows := p.rowsOut(p.at(p.b.send), p.at(p.b.window))
+	if err := p.packRows(p.call, p.of.DO.Ptr, p.split.RowTokens, &rows); err != nil {
+		return err
 	}
-	return p.transport.Move(p.ctx, at, p.s, p.rowsOut(p.at(p.b.send), p.at(p.b.window)))
+	return p.transport.Move(p.ctx, at, p.s, rows)
 }
 
 // scores runs dH on the owners, and sends the gradients of the scores home.
@@ -241,7 +241,14 @@ func (p *backward) logits(at Step) error {
 	if err != nil || !p.wantsDX() {
 		return err
 	}
-	return steps.Rows(p.pass.experts, p.s, exchange.RowsArgs{From: packed.Y, Index: packed.Inverse, To: p.at(p.b.send), Count: n})
+	p.back = p.rowsBack()
+	return p.packRows(p.pass.experts, packed.Y, packed.Inverse, &p.back)
+}
+
+// rowsBack is the exchange that sends the rows of dX home.
+func (p *backward) rowsBack() Exchange {
+	_, to := steps.GradientsReturned(p.call, p.atHome)
+	return p.pairsBack(p.rowBytes(1), p.at(p.b.send), to)
 }
 
 // giveBack sends the rows of dX home, where they are summed.
@@ -249,8 +256,10 @@ func (p *backward) giveBack(at Step) error {
 	if !p.wantsDX() {
 		return nil
 	}
-	_, to := steps.GradientsReturned(p.call, p.atHome)
-	if err := p.transport.Move(p.ctx, at, p.s, p.pairsBack(p.rowBytes(1), p.at(p.b.send), to)); err != nil || p.mine == 0 {
+	if p.back.SendBytes == nil { // nothing was packed
+		p.back = p.rowsBack()
+	}
+	if err := p.transport.Move(p.ctx, at, p.s, p.back); err != nil || p.mine == 0 {
 		return err
 	}
 	return steps.GradientTokens(p.call, p.s, p.atHome, p.split.Places)

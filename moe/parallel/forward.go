@@ -216,6 +216,26 @@ func (p *pass) fits() error {
 	return nil
 }
 
+// packRows packs rows for an exchange. The rows of this rank go to their place at once.
+func (p *pass) packRows(call *moe.Call, from, index driver.DevicePtr, e *Exchange) error {
+	own, each := p.transport.Rank(), p.rowBytes(1)
+	e.InPlace = true
+	for _, part := range []struct {
+		first, end int
+		to         driver.DevicePtr
+	}{{0, own, e.Send}, {own, own + 1, e.To(own)}, {own + 1, len(e.SendBytes), e.From(own + 1)}} {
+		n := sum(e.SendBytes[part.first:part.end]) / each
+		if n == 0 {
+			continue
+		}
+		at := index + driver.DevicePtr(4*sum(e.SendBytes[:part.first])/each)
+		if err := steps.Rows(call, p.s, exchange.RowsArgs{From: from, Index: at, To: part.to, Count: int(n)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // dispatch sends tokens and lists to the owners of their experts.
 func (p *pass) dispatch(at Step) error {
 	own := p.transport.Rank()
@@ -225,7 +245,11 @@ func (p *pass) dispatch(at Step) error {
 		}
 	}
 	list, from := &p.received, p.w.sendEntries
-	return p.transport.Move(p.ctx, at, p.s, p.rowsOut(p.at(p.w.send), list.window),
+	rows := p.rowsOut(p.at(p.w.send), list.window)
+	if err := p.packRows(p.call, p.args.X.Ptr, p.split.RowTokens, &rows); err != nil {
+		return err
+	}
+	return p.transport.Move(p.ctx, at, p.s, rows,
 		p.pairsOut(4, p.at(from.tokens), list.tokens), p.pairsOut(4, p.at(from.experts), list.experts), p.pairsOut(4, p.at(from.scores), list.scores))
 }
 
@@ -248,7 +272,7 @@ func (p *pass) pairsBack(each int64, from, to driver.DevicePtr) Exchange {
 	return e
 }
 
-// pack writes the rows and the entries to send.
+// pack writes the entries to send.
 func (p *pass) pack(rows, pairs []int64) error {
 	if sum(pairs) == 0 {
 		return nil
@@ -265,29 +289,26 @@ func (p *pass) pack(rows, pairs []int64) error {
 		return err
 	}
 	of := &p.split
-	err := steps.Entries(p.call, p.s, exchange.EntriesArgs{
+	return steps.Entries(p.call, p.s, exchange.EntriesArgs{
 		Pairs: of.Pairs, ExpertIDs: of.ExpertIDs, Scores: of.Scores, PairRanks: of.PairRanks, RowPlaces: of.RowPlaces, Bases: p.at(p.w.bases),
 		Rows: p.at(p.w.sendEntries.tokens), LocalExperts: p.at(p.w.sendEntries.experts), RowScores: p.at(p.w.sendEntries.scores),
 		Ranks: of.Ranks, Count: int(sum(pairs)),
 	})
-	if err != nil {
-		return err
-	}
-	return steps.Rows(p.call, p.s, exchange.RowsArgs{From: p.args.X.Ptr, Index: of.RowTokens, To: p.at(p.w.send), Count: int(first)})
 }
 
 // giveBack runs the rank's experts, sends their rows home, and sums those that come back.
 func (p *pass) giveBack(at Step) error {
-	if n := p.receivedPairs(); n > 0 {
+	rows := p.pairsBack(p.rowBytes(1), p.at(p.w.back), steps.Returned(p.call, p.home))
+	if p.receivedPairs() > 0 {
 		packed, err := steps.Experts(p.experts, p.s, p.expertArgs(part(p.args.Workspace, p.w.owner)))
 		if err != nil {
 			return err
 		}
-		if err := steps.Rows(p.experts, p.s, exchange.RowsArgs{From: packed.Y, Index: packed.Inverse, To: p.at(p.w.back), Count: n}); err != nil {
+		if err := p.packRows(p.experts, packed.Y, packed.Inverse, &rows); err != nil {
 			return err
 		}
 	}
-	err := p.transport.Move(p.ctx, at, p.s, p.pairsBack(p.rowBytes(1), p.at(p.w.back), steps.Returned(p.call, p.home)))
+	err := p.transport.Move(p.ctx, at, p.s, rows)
 	if err != nil || p.mine == 0 {
 		return err
 	}

@@ -43,6 +43,8 @@ type Exchange struct {
 	SendBytes, ReceiveBytes []int64
 	// Same means that every rank gets the same bytes: Send has them once.
 	Same bool
+	// InPlace means that the rank's own bytes are at their place in Receive already.
+	InPlace bool
 }
 
 // From returns the address of the bytes for a rank.
