@@ -1,0 +1,49 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"time"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe"
+)
+
+// errBits is the error of a rank whose results differ from one device's.
+var errBits = errors.New("the results have other bits than one device's")
+
+// chunk is the number of bytes that are compared at once.
+const chunk = 64 << 20
+
+// sameBytes reports whether two tensors of a device have the same bytes.
+func sameBytes(s driver.Stream, a, b moe.Tensor) (bool, error) {
+	total := a.Shape.Bytes()
+	for at := int64(0); at < total; at += chunk {
+		n := min(chunk, total-at)
+		x, y := make([]byte, n), make([]byte, n)
+		if err := errors.Join(s.CopyToHost(x, a.Ptr+driver.DevicePtr(at)), s.CopyToHost(y, b.Ptr+driver.DevicePtr(at))); err != nil {
+			return false, err
+		}
+		if !bytes.Equal(x, y) {
+			return false, nil
+		}
+	}
+	return a.Shape == b.Shape, nil
+}
+
+// median returns the median time of some runs, after one that warms up.
+func median(runs int, run func() error) (time.Duration, error) {
+	times := make([]time.Duration, 0, runs)
+	for i := range runs + 1 {
+		began := time.Now()
+		if err := run(); err != nil {
+			return 0, err
+		}
+		if i > 0 {
+			times = append(times, time.Since(began))
+		}
+	}
+	slices.Sort(times)
+	return times[len(times)/2], nil
+}

@@ -1,0 +1,200 @@
+// Command parallel runs one MoE layer whose experts are spread over ranks, forward and
+// backward. It checks that O and all gradients have the bits of one device, and prints bytes,
+// speed and the load of each rank.
+//
+//	go run ./examples/parallel                       # all GPUs, else four emulated devices
+//	go run ./examples/parallel -ranks 3 -device emulated
+//	go run ./examples/parallel -row "30B n=1024" -tokens 16384
+//	go run ./examples/parallel -transport nccl       # all GPUs of this process
+//	torchrun --no-python --nproc-per-node 8 parallel -transport nccl
+//
+// Ranks share GPUs if there are fewer GPUs than ranks, except with NCCL.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/driver/open"
+	"sonicmoe/examples/internal/command"
+	"sonicmoe/internal/peers"
+	"sonicmoe/internal/trial"
+	"sonicmoe/moe"
+	"sonicmoe/moe/parallel"
+	"sonicmoe/moe/parallel/nccl"
+)
+
+var program = command.Program{Name: "parallel", Purpose: "runs a layer over ranks, checks its bits against one device, and prints bytes, speed and load."}
+
+func main() { program.Main(run) }
+
+// small is the layer of the emulated device.
+var small = peers.Row{Name: "small", Tokens: 48, Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 10, TopK: 4}}
+
+// job is a layer over ranks.
+type job struct {
+	out      io.Writer
+	row      peers.Row
+	boost    float64
+	ranks    int
+	runs     int
+	deadline time.Duration
+	cache    *cache.Cache
+	weights  *trial.Trial // the tokens of all ranks, and the whole layer's weights
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := program.Flags()
+	device, dir, sizes := command.DeviceFlag(flags), command.CacheFlag(flags), command.SizeFlags(flags, false)
+	j := job{out: stdout}
+	flags.IntVar(&j.ranks, "ranks", 0, "number of ranks in this process `N` (default: one for each GPU, or four emulated)")
+	flags.IntVar(&j.runs, "runs", 10, "passes to time, of which the median counts")
+	flags.DurationVar(&j.deadline, "deadline", time.Minute, "longest time of a pass")
+	by := flags.String("transport", "local", "local (one process) or nccl")
+	if err := program.Parse(flags, args, stdout); err != nil || sizes.Listed(stdout) {
+		return err
+	}
+	if *by != "local" && *by != "nccl" {
+		return command.Usagef("-transport %s: want local or nccl", *by)
+	}
+	if j.ranks < 0 || j.runs < 1 {
+		return command.Usagef("-ranks %d -runs %d: want 0 or more ranks and 1 or more runs", j.ranks, j.runs)
+	}
+	rows, err := sizes.Calls()
+	if err != nil {
+		return err
+	}
+	first, gpu, err := command.OpenDevice(ctx, *device, stderr)
+	if err != nil {
+		return err
+	}
+	if err := first.Close(); err != nil {
+		return err
+	}
+	if err := j.size(rows, sizes, gpu); err != nil {
+		return err
+	}
+	j.cache = cache.Open(cache.Options{Dir: *dir})
+	kind := command.Emulated
+	if gpu {
+		kind = "cuda"
+	}
+	if *by == "nccl" && kind != "cuda" {
+		return command.Usagef("-transport nccl needs a GPU: NCCL does not run on the emulated device")
+	}
+	return j.start(ctx, kind, *by == "nccl")
+}
+
+// size sets the layer: the one on the command line, else a known one on a GPU.
+func (j *job) size(asked []peers.Row, sizes *command.Sizes, gpu bool) (err error) {
+	j.row, j.boost = small, 5
+	switch {
+	case len(asked) > 0:
+		j.row = asked[0]
+	case gpu:
+		if j.row, err = command.Row("Qwen3-30B-A3B"); err != nil {
+			return err
+		}
+		j.row.Tokens = 16384
+		fallthrough
+	default:
+		j.row = sizes.Call(j.row)
+	}
+	if gpu {
+		j.boost = 1
+	}
+	return nil
+}
+
+// start opens the devices of this process, connects the ranks and runs each in a goroutine.
+func (j *job) start(ctx context.Context, kind string, byNCCL bool) error {
+	o, err := nccl.FromEnv(os.Getenv)
+	launched := byNCCL && err == nil
+	var devices []driver.Device
+	defer func() {
+		for _, d := range devices {
+			_ = d.Close() // the result is known by now
+		}
+	}()
+	if launched {
+		dev, err := open.Device(ctx, fmt.Sprintf("%s:%d", kind, o.Local))
+		if err != nil {
+			return err
+		}
+		devices = append(devices, dev)
+	} else if devices, err = j.open(ctx, kind); err != nil {
+		return err
+	}
+	switch {
+	case launched:
+		j.ranks = o.Ranks
+	case j.ranks == 0:
+		j.ranks = len(devices)
+	}
+	x, w := trial.Draw(j.row.Config, j.ranks*j.row.Tokens, 1, j.boost)
+	j.weights = &trial.Trial{X: x, Weights: w}
+	if launched {
+		return j.rank(ctx, devices[0], func(ctx context.Context) (parallel.Transport, error) { return nccl.Connect(ctx, devices[0], o) })
+	}
+	connect, err := j.connect(devices, byNCCL)
+	if err != nil {
+		return err
+	}
+	var g errgroup.Group
+	for i := range j.ranks {
+		g.Go(func() error {
+			return j.rank(ctx, devices[i%len(devices)], func(ctx context.Context) (parallel.Transport, error) { return connect(ctx, i) })
+		})
+	}
+	return g.Wait()
+}
+
+// emulatedRanks is the number of emulated devices without -ranks.
+const emulatedRanks = 4
+
+// open opens all GPUs, or an emulated device for each rank.
+func (j *job) open(ctx context.Context, kind string) (list []driver.Device, err error) {
+	if kind != command.Emulated {
+		return open.All(ctx, kind)
+	}
+	if j.ranks == 0 {
+		j.ranks = emulatedRanks
+	}
+	for range j.ranks {
+		dev, err := open.Device(ctx, kind)
+		if err != nil {
+			return list, err
+		}
+		list = append(list, dev)
+	}
+	return list, nil
+}
+
+// connect returns a function that connects a rank of this process.
+func (j *job) connect(devices []driver.Device, byNCCL bool) (func(ctx context.Context, rank int) (parallel.Transport, error), error) {
+	of := func(i int) driver.Device { return devices[i%len(devices)] }
+	if byNCCL {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		at := l.Addr().String()
+		return func(ctx context.Context, rank int) (parallel.Transport, error) {
+			return nccl.Connect(ctx, of(rank), nccl.Options{Rank: rank, Ranks: j.ranks, Address: at})
+		}, l.Close()
+	}
+	var list []driver.Device
+	for i := range j.ranks {
+		list = append(list, of(i))
+	}
+	transports, err := parallel.Local(list...)
+	return func(_ context.Context, rank int) (parallel.Transport, error) { return transports[rank], nil }, err
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"sonicmoe/driver"
+	"sonicmoe/internal/trial"
+	"sonicmoe/moe"
+	"sonicmoe/moe/parallel"
+)
+
+// member is a rank, with the whole layer and the tokens of all ranks on the same device, to
+// compare with.
+type member struct {
+	*job
+	*parallel.Rank
+	number int
+	// alone has the tokens of all ranks, of which first is the rank's first.
+	alone *trial.Trial
+	first int
+	args  parallel.Args
+	back  parallel.BackwardArgs
+	// memory owns the rank's buffers.
+	memory *moe.Arena
+	sizes  parallel.Sizes
+}
+
+// rank runs one rank: it joins, compares a pass with one device, and measures both.
+func (j *job) rank(ctx context.Context, dev driver.Device, connect func(ctx context.Context) (parallel.Transport, error)) (err error) {
+	joining, cancel := context.WithTimeout(ctx, j.deadline)
+	defer cancel()
+	t, err := connect(joining)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.Close()) }()
+	m := &member{job: j, number: t.Rank(), first: t.Rank() * j.row.Tokens, memory: moe.NewArena(dev)}
+	defer func() { err = errors.Join(err, m.memory.Free()) }()
+	options := []moe.Option{moe.WithCache(j.cache), moe.WithGradients(moe.BF16, false)}
+	m.Rank, err = parallel.Join(ctx, dev, t, parallel.Options{Config: j.row.Config, MaxTokens: j.row.Tokens, Deadline: j.deadline, Layer: options})
+	if err != nil {
+		return err
+	}
+	whole, err := moe.New(ctx, dev, j.row.Config, options...)
+	if err != nil {
+		return err
+	}
+	if m.alone, err = trial.FromHost(dev, whole, len(j.weights.X)/j.row.Config.Hidden, j.weights.X, j.weights.Weights); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.alone.Close()) }()
+	if err := m.allocate(); err != nil {
+		return err
+	}
+	return m.run(ctx)
+}
+
+// allocate allocates the rank's buffers. Tokens and weights are parts of those of the whole
+// layer.
+func (m *member) allocate() (err error) {
+	if err := m.alone.PrepareBackward(7, moe.BF16); err != nil {
+		return err
+	}
+	if m.sizes, err = m.Sizes(); err != nil {
+		return err
+	}
+	s, one, back := m.Config.Shapes(m.row.Tokens), m.alone.Args, m.alone.Back
+	m.args = parallel.Args{X: m.tokens(one.X), Weights: m.Part(one.Weights), Scores: m.memory.Tensor(s.Scores), ExpertIDs: m.memory.Tensor(s.ExpertIDs),
+		O: m.memory.Tensor(s.O), Saved: &parallel.Saved{Buffer: m.memory.Buffer(m.sizes.Saved)},
+		Workspace: m.memory.Buffer(max(m.sizes.Workspace, m.sizes.BackwardWorkspace))}
+	m.back = parallel.BackwardArgs{X: m.args.X, Weights: m.args.Weights, Scores: m.args.Scores, ExpertIDs: m.args.ExpertIDs, Saved: m.args.Saved,
+		DO: m.tokens(back.DO), DX: m.memory.Tensor(s.X), Workspace: m.args.Workspace}
+	for _, id := range moe.WeightIDs() {
+		if g := back.Gradient(id); g != nil && !g.IsZero() {
+			m.back.Gradient(id).Tensor = m.memory.Like(*m.args.Weight(id))
+		}
+	}
+	return m.memory.Err()
+}
+
+// tokens returns this rank's rows of a tensor of all tokens.
+func (m *member) tokens(of moe.Tensor) moe.Tensor {
+	each := of.Shape.Bytes() / of.Shape.Dims[0]
+	of.Ptr += driver.DevicePtr(each * int64(m.first))
+	of.Shape.Dims[0] = int64(m.row.Tokens)
+	return of
+}
+
+// run compares the rank's results with one device's, and measures both.
+func (m *member) run(ctx context.Context) error {
+	if err := m.alone.Run(ctx, m.alone.Args); err != nil {
+		return err
+	}
+	if err := m.alone.RunBackward(ctx, m.alone.Back); err != nil {
+		return err
+	}
+	same, err := m.same(ctx)
+	if err != nil {
+		return err
+	}
+	one, err := m.alone.Args.Tokens(m.row.Tokens)
+	if err != nil {
+		return err
+	}
+	back := one.BackwardArgs()
+	back.DO, back.DX, back.WeightGradients, back.Workspace = m.tokens(m.alone.Back.DO), m.tokens(m.alone.Back.DX), m.alone.Back.WeightGradients, m.alone.Back.Workspace
+	s, call := m.alone.Stream(), m.alone.Call()
+	var times [4]time.Duration
+	for i, run := range []func() error{
+		func() error { return m.Forward(ctx, s, m.args) }, func() error { return m.Backward(ctx, s, m.back) },
+		func() error { return call.Forward(s, one) }, func() error { return call.Backward(s, back) },
+	} {
+		wait := func() error { return s.Synchronize(ctx) }
+		if i < 2 {
+			wait = func() error { return m.Wait(ctx, s) }
+		}
+		times[i], err = median(m.runs, func() error {
+			if err := run(); err != nil {
+				return err
+			}
+			return wait()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	m.print(same, times)
+	if !same {
+		return errBits
+	}
+	return nil
+}
+
+// same runs both passes and reports whether O and all gradients have the bits of one device.
+func (m *member) same(ctx context.Context) (bool, error) {
+	s, one, back := m.alone.Stream(), m.alone.Args, m.alone.Back
+	type pair struct{ got, want moe.Tensor }
+	pairs := []pair{{m.args.O, m.tokens(one.O)}, {m.args.Scores, m.tokens(one.Scores)}, {m.args.ExpertIDs, m.tokens(one.ExpertIDs)}, {m.back.DX, m.tokens(back.DX)}}
+	var gradients moe.Weights
+	for _, id := range moe.WeightIDs() {
+		if g := back.Gradient(id); g != nil {
+			*gradients.Weight(id) = g.Tensor
+		}
+	}
+	gradients = m.Part(gradients)
+	for _, id := range moe.WeightIDs() {
+		if g := m.back.Gradient(id); g != nil && !g.IsZero() {
+			pairs = append(pairs, pair{g.Tensor, *gradients.Weight(id)})
+		}
+	}
+	for _, p := range pairs {
+		if err := s.Fill32(p.got.Ptr, 0xffffffff, p.got.Shape.Bytes()/4); err != nil {
+			return false, err
+		}
+	}
+	if err := m.Forward(ctx, s, m.args); err != nil {
+		return false, err
+	}
+	if err := m.Backward(ctx, s, m.back); err != nil {
+		return false, err
+	}
+	if err := m.Wait(ctx, s); err != nil {
+		return false, err
+	}
+	for _, p := range pairs {
+		if same, err := sameBytes(s, p.got, p.want); !same || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// print prints a rank's lines, in one call: the ranks of a process print at the same time.
+func (m *member) print(same bool, times [4]time.Duration) {
+	first, count := m.Experts()
+	t, bits := m.Traffic(), "bits of one device"
+	if !same {
+		bits = "OTHER BITS"
+	}
+	pass := func(together, alone time.Duration) string {
+		return fmt.Sprintf("%v, one device %v (%.2f)", together.Round(time.Microsecond), alone.Round(time.Microsecond), together.Seconds()/alone.Seconds())
+	}
+	const mega, gibi = 1e6, 1 << 30
+	fmt.Fprintf(m.out, "rank %d  experts %d-%d  %d tokens, %d rows here (%.2f of the mean)  %s\n"+
+		"        forward  %s  sent %.1f MB, received %.1f MB, %.1f GB/s each way\n"+
+		"        backward %s\n"+
+		"        workspace %.2f GiB, saved %.2f GiB\n",
+		m.number, first, first+count-1, m.row.Tokens, t.Pairs, t.Imbalance, bits,
+		pass(times[0], times[2]), float64(t.SentBytes)/mega, float64(t.ReceivedBytes)/mega, float64(t.SentBytes+t.ReceivedBytes)/2/times[0].Seconds()/1e9,
+		pass(times[1], times[3]), float64(max(m.sizes.Workspace, m.sizes.BackwardWorkspace))/gibi, float64(m.sizes.Saved)/gibi)
+}
