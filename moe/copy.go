@@ -15,30 +15,21 @@ type element interface {
 }
 
 // Write copies values to a tensor, in the order of the work on s. There must be a
-// value for each element. float32 and float64 are numbers for BF16, F16 and F32 tensors,
-// uint16 is the bits of BF16 and F16 elements, int32 is for I32, uint8 for U8. Numbers are rounded once, to nearest even; NaN stays NaN.
-// The caller may reuse values when Write returns.
+// value for each element. float32 and float64 are numbers for BF16, F16 and F32
+// tensors, uint16 is the bits of BF16 and F16 elements, int32 is for I32, uint8 for U8.
+// Numbers are rounded once, to nearest even; NaN stays NaN. The caller may reuse values
+// when Write returns.
 func Write[E float32 | float64 | uint16 | int32 | uint8](s driver.Stream, t Tensor, values []E) error {
 	if err := checkCopy(s, t, values); err != nil {
 		return err
 	}
 	switch v := any(values).(type) {
 	case []float32:
-		switch t.Shape.Type {
-		case BF16:
-			return write(s, t, v, num.EncodeBF16)
-		case F16:
-			return write(s, t, v, num.EncodeF16)
+		if t.Shape.Type != F32 {
+			return writeNumbers(s, t, v)
 		}
 	case []float64:
-		switch t.Shape.Type {
-		case BF16:
-			return write(s, t, v, num.EncodeBF16)
-		case F16:
-			return write(s, t, v, num.EncodeF16)
-		case F32:
-			return write(s, t, v, convert[float32, float64])
-		}
+		return writeNumbers(s, t, v)
 	}
 	return s.CopyToDevice(t.Ptr, num.Bytes(values))
 }
@@ -51,21 +42,11 @@ func Read[E float32 | float64 | uint16 | int32 | uint8](s driver.Stream, t Tenso
 	}
 	switch v := any(values).(type) {
 	case []float32:
-		switch t.Shape.Type {
-		case BF16:
-			return read(s, t, v, num.DecodeBF16)
-		case F16:
-			return read(s, t, v, num.DecodeF16)
+		if t.Shape.Type != F32 {
+			return readNumbers(s, t, v)
 		}
 	case []float64:
-		switch t.Shape.Type {
-		case BF16:
-			return read(s, t, v, num.DecodeBF16)
-		case F16:
-			return read(s, t, v, num.DecodeF16)
-		case F32:
-			return read(s, t, v, convert[float64, float32])
-		}
+		return readNumbers(s, t, v)
 	}
 	return s.CopyToHost(num.Bytes(values), t.Ptr)
 }
@@ -101,6 +82,26 @@ func checkCopy[E element](s driver.Stream, t Tensor, values []E) error {
 
 // pieceElements bounds the host memory of a conversion.
 const pieceElements = 1 << 20
+
+func writeNumbers[E float32 | float64](s driver.Stream, t Tensor, values []E) error {
+	switch t.Shape.Type {
+	case BF16:
+		return write(s, t, values, num.EncodeBF16[E])
+	case F16:
+		return write(s, t, values, num.EncodeF16[E])
+	}
+	return write(s, t, values, convert[float32, E])
+}
+
+func readNumbers[E float32 | float64](s driver.Stream, t Tensor, values []E) error {
+	switch t.Shape.Type {
+	case BF16:
+		return read(s, t, values, num.DecodeBF16[E])
+	case F16:
+		return read(s, t, values, num.DecodeF16[E])
+	}
+	return read(s, t, values, convert[E, float32])
+}
 
 // write encodes and copies one piece after another.
 func write[D num.Number, E element](s driver.Stream, t Tensor, values []E, encode func([]D, []E)) error {

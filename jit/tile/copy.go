@@ -69,7 +69,7 @@ func (c RowCopy) Rows(n, rowBytes, kTiles int, at func(i int) ptx.Global) Gather
 	return r
 }
 
-// Bytes returns the bytes argument of Copy for k-tile kt. It is empty if rows fill
+// Bytes returns the bytes argument of CopyAndAdvance for k-tile kt. It is empty if rows fill
 // all their k-tiles. Otherwise the rest of the last k-tile becomes 0.
 func (r GatheredRows) Bytes(kt ptx.U32) []ptx.U32 {
 	if r.rowBytes == r.kTiles*RowBytes {
@@ -78,22 +78,11 @@ func (r GatheredRows) Bytes(kt ptx.U32) []ptx.U32 {
 	return []ptx.U32{BytesIf(kt.MulI(LanesOfRow).Add(r.Chunk).LtI(r.rowBytes / CopyBytes))}
 }
 
-// Copy starts the copies of one k-tile. to returns the place of row i in shared
-// memory.
-func (r GatheredRows) Copy(to func(i int) ptx.Shared, bytes []ptx.U32) {
-	for i := range r.next {
-		r.copyRow(i, to(i), bytes)
-	}
-}
-
-// CopyAndAdvance is Copy, and then moves to the next k-tile.
+// CopyAndAdvance starts the copies of one k-tile and moves to the next one. to returns
+// the place of row i in shared memory.
 func (r GatheredRows) CopyAndAdvance(to func(i int) ptx.Shared, bytes []ptx.U32) {
 	for i, next := range r.next {
-		r.copyRow(i, to(i), bytes)
+		r.Copy(to(i), ptx.GlobalAt(next.Get()), bytes...)
 		next.Set(next.Get().AddI(RowBytes))
 	}
-}
-
-func (r GatheredRows) copyRow(i int, to ptx.Shared, bytes []ptx.U32) {
-	r.RowCopy.Copy(to, ptx.GlobalAt(r.next[i].Get()), bytes...)
 }

@@ -1,0 +1,150 @@
+package decode
+
+import (
+	"slices"
+	"sonicmoe/driver/gpu"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/schedule"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/fragments"
+	"sonicmoe/moe/internal/route/choose"
+)
+
+// shape is the shape of a CTA and its tiles. Each of units warpgroups multiplies 64
+// rows of weights by the same tokens, at most tokens of them at once. One warp loads
+// weights and one loads tokens. If an expert has more tokens, its weights are read
+// again, from the L2 cache.
+type shape struct{ units, tokens int }
+
+// The three shapes are regimes of their own because each gains more than 3 % somewhere;
+// decode.md of the benchmarks has the gains and the prices.
+var (
+	narrow = shape{2, tileTokens}
+	// wide loads tokens once for 256 rows of weights. If experts have many tokens,
+	// these take more of an SM's bandwidth than the weights.
+	wide = shape{4, tileTokens}
+	// tiny has small stages, and so more of them: twice the weights are in flight.
+	tiny = shape{2, MaxTiny}
+)
+
+// packedShapes are the shapes for packed weights. These weights have a quarter or a half of
+// the bytes, so the tokens take a larger part of an SM's bandwidth, and more rows of weights
+// share them: all but wide CTAs have four units. Wide CTAs have room for more sums in the
+// registers.
+var packedShapes = map[shape]shape{narrow: {4, 64}, wide: {2, tileTokens}, tiny: {4, MaxTiny}}
+
+func shapeOf(isPacked, isWide, isTiny bool) shape {
+	s := narrow
+	switch {
+	case isWide:
+		s = wide
+	case isTiny:
+		s = tiny
+	}
+	if isPacked {
+		return packedShapes[s]
+	}
+	return s
+}
+
+// prefix returns the part of a kernel's name that its shape and weights give.
+func prefix(isWide, isTiny, areUnits bool) (name string) {
+	if areUnits {
+		name = "units_"
+	}
+	switch {
+	case isWide:
+		name += "wide_"
+	case isTiny:
+		name += "tiny_"
+	}
+	return name
+}
+
+func (s shape) mathWarps() int { return s.units * pipeline.WarpgroupThreads / 32 }
+
+// stage is the layout of a stage of the ring: weights, then tokens.
+type stage struct {
+	shape
+	// packed is the format of packed weights.
+	packed fragments.Format
+	// depth is the number of k-tiles, unitBytes the size of a unit's weights.
+	depth, unitBytes int
+}
+
+func stageOf(f fragments.Format, isWide, isTiny bool) stage {
+	s := shapeOf(f.IsPacked(), isWide, isTiny)
+	if f.IsPacked() {
+		return stage{s, f, fragments.KTiles, f.BlockBytes()}
+	}
+	return stage{s, f, 1, weightsBytes}
+}
+
+// loadWarps is the number of warps that load weights and tokens, and fence the tokens of
+// packed weights.
+func (s stage) loadWarps() int {
+	if s.packed.IsPacked() {
+		return 3
+	}
+	return 2
+}
+
+func (s stage) threads() int { return 32 * (s.mathWarps() + s.loadWarps()) }
+
+// tokensAt is the offset of a k-tile's tokens in a stage, at a whole swizzle pattern.
+func (s stage) tokensAt(kTile int) int {
+	const pattern = 8 * tile.RowBytes
+	return (s.shape.units*s.unitBytes+pattern-1)/pattern*pattern + kTile*s.tokens*tile.RowBytes
+}
+
+func (s stage) bytes() int { return s.tokensAt(s.depth) }
+
+const (
+	// ringBytes nearly fills an SM's shared memory.
+	ringBytes    = 192 << 10
+	unitRows     = 64 // rows of weights in a unit
+	weightsBytes = unitRows * tile.RowBytes
+	tileTokens   = 128
+	// MaxTiny is the largest batch for tiny CTAs.
+	MaxTiny = choose.MaxApart
+	// copyRows is the number of tokens of which the loading warp copies 16 bytes a
+	// lane at a time.
+	copyRows = 32 / tile.LanesOfRow
+)
+
+// MaxTokens is the largest small batch. With up to 512 experts these kernels are at
+// least as fast as those for large batches up to there.
+const MaxTokens = 2048
+
+// WideFrom returns the batch size from which wide CTAs are faster, or 0 if they never
+// are. It is 48 tokens an expert on average.
+func WideFrom(c spec.Config) int {
+	const rows = 48
+	switch {
+	case c.NumExperts <= 1: // all tiles are in the last wave
+		return 0
+	case (Up{Config: c}).parts() > 1: // the sums of gate and up exceed the registers
+		return 0
+	case rows*c.NumExperts > min(16384, MaxTokens*c.TopK): // larger batches were not measured
+		return 0
+	}
+	return (rows*c.NumExperts + c.TopK - 1) / c.TopK
+}
+
+// hasWide reports whether the layer has kernels with wide CTAs.
+func hasWide(c spec.Config) bool { return WideFrom(c) > 0 }
+
+// widths lists the numbers of columns to which a block's tokens may be rounded up.
+// Each column costs as much bandwidth of an SM as a row of weights.
+func (s shape) widths() []int {
+	list := []int{8, 16, 24, 32, 48, 64, 72, 80, 88, 96, 112, tileTokens}
+	return list[:slices.Index(list, s.tokens)+1]
+}
+
+// ctas returns the number of CTAs for a number of rows: one for each SM, but at most
+// one for each unit.
+func ctas(rows, experts, units, sms int) gpu.Dim3 {
+	pairs := min(rows, experts+rows/schedule.PairRows)
+	return gpu.Dim3{X: max(1, min(sms, pairs*units))}
+}
