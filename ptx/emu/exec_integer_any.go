@@ -98,8 +98,18 @@ func bitForms() handlers {
 		isa.Lop3:  plain(lop3),
 		isa.Brev:  typed(func(t arith.Int, v [4]uint64) uint64 { return bits.Reverse64(v[0]) >> (64 - t.Bits) }),
 		isa.Bfind: lanewise(findBit),
-		isa.Bfe:   typed(extractField),
-		isa.Bfi:   typed(insertField),
+		isa.Bmsk: lanewise(func(in *inst) laneFunc {
+			wrap := in.has(".wrap")
+			return func(v [4]uint64) uint64 {
+				at, n := v[0]&0xffffffff, v[1]&0xffffffff
+				if wrap {
+					at, n = at%32, n%32
+				}
+				return (1<<min(n, 32) - 1) << min(at, 32) & 0xffffffff
+			}
+		}),
+		isa.Bfe: typed(extractField),
+		isa.Bfi: typed(insertField),
 		isa.PrmtMode: lanewise(func(in *inst) laneFunc {
 			mode := in.mod("mode")
 			return func(v [4]uint64) uint64 {

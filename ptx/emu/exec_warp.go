@@ -18,7 +18,7 @@ func warpForms() handlers {
 	return handlers{
 		isa.ShflSync:     sync(shuffle),
 		isa.ShflSyncPred: sync(shuffle),
-		isa.VoteBallot:   sync(ballot),
+		isa.VoteBallot:   sync(ballot), isa.VoteBallotSync: sync(ballot),
 		isa.Vote: prepared(allLanes, func(in *inst) {
 			if in.has(".any") {
 				in.exec = anyLane.exec

@@ -299,6 +299,12 @@ func TestConversionSpellings(t *testing.T) {
 		{"mov.u64 %d1, 0x100000001000400; isspacep.shared::cluster %p1, %d1; selp.u32 %r6, 1, 0, %p1;", 0, 1},
 		{"cp.async.bulk.prefetch.L2.global [%d0], 16; mov.u32 %r6, %envreg1; mov.u32 %r5, %envreg2; or.b32 %r6, %r6, %r5;", 0, 0},
 		{"mov.u32 %r6, %clock_hi;", 0, 0},
+		{"setp.eq.u32 %p1, %r5, 7; vote.ballot.sync.b32 %r6, %p1, 1;", 7, 1},
+		{"bmsk.clamp.b32 %r6, %r5, 3;", 4, 0x70},
+		{"bmsk.clamp.b32 %r6, %r5, 40;", 28, 0xf0000000},
+		{"bmsk.clamp.b32 %r6, 3, %r5;", 0, 0},
+		{"bmsk.clamp.b32 %r6, %r5, 3;", 33, 0},
+		{"bmsk.wrap.b32 %r6, %r5, 35;", 33, 14},
 	} {
 		text := strings.Replace(body("ld.param.u64 %d0, [out];\n\tld.global.u32 %r5, [%d0];\n\tmov.b32 %f1, %r5;\n\tcvt.u16.u32 %h1, %r5;\n\tmov.u16 %h0, 0;\n\tmov.u32 %r6, 0;\n\t"+c.code+
 			"\n\tcvt.u32.u16 %r7, %h0;\n\tor.b32 %r6, %r6, %r7;\n\tst.global.u32 [%d0], %r6;\n\tret;"), ".reg .b32 %f", ".reg .f32 %f", 1)

@@ -38,6 +38,7 @@ var integers = []Form{
 		Args: []Arg{out("d", B32), in("a", B32), in("b", B32), in("n", U32)}, Manual: "Logic and Shift: shf"},
 	{Name: "Lop3", Op: "lop3.b32", Args: []Arg{out("d", B32), in("a", B32), in("b", B32), in("c", B32), imm("table")}, Manual: "Logic and Shift: lop3"},
 	{Name: "Brev", Op: "brev", Mods: []Mod{types(".b32", ".b64")}, Args: twoT, Manual: "Integer Arithmetic: brev"},
+	{Name: "Bmsk", Op: "bmsk", Mods: []Mod{one("mode", ".clamp", ".wrap"), fix(".b32")}, Version: 76, Args: []Arg{out("d", B32), in("at", B32), in("bits", B32)}, Manual: "Integer Arithmetic: bmsk"},
 	{Name: "Bfind", Op: "bfind", Mods: []Mod{opt("shiftamt", ".shiftamt"), types(".u32", ".s32", ".u64", ".s64")},
 		Args: []Arg{out("d", U32), inT("a")}, Manual: "Integer Arithmetic: bfind"},
 	{Name: "Bfe", Op: "bfe", Mods: []Mod{types(".u32", ".s32", ".u64", ".s64")},

@@ -7,6 +7,7 @@ func pair(name string, t Type) Arg { return Arg{Name: name, Dir: Out, Kind: Pair
 var warps = []Form{
 	{Name: "ShflSyncPred", Op: "shfl.sync", Mods: []Mod{one("mode", ".idx", ".up", ".down", ".bfly"), fix(".b32")},
 		Args: []Arg{pair("d", B32), in("a", B32), in("lane", U32), in("clamp", U32), in("mask", U32)}, Effects: Varies, Manual: "shfl.sync"},
+	{Name: "VoteBallotSync", Op: "vote.ballot.sync.b32", Args: []Arg{out("d", B32), pred("p"), in("mask", U32)}, Effects: Uniform, Manual: "vote.sync"},
 	{Name: "VoteUni", Op: "vote.sync.uni.pred", Args: []Arg{out("d", Pred), pred("p"), in("mask", U32)}, Effects: Uniform, Manual: "vote.sync"},
 	{Name: "MatchAny64", Op: "match.any.sync.b64", Args: []Arg{out("d", B32), in("a", B64), in("mask", U32)}, Effects: Varies, Manual: "match.sync"},
 	{Name: "MatchAll", Op: "match.all.sync", Mods: []Mod{types(".b32", ".b64")},

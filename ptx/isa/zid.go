@@ -143,6 +143,7 @@ const (
 	Shf
 	Lop3
 	Brev
+	Bmsk
 	Bfind
 	Bfe
 	Bfi
@@ -285,6 +286,7 @@ const (
 	RedBrains
 	RedVector
 	ShflSyncPred
+	VoteBallotSync
 	VoteUni
 	MatchAny64
 	MatchAll
