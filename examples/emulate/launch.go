@@ -7,10 +7,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"math/rand/v2"
+	"path/filepath"
 	"slices"
 
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/internal/num"
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/emu"
 	"sonicmoe/ptx/emu/layout"
@@ -29,16 +33,23 @@ type launch struct {
 	Buffers map[string]buffer `json:"buffers"`
 	// Params are the kernel's parameters in their order.
 	Params []param `json:"params"`
+
+	folder string // of the launch file
 }
 
 // buffer is words of 32 bits.
 type buffer struct {
-	Words int `json:"words"`
-	// Fill is "zero", "ramp" (0, 1, 2 …) or "ones", as numbers of Type, "u32" or "f32".
-	// Without it all words are 0xffffffff.
+	Words int `json:"words"` // absent with File
+	// Fill is "zero", "ramp" (0, 1, 2 …), "ones" or "normal" (random, the same in each run), as
+	// numbers of Type. Without it all words are 0xffffffff.
 	Fill string `json:"fill"`
+	// File has the numbers instead, a .npy or .safetensors file, with the path from the launch
+	// file's folder. Tensor names one of several tensors.
+	File   string `json:"file"`
+	Tensor string `json:"tensor"`
+	// Type is the type of the numbers: "u32", "f32", "bf16" or "f16".
 	Type string `json:"type"`
-	// Show is the number of words to print after the run.
+	// Show is the number of numbers to print after the run.
 	Show int `json:"show"`
 }
 
@@ -66,7 +77,7 @@ func readLaunch(ctx context.Context, file string) (*launch, error) {
 	if err != nil {
 		return nil, err
 	}
-	var l launch
+	l := launch{folder: filepath.Dir(file)}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&l); err != nil {
@@ -76,44 +87,64 @@ func readLaunch(ctx context.Context, file string) (*launch, error) {
 }
 
 // allocate allocates and fills the buffers.
-func (l *launch) allocate(m *emu.Memory) (map[string]uint64, error) {
+func (l *launch) allocate(ctx context.Context, m *emu.Memory) (map[string]uint64, error) {
 	at := map[string]uint64{}
-	for name, b := range l.Buffers {
-		a, err := m.Alloc(4 * int64(b.Words))
+	for _, name := range slices.Sorted(maps.Keys(l.Buffers)) {
+		b := l.Buffers[name]
+		data, err := b.content(ctx, l.folder, uint64(len(at)))
+		if err == nil {
+			b.Words, l.Buffers[name] = len(data)/4, b
+			if at[name], err = m.Alloc(int64(len(data))); err == nil {
+				err = m.Write(at[name], data)
+			}
+		}
 		if err != nil {
 			return nil, fmt.Errorf("buffer %s: %w", name, err)
-		}
-		at[name] = a
-		words := make([]byte, 4*b.Words)
-		for i := range b.Words {
-			v, err := b.value(i)
-			if err != nil {
-				return nil, fmt.Errorf("buffer %s: %w", name, err)
-			}
-			binary.LittleEndian.PutUint32(words[4*i:], v)
-		}
-		if err := m.Write(a, words); err != nil {
-			return nil, err
 		}
 	}
 	return at, nil
 }
 
-// value returns word i of a new buffer.
-func (b buffer) value(i int) (uint32, error) {
-	number := map[string]int{"zero": 0, "ramp": i, "ones": 1}
-	n, ok := number[b.Fill]
+// content returns the bytes of a new buffer.
+func (b buffer) content(ctx context.Context, folder string, seed uint64) ([]byte, error) {
+	kind, ok := kinds[b.Type]
 	switch {
-	case b.Type != "u32" && b.Type != "f32":
-		return 0, fmt.Errorf("type %q, must be u32 or f32", b.Type)
-	case b.Fill == "":
-		return math.MaxUint32, nil
 	case !ok:
-		return 0, fmt.Errorf("fill %q, must be zero, ramp, ones or absent", b.Fill)
-	case b.Type == "f32":
-		return math.Float32bits(float32(n)), nil
+		return nil, fmt.Errorf("type %q, must be u32, f32, bf16 or f16", b.Type)
+	case b.File != "" && b.Fill != "":
+		return nil, fmt.Errorf("file %s and fill %s are given, must be one of them", b.File, b.Fill)
+	case b.File != "":
+		return b.readFile(ctx, folder)
+	case b.Tensor != "":
+		return nil, fmt.Errorf("tensor %s needs a file", b.Tensor)
+	case b.Words < 0 || b.Words > maxFile/4:
+		return nil, fmt.Errorf("words is %d, must be 0 to %d", b.Words, maxFile/4)
 	}
-	return uint32(n), nil
+	data := bytes.Repeat([]byte{0xff}, 4*b.Words)
+	if b.Fill == "" {
+		return data, nil
+	}
+	random := rand.New(rand.NewPCG(seed, 0))
+	of := map[string]func(i int) float64{"zero": func(int) float64 { return 0 }, "ramp": func(i int) float64 { return float64(i) },
+		"ones": func(int) float64 { return 1 }, "normal": func(int) float64 { return random.NormFloat64() }}[b.Fill]
+	if of == nil || b.Fill == "normal" && b.Type == "u32" {
+		return nil, fmt.Errorf("fill %q of type %s, must be zero, ramp, ones, normal (of f32, bf16, f16) or absent", b.Fill, b.Type)
+	}
+	le := binary.LittleEndian
+	for i := range len(data) / kind.bytes {
+		to := data[i*kind.bytes:]
+		switch v := of(i); b.Type {
+		case "u32":
+			le.PutUint32(to, uint32(v))
+		case "f32":
+			le.PutUint32(to, math.Float32bits(float32(v)))
+		case "bf16":
+			le.PutUint16(to, num.Float64ToBF16(v))
+		case "f16":
+			le.PutUint16(to, num.Float64ToF16(v))
+		}
+	}
+	return data, nil
 }
 
 // pack returns the parameters in the kernel's layout.
@@ -194,29 +225,30 @@ func (t *tensorMap) encode(at map[string]uint64) ([]byte, error) {
 	return b[:], nil
 }
 
-// show prints the first words of buffers with Show.
+// show prints the first numbers of buffers with Show.
 func (l *launch) show(w io.Writer, m *emu.Memory, at map[string]uint64) error {
-	var names []string
-	for name := range l.Buffers {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(l.Buffers)) {
 		b := l.Buffers[name]
 		if b.Show < 1 {
 			continue
 		}
-		words := make([]byte, 4*min(b.Show, b.Words))
-		if err := m.Read(words, at[name]); err != nil {
+		size := kinds[b.Type].bytes
+		data := make([]byte, min(size*b.Show, 4*b.Words))
+		if err := m.Read(data, at[name]); err != nil {
 			return err
 		}
 		fmt.Fprintf(w, "%s:", name)
-		for i := 0; i < len(words); i += 4 {
-			v := binary.LittleEndian.Uint32(words[i:])
-			if b.Type == "f32" {
-				fmt.Fprintf(w, " %g", math.Float32frombits(v))
-			} else {
-				fmt.Fprintf(w, " %d", v)
+		for i := 0; i < len(data); i += size {
+			le := binary.LittleEndian
+			switch b.Type {
+			case "u32":
+				fmt.Fprintf(w, " %d", le.Uint32(data[i:]))
+			case "f32":
+				fmt.Fprintf(w, " %g", math.Float32frombits(le.Uint32(data[i:])))
+			case "bf16":
+				fmt.Fprintf(w, " %g", num.BF16ToFloat32(le.Uint16(data[i:])))
+			case "f16":
+				fmt.Fprintf(w, " %g", num.F16ToFloat32(le.Uint16(data[i:])))
 			}
 		}
 		fmt.Fprintln(w)

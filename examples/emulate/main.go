@@ -3,7 +3,7 @@
 // lines of the PTX and, if the file has them (nvcc -lineinfo, Triton), of the source.
 // debug-a-kernel.md explains the messages.
 //
-//	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N | -explore N] [-report all] [-keep] [-format json] [-timeout 1m]
+//	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N | -explore N] [-report all] [-keep] [-dump BUFFER=FILE] [-format json] [-timeout 1m]
 //
 // LAUNCH.json has the kernel's name, the shape of the launch and the arguments. Type
 // launch has the fields; testdata/sum.json is an example.
@@ -46,6 +46,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	knownFile := flags.String("known", "", "`file` of findings to go on after and not to report, one \"LINE RULE\" a line, such as \"37 race\"")
 	format := flags.String("format", "text", "`format` of findings: text, json or sarif")
 	fail := flags.String("fail", "strict", "least `severity` of a finding that sets exit status 1: error, strict or note")
+	var dumps []dump
+	flags.Func("dump", "after the runs write a buffer to a file, `BUFFER=FILE`.npy, .safetensors or .bin; may be repeated", func(text string) error {
+		d, err := parseDump(text)
+		dumps = append(dumps, d)
+		return err
+	})
 	timeout := flags.Duration("timeout", time.Minute, "longest `time` of all runs")
 	if err := about.Parse(flags, args, stdout); err != nil {
 		return err
@@ -80,6 +86,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if err := l.checkDumps(dumps); err != nil {
+		return err
+	}
 	module, err := emu.Load(text)
 	if err != nil {
 		return err
@@ -89,7 +98,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	memory := emu.NewMemory(8 << 30)
-	buffers, err := l.allocate(memory)
+	buffers, err := l.allocate(ctx, memory)
 	if err != nil {
 		return err
 	}
@@ -130,6 +139,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		err = errors.Join(shape.Report.Write(stdout, report...), err)
 	}
 	found, err := listed.report(stdout, *format, *file, fails, err)
+	for _, d := range dumps {
+		err = errors.Join(err, d.write(l, memory, buffers))
+	}
 	if err != nil || *format != "text" {
 		return err
 	}
