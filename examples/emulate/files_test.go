@@ -76,7 +76,10 @@ func TestBufferFiles(t *testing.T) {
 		launch := launchWith(t, input, files)
 		dir := filepath.Dir(launch)
 		at := func(name string) string { return "out=" + filepath.Join(dir, name) }
-		require.NoError(t, run(t.Context(), arguments(mended, launch, "-dump", at("o.npy"), "-dump", at("o.safetensors"), "-dump", at("o.bin")), &out, io.Discard), input)
+		require.NoError(t, run(t.Context(), arguments(mended, launch, "-dump", at("o.npy"), "-dump", at("o.safetensors"), "-dump", at("o.bin"), "-dump", "in="+filepath.Join(dir, "in.bin")), &out, io.Discard), input)
+		read, err := os.ReadFile(filepath.Join(dir, "in.bin"))
+		require.NoError(t, err)
+		require.Equal(t, numbers(192), read, input)
 		require.Contains(t, out.String(), "out: 2208 6304 10400\n", input)
 		want, err := os.ReadFile(filepath.Join(dir, "o.bin"))
 		require.NoError(t, err)

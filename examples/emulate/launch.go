@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -53,18 +54,22 @@ type buffer struct {
 	Show int `json:"show"`
 }
 
-// param is one parameter of the kernel. Exactly one field must be set.
+// param is one parameter of the kernel. Exactly one field but Offset must be set.
 type param struct {
-	Buffer *string    `json:"buffer"`
+	Buffer *string    `json:"buffer"` // the buffer's address
 	U32    *uint32    `json:"u32"`
 	U64    *uint64    `json:"u64"`
 	F32    *float32   `json:"f32"`
 	Map    *tensorMap `json:"map"`
+	Hex    *string    `json:"hex"` // bytes
+	// Offset is added to the buffer's address, in bytes.
+	Offset int64 `json:"offset"`
 }
 
 // tensorMap is a TMA descriptor. Dimension 0 is contiguous.
 type tensorMap struct {
 	Buffer  string   `json:"buffer"`
+	Offset  int64    `json:"offset"`  // of the tensor in the buffer, in bytes; negative before it
 	Type    string   `json:"type"`    // bf16, f16, f32, u8, u16, u32, s32
 	Dims    []uint64 `json:"dims"`    // elements
 	Strides []uint64 `json:"strides"` // distances in bytes between neighbours in dimensions 1 and up; absent if the tensor is packed
@@ -93,7 +98,8 @@ func (l *launch) allocate(ctx context.Context, m *emu.Memory) (map[string]uint64
 		b := l.Buffers[name]
 		data, err := b.content(ctx, l.folder, uint64(len(at)))
 		if err == nil {
-			b.Words, l.Buffers[name] = len(data)/4, b
+			b.Words = len(data) / 4
+			l.Buffers[name] = b
 			if at[name], err = m.Alloc(int64(len(data))); err == nil {
 				err = m.Write(at[name], data)
 			}
@@ -174,7 +180,7 @@ func (p param) bytes(at map[string]uint64) ([]byte, error) {
 		if !ok {
 			return nil, fmt.Errorf("no buffer %q", *p.Buffer)
 		}
-		return le.AppendUint64(nil, a), nil
+		return le.AppendUint64(nil, a+uint64(p.Offset)), nil
 	case p.U32 != nil:
 		return le.AppendUint32(nil, *p.U32), nil
 	case p.U64 != nil:
@@ -183,8 +189,10 @@ func (p param) bytes(at map[string]uint64) ([]byte, error) {
 		return le.AppendUint32(nil, math.Float32bits(*p.F32)), nil
 	case p.Map != nil:
 		return p.Map.encode(at)
+	case p.Hex != nil:
+		return hex.DecodeString(*p.Hex)
 	}
-	return nil, fmt.Errorf("must be one of buffer, u32, u64, f32, map")
+	return nil, fmt.Errorf("must be one of buffer, u32, u64, f32, map, hex")
 }
 
 var elements = map[string]layout.ElemType{"bf16": layout.ElemBF16, "f16": layout.ElemF16, "f32": layout.ElemF32,
@@ -208,6 +216,7 @@ func (t *tensorMap) encode(at map[string]uint64) ([]byte, error) {
 	case m.Rank < 1 || m.Rank > 5 || len(t.Box) != m.Rank || len(t.Strides) > 0 && len(t.Strides) != m.Rank-1:
 		return nil, fmt.Errorf("map with %d dims, %d box and %d strides: one to five dims, as many box, one stride less or none", m.Rank, len(t.Box), len(t.Strides))
 	}
+	m.Address += uint64(t.Offset)
 	copy(m.Dims[:], t.Dims)
 	copy(m.Box[:], t.Box)
 	copy(m.Strides[:], t.Strides)

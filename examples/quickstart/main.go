@@ -7,6 +7,7 @@
 //	go run ./examples/quickstart -row "30B n=1024" # another known size
 //	go run ./examples/quickstart -shape 1536,256,128,8 -tokens 64
 //	go run ./examples/quickstart -listing up       # PTX with its Go lines
+//	go run ./examples/quickstart -listing up -launch up.json   # and its launch, for examples/emulate
 package main
 
 import (
@@ -47,6 +48,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := program.Flags()
 	device, dir, sizes := command.DeviceFlag(flags), command.CacheFlag(flags), command.SizeFlags(flags, false)
 	listing := flags.String("listing", "", "print the PTX of this `kernel` with the Go line of each instruction: router, count, plan, up, up-inference, down, aggregate")
+	launch := flags.String("launch", "", "with -listing: write the kernel's PTX, memory and launch for the command emulate, to `FILE`.json and files next to it; the device is the emulated one")
 	if err := program.Parse(flags, args, stdout); err != nil || sizes.Listed(stdout) {
 		return err
 	}
@@ -55,12 +57,21 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	j := job{ctx: ctx, out: stdout, dir: *dir, log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	if *launch != "" {
+		if *listing == "" || *device != "" && *device != command.Emulated {
+			return command.Usagef("-launch %s needs -listing and the emulated device", *launch)
+		}
+		*device = command.Emulated
+	}
 	if j.dev, j.gpu, err = command.OpenDevice(ctx, *device, stderr); err != nil {
 		return err
 	}
 	defer j.dev.Close()
 	if err := j.size(rows, sizes.Tokens()); err != nil {
 		return err
+	}
+	if *launch != "" {
+		return j.record(*listing, *launch)
 	}
 	if *listing != "" {
 		return j.list(*listing)
