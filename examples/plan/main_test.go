@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"image/png"
 	"io"
 	"os"
@@ -62,6 +63,35 @@ func TestOwnModel(t *testing.T) {
 	assert.Contains(t, text, "OLMoE-1B-7B")
 	assert.Contains(t, text, "mixtral mine: assumed: dtype is not there: bfloat16")
 	assert.Contains(t, text, "mixtral mine: not understood: expert_choice = true")
+}
+
+// TestQuantisedModels checks that the weights of quantised models are counted packed: codes, scales,
+// biases and router of a layer.
+func TestQuantisedModels(t *testing.T) {
+	for _, tt := range []struct {
+		name, config string
+		experts      int64 // bytes
+		more         int64 // of other weights
+	}{
+		{"gpt-oss-20b", `"model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_local_experts": 32, "num_experts_per_tok": 4, "num_hidden_layers": 24,
+			"swiglu_limit": 7.0, "quantization_config": {"quant_method": "mxfp4"}`, 32 * 3 * 2880 * 2880 * 17 / 32, 2*32*3*2880 + 2*32*2880 + 4*32},
+		{"Qwen3-30B-A3B-FP8", `"model_type": "qwen3_moe", "hidden_size": 2048, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+			"norm_topk_prob": true, "hidden_act": "silu", "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}`, 128 * 3 * (2048*768 + 16*6*4), 2 * 128 * 2048},
+		{"Qwen3-30B-A3B-NVFP4", `"model_type": "qwen3_moe", "hidden_size": 2048, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+			"norm_topk_prob": true, "hidden_act": "silu", "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}`, 128 * 3 * (2048*768*9/16 + 4), 2 * 128 * 2048},
+		{"Qwen3-30B-A3B-AWQ", `"model_type": "qwen3_moe", "hidden_size": 2048, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+			"norm_topk_prob": true, "hidden_act": "silu", "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": true}`,
+			128 * 3 * 2048 * 768 / 128 * 67, 2 * 128 * 2048},
+	} {
+		dir := filepath.Join(t.TempDir(), tt.name)
+		require.NoError(t, os.Mkdir(dir, 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"dtype": "bfloat16", `+tt.config+`}`), 0o600))
+		var out bytes.Buffer
+		require.NoError(t, run(t.Context(), []string{dir}, &out, io.Discard))
+		assert.Contains(t, out.String(), fmt.Sprintf("the experts of a layer have %d bytes, ", tt.experts), tt.name)
+		line := strings.Split(out.String(), "\n")[4]
+		assert.Equal(t, fmt.Sprint((tt.experts+tt.more)>>20), strings.Fields(line)[7], line)
+	}
 }
 
 func TestRefuses(t *testing.T) {
