@@ -57,8 +57,8 @@ type ForwardArgs struct {
 	// Workspace has Sizes.Workspace bytes.
 	Workspace Buffer
 	// Units is for packed weights with Sizes.Units: the units that Call.Arrange has made
-	// of these weights, or zero. Small batches then read the units. Without them, and in large
-	// batches, weights are unpacked to the workspace. O has the same bits.
+	// of these weights, or zero. Small and medium batches then read the units. Without them,
+	// and in large batches, weights are unpacked to the workspace. O has the same bits.
 	Units Buffer
 }
 

@@ -268,6 +268,34 @@ func TestPackedUnits(t *testing.T) {
 	}
 }
 
+// TestPackedUnitsMedium checks which batches of a layer without WithDecode read units: small
+// ones, and larger ones up to 256 rows an expert. All have the bits of the unpacked weights.
+func TestPackedUnitsMedium(t *testing.T) {
+	dev, c := testDevice(t), moe.Config{Hidden: 64, Intermediate: 64, NumExperts: 2, TopK: 2, Weights: "mxfp4"}
+	l, err := moe.New(t.Context(), dev, c, moe.WithoutCache(), moe.WithoutBackward())
+	require.NoError(t, err)
+	for tokens, units := range map[int]bool{100: true, 256: true, 257: false} {
+		tr, err := trial.New(dev, l, tokens, 1, 6)
+		require.NoError(t, err)
+		sizes, err := l.Sizes(tokens)
+		require.NoError(t, err)
+		want := forward(t, tr, tr.Inference())
+		f := tr.Inference()
+		f.Units = tr.Memory().Buffer(sizes.Units)
+		require.NoError(t, tr.Memory().Err())
+		require.NoError(t, tr.Call().Arrange(tr.Stream(), f.Weights, f.Units))
+		var launched []string
+		tr.Call().Observe(func(kernel string, _ driver.Stream) error {
+			launched = append(launched, kernel)
+			return nil
+		})
+		require.Equal(t, want.O, forward(t, tr, f).O, "%d tokens", tokens)
+		require.Equal(t, units, slices.Contains(launched, "decode-units-up"), "%d tokens: %v", tokens, launched)
+		require.Equal(t, !units, slices.Contains(launched, "unpack"), "%d tokens: %v", tokens, launched)
+		require.NoError(t, tr.Close())
+	}
+}
+
 // TestPackedUnitsRefuses checks the errors of Arrange and of the buffer of units.
 func TestPackedUnitsRefuses(t *testing.T) {
 	dev := testDevice(t)

@@ -34,11 +34,25 @@ func (o options) decodeUpTo(c Config) int {
 	return min(max(minSmallBatch, int(rows*experts/float64(c.TopK))), decode.MaxTokens)
 }
 
+// unitsRows is the mean number of an expert's rows up to which the products read units. Up to
+// there, unpacking the weights costs more than these products lose to those of large batches;
+// see experiments.md of the benchmarks.
+const unitsRows = 256
+
+// unitsUpTo returns the largest batch whose products read units.
+func (o options) unitsUpTo(c Config) int {
+	if o.decode != nil {
+		return *o.decode
+	}
+	return max(o.decodeUpTo(c), unitsRows*c.NumExperts/c.TopK)
+}
+
 // smallBatch says which kernels a layer's passes over small batches use. New computes it
 // once.
 type smallBatch struct {
-	// upTo is the largest small batch. From wideFrom tokens on, unless 0, tiles are wide.
-	upTo, wideFrom int
+	// upTo is the largest small batch, unitsUpTo the largest one with units. From wideFrom
+	// tokens on, unless 0, tiles are wide.
+	upTo, unitsUpTo, wideFrom int
 	// byWarps is the largest batch for which a warp chooses each token's experts from the
 	// router's sums.
 	byWarps int
@@ -49,7 +63,7 @@ type smallBatch struct {
 }
 
 func (o options) smallBatch(c Config) smallBatch {
-	f := smallBatch{upTo: o.decodeUpTo(c), wideFrom: decode.WideFrom(c), inRouter: choose.InRouter(c)}
+	f := smallBatch{upTo: o.decodeUpTo(c), unitsUpTo: o.unitsUpTo(c), wideFrom: decode.WideFrom(c), inRouter: choose.InRouter(c)}
 	// The router's sums use the memory of the tokens' rows of Y.
 	room := 2 * c.TopK * c.Hidden
 	if f.inRouter && 4*c.NumExperts <= room {

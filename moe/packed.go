@@ -59,7 +59,7 @@ func (l *Layer) units(of Buffer) (first, second driver.DevicePtr) {
 
 // readsUnits reports whether the products of a pass read units.
 func (q *queue) readsUnits(n work, f *ForwardArgs) bool {
-	return f.Units.Bytes > 0 && !n.list && q.layer.smallBatch.decodes(n.tokens)
+	return f.Units.Bytes > 0 && !n.list && n.tokens <= q.layer.smallBatch.unitsUpTo
 }
 
 // checkUnits checks the units of a pass, or that there are none.
