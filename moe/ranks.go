@@ -103,7 +103,7 @@ func (c *Call) split(s driver.Stream, of exchange.Split, p driver.DevicePtr) err
 	return c.steps(s, func(q *queue) {
 		w := q.laid(q.layer.work(of.Tokens)).workspace.indices
 		launch(q, exchange.OwnersKernel, exchange.OwnersArgs{
-			ExpertIDs: of.ExpertIDs, PairRanks: of.PairRanks, RowRanks: of.RowRanks, Ranks: of.Ranks, Pairs: of.Tokens * q.layer.of.TopK,
+			ExpertIDs: of.ExpertIDs, PairRanks: of.PairRanks, RowRanks: of.RowRanks, Ranks: of.Ranks, Chunks: of.Chunks, Pairs: of.Tokens * q.layer.of.TopK,
 		})
 		byRank := func(ranks driver.DevicePtr, to order.PlanTensors) {
 			scratch := w.plan(p, Tensor{Ptr: ranks})

@@ -45,6 +45,7 @@ type job struct {
 	row      peers.Row
 	boost    float64
 	ranks    int
+	chunks   int
 	runs     int
 	deadline time.Duration
 	cache    *cache.Cache
@@ -56,6 +57,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	device, dir, sizes := command.DeviceFlag(flags), command.CacheFlag(flags), command.SizeFlags(flags, false)
 	j := job{out: stdout}
 	flags.IntVar(&j.ranks, "ranks", 0, "number of ranks in this process `N` (default: one for each GPU, or four emulated)")
+	flags.IntVar(&j.chunks, "chunks", 0, "number of chunks of a rank's experts `C`, whose rows go home while the next is multiplied (default: a choice by size)")
 	flags.IntVar(&j.runs, "runs", 10, "passes to time, of which the median counts")
 	flags.DurationVar(&j.deadline, "deadline", time.Minute, "longest time of a pass")
 	by := flags.String("transport", "local", "local (one process) or nccl")

@@ -40,10 +40,11 @@ func (j *job) rank(ctx context.Context, dev driver.Device, connect func(ctx cont
 	m := &member{job: j, number: t.Rank(), first: t.Rank() * j.row.Tokens, memory: moe.NewArena(dev)}
 	defer func() { err = errors.Join(err, m.memory.Free()) }()
 	options := []moe.Option{moe.WithCache(j.cache), moe.WithGradients(moe.BF16, false)}
-	m.Rank, err = parallel.Join(ctx, dev, t, parallel.Options{Config: j.row.Config, MaxTokens: j.row.Tokens, Deadline: j.deadline, Layer: options})
+	m.Rank, err = parallel.Join(ctx, dev, t, parallel.Options{Config: j.row.Config, MaxTokens: j.row.Tokens, Chunks: j.chunks, Deadline: j.deadline, Layer: options})
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, m.Rank.Close()) }()
 	whole, err := moe.New(ctx, dev, j.row.Config, options...)
 	if err != nil {
 		return err

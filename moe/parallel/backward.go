@@ -73,7 +73,7 @@ type backward struct {
 	byPlace driver.DevicePtr
 	inputs  exchange.RouterInputs
 	ranges  ranges
-	back    Exchange // of the rows of dX
+	back    []Exchange // of the rows of dX
 }
 
 // backwardLayout has the parts of the workspace: offsets in bytes.
@@ -143,7 +143,7 @@ func (p *backward) check() (err error) {
 	p.mine = int(a.X.Shape.Dims[0])
 	p.args = Args{Weights: a.Weights, Workspace: a.Workspace}
 	routing := moe.Routing{Scores: a.Scores, ExpertIDs: a.ExpertIDs}
-	p.split = p.b.split(a.Workspace.Ptr, p.Config, p.mine, p.transport.Ranks(), routing)
+	p.split = p.b.split(a.Workspace.Ptr, p.Rank, p.mine, routing)
 	p.atHome = moe.BackwardArgs{
 		X: a.X, Weights: a.Weights, Saved: moe.Saved{Routing: routing, Logits: a.Logits}, Losses: moe.Losses{DLogits: a.DLogits},
 		DO: a.DO, DX: a.DX, DScores: a.DScores, Workspace: part(a.Workspace, p.b.home),
@@ -202,8 +202,8 @@ func (p *backward) dispatch(at Step) error {
 // scores runs dH on the owners, and sends the gradients of the scores home.
 func (p *backward) scores(at Step) (err error) {
 	var made driver.DevicePtr
-	if p.receivedPairs() > 0 {
-		f := p.expertArgs(part(p.of.Workspace, p.b.owner))
+	if n := p.receives(p.transport.Rank()); n > 0 {
+		f := p.expertArgs(part(p.of.Workspace, p.b.owner), 0, int(n))
 		p.experts.X, p.experts.List, p.experts.H, p.experts.Workspace = f.X, f.List, f.H, f.Workspace
 		p.experts.DO = moe.Tensor{Ptr: p.at(p.b.window), Shape: f.X.Shape}
 		if made, err = steps.GradientScores(p.pass.experts, p.s, p.experts); err != nil {
@@ -211,7 +211,7 @@ func (p *backward) scores(at Step) (err error) {
 		}
 	}
 	to, _ := steps.GradientsReturned(p.call, p.atHome)
-	if err := p.transport.Move(p.ctx, at, p.s, p.pairsBack(4, made, to)); err != nil || p.mine == 0 {
+	if err := p.transport.Move(p.ctx, at, p.s, p.pairsBack(4, made, to)...); err != nil || p.mine == 0 {
 		return err
 	}
 	p.byPlace, err = steps.GradientLogits(p.call, p.s, p.atHome, p.split.Places)
@@ -227,12 +227,13 @@ func (p *backward) logits(at Step) error {
 	to := driver.DevicePtr(0)
 	if p.sparse() {
 		to = p.at(p.b.dlogits)
-		if err := p.transport.Move(p.ctx, at, p.s, p.pairsOut(4, p.byPlace, to)); err != nil {
+		if err := p.transport.Move(p.ctx, at, p.s, p.pairsOut(4, p.byPlace, to)...); err != nil {
 			return err
 		}
 	}
-	n := p.receivedPairs()
-	if n == 0 {
+	_, rows := steps.GradientsReturned(p.call, p.atHome)
+	p.back = p.pairsBack(p.rowBytes(1), p.at(p.b.send), rows)
+	if p.receives(p.transport.Rank()) == 0 {
 		return steps.NoWeights(p.pass.experts, p.s, p.experts)
 	}
 	first, _ := p.Experts()
@@ -241,14 +242,14 @@ func (p *backward) logits(at Step) error {
 	if err != nil || !p.wantsDX() {
 		return err
 	}
-	p.back = p.rowsBack()
-	return p.packRows(p.pass.experts, packed.Y, packed.Inverse, &p.back)
-}
-
-// rowsBack is the exchange that sends the rows of dX home.
-func (p *backward) rowsBack() Exchange {
-	_, to := steps.GradientsReturned(p.call, p.atHome)
-	return p.pairsBack(p.rowBytes(1), p.at(p.b.send), to)
+	for i := range p.back {
+		e := &p.back[i]
+		first := int64(e.Send-p.at(p.b.send)) / p.rowBytes(1)
+		if err := p.packRows(p.pass.experts, packed.Y, packed.Inverse+driver.DevicePtr(4*first), e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // giveBack sends the rows of dX home, where they are summed.
@@ -256,10 +257,7 @@ func (p *backward) giveBack(at Step) error {
 	if !p.wantsDX() {
 		return nil
 	}
-	if p.back.SendBytes == nil { // nothing was packed
-		p.back = p.rowsBack()
-	}
-	if err := p.transport.Move(p.ctx, at, p.s, p.back); err != nil || p.mine == 0 {
+	if err := p.transport.Move(p.ctx, at, p.s, p.back...); err != nil || p.mine == 0 {
 		return err
 	}
 	return steps.GradientTokens(p.call, p.s, p.atHome, p.split.Places)

@@ -52,12 +52,12 @@ func TestBackwardBits(t *testing.T) {
 		list = append(list, c)
 	}
 	for i, c := range list {
-		t.Run(c.String(), func(t *testing.T) { backwardBits(t, c, i%3 == 1, i%2 == 0) })
+		t.Run(c.String(), func(t *testing.T) { backwardBits(t, c, c.chunks(i), i%3 == 1, i%2 == 0) })
 	}
 }
 
 // backwardBits compares the gradients of a case.
-func backwardBits(t *testing.T, c testCase, extra, f32 bool) {
+func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 	devs, err := devices()
 	require.NoError(t, err)
 	l, err := moe.New(context.Background(), devs[0], c.config, moe.WithoutCache(), moe.WithoutDecode())
@@ -89,7 +89,7 @@ func backwardBits(t *testing.T, c testCase, extra, f32 bool) {
 			weights[id] = want(g.Tensor)
 		}
 	}
-	members := join(t, c, Options{})
+	members := join(t, c, Options{Chunks: chunks})
 	from := 0
 	for i, m := range members {
 		require.NoError(t, m.fill(tr, from, c.tokens[i]))

@@ -11,6 +11,9 @@
 //	owner   plan by expert, up from the window, down, pack Y -> exchange
 //	home    O[t] = Σ_k score·Y, in the order of k
 //
+// The experts of a rank are in chunks. The rows of a chunk go home while the next chunk is
+// multiplied.
+//
 // A backward pass sends the rows of dO in the same way, and the rows of dX come back. An
 // expert's weights get their gradients on its owner alone, from rows in the order of all
 // tokens. The router's gradient is summed over the ranges of tokens that one GPU has, each on

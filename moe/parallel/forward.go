@@ -129,7 +129,7 @@ func (p *pass) check(routed bool) (err error) {
 	if p.received, err = p.place(a.Saved, part(a.Workspace, p.w.window)); err != nil {
 		return err
 	}
-	p.split = p.w.split(a.Workspace.Ptr, p.Config, p.mine, p.transport.Ranks(), p.home.Routing)
+	p.split = p.w.split(a.Workspace.Ptr, p.Rank, p.mine, p.home.Routing)
 	experts := moe.ForwardArgs{Weights: p.expertWeights()}
 	if err := steps.Check(p.experts, &experts, false); err != nil {
 		return err
@@ -156,8 +156,8 @@ func (p *pass) at(offset int64) driver.DevicePtr {
 // count routes, orders pairs and rows by rank, and exchanges their numbers.
 func (p *pass) count(at Step, routed bool) error {
 	ranks := p.transport.Ranks()
-	words := make([]int64, 2*ranks+1)
-	words[2*ranks] = int64(p.mine)
+	words := make([]int64, (p.Chunks+1)*ranks+1)
+	words[len(words)-1] = int64(p.mine)
 	if p.mine > 0 {
 		if routed {
 			if err := p.call.Route(p.s, p.home); err != nil {
@@ -175,8 +175,12 @@ func (p *pass) count(at Step, routed bool) error {
 	if err != nil {
 		return err
 	}
+	p.pairs = make([][][]int64, p.Chunks)
 	for _, of := range all {
-		p.pairs, p.rows, p.tokens = append(p.pairs, of[:ranks]), append(p.rows, of[ranks:2*ranks]), append(p.tokens, of[2*ranks])
+		for c := range p.pairs {
+			p.pairs[c] = append(p.pairs[c], of[c*ranks:(c+1)*ranks])
+		}
+		p.rows, p.tokens = append(p.rows, of[p.Chunks*ranks:len(of)-1]), append(p.tokens, of[len(of)-1])
 	}
 	p.last = p.counts
 	if p.args.Saved != nil {
@@ -185,17 +189,20 @@ func (p *pass) count(at Step, routed bool) error {
 	return p.fits()
 }
 
-// readCounts reads the numbers of pairs and of rows that go to each rank.
+// readCounts reads the numbers of pairs that go to each rank of each chunk, and of rows that go
+// to each rank.
 func (p *pass) readCounts(words []int64) error {
-	each, ranks := p.Config.NumExperts+1, p.transport.Ranks()
+	each, parts := p.Config.NumExperts+1, p.Chunks*p.transport.Ranks()
 	raw := make([]byte, 8*each)
 	if err := p.s.CopyToHost(raw, p.split.PairOffsets); err != nil {
 		return err
 	}
-	for i := range ranks {
-		for j := range 2 {
-			at := raw[4*(j*each+i):]
-			words[j*ranks+i] = int64(binary.LittleEndian.Uint32(at[4:])) - int64(binary.LittleEndian.Uint32(at))
+	count := func(i int) int64 {
+		return int64(binary.LittleEndian.Uint32(raw[4*(i+1):])) - int64(binary.LittleEndian.Uint32(raw[4*i:]))
+	}
+	for i := range words[:len(words)-1] {
+		if words[i] = count(i); i >= parts {
+			words[i] = count(each + i - parts)
 		}
 	}
 	return nil
@@ -207,7 +214,7 @@ func (p *pass) fits() error {
 	c, ranks := p.Config, p.transport.Ranks()
 	for to := range ranks {
 		experts := exchange.First(c.NumExperts, ranks, to+1) - exchange.First(c.NumExperts, ranks, to)
-		rows, pairs := sum(column(p.rows, to)), sum(column(p.pairs, to))
+		rows, pairs := sum(column(p.rows, to)), p.receives(to)
 		if room := int64(p.windowRows()); rows > room || pairs > room*int64(min(c.TopK, experts)) {
 			return fmt.Errorf("rank %d gets %d tokens with %d pairs, its window has room for %d and %d: the experts of a token must differ",
 				to, rows, pairs, room, room*int64(min(c.TopK, experts)))
@@ -216,31 +223,18 @@ func (p *pass) fits() error {
 	return nil
 }
 
-// packRows packs rows for an exchange. The rows of this rank go to their place at once.
-func (p *pass) packRows(call *moe.Call, from, index driver.DevicePtr, e *Exchange) error {
-	own, each := p.transport.Rank(), p.rowBytes(1)
-	e.InPlace = true
-	for _, part := range []struct {
-		first, end int
-		to         driver.DevicePtr
-	}{{0, own, e.Send}, {own, own + 1, e.To(own)}, {own + 1, len(e.SendBytes), e.From(own + 1)}} {
-		n := sum(e.SendBytes[part.first:part.end]) / each
-		if n == 0 {
-			continue
-		}
-		at := index + driver.DevicePtr(4*sum(e.SendBytes[:part.first])/each)
-		if err := steps.Rows(call, p.s, exchange.RowsArgs{From: from, Index: at, To: part.to, Count: int(n)}); err != nil {
-			return err
-		}
+// receives returns the number of pairs that a rank gets.
+func (c *counts) receives(rank int) (n int64) {
+	for _, pairs := range c.pairs {
+		n += sum(column(pairs, rank))
 	}
-	return nil
+	return n
 }
 
 // dispatch sends tokens and lists to the owners of their experts.
 func (p *pass) dispatch(at Step) error {
-	own := p.transport.Rank()
 	if p.mine > 0 {
-		if err := p.pack(p.rows[own], p.pairs[own]); err != nil {
+		if err := p.pack(p.rows[p.transport.Rank()]); err != nil {
 			return err
 		}
 	}
@@ -249,35 +243,25 @@ func (p *pass) dispatch(at Step) error {
 	if err := p.packRows(p.call, p.args.X.Ptr, p.split.RowTokens, &rows); err != nil {
 		return err
 	}
-	return p.transport.Move(p.ctx, at, p.s, rows,
-		p.pairsOut(4, p.at(from.tokens), list.tokens), p.pairsOut(4, p.at(from.experts), list.experts), p.pairsOut(4, p.at(from.scores), list.scores))
-}
-
-// rowsOut is the exchange that sends tokens to the owners of their experts.
-func (p *pass) rowsOut(from, to driver.DevicePtr) Exchange {
-	own, each := p.transport.Rank(), p.rowBytes(1)
-	return Exchange{Send: from, Receive: to, SendBytes: times(p.rows[own], each), ReceiveBytes: times(column(p.rows, own), each)}
-}
-
-// pairsOut is the exchange that sends some bytes for each pair to its owner, pairsBack the one
-// that sends them home.
-func (p *pass) pairsOut(each int64, from, to driver.DevicePtr) Exchange {
-	own := p.transport.Rank()
-	return Exchange{Send: from, Receive: to, SendBytes: times(p.pairs[own], each), ReceiveBytes: times(column(p.pairs, own), each)}
-}
-
-func (p *pass) pairsBack(each int64, from, to driver.DevicePtr) Exchange {
-	e := p.pairsOut(each, from, to)
-	e.SendBytes, e.ReceiveBytes = e.ReceiveBytes, e.SendBytes
-	return e
+	all := []Exchange{rows}
+	for _, t := range []struct {
+		from int64
+		to   driver.DevicePtr
+	}{{from.tokens, list.tokens}, {from.experts, list.experts}, {from.scores, list.scores}} {
+		all = append(all, p.pairsOut(4, p.at(t.from), t.to)...)
+	}
+	return p.transport.Move(p.ctx, at, p.s, all...)
 }
 
 // pack writes the entries to send.
-func (p *pass) pack(rows, pairs []int64) error {
-	if sum(pairs) == 0 {
+func (p *pass) pack(rows []int64) error {
+	own, pairs := p.transport.Rank(), int64(0)
+	for _, of := range p.pairs {
+		pairs += sum(of[own])
+	}
+	if pairs == 0 {
 		return nil
 	}
-	own := p.transport.Rank()
 	bases, first := make([]byte, 0, 4*len(rows)), int64(0)
 	for to, n := range rows {
 		// The rows of lower ranks come first in the window.
@@ -292,71 +276,89 @@ func (p *pass) pack(rows, pairs []int64) error {
 	return steps.Entries(p.call, p.s, exchange.EntriesArgs{
 		Pairs: of.Pairs, ExpertIDs: of.ExpertIDs, Scores: of.Scores, PairRanks: of.PairRanks, RowPlaces: of.RowPlaces, Bases: p.at(p.w.bases),
 		Rows: p.at(p.w.sendEntries.tokens), LocalExperts: p.at(p.w.sendEntries.experts), RowScores: p.at(p.w.sendEntries.scores),
-		Ranks: of.Ranks, Count: int(sum(pairs)),
+		Ranks: of.Ranks, Count: int(pairs),
 	})
 }
 
-// giveBack runs the rank's experts, sends their rows home, and sums those that come back.
+// giveBack runs the rank's experts, sends their rows home, and sums those that come back. The
+// rows of a chunk of experts move while the next chunk is multiplied.
 func (p *pass) giveBack(at Step) error {
-	rows := p.pairsBack(p.rowBytes(1), p.at(p.w.back), steps.Returned(p.call, p.home))
-	if p.receivedPairs() > 0 {
-		packed, err := steps.Experts(p.experts, p.s, p.expertArgs(part(p.args.Workspace, p.w.owner)))
-		if err != nil {
+	list := p.pairsBack(p.rowBytes(1), p.at(p.w.back), steps.Returned(p.call, p.home))
+	stream := p.s
+	if len(list) > 1 {
+		stream = p.side
+	}
+	first := int64(0)
+	for c := range list {
+		if err := p.chunk(c, first, &list[c]); err != nil {
 			return err
 		}
-		if err := p.packRows(p.experts, packed.Y, packed.Inverse, &rows); err != nil {
+		first += sum(column(p.pairs[c], p.transport.Rank()))
+		if c > 0 {
+			if err := p.move(at, c-1, stream, list[c-1]); err != nil {
+				return err
+			}
+		}
+		if err := p.order(p.made, p.s, stream); err != nil {
 			return err
 		}
 	}
-	err := p.transport.Move(p.ctx, at, p.s, rows)
-	if err != nil || p.mine == 0 {
+	if err := p.move(at, len(list)-1, stream, list[len(list)-1]); err != nil {
+		return err
+	}
+	if err := p.order(p.moved, stream, p.s); err != nil || p.mine == 0 {
 		return err
 	}
 	return steps.Sum(p.call, p.s, p.home, p.split.Places)
 }
 
-// receivedPairs returns the number of pairs of the rank's experts.
-func (p *pass) receivedPairs() int { return int(sum(column(p.pairs, p.transport.Rank()))) }
+// move makes the exchange of a chunk.
+func (p *pass) move(at Step, chunk int, s driver.Stream, e Exchange) error {
+	at.Chunk = chunk
+	return p.transport.Move(p.ctx, at, s, e)
+}
 
-// expertArgs returns the arguments of the rank's experts.
-func (p *pass) expertArgs(workspace moe.Buffer) moe.ForwardArgs {
+// order makes the later work of a stream wait for the work of another one so far.
+func (p *pass) order(mark driver.Event, first, then driver.Stream) error {
+	if first == then {
+		return nil
+	}
+	if err := mark.Record(first); err != nil {
+		return err
+	}
+	return then.Wait(mark)
+}
+
+// chunk queues the experts of a chunk, whose pairs start at first in the list, and packs their
+// rows.
+func (p *pass) chunk(c int, first int64, e *Exchange) error {
+	n := int(sum(column(p.pairs[c], p.transport.Rank())))
+	if n == 0 {
+		return nil
+	}
+	packed, err := steps.Experts(p.experts, p.s, p.expertArgs(part(p.args.Workspace, p.w.owner), first, n))
+	if err != nil {
+		return err
+	}
+	return p.packRows(p.experts, packed.Y, packed.Inverse, e)
+}
+
+// expertArgs returns the arguments of the rank's experts for n pairs of the list from one on.
+func (p *pass) expertArgs(workspace moe.Buffer, first int64, n int) moe.ForwardArgs {
 	rows := int(sum(column(p.rows, p.transport.Rank())))
-	list, of := p.owner.Config().ListShapes(rows, p.receivedPairs()), &p.received
+	list, of := p.owner.Config().ListShapes(rows, n), &p.received
+	word := func(p driver.DevicePtr) driver.DevicePtr { return p + driver.DevicePtr(4*first) }
 	f := moe.ForwardArgs{
 		X: moe.Tensor{Ptr: of.window, Shape: p.owner.Shapes(rows).X}, Weights: p.expertWeights(), Workspace: workspace,
 		Routing: moe.Routing{List: moe.RoutingList{
-			Tokens:    moe.Tensor{Ptr: of.tokens, Shape: list.ExpertIDs},
-			ExpertIDs: moe.Tensor{Ptr: of.experts, Shape: list.ExpertIDs},
-			Scores:    moe.Tensor{Ptr: of.scores, Shape: list.Scores},
+			Tokens:    moe.Tensor{Ptr: word(of.tokens), Shape: list.ExpertIDs},
+			ExpertIDs: moe.Tensor{Ptr: word(of.experts), Shape: list.ExpertIDs},
+			Scores:    moe.Tensor{Ptr: word(of.scores), Shape: list.Scores},
 		}},
 	}
 	if of.h != 0 {
-		f.H = moe.Tensor{Ptr: of.h, Shape: list.H}
+		// The rows of H lie by expert, and so by chunk.
+		f.H = moe.Tensor{Ptr: of.h + driver.DevicePtr(first*list.H.Bytes()/int64(n)), Shape: list.H}
 	}
 	return f
-}
-
-// column returns what every rank sends to one rank.
-func column(of [][]int64, to int) []int64 {
-	list := make([]int64, len(of))
-	for i, row := range of {
-		list[i] = row[to]
-	}
-	return list
-}
-
-func sum(list []int64) (n int64) {
-	for _, v := range list {
-		n += v
-	}
-	return n
-}
-
-// times returns the numbers of a list times n.
-func times(list []int64, n int64) []int64 {
-	product := make([]int64, len(list))
-	for i, v := range list {
-		product[i] = v * n
-	}
-	return product
 }

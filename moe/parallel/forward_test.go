@@ -105,14 +105,14 @@ func TestForwardBits(t *testing.T) {
 	for seed := range count {
 		list = append(list, random(seed))
 	}
-	for _, c := range list {
+	for i, c := range list {
 		t.Run(c.String(), func(t *testing.T) {
 			devs, err := devices()
 			require.NoError(t, err)
 			tr := c.oneGPU(t, devs[0])
 			want, err := tr.Results(false)
 			require.NoError(t, err)
-			members := join(t, c, Options{})
+			members := join(t, c, Options{Chunks: c.chunks(i)})
 			for range 2 { // the second pass finds the traces of the first
 				got := forward(t, c, members, tr, want)
 				require.Equal(t, want.O, got.O)

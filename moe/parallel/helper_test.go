@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -68,6 +69,9 @@ func (c testCase) total() (n int) {
 	return n
 }
 
+// chunks returns a number of chunks that the layer can have, another one for each i.
+func (c testCase) chunks(i int) int { return 1 + i%(c.config.NumExperts/len(c.tokens)) }
+
 // oneGPU runs the layer with all tokens on one device. The results of a change of the experts
 // replace those of the router's choice.
 func (c testCase) oneGPU(t testing.TB, dev driver.Device) *trial.Trial {
@@ -123,7 +127,7 @@ func join(t testing.TB, c testCase, o Options) []*member {
 	require.NoError(t, g.Wait())
 	t.Cleanup(func() {
 		for _, m := range members {
-			require.NoError(t, m.memory.Free())
+			require.NoError(t, errors.Join(m.memory.Free(), m.Close()))
 		}
 	})
 	return members

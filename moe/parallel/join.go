@@ -20,13 +20,18 @@ const protocol = 1
 // steps are the steps of a pass in package moe.
 var steps = hook.Ranks.(hook.Steps[*moe.Call, moe.ForwardArgs, moe.BackwardArgs])
 
-// Options say how a rank joins a group. All ranks must have the same Config and MaxTokens.
+// Options say how a rank joins a group. All ranks must have the same Config, MaxTokens
+// and Chunks.
 type Options struct {
 	// Config is the whole layer, with the experts of all ranks. Rounding and Lists are
 	// refused.
 	Config moe.Config
 	// MaxTokens is the largest number of tokens that a rank has in one pass.
 	MaxTokens int
+	// Chunks is the number of chunks of each rank's experts: the rows of a chunk go home while
+	// the next chunk is multiplied. 0 means a choice by the number of tokens. Results have the
+	// same bits with any.
+	Chunks int
 	// Deadline is the longest time of a pass, and of joining. 0 means a minute.
 	Deadline time.Duration
 	// Layer has options for the rank's kernels: a cache, tilings, WithoutBackward.
@@ -46,14 +51,19 @@ type Rank struct {
 	count int
 	// last has the counts of the last pass.
 	last counts
+	// side is the stream of exchanges that go on next to products. made and moved mark the end
+	// of a chunk's products, and of all exchanges.
+	side        driver.Stream
+	made, moved driver.Event
 }
 
 // counts are the numbers of a pass that all ranks share: rows[i][j] is the number of tokens
-// that rank i sends to rank j, pairs[i][j] the number of their pairs with rank j's experts, and
-// tokens[i] the number of tokens of rank i.
+// that rank i sends to rank j, pairs[c][i][j] the number of their pairs with the experts of
+// rank j's chunk c, and tokens[i] the number of tokens of rank i.
 type counts struct {
-	rows, pairs [][]int64
-	tokens      []int64
+	rows   [][]int64
+	pairs  [][][]int64
+	tokens []int64
 }
 
 // Join makes a rank's part of a layer. It returns an error on every rank if the ranks differ
@@ -97,20 +107,42 @@ func (r *Rank) refused() error {
 	case r.MaxTokens < 1 || r.MaxTokens > spec.MaxRows/c.TopK/w:
 		return &moe.ArgError{Field: "MaxTokens", Got: fmt.Sprint(r.MaxTokens), Want: fmt.Sprintf("1 to %d: T·K of all ranks is below 2^31", spec.MaxRows/c.TopK/w)}
 	}
+	if r.Chunks == 0 {
+		r.Chunks = r.chunks()
+	}
+	if most := c.NumExperts / w; r.Chunks < 1 || r.Chunks > most {
+		return &moe.ArgError{Field: "Chunks", Got: fmt.Sprint(r.Chunks), Want: fmt.Sprintf("0 to %d, the least number of experts of a rank", most)}
+	}
 	return nil
 }
 
-// helloText is the number of words of a Config's text in a hello.
+// With fewer rows of an expert than chunkRows, products take too little time to hide an
+// exchange. mostChunks is the largest choice.
+const (
+	chunkRows  = 128
+	mostChunks = 4
+)
+
+// chunks returns the number of chunks for a layer that names none.
+func (r *Rank) chunks() int {
+	c, w := r.Config, r.transport.Ranks()
+	if w == 1 || int64(w)*int64(r.MaxTokens)*int64(c.TopK) < chunkRows*int64(c.NumExperts) {
+		return 1
+	}
+	return min(mostChunks, c.NumExperts/w)
+}
+
+// helloText is the number of words of a Config's text at the end of a hello.
 const helloText = 60
 
 // hello returns what ranks compare when they join.
 func (r *Rank) hello() []int64 {
-	words := make([]int64, 3+helloText)
-	words[0], words[1], words[2] = protocol, int64(r.transport.Ranks()), int64(r.MaxTokens)
+	words := []int64{protocol, int64(r.transport.Ranks()), int64(r.MaxTokens), int64(r.Chunks)}
+	text := make([]int64, helloText)
 	for i, b := range []byte(r.Config.String()) {
-		words[3+i/8%helloText] ^= int64(b) << (i % 8 * 8)
+		text[i/8%helloText] ^= int64(b) << (i % 8 * 8)
 	}
-	return words
+	return append(words, text...)
 }
 
 // agree compares this rank with all others.
@@ -123,7 +155,7 @@ func (r *Rank) agree(ctx context.Context, at Step) error {
 	}
 	own := all[r.transport.Rank()]
 	for i, other := range all {
-		for j, field := range []string{"version of the protocol", "number of ranks", "MaxTokens"} {
+		for j, field := range []string{"version of the protocol", "number of ranks", "MaxTokens", "number of chunks"} {
 			if other[j] != own[j] {
 				return fmt.Errorf("rank %d has another %s: %d, this rank has %d", i, field, other[j], own[j])
 			}
@@ -138,7 +170,7 @@ func (r *Rank) agree(ctx context.Context, at Step) error {
 // text returns the text of a Config in a hello.
 func text(hello []int64) string {
 	var b strings.Builder
-	for _, w := range hello[3:] {
+	for _, w := range hello[len(hello)-helloText:] {
 		for i := range 8 {
 			b.WriteByte(byte(w >> (8 * i)))
 		}
@@ -164,8 +196,18 @@ func (r *Rank) load(ctx context.Context) (err error) {
 		return err
 	}
 	r.call, r.experts = r.home.NewCall(), r.owner.NewCall()
-	return nil
+	if r.side, err = r.dev.NewStream(); err != nil {
+		return err
+	}
+	if r.made, err = r.dev.NewEvent(); err != nil {
+		return err
+	}
+	r.moved, err = r.dev.NewEvent()
+	return err
 }
+
+// Close releases what a rank holds on its device. It does not close the transport.
+func (r *Rank) Close() error { return errors.Join(r.side.Close(), r.made.Close(), r.moved.Close()) }
 
 // fail breaks the group with an error of this rank, and returns the error.
 func (r *Rank) fail(at Step, err error) error {

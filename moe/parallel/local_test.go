@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sonicmoe/driver"
+	"sonicmoe/moe"
 )
 
 // ranksOf runs a function for every rank of a new group.
@@ -135,4 +136,14 @@ func TestLocalDeadline(t *testing.T) {
 	require.Less(t, time.Since(began), 9*time.Second)
 	_, err := Local()
 	require.ErrorContains(t, err, "want one device at least")
+}
+
+// TestChunksChosen checks the number of chunks of layers that name none.
+func TestChunksChosen(t *testing.T) {
+	for _, c := range []struct{ ranks, experts, topK, tokens, want int }{
+		{1, 128, 8, 16384, 1}, {2, 128, 8, 16384, 4}, {2, 128, 8, 1023, 1}, {2, 128, 8, 1024, 4}, {8, 16, 2, 16384, 2}, {5, 7, 2, 16384, 1},
+	} {
+		r := &Rank{Options: Options{Config: moe.Config{NumExperts: c.experts, TopK: c.topK}, MaxTokens: c.tokens}, transport: &local{ranks: c.ranks}}
+		require.Equal(t, c.want, r.chunks(), "%+v", c)
+	}
 }

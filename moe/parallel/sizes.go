@@ -165,12 +165,12 @@ func (r *Rank) Sizes() (Sizes, error) {
 }
 
 // split returns the tensors of a pass's split.
-func (w *splitLayout) split(p driver.DevicePtr, c moe.Config, tokens, ranks int, routing moe.Routing) exchange.Split {
+func (w *splitLayout) split(p driver.DevicePtr, r *Rank, tokens int, routing moe.Routing) exchange.Split {
 	at := func(offset int64) driver.DevicePtr { return p + driver.DevicePtr(offset) }
 	return exchange.Split{
-		Tokens: tokens, Ranks: ranks, ExpertIDs: routing.ExpertIDs.Ptr, Scores: routing.Scores.Ptr,
+		Tokens: tokens, Ranks: r.transport.Ranks(), Chunks: r.Chunks, ExpertIDs: routing.ExpertIDs.Ptr, Scores: routing.Scores.Ptr,
 		PairRanks: at(w.pairRanks), RowRanks: at(w.rowRanks), Pairs: at(w.pairs), Places: at(w.places),
 		RowTokens: at(w.rowTokens), RowPlaces: at(w.rowPlaces),
-		PairOffsets: at(w.offsets), RowOffsets: at(w.offsets + 4*int64(c.NumExperts+1)),
+		PairOffsets: at(w.offsets), RowOffsets: at(w.offsets + 4*int64(r.Config.NumExperts+1)),
 	}
 }

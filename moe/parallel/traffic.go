@@ -3,6 +3,7 @@ package parallel
 import (
 	"sonicmoe/driver"
 	"sonicmoe/moe"
+	"sonicmoe/moe/internal/exchange"
 )
 
 // Traffic is what a rank has sent to other ranks and received from them in a pass.
@@ -23,20 +24,26 @@ func (r *Rank) Traffic() (t Traffic) {
 		return t
 	}
 	own, all := r.transport.Rank(), int64(0)
-	for i, pairs := range r.last.pairs {
-		all += sum(pairs)
-		t.Tokens += r.last.rows[i][own]
-		t.Pairs += pairs[own]
-		if i == own {
-			continue
+	for i, rows := range r.last.rows {
+		t.Tokens += rows[own]
+		all += r.last.receives(i)
+		if i != own {
+			t.SentBytes += r.rowBytes(int(r.last.rows[own][i]))
+			t.ReceivedBytes += r.rowBytes(int(rows[own]))
 		}
-		there := r.rowBytes(int(r.last.rows[own][i])) + 12*r.last.pairs[own][i]
-		here := r.rowBytes(int(r.last.rows[i][own])) + 12*pairs[own]
-		t.SentBytes += there + r.rowBytes(int(pairs[own]))
-		t.ReceivedBytes += here + r.rowBytes(int(r.last.pairs[own][i]))
+	}
+	t.Pairs = r.last.receives(own)
+	for _, pairs := range r.last.pairs {
+		for i := range pairs {
+			if i != own {
+				there, here := pairs[own][i], pairs[i][own]
+				t.SentBytes += exchange.EntryBytes*there + r.rowBytes(int(here))
+				t.ReceivedBytes += exchange.EntryBytes*here + r.rowBytes(int(there))
+			}
+		}
 	}
 	if all > 0 {
-		t.Imbalance = float64(t.Pairs) * float64(len(r.last.pairs)) / float64(all)
+		t.Imbalance = float64(t.Pairs) * float64(len(r.last.rows)) / float64(all)
 	}
 	return t
 }

@@ -23,21 +23,23 @@ var (
 
 // Split has the tensors of a rank's pairs and rows, ordered by the rank that they go to.
 type Split struct {
-	// Tokens is T, Ranks is W.
-	Tokens, Ranks int
+	// Tokens is T, Ranks is W, and Chunks is C: the experts of each rank are in C chunks, as
+	// if there were C times as many ranks.
+	Tokens, Ranks, Chunks int
 	// ExpertIDs [T, K] i32 and Scores [T, K] f32 are the routing.
 	ExpertIDs, Scores driver.DevicePtr
-	// PairRanks [T, K] i32 is an output: the rank of each pair's expert, or -1 if the expert
-	// is outside [0, E). RowRanks [T, K] i32 has -1 for repeated ranks of a token too.
+	// PairRanks [T, K] i32 is an output: chunk·W + rank of each pair's expert, or -1 if the
+	// expert is outside [0, E). RowRanks [T, K] i32 is the rank, with -1 for repeated ranks of
+	// a token too.
 	PairRanks, RowRanks driver.DevicePtr
-	// Pairs [P] u32 has the pairs, token·K + slot, by rank, then token, then slot. Places
+	// Pairs [P] u32 has the pairs, token·K + slot, by chunk, rank, token and slot. Places
 	// [T, K] u32 is its inverse, with order.NoRow for pairs without a rank.
 	Pairs, Places driver.DevicePtr
 	// RowTokens [S] u32 has the tokens to send, by rank, then token. RowPlaces [T, K] u32 is
 	// the place of a token's first pair of each rank, order.NoRow for the other pairs.
 	RowTokens, RowPlaces driver.DevicePtr
-	// PairOffsets and RowOffsets [E+1] u32 have the first pair and the first row of each
-	// rank, then the number of pairs and of rows.
+	// PairOffsets [E+1] u32 has the first pair of each rank of each chunk, RowOffsets [E+1]
+	// u32 the first row of each rank; then the number of pairs and of rows.
 	PairOffsets, RowOffsets driver.DevicePtr
 }
 

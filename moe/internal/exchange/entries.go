@@ -44,12 +44,12 @@ func (e Entries) Build() (*jit.Kernel[EntriesArgs], error) {
 	k.GridDepLaunch()
 	k.If(at.Lt(count), func() {
 		pair := ptx.LdGlobal[ptx.U32](pairs.Index(at, 4))
-		rank := ptx.LdGlobal[ptx.U32](pairRanks.Index(pair, 4))
+		rank := ptx.LdGlobal[ptx.U32](pairRanks.Index(pair, 4)).Rem(ranks)
 		place := ptx.NewVar(k.Kernel, ptx.Uint(order.NoRow))
 		first := pair.Sub(pair.RemI(e.TopK))
 		// The row's place is at the token's first pair of the same rank.
 		k.For(first, pair.AddI(1), ptx.Uint(1), func(earlier ptx.U32) {
-			same := ptx.LdGlobal[ptx.U32](pairRanks.Index(earlier, 4)).Eq(rank)
+			same := ptx.LdGlobal[ptx.U32](pairRanks.Index(earlier, 4)).Rem(ranks).Eq(rank)
 			of := ptx.LdGlobal[ptx.U32](places.Index(earlier, 4))
 			place.Set(ptx.Select(same.And(of.NeI(order.NoRow)), of, place.Get()))
 		})

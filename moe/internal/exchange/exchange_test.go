@@ -22,29 +22,40 @@ import (
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
 // shape is a layer's experts over ranks, and a number of tokens.
-type shape struct{ experts, topK, ranks, tokens int }
+type shape struct{ experts, topK, ranks, tokens, chunks int }
 
-var shapes = []shape{{1, 1, 1, 1}, {8, 2, 2, 300}, {10, 4, 3, 65}, {5, 5, 5, 30}, {1024, 32, 8, 20}, {7, 3, 1, 0}, {129, 8, 64, 90}}
+var shapes = []shape{{1, 1, 1, 1, 1}, {8, 2, 2, 300, 4}, {10, 4, 3, 65, 1}, {10, 4, 3, 65, 3}, {5, 5, 5, 30, 1}, {1024, 32, 8, 20, 7}, {7, 3, 1, 0, 2}, {129, 8, 64, 90, 2}}
 
-// ids returns expert ids, some of them outside the layer, and the rank of each, -1 without
-// one.
-func (s shape) ids() (ids, ranks []int32) {
+// ids returns expert ids, some of them outside the layer, and the rank and the chunk of each,
+// -1 without one.
+func (s shape) ids() (ids, ranks, chunks []int32) {
 	r := rand.New(rand.NewPCG(uint64(s.experts), uint64(s.tokens)))
 	for range s.tokens {
 		for _, e := range r.Perm(s.experts)[:s.topK] {
 			if r.IntN(6) == 0 {
 				e = []int{-1, s.experts, 1 << 30}[r.IntN(3)]
 			}
-			rank := int32(-1)
-			for i := range s.ranks {
-				if First(s.experts, s.ranks, i) <= e && e < First(s.experts, s.ranks, i+1) {
-					rank = int32(i)
+			rank, chunk := int32(-1), int32(-1)
+			for i := range s.ranks * s.chunks {
+				if First(s.experts, s.ranks*s.chunks, i) <= e && e < First(s.experts, s.ranks*s.chunks, i+1) {
+					rank, chunk = int32(i/s.chunks), int32(i%s.chunks)
 				}
 			}
-			ids, ranks = append(ids, int32(e)), append(ranks, rank)
+			ids, ranks, chunks = append(ids, int32(e)), append(ranks, rank), append(chunks, chunk)
 		}
 	}
-	return ids, ranks
+	return ids, ranks, chunks
+}
+
+// parts returns chunk·W + rank of each pair, -1 without one.
+func (s shape) parts(ranks, chunks []int32) []int32 {
+	list := append([]int32(nil), ranks...)
+	for i, chunk := range chunks {
+		if chunk >= 0 {
+			list[i] += chunk * int32(s.ranks)
+		}
+	}
+	return list
 }
 
 // firsts keeps the first of each rank of a token.
@@ -66,12 +77,12 @@ func TestOwners(t *testing.T) {
 		for _, s := range shapes {
 			t.Run(fmt.Sprintf("%s %+v", when.Name, s), func(t *testing.T) {
 				b := kt.New(t, when)
-				ids, want := s.ids()
+				ids, want, chunks := s.ids()
 				ranks, rows := b.Room(4*len(ids)), b.Room(4*len(ids))
 				kt.Run(b, Owners{s.experts, s.topK}, max(1, (len(ids)+ownersThreads-1)/ownersThreads), OwnersArgs{
-					ExpertIDs: kt.Upload(b, ids), PairRanks: ranks, RowRanks: rows, Ranks: s.ranks, Pairs: len(ids),
+					ExpertIDs: kt.Upload(b, ids), PairRanks: ranks, RowRanks: rows, Ranks: s.ranks, Chunks: s.chunks, Pairs: len(ids),
 				})
-				kt.SameBits(t, want, kt.Download[int32](b, ranks, len(ids)), "ranks of pairs")
+				kt.SameBits(t, s.parts(want, chunks), kt.Download[int32](b, ranks, len(ids)), "parts of pairs")
 				kt.SameBits(t, s.firsts(want), kt.Download[int32](b, rows, len(ids)), "ranks of rows")
 			})
 		}
@@ -84,7 +95,8 @@ func TestEntries(t *testing.T) {
 		for _, s := range shapes {
 			t.Run(fmt.Sprintf("%s %+v", when.Name, s), func(t *testing.T) {
 				b := kt.New(t, when)
-				ids, ranks := s.ids()
+				ids, ranks, chunks := s.ids()
+				parts := s.parts(ranks, chunks)
 				scores, bases, places := make([]float32, len(ids)), make([]uint32, s.ranks), make([]uint32, len(ids))
 				for i := range ids {
 					scores[i], places[i] = float32(i)/7, order.NoRow
@@ -101,8 +113,11 @@ func TestEntries(t *testing.T) {
 							place++
 						}
 					}
-					for i, of := range ranks {
-						if int(of) != rank {
+				}
+				for part := range s.ranks * s.chunks {
+					rank := part % s.ranks
+					for i, of := range parts {
+						if int(of) != part {
 							continue
 						}
 						first := i / s.topK * s.topK
@@ -116,7 +131,7 @@ func TestEntries(t *testing.T) {
 				n := len(pairs)
 				outRows, outExperts, outScores := b.Room(4*n), b.Room(4*n), b.Room(4*n)
 				kt.Run(b, Entries{s.experts, s.topK}, max(1, (n+entriesThreads-1)/entriesThreads), EntriesArgs{
-					Pairs: kt.Upload(b, pairs), ExpertIDs: kt.Upload(b, ids), Scores: kt.Upload(b, scores), PairRanks: kt.Upload(b, ranks), RowPlaces: kt.Upload(b, places),
+					Pairs: kt.Upload(b, pairs), ExpertIDs: kt.Upload(b, ids), Scores: kt.Upload(b, scores), PairRanks: kt.Upload(b, parts), RowPlaces: kt.Upload(b, places),
 					Bases: kt.Upload(b, bases), Rows: outRows, LocalExperts: outExperts, RowScores: outScores, Ranks: s.ranks, Count: n,
 				})
 				kt.SameBits(t, rows, kt.Download[int32](b, outRows, n), "rows")

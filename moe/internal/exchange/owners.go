@@ -20,8 +20,8 @@ type OwnersArgs struct {
 	ExpertIDs driver.DevicePtr
 	// PairRanks and RowRanks [T, K] i32 are outputs, see [Split].
 	PairRanks, RowRanks driver.DevicePtr
-	// Ranks is W, at most E. Pairs is T·K.
-	Ranks, Pairs int
+	// Ranks is W, Chunks is C: W·C is at most E. Pairs is T·K.
+	Ranks, Chunks, Pairs int
 }
 
 // Build emits the kernel.
@@ -29,7 +29,7 @@ func (o Owners) Build() (*jit.Kernel[OwnersArgs], error) {
 	k := jit.NewBuilder[OwnersArgs]("moe_owners", ownersThreads, 1)
 	k.CTAs(func(a *OwnersArgs) int { return (a.Pairs + ownersThreads - 1) / ownersThreads })
 	ids, pairRanks, rowRanks := k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.PairRanks), k.Ptr(&k.Args.RowRanks)
-	ranks, pairs := k.U32(&k.Args.Ranks), k.U32(&k.Args.Pairs)
+	ranks, chunks, pairs := k.U32(&k.Args.Ranks), k.U32(&k.Args.Chunks), k.U32(&k.Args.Pairs)
 	pair := k.CtaidX().MulI(ownersThreads).Add(k.TidX())
 	k.GridDepWait()
 	k.GridDepLaunch()
@@ -40,7 +40,10 @@ func (o Owners) Build() (*jit.Kernel[OwnersArgs], error) {
 			repeated := rankOf(ids, earlier, o.NumExperts, ranks).Eq(owner)
 			first.Set(ptx.Select(repeated, ptx.Uint(order.NoRow), first.Get()))
 		})
-		ptx.StGlobal(pairRanks.Index(pair, 4), owner)
+		// The part of the expert among W·C parts is rank·C + chunk.
+		part := rankOf(ids, pair, o.NumExperts, ranks.Mul(chunks))
+		chunk := part.Sub(owner.Mul(chunks))
+		ptx.StGlobal(pairRanks.Index(pair, 4), ptx.Select(owner.NeI(order.NoRow), chunk.Mul(ranks).Add(owner), owner))
 		ptx.StGlobal(rowRanks.Index(pair, 4), first.Get())
 	})
 	return k.Build()
