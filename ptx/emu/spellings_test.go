@@ -318,7 +318,7 @@ func TestConversionSpellings(t *testing.T) {
 	}
 }
 
-// Bytes that mbarrier.complete_tx counts end a phase as those of copies do.
+// Bytes that mbarrier.complete_tx counts end a phase, as bytes of copies do.
 func TestCompleteTx(t *testing.T) {
 	text := body(`
 	mov.u32 %r0, smem;
@@ -343,7 +343,7 @@ wait:
 	}
 }
 
-// The CTAs of a cooperative launch meet at the word that the driver's workspace holds behind its
+// The CTAs of a cooperative launch meet at the word that the driver's workspace holds after its
 // size, whose address %envreg1 and %envreg2 give.
 func TestCooperative(t *testing.T) {
 	text := body(`
