@@ -1,0 +1,120 @@
+package parallel
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe"
+)
+
+// TestBackwardFaults plants a fault in each phase of a backward pass of rank 1: it dies, it
+// sends too much, it expects too little, or it wants something else. The errors of all other
+// ranks name the phase.
+func TestBackwardFaults(t *testing.T) {
+	type fault struct {
+		name    string
+		of      between
+		change  func(b *BackwardArgs)
+		dies    bool
+		want    string
+		anybody bool // the text is in the error of one rank at least, else of both others
+	}
+	list := []fault{
+		{name: "wants no DX", change: func(b *BackwardArgs) { b.DX = moe.Tensor{} }, want: "wanted, chunk 0: DX is given"},
+		{name: "wants no DRouter", change: func(b *BackwardArgs) { b.DRouter = moe.Gradient{} }, want: "wanted, chunk 0: DRouter is given"},
+		{name: "gives DLogits", change: func(b *BackwardArgs) { b.DLogits = b.Scores; b.DLogits.Shape.Dims[1] = int64(small.NumExperts) }, want: "DLogits"},
+		{name: "saved nothing", change: func(b *BackwardArgs) { b.Saved = nil }, want: "Saved is not written"},
+		{name: "other tokens", change: func(b *BackwardArgs) { b.X.Shape.Dims[0]-- }, want: "tokens of the forward pass"},
+		{name: "small workspace", change: func(b *BackwardArgs) { b.Workspace.Bytes-- }, want: "Workspace is"},
+		{name: "wrong DW1", change: func(b *BackwardArgs) { b.DW1.Shape.Dims[0]++ }, want: "DW1 is"},
+		{name: "dies at wanted", of: between{share: func(Step, []int64) error { return errDead }}, dies: true, want: "wanted, chunk 0: waiting for rank 1"},
+	}
+	for _, phase := range []string{"dispatch", "scores", "logits", "return", "router", "partials"} {
+		at := func(change func(e *Exchange)) between {
+			return between{move: func(at Step, list []Exchange) error {
+				if at.Phase != phase {
+					return nil
+				}
+				if change == nil {
+					return errDead
+				}
+				change(&list[0])
+				return nil
+			}}
+		}
+		list = append(list,
+			fault{name: "dies at " + phase, of: at(nil), dies: true, want: phase + ", chunk 0: waiting for rank 1"},
+			fault{name: "sends more at " + phase, of: at(func(e *Exchange) { e.SendBytes[2] += 4 }), want: phase + ", chunk 0: rank 1 sends", anybody: true},
+			fault{name: "expects less at " + phase, of: at(func(e *Exchange) { e.ReceiveBytes[2] -= 4 }), want: "rank 1 of 3: " + phase + ", chunk 0: rank 2 sends", anybody: true},
+		)
+	}
+	// The last two ranks have tokens of the first range of the router's gradient.
+	c := testCase{config: small, tokens: []int{40, 30, 20}}
+	devs, err := devices()
+	require.NoError(t, err)
+	tr := c.oneGPU(t, devs[0])
+	for _, f := range list {
+		t.Run(f.name, func(t *testing.T) {
+			members := join(t, c, Options{})
+			errs := make([]error, len(members))
+			require.NoError(t, each(members, func(i int, m *member) (err error) {
+				if f.dies {
+					m.Deadline = 3 * time.Second
+				}
+				if err := m.fill(tr, []int{0, 40, 70}[i], c.tokens[i]); err != nil {
+					return err
+				}
+				b, err := m.prepare()
+				if err != nil {
+					return err
+				}
+				if i == 1 {
+					if f.change != nil {
+						f.change(&b)
+					}
+					f.of.Transport = m.transport
+					m.transport = f.of
+					if f.dies {
+						m.transport = mute{m.transport}
+					}
+				}
+				errs[i] = m.Backward(context.Background(), m.stream, b)
+				return nil
+			}))
+			named := 0
+			for i, err := range errs {
+				require.Error(t, err, "rank %d", i)
+				if errContains(err, f.want) {
+					named++
+				}
+			}
+			least := 2
+			if f.anybody {
+				least = 1
+			}
+			require.GreaterOrEqual(t, named, least, "%v", errs)
+		})
+	}
+}
+
+// prepare runs a forward pass that saves, and returns the arguments of its backward pass.
+func (m *member) prepare() (b BackwardArgs, err error) {
+	sizes, err := m.Sizes()
+	if err != nil {
+		return b, err
+	}
+	m.args.Saved = &Saved{Buffer: m.memory.Buffer(sizes.Saved)}
+	b = BackwardArgs{X: m.args.X, Weights: m.args.Weights, Scores: m.args.Scores, ExpertIDs: m.args.ExpertIDs, Saved: m.args.Saved,
+		DO: m.memory.Like(m.args.X), DX: m.memory.Like(m.args.X), Workspace: m.memory.Buffer(sizes.BackwardWorkspace)}
+	b.DRouter.Tensor, b.DW1.Tensor = m.memory.Like(m.args.Router), m.memory.Like(m.args.W1)
+	if err := m.memory.Err(); err != nil {
+		return b, err
+	}
+	if err := m.stream.Fill32(b.DO.Ptr, 0, b.DO.Shape.Bytes()/4); err != nil {
+		return b, err
+	}
+	return b, m.Forward(context.Background(), m.stream, m.args)
+}
