@@ -40,14 +40,15 @@ const (
 	endZeros   = "_zero_point"
 	endOrder   = "_g_idx"
 	endShape   = "_shape"
+	endTokens  = "_activation_scale" // of layers that quantise tokens too
 )
 
 var (
 	// afterWeight are the endings of tensors that belong to the weight before them.
-	afterWeight = []string{endInverse, endScale, endScale2, endGlobal, endZeros, endOrder, endShape}
+	afterWeight = []string{endInverse, endScale, endScale2, endGlobal, endZeros, endOrder, endShape, endTokens}
 	// besideWeight are the endings, in place of .weight, of tensors that belong to a weight.
 	// Scales of inputs are for layers that quantise tokens too.
-	besideWeight = []string{".scales", ".qzeros", ".g_idx", ".input_scale", ".input_global_scale"}
+	besideWeight = []string{".scales", ".qzeros", ".g_idx", ".input_scale", ".input_global_scale", ".activation_scale"}
 )
 
 // weightName returns the name of the weight that a tensor has, or has the codes of.

@@ -92,7 +92,7 @@ func publishedFormats() []publishedFormat {
 	}
 	straight, reciprocal := func(x float32) float32 { return x }, func(x float32) float32 { return 1 / x }
 	return []publishedFormat{
-		{"FP8, one scale", `{"quant_method": "fp8"}`, "fp8-tensor", weight("F8_E4M3", 1, saved{"weight_scale", "F32", nil}, saved{"input_scale", "F32", nil}),
+		{"FP8, one scale", `{"quant_method": "fp8"}`, "fp8-tensor", weight("F8_E4M3", 1, saved{"weight_scale", "F32", nil}, saved{"input_scale", "F32", nil}, saved{"activation_scale", "F32", nil}),
 			func(of func(string) []byte, row, column, _, columns int) float32 {
 				return e4m3(of("weight")[row*columns+column]) * f32At(of("weight_scale"), 0)
 			}},
