@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -106,6 +108,78 @@ func TestPackedModel(t *testing.T) {
 				require.Equal(t, command.Misuse, exit(wrong.args, &stdout, &stderr))
 				assert.Contains(t, stderr.String(), wrong.want)
 			}
+		})
+	}
+}
+
+// TestPackedExperts checks models with the tensors of each expert in formats of 4 bits: the
+// packed layer has the output of the dequantised one.
+func TestPackedExperts(t *testing.T) {
+	const at = "model.layers.1.mlp."
+	x := randomTensors(small, 20, 57)
+	d, n, e := x.config.Hidden, x.config.Intermediate, x.config.NumExperts
+	repeat := func(pattern []byte, size int) []byte { return bytes.Repeat(pattern, size/len(pattern)) }
+	random := func(size int) []byte {
+		data := make([]byte, size)
+		for i := range data {
+			data[i] = byte(i*i*7 + i*31 + size)
+		}
+		return data
+	}
+	bf16, f16, e4m3 := []byte{0x00, 0x3d}, []byte{0x00, 0x28}, []byte{0x20} // 2^-5, 2^-5, 2^-3
+	for _, tt := range []struct {
+		word, format string
+		matrix       func(add func(name, dtype string, data []byte, shape ...int), rows, columns int)
+	}{
+		{"int4-g32", `{"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int", "symmetric": true, "group_size": 32}}}}`,
+			func(add func(name, dtype string, data []byte, shape ...int), rows, columns int) {
+				add("weight_packed", "I32", random(rows*columns/2), rows, columns/8)
+				add("weight_scale", "BF16", repeat(bf16, rows*columns/16), rows, columns/32)
+			}},
+		{"uint4-g32-f16", `{"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": true}`,
+			func(add func(name, dtype string, data []byte, shape ...int), rows, columns int) {
+				add("qweight", "I32", random(rows*columns/2), columns, rows/8)
+				add("qzeros", "I32", random(rows*columns/64), columns/32, rows/8)
+				add("scales", "F16", repeat(f16, rows*columns/16), columns/32, rows)
+			}},
+		{"nvfp4", `{"quant_method": "modelopt", "quant_algo": "NVFP4"}`,
+			func(add func(name, dtype string, data []byte, shape ...int), rows, columns int) {
+				add("weight", "U8", random(rows*columns/2), rows, columns/2)
+				add("weight_scale", "F8_E4M3", repeat(e4m3, rows*columns/16), rows, columns/16)
+				add("weight_scale_2", "F32", []byte{0xab, 0xaa, 0xaa, 0x3e}) // 1/3
+			}},
+	} {
+		t.Run(tt.word, func(t *testing.T) {
+			list := []safetensors.Source{fileTensor(at+"gate.weight", "BF16", bytes.NewReader(bytesOf(x.router)), e, d)}
+			for expert := range e {
+				for _, m := range []struct {
+					name          string
+					rows, columns int
+				}{{"gate_proj", n, d}, {"up_proj", n, d}, {"down_proj", d, n}} {
+					tt.matrix(func(name, dtype string, data []byte, shape ...int) {
+						list = append(list, fileTensor(fmt.Sprintf("%sexperts.%d.%s.%s", at, expert, m.name, name), dtype, bytes.NewReader(data), shape...))
+					}, m.rows, m.columns)
+				}
+			}
+			dir := t.TempDir()
+			config := fmt.Sprintf(`{"model_type": "qwen3_moe", "dtype": "bfloat16", "hidden_size": %d, "num_experts_per_tok": 2, "hidden_act": "silu", "num_hidden_layers": 2,
+				"moe_intermediate_size": %d, "num_experts": %d, "norm_topk_prob": true, "quantization_config": %s}`, d, n, e, tt.format)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o600))
+			writeFile(t, filepath.Join(dir, "model.safetensors"), list...)
+			var outputs [][]uint16
+			for _, of := range []tensors{x, x.withDO(58)} { // gradients need dequantised weights
+				files := of.write(t, false)
+				var stdout, stderr bytes.Buffer
+				args := []string{"-model", dir, "-layer", "1", "-input", files.input, "-output", files.output, "-device", drivertest.Name(), "-cache", "off"}
+				require.Equal(t, command.Done, exit(args, &stdout, &stderr), stderr.String())
+				assert.Equal(t, of.do == nil, strings.Contains(stdout.String(), " weights="+tt.word))
+				f, err := safetensors.Open(t.Context(), files.output)
+				require.NoError(t, err)
+				outputs = append(outputs, numbers[uint16](t, f, nameO, "BF16", int64(x.tokens), int64(d)))
+				require.NoError(t, f.Close())
+			}
+			require.Equal(t, outputs[1], outputs[0])
+			require.True(t, slices.ContainsFunc(outputs[0], func(bits uint16) bool { return bits&0x7fff != 0 }))
 		})
 	}
 }
