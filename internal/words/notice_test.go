@@ -29,6 +29,7 @@ func TestNotice(t *testing.T) {
 		require.NoError(t, err, "go %v", args)
 		return out
 	}
+	own := strings.TrimSpace(string(run("list", "-m")))
 	nested, err := filepath.Glob(filepath.Join(root, "*", "*", "go.mod"))
 	require.NoError(t, err)
 	for i, file := range append([]string{filepath.Join(root, "go.mod")}, nested...) {
@@ -42,7 +43,7 @@ func TestNotice(t *testing.T) {
 		}
 		require.NoError(t, json.Unmarshal(run("mod", "edit", "-json", file), &mod))
 		for _, m := range mod.Require {
-			if m.Path != "sonicmoe" && (i == 0 || !m.Indirect) {
+			if m.Path != own && (i == 0 || !m.Indirect) {
 				required = append(required, m.Path)
 			}
 		}
