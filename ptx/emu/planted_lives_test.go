@@ -46,6 +46,23 @@ wait:
 		{classGlobal, "the wait before the end dropped in one CTA", []string{"wait:", "setp.eq.u32 %p3, %r1, 0;\n\t@%p3 ret;\nwait:"}},
 		{classMbarrier, "the wait before the end tested once", []string{"@!%p2 bra wait; // end", ""}},
 	}},
+	{name: "a copy for the other CTA, which waits for it and ends", block: 32, grid: 2, cluster: 2, code: lives + `
+	@%p1 mbarrier.init.shared::cta.b64 [%r0+1024], 1;
+	@%p1 fence.mbarrier_init.release.cluster;
+	mov.u32 %r7, 64;
+	@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0+1024], %r7;
+	` + clusterSync + ` // start
+	add.u32 %r6, %r5, 1024;
+	@%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r5], [%d0], 64, [%r6];
+wait:
+	mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r0+1024], 0;
+	@!%p2 bra wait;
+	bar.warp.sync -1;
+	@%p1 mbarrier.inval.shared::cta.b64 [%r0+1024]; // end`, bugs: []bug{
+		{classGlobal, "no wait before the end", []string{"@!%p2 bra wait;", "", "@%p1 mbarrier.inval.shared::cta.b64 [%r0+1024]; // end", ""}},
+		{classGlobal, "one CTA does not wait", []string{"wait:", "setp.eq.u32 %p3, %r1, 0;\n\t@%p3 ret;\nwait:"}},
+		{classGlobal, "no start", []string{clusterSync + " // start", "bar.sync 0;"}},
+	}},
 	{name: "an mbarrier made anew", block: 64, code: `
 	mov.u32 %r0, smem;
 	mov.u32 %r3, %tid.x;

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"sonicmoe/ptx/emu/internal/causal"
+	"sonicmoe/ptx/isa"
 )
 
 // phases is what an mbarrier passes from arriving to waiting threads.
@@ -37,15 +38,17 @@ func (r *races) fenceInits(w *warp, lanes uint32) {
 }
 
 // uses records the use of an mbarrier of CTA c by lanes of a warp, and checks that the init is
-// ordered before.
+// ordered before. An asynchronous copy uses the mbarrier when it writes its data.
 func (r *races) uses(w *warp, in *inst, lanes uint32, c *cta, b *mbarrier, at uint32) *problem {
 	k, init := r.know(w), b.sync.init
-	a, u := r.ordinary(w, in, false), &b.sync.users[r.number(w)]
-	if u.access == nil || u.at != a.at {
-		*u = user{access: a}
+	if id := in.form.ID; !forms[id].bulk && id != isa.StAsync && id != isa.RedAsync {
+		a, u := r.ordinary(w, in, false), &b.sync.users[r.number(w)]
+		if u.access == nil || u.at != a.at {
+			*u = user{access: a}
+		}
+		u.lanes |= lanes
+		r.visits(a, c)
 	}
-	u.lanes |= lanes
-	r.visits(a, c)
 	what := func() string {
 		return fmt.Sprintf("mbarrier %s, which %s initialised with mbarrier.init (%s)", w.cta.symbolic(at), r.cl.actor(init.warp, init.in), r.cl.place(init.in))
 	}
