@@ -116,13 +116,30 @@ func (x BF16x2) Halves() (lo, hi BF16x2) {
 	if x.v.missing() {
 		return x, x
 	}
-	k := x.v.k
-	l, h := k.result(isa.B16), k.result(isa.B16)
-	k.op(isa.Unpack32, nil, Operand{Kind: OpVec, List: []Operand{l.operand(isa.B16), h.operand(isa.B16)}}, x.v.operand(isa.B32))
 	twice := func(v val) BF16x2 {
-		return BF16x2{k.opTo(isa.Pack32, isa.B32, nil, Operand{Kind: OpVec, List: []Operand{v.operand(isa.B16), v.operand(isa.B16)}})}
+		return BF16x2{v.k.opTo(isa.Pack32, isa.B32, nil, Operand{Kind: OpVec, List: []Operand{v.operand(isa.B16), v.operand(isa.B16)}})}
 	}
-	return twice(l), twice(h)
+	parts := x.v.halves()
+	return twice(parts[0]), twice(parts[1])
+}
+
+// F16FromE4M3 converts the four numbers E4M3 of a word to f16, exactly, the lowest byte
+// first. NaN stays NaN.
+func (x U32) F16FromE4M3() (pairs [2]F16x2) {
+	for i, v := range x.v.halves() {
+		pairs[i] = F16x2{operate(isa.CvtFP8ToF16, []Mod{".e4m3x2"}, v)}
+	}
+	return pairs
+}
+
+// halves returns the lower and the upper half of a word.
+func (v val) halves() [2]val {
+	if v.missing() || v.konst {
+		return [2]val{v, v}
+	}
+	l, h := v.k.result(isa.B16), v.k.result(isa.B16)
+	v.k.op(isa.Unpack32, nil, Operand{Kind: OpVec, List: []Operand{l.operand(isa.B16), h.operand(isa.B16)}}, v.operand(isa.B32))
+	return [2]val{l, h}
 }
 
 // PackF16 rounds two floats to f16. lo becomes the lower half. Values outside the

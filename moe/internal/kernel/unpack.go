@@ -253,6 +253,13 @@ func (e *unpacking) values(codes []ptx.U32, scale, zero ptx.F32) []ptx.U32 {
 	bits := e.Packing.Code.Bits()
 	var values []ptx.F32
 	for _, word := range codes {
+		if e.Packing.Code == spec.E4M3 {
+			for _, pair := range word.F16FromE4M3() {
+				first, second := pair.Unpack()
+				values = append(values, first.Mul(scale), second.Mul(scale))
+			}
+			continue
+		}
 		for at := 0; at < 32; at += bits {
 			values = append(values, e.value(word, at, zero).Mul(scale))
 		}
@@ -266,8 +273,8 @@ func (e *unpacking) values(codes []ptx.U32, scale, zero ptx.F32) []ptx.U32 {
 
 // value returns the value of the code whose lowest bit is a bit of a word.
 func (e *unpacking) value(word ptx.U32, at int, zero ptx.F32) ptx.F32 {
-	if of := e.Packing.Code; of == spec.E2M1 || of == spec.E4M3 {
-		return float(of, word, at)
+	if e.Packing.Code == spec.E2M1 {
+		return float(spec.E2M1, word, at)
 	}
 	return word.ShrI(at).AndI(0xf).Or(ptx.Float(wholeBits).Bits()).AsF32().Sub(zero)
 }
