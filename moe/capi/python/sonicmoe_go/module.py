@@ -423,14 +423,23 @@ class SonicMoE(nn.Module):
     @torch.no_grad()
     def arrange(self) -> None:
         """Keeps packed weights a second time, in the order in which the kernels for small batches read them: inference of
-        small batches is faster then, with the same bits. Call it when the weights are on their device, and again after
-        they changed or moved."""
+        small batches is faster then, with the same bits. Call it when the weights are on their device, and again after a
+        change in place. A move and load_state_dict drop the second copy."""
         weights: list[Tensor | None] = [None] * len(WEIGHTS)
         for i, path in self._paths:
             weights[i] = _at(self, path).detach()
         for i in self._bytes:
             weights[i] = weights[i].view(torch.uint8)
         self._units = arrange(weights, self.config)
+
+    # A move and a load change the weights: the arranged ones are stale.
+    def _apply(self, *args, **kwargs):
+        self._units = None
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args, **kwargs):
+        self._units = None
+        super()._load_from_state_dict(*args, **kwargs)
 
     def count_loads(self) -> None:
         """Makes training passes count the tokens of each expert in loads, from 0 on."""

@@ -190,6 +190,10 @@ def test_mxfp4_of_gpt_oss():
         if p.dtype is torch.uint8:
             p.zero_()  # small batches read the arranged weights alone
     assert torch.equal(of(x)[0], want)
+    of.load_state_dict(of.state_dict())  # drops the arranged weights
+    assert not torch.equal(of(x)[0], want)
+    of.arrange()
+    assert of._units is not None and of.to(torch.device("cpu"))._units is None
     with pytest.raises(sonicmoe_go.ArgumentError, match="Config.weights is 'plain', must be a format with an order"):
         sonicmoe_go.SonicMoE.from_hf(plain).arrange()
     block.experts.down_proj_precision_config = None

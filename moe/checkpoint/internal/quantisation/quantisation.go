@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"sonicmoe/internal/spec"
@@ -37,9 +39,9 @@ func Find(config []byte) Format {
 		return Format{}
 	}
 	parts := []map[string]json.RawMessage{model}
-	for _, raw := range model {
+	for _, name := range slices.Sorted(maps.Keys(model)) {
 		var part map[string]json.RawMessage
-		if json.Unmarshal(raw, &part) == nil && part["hidden_size"] != nil {
+		if json.Unmarshal(model[name], &part) == nil && part["hidden_size"] != nil {
 			parts = append(parts, part)
 		}
 	}
