@@ -27,6 +27,7 @@ var roles = map[string]func(c modules){
 	"write for ever":   writeForEver,
 	"stop while write": stopWhileWriting,
 	"hold lock":        holdLock,
+	"weather":          weather,
 }
 
 func TestMain(m *testing.M) {
