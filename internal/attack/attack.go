@@ -1,11 +1,9 @@
 // Package attack has the lengths of attacks, and hostile files for every command that
 // takes a path.
 //
-// An attack is a test of the package that it attacks: its inputs are drawn, and it fails
-// on a wrong answer, a panic, a hang or a leak. It takes seconds in CI. With
-// SONICMOE_LONG it runs at full length:
-//
-//	SONICMOE_LONG=1 go test -timeout 2h ./internal/attack ./cache ./autotune ./moe ./ptx/emu -run 'Attack|...'
+// An attack is a test of the package that it attacks: its inputs are drawn or hostile, and
+// it fails on a wrong answer, a panic, a hang or a leak. It takes seconds. With
+// SONICMOE_LONG it runs at full length. .ci/reliability.md lists the attacks.
 package attack
 
 import "os"

@@ -1,0 +1,71 @@
+//go:build unix
+
+package attack
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// commands builds the programs that take paths, once, and returns their folder.
+var commands = sync.OnceValues(func() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "sonicmoe-attack"); err != nil {
+		return "", err
+	}
+	build := exec.Command("go", "build", "-o", dir, "./layer", "./warmup", "./tune", "./emulate", "./bench")
+	build.Dir = filepath.Join("..", "..", "examples")
+	if out, err := build.CombinedOutput(); err != nil {
+		return dir, fmt.Errorf("%w: %s", err, out)
+	}
+	return dir, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if dir, _ := commands(); dir != "" {
+		_ = os.RemoveAll(dir)
+	}
+	os.Exit(code)
+}
+
+// refuses runs a program in a folder with 6 GB of address space. It must end by itself
+// within the limit, without a panic, and fail with an error that has the wanted text, or
+// succeed if there is none.
+func refuses(t *testing.T, dir string, limit time.Duration, want string, args ...string) {
+	t.Helper()
+	bin, err := commands()
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", `ulimit -v 6291456; exec "$0" "$@"`, filepath.Join(bin, args[0])}, args[1:]...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "SONICMOE_CACHE="+filepath.Join(dir, "cache"))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err = cmd.Run()
+	text := out.String()
+	require.NoError(t, ctx.Err(), "%v: still there after %s: %s", args, limit, text)
+	for _, word := range []string{"panic", "goroutine ", "fatal error", "out of memory"} {
+		require.NotContains(t, text, word, "%v", args)
+	}
+	if want == "" {
+		require.NoError(t, err, text)
+		return
+	}
+	assert.ErrorContains(t, err, "exit status", "%v: %s", args, text)
+	for line := range strings.Lines(text) {
+		assert.LessOrEqual(t, len(line), 1000, "a long line of an error")
+	}
+	assert.Contains(t, text, want)
+}
