@@ -66,7 +66,6 @@ var groups = []group{
 	{packages: []string{"./moe/checkpoint", "./moe/checkpoint/safetensors", "./moe/checkpoint/weights"}, suites: []suite{
 		{of: "./examples/layer"}}},
 	{packages: []string{"./autotune", "./moe/tune"}, suites: []suite{{of: "./moe/tune"}}},
-	{packages: []string{"./moe/capi"}},
 	{packages: []string{"./moe"}, suites: []suite{
 		{of: "./moe", skip: "TestKindsOfExperts|TestSizes|EveryStep|TestWarmWith|TestDamaged|TestSixteen|TestKilled|TestBitFlips|TestBitsOf|TestRoutingKinds|TestStart|Timings"}}},
 }

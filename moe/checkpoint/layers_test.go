@@ -44,6 +44,7 @@ func TestLayers(t *testing.T) {
 		{"Nemotron's letters, which count the layers", "nemotron_h", `"num_hidden_layers": 9, "hybrid_override_pattern": "ME-E"`, []int{1, 3}, 4},
 		{"Nemotron's letters and words", "nemotron_h", `"hybrid_override_pattern": "ME*-", "layer_types": ["mamba", "moe", "attention", "mlp"]`, []int{1}, 4},
 		{"Qwen3.5's are all", "qwen3_5_moe", `"num_hidden_layers": 2, "decoder_sparse_step": 1, "mlp_only_layers": []`, []int{0, 1}, 2},
+		{"words in place of flags that Qwen3.5 does not read", "qwen3_5_moe", `"num_hidden_layers": 2, "moe_layer_freq": ["a", "b"]`, []int{0, 1}, 2},
 		{"Jamba's", "jamba", `"num_hidden_layers": 5`, []int{1, 3}, 5},
 		{"Unlimited-OCR's", "unlimited_ocr", `"num_hidden_layers": 3`, []int{1, 2}, 3},
 	} {
@@ -54,6 +55,13 @@ func TestLayers(t *testing.T) {
 			assert.Equal(t, tt.layers, m.Layers)
 		})
 	}
+}
+
+// Without a field for them, the layers with experts are an assumption.
+func TestLayersAssumed(t *testing.T) {
+	m, err := checkpoint.Read(small("glm4_moe_lite", `, "num_hidden_layers": 3`))
+	require.NoError(t, err)
+	assert.Contains(t, m.Assumed, "mlp_layer_types is not there: layers from 1 on have experts, the default of transformers")
 }
 
 func TestLayersRefused(t *testing.T) {
