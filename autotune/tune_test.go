@@ -285,7 +285,7 @@ func TestBudget(t *testing.T) {
 	r, err := tune(t, t.Context(), newDevice(t), copySpec{Times: flat}, o.WithClock(ticking(time.Second)), points...)
 	require.NoError(t, err)
 	assert.NotZero(t, r.Count(autotune.Skipped))
-	assert.Less(t, r.Compiled, len(points), "the clock had ticked 21 seconds")
+	assert.Less(t, r.Compiled, len(r.Rows), "late candidates are not compiled")
 	assert.Equal(t, autotune.Measured, r.Row(base).Status, "the default is always there")
 	assert.Contains(t, r.String(), "the time budget was used up")
 	assert.Equal(t, base, r.Chosen, "too few rounds to leave the default")
