@@ -12,6 +12,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/internal/attack"
 	"sonicmoe/internal/cachetest"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
@@ -134,7 +135,7 @@ func TestBitFlips(t *testing.T) {
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
 	dev := newCounted(t)
-	const samples = 24
+	samples := attack.Rounds(24, 300)
 	for i := range samples {
 		at := i * (len(whole) - 1) / (samples - 1)
 		bad := append([]byte{}, whole...)

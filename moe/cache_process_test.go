@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache"
+	"sonicmoe/internal/attack"
 	"sonicmoe/internal/child"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
@@ -125,12 +126,12 @@ func checkClean(t *testing.T, f filled, dir string) {
 // entries or none, and that the next start completes the cache.
 func TestKilledStarts(t *testing.T) {
 	f := fill(t)
-	for i := range 10 {
+	for i := range attack.Rounds(10, 150) {
 		dir := t.TempDir()
 		c := newStarting(t, dir)
 		require.NoError(t, c.in.Close())
 		// A start takes about the start of a process and one compilation.
-		time.Sleep(time.Duration(i) * compileTime / 2)
+		time.Sleep(time.Duration(i%10) * compileTime / 2)
 		require.NoError(t, c.cmd.Process.Kill())
 		_ = c.cmd.Wait() // killed, or finished before
 		dev := newCounted(t)

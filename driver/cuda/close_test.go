@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/attack"
 	"sonicmoe/internal/drivertest"
 )
 
@@ -22,7 +23,7 @@ import (
 // would use a destroyed object.
 func TestCloseWhileInUse(t *testing.T) {
 	f := newFake(t)
-	rounds := 40
+	rounds := attack.Rounds(40, 400)
 	if testing.Short() {
 		rounds = 10
 	}
