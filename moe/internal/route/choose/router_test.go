@@ -304,3 +304,17 @@ func TestRouterZeros(t *testing.T) {
 		require.InEpsilon(t, 1/float64(c.topK), s, 1e-6)
 	}
 }
+
+// TestChains checks the number of partial sums of a logit, and that they have all k-tiles.
+// Chunks of many experts have one, because a second set of accumulators would not fit.
+func TestChains(t *testing.T) {
+	for _, tt := range []struct{ experts, hidden, want int }{
+		{8, 4096, 4}, {128, 4096, 4}, {129, 4096, 1}, {256, 4096, 1}, {512, 4096, 4}, {8, 64, 1},
+	} {
+		r := Router{NumExperts: tt.experts, Hidden: tt.hidden, TopK: 1, Logits: spec.BF16}
+		count, depth := r.chains()
+		require.Equal(t, tt.want, count, "%+v", tt)
+		require.GreaterOrEqual(t, count*depth, r.kTiles(), "%+v", tt)
+		require.Less(t, (count-1)*depth, r.kTiles(), "%+v", tt)
+	}
+}
