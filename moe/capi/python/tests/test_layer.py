@@ -43,6 +43,17 @@ def test_forward_and_gradients(device, hidden, intermediate):
     near(gradients((o * d_o).sum(), *ts), grads, 1e-2)
 
 
+def test_weights_on_another_device_are_refused(device):
+    x, *given = tensors(device)
+    of, rest = _weights.shapes(CONFIG), iter(given)
+    weights = [None if dtype is None else next(rest) for _, dtype, _ in of]
+    _weights.check(CONFIG, x, of, weights)
+    for i, (name, dtype, _) in enumerate(of):
+        if dtype is not None:
+            with pytest.raises(sonicmoe_go.ArgumentError, match=f"{name} is on meta, must be on"):
+                _weights.check(CONFIG, x, of, [*weights[:i], weights[i].to("meta"), *weights[i + 1 :]])
+
+
 def test_logits_are_differentiable(device):
     ts = tensors(device)
     d_o, d_l = torch.randn_like(ts[0]), torch.randn(24, 4, device=device)

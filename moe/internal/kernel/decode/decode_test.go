@@ -111,6 +111,10 @@ func TestUp(t *testing.T) {
 					kt.SameBits(t, h, gotH, fmt.Sprintf("H %s wide=%v", when.Name, wide))
 					kt.SameBits(t, a, gotA, fmt.Sprintf("A %s wide=%v", when.Name, wide))
 				}
+				if name == "few" { // with an error for each missing fence
+					gotH, _ := u.decode(kt.NewToCheck(t, 1), true, false, 2)
+					kt.SameBits(t, h, gotH, "H of the checked run")
+				}
 				gotH, gotA := u.decode(kt.New(t, kt.Early), false, false, 0)
 				kt.SameBits(t, a, gotA, "A of inference")
 				kt.SameBits(t, kt.Poisoned[uint16](u.hValues), gotH, "H is not stored")

@@ -108,6 +108,11 @@ func TestPackedUp(t *testing.T) {
 					kt.SameBits(t, h, gotH, fmt.Sprintf("H %s wide=%v", when.Name, wide))
 					kt.SameBits(t, a, gotA, fmt.Sprintf("A %s wide=%v", when.Name, wide))
 				}
+				if name == "few" { // with an error for each missing fence
+					b := kt.NewToCheck(t, 1)
+					gotH, _ := run(b, decode.Up{Config: c, Units: true}, kt.Upload(b, q.units), 2)
+					kt.SameBits(t, h, gotH, "H of the checked run")
+				}
 			})
 		}
 	}

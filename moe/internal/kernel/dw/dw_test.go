@@ -188,6 +188,16 @@ func TestDWStores(t *testing.T) {
 	}
 }
 
+// TestDWFences checks that wgmma reads nothing that a copy wrote without a fence between
+// them, in steps of 64 rows and in the last step of an expert.
+func TestDWFences(t *testing.T) {
+	for _, of := range []Weight{W1, W2} {
+		k := DW{Of: of, Tiling: gemm.Tiling{TileN: 128, Stages: 3, GroupM: 1, ClusterM: 1}}
+		c := dwCase{hidden: 128, intermediate: 64, tokens: 40, rows: someRows}
+		c.check(t, k, c.run(kt.NewToCheck(t, 1), k, 2, 2))
+	}
+}
+
 // TestDWPoints checks that every tiling computes the same bits under every timing,
 // with any number of CTAs and slots.
 func TestDWPoints(t *testing.T) {
