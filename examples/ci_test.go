@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCIDemandsItsTools checks that CI runs its scripts, and that a script fails where a
-// tool is missing. Then nothing passes because nobody looked.
+// TestCIDemandsItsTools checks that CI runs its scripts, and that each of them fails if a
+// tool that it needs is missing.
 func TestCIDemandsItsTools(t *testing.T) {
 	ci, err := os.ReadFile("../.ci/run")
 	require.NoError(t, err)
