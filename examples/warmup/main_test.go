@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -191,6 +192,10 @@ func TestWordsOfPTX(t *testing.T) {
 	out = warmup(t, command.Done, "prune", "-max-mb", "1", "-cache", from)
 	assert.Regexp(t, `incomplete     d=128 n=64 E=4 K=2 .*: \d+ of \d+ modules left, the next start compiles the others`, out)
 	assert.NotContains(t, warmup(t, command.Done, "prune", "-max-mb", "1", "-cache", from), "incomplete")
+	marked := regexp.MustCompile(`incomplete .*\n`).FindString(out)
+	assert.Contains(t, warmup(t, command.Done, "list", from), marked, "list marks the same")
+	warmup(t, command.Done, "fill", "-shape", "128,64,4,2", "-tokens", "64", "-ptx-only", "-cache", from)
+	assert.NotContains(t, warmup(t, command.Done, "list", from), "incomplete", "the layer is whole again")
 }
 
 // TestPruneBoundBeyondAll checks that a bound beyond any size removes nothing. As a

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -82,7 +83,7 @@ func listCommand(set *flag.FlagSet, c *console) func(context.Context, []string) 
 		if *each {
 			listFiles(c.out, infos)
 		} else {
-			listLayers(c.out, infos)
+			listLayers(c.out, infos, from.GetChoice)
 		}
 		var bytes int64
 		for _, i := range infos {
@@ -104,8 +105,9 @@ func listFiles(w io.Writer, infos []cache.Info) {
 }
 
 // listLayers prints a line for each layer and kind of file, and a line for each damaged
-// file.
-func listLayers(w io.Writer, infos []cache.Info) {
+// file. It marks layers that prune left with a part of their modules, until they are filled
+// again. noted returns the notes of prune.
+func listLayers(w io.Writer, infos []cache.Info, noted func(key string) ([]byte, bool)) {
 	type part struct{ layer, what string }
 	type sum struct {
 		files int
@@ -117,6 +119,9 @@ func listLayers(w io.Writer, infos []cache.Info) {
 			fmt.Fprintf(w, "%s%s\n", i.Key[:12], remark(i))
 			continue
 		}
+		if strings.HasPrefix(i.Label, pruned) {
+			continue
+		}
 		p := part{layerOf(i), i.Kind + "s" + remark(i)}
 		s := sums[p]
 		sums[p] = sum{s.files + 1, s.bytes + i.Bytes}
@@ -126,6 +131,33 @@ func listLayers(w io.Writer, infos []cache.Info) {
 	}) {
 		fmt.Fprintf(w, "%-52s  %4d  %10s  %s\n", p.layer, sums[p].files, size(sums[p].bytes), p.what)
 	}
+	has := modules(infos)
+	for _, layer := range slices.Sorted(maps.Keys(has)) {
+		if had, ok := noted(pruned + layer); ok {
+			if n, err := strconv.Atoi(string(had)); err == nil && has[layer] < n {
+				printIncomplete(w, layer, has[layer], n)
+			}
+		}
+	}
+}
+
+// pruned is the beginning of the key of prune's note on a layer: the number of its modules
+// before.
+const pruned = "pruned "
+
+// modules returns the number of sound modules of each layer.
+func modules(infos []cache.Info) map[string]int {
+	count := map[string]int{}
+	for _, i := range infos {
+		if i.Kind == "module" && i.Err == nil {
+			count[layerOf(i)]++
+		}
+	}
+	return count
+}
+
+func printIncomplete(w io.Writer, layer string, has, had int) {
+	fmt.Fprintf(w, "incomplete     %s: %d of %d modules left, the next start compiles the others\n", layer, has, had)
 }
 
 // layerOf returns the layer in an entry's label, which follows the kernel's name.
@@ -198,28 +230,29 @@ func pruneCommand(set *flag.FlagSet, c *console) func(context.Context, []string)
 			return err
 		}
 		fmt.Fprintf(c.out, "%s: %d files removed, %s freed, %s left, %v\n", from.Dir(), r.Removed, size(r.Freed), size(r.Left), time.Since(start).Round(time.Millisecond))
-		incomplete(c.out, before, after)
-		return nil
+		return incomplete(c.out, from, before, after)
 	}
 }
 
-// incomplete prints the layers that a prune left with a part of their modules.
-func incomplete(w io.Writer, before, after []cache.Info) {
-	count := func(infos []cache.Info) map[string]int {
-		modules := map[string]int{}
-		for _, i := range infos {
-			if i.Kind == "module" && i.Err == nil {
-				modules[layerOf(i)]++
+// incomplete prints the layers that a prune left with a part of their modules, and notes them
+// in the cache for list.
+func incomplete(w io.Writer, c *cache.Cache, before, after []cache.Info) error {
+	had, has := modules(before), modules(after)
+	for _, layer := range slices.Sorted(maps.Keys(has)) {
+		if has[layer] == had[layer] {
+			continue
+		}
+		printIncomplete(w, layer, has[layer], had[layer])
+		if n, ok := c.GetChoice(pruned + layer); ok {
+			if before, err := strconv.Atoi(string(n)); err == nil && before > had[layer] {
+				continue // an earlier prune has noted more
 			}
 		}
-		return modules
-	}
-	had, has := count(before), count(after)
-	for _, layer := range slices.Sorted(maps.Keys(has)) {
-		if has[layer] < had[layer] {
-			fmt.Fprintf(w, "incomplete     %s: %d of %d modules left, the next start compiles the others\n", layer, has[layer], had[layer])
+		if err := c.PutChoice(pruned+layer, []byte(strconv.Itoa(had[layer]))); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // size formats a number of bytes.

@@ -108,7 +108,7 @@ func TestQuantisedModel(t *testing.T) {
 		"quantization_config":{"quant_method":"awq","bits":4}}`), whole)
 	require.NoError(t, err)
 	require.Len(t, l.notes, 1)
-	assert.Contains(t, l.notes[0], "quantised: awq, 4 bits: weights in it can't be loaded")
+	assert.Contains(t, l.notes[0], "quantised: awq, 4 bits: the files' weights are dequantised when they are loaded")
 }
 
 // TestPackedModel checks that the layer of packed weights is warmed for files that have them.

@@ -43,6 +43,8 @@ func TestReadme(t *testing.T) {
 		switch words := strings.Fields(line); {
 		case strings.HasPrefix(line, "go run ./examples/warmup "):
 			warmup(t, command.Done, words[3:]...)
+		case strings.HasPrefix(line, "mkdir -p "):
+			require.NoError(t, os.MkdirAll(words[2], 0o700))
 		case strings.HasPrefix(line, "minisign -G"):
 			text, err := public.MarshalText()
 			require.NoError(t, err)
@@ -54,7 +56,7 @@ func TestReadme(t *testing.T) {
 		}
 		ran++
 	}
-	assert.Equal(t, 7, ran)
+	assert.Equal(t, 9, ran)
 	assert.Contains(t, section, "SONICMOE_CACHE=:warm.tar")
 	c := cache.Open(cache.Options{Dir: "warm.tar", ReadOnly: true})
 	require.NoError(t, c.Err())
