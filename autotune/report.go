@@ -18,19 +18,19 @@ const (
 	Untried Status = iota
 	// Measured means that the candidate was right and timed.
 	Measured
-	// Duplicate means that it compiled to the same bytes as an earlier candidate.
+	// Duplicate means that the candidate compiled to the same bytes as an earlier candidate.
 	Duplicate
-	// Skipped means that the budget or Options.Most left it out.
+	// Skipped means that the budget or Options.Most left the candidate out.
 	Skipped
-	// Unproven means that it was not tried, because there was no worker process.
+	// Unproven means that the candidate was not tried, because there was no worker process.
 	Unproven
-	// Unbuilt means that its kernels could not be emitted or compiled.
+	// Unbuilt means that the candidate's kernels could not be emitted or compiled.
 	Unbuilt
-	// Wrong means that its results differed from the reference.
+	// Wrong means that the candidate's results differed from the reference.
 	Wrong
-	// Faulted means that it broke the worker's device.
+	// Faulted means that the candidate broke the worker's device.
 	Faulted
-	// Hung means that it did not finish in time.
+	// Hung means that the candidate did not finish in time.
 	Hung
 	// Died means that the worker process ended.
 	Died

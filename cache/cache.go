@@ -77,7 +77,7 @@ type Cache struct {
 	log      *slog.Logger
 	counters counters
 
-	// Warnings that are logged once for each cache.
+	// warnOnce and lockOnce guard warnings that a cache logs once.
 	warnOnce, lockOnce sync.Once
 
 	errMu sync.Mutex

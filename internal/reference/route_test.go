@@ -148,8 +148,8 @@ func TestBadLogitsShowInScores(t *testing.T) {
 	}
 }
 
-// Experts and scores of a token for every scoring function, and for rows with NaN,
-// infinities and underflow.
+// TestRouteLogits checks the experts and scores of a token for every scoring function, and
+// for logits that are NaN, infinite, or so small that scores underflow.
 func TestRouteLogits(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	sig := func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }

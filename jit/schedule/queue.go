@@ -28,7 +28,7 @@ type Queue[T Item[T]] struct {
 	outbox ptx.Shared
 }
 
-// queueDepth is the number of published items by which roles may be apart.
+// queueDepth is the number of items that the publisher may be ahead of the slowest reader.
 const queueDepth = 4
 
 // NewQueue returns a queue of items of 4 or 8 words, for clusters of ctas CTAs, 1

@@ -145,7 +145,8 @@ func (r *Rank) hello() []int64 {
 	return append(words, text...)
 }
 
-// agree compares this rank with all others.
+// agree returns an error if another rank has another protocol, number of ranks, MaxTokens or
+// Config.
 func (r *Rank) agree(ctx context.Context, at Step) error {
 	ctx, cancel := context.WithTimeout(ctx, r.Deadline)
 	defer cancel()

@@ -31,7 +31,7 @@ type task struct {
 	Config moe.Config
 	// Histogram, unless nil, has each expert's share of the rows.
 	Histogram []int64
-	// Backward means that the products of backward are tuned too.
+	// Backward reports whether the products of backward are tuned too.
 	Backward bool
 }
 

@@ -183,7 +183,8 @@ func (m *Memory) unchanged(of *Module, runs func(restore func()) error) error {
 	return err
 }
 
-// keeping returns goOn, which also keeps the findings after which a launch goes on.
+// keeping wraps goOn: it also appends each fault after which the launch goes on to passed. A
+// nil goOn goes on after notes only.
 func keeping(goOn func(*Fault) bool, passed *[]*Fault) func(*Fault) bool {
 	return func(f *Fault) bool {
 		on := f.Severity == Note

@@ -17,8 +17,8 @@ type Exploration struct {
 	// Turned is the largest n for which Explore has run every order that swaps at most n
 	// pairs of steps of the first order; -1 if the first order has not run.
 	Turned int
-	// Next counts the orders that have run with Turned+1 swapped pairs. Known counts all
-	// such orders that were found so far.
+	// Known is the number of orders with Turned+1 swapped pairs that Explore has found so
+	// far, Next the number of those that have run.
 	Next, Known int
 }
 

@@ -41,7 +41,8 @@ func (k *lanesKnown) unknown(lanes, others, at uint32) (some uint32) {
 	return some
 }
 
-// learn tells lanes what all other lanes did up to a moment.
+// learn records that the lanes in the mask lanes know what every lane did up to the moment at.
+// live are the lanes that have not ended.
 func (k *lanesKnown) learn(lanes, live, at uint32) {
 	switch {
 	case at <= k.all:

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// String returns a text such as "experts.w1 BF16 [128 512 1536]".
+// Source is a tensor to write: its name, dtype and shape as in [Tensor], and its data.
 type Source struct {
 	Name  string
 	DType string

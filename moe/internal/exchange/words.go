@@ -45,8 +45,8 @@ func (Words) Build() (*jit.Kernel[WordsArgs], error) {
 type RouterInputs struct{ X, DLogits, ExpertIDs, Dense driver.DevicePtr }
 
 // WordsKernel orders the gradients of logits by row. ScoresKernel and ScoresGivenKernel are
-// the kernels of the same names of package dh for gradients of scores that are sums already:
-// a row has one part.
+// package dh's kernels of the same names for complete gradients of scores: a row has one
+// partial sum.
 var (
 	WordsKernel = &registry.Kernel[WordsArgs]{KernelName: "words", Backward: true, Emit: func(registry.Layer) (*jit.Kernel[WordsArgs], error) {
 		return Words{}.Build()

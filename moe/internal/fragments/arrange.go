@@ -124,7 +124,8 @@ func (m *arranging) refuse(when ptx.Pred) {
 	m.k.If(when, func() { m.k.RedGlobalAdd(m.refused, ptx.Uint(1)) })
 }
 
-// word returns a word of the thread's codes: those of one or two registers of each row.
+// word returns word i of the thread's codes. A word has the codes of one or two registers of
+// wgmma's fragment; registers alternate between the thread's two rows.
 func (m *arranging) word(rows [2]arrangedRow, first ptx.U32, i int, quad ptx.U32) ptx.U32 {
 	bits := m.Code.Bits()
 	perWord := len(spread[m.Code]) // registers

@@ -52,8 +52,8 @@ type Steps[C, F, B any] struct {
 	GradientLogits func(c C, s driver.Stream, b B, places driver.DevicePtr) (byPlace driver.DevicePtr, err error)
 	// GradientTokens queues the sum of the rows of dX that have come home.
 	GradientTokens func(c C, s driver.Stream, b B, places driver.DevicePtr) error
-	// RouterInputs queues what is left to do for the inputs of GradientRouter, and returns
-	// them.
+	// RouterInputs queues the kernels that complete the inputs of GradientRouter, and
+	// returns these inputs.
 	RouterInputs func(c C, s driver.Stream, b B) (exchange.RouterInputs, error)
 	// GradientRouter queues partial sums of the router's gradient over ranges of tokens.
 	GradientRouter func(c C, s driver.Stream, of exchange.RouterInputs, tokens, perRange int, partials driver.DevicePtr) error

@@ -37,7 +37,7 @@ type UnpackArgs struct {
 	W1Global, W3Global, W2Global driver.DevicePtr
 	// Offsets [E+1] u32 is the first row of each expert, from the plan.
 	Offsets driver.DevicePtr
-	// ToW1, ToW3 and ToW2 [E, out, in] are written.
+	// ToW1, ToW3 and ToW2 [E, out, in] are the outputs.
 	ToW1, ToW3, ToW2 driver.DevicePtr
 }
 
@@ -279,9 +279,10 @@ func (e *unpacking) value(word ptx.U32, at int, zero ptx.F32) ptx.F32 {
 	return word.ShrI(at).AndI(0xf).Or(ptx.Float(wholeBits).Bits()).AsF32().Sub(zero)
 }
 
-// float returns the value of a code with an exponent, whose lowest bit is a bit of a word. The
-// code's exponent and fraction become the FP32's, and the product corrects the bias. It also
-// makes a subnormal code a normal number.
+// float returns the value of a floating-point code. The code's lowest bit is bit `at` of
+// word. The code's exponent and fraction are moved to the exponent and fraction of an FP32
+// number, and a product corrects the exponent's bias. The product also gives subnormal codes
+// their value.
 func float(of spec.Code, word ptx.U32, at int) ptx.F32 {
 	shifted := func(by int) ptx.U32 { // the bit at becomes the bit by
 		if at < by {

@@ -19,12 +19,12 @@ type ChoiceArgs struct {
 	// Sums are the router's sums, as [choose.ByChains] reads them. RouterBias has
 	// its biases.
 	Sums, RouterBias driver.DevicePtr
-	// ChosenScores [T, K] f32 and ExpertIDs [T, K] i32 are written, best first. Logits
-	// [T, E], in the layer's format, are written unless 0.
+	// ChosenScores [T, K] f32 and ExpertIDs [T, K] i32 are outputs, best first. Logits
+	// [T, E], in the layer's format, is an output unless its address is 0.
 	ChosenScores driver.DevicePtr
 	ExpertIDs    driver.DevicePtr
 	Logits       driver.DevicePtr
-	// Inverse [T, K] u32 is written: each pair's row.
+	// Inverse [T, K] u32 is an output: the packed row of each pair.
 	Inverse driver.DevicePtr
 	// Tokens is T, at most MaxTiny.
 	Tokens int

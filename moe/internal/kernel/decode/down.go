@@ -34,7 +34,7 @@ type DownArgs struct {
 	W2 driver.DevicePtr
 	// B2 [E, d] is its bias.
 	B2 driver.DevicePtr
-	// Y [R, d] is written.
+	// Y [R, d] is the output.
 	Y driver.DevicePtr
 	// Rows is R.
 	Rows int

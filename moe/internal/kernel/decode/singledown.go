@@ -35,12 +35,12 @@ type SingleDownArgs struct {
 	A driver.DevicePtr
 	// W2 [E, d, n] are the weights.
 	W2 driver.DevicePtr
-	// B2 [E, d] is its bias.
+	// B2 [E, d] is the bias of W2.
 	B2 driver.DevicePtr
 	// SharedRow [1, d] is the shared experts' output, SharedScore [1] f32 its score.
 	SharedRow   driver.DevicePtr
 	SharedScore driver.DevicePtr
-	// O [1, d] is written.
+	// O [1, d] is the output.
 	O driver.DevicePtr
 }
 

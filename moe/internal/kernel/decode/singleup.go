@@ -29,8 +29,8 @@ type SingleUpArgs struct {
 	// experts plus 1. The last word counts the CTAs whose last weights are in
 	// flight, if SingleDown's CTAs overlap.
 	Chosen driver.DevicePtr
-	// Scores [1, K] f32 and ExpertIDs [1, K] i32 are written, best first. Logits [1, E],
-	// in the layer's format, are written unless 0.
+	// Scores [1, K] f32 and ExpertIDs [1, K] i32 are outputs, best first. Logits [1, E],
+	// in the layer's format, is an output unless its address is 0.
 	Scores    driver.DevicePtr
 	ExpertIDs driver.DevicePtr
 	Logits    driver.DevicePtr
@@ -40,9 +40,9 @@ type SingleUpArgs struct {
 	W1, W3 driver.DevicePtr
 	// B1 and B3 are their biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
-	// A is written: the activation, by slot, in the layout of [weights.A].
+	// A is an output: the activation, by slot, in the layout of [weights.A].
 	A driver.DevicePtr
-	// H [K, 2n] is written unless 0: gate, then up, by expert.
+	// H [K, 2n] is an output unless its address is 0: gate, then up, by expert.
 	H driver.DevicePtr
 }
 

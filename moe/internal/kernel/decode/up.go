@@ -46,13 +46,13 @@ type UpArgs struct {
 	// Scores [T, K] f32 and Pairs [R] u32, the index of each packed row in Scores, are
 	// read with ScoreOnInput.
 	Scores, Pairs driver.DevicePtr
-	// A is written: the activation, in the layout of [weights.A].
+	// A is an output: the activation, in the layout of [weights.A].
 	A driver.DevicePtr
-	// H [R, 2n] is written unless 0: gate, then up, which backward needs.
+	// H [R, 2n] is an output unless its address is 0: gate, then up, for backward.
 	H driver.DevicePtr
 	// Rows is R.
 	Rows int
-	// Table and RowPairs are written by tiny CTAs.
+	// Tiny CTAs write Table and RowPairs.
 	gemm.TileArgs
 	// ChoiceArgs are for tiny CTAs.
 	ChoiceArgs

@@ -241,7 +241,7 @@ func (d DW) neurons() int {
 	return columns.Extent
 }
 
-// directInPart writes those pairs that are not past the last line or neuron.
+// directInPart writes the pairs of a tile at the edge: those that are inside the gradient.
 func (e *dw) directInPart(at ptx.Global, line, neuron ptx.U32, pairs []pair) {
 	for _, p := range pairs {
 		lo, hi := p.values()

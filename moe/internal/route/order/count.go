@@ -25,17 +25,16 @@ func StoreCounts(k *ptx.Kernel, counts ptx.Global, from ptx.Shared, experts int,
 	})
 }
 
+// Always accepts every position.
+func Always(ptx.U32) ptx.Pred { return ptx.True() }
+
 // CountIDs counts expert ids in the array own in shared memory. The ids are those at
 // positions first, first+threads and so on below to. It skips ids outside [0, E), and
-// positions for which only is false; a nil only accepts all positions.
+// positions for which only is false.
 func CountIDs(k *ptx.Kernel, own ptx.Shared, experts int, ids ptx.Global, first, to ptx.U32, threads int, only func(f ptx.U32) ptx.Pred) {
 	k.For(first, to, ptx.Uint(threads), func(f ptx.U32) {
 		id := ptx.LdGlobal[ptx.U32](ids.Index(f, 4))
-		valid := id.LtI(experts)
-		if only != nil {
-			valid = valid.And(only(f))
-		}
-		k.If(valid, func() { k.RedSharedAdd(own.Plus(id.ShlI(2)), ptx.Uint(1)) })
+		k.If(id.LtI(experts).And(only(f)), func() { k.RedSharedAdd(own.Plus(id.ShlI(2)), ptx.Uint(1)) })
 	})
 }
 
@@ -83,7 +82,7 @@ func (c Count) Build() (*jit.Kernel[CountArgs], error) {
 	k.GridDepLaunch()
 	from := k.CtaidX().Mul(perCTA)
 	to := from.Add(perCTA).Min(tokens)
-	var only func(f ptx.U32) ptx.Pred
+	only := Always
 	if c.List {
 		only = func(f ptx.U32) ptx.Pred { return list.token(f).Lt(list.tokens) }
 	}

@@ -113,7 +113,8 @@ func (e *list) countBefore() {
 	})
 }
 
-// pass adds a group's ballots to the numbers of keys so far.
+// pass adds the keys of a group to above and equal, the numbers of keys above the cutoff
+// and at it that the warp has gone through.
 func (e *list) pass(isAbove, isEqual ballots) {
 	all := ptx.Uint(ptx.FullMask)
 	e.above.Set(e.above.Get().Add(isAbove.among(all)))

@@ -39,7 +39,7 @@ func (l Loads) Build() (*jit.Kernel[LoadsArgs], error) {
 	k.GridDepLaunch()
 	from := k.CtaidX().Mul(perCTA)
 	to := from.Add(perCTA).Min(tokens)
-	order.CountIDs(k.Kernel, own, l.NumExperts, ids, from.MulI(l.TopK).Add(tid), to.MulI(l.TopK), loadsThreads, nil)
+	order.CountIDs(k.Kernel, own, l.NumExperts, ids, from.MulI(l.TopK).Add(tid), to.MulI(l.TopK), loadsThreads, order.Always)
 	k.BarSync(ptx.Uint(0))
 	k.For(tid, ptx.Uint(l.NumExperts), ptx.Uint(loadsThreads), func(i ptx.U32) {
 		n := ptx.LdShared[ptx.U32](own.Plus(i.ShlI(2)))

@@ -125,7 +125,7 @@ func (l Losses) Build() (*jit.Kernel[LossesArgs], error) {
 			order.ClearWords(k.Kernel, e.counts, l.NumExperts, tid, lossThreads)
 			k.BarSync(ptx.Uint(0))
 			end := first.Add(length).MulI(l.TopK)
-			order.CountIDs(k.Kernel, e.counts, l.NumExperts, ids, first.MulI(l.TopK).Add(tid), end, lossThreads, nil)
+			order.CountIDs(k.Kernel, e.counts, l.NumExperts, ids, first.MulI(l.TopK).Add(tid), end, lossThreads, order.Always)
 			k.BarSync(ptx.Uint(0))
 			k.For(tid, ptx.Uint(l.NumExperts), ptx.Uint(lossThreads), func(expert ptx.U32) {
 				at := e.counts.Plus(expert.ShlI(2))
