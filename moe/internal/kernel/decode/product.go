@@ -59,6 +59,7 @@ func newProduct(k *ptx.Kernel, cta *pipeline.CTA, of stage, c spec.Config, s sum
 	// arrival of each lane that copies tokens, or of the thread that fences them.
 	stages, tokens := ringBytes/p.bytes(), 32
 	if p.packed.IsPacked() {
+		stages = packedRingBytes / p.bytes()
 		p.copied, tokens = p.cta.Ring("copied", stages, 0, tokens, 1), 1
 	}
 	p.ring = p.cta.Ring("ab", stages, p.bytes(), 1+tokens, of.mathWarps())

@@ -101,11 +101,13 @@ func (s stage) tokensAt(kTile int) int {
 func (s stage) bytes() int { return s.tokensAt(s.depth) }
 
 const (
-	// ringBytes nearly fills an SM's shared memory.
-	ringBytes    = 192 << 10
-	unitRows     = 64 // rows of weights in a unit
-	weightsBytes = unitRows * tile.RowBytes
-	tileTokens   = 128
+	// ringBytes nearly fills an SM's shared memory. Packed weights take less bytes for a
+	// row, and need each stage that fits.
+	ringBytes       = 192 << 10
+	packedRingBytes = 208 << 10
+	unitRows        = 64 // rows of weights in a unit
+	weightsBytes    = unitRows * tile.RowBytes
+	tileTokens      = 128
 	// MaxTiny is the largest batch for tiny CTAs.
 	MaxTiny = choose.MaxApart
 	// copyRows is the number of tokens of which the loading warp copies 16 bytes a
