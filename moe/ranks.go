@@ -21,8 +21,8 @@ import (
 type part uint8
 
 const (
-	// whole is a layer on one device.
-	whole part = iota
+	// The zero value is a whole layer, on one device.
+	_ part = iota
 	// home is the part for the tokens of a rank: everything but the experts' products.
 	home
 	// ofRank is the part for the experts of a rank.

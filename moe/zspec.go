@@ -178,7 +178,7 @@ type Renorm = spec.Renorm
 //	type Rounding struct {
 //		Rule RoundingRule
 //		// Tile is M, 1 to 4096; 0 means 128, the rows of a tile of the products.
-//		// It is 0 for "expert-choice" and "capacity-drop".
+//		// It must be 0 with "expert-choice" and "capacity-drop", which do not round.
 //		Tile int
 //		// Capacity times T·K/E, rounded up and at most T, is the number of tokens that an
 //		// expert gets with "expert-choice" (0: f), and the limit with "capacity-drop".
