@@ -271,7 +271,8 @@ func (t *tuning[P]) verifyOne(ctx context.Context, c *trial[P]) error {
 	return nil
 }
 
-// attempt tries a candidate and records its status. An error is an error of tuning itself.
+// attempt tries a candidate and records its status. The failure of a candidate is a status, not an
+// error: attempt returns an error if tuning cannot go on.
 func (t *tuning[P]) attempt(ctx context.Context, op string, c *trial[P]) (time.Duration, error) {
 	d, err := t.try(ctx, op, t.problem.Name, c.Point)
 	if f, ok := err.(*failure); ok { // not wrapped, because a wrapped failure is fatal

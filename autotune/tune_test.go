@@ -56,7 +56,7 @@ func problem(space []autotune.Candidate[point]) autotune.Problem[point] {
 		}}
 }
 
-// quick has options for tests: the spec has the times, and nothing needs to get warm.
+// quick has options for tests. The copySpec of a test supplies the times, so no warm-up is needed.
 var quick = autotune.Options{Warm: time.Nanosecond, Rounds: 5}
 
 func tune(t testing.TB, ctx context.Context, dev driver.Device, spec copySpec, o autotune.Options, points ...point) (*autotune.Report[point], error) {

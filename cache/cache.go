@@ -132,8 +132,8 @@ func open(o Options, fsys disk.FS) *Cache {
 	return c
 }
 
-// directories lists the directories to search, in order. With an error there is no
-// directory to write, and the rest may only be read.
+// directories returns the directories to search, in order. If err is not nil, there is no directory
+// to write, but the returned ones can still be read.
 func directories(o Options) ([]string, error) {
 	if o.Dir == off {
 		return nil, nil

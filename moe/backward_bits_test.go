@@ -267,8 +267,8 @@ func (b backwardBench) again(pass moe.BackwardArgs, kernels ...registry.Any) {
 	require.NoError(b.t, b.b.Stream().Synchronize(testContext(b.t)))
 }
 
-// near checks that bf16 values agree within two steps, or are negligible next to
-// the largest value: a factor close to zero has few correct digits.
+// near checks that bf16 values differ by at most two units in the last place. It ignores values that
+// are negligible next to the largest: a product with a factor close to zero has few correct digits.
 func (b backwardBench) near(name string) {
 	x, y := b.region(b.a, name), b.region(b.b, name)
 	for i := 0; i < len(x); i += 2 {

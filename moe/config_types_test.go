@@ -17,7 +17,7 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// fp16 returns the layer in fp16, typed in either type.
+// fp16 returns c with tensors in fp16. typed returns c with tensors of type t.
 func fp16(c moe.Config) moe.Config { return typed(moe.F16, c) }
 
 func typed(t moe.Type, c moe.Config) moe.Config {

@@ -27,8 +27,8 @@ var conflicts = map[string]string{
 	"moe_dwr st.shared":            "a token's few scores, once a row of 64 experts",
 }
 
-// TestCountsOfKernels checks that no other instruction has bank conflicts, and that
-// timelines show roles and rings.
+// TestCountsOfKernels checks that no instruction outside conflicts has bank conflicts, and that the
+// timeline of a kernel names the warps' roles and the rings for which they wait.
 func TestCountsOfKernels(t *testing.T) {
 	if drivertest.Name() != "emulated" {
 		t.Skip("counts are the emulator's")

@@ -37,7 +37,8 @@ type indices struct {
 	// keys and raw order the candidates of each expert, and choices has the result.
 	// Their memory is used again for A and Y.
 	keys, raw, choices int64
-	// ids and weights are the experts and the scores of the rows of shared experts.
+	// ids and weights are the places of the expert number and the score of each row of the shared
+	// experts.
 	ids int64
 	// terms are the terms of the router's weights if these are FP32.
 	terms int64

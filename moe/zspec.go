@@ -172,8 +172,8 @@ type Renorm = spec.Renorm
 // this order; Rule gives the number. A token that loses an expert keeps its other
 // scores unchanged.
 //
-// Counts become multiples of Tile. If a call has fewer tokens than the multiple
-// above f, the expert rounds down with every rule.
+// Let f be the number of tokens that chose the expert. Rule rounds f up or down to a multiple of
+// Tile. If the multiple above f exceeds the number of tokens in the call, every rule rounds down.
 //
 //	type Rounding struct {
 //		Rule RoundingRule

@@ -280,7 +280,7 @@ func (p *parser) operand(depth int) (Operand, error) {
 	return o, nil
 }
 
-// symbol returns the kernel's name for a variable of the text.
+// symbol returns the name that a variable of the parsed PTX has in the kernel.
 func (p *parser) symbol(name string) string {
 	if now, ok := p.syms[name]; ok {
 		return now

@@ -108,7 +108,7 @@ func (p *printer) variable(v Variable) {
 	p.writeLine(s + "]" + v.initial(unit) + ";")
 }
 
-// initial returns the initial value of a variable, in units of that many bytes.
+// initial returns the initial value of a variable as PTX text. Each element has unit bytes.
 func (v *Variable) initial(unit int) string {
 	n := (len(v.Init) + unit - 1) / unit
 	if n == 0 {

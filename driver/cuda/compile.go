@@ -166,7 +166,8 @@ func (d *device) link(j *jit, ptx []byte) ([]byte, symbol, result) {
 	return bytes.Clone(unsafe.Slice(image, size)), symLinkComplete, success
 }
 
-// call is one counted call. The caller has entered the device.
+// call calls function s of the driver library, and counts the call. The caller must have made the
+// device's context current (see enter).
 //
 //go:uintptrescapes
 func (d *device) call(s symbol, args ...uintptr) result { return d.raw(s, args) }

@@ -33,8 +33,8 @@ func (d *device) WrapStream(raw uintptr) driver.Stream {
 	return &stream{dev: d, handle: handle{raw: raw}}
 }
 
-// span checks the arguments of an operation on bytes. more reports whether the
-// size is not 0. The stream is then in use until the caller leaves it.
+// span checks the arguments of an operation on bytes. more reports whether the size is not 0. If
+// more is true, the stream is in use until the caller leaves it.
 func (s *stream) span(op string, bytes int64, places ...driver.DevicePtr) (more bool, err error) {
 	if err := s.use(op, "stream"); err != nil {
 		return false, err

@@ -91,8 +91,8 @@ func TestElemTypes(t *testing.T) {
 	assert.Equal(t, "s32", S32.String())
 }
 
-// TestOf checks that a device or a stream that cannot run kernels is refused by the
-// name of its type.
+// TestOf checks that a device or a stream that cannot run kernels is refused, with an error that
+// names its Go type.
 func TestOf(t *testing.T) {
 	type memoryOnly struct{ driver.Device }
 	type copyOnly struct{ driver.Stream }

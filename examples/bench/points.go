@@ -21,11 +21,11 @@ func productsOf(backward bool) []*tools.Product {
 	return slices.DeleteFunc(tools.Products(), func(p *tools.Product) bool { return p.Backward() != backward })
 }
 
-// leastPoints is the smallest number of points of a product to measure.
+// leastPoints is the least number of tilings that are measured for each product.
 const leastPoints = 6
 
-// measured returns the points of a product to measure: the points of the cost model
-// and, if they are fewer than leastPoints, other candidates. A tuner tries all.
+// measured returns the tilings of a product to measure: those that the cost model proposes and, if
+// they are fewer than leastPoints, other candidates. A tuner would try every candidate.
 func measured(p *tools.Product, c moe.Config, t driver.Target) []gemm.Tiling {
 	list := p.Space(t)
 	for _, q := range p.Candidates(c, t) {

@@ -20,9 +20,9 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// TestPackedModel checks that a model's packed weights give the output of the same weights
-// dequantised, which the command computes with if it also writes gradients. The line that it
-// prints names the format.
+// TestPackedModel checks that a model's packed weights give the same output as the weights
+// dequantised. The command dequantises them if it also writes gradients. The test also checks that
+// the command's output names the format.
 func TestPackedModel(t *testing.T) {
 	const at = "model.layers.1.mlp."
 	for _, tt := range []struct {

@@ -9,8 +9,9 @@ import (
 	"sonicmoe/moe"
 )
 
-// The rate of copies between two H200 of a host, measured, and the chunks of a rank's experts,
-// of which all but one go home while others are multiplied.
+// copyRate is the measured rate of copies between two H200 of one host, in bytes a second. hidden is
+// the number of chunks of a rank's experts: results of a chunk are sent while the next chunk is
+// computed, so that one transfer is not hidden.
 const (
 	copyRate  = 393e9
 	hidden    = 4
@@ -23,8 +24,8 @@ type spread struct {
 	// weights, window and saved are bytes: of the rank's experts, of the window for tokens
 	// when all of them come to this rank, and of H and window then.
 	weights, window, saved int64
-	// out and back are bytes that a rank sends in a forward pass: tokens with their lists,
-	// and rows of Y.
+	// out and back are bytes that a rank sends in a forward pass. out has tokens and, for each, the
+	// list of its experts; back has rows of Y.
 	out, back float64
 	// exchange is the time of both, left the time that products do not hide.
 	exchange, left time.Duration

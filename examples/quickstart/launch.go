@@ -35,9 +35,9 @@ type recorder struct {
 	memory []region // with the content before the launch
 }
 
-// region is an allocation. bytes is its content before the launch. The launch file also has
-// those that are freed, without content, so that all others keep their distances: a tensor map
-// may begin before the memory that it describes.
+// region is an allocation. bytes is its content before the launch. The launch file also lists freed
+// regions, without content, so that the others keep their relative addresses. A tensor map needs
+// this: its base address may lie in an earlier allocation.
 type region struct {
 	at    driver.DevicePtr
 	size  int64

@@ -65,8 +65,8 @@ func decode(ctx context.Context, dev driver.Device, row peers.Row, kept *cache.C
 	return nil
 }
 
-// model is layers of one configuration, each with its own weights, and for each
-// number of tokens a graph of all layers.
+// model holds layers of one configuration, each with its own weights. For each number of tokens it
+// holds a graph of one pass through all layers.
 type model struct {
 	layer  *moe.Layer
 	stream driver.Stream

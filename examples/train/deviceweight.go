@@ -17,8 +17,8 @@ type deviceWeight struct {
 	update             *jit.Launcher[adamArgs]
 }
 
-// newWeight copies a weight, given as bf16 bits, to the device. A frozen weight has no
-// other tensors.
+// newWeight copies a weight, given as bf16 bits, to the device. Unless the device's weights are
+// frozen, it also allocates the tensors of training.
 func (d *device) newWeight(shape moe.Shape, bits []uint16) (w deviceWeight, err error) {
 	w.layer = d.memory.Tensor(shape)
 	if err := errors.Join(d.memory.Err(), d.put(w.layer, num.Bytes(bits))); err != nil || d.frozen {

@@ -94,7 +94,7 @@ func readFile(ctx context.Context, fsys FS, path string, limit int64) ([]byte, e
 	}
 	var b bytes.Buffer
 	b.Grow(int(fi.Size()) + bytes.MinRead)
-	// The file may grow, and files of the kernel have a size of 0 bytes.
+	// The size from Stat does not bound the read: the file may grow, and files in /proc have size 0.
 	if _, err := b.ReadFrom(io.LimitReader(contextReader{ctx, f}, limit+1)); err != nil {
 		return nil, err
 	}

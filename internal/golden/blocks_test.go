@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
-// TestTransformers compares blocks of transformers with the layer's kernels, from
-// config.json to gradients, if Check says that kernels compute them.
+// TestTransformers compares MoE blocks of Hugging Face's transformers with the layer's kernels, from
+// config.json to gradients. It skips a block that the kernels do not support.
 func TestTransformers(t *testing.T) {
 	blocks, tokens, err := golden.Blocks()
 	require.NoError(t, err)

@@ -170,7 +170,8 @@ func allGradients(t *testing.T, r random, in reference.Backward) []float64 {
 	return append(append(append(of.DX, of.DScores...), dw1...), dw2...)
 }
 
-// Rounding changes the gradients, within the bounds of kernels.
+// TestRoundedGradientsAreNear checks that rounding changes the gradients, but by less than the
+// errors that kernels may have.
 func TestRoundedGradientsAreNear(t *testing.T) {
 	const tokens = 96
 	c := spec.Config{Hidden: 192, Intermediate: 128, NumExperts: 4, TopK: 2}

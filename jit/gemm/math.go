@@ -73,8 +73,8 @@ type InFlight struct {
 // Begin begins a sum.
 func (m MainLoop) Begin() *InFlight { return &InFlight{m, pipeline.NewPendingRelease(m.K)} }
 
-// Each multiplies kTiles stages, perhaps none. started states that the sum already
-// has a stage.
+// Each calls multiply for each of kTiles stages; kTiles may be 0. started states that the
+// accumulator already holds the product of an earlier stage.
 func (f *InFlight) Each(kTiles ptx.U32, started bool, multiply func(s pipeline.Stage, kt ptx.U32)) {
 	f.m.K.Range(kTiles, func(kt ptx.U32) {
 		follows := kt.NeI(0)

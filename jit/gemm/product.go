@@ -15,7 +15,8 @@ type TileArgs struct {
 	// Table is the table of row pairs, RowPairs the address of its length.
 	Table    driver.DevicePtr
 	RowPairs driver.DevicePtr
-	// Tickets is the address of a word that is 0 when the kernel starts.
+	// Tickets is the address of the counter from which CTAs draw their next tile. It must be 0 when
+	// the kernel starts.
 	Tickets driver.DevicePtr
 }
 

@@ -50,9 +50,9 @@ func Tiles(width int) int { return (width + K - 1) / K }
 // Elements past the width are 0.
 type Atoms struct{ Width, Columns int }
 
-// whole reports whether the width is a multiple of an atom. One box then loads a
-// tile, with dimensions column in its atom, row, atom. Otherwise each atom is a
-// box, which the width clips.
+// whole reports whether the matrix' width is a multiple of an atom's. If so, one box with three
+// dimensions loads a tile: the column in an atom, the row, and the atom. If not, each atom has its
+// own box, and the width clips the last one.
 func (a Atoms) whole() bool { return a.Width%Block == 0 }
 
 // Map returns the tensor map of the matrix at p with the given number of rows.

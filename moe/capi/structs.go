@@ -23,7 +23,8 @@ type sized interface {
 	C.sm_config | C.sm_sizes_of | C.sm_forward_pass | C.sm_backward_pass
 }
 
-// maxSize is the largest size of a struct; a larger value was not set by the caller.
+// maxSize is the largest value of a struct's size field. A larger value means that the caller did
+// not set the field.
 const maxSize = 4096
 
 // bytesOf returns the bytes of a caller's struct, whose first field is its size.

@@ -82,7 +82,8 @@ type pass struct {
 	w     layout
 	split exchange.Split
 	mine  int // number of this rank's tokens
-	// received are the tokens and the list that the rank's experts get.
+	// received has the tokens that other ranks send to this rank's experts, and the list of their
+	// experts and scores.
 	received received
 	counts
 }

@@ -207,9 +207,8 @@ func (b *bench) route(tokens int) error {
 	return s.CopyToDevice(a.Scores.Ptr, num.Bytes(scores))
 }
 
-// These constants say how much of the cost model's layer is compared with float64:
-// the least number of tokens, whose experts must include all, and the number of
-// rows of each weight's gradient.
+// These constants limit the comparison with float64. It covers at least provenTokens tokens, and
+// more until every expert has a token. It covers provenRows rows of each weight's gradient.
 const (
 	provenTokens = 64
 	provenRows   = 128

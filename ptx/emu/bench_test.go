@@ -23,8 +23,8 @@ func rates(b *testing.B, p *program, work float64, unit string) {
 	}
 }
 
-// BenchmarkPipeline multiplies 64 rows by wgmma m64n256k16, fed by TMA: with one CTA, for which
-// a second core multiplies a part, and with eight equal CTAs.
+// BenchmarkPipeline emulates a product of 64 rows with wgmma m64n256k16 and TMA. One case has one
+// CTA, whose multiplications two cores of the host share. The other has eight equal CTAs.
 func BenchmarkPipeline(b *testing.B) {
 	for _, ctas := range []int{1, 8} {
 		b.Run(fmt.Sprintf("CTAs=%d", ctas), func(b *testing.B) {

@@ -10,7 +10,8 @@ import (
 // in flight they may be read but not written. (A wgmma.fence after a write of A is not
 // demanded, although the manual does: compilers load A after the fence, and it works.)
 
-// markAccumulators finds the classes, and the instructions that touch them.
+// markAccumulators puts registers to which the same wgmma add into one class, and marks the
+// instructions that read or write registers of a class.
 func (d *decoder) markAccumulators() {
 	k := d.k
 	lists := map[int32][]int{} // lists maps a register slot to the indices of the wgmma that use it

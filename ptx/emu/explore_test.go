@@ -199,7 +199,8 @@ func TestExploreOneOrder(t *testing.T) {
 	g.check(t, p, out, want, exact)
 }
 
-// The kernels of the planted mistakes are clean in other orders too.
+// TestExplorePlanted checks that the kernels into which mistakes are planted have no finding without
+// the mistake, in every order that Explore tries.
 func TestExplorePlanted(t *testing.T) {
 	all := 0
 	for i := range plantedKernels {

@@ -14,7 +14,7 @@ import (
 // order no memory. When some lanes signal, they publish what they know of the other lanes. What
 // one lane learns from a signal, only that lane knows (race_lane_knowledge.go).
 
-// lanesKnown is what the lanes of a warp know of each other.
+// lanesKnown records which accesses of a warp's lanes happen before each lane's next access.
 type lanesKnown struct {
 	all uint32 // moment of the warp up to which each lane knows what all lanes did
 	// of holds, for each lane, the moment up to which it knows each other lane; nil if no

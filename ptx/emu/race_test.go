@@ -19,7 +19,7 @@ type raced struct {
 	threads int
 	ctas    int // CTAs in the grid; 0 means one
 	code    string
-	// mend replaces pairs of text.
+	// mend lists old and new text in turns. The replacements remove the race from the kernel.
 	mend []string
 	says []string
 }

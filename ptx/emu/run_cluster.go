@@ -49,7 +49,8 @@ type cluster struct {
 	// wanted.
 	counter  *counter
 	timeline *Timeline
-	// schedule is the order in which the grid runs under Chosen, or nil.
+	// schedule is the order in which the grid's warps run if the launch's order is Chosen. Otherwise
+	// it is nil.
 	schedule *schedule
 	// unwritten is the first read of uninitialised shared memory, if races are looked for. A
 	// write that comes later turns it into a race with that writer.

@@ -2,7 +2,7 @@ package isa
 
 import "strconv"
 
-// ID is the number of a row of the table.
+// ID is the number of an instruction form: its row in the instruction table.
 type ID uint16
 
 // Version is a PTX .version times ten: 80 is 8.0.

@@ -77,7 +77,7 @@ type Alone struct {
 		Tokens            int
 		Forward, Backward AlonePass
 	}
-	// Models has the times of models' layers: forward passes after 200 ms of load.
+	// Models has the times of models' layers: forward passes after the GPU was busy for 200 ms.
 	Models []ModelTime
 }
 

@@ -20,7 +20,7 @@ import (
 //go:embed page.tmpl
 var page string
 
-// render returns the page of the figures.
+// render returns the text of the page of speeds. data is the JSON file of the measurements.
 func render(data []byte) (string, error) {
 	f, err := report.ParseComparison(data)
 	if err != nil {

@@ -98,7 +98,8 @@ func (l *Layer) need(p part, end string) (string, error) {
 	return name, nil
 }
 
-// extents returns the extents of a part's matrices.
+// extents returns the number, rows and columns of a part's matrices. It returns false if the model's
+// files do not give them.
 func (l *Layer) extents(p part) (matrices, bool) {
 	_, count, err := l.place(p, l.plainShape(p.tensor))
 	dims := l.dims(p, count)

@@ -16,7 +16,7 @@ const wordsThreads = 256
 
 // WordsArgs are the arguments of [Words].
 type WordsArgs struct {
-	// From has the words, Index [N] u32 their numbers.
+	// From holds the words to copy. Index [N] u32 has the position in From of each output word.
 	From, Index driver.DevicePtr
 	// To [N] is an output.
 	To driver.DevicePtr

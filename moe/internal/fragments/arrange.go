@@ -24,8 +24,8 @@ type ArrangeArgs struct {
 	W1Scale, W3Scale, W2Scale driver.DevicePtr
 	// Units1 and Units2 are written: the units of [W1] and of [W2].
 	Units1, Units2 driver.DevicePtr
-	// Refused u32 must be 0 at the start. It becomes the number of times that a thread met
-	// a code or scale without a place in the order.
+	// Refused u32 must be 0 at the start. Each thread adds 1 for each code or scale that units cannot
+	// represent: NaN, or out of range.
 	Refused driver.DevicePtr
 }
 

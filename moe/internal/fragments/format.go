@@ -120,6 +120,6 @@ func (f Format) placeOf(row, column int) place {
 	return p
 }
 
-// rowPair returns the number of the pair of rows that a row of a unit belongs to, and whether
-// the row is the pair's lower one.
+// rowPair returns the number of the pair of rows r and r+8 to which a row of a unit belongs. lower
+// is 1 for row r+8, else 0.
 func rowPair(row int) (pair, lower int) { return row/16*8 + row%8, row % 16 / 8 }

@@ -19,8 +19,8 @@ type Matrix struct {
 	tensors, rows, columns int
 	// Units is the number of an expert's units.
 	Units int
-	// source returns the tensor and row of a row of a unit. The row is -1 for a row
-	// past the matrix' end.
+	// source returns where a row of a unit comes from: the number of a tensor, and the row of that
+	// tensor. The latter is -1 if the unit's row is past the matrix' end.
 	source func(unit, row int) (tensor, of int)
 }
 

@@ -45,8 +45,8 @@ func (e emission) layer() Layer {
 	return l
 }
 
-// OfExperts is a [Kernel.From] for the experts' products: the layer's Config without its router,
-// scores and shared experts.
+// OfExperts returns the Config without its router, scores and shared experts: the part on which the
+// experts' products depend. It is the [Kernel.From] of their kernels.
 func OfExperts(c spec.Config) spec.Config {
 	return spec.Config{
 		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, Type: c.Type, GateUp: c.GateUp, InOut: c.InOut,

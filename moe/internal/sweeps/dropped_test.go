@@ -70,8 +70,8 @@ type sweep struct {
 	every   int // check one of that number of lines
 	lines   int
 	found   map[droppedLine]string // the fault's kind: isMissed or isUnreached
-	// again, unless nil, has the places whose lines passed the check in an earlier
-	// layer, with the finding in this layer. Only these places are tried.
+	// again, unless nil, has the places to try in this layer: no check of an earlier layer noticed
+	// that their lines were dropped. Its values are the findings in this layer.
 	again map[place]string
 }
 

@@ -13,8 +13,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Matrix describes the weights of all experts. An expert's weights are out × in, in one or two
-// parts.
+// Matrix describes one of the weights, W1 or W2, for all experts. Each expert has a matrix [out,
+// in]; W1 of a gated activation has two parts, gate and up.
 type Matrix struct {
 	// Out and In are the dimensions of one part.
 	Out, In tile.Dim

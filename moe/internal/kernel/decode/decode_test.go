@@ -55,8 +55,8 @@ func newUp(c spec.Config, p *kt.Packed) up {
 	return u
 }
 
-// hasWide reports whether gate and up are summed in one stage, so that CTAs may be
-// wide.
+// hasWide reports whether the kernel has a variant with wide CTAs. It has one if a stage of the ring
+// holds the weights of gate and up together.
 func hasWide(c spec.Config) bool {
 	return !c.Activation.Gated() || c.GateUp == spec.Interleaved || !c.InOut && c.GateUp != spec.Apart
 }

@@ -18,7 +18,8 @@ var Kernels = registry.Registry{
 	TinyUnitsUpKernel, TinyUnitsDownKernel,
 }
 
-// ArrangeKernel writes the units of packed weights.
+// ArrangeKernel writes packed weights as units: blocks of 64 rows in the order in which the kernels
+// for small batches load them.
 var ArrangeKernel = &registry.Kernel[fragments.ArrangeArgs]{KernelName: "arrange", Only: fragments.Suits, From: ofPacked,
 	Emit: func(l registry.Layer) (*jit.Kernel[fragments.ArrangeArgs], error) {
 		return fragments.Arrange{Config: l.Config}.Build()

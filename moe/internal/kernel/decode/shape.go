@@ -110,8 +110,8 @@ const (
 	tileTokens      = 128
 	// MaxTiny is the largest batch for tiny CTAs.
 	MaxTiny = choose.MaxApart
-	// copyRows is the number of tokens of which the loading warp copies 16 bytes a
-	// lane at a time.
+	// copyRows is the number of token rows that one copy instruction of the loading warp covers. Each
+	// lane copies 16 bytes.
 	copyRows = 32 / tile.LanesOfRow
 )
 

@@ -28,9 +28,9 @@ const (
 	stripBytes = depth * stripRows * tile.RowBytes
 	// maxStrips is the number of strips of a stage, unless one item has more.
 	maxStrips = 16
-	// evenSMs is the number of SMs for which shares fill whole stages: that of H100 SXM
-	// and H200. The grid follows the device; on other chips the last stages are partly
-	// empty.
+	// evenSMs is the number of SMs of H100 SXM and H200. With one CTA for each of them, a CTA's share
+	// of the weights fills whole stages. The grid follows the device; on other chips a CTA's last
+	// stage is partly empty.
 	evenSMs = 132
 )
 
@@ -184,7 +184,8 @@ func (p share) each(body func(first, n ptx.U32)) {
 	})
 }
 
-// eachStage calls body with the first k-tile of each stage of a pass.
+// eachStage calls body once for each stage of the sum. A stage has several k-tiles; kt is the first
+// of them.
 func (p *single) eachStage(body func(kt ptx.U32)) {
 	p.k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(depth), body)
 }
@@ -211,7 +212,7 @@ type singleLoads struct {
 // the results.
 type singleSums struct {
 	start, store func(first, n ptx.U32, acc [][]ptx.F32)
-	// before runs in the first warp that multiplies, before it multiplies.
+	// before emits what the first math warp does before its main loop.
 	before func()
 }
 

@@ -182,7 +182,8 @@ func (r SmallBatchLogits) wMap(a *SmallBatchLogitsArgs) gpu.TensorMap {
 	return r.stageMap(a.Weights, r.lines(), ctaExperts)
 }
 
-// stageMap returns the map that loads a stage's k-tiles of the given number of rows.
+// stageMap returns the tensor map that loads the k-tiles of a stage from the matrix at p. The matrix
+// has the given number of lines, and a box has the given number of rows.
 func (r SmallBatchLogits) stageMap(at driver.DevicePtr, lines, rows int) gpu.TensorMap {
 	return r.deep().Map(at, []int{rows}, tile.Dim{Extent: lines, Stride: r.Hidden})
 }

@@ -382,8 +382,7 @@ func pairsBelow(top ptx.F32) func(of []ptx.F32) ptx.F32 {
 	return func(of []ptx.F32) ptx.F32 { return exp(of[0]).Add(exp(of[1])) }
 }
 
-// compared returns two logits as the keys compare them: rounded, both by one instruction,
-// as for the keys.
+// compared returns two logits rounded as the keys round them: one instruction converts both.
 func (s *selection[K]) compared(lo, hi ptx.F32) [2]ptx.F32 {
 	if s.Logits == spec.F32 {
 		return [2]ptx.F32{lo, hi}

@@ -11,9 +11,10 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Plan computes the inputs of the experts' products from expert ids and counts: the
-// experts' first rows, the order of the rows (by expert, then token, then slot), the
-// inverse of the order, and the table of row pairs. It is one launch without a sort and
+// Plan computes the inputs of the experts' products from expert ids and counts: the experts' first
+// rows, the order of the rows (by expert, then token, then slot), the inverse of the order, and the
+// table of row pairs, in which an entry is up to two row tiles of one expert. It is one launch
+// without a sort and
 // without a grid barrier: every CTA reads all counts and places the tokens of its own
 // range. Its ranges must equal the ranges in the kernel that counted.
 type Plan struct {

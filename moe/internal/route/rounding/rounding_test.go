@@ -110,8 +110,8 @@ func (v *roundingCase) preferences(b *kt.Bed) (p reference.Preferences, keys, ra
 	return p, keys, raw
 }
 
-// near checks equality up to the errors of approximate exponentials: the last bits, and results
-// below the normal numbers of FP32.
+// near checks that got equals want, except for the errors of approximate exponentials: the last
+// bits, and subnormal FP32 results, which may be 0.
 func near(t testing.TB, want, got float64) {
 	const leastNormal = 0x1p-126
 	if got == 0 && 0 < want && want < leastNormal {

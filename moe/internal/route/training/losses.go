@@ -228,7 +228,7 @@ func reduce(x ptx.F32, with func(a, b ptx.F32) ptx.F32) ptx.F32 {
 	return lanes.Combine(x, with, 16, 8, 4, 2, 1)
 }
 
-// LossSum computes the two losses from the CTAs' partial sums.
+// LossSum computes the balance loss and the z-loss from the CTAs' partial sums.
 type LossSum struct{}
 
 // LossSumArgs are the arguments of [LossSum].
