@@ -118,6 +118,8 @@
 //	row        a token at one of its experts. Packed rows are sorted by expert, as Plan orders them
 //	gather     the token of each packed row, [R] u32. Plan writes it. The load role of Up and of
 //	           DH reads it, and DW
+//	inverse    the packed row of each pair of token and slot, [T, K] u32. Plan writes it. The sums
+//	           over a token's experts read it, as do DScores and DLogits
 //	slot       the number of an expert among the K experts of a token. The pair (token, slot), or
 //	           token·K + slot, names a row before Plan sorts the rows. Pairs maps packed rows to pairs
 //	row pair   up to 256 packed rows of one expert, two row tiles: an entry of Plan's table

@@ -13,7 +13,7 @@
 // kernel dH writes next to its tiles. db2 = Sᵀ·dO is the product of the router's
 // gradient, with each token's scores by expert in place of the logits' gradients.
 //
-// In the forward pass the sums start from the biases: see [sonicmoe/jit/gemm.Start].
+// In the forward pass the sums start from the biases: see [sonicmoe/jit/gemm.FromRow].
 package bias
 
 import "sonicmoe/internal/spec"
