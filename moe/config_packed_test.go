@@ -269,12 +269,12 @@ func TestPackedUnits(t *testing.T) {
 }
 
 // TestPackedUnitsMedium checks which batches of a layer without WithDecode read units: small
-// ones, and larger ones up to 192 rows an expert. All have the bits of the unpacked weights.
+// ones, and larger ones up to 256 rows an expert. All have the bits of the unpacked weights.
 func TestPackedUnitsMedium(t *testing.T) {
 	dev, c := testDevice(t), moe.Config{Hidden: 64, Intermediate: 64, NumExperts: 2, TopK: 2, Weights: "mxfp4"}
 	l, err := moe.New(t.Context(), dev, c, moe.WithoutCache(), moe.WithoutBackward())
 	require.NoError(t, err)
-	for tokens, units := range map[int]bool{100: true, 192: true, 193: false} {
+	for tokens, units := range map[int]bool{100: true, 256: true, 257: false} {
 		tr, err := trial.New(dev, l, tokens, 1, 6)
 		require.NoError(t, err)
 		sizes, err := l.Sizes(tokens)

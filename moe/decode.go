@@ -37,7 +37,7 @@ func (o options) decodeUpTo(c Config) int {
 // unitsRows is the mean number of an expert's rows up to which the products read units. Up to
 // there, unpacking the weights costs more than these products lose to those of large batches;
 // see experiments.md of the benchmarks.
-const unitsRows = 192
+const unitsRows = 256
 
 // unitsUpTo returns the largest batch whose products read units.
 func (o options) unitsUpTo(c Config) int {
