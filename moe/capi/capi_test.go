@@ -188,6 +188,7 @@ func TestWrongUseInC(t *testing.T) {
 		{"model with more", invalid, "SparseMixer"},
 		{"model", ok, ""},
 		{"model, fields", ok, ""},
+		{"newer program, half a word", invalid, "config->size is"},
 		{"newer program", ok, ""},
 		{"newer field", invalid, "must be 0 beyond"},
 		{"sizes of a device", invalid, "of a device, must be the handle of an open layer"},

@@ -56,6 +56,8 @@ int main(void) {
 		sm_config c;
 		uint64_t later;
 	} newer = {c, 0};
+	newer.c.size = sizeof newer - 4;
+	said("newer program, half a word", sm_layer_new(device, &newer.c, &other));
 	newer.c.size = sizeof newer;
 	newer.c.without_backward = 1;
 	said("newer program", sm_layer_new(device, &newer.c, &layer));
