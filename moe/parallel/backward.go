@@ -96,11 +96,7 @@ type tail struct{ x, dlogits, ids, dense int64 }
 
 func (r *Rank) backwardLayout() (w backwardLayout, err error) {
 	c, ranks := r.Config, r.transport.Ranks()
-	home, err := r.home.Sizes(r.MaxTokens)
-	if err != nil {
-		return w, err
-	}
-	owner, err := r.owner.ListSizes(r.windowRows(), r.windowPairs())
+	home, owner, err := r.partSizes()
 	if err != nil {
 		return w, err
 	}

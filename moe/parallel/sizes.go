@@ -124,15 +124,20 @@ func checkBuffer(field string, b moe.Buffer, bytes int64) error {
 func (r *Rank) windowRows() int  { return r.transport.Ranks() * r.MaxTokens }
 func (r *Rank) windowPairs() int { return r.windowRows() * min(r.Config.TopK, r.count) }
 
+// partSizes returns the sizes of both parts of the layer: for MaxTokens tokens at home, and for
+// a full window at the owner of experts.
+func (r *Rank) partSizes() (home, owner moe.Sizes, err error) {
+	if home, err = r.home.Sizes(r.MaxTokens); err == nil {
+		owner, err = r.owner.ListSizes(r.windowRows(), r.windowPairs())
+	}
+	return home, owner, err
+}
+
 // layout lays out the workspace for MaxTokens tokens.
 func (r *Rank) layout() (w layout, err error) {
 	c, ranks := r.Config, r.transport.Ranks()
 	pairs := r.MaxTokens * c.TopK
-	home, err := r.home.Sizes(r.MaxTokens)
-	if err != nil {
-		return w, err
-	}
-	owner, err := r.owner.ListSizes(r.windowRows(), r.windowPairs())
+	home, owner, err := r.partSizes()
 	if err != nil {
 		return w, err
 	}
