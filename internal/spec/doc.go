@@ -5,52 +5,68 @@
 // Package spec is a leaf: it imports no package of this module, and does not depend
 // on devices or kernels. Package moe exports its names.
 //
-// Symbols: d = Hidden, n = Intermediate, E = NumExperts, K = TopK, T = tokens of
-// one call, R = T·K rows (pairs of a token and one of its experts). The method is
-// SonicMoE's (arXiv 2512.14080).
+// # Symbols
+//
+//	d  Hidden         width of a token
+//	n  Intermediate   width of an expert
+//	E  NumExperts
+//	K  TopK           experts of a token
+//	T  tokens of one call
+//	R  T·K            rows; a row is a pair of a token and one of its experts
+//
+// x is a token, [d]. e is an expert. k is a slot of a token, from 0 to K-1: the k-th of its
+// experts. v_k is the value of v in slot k. W1_e, W2_e, b1_e and b2_e are the weights and
+// biases of expert e. The method is SonicMoE's (arXiv 2512.14080).
 //
 // # What a layer computes
 //
-// "Type" is Config.Type, bf16 or fp16. round(v) is v in Type, to nearest even,
-// and f32(v) is v in FP32. Sums and products without either are exact here; the
-// kernels sum in FP32, in a fixed order. Nothing else is rounded.
+// Two functions round. round(v) is v in Config.Type (bf16 or fp16), to nearest even. f32(v) is v
+// in FP32. Arithmetic outside of both is exact in this definition. The kernels sum in FP32, in a
+// fixed order, and round nothing else.
 //
-// Router. For a token x and every expert e:
+// # Router
 //
-//	l_e = format(Σ_c x_c·Wr_ec + br_e)    one rounding, to Config.Logits
-//	p_e = f32(score(l))                   the raw score
+// For a token x and every expert e:
+//
+//	l_e = format(Σ_c x_c·Wr_ec + br_e)    the logit, rounded once to Config.Logits
+//	p_e = f32(score(l_e))                 the raw score
+//
+// score is a function of all logits of the token:
 //
 //	SoftmaxTopK    exp(l_e - m) / Σ_chosen exp(l_j - m), m = the largest chosen logit
 //	SoftmaxAll     exp(l_e - m) / Σ_all exp(l_j - m), m = the largest logit
 //	Sigmoid        1 / (1 + exp(-l_e))
 //	SqrtSoftplus   √(log(1 + exp(l_e)))
 //
-// The logits have the format of the model's linear layer: bf16 if the layer
-// runs in bf16 (Mixtral, Qwen, OLMoE, gpt-oss, Granite, Llama-4), f32 if token
-// and weight are widened first (DeepSeek, GLM, Kimi, Nemotron) or the weight is FP32
-// (ERNIE, Hunyuan). Scores are always FP32, also for models that round scores to
-// bf16.
+// Config.Logits is the format that the published model's router computes in. It is bf16 if the
+// linear layer runs in bf16 (Mixtral, Qwen, OLMoE, gpt-oss, Granite, Llama-4). It is f32 if the
+// model widens token and weight first (DeepSeek, GLM, Kimi, Nemotron) or if the weight is FP32
+// (ERNIE, Hunyuan). Scores are always FP32, also for models that round scores to bf16.
 //
-// Choice. Experts are compared by a key:
+// # Choice
+//
+// Experts are compared by a key:
 //
 //	q_e = l_e                 without SelectionBias
 //	q_e = f32(p_e + bias_e)   with SelectionBias
 //
-// Every score grows with its logit. Without a bias, logits and scores therefore give
-// the same order, and logits also distinguish experts whose scores are equal: the
-// sigmoid is 1 for all logits above 17. If keys are equal, the lower expert comes
-// first. +0 and -0 are equal. NaN comes before every number, as in torch.topk: an
-// error in a router then shows in the output.
+// The logit is the key because every score grows with its logit, and because different logits
+// can have equal scores: in FP32 the sigmoid is 1 for all logits above 17.
 //
-// With Groups, group g is experts g·E/Groups to (g+1)·E/Groups - 1. Its score is
-// its best expert's key, or f32(r_i + r_j) of the two experts with
-// the best keys, r = p, or q where there is a SelectionBias, with GroupSumOfTwo. The
-// TopGroups groups with the largest scores are kept, with the same order for equal
-// scores and NaN. Experts of other groups are never chosen.
+// If two keys are equal, the lower expert comes first. +0 equals -0. NaN comes before every number,
+// as in torch.topk: an error in a router then shows in the output.
 //
-// The K experts with the best keys are chosen; slot k of a token is the k-th best.
+// With Groups, expert e is in group e / (E/Groups), and each group has a score. The group's score
+// is its largest key. With GroupSumOfTwo the group's score is f32(r_i + r_j) for its experts i and
+// j with the two largest keys, where r is the key with SelectionBias and the raw score without. The
+// TopGroups groups with the largest scores are kept. Equal scores and NaN are ordered like keys.
+// Experts of other groups are never chosen.
 //
-// Scores. With w_k = p of the chosen experts, without selection bias:
+// The K experts with the largest keys are chosen. Slot 0 has the largest.
+//
+// # Scores
+//
+// w_k is the raw score p of the expert in slot k. The selection bias is not part of it.
 //
 //	s_k = f32(w_k / z · ScoreScale · ExpertScale_e)
 //
@@ -58,78 +74,115 @@
 //	RenormSum    z = Σ_k w_k + NormEpsilon
 //	RenormClamp  z = max(Σ_k w_k, NormEpsilon)
 //
-// A row's raw scores can all underflow to 0 (sigmoid of logits below -104). Then z
-// is NormEpsilon and the scores are 0; with NormEpsilon = 0 they are 0/0 = NaN,
-// as in PyTorch. A softmax over a +Inf, a NaN, or over -Inf alone is NaN in every
-// score; a sigmoid of +Inf is 1 and of -Inf is 0, √softplus +Inf and 0; a NaN
-// logit is NaN in its own expert's score, and with Renormalize in all of the token.
+// All raw scores of a token can underflow to 0, for example sigmoids of logits below -104. The
+// scores are then 0 if NormEpsilon is above 0. Otherwise they are 0/0 = NaN, as in PyTorch.
 //
-// Experts. For each of a token's K pairs, with a = x·W1_eᵀ + b1_e split into gate
-// and up:
+// Logits that are not finite give these raw scores:
 //
+//	              +Inf   -Inf                            NaN
+//	softmax       NaN    0; NaN if all logits are -Inf   NaN
+//	Sigmoid       1      0                               NaN
+//	SqrtSoftplus  +Inf   0                               NaN
+//
+// In a softmax, one NaN or +Inf makes every score of the token NaN. In the other functions, a NaN
+// stays in its own expert's score, unless Renormalize divides by a sum that contains it.
+//
+// # Experts
+//
+// For each slot of a token, with expert e and score s. a is the pre-activation. act is the
+// activation function of a, with two halves gate and up for a gated function; see [Activation]:
+//
+//	a = x·W1_eᵀ + b1_e
 //	H = round(a)                              saved for backward
-//	A = round(act(a))                         of a, not of H
+//	A = round(act(a))                         act takes a, which is not rounded
 //	Y = round(A·W2_eᵀ + b2_e)
 //
-// With ScoreOnInput A = round(act(s·a)), where s·a is (s·x)·W1_eᵀ without rounding
-// s·x, and the pair's weight below is 1 instead of s.
+// ScoreOnInput multiplies the token, instead of Y, by the score. s·(x·W1_eᵀ) is (s·x)·W1_eᵀ, so
+// the kernels multiply a and never round s·x. H stays as above, and the output adds Y with weight 1:
 //
-// The shared experts are one expert of width sn = SharedExperts·n. Its output is
-// computed from x in the same way, with weight g = f32(sigmoid(Σ_c x_c·wg_c)), or 1
-// without SharedGate.
+//	A = round(act(s·a))
 //
-//	O = round(Σ_k s_k·Y_k + g·Y_shared)       slots in order, the shared last
+// The shared experts are one expert of width SharedExperts·n, which every token has. Y_shared is
+// computed from x like Y without ScoreOnInput. Its weight g is 1, or with SharedGate:
 //
-// A slot with an expert outside 0..E-1 adds nothing. Only a routing that the caller
-// gives can have such a slot.
+//	g = f32(sigmoid(Σ_c x_c·wg_c))
 //
-// Packed weights. With Weights other than "plain" the experts compute as above with the
-// weights
+// The output adds the slots in order, then the shared experts:
+//
+//	O = round(Σ_k s_k·Y_k + g·Y_shared)
+//
+// A slot adds nothing if its expert is outside 0..E-1. Only a routing given by the caller can have
+// such a slot.
+//
+// # Packed weights
+//
+// With Weights other than "plain", each weight is stored as a code and a scale, and the experts
+// compute as above with
 //
 //	w = round(f32(code·scale))
 //
-// for every number of tokens. f32 and round change nothing if the format is exact; see
-// [Packing].
+// This holds for every number of tokens. Formats whose code·scale is a number of Config.Type lose
+// nothing to either rounding; see [Packing].
 //
-// # Gradients
+// # Gradients of the experts
 //
-// From dO of a token, for each of its pairs:
+// The gradient of a tensor has the tensor's name with a d before it: dO is the gradient of O. For
+// each slot of a token, with expert e and score s:
 //
-//	dA' = dO·W2_e                             without the score
-//	dS  = f32(dA'·act(H) + dO·b2_e)
-//	dH  = round(s·act'(H)·dA')
-//	A'  = round(s·act(H))
-//	dW1_e = Σ dHᵀ·x,  dW2_e = Σ dOᵀ·A',  db1_e = Σ dH,  db2_e = Σ round(s)·dO
-//	dX~ = dH·W1_e
+//	dA  = dO·W2_e                             without the score
+//	dS  = f32(dA·act(H) + dO·b2_e)            the gradient of s
+//	dH  = round(s·act'(H)·dA)                 act' is the derivative of act
+//	As  = round(s·act(H))                     A times the score, for dW2
+//	dX_k = dH·W1_e                            the slot's part of dX
 //
-// In db2, s is the sum of the scores if a token has the expert more than once.
-// act is applied to the saved H. With ScoreOnInput it is applied to s·H:
+// The gradients of an expert's weights sum over its rows:
 //
-//	dS  = f32(act'(s·H)·dA'·H)
-//	dH  = round(s·act'(s·H)·dA')
-//	A'  = round(act(s·H))
+//	dW1_e = Σ dHᵀ·x,  dW2_e = Σ dOᵀ·As,  db1_e = Σ dH,  db2_e = Σ round(s)·dO
 //
-// Derivatives are PyTorch's: the derivative of max(x, 0) is 0 at 0, the derivative of
-// a clamp is 1 at its bounds.
+// They are FP32 sums, rounded once to the type that the caller asks for. If a token has the expert
+// in several slots, db2 rounds the sum of these slots' scores.
 //
-// The router's gradients, if the scores come from the router. Rounding of logits is
-// ignored, and the choice has no gradient:
+// With ScoreOnInput the activation was applied to s·a, so it is applied to s·H here:
 //
-//	dv_k = ScoreScale·ExpertScale_e·dS_k,  dExpertScale_e = Σ s_k/ExpertScale_e·dS_k
-//	dw_k = (dv_k - Σ_j dv_j·w_j/z) / z        with Renormalize; else dv_k; where
-//	                                          RenormClamp's z is NormEpsilon, dv_k/z
+//	dS  = f32(act'(s·H)·dA·H)
+//	dH  = round(s·act'(s·H)·dA)
+//	As  = round(act(s·H))
+//
+// Derivatives are PyTorch's: the derivative of max(x, 0) is 0 at 0, and the derivative of a clamp
+// is 1 at its bounds. Packed weights have no gradient.
+//
+// # Gradients of the router
+//
+// The router has gradients if the pass used its scores. The rounding of logits counts as the
+// identity, and the choice has no gradient, so SelectionBias has none. First the gradients of s_k
+// become gradients of the raw scores w_k. z is the divisor above, and dv_k the gradient of w_k/z:
+//
+//	dv_k = ScoreScale·ExpertScale_e·dS_k
+//	dExpertScale_e = Σ s_k/ExpertScale_e·dS_k  over the tokens that have e
+//
+//	dw_k = dv_k                                NoRenorm
+//	dw_k = dv_k / z                            RenormClamp, where z is NormEpsilon
+//	dw_k = (dv_k - Σ_j dv_j·w_j/z) / z         otherwise
+//
+// Then they become gradients of the logits, in FP32:
+//
 //	SoftmaxTopK    dl_k = w_k·(dw_k - Σ_j w_j·dw_j)
-//	SoftmaxAll     dl_e = p_e·(dw_e - Σ_k w_k·dw_k), all e; dw_e = 0 of those not chosen
+//	SoftmaxAll     dl_e = p_e·(dw_e - Σ_k w_k·dw_k) for every e; dw_e = 0 if e is not chosen
 //	Sigmoid        dl_k = w_k·(1 - w_k)·dw_k
 //	SqrtSoftplus   dl_k = sigmoid(l_k) / (2·w_k)·dw_k, 0 where w_k is 0
 //
-// each f32. SelectionBias and packed weights have no gradient. DLogits, the gradients of other losses
-// with respect to the logits, are added:
+// DLogits [T, E] has the gradients of other losses with respect to the logits, and with SoftmaxAll
+// also dl, which is then dense. Below, dl_k stands for the gradients of the chosen logits, and is 0
+// with SoftmaxAll:
 //
-//	dWr = Σ dlᵀ·x,  dbr = Σ dl
-//	dX  = round(Σ_k round(dX~_k + dl_k·Wr_e) + round(dX~_shared + du·wg) + round(DLogits·Wr))
+//	dWr = Σ (dl + DLogits)ᵀ·x,  dbr = Σ (dl + DLogits)
 //
-// with du = g·(1 - g)·dg for the shared experts' gate, and dwg = Σ du·x. With
-// SoftmaxAll dl is dense: it is added to DLogits, not to the rows of the pairs.
-// Weights' gradients are FP32 sums, rounded once to the type asked for.
+// # Gradient of the tokens
+//
+//	dX = round(Σ_k round(dX_k + dl_k·Wr_e) + round(dX_shared + du·wg) + round(DLogits·Wr))
+//
+// dX_shared is dH·W1 of the shared experts. u = Σ_c x_c·wg_c is the input of the shared gate's
+// sigmoid, and dg is the shared experts' dS:
+//
+//	du = g·(1 - g)·dg,  dwg = Σ du·x
 package spec
