@@ -1,9 +1,16 @@
-// Package exchange has the kernels of a layer whose experts are spread over ranks. Rank r of W
-// owns the experts from [First](E, W, r) to First(E, W, r+1) - 1. [Owners] finds the rank of
-// each pair of token and slot. The plan of package order then orders the pairs by rank, and,
-// with the repeated ranks of a token left out, the rows to send. [Entries] writes the list of
-// tokens, experts and scores that a rank's experts get, and [Rows] packs rows to send. Rows
-// that come back are summed by the layer's own Aggregate.
+// Package exchange has the kernels of a layer whose experts are spread over ranks.
+//
+// Symbols: a layer has T tokens, d elements a token, E experts and K chosen experts a token. A pair
+// is a token with one of its K slots. There are W ranks, and rank r owns the experts from
+// [First](E, W, r) to First(E, W, r+1) - 1. P is the number of pairs that a rank sends, to all
+// ranks and to itself. S is the number of token rows that the rank sends: a token goes once to each
+// rank that owns one of its experts. L is the number of pairs that a rank receives.
+//
+// [Owners] finds the rank of each pair. The plan kernel of package order then sorts the pairs by
+// rank. A second plan sorts the rows to send, after Owners has marked the pairs whose token goes to
+// the same rank already. [Entries] writes the list that goes to each rank: for each pair a token
+// row, an expert and a score. [Rows] packs rows to send. The rows of Y that come back are summed by
+// the layer's own Aggregate kernel.
 package exchange
 
 import (
@@ -14,35 +21,39 @@ import (
 // First returns the first of E experts that rank r of W owns, or E if r is W.
 func First(experts, ranks, r int) int { return r * experts / ranks }
 
-// Kernels lists the kernels of a layer that spreads its experts over ranks, OfRank those of the
-// layer of one rank's experts.
+// Kernels lists the kernels of the layer that holds a rank's tokens. OfRank lists the kernels of
+// the layer that holds a rank's experts.
 var (
 	Kernels = registry.Registry{OwnersKernel, EntriesKernel, RowsKernel, ScoresKernel, ScoresGivenKernel}
 	OfRank  = registry.Registry{RowsKernel, WordsKernel}
 )
 
-// Split has the tensors of a rank's pairs and rows, ordered by the rank that they go to.
+// Split has the inputs and outputs of the kernels that sort a rank's pairs and rows by the rank
+// that they go to. The package comment defines T, K, E, W, P and S.
 type Split struct {
-	// Tokens is T, Ranks is W, and Chunks is C: the experts of each rank are in C chunks, as
-	// if there were C times as many ranks.
+	// Tokens is T, Ranks is W, and Chunks is C. The experts of each rank are divided into C chunks,
+	// which the pass handles one after another.
 	Tokens, Ranks, Chunks int
-	// ExpertIDs [T, K] i32 and Scores [T, K] f32 are the routing.
+	// ExpertIDs [T, K] i32 and Scores [T, K] f32 are the routing of this rank's tokens.
 	ExpertIDs, Scores driver.DevicePtr
-	// PairRanks [T, K] i32 is an output: chunk·W + rank of each pair's expert, or -1 if the
-	// expert is outside [0, E). RowRanks [T, K] i32 is the rank, with -1 for repeated ranks of
-	// a token too.
+	// PairRanks [T, K] i32 is an output. It has chunk·W + rank for the expert of each pair, or -1
+	// if the expert is outside [0, E). RowRanks [T, K] i32 is an output, too. It has the rank
+	// alone, or -1 also if an earlier pair of the token goes to the same rank.
 	PairRanks, RowRanks driver.DevicePtr
-	// Pairs [P] u32 has the pairs, token·K + slot, by chunk, rank, token and slot. Places
-	// [T, K] u32 is its inverse, with order.NoRow for pairs without a rank.
+	// Pairs [P] u32 has the numbers of the pairs, token·K + slot, sorted by chunk, rank, token and
+	// slot. Places [T, K] u32 is the inverse: the index in Pairs of each pair, or order.NoRow if
+	// the pair has no rank.
 	Pairs, Places driver.DevicePtr
-	// RowTokens [S] u32 has the tokens to send, by rank, then token. RowPlaces [T, K] u32 is
-	// the place of a token's first pair of each rank, order.NoRow for the other pairs.
+	// RowTokens [S] u32 has the tokens to send, sorted by rank, then token. RowPlaces [T, K] u32 is
+	// the inverse: the index in RowTokens for a token's first pair of each rank, and order.NoRow
+	// for its other pairs.
 	RowTokens, RowPlaces driver.DevicePtr
-	// PairOffsets [E+1] u32 has the first pair of each rank of each chunk, RowOffsets [E+1]
-	// u32 the first row of each rank; then the number of pairs and of rows.
+	// PairOffsets [E+1] u32 has the index in Pairs of the first pair of each rank of each chunk,
+	// followed by P. RowOffsets [E+1] u32 has the index in RowTokens of the first row of each rank,
+	// followed by S.
 	PairOffsets, RowOffsets driver.DevicePtr
 }
 
-// Packed has the result of the products of a rank's experts: Y [L, d] in the order of the
-// packed rows, and Inverse [L] u32, the packed row of each entry of the list.
+// Packed has the output of a rank's experts. Y [L, d] has a row for each received pair, sorted by
+// expert. Inverse [L] u32 has the row in Y of each entry of the received list.
 type Packed struct{ Y, Inverse driver.DevicePtr }

@@ -8,26 +8,28 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Entries writes, for each pair in the order of its rank, an entry of the list that the
-// rank's experts get: the row of the token in the rank's window, the expert's number on the
-// rank, and the score. A thread handles one entry.
+// Entries writes the lists for all ranks, an entry for each pair in the order of [Split].Pairs. An
+// entry has the row of the token in the window, which is the owner's buffer for received tokens,
+// the number of the expert among the owner's experts, and the score. A thread handles one entry.
 type Entries struct{ NumExperts, TopK int }
 
-// EntryBytes is the size of an entry: three words.
+// EntryBytes is the size of an entry: row, expert and score, 4 bytes each.
 const EntryBytes = 12
 
 const entriesThreads = 256
 
 // EntriesArgs are the arguments of [Entries].
 type EntriesArgs struct {
-	// Pairs, ExpertIDs, Scores, PairRanks and RowPlaces come from [Split].
+	// Pairs, ExpertIDs, Scores, PairRanks and RowPlaces are tensors of [Split].
 	Pairs, ExpertIDs, Scores, PairRanks, RowPlaces driver.DevicePtr
-	// Bases [W] u32 is added to the place of a row: the first row of this rank in the window
-	// of each rank, less the place of the first row that goes there.
+	// Bases [W] u32 has what to add to a RowPlaces value to get the row in a rank's window: the
+	// first window row for tokens of this rank, less the RowPlaces value of the first token that
+	// goes to that rank.
 	Bases driver.DevicePtr
-	// Rows and LocalExperts [P] i32 and RowScores [P] f32 are outputs.
+	// Rows and LocalExperts [P] i32 and RowScores [P] f32 are outputs: the three parts of the
+	// entries.
 	Rows, LocalExperts, RowScores driver.DevicePtr
-	// Ranks is W. Count is P.
+	// Ranks is W. Count is P. See the package comment.
 	Ranks, Count int
 }
 
@@ -47,7 +49,8 @@ func (e Entries) Build() (*jit.Kernel[EntriesArgs], error) {
 		rank := ptx.LdGlobal[ptx.U32](pairRanks.Index(pair, 4)).Rem(ranks)
 		place := ptx.NewVar(k.Kernel, ptx.Uint(order.NoRow))
 		first := pair.Sub(pair.RemI(e.TopK))
-		// The row's place is at the token's first pair of the same rank.
+		// The token goes to this rank once. RowPlaces has its place at the token's first pair of
+		// the rank.
 		k.For(first, pair.AddI(1), ptx.Uint(1), func(earlier ptx.U32) {
 			same := ptx.LdGlobal[ptx.U32](pairRanks.Index(earlier, 4)).Rem(ranks).Eq(rank)
 			of := ptx.LdGlobal[ptx.U32](places.Index(earlier, 4))
@@ -62,7 +65,7 @@ func (e Entries) Build() (*jit.Kernel[EntriesArgs], error) {
 	return k.Build()
 }
 
-// EntriesKernel writes the lists of all ranks.
+// EntriesKernel is the kernel [Entries].
 var EntriesKernel = &registry.Kernel[EntriesArgs]{KernelName: "entries", Emit: func(l registry.Layer) (*jit.Kernel[EntriesArgs], error) {
 	return Entries{NumExperts: l.NumExperts, TopK: l.TopK}.Build()
 }}

@@ -21,13 +21,13 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
-// shape is a layer's experts over ranks, and a number of tokens.
+// shape is the size of a test: a layer's experts, spread over ranks, and this rank's tokens.
 type shape struct{ experts, topK, ranks, tokens, chunks int }
 
 var shapes = []shape{{1, 1, 1, 1, 1}, {8, 2, 2, 300, 4}, {10, 4, 3, 65, 1}, {10, 4, 3, 65, 3}, {5, 5, 5, 30, 1}, {1024, 32, 8, 20, 7}, {7, 3, 1, 0, 2}, {129, 8, 64, 90, 2}}
 
-// ids returns expert ids, some of them outside the layer, and the rank and the chunk of each,
-// -1 without one.
+// ids returns random expert ids [tokens, topK], some of them outside the layer, and the rank and
+// the chunk of each id. Rank and chunk are -1 for an id outside the layer.
 func (s shape) ids() (ids, ranks, chunks []int32) {
 	r := rand.New(rand.NewPCG(uint64(s.experts), uint64(s.tokens)))
 	for range s.tokens {
@@ -47,7 +47,7 @@ func (s shape) ids() (ids, ranks, chunks []int32) {
 	return ids, ranks, chunks
 }
 
-// parts returns chunk·W + rank of each pair, -1 without one.
+// parts returns chunk·W + rank of each pair, or -1 for a pair without a rank.
 func (s shape) parts(ranks, chunks []int32) []int32 {
 	list := append([]int32(nil), ranks...)
 	for i, chunk := range chunks {
@@ -58,7 +58,8 @@ func (s shape) parts(ranks, chunks []int32) []int32 {
 	return list
 }
 
-// firsts keeps the first of each rank of a token.
+// firsts returns the ranks of pairs, with -1 for a pair whose token has an earlier pair of the same
+// rank.
 func (s shape) firsts(ranks []int32) []int32 {
 	list := append([]int32(nil), ranks...)
 	for i := range list {
@@ -71,7 +72,7 @@ func (s shape) firsts(ranks []int32) []int32 {
 	return list
 }
 
-// TestOwners compares the ranks of pairs with a search among the ranks' experts.
+// TestOwners checks the rank of each pair against a search through the ranks' ranges of experts.
 func TestOwners(t *testing.T) {
 	for _, when := range kt.Timings() {
 		for _, s := range shapes {
@@ -89,7 +90,7 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestEntries compares lists with lists that are made one rank after another.
+// TestEntries checks that the lists for all ranks equal lists made on the host, rank by rank.
 func TestEntries(t *testing.T) {
 	for _, when := range kt.Timings() {
 		for _, s := range shapes {
@@ -106,7 +107,7 @@ func TestEntries(t *testing.T) {
 				var listed []float32
 				place := uint32(0)
 				for rank := range s.ranks {
-					bases[rank] = uint32(100*rank) - place // a window that has 100·rank rows of others
+					bases[rank] = uint32(100*rank) - place // this rank's tokens come after 100·rank rows of other ranks
 					for i, of := range s.firsts(ranks) {
 						if int(of) == rank {
 							places[i] = place
@@ -142,7 +143,8 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// TestRows compares packed rows with copies on the host. The row after the last one stays.
+// TestRows checks that packed rows equal copies made on the host, and that the row after the last
+// one is not written.
 func TestRows(t *testing.T) {
 	for _, when := range kt.Timings() {
 		for _, s := range []struct{ width, rows, packed int }{{16, 1, 1}, {16, 7, 40}, {192, 33, 20}, {4096, 3, 5}} {
@@ -166,7 +168,8 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestWords compares packed words with copies on the host. The word after the last one stays.
+// TestWords checks that packed words equal copies made on the host, and that the word after the
+// last one is not written.
 func TestWords(t *testing.T) {
 	for _, when := range kt.Timings() {
 		for _, n := range []int{0, 1, 255, 600} {
@@ -189,7 +192,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestAssemble checks that the kernels assemble without a remark, and so without spills.
+// TestAssemble checks that ptxas accepts the kernels without a warning, which includes spills.
 func TestAssemble(t *testing.T) {
 	ptxas := outside.Ptxas(t)
 	for _, c := range []spec.Config{{Hidden: 2048, NumExperts: 128, TopK: 8}, {Hidden: 7168, NumExperts: 999, TopK: 32}} {

@@ -8,19 +8,20 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Owners finds the rank that owns the expert of each pair of token and slot, and the first
-// pair of each rank among a token's pairs. A thread handles one pair.
+// Owners finds the rank that owns the expert of each pair. It also finds the pairs that repeat a
+// rank among their token's pairs. A thread handles one pair.
 type Owners struct{ NumExperts, TopK int }
 
 const ownersThreads = 256
 
-// OwnersArgs are the arguments of [Owners].
+// OwnersArgs are the arguments of [Owners]. The package comment defines T, K, E and W.
 type OwnersArgs struct {
 	// ExpertIDs [T, K] i32 are the chosen experts.
 	ExpertIDs driver.DevicePtr
 	// PairRanks and RowRanks [T, K] i32 are outputs, see [Split].
 	PairRanks, RowRanks driver.DevicePtr
-	// Ranks is W, Chunks is C: W·C is at most E. Pairs is T·K.
+	// Ranks is W, and Chunks is the number of chunks of a rank's experts. Ranks·Chunks is at most
+	// E. Pairs is T·K.
 	Ranks, Chunks, Pairs int
 }
 
@@ -40,7 +41,7 @@ func (o Owners) Build() (*jit.Kernel[OwnersArgs], error) {
 			repeated := rankOf(ids, earlier, o.NumExperts, ranks).Eq(owner)
 			first.Set(ptx.Select(repeated, ptx.Uint(order.NoRow), first.Get()))
 		})
-		// The part of the expert among W·C parts is rank·C + chunk.
+		// The experts are in Ranks·Chunks parts. Chunk c of rank r is part r·Chunks + c.
 		part := rankOf(ids, pair, o.NumExperts, ranks.Mul(chunks))
 		chunk := part.Sub(owner.Mul(chunks))
 		ptx.StGlobal(pairRanks.Index(pair, 4), ptx.Select(owner.NeI(order.NoRow), chunk.Mul(ranks).Add(owner), owner))
@@ -49,14 +50,14 @@ func (o Owners) Build() (*jit.Kernel[OwnersArgs], error) {
 	return k.Build()
 }
 
-// rankOf loads a pair's expert and returns the rank that owns it, or NoRow if the expert is
-// outside [0, E): the largest r with First(E, W, r) at most the expert.
+// rankOf loads the expert of a pair and returns the rank that owns it: the largest r with First(E,
+// W, r) <= expert. It returns NoRow if the expert is outside [0, E).
 func rankOf(ids ptx.Global, pair ptx.U32, experts int, ranks ptx.U32) ptx.U32 {
 	id := ptx.LdGlobal[ptx.U32](ids.Index(pair, 4))
 	return ptx.Select(id.LtI(experts), id.AddI(1).Mul(ranks).SubI(1).DivI(experts), ptx.Uint(order.NoRow))
 }
 
-// OwnersKernel finds the ranks of the chosen experts.
+// OwnersKernel is the kernel [Owners].
 var OwnersKernel = &registry.Kernel[OwnersArgs]{KernelName: "owners", Emit: func(l registry.Layer) (*jit.Kernel[OwnersArgs], error) {
 	return Owners{NumExperts: l.NumExperts, TopK: l.TopK}.Build()
 }}

@@ -8,15 +8,15 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Rows packs rows of 16-bit values: row i of To is row Index[i] of From. A thread copies 16
-// bytes.
+// Rows packs rows of d = Hidden 16-bit values: row i of To is row Index[i] of From. A thread copies
+// 16 bytes.
 type Rows struct{ Hidden int }
 
 const rowsThreads = 256
 
-// RowsArgs are the arguments of [Rows].
+// RowsArgs are the arguments of [Rows]. N is the number of rows to write.
 type RowsArgs struct {
-	// From has the rows, Index [N] u32 their numbers.
+	// From has the rows to copy. Index [N] u32 has the row of From for each row of To.
 	From, Index driver.DevicePtr
 	// To [N, d] is an output.
 	To driver.DevicePtr
@@ -32,7 +32,7 @@ func (r Rows) Build() (*jit.Kernel[RowsArgs], error) {
 	k.CTAs(func(a *RowsArgs) int { return (a.Count*ofRow + rowsThreads - 1) / rowsThreads })
 	from, index, to := k.Ptr(&k.Args.From), k.Ptr(&k.Args.Index), k.Ptr(&k.Args.To)
 	count := k.U32(&k.Args.Count)
-	// The product is 64-bit, because N·d/8 may exceed 2^32.
+	// The thread's index is 64-bit, because N·d/8 may exceed 2^32.
 	thread := k.CtaidX().MulWide(ptx.Uint(rowsThreads)).Add(k.TidX().U64())
 	row := thread.DivI(ofRow).U32()
 	part := thread.Sub(row.MulWide(ptx.Uint(ofRow))).MulI(tile.CopyBytes)
@@ -46,7 +46,8 @@ func (r Rows) Build() (*jit.Kernel[RowsArgs], error) {
 	return k.Build()
 }
 
-// RowsKernel packs tokens, and rows that go back.
+// RowsKernel is the kernel [Rows]. It packs tokens on their way to the experts, and the experts'
+// rows on their way back.
 var RowsKernel = &registry.Kernel[RowsArgs]{KernelName: "rows", Emit: func(l registry.Layer) (*jit.Kernel[RowsArgs], error) {
 	return Rows{Hidden: l.Hidden}.Build()
 }}

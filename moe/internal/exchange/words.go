@@ -9,12 +9,12 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Words packs 32-bit words: word i of To is word Index[i] of From. A thread copies one.
+// Words packs 32-bit words: word i of To is word Index[i] of From. A thread copies one word.
 type Words struct{}
 
 const wordsThreads = 256
 
-// WordsArgs are the arguments of [Words].
+// WordsArgs are the arguments of [Words]. N is the number of words to write.
 type WordsArgs struct {
 	// From holds the words to copy. Index [N] u32 has the position in From of each output word.
 	From, Index driver.DevicePtr
@@ -39,14 +39,15 @@ func (Words) Build() (*jit.Kernel[WordsArgs], error) {
 	return k.Build()
 }
 
-// RouterInputs are the tensors from which the router's gradient is made: X [T, d], the
-// gradients of the chosen logits [T, K] f32 with their experts [T, K] i32, and those of all
-// logits [T, E] f32, or 0.
+// RouterInputs are the tensors from which the gradient of the router's weights is made: X [T, d],
+// DLogits [T, K] f32, which are the gradients of the chosen logits, and ExpertIDs [T, K] i32. Dense
+// [T, E] f32 has gradients of all logits, or is 0.
 type RouterInputs struct{ X, DLogits, ExpertIDs, Dense driver.DevicePtr }
 
-// WordsKernel orders the gradients of logits by row. ScoresKernel and ScoresGivenKernel are
-// package dh's kernels of the same names for complete gradients of scores: a row has one
-// partial sum.
+// WordsKernel brings the gradients of logits from the order of the list to the order of the packed
+// rows. ScoresKernel and ScoresGivenKernel are [dh.DScores] with one partial sum a row: the
+// gradients of the scores have come back from the experts' ranks as complete sums. ScoresKernel
+// also makes the gradients of the chosen logits.
 var (
 	WordsKernel = &registry.Kernel[WordsArgs]{KernelName: "words", Backward: true, Emit: func(registry.Layer) (*jit.Kernel[WordsArgs], error) {
 		return Words{}.Build()

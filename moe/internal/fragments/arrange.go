@@ -12,27 +12,28 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Arrange is the kernel that writes the units of a layer's packed weights from its tensors
-// as published. It has the bytes of [Matrix.Pack], and counts what Pack refuses.
+// Arrange is the kernel that writes a layer's packed weights as units, see the package comment. It
+// reads the tensors of the published model and writes the same bytes as [Matrix.Pack]. It counts
+// the values that Pack refuses.
 type Arrange struct{ spec.Config }
 
 // ArrangeArgs are the arguments of [Arrange].
 type ArrangeArgs struct {
-	// W1, W3 and W2 are codes, W1Scale, W3Scale and W2Scale their scales. W3 is there with
-	// GateUp "apart".
+	// W1, W3 and W2 are the codes of the weights. W1Scale, W3Scale and W2Scale are the scales of
+	// the codes. W3 and W3Scale are used if Config.GateUp is "apart".
 	W1, W3, W2                driver.DevicePtr
 	W1Scale, W3Scale, W2Scale driver.DevicePtr
-	// Units1 and Units2 are written: the units of [W1] and of [W2].
+	// Units1 and Units2 are outputs: the units of [W1] and of [W2].
 	Units1, Units2 driver.DevicePtr
-	// Refused u32 must be 0 at the start. Each thread adds 1 for each code or scale that units cannot
-	// represent: NaN, or out of range.
+	// Refused u32 must be 0 at the start. The kernel adds 1 for each code or scale that is NaN or
+	// out of the range of the units.
 	Refused driver.DevicePtr
 }
 
-const arrangeCTAs = 4 // of an SM
+const arrangeCTAs = 4 // CTAs for each SM
 
-// Build emits the kernel. A CTA is a warpgroup, whose threads write their own parts of a
-// block.
+// Build emits the kernel. A CTA is one warpgroup. It writes a block at a time, and each thread
+// writes the bytes of the block that the same thread of a product will read.
 func (a Arrange) Build() (*jit.Kernel[ArrangeArgs], error) {
 	k := jit.NewBuilder[ArrangeArgs]("moe_arrange", pipeline.WarpgroupThreads, arrangeCTAs)
 	k.SetGrid(func(_ *ArrangeArgs, sms int) gpu.Dim3 { return gpu.Dim3{X: arrangeCTAs * sms} })
@@ -52,7 +53,7 @@ func (a Arrange) Build() (*jit.Kernel[ArrangeArgs], error) {
 	return k.Build()
 }
 
-// arranging is a matrix whose units are written.
+// arranging is a matrix whose units the kernel writes.
 type arranging struct {
 	Matrix
 	k              *ptx.Kernel
@@ -60,17 +61,20 @@ type arranging struct {
 	units, refused ptx.Global
 }
 
-// arrangedRow is a row of a thread's pair.
+// arrangedRow is one of a thread's two rows of a block. The rows are 8 apart, and are called the
+// upper and the lower row.
 type arrangedRow struct {
 	codes, scales ptx.Global
-	// number is the row's number over all experts' matrices; is is false past their end.
+	// number is the row's number, counted over the published matrices of all experts. is reports
+	// whether the row exists: the last unit has rows past the end of the matrix.
 	number ptx.U32
 	is     ptx.Pred
-	// inExpert is the row's number in its matrix, expert the matrix' number.
+	// inExpert is the row's number in the matrix of its expert. expert is the expert's number.
 	inExpert, expert ptx.U32
 }
 
-// rowsOfThread returns the upper and the lower row of the thread's pair.
+// rowsOfThread returns the upper and the lower row of a thread. pair is the number of these two
+// rows in the unit, see [rowPair].
 func (m *arranging) rowsOfThread(c spec.Config, isFirst bool, expert, unit, pair ptx.U32) (rows [2]arrangedRow) {
 	for side := range rows {
 		tensor := 0
@@ -97,7 +101,7 @@ func (m *arranging) rowsOfThread(c spec.Config, isFirst bool, expert, unit, pair
 	return rows
 }
 
-// block writes the thread's part of a block.
+// block writes the thread's part of a block. number counts the blocks of all experts' units.
 func (m *arranging) block(c spec.Config, isFirst bool, number ptx.U32) {
 	k := m.k
 	unit := number.DivI(m.Blocks())
@@ -106,7 +110,7 @@ func (m *arranging) block(c spec.Config, isFirst bool, number ptx.U32) {
 	pair, quad := k.TidX().ShrI(2), k.Lane().AndI(3)
 	rows := m.rowsOfThread(c, isFirst, expert, unit.Sub(expert.MulI(m.Units)), pair)
 	to := m.units.Index(number, m.BlockBytes())
-	each := Columns / tile.K * m.codeBytes() / planeBytes * loadBytes / 4 // words of codes of a thread
+	each := Columns / tile.K * m.codeBytes() / planeBytes * loadBytes / 4 // 32-bit words of codes for each thread
 	for i := 0; i < each; i += loadBytes / 4 {
 		var words []ptx.U32
 		for w := range loadBytes / 4 {
@@ -119,19 +123,20 @@ func (m *arranging) block(c spec.Config, isFirst bool, number ptx.U32) {
 	})
 }
 
-// refuse counts a value without a place.
+// refuse counts a value that units cannot represent.
 func (m *arranging) refuse(when ptx.Pred) {
 	m.k.If(when, func() { m.k.RedGlobalAdd(m.refused, ptx.Uint(1)) })
 }
 
-// word returns word i of the thread's codes. A word has the codes of one or two registers of
-// wgmma's fragment; registers alternate between the thread's two rows.
+// word returns the i-th 32-bit word of the thread's codes in a block that starts at column first. A
+// register of a wgmma fragment holds two codes of one row. A word has the codes of perWord
+// registers, and consecutive registers alternate between the thread's two rows.
 func (m *arranging) word(rows [2]arrangedRow, first ptx.U32, i int, quad ptx.U32) ptx.U32 {
 	bits := m.Code.Bits()
-	perWord := len(spread[m.Code]) // registers
+	perWord := len(spread[m.Code]) // registers whose codes share a word
 	word := ptx.Uint(0)
 	for r := range perWord {
-		register := i*perWord + r // of the thread's block, four of each step
+		register := i*perWord + r // in the thread's part of the block; a step of 16 columns has four registers
 		column := first.AddI(register/4*tile.KStep + register/2%2*8)
 		row := rows[register%2]
 		is := row.is.And(column.LtI(m.columns))
@@ -146,7 +151,8 @@ func (m *arranging) word(rows [2]arrangedRow, first ptx.U32, i int, quad ptx.U32
 	return word
 }
 
-// two loads the thread's two codes of eight.
+// two loads the two codes that this thread takes of eight consecutive ones. quad is the thread's
+// number among the four threads that share a row.
 func (m *arranging) two(at ptx.Global, quad ptx.U32) ptx.U32 {
 	if m.Code.Bits() == 4 {
 		return ptx.LdGlobal[ptx.U32](at, ".nc").Shr(quad.MulI(8)).AndI(0xff)
@@ -154,12 +160,13 @@ func (m *arranging) two(at ptx.Global, quad ptx.U32) ptx.U32 {
 	return ptx.LdGlobal[ptx.U32](at.Plus(quad.ShrI(1).MulI(4).U64()), ".nc").Shr(quad.AndI(1).MulI(16)).AndI(0xffff)
 }
 
-// spreadTwo moves the bits of two codes to their places in a word.
+// spreadTwo moves the bits of two codes to their positions in a word. places has the position of
+// each bit of the first code, and the second code lies 16 bits further, see [spread].
 func spreadTwo(codes ptx.U32, bits int, places []int) ptx.U32 {
 	word := ptx.Uint(0)
 	for half := range 2 {
 		for i := 0; i < bits; {
-			n := 1 // bits whose places follow one another
+			n := 1 // bits i to i+n-1 move by the same distance
 			for i+n < bits && places[i+n] == places[i]+n {
 				n++
 			}
@@ -172,7 +179,8 @@ func spreadTwo(codes ptx.U32, bits int, places []int) ptx.U32 {
 	return word
 }
 
-// scaleWordsOf returns the words of the pair's scales in a block.
+// scaleWordsOf returns the words that hold the scales of both rows in the block that starts at
+// column first.
 func (m *arranging) scaleWordsOf(rows [2]arrangedRow, first ptx.U32) []ptx.U32 {
 	words := make([]ptx.U32, m.scaleWords())
 	for i := range words {
@@ -199,21 +207,23 @@ func (m *arranging) scaleWordsOf(rows [2]arrangedRow, first ptx.U32) []ptx.U32 {
 	return words
 }
 
-// scaleIndex is the index of a row's scale for a column.
+// scaleIndex returns the index of the scale of a row and column in the published tensor.
 func (m *arranging) scaleIndex(row arrangedRow, column ptx.U32) ptx.U64 {
 	down, across := m.Packing.Blocks(int64(m.rows), int64(m.columns))
 	top := row.expert.MulI(int(down)).Add(row.inExpert.DivI(m.Packing.Rows))
 	return top.U64().MulI(int(across)).Add(column.DivI(m.Packing.Columns).U64())
 }
 
-// finite returns the bits of an FP32, or 0 if it is not of a row. It refuses infinities and NaN.
+// finite returns the bits of an FP32 scale if its row exists, else 0. It counts infinities and NaN
+// as refused.
 func (m *arranging) finite(bits ptx.U32, is ptx.Pred) ptx.U32 {
 	const inf = 0x7f800000
 	m.refuse(is.And(bits.AndI(1<<31 - 1).GeI(inf)))
 	return ptx.Select(is, bits, ptx.Uint(0))
 }
 
-// exponent loads a scale E8M0 and returns the exponent of the bf16 that restores a code.
+// exponent loads an E8M0 scale and returns the biased exponent of the bf16 by which a thread
+// multiplies the code.
 func (m *arranging) exponent(at ptx.Global, is ptx.Pred) ptx.U32 {
 	exponent := ptx.LdGlobalByte(at, ".nc").AddI(m.excess())
 	const inf = 255

@@ -11,7 +11,7 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// arrange runs the kernel on a layer's published tensors.
+// arrange runs the kernel Arrange on the published tensors of a layer.
 func arrange(t *testing.T, c spec.Config, codes1, scales1, codes2, scales2 [][]byte) (units1, units2 []byte, refused uint32) {
 	b := kt.New(t, kt.Early)
 	m1, m2 := fragments.W1(c), fragments.W2(c)
@@ -27,8 +27,8 @@ func arrange(t *testing.T, c spec.Config, codes1, scales1, codes2, scales2 [][]b
 	return download(args.Units1, m1), download(args.Units2, m2), kt.Download[uint32](b, args.Refused, 1)[0]
 }
 
-// TestArrange checks that the kernel writes the bytes of Pack, and that it counts what Pack
-// refuses.
+// TestArrange checks that the kernel Arrange writes the bytes of Matrix.Pack, and that it counts
+// scales that Pack refuses.
 func TestArrange(t *testing.T) {
 	for _, format := range formats() {
 		for i, c := range layers(format) {
@@ -52,7 +52,7 @@ func TestArrange(t *testing.T) {
 				kt.SameBits(t, want2, got2, "units of W2")
 				require.Zero(t, refused)
 				for i := range scales2[0] {
-					scales2[0][i] = 255 // NaN, in FP32 as well
+					scales2[0][i] = 255 // every byte 255: the scale is NaN in FP32, in bf16 and in E8M0
 				}
 				_, err = m2.Pack(codes2, scales2)
 				require.Error(t, err)

@@ -1,12 +1,15 @@
-// Package fragments has the order in which kernels read packed weights: the order of the
-// registers of a warpgroup that multiplies them by wgmma.
+// Package fragments defines the memory layout in which kernels read packed weights. Packed weights
+// are codes of 4 or 8 bits with a scale for each group of codes. The layout follows the registers
+// of a warpgroup that multiplies the weights by wgmma, as its operand A.
 //
-// A unit is 64 rows of an expert's matrix. Its blocks of 128 columns follow one another in
-// memory, so a copy of whole blocks needs no tensor map. A block has its codes first. A lane
-// loads 16 bytes of them at a time, which hold codes of the lane's own fragments of A.
-// Neighbouring lanes load neighbouring bytes. The scales of the block follow.
+// A unit is 64 rows of an expert's matrix. It is stored as a sequence of blocks, each of 128
+// columns, so a copy of whole blocks needs no tensor map. A block has its codes first, then its
+// scales. A lane loads 16 bytes of codes at a time, which belong to the lane's own fragments of A.
+// Neighbouring lanes load neighbouring bytes.
 //
-// The bits of the codes in a word are spread so that one mask, after a shift or a rotation,
-// leaves two codes at the places that their bits have in a bf16. The exponents are then too
-// small by a constant. The product with the scale corrects this, so it costs nothing.
+// A 32-bit word holds the codes of several registers. The bits of each code are spread over the
+// word: a shift or rotation of the word and one mask leave two codes in a register, with sign,
+// exponent and fraction at their positions in two bf16 numbers. The exponents of these numbers are
+// too small by a constant. The kernel corrects this at no cost, because the scales that it
+// multiplies by include the constant.
 package fragments

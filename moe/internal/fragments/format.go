@@ -6,41 +6,41 @@ import (
 )
 
 const (
-	// Rows is the number of rows of a unit, Columns the number of columns of a block.
+	// Rows is the number of rows of a unit. Columns is the number of columns of a block.
 	Rows    = 64
 	Columns = KTiles * tile.K
 	// KTiles is the number of k-tiles of a block.
 	KTiles = 2
 
-	rowPairs  = Rows / 2 // a lane has two rows, which are 8 apart
-	loadBytes = 16       // of codes that a lane loads at a time
-	// planeBytes is the size of what a warpgroup loads at a time.
+	rowPairs  = Rows / 2 // each lane has a pair of rows, 8 apart
+	loadBytes = 16       // bytes of codes that a lane loads at a time
+	// planeBytes is the number of bytes of codes that a warpgroup loads at a time.
 	planeBytes = 128 * loadBytes
 )
 
 // Format is a format of packed weights.
 type Format struct{ *spec.Packing }
 
-// FormatOf returns the format of the experts' weights; Packing is nil for plain weights.
+// FormatOf returns the format of the experts' weights. Its Packing is nil for plain weights.
 func FormatOf(c spec.Config) Format { return Format{spec.PackingOf(c)} }
 
 // IsPacked reports whether the weights are packed.
 func (f Format) IsPacked() bool { return f.Packing != nil }
 
-// Suits reports whether a layer's weights have an order: in bf16, without zero points and
-// global scales.
+// Suits reports whether this package has a layout for the layer's weights: the products are in
+// bf16, and the weights are packed without zero points and without global scales.
 func Suits(c spec.Config) bool {
 	p := spec.PackingOf(c)
 	return p != nil && spread[p.Code] != nil && !p.HasGlobal && c.Type != spec.F16
 }
 
-// codeBytes is the size of the codes of a k-tile of a unit.
+// codeBytes returns the size of the codes of one k-tile of a unit.
 func (f Format) codeBytes() int { return Rows * tile.K * f.Code.Bits() / 8 }
 
-// scalesAt is the offset of the scales in a block.
+// scalesAt returns the offset of the scales in a block.
 func (f Format) scalesAt() int { return KTiles * f.codeBytes() }
 
-// zero is the code of 0, with which blocks are filled past the matrix' edges.
+// zero returns the code of the number 0, which fills blocks past the edges of the matrix.
 func (f Format) zero() byte {
 	if f.Code == spec.Int4 {
 		return 8
@@ -48,18 +48,21 @@ func (f Format) zero() byte {
 	return 0
 }
 
-// groups is the number of scales of a row in a block.
+// groups returns the number of scales that a row has in a block.
 func (f Format) groups() int { return Columns / min(Columns, f.Packing.Columns) }
 
-// areBytes reports whether the scales in a block are bytes: biased exponents of a bf16.
+// areBytes reports whether a scale takes one byte in a block: the biased exponent of a bf16.
 func (f Format) areBytes() bool { return f.Scale == spec.ScaleE8M0 && f.groups() > 1 }
 
-// scaleWords is the number of words of the scales of a pair of rows in a block.
+// scaleWords returns the number of 32-bit words that hold the scales of a pair of rows, upper and
+// lower, in a block.
 //
-// Scales that are bytes have a word for each k-tile of two groups: bytes 0 and 2 are the upper
-// and the lower row's first group, bytes 1 and 3 are the second group. FP32 scales are the
-// same in a row, and are one word each. Other scales are bf16, and each group has a word whose
-// halves are the two rows' scales.
+// A group is the columns of a row that share a scale. There are three cases:
+//   - Scales of one byte: a k-tile has two groups and one word. Bytes 0 and 2 are the scales of the
+//     first group in the upper and the lower row, bytes 1 and 3 of the second group.
+//   - FP32 scales: a block has one group, and each row has a word.
+//   - Other scales are bf16: each group has a word, whose halves are the scales of the upper and
+//     the lower row.
 func (f Format) scaleWords() int {
 	switch {
 	case f.Scale == spec.ScaleF32:
@@ -70,49 +73,51 @@ func (f Format) scaleWords() int {
 	return f.groups()
 }
 
-// BlockBytes is the size of a block of a unit.
+// BlockBytes returns the size of a block of a unit.
 func (f Format) BlockBytes() int { return f.scalesAt() + 4*rowPairs*f.scaleWords() }
 
-// excess is the exponent by which a code's bits, at their places in a bf16, are too small.
+// excess returns by how much the exponent of a code is too small when the code's bits are read as
+// the bits of a bf16.
 func (f Format) excess() int {
 	switch f.Code {
 	case spec.E2M1:
-		return 126 // the bias is 127 in place of 1
+		return 126 // bf16 has exponent bias 127, E2M1 has 1
 	case spec.E4M3:
-		return 120 // 127 in place of 7
+		return 120 // bf16 has exponent bias 127, E4M3 has 7
 	}
 	return 0
 }
 
-// Blocks is the number of blocks of a number of columns.
+// Blocks returns the number of blocks that hold a number of columns.
 func Blocks(columns int) int { return (columns + Columns - 1) / Columns }
 
-// place is the place of a code in a block: the offset of its word, and the places of its bits
-// in the word, the lowest first.
+// place is where a block holds a code. word is the byte offset of a 32-bit word. bits has the
+// position in this word of each bit of the code, the lowest bit first.
 type place struct {
 	word int
 	bits []int
 }
 
-// spread has the places of a code's bits for the registers of a fragment that come from one
-// word. They are for the lower half of a register; those for the upper half are 16 further,
-// cyclically.
+// spread has, for each code format, the positions of a code's bits in a word. The outer list has an
+// element for each register whose codes the word holds. The positions are for the code in the lower
+// half of the register. The code in the upper half is 16 bits further, modulo 32.
 var spread = map[spec.Code][][]int{
 	spec.E2M1: {{6, 7, 8, 15}, {10, 11, 12, 19}, {0, 1, 2, 9}, {4, 13, 14, 21}},
 	spec.E4M3: {{4, 5, 6, 7, 8, 9, 10, 15}, {12, 13, 14, 3, 0, 1, 2, 11}},
 	spec.Int4: {{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}},
 }
 
-// placeOf returns the place of the code of a row of a unit and a column of a block.
+// placeOf returns where a block holds the code of a row of the unit and a column of the block.
 //
-// In a step of 16 columns, register j of a lane has columns 2(lane%4) + 8(j/2) and the next
-// one of row lane/4 + 8(j%2) of the warp's 16 rows.
+// wgmma defines the registers of a lane in a step of 16 columns: register j, for j from 0 to 3,
+// holds two consecutive columns from 2(lane%4) + 8(j/2) on, of row lane/4 + 8(j%2) of the 16 rows
+// of its warp.
 func (f Format) placeOf(row, column int) place {
 	step, half := column%tile.K/tile.KStep, column%2
 	register := row%16/8 + column%tile.KStep/8*2
 	thread := row/16*32 + row%8*4 + column%8/2
 	of := spread[f.Code]
-	word := (4*step + register) / len(of) // the lane's words of a k-tile
+	word := (4*step + register) / len(of) // the word's number among the lane's words of this k-tile
 	p := place{word: column/tile.K*f.codeBytes() + word/4*planeBytes + thread*loadBytes + word%4*4}
 	for _, bit := range of[register%len(of)] {
 		p.bits = append(p.bits, (bit+16*half)%32)
@@ -120,6 +125,6 @@ func (f Format) placeOf(row, column int) place {
 	return p
 }
 
-// rowPair returns the number of the pair of rows r and r+8 to which a row of a unit belongs. lower
-// is 1 for row r+8, else 0.
+// rowPair returns the number of the pair to which a row of a unit belongs: rows r and r+8 are a
+// pair. lower is 1 for row r+8 and 0 for row r.
 func rowPair(row int) (pair, lower int) { return row/16*8 + row%8, row % 16 / 8 }

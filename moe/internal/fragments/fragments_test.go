@@ -20,7 +20,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// formats are the words of Config.Weights for packed weights.
+// formats returns the values of Config.Weights for which the package has a layout.
 func formats() (words []string) {
 	for _, p := range spec.Packings {
 		if fragments.Suits(spec.Config{Weights: p.Name}) {
@@ -30,8 +30,8 @@ func formats() (words []string) {
 	return words
 }
 
-// published makes random tensors of an expert matrix as published. Every code, and every
-// scale that the order has room for, comes up.
+// published returns random tensors of an expert matrix, as a published model has them. Codes take
+// all values but NaN, and scales take values that units can represent.
 func published(m fragments.Matrix, tensors int, seed uint64) (codes, scales [][]byte) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	sizes, blocks := m.Unpack(make([]byte, m.Bytes()))
@@ -51,7 +51,7 @@ func published(m fragments.Matrix, tensors int, seed uint64) (codes, scales [][]
 		}
 		for j := range blocks[i] {
 			blocks[i][j] = byte(r.IntN(129))
-			if m.Scale == spec.ScaleBF16 { // of both signs, with subnormal numbers and zero
+			if m.Scale == spec.ScaleBF16 { // random bf16 numbers of both signs, with subnormal numbers and zeros
 				blocks[i][j] = []byte{byte(r.Uint32()), byte(r.IntN(8)*32 + r.IntN(31))}[j%2]
 			}
 		}
@@ -59,8 +59,8 @@ func published(m fragments.Matrix, tensors int, seed uint64) (codes, scales [][]
 	return sizes, blocks
 }
 
-// layers have sizes that are no whole blocks, unless groups are, every order of gate and up,
-// and no gate.
+// layers returns layers with every order of gate and up, and one without a gate. Most sizes
+// are no multiples of a block, except where the groups of a format ask for it.
 func layers(format string) []spec.Config {
 	list := []spec.Config{
 		{Hidden: 128, Intermediate: 64, NumExperts: 2, Weights: format},
@@ -77,7 +77,7 @@ func layers(format string) []spec.Config {
 	return list
 }
 
-// TestPackAndUnpack checks that Unpack restores each published code and scale.
+// TestPackAndUnpack checks that Unpack restores each code and scale that Pack has packed.
 func TestPackAndUnpack(t *testing.T) {
 	for _, format := range formats() {
 		for _, c := range layers(format) {
@@ -99,7 +99,8 @@ func TestPackAndUnpack(t *testing.T) {
 	}
 }
 
-// reader is a kernel that stores the registers of each block: [block, thread, k-tile, step, 4].
+// reader is a kernel that unpacks each block and stores the fragments that [fragments.Block.KTile]
+// returns, as [block, thread, k-tile, step, 4].
 type reader struct{ fragments.Format }
 
 type readerArgs struct {
@@ -128,8 +129,8 @@ func (r reader) Build() (*jit.Kernel[readerArgs], error) {
 	return k.Build()
 }
 
-// TestRegisters checks that the registers have the bf16 of every code, at the places where
-// wgmma reads A, and 0 past the edges of the matrix.
+// TestRegisters checks that the fragments hold the bf16 value of every weight where wgmma expects
+// it in operand A, and 0 past the edges of the matrix.
 func TestRegisters(t *testing.T) {
 	for _, format := range formats() {
 		for i, c := range layers(format) {
@@ -165,8 +166,7 @@ func TestRegisters(t *testing.T) {
 	}
 }
 
-// TestEveryCodeAndScale checks the bf16 of all codes with all scales of a format that has a
-// scale for each group.
+// TestEveryCodeAndScale checks the bf16 values of all 16 codes with each of 129 scales of mxfp4.
 func TestEveryCodeAndScale(t *testing.T) {
 	c := spec.Config{Hidden: 192, Intermediate: 128, NumExperts: 1, Weights: "mxfp4"}
 	m := fragments.W2(c)
@@ -193,7 +193,7 @@ func TestEveryCodeAndScale(t *testing.T) {
 	require.Equal(t, seen(packed.Bits(m.Packing, packed.Matrices{Codes: codes[0], Scales: scales[0]}, spec.BF16, c.Hidden, c.Intermediate)), seen(kt.Download[uint16](b, out, 2*words)))
 }
 
-// TestPackRefuses checks that scales and codes without a place are named.
+// TestPackRefuses checks that Pack names the first scale or code that units cannot represent.
 func TestPackRefuses(t *testing.T) {
 	for _, bad := range []struct {
 		format string

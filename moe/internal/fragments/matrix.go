@@ -10,22 +10,24 @@ import (
 	"sonicmoe/jit/tile"
 )
 
-// Matrix is W1, with W3, or W2 of all experts in units.
+// Matrix describes the units of one weight matrix of all experts: W1 (with W3 if it is a tensor of
+// its own) or W2.
 type Matrix struct {
 	Format
 	experts int
-	// tensors is the number of tensors that the matrix is published in, each with an
-	// extent of rows × columns for each expert.
+	// tensors is the number of published tensors that make the matrix: 2 for W1 with W3, else 1.
+	// Each has rows × columns codes for each expert.
 	tensors, rows, columns int
-	// Units is the number of an expert's units.
+	// Units is the number of units of each expert.
 	Units int
-	// source returns where a row of a unit comes from: the number of a tensor, and the row of that
-	// tensor. The latter is -1 if the unit's row is past the matrix' end.
+	// source maps a row of a unit to the published tensors: it returns the number of the tensor and
+	// the row of an expert in that tensor. The row is -1 past the end of the matrix.
 	source func(unit, row int) (tensor, of int)
 }
 
-// W1 returns the units of the up-projection. With a gate, every 16 rows are the gates of 8
-// neurons, then their ups. The units cover whole k-tiles of the activation.
+// W1 returns the matrix of the up-projection. With a gate, each 16 rows of a unit are the gate rows
+// of 8 neurons, then the up rows of the same neurons. The number of neurons is rounded up to whole
+// k-tiles of the down-projection.
 func W1(c spec.Config) Matrix {
 	n := c.Intermediate
 	m := Matrix{Format: FormatOf(c), experts: c.NumExperts, tensors: 1, rows: c.HWidth(), columns: c.Hidden}
@@ -54,13 +56,13 @@ func W1(c spec.Config) Matrix {
 	return m
 }
 
-// W2 returns the units of the down-projection.
+// W2 returns the matrix of the down-projection.
 func W2(c spec.Config) Matrix {
 	return Matrix{Format: FormatOf(c), experts: c.NumExperts, tensors: 1, rows: c.Hidden, columns: c.Intermediate,
 		Units: (c.Hidden + Rows - 1) / Rows, source: rowsOf(c.Hidden)}
 }
 
-// rowsOf returns the source of a matrix whose units have its rows in order.
+// rowsOf returns the source function of a matrix whose units have the rows in published order.
 func rowsOf(rows int) func(unit, row int) (tensor, of int) {
 	return func(unit, row int) (int, int) {
 		if row += unit * Rows; row < rows {
@@ -70,15 +72,15 @@ func rowsOf(rows int) func(unit, row int) (tensor, of int) {
 	}
 }
 
-// Blocks is the number of blocks of a unit.
+// Blocks returns the number of blocks of a unit.
 func (m Matrix) Blocks() int { return Blocks(m.columns) }
 
-// UnitBytes is the size of a unit, Bytes the size of all units.
+// UnitBytes returns the size of a unit. Bytes returns the size of the units of all experts.
 func (m Matrix) UnitBytes() int { return m.Blocks() * m.BlockBytes() }
 func (m Matrix) Bytes() int64   { return int64(m.experts) * int64(m.Units) * int64(m.UnitBytes()) }
 
-// Pack returns the units of a matrix. codes and scales are its tensors as published. An
-// error names the first scale or code that has no place in the order.
+// Pack returns the units of a matrix, made from its published codes and scales. The error names the
+// first scale or code that units cannot represent.
 func (m Matrix) Pack(codes, scales [][]byte) ([]byte, error) {
 	out := make([]byte, m.Bytes())
 	err := m.each(func(block []byte, expert, unit, first int) error {
@@ -108,7 +110,7 @@ func (m Matrix) Pack(codes, scales [][]byte) ([]byte, error) {
 	return out, err
 }
 
-// each calls body for each block of packed units, with its first column.
+// each calls body for each block of the units. first is the block's first column.
 func (m Matrix) each(body func(block []byte, expert, unit, first int) error, packed []byte) error {
 	for i := range m.experts * m.Units * m.Blocks() {
 		unit := i / m.Blocks()
@@ -119,7 +121,7 @@ func (m Matrix) each(body func(block []byte, expert, unit, first int) error, pac
 	return nil
 }
 
-// codeAt returns the byte of a code in its tensor, and the code's place in the byte.
+// codeAt returns the byte of a code in its published tensor, and the code's lowest bit in the byte.
 func (m Matrix) codeAt(expert, row, column int) (at, shift int) {
 	bits := m.Code.Bits()
 	at = ((expert*m.rows+row)*m.columns + column) * bits
@@ -135,13 +137,14 @@ func (m Matrix) code(codes []byte, expert, row, column int) (byte, error) {
 	return c, nil
 }
 
-// scaleAt is the index of a scale in its tensor.
+// scaleAt returns the index of a scale in its published tensor.
 func (m Matrix) scaleAt(expert, row, column int) int64 {
 	down, across := m.Packing.Blocks(int64(m.rows), int64(m.columns))
 	return (int64(expert)*down+int64(row/m.Packing.Rows))*across + int64(column/m.Packing.Columns)
 }
 
-// packScales writes the scales of a row of a block.
+// packScales writes the scales of a row of a unit to a block. first is the block's first column, of
+// is the row in the published tensor.
 func (m Matrix) packScales(block []byte, row, first int, scales []byte, expert, of int) error {
 	pair, lower := rowPair(row)
 	at := block[m.scalesAt()+4*pair*m.scaleWords():]
@@ -182,8 +185,7 @@ func (m Matrix) packScales(block []byte, row, first int, scales []byte, expert, 
 	return nil
 }
 
-// Unpack returns the tensors of a matrix as published, from its units. It is the inverse of
-// Pack.
+// Unpack is the inverse of Pack: it returns the published codes and scales of the units.
 func (m Matrix) Unpack(packed []byte) (codes, scales [][]byte) {
 	down, across := m.Packing.Blocks(int64(m.rows), int64(m.columns))
 	for range m.tensors {
@@ -210,7 +212,7 @@ func (m Matrix) Unpack(packed []byte) (codes, scales [][]byte) {
 	return codes, scales
 }
 
-// unpackScales reads the scales of a row of a block.
+// unpackScales is the inverse of packScales.
 func (m Matrix) unpackScales(block []byte, row, first int, scales []byte, expert, of int) {
 	pair, lower := rowPair(row)
 	at := block[m.scalesAt()+4*pair*m.scaleWords():]

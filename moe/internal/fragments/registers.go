@@ -6,30 +6,31 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Lane is the place of a thread's codes and scales in a block of a unit.
+// Lane has the offsets of a thread's codes and scales in a block.
 type Lane struct {
 	Format
 	k *ptx.Kernel
-	// codesAt and scalesAt are offsets in a block.
+	// codesAt and scalesAt are offsets in bytes.
 	codesAt, scalesAt ptx.U32
 }
 
-// NewLane returns the place for the thread with the given index in its warpgroup.
+// NewLane returns the offsets for the thread with the given index in its warpgroup.
 func NewLane(k *ptx.Kernel, f Format, thread ptx.U32) Lane {
 	return Lane{Format: f, k: k, codesAt: thread.MulI(loadBytes), scalesAt: thread.ShrI(2).MulI(4 * f.scaleWords()).AddI(f.scalesAt())}
 }
 
-// Block is a thread's part of a block in shared memory.
+// Block is a thread's codes and scales of a block in shared memory.
 type Block struct {
 	Lane
 	at ptx.Shared
-	// codes are the words of the codes, those of each k-tile after each other; factors are
-	// the words of the scales.
+	// codes are the loaded words of codes, k-tile after k-tile. factors are the words of the
+	// scales.
 	codes, factors []ptx.U32
 }
 
-// Block returns the thread's part of the block at an address. It loads the scales, and codes
-// of 4 bits. Twice as many would take too many registers.
+// Block starts to read the block at an address. It loads the scales, and the codes if they have 4
+// bits. Codes of 8 bits would take too many registers, so KTile loads them for one k-tile at a
+// time.
 func (l Lane) Block(at ptx.Shared) Block {
 	b := Block{Lane: l, at: at}
 	if l.codeBytes() == planeBytes {
@@ -39,7 +40,7 @@ func (l Lane) Block(at ptx.Shared) Block {
 	return b
 }
 
-// load loads the codes of the given k-tiles.
+// load loads the codes of k-tiles first to end-1.
 func (b *Block) load(first, end int) {
 	planes := b.codeBytes() / planeBytes
 	for plane := first * planes; plane < end*planes; plane++ {
@@ -48,7 +49,7 @@ func (b *Block) load(first, end int) {
 }
 
 // KTile returns the fragments of a k-tile: for each step of 16 columns the four registers of
-// wgmma's A, in bf16. K-tiles are taken in order.
+// operand A of wgmma, in bf16. The caller takes the k-tiles in order.
 func (b *Block) KTile(kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
 	of := b.codeBytes() / planeBytes * loadBytes / 4
 	if len(b.codes) == kTile*of {
@@ -74,21 +75,22 @@ func (b *Block) KTile(kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
 	return steps
 }
 
-// e2m1 returns four registers of two codes each.
+// e2m1 unpacks a word of codes to four registers, each with two codes.
 func e2m1(w ptx.U32) []ptx.U32 {
 	const places = 0x81c081c0
 	fourth := w.RotateRight(6).AndI(0x81808180).Or(w.ShlI(2).AndI(0x00400040))
 	return []ptx.U32{w.AndI(places), w.RotateRight(4).AndI(places), w.ShlI(6).AndI(places), fourth}
 }
 
-// e4m3 returns two registers of two codes each.
+// e4m3 unpacks a word of codes to two registers, each with two codes.
 func e4m3(w ptx.U32) []ptx.U32 {
 	const swapBytes = 0x2301
 	return []ptx.U32{w.AndI(0x87f087f0), w.Prmt(w, ptx.Uint(swapBytes)).AndI(0x07700770).Or(w.ShlI(4).AndI(0x80808080))}
 }
 
-// int4 returns four registers of two codes each. A code in the fraction of 2^7 makes it 128
-// and the code, from which the subtraction of 136 is exact.
+// int4 unpacks a word of codes to four registers, each with two numbers. A code from 0 to 15
+// becomes the lowest bits of the bf16 number 128, which is then 128 + code. Subtracting 136 gives
+// code - 8, exactly.
 func int4(w ptx.U32) (registers []ptx.U32) {
 	const places, exponent, zero = 0x000f000f, 0x43004300, 0x43084308
 	for i := range 4 {
@@ -98,8 +100,8 @@ func int4(w ptx.U32) (registers []ptx.U32) {
 	return registers
 }
 
-// multiplier returns the function that multiplies the codes of a k-tile by their scales.
-// lower is 1 for the lower one of the thread's rows.
+// multiplier returns the function that multiplies the codes of a k-tile by their scales. lower is 1
+// for the lower of the thread's two rows, 0 for the upper row.
 func (b *Block) multiplier(kTile int) func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 {
 	switch {
 	case b.areBytes():
@@ -107,7 +109,7 @@ func (b *Block) multiplier(kTile int) func(codes ptx.BF16x2, step, lower int) pt
 		word := b.factors[kTile]
 		return b.byRows([]ptx.U32{word.ShlI(7).AndI(exponents), word.ShrI(1).AndI(exponents)})
 	case b.Scale != spec.ScaleF32:
-		each := max(1, b.groups()/KTiles) // words of a k-tile
+		each := max(1, b.groups()/KTiles) // words of scales for each k-tile
 		return b.byRows(b.factors[kTile*b.groups()/KTiles:][:each])
 	}
 	return func(codes ptx.BF16x2, _, lower int) ptx.BF16x2 {
@@ -117,8 +119,8 @@ func (b *Block) multiplier(kTile int) func(codes ptx.BF16x2, step, lower int) pt
 	}
 }
 
-// byRows returns the function that multiplies by scales in bf16. words has a word for each
-// group of a k-tile, with the upper and the lower row's scale.
+// byRows returns the function that multiplies by bf16 scales. words has a word for each group of
+// the k-tile: the upper row's scale in its low half, the lower row's in its high half.
 func (b *Block) byRows(words []ptx.U32) func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 {
 	var groups [][2]ptx.BF16x2
 	for _, w := range words {
