@@ -6,12 +6,13 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// activation is the function between the two products of an expert: of gate and up, or of
-// one input.
+// activation is the function between an expert's two matrix products. A gated activation takes
+// a gate and an up value, any other takes one value.
 type activation struct {
 	gated bool
 	curve curve
-	// limit clamps the inputs if it is above 0. offset is added to up.
+	// If limit is above 0, gate is clamped to at most limit, and up to -limit..limit. offset is
+	// added to the clamped up.
 	limit, offset float64
 }
 
@@ -39,7 +40,8 @@ func activationOf(c spec.Config) activation {
 	return a
 }
 
-// inputs returns the gate and up of neuron j, from a row of n gates followed by n ups.
+// inputs returns the gate and the up value of neuron j from a row of H, which holds n gates
+// followed by n ups.
 func (a activation) inputs(row []float64, j int) (gate, up float64) {
 	if !a.gated {
 		return row[j], 0
@@ -53,8 +55,8 @@ func (a activation) value(gate, up float64) float64 {
 	return v
 }
 
-// gradient returns the activation, and grad times its slopes with respect to gate and to
-// up. The slope of a clamp is 1 at its bounds, as in PyTorch.
+// gradient returns the activation, and grad times its derivatives with respect to gate and to
+// up. The derivative of a clamp is 1 at its bounds, as in PyTorch.
 func (a activation) gradient(gate, up, grad float64) (value, dgate, dup float64) {
 	if !a.gated {
 		v, slope := a.curve(gate)
@@ -76,9 +78,9 @@ func (a activation) gradient(gate, up, grad float64) (value, dgate, dup float64)
 	return value, dgate, dup
 }
 
-// silu is x·sigmoid(alpha·x). Its slope is sigmoid + alpha·silu·(1 - sigmoid), where
-// 1 - sigmoid is computed as the sigmoid of -alpha·x, without cancellation. It is NaN
-// for x = -Inf.
+// silu returns the curve of x·sigmoid(alpha·x). Its slope is sigmoid + alpha·silu·(1 -
+// sigmoid). The factor 1 - sigmoid is computed as sigmoid(-alpha·x), which avoids cancellation.
+// The value and the slope are NaN for x = -Inf.
 func silu(alpha float64) curve {
 	return func(x float64) (value, slope float64) {
 		s := sigmoid(alpha * x)
@@ -101,8 +103,8 @@ func relu2(x float64) (value, slope float64) {
 	return v * v, 2 * v
 }
 
-// geluTanh is x/2·(1 + tanh y), y = √(2/π)·(x + 0.044715·x³), computed as
-// x·sigmoid(2y), without cancellation for tanh near -1.
+// geluTanh is x/2·(1 + tanh y) with y = √(2/π)·(x + 0.044715·x³). It is computed as
+// x·sigmoid(2y), because 1 + tanh y cancels for tanh y near -1.
 func geluTanh(x float64) (value, slope float64) {
 	const cubic = 0.044715
 	c := math.Sqrt(2 / math.Pi)
@@ -111,7 +113,7 @@ func geluTanh(x float64) (value, slope float64) {
 	return x * s, s + x*s*sigmoid(-2*y)*2*dy
 }
 
-// geluErf is x·Φ(x), Φ the distribution function of a normal variable.
+// geluErf is x·Φ(x). Φ is the distribution function of the standard normal distribution.
 func geluErf(x float64) (value, slope float64) {
 	phi := math.Erfc(-x/math.Sqrt2) / 2
 	return x * phi, phi + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)

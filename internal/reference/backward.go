@@ -6,32 +6,34 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Backward is the input of a backward pass: the inputs of the forward pass, what it
-// saved, and the gradient of its output. 16-bit values are bits of the layer's Type.
+// Backward is the input of a backward pass: the inputs of the forward pass, the tensors that it
+// saved, and the gradient of its output. T is the number of tokens, K = TopK, d = Hidden, n =
+// Intermediate, E = NumExperts, and R = T·K rows. 16-bit values are bits of the layer's Type.
 type Backward struct {
 	// X [T, d] is the input and DO [T, d] the gradient of the output.
 	X, DO []uint16
-	// Scores and ExpertIDs [T, K] are the routing. Ids outside 0..E-1 are skipped. A
-	// token may have an expert more than once.
+	// Scores and ExpertIDs [T, K] are the routing. A slot with an id outside 0..E-1 is skipped.
+	// A token may have an expert more than once.
 	Scores    []float64
 	ExpertIDs []int32
-	// H [R, 2n] or [R, n] is the pre-activation that forward saved, with rows in the order
-	// of [Group] and gate before up. If it is nil, it is computed again from X. SharedH is
-	// the pre-activation of the shared experts, with one row for each token.
+	// H [R, 2n], or [R, n] without a gate, is the pre-activation that forward saved. Its rows
+	// are in the order of [Group], and the gates of a row come before its ups. If H is nil, it
+	// is computed again from X. SharedH is the pre-activation of the shared experts, with one
+	// row for each token.
 	H, SharedH []uint16
 	// Routed reports whether this layer's router made the scores. The logits then have
 	// gradients, which contribute to the gradient of X.
 	Routed bool
-	// Logits [T, E] are the logits from which the scores were computed, if the gradients
-	// need them. If it is nil, they are computed again from X.
+	// Logits [T, E] are the logits from which the scores were computed. They are only read if
+	// the gradient depends on them. If Logits is nil, they are computed again from X.
 	Logits []float64
-	// Extra [T, E] is added to the gradients of the logits, for losses on the logits. nil
-	// adds nothing. Extra needs Routed.
+	// Extra [T, E] is added to the gradients of the logits, for losses on the logits. It may be
+	// nil, and it needs Routed.
 	Extra []float64
 }
 
-// Gradients computes the gradients of a backward pass, for all tokens and weights
-// or for some. It is safe for concurrent use.
+// Gradients computes the gradients of a backward pass. Its methods take a list of the tokens or
+// weight rows to compute. It is safe for concurrent use.
 type Gradients struct {
 	*Layer
 	in       Backward
@@ -40,7 +42,7 @@ type Gradients struct {
 	shared   *pass
 }
 
-// Gradients returns the gradients of a pass after checking the lengths of in. An error is
+// Gradients checks the lengths of in and returns the computation of its gradients. An error is
 // an [*spec.ArgError]. The slices are kept, not copied.
 func (l *Layer) Gradients(in Backward, r Rounding) (*Gradients, error) {
 	c := l.config
@@ -64,8 +66,8 @@ func (l *Layer) Gradients(in Backward, r Rounding) (*Gradients, error) {
 	return g, nil
 }
 
-// check checks the lengths that do not follow from the lengths of the routing. rows is the
-// number of rows in use.
+// check checks the lengths of DO, H, SharedH, Logits and Extra. rows is the number of (token,
+// slot) pairs whose expert is not skipped.
 func (in Backward) check(l *Layer, tokens, rows int) error {
 	c := l.config
 	switch {
@@ -91,14 +93,14 @@ func lengthError(name string, got, want int, shape string) error {
 	return &spec.ArgError{Field: name, Got: elements(got), Want: fmt.Sprintf("%d (%s)", want, shape)}
 }
 
-// pass is a backward pass through one bank of experts.
+// pass is a backward pass through one bank of experts: the routed or the shared ones.
 type pass struct {
 	*bank
 	layer    *Layer
 	rounding rounder
-	// x and do are [T, d]. h is the pre-activation that forward saved, or nil. scores [T,
-	// topK] multiply the rows; with onInput they multiply the inputs of the rows'
-	// activations.
+	// x and do are [T, d]. h is the pre-activation that forward saved, or nil. scores [T, topK]
+	// multiply the outputs of the experts. If onInput is true, they multiply H, the input of
+	// the activation, instead.
 	x, do, h []uint16
 	scores   []float64
 	topK     int
@@ -106,8 +108,8 @@ type pass struct {
 	grouping Grouping
 }
 
-// preactivations returns H of the pairs, with gate before up. x are the decoded rows of
-// the tokens.
+// preactivations returns H of the pairs, with gate before up. x are the decoded rows of the
+// tokens.
 func (p *pass) preactivations(pairs []pair, tokens []int32, x [][]float64) (h [][]float64) {
 	if p.h != nil {
 		h = matrix(len(pairs), p.rows)
@@ -130,12 +132,13 @@ func (p *pass) preactivations(pairs []pair, tokens []int32, x [][]float64) (h []
 	return h
 }
 
-// flat returns the index t·K + k of a pair.
+// flat returns the index t·K + k of a pair in the tensors [T, K], given the list of tokens.
 func (p *pass) flat(at pair, tokens []int32) int {
 	return int(tokens[at.row/p.topK])*p.topK + at.row%p.topK
 }
 
-// inputScore returns the factor of a row's H. outputScore returns the factor of a row's
+// inputScore returns the factor of H of the pair with index flat = t·K + k: the score if it
+// multiplies the activation's input, otherwise 1. outputScore returns the factor of the pair's
 // output.
 func (p *pass) inputScore(flat int) float64 {
 	if p.onInput {

@@ -27,7 +27,8 @@ var backwardConfigs = []spec.Config{
 	{Hidden: 128, Intermediate: 128, NumExperts: 7, TopK: 3},
 }
 
-// Every gradient equals the slope of the loss.
+// TestGradientsAreSlopes checks that every gradient equals the slope of the loss, by central
+// differences.
 func TestGradientsAreSlopes(t *testing.T) {
 	const tokens = 4
 	for i, c := range backwardConfigs {
@@ -50,7 +51,7 @@ func TestGradientsAreSlopes(t *testing.T) {
 				experts[i] = int32(i % c.NumExperts)
 			}
 			if c.TopK > 1 {
-				experts[0] = experts[1] // twice the same
+				experts[0] = experts[1] // a token that has an expert twice
 				experts[2], experts[3] = -1, int32(c.NumExperts)
 			}
 			checkSlopes(t, r, backwardOf(r, tokens, scores, experts), tokens)
@@ -99,8 +100,8 @@ func checkSlopes(t *testing.T, r random, in reference.Backward, tokens int) {
 	s.slopes(t, "dScores", s.scores, of.DScores)
 }
 
-// Gradients of some tokens or rows have the same bits as in a computation of all
-// gradients.
+// TestSampledGradientsEqualFull checks that gradients of some tokens or weight rows have the
+// same bits as in a computation of all gradients.
 func TestSampledGradientsEqualFull(t *testing.T) {
 	const tokens = 37
 	c := spec.Config{Hidden: 320, Intermediate: 64, NumExperts: 6, TopK: 2, GateUp: spec.Interleaved}
@@ -136,7 +137,8 @@ func TestSampledGradientsEqualFull(t *testing.T) {
 	}
 }
 
-// H as a kernel saves it, bf16 and by packed row, gives the gradients of computed H.
+// TestGradientsFromSavedH checks that H as a kernel saves it, in bf16 and by packed row, gives
+// the same gradients as H computed again from X.
 func TestGradientsFromSavedH(t *testing.T) {
 	const tokens = 19
 	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 3}
@@ -156,7 +158,7 @@ func TestGradientsFromSavedH(t *testing.T) {
 	assert.Equal(t, anew, allGradients(t, r, in))
 }
 
-// allGradients returns the gradients of the tokens, W1 and W2, concatenated.
+// allGradients returns the gradients of X, W1 and W2, concatenated.
 func allGradients(t *testing.T, r random, in reference.Backward) []float64 {
 	c := r.Config()
 	g, err := r.Gradients(in, reference.Rounded)
@@ -208,7 +210,8 @@ func TestRoundedGradientsAreNear(t *testing.T) {
 	near("dW2", b, a, len(w2), c.Intermediate)
 }
 
-// Experts without tokens have gradients of 0, as has a layer without tokens.
+// TestGradientsOfNothing checks that experts without tokens have weight gradients of 0, and so
+// has a layer without tokens.
 func TestGradientsOfNothing(t *testing.T) {
 	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 1}
 	for _, tokens := range []int{0, 2} {
@@ -222,7 +225,8 @@ func TestGradientsOfNothing(t *testing.T) {
 	}
 }
 
-// A NaN in a gradient, wanted or not, is never within bounds.
+// TestNaNNeverPasses checks that a NaN in the result or in the expected values is never within
+// bounds.
 func TestNaNNeverPasses(t *testing.T) {
 	const tokens = 6
 	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 2, TopK: 1}

@@ -2,9 +2,8 @@ package reference
 
 import "sonicmoe/internal/spec"
 
-// bank is a set of experts of the same width: the routed experts of a layer, or its
-// shared experts as one expert. The order of its weights does not depend on the
-// configuration.
+// bank is a set of experts of the same width: the routed experts of a layer, or its shared
+// experts as one expert. Weights are stored in one order for every configuration.
 type bank struct {
 	activation
 	// d and n are the widths of the experts. rows is the number of rows of W1: 2n, or n
@@ -20,18 +19,20 @@ type bank struct {
 	b1, b2 []float64
 }
 
-// weights are the tensors of a bank in the layout of the configuration.
+// weights holds the tensors of a bank in the layout of the configuration. w3 and b3 are nil
+// unless gate and up are separate tensors.
 type weights struct{ w1, w3, w2, b1, b3, b2 []uint16 }
 
-// newBank returns the bank of some weights in its own order. It keeps weights that are
-// already in this order and copies the others.
+// newBank returns a bank of weights in the order of type bank. It keeps weights that are
+// already in this order and copies the others. inOut reports whether the matrices of w are
+// stored as [in, out].
 func newBank(c spec.Config, experts, n int, gateUp spec.GateUp, inOut bool, w weights) bank {
 	b := bank{activation: activationOf(c), d: c.Hidden, n: n, rows: n, experts: experts, gateUp: gateUp}
 	if b.gated {
 		b.rows = 2 * n
 	}
-	// rowsOf returns the rows of W1 and then those of W3 for every expert, gate before up,
-	// with rows of the given width.
+	// rowsOf returns, for every expert, the rows of w1 followed by those of w3, with gate
+	// before up. width is the length of a row.
 	rowsOf := func(w1, w3 []uint16, width int, inOut bool) []uint16 {
 		parts := [][]uint16{w1}
 		if len(w3) > 0 {
@@ -65,7 +66,7 @@ func newBank(c spec.Config, experts, n int, gateUp spec.GateUp, inOut bool, w we
 	return b
 }
 
-// outIn returns matrices as [experts, out, in]. If inOut is true, w has them as [experts,
+// outIn returns the matrices of w as [experts, out, in]. If inOut is true, w holds [experts,
 // in, out].
 func outIn(w []uint16, experts, out, in int, inOut bool) []uint16 {
 	if !inOut {
@@ -80,8 +81,8 @@ func outIn(w []uint16, experts, out, in int, inOut bool) []uint16 {
 	return to
 }
 
-// copyRow copies row r of a matrix with the given number of rows. If inOut is true, the
-// matrix is stored transposed.
+// copyRow copies row r of a matrix with the given number of rows. If inOut is true, the matrix
+// is stored transposed, so that r is a column.
 func copyRow(to, from []uint16, r, rows int, inOut bool) {
 	if !inOut {
 		copy(to, from[r*len(to):])
@@ -92,7 +93,7 @@ func copyRow(to, from []uint16, r, rows int, inOut bool) {
 	}
 }
 
-// place returns the index in w1 of the row that callers number r.
+// place returns the index in w1 of the row that the caller's layout numbers r.
 func (b *bank) place(r int) int {
 	if b.gated && b.gateUp == spec.Interleaved {
 		return r%2*b.n + r/2
@@ -102,12 +103,12 @@ func (b *bank) place(r int) int {
 
 // pair is a token together with one of its experts.
 type pair struct {
-	row    int // index of the token in the list asked for, times K, plus the slot
+	row    int // i·K + k, for slot k of the i-th token of the list of tokens
 	expert int32
 }
 
-// groups returns the runs of pairs with the same expert. weights has size elements for
-// each expert.
+// groups returns the runs of consecutive pairs with the same expert. Each expert has size
+// elements of weights.
 func groups(pairs []pair, weights tensor, size int) []group {
 	var list []group
 	for i, p := range pairs {
@@ -134,8 +135,8 @@ func add(row, biases []float64, expert int32) {
 	}
 }
 
-// forward returns, for the pairs, H after rounding and Y before rounding. With scores, the
-// input of the activation is H times the pair's score.
+// forward returns, for each pair, H after rounding and Y before rounding. If scores is not nil,
+// the input of the activation is H times the pair's score.
 func (b *bank) forward(x [][]float64, pairs []pair, scores []float64, r rounder) (h, y [][]float64) {
 	h = b.up(x, pairs)
 	a := matrix(len(pairs), b.n)
@@ -145,7 +146,7 @@ func (b *bank) forward(x [][]float64, pairs []pair, scores []float64, r rounder)
 			score = scores[i]
 		}
 		add(h[i], b.b1, pairs[i].expert)
-		// A is computed from the sums, not from the rounded H.
+		// A is computed from the FP32 sums, not from the rounded H, as in the kernels.
 		for j := range b.n {
 			gate, up := b.inputs(h[i], j)
 			a[i][j] = r.store(b.value(score*gate, score*up))

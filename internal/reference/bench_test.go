@@ -7,8 +7,8 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// BenchmarkExperts computes 64 sampled tokens of a wide layer, as a check of a layer on
-// a GPU does.
+// BenchmarkExperts computes 64 sampled tokens of a wide layer, like a check of a layer on a
+// GPU.
 func BenchmarkExperts(b *testing.B) {
 	const tokens = 64
 	c := spec.Config{Hidden: 2048, Intermediate: 512, NumExperts: 16, TopK: 4}

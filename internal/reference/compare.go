@@ -15,20 +15,21 @@ type Bounds struct {
 	Frobenius float64
 	// Row bounds |got - want| / |want| of each row.
 	Row float64
-	// Element bounds each element's difference, relative to the largest |want| of its
-	// row.
+	// Element bounds the difference of each element, divided by the largest |want| of its row.
 	Element float64
 }
 
 var (
-	// VsUnrounded bounds the difference of a kernel's bf16 result from [Unrounded].
+	// VsUnrounded bounds the difference of a kernel's bf16 result from the reference computed
+	// as [Unrounded].
 	VsUnrounded = Bounds{Frobenius: 6e-3, Row: 6e-3, Element: 2e-2}
-	// VsRounded bounds the difference of a kernel's bf16 result from [Rounded].
+	// VsRounded bounds the difference of a kernel's bf16 result from the reference computed as
+	// [Rounded].
 	VsRounded = Bounds{Frobenius: 2e-3}
 )
 
-// BoundsOf returns the bounds for results of a layer's type, compared with the reference
-// in a rounding. fp16 has three more fraction bits than bf16, so its bounds are narrower.
+// BoundsOf returns the bounds for a comparison of results of type t with the reference in
+// rounding r. fp16 has three more fraction bits than bf16, so its bounds are narrower.
 func BoundsOf(t spec.Type, r Rounding) Bounds {
 	b := VsUnrounded
 	if r == Rounded {
@@ -44,36 +45,36 @@ func BoundsOf(t spec.Type, r Rounding) Bounds {
 type Report struct {
 	// Rows and Cols are the matrix's shape.
 	Rows, Cols int
-	// Frobenius is |got - want| / |want| over all rows. If want is zero, any other
-	// value has an infinite error.
+	// Frobenius is |got - want| / |want| over all rows. If want is zero and got is not, the
+	// error is infinite.
 	Frobenius float64
-	// WorstRow is the row with the largest relative norm, RowError. It is -1 if there are
-	// no rows.
+	// WorstRow is the row with the largest |got - want| / |want|, which is RowError. It is -1
+	// if there are no rows.
 	WorstRow int
 	RowError float64
-	// Worst is the element with the largest difference relative to its row's
-	// largest |want|.
+	// Worst is the element with the largest |got - want|, divided by the largest |want| of its
+	// row.
 	Worst Element
-	// NonFinite counts NaN and infinities in got or want. Poisoned counts those elements
-	// among them that were never written. First is the first element that is not finite.
-	// The other fields ignore all these elements.
+	// NonFinite counts the elements that are NaN or infinite in got or want. Poisoned counts
+	// those of them that are [Poison]: no kernel wrote them. First is the first element that is
+	// not finite. The other fields ignore all these elements.
 	NonFinite, Poisoned int
 	First               Element
-	// Mismatch is the error if a slice does not have Rows·Cols elements. Nothing was
+	// Mismatch is the error if got or want does not have Rows·Cols elements. Nothing was
 	// compared then.
 	Mismatch error
 }
 
-// Element is an element of a comparison.
+// Element is one element of the two matrices that were compared.
 type Element struct {
-	// Row is -1 for no element.
+	// Row is -1 if there is no such element.
 	Row, Col  int
 	Got, Want float64
 	// Error is |Got - Want| / the largest |want| of the row.
 	Error float64
 }
 
-// Compare compares got with want, both [rows, cols]. got has bf16 bits or float32.
+// Compare compares got with want, both [rows, cols]. got holds bf16 bits or float32.
 func Compare[E uint16 | float32](got []E, want []float64, rows, cols int) Report {
 	r := Report{Rows: rows, Cols: cols, WorstRow: -1, Worst: Element{Row: -1}, First: Element{Row: -1}}
 	if rows < 0 || cols < 0 || len(got) != rows*cols || len(want) != rows*cols {
@@ -93,7 +94,7 @@ func Compare[E uint16 | float32](got []E, want []float64, rows, cols int) Report
 	return r
 }
 
-// CompareOf is Compare for bits of a layer's type.
+// CompareOf is like [Compare], but got holds bits of type t.
 func CompareOf(t spec.Type, got []uint16, want []float64, rows, cols int) Report {
 	if t == spec.BF16 {
 		return Compare(got, want, rows, cols)
@@ -108,7 +109,7 @@ func CompareOf(t spec.Type, got []uint16, want []float64, rows, cols int) Report
 	return Compare(wide, want, rows, cols)
 }
 
-// compareRow adds a row to the report and returns its sums of squares.
+// compareRow adds a row to the report. It returns the sum of squares of got - want and of want.
 func compareRow[E uint16 | float32](r *Report, row int, got []E, want []float64) (diff, norm float64) {
 	var largest float64
 	for _, w := range want {
@@ -137,7 +138,7 @@ func compareRow[E uint16 | float32](r *Report, row int, got []E, want []float64)
 	return diff, norm
 }
 
-// value decodes an element, and reports whether the element is poison.
+// value decodes an element, and reports whether the element is [Poison].
 func value[E uint16 | float32](e E) (float64, bool) {
 	switch e := any(e).(type) {
 	case uint16:
@@ -150,7 +151,7 @@ func value[E uint16 | float32](e E) (float64, bool) {
 
 func finite(x float64) bool { return x-x == 0 }
 
-// relative returns diff/norm. If norm is 0, it returns infinity for any difference.
+// relative returns diff/norm. If norm is 0, it returns infinity for any diff but 0.
 func relative(diff, norm float64) float64 {
 	if diff == 0 {
 		return 0
@@ -158,7 +159,7 @@ func relative(diff, norm float64) float64 {
 	return diff / norm
 }
 
-// Check returns nil if all elements are finite and the errors within the bounds.
+// Check returns nil if all elements are finite and all errors are within the bounds.
 func (r Report) Check(b Bounds) error {
 	if r.Mismatch != nil {
 		return r.Mismatch

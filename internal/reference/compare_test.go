@@ -28,7 +28,8 @@ func TestCompareMeasures(t *testing.T) {
 		"worst element [2 1] is 2.5, not 2: 0.25 of its row's largest", r.String())
 }
 
-// The error of an all-zero result does not depend on the scale.
+// TestCompareHasNoAbsoluteTolerance checks that a result of zeros has an error of 100 %,
+// however small the expected values are.
 func TestCompareHasNoAbsoluteTolerance(t *testing.T) {
 	r := reference.Compare(make([]uint16, 4), []float64{1e-4, -1e-4, 1e-30, 0}, 2, 2)
 	assert.Equal(t, 1.0, r.Frobenius)

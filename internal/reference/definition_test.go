@@ -12,9 +12,9 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// definition computes a layer by the formulas of package spec's documentation, on float64
-// tensors in the layout of the configuration. It shares no code with the reference. Its
-// choice of experts is fixed.
+// definition computes a layer by the formulas in the documentation of package spec, on float64
+// tensors in the layout of the configuration. It shares no code with package reference. It
+// takes the chosen experts as given.
 type definition struct {
 	c       spec.Config
 	tokens  int
@@ -114,7 +114,8 @@ func (s *definition) weight(name string, expert, out, in, rows, cols int) float6
 	return w[out*cols+in]
 }
 
-// row returns row of W1·x plus its bias, for a neuron's gate (or its only input) or up.
+// row returns the product of x with one row of W1, plus the row's bias. The row is the neuron's
+// up if up is true, otherwise its gate or its only input.
 func (s *definition) row(expert, neuron int, up bool, x []float64, score float64) (sum float64) {
 	w, b, rows, at := "w1", "b1", s.c.HWidth(), neuron
 	switch {
@@ -250,8 +251,8 @@ func (s *definition) slopes(t *testing.T, what string, values, gradient []float6
 	}
 }
 
-// tensors are the weights of a layer in the form that a kernel gets, and the values of
-// these weights.
+// tensors holds the weights of a layer in the form that a kernel gets, and their values in
+// float64.
 type tensors struct {
 	reference.Weights
 	x, do  []uint16
@@ -272,7 +273,7 @@ func newTensors(c spec.Config, tokens int, seed uint64) tensors {
 	})
 }
 
-// fillTensors returns weights that have the given values.
+// fillTensors returns weights whose values are given by the function values.
 func fillTensors(c spec.Config, tokens int, values func(name string, count int64) []float64) tensors {
 	s := c.Shapes(tokens)
 	w := tensors{values: map[string][]float64{}}
@@ -315,7 +316,8 @@ func (w tensors) definition(c spec.Config, tokens int, in reference.Backward) *d
 		scores: in.Scores, experts: in.ExpertIDs, routed: in.Routed, w: w.values}
 }
 
-// Every forward pass equals the definition, and every gradient the slope of its loss.
+// TestLayersAreTheDefinition checks, for every configuration, that the forward pass equals the
+// definition and that every gradient equals the slope of the definition's loss.
 func TestLayersAreTheDefinition(t *testing.T) {
 	const tokens = 3
 	for i, c := range everyConfig() {
@@ -343,8 +345,8 @@ func TestLayersAreTheDefinition(t *testing.T) {
 	}
 }
 
-// Rounding changes every tensor within the bounds of kernels. Saved H and logits give
-// the same gradients as computed H and logits.
+// TestLayersRound checks that rounding changes every tensor, within the bounds for kernels.
+// Saved H and logits give the same gradients as computed H and logits.
 func TestLayersRound(t *testing.T) {
 	const tokens = 24
 	for i, c := range everyConfig() {
@@ -388,14 +390,15 @@ func within(t *testing.T, c spec.Config, what string, rounded, exact []float64) 
 	for i, v := range exact {
 		diff, norm = diff+(rounded[i]-v)*(rounded[i]-v), norm+v*v
 	}
-	// Rounding to 8 bits has an error of at most 2⁻⁹, to 11 bits of 2⁻¹², several times
-	// in a pass. H rounded across a clamp's bound turns a slope on or off.
+	// Rounding to 8 significant bits (bf16) has an error of at most 2⁻⁹, to 11 bits (fp16) of
+	// 2⁻¹². A pass rounds several times. If rounding moves H across a clamp's bound, a slope
+	// changes between 0 and 1.
 	bound := map[spec.Type]float64{spec.BF16: 1e-2, spec.F16: 1e-3}[c.Type]
 	if c.Limit > 0 {
 		bound *= 5
 	}
 	require.LessOrEqual(t, math.Sqrt(diff), bound*math.Sqrt(norm), what)
-	if what != "b2" && norm > 0 { // db2 only sums inputs, so nothing need be rounded
+	if what != "b2" && norm > 0 { // db2 sums dO times scores, so it may need no rounding
 		require.Positive(t, diff, "%s: nothing was rounded", what)
 	}
 }
@@ -421,8 +424,8 @@ func near(t *testing.T, what string, want, got []float64) {
 	require.InDeltaSlice(t, want, got, 1e-12*largest, what)
 }
 
-// everyGradient returns the gradients of all tensors that have one, in the tensors'
-// layout.
+// everyGradient returns the gradients of all tensors that have one, by name, in the layout of
+// the configuration.
 func everyGradient(t *testing.T, layer *reference.Layer, in reference.Backward, r reference.Rounding) map[string][]float64 {
 	t.Helper()
 	c := layer.Config()
@@ -481,7 +484,7 @@ func everyGradient(t *testing.T, layer *reference.Layer, in reference.Backward, 
 	return all
 }
 
-// inOrder returns matrices [experts, rows, cols], each transposed if inOut is true.
+// inOrder returns matrices [experts, rows, cols]. If inOut is true, each matrix is transposed.
 func inOrder(v []float64, experts, rows, cols int, inOut bool) []float64 {
 	if !inOut {
 		return v
@@ -497,8 +500,8 @@ func inOrder(v []float64, experts, rows, cols int, inOut bool) []float64 {
 	return out
 }
 
-// everyConfig returns configurations with every value of every field, and
-// combinations of fields that interact.
+// everyConfig returns configurations with every value of every field, and with combinations of
+// fields that interact.
 func everyConfig() []spec.Config {
 	base := spec.Config{Hidden: 32, Intermediate: 16, NumExperts: 6, TopK: 2, Logits: spec.F32}
 	var list []spec.Config
@@ -535,7 +538,7 @@ func everyConfig() []spec.Config {
 		{Type: spec.F16, Bias: true, InOut: true, GateUp: spec.Apart}, {Type: spec.F16, SharedExperts: 1, SharedGate: true},
 		{RouterBias: true}, {RouterF32: true}, {ExpertScale: true}, {ScoreScale: 2.5}, {ExpertScale: true, ScoreScale: 2.5, RouterBias: true},
 		{Groups: 3, TopGroups: 1}, {TopK: 1}, {TopK: 6}, {NumExperts: 1, TopK: 1},
-		// The combinations of DeepSeek-V2 and V3, and of Gemma-4.
+		// These are the combinations of DeepSeek-V2, DeepSeek-V3 and Gemma-4.
 		{Score: spec.SoftmaxAll, Groups: 3, TopGroups: 2, ScoreScale: 16},
 		{Score: spec.Sigmoid, SelectionBias: true, Groups: 3, TopGroups: 2, GroupSumOfTwo: true, Renormalize: spec.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5},
 		{Score: spec.SoftmaxAll, Renormalize: spec.RenormSum, ExpertScale: true},
@@ -553,7 +556,7 @@ func everyConfig() []spec.Config {
 	}
 	for _, s := range spec.Scores[1:] {
 		for _, renorm := range []spec.Renorm{spec.NoRenorm, spec.RenormSum, spec.RenormClamp} {
-			for _, epsilon := range []float64{0, 0.3, 5} { // 5 is above every sum
+			for _, epsilon := range []float64{0, 0.3, 5} { // 5 is above every sum of the raw scores
 				if renorm == spec.NoRenorm && epsilon > 0 || renorm == spec.RenormClamp && epsilon == 0 {
 					continue
 				}

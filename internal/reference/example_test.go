@@ -8,7 +8,7 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Some tokens of a result are compared with the reference.
+// This example compares some tokens of a result with the reference.
 func Example() {
 	const tokens = 512
 	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 16, TopK: 2}
@@ -21,7 +21,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	// These replace the results of a kernel: its routing, and its O with one wrong row.
+	// routing and full stand for the results of a kernel. One row of O is made wrong below.
 	routing, full, err := layer.Forward(x, reference.Rounded)
 	if err != nil {
 		fmt.Println(err)

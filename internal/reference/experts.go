@@ -9,26 +9,26 @@ import (
 
 // Output is the output of the experts for the tokens asked for.
 type Output struct {
-	// Tokens are the tokens, in the order in which they were asked for.
+	// Tokens lists the tokens, in the order in which they were asked for.
 	Tokens []int32
 	// O [len(Tokens), d] is the layer's output.
 	O []float64
-	// H is the pre-activation, gate before up, [len(Tokens)·K, 2n], or n columns without a
-	// gate. Row i·K + k is of token i in slot k. Rows of skipped experts are zero. (A
-	// kernel orders its rows by expert.)
+	// H is the pre-activation, with gate before up. Its shape is [len(Tokens)·K, 2n], or n
+	// columns without a gate. Row i·K + k belongs to slot k of token Tokens[i]. Rows of skipped
+	// experts are zero. (A kernel orders its rows by expert instead.)
 	H []float64
 	// SharedH is the pre-activation of the shared experts, with one row for each token.
-	// SharedScores [len(Tokens)] are the factors of their output. Both are nil without
-	// shared experts.
+	// SharedScores [len(Tokens)] are the factors of the shared experts' output. Both are nil
+	// without shared experts.
 	SharedH, SharedScores []float64
 }
 
-// Experts returns O and H of the listed tokens of x [T, d] (nil: all tokens). scores
-// and experts are [T, K], of all tokens. An expert outside 0..E-1 adds nothing. A
-// token may have an expert more than once.
+// Experts returns O and H for a list of tokens of x [T, d], or for all tokens if tokens is nil.
+// scores and experts are [T, K], for all T tokens. A slot with an expert outside 0..E-1 adds
+// nothing. A token may have an expert more than once.
 //
-// The work is 6·K·n·d operations a token and the decoding of the weights of each
-// expert in use, on all processors.
+// The work is 6·K·n·d operations for each token, plus the decoding of the weights of each
+// expert in use. It runs on all processors.
 func (l *Layer) Experts(x []uint16, scores []float64, experts, tokens []int32, r Rounding) (Output, error) {
 	c, round := l.config, rounder{r, l.config}
 	tokens, err := l.tokens(x, tokens)
@@ -58,7 +58,7 @@ func (l *Layer) Experts(x []uint16, scores []float64, experts, tokens []int32, r
 	for i, p := range pairs {
 		copy(out.H[p.row*l.routed.rows:], h[i])
 	}
-	at := make([]int, len(tokens)*c.TopK) // 1 + index of the row of each pair; 0 for a skipped pair
+	at := make([]int, len(tokens)*c.TopK) // for each pair, 1 + the index of its row, or 0 if the pair is skipped
 	for i, p := range pairs {
 		at[p.row] = i + 1
 	}
@@ -85,8 +85,8 @@ func (l *Layer) Experts(x []uint16, scores []float64, experts, tokens []int32, r
 	return out, nil
 }
 
-// sharedForward returns Y of the shared experts, nil without shared experts, and sets
-// SharedH and SharedScores of out.
+// sharedForward returns Y of the shared experts, and sets SharedH and SharedScores of out.
+// Without shared experts it returns nil.
 func (l *Layer) sharedForward(out *Output, rows [][]float64, r rounder) [][]float64 {
 	if l.shared == nil {
 		return nil
@@ -97,7 +97,8 @@ func (l *Layer) sharedForward(out *Output, rows [][]float64, r rounder) [][]floa
 	return y
 }
 
-// everyToken pairs each token with the one shared expert.
+// everyToken returns one pair for each token, with expert 0: a bank holds all shared experts as
+// one expert.
 func everyToken(tokens int) []pair {
 	list := make([]pair, tokens)
 	for i := range list {
@@ -106,7 +107,7 @@ func everyToken(tokens int) []pair {
 	return list
 }
 
-// sharedScores returns the factor of the shared experts' output for each token.
+// sharedScores returns, for each token, the factor of the shared experts' output.
 func (l *Layer) sharedScores(rows [][]float64, r rounder) []float64 {
 	scores := ones(len(rows))
 	if l.sharedGate != nil {
@@ -129,7 +130,8 @@ func checkRouting(want, scores, experts int) error {
 	return nil
 }
 
-// pairs returns the pairs of tokens and experts to compute, by expert.
+// pairs returns the (token, expert) pairs of the listed tokens, sorted by expert, without
+// skipped experts.
 func (l *Layer) pairs(tokens, experts []int32) []pair {
 	k := l.config.TopK
 	var list []pair

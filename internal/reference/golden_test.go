@@ -11,8 +11,9 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// The reference agrees with the blocks of transformers, configured by each model's
-// config.json: Config, choice, output and all gradients.
+// TestTransformers checks that the reference agrees with the MoE blocks of the transformers
+// library, configured by each model's config.json, in the Config, the chosen experts, the
+// output and all gradients.
 func TestTransformers(t *testing.T) {
 	blocks, tokens, err := golden.Blocks()
 	require.NoError(t, err)
@@ -23,7 +24,7 @@ func TestTransformers(t *testing.T) {
 }
 
 func checkBlock(t *testing.T, b golden.Block, tokens int) {
-	// The blocks compute in float64, but round their router's numbers to float32.
+	// The blocks compute in float64, but round the router's results to float32.
 	const bound = 5e-6
 	model, err := checkpoint.Read(b.Config)
 	require.NoError(t, err)
@@ -58,7 +59,7 @@ func checkBlock(t *testing.T, b golden.Block, tokens int) {
 	require.Empty(t, gradients, "gradients that the block does not have")
 }
 
-// matrixColumns returns the width of a matrix's rows, 0 for any other tensor.
+// matrixColumns returns the width of a matrix's rows, or 0 if the tensor is no matrix.
 func matrixColumns(c spec.Config, name string) int {
 	s := c.Shapes(0)
 	shape := map[string]spec.Shape{"router": s.Router, "w1": s.W1, "w3": s.W3, "w2": s.W2, "b1": s.B1, "b2": s.B2,

@@ -11,10 +11,12 @@ import (
 type Layer struct {
 	config spec.Config
 	router tensor
-	// routerBias, selectionBias and expertScale are [E], nil if the layer has none.
+	// routerBias, selectionBias and expertScale are [E]. Each is nil if the layer does not have
+	// it.
 	routerBias, selectionBias, expertScale []float64
 	routed                                 bank
-	// shared is nil without shared experts, sharedGate without their gate.
+	// shared is nil without shared experts. sharedGate is nil without a gate of the shared
+	// experts.
 	shared     *bank
 	sharedGate []float64
 }
@@ -25,14 +27,14 @@ func NewLayer(c spec.Config, router, w1, w2 []uint16) (*Layer, error) {
 	return New(c, Weights{Router: router, W1: w1, W2: w2})
 }
 
-// New returns a layer after checking the configuration and the lengths of the
-// weights. The layer keeps the slices, and copies experts' weights in an order other
-// than [E, 2n, d] with gate and up concatenated. An error is an [*spec.ArgError].
+// New checks the configuration and the lengths of the weights, and returns the layer. The layer
+// keeps the slices. It copies only the experts' weights that are not stored as [E, 2n, d] with
+// all gates before all ups. An error is an [*spec.ArgError].
 func New(c spec.Config, w Weights) (*Layer, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	c.Weights = "" // the reference gets the values of packed weights as plain weights
+	c.Weights = "" // callers give packed weights as their dequantised values
 	if err := w.check(c); err != nil {
 		return nil, err
 	}
@@ -99,8 +101,8 @@ func (l *Layer) Forward(x []uint16, r Rounding) (Routing, Output, error) {
 	return routing, out, err
 }
 
-// tokens checks the length of x [T, d] and the list of tokens. It returns the list, or a
-// list of all tokens for nil.
+// tokens checks the length of x [T, d] and the token numbers in list. It returns list, or all
+// tokens if list is nil.
 func (l *Layer) tokens(x []uint16, list []int32) ([]int32, error) {
 	d := l.config.Hidden
 	if len(x)%d != 0 {

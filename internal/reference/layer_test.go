@@ -12,8 +12,8 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// random returns a layer with random weights and tokens, at scales that keep every tensor
-// of order 1.
+// random is a layer with random weights and tokens, at scales that keep every tensor of order
+// 1.
 type random struct {
 	*reference.Layer
 	x, router, w1, w2 []uint16
@@ -34,7 +34,7 @@ func newRandom(t testing.TB, c spec.Config, tokens int, seed uint64) random {
 	return r
 }
 
-// naive computes the unrounded layer by its definition, one sum after the other.
+// naive computes the unrounded layer directly from its definition, with simple loops.
 func naive(r random, scores []float64, experts []int32, tokens int) (o, h []float64) {
 	c := r.Config()
 	d, n, k := c.Hidden, c.Intermediate, c.TopK
@@ -91,7 +91,8 @@ func TestForwardIsTheDefinition(t *testing.T) {
 	}
 }
 
-// One token, one expert, three weights: the test has every value computed by hand.
+// TestForwardByHand compares a pass with values computed by hand. One token chooses one expert,
+// which has three weights other than 0.
 func TestForwardByHand(t *testing.T) {
 	const d, n = 128, 64
 	bits := num.Float64ToBF16
@@ -130,7 +131,8 @@ func TestForwardByHand(t *testing.T) {
 	}
 }
 
-// H, A, Y and O are rounded once each. A is computed from the sums, not from H.
+// TestRoundedRoundsWhereKernelsDo checks that H, A, Y and O are rounded once each, and that A
+// is computed from the sums, not from the rounded H.
 func TestRoundedRoundsWhereKernelsDo(t *testing.T) {
 	const tokens = 5
 	for _, c := range configs {
@@ -164,7 +166,8 @@ func TestRoundedRoundsWhereKernelsDo(t *testing.T) {
 	}
 }
 
-// Rounding changes the norms, within the bounds of kernels.
+// TestRoundedIsNearUnrounded checks that rounding changes the results, within the bounds for
+// kernels.
 func TestRoundedIsNearUnrounded(t *testing.T) {
 	const tokens = 64
 	for _, c := range configs {
@@ -189,7 +192,8 @@ func bf16s(values []float64) []uint16 {
 	return bits
 }
 
-// The result of a token has the same bits alone, in a sample and among all tokens.
+// TestSampledEqualsFull checks that the result of a token has the same bits when it is computed
+// alone, in a sample, and among all tokens.
 func TestSampledEqualsFull(t *testing.T) {
 	const tokens = 41
 	c := spec.Config{Hidden: 640, Intermediate: 64, NumExperts: 6, TopK: 2}

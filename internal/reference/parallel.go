@@ -6,11 +6,11 @@ import (
 	"sync/atomic"
 )
 
-// each runs tasks 0..n-1, each once, on all processors.
+// each calls do for tasks 0..n-1, each once, on all processors.
 func each(n int, do func(task int)) { parallel(n, func() func(int) { return do }) }
 
-// parallel runs tasks 0..n-1, each once, on all processors. Each worker calls start
-// once, and the returned function for every task: start can allocate memory for the
+// parallel runs tasks 0..n-1, each once, on all processors. Each worker calls start once, and
+// then the returned function for each of its tasks. start can therefore allocate memory for one
 // worker.
 func parallel(n int, start func() func(task int)) {
 	workers := min(n, runtime.GOMAXPROCS(0))

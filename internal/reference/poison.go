@@ -1,6 +1,6 @@
 package reference
 
-// Poison is a NaN that no kernel computes (computed NaNs are 0x7fff). Outputs that are
-// preset to Poison show which elements were never written. Memory filled with bytes
-// of 0xff holds Poison.
+// Poison is a bf16 NaN that no kernel computes, because computed NaNs are 0x7fff. Tests preset
+// outputs to Poison, which then shows the elements that were never written. Memory filled with
+// bytes of 0xff holds Poison.
 const Poison uint16 = 0xffff

@@ -7,11 +7,13 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Preferences are the scores by which experts choose tokens, [T, E].
+// Preferences are the scores by which experts choose tokens, [T, E] for T tokens and E experts.
+// The rounding rules of [spec.Rounding] use them.
 type Preferences struct {
 	Experts int
-	// Raw is the softmax over all logits. Chosen reports whether the token chose the
-	// expert; Score is then the slot's score, otherwise the raw score.
+	// Raw is the softmax over all logits of a token. Chosen reports whether the token chose the
+	// expert. Score is the score of the token's slot if it chose the expert, otherwise the raw
+	// score.
 	Raw, Score []float64
 	Chosen     []bool
 }
@@ -34,18 +36,18 @@ func (r Routing) Preferences(c spec.Config, round Rounding) Preferences {
 	return p
 }
 
-// Entry is a token of an expert, and the weight of the expert's output.
+// Entry is a token that an expert takes after rounding. Score multiplies the expert's output.
 type Entry struct {
 	Token, Expert int32
 	Score         float64
-	// Raw reports whether Score is the raw score.
+	// Raw reports whether Score is the raw score, not the score of a slot.
 	Raw bool
 }
 
-// Round returns the tokens of the experts, by expert, then token, and the number of
-// tokens of each expert. c is the layer's configuration.
+// Round applies a rounding rule. It returns the tokens of each expert, by expert, then by
+// token, and the number of tokens of each expert. c is the layer's configuration.
 func (p Preferences) Round(c spec.Config, how spec.Rounding, seed uint64) (list []Entry, counts []int) {
-	var drift int // of RoundBalanced
+	var drift int // the sum of the changes so far, for RoundBalanced
 	for e := range p.Experts {
 		order, chosen := p.order(e, how.Rule == spec.ExpertChoice)
 		n := p.count(order, chosen, e, &drift, c, how, seed)
@@ -64,8 +66,9 @@ func (p Preferences) Round(c spec.Config, how spec.Rounding, seed uint64) (list 
 	return list, counts
 }
 
-// order returns all tokens in an expert's order of preference, and the number of tokens
-// that chose the expert. raw says that the order uses raw scores only.
+// order returns all tokens in an expert's order of preference, and the number of tokens that
+// chose the expert. If raw is true, the order depends only on raw scores. Otherwise, tokens
+// that chose the expert come first.
 func (p Preferences) order(expert int, raw bool) (order []int32, chosen int) {
 	tokens := len(p.Raw) / p.Experts
 	for t := range tokens {
@@ -90,8 +93,8 @@ func (p Preferences) order(expert int, raw bool) (order []int32, chosen int) {
 	return order, chosen
 }
 
-// before reports whether a score comes before another: the larger first, NaN before
-// all.
+// before returns -1 if score x comes before y, 1 if it comes after y, and 0 if they are equal.
+// Larger scores come first, NaN before all.
 func before(x, y float64) int {
 	switch {
 	case x > y || x != x && y == y:
@@ -102,8 +105,8 @@ func before(x, y float64) int {
 	return 0
 }
 
-// count returns the number of tokens that an expert gets. In order, the first f tokens
-// chose the expert.
+// count returns the number of tokens that an expert gets. f is the number of tokens that chose
+// the expert. They are the first f of order.
 func (p Preferences) count(order []int32, f, expert int, drift *int, c spec.Config, how spec.Rounding, seed uint64) int {
 	tile := how.Rows()
 	down := f / tile * tile
@@ -112,7 +115,7 @@ func (p Preferences) count(order []int32, f, expert int, drift *int, c spec.Conf
 		up += tile
 	}
 	if up > len(order) && how.Rule != spec.NoRounding {
-		up = down // the call has fewer tokens than up
+		up = down // the batch has fewer tokens than up
 	}
 	chance := float64(how.Draw(seed, expert)) / (1 << 32)
 	goesUp := false
@@ -147,7 +150,7 @@ func (p Preferences) count(order []int32, f, expert int, drift *int, c spec.Conf
 	return up
 }
 
-// mass returns the sum of the scores of tokens.
+// mass returns the sum of the scores that an expert has for some tokens.
 func (p Preferences) mass(tokens []int32, expert int) (sum float64) {
 	for _, t := range tokens {
 		sum += p.Score[int(t)*p.Experts+expert]
@@ -155,10 +158,10 @@ func (p Preferences) mass(tokens []int32, expert int) (sum float64) {
 	return sum
 }
 
-// RoundedLogits returns the gradients of all logits [T, E] of a pass that rounded,
-// given the gradients of the list's scores. The gradient of a top-K score goes
-// through the softmax over the K chosen logits, the gradient of a raw score through
-// the softmax over all. Dropping and adding have no gradient.
+// RoundedLogits returns the gradients of all logits [T, E] of a pass with rounding, given the
+// gradients of the scores of list. The gradient of a slot's score goes through the softmax over
+// the K chosen logits. The gradient of a raw score goes through the softmax over all logits.
+// The choice of the tokens that are dropped or added has no gradient.
 func (r Routing) RoundedLogits(c spec.Config, p Preferences, list []Entry, dscores []float64) []float64 {
 	e, k := c.NumExperts, c.TopK
 	out := make([]float64, len(r.Logits))

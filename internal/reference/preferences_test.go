@@ -14,8 +14,8 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// roundingCase is a routing to round. The cases have experts without tokens, equal
-// logits, one expert, K = E, and fewer tokens than a tile.
+// roundingCase is a routing to which the tests apply rounding rules. The cases have experts
+// without tokens, equal logits, one expert, K = E, and fewer tokens than a tile.
 type roundingCase struct {
 	c       spec.Config
 	tokens  int
@@ -53,7 +53,8 @@ var roundingRules = []spec.RoundingRule{
 	spec.ExpertChoice, spec.CapacityDrop,
 }
 
-// The properties of rounding hold for every routing.
+// TestRoundProperties checks the properties that every rounding rule promises, on random
+// routings.
 func TestRoundProperties(t *testing.T) {
 	cases := 200
 	switch {
@@ -142,8 +143,8 @@ func (v roundingCase) check(t *testing.T, how spec.Rounding, seed uint64) {
 	}
 }
 
-// checkBest checks that every token of an expert comes before the tokens that the
-// expert dropped.
+// checkBest checks that an expert prefers every token that it takes to every token that it
+// leaves.
 func (v roundingCase) checkBest(t *testing.T, p reference.Preferences, taken []bool, of int, how spec.Rounding, what string) {
 	e := v.c.NumExperts
 	better := func(a, b int) bool { // reports whether token a comes before token b
@@ -157,7 +158,7 @@ func (v roundingCase) checkBest(t *testing.T, p reference.Preferences, taken []b
 		}
 		return x > y || x == y && a < b
 	}
-	worst, best := -1, -1 // worst of the tokens that the expert takes, best of the tokens that it leaves
+	worst, best := -1, -1 // the worst token that the expert takes, the best token that it leaves
 	for tok := range v.tokens {
 		if taken[tok*e+of] {
 			if worst < 0 || better(worst, tok) {
@@ -172,8 +173,9 @@ func (v roundingCase) checkBest(t *testing.T, p reference.Preferences, taken []b
 	}
 }
 
-// The mean of a stochastic count over 10,000 seeds is f within four standard errors,
-// for each expert, and the draws of different experts are not correlated.
+// TestRoundStochasticIsFair checks that the mean of a stochastic count over 10,000 seeds is f,
+// the number of tokens that chose the expert, within four standard errors. It also checks that
+// the draws of different experts are not correlated.
 func TestRoundStochasticIsFair(t *testing.T) {
 	const tile = 8
 	seeds := 10000
@@ -200,7 +202,7 @@ func TestRoundStochasticIsFair(t *testing.T) {
 	for e := range f {
 		part := float64(f[e]%tile) / tile
 		if (f[e]+tile-1)/tile*tile > v.tokens {
-			part = 0 // rounding up would take more tokens than there are
+			part = 0 // rounding up would take more tokens than there are, so the rule always rounds down
 			f[e] = f[e] / tile * tile
 		}
 		stderr := tile * math.Sqrt(part*(1-part)/float64(seeds))
@@ -209,7 +211,8 @@ func TestRoundStochasticIsFair(t *testing.T) {
 	assert.InDelta(t, 0.5, pairs/float64(seeds), 3*0.5/math.Sqrt(float64(seeds)))
 }
 
-// The rules round counts f = 5, 4, 3, 9 with tiles of 8 and 16 tokens.
+// TestRoundByHand compares each rule with values computed by hand: experts with f = 5, 4, 3 and
+// 9 tokens, and tiles of 8 and 16 tokens.
 func TestRoundByHand(t *testing.T) {
 	const tokens, experts = 16, 4
 	f := []int{5, 4, 3, 9}
@@ -241,7 +244,8 @@ func TestRoundByHand(t *testing.T) {
 	assert.Equal(t, []int32{0, 1, 2, 11, 12, 13, 14, 15}, tokensOf0, "its five, and the best of the others")
 }
 
-// The gradients of the logits are the slopes of Σ g·score with a fixed choice.
+// TestRoundedLogits checks that the gradients of the logits are the slopes of Σ g·score, with
+// the taken tokens fixed.
 func TestRoundedLogits(t *testing.T) {
 	for _, raw := range []bool{false, true} {
 		r := rand.New(rand.NewPCG(11, 1))
@@ -288,8 +292,8 @@ func TestRoundedLogits(t *testing.T) {
 	}
 }
 
-// Counts of a histogram equal the counts after rounding, with rules that do not depend
-// on scores.
+// TestCountsOfHistogram checks that the counts computed from a histogram equal the counts of
+// Round, for the rules that do not depend on scores.
 func TestCountsOfHistogram(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
 	for i := range 200 {

@@ -1,24 +1,24 @@
 package reference
 
-// With few rows, decoding the weights costs as much as multiplying. A block of weights is
-// therefore decoded once for all rows of a group. The decoded weights and the inputs of a
-// block fit in the cache of one core.
+// A block of weights is decoded once for all rows of a group, because with few rows the
+// decoding costs as much as the products. The decoded weights and the inputs of a block fit in
+// the cache of one core.
 const (
-	blockCols  = 32  // weight rows, which are columns of the result, in one task
-	blockDepth = 512 // terms of a sum that are added at a time
+	blockCols  = 32  // weight rows, which are columns of the result, that one task computes
+	blockDepth = 512 // terms of each sum that one step adds
 )
 
-// group is a run of rows with the same weights.
+// group is a run of consecutive rows that are multiplied with the same weights.
 type group struct {
-	// first is the first row, count the number of rows.
+	// first is the index of the first row, and count is the number of rows.
 	first, count int
-	// weights is [cols, depth].
+	// weights is [cols, depth] in product, [depth, cols] in transposed.
 	weights tensor
 }
 
-// product returns rows · weightsᵀ for each group: out[i][c] = Σ_k rows[i][k] · weights[c,
-// k]. The order of a sum does not depend on the grouping, so a row's result does not
-// depend on other rows.
+// product returns rows · weightsᵀ for each group: out[i][c] = Σ_k rows[i][k] · weights[c, k].
+// The terms of a sum are always added in the same order. A row's result therefore does not
+// depend on the other rows.
 func product(rows [][]float64, groups []group, cols, depth int) [][]float64 {
 	out := matrix(len(rows), cols)
 	blocks := (cols + blockCols - 1) / blockCols
@@ -44,11 +44,11 @@ func product(rows [][]float64, groups []group, cols, depth int) [][]float64 {
 	return out
 }
 
-// rowTile is the number of rows that use a weight after one load.
+// rowTile is the number of rows that addBlock multiplies with a weight that was loaded once.
 const rowTile = 4
 
-// addBlock adds the terms k0..k1 of columns c0..c1 to at most rowTile rows. w holds
-// the decoded weights.
+// addBlock adds the terms k0..k1-1 of columns c0..c1-1 to the sums of at most rowTile rows. w
+// holds the decoded weights.
 func addBlock(out, rows [][]float64, w []float64, c0, c1, k0, k1 int) {
 	width := k1 - k0
 	if len(rows) == rowTile {
@@ -74,8 +74,8 @@ func addBlock(out, rows [][]float64, w []float64, c0, c1, k0, k1 int) {
 	}
 }
 
-// dot2x4 returns the eight dot products of two weight rows with four rows, each
-// summed in order.
+// dot2x4 returns the dot products of two weight rows with four rows: four of u, then four of v.
+// Each sum runs in order.
 func dot2x4(u, v, x0, x1, x2, x3 []float64) (s [2 * rowTile]float64) {
 	v, x0, x1, x2, x3 = v[:len(u)], x0[:len(u)], x1[:len(u)], x2[:len(u)], x3[:len(u)]
 	var u0, u1, u2, u3, v0, v1, v2, v3 float64
@@ -106,7 +106,7 @@ func dot(u, x []float64) (s float64) {
 	return s
 }
 
-// matrix returns rows of zeros, slices of one array.
+// matrix returns a matrix of zeros. Its rows are slices of one array.
 func matrix(rows, cols int) [][]float64 {
 	all := make([]float64, rows*cols)
 	m := make([][]float64, rows)

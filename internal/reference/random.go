@@ -7,28 +7,28 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Standard deviations of a layer's random inputs, with which speeds are reported.
+// These are the standard deviations of a layer's random inputs in benchmarks.
 const (
 	ScaleX      = 0.5
 	ScaleWeight = 0.02
 	ScaleOutput = 0.2 // scale of the gradient of O
 )
 
-// Normal is an infinite sequence of random 16-bit values with a normal distribution
-// of mean 0. Value i depends only on seed, scale and i: a tensor is the same on every
-// machine, for every number of goroutines and pieces.
+// Normal is an infinite sequence of random 16-bit values with a normal distribution of mean 0.
+// Value i depends only on the seed, the scale and i. A tensor is therefore the same on every
+// machine, however many goroutines fill it.
 //
-// 16 bits of a counter's hash select one of 65,536 quantiles of the distribution, up
-// to 4.3 standard deviations.
+// 16 bits of a counter's hash select one of 65,536 quantiles of the distribution. The largest
+// value is 4.3 standard deviations.
 type Normal struct {
 	seed  uint64
 	table func() *[1 << 16]uint16 // returns the quantiles, which the first call computes
 }
 
-// NewNormal returns the sequence of bf16 values for a seed and a standard deviation.
+// NewNormal returns the sequence of bf16 values for a seed and a standard deviation, scale.
 func NewNormal(seed uint64, scale float64) *Normal { return NewNormalOf(spec.BF16, seed, scale) }
 
-// NewNormalOf is NewNormal for values of a layer's type.
+// NewNormalOf is like [NewNormal] for values of type t.
 func NewNormalOf(t spec.Type, seed uint64, scale float64) *Normal {
 	return &Normal{seed: mix(seed), table: sync.OnceValue(func() *[1 << 16]uint16 {
 		table := new([1 << 16]uint16)
@@ -39,7 +39,7 @@ func NewNormalOf(t spec.Type, seed uint64, scale float64) *Normal {
 	})}
 }
 
-// quantiles returns the quantiles of the standard normal distribution, divided by √2.
+// quantiles returns 65,536 quantiles of the standard normal distribution, divided by √2.
 var quantiles = sync.OnceValue(func() *[1 << 16]float64 {
 	list := new([1 << 16]float64)
 	for i := range list {
@@ -52,7 +52,7 @@ var quantiles = sync.OnceValue(func() *[1 << 16]float64 {
 // fillPart is the number of values that a goroutine fills at a time, a multiple of 4.
 const fillPart = 1 << 16
 
-// Fill sets dst to values first, first+1, ..., on all processors. first must not be
+// Fill sets dst to the values first, first+1, ..., on all processors. first must not be
 // negative.
 func (r *Normal) Fill(dst []uint16, first int64) {
 	parts := (len(dst) + fillPart - 1) / fillPart
@@ -69,7 +69,7 @@ func (r *Normal) Values(n int64) []uint16 {
 	return dst
 }
 
-// fill is Fill on one goroutine. One hash gives four values.
+// fill is [Normal.Fill] on one goroutine. One hash gives four values.
 func (r *Normal) fill(dst []uint16, first uint64) {
 	table := r.table()
 	for len(dst) > 0 && first%4 != 0 {
@@ -88,11 +88,11 @@ func (r *Normal) fill(dst []uint16, first uint64) {
 	}
 }
 
-// index returns the number of value i's quantile.
+// index returns the index of value i in the table of quantiles.
 func (r *Normal) index(i uint64) uint16 { return uint16(mix(r.seed+i/4) >> (i % 4 * 16)) }
 
-// mix is the output function of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014)
-// with its increment: a bijection of 64 bits.
+// mix is the output function of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), including the
+// step that adds the generator's increment. It is a bijection of 64-bit integers.
 func mix(x uint64) uint64 {
 	x *= 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

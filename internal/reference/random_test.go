@@ -24,7 +24,8 @@ func TestNormalHasItsMoments(t *testing.T) {
 			inside++
 		}
 	}
-	// Standard errors are 1e-3, 1.4e-3, 1e-2, 1e-3.
+	// The standard errors of the mean, the variance, the fourth moment and the correlation of
+	// neighbours are 1e-3, 1.4e-3, 1e-2 and 1e-3.
 	assert.InDelta(t, 0, sum/n, 5e-3)
 	assert.InDelta(t, 1, squares/n, 7e-3)
 	assert.InDelta(t, 3, fourth/n, 5e-2)
@@ -49,7 +50,8 @@ func TestNormalInPiecesIsTheSame(t *testing.T) {
 	assert.Equal(t, far[4:], again)
 }
 
-// The values of a seed never change: reported speeds and errors depend on them.
+// TestNormalIsPinned checks that the values of a seed never change, because reported speeds and
+// errors depend on them.
 func TestNormalIsPinned(t *testing.T) {
 	pinned := []uint16{0xbeae, 0xbe96, 0xbcc4, 0x3e33, 0x3efd, 0xbe39, 0x3f35, 0x3d78}
 	assert.Equal(t, pinned, reference.NewNormal(1, 1).Values(8))

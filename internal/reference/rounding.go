@@ -10,13 +10,13 @@ type Rounding uint8
 const (
 	// Unrounded keeps everything after the 16-bit inputs in float64.
 	Unrounded Rounding = iota
-	// Rounded rounds where the kernels do: logits to the layer's format, scores
-	// and their gradients to FP32, H, A, Y, O, dH, A', dX~, dX once each to the
-	// layer's type.
+	// Rounded rounds where the kernels do. Logits are rounded to the layer's logit format.
+	// Scores and their gradients are rounded to FP32. H, A, Y, O, dH, A' (the score times A),
+	// dX~ (the gradient of X for each pair) and dX are each rounded once to the layer's type.
 	Rounded
 )
 
-// rounder rounds values of a layer if its Rounding is Rounded.
+// rounder rounds values if its Rounding is Rounded, and returns them unchanged otherwise.
 type rounder struct {
 	rounding Rounding
 	config   spec.Config
@@ -28,7 +28,7 @@ func (r rounder) store(x float64) float64 { return r.to(r.config.Type, x) }
 // f32 rounds x to FP32.
 func (r rounder) f32(x float64) float64 { return r.to(spec.F32, x) }
 
-// logit rounds x to the format of logits.
+// logit rounds x to the layer's format of logits.
 func (r rounder) logit(x float64) float64 { return r.to(r.config.Logits, x) }
 
 func (r rounder) to(t spec.Type, x float64) float64 {

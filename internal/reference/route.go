@@ -7,18 +7,18 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Routing is the routing of some tokens. Row i is for the i-th token of the list.
+// Routing is the routing of a list of tokens. Row i belongs to the i-th token of the list.
 type Routing struct {
-	// Logits is [tokens, E].
+	// Logits is [tokens, E], for the layer's E experts.
 	Logits []float64
-	// ExpertIDs [tokens, K] are the chosen experts, the best key first, and Scores
-	// [tokens, K] their scores.
+	// ExpertIDs [tokens, K] are the K experts that a token chose, the one with the largest key
+	// first (see [Layer.Keys]). Scores [tokens, K] are the scores of these experts.
 	Scores    []float64
 	ExpertIDs []int32
 }
 
-// Route returns the routing of the listed tokens of x [T, d] (nil: all tokens), as
-// defined by package spec.
+// Route returns the routing of a list of tokens of x [T, d], or of all tokens if tokens is nil.
+// Package spec defines the routing.
 func (l *Layer) Route(x []uint16, tokens []int32, r Rounding) (Routing, error) {
 	tokens, err := l.tokens(x, tokens)
 	if err != nil {
@@ -31,8 +31,8 @@ func (l *Layer) Route(x []uint16, tokens []int32, r Rounding) (Routing, error) {
 	return l.RouteLogits(logits, r)
 }
 
-// RouteLogits returns the routing of tokens with these logits [tokens, E], which are
-// not rounded.
+// RouteLogits returns the routing of tokens with the given logits [tokens, E]. It does not
+// round the logits.
 func (l *Layer) RouteLogits(logits []float64, r Rounding) (Routing, error) {
 	e, k := l.config.NumExperts, l.config.TopK
 	if len(logits)%e != 0 {
@@ -52,14 +52,15 @@ func (l *Layer) RouteLogits(logits []float64, r Rounding) (Routing, error) {
 	return out, nil
 }
 
-// routeTokens is the largest number of tokens decoded at a time, routeGroup the
+// routeTokens is the largest number of tokens decoded at a time. routeGroup is the number of
 // tokens of one task.
 const (
 	routeTokens = 2048
 	routeGroup  = 64
 )
 
-// eachLogits calls do with the logits of each token of the list, in order.
+// eachLogits calls do for each token of the list, in order, with the token's index in the list
+// and its logits.
 func (l *Layer) eachLogits(x []uint16, tokens []int32, r rounder, do func(i int, logits []float64)) {
 	for first := 0; first < len(tokens); first += routeTokens {
 		rows := l.tokenRows(x, tokens[first:min(first+routeTokens, len(tokens))])
@@ -79,8 +80,8 @@ func (l *Layer) eachLogits(x []uint16, tokens []int32, r rounder, do func(i int,
 	}
 }
 
-// choose writes a token's experts, the best first. raw may be nil if only logits
-// are compared.
+// choose writes a token's experts to experts, the best first. raw are the raw scores. It may be
+// nil if experts are compared by logits alone.
 func (l *Layer) choose(experts []int32, logits, raw []float64, r rounder) {
 	c := l.config
 	keys, sums := l.keys(logits, raw, r), raw
@@ -120,8 +121,8 @@ func (l *Layer) choose(experts []int32, logits, raw []float64, r rounder) {
 	}
 }
 
-// Keys returns the keys by which the experts of a token with these logits [E] are
-// compared.
+// Keys returns the keys, [E], of a token with the given logits. The token chooses the experts
+// with the largest keys.
 func (l *Layer) Keys(logits []float64, r Rounding) []float64 {
 	round := rounder{r, l.config}
 	return l.keys(logits, l.rawScores(logits, nil, round), round)
@@ -138,9 +139,9 @@ func (l *Layer) keys(logits, raw []float64, r rounder) []float64 {
 	return keys
 }
 
-// TopK writes the indices of the largest logits to experts, the largest first. If
-// logits are equal, the lower index comes first; NaN comes before all, as in
-// torch.topk. len(experts) must not exceed len(logits).
+// TopK writes the indices of the largest logits to experts, the largest logit first. Of equal
+// logits the lower index comes first. NaN comes before all, as in torch.topk. len(experts) must
+// not exceed len(logits).
 func TopK(experts []int32, logits []float64) {
 	order := indices(len(logits))
 	slices.SortStableFunc(order, func(a, b int32) int { return before(logits[a], logits[b]) })

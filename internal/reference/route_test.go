@@ -35,7 +35,7 @@ func TestTopK(t *testing.T) {
 	}
 }
 
-// Equal logits keep their order in a long row.
+// TestTopKOfManyTies checks that equal logits keep their order in a long row.
 func TestTopKOfManyTies(t *testing.T) {
 	logits := make([]float64, 1024)
 	for i := range logits {
@@ -82,7 +82,7 @@ func TestRouteIsTheDefinition(t *testing.T) {
 	}
 }
 
-// logitLayer returns a layer and a token that have exactly these logits.
+// logitLayer returns a layer, and a token whose logits have exactly the given values.
 func logitLayer(t *testing.T, format spec.Type, k int, logits ...float64) (*reference.Layer, []uint16) {
 	t.Helper()
 	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: len(logits), TopK: k, Logits: format}
@@ -101,7 +101,8 @@ func logitLayer(t *testing.T, format spec.Type, k int, logits ...float64) (*refe
 	return l, x
 }
 
-// 1 and 1.001 are equal in bf16: the lower expert is chosen.
+// TestLogitFormatDecidesTies checks that the logits 1 and 1.001, which are equal in bf16,
+// choose the lower expert if logits are bf16.
 func TestLogitFormatDecidesTies(t *testing.T) {
 	tests := []struct {
 		format   spec.Type
@@ -223,7 +224,8 @@ func TestRouteLogits(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, append(tt.experts, tt.experts...), got.ExpertIDs)
 				for k, want := range tt.scores {
-					// Without rounding a sigmoid of -200 is not 0.
+					// The tests expect 0 for the sigmoid of -200, which is true only after
+					// rounding to FP32.
 					if r == reference.Unrounded && tt.logits[0] == -200 {
 						continue
 					}

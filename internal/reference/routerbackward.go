@@ -2,10 +2,12 @@ package reference
 
 import "sonicmoe/internal/spec"
 
-// dense reports whether the scores of a token depend on all its logits.
+// dense reports whether a token's scores depend on all of its logits, not only on those of its
+// chosen experts.
 func (l *Layer) dense() bool { return l.config.Score == spec.SoftmaxAll }
 
-// logitWidth returns the number of a token's logits that have gradients from scores.
+// logitWidth returns the number of logits of a token that have a gradient from the scores: E if
+// dense, otherwise K.
 func (l *Layer) logitWidth() int {
 	if l.dense() {
 		return l.config.NumExperts
@@ -13,8 +15,8 @@ func (l *Layer) logitWidth() int {
 	return l.config.TopK
 }
 
-// DLogits returns the gradients of the logits of all tokens, given the gradients of
-// the scores [T, K]: of the chosen logits [T, K], or with SoftmaxAll of all [T, E].
+// DLogits returns the gradients of the logits of all T tokens, given the gradients of the
+// scores [T, K]. The result has the chosen logits [T, K], or with SoftmaxAll all logits [T, E].
 func (g *Gradients) DLogits(dscores []float64) ([]float64, error) {
 	if len(dscores) != len(g.in.Scores) {
 		return nil, lengthError("dscores", len(dscores), len(g.in.Scores), "[T, K]")
@@ -22,7 +24,7 @@ func (g *Gradients) DLogits(dscores []float64) ([]float64, error) {
 	return g.dlogits(dscores, indices(len(g.in.X)/g.config.Hidden)), nil
 }
 
-// dlogits is DLogits for the listed tokens.
+// dlogits is [Gradients.DLogits] for a list of tokens.
 func (g *Gradients) dlogits(dscores []float64, tokens []int32) []float64 {
 	c, width := g.config, g.logitWidth()
 	out := make([]float64, len(tokens)*width)
@@ -42,8 +44,8 @@ func (g *Gradients) dlogits(dscores []float64, tokens []int32) []float64 {
 	return out
 }
 
-// logits returns the logits of tokens. It returns nil if the scores alone determine the
-// gradient of the logits, which is so with a softmax over the chosen logits.
+// logits returns the logits of tokens. It returns nil for a softmax over the chosen logits,
+// because the gradient of these logits follows from the scores alone.
 func (g *Gradients) logits(tokens []int32) []float64 {
 	c := g.config
 	switch {
@@ -57,8 +59,8 @@ func (g *Gradients) logits(tokens []int32) []float64 {
 	return out
 }
 
-// routerBackward computes a token's dlogits from dscores. Slots without an expert of
-// this layer must have dscores of 0.
+// routerBackward computes a token's dlogits from its dscores. dscores must be 0 in slots whose
+// expert the layer does not have.
 func (g *Gradients) routerBackward(dlogits, logits, scores, dscores []float64, chosen []int32) {
 	if logits == nil {
 		w := make([]float64, len(scores))
@@ -106,8 +108,8 @@ func (l *Layer) slope(logit, score float64) float64 {
 	return sigmoid(logit) / (2 * score)
 }
 
-// normBackward returns the raw scores of the chosen experts and the gradients of these
-// scores. Both are 0 in slots without an expert of this layer.
+// normBackward returns the raw scores of the chosen experts and the gradients of these scores.
+// Both are 0 in slots whose expert the layer does not have.
 func (l *Layer) normBackward(raw, dscores []float64, chosen []int32) (w, dw []float64) {
 	w, dw = make([]float64, len(chosen)), make([]float64, len(chosen))
 	for k, e := range chosen {
@@ -128,9 +130,9 @@ func (l *Layer) normBackward(raw, dscores []float64, chosen []int32) (w, dw []fl
 	return w, dw
 }
 
-// SoftmaxBackward returns the gradients of a softmax's inputs, given the gradients of
-// its results, both [tokens, K]: s_k·(dS_k - Σ_j s_j·dS_j). The slices must have the
-// same length, a multiple of K.
+// SoftmaxBackward returns the gradients of the inputs of a softmax over topK = K values, given
+// its results and their gradients dS, both [tokens, K]: s_k·(dS_k - Σ_j s_j·dS_j). The two
+// slices must have the same length, a multiple of K.
 func SoftmaxBackward(scores, dscores []float64, topK int) []float64 {
 	out := make([]float64, len(scores))
 	for i := 0; i+topK <= len(scores); i += topK {

@@ -4,9 +4,9 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Router returns dW_r [E, d]. dlogits are the gradients of the logits of all tokens,
-// from Tokens or from a kernel: [T, K] of the chosen logits, or [T, E] with
-// SoftmaxAll. Extra is added to them.
+// Router returns dW_r [E, d], the gradient of the router's weights. dlogits holds the gradients
+// of the logits of all tokens, from [Gradients.Tokens] or from a kernel: [T, K] of the chosen
+// logits, or [T, E] with SoftmaxAll. Extra of [Backward] is added to them.
 func (g *Gradients) Router(dlogits []float64) ([]float64, error) {
 	c := g.config
 	if err := g.checkDLogits(dlogits); err != nil {
@@ -32,8 +32,8 @@ func (g *Gradients) Router(dlogits []float64) ([]float64, error) {
 	return out, nil
 }
 
-// RouterBias returns the gradient, [E], of the bias of the logits. dlogits are as for
-// Router.
+// RouterBias returns the gradient, [E], of the router's bias. dlogits has the shape that
+// [Gradients.Router] describes.
 func (g *Gradients) RouterBias(dlogits []float64) ([]float64, error) {
 	if err := g.checkDLogits(dlogits); err != nil {
 		return nil, err
@@ -56,8 +56,8 @@ func (g *Gradients) checkDLogits(dlogits []float64) error {
 	return nil
 }
 
-// eachDLogit calls do with terms of the gradients of a token's logits. A logit may
-// have several terms.
+// eachDLogit calls do for every term of the gradients of a token's logits. One logit may have
+// several terms, which the caller adds.
 func (g *Gradients) eachDLogit(t int, dlogits []float64, do func(e int, dlogit float64)) {
 	c := g.config
 	if g.dense() {
@@ -78,8 +78,8 @@ func (g *Gradients) eachDLogit(t int, dlogits []float64, do func(e int, dlogit f
 	}
 }
 
-// ExpertScale returns the gradient of the experts' scales, [E], given the gradients of
-// all tokens' scores, [T, K].
+// ExpertScale returns the gradient, [E], of the experts' scales, given the gradients of all
+// tokens' scores, [T, K].
 func (g *Gradients) ExpertScale(dscores []float64) ([]float64, error) {
 	c := g.config
 	switch {
@@ -104,8 +104,8 @@ func (g *Gradients) ExpertScale(dscores []float64) ([]float64, error) {
 	return out, nil
 }
 
-// SharedGate returns the gradient of wg, [d], given the gradients of x·wg of all
-// tokens.
+// SharedGate returns the gradient, [d], of wg, the weights of the shared experts' gate. dgate
+// holds the gradient of x·wg for each token x.
 func (g *Gradients) SharedGate(dgate []float64) ([]float64, error) {
 	d := g.config.Hidden
 	switch tokens := len(g.in.X) / d; {

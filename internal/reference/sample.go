@@ -2,11 +2,11 @@ package reference
 
 import "slices"
 
-// SampleTokens picks tokens to check a large layer on: at least want (or all) of the
-// tokens, spread evenly from first to last, and more until every expert that
-// received a token has one in the sample. For an expert that the spread misses it
-// adds the expert's last token, which is in the partly filled tile. experts is
-// [T, K]; ids outside 0..E-1 are ignored. The result is ascending.
+// SampleTokens picks tokens on which a large layer is checked. It takes at least want of the
+// tokens (all if there are fewer), spread evenly from first to last. It then adds the last
+// token of every expert that has tokens but none in the sample. An expert's last token is a
+// good choice because it is in the expert's partly filled tile. experts is [T, K]; ids outside
+// 0..E-1 are ignored. The result is ascending.
 func SampleTokens(experts []int32, tokens, topK, numExperts, want int) []int32 {
 	if topK < 1 || tokens < 1 {
 		return nil

@@ -18,7 +18,7 @@ func TestSampleTokensTouchesEveryExpert(t *testing.T) {
 	} {
 		experts := make([]int32, tt.tokens*tt.k)
 		for i := range experts {
-			experts[i] = int32(r.IntN(tt.e) * r.IntN(tt.e+2) / tt.e) // skewed, some outside
+			experts[i] = int32(r.IntN(tt.e) * r.IntN(tt.e+2) / tt.e) // not uniform, and some ids are outside 0..e-1
 		}
 		experts[len(experts)-1] = -1
 		got := reference.SampleTokens(experts, tt.tokens, tt.k, tt.e, tt.want)

@@ -6,8 +6,9 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// rawScores returns p of all experts of a token. With SoftmaxTopK only the chosen
-// experts have one, the others have 0; it is nil if chosen is nil.
+// rawScores returns a token's raw scores p of all experts, before renormalisation and scaling.
+// With SoftmaxTopK, p is 0 for experts that the token did not choose, and the result is nil if
+// chosen is nil.
 func (l *Layer) rawScores(logits []float64, chosen []int32, r rounder) []float64 {
 	p := make([]float64, len(logits))
 	switch l.config.Score {
@@ -46,7 +47,7 @@ func (l *Layer) rawScores(logits []float64, chosen []int32, r rounder) []float64
 // has reports whether e is one of the layer's experts.
 func (l *Layer) has(e int32) bool { return e >= 0 && int(e) < l.config.NumExperts }
 
-// inside returns those of a token's experts that the layer has.
+// inside returns the chosen experts that the layer has.
 func (l *Layer) inside(chosen []int32) []int32 {
 	var list []int32
 	for _, e := range chosen {
@@ -57,7 +58,7 @@ func (l *Layer) inside(chosen []int32) []int32 {
 	return list
 }
 
-// softmax replaces logits by their softmax.
+// softmax replaces the logits v by their softmax.
 func softmax(v []float64) {
 	most := math.Inf(-1)
 	for _, x := range v {
@@ -75,7 +76,7 @@ func softmax(v []float64) {
 	}
 }
 
-// scores writes the scores of a token's chosen experts, given the raw scores of all.
+// scores writes the scores of a token's chosen experts, given the raw scores of all experts.
 func (l *Layer) scores(scores, raw []float64, chosen []int32, r rounder) {
 	z, _ := l.norm(raw, chosen)
 	for k, e := range chosen {
@@ -83,8 +84,8 @@ func (l *Layer) scores(scores, raw []float64, chosen []int32, r rounder) {
 	}
 }
 
-// norm returns z, the divisor of the raw scores of a token's experts, and whether z
-// depends on the raw scores.
+// norm returns z, by which the raw scores of a token's experts are divided. moves reports
+// whether z depends on the raw scores.
 func (l *Layer) norm(raw []float64, chosen []int32) (z float64, moves bool) {
 	var sum float64
 	for _, e := range chosen {
@@ -101,7 +102,8 @@ func (l *Layer) norm(raw []float64, chosen []int32) (z float64, moves bool) {
 	return 1, false
 }
 
-// factor returns the factor of an expert's normed scores.
+// factor returns the number by which an expert's score is multiplied after the division by z of
+// norm.
 func (l *Layer) factor(e int32) float64 {
 	f := l.config.Scale()
 	if l.expertScale != nil {

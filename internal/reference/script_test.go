@@ -14,9 +14,9 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// scriptCase is the output of testdata/rounding.py for a size: for each rule and
-// expert the number of tokens, their CRC-32 as ascending int32, and the sum of their
-// scores.
+// scriptCase is the output of testdata/rounding.py for one size. For each rule and expert it
+// has the number of tokens, the CRC-32 of the token numbers as ascending int32, and the sum of
+// their scores.
 type scriptCase struct {
 	Tokens, Experts, K int
 	Ways               map[string]struct {
@@ -26,7 +26,7 @@ type scriptCase struct {
 	}
 }
 
-// scriptLogits returns the same logits as testdata/rounding.py.
+// scriptLogits returns the logits that testdata/rounding.py uses.
 func scriptLogits(tokens, experts int) []float64 {
 	v := make([]float64, tokens*experts)
 	for i := range v {
@@ -41,9 +41,10 @@ func scriptLogits(tokens, experts int) []float64 {
 	return v
 }
 
-// Rounding chooses the same tokens as SonicMoE's script at its sizes. If both
-// multiples are equally near, nr of the script takes the even multiple; the paper and
-// this package take the lower.
+// TestRoundAsTheScript checks that Round chooses the same tokens as SonicMoE's script, at the
+// sizes of the script. There is one difference: if both multiples of the tile are equally near,
+// the rule nr of the script takes the even multiple, while the paper and this package take the
+// lower one.
 func TestRoundAsTheScript(t *testing.T) {
 	text, err := os.ReadFile("testdata/rounding.json")
 	require.NoError(t, err)
@@ -73,7 +74,7 @@ func TestRoundAsTheScript(t *testing.T) {
 			"nr": spec.RoundNearest, "up": spec.RoundUp, "down": spec.RoundDown, "top_k": spec.NoRounding,
 		} {
 			if i > 0 && !long && (i > 1 || way != "nr") {
-				continue // this case takes 15 s
+				continue // skipped because it takes too long
 			}
 			t.Run(c.String()+" "+way, func(t *testing.T) {
 				want := g.Ways[way]

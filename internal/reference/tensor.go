@@ -5,19 +5,19 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// tensor is a row-major tensor of bf16 or fp16 bits, or FP32.
+// tensor is a row-major tensor of bf16 bits, fp16 bits, or FP32 values.
 type tensor struct {
 	bits []uint16
 	f16  bool
 	f32  []float32
 }
 
-// stored returns a tensor of 16-bit elements in a layer's type.
+// stored returns a tensor of 16-bit elements of type t.
 func stored(bits []uint16, t spec.Type) tensor { return tensor{bits: bits, f16: t == spec.F16} }
 
 func (t tensor) len() int { return max(len(t.bits), len(t.f32)) }
 
-// part returns count elements of the tensor, from first on.
+// part returns count elements of the tensor, starting with element first.
 func (t tensor) part(first, count int) tensor {
 	if t.f32 != nil {
 		t.f32 = t.f32[first:][:count]
@@ -27,7 +27,7 @@ func (t tensor) part(first, count int) tensor {
 	return t
 }
 
-// decode writes the values of all elements to dst, which has the same length.
+// decode writes the values of all elements to dst, whose length must be that of the tensor.
 func (t tensor) decode(dst []float64) {
 	dst = dst[:t.len()]
 	switch {
@@ -46,7 +46,7 @@ func (t tensor) decode(dst []float64) {
 	}
 }
 
-// toBits rounds x to a type of 16 bits.
+// toBits rounds x to t, a 16-bit type, and returns its bits.
 func toBits(t spec.Type, x float64) uint16 {
 	if t == spec.F16 {
 		return num.Float64ToF16(x)
@@ -54,7 +54,7 @@ func toBits(t spec.Type, x float64) uint16 {
 	return num.Float64ToBF16(x)
 }
 
-// values returns all elements, nil for the zero tensor.
+// values returns the values of all elements, or nil for an empty tensor.
 func (t tensor) values() []float64 {
 	if t.len() == 0 {
 		return nil
@@ -64,7 +64,7 @@ func (t tensor) values() []float64 {
 	return v
 }
 
-// at returns an element.
+// at returns the value of element i.
 func (t tensor) at(i int) float64 {
 	var v [1]float64
 	t.part(i, 1).decode(v[:])

@@ -2,27 +2,28 @@ package reference
 
 import "slices"
 
-// TokenGradients are gradients with one row for each token. Row i is for the i-th token of
-// the list.
+// TokenGradients are gradients with one row for each token of a list. Row i belongs to the i-th
+// token of the list.
 type TokenGradients struct {
-	// Tokens are the tokens, in the order in which they were asked for.
+	// Tokens lists the tokens, in the order in which they were asked for.
 	Tokens []int32
 	// DX [tokens, d] is the gradient of the input.
 	DX []float64
-	// DScores [tokens, K] is the gradient of the scores as if they were inputs, 0 in
-	// skipped slots.
+	// DScores [tokens, K] is the gradient with respect to the scores. It is 0 in skipped slots.
 	DScores []float64
-	// DLogits is the gradient of the chosen logits [tokens, K], or with SoftmaxAll of
-	// all [tokens, E], without Extra. Nil unless Routed.
+	// DLogits is the gradient of the chosen logits [tokens, K], or with SoftmaxAll of all
+	// logits [tokens, E]. It does not include Extra of [Backward], and it is nil unless Routed
+	// is true there.
 	DLogits []float64
-	// DSharedGate [tokens] is the gradient of x·wg, nil without SharedGate.
+	// DSharedGate [tokens] is the gradient of x·wg for the shared experts' gate wg. It is nil
+	// without such a gate.
 	DSharedGate []float64
 }
 
-// Tokens returns the gradients of the listed tokens (nil: all tokens).
+// Tokens returns the gradients of a list of tokens, or of all tokens if tokens is nil.
 //
-// The work is 10·K·n·d operations a token (6 if H is given) and the decoding of the
-// weights of each expert in use, on all processors.
+// The work is 10·K·n·d operations for each token (6·K·n·d if H is given), plus the decoding of
+// the weights of each expert in use. It runs on all processors.
 func (g *Gradients) Tokens(tokens []int32) (TokenGradients, error) {
 	tokens, err := g.tokens(g.in.X, tokens)
 	if err != nil {
@@ -68,8 +69,8 @@ func (g *Gradients) Tokens(tokens []int32) (TokenGradients, error) {
 	return out, nil
 }
 
-// tokens returns dH·W1 of the pairs, and the gradients of the tokens' scores. x and
-// do are the tokens' rows.
+// tokens returns, for each pair, dH·W1 and, for each slot of the tokens, the gradient of its
+// score. x and do are the decoded rows of the tokens.
 func (p *pass) tokens(tokens []int32, pairs []pair, x, do [][]float64) (dx [][]float64, dscores []float64) {
 	h := p.preactivations(pairs, tokens, x)
 	rows := make([][]float64, len(pairs))
@@ -87,7 +88,8 @@ func (p *pass) tokens(tokens []int32, pairs []pair, x, do [][]float64) (dx [][]f
 			gate, up := p.inputs(h[i], j)
 			a, dgate, dup := p.gradient(in*gate, in*up, score*da[i][j])
 			if p.onInput {
-				// The product is without the score, because the score may be 0.
+				// These derivatives leave out the score. Dividing dgate by the score would fail
+				// for a score of 0.
 				_, g, u := p.gradient(in*gate, in*up, da[i][j])
 				sum += g*gate + u*up
 			} else {
@@ -106,8 +108,9 @@ func (p *pass) tokens(tokens []int32, pairs []pair, x, do [][]float64) (dx [][]f
 	return transposed(h, groups(pairs, p.w1, p.rows*p.d), p.rows, p.d), dscores
 }
 
-// routerTerm adds dlogit·W_r[e] to the rows of dX~, if only the chosen logits have
-// gradients, and rounds the rows.
+// routerTerm rounds the rows of dX~, the gradient of X for each pair. If only the chosen logits
+// have gradients, it first adds dlogit·W_r[e], where W_r[e] is the router's row of the pair's
+// expert e.
 func (g *Gradients) routerTerm(dx [][]float64, pairs []pair, dlogits []float64) {
 	d := g.config.Hidden
 	parallel(len(pairs), func() func(int) {
@@ -125,8 +128,8 @@ func (g *Gradients) routerTerm(dx [][]float64, pairs []pair, dlogits []float64) 
 	})
 }
 
-// sharedRows returns the rows of dX from the shared experts, with the gate's contribution.
-// It returns nil without shared experts.
+// sharedRows returns the rows of dX that come from the shared experts and their gate. It
+// returns nil without shared experts.
 func (g *Gradients) sharedRows(out *TokenGradients, tokens []int32, x, do [][]float64) [][]float64 {
 	if g.shared == nil {
 		return nil
@@ -148,8 +151,10 @@ func (g *Gradients) sharedRows(out *TokenGradients, tokens []int32, x, do [][]fl
 	return rows
 }
 
-// extraRows returns (Extra + dlogits)·W_r for the tokens. dlogits counts only if all
-// logits have gradients. The result is nil if there is neither.
+// extraRows returns, for each token, the product of its logit gradients with the router's
+// weights W_r. The logit gradients are Extra, plus dlogits if all logits have gradients. The
+// result is nil if there is neither. (Gradients of only the chosen logits are added by
+// routerTerm.)
 func (g *Gradients) extraRows(tokens []int32, dlogits []float64) [][]float64 {
 	if g.in.Extra == nil && (dlogits == nil || !g.dense()) {
 		return nil
@@ -176,7 +181,8 @@ func (g *Gradients) extraRows(tokens []int32, dlogits []float64) [][]float64 {
 	return out
 }
 
-// extra returns the amount that other losses add to the gradient of a logit.
+// extra returns Extra of a token and an expert: the gradient of the logit from other losses. It
+// is 0 if Extra is nil.
 func (g *Gradients) extra(token, expert int) float64 {
 	if g.in.Extra == nil {
 		return 0
@@ -184,7 +190,7 @@ func (g *Gradients) extra(token, expert int) float64 {
 	return g.in.Extra[token*g.config.NumExperts+expert]
 }
 
-// storeRow rounds a row to the layer's type.
+// storeRow rounds the elements of a row to the layer's type.
 func (g *Gradients) storeRow(row []float64) {
 	for c, v := range row {
 		row[c] = g.rounding.store(v)

@@ -1,15 +1,14 @@
 package reference
 
-// transposedCols is the number of columns of one task of transposed: a row's sums
-// fit in the first-level cache.
+// transposedCols is the number of columns that one task of transposed computes. The sums of a
+// row then fit in the first-level cache.
 const transposedCols = 256
 
-// axpyRows is the number of matrix rows that are added to a sum at a time.
+// axpyRows is the number of matrix rows that axpy adds to a sum at a time.
 const axpyRows = 4
 
-// transposed returns rows · weights, group by group: out[i][c] = Σ_k rows[i][k] ·
-// weights[k, c], with the weights [depth, cols] of row i's group. Every sum runs in
-// the order of k.
+// transposed returns rows · weights for each group: out[i][c] = Σ_k rows[i][k] · weights[k, c].
+// The weights of a group are [depth, cols]. The terms of a sum are added in the order of k.
 func transposed(rows [][]float64, groups []group, depth, cols int) [][]float64 {
 	out := matrix(len(rows), cols)
 	blocks := (cols + transposedCols - 1) / transposedCols
@@ -33,7 +32,7 @@ func transposed(rows [][]float64, groups []group, depth, cols int) [][]float64 {
 	return out
 }
 
-// axpy adds Σ_j a[j]·x[j] to sum, term after term in the order of j.
+// axpy adds Σ_j a[j]·x[j] to the row sum, term by term in the order of j.
 func axpy(sum, a []float64, x [][]float64) {
 	if len(a) != axpyRows {
 		for j, f := range a {

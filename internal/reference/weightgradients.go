@@ -8,12 +8,13 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// ExpertRow is a row of an expert's weight as [out, in]: 0..2n-1 of W1 in the order
-// of GateUp (0..n-1 without a gate; with Apart, W1's rows and then W3's), or 0..d-1
-// of W2. With the order InOut it is a column.
+// ExpertRow is a row of an expert's weight matrix as [out, in]. Rows of W1 are 0..2n-1 in the
+// order of GateUp (0..n-1 without a gate). With the order Apart, the rows of W3 follow those of
+// W1. Rows of W2 are 0..d-1. If weights are stored in the order InOut, such a row is a stored
+// column.
 type ExpertRow struct{ Expert, Row int }
 
-// AllRows returns all rows of experts with a number of rows each.
+// AllRows returns the rows 0..rows-1 of every expert.
 func AllRows(experts, rows int) []ExpertRow {
 	list := make([]ExpertRow, 0, experts*rows)
 	for e := range experts {
@@ -24,26 +25,26 @@ func AllRows(experts, rows int) []ExpertRow {
 	return list
 }
 
-// W1 returns dW1 of the listed rows, [len(list), d]. Gradients of weights are not
-// rounded.
+// W1 returns the listed rows of dW1, [len(list), d]. Gradients of weights are not rounded.
 //
-// A row costs 8·d operations for each token of its expert, 4·d if H is given.
+// A row costs 8·d operations for each token of its expert, or 4·d if H is given.
 func (g *Gradients) W1(list []ExpertRow) ([]float64, error) { return g.routed.dW1(list) }
 
-// B1 returns db1 of the listed rows of W1, [len(list)], at the cost of W1.
+// B1 returns the elements of db1 for the listed rows of W1, [len(list)], at the cost of
+// [Gradients.W1].
 func (g *Gradients) B1(list []ExpertRow) ([]float64, error) { return g.routed.dB1(list) }
 
-// W2 returns dW2 of the listed rows, [len(list), n].
+// W2 returns the listed rows of dW2, [len(list), n].
 //
-// A row costs 2·n operations for each token of its expert. Without H, all of
-// H of the listed experts is computed first.
+// A row costs 2·n operations for each token of its expert. If H is not given, H of all tokens
+// of the listed experts is computed first.
 func (g *Gradients) W2(list []ExpertRow) ([]float64, error) { return g.routed.dW2(list) }
 
-// B2 returns db2 of the listed rows of W2, [len(list)].
+// B2 returns the elements of db2 for the listed rows of W2, [len(list)].
 func (g *Gradients) B2(list []ExpertRow) ([]float64, error) { return g.routed.dB2(list) }
 
-// SharedW1 returns dW1 of the shared experts, which are one expert, 0: rows of
-// SharedW1, then rows of SharedW3.
+// SharedW1 returns the listed rows of dW1 of the shared experts, which count as one expert with
+// the number 0. The rows of SharedW3 follow those of SharedW1.
 func (g *Gradients) SharedW1(list []ExpertRow) ([]float64, error) {
 	if g.shared == nil {
 		return nil, noShared
@@ -51,7 +52,8 @@ func (g *Gradients) SharedW1(list []ExpertRow) ([]float64, error) {
 	return g.shared.dW1(list)
 }
 
-// SharedW2 returns dW2 of the shared experts, which are one expert, 0.
+// SharedW2 returns the listed rows of dW2 of the shared experts, which count as one expert with
+// the number 0.
 func (g *Gradients) SharedW2(list []ExpertRow) ([]float64, error) {
 	if g.shared == nil {
 		return nil, noShared
@@ -73,8 +75,9 @@ func (p *pass) dB1(list []ExpertRow) ([]float64, error) {
 	return p.w1Sums(list, 1, func([][]float64) [][]float64 { return one })
 }
 
-// w1Sums returns Σ dH·term for the listed columns of dH, [len(list), width]. of returns
-// the terms for axpyRows rows of X.
+// w1Sums returns, for each listed column of dH, the sum over the expert's rows of dH times a
+// vector of the given width. The function of returns these vectors for axpyRows rows of X. The
+// result is [len(list), width].
 func (p *pass) w1Sums(list []ExpertRow, width int, of func(x [][]float64) [][]float64) ([]float64, error) {
 	if err := checkRows(list, p.experts, p.rows); err != nil {
 		return nil, err
@@ -101,7 +104,7 @@ func (p *pass) w1Sums(list []ExpertRow, width int, of func(x [][]float64) [][]fl
 	return out, nil
 }
 
-// w1Column holds the inputs of a column of dH.
+// w1Column holds the inputs of one column of dH: one neuron's gate or up.
 type w1Column struct {
 	neuron       int
 	isUp         bool
@@ -129,20 +132,20 @@ func (p *pass) w1Column(r ExpertRow, sum []float64) w1Column {
 		return p.w1.part(at*p.d, p.d).values(), bias
 	}
 	w.gate, w.gateBias = row(w.neuron)
-	w.up = w.gate // without a gate, up has no meaning
+	w.up = w.gate // dot2x4 needs a second row; without a gate its result is not used
 	if p.gated {
 		w.up, w.upBias = row(p.n + w.neuron)
 	}
 	return w
 }
 
-// addColumns adds at most axpyRows packed rows, from row first on, to the sums of one
-// or two columns. x and do are the tokens' rows, zero past len(flat).
+// addColumns adds the products of at most axpyRows packed rows, from row first on, to the sums
+// of one or two columns. x and do are the rows of the tokens. Rows from len(flat) on are zero.
 func (p *pass) addColumns(columns []w1Column, first int, flat []int32, x, do, terms [][]float64) {
 	last := columns[len(columns)-1]
 	da := dot2x4(columns[0].w2, last.w2, do[0], do[1], do[2], do[3])
 	for i, w := range columns {
-		var h [2 * rowTile]float64 // gates, then ups
+		var h [2 * rowTile]float64 // four gates, then four ups
 		if w.gate != nil {
 			h = dot2x4(w.gate, w.up, x[0], x[1], x[2], x[3])
 		}
@@ -205,7 +208,7 @@ func (p *pass) dW2(list []ExpertRow) ([]float64, error) {
 	return out, nil
 }
 
-// outputColumn returns a column of at most axpyRows rows of dO.
+// outputColumn returns one column of at most axpyRows rows of dO.
 func (p *pass) outputColumn(column int, flat []int32) (do [axpyRows]float64) {
 	all := stored(p.do, p.rounding.config.Type)
 	for j, f := range flat {
@@ -214,8 +217,8 @@ func (p *pass) outputColumn(column int, flat []int32) (do [axpyRows]float64) {
 	return do
 }
 
-// dB2 sums dO times each token's score, rounded. If a token has the expert more than
-// once, the sum of its scores is rounded.
+// dB2 sums dO times the rounded score over the tokens of each expert. If a token has the expert
+// more than once, the sum of its scores is rounded.
 func (p *pass) dB2(list []ExpertRow) ([]float64, error) {
 	if err := checkRows(list, p.experts, p.d); err != nil {
 		return nil, err
@@ -234,8 +237,8 @@ func (p *pass) dB2(list []ExpertRow) ([]float64, error) {
 	return out, nil
 }
 
-// expertRows returns H of all rows of the listed experts, by packed row. It returns nil if
-// H was given.
+// expertRows returns H of all packed rows of the listed experts, by row number. It returns nil
+// if H was given.
 func (p *pass) expertRows(list []ExpertRow) [][]float64 {
 	if p.h != nil {
 		return nil
@@ -259,8 +262,8 @@ func (p *pass) expertRows(list []ExpertRow) [][]float64 {
 	return h
 }
 
-// eachRows calls do with an expert's packed rows, axpyRows at a time: the number of
-// the first row, and the index t·K + k of each.
+// eachRows calls do with the packed rows of an expert, axpyRows at a time. first is the number
+// of the first row, and flat has the index t·K + k of each row.
 func (p *pass) eachRows(expert int, do func(first int, flat []int32)) {
 	from, to := int(p.grouping.Offsets[expert]), int(p.grouping.Offsets[expert+1])
 	for ; from < to; from += axpyRows {
@@ -268,8 +271,8 @@ func (p *pass) eachRows(expert int, do func(first int, flat []int32)) {
 	}
 }
 
-// decodeRows decodes the rows of src [T, d] that belong to the tokens, and clears the rest
-// of dst.
+// decodeRows decodes the rows of src [T, d] whose pairs t·K + k are in flat, and clears the
+// other rows of dst.
 func (p *pass) decodeRows(dst [][]float64, src []uint16, flat []int32) {
 	for i, row := range dst {
 		if i < len(flat) {
@@ -280,13 +283,14 @@ func (p *pass) decodeRows(dst [][]float64, src []uint16, flat []int32) {
 	}
 }
 
-// rowTask is some rows of one expert, by their indices in a list.
+// rowTask is a set of rows of one expert, given by their indices in a list of ExpertRow.
 type rowTask struct {
 	expert int
 	at     []int
 }
 
-// rowTasks splits a list into tasks. A task has rows of one expert, at most most of them.
+// rowTasks splits a list into tasks of at most most rows. All rows of a task have the same
+// expert.
 func rowTasks(list []ExpertRow, most int) []rowTask {
 	order := make([]int, len(list))
 	for i := range order {

@@ -2,11 +2,11 @@ package reference
 
 import "slices"
 
-// Zipf draws experts with Zipf's law, expert i in proportion to 1/(i+1). It holds
-// the running sums of the shares.
+// Zipf draws experts by Zipf's law: expert i has a probability in proportion to 1/(i+1). It
+// holds the cumulative probabilities.
 type Zipf []float64
 
-// NewZipf returns the law for experts 0..experts-1; experts must be at least 1.
+// NewZipf returns Zipf's law for experts 0..experts-1. experts must be at least 1.
 func NewZipf(experts int) Zipf {
 	z, sum := make(Zipf, experts), 0.0
 	for i := range z {
@@ -23,13 +23,13 @@ func NewZipf(experts int) Zipf {
 func (z Zipf) Draw(u float64) int32 {
 	i, met := slices.BinarySearch(z, u)
 	if met {
-		i++ // expert i has the numbers below its sum
+		i++ // expert i has the numbers u below its cumulative probability z[i]
 	}
 	return int32(i)
 }
 
-// Distinct draws k different experts, in the order of the draws. k must not exceed the
-// number of experts. next returns uniform numbers in [0, 1).
+// Distinct draws k different experts and returns them in the order of the draws. k must not
+// exceed the number of experts. next returns uniform numbers in [0, 1).
 func (z Zipf) Distinct(k int, next func() float64) []int32 {
 	var list []int32
 	for misses := 0; len(list) < k; misses++ {
@@ -44,11 +44,11 @@ func (z Zipf) Distinct(k int, next func() float64) []int32 {
 	return list
 }
 
-// mostMisses limits the draws that hit chosen experts only: the chosen experts may
-// have nearly all of the shares.
+// mostMisses limits how many draws may return experts that are already chosen. Without a limit,
+// the loop could be very long if these experts have nearly all of the probability.
 const mostMisses = 64
 
-// other draws from the experts that are not in the list.
+// other draws from the experts that are not in the list, by their relative probabilities.
 func (z Zipf) other(list []int32, u float64) (e int32) {
 	shares, rest, before := make([]float64, len(z)), 0.0, 0.0
 	for i, sum := range z {

@@ -10,8 +10,8 @@ import (
 	"sonicmoe/internal/reference"
 )
 
-// The shares of three experts are 6, 3 and 2 elevenths. A draw on a bound gives the
-// next expert.
+// TestZipfDraw checks the probabilities 6/11, 3/11 and 2/11 of three experts. A number on the
+// bound between two experts gives the next expert.
 func TestZipfDraw(t *testing.T) {
 	z := reference.NewZipf(3)
 	for _, tt := range []struct {
@@ -32,15 +32,16 @@ func TestZipfDistinct(t *testing.T) {
 		assert.ElementsMatch(t, []int32{0, 1, 2, 3, 4, 5, 6, 7}, list)
 		first[list[0]]++
 	}
-	// 1/(i+1) of the first one's 10000 / 2.718, within 5 standard deviations.
+	// Expert i is drawn first with a probability of 1/(i+1) / 2.718, where 2.718 = 1 + 1/2 +
+	// ... + 1/8. The tolerance is 5 standard deviations.
 	for i, n := range first {
 		want := 10000 / (2.717857 * float64(i+1))
 		assert.InDelta(t, want, n, 250, "expert %d", i)
 	}
 }
 
-// Experts with a tiny share, or none, are drawn too, in a bounded number of draws, in
-// proportion to their shares.
+// TestZipfDistinctOfTheRare checks that experts with a tiny probability, or with none, are
+// drawn too: in a bounded number of draws, and in proportion to their probabilities.
 func TestZipfDistinctOfTheRare(t *testing.T) {
 	r, draws := rand.New(rand.NewPCG(1, 2)), 0
 	next := func() float64 {
