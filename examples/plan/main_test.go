@@ -24,7 +24,7 @@ func TestPublished(t *testing.T) {
 	require.NoError(t, run(t.Context(), []string{"-plot", file}, &out, io.Discard))
 	assert.Less(t, time.Since(start), 5*time.Second) // the command takes 0.1 s of one core
 	lines := strings.Split(out.String(), "\n")
-	require.Greater(t, len(lines), 4+31)
+	require.Greater(t, len(lines), 5+31)
 	row := func(name string) []string {
 		for _, l := range lines {
 			if rest, ok := strings.CutPrefix(strings.TrimSpace(l), name+"  "); ok {
@@ -37,9 +37,12 @@ func TestPublished(t *testing.T) {
 	// Saved bytes a token are 2d + 4Kn, and the padding is as in the tables of these
 	// models.
 	qwen := row("Qwen3-30B-A3B")
-	assert.Equal(t, []string{"2048", "768", "128", "8", "0", "1152", "28672"}, qwen[:7])
-	assert.Equal(t, "3/6/12", qwen[8])
-	assert.Equal(t, "24/48/100", row("Llama-4 Maverick")[8])
+	// 48 layers of 1152 MiB are 54 GiB.
+	assert.Equal(t, []string{"2048", "768", "128", "8", "0", "1152", "48", "54", "1", "28672"}, qwen[:10])
+	assert.Equal(t, "3/6/12", qwen[11])
+	assert.Equal(t, "24/48/100", row("Llama-4 Maverick")[11])
+	// DeepSeek-V3 has 58 layers with experts, of 22.6 GB each: 9.3 times 141 GB.
+	assert.Equal(t, []string{"58", "1223", "10"}, row("DeepSeek-V3")[6:9])
 	assert.Contains(t, out.String(), "Phi-3.5-MoE: outside the layer: the router is SparseMixer")
 
 	f, err := os.Open(file)
@@ -89,7 +92,7 @@ func TestQuantisedModels(t *testing.T) {
 		var out bytes.Buffer
 		require.NoError(t, run(t.Context(), []string{dir}, &out, io.Discard))
 		assert.Contains(t, out.String(), fmt.Sprintf("the experts of a layer have %d bytes, ", tt.experts), tt.name)
-		line := strings.Split(out.String(), "\n")[4]
+		line := strings.Split(out.String(), "\n")[5]
 		assert.Equal(t, fmt.Sprint((tt.experts+tt.more)>>20), strings.Fields(line)[7], line)
 	}
 }

@@ -82,7 +82,7 @@ func panels(plans []plan) ([]*plot.Plot, error) {
 		}
 	}
 	saved, err := panel("Saved for backward", "kB a token, without shared experts", plans, true,
-		series{"SonicMoE's method", method("SonicMoE")}, series{"ScatterMoE's", method("ScatterMoE")})
+		series{"this library", method("SonicMoE")}, series{"ScatterMoE", method("ScatterMoE")})
 	if err != nil {
 		return nil, err
 	}

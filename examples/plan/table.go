@@ -11,18 +11,19 @@ import (
 
 // write prints the table, and below it the remarks on single models.
 func write(out io.Writer, plans []plan, tokens int) error {
-	fmt.Fprintf(out, "One layer, %d tokens a call, any expert as likely as any other; times are an H200's rooflines.\n\n", tokens)
+	fmt.Fprintf(out, "One layer, %d tokens a call, any expert as likely as any other; times are an H200's rooflines.\n"+
+		"The weights of a model are its expert layers' alone: attention, its KV cache and dense layers need more.\n\n", tokens)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "model\td\tn\tE\tK\tshared\tweights\tsaved\tworkspace\tpadding 64/128/256\tforward\tbackward\tdecode\t")
-	fmt.Fprintln(w, "\t\t\t\t\t\tMiB\tB/token\tMiB\t%\tms\tms\tµs\t")
+	fmt.Fprintln(w, "model\td\tn\tE\tK\tshared\tweights\tlayers\tmodel\tGPUs\tsaved\tworkspace\tpadding 64/128/256\tforward\tbackward\tdecode\t")
+	fmt.Fprintln(w, "\t\t\t\t\t\tMiB\t\tGiB\tof 141 GB\tB/token\tMiB\t%\tms\tms\tµs\t")
 	for _, p := range plans {
 		workspace := "-"
 		if p.beyond == nil {
 			workspace = fmt.Sprint(p.BackwardWorkspace >> 20)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.1f\t\n",
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.0f\t%d\t%d\t%s\t%s\t%s\t%s\t%.1f\t\n",
 			p.Name, p.Config.Hidden, p.Config.Intermediate, p.Config.NumExperts, p.Config.TopK, p.Config.SharedExperts,
-			p.Weights>>20, p.savedPerToken(), workspace, p.waste(), ms(p.Forward), ms(p.Backward), p.Decode.Seconds()*1e6)
+			p.Weights>>20, len(p.MoE), float64(p.ofModel())/(1<<30), p.gpus(), p.savedPerToken(), workspace, p.waste(), ms(p.Forward), ms(p.Backward), p.Decode.Seconds()*1e6)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -34,6 +35,15 @@ func write(out io.Writer, plans []plan, tokens int) error {
 		}
 	}
 	return nil
+}
+
+// ofModel returns the bytes of the weights of all expert layers.
+func (p plan) ofModel() int64 { return p.Weights * int64(len(p.MoE)) }
+
+// gpus returns the least number of H200s whose memory holds the weights of all expert layers.
+func (p plan) gpus() int64 {
+	const memory = 141_000_000_000
+	return (p.ofModel() + memory - 1) / memory
 }
 
 // savedPerToken returns the bytes that a token keeps from forward to backward.
