@@ -55,8 +55,8 @@ var decodeColours = []color.RGBA{
 // DrawDecode draws each layer's share of the memory bandwidth over the batch size. where
 // follows "Inference over small batches" in the title.
 func DrawDecode(points []DecodePoint, where, file string) error {
-	title := fmt.Sprintf("Inference over small batches %s: time to read the chosen experts' weights at %g TB/s, of the time measured", where, PeakTBps)
-	p := picture.New(title, "tokens", "%")
+	axis := fmt.Sprintf("%% of %g TB/s, by the chosen experts' weights", PeakTBps)
+	p := picture.New("Inference over small batches "+where, "tokens", axis)
 	p.X.Scale = plot.LogScale{}
 	var tokens []int
 	for from, layer := 0, 0; from < len(points); layer++ {

@@ -5,6 +5,7 @@ import (
 	"image/color"
 	"io"
 	"math"
+	"slices"
 
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
@@ -72,15 +73,24 @@ func DrawRounding(points []RoundingPoint, file string) error {
 		{"backward", func(p RoundingPoint) float64 { return Faster(p.Plain.BackwardMS, p.Rounded.BackwardMS) }, peerShade["cuBLAS"], nil},
 	}
 	least := 0.0
+	tokens := points[0].Tokens
+	same := !slices.ContainsFunc(points, func(p RoundingPoint) bool { return p.Tokens != tokens })
 	for _, p := range points {
-		labels = append(labels, p.Size.String())
+		label := p.Size.String()
+		if same { // the title has the tokens, and short labels leave more room to the bars
+			label = p.Shape
+		}
+		labels = append(labels, label)
 		for i := range series {
 			v := 100 * series[i].of(p)
 			series[i].values, least = append(series[i].values, v), min(least, v)
 		}
 	}
-	title := "Time that " + points[0].Rounding + " saves of plain top-K, by d,n,E,K and tokens"
-	c := newChart(title, "%", labels, len(series))
+	title := "Time that " + points[0].Rounding + " saves of plain top-K, by d,n,E,K"
+	if same {
+		title += fmt.Sprintf("; %d tokens", tokens)
+	}
+	c := newChart(title, "% of plain top-K's time", labels, len(series))
 	for i, s := range series {
 		c.bars(s.name, s.values, s.fill, vg.Points(barWidth), float64(i)-float64(len(series)-1)/2, nil)
 	}
