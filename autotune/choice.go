@@ -3,6 +3,8 @@ package autotune
 import (
 	"encoding/json"
 	"fmt"
+
+	"sonicmoe/internal/strict"
 )
 
 // Store is a source of choices: a *cache.Cache or a *File.
@@ -87,7 +89,7 @@ func Pick[P comparable](s Store, key Key, digest func(P) (string, error)) (found
 func read[P comparable](value []byte, key Key, digest func(P) (string, error)) (P, Origin, error) {
 	var none P
 	var r record[P]
-	if err := json.Unmarshal(value, &r); err != nil {
+	if err := strict.Unmarshal(value, &r); err != nil {
 		return none, Unreadable, fmt.Errorf("the choice %q is unreadable: %w", key, err)
 	}
 	if r.Version != recordVersion {

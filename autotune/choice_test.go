@@ -47,6 +47,7 @@ func TestPick(t *testing.T) {
 		"point that is gone":  {encode(point{64, refused}, now), autotune.Stale, "no such kernel"},
 		"no JSON":             {[]byte("half a rec"), autotune.Unreadable, "unreadable"},
 		"of another version":  {[]byte(`{"Version":2,"Point":{"Threads":64}}`), autotune.Unreadable, "version 2"},
+		"a field twice":       {append(encode(chosen, now)[:1:1], []byte(`"Version":1,`+string(encode(chosen, now)[1:]))...), autotune.Unreadable, "the field Version stands twice"},
 		"of another point":    {[]byte(`{"Version":1,"Point":"fast"}`), autotune.Unreadable, "unreadable"},
 		"empty":               {[]byte{}, autotune.Unreadable, "unreadable"},
 		"JSON of other sorts": {[]byte(`[]`), autotune.Unreadable, "unreadable"},

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"sonicmoe/internal/disk"
+	"sonicmoe/internal/strict"
 )
 
 // File has choices in one file, so that all readers of the file pick the same points, such
@@ -63,13 +64,8 @@ func readFile(ctx context.Context, path string) (*File, []byte, error) {
 	}
 	var j fileJSON
 	// Unknown fields would be lost when the file is written again.
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&j); err != nil {
+	if err := strict.Decode(data, &j); err != nil {
 		return nil, nil, fmt.Errorf("%s is not a file of choices: %w", path, err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, nil, fmt.Errorf("%s is not a file of choices: more data follows after byte %d", path, d.InputOffset())
 	}
 	if j.Format != fileFormat {
 		return nil, nil, fmt.Errorf("%s is not a file of choices: its Format is %q, want %q", path, j.Format, fileFormat)

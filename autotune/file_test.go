@@ -31,11 +31,13 @@ func TestForeignFilesStay(t *testing.T) {
 	for name, text := range map[string]string{
 		"notes": "precious notes", "empty": "", "other JSON": `{"precious": "data"}`, "an array": `[]`,
 		"another format": `{"Format":"other"}`, "a later one": `{"Format":"sonicmoe choices 2","Choices":[]}`,
-		"broken":          `{"Format":"sonicmoe choices 1","Choices":[{"Key":"my tuned row","Value":{"Version":1}},]}`,
-		"more after it":   `{"Format":"sonicmoe choices 1","Choices":[]} and notes`,
-		"fields of mine":  `{"Format":"sonicmoe choices 1","Notes":"precious","Choices":[]}`,
-		"a key twice":     `{"Format":"sonicmoe choices 1","Choices":[{"Key":"a","Value":1},{"Key":"a","Value":2}]}`,
-		"fields in a row": `{"Format":"sonicmoe choices 1","Choices":[{"Key":"a","Value":1,"Note":"precious"}]}`,
+		"broken":           `{"Format":"sonicmoe choices 1","Choices":[{"Key":"my tuned row","Value":{"Version":1}},]}`,
+		"more after it":    `{"Format":"sonicmoe choices 1","Choices":[]} and notes`,
+		"fields of mine":   `{"Format":"sonicmoe choices 1","Notes":"precious","Choices":[]}`,
+		"a key twice":      `{"Format":"sonicmoe choices 1","Choices":[{"Key":"a","Value":1},{"Key":"a","Value":2}]}`,
+		"a field twice":    `{"Format":"sonicmoe choices 1","Choices":[{"Key":"a","Value":1,"value":2}]}`,
+		"twice in a value": `{"Format":"sonicmoe choices 1","Choices":[{"Key":"a","Value":{"Version":1,"Version":2}}]}`,
+		"fields in a row":  `{"Format":"sonicmoe choices 1","Choices":[{"Key":"a","Value":1,"Note":"precious"}]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "choices.json")

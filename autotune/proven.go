@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"sonicmoe/cache"
+	"sonicmoe/internal/strict"
 )
 
 // proven has the digests of the kernels of one problem that were found right on a kind of
@@ -30,7 +31,7 @@ func readProven(c *cache.Cache, k Key, producer string) *proven {
 		return p
 	}
 	value, ok := c.GetChoice(p.key)
-	if ok && (json.Unmarshal(value, p) != nil || p.Version != recordVersion) {
+	if ok && (strict.Unmarshal(value, p) != nil || p.Version != recordVersion) {
 		p.PTX = nil // a record of another version: the points will be proven again
 	}
 	return p

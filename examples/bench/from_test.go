@@ -79,16 +79,20 @@ func TestWrongFrom(t *testing.T) {
 	dir := t.TempDir()
 	file, plot := filepath.Join(dir, "r.json"), filepath.Join(dir, "r.png")
 	for text, want := range map[string]string{
-		"{":                        "no file of bench -json",
-		"[]":                       "no file of bench -json",
-		`[{"x": 1}]`:               "no file of bench -json",
-		`{"rows": []}`:             "no file of bench -json",
-		`{"schema": 1}`:            "a report of schema 1, must be 2 to 4: measure again",
-		`{"schema": 5}`:            "a report of schema 5, must be 2 to 4: measure again",
-		`{"sonicmoe": 1}`:          "cannot unmarshal number",
-		`{"sonicmoe": "", "x": 1}`: `unknown field "x"`,
-		`{"schema": 4, "emulated": true, "rows": []}`: "no picture: the measurements are of the emulated device and mean nothing",
-		`{"sonicmoe": "", "rows": []}`:                "no layer was compared",
+		"{":                                     "no file of bench -json",
+		"[]":                                    "no file of bench -json",
+		`[{"x": 1}]`:                            "no file of bench -json",
+		`{"rows": []}`:                          "no file of bench -json",
+		`{"schema": 1}`:                         "a report of schema 1, must be 2 to 4: measure again",
+		`{"schema": 5}`:                         "a report of schema 5, must be 2 to 4: measure again",
+		`{"sonicmoe": 1}`:                       "cannot unmarshal number",
+		`{"sonicmoe": "", "x": 1}`:              `unknown field "x"`,
+		`{"sonicmoe": "", "sonicmoe": "x"}`:     "the field sonicmoe stands twice",
+		`{"schema": 4, "rows": [], "rows": []}`: "the field rows stands twice",
+		`[{"us": 1, "us": 2}]`:                  "the field us stands twice",
+		`[{"rounding": "", "tiles": {"a": 1, "a": 2}}]`: "the field tiles.a stands twice",
+		`{"schema": 4, "emulated": true, "rows": []}`:   "no picture: the measurements are of the emulated device and mean nothing",
+		`{"sonicmoe": "", "rows": []}`:                  "no layer was compared",
 	} {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		require.ErrorContains(t, run(t.Context(), []string{"-from", file, "-plot", plot}, new(bytes.Buffer), new(bytes.Buffer)), want, text)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -16,6 +15,7 @@ import (
 
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/internal/num"
+	"sonicmoe/internal/strict"
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/emu"
 	"sonicmoe/ptx/emu/layout"
@@ -83,9 +83,7 @@ func readLaunch(ctx context.Context, file string) (*launch, error) {
 		return nil, err
 	}
 	l := launch{folder: filepath.Dir(file)}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&l); err != nil {
+	if err := strict.Decode(text, &l); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return &l, nil

@@ -107,15 +107,17 @@ func TestWrongArguments(t *testing.T) {
 	launch, err := os.ReadFile(launchFile)
 	require.NoError(t, err)
 	for replace, says := range map[string]string{
-		`"kernel": "sum"|"kernel": "som"`:           `no kernel "som"`,
-		`"grid"|"gird"`:                             "gird",
-		`{"buffer": "out"}|{"u32": 1}`:              "param 1, sum_out: 4 bytes, the kernel takes 8",
-		`{"buffer": "out"}|{}`:                      "must be one of buffer",
-		`{"buffer": "out"}|{"buffer": "o"}`:         `no buffer "o"`,
-		`, {"buffer": "out"}|`:                      "1 params, kernel sum takes 2",
-		`"ramp"|"slope"`:                            `fill "slope"`,
-		`"block": [64]|"block": [65]`:               ".maxntid allows 64",
-		`{"buffer": "out"}|{"map": {"type": "i4"}}`: `type "i4"`,
+		`"kernel": "sum"|"kernel": "som"`:                            `no kernel "som"`,
+		`"grid"|"gird"`:                                              "gird",
+		`"grid"|"block": [1], "grid"`:                                "the field block stands twice",
+		`"type": "u32", "show"|"type": "u32", "Type": "f32", "show"`: "the field buffers.out.Type stands twice",
+		`{"buffer": "out"}|{"u32": 1}`:                               "param 1, sum_out: 4 bytes, the kernel takes 8",
+		`{"buffer": "out"}|{}`:                                       "must be one of buffer",
+		`{"buffer": "out"}|{"buffer": "o"}`:                          `no buffer "o"`,
+		`, {"buffer": "out"}|`:                                       "1 params, kernel sum takes 2",
+		`"ramp"|"slope"`:                                             `fill "slope"`,
+		`"block": [64]|"block": [65]`:                                ".maxntid allows 64",
+		`{"buffer": "out"}|{"map": {"type": "i4"}}`:                  `type "i4"`,
 		`{"buffer": "out"}|{"map": {"type": "f32", "buffer": "in", "dims": [8], "box": [8, 1]}}`: "1 dims, 2 box",
 	} {
 		old, mistake, _ := strings.Cut(replace, "|")

@@ -11,7 +11,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +25,7 @@ import (
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
 	"sonicmoe/internal/peers"
+	"sonicmoe/internal/strict"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/tools"
@@ -73,7 +73,7 @@ func parse(ctx context.Context, args []string, stdout io.Writer) (job, error) {
 		if err != nil {
 			return err
 		}
-		if err := json.Unmarshal(data, &j.histogram); err != nil || j.histogram == nil {
+		if err := strict.Decode(data, &j.histogram); err != nil || j.histogram == nil {
 			return errors.Join(err, errors.New("want an array of whole numbers"))
 		}
 		return nil

@@ -97,6 +97,9 @@ func TestHistogram(t *testing.T) {
 	var errs bytes.Buffer
 	err := run(t.Context(), []string{"-device", "emulated", "-histogram", file, "-cache", t.TempDir()}, &errs, &errs)
 	assert.ErrorContains(t, err, "Histogram is 2 experts, must be 4")
+	require.NoError(t, os.WriteFile(file, []byte("[100, 10, 1, 0] [0]"), 0o600))
+	_, err = parse(t.Context(), []string{"-histogram", file}, io.Discard)
+	assert.ErrorContains(t, err, "text after the end of the JSON")
 	require.NoError(t, os.WriteFile(file, []byte("null"), 0o600))
 	_, err = parse(t.Context(), []string{"-histogram", file}, io.Discard)
 	assert.ErrorContains(t, err, "an array of whole numbers")

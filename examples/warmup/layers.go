@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/internal/strict"
 	"sonicmoe/moe"
 )
 
@@ -88,13 +86,8 @@ func parseLayers(data []byte) ([]layer, error) {
 	var file struct {
 		Layers []listed `json:"layers"`
 	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&file); err != nil {
+	if err := strict.Decode(data, &file); err != nil {
 		return nil, err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("text after the end of the JSON")
 	}
 	if len(file.Layers) == 0 {
 		return nil, errors.New(`no layers; want {"layers": [{"hidden": …, "intermediate": …, "experts": …, "topK": …}]}`)

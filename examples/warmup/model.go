@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/internal/strict"
 	"sonicmoe/moe"
 	"sonicmoe/moe/checkpoint"
 )
@@ -107,6 +108,10 @@ func (l *layer) note(title string, list []string) {
 // name comes first: if a config.json has several widths, intermediate_size is the width of
 // the dense layers.
 func sizes(data []byte) (c moe.Config, err error) {
+	var fields map[string]json.RawMessage
+	if err := strict.Unmarshal(data, &fields); err != nil {
+		return c, err
+	}
 	m, err := flat(data, 4)
 	if err != nil {
 		return c, err

@@ -128,8 +128,9 @@ func TestModelsRefused(t *testing.T) {
 		`{"model_type":"x","num_experts":[64,32]}`:                            "want a positive number",
 		`{"model_type":"x","num_experts":-3}`:                                 "want a positive number",
 		strings.Repeat(`{"text_config":`, 6) + `{}` + strings.Repeat(`}`, 6):  "deeper than",
-		`[]`:    "JSON",
-		`{"a":`: "JSON",
+		`{"num_experts":8,"num_experts":64}`:                                  "the field num_experts stands twice",
+		`[]`:                                                                  "JSON",
+		`{"a":`:                                                               "JSON",
 		`{"num_experts":8,"hidden_size":128,"moe_intermediate_size":64,"num_experts_per_tok":null}`: "experts of a token",
 	} {
 		_, err := parseModel([]byte(json), sizesOnly)
@@ -170,11 +171,13 @@ func TestLayersFile(t *testing.T) {
 		assert.False(t, reflect.ValueOf(all).Field(i).IsZero(), "%s is in no layers file", reflect.TypeOf(all).Field(i).Name)
 	}
 	for text, say := range map[string]string{
-		`{"layers":[]}`:                 "no layers",
-		`{"layers":[{"hiden":128}]}`:    "hiden",
-		`{"layers":[{"type":"f64"}]}`:   "layer 0: type",
-		`{"layers":[{"logits":"f64"}]}`: "logits",
-		`{`:                             "unexpected EOF",
+		`{"layers":[]}`:                    "no layers",
+		`{"layers":[{"hiden":128}]}`:       "hiden",
+		`{"layers":[{"type":"f64"}]}`:      "layer 0: type",
+		`{"layers":[{"logits":"f64"}]}`:    "logits",
+		`{"layers":[{"topK":2,"topK":3}]}`: "the field layers.topK stands twice",
+		`{"layers":[{"topK":2,"TOPK":3}]}`: "the field layers.TOPK stands twice",
+		`{`:                                "unexpected EOF",
 	} {
 		_, err := readLayers(t.Context(), write(text))
 		assert.ErrorContains(t, err, say)

@@ -132,7 +132,7 @@ func TestLayersFiles(t *testing.T) {
 		{"many", layers(strings.Join(many, ",")), ""},
 		{"text after the end", layers(layer("8")) + " and more", "text after the end of the JSON"},
 		{"two documents", layers(layer("8")) + layers(""), "text after the end of the JSON"},
-		{"a field twice", layers(strings.Replace(layer("8"), "{", `{"hidden":64,`, 1)), ""}, // the last counts
+		{"a field twice", layers(strings.Replace(layer("8"), "{", `{"hidden":64,`, 1)), "the field layers.hidden stands twice"},
 		{"capitals", `{"LAYERS":[{"HIDDEN":128,"Intermediate":64,"experts":4,"TOPK":2,"tokensHint":8}]}`, ""},
 		{"an unknown field", layers(strings.Replace(layer("8"), "{", `{"hiden":64,`, 1)), `unknown field "hiden"`},
 		{"tokensHint 2^62", layers(layer("4611686018427387904")), "TokensHint is 4611686018427387904, must be"},

@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"sonicmoe/internal/strict"
 )
 
 // Limits of a config.json. The largest published files have about 10 KB and two
@@ -59,7 +61,7 @@ func parse(data []byte) (*fields, error) {
 	if f.object, err = unmarshal("config.json", data); err != nil {
 		return nil, err
 	}
-	if name := doubled(data); name != "" {
+	if name := strict.Doubled(data); name != "" {
 		return nil, fmt.Errorf("config.json has the field %s twice, must have it once", name)
 	}
 	for depth := 0; ; depth++ {
@@ -119,39 +121,6 @@ func unmarshal(what string, data []byte) (object, error) {
 		return nil, fmt.Errorf("%s is null, must be an object", what)
 	}
 	return o, nil
-}
-
-// doubled returns the path of a field that stands twice in one object, such as
-// "text_config.num_experts", or "" if there is none. JSON readers differ in which of the
-// two values they use. data must be valid JSON.
-func doubled(data []byte) string {
-	d := json.NewDecoder(bytes.NewReader(data))
-	var inValue func() string
-	inValue = func() string {
-		start, _ := d.Token()
-		if start != json.Delim('{') && start != json.Delim('[') {
-			return ""
-		}
-		seen := map[any]bool{}
-		for d.More() {
-			var name any // stays nil for the elements of a list
-			if start == json.Delim('{') {
-				if name, _ = d.Token(); seen[name] {
-					return fmt.Sprint(name)
-				}
-				seen[name] = true
-			}
-			switch inner := inValue(); {
-			case inner != "" && name != nil:
-				return fmt.Sprint(name, ".", inner)
-			case inner != "":
-				return inner
-			}
-		}
-		_, _ = d.Token() // the closing bracket
-		return ""
-	}
-	return inValue()
 }
 
 // numbers rewrites the numbers that Python's json accepts and JSON does not, as

@@ -1,13 +1,13 @@
 package report
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"image/color"
 	"io"
 	"math"
 	"strings"
+
+	"sonicmoe/internal/strict"
 
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
@@ -121,10 +121,7 @@ func (f Comparison) Means(pass string) []float64 {
 
 // ParseComparison reads a file of a comparison. It has no other fields than Comparison.
 func ParseComparison(data []byte) (c Comparison, err error) {
-	strict := json.NewDecoder(bytes.NewReader(data))
-	strict.DisallowUnknownFields()
-	err = strict.Decode(&c)
-	return c, err
+	return c, strict.Decode(data, &c)
 }
 
 // regimes are the figures of Regimes.List, with their colours.

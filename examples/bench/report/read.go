@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"sonicmoe/internal/disk"
+	"sonicmoe/internal/strict"
 )
 
 // maxReport bounds a file of measurements, in bytes.
@@ -50,9 +51,9 @@ func parseStored(data []byte) (s Stored, err error) {
 	if json.Unmarshal(data, &list) == nil && len(list) > 0 {
 		switch {
 		case list[0]["us"] != nil:
-			return s, json.Unmarshal(data, &s.Decode)
+			return s, strict.Unmarshal(data, &s.Decode)
 		case list[0]["rounding"] != nil:
-			return s, json.Unmarshal(data, &s.Rounding)
+			return s, strict.Unmarshal(data, &s.Rounding)
 		}
 	}
 	var object map[string]json.RawMessage
@@ -71,7 +72,7 @@ func parseStored(data []byte) (s Stored, err error) {
 // parseReport reads a report of any schema.
 func parseReport(data []byte) (*Report, error) {
 	var raw map[string]any
-	if err := json.Unmarshal(data, &raw); err != nil {
+	if err := strict.Unmarshal(data, &raw); err != nil {
 		return nil, err
 	}
 	number, _ := raw["schema"].(float64)
@@ -87,7 +88,7 @@ func parseReport(data []byte) (*Report, error) {
 		}
 	}
 	r := new(Report)
-	return r, json.Unmarshal(data, r)
+	return r, strict.Unmarshal(data, r)
 }
 
 func listOf(v any) []any {

@@ -11,6 +11,7 @@ import (
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/packed"
 	"sonicmoe/internal/spec"
+	"sonicmoe/internal/strict"
 	"sonicmoe/moe"
 	"sonicmoe/moe/checkpoint/safetensors"
 )
@@ -94,16 +95,14 @@ func (l *Layer) readStored() error {
 	if v := m[keyVersion]; v != storedVersion {
 		return fmt.Errorf("metadata %s is %q, must be %q: another file, or of another version", keyVersion, v, storedVersion)
 	}
-	d := json.NewDecoder(bytes.NewReader([]byte(m[keyConfig])))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&l.Config); err != nil {
+	if err := strict.Decode([]byte(m[keyConfig]), &l.Config); err != nil {
 		return fmt.Errorf("metadata %s: %w", keyConfig, err)
 	}
 	if err := moe.Check(l.Config); err != nil {
 		return fmt.Errorf("metadata %s: %w", keyConfig, err)
 	}
 	if text, ok := m[keyOutside]; ok {
-		if err := json.Unmarshal([]byte(text), &l.Model.Outside); err != nil {
+		if err := strict.Decode([]byte(text), &l.Model.Outside); err != nil {
 			return fmt.Errorf("metadata %s: %w", keyOutside, err)
 		}
 	}

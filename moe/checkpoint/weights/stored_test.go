@@ -67,6 +67,8 @@ func TestStoredRefuses(t *testing.T) {
 		{"a file of tensors", nil, "", `metadata sonicmoe.layer is "", must be "1"`},
 		{"a later version", map[string]string{keyVersion: "2", keyConfig: string(text)}, "", `metadata sonicmoe.layer is "2", must be "1"`},
 		{"a field that is not known", map[string]string{keyVersion: "1", keyConfig: `{"Depth": 3}`}, "", `metadata config: json: unknown field "Depth"`},
+		{"a field twice", map[string]string{keyVersion: "1", keyConfig: `{"TopK": 1, "TopK": 2}`}, "", `metadata config: the field TopK stands twice`},
+		{"text after the layer", map[string]string{keyVersion: "1", keyConfig: string(text) + "1"}, "", `metadata config: text after the end of the JSON`},
 		{"no layer", map[string]string{keyVersion: "1", keyConfig: `{}`}, "", "metadata config: Config.Hidden is 0"},
 		{"other extents", map[string]string{keyVersion: "1", keyConfig: strings.Replace(string(text), `"NumExperts":2`, `"NumExperts":3`, 1)}, "", `tensor "router" is BF16 [2 96], must be BF16 [3 96]`},
 		{"a missing tensor", map[string]string{keyVersion: "1", keyConfig: string(text)}, "w2_scale", `"w2_scale"`},

@@ -13,6 +13,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/internal/disk"
 	"sonicmoe/internal/spec"
+	"sonicmoe/internal/strict"
 	"sonicmoe/moe"
 	"sonicmoe/moe/checkpoint"
 	"sonicmoe/moe/checkpoint/internal/quantisation"
@@ -116,7 +117,7 @@ func parseIndex(data []byte) (map[string]string, error) {
 	var index struct {
 		WeightMap map[string]string `json:"weight_map"`
 	}
-	err := json.Unmarshal(data, &index)
+	err := strict.Unmarshal(data, &index)
 	if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) || err == nil && index.WeightMap == nil {
 		return nil, errors.New("must be an object whose weight_map has the file of each tensor")
 	}
