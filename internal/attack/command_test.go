@@ -18,13 +18,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// commands builds the programs that take paths, once, and returns their folder.
+// commands builds the programs that take flags, once, and returns their folder.
 var commands = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "sonicmoe-attack"); err != nil {
 		return "", err
 	}
-	build := exec.Command("go", "build", "-o", dir, "./layer", "./warmup", "./tune", "./emulate", "./bench")
-	build.Dir = filepath.Join("..", "..", "examples")
+	const flags = `{{if eq .Name "main"}}{{range .Imports}}{{if eq . "sonicmoe/examples/internal/command"}}{{$.ImportPath}}{{end}}{{end}}{{end}}`
+	list := exec.Command("go", "list", "-f", flags, "./...")
+	list.Dir = filepath.Join("..", "..", "examples")
+	packages, err := list.Output()
+	if err != nil {
+		return dir, fmt.Errorf("%v: %w", list, err)
+	}
+	build := exec.Command("go", append([]string{"build", "-o", dir}, strings.Fields(string(packages))...)...)
 	if out, err := build.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("%w: %s", err, out)
 	}

@@ -4,13 +4,18 @@ package attack
 
 import (
 	"bytes"
+	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/moe/checkpoint/safetensors"
@@ -43,15 +48,37 @@ func TestPaths(t *testing.T) {
 	require.NoError(t, f.Close())
 	refuses(t, dir, time.Minute, "", "warmup", "fill", "-shape", "64,64,2,1", "-tokens", "8", "-ptx-only", "-export", bundle)
 
+	for _, args := range reading(weights, bundle, launch) {
+		flag := args[slices.Index(args, "FILE")-1]
+		for _, path := range []string{pipe, "/dev/zero", "/dev/urandom", "/proc/self/mem", folder, long, filepath.Join(dir, "missing")} {
+			if flag == "-choices" && filepath.Base(path) == "missing" {
+				continue // tune makes the file
+			}
+			t.Run(strings.Join(args[:2], " ")+" "+flag+" "+filepath.Base(path), func(t *testing.T) {
+				line := slices.Clone(args)
+				line[slices.Index(line, "FILE")] = path
+				refuses(t, dir, 20*time.Second, path, line...)
+			})
+		}
+	}
+}
+
+// reading returns a command line for each path that a command reads. The other paths of the
+// line are sound.
+func reading(weights, bundle, launch string) [][]string {
 	layer := []string{"layer", "-topk", "2", "-device", "emulated"}
 	tune := []string{"tune", "-device", "emulated", "-shape", "128,64,4,2", "-tokens", "40"}
-	for _, args := range [][]string{
+	return [][]string{
 		append(layer, "-weights", "FILE", "-input", "x", "-output", "o"),
 		append(layer, "-weights", weights, "-input", "FILE", "-output", "o"),
 		{"layer", "-model", "FILE", "-layer", "0", "-input", "x", "-output", "o", "-device", "emulated"},
+		{"layer", "-model", "FILE", "-layer", "0", "-store", "o"},
+		{"serve", "-model", "FILE", "-device", "emulated", "-listen", "localhost:0"},
+		{"plan", "FILE"},
 		{"warmup", "fill", "-config", "FILE", "-ptx-only"},
 		{"warmup", "fill", "-layers", "FILE", "-ptx-only"},
 		{"warmup", "import", "FILE"},
+		{"warmup", "list", "FILE"},
 		{"warmup", "verify", "FILE"},
 		{"warmup", "import", "-key", "FILE", bundle},
 		{"warmup", "verify", "-key", "FILE", bundle},
@@ -60,18 +87,60 @@ func TestPaths(t *testing.T) {
 		{"emulate", "-ptx", "FILE", "-launch", launch + ".json"},
 		{"emulate", "-ptx", launch + ".ptx", "-launch", "FILE"},
 		{"emulate", "-ptx", launch + ".ptx", "-launch", launch + ".json", "-known", "FILE"},
+		{"bench", "-from", "FILE"},
 		{"bench", "-fit-from", "FILE"},
-	} {
-		flag := args[slices.Index(args, "FILE")-1]
-		for _, path := range []string{pipe, "/dev/zero", "/dev/urandom", "/proc/self/mem", folder, long, filepath.Join(dir, "missing")} {
-			if flag == "-choices" && filepath.Base(path) == "missing" {
-				continue // tune makes the file
-			}
-			t.Run(args[0]+" "+flag+" "+filepath.Base(path), func(t *testing.T) {
-				line := slices.Clone(args)
-				line[slices.Index(line, "FILE")] = path
-				refuses(t, dir, 20*time.Second, path, line...)
-			})
-		}
 	}
 }
+
+// written names the flags whose file a command writes. Every command has -cache, which
+// TestPlaces of package cache attacks.
+var written = []string{
+	"bench -json", "bench -plot", "emulate -dump", "layer -output", "layer -store", "plan -plot", "quickstart -launch", "train -plot", "tune -plot",
+	"warmup fill -export", "warmup export",
+}
+
+// TestEveryPathIsAttacked compares the flags of every command with those of reading.
+func TestEveryPathIsAttacked(t *testing.T) {
+	dir, err := commands()
+	require.NoError(t, err)
+	programs, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	known := slices.Clone(written)
+	for _, args := range reading("", "", "") {
+		name := args[0]
+		if name == "warmup" {
+			name += " " + args[1]
+		}
+		if flag := args[slices.Index(args, "FILE")-1]; strings.HasPrefix(flag, "-") {
+			name += " " + flag
+		}
+		known = append(known, name)
+	}
+	var found []string
+	for _, p := range programs {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		help, err := exec.CommandContext(ctx, filepath.Join(dir, p.Name()), "-h").Output()
+		cancel()
+		require.NoError(t, err, p.Name())
+		name := p.Name()
+		for line := range strings.Lines(string(help)) {
+			switch sub, flag := subcommand.FindStringSubmatch(line), flagOfPath.FindStringSubmatch(line); {
+			case sub != nil:
+				name = p.Name() + " " + sub[1]
+				if sub[2] != "" {
+					found = append(found, name)
+				}
+			case flag != nil && flag[1] != "-cache":
+				found = append(found, name+" "+flag[1])
+			}
+		}
+	}
+	found = append(found, "plan") // a model
+	assert.Subset(t, known, found, "a path that no attack knows")
+	assert.Subset(t, found, known, "an attack on a flag that is gone")
+}
+
+var (
+	subcommand = regexp.MustCompile(`^warmup ([a-z]+) (FILE|\[DIR or FILE\])?`)
+	flagOfPath = regexp.MustCompile(`^  (-[a-z-]+) (?:\S*(?:file|FILE|folder)|directory|key|NAME)\n`)
+)

@@ -37,10 +37,10 @@ func Read(ctx context.Context, path string) (*Report, error) {
 // ReadStored reads a file of bench -json, or a comparison such as h200/speed.json.
 func ReadStored(ctx context.Context, path string) (s Stored, err error) {
 	data, err := disk.ReadFile(ctx, disk.OS, path, maxReport)
-	if err == nil {
-		s, err = parseStored(data)
-	}
 	if err != nil {
+		return s, err
+	}
+	if s, err = parseStored(data); err != nil {
 		err = fmt.Errorf("%s: %w", path, err)
 	}
 	return s, err
