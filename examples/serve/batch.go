@@ -74,10 +74,35 @@ func newBatcher(ctx context.Context, dev driver.Device, layer *moe.Layer, s sour
 	if err = b.memory.Err(); err == nil {
 		err = s.load(ctx, stream, b.args.Weights)
 	}
+	if err == nil {
+		err = b.arrange()
+	}
 	if err != nil {
 		return nil, errors.Join(err, b.close())
 	}
 	return b, nil
+}
+
+// arrange makes the units of packed weights, which passes over small batches read. If a code or
+// scale has no place in the units, all passes read the weights as they are, and /version says so.
+func (b *batcher) arrange() error {
+	sizes, err := b.layer.Sizes(b.most)
+	if err != nil || sizes.Units == 0 {
+		return err
+	}
+	units := b.memory.Buffer(sizes.Units)
+	if err := b.memory.Err(); err != nil {
+		return err
+	}
+	err = b.call.Arrange(b.stream, b.args.Weights, units)
+	if refused := (*moe.ArgError)(nil); errors.As(err, &refused) {
+		b.from.remarks = append(slices.Clip(b.from.remarks), "small batches are slower than they could be: "+err.Error())
+		return nil
+	}
+	if err == nil {
+		b.args.Units = units
+	}
+	return err
 }
 
 // width returns the numbers of a token.

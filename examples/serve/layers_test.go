@@ -2,9 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache"
+	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/internal/num"
@@ -105,6 +109,68 @@ func TestModel(t *testing.T) {
 	require.Equal(t, []int{1, 2}, []int{a.Layers[0].Layer, a.Layers[1].Layer})
 	require.Equal(t, "qwen3_moe", a.Layers[0].Model)
 	require.Contains(t, get(t, web.URL+"/metrics"), `sonicmoe_tokens_total{layer="2"} 5`)
+}
+
+// Packed weights are arranged for small batches, unless a scale has no place there. Both give the
+// same bits.
+func TestPackedWeights(t *testing.T) {
+	dev, err := emulated.New(emulated.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { dev.Close() })
+	c := moe.Config{Hidden: 64, Intermediate: 32, NumExperts: 4, TopK: 2, Weights: "mxfp4"}
+	layer, err := moe.New(t.Context(), dev, c, moe.WithoutBackward(), moe.WithoutCache())
+	require.NoError(t, err)
+	// serving loads random codes. The last scale of W2 is given.
+	serving := func(last byte) *batcher {
+		random := rand.New(rand.NewPCG(3, 1))
+		load := func(_ context.Context, s driver.Stream, w moe.Weights) error {
+			err := moe.Write(s, w.Router, normal(random, c.NumExperts*c.Hidden))
+			for _, t := range []moe.Tensor{w.W1, w.W2, w.W1Scale, w.W2Scale} {
+				data := make([]byte, t.Shape.Bytes())
+				for i := range data {
+					data[i] = byte(random.Uint32())
+					if t == w.W1Scale || t == w.W2Scale {
+						data[i] = 118 + data[i]%4 // 2^-9 to 2^-6
+					}
+				}
+				if t == w.W2Scale {
+					data[len(data)-1] = last
+				}
+				err = errors.Join(err, s.CopyToDevice(t.Ptr, data))
+			}
+			return err
+		}
+		b, err := newBatcher(t.Context(), dev, layer, source{config: c, load: load}, batching{4, 4, time.Millisecond})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.close()) })
+		return b
+	}
+	batch := []request{{x: normal(rand.New(rand.NewPCG(4, 1)), 3*c.Hidden)}}
+	arranged := serving(118)
+	require.Positive(t, arranged.args.Units.Bytes)
+	require.Empty(t, arranged.from.remarks)
+	got, err := arranged.pass(batch)
+	require.NoError(t, err)
+	arranged.args.Units = moe.Buffer{}
+	want, err := arranged.pass(batch)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+
+	refused := serving(200)
+	require.Zero(t, refused.args.Units)
+	require.Len(t, refused.from.remarks, 1)
+	require.Contains(t, refused.from.remarks[0], "codes or scales that the units have no place for")
+	_, err = refused.pass(batch)
+	require.NoError(t, err)
+}
+
+// normal draws numbers from the normal distribution.
+func normal(random *rand.Rand, n int) []float32 {
+	list := make([]float32, n)
+	for i := range list {
+		list[i] = float32(random.NormFloat64())
+	}
+	return list
 }
 
 // Folders, layers and flags that cannot be served are refused before the service listens.
