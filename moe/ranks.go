@@ -14,22 +14,23 @@ import (
 )
 
 // This file has the steps of passes whose experts are spread over ranks. Package moe/parallel
-// queues them through package hook. The tokens of a rank are at home in a layer with the
-// whole Config. Its experts are another layer, whose routing is a list.
+// queues the steps through package hook. A rank has two layers. The home layer holds the rank's
+// tokens and has the whole Config. The other layer holds the rank's experts, and gets its routing
+// as a list.
 
-// part is the part of a layer that a process keeps.
+// part tells which part of a layer's work the layer does.
 type part uint8
 
 const (
 	// The zero value is a whole layer, on one device.
 	_ part = iota
-	// home is the part for the tokens of a rank: everything but the experts' products.
+	// home is a layer for the tokens of a rank: everything but the experts' products.
 	home
-	// ofRank is the part for the experts of a rank.
+	// ofRank is a layer for the experts of a rank.
 	ofRank
 )
 
-// kernels lists the kernels of the part.
+// kernels lists the kernels of a layer with this part.
 func (p part) kernels(c Config) registry.Registry {
 	all := kernel.Kernels.Of(c)
 	switch p {
@@ -55,14 +56,14 @@ func init() {
 	}
 }
 
-// step returns a function that queues one kernel.
+// step returns a function that queues the kernel k.
 func step[A any](k *registry.Kernel[A]) func(*Call, driver.Stream, A) error {
 	return func(c *Call, s driver.Stream, args A) error {
 		return c.steps(s, func(q *queue) { launch(q, k, args) })
 	}
 }
 
-// steps queues a part of a pass. Package moe/parallel has checked the arguments.
+// steps queues launches of a pass over ranks. Package moe/parallel has checked the arguments.
 func (c *Call) steps(s driver.Stream, body func(q *queue)) error {
 	if err := c.ready(s); err != nil {
 		return err
@@ -73,8 +74,9 @@ func (c *Call) steps(s driver.Stream, body func(q *queue)) error {
 	return q.err
 }
 
-// checkRanks checks the tensors of a pass: at home those of the tokens, else the weights of
-// the rank's experts. routed reports whether the pass writes scores and ids.
+// checkRanks checks the tensors of a forward pass. A home layer checks the tensors of the tokens, a
+// layer of experts the weights of its experts. routed reports whether the pass writes scores and
+// ids.
 func (c *Call) checkRanks(f *ForwardArgs, routed bool) error {
 	shared := func(id TensorID) bool { return spec.Row(id).Needs&spec.HasShared != 0 }
 	ids := slices.Clone(spec.ExpertWeights)
@@ -97,8 +99,8 @@ func (c *Call) checkRanks(f *ForwardArgs, routed bool) error {
 	return c.check.overlaps()
 }
 
-// split orders pairs and rows by rank. The kernels of the plan take the ranks for experts:
-// there are no more ranks than experts.
+// split sorts pairs and rows by rank. It uses the kernels that sort rows by expert, with ranks in
+// place of experts. This fits, because there are no more ranks times chunks than experts.
 func (c *Call) split(s driver.Stream, of exchange.Split, p driver.DevicePtr) error {
 	return c.steps(s, func(q *queue) {
 		w := q.laid(q.layer.work(of.Tokens)).workspace.indices
@@ -129,13 +131,13 @@ func (c *Call) expertsOfRank(s driver.Stream, f ForwardArgs) (of exchange.Packed
 	return of, err
 }
 
-// returned returns the place of the rows that sumRanks reads.
+// returned returns the address for the rows of Y that come back. sumRanks reads them there.
 func (c *Call) returned(f ForwardArgs) driver.DevicePtr {
 	return at(f.Workspace.Ptr, c.laid(c.layer.work(int(f.X.Shape.Dims[0]))).workspace.y)
 }
 
-// sumRanks queues the shared experts, and the sum over each token's rows. places [T, K] u32
-// are the places of the rows that have come back.
+// sumRanks queues the shared experts, and the sum over each token's rows. places [T, K] u32 has the
+// index of the returned row for each pair of token and slot.
 func (c *Call) sumRanks(s driver.Stream, f ForwardArgs, places driver.DevicePtr) error {
 	n := c.layer.work(int(f.X.Shape.Dims[0]))
 	return c.steps(s, func(q *queue) {

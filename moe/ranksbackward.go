@@ -13,8 +13,8 @@ import (
 	"sonicmoe/moe/internal/route/training"
 )
 
-// checkRanksBackward checks the tensors of a backward pass: at home those of the tokens, else
-// the gradients of the weights of the rank's experts.
+// checkRanksBackward checks the tensors of a backward pass. A home layer checks the tensors of the
+// tokens, a layer of experts the gradients of its experts' weights.
 func (c *Call) checkRanksBackward(b *BackwardArgs) error {
 	c.check.reset()
 	if err := c.layer.trains(); err != nil {
@@ -51,15 +51,15 @@ func (c *Call) checkRanksBackward(b *BackwardArgs) error {
 	return c.check.overlaps()
 }
 
-// isZero reports whether a gradient is absent. Some weights have none.
+// isZero reports whether a gradient is absent. g is nil for a weight that has no gradient.
 func (g *Gradient) isZero() bool { return g == nil || g.IsZero() }
 
-// isHomeWeight reports whether all ranks have the whole weight.
+// isHomeWeight reports whether every rank has the whole weight.
 func isHomeWeight(id TensorID) bool {
 	return slices.Contains(spec.RouterWeights, id) || spec.Row(id).Needs&spec.HasShared != 0
 }
 
-// ranksRun returns the state of a backward pass of a part of a layer.
+// ranksRun returns the state of a backward pass of one of the rank's two layers.
 func (q *queue) ranksRun(b *BackwardArgs) *backwardRun {
 	n := q.layer.work(int(b.X.Shape.Dims[0]))
 	if q.layer.part == ofRank {
@@ -68,8 +68,8 @@ func (q *queue) ranksRun(b *BackwardArgs) *backwardRun {
 	return &backwardRun{queue: q, BackwardArgs: *b, work: n, w: q.layer.backwardWorkspace(n), routed: q.layer.part == home}
 }
 
-// gradientScores queues dH of a rank's experts and the gradients of the scores, [L] f32 in the
-// order of the list.
+// gradientScores queues dH of a rank's experts and the gradients of the scores. It returns the
+// address of these gradients, [L] f32 in the order of the list of L pairs.
 func (c *Call) gradientScores(s driver.Stream, b BackwardArgs) (scores driver.DevicePtr, err error) {
 	err = c.steps(s, func(q *queue) {
 		r := q.ranksRun(&b)
@@ -82,9 +82,9 @@ func (c *Call) gradientScores(s driver.Stream, b BackwardArgs) (scores driver.De
 	return scores, err
 }
 
-// gradientWeights queues the gradients of the weights of a rank's experts and of each row's
-// input. dlogits [L] f32, unless 0, are the gradients of the logits in the order of the list,
-// and router is the address of the router's weights of the rank's experts.
+// gradientWeights queues the gradients of the weights of a rank's experts, and the rows of dX.
+// dlogits [L] f32, unless 0, has the gradients of the logits in the order of the list. router is
+// the address of the router's weights for the rank's first expert.
 func (c *Call) gradientWeights(s driver.Stream, b BackwardArgs, dlogits, router driver.DevicePtr) (of exchange.Packed, err error) {
 	err = c.steps(s, func(q *queue) {
 		r, want := q.ranksRun(&b), b.wanted()
@@ -106,21 +106,21 @@ func (c *Call) gradientWeights(s driver.Stream, b BackwardArgs, dlogits, router 
 	return of, err
 }
 
-// noWeights sets the gradients of the weights of a rank without rows to 0.
+// noWeights sets the gradients of the experts' weights to 0, for a rank that received no rows.
 func (c *Call) noWeights(s driver.Stream, b BackwardArgs) error {
 	return c.steps(s, func(q *queue) { q.zero(&b) })
 }
 
-// gradientsReturned returns the places for what comes home: the gradients of the scores, and
-// the rows of dX.
+// gradientsReturned returns the addresses for what comes home: the gradients of the scores, and the
+// rows of dX.
 func (c *Call) gradientsReturned(b BackwardArgs) (scores, rows driver.DevicePtr) {
 	w := c.layer.backwardWorkspace(c.layer.work(int(b.X.Shape.Dims[0])))
 	return at(b.Workspace.Ptr, w.partial), at(b.Workspace.Ptr, w.dxRows)
 }
 
-// gradientLogits queues the gradients of the logits from those of the scores, which have come
-// home. byPlace [P] f32, unless 0, are the gradients of the chosen logits in the order of the
-// pairs that this rank has sent.
+// gradientLogits queues the gradients of the logits. Their input, the gradients of the scores, has
+// come home. byPlace [P] f32, unless 0, has the gradients of the chosen logits in the order of the
+// P pairs that this rank has sent.
 func (c *Call) gradientLogits(s driver.Stream, b BackwardArgs, places driver.DevicePtr) (byPlace driver.DevicePtr, err error) {
 	err = c.steps(s, func(q *queue) {
 		r := q.homeRun(&b, places)
@@ -140,7 +140,8 @@ func (c *Call) gradientLogits(s driver.Stream, b BackwardArgs, places driver.Dev
 	return byPlace, err
 }
 
-// homeRun is ranksRun at home, where the places take the part of the packed rows.
+// homeRun returns the state of a backward pass of a home layer. The rows that come home are in the
+// order of the sent pairs, so places replaces the index of packed rows.
 func (q *queue) homeRun(b *BackwardArgs, places driver.DevicePtr) *backwardRun {
 	r := q.ranksRun(b)
 	r.w.inverse = int64(places - b.Workspace.Ptr)
@@ -152,8 +153,8 @@ func (c *Call) gradientTokens(s driver.Stream, b BackwardArgs, places driver.Dev
 	return c.steps(s, func(q *queue) { q.homeRun(&b, places).dX() })
 }
 
-// routerInputs returns the inputs of gradientRouter. If the gradients of all logits include
-// those of the chosen ones, it sets the latter to 0.
+// routerInputs returns the inputs of gradientRouter. If the gradients of all logits already include
+// the gradients of the chosen logits, it sets DLogits to 0.
 func (c *Call) routerInputs(s driver.Stream, b BackwardArgs) (of exchange.RouterInputs, err error) {
 	err = c.steps(s, func(q *queue) {
 		r := q.ranksRun(&b)
@@ -168,7 +169,7 @@ func (c *Call) routerInputs(s driver.Stream, b BackwardArgs) (of exchange.Router
 	return of, err
 }
 
-// gradientRouter queues partial sums of the router's gradient over ranges of tokens.
+// gradientRouter queues partial sums of the gradient of the router's weights over ranges of tokens.
 func (c *Call) gradientRouter(s driver.Stream, of exchange.RouterInputs, tokens, perRange int, partials driver.DevicePtr) error {
 	return c.steps(s, func(q *queue) {
 		which := drouter.Kernel
@@ -181,7 +182,7 @@ func (c *Call) gradientRouter(s driver.Stream, of exchange.RouterInputs, tokens,
 	})
 }
 
-// sumRouter queues the sum of the partial sums of all ranges.
+// sumRouter queues the sum over the ranges.
 func (c *Call) sumRouter(s driver.Stream, b BackwardArgs, partials driver.DevicePtr, ranges int) error {
 	return c.steps(s, func(q *queue) {
 		launch(q, drouter.SumKernels.In(gradientOf(b.DRouter)), drouter.SumArgs{Partials: partials, DRouter: b.DRouter.Ptr, Ranges: ranges})

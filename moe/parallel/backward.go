@@ -11,33 +11,36 @@ import (
 	"sonicmoe/moe/internal/route/training"
 )
 
-// BackwardArgs are the buffers of a backward pass over this rank's tokens. Tensors are as in
-// [moe.BackwardArgs]. X, weights, scores and experts come from the forward pass.
+// BackwardArgs are the buffers of a backward pass over this rank's tokens. A field has the same
+// meaning as in [moe.BackwardArgs]. X and the weights are the same as in the forward pass.
 type BackwardArgs struct {
 	X moe.Tensor
 	moe.Weights
-	// Scores, ExpertIDs and, if Config.SavesLogits, Logits come from the forward pass.
+	// Scores and ExpertIDs come from the forward pass, and Logits if Config.SavesLogits reports
+	// true.
 	Scores, ExpertIDs, Logits moe.Tensor
-	// DLogits [T, E] f32, unless zero, is added to the gradients of the logits. All ranks
-	// give it or none.
+	// DLogits [T, E] f32, unless zero, is added to the gradients of the logits. Either all ranks
+	// give it or none does.
 	DLogits moe.Tensor
 	// Saved is what the forward pass saved.
 	Saved *Saved
 	// DO [T, d] is the gradient of O.
 	DO moe.Tensor
-	// DX [T, d] and DScores [T, K] f32 are written unless zero. All ranks want DX or none.
+	// DX [T, d] and DScores [T, K] f32 are written unless zero. Either all ranks want DX or none
+	// does.
 	DX, DScores moe.Tensor
-	// WeightGradients have the shapes of the rank's weights. A rank gets the whole gradients
-	// of its experts. DRouter is the same on all ranks, and all want it or none. Gradients of
-	// biases, of scales and of shared experts are not made yet, nor are the losses.
+	// WeightGradients have the shapes of the rank's weights. A rank gets the whole gradients of its
+	// experts. DRouter is the same on all ranks, and either all want it or none does. Gradients of
+	// biases, of scales and of shared experts are not made yet. The losses are not supported yet
+	// either.
 	moe.WeightGradients
 	// Workspace has Sizes.BackwardWorkspace bytes.
 	Workspace moe.Buffer
 }
 
-// Backward runs the backward pass of a Forward that saved. All gradients have the bits of one
-// device with the tokens of all ranks in order. It returns when everything is queued on s; see
-// [Rank.Wait]. If it fails on one rank, it fails on all, and the group is broken.
+// Backward runs the backward pass of a Forward with Args.Saved. All gradients have the same bits as
+// on one device that has the tokens of all ranks in order. Backward returns when everything is
+// queued on s, see [Rank.Wait]. If it fails on one rank, it fails on all, and the group is broken.
 func (r *Rank) Backward(ctx context.Context, s driver.Stream, a BackwardArgs) error {
 	ctx, cancel := context.WithTimeout(ctx, r.Deadline)
 	defer cancel()
@@ -62,36 +65,39 @@ func (r *Rank) Backward(ctx context.Context, s driver.Stream, a BackwardArgs) er
 	return nil
 }
 
-// backward is a backward pass that is being queued.
+// backward is the state of a backward pass while it is queued.
 type backward struct {
 	pass
 	of BackwardArgs
 	b  backwardLayout
-	// atHome are the arguments of the rank's tokens, experts those of its experts.
+	// atHome are the arguments of the layer of this rank's tokens, experts of the layer of its
+	// experts.
 	atHome, experts moe.BackwardArgs
-	// byPlace are the gradients of the chosen logits, 0 if the experts need none.
+	// byPlace has the gradients of the chosen logits in the order of the sent pairs, or is 0 if the
+	// experts do not need them.
 	byPlace driver.DevicePtr
 	inputs  exchange.RouterInputs
 	ranges  ranges
-	back    []Exchange // of the rows of dX
+	back    []Exchange // the exchanges of the rows of dX, one for each chunk
 }
 
-// backwardLayout has the parts of the workspace: offsets in bytes.
+// backwardLayout has the offsets in bytes of the parts of the workspace.
 type backwardLayout struct {
 	home, owner int64
 	splitLayout
-	// send has rows of dO to send, later the rows of dX that go back. window receives rows of
-	// dO, dlogits the gradients of logits.
+	// send has the rows of dO to send, and later the rows of dX to send back. window receives rows
+	// of dO, and dlogits receives gradients of logits.
 	send, window, dlogits int64
-	// tail has the tokens of a range that lie on several ranks. partials are the partial sums
-	// of the router's gradient.
+	// tail has the tokens of this rank's last range, if other ranks have some of them. partials has
+	// the partial sums of the router's gradient of all ranks.
 	tail     tail
 	partials int64
 	own      int64 // the partial sums of this rank
 	bytes    int64
 }
 
-// tail has the inputs of the router's gradient for tokens of several ranks.
+// tail has the offsets of the inputs of the router's gradient, for a range whose tokens are on
+// several ranks.
 type tail struct{ x, dlogits, ids, dense int64 }
 
 func (r *Rank) backwardLayout() (w backwardLayout, err error) {
@@ -161,7 +167,7 @@ func (p *backward) check() (err error) {
 func (p *backward) wantsDX() bool     { return !p.of.DX.IsZero() }
 func (p *backward) wantsRouter() bool { return !p.of.DRouter.IsZero() }
 
-// wanted compares what the ranks want, and orders pairs and rows by rank again.
+// wanted compares the choice of outputs of all ranks, and sorts pairs and rows by rank again.
 func (p *backward) wanted(at Step) error {
 	words := make([]int64, 3)
 	for i, is := range []bool{p.wantsDX(), p.wantsRouter(), !p.of.DLogits.IsZero()} {
@@ -186,7 +192,7 @@ func (p *backward) wanted(at Step) error {
 	return steps.Split(p.call, p.s, p.split, p.atHome.Workspace.Ptr)
 }
 
-// dispatch sends the rows of dO to the owners of the tokens' experts.
+// dispatch sends the rows of dO to the owners of their tokens' experts.
 func (p *backward) dispatch(at Step) error {
 	rows := p.rowsOut(p.at(p.b.send), p.at(p.b.window))
 	if err := p.packRows(p.call, p.of.DO.Ptr, p.split.RowTokens, &rows); err != nil {
@@ -195,7 +201,7 @@ func (p *backward) dispatch(at Step) error {
 	return p.transport.Move(p.ctx, at, p.s, rows)
 }
 
-// scores runs dH on the owners, and sends the gradients of the scores home.
+// scores computes dH at the owners, and sends the gradients of the scores home.
 func (p *backward) scores(at Step) (err error) {
 	var made driver.DevicePtr
 	if n := p.receives(p.transport.Rank()); n > 0 {
@@ -214,11 +220,12 @@ func (p *backward) scores(at Step) (err error) {
 	return err
 }
 
-// sparse reports whether the experts add the router's part to the rows of dX.
+// sparse reports whether the owners add the router's part to the rows of dX, from the gradients of
+// the chosen logits.
 func (p *backward) sparse() bool { return p.wantsDX() && training.Sparse(p.Config) }
 
-// logits sends the gradients of the chosen logits to the owners, which make the gradients of
-// their weights and the rows of dX.
+// logits sends the gradients of the chosen logits to the owners. The owners compute the gradients
+// of their weights and the rows of dX.
 func (p *backward) logits(at Step) error {
 	to := driver.DevicePtr(0)
 	if p.sparse() {
@@ -248,7 +255,7 @@ func (p *backward) logits(at Step) error {
 	return nil
 }
 
-// giveBack sends the rows of dX home, where they are summed.
+// giveBack sends the rows of dX home, and queues their sum for each token.
 func (p *backward) giveBack(at Step) error {
 	if !p.wantsDX() {
 		return nil

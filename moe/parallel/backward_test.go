@@ -13,8 +13,8 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// backwardCases lists layers by what is special about their gradients. With 24 experts and a
-// width of 64 a range of the router's gradient has 64 tokens.
+// backwardCases lists layers, each named by what is special about its gradients. The gradient of
+// the router's weights has ranges of 64 tokens for layers with 24 experts and a width of 64.
 func backwardCases() (list []testCase) {
 	for _, tokens := range [][]int{{70}, {64, 70}, {13, 27}, {20, 0, 130}, {40, 90, 1, 70}, {5, 0, 7, 3, 8, 0, 61, 66}} {
 		list = append(list, testCase{name: "ranks", config: small, tokens: tokens})
@@ -36,8 +36,8 @@ func backwardCases() (list []testCase) {
 	return list
 }
 
-// TestBackwardBits checks that all gradients have the bits of one device, for groups of every
-// size, with and without gradients of the logits.
+// TestBackwardBits checks that all gradients have the same bits as on one device, for groups of
+// every size, with and without gradients of the logits.
 func TestBackwardBits(t *testing.T) {
 	list, count := backwardCases(), uint64(20)
 	switch {
@@ -48,7 +48,7 @@ func TestBackwardBits(t *testing.T) {
 	}
 	for seed := range count {
 		c := random(1000 + seed)
-		c.change = nil // Backward goes through the router
+		c.change = nil // Backward needs experts that the router has chosen
 		list = append(list, c)
 	}
 	for i, c := range list {
@@ -56,7 +56,7 @@ func TestBackwardBits(t *testing.T) {
 	}
 }
 
-// backwardBits compares the gradients of a case.
+// backwardBits compares the gradients of a group with the gradients of one device.
 func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 	devs, err := devices()
 	require.NoError(t, err)
@@ -117,7 +117,7 @@ func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 	}
 }
 
-// drop leaves out the gradients that groups do not make.
+// drop clears the gradients that a group does not compute.
 func drop(g *moe.WeightGradients) {
 	for _, id := range moe.WeightIDs() {
 		if d := g.Gradient(id); d != nil && id != spec.TensorRouter && isHome(id) {
@@ -126,7 +126,7 @@ func drop(g *moe.WeightGradients) {
 	}
 }
 
-// cut returns n values from one on.
+// cut returns n values, from value from on.
 func cut(v trial.Values, from, n int) trial.Values {
 	part := trial.Values{Type: v.Type}
 	if v.F32 != nil {
@@ -137,7 +137,7 @@ func cut(v trial.Values, from, n int) trial.Values {
 	return part
 }
 
-// gradients are the results of a backward pass on the host.
+// gradients are the results of a backward pass, copied to the host.
 type gradients struct {
 	dx, dscores trial.Values
 	weights     map[moe.TensorID]trial.Values

@@ -10,9 +10,9 @@ import (
 	"sonicmoe/moe"
 )
 
-// TestBackwardFaults plants a fault in each phase of a backward pass of rank 1: it dies, it
-// sends too much, it expects too little, or it wants something else. The errors of all other
-// ranks name the phase.
+// TestBackwardFaults plants a fault on rank 1 in each phase of a backward pass: the rank dies,
+// sends too much, expects too little, or wants other gradients. It checks that the errors of the
+// other ranks name the phase.
 func TestBackwardFaults(t *testing.T) {
 	type fault struct {
 		name    string
@@ -20,7 +20,7 @@ func TestBackwardFaults(t *testing.T) {
 		change  func(b *BackwardArgs)
 		dies    bool
 		want    string
-		anybody bool // the text is in the error of one rank at least, else of both others
+		anybody bool // want is in the error of at least one other rank; if false, of all other ranks
 	}
 	list := []fault{
 		{name: "wants no DX", change: func(b *BackwardArgs) { b.DX = moe.Tensor{} }, want: "wanted, chunk 0: DX is given"},
@@ -51,14 +51,14 @@ func TestBackwardFaults(t *testing.T) {
 			fault{name: "expects less at " + phase, of: at(func(e *Exchange) { e.ReceiveBytes[2] -= 4 }), want: "rank 1 of 3: " + phase + ", chunk 0: rank 2 sends", anybody: true},
 		)
 	}
-	// The last two ranks have tokens of the first range of the router's gradient.
+	// The first range of the router's gradient has tokens of all three ranks.
 	c := testCase{config: small, tokens: []int{40, 30, 20}}
 	devs, err := devices()
 	require.NoError(t, err)
 	tr := c.oneGPU(t, devs[0])
 	for _, f := range list {
 		if testing.Short() && f.dies && f.name != "dies at dispatch" {
-			continue // each waits for its deadline
+			continue // each case waits for its deadline
 		}
 		t.Run(f.name, func(t *testing.T) {
 			members := join(t, c, Options{})

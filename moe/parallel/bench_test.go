@@ -15,12 +15,12 @@ import (
 	"sonicmoe/moe"
 )
 
-// benchTokens is the number of tokens of a rank.
+// benchTokens is the number of tokens of each rank.
 const benchTokens = 16384
 
-// BenchmarkForward measures a pass on GPUs: on one device, and on groups with the same number
-// of tokens on each rank. Ranks share GPUs if there are fewer of them. It reports the median
-// time of a pass, the bytes that a rank sends, and the ratio to one device.
+// BenchmarkForward measures a forward pass on one GPU, and on groups with the same number of tokens
+// on each rank. Ranks share GPUs if there are not enough. It reports the median time of a pass, the
+// bytes that a rank sends, and the ratio to the time on one device.
 func BenchmarkForward(b *testing.B) {
 	if drivertest.Name() == "emulated" {
 		b.Skip("times of an emulated device say nothing")
@@ -37,7 +37,7 @@ func BenchmarkForward(b *testing.B) {
 	}
 }
 
-// median returns the median time of a few runs, after two that warm up.
+// median returns the median time of ten runs, after two runs for warming up.
 func median(run func() error) (time.Duration, error) {
 	var times []time.Duration
 	for i := range 12 {

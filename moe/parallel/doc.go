@@ -1,30 +1,32 @@
-// Package parallel spreads the experts of a layer over ranks, with one GPU's bits.
+// Package parallel spreads the experts of a layer over ranks. The results have the same bits as on
+// one GPU.
 //
-// A group has W ranks, each with a device. Tokens are sharded: each rank has some of them, in
-// the order of the ranks, and as many as it likes. Rank r owns the experts r·E/W to
-// (r+1)·E/W - 1, rounded down, and the router is replicated. A pass sends each token once to
-// every rank that owns one of its experts, multiplies it there, and sends the rows of Y back
-// unsummed. The token's own rank adds them in the order of the slots, so that O has the bits
-// of one GPU for every number of ranks.
+// A group has W ranks, each with a device. The tokens are divided among the ranks: rank 0 has the
+// first ones, and each rank has any number of them. The E experts are divided, too: rank r owns the
+// experts from floor(r·E/W) to floor((r+1)·E/W) - 1. Every rank has the whole router. A pass sends
+// each token once to every rank that owns one of its experts. The owner multiplies the token by its
+// experts' weights, and sends a row of Y back for each pair of token and expert. The token's own
+// rank, its home, adds these rows in the order of the K slots. O therefore has the same bits as on
+// one GPU, for every number of ranks.
 //
-//	home    router, plan by rank     pack X -> exchange -> window
-//	owner   plan by expert, up from the window, down, pack Y -> exchange
+//	home    router, pairs sorted by rank       pack X -> exchange -> window
+//	owner   pairs sorted by expert, up, down   pack Y -> exchange
 //	home    O[t] = Σ_k score·Y, in the order of k
 //
-// The experts of a rank are in chunks. The rows of a chunk go home while the next chunk is
-// multiplied.
+// The window is the owner's buffer for the tokens that it receives. The experts of a rank are
+// divided into chunks. The rows of a chunk go home while the next chunk is multiplied.
 //
-// A backward pass sends the rows of dO in the same way, and the rows of dX come back. An
-// expert's weights get their gradients on its owner alone, from rows in the order of all
-// tokens. The router's gradient is summed over the ranges of tokens that one GPU has, each on
-// one rank, and then in the order of the ranges.
+// A backward pass sends the rows of dO in the same way, and the rows of dX come back. The owner
+// alone computes the gradients of an expert's weights, from rows in the order of all tokens. The
+// router's gradient is summed over the same ranges of tokens as on one GPU: one rank sums each
+// range, and then every rank adds the sums in the order of the ranges.
 //
-// Nothing is dropped: [Rank.Sizes] returns the memory of the worst case, in which all tokens
-// go to one rank. Counts are exchanged first, so a pass waits for the device once before it
+// No token is dropped: [Rank.Sizes] returns the memory of the worst case, in which all tokens go to
+// one rank. The ranks exchange their counts first, so a pass waits for the device once before it
 // moves rows.
 //
-// A [Transport] moves the bytes. [Local] is for the devices of one process. A pass that fails
-// on one rank fails on all of them: every wait has a deadline, and an *[Error] names the
+// A [Transport] moves the bytes. [Local] is the transport for the devices of one process. A pass
+// that fails on one rank fails on all of them: every wait has a deadline, and an *[Error] names the
 // rank, the phase and the ranks that are missing.
 //
 // The names here may change: v1 does not promise them yet.

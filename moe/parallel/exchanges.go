@@ -6,14 +6,15 @@ import (
 	"sonicmoe/moe/internal/exchange"
 )
 
-// rowsOut is the exchange that sends tokens to the owners of their experts.
+// rowsOut returns the exchange that sends token rows to the owners of their experts. from and to
+// are the addresses of the rows to send and of the window.
 func (p *pass) rowsOut(from, to driver.DevicePtr) Exchange {
 	own, each := p.transport.Rank(), p.rowBytes(1)
 	return Exchange{Send: from, Receive: to, SendBytes: times(p.rows[own], each), ReceiveBytes: times(column(p.rows, own), each)}
 }
 
-// pairsOut lists the exchanges, one for each chunk, that send some bytes for each pair to the
-// owner of its expert. Pairs lie by chunk, then rank, on both sides.
+// pairsOut returns the exchanges, one for each chunk, that send each bytes for every pair to the
+// owner of the pair's expert. Sender and receiver both store pairs by chunk, then by rank.
 func (p *pass) pairsOut(each int64, from, to driver.DevicePtr) (list []Exchange) {
 	own := p.transport.Rank()
 	for _, pairs := range p.pairs {
@@ -24,7 +25,8 @@ func (p *pass) pairsOut(each int64, from, to driver.DevicePtr) (list []Exchange)
 	return list
 }
 
-// pairsBack lists the exchanges that send bytes for each pair home.
+// pairsBack returns the exchanges, one for each chunk, that send each bytes for every pair from the
+// owner of the expert home.
 func (p *pass) pairsBack(each int64, from, to driver.DevicePtr) []Exchange {
 	list := p.pairsOut(each, to, from)
 	for i := range list {
@@ -34,7 +36,8 @@ func (p *pass) pairsBack(each int64, from, to driver.DevicePtr) []Exchange {
 	return list
 }
 
-// packRows packs rows for an exchange. The rows of this rank go to their place at once.
+// packRows packs rows for an exchange. Rows that stay on this rank are written directly to the
+// receive buffer.
 func (p *pass) packRows(call *moe.Call, from, index driver.DevicePtr, e *Exchange) error {
 	own, each := p.transport.Rank(), p.rowBytes(1)
 	e.InPlace = true
@@ -54,7 +57,7 @@ func (p *pass) packRows(call *moe.Call, from, index driver.DevicePtr, e *Exchang
 	return nil
 }
 
-// column returns what every rank sends to one rank.
+// column returns the numbers that all ranks have for the receiver to: element i is of[i][to].
 func column(of [][]int64, to int) []int64 {
 	list := make([]int64, len(of))
 	for i, row := range of {

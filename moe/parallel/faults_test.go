@@ -15,13 +15,13 @@ import (
 	"sonicmoe/moe"
 )
 
-// TestJoinRefuses checks that ranks that differ, and layers that a group cannot run, are
-// refused on every rank.
+// TestJoinRefuses checks that Join returns an error on every rank if the ranks differ, or if a
+// group cannot run the layer.
 func TestJoinRefuses(t *testing.T) {
 	good := Options{Config: small, MaxTokens: 8, Deadline: deadline, Layer: []moe.Option{moe.WithoutCache()}}
 	for name, c := range map[string]struct {
-		change func(o *Options) // of rank 1
-		all    bool             // and of the others
+		change func(o *Options) // changes the options of rank 1
+		all    bool             // changes the options of all ranks
 		want   string
 	}{
 		"MaxTokens":   {func(o *Options) { o.MaxTokens = 9 }, false, "another MaxTokens: 9, this rank has 8"},
@@ -67,7 +67,8 @@ func TestJoinRefuses(t *testing.T) {
 
 func errContains(err error, text string) bool { return strings.Contains(err.Error(), text) }
 
-// between is a transport that changes the calls of one rank.
+// between is a transport that calls share or move before it makes a call. If they return an error,
+// the call returns it.
 type between struct {
 	Transport
 	share func(at Step, words []int64) error
@@ -92,10 +93,11 @@ func (b between) Move(ctx context.Context, at Step, s driver.Stream, list ...Exc
 	return b.Transport.Move(ctx, at, s, list...)
 }
 
-// errDead ends a rank without a word to the others, as a process that was killed.
+// errDead ends a rank without notice to the other ranks, like a killed process.
 var errDead = errors.New("dead")
 
-// TestPassFaults checks that a fault of one rank is an error on all ranks that names it.
+// TestPassFaults checks that a fault of one rank returns an error on all ranks, and that the errors
+// of the other ranks name the fault.
 func TestPassFaults(t *testing.T) {
 	dieAt := func(phase string) func(at Step, _ []Exchange) error {
 		return func(at Step, _ []Exchange) error {
@@ -108,8 +110,8 @@ func TestPassFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		of   between
 		args func(a *Args)
-		// want is in the errors of the other ranks, missing reports whether these are of the
-		// deadline.
+		// want is part of the errors of the other ranks. missing reports whether these errors come
+		// from the deadline.
 		want    string
 		missing bool
 	}{
@@ -182,7 +184,7 @@ func TestPassFaults(t *testing.T) {
 	}
 }
 
-// pass runs a forward pass. A dead rank does not break the group with a word to the others.
+// pass runs a forward pass. If the rank dies, its error does not reach the other ranks.
 func (m *member) pass(a *Args, dies bool) error {
 	if dies {
 		m.transport = mute{m.transport}
@@ -190,7 +192,7 @@ func (m *member) pass(a *Args, dies bool) error {
 	return m.Forward(context.Background(), m.stream, *a)
 }
 
-// mute is the transport of a rank that dies.
+// mute is a transport that tells the other ranks nothing about an error.
 type mute struct{ Transport }
 
 func (mute) Abort(error) {}

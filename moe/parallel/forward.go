@@ -10,8 +10,8 @@ import (
 	"sonicmoe/moe/internal/exchange"
 )
 
-// Args are the buffers of a forward pass over this rank's tokens. Tensors are as in
-// [moe.ForwardArgs], with T the number of this rank's tokens, 0 to MaxTokens.
+// Args are the buffers of a forward pass over this rank's tokens. A field has the same meaning as
+// in [moe.ForwardArgs]. T is the number of this rank's tokens, from 0 to MaxTokens.
 type Args struct {
 	// X [T, d] are the tokens.
 	X moe.Tensor
@@ -43,22 +43,22 @@ func part(b moe.Buffer, from int64) moe.Buffer {
 	return moe.Buffer{Ptr: b.Ptr + driver.DevicePtr(from), Bytes: b.Bytes - from}
 }
 
-// Forward runs a pass over the tokens of all ranks: it chooses experts, and writes scores, ids
-// and O of this rank's tokens. It returns when everything is queued on s; call [Rank.Wait]
-// before the host or another stream uses the results. If it fails on one rank, it fails on
-// all, and the group is broken.
+// Forward runs a pass over the tokens of all ranks. It chooses the experts, and writes scores, ids
+// and O of this rank's tokens. It returns when everything is queued on s. Call [Rank.Wait] before
+// the host or another stream uses the results. If Forward fails on one rank, it fails on all, and
+// the group is broken.
 func (r *Rank) Forward(ctx context.Context, s driver.Stream, a Args) error {
 	return r.run(ctx, s, a, true)
 }
 
-// ForwardExperts is Forward with given scores and ids. An id outside [0, E) is skipped and
-// adds nothing to O. The other ids of a token must differ.
+// ForwardExperts is Forward with given scores and ids. An id outside [0, E) is skipped and adds
+// nothing to O. All other ids of a token must differ.
 func (r *Rank) ForwardExperts(ctx context.Context, s driver.Stream, a Args) error {
 	return r.run(ctx, s, a, false)
 }
 
-// Wait waits for the passes on a stream. Without an error their results are complete. After an
-// error they are not, because another rank may have failed after this rank had queued its pass.
+// Wait waits for the passes on a stream. If it returns nil, their results are complete. After an
+// error the results are not complete: another rank may have failed after this rank queued its pass.
 func (r *Rank) Wait(ctx context.Context, s driver.Stream) error {
 	ctx, cancel := context.WithTimeout(ctx, r.Deadline)
 	defer cancel()
@@ -72,7 +72,7 @@ func (r *Rank) Wait(ctx context.Context, s driver.Stream) error {
 	return nil
 }
 
-// pass is a pass that is being queued.
+// pass is the state of a forward pass while it is queued.
 type pass struct {
 	*Rank
 	ctx   context.Context
@@ -82,8 +82,8 @@ type pass struct {
 	w     layout
 	split exchange.Split
 	mine  int // number of this rank's tokens
-	// received has the tokens that other ranks send to this rank's experts, and the list of their
-	// experts and scores.
+	// received has the addresses of the tokens that come to this rank's experts, and of their list
+	// of pairs.
 	received received
 	counts
 }
@@ -149,12 +149,13 @@ func (p *pass) expertWeights() (w moe.Weights) {
 	return w
 }
 
-// at returns an address in the workspace.
+// at returns the address of an offset in the workspace.
 func (p *pass) at(offset int64) driver.DevicePtr {
 	return p.args.Workspace.Ptr + driver.DevicePtr(offset)
 }
 
-// count routes, orders pairs and rows by rank, and exchanges their numbers.
+// count chooses the experts if routed, sorts pairs and rows by rank, and shares the counts with all
+// ranks.
 func (p *pass) count(at Step, routed bool) error {
 	ranks := p.transport.Ranks()
 	words := make([]int64, (p.Chunks+1)*ranks+1)
@@ -190,8 +191,8 @@ func (p *pass) count(at Step, routed bool) error {
 	return p.fits()
 }
 
-// readCounts reads the numbers of pairs that go to each rank of each chunk, and of rows that go
-// to each rank.
+// readCounts reads from the device how many pairs go to each chunk of each rank, and how many rows
+// go to each rank.
 func (p *pass) readCounts(words []int64) error {
 	each, parts := p.Config.NumExperts+1, p.Chunks*p.transport.Ranks()
 	raw := make([]byte, 8*each)
@@ -209,8 +210,8 @@ func (p *pass) readCounts(words []int64) error {
 	return nil
 }
 
-// fits refuses a pass in which a rank would receive more than its window has room for. All
-// ranks find the same error.
+// fits returns an error if any rank would receive more than its window has room for. All ranks find
+// the same error, because all have the same counts.
 func (p *pass) fits() error {
 	c, ranks := p.Config, p.transport.Ranks()
 	for to := range ranks {
@@ -224,7 +225,7 @@ func (p *pass) fits() error {
 	return nil
 }
 
-// receives returns the number of pairs that a rank gets.
+// receives returns the number of pairs that a rank receives.
 func (c *counts) receives(rank int) (n int64) {
 	for _, pairs := range c.pairs {
 		n += sum(column(pairs, rank))
@@ -232,7 +233,7 @@ func (c *counts) receives(rank int) (n int64) {
 	return n
 }
 
-// dispatch sends tokens and lists to the owners of their experts.
+// dispatch sends token rows and lists of pairs to the owners of the experts.
 func (p *pass) dispatch(at Step) error {
 	if p.mine > 0 {
 		if err := p.pack(p.rows[p.transport.Rank()]); err != nil {
@@ -254,7 +255,7 @@ func (p *pass) dispatch(at Step) error {
 	return p.transport.Move(p.ctx, at, p.s, all...)
 }
 
-// pack writes the entries to send.
+// pack writes the lists of pairs to send. rows has the number of rows that go to each rank.
 func (p *pass) pack(rows []int64) error {
 	own, pairs := p.transport.Rank(), int64(0)
 	for _, of := range p.pairs {
@@ -265,7 +266,7 @@ func (p *pass) pack(rows []int64) error {
 	}
 	bases, first := make([]byte, 0, 4*len(rows)), int64(0)
 	for to, n := range rows {
-		// The rows of lower ranks come first in the window.
+		// A rank's window has the rows of lower ranks first.
 		before := sum(column(p.rows, to)[:own])
 		bases = binary.LittleEndian.AppendUint32(bases, uint32(before-first))
 		first += n
@@ -281,8 +282,8 @@ func (p *pass) pack(rows []int64) error {
 	})
 }
 
-// giveBack runs the rank's experts, sends their rows home, and sums those that come back. The
-// rows of a chunk of experts move while the next chunk is multiplied.
+// giveBack runs the rank's experts chunk by chunk, and sends their rows home while the next chunk
+// is multiplied. At the end it queues the sum of the rows that this rank has got back.
 func (p *pass) giveBack(at Step) error {
 	list := p.pairsBack(p.rowBytes(1), p.at(p.w.back), steps.Returned(p.call, p.home))
 	stream := p.s
@@ -313,13 +314,13 @@ func (p *pass) giveBack(at Step) error {
 	return steps.Sum(p.call, p.s, p.home, p.split.Places)
 }
 
-// move makes the exchange of a chunk.
+// move runs the exchange of one chunk.
 func (p *pass) move(at Step, chunk int, s driver.Stream, e Exchange) error {
 	at.Chunk = chunk
 	return p.transport.Move(p.ctx, at, s, e)
 }
 
-// order makes the later work of a stream wait for the work of another one so far.
+// order makes later work of stream then wait for the work that stream first has so far.
 func (p *pass) order(mark driver.Event, first, then driver.Stream) error {
 	if first == then {
 		return nil
@@ -330,8 +331,8 @@ func (p *pass) order(mark driver.Event, first, then driver.Stream) error {
 	return then.Wait(mark)
 }
 
-// chunk queues the experts of a chunk, whose pairs start at first in the list, and packs their
-// rows.
+// chunk queues the experts of chunk c and packs their rows. first is the index of the chunk's first
+// pair in the received list.
 func (p *pass) chunk(c int, first int64, e *Exchange) error {
 	n := int(sum(column(p.pairs[c], p.transport.Rank())))
 	if n == 0 {
@@ -344,7 +345,8 @@ func (p *pass) chunk(c int, first int64, e *Exchange) error {
 	return p.packRows(p.experts, packed.Y, packed.Inverse, e)
 }
 
-// expertArgs returns the arguments of the rank's experts for n pairs of the list from one on.
+// expertArgs returns the arguments of the rank's experts for n pairs of the received list, from
+// pair first on.
 func (p *pass) expertArgs(workspace moe.Buffer, first int64, n int) moe.ForwardArgs {
 	rows := int(sum(column(p.rows, p.transport.Rank())))
 	list, of := p.owner.Config().ListShapes(rows, n), &p.received
@@ -358,7 +360,7 @@ func (p *pass) expertArgs(workspace moe.Buffer, first int64, n int) moe.ForwardA
 		}},
 	}
 	if of.h != 0 {
-		// The rows of H lie by expert, and so by chunk.
+		// The rows of H are sorted by expert, and so the rows of a chunk are consecutive.
 		f.H = moe.Tensor{Ptr: of.h + driver.DevicePtr(first*list.H.Bytes()/int64(n)), Shape: list.H}
 	}
 	return f

@@ -14,15 +14,16 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// small is a layer that 1, 2, 3, 4 and 8 ranks share, not always evenly.
+// small is a layer for groups of 1, 2, 3, 4 and 8 ranks. Some of them have unequal numbers of
+// experts.
 var small = moe.Config{Hidden: 64, Intermediate: 48, NumExperts: 10, TopK: 4}
 
-// forwardCases lists layers by what is special about them.
+// forwardCases lists layers, each named by what is special about it.
 func forwardCases() (list []testCase) {
 	for _, tokens := range [][]int{{40}, {13, 27}, {20, 0, 20}, {9, 11, 1, 19}, {5, 0, 7, 3, 8, 0, 1, 16}} {
 		list = append(list, testCase{name: "ranks", config: small, tokens: tokens})
 	}
-	last := func(ids []int32) { // all tokens to the experts of the last of three ranks
+	last := func(ids []int32) { // all tokens go to experts of the last of three ranks
 		for i := range ids {
 			ids[i] = int32(6 + i%4)
 		}
@@ -63,7 +64,7 @@ func forwardCases() (list []testCase) {
 	return list
 }
 
-// random returns a layer with random sizes and tokens.
+// random returns a layer with random sizes, and random numbers of tokens.
 func random(seed uint64) testCase {
 	r := rand.New(rand.NewPCG(seed, 39))
 	c := moe.Config{Hidden: 16 * (1 + r.IntN(6)), Intermediate: 16 * (1 + r.IntN(4)), NumExperts: 1 + r.IntN(12)}
@@ -92,8 +93,8 @@ func random(seed uint64) testCase {
 	return t
 }
 
-// TestForwardBits checks that O, scores and experts have the bits of one device, for groups
-// of every size.
+// TestForwardBits checks that O, scores and expert ids have the same bits as on one device, for
+// groups of every size.
 func TestForwardBits(t *testing.T) {
 	list, count := forwardCases(), uint64(40)
 	switch {
@@ -113,7 +114,7 @@ func TestForwardBits(t *testing.T) {
 			want, err := tr.Results(false)
 			require.NoError(t, err)
 			members := join(t, c, Options{Chunks: c.chunks(i)})
-			for range 2 { // the second pass finds the traces of the first
+			for range 2 { // the second pass finds what the first one has left in the workspace
 				got := forward(t, c, members, tr, want)
 				require.Equal(t, want.O, got.O)
 				require.Equal(t, want.ExpertIDs, got.ExpertIDs)
@@ -123,8 +124,8 @@ func TestForwardBits(t *testing.T) {
 	}
 }
 
-// forward runs a pass on all ranks and returns the results of all tokens. Scores and experts
-// are given if the case changes them.
+// forward runs a pass on all ranks and returns the results for all tokens. If the case changes the
+// experts, the pass takes scores and experts from given.
 func forward(t testing.TB, c testCase, members []*member, tr *trial.Trial, given trial.Results) (all trial.Results) {
 	results, firsts := make([]trial.Results, len(members)), make([]int, len(members)+1)
 	for i, n := range c.tokens {

@@ -23,11 +23,11 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
-// mostRanks is the largest group of the tests.
+// mostRanks is the number of ranks of the largest group.
 const mostRanks = 8
 
-// devices returns a device for each rank: emulated ones with different timings, the late ones
-// with the search for races; or the GPUs in turns.
+// devices returns a device for each rank. Emulated devices have different timings, and those with
+// late timing also search for races. With GPUs, consecutive ranks get consecutive GPUs in turns.
 var devices = sync.OnceValues(func() (list []driver.Device, err error) {
 	if name := drivertest.Name(); name != "emulated" {
 		all, err := open.All(context.Background(), name)
@@ -54,7 +54,7 @@ type testCase struct {
 	name   string
 	config moe.Config
 	tokens []int
-	// change, unless nil, changes the experts that are then given.
+	// change, unless nil, changes the chosen experts. The pass is then ForwardExperts.
 	change func(ids []int32)
 }
 
@@ -69,11 +69,11 @@ func (c testCase) total() (n int) {
 	return n
 }
 
-// chunks returns a number of chunks that the layer can have, another one for each i.
+// chunks returns a valid number of chunks. Consecutive values of i give different numbers.
 func (c testCase) chunks(i int) int { return 1 + i%(c.config.NumExperts/len(c.tokens)) }
 
-// oneGPU runs the layer with all tokens on one device. The results of a change of the experts
-// replace those of the router's choice.
+// oneGPU runs the layer with all tokens on one device. If the case changes the experts, the result
+// is a pass with the changed experts.
 func (c testCase) oneGPU(t testing.TB, dev driver.Device) *trial.Trial {
 	l, err := moe.New(context.Background(), dev, c.config, moe.WithoutCache(), moe.WithoutDecode(), moe.WithoutBackward())
 	require.NoError(t, err)
@@ -92,7 +92,7 @@ func (c testCase) oneGPU(t testing.TB, dev driver.Device) *trial.Trial {
 	return tr
 }
 
-// member is a rank of a test's group with its buffers.
+// member is a rank of a group under test, with its buffers.
 type member struct {
 	*Rank
 	dev    driver.Device
@@ -101,7 +101,7 @@ type member struct {
 	args   Args
 }
 
-// deadline is the deadline of groups in tests.
+// deadline is the deadline of groups under test.
 const deadline = time.Minute
 
 // join makes a group of ranks.
@@ -133,7 +133,7 @@ func join(t testing.TB, c testCase, o Options) []*member {
 	return members
 }
 
-// each runs a function for every rank at once.
+// each calls body for every rank, in goroutines that run at the same time.
 func each(members []*member, body func(i int, m *member) error) error {
 	var g errgroup.Group
 	for i, m := range members {
@@ -142,8 +142,8 @@ func each(members []*member, body func(i int, m *member) error) error {
 	return g.Wait()
 }
 
-// fill allocates a rank's buffers and copies its part of the inputs of a pass on one device.
-// Outputs and workspace are poisoned.
+// fill allocates a rank's buffers. It copies the rank's part of the inputs from a trial on one
+// device, and poisons outputs and workspace.
 func (m *member) fill(tr *trial.Trial, from, tokens int) (err error) {
 	if m.stream, err = m.dev.NewStream(); err != nil {
 		return err
@@ -176,7 +176,7 @@ func (m *member) fill(tr *trial.Trial, from, tokens int) (err error) {
 	return m.poison()
 }
 
-// own returns the rank's part of a weight.
+// own returns this rank's part of the values of a weight.
 func own[E any](r *Rank, id moe.TensorID, all []E) []E {
 	if isHome(id) {
 		return all

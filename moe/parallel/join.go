@@ -14,27 +14,27 @@ import (
 	"sonicmoe/moe/internal/hook"
 )
 
-// protocol is the version of what ranks send to each other.
+// protocol is the version of the messages between ranks.
 const protocol = 1
 
-// steps are the steps of a pass in package moe.
+// steps has the functions of package moe that queue the steps of a pass.
 var steps = hook.Ranks.(hook.Steps[*moe.Call, moe.ForwardArgs, moe.BackwardArgs])
 
-// Options say how a rank joins a group. All ranks must have the same Config, MaxTokens
-// and Chunks.
+// Options are the choices of a rank that joins a group. All ranks must have the same Config,
+// MaxTokens and Chunks.
 type Options struct {
-	// Config is the whole layer, with the experts of all ranks. Rounding and Lists are
-	// refused.
+	// Config is the whole layer, with the experts of all ranks. Config.Rounding and Config.Lists
+	// are refused.
 	Config moe.Config
 	// MaxTokens is the largest number of tokens that a rank has in one pass.
 	MaxTokens int
-	// Chunks is the number of chunks of each rank's experts: the rows of a chunk go home while
-	// the next chunk is multiplied. 0 means a choice by the number of tokens. Results have the
-	// same bits with any.
+	// Chunks is the number of chunks of each rank's experts. The rows of a chunk go home while the
+	// next chunk is multiplied. If Chunks is 0, Join chooses it by the number of tokens. The bits
+	// of results do not depend on it.
 	Chunks int
-	// Deadline is the longest time of a pass, and of joining. 0 means a minute.
+	// Deadline is the longest time of a pass, and of Join. 0 means one minute.
 	Deadline time.Duration
-	// Layer has options for the rank's kernels: a cache, tilings, WithoutBackward.
+	// Layer has options for both layers of the rank: a cache, tilings, WithoutBackward.
 	Layer []moe.Option
 }
 
@@ -45,29 +45,29 @@ type Rank struct {
 	transport   Transport
 	dev         driver.Device
 	home, owner *moe.Layer
-	// call and experts are the calls of home and owner.
+	// call is a Call of home, experts a Call of owner.
 	call, experts *moe.Call
-	// count is the number of the rank's experts.
+	// count is the number of experts that the rank owns.
 	count int
-	// last has the counts of the last pass.
+	// last has the counts of the last forward pass.
 	last counts
-	// side is the stream of exchanges that go on next to products. made and moved mark the end
-	// of a chunk's products, and of all exchanges.
+	// side is the stream of exchanges that overlap products. made is recorded at the end of a
+	// chunk's products, moved at the end of all exchanges.
 	side        driver.Stream
 	made, moved driver.Event
 }
 
-// counts are the numbers of a pass that all ranks share: rows[i][j] is the number of tokens
-// that rank i sends to rank j, pairs[c][i][j] the number of their pairs with the experts of
-// rank j's chunk c, and tokens[i] the number of tokens of rank i.
+// counts has the counts of a pass, which all ranks share. rows[i][j] is the number of tokens that
+// rank i sends to rank j. pairs[c][i][j] is the number of pairs of these tokens with experts of
+// chunk c of rank j. tokens[i] is the number of tokens of rank i.
 type counts struct {
 	rows   [][]int64
 	pairs  [][][]int64
 	tokens []int64
 }
 
-// Join makes a rank's part of a layer. It returns an error on every rank if the ranks differ
-// in version, Config or MaxTokens, before anything else moves.
+// Join makes a rank's part of a layer. If the ranks differ in protocol, Config, MaxTokens or
+// Chunks, it returns an error on every rank before the ranks exchange anything else.
 func Join(ctx context.Context, dev driver.Device, t Transport, o Options) (*Rank, error) {
 	if ctx == nil || dev == nil || t == nil {
 		return nil, errors.New("joining a group: want a context, a device and a transport, none of them nil")
@@ -116,14 +116,15 @@ func (r *Rank) refused() error {
 	return nil
 }
 
-// With fewer rows of an expert than chunkRows, products take too little time to hide an
-// exchange. mostChunks is the largest choice.
+// A layer gets several chunks if its experts have chunkRows rows or more on average. With fewer
+// rows the products take too little time to hide an exchange. mostChunks is the largest number of
+// chunks that Join chooses.
 const (
 	chunkRows  = 128
 	mostChunks = 4
 )
 
-// chunks returns the number of chunks for a layer that names none.
+// chunks returns the number of chunks if Options.Chunks is 0.
 func (r *Rank) chunks() int {
 	c, w := r.Config, r.transport.Ranks()
 	if w == 1 || int64(w)*int64(r.MaxTokens)*int64(c.TopK) < chunkRows*int64(c.NumExperts) {
@@ -132,10 +133,10 @@ func (r *Rank) chunks() int {
 	return min(mostChunks, c.NumExperts/w)
 }
 
-// helloText is the number of words of a Config's text at the end of a hello.
+// helloText is the number of words at the end of a hello that hold the Config's text.
 const helloText = 60
 
-// hello returns what ranks compare when they join.
+// hello returns the words that ranks compare when they join.
 func (r *Rank) hello() []int64 {
 	words := []int64{protocol, int64(r.transport.Ranks()), int64(r.MaxTokens), int64(r.Chunks)}
 	text := make([]int64, helloText)
@@ -145,8 +146,8 @@ func (r *Rank) hello() []int64 {
 	return append(words, text...)
 }
 
-// agree returns an error if another rank has another protocol, number of ranks, MaxTokens or
-// Config.
+// agree returns an error if another rank has another protocol, number of ranks, MaxTokens, Chunks
+// or Config.
 func (r *Rank) agree(ctx context.Context, at Step) error {
 	ctx, cancel := context.WithTimeout(ctx, r.Deadline)
 	defer cancel()
@@ -168,7 +169,7 @@ func (r *Rank) agree(ctx context.Context, at Step) error {
 	return nil
 }
 
-// text returns the text of a Config in a hello.
+// text returns the text of the Config in a hello.
 func text(hello []int64) string {
 	var b strings.Builder
 	for _, w := range hello[len(hello)-helloText:] {
@@ -179,12 +180,12 @@ func text(hello []int64) string {
 	return strings.TrimRight(b.String(), "\x00")
 }
 
-// load makes the rank's layers.
+// load makes the rank's two layers, their calls, and the stream and events of exchanges.
 func (r *Rank) load(ctx context.Context) (err error) {
 	c, rank, w := r.Config, r.transport.Rank(), r.transport.Ranks()
 	r.count = exchange.First(c.NumExperts, w, rank+1) - exchange.First(c.NumExperts, w, rank)
 	plain := c
-	plain.Weights = "" // the home of the tokens has no experts
+	plain.Weights = "" // the home layer holds no expert weights
 	with := func(part any) []moe.Option { return append(append([]moe.Option(nil), r.Layer...), part.(moe.Option)) }
 	if r.home, err = moe.New(ctx, r.dev, plain, with(hook.Home)...); err != nil {
 		return err
@@ -210,7 +211,7 @@ func (r *Rank) load(ctx context.Context) (err error) {
 // Close releases what a rank holds on its device. It does not close the transport.
 func (r *Rank) Close() error { return errors.Join(r.side.Close(), r.made.Close(), r.moved.Close()) }
 
-// fail breaks the group with an error of this rank, and returns the error.
+// fail breaks the group with an error of this rank, and returns the error as an *Error.
 func (r *Rank) fail(at Step, err error) error {
 	var of *Error
 	if !errors.As(err, &of) {
@@ -220,14 +221,14 @@ func (r *Rank) fail(at Step, err error) error {
 	return err
 }
 
-// Experts returns the first of this rank's experts and their number. W1 and the other weights
-// in a pass have these experts alone.
+// Experts returns the number of this rank's first expert, and how many experts the rank owns. In
+// the arguments of a pass, W1 and the other expert weights have these experts only.
 func (r *Rank) Experts() (first, count int) {
 	return exchange.First(r.Config.NumExperts, r.transport.Ranks(), r.transport.Rank()), r.count
 }
 
-// WeightShapes returns the shapes of the weights that a pass of this rank gets: the router and
-// the shared experts whole, the other weights of the rank's experts.
+// WeightShapes returns the shapes of the weights in the arguments of a pass: the whole weights of
+// the router and of the shared experts, and the other weights for this rank's experts.
 func (r *Rank) WeightShapes() map[moe.TensorID]moe.Shape {
 	shapes := map[moe.TensorID]moe.Shape{}
 	whole, own := r.home.Config().Shapes(0), r.owner.Config().Shapes(0)
@@ -243,7 +244,7 @@ func (r *Rank) WeightShapes() map[moe.TensorID]moe.Shape {
 	return shapes
 }
 
-// isHome reports whether every rank has the whole weight: of the router or of the shared
+// isHome reports whether every rank has the whole weight: a weight of the router or of the shared
 // experts.
 func isHome(id moe.TensorID) bool {
 	row := spec.Row(id)

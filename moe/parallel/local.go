@@ -9,17 +9,16 @@ import (
 	"sonicmoe/driver"
 )
 
-// Peer is a device that may read the memory of other devices.
+// Peer is a device whose copies may read the memory of other devices.
 type Peer interface {
-	// Reach reports whether copies of this device's streams may read memory of the other
-	// device. It enables the access if the driver asks for that.
+	// Reach reports whether copies on this device's streams can read memory of the other device. It
+	// enables peer access if the driver needs that.
 	Reach(other driver.Device) (bool, error)
 }
 
-// Local returns the transports of a group within this process, one for each device. Each
-// rank runs in a goroutine of its own. A device may be in the list more than once. Rows are
-// copied from device to device where the driver lets one read the other's memory, else
-// through host memory.
+// Local returns the transports of a group within this process, one for each device. Each rank runs
+// in a goroutine of its own. A device may be in the list more than once. Rows are copied from
+// device to device if the receiver can read the sender's memory, else through host memory.
 func Local(devices ...driver.Device) ([]Transport, error) {
 	if len(devices) == 0 {
 		return nil, errors.New("a group of no devices: want one device at least")
@@ -39,7 +38,7 @@ func Local(devices ...driver.Device) ([]Transport, error) {
 	return list, nil
 }
 
-// reaches reports whether copies of a device's streams may read memory of the other device.
+// reaches reports whether copies on dev's streams can read memory of the other device.
 func reaches(dev, other driver.Device) (bool, error) {
 	if dev == other {
 		return true, nil
@@ -50,9 +49,9 @@ func reaches(dev, other driver.Device) (bool, error) {
 	return false, nil
 }
 
-// hub is where the ranks of a process meet.
+// hub is the state that the ranks of a process share.
 type hub struct {
-	// reads[i][j] reports whether copies of rank i read the memory of rank j.
+	// reads[i][j] reports whether copies on streams of rank i can read memory of rank j.
 	reads [][]bool
 
 	mu     sync.Mutex
@@ -61,22 +60,23 @@ type hub struct {
 	broken chan struct{} // closed when cause is set
 }
 
-// round is one meeting of all ranks.
+// round is one meeting of all ranks: each rank brings a post, and gets the posts of all. full is
+// closed when the last rank has come.
 type round struct {
 	posts   []*post
 	missing int
 	full    chan struct{}
 }
 
-// post is what a rank brings to a round.
+// post is what a rank brings to a round. words are its words of Share.
 type post struct {
 	at    Step
 	words []int64
-	// sent has the bytes of each exchange for each rank.
+	// sent has, for each exchange of Move, the bytes for each rank.
 	sent [][]piece
 }
 
-// piece is a part of device memory, or a copy of it in host memory.
+// piece is a range of device memory, or a copy of it in host memory.
 type piece struct {
 	at    driver.DevicePtr
 	bytes int64
@@ -87,7 +87,7 @@ type piece struct {
 type local struct {
 	*hub
 	rank, ranks int
-	round       int // number of the rank's next round
+	round       int // the number of rounds that this rank has joined
 }
 
 func (t *local) Rank() int  { return t.rank }
@@ -109,8 +109,9 @@ func (t *local) Share(ctx context.Context, at Step, words []int64) ([][]int64, e
 	return all, nil
 }
 
-// Move implements Transport. Senders wait for their streams before they meet, receivers
-// after they have copied, so no memory is read early or overwritten early.
+// Move implements Transport. A sender waits for its stream before the first round, so receivers
+// read complete data. A receiver waits for its copies before the second round, so no sender
+// overwrites data that is still read.
 func (t *local) Move(ctx context.Context, at Step, s driver.Stream, list ...Exchange) error {
 	mine := &post{at: at, sent: make([][]piece, len(list))}
 	if err := s.Synchronize(ctx); err != nil {
@@ -139,7 +140,8 @@ func (t *local) Move(ctx context.Context, at Step, s driver.Stream, list ...Exch
 	return err
 }
 
-// pieces splits what an exchange sends, and copies to the host what the receiver cannot read.
+// pieces returns what an exchange sends to each rank. It copies a piece to the host if the receiver
+// cannot read this device's memory.
 func (t *local) pieces(s driver.Stream, e Exchange) ([]piece, error) {
 	list := make([]piece, t.ranks)
 	for to, bytes := range e.SendBytes {
@@ -155,7 +157,7 @@ func (t *local) pieces(s driver.Stream, e Exchange) ([]piece, error) {
 	return list, nil
 }
 
-// receive copies what the ranks have sent in the i-th exchange.
+// receive copies what the other ranks have sent in exchange number i.
 func (t *local) receive(s driver.Stream, e Exchange, i int, posts []*post) error {
 	for from, bytes := range e.ReceiveBytes {
 		if len(posts[from].sent) <= i {
@@ -181,7 +183,7 @@ func (t *local) receive(s driver.Stream, e Exchange, i int, posts []*post) error
 	return nil
 }
 
-// meet waits until all ranks have brought their posts, and returns them.
+// meet brings a post to the next round, waits for all ranks, and returns their posts.
 func (t *local) meet(ctx context.Context, p *post) ([]*post, error) {
 	r := t.bring(p)
 	select {
@@ -199,7 +201,7 @@ func (t *local) meet(ctx context.Context, p *post) ([]*post, error) {
 	return r.posts, nil
 }
 
-// bring adds a post to the rank's next round.
+// bring adds a post to this rank's next round, and returns the round.
 func (t *local) bring(p *post) *round {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -217,7 +219,7 @@ func (t *local) bring(p *post) *round {
 	return r
 }
 
-// absent returns the ranks that have not come to a round.
+// absent returns the ranks that have not joined a round.
 func (t *local) absent(r *round) (ranks []int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

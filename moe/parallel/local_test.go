@@ -14,7 +14,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// ranksOf runs a function for every rank of a new group.
+// ranksOf makes a group and calls body for every rank, in goroutines. It returns the errors by
+// rank.
 func ranksOf(t *testing.T, ranks int, body func(i int, tr Transport, dev driver.Device) error) []error {
 	list, err := devices()
 	require.NoError(t, err)
@@ -32,8 +33,8 @@ func ranksOf(t *testing.T, ranks int, body func(i int, tr Transport, dev driver.
 	return errs
 }
 
-// TestLocalMove exchanges bytes of uneven sizes, some of them 0, several times, and overwrites
-// what was sent right after it.
+// TestLocalMove checks exchanges of uneven sizes, some of them 0, over several rounds. Each rank
+// overwrites what it sent as soon as Move has returned.
 func TestLocalMove(t *testing.T) {
 	size := func(from, to, round int) int64 { return int64((7*from + 5*to + round) % 4 * 16) }
 	content := func(from, to, round int) []byte {
@@ -79,7 +80,8 @@ func TestLocalMove(t *testing.T) {
 	}
 }
 
-// TestLocalShare shares words, and finds ranks that are not at the same place.
+// TestLocalShare checks that Share returns the words of all ranks, and that ranks which share
+// another number of words or are in another step get an error.
 func TestLocalShare(t *testing.T) {
 	for name, c := range map[string]struct {
 		words, chunk func(i int) int
@@ -116,8 +118,8 @@ func TestLocalShare(t *testing.T) {
 	}
 }
 
-// TestLocalDeadline checks that a rank that never comes is an error on the others, which names
-// it, before the deadline of the first one has long passed.
+// TestLocalDeadline checks that a rank that never comes causes an error on the others, which names
+// the rank. All of them return when the shortest deadline has passed.
 func TestLocalDeadline(t *testing.T) {
 	began := time.Now()
 	errs := ranksOf(t, 4, func(i int, tr Transport, _ driver.Device) error {
@@ -138,7 +140,7 @@ func TestLocalDeadline(t *testing.T) {
 	require.ErrorContains(t, err, "want one device at least")
 }
 
-// TestChunksChosen checks the number of chunks of layers that name none.
+// TestChunksChosen checks the number of chunks that Join chooses.
 func TestChunksChosen(t *testing.T) {
 	for _, c := range []struct{ ranks, experts, topK, tokens, want int }{
 		{1, 128, 8, 16384, 1}, {2, 128, 8, 16384, 4}, {2, 128, 8, 1023, 1}, {2, 128, 8, 1024, 4}, {8, 16, 2, 16384, 2}, {5, 7, 2, 16384, 1},

@@ -6,21 +6,22 @@ import (
 	"sonicmoe/moe/internal/kernel/drouter"
 )
 
-// This file has the gradient of the router. One device sums over fixed ranges of tokens, and
-// then over the ranges. The ranks make the same ranges of the tokens of all ranks: the rank
-// that has the first token of a range sums over it, and gets the range's other tokens from the
-// ranks after it. All ranks get all partial sums, and add them in the order of the ranges.
+// This file has the gradient of the router's weights. One device sums over fixed ranges of tokens,
+// and then adds the sums of the ranges. The group uses the same ranges over the tokens of all
+// ranks, so that the result has the same bits. The rank that has the first token of a range sums
+// over it, and gets the range's other tokens from the ranks after it. All ranks get all partial
+// sums, and add them in the order of the ranges.
 
-// routerGradient is the kernel's choice of ranges.
+// routerGradient is the kernel whose ranges the group uses.
 func (r *Rank) routerGradient() drouter.DRouter {
 	return drouter.DRouter{Hidden: r.Config.Hidden, NumExperts: r.Config.NumExperts}
 }
 
-// ranges are the ranges of a pass.
+// ranges describes the ranges of tokens of a pass. Tokens are numbered over all ranks.
 type ranges struct {
-	// each is the number of tokens of a range, total that of all tokens.
+	// each is the number of tokens of a range. total is the number of all tokens.
 	each, total int64
-	// firsts are the first tokens of the ranks, then total.
+	// firsts has the number of the first token of each rank, followed by total.
 	firsts []int64
 }
 
@@ -35,19 +36,20 @@ func (p *backward) newRanges() ranges {
 	return g
 }
 
-// of returns the ranges whose first token a rank has: from one to below the other.
+// of returns the ranges that a rank sums: those that start with a token of this rank, from range
+// from to range to-1.
 func (g *ranges) of(rank int) (from, to int64) {
 	up := func(token int64) int64 { return (token + g.each - 1) / g.each }
 	return up(g.firsts[rank]), up(g.firsts[rank+1])
 }
 
-// end returns the token after the last one of a rank's ranges.
+// end returns the number of the token after the last token of a rank's ranges.
 func (g *ranges) end(rank int) int64 {
 	_, to := g.of(rank)
 	return min(to*g.each, g.total)
 }
 
-// moved returns the number of tokens that a rank sends to another for the other's last range.
+// moved returns how many tokens rank from sends to rank to, to complete the last range of to.
 func (g *ranges) moved(from, to int) int64 {
 	if first, after := g.of(to); from <= to || first == after {
 		return 0
@@ -55,7 +57,7 @@ func (g *ranges) moved(from, to int) int64 {
 	return max(0, min(g.end(to), g.firsts[from+1])-g.firsts[from])
 }
 
-// anyMoved reports whether any rank sends tokens.
+// anyMoved reports whether any rank sends tokens to another rank.
 func (g *ranges) anyMoved() bool {
 	for from := range len(g.firsts) - 1 {
 		for to := range from {
@@ -67,7 +69,7 @@ func (g *ranges) anyMoved() bool {
 	return false
 }
 
-// router sums over the ranges of this rank.
+// router computes the partial sums of this rank's ranges.
 func (p *backward) router(at Step) (err error) {
 	if !p.wantsRouter() {
 		return nil
@@ -79,7 +81,7 @@ func (p *backward) router(at Step) (err error) {
 	g, own := &p.ranges, p.transport.Rank()
 	from, to := g.of(own)
 	mine, start := g.firsts[own+1], min(from*g.each, g.firsts[own+1])-g.firsts[own]
-	// The last range may have tokens of other ranks: its tokens come together in the tail.
+	// If other ranks have tokens of the last range, all its tokens are gathered in the tail.
 	whole, tail := to-from, int64(0)
 	if g.end(own) > mine && from < to {
 		whole--
@@ -110,13 +112,13 @@ func (p *backward) router(at Step) (err error) {
 // rangeBytes returns the size of the partial sums of a range.
 func (p *backward) rangeBytes() int64 { return 4 * int64(p.Config.NumExperts) * int64(p.Config.Hidden) }
 
-// tokenBytes returns the bytes of a token in each tensor of the inputs.
+// tokenBytes returns the bytes of a token in X, DLogits, ExpertIDs and Dense of the inputs.
 func (p *backward) tokenBytes() [4]int64 {
 	k := 4 * int64(p.Config.TopK)
 	return [4]int64{p.rowBytes(1), k, k, 4 * int64(p.Config.NumExperts)}
 }
 
-// part returns the inputs from a token on.
+// part returns the inputs for the tokens from number from on, counted on this rank.
 func (p *backward) part(of exchange.RouterInputs, from int64) exchange.RouterInputs {
 	each := p.tokenBytes()
 	for i, at := range []*driver.DevicePtr{&of.X, &of.DLogits, &of.ExpertIDs, &of.Dense} {
@@ -127,8 +129,8 @@ func (p *backward) part(of exchange.RouterInputs, from int64) exchange.RouterInp
 	return of
 }
 
-// moveTail gathers the tokens of ranges that lie on several ranks. The last tail tokens of this
-// rank come first in its tail.
+// moveTail gathers the tokens of ranges that are on several ranks. The last tail tokens of this
+// rank come first in its own tail buffer.
 func (p *backward) moveTail(at Step, tail int64) error {
 	g, own := &p.ranges, p.transport.Rank()
 	last := p.part(p.inputs, int64(p.mine)-tail)
@@ -153,7 +155,7 @@ func (p *backward) moveTail(at Step, tail int64) error {
 	return p.transport.Move(p.ctx, at, p.s, list...)
 }
 
-// partials gives all partial sums to all ranks and adds them.
+// partials sends all partial sums to all ranks, and queues their sum.
 func (p *backward) partials(at Step) error {
 	if !p.wantsRouter() {
 		return nil

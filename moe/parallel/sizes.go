@@ -8,25 +8,28 @@ import (
 	"sonicmoe/moe/internal/exchange"
 )
 
-// Sizes has the sizes of a rank's buffers in bytes, for any pass over up to MaxTokens tokens.
+// Sizes has the sizes of a rank's buffers in bytes, for any pass with up to MaxTokens tokens on
+// each rank.
 type Sizes struct {
 	// Workspace is scratch memory, aligned to 256 bytes.
 	Workspace int64
-	// WindowRows is the largest number of tokens that the rank receives, W·MaxTokens, and
-	// WindowPairs the largest number of pairs of a token and one of the rank's experts.
+	// WindowRows is the largest number of tokens that the rank receives: the number of ranks times
+	// MaxTokens. WindowPairs is the largest number of pairs of a received token and one of the
+	// rank's experts.
 	WindowRows, WindowPairs int
-	// Window is the part of Workspace or of Saved that receives tokens.
+	// Window is the size of the window and its list: received tokens, and the token, expert and
+	// score of each received pair. It is a part of Workspace, or of Saved if the pass saves.
 	Window int64
-	// Saved is the size of a Saved buffer: the window with its list, and H.
+	// Saved is the size of a Saved buffer: the window, its list, and H.
 	Saved int64
 	// BackwardWorkspace is the size of the workspace of Backward.
 	BackwardWorkspace int64
 }
 
-// alignment is the alignment of the parts of a buffer.
+// alignment is the alignment in bytes of each part of a buffer.
 const alignment = 256
 
-// space hands out aligned parts of a buffer.
+// space lays out a buffer: it hands out offsets of aligned parts. bytes is the size so far.
 type space struct{ bytes int64 }
 
 func (s *space) take(bytes int64) int64 {
@@ -35,15 +38,15 @@ func (s *space) take(bytes int64) int64 {
 	return at
 }
 
-// entries are the parts of a list of pairs: tokens, experts and scores.
+// entries has the offsets of the parts of a list of pairs: tokens, experts and scores.
 type entries struct{ tokens, experts, scores int64 }
 
 func (s *space) entries(pairs int) entries {
 	return entries{s.take(4 * int64(pairs)), s.take(4 * int64(pairs)), s.take(4 * int64(pairs))}
 }
 
-// splitLayout has the tensors of exchange.Split: offsets in bytes. offsets has both PairOffsets
-// and RowOffsets.
+// splitLayout has the offsets in bytes of the tensors of exchange.Split. offsets is the offset of
+// PairOffsets, and RowOffsets follows.
 type splitLayout struct{ pairRanks, rowRanks, pairs, places, rowTokens, rowPlaces, offsets int64 }
 
 func (r *Rank) splitLayout(s *space) (w splitLayout) {
@@ -54,26 +57,28 @@ func (r *Rank) splitLayout(s *space) (w splitLayout) {
 	return w
 }
 
-// layout has the parts of a workspace: offsets in bytes.
+// layout has the offsets in bytes of the parts of a workspace.
 type layout struct {
-	// home and owner are the workspaces of both layers.
+	// home is the workspace of the layer that has this rank's tokens, owner of the layer that has
+	// this rank's experts.
 	home, owner int64
 	splitLayout
 	bases int64
-	// send has tokens to send and their entries, and later the rows that go back.
+	// send has the tokens to send, sendEntries their list of pairs. back has the rows of Y that the
+	// rank's experts send home. It overlaps send, which is then no longer used.
 	send        int64
 	sendEntries entries
 	back        int64
-	// window is the first byte of what the rank receives, unless it is saved.
+	// window is the part for what the rank receives, unless the pass saves it in a Saved buffer.
 	window int64
 	bytes  int64
 }
 
-// received are the places of what the rank receives: tokens, and the list of their pairs. h is
-// where its experts save H, 0 if they do not.
+// received has the addresses of what the rank receives: the window of tokens, and tokens, experts
+// and scores of the list of pairs. h is where the experts save H, or 0 if they do not save it.
 type received struct{ window, tokens, experts, scores, h driver.DevicePtr }
 
-// windowBytes returns the size of what the rank receives.
+// windowBytes returns the size of the window and its list.
 func (r *Rank) windowBytes() int64 {
 	var s space
 	s.take(r.rowBytes(r.windowRows()))
@@ -93,8 +98,8 @@ type Saved struct {
 	counts
 }
 
-// place returns the places of what the rank receives: in the saved buffer, if there is one, or
-// at the window in the workspace.
+// place returns the addresses for what the rank receives: in the saved buffer, or in window if
+// saved is nil.
 func (r *Rank) place(saved *Saved, window moe.Buffer) (of received, err error) {
 	if saved != nil {
 		if err := checkBuffer("Saved", saved.Buffer, r.savedBytes()); err != nil {
@@ -119,13 +124,14 @@ func checkBuffer(field string, b moe.Buffer, bytes int64) error {
 	return &moe.ArgError{Field: field, Got: fmt.Sprintf("%d bytes at %#x", b.Bytes, uint64(b.Ptr)), Want: fmt.Sprintf("at least %d bytes (Rank.Sizes), aligned to %d", bytes, alignment)}
 }
 
-// windowRows returns the largest number of tokens that the rank receives, windowPairs the
-// largest number of pairs. The experts of a token differ.
+// windowRows returns the largest number of tokens that the rank receives. windowPairs returns the
+// largest number of pairs. A token has at most min(K, experts of the rank) pairs here, because its
+// experts differ.
 func (r *Rank) windowRows() int  { return r.transport.Ranks() * r.MaxTokens }
 func (r *Rank) windowPairs() int { return r.windowRows() * min(r.Config.TopK, r.count) }
 
-// partSizes returns the sizes of both parts of the layer: for MaxTokens tokens at home, and for
-// a full window at the owner of experts.
+// partSizes returns the sizes of both layers of the rank: home with MaxTokens tokens, and owner
+// with a full window.
 func (r *Rank) partSizes() (home, owner moe.Sizes, err error) {
 	if home, err = r.home.Sizes(r.MaxTokens); err == nil {
 		owner, err = r.owner.ListSizes(r.windowRows(), r.windowPairs())
@@ -169,7 +175,7 @@ func (r *Rank) Sizes() (Sizes, error) {
 	return Sizes{Workspace: w.bytes, WindowRows: r.windowRows(), WindowPairs: r.windowPairs(), Window: r.windowBytes(), Saved: r.savedBytes(), BackwardWorkspace: b.bytes}, err
 }
 
-// split returns the tensors of a pass's split.
+// split returns the tensors of exchange.Split in a workspace at p.
 func (w *splitLayout) split(p driver.DevicePtr, r *Rank, tokens int, routing moe.Routing) exchange.Split {
 	at := func(offset int64) driver.DevicePtr { return p + driver.DevicePtr(offset) }
 	return exchange.Split{

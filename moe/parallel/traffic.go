@@ -6,19 +6,20 @@ import (
 	"sonicmoe/moe/internal/exchange"
 )
 
-// Traffic is what a rank has sent to other ranks and received from them in a pass.
+// Traffic counts what a rank has sent to other ranks and received from them in a pass.
 type Traffic struct {
-	// Tokens and Pairs are the tokens that came to the rank's experts, and their pairs of a
-	// token and an expert, with those of the rank itself.
+	// Tokens is the number of tokens that the rank's experts got, Pairs the number of pairs of such
+	// a token and one of the rank's experts. Both include the rank's own tokens.
 	Tokens, Pairs int64
-	// Imbalance is Pairs by the mean of all ranks. It is 0 if there are no pairs.
+	// Imbalance is Pairs divided by the mean of Pairs over all ranks. It is 0 if there are no
+	// pairs.
 	Imbalance float64
-	// SentBytes and ReceivedBytes are the bytes between ranks: tokens and lists one way, rows
-	// of Y the other.
+	// SentBytes and ReceivedBytes are the bytes between this rank and others. Tokens and lists of
+	// pairs go one way, rows of Y the other.
 	SentBytes, ReceivedBytes int64
 }
 
-// Traffic returns the traffic of the last pass, from the counts that all ranks share.
+// Traffic returns the traffic of this rank's last forward pass.
 func (r *Rank) Traffic() (t Traffic) {
 	if r.last.rows == nil {
 		return t
@@ -48,8 +49,8 @@ func (r *Rank) Traffic() (t Traffic) {
 	return t
 }
 
-// Part returns the weights of a pass of this rank as parts of the whole layer's weights, which
-// lie on the rank's device.
+// Part returns the weights for a pass of this rank. whole has the weights of the whole layer on the
+// rank's device, and the result points into them.
 func (r *Rank) Part(whole moe.Weights) (w moe.Weights) {
 	first, _ := r.Experts()
 	for id, shape := range r.WeightShapes() {

@@ -26,7 +26,7 @@ func TestTraffic(t *testing.T) {
 		first, count := m.Experts()
 		for home, n := range c.tokens {
 			for token := from; token < from+n; token++ {
-				there := map[int]int64{} // pairs of the token by rank
+				there := map[int]int64{} // number of the token's pairs for each rank
 				for _, id := range want.ExpertIDs[token*small.TopK:][:small.TopK] {
 					for r, other := range members {
 						if f, n := other.Experts(); f <= int(id) && int(id) < f+n {
@@ -76,7 +76,7 @@ func TestPart(t *testing.T) {
 	}
 	require.Equal(t, whole.Router, got.Router)
 	require.Equal(t, whole.SharedW1, got.SharedW1)
-	require.EqualValues(t, 6*2*c.HWidth()*c.Hidden, got.W1.Ptr-whole.W1.Ptr) // experts 6 to 9
+	require.EqualValues(t, 6*2*c.HWidth()*c.Hidden, got.W1.Ptr-whole.W1.Ptr) // the rank has experts 6 to 9
 	require.EqualValues(t, 4, got.W2.Shape.Dims[0])
 	require.Zero(t, got.B1)
 }

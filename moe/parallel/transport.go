@@ -8,46 +8,44 @@ import (
 	"sonicmoe/driver"
 )
 
-// Transport moves numbers and rows between the ranks of a group. Every rank has its own, and
-// all ranks make the same calls in the same order. One goroutine at a time uses a transport,
-// except for Abort. [Local] is the transport within a process.
+// Transport moves numbers and rows between the ranks of a group. Every rank has its own transport,
+// and all ranks make the same calls in the same order. Only one goroutine at a time may use a
+// transport, but any may call Abort. [Local] is the transport within a process.
 //
-// A call that fails breaks the group: the error is an *Error, and the calls of all ranks
-// return errors from then on.
+// A call that fails breaks the group: it returns an *Error, and from then on the calls of all ranks
+// return errors.
 type Transport interface {
-	// Rank is the number of this rank, Ranks the number of ranks.
+	// Rank is the number of this rank. Ranks is the number of ranks.
 	Rank() int
 	Ranks() int
-	// Share gives the words of every rank to every rank: the result has a row for each rank.
-	// All ranks share the same number of words. With none it is a barrier.
+	// Share gives the words of every rank to every rank: element i of the result has the words of
+	// rank i. All ranks share the same number of words. With 0 words Share is a barrier.
 	Share(ctx context.Context, at Step, words []int64) ([][]int64, error)
-	// Move makes all-to-all exchanges of device memory. It may queue them on the stream, and
-	// later work of the stream sees what has arrived. What was sent may be overwritten by
-	// later work of the stream.
+	// Move runs all-to-all exchanges of device memory. It may only queue them on the stream. Later
+	// work of the stream sees the received bytes, and may overwrite the sent bytes.
 	Move(ctx context.Context, at Step, s driver.Stream, list ...Exchange) error
-	// Abort makes the calls of all ranks return errors with this cause, and ends exchanges that
-	// are queued.
+	// Abort makes the calls of all ranks return errors with this cause, and ends queued exchanges.
 	Abort(cause error)
-	// Err returns the cause of a broken group, nil while the group is whole.
+	// Err returns the cause of a broken group. It is nil as long as the group is not broken.
 	Err() error
-	// Close ends the use of the transport.
+	// Close releases the transport.
 	Close() error
 }
 
-// Exchange is an all-to-all exchange of device memory. Both ends know its sizes.
+// Exchange is an all-to-all exchange of device memory. Sender and receiver both know the sizes.
 type Exchange struct {
-	// Send has the bytes for each rank, by rank, without gaps. Receive gets the bytes of each
-	// rank in the same way.
+	// Send has the bytes to send, ordered by receiving rank, without gaps. Receive gets the
+	// received bytes, ordered by sending rank, without gaps.
 	Send, Receive driver.DevicePtr
-	// SendBytes and ReceiveBytes have a size for each rank.
+	// SendBytes has the number of bytes for each rank, ReceiveBytes the number from each rank.
 	SendBytes, ReceiveBytes []int64
-	// Same means that every rank gets the same bytes: Send has them once.
+	// Same means that every rank gets the same bytes. Send then has these bytes once.
 	Same bool
-	// InPlace means that the rank's own bytes are at their place in Receive already.
+	// InPlace means that the bytes from this rank to itself are in Receive already.
 	InPlace bool
 }
 
-// From returns the address of the bytes for a rank.
+// From returns the address in Send of the bytes for a rank.
 func (e *Exchange) From(rank int) driver.DevicePtr {
 	if e.Same {
 		return e.Send
@@ -55,20 +53,21 @@ func (e *Exchange) From(rank int) driver.DevicePtr {
 	return after(e.Send, e.SendBytes[:rank])
 }
 
-// To returns the address for the bytes of a rank.
+// To returns the address in Receive for the bytes of a rank.
 func (e *Exchange) To(rank int) driver.DevicePtr { return after(e.Receive, e.ReceiveBytes[:rank]) }
 
-// after returns the address behind some bytes.
+// after returns the address that follows a sequence of parts with these sizes at p.
 func after(p driver.DevicePtr, bytes []int64) driver.DevicePtr {
 	return p + driver.DevicePtr(sum(bytes))
 }
 
-// Step is a step of a pass, for errors.
+// Step names a step of a pass in errors.
 type Step struct {
-	// Phase is "join", "counts", "dispatch", "return" or "wait"; in a backward pass
-	// "wanted", "scores", "logits", "router" and "partials" too.
+	// Phase is "join", "counts", "dispatch", "return" or "wait". A backward pass also has "wanted",
+	// "scores", "logits", "router" and "partials".
 	Phase string
-	// Chunk numbers the parts of a phase that are exchanged one by one, from 0.
+	// Chunk is the number, from 0, of the chunk of experts whose rows are exchanged. It is 0 in
+	// phases without chunks.
 	Chunk int
 }
 
@@ -77,10 +76,11 @@ func (s Step) String() string { return fmt.Sprintf("%s, chunk %d", s.Phase, s.Ch
 
 // Error is the failure of a rank of a group.
 type Error struct {
-	// Rank of Ranks ranks reports the failure, in Step.
+	// Rank is the rank that reports the failure, Ranks the number of ranks, and Step the step that
+	// failed.
 	Rank, Ranks int
 	Step        Step
-	// Missing are the ranks that did not come before the deadline.
+	// Missing are the ranks that did not come to the step before the deadline.
 	Missing []int
 	// Cause is the reason.
 	Cause error

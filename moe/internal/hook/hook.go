@@ -1,4 +1,5 @@
-// Package hook gives packages moe/tools and moe/parallel what package moe does not export.
+// Package hook gives packages moe/tools and moe/parallel access to functions that package moe does
+// not export.
 package hook
 
 import (
@@ -8,47 +9,49 @@ import (
 	"sonicmoe/moe/internal/exchange"
 )
 
-// Sources emits the kernels that moe.New compiles for a target. Package moe sets
-// it; opts is a []moe.Option.
+// Sources emits the kernels that moe.New compiles for a target. opts is a []moe.Option. Package moe
+// sets Sources.
 var Sources func(t driver.Target, c spec.Config, opts any) ([]jit.Source, error)
 
-// Steps are the steps of a pass whose experts are spread over ranks. C, F and B are *moe.Call,
-// moe.ForwardArgs and moe.BackwardArgs, which this package cannot name. The call is of a layer
-// made with [OfRank] in Experts, GradientScores, GradientWeights and NoWeights, of any of both
-// in Check, CheckBackward and Rows, and of a layer made with [Home] in the other steps.
+// Steps has the functions that queue the steps of a pass whose experts are spread over ranks. The
+// type parameters stand for *moe.Call, moe.ForwardArgs and moe.BackwardArgs, which this package
+// cannot import. A rank has two layers: one made with [OfRank] for its experts, and one made with
+// [Home] for its tokens. Experts, GradientScores, GradientWeights and NoWeights take a call of the
+// first layer. Check, CheckBackward and Rows take a call of either layer. All other functions take
+// a call of the second layer. Package exchange explains the symbols in shapes.
 type Steps[C, F, B any] struct {
-	// Check checks the tensors of a pass: at home those of the tokens, else the weights of
-	// the rank's experts. routed reports whether the pass chooses experts.
+	// Check checks the tensors of a forward pass. A home layer checks the tensors of the tokens, a
+	// layer of experts the weights of its experts. routed reports whether the pass chooses experts.
 	Check func(c C, f *F, routed bool) error
-	// Split queues the kernels that order pairs and rows by rank.
+	// Split queues the kernels that sort pairs and rows by rank.
 	Split func(c C, s driver.Stream, of exchange.Split, workspace driver.DevicePtr) error
-	// Entries queues the writing of the lists for all ranks.
+	// Entries queues the kernel that writes the lists for all ranks.
 	Entries func(c C, s driver.Stream, of exchange.EntriesArgs) error
-	// Rows queues the packing of rows.
+	// Rows queues the kernel that packs rows.
 	Rows func(c C, s driver.Stream, of exchange.RowsArgs) error
-	// Experts queues plan and products of ForwardExperts with a list.
+	// Experts queues the plan and the products of a received list of pairs.
 	Experts func(c C, s driver.Stream, f F) (exchange.Packed, error)
-	// Returned is the place for the rows that come back, of T·K rows. Sum queues the shared
-	// experts, and the sum over each token's rows.
+	// Returned returns the address for the T·K rows that come back. Sum queues the shared experts
+	// and the sum over each token's rows. places [T, K] u32 has the index of the row of each pair.
 	Returned func(c C, f F) driver.DevicePtr
 	Sum      func(c C, s driver.Stream, f F, places driver.DevicePtr) error
 
 	// CheckBackward checks the tensors of a backward pass.
 	CheckBackward func(c C, b *B) error
-	// GradientScores queues dH of the rank's experts, and the gradients of the scores [L] f32
-	// in the order of the list, which are the result.
+	// GradientScores queues dH of the rank's experts and the gradients of the scores. The result is
+	// the address of these gradients, [L] f32 in the order of the list.
 	GradientScores func(c C, s driver.Stream, b B) (scores driver.DevicePtr, err error)
-	// GradientWeights queues, after GradientScores, the gradients of the rank's weights and of
-	// each row's input. dlogits [L] f32 are the gradients of the chosen logits, or 0. router
-	// is the address of the router's weights of the rank's experts.
+	// GradientWeights comes after GradientScores. It queues the gradients of the weights of the
+	// rank's experts, and the rows of dX. dlogits [L] f32, unless 0, has the gradients of the
+	// chosen logits. router is the address of the router's weights for the rank's first expert.
 	GradientWeights func(c C, s driver.Stream, b B, dlogits, router driver.DevicePtr) (exchange.Packed, error)
-	// NoWeights queues zeros as the gradients of the weights of a rank that got no tokens.
+	// NoWeights queues zeros as the gradients of the weights, for a rank that received no tokens.
 	NoWeights func(c C, s driver.Stream, b B) error
-	// GradientsReturned returns the places for what comes home: gradients of scores [P] f32,
-	// and rows of dX.
+	// GradientsReturned returns the addresses for what comes home: gradients of scores [P] f32, and
+	// rows of dX.
 	GradientsReturned func(c C, b B) (scores, rows driver.DevicePtr)
-	// GradientLogits queues the gradients of scores and logits from those that have come home.
-	// byPlace [P] f32 is what goes to the experts, or 0 if nothing does.
+	// GradientLogits queues the gradients of scores and logits, from the gradients of scores that
+	// have come home. byPlace [P] f32 has what goes to the experts, or is 0 if they need nothing.
 	GradientLogits func(c C, s driver.Stream, b B, places driver.DevicePtr) (byPlace driver.DevicePtr, err error)
 	// GradientTokens queues the sum of the rows of dX that have come home.
 	GradientTokens func(c C, s driver.Stream, b B, places driver.DevicePtr) error
@@ -61,10 +64,10 @@ type Steps[C, F, B any] struct {
 	SumRouter func(c C, s driver.Stream, b B, partials driver.DevicePtr, ranges int) error
 }
 
-// Ranks is a Steps of package moe, which sets it.
+// Ranks is the Steps of package moe, which sets it.
 var Ranks any
 
-// Home and OfRank are of type moe.Option. A layer with Home has the kernels of the tokens'
-// rank: all but the experts' products. A layer with OfRank has the kernels of the experts of
-// one rank: plan and products of lists.
+// Home and OfRank are of type moe.Option. A layer with Home has the kernels for a rank's tokens:
+// all but the experts' products. A layer with OfRank has the kernels for a rank's experts: the plan
+// and the products of a list.
 var Home, OfRank any

@@ -1,8 +1,9 @@
-// Package nccl is the transport of package parallel between processes and hosts: NCCL moves
-// the bytes. Its library, libnccl.so.2 of version 2.23 or newer, is found at run time: the
-// system's, or that of the Python package nvidia-nccl-cu13, which PyTorch brings.
+// Package nccl is a transport of package parallel between processes and hosts. NCCL moves the
+// bytes. The library, libnccl.so.2 of version 2.23 or newer, is found at run time: the system's
+// library, or the one in the Python package nvidia-nccl-cu13, which PyTorch installs.
 //
-// Ranks meet at rank 0, which listens on a TCP port and hands out NCCL's id. The connections
-// stay open: a rank that ends, or that breaks its group, is an error on all ranks at once,
-// with its name. [FromEnv] takes ranks and address from torchrun, Open MPI, MPICH or Slurm.
+// The ranks meet through TCP connections to rank 0, which listens on a port and hands out NCCL's
+// unique id. The connections stay open. If a rank ends or breaks the group, all other ranks get an
+// error at once, which names the rank. [FromEnv] takes ranks and address from torchrun, Open MPI,
+// MPICH or Slurm.
 package nccl

@@ -9,27 +9,29 @@ import (
 	"strings"
 )
 
-// Options say how a rank meets the others.
+// Options are the choices for [Connect]: which rank this is, and how it meets the others.
 type Options struct {
-	// Rank is the number of this rank, Ranks the number of all.
+	// Rank is the number of this rank. Ranks is the number of ranks.
 	Rank, Ranks int
-	// Local is the number of the rank on its host, for the choice of a GPU.
+	// Local is the number of the rank on its host. A program chooses its GPU by it.
 	Local int
-	// Address is the host and port where rank 0 listens.
+	// Address is the host and port on which rank 0 listens.
 	Address string
-	// Token is a word that all ranks of a job know, so that jobs do not mix.
+	// Token is a word that all ranks of a job know. It keeps ranks of other jobs out.
 	Token string
-	// Library is the file of NCCL. Empty means SONICMOE_LIBNCCL, or else the usual places.
+	// Library is the file of NCCL. If it is empty, the variable SONICMOE_LIBNCCL names the file, or
+	// else the usual places are searched.
 	Library string
 }
 
-// defaultPort is the port of rank 0 if a launcher names none: torchrun's, plus 1.
+// defaultPort is the port of rank 0 if the launcher names none: the default port of torchrun, plus
+// 1.
 const defaultPort = 29500 + 1
 
-// launcher names the variables of a program that starts ranks.
+// launcher has the name of a program that starts ranks, and the environment variables that it sets.
 type launcher struct{ name, rank, ranks, local, job string }
 
-// launchers are tried in this order.
+// launchers lists the supported launchers in the order in which FromEnv tries them.
 var launchers = []launcher{
 	{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"},
 	{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_NAMESPACE"},
@@ -37,10 +39,10 @@ var launchers = []launcher{
 	{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID"},
 }
 
-// FromEnv returns the options that a launcher has set in the environment: torchrun's, Open
-// MPI's, MPICH's or Slurm's variables, in this order. MASTER_ADDR and MASTER_PORT are the
-// address of rank 0, whose port is one more than MASTER_PORT. Without them the address is the
-// first host of SLURM_NODELIST, or this host. getenv is os.Getenv.
+// FromEnv returns the options that a launcher has set in the environment. It tries the variables of
+// torchrun, Open MPI, MPICH and Slurm, in this order. Rank 0 listens at the host MASTER_ADDR, on
+// the port after MASTER_PORT. Without MASTER_ADDR the host is the first one of SLURM_NODELIST, or
+// this host. getenv is os.Getenv.
 func FromEnv(getenv func(string) string) (Options, error) {
 	var tried []string
 	for _, l := range launchers {
@@ -54,7 +56,7 @@ func FromEnv(getenv func(string) string) (Options, error) {
 }
 
 func (l launcher) options(getenv func(string) string) (o Options, err error) {
-	port := "" // an absent port is the default
+	port := "" // an empty port means defaultPort
 	for _, v := range []struct {
 		name string
 		to   *int
@@ -75,7 +77,7 @@ func (l launcher) options(getenv func(string) string) (o Options, err error) {
 	return o, o.check()
 }
 
-// check refuses ranks that cannot be.
+// check refuses a rank outside the range of ranks.
 func (o Options) check() error {
 	if o.Ranks < 1 || o.Rank < 0 || o.Rank >= o.Ranks {
 		return fmt.Errorf("rank %d of %d: want a rank from 0 to below the number of ranks", o.Rank, o.Ranks)

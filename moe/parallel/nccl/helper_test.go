@@ -24,10 +24,10 @@ import (
 	"sonicmoe/moe/parallel"
 )
 
-// built are the stand-ins built so far, by source and flags.
+// built has the paths of the stand-in libraries built so far, by source and flags.
 var built = map[string]string{}
 
-// standIn builds a library from C.
+// standIn builds a stand-in library from C source and returns its path.
 func standIn(t *testing.T, source string, flags ...string) string {
 	cc, key := outside.CC(t), fmt.Sprint(source, flags)
 	if built[key] == "" {
@@ -45,14 +45,14 @@ func standIn(t *testing.T, source string, flags ...string) string {
 func TestMain(m *testing.M) {
 	status := m.Run()
 	for _, path := range built {
-		_ = os.RemoveAll(filepath.Dir(path)) // a file of the temporary directory
+		_ = os.RemoveAll(filepath.Dir(path))
 	}
 	os.Exit(status)
 }
 
 const fakeNCCL, fakeCUDA = "testdata/fakenccl.c", "../../../driver/cuda/testdata/fakecuda.c"
 
-// fail makes a function of the stand-in return a code until the test ends.
+// fail makes the named function of the stand-in NCCL return an error code until the test ends.
 func fail(t *testing.T, name string, code int) {
 	handle, err := purego.Dlopen(standIn(t, fakeNCCL), purego.RTLD_NOW)
 	require.NoError(t, err)
@@ -73,7 +73,7 @@ func aborts(t *testing.T) int32 {
 	return count()
 }
 
-// address returns a free address of this host.
+// address returns a free TCP address of this host.
 func address(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -81,7 +81,7 @@ func address(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// device opens a GPU of the stand-in for the driver.
+// device opens a GPU of the stand-in for the CUDA driver.
 func device(t *testing.T) driver.Device {
 	dev, err := cuda.Open(t.Context(), 0, cuda.Options{Library: standIn(t, fakeCUDA)})
 	require.NoError(t, err)
@@ -89,7 +89,8 @@ func device(t *testing.T) driver.Device {
 	return dev
 }
 
-// ranksOf connects ranks and runs a function for each of them. It returns their errors.
+// ranksOf connects ranks and calls body for each of them, in goroutines. It returns the errors by
+// rank.
 func ranksOf(t *testing.T, ranks int, body func(tr parallel.Transport, dev driver.Device) error) []error {
 	at, lib, dev := address(t), standIn(t, fakeNCCL), device(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)

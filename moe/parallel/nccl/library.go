@@ -15,14 +15,14 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// envLibrary is the variable that names the library if Options does not.
+// envLibrary is the variable that names NCCL's file if Options.Library is empty.
 const envLibrary = "SONICMOE_LIBNCCL"
 
-// minVersion is the oldest supported version, 2.23: it has ncclCommInitRankScalable, which
-// takes ids by address.
+// minVersion is the oldest supported version, 2.23. It is the first one with
+// ncclCommInitRankScalable, which takes the ids by address.
 const minVersion = 22300
 
-// function is a function of the library.
+// function is the index of a function of NCCL.
 type function uint8
 
 const (
@@ -47,13 +47,13 @@ var names = [functions]string{
 	"ncclGetErrorString", "ncclGetLastError", "ncclGroupStart", "ncclGroupEnd", "ncclSend", "ncclRecv", "ncclAllGather",
 }
 
-// Results of NCCL.
+// Result codes of NCCL.
 const (
 	success    = 0
 	inProgress = 7
 )
 
-// library is an opened library.
+// library is an opened NCCL library. addr has the address of each function.
 type library struct {
 	name    string
 	version int
@@ -65,8 +65,8 @@ var libraries = struct {
 	byName map[string]*library
 }{byName: map[string]*library{}}
 
-// places lists the files to try: the name, which the system's loader resolves, then the
-// folders where Python's packages are.
+// places lists the files to try. The first one is the bare name, which the system's loader
+// resolves. The other ones are in the folders of Python packages.
 func places(override string) []string {
 	if override != "" {
 		return []string{override}
@@ -86,7 +86,7 @@ func places(override string) []string {
 	}
 	for _, root := range append(roots, "/usr/local", "/usr", "/opt/conda") {
 		for _, packages := range []string{"site-packages", "dist-packages"} {
-			// A pattern that is a constant is never malformed.
+			// Glob fails only if the pattern is malformed, which this pattern never is.
 			found, _ := filepath.Glob(filepath.Join(root, "lib", "python3*", packages, "nvidia", "nccl", "lib", "libnccl.so.2"))
 			list = append(list, found...)
 		}
@@ -94,7 +94,7 @@ func places(override string) []string {
 	return list
 }
 
-// openLibrary opens the first library of the places that exists.
+// openLibrary opens the first library in places that the loader finds.
 func openLibrary(override string) (*library, error) {
 	libraries.Lock()
 	defer libraries.Unlock()
@@ -119,7 +119,8 @@ func openLibrary(override string) (*library, error) {
 		strings.Join(tried, ", "), envLibrary)
 }
 
-// dlopen opens a library. The reason of a failure needs a second call, on the same thread.
+// dlopen opens a library. On failure, purego asks for the reason by a second call, which must be on
+// the same thread.
 func dlopen(name string) (uintptr, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -136,7 +137,7 @@ func newLibrary(name string, handle uintptr) (*library, error) {
 		}
 		l.addr[f] = addr
 	}
-	// Check the version first: an old version explains missing functions.
+	// Check the version first, because an old version explains missing functions.
 	if l.addr[getVersion] != 0 {
 		var v int32
 		if err := l.call(getVersion, uintptr(unsafe.Pointer(&v))); err != nil {
@@ -152,10 +153,11 @@ func newLibrary(name string, handle uintptr) (*library, error) {
 	return l, nil
 }
 
-// errInProgress means that a call goes on after it has returned.
+// errInProgress means that a non-blocking call has returned and its work goes on.
 var errInProgress = errors.New("in progress")
 
-// call calls a function. Convert pointers to uintptr in the argument list itself.
+// call calls a function of NCCL. The caller converts pointers to uintptr in the argument list
+// itself, so that the pointers stay valid.
 //
 //go:uintptrescapes
 func (l *library) call(f function, args ...uintptr) error {
@@ -163,7 +165,7 @@ func (l *library) call(f function, args ...uintptr) error {
 	return l.check(f, int32(r))
 }
 
-// check turns a result into an error.
+// check turns a result code of NCCL into an error.
 func (l *library) check(f function, r int32) error {
 	switch r {
 	case success:

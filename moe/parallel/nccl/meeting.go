@@ -12,13 +12,15 @@ import (
 	"time"
 )
 
-// A meeting is the connections of the ranks to rank 0. Each message is a line of JSON.
+// meeting has this rank's connections: rank 0 has a connection to every other rank. Each message is
+// a line of JSON.
 type meeting struct {
 	Options
-	id []byte // NCCL's id
+	id []byte // NCCL's unique id
 
 	mu sync.Mutex
-	// links are the connections: of rank 0 to all others by rank, of another rank to rank 0.
+	// links has the connections by the rank at the other end. Rank 0 has links to all other ranks,
+	// another rank has a link to rank 0 only.
 	links  map[int]*link
 	cause  error
 	broken chan struct{} // closed when cause is set
@@ -32,25 +34,25 @@ type link struct {
 	mu   sync.Mutex // guards writes
 }
 
-// hello is the first message of a rank.
+// hello is the first message of a rank to rank 0.
 type hello struct {
 	Token       string
 	Rank, Ranks int
-	Version     int // of NCCL
+	Version     int // the version of NCCL
 }
 
-// notice is every other message: the answer to a hello, or a rank's end.
+// notice is any other message: rank 0's answer to a hello, or the end of a rank.
 type notice struct {
 	ID []byte `json:",omitempty"`
-	// Error is the reason why a hello is refused, or why a group is broken.
+	// Error is the reason why rank 0 refuses a hello, or why the group is broken.
 	Error string `json:",omitempty"`
-	// Bye means that the rank ends in order.
+	// Bye means that the rank has closed its transport without an error.
 	Bye bool `json:",omitempty"`
 }
 
 func newLink(c net.Conn) *link { return &link{conn: c, read: bufio.NewReader(c)} }
 
-// writeTimeout bounds the time for a message.
+// writeTimeout is the longest time to send a message.
 const writeTimeout = 5 * time.Second
 
 func (l *link) send(message any) error {
@@ -75,7 +77,8 @@ func (l *link) receive(to any) error {
 	return json.Unmarshal(line, to)
 }
 
-// meet brings the ranks together. Rank 0 makes the id; version is NCCL's.
+// meet brings the ranks together. makeID makes NCCL's unique id, and rank 0 calls it. version is
+// the version of NCCL.
 func meet(ctx context.Context, o Options, version int, makeID func() ([]byte, error)) (*meeting, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -100,7 +103,7 @@ func meet(ctx context.Context, o Options, version int, makeID func() ([]byte, er
 	return m, nil
 }
 
-// listen accepts all other ranks, and answers when the last one has come.
+// listen accepts the connections of all other ranks, and then sends them the id.
 func (m *meeting) listen(ctx context.Context, own hello) error {
 	var config net.ListenConfig
 	server, err := config.Listen(ctx, "tcp", m.Address)
@@ -130,12 +133,12 @@ func (m *meeting) listen(ctx context.Context, own hello) error {
 	return nil
 }
 
-// helloTimeout bounds the time for a hello, so that a silent connection does not stop the
+// helloTimeout is the longest wait for a hello, so that a silent connection does not stop the
 // meeting.
 const helloTimeout = 2 * time.Second
 
-// admit reads a hello. A stranger is sent away, and a rank of this job that does not fit ends
-// meeting.
+// admit reads the hello of a new connection. It closes a connection without the job's token. It
+// returns an error if a rank of this job does not fit, which ends the meeting.
 func (m *meeting) admit(ctx context.Context, l *link, own hello) error {
 	var h hello
 	until := time.Now().Add(helloTimeout)
@@ -147,7 +150,7 @@ func (m *meeting) admit(ctx context.Context, l *link, own hello) error {
 		err = l.receive(&h)
 	}
 	if err != nil || subtle.ConstantTimeCompare([]byte(h.Token), []byte(own.Token)) != 1 {
-		_ = l.send(notice{Error: "this job has another token"}) // a stranger may have gone
+		_ = l.send(notice{Error: "this job has another token"}) // the other end may be gone already
 		return l.conn.Close()
 	}
 	switch {
@@ -168,7 +171,7 @@ func (m *meeting) admit(ctx context.Context, l *link, own hello) error {
 	return l.conn.SetReadDeadline(time.Time{})
 }
 
-// dial connects to rank 0, again and again until it listens, and waits for the id.
+// dial connects to rank 0 and waits for the id. It tries again until rank 0 listens.
 func (m *meeting) dial(ctx context.Context, own hello) error {
 	var d net.Dialer
 	for {
@@ -203,7 +206,7 @@ func (m *meeting) dial(ctx context.Context, own hello) error {
 	return nil
 }
 
-// absent lists the ranks that have not come.
+// absent returns the ranks that have not come to rank 0.
 func (m *meeting) absent() (ranks []int) {
 	for rank := 1; rank < m.Ranks; rank++ {
 		if m.links[rank] == nil {
@@ -213,7 +216,8 @@ func (m *meeting) absent() (ranks []int) {
 	return ranks
 }
 
-// watch waits for the end of a link. Rank 0 tells the others.
+// watch reads a link until its end, and aborts if the other rank is gone or reports an error. On
+// rank 0 this also notifies the other ranks.
 func (m *meeting) watch(rank int, l *link) {
 	for {
 		var n notice
@@ -224,7 +228,8 @@ func (m *meeting) watch(rank int, l *link) {
 		case n.Error != "":
 			m.abort(errors.New(n.Error))
 		case n.Bye && rank == 0:
-			// Rank 0 ends in order: the other ranks end too, or find out by NCCL.
+			// Rank 0 has closed its transport. Another rank closes its own, too, or gets an error
+			// from NCCL.
 		case !n.Bye:
 			continue
 		}
@@ -232,7 +237,7 @@ func (m *meeting) watch(rank int, l *link) {
 	}
 }
 
-// abort breaks the group and tells the other ranks.
+// abort breaks the group and sends the cause to the linked ranks.
 func (m *meeting) abort(cause error) {
 	m.mu.Lock()
 	first := m.cause == nil && !m.ending
@@ -243,12 +248,12 @@ func (m *meeting) abort(cause error) {
 	m.mu.Unlock()
 	if first {
 		for _, l := range m.all() {
-			_ = l.send(notice{Error: cause.Error()}) // a rank that is gone gets nothing
+			_ = l.send(notice{Error: cause.Error()}) // fails if the rank is gone already
 		}
 	}
 }
 
-// err returns the cause of a broken group, nil while it is whole.
+// err returns the cause of a broken group, or nil.
 func (m *meeting) err() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -265,7 +270,7 @@ func (m *meeting) all() []*link {
 	return list
 }
 
-// close ends the meeting of this rank.
+// close ends this rank's part in the meeting, without breaking the group.
 func (m *meeting) close() {
 	m.mu.Lock()
 	m.ending = true

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TestMeeting brings ranks together, and refuses ranks that do not fit, with an error on all
-// that have come.
+// TestMeeting checks that ranks meet, and that a rank that does not fit causes an error on every
+// rank that has come.
 func TestMeeting(t *testing.T) {
 	for name, c := range map[string]struct {
-		change   func(o *Options, version *int) // of rank 1 of 3
+		change   func(o *Options, version *int) // changes the options of rank 1 of 3
 		stranger bool
-		want     map[int]string // in the errors by rank
+		want     map[int]string // part of the error of each rank
 	}{
 		"together":        {},
 		"with a stranger": {stranger: true},
@@ -41,7 +41,7 @@ func TestMeeting(t *testing.T) {
 				go func() {
 					for range 100 {
 						if conn, err := net.Dial("tcp", at); err == nil {
-							_, _ = conn.Write([]byte("GET / HTTP/1.1\r\n\r\n")) // the test is about the other ranks
+							_, _ = conn.Write([]byte("GET / HTTP/1.1\r\n\r\n")) // errors of the stranger do not matter
 							return
 						}
 						time.Sleep(5 * time.Millisecond)
@@ -79,7 +79,7 @@ func TestMeeting(t *testing.T) {
 	}
 }
 
-// die ends the connections as the end of a process does, without a word.
+// die closes the connections without a message, like a process that was killed.
 func (m *meeting) die() {
 	m.mu.Lock()
 	m.ending = true
@@ -87,8 +87,8 @@ func (m *meeting) die() {
 	m.hangUp()
 }
 
-// TestMeetingEnds checks that a rank that closes breaks no group, and that a rank that is gone
-// or aborts breaks the groups of all.
+// TestMeetingEnds checks that a rank that closes does not break the group, and that a rank that is
+// gone or aborts breaks it on all ranks.
 func TestMeetingEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(m *meeting)
@@ -136,7 +136,7 @@ func TestMeetingEnds(t *testing.T) {
 	}
 }
 
-// TestFromEnv checks the variables of each launcher.
+// TestFromEnv checks the options from the variables of each launcher.
 func TestFromEnv(t *testing.T) {
 	for name, c := range map[string]struct {
 		env  map[string]string

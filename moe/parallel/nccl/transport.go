@@ -22,11 +22,12 @@ type transport struct {
 	*meeting
 	lib    *library
 	dev    driver.Device
-	stream driver.Stream // of Share
+	stream driver.Stream // the stream of Share
 	words  driver.DevicePtr
-	room   int64 // bytes at words
+	room   int64 // size of the memory at words, in bytes
 
-	// comm is the communicator, which NCCL writes. ended reports whether it is destroyed.
+	// comm points to the communicator, and NCCL writes it. ended reports whether the communicator
+	// is destroyed.
 	commMu sync.Mutex
 	comm   *uintptr
 	ended  bool
@@ -35,8 +36,8 @@ type transport struct {
 // idBytes is the size of an ncclUniqueId.
 const idBytes = 128
 
-// Connect meets the other ranks and makes an NCCL communicator of all. The device is a GPU of
-// package driver/cuda, and no other rank has the same GPU.
+// Connect meets the other ranks and makes an NCCL communicator of all ranks. dev is a GPU of
+// package driver/cuda, and no other rank may have the same GPU.
 func Connect(ctx context.Context, dev driver.Device, o Options) (parallel.Transport, error) {
 	lib, err := openLibrary(o.Library)
 	if err != nil {
@@ -53,7 +54,7 @@ func Connect(ctx context.Context, dev driver.Device, o Options) (parallel.Transp
 	}
 	go func() {
 		<-t.broken
-		_ = t.end(commAbort) // the cause is the error to report
+		_ = t.end(commAbort) // err has the cause already
 	}()
 	return t, nil
 }
@@ -63,7 +64,8 @@ func (t *transport) makeID() ([]byte, error) {
 	return id, t.lib.call(getUniqueID, uintptr(unsafe.Pointer(&id[0])))
 }
 
-// config is an ncclConfig_t of version 2.23. Later versions read the fields by its size.
+// config is an ncclConfig_t of version 2.23. Later versions of NCCL tell by its size which fields
+// it has.
 type config struct {
 	size                                       uint64
 	magic, version                             uint32
@@ -79,7 +81,7 @@ const (
 	undefined     = -1 << 31
 )
 
-// start makes the communicator. Calls do not block, so that all of them can be aborted.
+// start makes the communicator. It is non-blocking, so that every call can be aborted.
 func (t *transport) start(ctx context.Context) (err error) {
 	if t.stream, err = t.dev.NewStream(); err != nil {
 		return err
@@ -95,7 +97,8 @@ func (t *transport) start(ctx context.Context) (err error) {
 func (t *transport) Rank() int  { return t.Options.Rank }
 func (t *transport) Ranks() int { return t.Options.Ranks }
 
-// within calls f in the device's context and waits until NCCL has done the host's part.
+// within calls f in the device's context. It waits until NCCL has finished the part of the work
+// that runs on the host.
 func (t *transport) within(ctx context.Context, f func() error) error {
 	err := cuda.Within(t.dev, f)
 	for errors.Is(err, errInProgress) {
@@ -111,7 +114,7 @@ func (t *transport) within(ctx context.Context, f func() error) error {
 	return err
 }
 
-// asyncError returns the state of the communicator.
+// asyncError returns the error state of the communicator, or errInProgress.
 func (t *transport) asyncError() error {
 	return t.use(func(comm uintptr) error {
 		state := new(int32)
@@ -122,7 +125,7 @@ func (t *transport) asyncError() error {
 	})
 }
 
-// use calls f with the communicator, unless it is destroyed.
+// use calls f with the communicator, or returns an error if the communicator is destroyed.
 func (t *transport) use(f func(comm uintptr) error) error {
 	t.commMu.Lock()
 	defer t.commMu.Unlock()
@@ -132,7 +135,7 @@ func (t *transport) use(f func(comm uintptr) error) error {
 	return f(*t.comm)
 }
 
-// end destroys the communicator by a function of NCCL, the first time.
+// end destroys the communicator with the NCCL function by. Later calls do nothing.
 func (t *transport) end(by function) error {
 	t.commMu.Lock()
 	defer t.commMu.Unlock()
@@ -147,7 +150,8 @@ func (t *transport) end(by function) error {
 	return err
 }
 
-// group makes calls of NCCL that start together, and returns when they are queued.
+// group runs calls of NCCL as one group, so that they start together. It returns when they are
+// queued.
 func (t *transport) group(ctx context.Context, calls func(comm uintptr) error) error {
 	return t.within(ctx, func() error {
 		return t.use(func(comm uintptr) error {
@@ -164,7 +168,8 @@ func (t *transport) group(ctx context.Context, calls func(comm uintptr) error) e
 	})
 }
 
-// queued is call for calls in a group, which may be in progress until its end.
+// queued makes a call inside a group. Such a call may report that it is in progress, which is no
+// error.
 func (t *transport) queued(f function, args ...uintptr) error {
 	if err := t.lib.call(f, args...); err != nil && !errors.Is(err, errInProgress) {
 		return err
@@ -181,13 +186,13 @@ func (t *transport) Share(ctx context.Context, at parallel.Step, words []int64) 
 	for _, w := range words {
 		own = binary.LittleEndian.AppendUint64(own, uint64(w))
 	}
-	if len(own) == 0 { // a barrier
+	if len(own) == 0 { // a barrier gathers unused bytes
 		own = make([]byte, 8)
 	}
 	all := make([]byte, len(own)*t.Ranks())
 	err := t.gather(ctx, own, all)
 	if err == nil {
-		err = t.err() // an aborted communicator leaves anything
+		err = t.err() // an aborted communicator returns no error and leaves wrong bytes
 	}
 	if err != nil {
 		return nil, t.fail(at, err)
@@ -232,8 +237,8 @@ func (t *transport) gather(ctx context.Context, own, all []byte) error {
 	return t.stream.CopyToHost(all, to)
 }
 
-// Move implements parallel.Transport: a send and a receive for each other rank. The host does
-// not wait for the bytes.
+// Move implements parallel.Transport: it queues a send to and a receive from each other rank. The
+// host does not wait for the bytes.
 func (t *transport) Move(ctx context.Context, at parallel.Step, s driver.Stream, list ...parallel.Exchange) error {
 	for _, e := range list {
 		own := t.Rank()
@@ -263,7 +268,7 @@ func (t *transport) Move(ctx context.Context, at parallel.Step, s driver.Stream,
 	return nil
 }
 
-// exchange queues a send to another rank and a receive from it.
+// exchange queues the send to rank i and the receive from rank i.
 func (t *transport) exchange(comm uintptr, s driver.Stream, e parallel.Exchange, i int) error {
 	if i == t.Rank() {
 		return nil
@@ -279,8 +284,8 @@ func (t *transport) exchange(comm uintptr, s driver.Stream, e parallel.Exchange,
 	return nil
 }
 
-// fail breaks the group and returns the rank's error. If the group is broken already, the
-// first cause is the error.
+// fail breaks the group and returns an error of this rank. If the group is broken already, the
+// error has the first cause.
 func (t *transport) fail(at parallel.Step, cause error) error {
 	if first := t.err(); first != nil {
 		cause = first

@@ -11,7 +11,7 @@ import (
 	"sonicmoe/moe/parallel"
 )
 
-// Connect fails: NCCL is for Linux.
+// Connect returns an error, because NCCL exists for Linux only.
 func Connect(context.Context, driver.Device, Options) (parallel.Transport, error) {
 	return nil, errors.New("NVIDIA has no NCCL for " + runtime.GOOS + "/" + runtime.GOARCH)
 }

@@ -16,8 +16,8 @@ import (
 	"sonicmoe/moe/parallel"
 )
 
-// TestShareAndMove shares words of several lengths, and exchanges bytes of uneven sizes, some
-// of them 0, among groups of several sizes.
+// TestShareAndMove checks Share with several numbers of words, and Move with uneven sizes, some of
+// them 0, for groups of several sizes.
 func TestShareAndMove(t *testing.T) {
 	size := func(from, to, round int) int64 { return int64((7*from + 5*to + round) % 4 * 16) }
 	content := func(from, to, round int) []byte {
@@ -81,8 +81,8 @@ func TestShareAndMove(t *testing.T) {
 	}
 }
 
-// TestFaults checks that, if one rank fails, every other rank returns an error that names the
-// failed rank, and aborts its communicator.
+// TestFaults checks that, if rank 1 fails, every other rank returns an error that names rank 1, and
+// aborts its communicator.
 func TestFaults(t *testing.T) {
 	share := func(tr parallel.Transport, within time.Duration) error {
 		ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -91,11 +91,11 @@ func TestFaults(t *testing.T) {
 		return err
 	}
 	for name, c := range map[string]struct {
-		// body is of rank 1; the other ranks share words.
+		// body runs on rank 1. The other ranks call Share.
 		body func(tr parallel.Transport) error
 		// within is the deadline of the other ranks.
 		within time.Duration
-		want   []string // in the errors of ranks 0 and 2
+		want   []string // parts of the errors of ranks 0 and 2
 	}{
 		"killed": {func(tr parallel.Transport) error {
 			tr.(*transport).die()
@@ -113,7 +113,7 @@ func TestFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := aborts(t)
 			errs := ranksOf(t, 3, func(tr parallel.Transport, _ driver.Device) error {
-				err := share(tr, time.Minute) // all ranks have joined
+				err := share(tr, time.Minute) // returns when all ranks have joined
 				if err != nil {
 					return err
 				}
@@ -135,8 +135,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestCallsFail checks that a failing function of NCCL is an error with its name and NCCL's
-// words, on the rank where it fails.
+// TestCallsFail checks that a failing function of NCCL returns an error on its rank, with the
+// function's name and NCCL's text.
 func TestCallsFail(t *testing.T) {
 	for f, code := range map[function]int{commInitRank: 3, groupStart: 1, groupEnd: 2, allGather: 6, send: 1, recv: 5, commAsyncError: 2, getUniqueID: 2} {
 		t.Run(names[f], func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestCallsFail(t *testing.T) {
 	}
 }
 
-// TestLibrary checks that libraries that cannot be used are refused with the reason.
+// TestLibrary checks that Connect refuses an unusable library and gives the reason.
 func TestLibrary(t *testing.T) {
 	dev := device(t)
 	for name, c := range map[string]struct{ library, want string }{
