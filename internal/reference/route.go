@@ -139,8 +139,8 @@ func (l *Layer) keys(logits, raw []float64, r rounder) []float64 {
 	return keys
 }
 
-// TopK writes the indices of the largest logits to experts, the largest logit first. Of equal
-// logits the lower index comes first. NaN comes before all, as in torch.topk. len(experts) must
+// TopK writes the indices of the largest logits to experts, the largest logit first. If logits
+// are equal, the lower index comes first. NaN comes before all, as in torch.topk. len(experts) must
 // not exceed len(logits).
 func TopK(experts []int32, logits []float64) {
 	order := indices(len(logits))

@@ -27,7 +27,7 @@ func (t tensor) part(first, count int) tensor {
 	return t
 }
 
-// decode writes the values of all elements to dst, whose length must be that of the tensor.
+// decode writes the values of all elements to dst. dst must have as many elements as the tensor.
 func (t tensor) decode(dst []float64) {
 	dst = dst[:t.len()]
 	switch {
