@@ -12,8 +12,8 @@ import (
 	"sonicmoe/ptx/emu/internal/arith"
 )
 
-// Each case computes %d3 (or %r3, or predicate %p1) from %d0..%d2. Their lower halves are
-// %r0..%r2.
+// Each case is PTX text that computes %d3 (or %r3, or predicate %p1) from the operands %d0 to %d2.
+// %r0 to %r2 are the lower halves of %d0 to %d2.
 const aluFrame = `
 	ld.param.u64 %d8, [out];
 	mov.u32 %r8, %tid.x;
@@ -146,8 +146,8 @@ func TestArithmetic(t *testing.T) {
 	}
 }
 
-// edgeWords returns 96 triples of operands, biased to edge values, as 8 words each with room
-// for the results.
+// edgeWords returns 96 triples of operands, in, most of them near edge values. words holds the same
+// operands for the kernel: 8 words for each triple, of which the last two are for the results.
 func edgeWords() (words []uint32, in [][3]uint64) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	edges := []uint64{0, 1, 31, 32, 33, 63, 64, 0x7fffffff, 0x80000000, 0xffffffff, 1 << 63, ^uint64(0),
@@ -167,7 +167,8 @@ func edgeWords() (words []uint32, in [][3]uint64) {
 	return words, in
 }
 
-// FP32 numbers convert to f16, one or two at a time, and back.
+// TestF16Instructions checks that FP32 numbers convert to f16, one or two at a time, and back to
+// FP32, with the right rounding.
 func TestF16Instructions(t *testing.T) {
 	values := []float32{0, 1, -1.5, 0x1p-14, 0x1.ffp-15, -0x1p-24, 0x1p-25, 65504, 65519, 65520, -1e9, float32(math.Inf(1)), 1 + 0x1p-11, 1 + 0x3p-11}
 	k := ptx.NewKernel("k")
@@ -188,8 +189,8 @@ func TestF16Instructions(t *testing.T) {
 	p.params(p.u32s(bits...), o)
 	p.launch.Block = [3]int{len(values)}
 	require.NoError(t, p.run())
-	// The arithmetic gives the expected value: an f16 is a multiple of 2^-24, and of 2^-10
-	// of its power of two.
+	// want computes the expected value by arithmetic. Neighbouring f16 numbers of one binade differ
+	// by 2^-10 of its power of two; subnormal numbers are multiples of 2^-24.
 	want := func(v float32) float64 {
 		x := math.Abs(float64(v))
 		unit := math.Exp2(max(math.Floor(math.Log2(x)), -14) - 10)
@@ -210,16 +211,16 @@ func TestF16Instructions(t *testing.T) {
 	}
 }
 
-// TestPairsOfBF16 checks the builder's operations on words of two bf16: products and
-// differences, rounded to nearest even, with subnormal operands and results; each half
-// twice; a rotation.
+// TestPairsOfBF16 checks the builder's operations on 32-bit words that hold two bf16 numbers:
+// products and differences, which are rounded to nearest even and may be subnormal; the copy of one
+// half to both halves; and the rotation of the word.
 func TestPairsOfBF16(t *testing.T) {
 	cases := []struct{ a, b, product, difference uint32 }{
-		{0x3fc04000, 0xc0403f00, 0xc0903f80, 0x40903fc0}, // 1.5 · -3, 2 · 0.5
+		{0x3fc04000, 0xc0403f00, 0xc0903f80, 0x40903fc0}, // upper half 1.5 · -3, lower half 2 · 0.5
 		{0x3f813f82, 0x3f813fc0, 0x3f823fc3, 0x0000bef8}, // 129² / 2¹⁴ is rounded down; 130 · 192 / 2¹⁴ is exact
-		{0x3f813f83, 0x3fc03fc0, 0x3fc23fc4, 0xbefcbef4}, // ties
-		{0x004080c0, 0x7e807e80, 0x3f00bfc0, 0xfe80fe80}, // 2^-127, and -1.5 · 2^-126
-		{0x00807f7f, 0x3f004000, 0x00407f80, 0xbf007f7f}, // a result below 2^-126, and one too large
+		{0x3f813f83, 0x3fc03fc0, 0x3fc23fc4, 0xbefcbef4}, // ties of rounding
+		{0x004080c0, 0x7e807e80, 0x3f00bfc0, 0xfe80fe80}, // products 2^-127 and -1.5 · 2^-126
+		{0x00807f7f, 0x3f004000, 0x00407f80, 0xbf007f7f}, // a product below 2^-126, and one that overflows
 	}
 	k := ptx.NewKernel("k")
 	in, out := k.ParamPtr("in"), k.ParamPtr("out")

@@ -2,5 +2,5 @@
 
 package emu
 
-// cpuSeconds is not known on this system.
+// cpuSeconds returns 0: it is not implemented for this operating system.
 func cpuSeconds() float64 { return 0 }

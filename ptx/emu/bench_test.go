@@ -5,10 +5,11 @@ import (
 	"testing"
 )
 
-// Rates are given per second of wall time and per second of CPU time of this process. Other
-// work on the machine does not change the latter. Run with -cpu 1,2 for one core and two.
+// Benchmarks report rates per second of wall time and per second of CPU time of this process. The
+// rate per CPU second does not depend on other processes of the machine. Run them with -cpu 1,2 to
+// compare one core with two.
 
-// rates runs a launch repeatedly and reports the units of work per second.
+// rates runs a launch repeatedly. It reports how much work, counted in unit, it does per second.
 func rates(b *testing.B, p *program, work float64, unit string) {
 	b.Helper()
 	start := cpuSeconds()
@@ -23,8 +24,9 @@ func rates(b *testing.B, p *program, work float64, unit string) {
 	}
 }
 
-// BenchmarkPipeline emulates a product of 64 rows with wgmma m64n256k16 and TMA. One case has one
-// CTA, whose multiplications two cores of the host share. The other has eight equal CTAs.
+// BenchmarkPipeline emulates a product of 64 rows with wgmma m64n256k16 and TMA. One case has a
+// single CTA, for whose multiplications the emulator uses two cores of the host. The other case has
+// eight equal CTAs.
 func BenchmarkPipeline(b *testing.B) {
 	for _, ctas := range []int{1, 8} {
 		b.Run(fmt.Sprintf("CTAs=%d", ctas), func(b *testing.B) {
@@ -38,7 +40,8 @@ func BenchmarkPipeline(b *testing.B) {
 	}
 }
 
-// scalarLoops are loops in a kernel of one warp, with the number of instructions per iteration.
+// scalarLoops lists loops of scalar instructions for a kernel of one warp, with the number of
+// instructions per iteration.
 var scalarLoops = []struct {
 	name         string
 	instructions int
@@ -70,7 +73,7 @@ var scalarLoops = []struct {
 	ld.global.v4.u32 {%r4, %r5, %r6, %r7}, [%d2];`},
 }
 
-// BenchmarkInstructions measures scalar warp instructions of one warp.
+// BenchmarkInstructions measures the rate of scalar instructions that one warp executes.
 func BenchmarkInstructions(b *testing.B) {
 	const turns = 10000
 	for _, l := range scalarLoops {

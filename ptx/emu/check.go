@@ -8,24 +8,26 @@ import (
 	"strings"
 )
 
-// Finding is a fault with the order of asynchronous work in which it first occurred.
+// Finding is a fault, with the launch options (timing, seed, choices) under which it first
+// occurred.
 type Finding struct {
 	*Fault
-	// Timing, Seed and Choices describe the first run with the fault. A launch with them, Races
-	// and a Parallel of 1 reproduces it.
+	// Timing, Seed and Choices describe the first run with the fault. A launch with the same
+	// values, with Races set and Parallel = 1, reproduces the fault.
 	Timing  Timing
 	Seed    uint64
 	Choices string
 	// Runs is the number of runs with this fault.
 	Runs int
-	last int // number of the latest of these runs
+	last int // number of the latest run with this fault
 }
 
-// Findings is the error of [Kernel.Check] and [Kernel.Explore]. errors.As finds its faults.
+// Findings is the error that [Kernel.Check] and [Kernel.Explore] return. errors.As finds the faults
+// in it.
 type Findings struct {
 	List []Finding
 	Runs int // Runs is the number of runs that Check or Explore made.
-	// Exploration says how many orders Explore has covered; nil for Check.
+	// Exploration reports how many orders Explore has covered. It is nil for Check.
 	Exploration *Exploration
 }
 
@@ -77,12 +79,12 @@ func (f *Findings) Unwrap() []error {
 	return list
 }
 
-// Check launches the kernel several times on the same memory contents: with Early, with Late,
-// and with the given number of random orders, whose seeds start at l.Seed. All runs look for
-// races. Afterwards the memory holds the result of the Early run. The error is *Findings if the
-// kernel broke a rule in any run, otherwise as for [Kernel.Launch]. If l.Report is set, one
-// more run with Early and without race checks fills it.
-// Findings for which a run goes on, as Launch.GoOn says, are in the list with the others.
+// Check launches the kernel 2+seeds times on the same memory contents: with Early, with Late, and
+// with random orders, whose seeds start at l.Seed. All runs look for races. Afterwards the memory
+// holds the result of the Early run. If the kernel broke a rule in any run, the error is *Findings,
+// which also has the findings after which a run went on (see Launch.GoOn). Otherwise the error is
+// as for [Kernel.Launch]. If l.Report is set, one more run with Early and without race checks fills
+// it.
 func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) error {
 	l.Races, l.Parallel = true, 1 // one goroutine makes findings reproducible
 	found := &Findings{Runs: 2 + seeds}
@@ -119,8 +121,8 @@ func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) er
 	return err
 }
 
-// Once launches the kernel as l says, for example to replay a finding. The error is *Findings if the
-// kernel broke a rule; it also has the findings after which the launch went on.
+// Once launches the kernel once, with the options of l, for example to replay a finding. The error
+// is *Findings if the kernel broke a rule; it also has the findings after which the launch went on.
 func (k *Kernel) Once(ctx context.Context, mem *Memory, l Launch) error {
 	found := &Findings{Runs: 1}
 	if err := found.launch(ctx, k, mem, l, 0); err != nil {
@@ -132,7 +134,7 @@ func (k *Kernel) Once(ctx context.Context, mem *Memory, l Launch) error {
 	return nil
 }
 
-// launch runs the kernel and adds what it finds.
+// launch runs the kernel and adds the faults of this run to f.
 func (f *Findings) launch(ctx context.Context, k *Kernel, mem *Memory, run Launch, number int) error {
 	var passed []*Fault
 	run.GoOn = keeping(run.GoOn, &passed)
@@ -144,8 +146,8 @@ func (f *Findings) launch(ctx context.Context, k *Kernel, mem *Memory, run Launc
 	return nil
 }
 
-// report fills l.Report in a run of its own, which looks for no races and so does not end at
-// one.
+// report fills l.Report in a separate run without race checks, so that a race cannot end the run
+// before everything is counted.
 func (k *Kernel) report(ctx context.Context, mem *Memory, l *Launch, restore func()) error {
 	if l.Report == nil {
 		return nil
@@ -160,8 +162,9 @@ func (k *Kernel) report(ctx context.Context, mem *Memory, l *Launch, restore fun
 	return err
 }
 
-// unchanged calls runs with a function that restores the present contents of the memory.
-// Afterwards the memory holds what it held when restore was first called.
+// unchanged calls runs, and passes a function that restores the memory to its contents before the
+// call. At the end unchanged restores the contents that the memory had when runs first called
+// restore: the result of the first run.
 func (m *Memory) unchanged(of *Module, runs func(restore func()) error) error {
 	if m == nil {
 		return errors.New("emu: memory is nil")
@@ -183,8 +186,8 @@ func (m *Memory) unchanged(of *Module, runs func(restore func()) error) error {
 	return err
 }
 
-// keeping wraps goOn: it also appends each fault after which the launch goes on to passed. A
-// nil goOn goes on after notes only.
+// keeping wraps goOn. The wrapper appends each fault after which the launch goes on to passed. If
+// goOn is nil, the launch goes on after notes only.
 func keeping(goOn func(*Fault) bool, passed *[]*Fault) func(*Fault) bool {
 	return func(f *Fault) bool {
 		on := f.Severity == Note
@@ -198,8 +201,9 @@ func keeping(goOn func(*Fault) bool, passed *[]*Fault) func(*Fault) bool {
 	}
 }
 
-// add records the faults of a run, of which the last ended the run if err is a fault. Faults of
-// one kind at one line count as one finding, once a run.
+// add records the faults of one run: those in passed, after which the run went on, and err if it is
+// the fault that ended the run. Faults of one kind at one line are one finding, and count once per
+// run.
 func (f *Findings) add(run Launch, number int, passed []*Fault, err error) {
 	var last *Fault
 	if errors.As(err, &last) {
@@ -228,7 +232,8 @@ func (m *Memory) snapshot() snapshot {
 	return s
 }
 
-// restore writes a snapshot of the same allocations back.
+// restore writes the contents of a snapshot back. The memory must have the same allocations as when
+// the snapshot was taken.
 func (m *Memory) restore(s snapshot) {
 	for a, b := range s {
 		copy(a.bytes, b)

@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Check finds a fault that shows in one order only, names that order, and leaves memory as the
-// first run does.
+// TestCheck checks that Check finds a fault that occurs in one order only, that the finding names
+// this order, and that the memory then holds the result of the first run.
 func TestCheck(t *testing.T) {
-	// Under Late, one warp's copies are incomplete when another stores what it read. The word
-	// at out counts the runs.
+	// Under Late, the copies of one warp are not complete when another warp stores what it read
+	// from their destination. The word at out counts the runs.
 	text := body(warps + `
 	@!%p0 bra rest;
 	ld.global.u32 %r4, [%d0];
@@ -33,7 +33,7 @@ rest:
 	out := p.u32s(make([]uint32, 16)...)
 	p.params(out, 0)
 	p.launch.Block, p.launch.SharedBytes = [3]int{64}, 1024
-	// 32 lanes of one warp copy to one place.
+	// The 32 lanes of one warp copy to the same destination.
 	require.NoError(t, p.kernel.Check(context.Background(), p.mem, p.launch, 3))
 	require.Equal(t, uint32(1), p.read(out, 1)[0])
 
@@ -62,7 +62,8 @@ rest:
 	require.Equal(t, uint32(1), p.read(out, 1)[0])
 }
 
-// No launch outlives its context by more than a second, whether it polls or not.
+// TestDeadline checks that a launch ends within a second after its context is done, whether the
+// kernel polls memory or not.
 func TestDeadline(t *testing.T) {
 	for name, code := range map[string]string{
 		"computes": "mov.u32 %r0, 0; spin: add.u32 %r0, %r0, 2; bra spin;",
@@ -89,7 +90,8 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// The count of findings and runs has the right number: "1 finding", "2 findings".
+// TestFindingsInWords checks that the error text uses singular and plural correctly: "1 finding",
+// "2 findings".
 func TestFindingsInWords(t *testing.T) {
 	one := Finding{Fault: &Fault{Kind: Race}, Runs: 1}
 	require.Regexp(t, "^1 finding in 5 runs\n", (&Findings{List: []Finding{one}, Runs: 5}).Error())
@@ -97,7 +99,8 @@ func TestFindingsInWords(t *testing.T) {
 	require.Regexp(t, "^2 findings in 5 runs\n", (&Findings{List: []Finding{one, one}, Runs: 5}).Error())
 }
 
-// A run goes on after notes, and after the findings that GoOn accepts; the list has all of them.
+// TestCheckGoesOn checks that a run goes on after notes and after the findings that GoOn accepts,
+// and that the list has all of them.
 func TestCheckGoesOn(t *testing.T) {
 	const made = `
 	mov.u32 %r0, smem;

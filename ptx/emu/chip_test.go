@@ -41,21 +41,21 @@ func onGPU(t *testing.T) gpu.Device {
 	return dev
 }
 
-// tileType is a product of one step by a warpgroup, or by each of its warps, of 64 rows and 8
-// columns.
+// tileType is one wgmma or mma.sync instruction to test. All four warps of a CTA execute it
+// together, and so multiply a tile of 64 rows by 8 columns over one k step.
 type tileType struct {
 	name, version string
 	op            string // with the modifiers
 	a, b          bits
 	registersA    int    // number of registers that hold A; 0 if A is in shared memory
-	registersB    int    // of mma.sync
+	registersB    int    // number of registers that hold B of mma.sync; 0 for wgmma
 	ends          string // text of the operands that follow A and B
 	saturates     bool
 	halves        bool // sums are FP16
 	sparse        *sparseTile
 }
 
-// bits is the layout of an element type. An integer has no exponent.
+// bits describes the layout of an element type. An integer has no exponent and no fraction.
 type bits struct {
 	format              string
 	exponent, fraction  int
@@ -81,7 +81,8 @@ func (b bits) bytes() int {
 
 func (b bits) integer() bool { return b.exponent == 0 }
 
-// wgmmaOf returns a tile type of wgmma, mmaOf one of mma.sync.
+// wgmmaOf returns a tile type of wgmma. registers puts A in registers, and end is the text of the
+// last operands.
 func wgmmaOf(a, b bits, registers bool, end string) tileType {
 	sums := ".f32"
 	if a.integer() {
@@ -104,7 +105,7 @@ func saturating(t tileType) tileType {
 	return t
 }
 
-// inHalves returns the type with FP16 sums.
+// inHalves returns tile type t with sums in FP16.
 func inHalves(t tileType) tileType {
 	t.name, t.op, t.halves = t.name+" FP16 sums", strings.ReplaceAll(t.op, ".f32", ".f16"), true
 	return t
@@ -143,15 +144,15 @@ var denseTiles = []tileType{
 
 const (
 	bAt        = 64 * 32          // after A
-	metadataAt = bAt + 8*64       // metadata follows B, of which a dense product uses half
+	metadataAt = bAt + 8*64       // metadata follows B; a dense product uses half of B's bytes
 	tileBytes  = metadataAt + 512 // after the metadata, which has one word for each thread
 	tileSums   = 64 * 8
 )
 
-// text returns a kernel whose CTA multiplies one tile.
+// text returns a kernel in which each CTA multiplies one tile.
 func (t tileType) text() string {
 	class, typ := "f", "f32"
-	registers := 4 // of the sums
+	registers := 4 // number of registers that hold the sums
 	if t.a.integer() {
 		class, typ = "s", "s32"
 	}
@@ -197,7 +198,7 @@ ld.global.b32 %%e, [%%d3+%d];
 	for i := range registers {
 		fmt.Fprintf(&b, "ld.global.%s %%%s%d, [%%d1+%d];\n", typ, class, i, 512*i)
 	}
-	if t.registersA > 0 { // word 128*(4*warp+j)+lane
+	if t.registersA > 0 { // register j of a warp's A comes from word 128*(4*warp+j)+lane
 		b.WriteString("shr.u32 %r3, %r0, 5;\nand.b32 %r4, %r0, 31;\nmul.wide.u32 %d3, %r3, 512;\nmul.wide.u32 %d4, %r4, 4;\nadd.u64 %d4, %d4, %d0;\nadd.u64 %d3, %d3, %d4;\n")
 		for j := range t.registersA {
 			fmt.Fprintf(&b, "ld.global.b32 %%a%d, [%%d3+%d];\n", j, 128*j)
@@ -242,7 +243,7 @@ wgmma.fence.sync.aligned;
 	return b.String()
 }
 
-// depth is the extent in k of B.
+// depth returns the extent in k of B.
 func (t tileType) depth() int {
 	if t.registersB > 0 {
 		return 4 / t.a.bytes() * 4 * t.registersB
@@ -250,8 +251,8 @@ func (t tileType) depth() int {
 	return 32 / t.a.bytes() * t.sparse.share()
 }
 
-// operands returns the elements of one sum in the order of k. For a sparse A these are the
-// elements that A has and the elements of B that they multiply.
+// operands returns the elements of A and B that are multiplied for one sum, in the order of k. If A
+// is sparse, b has only those elements of B that the elements of A multiply.
 func (t tileType) operands(image []byte, row, column int) (a, b []uint32) {
 	size := t.a.bytes()
 	element := func(at int) uint32 {
@@ -289,10 +290,10 @@ func (t tileType) operands(image []byte, row, column int) (a, b []uint32) {
 	return a, pick(t.sparse, image[metadataAt:], row, b)
 }
 
-// tileDraws are the kinds of tiles.
+// tileDraws names the distributions from which a tile's elements are drawn (see bits.draw).
 var tileDraws = []string{"near", "spread", "wide", "tiny", "tiny by large", "zeros", "special", "cancel"}
 
-// draw returns a random element of a kind.
+// draw returns a random element of the distribution that kind names.
 func (b bits) draw(r *rand.Rand, kind string) uint32 {
 	if b.integer() {
 		return []uint32{r.Uint32() & 0xff, []uint32{0, 0x7f, 0x80, 0xff}[r.IntN(4)]}[r.IntN(2)]
@@ -342,7 +343,8 @@ func (t tileType) drawSum(r *rand.Rand, kind string) uint32 {
 	if t.a.integer() {
 		return []uint32{r.Uint32(), 0x7fffffff - r.Uint32()&0xffff, 0x80000000 + r.Uint32()&0xffff}[r.IntN(3)]
 	}
-	// The size of a product, or up to 30 bits away from it.
+	// The accumulator is as large as a product, except that its exponent is shifted by a random
+	// number of up to 15.
 	exponentOf := func(b bits) int {
 		return int(b.draw(r, kind)>>b.fraction)&(1<<b.exponent-1) - (1<<(b.exponent-1) - 1)
 	}
@@ -367,10 +369,10 @@ func (t tileType) drawSum(r *rand.Rand, kind string) uint32 {
 	return x | uint32(r.IntN(2))<<31
 }
 
-// tileKind returns the kind of the tile with a number.
+// tileKind returns the distribution from which tile i is drawn.
 func tileKind(i int) string { return tileDraws[i%len(tileDraws)] }
 
-// inputs returns a number of random tiles and their accumulators.
+// inputs returns random tiles, with A, B and metadata of each, and their initial accumulators.
 func (t tileType) inputs(tiles int) (image, sums []byte) {
 	r := rand.New(rand.NewPCG(20, uint64(len(t.op))))
 	for i := range tiles {
@@ -404,8 +406,8 @@ func (t tileType) run(tb testing.TB, dev gpu.Device, image, sums []byte) []uint3
 	return t.unpack(words)
 }
 
-// pack packs the FP16 sums of neighbouring columns, one per word, in pairs as in registers. The
-// rest of a tile's words is unused.
+// pack packs FP16 sums, which come one per word, into pairs of neighbouring columns, as registers
+// hold them. The other words of a tile stay unused.
 func (t tileType) pack(sums []byte) []byte {
 	if !t.halves {
 		return sums
@@ -473,7 +475,7 @@ func (b *bed) launch(text []byte, entry string, l gpu.Launch, params []byte) {
 	require.NoError(b.t, m.Unload())
 }
 
-// model returns the sum by the definition, with elements of A in the given format.
+// model returns the sum that the emulator's definition gives, with A in format f.
 func (t tileType) model(acc uint32, a, b []uint32, f *mma.Format) uint32 {
 	if t.a.integer() {
 		sum := int64(int32(acc))
@@ -506,7 +508,7 @@ func (t tileType) model(acc uint32, a, b []uint32, f *mma.Format) uint32 {
 	return t.sum(acc, x, y, f, emu.ElementFormats[t.b.format])
 }
 
-// sum adds products to a sum.
+// sum adds the products of a and b to acc, as internal/mma defines it.
 func (t tileType) sum(acc uint32, a, b []uint32, ofA, ofB *mma.Format) uint32 {
 	if t.halves {
 		return arith.F16Nearest(mma.DotOf(arith.F32FromF16(uint16(acc)), a, b, ofA.InHalves(), ofB))
@@ -514,7 +516,7 @@ func (t tileType) sum(acc uint32, a, b []uint32, ofA, ofB *mma.Format) uint32 {
 	return mma.DotOf(acc, a, b, ofA, ofB)
 }
 
-// modelOfFP8 returns a warp's sum of FP8 elements.
+// modelOfFP8 returns the sum of an mma.sync with FP8 elements.
 func (t tileType) modelOfFP8(acc uint32, a, b []uint32) uint32 {
 	sum := uint32(0)
 	for step := 0; step < 4; step += 2 {
@@ -530,7 +532,7 @@ func (t tileType) modelOfFP8(acc uint32, a, b []uint32) uint32 {
 	return arith.AddF32(sum, acc, false)
 }
 
-// each visits the sums of a tile: the index of the sum, and its operands.
+// each calls visit for each sum of a tile, with its index, its row and column, and its operands.
 func (t tileType) each(image []byte, visit func(i, row, column int, a, b []uint32)) {
 	for i := range tileSums {
 		row, column := layout.AccumulatorPosition(i%128, i/128)
@@ -539,7 +541,7 @@ func (t tileType) each(image []byte, visit func(i, row, column int, a, b []uint3
 	}
 }
 
-// Tiles of every type are added according to the definition.
+// TestTiles checks the sums of tiles of every type against the definition (tileType.model).
 func TestTiles(t *testing.T) {
 	tiles := 2 * len(tileDraws)
 	if testing.Short() {
@@ -564,8 +566,9 @@ func TestTiles(t *testing.T) {
 	}
 }
 
-// FP16 sums as an H200 computes them: the exact sum is rounded without a cut before; a result
-// that rounds to zero is +0; a subnormal sum has the exponent of the smallest normal number.
+// TestSumsInFP16 checks FP16 sums against the behaviour of an H200: the exact sum is rounded once,
+// without an earlier cut; a result that rounds to zero is +0; and a subnormal sum has the exponent
+// of the smallest normal number.
 func TestSumsInFP16(t *testing.T) {
 	ofF16, ofE4M3, ofE5M2 := inHalves(wgmmaOf(f16, f16, false, "")), inHalves(wgmmaOf(e4m3, e4m3, false, "")), inHalves(wgmmaOf(e5m2, e5m2, true, ""))
 	for _, c := range []struct {
@@ -593,10 +596,10 @@ func TestSumsInFP16(t *testing.T) {
 	}
 }
 
-// A GPU and the emulator add bit for bit the same, over 10,000 tiles of each type if
-// SONICMOE_LONG is set, else 400. Differences are counted by kind, and a few sums are printed
-// with their operands: the chip's bits, the emulator's, the accumulator, and A and B in the
-// order of k.
+// TestTilesOnGPU checks that a GPU and the emulator give bit-identical sums. It draws 10,000 tiles
+// of each type if SONICMOE_LONG is set, else 400. It counts differences by distribution, and prints
+// a few sums with the chip's bits, the emulator's bits, the accumulator, and A and B in the order
+// of k.
 func TestTilesOnGPU(t *testing.T) {
 	chip := onGPU(t)
 	tiles := 400
@@ -648,7 +651,8 @@ func (b bits) hex(list []uint32) string {
 	return strings.Join(s, " ")
 }
 
-// fits counts how many sums are reproduced by models with other fraction bits and cuts.
+// fits counts, for each of several models, how many of the chip's sums it reproduces. The models
+// differ in the number of fraction bits and in the cut before rounding ([mma.Format]).
 type fits struct {
 	t      tileType
 	models []*mma.Format
@@ -682,7 +686,7 @@ func (f *fits) count(acc uint32, a, b []uint32, chip uint32) {
 	}
 }
 
-// String lists the models by the number of sums that they reproduce.
+// String lists each model with the number of sums that it reproduces.
 func (f *fits) String() string {
 	var s []string
 	for i, m := range f.models {
@@ -691,20 +695,21 @@ func (f *fits) String() string {
 	return strings.Join(s, "; ")
 }
 
-// inexact matches instructions that a chip may round or fuse freely.
+// inexact matches instructions whose result a chip may compute with another rounding, or fuse with
+// a following one.
 var inexact = regexp.MustCompile(`\.approx|\.full|\b(add|sub|mul)\.(ftz\.)?f(16|32|64)`)
 
-// halves matches kernels in which such numbers are FP16.
+// halves matches kernels in which such instructions compute FP16 numbers.
 var halves = regexp.MustCompile(`\b(add|sub|mul)\.f16`)
 
-// near reports whether two words are the same number, or pair of FP16 numbers, up to one
-// rounding.
+// near reports whether two words hold the same FP32 number, or the same pair of FP16 numbers, up to
+// about one rounding.
 func near(x, y uint32, pair bool) bool {
 	if !pair {
 		u, v := float64(math.Float32frombits(x)), float64(math.Float32frombits(y))
 		return math.Abs(u-v) <= 1e-4*math.Max(math.Abs(u), 1e-2)
 	}
-	half := func(bits uint32) float64 { // half returns the value of an FP16 number that is normal or near 0
+	half := func(bits uint32) float64 { // half returns the value of an FP16 number; subnormal numbers need only be near 0
 		v := math.Ldexp(float64(1<<10|bits&(1<<10-1)), int(bits>>10&31)-25)
 		if bits>>15&1 != 0 {
 			return -v
@@ -722,7 +727,8 @@ func near(x, y uint32, pair bool) bool {
 
 var versionLine = regexp.MustCompile(`(?m)^\.version \d+\.\d+`)
 
-// Kernels of other compilers leave the same bytes in a GPU's memory and in the emulator's.
+// TestForeignOnGPU checks that kernels from other compilers leave the same bytes in a GPU's memory
+// as in the emulator's.
 func TestForeignOnGPU(t *testing.T) {
 	chip := onGPU(t)
 	launches, same, kernels := 0, 0, map[string]bool{}

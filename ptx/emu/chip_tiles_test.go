@@ -20,9 +20,10 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// alignmentText multiplies a tile of 64 rows by one of 8 rows, both as wide as the swizzle and
-// loaded by TMA to `offset` bytes after a multiple of 1024. The bits of base are added to both
-// matrix descriptors. It also copies both tiles from shared memory to seen.
+// alignmentText multiplies a tile of 64 rows by a tile of 8 rows. A row is as wide as the swizzle.
+// TMA loads both tiles to addresses that are `offset` bytes after a multiple of 1024. The value
+// base is added to both matrix descriptors. The kernel also copies the bytes of both tiles in
+// shared memory to the parameter seen.
 const alignmentText = `.version 8.0
 .target sm_90a
 .address_size 64
@@ -90,7 +91,7 @@ ret;
 }
 `
 
-// alignmentProgram returns alignmentText for a swizzle.
+// alignmentProgram returns the text of alignmentText for a swizzle.
 func alignmentProgram(sw layout.Swizzle) string {
 	w := sw.Width()
 	products := "setp.ne.u32 %p0, %r3, %r3;\n"
@@ -109,8 +110,9 @@ func alignmentProgram(sw layout.Swizzle) string {
 // bf16Of returns the bits of a small integer as BF16.
 func bf16Of(n int) uint16 { return uint16(math.Float32bits(float32(n)) >> 16) }
 
-// Tiles with a swizzle may begin at any multiple of 128 bytes: TMA and wgmma both apply the
-// swizzle to the bits of the address. The base offset of the descriptor stays 0.
+// TestTileAlignmentOnGPU checks that a swizzled tile may begin at any multiple of 128 bytes: TMA
+// and wgmma both compute the swizzle from the bits of the address. The descriptor's base offset
+// stays 0.
 func TestTileAlignmentOnGPU(t *testing.T) {
 	dev := onGPU(t)
 	for _, sw := range []layout.Swizzle{layout.Swizzle32, layout.Swizzle64, layout.Swizzle128} {
@@ -160,7 +162,7 @@ func testTileAlignment(t *testing.T, dev gpu.Device, sw layout.Swizzle, offset, 
 			}
 		}
 	}
-	moved := 0 // bytes that are not where the bits of the address say
+	moved := 0 // number of bytes that are not where the address bits say
 	tile := b.get(seen, len(image))
 	for at := range tile {
 		y := int(sw.Apply(1024+offset+uint32(at))) - 1024 - int(offset)
@@ -174,8 +176,9 @@ func testTileAlignment(t *testing.T, dev gpu.Device, sw layout.Swizzle, offset, 
 	}
 }
 
-// releaseText has a warpgroup multiply ones by ones. Warp 3 waits for `delay` cycles at one of
-// several places. Thread 0 overwrites B with twos after its own wait_group.
+// releaseText returns a kernel in which a warpgroup multiplies ones by ones. Warp 3 waits for
+// `delay` cycles at the given place of the kernel. After its own wait_group, thread 0 overwrites B
+// with twos.
 func releaseText(place int, products int) string {
 	spin := func(at int) string {
 		if at != place {
@@ -248,12 +251,13 @@ ret;
 	return b.String()
 }
 
-// The wait_group of one warp covers what the whole warpgroup reads: a tile that this warp then
-// overwrites changes no sum, wherever another warp is delayed.
+// TestReleaseByOneWarpOnGPU checks on a GPU that the wait_group of one warp covers the reads of the
+// whole warpgroup: this warp then overwrites a tile, and no sum changes, wherever another warp is
+// delayed.
 func TestReleaseByOneWarpOnGPU(t *testing.T) { testRelease(t, onGPU(t), 132*4) }
 
-// The race checks accept the tile that one warp overwrites after its wait_group, and refuse it
-// before.
+// TestReleaseByOneWarp checks that the race checks accept a tile that one warp overwrites after its
+// wait_group, and refuse one that it overwrites before.
 func TestReleaseByOneWarp(t *testing.T) {
 	text := releaseText(3, 64)
 	const wait = "wgmma.wait_group.sync.aligned 0;\n"
@@ -293,7 +297,7 @@ func testRelease(t *testing.T, dev gpu.Device, ctas int) {
 			}
 			got := make([]result, 128*ctas)
 			require.NoError(t, binary.Read(bytes.NewReader(b.get(out, 128*16*ctas)), binary.LittleEndian, got))
-			changed := [4]int{} // threads by warp
+			changed := [4]int{} // number of threads with a wrong sum, by warp
 			late, first := 0, int64(1<<62)
 			for i, x := range got {
 				if want := float32(16 * products); x.F0 != want || x.F3 != want {
@@ -314,7 +318,8 @@ func testRelease(t *testing.T, dev gpu.Device, ctas int) {
 	}
 }
 
-// The emulator agrees where the two tests above have an answer.
+// TestTilesOnEmulator checks that the emulator gives the chip's answers to the two tests above,
+// where they have one.
 func TestTilesOnEmulator(t *testing.T) {
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)

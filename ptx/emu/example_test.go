@@ -9,7 +9,7 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// PTX text runs without a GPU: 32 threads count themselves.
+// A kernel runs from its PTX text, without a GPU: each of 32 threads adds 1 to a counter.
 func Example() {
 	module, err := emu.Load([]byte(`.version 7.0
 .target sm_70
@@ -43,7 +43,8 @@ func Example() {
 		memory.Read(word, total))
 	fmt.Println(binary.LittleEndian.Uint32(word), err)
 
-	// Address 0 is not allocated: a fault with its kind and the line of the text.
+	// The launch passes address 0, which is not allocated. The error is a fault with its kind and
+	// the line of the text.
 	var fault *emu.Fault
 	err = kernel.Launch(context.Background(), memory, emu.Launch{Block: [3]int{32}, Params: make([]byte, 8)})
 	fmt.Println(errors.As(err, &fault), fault.Kind, "at line", fault.Line)

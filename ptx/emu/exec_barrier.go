@@ -13,16 +13,16 @@ import (
 // namedBarrier is one of the 16 barriers of a CTA.
 type namedBarrier struct {
 	gen     uint64 // completed generations
-	threads int    // threads that this generation expects, 0 before the first arrival
+	threads int    // threads that this generation expects; 0 before the first arrival
 	arrived int
-	// by lists the warps that arrived in this generation, before those of the previous
-	// generation; for messages.
+	// by lists the warps that arrived in this generation, and before the warps that arrived in the
+	// previous one. Fault messages use them.
 	by, before []int
 	now, done  causal.Knowledge // arriving warps publish to now; leaving warps acquire done
-	votes      [2]votes         // votes of the even and of the odd generations
+	votes      [2]votes         // votes of the present and of the previous generation, at index gen&1
 }
 
-// votes combines the predicates of the warps at a barrier.
+// votes combines the predicates that the threads bring to a bar.red.
 type votes struct {
 	count  int
 	misses bool // some thread's predicate is false
@@ -52,7 +52,7 @@ func barrierForms() handlers {
 
 // arriveNamed records the arrival of a warp at a named barrier.
 func (w *warp) arriveNamed(in *inst, mask uint32) {
-	number, count := 0, 1 // of the operands
+	number, count := 0, 1 // indices of the operands: the barrier's number and the count of threads
 	if in.form.Args[0].Dir == isa.Out {
 		number, count = 1, len(in.args)
 	}
@@ -113,7 +113,7 @@ func barSync(w *warp, f *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// barrierNumber returns the number of the named barrier of a fragment's instruction.
+// barrierNumber returns the number of the named barrier in instruction in, as fragment f has it.
 func barrierNumber(w *warp, f *frag, in *inst) int {
 	number := 0
 	if in.form.Args[0].Dir == isa.Out {
@@ -122,7 +122,7 @@ func barrierNumber(w *warp, f *frag, in *inst) int {
 	return int(w.r32[in.slot[number]][first(f.mask)] & 15)
 }
 
-// namedBarrierAt names the barrier at which a fragment waits.
+// namedBarrierAt returns the name of the barrier at which fragment f waits, for messages.
 func namedBarrierAt(w *warp, f *frag, in *inst) string {
 	return w.cta.cluster.grid.kernel.namedBarrierName(barrierNumber(w, f, in))
 }
@@ -132,8 +132,8 @@ func waitsAtBarrier(w *warp, f *frag, in *inst) need {
 	b := &w.cta.bars[id]
 	n := need{what: fmt.Sprintf("waits at %s: %d of %d threads have arrived (%s)", w.cta.cluster.grid.kernel.namedBarrierName(id),
 		b.arrived, b.threads, plural("warp", b.by))}
-	// The warps that came last time, or else every other warp if the barrier counts all threads
-	// of the CTA.
+	// Name the warps that arrived in the previous generation and have not arrived yet. If there was
+	// none, and the barrier counts all threads of the CTA, name every warp that has not arrived.
 	for _, x := range w.cta.warps {
 		if !slices.Contains(b.by, x.id) && (b.before == nil || slices.Contains(b.before, x.id)) {
 			n.from = append(n.from, x)
@@ -151,7 +151,7 @@ func waitsAtBarrier(w *warp, f *frag, in *inst) need {
 	return n
 }
 
-// barReduce is bar.red: a barrier of the whole CTA that combines predicates.
+// barReduce executes bar.red: a barrier of the whole CTA that combines predicates.
 func barReduce(w *warp, f *frag, in *inst, mask uint32) outcome {
 	id := w.r32[in.slot[1]][first(mask)] & 15
 	b := &w.cta.bars[id]
@@ -162,7 +162,7 @@ func barReduce(w *warp, f *frag, in *inst, mask uint32) outcome {
 		sum.misses = sum.misses || holds != mask
 		gen := b.gen
 		w.arriveNamed(in, mask)
-		if b.gen != gen { // votes of an older generation are cleared
+		if b.gen != gen { // this arrival completed the generation: clear the votes of the next one
 			b.votes[b.gen&1] = votes{}
 		}
 		f.begun, f.gen = true, gen

@@ -4,7 +4,7 @@ import (
 	"sonicmoe/ptx/emu/internal/causal"
 )
 
-// clusterBarrier is the one barrier of a cluster.
+// clusterBarrier is the state of a cluster's barrier. A cluster has only one.
 type clusterBarrier struct {
 	gen       uint64
 	now, done causal.Knowledge

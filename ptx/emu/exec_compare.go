@@ -5,7 +5,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// prepareCompare sets lane to return 1 where the comparison holds.
+// prepareCompare sets in.lane to a function that returns 1 if the comparison holds, else 0.
 func prepareCompare(in *inst) {
 	cmp, form := in.mod("cmp")[1:], in.form.ID
 	name := map[string]string{"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}[cmp]
@@ -24,7 +24,7 @@ func prepareCompare(in *inst) {
 	case !in.typ.Float():
 		t := intOf(in)
 		in.lane = func(v [4]uint64) uint64 {
-			a, b := 0.0, 0.0 // the comparison of a and b gives the result of v[0] and v[1]
+			a, b := 0.0, 0.0 // comparing the floats a and b has the same result as comparing v[0] and v[1]
 			if t.Less(v[0], v[1]) {
 				b = 1
 			} else if t.Less(v[1], v[0]) {
@@ -37,8 +37,8 @@ func prepareCompare(in *inst) {
 	in.lane = func(v [4]uint64) uint64 { return uint64(choose(rel.F64(number(v[0]), number(v[1])))) }
 }
 
-// setPredicates is setp with all options: a second predicate, which is the opposite of the
-// first, and a third predicate that is combined with both.
+// setPredicates executes setp with all its options: a second predicate, which is the opposite of
+// the first, and a predicate operand that is combined with both.
 func setPredicates(w *warp, in *inst, mask uint32) {
 	holds := uint32(0)
 	for l := range lanesIn(mask) {

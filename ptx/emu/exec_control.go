@@ -38,8 +38,8 @@ func controlForms() handlers {
 		}}, isa.Trap: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return w.fault(in, Trap, mask, "the kernel executed trap")
 		}},
-		// griddepcontrol orders only accesses of different launches. The emulator runs one
-		// launch at a time, so griddepcontrol matters to the race checks alone.
+		// griddepcontrol orders only accesses of different launches. The emulator runs one launch
+		// after the other, so only the race checks act on griddepcontrol.
 		isa.GridDepLaunch: gridDepends((*races).trigger),
 		isa.GridDepWait:   gridDepends((*races).gridWait),
 		isa.FenceAcqRel:   {do: fence},

@@ -15,7 +15,8 @@ func convertTypes(in *inst) (to, from isa.Type) {
 	return to, from
 }
 
-// convert returns cvt between any two types. The result is extended for a wider register.
+// convert executes cvt between any two types. If the register is wider than the type, the result is
+// sign- or zero-extended.
 func convert(in *inst) laneFunc {
 	to, from := convertTypes(in)
 	ftz, sat, relu, mode := in.has(".ftz"), in.has(".sat"), in.has(".relu"), in.roundMode()
@@ -67,14 +68,14 @@ func convert(in *inst) laneFunc {
 	}
 }
 
-// intoPair returns a conversion of two FP32 numbers to one register, with the first in the
+// intoPair returns a conversion of two FP32 numbers into one register. The first number goes to the
 // upper half.
 func intoPair(f arith.Format, mode arith.Rounding, relu, finite bool) laneFunc {
 	one := narrow(f, mode, relu, finite)
 	return func(v [4]uint64) uint64 { return one(v[0])<<f.Bits | one(v[1]) }
 }
 
-// narrow returns a conversion of an FP32 number.
+// narrow returns a conversion of an FP32 number to the narrower format f.
 func narrow(f arith.Format, mode arith.Rounding, relu, finite bool) func(bits uint64) uint64 {
 	return func(bits uint64) uint64 {
 		x := arith.FloatOf(isa.F32, bits)

@@ -7,36 +7,37 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// copyQueue holds the cp.async operations of a warp's threads, in order.
+// copyQueue holds the cp.async operations of a warp's threads, in program order.
 type copyQueue struct {
 	recs    []*copyRecord
-	free    []*copyRecord     // finished records, kept for later copies
+	free    []*copyRecord     // records for reuse
 	commits [warpLanes]uint32 // number of groups that each lane has committed
-	// issued counts cp.async operations. open lists the operations that some lane has not
-	// waited for, if races are looked for.
+	// issued counts the warp's cp.async operations. open lists the operations for which some lane
+	// has not waited yet; it is filled only if races are looked for.
 	issued uint32
 	open   []openCopy
 }
 
-// openCopy is one cp.async that some lanes have not waited for.
+// openCopy is one cp.async operation for which the given lanes have not waited yet.
 type openCopy struct {
 	number, lanes uint32
 	group         [warpLanes]uint32
 }
 
-// copyRecord is one cp.async, or one deferred arrival, of a warp.
+// copyRecord is one cp.async operation of a warp, or one cp.async.mbarrier.arrive, which takes
+// effect after the copies before it.
 type copyRecord struct {
 	in     *inst
 	order  uint64
 	arrive bool
 	lanes  uint32            // lanes whose copy or arrival is not complete
 	group  [warpLanes]uint32 // number of each lane's cp.async group
-	dst    [warpLanes]uint32 // offset of the destination, or of an arrival's mbarrier, in the CTA's window
+	dst    [warpLanes]uint32 // offset in the CTA's shared memory: of the destination, or of the mbarrier of an arrival
 	src    [warpLanes]uint64
-	bytes  [warpLanes]uint32 // bytes read from src; zeros fill the rest of size
+	bytes  [warpLanes]uint32 // bytes read from src; zeros fill the destination up to size
 	size   uint32            // bytes written to dst
 	gives  *causal.Knowledge // knowledge that an arrival publishes, if races are looked for
-	past   causal.Clock      // under a schedule, the steps that precede an arrival
+	past   causal.Clock      // under a schedule of Explore, the steps that precede an arrival
 }
 
 // record returns an empty record.
@@ -121,7 +122,8 @@ func cpAsyncCommit(w *warp, _ *inst, mask uint32) {
 	}
 }
 
-// cpAsyncWait completes every cp.async group of each lane except the latest n.
+// cpAsyncWait executes cp.async.wait_group n: it completes all cp.async groups of each lane except
+// the latest n.
 func cpAsyncWait(w *warp, in *inst, mask uint32) {
 	w.waitCopies(mask, uint32(in.args[0].imm))
 }
@@ -145,8 +147,8 @@ func (w *warp) waitCopies(mask, keep uint32) {
 	w.sweepCopies()
 }
 
-// waited records a wait for every group except the latest ones, and returns the number of
-// copies that are complete.
+// waited records that the lanes of mask wait for all their groups except the latest keep. It
+// returns the number of the warp's first copies, in issue order, for which every lane has waited.
 func (q *copyQueue) waited(mask, keep uint32) uint32 {
 	open := q.open[:0]
 	for _, o := range q.open {
@@ -170,7 +172,7 @@ func cpAsyncArrive(w *warp, in *inst, mask uint32) {
 	r.in, r.lanes, r.arrive = in, mask, true
 	for l := range lanesIn(mask) {
 		at := w.shared32(&in.args[0], l)
-		if b := w.mbarrierAt(in, isa.Shared, at, 1<<l); in.form.ID == isa.CpAsyncMbarrierArrive { // without .noinc
+		if b := w.mbarrierAt(in, isa.Shared, at, 1<<l); in.form.ID == isa.CpAsyncMbarrierArrive { // the form without .noinc increments the pending count
 			b.pending++
 		}
 		r.dst[l] = at & sharedOffset
@@ -187,7 +189,7 @@ func cpAsyncArrive(w *warp, in *inst, mask uint32) {
 	w.queueCopy(r)
 }
 
-// completeCopy moves the bytes of some lanes.
+// completeCopy performs the copy of the given lanes. It ignores a record of an arrival.
 func (w *warp) completeCopy(r *copyRecord, lanes uint32) {
 	if r.arrive {
 		return
@@ -212,7 +214,8 @@ func (w *warp) completeCopy(r *copyRecord, lanes uint32) {
 	r.lanes &^= lanes
 }
 
-// sweepCopies performs the arrivals whose copies are all done, and removes finished records.
+// sweepCopies performs the deferred arrivals of lanes whose earlier copies are all complete, and
+// removes finished records.
 func (w *warp) sweepCopies() {
 	before := uint32(0) // lanes whose copies in earlier records are still in flight
 	kept := w.copies.recs[:0]
@@ -256,7 +259,7 @@ func (w *warp) deferredArrive(r *copyRecord, l int) {
 	}
 }
 
-// copiesAtExit completes the copies of a finished CTA.
+// copiesAtExit completes the warp's copies when its CTA has finished.
 func (w *warp) copiesAtExit() {
 	for _, r := range w.copies.recs {
 		w.completeCopy(r, fullMask)

@@ -50,8 +50,8 @@ func floatForms() handlers {
 	}
 }
 
-// wholeWarp computes all lanes at once if the CPU can. Otherwise, or if only some lanes
-// execute, it computes lane by lane.
+// wholeWarp returns an execution that computes all 32 lanes with vector instructions, if the CPU
+// has them and all lanes execute. Otherwise it computes lane by lane.
 func wholeWarp(all func(d, a, b, c *lanes.Vector) bool) execFunc {
 	return func(w *warp, f *frag, in *inst, mask uint32) outcome {
 		if mask == fullMask && all(&w.r32[in.slot[0]], &w.r32[in.slot[1]], &w.r32[in.slot[2]], &w.r32[in.slot[3]]) {

@@ -7,7 +7,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// arithmetic handles an operation on float32 or float64.
+// arithmetic returns the handler of operation op on FP32 or FP64 numbers.
 func arithmetic(t isa.Type, op arith.Op) handler {
 	f := arith.FormatOf(t)
 	return lanewise(func(in *inst) laneFunc {
@@ -60,7 +60,7 @@ func floatArithmeticForms() handlers {
 	}
 }
 
-// floatFunctionForms handles approximate functions, signs and extremes of FP32 and FP64.
+// floatFunctionForms handles approximate functions, sign changes, min and max of FP32 and FP64.
 func floatFunctionForms() handlers {
 	approx32 := func(op arith.Unary) handler {
 		return lanewise(func(in *inst) laneFunc {
@@ -80,7 +80,8 @@ func floatFunctionForms() handlers {
 		})
 	}
 	return handlers{
-		// The chip approximates doubles in the upper half of the bits; the lower half is zero.
+		// The chip's rcp.approx.ftz.f64 sets only the upper 32 bits of the result; the lower 32
+		// bits are zero.
 		isa.RcpF64Approx: double(func(x, _ float64) float64 { return upperHalf(1 / x) }),
 		isa.RsqrtF64:     double(func(x, _ float64) float64 { return 1 / math.Sqrt(x) }),
 		isa.SqrtApprox:   approx32(arith.SqrtApprox), isa.Rsqrt: approx32(arith.RsqrtApprox),
@@ -102,9 +103,10 @@ func upperHalf(x float64) float64 {
 	return math.Float64frombits(math.Float64bits(x) &^ 0xffffffff)
 }
 
-// roundMode returns the rounding mode of an instruction; to nearest if it has none.
+// roundMode returns the rounding mode of an instruction. An instruction without a mode rounds to
+// nearest.
 func (in *inst) roundMode() arith.Rounding {
-	if in.has(".rz") || in.has(".rzi") { // the form itself may have the rounding mode
+	if in.has(".rz") || in.has(".rzi") { // the mode may be part of the form's name instead of a modifier
 		return arith.RoundZero
 	}
 	return map[string]arith.Rounding{".rm": arith.RoundDown, ".rp": arith.RoundUp, ".rmi": arith.RoundDown, ".rpi": arith.RoundUp}[in.mod("rnd")]

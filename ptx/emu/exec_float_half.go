@@ -7,7 +7,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// onHalves handles a function of 16-bit floats, also on pairs.
+// onHalves returns the handler of a function of 16-bit floats. For a packed type, it applies the
+// function to each half.
 func onHalves(op func(in *inst) func(t isa.Type, a, b, c uint64) uint64) handler {
 	return lanewise(func(in *inst) laneFunc {
 		t, f := in.typ, op(in)
@@ -39,7 +40,7 @@ func halfArithmetic(op arith.Op) handler {
 	})
 }
 
-// halfFunction handles an approximate function of 16-bit floats.
+// halfFunction returns the handler of an approximate function of 16-bit floats.
 func halfFunction(op func(float64) float64) handler {
 	return onHalves(func(*inst) func(t isa.Type, a, b, c uint64) uint64 {
 		return func(t isa.Type, a, _, _ uint64) uint64 {
@@ -53,7 +54,8 @@ func halfFunction(op func(float64) float64) handler {
 	})
 }
 
-// halfExtreme handles min or max of 16-bit floats with the FP32 function.
+// halfExtreme returns the handler of min or max of 16-bit floats. op is the same function of FP32
+// numbers.
 func halfExtreme(op func(a, b uint32, ftz, keepNaN bool) uint32) handler {
 	return onHalves(func(in *inst) func(t isa.Type, a, b, c uint64) uint64 {
 		ftz, nan := in.has(".ftz"), in.has(".NaN")
@@ -64,7 +66,7 @@ func halfExtreme(op func(a, b uint32, ftz, keepNaN bool) uint32) handler {
 	})
 }
 
-// halfSign handles a change of the sign bit of 16-bit floats.
+// halfSign returns the handler of an instruction that changes the sign bit of 16-bit floats.
 func halfSign(change func(a uint64) uint64) handler {
 	return onHalves(func(in *inst) func(t isa.Type, a, b, c uint64) uint64 {
 		ftz := in.has(".ftz")

@@ -47,7 +47,7 @@ func selectPred(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// selectLanes sets the lanes of mask to a's value where p holds, and to b's elsewhere.
+// selectLanes sets d to a in the lanes of mask where p is set, and to b in the other lanes of mask.
 func selectLanes[T uint32 | uint64](d, a, b *[warpLanes]T, p, mask uint32) {
 	for l := range lanesIn(mask) {
 		if p>>l&1 == 1 {

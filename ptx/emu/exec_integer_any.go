@@ -10,7 +10,7 @@ import (
 // intOf returns the integer type of an instruction.
 func intOf(in *inst) arith.Int { return arith.IntOf(in.typ) }
 
-// typed handles an operation on values of the instruction's integer type.
+// typed returns the handler of an operation on values of the instruction's integer type.
 func typed(op func(t arith.Int, v [4]uint64) uint64) handler {
 	return lanewise(func(in *inst) laneFunc {
 		t := intOf(in)
@@ -18,10 +18,11 @@ func typed(op func(t arith.Int, v [4]uint64) uint64) handler {
 	})
 }
 
-// plain handles an operation that depends on nothing but its inputs.
+// plain returns the handler of an operation that depends on its inputs only, not on type or
+// modifiers.
 func plain(op laneFunc) handler { return lanewise(func(*inst) laneFunc { return op }) }
 
-// half handles an operation on 16-bit registers.
+// half returns the handler of an operation on 16-bit registers.
 func half(op func(a, b uint64) uint64) handler {
 	return plain(func(v [4]uint64) uint64 { return op(v[0], v[1]) & 0xffff })
 }
@@ -122,7 +123,7 @@ func bitForms() handlers {
 	}
 }
 
-// absoluteDifference is sad: |a-b| added to the third operand.
+// absoluteDifference executes sad: it adds |a-b| to the third operand.
 func absoluteDifference(t arith.Int, v [4]uint64) uint64 {
 	if t.Less(v[0], v[1]) {
 		return v[2] + t.Extend(v[1]) - t.Extend(v[0])
@@ -130,7 +131,7 @@ func absoluteDifference(t arith.Int, v [4]uint64) uint64 {
 	return v[2] + t.Extend(v[0]) - t.Extend(v[1])
 }
 
-// dotBytes is dp4a: the sum of four products of bytes, added to the third operand.
+// dotBytes executes dp4a: it adds the products of four pairs of bytes to the third operand.
 func dotBytes(in *inst) laneFunc {
 	a, b := arith.Int{Bits: 8, Signed: in.mod("a") == ".s32"}, arith.Int{Bits: 8, Signed: in.mod("b") == ".s32"}
 	return func(v [4]uint64) uint64 {
@@ -142,7 +143,7 @@ func dotBytes(in *inst) laneFunc {
 	}
 }
 
-// lop3 is the bitwise function of three operands whose truth table is the fourth operand.
+// lop3 computes a bitwise function of three operands. The fourth operand is its truth table.
 func lop3(v [4]uint64) uint64 {
 	a, b, c := v[0], v[1], v[2]
 	d := uint64(0)
@@ -154,8 +155,8 @@ func lop3(v [4]uint64) uint64 {
 	return d
 }
 
-// findBit is bfind: the position of the highest bit that differs from the sign, or its
-// distance from the top.
+// findBit executes bfind: it returns the position of the highest bit that differs from the sign
+// bit. With .shiftamt it returns the distance of this bit from the top bit.
 func findBit(in *inst) laneFunc {
 	t, shift := intOf(in), in.has(".shiftamt")
 	return func(v [4]uint64) uint64 {
@@ -213,7 +214,7 @@ func product24(in *inst) laneFunc {
 	return func(v [4]uint64) uint64 { return t.Extend(v[0]) * t.Extend(v[1]) >> shift & 0xffffffff }
 }
 
-// funnel is shf: a is the lower half of 64 bits, b the upper half.
+// funnel executes shf: it shifts a 64-bit number, whose lower half is a and whose upper half is b.
 func funnel(left, clamp bool) laneFunc {
 	return func(v [4]uint64) uint64 {
 		n := v[2] & 31

@@ -6,8 +6,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// carryKind is an extended-precision instruction: whether it sets and takes the carry,
-// subtracts, and multiplies.
+// carryKind describes an extended-precision instruction: whether it sets the carry flag, takes it
+// as input, subtracts, and multiplies.
 type carryKind struct{ sets, takes, minus, product bool }
 
 func (k carryKind) exec(w *warp, _ *frag, in *inst, mask uint32) outcome {

@@ -1,10 +1,10 @@
 package emu
 
-// laneFunc computes one lane from its inputs, which are in the low bits.
+// laneFunc computes the result of one lane. The inputs are in the low bits of v.
 type laneFunc func(v [4]uint64) uint64
 
-// lanewise returns the handler of an instruction that computes each lane by itself. It
-// fits registers of any width.
+// lanewise returns the handler of an instruction that computes each lane independently. prepare
+// returns the function of one lane. Registers may have any width.
 func lanewise(prepare func(in *inst) laneFunc) handler {
 	return handler{exec: eachLane, prepare: func(in *inst) { in.lane = prepare(in) }}
 }
@@ -18,7 +18,7 @@ func eachLane(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// inputs returns one lane's values of all operands except the first, the destination.
+// inputs returns lane l's values of all operands except the first, which is the destination.
 func (w *warp) inputs(in *inst, l int) (v [4]uint64) {
 	for i := range min(len(in.args)-1, len(v)) {
 		switch a := &in.args[1+i]; a.bank {
@@ -33,7 +33,7 @@ func (w *warp) inputs(in *inst, l int) (v [4]uint64) {
 	return v
 }
 
-// choose returns 1 if a condition holds, else 0.
+// choose returns 1 if holds, else 0.
 func choose(holds bool) int {
 	if holds {
 		return 1

@@ -9,14 +9,16 @@ const matrixRowBytes = 16
 
 func prepareMatrix(in *inst) { in.matrix = true }
 
-// countMatrices counts the rows of 8x8 matrices.
+// countMatrices counts the accesses to the rows of 8x8 matrices for Launch.Report.
 func (w *warp) countMatrices(in *inst, o *operand, matrices int, d direction) {
 	if c := w.cta.cluster.counter; c != nil {
 		c.shared(w, in, o, fullMask>>(warpLanes-8*matrices), matrixRowBytes, d)
 	}
 }
 
-// matrixRow returns the shared memory of one row of an 8x8 matrix.
+// matrixRow checks the access to one row of 8x8 matrix j, and returns the shared memory and the
+// offset of the row. Lanes in turn hold the addresses of rows; read distinguishes loads from
+// stores.
 func (w *warp) matrixRow(in *inst, o *operand, j, row int, read bool) (*sharedMemory, uint32) {
 	l := layout.MatrixRowLane(j, row)
 	c, at := w.sharedOf(in, isa.Shared, w.shared32(o, l), l)

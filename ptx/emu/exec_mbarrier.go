@@ -18,7 +18,7 @@ func mbarrierForms() handlers {
 }
 
 func mbarrierInit(w *warp, in *inst, mask uint32) {
-	made := map[uint32]uint32{} // counts of the objects of this instruction, by address
+	made := map[uint32]uint32{} // counts with which this instruction initialised mbarriers, by address
 	again := false
 	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
@@ -68,7 +68,8 @@ func (w *warp) barrierError(in *inst, l int, at uint32, err error) outcome {
 	return w.fault(in, kind, 1<<l, "%s at %s: %v", in.form.Op, w.cta.symbolic(at), err)
 }
 
-// mbarrierAt returns the object at the address of an operand in some lanes.
+// mbarrierAt returns the mbarrier at the address of an operand, which is the same in the given
+// lanes.
 func (w *warp) mbarrierAt(in *inst, space isa.Space, address uint32, lanes uint32) *mbarrier {
 	l := first(lanes)
 	c, at := w.sharedOf(in, space, address, l)
@@ -82,10 +83,11 @@ func (w *warp) mbarrierAt(in *inst, space isa.Space, address uint32, lanes uint3
 	return b
 }
 
-// mbarrierArrive is arrive and arrive.expect_tx, also in another CTA.
+// mbarrierArrive executes mbarrier.arrive and mbarrier.arrive.expect_tx. The mbarrier may be in
+// another CTA.
 func mbarrierArrive(w *warp, in *inst, mask uint32) {
 	var given, ended, b *mbarrier
-	var last, lanes uint32 // the previous lane's address, and the lanes with that address
+	var last, lanes uint32 // the previous lane's address, and the lanes that have this address too
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.shared32(&in.args[1], l)
@@ -128,7 +130,8 @@ func mbarrierArrive(w *warp, in *inst, mask uint32) {
 	w.cta.cluster.progress()
 }
 
-// mbarrierTx announces bytes, or counts them as complete, without an arrival.
+// mbarrierTx executes expect_tx, which announces bytes, and complete_tx, which counts bytes as
+// complete. Neither counts as an arrival.
 func mbarrierTx(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		at := w.shared32(&in.args[0], l)
@@ -149,8 +152,8 @@ func mbarrierTx(w *warp, in *inst, mask uint32) {
 	w.cta.cluster.progress()
 }
 
-// testPhase returns the lanes whose phase has completed. how is the use that a schedule
-// records.
+// testPhase returns the lanes whose phase has completed. how says whether the instruction waits for
+// the phase or reads its state; a schedule of Explore records it.
 func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32) {
 	byState := in.byState()
 	var last struct { // result of the previous lane, because usually all lanes test the same phase
@@ -158,7 +161,7 @@ func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32) {
 		phase uint64
 		yes   bool
 	}
-	var passed *mbarrier // the mbarrier whose phase the lanes of passing have found complete
+	var passed *mbarrier // the mbarrier whose phase is complete for the lanes of passing
 	passing := uint32(0)
 	know := func() {
 		if r := w.cta.cluster.races; r != nil && passing != 0 {
@@ -205,9 +208,10 @@ func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32) {
 	return done
 }
 
-// mbarrierTryWait suspends the fragment until one of its lanes may continue. The other lanes
-// get false, which the instruction may return at any time. Except under Early, every lane gets
-// one false before it is suspended. That exposes kernels that ignore the result.
+// mbarrierTryWait suspends the fragment until one of its lanes may continue. The other lanes then
+// get false: the manual lets try_wait return false at any time. Except under Early and under a
+// schedule, all lanes get false once before the fragment is suspended. This exposes kernels that
+// ignore the result.
 func mbarrierTryWait(w *warp, f *frag, in *inst, mask uint32) outcome {
 	done := w.testPhase(in, mask, toWait)
 	if done == 0 && (f.tried || w.cta.cluster.grid.launch.Timing == Early || w.cta.cluster.schedule != nil) {
@@ -218,7 +222,7 @@ func mbarrierTryWait(w *warp, f *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// mbarrierTestWait answers at once.
+// mbarrierTestWait executes mbarrier.test_wait, which never suspends.
 func mbarrierTestWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	done := w.testPhase(in, mask, toRead)
 	w.setPred(in.slot[0], done, mask)
@@ -230,10 +234,10 @@ func mbarrierTestWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// byState reports whether the instruction tests the phase of a state, not of a parity.
+// byState reports whether the instruction names the phase by an mbarrier state, not by a parity.
 func (in *inst) byState() bool { return in.args[2].bank == bank64 }
 
-// phaseBarrier names the mbarrier at which a fragment waits.
+// phaseBarrier returns the name of the mbarrier at which fragment f waits, for messages.
 func phaseBarrier(w *warp, f *frag, in *inst) string {
 	return "mbarrier " + w.cta.symbolic(w.shared32(&in.args[1], first(f.mask)))
 }

@@ -5,7 +5,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// prepareAtomic selects the operation; both widths compute in 64 bits.
+// prepareAtomic selects the operation. It computes in 64 bits for both widths.
 func prepareAtomic(in *inst) {
 	in.atomic = true
 	if !in.has(".cas") {
@@ -22,7 +22,8 @@ func prepareAtomic(in *inst) {
 	}
 }
 
-// reduction returns an operation on memory. Floats have only sums; nil is any other.
+// reduction returns the operation that an atomic applies to memory. It returns nil if the emulator
+// does not know it; floats have only sums.
 func reduction(op string, t isa.Type) func(old, v uint64) uint64 {
 	if pair, ok := map[isa.Type]isa.Type{isa.F16x2: isa.F16, isa.BF16x2: isa.BF16}[t]; ok {
 		add := reduction(op, pair)
@@ -69,8 +70,8 @@ func reduction(op string, t isa.Type) func(old, v uint64) uint64 {
 	return func(old, v uint64) uint64 { return cut.Extend(of(old, v)) }
 }
 
-// atomicArgs returns the address, the value and, for atom, the result. swap is the new value of
-// cas, otherwise the value.
+// atomicArgs returns the operands of an atomic: the address, the value and, for atom, the result d.
+// swap is the new value of cas; for other operations it is the value again.
 func atomicArgs(in *inst) (a, v, swap, d *operand) {
 	args := in.args
 	if in.form.Args[0].Dir == isa.Out {
@@ -114,7 +115,8 @@ func atomicShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// changeWord performs element i of a lane's atomic on memory that begins with element 0.
+// changeWord performs one lane's atomic operation on element i of a vector. memory begins with
+// element 0.
 func (w *warp) changeWord(in *inst, l, i int, memory []byte, at uint64, v, swap, d *operand) {
 	size := int(in.size)
 	b := memory[i*size:]

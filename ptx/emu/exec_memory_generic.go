@@ -5,15 +5,16 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Generic addresses: an address of global or constant memory is unchanged. Shared memory and a
-// thread's local memory have windows that no other memory uses.
+// Bits of generic addresses. A generic address of global or constant memory equals the plain
+// address. Addresses of shared memory and of a thread's local memory have one of these bits set,
+// which no other address has.
 const (
 	sharedWindow = 1 << 56
 	localWindow  = 1 << 57
 	windowMask   = sharedWindow | localWindow
 )
 
-// windowOf returns the bits that make an address of a space generic.
+// windowOf returns the bits that turn an address in the given state space into a generic address.
 func windowOf(space string) uint64 {
 	switch space {
 	case ".shared", ".shared::cta", ".shared::cluster":
@@ -24,14 +25,14 @@ func windowOf(space string) uint64 {
 	return 0
 }
 
-// narrowing is an instruction's 64-bit address operand that must become a 32-bit address.
+// narrowing is a 64-bit address operand of an instruction whose handler needs a 32-bit address.
 type narrowing struct {
 	arg  int
 	from operand
 	to   int32 // slot
 }
 
-// narrowed wraps an instruction so that it narrows its addresses before it executes.
+// narrowed wraps an instruction's execution so that it first narrows the addresses to 32 bits.
 func narrowed(in *inst) {
 	exec := in.exec
 	for i := range in.narrow {
@@ -53,18 +54,19 @@ func narrowed(in *inst) {
 	}
 }
 
-// spaceExecs holds the executions of a form in each state space.
+// spaceExecs holds the functions that execute one form of an instruction in each state space.
 type spaceExecs struct{ global, shared, local execFunc }
 
-// genericForms holds the variants of an instruction with a generic address: for shared and
-// for local memory, next to the variant for global memory.
+// genericForms holds the variants of an instruction with a generic address for shared and for local
+// memory. The inst that points to it is the variant for global memory.
 type genericForms struct {
 	arg           int
 	shared, local inst
-	slot          int32 // slot of the 32-bit address in shared memory
+	slot          int32 // slot of the register that receives the 32-bit address in shared memory
 }
 
-// chooseSpace prepares an instruction with a generic address for all spaces.
+// chooseSpace prepares an instruction with a generic address: when it executes, each lane's address
+// selects the variant for its state space.
 func (d *decoder) chooseSpace(in *inst, execs *spaceExecs) {
 	g := &genericForms{slot: d.newSlot(bank32)}
 	for i := range in.form.Args {
@@ -114,7 +116,8 @@ func (d *decoder) chooseSpace(in *inst, execs *spaceExecs) {
 	}
 }
 
-// extendLoaded makes a load of a signed type fill a wider register.
+// extendLoaded makes a load of a signed type sign-extend the value to the width of a wider
+// register.
 func (d *decoder) extendLoaded(in *inst) {
 	if len(in.args) == 0 || len(in.form.Args) == 0 || !in.form.Args[0].Wider || in.form.Args[0].Dir != isa.Out || !in.typ.Signed() ||
 		in.form.ModIndex("type") < 0 || in.typ.Bits() >= 32 && in.args[0].bank == bank32 || in.typ.Bits() == 64 {
@@ -136,8 +139,7 @@ func (d *decoder) extendLoaded(in *inst) {
 	}
 }
 
-// ownMemory returns bytes of one lane's local memory. The operand's address may be
-// generic.
+// ownMemory returns n bytes of lane l's local memory. The address of operand o may be generic.
 func (w *warp) ownMemory(in *inst, o *operand, l int, n uint64) []byte {
 	at := w.address64(o, l) &^ localWindow
 	size := uint64(w.ownBytes)
@@ -173,8 +175,8 @@ func storeLocal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// inSpace returns a handler that selects the variant for the state space of the
-// instruction's modifier.
+// inSpace returns a handler that executes the variant for the state space that the instruction's
+// modifier names.
 func inSpace(e *spaceExecs, polls bool) handler {
 	return handler{exec: e.global, spaces: e, prepare: func(in *inst) {
 		in.polls = polls
@@ -222,7 +224,8 @@ func spaceForms() handlers {
 	return forms
 }
 
-// isInSpace is isspacep. Only .shared::cluster takes addresses of other CTAs as shared.
+// isInSpace executes isspacep. Addresses in other CTAs' shared memory count as .shared::cluster,
+// not as .shared::cta.
 func isInSpace(w *warp, in *inst, mask uint32) {
 	space := in.mod("space")
 	if in.form.ID == isa.IsspacepCluster {
@@ -239,7 +242,7 @@ func isInSpace(w *warp, in *inst, mask uint32) {
 	w.setPred(in.slot[0], p, mask)
 }
 
-// mapGeneric is mapa of a generic address.
+// mapGeneric executes mapa on a generic address.
 func mapGeneric(w *warp, in *inst, mask uint32) {
 	ctas := len(w.cta.cluster.ctas)
 	for l := range lanesIn(mask) {

@@ -4,7 +4,8 @@ import (
 	"sync"
 )
 
-// global returns the memory at a global address after checking it.
+// global returns the size bytes at a global address. It is a fault if they are misaligned or not
+// allocated.
 func (w *warp) global(in *inst, l int, at, size uint64) []byte {
 	if at%size != 0 {
 		w.fault(in, Misaligned, 1<<l, "%d bytes at global address %#x, want a multiple of %d", size, at, size)
@@ -16,7 +17,8 @@ func (w *warp) global(in *inst, l int, at, size uint64) []byte {
 	return b
 }
 
-// globalBytes is Memory.bytes, and remembers the allocation for the next call.
+// globalBytes returns the same as Memory.bytes. It remembers the allocation, so that the next call
+// finds an address in it faster.
 func (cl *cluster) globalBytes(at, n uint64) []byte {
 	a := cl.last
 	if a == nil || at < a.base || at >= a.end() {
@@ -32,11 +34,10 @@ func (cl *cluster) globalBytes(at, n uint64) []byte {
 	return a.bytes[off : off+n : off+n]
 }
 
-// polls records an instruction that may poll.
+// polls records that the warp executes an instruction with which a kernel may poll memory.
 func (w *warp) polls(in *inst) { w.cta.cluster.polled, w.polled = true, in }
 
-// locked returns the lock that an access to global memory must hold if it synchronises
-// CTAs, else nil.
+// locked returns the lock that the access must hold if the instruction synchronises CTAs, else nil.
 func (w *warp) locked(in *inst, at uint64) *sync.Mutex {
 	if !in.polls {
 		return nil
@@ -45,10 +46,9 @@ func (w *warp) locked(in *inst, at uint64) *sync.Mutex {
 	return w.cta.cluster.grid.mem.lock(at)
 }
 
-// whole returns the allocation that holds the addresses of all lanes of mask, and sets
-// w.offsets to the lanes' offsets in it. It returns nil if the addresses are in several
-// allocations, outside every allocation or misaligned. The caller must then check lane by
-// lane.
+// whole returns the bytes of the one allocation that holds the addresses of all lanes of mask, and
+// sets w.offsets to the lanes' offsets in it. It returns nil if the addresses lie in several
+// allocations, outside every allocation or are misaligned. The caller must then check lane by lane.
 func (w *warp) whole(o *operand, mask uint32, size uint64) []byte {
 	base := &w.r64[o.slot]
 	a := w.cta.cluster.last
@@ -70,7 +70,7 @@ func (w *warp) whole(o *operand, mask uint32, size uint64) []byte {
 			if at > last {
 				return nil
 			}
-			bad |= at // at is aligned if the address is: allocations are aligned to any access size
+			bad |= at // allocations are aligned to any access size, so the offset shows the address's alignment
 		}
 	}
 	if bad&(size-1) != 0 {
@@ -149,7 +149,7 @@ func (w *warp) eachGlobal(in *inst, o *operand, mask uint32, n uint64, loads boo
 	return next
 }
 
-// synchronise records a lane's access to global memory that may order others.
+// synchronise records, for the race checks, a lane's access to global memory that may order others.
 func (w *warp) synchronise(in *inst, l int, at uint64, loads, stores bool) {
 	if r := w.cta.cluster.races; r != nil && in.strong() {
 		g := r.cl.grid.races

@@ -2,8 +2,8 @@ package emu
 
 import "encoding/binary"
 
-// loadLanes loads elements of the given size from mem[w.offsets] into the registers of an
-// operand, in the lanes of mask.
+// loadLanes loads an element of the given size for each lane of mask. Lane l loads from
+// mem[w.offsets[l]] into operand d.
 func (w *warp) loadLanes(mem []byte, d *operand, size int, mask uint32) {
 	if size == 4 && mask == fullMask {
 		switch list := d.list; len(list) {
@@ -37,8 +37,8 @@ func (w *warp) loadLanes(mem []byte, d *operand, size int, mask uint32) {
 	}
 }
 
-// storeLanes stores elements to mem[w.offsets]. If lanes store to one place, the last lane
-// wins.
+// storeLanes stores an element of the given size for each lane of mask. Lane l stores operand v to
+// mem[w.offsets[l]]. If several lanes store to one address, the last lane wins.
 func (w *warp) storeLanes(mem []byte, v *operand, size int, mask uint32) {
 	if size == 4 && mask == fullMask {
 		switch list := v.list; len(list) {

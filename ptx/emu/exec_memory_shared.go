@@ -2,8 +2,8 @@ package emu
 
 import "sonicmoe/ptx/isa"
 
-// sharedOf returns the CTA of a shared address. Only operands in the cluster's window may name
-// another CTA.
+// sharedOf returns the CTA whose shared memory an address names, and the offset in it. The CTA may
+// be another one of the cluster only for an operand in .shared::cluster.
 func (w *warp) sharedOf(in *inst, space isa.Space, address uint32, l int) (*cta, uint32) {
 	rank, c := int(address>>sharedRankBit), w.cta
 	if rank == c.rank {
@@ -36,9 +36,9 @@ func (c *cta) exited() bool {
 	return true
 }
 
-// own reports whether all lanes of mask access only the shared memory of their own CTA,
-// and the access is allowed. It sets w.offsets. If it returns false, the caller must check
-// lane by lane. reads means that the bytes must have been written before.
+// own reports whether all lanes of mask access only their own CTA's shared memory, aligned, in
+// bounds and outside mbarriers. If so, it sets w.offsets. Otherwise the caller must check lane by
+// lane. reads also demands that the bytes have been written before.
 func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
 	s := w.cta.shared
 	base := &w.r32[o.slot]
@@ -63,7 +63,7 @@ func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
 	return true
 }
 
-// touchLanes looks for races of the lanes' accesses of n bytes, and records what strong
+// touchLanes looks for races of the lanes' accesses of n bytes. It also records what strong
 // accesses order.
 func (w *warp) touchLanes(in *inst, o *operand, mask, n uint32, a *access) {
 	r := w.cta.cluster.races

@@ -10,16 +10,16 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// mma.sync multiplies fragments in the registers of one warp, and completes at once.
-// Floats add as in wgmma, except for FP8. Hopper has no FP8 mma.sync: the assembler emits
-// two FP16 products, one of elements 0 and 1 of each register and one of elements 2 and 3.
-// It adds the two products, starting from zero, and then adds C.
+// mma.sync multiplies fragments in the registers of one warp, and completes at once. It adds floats
+// as wgmma does, except for FP8. Hopper has no FP8 mma.sync: the assembler emits two FP16 products,
+// one of elements 0 and 1 of each register and one of elements 2 and 3. The second product is added
+// to the first, which starts from zero. C is added last.
 
 func mmaForms() handlers {
 	forms := wmmaMoves()
 	for i := range isa.Table {
 		f := &isa.Table[i]
-		if strings.HasPrefix(f.Op, "mma.s") || strings.HasPrefix(f.Op, "wmma.mma.") { // mma.sync, mma.sp
+		if strings.HasPrefix(f.Op, "mma.s") || strings.HasPrefix(f.Op, "wmma.mma.") { // matches mma.sync and mma.sp
 			forms[f.ID] = handler{do: mmaSync, prepare: prepareWarpProduct}
 		}
 	}
@@ -31,20 +31,20 @@ const (
 	mmaColumns = 8
 )
 
-// warpProduct describes how the operands of a product lie in the registers of a warp, and how
-// they are summed.
+// warpProduct describes a product by one warp: its shape, the register layouts of its operands, and
+// how its products are summed.
 type warpProduct struct {
 	m, n, k    int
 	a, b, c, d *warpFragment
 	sum        func(w *warp, in *inst)
-	// steps are the steps of a float product, in order; after reports whether C is added after
-	// them.
+	// steps lists the steps of a float product, in order. after states that C is added after the
+	// last step; otherwise the sum starts from C.
 	steps []warpStep
 	after bool
 }
 
-// warpStep is one step of a float product: it multiplies the elements at the listed k,
-// where -1 means a zero, in the given formats.
+// warpStep is one step of a float product. It multiplies the elements whose indices in k are
+// listed, in the given formats. An index of -1 stands for a zero.
 type warpStep struct {
 	a, b *mma.Format
 	k    []int
@@ -82,7 +82,8 @@ func prepareWarpProduct(in *inst) {
 			most = 4 // the assembler emits two products for a wmma of k8
 		}
 		p.steps, p.after = stepsOf(a, b, depth, most), halvesOfFP8[a] != nil
-		// Sums with an FP32 C are FP32, and an FP16 D is rounded from them.
+		// If C is FP32, sums are FP32, and D in FP16 is rounded from them. Only with C and D in
+		// FP16 does each step round to FP16.
 		if in.inHalves() && c == d {
 			for i := range p.steps {
 				p.steps[i].a = p.steps[i].a.InHalves()
@@ -91,7 +92,8 @@ func prepareWarpProduct(in *inst) {
 	}
 }
 
-// stepsOf returns the steps of a float product of extent k, each of at most most elements.
+// stepsOf returns the steps of a float product with extent k. Each step has at most `most`
+// elements.
 func stepsOf(a, b string, k, most int) (steps []warpStep) {
 	if halves := halvesOfFP8[a]; halves != nil {
 		for i := range 2 {
@@ -123,7 +125,7 @@ func stepsOf(a, b string, k, most int) (steps []warpStep) {
 	return steps
 }
 
-// mmaSync multiplies the fragments.
+// mmaSync executes mma.sync.
 func mmaSync(w *warp, in *inst, mask uint32) {
 	if mask != fullMask {
 		w.fault(in, DivergentAligned, mask, "%s needs all 32 lanes of the warp", in.form.Op)
@@ -143,12 +145,12 @@ func mmaSync(w *warp, in *inst, mask uint32) {
 	p.d.scatter(w, &in.args[0], s.sums)
 }
 
-// sumFloats multiplies a float product in tiles of 16 rows by 8 columns.
+// sumFloats computes a dense float product, in tiles of 16 rows by 8 columns.
 func sumFloats(w *warp, in *inst) {
 	p, s := in.warpProduct, &w.sync
 	for row := 0; row < p.m; row += mmaRows {
 		for column := 0; column < p.n; column += mmaColumns {
-			var tile [4][warpLanes]uint32 // the tile has the register layout of an m16n8 accumulator
+			var tile [4][warpLanes]uint32 // has the register layout of an m16n8 accumulator
 			place := func(r, l int) *uint64 {
 				i, j := row+l>>2+8*(r>>1), column+l&3*2+r&1
 				if i >= p.m {
@@ -174,7 +176,7 @@ func sumFloats(w *warp, in *inst) {
 	}
 }
 
-// startSum returns the value to which products are added, given the element of C.
+// startSum returns the value from which a sum starts. c is the element of C.
 func (in *inst) startSum(c uint64) uint32 {
 	switch {
 	case in.warpProduct.after:
@@ -185,7 +187,7 @@ func (in *inst) startSum(c uint64) uint32 {
 	return uint32(c)
 }
 
-// endSum returns the element of D, given the sum and the element of C.
+// endSum returns the element of D. c is the element of C.
 func (in *inst) endSum(sum uint32, c uint64) uint64 {
 	if in.inHalves() {
 		sum = arith.F16Nearest(sum)
@@ -200,7 +202,7 @@ func (in *inst) endSum(sum uint32, c uint64) uint64 {
 	return uint64(sum)
 }
 
-// sumSparseFloats is sumFloats for a sparse A.
+// sumSparseFloats computes a float product with a sparse A.
 func sumSparseFloats(w *warp, in *inst) {
 	p := in.warpProduct
 	w.sync.dots(in, func(c uint64, a, b []uint64) uint64 {
@@ -243,24 +245,25 @@ func (w *warp) multiplyStep(p *warpProduct, tile *[4][warpLanes]uint32, step *wa
 	mma.Add(tile[:], []int32{0, 1, 2, 3}, &s.a, 0, &s.b, true)
 }
 
-// addF16 adds the FP16 numbers in the lower halves.
+// addF16 adds the FP16 numbers in the lower halves of a and b.
 func addF16(a, b uint32) uint32 {
 	f := arith.FormatOf(isa.F16)
 	return uint32(f.Encode(f.Compute(arith.OpAdd, arith.RoundNearest, arith.FloatOf(isa.F16, uint64(a&0xffff)), arith.FloatOf(isa.F16, uint64(b&0xffff)), 0)))
 }
 
-// mmaOperands holds the elements of A and B of a warp's product, and the decoded operands
-// of one step. The 16 rows of A lie where warp 0 of a wgmma has its rows.
+// mmaOperands holds the elements of A and B of a warp's product, and the decoded operands of one
+// step. internal/mma decodes rows as wgmma lays them out. The 16 rows of A take the places of warp
+// 0's rows.
 type mmaOperands struct {
 	elements [2][]uint64 // elements of A and of B
 	sums     []uint64
 	picks    []uint8  // k of each element of a sparse A
-	picked   []uint64 // elements of a column of B at the k that a sparse A has
+	picked   []uint64 // the elements of a column of B at the k of a sparse A's elements
 	a        mma.A
 	b        mma.B
 }
 
-// sumIntegers adds products of integers, which wrap around or saturate.
+// sumIntegers computes a product of integers. Sums wrap around, or saturate with .satfinite.
 func sumIntegers(w *warp, in *inst) {
 	p := in.warpProduct
 	ta, tb := arith.Int{Bits: uint(p.a.bits), Signed: in.mod("a")[1] == 's'}, arith.Int{Bits: uint(p.b.bits), Signed: in.mod("b")[1] == 's'}
@@ -276,7 +279,7 @@ func sumIntegers(w *warp, in *inst) {
 	})
 }
 
-// sumBits counts the set bits of each pair of words, after exclusive or, or and.
+// sumBits computes a product of 1-bit elements: it adds the number of set bits of a^b or a&b.
 func sumBits(w *warp, in *inst) {
 	and := in.has(".and") || in.form.ID == isa.WmmaBitsAnd
 	w.sync.dots(in, func(sum uint64, a, b []uint64) uint64 {
@@ -291,7 +294,7 @@ func sumBits(w *warp, in *inst) {
 	})
 }
 
-// sumDoubles multiplies and adds one k after the other.
+// sumDoubles computes an FP64 product: one fused multiply-add for each k, in order.
 func sumDoubles(w *warp, in *inst) {
 	mode := in.roundMode()
 	w.sync.dots(in, func(sum uint64, a, b []uint64) uint64 {
@@ -307,8 +310,8 @@ func sumDoubles(w *warp, in *inst) {
 	})
 }
 
-// dots sets each sum to the result of dot for it, its row of A and its column of B. For a
-// sparse A, only the elements of B that A multiplies are passed.
+// dots replaces each sum by the result of dot, to which it passes the sum, a row of A and a column
+// of B. If A is sparse, b has only the elements that elements of A multiply.
 func (s *mmaOperands) dots(in *inst, dot func(sum uint64, a, b []uint64) uint64) {
 	p := in.warpProduct
 	depth := p.a.columns

@@ -7,23 +7,25 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// The matrix element that each register of a warp holds. The manual defines it for mma.sync.
-// Fragments of wmma are opaque, and use the same layout here; registers beyond the fragment's
-// elements hold copies.
+// This file maps the registers of a warp to matrix elements. The manual defines the mapping for
+// mma.sync. It leaves the fragments of wmma opaque; the emulator gives them the same mapping. A
+// wmma fragment may have more registers than its elements fill; the remaining registers hold
+// copies.
 
-// warpFragment is a matrix in the registers of a warp: rows and k for A, columns and k for B,
-// rows and columns for the sums.
+// warpFragment describes a matrix in the registers of a warp. For A, rows and columns are m and k;
+// for B, they are n and k; for C and D, they are m and n.
 type warpFragment struct {
 	rows, columns int
-	bits          int // bits of an element; 1-bit elements come in words of 32 bits
+	bits          int // bits of an element; 1-bit elements are grouped into words of 32 bits
 	per           int // elements per register
 	width         int // bits of an element in memory
-	// at holds the elements of each register, lane by lane, as row*columns+column.
+	// at[r][e][l] is the matrix element, as row*columns+column, that lane l holds as element e of
+	// register r.
 	at [][][warpLanes]uint16
 }
 
-// newFragment assigns the elements to registers. Lanes 4i to 4i+3 hold row i of each 8 rows,
-// with the given number of contiguous elements together.
+// newFragment assigns matrix elements to registers. Lanes 4i to 4i+3 hold row i of each 8 rows.
+// Each lane holds `together` neighbouring elements of a row.
 func newFragment(rows, columns, bits, together, registerBits int) *warpFragment {
 	f := &warpFragment{rows: rows, columns: columns, bits: bits, per: registerBits / bits, width: bits}
 	f.at = make([][][warpLanes]uint16, rows*columns/warpLanes/f.per)
@@ -63,8 +65,7 @@ func elementBits(name string) int {
 	return n
 }
 
-// operandFragment returns the fragment of an operand with the given extents: of A with
-// rows and k, or of B with columns and k.
+// operandFragment returns the fragment of A or B. rows is the extent m of A or n of B.
 func operandFragment(rows, k int, element string) *warpFragment {
 	bits := elementBits(element)
 	if bits == 1 {
@@ -85,7 +86,8 @@ func sumsFragment(m, n int, t isa.Type) *warpFragment {
 	return newFragment(m, n, bits, 2, max(bits, 32))
 }
 
-// gather reads the elements from registers. Registers beyond the fragment's are copies.
+// gather reads the matrix elements from the registers of operand o. It ignores registers that hold
+// copies.
 func (f *warpFragment) gather(w *warp, o *operand, to []uint64) {
 	for r, slot := range o.list[:len(f.at)] {
 		for e := range f.at[r] {
@@ -104,7 +106,8 @@ func (f *warpFragment) gather(w *warp, o *operand, to []uint64) {
 	}
 }
 
-// scatter writes the elements to registers.
+// scatter writes the matrix elements to the registers of operand o, and the copies to the remaining
+// registers.
 func (f *warpFragment) scatter(w *warp, o *operand, from []uint64) {
 	for i, slot := range o.list {
 		r := i % len(f.at)

@@ -2,20 +2,21 @@ package emu
 
 import "strings"
 
-// In a sparse product A has half the elements of each row. Each 4 bits of metadata are two
-// 2-bit indices, the first in the lower bits. They pick 2 of the 4 units of a chunk of the row.
-// A unit is a 16-bit or 8-bit element, half a TF32 number, or two 4-bit elements.
+// In a sparse product, A keeps half the elements of each row. A row consists of chunks of 4 units.
+// A unit is a 16-bit or 8-bit element, half a TF32 number, or two 4-bit elements. A keeps 2 units
+// of each chunk. Each 4 bits of metadata say which: they hold two 2-bit indices, the first in the
+// lower bits.
 
 // sparsity describes how metadata is distributed over the lanes of a warp.
 type sparsity struct {
 	at     int // index of the metadata operand; the selector operand follows it
-	k      int // extent in k of a row before pruning
+	k      int // extent in k of a row before A drops elements
 	chunk  int // number of neighbouring elements that share 4 bits of metadata
 	picked int // number of elements of a chunk that A keeps
-	first  int // first of the lanes, in each group of four, that provide metadata
-	lanes  int // number of lanes, in each group of four, that provide metadata
-	// ofRows reports whether a lane provides metadata of one row. If false, a lane provides
-	// metadata of two rows.
+	first  int // in each group of four lanes, the first lane that provides metadata
+	lanes  int // in each group of four lanes, the number of lanes that provide metadata
+	// ofRows reports whether a lane provides metadata of one row. If false, it provides metadata of
+	// two rows.
 	ofRows  bool
 	ordered bool // the instruction demands that the lower index of a pair comes first
 }
@@ -24,11 +25,11 @@ const (
 	chunkUnits  = 4
 	chunkBits   = 4 // bits of metadata
 	laneChunks  = 32 / chunkBits
-	sparseShare = 2 // a whole row has twice the elements that A keeps
+	sparseShare = 2 // a row has twice the elements that A keeps
 )
 
-// newSparsity returns the layout for an instruction with the given element type of A, or nil if
-// the instruction is dense.
+// newSparsity returns the layout of the metadata of an instruction, or nil if the instruction is
+// dense. element is the element type of A.
 func newSparsity(in *inst, element string) *sparsity {
 	for at, a := range in.form.Args {
 		if a.Name != "metadata" {
@@ -37,7 +38,7 @@ func newSparsity(in *inst, element string) *sparsity {
 		_, _, k := shapeOf(in.mod("shape"))
 		bits := elementBits(element)
 		chunk := chunkUnits * min(max(bits, 8), 16) / bits
-		lanes := 4 / int(in.form.Args[at+1].Below) // number of lanes that provide metadata, in each group of four
+		lanes := 4 / int(in.form.Args[at+1].Below) // in each group of four lanes
 		return &sparsity{at: at, k: k, chunk: chunk, picked: chunk / sparseShare, first: int(in.args[at+1].imm) * lanes, lanes: lanes,
 			ofRows: bits <= 8, ordered: strings.Contains(in.form.Op, "ordered_metadata")}
 	}
@@ -58,7 +59,7 @@ func (s *sparsity) place(row, chunk int) (lane, bit int) {
 	return lane + chunk/half, (row/8*half + chunk%half) * chunkBits
 }
 
-// picks returns, for each of a warp's 16 rows, the k of the elements that A has.
+// picks passes over the warp's 16 rows, and writes to to(row) the k of each element that A keeps.
 func (s *sparsity) picks(w *warp, in *inst, to func(row int) []uint8) *problem {
 	each := max(s.picked/2, 1) // number of elements that one index picks
 	for row := range mmaRows {
@@ -79,7 +80,8 @@ func (s *sparsity) picks(w *warp, in *inst, to func(row int) []uint8) *problem {
 	return nil
 }
 
-// unread returns the lanes whose metadata register the instruction does not read.
+// unread returns the lanes whose register r the instruction does not read, because these lanes
+// provide no metadata.
 func (in *inst) unread(r slotRef) uint32 {
 	s := in.sparse
 	if s == nil || r.bank != bank32 || r.slot != in.args[s.at].slot {
@@ -88,7 +90,7 @@ func (in *inst) unread(r slotRef) uint32 {
 	return ^(0x11111111 * (1<<s.lanes - 1) << s.first)
 }
 
-// wrong describes a valid pair of indices if this pair is invalid, and returns "" if it is
+// wrong returns "" for a valid pair of indices. For an invalid one it describes what would be
 // valid.
 func (s *sparsity) wrong(indices [2]int) string {
 	switch {

@@ -17,13 +17,13 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// sparseTile is the additional data of a product with a sparse A.
+// sparseTile has what a tile needs in addition if A is sparse.
 type sparseTile struct {
 	chunk    int // number of elements of a row that 4 bits of metadata describe
-	bits     int // of an element
-	lanes    int // number of lanes, in each group of four, that provide metadata
+	bits     int // bits of an element
+	lanes    int // in each group of four lanes, the number of lanes that provide metadata
 	selector int
-	// nibbles are the metadata of a chunk that the manual defines.
+	// nibbles lists the values of a chunk's 4 bits that the manual defines.
 	nibbles []uint32
 }
 
@@ -33,7 +33,7 @@ var (
 	tf32Nibbles    = []uint32{0b0100, 0b1110}
 )
 
-// share is the ratio of a row's elements to those that A has.
+// share returns how many times more elements a row has than A keeps: 2, or 1 for a dense product.
 func (s *sparseTile) share() int {
 	if s == nil {
 		return 1
@@ -41,7 +41,7 @@ func (s *sparseTile) share() int {
 	return 2
 }
 
-// operands returns the text of the metadata operands: register and selector.
+// operands returns the PTX text of the metadata operands: register and selector.
 func (s *sparseTile) operands() string {
 	if s == nil {
 		return ""
@@ -49,7 +49,7 @@ func (s *sparseTile) operands() string {
 	return fmt.Sprintf(", %%e, %d", s.selector)
 }
 
-// draw returns a random word of metadata.
+// draw returns a random word of valid metadata.
 func (s *sparseTile) draw(r *rand.Rand) (word uint32) {
 	if s == nil {
 		return 0
@@ -60,9 +60,9 @@ func (s *sparseTile) draw(r *rand.Rand) (word uint32) {
 	return word
 }
 
-// place returns where the metadata of a chunk of a row is: thread and bit. In the manual's
-// figures, for elements up to a byte, rows 0 to 7 of a warp and rows 8 to 15 are in
-// neighbouring lanes, 8 chunks each; for wider elements they are in the halves of a word.
+// place returns the thread that holds the metadata of a chunk of a row, and the first bit in its
+// word, after the manual's figures. For elements of up to a byte, neighbouring lanes hold rows 0 to
+// 7 and rows 8 to 15 of a warp, 8 chunks each. For wider elements, the two halves of a word do.
 func (s *sparseTile) place(row, chunk int) (thread, bit int) {
 	thread = row/16*32 + row%8*4 + s.selector*s.lanes
 	if s.bits <= 8 {
@@ -71,7 +71,7 @@ func (s *sparseTile) place(row, chunk int) (thread, bit int) {
 	return thread + chunk/4, row/8%2*16 + chunk%4*4
 }
 
-// pick returns the elements of a column of B that the elements of a row of A multiply.
+// pick returns the elements of a column of B, b, that the elements of a row of A multiply.
 func pick[T any](s *sparseTile, metadata []byte, row int, b []T) (picked []T) {
 	if s == nil {
 		return b
@@ -81,7 +81,7 @@ func pick[T any](s *sparseTile, metadata []byte, row int, b []T) (picked []T) {
 		nibble := binary.LittleEndian.Uint32(metadata[4*thread:]) >> bit & 15
 		of := b[chunk*s.chunk:][:s.chunk]
 		switch s.chunk {
-		case 2: // each index picks one half, elements 0 and 1 or elements 2 and 3
+		case 2: // each index picks one half of the chunk: elements 0 and 1, or elements 2 and 3
 			picked = append(picked, of[nibble&3/2])
 		case 4:
 			picked = append(picked, of[nibble&3], of[nibble>>2])
@@ -92,7 +92,8 @@ func pick[T any](s *sparseTile, metadata []byte, row int, b []T) (picked []T) {
 	return picked
 }
 
-// sparsely returns a dense product with a sparse A in the same registers or bytes.
+// sparsely returns the product of type t with a sparse A. A fills the same registers or bytes as in
+// the dense product.
 func sparsely(t tileType, selector int, ordered bool) tileType {
 	s := &sparseTile{chunk: 4, bits: 8 * t.a.bytes(), selector: selector, nibbles: allNibbles}
 	t.version = "8.5"
@@ -143,7 +144,7 @@ func sparseTiles() (list []tileType) {
 	return list
 }
 
-// one returns the element of value 1.
+// one returns the bits of an element of value 1.
 func (b bits) one() uint32 {
 	if b.integer() {
 		return 1
@@ -151,15 +152,16 @@ func (b bits) one() uint32 {
 	return uint32(1<<(b.exponent-1)-1) << b.fraction
 }
 
-// Each 4 bits of metadata of each thread select the elements of one chunk of one row. There is
-// one tile for each; all other metadata in it pick the chunk's first half. B's columns hold, in
-// the second half of each chunk, the number of the chunk bit by bit.
+// TestSparseMetadata checks that each 4 bits of metadata select the elements of the chunk and row
+// that the manual says. There is one tile for each 4 bits of each thread. In it, all other metadata
+// pick the first half of their chunk. In the second half of each chunk, the columns of B spell the
+// chunk's number in binary.
 func TestSparseMetadata(t *testing.T) {
 	dev := eitherDevice(t, emulated.Options{})
 	for _, ty := range sparseTiles() {
 		t.Run(ty.name, func(t *testing.T) {
 			s, size := ty.sparse, ty.a.bytes()
-			const marked = 7 // in this column of B every element is one
+			const marked = 7 // in this column of B every element is 1
 			element := func(one bool, b bits) []byte {
 				x := uint32(0)
 				if one {
@@ -173,7 +175,7 @@ func TestSparseMetadata(t *testing.T) {
 			}
 			for k := range ty.depth() {
 				for column := range marked + 1 {
-					at := k*size/16*128 + column*16 + k*size%16 // byte offset at which operands reads the element
+					at := k*size/16*128 + column*16 + k*size%16 // byte offset at which tileType.operands reads the element
 					if ty.registersB > 0 {
 						at = k*size/16*128 + (column*4+k*size/4%4)*4 + k*size%4
 					}
@@ -181,7 +183,7 @@ func TestSparseMetadata(t *testing.T) {
 					copy(tile[bAt+at:], element(bit && k%s.chunk >= s.chunk/2, ty.b))
 				}
 			}
-			threads := 8 // 8 threads are two groups of four, whose lanes provide metadata together
+			threads := 8 // two groups of four threads; the lanes of a group provide metadata together
 			if os.Getenv("SONICMOE_DEVICE") == "cuda" {
 				threads = 128
 			}
@@ -233,8 +235,9 @@ func TestSparseMetadata(t *testing.T) {
 	}
 }
 
-// B of a sparse product is two slabs of a dense one, in either order and with every swizzle; A
-// is one slab.
+// TestSparseLayouts checks the layouts of operands in shared memory, with every swizzle. B of a
+// sparse product has twice the k extent of a dense one, in either major order; A has the same
+// extent.
 func TestSparseLayouts(t *testing.T) {
 	dev := eitherDevice(t, emulated.Options{Races: true})
 	const n, depth, bytes, base = 64, 32, 32 << 10, 0x400

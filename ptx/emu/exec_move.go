@@ -21,7 +21,7 @@ func moveForms() handlers {
 		isa.CvtInt: {exec: generated.exec, prepare: func(in *inst) {
 			to, from := convertTypes(in)
 			if generated.prepare(in); in.args[0].bank != bankOf(to.Class()) || in.args[1].bank != bankOf(from.Class()) {
-				in.exec, in.lane = eachLane, convert(in) // the result is extended for a wider register
+				in.exec, in.lane = eachLane, convert(in) // sign- or zero-extends the value to a wider register
 			}
 		}},
 		isa.CvtIntToF32: generated,
@@ -70,7 +70,7 @@ func unpack(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// mapShared is mapa: the same offset in another CTA of the cluster.
+// mapShared executes mapa: it returns the address of the same offset in another CTA of the cluster.
 func mapShared(w *warp, in *inst, mask uint32) {
 	d, a, rank := &w.r32[in.slot[0]], &w.r32[in.slot[1]], &w.r32[in.slot[2]]
 	ctas := len(w.cta.cluster.ctas)

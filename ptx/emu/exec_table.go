@@ -6,36 +6,36 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// handler is how one form of the instruction table is emulated.
+// handler says how the emulator executes one form of the instruction table of ptx/isa.
 type handler struct {
 	exec execFunc
-	// do takes the place of exec if the instruction never waits or jumps.
+	// do replaces exec if the instruction never waits or jumps.
 	do doFunc
-	// prepare is called when an instruction is decoded, and evaluates its modifiers.
+	// prepare is called when an instruction is decoded. It evaluates the modifiers.
 	prepare func(in *inst)
-	// waits describes what a fragment waits for at the instruction; at names it briefly. nil if
-	// the instruction's name is enough.
+	// waits describes what a fragment waits for at the instruction. at returns a short name for it;
+	// at is nil if the instruction's name is enough.
 	waits func(w *warp, f *frag, in *inst) need
 	at    func(w *warp, f *frag, in *inst) string
 	// bulk marks copies by TMA.
 	bulk bool
-	// scratch requests scratch registers for each instruction.
+	// scratch requests scratch registers for each instruction of this form.
 	scratch bool
-	// spaces executes a form with a generic address in each state space.
+	// spaces holds the execution in each state space, for a form with a generic address.
 	spaces *spaceExecs
 }
 
-// spaces holds the variants of a form with a generic address, one for each state space.
+// handlers maps forms of the instruction table to their handlers.
 type handlers map[isa.ID]handler
 
-// same sets the handler of several forms.
+// same gives several forms the same handler.
 func (all handlers) same(h handler, ids ...isa.ID) {
 	for _, id := range ids {
 		all[id] = h
 	}
 }
 
-// forms holds the handler of each row of the instruction table.
+// forms holds the handlers of all forms, indexed by isa.ID.
 var forms [isa.NumForms]handler
 
 func init() {
@@ -56,7 +56,7 @@ func init() {
 	}
 }
 
-// doFunc executes an instruction after which the fragment continues.
+// doFunc executes an instruction after which the fragment continues with the next one.
 type doFunc func(w *warp, in *inst, mask uint32)
 
 func (do doFunc) always(w *warp, _ *frag, in *inst, mask uint32) outcome {
@@ -64,7 +64,7 @@ func (do doFunc) always(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// laneKey identifies a function of zlanes.go: by form, type and the modifiers that select an
+// laneKey identifies a function of zlanes.go: by form, type, and the modifier that selects an
 // operation.
 type laneKey struct {
 	form isa.ID
@@ -72,7 +72,7 @@ type laneKey struct {
 	mod  string
 }
 
-// generated is the handler of the forms in zlanes.go, which internal/gen writes.
+// generated is the handler of all forms for which zlanes.go has a function.
 var generated = handler{
 	exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		return w.fault(in, IllegalInstruction, mask, "%s was not decoded", in.form.Op)
@@ -88,7 +88,7 @@ var generated = handler{
 	},
 }
 
-// alu32 applies op32 to 32-bit registers.
+// alu32 applies in.op32 to 32-bit registers.
 func alu32(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	d, a, b, c := &w.r32[in.slot[0]], &w.r32[in.slot[1]], &w.r32[in.slot[2]], &w.r32[in.slot[3]]
 	op := in.op32

@@ -8,13 +8,13 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Tensor maps that kernels build in memory, from 128 zero bytes or from another map, field by
-// field. Each change counts as a write of the whole map. A copy with a map in global memory
-// reads the map through a proxy of its own, so fence.proxy.tensormap must order the changes
-// before it.
+// This file executes the instructions with which a kernel builds a tensor map in memory, field by
+// field, from 128 zero bytes or from another map. Each change counts as a write of the whole map. A
+// copy that uses a map in global memory reads the map through the tensormap proxy, so
+// fence.proxy.tensormap must order the changes before the copy.
 
-// mapBytes returns the map at an instruction's address in the first of lanes, which read or
-// write it.
+// mapBytes returns the tensor map at the address of operand o, which must be the same in all given
+// lanes. The lanes read the map, or write it if writes is true.
 func (w *warp) mapBytes(in *inst, o *operand, space isa.Space, lanes uint32, writes bool) []byte {
 	l := first(lanes)
 	if !inSharedSpace(space) {
@@ -31,7 +31,8 @@ func (w *warp) mapBytes(in *inst, o *operand, space isa.Space, lanes uint32, wri
 	return w.sharedMap(in, w.shared32(o, l), lanes, writes)
 }
 
-// touchMap looks for races of an access to a map in global memory.
+// touchMap looks for races of an access to a map in global memory. asMap states that a copy uses
+// the map; otherwise its bytes are read or written.
 func (w *warp) touchMap(in *inst, at uint64, lanes uint32, writes, asMap bool) {
 	r := w.cta.cluster.races
 	if r == nil {
@@ -55,7 +56,7 @@ func (w *warp) sharedMap(in *inst, at uint32, lanes uint32, writes bool) []byte 
 	return c.shared.bytes[offset : offset+layout.TensorMapBytes]
 }
 
-// replaceInMap is tensormap.replace.
+// replaceInMap executes tensormap.replace.
 func replaceInMap(w *warp, in *inst, mask uint32) {
 	last := len(in.args) - 1
 	field := strings.TrimPrefix(in.mod("field"), ".")
@@ -76,7 +77,7 @@ func replaceInMap(w *warp, in *inst, mask uint32) {
 	w.cta.cluster.progress()
 }
 
-// copyMap is tensormap.cp_fenceproxy: the warp as a whole copies a map to global memory.
+// copyMap executes tensormap.cp_fenceproxy: the whole warp copies one map to global memory.
 func copyMap(w *warp, in *inst, mask uint32) {
 	if in.args[2].imm != layout.TensorMapBytes {
 		w.fault(in, IllegalInstruction, mask, "tensormap.cp_fenceproxy of %d bytes, want 128", in.args[2].imm)
@@ -86,8 +87,8 @@ func copyMap(w *warp, in *inst, mask uint32) {
 	releaseMaps(w, in, mask)
 }
 
-// releaseMaps is the release side of fence.proxy.tensormap, between ordinary writes to a
-// map and the map's use; acquireMaps is the acquire side.
+// releaseMaps is the release half of fence.proxy.tensormap, which follows ordinary writes to a map.
+// acquireMaps is the acquire half, which precedes the map's use.
 func releaseMaps(w *warp, in *inst, mask uint32) {
 	if r := w.cta.cluster.races; r != nil {
 		r.each(w, (*causal.Knowledge).ReleaseMaps)

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A kernel builds a tensor map from zeros in shared memory, copies it to global memory and
-// loads with it; it changes a second field there and loads again.
+// madeMap is a kernel that builds a tensor map from zeros in shared memory, copies it to global
+// memory and loads with it. It then changes one field of the map in global memory and loads again.
 const madeMap = `
 	.shared .align 128 .b8 map[128];
 	.shared .align 128 .b8 box[256];
@@ -94,7 +94,8 @@ func TestMapsMadeInMemory(t *testing.T) {
 	})
 }
 
-// handedMap: one CTA builds a map field by field in global memory, and another uses it.
+// handedMap is a kernel in which one CTA builds a map field by field in global memory, and another
+// CTA uses it.
 const handedMap = `
 	.shared .align 128 .b8 box[256];
 	.shared .align 8 .b8 bar[8];
@@ -133,7 +134,8 @@ wait:
 	@!%p2 bra wait;
 end:`
 
-// Using a map before its changes are visible is a race, reported with both sides.
+// TestRacesOfMaps checks that the use of a map before its changes are visible is a race, and that
+// the finding names both accesses.
 func TestRacesOfMaps(t *testing.T) {
 	const release, acquire = "fence.proxy.tensormap::generic.release.gpu;", "fence.proxy.tensormap::generic.acquire.gpu [%d1], 128;"
 	for _, c := range []struct {

@@ -36,8 +36,8 @@ func bulkForms() handlers {
 	}
 }
 
-// tensorMap decodes the map at a generic address, which is a kernel parameter or in global
-// memory.
+// tensorMap decodes the tensor map at a generic address, which is in a kernel parameter or in
+// global memory.
 func (w *warp) tensorMap(in *inst, l int, at uint64) *layout.TensorMap {
 	var bytes []byte
 	if params := w.cta.cluster.grid.params; at < paramWindow {
@@ -67,8 +67,7 @@ func prefetchMap(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// box returns the tensor map and the coordinates of one lane's tensor operand, after
-// checking them.
+// box returns the tensor map and the coordinates of lane l's tensor operand, after checking them.
 func (w *warp) box(in *inst, o *operand, l int, shared uint32, store bool) (*layout.TensorMap, []int32) {
 	t := w.tensorMap(in, l, w.r64[o.slot][l])
 	coords := make([]int32, len(o.list))
@@ -89,7 +88,7 @@ func (w *warp) box(in *inst, o *operand, l int, shared uint32, store bool) (*lay
 		}
 		w.fault(in, kind, 1<<l, "%s: %v", in.form.Op, err)
 	}
-	if d, outside := t.Outside(coords); outside && in.form.ID != isa.TMAPrefetch { // kernels prefetch past the end
+	if d, outside := t.Outside(coords); outside && in.form.ID != isa.TMAPrefetch { // a prefetch past the end of a tensor is allowed, as kernels do it
 		w.find(in, Note, OutOfBounds, 1<<l, fmt.Sprintf("%s: no element of the box is inside the tensor: coordinate %d is %d, want %d to %d", in.form.Op, d, coords[d], 1-int64(t.Box[d]), t.Dims[d]-1))
 	}
 	return t, coords

@@ -2,8 +2,8 @@ package emu
 
 import "sonicmoe/ptx/isa"
 
-// tmaMulticast loads one box into several CTAs of the cluster, at the same offset in each, and
-// signals the barrier at the same offset in each.
+// tmaMulticast loads one box into several CTAs of the cluster. In each CTA it writes to the same
+// offset, and signals the mbarrier at the same offset.
 func tmaMulticast(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
@@ -46,14 +46,14 @@ func bulkCopyExec(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// tmaPrefetch only checks its operands: there is no cache.
+// tmaPrefetch only checks its operands: the emulator has no cache.
 func tmaPrefetch(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		w.box(in, &in.args[0], l, 0, false)
 	}
 }
 
-// bulkPrefetch only checks its operands, too.
+// bulkPrefetch only checks its operands: the emulator has no cache.
 func bulkPrefetch(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		if at, n := w.address64(&in.args[0], l), uint64(w.r32[in.slot[1]][l]); at%16 != 0 || n%16 != 0 {
@@ -64,8 +64,8 @@ func bulkPrefetch(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// storeAsync is st.async and red.async: it writes registers to shared memory of the cluster, and
-// their bytes count at an mbarrier there.
+// storeAsync executes st.async and red.async: they write registers to shared memory of a CTA of the
+// cluster, and complete their bytes at an mbarrier of that CTA.
 func storeAsync(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		to, dst := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)

@@ -14,16 +14,16 @@ type bulkLoad struct {
 	lane   int
 	order  uint64
 	to     *cta
-	dst    uint32 // offset of the destination in to's window
+	dst    uint32 // offset of the destination in the shared memory of to
 	size   uint32
-	bar    uint32 // offset of the mbarrier in to's window
-	src    uint64 // source of a copy without a map: a global address, or an offset in from's window
+	bar    uint32 // offset of the mbarrier in the shared memory of to
+	src    uint64 // source of a copy without a tensor map: a global address, or an offset in the shared memory of from
 	from   *cta   // source CTA, or nil if the source is global memory
 	tensor *layout.TensorMap
 	coords []int32
-	data   []byte // of st.async and red.async, in place of a source
-	again  bool   // this part of a multicast reads what another CTA's part has read already
-	// accesses are the recorded memory accesses, if races are looked for.
+	data   []byte // values that st.async and red.async write; nil for a copy from memory
+	again  bool   // part of a multicast that reads the same bytes as the part of another CTA
+	// accesses lists the accesses that the race checks have recorded.
 	accesses []*access
 }
 
@@ -47,7 +47,7 @@ func bulkLoadExec(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// startLoad checks destination and barrier and queues the load.
+// startLoad checks destination and mbarrier, and queues the load.
 func (w *warp) startLoad(b *bulkLoad, at uint32) {
 	if b.size == 0 {
 		return
@@ -64,7 +64,7 @@ func (w *warp) startLoad(b *bulkLoad, at uint32) {
 		align = b.size
 	}
 	w.deny(b.in, 1<<b.lane, b.to.shared.check(b.dst, b.size, align))
-	fenced := uint64(0) // a fence by another CTA does not cover the destination
+	fenced := uint64(0) // only a proxy fence by the destination's CTA can cover the destination
 	if b.to == w.cta {
 		fenced = w.latestFence(1 << b.lane)
 	}
@@ -96,7 +96,7 @@ func (b *bulkLoad) global(at uint64, n uint32) []byte {
 	return from
 }
 
-// complete moves the bytes and signals the barrier.
+// complete moves the bytes and signals the mbarrier.
 func (b *bulkLoad) complete() {
 	cl, s := b.warp.cta.cluster, b.to.shared
 	switch {
@@ -142,7 +142,7 @@ func (b *bulkLoad) complete() {
 	cl.event()
 }
 
-// runs returns the contiguous pieces of a load from global memory.
+// runs returns the contiguous pieces in which a load reads global memory.
 func (b *bulkLoad) runs() iter.Seq[layout.Run] {
 	if b.tensor != nil {
 		return b.tensor.Runs(b.coords, b.dst)

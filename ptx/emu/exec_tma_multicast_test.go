@@ -9,9 +9,9 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// multicastKernel: each CTA of a cluster of two loads one half of a tile into both, then both
-// write what they see. mask is the CTA mask. The leader also sends a note through shared
-// memory.
+// multicastKernel returns a kernel for a cluster of two CTAs. Each CTA loads one half of a tile
+// into both CTAs, with the given CTA mask; then both CTAs write what they received. The leader also
+// copies a word to the peer through shared memory.
 func multicastKernel(mask int, fence bool) *ptx.Kernel {
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(32, 1)
@@ -69,8 +69,8 @@ func runMulticast(t *testing.T, mask int, fence bool, timing Timing, seed uint64
 	return p.read(to, 2*66), err
 }
 
-// A multicast load and a copy into the peer's shared memory arrive in both CTAs, under every
-// timing.
+// TestMulticast checks that a multicast load and a copy into the peer's shared memory arrive in
+// both CTAs, under every timing.
 func TestMulticast(t *testing.T) {
 	eachTiming(t, func(t *testing.T, timing Timing, seed uint64) {
 		got, err := runMulticast(t, 3, true, timing, seed)
@@ -93,7 +93,8 @@ func TestMulticastFaults(t *testing.T) {
 	require.ErrorContains(t, err, "fence.proxy.async", "a copy of what was just stored")
 }
 
-// A load into a CTA that has exited is a fault: its shared memory may belong to another CTA.
+// TestMulticastIntoAnExitedCTA checks that a load into a CTA that has exited is a fault: its shared
+// memory may belong to another CTA.
 func TestMulticastIntoAnExitedCTA(t *testing.T) {
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(32, 1)

@@ -8,12 +8,12 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// bulkQueue holds the TMA stores of a warp's threads.
+// bulkQueue holds the TMA stores of a warp's threads, in the order of issue.
 type bulkQueue struct {
 	stores  []*bulkStore
 	issued  uint32
 	commits [warpLanes]uint32
-	spare   [][]byte // free buffers for the data of later stores
+	spare   [][]byte // buffers to reuse for the data of later stores
 }
 
 // bulkStore is one store by TMA: it first reads shared memory, then writes global memory.
@@ -27,17 +27,18 @@ type bulkStore struct {
 	coords []int32
 	dst    uint64
 	size   uint32
-	// change is the operation of a reduction on elements of some bytes, nil for a store.
+	// change is the operation of a reduction on elements of `bytes` bytes. It is nil for a store.
 	change func(old, v uint64) uint64
 	bytes  int
-	data   []byte // bytes read from shared memory, one run after the other
+	data   []byte // bytes read from shared memory, one contiguous run after the other
 	read   bool
 	done   bool
-	waited bool // a wait_group, with or without .read, has covered it
-	over   bool // a wait_group without .read has covered it
+	waited bool // the thread has executed a wait_group, with or without .read, that covers the store
+	over   bool // the thread has executed a wait_group without .read that covers the store
 }
 
-// maxUnwritten is the largest number of unwritten stores of a warp under Late.
+// maxUnwritten is the largest number of stores of a warp that Late holds back after it has read
+// their shared memory.
 const maxUnwritten = 32
 
 func tmaStore(w *warp, in *inst, mask uint32) {
@@ -55,7 +56,7 @@ func tmaStore(w *warp, in *inst, mask uint32) {
 	w.limitStores()
 }
 
-// bulkStoreExec stores contiguous bytes.
+// bulkStoreExec executes a store of contiguous bytes, without a tensor map.
 func bulkStoreExec(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		c, at := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
@@ -72,11 +73,11 @@ func bulkStoreExec(w *warp, in *inst, mask uint32) {
 	w.limitStores()
 }
 
-// elementTypes are the types of tensor maps that have reductions.
+// elementTypes maps the element types of tensor maps that have reductions to PTX types.
 var elementTypes = map[layout.ElemType]isa.Type{layout.ElemU32: isa.U32, layout.ElemS32: isa.S32,
 	layout.ElemF16: isa.F16, layout.ElemF32: isa.F32, layout.ElemBF16: isa.BF16}
 
-// reduces makes a store a reduction of elements of type t.
+// reduces turns a store into a reduction of elements of type t.
 func (w *warp) reduces(st *bulkStore, t isa.Type) {
 	if t != isa.NoType {
 		st.change, st.bytes = reduction(st.in.mod("op"), t), t.Bytes()
@@ -86,7 +87,7 @@ func (w *warp) reduces(st *bulkStore, t isa.Type) {
 	}
 }
 
-// runs returns the contiguous pieces of a store.
+// runs returns the contiguous pieces in which a store writes global memory.
 func (st *bulkStore) runs() iter.Seq[layout.Run] {
 	if st.tensor != nil {
 		return st.tensor.Runs(st.coords, st.src)
@@ -96,7 +97,7 @@ func (st *bulkStore) runs() iter.Seq[layout.Run] {
 	}
 }
 
-// startStore queues a store after its addresses have been checked.
+// startStore queues a store whose addresses have been checked.
 func (w *warp) startStore(st *bulkStore) {
 	in, c, lane := st.in, w.cta, uint32(1)<<st.lane
 	if count := c.cluster.counter; count != nil {
@@ -119,7 +120,7 @@ func (w *warp) startStore(st *bulkStore) {
 	}
 }
 
-// limitStores writes the oldest stores when more than maxUnwritten are held back.
+// limitStores writes the oldest stores if more than maxUnwritten are held back.
 func (w *warp) limitStores() {
 	held := 0
 	for i := len(w.bulk.stores) - 1; i >= 0; i-- {
@@ -181,7 +182,8 @@ func bulkCommit(w *warp, _ *inst, mask uint32) {
 	}
 }
 
-// bulkWait finishes every bulk group of each lane except the latest n.
+// bulkWait executes cp.async.bulk.wait_group n: it finishes all bulk groups of each lane except the
+// latest n.
 func bulkWait(w *warp, in *inst, mask uint32) {
 	keep := uint32(in.args[0].imm)
 	kept := w.bulk.stores[:0]
@@ -211,8 +213,8 @@ func bulkWait(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// bulkAtExit finishes the stores of a finished CTA. A store without a wait may read shared
-// memory after the CTA has given it back, which is a fault.
+// bulkAtExit finishes a warp's stores when its CTA has finished. If a store has not been waited
+// for, it is a note: the store may read shared memory that already belongs to another CTA.
 func (w *warp) bulkAtExit() {
 	for _, st := range w.bulk.stores {
 		if !st.waited {

@@ -51,7 +51,7 @@ func warpForms() handlers {
 	}
 }
 
-// vote returns the execution of a vote. result combines the predicates of the members.
+// vote returns the execution of a vote. result computes the vote from the members' predicates.
 func vote(result func(holds, members uint32) bool) doFunc {
 	return func(w *warp, in *inst, mask uint32) {
 		holds, p := w.pred(&in.args[1]), uint32(0)
@@ -88,7 +88,8 @@ func withMembers(do doFunc) execFunc {
 	}
 }
 
-// barWarp is bar.warp.sync: lanes learn what the other lanes of their member mask did.
+// barWarp executes bar.warp.sync: for the race checks, each lane learns what the other lanes of its
+// member mask did.
 func barWarp(w *warp, in *inst, mask uint32) {
 	if r := w.cta.cluster.races; r != nil {
 		for m := mask; m != 0; {
@@ -108,7 +109,7 @@ func waitsForMembers(w *warp, f *frag, in *inst) need {
 func waitsForRegisters(w *warp, _ *frag, in *inst) need {
 	n := need{what: fmt.Sprintf("waits to raise its registers from %d to %d: the CTA's pool has %d left per thread of one warp",
 		w.regs, in.args[0].imm, w.cta.freeRegs)}
-	// The warps that may still return some.
+	// Name the warps that may still return registers to the pool.
 	for _, x := range w.cta.warps {
 		if x.live != 0 && x.regs == w.cta.cluster.grid.kernel.Registers() && x.id/4 != w.id/4 {
 			n.from = append(n.from, x)
@@ -136,8 +137,8 @@ func shuffle(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// shuffleSource returns the lane that lane l reads, and whether it is inside the segment.
-// Otherwise it is the lane itself.
+// shuffleSource returns the lane that lane l reads, and whether that lane is inside the segment. If
+// it would be outside, lane l reads itself.
 func shuffleSource(mode string, l int, b, c uint32) (lane int, inside bool) {
 	segment := int(c >> 8 & 31)
 	b &= 31
@@ -191,8 +192,8 @@ func reduceWarp(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// setMaxRegisters moves registers between the warp and the CTA's pool. Without launch bounds the
-// assembler removes the instruction.
+// setMaxRegisters moves registers between the warp and the CTA's pool. It does nothing for a kernel
+// without launch bounds, because the assembler removes the instruction there.
 func setMaxRegisters(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if e := w.cta.cluster.grid.kernel.entry; e.MaxThreads == 0 && e.MinCTAs == 0 && e.Block.Count() == 0 {
 		return next
@@ -222,7 +223,8 @@ func prepareReduceBits(in *inst) {
 	}[in.mod("op")]
 }
 
-// match is match.any, and match.all, whose result is the mask of members or 0, and a predicate.
+// match executes match.any and match.all. The result of match.all is the mask of members if all
+// members agree, else 0, and a predicate.
 func match(w *warp, in *inst, mask uint32) {
 	d, a := &in.args[0], &in.args[1]
 	all := in.form.ID == isa.MatchAll

@@ -30,7 +30,7 @@ func wgmmaForms() handlers {
 	return forms
 }
 
-// prepareProduct finds the formats of A and B: the last two modifiers.
+// prepareProduct finds the formats of A and B, which are the last two modifiers.
 func prepareProduct(in *inst) {
 	for i := len(in.form.Mods) - 2; i < len(in.form.Mods); i++ {
 		name := in.form.Mods[i].Alts[max(int(in.mods[i]), 1)-1]
@@ -45,7 +45,8 @@ func prepareProduct(in *inst) {
 	}
 }
 
-// wgmmaIssue adds this warp to the next wgmma of its warpgroup.
+// wgmmaIssue adds this warp to the next wgmma of its warpgroup. The wgmma is issued when all four
+// warps have executed it.
 func wgmmaIssue(w *warp, in *inst, mask uint32) {
 	if mask != fullMask || w.id/4 >= len(w.cta.groups) {
 		w.fault(in, DivergentAligned, mask, "wgmma needs four complete warps, the first a multiple of four")
@@ -86,8 +87,8 @@ func wgmmaIssue(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// touchOperands checks wgmma's reads for races: the reads of this warp's rows of A, and of
-// B.
+// touchOperands checks wgmma's reads of shared memory for races: of the rows of A that belong to
+// this warp, and of all of B.
 func (w *warp) touchOperands(in *inst, op *wgmmaOp) {
 	r := w.cta.cluster.races
 	if r == nil {
@@ -120,8 +121,8 @@ func (w *warp) touchOperands(in *inst, op *wgmmaOp) {
 	}
 }
 
-// wgmmaOperands reads the operands, which must be the same in the whole warp, and checks the
-// descriptors.
+// wgmmaOperands returns the operands. It checks that they are the same in the whole warp, and that
+// the descriptors are valid.
 func (w *warp) wgmmaOperands(in *inst) *wgmmaOp {
 	op := &wgmmaOp{in: in}
 	var same [2]bool
@@ -155,8 +156,8 @@ func (w *warp) wgmmaOperands(in *inst) *wgmmaOp {
 	return op
 }
 
-// scaleD returns the index of scale-d among the operands. The scales of A and B and their
-// transpose flags follow.
+// scaleD returns the index of the operand scale-d. After it come the scales of A and B
+// (imm-scale-a, imm-scale-b) and the transpose flags.
 func (in *inst) scaleD() int {
 	if in.sparse != nil {
 		return in.sparse.at + 2
@@ -164,7 +165,7 @@ func (in *inst) scaleD() int {
 	return 3
 }
 
-// major returns the layout of operand 0, A, or 1, B.
+// major returns the major order of an operand in shared memory. Operand 0 is A, operand 1 is B.
 func (in *inst) major(operand int) layout.Major {
 	first := in.scaleD() + 3
 	at := first + operand
@@ -177,7 +178,7 @@ func (in *inst) major(operand int) layout.Major {
 	return layout.Major(in.args[at].imm & 1)
 }
 
-// slabs returns the k extent of an operand in steps of dense products.
+// slabs returns the extent in k of an operand, as a multiple of the k step of a dense product.
 func (in *inst) slabs(operand int) uint32 {
 	if operand == 1 && in.sparse != nil {
 		return sparseShare
@@ -185,7 +186,8 @@ func (in *inst) slabs(operand int) uint32 {
 	return 1
 }
 
-// negates reports whether the signs of operand 0, A, or 1, B, are changed.
+// negates reports whether the product changes the sign of an operand. Operand 0 is A, operand 1 is
+// B.
 func (in *inst) negates(operand int) bool {
 	at := in.scaleD() + 1 + operand
 	return at < len(in.args) && in.args[at].imm < 0
@@ -194,7 +196,7 @@ func (in *inst) negates(operand int) bool {
 // fromRegisters reports whether A is in registers.
 func (in *inst) fromRegisters() bool { return in.args[1].bank == bank32 }
 
-// inHalves reports whether sums are FP16, two in each register.
+// inHalves reports whether the sums are FP16. A register then holds two sums.
 func (in *inst) inHalves() bool { return in.form.Args[0].Type == isa.F16x2 }
 
 func (in *inst) matrixRows(operand int) uint32 {
@@ -208,7 +210,7 @@ func (in *inst) matrixRows(operand int) uint32 {
 	return n
 }
 
-// wgmmaWait finishes every wgmma group except the latest n.
+// wgmmaWait executes wgmma.wait_group n: it finishes all groups except the latest n.
 func wgmmaWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	s := &w.mma
 	n := len(s.groups) - int(in.args[0].imm)
@@ -229,9 +231,9 @@ func wgmmaWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	s.land(upTo)
 	if r := w.cta.cluster.races; r != nil {
 		r.done(w, componentProducts, uint32(upTo))
-		// On an H200 the wait of one warp covers what the whole warpgroup reads: it does not
-		// return before all four warps have issued the products, and a tile overwritten after
-		// it changed no sum.
+		// On an H200 the wait of one warp covers the reads of the whole warpgroup. The wait does
+		// not return before all four warps have issued the products. A test that overwrote a tile
+		// after the wait of one warp saw no sum change.
 		for _, other := range g.warps {
 			r.know(w).Seen.Set(r.component(other, componentProducts), uint32(upTo))
 		}

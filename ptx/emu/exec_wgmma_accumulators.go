@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// Accumulator registers are tracked in classes: two registers are in one class if every wgmma
-// of the kernel uses both or neither. Registers of A are tracked one by one: while a product is
-// in flight they may be read but not written. (A wgmma.fence after a write of A is not
-// demanded, although the manual does: compilers load A after the fence, and it works.)
+// Accumulator registers are tracked in classes: two registers are in one class if every wgmma of
+// the kernel uses both or neither. Registers that hold A are tracked one by one: while a product is
+// in flight they may be read but not written. The manual demands a wgmma.fence after a write of A;
+// the emulator does not, because compilers load A after the fence, and it works.
 
-// markAccumulators puts registers to which the same wgmma add into one class, and marks the
-// instructions that read or write registers of a class.
+// markAccumulators divides the accumulator registers into classes, and marks the ordinary
+// instructions that access a register of a class or write a register of A.
 func (d *decoder) markAccumulators() {
 	k := d.k
 	lists := map[int32][]int{} // lists maps a register slot to the indices of the wgmma that use it
@@ -64,7 +64,7 @@ func (d *decoder) markAccumulators() {
 	}
 }
 
-// markFragments finds the registers from which products read A.
+// markFragments numbers the registers that hold A of a wgmma.
 func (d *decoder) markFragments() {
 	k := d.k
 	k.fragmentOf = make([]int32, k.slots[bank32])
@@ -87,22 +87,22 @@ func (d *decoder) markFragments() {
 
 const noClass = -1
 
-// mmaState is the state of a warp's wgmma.
+// mmaState is the state of the wgmma instructions that a warp has executed.
 type mmaState struct {
 	issued  int
 	groups  []int // number of wgmma issued when each group was committed
 	fenced  bool
 	epoch   uint32 // number of wgmma.fence that the warp has executed
 	classes []accumulator
-	// fragments holds, for each register of A, 1 + the number of the latest wgmma that reads it
-	// and that no wait covers.
+	// fragments holds an entry for each register of A: 1 + the number of the latest wgmma that
+	// reads the register and that no wait_group has covered, or 0.
 	fragments []int
 	live      []flight
 }
 
-// accumulator is the state of a class of registers.
+// accumulator is the state of one class of accumulator registers.
 type accumulator struct {
-	flight  int    // 1 + number of the latest wgmma that uses the class and is not yet waited for; 0 if none
+	flight  int    // 1 + number of the latest wgmma that uses the class, if no wait_group has covered it; else 0
 	touched uint32 // 1 + epoch of the latest access by an ordinary instruction
 	slot    int32  // register that the latest ordinary access touched
 	written bool   // a wgmma has written the class, so all its registers hold values
@@ -155,7 +155,8 @@ func (s *mmaState) overwritesA(w *warp, in *inst, writes []int32) {
 	}
 }
 
-// issue checks the accumulator of a new wgmma and puts it in flight.
+// issue checks the accumulator registers of a new wgmma, and records the wgmma as in flight. keep
+// states that the product is added to the accumulator.
 func (s *mmaState) issue(w *warp, in *inst, keep bool) {
 	if !s.fenced {
 		w.fault(in, MissingFence, fullMask, "no wgmma.fence has run before the first wgmma")
@@ -207,7 +208,7 @@ func (s *mmaState) number(n int) *inst {
 	return nil
 }
 
-// land ends the flight of all wgmma below a number.
+// land records that all wgmma with a number below upTo are complete.
 func (s *mmaState) land(upTo int) {
 	kept := s.live[:0]
 	for _, f := range s.live {

@@ -8,24 +8,24 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// bf16Elements is the format of bf16 operands of wgmma and mma. Package mma has the rule
-// of addition.
+// bf16Elements is the format of bf16 operands of wgmma and mma. Package internal/mma defines how
+// products are added.
 var bf16Elements = &mma.Format{Bytes: 2, Fraction: 25, LeastExponent: -126}
 
-// f16Elements is the format of f16 operands. Products add by the rule of bf16.
+// f16Elements is the format of f16 operands. Their products are added by the same rule as bf16.
 var f16Elements = &mma.Format{Bytes: 2, Fraction: 25, LeastExponent: -14,
 	ToF32: func(x uint32) uint32 { return arith.F32FromF16(uint16(x)) }}
 
-// tf32Elements are FP32 numbers. The chip ignores the lower 13 bits.
+// tf32Elements is the format of TF32 operands: FP32 numbers whose lower 13 bits the chip ignores.
 var tf32Elements = &mma.Format{Bytes: 4, Fraction: 25, LeastExponent: -126, ToF32: func(x uint32) uint32 { return x &^ 0x1fff }}
 
-// e4m3Elements and e5m2Elements are FP8. Their sums keep 13 fraction bits.
+// e4m3Elements and e5m2Elements are the formats of FP8 operands. Their sums keep 13 fraction bits.
 var (
 	e4m3Elements = fp8Elements(arith.FormatE4M3)
 	e5m2Elements = fp8Elements(arith.FormatE5M2)
 )
 
-// halvesOfFP8 are the formats of FP8 elements in mma.sync, which first converts them to FP16.
+// halvesOfFP8 has the formats of FP8 operands of mma.sync, which first converts them to FP16.
 var halvesOfFP8 = map[string]*mma.Format{".e4m3": asF16(e4m3Elements), ".e5m2": asF16(e5m2Elements)}
 
 func asF16(f *mma.Format) *mma.Format {
@@ -42,32 +42,33 @@ func fp8Elements(f arith.Format) *mma.Format {
 	return &mma.Format{Bytes: 1, Fraction: 13, Cut: 10, LeastExponent: f.Least, ToF32: func(x uint32) uint32 { return values[x] }}
 }
 
-// s8Elements and u8Elements are bytes.
+// s8Elements and u8Elements are the formats of 8-bit integer operands.
 var (
 	s8Elements = &mma.Format{Bytes: 1, ToF32: func(x uint32) uint32 { return uint32(int8(x)) }}
 	u8Elements = &mma.Format{Bytes: 1, ToF32: func(x uint32) uint32 { return x }}
 )
 
-// elementFormats maps the instruction's names of types to the formats of wgmma's operands.
+// elementFormats maps the name of an element type in wgmma's modifiers to its format.
 var elementFormats = map[string]*mma.Format{".bf16": bf16Elements, ".f16": f16Elements, ".tf32": tf32Elements, ".e4m3": e4m3Elements, ".e5m2": e5m2Elements,
 	".s8": s8Elements, ".u8": u8Elements}
 
-// warpgroup is four warps that multiply together.
+// warpgroup is a group of four warps that execute wgmma together.
 type warpgroup struct {
 	warps [4]*warp
-	ops   []*wgmmaOp // products that some warp has issued and that are not computed yet, in order
-	base  int        // number of ops[0]
+	ops   []*wgmmaOp // products that at least one warp has issued and that are not computed yet, in order
+	base  int        // number of ops[0] among the warpgroup's products
 }
 
-// wgmmaOp is one wgmma of a warpgroup.
+// wgmmaOp is one wgmma product of a warpgroup.
 type wgmmaOp struct {
 	in     *inst
 	desc   [2]uint64 // descriptors of A and B
 	keep   bool      // scale-d is set: the product is added to the accumulator
 	issued uint8     // mask of the warps that have issued the product
-	// rows holds the registers of A of each warp at the time it executed the instruction.
+	// rows[w] holds the registers of A of warp w, copied when warp w executed the instruction.
 	rows *[4][4][warpLanes]uint32
-	// picks is the metadata of a sparse product when the warp issued it.
+	// picks says which elements a sparse A keeps, decoded from the metadata when a warp executed
+	// the instruction.
 	picks *mma.Picks
 }
 
@@ -75,7 +76,7 @@ const allWarps = 0xf
 
 func (g *warpgroup) reset() { g.ops, g.base = nil, 0 }
 
-// completeTo computes all products with a lower number than the given one, in order.
+// completeTo computes all products whose number is below the given one, in order.
 func (g *warpgroup) completeTo(number int) {
 	for len(g.ops) > 0 && g.base < number {
 		g.compute(g.ops[0])
@@ -86,7 +87,7 @@ func (g *warpgroup) completeTo(number int) {
 	}
 }
 
-// compute reads the product's operands from shared memory now, and multiplies them.
+// compute reads the product's operands from shared memory as it is now, and multiplies them.
 func (g *warpgroup) compute(op *wgmmaOp) {
 	n := int(op.in.matrixRows(1))
 	p := newProduct(op)
@@ -106,7 +107,7 @@ func (g *warpgroup) compute(op *wgmmaOp) {
 	}
 }
 
-// loadRows reads A from registers.
+// loadRows decodes A from the registers that were copied at issue.
 func (op *wgmmaOp) loadRows(a *mma.A) {
 	negate, f := op.in.negates(0), op.in.product[0]
 	per := 4 / f.Bytes // elements per register
@@ -122,7 +123,7 @@ func (op *wgmmaOp) loadRows(a *mma.A) {
 	}
 }
 
-// loadSlabs reads and decodes operand 0, A, or 1, B.
+// loadSlabs reads an operand from shared memory and decodes it. Operand 0 is A, operand 1 is B.
 func (g *warpgroup) loadSlabs(op *wgmmaOp, operand int, p *product) {
 	s := g.warps[0].cta.shared
 	d, _ := layout.DecodeMatrixDescriptor(op.desc[operand]) // the descriptor was checked when the wgmma was issued
@@ -150,8 +151,8 @@ func (g *warpgroup) loadSlabs(op *wgmmaOp, operand int, p *product) {
 	}
 }
 
-// checkChunk reports why the async proxy may not read 16 bytes at an address that is a multiple
-// of 16.
+// checkChunk returns nil if the async proxy may read 16 bytes at an address, which is a multiple of
+// 16. Otherwise it returns the reason. fenced is the warpgroup's latest proxy fence.
 func (s *sharedMemory) checkChunk(at uint32, fenced uint64) *problem {
 	const n = 16
 	if uint64(at)+n <= uint64(len(s.bytes)) && at >= sharedBase &&

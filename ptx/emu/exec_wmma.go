@@ -6,8 +6,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// wmmaMoves returns the loads and stores of wmma. Each performs ordinary accesses of the
-// elements that are contiguous in memory.
+// wmmaMoves returns the handlers of wmma.load and wmma.store. They perform an ordinary access for
+// each piece of the matrix that is contiguous in memory.
 func wmmaMoves() handlers {
 	forms := handlers{}
 	for i := range isa.Table {
@@ -31,11 +31,11 @@ func moves(fragment func(access execFunc) execFunc, global, shared execFunc) han
 		prepareMatrix(in)
 		m, n, k := shapeOf(in.mod("shape"))
 		element, layout := in.mod("element"), in.mod("layout")
-		sums := 0 // index of the operand that holds the sums
+		sums := 0 // index of the operand with the type of the sums
 		if in.form.Args[0].Kind == isa.Addr {
 			sums = 1
 		}
-		switch strings.Split(in.form.Op, ".")[2] { // wmma.load.a
+		switch strings.Split(in.form.Op, ".")[2] { // the third word of the name, as in wmma.load.a, names the matrix
 		case "a":
 			in.fragment = operandFragment(m, k, element)
 			in.across = layout == ".col"
@@ -50,12 +50,13 @@ func moves(fragment func(access execFunc) execFunc, global, shared execFunc) han
 	return h
 }
 
-// pieces visits the pieces of a fragment that are contiguous in memory, in all lanes at
-// once. A piece has the given number of bytes. offsets has its byte offset from the
-// fragment's address in each lane, and shift its position in the register in bits.
+// pieces calls visit for each contiguous piece of a fragment, once for all lanes. A piece has the
+// given number of bytes, in the given register, from bit `shift` on. offsets has, for each lane,
+// the piece's byte offset from the address of the matrix in memory. stride is the distance of two
+// rows in elements.
 func (in *inst) pieces(stride uint64, visit func(register, shift, bytes int, offsets *[warpLanes]uint64) outcome) outcome {
 	f := in.fragment
-	step := f.per // number of elements of a piece
+	step := f.per // elements per piece
 	if in.across {
 		step = 1
 	}
@@ -77,8 +78,8 @@ func (in *inst) pieces(stride uint64, visit func(register, shift, bytes int, off
 	return next
 }
 
-// fragmentAt returns the address of a fragment, and the distance of its rows in elements.
-// Both must be the same in the whole warp.
+// fragmentAt returns the address of the matrix in memory, and the distance of its rows (or columns,
+// if they are contiguous) in elements. It is a fault if either differs between lanes of the warp.
 func (w *warp) fragmentAt(in *inst, mask uint32, address *operand) (at, stride uint64, out outcome) {
 	if mask != fullMask {
 		return 0, 0, w.fault(in, DivergentAligned, mask, "%s needs all 32 lanes of the warp", in.form.Op)
@@ -108,11 +109,12 @@ func (w *warp) fragmentAt(in *inst, mask uint32, address *operand) (at, stride u
 	return at, stride, next
 }
 
-// scratch is an instruction's scratch registers in each bank.
+// scratch has the slots of an instruction's scratch registers, one per register bank.
 type scratch struct{ address, value [bankPred]int32 }
 
-// eachPiece performs an ordinary access for each piece of the fragment, with address and value
-// in scratch registers.
+// eachPiece performs an ordinary access for each contiguous piece of the matrix. It puts the
+// address and the value of the piece into scratch registers, at the operand indices address and
+// value. before and after are called around each access.
 func (w *warp) eachPiece(f *frag, in *inst, mask uint32, address, value int, access execFunc, before, after func(o *operand, register, shift int)) outcome {
 	o := in.args[address]
 	at, stride, out := w.fragmentAt(in, mask, &o)
@@ -140,10 +142,10 @@ func (w *warp) eachPiece(f *frag, in *inst, mask uint32, address, value int, acc
 	})
 }
 
-// loadFragment performs a fragment's load by ordinary loads.
+// loadFragment returns the execution of wmma.load. load is the ordinary load that it uses.
 func loadFragment(load execFunc) execFunc {
 	return func(w *warp, f *frag, in *inst, mask uint32) outcome {
-		var loaded [8][warpLanes]uint64 // all elements are loaded before any is stored, because a result may overwrite the address register
+		var loaded [8][warpLanes]uint64 // everything is loaded before a register is written, because a result may overwrite the address
 		out := w.eachPiece(f, in, mask, 1, 0, load, func(*operand, int, int) {}, func(v *operand, register, shift int) {
 			for l := range warpLanes {
 				loaded[register][l] |= w.elem(v, v.list[0], l) << shift
@@ -162,7 +164,7 @@ func loadFragment(load execFunc) execFunc {
 	}
 }
 
-// storeFragment performs a fragment's store by ordinary stores.
+// storeFragment returns the execution of wmma.store. store is the ordinary store that it uses.
 func storeFragment(store execFunc) execFunc {
 	return func(w *warp, f *frag, in *inst, mask uint32) outcome {
 		d := &in.args[1]

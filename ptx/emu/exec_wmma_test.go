@@ -21,15 +21,15 @@ import (
 	"sonicmoe/ptx/emu/internal/mma"
 )
 
-// Products of a warp with matrices in memory, by wmma. They run on the emulated device, or on a
-// GPU if SONICMOE_DEVICE is cuda; the GPU's bits are the reference.
+// These tests multiply matrices in memory by wmma. They run on the emulated device, or on a GPU if
+// SONICMOE_DEVICE is cuda. The expected bits are the GPU's.
 
-// matrices is a product by wmma of m by n sums over k.
+// matrices is a type of wmma product: m by n sums over k.
 type matrices struct {
 	m, n, k int
 	element string // element type of A and B
-	c, d    string // of the sums
-	more    string // further modifiers: rounding, saturation, the operation on bits
+	c, d    string // types of C and D
+	more    string // further modifiers: rounding, saturation, or the bit operation of b1
 }
 
 func (p matrices) String() string {
@@ -38,7 +38,7 @@ func (p matrices) String() string {
 
 var wmmaElement = map[string]bits{"f16": f16, "bf16": bf16, "tf32": tf32, "s8": s8, "u8": u8}
 
-// width returns the bits of an element type.
+// width returns the number of bits of an element type.
 func width(element string) int {
 	switch element {
 	case "bf16":
@@ -71,24 +71,24 @@ func wmmaProducts() (list []matrices) {
 		matrices{8, 8, 128, "b1", "s32", "s32", ".xor"}, matrices{8, 8, 128, "b1", "s32", "s32", ".and"})
 }
 
-// memoryLayout describes how the matrices lie in memory.
+// memoryLayout describes how A, B, C and D lie in memory: "row" or "col", and the state space.
 type memoryLayout struct {
 	a, b, c, d string
 	space      string
-	pad        int // padding after each row, or column, in elements: 32 bytes
+	pad        int // padding after each row (or column, if columns are contiguous), in units of 32 bytes
 }
 
-// small reports whether elements are smaller than a byte; these have one layout.
+// small reports whether elements are smaller than a byte. Such matrices have only one layout.
 func (p matrices) small() bool { return width(p.element) < 8 }
 
-// lines returns the distance between two rows (or two columns, if columns are contiguous)
-// of a matrix, in bytes and in elements.
+// lines returns the distance between two rows of a matrix, or two columns if columns are
+// contiguous, in bytes and in elements.
 func (l memoryLayout) lines(elements int, element string) (bytes, stride int) {
 	stride = elements + l.pad*256/width(element)
 	return stride * width(element) / 8, stride
 }
 
-// text returns the kernel, and the bytes of A, B, C and D.
+// text returns the PTX of a kernel for product p, and the sizes of A, B, C and D in bytes.
 func (p matrices) text(l memoryLayout) (text string, sizes [4]int) {
 	shape := fmt.Sprintf("m%dn%dk%d", p.m, p.n, p.k)
 	var strides [4]int
@@ -166,7 +166,7 @@ bar.sync 0;
 		}
 		stride := fmt.Sprintf(", %d", strides[i])
 		if l.pad == 0 {
-			stride = "" // the width
+			stride = "" // without a stride operand, the stride is the width of the matrix
 		}
 		fmt.Fprintf(&t, "wmma.load.%s.sync.aligned.%s.%s%s.%s %s, [%s+%d]%s;\n", x.matrix, x.layout, shape, space, x.element, x.fragment, base, at, stride)
 	}
@@ -189,10 +189,10 @@ bar.sync 0;
 	return t.String(), sizes
 }
 
-// matrix is elements in memory.
+// matrix gives access to the elements of a matrix in memory.
 type matrix struct {
 	bytes         []byte
-	line, element int // bytes and bits
+	line, element int // bytes between two rows or columns; bits of an element
 	across        bool
 }
 
@@ -210,7 +210,7 @@ func (m matrix) at(row, column int) uint64 {
 	return v
 }
 
-// sum returns the sum for a row and a column, by the definition.
+// sum returns one sum, with c and the given row of A and column of B, as the emulator defines it.
 func (p matrices) sum(c uint64, a, b []uint64) uint64 {
 	w := width(p.element)
 	signed := func(x uint64) int64 {
@@ -260,7 +260,7 @@ func (p matrices) sum(c uint64, a, b []uint64) uint64 {
 		}
 		return out
 	}
-	if p.element == "tf32" { // k8 of TF32 takes two steps of four elements, each filled up with zeros
+	if p.element == "tf32" { // for TF32, k8 takes two steps of four elements, each filled up with zeros
 		zeros := make([]uint64, 4)
 		sum = mma.Dot(sum, narrow(append(a[:4:4], zeros...)), narrow(append(b[:4:4], zeros...)), format)
 		a, b = append(a[4:], zeros...), append(b[4:], zeros...)
@@ -287,7 +287,7 @@ func fused(a, b, c float64, rounding string) float64 {
 	return x
 }
 
-// drawElements returns n bytes of random elements of a type.
+// drawElements returns n bytes of random elements. kind names a distribution of tileDraws.
 func drawElements(r *rand.Rand, element, kind string, n int) (out []byte) {
 	for len(out) < n {
 		switch b, ok := wmmaElement[element]; {
@@ -363,12 +363,12 @@ func TestWmma(t *testing.T) {
 	}
 }
 
-// registerProduct is a product by mma.sync, with operands in registers.
+// registerProduct is a type of mma.sync product, whose operands are in registers.
 type registerProduct struct {
 	op      string
 	m, n, k int
 	element string
-	a, b, c int // registers
+	a, b, c int // number of registers of a lane that hold A, B and C
 	sparse  *sparseTile
 }
 
@@ -411,8 +411,8 @@ func registerProducts() (list []registerProduct) {
 	return list
 }
 
-// text returns a kernel of one warp: register r of lane l is word r*32+l of A, then B, then C;
-// D goes to sums.
+// text returns the PTX of a kernel of one warp. Register r of lane l is word r*32+l of the input:
+// first all registers of A, then B, then C. The kernel writes D to the parameter sums.
 func (p registerProduct) text() string {
 	bytes, class := 4, "r"
 	if p.element == "f64" {
@@ -457,8 +457,8 @@ add.u64 %%p1, %%p1, %%p2;
 	return t.String()
 }
 
-// operand returns element (row, k) of A or B: in the manual's layout a register holds 8 rows by
-// 4 lanes.
+// operand returns element (row, k) of A or B. In the manual's layout, a register holds 8 rows, and
+// 4 lanes share a row.
 func (p registerProduct) operand(words []uint64, rows, row, k int) uint64 {
 	w := width(p.element)
 	per := max(32/w, 1)

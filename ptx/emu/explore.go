@@ -7,18 +7,18 @@ import (
 	"slices"
 )
 
-// Exploration reports how many of the orders of a launch [Kernel.Explore] has run.
+// Exploration reports how many of the possible orders of a launch [Kernel.Explore] has run.
 type Exploration struct {
 	Orders int // number of orders that Explore has run
-	// Different is the number of those orders that differ in something a warp could see.
+	// Different is the number of run orders that some warp could tell apart from all earlier ones.
 	Different int
-	// All reports whether every possible order is the same as one of these for all warps.
+	// All reports whether every possible order looks to all warps like one of the run orders.
 	All bool
-	// Turned is the largest n for which Explore has run every order that swaps at most n
-	// pairs of steps of the first order; -1 if the first order has not run.
+	// Turned is the largest n for which Explore has run every order that differs from the first
+	// order by at most n swapped pairs of steps. It is -1 if the first order has not run.
 	Turned int
-	// Known is the number of orders with Turned+1 swapped pairs that Explore has found so
-	// far, Next the number of those that have run.
+	// Known is the number of orders with Turned+1 swapped pairs that Explore has found so far. Next
+	// is the number of these that have run.
 	Next, Known int
 }
 
@@ -35,16 +35,16 @@ func (e Exploration) String() string {
 		e.Turned, 100*e.Next/max(e.Known, 1), e.Turned+1, e.Next, e.Known)
 }
 
-// exploration is the search in progress. A run yields new orders: for each two steps that
-// depend on each other and that nothing else orders, the new order takes the second step
-// first, then everything that does not depend on the first step. Any order can be reached
-// from any other in this way (Abdulla and others, Optimal Dynamic Partial Order
-// Reduction).
+// exploration is the state of the search. Each run yields new orders to try. For each pair of steps
+// of the run that depend on each other and that nothing else orders, a new order takes the second
+// step before the first: after the common beginning it runs only the steps that do not depend on
+// the first step, up to the second one. Any order can be reached from any other in this way
+// (Abdulla and others, Optimal Dynamic Partial Order Reduction).
 type exploration struct {
 	Exploration
-	now, later [][]choice      // orders to run: those with the present number of swapped pairs, and those with one more
-	seen       map[uint64]bool // hashes of the beginnings of all orders found so far
-	marks      map[uint64]bool // hashes of the orders that have run; equivalent orders have equal hashes
+	now, later [][]choice      // now has the orders to run with the present number of swapped pairs, later those with one more
+	seen       map[uint64]bool // hashes of the beginnings of all orders that were found
+	marks      map[uint64]bool // hashes of the orders that have run; orders that no warp can tell apart have equal hashes
 }
 
 func newExploration() *exploration {
@@ -53,18 +53,19 @@ func newExploration() *exploration {
 	return e
 }
 
-// Explore runs a kernel in different orders of its steps, at most the given number. It starts
-// with the order in which each warp runs until it waits, then takes the orders that swap one
-// pair of steps, then those that swap two, and so on, until no other order is left.
+// Explore runs a kernel in different orders of its steps, in at most the given number of orders. It
+// starts with the order in which each warp runs until it waits. It continues with the orders that
+// swap one pair of steps, then with those that swap two, and so on, until no other order is left.
 //
-// Orders that differ only in the sequence of independent steps count as one: with barriers and
-// waits alone there is one order for any number of warps. All runs look for races and start
-// with the same memory contents; afterwards the memory holds the result of the first run. The
-// error is *Findings if the kernel broke a rule in any run, otherwise as for [Kernel.Launch].
+// Orders count as one if they differ only in the sequence of independent steps. A kernel that uses
+// only barriers and waits therefore has one order for any number of warps. All runs look for races
+// and start with the same memory contents; afterwards the memory holds the result of the first run.
+// If the kernel broke a rule in any run, the error is *Findings, otherwise it is as for
+// [Kernel.Launch].
 //
 // Explore is meant for small launches: each order runs from the beginning, with all clusters
-// together. It assumes that accesses between steps race in any order, and that a polling loop
-// has no other effect.
+// together. It assumes that races between two steps' ordinary accesses show in any order, and that
+// a polling loop has no effect besides polling.
 func (k *Kernel) Explore(ctx context.Context, mem *Memory, l Launch, orders int) (Exploration, error) {
 	e := newExploration()
 	err := e.run(ctx, k, mem, l, orders)
@@ -128,7 +129,8 @@ func (e *exploration) run(ctx context.Context, k *Kernel, mem *Memory, l Launch,
 	return err
 }
 
-// turn adds the orders in which two steps of a run are swapped.
+// turn adds, for each pair of dependent steps of a run that can be swapped, the order that swaps
+// it.
 func (e *exploration) turn(s *schedule) {
 	for _, r := range s.races {
 		first, second := r[0], r[1]
@@ -137,7 +139,7 @@ func (e *exploration) turn(s *schedule) {
 			x := &s.steps[i]
 			switch {
 			case i < second && x.clock.At(s.steps[first].actor) > first:
-				continue // the first step and every step that depends on it come later
+				continue // skips the first step and every step that depends on it
 			case i < second:
 				mark += x.mark
 			}

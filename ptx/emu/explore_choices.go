@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// choice gives one step to an actor that would not take it by default.
+// choice makes an actor (a warp, a load or a warp's deferred arrivals) take the step with the given
+// number. By default another actor would take it.
 type choice struct{ step, actor int }
 
-// choicesText returns choices as text for Launch.Choices.
+// choicesText returns the text of choices that Launch.Choices accepts.
 func choicesText(list []choice) string {
 	words := make([]string, len(list))
 	for i, c := range list {

@@ -7,8 +7,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// This file says which synchronisation objects a step of a schedule uses, when two uses of
-// an object depend on each other, and which instructions use which object.
+// This file defines which synchronisation objects a step of a schedule uses, which two uses of an
+// object depend on each other, and which instructions use which object.
 
 // object is a synchronisation object that a step uses.
 type object struct {
@@ -26,26 +26,26 @@ const (
 	mbarrierObject
 	namedBarrierObject
 	clusterBarrierObject
-	ctaLife // ctaLife is the life of a CTA; the CTA's exit uses it
+	ctaLife // ctaLife stands for the life of a CTA; the CTA's exit and accesses by other CTAs use it
 )
 
-// use is how a step uses an object.
+// use is a way in which a step uses an object.
 type use uint8
 
 const (
 	toRead   use = iota // toRead reads the object and never waits
 	toWrite             // toWrite writes the object, or reads and writes it in one operation
-	toAdd               // toAdd adds to the object; additions of the same kind commute
+	toAdd               // toAdd adds to the object; two additions commute if their operation is the same
 	toArrive            // toArrive arrives at the object; arrivals within one phase commute
 	toWait              // toWait waits for the end of a phase
 )
 
-// objectUse is the use of an object by a step.
+// objectUse records that a step uses an object.
 type objectUse struct {
 	object
 	use   use
-	like  string // the kind of addition, if the use is toAdd
-	phase uint64 // for toArrive
+	like  string // operation of the addition, if use is toAdd
+	phase uint64 // phase of the barrier, if use is toArrive
 	ends  bool   // the arrival ends the phase
 	in    *inst  // the instruction if it polls, else nil
 	step  int
@@ -54,7 +54,7 @@ type objectUse struct {
 	mark  uint64
 }
 
-// depends reports whether two uses of one object do not commute.
+// depends reports whether two uses of one object depend on each other: whether their order matters.
 func (t *objectUse) depends(o *objectUse) bool {
 	switch {
 	case t.use > o.use:
@@ -71,7 +71,7 @@ func (t *objectUse) depends(o *objectUse) bool {
 	return false
 }
 
-// uses records that the present actor uses an object, and whether it changed the object.
+// uses records that the actor of the present step uses an object, and whether this use changed it.
 func (cl *cluster) uses(t objectUse, changed bool) {
 	s := cl.schedule
 	if s == nil {
@@ -88,7 +88,7 @@ func (cl *cluster) uses(t objectUse, changed bool) {
 	s.uses = append(s.uses, t)
 }
 
-// word returns a word of shared or global memory.
+// word returns the object of the 32-bit word at an address of shared or global memory.
 func (cl *cluster) word(at uint64) object {
 	if at < memoryBase {
 		return object{kind: sharedWord, cluster: cl.number, at: at &^ 3}
@@ -96,7 +96,7 @@ func (cl *cluster) word(at uint64) object {
 	return object{kind: globalWord, at: at &^ 3}
 }
 
-// usesWord records a strong access.
+// usesWord records that a step uses the word of a strong access: an atomic, or one with a scope.
 func (w *warp) usesWord(in *inst, at uint64, loads, stores bool) {
 	cl := w.cta.cluster
 	t := objectUse{object: cl.word(at), in: in}
@@ -122,23 +122,25 @@ func (cl *cluster) changedWord(at, old, now uint64) {
 	}
 }
 
-// usesBarrier records an arrival at a barrier in a phase, or a wait.
+// usesBarrier records that a step uses a barrier of the CTA: an arrival in the given phase, or a
+// wait. ends states that the arrival ends the phase.
 func (c *cta) usesBarrier(kind objectKind, at uint64, how use, phase uint64, ends bool, in *inst) {
 	c.cluster.uses(objectUse{object: object{kind, c.cluster.number, c.rank, at}, use: how, phase: phase, ends: ends, in: in}, how == toArrive)
 }
 
-// usesMbarrier is usesBarrier for the mbarrier at an address of the cluster.
+// usesMbarrier does the same as [cta.usesBarrier], for the mbarrier at an address of the cluster.
 func (w *warp) usesMbarrier(in *inst, at uint32, how use, phase uint64, ends bool) {
 	w.cta.cluster.ctas[at>>sharedRankBit].usesBarrier(mbarrierObject, uint64(at&sharedOffset), how, phase, ends, in)
 }
 
-// usesClusterBarrier is usesBarrier for the cluster barrier.
+// usesClusterBarrier does the same as [cta.usesBarrier], for the cluster barrier.
 func (w *warp) usesClusterBarrier(how use, phase uint64) {
 	cl := w.cta.cluster
 	cl.ctas[0].usesBarrier(clusterBarrierObject, 0, how, phase, how == toArrive && cl.barrier.gen > phase, nil)
 }
 
-// meetsOthers reports whether a step begins at the instruction.
+// meetsOthers reports whether the instruction uses a synchronisation object, so that a step begins
+// at it.
 func (in *inst) meetsOthers() bool {
 	switch in.form.ID {
 	case isa.FenceProxyAsync:
@@ -149,7 +151,7 @@ func (in *inst) meetsOthers() bool {
 	return in.strong() || in.space == isa.SharedCluster || barriers[in.form.ID].exec != nil
 }
 
-// barriers holds the forms that use barriers.
+// barriers holds the handlers of instructions that use a barrier of any kind.
 var barriers = func() handlers {
 	all := barrierForms()
 	for id, h := range mbarrierForms() {

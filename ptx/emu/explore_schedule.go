@@ -8,60 +8,62 @@ import (
 	"sonicmoe/ptx/emu/internal/causal"
 )
 
-// A schedule runs all clusters of a grid in one goroutine, in an order given by choices.
-// Its actors are the warps, the TMA loads, and, for each warp, the mbarrier arrivals that
-// follow its cp.async.
+// A schedule runs all clusters of a grid in one goroutine, in an order that choices determine. Its
+// actors are the warps, the TMA loads and, for each warp, the mbarrier arrivals that follow its
+// cp.async copies.
 //
-// A step of an actor is one use of a synchronisation object, with everything that the
-// actor does until its next use. Synchronisation objects are mbarriers, other barriers,
-// words that are accessed atomically or with acquire and release, and the exit of a CTA.
-// Other actors cannot see the instructions between two uses, unless these race; the race
-// checks find races in any order. Other asynchronous work completes when a wait forces it.
+// A step of an actor is one use of a synchronisation object, with everything that the actor does
+// until its next use. Synchronisation objects are mbarriers, other barriers, words that are
+// accessed atomically or with acquire and release, and the exit of a CTA. Other actors cannot see
+// the instructions between two uses unless these instructions race, and the race checks find races
+// in any order. Asynchronous work other than TMA loads and deferred arrivals completes when a wait
+// forces it.
 //
-// Without choices an actor runs until it waits, then the next actor runs. Loads complete
-// when no warp can run.
+// Without choices an actor runs until it waits, then the next actor runs. Loads complete when no
+// warp can run.
 
-// actor is a warp, the deferred arrivals of a warp, or a load.
+// actor is what takes steps: a warp, the deferred arrivals of a warp, or a TMA load.
 type actor struct {
-	name   int // number of the actor, the same in all orders
+	name   int // number of the actor; an actor has the same number in all orders
 	w      *warp
 	copies bool         // the actor performs the arrivals that follow the warp's cp.async
 	load   *bulkLoad    // the load, if the actor is a load
-	past   causal.Clock // for each actor, the steps that happened before the latest step of this one
+	past   causal.Clock // for each actor, the number of its steps that happened before the latest step of this one
 	mark   uint64       // hash of the actor's latest step and of all steps on which it depends
 	issues int          // number of loads that the actor has issued
-	// polled holds, for each polling instruction, the version of the object that it last
-	// read. vain lists the polling instructions that have read an unchanged object since
-	// the actor's latest step. on lists the objects that other actors must change before
-	// this actor can continue; before is the sum of their versions when it stopped.
+	// These fields describe a warp that polls. polled holds, for each polling instruction, the
+	// version of the object that it last read. vain lists the polling instructions that have read
+	// an unchanged object since the actor's latest step. on lists the objects of which at least one
+	// must change before the actor can continue. before is the sum of their versions when the actor
+	// stopped.
 	polled map[*inst]int
 	vain   []*inst
 	on     []object
 	before int
 }
 
-// step is one step that was taken.
+// step is a step that an actor has taken.
 type step struct {
 	actor int
 	clock causal.Clock
 	mark  uint64
 }
 
-// schedule is the order in progress.
+// schedule is one run of a launch in an order that choices determine.
 type schedule struct {
 	g        *grid
 	clusters []*cluster
 	actors   []actor // first all warps, then the warps' deferred arrivals, then the loads
 	warps    int
 	forced   []choice
-	made     []choice // choices that were forced and changed the order
+	made     []choice // forced choices that differ from the default order
 	wrong    *choice  // the choice that could not be made, or nil
 
 	steps   []step
-	races   [][2]int // pairs of dependent steps that could come in the other order
+	races   [][2]int // pairs of dependent steps that could also come in the opposite order
 	history map[object][]objectUse
-	// arrived holds, for each barrier, the steps that happened before any arrival; ended
-	// holds the steps that happened before the end of the latest phase.
+	// arrived holds, for each barrier, the steps that happened before any of its arrivals. ended
+	// holds the steps that happened before the end of its latest phase.
 	arrived, ended map[object]causal.Clock
 
 	acting   int // the actor that takes the present step
@@ -78,7 +80,7 @@ func mix(a, b uint64) uint64 {
 	return a ^ a>>29
 }
 
-// follow launches a kernel in the order that choices give.
+// follow launches a kernel in the order that the choices determine.
 func (k *Kernel) follow(ctx context.Context, mem *Memory, l Launch, choices []choice) (*schedule, error) {
 	g, err := k.newGrid(mem, l)
 	if err == nil {
@@ -137,8 +139,8 @@ func (s *schedule) allEnded() bool {
 	return true
 }
 
-// stuck reports a deadlock of a cluster. It prefers clusters that do not poll, because a
-// polling cluster may wait for another cluster.
+// stuck reports a deadlock of a cluster. It prefers a cluster that does not poll: a polling cluster
+// may only wait for another one.
 func (s *schedule) stuck() {
 	for _, polls := range []bool{false, true} {
 		for _, cl := range s.clusters {
@@ -157,7 +159,7 @@ func (s *schedule) stuck() {
 	}
 }
 
-// next lets one actor take a step.
+// next lets one actor take a step. It returns false if no actor can.
 func (s *schedule) next() bool {
 	if at := len(s.steps); len(s.forced) > 0 && s.forced[0].step == at {
 		c := s.forced[0]
@@ -191,8 +193,8 @@ func (s *schedule) next() bool {
 	return s.spin()
 }
 
-// spin lets polling warps run again if no other actor can take a step: a polling loop may
-// give up after some tries.
+// spin lets polling warps run again if no other actor can take a step, because a polling loop may
+// give up after some tries. It reports whether a warp has taken a step.
 func (s *schedule) spin() bool {
 	for ran := true; ran; {
 		ran = false
@@ -216,8 +218,8 @@ func (s *schedule) spin() bool {
 	return false
 }
 
-// act runs an actor until it has taken a step, and reports whether it did. A poll that
-// reads an unchanged object is not a step.
+// act runs actor i until it has taken a step, and reports whether it has. A poll that reads an
+// unchanged object is not a step.
 func (s *schedule) act(i int) bool {
 	for s.take(i) {
 		in, x := s.uses[0].in, &s.actors[i]
@@ -237,8 +239,8 @@ func (s *schedule) act(i int) bool {
 	return false
 }
 
-// leaves reports whether the actor waits in a polling loop and no object that it polls has
-// changed since.
+// leaves reports whether actor i waits in a polling loop and no object that it polls has changed
+// since.
 func (s *schedule) leaves(i int) bool {
 	x := &s.actors[i]
 	return x.on != nil && x.vain == nil && s.sum(x.on) == x.before
@@ -251,7 +253,7 @@ func (s *schedule) sum(list []object) (versions int) {
 	return versions
 }
 
-// version returns a number that changes whenever an object of the current step changes.
+// version returns a number that changes if any object of the current step changes.
 func (s *schedule) version() int {
 	sum := 1
 	for _, t := range s.uses {
@@ -260,7 +262,7 @@ func (s *schedule) version() int {
 	return sum
 }
 
-// ready reports whether the actor may be able to take a step.
+// ready reports whether actor i may be able to take a step.
 func (s *schedule) ready(i int) bool {
 	switch x := &s.actors[i]; {
 	case x.load != nil:
@@ -273,7 +275,7 @@ func (s *schedule) ready(i int) bool {
 	}
 }
 
-// take runs an actor until it uses an object, and reports whether it did.
+// take runs actor i until it uses an object, and reports whether it has.
 func (s *schedule) take(i int) bool {
 	cl := s.actors[i].w.cta.cluster
 	s.acting, s.uses = i, s.uses[:0]
@@ -315,7 +317,8 @@ func (s *schedule) proceed(x *actor) {
 	}
 }
 
-// note records the step that was taken, and finds earlier steps that could also come after it.
+// note records the step that was just taken. It finds the earlier steps that depend on this step
+// and could also come after it. It returns false if the kernel has a fault.
 func (s *schedule) note() bool {
 	x, at := &s.actors[s.acting], len(s.steps)
 	s.steps = append(s.steps, step{actor: s.acting})
@@ -333,7 +336,7 @@ func (s *schedule) note() bool {
 			}
 			if x.past.At(t.actor) > t.step {
 				if t.use == toWrite {
-					break // all earlier steps happened before t
+					break // every earlier step of the history happened before t
 				}
 				continue
 			}
@@ -371,7 +374,7 @@ func (s *schedule) note() bool {
 	return s.g.fault == nil
 }
 
-// issued adds a load as an actor.
+// issued adds a load, which the acting warp has issued, as an actor.
 func (cl *cluster) issued(b *bulkLoad) {
 	if s := cl.schedule; s != nil {
 		by := &s.actors[s.acting]

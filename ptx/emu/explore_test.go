@@ -12,13 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// work returns a loop of n iterations that has no effect.
+// work returns PTX of a loop of n iterations that has no effect.
 func work(name string, n int) string {
 	return fmt.Sprintf("mov.u32 %%r9, 0;\n%s: add.u32 %%r9, %%r9, 1; setp.lt.u32 %%p7, %%r9, %d; @%%p7 bra %s;\n", name, n, name)
 }
 
-// enter and leave begin and end a critical section. They count the warps inside it in word
-// 4, and trap if there is more than one.
+// enter and leave begin and end a critical section. enter counts the warps inside in the word at
+// byte 16 of the buffer, and traps if another warp is inside.
 const (
 	enter = "atom.global.add.u32 %r5, [%d0+16], 1; setp.ne.u32 %p4, %r5, 0; @%p4 trap;\n"
 	leave = "atom.global.add.u32 %r5, [%d0+16], -1;\n"
@@ -33,7 +33,7 @@ func one(code string) string {
 ` + code + "\n	exit;")
 }
 
-// explored are kernels with a mistake that shows in few orders.
+// explored lists kernels with a mistake that shows in few orders.
 var explored = []struct {
 	name, code string
 	warps      int
@@ -76,8 +76,8 @@ func (p *program) explore(orders int) (Exploration, error) {
 	return p.kernel.Explore(context.Background(), p.mem, p.launch, orders)
 }
 
-// Explore finds mistakes that 20 random orders do not show, and returns the choices that show
-// them again.
+// TestExplore checks that Explore finds mistakes that 20 random orders do not show, and that the
+// choices it returns show them again.
 func TestExplore(t *testing.T) {
 	for _, x := range explored {
 		t.Run(x.name, func(t *testing.T) {
@@ -102,7 +102,8 @@ func TestExplore(t *testing.T) {
 	}
 }
 
-// Explore finds every outcome that random orders find, in random kernels.
+// TestExploreFindsAll checks, for random kernels, that Explore runs every order that random choices
+// find.
 func TestExploreFindsAll(t *testing.T) {
 	ops := []string{
 		"atom.global.add.u32 %r5, [%d0+W], 1;", "red.global.add.u32 [%d0+W], 1;", "red.global.max.u32 [%d0+W], 3;",
@@ -157,7 +158,7 @@ func TestExploreFindsAll(t *testing.T) {
 			}
 			l := p.launch
 			l.Timing = Chosen
-			for { // drop impossible choices, one after the other
+			for { // remove the choices that are impossible, one after the other
 				s, err := p.kernel.follow(context.Background(), p.mem, l, choices)
 				require.NoError(t, err)
 				if s.wrong == nil {
@@ -173,7 +174,7 @@ func TestExploreFindsAll(t *testing.T) {
 	require.Greater(t, different, 100)
 }
 
-// Invalid choices give errors.
+// TestWrongChoices checks that invalid choices are errors.
 func TestWrongChoices(t *testing.T) {
 	p := assemble(t, body("exit;"), "k")
 	p.params(p.u32s(0), 0)
@@ -187,7 +188,7 @@ func TestWrongChoices(t *testing.T) {
 	require.ErrorContains(t, err, "memory is nil")
 }
 
-// With barriers and waits alone there is one order.
+// TestExploreOneOrder checks that a kernel that uses only barriers and waits has one order.
 func TestExploreOneOrder(t *testing.T) {
 	g := gemm{n: 8, stages: 2}
 	p := g.build(t)
@@ -199,8 +200,8 @@ func TestExploreOneOrder(t *testing.T) {
 	g.check(t, p, out, want, exact)
 }
 
-// TestExplorePlanted checks that the kernels into which mistakes are planted have no finding without
-// the mistake, in every order that Explore tries.
+// TestExplorePlanted checks the kernels into which other tests plant mistakes. Without the mistake,
+// they must have no finding in any order, and Explore must finish within 30 orders.
 func TestExplorePlanted(t *testing.T) {
 	all := 0
 	for i := range plantedKernels {

@@ -2,8 +2,9 @@ package emu
 
 import "testing"
 
-// ForeignLaunch is a launch of a kernel of ../testdata/foreign. Before and After hold the
-// memory before and after the launch, by the addresses of allocations.
+// ForeignLaunch is a launch of a kernel of ../testdata/foreign, which another compiler generated.
+// Before and After hold the contents of memory before and after the launch, by the address of the
+// allocation.
 type ForeignLaunch struct {
 	Text          []byte
 	Kernel        *Kernel
@@ -12,13 +13,14 @@ type ForeignLaunch struct {
 	Before, After map[uint64][]byte
 }
 
-// OnForeign, if set, is called for each launch.
+// OnForeign, if not nil, is called after each launch of such a kernel.
 var OnForeign func(t testing.TB, l ForeignLaunch)
 
-// RunForeign launches the kernels of ../testdata/foreign.
+// RunForeign runs the tests of the kernels of ../testdata/foreign.
 func RunForeign(t *testing.T) { TestForeignKernels(t) }
 
-// onForeign calls OnForeign for a launch that has run.
+// onForeign calls OnForeign with the launch that has just run. before is the memory before the
+// launch.
 func (r *foreignRun) onForeign(before snapshot) {
 	if OnForeign == nil {
 		return

@@ -11,10 +11,10 @@ type FaultKind uint8
 const (
 	// Deadlock: no thread of a CTA or cluster can run, or none makes progress.
 	Deadlock FaultKind = iota + 1
-	// OutOfBounds: an access outside every allocation, the CTA's shared memory or the
-	// parameters.
+	// OutOfBounds: an access lies outside every allocation, outside the CTA's shared memory or
+	// outside the parameters.
 	OutOfBounds
-	// Misaligned: an address without the alignment that its instruction needs.
+	// Misaligned: an address lacks the alignment that its instruction needs.
 	Misaligned
 	// UninitializedRegister: a register is read before it was written.
 	UninitializedRegister
@@ -23,14 +23,15 @@ const (
 	// AccumulatorInFlight: an accumulator is touched, or a register of A is written, while a
 	// wgmma may still use it.
 	AccumulatorInFlight
-	// MissingFence: a wgmma lacks the wgmma.fence that orders its registers.
+	// MissingFence: a wgmma lacks the wgmma.fence that must order it after earlier accesses to its
+	// registers.
 	MissingFence
 	// IllegalDescriptor: a matrix descriptor or tensor map is invalid.
 	IllegalDescriptor
 	// BarrierMisuse: a named barrier or mbarrier is used against its rules.
 	BarrierMisuse
-	// DivergentAligned: only a part of a warp executes an instruction for whole warps, or the
-	// warps of a warpgroup disagree.
+	// DivergentAligned: only a part of a warp executes an instruction for whole warps, or the warps
+	// of a warpgroup execute different ones.
 	DivergentAligned
 	// ProxyRace: no proxy fence lies between an ordinary store and an access of the same bytes
 	// by the async proxy.
@@ -39,14 +40,14 @@ const (
 	Race
 	// AsyncPending: a CTA ends while copies still use its shared memory.
 	AsyncPending
-	// IllegalInstruction: operands that the instruction does not accept.
+	// IllegalInstruction: an instruction has operands that it does not accept.
 	IllegalInstruction
 	// Trap: the kernel executed trap.
 	Trap
-	// CTALifetime: nothing orders an access to shared memory between the start and the end of the
-	// CTA that has it.
+	// CTALifetime: nothing ensures that a CTA is running while another CTA accesses its shared
+	// memory.
 	CTALifetime
-	// NotFinite: an instruction makes a NaN or infinity of finite numbers, or loads a NaN.
+	// NotFinite: an instruction turns finite numbers into a NaN or infinity, or loads a NaN.
 	NotFinite
 )
 
@@ -68,30 +69,30 @@ func (k FaultKind) String() string {
 	return fmt.Sprintf("FaultKind(%d)", uint8(k))
 }
 
-// Severity says what a broken rule means for the kernel's author.
+// Severity is the weight of a finding.
 type Severity uint8
 
 // The severities.
 const (
-	// Error: the kernel is wrong on some chip or in some order.
+	// Error: the kernel gives wrong results on some chip or in some order, or may do so.
 	Error Severity = iota
-	// Strict: a rule of the manual that only Launch.StrictProxy demands.
+	// Strict: the kernel breaks a rule of the manual that only Launch.StrictProxy checks.
 	Strict
-	// Note: a rule of the manual that chips do not need here.
+	// Note: the kernel breaks a rule of the manual, but chips do not need it here.
 	Note
 )
 
 // String returns the severity's name.
 func (s Severity) String() string { return [...]string{"error", "strict", "note"}[s] }
 
-// Fault is the broken rule that stopped a kernel.
+// Fault describes a broken rule: which kernel broke it, where, and how.
 type Fault struct {
 	Kind     FaultKind
 	Severity Severity
 	Kernel   string
 	// Line is the line of the PTX text, from 1.
 	Line int
-	// Where is the source position of Line, if it is known.
+	// Where is the position of Line in the source of the kernel, if it is known.
 	Where string
 	CTA   [3]int
 	Warp  int

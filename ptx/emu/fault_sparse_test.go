@@ -10,7 +10,7 @@ import (
 const (
 	sparseWgmma = "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, %d0, %d1, %r7, 0, 0, 1, 1, 0, 0;"
 	sparseFrame = wgmmaFrame + "mov.u32 %r7, 0x44444444;\n\t"
-	// Registers of a warp's product, with different metadata in lane 5.
+	// sparseWarp sets the registers of a sparse mma.sync. Lane 5 has other metadata than the rest.
 	sparseWarp = `
 	mov.u32 %r0, 0;
 	mov.u32 %r7, 0x44444444;
@@ -21,7 +21,7 @@ const (
 	sparseTF32    = "mma.sp.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f0, %f1, %f2, %f3}, {%r0, %r0}, {%r0, %r0}, {%r0, %r0, %r0, %r0}, %r7, "
 )
 
-// sparseFaults are faults of sparse products.
+// sparseFaults lists kernels with a mistake in a sparse product.
 var sparseFaults = []planted{
 	{name: "metadata that pick an element twice", kind: IllegalInstruction, code: sparseWarp + `
 	@%p0 mov.u32 %r7, 0x44444454;
@@ -55,7 +55,7 @@ var sparseFaults = []planted{
 	wgmma.wait_group.sync.aligned 0;`},
 }
 
-// Lanes that the selector does not pick provide no metadata and need not have any.
+// TestSelectorPicksLanes checks that only the lanes that the selector picks need metadata.
 func TestSelectorPicksLanes(t *testing.T) {
 	p := assemble(t, body(sparseWarp+`
 	@%p0 mov.u32 %r7, 0;

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// planted is a kernel with one mistake, on a line that ends with the comment "here".
+// planted is a kernel with one mistake. The line with the mistake ends with the comment "here".
 type planted struct {
 	name    string
 	kind    FaultKind
@@ -47,7 +47,7 @@ const (
 	fenceMMA = "wgmma.fence.sync.aligned;\n\t"
 )
 
-// plantedFaults has a kernel for each rule that the emulator checks.
+// plantedFaults has at least one kernel for each rule that the emulator checks.
 var plantedFaults = []planted{
 	{name: "global past the end", kind: OutOfBounds, code: `
 	ld.param.u64 %d0, [out];
@@ -349,7 +349,8 @@ func TestPlantedFaults(t *testing.T) {
 	}
 }
 
-// An access to memory that was freed names the parameter that still points to it.
+// TestFreedMemory checks that an access to freed memory is a fault, which names the parameter that
+// still points to the memory.
 func TestFreedMemory(t *testing.T) {
 	text := body(`
 	ld.param.u64 %d0, [out];
@@ -362,7 +363,7 @@ func TestFreedMemory(t *testing.T) {
 	assert.Contains(t, f.Error(), "byte 8 of an allocation of 64 bytes that was freed: out + 8")
 }
 
-// The kernels without their mistakes run without a fault.
+// TestNoFault checks that kernels like the planted ones, but without their mistakes, have no fault.
 func TestNoFault(t *testing.T) {
 	for name, code := range map[string]string{
 		"wgmma": wgmmaFrame + fenceMMA + wgmma + wgmmaKeep + `
@@ -429,7 +430,7 @@ end:
 	}
 }
 
-// Load names the forms that it does not support.
+// TestUnknownForms checks that Load names an instruction form that the emulator does not support.
 func TestUnknownForms(t *testing.T) {
 	for code, says := range map[string]string{
 		"tex.2d.v4.f32.s32 {%f0, %f1, %f2, %f3}, [%d0, {%r0, %r1}];": "",

@@ -21,15 +21,16 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// foreignRun is a kernel of ../testdata/foreign under test.
+// foreignRun is the test of one kernel of ../testdata/foreign. Its twin is a Go function that
+// computes the same.
 type foreignRun struct {
 	*program
 	rng     *rand.Rand
-	dropped bool // a line of the kernel is dropped, so the twin ends after the launch
+	dropped bool // a line of the kernel is dropped: the twin ends after the launch, without a comparison
 	source  []byte
 }
 
-// put allocates a buffer with the values.
+// put allocates a buffer in the emulator's memory and fills it with the values.
 func put[T any](r *foreignRun, v []T) uint64 {
 	b, err := binary.Append(nil, binary.LittleEndian, v)
 	require.NoError(r.t, err)
@@ -39,7 +40,7 @@ func put[T any](r *foreignRun, v []T) uint64 {
 	return a
 }
 
-// get reads a buffer.
+// get reads n values from a buffer.
 func get[T any](r *foreignRun, a uint64, n int) []T {
 	v := make([]T, n)
 	b := make([]byte, binary.Size(v))
@@ -66,13 +67,13 @@ func (r *foreignRun) i64s(n int) []int64 {
 	return draw(n, func() int64 { return int64(r.rng.Uint64() >> r.rng.IntN(60)) })
 }
 
-// foreignFindings are the expected findings of these kernels: atomicCAS's loop from the
-// programming guide begins with an ordinary load.
+// foreignFindings lists the findings that correct foreign kernels have. The atomicCAS loop of the
+// programming guide begins with an ordinary load, which races with the atomics.
 var foreignFindings = map[string]string{
 	"atomics_atomics": "with ld.global (line 77) in lanes 1-31, and nothing orders these lanes of the warp",
 }
 
-// seedsOfTwins is the number of random orders in which a correct kernel must be clean.
+// seedsOfTwins returns the number of random orders in which a correct kernel must have no finding.
 func seedsOfTwins() int {
 	if os.Getenv("SONICMOE_LONG") != "" {
 		return 100
@@ -80,7 +81,7 @@ func seedsOfTwins() int {
 	return 1
 }
 
-// launchWith runs the kernel with the parameters in several orders, and looks for races.
+// launchWith launches the kernel with the parameters, in several orders, and looks for races.
 func (r *foreignRun) launchWith(grid, block [3]int, params ...any) {
 	r.t.Helper()
 	b := make([]byte, r.kernel.ParamBytes())
@@ -106,7 +107,7 @@ func (r *foreignRun) launchWith(grid, block [3]int, params ...any) {
 	r.onForeign(before)
 }
 
-// near compares floats up to a number of last places of single precision.
+// near checks that floats are equal up to the given number of units in the last place of FP32.
 func near(t *testing.T, want, got []float32, places float64) {
 	t.Helper()
 	for i := range want {
@@ -118,7 +119,7 @@ func near(t *testing.T, want, got []float32, places float64) {
 
 func x(n int) [3]int { return [3]int{n} }
 
-// each compares every element with the twin's.
+// each compares every element of a buffer with the value that the twin computes.
 func each[T any](r *foreignRun, out uint64, n int, twin func(i int) T) {
 	r.t.Helper()
 	want := make([]T, n)
@@ -128,8 +129,8 @@ func each[T any](r *foreignRun, out uint64, n int, twin func(i int) T) {
 	assert.Equal(r.t, want, get[T](r, out, n))
 }
 
-// foreignTwins are kernels that NVIDIA's compiler generated from the sources next to them, with
-// Go functions that compute the same.
+// foreignTwins has a twin for each foreign kernel: a Go function that computes the same. NVIDIA's
+// compiler generated most kernels from the sources next to them.
 var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 	"bytes bytes": func(t *testing.T, r *foreignRun) {
 		a, b := draw(64, func() uint8 { return uint8(r.rng.Uint32()) }), draw(64, func() int8 { return int8(r.rng.Uint32()) })
@@ -180,7 +181,7 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 			s := int32(0)
 			if i > 0 {
 				s = int32(x<<max(0, 29-i)) >> (32 - i)
-				if 3+i > 32 { // the sign fills
+				if 3+i > 32 { // shifted-in bits are copies of the sign
 					s = int32(x) >> 3
 				}
 			}
@@ -257,7 +258,7 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 		a, b, out := r.f32s(32), r.f32s(32), put(r, make([]float32, 256))
 		r.launchWith(x(1), x(32), out, put(r, a), put(r, b), int32(32))
 		got := get[float32](r, out, 256)
-		down, up := func(v float64) float32 { // down and up round toward minus and plus infinity; float64 represents the values well enough
+		down, up := func(v float64) float32 { // round a float64, which is precise enough here, toward minus and plus infinity
 			f := float32(v)
 			if float64(f) > v {
 				f = math.Nextafter32(f, float32(math.Inf(-1)))
@@ -619,7 +620,7 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 		r.launchWith(x(1), x(64), out, put(r, a), int32(64))
 		each(r, out, 256, func(i int) float32 {
 			from := 63 - i/4
-			if from%3 == 1 && i%4 == 3 { // the copy takes only 4 of the last 8 bytes
+			if from%3 == 1 && i%4 == 3 { // this copy takes only 4 of the last 8 bytes
 				return 0
 			}
 			return a[4*from+i%4]
@@ -729,7 +730,7 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 		})
 	},
 	"tensor8 mmabf16": func(t *testing.T, r *foreignRun) {
-		words := func(n int) []uint32 { // two bf16 each
+		words := func(n int) []uint32 { // each word holds two bf16 numbers
 			return draw(n, func() uint32 {
 				return arith.BF16Nearest(math.Float32bits(float32(r.rng.NormFloat64())))<<16 | arith.BF16Nearest(math.Float32bits(float32(r.rng.NormFloat64())))
 			})
@@ -771,9 +772,9 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 			thread, sum := i/4, 0.0
 			row, column := layout.AccumulatorPosition(thread, i%4)
 			for k := range 16 {
-				from := row/16*32 + row%8*4 + k%8/2 // number of the thread that holds element (row, k)
+				from := row/16*32 + row%8*4 + k%8/2 // index of the thread that holds element (row, k)
 				x := a[4*from+row/8%2+2*(k/8)] >> (16 * (k % 2)) << 16
-				// B is K-major: core matrices of 8 columns by 16 bytes of k.
+				// B is K-major: a core matrix is 8 columns by 16 bytes of k.
 				y := b[k/8*64+column*8+k%8]
 				sum += float64(arith.ToF32(x)) * float64(arith.ToF32(arith.F32FromBF16(y)))
 			}
@@ -864,8 +865,8 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 	},
 }
 
-// triton launches a kernel of Triton, which takes unused scratch memory after its own
-// parameters.
+// triton launches a kernel that Triton compiled. Such a kernel takes pointers to scratch
+// memory after its own parameters, and does not use them.
 func (r *foreignRun) triton(grid [3]int, params ...any) {
 	for len(params) < len(r.kernel.Params()) {
 		params = append(params, uint64(0))
@@ -874,7 +875,7 @@ func (r *foreignRun) triton(grid [3]int, params ...any) {
 	r.launchWith(grid, r.kernel.entry.Block, params...)
 }
 
-// tritonMatmul runs an FP16 product of two by two tiles.
+// tritonMatmul tests an FP16 matrix product of two by two tiles.
 func (r *foreignRun) tritonMatmul(tile, k int) {
 	n := 2 * tile
 	encode := func(v []float64) []uint16 {
@@ -896,12 +897,12 @@ func (r *foreignRun) tritonMatmul(tile, k int) {
 	}
 }
 
-// kernelScratch runs a kernel whose threads all use one module variable.
+// kernelScratch tests a kernel whose threads all use one module variable.
 func (r *foreignRun) kernelScratch(out, sums uint64) {
 	r.launchWith(x(1), x(32), out, sums, int32(32))
 }
 
-// halvesTwin computes in float64 and rounds each step to FP16.
+// halvesTwin computes each step in float64 and rounds it to FP16.
 func halvesTwin(t *testing.T, r *foreignRun, _ int) {
 	half := func(v float64) float64 {
 		return float64(arith.ToF32(arith.F32FromF16(uint16(arith.F16Nearest(math.Float32bits(float32(v)))))))
@@ -943,8 +944,8 @@ func TestForeignKernels(t *testing.T) {
 	}
 }
 
-// functionsTwin tests calls: with values and structures, by address, recursive, and through a
-// table of virtual functions.
+// functionsTwin tests function calls: with values and structures as arguments, by address,
+// recursive, and through a table of virtual functions.
 func functionsTwin(t *testing.T, r *foreignRun) {
 	const n = 70
 	in := draw(n, func() int32 { return r.rng.Int32N(1000) })
@@ -969,8 +970,8 @@ func functionsTwin(t *testing.T, r *foreignRun) {
 	})
 }
 
-// prunedDot returns the dot product of two vectors; the first keeps the two largest of each
-// four elements.
+// prunedDot returns the dot product of a and b, after keeping the two largest of each four elements
+// of a.
 func prunedDot(a, b []uint16, value func(uint16) float64) (sum float64) {
 	for at := 0; at < len(a); at += 4 {
 		order := []int{0, 1, 2, 3}

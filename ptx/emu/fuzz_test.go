@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Any text that is loaded and run ends with an error, a fault or success: never a panic, nor a
-// launch that outlasts its context. A second run gives the same fault and the same memory.
+// FuzzLoad loads and runs arbitrary text. The result must be an error, a fault or success, never a
+// panic or a launch that outlasts its context. A second run must give the same fault and the same
+// memory.
 func FuzzLoad(f *testing.F) {
 	f.Add([]byte(body("")), uint8(0))
 	f.Add([]byte(body("ld.param.u64 %d0, [out];\nmov.u32 %r0, %tid.x;\nmul.wide.u32 %d1, %r0, 4;\nadd.u64 %d0, %d0, %d1;\nst.global.u32 [%d0], %r0;\n")), uint8(1))

@@ -17,12 +17,12 @@ type Timing uint8
 const (
 	// Early completes work as soon as it is issued.
 	Early Timing = iota
-	// Late completes work when a wait forces it or no warp can run otherwise.
+	// Late completes work only when a wait forces it, or when no warp can run otherwise.
 	Late
 	// Random completes work at random moments and runs warps in random order.
 	Random
-	// Chosen is Late with the order of steps that Launch.Choices gives. All clusters run
-	// together, and races are looked for.
+	// Chosen completes work as Late does, and runs steps in the order that Launch.Choices gives.
+	// All clusters run together, and races are looked for.
 	Chosen
 )
 
@@ -39,82 +39,83 @@ func (t Timing) String() string {
 // Launch describes one kernel launch.
 type Launch struct {
 	Grid, Block [3]int // extents in x, y and z; zero fields count as one
-	// Cluster is the shape of a cluster in CTAs. The zero value means the kernel's own shape,
-	// or one CTA; single zero fields count as one.
+	// Cluster is the shape of a cluster in CTAs. If all fields are zero, the kernel's own shape
+	// applies, or one CTA if it has none. Otherwise a zero field counts as one.
 	Cluster [3]int
-	// SharedBytes is the dynamic shared memory of a CTA.
+	// SharedBytes is the size of a CTA's dynamic shared memory.
 	SharedBytes int
-	// Params is the packed parameter buffer, laid out as Kernel.Params says.
+	// Params is the packed parameter buffer. Kernel.Params describes its layout.
 	Params []byte
 	Timing Timing
 	// Seed selects the order under Random.
 	Seed uint64
-	// Choices selects the order under Chosen. A [Finding] of [Kernel.Explore] holds such
-	// choices.
+	// Choices selects the order under Chosen. [Kernel.Explore] returns such choices in a [Finding].
 	Choices string
-	// Parallel is the number of goroutines the launch may use: one for each cluster, the rest
-	// for wgmma products. 0 means GOMAXPROCS.
+	// Parallel is the number of goroutines that the launch may use. Each running cluster takes one;
+	// the rest compute wgmma products. 0 means GOMAXPROCS.
 	Parallel int
-	// HostBytes bounds the host memory for registers and shared memory of running clusters; 0
+	// HostBytes bounds the host memory for registers and shared memory of the running clusters; 0
 	// means 4 GiB. With a lower bound fewer clusters run at the same time, as on a small chip.
 	HostBytes int64
 	// SMs is the number of multiprocessors that %nsmid reports; 0 means 132.
 	SMs int
-	// SpinLimit is the number of warp instructions for which a cluster may poll memory before
-	// that counts as a deadlock; 0 means 2^24. Only polling without any store, barrier or copy,
-	// and without progress of another cluster, counts. A cluster that does not poll may run 64
-	// times as long. Warps that come back to a state that they had before are a deadlock at once.
+	// SpinLimit is the number of warp instructions for which a cluster may poll memory before the
+	// emulator reports a deadlock; 0 means 2^24. Polling counts only while the cluster executes no
+	// store, barrier or copy and no other cluster makes progress. A cluster that does not poll may
+	// run 64 times as long. If warps return to exactly the state that they had before, the deadlock
+	// is reported at once.
 	SpinLimit int
-	// StrictProxy also demands proxy fences after cp.async. Shipping kernels omit them.
+	// StrictProxy also demands proxy fences after cp.async, as the manual does. Widely used kernels
+	// omit them.
 	StrictProxy bool
-	// Races makes the emulator look for pairs of accesses to shared and global memory that
-	// nothing orders, and for matrix descriptors that do not match what TMA wrote. A launch
-	// with many products then takes about four times as long, a launch with many loads and
-	// stores longer still.
+	// Races makes the emulator look for pairs of accesses to shared and global memory that nothing
+	// orders, and for matrix descriptors that do not match what TMA wrote. A launch that mostly
+	// multiplies then takes about four times as long, a launch that mostly loads and stores longer
+	// still.
 	Races bool
-	// NaNs makes each cluster note its first NaN or infinity that an instruction makes of finite
-	// numbers, or its first NaN that it loads as a float.
+	// NaNs makes each cluster report its first instruction that turns finite numbers into a NaN or
+	// infinity, or that loads a NaN as a float.
 	NaNs bool
-	// Unread, with Races, notes stores to shared memory of which wgmma reads some bytes and nothing
-	// reads the others: the matrix descriptor may be wrong.
+	// Unread makes a launch with Races report a store to shared memory if wgmma reads some of its
+	// bytes and nothing reads the others: the matrix descriptor may be wrong.
 	Unread bool
-	// GoOn, if not nil, is called with each finding after which a launch can go on: races,
-	// missing proxy fences, CTA lifetimes, reads of uninitialised shared memory and notes. The launch goes on
-	// if GoOn returns true. If GoOn is nil, the launch goes on after notes.
+	// GoOn, if not nil, is called with each finding after which a launch can go on: races, missing
+	// proxy fences, CTA lifetimes, reads of uninitialised shared memory, and notes. The launch goes
+	// on if GoOn returns true. If GoOn is nil, the launch goes on after notes only.
 	GoOn func(*Fault) bool
-	// Known, if not nil, is called before GoOn, with the same findings. The launch goes on and
-	// leaves the finding out if Known returns true.
+	// Known, if not nil, is called before GoOn, with the same findings. If it returns true, the
+	// launch goes on and does not report the finding.
 	Known func(*Fault) bool
-	// Stream, if not nil, is the stream of the launch. Programmatic makes the launch a
-	// programmatic dependent launch: it may start before its predecessor in the stream has
-	// ended. With Races, its accesses are also checked against those of its predecessors.
-	// Otherwise the predecessors count as ended.
+	// Stream, if not nil, is the stream of the launch. Programmatic makes the launch a programmatic
+	// dependent launch, which may start before its predecessor in the stream has ended. With Races,
+	// its accesses are then also checked against the accesses of its predecessors. Without
+	// Programmatic, the predecessors have ended.
 	Stream       *Stream
 	Programmatic bool
 	// Cooperative makes the launch a cooperative launch: all CTAs run together, and
 	// cooperative_groups::grid_group::sync works.
 	Cooperative bool
-	// Report, if not nil, is filled with counts of what the launch did, up to its fault if it
-	// has one.
+	// Report, if not nil, is filled with counts of what the launch did. If the launch ends with a
+	// fault, it has the counts up to the fault.
 	Report *Report
-	// Where returns the source position of a line of the PTX, for messages; nil means
+	// Where returns the source position of a line of the PTX, for messages. nil means
 	// Kernel.Source.
 	Where func(line int) string
 }
 
-// maxGrid is the largest grid.
+// maxGrid is the largest extent of a grid in x, y and z.
 var maxGrid = [3]int{1<<31 - 1, 1<<16 - 1, 1<<16 - 1}
 
 const (
 	maxCTAThreads  = 1024
 	registersPerSM = 65536
 	maxCluster     = 16
-	// paramWindow is the generic address of the parameter buffer. It is deliberately no
-	// multiple of a tensor map's alignment.
+	// paramWindow is the generic address of the parameter buffer. It is deliberately not a multiple
+	// of a tensor map's alignment, so that a misaligned map parameter is found.
 	paramWindow = 1<<60 + ptx.ParamBase
 )
 
-// allFrom1 reports whether each extent is between 1 and maxCluster.
+// allFrom1 reports whether each extent of a cluster is between 1 and maxCluster.
 func allFrom1(d ptx.Dims) bool {
 	for _, n := range d {
 		if n < 1 || n > maxCluster {
@@ -133,8 +134,8 @@ func atLeastOne(d [3]int) [3]int {
 	return d
 }
 
-// Launch runs the kernel to its end. The error is a *Fault if the kernel broke a rule, ctx's
-// error if ctx ended first, and otherwise names the invalid part of the launch.
+// Launch runs the kernel to its end. The error is a *Fault if the kernel broke a rule, and ctx's
+// error if ctx ended first. Any other error names what is invalid in the launch.
 func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
 	if l.Timing == Chosen {
 		choices, err := parseChoices(l.Choices)
@@ -185,8 +186,8 @@ func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
 	return err
 }
 
-// checkShape refuses a launch with the wrong extents or sizes. It sets the number of threads in a
-// CTA and returns the number of CTAs.
+// checkShape refuses a launch with wrong extents or sizes. It sets the number of threads of a CTA
+// and returns the number of CTAs.
 func (g *grid) checkShape(l Launch) (ctas int64, err error) {
 	e := g.kernel.entry
 	ctas = 1
@@ -216,8 +217,8 @@ func (g *grid) checkShape(l Launch) (ctas int64, err error) {
 	return ctas, nil
 }
 
-// cooperate allocates the workspace of a cooperative launch: its size and the word of the grid's
-// barrier.
+// cooperate allocates the workspace that a cooperative launch needs: a word with the workspace's
+// size, and the word of the grid's barrier.
 func (g *grid) cooperate(mem *Memory) (err error) {
 	if !g.launch.Cooperative {
 		return nil

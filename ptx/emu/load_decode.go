@@ -7,27 +7,27 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// decoder turns one parsed kernel into instructions.
+// decoder turns one parsed kernel into the emulator's instructions.
 type decoder struct {
 	m   *ptx.Module
 	e   *ptx.Entry
 	k   *Kernel
-	reg []int32 // slot of each register, in its class's bank
+	reg []int32 // slot of each register in the bank of its class
 
 	consts32 map[uint32]int32
 	consts64 map[uint64]int32
 	special  map[int32]int32
 	symbol   map[string]int32
-	wide     map[string]int32 // symbols in 64-bit registers
+	wide     map[string]int32 // slot of the 64-bit register that holds a symbol's address, by symbol
 	local    map[string]int   // offset of each variable in a thread's local memory
-	// shared holds the address of each shared variable in a CTA of rank 0.
+	// shared holds the address of each shared variable as CTA rank 0 sees it.
 	shared map[string]int
-	// shared holds the address of each shared variable as seen from CTA rank 0.
+	// params holds the offset of each kernel parameter.
 	params map[string]int
 	linked linked
-	tables map[string][]int32   // targets of each .branchtargets label by name
-	frames map[string]*function // the function that declares each local variable
-	// operands is the chunk from which room allocates.
+	tables map[string][]int32   // targets of each .branchtargets label
+	frames map[string]*function // function that declares each local variable
+	// operands is the rest of a larger allocation, from which room takes slices.
 	operands []operand
 }
 
@@ -71,7 +71,7 @@ func decodeKernel(module *Module, e *ptx.Entry) (*Kernel, error) {
 		}
 		d.k.asyncShared = d.k.asyncShared || forms[in.form.ID].bulk || in.product != nil
 	}
-	// Running off the end is a ret.
+	// If execution runs off the end of the code, it returns.
 	ret := &isa.Table[isa.Ret]
 	d.k.code = append(d.k.code, inst{form: ret, exec: forms[isa.Ret].exec, guard: -1, number: len(d.k.code)})
 	d.endFunctions()
@@ -143,8 +143,8 @@ func (d *decoder) const64(v uint64) int32 {
 	return s
 }
 
-// inst decodes an instruction and appends it to the code, whose capacity suffices: an inst
-// is half a KiB, too large to copy.
+// inst decodes an instruction and appends it to the code. The code has enough capacity, so inst
+// values are never copied: each has half a KiB.
 func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (*inst, error) {
 	f := src.Form
 	h := &forms[f.ID]
@@ -228,14 +228,14 @@ func (d *decoder) args(in *inst, src *ptx.Inst, labels map[string]int32) error {
 		in.args = append(in.args, o)
 		d.uses(in, &f.Args[i], &in.args[i])
 		if o.list == nil {
-			in.args[i].list = []int32{o.slot} // one register counts as a vector of one
+			in.args[i].list = []int32{o.slot} // a single register counts as a vector of one
 		}
 	}
 	return nil
 }
 
-// room returns an empty slice that can hold the operands of an instruction. It takes the
-// slice from a larger allocation.
+// room returns an empty slice with capacity for the operands of an instruction. Such slices share a
+// larger allocation.
 func (d *decoder) room(operands int) []operand {
 	if operands > len(d.operands) {
 		d.operands = make([]operand, max(operands, 512))
@@ -251,7 +251,7 @@ func (d *decoder) ofCall(o *ptx.Operand) bool {
 	return own
 }
 
-// uses records which slots the instruction reads and writes, other than accumulators of wgmma.
+// uses records which slots an operand reads or writes. It leaves out accumulators of wgmma.
 func (d *decoder) uses(in *inst, a *isa.Arg, o *operand) {
 	if o.bank == bankNone || a.Dir == isa.InOut {
 		return

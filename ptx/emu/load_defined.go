@@ -2,29 +2,29 @@ package emu
 
 import "sonicmoe/ptx/isa"
 
-// Reading a register before it is written is a fault. Decoding proves most reads safe: every
-// path to them writes the register without a guard. Only the other reads are checked at run
-// time, lane by lane. If a kernel has too many registers and branches for the proof, all its
-// reads are.
+// Reading a register before it is written is a fault. Decoding proves most reads safe: every path
+// to them contains an unguarded write of the register. Only the other reads are checked at run
+// time, lane by lane. If a kernel has too many registers and branches for the proof, all its reads
+// are checked.
 
-// slotRef names a slot of a bank.
+// slotRef names a register: its bank and its slot there.
 type slotRef struct {
 	bank bank
 	slot int32
 }
 
-// definedness is the analysis of one kernel: which slots hold a value, on all paths, before
-// each block of instructions.
+// definedness is a data-flow analysis of one kernel. It finds, for each block of instructions, the
+// slots that hold a value at its start on all paths.
 type definedness struct {
 	k      *Kernel
-	base   [numBanks]int // index, among the slots of all banks, of each bank's slot 0
+	base   [numBanks]int // index of each bank's slot 0 in a numbering of the slots of all banks
 	words  int
-	starts []int32 // first instruction of each block, then the end of the code
+	starts []int32 // index of each block's first instruction, then the length of the code
 	block  map[int32]int
-	in     [][]uint64 // slots that hold a value before each block; nil if the block is not reached yet
+	in     [][]uint64 // in[b] is the set of slots that hold a value before block b; nil if no path to it is known yet
 }
 
-// definedness returns the analysis before anything is proved.
+// definedness returns the analysis in its initial state, in which nothing is proved.
 func (k *Kernel) definedness() *definedness {
 	a := &definedness{k: k, block: map[int32]int{}}
 	n := 0
@@ -37,14 +37,15 @@ func (k *Kernel) definedness() *definedness {
 	return a
 }
 
-// resolveReads sets checks and marks of all instructions.
+// resolveReads sets, for each instruction, checks (the reads to check at run time) and marks (the
+// writes to record at run time).
 func (k *Kernel) resolveReads() {
 	a := k.definedness()
 	a.solve()
 	tracked := make([]uint64, a.words)
 	for _, class := range k.classes {
 		for _, s := range class {
-			a.add(tracked, bank32, s) // the emulator does not check accumulators: a wgmma may add to registers that were never written
+			a.add(tracked, bank32, s) // record writes of accumulators: a wgmma that adds to them checks at run time that they hold values
 		}
 	}
 	for i := range a.starts[:len(a.starts)-1] {
@@ -107,7 +108,7 @@ func (in *inst) jumps() []int32 {
 
 func (in *inst) exits() bool { return in.form.Effects&isa.Exits != 0 }
 
-// split divides the code into blocks.
+// split divides the code into basic blocks.
 func (a *definedness) split() {
 	code := a.k.code
 	leader := make([]bool, len(code)+1)
@@ -134,15 +135,14 @@ func (a *definedness) split() {
 	a.in = make([][]uint64, len(a.starts))
 }
 
-// maxProof bounds the size of the proof's sets in words, maxProofWork the words that it may
-// process. Large kernels of the layer take about 2^14.
+// maxProof bounds the size of the analysis's sets in words, maxProofWork the number of words that
+// it may process. Large kernels of this repository need about 2^14.
 const (
 	maxProof     = 1 << 22
 	maxProofWork = maxProof << 6
 )
 
-// solve propagates definedness until nothing changes. If that takes too long, nothing is
-// proved.
+// solve propagates the sets until nothing changes. If that takes too long, it proves nothing.
 func (a *definedness) solve() {
 	if len(a.starts)*a.words > maxProof {
 		return
@@ -167,7 +167,7 @@ func (a *definedness) solve() {
 	}
 	a.in[0] = start
 	work := []int{0}
-	for _, f := range a.k.functions { // a function may be called with any other slot undefined
+	for _, f := range a.k.functions { // any caller may call a function with any other slot undefined
 		if f.start >= 0 {
 			a.in[a.block[f.start]] = append([]uint64(nil), start...)
 			work = append(work, a.block[f.start])
@@ -189,8 +189,8 @@ func (a *definedness) solve() {
 	}
 }
 
-// walk visits the instructions of a block with the slots that hold values before each. It
-// returns the slots that hold values at the block's end, or none if nothing reaches the block.
+// walk visits the instructions of a block with the set of slots that hold values before each. It
+// returns the set at the block's end.
 func (a *definedness) walk(block int, visit func(in *inst, have []uint64)) []uint64 {
 	have := make([]uint64, a.words)
 	copy(have, a.in[block])
@@ -226,8 +226,8 @@ func (a *definedness) successors(block int) (next []int) {
 	return next
 }
 
-// meet removes from a block's slots those that hold no value on this path. It reports whether
-// that changed the block.
+// meet intersects a block's set with the set at the end of a predecessor. It reports whether the
+// block's set changed.
 func (a *definedness) meet(block int, out []uint64) bool {
 	if a.in[block] == nil {
 		a.in[block] = append([]uint64(nil), out...)

@@ -9,9 +9,9 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Functions. Loading links a kernel with all functions that it may call: their bodies follow
-// the kernel's own, with their own registers and variables. A recursive call saves the
-// function's registers until it returns, and gets new variables.
+// Loading links a kernel with all functions that it may call. The bodies of the functions follow
+// the kernel's body, with registers and variables of their own. A recursive call saves the
+// registers of the function until it returns, and gets new variables.
 
 // linked is a kernel with the functions that it may call.
 type linked struct {
@@ -19,42 +19,43 @@ type linked struct {
 	functions []*function
 }
 
-// function is one function that the kernel may call.
+// function is one function that the linked kernel may call.
 type function struct {
 	*ptx.Func
 	start     int32             // index of the function's first instruction; -1 if it has no body
-	registers [2]int            // range of the function's registers among those of the linked kernel
-	slots     [numBanks][]int32 // slots of the function's registers and symbols
+	registers [2]int            // the function's registers are [0] to [1]-1 of the linked kernel's
+	slots     [numBanks][]int32 // slots of the function's registers, and of the symbols that depend on the call
 	names     map[string]string
-	// The variables of a call take bytes contiguous bytes; those of the first call begin at
-	// from.
+	// bytes is the number of contiguous bytes for the variables of one call. The variables of the
+	// first call begin at offset from in local memory.
 	from, bytes     int
 	results, params []place
 	symbols         []frameSymbol
 }
 
-// place is a range of bytes among the variables of a call, or of the kernel.
+// place is a range of bytes, relative to the variables of a call or of the kernel.
 type place struct{ at, bytes int }
 
-// frameSymbol is a slot that holds the address of a variable of the innermost call.
+// frameSymbol is a slot that holds the address of one of the function's variables in the innermost
+// call. at is the offset of the variable.
 type frameSymbol struct {
 	slot int32
 	at   int
 }
 
-// calledWith is the decoded operands of a call.
+// calledWith holds the decoded operands of a call instruction.
 type calledWith struct {
 	function        *function // the called function, or nil if the call is by address
 	results, params []place
 }
 
-// functionWindow is the base of function addresses; no memory has such addresses.
+// functionWindow is the base of function addresses. No memory has an address in this range.
 const functionWindow = 1 << 58
 
-// functionAddress returns the address of the function with a number in the module.
+// functionAddress returns the address of function n of the module.
 func functionAddress(n int) uint64 { return functionWindow | uint64(n)<<4 }
 
-// numberOf returns a function's number in the module, or -1.
+// numberOf returns the index of a function in the module, or -1.
 func numberOf(m *ptx.Module, name string) int {
 	return slices.IndexFunc(m.Funcs, func(f *ptx.Func) bool { return f.Name == name })
 }
@@ -112,7 +113,7 @@ func link(m *ptx.Module, e *ptx.Entry) (linked, error) {
 	return out, nil
 }
 
-// own returns the linked kernel's name of a label or variable that the function declares.
+// own returns the name that a label or variable of the function has in the linked kernel.
 func (f *function) own(name string) string {
 	if now, ok := f.names[name]; ok {
 		return now
@@ -123,7 +124,7 @@ func (f *function) own(name string) string {
 // startLabel returns the label before the function's code.
 func (f *function) startLabel() string { return f.Name + "()" }
 
-// appendTo appends the function to a kernel.
+// appendTo appends the function's registers, variables and code to the linked kernel e.
 func (f *function) appendTo(e *ptx.Entry) {
 	f.registers[0] = len(e.Registers)
 	e.Registers = append(e.Registers, f.Registers...)
@@ -163,7 +164,8 @@ func (f *function) appendTo(e *ptx.Entry) {
 	}
 }
 
-// shifted returns operands with the registers and names that they have in the linked kernel.
+// shifted returns operands of the function with the registers and names that they have in the
+// linked kernel.
 func (f *function) shifted(args []ptx.Operand) []ptx.Operand {
 	args = slices.Clone(args)
 	for i := range args {
@@ -181,7 +183,7 @@ func (f *function) shifted(args []ptx.Operand) []ptx.Operand {
 	return args
 }
 
-// beginFunctions lays out the variables of all functions' calls.
+// beginFunctions lays out the variables of a call for each function, and decodes branch tables.
 func (d *decoder) beginFunctions(labels map[string]int32) {
 	d.k.functions, d.frames = d.linked.functions, map[string]*function{}
 	d.tables = map[string][]int32{}
@@ -223,7 +225,8 @@ func (d *decoder) beginFunctions(labels map[string]int32) {
 	}
 }
 
-// unplaced returns the parameters of a function without a body.
+// unplaced returns the sizes of the parameters of a function without a body. They have no place in
+// memory.
 func unplaced(params []ptx.Param) (list []place) {
 	for _, p := range params {
 		list = append(list, place{0, p.Bytes})
@@ -231,7 +234,7 @@ func unplaced(params []ptx.Param) (list []place) {
 	return list
 }
 
-// endFunctions records which slots a recursive call must save.
+// endFunctions adds the slots with addresses of variables to the slots that a recursive call saves.
 func (d *decoder) endFunctions() {
 	for _, f := range d.k.functions {
 		for _, s := range f.symbols {
@@ -240,8 +243,8 @@ func (d *decoder) endFunctions() {
 	}
 }
 
-// frameSlot returns the slot that holds the address of a variable of a function's innermost
-// call.
+// frameSlot returns the slot that holds the address, plus add, of a variable of function f in the
+// innermost call.
 func (d *decoder) frameSlot(f *function, name string, add int64) int32 {
 	key := fmt.Sprint(name, "+", add)
 	s, ok := d.wide[key]
@@ -293,7 +296,7 @@ func (d *decoder) call(src *ptx.Inst) (*calledWith, error) {
 	return c, nil
 }
 
-// misfit returns why a call does not match a function, or "" if it matches.
+// misfit says why the operands of a call do not match function f. It returns "" if they match.
 func (c *calledWith) misfit(f *function) string {
 	for _, x := range []struct {
 		what        string

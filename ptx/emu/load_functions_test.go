@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// withFunctions returns the text of functions followed by a kernel.
+// withFunctions returns PTX text of the given functions, followed by a kernel with the given code.
 func withFunctions(functions, code string) string {
 	return strings.Replace(body(code), ".visible .entry", functions+"\n.visible .entry", 1)
 }
 
-// nested calls itself and passes the address of its own variable. Each call adds the
-// variable of the innermost call.
+// nested is a recursive function. Each call passes the address of its own variable to the inner
+// call, which adds 1000 to the variable. The outer call then adds the variable to the sum.
 const nested = `
 .func (.param .b32 sum) nested(.param .b32 depth, .param .b64 outer)
 {
@@ -49,8 +49,8 @@ end:
 	ret;
 }`
 
-// Each thread calls a function to a depth of its own, and only some lanes of a warp call at
-// all; a switch follows.
+// TestCalls checks recursive calls: each thread calls to a different depth, and some lanes of a
+// warp do not call at all. A switch by jump table follows.
 func TestCalls(t *testing.T) {
 	p := assemble(t, withFunctions(nested, `
 	.local .align 8 .b8 root[8];
@@ -108,7 +108,7 @@ done:
 	})
 }
 
-// Errors of a call name the function.
+// TestWrongCalls checks that errors of a call name the function.
 func TestWrongCalls(t *testing.T) {
 	const outside = `
 .global .align 1 .b8 what[6] = {120, 32, 62, 32, 48, 0};

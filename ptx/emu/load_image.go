@@ -8,12 +8,12 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// image is the initial contents of a module's variables in global and constant memory. A memory
-// that runs the module's kernels holds one copy, which persists.
+// image describes the initial contents of a module's variables in global and constant memory. A
+// memory that runs kernels of the module holds one copy, which persists between launches.
 type image struct {
 	bytes     []byte
 	offsets   map[string]int
-	addresses []ptx.Address // address expressions; At counts from the image's start
+	addresses []ptx.Address // places that hold the address of a variable; At is the offset in the image
 }
 
 func newImage(m *ptx.Module) (image, error) {
@@ -45,8 +45,8 @@ func (im *image) offset(name string) (int, bool) {
 	return at, ok
 }
 
-// image returns the address of a module's variables in the memory. The first call allocates
-// them.
+// image returns the address of a module's variables in the memory. The first call for a module
+// allocates and initialises them.
 func (m *Memory) image(mod *Module) (uint64, error) {
 	if len(mod.image.bytes) == 0 {
 		return 0, nil

@@ -8,15 +8,15 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Module is decoded PTX. It is immutable and safe for concurrent use.
+// Module is a decoded PTX module. It is immutable and safe for concurrent use.
 type Module struct {
 	text    *ptx.Module
 	kernels map[string]*Kernel
 	image   image
 }
 
-// Load parses, verifies and decodes PTX text. It fails with the name and line of any
-// instruction form that the instruction table or the emulator does not know.
+// Load parses, verifies and decodes PTX text. If the text has an instruction form that the
+// instruction table or the emulator does not know, the error has its name and line.
 func Load(text []byte) (*Module, error) {
 	m, err := ptx.Parse(text)
 	if err != nil {
@@ -36,13 +36,13 @@ func Load(text []byte) (*Module, error) {
 		}
 		out.kernels[e.Name] = k
 		if len(m.Files) == 0 {
-			e.Body = nil // bodies are not needed to look up source lines
+			e.Body = nil // source lines are looked up without the bodies
 		}
 	}
 	return out, nil
 }
 
-// Version returns the module's PTX .version times ten.
+// Version returns ten times the version that the module's .version directive gives.
 func (m *Module) Version() int { return int(m.text.Version) }
 
 // Kernel returns the kernel with the given name.
@@ -54,16 +54,15 @@ func (m *Module) Kernel(name string) (*Kernel, error) {
 	return k, nil
 }
 
-// Kernel is one decoded kernel.
+// Kernel is one decoded kernel of a module.
 type Kernel struct {
 	module *Module
 	entry  *ptx.Entry
 	code   []inst
 
-	finding       sync.Once // of floatOperands
+	finding       sync.Once // for floatOperands
 	floatOperands []floatOperands
-	// staticShared is the size of static shared memory, after which dynamic shared memory may
-	// begin.
+	// staticShared is the size of static shared memory. Dynamic shared memory begins after it.
 	staticShared int
 	dynamicAlign int
 
@@ -71,17 +70,18 @@ type Kernel struct {
 	const32   []constant[uint32]
 	const64   []constant[uint64]
 	specials  []specialSlot
-	symbols   []constant[uint32] // addresses of shared symbols, as offsets in the window
-	variables []sharedVariable   // in shared memory, by falling offset
-	// wideSymbols are symbols in 64-bit registers.
+	symbols   []constant[uint32] // addresses of shared variables, as 32-bit offsets in the window
+	variables []sharedVariable   // variables in shared memory, by falling offset
+	// wideSymbols has the 64-bit slots that hold addresses of variables.
 	wideSymbols []wideSymbol
 	localBytes  int         // bytes of a thread's local memory
 	functions   []*function // functions that the kernel may call
-	// classes lists the registers of each accumulator class, classOf the class of each 32-bit
-	// slot; see exec_wgmma_accumulators.go.
+	// classes lists the register slots of each accumulator class. classOf has the class of each
+	// 32-bit slot. See exec_wgmma_accumulators.go.
 	classes [][]int32
 	classOf []int32
-	// fragmentOf numbers the 32-bit slots from which wgmma reads A; fragments is their count.
+	// fragmentOf numbers the 32-bit slots that hold A of a wgmma. fragments is the count of these
+	// slots.
 	fragmentOf []int32
 	fragments  int
 	// asyncShared reports whether the kernel accesses shared memory through the async proxy.
@@ -93,7 +93,8 @@ type constant[T any] struct {
 	value T
 }
 
-// wideSymbol is the address of a variable: in shared memory, or relative to the module's image.
+// wideSymbol is a 64-bit slot that holds the address of a variable. The address is an offset in
+// shared memory or in the module's image.
 type wideSymbol struct {
 	slot   int32
 	offset uint64
@@ -106,8 +107,8 @@ type specialSlot struct {
 	name string
 }
 
-// Source returns the source position of a line of the PTX, such as "sum.cu:12", according to
-// the text's .loc directives, or "".
+// Source returns the source position of a line of the PTX, such as "sum.cu:12", according to the
+// text's .loc directives. It returns "" if they do not say.
 func (k *Kernel) Source(line int) string {
 	file, n := k.module.text.Source(k.entry, line)
 	if n == 0 {
@@ -128,7 +129,7 @@ func (k *Kernel) ParamBytes() int { return k.entry.ParamBytes() }
 // StaticSharedBytes returns the size of the shared memory that the kernel declares.
 func (k *Kernel) StaticSharedBytes() int { return k.staticShared }
 
-// MaxThreads returns the largest number of threads in a CTA.
+// MaxThreads returns the largest number of threads that a CTA of the kernel may have.
 func (k *Kernel) MaxThreads() int {
 	for _, n := range []int{k.entry.Block.Count(), k.entry.MaxThreads} {
 		if n > 0 {
@@ -138,11 +139,12 @@ func (k *Kernel) MaxThreads() int {
 	return maxCTAThreads
 }
 
-// Cluster returns the required shape of a cluster in CTAs, or the zero value for any.
+// Cluster returns the cluster shape that the kernel requires, in CTAs. The zero value means any
+// shape.
 func (k *Kernel) Cluster() ptx.Dims { return k.entry.Cluster }
 
-// Registers returns the largest number of registers that a thread may have under the
-// kernel's launch bounds. It follows the hardware's allocation rule.
+// Registers returns the largest number of registers that a thread may have under the kernel's
+// launch bounds. It follows the allocation rule of the hardware.
 func (k *Kernel) Registers() int {
 	ctas := max(k.entry.MinCTAs, 1)
 	threads := (k.MaxThreads() + warpLanes - 1) / warpLanes * warpLanes

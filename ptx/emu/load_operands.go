@@ -44,7 +44,7 @@ func (d *decoder) operand(src *ptx.Inst, i int, labels map[string]int32, in *ins
 		out := operand{bank: bankOf(t.Class()), list: list}
 		for _, e := range elems {
 			if e.Kind == ptx.OpReg {
-				out.bank = bankOf(d.e.Registers[e.Reg].Class) // may be wider
+				out.bank = bankOf(d.e.Registers[e.Reg].Class) // the register may be wider than the operand's type
 			}
 		}
 		for _, e := range elems {
@@ -107,8 +107,8 @@ func (d *decoder) specialSlot(b bank, i int32) int32 {
 	return s
 }
 
-// symbolValue decodes a symbol as mov's operand: the offset of a parameter, or the address of a
-// variable or function.
+// symbolValue decodes a symbol that is an operand of mov. Its value is the offset of a parameter,
+// or the address of a variable or function.
 func (d *decoder) symbolValue(b bank, name string, add int64) (operand, error) {
 	if n := numberOf(d.m, name); n >= 0 && b == bank64 {
 		return operand{bank: b, slot: d.const64(functionAddress(n))}, nil
@@ -135,7 +135,8 @@ func (d *decoder) symbolValue(b bank, name string, add int64) (operand, error) {
 	return operand{bank: bank32, slot: s}, err
 }
 
-// wideSymbol returns the 64-bit slot that holds a variable's address in its state space.
+// wideSymbol returns the 64-bit slot that holds the address, plus add, of a variable in its state
+// space.
 func (d *decoder) wideSymbol(name string, add int64, shared bool) (int32, error) {
 	if f := d.frames[name]; f != nil {
 		return d.frameSlot(f, name, add), nil
@@ -192,7 +193,7 @@ func (d *decoder) address(space isa.Space, o *ptx.Operand) (operand, error) {
 	case o.Sym == "":
 	case space == isa.Param:
 		offset, ok := d.params[o.Sym]
-		if _, own := d.local[o.Sym]; own { // of a call
+		if _, own := d.local[o.Sym]; own { // the parameter belongs to a function call
 			s, err := d.wideSymbol(o.Sym, 0, false)
 			out.slot = s
 			return out, err

@@ -13,9 +13,9 @@ import (
 	"sync/atomic"
 )
 
-// Memory is emulated global memory. Its methods are safe for concurrent use. Gaps separate the
-// allocations, addresses are never reused, and fresh memory is filled with 0xff: NaN in every
-// float format.
+// Memory is emulated global memory. Its methods are safe for concurrent use. Gaps separate
+// allocations, and addresses are never reused. Fresh memory is filled with 0xff, which is NaN in
+// every float format.
 type Memory struct {
 	limit int64
 
@@ -26,7 +26,7 @@ type Memory struct {
 	allocs atomic.Pointer[[]*allocation]
 	images map[*Module]uint64 // address of each module's variables
 
-	// locks order atomics and acquire or release accesses of parallel CTAs.
+	// locks order the atomics and the acquire and release accesses of CTAs that run in parallel.
 	locks [64]sync.Mutex
 }
 
@@ -38,9 +38,9 @@ type allocation struct {
 func (a *allocation) end() uint64 { return a.base + uint64(len(a.bytes)) }
 
 const (
-	memoryBase   = 0x7_0000_0000 // address of the first allocation of space 0
+	memoryBase   = 0x7_0000_0000 // address of the first allocation of address space 0
 	spaceBits    = 40
-	memorySpaces = 128 // the addresses of all spaces are below 2^47, like a GPU's
+	memorySpaces = 128 // with this number, the addresses of all spaces are below 2^47, as on a GPU
 	memoryAlign  = 256
 	memoryGuard  = 4096 // unmapped bytes between allocations
 	poison       = 0xff
@@ -48,27 +48,27 @@ const (
 
 // Errors of Memory.
 var (
-	// ErrOutOfMemory reports that an allocation would exceed the limit.
+	// ErrOutOfMemory reports that an allocation would exceed the limit of the memory.
 	ErrOutOfMemory = errors.New("emulated memory is full")
 	// ErrAddress reports that an address range is not inside one allocation.
 	ErrAddress = errors.New("address is not allocated")
 )
 
-// NewMemory returns a memory of limit bytes.
+// NewMemory returns a memory of at most limit bytes.
 func NewMemory(limit int64) *Memory { return NewMemoryAt(0, limit) }
 
-// freed is an allocation that was freed.
+// freed is the address range of an allocation that was freed.
 type freed struct{ base, bytes uint64 }
 
-// NewMemoryAt returns a memory of limit bytes in one of 128 address spaces. Memories in
-// different spaces share no address, so each refuses the pointers of the other.
+// NewMemoryAt returns a memory of at most limit bytes in one of 128 address spaces. Memories in
+// different spaces share no address, so each refuses pointers to the other.
 func NewMemoryAt(space uint64, limit int64) *Memory {
 	m := &Memory{limit: limit, next: memoryBase + space%memorySpaces<<spaceBits}
 	m.allocs.Store(&[]*allocation{})
 	return m
 }
 
-// Alloc reserves memory aligned to 256 bytes, at least one byte.
+// Alloc reserves memory of the given size, at least one byte. The address is a multiple of 256.
 func (m *Memory) Alloc(bytes int64) (uint64, error) {
 	if bytes < 0 {
 		return 0, fmt.Errorf("emu: allocation of %d bytes, want 0 or more", bytes)
@@ -130,8 +130,8 @@ func (m *Memory) freedNote(address uint64) string {
 	return ""
 }
 
-// Clone returns a copy of the memory with the same allocations at the same addresses. Later
-// changes of one do not show in the other.
+// Clone returns a copy of the memory, with the same allocations at the same addresses. Later
+// changes of either memory do not change the other one.
 func (m *Memory) Clone() *Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -154,7 +154,8 @@ func (m *Memory) Used() int64 {
 // Limit returns the size of the memory.
 func (m *Memory) Limit() int64 { return m.limit }
 
-// find returns the allocation that holds address, or the nearest one below it.
+// find returns the allocation that holds address. If none does, it returns the nearest one below
+// it.
 func (m *Memory) find(address uint64) *allocation {
 	list := *m.allocs.Load()
 	lo, hi := 0, len(list)
@@ -172,7 +173,7 @@ func (m *Memory) find(address uint64) *allocation {
 	return list[lo-1]
 }
 
-// bytes returns the memory of an address range, or nil.
+// bytes returns the memory of an address range, or nil if the range is not inside one allocation.
 func (m *Memory) bytes(address, n uint64) []byte {
 	a := m.find(address)
 	if a == nil || address >= a.end() || n > a.end()-address {
@@ -182,7 +183,7 @@ func (m *Memory) bytes(address, n uint64) []byte {
 	return a.bytes[at : at+n : at+n]
 }
 
-// explain says why a range is not allocated.
+// explain says why an address range is not allocated.
 func (m *Memory) explain(address, n uint64) string {
 	s := fmt.Sprintf("%d bytes at global address %#x", n, address)
 	if f := m.freedAt(address); f.bytes > 0 {
@@ -203,7 +204,8 @@ func (m *Memory) explain(address, n uint64) string {
 	return s + ", in no allocation"
 }
 
-// freedAt returns the freed allocation that held an address, or a zero one.
+// freedAt returns the freed allocation that held an address. It returns the zero value if there is
+// none.
 func (m *Memory) freedAt(address uint64) freed {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -263,5 +265,5 @@ func (m *Memory) Fill32(address uint64, value uint32, count int64) error {
 	return err
 }
 
-// lock returns the lock of one address, for parallel CTAs.
+// lock returns the lock that orders accesses to an address by CTAs that run in parallel.
 func (m *Memory) lock(address uint64) *sync.Mutex { return &m.locks[address>>3&63] }

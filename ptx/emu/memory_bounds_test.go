@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An access of any width may reach the last byte of shared and of global memory, and not one
-// byte further.
+// TestLastByte checks that an access of any width may reach the last byte of shared and of global
+// memory, and not one byte further.
 func TestLastByte(t *testing.T) {
 	for _, c := range []struct {
 		width     int

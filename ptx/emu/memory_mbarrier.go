@@ -4,39 +4,39 @@ import "fmt"
 
 // Limits of an mbarrier object.
 const (
-	mbarrierMaxCount = 1<<20 - 1 // arrivals per phase
+	mbarrierMaxCount = 1<<20 - 1 // largest number of arrivals of a phase
 	mbarrierMaxTx    = 1<<20 - 1 // largest magnitude of the transaction count
 	mbarrierBytes    = 8
 )
 
-// mbarrier is one mbarrier object. It is kept outside shared memory, in an mbarrierTable, and
-// not in the 8 bytes at its address. PTX leaves the layout of those bytes opaque, so no program
-// can see the difference. This leaves room for a full phase number and separates live objects
-// from stray bytes.
+// mbarrier is the state of one mbarrier object. The emulator keeps it in an mbarrierTable instead
+// of the 8 bytes at its address in shared memory. PTX leaves the layout of these bytes opaque, so
+// no program can see the difference. An object outside has room for a full phase number, and stray
+// bytes cannot be taken for an object.
 type mbarrier struct {
 	phase    uint64 // number of completed phases
 	expected int32  // arrivals that each phase needs
 	pending  int32  // arrivals that the present phase still lacks
 	tx       int32  // bytes that the present phase still lacks; negative if copies complete before expect_tx
-	// seen reports whether a wait has returned true for the previous phase. Arriving before
-	// that could leave a waiter two phases behind, which parity cannot detect.
+	// seen reports whether some wait has returned true for the previous phase. An arrival before
+	// that could leave a waiting thread two phases behind, which a parity cannot show.
 	seen bool
-	// now lists the arrivals of this phase, before those of the previous phase, for
-	// messages.
+	// now lists the arrivals in the present phase, and before the arrivals in the previous one.
+	// Messages use them.
 	now, before []arrival
-	// announced lists the instructions that announced bytes in this phase, and bytes is the
-	// number of bytes that copies have brought.
+	// announced lists the instructions that announced bytes in the present phase. bytes is the
+	// number of bytes that copies have completed in it.
 	announced []arrival
 	bytes     uint32
-	sync      *phases // nil if races are not looked for
+	sync      *phases // knowledge for the race checks; nil without race checks
 }
 
-// String describes what the object waits for.
+// String says what the mbarrier waits for.
 func (b *mbarrier) String() string {
 	return fmt.Sprintf("phase %d lacks %d of %d arrivals and %d bytes", b.phase, b.pending, b.expected, b.tx)
 }
 
-// expectTx is mbarrier.expect_tx: this phase waits for n more bytes.
+// expectTx executes mbarrier.expect_tx: the present phase waits for n more bytes.
 func (b *mbarrier) expectTx(n uint32) error {
 	if n > mbarrierMaxTx || b.tx+int32(n) > mbarrierMaxTx {
 		return fmt.Errorf("expect_tx of %d bytes with %d outstanding, want at most %d in one phase", n, b.tx, mbarrierMaxTx)
@@ -45,8 +45,8 @@ func (b *mbarrier) expectTx(n uint32) error {
 	return nil
 }
 
-// completeTx is mbarrier.complete_tx, and the signal of a completed bulk copy. Completing more
-// bytes than expected is legal only while arrivals are missing, because one of those may still
+// completeTx executes mbarrier.complete_tx, and the signal of a completed bulk copy. More bytes
+// than expected may complete only while arrivals are missing, because a missing arrival may still
 // announce bytes with expect_tx.
 func (b *mbarrier) completeTx(n uint32) error {
 	if n > mbarrierMaxTx || b.tx-int32(n) < -mbarrierMaxTx {
@@ -61,7 +61,7 @@ func (b *mbarrier) completeTx(n uint32) error {
 	return nil
 }
 
-// arrive executes mbarrier.arrive with a count, and returns the state before the arrival.
+// arrive executes mbarrier.arrive with a count. It returns the state before the arrival.
 func (b *mbarrier) arrive(count uint32) (mbarrierState, error) {
 	before := b.state()
 	if count < 1 || count > mbarrierMaxCount {
@@ -78,7 +78,7 @@ func (b *mbarrier) arrive(count uint32) (mbarrierState, error) {
 	return before, nil
 }
 
-// arriveExpectTx is mbarrier.arrive.expect_tx, in one step.
+// arriveExpectTx executes mbarrier.arrive.expect_tx as one step.
 func (b *mbarrier) arriveExpectTx(n uint32) (mbarrierState, error) {
 	if b.pending < 1 {
 		return b.arrive(1)
@@ -89,7 +89,7 @@ func (b *mbarrier) arriveExpectTx(n uint32) (mbarrierState, error) {
 	return b.arrive(1)
 }
 
-// check completes the phase if no arrival and no byte is missing.
+// check completes the phase if it lacks neither arrivals nor bytes.
 func (b *mbarrier) check() {
 	if b.pending == 0 && b.tx == 0 {
 		b.phase++
@@ -103,8 +103,8 @@ func (b *mbarrier) check() {
 	}
 }
 
-// waitParity is test_wait.parity and try_wait.parity: it reports whether the phase with the
-// given parity is the one just completed. For a fresh object parity 1 is true.
+// waitParity executes test_wait.parity and try_wait.parity. It reports whether the phase with the
+// given parity is the one that completed last. For a fresh object, this is the phase of parity 1.
 func (b *mbarrier) waitParity(parity uint32) (bool, error) {
 	if parity > 1 {
 		return false, fmt.Errorf("wait.parity has parity %d, want 0 or 1", parity)
@@ -114,7 +114,7 @@ func (b *mbarrier) waitParity(parity uint32) (bool, error) {
 	return done, nil
 }
 
-// waitState is test_wait and try_wait with the state that an arrive returned.
+// waitState executes test_wait and try_wait with the state s that an arrive returned.
 func (b *mbarrier) waitState(s mbarrierState) (bool, error) {
 	phase, _, err := s.parts()
 	if err != nil {
@@ -131,8 +131,9 @@ func (b *mbarrier) waitState(s mbarrierState) (bool, error) {
 	}
 }
 
-// mbarrierState is the opaque result of an arrive: bits 0-19 hold the pending count and 20-59
-// the phase, both before the arrive; the top bits hold a mark.
+// mbarrierState is the opaque value that an arrive returns. Bits 0 to 19 hold the pending count
+// before the arrive, bits 20 to 59 the phase, and the bits above a mark by which waitState
+// recognises a state.
 type mbarrierState uint64
 
 const (
@@ -151,10 +152,10 @@ func (s mbarrierState) parts() (phase uint64, pending uint32, err error) {
 	return uint64(s) >> 20 & mbarrierPhaseMask, uint32(s & mbarrierMaxCount), nil
 }
 
-// mbarrierTable holds the live objects of one CTA by shared address.
+// mbarrierTable maps shared addresses to the mbarrier objects of one CTA.
 type mbarrierTable map[uint32]*mbarrier
 
-// init is mbarrier.init.
+// init executes mbarrier.init.
 func (t mbarrierTable) init(address, count uint32) error {
 	if address%mbarrierBytes != 0 {
 		return fmt.Errorf("mbarrier.init at %#x, want a multiple of %d", address, mbarrierBytes)
@@ -169,7 +170,7 @@ func (t mbarrierTable) init(address, count uint32) error {
 	return nil
 }
 
-// at returns the live object at an address.
+// at returns the mbarrier object at an address. It is an error if there is none.
 func (t mbarrierTable) at(address uint32) (*mbarrier, error) {
 	if b := t[address]; b != nil {
 		return b, nil
@@ -180,7 +181,7 @@ func (t mbarrierTable) at(address uint32) (*mbarrier, error) {
 	return nil, fmt.Errorf("no mbarrier at %#x: mbarrier.init has not run there, or mbarrier.inval ended it", address)
 }
 
-// inval executes mbarrier.inval. Afterwards the 8 bytes may hold anything.
+// inval executes mbarrier.inval. Afterwards other data may occupy the 8 bytes.
 func (t mbarrierTable) inval(address uint32) error {
 	if _, err := t.at(address); err != nil {
 		return err

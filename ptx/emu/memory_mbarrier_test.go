@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// newBarrier returns a fresh object that expects count arrivals.
+// newBarrier returns a fresh mbarrier that expects count arrivals in each phase.
 func newBarrier(t *testing.T, count uint32) *mbarrier {
 	t.Helper()
 	table := mbarrierTable{}
@@ -17,11 +17,10 @@ func newBarrier(t *testing.T, count uint32) *mbarrier {
 	return b
 }
 
-// A barrierStep performs one operation. want is the barrier's state after the operation,
-// as text.
+// barrierStep is one operation on an mbarrier.
 type barrierStep struct {
 	do   func(b *mbarrier) error
-	want string // String() after the step or, if fails is set, text that the error contains
+	want string // text of the barrier's state after the step; if fails is set, a part of the error's text
 	fail bool
 }
 
@@ -110,7 +109,7 @@ func TestMbarrierParity(t *testing.T) {
 		require.NoError(t, err)
 		return done
 	}
-	// For a fresh object, the phase before the first counts as complete.
+	// For a fresh object, the phase with parity 1 counts as complete.
 	assert.True(t, wait(1))
 	assert.False(t, wait(0))
 	for phase := range uint32(5) {
@@ -127,7 +126,7 @@ func TestMbarrierParity(t *testing.T) {
 }
 
 func TestMbarrierRing(t *testing.T) {
-	// Producer and consumer of a ring of two stages, in lock step.
+	// A producer and a consumer use a ring of two stages in lock step.
 	const stages, passes = 2, 9
 	var full, empty [stages]*mbarrier
 	for s := range stages {

@@ -1,19 +1,20 @@
 package emu
 
-// Ordinary stores to shared memory, and the reads and writes of wgmma and TMA, go through
-// different proxies. Between the two, the writer must execute fence.proxy.async, or the later
-// thread must after it has synchronised with the writer.
+// Ordinary stores to shared memory go through the generic proxy, reads and writes of wgmma and TMA
+// through the async proxy. Between a store and a later access through the async proxy there must be
+// a fence.proxy.async: by the thread that stored, or by the accessing thread after the two have
+// synchronised.
 //
-// Each word remembers the thread of its latest ordinary store and the time. An access through
-// the async proxy is a fault if neither that thread nor the accessing thread has fenced since.
-// Whether the two have synchronised is not checked here; with Launch.Races, race.go checks it
-// and replaces this file.
+// This file records, for each word, the thread of the latest ordinary store and its time. An access
+// through the async proxy is a fault if neither this thread nor the accessing thread has fenced
+// since. This file does not check whether the two threads have synchronised. With Launch.Races,
+// race.go checks that too, and replaces this file.
 
-// proxyState records the ordinary stores of a CTA that may lack a fence.
+// proxyState records the ordinary stores of a CTA after which a fence may be missing.
 type proxyState struct {
 	on     bool // the kernel accesses shared memory through the async proxy
 	clock  uint64
-	words  []uint64 // for each 4 bytes: time<<10 | thread, 0 if no fence is missing
+	words  []uint64 // for each 4 bytes, time<<10 | thread of the latest ordinary store; 0 if no fence is missing
 	fenced []uint64 // for each thread, the time of its latest fence
 }
 
@@ -41,14 +42,14 @@ func (p *proxyState) wrote(offset, n uint32, thread int) {
 	}
 }
 
-// replaced records that asynchronous copies wrote the bytes.
+// replaced records that an asynchronous copy overwrote the bytes, so that they need no fence.
 func (p *proxyState) replaced(offset, n uint32) {
 	if p.on {
 		clear(p.words[offset/4 : (offset+n-1)/4+1])
 	}
 }
 
-// fence records a fence.proxy.async.
+// fence records that a thread has executed fence.proxy.async.
 func (p *proxyState) fence(thread int) {
 	if p.on {
 		p.clock++
@@ -56,8 +57,9 @@ func (p *proxyState) fence(thread int) {
 	}
 }
 
-// check reports an ordinary store that nothing orders before an access through the async proxy,
-// by a thread whose latest fence was at the given time. does is "reads" or "overwrites".
+// check looks for an ordinary store that no fence orders before an access through the async proxy.
+// fenced is the time of the accessing thread's latest fence. does is the verb of the message:
+// "reads" or "overwrites".
 func (p *proxyState) check(does string, offset, n uint32, fenced uint64) *problem {
 	if !p.on {
 		return nil
@@ -77,7 +79,7 @@ func (p *proxyState) check(does string, offset, n uint32, fenced uint64) *proble
 	return nil
 }
 
-// latestFence returns the time of the latest fence of some lanes.
+// latestFence returns the time of the latest proxy fence that any of the lanes has executed.
 func (w *warp) latestFence(lanes uint32) uint64 {
 	p := &w.cta.shared.proxy
 	latest := uint64(0)

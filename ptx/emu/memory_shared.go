@@ -6,24 +6,24 @@ import (
 	"math/bits"
 )
 
-// Layout of the shared window of a CTA. In a cluster, shared addresses carry the CTA's rank
-// from bit 24 up.
+// Layout of the shared window of a CTA. In a cluster, a shared address has the CTA's rank in bits
+// 24 and above.
 const (
 	sharedBase     = 0x400 // the driver reserves the first KiB of the window
 	sharedRankBit  = 24
 	sharedOffset   = 1<<sharedRankBit - 1
-	sharedMaxBytes = 227 << 10 // largest size of a CTA's shared memory, static and dynamic together
+	sharedMaxBytes = 227 << 10 // largest size of static and dynamic shared memory together
 )
 
-// sharedMemory is the shared memory of one CTA, indexed by the offset in its window.
+// sharedMemory is the shared memory of one CTA. Its fields are indexed by the offset in the window.
 type sharedMemory struct {
 	kernel   *Kernel // for names in messages
 	bytes    []byte
-	written  []uint64 // one bit for each byte that holds data
-	barriers []uint64 // one bit for each 8 bytes that are an mbarrier object
+	written  []uint64 // one bit for each byte: set if the byte has been written
+	barriers []uint64 // one bit for each 8 bytes: set if an mbarrier object is there
 	mbar     mbarrierTable
 	proxy    proxyState
-	shadow   []shadowWord // one shadow word for each 4 bytes, if races are looked for
+	shadow   []shadowWord // records of accesses for the race checks, one for each 4 bytes; nil without race checks
 }
 
 func (s *sharedMemory) reset(k *Kernel, bytes int) {
@@ -38,10 +38,12 @@ func (s *sharedMemory) reset(k *Kernel, bytes int) {
 	s.mbar = mbarrierTable{}
 }
 
-// maskOf returns n ones, at most 64, from bit at of a word.
+// maskOf returns n one bits, at most 64, starting at bit `at`.
 func maskOf(at, n uint32) uint64 { return (1<<n - 1) << at }
 
-// eachWord visits the bitmap words of a byte range.
+// eachWord calls visit for each 64-bit word of a bitmap that belongs to the byte range. visit gets
+// the word's index, the range's first bit in it and the number of bits. eachWord stops if visit
+// returns false.
 func eachWord(offset, n uint32, visit func(word, at, n uint32) bool) bool {
 	for n > 0 {
 		at := offset & 63
@@ -54,7 +56,7 @@ func eachWord(offset, n uint32, visit func(word, at, n uint32) bool) bool {
 	return true
 }
 
-// markWritten records that bytes hold data.
+// markWritten records that the bytes have been written.
 func (s *sharedMemory) markWritten(offset, n uint32) {
 	if offset&63+n <= 64 {
 		s.written[offset>>6] |= maskOf(offset&63, n)
@@ -66,7 +68,7 @@ func (s *sharedMemory) markWritten(offset, n uint32) {
 	})
 }
 
-// unwritten returns the first byte of a range that was never written.
+// unwritten returns the first byte of a range that has not been written, if there is one.
 func (s *sharedMemory) unwritten(offset, n uint32) (at uint32, found bool) {
 	if offset&63+n <= 64 {
 		m := maskOf(offset&63, n)
@@ -84,7 +86,7 @@ func (s *sharedMemory) unwritten(offset, n uint32) (at uint32, found bool) {
 	return at, found
 }
 
-// barrierIn returns an mbarrier object in a range of bytes, if there is one.
+// barrierIn returns the offset of an mbarrier object in a range of bytes, if there is one.
 func (s *sharedMemory) barrierIn(offset, n uint32) (at uint32, found bool) {
 	if len(s.mbar) == 0 {
 		return 0, false
@@ -106,7 +108,7 @@ func (s *sharedMemory) setBarrier(offset uint32, live bool) {
 	}
 }
 
-// problem is a fault without its place.
+// problem is a fault that does not yet have its place (instruction, lanes, CTA).
 type problem struct {
 	kind     FaultKind
 	severity Severity
@@ -117,7 +119,7 @@ func problemf(kind FaultKind, format string, args ...any) *problem {
 	return &problem{kind: kind, text: fmt.Sprintf(format, args...)}
 }
 
-// check reports what forbids an access of n bytes at an offset of the window.
+// check returns the reason why an access of n bytes at an offset is not allowed, or nil.
 func (s *sharedMemory) check(offset, n, align uint32) *problem {
 	if offset < sharedBase || uint64(offset)+uint64(n) > uint64(len(s.bytes)) {
 		return problemf(OutOfBounds, "%d bytes at shared address %s, but the CTA has %#x to %#x", n, s.kernel.symbolic(offset), sharedBase, len(s.bytes))
@@ -131,7 +133,7 @@ func (s *sharedMemory) check(offset, n, align uint32) *problem {
 	return nil
 }
 
-// checkRead is check for a read: the bytes must also have been written.
+// checkRead is check for a read, which also needs bytes that have been written.
 func (s *sharedMemory) checkRead(offset, n, align uint32) *problem {
 	if p := s.check(offset, n, align); p != nil {
 		return p

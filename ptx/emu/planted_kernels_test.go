@@ -1,6 +1,6 @@
 package emu
 
-// This file has the correct kernels into which planted_test.go plants mistakes.
+// This file has correct kernels. planted_test.go plants mistakes in them.
 
 var plantedKernels = []whole{
 	{name: "a ring of bulk copies", block: 64, code: `

@@ -1,7 +1,7 @@
 package emu
 
-// lives sets registers for two CTAs of a cluster: %r1 to the own rank, %r5 to the other CTA's
-// shared memory, %p1 to whether the thread is the first of its CTA.
+// lives sets registers for two CTAs of a cluster. %r1 is the own rank, %r5 the address of the other
+// CTA's shared memory, and %p1 says whether the thread is the first of its CTA.
 const lives = `
 	mov.u32 %r0, smem;
 	mov.u32 %r3, %tid.x;
@@ -14,7 +14,8 @@ const lives = `
 
 const clusterSync = "barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;"
 
-// plantedLives are kernels with mistakes in the lives of CTAs and mbarriers, and in branches.
+// plantedLives has kernels with mistakes about the lifetime of CTAs and mbarriers, and with
+// mistakes in branches.
 var plantedLives = []whole{
 	{name: "a word for the other CTA", block: 64, grid: 2, cluster: 2, code: lives + `
 	` + clusterSync + ` // start

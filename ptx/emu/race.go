@@ -6,75 +6,77 @@ import (
 	"sonicmoe/ptx/emu/internal/causal"
 )
 
-// Races are found by happens-before, independent of the order in which the emulator ran. Two
-// accesses to a word of shared or global memory, at least one of which writes, need a chain of
-// synchronisation between them (internal/causal). Otherwise both must be strong: atomic, volatile,
-// or relaxed and stronger, with scopes that include each other. Each warp has a clock;
-// asynchronous operations have clocks of their own, so that an operation is not taken as done
-// because the warp went on. The lanes of one warp are distinguished within that warp
-// (race_lanes.go).
+// The race checks use happens-before, so they do not depend on the order in which the emulator ran.
+// Two accesses to a word of shared or global memory race if at least one of them writes, no chain
+// of synchronisation leads from one to the other (internal/causal), and they are not both strong. A
+// strong access is atomic, volatile, or relaxed or stronger; the scopes of both must include each
+// other. Each warp has a clock. Its asynchronous operations have clocks of their own, because an
+// operation may still be in flight when the warp has gone on. race_lanes.go distinguishes the lanes
+// within one warp.
 //
-// An access by the async proxy (TMA, wgmma) to bytes of ordinary stores also needs a
-// fence.proxy.async on that chain.
+// If the async proxy (TMA, wgmma) accesses bytes that ordinary stores wrote, the chain must also
+// contain a fence.proxy.async.
 
-// access is one execution of an instruction that reads or writes memory.
+// access is one execution of an instruction that reads or writes memory. component is the clock
+// that orders it.
 type access struct {
 	warp      *warp
 	in        *inst
 	component int
-	at        uint32 // moment of the component at which the access is done; 0 if not yet known
+	at        uint32 // moment of component at which the access is done; 0 if not yet known
 	writes    bool
-	// async marks an access by the async proxy, copy one by cp.async, strong one with a
-	// scope.
+	// async marks an access by the async proxy, copy an access by cp.async, and strong an access
+	// with a scope.
 	async, copy, strong bool
 	asMap               bool // the access reads a tensor map
 	scope               scope
-	bar                 uint32 // the mbarrier that a bulk copy signals, with the CTA's rank
+	bar                 uint32 // the mbarrier that a bulk copy signals, as its address with the CTA's rank
 	site                site
-	id                  int       // of the warp
-	load                *bulkLoad // the load that makes this write
+	id                  int       // number of the warp in its CTA
+	load                *bulkLoad // the bulk load to which the access belongs, or nil
 }
 
-// shadowWord records the accesses to 4 bytes of memory.
+// shadowWord records the accesses to 4 bytes of memory that later accesses may race with.
 type shadowWord struct {
 	write *access
 	reads *readers // reads since write
 	lanes uint32   // lanes that wrote
-	// masks of the bytes that write wrote, and that any of reads accessed
+	// written is a mask of the bytes that write wrote, read a mask of the bytes that reads
+	// accessed.
 	written, read uint8
 }
 
-// races holds the state of the race checks of one cluster.
+// races is the state of the race checks of one cluster.
 type races struct {
 	cl         *cluster
-	cluster    int64 // number of the cluster in the stream
+	cluster    int64 // number of the cluster among all clusters of the stream
 	strict     bool
 	warps      []causal.Knowledge
-	fences     []fences          // of each warp
-	lanes      []lanesKnown      // of each warp
-	byLane     []*lanesKnowledge // for each warp whose lanes know different things; nil for others
-	reads      []recentReads     // of each warp
+	fences     []fences          // for each warp
+	lanes      []lanesKnown      // for each warp
+	byLane     []*lanesKnowledge // for each warp whose lanes know different things; nil for the others
+	reads      []recentReads     // for each warp
 	components int
 	inits      []*mbarrier
-	signals    signals // signals at words of shared memory
+	signals    signals // signals that strong accesses left at words of shared memory
 
-	// These fields are valid while an access goes over its words: earlier accesses that are
-	// ordered before it.
+	// These fields are valid while one access is compared with the earlier accesses to its words.
+	// okWrite, okOwn and okReads are earlier accesses that are known to be ordered before it.
 	by             uint32  // lanes that access the present word
-	repeated       bool    // another warp stored this value to the word before
-	okWrite, okOwn *access // writes that are ordered before every lane, and before the lane that wrote
+	repeated       bool    // another warp stored the same value to the word before
+	okWrite, okOwn *access // writes ordered before all lanes of the access, and before the one lane that also wrote
 	okReads        *readers
 
-	grown    map[growth]*readers // sets of readers that have grown by an access
-	latest   [warpLanes]growth   // latest growth of each lane
-	latestTo [warpLanes]*readers // its result
+	grown    map[growth]*readers // sets of readers that an access has enlarged
+	latest   [warpLanes]growth   // latest enlargement by each lane
+	latestTo [warpLanes]*readers // result of the latest enlargement by each lane
 	room     []readers           // storage for further sets of readers
 	page     *shadowPage         // page of global memory that the latest access touched
 	pageAt   uint64              // its number
 }
 
-// Components of the clock: for each warp its own time, its cp.async, its wgmma, and the reads
-// and writes of its TMA stores; then one for each mbarrier.
+// Components of a cluster's clock. Each warp has five: its own time, its cp.async, its wgmma, and
+// the reads and the writes of its TMA stores. Each mbarrier has one, after the warps' components.
 const (
 	componentOwn = iota
 	componentCopies
@@ -107,8 +109,8 @@ func (r *races) site(w *warp) site { return site{r.cluster, w.cta.rank} }
 
 func (r *races) know(w *warp) *causal.Knowledge { return &r.warps[r.number(w)] }
 
-// ordinary returns an access by the warp itself. Reads by one instruction share an access until
-// the warp's next moment.
+// ordinary returns an access by the warp itself, not by an asynchronous operation. Executions of
+// one read instruction share an access until the warp's clock advances.
 func (r *races) ordinary(w *warp, in *inst, writes bool) *access {
 	if !writes {
 		recent := &r.reads[r.number(w)][in.number%len(recentReads{})]
@@ -120,7 +122,7 @@ func (r *races) ordinary(w *warp, in *inst, writes bool) *access {
 	return r.own(w, in, writes)
 }
 
-// own returns a new access by the warp itself.
+// own returns a new access by the warp itself, at the warp's present moment.
 func (r *races) own(w *warp, in *inst, writes bool) *access {
 	a := r.access(w, in, componentOwn, writes)
 	a.at = r.now(w)
@@ -130,33 +132,34 @@ func (r *races) own(w *warp, in *inst, writes bool) *access {
 	return a
 }
 
-// access returns an access by a component of the warp.
+// access returns an access whose clock is the given kind of component of the warp.
 func (r *races) access(w *warp, in *inst, kind int, writes bool) *access {
 	return &access{warp: w, in: in, component: r.component(w, kind), writes: writes, site: r.site(w), id: w.id}
 }
 
-// knownIn reports whether the access is past according to a clock.
+// knownIn reports whether clock c includes the access: whether the access happened before.
 func (a *access) knownIn(c causal.Clock) bool { return a.at != 0 && c.At(a.component) >= int(a.at) }
 
-// advance starts a new moment of the warp, later than everything that it has published.
+// advance starts a new moment of the warp's clock. Knowledge that the warp has published does not
+// include the new moment.
 func (r *races) advance(w *warp) {
 	own := r.component(w, componentOwn)
 	r.know(w).Seen[own]++
 }
 
-// release publishes to k what lanes of the warp know, for warps that acquire from k.
+// release publishes to k what the lanes of the warp know. A warp that acquires from k learns it.
 func (r *races) release(w *warp, lanes uint32, k *causal.Knowledge) {
 	k.Join(r.given(w, lanes, r.know(w)))
 	r.advance(w)
 }
 
-// acquire teaches lanes of a warp, and so the warp, what k knows.
+// acquire adds k to the knowledge of lanes of a warp, and to the warp's knowledge.
 func (r *races) acquire(w *warp, lanes uint32, k *causal.Knowledge) {
 	r.learned(w, lanes, &k.Moments)
 	r.teach(w, lanes, func(to *causal.Knowledge) { to.Join(k) })
 }
 
-// acquireFar adds the knowledge that other clusters published to the knowledge of lanes.
+// acquireFar adds what other clusters published in h to the knowledge of lanes of a warp.
 func (r *races) acquireFar(w *warp, lanes uint32, h *causal.Horizon) {
 	if h != nil {
 		if own := h.Of[r.cluster]; own != nil {
@@ -166,14 +169,14 @@ func (r *races) acquireFar(w *warp, lanes uint32, h *causal.Horizon) {
 	r.teach(w, lanes, func(to *causal.Knowledge) { to.Learn(h, r.cluster) })
 }
 
-// fenceProxy is fence.proxy.async by a warp.
+// fenceProxy executes fence.proxy.async by a warp.
 func (r *races) fenceProxy(w *warp, shared, global bool) {
 	r.each(w, func(k *causal.Knowledge) { k.Fence(shared, global) })
 	r.advance(w)
 }
 
-// repeats reports whether an ordinary store writes the value that is already there. Compilers
-// let several warps store one value by one instruction, which is legal.
+// repeats reports whether an ordinary store writes the value that is already there. This is legal,
+// and compilers use it: several warps store the same value with one instruction.
 func (r *races) repeats(a *access, at spot) bool {
 	in, w := a.in, a.warp
 	if op := in.form.Op; a.strong || op != "st" && !strings.HasPrefix(op, "st.") {
@@ -196,14 +199,13 @@ func (r *races) repeats(a *access, at spot) bool {
 	return true
 }
 
-// start begins the comparison of an access by some lanes with earlier accesses to the
-// words that it touches.
+// start begins the comparison of one access by some lanes. The access may touch several words.
 func (r *races) start(by uint32) {
 	r.okWrite, r.okOwn, r.okReads, r.by = nil, nil, nil, by
 }
 
-// touch records an access to bytes of c's shared memory, or returns its race. The caller has
-// called start for the access.
+// touch records an access to n bytes of c's shared memory, or returns its race with an earlier
+// access. The caller has called start for the access.
 func (r *races) touch(a *access, c *cta, offset, n uint32) *problem {
 	if int(offset+n-1)/4 >= len(c.shared.shadow) {
 		return nil // another check reports addresses out of bounds
@@ -212,13 +214,13 @@ func (r *races) touch(a *access, c *cta, offset, n uint32) *problem {
 	return r.words(a, c.shared.shadow[offset/4:], spot{c, uint64(offset)}, n)
 }
 
-// spot is a place in shared memory, or in global memory if c is nil.
+// spot is an address in the shared memory of c, or in global memory if c is nil.
 type spot struct {
 	c  *cta
 	at uint64
 }
 
-// words records an access to the n bytes from a spot. shadow starts with the spot's word.
+// words records an access to n bytes, starting at s. shadow begins with the word of s.
 func (r *races) words(a *access, shadow []shadowWord, s spot, n uint32) *problem {
 	from := uint32(s.at & 3)
 	end := from + n
@@ -237,7 +239,8 @@ func (r *races) words(a *access, shadow []shadowWord, s spot, n uint32) *problem
 	return nil
 }
 
-// word records an access to some bytes of one word.
+// word compares an access to some bytes of one word with the earlier accesses to them, and records
+// it.
 func (r *races) word(a *access, s *shadowWord, mask uint8, at spot) *problem {
 	r.repeated = false
 	if w := s.write; w != nil && w != r.okWrite && (w != r.okOwn || s.lanes != r.by) && s.written&mask != 0 {
@@ -281,8 +284,8 @@ func (r *races) word(a *access, s *shadowWord, mask uint8, at spot) *problem {
 	return nil
 }
 
-// compare returns the race of an access by some lanes with an earlier access (in the
-// emulator's order), if there is one.
+// compare returns the race of access a with an earlier access, or nil. lanes are the lanes that
+// performed the earlier access; "earlier" means earlier in the emulator's order.
 func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem {
 	known := r.know(a.warp).Of(old.site.cluster, r.cluster)
 	fenced := &known.Fenced

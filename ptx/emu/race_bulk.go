@@ -1,10 +1,10 @@
 package emu
 
-// Races of bulk copies. A load is done in a phase of its mbarrier, a store when its thread has
-// waited for the group.
+// This file checks bulk copies for races. A bulk load is done when the phase of its mbarrier
+// completes, and a bulk store when its thread has waited for its group.
 
-// bulkLoad records the memory that a load writes and reads until a phase of the mbarrier
-// completes.
+// bulkLoad records the memory that a load reads and writes. The accesses are done when the
+// mbarrier's phase completes.
 func (r *races) bulkLoad(b *bulkLoad, bar *mbarrier, at uint32) *problem {
 	a := r.access(b.warp, b.in, componentOwn, true)
 	a.component, a.async, a.bar, a.load = bar.sync.component, b.data == nil, at, b
@@ -27,7 +27,8 @@ func (r *races) bulkLoad(b *bulkLoad, bar *mbarrier, at uint32) *problem {
 	return r.touch(&from, b.from, uint32(b.src), b.size)
 }
 
-// bulkStore records the shared memory that a store reads, and the global memory that it writes.
+// bulkStore records the shared memory that a bulk store reads, and the global memory that it
+// writes.
 func (r *races) bulkStore(w *warp, st *bulkStore) *problem {
 	a := r.access(w, st.in, componentStores, false)
 	a.at, a.async = st.number, true
@@ -45,9 +46,9 @@ func (r *races) bulkStore(w *warp, st *bulkStore) *problem {
 	return r.touchRuns(to, 1<<st.lane, st.runs())
 }
 
-// completes records that a load has ended in the present phase of the mbarrier.
+// completes records that a load has completed in the mbarrier's present phase.
 func (r *races) completes(b *bulkLoad, bar *mbarrier) {
-	r.cl.grid.races.Lock() // other clusters read and compare these accesses
+	r.cl.grid.races.Lock() // other clusters compare their accesses with these
 	defer r.cl.grid.races.Unlock()
 	for _, a := range b.accesses {
 		a.at = uint32(bar.phase) + 1

@@ -8,14 +8,15 @@ import (
 	"sonicmoe/ptx/emu/internal/causal"
 )
 
-// The life of a CTA bounds the accesses to its shared memory. It must have started before another
-// CTA of the cluster accesses its memory, and must not end before the accesses are done: those of
-// other CTAs and those of bulk loads. The end of a CTA knows what each of its warps knows.
+// Accesses to the shared memory of a CTA must lie within the CTA's life. The CTA must have started
+// before another CTA of the cluster accesses its memory. It must not end before the accesses of
+// other CTAs and of bulk loads are done. At its end, the CTA knows everything that any of
+// its warps knows.
 
-// startMoment is the moment of a warp at which its CTA has started, before any access.
+// startMoment is a warp's first moment: it happened before an access if the CTA had started before.
 const startMoment = 1
 
-// visits records an access to the shared memory of c that c must outlive.
+// visits records an access to the shared memory of c, before whose completion c must not end.
 func (r *races) visits(a *access, c *cta) {
 	if c == a.warp.cta && a.load == nil {
 		return
@@ -23,10 +24,10 @@ func (r *races) visits(a *access, c *cta) {
 	if c.visits == nil {
 		c.visits = map[int]*access{}
 	}
-	c.visits[a.component] = a // later than the component's earlier accesses
+	c.visits[a.component] = a // later than the component's earlier accesses, and so enough to check
 }
 
-// mustHaveStarted checks that a warp knows that another CTA runs.
+// mustHaveStarted checks that warp w knows that CTA c has started.
 func (r *races) mustHaveStarted(w *warp, in *inst, lane int, c *cta) {
 	seen := r.know(w).Seen
 	if !slices.ContainsFunc(c.warps, func(x *warp) bool { return seen.At(r.component(x, componentOwn)) >= startMoment }) {
@@ -34,7 +35,7 @@ func (r *races) mustHaveStarted(w *warp, in *inst, lane int, c *cta) {
 	}
 }
 
-// ends checks that all accesses to the shared memory of c are ordered before its end.
+// ends checks that all accesses to the shared memory of c happened before the end of c.
 func (r *races) ends(c *cta) {
 	var known causal.Clock
 	for _, w := range c.warps {

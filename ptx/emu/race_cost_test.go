@@ -9,9 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// matrixProduct is a kernel in which each thread computes one element of a product of square
-// matrices from global memory, as a CUDA programmer writes it first: no warp writes what many
-// warps read.
+// matrixProduct is the naive product of square matrices in global memory: each thread computes one
+// element. Many warps read the same words, and no warp writes them.
 const matrixProduct = `.version 8.0
 .target sm_90a
 .address_size 64
@@ -57,7 +56,8 @@ loop:
 }
 `
 
-// squares returns the launch of matrixProduct for n by n matrices of ones, and the product's address.
+// squares returns a launch of matrixProduct for n by n matrices of ones, and the address of the
+// product.
 func squares(t testing.TB, n int) (p *program, c uint64) {
 	p = assemble(t, matrixProduct, "product")
 	ones := make([]uint32, n*n)
@@ -70,7 +70,8 @@ func squares(t testing.TB, n int) (p *program, c uint64) {
 	return p, c
 }
 
-// Race checks of words that many warps read and none writes take memory for few of the reads.
+// TestManyReaders checks that the race checks need little memory for words that many warps read and
+// no warp writes.
 func TestManyReaders(t *testing.T) {
 	p, c := squares(t, 64)
 	allocated := testing.Benchmark(func(b *testing.B) {
@@ -85,7 +86,7 @@ func TestManyReaders(t *testing.T) {
 	}
 }
 
-// BenchmarkRaces multiplies matrices with and without race checks.
+// BenchmarkRaces measures matrixProduct with and without race checks.
 func BenchmarkRaces(b *testing.B) {
 	for _, races := range []bool{false, true} {
 		for _, n := range []int{64, 128, 256} {

@@ -13,26 +13,28 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// synchronises are the beginnings of instructions that order others.
+// synchronises lists how instructions begin that order other instructions.
 var synchronises = []string{"bar.sync", "barrier.sync", "cp.async.wait", "cp.async.bulk.wait", "cp.async.commit", "cp.async.bulk.commit",
 	"fence.proxy", "fence.mbarrier_init", "mbarrier.init", "mbarrier.arrive", "wgmma.fence", "wgmma.commit", "wgmma.wait", "barrier.cluster.arrive", "barrier.cluster.wait"}
 
-// dropped is the finding of a check of a kernel without one of its lines.
+// dropped carries the result of checking a kernel without one of its lines. checkDropped panics
+// with it, and checkTwin recovers it.
 type dropped struct{ err error }
 
-// passing is the number of lines of a kernel that may be dropped without a finding because they
-// are redundant at the tested sizes: a second fence, a commit before wait_all, barriers between
-// atomics or between accesses of one thread, barriers of one warpgroup after its wait_group.
+// passing is, for each kernel, the number of lines that may be dropped without a finding. They are
+// redundant at the tested sizes: a second fence, a commit before wait_all, barriers between atomics
+// or between accesses of one thread, barriers of one warpgroup after its wait_group.
 var passing = map[string]int{"asynccopy asynccopy": 1, "bulk bulk": 2, "counting counting": 2, "reduce reduce": 1, "triton_count count": 2, "triton_matmul matmul": 2}
 
-// Check finds each line of the foreign kernels that orders others, if it is dropped.
+// TestDroppedLines checks that Check has a finding for each ordering line of the foreign kernels
+// that is dropped, except for the redundant lines that passing counts.
 func TestDroppedLines(t *testing.T) {
 	total, passed := 0, map[string]int{}
 	for _, name := range slices.Sorted(maps.Keys(foreignTwins)) {
 		file, entry, _ := strings.Cut(name, " ")
 		text, err := os.ReadFile("../testdata/foreign/" + file + ".ptx")
 		require.NoError(t, err)
-		lines, other := strings.Split(string(text), "\n"), false // other reports whether a line belongs to another kernel of the file
+		lines, other := strings.Split(string(text), "\n"), false // other: the line belongs to another kernel of the file
 		for i, line := range lines {
 			if _, begins, ok := strings.Cut(line, ".entry "); ok {
 				other = !strings.HasPrefix(begins, entry+"(")
@@ -49,7 +51,7 @@ func TestDroppedLines(t *testing.T) {
 			without[i] = ""
 			m, err := Load([]byte(strings.Join(without, "\n")))
 			if err != nil {
-				continue // without the line the text does not load: another instruction needs its result
+				continue // the text does not load without the line, because another instruction needs its result
 			}
 			k, err := m.Kernel(entry)
 			require.NoError(t, err)
@@ -64,7 +66,7 @@ func TestDroppedLines(t *testing.T) {
 	assert.GreaterOrEqual(t, total, 90)
 }
 
-// checkTwin checks the first launch of an entry's twin that has a finding.
+// checkTwin runs an entry's twin with kernel k, and returns the first finding.
 func checkTwin(t *testing.T, k *Kernel, name string) (err error) {
 	defer func() {
 		if d, ok := recover().(dropped); ok {
@@ -77,7 +79,7 @@ func checkTwin(t *testing.T, k *Kernel, name string) (err error) {
 	return nil
 }
 
-// checkDropped checks the launch of a kernel with a dropped line, and ends the twin.
+// checkDropped checks the launch of a kernel without one of its lines, and ends the twin.
 func (r *foreignRun) checkDropped() {
 	panic(dropped{r.kernel.Check(context.Background(), r.mem, r.launch, 2)})
 }

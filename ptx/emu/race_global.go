@@ -7,24 +7,23 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// Races in global memory: the accesses of all clusters of a launch to each word, and the
-// signals that they left. Earlier and later launches are ordered, except programmatic launches
-// of a stream (race_launches.go).
+// This file checks global memory for races, between all clusters of a launch. Earlier and later
+// launches are ordered, except programmatic launches of a stream (race_launches.go).
 
 const pageBytes = 4096
 
-// globalRaces is the state of a launch. Its lock is held while an access goes over its words,
-// and while a strong access executes.
+// globalRaces is the state of a launch's checks of global memory. Its lock is held while an access
+// is compared with earlier ones, and while a strong access executes.
 type globalRaces struct {
 	sync.Mutex
 	pages   map[uint64]*shadowPage
 	signals signals
 }
 
-// shadowPage is the shadow of pageBytes of global memory.
+// shadowPage has the records of accesses (shadow words) for pageBytes of global memory.
 type shadowPage [pageBytes / 4]shadowWord
 
-// shadow returns the shadow of the page of an address.
+// shadow returns the shadow page of an address.
 func (r *races) shadow(at uint64) *shadowPage {
 	if n := at / pageBytes; r.page == nil || r.pageAt != n {
 		pages := r.cl.grid.races.pages
@@ -36,8 +35,8 @@ func (r *races) shadow(at uint64) *shadowPage {
 	return r.page
 }
 
-// touchGlobal records an access to n bytes of global memory, and returns its race if there
-// is one. The caller holds the launch's lock.
+// touchGlobal records an access to n bytes of global memory. It returns the access's race, if there
+// is one. The caller holds the lock of globalRaces.
 func (r *races) touchGlobal(a *access, at, n uint64) *problem {
 	if p := r.touchBefore(a, at, n); p != nil {
 		return p
@@ -52,7 +51,7 @@ func (r *races) touchGlobal(a *access, at, n uint64) *problem {
 	return nil
 }
 
-// touchRuns records the global memory of a bulk copy.
+// touchRuns records the accesses of a bulk copy to global memory, given as contiguous pieces.
 func (r *races) touchRuns(a *access, by uint32, runs iter.Seq[layout.Run]) *problem {
 	r.cl.grid.races.Lock()
 	defer r.cl.grid.races.Unlock()
@@ -67,7 +66,7 @@ func (r *races) touchRuns(a *access, by uint32, runs iter.Seq[layout.Run]) *prob
 	return nil
 }
 
-// touchGlobals looks for races of the lanes' accesses of n bytes.
+// touchGlobals looks for races of an instruction by which each lane accesses n bytes.
 func (w *warp) touchGlobals(in *inst, o *operand, mask uint32, n uint64, a *access) {
 	r := w.cta.cluster.races
 	r.cl.grid.races.Lock()
@@ -83,7 +82,7 @@ func (w *warp) touchGlobals(in *inst, o *operand, mask uint32, n uint64, a *acce
 	}
 }
 
-// touchCopied is touchGlobals for the bytes that cp.async reads.
+// touchCopied looks for races of the bytes that a cp.async reads.
 func (w *warp) touchCopied(in *inst, c *copyRecord, a *access) {
 	r := w.cta.cluster.races
 	r.cl.grid.races.Lock()

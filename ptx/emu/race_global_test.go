@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// ctas sets registers: %r10 to the CTA's number, %p6 to whether the CTA is the first, %p1
-// to whether the thread is the CTA's first, and %d0 to the address of the words at out.
-// The first 32 words are flags and counters, the words from byte 1024 on are data.
+// ctas is PTX that sets registers: %r10 to the CTA's number, %p6 to whether the CTA is the first,
+// %p1 to whether the thread is the CTA's first, and %d0 to the address of the buffer out. The first
+// 32 words of the buffer are flags and counters, the words from byte 1024 on are data.
 const ctas = `
 	mov.u32 %r3, %tid.x;
 	mov.u32 %r10, %ctaid.x;
@@ -21,9 +21,9 @@ const ctas = `
 	add.u64 %d3, %d1, %d3;
 `
 
-// handed returns a kernel in which the first CTA's threads store a word and the other CTA's
-// threads load it after a flag: before is the code between the store and the flag, after the
-// code between the flag and the load.
+// handed returns a kernel in which each thread of the first CTA stores a word, and a thread of the
+// other CTA loads it after a flag is set. before is the code between the store and the flag, after
+// the code between the flag and the load. store and load are the instructions that access the flag.
 func handed(before, store, load, after string) string {
 	return ctas + `
 	@!%p6 bra other;
@@ -128,5 +128,6 @@ on:
 	bar.sync 0;` + bulkHere + waitFor("w", "0"), mend: []string{"// fence", "fence"}, says: []string{"fence.proxy.async"}},
 }
 
-// Races in global memory: between CTAs, warps, and asynchronous copies.
+// TestGlobalRaces checks races in global memory: between CTAs, between warps, and with asynchronous
+// copies.
 func TestGlobalRaces(t *testing.T) { testRaces(t, globalRaces64) }

@@ -6,23 +6,23 @@ import (
 	"sonicmoe/ptx/emu/internal/causal"
 )
 
-// What one lane learns from an mbarrier or a flag, the other lanes of its warp know only after
-// bar.warp.sync or a barrier (see also race_lanes.go). As long as all lanes have learned the
-// same, the warp has one common knowledge.
+// If one lane waits for an mbarrier or reads a flag, only this lane learns what the signal
+// publishes. The other lanes of its warp learn it at the next bar.warp.sync or barrier (see also
+// race_lanes.go). While all lanes know the same, one knowledge is kept for the whole warp.
 
-// lanesKnowledge is what the lanes of a warp know, if some lanes know more than others.
+// lanesKnowledge is the knowledge of the lanes of a warp, if some lanes know more than others.
 type lanesKnowledge struct {
-	all  causal.Knowledge // knowledge that each lane has
+	all  causal.Knowledge // knowledge that every lane has
 	some []partKnowledge
 }
 
-// partKnowledge is what some lanes know in addition.
+// partKnowledge is what the given lanes know in addition to the knowledge of all lanes.
 type partKnowledge struct {
 	lanes uint32
 	k     causal.Knowledge
 }
 
-// teach applies learn to what lanes of a warp know, and so to what the warp knows.
+// teach applies learn to the knowledge of some lanes of a warp, and to the warp's knowledge.
 func (r *races) teach(w *warp, lanes uint32, learn func(k *causal.Knowledge)) {
 	n, know := r.number(w), r.know(w)
 	o := r.byLane[n]
@@ -49,7 +49,7 @@ func (r *races) teach(w *warp, lanes uint32, learn func(k *causal.Knowledge)) {
 	}
 }
 
-// each applies a change to what a warp and its lanes know.
+// each applies a change to the warp's knowledge and to the knowledge of all its lanes.
 func (r *races) each(w *warp, change func(k *causal.Knowledge)) {
 	change(r.know(w))
 	if o := r.byLane[r.number(w)]; o != nil {
@@ -61,7 +61,7 @@ func (r *races) each(w *warp, change func(k *causal.Knowledge)) {
 	}
 }
 
-// ownTime adds to k the warp's knowledge of its own accesses.
+// ownTime adds to k that the warp knows its own accesses up to now.
 func (r *races) ownTime(w *warp, k *causal.Knowledge) {
 	for kind := range warpComponents {
 		if c := r.component(w, kind); c < len(r.know(w).Seen) {
@@ -71,7 +71,7 @@ func (r *races) ownTime(w *warp, k *causal.Knowledge) {
 	}
 }
 
-// meetKnowledge is bar.warp.sync of lanes: each learns what any of them knows.
+// meetKnowledge executes bar.warp.sync: each of the lanes learns what any of them knows.
 func (r *races) meetKnowledge(w *warp, lanes uint32) {
 	n := r.number(w)
 	o := r.byLane[n]
@@ -90,7 +90,7 @@ func (r *races) meetKnowledge(w *warp, lanes uint32) {
 	}
 }
 
-// knownTo returns the knowledge that lanes of a warp have together.
+// knownTo returns everything that at least one of the lanes knows.
 func (r *races) knownTo(w *warp, lanes uint32) *causal.Knowledge {
 	o := r.byLane[r.number(w)]
 	if o == nil || lanes&w.live == w.live {
@@ -106,9 +106,9 @@ func (r *races) knownTo(w *warp, lanes uint32) *causal.Knowledge {
 	return &k
 }
 
-// uninformed returns the present lanes that have not synchronised with an earlier access,
-// although other lanes of their warp have. For an instruction of the whole warp it is enough
-// that some lane has.
+// uninformed returns the accessing lanes that have not synchronised with an earlier access,
+// although other lanes of their warp have. For an instruction of the whole warp it is enough that
+// some lane has; the result is then 0.
 func (r *races) uninformed(old, a *access) (lanes uint32) {
 	o := r.byLane[r.number(a.warp)]
 	if o == nil || old.sameWarp(a) || a.whole() || a.each() || a.in.product != nil {

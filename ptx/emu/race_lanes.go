@@ -8,25 +8,27 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Program order orders the accesses of one lane only with each other. A lane knows what another
-// lane of its warp did after a bar.warp.sync of both, after a barrier, or after any other
-// signal that brings the warp's own past back. shfl.sync, votes and the like wait for lanes but
-// order no memory. When some lanes signal, they publish what they know of the other lanes. What
-// one lane learns from a signal, only that lane knows (race_lane_knowledge.go).
+// Within a warp, program order alone orders only accesses of the same lane. A lane knows what
+// another lane of its warp did only after bar.warp.sync of both, after a barrier, or after another
+// signal that returns the knowledge of the warp's own accesses. shfl.sync, votes and similar
+// instructions wait for lanes but do not order memory. When some lanes signal, they publish what
+// they know of the other lanes. What a lane learns from a signal, only this lane knows
+// (race_lane_knowledge.go).
 
-// lanesKnown records which accesses of a warp's lanes happen before each lane's next access.
+// lanesKnown records, for each lane of a warp, which accesses of the warp's lanes happened before
+// the lane's next access.
 type lanesKnown struct {
-	all uint32 // moment of the warp up to which each lane knows what all lanes did
-	// of holds, for each lane, the moment up to which it knows each other lane; nil if no
-	// lane knows more than all.
+	all uint32 // moment of the warp's clock up to which every lane knows what all lanes did
+	// of[l][o] is the moment up to which lane l knows what lane o did. of is nil if no lane knows
+	// more than all says.
 	of *[warpLanes][warpLanes]uint32
-	// waited maps the number of an asynchronous operation of each kind to the moment of the
-	// warp that makes it known: the wait, or the arrival that follows it.
+	// waited has a list for each kind of asynchronous operation. Entry n is the moment of the warp
+	// that makes operation n known: the moment of the wait, or of the arrival that follows it.
 	waited [warpComponents][]uint32
 }
 
-// unknown returns the lanes of others for which some lane of lanes does not know what they did
-// up to a moment.
+// unknown returns those lanes of others that are not known to all lanes in the mask lanes: some
+// lane in the mask does not know what they did up to the moment `at`.
 func (k *lanesKnown) unknown(lanes, others, at uint32) (some uint32) {
 	if at <= k.all {
 		return 0
@@ -41,8 +43,8 @@ func (k *lanesKnown) unknown(lanes, others, at uint32) (some uint32) {
 	return some
 }
 
-// learn records that the lanes in the mask lanes know what every lane did up to the moment at.
-// live are the lanes that have not ended.
+// learn records that the lanes in the mask lanes know what every lane did up to the moment `at`.
+// live is the mask of lanes that have not exited.
 func (k *lanesKnown) learn(lanes, live, at uint32) {
 	switch {
 	case at <= k.all:
@@ -65,7 +67,7 @@ func (k *lanesKnown) lane(l int) *[warpLanes]uint32 {
 	return &k.of[l]
 }
 
-// meet is bar.warp.sync of lanes: each learns what any of them did, and knew.
+// meet executes bar.warp.sync: each of the lanes learns what any of them did and knew.
 func (r *races) meet(w *warp, lanes uint32) {
 	r.meetKnowledge(w, lanes)
 	k, now := &r.lanes[r.number(w)], r.now(w)
@@ -88,10 +90,10 @@ func (r *races) meet(w *warp, lanes uint32) {
 	r.advance(w)
 }
 
-// now returns the present moment of a warp.
+// now returns the present moment of a warp's clock.
 func (r *races) now(w *warp) uint32 { return r.know(w).Seen[r.component(w, componentOwn)] }
 
-// learned updates what lanes know of their own warp from knowledge that they acquired.
+// learned updates what lanes know of their own warp, from the knowledge m that they acquired.
 func (r *races) learned(w *warp, lanes uint32, m *causal.Moments) {
 	own, k := r.component(w, componentOwn), &r.lanes[r.number(w)]
 	of := m.Lanes[own]
@@ -108,16 +110,15 @@ func (r *races) learned(w *warp, lanes uint32, m *causal.Moments) {
 	}
 }
 
-// given returns the knowledge that lanes of a warp publish when they signal. It is the
-// warp's knowledge, except that of the warp's own lanes it has only what the signalling
-// lanes know.
+// given returns the knowledge that lanes of a warp publish when they signal: the warp's knowledge
+// k, but about each other lane of the warp only what the signalling lanes know.
 func (r *races) given(w *warp, lanes uint32, k *causal.Knowledge) *causal.Knowledge {
 	if k == r.know(w) {
 		k = r.knownTo(w, lanes)
 	}
 	own, of := r.component(w, componentOwn), &r.lanes[r.number(w)]
 	at := k.UpTo(own, 0)
-	unknown := uint32(0) // lanes whose past no signalling lane knows
+	unknown := uint32(0) // lanes whose accesses no signalling lane knows
 	if lanes&w.live != w.live {
 		unknown = w.live
 	}
@@ -145,12 +146,13 @@ func (r *races) given(w *warp, lanes uint32, k *causal.Knowledge) *causal.Knowle
 	return &g
 }
 
-// sameWarp reports whether both accesses are by one warp.
+// sameWarp reports whether one warp performed both accesses.
 func (a *access) sameWarp(b *access) bool { return a.id == b.id && a.site == b.site }
 
-// unmet returns the lanes of an earlier access by the same warp that nothing orders before the
-// present lanes. Clocks of components cannot express this. Program order orders what the warp
-// does as a whole: wgmma's reads of its operands, and stmatrix and ldmatrix after each other.
+// unmet returns those lanes of an earlier access by the same warp that nothing orders before the
+// present lanes. The warp's clock cannot say this, because all lanes share it. Program order
+// suffices for accesses of the warp as a whole: wgmma's reads of its operands, and stmatrix and
+// ldmatrix among each other.
 func (r *races) unmet(old *access, lanes uint32, a *access) uint32 {
 	if !old.sameWarp(a) || old.bar != 0 || old.in.product != nil || a.in.product != nil || old.each() || old.whole() && (a.whole() || !old.writes) {
 		return 0
@@ -167,7 +169,7 @@ func (r *races) unmet(old *access, lanes uint32, a *access) uint32 {
 	return k.unknown(r.by, lanes, at)
 }
 
-// oneForLanes reports whether all lanes of the warp agree on the order of the two accesses.
+// oneForLanes reports whether every lane of the warp has the same knowledge about access old.
 func (r *races) oneForLanes(old, a *access) bool {
 	if !old.sameWarp(a) {
 		return r.byLane[r.number(a.warp)] == nil && r.know(a.warp).Of(old.site.cluster, r.cluster).Lanes[old.component] == nil
@@ -175,7 +177,7 @@ func (r *races) oneForLanes(old, a *access) bool {
 	return old.component%warpComponents == componentOwn && old.at <= r.lanes[r.number(a.warp)].all
 }
 
-// run returns the first lanes of a mask, up to the first lane for which same is false.
+// run returns the first lanes of a mask, up to but without the first one for which same is false.
 func run(mask uint32, same func(l int) bool) (lanes uint32) {
 	for m := mask; m != 0 && (lanes == 0 || same(first(m))); m &= m - 1 {
 		lanes |= m & -m
@@ -183,20 +185,21 @@ func run(mask uint32, same func(l int) bool) (lanes uint32) {
 	return lanes
 }
 
-// whole reports whether the instruction accesses memory for the warp as a whole.
+// whole reports whether the warp performs the access as a whole (ldmatrix, stmatrix).
 func (a *access) whole() bool { return a.in.matrix }
 
-// each reports whether every lane performs the instruction's whole access.
+// each reports whether every lane counts as having performed the whole access.
 func (a *access) each() bool { return a.in.form.ID == isa.TensormapCopy }
 
-// done records that a warp's asynchronous operations of a kind are complete, up to a number.
+// done records that a warp knows that its asynchronous operations of a kind are complete, up to
+// number upTo.
 func (r *races) done(w *warp, kind int, upTo uint32) {
 	r.know(w).Seen.Set(r.component(w, kind), upTo)
 	r.follow(w, kind, upTo)
 }
 
-// follow records that knowing the present moment of the warp includes its asynchronous
-// operations of a kind, up to a number.
+// follow records that knowledge of the warp's present moment includes its asynchronous operations
+// of a kind, up to number upTo.
 func (r *races) follow(w *warp, kind int, upTo uint32) {
 	waited := &r.lanes[r.number(w)].waited[kind]
 	for len(*waited) <= int(upTo) {
@@ -204,7 +207,7 @@ func (r *races) follow(w *warp, kind int, upTo uint32) {
 	}
 }
 
-// lacks returns the lanes of the access for which m does not know the access to be past.
+// lacks returns those lanes of the access that m does not know to have performed it.
 func (a *access) lacks(m *causal.Moments, lanes uint32) (some uint32) {
 	of := m.Lanes[a.component]
 	if of == nil || a.whole() || a.each() {

@@ -6,21 +6,21 @@ import (
 	"sonicmoe/ptx/emu/internal/causal"
 )
 
-// Races between launches of one stream. A Programmatic launch starts when each CTA of its
-// predecessor has executed griddepcontrol.launch_dependents or ended. Only griddepcontrol.wait
-// orders the predecessor's accesses before its own. A launch's accesses stay in its own shadow
-// words, which later launches read and do not change.
+// This file checks races between launches of one stream. A programmatic launch starts when each CTA
+// of its predecessor has executed griddepcontrol.launch_dependents or ended. Only
+// griddepcontrol.wait orders the predecessor's accesses before its own accesses. Each launch
+// records its accesses in shadow words of its own, which later launches only read.
 
-// Stream holds the launches of a stream that may still run when the next one starts. The zero
+// Stream holds the launches of a stream that may still run when the next launch starts. The zero
 // value is a new stream.
 type Stream struct {
 	mu     sync.Mutex
 	before []*grid // launches with race checks that may still run, the latest last
-	next   int64   // number that the next cluster gets
-	number int     // number that the next launch gets
+	next   int64   // number of the next cluster
+	number int     // number of the next launch
 }
 
-// Clone returns a copy of the stream: later launches in one are not part of the other.
+// Clone returns a copy of the stream. Later launches in one stream are not part of the other.
 func (s *Stream) Clone() *Stream {
 	if s == nil {
 		return nil
@@ -30,8 +30,8 @@ func (s *Stream) Clone() *Stream {
 	return &Stream{before: s.before, next: s.next, number: s.number}
 }
 
-// Wait marks all launches as ended, because the host or other work than a launch has waited for
-// them.
+// Wait marks all launches as ended. Call it after the host, or work that is not a kernel, has
+// waited for them.
 func (s *Stream) Wait() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,7 +40,7 @@ func (s *Stream) Wait() {
 
 const maxBefore = 63
 
-// bit returns the set with this launch alone.
+// bit returns the set that contains only this launch.
 func (g *grid) bit() causal.Launches { return 1 << (g.number % (maxBefore + 1)) }
 
 // begin adds a launch to its stream.
@@ -61,7 +61,7 @@ func (s *Stream) begin(g *grid) {
 	}
 }
 
-// end keeps a launch and its predecessors for the launches after it.
+// end keeps a launch and its predecessors in the stream, for the launches after it.
 func (s *Stream) end(g *grid) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,8 +72,8 @@ func (s *Stream) end(g *grid) {
 	g.before = nil
 }
 
-// gridWait is griddepcontrol.wait of a warp. Its predecessor has ended, and with it all
-// launches that the predecessor has waited for.
+// gridWait executes griddepcontrol.wait by a warp. Afterwards the predecessor has ended, and with
+// it all launches for which the predecessor has waited.
 func (r *races) gridWait(w *warp) {
 	g := r.cl.grid
 	if n := len(g.before); n > 0 {
@@ -82,8 +82,8 @@ func (r *races) gridWait(w *warp) {
 	}
 }
 
-// trigger executes griddepcontrol.launch_dependents of a warp. The first warp of a CTA
-// that executes it counts, and any warp may be the first, so atTrigger keeps what all
+// trigger executes griddepcontrol.launch_dependents by a warp. The first warp of a CTA that
+// executes it triggers the CTA. This may be any warp, so atTrigger keeps only what all executing
 // warps know.
 func (r *races) trigger(w *warp) {
 	c, past := w.cta, r.know(w).Ended
@@ -93,8 +93,8 @@ func (r *races) trigger(w *warp) {
 	c.triggered, c.atTrigger = true, past
 }
 
-// exits records which launches are known to have ended when a CTA ends: no later launch starts
-// before that, or before the CTA's trigger.
+// exits records which earlier launches are known to have ended when a CTA ends, and when it has
+// triggered. No later launch starts before each CTA has done one of the two.
 func (r *races) exits(c *cta) {
 	ended := causal.Launches(0)
 	for _, w := range c.warps {
@@ -109,7 +109,7 @@ func (r *races) exits(c *cta) {
 	g.triggered |= ended
 }
 
-// touchBefore compares an access to n bytes of global memory with those of launches that may
+// touchBefore compares an access to n bytes of global memory with the accesses of launches that may
 // still run.
 func (r *races) touchBefore(a *access, at, n uint64) *problem {
 	ended := r.know(a.warp).Ended
@@ -124,7 +124,7 @@ func (r *races) touchBefore(a *access, at, n uint64) *problem {
 	return nil
 }
 
-// touchLaunch compares an access to global memory with those of one launch.
+// touchLaunch compares an access to global memory with the accesses of launch g.
 func (r *races) touchLaunch(g *grid, a *access, at, end uint64) *problem {
 	for ; at < end; at = at&^3 + 4 {
 		page := g.races.pages[at/pageBytes]
@@ -151,8 +151,8 @@ func (r *races) touchLaunch(g *grid, a *access, at, end uint64) *problem {
 	return nil
 }
 
-// unordered reports that nothing orders an access after an earlier one of a launch that may
-// still run.
+// unordered reports whether nothing orders access a after access old of a launch that may still
+// run.
 func (r *races) unordered(old, a *access) bool {
 	return !(old.strong && a.strong && old.scope == gpuScope && a.scope == gpuScope) && !old.knownIn(r.know(a.warp).Of(old.site.cluster, r.cluster).Seen)
 }

@@ -8,20 +8,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A programmatic launch of a stream races with its predecessor, and with earlier launches that
-// it did not wait for, unless its access follows griddepcontrol.wait.
+// TestRacesOfLaunches checks that a programmatic launch races with its predecessor, and with
+// earlier launches for which no launch has waited, unless its access follows griddepcontrol.wait.
 func TestRacesOfLaunches(t *testing.T) {
 	const (
 		wait    = "griddepcontrol.wait;\n"
 		trigger = "griddepcontrol.launch_dependents;\n"
 		store   = "@%p1 st.global.u32 [%d0], 1;\n"
 		load    = "@%p1 ld.global.u32 %r5, [%d0];\n"
-		other   = "@%p1 st.global.u32 [%d0+64], 1;\n" // no launch reads the word that this store writes
+		other   = "@%p1 st.global.u32 [%d0+64], 1;\n" // stores to a word that no launch reads
 	)
 	for _, x := range []struct {
 		name     string
-		launches []string // texts of the launches; the last one is at fault
-		ordinary bool     // not programmatic
+		launches []string // PTX of the launches; the last one has the race
+		ordinary bool     // the launches are not programmatic
 		says     []string
 	}{
 		{name: "reads before the wait", launches: []string{store, load + wait},

@@ -6,18 +6,18 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// If races are looked for, shared memory also records which box of which tensor map lies at
-// each address. A matrix descriptor must read the rows of that box where TMA put them. Only
-// boxes that one instruction wrote, with rows as wide as the swizzle, are checked.
+// With race checks, the emulator also records which box of which tensor map TMA wrote to each
+// address of shared memory. A matrix descriptor must read the rows of this box where TMA put them.
+// Only boxes that one instruction wrote and whose rows are as wide as the swizzle are checked.
 
-// boxSpot is a 16-byte chunk of shared memory as a place in the box that a load wrote there.
+// boxSpot is a 16-byte chunk of shared memory, with its place in the box that a load wrote there.
 type boxSpot struct {
 	load *bulkLoad
-	at   uint32 // in shared memory
+	at   uint32 // offset in shared memory
 	x, y uint32 // byte in a row of the box, and number of the row
 }
 
-// boxAt returns the place at an address in its box, if it is in one.
+// boxAt returns the chunk at an offset with its place in the box, if a box lies there.
 func (c *cta) boxAt(at uint32) (s boxSpot, ok bool) {
 	if int(at/4) >= len(c.shared.shadow) {
 		return s, false
@@ -34,7 +34,7 @@ func (c *cta) boxAt(at uint32) (s boxSpot, ok bool) {
 
 func (b *bulkLoad) rowBytes() uint32 { return b.tensor.Box[0] * uint32(b.tensor.Elem.Bytes()) }
 
-// describe describes the box at a spot.
+// describe returns a description of the box, for messages.
 func (s *boxSpot) describe(cl *cluster) string {
 	t := s.load.tensor
 	box := fmt.Sprint(t.Box[0])
@@ -45,8 +45,8 @@ func (s *boxSpot) describe(cl *cluster) string {
 		s.load.to.symbolic(s.load.dst), t.Swizzle, box, t.Elem.Bytes())
 }
 
-// checkLayout reports where a descriptor of operand 0, A, or 1, B, does not read the rows of
-// the box at its address.
+// checkLayout checks that a matrix descriptor reads the rows of the box at its address. Operand 0
+// is A, operand 1 is B. It returns the first difference, or nil.
 func (w *warp) checkLayout(in *inst, operand int, d layout.MatrixDescriptor) *problem {
 	major, n := in.major(operand), in.matrixRows(operand)
 	from, ok := w.cta.boxAt(d.Group(major, 0, 0)[0])
@@ -68,8 +68,8 @@ func (w *warp) checkLayout(in *inst, operand int, d layout.MatrixDescriptor) *pr
 	if from.y%8 != 0 {
 		return wrong("it starts at row %d of the box, want a multiple of 8", from.y)
 	}
-	// must checks that 8 rows of the box lie where the descriptor expects them, along the box's
-	// second dimension. A kernel may choose among the slices of further dimensions freely.
+	// The rows along the box's second dimension must lie where the descriptor expects them. A
+	// kernel may choose slices of the further dimensions freely.
 	lines := from.load.tensor.Box[1]
 	rows := from.y/lines*lines + lines
 	must := func(at uint32, what string, row uint32, offset string, has uint32) *problem {
@@ -105,8 +105,8 @@ func (w *warp) checkLayout(in *inst, operand int, d layout.MatrixDescriptor) *pr
 	return w.checkBlocks(d, from, n, wrong)
 }
 
-// checkBlocks reports where a block of an MN-major operand has other k than the first block, or
-// is the first block again.
+// checkBlocks checks the blocks of an MN-major operand. Each must have the same k as the first
+// block, and none may be the first block again.
 func (w *warp) checkBlocks(d layout.MatrixDescriptor, from boxSpot, n uint32, wrong func(string, ...any) *problem) *problem {
 	offset, has := "leading byte offset", d.LBO
 	if d.Swizzle == layout.SwizzleNone {

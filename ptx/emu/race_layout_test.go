@@ -10,8 +10,8 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// tiled multiplies two boxes of a tensor map, which follow each other, by wgmma: A through one
-// descriptor, and B, its first rows, through another.
+// tiled multiplies two boxes of a tensor map, which follow each other in shared memory, by wgmma.
+// One descriptor reads A, another reads B, which is the first rows of the boxes.
 const tiled = `.version 8.0
 .target sm_90a
 .address_size 64
@@ -54,13 +54,14 @@ ret;
 }
 `
 
-// A descriptor that does not match what TMA wrote is a fault that describes the box.
+// TestLayoutMistakes checks that a descriptor that does not match what TMA wrote is a fault, and
+// that the fault describes the box.
 func TestLayoutMistakes(t *testing.T) {
 	right := layout.MatrixDescriptor{Start: sharedBase, LBO: 16, SBO: 1024, Swizzle: layout.Swizzle128}
 	for _, c := range []struct {
 		name    string
 		trans   int
-		swizzle layout.Swizzle // swizzle of the map, whose boxes have rows of the swizzle's width and the given number of rows
+		swizzle layout.Swizzle // swizzle of the map; a row of a box is as wide as the swizzle
 		rows    uint32
 		a       func(d *layout.MatrixDescriptor)
 		says    string

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// The text of race findings: both accesses, and what would order them.
+// This file writes the text of race findings: which two accesses race, and what would order them.
 
-// both describes the two accesses.
+// both describes the earlier access old and the later access a.
 func (r *races) both(old, a *access, at spot) string {
 	does, did := "reads", "read"
 	if a.writes {
@@ -29,7 +29,7 @@ func (r *races) gridOf(a *access) *grid {
 	return r.cl.grid
 }
 
-// place describes a spot.
+// place describes the address of a spot.
 func (r *races) place(at spot) string {
 	switch {
 	case at.c == nil:
@@ -40,8 +40,8 @@ func (r *races) place(at spot) string {
 	return "shared memory " + at.c.symbolic(uint32(at.at))
 }
 
-// globalName returns a global address with its distance from the kernel parameter that points
-// into the same allocation, if there is one.
+// globalName returns the text of a global address. If a kernel parameter points into the same
+// allocation, the text has the distance from it.
 func (g *grid) globalName(at uint64) string {
 	text := fmt.Sprintf("global memory %#x", at)
 	a := g.mem.find(at)
@@ -54,8 +54,8 @@ func (g *grid) globalName(at uint64) string {
 	return text
 }
 
-// explain says why a range is not allocated, and which parameter pointed to memory that
-// was freed.
+// explain says why an address range is not allocated. If the memory was freed, it names the kernel
+// parameter that points to it.
 func (g *grid) explain(at, n uint64) string {
 	text := g.mem.explain(at, n)
 	if f := g.mem.freedAt(at); f.bytes > 0 {
@@ -66,8 +66,8 @@ func (g *grid) explain(at, n uint64) string {
 	return text
 }
 
-// parameter returns the kernel parameter that points into an allocation from base on,
-// closest below at, and the distance of at. It returns "" if there is none.
+// parameter names the kernel parameter whose value is closest below at, but not below base, and the
+// distance of at from it. It returns "" if there is none.
 func (g *grid) parameter(base, at uint64) string {
 	best, name := uint64(0), ""
 	for _, p := range g.kernel.entry.Params {
@@ -84,7 +84,8 @@ func (g *grid) parameter(base, at uint64) string {
 	return fmt.Sprintf("%s + %d", name, at-best)
 }
 
-// actor names the warp of an earlier access, as seen from a later one.
+// actor names the warp of the earlier access old. If the warp is in another cluster than a, the
+// name includes the CTA.
 func (r *races) actor(old, a *access) string {
 	if old.site.cluster == a.site.cluster {
 		return r.cl.actor(old.warp, old.in)
@@ -102,10 +103,10 @@ func (r *races) actor(old, a *access) string {
 	return fmt.Sprintf("%s of CTA (%d,%d,%d)", text, index[0], index[1], index[2])
 }
 
-// remedy says what would order the access a after the access old.
+// remedy says what would order access a after access old.
 func (r *races) remedy(old, a *access, at spot) string {
 	if u := r.cl.unwritten; u != nil && u.Line == old.in.line {
-		old, a = a, old // the read came first, so the missing order is from the write to the read
+		old, a = a, old // the read came first in this run; the kernel needs the write before the read
 	}
 	same := old.site == a.site && old.id == a.id
 	then := func(wait string) string {
@@ -133,7 +134,8 @@ func (r *races) remedy(old, a *access, at spot) string {
 	return r.meeting(old, a)
 }
 
-// orStrong returns the other remedy, which applies if one access is strong.
+// orStrong returns another remedy, which applies if one of the accesses is strong: make both
+// strong.
 func (r *races) orStrong(old, a *access) string {
 	if old.strong || a.strong {
 		return "; or make both accesses atomic, relaxed or volatile"
@@ -141,7 +143,7 @@ func (r *races) orStrong(old, a *access) string {
 	return ""
 }
 
-// meeting returns how one warp can learn what another warp did.
+// meeting says how the warp of access a can learn what the warp of access old did.
 func (r *races) meeting(old, a *access) string {
 	switch old.site.apart(a.site) {
 	case ctaScope:
@@ -152,7 +154,7 @@ func (r *races) meeting(old, a *access) string {
 	return "a word that the earlier warp writes after its access with release (or relaxed after fence.acq_rel.gpu) and the later warp reads before its access with acquire; or two launches"
 }
 
-// actor names a warp with its role at an instruction.
+// actor names a warp, with its role at an instruction.
 func (cl *cluster) actor(w *warp, in *inst) string {
 	name := cl.warpNames([]*warp{w})
 	if role := in.role; role != "" {

@@ -5,11 +5,11 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// A signal is the knowledge that a strong write leaves at a word, for a strong read of that
-// word to acquire. The access itself may release or acquire, or a fence next to a relaxed
-// access. The scopes of both sides must include each other.
+// A signal is the knowledge that a strong write leaves at a word. A strong read of the word
+// acquires it. The write and the read may have release and acquire semantics themselves, or be
+// relaxed and rely on a fence. The scopes of the write and the read must include each other.
 
-// scope is the scope of an access or a fence.
+// scope is the scope of a strong access or a fence.
 type scope uint8
 
 const (
@@ -19,10 +19,10 @@ const (
 	scopes
 )
 
-// String returns the scope's modifier in PTX.
+// String returns the PTX modifier of the scope.
 func (s scope) String() string { return [...]string{".cta", ".cluster", ".gpu"}[s] }
 
-// scopeOf returns the scope of an instruction; without a modifier it is the GPU's.
+// scopeOf returns the scope of an instruction. Without a modifier it is the GPU scope.
 func scopeOf(in *inst) scope {
 	switch {
 	case in.has(".cta"):
@@ -33,16 +33,16 @@ func scopeOf(in *inst) scope {
 	return gpuScope
 }
 
-// strong reports whether the access is atomic, volatile, or relaxed and stronger.
+// strong reports whether the access is atomic, volatile, or relaxed or stronger.
 func (in *inst) strong() bool { return in.polls || in.atomic }
 
-// site is where a warp runs.
+// site is the place where a warp runs: its cluster and its CTA's rank.
 type site struct {
 	cluster int64
 	rank    int
 }
 
-// apart returns the narrowest scope that contains both sites.
+// apart returns the narrowest scope that includes both sites.
 func (s site) apart(o site) scope {
 	switch {
 	case s.cluster != o.cluster:
@@ -59,10 +59,10 @@ type signal struct {
 	past  *causal.Horizon
 }
 
-// signals holds the signals at words by address.
+// signals holds the signals at each word, by address.
 type signals map[uint64][]signal
 
-// leave adds a signal to a word.
+// leave adds signal x at a word.
 func (s signals) leave(at uint64, x signal) {
 	for i := range s[at] {
 		if have := &s[at][i]; have.from == x.from && have.scope == x.scope {
@@ -73,18 +73,18 @@ func (s signals) leave(at uint64, x signal) {
 	s[at] = append(s[at], x)
 }
 
-// fences is what a warp has fenced, and what it has read from relaxed signals.
+// fences records what the fences of a warp publish and acquire.
 type fences struct {
-	// released is what was known at the latest fence of each scope, or a wider one. A relaxed
-	// write releases it.
+	// released[s] is what the warp knew at its latest fence of scope s or wider. A later relaxed
+	// write publishes it.
 	released [scopes]causal.Knowledge
-	// heard is what relaxed reads found, from the same CTA, the same cluster and other
-	// clusters. A fence of that scope acquires it.
+	// heard is what the warp's relaxed reads have found, by the narrowest scope that includes the
+	// writer. The next fence of this scope or wider acquires it.
 	heard [scopes]*causal.Horizon
 	by    uint32 // mask of the lanes that read any of the signals
 }
 
-// fence is fence.acq_rel, or stronger, of a scope by a warp.
+// fence executes fence.acq_rel, or a stronger fence, of scope s by lanes of a warp.
 func (r *races) fence(w *warp, lanes uint32, s scope) {
 	o, k := &r.fences[r.number(w)], r.know(w)
 	for i := range s + 1 {
@@ -98,14 +98,14 @@ func (r *races) fence(w *warp, lanes uint32, s scope) {
 	r.advance(w)
 }
 
-// releaseFenced is a release by a relaxed arrival at the cluster barrier.
+// releaseFenced publishes to k, at a relaxed arrival at the cluster barrier, what the warp knew at
+// its latest fence.
 func (r *races) releaseFenced(w *warp, lanes uint32, k *causal.Knowledge) {
 	k.Join(r.given(w, lanes, &r.fences[r.number(w)].released[clusterScope]))
 }
 
-// synchronise records a lane's strong access to the word at an address: what it acquires from
-// the signals there, and the signal that it leaves. A store removes earlier signals; an atomic
-// keeps them.
+// synchronise records a lane's strong access to a word: what it acquires from the signals there,
+// and the signal that it leaves. A store removes earlier signals of the word; an atomic keeps them.
 func (r *races) synchronise(w *warp, l int, in *inst, words signals, at uint64, loads, stores bool) {
 	w.usesWord(in, at, loads, stores)
 	o, here, reach := &r.fences[r.number(w)], r.site(w), scopeOf(in)

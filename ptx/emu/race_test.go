@@ -9,23 +9,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// raced is a kernel with two accesses that nothing orders: the line of the later access ends
-// with the comment "here", that of the earlier one with "there". The mended kernel has no
+// raced is a kernel with two accesses that nothing orders. The line of the later access ends with
+// the comment "here", the line of the earlier one with "there". The mended kernel must have no
 // findings.
 type raced struct {
 	name    string
 	kind    FaultKind
-	or      FaultKind // in some orders
+	or      FaultKind // kind of the finding in some orders
 	threads int
 	ctas    int // CTAs in the grid; 0 means one
 	code    string
-	// mend lists old and new text in turns. The replacements remove the race from the kernel.
+	// mend has pairs of old and new text. With these replacements the kernel has no race.
 	mend []string
 	says []string
 }
 
-// warps sets registers: %r1 to the warp's number, %r0 to the address of shared memory and
-// %r2 to %r0 plus 4 times the thread's number.
+// warps sets registers: %r1 to the warp's number, %r0 to the address of shared memory, and %r2 to
+// %r0 plus 4 times the thread's number.
 const warps = `
 	mov.u32 %r0, smem;
 	mov.u32 %r3, %tid.x;
@@ -36,7 +36,7 @@ const warps = `
 	ld.param.u64 %d0, [out];
 `
 
-// mbarrierMade initialises an mbarrier at +1024 for a number of arrivals.
+// mbarrierMade returns PTX that initialises an mbarrier at %r0+1024 for a number of arrivals.
 func mbarrierMade(arrivals string) string {
 	return warps + `
 	@%p1 mbarrier.init.shared::cta.b64 [%r0+1024], ` + arrivals + `;
@@ -45,7 +45,7 @@ func mbarrierMade(arrivals string) string {
 `
 }
 
-// bulk is a copy of 64 bytes to shared memory by thread 0.
+// bulk is PTX by which thread 0 copies 64 bytes to shared memory.
 const bulk = `
 	@!%p1 bra issued;
 	mov.u32 %r8, 64;
@@ -54,7 +54,7 @@ const bulk = `
 issued:
 `
 
-// bulkHere is the copy bulk with the mark of the later access.
+// bulkHere is the PTX of bulk, with the mark of the later access.
 var bulkHere = strings.ReplaceAll(bulk, "there", "here")
 
 func waitFor(label, parity string) string {
@@ -298,8 +298,8 @@ end:`, mend: []string{"[%r0+512], %r3", "[%r0+516], %r3"}},
 
 func TestRaces(t *testing.T) { testRaces(t, races64) }
 
-// testRaces tests that each race is reported with both sides under every timing, and that the
-// mended kernel is clean.
+// testRaces checks, under every timing, that a finding names both accesses of each race, and that
+// the mended kernel has no finding.
 func testRaces(t *testing.T, list []raced) {
 	for _, c := range list {
 		t.Run(c.name, func(t *testing.T) {
@@ -321,7 +321,7 @@ func testRaces(t *testing.T, list []raced) {
 					require.Equal(t, c.kind.String(), f.Kind.String(), f.Error())
 				}
 				lines := strings.Split(text, "\n")
-				// Either side may come last.
+				// Either access may come last in the emulator's order.
 				assert.Regexp(t, `//.*(here|there|side|early|flag)`, lines[f.Line-1], f.Error())
 				for _, s := range c.says {
 					assert.Regexp(t, s, f.Error())

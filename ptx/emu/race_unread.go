@@ -2,19 +2,20 @@ package emu
 
 import "fmt"
 
-// A matrix descriptor for a tile that threads stored has no box to be compared with. If it is
-// wrong, the products miss a part of the tile. With Launch.Unread, words that nothing has read
-// when the CTA ends are a note, if a product has read other words of the same store instruction.
+// If threads instead of TMA stored a tile, a matrix descriptor cannot be compared with a box. But a
+// wrong descriptor misses a part of the tile. With Launch.Unread, there is a note at the end of a
+// CTA for words that nothing has read, if a product has read other words of the same store
+// instruction.
 
-// storedTile counts the words of a CTA's shared memory that one instruction stored last.
+// storedTile counts the words of a CTA's shared memory whose latest store was by one instruction.
 type storedTile struct {
 	store         *access
-	product       *access // reads some of the words
+	product       *access // a product that reads some of the words, or nil
 	words, unread int
-	firstUnread   uint32 // address
+	firstUnread   uint32 // address of the first word that nothing has read
 }
 
-// unread notes the tiles of a CTA that products read in part.
+// unread notes the tiles of CTA c of which products have read only a part.
 func (r *races) unread(c *cta) {
 	byLine := map[int]*storedTile{}
 	var tiles []*storedTile

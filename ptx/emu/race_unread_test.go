@@ -11,8 +11,8 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// storedTiles stores A, 64 rows, and B, 8 rows, of 64 k each without swizzle, and multiplies them in
-// four steps. A chunk of 16 bytes holds 8 k of a row, a group 8 rows.
+// storedTiles stores A (64 rows) and B (8 rows), of 64 k each, without swizzle, and multiplies them
+// in four steps. A chunk of 16 bytes holds 8 k of a row. 8 rows form a group.
 const storedTiles = `
 	mov.u32 %r0, smem;
 	mov.u32 %r1, %tid.x;
@@ -43,11 +43,11 @@ step:
 	wgmma.commit_group.sync.aligned;
 	wgmma.wait_group.sync.aligned 0;`
 
-// Bytes of a tile that no product reads are a note at their store, if the descriptor or its steps
-// are wrong; the right kernel has none.
+// TestUnread checks that bytes of a tile that no product reads are a note at their store, if the
+// descriptor or the distance of its steps is wrong. The correct kernel has no note.
 func TestUnread(t *testing.T) {
 	for name, c := range map[string]struct {
-		lbo, sbo, start uint32 // of A, beyond the right start
+		lbo, sbo, start uint32 // descriptor of A: byte offsets, and distance of the start from the right one
 		step, steps     string
 		unread          []string
 	}{

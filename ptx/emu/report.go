@@ -12,45 +12,45 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Report counts what a launch did: instructions, accesses, bytes and turns. These are counts,
-// from which no times follow.
+// Report counts what a launch did: instructions, accesses, bytes and turns. The counts do not give
+// times.
 type Report struct {
 	Kernel string
-	// Instructions lists the instructions that ran, in the order of the text.
+	// Instructions lists the instructions that ran, in the order of the PTX text.
 	Instructions []Counts
-	// TouchedRead and TouchedWritten are the sectors of global memory that the launch read and
-	// wrote, each counted once: the least traffic between the L2 cache and memory.
+	// TouchedRead and TouchedWritten count the sectors of global memory that the launch read and
+	// wrote, each sector once. This is the least traffic between the L2 cache and memory.
 	TouchedRead, TouchedWritten uint64
-	// Timeline shows the grid's first CTA.
+	// Timeline shows the warps of the grid's first CTA.
 	Timeline Timeline
-	// Fault is the fault that ended the launch, or nil. Counts stop there.
+	// Fault is the fault that ended the launch, or nil. The counts end at the fault.
 	Fault *Fault
 }
 
-// Counts are what one instruction of the kernel did in a launch.
+// Counts has the counts of one instruction of the kernel.
 type Counts struct {
 	Line     int
 	Where    string // source position of Line, if known
 	Op, Role string
-	// By is the unit that moves the bytes: the threads, or the unit that copies or
-	// multiplies for them.
+	// By is the unit that moves the bytes: the threads, or the unit that copies or multiplies for
+	// them.
 	By Mover
-	// Warps is how often warps executed the instruction, Lanes the sum of the executing lanes.
+	// Warps is how often a warp executed the instruction. Lanes is the sum of the executing lanes.
 	Warps, Lanes uint64
-	// Wavefronts is the number of steps that shared memory took for accesses by threads,
-	// LeastWavefronts the number without bank conflicts.
+	// Wavefronts is the number of steps that shared memory needed for accesses by threads.
+	// LeastWavefronts is the number without bank conflicts.
 	Wavefronts, LeastWavefronts uint64
-	// Sectors is the number of 32-byte sectors of global memory that the accesses touched,
-	// LeastSectors the number that would hold the same bytes.
+	// Sectors is the number of 32-byte sectors of global memory that the accesses touched.
+	// LeastSectors is the least number that could hold the same bytes.
 	Sectors, LeastSectors uint64
-	// Bytes that lanes, copies and products accessed. The Cluster fields count the shared
-	// memory of other CTAs.
+	// These fields count the bytes that lanes, copies and products accessed. Cluster means the
+	// shared memory of other CTAs.
 	SharedRead, SharedWritten, ClusterRead, ClusterWritten, GlobalRead, GlobalWritten uint64
-	// SectorsWritten is the part of Sectors that was written. Atomics count as writes.
+	// SectorsWritten is how many of Sectors were written. Atomics count as writes.
 	SectorsWritten uint64
 }
 
-// Mover is what moves the bytes of an instruction.
+// Mover is the unit that moves the bytes of an instruction.
 type Mover uint8
 
 // The movers.
@@ -87,7 +87,7 @@ func (c *Counts) add(o *Counts) {
 	c.GlobalRead, c.GlobalWritten = c.GlobalRead+o.GlobalRead, c.GlobalWritten+o.GlobalWritten
 }
 
-// count gives a cluster a counter if the launch has a report.
+// count gives the cluster a counter if the launch fills a report.
 func (g *grid) count(cl *cluster) {
 	if g.launch.Report == nil {
 		return
@@ -98,7 +98,7 @@ func (g *grid) count(cl *cluster) {
 	g.mu.Unlock()
 }
 
-// fill fills a report from the clusters' counters.
+// fill fills report r from the counters of all clusters.
 func (g *grid) fill(r *Report) {
 	*r = Report{Kernel: g.kernel.entry.Name, Timeline: r.Timeline}
 	var read, written pages
@@ -131,7 +131,8 @@ func (g *grid) fill(r *Report) {
 // sectorBytes is the unit in which global memory and its caches move data.
 const sectorBytes = 32
 
-// pages is a set of sectors: one bitmap for each page of memory that has any.
+// pages is a set of 32-byte sectors: it maps the number of a page of memory to a bitmap of its
+// sectors.
 type pages map[uint64]*[pageSectors / 64]uint64
 
 const pageSectors = 2048
@@ -173,16 +174,16 @@ func (p pages) count() (n uint64) {
 	return n
 }
 
-// Part is a section of a report's text.
+// Part is a section of the text of a report.
 type Part string
 
-// Parts lists the sections of a report's text in their order.
+// Parts lists the sections of the text of a report, in their order.
 var Parts = []Part{"bytes", "conflicts", "sectors", "mix", "timeline"}
 
-// mostLines bounds the lines about conflicts and sectors.
+// mostLines is the largest number of instructions that a list of conflicts or sectors has.
 const mostLines = 12
 
-// Write writes sections of the report as text.
+// Write writes the given sections of the report as text.
 func (r *Report) Write(w io.Writer, parts ...Part) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "kernel %s: counts, not times\n", r.Kernel)
@@ -237,7 +238,8 @@ func (c *Counts) place() string {
 	return text + " " + c.Op
 }
 
-// worst lists the instructions that cost more than the minimum, the most expensive first.
+// worst lists the instructions that cost more than the minimum, those with the largest excess
+// first.
 func (r *Report) worst(b *strings.Builder, what string, cost func(c *Counts) (is, least uint64)) {
 	var list []*Counts
 	var is, least uint64
@@ -272,7 +274,7 @@ func (r *Report) sectors(b *strings.Builder) {
 	r.worst(b, "sectors of global memory", func(c *Counts) (is, least uint64) { return c.Sectors, c.LeastSectors })
 }
 
-// mix writes how often each kind of instruction ran, by role.
+// mix writes how often each kind of instruction ran, for each role.
 func (r *Report) mix(b *strings.Builder) {
 	type tally struct{ warps, lanes uint64 }
 	roles, totals := map[string]map[string]uint64{}, map[string]*tally{}

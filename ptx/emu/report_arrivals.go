@@ -8,12 +8,12 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// The mbarrier of an arriving instruction often follows from the text: the address is a shared
-// symbol plus a constant, plus the stage number times eight. Reports on a phase without any
-// arrival need it.
+// For a report about a phase without any arrival, the emulator finds out from the PTX which
+// instructions could arrive at the mbarrier. The address of such an instruction is often a shared
+// symbol plus a constant, plus eight times the stage number.
 
-// barrierOperand returns the operand that holds the mbarrier's address, for an instruction that
-// arrives or copies bytes, or nil.
+// barrierOperand returns the operand that holds the mbarrier's address. It returns nil if the
+// instruction neither arrives nor copies bytes.
 func (in *inst) barrierOperand() *operand {
 	if op := in.form.Op; strings.HasPrefix(op, "mbarrier.") && !strings.HasPrefix(op, "mbarrier.arrive") {
 		return nil
@@ -24,9 +24,9 @@ func (in *inst) barrierOperand() *operand {
 	return nil
 }
 
-// couldArrive returns the warps that can still reach an instruction that arrives at an
-// mbarrier (or, if bytes is set, copies to it), and one such instruction. The mbarrier is
-// given by its offset. The fragment f does not count.
+// couldArrive returns the warps that can still reach an instruction that arrives at the mbarrier at
+// offset `at`, and one such instruction. If bytes is set, it looks for instructions that copy to
+// the mbarrier instead. Fragment f, which waits, does not count.
 func (cl *cluster) couldArrive(w *warp, f *frag, c *cta, at uint32, bytes bool) (warps []*warp, where *inst) {
 	k := cl.grid.kernel
 	targets := map[int32]bool{}
@@ -50,9 +50,8 @@ func (cl *cluster) couldArrive(w *warp, f *frag, c *cta, at uint32, bytes bool) 
 	return warps, where
 }
 
-// mayName reports whether the operand may hold the address at. If a part of the operand's
-// address is known only at run time, the operand may name any address in the region of its
-// constant part.
+// mayName reports whether operand o may hold the address at. If a part of the operand's address is
+// known only at run time, the operand may hold any address in the region of its constant part.
 func (k *Kernel) mayName(o *operand, at uint32) bool {
 	v := k.constantPart(o.slot, map[int32]bool{})
 	if !v.address {
@@ -67,15 +66,15 @@ func (k *Kernel) mayName(o *operand, at uint32) bool {
 	return !v.exact && ok && found && n == m
 }
 
-// partly is the statically known part of a 32-bit register's value.
+// partly is the part of a 32-bit register's value that is known from the PTX.
 type partly struct {
 	at      uint32
 	address bool // the register holds an address in shared memory
-	exact   bool // the constant is the whole value, not one summand
+	exact   bool // the constant is the whole value, not one summand of it
 }
 
-// constantPart returns the constant summand of the value in a register. It follows the
-// register's definitions.
+// constantPart returns the constant summand of a register's value, from the instructions that write
+// the register.
 func (k *Kernel) constantPart(slot int32, seen map[int32]bool) partly {
 	for _, c := range k.symbols {
 		if c.slot == slot {
@@ -135,13 +134,13 @@ func sum(a, b partly) partly {
 	return partly{a.at + b.at, a.address, a.exact}
 }
 
-// reaches returns an instruction of targets that a thread at pc may reach.
+// reaches returns one instruction of targets that a thread at pc may reach.
 func (k *Kernel) reaches(pc int32, targets map[int32]bool) (int32, bool) {
 	return k.reachesWithout(pc, targets, nil)
 }
 
-// reachesWithout returns an instruction of targets that a thread at pc may reach without an
-// instruction of ends.
+// reachesWithout returns one instruction of targets that a thread at pc may reach without executing
+// an instruction of ends.
 func (k *Kernel) reachesWithout(pc int32, targets, ends map[int32]bool) (int32, bool) {
 	seen := make([]bool, len(k.code))
 	work := []int32{pc}
@@ -179,7 +178,7 @@ func (a arrival) copies() bool {
 	return forms[id].bulk || id == isa.StAsync || id == isa.RedAsync
 }
 
-// note adds an arrival to the list of a phase.
+// note adds an arrival to a phase's list, unless the list has it.
 func note(list []arrival, a arrival) []arrival {
 	if n := len(list); n > 0 && list[n-1] == a || slices.Contains(list, a) {
 		return list
@@ -187,8 +186,8 @@ func note(list []arrival, a arrival) []arrival {
 	return append(list, a)
 }
 
-// needPhase returns the need of a fragment that waits for a phase of the mbarrier at an offset
-// of c's window.
+// needPhase says what fragment f needs, which waits for a phase of the mbarrier at an offset of c's
+// window.
 func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 	b, err := c.shared.mbar.at(at)
 	if err != nil {
@@ -203,8 +202,8 @@ func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 	if b.pending == 0 {
 		doing = "copy bytes"
 	}
-	// Find the warps that arrived in the previous phase and have not arrived in this one.
-	// In the first phase, look at the other mbarriers of the same name.
+	// Find the warps that arrived in the previous phase and have not arrived in this one. In the
+	// first phase, find the warps that arrived at other mbarriers with the same name.
 	did := slices.DeleteFunc(slices.Clone(b.before), func(a arrival) bool {
 		return !wants(a) || b.pending > 0 && slices.ContainsFunc(b.now, func(o arrival) bool { return o.warp == a.warp })
 	})
@@ -227,8 +226,8 @@ func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 		n.how = fmt.Sprintf("%s should %s there, as before at %s", cl.whereabouts(n.from), doing, cl.place(last.in))
 		return n
 	}
-	// The lists show no missing warp. Find the warps that could still arrive, without those
-	// that have arrived in this phase.
+	// No earlier phase shows which warp is missing. Find the warps that could still arrive and have
+	// not arrived in this phase.
 	could, where := cl.couldArrive(w, f, c, at, b.pending == 0)
 	var have []*warp
 	could = slices.DeleteFunc(could, func(w *warp) bool {
@@ -254,9 +253,10 @@ func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 	return n
 }
 
-// tooMuch returns the expect_tx that announced more bytes than the copies of its phase bring,
-// and says so. It returns nothing if an arrival is missing, if no copy has come, or if a warp
-// may still copy there before it announces the bytes of another phase.
+// tooMuch finds an expect_tx that announced more bytes than the copies of its phase bring. It
+// returns the instruction, and a text about it. It returns nothing if an arrival is missing, if no
+// copy has come, or if a warp may still copy to the mbarrier before it announces the bytes of
+// another phase.
 func (cl *cluster) tooMuch(w *warp, f *frag, b *mbarrier, at uint32) (how string, cause arrival) {
 	copied := slices.IndexFunc(b.now, arrival.copies)
 	if b.pending > 0 || b.tx <= 0 || b.bytes == 0 || len(b.announced) == 0 || copied < 0 {
@@ -284,8 +284,8 @@ func (cl *cluster) tooMuch(w *warp, f *frag, b *mbarrier, at uint32) (how string
 		cl.whereabouts([]*warp{cause.warp}), b.bytes+uint32(b.tx), cause.in.form.Op, cl.place(cause.in), cl.place(b.now[copied].in), b.bytes, b.tx), cause
 }
 
-// siblings returns the live mbarriers of the named region that contains the mbarrier at an
-// offset, with this mbarrier itself.
+// siblings returns the live mbarriers in the named region that contains the offset, including the
+// one at the offset.
 func (c *cta) siblings(at uint32) (out []*mbarrier) {
 	n, _, ok := c.cluster.grid.kernel.region(at)
 	if !ok {

@@ -7,27 +7,27 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// Counting for reports. Documented rules: shared memory has 32 banks of 4 bytes, lanes that
-// access the same word share one access, and global memory moves in sectors of 32 bytes.
-// Measured by others and assumed here: a warp's 8-byte accesses are served for half a warp at a
-// time and 16-byte accesses for a quarter, even where two parts would fit in one step; atomics
-// on one word of shared memory are served one after the other. Bank use by TMA and wgmma is not
-// counted, only their bytes.
+// The counts of a report follow documented rules: shared memory has 32 banks of 4 bytes, lanes that
+// access the same word share one access, and global memory moves in sectors of 32 bytes. Two rules
+// are assumed, after measurements by others. First, shared memory serves 8-byte accesses for half a
+// warp at a time and 16-byte accesses for a quarter, even if two parts would fit in one step.
+// Second, it serves atomics on one word one after the other. For TMA and wgmma only bytes are
+// counted, not banks.
 
 // counter counts what one cluster does.
 type counter struct {
-	by            []Counts // counts of each instruction, by its number
+	by            []Counts // counts of each instruction, indexed by the instruction's number
 	read, written pages
 }
 
-// executed counts an instruction of a warp.
+// executed counts one execution of an instruction by a warp.
 func (c *counter) executed(in *inst, mask uint32) {
 	n := &c.by[in.number]
 	n.Warps++
 	n.Lanes += uint64(bits.OnesCount32(mask))
 }
 
-// direction tells whether an access reads or writes.
+// direction says whether an access reads, writes, or does both.
 type direction uint8
 
 const (
@@ -67,10 +67,10 @@ func (c *counter) shared(w *warp, in *inst, o *operand, mask, n uint32, d direct
 	to.LeastWavefronts += least
 }
 
-// wavefronts returns the number of steps in which shared memory serves lanes that access n
-// bytes each, and the number without conflicts. A step serves one word of each bank.
+// wavefronts returns the number of steps in which shared memory serves lanes that access n bytes
+// each, and the number without conflicts. A step serves one 4-byte word of each bank.
 func wavefronts(at *[warpLanes]uint32, lanes, n uint32, atomic bool) (is, least uint64) {
-	together := uint32(warpLanes) // most lanes that one step can serve
+	together := uint32(warpLanes) // largest number of lanes that one step can serve
 	if n > wordBytes {
 		together = warpLanes * wordBytes / n
 	}
@@ -105,7 +105,8 @@ func (c *counter) global(w *warp, in *inst, o *operand, mask uint32, n uint64, d
 	c.lanes(in, &at, &bytes, d)
 }
 
-// lanes counts accesses to global memory of one instruction of a warp, each within a sector.
+// lanes counts the accesses of a warp's instruction to global memory. Each lane's bytes lie in one
+// sector.
 func (c *counter) lanes(in *inst, at *[warpLanes]uint64, bytes *[warpLanes]uint32, d direction) {
 	var list [warpLanes]uint64
 	var asked [warpLanes]uint32 // bytes that lanes access in each sector
@@ -150,7 +151,7 @@ func (c *counter) touch(sector uint64, d direction) {
 	}
 }
 
-// row counts contiguous bytes that TMA moves.
+// row counts n contiguous bytes of global memory that TMA moves.
 func (c *counter) row(to *Counts, at, n uint64, d direction) {
 	if n == 0 {
 		return
@@ -162,7 +163,7 @@ func (c *counter) row(to *Counts, at, n uint64, d direction) {
 	c.noteGlobal(to, n, end-at/sectorBytes+1, (n+sectorBytes-1)/sectorBytes, d)
 }
 
-// rows counts what TMA moves in global memory: a box, or size bytes.
+// rows counts what TMA moves in global memory: a box of tensor map t, or size bytes if t is nil.
 func (c *counter) rows(to *Counts, t *layout.TensorMap, coords []int32, at uint64, size uint32, d direction) {
 	if t == nil {
 		c.row(to, at, uint64(size), d)
@@ -174,8 +175,8 @@ func (c *counter) rows(to *Counts, t *layout.TensorMap, coords []int32, at uint6
 	})
 }
 
-// load counts a copy by TMA into shared memory. A multicast reads global memory once, which is
-// counted at its first CTA.
+// load counts a bulk copy into shared memory. A multicast reads global memory once; this is counted
+// at its first CTA.
 func (c *counter) load(b *bulkLoad) {
 	to := &c.by[b.in.number]
 	switch {
@@ -191,15 +192,15 @@ func (c *counter) load(b *bulkLoad) {
 	}
 }
 
-// store counts a copy by TMA from shared memory.
+// store counts a bulk copy from shared memory.
 func (c *counter) store(st *bulkStore) {
 	to := &c.by[st.in.number]
 	to.SharedRead += uint64(st.size)
 	c.rows(to, st.tensor, st.coords, st.dst, st.size, writes)
 }
 
-// product counts the operands of a wgmma that one of its four warps reads from shared memory:
-// the warp's rows of A and a quarter of B, as if the warps shared B's reads.
+// product counts the bytes of a wgmma's operands that one of its four warps reads from shared
+// memory: the warp's rows of A and a quarter of B, as if the warps shared the reads of B.
 func (c *counter) product(in *inst) {
 	const rowBytes = 32 // bytes of a row of A or B in one step, for every element type
 	rows := in.matrixRows(1) / 4 * in.slabs(1)

@@ -8,9 +8,10 @@ import (
 	"strings"
 )
 
-// A deadlock report shows which fragments wait for which warps. Root causes come first:
-// fragments that wait for exited warps or for something that no warp can still do, then cycles.
-// Fragments that wait at one line for the same thing form one group.
+// A deadlock report shows which fragments (lanes of a warp at one instruction) wait for which
+// warps. Fragments that wait at one line for the same thing form a group. Root causes come first:
+// groups that wait for exited warps, or for something that no warp can still do. Cycles of waits
+// follow.
 
 // need describes what a fragment waits for.
 type need struct {
@@ -40,17 +41,17 @@ type waiters struct {
 	circle bool
 }
 
-const maxWaiters = 8 // most groups that one report describes, in at most two lines each
+const maxWaiters = 8 // largest number of groups in one report, each with at most two lines
 
 // deadlock reports a cluster in which no warp can run.
 func (cl *cluster) deadlock() { cl.stall("no warp can run") }
 
-// spinning reports a cluster that runs without progress.
+// spinning reports a cluster that has run for too long without progress.
 func (cl *cluster) spinning() {
 	cl.stall(fmt.Sprintf("no store, barrier or copy in %d warp instructions", cl.idle))
 }
 
-// cycling reports a cluster whose warps repeat what they do.
+// cycling reports a cluster whose warps repeat the same instructions for ever.
 func (cl *cluster) cycling() {
 	cl.stall("each warp repeats the same instructions, and no warp is left that could change what they read")
 }
@@ -85,7 +86,8 @@ func (cl *cluster) stall(what string) {
 	first.w.fault(at, kind, first.f.mask, "%s", strings.Join(text, "\n"))
 }
 
-// waitGraph groups the fragments and links each group to those that it waits for.
+// waitGraph forms the groups of waiting fragments, and links each group to the groups for which it
+// waits.
 func (cl *cluster) waitGraph() []*waiters {
 	type key struct {
 		pc   int32
@@ -135,8 +137,8 @@ func (g *waiters) missesExited() bool {
 	return false
 }
 
-// order sorts groups for the report: first fragments that wait for the rest of their warp, then
-// roots, then cycles, each followed by the groups that wait for it.
+// order sorts the groups for the report. Fragments that wait for the rest of their warp come first,
+// then roots, then cycles. After each group come the groups that wait for it.
 func order(groups []*waiters) []*waiters {
 	var out []*waiters
 	for _, g := range groups {
@@ -171,8 +173,8 @@ func order(groups []*waiters) []*waiters {
 		if g.shown || len(g.on) == 0 {
 			continue
 		}
-		// Following the links ends in a cycle or in a group that runs. A cycle starts with the
-		// group that waits for the earliest phase.
+		// Following the links from g ends in a cycle, or in a group that runs. Show a cycle from
+		// the group that waits for the earliest phase.
 		at, seen := g, map[*waiters]bool{}
 		for !seen[at] && len(at.on) > 0 {
 			seen[at] = true
@@ -236,7 +238,7 @@ func (g *grid) place(in *inst) string {
 	return text
 }
 
-// warpsAt names the waiters: their role, warps, lanes and CTAs.
+// warpsAt names waiting fragments by role, warps, lanes and CTAs.
 func (cl *cluster) warpsAt(list []waiter) string {
 	warps := make([]*warp, len(list))
 	lanes, same := list[0].f.mask, true
@@ -257,7 +259,8 @@ func (cl *cluster) warpsAt(list []waiter) string {
 	return text
 }
 
-// warpNames returns such as "warp 4", "warpgroup 1 (warps 4-7)" or "warps 0-3 of CTAs 0-1".
+// warpNames names warps, for example "warp 4", "warpgroup 1 (warps 4-7)" or "warps 0-3 of CTAs
+// 0-1".
 func (cl *cluster) warpNames(warps []*warp) string {
 	byCTA := map[int][]int{}
 	for _, w := range warps {

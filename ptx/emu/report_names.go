@@ -8,8 +8,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Reports use the names in the kernel's text (package ptx, [ptx.Name] and Kernel.Scope), or
-// numbers if there are none.
+// Reports use the names that the kernel's text gives to regions of shared memory and scopes
+// ([ptx.Name], Kernel.Scope). Without a name they use numbers.
 
 // dynamicStart returns the offset of dynamic shared memory in a CTA's window.
 func (k *Kernel) dynamicStart() uint32 {
@@ -17,8 +17,8 @@ func (k *Kernel) dynamicStart() uint32 {
 	return uint32((sharedBase + k.staticShared + a - 1) / a * a)
 }
 
-// region returns the named region of dynamic shared memory that contains an offset of the
-// window.
+// region returns the named region of dynamic shared memory that contains an offset of the window,
+// and the number of the piece there.
 func (k *Kernel) region(at uint32) (n ptx.Name, piece int, ok bool) {
 	off := int(at&sharedOffset) - int(k.dynamicStart())
 	for _, n := range k.entry.Names {
@@ -43,15 +43,15 @@ func (k *Kernel) pieceName(n ptx.Name, piece int) string {
 	return text + ring
 }
 
-// sharedVariable is a variable in shared memory, at an offset of the window. Dynamic shared
-// memory has no end.
+// sharedVariable is a variable in shared memory at an offset of the window. Dynamic shared memory
+// counts as a variable without an end.
 type sharedVariable struct {
 	name      string
 	at, bytes uint32
 }
 
-// variable returns the text "bars + 16" for an offset of the window in a variable of the PTX,
-// or "".
+// variable returns a text such as "bars + 16" for an offset of the window that lies in a variable
+// of the PTX. It returns "" for other offsets.
 func (k *Kernel) variable(at uint32) string {
 	for _, v := range k.variables {
 		if d := at - v.at; at >= v.at && d < v.bytes {
@@ -64,8 +64,8 @@ func (k *Kernel) variable(at uint32) string {
 	return ""
 }
 
-// symbolic returns a readable shared address: the name of the region or variable, or the
-// offset in dynamic shared memory.
+// symbolic returns a readable shared address: the name of the region or variable that contains it,
+// or the offset in dynamic shared memory.
 func (c *cta) symbolic(at uint32) string { return c.cluster.grid.kernel.symbolic(at) }
 
 func (k *Kernel) symbolic(at uint32) string {
@@ -98,10 +98,11 @@ func (k *Kernel) namedBarrierName(id int) string {
 	return text
 }
 
-// structural lists the labels that the builder's own control flow makes.
+// structural lists the labels that the builder generates for its control flow. They are not roles.
 var structural = []string{"else", "endif", "loop", "end"}
 
-// nameRoles sets the role of each instruction: the scope of the label before it.
+// nameRoles sets the role of each instruction: the name of the scope that the latest label before
+// the instruction begins.
 func (k *Kernel) nameRoles() {
 	scopes := map[string]bool{}
 	eachLabel := func(visit func(label string)) {

@@ -11,8 +11,8 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// counted runs a kernel of one warp with the lane in %r1, and returns the counts of the line
-// marked "// here".
+// counted runs the instructions in a kernel of one warp, which has the lane in %r1. It returns the
+// counts of the line that ends with "// here".
 func counted(t *testing.T, instructions string) Counts {
 	t.Helper()
 	fill := ""
@@ -50,10 +50,10 @@ func counted(t *testing.T, instructions string) Counts {
 	return Counts{}
 }
 
-// Wavefronts follow the rules of banks.
+// TestBankConflicts checks that the number of wavefronts follows the rules of banks.
 func TestBankConflicts(t *testing.T) {
 	for name, c := range map[string]struct {
-		address   string // instructions that compute the address %r2 from the lane in %r1
+		address   string // computes the address %r2 from the lane in %r1
 		access    string
 		is, least uint64
 	}{
@@ -88,11 +88,11 @@ func TestBankConflicts(t *testing.T) {
 	}
 }
 
-// Report counts the sectors that a warp touches, and the least number that would hold the
-// bytes.
+// TestSectors checks that a report counts the sectors that a warp touches, and the least number
+// that could hold the same bytes.
 func TestSectors(t *testing.T) {
 	for name, c := range map[string]struct {
-		address   string // instructions that compute the address %d2 from the lane in %d1
+		address   string // computes the address %d2 from the lane in %d1
 		access    string
 		is, least uint64
 		read      uint64
@@ -118,7 +118,7 @@ func TestSectors(t *testing.T) {
 	}
 }
 
-// sum adds up the counts of a mover's instructions.
+// sum adds up the counts of the instructions with the given mover.
 func (r *Report) sum(by Mover) (all Counts) {
 	for i := range r.Instructions {
 		if r.Instructions[i].By == by {
@@ -128,14 +128,15 @@ func (r *Report) sum(by Mover) (all Counts) {
 	return all
 }
 
-// The report of a pipeline has the bytes at each level, and what each warp waits for.
+// TestReportOfPipeline checks the report of a TMA and wgmma pipeline: the bytes at each level, and
+// what each warp waits for.
 func TestReportOfPipeline(t *testing.T) {
 	const steps, ctas = 7, 2
 	g := gemm{n: 64, stages: 3}
 	p := g.build(t)
 	out, want, exact := g.arguments(p, steps)
 	for _, timing := range []Timing{Early, Late, Random} {
-		r := &Report{Instructions: []Counts{{Line: 1}}, TouchedRead: 5} // a report that an earlier launch filled; the launch must clear it
+		r := &Report{Instructions: []Counts{{Line: 1}}, TouchedRead: 5} // filled by an earlier launch; the launch must clear it
 		p.launch.Report, p.launch.Grid[0], p.launch.Timing = r, ctas, timing
 		require.NoError(t, p.run())
 		g.check(t, p, out, want, exact)
@@ -186,7 +187,8 @@ func TestReportOfPipeline(t *testing.T) {
 	assert.ErrorContains(t, p.launch.Report.Write(&strings.Builder{}, "sector"), `report part is "sector", want one of [bytes conflicts`)
 }
 
-// A multicast reads global memory once and writes each CTA's shared memory.
+// TestReportOfMulticast checks that a multicast counts as one read of global memory and as a write
+// to each CTA's shared memory.
 func TestReportOfMulticast(t *testing.T) {
 	p := build(t, multicastKernel(3, true))
 	const words = 64
@@ -202,7 +204,8 @@ func TestReportOfMulticast(t *testing.T) {
 	assert.EqualValues(t, 2*note, tma.SharedRead)
 }
 
-// A timeline shows what each warp waits for, and its picture shows when.
+// TestTimeline checks that a timeline shows what each warp waits for, and that its picture shows
+// when.
 func TestTimeline(t *testing.T) {
 	p := assemble(t, body(`
 	mov.u32 %r0, %tid.x;

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Timeline shows what the warps of a CTA did, turn by turn. In each turn every warp that need
-// not wait executes one instruction. It shows an order with causes and effects, not time.
-// Copies and products complete according to the launch's Timing.
+// Timeline shows what the warps of a CTA did, turn by turn. In each turn, every warp that does not
+// wait executes one instruction. A timeline shows causes and effects in order, but not time. Copies
+// and products complete according to the launch's Timing.
 type Timeline struct {
 	Turns int
-	// Cut reports that the CTA ran longer than the timeline.
+	// Cut reports whether the CTA ran longer than the timeline shows.
 	Cut   bool
 	Warps []WarpTimeline
 }
@@ -24,23 +24,23 @@ type WarpTimeline struct {
 
 // Span is a range of turns in which a warp ran, or waited for one thing.
 type Span struct {
-	From, To int // turns, To excluded
+	From, To int // turns; To is the first turn after the span
 	Line     int // line of the span's first instruction
 	Where    string
 	Role     string
-	// Waits names what the warp waits for; "" if it runs.
+	// Waits names the thing for which the warp waits. It is "" if the warp runs.
 	Waits string
-	// Stage is the stage of the ring whose barrier the warp passed last, or -1.
+	// Stage is the ring stage whose mbarrier the warp passed last, or -1.
 	Stage int
 }
 
-// mostTurns bounds a timeline.
+// mostTurns is the largest number of turns in a timeline.
 const mostTurns = 1 << 18
 
-// noStage is the stage of a warp that has passed no barrier of a ring.
+// noStage is the stage of a warp that has not passed the mbarrier of a ring yet.
 const noStage = -1
 
-// passed records that the warp has passed a phase of the mbarrier at a shared address.
+// passed records that the warp has waited successfully at the mbarrier at a shared address.
 func (w *warp) passed(at uint32) {
 	if w.cta.cluster.timeline == nil {
 		return
@@ -50,7 +50,7 @@ func (w *warp) passed(at uint32) {
 	}
 }
 
-// turn records what a warp is about to do: run f, or wait if f is stuck or nil.
+// turn records what a warp is about to do: execute fragment f, or wait if f is stuck or nil.
 func (t *Timeline) turn(w *warp, f *frag) {
 	if w.cta.rank != 0 {
 		return
@@ -68,7 +68,7 @@ func (t *Timeline) turn(w *warp, f *frag) {
 			last.To = s.To
 			return
 		}
-		if last.From == s.From { // the timing Random may run a warp twice in a turn, or not at all
+		if last.From == s.From { // under Random, a warp may run twice in a turn, or not at all
 			return
 		}
 		last.To = s.From
@@ -81,7 +81,7 @@ func (t *Timeline) turn(w *warp, f *frag) {
 	x.Spans = append(x.Spans, s)
 }
 
-// awaited names the thing that f, the part of a warp at one instruction, waits for.
+// awaited names the thing for which fragment f of the warp waits.
 func (w *warp) awaited(f *frag) string {
 	in := &w.cta.cluster.grid.kernel.code[f.pc]
 	switch at := forms[in.form.ID].at; {
@@ -101,7 +101,7 @@ func (cl *cluster) endTurn() {
 	}
 }
 
-// explain adds source positions.
+// explain adds source positions to all spans.
 func (t *Timeline) explain(where func(line int) string) {
 	for i := range t.Warps {
 		for j := range t.Warps[i].Spans {
@@ -111,10 +111,10 @@ func (t *Timeline) explain(where func(line int) string) {
 	}
 }
 
-// columns is the width of the picture.
+// columns is the number of characters in a line of the picture.
 const columns = 96
 
-// write draws the warps' turns, with several turns in a column, and a legend.
+// write draws a line for each warp, in which a character stands for several turns, and a legend.
 func (t *Timeline) write(b *strings.Builder) {
 	per := max((t.Turns+columns-1)/columns, 1)
 	fmt.Fprintf(b, "CTA (0,0,0) in %d turns, %d per column; a turn is one instruction of each warp that need not wait\n", t.Turns, per)
@@ -147,7 +147,7 @@ func (t *Timeline) write(b *strings.Builder) {
 	}
 }
 
-// wait is something that warps waited for, and the number of turns.
+// wait is a thing for which warps waited, with the number of turns.
 type wait struct {
 	what, where string
 	turns       int
@@ -187,7 +187,8 @@ func (w *WarpTimeline) roles() (list []string) {
 	return list
 }
 
-// picture returns one character per column: what the warp did in most of its turns.
+// picture returns a character for each column, which stands for per turns: what the warp did in
+// most of them.
 func (w *WarpTimeline) picture(turns, per int, letter map[string]byte) string {
 	out := make([]byte, (turns+per-1)/per)
 	spans := w.Spans

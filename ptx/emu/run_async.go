@@ -1,7 +1,7 @@
 package emu
 
-// completeOldest completes the oldest copy that may let a waiting thread continue. It reports
-// whether there was one.
+// completeOldest completes the oldest asynchronous copy that may let a waiting thread continue. It
+// reports whether there was one.
 func (cl *cluster) completeOldest() bool {
 	var from *warp
 	oldest := ^uint64(0)
@@ -29,7 +29,7 @@ func (cl *cluster) completeLoad(i int) {
 	l.complete()
 }
 
-// completeRandom completes one random piece of asynchronous work.
+// completeRandom completes a random piece of asynchronous work.
 func (cl *cluster) completeRandom() {
 	switch cl.rng.IntN(4) {
 	case 0:
@@ -39,8 +39,8 @@ func (cl *cluster) completeRandom() {
 	case 1:
 		w := cl.warps[cl.rng.IntN(len(cl.warps))]
 		if len(w.copies.recs) > 0 {
-			// The copies of different threads may end in any order, so only some lanes
-			// complete.
+			// The copies of different threads may complete in any order, so a random set of lanes
+			// completes.
 			w.completeCopy(w.copies.recs[cl.rng.IntN(len(w.copies.recs))], cl.rng.Uint32())
 			w.sweepCopies()
 		}

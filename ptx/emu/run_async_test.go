@@ -14,12 +14,12 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// gemm is a kernel of two warpgroups: one thread of the first loads tiles of A and B by TMA
-// into a ring, the second multiplies.
+// gemm is a kernel of two warpgroups. One thread of the first loads tiles of A and B into a ring by
+// TMA; the second warpgroup multiplies them.
 type gemm struct {
 	n, stages int
-	// noWait omits the wait for the tiles, noRelease the arrival that releases a stage;
-	// bytesOff changes the expected bytes.
+	// noWait omits the wait for the tiles. noRelease omits the arrival that releases a stage.
+	// bytesOff is added to the expected number of bytes.
 	noWait, noRelease bool
 	bytesOff          int
 }
@@ -31,7 +31,7 @@ const (
 
 func (g gemm) build(t testing.TB) *program {
 	k := ptx.NewKernel("k")
-	k.SetLaunchBounds(256, 2) // the bounds allow 128 registers for each thread
+	k.SetLaunchBounds(256, 2) // these bounds allow 128 registers for each thread
 	mapA, mapB := k.ParamTensorMap("a"), k.ParamTensorMap("b")
 	out, steps := k.ParamPtr("out"), k.ParamU32("steps")
 	smem := k.SharedBase()
@@ -103,7 +103,7 @@ func swizzledDescriptor(s ptx.Shared) ptx.U64 {
 	return s.Addr().AndI(0x3ffff).ShrI(4).U64().Or(ptx.Long(1<<16 | 64<<32 | 1<<62))
 }
 
-// matrix creates a random bf16 matrix in memory, with a tensor map whose boxes are rows of it.
+// matrix creates a random bf16 matrix in memory. A box of the tensor map is several of its rows.
 func (p *program) matrix(rng *rand.Rand, rows, cols int) ([]uint32, layout.TensorMap) {
 	elems := make([]uint32, rows*cols)
 	words := make([]uint32, len(elems)/2)
@@ -115,7 +115,8 @@ func (p *program) matrix(rng *rand.Rand, rows, cols int) ([]uint32, layout.Tenso
 		Strides: [4]uint64{uint64(2 * cols)}, Box: [5]uint32{gemmDepth, uint32(rows)}, Swizzle: layout.Swizzle128}
 }
 
-// arguments creates the inputs for a number of steps and returns the expected product.
+// arguments creates the inputs for a number of k steps. It returns the address of the result, the
+// product as the emulator adds it, and the exact product.
 func (g gemm) arguments(p *program, steps int) (out uint64, want []uint32, exact []float64) {
 	rng := rand.New(rand.NewPCG(9, uint64(g.n)))
 	depth := steps * gemmDepth
@@ -133,7 +134,7 @@ func (g gemm) arguments(p *program, steps int) (out uint64, want []uint32, exact
 	return out, want, exact
 }
 
-// multiply adds A*B to acc; the rows of A and the columns of B have depth elements each.
+// multiply adds A*B to acc. Rows of A and columns of B have depth elements each.
 func multiply(f *mma.Format, acc []uint32, a, b []uint32, depth int) {
 	n := len(b) / depth
 	for k := 0; k < depth; k += layout.SlabDepth {
@@ -144,7 +145,7 @@ func multiply(f *mma.Format, acc []uint32, a, b []uint32, depth int) {
 	}
 }
 
-// check compares the results of the threads with the product.
+// check compares the results that the threads stored with the product.
 func (g gemm) check(t *testing.T, p *program, out uint64, want []uint32, exact []float64) {
 	got := p.read(out, wgmmaRows*g.n)
 	for thread := range 128 {
@@ -157,7 +158,8 @@ func (g gemm) check(t *testing.T, p *program, out uint64, want []uint32, exact [
 	}
 }
 
-// A ring of TMA loads that feeds wgmma gives the chip's bits under every timing.
+// TestPipeline checks that a ring of TMA loads that feeds wgmma gives the chip's bits under every
+// timing.
 func TestPipeline(t *testing.T) {
 	for _, g := range []gemm{{n: 8, stages: 2}, {n: 64, stages: 3}} {
 		p := g.build(t)
@@ -170,7 +172,8 @@ func TestPipeline(t *testing.T) {
 	}
 }
 
-// A pipeline without a wait, a release or the right byte count is a fault.
+// TestPipelineFaults checks that a pipeline without a wait, without a release or with a wrong byte
+// count is a fault.
 func TestPipelineFaults(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -198,8 +201,8 @@ func TestPipelineFaults(t *testing.T) {
 	}
 }
 
-// One wgmma for each pair of majors, each swizzle and both 16-bit element types, on shared
-// memory laid out by the rule of descriptors.
+// TestWgmmaLayouts multiplies one tile for each pair of major orders, each swizzle and both 16-bit
+// element types. The test lays out shared memory by the rule of descriptors.
 func TestWgmmaLayouts(t *testing.T) {
 	const n = 32
 	for _, s := range []layout.Swizzle{layout.SwizzleNone, layout.Swizzle32, layout.Swizzle64, layout.Swizzle128} {
@@ -282,9 +285,9 @@ func testLayout(t *testing.T, e element, s layout.Swizzle, trans [2]bool, n int)
 	}
 }
 
-// A ring of cp.async: each thread copies 16 bytes per step, two groups ahead, and each step's
-// sum is right. Even steps use wait_group, odd steps an mbarrier; short sources are filled with
-// zeros.
+// TestCopyRing checks a ring of cp.async copies. Each thread copies 16 bytes per step, two groups
+// ahead, and the sum of each step must be right. Even steps wait with wait_group, odd steps at an
+// mbarrier. Sources shorter than 16 bytes are filled with zeros.
 func TestCopyRing(t *testing.T) {
 	const steps, threads = 9, 64
 	k := ptx.NewKernel("k")
@@ -339,8 +342,8 @@ func TestCopyRing(t *testing.T) {
 	})
 }
 
-// A box that exceeds its tensor on every side is loaded with zeros outside the tensor, and
-// stored without touching memory outside.
+// TestTensorRoundTrip loads a box that exceeds its tensor on every side: bytes outside the tensor
+// must become zero. It stores the box too: memory outside the tensor must not change.
 func TestTensorRoundTrip(t *testing.T) {
 	k := ptx.NewKernel("k")
 	from, to := k.ParamTensorMap("from"), k.ParamTensorMap("to")

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Launches that ask for more than the limits are refused before any memory is allocated, also
-// if the product of their dimensions overflows 64 bits.
+// TestLaunchesBeyondAllBounds checks that launches larger than the limits are refused before memory
+// is allocated, even if the product of their dimensions overflows 64 bits.
 func TestLaunchesBeyondAllBounds(t *testing.T) {
 	p := assemble(t, strings.Replace(body(""), ".maxntid 512\n", "", 1), "k")
 	p.params(uint64(0), 0)
@@ -56,7 +56,7 @@ func TestLaunchesBeyondAllBounds(t *testing.T) {
 	}
 }
 
-// With memory for one cluster at a time, all clusters still run.
+// TestClustersByTurns checks that all clusters run if there is memory for only one at a time.
 func TestClustersByTurns(t *testing.T) {
 	p := assemble(t, body(`	ld.param.u64 %d0, [out];
 	mov.u32 %r0, %ctaid.x;
@@ -83,8 +83,9 @@ func TestClustersByTurns(t *testing.T) {
 	}
 }
 
-// A kernel with too many registers and branches for the proof still runs: reads of unwritten
-// registers are found, other reads pass.
+// TestReadsOfKernelsTooLargeToProve checks a kernel with too many registers and branches for the
+// proof that registers are written before they are read. Reads of unwritten registers are still
+// found, and other reads pass.
 func TestReadsOfKernelsTooLargeToProve(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(".reg .b32 %z<60000>;\n mov.u32 %z0, 5;\n")
@@ -110,8 +111,8 @@ func TestReadsOfKernelsTooLargeToProve(t *testing.T) {
 	assert.Less(t, time.Since(begin), 20*time.Second)
 }
 
-// A proof that would take too much memory is not started, and one that takes too long is
-// abandoned. Then nothing is proved.
+// TestProofsAreBounded checks that a proof that would take too much memory is not started, and that
+// one that takes too long is abandoned. Nothing is proved then.
 func TestProofsAreBounded(t *testing.T) {
 	chain := func(b *strings.Builder, n int) {
 		for i := range n {
@@ -124,7 +125,7 @@ func TestProofsAreBounded(t *testing.T) {
 	chain(&small, 100)
 	wide.WriteString(".reg .b32 %z<60000>;\n")
 	chain(&wide, 5000)
-	// Every jump to L0 proves one register fewer than the one before, so each jump makes the
+	// Every jump to L0 proves one register fewer than the jump before, so each jump makes the
 	// analysis repeat all later blocks.
 	long.WriteString(".reg .b32 %z<7600>;\n")
 	const jumps = 300
@@ -151,7 +152,7 @@ func TestProofsAreBounded(t *testing.T) {
 	}
 }
 
-// A kernel that stores for ever ends with its context.
+// TestContextEndsALoopThatStores checks that a kernel that stores for ever ends with its context.
 func TestContextEndsALoopThatStores(t *testing.T) {
 	p := assemble(t, body(`	ld.param.u64 %d0, [out];
 again:

@@ -4,18 +4,18 @@ import (
 	"slices"
 )
 
-// Calls in progress: what lanes save for them, and how lanes enter and leave functions.
+// This file enters and leaves functions, and saves registers for calls in progress.
 // load_functions.go describes the functions.
 
-// call is a call that lanes are in.
+// call is a function call in progress.
 type call struct {
 	pc   int32 // index of the call instruction
 	fn   *function
-	base int // offset of the call's variables in a lane's local memory
+	base int // offset of the call's variables in each lane's local memory
 	kept *keptRegisters
 }
 
-// keptRegisters holds the registers of an outer call of the same function.
+// keptRegisters holds the saved registers of an outer call of the same function.
 type keptRegisters struct {
 	r32 [][warpLanes]uint32
 	r64 [][warpLanes]uint64
@@ -23,7 +23,8 @@ type keptRegisters struct {
 	ok  [numBanks][]uint32
 }
 
-// at returns the pc of a fragment at a depth of calls.
+// at returns the fragment's pc at a depth of calls: the pc of the call instruction at that depth,
+// or of the current instruction.
 func (f *frag) at(depth int) int32 {
 	if depth < len(f.calls) {
 		return f.calls[depth].pc
@@ -31,7 +32,7 @@ func (f *frag) at(depth int) int32 {
 	return f.pc
 }
 
-// before reports whether f has further to go than g to the place where the two may merge.
+// before reports whether f is further than g from the place where the two may merge.
 func (f *frag) before(g *frag) bool {
 	for i := 0; ; i++ {
 		if a, b := f.at(i), g.at(i); a != b {
@@ -48,7 +49,7 @@ func (f *frag) sameAs(g *frag) bool {
 	return f.pc == g.pc && slices.EqualFunc(f.calls, g.calls, func(a, b call) bool { return a.pc == b.pc && a.fn == b.fn && a.base == b.base })
 }
 
-// adopt copies the saved registers of g's lanes from g's calls to f's.
+// adopt copies the registers that g's calls have saved for g's lanes to f's calls.
 func (f *frag) adopt(g *frag) {
 	for i := range f.calls {
 		if to, from := f.calls[i].kept, g.calls[i].kept; to != from {
@@ -77,7 +78,7 @@ func (k *keptRegisters) take(from *keptRegisters, lanes uint32) {
 	}
 }
 
-// keep returns a copy of a function's registers.
+// keep returns a copy of the registers of function fn.
 func (w *warp) keep(fn *function) *keptRegisters {
 	k := &keptRegisters{}
 	for _, s := range fn.slots[bank32] {
@@ -97,7 +98,7 @@ func (w *warp) keep(fn *function) *keptRegisters {
 	return k
 }
 
-// giveBack restores the registers of some lanes.
+// giveBack restores the registers of function fn in some lanes.
 func (w *warp) giveBack(fn *function, k *keptRegisters, lanes uint32) {
 	now := w.keep(fn)
 	now.take(k, lanes)
@@ -117,11 +118,11 @@ func (w *warp) giveBack(fn *function, k *keptRegisters, lanes uint32) {
 	}
 }
 
-// maxOwnBytes is the largest local memory of a lane. A chip's default is 1 KiB, and a program
-// may ask for more.
+// maxOwnBytes is the largest local memory of a lane that the emulator provides. The default of a
+// chip is 1 KiB, and a program may ask for more.
 const maxOwnBytes = 64 << 10
 
-// growOwn enlarges the lanes' local memory.
+// growOwn enlarges the local memory of the warp's lanes to the given number of bytes each.
 func (w *warp) growOwn(bytes int) {
 	if bytes <= w.ownBytes {
 		return
@@ -135,7 +136,7 @@ func (w *warp) growOwn(bytes int) {
 	w.local, w.ownBytes = grown, bytes
 }
 
-// pass copies arguments or results between the variables of two calls.
+// pass copies arguments or results from the variables of one call to the variables of another.
 func (w *warp) pass(lanes uint32, from []place, fromBase int, to []place, toBase int) {
 	for l := range lanesIn(lanes) {
 		own := w.local[l*w.ownBytes:][:w.ownBytes]
@@ -145,7 +146,7 @@ func (w *warp) pass(lanes uint32, from []place, fromBase int, to []place, toBase
 	}
 }
 
-// base returns the offset of the variables of a fragment's innermost call.
+// base returns the offset of the variables of the fragment's innermost call.
 func (f *frag) base() int {
 	if n := len(f.calls); n > 0 {
 		return f.calls[n-1].base
@@ -203,8 +204,9 @@ func callFunction(w *warp, f *frag, in *inst, mask uint32) outcome {
 	return jumped
 }
 
-// leave sends some lanes of a fragment to another place. mask is the set of lanes that execute
-// the instruction. The rest of mask must still execute it; lanes outside mask continue.
+// leave sends some lanes of a fragment to another instruction. mask is the set of lanes that
+// execute the present instruction. Lanes of mask that do not leave must still execute it; lanes
+// outside mask skip it.
 func (w *warp) leave(f *frag, mask, lanes uint32, to frag) {
 	if lanes == f.mask {
 		f.pc, f.calls = to.pc, to.calls
@@ -220,7 +222,7 @@ func (w *warp) leave(f *frag, mask, lanes uint32, to frag) {
 	w.place(&to)
 }
 
-// comeBack returns from the innermost call of lanes.
+// comeBack returns the lanes of mask from their innermost call.
 func (w *warp) comeBack(f *frag, mask uint32) outcome {
 	n := len(f.calls) - 1
 	x := f.calls[n]
@@ -233,8 +235,8 @@ func (w *warp) comeBack(f *frag, mask uint32) outcome {
 	return jumped
 }
 
-// callOutside calls a function without a body: one that the driver provides to every program,
-// or an unknown one.
+// callOutside calls a function without a body. It is one that the driver provides to every program,
+// or an unknown one, which is a fault.
 func (w *warp) callOutside(f *frag, in *inst, fn *function, mask, lanes uint32) outcome {
 	l := first(lanes)
 	own := w.local[l*w.ownBytes:][:w.ownBytes]
@@ -245,14 +247,14 @@ func (w *warp) callOutside(f *frag, in *inst, fn *function, mask, lanes uint32) 
 	switch fn.Name {
 	case "__assertfail":
 		return w.fault(in, Trap, lanes, "assertion failed: %s, at %s:%d, %s", w.text(word(0)), w.text(word(1)), word(2), w.text(word(3)))
-	case "vprintf": // printf's output is discarded
+	case "vprintf": // the output of printf is discarded
 		w.leave(f, mask, mask, frag{pc: f.pc + 1, calls: f.calls})
 		return jumped
 	}
 	return w.fault(in, IllegalInstruction, lanes, "function %s has no body in the module and is not emulated", fn.Name)
 }
 
-// text returns the string at a generic address, if it is in global memory.
+// text returns the zero-terminated string at a generic address, if it is in global memory.
 func (w *warp) text(at uint64) string {
 	var s []byte
 	for range 256 {
@@ -265,7 +267,7 @@ func (w *warp) text(at uint64) string {
 	return string(s)
 }
 
-// branchIndexed is brx.idx: a jump through a table.
+// branchIndexed executes brx.idx: a jump through a table.
 func branchIndexed(w *warp, f *frag, in *inst, mask uint32) outcome {
 	i := w.r32[in.slot[0]][first(mask)]
 	if i >= uint32(len(in.targets)) {

@@ -13,20 +13,22 @@ type cta struct {
 	cluster *cluster
 	rank    int // in the cluster
 	index   [3]int
-	// inCluster is the CTA's position in its cluster, linear its number in the grid.
+	// inCluster is the CTA's position in its cluster. linear is its number in the grid.
 	inCluster [3]int
 	linear    int
 	warps     []*warp
 	groups    []*warpgroup
 	shared    *sharedMemory
 	bars      [16]namedBarrier
-	// freeRegs is the pool that setmaxnreg.dec fills, in registers per thread of one warp.
+	// freeRegs is the CTA's pool of registers, which setmaxnreg.dec fills, in registers per thread
+	// of one warp.
 	freeRegs int
-	// triggered is set when a warp has executed griddepcontrol.launch_dependents; atTrigger is
-	// the set of earlier launches known to have ended at that time.
+	// triggered is set when a warp has executed griddepcontrol.launch_dependents. atTrigger is the
+	// set of earlier launches that were known to have ended then.
 	triggered bool
 	atTrigger causal.Launches
-	// visits holds, for each component of the clock, the latest access that the CTA must outlive.
+	// visits holds, for each component of the race checks' clock, the latest access to the CTA's
+	// shared memory that must be done before the CTA ends.
 	visits map[int]*access
 }
 
@@ -34,42 +36,41 @@ type cta struct {
 type cluster struct {
 	grid   *grid
 	number int64  // in the grid
-	index  [3]int // position of the cluster in the grid, whose shape in clusters is count
+	index  [3]int // position of the cluster in the grid; count is the grid's shape in clusters
 	count  [3]int
 	ctas   []*cta
 	warps  []*warp
 	rng    *rand.Rand
-	last   *allocation // the allocation of global memory that the latest access found
+	last   *allocation // allocation of global memory that the latest access found
 	loads  []*bulkLoad
 	events uint64
 	order  uint64 // sequence number of the next asynchronous copy
 	fault  *Fault
-	races  *races // nil if races are not looked for
-	// counter counts for a report, timeline is a part of the report; nil if no report is
-	// wanted.
+	races  *races // nil without race checks
+	// counter counts for the report, and timeline is a part of the report. Both are nil if no
+	// report is wanted.
 	counter  *counter
 	timeline *Timeline
-	// schedule is the order in which the grid's warps run if the launch's order is Chosen. Otherwise
-	// it is nil.
+	// schedule is the order in which the grid's warps run, if Timing is Chosen; else nil.
 	schedule *schedule
-	// unwritten is the first read of uninitialised shared memory, if races are looked for. A
-	// write that comes later turns it into a race with that writer.
+	// unwritten is the first read of uninitialised shared memory, with race checks. If a write of
+	// the bytes follows, the finding becomes a race with this write.
 	unwritten *Fault
 
 	barrier clusterBarrier
 	steps   uint64
-	idle    int  // instructions executed since the cluster last changed anything
+	idle    int  // warp instructions executed since the cluster last made progress
 	polls   int  // mbarrier polls that failed since the last event
-	polled  bool // the cluster has executed atomics, acquiring loads or mbarrier tests since its last progress
-	looked  bool // the cluster has executed other loads of global memory since its last progress
+	polled  bool // since its last progress the cluster has executed atomics, acquiring loads or mbarrier tests
+	looked  bool // since its last progress the cluster has executed other loads of global memory
 	moved   bool // the cluster has made progress in this round
-	finite  bool // no NaN or infinity has been noted, if they are looked for
+	finite  bool // NaNs and infinities are looked for, and none has been found
 	fresh   bool // the cluster has changed something since it last looked for cycles
 	cycle   cycle
-	others  uint64 // the grid's progress count when this cluster was parked
+	others  uint64 // the grid's count of progress when this cluster was parked
 }
 
-// event records a change after which waiting fragments may be able to continue.
+// event records a change after which a waiting fragment may be able to continue.
 func (cl *cluster) event() {
 	cl.events++
 	cl.polls = 0
@@ -86,27 +87,27 @@ type status uint8
 
 const (
 	finished status = iota
-	parked          // the cluster polls global memory: another cluster should run
-	broken          // fault is set
+	parked          // the cluster polls global memory; another cluster should run
+	broken          // the cluster has a fault
 	stopped         // the launch was cancelled
 )
 
 const (
-	quantum   = 256     // instructions that a warp executes in one turn
-	parkAfter = 1 << 15 // idle instructions after which a polling cluster is parked
-	// computeLimit is the factor by which a cluster that does not poll may run longer: it
-	// computes, or loops for ever.
+	quantum   = 256     // warp instructions that a fragment executes in one turn
+	parkAfter = 1 << 15 // number of idle instructions after which a polling cluster is parked
+	// computeLimit is the factor by which a cluster that does not poll may run longer than one that
+	// polls. It may compute, or it may loop for ever.
 	computeLimit = 64
 )
 
-// run executes the cluster until it ends, faults or spins.
+// run executes the cluster until it ends, has a fault or makes no progress.
 func (cl *cluster) run() status {
 	s := broken
 	cl.guarded(func() { s = cl.rounds() })
 	return s
 }
 
-// rounds gives the warps their turns until the cluster ends or spins.
+// rounds gives each warp a turn in each round, until the cluster ends or makes no progress.
 func (cl *cluster) rounds() status {
 	random := cl.grid.launch.Timing == Random
 	for round := 0; ; round++ {
@@ -148,7 +149,8 @@ func (cl *cluster) rounds() status {
 	}
 }
 
-// between decides what happens after each warp has had its turn.
+// between decides after each round whether the cluster goes on. It returns true with the status at
+// which run ends.
 func (cl *cluster) between(ran, random bool, round int) (status, bool) {
 	if cl.timeline != nil {
 		cl.endTurn()
@@ -161,7 +163,7 @@ func (cl *cluster) between(ran, random bool, round int) (status, bool) {
 	case cl.grid.stop.Load():
 		return stopped, true
 	case !ran && random && round%8 != 0:
-		// The random choice may just have missed the warps that can run.
+		// The random choice may have missed the warps that can run, so try again.
 	case !ran && !cl.runnable(), cl.polls > 4*len(cl.warps):
 		cl.polls = 0
 		if !cl.completeOldest() && !ran {
@@ -199,7 +201,7 @@ func (cl *cluster) runnable() bool {
 	return false
 }
 
-// finish checks what is still pending when the cluster ends.
+// finish completes or reports the asynchronous work that is pending when the cluster ends.
 func (cl *cluster) finish() {
 	for _, c := range cl.ctas {
 		for _, w := range c.warps {
@@ -221,14 +223,15 @@ func (cl *cluster) finish() {
 	}
 }
 
-// fault ends the cluster's run with a fault: it panics, and guarded recovers. It returns after
-// findings for which the launch goes on, and after a read of uninitialised shared memory if races
-// are looked for.
+// fault reports a broken rule. It ends the cluster's run by a panic, which guarded recovers. It
+// returns only if the launch goes on after the finding, or after a read of uninitialised shared
+// memory if races are looked for.
 func (w *warp) fault(in *inst, kind FaultKind, lanes uint32, format string, args ...any) outcome {
 	return w.find(in, Error, kind, lanes, fmt.Sprintf(format, args...))
 }
 
-// find is fault with a severity.
+// find reports a broken rule with a severity and a finished text. Otherwise it does the same as
+// fault.
 func (w *warp) find(in *inst, severity Severity, kind FaultKind, lanes uint32, text string) outcome {
 	cl := w.cta.cluster
 	f := &Fault{Kind: kind, Severity: severity, Kernel: cl.grid.kernel.entry.Name, Line: in.line, Where: cl.grid.where(in.line),
@@ -265,17 +268,17 @@ func (g *grid) goesOn(f *Fault) bool {
 	return f.Severity == Note
 }
 
-// harmless are the kinds of findings after which the emulator can go on.
+// harmless lists the kinds of findings, besides notes, after which the emulator can go on.
 var harmless = []FaultKind{Race, ProxyRace, UninitializedShared, CTALifetime}
 
-// deny is a fault of some lanes if there is a problem.
+// deny reports problem p as a fault of the lanes. It does nothing if p is nil.
 func (w *warp) deny(in *inst, lanes uint32, p *problem) {
 	if p != nil {
 		w.find(in, p.severity, p.kind, lanes, in.form.Op+": "+p.text)
 	}
 }
 
-// guarded does a part of the cluster's work and reports whether it ended without a fault.
+// guarded runs a part of the cluster's work. It reports whether the work ended without a fault.
 func (cl *cluster) guarded(work func()) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil && p != any(cl.fault) {

@@ -6,24 +6,25 @@ import (
 	"sonicmoe/ptx/emu/internal/mma"
 )
 
-// A cluster that changes nothing may run for ever: a compare-and-swap that always fails, a flag
-// that no thread sets. If each warp comes back to a state that it had before, and neither memory
-// nor a barrier has changed in between, each warp repeats its instructions until another cluster
-// changes memory. If all clusters do so, that is a deadlock. No limit of time is needed.
+// A cluster may run for ever without changing anything: it repeats a compare-and-swap that always
+// fails, or reads a flag that no thread sets. Suppose that each warp returns to a state that it had
+// before, and that neither memory nor a barrier has changed in between. Then each warp repeats its
+// instructions until another cluster changes memory. If this holds for all clusters, it is a
+// deadlock. It can be reported without waiting for a time limit.
 
 const (
-	cycleAfter   = 1 << 12 // idle instructions after which a cluster looks for cycles
-	turnsOfFrags = 32      // turns for each fragment within which each fragment runs
+	cycleAfter   = 1 << 12 // number of idle instructions after which a cluster looks for cycles
+	turnsOfFrags = 32      // within this number of turns for each fragment, every fragment of a warp runs
 )
 
-// cycle holds the states of a cluster's warps at some time after its latest change.
+// cycle holds the states of a cluster's warps at a moment after the cluster's latest change.
 type cycle struct {
-	next, window int    // round at which new states are taken, and rounds from then to the next time
-	changes      uint64 // changes by all clusters at that time
+	next, window int    // next is the round at which new states are taken, window the number of rounds until the states after them
+	changes      uint64 // changes that all clusters had made when the states were taken
 	warps        []warpState
 }
 
-// warpState is everything that decides what a warp does next, except memory.
+// warpState is everything except memory that determines what a warp does next.
 type warpState struct {
 	frags []frag
 	turns int
@@ -32,7 +33,7 @@ type warpState struct {
 	p     []uint32
 	local []byte
 	carry uint32
-	back  bool // the warp has come back to this state
+	back  bool // the warp has returned to this state
 }
 
 func (s *warpState) take(w *warp) {
@@ -43,7 +44,7 @@ func (s *warpState) take(w *warp) {
 	}
 }
 
-// is reports whether the warp is in this state again, after each fragment has had a turn.
+// is reports whether the warp is in this state again, after each of its fragments has had a turn.
 func (s *warpState) is(w *warp) bool {
 	if n := len(w.frags); n > 1 && w.turns-s.turns < turnsOfFrags*n {
 		return false
@@ -78,7 +79,7 @@ func (cl *cluster) repeats(round int) bool {
 	return all
 }
 
-// hopeless reports whether all other clusters that have not ended repeat what they do, too.
+// hopeless reports whether all clusters that have not ended repeat what they have done before.
 func (g *grid) hopeless(cl *cluster) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -89,7 +90,8 @@ func (g *grid) hopeless(cl *cluster) bool {
 	return g.changes.Load()+g.progress.Load() == g.repeatAt && int64(len(g.repeating)) == g.clusters-g.finishes
 }
 
-// finishStores writes the bulk stores that a poll may wait for. It reports whether there was one.
+// finishStores completes the bulk stores for which a polling loop may wait. It reports whether
+// there were any.
 func (cl *cluster) finishStores() (some bool) {
 	for _, w := range cl.warps {
 		for _, st := range w.bulk.stores {

@@ -9,8 +9,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Clusters and grids of three dimensions: each CTA has the same rank, position in its cluster
-// and cluster index as on the chip.
+// TestClustersOfThreeDimensions checks, for clusters and grids of three dimensions, that each CTA
+// has the same rank, position in its cluster and cluster index as on the chip.
 func TestClustersOfThreeDimensions(t *testing.T) {
 	for name, c := range map[string]struct{ grid, cluster ptx.Dims }{
 		"along x":    {ptx.Dims{4, 2, 1}, ptx.Dims{2, 1, 1}},
@@ -76,7 +76,8 @@ func TestClustersOfThreeDimensions(t *testing.T) {
 	}
 }
 
-// .reqntid and .reqnctapercluster are required in each dimension, not only in the product.
+// TestExtentsAreRequired checks that a launch must match .reqntid and .reqnctapercluster in each
+// dimension, not only in the product of the dimensions.
 func TestExtentsAreRequired(t *testing.T) {
 	p := assemble(t, ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k()\n.reqntid 4, 8\n.reqnctapercluster 1, 2\n{\n}\n", "k")
 	for name, c := range map[string]struct {

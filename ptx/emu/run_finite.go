@@ -7,24 +7,25 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// With Launch.NaNs, the first instruction of each cluster that makes a NaN or infinity of finite
-// inputs is a note, and so is the first load of a NaN.
+// With Launch.NaNs, there is a note for the first instruction of each cluster that turns finite
+// inputs into a NaN or infinity, or that loads a NaN.
 
-// floatOperand is an operand of floats.
+// floatOperand is an operand that holds floats: its index and its type.
 type floatOperand struct {
 	arg int
 	typ isa.Type
 }
 
-// floatOperands holds the operands of floats of an instruction: inputs and outputs.
+// floatOperands lists the operands of an instruction that hold floats: [0] the inputs, [1] the
+// outputs.
 type floatOperands [2][]floatOperand
 
-// floats returns the operands of floats of each instruction of the kernel.
+// floats returns, for each instruction of the kernel, the operands that hold floats.
 func (k *Kernel) floats() []floatOperands {
 	k.finding.Do(func() {
 		k.floatOperands = make([]floatOperands, len(k.code))
 		for i := range k.code {
-			if in := &k.code[i]; in.product == nil { // wgmma's sums come later
+			if in := &k.code[i]; in.product == nil { // addFinite checks the sums of wgmma, which complete later
 				k.floatOperands[i] = floatsOf(in)
 			}
 		}
@@ -47,7 +48,8 @@ func floatsOf(in *inst) (floats floatOperands) {
 	return floats
 }
 
-// infinite returns the lanes in which an operand has a NaN or an infinity.
+// infinite returns the lanes in which one of the operands is a NaN or an infinity, and one such
+// value.
 func (w *warp) infinite(in *inst, list []floatOperand, mask uint32) (lanes uint32, value float64) {
 	for _, x := range list {
 		o := &in.args[x.arg]
@@ -62,7 +64,7 @@ func (w *warp) infinite(in *inst, list []floatOperand, mask uint32) (lanes uint3
 	return lanes, value
 }
 
-// notFinite reports whether an element, or one of a pair, is a NaN or infinite.
+// notFinite reports whether a value, or one of a pair of values, is a NaN or an infinity.
 func notFinite(t isa.Type, v uint64) (float64, bool) {
 	half := isa.F16
 	switch t {
@@ -79,7 +81,7 @@ func notFinite(t isa.Type, v uint64) (float64, bool) {
 	return notFinite(half, v>>16&0xffff)
 }
 
-// stepFinite is step, and looks for a NaN or infinity that the instruction makes.
+// stepFinite executes an instruction as step does, and looks for a NaN or infinity that it makes.
 func (w *warp) stepFinite(f *frag, in *inst, mask uint32) outcome {
 	floats := &w.cta.cluster.grid.kernel.floatOperands[in.number]
 	before, _ := w.infinite(in, floats[0], mask)
@@ -95,14 +97,14 @@ func (w *warp) stepFinite(f *frag, in *inst, mask uint32) outcome {
 	return out
 }
 
-// notFinite notes the cluster's first NaN or infinity.
+// notFinite reports the cluster's first NaN or infinity.
 func (w *warp) notFinite(in *inst, lanes uint32, value float64, does string) {
 	cl := w.cta.cluster
 	cl.finite = false
 	w.find(in, Note, NotFinite, lanes, fmt.Sprintf("%s %s %v, the first of the cluster that is not finite", in.form.Op, does, value))
 }
 
-// addFinite is add, and looks for a NaN or infinity in the sums of wgmma.
+// addFinite adds product p as add does, and looks for a NaN or infinity in the sums.
 func (w *warp) addFinite(p *product) {
 	in, list := p.in, []floatOperand{{0, p.in.form.Args[0].Type}}
 	if p.halves {

@@ -8,15 +8,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The first NaN or infinity is noted at the instruction that makes it, or at the load that brings
-// it, and not where it spreads.
+// TestNaNs checks that the first NaN or infinity is noted at the instruction that makes it or the
+// load that reads it, and not at later instructions that use it.
 func TestNaNs(t *testing.T) {
 	const numbers = "mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0fFF7FFFFF; mov.f32 %f0, 0f00000000;\n"
 	big, nan, inf := uint32(0x7f7fffff), uint32(0x7fc00000), math.Float32bits(float32(math.Inf(1)))
 	for name, c := range map[string]struct {
 		code string
 		in   uint32
-		says string // "" means no note
+		says string // text of the note; "" means that there is none
 	}{
 		"finite":                 {numbers + "fma.rn.f32 %f3, %f1, %f2, %f0;", 0, ""},
 		"division by zero":       {numbers + "div.rn.f32 %f3, %f1, %f0; // here\n mul.rn.f32 %f3, %f3, %f0;", 0, `div.*makes \+Inf`},
@@ -55,7 +55,8 @@ func TestNaNs(t *testing.T) {
 	}
 }
 
-// A NaN in an operand of wgmma is noted at the product, with its line.
+// TestNaNsOfProducts checks that a NaN that an operand of wgmma brings into the sums is noted at
+// the line of the wgmma.
 func TestNaNsOfProducts(t *testing.T) {
 	for _, bad := range []bool{false, true} {
 		g := gemm{n: 64, stages: 2}

@@ -10,13 +10,14 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Lanes diverge and reconverge, and results match those of single lanes.
+// TestDivergence checks that lanes diverge and reconverge, and that each lane has the same result as
+// a thread that runs by itself.
 func TestDivergence(t *testing.T) {
 	k := ptx.NewKernel("k")
 	out := k.ParamPtr("out")
 	tid := k.TidX()
 	sum := ptx.NewVar(k, ptx.Uint(0))
-	// Loops with different trip counts, and branches inside.
+	// These loops have different trip counts in each lane, and contain branches.
 	k.For(ptx.Uint(0), tid.RemI(7), ptx.Uint(1), func(i ptx.U32) {
 		k.IfElse(i.Add(tid).AndI(1).Eq(ptx.Uint(0)), func() {
 			k.If(tid.Ge(ptx.Uint(20)), func() { sum.Set(sum.Get().AddI(100)) })
@@ -59,7 +60,8 @@ func TestDivergence(t *testing.T) {
 	})
 }
 
-// A lane that spins before a join does not starve the lane that it waits for.
+// TestIndependentThreads checks that a lane that spins before a join does not starve the lane for
+// which it waits.
 func TestIndependentThreads(t *testing.T) {
 	p := assemble(t, body(`
 	mov.u32 %r0, %tid.x;
@@ -94,7 +96,7 @@ func TestWarpInstructions(t *testing.T) {
 			}
 			return uint32((l - 3) * 10)
 		}},
-		{"shfl.sync.down.b32 %r3, %r1, 4, 0x181f, 0xffffffff;", func(l int) uint32 { // segments of 8
+		{"shfl.sync.down.b32 %r3, %r1, 4, 0x181f, 0xffffffff;", func(l int) uint32 { // segments of 8 lanes
 			if l%8 >= 4 {
 				return uint32(l * 10)
 			}
@@ -142,7 +144,7 @@ met:
 	}
 }
 
-// Atomics of parallel CTAs count exactly.
+// TestAtomics checks that atomics of CTAs that run in parallel give exact counts.
 func TestAtomics(t *testing.T) {
 	for op, want := range map[string]uint32{
 		"add": 1000 + 64*100*3, "max": 1000, "min": 3, "and": 1000 & 3, "or": 1000 | 3, "xor": 1000, "inc": 2,
@@ -181,7 +183,8 @@ func TestAtomics(t *testing.T) {
 	}
 }
 
-// CTAs wait for each other through global memory, and more CTAs wait than run at once.
+// TestCTAsWaitForEachOther checks CTAs that wait for each other through global memory. More CTAs
+// wait than can run at once.
 func TestCTAsWaitForEachOther(t *testing.T) {
 	p := assemble(t, body(`
 	ld.param.u64 %d0, [out];
@@ -209,7 +212,7 @@ mine:
 	}
 }
 
-// Named barriers of some warps: producers arrive, consumers wait.
+// TestNamedBarriers checks named barriers for some of the warps: producers arrive, consumers wait.
 func TestNamedBarriers(t *testing.T) {
 	p := assemble(t, body(`
 	ld.param.u64 %d0, [out];
@@ -240,8 +243,8 @@ end:
 	})
 }
 
-// Each CTA of a cluster writes its rank to its memory and reads its neighbour's, then signals a
-// barrier there.
+// TestCluster checks shared memory of a cluster. Each CTA writes its rank to its own memory, reads
+// its neighbour's rank, and then arrives at an mbarrier of the neighbour.
 func TestCluster(t *testing.T) {
 	p := assemble(t, body(`
 	ld.param.u64 %d0, [out];
@@ -276,7 +279,8 @@ wait:
 	})
 }
 
-// The assembler removes setmaxnreg from a kernel without launch bounds.
+// TestRegistersWithoutLaunchBounds checks that setmaxnreg does nothing in a kernel without launch
+// bounds, from which the assembler removes it.
 func TestRegistersWithoutLaunchBounds(t *testing.T) {
 	text := strings.Replace(body("setmaxnreg.inc.sync.aligned.u32 240;\nsetmaxnreg.dec.sync.aligned.u32 24;\nret;"), ".maxntid 512\n.minnctapersm 1\n", "", 1)
 	p := assemble(t, text, "k")

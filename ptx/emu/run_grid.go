@@ -21,22 +21,23 @@ type grid struct {
 	block     [3]int
 	threads   int
 	cluster   ptx.Dims
-	smem      int // bytes of a CTA's shared memory, static and dynamic together
+	smem      int // bytes of a CTA's static and dynamic shared memory together
 	spinLimit int
-	// helpers receives warps that have products to multiply; nil without helpers.
+	// helpers is a channel of warps that have products to multiply. It is nil without helper
+	// goroutines.
 	helpers chan *warp
 
-	races  *globalRaces // nil if races are not looked for
-	before []*grid      // launches before this one in the stream that may still run
+	races  *globalRaces // nil without race checks
+	before []*grid      // earlier launches of the stream that may still run
 	number int          // number of the launch in the stream
-	base   int64        // number in the stream of the launch's first cluster
-	// finished is the set of launches known to have ended when this launch has ended; triggered
-	// is the set known to have ended when the next launch starts.
+	base   int64        // number of the launch's first cluster among all clusters of the stream
+	// finished is the set of launches that are known to have ended when this launch has ended.
+	// triggered is the set that is known to have ended when the next launch starts.
 	finished, triggered causal.Launches
 	image               uint64 // address of the variables of the kernel's module
 	workspace           uint64 // address of a cooperative launch's workspace
 	clusters            int64
-	room                int64 // number of clusters whose memory fits in HostBytes
+	room                int64 // number of clusters whose registers and shared memory fit in HostBytes
 	stop                atomic.Bool
 	progress            atomic.Uint64 // counts the rounds in which some cluster made progress
 	changes             atomic.Uint64 // counts the atomics that changed memory
@@ -45,15 +46,15 @@ type grid struct {
 
 	mu   sync.Mutex
 	next int64 // number of the cluster that starts next
-	made int64 // number of clusters that have memory
-	// repeating holds the clusters that repeat what they do since repeatAt changes; finishes
-	// counts the clusters that have ended.
+	made int64 // number of clusters that have been allocated
+	// repeating is the set of clusters that have repeated their instructions since the count of
+	// changes was repeatAt. finishes counts the clusters that have ended.
 	repeating map[*cluster]bool
 	repeatAt  uint64
 	finishes  int64
 	ended     []*cluster
 	fault     *Fault
-	at        int64 // cluster of fault
+	at        int64 // number of the cluster that has the fault
 }
 
 func (g *grid) where(line int) string {
@@ -63,7 +64,7 @@ func (g *grid) where(line int) string {
 	return g.launch.Where(line)
 }
 
-// unravel returns the coordinates of linear index n in a grid of shape dims, x first.
+// unravel returns the coordinates of linear index n in a grid of shape dims. x varies fastest.
 func unravel(n int, dims [3]int) [3]int {
 	return [3]int{n % dims[0], n / dims[0] % dims[1], n / dims[0] / dims[1]}
 }
@@ -76,7 +77,7 @@ func (g *grid) clusterIndex(i int64) (index, count [3]int) {
 	return unravel(int(i), count), count
 }
 
-// end releases what the launch holds and returns its result.
+// end releases the launch's memory and returns its result.
 func (g *grid) end(ctx context.Context) error {
 	for _, cl := range g.ended {
 		cl.leave()
@@ -97,8 +98,8 @@ func (g *grid) end(ctx context.Context) error {
 	return nil
 }
 
-// work runs clusters in one goroutine. It parks a cluster that spins on global memory while
-// others run, so that CTAs may wait for each other as on a GPU that holds them all.
+// work runs clusters in one goroutine. It parks a cluster that spins on global memory and runs
+// others meanwhile, so that CTAs can wait for each other as on a GPU that holds them all.
 func (g *grid) work() {
 	var waiting, free []*cluster
 	defer func() {
@@ -112,7 +113,7 @@ func (g *grid) work() {
 			cl, waiting = waiting[0], waiting[1:]
 			runtime.Gosched()
 			if now := g.progress.Load(); now != cl.others {
-				cl.idle, cl.others = 0, now // another cluster has made progress, so what this cluster polls may have changed
+				cl.idle, cl.others = 0, now // another cluster has made progress, so the polled memory may have changed
 			}
 		}
 		if cl == nil {
@@ -137,8 +138,8 @@ func (g *grid) work() {
 	}
 }
 
-// begin starts the next cluster of the grid. It returns nil if all have started, or if the
-// running clusters use all memory.
+// begin starts the next cluster of the grid. It returns nil if all clusters have started, or if the
+// running ones use all the memory that HostBytes allows.
 func (g *grid) begin(free *[]*cluster) *cluster {
 	g.mu.Lock()
 	n := len(*free)
@@ -163,7 +164,7 @@ func (g *grid) begin(free *[]*cluster) *cluster {
 	return cl
 }
 
-// clusterBytes returns the host memory that one cluster's registers and shared memory need.
+// clusterBytes returns the host memory for the registers and shared memory of one cluster.
 func (g *grid) clusterBytes() int64 {
 	k := g.kernel
 	warp := 0
@@ -175,7 +176,8 @@ func (g *grid) clusterBytes() int64 {
 	return int64(g.cluster.Count()) * int64(warps*warp+g.smem)
 }
 
-// report keeps the fault of the cluster with the lowest number and stops the launch.
+// report stops the launch. If several clusters have a fault, it keeps the fault of the lowest
+// number.
 func (g *grid) report(cl *cluster) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -203,8 +205,8 @@ func (g *grid) newCluster() *cluster {
 	return cl
 }
 
-// leave returns the memory of a finished cluster to the pools. It is called at the end of the
-// launch because race reports may name the cluster's warps until then.
+// leave returns a finished cluster's memory to the pools. It is called only at the end of the
+// launch, because race findings may name the cluster's warps until then.
 func (cl *cluster) leave() {
 	for _, w := range cl.warps {
 		w.settle()

@@ -10,21 +10,20 @@ import (
 )
 
 // Once its operands are read, a wgmma depends on nothing else, and no instruction may touch its
-// accumulator before a wait_group. Goroutines without a cluster therefore multiply in parallel
-// with the goroutine of the cluster, which waits for them only where an instruction touches an
-// accumulator. The results and faults of a kernel do not depend on the number of such
-// goroutines.
+// accumulator before a wait_group. Helper goroutines can therefore multiply in parallel with the
+// goroutine that runs the cluster. That goroutine waits for them only where an instruction touches
+// an accumulator. The results and faults of a kernel do not depend on the number of helpers.
 
-// product is one wgmma with its operands.
+// product is one wgmma with its decoded operands.
 type product struct {
 	a mma.A
-	b [sparseShare]mma.B // B has a second half of k if A is sparse
-	// picks selects the elements of B for a sparse A; nil if A is dense.
+	b [sparseShare]mma.B // B; if A is sparse, B has twice the k extent and fills both elements
+	// picks says which elements of B a sparse A multiplies. It is nil if A is dense.
 	picks *mma.Picks
 	in    *inst
 	list  []int32 // register slots of the accumulator
 	keep  bool
-	// integers reports whether elements are integers, saturate whether their sums saturate.
+	// integers reports whether the elements are integers, saturate whether their sums saturate.
 	integers, saturate bool
 	halves             bool         // sums are FP16
 	left               atomic.Int32 // number of warps that have not multiplied yet
@@ -41,20 +40,20 @@ func newProduct(op *wgmmaOp) *product {
 	return p
 }
 
-// maxProducts bounds the queued products of a warp.
+// maxProducts is the largest number of products that wait in a warp's queue.
 const maxProducts = 16
 
-// productQueue is the products of a warp, in order.
+// productQueue holds the products that a warp's accumulators still lack, in order.
 type productQueue struct {
 	some    bool // the queue may have products; only the cluster's goroutine uses this field
 	mu      sync.Mutex
 	done    sync.Cond
 	list    []*product
-	running bool // some goroutine multiplies
+	running bool // a goroutine is multiplying for this warp
 	offered bool // the queue is in the helpers' channel
 }
 
-// multiply adds a product to the warp's accumulator, at once or later.
+// multiply adds a product to the warp's accumulators, at once or later by a helper.
 func (w *warp) multiply(p *product) {
 	helpers := w.cta.cluster.grid.helpers
 	switch {
@@ -76,7 +75,7 @@ func (w *warp) multiply(p *product) {
 	case q.running:
 	case !q.offered:
 		q.offered = true
-		helpers <- w // this never blocks: the channel has capacity for every warp
+		helpers <- w // does not block: the channel has capacity for every warp
 	case len(q.list) >= maxProducts: // the helpers are too slow, so this goroutine multiplies
 		q.run(w)
 	}
@@ -100,7 +99,7 @@ func (w *warp) add(p *product) {
 	}
 }
 
-// addFloats adds to FP32 numbers.
+// addFloats adds the product to accumulators that are FP32.
 func (p *product) addFloats(registers mma.Registers, list []int32, warp int) {
 	if p.picks != nil {
 		mma.AddSparse(registers, list, &p.a, warp, &p.b, p.picks, p.keep)
@@ -109,7 +108,7 @@ func (p *product) addFloats(registers mma.Registers, list []int32, warp int) {
 	}
 }
 
-// addHalves adds to FP16 sums; A's format must have Halves set.
+// addHalves adds the product to accumulators that are FP16. The format of A must have Halves set.
 func (p *product) addHalves(registers mma.Registers, warp int) {
 	sums, slots := make(mma.Registers, 2*len(p.list)), make([]int32, 2*len(p.list))
 	for i := range slots {
@@ -126,7 +125,7 @@ func (p *product) addHalves(registers mma.Registers, warp int) {
 	}
 }
 
-// run multiplies all queued products. The caller holds mu.
+// run multiplies all queued products. The caller holds q.mu.
 func (q *productQueue) run(w *warp) {
 	q.running = true
 	for len(q.list) > 0 {
@@ -142,7 +141,7 @@ func (q *productQueue) run(w *warp) {
 	q.done.Signal()
 }
 
-// settle waits until the warp's accumulators hold their sums.
+// settle waits until the warp's accumulators hold the sums of all issued products.
 func (w *warp) settle() {
 	q := &w.products
 	if !q.some {
@@ -157,7 +156,7 @@ func (w *warp) settle() {
 	q.mu.Unlock()
 }
 
-// help multiplies for warps until the channel is closed.
+// help multiplies for the warps of the channel until it is closed.
 func help(warps <-chan *warp) {
 	for w := range warps {
 		q := &w.products

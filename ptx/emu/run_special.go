@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// setSpecial fills the slot of a special register whose value is constant while the CTA
-// runs.
+// setSpecial sets the slot of a special register whose value does not change while the CTA runs.
 func (w *warp) setSpecial(s specialSlot) {
 	c := w.cta
 	g := c.cluster.grid
@@ -66,7 +65,7 @@ func (w *warp) setSpecial(s specialSlot) {
 		uniform(g.sms())
 	case "%envreg0":
 		uniform(0)
-	case "%envreg1": // the driver's workspace of a cooperative launch
+	case "%envreg1": // workspace that the driver provides to a cooperative launch
 		uniform(int(g.workspace >> 32))
 	case "%envreg2":
 		uniform(int(g.workspace & math.MaxUint32))
@@ -78,7 +77,7 @@ func (w *warp) setSpecial(s specialSlot) {
 // warpsPerSM is the value of %nwarpid.
 const warpsPerSM = 64
 
-// sms returns the number of multiprocessors.
+// sms returns the number of multiprocessors, the value of %nsmid.
 func (g *grid) sms() int {
 	if g.launch.SMs > 0 {
 		return g.launch.SMs
@@ -86,7 +85,7 @@ func (g *grid) sms() int {
 	return 132
 }
 
-// setLaunchSpecial fills the slot of a special register that describes the launch.
+// setLaunchSpecial sets the slot of a special register that describes the launch.
 func (w *warp) setLaunchSpecial(s specialSlot) {
 	g := w.cta.cluster.grid
 	switch s.name {
@@ -102,8 +101,8 @@ func (w *warp) setLaunchSpecial(s specialSlot) {
 	}
 }
 
-// clocks are the special registers that tick: %clock and %clock64 count the cluster's warp
-// instructions, %globaltimer is the host's time in nanoseconds.
+// clocks holds the special registers that advance. %clock and %clock64 count the cluster's warp
+// instructions. %globaltimer is the host's time in nanoseconds.
 var clocks = map[string]func(cl *cluster) uint64{
 	"%clock":       func(cl *cluster) uint64 { cl.steps++; return cl.steps },
 	"%clock_hi":    func(cl *cluster) uint64 { cl.steps++; return cl.steps >> 32 },
@@ -111,7 +110,7 @@ var clocks = map[string]func(cl *cluster) uint64{
 	"%globaltimer": func(*cluster) uint64 { return uint64(time.Now().UnixNano()) },
 }
 
-// readClock returns the execution of mov from a ticking register.
+// readClock returns the execution of a mov from such a register.
 func readClock(read func(cl *cluster) uint64) execFunc {
 	return func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		now := read(w.cta.cluster)

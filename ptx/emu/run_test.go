@@ -16,7 +16,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Every row of the instruction table is emulated.
+// TestEveryFormIsEmulated checks that the emulator has a handler for every row of the instruction
+// table.
 func TestEveryFormIsEmulated(t *testing.T) {
 	for i := range isa.Table {
 		if forms[i].exec == nil {
@@ -25,7 +26,7 @@ func TestEveryFormIsEmulated(t *testing.T) {
 	}
 }
 
-// program is a kernel under test with its memory.
+// program is a kernel under test, with its memory and launch.
 type program struct {
 	t      testing.TB
 	text   ptx.Text
@@ -34,7 +35,7 @@ type program struct {
 	launch Launch
 }
 
-// build prints a kernel and loads the text.
+// build loads the PTX text of a kernel from the builder.
 func build(t testing.TB, k *ptx.Kernel) *program {
 	t.Helper()
 	m, err := k.Build()
@@ -45,7 +46,7 @@ func build(t testing.TB, k *ptx.Kernel) *program {
 	return p
 }
 
-// assemble loads PTX text.
+// assemble loads the kernel of the given name from PTX text.
 func assemble(t testing.TB, text, name string) *program {
 	t.Helper()
 	m, err := Load([]byte(text))
@@ -55,10 +56,11 @@ func assemble(t testing.TB, text, name string) *program {
 	return &program{t: t, kernel: k, mem: NewMemory(1 << 30), launch: Launch{Block: [3]int{32}, GoOn: never}}
 }
 
-// never ends a launch at each finding, notes too.
+// never is a Launch.GoOn that ends a launch at each finding, including notes.
 func never(*Fault) bool { return false }
 
-// body wraps instructions in a kernel with parameters out (u64) and n (u32).
+// body returns PTX of a kernel k with the given instructions and the parameters out (u64) and n
+// (u32).
 func body(instructions string) string {
 	return `.version 8.5
 .target sm_90a
@@ -76,7 +78,8 @@ func body(instructions string) string {
 ` + instructions + "\n}\n"
 }
 
-// params packs values as the kernel's parameters: uint64, uint32, float32 or TensorMap.
+// params packs values as the kernel's parameters. A value is a uint64, uint32, float32 or
+// TensorMap.
 func (p *program) params(values ...any) {
 	p.t.Helper()
 	buf := make([]byte, p.kernel.ParamBytes())
@@ -103,7 +106,7 @@ func (p *program) params(values ...any) {
 
 func (p *program) run() error { return p.kernel.Launch(context.Background(), p.mem, p.launch) }
 
-// u32s allocates memory with the values.
+// u32s allocates memory for the values and returns its address.
 func (p *program) u32s(values ...uint32) uint64 {
 	a, err := p.mem.Alloc(int64(4 * len(values)))
 	require.NoError(p.t, err)
@@ -125,7 +128,7 @@ func (p *program) read(a uint64, n int) []uint32 {
 	return out
 }
 
-// eachTiming runs a test under all timings, Random with several seeds.
+// eachTiming runs a test under all timings, and under Random with several seeds.
 func eachTiming(t *testing.T, test func(t *testing.T, timing Timing, seed uint64)) {
 	for _, c := range []struct {
 		name   string
@@ -138,7 +141,8 @@ func eachTiming(t *testing.T, test func(t *testing.T, timing Timing, seed uint64
 	}
 }
 
-// requireFault asserts the kind, and that the line at fault contains the fragment.
+// requireFault checks that err is a fault of the given kind, and that the faulting line of the text
+// contains the fragment.
 func requireFault(t *testing.T, err error, kind FaultKind, text, fragment string) *Fault {
 	t.Helper()
 	var f *Fault
@@ -174,7 +178,8 @@ func TestAxpy(t *testing.T) {
 	require.Equal(t, want, p.read(py, size))
 }
 
-// Warps exchange values through shared memory; every lane sums its column.
+// TestSharedMemoryAndBarrier checks that warps exchange values through shared memory: every lane
+// sums its column of what the warps wrote.
 func TestSharedMemoryAndBarrier(t *testing.T) {
 	k := ptx.NewKernel("k")
 	out := k.ParamPtr("out")

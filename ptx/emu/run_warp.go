@@ -14,7 +14,7 @@ const (
 	fullMask  = 0xffffffff
 )
 
-// outcome is the effect of an instruction on the fragment that executed it.
+// outcome says how the fragment that executed an instruction goes on.
 type outcome uint8
 
 const (
@@ -27,20 +27,20 @@ const (
 // execFunc executes an instruction for the lanes of mask, which is not 0.
 type execFunc func(w *warp, f *frag, in *inst, mask uint32) outcome
 
-// frag is a fragment: the lanes of a warp that are at the same instruction.
+// frag is a fragment: lanes of a warp that execute the same instruction together.
 type frag struct {
 	pc    int32
 	mask  uint32
-	calls []call // calls that the lanes are in, the outermost first
+	calls []call // calls in progress, the outermost first
 	stuck bool   // the fragment waits; since is the cluster's event count when the wait began
 	apart bool   // the fragment waits for the rest of its warp at an aligned instruction
 	begun bool   // the fragment has arrived at the named barrier, in generation gen
-	tried bool   // a try_wait of the fragment has returned false once
+	tried bool   // the present try_wait has returned false once
 	since uint64
 	gen   uint64
 }
 
-// warp is 32 threads: their registers, and one fragment or more.
+// warp is the state of 32 threads: their registers, and one or more fragments.
 type warp struct {
 	cta   *cta
 	id    int // in the CTA
@@ -54,37 +54,36 @@ type warp struct {
 	r32      mma.Registers
 	r64      [][warpLanes]uint64
 	p        []uint32
-	// offsets holds, for the access in progress, each lane's offset in the accessed memory.
+	// offsets holds each lane's offset in the memory that the present instruction accesses.
 	offsets [warpLanes]uint64
 	// ok holds, for each slot, the mask of lanes that have written it.
 	ok [numBanks][]uint32
 
-	regs    int // registers for each thread, as setmaxnreg set it
+	regs    int // registers per thread, as setmaxnreg set them
 	cluster clusterWait
 	copies  copyQueue
 	bulk    bulkQueue
 	mma     mmaState
 
-	polled   *inst // the latest instruction that may poll
+	polled   *inst // latest instruction that may poll
 	products productQueue
-	stage    int // stage of the ring whose barrier the warp passed last; for timelines
-	// sync holds the operands of the last mma.sync.
+	stage    int // ring stage whose mbarrier the warp passed last; for timelines
+	// sync holds the operands of the latest mma.sync.
 	sync mmaOperands
 }
 
-// warpPool and sharedPool keep the memory of ended clusters for later launches: for many a
-// launch, allocating and clearing it anew takes longer than the launch itself.
+// warpPool and sharedPool keep the memory of ended clusters for later launches. For many launches,
+// allocating and clearing it anew would take longer than the launch itself.
 var (
 	warpPool   = sync.Pool{New: func() any { w := &warp{}; w.products.done.L = &w.products.mu; return w }}
 	sharedPool = sync.Pool{New: func() any { return &sharedMemory{} }}
 )
 
-// sized returns a slice of n elements with undefined values, in s's memory if it is large
-// enough.
+// sized returns a slice of n undefined elements. It reuses s's memory if that is large enough.
 func sized[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 
-// newWarp returns a warp with the register files and constants of a kernel. Registers keep the
-// values of an earlier launch, but ok marks them as not written.
+// newWarp returns a warp with the registers and constants of a kernel. Registers may have values of
+// an earlier launch, but ok marks them as not written.
 func newWarp(k *Kernel) *warp {
 	w := warpPool.Get().(*warp)
 	w.r32 = sized(w.r32, k.slots[bank32])
@@ -165,8 +164,8 @@ func (w *warp) fill32(slot int32, v uint32) {
 	w.ok[bank32][slot] = fullMask
 }
 
-// pick selects the fragment to run: the one with the lowest pc, so that fragments merge where
-// paths join. At times it selects another one, so that none starves.
+// pick selects the fragment to run: the one with the lowest pc, so that fragments merge where paths
+// join. From time to time it selects another one, so that none starves.
 func (w *warp) pick() *frag {
 	events := w.cta.cluster.events
 	var best *frag
@@ -185,7 +184,7 @@ func (w *warp) pick() *frag {
 	return best
 }
 
-// run executes up to limit instructions of a fragment and returns the number executed.
+// run executes up to limit instructions of a fragment. It returns the number executed.
 func (w *warp) run(f *frag, limit int) int {
 	code, counter, paused := w.cta.cluster.grid.kernel.code, w.cta.cluster.counter, w.cta.cluster.schedule != nil
 	n := 0
@@ -260,9 +259,9 @@ func (w *warp) step(f *frag, in *inst, mask uint32) outcome {
 	return out
 }
 
-// unaligned handles an aligned instruction that not all lanes have reached. It waits for lanes
-// that are behind and may still reach it, as hardware reconverges. It is a fault if other lanes
-// are missing.
+// unaligned handles an aligned instruction that not all lanes of the warp have reached. The
+// fragment waits for lanes that may still reach it, as hardware reconverges. It is a fault if other
+// lanes are missing.
 func (w *warp) unaligned(f *frag, in *inst, mask uint32) outcome {
 	missing := w.live &^ mask
 	if mask == f.mask {
@@ -281,7 +280,7 @@ func (w *warp) unaligned(f *frag, in *inst, mask uint32) outcome {
 	return w.fault(in, DivergentAligned, mask, "%s needs the whole warp, but %s did not execute it", in.form.Op, laneList(missing))
 }
 
-// meet merges f with fragments at the same instruction. It reports whether another fragment
+// meet merges f with other fragments at the same instruction. It reports whether another fragment
 // should run first.
 func (w *warp) meet(f *frag) bool {
 	behind := false
@@ -302,7 +301,7 @@ func (w *warp) meet(f *frag) bool {
 	return behind
 }
 
-// split sends the lanes of mask to the instruction at pc.
+// split sends the lanes of mask to the instruction at pc. The other lanes of f stay.
 func (w *warp) split(f *frag, mask uint32, pc int32) {
 	if mask == f.mask {
 		f.pc = pc
@@ -313,8 +312,8 @@ func (w *warp) split(f *frag, mask uint32, pc int32) {
 	w.place(&frag{pc: pc, mask: mask, calls: f.calls})
 }
 
-// place adds a fragment to the warp, merged with a fragment at the same instruction if there is
-// one.
+// place adds a fragment to the warp. It merges the fragment with one at the same instruction, if
+// any.
 func (w *warp) place(x *frag) {
 	for _, g := range w.frags {
 		if g.mask != 0 && g.sameAs(x) {
@@ -327,7 +326,7 @@ func (w *warp) place(x *frag) {
 	w.frags = append(w.frags, x)
 }
 
-// exit ends lanes.
+// exit ends the lanes of mask.
 func (w *warp) exit(f *frag, mask uint32) {
 	w.live &^= mask
 	f.mask &^= mask
@@ -362,7 +361,7 @@ func lanesIn(mask uint32) iter.Seq[int] {
 	}
 }
 
-// uniform returns a register's value, and whether it is the same in all lanes of mask.
+// uniform returns a register's value in the first lane of mask, and whether all lanes agree.
 func uniform[T uint32 | uint64](r *[warpLanes]T, mask uint32) (T, bool) {
 	v := r[first(mask)]
 	for m := mask; m != 0; m &= m - 1 { // a loop over lanesIn is slower in a function that returns from the loop
@@ -373,7 +372,7 @@ func uniform[T uint32 | uint64](r *[warpLanes]T, mask uint32) (T, bool) {
 	return v, true
 }
 
-// pred returns the lanes in which a predicate operand holds.
+// pred returns the lanes in which a predicate operand is true.
 func (w *warp) pred(o *operand) uint32 {
 	if o.negate {
 		return ^w.p[o.slot]
@@ -381,13 +380,13 @@ func (w *warp) pred(o *operand) uint32 {
 	return w.p[o.slot]
 }
 
-// shared32 returns the shared address of an operand in one lane.
+// shared32 returns lane l's shared address in an operand.
 func (w *warp) shared32(o *operand, l int) uint32 { return w.r32[o.slot][l] + uint32(o.imm) }
 
-// address64 returns the address of an operand in one lane.
+// address64 returns lane l's 64-bit address in an operand.
 func (w *warp) address64(o *operand, l int) uint64 { return w.r64[o.slot][l] + uint64(o.imm) }
 
-// slotName returns the register's name in the PTX text.
+// slotName returns the name that the register in a slot has in the PTX text.
 func (w *warp) slotName(b bank, slot int32) string {
 	counts := [numBanks]int32{1, 1, 2}
 	for _, r := range w.cta.cluster.grid.kernel.entry.Registers {

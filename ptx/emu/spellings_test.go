@@ -14,8 +14,8 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// Loads and stores by TMA in the spellings of CUTLASS, nvcc and Triton: a mode, cache policies,
-// destinations in .shared::cta, barriers with memory orders, counts and time hints.
+// TestSpellings checks loads and stores by TMA as CUTLASS, nvcc and Triton write them: with a mode,
+// cache policies, destinations in .shared::cta, mbarriers with orders, counts and time hints.
 func TestSpellings(t *testing.T) {
 	const begin = `
 	ld.param.u64 %d0, [out];
@@ -94,7 +94,7 @@ done:
 	}
 }
 
-// spelled returns a kernel with a tensor map and a pointer as parameters.
+// spelled returns a kernel with parameters m (a tensor map) and out. store replaces STORE in code.
 func spelled(code, store string) string {
 	text := strings.Replace(body(strings.Replace(code, "STORE", store, 1)), ".param .u64 out, .param .u32 n", ".param .align 64 .b8 m[128], .param .u64 out", 1)
 	return strings.Replace(text, ".version 8.5", ".version 8.6", 1)
@@ -109,7 +109,7 @@ func acceptedByPtxas(t *testing.T, text string) {
 	}
 }
 
-// movmatrix transposes: element (row, col) of the result is element (col, row).
+// TestMovmatrix checks that movmatrix transposes an 8x8 matrix of 16-bit elements.
 func TestMovmatrix(t *testing.T) {
 	text := body(`
 	ld.param.u64 %d0, [out];
@@ -127,13 +127,14 @@ func TestMovmatrix(t *testing.T) {
 	p.params(out, 0)
 	require.NoError(t, p.run())
 	for l, got := range p.read(out, 32) {
-		row, col := uint32(l/4), uint32(l%4*2) // each element holds 8 * row + col before
+		row, col := uint32(l/4), uint32(l%4*2) // before, element (row, col) held 8 * row + col
 		assert.Equal(t, 8*col+row|(8*(col+1)+row)<<16, got, "lane %d", l)
 	}
 }
 
-// Atomics with orders, scopes and spaces before or after the operation, as nvcc, libcu++ and Triton
-// write them, of words, 16-bit floats and vectors, in global memory and in the cluster.
+// TestAtomicSpellings checks atomics as nvcc, libcu++ and Triton write them: the order, scope and
+// space stand before or after the operation. Operands are words, 16-bit floats and vectors, in
+// global memory and in the shared memory of the cluster.
 func TestAtomicSpellings(t *testing.T) {
 	const shared = "mov.u32 %r9, smem;\n\tst.shared.u32 [%r9], 5;\n\tst.shared.u32 [%r9+4], 6;\n\t"
 	const show = "\n\tld.shared.u32 %r8, [%r9];\n\tst.global.u32 [%d0], %r8;"
@@ -174,14 +175,14 @@ func TestAtomicSpellings(t *testing.T) {
 	}
 }
 
-// Bulk copies that reduce add every CTA's numbers to global memory, and race with no other
-// reduction.
+// TestBulkReductions checks that bulk copies with a reduction add every CTA's numbers to global
+// memory, and that they do not race with each other.
 func TestBulkReductions(t *testing.T) {
 	f32, half, brain := math.Float32bits, uint32(0x3c003c00), uint32(0x3f803f80)
 	for _, c := range []struct {
 		op         string
 		elem       layout.ElemType
-		one, after uint32 // a word of each CTA, and the word after three CTAs added to zero
+		one, after uint32 // a word of each CTA, and the word in memory after three CTAs have added to zero
 	}{
 		{"cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%d1, {%r2, %r2}], [%r0];", layout.ElemF32, f32(1.5), f32(4.5)},
 		{"cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group.L2::cache_hint [%d1, {%r2, %r2}], [%r0], %d2;", layout.ElemU32, 5, 15},
@@ -223,8 +224,8 @@ done:
 	}
 }
 
-// st.async and red.async bring registers of one CTA to shared memory of another, whose mbarrier
-// counts the bytes. Without the wait it is a race.
+// TestAsyncStores checks that st.async and red.async bring registers of one CTA to the shared
+// memory of another, whose mbarrier counts the bytes. Without a wait at the mbarrier it is a race.
 func TestAsyncStores(t *testing.T) {
 	text := strings.Replace(body(`
 	ld.param.u64 %d0, [out];
@@ -276,7 +277,7 @@ done:
 	}
 }
 
-// Conversions of bf16 and tf32 that only some compilers write, with values by hand.
+// TestConversionSpellings checks conversions of bf16 and tf32 that only some compilers write.
 func TestConversionSpellings(t *testing.T) {
 	f32 := math.Float32bits
 	for _, c := range []struct {
@@ -284,7 +285,7 @@ func TestConversionSpellings(t *testing.T) {
 		in, want uint32
 	}{
 		{"cvt.rn.bf16.s32 %h0, %r5;", uint32(0xffffffff), 0xbf80},
-		{"cvt.rn.bf16.u32 %h0, %r5;", 257, 0x4380}, // 257 lies between 256 and 258, ties to even
+		{"cvt.rn.bf16.u32 %h0, %r5;", 257, 0x4380}, // 257 lies between the bf16 numbers 256 and 258; ties go to even
 		{"cvt.rp.bf16.u32 %h0, %r5;", 257, 0x4381},
 		{"cvt.rzi.s32.bf16 %r6, %h1;", 0xc020, uint32(0xfffffffe)}, // -2.5
 		{"cvt.rni.u32.bf16 %r6, %h1;", 0x4060, 4},                  // 3.5
@@ -318,7 +319,7 @@ func TestConversionSpellings(t *testing.T) {
 	}
 }
 
-// Bytes that mbarrier.complete_tx counts end a phase, as bytes of copies do.
+// TestCompleteTx checks that mbarrier.complete_tx counts bytes as a completed copy does.
 func TestCompleteTx(t *testing.T) {
 	text := body(`
 	mov.u32 %r0, smem;
@@ -343,8 +344,8 @@ wait:
 	}
 }
 
-// The CTAs of a cooperative launch meet at the word that the driver's workspace holds after its
-// size, whose address %envreg1 and %envreg2 give.
+// TestCooperative checks that the CTAs of a cooperative launch can meet at the grid's barrier word.
+// It follows the size in the driver's workspace, whose address is in %envreg1 and %envreg2.
 func TestCooperative(t *testing.T) {
 	text := body(`
 	ld.param.u64 %d0, [out];
