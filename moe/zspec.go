@@ -4,137 +4,141 @@ package moe
 
 import "sonicmoe/internal/spec"
 
-// Config is one Mixture-of-Experts layer: a router and E experts, each an MLP of
-// d → n → d, of which every token uses K, and shared experts that every token
-// uses. It is comparable. The package's documentation gives the mathematics.
+// Config is one Mixture-of-Experts layer. It has a router and E experts, each an MLP with the
+// widths d → n → d. Every token uses K of the experts, and all shared experts. Config is
+// comparable. The package's documentation gives the mathematics.
 //
-// The zero value of every field but the four sizes is the layer of Mixtral and
-// Qwen3-MoE: softmax over the chosen logits, SwiGLU, no biases, bf16.
+// The zero value of every field except the four sizes gives the layer of Mixtral and Qwen3-MoE:
+// softmax over the chosen logits, SwiGLU, no biases, bf16.
 //
 //	type Config struct {
 //		// Hidden is d, the width of a token: a multiple of 16.
 //		Hidden int
 //		// Intermediate is n, the width of one expert: a multiple of 16.
 //		Intermediate int
-//		// NumExperts is E, 1 to 1024, without the shared ones.
+//		// NumExperts is E, the number of experts without the shared ones: 1 to 1024.
 //		NumExperts int
-//		// TopK is K, the experts of one token: 1 to 32, and at most NumExperts.
+//		// TopK is K, the number of experts of one token: 1 to 32, and at most NumExperts.
 //		TopK int
 //
 //		// Type is the element type of tokens, weights and activations: BF16 or F16.
 //		Type Type
 //		// GateUp says where gate and up are in W1.
 //		GateUp GateUp
-//		// InOut swaps the last two dimensions of W1, W3 and W2: W1 [E, d, 2n] and
-//		// W2 [E, n, d], as in gpt-oss and Llama-4. Otherwise they are W1 [E, 2n, d] and
-//		// W2 [E, d, n], as in torch.nn.Linear. Router and shared experts are [out, in] with
-//		// both.
+//		// InOut swaps the last two dimensions of W1, W3 and W2. They are then W1 [E, d, 2n] and W2
+//		// [E, n, d], as in gpt-oss and Llama-4. Otherwise they are W1 [E, 2n, d] and W2 [E, d, n],
+//		// as in torch.nn.Linear. InOut does not affect the router and the shared experts, which are
+//		// always [out, in].
 //		InOut bool
-//		// Weights is the format of W1, W3 and W2. They are U8 tensors of codes with tensors of
-//		// scales, W1Scale, W3Scale and W2Scale, unless the format is "plain". InOut is then
-//		// false, and weights have no gradients. Type is BF16, or any with 4 bits of whole
-//		// numbers. A code c of a block with scale s means the number of Type nearest to the FP32
-//		// product c·s.
+//		// Weights is the format of W1, W3 and W2. With "plain" they have the layer's Type. Every
+//		// other format is packed: W1, W3 and W2 are U8 tensors of codes, and their scales are the
+//		// tensors W1Scale, W3Scale and W2Scale. With packed weights InOut must be false, Type must
+//		// be BF16 (a format of 4-bit integers also allows F16), and these weights have no
+//		// gradients. A code c with the scale s of its block is the number of Type nearest to the
+//		// FP32 product c·s. The product is exact in bf16 where the list says "exact".
 //		//
-//		//	"plain"      the layer's Type; the zero value, "", means it
-//		//	"mxfp4"      E2M1, a scale E8M0 for each 32 inputs, as in gpt-oss; exact
-//		//	"fp8"        E4M3, a scale FP32 for each block of 128 x 128, as in DeepSeek-V3
-//		//	"fp8-ue8m0"  the same with a scale E8M0; exact
-//		//	"int4-g32"   4 bits less 8, a scale bf16 for each 32 inputs, as in Kimi-K2-Thinking
-//		//	"int4-g128"  the same for each 128 inputs
-//		//	"fp8-tensor" E4M3, a scale FP32 for each expert's matrix
-//		//	"nvfp4"      E2M1, a scale E4M3 for each 16 inputs; s is the FP32 product of
-//		//	             the scale and an FP32 for each expert's matrix, W1Global, W3Global
-//		//	             and W2Global, as in files of ModelOpt
-//		//	"uint4-g32", "uint4-g128"  4 bits less a zero point, a byte 0 to 15 of W1Zero,
-//		//	             W3Zero and W2Zero; scales and zero points for each 32 or 128 inputs,
-//		//	             as in AWQ and GPTQ; scales are bf16
-//		//	"uint4-g32-f16", "uint4-g128-f16"  the same with scales f16
+//		//	"plain"      the layer's Type; the zero value "" means "plain"
+//		//	"mxfp4"      code E2M1, a scale E8M0 for each 32 inputs, as in gpt-oss; exact
+//		//	"fp8"        code E4M3, a scale FP32 for each block of 128 x 128, as in DeepSeek-V3
+//		//	"fp8-ue8m0"  as "fp8", but the scale is E8M0; exact
+//		//	"int4-g32"   code 4 bits, minus 8, a scale bf16 for each 32 inputs, as in Kimi-K2-Thinking
+//		//	"int4-g128"  as "int4-g32", for each 128 inputs
+//		//	"fp8-tensor" code E4M3, a scale FP32 for each expert's matrix
+//		//	"nvfp4"      code E2M1, a scale E4M3 for each 16 inputs. s is the FP32 product of
+//		//	             the scale and an FP32 for each expert's matrix, in W1Global, W3Global
+//		//	             and W2Global, as in files of ModelOpt.
+//		//	"uint4-g32", "uint4-g128"  code 4 bits, minus a zero point from 0 to 15, which is a
+//		//	             byte of W1Zero, W3Zero or W2Zero. Each 32 or 128 inputs have a zero
+//		//	             point and a scale bf16, as in AWQ and GPTQ.
+//		//	"uint4-g32-f16", "uint4-g128-f16"  as "uint4-g32" and "uint4-g128", with scales f16
 //		Weights string
 //
-//		// Activation is applied between an expert's two products. Limit clamps the inputs
-//		// of "swiglu-oai", and of "swiglu" unless 0. Alpha is a parameter of "swiglu-oai".
+//		// Activation is applied between an expert's two products. Limit clamps the inputs of
+//		// "swiglu-oai", and those of "swiglu" if Limit is not 0. Alpha is a parameter of
+//		// "swiglu-oai".
 //		Activation   Activation
 //		Alpha, Limit float64
-//		// Bias adds biases to both products of the experts, b1 [E, 2n] (or n) and b2
-//		// [E, d]. Shared experts have no biases.
+//		// Bias adds biases to the two products of the experts: b1 [E, 2n] (or [E, n] without a
+//		// gate) and b2 [E, d]. Shared experts have no biases.
 //		Bias bool
 //
-//		// Logits is the number format of the router's logits, in which they are compared
-//		// and from which scores are computed: Type, as in a linear layer of PyTorch, or F32.
-//		// The router product is always summed in FP32 and rounded once.
+//		// Logits is the number format of the router's logits: Type, as in a linear layer of
+//		// PyTorch, or F32. Experts are compared by logits in this format, and scores are computed
+//		// from them. The router product is always summed in FP32 and rounded once.
 //		Logits Type
-//		// RouterF32 makes the router's weights FP32, not the layer's Type, as in
-//		// ERNIE-4.5, Hunyuan and MiniMax-M2. Logits are then F32.
+//		// RouterF32 makes the router's weights FP32 instead of the layer's Type, as in ERNIE-4.5,
+//		// Hunyuan and MiniMax-M2. Logits must then be F32.
 //		RouterF32 bool
 //		// RouterBias adds a bias [E] f32 to the logits.
 //		RouterBias bool
 //		// Score is the function from logits to raw scores.
 //		Score Score
-//		// SelectionBias adds a bias [E] f32 to the raw scores for the choice of experts,
-//		// and nowhere else. Auxiliary-loss-free load balancing (arXiv 2408.15664) adjusts
-//		// the bias: see moe.Call.UpdateSelectionBias. It has no gradient.
+//		// SelectionBias adds a bias [E] f32 to the raw scores for the choice of experts, and
+//		// nowhere else. The bias has no gradient. Auxiliary-loss-free load balancing (arXiv
+//		// 2408.15664) adjusts it: see moe.Call.UpdateSelectionBias.
 //		SelectionBias bool
-//		// Groups is the number of equal groups of neighbouring experts; 0 means no
-//		// groups. A token uses only experts of the TopGroups best groups.
+//		// Groups is the number of groups of equal size into which the experts are split in order; 0
+//		// means no groups. A token uses only experts of the TopGroups best groups.
 //		Groups, TopGroups int
-//		// GroupSumOfTwo scores a group by the sum of the raw scores, with selection biases,
-//		// of its two best experts (DeepSeek-V3). Otherwise a group's score is the key of its
-//		// best expert (DeepSeek-V2).
+//		// GroupSumOfTwo makes a group's score the sum of the raw scores of its two best experts,
+//		// including selection biases (DeepSeek-V3). Otherwise a group's score is the key of its
+//		// best expert, by which experts are compared (DeepSeek-V2).
 //		GroupSumOfTwo bool
-//		// Renormalize divides the chosen raw scores by their sum, with NormEpsilon.
+//		// Renormalize divides the raw scores of the chosen experts by their sum. NormEpsilon is
+//		// added to the sum or is its lower bound.
 //		Renormalize Renorm
 //		NormEpsilon float64
 //		// ScoreScale multiplies the scores; 0 means 1.
 //		ScoreScale float64
-//		// ExpertScale also multiplies each score by the expert's entry of a tensor [E]
-//		// f32 (Gemma-4).
+//		// ExpertScale also multiplies each score by an element of a tensor [E] f32, one for each
+//		// expert (Gemma-4).
 //		ExpertScale bool
 //		// ScoreOnInput multiplies an expert's input by the score, and sums the experts'
 //		// outputs with weight 1 (Llama-4).
 //		ScoreOnInput bool
 //
-//		// SharedExperts is the number of experts that every token uses, each of width
-//		// Intermediate. They are stored as one MLP with the neurons of all.
+//		// SharedExperts is the number of experts that every token uses, each of width Intermediate.
+//		// They are stored as one MLP that has the neurons of all of them.
 //		SharedExperts int
-//		// SharedGate multiplies the output of the shared experts by sigmoid(x·wg)
-//		// (Qwen2-MoE).
+//		// SharedGate multiplies the output of the shared experts by sigmoid(x·wg) for a token x and
+//		// a weight vector wg (Qwen2-MoE).
 //		SharedGate bool
 //
-//		// Rounding changes which tokens go to an expert: to whole tiles of tokens, or to
-//		// the expert's capacity. Its raw scores are a softmax over all logits.
+//		// Rounding changes which tokens go to an expert, so that the expert gets whole tiles of
+//		// tokens or keeps to its capacity. Its raw scores are a softmax over all logits.
 //		Rounding Rounding
-//		// Lists adds the kernels for a routing given as a list of tokens and experts, in
-//		// which a token has any number of experts.
+//		// Lists adds the kernels for a routing that is given as a list of (token, expert) pairs. In
+//		// such a list a token has any number of experts.
 //		Lists bool
 //
-//		// TokensHint is the number of tokens expected in one call, 0 if unknown.
-//		// It affects the choice of tile shapes only, not what is computed or allowed.
+//		// TokensHint is the number of tokens expected in one call, or 0 if unknown. It affects only
+//		// the choice of tile shapes, not what is computed or allowed.
 //		TokensHint int
 //	}
 type Config = spec.Config
 
-// GateUp says where gate and up of a neuron are in W1. The layouts have the same
-// shape, so the caller must name the layout. It is unused for activations without a
-// gate, where W1 is [E, n, d].
+// GateUp says where W1 holds the gate and the up of a neuron. The layouts "concatenated" and
+// "interleaved" have the same shape, so the caller must name the layout. GateUp is not used for
+// activations without a gate, where W1 is [E, n, d].
 //
 //	"concatenated"  rows 0..n-1 of an expert are gate, rows n..2n-1 are up; the zero
-//	                value, "", means it
+//	                value "" means "concatenated"
 //	"interleaved"   row 2j is gate j, row 2j+1 is up j
 //	"apart"         two tensors, as in Mixtral's checkpoints: W1 [E, n, d] is gate
 //	                and W3 [E, n, d] is up
 type GateUp = spec.GateUp
 
-// Activation is the function between an expert's two products. g and u are gate
-// and up of a neuron; functions without a gate have one input x.
+// Activation is the function between an expert's two matrix products. A gated function has two
+// inputs for each neuron, the gate g and the up value u. A function without a gate has one
+// input x.
 //
-//	"swiglu"      silu(g)·u, silu(x) = x·sigmoid(x); the zero value, "", means it.
+//	"swiglu"      silu(g)·u, where silu(x) = x·sigmoid(x). The zero value "" means "swiglu".
 //	              With Config.Limit above 0 it is
 //	              silu(min(g, limit)) · clamp(u, -limit, limit), as in DeepSeek-V4.
 //	"swiglu-oai"  gpt-oss's g'·sigmoid(alpha·g') · (u' + 1), with g' = min(g, limit)
 //	              and u' = clamp(u, -limit, limit)
-//	"geglu-tanh"  gelu(g)·u, gelu(x) = x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
-//	"geglu-erf"   gelu(g)·u, gelu(x) = x/2·(1 + erf(x/√2))
+//	"geglu-tanh"  gelu(g)·u, where gelu(x) = x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
+//	"geglu-erf"   gelu(g)·u, where gelu(x) = x/2·(1 + erf(x/√2))
 //	"reglu"       max(g, 0)·u
 //
 // Without a gate:
@@ -148,69 +152,70 @@ type Activation = spec.Activation
 
 // Score is the function from an expert's logit to its raw score p.
 //
-//	"softmax-topk"   the softmax over the K chosen logits; the zero value, "", means
-//	                 it. It equals "softmax" with Renormalize "sum" and no epsilon,
-//	                 and is cheaper.
+//	"softmax-topk"   the softmax over the K chosen logits. The zero value "" means
+//	                 "softmax-topk". It equals "softmax" with Renormalize "sum" and no
+//	                 epsilon, and is cheaper.
 //	"softmax"        the softmax over all E logits
 //	"sigmoid"        1/(1 + exp(-logit))
 //	"sqrt-softplus"  √(log(1 + exp(logit)))
 type Score = spec.Score
 
-// Renorm says how the raw scores of a token's K experts are divided by their sum.
+// Renorm says by what the raw scores of a token's K experts are divided. sum is the sum of
+// these scores.
 //
-//	"none"   not at all; the zero value, "", means it
-//	"sum"    by sum + NormEpsilon
-//	"clamp"  by max(sum, NormEpsilon)
+//	"none"   1; the zero value "" means "none"
+//	"sum"    sum + NormEpsilon
+//	"clamp"  max(sum, NormEpsilon)
 type Renorm = spec.Renorm
 
-// Rounding changes which tokens go to an expert after every token chose its K.
-// The zero value changes nothing.
+// Rounding changes which tokens go to an expert, after every token chose its K experts. The
+// zero value changes nothing.
 //
-// Each expert orders the tokens: first the tokens that chose the expert, by score,
-// then the others, by raw score (the softmax over all logits). NaN comes first; if
-// scores are equal, the lower token comes first. The expert gets the first tokens of
-// this order; Rule gives the number. A token that loses an expert keeps its other
-// scores unchanged.
+// Each expert orders all tokens. The tokens that chose the expert come first, by score. The
+// others follow, by raw score (the softmax over all logits). Of equal scores the lower token
+// comes first, and NaN comes before all. The expert gets the first tokens of this order; Rule
+// gives their number. If a token loses an expert, its other scores do not change.
 //
-// Let f be the number of tokens that chose the expert. Rule rounds f up or down to a multiple of
-// Tile. If the multiple above f exceeds the number of tokens in the call, every rule rounds down.
+// Let f be the number of tokens that chose the expert. Rule rounds f up or down to a multiple
+// of Tile. If the multiple above f exceeds the number of tokens in the call, every rule rounds
+// down.
 //
 //	type Rounding struct {
 //		Rule RoundingRule
-//		// Tile is M, 1 to 4096; 0 means 128, the rows of a tile of the products.
-//		// It must be 0 with "expert-choice" and "capacity-drop", which do not round.
+//		// Tile is M, 1 to 4096. 0 means 128, the rows of a tile of the experts' products. Tile must
+//		// be 0 with "expert-choice" and "capacity-drop", which do not round.
 //		Tile int
-//		// Capacity times T·K/E, rounded up and at most T, is the number of tokens that an
-//		// expert gets with "expert-choice" (0: f), and the limit with "capacity-drop".
+//		// Capacity gives each expert's capacity: Capacity times T·K/E, rounded up, and at most T.
+//		// It is the number of tokens of "expert-choice" (if Capacity is 0, that number is f) and
+//		// the limit of "capacity-drop".
 //		Capacity float64
-//		// RawScores uses raw scores as the weights of all tokens, as the published
-//		// benchmark script does. Otherwise only added tokens have raw scores, as in the
-//		// paper.
+//		// RawScores uses raw scores as the weights of all tokens, as the published benchmark script
+//		// does. Otherwise only added tokens have raw scores, as in the paper.
 //		RawScores bool
 //	}
 type Rounding = spec.Rounding
 
-// RoundingRule says how many tokens each expert gets. f is the number of tokens that
-// chose the expert, M the tile, and ⌊f⌋ and ⌈f⌉ are the multiples of M next to f.
-// All rules except the last two are SonicMoE's (arXiv 2512.14080, token rounding,
-// and the table of its subroutines).
+// RoundingRule says how many tokens each expert gets. f is the number of tokens that chose the
+// expert, and M is the tile. ⌊f⌋ and ⌈f⌉ are the nearest multiples of M below and above f. All
+// rules except the last two are SonicMoE's (arXiv 2512.14080, token rounding, and the table of
+// its subroutines); their names there are in parentheses.
 //
-//	"none"        f tokens; the zero value, "", means it
-//	"nearest"     the nearer multiple, down from the middle (NR-f)
-//	"stochastic"  up with probability (f-⌊f⌋)/M (SR-f)
-//	"mass"        up with probability (Σs-Σ⌊s⌋)/(Σ⌈s⌉-Σ⌊s⌋), where the sums are over
-//	              the scores of the f, ⌊f⌋ and ⌈f⌉ best tokens (NR-s)
-//	"balanced"    expert by expert, in the direction that keeps the sum of all changes
-//	              so far nearer to 0, down from the middle (Balance-f)
-//	"up"          always up: it only adds tokens
-//	"down"        always down: it only drops tokens
+//	"none"        f tokens; the zero value "" means "none"
+//	"nearest"     the nearer multiple; ⌊f⌋ if both are equally near (NR-f)
+//	"stochastic"  ⌈f⌉ with probability (f-⌊f⌋)/M, else ⌊f⌋ (SR-f)
+//	"mass"        ⌈f⌉ with probability (Σs-Σ⌊s⌋)/(Σ⌈s⌉-Σ⌊s⌋), else ⌊f⌋. The sums Σs,
+//	              Σ⌊s⌋ and Σ⌈s⌉ are over the scores of the best f, ⌊f⌋ and ⌈f⌉ tokens (NR-s).
+//	"balanced"    the multiple that keeps the sum of the changes of this and all lower
+//	              experts nearer to 0; ⌊f⌋ if both are equally near (Balance-f)
+//	"up"          ⌈f⌉: only adds tokens
+//	"down"        ⌊f⌋: only drops tokens
 //	"expert-choice"
-//	              the tokens with the best scores for the expert, independent of the
-//	              tokens' choices (arXiv 2202.09368): the number is the expert's
-//	              capacity, or f
+//	              The expert gets the tokens with the best scores for the expert, whether or
+//	              not these tokens chose it (arXiv 2202.09368). Their number is the
+//	              expert's capacity, or f without a capacity.
 //	"capacity-drop"
-//	              the best of the expert's f tokens, up to its capacity (arXiv
-//	              2101.03961)
+//	              The expert gets the best of its f tokens, up to its capacity (arXiv
+//	              2101.03961).
 type RoundingRule = spec.RoundingRule
 
 // Type is a number format of tensor elements.
@@ -234,7 +239,8 @@ const (
 //
 //	type Shape struct {
 //		Type Type
-//		// Rank is 1 to 3; Dims[:Rank] are the extents, outermost first. The rest is 0.
+//		// Rank is 1 to 3. Dims[:Rank] are the extents, outermost first. The other elements of Dims
+//		// are 0.
 //		Rank int
 //		Dims [3]int64
 //	}
@@ -378,15 +384,15 @@ type Shapes = spec.Shapes
 //	}
 type GradientShapes = spec.GradientShapes
 
-// ArgError is the error for a wrong value: a field of a Config, or a buffer of a
-// call. Find it with errors.As.
+// ArgError is the error for a wrong value: a field of a Config, or an argument of a call. Use
+// errors.As to get it from an error.
 //
 //	type ArgError struct {
 //		// Field names the value as in the caller's code: "Config.Hidden", "X".
 //		Field string
 //		// Got is the value that was passed.
 //		Got string
-//		// Want describes the right values; it follows "must be" in the text.
+//		// Want describes the right values. Error puts it after "must be".
 //		Want string
 //	}
 type ArgError = spec.ArgError

@@ -9,12 +9,14 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Pack packs matrices [rows, columns], one after another: for tests and benchmarks, which
-// have no files. A scale of E8M0 is the power of two that OCP Microscaling Formats 1.0,
-// section 6.3, takes; another scale makes the largest value the largest code, as near as its
-// format comes. A zero point centres the values of its block. A code is the nearest one. The
-// values of finite codes pack to themselves, except in whole numbers, and with a global
-// scale.
+// Pack packs matrices [rows, columns], which follow one another in values. It is for tests and
+// benchmarks, which have no model files. Each block gets a scale. If the format has zero
+// points, the zero point is chosen so that the block's smallest value (or 0, if no value is
+// negative) gets code 0. An E8M0 scale is the power of two that OCP Microscaling Formats 1.0,
+// section 6.3, defines. Any other scale maps the block's largest value to the largest code, as
+// nearly as the scale's format allows. Each value then gets the nearest code. Values that are
+// exact in the format pack to themselves, except in integer formats and in formats with a
+// global scale.
 func Pack(p *spec.Packing, values []float32, rows, columns int) (m Matrices) {
 	perByte := 8 / p.Code.Bits()
 	m.Codes = make([]byte, len(values)/perByte)
@@ -48,17 +50,17 @@ func Pack(p *spec.Packing, values []float32, rows, columns int) (m Matrices) {
 	return m
 }
 
-// packer packs blocks.
+// packer packs blocks of one format.
 type packer struct {
 	*spec.Packing
-	numbers []float32 // without a sign, in order
+	numbers []float32 // the magnitudes of the codes, ascending
 	global  float64
 }
 
-// most returns the largest number of a code.
+// most returns the largest magnitude of a code.
 func (k *packer) most() float64 { return float64(k.numbers[len(k.numbers)-1]) }
 
-// block appends the scale and the zero point of a block, and returns its codes.
+// block appends the scale and the zero point of a block to m, and returns the block's codes.
 func (k *packer) block(m *Matrices, block []float32) (codes []byte) {
 	if k.HasZeros {
 		low, high := 0.0, 0.0
@@ -93,7 +95,7 @@ func (k *packer) block(m *Matrices, block []float32) (codes []byte) {
 	return codes
 }
 
-// extreme returns the largest magnitude.
+// extreme returns the largest magnitude of the values.
 func extreme(values []float32) (most float64) {
 	for _, v := range values {
 		most = max(most, math.Abs(float64(v)))
@@ -101,7 +103,7 @@ func extreme(values []float32) (most float64) {
 	return most
 }
 
-// finite returns the values of the codes without a sign and without NaN, in order.
+// finite returns the magnitudes of the finite codes, ascending.
 func finite(of spec.Code) (list []float32) {
 	switch of {
 	case spec.E2M1:
@@ -117,7 +119,8 @@ func finite(of spec.Code) (list []float32) {
 	return list
 }
 
-// scaleOf appends the scale next to a number above 0, or 1, and returns its value.
+// scaleOf appends the scale nearest to want to the bytes of a tensor, and returns its value. If
+// that scale is 0, it takes 1 instead.
 func (k *packer) scaleOf(of spec.Scale, to *[]byte, want float64) float64 {
 	at := len(*to)
 	switch of {
@@ -143,7 +146,8 @@ func (k *packer) scaleOf(of spec.Scale, to *[]byte, want float64) float64 {
 	return k.scaleOf(of, to, 1)
 }
 
-// nearest returns the code of the number nearest to x, the lower one of two.
+// nearest returns the index of the number nearest to x, the lower index if two are equally
+// near.
 func nearest(numbers []float32, x float64) byte {
 	above := sort.Search(len(numbers), func(i int) bool { return float64(numbers[i]) >= x })
 	if above == len(numbers) || above > 0 && x-float64(numbers[above-1]) <= float64(numbers[above])-x {

@@ -8,14 +8,15 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// e2m1 and e4m3 have the values of the codes.
+// e2m1 and e4m3 map a code to its value.
 var (
 	e2m1 = codes(4, 2, 1)
 	e4m3 = codes(8, 4, 3)
 )
 
-// codes returns the values of the codes with a number of exponent and fraction bits. The
-// exponent's bias is half its range. The format of 8 bits has a NaN of each sign, all ones.
+// codes returns the values of all codes of a format with a sign and the given numbers of bits,
+// exponent bits and fraction bits. The exponent's bias is half its range. In the 8-bit format
+// the two codes whose other bits are all 1 are NaN.
 func codes(bits, exponent, fraction int) []float32 {
 	values := make([]float32, 1<<bits)
 	bias := 1<<(exponent-1) - 1
@@ -46,16 +47,16 @@ func Code(of spec.Code, code byte) float32 {
 	return e4m3[code]
 }
 
-// int4Zero is the bits of 0.
+// int4Zero is the Int4 code of 0.
 const int4Zero = 8
 
-// scaleNaN is the byte of E8M0 that is no number; scaleBias is the exponent of 1.
+// scaleNaN is the E8M0 byte of NaN. scaleBias is the E8M0 byte of 1.
 const (
 	scaleNaN  = 255
 	scaleBias = 127
 )
 
-// Scales returns the values of scales, from the bytes of their tensor.
+// Scales returns the values of the scales in a tensor, given the bytes of the tensor.
 func Scales(of spec.Scale, raw []byte) []float32 {
 	values := make([]float32, int64(len(raw))/of.Type().Bytes())
 	for i := range values {
@@ -77,11 +78,11 @@ func Scales(of spec.Scale, raw []byte) []float32 {
 	return values
 }
 
-// Matrices are the tensors of packed matrices [rows, columns], one after another, as bytes.
-// Zeros and Global are empty unless the format has them.
+// Matrices holds the tensors of packed matrices [rows, columns], which follow one another, as
+// bytes. Zeros and Global are empty unless the format has them.
 type Matrices struct{ Codes, Scales, Zeros, Global []byte }
 
-// Of returns the bytes of one of the tensors.
+// Of returns the bytes of the tensor id, which is one of the tensors of a packed matrix.
 func (m *Matrices) Of(of spec.PackedTensors, id spec.TensorID) *[]byte {
 	switch id {
 	case of.Scales:
@@ -94,7 +95,8 @@ func (m *Matrices) Of(of spec.PackedTensors, id spec.TensorID) *[]byte {
 	return &m.Codes
 }
 
-// Values returns the FP32 products of matrices [rows, columns].
+// Values returns the numbers that packed matrices [rows, columns] stand for, before the
+// rounding to a 16-bit type.
 func Values(p *spec.Packing, m Matrices, rows, columns int) []float32 {
 	perByte := 8 / p.Code.Bits()
 	out := make([]float32, len(m.Codes)*perByte)
@@ -124,7 +126,8 @@ func Values(p *spec.Packing, m Matrices, rows, columns int) []float32 {
 	return out
 }
 
-// Bits returns the bits of matrices [rows, columns] in a type of 16 bits.
+// Bits returns the numbers that packed matrices [rows, columns] stand for, as bits of the
+// 16-bit type to.
 func Bits(p *spec.Packing, m Matrices, to spec.Type, rows, columns int) []uint16 {
 	values := Values(p, m, rows, columns)
 	bits := make([]uint16, len(values))

@@ -14,13 +14,14 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// published returns the value of a code as the OCP's standards write it.
+// published returns the value of a code, computed by the formula of the standard that defines
+// the format.
 func published(of spec.Code, code int) float64 {
 	if of == spec.E2M1 { // table 5 of OCP Microscaling Formats 1.0
 		return [...]float64{0, 0.5, 1, 1.5, 2, 3, 4, 6, math.Copysign(0, -1), -0.5, -1, -1.5, -2, -3, -4, -6}[code]
 	}
 	switch of {
-	case spec.Int4: // compressed-tensors adds 8 when it packs
+	case spec.Int4: // compressed-tensors adds 8 to a number when it packs
 		return float64(code) - 8
 	case spec.UInt4: // AWQ and GPTQ
 		return float64(code)
@@ -37,9 +38,9 @@ func published(of spec.Code, code int) float64 {
 	return math.Copysign(v, 1-2*float64(s))
 }
 
-// TestAllCodesAndScales compares every code with every scale of 8 or 16 bits, or with many FP32
-// scales, and with every zero point or many global scales, with the published formula: the
-// FP32 product, then bf16 or f16.
+// TestAllCodesAndScales compares every code with every scale of 8 or 16 bits (or many FP32
+// scales), and with every zero point or many global scales. It expects the published formula:
+// an FP32 product, then rounded to bf16 or f16.
 func TestAllCodesAndScales(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	floats := []float32{0, 1, 1.0 / 3, math.SmallestNonzeroFloat32, math.MaxFloat32, float32(math.Inf(1)), -2.5, 0x1p-126}
@@ -55,7 +56,7 @@ func TestAllCodesAndScales(t *testing.T) {
 				codes[code*p.Code.Bits()/8] |= byte(code << (code * p.Code.Bits() % 8))
 			}
 			one := p
-			one.Columns = all // one row of all codes is one block
+			one.Columns = all // one row with every code, as one block
 			size := int(p.Scale.Type().Bytes())
 			for i, scale := range scales.values {
 				m := Matrices{Codes: codes, Scales: scales.raw[i*size:][:size]}
@@ -96,14 +97,14 @@ func TestAllCodesAndScales(t *testing.T) {
 	}
 }
 
-// scaleList has scales as numbers and as bytes.
+// scaleList holds scales as numbers and as the bytes of their tensor.
 type scaleList struct {
 	values []float64
 	raw    []byte
 }
 
-// allScales returns all scales of 8 or 16 bits, as the standards define them, or a list of
-// FP32 scales.
+// allScales returns all scales of an 8-bit or 16-bit format, as the standards define them. For
+// FP32 scales it returns the given list.
 func allScales(of spec.Scale, floats []float32) (list scaleList) {
 	add := func(value float64, raw ...byte) {
 		list.values, list.raw = append(list.values, value), append(list.raw, raw...)
@@ -134,8 +135,8 @@ func allScales(of spec.Scale, floats []float32) (list scaleList) {
 	return list
 }
 
-// TestExactWithoutGlobal checks that the product of each code of NVFP4 and each scale is a
-// bf16, so that a global scale that is a power of two rounds nothing.
+// TestExactWithoutGlobal checks that the product of each code and each scale of NVFP4 is a bf16
+// number, so that nothing is rounded if the global scale is a power of two.
 func TestExactWithoutGlobal(t *testing.T) {
 	for code := range 16 {
 		for scale := range 256 {
@@ -147,14 +148,14 @@ func TestExactWithoutGlobal(t *testing.T) {
 	}
 }
 
-// TestBlocks checks which scale, zero point and global scale each number has, with blocks at
-// the edges in part, over several matrices.
+// TestBlocks checks which scale, zero point and global scale each number uses, over several
+// matrices whose last blocks are cut off at the edges.
 func TestBlocks(t *testing.T) {
 	for _, p := range spec.Packings {
 		rows, columns := 200, 256
 		down, across := p.Blocks(int64(rows), int64(columns))
 		m := Matrices{Codes: make([]byte, 2*rows*columns*p.Code.Bits()/8)}
-		one := map[spec.Code]byte{spec.E4M3: 0x38, spec.E2M1: 0x22, spec.Int4: 0x99, spec.UInt4: 0x11}[p.Code] // 1
+		one := map[spec.Code]byte{spec.E4M3: 0x38, spec.E2M1: 0x22, spec.Int4: 0x99, spec.UInt4: 0x11}[p.Code] // the code of 1
 		for i := range m.Codes {
 			m.Codes[i] = one
 		}
@@ -190,8 +191,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestPack checks that values of codes pack to themselves, and that other values come back
-// within a step of their block.
+// TestPack checks that values that are exact in a format pack to themselves, and that other
+// values come back within one step of their block.
 func TestPack(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, p := range spec.Packings {

@@ -2,16 +2,17 @@ package spec
 
 import "slices"
 
-// Activation is the function between an expert's two products. g and u are gate
-// and up of a neuron; functions without a gate have one input x.
+// Activation is the function between an expert's two matrix products. A gated function has two
+// inputs for each neuron, the gate g and the up value u. A function without a gate has one
+// input x.
 //
-//	"swiglu"      silu(g)·u, silu(x) = x·sigmoid(x); the zero value, "", means it.
+//	"swiglu"      silu(g)·u, where silu(x) = x·sigmoid(x). The zero value "" means "swiglu".
 //	              With Config.Limit above 0 it is
 //	              silu(min(g, limit)) · clamp(u, -limit, limit), as in DeepSeek-V4.
 //	"swiglu-oai"  gpt-oss's g'·sigmoid(alpha·g') · (u' + 1), with g' = min(g, limit)
 //	              and u' = clamp(u, -limit, limit)
-//	"geglu-tanh"  gelu(g)·u, gelu(x) = x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
-//	"geglu-erf"   gelu(g)·u, gelu(x) = x/2·(1 + erf(x/√2))
+//	"geglu-tanh"  gelu(g)·u, where gelu(x) = x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
+//	"geglu-erf"   gelu(g)·u, where gelu(x) = x/2·(1 + erf(x/√2))
 //	"reglu"       max(g, 0)·u
 //
 // Without a gate:
@@ -37,16 +38,17 @@ const (
 	GELUErf   Activation = "gelu-erf"
 )
 
-// Activations lists the words in the order of sonicmoe.h's numbers. Append new words,
-// because C programs have the numbers. No word from ReLU on has a gate: the first new
-// word with a gate must change Gated, and Config.gated of _library.py.
+// Activations lists the activations in the order of their numbers in sonicmoe.h. Append new
+// ones at the end, because compiled C programs contain the numbers. Gated assumes that no
+// activation from ReLU on has a gate. If a new activation at the end has a gate, change Gated
+// and Config.gated of _library.py.
 var Activations = []Activation{"swiglu", SwiGLUOAI, GeGLUTanh, GeGLUErf, ReGLU, ReLU, ReLU2, SiLU, GELUTanh, GELUErf}
 
 // String returns the activation's word.
 func (a Activation) String() string { return text(Activations, a) }
 
-// Gated reports whether the activation has a gate. H has 2n columns with a gate, n
-// without.
+// Gated reports whether the activation has a gate. The pre-activation H has 2n columns with a
+// gate, and n columns without one (n = Intermediate).
 func (a Activation) Gated() bool {
 	return !slices.Contains(Activations[slices.Index(Activations, ReLU):], a)
 }

@@ -2,14 +2,14 @@ package spec
 
 import "fmt"
 
-// ArgError is the error for a wrong value: a field of a Config, or a buffer of a
-// call. Find it with errors.As.
+// ArgError is the error for a wrong value: a field of a Config, or an argument of a call. Use
+// errors.As to get it from an error.
 type ArgError struct {
 	// Field names the value as in the caller's code: "Config.Hidden", "X".
 	Field string
 	// Got is the value that was passed.
 	Got string
-	// Want describes the right values; it follows "must be" in the text.
+	// Want describes the right values. Error puts it after "must be".
 	Want string
 }
 

@@ -81,7 +81,7 @@ func (c Config) checkLogits() *ArgError {
 	return nil
 }
 
-// checkGroups checks the fields for the choice of experts.
+// checkGroups checks the fields that affect which experts a token chooses.
 func (c Config) checkGroups() *ArgError {
 	if c.SelectionBias && c.Score == SoftmaxTopK {
 		return argErrorf("Config.SelectionBias", true, "false with the score softmax-topk, which comes after the choice; softmax with Renormalize sum is the same function")
@@ -112,7 +112,7 @@ func (c Config) checkGroups() *ArgError {
 	return nil
 }
 
-// checkScores checks the fields for the scores of the chosen experts.
+// checkScores checks the fields that affect the scores of the chosen experts.
 func (c Config) checkScores() *ArgError {
 	switch {
 	case c.Renormalize != NoRenorm && c.Score == SoftmaxTopK:

@@ -6,11 +6,10 @@ import (
 	"strings"
 )
 
-// A choice is a field of a Config whose value is a word. Its zero value, "", is the
-// first word of the choice's list. Constants have "" for that word, and Normal maps
-// the word to it.
+// A choice is a field of a Config whose value is one word of a list. The first word of the list
+// is the default. Its constant is the zero value "", and Normal replaces the word by "".
 
-// normal returns "" for the first word.
+// normal returns "" if v is the first word, otherwise v.
 func normal[C ~string](words []C, v C) C {
 	if v == words[0] {
 		return ""
@@ -18,7 +17,7 @@ func normal[C ~string](words []C, v C) C {
 	return v
 }
 
-// text returns the word of a choice.
+// text returns the word of a choice: the first word for "".
 func text[C ~string](words []C, v C) string {
 	if v == "" {
 		v = words[0]
@@ -26,7 +25,8 @@ func text[C ~string](words []C, v C) string {
 	return string(v)
 }
 
-// checkChoice returns nil for one of the words or "", else an error that lists them.
+// checkChoice returns nil if v is one of the words or "". Otherwise it returns an error that
+// lists the words.
 func checkChoice[C ~string](field string, words []C, v C) *ArgError {
 	if v == "" || slices.Contains(words, v) {
 		return nil
@@ -38,8 +38,8 @@ func checkChoice[C ~string](field string, words []C, v C) *ArgError {
 	return argErrorf(field, strconv.Quote(string(v)), "one of %s", strings.Join(want, ", "))
 }
 
-// Normal returns the Config with "" for each choice that has the word of its zero
-// value. Kernels and their tests compare normal Configs.
+// Normal returns the Config with "" for each choice that is spelled as its default word.
+// Kernels and their tests compare Configs in this form.
 func (c Config) Normal() Config {
 	c.GateUp = normal(GateUps, c.GateUp)
 	c.Weights = normal(WeightFormats, c.Weights)

@@ -19,7 +19,7 @@ func TestCheck(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(*spec.Config)
-		want   string // "" = accepted
+		want   string // part of the error, or "" if the Config is accepted
 	}{
 		{"as is", func(c *spec.Config) {}, ""},
 		{"least", func(c *spec.Config) { *c = spec.Config{Hidden: 16, Intermediate: 16, NumExperts: 1, TopK: 1} }, ""},
@@ -141,8 +141,8 @@ var (
 	}
 )
 
-// The text of a Config shows every field except the hint: layers that compute
-// differently have different texts.
+// TestStringTellsEveryField checks that String shows every field except the hint, so that
+// layers that compute differently have different texts.
 func TestStringTellsEveryField(t *testing.T) {
 	typ := reflect.TypeFor[spec.Config]()
 	for i := range typ.NumField() {
@@ -205,7 +205,8 @@ func TestStrings(t *testing.T) {
 	assert.Equal(t, "bf16 [128 512 1536]", good.Shapes(1).W1.String())
 }
 
-// A default by its word is the same layer as by its zero value.
+// TestNormal checks that a default spelled as a word and the zero value give the same Config
+// after Normal.
 func TestNormal(t *testing.T) {
 	zero := spec.Config{Hidden: 64, Intermediate: 32, NumExperts: 8, TopK: 2}
 	c := zero

@@ -1,7 +1,7 @@
 package spec
 
-// PaddedRows returns the number of rows that tiles with a number of rows cover, given
-// the rows of each expert. A tile never has rows of two experts. A tile below 1
+// PaddedRows returns the number of rows that are computed if each expert's rows are rounded up
+// to whole tiles of tile rows. counts has the number of rows of each expert. A tile below 1
 // counts as 1.
 func PaddedRows(counts []int, tile int) (rows int64) {
 	tile = max(tile, 1)
@@ -11,7 +11,7 @@ func PaddedRows(counts []int, tile int) (rows int64) {
 	return rows
 }
 
-// Padding returns the share of PaddedRows without a token, 0 without rows.
+// Padding returns the share of PaddedRows that holds no token, or 0 if there are no rows.
 func Padding(counts []int, tile int) float64 {
 	var used int64
 	for _, n := range counts {
@@ -24,9 +24,9 @@ func Padding(counts []int, tile int) float64 {
 	return 1 - float64(used)/float64(all)
 }
 
-// Counts returns the number of tokens that each expert gets after rounding, given the
-// number that chose the expert. RoundMass, which depends on scores, is treated as
-// RoundStochastic.
+// Counts returns the number of tokens that each expert gets after rounding. chosen has the
+// number of tokens that chose each expert. RoundMass is treated as RoundStochastic, because it
+// depends on scores.
 func (r Rounding) Counts(c Config, chosen []int, tokens int, seed uint64) []int {
 	counts, drift := make([]int, len(chosen)), 0
 	for e, f := range chosen {
@@ -34,7 +34,7 @@ func (r Rounding) Counts(c Config, chosen []int, tokens int, seed uint64) []int 
 		down := f / tile * tile
 		up := (f + tile - 1) / tile * tile
 		if up > tokens {
-			up = down // the call has fewer than up tokens
+			up = down // the call has fewer tokens than up
 		}
 		n := f
 		goUp := func(does bool) {

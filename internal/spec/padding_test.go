@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Padded rows of some experts, computed by hand.
+// TestPadding compares the padded rows of some experts with values computed by hand.
 func TestPadding(t *testing.T) {
 	for _, tt := range []struct {
 		counts []int

@@ -2,11 +2,11 @@ package spec
 
 import "fmt"
 
-// ProductID is a grouped product of a layer: a matrix product over each expert's rows,
-// with a tiling that is chosen for it. It is an index of Products.
+// ProductID names a grouped product of a layer: one matrix product for each expert, over the
+// expert's rows. A tiling is chosen for each such product. A ProductID is an index of Products.
 type ProductID uint8
 
-// The products, in the order of the passes.
+// These are the products, in the order in which the passes compute them.
 const (
 	ProductUp ProductID = iota
 	ProductDown
@@ -16,21 +16,23 @@ const (
 	ProductDX
 )
 
-// ProductRow describes a product: a row of the table that rooflines, tilings, tuning and
-// benchmarks follow.
+// ProductRow describes a grouped product: a row of the table Products, which rooflines,
+// tilings, tuning and benchmarks use.
 type ProductRow struct {
-	// Name is the product in options, stored choices and reports: "up".
+	// Name is the product's name in options, stored choices and reports: "up".
 	Name string
 	// Backward reports whether only the backward pass has the product.
 	Backward bool
-	// Weight returns the elements of an expert's weight, or of its gradient.
+	// Weight returns the number of elements of one expert's weight that the product reads, or
+	// of the weight gradient that it writes.
 	Weight func(s sizes) float64
-	// Moved returns the elements of the other tensors that the product reads and writes.
+	// Moved returns the number of elements of the other tensors that the product reads and
+	// writes.
 	Moved func(s sizes) float64
 }
 
-// Products is the table. A product's file declares its kernels, and package kernel lists
-// them.
+// Products is the table of grouped products. The kernels of a product are in the file of
+// package kernel that has its name.
 var Products = [...]ProductRow{
 	ProductUp:   {Name: "up", Weight: sizes.w1, Moved: func(s sizes) float64 { return s.t*s.d + s.r*(s.h+s.n) }},
 	ProductDown: {Name: "down", Weight: sizes.w2, Moved: func(s sizes) float64 { return s.r * (s.n + s.d) }},
@@ -40,7 +42,7 @@ var Products = [...]ProductRow{
 	ProductDX:   {Name: "dx", Backward: true, Weight: sizes.w1, Moved: func(s sizes) float64 { return s.r * (s.h + s.d) }},
 }
 
-// Row returns the product's row.
+// Row returns the product's row of the table.
 func (id ProductID) Row() *ProductRow { return &Products[id] }
 
 // String returns the product's name: "up".
@@ -51,7 +53,7 @@ func (id ProductID) String() string {
 	return name("ProductID", nil, id)
 }
 
-// ParseProduct returns the product of a name. The error is an [*ArgError] that lists the
+// ParseProduct returns the product with a name. The error is an [*ArgError] that lists the
 // names.
 func ParseProduct(name string) (ProductID, error) {
 	var names []string
@@ -64,8 +66,8 @@ func ParseProduct(name string) (ProductID, error) {
 	return 0, &ArgError{Field: "product", Got: name, Want: fmt.Sprintf("one of %v", names)}
 }
 
-// isGradient reports whether the product is the gradient of a weight, which packed weights
-// do not have.
+// isGradient reports whether the product computes the gradient of a weight. Packed weights have
+// no gradients.
 func (id ProductID) isGradient() bool { return id == ProductDW1 || id == ProductDW2 }
 
 // Work returns the product's work.
@@ -84,7 +86,7 @@ func productsFLOPs(s sizes, backward bool) (sum float64) {
 	return sum
 }
 
-// productsWork returns the work of a pass's products.
+// productsWork returns the work of the products of a forward or a backward pass.
 func productsWork(s sizes, backward bool) (list []Work) {
 	for id, p := range Products {
 		if p.Backward == backward && !(s.packed && ProductID(id).isGradient()) {

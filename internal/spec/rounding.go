@@ -2,30 +2,30 @@ package spec
 
 import "strconv"
 
-// RoundingRule says how many tokens each expert gets. f is the number of tokens that
-// chose the expert, M the tile, and ⌊f⌋ and ⌈f⌉ are the multiples of M next to f.
-// All rules except the last two are SonicMoE's (arXiv 2512.14080, token rounding,
-// and the table of its subroutines).
+// RoundingRule says how many tokens each expert gets. f is the number of tokens that chose the
+// expert, and M is the tile. ⌊f⌋ and ⌈f⌉ are the nearest multiples of M below and above f. All
+// rules except the last two are SonicMoE's (arXiv 2512.14080, token rounding, and the table of
+// its subroutines); their names there are in parentheses.
 //
-//	"none"        f tokens; the zero value, "", means it
-//	"nearest"     the nearer multiple, down from the middle (NR-f)
-//	"stochastic"  up with probability (f-⌊f⌋)/M (SR-f)
-//	"mass"        up with probability (Σs-Σ⌊s⌋)/(Σ⌈s⌉-Σ⌊s⌋), where the sums are over
-//	              the scores of the f, ⌊f⌋ and ⌈f⌉ best tokens (NR-s)
-//	"balanced"    expert by expert, in the direction that keeps the sum of all changes
-//	              so far nearer to 0, down from the middle (Balance-f)
-//	"up"          always up: it only adds tokens
-//	"down"        always down: it only drops tokens
+//	"none"        f tokens; the zero value "" means "none"
+//	"nearest"     the nearer multiple; ⌊f⌋ if both are equally near (NR-f)
+//	"stochastic"  ⌈f⌉ with probability (f-⌊f⌋)/M, else ⌊f⌋ (SR-f)
+//	"mass"        ⌈f⌉ with probability (Σs-Σ⌊s⌋)/(Σ⌈s⌉-Σ⌊s⌋), else ⌊f⌋. The sums Σs,
+//	              Σ⌊s⌋ and Σ⌈s⌉ are over the scores of the best f, ⌊f⌋ and ⌈f⌉ tokens (NR-s).
+//	"balanced"    the multiple that keeps the sum of the changes of this and all lower
+//	              experts nearer to 0; ⌊f⌋ if both are equally near (Balance-f)
+//	"up"          ⌈f⌉: only adds tokens
+//	"down"        ⌊f⌋: only drops tokens
 //	"expert-choice"
-//	              the tokens with the best scores for the expert, independent of the
-//	              tokens' choices (arXiv 2202.09368): the number is the expert's
-//	              capacity, or f
+//	              The expert gets the tokens with the best scores for the expert, whether or
+//	              not these tokens chose it (arXiv 2202.09368). Their number is the
+//	              expert's capacity, or f without a capacity.
 //	"capacity-drop"
-//	              the best of the expert's f tokens, up to its capacity (arXiv
-//	              2101.03961)
+//	              The expert gets the best of its f tokens, up to its capacity (arXiv
+//	              2101.03961).
 type RoundingRule string
 
-// The rules.
+// These are the rounding rules.
 const (
 	NoRounding      RoundingRule = ""
 	RoundNearest    RoundingRule = "nearest"
@@ -38,34 +38,34 @@ const (
 	CapacityDrop    RoundingRule = "capacity-drop"
 )
 
-// RoundingRules are the words, in the order of sonicmoe.h's numbers.
+// RoundingRules lists the rules in the order of their numbers in sonicmoe.h.
 var RoundingRules = []RoundingRule{"none", RoundNearest, RoundStochastic, RoundMass, RoundBalanced, RoundUp, RoundDown, ExpertChoice, CapacityDrop}
 
 // String returns the rule's word.
 func (r RoundingRule) String() string { return text(RoundingRules, r) }
 
-// Rounding changes which tokens go to an expert after every token chose its K.
-// The zero value changes nothing.
+// Rounding changes which tokens go to an expert, after every token chose its K experts. The
+// zero value changes nothing.
 //
-// Each expert orders the tokens: first the tokens that chose the expert, by score,
-// then the others, by raw score (the softmax over all logits). NaN comes first; if
-// scores are equal, the lower token comes first. The expert gets the first tokens of
-// this order; Rule gives the number. A token that loses an expert keeps its other
-// scores unchanged.
+// Each expert orders all tokens. The tokens that chose the expert come first, by score. The
+// others follow, by raw score (the softmax over all logits). Of equal scores the lower token
+// comes first, and NaN comes before all. The expert gets the first tokens of this order; Rule
+// gives their number. If a token loses an expert, its other scores do not change.
 //
-// Let f be the number of tokens that chose the expert. Rule rounds f up or down to a multiple of
-// Tile. If the multiple above f exceeds the number of tokens in the call, every rule rounds down.
+// Let f be the number of tokens that chose the expert. Rule rounds f up or down to a multiple
+// of Tile. If the multiple above f exceeds the number of tokens in the call, every rule rounds
+// down.
 type Rounding struct {
 	Rule RoundingRule
-	// Tile is M, 1 to 4096; 0 means 128, the rows of a tile of the products.
-	// It must be 0 with "expert-choice" and "capacity-drop", which do not round.
+	// Tile is M, 1 to 4096. 0 means 128, the rows of a tile of the experts' products. Tile must
+	// be 0 with "expert-choice" and "capacity-drop", which do not round.
 	Tile int
-	// Capacity times T·K/E, rounded up and at most T, is the number of tokens that an
-	// expert gets with "expert-choice" (0: f), and the limit with "capacity-drop".
+	// Capacity gives each expert's capacity: Capacity times T·K/E, rounded up, and at most T.
+	// It is the number of tokens of "expert-choice" (if Capacity is 0, that number is f) and
+	// the limit of "capacity-drop".
 	Capacity float64
-	// RawScores uses raw scores as the weights of all tokens, as the published
-	// benchmark script does. Otherwise only added tokens have raw scores, as in the
-	// paper.
+	// RawScores uses raw scores as the weights of all tokens, as the published benchmark script
+	// does. Otherwise only added tokens have raw scores, as in the paper.
 	RawScores bool
 }
 
@@ -74,7 +74,7 @@ const (
 	maxRoundTile     = 4096
 )
 
-// Rows returns M, the tile that counts are multiples of.
+// Rows returns M: the tile whose multiples the counts are.
 func (r Rounding) Rows() int {
 	if r.Tile == 0 {
 		return defaultRoundTile
@@ -82,7 +82,7 @@ func (r Rounding) Rows() int {
 	return r.Tile
 }
 
-// toTile reports whether counts become multiples of the tile.
+// toTile reports whether the rule makes counts multiples of the tile.
 func (r Rounding) toTile() bool {
 	switch r.Rule {
 	case RoundNearest, RoundStochastic, RoundMass, RoundBalanced, RoundUp, RoundDown:
@@ -91,8 +91,8 @@ func (r Rounding) toTile() bool {
 	return false
 }
 
-// CapacityOf returns the number of tokens that Capacity gives an expert, 0 if Capacity
-// is 0.
+// CapacityOf returns the capacity of each expert in a call with a number of tokens, or 0 if
+// Capacity is 0.
 func (r Rounding) CapacityOf(c Config, tokens int) int {
 	even := r.Capacity * float64(tokens) * float64(c.TopK) / float64(c.NumExperts)
 	whole := int(min(even, float64(tokens)))
@@ -102,8 +102,8 @@ func (r Rounding) CapacityOf(c Config, tokens int) int {
 	return min(whole, tokens)
 }
 
-// MaxRows returns the largest number of rows (pairs of a token and one of its
-// experts) that a call can have after rounding.
+// MaxRows returns the largest number of rows, that is (token, expert) pairs, that a call can
+// have after rounding.
 func (r Rounding) MaxRows(c Config, tokens int) int64 {
 	chosen, all := int64(tokens)*int64(c.TopK), int64(tokens)*int64(c.NumExperts)
 	added := int64(0)
@@ -122,13 +122,14 @@ func (r Rounding) MaxRows(c Config, tokens int) int64 {
 	return min(chosen+int64(c.NumExperts)*added, all)
 }
 
-// Draw returns the 32 random bits by which RoundStochastic and RoundMass decide for
-// an expert: up if the bits, as a fraction of 2^32, are below the probability.
+// Draw returns the 32 random bits of an expert for RoundStochastic and RoundMass. The rule
+// rounds up if the bits, divided by 2^32, are below the rule's probability.
 func (r Rounding) Draw(seed uint64, expert int) uint32 {
 	return mix(mix(uint32(seed)+DrawStep*uint32(expert+1)) ^ uint32(seed>>32))
 }
 
-// DrawStep, MixFirst and MixSecond are constants of Draw, which kernels repeat.
+// DrawStep, MixFirst and MixSecond are the constants of Draw. Kernels compute Draw with them,
+// too.
 const (
 	DrawStep  = 0x9e3779b9
 	MixFirst  = 0x85ebca6b
@@ -142,8 +143,7 @@ func mix(x uint32) uint32 {
 	return x ^ x>>16
 }
 
-// String returns "nearest/128" or "capacity-drop*1.25", followed by "/raw" with
-// RawScores.
+// String returns "nearest/128" or "capacity-drop*1.25", followed by "/raw" if RawScores is set.
 func (r Rounding) String() string {
 	text := r.Rule.String()
 	if r.toTile() {

@@ -12,7 +12,7 @@ import (
 func TestRoundingCheck(t *testing.T) {
 	for _, tt := range []struct {
 		r    spec.Rounding
-		want string // "" = accepted
+		want string // part of the error, or "" if the Rounding is accepted
 	}{
 		{spec.Rounding{}, ""},
 		{spec.Rounding{Rule: spec.RoundNearest}, ""},
@@ -42,7 +42,7 @@ func TestRoundingRows(t *testing.T) {
 	assert.Equal(t, 64, spec.Rounding{Tile: 64}.Rows())
 }
 
-// The bounds on rows, for 100 tokens, 8 experts, K = 2.
+// TestRoundingMaxRows checks the bounds on rows for 100 tokens, 8 experts and K = 2.
 func TestRoundingMaxRows(t *testing.T) {
 	c := spec.Config{NumExperts: 8, TopK: 2}
 	for _, tt := range []struct {

@@ -41,7 +41,8 @@ func (t Type) String() string { return name("Type", typeNames, t) }
 // comparable. A tensor that a layer does not have has the zero Shape.
 type Shape struct {
 	Type Type
-	// Rank is 1 to 3; Dims[:Rank] are the extents, outermost first. The rest is 0.
+	// Rank is 1 to 3. Dims[:Rank] are the extents, outermost first. The other elements of Dims
+	// are 0.
 	Rank int
 	Dims [3]int64
 }
@@ -49,10 +50,11 @@ type Shape struct {
 // IsZero reports whether s is the zero Shape.
 func (s Shape) IsZero() bool { return s == Shape{} }
 
-// extents returns Dims[:Rank], with a rank outside 0 to 3 clamped.
+// extents returns Dims[:Rank]. A rank outside 0 to 3 is clamped, so that wrong Shapes can be
+// printed.
 func (s *Shape) extents() []int64 { return s.Dims[:min(max(s.Rank, 0), len(s.Dims))] }
 
-// Elements returns the product of the extents, 0 for the zero Shape.
+// Elements returns the product of the extents, or 0 for the zero Shape.
 func (s Shape) Elements() int64 {
 	if s.IsZero() {
 		return 0

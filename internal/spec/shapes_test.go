@@ -43,7 +43,8 @@ func TestShapesBytes(t *testing.T) {
 	assert.Zero(t, good.Shapes(0).H.Bytes())
 }
 
-// Every tensor has its shape in every layout.
+// TestShapesOfOtherLayers checks the shapes of the tensors in every layout of the weights, and
+// for every feature that adds tensors.
 func TestShapesOfOtherLayers(t *testing.T) {
 	show := func(v any) map[string]string {
 		out := map[string]string{}
@@ -67,7 +68,7 @@ func TestShapesOfOtherLayers(t *testing.T) {
 	tests := []struct {
 		name   string
 		config spec.Config
-		want   map[string]string // what is there beside or instead of a plain layer's
+		want   map[string]string // the tensors that differ from those of a plain layer, with their shapes
 	}{
 		{"plain", c, nil},
 		{"apart", with(func(c *spec.Config) { c.GateUp, c.Bias = spec.Apart, true }), map[string]string{

@@ -11,8 +11,9 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// The formulas, with the weights (6dnE) and, for SonicMoE, the output, agree with the
-// published peaks per layer (GiB, read from a plot with an error of about 0.03).
+// TestSavedMeetsPublishedPeaks checks that the formulas of SavedByMethod agree with the
+// published memory peaks per layer. The weights (6dnE) are added, and for SonicMoE the output.
+// The peaks are GiB, read from a plot with an error of about 0.03.
 func TestSavedMeetsPublishedPeaks(t *testing.T) {
 	const gib = 1 << 30
 	tests := []struct {
@@ -38,7 +39,7 @@ func TestSavedMeetsPublishedPeaks(t *testing.T) {
 		assert.InDelta(t, tt.scatter, peak["ScatterMoE"], .035, tt.row)
 		assert.InDelta(t, tt.momoe, peak["MoMoE"], .035, tt.row)
 		assert.InDelta(t, tt.megatron, peak["Megatron"], .035, tt.row)
-		assert.InDelta(t, tt.dgm, peak["DeepGEMM"], .1, tt.row) // pads each expert to 128 rows
+		assert.InDelta(t, tt.dgm, peak["DeepGEMM"], .1, tt.row) // DeepGEMM pads each expert to 128 rows
 	}
 }
 
@@ -51,7 +52,8 @@ func TestSavedIsIndependentOfGranularity(t *testing.T) {
 	assert.Equal(t, int64(16*80+4*129), spec.SavedByMethod(good, 10)[0].Metadata)
 }
 
-// SavedBytes equals the sum of the tensors that a training pass saves.
+// TestSavedIsTheTensors checks that SavedBytes is the sum of the sizes of the tensors that a
+// training pass saves.
 func TestSavedIsTheTensors(t *testing.T) {
 	for _, r := range peers.All() {
 		s := r.Config.Shapes(r.Tokens)
@@ -59,8 +61,8 @@ func TestSavedIsTheTensors(t *testing.T) {
 	}
 }
 
-// Shared experts add their H, a router with SavesLogits its logits. H of an expert
-// without a gate is half as large.
+// TestSavedOfOtherLayers checks what SavedBytes adds for shared experts (their H) and for a
+// router with SavesLogits (the logits), and that H without a gate is half as large.
 func TestSavedOfOtherLayers(t *testing.T) {
 	c := spec.Config{Hidden: 64, Intermediate: 32, NumExperts: 8, TopK: 2}
 	plain := c.SavedBytes(10)
@@ -71,7 +73,7 @@ func TestSavedOfOtherLayers(t *testing.T) {
 	assert.Equal(t, int64(2*10*64+2*20*32+8*20), ungated.SavedBytes(10))
 }
 
-// Rooflines in TFLOPS.
+// TestRoofline checks the rooflines of forward and backward passes, in TFLOPS.
 func TestRoofline(t *testing.T) {
 	want := map[string][2]float64{
 		"1.4B n=256": {600, 664}, "1.4B n=512": {670, 699}, "1.4B n=1024": {708, 718},
@@ -100,7 +102,7 @@ func TestRowsAreConsistent(t *testing.T) {
 		require.NoError(t, r.Config.Check(), r.Name)
 		assert.False(t, names[r.Name], r.Name)
 		names[r.Name] = true
-		// Times and speeds were written down separately: they must agree.
+		// The table states both times and speeds, which must agree.
 		if r.SonicForwardMS > 0 {
 			f := r.Config.ForwardFLOPs(r.Tokens) / r.SonicForwardMS / 1e9
 			assert.InEpsilon(t, r.Sonic.Forward, f, .005, r.Name)

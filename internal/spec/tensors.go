@@ -1,10 +1,10 @@
 package spec
 
-// TensorID names a tensor of a pass. The constants, TensorX to TensorDSharedGate,
-// are generated from Tensors; the gradients of weights follow the rows.
+// TensorID names a tensor of a pass. The constants TensorX to TensorDSharedGate are generated
+// from Tensors. The ids of the weights' gradients follow those of the table.
 type TensorID uint8
 
-// Row returns a tensor's row of the table.
+// Row returns the tensor's row of the table.
 func Row(id TensorID) *TensorRow { return &rows[id] }
 
 // String returns the tensor's name: "W1".
@@ -15,96 +15,98 @@ func (id TensorID) String() string {
 	return name("TensorID", nil, id)
 }
 
-// TensorRow describes a tensor: a row of the table that shapes, checks of
-// arguments, allocation, estimates and the bindings for C and Python follow.
+// TensorRow describes a tensor: a row of the table Tensors. Shapes, argument checks,
+// allocation, estimates, and the C and Python bindings use the table.
 type TensorRow struct {
-	// Name is the tensor's field in Shapes or GradientShapes, and in package moe.
+	// Name is the name of the tensor's field in Shapes or GradientShapes, and in the structs of
+	// package moe.
 	Name string
-	// C is the tensor's field in a pass of sonicmoe.h, and its name in Python. It is
-	// empty for a tensor in the workspace.
+	// C is the name of the tensor's field in the structs of sonicmoe.h, and the tensor's name
+	// in Python. It is empty for a tensor in the workspace.
 	C    string
 	Role Role
-	// Backward reports whether only the backward pass has the tensor.
+	// Backward reports whether the tensor exists only in the backward pass.
 	Backward bool
 	Type     TypeRule
 	// Dims are the extents, outermost first; unused ones are 0.
 	Dims [3]Dim
-	// Ordered tensors swap their last two dimensions with Config.InOut.
+	// Ordered reports whether Config.InOut swaps the tensor's last two dimensions.
 	Ordered bool
 	// Needs are the features that a layer must have to have the tensor.
 	Needs Feature
-	// Gradient reports whether the tensor is a weight with a gradient. Its row is the
-	// weight's, with D before the name.
+	// Gradient reports whether the tensor is a weight with a gradient. The row of the gradient
+	// is a copy of the weight's row, with D before the name.
 	Gradient bool
-	// ForwardOnly weights are not read by the backward pass.
+	// ForwardOnly reports whether only the forward pass reads the weight.
 	ForwardOnly bool
-	// With names a tensor whose gradient is written by the same kernel.
+	// With names a weight whose gradient is written by the same kernel as this weight's.
 	With string
-	// Doc is the field's comment.
+	// Doc is the comment of the tensor's field in generated code.
 	Doc string
 
-	// GradientID is the gradient of a weight, WithID the tensor that With names, Of
-	// the weight of a gradient. AllRows sets them; 0 means none.
+	// GradientID is the id of the weight's gradient, WithID the id of the tensor that With
+	// names, and Of the id of the weight of a gradient. AllRows sets them. 0 means none.
 	GradientID, WithID, Of TensorID
 }
 
-// Role says what a pass uses a tensor for.
+// Role says what a pass does with a tensor.
 type Role uint8
 
 const (
 	RoleInput Role = iota
 	RoleOutput
-	// RoleRouting is written by passes that route, and read by the others.
+	// RoleRouting tensors are written by passes that route, and read by other passes.
 	RoleRouting
-	// RoleSaved is written by the forward pass and read by the backward pass.
+	// RoleSaved tensors are written by the forward pass and read by the backward pass.
 	RoleSaved
-	// RoleRouterWeight is a weight that only routing reads, RoleExpertWeight any other.
+	// RoleRouterWeight is a weight that only routing reads. RoleExpertWeight is any other
+	// weight.
 	RoleRouterWeight
 	RoleExpertWeight
 	RoleWeightGradient
-	// RoleScratch is in the workspace.
+	// RoleScratch tensors are in the workspace.
 	RoleScratch
 )
 
 // Weight reports whether the tensor is a weight.
 func (r Role) Weight() bool { return r == RoleRouterWeight || r == RoleExpertWeight }
 
-// TypeRule says which element type a tensor has.
+// TypeRule says how the element type of a tensor follows from the Config.
 type TypeRule uint8
 
 const (
-	// OfLayer is Config.Type, OfRouter the same or F32 with RouterF32, OfLogits the
-	// format of the logits.
+	// OfLayer is Config.Type. OfRouter is also Config.Type, but F32 with RouterF32. OfLogits is
+	// Config.Logits.
 	OfLayer TypeRule = iota
 	OfRouter
 	OfLogits
 	AlwaysF32
 	AlwaysI32
-	// OfGradient is the type in which weights' gradients are asked for.
+	// OfGradient is the element type that the caller wants for gradients of weights.
 	OfGradient
-	// OfCodes is Config.Type, or U8 for the codes of packed weights, whose last extent is in
-	// bytes. OfScales is the type of their scales, OfZeros of their zero points: an element
-	// for each block.
+	// OfCodes is Config.Type for plain weights, or U8 for the codes of packed weights. The last
+	// extent of codes is in bytes. OfScales is the type of the scales and OfZeros that of the
+	// zero points, with one element for each block.
 	OfCodes
 	OfScales
 	OfZeros
 )
 
-// Dim is an extent that a Config and the number of tokens give.
+// Dim is an extent of a tensor that follows from a Config and the number of tokens.
 type Dim uint8
 
 const (
 	DimT       Dim = iota + 1 // tokens
-	DimR                      // rows, T·K
-	DimK                      // experts of a token
+	DimR                      // rows: T·K
+	DimK                      // experts of one token
 	DimE                      // experts
 	DimD                      // Hidden
 	DimN                      // Intermediate
-	DimW1                     // rows of an expert's W1: 2n, or n without a gate or with GateUp Apart
+	DimW1                     // rows of an expert's W1: 2n, but n without a gate or with GateUp Apart
 	DimH                      // HWidth
 	DimShared                 // SharedWidth
 	DimSharedH                // 2·SharedWidth, or SharedWidth without a gate
-	Dim2                      // 2
+	Dim2                      // the number 2
 )
 
 // Feature is a property of a layer on which the presence of a tensor depends.
@@ -125,7 +127,7 @@ const (
 	HasPlain
 )
 
-// features returns the layer's features.
+// features returns the features of the layer.
 func (c *Config) features() (f Feature) {
 	p := c.packing()
 	for i, has := range [...]bool{c.Bias, c.RouterBias, c.SelectionBias, c.ExpertScale,
@@ -137,10 +139,9 @@ func (c *Config) features() (f Feature) {
 	return f
 }
 
-// Tensors is the table. Arguments are checked in its order. After a change run
-// go generate ./moe, which writes the constants, the fields of Shapes and of
-// package moe, the C and Python bindings, and fields for new tensors at the end
-// of the structs of sonicmoe.h.
+// Tensors is the table of tensors. Arguments are checked in its order. After a change run go
+// generate ./moe. It writes the constants, the fields of Shapes and of package moe, and the C
+// and Python bindings. Fields of new tensors go to the end of the structs of sonicmoe.h.
 var Tensors = []TensorRow{
 	{Name: "X", C: "x", Role: RoleInput, Dims: [3]Dim{DimT, DimD}, Doc: "X [T, d] is the input."},
 	{Name: "O", C: "o", Role: RoleOutput, Dims: [3]Dim{DimT, DimD}, Doc: "O [T, d] is the output."},
@@ -218,10 +219,11 @@ var Tensors = []TensorRow{
 	{Name: "DXRows", Role: RoleScratch, Backward: true, Dims: [3]Dim{DimR, DimD}, Doc: "DXRows [R, d] is the gradient of each row's input."},
 }
 
-// rows are Tensors, then the gradients of weights, by id.
+// rows holds the rows of Tensors, followed by the rows of the weights' gradients. Its index is
+// a TensorID.
 var rows = AllRows(Tensors)
 
-// Ids of a kind, in the table's order.
+// These lists hold the ids of the tensors of one kind, in the order of the table.
 var (
 	Weights         = idsOf(func(r *TensorRow) bool { return r.Role.Weight() })
 	RouterWeights   = idsOf(func(r *TensorRow) bool { return r.Role == RoleRouterWeight })
@@ -241,8 +243,8 @@ func idsOf(is func(*TensorRow) bool) (ids []TensorID) {
 	return ids
 }
 
-// AllRows returns a table's rows and, after them, the rows of the weights'
-// gradients. A row's index is its id.
+// AllRows returns the rows of a table, followed by the rows of the weights' gradients. A row's
+// index is its id.
 func AllRows(table []TensorRow) []TensorRow {
 	rows := append([]TensorRow(nil), table...)
 	for of, r := range table {
@@ -275,7 +277,7 @@ func AllRows(table []TensorRow) []TensorRow {
 	return rows
 }
 
-// layout is what the shapes of a pass follow from.
+// layout holds the numbers from which the shapes of a pass follow.
 type layout struct {
 	extents  [Dim2 + 1]int64
 	types    [OfZeros + 1]Type
@@ -328,7 +330,7 @@ func (l *layout) shape(r *TensorRow) (s Shape) {
 	return s
 }
 
-// Shapes returns the shapes of a forward pass over a number of tokens.
+// Shapes returns the shapes of the tensors of a forward pass over a number of tokens.
 func (c Config) Shapes(tokens int) (s Shapes) {
 	l := c.layout(tokens, tokens*c.TopK, c.Type)
 	for _, id := range forward {
@@ -337,7 +339,7 @@ func (c Config) Shapes(tokens int) (s Shapes) {
 	return s
 }
 
-// Of returns the shape of a tensor of the forward pass, the zero Shape for any other.
+// Of returns the shape of a tensor of the forward pass, or the zero Shape for any other tensor.
 func (s *Shapes) Of(id TensorID) Shape {
 	if at := s.at(id); at != nil {
 		return *at
@@ -345,8 +347,8 @@ func (s *Shapes) Of(id TensorID) Shape {
 	return Shape{}
 }
 
-// Gradients returns the shapes that a backward pass over a number of tokens adds,
-// with gradients of weights in the given type.
+// Gradients returns the shapes of the tensors that a backward pass adds. weights is the element
+// type of the gradients of weights.
 func (c Config) Gradients(tokens int, weights Type) (s GradientShapes) {
 	l := c.layout(tokens, tokens*c.TopK, weights)
 	for _, id := range backward {
@@ -355,7 +357,8 @@ func (c Config) Gradients(tokens int, weights Type) (s GradientShapes) {
 	return s
 }
 
-// Of returns the shape of a tensor of the backward pass, the zero Shape for any other.
+// Of returns the shape of a tensor that the backward pass adds, or the zero Shape for any other
+// tensor.
 func (s *GradientShapes) Of(id TensorID) Shape {
 	if at := s.at(id); at != nil {
 		return *at
@@ -363,10 +366,9 @@ func (s *GradientShapes) Of(id TensorID) Shape {
 	return Shape{}
 }
 
-// ListShapes returns the shapes of a forward pass whose routing is a list with L
-// entries: as [Config.Shapes], but Scores and ExpertIDs are [L], and H, A and Y have L
-// rows. The list's Tokens have the shape of ExpertIDs, and the gradient DScores that
-// of Scores.
+// ListShapes returns the shapes of a forward pass whose routing is a list of L = entries pairs
+// of token and expert. It is like [Config.Shapes], but Scores and ExpertIDs are [L], and H, A
+// and Y have L rows. The list's Tokens have the shape of ExpertIDs, and DScores that of Scores.
 func (c Config) ListShapes(tokens, entries int) Shapes {
 	s, l := c.Shapes(tokens), c.layout(tokens, entries, c.Type)
 	for _, id := range []TensorID{TensorH, TensorA, TensorY} {

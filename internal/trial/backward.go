@@ -10,9 +10,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// PrepareBackward draws a random gradient of O and sets Back to the buffers of a
-// backward pass that asks for all gradients, the gradients of weights in the given
-// type.
+// PrepareBackward draws a random gradient of O, and sets Back to the buffers of a backward pass
+// that computes all gradients. weights is the element type of the gradients of weights.
 func (t *Trial) PrepareBackward(seed uint64, weights moe.Type) error {
 	s := t.Layer.Config().Gradients(t.Tokens, weights)
 	t.DO = reference.NewNormalOf(s.DO.Type, seed, reference.ScaleOutput).Values(s.DO.Elements())
@@ -27,12 +26,12 @@ func (t *Trial) PrepareBackward(seed uint64, weights moe.Type) error {
 	return moe.Write(t.stream, b.DO, t.DO)
 }
 
-// AddLogitGradients sets DLogits of the backward pass to random gradients.
+// AddLogitGradients sets DLogits of the backward pass to random FP32 values.
 func (t *Trial) AddLogitGradients(seed uint64) error {
 	s := t.Layer.Config().Gradients(t.Tokens, moe.F32).DLogits
 	t.Extra = make([]float32, s.Elements())
 	for i, v := range reference.NewNormal(seed, reference.ScaleOutput).Values(s.Elements()) {
-		t.Extra[i] = float32(num.BF16ToFloat64(v)) * (1 + 1.0/4096) // not a bf16
+		t.Extra[i] = float32(num.BF16ToFloat64(v)) * (1 + 1.0/4096) // the factor adds fraction bits that bf16 does not have
 	}
 	t.Back.DLogits = t.memory.Tensor(s)
 	if err := t.memory.Err(); err != nil {
@@ -41,7 +40,7 @@ func (t *Trial) AddLogitGradients(seed uint64) error {
 	return moe.Write(t.stream, t.Back.DLogits, t.Extra)
 }
 
-// PoisonGradients fills the outputs of b with NaN, except gradients that b adds to.
+// PoisonGradients fills the outputs of b with NaN. It leaves out gradients to which b adds.
 func (t *Trial) PoisonGradients(b moe.BackwardArgs) error {
 	outputs := []moe.Tensor{b.DX, b.DScores, b.RouterLosses}
 	for _, id := range spec.Weights {
@@ -60,8 +59,8 @@ func (t *Trial) PoisonGradients(b moe.BackwardArgs) error {
 	return t.stream.Fill32(b.Workspace.Ptr, 0xffffffff, b.Workspace.Bytes/4)
 }
 
-// RunBackward poisons the gradients and the workspace, runs a backward pass with the given
-// buffers and waits for it.
+// RunBackward poisons the gradients and the workspace, runs a backward pass with the buffers of
+// b, and waits for its end.
 func (t *Trial) RunBackward(ctx context.Context, b moe.BackwardArgs) error {
 	if err := t.PoisonGradients(b); err != nil {
 		return err
@@ -72,15 +71,15 @@ func (t *Trial) RunBackward(ctx context.Context, b moe.BackwardArgs) error {
 	return t.stream.Synchronize(ctx)
 }
 
-// Values are a tensor's elements on the host: FP32, or bits of the layer's Type.
+// Values holds elements of a tensor on the host: FP32 values, or bits of the layer's Type.
 type Values struct {
 	Type moe.Type
 	Bits []uint16
 	F32  []float32
 }
 
-// Rows copies some rows of a tensor to the host. Rows have cols elements. nil stands for
-// all rows.
+// Rows copies rows of a tensor to the host, or all rows if rows is nil. A row has cols
+// elements.
 func (t *Trial) Rows(of moe.Tensor, cols int, rows []int64) (Values, error) {
 	total := of.Shape.Elements() / int64(cols)
 	if rows == nil {
@@ -100,7 +99,7 @@ func (t *Trial) Rows(of moe.Tensor, cols int, rows []int64) (Values, error) {
 	return v, nil
 }
 
-// read copies elements of a tensor to the host.
+// read copies count elements of a tensor to the host, from element first on.
 func (t *Trial) read(of moe.Tensor, first, count int64) (v Values, err error) {
 	v.Type = of.Shape.Type
 	at := of.Ptr + driver.DevicePtr(first*of.Shape.Type.Bytes())
@@ -112,7 +111,7 @@ func (t *Trial) read(of moe.Tensor, first, count int64) (v Values, err error) {
 	return v, t.stream.CopyToHost(num.Bytes(v.Bits), at)
 }
 
-// compare compares values with want.
+// compare compares the values with want, both [rows, cols].
 func (v Values) compare(want []float64, rows, cols int) reference.Report {
 	if v.F32 != nil {
 		return reference.Compare(v.F32, want, rows, cols)

@@ -8,12 +8,12 @@ import (
 	"sonicmoe/moe"
 )
 
-// Report holds the errors of a forward pass against the reference.
+// Report holds the errors of a forward pass, compared with the reference.
 type Report struct {
 	// Sampled is the number of tokens compared.
 	Sampled int
-	// O and H are the errors against the unrounded reference, which gets the device's
-	// scores and experts. H and SharedH are empty if they were not compared.
+	// O and H are the errors compared with the unrounded reference, which is given the device's
+	// scores and expert ids. H and SharedH are empty if they were not compared.
 	O, H, SharedH reference.Report
 	// Bounds are the bounds of O, H and SharedH.
 	Bounds reference.Bounds
@@ -23,13 +23,13 @@ type Report struct {
 	Routing error
 }
 
-// Absolute bounds of a score. Rounding the logits to bf16 changes a score by up to
-// about 2^-8 of the logit.
+// These are absolute bounds on the error of a score. Rounding the logits to bf16 changes a
+// score by up to about 2^-8 of the logit.
 const (
 	scoreBoundBF16 = 2e-2
 	scoreBoundF16  = scoreBoundBF16 / 8
 	scoreBoundF32  = 1e-4
-	// scoreStep bounds the relative error of a score, given its logits.
+	// scoreStep bounds the relative error of a score that is computed from given logits.
 	scoreStep = 2e-5
 )
 
@@ -62,12 +62,12 @@ func (r Report) Check() error {
 	return nil
 }
 
-// Check compares tokens with the reference: at least want tokens (or all), with a token of
-// every expert in use.
+// Check compares at least want tokens with the reference (all if there are fewer), among them
+// one token of every expert in use.
 func (t *Trial) Check(r Results, want int) (Report, error) { return t.check(r, want, true) }
 
-// CheckExperts is Check for a pass with given scores and ids: it does not check the
-// routing.
+// CheckExperts is like [Trial.Check] for a pass whose scores and expert ids were given. It does
+// not check the routing.
 func (t *Trial) CheckExperts(r Results, want int) (Report, error) { return t.check(r, want, false) }
 
 func (t *Trial) check(r Results, want int, routed bool) (Report, error) {
@@ -92,7 +92,7 @@ func (t *Trial) check(r Results, want int, routed bool) (Report, error) {
 	return rep, err
 }
 
-// checkExperts compares O of some tokens, and also H if the results have it.
+// checkExperts compares O of some tokens. It also compares H if the results have H.
 func (t *Trial) checkExperts(rep *Report, ref *reference.Layer, r Results, tokens []int32) error {
 	c := t.Layer.Config()
 	out, err := ref.Experts(t.X, reference.Widen(r.Scores), r.ExpertIDs, tokens, reference.Unrounded)
@@ -114,8 +114,8 @@ func (t *Trial) checkExperts(rep *Report, ref *reference.Layer, r Results, token
 	return nil
 }
 
-// checkRouting compares experts and scores of the tokens with float64 logits. It
-// accepts both orders of logits that rounding may swap.
+// checkRouting compares the experts and scores of the tokens with those that follow from
+// float64 logits. If rounding may swap two logits, it accepts them in both orders.
 func (t *Trial) checkRouting(ref *reference.Layer, r Results, tokens []int32) (score float64, wrong, err error) {
 	c := t.Layer.Config()
 	routing, err := ref.Route(t.X, tokens, reference.Unrounded)
@@ -146,12 +146,12 @@ func (t *Trial) checkRouting(ref *reference.Layer, r Results, tokens []int32) (s
 	return score, wrong, nil
 }
 
-// judgedByLogits reports whether the routing is checked against the device's logits,
-// because it is not a softmax over the largest logits.
+// judgedByLogits reports whether the routing must be checked with the device's logits. This is
+// so unless the routing is a softmax over the largest logits.
 func judgedByLogits(c moe.Config) bool { return c.SavesLogits() || c.Scale() != 1 || c.Groups != 0 }
 
-// checkLogits compares the device's logits of the tokens with float64, and experts and
-// scores with the routing of the device's logits.
+// checkLogits compares the device's logits of the tokens with float64 logits. It compares the
+// device's experts and scores with the reference's routing of the device's logits.
 func (t *Trial) checkLogits(ref *reference.Layer, r Results, tokens []int32, exact []float64) (score float64, wrong, err error) {
 	c := t.Layer.Config()
 	logits, err := t.logits(tokens)
@@ -190,7 +190,7 @@ func (t *Trial) checkLogits(ref *reference.Layer, r Results, tokens []int32, exa
 	return score, nil, nil
 }
 
-// logits returns the device's logits of the tokens (nil: of all tokens).
+// logits returns the device's logits of the tokens, or of all tokens if tokens is nil.
 func (t *Trial) logits(tokens []int32) ([]float64, error) {
 	experts := t.Layer.Config().NumExperts
 	if t.Args.Logits.IsZero() {
@@ -206,14 +206,15 @@ func (t *Trial) logits(tokens []int32) ([]float64, error) {
 	return reference.Gather(all, tokens, experts), nil
 }
 
-// step returns the smallest relative difference of two logits that rounding cannot swap:
-// one step of the logits' format, or of an FP32 sum.
+// step returns the smallest relative difference of two logits that rounding cannot swap. It is
+// one step of the logits' format. For F32 it is the error of an FP32 sum.
 func step(l moe.Type) float64 {
 	return map[moe.Type]float64{moe.BF16: 1.0 / 128, moe.F16: 1.0 / 1024, moe.F32: 1e-5}[l]
 }
 
-// plausible checks that no other expert is clearly better than a chosen expert, that
-// the chosen experts are in falling order, and that no expert is chosen twice.
+// plausible checks a token's experts by its float64 logits. No other expert may be clearly
+// better than a chosen one, the chosen experts must be in descending order, and none may be
+// chosen twice. Logits that differ by less than step are in any order.
 func plausible(token int32, logits []float64, chosen []int32, step float64) error {
 	slack := func(x float64) float64 { return math.Abs(x)*step + 1e-5 }
 	seen := map[int32]bool{}

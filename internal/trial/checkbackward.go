@@ -14,26 +14,26 @@ import (
 type BackwardCheck struct {
 	// Routed reports whether the layer's router made the routing.
 	Routed bool
-	// Rounding is the rounding of the reference. Unrounded bounds each row and element,
-	// Rounded the whole gradient, with a narrower bound.
+	// Rounding is the rounding of the reference. With Unrounded every row and element of a
+	// gradient has a bound. With Rounded the gradient as a whole has a narrower bound.
 	Rounding reference.Rounding
-	// Tokens is the minimum number of sampled tokens. The sampled tokens use every
-	// expert. Rows is the number of sampled rows of W1 and of W2. If there are fewer,
-	// all are compared.
+	// Tokens is the minimum number of sampled tokens, which use every expert. Rows is the
+	// number of sampled rows of W1 and of W2. If there are fewer tokens or rows, all are
+	// compared.
 	Tokens, Rows int
 }
 
-// BackwardReport holds the errors of a backward pass against the reference, which
-// gets what the device's forward pass saved.
+// BackwardReport holds the errors of a backward pass, compared with the reference. The
+// reference is given the tensors that the device's forward pass saved.
 type BackwardReport struct {
 	// Bounds are the bounds that Check uses.
 	Bounds reference.Bounds
-	// Tokens is the number of tokens compared in DX and DScores, Rows the number of
-	// rows compared in each weight's gradient. Gradients of biases and of the router's
-	// vectors are compared whole.
+	// Tokens is the number of tokens whose DX and DScores were compared. Rows is the number of
+	// rows that were compared in each weight's gradient. The gradients of biases and of the
+	// router's vectors were compared whole.
 	Tokens, Rows int
-	// Gradients are the reports of those gradients that the pass wrote. If a gradient is in
-	// two tensors, its report is under the first.
+	// Gradients holds a report for each gradient that the pass wrote. If a gradient is split
+	// over two tensors, its report has the id of the first.
 	Gradients map[spec.TensorID]reference.Report
 }
 
@@ -47,7 +47,7 @@ func (r BackwardReport) Check() error {
 	return nil
 }
 
-// String has a line for each gradient.
+// String returns the report with one line for each gradient.
 func (r BackwardReport) String() string {
 	text := fmt.Sprintf("%d tokens, %d rows", r.Tokens, r.Rows)
 	for _, id := range slices.Sorted(maps.Keys(r.Gradients)) {
@@ -56,9 +56,9 @@ func (r BackwardReport) String() string {
 	return text
 }
 
-// CheckBackward compares the outputs of b with the reference. It compares all of
-// DRouter, given the device's DScores, which b must have. saved are the results of the
-// forward pass, with H.
+// CheckBackward compares the outputs of b with the reference. It compares all of DRouter, which
+// it computes from the device's DScores. b must therefore have DScores. saved are the results
+// of the forward pass, with H.
 func (t *Trial) CheckBackward(b moe.BackwardArgs, saved Results, o BackwardCheck) (BackwardReport, error) {
 	c := t.Layer.Config()
 	ref, err := reference.New(c, t.Weights)
@@ -94,7 +94,7 @@ func (t *Trial) CheckBackward(b moe.BackwardArgs, saved Results, o BackwardCheck
 	return k.report, k.err
 }
 
-// backwardCheck makes a report and keeps the first error.
+// backwardCheck collects the reports of a check and keeps the first error.
 type backwardCheck struct {
 	t        *Trial
 	g        *reference.Gradients
@@ -105,8 +105,8 @@ type backwardCheck struct {
 	err      error
 }
 
-// set keeps the report of a gradient. It drops an empty report, which means that the
-// gradient was not wanted.
+// set keeps the report of a gradient. An empty report means that the pass did not compute the
+// gradient, and is dropped.
 func (k *backwardCheck) set(id spec.TensorID, r reference.Report) {
 	if r != (reference.Report{}) {
 		k.report.Gradients[id] = r
@@ -132,8 +132,8 @@ func (k *backwardCheck) tokens(list []int32) {
 	k.set(spec.TensorDScores, k.compare(k.b.DScores, want.DScores, c.TopK, numbers))
 }
 
-// weights compares sampled rows of the gradient of a weight. The gradient is in one tensor
-// or in two halves. c is the configuration of the weight's layer.
+// weights compares sampled rows of a weight's gradient, which is one tensor or two halves. of
+// returns the expected rows, and c is the configuration of the weight's layer.
 func (k *backwardCheck) weights(c moe.Config, got []moe.Tensor, of func([]reference.ExpertRow) ([]float64, error), rows, cols, sample int) reference.Report {
 	if got = slices.DeleteFunc(got, moe.Tensor.IsZero); len(got) == 0 || k.err != nil {
 		return reference.Report{}
@@ -166,8 +166,8 @@ func (k *backwardCheck) sharedGate() {
 	}
 }
 
-// biases compares the gradient of a bias, with one row for each expert. The gradient is in
-// one tensor or in two halves.
+// biases compares the gradient of a bias, with one row for each expert. The gradient is one
+// tensor or two halves.
 func (k *backwardCheck) biases(parts []moe.Tensor, of func([]reference.ExpertRow) ([]float64, error), width int) reference.Report {
 	parts = slices.DeleteFunc(parts, moe.Tensor.IsZero)
 	if len(parts) == 0 || k.err != nil {
@@ -191,7 +191,8 @@ func (k *backwardCheck) biases(parts []moe.Tensor, of func([]reference.ExpertRow
 	return k.judge(got, want, experts, width)
 }
 
-// weightRows reads rows of experts' weights, stored [out, in] or, if inOut, [in, out].
+// weightRows reads rows of experts' weights. The weights are stored as [out, in], or as [in,
+// out] if inOut is true.
 func (t *Trial) weightRows(inOut bool, parts []moe.Tensor, rows, cols int, list []reference.ExpertRow) (v Values, err error) {
 	rows /= len(parts)
 	width, height, inOut := cols, rows, inOut
@@ -215,7 +216,7 @@ func (t *Trial) weightRows(inOut bool, parts []moe.Tensor, rows, cols int, list 
 	return v, nil
 }
 
-// column returns a column of a matrix with a width.
+// column returns one column of a matrix whose rows have width elements.
 func (v Values) column(column, width int) (c Values) {
 	c.Type = v.Type
 	for i := column; i < max(len(v.Bits), len(v.F32)); i += width {
@@ -228,8 +229,8 @@ func (v Values) column(column, width int) (c Values) {
 	return c
 }
 
-// router compares all of DRouter, DRouterBias and DExpertScale, given the device's
-// DScores.
+// router compares all of DRouter, DRouterBias and DExpertScale with the values that follow from
+// the device's DScores.
 func (k *backwardCheck) router() {
 	if k.b.DRouter.IsZero() || k.err != nil {
 		return
@@ -252,7 +253,8 @@ func (k *backwardCheck) router() {
 	k.set(spec.TensorDExpertScale, k.numbers(k.b.DExpertScale, func() ([]float64, error) { return k.g.ExpertScale(reference.Widen(ds.F32)) }))
 }
 
-// numbers compares a gradient that has one number for each expert, as one row.
+// numbers compares a gradient that has one number for each expert. The numbers are compared as
+// one row.
 func (k *backwardCheck) numbers(got moe.Gradient, of func() ([]float64, error)) reference.Report {
 	if got.IsZero() || k.err != nil {
 		return reference.Report{}
@@ -264,7 +266,7 @@ func (k *backwardCheck) numbers(got moe.Gradient, of func() ([]float64, error)) 
 	return k.compare(got.Tensor, want, len(want), []int64{0})
 }
 
-// compare compares rows of a gradient (nil: all rows) with want.
+// compare compares rows of a gradient with want, or all rows if rows is nil.
 func (k *backwardCheck) compare(got moe.Tensor, want []float64, cols int, rows []int64) reference.Report {
 	if got.IsZero() || k.err != nil {
 		return reference.Report{}
@@ -276,7 +278,7 @@ func (k *backwardCheck) compare(got moe.Tensor, want []float64, cols int, rows [
 	return k.judge(v, want, len(want)/cols, cols)
 }
 
-// judge compares rows of a gradient with want.
+// judge compares rows of a gradient with want in the rounding of the check.
 func (k *backwardCheck) judge(v Values, want []float64, rows, cols int) reference.Report {
 	if k.rounding == reference.Rounded {
 		reference.Round(v.Type, want) // the reference does not round gradients of weights
@@ -284,8 +286,8 @@ func (k *backwardCheck) judge(v Values, want []float64, rows, cols int) referenc
 	return v.compare(want, rows, cols)
 }
 
-// SampleRows picks want rows (or all) of experts that have a number of rows each. The rows
-// are spread over all experts and over the rows of an expert.
+// SampleRows picks want rows from experts that have a number of rows each (all rows if there
+// are fewer). The picked rows are spread over all experts and over the rows of an expert.
 func SampleRows(experts, rows, want int) []reference.ExpertRow {
 	if experts*rows <= want {
 		return reference.AllRows(experts, rows)
@@ -294,7 +296,7 @@ func SampleRows(experts, rows, want int) []reference.ExpertRow {
 	for e := range experts {
 		n := (e+1)*want/experts - e*want/experts
 		for i := range n {
-			const stride = 37 // a stride that gives the experts different rows
+			const stride = 37 // a stride that makes the experts' samples start at different rows
 			list = append(list, reference.ExpertRow{Expert: e, Row: (i*rows/n + e*stride) % rows})
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// A layer on random tensors is compared with float64.
+// This example runs a layer on random tensors and compares the results with float64.
 func Example() {
 	ctx := context.Background()
 	dev, err := emulated.New(emulated.Options{})
@@ -23,7 +23,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	const tokens, seed, boost = 16, 1, 4 // narrow layers need larger weights, hence the boost
+	const tokens, seed, boost = 16, 1, 4 // boost: narrow layers need larger weights
 	t, err := trial.New(dev, layer, tokens, seed, boost)
 	if err != nil {
 		fmt.Println(err)

@@ -6,8 +6,8 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// pack writes packed weights to the device, and sets Weights to the values of the packed
-// weights. It does nothing for a layer of plain weights.
+// pack writes packed weights to the device, and sets Weights to the numbers that they stand
+// for. It does nothing for a layer with plain weights.
 func (t *Trial) pack() error {
 	c := t.Layer.Config()
 	p := spec.PackingOf(c)

@@ -9,8 +9,8 @@ import (
 	"sonicmoe/internal/trial"
 )
 
-// Samples cover all experts, or one expert each if there are fewer samples, and are
-// spread over the rows.
+// TestSampleRows checks that samples use every expert (at most one row each if there are fewer
+// samples than experts) and are spread over an expert's rows.
 func TestSampleRows(t *testing.T) {
 	for _, tt := range []struct{ experts, rows, want int }{{128, 512, 256}, {64, 4096, 256}, {512, 1024, 256}, {3, 1000, 256}, {1, 300, 256}, {2, 128, 256}} {
 		list := trial.SampleRows(tt.experts, tt.rows, tt.want)

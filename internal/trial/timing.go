@@ -8,11 +8,11 @@ import (
 	"sonicmoe/driver"
 )
 
-// Times are device times of repeated work.
+// Times holds the fastest, the median and the slowest device time of repeated work.
 type Times struct{ Fastest, Median, Slowest time.Duration }
 
-// Measure times work, which queues launches on the stream. It first repeats work for
-// the duration warm, then times back-to-back repeats between events.
+// Measure times work, a function that queues launches on the stream. It first repeats work for
+// the duration warm. Then it repeats work back to back and times each repeat with events.
 func Measure(ctx context.Context, dev driver.Device, s driver.Stream, warm time.Duration, repeats int, work func() error) (Times, error) {
 	for start := time.Now(); time.Since(start) < warm; {
 		if err := work(); err != nil {

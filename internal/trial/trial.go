@@ -17,18 +17,18 @@ import (
 // scaleBias is the standard deviation of random biases.
 const scaleBias = 0.3
 
-// Trial holds a layer's tensors on host and device.
+// Trial holds the tensors of a layer on the host and on the device.
 type Trial struct {
 	Layer  *moe.Layer
 	Tokens int
-	// X and Weights are the inputs. 16-bit values are bits of the layer's Type.
+	// X and Weights are the inputs on the host. 16-bit values are bits of the layer's Type.
 	X []uint16
 	reference.Weights
-	// Args are the same tensors on the device, with outputs and workspace.
+	// Args holds the inputs on the device, the outputs and the workspace.
 	Args moe.ForwardArgs
-	// DO is the gradient of O as bits of the layer's Type, Extra the gradients of the
-	// logits from DLogits, Balance and ZLoss, and Back the tensors of a backward pass;
-	// see PrepareBackward.
+	// DO is the gradient of O, as bits of the layer's Type. Extra holds the gradients of the
+	// logits that come from DLogits, Balance and ZLoss. Back holds the tensors of a backward
+	// pass; PrepareBackward sets it.
 	DO    []uint16
 	Extra []float32
 	Back  moe.BackwardArgs
@@ -39,15 +39,15 @@ type Trial struct {
 	memory *moe.Arena
 }
 
-// New draws random inputs, as Draw does, and copies them to the layer's device.
+// New draws random inputs with [Draw] and copies them to the layer's device.
 func New(dev driver.Device, l *moe.Layer, tokens int, seed uint64, boost float64) (*Trial, error) {
 	x, w := Draw(l.Config(), tokens, seed, boost)
 	return FromHost(dev, l, tokens, x, w)
 }
 
-// Draw returns random tokens X and weights. Package reference gives the standard
-// deviations, which boost multiplies for the weights: small layers need larger weights
-// to reach outputs of order 1.
+// Draw returns random tokens X and weights. Their standard deviations are constants of package
+// reference. boost multiplies the deviation of the weights, because small layers need larger
+// weights to reach outputs of order 1.
 func Draw(c moe.Config, tokens int, seed uint64, boost float64) (x []uint16, w reference.Weights) {
 	c.Weights = ""
 	s := c.Shapes(tokens)
@@ -77,8 +77,8 @@ func Draw(c moe.Config, tokens int, seed uint64, boost float64) (x []uint16, w r
 	return reference.NewNormalOf(s.X.Type, seed, reference.ScaleX).Values(s.X.Elements()), w
 }
 
-// drawn returns the ids of the weights in the order in which Draw draws them. The order of
-// the first ids is fixed, because the seed of a weight follows from its position.
+// drawn returns the ids of the weights in the order in which Draw draws them. Append new ids at
+// the end, because the seed of a weight follows from its position.
 func drawn() []spec.TensorID {
 	ids := []spec.TensorID{spec.TensorRouter, spec.TensorW1, spec.TensorW2, spec.TensorW3, spec.TensorB1, spec.TensorB3, spec.TensorB2,
 		spec.TensorSharedW1, spec.TensorSharedW3, spec.TensorSharedW2, spec.TensorSharedGate,
@@ -91,8 +91,8 @@ func drawn() []spec.TensorID {
 	return ids
 }
 
-// wide returns FP32 numbers that are near 16-bit numbers, and have more fraction bits than
-// 16-bit types.
+// wide returns FP32 numbers near the 16-bit numbers of, with more fraction bits than a 16-bit
+// type has. The extra bits come from off.
 func wide(of, off []uint16) []float32 {
 	list := make([]float32, len(of))
 	for i := range list {
@@ -101,7 +101,8 @@ func wide(of, off []uint16) []float32 {
 	return list
 }
 
-// numbers returns random FP32 numbers around a mean. It returns none for the zero Shape.
+// numbers returns random FP32 numbers around a mean, as many as a tensor of the shape has. It
+// returns none for the zero Shape.
 func numbers(seed uint64, scale, mean float64, of moe.Shape) (list []float32) {
 	for _, v := range reference.NewNormal(seed, scale).Values(of.Elements()) {
 		list = append(list, float32(mean+num.BF16ToFloat64(v)))
@@ -109,7 +110,7 @@ func numbers(seed uint64, scale, mean float64, of moe.Shape) (list []float32) {
 	return list
 }
 
-// FromHost copies inputs to the device.
+// FromHost returns a trial with the given inputs, copied to the device.
 func FromHost(dev driver.Device, l *moe.Layer, tokens int, x []uint16, w reference.Weights) (*Trial, error) {
 	t, err := Allocate(dev, l, tokens)
 	if err != nil {
@@ -123,8 +124,8 @@ func FromHost(dev driver.Device, l *moe.Layer, tokens int, x []uint16, w referen
 	return t, nil
 }
 
-// Allocate returns a trial without inputs on the host, without a workspace, and with
-// unspecified content of the tensors on the device, for layers that are only measured.
+// Allocate returns a trial without inputs on the host and without a workspace. The tensors on
+// the device have unspecified contents. Such a trial serves to measure a layer.
 func Allocate(dev driver.Device, l *moe.Layer, tokens int) (*Trial, error) {
 	t := &Trial{Layer: l, Tokens: tokens, dev: dev, call: l.NewCall(), memory: moe.NewArena(dev)}
 	if err := t.allocate(); err != nil {
@@ -184,7 +185,7 @@ func (t *Trial) upload() error {
 	return nil
 }
 
-// write copies values to a tensor. It does nothing if there are none.
+// write copies values to a tensor. It does nothing if there are no values.
 func write[E uint16 | float32](s driver.Stream, to moe.Tensor, from []E) error {
 	if len(from) == 0 {
 		return nil
@@ -204,7 +205,7 @@ func (t *Trial) Call() *moe.Call { return t.call }
 // UseCall sets the trial's call to another call of the layer.
 func (t *Trial) UseCall(c *moe.Call) { t.call = c }
 
-// Poison overwrites outputs and workspace with NaN.
+// Poison overwrites the outputs and the workspace with NaN.
 func (t *Trial) Poison() error {
 	for _, b := range []struct {
 		p     driver.DevicePtr
@@ -221,14 +222,14 @@ func (t *Trial) Poison() error {
 	return nil
 }
 
-// Inference returns Args without H and SharedH.
+// Inference returns Args without H and SharedH, which only training needs.
 func (t *Trial) Inference() moe.ForwardArgs {
 	f := t.Args
 	f.H, f.SharedH = moe.Tensor{}, moe.Tensor{}
 	return f
 }
 
-// Run poisons the outputs, runs a pass with the given buffers and waits.
+// Run poisons the outputs, runs a forward pass with the buffers of f, and waits for its end.
 func (t *Trial) Run(ctx context.Context, f moe.ForwardArgs) error {
 	if err := t.Poison(); err != nil {
 		return err
@@ -239,14 +240,14 @@ func (t *Trial) Run(ctx context.Context, f moe.ForwardArgs) error {
 	return t.Layer.Explain(t.stream.Synchronize(ctx))
 }
 
-// Results are the outputs of a pass on the host.
+// Results are the outputs of a forward pass on the host.
 type Results struct {
 	O, H, SharedH []uint16
 	Scores        []float32
 	ExpertIDs     []int32
 }
 
-// Results copies the outputs to the host, H and SharedH only if asked for.
+// Results copies the outputs to the host. It copies H and SharedH only if withH is true.
 func (t *Trial) Results(withH bool) (Results, error) {
 	s := t.Layer.Config().Shapes(t.Tokens)
 	r := Results{
