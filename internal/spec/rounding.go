@@ -48,9 +48,10 @@ func (r RoundingRule) String() string { return text(RoundingRules, r) }
 // zero value changes nothing.
 //
 // Each expert orders all tokens. The tokens that chose the expert come first, by score. The
-// others follow, by raw score (the softmax over all logits). Of equal scores the lower token
-// comes first, and NaN comes before all. The expert gets the first tokens of this order; Rule
-// gives their number. If a token loses an expert, its other scores do not change.
+// others follow, by raw score (the softmax over all logits). Tokens with equal scores are in
+// the order of their numbers, and NaN comes before all. The expert gets the first tokens of
+// this order; Rule gives their number. If a token loses an expert, its other scores do not
+// change.
 //
 // Let f be the number of tokens that chose the expert. Rule rounds f up or down to a multiple
 // of Tile. If the multiple above f exceeds the number of tokens in the call, every rule rounds
