@@ -11,8 +11,9 @@ import (
 	"sonicmoe/internal/overlaytest"
 )
 
-// A new product needs only its own file, its row in spec.Products, and its kernel's name
-// in Kernels. Everything that reads the table of products then includes the new product.
+// TestNewProductIsOneRow checks that a new product needs only its own file, a row in spec.Products,
+// and the name of its kernel in Kernels. All code that reads the table of products then includes
+// it.
 func TestNewProductIsOneRow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles package moe with another table")
@@ -20,7 +21,7 @@ func TestNewProductIsOneRow(t *testing.T) {
 	const root = "../../.."
 	files := map[string][]byte{}
 	for _, name := range []string{"relu.go", "relu_test.go"} {
-		text, err := os.ReadFile(filepath.Join("testdata/added", name+".txt")) // alone, without the rows below, it does not compile
+		text, err := os.ReadFile(filepath.Join("testdata/added", name+".txt")) // a .txt file, because it compiles only with the rows below
 		require.NoError(t, err)
 		files["moe/internal/kernel/"+name] = text
 	}

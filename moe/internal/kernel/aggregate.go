@@ -13,15 +13,16 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Aggregate computes O[t] = Σ_k scores[t,k]·Y[inverse[t,k]]. The sum is in FP32 in the
-// order of the slots, and is rounded once. A slot without a row adds nothing. A thread
-// computes 8 columns of a token, with the loads of up to 8 rows in flight.
+// Aggregate computes O[t] = Σ_k scores[t,k]·Y[inverse[t,k]], the sum over the K slots of token t.
+// The sum is in FP32 in the order of the slots, and is rounded once. A slot without a row adds
+// nothing. A thread computes 8 columns of a token, with the loads of up to 8 rows in flight.
 type Aggregate struct {
 	Hidden, TopK int
 	// Element is the type of rows and sums.
 	Element tile.Element
-	// With Unit every weight is 1, as dX needs. With ScoreOnInput the weights of the slots
-	// are 1, but the shared experts' row still has its score.
+	// Unit makes every weight 1, as the sum of the rows of dX needs it. ScoreOnInput makes the
+	// weights of the slots 1, because the up-projection has used the scores already; the shared
+	// experts' row still has its score.
 	Unit, ScoreOnInput bool
 	// Shared adds row t of the shared experts after the slots. With SharedGate the row is
 	// multiplied by its score, unless Unit is set.
@@ -55,8 +56,8 @@ type AggregateArgs struct {
 	Inverse driver.DevicePtr
 	// Scores [T, K] f32 are the weights. With Unit or ScoreOnInput they are not read.
 	Scores driver.DevicePtr
-	// With List, Starts [T+1] u32 is the first index of each token in Inverse and Scores,
-	// which are [R].
+	// With List, Starts [T+1] u32 is the first index of each token in Inverse and Scores, which
+	// then have R elements each.
 	Starts driver.DevicePtr
 	// SharedRows [T, d] are the rows of the shared experts. SharedScores [T] f32 are their
 	// scores.
@@ -86,7 +87,7 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	e := a.operands(k)
 	tokens := k.U32(&k.Args.Tokens)
 
-	// The product is 64-bit, because T·d/8 may exceed 2^32.
+	// The thread's index is 64-bit, because T·d/8 may exceed 2^32.
 	thread := k.CtaidX().MulWide(ptx.Uint(aggregateThreads)).Add(k.TidX().U64())
 	token := thread.DivI(threadsOfToken).U32()
 	slice := thread.Sub(token.MulWide(ptx.Uint(threadsOfToken))).U32()
@@ -166,15 +167,15 @@ func (a Aggregate) weighted() bool { return !a.Unit && !a.ScoreOnInput }
 // sharedWeighted reports whether the rows of the shared experts have scores.
 func (a Aggregate) sharedWeighted() bool { return a.SharedGate && !a.Unit }
 
-// rowsOfToken are packed rows of one token and their weights. Where a slot has no row, the
-// row is NoRow.
+// rowsOfToken has the numbers and weights of some packed rows of one token. The number is NoRow for
+// a slot without a row.
 type rowsOfToken struct {
 	number []ptx.U32
 	weight []ptx.F32
 }
 
-// slice computes a thread's columns of one token. first loads the rows of the token's
-// first slots.
+// slice computes a thread's columns of one token. first loads the row numbers and weights of the
+// token's first slots.
 func (e *aggregation) slice(token, slice ptx.U32, first func() rowsOfToken) {
 	k := e.k
 	column := slice.MulI(columnsOfThread * tile.ElementBytes).U64()
@@ -251,8 +252,8 @@ func (e *aggregation) slots(token ptx.U32, first int) (rows rowsOfToken) {
 	return rows
 }
 
-// listed loads the row numbers and weights of n entries of a list, from index first on.
-// From index end on, the row number is NoRow.
+// listed loads n row numbers and weights from index first of Inverse and Scores on. From index end
+// on, the row number is NoRow.
 func (e *aggregation) listed(first, end ptx.U32, n int) (rows rowsOfToken) {
 	for i := range n {
 		place, r, s := first.AddI(i), ptx.NewVar(e.k, ptx.Uint(order.NoRow)), ptx.NewVar(e.k, ptx.Float(1))

@@ -36,7 +36,7 @@ func TestFMA32(t *testing.T) {
 	require.Equal(t, float32(1), fma32(-tiny, 1, 1))
 }
 
-// aggregateCase is one size. Some of its slots have no row, and their score is NaN.
+// aggregateCase is the size of a test. Some of its slots have no row, and their score is NaN.
 type aggregateCase struct {
 	hidden, topK, tokens int
 	unit, extra          bool

@@ -24,7 +24,7 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// This file assembles the registry's kernels with NVIDIA's assembler.
+// This file runs ptxas, NVIDIA's assembler, on the registry's kernels.
 
 // All layers take too long for each run of CI. Run the test with -all before a release,
 // and after a change of a kernel, of a space of tilings or of jit/gemm.
@@ -47,8 +47,8 @@ func (a assembly) String() string {
 	return fmt.Sprintf("%s %v", a.of.KernelName(a.kernel), a.tiling)
 }
 
-// routings are layers that differ only in their routing, up to the widest one, and a layer
-// with shared experts without a gate. The test assembles only those of their kernels that
+// routings lists layers that differ only in their routing, up to the largest number of experts, and
+// a layer with shared experts without a gate. The test assembles only those of their kernels that
 // have no tilings.
 var routings = []kt.Layer{
 	{Name: "router's bias", Config: spec.Config{NumExperts: 32, TopK: 4, RouterBias: true}},

@@ -19,19 +19,20 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// orders are the beginnings of the instructions that order other instructions.
+// orders are the prefixes of the instructions that order other instructions.
 var orders = []string{"bar.", "cp.async.wait", "cp.async.bulk.wait", "cp.async.mbarrier", "cp.async.commit", "cp.async.bulk.commit", "fence.", "mbarrier.init", "mbarrier.arrive",
 	"mbarrier.try_wait", "wgmma.fence", "wgmma.commit", "wgmma.wait", "barrier.cluster"}
 
-// needless are ordering instructions of the up-projection that can be removed at this size
-// without an error. The first sub-tile waits for both slots, so the second sub-tile's wait
-// and the barrier after it are not needed. The order of the two warpgroups matters only
-// for speed. The gathering warps read the queue one tile ahead and then arrive on the
-// tile's stages; math waits for these stages before it releases the queue's item.
+// needless has the number of ordering instructions of the up-projection, by opcode, that can be
+// removed at this size without an error. The epilogue's first sub-tile already waits for both store
+// buffers, so the second sub-tile needs neither its wait nor the barrier after it. The order of the
+// two math warpgroups, a bar.sync and a bar.arrive, matters only for speed. The gathering warps
+// read the queue one tile ahead and then arrive on the tile's stages. Math waits for these stages
+// before it releases the item of the queue, which already orders the reads of the queue.
 var needless = map[string]int{"cp.async.bulk.wait_group": 1, "bar.sync": 2, "bar.arrive": 1, "bar.warp.sync": 2}
 
-// TestDroppedLinesOfUp removes the ordering instructions of the up-projection, one
-// at a time. A check must report each removal, except those in needless.
+// TestDroppedLinesOfUp removes the ordering instructions of the up-projection, one at a time, and
+// checks that the emulator reports each removal, except for the number in needless.
 func TestDroppedLinesOfUp(t *testing.T) {
 	if drivertest.Name() != "emulated" {
 		t.Skip("a GPU would hang for ever")

@@ -97,7 +97,8 @@ func (x DX) name() string {
 	return "moe_dx"
 }
 
-// routerTerm declares the operands of the router's term.
+// routerTerm has the operands of the router's term: the gradients of the rows' logits, and the
+// router's weights.
 type routerTerm struct{ dlogit, router ptx.Global }
 
 func (x DX) routerTerm(k *jit.Builder[DXArgs]) (r routerTerm) {

@@ -18,8 +18,8 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// Kernels lists the kernels of a layer's experts and its routing. Each row is declared in
-// the file of its kernel, and each package lists its rows.
+// Kernels lists the kernels of a layer's experts and its routing. A kernel is declared in its own
+// file, and each package lists its kernels.
 var Kernels = slices.Concat(
 	choose.Kernels, order.Kernels, rounding.Kernels,
 	registry.Registry{UnpackKernel, UpKernel, UpInferenceKernel, DownKernel},

@@ -90,8 +90,7 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// TestWork checks that the kernels of a pass together have the work of its
-// roofline.
+// TestWork checks that the work of a pass's kernels adds up to the work of the pass's roofline.
 func TestWork(t *testing.T) {
 	c := peers.All()[3].Config
 	const tokens = 1000
@@ -114,8 +113,8 @@ func TestWork(t *testing.T) {
 	require.Nil(t, Kernels.Find("sideways"))
 }
 
-// TestAlternatives checks that a layer accepts every alternative that is not
-// rejected. The list has the cost model's tiling and all of the space.
+// TestAlternatives checks the list of alternatives of each product: it has the whole space and the
+// cost model's choice, all accepted, and the product can have each tiling that is not rejected.
 func TestAlternatives(t *testing.T) {
 	target := driver.H200()
 	for _, row := range peers.All() {

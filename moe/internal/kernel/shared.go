@@ -34,8 +34,7 @@ type EveryTokenArgs struct {
 	// ExpertIDs [T] i32, all 0, and Scores [T] f32 are outputs.
 	ExpertIDs driver.DevicePtr
 	Scores    driver.DevicePtr
-	// Offsets [2] u32, Table, RowPairs and Tickets are outputs with the same contents as
-	// those of order.Plan.
+	// Offsets [2] u32, Table, RowPairs and Tickets are outputs, as in order.Plan.
 	Offsets  driver.DevicePtr
 	Table    driver.DevicePtr
 	RowPairs driver.DevicePtr

@@ -15,13 +15,13 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Unpack writes the 16-bit values of packed weights, W1, W3 and W2 of every expert that has
-// rows, where the kernels of plain weights then read them. A weight is the FP32 product of
-// its code and its scale, rounded to the layer's Type; package packed has the details. Experts without rows are skipped: neither their
-// weights nor their place in the output is touched.
+// Unpack writes the 16-bit values of packed weights: W1, W3 and W2 of every expert that has rows.
+// The kernels of plain weights then read these values. A value is the FP32 product of the code and
+// its scale, rounded to the layer's Type; package packed has the details. The kernel skips experts
+// without rows: it neither reads their weights nor writes their part of the output.
 //
-// The kernel moves bytes: it reads a packed weight and writes 2 bytes, 2.53 bytes in all for
-// MXFP4 and 3 for FP8. Its roofline is these bytes by the bandwidth of memory.
+// For each weight the kernel reads the code and its part of a scale, and writes 2 bytes: 2.53 bytes
+// in all for MXFP4 and 3 for FP8. Its roofline is the time to move these bytes.
 type Unpack struct {
 	spec.Config
 	Packing *spec.Packing
@@ -29,13 +29,14 @@ type Unpack struct {
 
 // UnpackArgs are the arguments of [Unpack]. Tensors are laid out as Config says.
 type UnpackArgs struct {
-	// W1, W3 and W2 are codes, the others their scales, zero points and global scales, if
-	// the format has them. W3 is there with GateUp "apart".
+	// W1, W3 and W2 are the codes. W1Scale to W2Scale are the scales. The zero points and the
+	// global scales are used if the format has them. W3 and what belongs to it are used with GateUp
+	// "apart".
 	W1, W3, W2                   driver.DevicePtr
 	W1Scale, W3Scale, W2Scale    driver.DevicePtr
 	W1Zero, W3Zero, W2Zero       driver.DevicePtr
 	W1Global, W3Global, W2Global driver.DevicePtr
-	// Offsets [E+1] u32 is the first row of each expert, from the plan.
+	// Offsets [E+1] u32 has the first packed row of each expert, from the plan.
 	Offsets driver.DevicePtr
 	// ToW1, ToW3 and ToW2 [E, out, in] are the outputs.
 	ToW1, ToW3, ToW2 driver.DevicePtr
@@ -43,29 +44,30 @@ type UnpackArgs struct {
 
 const (
 	unpackThreads = 256
-	// unpackCTAs share an SM: 32 warps hide the latency of loads.
+	// unpackCTAs is the number of CTAs on an SM. Together they have 32 warps, enough to hide the
+	// latency of loads.
 	unpackCTAs = 4
-	// unitWeights is the number of weights of 16 bytes of bf16, which a thread stores at
-	// once. They have one scale.
+	// unitWeights is the number of weights of a unit: the weights that a thread stores at once, in
+	// 16 bytes. All weights of a unit have the same scale.
 	unitWeights = tile.CopyBytes / tile.ElementBytes
-	// unpackUnits is the number of units whose loads a thread has in flight. A CTA's step
-	// is a chunk of unpackUnits·unpackThreads units of one matrix, and neighbouring threads
-	// have neighbouring units.
+	// unpackUnits is the number of units whose loads a thread has in flight. A CTA works on chunks
+	// of unpackUnits·unpackThreads units of one matrix. Neighbouring threads have neighbouring
+	// units.
 	unpackUnits = 4
 	chunkUnits  = unpackUnits * unpackThreads
 )
 
-// unpackMatrix is one of the matrices of an expert.
+// unpackMatrix has the addresses of one matrix of the experts, and its size in an expert.
 type unpackMatrix struct {
 	codes, scales, to ptx.Global
 	zeros, global     ptx.Global // if the format has them
 	rows, columns     int
 }
 
-// units is the number of units of a matrix.
+// units returns the number of units of a matrix.
 func (m unpackMatrix) units() int { return m.rows * m.columns / unitWeights }
 
-// chunks is the number of chunks of a matrix. The last one may be in part.
+// chunks returns the number of chunks of a matrix. The last chunk may be smaller.
 func (m unpackMatrix) chunks() int { return (m.units() + chunkUnits - 1) / chunkUnits }
 
 // Build emits the kernel.
@@ -107,19 +109,19 @@ func (u Unpack) Build() (*jit.Kernel[UnpackArgs], error) {
 	return k.Build()
 }
 
-// unpacking is an Unpack that is being emitted.
+// unpacking is the state of an Unpack while its code is emitted.
 type unpacking struct {
 	Unpack
 	k   *ptx.Kernel
 	tid ptx.U32
-	// touched [E] u32 are the experts with rows, in order. ballots has a bit for each
-	// expert.
+	// touched [E] u32 has the experts that have rows, in increasing order. ballots has a bit for
+	// each expert: whether it has rows.
 	touched, ballots ptx.Shared
 }
 
-// list writes the experts with rows to touched and returns their number. Every CTA makes
-// the same list: first each warp's ballots of 32 experts, then each expert's place from
-// the ballots of all.
+// list writes the experts with rows to touched and returns their number. Every CTA makes the same
+// list. First each warp votes on groups of 32 experts. Then the position of an expert in the list
+// is the number of bits before its own in all votes.
 func (e *unpacking) list(offsets ptx.Global) ptx.U32 {
 	k, lane, warp := e.k, e.k.Lane(), e.k.Warp()
 	groups := (e.NumExperts + lanes.Count - 1) / lanes.Count
@@ -153,7 +155,7 @@ func (e *unpacking) list(offsets ptx.Global) ptx.U32 {
 	return upTo.ShflIdx(ptx.Uint(lanes.Count - 1))
 }
 
-// chunk unpacks a chunk of an expert: a chunk of the first matrix that has it.
+// chunk unpacks one chunk of an expert. Chunks are numbered through all matrices in list.
 func (e *unpacking) chunk(list []unpackMatrix, expert, chunk ptx.U32) {
 	m := list[0]
 	if len(list) == 1 {
@@ -165,7 +167,7 @@ func (e *unpacking) chunk(list []unpackMatrix, expert, chunk ptx.U32) {
 		func() { e.chunk(list[1:], expert, chunk.SubI(m.chunks())) })
 }
 
-// matrix unpacks a chunk of a matrix.
+// matrix unpacks one chunk of a matrix.
 func (e *unpacking) matrix(m unpackMatrix, expert, chunk ptx.U32) {
 	k, p := e.k, e.Packing
 	words := unitWeights * p.Code.Bits() / 32
@@ -213,7 +215,7 @@ func (e *unpacking) matrix(m unpackMatrix, expert, chunk ptx.U32) {
 	}
 }
 
-// scale loads a scale.
+// scale loads the scale of a block as FP32.
 func (e *unpacking) scale(scales ptx.Global, block ptx.U32) ptx.F32 {
 	switch e.Packing.Scale {
 	case spec.ScaleF32:
@@ -225,15 +227,15 @@ func (e *unpacking) scale(scales ptx.Global, block ptx.U32) ptx.F32 {
 	case spec.ScaleE4M3:
 		return float(spec.E4M3, ptx.LdGlobalByte(scales.Plus(block.U64()), ".nc"), 0)
 	}
-	// An FP32's exponent is the byte, except that 0 means 2^-127, a subnormal, and 255 NaN.
-	// Both have the first fraction bit.
+	// An E8M0 scale is the exponent of an FP32. Two bytes are special: 0 means 2^-127, which is a
+	// subnormal FP32, and 255 means NaN. Both have the highest bit of the fraction set.
 	code := ptx.LdGlobalByte(scales.Plus(block.U64()), ".nc")
 	isEdge := code.AddI(1).AndI(0xff).LeI(1)
 	return code.ShlI(23).Or(ptx.Select(isEdge, ptx.Uint(1<<22), ptx.Uint(0))).AsF32()
 }
 
-// zero returns the number that is subtracted from the bits of a code of a block, each as the
-// fraction of the FP32 wholeBits. Codes with an exponent have none.
+// zero returns what value subtracts from an integer code of the block: wholeBits plus the zero
+// point. Floating-point codes do not use it.
 func (e *unpacking) zero(m unpackMatrix, expert ptx.U32, blocks int, block ptx.U32) ptx.F32 {
 	switch e.Packing.Code {
 	case spec.Int4:
@@ -245,10 +247,11 @@ func (e *unpacking) zero(m unpackMatrix, expert ptx.U32, blocks int, block ptx.U
 	return ptx.F32{}
 }
 
-// wholeBits has an exponent that makes the lowest bit of the fraction 1.
+// wholeBits is 2^23. FP32 numbers from 2^23 on have steps of 1, so a code that is ORed into the
+// bits of wholeBits is added to it.
 const wholeBits = 1 << 23
 
-// values returns the values of a unit, two in a word.
+// values returns the 16-bit values of a unit, two in each word.
 func (e *unpacking) values(codes []ptx.U32, scale, zero ptx.F32) []ptx.U32 {
 	bits := e.Packing.Code.Bits()
 	var values []ptx.F32
@@ -271,7 +274,7 @@ func (e *unpacking) values(codes []ptx.U32, scale, zero ptx.F32) []ptx.U32 {
 	return words
 }
 
-// value returns the value of the code whose lowest bit is a bit of a word.
+// value returns the value of the code whose lowest bit is bit `at` of word.
 func (e *unpacking) value(word ptx.U32, at int, zero ptx.F32) ptx.F32 {
 	if e.Packing.Code == spec.E2M1 {
 		return float(spec.E2M1, word, at)
@@ -284,7 +287,7 @@ func (e *unpacking) value(word ptx.U32, at int, zero ptx.F32) ptx.F32 {
 // number, and a product corrects the exponent's bias. The product also gives subnormal codes
 // their value.
 func float(of spec.Code, word ptx.U32, at int) ptx.F32 {
-	shifted := func(by int) ptx.U32 { // the bit at becomes the bit by
+	shifted := func(by int) ptx.U32 { // moves bit `at` of word to bit `by`
 		if at < by {
 			return word.ShlI(by - at)
 		}
@@ -303,7 +306,7 @@ func float(of spec.Code, word ptx.U32, at int) ptx.F32 {
 	return number.Or(sign).AsF32().Mul(ptx.Float(math.Ldexp(1, 127-bias)))
 }
 
-// UnpackWork returns the work of Unpack over all experts.
+// UnpackWork returns the work of Unpack if all experts have rows.
 func UnpackWork(c spec.Config, _ int) spec.Work {
 	weights := float64(c.NumExperts) * float64(c.HWidth()+c.Intermediate) * float64(c.Hidden)
 	return spec.Work{Kernel: "unpack", Bytes: weights * (spec.PackingOf(c).BytesOfWeight() + tile.ElementBytes)}

@@ -16,8 +16,8 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// everyScale returns a number of scales that are spread over all bits of a format, or FP32
-// numbers of every kind.
+// everyScale returns count scales. Scales of 8 and 16 bits are spread over all bit patterns. FP32
+// scales repeat a list with numbers of every kind.
 func everyScale(of spec.Scale, count int) (raw []byte) {
 	floats := []float32{1, 1.0 / 3, 0, math.SmallestNonzeroFloat32, 0x1p-126, math.MaxFloat32, float32(math.Inf(-1)), float32(math.NaN()), -2.5, 0x1.fffffep-9}
 	for i := range count {
@@ -31,8 +31,8 @@ func everyScale(of spec.Scale, count int) (raw []byte) {
 	return raw
 }
 
-// TestUnpack compares the kernel with package packed: every code with every scale, zero
-// points and global scales, in bf16 and f16. An expert without rows is not written.
+// TestUnpack compares the kernel with package packed, for every code with every scale, zero point
+// and global scale, in bf16 and f16. It also checks that an expert without rows is not written.
 func TestUnpack(t *testing.T) {
 	for _, p := range spec.Packings {
 		for _, of := range []spec.Type{spec.BF16, spec.F16} {
@@ -42,13 +42,13 @@ func TestUnpack(t *testing.T) {
 			}
 			c := spec.Config{Hidden: 512, Intermediate: 256, NumExperts: experts, TopK: 1, Weights: p.Name, Type: of, Logits: spec.F32, Activation: spec.ReLU2}
 			if c.Check() != nil {
-				continue // the format has no layers of this type
+				continue // layers of this type cannot have the format
 			}
 			t.Run(fmt.Sprintf("%s %v", p.Name, of), func(t *testing.T) {
 				s, b := c.Shapes(0), kt.New(t, kt.Early)
 				offsets := make([]uint32, experts+1)
 				for e := range experts {
-					offsets[e+1] = offsets[e] + min(1, uint32(e)) // expert 0 has none
+					offsets[e+1] = offsets[e] + min(1, uint32(e)) // expert 0 has no rows
 				}
 				args := UnpackArgs{Offsets: kt.Upload(b, offsets)}
 				var want [2][]uint16

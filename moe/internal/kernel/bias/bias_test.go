@@ -31,7 +31,7 @@ func TestScores(t *testing.T) {
 			for token := range tt.tokens {
 				for slot := range tt.topK {
 					pair := token*tt.topK + slot
-					id := int32((pair*pair+slot/2)%(tt.experts+2)) - 1 // neighbouring slots have equal ids; the ids -1 and E occur
+					id := int32((pair*pair+slot/2)%(tt.experts+2)) - 1 // neighbouring slots have equal ids; the ids -1 and E occur, too
 					ids, scores = append(ids, id), append(scores, float32(math.Sin(float64(pair+1))))
 					if id < 0 || int(id) >= tt.experts {
 						continue

@@ -15,9 +15,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Sum adds up the column sums of dH that [dh.DH] writes for an expert's rows, and writes
-// db1 in the layout of b1. A CTA computes 32 elements of one expert's db1. A thread has 4
-// elements and adds every 16th column sum; then the threads' results are added in order.
+// Sum adds up the column sums of dH that [dh.DH] writes for an expert's rows, and writes db1 in the
+// layout of b1. A CTA computes 32 elements of one expert's db1. A thread adds every 16th column sum
+// of 4 elements. At the end the CTA adds the results of its threads in order.
 type Sum struct {
 	spec.Config
 	Store gradient.Mode
@@ -38,7 +38,7 @@ const (
 
 // SumArgs are the arguments of [Sum].
 type SumArgs struct {
-	// ColumnSums are the sums of dH's columns by [dh.DH]. Offsets [E+1] u32 is the first
+	// ColumnSums has the sums of dH's columns, written by [dh.DH]. Offsets [E+1] u32 is the first
 	// packed row of each expert.
 	ColumnSums driver.DevicePtr
 	Offsets    driver.DevicePtr

@@ -11,9 +11,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// ChoiceArgs are the arguments of the choice of experts in a tiny batch. Every CTA
-// of the up-projection chooses for itself, and plans the few rows. A separate
-// kernel for the choice would have to start and end before the first weights are in
+// ChoiceArgs are the arguments of the choice of experts in a tiny batch. Every CTA of the
+// up-projection chooses the experts of all tokens itself, and plans the few rows. A separate kernel
+// for the choice would cost time: it would have to start and end before the first weights are in
 // flight.
 type ChoiceArgs struct {
 	// Sums are the router's sums, as [choose.ByChains] reads them. RouterBias has
@@ -30,17 +30,19 @@ type ChoiceArgs struct {
 	Tokens int
 }
 
-// choice emits the choice and the table that follows from it.
+// choice is the state of the choice, and of the table that follows from it, while their code is
+// emitted.
 type choice struct {
 	spec.Config
 	*product
 	sums, bias, scores, ids, logits, inverse ptx.Global
 	tokens                                   ptx.U32 // the number of tokens of the pass
-	// toTable and toLength are the table for the down-projection.
+	// toTable and toLength are the addresses of the table for the down-projection and of its
+	// length.
 	toTable, toLength ptx.Global
-	// sets [E] u32 has a bit for each token of an expert, firsts [E] u32 an
-	// expert's first row. entries are the entries of the table, whose last word is
-	// the expert's set; count is the number of entries.
+	// sets [E] u32 has, for each expert, a bit for each of its tokens. firsts [E] u32 has an
+	// expert's first row. entries are the entries of the table. The last word of an entry is the
+	// expert's set. count is the number of entries.
 	sets, firsts, entries, count ptx.Shared
 }
 
@@ -61,12 +63,12 @@ func newChoice(p *product, c spec.Config, params jit.Params, args *ChoiceArgs, t
 	return e
 }
 
-// ofLane is the number of experts of each lane when a warp goes through all experts.
+// ofLane returns the number of experts of each lane, when the lanes of a warp divide all experts.
 func (e *choice) ofLane() int { return ceil(e.NumExperts, 32) }
 
-// prepare emits the choice, with one warp for each token; another warp makes the
-// table. The last CTA, which has no more tiles than the others, also computes
-// scores and writes the choice and the plan while its other warps load.
+// prepare emits the choice. One warp chooses the experts of each token, and another warp makes the
+// table. The last CTA also computes the scores and writes the choice and the plan, while its other
+// warps load weights. This CTA has no more tiles than the others.
 func (e *choice) prepare() {
 	k, warp, lane := e.k, e.k.Warp(), e.k.Lane()
 	writes := k.CtaidX().Eq(k.NctaidX().SubI(1))
@@ -109,7 +111,7 @@ func (e *choice) makeTable() {
 	for i := 0; i < each; i += words {
 		sets = append(sets, ptx.LdSharedVec[ptx.U32](e.sets.Plus(first.ShlI(2)).At(4*i), words)...)
 	}
-	// The lower half of a word counts rows, the upper half entries.
+	// all counts rows in its lower 16 bits and entries in its upper 16 bits.
 	const entry = 1 << 16
 	all := ptx.Uint(0)
 	for _, set := range sets {
@@ -146,7 +148,7 @@ func (e *choice) entry(i ptx.U32) []ptx.U32 {
 	return ptx.LdSharedVec[ptx.U32](e.entries.Plus(i.MulI(schedule.PairBytes)), 4)
 }
 
-// tokenOf returns the token of a block's row: the row-th bit of its set.
+// tokenOf returns the token of a block's row: the position of bit number row of the block's set.
 func tokenOf(b block, row ptx.U32) ptx.U32 {
 	set := b.set
 	for before := range MaxTiny - 1 {

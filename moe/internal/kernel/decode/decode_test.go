@@ -17,8 +17,8 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// plans have experts with every kind of count: none, each width of columns and
-// its ends, more than are multiplied at once, and more than a row pair has.
+// plans have experts with every kind of number of rows: 0, each width of columns and the numbers
+// next to it, more rows than are multiplied at once, and more than a row pair has.
 var plans = map[string]func() *kt.Packed{
 	"few":  func() *kt.Packed { return kt.NewPacked(9, []int{1, 0, 8, 9, 3}, []int{0, 2}) },
 	"many": func() *kt.Packed { return kt.NewPacked(50, []int{0, 16, 17, 33, 64, 65, 300}, []int{1, 0, 3}) },
@@ -27,7 +27,8 @@ var plans = map[string]func() *kt.Packed{
 	},
 }
 
-// up has the inputs of both up-projections, and the sizes of their outputs.
+// up has the inputs of an up-projection, by the kernels for small and for large batches, and the
+// sizes of the outputs.
 type up struct {
 	c              spec.Config
 	p              *kt.Packed
@@ -42,7 +43,7 @@ func newUp(c spec.Config, p *kt.Packed) up {
 	c.NumExperts = len(p.Rows)
 	u := up{c: c, p: p, rows: len(p.Expert), hValues: len(p.Expert) * c.HWidth(),
 		x: reference.NewNormal(4, 1).Values(int64(p.Tokens * c.Hidden))}
-	for row := range u.rows { // the row's index in scores counts from the last row
+	for row := range u.rows { // row's score has index rows-1-row in scores
 		u.scores, u.pairs = append(u.scores, float32(row%7-2)/4), append(u.pairs, uint32(u.rows-1-row))
 	}
 	s := c.Shapes(0)
@@ -80,9 +81,9 @@ func (u up) prefill(b *kt.Bed) (h, a []uint16) {
 	return kt.Download[uint16](b, toH, u.hValues), kt.Download[uint16](b, toA, u.rows*u.c.Intermediate)
 }
 
-// TestUp checks that the up-projection has the bits of the kernel for large
-// batches, under every timing and in every layout of gate and up. It leaves rows
-// without an expert untouched.
+// TestUp checks that the up-projection gives the same bits as the kernel for large batches, under
+// every timing and in every layout of gate and up, and that it does not write rows without an
+// expert.
 func TestUp(t *testing.T) {
 	for name, plan := range plans {
 		for i, c := range []spec.Config{
@@ -111,7 +112,7 @@ func TestUp(t *testing.T) {
 					kt.SameBits(t, h, gotH, fmt.Sprintf("H %s wide=%v", when.Name, wide))
 					kt.SameBits(t, a, gotA, fmt.Sprintf("A %s wide=%v", when.Name, wide))
 				}
-				if name == "few" { // with an error for each missing fence
+				if name == "few" { // on a device that reports each missing fence
 					gotH, _ := u.decode(kt.NewToCheck(t, 1), true, false, 2)
 					kt.SameBits(t, h, gotH, "H of the checked run")
 				}
@@ -123,8 +124,7 @@ func TestUp(t *testing.T) {
 	}
 }
 
-// TestUpWithoutGate checks an activation without a gate, for which units have 64
-// neurons.
+// TestUpWithoutGate checks an activation without a gate. A unit then has 64 neurons.
 func TestUpWithoutGate(t *testing.T) {
 	u := newUp(spec.Config{Hidden: 128, Intermediate: 192, Activation: spec.ReLU2}, plans["few"]())
 	d, n := u.c.Hidden, u.c.Intermediate
@@ -143,8 +143,7 @@ func TestUpWithoutGate(t *testing.T) {
 	}
 }
 
-// TestDown checks that the down-projection has the bits of the kernel for large
-// batches.
+// TestDown checks that the down-projection gives the same bits as the kernel for large batches.
 func TestDown(t *testing.T) {
 	for name, plan := range plans {
 		for i, c := range []spec.Config{

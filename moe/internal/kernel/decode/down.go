@@ -15,14 +15,14 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Down is the down-projection of a small batch: Y = W2·A + b2 of each expert's packed
-// rows. Its first weights are in flight before the up-projection has ended.
+// Down is the down-projection of a small batch: Y = W2·A + b2 of each expert's packed rows. It
+// loads its first weights before the up-projection has ended.
 type Down struct {
 	spec.Config
-	// Wide CTAs are for larger batches, from [WideFrom] tokens on. Tiny CTAs are
-	// for up to [MaxTiny] tokens.
+	// Wide selects wide CTAs, which are for batches from [WideFrom] tokens on. Tiny selects tiny
+	// CTAs, which are for up to [MaxTiny] tokens.
 	Wide, Tiny bool
-	// Units: W2 has the units of [fragments.W2]. Otherwise it has plain weights.
+	// Units means that W2 has the units of [fragments.W2]. Otherwise W2 has plain weights.
 	Units bool
 }
 
@@ -30,9 +30,10 @@ type Down struct {
 type DownArgs struct {
 	// A is the activation by packed row, in the layout of [weights.A].
 	A driver.DevicePtr
-	// W2 [E, d, n] are the weights in Config's layout, or the units of [fragments.W2].
+	// W2 [E, d, n] are the weights in Config's layout. With Units, W2 has the units of
+	// [fragments.W2].
 	W2 driver.DevicePtr
-	// B2 [E, d] is its bias.
+	// B2 [E, d] is the bias.
 	B2 driver.DevicePtr
 	// Y [R, d] is the output.
 	Y driver.DevicePtr
@@ -54,9 +55,9 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	cta := pipeline.NewCTA(k.Kernel)
 	width := weights.A(d.Config).Elements()
 
-	// Operands. The up-projection launches this kernel after its own wait for the plan, so
-	// the table is there before the wait. Tiny CTAs of the up-projection write the table
-	// themselves.
+	// Operands. The up-projection launches this kernel after its own wait for the plan, so the
+	// table is complete before this kernel waits. Tiny CTAs are the exception: the up-projection
+	// writes their table itself, so they poll its length.
 	bias, read := d.biases(k), beforeWait
 	if d.Tiny {
 		read = poll(k.Kernel)
@@ -74,7 +75,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	return k.Build()
 }
 
-// loadW2 returns the load of a unit of W2.
+// loadW2 returns the function that loads a unit of W2.
 func (d Down) loadW2(k *jit.Builder[DownArgs]) loadUnit {
 	if d.Units {
 		return loadPacked(k.Kernel, k.Ptr(&k.Args.W2), fragments.W2(d.Config))
@@ -113,20 +114,20 @@ func (d Down) biases(k *jit.Builder[DownArgs]) biases {
 	return biases{given: true, of: func(b block) [][2]ptx.F32 {
 		row := b.unit.MulI(unitRows).Add(fragment(k.Kernel).Row)
 		if d.inPart() {
-			row = row.MinI(d.Hidden - 9) // leaves room for the row that is 8 further
+			row = row.MinI(d.Hidden - 9) // leaves room for the thread's second row, which is 8 further
 		}
 		return [][2]ptx.F32{{of.Column(b2, b.expert, row)[0], of.Column(b2, b.expert, row.AddI(8))[0]}}
 	}}
 }
 
-// DownKernel is the down-projection of a small batch, WideDownKernel from [WideFrom]
-// tokens on, TinyDownKernel up to [MaxTiny].
+// DownKernel is the down-projection of a small batch. WideDownKernel is for batches from [WideFrom]
+// tokens on, TinyDownKernel for up to [MaxTiny] tokens.
 var (
 	DownKernel     = downKernel("decode-down", nil, Down{})
 	WideDownKernel = downKernel("decode-wide-down", hasWide, Down{Wide: true})
 	TinyDownKernel = downKernel("decode-tiny-down", hasTiny, Down{Tiny: true})
-	// UnitsDownKernel reads the units of packed weights, TinyUnitsDownKernel up to [MaxTiny]
-	// tokens.
+	// UnitsDownKernel reads the units of packed weights. TinyUnitsDownKernel does the same for up
+	// to [MaxTiny] tokens.
 	UnitsDownKernel     = downKernel("decode-units-down", fragments.Suits, Down{Units: true})
 	TinyUnitsDownKernel = downKernel("decode-units-tiny-down", hasTinyUnits, Down{Tiny: true, Units: true})
 )

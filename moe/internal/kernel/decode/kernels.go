@@ -18,15 +18,15 @@ var Kernels = registry.Registry{
 	TinyUnitsUpKernel, TinyUnitsDownKernel,
 }
 
-// ArrangeKernel writes packed weights as units: blocks of 64 rows in the order in which the kernels
-// for small batches load them.
+// ArrangeKernel writes packed weights in the layout of package fragments, which the kernels for
+// small batches load.
 var ArrangeKernel = &registry.Kernel[fragments.ArrangeArgs]{KernelName: "arrange", Only: fragments.Suits, From: ofPacked,
 	Emit: func(l registry.Layer) (*jit.Kernel[fragments.ArrangeArgs], error) {
 		return fragments.Arrange{Config: l.Config}.Build()
 	}}
 
-// hasTiny reports whether the layer has kernels with tiny CTAs for plain weights, and
-// hasTinyUnits whether it has them for units.
+// hasTiny reports whether the layer has kernels with tiny CTAs for plain weights. hasTinyUnits
+// reports whether the layer has kernels with tiny CTAs for units of packed weights.
 func hasTiny(c spec.Config) bool      { return choose.ChoosesInProducts(c) && spec.IsPlain(c) }
 func hasTinyUnits(c spec.Config) bool { return choose.ChoosesInProducts(c) && fragments.Suits(c) }
 

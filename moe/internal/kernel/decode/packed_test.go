@@ -18,25 +18,27 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// quantised is a matrix as published, in units, and as the bf16 that its codes mean.
+// quantised has a matrix of packed weights in units, and its tensors as the bf16 values of the
+// codes.
 type quantised struct {
 	units []byte
 	plain [][]uint16
 }
 
-// quantise makes random codes and scales. rows are the extents of the matrix' tensors.
+// quantise returns random packed weights for a matrix. rows has the number of rows of each of its
+// tensors.
 func quantise(t *testing.T, m fragments.Matrix, seed uint64, rows []int, columns int) (q quantised) {
 	r := rand.New(rand.NewPCG(seed, 7))
 	codes, scales := m.Unpack(make([]byte, m.Bytes()))
 	for i := range codes {
 		for j := range codes[i] {
 			if codes[i][j] = byte(r.Uint32()); m.Code == spec.E4M3 {
-				codes[i][j] &= 0xbf // below 2
+				codes[i][j] &= 0xbf // values below 2
 			}
 		}
 		for j := range scales[i] {
 			if scales[i][j] = byte(119 + r.IntN(5)); m.Scale == spec.ScaleBF16 && j%2 == 1 {
-				scales[i][j] = byte(0x3c + r.IntN(2)<<7) // of both signs
+				scales[i][j] = byte(0x3c + r.IntN(2)<<7) // scales of both signs
 			}
 		}
 		for j := 0; m.Scale == spec.ScaleF32 && j < len(scales[i]); j += 4 {
@@ -50,21 +52,21 @@ func quantise(t *testing.T, m fragments.Matrix, seed uint64, rows []int, columns
 	return q
 }
 
-// plainOf returns the layer with the weights that the codes mean.
+// plainOf returns the layer with plain weights in place of packed ones.
 func plainOf(c spec.Config) spec.Config {
 	c.Weights = ""
 	return c
 }
 
-// packedPlans have experts with every kind of count for the shapes of packed weights.
+// packedPlans have experts with every kind of number of rows for the shapes of packed weights.
 var packedPlans = map[string]func() *kt.Packed{
 	"few":    plans["few"],
 	"many":   plans["many"],
 	"widths": func() *kt.Packed { return kt.NewPacked(50, []int{8, 9, 17, 25, 33, 49, 64, 65, 129}, []int{0, 5}) },
 }
 
-// TestPackedUp checks that the up-projection of packed weights has the bits of the one with
-// the bf16 weights that the codes mean, in every format, shape and order of gate and up.
+// TestPackedUp checks that the up-projection of packed weights gives the same bits as with the bf16
+// values of these weights, in every format, shape and order of gate and up.
 func TestPackedUp(t *testing.T) {
 	for i, c := range []spec.Config{
 		{Hidden: 256, Intermediate: 64, Weights: "mxfp4"},
@@ -108,7 +110,7 @@ func TestPackedUp(t *testing.T) {
 					kt.SameBits(t, h, gotH, fmt.Sprintf("H %s wide=%v", when.Name, wide))
 					kt.SameBits(t, a, gotA, fmt.Sprintf("A %s wide=%v", when.Name, wide))
 				}
-				if name == "few" { // with an error for each missing fence
+				if name == "few" { // on a device that reports each missing fence
 					b := kt.NewToCheck(t, 1)
 					gotH, _ := run(b, decode.Up{Config: c, Units: true}, kt.Upload(b, q.units), 2)
 					kt.SameBits(t, h, gotH, "H of the checked run")
@@ -118,8 +120,8 @@ func TestPackedUp(t *testing.T) {
 	}
 }
 
-// TestPackedDown checks that the down-projection of packed weights has the bits of the one
-// with the bf16 weights that the codes mean.
+// TestPackedDown checks that the down-projection of packed weights gives the same bits as with the
+// bf16 values of these weights.
 func TestPackedDown(t *testing.T) {
 	for i, c := range []spec.Config{
 		{Hidden: 128, Intermediate: 64, Weights: "mxfp4"},
@@ -140,7 +142,7 @@ func TestPackedDown(t *testing.T) {
 				rows, width := len(p.Expert), (c.Intermediate+63)/64*64
 				q := quantise(t, fragments.W2(c), 4, []int{c.Hidden}, c.Intermediate)
 				a := reference.NewNormal(5, 1).Values(int64(rows * width))
-				for i := range a { // the padding of the rows
+				for i := range a { // also sets the padding of the rows
 					if i%width >= c.Intermediate {
 						a[i] = 0
 					}

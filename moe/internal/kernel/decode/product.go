@@ -12,31 +12,31 @@ import (
 	"sonicmoe/ptx"
 )
 
-// product is the emission of one product: for each expert with tokens, weights times
-// tokens.
+// product is the state of one product while its code is emitted: for each expert with tokens,
+// weights times tokens.
 type product struct {
 	stage
 	k       *ptx.Kernel
 	element tile.Element
 	sums
-	kTiles int // depth of a sum in k-tiles, in whole stages
+	kTiles int // depth of a sum in k-tiles, rounded up to whole stages
 	cta    *pipeline.CTA
-	// ring "ab" has stages of weights and tokens. Ring "copied" has no data: with packed
-	// weights it says which stages have their tokens.
+	// ring "ab" has stages of weights and tokens. Ring "copied" has barriers but no data. With
+	// packed weights it tells which stages have received their tokens.
 	ring, copied *pipeline.Ring
 	queue        *schedule.Queue[block] // the CTA's tiles
 }
 
-// sums describes the sums of a product.
+// sums describes the sums of a product: each is over the columns of a row of weights and a token.
 type sums struct {
-	// columns is the number of terms of a sum, units the number of units of an expert.
+	// columns is the number of terms of a sum. units is the number of units of an expert.
 	columns, units int
-	// parts is the number of sums of a row and token: 2 if gate and up have stages of
-	// their own, else 1.
+	// parts is the number of sums for a row of a unit and a token. It is 2 if gate and up have
+	// stages of their own, else 1.
 	parts int
-	// mnMajor reports whether rows of weights are neighbours in a stage.
+	// mnMajor reports whether the weights in a stage are contiguous along the rows.
 	mnMajor bool
-	// bias has the initial values.
+	// bias has the initial values of the sums.
 	bias biases
 }
 
@@ -51,12 +51,12 @@ type operands struct {
 	early bool
 }
 
-// newProduct reserves the rings and the queue.
+// newProduct reserves the rings and the queue of a product.
 func newProduct(k *ptx.Kernel, cta *pipeline.CTA, of stage, c spec.Config, s sums) *product {
 	p := &product{stage: of, k: k, element: element.Of(c), sums: s, cta: cta}
 	p.kTiles = (tile.Tiles(s.columns) + p.depth - 1) / p.depth * p.depth
-	// A stage is full after one arrival for the bytes of the weights, and one
-	// arrival of each lane that copies tokens, or of the thread that fences them.
+	// A stage is full after one arrival for the bytes of the weights, and the arrivals for the
+	// tokens: one of each lane that copies tokens, or one of the thread that fences them.
 	stages, tokens := ringBytes/p.bytes(), 32
 	if p.packed.IsPacked() {
 		stages = packedRingBytes / p.bytes()
@@ -68,8 +68,8 @@ func newProduct(k *ptx.Kernel, cta *pipeline.CTA, of stage, c spec.Config, s sum
 	return p
 }
 
-// byWidth emits body for each width, and runs it for the narrowest that has room for
-// the rows.
+// byWidth emits body for each width in columns. At run time the narrowest width that has room for
+// the rows runs.
 func (p *product) byWidth(rows ptx.U32, body func(columns int)) {
 	var among func(widths []int)
 	among = func(widths []int) {
@@ -83,8 +83,8 @@ func (p *product) byWidth(rows ptx.U32, body func(columns int)) {
 	among(p.widths())
 }
 
-// eachCopy emits body once for every copyRows rows of a stage. It runs the copies
-// that the narrowest sufficient width needs.
+// eachCopy emits body once for every copyRows rows of a stage. At run time the copies run that the
+// narrowest sufficient width needs.
 func (p *product) eachCopy(rows ptx.U32, body func(i int)) {
 	widths := p.widths()
 	var from func(i, width int)
@@ -99,19 +99,20 @@ func (p *product) eachCopy(rows ptx.U32, body func(i int)) {
 	from(0, 0)
 }
 
-// stages is the number of stages of a sum.
+// stages returns the number of stages that a sum takes.
 func (p *product) stages() int { return p.kTiles / p.depth * p.parts }
 
-// tokens says where the rows of tokens lie.
+// tokens describes the rows of tokens in memory.
 type tokens struct {
 	at ptx.Global
-	// rowBytes is the length of a row. k-tiles are 0 beyond it.
+	// rowBytes is the length of a row. A k-tile that is longer than the row is filled with zeros.
 	rowBytes int
-	// number returns the index in memory of row `row` of a block.
+	// number returns the index in memory of row number row of a block.
 	number func(b block, row ptx.U32) ptx.U32
 }
 
-// loadUnit loads a unit's part of a stage, columns from the given one on.
+// loadUnit loads a unit's part of a stage. column is the first column, part is 0 for gate and 1 for
+// up.
 type loadUnit func(to, full ptx.Shared, b block, column ptx.U32, part int)
 
 // run emits the roles: "math" has one warpgroup for each unit, "load" has one warp for
@@ -130,8 +131,8 @@ func (p *product) run(in operands, store func(b block, acc [][]ptx.F32)) {
 	tiles := scheduler{p, in.table, in.tickets}
 	warpgroup := k.Warpgroup()
 	if p.packed.IsPacked() {
-		// The assembler takes the result of a shuffle for the same in all lanes, and then
-		// keeps the main loop's addresses in uniform registers, from which wgmma reads them.
+		// The shuffle makes the assembler assume the same value in all lanes. The assembler then
+		// keeps the addresses of the main loop in uniform registers, where wgmma needs them.
 		warpgroup = warpgroup.ShflIdx(ptx.Uint(0))
 	}
 	pipeline.Run(k, warpgroup,
@@ -156,7 +157,7 @@ func (p *product) run(in operands, store func(b block, acc [][]ptx.F32)) {
 	)
 }
 
-// loadWeights fills the first part of the stages, in one thread.
+// loadWeights fills the weights' part of the stages. It runs in one thread.
 func (p *product) loadWeights(tiles scheduler, load loadUnit) {
 	k, ring := p.k, p.ring.Producer()
 	tiles.publish(func(b block, before func(column ptx.U32)) {
@@ -176,8 +177,8 @@ func (p *product) loadWeights(tiles scheduler, load loadUnit) {
 	})
 }
 
-// loadTokens fills the second part of the stages: 8 lanes copy a row's 128 bytes, 4
-// rows at a time. Columns beyond the last row repeat it.
+// loadTokens fills the tokens' part of the stages. Eight lanes copy the 128 bytes of a row, so a
+// warp copies 4 rows at a time. Columns beyond the last row repeat the last row.
 func (p *product) loadTokens(tiles scheduler, t tokens) {
 	k, ring := p.k, p.ring.Producer()
 	done := func(s pipeline.Stage) { k.CpAsyncMbarrierArriveNoInc(s.Full) }
@@ -191,7 +192,7 @@ func (p *product) loadTokens(tiles scheduler, t tokens) {
 	copier := tile.NewRowCopy(k, k.Lane(), tile.LanesOfRow)
 	first := copier.Row()
 	at := t.at.Plus(copier.Chunk.MulI(tile.CopyBytes).U64())
-	// Every second copy is in the lower half of a swizzle pattern of 8 rows.
+	// A swizzle pattern has 8 rows. Every second copy is in the lower half of a pattern.
 	to := [2]ptx.U32{copier.Swizzled(first), copier.Swizzled(first.AddI(copyRows))}
 	from := ptx.NewVars(k, p.tokens/copyRows, ptx.Long(0))
 	tiles.read(func(b block) {
@@ -224,9 +225,9 @@ func (p *product) loadTokens(tiles scheduler, t tokens) {
 	})
 }
 
-// fenceTokens orders the copies of a stage's tokens before wgmma reads them, in one thread.
-// The warps that multiply would wait for the fence, and they limit the speed of packed
-// weights.
+// fenceTokens orders the copies of a stage's tokens before wgmma reads them. It runs in one thread.
+// The math warps would have to wait for the fence, and with packed weights they have no time to
+// spare.
 func (p *product) fenceTokens(tiles scheduler) {
 	k, copied, ring := p.k, p.copied.Consumer(), p.ring.Producer()
 	tiles.readAlone(func(block) {
@@ -243,11 +244,11 @@ func (p *product) fenceTokens(tiles scheduler) {
 // mathRole multiplies in one warpgroup.
 type mathRole struct {
 	*product
-	warpgroup ptx.U32 // the warpgroup's number
+	warpgroup ptx.U32 // number of the warpgroup
 }
 
-// run multiplies each of the warpgroup's blocks and hands the sums to store. Rows of
-// the sums are rows of weights, columns are tokens.
+// run multiplies each of the warpgroup's blocks and passes the sums to store. Rows of the sums are
+// rows of weights, and columns are tokens.
 func (p mathRole) run(tiles scheduler, store func(b block, acc [][]ptx.F32)) {
 	k := p.k
 	sums := make([][]ptx.F32, p.parts)
@@ -265,12 +266,13 @@ func (p mathRole) run(tiles scheduler, store func(b block, acc [][]ptx.F32)) {
 	})
 }
 
-// multiply computes the sums of a block. The width is chosen for each k-tile: one loop
-// for all widths compiles in a third of the time, and the branches run under the
-// previous k-tile's wgmma.
+// multiply computes the sums of a block. A branch chooses the width for each k-tile. One loop for
+// all widths compiles in a third of the time, and the branches run during the wgmma of the previous
+// k-tile.
 func (p mathRole) multiply(loop gemm.MainLoop, sums [][]ptx.F32, b block) {
 	k := p.k
-	// ptxas would serialise a wgmma that starts the sums of a single stage.
+	// A sum of a single stage starts from explicit zeros, because ptxas would serialise its wgmma
+	// otherwise.
 	isOne := p.kTiles == p.depth
 	initialised := p.bias.given || isOne
 	if initialised {
@@ -316,30 +318,30 @@ func (p mathRole) multiplyPlain(s pipeline.Stage, b block, sum []ptx.F32, adds p
 	})
 }
 
-// multiplyPacked issues a wgmma group for each k-tile of a stage. The weights of a k-tile
-// are unpacked while the group of the previous one is in flight.
+// multiplyPacked issues a wgmma group for each k-tile of a stage. It unpacks the weights of a
+// k-tile while the wgmma group of the previous k-tile is in flight.
 func (p mathRole) multiplyPacked(s pipeline.Stage, b block, sum []ptx.F32, adds ptx.Pred) {
 	k := p.k
 	weights := fragments.NewLane(k, p.packed, k.ThreadInWarpgroup()).Block(s.Data.Plus(p.warpgroup.MulI(p.unitBytes)))
 	for kt := range p.depth {
 		if kt > 0 {
-			k.WgmmaWait(1) // the registers of the group before the last are free
+			k.WgmmaWait(1) // frees the registers of the group before the last one
 			adds = ptx.True()
 		}
 		a, tokens := weights.KTile(kt), tile.NewDescriptor(k, s.Data.At(p.tokensAt(kt)))
 		p.byWidth(b.rows, func(columns int) { gemm.MultiplyRegisters(k, p.element, sum[:columns/2], a, tokens, adds) })
 	}
-	k.BarWarpSync(ptx.Uint(ptx.FullMask)) // all lanes have loaded before one releases the stage
+	k.BarWarpSync(ptx.Uint(ptx.FullMask)) // all lanes have loaded before one lane releases the stage
 }
 
-// biases has the initial values of a thread's sums of a block.
+// biases has the initial values of a thread's sums of a block. given is false if they are 0.
 type biases struct {
 	given bool
-	// of returns, for each part, the values of the thread's upper and lower row.
+	// of returns, for each part, the initial values of the thread's upper and lower row.
 	of func(b block) [][2]ptx.F32
 }
 
-// noBias starts sums from 0.
+// noBias returns initial values of 0.
 func noBias(parts int) biases {
 	zero := [2]ptx.F32{ptx.Float(0), ptx.Float(0)}
 	return biases{of: func(block) [][2]ptx.F32 { return slices.Repeat([][2]ptx.F32{zero}, parts) }}
@@ -354,20 +356,19 @@ func (p *product) setSums(b block, acc [][]ptx.F32) {
 	}
 }
 
-// unchanged is the join function of a product that needs none.
+// unchanged is the join function, see [eachToken], of a product that needs none.
 func unchanged(rows [2]ptx.F32) [2]ptx.F32 { return rows }
 
-// eachToken calls body for each of the thread's tokens, with the token's distance
-// from the thread's first token and, for each part, the sums of the thread's two
-// rows of weights, which are 8 apart. Before that, join maps each pair of sums;
-// whole warps call it.
+// eachToken calls body for each token of the thread's sums. body gets the token's distance from the
+// thread's first token and, for each part, the sums of the thread's two rows of weights, which are
+// 8 apart. join maps each such pair of sums first, and whole warps call join.
 func eachToken(k *ptx.Kernel, f tile.Fragment, b block, acc [][]ptx.F32, join func(rows [2]ptx.F32) [2]ptx.F32, body func(beyond int, parts [][2]ptx.F32)) {
 	var from func(i int)
 	from = func(i int) {
 		if i == len(acc[0]) {
 			return
 		}
-		k.If(b.rows.GtI(2*i), func() { // otherwise no tokens are left
+		k.If(b.rows.GtI(2*i), func() { // otherwise the thread has no more tokens
 			for j := range 2 {
 				beyond := 2*i + j
 				var parts [][2]ptx.F32
@@ -382,5 +383,5 @@ func eachToken(k *ptx.Kernel, f tile.Fragment, b block, acc [][]ptx.F32, join fu
 	from(0)
 }
 
-// fragment is the thread's place in its warpgroup's sums.
+// fragment is the thread's position in its warpgroup's sums.
 func fragment(k *ptx.Kernel) tile.Fragment { return tile.NewFragment(k.ThreadInWarpgroup()) }

@@ -11,17 +11,17 @@ import (
 	"sonicmoe/ptx"
 )
 
-// block is a piece of work: one or several units of an expert's weights, times some of
-// the expert's tokens. A tile of a CTA is a block with all tokens of a table's entry.
+// block is a piece of work: one or several units of an expert's weights, times some of the expert's
+// tokens. A tile of a CTA is a block with all tokens of an entry of the table.
 type block struct {
 	expert ptx.U32
-	// unit is the first unit, or the warpgroup's own in the "math" role. units is the
-	// number of units.
+	// unit is the number of the first unit; in the "math" role it is the warpgroup's own unit.
+	// units is the number of units.
 	unit, units ptx.U32
-	// row is the first packed row, rows the number of rows. A part of a tile has at
-	// most the shape's tokens.
+	// row is the first packed row. rows is the number of rows, in parts of a tile at most
+	// shape.tokens.
 	row, rows ptx.U32
-	// set has a bit for each of the expert's tokens if the CTA has chosen the experts.
+	// set has a bit for each of the expert's tokens, if the CTA has chosen the experts itself.
 	set ptx.U32
 }
 
@@ -38,19 +38,19 @@ func (block) FromWords(w []ptx.U32) block {
 // IsEnd reports whether the block ends the queue: it has no rows.
 func (b block) IsEnd() ptx.Pred { return b.rows.EqI(0) }
 
-// Rows of an entry and bits of a set have 16 bits of a word each.
+// Words packs the rows of an entry, and the bits of a set, into 16 bits each.
 const (
 	_ = uint16(schedule.PairRows)
 	_ = uint16(1<<MaxTiny - 1)
 )
 
-// units are weights that are loaded in boxes of 64 rows of one part.
+// units are weights that TMA loads in boxes of 64 rows of gate or of up.
 type units struct{ weights.Matrix }
 
-// mnMajor reports whether rows are neighbours in memory.
+// mnMajor reports whether the weights are contiguous along the rows.
 func (u units) mnMajor() bool { return u.Out.Stride == 1 }
 
-// hasPart reports whether the map has a dimension for gate and up.
+// hasPart reports whether the tensor map has a dimension for gate and up.
 func (u units) hasPart() bool { return u.Part.Extent > 1 && !u.Apart }
 
 // tensorMap returns the map of the tensor at p.
@@ -81,7 +81,7 @@ func (u units) at(b block, column ptx.U32, part int) []ptx.U32 {
 	return append(at, b.expert)
 }
 
-// formatOf returns the format of weights in units, or none.
+// formatOf returns the format of packed weights in units, or no format for plain weights.
 func formatOf(c spec.Config, areUnits bool) fragments.Format {
 	if areUnits {
 		return fragments.FormatOf(c)
@@ -89,7 +89,7 @@ func formatOf(c spec.Config, areUnits bool) fragments.Format {
 	return fragments.Format{}
 }
 
-// loadPacked returns the load of a unit's block of a packed matrix.
+// loadPacked returns the function that loads a unit's block of a packed matrix.
 func loadPacked(k *ptx.Kernel, at ptx.Global, m fragments.Matrix) loadUnit {
 	return func(to, full ptx.Shared, b block, column ptx.U32, _ int) {
 		unit := at.Index(b.expert.MulI(m.Units).Add(b.unit), m.UnitBytes())
@@ -97,18 +97,18 @@ func loadPacked(k *ptx.Kernel, at ptx.Global, m fragments.Matrix) loadUnit {
 	}
 }
 
-// table lists the experts with tokens.
+// table lists the experts with tokens. An entry has up to schedule.PairRows rows of one expert.
 type table interface {
-	// prepare emits what all threads of the CTA do before the table is read.
+	// prepare emits what all threads of the CTA do before they read the table.
 	prepare()
 	// length returns the number of entries.
 	length() ptx.U32
-	// entry returns an entry's expert, first row, number of rows, and set of tokens (0
-	// if the table has no sets).
+	// entry returns an entry: expert, first row, number of rows, and set of tokens. The set is 0 if
+	// the table has no sets.
 	entry(i ptx.U32) []ptx.U32
 }
 
-// planned is a table in global memory, made by a kernel before this one.
+// planned is a table in global memory that an earlier kernel has made.
 type planned struct {
 	at, size ptx.Global
 	load     func(size ptx.Global) ptx.U32
@@ -123,15 +123,15 @@ func (t planned) entry(i ptx.U32) []ptx.U32 {
 	return append(words[:3], ptx.Uint(0))
 }
 
-// afterWait loads the length of a table whose kernel this one has waited for.
+// afterWait loads the length of a table after this kernel has waited for the kernel that made it.
 func afterWait(size ptx.Global) ptx.U32 { return ptx.LdGlobal[ptx.U32](size) }
 
-// beforeWait loads the length of a table whose kernel has ended, although this one has
-// not waited for it. The acquire keeps stale cache lines from later loads.
+// beforeWait loads the length of a table before this kernel waits for its predecessor. The kernel
+// that made the table has ended. The acquire keeps later loads from reading stale cache lines.
 func beforeWait(size ptx.Global) ptx.U32 { return ptx.LdGlobalAcquire(size) }
 
-// poll waits until the length of a table is not 0. The kernel that writes it last has all
-// of its CTAs running.
+// poll waits until the length of a table is not 0. This ends, because all CTAs of the kernel that
+// writes the length are running.
 func poll(k *ptx.Kernel) func(size ptx.Global) ptx.U32 {
 	return func(size ptx.Global) ptx.U32 {
 		length := ptx.NewVar(k, ptx.Uint(0))
@@ -143,8 +143,8 @@ func poll(k *ptx.Kernel) func(size ptx.Global) ptx.U32 {
 	}
 }
 
-// scheduler gives a CTA its tiles. The units of a tile are neighbours in memory. A CTA's
-// first tile is the one with its own number; later ones are drawn from a counter, because
+// scheduler gives a CTA its tiles. The units of a tile are neighbours in memory. The first tile of
+// a CTA is the tile with the CTA's own number. A CTA draws its later tiles from a counter, because
 // SMs are not equally fast.
 type scheduler struct {
 	*product
@@ -152,18 +152,18 @@ type scheduler struct {
 	tickets ptx.Global
 }
 
-// read calls body for each of the CTA's blocks, in the warps that multiply and the warp
-// that loads tokens.
+// read calls body for each of the CTA's blocks. It runs in the math warps and in the warp that
+// loads tokens.
 func (s scheduler) read(body func(b block)) {
 	s.queue.Reader(s.k.Lane().EqI(0)).Each(func(whole block) { s.split(whole, body) })
 }
 
-// readAlone is read in a single thread of its warp.
+// readAlone is read for a single thread of a warp.
 func (s scheduler) readAlone(body func(b block)) {
 	s.queue.Reader(ptx.True()).Each(func(whole block) { s.split(whole, body) })
 }
 
-// split calls body for parts of a tile that have at most the shape's tokens.
+// split divides a tile into blocks of at most shape.tokens rows, and calls body for each.
 func (s scheduler) split(whole block, body func(b block)) {
 	s.k.For(ptx.Uint(0), whole.rows, ptx.Uint(s.tokens), func(first ptx.U32) {
 		b := whole
@@ -172,23 +172,25 @@ func (s scheduler) split(whole block, body func(b block)) {
 	})
 }
 
-// The ticket of the next tile is drawn when drawAhead stages of the present one are
-// left to load, and its entry is read and published when publishAhead are left: early
-// enough to hide the latency, late enough for fast SMs to draw more tiles.
+// While the loading thread works on a tile, it prepares the next one. It draws the next tile's
+// ticket when drawAhead stages of the present tile are left to load. It reads and publishes the
+// next tile's entry when publishAhead stages are left. This is early enough to hide the latency,
+// and late enough for fast SMs to draw more tiles.
 const (
 	drawAhead    = 6
 	publishAhead = 3
 )
 
-// publish calls body for each of the CTA's blocks, in the one thread that loads weights.
-// body calls before with the first column of each k-tile it loads.
+// publish calls body for each of the CTA's blocks, in the one thread that loads weights. body calls
+// before with the first column of each k-tile that it loads.
 func (s scheduler) publish(body func(b block, before func(column ptx.U32))) {
 	k, ctas, atOnce := s.k, s.k.NctaidX(), s.shape.units
 	ofExpert := ceil(s.units, atOnce)
 	end := s.table.length().MulI(ofExpert)
-	// If the last wave has too few tiles for all CTAs, more CTAs get fewer units each.
+	// If the last wave has fewer tiles than CTAs, its tiles get fewer units each, so that more CTAs
+	// have one.
 	rest := end.Rem(ctas)
-	lastWave := end.Sub(rest) // its first tile
+	lastWave := end.Sub(rest) // number of the first tile of the last wave
 	most := ptx.Uint(atOnce)
 	for n := atOnce / 2; n > 0; n /= 2 {
 		most = ptx.Select(rest.MulI(atOnce/n).Le(ctas), ptx.Uint(n), most)
@@ -200,7 +202,7 @@ func (s scheduler) publish(body func(b block, before func(column ptx.U32))) {
 	}
 	publish := func(number ptx.U32) {
 		isLast := number.Ge(lastWave)
-		// at is the tile's first unit, counted over all tiles.
+		// at is the number of the tile's first unit, counted over all tiles.
 		at := ptx.Select(isLast, lastWave.MulI(atOnce).Add(number.Sub(lastWave).Mul(most)), number.MulI(atOnce))
 		entry[2].Set(ptx.Uint(0))
 		k.If(at.Lt(end.MulI(atOnce)), func() {

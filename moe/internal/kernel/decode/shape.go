@@ -11,27 +11,27 @@ import (
 	"sonicmoe/moe/internal/route/choose"
 )
 
-// shape is the shape of a CTA and its tiles. Each of units warpgroups multiplies 64
-// rows of weights by the same tokens, at most tokens of them at once. One warp loads
-// weights and one loads tokens. If an expert has more tokens, its weights are read
-// again, from the L2 cache.
+// shape is the shape of a CTA and its tiles. The CTA has `units` math warpgroups. Each multiplies
+// 64 rows of weights by the same tokens, at most `tokens` of them at once. One warp loads weights
+// and one loads tokens. If an expert has more tokens, its weights are read again, from the L2
+// cache.
 type shape struct{ units, tokens int }
 
-// The three shapes are regimes of their own because each gains more than 3 % somewhere;
+// There are three shapes, because each of them gains more than 3 % for some layers and batches.
 // decode.md of the benchmarks has the gains and the prices.
 var (
 	narrow = shape{2, tileTokens}
-	// wide loads tokens once for 256 rows of weights. If experts have many tokens,
-	// these take more of an SM's bandwidth than the weights.
+	// wide loads tokens once for 256 rows of weights. With many tokens an expert, the loads of
+	// tokens take more of an SM's bandwidth than the loads of weights.
 	wide = shape{4, tileTokens}
-	// tiny has small stages, and so more of them: twice the weights are in flight.
+	// tiny has small stages, and so twice as many of them: twice the weights are in flight.
 	tiny = shape{2, MaxTiny}
 )
 
-// packedShapes are the shapes for packed weights. These weights have a quarter or a half of
-// the bytes, so the tokens take a larger part of an SM's bandwidth, and more rows of weights
-// share them: all but wide CTAs have four units. Wide CTAs have room for more sums in the
-// registers.
+// packedShapes maps a shape to its replacement for packed weights. Packed weights have a quarter or
+// a half of the bytes, so the tokens take a larger part of an SM's bandwidth. Narrow and tiny CTAs
+// therefore have four units, which share the tokens. Wide CTAs have two units, which leaves each
+// thread enough registers for the sums of 128 tokens.
 var packedShapes = map[shape]shape{narrow: {4, 64}, wide: {2, tileTokens}, tiny: {4, MaxTiny}}
 
 func shapeOf(isPacked, isWide, isTiny bool) shape {
@@ -48,7 +48,7 @@ func shapeOf(isPacked, isWide, isTiny bool) shape {
 	return s
 }
 
-// prefix returns the part of a kernel's name that its shape and weights give.
+// prefix returns the part of a kernel's name that tells its shape and its kind of weights.
 func prefix(isWide, isTiny, areUnits bool) (name string) {
 	if areUnits {
 		name = "units_"
@@ -69,7 +69,7 @@ type stage struct {
 	shape
 	// packed is the format of packed weights.
 	packed fragments.Format
-	// depth is the number of k-tiles, unitBytes the size of a unit's weights.
+	// depth is the number of k-tiles. unitBytes is the size of a unit's weights in a stage.
 	depth, unitBytes int
 }
 
@@ -81,8 +81,8 @@ func stageOf(f fragments.Format, isWide, isTiny bool) stage {
 	return stage{s, f, 1, weightsBytes}
 }
 
-// loadWarps is the number of warps that load weights and tokens, and fence the tokens of
-// packed weights.
+// loadWarps returns the number of warps that load: one for weights, one for tokens and, with packed
+// weights, one that fences the tokens.
 func (s stage) loadWarps() int {
 	if s.packed.IsPacked() {
 		return 3
@@ -92,7 +92,8 @@ func (s stage) loadWarps() int {
 
 func (s stage) threads() int { return 32 * (s.mathWarps() + s.loadWarps()) }
 
-// tokensAt is the offset of a k-tile's tokens in a stage, at a whole swizzle pattern.
+// tokensAt returns the offset of a k-tile's tokens in a stage. It is a multiple of the swizzle
+// pattern.
 func (s stage) tokensAt(kTile int) int {
 	const pattern = 8 * tile.RowBytes
 	return (s.shape.units*s.unitBytes+pattern-1)/pattern*pattern + kTile*s.tokens*tile.RowBytes
@@ -101,8 +102,8 @@ func (s stage) tokensAt(kTile int) int {
 func (s stage) bytes() int { return s.tokensAt(s.depth) }
 
 const (
-	// ringBytes nearly fills an SM's shared memory. Packed weights take less bytes for a
-	// row, and need each stage that fits.
+	// ringBytes nearly fills an SM's shared memory. packedRingBytes fills it further, because
+	// packed weights gain from each stage that fits.
 	ringBytes       = 192 << 10
 	packedRingBytes = 208 << 10
 	unitRows        = 64 // rows of weights in a unit
@@ -115,12 +116,12 @@ const (
 	copyRows = 32 / tile.LanesOfRow
 )
 
-// MaxTokens is the largest small batch. With up to 512 experts these kernels are at
-// least as fast as those for large batches up to there.
+// MaxTokens is the largest batch for the kernels of this package. Up to there, and with up to 512
+// experts, they are at least as fast as the kernels for large batches.
 const MaxTokens = 2048
 
-// WideFrom returns the batch size from which wide CTAs are faster, or 0 if they never
-// are. It is 48 tokens an expert on average.
+// WideFrom returns the number of tokens from which wide CTAs are faster, or 0 if they never are.
+// The limit is an average of 48 tokens an expert.
 func WideFrom(c spec.Config) int {
 	const rows = 48
 	switch {
@@ -137,15 +138,15 @@ func WideFrom(c spec.Config) int {
 // hasWide reports whether the layer has kernels with wide CTAs.
 func hasWide(c spec.Config) bool { return WideFrom(c) > 0 }
 
-// widths lists the numbers of columns to which a block's tokens may be rounded up.
-// Each column costs as much bandwidth of an SM as a row of weights.
+// widths lists the numbers of columns to which the tokens of a block may be rounded up. wgmma reads
+// a column from shared memory at the same cost as a row of weights.
 func (s shape) widths() []int {
 	list := []int{8, 16, 24, 32, 48, 64, 72, 80, 88, 96, 112, tileTokens}
 	return list[:slices.Index(list, s.tokens)+1]
 }
 
-// ctas returns the number of CTAs for a number of rows: one for each SM, but at most
-// one for each unit.
+// ctas returns the number of CTAs for a number of rows: one for each SM, but at most one for each
+// unit of work.
 func ctas(rows, experts, units, sms int) gpu.Dim3 {
 	pairs := min(rows, experts+rows/schedule.PairRows)
 	return gpu.Dim3{X: max(1, min(sms, pairs*units))}

@@ -13,42 +13,41 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file has the code that both products of a single token share: even shares of
-// the rows of the token's experts, one for each CTA, and the path of a share
-// through the ring.
+// This file has the code that both products of a single token share. Each CTA has an even share of
+// the rows of the token's experts, and loads it through a ring.
 
 const (
-	// A warpgroup multiplies, one warp loads weights and one the token.
+	// One warpgroup multiplies, one warp loads weights, and one warp loads the token.
 	singleThreads   = pipeline.WarpgroupThreads + 64
 	singleMathWarps = pipeline.WarpgroupThreads / 32
-	// depth is the number of k-tiles of a stage: 256 bytes of a row of weights.
+	// depth is the number of k-tiles of a stage. Two k-tiles are 256 bytes of a row of weights.
 	depth = 2
-	// A strip is 8 rows of weights in a stage: a k-tile of them, then the next.
+	// A strip is the part of a stage for 8 rows of weights: their first k-tile, then the second.
 	stripRows  = 8
 	stripBytes = depth * stripRows * tile.RowBytes
-	// maxStrips is the number of strips of a stage, unless one item has more.
+	// maxStrips is the largest number of strips in a stage, unless a single item has more.
 	maxStrips = 16
-	// evenSMs is the number of SMs of H100 SXM and H200. With one CTA for each of them, a CTA's share
-	// of the weights fills whole stages. The grid follows the device; on other chips a CTA's last
-	// stage is partly empty.
+	// evenSMs is the number of SMs of H100 SXM and H200. With that many CTAs, a CTA's share of the
+	// weights fills whole stages. The grid follows the device. On other chips a CTA's last stage
+	// may be partly empty.
 	evenSMs = 132
 )
 
-// singleRings are the bytes of both products' rings.
+// singleRings has the sizes in bytes of the rings of SingleUp and SingleDown.
 type singleRings struct{ up, down int }
 
-// Either a CTA of one product leaves its SM to one of the other, or both fit on an SM.
-// In the second case the down-projection starts during the up-projection: its first
-// weights follow the last ones of the up-projection at once, but each product has less
-// room for loads in flight.
+// With sequential rings, a CTA of one product must leave an SM before a CTA of the other starts
+// there. With overlapped rings both fit on an SM, and the down-projection starts during the
+// up-projection: its first weights follow the last ones of the up-projection without a gap, but
+// each product has less room for loads in flight.
 var (
 	sequential = singleRings{160 << 10, 160 << 10}
 	overlapped = singleRings{90 << 10, 137 << 10}
 )
 
-// maxOverlapped is the size of an SM's share of W2 up to which the products overlap. For
-// small shares the gap between the products costs more than the smaller rings. Measured:
-// shares of 160 and 192 KB gain, shares of 528 KB and more lose.
+// maxOverlapped is the largest share of W2 for each SM, in bytes, with which the products overlap.
+// For small shares the gap between the products costs more than the smaller rings. On an H200,
+// shares of 160 and 192 KB gained by overlapping, shares of 528 KB and more lost.
 const maxOverlapped = 224 << 10
 
 // overlaps reports whether CTAs of both products share an SM.
@@ -64,20 +63,20 @@ func ringsOf(c spec.Config) singleRings {
 	return sequential
 }
 
-// single is the emission of a product of a single token.
+// single is the state of a product of a single token while its code is emitted.
 type single struct {
 	spec.Config
 	k          *ptx.Kernel
 	warp, lane ptx.U32
 	cta        *pipeline.CTA
-	// ids are the token's experts by slot.
+	// ids [K] u32 has the token's expert for each slot.
 	ids ptx.Shared
-	// An item is the smallest unit of work that a CTA gets. items is the number of
-	// items, and strips the number of strips of an item. most is the number of
-	// items that are multiplied at once.
+	// An item is the smallest piece of work of a CTA. items is the number of items of all CTAs, and
+	// strips is the number of strips of an item. most is the number of items that a CTA multiplies
+	// at once.
 	items, strips, most int
-	// width is the length of a sum, kTiles its number of k-tiles. columns is the
-	// number of rows that the token takes in the ring, a multiple of 8.
+	// width is the length of a sum, and kTiles is its number of k-tiles. columns is the number of
+	// rows of the token's data in a stage, a multiple of 8.
 	width, kTiles, columns int
 	ring                   *pipeline.Ring
 }
@@ -85,8 +84,8 @@ type single struct {
 func newSingle(k *ptx.Kernel, c spec.Config, items, strips, width, columns int) *single {
 	p := &single{Config: c, k: k, warp: k.Warp(), lane: k.Lane(), cta: pipeline.NewCTA(k),
 		items: items, strips: strips, width: width, kTiles: tile.Tiles(width), columns: columns}
-	// All passes of a share have the same number of items.
-	most := ceil(items, evenSMs) // in a share
+	// A CTA works through its share in passes. Divide the largest share evenly among its passes.
+	most := ceil(items, evenSMs) // items of the largest share
 	p.most = ceil(most, ceil(most, max(1, maxStrips/strips)))
 	return p
 }
@@ -100,7 +99,7 @@ func (p *single) reserve(ringBytes int) {
 
 func ceil(a, b int) int { return (a + b - 1) / b }
 
-// weightsBytes and tokenBytes are the sizes of the two parts of a stage. Weights are whole
+// weightsBytes and tokenBytes return the sizes of the two parts of a stage. The weights take whole
 // pairs of strips.
 func (p *single) weightsBytes() int { return 2 * p.maxPairs() * stripBytes }
 func (p *single) tokenBytes() int   { return depth * p.columns * tile.RowBytes }
@@ -108,13 +107,13 @@ func (p *single) tokenBytes() int   { return depth * p.columns * tile.RowBytes }
 // ofStage describes a stage's k-tiles.
 func (p *single) ofStage() tile.Deep { return tile.Deep{Width: p.width, Tiles: depth} }
 
-// tokenMap returns the map that loads both k-tiles of a stage's token rows.
+// tokenMap returns the tensor map that loads both k-tiles of a stage's token rows.
 func (p *single) tokenMap(at driver.DevicePtr, rows, pitch int) gpu.TensorMap {
 	return p.ofStage().Map(at, []int{p.columns}, tile.Dim{Extent: rows, Stride: pitch})
 }
 
-// stripMap loads both k-tiles of an octet of weights, of each part in turn where
-// a box can have them both.
+// stripMap returns the tensor map that loads both k-tiles of 8 rows of weights. If a box can hold
+// gate and up, it loads these rows of both.
 func (p *single) stripMap(m weights.Matrix, at driver.DevicePtr) gpu.TensorMap {
 	// The capacity is constant so that a launch allocates nothing.
 	box, dims := append(make([]int, 0, gpu.MaxTensorRank), stripRows), append(make([]tile.Dim, 0, gpu.MaxTensorRank), m.Out)
@@ -128,8 +127,8 @@ func (p *single) stripMap(m weights.Matrix, at driver.DevicePtr) gpu.TensorMap {
 	return p.ofStage().Map(at, append(box, 1), append(dims, m.Expert)...)
 }
 
-// loadStrip loads a stage's k-tiles, from kt on, of a strip of an expert: 8 rows of each
-// part that the map has.
+// loadStrip loads the k-tiles of a stage, from k-tile kt on, of a strip of an expert. These are 8
+// rows of each part that the map has.
 func (p *single) loadStrip(m weights.Matrix, w ptx.TensorMap, to, full ptx.Shared, row, kt, expert ptx.U32) {
 	p.ofStage().Each(kt, row, func(first int, at []ptx.U32) {
 		to := to.At(first * stripRows * tile.RowBytes)
@@ -146,17 +145,17 @@ func (p *single) loadStrip(m weights.Matrix, w ptx.TensorMap, to, full ptx.Share
 	})
 }
 
-// singleGrid returns a CTA for each SM, but no more than items.
+// singleGrid returns the grid: a CTA for each SM, but at most one for each item.
 func singleGrid(items, sms int) gpu.Dim3 { return gpu.Dim3{X: min(sms, items)} }
 
-// share is the CTA's share of the items: first to end - 1.
+// share is the CTA's share of the items: from item first to item end - 1.
 type share struct {
 	*single
 	first, end ptx.U32
 }
 
-// begin computes the CTA's share and initialises the ring. The unused tail of each stage
-// is zeroed, because whole stages are multiplied.
+// begin computes the CTA's share and initialises the ring. It sets the unused end of each stage to
+// zero, because whole stages are multiplied.
 func (p *single) begin() share {
 	k, ctas := p.k, p.k.NctaidX()
 	each, more := ptx.Uint(p.items).Div(ctas), ptx.Uint(p.items).Rem(ctas)
@@ -177,47 +176,47 @@ func (p *single) expert(slot ptx.U32) ptx.U32 {
 	return ptx.LdShared[ptx.U32](p.ids.Plus(slot.ShlI(2)))
 }
 
-// each calls body for each pass over the CTA's share: n items from first on.
+// each calls body for each pass over the CTA's share, with the first item of the pass and their
+// number n.
 func (p share) each(body func(first, n ptx.U32)) {
 	p.k.For(p.first, p.end, ptx.Uint(p.most), func(first ptx.U32) {
 		body(first, p.end.Sub(first).MinI(p.most))
 	})
 }
 
-// eachStage calls body once for each stage of the sum. A stage has several k-tiles; kt is the first
-// of them.
+// eachStage calls body once for each stage of the sum. kt is the first k-tile of the stage.
 func (p *single) eachStage(body func(kt ptx.U32)) {
 	p.k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(depth), body)
 }
 
-// loadPiece loads a piece of a stage and signals the barrier full.
+// loadPiece loads one lane's piece of the weights of a stage, and signals the barrier full.
 type loadPiece func(to, full ptx.Shared, kt ptx.U32)
 
-// nothing replaces a step that a product does not need.
+// nothing is a step that does nothing, for products that do not need the step.
 func nothing() {}
 
-// singleLoads are the loads of a product. Each lane of the weights' warp loads its piece
-// of every stage of a pass, if it has one.
+// singleLoads describes the loads of a product. In each pass, a lane of the warp that loads weights
+// loads one piece of every stage, or none if there are fewer pieces than lanes.
 type singleLoads struct {
-	// pieces is the number of pieces of an item; piece returns the load of one.
+	// pieces is the number of pieces of an item. piece returns the function that loads a piece.
 	pieces int
 	piece  func(item, number ptx.U32) loadPiece
 	token  ptx.TensorMap
-	// beforeToken runs in the token's warp before its first load. beforeWeights and
-	// afterWeights run in the weights' warp before its first and after its last load.
+	// beforeToken runs in the token's warp before its first load. beforeWeights runs in the
+	// weights' warp before its first load, and afterWeights after its last load.
 	beforeToken, beforeWeights, afterWeights func()
 }
 
-// singleSums has the initial values of the sums of a pass over n items, and stores
-// the results.
+// singleSums has the functions that set the initial sums of a pass and store its results. A pass
+// has n items from item first on.
 type singleSums struct {
 	start, store func(first, n ptx.U32, acc [][]ptx.F32)
 	// before emits what the first math warp does before its main loop.
 	before func()
 }
 
-// run emits the roles: "math" in a warpgroup, "load" in a warp for weights and one for
-// the token.
+// run emits the roles: "math" is one warpgroup, "load" is one warp for the weights and one for the
+// token.
 func (p share) run(l singleLoads, sums singleSums) {
 	k := p.k
 	pipeline.Run(k, k.Warpgroup(),
@@ -236,7 +235,7 @@ func (p share) loadWeights(l singleLoads) {
 	l.beforeWeights()
 	p.each(func(first, n ptx.U32) {
 		mine := p.lane.Lt(n.MulI(l.pieces))
-		// Lanes without a piece compute the first lane's, and do not load it.
+		// Lanes without a piece compute the addresses of the first lane, and do not load.
 		lane := ptx.Select(mine, p.lane, ptx.Uint(0))
 		load, to := l.piece(first.Add(lane.DivI(l.pieces)), lane.RemI(l.pieces)), lane.MulI(p.strips/l.pieces*stripBytes)
 		p.eachStage(func(kt ptx.U32) {
@@ -264,13 +263,12 @@ func (p share) loadToken(token ptx.TensorMap) {
 	})
 }
 
-// maxPairs is the number of pairs of strips of a stage. tiles is the number of
-// pairs that a warp multiplies: the pair with the warp's number, and every fourth
-// pair after it.
+// maxPairs returns the number of pairs of strips in a stage. tiles returns the number of pairs that
+// a warp multiplies: the pair with the warp's own number, and every fourth pair after it.
 func (p *single) maxPairs() int { return ceil(p.most*p.strips, 2) }
 func (p *single) tiles() int    { return ceil(p.maxPairs(), singleMathWarps) }
 
-// math multiplies each pass.
+// math multiplies the items of each pass.
 func (p share) math(sums singleSums) {
 	k := p.k
 	acc := make([][]ptx.F32, p.tiles())
@@ -289,7 +287,7 @@ func (p share) math(sums singleSums) {
 				tokens = append(tokens, product.B(s.Data.At(p.weightsBytes()+(kt*p.columns+first)*tile.RowBytes)))
 			}
 			for i := range acc {
-				// A missing pair repeats the last one.
+				// A warp without a further pair repeats the last pair.
 				pair := p.warp.AddI(i * singleMathWarps).MinI(p.maxPairs() - 1)
 				rows := s.Data.Plus(pair.MulI(2 * stripBytes)).At(kt * stripRows * tile.RowBytes)
 				a := product.A(rows, rows.At(stripBytes))
@@ -311,7 +309,8 @@ func (p share) math(sums singleSums) {
 	})
 }
 
-// strip returns the number of a strip of the warp's pair i: the upper (half 0) or the lower.
+// strip returns the number of a strip of the warp's i-th pair: the upper one if half is 0, else the
+// lower one.
 func (p *single) strip(i, half int) ptx.U32 {
 	return p.warp.AddI(i * singleMathWarps).MulI(2).AddI(half)
 }

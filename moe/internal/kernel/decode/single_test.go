@@ -10,9 +10,8 @@ import (
 	"sonicmoe/moe/internal/kernel/decode"
 )
 
-// TestProductsShareAnSM checks that CTAs of a single token's two products fit on an
-// SM together if experts are small. If experts are large, each has more room than
-// that.
+// TestProductsShareAnSM checks that, if experts are small, CTAs of both products of a single token
+// fit on an SM together, and that they do not fit together if experts are large.
 func TestProductsShareAnSM(t *testing.T) {
 	target := driver.H200()
 	for _, tt := range []struct {
@@ -29,7 +28,7 @@ func TestProductsShareAnSM(t *testing.T) {
 		require.NoError(t, err)
 		down, err := decode.SingleDown{Config: tt.c}.Build()
 		require.NoError(t, err)
-		// Each CTA costs 1 KB of an SM's shared memory that it cannot use.
+		// Each CTA takes 1 KB of an SM's shared memory that it cannot use itself.
 		const reserved = 1 << 10
 		both := up.SharedBytes + down.SharedBytes + 2*reserved
 		require.Equal(t, tt.together, both <= target.SharedBytesPerCTA+reserved, "%s: up %d bytes, down %d", tt.name, up.SharedBytes, down.SharedBytes)

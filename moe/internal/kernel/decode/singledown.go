@@ -14,30 +14,30 @@ import (
 	"sonicmoe/ptx"
 )
 
-// SingleDown is the down-projection of a single token and the sum over its experts:
-// O = Σ_k score[k]·(W2[k]·A[k] + b2[k]). Each expert's product is rounded, and the
-// products are added in slot order. An item is the same 8 rows of every expert, so
-// a CTA has all the terms of its sums. A CTA reads the chosen experts as soon as
-// they are known: its first weights are in flight before the up-projection has
-// ended. If CTAs of both products share an SM, these loads follow the loads of the
+// SingleDown is the down-projection of a single token and the sum over its experts: O = Σ_k
+// score[k]·(W2[k]·A[k] + b2[k]). Each expert's product is rounded, and the products are added in
+// the order of the slots. An item is the same 8 rows of every expert, so a CTA has all terms of its
+// sums. A CTA polls the chosen experts and loads its first weights before the up-projection has
+// ended. If CTAs of both products share an SM, these loads start after most loads of the
 // up-projection.
 type SingleDown struct{ spec.Config }
 
 // SingleDownArgs are the arguments of [SingleDown]. Tensors have the layer's
 // type unless another is given.
 type SingleDownArgs struct {
-	// Chosen [K+1] u32 are the slots' experts plus 1, or 0 before they are chosen, and
-	// the number of SingleUp's CTAs whose last weights are in flight.
+	// Chosen [K+1] u32 comes from SingleUp. The first K words have the expert of each slot plus 1,
+	// or 0 before it is chosen. The last word is the number of SingleUp's CTAs that have started
+	// all their loads of weights.
 	Chosen driver.DevicePtr
 	// Scores [1, K] f32 are the slots' scores.
 	Scores driver.DevicePtr
-	// A is the activation by slot, in the layout of [weights.A].
+	// A is the activation, a row for each slot, in the layout of [weights.A].
 	A driver.DevicePtr
 	// W2 [E, d, n] are the weights.
 	W2 driver.DevicePtr
 	// B2 [E, d] is the bias of W2.
 	B2 driver.DevicePtr
-	// SharedRow [1, d] is the shared experts' output, SharedScore [1] f32 its score.
+	// SharedRow [1, d] is the shared experts' output. SharedScore [1] f32 is its score.
 	SharedRow   driver.DevicePtr
 	SharedScore driver.DevicePtr
 	// O [1, d] is the output.
@@ -69,7 +69,8 @@ func (d SingleDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 		}
 	}
 
-	// Ring "ab" holds stages of W2 and A. The epilogue has the scores and a pass's rows.
+	// Ring "ab" holds stages of W2 and A. The epilogue has buffers for the scores, and for the rows
+	// of a pass.
 	p.reserve(ringsOf(d.Config).down)
 	s.scores = p.cta.Shared("scores", 4*d.TopK, 4)
 	s.y = p.cta.Shared("y", tile.ElementBytes*p.most*stripRows*d.TopK, 4)
@@ -96,18 +97,18 @@ func (d SingleDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	return k.Build()
 }
 
-// singleSum is the epilogue of SingleDown: each expert's sums, and the sum over experts.
+// singleSum is the epilogue of SingleDown. It rounds each expert's sums, and adds the experts.
 type singleSum struct {
 	*single
 	b2, shared, sharedScore, o ptx.Global
-	// scores are the slots' scores, y a pass's rows of every slot. meet joins the threads
-	// that write and read y.
+	// scores has the score of each slot. y has the rows of a pass, for every slot. meet is the
+	// barrier of the threads that write and read y.
 	scores, y ptx.Shared
 	meet      pipeline.NamedBarriers
 }
 
-// receive polls the chosen experts in the lanes of the first warp. All CTAs of the kernel
-// that chooses are running when this one starts.
+// receive waits for the chosen experts, in the lanes of the first warp. This ends, because all CTAs
+// of the kernel that chooses are running when this kernel starts.
 func (s singleSum) receive(chosen ptx.Global) {
 	k := s.k
 	k.If(k.TidX().LtI(s.TopK), func() {
@@ -122,11 +123,11 @@ func (s singleSum) receive(chosen ptx.Global) {
 	k.BarSync(ptx.Uint(0))
 }
 
-// waitForUp makes a warp wait until half of the up-projection's CTAs have their last weights
-// in flight. Loads that start earlier delay the up-projection.
+// waitForUp makes a warp wait until half of the up-projection's CTAs have started all their loads
+// of weights. Loads of this kernel that start earlier would delay the up-projection.
 func (s singleSum) waitForUp(loaded ptx.Global) {
 	k := s.k
-	// Either product may have fewer CTAs than the other.
+	// Use the smaller number of CTAs, because either product may have fewer than the other.
 	half := k.NctaidX().MinI(SingleUp{Config: s.Config}.items()).AddI(1).ShrI(1)
 	k.If(s.lane.EqI(0), func() {
 		k.Loop(func() { k.BreakIf(ptx.LdGlobalAcquire(loaded).Ge(half)) })
@@ -134,8 +135,8 @@ func (s singleSum) waitForUp(loaded ptx.Global) {
 	k.BarWarpSync(ptx.Uint(ptx.FullMask))
 }
 
-// loadScores loads the scores into shared memory, in a warp that multiplies, while it would
-// wait for its first stage. In the token's warp the load would delay A.
+// loadScores loads the scores into shared memory. A math warp does this while it would wait for its
+// first stage. In the token's warp the load would delay A.
 func (s singleSum) loadScores(scores ptx.Global) {
 	s.k.If(s.lane.LtI(s.TopK), func() {
 		ptx.StShared(s.scores.Plus(s.lane.ShlI(2)), ptx.LdGlobal[ptx.F32](scores.Index(s.lane, 4)))
@@ -143,9 +144,9 @@ func (s singleSum) loadScores(scores ptx.Global) {
 	s.k.BarWarpSync(ptx.Uint(ptx.FullMask))
 }
 
-// eachRow calls body for the thread's rows of a pass. The columns of a row are registers
-// 2·half and the next of a pair of strips, and those 4 further. its is false for a row
-// beyond the pass.
+// eachRow calls body for each of the thread's rows in a pass. pair is the number of a pair of
+// strips, and half tells its upper (0) or lower (1) strip. In each group of four registers of the
+// pair, the row's sums are registers 2·half and 2·half + 1. its is false for a row beyond the pass.
 func (s singleSum) eachRow(first, n ptx.U32, body func(pair, half int, its ptx.Pred, slot, row ptx.U32)) {
 	line := s.lane.ShrI(2)
 	for i := range s.tiles() {
@@ -157,7 +158,7 @@ func (s singleSum) eachRow(first, n ptx.U32, body func(pair, half int, its ptx.P
 	}
 }
 
-// start sets the sums of a pass to the biases, or to 0.
+// start sets the sums of a pass to the biases, or to 0 without biases.
 func (s singleSum) start(first, n ptx.U32, acc [][]ptx.F32) {
 	s.eachRow(first, n, func(pair, half int, _ ptx.Pred, slot, row ptx.U32) {
 		from := ptx.Float(0)
@@ -171,7 +172,7 @@ func (s singleSum) start(first, n ptx.U32, acc [][]ptx.F32) {
 	})
 }
 
-// store sums a pass's rows over the slots, each in one thread.
+// store adds the experts of each row of a pass, and stores O. One thread adds one row.
 func (s singleSum) store(first, n ptx.U32, acc [][]ptx.F32) {
 	k, top := s.k, s.TopK
 	column := s.lane.AndI(3).MulI(2)

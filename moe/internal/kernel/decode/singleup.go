@@ -14,45 +14,47 @@ import (
 	"sonicmoe/ptx"
 )
 
-// SingleUp is the up-projection of a single token. First, every CTA chooses the
-// token's experts for itself. SingleUp writes Scores, ExpertIDs, and A by slot. An
-// item is 8 neurons: their gates, then their ups.
+// SingleUp is the up-projection of a single token. First, every CTA chooses the token's experts.
+// The last CTA writes Scores and ExpertIDs. A has a row for each slot. An item is 8 neurons of one
+// expert: their gates, then their ups.
 type SingleUp struct{ spec.Config }
 
 // SingleUpArgs are the arguments of [SingleUp]. Tensors have the layer's
 // type unless another is given.
 type SingleUpArgs struct {
-	// Sums are the router's sums, as [choose.ByChains] reads them. RouterBias has
-	// its biases.
+	// Sums has the router's sums, as [choose.ByChains] reads them. RouterBias has the router's
+	// biases.
 	Sums, RouterBias driver.DevicePtr
-	// Chosen [K+1] u32 must be 0 at the start. The first K words become the slots'
-	// experts plus 1. The last word counts the CTAs whose last weights are in
-	// flight, if SingleDown's CTAs overlap.
+	// Chosen [K+1] u32 must be 0 at the start. The kernel adds the expert of each slot plus 1 to
+	// the first K words. If CTAs of SingleDown overlap this kernel, each CTA adds 1 to the last
+	// word when it has started all its loads of weights.
 	Chosen driver.DevicePtr
-	// Scores [1, K] f32 and ExpertIDs [1, K] i32 are outputs, best first. Logits [1, E],
+	// Scores [1, K] f32 and ExpertIDs [1, K] i32 are outputs, the best expert first. Logits [1, E],
 	// in the layer's format, is an output unless its address is 0.
 	Scores    driver.DevicePtr
 	ExpertIDs driver.DevicePtr
 	Logits    driver.DevicePtr
 	// X [1, d] is the token.
 	X driver.DevicePtr
-	// W1 [E, 2n, d] are the weights in Config's layout, W3 their other half.
+	// W1 [E, 2n, d] are the weights in Config's layout. If gate and up are separate tensors, W3 is
+	// up's half.
 	W1, W3 driver.DevicePtr
-	// B1 and B3 are their biases, [E, rows of W1] and [E, rows of W3].
+	// B1 and B3 are the biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
-	// A is an output: the activation, by slot, in the layout of [weights.A].
+	// A is an output: the activation, a row for each slot, in the layout of [weights.A].
 	A driver.DevicePtr
-	// H [K, 2n] is an output unless its address is 0: gate, then up, by expert.
+	// H [K, 2n] is an output unless its address is 0: gate, then up, with the rows sorted by
+	// expert.
 	H driver.DevicePtr
 }
 
-// parts is the number of parts of a neuron: gate and up, or 1.
+// parts returns the number of parts of a neuron: 2 (gate and up), or 1 without a gate.
 func (u SingleUp) parts() int { return weights.W1(u.Config).Part.Extent }
 
-// ofExpert is the number of items of an expert.
+// ofExpert returns the number of items of an expert.
 func (u SingleUp) ofExpert() int { return u.Intermediate / stripRows }
 
-// items is the number of items of the token.
+// items returns the number of items of the token.
 func (u SingleUp) items() int { return u.TopK * u.ofExpert() }
 
 // Build emits the kernel.
@@ -79,7 +81,8 @@ func (u SingleUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 	}
 	a, h := k.Ptr(&k.Args.A), k.Ptr(&k.Args.H)
 
-	// Ring "ab" holds stages of W1 and the token. Each CTA chooses the experts.
+	// Ring "ab" holds stages of W1 and the token. Each CTA chooses the experts before its roles
+	// start.
 	p.reserve(ringsOf(u.Config).up)
 	mine := p.begin()
 	k.GridDepWait()
@@ -109,15 +112,15 @@ func (u SingleUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 	return k.Build()
 }
 
-// singleChoice is the emission of the choice of experts.
+// singleChoice is the state of the choice of experts while its code is emitted.
 type singleChoice struct {
 	*single
 	sums, bias, chosen, scores, ids, logits ptx.Global
 }
 
-// choose emits the choice, by the first warp of every CTA. The last CTA, whose share is no
-// larger than the others', also computes scores and writes the choice, while its other
-// warps go on.
+// choose emits the choice, which runs in the first warp of every CTA. The last CTA also computes
+// the scores and writes the choice, while its other warps go on. Its share is no larger than the
+// others'.
 func (c singleChoice) choose() {
 	k := c.k
 	scores := k.CtaidX().Eq(k.NctaidX().SubI(1))
@@ -132,7 +135,7 @@ func (c singleChoice) choose() {
 			})
 			meet()
 		}, scores, func(slot ptx.U32, score ptx.F32, id ptx.U32) {
-			// Relaxed is enough: readers use only this word, and a release would wait for
+			// A relaxed access is enough: readers use only this word, and a release would wait for
 			// earlier stores.
 			k.RedGlobalAdd(c.chosen.Index(slot, 4), id.AddI(1))
 			ptx.StGlobal(c.scores.Index(slot, 4), score)
@@ -141,7 +144,7 @@ func (c singleChoice) choose() {
 	}, meet)
 }
 
-// neurons are the neurons of an item.
+// neurons has the slot, the expert and the first neuron of an item.
 type neurons struct{ slot, expert, first ptx.U32 }
 
 func (u SingleUp) neuron(p *single, item ptx.U32) neurons {
@@ -149,8 +152,8 @@ func (u SingleUp) neuron(p *single, item ptx.U32) neurons {
 	return neurons{slot, p.expert(slot), item.RemI(u.ofExpert()).MulI(stripRows)}
 }
 
-// eachNeuron calls body for the thread's neurons of a pass. sums are the indices of the
-// neuron's sums, part by part; its is false for a neuron beyond the pass.
+// eachNeuron calls body for each of the thread's neurons in a pass. sums has the indices of the
+// neuron's sums: gate, then up. its is false for a neuron beyond the pass.
 func (u SingleUp) eachNeuron(p *single, first, n ptx.U32, body func(pair int, sums []int, its ptx.Pred, of neurons, neuron ptx.U32)) {
 	line := p.lane.ShrI(2)
 	for i := range p.tiles() {
@@ -167,7 +170,7 @@ func (u SingleUp) eachNeuron(p *single, first, n ptx.U32, body func(pair int, su
 	}
 }
 
-// start sets the sums of a pass to the biases, or to 0.
+// start sets the sums of a pass to the biases, or to 0 without biases.
 func (u SingleUp) start(p *single, first, n ptx.U32, acc [][]ptx.F32, b1 []ptx.Global) {
 	u.eachNeuron(p, first, n, func(pair int, sums []int, _ ptx.Pred, of neurons, neuron ptx.U32) {
 		from := []ptx.F32{ptx.Float(0), ptx.Float(0)}
@@ -182,7 +185,7 @@ func (u SingleUp) start(p *single, first, n ptx.U32, acc [][]ptx.F32, b1 []ptx.G
 	})
 }
 
-// store stores A, and H if the pass keeps it. The token is the first column.
+// store stores A, and H if the pass keeps it. The token is the first column of the sums.
 func (u SingleUp) store(p *single, first, n ptx.U32, acc [][]ptx.F32, a, h ptx.Global) {
 	k, act := p.k, activation.Of(u.Config).Value
 	aBytes, hBytes := weights.A(u.Config).Elements()*tile.ElementBytes, u.HWidth()*tile.ElementBytes
@@ -204,8 +207,7 @@ func (u SingleUp) store(p *single, first, n ptx.U32, acc [][]ptx.F32, a, h ptx.G
 	})
 }
 
-// rank returns the packed row of a chosen expert: the number of chosen experts with
-// lower ids.
+// rank returns the packed row of a chosen expert: the number of chosen experts with lower ids.
 func (p *single) rank(expert ptx.U32) ptx.U32 {
 	rank := ptx.Uint(0)
 	for slot := range p.TopK {

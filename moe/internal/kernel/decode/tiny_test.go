@@ -18,7 +18,7 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// routed has the tensors that a choice writes.
+// routed has the tensors that the choice of experts writes.
 type routed struct {
 	order.PlanTensors
 	scores, logits driver.DevicePtr
@@ -32,13 +32,13 @@ func newRouted(b *kt.Bed, c spec.Config, tokens int) routed {
 	}}
 }
 
-// tiles returns the products' arguments, with unused tickets.
+// tiles returns the tile arguments of a product, with fresh tickets.
 func (r routed) tiles(b *kt.Bed) gemm.TileArgs {
 	return gemm.TileArgs{Table: r.Table, RowPairs: r.RowPairs, Tickets: kt.Upload(b, []uint32{0})}
 }
 
-// TestTinyUp checks that the up-projection of tiny CTAs chooses and plans as Choose
-// does, and has the bits of the narrow up-projection of plain weights, under every timing.
+// TestTinyUp checks that the up-projection with tiny CTAs chooses and plans the same as the kernel
+// Choose, and gives the same bits as the narrow up-projection of plain weights, under every timing.
 func TestTinyUp(t *testing.T) {
 	for i, c := range []spec.Config{
 		{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2},
@@ -68,7 +68,7 @@ func TestTinyUp(t *testing.T) {
 				for i := range bias {
 					bias[i] = float32(i%3) / 4
 				}
-				added := make([]float32, values) // the sums over all chains, as the router of larger batches writes them
+				added := make([]float32, values) // the sums over all chains, as the router kernel of larger batches writes them
 				for i := range added {
 					for chain := range chains {
 						added[i] += sums[chain*values+i]
@@ -97,7 +97,7 @@ func TestTinyUp(t *testing.T) {
 					}
 					at["table"] = kt.Download[uint32](b, of.Table, 4*int(at["entries"][0]))
 					for i := 3; i < len(at["table"]); i += 4 {
-						at["table"][i] = 0 // the set of tokens, which only tiny CTAs write
+						at["table"][i] = 0 // clears the set of tokens, which only tiny CTAs write
 					}
 					return at
 				}

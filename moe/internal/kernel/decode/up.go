@@ -16,54 +16,54 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Up is the up-projection of a small batch: H = W1·X[rows] + b1, and A, the
-// activation of H (with ScoreOnInput, of H times the row's score). A thread holds
-// both values of a neuron. If one box of TMA can load gate and up, every 16 rows of
-// a unit are 8 gates, then 8 ups (alternating), or 8 pairs of rows whose values the
-// lanes exchange. Otherwise gate and up of 64 neurons have stages of their own.
+// Up is the up-projection of a small batch. It computes H = W1·X[rows] + b1, and A, the activation
+// of H. With ScoreOnInput, A is the activation of H times the row's score. A thread holds gate and
+// up of its neurons. There are three cases. If TMA can load gate and up in one box, each 16 rows of
+// a unit are 8 gates, then 8 ups (alternating). If gate and up of a neuron are neighbouring rows,
+// the lanes exchange values (in pairs). Otherwise gate and up of 64 neurons have stages of their
+// own.
 type Up struct {
 	spec.Config
-	// Wide CTAs are for larger batches, from [WideFrom] tokens on.
+	// Wide selects wide CTAs, which are for batches from [WideFrom] tokens on.
 	Wide bool
-	// Tiny CTAs are for up to [MaxTiny] tokens. Each chooses the tokens' experts itself,
-	// from the router's sums; the last one writes the choice and the plan.
+	// Tiny selects tiny CTAs, which are for up to [MaxTiny] tokens. Each CTA chooses the experts of
+	// all tokens itself, from the router's sums. The last CTA writes the choice and the plan.
 	Tiny bool
-	// Units: W1 has the units of [fragments.W1]. Otherwise it has plain weights.
+	// Units means that W1 has the units of [fragments.W1]. Otherwise W1 has plain weights.
 	Units bool
 }
 
 // UpArgs are the arguments of [Up]. Tensors are of the layer's type.
 type UpArgs struct {
-	// X [T, d] are the tokens. Gather [R] u32 is the token of each packed row; tiny
-	// CTAs compute it.
+	// X [T, d] are the tokens. Gather [R] u32 is the token of each packed row. Tiny CTAs do not
+	// read Gather.
 	X      driver.DevicePtr
 	Gather driver.DevicePtr
-	// W1 [E, 2n, d] are the weights in Config's layout, W3 their other half. Units are
-	// all in W1.
+	// W1 [E, 2n, d] are the weights in Config's layout. If gate and up are separate tensors, W3 is
+	// up's half. With Units, W1 has the units of both.
 	W1, W3 driver.DevicePtr
-	// B1 and B3 are their biases, [E, rows of W1] and [E, rows of W3].
+	// B1 and B3 are the biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
-	// Scores [T, K] f32 and Pairs [R] u32, the index of each packed row in Scores, are
-	// read with ScoreOnInput.
+	// With ScoreOnInput, Scores [T, K] f32 are the scores, and Pairs [R] u32 is the index in Scores
+	// of each packed row.
 	Scores, Pairs driver.DevicePtr
 	// A is an output: the activation, in the layout of [weights.A].
 	A driver.DevicePtr
-	// H [R, 2n] is an output unless its address is 0: gate, then up, for backward.
+	// H [R, 2n] is an output unless its address is 0: gate, then up, for the backward pass.
 	H driver.DevicePtr
 	// Rows is R.
 	Rows int
-	// Tiny CTAs write Table and RowPairs.
+	// Tiny CTAs write Table and RowPairs of TileArgs. Other CTAs read them.
 	gemm.TileArgs
-	// ChoiceArgs are for tiny CTAs.
+	// ChoiceArgs are used by tiny CTAs only.
 	ChoiceArgs
 }
 
-// gateBlock is the number of neurons whose gates are neighbours in a unit, followed by
-// their ups.
+// gateBlock is the number of consecutive gate rows in an alternating unit. The up rows of the same
+// neurons follow.
 const gateBlock = 8
 
-// alternating reports whether each 16 rows of a unit are the gates of 8 neurons, then
-// their ups.
+// alternating reports whether each 16 rows of a unit are the gates of 8 neurons, then their ups.
 func (u Up) alternating() bool {
 	if u.Units {
 		return u.Activation.Gated()
@@ -78,7 +78,7 @@ func (u Up) inPairs() bool { return weights.InPairs(u.Config) }
 // together reports whether a unit has gate and up of its neurons.
 func (u Up) together() bool { return u.alternating() || u.inPairs() }
 
-// neurons is the number of neurons of a unit.
+// neurons returns the number of neurons of a unit.
 func (u Up) neurons() int {
 	if u.together() {
 		return unitRows / 2
@@ -86,7 +86,8 @@ func (u Up) neurons() int {
 	return unitRows
 }
 
-// parts is the number of sums of a neuron that have stages of their own.
+// parts returns the number of sums of a neuron that have stages of their own: 2 for gate and up, or
+// 1.
 func (u Up) parts() int {
 	if u.Activation.Gated() && !u.together() {
 		return 2
@@ -97,7 +98,7 @@ func (u Up) parts() int {
 // inPart reports whether the last unit may end past the last neuron.
 func (u Up) inPart() bool { return u.Intermediate%unitRows != 0 }
 
-// units is the number of units of an expert.
+// units returns the number of units of an expert.
 func (u Up) units() int { return weights.A(u.Config).Width / u.neurons() }
 
 // Build emits the kernel.
@@ -128,7 +129,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	return k.Build()
 }
 
-// loadW1 returns the load of a unit of W1 and W3.
+// loadW1 returns the function that loads a unit of W1, and of W3.
 func (u Up) loadW1(k *jit.Builder[UpArgs]) loadUnit {
 	if u.Units {
 		return loadPacked(k.Kernel, k.Ptr(&k.Args.W1), fragments.W1(u.Config))
@@ -157,7 +158,8 @@ func (u Up) biases(k *jit.Builder[UpArgs]) biases {
 	return biases{given: true, of: func(b block) [][2]ptx.F32 { return u.bias(k.Kernel, b, b1) }}
 }
 
-// weightsMap loads units of W1 or W3: 64 rows, or 8 rows of each part alternating.
+// weightsMap returns the tensor map that loads units of W1 or W3: 64 rows, or 8 rows of gate and of
+// up alternating.
 func (u Up) weightsMap(p driver.DevicePtr) gpu.TensorMap {
 	m := units{weights.W1(u.Config)}
 	if !u.alternating() {
@@ -168,23 +170,23 @@ func (u Up) weightsMap(p driver.DevicePtr) gpu.TensorMap {
 		tile.Dim{Extent: m.Out.Extent / gateBlock, Stride: gateBlock * m.Out.Stride}, m.Expert)
 }
 
-// neuron returns the thread's first neuron of a block. A thread has a second one, 8
-// further, unless a unit has gate and up.
+// neuron returns the thread's first neuron of a block. If gate and up have stages of their own, the
+// thread has a second neuron, 8 further.
 func (u Up) neuron(k *ptx.Kernel, b block) ptx.U32 {
 	if u.alternating() {
 		warp, line := k.ThreadInWarpgroup().ShrI(5), k.Lane().ShrI(2)
 		return b.unit.MulI(u.neurons()).Add(warp.MulI(gateBlock)).Add(line)
 	}
 	row := fragment(k).Row
-	if u.inPairs() { // the neuron of an even upper row, or of an odd lower row
+	if u.inPairs() { // gate and up of this neuron are the two rows that the thread has after join
 		return b.unit.MulI(u.neurons()).Add(row.ShrI(1).Add(row.AndI(1).MulI(gateBlock / 2)))
 	}
 	return b.unit.MulI(unitRows).Add(row)
 }
 
-// join returns how a thread gets gate and up of its neuron. If they are in pairs of rows,
-// it keeps one of its two rows and exchanges the other with the lane that has the
-// neighbouring rows. The whole warp takes part.
+// join returns the function by which a thread gets gate and up of its neuron. If gate and up are in
+// pairs of rows, the thread keeps one of its two rows, and exchanges the other with the lane that
+// has the neighbouring row. The whole warp takes part.
 func (u Up) join(k *ptx.Kernel) func(rows [2]ptx.F32) [2]ptx.F32 {
 	if !u.inPairs() {
 		return unchanged
@@ -203,12 +205,12 @@ func (u Up) bias(k *ptx.Kernel, b block, b1 []ptx.Global) [][2]ptx.F32 {
 	if u.inPairs() { // one bias for each row
 		row := b.unit.MulI(unitRows).Add(fragment(k).Row)
 		if u.inPart() {
-			row = row.MinI(of.N - 9) // leaves room for the row that is 8 further
+			row = row.MinI(of.N - 9) // leaves room for the thread's second row, which is 8 further
 		}
 		return [][2]ptx.F32{{of.Column(b1, b.expert, row)[0], of.Column(b1, b.expert, row.AddI(8))[0]}}
 	}
 	neuron := u.neuron(k, b)
-	if u.inPart() { // rows past the last neuron are in whole groups of 16, and get any bias
+	if u.inPart() { // rows past the last neuron come in whole groups of 16; any bias will do for them
 		neuron = neuron.MinI(u.Intermediate - u.neurons()/unitRows*8 - 1)
 	}
 	upper := of.Column(b1, b.expert, neuron)
@@ -223,7 +225,7 @@ func (u Up) bias(k *ptx.Kernel, b block, b1 []ptx.Global) [][2]ptx.F32 {
 	return rows
 }
 
-// values returns gate and up, or the one value, of each of the thread's neurons.
+// values returns, for each of the thread's neurons, gate and up, or the one value without a gate.
 func (u Up) values(parts [][2]ptx.F32) [][]ptx.F32 {
 	if u.together() {
 		return [][]ptx.F32{{parts[0][0], parts[0][1]}}
@@ -237,7 +239,7 @@ func (u Up) values(parts [][2]ptx.F32) [][]ptx.F32 {
 	return neurons
 }
 
-// upEpilogue stores A, and H where the pass keeps it.
+// upEpilogue stores A, and H if the pass keeps it.
 type upEpilogue struct {
 	Up
 	k    *ptx.Kernel
@@ -282,21 +284,21 @@ func (e upEpilogue) store(b block, acc [][]ptx.F32) {
 			}
 			value := act(gate, up)
 			if e.inPart() {
-				value = ptx.Select(is, value, ptx.Float(0)) // A's rows are whole tiles
+				value = ptx.Select(is, value, ptx.Float(0)) // rows of A are padded to whole k-tiles
 			}
 			ptx.StGlobal(toA.At(beyond*aBytes+further), element.Of(e.Config).Round(value))
 		}
 	})
 }
 
-// UpKernel is the up-projection of a small batch, WideUpKernel from [WideFrom] tokens on,
-// TinyUpKernel up to [MaxTiny].
+// UpKernel is the up-projection of a small batch. WideUpKernel is for batches from [WideFrom]
+// tokens on, TinyUpKernel for up to [MaxTiny] tokens.
 var (
 	UpKernel     = upKernel("decode-up", nil, Up{})
 	WideUpKernel = upKernel("decode-wide-up", hasWide, Up{Wide: true})
 	TinyUpKernel = upKernel("decode-tiny-up", hasTiny, Up{Tiny: true})
-	// UnitsUpKernel reads the units of packed weights, TinyUnitsUpKernel up to [MaxTiny]
-	// tokens.
+	// UnitsUpKernel reads the units of packed weights. TinyUnitsUpKernel does the same for up to
+	// [MaxTiny] tokens.
 	UnitsUpKernel     = upKernel("decode-units-up", fragments.Suits, Up{Units: true})
 	TinyUnitsUpKernel = upKernel("decode-units-tiny-up", hasTinyUnits, Up{Tiny: true, Units: true})
 )
@@ -304,7 +306,7 @@ var (
 func upKernel(name string, only func(c spec.Config) bool, of Up) *registry.Kernel[UpArgs] {
 	from := registry.OfExperts
 	switch {
-	case of.Tiny: // the kernel's text also depends on the router
+	case of.Tiny: // the kernel's text depends on the router, too
 		from = nil
 	case of.Units:
 		from = ofPacked

@@ -216,8 +216,8 @@ func (w warp) sumColumns(slot []ptx.Shared) (sums []ptx.F32) {
 // tileColumns returns the number of columns of dH in a tile.
 func (d DH) tileColumns() int { return d.HParts() * d.Tiling.TileN }
 
-// shareColumnSums writes the warp's column sums to its slots, in the order of dH's
-// columns: gate of all parts, then up; or part by part if gate and up are in pairs.
+// shareColumnSums writes the warp's column sums to its slots, in the order of dH's columns: gate of
+// all parts, then up. If gate and up are in pairs, the order is part by part.
 func (w warp) shareColumnSums(sums [][]ptx.F32) {
 	ofPart, ofHalf := partNeurons, w.Tiling.TileN
 	if weights.InPairs(w.Config) {
@@ -231,8 +231,8 @@ func (w warp) shareColumnSums(sums [][]ptx.F32) {
 	}
 }
 
-// addColumnSums adds the column sums of the warps that have rows, in order, and stores the
-// results. A thread has every 128th column of the tile.
+// addColumnSums adds the column sums of the warps that have rows, in the order of the warps, and
+// stores the results. A thread has every 128th column of the tile.
 func (e *epilogue) addColumnSums(t gemm.Tile) {
 	const threads, warps = pipeline.WarpgroupThreads, pipeline.WarpgroupThreads / 32
 	width, aWidth := weights.DH(e.Config).Elements(), weights.A(e.Config).Elements()

@@ -13,13 +13,13 @@ import (
 	"sonicmoe/ptx"
 )
 
-// DScores adds the partial sums that DH writes for each row. The results are the gradients
-// of the scores dS [T, K], 0 where an expert id is outside [0, E). With Router it also
-// computes the gradients of the chosen logits, through the softmax over the K scores:
+// DScores adds the partial sums that DH writes for each row. The results are the gradients of the
+// scores dS [T, K], with 0 for an expert id outside [0, E). With Router it also computes the
+// gradients of the chosen logits, through the softmax over the K scores:
 //
 //	dlogit_k = s_k·(dS_k - Σ_j s_j·dS_j)
 //
-// It writes them as DLogits [T, K] and, by packed row, as DLogitByRow [R]. A thread
+// It writes them as DLogits [T, K] and, in the order of packed rows, as DLogitByRow [R]. A thread
 // handles one pair of token and slot. Sums are FP32, in the order of neurons and of slots.
 type DScores struct {
 	Intermediate, TopK int

@@ -12,7 +12,7 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// dscoresCase is one size. Some slots have no row, and their score may be NaN.
+// dscoresCase is the size of a test. Some slots have no row, and their score may be NaN.
 type dscoresCase struct {
 	intermediate, topK, tokens int
 	scores, router             bool
@@ -38,8 +38,8 @@ func (c dscoresCase) run(b *kt.Bed) {
 		Scores: kt.Upload(b, scores), DLogits: dlogits, DLogitByRow: dlrow, Tokens: c.tokens,
 	})
 
-	// The expected sums are FP32 in the documented order. The outputs of skipped pairs stay
-	// poison.
+	// The expected sums are FP32, in the order that DScores documents. The outputs of pairs without
+	// a row stay poison.
 	wantScores, wantLogits, wantRows := kt.Poisoned[uint32](rows), kt.Poisoned[uint32](rows), kt.Poisoned[uint32](rows)
 	for t := range c.tokens {
 		grads, dot := make([]float32, c.topK), float32(0)

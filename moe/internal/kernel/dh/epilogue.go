@@ -20,7 +20,7 @@ const (
 	warpRows    = 16 // number of rows that a warp handles
 	partNeurons = 32 // number of neurons of a part; a warp handles one part at a time
 	slotsOfWarp = 2
-	// A slot has two halves, one for gate and one for up.
+	// A slot is a buffer of a warp for one part. It has two halves, one for gate and one for up.
 	halfBytes     = tile.WarpStagingBytes
 	slotBytes     = 2 * halfBytes
 	warpBytes     = slotsOfWarp * slotBytes

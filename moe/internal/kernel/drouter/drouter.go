@@ -28,10 +28,10 @@ type DRouter struct {
 	Rounded bool
 }
 
-// The tokens are split into ranges. There is one CTA for each range and each tile of 128 x
-// 256 of [E, d]. There are enough ranges for drouterCTAs CTAs, and no range is longer than
-// drouterRange. The order of the sum depends on the ranges, so drouterCTAs is a constant
-// and does not depend on the device's number of SMs.
+// The tokens are split into ranges. There is one CTA for each range and each tile of 128 x 256 of
+// [E, d]. The number of ranges gives about drouterCTAs CTAs, or more if a range would be longer
+// than drouterRange. The order of the sum depends on the ranges, so drouterCTAs is a constant and
+// does not depend on the device's number of SMs.
 const (
 	drouterCTAs  = 132
 	drouterRange = 8192
@@ -54,8 +54,8 @@ func (d DRouter) Ranges(total int) (count, tokens int) {
 	return (total + tokens - 1) / tokens, tokens
 }
 
-// MostTokens is the largest number of tokens of a range. MostRanges returns the largest number
-// of ranges for up to a number of tokens.
+// MostTokens is the largest number of tokens of a range. MostRanges returns the largest number of
+// ranges, for any number of tokens up to the given one.
 const MostTokens = drouterRange
 
 func (d DRouter) MostRanges(total int) int {
@@ -132,7 +132,7 @@ func (d DRouter) Build() (*jit.Kernel[Args], error) {
 	return k.Build()
 }
 
-// operands declares the gradients of the chosen logits and, with Extra, the dense
+// operands has the gradients of the chosen logits with their experts and, with Extra, the dense
 // gradients.
 type operands struct{ dlogits, ids, extra ptx.Global }
 

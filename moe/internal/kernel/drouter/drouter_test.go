@@ -14,7 +14,7 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// drouterCase is one size of the router's gradient.
+// drouterCase is the size of a test of the router's gradient.
 type drouterCase struct {
 	hidden, experts, topK, tokens int
 	extra                         bool

@@ -37,7 +37,7 @@ type ExtraRowsArgs struct {
 
 func (x ExtraRows) tiles() int { return (x.Hidden + gemm.TwoTermN - 1) / gemm.TwoTermN }
 
-// steps returns the number of k-tiles, over the experts, of each term of the weights, the
+// steps returns the number of k-tiles over the experts, which each term of the weights takes, the
 // number of terms, and the number of lines of the weights.
 func (x ExtraRows) steps() (each, terms, lines int) {
 	each = (x.NumExperts + tile.K - 1) / tile.K
@@ -92,8 +92,8 @@ type extraRows struct {
 // passLines is the number of lines that the load role writes at a time.
 const passLines = pipeline.WarpgroupThreads / tile.LanesOfRow
 
-// extraFiller is a thread of the load role: it writes a chunk of 8 experts of one line
-// in each pass.
+// extraFiller is a thread of the load role. In each pass it writes the gradients of 8 experts of
+// one line.
 type extraFiller struct {
 	*extraRows
 	chunk, line ptx.U32

@@ -7,11 +7,11 @@ import (
 	"sonicmoe/ptx"
 )
 
-// scatter writes operand A of a step in the load role of DRouter: [64 tokens][128
-// experts], mostly zeros. Two neighbouring lanes handle the line of a token. Each warp has
-// 16 lines of its own, so the warps need not synchronise. The slots of a step are loaded
-// one step ahead. Without dense gradients, only the elements that the previous use of the
-// stage wrote are set to zero.
+// scatter writes operand A of a step in the load role of DRouter. A is [64 tokens][128 experts],
+// mostly zeros. Two neighbouring lanes handle the line of a token. Each warp has 16 lines of its
+// own, so the warps need not synchronise. The slots of a step (expert and gradient of each chosen
+// logit) are loaded one step ahead. Without dense gradients, only the elements that the previous
+// use of the stage wrote are set to zero.
 type scatter struct {
 	*drouter
 	k *ptx.Kernel
@@ -20,12 +20,12 @@ type scatter struct {
 	line, half ptx.U32
 	// live is the number of experts in the tile.
 	live ptx.U32
-	// ids and values are the thread's slots of the next step. An entry without a slot has
-	// the id NoRow.
+	// ids and values have the thread's slots of the next step. The id is NoRow where the thread has
+	// no slot.
 	ids    []*ptx.Var[ptx.U32]
 	values []*ptx.Var[ptx.F32]
-	// written has the places that the thread wrote in the latest steps, one step for each
-	// stage, the latest first. The place of a slot outside the tile is empty.
+	// written has the positions in a stage that the thread wrote in the latest steps, one step for
+	// each stage, the latest first. The position is empty for a slot outside the tile.
 	written [gemm.TwoTermStages][]*ptx.Var[ptx.U32]
 }
 
@@ -125,7 +125,7 @@ func (s *scatter) Fill(kt ptx.U32, stage func() ptx.Shared) {
 	}
 }
 
-// place is the position of a slot in a stage, with the terms to write there.
+// place is the position of a slot in a stage, with the terms of its gradient to write there.
 type place struct {
 	offset       ptx.U32
 	there        ptx.Pred
@@ -182,7 +182,7 @@ func (s *scatter) clear(kt ptx.U32, a ptx.Shared) {
 	}
 }
 
-// remember keeps the places of this step and drops those of the oldest step.
+// remember keeps the positions of this step and drops the positions of the oldest step.
 func (s *scatter) remember(places []place) {
 	for i := len(s.written) - 1; i > 0; i-- {
 		for j, w := range s.written[i] {

@@ -16,7 +16,7 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// dwCase is one size of the weight gradients.
+// dwCase is the size of a test of the weight gradients.
 type dwCase struct {
 	hidden, intermediate, tokens int
 	// rows has the number of rows of each expert.

@@ -11,8 +11,8 @@ import (
 // This file has the load role: its copies, and the items of work that it draws and
 // publishes for both roles.
 
-// 16 threads copy the 128 columns of a gathered row. A pass of all threads covers 8
-// rows.
+// To gather a row, 16 threads copy its 128 columns. All threads of the role cover 8 rows at a time,
+// which is a pass.
 const (
 	chunksOfRow = gemm.TileM * tile.ElementBytes / tile.CopyBytes
 	passRows    = pipeline.WarpgroupThreads / chunksOfRow
@@ -193,10 +193,9 @@ type items struct {
 	tilesM, tilesN, widthN int
 }
 
-// publisher is one thread, which draws tickets and publishes items. It draws a ticket one
-// item before it publishes the item. Its memory accesses are spread over the steps of the
-// current item: publish draws a ticket, read loads the ticket's split, makeItem computes
-// the item.
+// publisher is one thread, which draws tickets and publishes items. It draws the ticket of an item
+// when it has published the item before it. Its memory accesses are spread over the steps of the
+// current item: publish draws a ticket, read loads the ticket's split, makeItem computes the item.
 type publisher struct {
 	of     items
 	queue  *schedule.Publisher[item]
@@ -280,8 +279,8 @@ func (p *publisher) makeItem() {
 	})
 }
 
-// within emits read in step 1 of an item and makeItem in step 2. In a shorter item the
-// last step runs what is left.
+// within emits read in step 1 of an item and makeItem in step 2. If the item has fewer steps, the
+// last step runs the rest.
 func (p *publisher) within(kt, steps ptx.U32) {
 	k := p.of.k
 	last := kt.AddI(1).Eq(steps)

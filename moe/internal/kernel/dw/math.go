@@ -70,9 +70,9 @@ func (e *dw) multiply(loop gemm.MainLoop, t item, wg ptx.U32, lead gemm.Lead, ac
 	sum.Finish()
 }
 
-// roundBits is the number of bits, in a slot's state, that count splits: 2^31 rows have at
-// most 2^18 splits. The other bits count, modulo 4096, the tiles that have used the slot.
-// Far fewer tiles of one slot are in flight at a time.
+// roundBits is the number of bits of a slot's state that count splits: 2^31 rows have at most 2^18
+// splits. The other bits count the tiles that have used the slot, modulo 4096. Far fewer tiles that
+// share a slot are in flight at a time.
 const roundBits = 20
 
 // join adds up the splits of a tile, in order, and reports whether this split was the
@@ -156,8 +156,8 @@ func (e *dw) write(t item, m ptx.U32, acc []ptx.F32) {
 	})
 }
 
-// neuron returns the neuron of a column of the packed rows, and its part: gate (0) or up
-// (1). A block of 64 columns never has both parts.
+// neuron returns the neuron of a column of the packed rows, and its part: gate (0) or up (1). A
+// block of 64 columns never has columns of both parts.
 func (e *dw) neuron(column ptx.U32) (neuron, part ptx.U32) {
 	if e.packed().Parts == 1 {
 		return column, ptx.Uint(0)

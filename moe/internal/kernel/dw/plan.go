@@ -13,9 +13,9 @@ import (
 // An expert with more rows has several splits, whose sums are added in order.
 const SplitRows = 8192
 
-// SplitBytes is the size of an entry of the split table. The words of an entry are:
-// expert, first packed row, number of rows, number of the expert's first split, number of
-// the expert's splits, number of experts listed before it, 0, 0.
+// SplitBytes is the size of an entry of the split table. An entry has eight words: expert, first
+// packed row, number of rows, number of the expert's first split, number of the expert's splits,
+// number of experts listed before it, 0, 0.
 const SplitBytes = 32
 
 // SlotStateBytes is the size of the state of a slot. A slot holds a partial sum.
@@ -39,9 +39,9 @@ func (p Plan) Splits(rows int) int { return p.NumExperts + rows/splitRows(p.Spli
 // TableBytes returns the size of the table for a number of packed rows.
 func (p Plan) TableBytes(rows int) int64 { return SplitBytes * int64(p.Splits(rows)) }
 
-// Slots returns the number of slots for partial sums with which a launch runs at full
-// speed. With fewer, at least 1, CTAs wait for each other. It is 0 if there are at most
-// SplitRows rows, because then no expert can be split.
+// Slots returns the number of slots for partial sums with which a launch runs at full speed. With
+// fewer slots, but at least 1, CTAs wait for each other. It is 0 if there are at most SplitRows
+// rows, because then no expert can be split.
 func (p Plan) Slots(rows, sms int) int {
 	if rows <= splitRows(p.SplitRows) {
 		return 0
