@@ -52,11 +52,12 @@ func (g Global) Addr() U64 {
 	return g.base.Add(Long(uint64(int64(g.off))))
 }
 
-// Given reports whether the address is not 0. Callers pass 0 for an absent
-// argument.
+// Given reports, at run time, whether the address is not 0. Callers of a kernel pass 0 for an
+// absent argument.
 func (g Global) Given() Pred { return g.Addr().Ne(Long(0)) }
 
-// TensorMap is a tensor map parameter. It holds the parameter's generic address.
+// TensorMap is a kernel parameter that is a tensor map. It holds the generic address of the
+// parameter.
 type TensorMap struct{ addr U64 }
 
 // SelectMap returns a if p holds, else b.

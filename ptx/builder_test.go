@@ -15,8 +15,8 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// text builds a kernel and returns its instructions, without declarations and the
-// final ret.
+// text builds a kernel and returns the text of its instructions, without declarations and without
+// the final ret.
 func text(t *testing.T, body func(k *ptx.Kernel)) string {
 	t.Helper()
 	k := ptx.NewKernel("k")
@@ -163,7 +163,7 @@ func TestShapes(t *testing.T) {
 			"mov.u32 %row0, %laneid;",
 			"add.u32 %slot0, %row0, 1;",
 			"add.u32 %row1, %row0, 2;",
-			"cvt.u64.u32 %d0, %row1;", // a row register: its own name starts with another letter
+			"cvt.u64.u32 %d0, %row1;", // row is the prefix of a register, so the name of its copy begins with another letter
 			"setp.eq.u32 %p0, %row0, 3;",
 			"mov.u32 %tid0, %tid.x;")},
 		{"thread indices", func(k *ptx.Kernel) {
@@ -217,7 +217,7 @@ func TestShapes(t *testing.T) {
 			"$endif0:",
 			"mov.u32 %r5, %laneid;",
 			"setp.eq.u32 %p2, %r5, 1;",
-			"mov.u32 %tid2, %tid.x;", // outside the guarded body, because later instructions read it
+			"mov.u32 %tid2, %tid.x;", // outside the guarded body, because later instructions read it too
 			"and.b32 %r6, %tid2, 31;",
 			"@%p2 add.u32 %r7, %r6, 1;",
 			"mov.u32 %r8, %laneid;",
@@ -383,8 +383,8 @@ func TestErrorsAreAllReported(t *testing.T) {
 	}
 }
 
-// TestThreadIndexIsReadOnly checks that setting a thread index is an error: all
-// its readers share one register.
+// TestThreadIndexIsReadOnly checks that setting a thread index is an error, because all readers of
+// the index share one register.
 func TestThreadIndexIsReadOnly(t *testing.T) {
 	k := ptx.NewKernel("k")
 	ptx.VarOf(k.Lane()).Set(ptx.Uint(1))

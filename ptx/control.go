@@ -9,7 +9,7 @@ import (
 
 type loop struct {
 	end    string
-	breaks []int // the instructions that leave the loop
+	breaks []int // indices of the instructions that leave the loop
 }
 
 func (k *Kernel) label(what string) string {
@@ -21,8 +21,8 @@ func (k *Kernel) label(what string) string {
 
 func (k *Kernel) place(label string) { k.add(Inst{Label: label}) }
 
-// jump appends a branch or exit that is taken if p holds, or, with not, if p does
-// not hold. It reports whether the jump can be taken.
+// jump appends a branch or exit that a thread takes if p holds or, with not, if p does not hold. It
+// reports whether a thread may take it: false if p is a constant that rules it out.
 func (k *Kernel) jump(id isa.ID, p Pred, not bool, args ...Operand) bool {
 	f := &isa.Table[id]
 	in := Inst{Form: f, Mods: k.mods(f), Args: args, pos: here(k.position())}
@@ -81,8 +81,8 @@ func (k *Kernel) IfElse(p Pred, then, otherwise func()) {
 	k.regions = append(k.regions, region{cause + 1, len(k.body), cause})
 }
 
-// Guarded predicates each instruction of body with p instead of branching. It
-// suits a few instructions without results.
+// Guarded makes p the guard of each instruction of body, instead of branching around body. It suits
+// a few instructions without results.
 func (k *Kernel) Guarded(p Pred, body func()) {
 	if p.v.konst {
 		if p.v.imm != 0 {
@@ -181,8 +181,8 @@ func SetAll[T Value](vars []*Var[T], to []T) {
 	}
 }
 
-// VarOf returns the variable that uses x's own register. It lets a kernel set a
-// value again that an instruction has made, such as one of [Kernel.Accumulators].
+// VarOf returns the variable that uses x's own register. With it a kernel can set a value again
+// that an instruction has produced, such as one of [Kernel.Accumulators].
 func VarOf[T Value](x T) *Var[T] {
 	v := x.val()
 	if v.k != nil && slices.Contains(v.k.thread[:], v) {

@@ -2,14 +2,12 @@ package ptx
 
 import "strings"
 
-// Loc is a position in the source that a compiler translated to PTX, as .loc
-// states it: the number of a .file and a line. The zero Loc means that the text
-// states none.
+// Loc is a position in the source from which a compiler made the PTX, as .loc states it: the number
+// of a .file directive, and a line. The zero Loc means that the text states no position.
 type Loc struct{ File, Line int }
 
-// Source returns the source file and source line for a line of the text of a
-// parsed kernel, from the module's .file and .loc directives. The result is "" and
-// 0 if they state none.
+// Source returns the source file and line from which a line of a parsed kernel comes, according to
+// the module's .file and .loc directives. It returns "" and 0 if they do not say.
 func (m *Module) Source(e *Entry, line int) (file string, sourceLine int) {
 	for i := range e.Body {
 		if in := &e.Body[i]; in.Line == line && in.Loc.Line > 0 {
@@ -19,8 +17,8 @@ func (m *Module) Source(e *Entry, line int) (file string, sourceLine int) {
 	return "", 0
 }
 
-// debug parses .file, .loc, .pragma and .section after their first token. It keeps
-// files and lines and skips everything else.
+// debug parses the rest of a .file, .loc, .pragma or .section directive. It keeps file names and
+// source lines, and skips everything else.
 func (p *parser) debug(directive string) error {
 	switch directive {
 	case ".pragma":
@@ -46,7 +44,7 @@ func (p *parser) debug(directive string) error {
 			p.m.Files = map[int]string{}
 		}
 		p.m.Files[n] = strings.Trim(name, `"`)
-		for p.accept(",") { // modification time and size
+		for p.accept(",") { // the file's modification time and size
 			p.next()
 		}
 		return nil

@@ -31,8 +31,8 @@ const compiled = `.version 8.0
 .section .debug_str { $info: .b8 1, 2 }
 `
 
-// TestDebugDirectives checks that debugging directives are read and leave the
-// instructions unchanged.
+// TestDebugDirectives checks that the parser reads debugging directives, and that they do not
+// change the instructions.
 func TestDebugDirectives(t *testing.T) {
 	m, err := ptx.Parse([]byte(compiled))
 	require.NoError(t, err)

@@ -7,17 +7,17 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// region is a part of a kernel's body, from start up to end, that some threads of
-// a warp may skip: the body of an If, the rest of a loop after a break, everything
-// after an exit. The guard of instruction cause decides which threads skip it.
+// region is a part of a kernel's body, from index start up to end, that some threads of a warp may
+// skip: the body of an If, the rest of a loop after a break, or everything after an exit. The guard
+// of the instruction with index cause decides which threads skip it.
 type region struct{ start, end, cause int }
 
 const toTheEnd = math.MaxInt
 
-// divergence finds instructions that need the whole warp but are where only some
-// lanes may run. A register varies if its value may differ between the lanes of a
-// warp. Divergence and varying registers depend on each other, so passes repeat
-// until nothing changes.
+// divergence returns an error for each instruction that needs the whole warp but is at a place that
+// only some lanes may reach. A register varies if its value may differ between the lanes of a warp.
+// Which places are divergent depends on which registers vary, and the other way round, so passes
+// repeat until nothing changes.
 func (k *Kernel) divergence() []error {
 	d := diverging{k: k, varies: make([]bool, len(k.regs)), lane: make([]bool, len(k.regs)), cause: make([]int32, len(k.body))}
 	for d.pass() {
@@ -87,8 +87,8 @@ func (d *diverging) mark(o *Operand) (changed bool) {
 	return changed
 }
 
-// result reports whether the instruction's outputs vary although the whole warp
-// runs it.
+// result reports whether the outputs of an instruction that the whole warp executes may differ
+// between lanes.
 func (d *diverging) result(in *Inst) bool {
 	f := in.Form
 	switch f.ID {
@@ -97,12 +97,12 @@ func (d *diverging) result(in *Inst) bool {
 			d.lane[in.Args[0].Reg] = isa.Specials[o.Reg].Name == "%tid.x"
 			return !isa.Specials[o.Reg].Uniform
 		}
-	case isa.ShflSync: // mode .idx with the same lane for all returns that lane's value to all
+	case isa.ShflSync: // with mode .idx and the same source lane in all lanes, all lanes get one value
 		if f.Mod(in.Mods, "mode") == ".idx" {
 			return d.reads(&in.Args[2]) && d.reads(&in.Args[1])
 		}
 		return d.reads(&in.Args[1])
-	case isa.Shr: // %tid.x / 32 or more is the same in the warp if CTAs have one dimension
+	case isa.Shr: // if CTAs have one dimension, %tid.x divided by 32 or more is the same in the whole warp
 		if a, n := in.Args[1], in.Args[2]; a.Kind == OpReg && d.lane[a.Reg] && n.Kind == OpInt && n.Imm >= 5 {
 			return false
 		}
@@ -121,7 +121,7 @@ func (d *diverging) result(in *Inst) bool {
 	return false
 }
 
-// reads reports whether an operand varies.
+// reads reports whether the value of an operand may differ between lanes.
 func (d *diverging) reads(o *Operand) bool {
 	switch o.Kind {
 	case OpReg, OpNotReg, OpTensor:

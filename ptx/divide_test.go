@@ -13,9 +13,9 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// divisors returns small divisors, and larger ones around each power of two,
-// around its 3/2 multiple and at random. Each bit length has its own multiplier
-// and shift.
+// divisors returns small divisors, and larger ones near powers of two, near 3/2 times powers of
+// two, and at random. Divisors of each bit length are needed because the multiplier and the shift
+// depend on it.
 func divisors() (list []uint32) {
 	for d := uint32(1); d <= 1000; d++ {
 		list = append(list, d)
@@ -44,8 +44,8 @@ func dividends(r *rand.Rand, d uint32) []uint32 {
 	return list[:32]
 }
 
-// divisionKernel divides word [i][lane] of in by divisor i; quotients and
-// remainders go to out [i][lane][2].
+// divisionKernel returns a kernel that divides word [i][lane] of in by divisor i. It writes
+// quotient and remainder to out [i][lane][2].
 func divisionKernel(t *testing.T, list []uint32) *emu.Kernel {
 	k := ptx.NewKernel("divide")
 	in, out := k.ParamPtr("in"), k.ParamPtr("out")
@@ -101,9 +101,8 @@ func TestDivideByConstants(t *testing.T) {
 	}
 }
 
-// TestDivideByConstantsEmitsNoDivision checks that no div or rem instruction is
-// left. The assembler would expand it into an approximate reciprocal and
-// corrections.
+// TestDivideByConstantsEmitsNoDivision checks that the builder emits no div or rem for a constant
+// divisor. The assembler would expand it into an approximate reciprocal and corrections.
 func TestDivideByConstantsEmitsNoDivision(t *testing.T) {
 	k := ptx.NewKernel("k")
 	out := k.ParamPtr("out")

@@ -6,8 +6,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// fold computes an instruction whose inputs are constants, with the bits that the
-// GPU would return. It does not fold instructions that the GPU approximates.
+// fold computes an instruction whose inputs are constants. The result has the bits that the GPU
+// would return. It does not fold instructions that the GPU approximates.
 func fold(f *isa.Form, m isa.Mods, in []val) (uint64, bool) {
 	var c [3]uint64
 	for i := range in {
@@ -88,8 +88,8 @@ func foldInt(f *isa.Form, m isa.Mods, t isa.Type, a, b, c uint64) (uint64, bool)
 	return 0, false
 }
 
-// permute picks four of the eight bytes of b, a. Each nibble of selector names one
-// byte. A nibble above 7 repeats the byte's sign bit instead.
+// permute executes prmt: each nibble of selector picks one of the eight bytes of b and a, a being
+// the lower four. A nibble above 7 repeats the byte's sign bit instead.
 func permute(a, b, selector uint64) (d uint64) {
 	both := b<<32 | a
 	for i := range 4 {
@@ -153,8 +153,8 @@ func compare(cmp string, signed bool, a, b uint64, sa, sb int64) uint64 {
 	return 0
 }
 
-// simplify drops operations that change nothing, such as adding 0, and turns
-// unsigned division by a constant into shifts, masks and products.
+// simplify replaces operations that change nothing, such as adding 0, by their input. It replaces
+// unsigned division by a constant by shifts, masks and products.
 func simplify(f *isa.Form, m isa.Mods, in []val) (val, bool) {
 	if c, ok := fold(f, m, in); ok {
 		return constant(c), true
@@ -217,7 +217,7 @@ func simplify(f *isa.Form, m isa.Mods, in []val) (val, bool) {
 	return val{}, false
 }
 
-// simplifyPred drops constant predicates.
+// simplifyPred simplifies operations on predicates with a constant input.
 func simplifyPred(f *isa.Form, in []val) (val, bool) {
 	if f.ID == isa.Not {
 		return Pred{in[0]}.Negated().v, true

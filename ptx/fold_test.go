@@ -16,8 +16,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// binary is an operation with two inputs, as the builder emits it and as Go
-// computes it.
+// binary is an operation with two inputs: the builder's method, and the same function in Go.
 type binary struct {
 	name string
 	emit func(a, b ptx.U32) ptx.U32
@@ -64,9 +63,8 @@ var binaries = []binary{
 	{"or xor", func(a, b ptx.U32) ptx.U32 { return toFlag(a.Le(b).Or(b.Gt(a)).Xor(a.EqI(1).Not())) }, func(a, b uint32) uint32 { return flag(a <= b != (a != 1)) }},
 }
 
-// TestFoldingAndSimplifyingKeepTheMeaning checks that each operation returns the
-// same bits with registers, with a constant on either side, and with constants
-// only.
+// TestFoldingAndSimplifyingKeepTheMeaning checks that each operation returns the same bits whether
+// its inputs are two registers, a constant on either side, or two constants.
 func TestFoldingAndSimplifyingKeepTheMeaning(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	special := []uint32{0, 1, 2, 3, 5, 8, 31, 32, 33, 64, 1 << 16, 1<<31 - 1, 1 << 31, 1<<32 - 1}
@@ -112,7 +110,7 @@ func TestFoldingAndSimplifyingKeepTheMeaning(t *testing.T) {
 	}
 }
 
-// TestDivisionByConstants checks division at the edges of every quotient.
+// TestDivisionByConstants checks division at the dividends where the quotient changes.
 func TestDivisionByConstants(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 2))
 	divisors := []uint32{3, 5, 6, 7, 9, 10, 12, 60, 641, 65535, 65537, 1<<31 - 1, 1<<31 + 1, 1<<32 - 1, 1<<32 - 2}
@@ -132,7 +130,7 @@ func TestDivisionByConstants(t *testing.T) {
 	}
 }
 
-// run interprets straight-line code and returns the value that it stores.
+// run interprets the straight-line code of a module, and returns the value that the code stores.
 func run(t *testing.T, m *ptx.Module, params map[string]uint32) uint32 {
 	t.Helper()
 	regs := make([]uint64, len(m.Entries[0].Registers))
@@ -185,8 +183,8 @@ func run(t *testing.T, m *ptx.Module, params map[string]uint32) uint32 {
 	return 0
 }
 
-// integer computes an instruction with two or three 32-bit inputs by big integers,
-// independently of the builder's folding.
+// integer computes an instruction with two or three 32-bit inputs by big integers. It does not use
+// the builder's folding.
 func integer(t *testing.T, f *isa.Form, m isa.Mods, a, b, c uint64) uint64 {
 	t.Helper()
 	signed := f.ArgType(m, 1).Signed()
@@ -237,8 +235,8 @@ func integer(t *testing.T, f *isa.Form, m isa.Mods, a, b, c uint64) uint64 {
 	return d.And(d, new(big.Int).SetUint64(^uint64(0)>>(64-width))).Uint64()
 }
 
-// TestSimplifications counts the instructions that are left, besides the
-// parameter's load, when one operand is a constant.
+// TestSimplifications checks the number of instructions that remain, besides the load of the
+// parameter, if one operand is a constant.
 func TestSimplifications(t *testing.T) {
 	for i, c := range []struct {
 		body func(k *ptx.Kernel, n ptx.U32)
@@ -296,8 +294,8 @@ func floatConst(t *testing.T, x ptx.F32) float32 {
 
 func f32(x float32) ptx.F32 { return ptx.Uint(int(math.Float32bits(x))).AsF32() }
 
-// TestFloatConstantsAreExact compares folded sums, products and fused products
-// with big floats rounded once.
+// TestFloatConstantsAreExact compares folded sums, products and fused multiply-adds with results of
+// big floats, rounded once.
 func TestFloatConstantsAreExact(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 9))
 	exact := func(x float32) *big.Float { return new(big.Float).SetPrec(2000).SetFloat64(float64(x)) }
@@ -306,7 +304,7 @@ func TestFloatConstantsAreExact(t *testing.T) {
 		draw := func() float32 {
 			e := uint32(1 + rng.IntN(254))
 			if rng.IntN(2) == 0 {
-				e = uint32(120 + rng.IntN(16)) // exponents close together, so that sums round
+				e = uint32(120 + rng.IntN(16)) // similar exponents, so that sums need rounding
 			}
 			return math.Float32frombits(rng.Uint32()&0x807fffff | e<<23)
 		}

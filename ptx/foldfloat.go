@@ -9,8 +9,7 @@ import (
 // nanBits is the only NaN that GPU arithmetic returns.
 const nanBits = 0x7fffffff
 
-// foldFloat computes operations that IEEE 754 defines exactly, rounded once to
-// nearest even.
+// foldFloat computes operations that IEEE 754 defines exactly. It rounds once, to nearest even.
 func foldFloat(f *isa.Form, m isa.Mods, a, b, c uint64) (uint64, bool) {
 	ftz := f.Has(m, ".ftz")
 	x, y, z := float(a, ftz), float(b, ftz), float(c, ftz)
@@ -40,8 +39,7 @@ func foldFloat(f *isa.Form, m isa.Mods, a, b, c uint64) (uint64, bool) {
 	return floatBits(d, ftz), true
 }
 
-// float returns the number that the bits represent. With ftz, subnormal numbers
-// become zero.
+// float returns the number that the bits represent. With ftz, a subnormal number becomes zero.
 func float(b uint64, ftz bool) float32 {
 	if ftz && b&0x7f800000 == 0 {
 		b &= 0x80000000
@@ -60,16 +58,15 @@ func floatBits(x float32, ftz bool) uint64 {
 	return b
 }
 
-// fma returns x*y+z, rounded once. The product is exact in double precision. The
-// sum is rounded to odd there, so that the second rounding, to single precision,
-// is correct.
+// fma returns x*y+z, rounded once. The product is exact in double precision. The sum in double
+// precision is rounded to odd, so that the second rounding, to single precision, is correct.
 func fma(x, y, z float32) float32 {
 	p, q := float64(x)*float64(y), float64(z)
 	s := p + q
 	if s != s || math.IsInf(s, 0) {
 		return float32(s)
 	}
-	v := s - p // TwoSum: p + q = s + e exactly
+	v := s - p // TwoSum: p + q equals s + e exactly
 	e := (p - (s - v)) + (q - v)
 	if b := math.Float64bits(s); e != 0 && b&1 == 0 {
 		if (e > 0) == (s > 0) {

@@ -11,8 +11,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// TestForeignSurvivesPrintAndParse parses, verifies and prints the output of other
-// compilers. The printed text must parse to the same module.
+// TestForeignSurvivesPrintAndParse parses, verifies and prints PTX of other compilers. The printed
+// text must parse to the same module.
 func TestForeignSurvivesPrintAndParse(t *testing.T) {
 	files, err := filepath.Glob("testdata/foreign/*.ptx")
 	require.NoError(t, err)

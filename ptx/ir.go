@@ -6,15 +6,14 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Module is a PTX module: what the builder makes, the printer prints and the
-// parser reads.
+// Module is a PTX module. The builder makes it, the printer prints it, and the parser reads it.
 type Module struct {
 	Version isa.Version
 	Arch    isa.Arch
-	Globals []Variable // declared outside kernels, such as .extern .shared
+	Globals []Variable // variables declared outside kernels, such as .extern .shared
 	Entries []*Entry
 	Funcs   []*Func
-	// Files are the .file directives of parsed text, by number.
+	// Files maps the numbers of .file directives in parsed text to file names.
 	Files map[int]string
 }
 
@@ -40,17 +39,17 @@ func (m *Module) Func(name string) *Func {
 	return found
 }
 
-// Variable is a declared array in shared memory, in a thread's local memory, or,
-// if it belongs to the module, in global or constant memory.
+// Variable is a declared array in shared memory or in a thread's local memory. A variable of the
+// module may also be in global or constant memory.
 type Variable struct {
 	Name   string
 	Space  isa.Space // Generic counts as Shared
 	Extern bool
-	Scalar isa.Type // the type of a variable that is not an array, which matters where parameters are passed
+	Scalar isa.Type // type of a variable that is not an array; needed for variables that pass parameters
 	Align  int
 	Bytes  int // 0 for an unsized extern array
-	// Init are the first bytes; the rest is zero. Addresses lists the addresses among
-	// them, which are known only after loading.
+	// Init has the first initial bytes; the rest is zero. Addresses lists the places in Init that
+	// hold the address of a variable, which is known only after loading.
 	Init      []byte
 	Addresses []Address
 }
@@ -58,16 +57,16 @@ type Variable struct {
 // Shared reports whether the variable is in shared memory.
 func (v *Variable) Shared() bool { return v.Space == isa.Generic || v.Space == isa.Shared }
 
-// Address is the address of one variable within the initial bytes of another.
+// Address is a place in the initial bytes of a variable that holds the address of another variable.
 type Address struct {
-	At     int // offset in the initial bytes
+	At     int // offset of the place in the initial bytes
 	Sym    string
 	Add    int64
-	Global bool // written generic(Sym): a generic address
+	Global bool // the text has generic(Sym): the address is generic
 }
 
-// Param is a kernel parameter. If Bytes is larger than its type, the parameter is
-// an array of bytes, such as a tensor map.
+// Param is a kernel parameter. If Bytes is larger than the size of Type, the parameter is an array
+// of bytes, such as a tensor map.
 type Param struct {
 	Name  string
 	Type  isa.Type
@@ -96,27 +95,27 @@ func (d Dims) String() string {
 type Entry struct {
 	Name   string
 	Params []Param
-	// MaxThreads is the product of .maxntid, 0 when absent; Block is .reqntid.
+	// MaxThreads is the product of the extents in .maxntid, 0 if absent. Block is .reqntid.
 	MaxThreads int
 	Block      Dims
-	// MinCTAs is .minnctapersm, 0 when absent; Cluster is .reqnctapercluster.
+	// MinCTAs is .minnctapersm, 0 if absent. Cluster is .reqnctapercluster.
 	MinCTAs int
 	Cluster Dims
 	Shared  []Variable
 	Local   []Variable // one copy for each thread
-	// Names describe regions of dynamic shared memory and named barriers.
+	// Names has the names of regions of dynamic shared memory and of named barriers.
 	Names     []Name
 	Decls     []RegDecl
 	Registers []Register
 	Body      []Inst
 }
 
-// Func is a function that kernels call. Its Entry has the parts that a function may
-// have: parameters, variables, registers and a body.
+// Func is a function that kernels call. It uses only some fields of Entry: parameters, variables,
+// registers and the body.
 type Func struct {
 	Entry
 	Results  []Param
-	Declared bool // a declaration: the body is elsewhere in the module, or outside it
+	Declared bool // the function has no body here: it is elsewhere in the module, or outside it
 	Extern   bool
 }
 
@@ -139,15 +138,14 @@ func (e *Entry) Param(name string) (Param, bool) {
 	return Param{}, false
 }
 
-// ParamBase is the address at which parameters start in the constant bank of
-// sm_90. The assembler aligns addresses in the bank, not offsets in the packed
-// buffer. A parameter with an alignment above 16 may therefore have an offset that
-// is not a multiple of its alignment: a tensor map that comes first is at offset
-// 112.
+// ParamBase is the address at which parameters start in the constant bank of sm_90. The assembler
+// aligns addresses in the bank, not offsets in the packed buffer. If a parameter needs an alignment
+// above 16, its offset in the buffer need not be a multiple of this alignment. For example, a
+// tensor map that comes first is at offset 112.
 const ParamBase = 0x210
 
-// layoutParams sets the offsets: parameters in order, each aligned in the
-// constant bank, as the assembler lays them out.
+// layoutParams sets the offsets of parameters as the assembler lays them out: in order, each
+// aligned in the constant bank.
 func layoutParams(ps []Param) {
 	at := ParamBase
 	for i := range ps {
@@ -157,11 +155,11 @@ func layoutParams(ps []Param) {
 	}
 }
 
-// RegDecl declares registers Prefix0 to Prefix(Count-1), or the one register
-// Prefix when Count is 0.
+// RegDecl declares the registers Prefix0 to Prefix(Count-1). If Count is 0, it declares one
+// register with the name Prefix.
 type RegDecl struct {
 	Class  isa.Type
-	Prefix string // with its %
+	Prefix string // with the leading %
 	Count  int
 }
 
@@ -176,20 +174,20 @@ type Inst struct {
 	Form *isa.Form
 	Mods isa.Mods
 	Args []Operand
-	// Guard is the number of the predicate register plus one, 0 for none. GuardNot
-	// negates it.
+	// Guard is the number of the predicate register plus one, or 0 without a guard. GuardNot
+	// negates the predicate.
 	Guard    int32
 	GuardNot bool
 	// Label is the label's name when Form is nil.
 	Label string
-	// Directive belongs to a label: .branchtargets, whose labels are Args, or the
-	// whole text of another directive.
+	// Directive is set for some labels. It is .branchtargets, whose target labels are in Args, or
+	// the whole text of another directive.
 	Directive string
-	// Line is the line of the parsed text, 0 if the instruction was built in Go.
+	// Line is the instruction's line in the parsed text. It is 0 if Go code built the instruction.
 	Line int
-	// Loc is the position in the source, if the parsed text states one.
+	// Loc is the position in the source from which the PTX was compiled, if the text states one.
 	Loc Loc
-	// pos is the Go call stack that emitted the instruction.
+	// pos is the Go call stack that emitted the instruction. It is nil for parsed text.
 	pos *position
 }
 
@@ -251,9 +249,9 @@ type Operand struct {
 	Imm  int64
 	Sym  string
 	List []Operand
-	// owner is the kernel that Reg belongs to, until emit has checked it.
+	// owner is the kernel to which Reg belongs. emit checks and clears it.
 	owner *Kernel
-	// sunk reports that the parser read _| before the operand.
+	// sunk states that the parser has read _| before the operand.
 	sunk bool
 }
 

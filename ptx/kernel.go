@@ -8,21 +8,21 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Mod is a modifier with its dot, such as ".L1::no_allocate", for
-// instructions that take optional ones.
+// Mod is a modifier with its dot, such as ".L1::no_allocate". Methods take it for instructions with
+// optional modifiers.
 type Mod string
 
-// Kernel builds one kernel. It belongs to one goroutine.
+// Kernel builds one kernel. Only one goroutine may use it.
 type Kernel struct {
 	name   string
 	params []Param
 	regs   []regInfo
-	counts map[string]int // registers of each prefix
+	counts map[string]int // number of registers with each prefix
 	order  []string       // prefixes in order of first use
 	class  map[string]isa.Type
 	body   []Inst
-	args   []Operand // arena
-	// positions has room for the call stacks of the next instructions.
+	args   []Operand // storage for the operands of instructions
+	// positions is storage for the call stacks of the next instructions.
 	positions []position
 	errs      []error
 	hint      string
@@ -30,10 +30,10 @@ type Kernel struct {
 	maxThreads, minCTAs, cluster int
 	sharedBase                   U32
 	hasShared                    bool
-	// thread holds the values of %tid.x and its parts that are computed on every path
-	// to this point of the kernel. If and Loop restore it after a body that some
-	// threads skip. They do so without a helper function, which would add a frame to
-	// the positions of instructions.
+	// thread holds the values of %tid.x, and of the indices computed from it, that are available at
+	// this point of the kernel: every path to it has computed them. If and Loop restore thread
+	// after a body that some threads skip. They restore it without a helper function, because a
+	// helper would add a frame to the positions of instructions.
 	thread [threadIndices]val
 
 	labels  map[string]int
@@ -74,8 +74,8 @@ func (k *Kernel) Errorf(format string, args ...any) {
 	k.errs = append(k.errs, fmt.Errorf("%s: %s", here(new(position)).resolve(), fmt.Sprintf(format, args...)))
 }
 
-// newReg returns a new register of the type's class. Its name is the prefix that
-// [Kernel.Named] set, or the class's letter.
+// newReg returns a new register of the class of type t. Its name begins with the prefix that
+// [Kernel.Named] has set, or else with the letter of the class.
 func (k *Kernel) newReg(t isa.Type) val {
 	class := t.Class()
 	prefix := k.hint
@@ -101,8 +101,8 @@ func (k *Kernel) newReg(t isa.Type) val {
 	return val{k: k, reg: int32(len(k.regs) - 1)}
 }
 
-// Named makes name the prefix of registers that body creates: %name0, %name1 … It
-// makes the text easier to read. The letters r, h, d and p stay reserved.
+// Named makes name the prefix of the registers that body creates: %name0, %name1 and so on. It
+// makes the text easier to read. The single letters r, h, d and p are reserved.
 func (k *Kernel) Named(name string, body func()) {
 	old := k.hint
 	k.hint = name
@@ -114,8 +114,8 @@ func (k *Kernel) Named(name string, body func()) {
 	k.hint = old
 }
 
-// mods returns the modifiers of a form that texts name. It adds the modifiers that
-// leave no choice.
+// mods returns the modifiers of a form: those in texts, and those at places with only one possible
+// modifier.
 func (k *Kernel) mods(f *isa.Form, texts ...Mod) isa.Mods {
 	m := fixedMods(f)
 	for _, t := range texts {
@@ -134,7 +134,7 @@ func (k *Kernel) mods(f *isa.Form, texts ...Mod) isa.Mods {
 	return m
 }
 
-// fixedMods returns the modifiers that leave no choice.
+// fixedMods returns the modifiers at places with only one possible modifier.
 func fixedMods(f *isa.Form) (m isa.Mods) {
 	for i := range f.Mods {
 		if f.Mods[i].Fixed() {
@@ -159,13 +159,13 @@ func setMod(f *isa.Form, m *isa.Mods, text string) bool {
 	return false
 }
 
-// op appends an instruction of a form with modifiers.
+// op appends an instruction of a form, with the given modifiers and operands.
 func (k *Kernel) op(id isa.ID, mods []Mod, args ...Operand) {
 	f := &isa.Table[id]
 	k.emitAt(here(k.position()), f, k.mods(f, mods...), args)
 }
 
-// opTo is op with a result in a new register, the first operand.
+// opTo appends an instruction whose first operand, the result, is a new register of type t.
 func (k *Kernel) opTo(id isa.ID, t isa.Type, mods []Mod, args ...Operand) val {
 	f, d := &isa.Table[id], k.result(t)
 	k.emitAt(here(k.position()), f, k.mods(f, mods...), append([]Operand{d.operand(t)}, args...))
@@ -194,8 +194,8 @@ func (k *Kernel) emitAt(pos *position, f *isa.Form, m isa.Mods, args []Operand) 
 	k.add(in)
 }
 
-// add appends to the body and doubles its capacity when full. append alone grows a
-// large slice in small steps and copies it about four times as often.
+// add appends an instruction to the body, and doubles the capacity of the body when it is full.
+// append alone grows a large slice in small steps, which copies it about four times as often.
 func (k *Kernel) add(in Inst) {
 	if len(k.body) == cap(k.body) {
 		k.body = slices.Grow(k.body, len(k.body))
@@ -203,7 +203,7 @@ func (k *Kernel) add(in Inst) {
 	k.body = append(k.body, in)
 }
 
-// own reports operands that are not values of this kernel.
+// own reports operands that are missing or belong to another kernel.
 func (k *Kernel) own(f *isa.Form, args []Operand) {
 	for i := range args {
 		o := &args[i]
@@ -218,7 +218,7 @@ func (k *Kernel) own(f *isa.Form, args []Operand) {
 	}
 }
 
-// result returns the output register of an instruction.
+// result returns a new register for the output of an instruction.
 func (k *Kernel) result(t isa.Type) val { return k.newReg(t) }
 
 func (k *Kernel) param(p Param) {
@@ -237,16 +237,16 @@ func loadParam[T Value](k *Kernel, name string) T {
 	return wrap[T](k.opTo(isa.LdParam, ty, []Mod{Mod("." + ty.String())}, Operand{Kind: OpAddr, Reg: -1, Sym: name}))
 }
 
-// ParamU32 declares a parameter and loads it.
+// ParamU32 declares a 32-bit integer parameter, and loads it.
 func (k *Kernel) ParamU32(name string) U32 { return loadParam[U32](k, name) }
 
-// ParamU64 declares a parameter and loads it.
+// ParamU64 declares a 64-bit integer parameter, and loads it.
 func (k *Kernel) ParamU64(name string) U64 { return loadParam[U64](k, name) }
 
-// ParamF32 declares a parameter and loads it.
+// ParamF32 declares a single-precision parameter, and loads it.
 func (k *Kernel) ParamF32(name string) F32 { return loadParam[F32](k, name) }
 
-// ParamPtr declares a parameter that is an address in global memory.
+// ParamPtr declares a parameter that is an address in global memory, and loads it.
 func (k *Kernel) ParamPtr(name string) Global {
 	p := loadParam[U64](k, name)
 	return Global{base: U64{k.opTo(isa.CvtaToGlobal, isa.U64, nil, p.v.operand(isa.U64))}}
@@ -259,7 +259,8 @@ const (
 	TensorMapAlign = 128
 )
 
-// ParamTensorMap declares a tensor map passed by value and returns its address.
+// ParamTensorMap declares a parameter that is a tensor map, passed by value. It returns the
+// parameter's address.
 func (k *Kernel) ParamTensorMap(name string) TensorMap {
 	k.param(Param{Name: name, Type: isa.B8, Align: TensorMapAlign, Bytes: TensorMapBytes})
 	a := k.opTo(isa.Mov, isa.U64, []Mod{".u64"}, Operand{Kind: OpSymbol, Sym: name})
@@ -269,8 +270,8 @@ func (k *Kernel) ParamTensorMap(name string) TensorMap {
 // sharedName is the name of a kernel's dynamic shared memory.
 const sharedName = "smem"
 
-// SharedBase returns the start of the CTA's dynamic shared memory, aligned to
-// 1024. The first call must be in a body that encloses every later use.
+// SharedBase returns the start of the CTA's dynamic shared memory, aligned to 1024 bytes. The first
+// call computes it, so it must be in a body that encloses every later use.
 func (k *Kernel) SharedBase() Shared {
 	if !k.hasShared {
 		k.hasShared = true
@@ -279,8 +280,8 @@ func (k *Kernel) SharedBase() Shared {
 	return Shared{base: k.sharedBase}
 }
 
-// Build ends the kernel. It returns a verified module with this one entry, or
-// every error of the emission, each with its Go line.
+// Build ends the kernel. It returns a verified module with this one kernel. If there were mistakes,
+// it returns all of them, each with its Go line.
 func (k *Kernel) Build() (*Module, error) {
 	k.op(isa.Ret, nil)
 	e := &Entry{Name: k.name, Params: k.params, MaxThreads: k.maxThreads, MinCTAs: k.minCTAs, Names: k.names, Body: k.body}
@@ -310,7 +311,7 @@ func (k *Kernel) Build() (*Module, error) {
 	return m, nil
 }
 
-// needs sets the module to the lowest version and target that its forms need.
+// needs sets the version and target of the module to the lowest that its instructions need.
 func (m *Module) needs() {
 	m.Version, m.Arch = 70, isa.SM70
 	for _, e := range m.Entries {

@@ -11,12 +11,11 @@ type token struct {
 	line int
 }
 
-// tokenBytes is the approximate number of bytes of text for each token.
+// tokenBytes is the expected number of bytes of text per token.
 const tokenBytes = 4
 
-// lex splits PTX into tokens. A word is a run of letters, digits and _ $ % . :
-// without a colon at its end, which is a token of its own. lex drops comments and
-// white space.
+// lex splits PTX into tokens. A word consists of letters, digits, _ $ % . and double colons. A
+// single colon is a token by itself. lex drops comments and white space.
 func lex(src string) ([]token, error) {
 	out := make([]token, 0, len(src)/tokenBytes)
 	line := 1
@@ -56,11 +55,11 @@ func lex(src string) ([]token, error) {
 				j++
 			}
 			if number := c >= '0' && c <= '9' && !strings.HasPrefix(src[i:], "0x") && !strings.HasPrefix(src[i:], "0X"); number && j+1 < len(src) &&
-				(src[j-1] == 'e' || src[j-1] == 'E') && (src[j] == '-' || src[j] == '+') { // the sign of an exponent
+				(src[j-1] == 'e' || src[j-1] == 'E') && (src[j] == '-' || src[j] == '+') { // the sign of an exponent belongs to the number
 				for j++; j < len(src) && src[j] >= '0' && src[j] <= '9'; j++ {
 				}
 			}
-			if j == i { // a colon that is not part of a word
+			if j == i { // the colon is not part of a word
 				j++
 			}
 			out = append(out, token{src[i:j], line})
@@ -82,7 +81,7 @@ func lex(src string) ([]token, error) {
 	return out, nil
 }
 
-// betweenStatements reports whether a statement may begin after these tokens.
+// betweenStatements reports whether a statement may begin after the given tokens.
 func betweenStatements(toks []token) bool {
 	if len(toks) == 0 {
 		return false

@@ -8,7 +8,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// typeMod returns the type modifier of loads and stores of T.
+// typeMod returns the type modifier of a load or store of T.
 func typeMod[T Value]() Mod {
 	var t T
 	return Mod("." + t.isaType().String())
@@ -25,7 +25,7 @@ func load[T Value](base val, id isa.ID, a Operand, n int, mods []Mod) []T {
 	return loadAs[T](base, id, a, n, mods, typeMod[T]())
 }
 
-// loadAs loads values of a type in memory that is no wider than T.
+// loadAs loads n values whose type in memory, of, is not wider than T.
 func loadAs[T Value](base val, id isa.ID, a Operand, n int, mods []Mod, of Mod) []T {
 	f := &isa.Table[id]
 	k := base.k
@@ -50,8 +50,8 @@ func loadAs[T Value](base val, id isa.ID, a Operand, n int, mods []Mod, of Mod) 
 	return out
 }
 
-// store emits a store. The address or a value must be in a register, which names
-// the kernel to emit into.
+// store emits a store. The address or a value must be in a register: the register determines the
+// kernel that gets the instruction.
 func store[T Value](base val, id isa.ID, a Operand, vs []T) {
 	f := &isa.Table[id]
 	k := base.k
@@ -77,7 +77,7 @@ func vecOrOne(list []Operand) Operand {
 	return Operand{Kind: OpVec, List: list}
 }
 
-// LdGlobal loads one value.
+// LdGlobal loads one value from global memory.
 func LdGlobal[T Value](a Global, mods ...Mod) T {
 	return load[T](a.base.v, isa.LdGlobal, a.operand(), 1, mods)[0]
 }
@@ -88,12 +88,12 @@ func LdGlobalVec[T Value](a Global, n int, mods ...Mod) []T {
 	return load[T](a.base.v, isa.LdGlobal, a.operand(), n, mods)
 }
 
-// LdGlobalByte loads one byte. The other bits of the result are 0.
+// LdGlobalByte loads one byte from global memory. The other bits of the result are 0.
 func LdGlobalByte(a Global, mods ...Mod) U32 {
 	return loadAs[U32](a.base.v, isa.LdGlobal, a.operand(), 1, mods, ".u8")[0]
 }
 
-// LdShared loads one value.
+// LdShared loads one value from shared memory.
 func LdShared[T Value](a Shared) T {
 	return load[T](a.base.v, isa.LdShared, a.operand(), 1, nil)[0]
 }
@@ -107,8 +107,8 @@ func LdSharedVec[T Value](a Shared, n int) []T {
 // [Kernel.Stmatrix] stores them.
 func (k *Kernel) Ldmatrix(a Shared, n int) []U32 { return k.ldmatrix("", a, n) }
 
-// LdmatrixTrans loads the matrices transposed. Lane l gives the address of column
-// l%8 of matrix l/8.
+// LdmatrixTrans loads 1, 2 or 4 matrices transposed. Lane l gives the address of column l%8 of
+// matrix l/8.
 func (k *Kernel) LdmatrixTrans(a Shared, n int) []U32 { return k.ldmatrix(".trans", a, n) }
 
 func (k *Kernel) ldmatrix(trans Mod, a Shared, n int) []U32 {
@@ -120,19 +120,19 @@ func (k *Kernel) ldmatrix(trans Mod, a Shared, n int) []U32 {
 	return out
 }
 
-// StGlobal stores 1, 2 or 4 values with one instruction.
+// StGlobal stores 1, 2 or 4 adjacent values to global memory with one instruction.
 func StGlobal[T Value](a Global, vs ...T) {
 	store(a.base.v, isa.StGlobal, a.operand(), vs)
 }
 
-// StShared stores 1, 2 or 4 values with one instruction.
+// StShared stores 1, 2 or 4 adjacent values to shared memory with one instruction.
 func StShared[T Value](a Shared, vs ...T) {
 	store(a.base.v, isa.StShared, a.operand(), vs)
 }
 
-// LdGlobalAcquire loads a word that another CTA stores with [StGlobalRelease].
-// Every write that was visible to the storing thread before its store is visible
-// after the load.
+// LdGlobalAcquire loads a word that a thread of another CTA stores with [StGlobalRelease]. If it
+// reads the stored value, every write that was visible to the storing thread before its store is
+// visible after the load.
 func LdGlobalAcquire(a Global) U32 {
 	return load[U32](a.base.v, isa.LdSync, a.operand(), 1, []Mod{".acquire", ".gpu", ".global"})[0]
 }
@@ -146,27 +146,27 @@ func StGlobalRelease(a Global, x U32) {
 	k.op(isa.StSync, []Mod{".release", ".gpu", ".global", ".u32"}, a.operand(), x.v.operand(isa.U32))
 }
 
-// AtomGlobalAdd adds n to a word and returns the word's old value.
+// AtomGlobalAdd adds n to a word of global memory and returns the word's old value.
 func (k *Kernel) AtomGlobalAdd(a Global, n U32) U32 {
 	return U32{k.opTo(isa.Atom, isa.U32, []Mod{".global", ".add", ".u32"}, a.operand(), n.v.operand(isa.U32))}
 }
 
-// AtomSharedAdd adds n to a word and returns the word's old value.
+// AtomSharedAdd adds n to a word of shared memory and returns the word's old value.
 func (k *Kernel) AtomSharedAdd(a Shared, n U32) U32 {
 	return U32{k.opTo(isa.Atom, isa.U32, []Mod{".shared", ".add", ".u32"}, a.operand(), n.v.operand(isa.U32))}
 }
 
-// RedSharedAdd adds n to a word and returns nothing.
+// RedSharedAdd adds n to a word of shared memory. It returns nothing.
 func (k *Kernel) RedSharedAdd(a Shared, n U32) {
 	k.op(isa.Red, []Mod{".shared", ".add", ".u32"}, a.operand(), n.v.operand(isa.U32))
 }
 
-// RedSharedOr sets bits of a word and returns nothing.
+// RedSharedOr sets bits of a word of shared memory. It returns nothing.
 func (k *Kernel) RedSharedOr(a Shared, bits U32) {
 	k.op(isa.Red, []Mod{".shared", ".or", ".b32"}, a.operand(), bits.v.operand(isa.U32))
 }
 
-// RedGlobalAdd adds n to a word and returns nothing.
+// RedGlobalAdd adds n to a word of global memory. It returns nothing.
 func (k *Kernel) RedGlobalAdd(a Global, n U32) {
 	k.op(isa.Red, []Mod{".global", ".add", ".u32"}, a.operand(), n.v.operand(isa.U32))
 }
@@ -179,27 +179,26 @@ func vecOperand[T Value](vs []T) Operand {
 	return Operand{Kind: OpVec, List: list}
 }
 
-// TMALoad starts the load of the box of m at coords (dimension 0 first) into dst.
-// Its bytes count towards the current phase of the mbarrier bar. coords are
-// signed.
+// TMALoad starts the load of the box of m at coords into dst. coords are signed, dimension 0 first.
+// The loaded bytes count in the current phase of the mbarrier at bar.
 func (k *Kernel) TMALoad(dst Shared, m TensorMap, bar Shared, coords ...U32) {
 	k.op(isa.TMALoad, []Mod{dimMod(coords)}, dst.operand(), tensorOperand(m, coords), bar.operand())
 }
 
-// TMALoadMulticast is [Kernel.TMALoad] into every CTA of the cluster whose bit is
-// set in ctas (bit r is rank r). In each of these CTAs the box is written at dst's
-// offset and its bytes count at the mbarrier at bar's offset.
+// TMALoadMulticast does the same as [Kernel.TMALoad] for every CTA of the cluster whose bit is set
+// in ctas (bit r stands for rank r). In each of these CTAs it writes the box at dst's offset, and
+// counts the bytes at the mbarrier at bar's offset.
 func (k *Kernel) TMALoadMulticast(dst Shared, m TensorMap, bar Shared, ctas B16, coords ...U32) {
 	k.op(isa.TMALoadMulticast, []Mod{dimMod(coords)}, dst.operand(), tensorOperand(m, coords), bar.operand(), ctas.v.operand(isa.B16))
 }
 
-// TMAStore starts the store of a box from src to m at coords. The thread's next
-// [Kernel.BulkCommit] adds it to a group.
+// TMAStore starts the store of the box at src to m at coords. The thread's next [Kernel.BulkCommit]
+// adds the store to a group.
 func (k *Kernel) TMAStore(m TensorMap, src Shared, coords ...U32) {
 	k.op(isa.TMAStore, []Mod{dimMod(coords)}, tensorOperand(m, coords), src.operand())
 }
 
-// TMAPrefetch loads a box of m at coords into the L2 cache.
+// TMAPrefetch loads the box of m at coords into the L2 cache.
 func (k *Kernel) TMAPrefetch(m TensorMap, coords ...U32) {
 	k.op(isa.TMAPrefetch, []Mod{dimMod(coords)}, tensorOperand(m, coords))
 }
@@ -217,7 +216,7 @@ func tensorOperand(m TensorMap, coords []U32) Operand {
 	return Operand{Kind: OpTensor, Reg: m.addr.v.reg, List: list, owner: m.addr.v.k}
 }
 
-// Accumulators returns n new registers, this thread's part of a 64 x 2n product.
+// Accumulators returns n new registers: this thread's part of a 64 x 2n accumulator of wgmma.
 func (k *Kernel) Accumulators(n int) []F32 {
 	acc := make([]F32, n)
 	k.Named("acc", func() {
@@ -228,36 +227,36 @@ func (k *Kernel) Accumulators(n int) []F32 {
 	return acc
 }
 
-// Wgmma starts acc = A*B + (scaleD ? acc : 0) for one 64 x N x 16 step. A and B
-// are bf16 tiles in shared memory, given by descriptors. N is twice len(acc). In a
-// transposed operand the M or N dimension is contiguous.
+// Wgmma starts acc = A*B + (scaleD ? acc : 0) for one step of 64 x N x 16. N is twice len(acc). A
+// and B are bf16 tiles in shared memory, which the descriptors describe. A transposed operand is
+// contiguous in the M or N dimension instead of K.
 func (k *Kernel) Wgmma(acc []F32, descA, descB U64, scaleD Pred, transA, transB bool) {
 	k.wgmma(isa.WgmmaBF16, acc, descA, descB, scaleD, transA, transB)
 }
 
-// WgmmaF16 is [Kernel.Wgmma] for f16 tiles.
+// WgmmaF16 does the same as [Kernel.Wgmma] for f16 tiles.
 func (k *Kernel) WgmmaF16(acc []F32, descA, descB U64, scaleD Pred, transA, transB bool) {
 	k.wgmma(isa.WgmmaF16, acc, descA, descB, scaleD, transA, transB)
 }
 
-// WgmmaRegisters is [Kernel.Wgmma] with A in registers: warp w of the warpgroup
-// holds rows 16w to 16w + 15 of A, in the layout of [Kernel.Mma].
+// WgmmaRegisters does the same as [Kernel.Wgmma] with A in registers. Warp w of the warpgroup holds
+// rows 16w to 16w + 15 of A, in the layout of [Kernel.Mma].
 func (k *Kernel) WgmmaRegisters(acc []F32, a []U32, descB U64, scaleD Pred, transB bool) {
 	k.wgmmaRegisters(isa.WgmmaBF16Registers, acc, a, descB, scaleD, transB)
 }
 
-// WgmmaF16Registers is [Kernel.WgmmaRegisters] for f16.
+// WgmmaF16Registers does the same as [Kernel.WgmmaRegisters] for f16.
 func (k *Kernel) WgmmaF16Registers(acc []F32, a []U32, descB U64, scaleD Pred, transB bool) {
 	k.wgmmaRegisters(isa.WgmmaF16Registers, acc, a, descB, scaleD, transB)
 }
 
-// Mma adds a warp's product of A, 16 rows by 16 columns, and B, 16 rows by 8
-// columns, both bf16 in registers, to acc. With g = l/4 and c = 2(l%4), lane l
-// holds of A rows g and g+8, each at k = c, c+1, c+8 and c+9; of B column g at the
-// same k; of acc rows g and g+8 at columns c and c+1.
+// Mma adds A*B to acc within one warp. A has 16 rows and 16 columns (k), B has 16 rows (k) and 8
+// columns; both are bf16 in registers. Let g = l/4 and c = 2(l%4) for lane l. The lane holds rows g
+// and g+8 of A, at k = c, c+1, c+8 and c+9; column g of B at the same k; and rows g and g+8 of acc,
+// at columns c and c+1.
 func (k *Kernel) Mma(acc []F32, a, b []U32) { k.mma(isa.MmaBF16, acc, a, b) }
 
-// MmaF16 is [Kernel.Mma] for f16.
+// MmaF16 does the same as [Kernel.Mma] for f16.
 func (k *Kernel) MmaF16(acc []F32, a, b []U32) { k.mma(isa.MmaF16, acc, a, b) }
 
 func (k *Kernel) mma(id isa.ID, acc []F32, a, b []U32) {
@@ -291,8 +290,8 @@ func flag(b bool) Operand {
 // address of row l%8 of matrix l/8.
 func (k *Kernel) Stmatrix(a Shared, vs ...U32) { k.stmatrix("", a, vs) }
 
-// StmatrixTrans stores the matrices transposed. Lane l gives the address of column
-// l%8 of matrix l/8.
+// StmatrixTrans stores 1, 2 or 4 matrices transposed. Lane l gives the address of column l%8 of
+// matrix l/8.
 func (k *Kernel) StmatrixTrans(a Shared, vs ...U32) { k.stmatrix(".trans", a, vs) }
 
 func (k *Kernel) stmatrix(trans Mod, a Shared, vs []U32) {

@@ -10,8 +10,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// TestNames checks that names and scopes are printed and read back, and change no
-// instruction.
+// TestNames checks that names and scopes are printed and read back, and that they do not change the
+// instructions.
 func TestNames(t *testing.T) {
 	k := ptx.NewKernel("k")
 	names := []ptx.Name{
@@ -39,7 +39,7 @@ func TestNames(t *testing.T) {
 	assert.Equal(t, text, string(parsed.Print().PTX))
 }
 
-// TestNoNames checks that a comment that only resembles a name stays a comment.
+// TestNoNames checks that a comment that merely resembles a name is read as a comment.
 func TestNoNames(t *testing.T) {
 	k := ptx.NewKernel("k")
 	m, err := k.Build()

@@ -2,8 +2,8 @@ package ptx
 
 import "sonicmoe/ptx/isa"
 
-// operate emits an instruction with one output, whose inputs are registers or
-// constants. If all inputs are constants, it folds the instruction.
+// operate emits an instruction with one output. Its inputs are registers or constants. If all
+// inputs are constants, it computes the result instead.
 func operate(id isa.ID, mods []Mod, in ...val) val {
 	f := &isa.Table[id]
 	for _, v := range in {
@@ -39,8 +39,9 @@ func operate(id isa.ID, mods []Mod, in ...val) val {
 	return d
 }
 
-// foldConstants folds an instruction whose inputs are constants. It has no kernel
-// to emit into.
+// foldConstants computes an instruction whose inputs are constants. Without a register among the
+// inputs there is no kernel that could get the instruction, so it is a mistake if it cannot be
+// folded.
 func foldConstants(f *isa.Form, mods []Mod, in []val) val {
 	m := fixedMods(f)
 	for _, t := range mods {
@@ -54,21 +55,21 @@ func foldConstants(f *isa.Form, mods []Mod, in []val) val {
 	return noVal("%s of constants, which only the GPU computes: Materialize one", f.Op)
 }
 
-// positive returns the predicate in a register, not negated.
+// positive returns the predicate p in a register that is used without negation.
 func (k *Kernel) positive(p val) val { return k.register(p, isa.Pred) }
 
-// register returns the value in a new register.
+// register copies the value to a new register.
 func (k *Kernel) register(v val, t isa.Type) val {
 	if t == isa.BF16x2 || t == isa.F16x2 {
-		t = isa.B32 // mov does not know pairs
+		t = isa.B32 // mov has no types for pairs
 	}
 	d := k.result(t)
 	k.move(d, v, t)
 	return d
 }
 
-// Negated returns the opposite predicate. It emits nothing until the predicate
-// must be in a register.
+// Negated returns the opposite predicate. It emits an instruction only when the predicate must be
+// in a register.
 func (x Pred) Negated() Pred {
 	if x.v.konst {
 		return Pred{constant(1 - x.v.imm)}

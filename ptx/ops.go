@@ -7,7 +7,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// special reads a special register, by its number in isa.Specials.
+// special reads special register i of isa.Specials.
 func (k *Kernel) special(i int) val {
 	old, sp := k.hint, &isa.Specials[i]
 	isTid := sp.Name == "%tid.x"
@@ -63,23 +63,23 @@ func (v val) convert(id isa.ID, from, to isa.Type, mods ...Mod) val {
 	return v.k.opTo(id, to, mods, v.operand(from))
 }
 
-// U64 extends x with zeros.
+// U64 extends x with zeros to 64 bits.
 func (x U32) U64() U64 {
 	return U64{x.v.convert(isa.CvtInt, isa.U32, isa.U64, ".u64", ".u32")}
 }
 
-// U32 returns the low 32 bits.
+// U32 returns the low 32 bits of x.
 func (x U64) U32() U32 {
 	return U32{x.v.convert(isa.CvtInt, isa.U64, isa.U32, ".u32", ".u64")}
 }
 
-// U32 extends x with zeros.
+// U32 extends x with zeros to 32 bits.
 func (x B16) U32() U32 { return U32{x.v.convert(isa.CvtInt, isa.U16, isa.U32, ".u32", ".u16")} }
 
-// B16 returns the low 16 bits.
+// B16 returns the low 16 bits of x.
 func (x U32) B16() B16 { return B16{x.v.convert(isa.CvtInt, isa.U32, isa.U16, ".u16", ".u32")} }
 
-// F32 converts the number, rounded to nearest.
+// F32 converts the integer to a float, rounded to nearest.
 func (x U32) F32() F32 { return F32{x.v.convert(isa.CvtIntToF32, isa.U32, isa.F32, ".u32")} }
 
 // PackBF16 rounds two floats to bf16. lo becomes the lower half.
@@ -96,18 +96,18 @@ func (x BF16x2) Unpack() (lo, hi F32) {
 	return x.Bits().ShlI(16).AsF32(), x.Bits().AndI(0xffff0000).AsF32()
 }
 
-// Sub subtracts both halves, each rounded to nearest.
+// Sub subtracts each half of y from the same half of x, rounded to nearest.
 func (x BF16x2) Sub(y BF16x2) BF16x2 {
 	return BF16x2{operate(isa.SubBF16, []Mod{".rn", ".bf16x2"}, x.v, y.v)}
 }
 
-// Mul multiplies both halves, each rounded to nearest.
+// Mul multiplies each half of x with the same half of y, rounded to nearest.
 func (x BF16x2) Mul(y BF16x2) BF16x2 {
 	return BF16x2{operate(isa.MulBF16, []Mod{".rn", ".bf16x2"}, x.v, y.v)}
 }
 
-// Halves returns two words: one has the lower half of x twice, the other the upper
-// half. The assembler folds both into the product that reads them.
+// Halves returns two values: lo has the lower half of x in both halves, hi the upper half. The
+// assembler folds this into the product that reads them.
 func (x BF16x2) Halves() (lo, hi BF16x2) {
 	if x.v.konst {
 		l, h := x.v.imm&0xffff, x.v.imm>>16
@@ -123,8 +123,8 @@ func (x BF16x2) Halves() (lo, hi BF16x2) {
 	return twice(parts[0]), twice(parts[1])
 }
 
-// F16FromE4M3 converts the four numbers E4M3 of a word to f16, exactly, the lowest byte
-// first. NaN stays NaN.
+// F16FromE4M3 converts the four E4M3 numbers of a word to f16, the lowest byte first. The
+// conversion is exact, and NaN stays NaN.
 func (x U32) F16FromE4M3() (pairs [2]F16x2) {
 	for i, v := range x.v.halves() {
 		pairs[i] = F16x2{operate(isa.CvtFP8ToF16, []Mod{".e4m3x2"}, v)}
@@ -148,12 +148,12 @@ func (k *Kernel) PackF16(lo, hi F32) F16x2 {
 	return F16x2{k.opTo(isa.CvtF32ToF16x2, isa.F16x2, nil, hi.v.operand(isa.F32), lo.v.operand(isa.F32))}
 }
 
-// Unpack converts both halves to single precision, exactly.
+// Unpack converts both halves to single precision. The conversion is exact.
 func (x F16x2) Unpack() (lo, hi F32) {
 	return x.Bits().B16().F32FromF16(), x.Bits().ShrI(16).B16().F32FromF16()
 }
 
-// RotateRight rotates the bits n places to the right, 1 to 31.
+// RotateRight rotates the bits to the right by n places. n is 1 to 31.
 func (x U32) RotateRight(n int) U32 {
 	if c, ok := x.Const(); ok {
 		return U32{constant(uint64(bits.RotateLeft32(c, -n)))}
@@ -169,7 +169,7 @@ func (k *Kernel) Pack64(lo, hi U32) U64 {
 	return U64{k.opTo(isa.Pack64, isa.U64, nil, Operand{Kind: OpVec, List: []Operand{lo.v.operand(isa.B32), hi.v.operand(isa.B32)}})}
 }
 
-// Unpack returns the two halves.
+// Unpack returns the lower and the upper 32 bits.
 func (x U64) Unpack() (lo, hi U32) {
 	if x.v.konst {
 		return U32{constant(x.v.imm & math.MaxUint32)}, U32{constant(x.v.imm >> 32)}
@@ -183,18 +183,18 @@ func (x U64) Unpack() (lo, hi U32) {
 	return U32{l}, U32{h}
 }
 
-// FullMask selects all lanes of a warp.
+// FullMask is the member mask of all lanes of a warp.
 const FullMask = 0xffffffff
 
-// ShflXor returns the value of the lane whose index is this lane's, exclusive or
-// mask.
+// ShflXor returns the value that x has in another lane: the lane whose index is this lane's index
+// XOR mask.
 func (x U32) ShflXor(mask int) U32 { return x.shfl(".bfly", Uint(mask), 0x1f) }
 
-// ShflIdx returns the value of the given lane.
+// ShflIdx returns the value that x has in the given lane.
 func (x U32) ShflIdx(lane U32) U32 { return x.shfl(".idx", lane, 0x1f) }
 
-// ShflUp returns the value of the lane n below this one. The first n lanes get
-// their own value.
+// ShflUp returns the value that x has in the lane n below this one. The first n lanes get their own
+// value.
 func (x U32) ShflUp(n int) U32 { return x.shfl(".up", Uint(n), 0) }
 
 func (x U32) shfl(mode Mod, lane U32, clamp int) U32 {
@@ -205,10 +205,10 @@ func (x U32) shfl(mode Mod, lane U32, clamp int) U32 {
 		Operand{Kind: OpInt, Imm: int64(clamp)}, Operand{Kind: OpInt, Imm: FullMask})}
 }
 
-// Any holds in all lanes if p holds in at least one.
+// Any returns a predicate that is true in all lanes if p is true in at least one.
 func (k *Kernel) Any(p Pred) Pred { return k.vote(".any", p) }
 
-// All holds in all lanes if p holds in every lane.
+// All returns a predicate that is true in all lanes if p is true in every lane.
 func (k *Kernel) All(p Pred) Pred { return k.vote(".all", p) }
 
 func (k *Kernel) vote(mode Mod, p Pred) Pred {
@@ -218,7 +218,7 @@ func (k *Kernel) vote(mode Mod, p Pred) Pred {
 	return Pred{k.opTo(isa.Vote, isa.Pred, []Mod{mode}, p.v.operand(isa.Pred), Operand{Kind: OpInt, Imm: FullMask})}
 }
 
-// ReduxAdd returns the sum over the warp.
+// ReduxAdd returns the sum of x over all lanes of the warp.
 func (x U32) ReduxAdd() U32 {
 	if n, ok := x.Const(); ok {
 		return U32{constant(uint64(n * 32))}
@@ -226,7 +226,7 @@ func (x U32) ReduxAdd() U32 {
 	return x.redux(".add")
 }
 
-// ReduxMax returns the largest value of the warp.
+// ReduxMax returns the largest x of all lanes of the warp.
 func (x U32) ReduxMax() U32 { return x.redux(".max") }
 
 func (x U32) redux(op Mod) U32 {
@@ -236,13 +236,13 @@ func (x U32) redux(op Mod) U32 {
 	return U32{x.v.k.opTo(isa.ReduxSync, isa.U32, []Mod{op, ".u32"}, x.v.operand(isa.U32), Operand{Kind: OpInt, Imm: FullMask})}
 }
 
-// ElectOne holds in one lane of a converged warp, always the same one.
+// ElectOne returns a predicate that is true in one lane of a converged warp, always the same lane.
 func (k *Kernel) ElectOne() Pred {
 	return Pred{k.opTo(isa.ElectSync, isa.Pred, nil, Operand{Kind: OpInt, Imm: FullMask})}
 }
 
-// SetMaxNReg changes the number of registers of each thread of this warpgroup to
-// n. All warps of the warpgroup must execute it.
+// SetMaxNReg changes the number of registers per thread of this warpgroup to n. All warps of the
+// warpgroup must execute it.
 func (k *Kernel) SetMaxNReg(n int, increase bool) {
 	dir := Mod(".dec")
 	if increase {

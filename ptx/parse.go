@@ -10,12 +10,11 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Parse reads a PTX module. It knows the forms of ptx/isa and the directives that
-// this package prints. Anything else is an error that names the construct and its
-// line. One call reports all wrong statements of the kernels. Parse also reads
-// debugging directives, .loc for [Module.Source], but they are not printed. Its
-// time and memory grow linearly with the text: declarations, such as registers,
-// are bounded far above the limits of a chip.
+// Parse reads a PTX module. It accepts the instruction forms of ptx/isa, and the directives that
+// this package prints. Anything else is an error that names the construct and its line. One call
+// reports all wrong statements of the kernels. Parse also reads debugging directives (.loc for
+// [Module.Source]), which are not printed. Its time and memory grow linearly with the text: the
+// numbers of declarations, such as registers, are bounded far above the limits of a chip.
 func Parse(src []byte) (*Module, error) {
 	if len(src) > maxText {
 		return nil, fmt.Errorf("ptx: %d bytes of text, at most %d", len(src), maxText)
@@ -42,15 +41,15 @@ func Parse(src []byte) (*Module, error) {
 
 const (
 	maxText      = 8 << 20 // bytes
-	maxPrefix    = 1 << 10 // bytes in the name of registers, which each register repeats
-	maxOpcode    = 1 << 8  // bytes
+	maxPrefix    = 1 << 10 // bytes in a name of registers, which the name of each register repeats
+	maxOpcode    = 1 << 8  // bytes in an opcode with its modifiers
 	maxKernels   = 1 << 8
-	maxFunctions = 1 << 12 // functions, declarations included
+	maxFunctions = 1 << 12 // functions in a module, including declarations
 	maxVariables = 1 << 16
 	maxRegisters = 1 << 16 // registers in one kernel
 	maxDeclared  = 1 << 18 // registers in all kernels
-	maxParams    = 32764   // bytes
-	maxShared    = 232448  // bytes
+	maxParams    = 32764   // bytes of a kernel's parameters
+	maxShared    = 232448  // bytes of variables in shared memory
 	maxGlobal    = 1 << 26 // bytes in one variable
 	maxScopes    = 1 << 8  // nested braces
 )
@@ -61,11 +60,11 @@ type parser struct {
 	m    *Module
 	e    *Entry
 	regs map[string]int32
-	// scopes are the open braces, taken the names already used in the kernel, and syms
-	// the kernel's names for variables declared in inner scopes.
+	// scopes holds the open braces. taken has the names that the kernel uses already. syms maps
+	// names of variables that inner scopes declare to the kernel's names for them.
 	scopes []scope
 	taken  map[string]bool
-	copies map[string]int // the last number appended to a name to make it unique
+	copies map[string]int // last number that was appended to a name to make it unique
 	syms   map[string]string
 	// declared and variables count the module's declarations so far.
 	declared, variables int
@@ -73,8 +72,8 @@ type parser struct {
 	errs                []error
 	spent               bool // a limit was exceeded
 
-	args []Operand // of the current instruction
-	kept []Operand // room for the operands of the next instructions
+	args []Operand // operands of the current instruction
+	kept []Operand // storage for the operands of the next instructions
 }
 
 func (p *parser) peek() string {
@@ -114,8 +113,8 @@ func (p *parser) errorf(format string, args ...any) error {
 	return fmt.Errorf("line %d: %s", p.line(), fmt.Sprintf(format, args...))
 }
 
-// overBudget returns the error of a text that exceeds a limit. The parser stops
-// there, without further errors.
+// overBudget returns the error for a text that exceeds a limit. The parser then stops, without
+// further errors.
 func (p *parser) overBudget(format string, args ...any) error {
 	p.spent = true
 	return p.errorf(format, args...)
@@ -180,7 +179,7 @@ func (p *parser) module() error {
 				return p.errorf("unknown target %q", name)
 			}
 			p.m.Arch = a
-			for p.accept(",") { // debug, texmode_independent: they do not change the emulation
+			for p.accept(",") { // options such as debug and texmode_independent do not change the emulation
 				p.next()
 			}
 		case ".address_size":
@@ -208,7 +207,7 @@ func (p *parser) module() error {
 			extern = false
 		default:
 			if _, ok := parseName(t); ok {
-				continue // outside a kernel a name is an ordinary comment
+				continue // outside a kernel, a comment with a name means nothing
 			}
 			p.at--
 			return p.errorf("unknown directive %q", t)
@@ -220,7 +219,7 @@ func (p *parser) module() error {
 	return nil
 }
 
-// body parses the body of a kernel or function, with its braces.
+// body parses the body of a kernel or function, including its braces.
 func (p *parser) body() error {
 	if err := p.expect("{"); err != nil {
 		return err
@@ -250,8 +249,8 @@ func (p *parser) body() error {
 	return nil
 }
 
-// again reports whether an error is an unknown form that an earlier error names, and counts it
-// there.
+// again reports whether err is about an unknown instruction form that an earlier error names. If
+// so, it counts the instruction in the earlier error.
 func (p *parser) again(err error) bool {
 	var of *FormError
 	if !errors.As(err, &of) {
@@ -266,8 +265,8 @@ func (p *parser) again(err error) bool {
 	return false
 }
 
-// statements returns the number of statements up to the brace that closes the open
-// one, at most 2^14.
+// statements returns the number of statements up to the brace that closes the innermost open one.
+// It counts at most 2^14.
 func (p *parser) statements() int {
 	n, open := 0, 1
 	for _, t := range p.toks[p.at:] {
@@ -293,7 +292,7 @@ func (p *parser) skipStatement() {
 		if p.next() == ";" {
 			return
 		}
-		if p.accept("{") { // the braces of a vector operand
+		if p.accept("{") { // these are the braces of a vector operand
 			for p.at < len(p.toks) && p.next() != "}" {
 			}
 		}

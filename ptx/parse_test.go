@@ -14,8 +14,8 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// checkParse parses any input. If parsing succeeds, the module must print to a
-// text that parses and prints to the same text. Verify must not panic on it.
+// checkParse parses any input. If parsing succeeds, the module must print as a text that parses and
+// prints as the same text. Verify must not panic for the module.
 func checkParse(t *testing.T, src []byte) (parsed bool) {
 	t.Helper()
 	m, err := ptx.Parse(src)
@@ -38,7 +38,7 @@ func corpus() [][]byte {
 	return all
 }
 
-// handWritten uses syntax that the parser accepts and the printer never writes.
+// handWritten uses syntax that the parser accepts and that the printer never writes.
 const handWritten = `// a comment
 .version 8.0 .target sm_90a
 .address_size 64
@@ -87,10 +87,10 @@ func TestMutatedTextNeverBreaksTheParser(t *testing.T) {
 	assert.Greater(t, parsed, texts/20, "too few inputs parse to test printing")
 }
 
-// mutate takes a few lines of a text and changes tokens or bytes in them.
+// mutate changes tokens or bytes in a few lines of one of the texts.
 func mutate(rng *rand.Rand, seeds [][]byte) []byte {
 	lines := bytes.SplitAfter(seeds[rng.IntN(len(seeds))], []byte("\n"))
-	if len(lines) > 40 { // keep the directives and a window of the body
+	if len(lines) > 40 { // keep the directives and some lines of the body
 		at := 25 + rng.IntN(len(lines)-35)
 		lines = append(append([][]byte{}, lines[:25]...), lines[at:at+4]...)
 		lines = append(lines, []byte("}\n"))
@@ -155,8 +155,8 @@ func TestParseErrorsNameTheLine(t *testing.T) {
 	}
 }
 
-// TestParseOptionalModifiersAnywhere checks that optional modifiers may be in any
-// place, as in the assembler. Mandatory modifiers keep their order.
+// TestParseOptionalModifiersAnywhere checks that optional modifiers may be at any place, as for the
+// assembler, and that mandatory modifiers must be in order.
 func TestParseOptionalModifiersAnywhere(t *testing.T) {
 	const registers = "{%r0, %r1, %r2, %r3}"
 	for _, c := range []struct{ written, printed string }{
@@ -191,16 +191,16 @@ func TestParseDeepInputDoesNotRecurse(t *testing.T) {
 	}
 }
 
-// TestUnknownFormsAreCounted checks that one error names each unknown form, with the number of its
-// instructions, however long the text.
+// TestUnknownFormsAreCounted checks that there is one error for each unknown form, with the number
+// of its instructions, however long the text is.
 func TestUnknownFormsAreCounted(t *testing.T) {
 	src := ".version 8.0\n.target sm_90a\n.entry k() {\n.reg .b32 %r<2>;\n" + strings.Repeat("foo.u32 %r0, %r1;\nbar.f32 %r0;\n", 200) + "ret;\n}\n"
 	_, err := ptx.Parse([]byte(src))
 	assert.EqualError(t, err, "ptx: line 5 and 199 more: unknown form foo.u32\nptx: line 6 and 199 more: unknown form bar.f32")
 }
 
-// TestTextOfOtherCompilers checks that names of any length load, and setmaxnreg without launch
-// bounds, which assemblers ignore.
+// TestTextOfOtherCompilers checks that the parser accepts very long names, and setmaxnreg without
+// launch bounds, which assemblers ignore.
 func TestTextOfOtherCompilers(t *testing.T) {
 	name := "_ZN" + strings.Repeat("7cutlass", 2000)
 	m, err := ptx.Parse([]byte(".version 8.0\n.target sm_90a\n.entry " + name + "(.param .u64 " + name + "_param_0) {\nsetmaxnreg.dec.sync.aligned.u32 40;\nret;\n}\n"))

@@ -6,8 +6,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// This file parses declarations and the directives before a body: names,
-// parameters, launch bounds.
+// This file parses declarations and the directives before a body: names, parameters and launch
+// bounds.
 
 func (p *parser) entry() error {
 	p.loc = Loc{}
@@ -37,8 +37,8 @@ func (p *parser) entry() error {
 	return nil
 }
 
-// function parses [(result)] name [(parameters)] and a body, or ; if the body is
-// elsewhere.
+// function parses [(result)] name [(parameters)], followed by a body, or by a semicolon if the body
+// is elsewhere.
 func (p *parser) function(extern bool) error {
 	p.loc = Loc{}
 	f := &Func{Extern: extern}
@@ -73,7 +73,7 @@ func (p *parser) function(extern bool) error {
 	return p.body()
 }
 
-// params parses (a, b, ...), or nothing.
+// params parses a list (a, b, ...), which may be absent.
 func (p *parser) params() (list []Param, err error) {
 	if !p.accept("(") {
 		return nil, nil
@@ -96,7 +96,7 @@ func (p *parser) directives() error {
 		name := p.peek()
 		switch name {
 		case ".maxntid", ".reqntid", ".minnctapersm", ".reqnctapercluster", ".maxnreg":
-		case ".explicitcluster", ".noreturn": // the launch checks what they demand
+		case ".explicitcluster", ".noreturn": // a launch checks what these directives demand
 			p.at++
 			continue
 		case ".pragma":
@@ -135,7 +135,7 @@ func (p *parser) dims() (Dims, error) {
 		if d[i], err = p.int(); err != nil {
 			return d, err
 		}
-		if err := p.atMost(d.Count()); err != nil { // before the next multiplication overflows
+		if err := p.atMost(d.Count()); err != nil { // check before the next multiplication overflows
 			return d, err
 		}
 	}

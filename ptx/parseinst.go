@@ -50,8 +50,7 @@ func (p *parser) inst() error {
 	return nil
 }
 
-// keep copies operands into a slice that is allocated for many instructions at
-// once.
+// keep copies operands into a slice. It takes the slice from an allocation for many instructions.
 func (p *parser) keep(args []Operand) []Operand {
 	n := len(args)
 	if n == 0 {
@@ -66,7 +65,7 @@ func (p *parser) keep(args []Operand) []Operand {
 	return out
 }
 
-// wholeCall adds the parentheses that a call may omit.
+// wholeCall adds the parentheses of results and arguments that a call may omit.
 func wholeCall(args []Operand) []Operand {
 	none := Operand{Kind: OpPassed}
 	if len(args) > 0 && args[0].Kind != OpPassed {
@@ -78,12 +77,12 @@ func wholeCall(args []Operand) []Operand {
 	return args
 }
 
-// match finds the form that fits opcode and operands.
+// match finds the form that fits the opcode and the operands.
 func (p *parser) match(in *Inst, opcode string) error {
 	if len(opcode) > maxOpcode { // otherwise every dot of a very long opcode would be tried
 		return &FormError{Line: in.Line, Opcode: opcode[:maxOpcode] + "...", Why: ": it has " + strconv.Itoa(len(opcode)) + " bytes"}
 	}
-	why, fits := "", false // fits: the modifiers of at least one form match
+	why, fits := "", false // fits: some form accepts the modifiers, so why is about operands
 	for _, read := range []func(*isa.Form, string) (isa.Mods, string, bool){parseMods, looseMods} {
 		for end := len(opcode); end > 0; end = strings.LastIndexByte(opcode[:end], '.') {
 			for _, f := range isa.ByOp[opcode[:end]] {
@@ -115,7 +114,8 @@ func (p *parser) match(in *Inst, opcode string) error {
 	return &FormError{Line: in.Line, Opcode: opcode, Why: why}
 }
 
-// sinksFit returns why the _| of operands do not fit a form, or "" if they fit.
+// sinksFit returns "" if the form has _| exactly where the operands have it. Otherwise it says
+// where they differ.
 func sinksFit(f *isa.Form, args []Operand) string {
 	for i := range args {
 		for _, o := range args[i].List {
@@ -130,8 +130,8 @@ func sinksFit(f *isa.Form, args []Operand) string {
 	return ""
 }
 
-// FormError reports an instruction that the table does not contain. More is the number of later
-// instructions with the same mistake.
+// FormError reports an instruction that does not match any form of the table. More is the number of
+// later instructions with the same mistake.
 type FormError struct {
 	Line   int
 	Opcode string
@@ -147,7 +147,7 @@ func (e *FormError) Error() string {
 	return "line " + strconv.Itoa(e.Line) + more + ": unknown form " + e.Opcode + e.Why
 }
 
-// parseMods reads the modifiers that follow an Op, in the order of the PTX manual.
+// parseMods reads the modifiers that follow an Op. They must be in the order of the PTX manual.
 func parseMods(f *isa.Form, text string) (m isa.Mods, rest string, ok bool) {
 	for i := range f.Mods {
 		best := 0
@@ -167,8 +167,8 @@ func parseMods(f *isa.Form, text string) (m isa.Mods, rest string, ok bool) {
 	return m, text, text == ""
 }
 
-// looseMods is parseMods with optional modifiers in any place. The assembler
-// accepts this, and CUTLASS writes .satfinite last.
+// looseMods does the same as parseMods, but accepts optional modifiers at any place. The assembler
+// accepts this too, and CUTLASS writes .satfinite last.
 func looseMods(f *isa.Form, text string) (m isa.Mods, rest string, ok bool) {
 	var loose isa.Mods
 	for i := range f.Mods {
@@ -259,7 +259,7 @@ func (p *parser) operand(depth int) (Operand, error) {
 		if !p.accept("|") {
 			return o, nil
 		}
-		second, err := p.operand(depth + 1) // of r|p
+		second, err := p.operand(depth + 1) // the second part of r|p
 		return Operand{Kind: OpPair, List: []Operand{o, second}}, err
 	}
 	if i, ok := isa.SpecialNamed(name); ok {
@@ -280,7 +280,7 @@ func (p *parser) operand(depth int) (Operand, error) {
 	return o, nil
 }
 
-// symbol returns the name that a variable of the parsed PTX has in the kernel.
+// symbol returns the kernel's name for a variable of the parsed text.
 func (p *parser) symbol(name string) string {
 	if now, ok := p.syms[name]; ok {
 		return now
@@ -355,7 +355,7 @@ func (p *parser) address() (Operand, error) {
 		if a.Reg < 0 {
 			return a, p.errorf("a tensor map must be a register: %s is not", name)
 		}
-		if p.peek() != "{" { // an address here would nest without end
+		if p.peek() != "{" { // an address here could nest without end
 			return a, p.errorf("coordinates must be in braces")
 		}
 		o, err := p.operand(0)
@@ -376,8 +376,8 @@ func (p *parser) address() (Operand, error) {
 	return a, p.expect("]")
 }
 
-// argsFit returns why operands do not fit a form, or "" if they fit. It turns
-// symbols into labels if the form wants a label.
+// argsFit returns "" if the operands fit the form. Otherwise it says why they do not. It turns
+// symbols into labels where the form has a label.
 func argsFit(e *Entry, f *isa.Form, m isa.Mods, args []Operand) string {
 	if least, most := f.ArgCount(m); len(args) < least || len(args) > most {
 		return f.Op + " takes " + strconv.Itoa(least) + " operands"
@@ -457,7 +457,7 @@ func scalarFits(e *Entry, f *isa.Form, a *isa.Arg, t isa.Type, o *Operand) bool 
 		return a.Dir == isa.In && !a.RegOnly && (t == isa.F32 || t == isa.B32)
 	case OpF64:
 		return a.Dir == isa.In && !a.RegOnly && (t == isa.F32 || t == isa.F64 || t == isa.B64)
-	case OpSink: // an unwanted element of a vector
+	case OpSink: // an element of a vector that is not needed
 		return a.Dir == isa.Out && a.Kind == isa.Vec
 	case OpSpecial:
 		return a.Dir == isa.In && f.ID == isa.Mov && isa.Specials[o.Reg].Type.Class() == t.Class()
@@ -471,8 +471,8 @@ func pairFits(e *Entry, t isa.Type, o *Operand) bool {
 	return o.Kind == OpSink || o.Kind == OpReg && e.Registers[o.Reg].Class == t.Class()
 }
 
-// addressFits reports whether registers of a class hold addresses of a space:
-// 64-bit registers always, 32-bit registers if the space is small.
+// addressFits reports whether registers of a class can hold addresses of a space. 64-bit registers
+// can hold any address, 32-bit registers only addresses of small spaces.
 func addressFits(s isa.Space, class isa.Type) bool {
 	switch s {
 	case isa.Shared, isa.SharedCluster, isa.Local:

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// position is the call stack of an emission as program counters, innermost first.
+// position is the Go call stack that emitted an instruction, as program counters, innermost first.
 type position [6]uintptr
 
 // here records the stack of its caller's caller.
@@ -16,8 +16,8 @@ func here(p *position) *position {
 	return p
 }
 
-// position returns room for an instruction's position, from a slice allocated for
-// many.
+// position returns storage for the position of one instruction. It takes it from a slice that is
+// allocated for many.
 func (k *Kernel) position() *position {
 	if len(k.positions) == 0 {
 		k.positions = make([]position, 256)
@@ -29,7 +29,7 @@ func (k *Kernel) position() *position {
 
 // Frame is one Go line of a [Pos].
 type Frame struct {
-	File string // base name with its folder: "kernel/up.go"
+	File string // base name with its folder, such as "kernel/up.go"
 	Line int
 	Func string
 }

@@ -10,7 +10,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Text is printed PTX, with a table of the Go lines that emitted each line.
+// Text is printed PTX, with a table of the Go lines that emitted each line of it.
 type Text struct {
 	PTX []byte
 	pos []*position // indexed by line
@@ -50,8 +50,8 @@ func (m *Module) Print() Text {
 	return Text{PTX: p.buf.Bytes(), pos: p.pos}
 }
 
-// Listing returns the text for reading: after each instruction comes the Go line
-// that emitted it.
+// Listing returns the text for a human reader: each instruction is followed by the Go line that
+// emitted it.
 func (t Text) Listing() []byte {
 	var b bytes.Buffer
 	for i, line := range bytes.Split(bytes.TrimSuffix(t.PTX, []byte("\n")), []byte("\n")) {
@@ -108,7 +108,7 @@ func (p *printer) variable(v Variable) {
 	p.writeLine(s + "]" + v.initial(unit) + ";")
 }
 
-// initial returns the initial value of a variable as PTX text. Each element has unit bytes.
+// initial returns the initial value of a variable as PTX text, in elements of unit bytes each.
 func (v *Variable) initial(unit int) string {
 	n := (len(v.Init) + unit - 1) / unit
 	if n == 0 {

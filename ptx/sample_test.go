@@ -9,15 +9,14 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// sampler makes an instruction of any form, with random operands of the right
-// kinds.
+// sampler generates an instruction of any form, with random operands of the right kinds.
 type sampler struct {
 	rng *rand.Rand
-	// constants replaces some registers by immediates if the form allows them.
+	// constants makes the sampler use immediates for some operands, if the form allows them.
 	constants bool
 }
 
-// pools lists the registers of every sample kernel by class.
+// pools lists, for each class, the registers that every sample kernel declares.
 var pools = []struct {
 	class isa.Type
 	name  string
@@ -62,7 +61,7 @@ func (s *sampler) reg(t isa.Type) ptx.Operand {
 	panic("no registers of type " + t.String())
 }
 
-// start returns the labels of every sample kernel.
+// start returns the labels with which every sample kernel begins.
 func start() []ptx.Inst {
 	to := []ptx.Operand{{Kind: ptx.OpLabel, Sym: "$start"}}
 	return []ptx.Inst{{Label: "$start"}, {Label: "$table", Directive: ".branchtargets", Args: to},
@@ -161,7 +160,7 @@ func (s *sampler) address(f *isa.Form, space isa.Space) ptx.Operand {
 	return o
 }
 
-// list returns the elements of a vector. Outputs are different registers.
+// list returns the elements of a vector operand. Elements of an output are different registers.
 func (s *sampler) list(f *isa.Form, a *isa.Arg, t isa.Type, n int) []ptx.Operand {
 	l := make([]ptx.Operand, n)
 	for i := range l {
@@ -207,10 +206,10 @@ func (s *sampler) immediate(f *isa.Form, a *isa.Arg) int64 {
 		return 128
 	case "dimension": // a dimension of a tensor map
 		return int64(s.rng.IntN(3))
-	case "value": // 0 and 1 are valid for each field of a tensor map
+	case "value": // the values 0 and 1 are valid for each field of a tensor map
 		return int64(s.rng.IntN(2))
 	case "n":
-		return 24 + 8*int64(s.rng.IntN(4)) // a small count: the assembler has few registers to give in the sample
+		return 24 + 8*int64(s.rng.IntN(4)) // a small count, because the assembler has few registers left in the sample
 	case "scaleA", "scaleB":
 		return 1 - 2*int64(s.rng.IntN(2))
 	case "transA", "transB":
@@ -246,8 +245,8 @@ func (s *sampler) constant(f *isa.Form, a *isa.Arg, t isa.Type) int64 {
 	return int64(s.rng.Uint32())
 }
 
-// variants returns choices of a form's modifiers such that every modifier, and
-// every empty place, occurs in at least one.
+// variants returns choices of a form's modifiers. Every modifier occurs in at least one choice, and
+// every optional place is empty in at least one.
 func variants(f *isa.Form) []isa.Mods {
 	var out []isa.Mods
 	for i, place := range f.Mods {
@@ -257,7 +256,7 @@ func variants(f *isa.Form) []isa.Mods {
 		}
 		for n := first; n <= len(place.Alts); n++ {
 			if i > 0 && n == first {
-				continue // this modifier occurs in the variants of the first place
+				continue // the variants of the first place contain this modifier
 			}
 			out = append(out, complete(f, i, uint8(n)))
 		}
@@ -268,7 +267,7 @@ func variants(f *isa.Form) []isa.Mods {
 	return out
 }
 
-// complete chooses modifier n at place i, and for the other places the first
+// complete returns a choice with modifier n at place i. At each other place it chooses the first
 // modifier that may be combined with it.
 func complete(f *isa.Form, i int, n uint8) isa.Mods {
 	var m isa.Mods

@@ -12,8 +12,8 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// TestMachineCode reads the machine code with NVIDIA's disassembler. The code must
-// contain the kernel under its name, with one instruction for its multiply-add.
+// TestMachineCode disassembles the machine code of a kernel with NVIDIA's disassembler. The output
+// must contain the kernel's name and one instruction for its multiply-add.
 func TestMachineCode(t *testing.T) {
 	outside.Ptxas(t)
 	disassemble := outside.Nvdisasm(t)

@@ -2,22 +2,22 @@ package ptx
 
 import "strconv"
 
-// This file resolves PTX scopes while parsing. A name that braces declare becomes
-// a name of the whole kernel, changed if the kernel already uses it. Inline
-// assembly, whose blocks all use the same names, thus prints without braces and
-// keeps its meaning.
+// This file resolves PTX scopes while parsing. A name that is declared inside braces becomes a name
+// of the whole kernel. It is changed if the kernel uses the name already. Blocks of inline
+// assembly, which all use the same names, can thus be printed without braces and keep their
+// meaning.
 
 // scope holds the names that one pair of open braces declares.
 type scope struct {
-	// hidden and hiddenSyms are the outer registers and variables that a declaration
-	// of this scope hides, by name. The value is -1 or "" if nothing was hidden.
+	// hidden and hiddenSyms are the registers and variables of outer scopes that a declaration of
+	// this scope hides, by name. The value is -1 or "" if the name had no meaning before.
 	hidden     map[string]int32
 	hiddenSyms map[string]string
 	labels     map[string]string
 	jumps      []jump
 }
 
-// jump is an operand that names a label.
+// jump is an operand that names a label: its instruction, its index, and its index in a list.
 type jump struct{ inst, arg, elem int }
 
 // begin resets the names for a new kernel.
@@ -30,8 +30,8 @@ func (p *parser) open() {
 	p.scopes = append(p.scopes, scope{hidden: map[string]int32{}, hiddenSyms: map[string]string{}, labels: map[string]string{}})
 }
 
-// close ends the innermost scope. It resolves jumps to the scope's labels and
-// passes the other jumps to the enclosing scope.
+// close ends the innermost scope. It resolves the jumps to the scope's own labels, and hands the
+// other jumps to the enclosing scope.
 func (p *parser) close() {
 	s := &p.scopes[len(p.scopes)-1]
 	p.scopes = p.scopes[:len(p.scopes)-1]
@@ -62,8 +62,8 @@ func (p *parser) close() {
 	}
 }
 
-// bind makes name refer to register reg, whose name in the kernel is now. It
-// returns false if the scope has already declared name.
+// bind makes name refer to register reg, which has the name now in the kernel. It returns false if
+// the scope has declared name before.
 func (p *parser) bind(name, now string, reg int32) bool {
 	s := &p.scopes[len(p.scopes)-1]
 	old, ok := p.regs[name]
@@ -83,11 +83,10 @@ func (p *parser) bind(name, now string, reg int32) bool {
 	return true
 }
 
-// declare returns the kernel's name for a variable and records it in the innermost
-// scope.
+// declare returns the kernel's name for a variable, and records the name in the innermost scope.
 func (p *parser) declare(name string) string {
 	s := &p.scopes[len(p.scopes)-1]
-	if _, twice := s.hiddenSyms[name]; twice { // the verifier reports the duplicate
+	if _, twice := s.hiddenSyms[name]; twice { // the verifier reports that the name is declared twice
 		return name
 	}
 	now := p.free(name)
@@ -97,11 +96,10 @@ func (p *parser) declare(name string) string {
 	return now
 }
 
-// label returns the kernel's name for a label and records it in the innermost
-// scope.
+// label returns the kernel's name for a label, and records the name in the innermost scope.
 func (p *parser) label(name string) string {
 	s := &p.scopes[len(p.scopes)-1]
-	if _, twice := s.labels[name]; twice { // the verifier reports the duplicate
+	if _, twice := s.labels[name]; twice { // the verifier reports that the label is declared twice
 		return name
 	}
 	now := p.free(name)
@@ -113,12 +111,12 @@ func (p *parser) label(name string) string {
 // free returns an unused name similar to name.
 func (p *parser) free(name string) string { return p.freePrefix(name, 0) }
 
-// freePrefix returns an unused name similar to name, for count registers that
-// share it as prefix.
+// freePrefix returns an unused name similar to name. If count is not 0, it must be unused as prefix
+// of count registers.
 func (p *parser) freePrefix(name string, count int) string {
 	now := name
 	for p.clashes(now, count) {
-		p.copies[name]++ // start at the last number used, since a name may have thousands of copies
+		p.copies[name]++ // start at the number used last, because a name may have thousands of copies
 		now = name + "$" + strconv.Itoa(p.copies[name])
 		if count > 0 {
 			now += "_"

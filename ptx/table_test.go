@@ -16,7 +16,7 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// everyForm returns three instructions for every row and modifier: one with
+// everyForm returns three instructions for every row of the table and every modifier: one with
 // registers only, two with random constants.
 func everyForm() []ptx.Inst {
 	var body []ptx.Inst
@@ -48,7 +48,7 @@ type need struct {
 	arch    isa.Arch
 }
 
-// needOf returns the version and target that Build finds for one instruction.
+// needOf returns the version and target that a module with this one instruction needs.
 func needOf(in ptx.Inst) need {
 	v, a := in.Form.Needs(in.Mods)
 	for _, o := range in.Args {
@@ -60,15 +60,15 @@ func needOf(in ptx.Inst) need {
 	return need{v, a}
 }
 
-// assembleAt assembles the instructions for a version and target and returns the
-// assembler's complaint about each, by index.
+// assembleAt assembles the instructions for a version and target. It returns the assembler's
+// complaints, by the index of the instruction.
 func assembleAt(t *testing.T, n need, body []ptx.Inst) map[int]string {
 	t.Helper()
 	m := sampleModule()
 	m.Version, m.Arch = n.version, n.arch
 	e := m.Entries[0]
 	e.Body = append(start(), body...)
-	for i := range e.Body { // all are reachable because exits and branches are conditional
+	for i := range e.Body { // every instruction is reachable because exits and branches are conditional
 		if f := e.Body[i].Form; f != nil && f.Effects&(isa.Branches|isa.Exits) != 0 {
 			e.Body[i].Guard = 1
 		}
@@ -86,7 +86,7 @@ func assembleAt(t *testing.T, n need, body []ptx.Inst) map[int]string {
 		byLine[in.Line] = i - len(start())
 	}
 	for _, msg := range ptxas.Messages(report) {
-		if strings.HasPrefix(msg.Text, "info") { // not a refusal, such as a remark that an instruction is slow on other chips
+		if strings.HasPrefix(msg.Text, "info") { // a remark is not a refusal, for example that an instruction is slow on other chips
 			continue
 		}
 		if i, ok := byLine[msg.Line]; ok {
@@ -106,7 +106,7 @@ func TestAssemblerAcceptsEveryForm(t *testing.T) {
 	for _, in := range everyForm() {
 		n := needOf(in)
 		if g := groups[n]; testing.Short() && len(g) > 0 && g[len(g)-1].Form == in.Form {
-			continue // the first modifiers of a form stand for the others
+			continue // test only the first modifiers of a form
 		}
 		groups[n] = append(groups[n], in)
 	}
@@ -123,8 +123,8 @@ func TestAssemblerAcceptsEveryForm(t *testing.T) {
 	}
 }
 
-// TestNeedsAreTheLowest checks that the assembler refuses an instruction one
-// version or one target below what the table states.
+// TestNeedsAreTheLowest checks the version and target in the table: the assembler must refuse an
+// instruction with a lower version, and with a lower target.
 func TestNeedsAreTheLowest(t *testing.T) {
 	versions := []isa.Version{70, 71, 72, 73, 74, 75, 76, 77, 78, 80, 81, 82, 83, 84, 85, 86, 87}
 	below := map[need][]ptx.Inst{}
@@ -168,7 +168,7 @@ func TestEveryFormSurvivesPrintAndParse(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, string(first.PTX), string(parsed.Print().PTX))
 	for i, in := range parsed.Entries[0].Body[len(start()):] {
-		if want := body[i].Form; len(in.Form.Op) <= len(want.Op) { // a longer Op is a special case of the row
+		if want := body[i].Form; len(in.Form.Op) <= len(want.Op) { // a row with a longer Op is a special case of row want
 			require.Equal(t, want.Name, in.Form.Name, "line %d", in.Line)
 			require.Equal(t, body[i].Mods, in.Mods, "row %s", in.Form.Name)
 		}
@@ -176,8 +176,8 @@ func TestEveryFormSurvivesPrintAndParse(t *testing.T) {
 	assert.NoError(t, parsed.Verify())
 }
 
-// randomModule returns a module whose kernels have random instructions, guards,
-// labels, parameters, variables and directives.
+// randomModule returns a module whose kernels have random instructions, guards, labels, parameters,
+// variables and directives.
 func randomModule(seed uint64) *ptx.Module {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	s := sampler{rng: rng, constants: true}

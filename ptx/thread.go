@@ -1,7 +1,6 @@
 package ptx
 
-// threadIndex identifies one of the values that a kernel computes once from
-// %tid.x.
+// threadIndex identifies %tid.x or one of the indices that a kernel computes once from it.
 type threadIndex int
 
 const (
@@ -13,10 +12,9 @@ const (
 	threadIndices
 )
 
-// Lane returns the thread's index in its warp, %tid.x mod 32. Like [Kernel.Warp],
-// [Kernel.Warpgroup] and [Kernel.ThreadInWarpgroup] it requires CTAs of one
-// dimension. The first call computes it; later calls in the same body, or in a
-// nested one, return the same register.
+// Lane returns the thread's index in its warp, %tid.x mod 32. [Kernel.Warp], [Kernel.Warpgroup],
+// [Kernel.ThreadInWarpgroup] and Lane require CTAs of one dimension. The first call computes the
+// index. Later calls in the same body, or in a body nested in it, return the same register.
 func (k *Kernel) Lane() U32 { return k.fromTid(laneIndex) }
 
 // Warp returns the index of the thread's warp in the CTA, %tid.x / 32.
@@ -28,8 +26,7 @@ func (k *Kernel) Warpgroup() U32 { return k.fromTid(warpgroupIndex) }
 // ThreadInWarpgroup returns the thread's index in its warpgroup, %tid.x mod 128.
 func (k *Kernel) ThreadInWarpgroup() U32 { return k.fromTid(threadInWarpgroup) }
 
-// fromTid returns the value of an index. If no enclosing body has computed it yet,
-// fromTid does.
+// fromTid returns the index i. It computes the index if no enclosing body has done so.
 func (k *Kernel) fromTid(i threadIndex) U32 {
 	if !k.thread[i].missing() {
 		return U32{k.thread[i]}
@@ -53,8 +50,8 @@ func (k *Kernel) fromTid(i threadIndex) U32 {
 	return U32{k.thread[i]}
 }
 
-// unguarded calls emit without the guard and the register name of the present
-// body, since instructions after the body read its registers too.
+// unguarded calls emit without the guard and the register names of the present body, because
+// instructions after the body also read the registers that emit sets.
 func (k *Kernel) unguarded(emit func()) {
 	guarded, hint := k.guarded, k.hint
 	k.guarded, k.hint = false, ""

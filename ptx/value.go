@@ -7,9 +7,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// val is a register of a kernel, a constant, or missing. The zero value and the
-// result of a mistake are missing; the first instruction that takes such a value
-// reports it.
+// val is a register of a kernel, a constant, or missing. The zero value is missing, and so is the
+// result of a mistake. The first instruction that takes a missing value reports the mistake.
 type val struct {
 	k      *Kernel // nil for constants
 	reg    int32
@@ -19,7 +18,7 @@ type val struct {
 	why    *string
 }
 
-// noVal returns a missing value that states why it is missing.
+// noVal returns a missing value. The text says why it is missing.
 func noVal(format string, args ...any) val {
 	why := fmt.Sprintf(format, args...) + " (" + here(new(position)).resolve().String() + ")"
 	return val{why: &why}
@@ -106,10 +105,10 @@ func wrap[T Value](v val) T {
 
 func constant(bits uint64) val { return val{konst: true, imm: bits} }
 
-// Uint returns a 32-bit constant. n must fit 32 bits; a negative n wraps.
+// Uint returns a 32-bit constant. n must fit in 32 bits; a negative n wraps around.
 func Uint(n int) U32 { return U32{word(n)} }
 
-// Int returns a signed 32-bit constant. n must fit 32 bits.
+// Int returns a signed 32-bit constant. n must fit in 32 bits.
 func Int(n int) S32 { return S32{word(n)} }
 
 func word(n int) val {
@@ -122,13 +121,13 @@ func word(n int) val {
 // Long returns a 64-bit constant.
 func Long(n uint64) U64 { return U64{constant(n)} }
 
-// Float returns a constant, rounded to single precision.
+// Float returns a single-precision constant: f, rounded.
 func Float(f float64) F32 { return F32{constant(uint64(math.Float32bits(float32(f))))} }
 
-// True returns the constant predicate that always holds.
+// True returns the constant predicate that is always true.
 func True() Pred { return Pred{constant(1)} }
 
-// False returns the constant predicate that never holds.
+// False returns the constant predicate that is always false.
 func False() Pred { return Pred{constant(0)} }
 
 // Const returns the value of a constant, and reports whether x is one.
@@ -175,8 +174,7 @@ func (v val) operand(t isa.Type) Operand {
 	return Operand{Kind: OpInt, Imm: int64(v.imm)}
 }
 
-// nowhere returns the operand of a missing value. emit reports its Sym as an
-// error.
+// nowhere returns the operand for a missing value. emit reports the operand's Sym as an error.
 func (v val) nowhere() Operand {
 	if v.why == nil {
 		return Operand{Kind: OpNone, Sym: "a zero value: nothing computed it"}

@@ -10,8 +10,8 @@ import (
 
 // This file parses declarations of variables.
 
-// variable parses .SPACE [.align N] .TYPE name[n] [= initial value], after its
-// first token.
+// variable parses .SPACE [.align N] .TYPE name[n] [= initial value]. The first token has been read
+// already.
 func (p *parser) variable(space string) (Variable, error) {
 	v := Variable{Align: 1, Space: map[string]isa.Space{".global": isa.Global, ".const": isa.Const, ".local": isa.Local, ".param": isa.Param}[space]}
 	if p.variables++; p.variables > maxVariables {
@@ -80,8 +80,8 @@ func (p *parser) variable(space string) (Variable, error) {
 	return v, p.expect(";")
 }
 
-// trimZeros drops the zero bytes at the end: bytes without an initial value are
-// zero.
+// trimZeros removes zero bytes from the end of b: bytes without an initial value are zero anyway.
+// It keeps the places that hold addresses.
 func trimZeros(b []byte, addresses []Address) []byte {
 	least := 0
 	for _, a := range addresses {

@@ -8,9 +8,9 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Verify checks each instruction against the table: operands, version and target,
-// labels, names, setmaxnreg counts. Errors name the Go line, or, for parsed
-// modules, the line of the text.
+// Verify checks each instruction against the table: operands, version and target, labels, names,
+// and counts of setmaxnreg. An error names the Go line or, for a parsed module, the line of the
+// text.
 func (m *Module) Verify() error {
 	var errs []error
 	names := map[string]bool{}
@@ -36,7 +36,7 @@ func (m *Module) Verify() error {
 		errs = append(errs, v.errs...)
 	}
 	for _, g := range m.Globals {
-		if names[g.Name] { // assemblers crash on this
+		if names[g.Name] { // assemblers crash on such a name
 			errs = append(errs, fmt.Errorf("variable %s has the name of a kernel or function", g.Name))
 		}
 	}
@@ -59,12 +59,12 @@ func (v *verifier) errorf(in *Inst, format string, args ...any) {
 	v.report(fmt.Errorf("kernel %s, %s: %s", v.e.Name, where, fmt.Sprintf(format, args...)))
 }
 
-// add records an error of the kernel as a whole.
+// add records an error that is about the kernel as a whole.
 func (v *verifier) add(format string, args ...any) {
 	v.report(fmt.Errorf("kernel %s: %s", v.e.Name, fmt.Sprintf(format, args...)))
 }
 
-// maxErrors is the largest number of mistakes reported for a kernel.
+// maxErrors is the largest number of mistakes that are reported for a kernel.
 const maxErrors = 20
 
 func (v *verifier) report(err error) {
@@ -141,7 +141,7 @@ func (v *verifier) inst(in *Inst) {
 	v.limits(in)
 }
 
-// operands checks that the labels and names in operands are declared.
+// operands checks that the labels and names in operands have been declared.
 func (v *verifier) operands(in *Inst) {
 	for i := range in.Args {
 		o := &in.Args[i]
@@ -159,7 +159,7 @@ func (v *verifier) operands(in *Inst) {
 	}
 }
 
-// mapModes lists the largest value of each tensor map field that is set by an
+// mapModes has the largest value of each tensor map field that tensormap.replace sets by an
 // immediate.
 var mapModes = map[string]int64{".elemtype": 15, ".interleave_layout": 2, ".swizzle_mode": 3, ".fill_mode": 1}
 
@@ -190,7 +190,8 @@ func (v *verifier) limits(in *Inst) {
 		if n, _ := imm(0); n < 24 || n > 256 || n%8 != 0 {
 			v.errorf(in, "setmaxnreg %d, must be a multiple of 8 from 24 to 256", n)
 		}
-		// Assemblers ignore setmaxnreg in such a kernel, so text of other compilers may have it.
+		// Assemblers ignore setmaxnreg in such a kernel, so it is accepted in text of other
+		// compilers.
 		if in.pos != nil && v.e.MinCTAs == 0 && v.e.MaxThreads == 0 && v.e.Block.Count() == 0 {
 			v.errorf(in, "setmaxnreg without .maxntid, .reqntid or .minnctapersm has no effect; set launch bounds")
 		}

@@ -12,14 +12,13 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// thisLine returns "ptx/file_test.go:NN" for the caller's line plus a number of
-// lines.
+// thisLine returns "ptx/file_test.go:NN" for a line `plus` lines after the caller's line.
 func thisLine(plus int) string {
 	_, _, line, _ := runtime.Caller(1)
 	return fmt.Sprintf("ptx/verify_test.go:%d", line+plus)
 }
 
-// TestVerifierRules builds, for each rule, a kernel that keeps the rule and one
+// TestVerifierRules builds, for each rule of the verifier, a kernel that keeps the rule and one
 // that breaks it. at is the Go line that the error must name.
 func TestVerifierRules(t *testing.T) {
 	type body = func(k *ptx.Kernel)
@@ -149,7 +148,7 @@ func TestVerifierRules(t *testing.T) {
 	}
 }
 
-// TestVerifierRulesOfText checks rules that kernels from the builder cannot break.
+// TestVerifierRulesOfText checks rules that kernels from the builder cannot break, on PTX text.
 func TestVerifierRulesOfText(t *testing.T) {
 	const head = ".version 8.0\n.target sm_90a\n.entry k(.param .u32 n) {\n.reg .b32 %r<4>; .reg .b64 %d;\n"
 	const sparse = head + "mma.sp.sync.aligned.m16n8k32.row.col.f16.f16.f16.f16 {%r0, %r1}, {%r0, %r1, %r2, %r3}, "
@@ -204,7 +203,7 @@ func TestBuildNamesTheLowestNeed(t *testing.T) {
 	}
 }
 
-// TestDivergence checks that an aligned instruction is accepted only where the
+// TestDivergence checks that an instruction that needs the whole warp is accepted only where the
 // whole warp runs.
 func TestDivergence(t *testing.T) {
 	var at string

@@ -1,6 +1,6 @@
 package isa
 
-// Integer and logic instructions.
+// arith has integer and logic instructions.
 var arith = []Form{
 	{Name: "Add", Op: "add", Mods: []Mod{types(".u32", ".s32", ".u64", ".s64")},
 		Args: []Arg{outT("d"), inT("a"), inT("b")}, Manual: "Integer Arithmetic: add", Go: "x.Add"},

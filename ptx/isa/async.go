@@ -8,8 +8,8 @@ func tensor() Arg {
 	return Arg{Name: "at", Kind: TensorAddr, Type: S32, LenOf: "dim"}
 }
 
-// wgmmaShapes returns the shapes of wgmma with k elements along k: every width
-// that is a multiple of 8. For integers, widths above 32 are multiples of 16.
+// wgmmaShapes returns the shapes of a wgmma that has k elements along k. The width N is a multiple
+// of 8. For integers, a width above 32 is a multiple of 16.
 func wgmmaShapes(k int, integers bool) Mod {
 	m := Mod{Name: "shape"}
 	for n := 8; n <= 256; n += 8 {
@@ -21,14 +21,15 @@ func wgmmaShapes(k int, integers bool) Mod {
 	return m
 }
 
-// tile is the mode of tensor copies that copy boxes, which is the default.
+// tile returns the place for the mode of a tensor copy that copies boxes. This is the default mode.
 func tile() Mod { return opt("mode", ".tile") }
 
-// hint and hinted are a cache policy, which the emulator ignores.
+// hint returns the place for a cache policy, and hinted its operand. The emulator ignores cache
+// policies.
 func hint() Mod   { return opt("hint", ".L2::cache_hint") }
 func hinted() Arg { return Arg{Name: "policy", Type: B64, With: ".L2::cache_hint"} }
 
-// tmaLoad returns the form of tensor loads to a space.
+// tmaLoad returns the form of a tensor load to the given state space.
 func tmaLoad(name, space string, version Version, arch Arch, multicast ...Mod) Form {
 	f := Form{Name: name, Op: "cp.async.bulk.tensor", Mods: []Mod{dims(), fix(space), fix(".global"), tile(), fix(".mbarrier::complete_tx::bytes")}, Version: version, Arch: arch,
 		Args: []Arg{addr("dst", Shared), tensor(), addr("bar", Shared)}, Manual: "cp.async.bulk.tensor"}
@@ -76,8 +77,8 @@ var async = []Form{
 	wgmmaForm("WgmmaF16", ".f16"),
 }
 
-// wgmmaForm returns the wgmma of 16-bit elements with A and B in shared memory and
-// FP32 sums.
+// wgmmaForm returns the form of a wgmma of 16-bit elements, with A and B in shared memory and FP32
+// sums.
 func wgmmaForm(name, elem string) Form {
 	return Form{Name: name, Op: "wgmma.mma_async.sync.aligned", Mods: []Mod{wgmmaShapes(16, false), fix(".f32"), fix(elem), fix(elem)}, Version: 80, Arch: SM90a,
 		Args: []Arg{{Name: "acc", Dir: InOut, Kind: Vec, Type: F32, LenOf: "shape"}, in("descA", B64), in("descB", B64), pred("scaleD"),

@@ -63,8 +63,8 @@ var asyncs = slices.Concat([]Form{
 	{Name: "FenceTensormapRelease", Op: "fence.proxy.tensormap::generic.release", Mods: []Mod{one("scope", ".gpu", ".cta", ".cluster", ".sys")}, Version: 83, Arch: SM90, Manual: "membar/fence"},
 }, wgmmas, products, wmmaForms(), sparse())
 
-// wgmmas has the dense wgmma forms with A in registers, and those of other formats,
-// which only kernels of other compilers use.
+// wgmmas has dense wgmma forms: with A in registers, and of formats that only kernels of other
+// compilers use.
 var wgmmas = []Form{
 	wgmmaRegisters("WgmmaBF16Registers", wgmmaForm("", ".bf16")),
 	wgmmaRegisters("WgmmaF16Registers", wgmmaForm("", ".f16")),
@@ -78,14 +78,15 @@ var wgmmas = []Form{
 	wgmmaInt8("WgmmaU8S8", ".u8", ".s8", 84), wgmmaRegisters("WgmmaU8S8Registers", wgmmaInt8("", ".u8", ".s8", 84)),
 }
 
-// bulkReduce returns a reduction of contiguous elements in global memory.
+// bulkReduce returns the form of a bulk reduction of contiguous elements in global memory.
 func bulkReduce(name string, not [][2]string, op, of Mod) Form {
 	return Form{Name: name, Op: "cp.reduce.async.bulk.global.shared::cta.bulk_group", Mods: []Mod{hint(), op, of}, Not: not, Version: 80, Arch: SM90,
 		Args: []Arg{addr("dst", Global), addr("src", Shared), in("bytes", U32), hinted()}, Manual: "cp.reduce.async.bulk"}
 }
 
-// arrives returns an arrival at an mbarrier, and waits a test of its phase, in all spellings that
-// the builder does not print. last is "count", "bytes" or "".
+// arrives returns the form of an arrival at an mbarrier, and waits the form of a test of its phase.
+// Both accept all spellings that the builder does not print. last names the last operand: "count",
+// "bytes" or "".
 func arrives(name, last string, version Version, arch Arch, state Arg, spaces ...string) Form {
 	f := Form{Name: name, Op: "mbarrier.arrive", Mods: []Mod{opt("order", ".release.cta", ".release.cluster").since(80, SM80), one("space", spaces...), fix(".b64")}, Version: version, Arch: arch,
 		Args: []Arg{state, {Name: "bar", Kind: Addr, Type: U64, SpaceOf: "space"}}, Manual: "mbarrier.arrive"}
@@ -105,9 +106,8 @@ func waits(name, op string, version Version, arch Arch, last ...Arg) Form {
 		Args: append([]Arg{out("done", Pred), addr("bar", Shared)}, last...), Effects: Uniform, Manual: op}
 }
 
-// tensormapReplace returns the form that changes a field of a tensor map in
-// memory. A field that exists for each dimension has the dimension's number as
-// operand.
+// tensormapReplace returns the form that changes a field of a tensor map in memory. For a field
+// that exists once per dimension, the dimension's number is an operand.
 func tensormapReplace(name string, value Arg, field Mod, before ...Arg) Form {
 	bits := fix(".b32")
 	if value.Type == B64 {
@@ -117,7 +117,7 @@ func tensormapReplace(name string, value Arg, field Mod, before ...Arg) Form {
 		Args: append(append([]Arg{addrIn()}, before...), value), Manual: "tensormap.replace"}
 }
 
-// wgmmaRegisters returns form f with A in registers. A then has no transposition.
+// wgmmaRegisters returns form f with A in registers. A in registers cannot be transposed.
 func wgmmaRegisters(name string, f Form) Form {
 	args := []Arg{f.Args[0], register(Arg{Name: "a", Kind: Vec, Type: B32, Len: 4})}
 	for _, a := range f.Args[2:] {
@@ -136,7 +136,7 @@ func inHalves(name string, f Form) Form {
 	return f
 }
 
-// wgmmaTF32 returns the wgmma of TF32 elements with FP32 sums. Both operands are
+// wgmmaTF32 returns the form of a wgmma of TF32 elements with FP32 sums. Both operands must be
 // contiguous along k.
 func wgmmaTF32(name string) Form {
 	f := wgmmaForm(name, ".tf32")
@@ -151,7 +151,7 @@ func wgmmaFP8(name string) Form {
 	return f
 }
 
-// wgmmaInt8 returns the wgmma of 8-bit integers with 32-bit sums.
+// wgmmaInt8 returns the form of a wgmma of 8-bit integers with 32-bit sums.
 func wgmmaInt8(name, a, b string, version Version) Form {
 	f := wgmmaForm(name, "")
 	f.Mods = []Mod{wgmmaShapes(32, true), opt("satfinite", ".satfinite"), fix(".s32"), fix(a), fix(b)}
@@ -189,12 +189,12 @@ var products = []Form{
 	mmaForm("MmaF64M8", ".m8n8k4", ".f64", []string{".f64"}, 1, 1, SM80, 70),
 }
 
-// mmaForm returns an mma.sync whose fragments of A and B have a and b registers.
+// mmaForm returns the form of an mma.sync. A fragment of A has a registers, a fragment of B has b.
 func mmaForm(name, shape, sums string, elems []string, a, b int, arch Arch, version Version) Form {
 	t, _ := TypeNamed(sums[1:])
 	length, of := 4, B32
 	switch {
-	case t == F16: // two elements in each register
+	case t == F16: // each register holds two elements
 		t, length = F16x2, 2
 	case t == F64:
 		of = F64
@@ -212,8 +212,8 @@ func mmaForm(name, shape, sums string, elems []string, a, b int, arch Arch, vers
 		Effects: Aligned | Varies, Manual: "mma.sync"}
 }
 
-// mmaBits returns the mma.sync of single bits. Each sum counts the ones of A xor
-// B, or of A and B, as op says.
+// mmaBits returns the form of an mma.sync of single bits. A sum counts the one bits of A xor B, or
+// of A and B, as op says.
 func mmaBits(name, shape string, a, b int, op string, version Version) Form {
 	f := mmaForm(name, shape, ".s32", []string{".b1"}, a, b, SM80, version)
 	f.Mods = slices.DeleteFunc(f.Mods, func(m Mod) bool { return m.Name == "satfinite" })

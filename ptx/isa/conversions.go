@@ -1,13 +1,12 @@
 package isa
 
-// ints are the integer types of cvt.
+// ints lists the integer types of cvt.
 var ints = []string{".u8", ".s8", ".u16", ".s16", ".u32", ".s32", ".u64", ".s64"}
 
-// wider are the integer types of cvt next to bf16.
+// wider lists the integer types that cvt can convert to or from bf16.
 var wider = ints[2:]
 
-// cvtArgs returns the operands of cvt. Their registers may be wider than the
-// types.
+// cvtArgs returns the operands of cvt. The registers may be wider than the types.
 func cvtArgs() []Arg {
 	return []Arg{{Name: "d", Dir: Out, TypeOf: "d", Wider: true}, {Name: "a", TypeOf: "a", Wider: true, RegOnly: true}}
 }
@@ -74,6 +73,6 @@ var conversions = []Form{
 	{Name: "Unpack64x4", Op: "mov.b64", Args: []Arg{{Name: "d", Dir: Out, Kind: Vec, Type: B16, Len: 4}, in("a", B64)}, Manual: "Data Movement: mov"},
 }
 
-// fixed returns a place with one possible modifier. It has a name because an
-// operand takes its type from it.
+// fixed returns a place with one possible modifier. The place has a name because an operand takes
+// its type from the place.
 func fixed(name, text string) Mod { return Mod{Name: name, Alts: []string{text}} }

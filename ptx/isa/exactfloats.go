@@ -3,12 +3,12 @@ package isa
 func sat() Mod  { return opt("sat", ".sat") }
 func relu() Mod { return opt("relu", ".relu") }
 
-// rounds returns a mandatory rounding modifier, anyRound an optional one.
+// rounds returns a place for a mandatory rounding modifier, anyRound a place for an optional one.
 func rounds(alts ...string) Mod   { return one("rnd", alts...) }
 func anyRound(alts ...string) Mod { return opt("rnd", alts...) }
 
-// exactFloats has floating-point instructions, most of which only kernels of other
-// compilers use: other rounding directions or none, double and half precision, further
+// exactFloats has floating-point instructions, most of which only kernels of other compilers use:
+// with other rounding directions or without one, of double and half precision, and further
 // functions.
 var exactFloats = join([]Form{
 	{Name: "AddF32Any", Op: "add", Mods: []Mod{anyRound(".rz", ".rm", ".rp"), ftz(), sat(), fix(".f32")}, Args: three(F32), Manual: "Floating Point: add"},
@@ -53,8 +53,8 @@ func join(families ...[]Form) (all []Form) {
 	return all
 }
 
-// halves returns the instructions on 16-bit floats and on pairs of them. Sums and
-// products need a later version and target than fma, min and max.
+// halves returns the forms for 16-bit floats and for pairs of them. Sums and products need version
+// v and target a; fma, min and max need less.
 func halves(name string, t Mod, v Version, a Arch) []Form {
 	regs := func(n int) []Arg {
 		args := []Arg{outT("d")}

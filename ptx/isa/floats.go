@@ -2,8 +2,8 @@ package isa
 
 func ftz() Mod { return opt("ftz", ".ftz") }
 
-// floats has floating-point instructions. Each states its rounding, so that no
-// assembler contracts a product and a sum into one instruction.
+// floats has floating-point instructions. Each has a rounding modifier, so that no assembler
+// contracts a product and a sum into a fused multiply-add.
 var floats = []Form{
 	{Name: "AddF32", Op: "add.rn", Mods: []Mod{ftz(), fix(".f32")},
 		Args: []Arg{out("d", F32), in("a", F32), in("b", F32)}, Manual: "Floating Point: add", Go: "x.Add"},

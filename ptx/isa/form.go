@@ -2,7 +2,7 @@ package isa
 
 import "strconv"
 
-// ID is the number of an instruction form: its row in the instruction table.
+// ID is the number of an instruction form: the index of its row in [Table].
 type ID uint16
 
 // Version is a PTX .version times ten: 80 is 8.0.
@@ -13,7 +13,7 @@ func (v Version) String() string {
 	return strconv.Itoa(int(v)/10) + "." + strconv.Itoa(int(v)%10)
 }
 
-// Arch is a .target.
+// Arch is a .target of PTX, such as sm_90a.
 type Arch uint8
 
 // Targets in rising order.
@@ -44,11 +44,11 @@ func (a Arch) MinVersion() Version {
 	return [...]Version{70, 70, 78, 80}[a]
 }
 
-// Effect describes what a form does besides computing its outputs. The verifier
-// and the emulator use it for control flow and for the lanes of a warp.
+// Effect is a set of effects of an instruction, besides computing its outputs. The verifier and the
+// emulator use it for control flow and for the lanes of a warp.
 type Effect uint8
 
-// Effects.
+// The effects.
 const (
 	// Aligned: all threads of the warp must execute it together.
 	Aligned Effect = 1 << iota
@@ -62,16 +62,16 @@ const (
 	Varies
 )
 
-// Mod is a place for a modifier, with the modifiers that may be there.
+// Mod is a place for a modifier in an instruction, with the modifiers that may be there.
 type Mod struct {
-	// Name names the place for [Arg.TypeOf] and [Arg.LenOf].
+	// Name is the name by which [Arg.TypeOf] and [Arg.LenOf] refer to the place.
 	Name string
 	// Alts are the modifiers, with their dots.
 	Alts []string
 	// Opt allows the place to be empty.
 	Opt bool
-	// Version and Arch are the lowest that accept the modifiers of this place, if that
-	// is more than the form itself needs.
+	// Version and Arch are the lowest that accept the modifiers of this place. They are 0 if the
+	// form itself needs as much.
 	Version Version
 	Arch    Arch
 }
@@ -82,7 +82,7 @@ func (m Mod) Fixed() bool { return !m.Opt && len(m.Alts) == 1 }
 // Dir is the direction of an operand.
 type Dir uint8
 
-// Directions.
+// The directions.
 const (
 	In Dir = iota
 	Out
@@ -92,7 +92,7 @@ const (
 // Kind is the syntax of an operand.
 type Kind uint8
 
-// Operand kinds.
+// The kinds of operands.
 const (
 	// Reg is a register. An input may also be a constant.
 	Reg Kind = iota
@@ -108,7 +108,7 @@ const (
 	TensorAddr
 	// Label is a branch target.
 	Label
-	// Sink is the literal _.
+	// Sink is the word _, which stands for an unused result.
 	Sink
 	// SinkPred is _|p: an unused register and a predicate.
 	SinkPred
@@ -122,7 +122,7 @@ const (
 // Space is the state space of an address operand.
 type Space uint8
 
-// State spaces.
+// The state spaces.
 const (
 	Generic Space = iota
 	Param
@@ -138,17 +138,17 @@ type Arg struct {
 	Name string
 	Dir  Dir
 	Kind Kind
-	// Type is the operand's type. If TypeOf is set, the modifier at that place gives
-	// the type instead. Wide doubles the type's width.
+	// Type is the operand's type. If TypeOf is set, the modifier at the place of that name gives
+	// the type instead. Wide doubles the width of the type.
 	Type   Type
 	TypeOf string
 	Wide   bool
-	// Len is the number of elements of a Vec, or of coordinates of a TensorAddr. If
-	// LenOf is set, the modifier at that place gives the number instead.
+	// Len is the number of elements of a Vec, or of coordinates of a TensorAddr. If LenOf is set,
+	// the modifier at the place of that name gives the number instead.
 	Len   int
 	LenOf string
-	// Space is the state space of an Addr. If SpaceOf is set, the modifier at that
-	// place gives the space instead.
+	// Space is the state space of an Addr. If SpaceOf is set, the modifier at the place of that
+	// name gives the space instead.
 	Space   Space
 	SpaceOf string
 	// Wider allows the register to be wider than the type.
@@ -157,47 +157,47 @@ type Arg struct {
 	RegOnly bool
 	// Below, if not 0, limits an immediate to the range 0 to Below-1.
 	Below int64
-	// Opt marks a trailing operand that may be absent. If With is set, the last operand
-	// is there exactly if that modifier is chosen.
+	// Opt marks a trailing operand that may be absent. If With is set, the last operand is present
+	// exactly if the modifier With is chosen.
 	Opt  bool
 	With string
 }
 
-// Form is one row of the table.
+// Form is one row of the instruction table.
 type Form struct {
 	ID ID
 	// Name is the row's name, and the Go name of its ID.
 	Name string
-	// Op is the mnemonic with all modifiers that always come first.
+	// Op is the mnemonic, with all modifiers that always come first.
 	Op string
-	// Mods are the places for modifiers after Op, in the manual's order.
+	// Mods lists the places for modifiers after Op, in the order of the manual.
 	Mods []Mod
 	Args []Arg
 	// Not lists pairs of modifiers that exclude each other.
 	Not [][2]string
-	// Version and Arch are the lowest that accept the form without optional modifiers.
-	// [Form.Needs] includes the chosen modifiers.
+	// Version and Arch are the lowest that accept the form without optional modifiers. [Form.Needs]
+	// takes the chosen modifiers into account.
 	Version Version
 	Arch    Arch
 	Effects Effect
 	// Manual is the section of the PTX manual that describes the form.
 	Manual string
-	// Go names the generated builder method: "x.Name" is a method of the first input's
-	// type, "k.Name" a method of the kernel. With "" any method is written by hand.
+	// Go names the builder method that is generated. "x.Name" is a method of the first input's
+	// type, "k.Name" a method of the kernel. If Go is "", a method may be written by hand.
 	Go string
 
 	types []argTypes // indexed by operand
 }
 
-// argTypes lists the types that an operand may have, indexed by the modifier at a
-// place, with the empty place first. If place is -1 there is one type.
+// argTypes lists the types that an operand may have. The list is indexed by the number of the
+// modifier at place; number 0 means that the place is empty. If place is -1 there is one type.
 type argTypes struct {
 	place int
 	by    []Type
 }
 
-// argTypes resolves the names of modifiers, so that [Form.ArgType] can look the
-// type up by number.
+// argTypes resolves the names of modifiers to types, so that [Form.ArgType] can look up a type by
+// number.
 func (f *Form) argTypes(a *Arg) argTypes {
 	if a.TypeOf == "" {
 		return argTypes{-1, []Type{a.widened(a.Type)}}
@@ -210,7 +210,7 @@ func (f *Form) argTypes(a *Arg) argTypes {
 	return t
 }
 
-// widened returns the operand's type: t, or for a Wide operand the type twice as wide.
+// widened returns t or, for a Wide operand, the type that is twice as wide.
 func (a *Arg) widened(t Type) Type {
 	if a.Wide {
 		switch t {
@@ -232,19 +232,18 @@ func (a *Arg) widened(t Type) Type {
 // MaxMods is the largest number of places for modifiers in a form.
 const MaxMods = 10
 
-// Mods are the chosen modifiers of one instruction. For each place of the form it
-// holds 0 if empty, else 1 + the index into Alts.
+// Mods holds the chosen modifiers of one instruction. For each place of the form it has 0 if the
+// place is empty, else 1 + the index of the modifier in Alts.
 type Mods [MaxMods]uint8
 
-// NeedsWarp reports whether all threads of the warp must execute the instruction
-// together. A form with an optional .aligned requires it only if .aligned is
-// chosen.
+// NeedsWarp reports whether all threads of the warp must execute the instruction together. If
+// .aligned is optional in the form, this depends on whether it is chosen.
 func (f *Form) NeedsWarp(m Mods) bool {
 	i := f.ModIndex("aligned")
 	return f.Effects&Aligned != 0 && (i < 0 || m[i] != 0)
 }
 
-// Clash returns two chosen modifiers that exclude each other.
+// Clash returns two chosen modifiers that exclude each other, if there are such.
 func (f *Form) Clash(m Mods) (pair [2]string, clash bool) {
 	for _, p := range f.Not {
 		if f.Has(m, p[0]) && f.Has(m, p[1]) {
@@ -267,7 +266,7 @@ func (f *Form) Needs(m Mods) (Version, Arch) {
 	return max(v, a.MinVersion()), a
 }
 
-// newer lists modifiers that need a version and target wherever they are.
+// newer lists modifiers that need a later version and target in any form.
 var newer = map[string]struct {
 	version Version
 	arch    Arch
@@ -298,7 +297,8 @@ func (f *Form) ModIndex(name string) int {
 	return -1
 }
 
-// Mod returns the modifier chosen at the named place, "" if empty.
+// Mod returns the modifier that is chosen at the place with the given name, or "" if the place is
+// empty.
 func (f *Form) Mod(m Mods, name string) string {
 	i := f.ModIndex(name)
 	if i < 0 || m[i] == 0 {
@@ -338,8 +338,8 @@ func (f *Form) ArgSpace(m Mods, i int) Space {
 	return spaces[f.Mod(m, f.Args[i].SpaceOf)]
 }
 
-// Braced reports whether a Vec is written in braces. Memory accesses without a
-// vector modifier write a Vec of one element without braces.
+// Braced reports whether operand i, a Vec, is written in braces. Memory accesses without a vector
+// modifier have a Vec of one element without braces.
 func (f *Form) Braced(m Mods, i int) bool {
 	a := &f.Args[i]
 	return a.LenOf == "" || f.Mod(m, a.LenOf) != ""
@@ -356,12 +356,12 @@ func (f *Form) ArgLen(m Mods, i int) int {
 	switch {
 	case text == "":
 		return 1
-	case a.LenOf == "shape" && a.Type == F16x2: // two accumulators in each register
+	case a.LenOf == "shape" && a.Type == F16x2: // each register holds two accumulators
 		return WgmmaN(text) / 4
-	case a.LenOf == "shape": // .m64n{N}k16: N/2 accumulators in each thread
+	case a.LenOf == "shape": // .m64n{N}k16 has N/2 accumulators in each thread
 		return WgmmaN(text) / 2
 	}
-	// .v2 .v4 .x1 .x2 .x4 .1d ... .5d
+	// The digit in .v2, .v4, .x1, .x2, .x4 or .1d to .5d is the number.
 	for _, c := range text {
 		if c >= '1' && c <= '9' {
 			return int(c - '0')

@@ -1,7 +1,7 @@
 package isa
 
-// integers has integer and logic instructions, most of which only kernels of other
-// compilers use: 16 bits, bit fields, carries, saturation, further comparisons.
+// integers has integer and logic instructions, most of which only kernels of other compilers use:
+// 16-bit types, bit fields, carries, saturation, and further comparisons.
 var integers = []Form{
 	{Name: "Add16", Op: "add", Mods: []Mod{types(".u16", ".s16")}, Args: threeT, Manual: "Integer Arithmetic: add"},
 	{Name: "Sub16", Op: "sub", Mods: []Mod{types(".u16", ".s16")}, Args: threeT, Manual: "Integer Arithmetic: sub"},
@@ -90,8 +90,8 @@ func floatCmp() Mod {
 	return one("cmp", ".eq", ".ne", ".lt", ".le", ".gt", ".ge", ".equ", ".neu", ".ltu", ".leu", ".gtu", ".geu", ".num", ".nan")
 }
 
-// setpCmp and setpTypes return the comparisons and types of setp with two results.
-// setpNot excludes pairs of them.
+// setpCmp and setpTypes return the places for comparison and type of a setp with two results.
+// setpNot lists the pairs that exclude each other.
 
 func setpCmp() Mod { return floatCmp() }
 

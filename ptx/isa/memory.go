@@ -16,11 +16,11 @@ func vecArg(name string, d Dir) Arg {
 	return Arg{Name: name, Dir: d, Kind: Vec, TypeOf: "type", LenOf: "vec", Wider: true}
 }
 
-// wide lists pairs of vector length and type with more than 16 bytes, which Hopper
-// cannot access at once.
+// wide lists the pairs of vector length and type that make more than 16 bytes, which Hopper cannot
+// access at once.
 var wide = not([]string{".v4"}, []string{".b64", ".u64", ".s64", ".f64"})
 
-// atomNot lists pairs of operation and type that atomics do not have.
+// atomNot lists the pairs of operation and type that atomics do not have.
 var atomNot = slices.Concat(
 	not([]string{".add", ".min", ".max", ".inc", ".dec"}, []string{".b32", ".b64"}),
 	not([]string{".and", ".or", ".xor", ".exch"}, []string{".u32", ".u64", ".s32", ".s64", ".f32", ".f64"}),

@@ -62,9 +62,9 @@ func atomSpaces() Mod {
 	return opt("space", ".global", ".shared", ".shared::cta", ".shared::cluster")
 }
 
-// atomics returns the forms of atom or red: whole words, 16-bit floats, vectors of floats and,
-// for atom, compare-and-swap. All orders, scopes and spaces are optional, so that the parser
-// takes them in any place: compilers write the operation before them or after them.
+// atomics returns the forms of atom or red: on whole words, on 16-bit floats, on vectors of floats
+// and, for atom, compare-and-swap. All orders, scopes and spaces are optional modifiers. The parser
+// therefore accepts them at any place, as compilers write them before or after the operation.
 func atomics(name string, ops Mod) (forms []Form) {
 	op := strings.ToLower(name)
 	sem := orders(op, false)

@@ -5,11 +5,10 @@ import (
 	"strings"
 )
 
-// Sparse products store half of A's elements. 4 bits of metadata for each chunk of
-// a row state which elements these are. The selector states which lanes of each
-// four hold the metadata.
+// Sparse products store half of A's elements. Each chunk of a row has 4 bits of metadata, which say
+// which elements are stored. The selector operand says which lanes of each four hold the metadata.
 
-// sparse returns both variants of mma.sp, and a sparse form of every dense wgmma.
+// sparse returns both variants of mma.sp, and a sparse form for every dense wgmma.
 func sparse() (forms []Form) {
 	for _, v := range []struct {
 		name, op string
@@ -18,7 +17,7 @@ func sparse() (forms []Form) {
 		add := func(name, shape, sums string, elems []string, registers, selectors int) {
 			f := mmaForm(v.name+name, shape, sums, elems, registers, registers, SM80, v.version)
 			f.Op, f.Args, f.Manual = v.op, append(f.Args, metadata(selectors)...), "mma.sp"
-			if name == "FP8" { // as for other FP8 forms: the plain mma accepts sm_89
+			if name == "FP8" { // sm_89 is enough, as for the dense mma of FP8
 				f.Version, f.Arch = max(f.Version, 84), SM90
 			}
 			forms = append(forms, f)
@@ -52,13 +51,13 @@ func metadata(selectors int) []Arg {
 	return []Arg{register(in("metadata", B32)), {Name: "selector", Kind: Imm, Type: U32, Below: int64(selectors)}}
 }
 
-// sparseWgmma returns the sparse form of a dense wgmma. Its k is twice as large.
+// sparseWgmma returns the sparse form of a dense wgmma. Its extent in k is twice as large.
 func sparseWgmma(f Form) Form {
 	const op = "wgmma.mma_async."
 	f.Name, f.Op, f.Manual = strings.Replace(f.Name, "Wgmma", "WgmmaSp", 1), op+"sp."+strings.TrimPrefix(f.Op, op), "wgmma.mma_async.sp"
 	f.Mods, f.Version = slices.Clone(f.Mods), max(f.Version, 82)
 	shapes := slices.Clone(f.Mods[0].Alts)
-	selectors := 1 // all four lanes hold metadata of 8-bit elements
+	selectors := 1 // for 8-bit elements all four lanes hold metadata
 	for i, s := range shapes {
 		head, k, _ := strings.Cut(s, "k")
 		twice := map[string]string{"8": "16", "16": "32", "32": "64"}[k]

@@ -4,13 +4,13 @@ package isa
 type Special struct {
 	Name string
 	Type Type
-	// Uniform reports that all lanes of a warp read the same value.
+	// Uniform reports whether all lanes of a warp read the same value.
 	Uniform bool
 	Version Version
 	Arch    Arch
 }
 
-// Specials lists the special registers. An operand stores the index.
+// Specials lists the special registers. The Reg of an operand is an index into it.
 var Specials = []Special{
 	{"%tid.x", U32, false, 70, SM70},
 	{"%tid.y", U32, false, 70, SM70},

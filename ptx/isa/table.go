@@ -4,7 +4,7 @@ package isa
 var Table = build(arith, floats, data, memory, barriers, async, warp, control,
 	integers, exactFloats, conversions, spaceForms, warps, asyncs)
 
-// ByOp lists the forms of each Op, for the parser.
+// ByOp lists the forms that have the same Op. The parser uses it.
 var ByOp = byOp()
 
 func build(families ...[]Form) []Form {
@@ -32,18 +32,18 @@ func byOp() map[string][]*Form {
 	return m
 }
 
-// The functions below shorten the rows of the table.
+// The functions below make the rows of the table shorter.
 
 func one(name string, alts ...string) Mod { return Mod{Name: name, Alts: alts} }
 func opt(name string, alts ...string) Mod { return Mod{Name: name, Alts: alts, Opt: true} }
 
-// since sets the version and target that the place's modifiers need.
+// since returns the place with the version and target that its modifiers need.
 func (m Mod) since(v Version, a Arch) Mod {
 	m.Version, m.Arch = v, a
 	return m
 }
 
-// not returns all pairs of one modifier of a with one of b.
+// not returns all pairs of one modifier of a and one modifier of b.
 func not(a, b []string) (pairs [][2]string) {
 	for _, x := range a {
 		for _, y := range b {

@@ -44,8 +44,8 @@ func checkPlaces(t *testing.T, f *isa.Form) {
 			assert.True(t, strings.HasPrefix(alt, "."), "row %s: %s", f.Name, alt)
 			assert.False(t, seen[alt], "row %s: %s occurs twice", f.Name, alt)
 			seen[alt] = true
-			// A later place must not accept a modifier that was meant for an empty optional
-			// place.
+			// Suppose that an optional place is empty. Then no later place may accept a modifier
+			// that was meant for the empty place.
 			for j := i + 1; m.Opt && j < len(f.Mods); j++ {
 				assert.NotContains(t, f.Mods[j].Alts, alt, "row %s: %s could stand at two places", f.Name, alt)
 				if !f.Mods[j].Opt {
@@ -62,7 +62,7 @@ func checkPlaces(t *testing.T, f *isa.Form) {
 					found = found || alt == text
 				}
 			}
-			// Reductions share the list of pairs with atom, and have fewer operations.
+			// Reductions (red) share atom's list of pairs, but have fewer operations.
 			assert.True(t, found || strings.Contains(f.Op, "red"), "row %s: Not names %s, which no place has", f.Name, text)
 		}
 	}
@@ -95,9 +95,9 @@ func checkArgs(t *testing.T, f *isa.Form) {
 	}
 }
 
-// TestNoTwoRowsReadTheSame checks that rows with the same Op differ in modifiers
-// or operands, by which the parser tells them apart. Of rows with different Ops it takes the
-// longer one.
+// TestNoTwoRowsReadTheSame checks that rows with the same Op differ in modifiers or operands, so
+// that the parser can distinguish them. If rows with different Ops fit a text, the parser takes the
+// longer Op.
 func TestNoTwoRowsReadTheSame(t *testing.T) {
 	texts := map[string]string{}
 	for i := range isa.Table {
@@ -114,7 +114,7 @@ func TestNoTwoRowsReadTheSame(t *testing.T) {
 	}
 }
 
-// spellings returns all texts that the places can have.
+// spellings returns all texts that modifiers at the given places can form.
 func spellings(places []isa.Mod) []string {
 	if len(places) == 0 {
 		return []string{""}

@@ -42,7 +42,7 @@ func TypeNamed(name string) (Type, bool) {
 	return NoType, false
 }
 
-// Bits returns the width of the type, 1 for a predicate.
+// Bits returns the width of the type in bits. It is 1 for a predicate.
 func (t Type) Bits() int {
 	switch t {
 	case Pred:
@@ -59,7 +59,7 @@ func (t Type) Bits() int {
 	return 0
 }
 
-// Bytes returns the size of the type in memory.
+// Bytes returns the size of the type in memory, in bytes.
 func (t Type) Bytes() int { return t.Bits() / 8 }
 
 // Class returns the register class that holds the type: Pred, B16, B32 or B64.

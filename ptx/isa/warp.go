@@ -1,6 +1,6 @@
 package isa
 
-// warp has instructions of a whole warp, and register allocation.
+// warp has instructions that concern a whole warp, and register allocation.
 var warp = []Form{
 	{Name: "ShflSync", Op: "shfl.sync", Mods: []Mod{one("mode", ".idx", ".up", ".down", ".bfly"), fix(".b32")},
 		Args: []Arg{out("d", B32), in("a", B32), in("lane", U32), in("clamp", U32), in("mask", U32)}, Effects: Varies, Manual: "shfl.sync"},
@@ -22,7 +22,7 @@ var warp = []Form{
 		Args: []Arg{imm("n")}, Effects: Aligned, Manual: "setmaxnreg"},
 }
 
-// control has control flow.
+// control has control flow instructions.
 var control = []Form{
 	{Name: "Bra", Op: "bra", Mods: []Mod{opt("uni", ".uni")}, Args: []Arg{{Name: "target", Kind: Label}}, Effects: Branches, Manual: "bra"},
 	{Name: "BrxIdx", Op: "brx.idx", Mods: []Mod{opt("uni", ".uni")}, Args: []Arg{register(in("index", U32)), {Name: "targets", Kind: Label}}, Effects: Branches, Manual: "brx.idx"},

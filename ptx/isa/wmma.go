@@ -1,22 +1,22 @@
 package isa
 
-// This file has wmma.*, products of a warp. The layout of their fragments is not
-// documented.
+// This file has the wmma instructions: matrix products of a warp. The layout of their fragments is
+// not documented.
 
-// wmmaElement is an element type of A and B, with the number of registers of a
-// fragment for each shape, and the types of the sums.
+// wmmaElement is an element type of A and B. It has, for each shape, the number of registers of a
+// fragment, and the types of the sums.
 type wmmaElement struct {
 	name   string // part of the names of the rows
 	types  []string
 	shapes []wmmaShape
 	sums   []string
 	arch   Arch
-	// fixed allows only A by rows and B by columns.
+	// fixed states that A must be stored by rows and B by columns.
 	fixed bool
 }
 
 type wmmaShape struct {
-	names []string // the shapes with this number of registers
+	names []string // shapes with this number of registers
 	a, b  int
 }
 
@@ -30,7 +30,7 @@ var wmmaElements = []wmmaElement{
 	{"F64", []string{".f64"}, []wmmaShape{{[]string{".m8n8k4"}, 1, 1}}, []string{".f64"}, SM80, false},
 }
 
-// fragment returns an operand with length registers of an element type.
+// fragment returns an operand that is a fragment: length registers of an element type.
 func fragment(name, element string, dir Dir, length int) Arg {
 	t := B32
 	switch element {

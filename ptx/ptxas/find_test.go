@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFoundByPath checks that Find uses Python's packages only while Python is in
-// PATH, even after an earlier call found them.
+// TestFoundByPath checks that Find uses Python's packages only while Python is in PATH, even if an
+// earlier call has found them.
 func TestFoundByPath(t *testing.T) {
 	for _, name := range []string{"PTXAS", "CUDA_HOME"} {
 		t.Setenv(name, "")
@@ -29,9 +29,9 @@ func TestFoundByPath(t *testing.T) {
 	assert.Equal(t, before, again)
 }
 
-// TestNothingOfTheCurrentFolderRuns puts fakes of everything that the search looks
-// for into the current folder. None must run: no package, no program, neither
-// through PYTHONPATH nor through PATH.
+// TestNothingOfTheCurrentFolderRuns puts fakes of everything that the search looks for into the
+// current folder. None of them may run, whether a package or a program, and whether PYTHONPATH or
+// PATH names the folder.
 func TestNothingOfTheCurrentFolderRuns(t *testing.T) {
 	dir := t.TempDir()
 	ran := filepath.Join(dir, "ran")

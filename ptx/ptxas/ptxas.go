@@ -1,6 +1,5 @@
-// Package ptxas runs NVIDIA's assembler if it is installed. Tests check every
-// emitted kernel with it, and caches are filled with it on machines without a GPU.
-// Nothing needs it at run time.
+// Package ptxas runs NVIDIA's assembler, if it is installed. Tests check every emitted kernel with
+// it, and a machine without a GPU fills caches with it. Programs that run kernels do not need it.
 package ptxas
 
 import (
@@ -39,7 +38,7 @@ func Find() (string, error) {
 	return "", ErrNotFound
 }
 
-// Installed returns the files of that name, such as "include/cuda.h", in the CUDA
+// Installed returns the paths of the files with a name, such as "include/cuda.h", in the CUDA
 // toolkit ($CUDA_HOME, /usr/local/cuda) and in NVIDIA's Python packages.
 func Installed(name string) (files []string) {
 	for _, dir := range append([]string{os.Getenv("CUDA_HOME"), "/usr/local/cuda"}, pythonFolders()...) {
@@ -51,11 +50,11 @@ func Installed(name string) (files []string) {
 	return files
 }
 
-// asked caches the result of askPython for each $PATH.
+// asked caches the result of askPython for each value of $PATH.
 var asked sync.Map
 
-// pythonFolders returns the folders of NVIDIA's Python packages. It runs Python
-// once for each $PATH.
+// pythonFolders returns the folders of NVIDIA's Python packages. It runs Python once for each value
+// of $PATH.
 func pythonFolders() []string {
 	path := os.Getenv("PATH")
 	folders, ok := asked.Load(path)
@@ -89,7 +88,7 @@ func askPython() (folders []string) {
 	return folders
 }
 
-// Version returns the version of the ptxas at that path, such as "13.0.88".
+// Version returns the version of the ptxas program bin, such as "13.0.88".
 func Version(ctx context.Context, bin string) (string, error) {
 	out, err := exec.CommandContext(ctx, bin, "--version").CombinedOutput()
 	if err != nil {
@@ -104,14 +103,13 @@ func Version(ctx context.Context, bin string) (string, error) {
 
 var versionText = regexp.MustCompile(`\bV(\d+\.\d+\.\d+)\b`)
 
-// Assemble turns PTX into machine code for sm_90a. It also returns the assembler's
-// report (registers, spills, warnings). Options, such as "-O0", go to the
-// assembler unchanged.
+// Assemble turns PTX into machine code for sm_90a. It also returns the assembler's report
+// (registers, spills, warnings). Options, such as "-O0", are passed to the assembler.
 func Assemble(ctx context.Context, text []byte, options ...string) (cubin []byte, report string, err error) {
 	return AssembleFor(ctx, "sm_90a", text, options...)
 }
 
-// AssembleFor is Assemble for another architecture.
+// AssembleFor does the same as Assemble for another architecture.
 func AssembleFor(ctx context.Context, arch string, text []byte, options ...string) (cubin []byte, report string, err error) {
 	bin, err := Find()
 	if err != nil {
@@ -120,7 +118,7 @@ func AssembleFor(ctx context.Context, arch string, text []byte, options ...strin
 	return Run(ctx, bin, arch, text, options...)
 }
 
-// Run is AssembleFor with the ptxas at that path.
+// Run does the same as AssembleFor with the ptxas program bin.
 func Run(ctx context.Context, bin, arch string, text []byte, options ...string) (cubin []byte, report string, err error) {
 	dir, err := os.MkdirTemp("", "ptxas")
 	if err != nil {
@@ -160,9 +158,8 @@ func Messages(report string) []Message {
 	return out
 }
 
-// Complaint returns the first line of a report that a kernel must not cause: a
-// warning, spilled registers, serialised or patched wgmma. It returns "" if there
-// is none.
+// Complaint returns the first line of a report that no kernel of this project may cause: a warning,
+// spilled registers, or wgmma that was serialised or patched. It returns "" if there is none.
 func Complaint(report string) string {
 	for _, line := range strings.Split(report, "\n") {
 		low := strings.ToLower(line)

@@ -5,21 +5,22 @@ import (
 	"iter"
 )
 
-// BoxAlign is the alignment of a box in shared memory.
+// BoxAlign is the alignment in bytes that TMA demands for a box in shared memory.
 const BoxAlign = 128
 
-// Run is a piece of a box that is contiguous in global and in shared memory.
+// Run is a piece of a box that is contiguous both in global and in shared memory.
 type Run struct {
-	Global uint64 // global address of its first byte; meaningless if out of bounds
-	Shared uint32 // shared address of its first byte, after the swizzle
+	Global uint64 // global address of the first byte; meaningless if out of bounds
+	Shared uint32 // shared address of the first byte, after the swizzle
 	Bytes  uint32
-	// InBounds reports whether the run lies inside the tensor. Out of bounds a load writes
-	// zeros to shared memory, and a store or reduction skips the run.
+	// InBounds reports whether the run lies inside the tensor. For a run outside, a load writes
+	// zeros to shared memory, and a store or reduction does nothing.
 	InBounds bool
 }
 
-// CheckBox reports why a box at the given coordinates, one for each dimension, cannot be moved
-// to or from a shared address. The coordinates may have any value.
+// CheckBox returns the reason why TMA cannot move the box at the given coordinates to or from a
+// shared address, or nil. There must be one coordinate for each dimension; a coordinate may have
+// any value.
 func (m TensorMap) CheckBox(coordinates []int32, shared uint32) error {
 	if len(coordinates) != m.Rank {
 		return fmt.Errorf("tensor copy has %d coordinates, want %d, the map's rank", len(coordinates), m.Rank)
@@ -30,8 +31,8 @@ func (m TensorMap) CheckBox(coordinates []int32, shared uint32) error {
 	return nil
 }
 
-// Outside returns a dimension in which no element of the box at the given coordinates is inside the
-// tensor, if there is one.
+// Outside reports whether the whole box at the given coordinates is outside the tensor. If so, it
+// returns a dimension in which no element of the box is inside.
 func (m TensorMap) Outside(coordinates []int32) (dimension int, outside bool) {
 	for d, c := range coordinates {
 		if int64(c)+int64(m.Box[d]) <= 0 || int64(c) >= int64(m.Dims[d]) {
@@ -41,9 +42,9 @@ func (m TensorMap) Outside(coordinates []int32) (dimension int, outside bool) {
 	return 0, false
 }
 
-// CheckChip reports why an H200 (driver 580) refuses a box as an illegal instruction, or
-// moves it differently from the manual. The chip moves dimension 0 in pieces of 16 bytes.
-// outside reports whether the chip would write outside the tensor.
+// CheckChip returns an error if an H200 (driver 580) refuses the box as an illegal instruction, or
+// moves it differently from what the manual says. Unlike the manual, the chip moves dimension 0 in
+// pieces of 16 bytes. outside reports whether the chip would write outside the tensor.
 func (m TensorMap) CheckChip(coordinates []int32, store bool) (outside bool, err error) {
 	size := int64(m.Elem.Bytes())
 	from, end := int64(coordinates[0])*size, int64(m.Dims[0])*size
@@ -66,14 +67,14 @@ func (m TensorMap) CheckChip(coordinates []int32, store bool) (outside bool, err
 
 // BoxRow is one row of a box: the elements along dimension 0.
 type BoxRow struct {
-	Global uint64 // global address of its first byte, modulo 2^64
-	shared uint32 // shared address of its first byte, before the swizzle
+	Global uint64 // global address of the first byte, modulo 2^64
+	shared uint32 // shared address of the first byte, before the swizzle
 	bytes  uint32
-	Lo, Hi uint32 // range of the row's bytes that are in bounds
+	Lo, Hi uint32 // range of the row's bytes that are inside the tensor
 }
 
-// Rows visits the rows of the box at the given coordinates and shared address, in the order of
-// shared memory. The box must have passed CheckBox. Visiting ends when visit returns false.
+// Rows calls visit for each row of the box at the given coordinates and shared address, in the
+// order of shared memory, until visit returns false. The box must have passed CheckBox.
 func (m *TensorMap) Rows(coordinates []int32, shared uint32, visit func(r *BoxRow) bool) {
 	var index [5]uint32 // index of the row in the box; index[0] stays 0
 	size := int64(m.Elem.Bytes())
@@ -104,17 +105,17 @@ func (m *TensorMap) Rows(coordinates []int32, shared uint32, visit func(r *BoxRo
 	}
 }
 
-// Runs visits the runs of the box at the given coordinates and shared address, in the order of
-// shared memory before swizzle. The box must have passed CheckBox. Every byte of the box is in
-// exactly one run.
+// Runs yields the runs of the box at the given coordinates and shared address, in the order of
+// shared memory before the swizzle. Every byte of the box is in exactly one run. The box must have
+// passed CheckBox.
 func (m TensorMap) Runs(coordinates []int32, shared uint32) iter.Seq[Run] {
 	return func(yield func(Run) bool) {
 		m.Rows(coordinates, shared, func(r *BoxRow) bool { return r.runs(m.Swizzle, yield) })
 	}
 }
 
-// rowAddress returns the address of element coordinates+index, modulo 2^64, and whether all its
-// coordinates but the first are in bounds.
+// rowAddress returns the address of the row with the given index in the box, modulo 2^64. inside
+// reports whether the row is inside the tensor in every dimension except the first.
 func (m *TensorMap) rowAddress(coordinates []int32, index *[5]uint32) (address uint64, inside bool) {
 	address = m.Address + uint64(int64(coordinates[0])*int64(m.Elem.Bytes()))
 	inside = true
@@ -126,8 +127,8 @@ func (m *TensorMap) rowAddress(coordinates []int32, index *[5]uint32) (address u
 	return address, inside
 }
 
-// runs splits a row at the ends of its part in bounds and, under a swizzle, at every
-// 16-byte chunk.
+// runs splits a row where it enters or leaves the tensor and, with a swizzle, at every 16-byte
+// chunk.
 func (r *BoxRow) runs(s Swizzle, yield func(Run) bool) bool {
 	at := uint32(0)
 	for part, end := range [3]uint32{r.Lo, r.Hi, r.bytes} {
@@ -146,8 +147,8 @@ func (r *BoxRow) runs(s Swizzle, yield func(Run) bool) bool {
 	return true
 }
 
-// Load writes a row to shared memory, the CTA's window. from holds the row's bytes that
-// are in bounds.
+// Load writes a row to a CTA's shared window. from holds those bytes of the row that are inside the
+// tensor; the other bytes become zero.
 func (r *BoxRow) Load(window, from []byte, s Swizzle) {
 	if r.Lo == 0 && r.Hi == r.bytes {
 		for at := uint32(0); at < r.bytes; at += 16 {

@@ -2,10 +2,10 @@ package layout
 
 import "fmt"
 
-// MatrixDescriptor is the decoded 64-bit operand with which wgmma finds A or B in shared
-// memory. Addresses and distances are in bytes.
+// MatrixDescriptor is a decoded matrix descriptor: the 64-bit operand that tells wgmma where A or B
+// is in shared memory. Addresses and distances are in bytes.
 type MatrixDescriptor struct {
-	Start      uint32 // address of the slab (16 elements in k) in the CTA's shared window
+	Start      uint32 // address of the first slab (16 elements in k) in the CTA's shared window
 	LBO, SBO   uint32 // leading and stride byte offsets, see unswizzled
 	BaseOffset uint8
 	Swizzle    Swizzle
@@ -14,11 +14,11 @@ type MatrixDescriptor struct {
 // SlabDepth is the k extent of one wgmma with 16-bit inputs.
 const SlabDepth = 16
 
-// descriptorReserved are the bits that must be zero: 14-15, 30-31, 46-48, 52-61.
+// descriptorReserved is the mask of the bits that must be zero: 14-15, 30-31, 46-48 and 52-61.
 const descriptorReserved = 0x3ff1c000c000c000
 
-// DecodeMatrixDescriptor decodes a descriptor. It fails if reserved bits are set, which happens
-// when an address was not masked.
+// DecodeMatrixDescriptor decodes a descriptor. It fails if reserved bits are set, which happens if
+// the kernel did not mask the address.
 func DecodeMatrixDescriptor(d uint64) (MatrixDescriptor, error) {
 	if bad := d & descriptorReserved; bad != 0 {
 		return MatrixDescriptor{}, fmt.Errorf("matrix descriptor %#016x: reserved bits %#x are set; want each address masked with 0x3ffff before >>4", d, bad)
@@ -38,7 +38,7 @@ func (d MatrixDescriptor) Encode() uint64 {
 		[4]uint64{0, 3, 2, 1}[d.Swizzle&3]<<62
 }
 
-// Major says which index of an operand runs along its rows in shared memory.
+// Major says which index of an operand is contiguous in shared memory.
 type Major uint8
 
 const (
@@ -48,7 +48,7 @@ const (
 	MNMajor
 )
 
-// String returns the PTX manual's spelling.
+// String returns the name of the major order in the PTX manual.
 func (m Major) String() string {
 	if m == KMajor {
 		return "K-major"
@@ -56,15 +56,16 @@ func (m Major) String() string {
 	return "MN-major"
 }
 
-// unswizzled is the address, before swizzle, of element (mn, k) of the k16
-// slab of 16-bit elements. A core matrix is 8 rows of 16 bytes without
-// swizzle, 8 rows of the swizzle's width with it.
+// unswizzled returns the address, before the swizzle, of element (mn, k) of a matrix of 16-bit
+// elements. mn is the index in m for A and in n for B. A core matrix has 8 rows. A row has 16 bytes
+// without swizzle, and the swizzle's width with one. The leading byte offset (LBO) and the stride
+// byte offset (SBO) are distances between core matrices:
 //
-//	K-major,  none: LBO between the two k halves, SBO between 8-row groups
-//	K-major,  swizzled: SBO between 8-row groups; LBO, which a dense product
-//	          ignores, from one row of the swizzle's width to the next in k
-//	MN-major, none: LBO between 8-k groups, SBO between groups of 8 mn
-//	MN-major, swizzled: LBO between blocks of width/2 mn, SBO between 8-k groups
+//	K-major,  none:     LBO between the two k halves, SBO between groups of 8 rows
+//	K-major,  swizzled: SBO between groups of 8 rows; LBO from one row of the swizzle's width to
+//	                    the next in k, which a dense product does not need
+//	MN-major, none:     LBO between groups of 8 k, SBO between groups of 8 mn
+//	MN-major, swizzled: LBO between blocks of width/2 mn, SBO between groups of 8 k
 func (d MatrixDescriptor) unswizzled(major Major, mn, k uint32) uint32 {
 	w := d.Swizzle.Width()
 	switch {
@@ -79,17 +80,19 @@ func (d MatrixDescriptor) unswizzled(major Major, mn, k uint32) uint32 {
 	return d.Start + mn/block*d.LBO + mn%block*2 + k/8*d.SBO + k%8*w
 }
 
-// Address returns the shared address of element (mn, k), k below 16, of 16-bit elements.
+// Address returns the shared address of element (mn, k) of a matrix of 16-bit elements. k is below
+// 16.
 func (d MatrixDescriptor) Address(major Major, mn, k uint32) uint32 {
 	return d.Swizzle.Apply(d.unswizzled(major, mn, k))
 }
 
-// Check reports what makes the descriptor illegal for a slab of mn rows of 16-bit elements (64
-// for A, N for B). It also refuses a base offset: on an H200, tiles at any multiple of 128 bytes
-// are right with base offset 0, and most are wrong with the row in the pattern as base offset.
+// Check returns the reason why the descriptor is illegal for a slab of mn rows of 16-bit elements
+// (64 for A, N for B), or nil. It also refuses a base offset that is not 0. On an H200, tiles at
+// any multiple of 128 bytes are read correctly with base offset 0. With the tile's row in the
+// swizzle pattern as base offset, most tiles are read wrongly.
 func (d MatrixDescriptor) Check(major Major, mn uint32) error { return d.CheckSlabs(major, mn, 1) }
 
-// CheckSlabs is Check for the given number of slabs, one after the other in k.
+// CheckSlabs does the same as Check for several slabs, one after the other in k.
 func (d MatrixDescriptor) CheckSlabs(major Major, mn, slabs uint32) error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("matrix descriptor %#016x (%v, %v): %s", d.Encode(), major, d.Swizzle, fmt.Sprintf(format, args...))
@@ -100,8 +103,9 @@ func (d MatrixDescriptor) CheckSlabs(major Major, mn, slabs uint32) error {
 	if d.Swizzle == SwizzleNone {
 		return nil
 	}
-	// A slab may begin in any row of the pattern, because the swizzle changes bits of the address
-	// itself, but it must end in that row: the k of K-major, one block of MN-major.
+	// A slab may begin in any row of the swizzle pattern, because the swizzle depends on the bits
+	// of the address itself. But it must end in the same row: the k of a K-major row, or one block
+	// of an MN-major slab.
 	w := d.Swizzle.Width()
 	at := d.Start % w
 	if depth := min(slabs*SlabDepth, w/2); major == KMajor && at+2*depth > w {
@@ -113,12 +117,13 @@ func (d MatrixDescriptor) CheckSlabs(major Major, mn, slabs uint32) error {
 	return nil
 }
 
-// Group returns the addresses of the 16-byte chunks that hold 8 rows of a slab, from row mn on.
-// The first is at the descriptor's start. A K-major row has two chunks, one after the other;
-// each MN-major chunk holds the 8 rows of one k, in the order of k.
+// Group returns the addresses of the sixteen 16-byte chunks that hold 8 rows of a slab, starting
+// with row mn. A K-major row has two chunks, which follow each other in the result. An MN-major
+// chunk holds the 8 rows of one k; the chunks are in the order of k.
 func (d MatrixDescriptor) Group(major Major, mn, slab uint32) (at [16]uint32) {
 	first := d.unswizzled(major, mn, slab*SlabDepth)
-	// Distance between chunks: within one row, to the next row or k, and from k 7 to k 8.
+	// half is the distance between the chunks of one row, step the distance to the next row or k,
+	// and jump an addition between k 7 and k 8.
 	w := d.Swizzle.Width()
 	half, step, jump := uint32(16), w, uint32(0)
 	switch {

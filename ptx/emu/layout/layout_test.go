@@ -19,7 +19,8 @@ func TestSwizzle(t *testing.T) {
 		}
 		require.Len(t, seen, 4096)
 	}
-	// chunk ^= row&7, (row>>1)&3 or (row>>2)&1 for rows of 128, 64 or 32 bytes.
+	// The expected chunk is chunk ^ (row&7), (row>>1)&3 or (row>>2)&1 for rows of 128, 64 or 32
+	// bytes.
 	for row := range uint32(16) {
 		for chunk := range uint32(8) {
 			assert.Equal(t, row*128+(chunk^row&7)*16, Swizzle128.Apply(row*128+chunk*16))
@@ -35,14 +36,14 @@ func TestDescriptorWorkedExamples(t *testing.T) {
 	require.Equal(t, MatrixDescriptor{Start: 0x400, LBO: 16, SBO: 1024, Swizzle: Swizzle128}, d)
 	require.Equal(t, uint64(0x4000004000010040), d.Encode())
 
-	// K-major, row 9, k 21: step 1 (+2 encoded), k 5.
+	// K-major, row 9, k 21: in the second k step (address field +2), k 5.
 	d, err = DecodeMatrixDescriptor(0x4000004000010040 + 2)
 	require.NoError(t, err)
 	require.NoError(t, d.Check(KMajor, 64))
 	assert.Equal(t, uint32(2218), d.unswizzled(KMajor, 9, 5))
 	assert.Equal(t, uint32(2234), d.Address(KMajor, 9, 5))
 
-	// MN-major, 128 mn, BK 64.
+	// MN-major, 128 mn, with 64 k in the tile.
 	d = MatrixDescriptor{LBO: 8192, SBO: 1024, Swizzle: Swizzle128}
 	require.Equal(t, uint64(512<<16|64<<32|1<<62), d.Encode())
 	require.NoError(t, d.Check(MNMajor, 128))
@@ -50,20 +51,20 @@ func TestDescriptorWorkedExamples(t *testing.T) {
 	assert.Equal(t, uint32(9948), d.Address(MNMajor, 70, 13))
 }
 
-// Descriptors find every element of a tile, 64 deep and 64 or 128 wide, where TMA boxes of
-// width/2 elements put it.
+// TestDescriptorsAgreeWithTMA checks that descriptors find every element of a tile where TMA boxes
+// put it. A box is width/2 elements wide; the tile is 64 deep in k and 64 or 128 wide.
 func TestDescriptorsAgreeWithTMA(t *testing.T) {
 	const base, depth = 0x2400 - 0x400, 64
 	for _, s := range []Swizzle{Swizzle32, Swizzle64, Swizzle128} {
 		w := s.Width()
 		for _, mn := range []uint32{64, 128} {
 			for step := range uint32(depth / 16) {
-				// K-major: boxes of {w/2 k, mn rows}, one after the other in k.
+				// K-major: boxes of w/2 k by mn rows, one after the other in k.
 				k0 := step * 16
 				box := base + k0/(w/2)*mn*w
 				kd := MatrixDescriptor{Start: box + k0%(w/2)*2, LBO: 16, SBO: 8 * w, Swizzle: s}
 				require.NoError(t, kd.Check(KMajor, mn))
-				// MN-major: boxes of {w/2 mn, depth k}, one after the other in mn.
+				// MN-major: boxes of w/2 mn by depth k, one after the other in mn.
 				md := MatrixDescriptor{Start: base + step*2*8*w, LBO: depth * w, SBO: 8 * w, Swizzle: s}
 				require.NoError(t, md.Check(MNMajor, mn))
 				for i := range mn {
@@ -77,7 +78,7 @@ func TestDescriptorsAgreeWithTMA(t *testing.T) {
 	}
 }
 
-// group and Address agree on the places of the elements.
+// TestDescriptorGroup checks that Group and Address give the same addresses.
 func TestDescriptorGroup(t *testing.T) {
 	for _, major := range []Major{KMajor, MNMajor} {
 		for _, d := range []MatrixDescriptor{
@@ -144,7 +145,7 @@ func TestFragments(t *testing.T) {
 			row, col := AccumulatorPosition(thread, i)
 			require.True(t, row < 64 && col < n)
 			seen[[2]int{row, col}] = true
-			// Columns 16q..16q+15, packed in pairs, are A of k step q.
+			// Columns 16q to 16q+15 of the accumulator, packed in pairs, are A of k step q.
 			q := i / 8
 			arow, k := APosition(thread, i%8/2, i&1, 2)
 			require.Equal(t, [2]int{row, col}, [2]int{arow, 16*q + k})
@@ -153,8 +154,9 @@ func TestFragments(t *testing.T) {
 	require.Len(t, seen, 64*n)
 }
 
-// An epilogue with stmatrix.x4 stores four packed registers of a 16-column block. Lane l
-// gives the address of row 16w + (l&7) + 8*(m&1) and chunk 2q + (m>>1).
+// TestStoreMatrixMatchesAccumulator checks an epilogue with stmatrix.x4, which stores four packed
+// registers of a block of 16 columns. Lane l gives the address of row 16w + (l&7) + 8*(m&1) and
+// chunk 2q + (m>>1), where w is the warp, m the matrix (l/8) and q the block.
 func TestStoreMatrixMatchesAccumulator(t *testing.T) {
 	for lane := range 32 {
 		for j := range 4 {

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// mapElements maps the numbers of .elemtype to element types. Other types are for maps that no
-// emulated instruction uses.
+// mapElements maps the numbers of .elemtype in tensormap.replace to element types. No instruction
+// that is emulated uses maps of other types.
 var mapElements = map[uint64]ElemType{0: ElemU8, 1: ElemU16, 2: ElemU32, 3: ElemS32, 6: ElemF16, 7: ElemF32, 10: ElemBF16}
 
-// ReplaceField changes one field of an encoded map. The error says why the field cannot
-// have the value.
+// ReplaceField changes one field of an encoded map, as tensormap.replace does. It returns "", or
+// why the field cannot have the value.
 func ReplaceField(b []byte, field string, dimension int, value uint64) string {
 	le := binary.LittleEndian
 	switch isNew := strings.Trim(string(b), "\x00") == ""; {

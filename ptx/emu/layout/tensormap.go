@@ -10,7 +10,7 @@ import (
 // ElemType is the element type of a tensor map.
 type ElemType uint8
 
-// The element types. Zero is none of them, so zeroed memory is not a valid map.
+// The element types. No type is zero, so zeroed memory is not a valid map.
 const (
 	ElemBF16 ElemType = iota + 1
 	ElemF16
@@ -31,38 +31,39 @@ func (e ElemType) Bytes() int {
 
 var elemBytes = [...]int{ElemBF16: 2, ElemF16: 2, ElemF32: 4, ElemU8: 1, ElemU16: 2, ElemU32: 4, ElemS32: 4}
 
-// TensorMap describes a tensor in emulated global memory, and the box of it that one TMA
-// instruction moves. Dimension 0 is contiguous; entries from Rank on are ignored.
+// TensorMap describes a tensor in emulated global memory, and the size of the box that one TMA
+// instruction moves. Dimension 0 is contiguous. Entries of the arrays from index Rank on are
+// ignored.
 //
-// The addresses of the tensor and of its elements are taken modulo 2^64, so the tensor may
-// begin before mapped memory: only elements within the bounds are accessed.
+// The addresses of the tensor and of its elements are computed modulo 2^64. The tensor may
+// therefore begin before mapped memory: only elements within the bounds are accessed.
 type TensorMap struct {
 	Elem    ElemType
 	Rank    int // 1 to 5
 	Address uint64
-	Dims    [5]uint64 // extents in elements, 1 to 2^32 each
-	Strides [4]uint64 // Strides[i] is the distance in bytes of neighbours in dimension i+1
-	Box     [5]uint32 // extents in elements, 1 to 256 each
+	Dims    [5]uint64 // extents of the tensor in elements, 1 to 2^32 each
+	Strides [4]uint64 // Strides[i] is the distance in bytes between neighbours in dimension i+1
+	Box     [5]uint32 // extents of the box in elements, 1 to 256 each
 	Swizzle Swizzle
 }
 
 // TensorMapBytes is the size of an encoded tensor map.
 const TensorMapBytes = 128
 
-// tensorMapMagic begins an encoded map. The format is the emulator's own; a GPU's is not
-// published.
+// tensorMapMagic is the beginning of an encoded map. The encoding is the emulator's own, because
+// the encoding of GPUs is not published.
 const tensorMapMagic = "emu-tmap"
 
-// Offsets in the encoded map, little endian: magic 0-7, element type 8, rank 9, swizzle
-// 10, address 16, extents less one 24, strides 44, box 76, CRC-32 of all bytes before it
-// 124.
+// Byte offsets of the fields in an encoded map, little endian. The magic text is at 0, the element
+// type at 8, the rank at 9, the swizzle at 10, the address at 16, the extents at 24, the strides at
+// 44, the box at 76, and the CRC-32 of all earlier bytes at 124.
 const (
 	tmElem, tmRank, tmSwizzle, tmAddress = 8, 9, 10, 16
 	tmDims, tmStrides, tmBox, tmChecksum = 24, 44, 76, 124
 )
 
-// Encode returns the 128 bytes that kernels take as a parameter. Call Check before: fields out
-// of range are truncated.
+// Encode returns the 128 bytes that a kernel takes as a parameter. Call Check before, because
+// Encode truncates fields that are out of range.
 func (m TensorMap) Encode() (b [TensorMapBytes]byte) {
 	le := binary.LittleEndian
 	copy(b[:], tensorMapMagic)
@@ -79,8 +80,8 @@ func (m TensorMap) Encode() (b [TensorMapBytes]byte) {
 	return b
 }
 
-// DecodeTensorMap reads the result of Encode. It fails on other bytes, which catches an
-// instruction with a wrong address of its map.
+// DecodeTensorMap is the inverse of Encode. It fails for all other bytes, and so finds an
+// instruction that has a wrong address of its map.
 func DecodeTensorMap(b []byte) (TensorMap, error) {
 	if len(b) < TensorMapBytes {
 		return TensorMap{}, fmt.Errorf("tensor map: %d bytes, want %d", len(b), TensorMapBytes)
@@ -103,8 +104,8 @@ func DecodeTensorMap(b []byte) (TensorMap, error) {
 	return m, m.Check()
 }
 
-// Check reports the first rule of tensor maps that m breaks, or the first property that this
-// emulator does not support.
+// Check returns the first rule of tensor maps that m breaks, or the first property that the
+// emulator does not support. It returns nil if there is none.
 func (m TensorMap) Check() error {
 	bad := func(field string, got any, want string) error {
 		return fmt.Errorf("tensor map: %s is %v, want %s", field, got, want)
@@ -141,14 +142,14 @@ func (m TensorMap) Check() error {
 		return bad("box row", fmt.Sprintf("%d bytes", inner), fmt.Sprintf("at most %d under %v", m.Swizzle.Width(), m.Swizzle))
 	}
 	if m.BoxBytes() == inner {
-		return nil // a box of one row has no distance between rows
+		return nil // a box of one row needs no distance between rows
 	}
 	return bad("box row", fmt.Sprintf("%d bytes", inner),
 		fmt.Sprintf("exactly %d under %v: the layout of narrower rows in shared memory is not emulated", m.Swizzle.Width(), m.Swizzle))
 }
 
-// BoxBytes returns the size of the box, including elements out of bounds. A load adds it to the
-// transaction count of its mbarrier.
+// BoxBytes returns the size of the box, including elements outside the tensor. A load adds this
+// number to the transaction count of its mbarrier.
 func (m TensorMap) BoxBytes() uint32 {
 	n := uint32(m.Elem.Bytes())
 	for i := range m.Rank {

@@ -68,7 +68,8 @@ func TestTensorMapErrors(t *testing.T) {
 	assert.Equal(t, uint32(64*256*2), good.BoxBytes())
 }
 
-// An H200 refuses these boxes, or writes past a row's end.
+// TestMeasuredRulesOfBoxes checks boxes that an H200 refuses, or with which it writes past the end
+// of a row.
 func TestMeasuredRulesOfBoxes(t *testing.T) {
 	m := TensorMap{Elem: ElemBF16, Rank: 2, Dims: [5]uint64{100, 37}, Strides: [4]uint64{208}, Box: [5]uint32{64, 16}}
 	for _, c := range []struct {
@@ -87,8 +88,8 @@ func TestMeasuredRulesOfBoxes(t *testing.T) {
 	}
 }
 
-// boxOracle maps each element's place in shared memory to its address (0 if out of bounds),
-// element by element.
+// boxOracle computes the layout of a box element by element. It maps each shared address to the
+// global address of its element, or to 0 if the element is outside the tensor.
 func boxOracle(m TensorMap, c []int32, shared uint32) map[uint32]uint64 {
 	out := map[uint32]uint64{}
 	size := uint32(m.Elem.Bytes())
@@ -166,8 +167,9 @@ func TestRunsStopEarly(t *testing.T) {
 	assert.Equal(t, 13, n)
 }
 
-// wantRows returns the addresses of the rows that a tile of bm rows may touch, from row r
-// of an expert on. The expert has t rows, the first at row off.
+// wantRows returns the addresses of the rows that a tile may access. The tile has bm rows, starting
+// with row r of an expert. The expert has t rows, starting with row off of the tensor at address y;
+// s is the distance of two rows.
 func wantRows(y, s uint64, off, t, r, bm int) (want []uint64) {
 	for j := range bm {
 		if r+j < t {
@@ -187,8 +189,10 @@ func insideAddresses(m TensorMap, c []int32) (got []uint64) {
 	return got
 }
 
-// Ragged stores and loads with one static map: a third dimension with the same stride, and a
-// base moved back by the same number of rows, clip at the expert's last row.
+// TestRaggedMaps checks loads and stores with one fixed map that must end at an expert's last row. The
+// second and the third dimension of the map have the same stride. The coordinate in the second is
+// chosen so that this dimension ends at the expert's last row. The coordinate in the third moves the
+// box to the expert.
 func TestRaggedMaps(t *testing.T) {
 	const y, n = uint64(0x7f00_0000_0000), 64
 	r := rand.New(rand.NewPCG(3, 3))
@@ -212,7 +216,7 @@ func TestRaggedMaps(t *testing.T) {
 		small.Dims, small.Strides = [5]uint64{n, uint64(bm), 1 << 30}, [4]uint64{s, s}
 		require.Equal(t, want, insideAddresses(small, []int32{0, int32(bm - v), int32(off + first + v)}))
 
-		wrap := base // the base moves by 2^30*s + 2^30*(2^34-s) bytes, which is 2^64 = 0
+		wrap := base // the base moves by 2^30*s + 2^30*(2^34-s) bytes, which is 2^64 and so 0
 		wrap.Rank, wrap.Address = 4, y
 		wrap.Dims = [5]uint64{n, 1 << 30, 1<<31 - 1, 1<<31 - 1}
 		wrap.Strides = [4]uint64{s, 1<<34 - s, s}
@@ -221,7 +225,8 @@ func TestRaggedMaps(t *testing.T) {
 	}
 }
 
-// A box of one row under a swizzle lies where the same row of a whole tile lies.
+// TestRowGather checks that a swizzled box of one row has the same layout as this row in a box of a
+// whole tile.
 func TestRowGather(t *testing.T) {
 	m := TensorMap{Elem: ElemBF16, Rank: 2, Dims: [5]uint64{64, 1000}, Strides: [4]uint64{128}, Box: [5]uint32{64, 1}, Swizzle: Swizzle128}
 	for row := range uint32(16) {
@@ -235,7 +240,7 @@ func TestRowGather(t *testing.T) {
 	}
 }
 
-// Invalid values of tensormap.replace are errors.
+// TestReplaceField checks that values that tensormap.replace does not accept are errors.
 func TestReplaceField(t *testing.T) {
 	whole := TensorMap{Elem: ElemU32, Rank: 1, Address: 64, Dims: [5]uint64{16}, Box: [5]uint32{8}}.Encode()
 	damaged := whole

@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// narrow is a 16-bit floating-point format by its definition, with the conversions under test.
+// narrow describes a 16-bit float format by its definition, with the conversions under test.
 type narrow struct {
 	fractionBits int
 	bias         int
-	infinity     uint16 // bits of infinity: exponent all ones, fraction zero
+	infinity     uint16 // bits of infinity: all exponent bits are one, the fraction is zero
 	format       Format
 	nearest      func(x uint32) uint16
 	widen        func(h uint16) uint32
@@ -25,13 +25,13 @@ var narrows = []narrow{
 	{10, 15, 0x7c00, Format16, func(x uint32) uint16 { return uint16(F16Nearest(x)) }, F32FromF16},
 }
 
-// toward rounds an FP32 number with any mode.
+// toward rounds an FP32 number to the format, with the given mode.
 func (n narrow) toward(x uint32, mode Rounding) uint16 {
 	v := float64(ToF32(x))
 	return uint16(n.format.Encode(n.format.Compute(OpMul, mode, v, 1, 0)))
 }
 
-// narrowValue returns the value of 16 bits by the format's definition.
+// narrowValue returns the value of a 16-bit number by the format's definition.
 func narrowValue(n narrow, h uint16) float64 {
 	fraction := int(h) & (1<<n.fractionBits - 1)
 	exponent := int(h&0x7fff) >> n.fractionBits
@@ -60,22 +60,22 @@ func TestWideningEveryInput(t *testing.T) {
 				continue
 			}
 			require.Equal(t, math.Float32bits(float32(want)), got)
-			// Rounding back does not change a value of the format.
+			// Rounding a value of the format back does not change it.
 			require.Equal(t, h, n.nearest(got))
 			require.Equal(t, h, n.toward(got, RoundZero))
 		}
 	}
 }
 
-// narrowOracle rounds by comparing with the two neighbours: magnitudes of a format are in the
-// order of their bits.
+// narrowOracle rounds by comparing with the two neighbouring numbers of the format. Positive
+// numbers of a format have the same order as their bits.
 func narrowOracle(n narrow, x uint32, mode Rounding) uint16 {
 	if isNaN32(x) {
 		return canonicalNaN16
 	}
 	sign := uint16(x >> 16 & 0x8000)
 	v := math.Abs(float64(ToF32(x)))
-	lo, hi := uint16(0), n.infinity // the search ends with lo as the largest code of a value up to v
+	lo, hi := uint16(0), n.infinity // a binary search; at its end lo is the bits of the largest number that is not above v
 	if math.IsInf(v, 0) {
 		return sign | n.infinity
 	}
@@ -91,7 +91,7 @@ func narrowOracle(n narrow, x uint32, mode Rounding) uint16 {
 	}
 	below := narrowValue(n, lo)
 	above := narrowValue(n, hi)
-	if hi == n.infinity { // above is the next value if the exponent range went on
+	if hi == n.infinity { // the number after the largest finite one, as if the exponent range went on
 		above = below + (below - narrowValue(n, lo-1))
 	}
 	switch down, up := v-below, above-v; {
@@ -120,7 +120,7 @@ func TestNarrowingAgainstNeighbours(t *testing.T) {
 			}
 		}
 	}
-	// bf16 with every lower half, for one even and one odd upper half.
+	// Try bf16 with every lower half, for some even and odd upper halves.
 	for low := range uint32(1 << 16) {
 		for _, upper := range []uint32{0x3f80, 0x3f81, 0xc07f, 0x7f7f, 0x0000} {
 			x := upper<<16 | low

@@ -7,12 +7,13 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Arithmetic for every float format and rounding mode, on exact numbers. It is slow. The layer's
-// kernels need only sums, differences and products of 16-bit numbers, which are faster.
+// This file computes with every float format and rounding mode, on exact numbers (big.Float), which
+// is slow. Sums, differences and products of 16-bit numbers, the only operations here that the
+// layer's kernels use, take a faster path.
 
-// Format is a binary format whose values float64 can represent.
+// Format is a binary float format all of whose values float64 can represent.
 type Format struct {
-	precision int // bits of the significand, with the hidden bit
+	precision int // bits of the significand, including the hidden bit
 	Least     int // exponent of the smallest normal number
 	most      int // exponent of the largest number
 	nan       uint64
@@ -28,7 +29,7 @@ var (
 	FormatE5M2 = Format{3, -14, 15, 0x7f, 8}
 )
 
-// FormatOf returns the format of a type, or of the halves of a pair.
+// FormatOf returns the format of a type. For a pair it returns the format of the halves.
 func FormatOf(t isa.Type) Format {
 	switch t {
 	case isa.F64:
@@ -41,7 +42,7 @@ func FormatOf(t isa.Type) Format {
 	return Format32
 }
 
-// FloatOf returns the value of the bits of a type.
+// FloatOf returns the value that bits x have in type t.
 func FloatOf(t isa.Type, x uint64) float64 {
 	switch t {
 	case isa.F64:
@@ -54,7 +55,7 @@ func FloatOf(t isa.Type, x uint64) float64 {
 	return float64(ToF32(uint32(x)))
 }
 
-// Encode returns the bits of a number that the format can represent.
+// Encode returns the bits of a number, which the format must be able to represent.
 func (f Format) Encode(x float64) uint64 {
 	if x != x {
 		return f.nan
@@ -80,8 +81,8 @@ func (f Format) Encode(x float64) uint64 {
 	return sign | uint64(e-f.Least)<<fraction | uint64(math.Ldexp(2*m-1, fraction))
 }
 
-// Largest returns the largest finite number. E4M3 uses the exponent of infinities for numbers,
-// except for one code, which is NaN.
+// Largest returns the largest finite number. E4M3 has no infinities: it uses their exponent for
+// numbers, except for one code, which is NaN.
 func (f Format) Largest() float64 {
 	if f == FormatE4M3 {
 		return 448
@@ -128,7 +129,7 @@ func (f Format) Round(x *big.Float, mode Rounding) float64 {
 	return r
 }
 
-// Op is an arithmetic operation.
+// Op is an arithmetic operation on floats.
 type Op uint8
 
 const (
@@ -140,8 +141,8 @@ const (
 	OpSqrt
 )
 
-// Float computes the operation in float64. Its bits are used if the result is NaN, infinite, or
-// a sum or product of zeros.
+// Float computes the operation in float64. The callers use its result if it is NaN or infinite, or
+// if the operands of a sum or product are zeros.
 func (op Op) Float(a, b, c float64) float64 {
 	switch op {
 	case OpAdd:
@@ -159,11 +160,11 @@ func (op Op) Float(a, b, c float64) float64 {
 }
 
 const (
-	exactBits = 4400 // mantissa bits that hold any sum of products of float64 values
-	rootBits  = 256  // mantissa bits that suffice to round any quotient and root correctly
+	exactBits = 4400 // number of mantissa bits that hold any sum of products of float64 values exactly
+	rootBits  = 256  // number of mantissa bits that suffice to round any quotient or root correctly
 )
 
-// Compute returns the result of the operation, rounded once to the format.
+// Compute returns the exact result of the operation, rounded once to the format.
 func (f Format) Compute(op Op, mode Rounding, a, b, c float64) float64 {
 	r := op.Float(a, b, c)
 	for _, x := range []float64{a, b, c} {
@@ -211,9 +212,10 @@ func (f Format) Compute(op Op, mode Rounding, a, b, c float64) float64 {
 	return 0
 }
 
-// nearest returns the number of a 16-bit format that is nearest to a sum, a difference or a
-// product of two of its numbers, which is given as float64. Products fit. A sum that does not
-// fit has one term that float64 cannot tell from the sum, and that term is the nearest number.
+// nearest returns the number of a 16-bit format that is nearest to a sum, difference or product of
+// two of its numbers. r is the result in float64. A product is exact in float64. If a sum is not
+// exact, then float64 cannot distinguish it from its larger term, and this term is the nearest
+// number.
 func (f Format) nearest(r float64) float64 {
 	if r == 0 {
 		return r
@@ -227,7 +229,8 @@ func (f Format) nearest(r float64) float64 {
 	return n
 }
 
-// positiveZeros reports whether a sum adds two positive zeros. It is +0 in every rounding mode.
+// positiveZeros reports whether the operation adds two positive zeros, which gives +0 in every
+// rounding mode.
 func positiveZeros(op Op, a, b, c float64) bool {
 	switch op {
 	case OpSub:
@@ -238,7 +241,7 @@ func positiveZeros(op Op, a, b, c float64) bool {
 	return !math.Signbit(a) && !math.Signbit(b)
 }
 
-// FlushHalf is flush for FP16.
+// FlushHalf applies .ftz to an FP16 number: a subnormal number becomes a zero of its sign.
 func FlushHalf(x uint64, ftz bool) uint64 {
 	if ftz && x&0x7c00 == 0 {
 		return x & 0x8000
@@ -267,7 +270,7 @@ func FromFP8(f Format, x uint64) float64 {
 	return r
 }
 
-// Saturate is .sat: it clamps to [0, 1] and turns NaN into 0.
+// Saturate applies .sat: it clamps x to [0, 1] and turns NaN into 0.
 func Saturate(x float64) float64 {
 	if !(x > 0) {
 		return 0
@@ -275,7 +278,7 @@ func Saturate(x float64) float64 {
 	return min(x, 1)
 }
 
-// Extreme64 is min.f64 or max.f64: if one operand is NaN, the result is the other.
+// Extreme64 computes min.f64 or max.f64. If one operand is NaN, the result is the other operand.
 func Extreme64(x, y float64, op func(x, y float64) float64) float64 {
 	switch {
 	case x != x:

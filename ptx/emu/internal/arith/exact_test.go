@@ -11,8 +11,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// TestNearest compares sums, differences and products of random 16-bit numbers, and of numbers
-// at the ends of the formats, with the exact ones, rounded once.
+// TestNearest compares sums, differences and products of random 16-bit numbers, and of numbers at
+// the ends of the formats, with the exact results rounded once.
 func TestNearest(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, of := range []isa.Type{isa.F16, isa.BF16} {
@@ -31,7 +31,7 @@ func TestNearest(t *testing.T) {
 		}
 		for range 200_000 {
 			a, b := draw(), draw()
-			if r.IntN(3) == 0 { // sums near ties need close exponents
+			if r.IntN(3) == 0 { // two terms of similar size make sums that are near a tie
 				b = f.nearest(a * (1 + r.Float64()) / float64(int(2)<<r.IntN(12)))
 			}
 			for _, op := range []Op{OpAdd, OpSub, OpMul} {

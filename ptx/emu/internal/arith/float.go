@@ -15,7 +15,8 @@ func isNaN32(x uint32) bool { return x&^F32Sign > F32Inf }
 
 func ToF32(x uint32) float32 { return math.Float32frombits(x) }
 
-// FromF32 returns the register bits of an arithmetic result, with NaN made canonical.
+// FromF32 returns the register bits of the result of an operation. Every NaN becomes the canonical
+// NaN.
 func FromF32(x float32) uint32 {
 	if x != x {
 		return canonicalNaN
@@ -23,7 +24,7 @@ func FromF32(x float32) uint32 {
 	return math.Float32bits(x)
 }
 
-// flush is the effect of .ftz on inputs and results: a subnormal becomes the zero of its sign.
+// flush applies .ftz to an input or result: a subnormal number becomes a zero of its sign.
 func flush(x uint32) uint32 {
 	if x&F32Inf == 0 {
 		return x & F32Sign
@@ -38,8 +39,8 @@ func FlushIf(ftz bool, x uint32) uint32 {
 	return x
 }
 
-// AddF32 is add{.ftz}.f32, rounding to nearest even. In every function here, .ftz applies to
-// the result after rounding.
+// AddF32 computes add{.ftz}.f32, rounded to nearest even. In all functions of this file, .ftz
+// applies to the result after rounding.
 func AddF32(a, b uint32, ftz bool) uint32 {
 	if ftz {
 		return flush(FromF32(ToF32(flush(a)) + ToF32(flush(b))))
@@ -47,12 +48,12 @@ func AddF32(a, b uint32, ftz bool) uint32 {
 	return FromF32(ToF32(a) + ToF32(b))
 }
 
-// SubF32 is sub{.ftz}.f32, rounding to nearest even.
+// SubF32 computes sub{.ftz}.f32, rounded to nearest even.
 func SubF32(a, b uint32, ftz bool) uint32 {
 	return AddF32(a, b^F32Sign, ftz)
 }
 
-// MulF32 is mul{.ftz}.f32, rounding to nearest even.
+// MulF32 computes mul{.ftz}.f32, rounded to nearest even.
 func MulF32(a, b uint32, ftz bool) uint32 {
 	if ftz {
 		return flush(FromF32(ToF32(flush(a)) * ToF32(flush(b))))
@@ -60,12 +61,12 @@ func MulF32(a, b uint32, ftz bool) uint32 {
 	return FromF32(ToF32(a) * ToF32(b))
 }
 
-// FmaF32 is fma.rn{.ftz}.f32: a*b+c rounded once.
+// FmaF32 computes fma.rn{.ftz}.f32: a*b+c, rounded once.
 //
-// The product of two FP32 numbers is exact in float64, but the sum with c is not, and rounding
-// it twice would be wrong in rare cases. So the float64 sum is rounded to odd: if it is
-// inexact, its last bit is set to 1, which keeps every later rounding on the right side of a
-// tie.
+// The product of two FP32 numbers is exact in float64, but its sum with c is not. Rounding the sum
+// first to float64 and then to FP32 would be wrong in rare cases. So the float64 sum is rounded to
+// odd: if it is inexact, its last bit is set to 1. This keeps the second rounding on the right side
+// of a tie.
 func FmaF32(a, b, c uint32, ftz bool) uint32 {
 	if ftz {
 		a, b, c = flush(a), flush(b), flush(c)
@@ -76,7 +77,7 @@ func FmaF32(a, b, c uint32, ftz bool) uint32 {
 	return FlushIf(ftz, s)
 }
 
-// addOdd returns x+y rounded to odd in float64; infinities and NaN follow IEEE.
+// addOdd returns x+y in float64, rounded to odd. Infinities and NaN follow IEEE rules.
 func addOdd(x, y float64) float64 {
 	s := x + y
 	if math.IsInf(s, 0) || s != s {
@@ -89,21 +90,21 @@ func addOdd(x, y float64) float64 {
 	if e == 0 || bits&1 == 1 {
 		return s
 	}
-	// s is even and the exact sum lies strictly between s and a neighbour, which is odd: away
-	// from zero if e has the sign of s.
+	// The bits of s are even, and the exact sum lies strictly between s and a neighbour of s, whose
+	// bits are odd. The neighbour is further from zero than s if e has the sign of s.
 	if math.Signbit(e) == math.Signbit(s) {
 		return math.Float64frombits(bits + 1)
 	}
 	return math.Float64frombits(bits - 1)
 }
 
-// MinF32 is min{.ftz}{.NaN}.f32. Without .NaN, a NaN operand gives the other operand; -0 is
-// below +0.
+// MinF32 computes min{.ftz}{.NaN}.f32. keepNaN states that the instruction has .NaN; without it,
+// the result of a NaN and a number is the number. -0 is below +0.
 func MinF32(a, b uint32, ftz, keepNaN bool) uint32 {
 	return negateNumber(MaxF32(negateNumber(a), negateNumber(b), ftz, keepNaN))
 }
 
-// negateNumber flips the sign, except of NaN.
+// negateNumber flips the sign of a number. It leaves NaN unchanged.
 func negateNumber(x uint32) uint32 {
 	if isNaN32(x) {
 		return canonicalNaN
@@ -111,8 +112,8 @@ func negateNumber(x uint32) uint32 {
 	return x ^ F32Sign
 }
 
-// MaxF32 is max{.ftz}{.NaN}.f32. Without .NaN, a NaN operand gives the other operand; +0 is
-// above -0.
+// MaxF32 computes max{.ftz}{.NaN}.f32. keepNaN states that the instruction has .NaN; without it,
+// the result of a NaN and a number is the number. +0 is above -0.
 func MaxF32(a, b uint32, ftz, keepNaN bool) uint32 {
 	if ftz {
 		a, b = flush(a), flush(b)
@@ -131,8 +132,7 @@ func MaxF32(a, b uint32, ftz, keepNaN bool) uint32 {
 	return b
 }
 
-// orderedKey maps the bits of FP32 numbers to integers in the same order, with -0 just below
-// +0.
+// orderedKey maps FP32 bits to integers in the same order as the numbers. -0 comes just before +0.
 func orderedKey(x uint32) int32 {
 	if x&F32Sign != 0 {
 		return -1 - int32(x&^F32Sign)
@@ -140,10 +140,10 @@ func orderedKey(x uint32) int32 {
 	return int32(x)
 }
 
-// Compare is a comparison of setp and set on floating-point operands.
+// Compare is a comparison of setp and set on floats: the set of relations for which it is true.
 type Compare uint8
 
-// The relations between two numbers, as bits. A floatCompare is a set of them.
+// The relations that two numbers may have, one bit each.
 const (
 	relLess Compare = 1 << iota
 	relEqual
@@ -151,8 +151,8 @@ const (
 	relUnordered
 )
 
-// Compares maps the manual's names to comparisons. Those that end in u are true if an
-// operand is NaN, the others, ne among them, are false.
+// Compares maps the names in the manual to comparisons. If an operand is NaN, comparisons whose
+// name ends in u are true, and the others, including ne, are false.
 var Compares = map[string]Compare{
 	"eq": relEqual, "ne": relLess | relGreater,
 	"lt": relLess, "le": relLess | relEqual,
@@ -163,7 +163,7 @@ var Compares = map[string]Compare{
 	"num": relLess | relEqual | relGreater, "nan": relUnordered,
 }
 
-// F32 compares two FP32 registers; -0 equals +0.
+// F32 compares two FP32 registers. -0 equals +0.
 func (c Compare) F32(a, b uint32, ftz bool) bool {
 	if ftz {
 		a, b = flush(a), flush(b)

@@ -13,13 +13,13 @@ import (
 	"sonicmoe/ptx/emu/internal/lanes"
 )
 
-// divF32 is div.rn{.ftz}.f32 by the exact arithmetic.
+// divF32 computes div.rn{.ftz}.f32 with the exact arithmetic.
 func divF32(a, b uint32, ftz bool) uint32 {
 	x, y := float64(ToF32(FlushIf(ftz, a))), float64(ToF32(FlushIf(ftz, b)))
 	return FlushIf(ftz, uint32(Format32.Encode(Format32.Compute(OpDiv, RoundNearest, x, y, 0))))
 }
 
-// sqrtF32 is sqrt.rn{.ftz}.f32 by the exact arithmetic.
+// sqrtF32 computes sqrt.rn{.ftz}.f32 with the exact arithmetic.
 func sqrtF32(a uint32, ftz bool) uint32 {
 	return uint32(Format32.Encode(Format32.Compute(OpSqrt, RoundNearest, float64(ToF32(FlushIf(ftz, a))), 0, 0)))
 }
@@ -32,15 +32,15 @@ const (
 	signalling     = 0xff800001
 )
 
-// randomF32 returns random bits, many of them near the ends of the format.
+// randomF32 returns random FP32 bits, many of them near the ends of the range.
 func randomF32(r *rand.Rand) uint32 {
 	x := r.Uint32()
 	switch r.IntN(4) {
-	case 0: // numbers near 1, whose products and sums are of similar size
+	case 0: // numbers near 1, whose products and sums have similar sizes
 		x = x&0x807fffff | (124+uint32(r.IntN(6)))<<23
 	case 1: // numbers with few significant bits, whose results are often ties
 		x &= 0xffff8000
-	case 2: // near the subnormals
+	case 2: // numbers near the subnormal range
 		x = x&0x807fffff | uint32(r.IntN(3))<<23
 	}
 	if x&F32Inf == F32Inf {
@@ -49,7 +49,7 @@ func randomF32(r *rand.Rand) uint32 {
 	return x
 }
 
-// roundOracle rounds an exact number to FP32, to nearest even.
+// roundOracle rounds an exact number to the nearest FP32 number, ties to even.
 func roundOracle(v *big.Float) uint32 {
 	r, _ := v.Float32()
 	return math.Float32bits(r)
@@ -80,8 +80,8 @@ func TestArithmeticAgainstExact(t *testing.T) {
 	}
 }
 
-// fma with two roundings through float64 gets this one wrong: the sum exceeds a tie of FP32 by
-// less than float64 can represent.
+// TestFMARoundsOnce checks a case in which rounding first to float64 and then to FP32 is wrong: the
+// sum exceeds a tie of FP32 by less than float64 can represent.
 func TestFMARoundsOnce(t *testing.T) {
 	a, b, c := f32(1+0x1p-12), f32(1+0x1p-12), f32(0x1p-60)
 	naive := math.Float32bits(float32(float64(ToF32(a))*float64(ToF32(b)) + float64(ToF32(c))))
@@ -165,7 +165,7 @@ func TestApproximateFunctions(t *testing.T) {
 		got := Approx[c.name](c.x, c.ftz)
 		assert.Equalf(t, c.want, got, "%s(%08x) ftz=%v = %08x", c.name, c.x, c.ftz, got)
 	}
-	// Values off the special cases, checked by identities rather than by the same call.
+	// For values that are no special cases, check identities instead of repeating the formula.
 	r := rand.New(rand.NewPCG(9, 9))
 	for range 2000 {
 		x := math.Abs(float64(ToF32(f32(math.Exp(4 * r.NormFloat64())))))
@@ -208,7 +208,8 @@ func TestFloatCompare(t *testing.T) {
 	assert.False(t, Compares["gt"].F32(leastSubnormal, 0, true))
 }
 
-// Whole warps and single lanes compute the same.
+// TestWholeWarpArithmetic checks that the vector code for whole warps computes the same as the code
+// for single lanes.
 func TestWholeWarpArithmetic(t *testing.T) {
 	special := []uint32{0, F32Sign, 1, F32Sign | 1, leastNormal, leastNormal - 1, 0x7f7fffff, F32Inf, F32Sign | F32Inf, signalling, 0x7fc12345}
 	r := rand.New(rand.NewPCG(21, 22))
@@ -246,7 +247,8 @@ func TestWholeWarpArithmetic(t *testing.T) {
 	}
 }
 
-// With .ftz, an operand or result that is too small for a normal number is a zero of its sign.
+// TestFlushedQuotients checks .ftz for quotients: a subnormal operand or result becomes a zero of
+// its sign.
 func TestFlushedQuotients(t *testing.T) {
 	f := math.Float32bits
 	const tiny = 1e-40

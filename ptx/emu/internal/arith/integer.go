@@ -13,11 +13,11 @@ type Int struct {
 	Signed bool
 }
 
-// IntOf returns the format of an integer type.
+// IntOf returns the Int of an integer type of the instruction table.
 func IntOf(t isa.Type) Int { return Int{uint(t.Bits()), t.Signed()} }
 
-// FromFloat is cvt.{rni,rzi,rmi,rpi}{.ftz}.TYPE.f32, with the source widened exactly to
-// float64. Values out of range saturate. NaN gives 0 or, for 64-bit types, the top bit alone,
+// FromFloat computes cvt.{rni,rzi,rmi,rpi}{.ftz}.TYPE.f32. x is the source, converted exactly to
+// float64. Values out of range saturate. NaN gives 0; for 64-bit types it gives only the top bit,
 // as the manual says. The result is sign- or zero-extended to 64 bits.
 func (t Int) FromFloat(x float64, mode Rounding) uint64 {
 	if x != x {
@@ -59,7 +59,7 @@ func (t Int) max() uint64 {
 	return ^uint64(0) >> (64 - t.Bits)
 }
 
-// Extend reads the low bits of x as a value of the type, sign- or zero-extended to 64 bits.
+// Extend reads the low bits of x as a value of the type, and sign- or zero-extends it to 64 bits.
 func (t Int) Extend(x uint64) uint64 {
 	free := 64 - t.Bits
 	if t.Signed {
@@ -68,8 +68,9 @@ func (t Int) Extend(x uint64) uint64 {
 	return x << free >> free
 }
 
-// Convert is cvt{.sat}.TO.FROM between integers. x is read as a value of type from. The
-// result is truncated to the range of t or, with saturate, clamped to it, then extended.
+// Convert computes cvt{.sat}.TO.FROM between integers. x is read as a value of type from. The
+// result is truncated to the range of t, or clamped to it if saturate is set, and then extended to
+// 64 bits.
 func (t Int) Convert(x uint64, from Int, saturate bool) uint64 {
 	x = from.Extend(x)
 	if !saturate {
@@ -84,7 +85,7 @@ func (t Int) Convert(x uint64, from Int, saturate bool) uint64 {
 	return min(x, t.max())
 }
 
-// Product returns a*b of a type in 128 bits.
+// Product returns a*b in 128 bits.
 func (t Int) Product(a, b uint64) (hi, lo uint64) {
 	a, b = t.Extend(a), t.Extend(b)
 	hi, lo = bits.Mul64(a, b)
@@ -99,7 +100,7 @@ func (t Int) Product(a, b uint64) (hi, lo uint64) {
 	return hi, lo
 }
 
-// High returns the upper half of a product of two values of the type.
+// High returns the upper half of the product of two values of the type.
 func (t Int) High(a, b uint64) uint64 {
 	hi, lo := t.Product(a, b)
 	if t.Bits == 64 {
@@ -117,7 +118,7 @@ func (t Int) Less(a, b uint64) bool {
 	return a < b
 }
 
-// Clamp clamps the sum of two 32-bit values to the range of the type.
+// Clamp clamps x, a sum of two 32-bit values, to the range of the type.
 func (t Int) Clamp(x int64) uint64 {
 	return uint64(max(min(x, int64(t.max())), int64(t.min())))
 }
@@ -126,8 +127,8 @@ type integer interface {
 	uint32 | int32 | uint64 | int64
 }
 
-// Division by zero gives all ones, and its remainder is the dividend, as with the hardware's
-// instruction sequence for unsigned numbers. PTX leaves it undefined.
+// A division by zero gives all ones, and its remainder is the dividend. The chip's instruction
+// sequence for unsigned numbers does the same; PTX leaves the results undefined.
 
 func Divide[T integer](a, b T) T {
 	if b == 0 {
@@ -143,8 +144,9 @@ func Remainder[T integer](a, b T) T {
 	return a % b
 }
 
-// Permute is prmt in its default mode: each nibble of the selector picks one of eight bytes or,
-// with its top bit set, eight copies of that byte's sign.
+// Permute computes prmt in its default mode. Each nibble of the selector picks one of the eight
+// bytes of a and b. If the nibble's top bit is set, the result is eight copies of this byte's sign
+// bit.
 func Permute(a, b, selector uint32) uint32 {
 	all := uint64(b)<<32 | uint64(a)
 	var d uint32
@@ -159,8 +161,8 @@ func Permute(a, b, selector uint32) uint32 {
 	return d
 }
 
-// PermuteSelector returns the selector in prmt's default mode that is equivalent to a selector
-// in another mode.
+// PermuteSelector returns the selector of prmt's default mode that is equivalent to selector n of
+// another mode.
 func PermuteSelector(mode string, n uint32) uint32 {
 	return map[string][4]uint32{
 		".f4e": {0x3210, 0x4321, 0x5432, 0x6543}, ".b4e": {0x5670, 0x6701, 0x7012, 0x0123},

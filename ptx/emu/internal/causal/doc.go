@@ -1,4 +1,4 @@
-// Package causal holds what a warp, a barrier or a word of memory knows to be past: vector
-// clocks over the components of a cluster, and copies of the clocks of other clusters. The
-// race checks of package emu compare accesses with this knowledge.
+// Package causal represents knowledge about the past: which accesses a warp, a barrier or a word of
+// memory knows to have happened. Within a cluster it is a vector clock; about other clusters it is
+// a copy of their clocks. The race checks of package emu compare accesses with this knowledge.
 package causal

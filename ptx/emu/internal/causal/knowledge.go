@@ -5,16 +5,18 @@ import (
 	"slices"
 )
 
-// Knowledge is the set of accesses that a warp, a barrier or a word of memory knows to be past.
-// Within a cluster it is a vector clock over components. Knowledge from other clusters, through
-// global memory, is a copy of their clocks at the time of publication.
+// The knowledge of a warp, a barrier or a word of memory is the set of accesses that it knows to
+// have happened. Within a cluster this is a vector clock over components (a warp's own accesses,
+// its asynchronous operations, mbarriers). Knowledge about other clusters arrives through global
+// memory. It is a copy of their clocks at the time of publication.
 
 const lanesOfWarp = 32
 
-// Clock is a vector clock: the latest moment of each component that is known to be past.
+// Clock is a vector clock. It has, for each component, the latest moment that is known to have
+// happened.
 type Clock []uint32
 
-// Set raises a component to a moment.
+// Set raises a component's moment to at, unless it is later already.
 func (c *Clock) Set(component int, at uint32) {
 	for len(*c) <= component {
 		*c = append(*c, 0)
@@ -22,7 +24,7 @@ func (c *Clock) Set(component int, at uint32) {
 	(*c)[component] = max((*c)[component], at)
 }
 
-// Join raises each component to its moment in o.
+// Join raises each component's moment to its moment in o.
 func (c *Clock) Join(o Clock) {
 	for len(*c) < len(o) {
 		*c = append(*c, 0)
@@ -40,7 +42,7 @@ func (c Clock) At(component int) int {
 	return int(c[component])
 }
 
-// Covers reports whether nothing in o is later than in c.
+// Covers reports whether no component of o has a later moment than in c.
 func (c Clock) Covers(o Clock) bool {
 	for i, at := range o {
 		if at != 0 && (i >= len(c) || c[i] < at) {
@@ -50,18 +52,18 @@ func (c Clock) Covers(o Clock) bool {
 	return true
 }
 
-// Moments is what is known about one cluster.
+// Moments is the knowledge about one cluster.
 type Moments struct {
 	Seen Clock
-	// Lanes holds, for a warp's own component, the moment of each lane. It is set only if
-	// some lanes are known up to an earlier moment than Seen has for the component: the
-	// clock was published by lanes that did not know what the other lanes did.
+	// Lanes holds, for the component of a warp's own accesses, the moment of each lane. It has an
+	// entry only if some lanes are known up to an earlier moment than Seen says. This happens if
+	// the lanes that published the clock did not know what the other lanes had done.
 	Lanes map[int]*[lanesOfWarp]uint32
-	// Fenced and FencedGlobal are the accesses, to shared and to global memory, that
-	// fence.proxy.async has also made visible to the async proxy.
+	// Fenced and FencedGlobal are clocks of the accesses to shared and to global memory that
+	// fence.proxy.async has made visible to the async proxy.
 	Fenced, FencedGlobal Clock
-	// mapsReleased is the part of Seen that fence.proxy.tensormap has released,
-	// MapsAcquired the part that it has acquired: readers of tensor maps see MapsAcquired.
+	// mapsReleased is the part of Seen that a fence.proxy.tensormap has released. MapsAcquired is
+	// the part that one has acquired, and so what readers of tensor maps see.
 	mapsReleased, MapsAcquired Clock
 }
 
@@ -79,7 +81,7 @@ func (m *Moments) join(o *Moments) {
 	m.MapsAcquired.Join(o.MapsAcquired)
 }
 
-// joinLanes merges what is known about the lanes of a component.
+// joinLanes merges what o knows about the lanes of a component into m.
 func (m *Moments) joinLanes(component int, o *Moments) {
 	of, others := m.lanesUpTo(component), o.lanesUpTo(component)
 	one, changed := true, false
@@ -99,7 +101,7 @@ func (m *Moments) joinLanes(component int, o *Moments) {
 	}
 }
 
-// UpTo returns the latest moment of a lane of a component that is known to be past.
+// UpTo returns the latest moment of a component that is known to have happened in the given lane.
 func (m *Moments) UpTo(component, lane int) uint32 {
 	switch of := m.Lanes[component]; {
 	case of != nil:
@@ -110,7 +112,7 @@ func (m *Moments) UpTo(component, lane int) uint32 {
 	return 0
 }
 
-// lanesUpTo returns the latest moments of all lanes.
+// lanesUpTo returns the latest known moment of a component for each lane.
 func (m *Moments) lanesUpTo(component int) (of [lanesOfWarp]uint32) {
 	if lanes := m.Lanes[component]; lanes != nil {
 		return *lanes
@@ -134,23 +136,23 @@ func (m *Moments) covers(o *Moments) bool {
 		m.mapsReleased.Covers(o.mapsReleased) && m.MapsAcquired.Covers(o.MapsAcquired)
 }
 
-// clone returns an independent copy.
+// clone returns an independent copy of m.
 func (m *Moments) clone() *Moments {
 	return &Moments{slices.Clone(m.Seen), maps.Clone(m.Lanes), slices.Clone(m.Fenced), slices.Clone(m.FencedGlobal),
 		slices.Clone(m.mapsReleased), slices.Clone(m.MapsAcquired)}
 }
 
-// Launches is a set of launches of a stream, one bit for each number.
+// Launches is a set of launches of a stream. Each launch has one bit.
 type Launches uint64
 
-// Horizon is what is known about other clusters, by number. It is immutable, so warps of all
-// clusters may share it; nil knows nothing.
+// Horizon is the knowledge about other clusters, by their number. It is immutable, so the warps of
+// all clusters can share it. nil is empty knowledge.
 type Horizon struct {
 	Of    map[int64]*Moments
 	ended Launches
 }
 
-// Join returns the combined knowledge: one of the two if it covers the other.
+// Join returns the combined knowledge of h and o. It returns h itself if o adds nothing.
 func (h *Horizon) Join(o *Horizon) *Horizon {
 	switch {
 	case o == nil || h == o:
@@ -179,27 +181,28 @@ func (h *Horizon) Join(o *Horizon) *Horizon {
 	return out
 }
 
-// Knowledge is what a warp, or a barrier of its cluster, knows to be past.
+// Knowledge is everything that a warp, or a barrier of its cluster, knows to have happened.
 type Knowledge struct {
 	Moments
 	Far *Horizon
-	// Ended is the set of earlier launches that have ended, by griddepcontrol.wait.
+	// Ended is the set of earlier launches that are known to have ended because of
+	// griddepcontrol.wait.
 	Ended Launches
 }
 
-// Join adds what o knows.
+// Join adds the knowledge of o.
 func (k *Knowledge) Join(o *Knowledge) {
 	k.Moments.join(&o.Moments)
 	k.Far = k.Far.Join(o.Far)
 	k.Ended |= o.Ended
 }
 
-// Clone returns an independent copy.
+// Clone returns an independent copy of k.
 func (k *Knowledge) Clone() Knowledge {
 	return Knowledge{*k.Moments.clone(), k.Far, k.Ended}
 }
 
-// Clear removes everything.
+// Clear removes all knowledge.
 func (k *Knowledge) Clear() {
 	clear(k.Seen)
 	clear(k.Lanes)
@@ -210,7 +213,8 @@ func (k *Knowledge) Clear() {
 	k.Far, k.Ended = nil, 0
 }
 
-// Published returns the knowledge of a warp of the numbered cluster, for other clusters.
+// Published returns the knowledge of a warp in the form in which other clusters learn it. cluster
+// is the number of the warp's cluster.
 func (k *Knowledge) Published(cluster int64) *Horizon {
 	out := &Horizon{map[int64]*Moments{}, k.Ended}
 	if k.Far != nil {
@@ -220,7 +224,8 @@ func (k *Knowledge) Published(cluster int64) *Horizon {
 	return out
 }
 
-// Learn adds the knowledge that other clusters published.
+// Learn adds the knowledge h that other clusters published. cluster is the number of the own
+// cluster.
 func (k *Knowledge) Learn(h *Horizon, cluster int64) {
 	if h == nil {
 		return
@@ -232,7 +237,7 @@ func (k *Knowledge) Learn(h *Horizon, cluster int64) {
 	}
 }
 
-// Of returns what a warp of the cluster numbered own knows about a cluster.
+// Of returns what a warp of cluster own knows about the given cluster.
 func (k *Knowledge) Of(cluster, own int64) *Moments {
 	if cluster == own {
 		return &k.Moments
@@ -245,8 +250,8 @@ func (k *Knowledge) Of(cluster, own int64) *Moments {
 	return &Moments{}
 }
 
-// Fence makes the known accesses visible to the async proxy: those in shared memory, in global
-// memory, or both.
+// Fence makes the accesses known so far visible to the async proxy: accesses to shared memory, to
+// global memory, or both.
 func (k *Knowledge) Fence(shared, global bool) {
 	if shared {
 		k.Fenced.Join(k.Seen)
@@ -258,13 +263,13 @@ func (k *Knowledge) Fence(shared, global bool) {
 	k.eachFar(func(m *Moments) { m.FencedGlobal = m.Seen })
 }
 
-// ReleaseMaps is fence.proxy.tensormap with release.
+// ReleaseMaps executes the release half of fence.proxy.tensormap.
 func (k *Knowledge) ReleaseMaps() {
 	k.mapsReleased.Join(k.Seen)
 	k.eachFar(func(m *Moments) { m.mapsReleased = m.Seen })
 }
 
-// AcquireMaps is fence.proxy.tensormap with acquire.
+// AcquireMaps executes the acquire half of fence.proxy.tensormap.
 func (k *Knowledge) AcquireMaps() {
 	k.MapsAcquired.Join(k.mapsReleased)
 	k.eachFar(func(m *Moments) { m.MapsAcquired = m.mapsReleased })

@@ -1,5 +1,5 @@
-// Command gen writes zlanes.go of package emu: the functions of simple instructions, each a
-// loop over the lanes of a warp. Run it with "go generate ./ptx/emu".
+// Command gen writes zlanes.go of package emu. It has a function for each simple instruction, which
+// loops over the lanes of a warp. Run it with "go generate ./ptx/emu".
 package main
 
 import (
@@ -12,12 +12,12 @@ import (
 	"strings"
 )
 
-// row is an instruction form of ptx/isa with the types that share one function.
+// row is an instruction form of ptx/isa, with the types that share one function.
 type row struct {
 	form  string
-	types string // isa.Type names, or modifiers for forms without a type
-	banks string // widths of d, a, b and c: 32 or 64 bits, or p for a predicate
-	expr  string // Go expression in A, B and C; a condition if the result is a predicate
+	types string // isa.Type names; modifiers for a form without a type
+	banks string // widths of the operands d, a, b and c: 32 or 64 bits, or p for a predicate
+	expr  string // Go expression in A, B and C; it is a condition if the result is a predicate
 }
 
 var rows = []row{
@@ -57,7 +57,7 @@ var rows = []row{
 	{"Xor", "B64", "64 64 64", "A ^ B"},
 	{"Not", "B32", "32 32", "^A"},
 	{"Not", "B64", "64 64", "^A"},
-	// A shift by the width or more gives zeros, or copies of the sign.
+	// A shift by the width or more gives zeros, or copies of the sign bit.
 	{"Shl", "B32", "32 32 32", "A << B"},
 	{"Shl", "B64", "64 64 32", "A << B"},
 	{"Shr", "U32", "32 32 32", "A >> B"},
@@ -85,7 +85,7 @@ var rows = []row{
 	{"NegF32", "", "32 32", "A ^ arith.F32Sign"},
 }
 
-// compares returns the rows of setp; conversions returns those of cvt between integers.
+// compares returns the rows of setp. conversions returns the rows of cvt between integers.
 func compares() (out []row) {
 	for _, c := range [][2]string{{".eq", "=="}, {".ne", "!="}, {".lt", "<"}, {".le", "<="}, {".gt", ">"}, {".ge", ">="}} {
 		for _, t := range [][3]string{{"U32", "32", "uint32"}, {"S32", "32", "int32"}, {"U64", "64", "uint64"}, {"S64", "64", "int64"}} {
@@ -113,7 +113,8 @@ func conversions() (out []row) {
 
 var operands = regexp.MustCompile(`\b[ABC]\b`)
 
-// function writes the loop of a row and returns its name.
+// function writes the function of a row and returns its name. first is the row's first type or
+// modifier.
 func function(b *bytes.Buffer, r row, first string) string {
 	name := "lanes" + r.form + strings.NewReplacer(".", "_").Replace(first)
 	fmt.Fprintf(b, "func %s(w *warp, _ *frag, in *inst, mask uint32) outcome {\n", name)

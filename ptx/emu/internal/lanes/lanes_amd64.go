@@ -20,7 +20,7 @@ func flag(ftz bool) uint64 {
 	return 0
 }
 
-// Add computes a+b, or a-b if subtract.
+// Add computes a+b, or a-b if subtract is set.
 func Add(d, a, b *Vector, subtract, ftz bool) bool {
 	if available {
 		add(d, a, b, flag(subtract)<<31, flag(ftz))

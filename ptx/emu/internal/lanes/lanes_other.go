@@ -2,11 +2,11 @@
 
 package lanes
 
-// Add computes a+b, or a-b if subtract.
+// Add reports false: there is no vector code for this architecture.
 func Add(d, a, b *Vector, subtract, ftz bool) bool { return false }
 
-// Multiply computes a*b.
+// Multiply reports false: there is no vector code for this architecture.
 func Multiply(d, a, b *Vector, ftz bool) bool { return false }
 
-// MultiplyAdd computes a*b+c, rounded once.
+// MultiplyAdd reports false: there is no vector code for this architecture.
 func MultiplyAdd(d, a, b, c *Vector, ftz bool) bool { return false }

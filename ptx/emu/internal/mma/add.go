@@ -1,15 +1,15 @@
 package mma
 
-// Registers is a bank of 32-bit registers of a warp, by slot and lane.
+// Registers is the bank of a warp's 32-bit registers, indexed by slot and lane.
 type Registers [][Lanes]uint32
 
-// Add adds A*B to a warp's part of the accumulator, rows 16*warp and up. slots[i] is register i
-// of the accumulator: lane l holds row l/4 + 8*(i/2%2) and column 8*(i/4) + 2*(l%4) + i%2.
-// Without keep, the accumulator counts as zero.
+// Add adds A*B to rows 16*warp to 16*warp+15 of the accumulator, which belong to one warp. slots[i]
+// is the slot of accumulator register i. Lane l holds in it row l/4 + 8*(i/2%2) of these rows, and
+// column 8*(i/4) + 2*(l%4) + i%2. Without keep, the accumulator counts as zero.
 func Add(registers Registers, slots []int32, a *A, warp int, b *B, keep bool) {
 	var left [maxRegisters]bool
 	all := false
-	if a.format.Halves { // the vector code drops the bits that rounding to FP16 needs
+	if a.format.Halves { // the vector code drops bits that rounding to FP16 needs
 		addNone(slots, &left)
 	} else {
 		all = addVector(registers, slots, a, warp, b, keep, &left)
@@ -31,8 +31,8 @@ func Add(registers Registers, slots []int32, a *A, warp int, b *B, keep bool) {
 		rows[r].take(&a.operand, a.index(16*warp+r, 0), Group*rowCopies)
 	}
 	var columns [columnGroup]vector
-	of := -1 // number of the group that columns holds; -1 for none
-	// The registers of one group of columns are adjacent in this order.
+	of := -1 // number of the column group that is in columns; -1 for none
+	// In this order, registers of one column group are neighbours.
 	for j := range slots {
 		i := j&^3 | j&1<<1 | j>>1&1
 		if !left[i] {
@@ -51,7 +51,7 @@ func Add(registers Registers, slots []int32, a *A, warp int, b *B, keep bool) {
 // maxRegisters is the number of registers of the widest accumulator, 64x256.
 const maxRegisters = 128
 
-// addRegister is Add for one register, by the definition.
+// addRegister does the same as Add for one register, by the definition in dot.go.
 func addRegister(acc *[Lanes]uint32, rows *[Group]vector, columns *[columnGroup]vector, f *Format, keep bool) {
 	for l := range acc {
 		old := acc[l]
@@ -62,7 +62,7 @@ func addRegister(acc *[Lanes]uint32, rows *[Group]vector, columns *[columnGroup]
 	}
 }
 
-// addNone is addVector without vector code: all registers are left.
+// addNone marks all registers as left for the Go code. It replaces addVector without vector code.
 func addNone(slots []int32, left *[maxRegisters]bool) bool {
 	for i := range slots {
 		left[i] = true

@@ -2,7 +2,7 @@ package mma
 
 import "golang.org/x/sys/cpu"
 
-// level is the widest vector code that this CPU supports; tests lower it.
+// level is the widest vector code that this CPU supports. Tests set lower levels.
 var level = widest()
 
 const (
@@ -21,31 +21,31 @@ func widest() int {
 	return levelAVX512
 }
 
-// work holds the arguments of the assembly.
+// work holds the arguments of the assembly code.
 type work struct {
-	registers *uint32 // of slot 0
+	registers *uint32 // slot 0 of the register bank
 	slots     *int32
-	quads     int64 // registers/4
-	// a points to the warp's first 8 rows; the other 8 rows are rowBytes further.
+	quads     int64 // number of accumulator registers divided by 4
+	// a points to the first 8 of the warp's 16 rows. The other 8 rows are rowBytes further.
 	a         *uint32
 	aExponent *int16
 	b         *uint32
 	bExponent *int16
 	depth     int64
-	bias      int64 // 127 + the format's fraction bits
+	bias      int64 // 127 + the number of fraction bits of the format
 	keep      int64
 	left      *bool
 }
 
-// add512 and add256 perform Add, except for the registers that they mark in left because an
-// exponent is out of the vector code's range. They report whether they marked none.
+// add512 and add256 do the same as Add. They skip registers with an exponent that the vector code
+// cannot handle, and mark them in left. They report whether there was no such register.
 func add512(w *work) bool
 
 //go:noescape
 func add256(w *work) bool
 
-// addVector performs Add, except for the registers that it marks in left. It reports whether it
-// marked none.
+// addVector does the same as Add with vector code. It skips some registers, and marks them in left.
+// It reports whether it skipped none.
 func addVector(registers Registers, slots []int32, a *A, warp int, b *B, keep bool, left *[maxRegisters]bool) bool {
 	if level == levelGo || len(slots) == 0 {
 		return addNone(slots, left)

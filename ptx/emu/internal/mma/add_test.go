@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// problem is the operands of one step, by element.
+// problem holds the operands of one k step.
 type problem struct {
 	format *Format
 	n      int
@@ -32,7 +32,8 @@ func newProblem(f *Format, n int, r *rand.Rand, acc, element func(r *rand.Rand) 
 	return p
 }
 
-// tile returns 8 rows of elements, depth apart, as bytes of shared memory.
+// tile returns 8 rows of elements as bytes of shared memory. Rows are depth elements apart in from.
+// across transposes them.
 func (p *problem) tile(from []uint32, across bool) *Tile {
 	var t Tile
 	depth, size := p.format.Depth(), p.format.Bytes
@@ -62,13 +63,14 @@ func (p *problem) operands(across, negate bool) (a A, b B) {
 	return a, b
 }
 
-// position returns the matrix element of a register's lane, as Add's comment says.
+// position returns the matrix element that lane l holds in register i of a warp, as the comment of
+// [Add] says.
 func position(warp, i, l int) (row, column int) {
 	return 16*warp + l/4 + 8*(i/2%2), 8*(i/4) + 2*(l%4) + i%2
 }
 
-// run multiplies in a register bank in which the accumulator's registers are in reverse
-// order and each is followed by another register.
+// run multiplies with a register bank in which the accumulator's registers are in reverse order,
+// each followed by an unrelated register.
 func (p *problem) run(a *A, b *B, keep bool) []uint32 {
 	slots := make([]int32, p.n/2)
 	out := make([]uint32, Rows*p.n)
@@ -118,7 +120,7 @@ func (p *problem) want(keep, negate bool) []uint32 {
 	return out
 }
 
-// eachLevel runs a test with every kind of code that this CPU supports.
+// eachLevel runs a test with each kind of vector code that this CPU supports, and without.
 func eachLevel(t *testing.T, test func(t *testing.T)) {
 	for _, l := range levels() {
 		t.Run(l.name, func(t *testing.T) {
@@ -165,7 +167,7 @@ func TestAddOfOtherFormats(t *testing.T) {
 	})
 }
 
-// The vector code decodes the same as the Go code.
+// TestDecode checks that the vector code and the Go code decode the same.
 func TestDecode(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 14))
 	for _, d := range draws {
@@ -186,7 +188,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// Set puts an element where Decode does.
+// TestSet checks that Set stores an element where Decode stores it.
 func TestSet(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
 	p := newProblem(bf16, 8, r, draws[0].acc, draws[0].element)

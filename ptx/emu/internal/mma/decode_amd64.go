@@ -1,14 +1,14 @@
 package mma
 
-// decodeA256 and decodeB256 decode a tile of upper halves of FP32 numbers, and flip the bits of
-// sign. The tile is transposed if across is not 0. They write the elements of 8 rows of A or
-// columns of B.
+// decodeA256 and decodeB256 decode a tile of bf16 elements, and flip the bits of sign. If across is
+// not 0, they transpose the tile. They write the elements of 8 rows of A, or of 8 columns of B.
 func decodeA256(value *uint32, exponent *int16, t *Tile, across, sign int)
 
 //go:noescape
 func decodeB256(value *uint32, exponent *int16, t *Tile, across, sign int)
 
-// decodeA is A.Decode for bf16, if the CPU has vectors.
+// decodeA does the same as A.Decode for bf16. It reports false, and does nothing, if the CPU lacks
+// vector code.
 func decodeA(value []uint32, exponent []int16, t *Tile, across, negate bool) bool {
 	if level == levelGo {
 		return false
@@ -18,7 +18,8 @@ func decodeA(value []uint32, exponent []int16, t *Tile, across, negate bool) boo
 	return true
 }
 
-// decodeB is B.Decode for bf16, if the CPU has vectors.
+// decodeB does the same as B.Decode for bf16. It reports false, and does nothing, if the CPU lacks
+// vector code.
 func decodeB(value []uint32, exponent []int16, t *Tile, across, negate bool) bool {
 	if level == levelGo {
 		return false

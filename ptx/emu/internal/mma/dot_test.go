@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Formats under test: the measured ones, and two with steps of 32 and 8 elements.
+// These formats are tested: the measured ones, and two made-up ones with 32 and 8 elements in a
+// step.
 var (
 	bf16 = &Format{Bytes: 2, Fraction: 25, LeastExponent: -126}
 	f16  = &Format{Bytes: 2, Fraction: 25, LeastExponent: -14, ToF32: func(x uint32) uint32 { return minifloat(x, 5, 10) }}
@@ -17,7 +18,7 @@ var (
 	tf32 = &Format{Bytes: 4, Fraction: 25, LeastExponent: -126, ToF32: func(x uint32) uint32 { return x &^ 0x1fff }}
 )
 
-// minifloat widens an IEEE number of a few bits.
+// minifloat returns the FP32 bits of an IEEE number with few exponent and fraction bits.
 func minifloat(x uint32, exponentBits, fractionBits int) uint32 {
 	sign := x >> (exponentBits + fractionBits) << 31
 	exponent := int(x >> fractionBits & (1<<exponentBits - 1))
@@ -32,10 +33,10 @@ func minifloat(x uint32, exponentBits, fractionBits int) uint32 {
 	return sign | uint32(exponent-bias+f32Bias)<<23 | fraction<<(23-fractionBits)
 }
 
-// oracle is the rule in the package comment taken literally, on integers of unbounded size.
+// oracle computes a step literally by the rule in the package comment, with unbounded integers.
 func oracle(acc uint32, a, b []uint32, f *Format) uint32 {
 	type term struct {
-		numerator *big.Int // value is numerator * 2^-400, exactly
+		numerator *big.Int // the exact value is numerator * 2^-400
 		exponent  int
 	}
 	scaled := func(x uint32, by int) *big.Int {
@@ -64,7 +65,8 @@ func oracle(acc uint32, a, b []uint32, f *Format) uint32 {
 	for _, t := range terms {
 		top = max(top, t.exponent)
 	}
-	// Work in units of 2^-400; the quantum is 2^(top-fraction). big.Int.Quo cuts toward zero.
+	// Integers count units of 2^-400; the quantum is 2^(top-fraction). big.Int.Quo cuts toward
+	// zero.
 	quantum := new(big.Int).Lsh(big.NewInt(1), uint(top-f.Fraction+400))
 	sum := new(big.Int)
 	for _, t := range terms {
@@ -78,7 +80,7 @@ func oracle(acc uint32, a, b []uint32, f *Format) uint32 {
 	return cutOracle(v)
 }
 
-// cutOracle rounds toward zero to FP32, and beyond its range to infinity.
+// cutOracle rounds v toward zero to FP32. A value beyond FP32's range becomes infinite.
 func cutOracle(v *big.Float) uint32 {
 	bound := new(big.Float).SetMantExp(big.NewFloat(1), 128)
 	if new(big.Float).Abs(v).Cmp(bound) >= 0 {
@@ -96,7 +98,7 @@ func cutOracle(v *big.Float) uint32 {
 	return math.Float32bits(r)
 }
 
-// A draw returns the accumulator and the elements of one bf16 step.
+// draw is a distribution from which the accumulator and the elements of one bf16 step are drawn.
 type draw struct {
 	name    string
 	acc     func(r *rand.Rand) uint32
@@ -143,7 +145,7 @@ var draws = []draw{
 	{"any finite",
 		func(r *rand.Rand) uint32 { return r.Uint32() &^ 0x40000000 },
 		finite},
-	{"the largest sums", // accumulator and products near the largest exponent, all of one sign
+	{"the largest sums", // accumulator and products near the largest exponent, all with the same sign
 		func(r *rand.Rand) uint32 { return f32Bits(1.99999) + uint32(r.IntN(3)) - 1 },
 		func(r *rand.Rand) uint32 { return bf16Of(1.9921875) }},
 	{"ends of the vector code's range",
@@ -189,7 +191,7 @@ func TestDotOfOtherFormats(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, c := range []struct {
 		format *Format
-		mask   uint32 // keeps elements finite
+		mask   uint32 // mask that keeps the elements finite
 	}{{f16, 0xbfff}, {e5m2, 0xbf}, {tf32, 0xbfffffff}} {
 		for range 1500 {
 			a, b := make([]uint32, c.format.Depth()), make([]uint32, c.format.Depth())
@@ -205,7 +207,8 @@ func TestDotOfOtherFormats(t *testing.T) {
 
 func pad(elements []uint32) []uint32 { return append(elements, make([]uint32, 16-len(elements))...) }
 
-// Hand-worked steps that each distinguish the rule from a similar rule.
+// TestDotByHand checks steps that were computed by hand. Each distinguishes the rule from a similar
+// rule.
 func TestDotByHand(t *testing.T) {
 	one := bf16Of(1)
 	bit := func(e int) uint32 { return bf16Of(math.Ldexp(1, e)) }
@@ -219,7 +222,7 @@ func TestDotByHand(t *testing.T) {
 		{"the 26th is not", 0, []uint32{one, bit(-26), bf16Of(-1)}, []uint32{one, one, one}, 0},
 		{"cut of each term is toward zero", 0,
 			[]uint32{one, bf16Of(-0x1.8p-25), bf16Of(-1)}, []uint32{one, one, one}, f32Bits(-0x1p-25)},
-		// 1.5*1.5 = 2.25 counts as exponent 0: 2^-25 is not cut off.
+		// 1.5*1.5 = 2.25 counts as exponent 0, so a term of 2^-25 is not cut off.
 		{"products are not normalised", 0,
 			[]uint32{bf16Of(1.5), bit(-25), bf16Of(-1.5)}, []uint32{bf16Of(1.5), one, bf16Of(1.5)}, f32Bits(0x1p-25)},
 		{"the sum is cut, not rounded", f32Bits(1), []uint32{bit(-24), bit(-25)}, []uint32{one, one}, f32Bits(1)},

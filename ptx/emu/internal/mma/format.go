@@ -1,20 +1,20 @@
 package mma
 
-// Format is a type of matrix element, and how products of it are added.
+// Format describes an element type of A or B, and the rule by which its products are added.
 type Format struct {
-	// Bytes is the size of an element; a k step is 32 bytes deep.
+	// Bytes is the size of an element. A k step is 32 bytes deep.
 	Bytes int
-	// Fraction is the number of bits, below the largest exponent, to which each term is
-	// cut.
+	// Fraction is the number of bits after the largest exponent at which each term is cut.
 	Fraction int
 	// Cut is the number of trailing bits of the FP32 sum that are set to 0.
 	Cut int
-	// Halves reports whether the sum is rounded to the nearest FP16 number, given as FP32 bits.
+	// Halves states that the sum is rounded to the nearest FP16 number, which is given as FP32
+	// bits.
 	Halves bool
 	// LeastExponent is the exponent of the smallest normal number.
 	LeastExponent int
-	// ToF32 widens an element to FP32 bits, exactly; nil if an element is the upper bits of an
-	// FP32 number. For an integer it returns the 32 bits.
+	// ToF32 converts an element to FP32 bits exactly. It is nil if the element is the upper half of
+	// an FP32 number (bf16). For an integer element it returns the value as 32 bits.
 	ToF32 func(uint32) uint32
 }
 
@@ -25,7 +25,7 @@ func (f *Format) InHalves() *Format {
 	return &h
 }
 
-// cut clears the trailing bits of a sum.
+// cut clears the last Cut bits of a finite sum.
 func (f *Format) cut(sum uint32) uint32 {
 	if sum&^f32Sign > f32Inf {
 		return sum
@@ -50,8 +50,9 @@ const (
 	canonicalNaN = 0x7fffffff
 )
 
-// Exponents of elements that are not ordinary numbers: a product with a zero stays below
-// anyZero, one with an infinity or NaN is above every number's.
+// Exponents of elements that are not nonzero finite numbers. A product with a zero factor has an
+// exponent below anyZero. A product with an infinity or NaN has an exponent above that of every
+// number.
 const (
 	exponentOfZero    = -0x2000
 	exponentOfSpecial = 0x3000
@@ -66,7 +67,7 @@ func (f *Format) widen(x uint32) uint32 {
 	return f.ToF32(x)
 }
 
-// exponent returns the exponent of an element, given as FP32 bits.
+// exponent returns the exponent of an element that is given as FP32 bits.
 func (f *Format) exponent(value uint32) int16 {
 	switch e := value >> 23 & f32MaxBiased; {
 	case value&^f32Sign == 0:

@@ -2,7 +2,8 @@ package mma
 
 import "math"
 
-// AddIntegers is [Add] for integers. Their sums wrap around or saturate.
+// AddIntegers does the same as [Add] for integers. Sums wrap around, or saturate if saturate is
+// set.
 func AddIntegers(registers Registers, slots []int32, a *A, warp int, b *B, keep, saturate bool) {
 	each(registers, slots, warp, keep, func(acc uint32, row, column int) uint32 {
 		sum, x, y := int64(int32(acc)), a.index(row, 0), b.index(column, 0)
@@ -14,7 +15,7 @@ func AddIntegers(registers Registers, slots []int32, a *A, warp int, b *B, keep,
 	})
 }
 
-// integer returns a sum as its 32-bit result: wrapped around or saturated.
+// integer converts a sum to 32 bits: it wraps around or saturates.
 func integer(sum int64, saturate bool) uint32 {
 	if saturate {
 		sum = min(max(sum, math.MinInt32), math.MaxInt32)
@@ -22,7 +23,7 @@ func integer(sum int64, saturate bool) uint32 {
 	return uint32(sum)
 }
 
-// each sets every sum of a warp's accumulator to the result of add.
+// each replaces every element of a warp's accumulator by the result of add for it.
 func each(registers Registers, slots []int32, warp int, keep bool, add func(acc uint32, row, column int) uint32) {
 	for i, s := range slots {
 		acc := &registers[s]

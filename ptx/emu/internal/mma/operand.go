@@ -2,23 +2,24 @@ package mma
 
 import "encoding/binary"
 
-// Rows is the extent in m of one product: four warps of 16 rows.
+// Rows is the extent in m of a wgmma: 16 rows for each of four warps.
 const Rows = 64
 
 // Lanes is the number of threads in a warp.
 const Lanes = 32
 
-// Group is the number of rows of A, or columns of B, that are decoded together.
+// Group is the number of rows of A, or columns of B, that Decode decodes at once.
 const Group = 8
 
-// Tile is a group of one step as bytes of shared memory. Along k, a row is 32 bytes. Across,
-// the 8 rows of one k are 16 bytes; then elements have two bytes.
+// Tile holds the bytes of 8 rows of A, or 8 columns of B, of one step, as they are in shared
+// memory. If the rows run along k (K-major), each has 32 bytes. Otherwise (MN-major) elements have
+// two bytes, and each k has 16 bytes for the 8 rows.
 type Tile [Group * stepBytes]byte
 
-// operand holds the elements of a step, with values and exponents in separate arrays. The
-// elements of one k that belong to one accumulator register of a warp are contiguous. For
-// A they are the elements of 8 rows, each four times, once for each lane of the row. For B
-// they are the elements of 4 columns, all even or all odd.
+// operand holds the decoded elements of one step, with values and exponents in separate arrays. For
+// each k, the elements that one accumulator register of a warp needs are contiguous. For A these
+// are the elements of 8 rows, each four times, once for each lane that holds the row. For B these
+// are the elements of 4 columns, all even or all odd.
 type operand struct {
 	format   *Format
 	value    []uint32 // FP32 bits
@@ -35,21 +36,22 @@ func (o *operand) reset(f *Format, elements int) {
 
 const (
 	rowCopies   = 4 // number of lanes that hold elements of one row
-	columnGroup = 4 // contiguous columns
+	columnGroup = 4 // number of columns whose elements are contiguous
 )
 
-// A is the 64 rows of a step, decoded.
+// A holds the 64 decoded rows of a step.
 type A struct{ operand }
 
-// Reset sets A's format; Decode or Set must then set its elements.
+// Reset sets the format. Afterwards Decode or Set must set all elements.
 func (a *A) Reset(f *Format) { a.reset(f, Rows*f.Depth()*rowCopies) }
 
-// index returns the place of the first copy of an element.
+// index returns the index of the first of an element's four copies.
 func (a *A) index(row, k int) int {
 	return ((row/Group*a.format.Depth()+k)*Group + row%Group) * rowCopies
 }
 
-// Decode sets the elements of the 8 rows that begin at row; negate changes their signs.
+// Decode decodes a tile, and stores it as 8 rows, starting with the given row. negate changes the
+// signs.
 func (a *A) Decode(row int, t *Tile, across, negate bool) {
 	if at := a.index(row, 0); a.format.truncated() && decodeA(a.value[at:], a.exponent[at:], t, across, negate) {
 		return
@@ -57,7 +59,7 @@ func (a *A) Decode(row int, t *Tile, across, negate bool) {
 	a.format.each(t, across, negate, func(r, k int, v uint32, e int16) { a.put(a.index(row+r, k), v, e) })
 }
 
-// Set sets one element, given as in a register.
+// Set sets one element, whose bits are as in a register.
 func (a *A) Set(row, k int, element uint32, negate bool) {
 	v := a.format.widen(element)
 	if negate {
@@ -71,18 +73,18 @@ func (a *A) put(at int, v uint32, e int16) {
 	*(*[rowCopies]int16)(a.exponent[at:]) = [rowCopies]int16{e, e, e, e}
 }
 
-// B is the columns of a step, decoded.
+// B holds the decoded columns of a step.
 type B struct{ operand }
 
-// Reset sets B's format and its number of columns, a multiple of 8.
+// Reset sets the format, and the number of columns, which is a multiple of 8.
 func (b *B) Reset(f *Format, n int) { b.reset(f, n*f.Depth()) }
 
 func (b *B) index(column, k int) int {
 	return ((column/Group*2+column&1)*b.format.Depth()+k)*columnGroup + column%Group>>1
 }
 
-// Decode converts a tile of the operand, and stores it as the 8 columns that begin at
-// column.
+// Decode decodes a tile, and stores it as 8 columns, starting with the given column. negate changes
+// the signs.
 func (b *B) Decode(column int, t *Tile, across, negate bool) {
 	if at := b.index(column, 0); b.format.truncated() && decodeB(b.value[at:], b.exponent[at:], t, across, negate) {
 		return
@@ -93,17 +95,17 @@ func (b *B) Decode(column int, t *Tile, across, negate bool) {
 	})
 }
 
-// Set sets one element, given as in a register.
+// Set sets one element, whose bits are as in a register.
 func (b *B) Set(column, k int, element uint32) {
 	at := b.index(column, k)
 	b.value[at] = b.format.widen(element)
 	b.exponent[at] = b.format.exponent(b.value[at])
 }
 
-// truncated reports whether elements are the upper halves of FP32 numbers.
+// truncated reports whether the format is bf16: elements are the upper halves of FP32 numbers.
 func (f *Format) truncated() bool { return f.ToF32 == nil && f.Bytes == 2 }
 
-// each visits the elements of a tile: row, k, value and exponent.
+// each calls visit for each element of a tile, with its row, k, FP32 bits and exponent.
 func (f *Format) each(t *Tile, across, negate bool, visit func(row, k int, v uint32, e int16)) {
 	sign := uint32(0)
 	if negate {

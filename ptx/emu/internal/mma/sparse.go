@@ -1,10 +1,10 @@
 package mma
 
-// Picks holds the k of the elements of each row of a sparse A. B has twice a step's k, in two
-// halves.
+// Picks holds, for each row of a sparse A, the k of each element that A keeps. A k ranges over both
+// halves of B, which together are two steps deep.
 type Picks [Rows][MaxDepth]uint8
 
-// AddSparse is [Add] with a sparse A.
+// AddSparse does the same as [Add] for a sparse A.
 func AddSparse(registers Registers, slots []int32, a *A, warp int, b *[2]B, picks *Picks, keep bool) {
 	var rows [2 * Group]vector
 	for r := range rows {
@@ -21,7 +21,7 @@ func AddSparse(registers Registers, slots []int32, a *A, warp int, b *[2]B, pick
 	})
 }
 
-// AddSparseIntegers is [AddIntegers] with a sparse A.
+// AddSparseIntegers does the same as [AddIntegers] for a sparse A.
 func AddSparseIntegers(registers Registers, slots []int32, a *A, warp int, b *[2]B, picks *Picks, keep, saturate bool) {
 	each(registers, slots, warp, keep, func(acc uint32, row, column int) uint32 {
 		sum := int64(int32(acc))
@@ -33,7 +33,7 @@ func AddSparseIntegers(registers Registers, slots []int32, a *A, warp int, b *[2
 	})
 }
 
-// pickOf returns the half of B that holds a k, and the element's place in it.
+// pickOf returns the half of B that has k, and the index of the element in this half.
 func pickOf(b *[2]B, column, k int) (half *B, at int) {
 	half = &b[0]
 	if depth := half.format.Depth(); k >= depth {
