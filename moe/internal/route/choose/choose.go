@@ -18,19 +18,20 @@ import (
 // CTA. Each warp chooses for its tokens; then the CTA does the work of Plan.
 type Choose struct {
 	Router
-	// Pairs is the option of the same name of [order.Plan].
+	// Pairs is the option Pairs of [order.Plan].
 	Pairs bool
 }
 
 // ChooseArgs are the arguments of [Choose].
 type ChooseArgs struct {
-	// SmallBatchLogits [T, E] f32 are the sums of the router's product.
+	// SmallBatchLogits [T, E] f32 are the logits, as the kernel [SmallBatchLogits] writes them.
 	SmallBatchLogits driver.DevicePtr
 	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are outputs, with the best expert first.
 	Scores driver.DevicePtr
 	// Logits [T, E], in the layer's format, is an output unless its address is 0.
 	Logits driver.DevicePtr
-	// PlanTensors are the tensors of the plan. Its ExpertIDs are an output here.
+	// PlanTensors are the tensors of the plan. ExpertIDs, an input of [order.Plan], is an output
+	// here.
 	order.PlanTensors
 	// Tokens is T, at most MaxAtOnce.
 	Tokens int
@@ -64,27 +65,27 @@ func (c Choose) Build() (*jit.Kernel[ChooseArgs], error) {
 	return k.Build()
 }
 
-// MaxByWarps is the largest number of tokens for which a warp chooses each token's
-// experts. Beyond it Router is as fast.
+// MaxByWarps is the largest number of tokens for [ChooseRanges]. For larger batches Router is as
+// fast.
 const MaxByWarps = 512
 
-// ChooseRanges computes the top-K and the scores of a small batch that is too large for
-// one CTA. Each CTA has a range of tokens, with one warp for each token, and counts the
-// range's tokens by expert for Plan.
+// ChooseRanges computes the top-K and the scores of a small batch that is too large for one CTA.
+// Each CTA has a range of tokens, with one warp for each token. The CTA also counts, for Plan, how
+// many of its tokens chose each expert.
 type ChooseRanges struct{ Router }
 
 // ChooseRangesArgs are the arguments of [ChooseRanges].
 type ChooseRangesArgs struct {
-	// SmallBatchLogits [T, E] f32 are the sums of the router's product.
+	// SmallBatchLogits [T, E] f32 are the logits, as the kernel [SmallBatchLogits] writes them.
 	SmallBatchLogits driver.DevicePtr
 	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are outputs, with the best expert first.
 	Scores    driver.DevicePtr
 	ExpertIDs driver.DevicePtr
 	// Logits [T, E], in the layer's format, is an output unless its address is 0.
 	Logits driver.DevicePtr
-	// Counts [CTAs, E] u32 is an output: the number of tokens of each CTA by expert.
+	// Counts [CTAs, E] u32 is an output: for each CTA, how many of its tokens chose each expert.
 	Counts driver.DevicePtr
-	// TokenRanges are [ChosenRanges].
+	// TokenRanges comes from [ChosenRanges].
 	order.TokenRanges
 }
 
@@ -122,12 +123,12 @@ func (c ChooseRanges) Build() (*jit.Kernel[ChooseRangesArgs], error) {
 	return k.Build()
 }
 
-// ByChains emits the choice of one token's experts into another kernel, for one warp. Its
-// input is the sums of the router's chains. ByChains does what Choose does, without a
-// plan.
+// ByChains emits the choice of one token's experts into another kernel, for one warp. It does what
+// Choose does, without a plan. Its inputs are the partial sums of the logits: the router's product
+// divides a sum into chains, see mostChains.
 type ByChains struct {
 	Router
-	// Sums [chains, T, E] f32 are the sums of the router's chains, before biases.
+	// Sums [chains, T, E] f32 are the partial sums of each chain, before biases.
 	Sums ptx.Global
 	// Bias [E] f32 is read if the router has a bias.
 	Bias ptx.Global
@@ -137,25 +138,24 @@ type ByChains struct {
 	Tokens ptx.U32
 }
 
-// ChoosesInProducts reports whether the layer's up-projections can choose the experts of
-// up to MaxApart tokens. The choice must need only the router's sums, and the scores must
-// not multiply the inputs.
+// ChoosesInProducts reports whether the layer's up-projections can choose the experts of up to
+// MaxApart tokens themselves. For this, the choice must need only the router's sums, and the scores
+// must not multiply the experts' inputs.
 func ChoosesInProducts(c spec.Config) bool { return InRouter(c) && !c.RouterF32 && !c.ScoreOnInput }
 
-// HasSingle reports whether the layer has kernels for a single token. They need
-// weights whose rows are contiguous.
+// HasSingle reports whether the layer has kernels for a single token. Their weights must be
+// contiguous along the sum.
 func HasSingle(c spec.Config) bool { return ChoosesInProducts(c) && !c.InOut }
 
-// Choose emits the choice. found receives the experts by slot, the best first, in every
-// lane. If scored holds, take then receives a slot's score and expert, in the lane that
-// has the slot.
+// Choose emits the choice. found gets the experts by slot, the best first, in every lane. If scored
+// is true at run time, take then gets a slot's score and expert, in the lane that has the slot.
 func (l ByChains) Choose(k *ptx.Kernel, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
 	r := router{Router: l.Router, k: k, logits: l.Logits, bias: l.Bias, apart: true, tokens: l.Tokens}
 	r.choose(l.Sums.Index(token, 4*l.NumExperts), token, lane, found, scored, take)
 }
 
-// choose emits the choice of a token's experts by a warp. Lane l has the logits of experts
-// 2l and 2l+1 of each 64.
+// choose emits the choice of a token's experts by a warp. Lane l has the logits of experts 64j+2l
+// and 64j+2l+1, for each j.
 func (e *router) choose(from ptx.Global, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
 	if e.Logits == spec.F32 {
 		chooseBy(e, longKeys(e.k), from, token, lane, found, scored, take)
@@ -218,7 +218,7 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 	k := e.k
 	var logits [][2]ptx.F32
 	at := from.Index(first, 4)
-	// With an even number of experts, pairs are aligned and never cut at the end.
+	// With an even number of experts, pairs are aligned, and no pair is half past the end.
 	together := 2 - e.NumExperts%2
 	for column := 0; column < e.NumExperts; column += 64 {
 		pair := ptx.NewVars(k, 2, ptx.Float(0))
@@ -254,9 +254,9 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 	return keys
 }
 
-// sumsOf returns the router's sums of several neighbouring experts. at is the address of
-// the sum of expert first, and the returned sums start at expert first + behind. If the
-// product left the chains apart, sumsOf adds the chains and the biases.
+// sumsOf returns the logits of several neighbouring experts. at is the address of the sum of expert
+// first, and the returned logits start at expert first + behind. If the sums of the chains are
+// apart, sumsOf adds the chains and the biases.
 func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []ptx.F32 {
 	at = at.At(4 * behind)
 	sums := ptx.LdGlobalVec[ptx.F32](at, together)
@@ -279,7 +279,8 @@ func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []pt
 	return sums
 }
 
-// ofChain returns the address of a chain's sums, given the address in the first chain.
+// ofChain returns the address of a chain's sum. at is the address of the same sum in the first
+// chain.
 func (e *router) ofChain(at ptx.Global, chain int) ptx.Global {
 	if tokens, ok := e.tokens.Const(); ok { // a constant becomes the offset of the load instruction
 		return at.At(4 * e.NumExperts * int(tokens) * chain)
@@ -287,8 +288,8 @@ func (e *router) ofChain(at ptx.Global, chain int) ptx.Global {
 	return at.Index(e.tokens.MulI(chain), 4*e.NumExperts)
 }
 
-// ChooseKernel chooses for up to MaxAtOnce tokens, ChooseRangesKernel for larger batches
-// up to MaxByWarps.
+// ChooseKernel chooses for up to MaxAtOnce tokens. ChooseRangesKernel is for larger batches, up to
+// MaxByWarps.
 var (
 	ChooseKernel = &registry.Kernel[ChooseArgs]{KernelName: "choose", Only: InRouter, Emit: func(l registry.Layer) (*jit.Kernel[ChooseArgs], error) {
 		return Choose{chooserOf(l.Config), l.ScoreOnInput}.Build()
@@ -298,7 +299,7 @@ var (
 	}}
 )
 
-// chooserOf returns the properties of a layer's router that its choice needs.
+// chooserOf returns a Router with the properties of a layer's router that the choice needs.
 func chooserOf(c spec.Config) Router {
 	return Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Logits: c.Logits, All: c.Score == spec.SoftmaxAll}
 }

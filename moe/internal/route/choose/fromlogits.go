@@ -15,9 +15,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// FromLogits chooses and scores each token's K experts from logits in memory, for all
-// kinds of scores that package spec defines. One warp computes a token. One CTA computes a
-// range of tokens, and counts the range's tokens by expert for the plan.
+// FromLogits chooses and scores each token's K experts from logits in memory, for all kinds of
+// scores that package spec defines. One warp handles a token. One CTA handles a range of tokens,
+// and counts for the plan how many of them chose each expert.
 type FromLogits struct{ spec.Config }
 
 const (
@@ -34,12 +34,12 @@ type FromLogitsArgs struct {
 	// Scores [T, K] f32 and Experts [T, K] i32 are outputs, with the best expert first.
 	Scores    driver.DevicePtr
 	ExpertIDs driver.DevicePtr
-	// Counts [CTAs, E] u32 is an output: the number of tokens of each CTA by expert.
+	// Counts [CTAs, E] u32 is an output: for each CTA, how many of its tokens chose each expert.
 	Counts driver.DevicePtr
 	order.TokenRanges
 }
 
-// fromLogits emits the work of one warp of a FromLogits.
+// fromLogits is the state of a FromLogits while the code of one warp is emitted.
 type fromLogits struct {
 	FromLogits
 	k           *ptx.Kernel
@@ -48,8 +48,8 @@ type fromLogits struct {
 	bias, scale ptx.Global
 	scores, ids ptx.Global
 	counts      ptx.Shared
-	// keys [E] and kept [Groups] u32 are arrays of the warp in shared memory, if the layer
-	// has groups of experts.
+	// keys [E] and kept [Groups] u32 are arrays in shared memory, one for each warp, if the layer
+	// has groups of experts: the key of each expert, and whether each group is kept.
 	keys, kept ptx.Shared
 }
 
@@ -126,8 +126,8 @@ func chooseFrom[K ptx.Value](e *fromLogits, key keyMath[K], token ptx.U32) {
 // first is the lane's first expert. A lane has two neighbouring experts of each 64.
 func (e *fromLogits) first() ptx.U32 { return e.lane.MulI(2) }
 
-// each runs body for the lane's experts: element i of the lane's pair j. valid is false past the
-// last expert.
+// each runs body for the lane's experts. j is the number of a pair of neighbouring experts, and i
+// is 0 or 1 in the pair. valid is false past the last expert.
 func (e *fromLogits) each(body func(j, i int, expert ptx.U32, valid ptx.Pred)) {
 	for j := range (e.NumExperts + 63) / 64 {
 		for i := range 2 {
@@ -140,10 +140,10 @@ func (e *fromLogits) each(body func(j, i int, expert ptx.U32, valid ptx.Pred)) {
 	}
 }
 
-// whole reports whether pair j exists in every lane.
+// whole reports whether every lane has pair j.
 func (e *fromLogits) whole(j int) bool { return 64*(j+1) <= e.NumExperts }
 
-// load loads the token's logits, -Inf past the last expert.
+// load loads the logits of the lane's experts. They are -Inf past the last expert.
 func (e *fromLogits) load(token ptx.U32) [][2]ptx.F32 {
 	pairs := make([][2]ptx.F32, (e.NumExperts+63)/64)
 	e.each(func(j, i int, expert ptx.U32, valid ptx.Pred) {
@@ -189,7 +189,8 @@ func (e *fromLogits) rawScore(pairs [][2]ptx.F32) func(logit ptx.F32) ptx.F32 {
 	return func(logit ptx.F32) ptx.F32 { return scores.Exp(logit.Sub(most)).Mul(inverse) }
 }
 
-// keysOf returns the values by which the token's experts are compared.
+// keysOf returns the values by which experts are compared: logits, or raw scores plus the selection
+// bias.
 func (e *fromLogits) keysOf(pairs [][2]ptx.F32, raw func(ptx.F32) ptx.F32) [][2]ptx.F32 {
 	if !e.SelectionBias {
 		return pairs
@@ -201,7 +202,7 @@ func (e *fromLogits) keysOf(pairs [][2]ptx.F32, raw func(ptx.F32) ptx.F32) [][2]
 	return keys
 }
 
-// keepGroups finds the token's best groups and marks them in shared memory.
+// keepGroups finds the token's best groups of experts, and marks them in shared memory.
 func (e *fromLogits) keepGroups(keys [][2]ptx.F32, raw func(ptx.F32) ptx.F32) {
 	k, all := e.k, ptx.Uint(ptx.FullMask)
 	e.each(func(j, i int, expert ptx.U32, valid ptx.Pred) {
@@ -231,8 +232,8 @@ func (e *fromLogits) keepGroups(keys [][2]ptx.F32, raw func(ptx.F32) ptx.F32) {
 	k.BarWarpSync(all)
 }
 
-// groupScore returns the score of a group as bits mapped by [ordered]. Each lane starts at
-// a different expert of its group, so that the lanes read different banks.
+// groupScore returns the score of a group, as bits of [ordered]. Each lane starts at a different
+// expert of its group, so that the lanes read different banks of shared memory.
 func (e *fromLogits) groupScore(group ptx.U32, raw func(ptx.F32) ptx.F32) ptx.U32 {
 	size := e.NumExperts / e.Groups
 	at := e.keys.Plus(group.MulI(4 * size))

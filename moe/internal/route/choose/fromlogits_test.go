@@ -57,9 +57,8 @@ func TestFromLogitsAdversarial(t *testing.T) {
 	}
 }
 
-// TestFromLogitsGroups checks that of two groups with equal sums the lower one is kept,
-// that the sums of groups are over biased scores, and that the scores written have no
-// bias.
+// TestFromLogitsGroups checks three things: of two groups with equal sums the lower one is kept,
+// the sums of groups are over biased scores, and the written scores have no bias.
 func TestFromLogitsGroups(t *testing.T) {
 	c := spec.Config{NumExperts: 6, TopK: 2, Logits: spec.F32, Score: spec.Sigmoid, Groups: 3, TopGroups: 1, GroupSumOfTwo: true}
 	sigmoid := func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }

@@ -13,13 +13,13 @@ import (
 // logits, the lowest expert. -0 and +0 are equal. NaN is above every number, as in
 // torch.topk, so that the output shows a broken router. Keys are unique and never 0.
 
-// keyMath holds the operations of the selection on keys of one width.
+// keyMath has the operations of the selection for keys of one width.
 type keyMath[K ptx.Value] struct {
 	none     K // below every key
 	max, min func(a, b K) K
 	xor      func(a K, lanes int) K    // returns the key of the lane whose number differs in these bits
 	from     func(a K, lane ptx.U32) K // returns the key of the given lane
-	// of returns the keys of two logits; codes are the complements of their experts.
+	// of returns the keys of two logits. codes are the complements of their experts' numbers.
 	of func(logits [2]ptx.F32, codes [2]int) [2]K
 	// missing returns a key for an expert past the last one: below the keys of all experts.
 	missing func(code int) K
@@ -40,9 +40,9 @@ func expertOf[K ptx.Value](key keyMath[K], of K) ptx.U32 {
 // expertMask is the part of a key that holds the expert's complement.
 const expertMask = 0xffff
 
-// shortKeys returns the operations on 32-bit keys, with a logit rounded to 16 bits in the upper
-// half. The logit is first a two's complement number, in which -0 and +0 are the same, and is
-// then shifted to be unsigned. NaN, which cvt rounds to 0x7fff, is the largest.
+// shortKeys returns the operations on 32-bit keys, whose upper half is a logit rounded to 16 bits.
+// The 16 bits are converted to a two's complement number, in which -0 and +0 are the same, and then
+// to an unsigned number. NaN, which cvt rounds to 0x7fff, becomes the largest.
 func shortKeys(k *ptx.Kernel, e tile.Element) keyMath[ptx.U32] {
 	const (
 		up        = 0x80000000
@@ -77,7 +77,8 @@ func shortKeys(k *ptx.Kernel, e tile.Element) keyMath[ptx.U32] {
 	}
 }
 
-// ordered maps a logit to bits whose unsigned order is the numeric order; NaN is the largest.
+// ordered maps a logit to bits whose unsigned order is the numeric order of logits. NaN becomes the
+// largest.
 func ordered(f ptx.F32) ptx.U32 {
 	bits := f.Add(ptx.Float(0)).Bits() // -0 becomes +0
 	flip := bits.Signed().ShrI(31).Bits().OrI(0x80000000)
@@ -177,8 +178,8 @@ func topOf[K ptx.Value](key keyMath[K], keys []K, n int) (top []K) {
 // largest returns the n largest keys of two sorted lists, or all if there are fewer, sorted.
 func largest[K ptx.Value](key keyMath[K], a, b []K, n int) []K {
 	n = min(n, len(a)+len(b))
-	// The larger of the i-th largest key of a and the (n-i)-th largest key of b is among
-	// the n largest keys. As i grows, these larger keys first fall, then rise.
+	// The larger of the i-th largest key of a and the (n-i)-th largest key of b is among the n
+	// largest keys. As i grows, these larger keys first fall, then rise: a valley.
 	valley := make([]K, n)
 	for i := range valley {
 		switch other := n - 1 - i; {
@@ -193,8 +194,9 @@ func largest[K ptx.Value](key keyMath[K], a, b []K, n int) []K {
 	return fromValley(key, valley)
 }
 
-// fromValley sorts in place keys that first fall, then rise, by Batcher's bitonic merge. Places
-// after the last key are empty and count as above every key, so they move to the front.
+// fromValley sorts keys in place that first fall, then rise, by Batcher's bitonic merge. It needs a
+// power of two of places. The places after the last key are empty: they count as larger than every
+// key, so they move to the front.
 func fromValley[K ptx.Value](key keyMath[K], keys []K) []K {
 	width := 1
 	for width < len(keys) {

@@ -15,8 +15,9 @@ import (
 )
 
 // Router is the router's product with top-K and softmax in its epilogue. The logits X·Wrᵀ are
-// rounded to 16 bits or kept in FP32. The scores are a softmax over the K largest logits, or
-// over all. Each CTA computes a contiguous range of tokens and counts its experts for the plan.
+// rounded to 16 bits or kept in FP32. The scores are a softmax over the K largest logits, or over
+// all logits. Each CTA handles a contiguous range of tokens, and counts for the plan how many of
+// them chose each expert.
 type Router struct {
 	Hidden, NumExperts, TopK int
 	// Element is the element type of the tokens and the weights.
@@ -25,26 +26,26 @@ type Router struct {
 	Logits spec.Type
 	// Bias adds a bias to the logits.
 	Bias bool
-	// F32 is for FP32 weights, which the kernel reads as [Terms].
+	// F32 means that the router's weights are FP32. The kernel reads them as [Terms].
 	F32 bool
-	// With All the softmax is over all logits instead of the K chosen ones. There is one
-	// chunk then.
+	// All makes the scores a softmax over all logits instead of the K chosen ones. All experts must
+	// then be in one chunk.
 	All bool
-	// LogitsOnly writes only the logits; [FromLogits] then chooses.
+	// LogitsOnly writes only the logits. [FromLogits] then chooses.
 	LogitsOnly bool
 }
 
 const (
-	// maxChunk is the largest number of experts of a wgmma. maxChunkKeys is the limit for
-	// chunks whose epilogue needs more registers: for 64-bit keys of FP32 logits, for biases,
-	// and for several chunks.
+	// A chunk is the experts of one wgmma. maxChunk is the largest number of them. maxChunkKeys is
+	// the limit where the epilogue needs more registers: with 64-bit keys of FP32 logits, with
+	// biases, and with several chunks.
 	maxChunk     = 256
 	maxChunkKeys = 128
-	// mostChains is the largest number of partial sums of a logit, each over a part of the
-	// columns. SmallBatchLogits gives each chain a warp, because the steps of one chain wait for
-	// each other. Router adds the same chains one after another, for the same bits. This
-	// takes a second set of accumulators, so only chunks of up to maxChunkChains experts
-	// have chains.
+	// A chain is a partial sum of a logit over a part of the columns of X. mostChains is the
+	// largest number of chains of a logit. SmallBatchLogits gives each chain a warp, because the
+	// steps of one chain wait for each other. Router adds the same chains one after another, and so
+	// gets the same bits. Router needs a second set of accumulators for this, so only chunks of up
+	// to maxChunkChains experts have several chains.
 	mostChains     = 4
 	maxChunkChains = 128
 	// The load ring has at most maxRouterStages stages and maxRouterRing bytes.
@@ -56,7 +57,7 @@ const (
 
 // RouterArgs are the arguments of [Router].
 type RouterArgs struct {
-	// X [T, d] are the tokens, Weights [E, d] the weights or their terms.
+	// X [T, d] are the tokens. Weights [E, d] are the router's weights, or their terms with F32.
 	X       driver.DevicePtr
 	Weights driver.DevicePtr
 	// Bias [E] f32 is read if Router.Bias is set.
@@ -66,13 +67,14 @@ type RouterArgs struct {
 	ExpertIDs driver.DevicePtr
 	// Logits [T, E], in the layer's format, is an output unless its address is 0.
 	Logits driver.DevicePtr
-	// Counts [CTAs, E] u32 is an output: the number of tokens of each CTA by expert.
+	// Counts [CTAs, E] u32 is an output: for each CTA, how many of its tokens chose each expert.
 	Counts driver.DevicePtr
 	// PerCTA, the number of tokens of a CTA, must be a multiple of [order.RangeStep].
 	order.TokenRanges
 }
 
-// router emits a Router. The other kernels of this package share parts of it.
+// router is the state of a Router while its code is emitted. The other kernels of this package
+// share parts of it.
 type router struct {
 	Router
 	k            *ptx.Kernel
@@ -86,8 +88,8 @@ type router struct {
 	logits, bias ptx.Global
 	allCounts    ptx.Global
 	from, to     ptx.U32 // the CTA's tokens
-	// apart reports whether the sums of the chains come apart, from SmallBatchLogits with
-	// Apart. Each chain then has tokens rows.
+	// apart reports whether the sums of the chains are separate, as SmallBatchLogits with Apart
+	// writes them. tokens is then the number of rows of each chain.
 	apart  bool
 	tokens ptx.U32
 }
@@ -167,8 +169,8 @@ func (r Router) chunks() (count, chunk int) {
 	return count, (chunk + 7) / 8 * 8
 }
 
-// chains returns the number of partial sums of a logit, and the number of k-tiles of each; the
-// last one has the k-tiles that are left.
+// chains returns the number of chains of a logit, and the number of k-tiles of each. The last chain
+// has the remaining k-tiles.
 func (r Router) chains() (count, depth int) {
 	if _, chunk := r.chunks(); chunk > maxChunkChains {
 		return 1, r.kTiles()
@@ -199,8 +201,8 @@ func (e *router) eachChunk(body func(chunk ptx.U32)) {
 	e.k.For(ptx.Uint(0), ptx.Uint(e.count), ptx.Uint(1), body)
 }
 
-// eachKTile runs body for each k-tile of the product, with its first column and the first line
-// of its term of the weights.
+// eachKTile runs body for each k-tile of the product. column is the k-tile's first column, and line
+// is the first line of the weights' term that the k-tile multiplies.
 func (e *router) eachKTile(body func(column ptx.U32, line int)) {
 	count, lines := e.terms()
 	for term := range count {
@@ -242,8 +244,8 @@ func (e *router) math() {
 	p := e.newProduct(warpgroup)
 	out := e.newEpilogue(thread)
 	e.eachBlock(func(block ptx.U32) {
-		// The warpgroup's first token is computed again at each use: the sums of a chunk and
-		// 16 keys leave no register free to hold it.
+		// The warpgroup's first token is computed again at each use, because the sums of a chunk
+		// and 16 keys leave no register free to hold it.
 		first := func() ptx.U32 { return block.Add(k.TidX().ShrI(7).MulI(gemm.WarpgroupM)) }
 		k.IfElse(first().Lt(e.to), func() {
 			out.begin()
@@ -257,8 +259,8 @@ func (e *router) math() {
 	}
 }
 
-// routerProduct computes the logits of a math warpgroup. chain has the thread's sums of
-// one chain, all its sums over all chains. The two are the same if there is one chain.
+// routerProduct computes the logits of a math warpgroup. chain has the thread's sums of one chain,
+// and all has its sums over all chains. Both are the same registers if there is one chain.
 type routerProduct struct {
 	*router
 	warpgroup  ptx.U32
@@ -277,8 +279,8 @@ func (e *router) newProduct(warpgroup ptx.U32) routerProduct {
 	return p
 }
 
-// logits computes the thread's logits of a chunk of experts. column is the first column of
-// the chunk that the thread has.
+// logits computes the thread's logits of a chunk of experts. column returns the thread's first
+// column of the chunk.
 func (p routerProduct) logits(chunk ptx.U32, column func() ptx.U32) []ptx.F32 {
 	p.multiply()
 	if !p.Bias {
@@ -343,13 +345,13 @@ func InRouter(c spec.Config) bool {
 	return c.Score == spec.SoftmaxTopK || c.Score == spec.SoftmaxAll && c.NumExperts <= maxChunkKeys && !c.SelectionBias && c.Renormalize == spec.NoRenorm
 }
 
-// maxFusedTopK is the largest K whose keys of two rows fit in a quad's registers.
+// maxFusedTopK is the largest K for which the keys of two rows fit in a quad's registers.
 const maxFusedTopK = 16
 
 func outsideRouter(c spec.Config) bool { return !InRouter(c) }
 
-// RouterKernel is for layers that choose in the router's epilogue, LogitsKernel for all
-// other layers.
+// RouterKernel is for layers whose router chooses in its epilogue. LogitsKernel is for all other
+// layers.
 var (
 	RouterKernel = &registry.Kernel[RouterArgs]{KernelName: "router", Roofline: registry.Works{spec.RouterWork, spec.TopKWork}, Only: InRouter, Emit: func(l registry.Layer) (*jit.Kernel[RouterArgs], error) {
 		return RouterOf(l.Config).Build()

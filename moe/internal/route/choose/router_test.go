@@ -17,8 +17,8 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// routerCase is a router whose logits are known exactly: tokens have few nonzeros, and all values
-// are small multiples of 1/8.
+// routerCase is a router whose logits are known exactly: a token has few values that are not 0, and
+// all values are small multiples of 1/8.
 type routerCase struct {
 	hidden, experts, topK, tokens, perCTA int
 }
@@ -31,13 +31,14 @@ func (c routerCase) shape() Router {
 	return Router{Hidden: c.hidden, NumExperts: c.experts, TopK: c.topK}
 }
 
-// routerInput has X [T, d] and the weights [E, d] as numbers.
+// routerInput has the tokens X [T, d] and the weights [E, d] as numbers.
 type routerInput struct {
 	routerCase
 	x, w []float32
 }
 
-// input returns tokens with up to 5 nonzeros in columns from 4 on, and many equal logits.
+// input returns tokens with up to 5 values that are not 0, in columns from 4 on. Many logits are
+// equal.
 func (c routerCase) input() routerInput {
 	r := rand.New(rand.NewPCG(uint64(c.experts), uint64(c.tokens*100+c.topK)))
 	in := routerInput{c, make([]float32, c.tokens*c.hidden), make([]float32, c.experts*c.hidden)}
@@ -122,8 +123,8 @@ func (in routerInput) check(b *kt.Bed) {
 	require.True(b.T, slices.Equal(want, kt.Download[uint32](b, counts, len(want))), "counts, %v", in.routerCase)
 }
 
-// checkFew checks that the kernels for small batches write the same bits as the router,
-// both the choice by ranges and the choice with a plan.
+// checkFew checks that the kernels for small batches write the same bits as the router:
+// ChooseRanges, and Choose with its plan.
 func (in routerInput) checkFew(b *kt.Bed, of RouterArgs) {
 	pairs, shape := in.tokens*in.topK, in.shape()
 	sums, scores, ids := b.Room(4*in.tokens*in.experts), b.Room(4*pairs), b.Room(4*pairs)
@@ -157,8 +158,7 @@ func (in routerInput) checkFew(b *kt.Bed, of RouterArgs) {
 	}
 }
 
-// checkRanges checks that the choice by ranges, from the same sums, writes the same bits as the
-// router.
+// checkRanges checks that ChooseRanges, from the same sums, writes the same bits as the router.
 func (in routerInput) checkRanges(b *kt.Bed, of RouterArgs, sums driver.DevicePtr) {
 	pairs, ranges := in.tokens*in.topK, ChosenRanges(in.tokens, 5)
 	args := ChooseRangesArgs{SmallBatchLogits: sums, Scores: b.Room(4 * pairs), ExpertIDs: b.Room(4 * pairs), Counts: b.Room(4 * ranges.Count() * in.experts), TokenRanges: ranges}
@@ -188,8 +188,8 @@ func (in routerInput) checkLogits(b *kt.Bed, at driver.DevicePtr) {
 	}
 }
 
-// TestRouter checks exact ids, with the lower expert for equal logits, also for several chunks of
-// experts, numbers of experts that are no multiple of 8, and K = E.
+// TestRouter checks the chosen ids exactly, also for equal logits, several chunks of experts,
+// numbers of experts that are no multiple of 8, and K = E.
 func TestRouter(t *testing.T) {
 	for _, c := range []routerCase{
 		{128, 1, 1, 1, 64}, {128, 2, 2, 63, 64}, {128, 3, 3, 65, 64}, {192, 7, 2, 129, 128}, {128, 8, 8, 64, 64},
@@ -201,7 +201,7 @@ func TestRouter(t *testing.T) {
 	}
 }
 
-// TestRouterEveryK runs every K: threads have fewer keys than K, exactly K, or several lists.
+// TestRouterEveryK checks every K up to 16, in threads with fewer keys than K, exactly K, or more.
 func TestRouterEveryK(t *testing.T) {
 	for k := 1; k <= 16; k++ {
 		for i, experts := range []int{k, 24, 104} {
@@ -255,7 +255,7 @@ func TestRouterSpecialLogits(t *testing.T) {
 		}
 		return list
 	}
-	// columns returns the experts of two columns of each 8, which one lane of a quad has.
+	// columns returns the experts whose logits one lane of a quad has: two columns of each 8.
 	columns := func(first, to int) (list []int) {
 		for e := first; e < to; e += 8 {
 			list = append(list, e, e+1)
@@ -305,8 +305,8 @@ func TestRouterZeros(t *testing.T) {
 	}
 }
 
-// TestChains checks the number of partial sums of a logit, and that they have all k-tiles.
-// Chunks of many experts have one, because a second set of accumulators would not fit.
+// TestChains checks the number of chains of a logit, and that the chains have all k-tiles. Chunks
+// of many experts have one chain, because a second set of accumulators would not fit.
 func TestChains(t *testing.T) {
 	for _, tt := range []struct{ experts, hidden, want int }{
 		{8, 4096, 4}, {128, 4096, 4}, {129, 4096, 1}, {256, 4096, 1}, {512, 4096, 4}, {8, 64, 1},

@@ -12,25 +12,24 @@ import (
 	"sonicmoe/ptx"
 )
 
-// SmallBatchLogits is the router's product of a small batch, logits = X·Wrᵀ. A CTA has 8
-// experts and 16 tokens, so that many SMs read the weights. Each chain of sums has a warp
-// of its own, because nothing hides the latency of steps that depend on each other. The
-// sums have the same bits as Router's. For up to [MaxApart] tokens each chain has a CTA of
-// its own, on more SMs, and the kernel that chooses adds the chains: see [ByChains].
+// SmallBatchLogits is the router's product of a small batch, logits = X·Wrᵀ. A CTA has 8 experts
+// and 16 tokens, so that many SMs read the weights. A logit is the sum of several chains, which are
+// partial sums. Each chain has a warp of its own, because the steps of a chain wait for each other.
+// The sums have the same bits as Router's. With Apart, for up to [MaxApart] tokens, each chain has
+// a CTA of its own, on more SMs. The kernel that chooses then adds the chains: see [ByChains].
 type SmallBatchLogits struct {
 	// Router is the layer's router.
 	Router
 	// Written is the format in which the logits are written.
 	Written spec.Type
-	// With Apart, for up to MaxApart tokens, each chain has a CTA, which writes the chain's
-	// sums.
+	// Apart gives each chain a CTA, which writes the chain's sums. It is for up to MaxApart tokens.
 	Apart bool
 }
 
 const (
-	// MaxApart is the largest batch whose chains have CTAs of their own: one group.
+	// MaxApart is the largest batch for Apart: one group of tokens.
 	MaxApart = tokenGroup
-	// A CTA has ctaExperts experts, and ctaTokens tokens in one or two groups of 8.
+	// A CTA has ctaExperts experts. It has ctaTokens tokens, in one or two groups of 8.
 	ctaExperts  = tile.WarpColumns
 	ctaTokens   = tile.WarpRows
 	tokenGroup  = ctaTokens / 2
@@ -39,13 +38,13 @@ const (
 	// ringBytes bounds the ring. A smaller ring delays the pass of a single token; a larger
 	// one gains nothing.
 	ringBytes = 100 << 10
-	// maxDepth is the largest number of k-tiles of a chain in a stage.
+	// maxDepth is the largest number of k-tiles that a stage has of each chain.
 	maxDepth = 4
 )
 
 // SmallBatchLogitsArgs are the arguments of [SmallBatchLogits].
 type SmallBatchLogitsArgs struct {
-	// X [T, d] are the tokens, Weights [E, d] the router's weights or their terms.
+	// X [T, d] are the tokens. Weights [E, d] are the router's weights, or their terms.
 	X       driver.DevicePtr
 	Weights driver.DevicePtr
 	// Bias [E] f32 is read if the router has a bias.
@@ -68,21 +67,21 @@ type smallBatchLogits struct {
 	first, expert, chain, tokens ptx.U32
 	// box is the size of a k-tile's tokens in a stage.
 	box ptx.U32
-	// zeros is a group of tokens that are zeros, for CTAs without a second group.
+	// zeros is a group of 8 tokens that are zeros, for CTAs without a second group.
 	zeros ptx.Shared
 	deep  tile.Deep
-	// depth is the number of k-tiles of a chain in a stage. chains is the number of
-	// chains of the CTA, all the number of chains of the product. A chain has
-	// stages stages, the last chain lastStages.
+	// depth is the number of k-tiles of a chain in a stage. chains is the number of chains of the
+	// CTA, and all is the number of chains of the product. A chain has `stages` stages, except that
+	// the last chain has lastStages.
 	depth, chains, all, stages, lastStages int
-	// partial are the sums of the chains, if there are several. meet synchronises the warps
-	// that write them and read them.
+	// partial has the sums of the chains if the CTA has several. meet synchronises the warps that
+	// write them with the warp that reads them.
 	partial ptx.Shared
 	meet    pipeline.NamedBarriers
 }
 
-// stageDepth returns the number of k-tiles of a chain in a stage. It divides the number of
-// all k-tiles, so that stages are equal.
+// stageDepth returns the number of k-tiles of a chain in a stage. It divides the number of all
+// k-tiles, so that all stages are equal.
 func (r Router) stageDepth() int {
 	depth := maxDepth
 	for tile.Tiles(r.Hidden)%depth != 0 {
@@ -91,7 +90,7 @@ func (r Router) stageDepth() int {
 	return depth
 }
 
-// groups returns the number of CTAs that have all experts together.
+// groups returns the number of CTAs that all experts take.
 func (r SmallBatchLogits) groups() int { return (r.NumExperts + ctaExperts - 1) / ctaExperts }
 
 // Build emits the kernel.
@@ -138,8 +137,8 @@ func (r SmallBatchLogits) Build() (*jit.Kernel[SmallBatchLogitsArgs], error) {
 		e.meet = cta.NamedBarriers("partial", 1, e.chains*32)
 	}
 	cta.Ready(e.tid)
-	// Weights may be prefetched into the L2 cache before the wait, even if the predecessor
-	// kernel writes them. Terms are in the cache already.
+	// Weights may be prefetched into the L2 cache before the wait, even if the predecessor kernel
+	// writes them, because L2 is coherent. Terms are not prefetched: they are in the cache already.
 	if !r.F32 {
 		mine := ptx.Uint(e.kTiles() / e.depth)
 		if r.Apart {
@@ -162,14 +161,15 @@ func (r SmallBatchLogits) Build() (*jit.Kernel[SmallBatchLogitsArgs], error) {
 	return k.Build()
 }
 
-// ChainBytes returns the bytes of a token's sums by chains.
+// ChainBytes returns the bytes of a token's sums of all chains.
 func ChainBytes(c spec.Config) int {
 	chains, _ := RouterOf(c).chains()
 	return 4 * chains * c.NumExperts
 }
 
-// xMap returns the map that loads one or two groups of 8 tokens. A larger box takes as
-// long to load whether its rows exist or not. Rows after the last token are loaded as 0.
+// xMap returns the map that loads one or two groups of 8 tokens. It loads one group if the batch
+// has no more tokens, because a box takes the same time whether or not its rows exist. Rows after
+// the last token are loaded as 0.
 func (r SmallBatchLogits) xMap(a *SmallBatchLogitsArgs) gpu.TensorMap {
 	rows := ctaTokens
 	if a.Tokens <= tokenGroup {
@@ -268,7 +268,8 @@ func (e *smallBatchLogits) math() {
 	at, release := e.ring.Consumer(), pipeline.NewReleaser(k, e.lane, 1)
 	firstX, firstW := load(at.Wait(), 0)
 	carriedX, carriedW := varsOf(k, firstX), varsOf(k, firstW)
-	// Each k-tile is loaded between the steps of the previous one.
+	// Each k-tile is loaded to registers in the middle of the multiplications of the previous
+	// k-tile.
 	stage := func(more bool) {
 		const half = tile.K / tile.KStep / 2
 		x, w, s := valuesOf(carriedX), valuesOf(carriedW), at.Stage()
@@ -303,7 +304,7 @@ func (e *smallBatchLogits) math() {
 		e.store(acc)
 		return
 	}
-	k.Range(ptx.Uint(e.stages).Sub(stages), func(ptx.U32) { // the last chain has fewer stages and only advances past the others
+	k.Range(ptx.Uint(e.stages).Sub(stages), func(ptx.U32) { // the last chain may have fewer stages; it only advances past the others
 		release.Release(at.Wait(), ptx.True())
 		at.Advance()
 	})

@@ -12,9 +12,9 @@ import (
 
 // Terms splits FP32 router weights into sums of three 16-bit terms, which the tensor cores can
 // multiply. Three bf16 terms have 8 bits each, together the 24 bits of a weight, so the sum is
-// exact. fp16 terms have more bits, but the weight is rounded to a multiple of 2^-24, and weights
-// beyond 65504 overflow. The smallest term comes first, because sums that start with it lose
-// the fewest of its bits.
+// exact. fp16 terms have more bits, but their range is small: the sum is the weight rounded to a
+// multiple of 2^-24, and weights beyond 65504 overflow. The smallest term comes first, because sums
+// that start with it lose the fewest of its bits.
 type Terms struct {
 	Hidden, NumExperts int
 	Element            tile.Element
@@ -31,8 +31,8 @@ type TermsArgs struct {
 // Count is the number of terms of a weight.
 func (t Terms) Count() int { return 3 }
 
-// Lines returns the number of lines of a term: one for each expert, rounded up to whole
-// k-tiles, because other products sum over experts.
+// Lines returns the number of lines of a term: one for each expert, rounded up to whole k-tiles,
+// because the backward pass multiplies the terms along the experts.
 func (t Terms) Lines() int { return (t.NumExperts + tile.K - 1) / tile.K * tile.K }
 
 // Bytes returns the size of all terms.
@@ -42,8 +42,8 @@ func (t Terms) Bytes() int64 {
 
 const (
 	termsThreads = 256
-	// weightsOfThread is the number of neighbouring weights of a thread, so that it stores
-	// 16 bytes of each term.
+	// weightsOfThread is the number of neighbouring weights that a thread splits. It stores 16
+	// bytes of each term.
 	weightsOfThread = tile.CopyBytes / tile.ElementBytes
 )
 
@@ -97,13 +97,13 @@ func (r Router) terms() (count, lines int) {
 	return of.Count(), of.Lines()
 }
 
-// lines is the number of lines of all terms.
+// lines returns the number of lines of all terms.
 func (r Router) lines() int {
 	count, each := r.terms()
 	return count * each
 }
 
-// kTiles is the number of k-tiles of the product, over all terms.
+// kTiles returns the number of k-tiles of the product, over all terms.
 func (r Router) kTiles() int {
 	count, _ := r.terms()
 	return count * tile.Tiles(r.Hidden)

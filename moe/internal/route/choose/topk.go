@@ -10,12 +10,13 @@ import (
 	"sonicmoe/ptx"
 )
 
-// routerEpilogue takes the logits of 64 tokens, one chunk of experts after another.
+// routerEpilogue takes the logits of the 64 tokens of a warpgroup, one chunk of experts after
+// another.
 type routerEpilogue interface {
-	// column is the thread's first column of a chunk.
+	// column returns the thread's first column of a chunk.
 	column() ptx.U32
-	// begin starts a block of tokens, add takes a chunk, and end finishes the block. first
-	// returns the warpgroup's first token.
+	// begin starts a block of tokens, add takes the logits of a chunk, and end finishes the block.
+	// first returns the warpgroup's first token.
 	begin()
 	add(logits []ptx.F32, first func() ptx.U32, chunk ptx.U32)
 	end(first func() ptx.U32)
@@ -80,16 +81,15 @@ func (e chooseTopK) end(first func() ptx.U32) {
 	}
 }
 
-// writeLogits stores the thread's logits of a chunk, for the rows token and token+8. The
-// logits are of pairs of experts 8 apart, from expert on.
+// writeLogits stores the thread's logits of a chunk, for the rows token and token+8. The thread has
+// pairs of neighbouring experts, the first one at expert and each further one 8 experts on.
 func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
 	if e.Logits != spec.F32 && e.NumExperts%4 == 0 && e.chunk%16 == 0 {
 		e.writeFours(acc, token, expert)
 		return
 	}
 	bytes := int(e.Logits.Bytes())
-	// With an even number of experts, pairs are aligned, and each is entirely inside or
-	// outside.
+	// With an even number of experts, pairs are aligned, and no pair is half past the end.
 	together := 2 - e.NumExperts%2
 	for h := range 2 {
 		token := token.AddI(8 * h)
@@ -110,15 +110,16 @@ func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
 	}
 }
 
-// writeFours is writeLogits for 16 bits, four logits per store. A lane has two of each 8
-// columns. Two neighbouring lanes exchange pairs, so that each has four logits in a row. The
-// stores of a quad then fill a sector of 32 bytes; stores of two logits fill half a sector and
-// take twice the time.
+// writeFours is writeLogits for logits of 16 bits. It stores four logits at a time. A lane has two
+// of each 8 columns. Two neighbouring lanes exchange pairs, so that each has four neighbouring
+// logits. The stores of a quad then fill a sector of 32 bytes. Stores of two logits would fill half
+// a sector and take twice the time.
 func (e *router) writeFours(acc []ptx.F32, token, expert ptx.U32) {
 	of, bytes := element.OfLogits(e.Logits), int(e.Logits.Bytes())
 	odd := e.k.TidX().AndI(1)
 	isOdd := odd.NeI(0)
-	// Columns 0, 2, 4, 6 of the quad's lanes become 0, 8, 4, 12.
+	// The lanes of a quad had columns 0, 2, 4, 6. After the exchange they have columns from 0, 8,
+	// 4, 12 on.
 	expert = expert.Add(odd.MulI(6))
 	for h := range 2 {
 		token := token.AddI(8 * h)
@@ -138,7 +139,7 @@ func (e *router) writeFours(acc []ptx.F32, token, expert ptx.U32) {
 	}
 }
 
-// storeLogit stores one logit, or two neighbours at once.
+// storeLogit stores one logit, or two neighbouring ones at once.
 func storeLogit(k *ptx.Kernel, format spec.Type, at ptx.Global, logits ...ptx.F32) {
 	switch {
 	case format == spec.F32:
@@ -150,8 +151,8 @@ func storeLogit(k *ptx.Kernel, format spec.Type, at ptx.Global, logits ...ptx.F3
 	}
 }
 
-// topKSelection keeps the top-K of two rows while logits arrive. The four lanes of a quad
-// share the two rows: each has some of the columns.
+// topKSelection keeps the top-K of two rows while logits arrive. The four lanes of a quad share the
+// two rows, and each lane has some of the columns.
 type topKSelection interface {
 	// clear starts new rows. It does nothing if there is only one chunk.
 	clear()
@@ -160,11 +161,11 @@ type topKSelection interface {
 	// finish returns the scores and experts of the thread's slots of row h (0 or 1). Element s
 	// is slot 4s + quadLane.
 	finish(h int) (scores []ptx.F32, experts []ptx.U32)
-	// row is the thread's first row among the 64; its second row is row+8. quadLane is the
-	// number of the lane in its quad.
+	// row returns the thread's first row among the 64; its second row is row+8. quadLane returns
+	// the number of the lane in its quad.
 	row() ptx.U32
 	quadLane() ptx.U32
-	// column is the thread's first column.
+	// column returns the thread's first column.
 	column() ptx.U32
 }
 
@@ -248,9 +249,8 @@ func (s *selection[K]) keep(h int, top []K) {
 	}
 }
 
-// own returns the K largest keys of the thread's columns in row h, or all if there are
-// fewer. Experts are counted from first, the thread's first column, so that the codes are
-// constants.
+// own returns the K largest keys of the thread's columns in row h, or all if there are fewer.
+// Experts are counted from first, the thread's first column, so that their codes are constants.
 func (s *selection[K]) own(h int, acc []ptx.F32, first ptx.U32) (top []K) {
 	// The groups are sorted one after another, so that only one group's keys need registers
 	// besides the logits.
@@ -271,8 +271,8 @@ func (s *selection[K]) own(h int, acc []ptx.F32, first ptx.U32) (top []K) {
 	return top
 }
 
-// pair returns the keys of two neighbouring logits, which are columns columns to the right
-// of first. Past the last expert the keys are below all others.
+// pair returns the keys of two neighbouring logits, at first + column and the expert after it. Past
+// the last expert the keys are below all others.
 func (s *selection[K]) pair(lo, hi ptx.F32, column int, first ptx.U32) [2]K {
 	codes := [2]int{expertMask - column, expertMask - column - 1}
 	keys := s.key.of([2]ptx.F32{lo, hi}, codes)
@@ -319,8 +319,9 @@ func (s *selection[K]) finish(h int) (scores []ptx.F32, experts []ptx.U32) {
 }
 
 // sumRow sums the exponentials of all logits of row h of a fragment. sumRow and sumWarp add in the
-// same order: pairs of experts p, p+32, p+64 and so on one after another, then these 32 sums in a
-// tree over bits 4, 3 and 2 of p, and last over bits 0 and 1, which are the lane in the quad.
+// same order: first the pairs of experts p, p+32, p+64 and so on one after another, which gives 32
+// sums. Then a tree adds these sums over bits 4, 3 and 2 of p, and last over bits 0 and 1, which
+// are the number of the lane in the quad.
 func (s *selection[K]) sumRow(h int, acc []ptx.F32, first ptx.U32) {
 	var values []ptx.F32
 	for i := 0; i < len(acc); i += 4 {
@@ -350,7 +351,7 @@ func (s *selection[K]) sumRow(h int, acc []ptx.F32, first ptx.U32) {
 	s.total[h] = lanes.Combine(tree(0, 1), lanes.Add, 1, 2)
 }
 
-// sumWarp is sumRow for a row that is spread over a warp: a lane has two experts of each 64.
+// sumWarp is sumRow for a row that is spread over a warp: a lane has two of each 64 experts.
 func (s *selection[K]) sumWarp(keys []K) {
 	var values []ptx.F32
 	for _, v := range keys {
@@ -374,8 +375,8 @@ func largestValue(values []ptx.F32) ptx.F32 {
 	return top
 }
 
-// pairsBelow returns a function that subtracts top, the largest logit, from two logits and
-// sums their exponentials.
+// pairsBelow returns a function that adds the exponentials of two logits, after it has subtracted
+// top, the largest logit, from each.
 func pairsBelow(top ptx.F32) func(of []ptx.F32) ptx.F32 {
 	less := top.Mul(ptx.Float(-math.Log2E))
 	exp := func(x ptx.F32) ptx.F32 { return x.Fma(ptx.Float(math.Log2E), less).Ex2Approx(".ftz") }

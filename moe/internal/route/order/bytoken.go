@@ -11,9 +11,9 @@ import (
 )
 
 // ByToken lists the rows of each token in ascending order, with their weights. The sums over a
-// token's experts need these lists if a token may have any number of experts. Each CTA reads
-// the tokens of all rows and places the rows of its own tokens, so there is no sort and no
-// grid barrier.
+// token's experts need these lists if a token may have any number of experts. Each CTA has a range
+// of tokens. It reads the tokens of all rows and lists the rows of its own tokens, so there is no
+// sort and no grid barrier.
 type ByToken struct {
 	NumExperts int
 }
@@ -41,7 +41,7 @@ type ByTokenArgs struct {
 	TokenRanges
 }
 
-// byToken emits a ByToken.
+// byToken is the state of a ByToken while its code is emitted.
 type byToken struct {
 	k             *ptx.Kernel
 	tid           ptx.U32
@@ -49,18 +49,18 @@ type byToken struct {
 	rows          ptx.U32 // number of rows of all tokens
 	gather        ptx.Global
 	before        ptx.Shared // number of rows of the tokens that come before the CTA's tokens
-	start, cursor ptx.Shared // for each token, the first place of its rows and the next free place
+	start, cursor ptx.Shared // for each token, where its rows start in the list, and the next free place
 	regrouped
 }
 
-// Regrouped are the tensors that [ByToken] and [PlanSorted] write. Structs of arguments embed
-// it.
+// Regrouped are the tensors that [ByToken] and [PlanSorted] write: the rows grouped by token.
+// Structs of arguments embed it.
 type Regrouped struct {
-	// Scores [L] f32 are the weights of the list's entries.
+	// Scores [L] f32 are the weights of the L entries of the list.
 	Scores driver.DevicePtr
-	// These are outputs: Starts [T+1] u32, Rows [R] u32 and Weights [R] f32. The rows of
-	// token t are Rows[Starts[t]:Starts[t+1]]. Unordered [R] u32 is scratch memory of
-	// ByToken.
+	// These are outputs: Starts [T+1] u32, Rows [R] u32 and Weights [R] f32. The rows of token t
+	// are Rows[Starts[t]:Starts[t+1]], and Weights has their weights. Unordered [R] u32 is scratch
+	// memory of ByToken.
 	Starts, Rows, Weights driver.DevicePtr
 	Unordered             driver.DevicePtr
 }
@@ -101,8 +101,8 @@ func (e *byToken) reserve(cta *pipeline.CTA) {
 	ClearWords(e.k, e.cursor, maxByToken, e.tid, byTokenThreads)
 }
 
-// regroup lists the rows of the CTA's tokens, after count has run. entry returns the list
-// entry of a row.
+// regroup lists the rows of the CTA's tokens. It runs after count. entry returns the list entry of
+// a row.
 func (e *byToken) regroup(tokens ptx.U32, entry func(row ptx.U32) ptx.U32) {
 	k := e.k
 	k.BarSync(ptx.Uint(0))
@@ -126,7 +126,7 @@ func (e *byToken) word(array ptx.Shared, token ptx.U32) ptx.Shared {
 	return array.Plus(token.Sub(e.from).ShlI(2))
 }
 
-// mine reports whether the token is one of the CTA's.
+// mine reports whether the token belongs to the CTA.
 func (e *byToken) mine(token ptx.U32) ptx.Pred { return token.Sub(e.from).Lt(e.to.Sub(e.from)) }
 
 // eachRow runs body for the thread's part of all rows, with the row's token. Past the last row
@@ -157,7 +157,7 @@ func (e *byToken) count() {
 	k.RedSharedAdd(e.before, before.Get())
 }
 
-// scan computes each token's first place from the counts, in one warp.
+// scan computes from the counts where each token's rows start in the list, in one warp.
 func (e *byToken) scan() {
 	k := e.k
 	at := ptx.NewVar(k, ptx.LdShared[ptx.U32](e.before))
@@ -176,8 +176,8 @@ func (e *byToken) scan() {
 	})
 }
 
-// order runs place for each row of the CTA's tokens. The distance of a row from its
-// token's first place is the number of the token's rows before it.
+// order calls place with each row of the CTA's tokens and its index in the list. The index is the
+// start of the token's rows plus the number of the token's lower rows.
 func (e *byToken) order(place func(row, place ptx.U32)) {
 	k := e.k
 	k.If(e.from.Lt(e.to), func() {

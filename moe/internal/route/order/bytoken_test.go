@@ -11,7 +11,8 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// TestByToken compares every word of a planned and regrouped list with plain Go.
+// TestByToken checks every word of a plan of a list, grouped by token, against a plan made in plain
+// Go.
 func TestByToken(t *testing.T) {
 	for _, when := range kt.Timings() {
 		for i, size := range []struct{ experts, tokens, entries, perCTA int }{
@@ -38,8 +39,7 @@ type listCase struct {
 	scores                     []uint32
 }
 
-// listPlan has the outputs of a plan for a list. Memory after the last row must stay
-// unwritten.
+// listPlan has the outputs of a plan of a list. Memory after the last row must stay unwritten.
 type listPlan struct{ offsets, gather, pairs, inverse, starts, rows, weights []uint32 }
 
 // want computes the plan in plain Go.

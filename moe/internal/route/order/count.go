@@ -16,7 +16,7 @@ func ClearWords(k *ptx.Kernel, at ptx.Shared, words int, tid ptx.U32, threads in
 	})
 }
 
-// StoreCounts copies the CTA's counts by expert from shared memory to its row of counts
+// StoreCounts copies the CTA's counts, one for each expert, from shared memory to its row of counts
 // [CTAs, E].
 func StoreCounts(k *ptx.Kernel, counts ptx.Global, from ptx.Shared, experts int, tid ptx.U32, threads int) {
 	row := counts.Index(k.CtaidX(), 4*experts)
@@ -28,9 +28,9 @@ func StoreCounts(k *ptx.Kernel, counts ptx.Global, from ptx.Shared, experts int,
 // Always accepts every position.
 func Always(ptx.U32) ptx.Pred { return ptx.True() }
 
-// CountIDs counts expert ids in the array own in shared memory. The ids are those at
-// positions first, first+threads and so on below to. It skips ids outside [0, E), and
-// positions for which only is false.
+// CountIDs adds to the array own in shared memory how often each expert id occurs. It reads the ids
+// at positions first, first+threads and so on, below to. It skips ids outside [0, E), and positions
+// for which only is false.
 func CountIDs(k *ptx.Kernel, own ptx.Shared, experts int, ids ptx.Global, first, to ptx.U32, threads int, only func(f ptx.U32) ptx.Pred) {
 	k.For(first, to, ptx.Uint(threads), func(f ptx.U32) {
 		id := ptx.LdGlobal[ptx.U32](ids.Index(f, 4))
@@ -38,12 +38,12 @@ func CountIDs(k *ptx.Kernel, own ptx.Shared, experts int, ids ptx.Global, first,
 	})
 }
 
-// Count counts, for each CTA's range of tokens, how many of them chose each expert. The
-// kernels that choose experts do the same; Count is for expert ids from the caller. It
-// skips ids outside [0, E).
+// Count counts, for each CTA's range of tokens, how many of them chose each expert. It is for
+// expert ids from the caller; the kernels that choose experts count themselves. It skips ids
+// outside [0, E).
 type Count struct {
 	NumExperts, TopK int
-	// With List the kernel counts the entries of a list, see [Plan]: ranges are ranges of
+	// List makes the kernel count the entries of a list, see [Plan]. Ranges are then ranges of
 	// entries, and TopK is 1.
 	List bool
 }
@@ -54,7 +54,7 @@ const countThreads = 256
 type CountArgs struct {
 	// ExpertIDs [T, K] i32 are the chosen experts.
 	ExpertIDs driver.DevicePtr
-	// Counts [CTAs, E] u32 is an output: the number of tokens of each CTA by expert.
+	// Counts [CTAs, E] u32 is an output: for each CTA, how many of its tokens chose each expert.
 	Counts driver.DevicePtr
 	TokenRanges
 	Entries
@@ -92,7 +92,7 @@ func (c Count) Build() (*jit.Kernel[CountArgs], error) {
 	return k.Build()
 }
 
-// CountKernel counts the chosen experts, CountListKernel the experts of a list's entries.
+// CountKernel counts the chosen experts. CountListKernel counts the experts of a list's entries.
 var (
 	CountKernel = &registry.Kernel[CountArgs]{KernelName: "count", Emit: func(l registry.Layer) (*jit.Kernel[CountArgs], error) {
 		return Count{NumExperts: l.NumExperts, TopK: l.TopK}.Build()

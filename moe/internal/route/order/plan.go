@@ -11,24 +11,23 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Plan computes the inputs of the experts' products from expert ids and counts: the experts' first
-// rows, the order of the rows (by expert, then token, then slot), the inverse of the order, and the
-// table of row pairs, in which an entry is up to two row tiles of one expert. It is one launch
-// without a sort and
-// without a grid barrier: every CTA reads all counts and places the tokens of its own
-// range. Its ranges must equal the ranges in the kernel that counted.
+// Plan computes the inputs of the experts' products from expert ids and counts. These are each
+// expert's first row, the order of the rows (by expert, then token, then slot), the inverse of this
+// order, and the table of row pairs. An entry of the table is up to two row tiles of one expert.
+// Plan is one launch without a sort and without a grid barrier: every CTA reads all counts and
+// places the tokens of its own range. Its ranges must be the ranges of the kernel that counted.
 type Plan struct {
 	NumExperts, TopK int
-	// With Pairs the plan also has each row's pair of token and slot. Backward needs the
-	// pairs, and so does forward if scores multiply the experts' inputs.
+	// Pairs adds an output: the pair of token and slot of each row. Backward needs the pairs, and
+	// so does forward if scores multiply the experts' inputs.
 	Pairs bool
-	// With List the plan is of a list of entries, each with any token and expert, instead
-	// of pairs. Ranges are then ranges of entries, and TopK is 1. An entry gets no row if
-	// its token is not below NumTokens.
+	// List makes the plan for a list, whose entries have any token and expert, instead of pairs.
+	// Ranges are then ranges of entries, and TopK is 1. An entry gets no row if its token is not
+	// below NumTokens.
 	List bool
 }
 
-// Entries are the tokens of a list's entries. Structs of arguments embed it; only kernels for
+// Entries has the tokens of a list's entries. Structs of arguments embed it, and only kernels for
 // lists read it.
 type Entries struct {
 	// TokenOf [L] i32 is the token of each entry. NumTokens is T.
@@ -55,7 +54,8 @@ const (
 	NoRow = 0xffffffff
 )
 
-// plan emits a Plan. The arrays in shared memory have one word per expert.
+// plan is the state of a Plan while its code is emitted. The arrays in shared memory have one word
+// for each expert.
 type plan struct {
 	Plan
 	k               *ptx.Kernel
@@ -64,22 +64,22 @@ type plan struct {
 	total, before   ptx.Shared // number of rows of all CTAs, and of the CTAs before this one
 	offset, pairsAt ptx.Shared // first row and first row pair of the expert
 	sum             ptx.Shared // number of rows and of row pairs of all experts
-	perWarp         ptx.Shared // [warp][expert]: number of rows of the warp, later the row of the warp's next pair
+	perWarp         ptx.Shared // [warp][expert]: first the number of rows of the warp, later the row of the warp's next pair
 	// These are the outputs, see [PlanTensors].
 	gather, pairs, inverse            ptx.Global
 	offsets, table, rowPairs, tickets ptx.Global
 	list                              entries
 	// id returns the expert of a pair.
 	id func(pair ptx.U32) ptx.U32
-	// countsTotal reports whether the CTA has all pairs, so that it counts the experts'
-	// rows itself.
+	// countsTotal reports whether one CTA has all pairs, and so counts the rows of all experts
+	// itself.
 	countsTotal bool
 }
 
 // PlanArgs are the arguments of [Plan].
 type PlanArgs struct {
 	PlanTensors
-	// Counts [CTAs, E] u32 is the number of tokens of each CTA by expert.
+	// Counts [CTAs, E] u32 has, for each CTA, how many of its tokens chose each expert.
 	Counts driver.DevicePtr
 	TokenRanges
 	Entries
@@ -89,16 +89,15 @@ type PlanArgs struct {
 type PlanTensors struct {
 	// ExpertIDs [T, K] i32 are the chosen experts.
 	ExpertIDs driver.DevicePtr
-	// These are outputs: Gather [R] u32 (each row's token), Inverse [T, K] u32 (each pair's
-	// row, or NoRow) and, with the option Pairs, Pairs [R] u32 (each row's token·K + slot).
+	// These are outputs. Gather [R] u32 is each row's token. Inverse [T, K] u32 is each pair's row,
+	// or NoRow. With the option Pairs, Pairs [R] u32 is each row's pair, token·K + slot.
 	Gather  driver.DevicePtr
 	Inverse driver.DevicePtr
 	Pairs   driver.DevicePtr
-	// Offsets [E+1] u32 is an output: the first row of each expert, then the number of
-	// rows.
+	// Offsets [E+1] u32 is an output: the first row of each expert, followed by the number of rows.
 	Offsets driver.DevicePtr
-	// Table is an output, see [schedule.Tiles] and TableBytes. RowPairs receives its
-	// length, and Tickets [2] u32 are set to 0.
+	// Table is an output: the table of row pairs, see [schedule.Tiles]. It has TableBytes bytes.
+	// RowPairs gets the number of its entries. Tickets [2] u32 are set to 0.
 	Table    driver.DevicePtr
 	RowPairs driver.DevicePtr
 	Tickets  driver.DevicePtr
@@ -189,8 +188,8 @@ func (e *plan) clear() {
 	e.k.BarSync(ptx.Uint(0))
 }
 
-// finish places the pairs and writes the table. The caller must have filled total,
-// before and the counts of the warps in shared memory.
+// finish gives each pair its row and writes the table. total, before and the counts of the warps
+// must be complete in shared memory.
 func (e *plan) finish(s segment) {
 	k := e.k
 	k.BarSync(ptx.Uint(0))
@@ -205,8 +204,8 @@ func (e *plan) finish(s segment) {
 // word returns the address of an expert's word in an array.
 func (e *plan) word(array ptx.Shared, expert ptx.U32) ptx.Shared { return array.Plus(expert.ShlI(2)) }
 
-// addCounts sums the counts of all CTAs, and of the CTAs before this one. A group of width
-// threads reads one row of counts; the groups take the rows in turns.
+// addCounts sums the counts of all CTAs, and of the CTAs before this one. A group of `width`
+// threads reads one row of counts, and the groups take the rows in turns.
 func (e *plan) addCounts(counts ptx.Global) {
 	k := e.k
 	width := lanes.Count
@@ -272,8 +271,8 @@ func (e *plan) countWarps(s segment) {
 	})
 }
 
-// scan computes the prefix sums of rows and row pairs over the experts, in one warp. Each lane
-// has a run of neighbouring experts.
+// scan computes the prefix sums of rows and of row pairs over the experts, in one warp. Each lane
+// has consecutive experts.
 func (e *plan) scan() {
 	k := e.k
 	each := (e.NumExperts + lanes.Count - 1) / lanes.Count
@@ -305,7 +304,8 @@ func (e *plan) scan() {
 	}
 }
 
-// startWarps replaces each warp's count of an expert by the row of the warp's first pair.
+// startWarps replaces each warp's count of an expert's pairs by the row of the warp's first such
+// pair.
 func (e *plan) startWarps() {
 	k := e.k
 	k.For(e.tid, ptx.Uint(e.NumExperts), ptx.Uint(PlanThreads), func(expert ptx.U32) {
@@ -327,8 +327,8 @@ func (e *plan) token(f ptx.U32) ptx.U32 {
 	return f.DivI(e.TopK)
 }
 
-// place gives each pair its row. Lanes with the same expert get consecutive rows in lane
-// order, so rows are ordered by token and slot.
+// place gives each pair its row. Lanes with the same expert get consecutive rows in the order of
+// the lanes, so rows are ordered by token and slot.
 func (e *plan) place(s segment) {
 	k := e.k
 	own := e.perWarp.Plus(e.warp.MulI(4 * e.NumExperts))
@@ -354,7 +354,7 @@ func (e *plan) place(s segment) {
 	})
 }
 
-// writeTable writes the offsets and the table of row pairs. The CTAs share the experts.
+// writeTable writes the offsets and the table of row pairs. The CTAs divide the experts among them.
 func (e *plan) writeTable() {
 	k := e.k
 	ctas := k.NctaidX()
@@ -380,7 +380,7 @@ func (e *plan) writeTable() {
 	})
 }
 
-// PlanKernel plans the forward pass, PlanPairsKernel the backward pass, and PlanListKernel
+// PlanKernel plans the forward pass. PlanPairsKernel plans the backward pass. PlanListKernel plans
 // both passes over a list.
 var (
 	PlanKernel = &registry.Kernel[PlanArgs]{KernelName: "plan", Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {

@@ -43,8 +43,8 @@ var routings = []routing{
 	{"the last token only", ids(func(*rand.Rand, int, int, int) int { return -1 })},
 }
 
-// ids returns the expert ids of a routing. In the last routing only the last token has
-// valid ids.
+// ids returns the expert ids of a routing. In the routing "the last token only", only the last
+// token has valid ids.
 func (g routing) ids(tokens, topK, experts int) []int32 {
 	list := g.make(rand.New(rand.NewPCG(uint64(tokens), uint64(experts*100+topK))), tokens, topK, experts)
 	if g.name == "the last token only" {
@@ -106,7 +106,8 @@ func (c planCase) run(b *kt.Bed) {
 	}
 }
 
-// TestPlan compares every word that Count and Plan write with plain Go, for any number of CTAs.
+// TestPlan checks every word that Count and Plan write against plain Go, for several numbers of
+// CTAs.
 func TestPlan(t *testing.T) {
 	tokens := []int{1, 31, 63, 64, 65, 127, 128, 129, 1000}
 	turn, every := 0, 13

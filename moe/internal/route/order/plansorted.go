@@ -10,14 +10,14 @@ import (
 	"sonicmoe/ptx"
 )
 
-// PlanSorted plans a list that is sorted by expert, then token, as token rounding writes
-// it. It writes in one launch what Count, Plan and ByToken write for any list. The row of
-// an entry is its position in the list. A CTA finds the rows of its tokens by binary
-// search among each expert's entries.
+// PlanSorted plans a list that is sorted by expert, then token, as token rounding writes it. In one
+// launch it writes what Count, Plan and ByToken write for any list. The row of an entry is its
+// position in the list. Each CTA has a range of tokens. It finds their rows by binary search among
+// each expert's entries.
 //
-// A list that is not sorted gives wrong sums, but no address outside the tensors: no two
-// CTAs find the same row, tokens are clamped to the CTA's range, and if two rows of an
-// expert then have the same token, the place that remains gets row 0.
+// A list that is not sorted gives wrong sums, but no address outside the tensors: no two CTAs find
+// the same row, and tokens are clamped to the CTA's range. If two rows of an expert then have the
+// same token, one place in the list stays free, and gets row 0.
 type PlanSorted struct {
 	NumExperts int
 }
@@ -25,7 +25,7 @@ type PlanSorted struct {
 const (
 	// maxSorted is the largest number of tokens that a CTA handles.
 	maxSorted = 256
-	// guides is the number of evenly spaced ids that a CTA loads before it searches.
+	// guides is the number of evenly spaced ids that a CTA loads before its binary search.
 	guides = 2 * PlanThreads
 )
 
@@ -39,8 +39,8 @@ func SortedRanges(tokens, sms int) TokenRanges {
 // PlanSortedArgs are the arguments of [PlanSorted].
 type PlanSortedArgs struct {
 	PlanTensors
-	// TokenOf [L] i32 is the token of each entry. ExpertIDs [L] is the expert of each
-	// entry, 0xffffffff past the last row. Entries is L.
+	// TokenOf [L] i32 is the token of each of the L entries. ExpertIDs [L] is the expert of each
+	// entry, or 0xffffffff past the last row. Entries is L.
 	TokenOf driver.DevicePtr
 	Entries int
 	// Regrouped.Unordered is not used.
@@ -48,7 +48,8 @@ type PlanSortedArgs struct {
 	TokenRanges
 }
 
-// planSorted emits a PlanSorted. Arrays of experts in shared memory have one word per expert.
+// planSorted is the state of a PlanSorted while its code is emitted. Arrays of experts in shared
+// memory have one word for each expert.
 type planSorted struct {
 	*plan
 	regrouped
@@ -61,10 +62,10 @@ type planSorted struct {
 	guide    ptx.Shared // the evenly spaced ids that the search starts from
 	first    ptx.Shared // first row of each expert; the last word is the number of rows
 	low      ptx.Shared // first row of each expert that has one of the CTA's tokens
-	ahead    ptx.Shared // number of rows of the CTA's tokens in the experts before each expert; the last word is for all experts
+	ahead    ptx.Shared // number of rows of the CTA's tokens in the experts before each expert; the last word counts all experts
 	taken    ptx.Shared // for each token, a bit for each expert, set if the token has a row of the expert
-	start    ptx.Shared // for each token, the first place of its rows
-	used     ptx.Shared // number of rows of the tokens before the CTA's tokens, and the place after the CTA's last row
+	start    ptx.Shared // for each token, where its rows start in the list
+	used     ptx.Shared // number of rows of the tokens before the CTA's tokens, and where the CTA's rows end in the list
 }
 
 // Build emits the kernel.
@@ -116,7 +117,7 @@ func (s PlanSorted) Build() (*jit.Kernel[PlanSortedArgs], error) {
 	return k.Build()
 }
 
-// words returns the number of words of a token's bits, bits the address of these words.
+// words returns the number of words of a token's bits. bits returns the address of these words.
 func (e *planSorted) words() int { return (e.experts + 31) / 32 }
 
 func (e *planSorted) bits(token ptx.U32) ptx.Shared {
@@ -146,10 +147,11 @@ func (e *planSorted) findExperts() {
 	})
 }
 
-// findTokens finds the first row of the CTA's tokens in each expert, and their number.
+// findTokens finds, in each expert, the first row of the CTA's tokens and the number of their rows.
 func (e *planSorted) findTokens() {
 	k := e.k
-	// The last CTA also covers tokens past the last one, which no valid list has.
+	// The range of the last CTA also covers tokens past the last one, which a valid list does not
+	// have.
 	bound := func(token ptx.U32) ptx.U32 { return ptx.Select(token.Lt(e.tokens), token, ptx.Uint(NoRow)) }
 	k.For(e.tid, ptx.Uint(e.experts), ptx.Uint(PlanThreads), func(expert ptx.U32) {
 		first, end := ptx.LdShared[ptx.U32](e.word(e.first, expert)), ptx.LdShared[ptx.U32](e.word(e.first, expert.AddI(1)))
@@ -210,8 +212,8 @@ type sortedRow struct {
 	row, expert, token ptx.U32
 }
 
-// eachRow runs body for the thread's share of the rows of the CTA's tokens, byTokenLoads
-// at a time. The code has no branches, so that the loads of several rows overlap.
+// eachRow calls body with the thread's share of the rows of the CTA's tokens, byTokenLoads rows at
+// a time. The code has no branches, so that the loads of several rows overlap.
 func (e *planSorted) eachRow(body func(list []sortedRow)) {
 	k := e.k
 	rows := ptx.LdShared[ptx.U32](e.word(e.ahead, ptx.Uint(e.experts)))
@@ -238,7 +240,7 @@ func (e *planSorted) eachRow(body func(list []sortedRow)) {
 	})
 }
 
-// startTokens computes the first place of each token, with one thread per token.
+// startTokens computes where each token's rows start in the list, with one thread for each token.
 func (e *planSorted) startTokens(rows ptx.U32) {
 	k := e.k
 	token, n := e.from.Add(e.tid), ptx.NewVar(k, ptx.Uint(0))
@@ -265,8 +267,8 @@ func (e *planSorted) startTokens(rows ptx.U32) {
 	k.BarSync(ptx.Uint(0))
 }
 
-// regroup lists the rows of the CTA's tokens. The distance of a row from its token's first
-// place is the number of the token's experts before the row's expert.
+// regroup lists the rows of the CTA's tokens. A row's index is the start of its token's rows plus
+// the number of the token's experts that come before the row's expert.
 func (e *planSorted) regroup() {
 	k := e.k
 	e.eachRow(func(list []sortedRow) {

@@ -12,8 +12,8 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// TestSortedList compares every word of a sorted list's plan with plain Go, and the table of row
-// pairs with the one that follows from the offsets.
+// TestSortedList checks every word of a sorted list's plan against plain Go, and the table of row
+// pairs against the offsets.
 func TestSortedList(t *testing.T) {
 	for _, when := range kt.Timings() {
 		for i, size := range []struct{ experts, tokens, perCTA, percent, tail int }{
@@ -65,8 +65,8 @@ func (c listCase) runSorted(b *kt.Bed) (PlanTensors, Regrouped) {
 	return of, by
 }
 
-// TestUnsortedList checks that a list in random order gives no address outside the tensors: not in
-// the kernel, where the emulator would report it, and not in the plan.
+// TestUnsortedList checks that a list in random order gives no address outside the tensors, neither
+// in the kernel, where the emulator would report it, nor in the plan.
 func TestUnsortedList(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	c := listCase{experts: 9, numTokens: 200, perCTA: 64}

@@ -1,10 +1,11 @@
 package order
 
-// RangeStep divides the length of each of the ranges that [RangesOf] returns.
+// RangeStep is the step of the lengths that [RangesOf] returns: each is a multiple of it.
 const RangeStep = 64
 
-// TokenRanges splits the tokens into contiguous ranges, one for each CTA of a kernel. Structs
-// of arguments embed it. A kernel that counts by CTA and the plan after it use the same ranges.
+// TokenRanges splits the tokens into contiguous ranges, one for each CTA of a kernel. Structs of
+// arguments embed it. A kernel that counts for each CTA, and the plan after it, use the same
+// ranges.
 type TokenRanges struct {
 	// Tokens is T. PerCTA is the number of tokens of a range.
 	Tokens int

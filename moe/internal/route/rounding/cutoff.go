@@ -11,9 +11,10 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Cutoff decides how many tokens each expert gets, and finds the key of the last of them. One
-// CTA does this for one expert, by a radix select: digit by digit from the top, it counts the
-// digits of the keys whose higher digits match.
+// Cutoff decides how many tokens each expert gets, and finds the key of the last of them. A key
+// tells how much an expert prefers a token, see [Keys]. One CTA handles one expert. It finds the
+// key by a radix select: digit by digit from the top, it counts the digits of the keys whose higher
+// digits match.
 type Cutoff struct {
 	NumExperts int
 	spec.Rounding
@@ -26,14 +27,14 @@ const (
 	digits = 1 << 11
 	// cutoffRoom is the number of keys that the CTA's shared memory can hold.
 	cutoffRoom = 8192
-	// CutoffBytes is the size of an expert's cutoff: the number of its tokens, the key of the
-	// last of them, the number of its tokens that have exactly that key, and 0.
+	// CutoffBytes is the size of an expert's cutoff, four words: the number of its tokens, the key
+	// of the last of them, the number of its tokens that have exactly that key, and 0.
 	CutoffBytes = 16
 )
 
-// cutoffDigits are the digits of a key below its highest bit. The highest bit needs no
-// search: the number of tokens that chose the expert determines it. The first digit is
-// wide, so that the scores fall on many counters and lanes seldom add to the same one.
+// cutoffDigits are the digits of a key below its highest bit. The highest bit needs no search: the
+// number of tokens that chose the expert determines it. The first digit is wide, so that the scores
+// spread over many counters and lanes seldom add to the same counter.
 var cutoffDigits = [...]digit{{20, 11}, {10, 10}, {0, 10}}
 
 // digit is the bits [shift, shift+bits) of a key.
@@ -47,15 +48,16 @@ type CutoffArgs struct {
 	Cutoffs driver.DevicePtr
 	Tokens  int
 	Ranges  int
-	// Capacity is [spec.Rounding.CapacityOf]. SeedLow and SeedHigh are the halves of the seed.
+	// Capacity comes from [spec.Rounding.CapacityOf]. SeedLow and SeedHigh are the halves of the
+	// seed.
 	Capacity          int
 	SeedLow, SeedHigh int
 }
 
-// Seed sets the seed of the draws.
+// Seed sets the seed of the random draws of the rule RoundStochastic.
 func (a *CutoffArgs) Seed(seed uint64) { a.SeedLow, a.SeedHigh = int(uint32(seed)), int(seed>>32) }
 
-// cutoff emits a Cutoff.
+// cutoff is the state of a Cutoff while its code is emitted.
 type cutoff struct {
 	Cutoff
 	k                          *ptx.Kernel
@@ -115,8 +117,8 @@ func (e *cutoff) addCounts(counts ptx.Global, ranges ptx.U32) {
 // count returns the address of an expert's count in shared memory.
 func (e *cutoff) count(expert ptx.U32) ptx.Shared { return e.counts.Plus(expert.ShlI(2)) }
 
-// between returns the multiples of the tile next to f, below and above. If the call has
-// fewer tokens than the upper multiple, both results are the lower one.
+// between returns the multiples of the tile next to f, below and above. If the upper multiple
+// exceeds the number of tokens, both results are the lower multiple.
 func (e *cutoff) between(f ptx.U32) (down, up ptx.U32) {
 	tile := e.Rows()
 	down = f.DivI(tile).MulI(tile)
@@ -152,8 +154,8 @@ func (e *cutoff) decide() (n, last, ties ptx.U32) {
 	return n, last, ties
 }
 
-// balanced decides by the rule RoundBalanced, which takes the experts in order: the
-// experts before this one, then this one.
+// balanced decides by the rule RoundBalanced. The rule goes through the experts in order, so the
+// CTA repeats it for the experts before this one.
 func (e *cutoff) balanced() ptx.U32 {
 	k := e.k
 	magnitude := func(x ptx.U32) ptx.U32 {
@@ -195,8 +197,8 @@ func (e *cutoff) eachKey(body func(key ptx.U32, valid ptx.Pred)) {
 	})
 }
 
-// nth returns the n-th largest key, the number of keys equal to it among the n largest, and
-// the number of keys equal to it in all. For n = 0 the key is above every other.
+// nth returns the n-th largest key, how many of the n largest keys are equal to it, and how many of
+// all keys are equal to it. For n = 0 the key is above every other.
 func (e *cutoff) nth(n ptx.U32) (last, ties, equal ptx.U32) {
 	k := e.k
 	key, rest, same := ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, n), ptx.NewVar(k, ptx.Uint(0))
@@ -239,8 +241,7 @@ func (e *cutoff) nth(n ptx.U32) (last, ties, equal ptx.U32) {
 	return key.Get(), rest.Get(), same.Get()
 }
 
-// keep copies to shared memory, in no order, the keys whose bits from shift on are equal
-// to start.
+// keep copies the keys whose bits from shift on are equal to start to shared memory, in any order.
 func (e *cutoff) keep(start ptx.U32, shift int) {
 	k := e.k
 	order.ClearWords(k, e.cursor, 1, e.tid, cutoffThreads)
@@ -263,8 +264,9 @@ func (e *cutoff) eachKept(n ptx.U32, body func(key ptx.U32, valid ptx.Pred)) {
 	})
 }
 
-// countDigit adds the lanes' digits to the counters. If all lanes have the same digit, one lane
-// adds for all: the scores of an untrained router hardly differ.
+// countDigit adds one to the counter of each lane's digit. If all lanes have the same digit, one
+// lane adds for all of them. This happens often with an untrained router, whose scores hardly
+// differ.
 func (e *cutoff) countDigit(of ptx.U32, valid ptx.Pred) {
 	k, all := e.k, ptx.Uint(ptx.FullMask)
 	at := e.hist.Plus(of.ShlI(2))
@@ -275,10 +277,9 @@ func (e *cutoff) countDigit(of ptx.U32, valid ptx.Pred) {
 	})
 }
 
-// findDigit finds the digit of the rest-th largest key. The threads share the digits, from
-// the largest down, with each digits for every thread. One thread writes to state: the key
-// with the digit, the key's rank among the keys with this digit, and the number of these
-// keys.
+// findDigit finds the digit of the rest-th largest key. Each thread has `each` digits, and the
+// threads go from the largest digit down. One thread writes three words to state: the key with this
+// digit, the key's rank among the keys with this digit, and the number of these keys.
 func (e *cutoff) findDigit(key, rest ptx.U32, shift, each int) {
 	k := e.k
 	warp, lane := k.Warp(), k.Lane()
@@ -304,7 +305,8 @@ func (e *cutoff) findDigit(key, rest ptx.U32, shift, each int) {
 	}
 }
 
-// mass decides by the rule RoundMass, from the scores between the two multiples.
+// mass decides by the rule RoundMass, from the scores of the tokens between the multiples down and
+// up.
 func (e *cutoff) mass(f, down, up ptx.U32) (n, last, ties ptx.U32) {
 	k := e.k
 	lastDown, tiesDown, equalDown := e.nth(down)

@@ -24,11 +24,11 @@ type Keys struct {
 const (
 	keysThreads = 256
 	keysWarps   = keysThreads / lanes.Count
-	// keysTokens is the number of tokens that a CTA handles: a warp stores the keys of one
-	// expert at once.
+	// keysTokens is the number of tokens that a CTA handles. With one token for each lane, a warp
+	// stores the keys of one expert at once.
 	keysTokens = lanes.Count
-	// keysStride is the length of an expert's row in shared memory, in words. It is odd, so
-	// that the lanes of a column use different banks.
+	// keysStride is the length of an expert's row in shared memory, in words. It is odd, so that
+	// lanes that access a column use different banks.
 	keysStride = keysTokens + 1
 	// keysLogits is the number of logits that a thread has in flight.
 	keysLogits = 16
@@ -41,8 +41,8 @@ const (
 type KeysArgs struct {
 	// Logits [T, E], Scores and ExpertIDs [T, K] come from the router.
 	Logits, Scores, ExpertIDs driver.DevicePtr
-	// Keys [E, T] u32 is an output, and with RawScores Raw [E, T] f32 is one too. Their
-	// rows have KeyStride words.
+	// Keys [E, T] u32 is an output. With RawScores, Raw [E, T] f32 is an output, too. The rows of
+	// both have KeyStride words.
 	Keys, Raw driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -78,7 +78,7 @@ func (p Keys) Build() (*jit.Kernel[KeysArgs], error) {
 			})
 		})
 	}
-	// Several tokens are computed at a time, so that the loads of one overlap the sums of
+	// A warp computes several tokens at a time, so that the loads of one overlap the sums of
 	// another.
 	atOnce := min(max(keysLogits/row.PerLane(), 1), keysTokens/keysWarps)
 	k.For(warp, ptx.Uint(keysTokens), ptx.Uint(atOnce*keysWarps), func(in ptx.U32) {

@@ -11,9 +11,10 @@ import (
 	"sonicmoe/ptx"
 )
 
-// List lists the tokens of each expert, by expert, then token: the tokens above the expert's
-// cutoff, and the lowest of the tokens at the cutoff. The rest of the list gets no expert. One
-// CTA lists one expert's tokens, and each of its warps a run of tokens.
+// List lists the tokens of each expert, by expert, then token: the tokens with keys above the
+// expert's cutoff, and the lowest of the tokens with keys equal to the cutoff. The rest of the list
+// gets no expert. One CTA lists one expert's tokens, and each of its warps handles consecutive
+// tokens.
 type List struct {
 	NumExperts int
 	spec.Rounding
@@ -28,25 +29,24 @@ const (
 type ListArgs struct {
 	// Keys and Raw [E, T] come from [Keys], and Cutoffs [E, 4] u32 from [Cutoff].
 	Keys, Raw, Cutoffs driver.DevicePtr
-	// TokenOf and ExpertIDs [L] i32 and Scores [L] f32 are outputs.
+	// TokenOf and ExpertIDs [L] i32 and Scores [L] f32 are outputs: the list. Entries is L.
 	TokenOf, ExpertIDs, Scores driver.DevicePtr
 	Tokens, Entries            int
 }
 
-// list emits a List.
+// list is the state of a List while its code is emitted.
 type list struct {
 	List
 	k                       *ptx.Kernel
 	tid, warp, lane, expert ptx.U32
-	// raw is the table of raw scores, if RawScores is set. keys is the expert's row of
-	// keys.
+	// raw is the table of raw scores, used with RawScores. keys is the expert's row of keys.
 	raw, keys            ptx.Global
 	tokenOf, ids, scores ptx.Global
 	tokens, from, to     ptx.U32           // number of tokens, and the range [from, to) of the warp's tokens
 	last, ties           ptx.U32           // the cutoff's key, and the number of listed tokens with exactly this key
 	rows                 ptx.Shared        // number of rows of the experts before this one, and of all experts
-	perWarp              ptx.Shared        // for each warp, the number of keys above the cutoff, and of keys at it
-	above, equal         *ptx.Var[ptx.U32] // number of keys above the cutoff, and at the cutoff, so far
+	perWarp              ptx.Shared        // for each warp, the number of keys above the cutoff, and of keys equal to it
+	above, equal         *ptx.Var[ptx.U32] // number of keys above the cutoff, and of keys equal to it, so far
 }
 
 // Build emits the kernel.
@@ -96,8 +96,8 @@ func (e *list) countRows(cutoffs ptx.Global) {
 	})
 }
 
-// countBefore counts, over the warps before this one, the keys above the cutoff and the
-// keys at it.
+// countBefore counts the keys above the cutoff, and the keys equal to it, of the warps before this
+// one.
 func (e *list) countBefore() {
 	k := e.k
 	e.above, e.equal = ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
@@ -113,8 +113,8 @@ func (e *list) countBefore() {
 	})
 }
 
-// pass adds the keys of a group to above and equal, the numbers of keys above the cutoff
-// and at it that the warp has gone through.
+// pass adds the keys of a group to above and equal: the numbers of keys above the cutoff, and of
+// keys equal to it, that the warp has gone through.
 func (e *list) pass(isAbove, isEqual ballots) {
 	all := ptx.Uint(ptx.FullMask)
 	e.above.Set(e.above.Get().Add(isAbove.among(all)))
@@ -128,7 +128,7 @@ func (e *list) list(first ptx.U32) {
 	e.eachKeys(func(token ptx.U32, keys []ptx.U32, isAbove, isEqual ballots) {
 		aboveUp, equalUp := e.above.Get().Add(isAbove.among(below)), e.equal.Get().Add(isEqual.among(below))
 		for i, key := range keys {
-			// The expert gets the first of the tokens at the cutoff.
+			// The expert gets the first of the tokens with keys equal to the cutoff.
 			place := first.Add(aboveUp).Add(equalUp.Min(e.ties))
 			k.If(isAbove.own[i].Or(isEqual.own[i].And(equalUp.Lt(e.ties))), func() {
 				ptx.StGlobal(e.tokenOf.Index(place, 4), token.AddI(i))
@@ -146,8 +146,8 @@ func (e *list) list(first ptx.U32) {
 	})
 }
 
-// ballots holds, for a condition, which of the warp's keys fulfil it. perKey[i] has a bit
-// for the i-th key of each lane. own[i] reports whether the lane's i-th key fulfils it.
+// ballots tells which of the warp's keys fulfil a condition. perKey[i] has a bit for the i-th key
+// of each lane. own[i] reports whether the lane's own i-th key fulfils the condition.
 type ballots struct {
 	perKey []ptx.U32
 	own    []ptx.Pred
@@ -162,8 +162,8 @@ func (l ballots) among(mask ptx.U32) ptx.U32 {
 	return n
 }
 
-// eachKeys runs body for each group of neighbouring keys of the warp, and tells which are above
-// the cutoff and which are at it.
+// eachKeys runs body for each group of neighbouring keys of the warp, and tells which keys are
+// above the cutoff and which are equal to it.
 func (e *list) eachKeys(body func(token ptx.U32, keys []ptx.U32, isAbove, isEqual ballots)) {
 	eachKeys(e.k, e.keys, e.from, e.to, e.lane, lanes.Count, func(token ptx.U32, keys []ptx.U32) {
 		var isAbove, isEqual ballots

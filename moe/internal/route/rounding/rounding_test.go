@@ -15,8 +15,8 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// roundingCase is a routing to be rounded. Cases have ties, experts that no token chose, one
-// expert, K = E, and fewer tokens than a tile.
+// roundingCase is a routing to be rounded. Some cases have equal scores, experts that no token
+// chose, a single expert, K = E, or fewer tokens than a tile.
 type roundingCase struct {
 	c      spec.Config
 	tokens int
@@ -65,8 +65,8 @@ func (v *roundingCase) choose(row []float64) {
 	v.ids = append(v.ids, ids...)
 }
 
-// preferences runs Keys and compares its preferences with the reference. It returns them with the
-// tables of keys and raw scores.
+// preferences runs Keys and compares the resulting preferences with the reference. It returns the
+// preferences, and the tables of keys and raw scores.
 func (v *roundingCase) preferences(b *kt.Bed) (p reference.Preferences, keys, raw []uint32) {
 	e, how := v.c.NumExperts, v.c.Rounding
 	args := KeysArgs{Scores: kt.Upload(b, v.scores), ExpertIDs: kt.Upload(b, v.ids), Tokens: v.tokens}
@@ -111,7 +111,7 @@ func (v *roundingCase) preferences(b *kt.Bed) (p reference.Preferences, keys, ra
 }
 
 // near checks that got equals want, except for the errors of approximate exponentials: the last
-// bits, and subnormal FP32 results, which may be 0.
+// bits may differ, and subnormal FP32 results may be 0.
 func near(t testing.TB, want, got float64) {
 	const leastNormal = 0x1p-126
 	if got == 0 && 0 < want && want < leastNormal {
@@ -158,8 +158,8 @@ func (v *roundingCase) run(b *kt.Bed) {
 	}
 }
 
-// TestRounding compares every rule with the reference, token by token: preferences within the bounds
-// of the exponentials, and the list that follows from them to the last bit.
+// TestRounding compares every rule with the reference. Preferences may differ by the errors of
+// exponentials. The list that follows from the preferences must be equal to the last bit.
 func TestRounding(t *testing.T) {
 	cases := 5
 	switch {
@@ -178,8 +178,8 @@ func TestRounding(t *testing.T) {
 	}
 }
 
-// TestRoundingSimilarScores checks that the cutoff is found among many keys with the same first
-// digit, which are kept in shared memory in any order.
+// TestRoundingSimilarScores checks that the cutoff is right if many keys have the same first digit.
+// The kernel keeps these keys in shared memory in any order.
 func TestRoundingSimilarScores(t *testing.T) {
 	cases := 4
 	if testing.Short() {
@@ -209,7 +209,7 @@ func TestRoundingSimilarScores(t *testing.T) {
 	}
 }
 
-// anyRounding returns a random rounding with the rule.
+// anyRounding returns a random rounding with the given rule.
 func anyRounding(r *rand.Rand, rule spec.RoundingRule) spec.Rounding {
 	how := spec.Rounding{Rule: rule, RawScores: r.IntN(2) == 0}
 	switch rule {

@@ -21,10 +21,9 @@ func rowOf(table ptx.Global, expert, tokens ptx.U32) ptx.Global {
 	return table.Plus(expert.MulWide(stride).MulI(4))
 }
 
-// eachKeys runs body for the keys of the tokens [from, to). A thread has keysAtOnce
-// neighbouring tokens, and from is a multiple of keysAtOnce. Within a warp the tokens
-// ascend with the lanes. Keys of tokens past the end are meaningless. All lanes of a warp
-// take part.
+// eachKeys runs body for the keys of the tokens [from, to). A thread has keysAtOnce neighbouring
+// tokens, and from is a multiple of keysAtOnce. Within a warp, higher lanes have higher tokens.
+// Keys of tokens past the end are meaningless. All lanes of a warp take part.
 func eachKeys(k *ptx.Kernel, row ptx.Global, from, to, thread ptx.U32, threads int, body func(token ptx.U32, keys []ptx.U32)) {
 	k.For(from, to, ptx.Uint(keysAtOnce*keyLoads*threads), func(first ptx.U32) {
 		var keys [keyLoads][]*ptx.Var[ptx.U32]

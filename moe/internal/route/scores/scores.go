@@ -76,7 +76,7 @@ func Normalize(c spec.Config, weight ptx.F32, has ptx.Pred) (share, sum ptx.F32)
 	case c.NormEpsilon != 0:
 		norm = sum.Add(ptx.Float(c.NormEpsilon))
 	default:
-		// The reciprocal of a tiny sum overflows, so sum and weight are scaled up first.
+		// The reciprocal of a tiny sum would overflow, so sum and weight are scaled up first.
 		const tiny = 0x1p-64
 		lift := ptx.Select(sum.Lt(ptx.Float(tiny)), ptx.Float(1/tiny), ptx.Float(1))
 		weight, norm = weight.Mul(lift), sum.Mul(lift)

@@ -14,10 +14,10 @@ import (
 	"sonicmoe/ptx"
 )
 
-// DLogits computes the gradients of the logits from the gradients dS of the scores, for the kinds
-// of scores that need more than the scores for this, see [ScoresTellLogits]. w_k is the raw score
-// of slot k, z the norm, share_k = w_k/z, and dv_k is dS_k times the factors that multiply the
-// share:
+// DLogits computes the gradients of the logits from the gradients dS of the scores. It is for the
+// kinds of scores for which the scores alone do not determine these gradients, see
+// [ScoresTellLogits]. In the formulas, w_k is the raw score of slot k, z the norm, share_k = w_k/z,
+// and dv_k is dS_k times the factors that multiply the share:
 //
 //	u_k = share_k·(dv_k - Σ_j share_j·dv_j)    without the sum if z is constant
 //
@@ -26,19 +26,19 @@ import (
 //	Sigmoid        dl_k = u_k·sigmoid(-l_k)
 //	SqrtSoftplus   dl_k = u_k·sigmoid(l_k)/(2·softplus(l_k))
 //
-// One warp computes a token; lane k has slot k.
+// One warp handles a token, and lane k has slot k.
 type DLogits struct{ spec.Config }
 
 // DLogitsArgs are the arguments of [DLogits].
 type DLogitsArgs struct {
-	// Logits [T, E] has the layer's format. If forward does not save logits, Scores [T, K]
-	// f32 takes their place. ExpertIDs [T, K] i32 are the chosen experts, and Inverse [T,
-	// K] u32 their rows.
+	// Logits [T, E] has the layer's format. If the forward pass does not save logits, Scores [T, K]
+	// f32 is used instead. ExpertIDs [T, K] i32 are the chosen experts, and Inverse [T, K] u32 is
+	// the packed row of each slot.
 	Logits, Scores, ExpertIDs, Inverse driver.DevicePtr
 	// DScores [T, K] f32 are the gradients of the scores.
 	DScores driver.DevicePtr
-	// ExpertScale [E] f32 is read if the layer has it. ScaleByRow [R] f32 is then an
-	// output: the amount that each row adds to the gradient of its expert's scale.
+	// ExpertScale [E] f32 is read if the layer has it. ScaleByRow [R] f32 is then an output: what
+	// each row adds to the gradient of its expert's scale.
 	ExpertScale, ScaleByRow driver.DevicePtr
 	// DLogits [T, K] and DLogitByRow [R] f32 are outputs if the gradients are sparse.
 	DLogits, DLogitByRow driver.DevicePtr
@@ -62,7 +62,7 @@ func Dense(c spec.Config) bool { return c.Score == spec.SoftmaxAll }
 // Sparse reports whether only the chosen logits have gradients.
 func Sparse(c spec.Config) bool { return !Dense(c) }
 
-// dlogits emits the work of one warp of a DLogits.
+// dlogits is the state of a DLogits while the code of one warp is emitted.
 type dlogits struct {
 	DLogits
 	k              *ptx.Kernel
@@ -71,8 +71,8 @@ type dlogits struct {
 	// scale and scaleByRow are used with ExpertScale, add and dense with dense gradients,
 	// out and byRow with sparse gradients.
 	scale, scaleByRow, out, byRow, add, dense ptx.Global
-	// slot is the pair of token and slot that the lane handles, if mine is true. id is the
-	// pair's expert and row its row. has is true if the expert id is valid.
+	// slot is the pair of token and slot that the lane handles, if mine is true. id is the pair's
+	// expert, and row is the pair's packed row. has is true if the expert id is valid.
 	slot, id, row ptx.U32
 	mine, has     ptx.Pred
 	// For dense gradients, own [E] f32 is the warp's array in shared memory, and shares has
@@ -166,7 +166,7 @@ func (e *dlogits) throughShare(weight, ds ptx.F32) ptx.F32 {
 }
 
 // weight returns the raw score of the lane's slot. If the raw score depends on the slot's logit
-// alone, slope is the factor of the last line of the table at [DLogits].
+// alone, slope is the factor after u_k in the formula of [DLogits].
 func (e *dlogits) weight() (weight, slope ptx.F32) {
 	k := e.k
 	if Dense(e.Config) {
@@ -228,7 +228,7 @@ func (e *dlogits) writeDense(u, weight ptx.F32) {
 	})
 }
 
-// DLogitsKernel is for layers in which the gradients of logits do not follow from the
-// scores and their gradients.
+// DLogitsKernel is for layers whose scores and their gradients do not determine the gradients of
+// the logits.
 var DLogitsKernel = &registry.Kernel[DLogitsArgs]{KernelName: "dlogits", Backward: true, Only: func(c spec.Config) bool { return !ScoresTellLogits(c) },
 	Emit: func(l registry.Layer) (*jit.Kernel[DLogitsArgs], error) { return DLogits{l.Config}.Build() }}

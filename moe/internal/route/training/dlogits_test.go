@@ -13,8 +13,8 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// scoresOf returns the scores of the chosen experts of a token by their definition. ids
-// outside [0, E) have no score.
+// scoresOf returns the scores of the chosen experts of a token by their definition. An id outside
+// [0, E) has score 0.
 func scoresOf(c spec.Config, logits []float64, ids []int32, expertScale []float32) []float64 {
 	raw := make([]float64, len(ids))
 	var chosen, all, sum float64
@@ -59,8 +59,8 @@ func scoresOf(c spec.Config, logits []float64, ids []int32, expertScale []float3
 	return raw
 }
 
-// TestDLogits compares the gradients of the logits with central differences of the
-// scores in float64. Some ids are out of range.
+// TestDLogits compares the gradients of the logits with central differences of the scores in
+// float64. Some ids are out of range.
 func TestDLogits(t *testing.T) {
 	const tokens = 9
 	for _, c := range []spec.Config{
@@ -70,7 +70,7 @@ func TestDLogits(t *testing.T) {
 		{NumExperts: 40, TopK: 6, Score: spec.SoftmaxAll, ScoreScale: 16},
 		{NumExperts: 33, TopK: 5, Score: spec.SoftmaxAll, Renormalize: spec.RenormSum, ScoreScale: 2.5, ExpertScale: true},
 		{NumExperts: 33, TopK: 5, Score: spec.Sigmoid, Renormalize: spec.RenormSum, NormEpsilon: .25, ScoreScale: 2.5},
-		{NumExperts: 33, TopK: 5, Score: spec.Sigmoid, Renormalize: spec.RenormClamp, NormEpsilon: 2.5}, // above the sum of some tokens
+		{NumExperts: 33, TopK: 5, Score: spec.Sigmoid, Renormalize: spec.RenormClamp, NormEpsilon: 2.5}, // NormEpsilon is above the sum of some tokens
 		{NumExperts: 33, TopK: 5, Score: spec.SqrtSoftplus, ScoreScale: .5},
 	} {
 		c.Logits = spec.F32

@@ -10,9 +10,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// ExpertSums computes a sum for each expert, over the values of its rows and over its column of
-// a dense tensor: the gradients of router biases and expert scales. One CTA sums for one expert,
-// in a fixed order.
+// ExpertSums computes a sum for each expert, over the values of its rows and over its column of a
+// dense tensor. These sums are the gradients of router biases and expert scales. One CTA sums for
+// one expert, in a fixed order.
 type ExpertSums struct{ NumExperts int }
 
 const (

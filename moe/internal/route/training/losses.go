@@ -22,10 +22,11 @@ import (
 //	z-loss  = 1/T · Σ_t lse_t²        lse_t = log Σ_e exp l_te
 //	dlogit_te = balance' · p_te·(count_e - s_t) + z' · p_te·lse_t
 //
-// S is the length of a sequence, T for a single one; counts are over the token's sequence. One
-// warp computes a token, one CTA one or several ranges of tokens. A range lies in one sequence,
-// and its CTA counts the whole sequence. The sums over tokens are FP32, in a fixed order within
-// a CTA and then over the CTAs, see [LossSum].
+// S is the length of a sequence; a call with a single sequence has S = T. count_e is the number of
+// tokens of token t's sequence that chose expert e. balance' and z' are the coefficients Balance
+// and ZLoss. One warp handles a token, and one CTA handles one or several ranges of tokens. A range
+// lies in one sequence, and its CTA counts the whole sequence. The sums over tokens are FP32, in a
+// fixed order within a CTA and then over the CTAs, see [LossSum].
 type Losses struct {
 	NumExperts, TopK int
 	Logits           spec.Type
@@ -41,8 +42,8 @@ type LossesArgs struct {
 	// Logits [T, E] are in the layer's format. Offsets [E+1] u32 comes from [order.Plan].
 	Logits  driver.DevicePtr
 	Offsets driver.DevicePtr
-	// If ExpertIDs [T, K] i32 is not 0, the kernel counts it for each sequence, instead of
-	// reading Offsets.
+	// If ExpertIDs [T, K] i32 is not 0, the kernel counts the experts of each sequence itself.
+	// Otherwise it takes the counts from Offsets.
 	ExpertIDs driver.DevicePtr
 	// DLogits [T, E] f32 is an output unless 0. AddDLogits [T, E] f32, unless 0, is added
 	// to it; it may be the same tensor.
@@ -50,8 +51,8 @@ type LossesArgs struct {
 	DLogits    driver.DevicePtr
 	// Partials [CTAs, 2] f32 is an output: Σ s_t and Σ lse_t² over the tokens of each CTA.
 	Partials driver.DevicePtr
-	// Balance is the balance loss's coefficient times E/(K·S·T). ZLoss is the z-loss's
-	// coefficient times 2/T.
+	// Balance is the coefficient of the balance loss times E/(K·S·T). ZLoss is the coefficient of
+	// the z-loss times 2/T.
 	Balance, ZLoss float32
 	Sequences
 }
@@ -85,7 +86,7 @@ func (s *Sequences) parts() int { return (s.Length + s.PerCTA - 1) / s.PerCTA }
 // PartialBytes returns the size of Partials on a chip with the given number of SMs.
 func (l Losses) PartialBytes(sms int) int64 { return 8 * int64(sms) }
 
-// losses emits a Losses.
+// losses is the state of a Losses while its code is emitted.
 type losses struct {
 	Losses
 	k                   *ptx.Kernel
@@ -184,8 +185,7 @@ func (e *losses) token(token ptx.U32) {
 	e.k.If(e.write.Given(), func() { e.gradients(token, logits, inverse, s, lse) })
 }
 
-// gradients writes the token's row of gradients. p are the exponentials of the token's
-// logits.
+// gradients writes the token's row of gradients. p has the exponentials of the token's logits.
 func (e *losses) gradients(token ptx.U32, p []ptx.F32, inverse, s, lse ptx.F32) {
 	z := e.zLoss.Mul(lse)
 	e.each(func(i int, expert ptx.U32, valid ptx.Pred) {
@@ -222,8 +222,8 @@ func (e *losses) at(of ptx.Global, token, expert ptx.U32, bytes int) ptx.Global 
 	return of.Index(token, bytes*e.NumExperts).Index(expert, bytes)
 }
 
-// reduce combines the values of all lanes. It first combines lanes that are 16 apart: this
-// order determines the bits of the losses.
+// reduce combines the values of all lanes. It first combines lanes that are 16 apart, then 8, 4, 2
+// and 1 apart. This order determines the bits of the losses.
 func reduce(x ptx.F32, with func(a, b ptx.F32) ptx.F32) ptx.F32 {
 	return lanes.Combine(x, with, 16, 8, 4, 2, 1)
 }

@@ -12,13 +12,13 @@ import (
 	"sonicmoe/ptx"
 )
 
-// RoundedDLogits computes the gradients of all logits after token rounding, from the gradients of
-// the scores in the list of rounded tokens:
+// RoundedDLogits computes the gradients of all logits after token rounding. Its input is the
+// gradients of the scores in the list that rounding made:
 //
 //	dl_e = Σ_slots of e s_k·(ds_k - Σ_j s_j·ds_j) + p_e·(dp_e - Σ_j p_j·dp_j)
 //
-// s are the scores of the top-K and ds their gradients, 0 for tokens that rounding dropped. p
-// are the raw scores and dp their gradients. One warp computes a token.
+// s_k is the score of slot k of the top-K, and ds_k is its gradient, which is 0 if rounding dropped
+// the token. p_e is the raw score of expert e, and dp_e is its gradient. One warp handles a token.
 type RoundedDLogits struct {
 	NumExperts, TopK int
 	Logits           spec.Type
@@ -35,9 +35,9 @@ const (
 type RoundedDLogitsArgs struct {
 	// Logits [T, E], Scores and ExpertIDs [T, K] come from the router.
 	Logits, Scores, ExpertIDs driver.DevicePtr
-	// Starts [T+1], Rows [R] and Pairs [R] u32 come from the plan of the list. ListIDs [L]
-	// i32 has the experts of the list's entries, and DScores [L] f32 the gradients of their
-	// scores.
+	// Starts [T+1], Rows [R] and Pairs [R] u32 come from the plan of the list. ListIDs [L] i32 has
+	// the expert of each of the list's L entries, and DScores [L] f32 the gradient of each entry's
+	// score.
 	Starts, Rows, Pairs, ListIDs, DScores driver.DevicePtr
 	// Dense [T, E] f32 is the output. AddDense [T, E] f32, unless 0, is added to it; it may
 	// be the same tensor.
@@ -46,7 +46,7 @@ type RoundedDLogitsArgs struct {
 	Tokens int
 }
 
-// roundedDLogits emits the work of one warp of a RoundedDLogits.
+// roundedDLogits is the state of a RoundedDLogits while the code of one warp is emitted.
 type roundedDLogits struct {
 	RoundedDLogits
 	k           *ptx.Kernel
@@ -116,12 +116,12 @@ func (e *roundedDLogits) loadSlot(ids, scores ptx.Global) {
 	})
 }
 
-// listGradients are the gradients of a list's scores, with the tensors that lead from a token
-// to its entries.
+// listGradients has the gradients of a list's scores, and the tensors that lead from a token to its
+// entries.
 type listGradients struct{ starts, rows, pairs, ids, dscores ptx.Global }
 
-// gather loads the gradients of the token's scores. The gradient of a slot's score goes to the
-// slot's lane, the gradient of a raw score to the expert's place in shared memory.
+// gather loads the gradients of the token's scores. The gradient of a slot's score goes to the lane
+// of the slot. The gradient of a raw score goes to the expert's word in shared memory.
 func (e *roundedDLogits) gather(l listGradients) {
 	k, all := e.k, ptx.Uint(ptx.FullMask)
 	k.For(ptx.LdGlobal[ptx.U32](l.starts.Index(e.token, 4)), ptx.LdGlobal[ptx.U32](l.starts.Index(e.token, 4).At(4)), ptx.Uint(1), func(place ptx.U32) {
@@ -138,8 +138,8 @@ func (e *roundedDLogits) gather(l listGradients) {
 	})
 }
 
-// throughAll computes the second term: the gradients of raw scores pass through the softmax over
-// all logits.
+// throughAll computes the second term of the formula: the gradients of raw scores pass through the
+// softmax over all logits.
 func (e *roundedDLogits) throughAll(logits ptx.Global) {
 	k, sum := e.k, ptx.Float(0)
 	var experts []ptx.U32
@@ -160,8 +160,8 @@ func (e *roundedDLogits) throughAll(logits ptx.Global) {
 	k.BarWarpSync(ptx.Uint(ptx.FullMask))
 }
 
-// throughChosen adds the first term: the gradients of the slots pass through the softmax over
-// the chosen logits.
+// throughChosen adds the first term of the formula: the gradients of the slots' scores pass through
+// the softmax over the chosen logits.
 func (e *roundedDLogits) throughChosen() {
 	s, ds := e.s.Get(), e.ds.Get()
 	mean := lanes.Sum(s.Mul(ds))
