@@ -46,11 +46,14 @@ func TestPackedRandom(t *testing.T) {
 
 // randomPacked draws a small layer with weights in a format.
 func randomPacked(r *rand.Rand, p *spec.Packing) moe.Config {
-	each := 16
+	each, most := 16, 384
+	if testing.Short() {
+		most = 256
+	}
 	if p.Rows == 1 {
 		each = max(each, p.Columns)
 	}
-	width := func() int { return each * (1 + r.IntN(384/each)) }
+	width := func() int { return each * (1 + r.IntN(most/each)) }
 	c := moe.Config{Hidden: width(), Intermediate: width(), NumExperts: 1 + r.IntN(20), Weights: p.Name, Bias: r.IntN(2) == 0,
 		GateUp: []moe.GateUp{spec.Concatenated, spec.Interleaved, spec.Apart}[r.IntN(3)], Activation: []moe.Activation{spec.SwiGLU, spec.SwiGLU, spec.ReLU2, spec.GeGLUErf}[r.IntN(4)]}
 	if !c.Activation.Gated() {

@@ -30,7 +30,7 @@ var commands = sync.OnceValues(func() (dir string, err error) {
 	if err != nil {
 		return dir, fmt.Errorf("%v: %w", list, err)
 	}
-	build := exec.Command("go", append([]string{"build", "-o", dir}, strings.Fields(string(packages))...)...)
+	build := exec.Command("go", append([]string{"build", "-ldflags=-s -w", "-o", dir}, strings.Fields(string(packages))...)...)
 	if out, err := build.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("%w: %s", err, out)
 	}

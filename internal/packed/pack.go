@@ -3,7 +3,6 @@ package packed
 import (
 	"encoding/binary"
 	"math"
-	"sort"
 
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/spec"
@@ -22,6 +21,7 @@ func Pack(p *spec.Packing, values []float32, rows, columns int) (m Matrices) {
 	m.Codes = make([]byte, len(values)/perByte)
 	k := packer{Packing: p, numbers: finite(p.Code)}
 	each := rows * columns
+	var block []float32
 	for first := 0; first < len(values); first += each {
 		matrix := values[first:][:each]
 		k.global = 1
@@ -30,18 +30,14 @@ func Pack(p *spec.Packing, values []float32, rows, columns int) (m Matrices) {
 		}
 		for top := 0; top < rows; top += p.Rows {
 			for left := 0; left < columns; left += p.Columns {
-				var at []int
+				width := min(p.Columns, columns-left)
+				block = block[:0]
 				for row := top; row < min(top+p.Rows, rows); row++ {
-					for column := left; column < min(left+p.Columns, columns); column++ {
-						at = append(at, row*columns+column)
-					}
+					block = append(block, matrix[row*columns+left:][:width]...)
 				}
-				block := make([]float32, len(at))
-				for i, from := range at {
-					block[i] = matrix[from]
-				}
-				for i, code := range k.block(&m, block) {
-					to := first + at[i]
+				k.block(&m, block)
+				for i, code := range k.codes {
+					to := first + (top+i/width)*columns + left + i%width
 					m.Codes[to/perByte] |= code << (p.Code.Bits() * (to % perByte))
 				}
 			}
@@ -55,13 +51,16 @@ type packer struct {
 	*spec.Packing
 	numbers []float32 // the magnitudes of the codes, ascending
 	global  float64
+	codes   []byte // of the latest block
 }
 
 // most returns the largest magnitude of a code.
 func (k *packer) most() float64 { return float64(k.numbers[len(k.numbers)-1]) }
 
-// block appends the scale and the zero point of a block to m, and returns the block's codes.
-func (k *packer) block(m *Matrices, block []float32) (codes []byte) {
+// block appends the scale and the zero point of a block to m, and sets codes to the block's
+// codes.
+func (k *packer) block(m *Matrices, block []float32) {
+	k.codes = k.codes[:0]
 	if k.HasZeros {
 		low, high := 0.0, 0.0
 		for _, v := range block {
@@ -71,9 +70,9 @@ func (k *packer) block(m *Matrices, block []float32) (codes []byte) {
 		zero := math.Round(min(-low/scale, k.most()))
 		m.Zeros = append(m.Zeros, byte(zero))
 		for _, v := range block {
-			codes = append(codes, nearest(k.numbers, float64(v)/scale+zero))
+			k.codes = append(k.codes, nearest(k.numbers, float64(v)/scale+zero))
 		}
-		return codes
+		return
 	}
 	want := extreme(block) / k.most() / k.global
 	if k.Scale == spec.ScaleE8M0 && want > 0 {
@@ -90,9 +89,8 @@ func (k *packer) block(m *Matrices, block []float32) (codes []byte) {
 		case math.Signbit(float64(v)):
 			code |= 1 << (k.Code.Bits() - 1)
 		}
-		codes = append(codes, code)
+		k.codes = append(k.codes, code)
 	}
-	return codes
 }
 
 // extreme returns the largest magnitude of the values.
@@ -149,7 +147,14 @@ func (k *packer) scaleOf(of spec.Scale, to *[]byte, want float64) float64 {
 // nearest returns the index of the number nearest to x, the lower index if two are equally
 // near.
 func nearest(numbers []float32, x float64) byte {
-	above := sort.Search(len(numbers), func(i int) bool { return float64(numbers[i]) >= x })
+	above := 0
+	for end := len(numbers); above < end; {
+		if middle := (above + end) / 2; float64(numbers[middle]) >= x {
+			end = middle
+		} else {
+			above = middle + 1
+		}
+	}
 	if above == len(numbers) || above > 0 && x-float64(numbers[above-1]) <= float64(numbers[above])-x {
 		above--
 	}

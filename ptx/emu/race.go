@@ -71,6 +71,7 @@ type races struct {
 	latest   [warpLanes]growth   // latest enlargement by each lane
 	latestTo [warpLanes]*readers // result of the latest enlargement by each lane
 	room     []readers           // storage for further sets of readers
+	kept     []*readers          // storage for the part of a set that grow copies
 	page     *shadowPage         // page of global memory that the latest access touched
 	pageAt   uint64              // its number
 }

@@ -1,5 +1,7 @@
 package emu
 
+import "slices"
+
 // The readers of a word. Most words are read by many warps and written by none, and many words
 // have the same readers in the same order. Sets of readers are therefore lists that share their
 // tails, and one access makes one list of all equal ones. A set keeps no read that is ordered
@@ -62,22 +64,21 @@ func (r *races) grow(old *readers, x reader) *readers {
 			x.lanes |= o.lanes
 		}
 	}
-	var kept [maxReaders]*readers // readers before the last that leaves the set
-	n, last, tail := 0, 0, old
-	for o := old; o != nil && n < maxReaders; o = o.next {
+	kept, last, tail := r.kept[:0], 0, old
+	for o := old; o != nil && len(kept) < maxReaders; o = o.next {
 		if r.outdated(&o.reader, &x) {
-			last, tail = n, o.next
+			last, tail = len(kept), o.next
 			continue
 		}
-		kept[n] = o
-		n++
+		kept = append(kept, o)
 	}
-	if n == maxReaders {
+	if len(kept) == maxReaders {
 		last, tail = maxReaders/2, nil
 	}
-	for i := last - 1; i >= 0; i-- {
-		tail = r.with(tail, kept[i].reader)
+	for _, o := range slices.Backward(kept[:last]) {
+		tail = r.with(tail, o.reader)
 	}
+	r.kept = kept
 	return r.with(tail, x)
 }
 
