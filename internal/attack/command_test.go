@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// commands builds the programs that take flags, once, and returns their folder.
+// commands builds the programs that take flags, once for all tests, and returns their folder.
 var commands = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "sonicmoe-attack"); err != nil {
 		return "", err
@@ -45,9 +45,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// refuses runs a program in a folder with 6 GB of address space. It must end by itself
-// within the limit, without a panic, and fail with an error that has the wanted text, or
-// succeed if there is none.
+// refuses runs a program in dir with 6 GB of address space. The program must end by itself
+// within the limit, without a panic. It must fail with an error that contains want, or succeed
+// if want is "".
 func refuses(t *testing.T, dir string, limit time.Duration, want string, args ...string) {
 	t.Helper()
 	bin, err := commands()

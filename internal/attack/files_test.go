@@ -15,15 +15,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// header returns a safetensors file of a header alone, with its right length.
+// header returns a safetensors file that consists of a header only, with the header's true
+// length.
 func header(text string) string { return lying(len(text), text) }
 
-// lying returns a safetensors file with another length of its header.
+// lying returns a safetensors file whose first field gives a wrong length for its header.
 func lying(length int, text string) string {
 	return string(binary.LittleEndian.AppendUint64(nil, uint64(length))) + text
 }
 
-// join returns a list of n texts, each made of its number.
+// join returns a comma-separated list of n texts, which format makes from the numbers 0 to n-1.
 func join(n int, format string) string {
 	var b strings.Builder
 	for i := range n {
@@ -35,11 +36,11 @@ func join(n int, format string) string {
 	return b.String()
 }
 
-// row is a hostile text, and the error that names what is wrong with it. A sound text has
-// none.
+// row is a hostile text, and a part of the error that it must cause. want is "" for a valid
+// text.
 type row struct{ name, text, want string }
 
-// try writes the text of each row to a file and gives it to a program.
+// try writes the text of each row to a file and runs a program that reads the file.
 func try(t *testing.T, rows []row, file string, args ...string) {
 	for _, tt := range rows {
 		t.Run(tt.name, func(t *testing.T) {

@@ -21,8 +21,8 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// TestPaths gives pipes, devices, folders and long files to every flag that takes a path.
-// FILE stands for the path.
+// TestPaths gives pipes, devices, folders and long files to every flag that takes a path. FILE
+// stands for the path in a command line.
 func TestPaths(t *testing.T) {
 	dir := t.TempDir()
 	pipe, folder, long := filepath.Join(dir, "pipe"), filepath.Join(dir, "folder"), filepath.Join(dir, "long")
@@ -63,8 +63,8 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// reading returns a command line for each path that a command reads. The other paths of the
-// line are sound.
+// reading returns a command line for each path that a command reads, with FILE in its place.
+// The other paths of the line are valid.
 func reading(weights, bundle, launch string) [][]string {
 	layer := []string{"layer", "-topk", "2", "-device", "emulated"}
 	tune := []string{"tune", "-device", "emulated", "-shape", "128,64,4,2", "-tokens", "40"}
@@ -92,14 +92,15 @@ func reading(weights, bundle, launch string) [][]string {
 	}
 }
 
-// written names the flags whose file a command writes. Every command has -cache, which
+// written names the flags whose file a command writes. Every command also has -cache, which
 // TestPlaces of package cache attacks.
 var written = []string{
 	"bench -json", "bench -plot", "emulate -dump", "layer -output", "layer -store", "plan -plot", "quickstart -launch", "train -plot", "tune -plot",
 	"warmup fill -export", "warmup export",
 }
 
-// TestEveryPathIsAttacked compares the flags of every command with those of reading.
+// TestEveryPathIsAttacked checks that reading and written have every flag of every command that
+// takes a path.
 func TestEveryPathIsAttacked(t *testing.T) {
 	dir, err := commands()
 	require.NoError(t, err)

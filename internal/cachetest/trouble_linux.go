@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// nobody is the user id that root changes to.
+// nobody is the id of the user that root's child process runs as.
 const nobody = 65534
 
-// AsUser makes sure that permissions bind the user who runs the test. For root it runs the
-// test again in a child with the user nobody. For another user it does nothing.
+// AsUser makes sure that file permissions apply to the user who runs the test. For root it runs
+// the test again in a child process, as the user nobody. For any other user it does nothing.
 func AsUser(t testing.TB) bool {
 	t.Helper()
 	if inChild(t) {
@@ -35,7 +35,7 @@ func OnDisk(t testing.TB, bytes int) (dir string, inside bool) {
 	t.Helper()
 	if !inChild(t) {
 		attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
-		if id := os.Geteuid(); id != 0 { // a user without the right to mount may mount in a user namespace
+		if id := os.Geteuid(); id != 0 { // this user may not mount, except in a user namespace
 			attr.Cloneflags |= syscall.CLONE_NEWUSER
 			attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: id, Size: 1}}
 			attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
@@ -58,7 +58,7 @@ func OnDisk(t testing.TB, bytes int) (dir string, inside bool) {
 	return dir, true
 }
 
-// ReadOnly makes the disk of OnDisk read-only, or writable again.
+// ReadOnly makes the disk of [OnDisk] read-only, or writable again.
 func ReadOnly(t testing.TB, dir string, on bool) {
 	t.Helper()
 	flags := uintptr(syscall.MS_REMOUNT)
@@ -70,7 +70,7 @@ func ReadOnly(t testing.TB, dir string, on bool) {
 	}
 }
 
-// Resize changes the size of the disk of OnDisk.
+// Resize changes the size of the disk of [OnDisk].
 func Resize(t testing.TB, dir string, bytes int) {
 	t.Helper()
 	if err := syscall.Mount("sonicmoe-test", dir, "tmpfs", syscall.MS_REMOUNT, sizeOption(bytes)); err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// AsUser skips the test if permissions do not bind the user.
+// AsUser skips the test if file permissions do not apply to the user.
 func AsUser(t testing.TB) bool {
 	t.Helper()
 	if os.Geteuid() <= 0 {
@@ -16,7 +16,7 @@ func AsUser(t testing.TB) bool {
 	return true
 }
 
-// OnDisk skips the test: disks for tests exist on Linux only.
+// OnDisk skips the test, because only Linux has disks for tests.
 func OnDisk(t testing.TB, bytes int) (dir string, inside bool) {
 	t.Helper()
 	t.Skip("this system cannot make a disk for the test")

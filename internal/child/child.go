@@ -9,17 +9,17 @@ import (
 	"testing"
 )
 
-// Variable is the environment variable with the role of a process that a test started.
+// Variable is the environment variable that holds the role of a process that a test started.
 const Variable = "SONICMOE_TEST_CHILD"
 
 // Role returns the role that a test gave to this process, or "" if no test started it.
 func Role() string { return os.Getenv(Variable) }
 
-// Env returns the environment of a process with the role.
+// Env returns the environment for a child process with the role.
 func Env(role string) []string { return append(os.Environ(), Variable+"="+role) }
 
-// Command returns the command that runs one test of this binary in a process with the
-// role. The process ends with t.
+// Command returns a command that runs one test of this binary in a child process with the role.
+// The process ends at the latest with t.
 func Command(t testing.TB, test, role string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()

@@ -7,8 +7,8 @@ import (
 	"sonicmoe/driver"
 )
 
-// Breakage records the error that broke a device, for implementations of devices. The zero
-// value is a device that works.
+// Breakage records the first error that broke a device. Implementations of devices use it. The
+// zero value belongs to a device that works.
 type Breakage struct {
 	first atomic.Pointer[fault]
 }
@@ -25,7 +25,7 @@ func (b *Breakage) By(e *driver.Error) *driver.Error {
 	return b.first.Load().cause
 }
 
-// Cause returns the error that broke the device, nil while it works.
+// Cause returns the error that broke the device, or nil while the device works.
 func (b *Breakage) Cause() *driver.Error {
 	if f := b.first.Load(); f != nil {
 		return f.cause
@@ -33,9 +33,9 @@ func (b *Breakage) Cause() *driver.Error {
 	return nil
 }
 
-// Refuse returns the error of an operation on a broken device, nil while the device works.
-// The error names the operation, the cause and its time. It wraps the cause, and has the
-// cause's kernel and line.
+// Refuse returns the error of an operation on a broken device, or nil while the device works.
+// The error names the operation, the cause and the time of the cause. It wraps the cause, and
+// has the cause's kernel and line.
 func (b *Breakage) Refuse(op string) error {
 	f := b.first.Load()
 	if f == nil {

@@ -16,9 +16,9 @@ import (
 // machineCUDA is the ELF machine number of NVIDIA's GPUs, EM_CUDA.
 const machineCUDA = 190
 
-// CheckImage returns an error unless code is a complete ELF file for NVIDIA's GPUs and for
-// the architecture, such as "sm_90a"; "" means any architecture. The error is a
-// *driver.Error of kind gpu.ErrWrongImage. The instructions in the file are not checked.
+// CheckImage returns an error unless code is a complete ELF file for NVIDIA's GPUs and for the
+// architecture arch, such as "sm_90a". If arch is "", any architecture is accepted. The error
+// is a *driver.Error of kind gpu.ErrWrongImage. The instructions in the file are not checked.
 func CheckImage(code []byte, arch string) error {
 	wrong := func(format string, args ...any) error {
 		return &driver.Error{Op: "check machine code", Text: fmt.Sprintf(format, args...), Kind: gpu.ErrWrongImage}
@@ -50,8 +50,8 @@ func CheckImage(code []byte, arch string) error {
 	return nil
 }
 
-// openELF reads the headers of an ELF file. CUDA 12 writes a version of its own, such as
-// 128 for 12.8, into a field that is 1 in every other ELF file.
+// openELF reads the headers of an ELF file. CUDA 12 writes its own version, such as 128 for
+// 12.8, into a field that is 1 in every other ELF file.
 func openELF(code []byte) (*elf.File, error) {
 	if len(code) < 64 {
 		return nil, errors.New("shorter than an ELF header")
@@ -63,9 +63,10 @@ func openELF(code []byte) (*elf.File, error) {
 
 // imageArch reads the architecture from an image's flags.
 //
-// Assemblers up to 12.9 write ABI version 7 for Hopper: the chip is in the lowest byte, and
-// bit 11 means the suffix a. 12.9 for Blackwell and all later assemblers write version 8:
-// the chip is in the second byte, and Hopper has no such bit, so the result has no suffix.
+// The place of the chip's number depends on the ABI version of the file. Assemblers up to 12.9
+// write version 7 for Hopper: the chip is in the lowest byte, and bit 11 means the suffix a.
+// 12.9 for Blackwell and all later assemblers write version 8: the chip is in the second byte.
+// For Hopper no bit of version 8 means the suffix a, so the result has no suffix.
 func imageArch(f *elf.File, code []byte) string {
 	flags := f.ByteOrder.Uint32(code[48:]) // e_flags
 	if f.ABIVersion >= 8 {

@@ -13,8 +13,8 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// elfImage returns a small ELF file for a GPU: the header, the names of sections, three
-// section headers, and at the very end the section .text with four bytes.
+// elfImage returns a small ELF file for a GPU. It consists of the header, the section names,
+// three section headers, and at the end the section .text with four bytes.
 func elfImage(abi byte, flags uint32) []byte {
 	const names, headers, text = 64, 96, 96 + 3*64
 	b := make([]byte, text+4)
@@ -56,7 +56,7 @@ func TestCheckImage(t *testing.T) {
 	for name, c := range map[string]struct {
 		code []byte
 		arch string
-		says string // "" for a valid image
+		says string // part of the error, or "" for a valid image
 	}{
 		"sm_90a of 12.x":            {elfImage(7, hopper7), "sm_90a", ""},
 		"sm_90a of 13.x":            {good, "sm_90a", ""},
@@ -124,8 +124,8 @@ func TestCheckImageOfPtxas(t *testing.T) {
 	}
 }
 
-// FuzzCheckImage alters an image. Nothing may panic, and the sections and segments of an
-// accepted image must lie in the file.
+// FuzzCheckImage alters a valid image. CheckImage must not panic, and the sections and segments
+// of an accepted image must lie in the file.
 func FuzzCheckImage(f *testing.F) {
 	f.Add(elfImage(7, 0x005a0d5a))
 	f.Add(elfImage(8, 0x06005a04))

@@ -9,20 +9,20 @@ import (
 	"sonicmoe/driver/gpu"
 )
 
-// ParamBase is the address of a kernel's parameters in the constant bank of compute
-// capability 9.0. Parameters are aligned by their addresses there: a tensor map that is the
-// first parameter is at byte 112 of the packed buffer, the first offset for which ParamBase
+// ParamBase is the address of a kernel's parameters in the constant bank of compute capability
+// 9.0. Parameters are aligned by their addresses in this bank. A tensor map as the first
+// parameter is therefore at byte 112 of the packed buffer, the first offset for which ParamBase
 // plus offset is a multiple of 128.
 const ParamBase = 0x210
 
-// Param is any Go type of a kernel parameter.
+// Param lists the Go types of kernel parameters.
 type Param interface {
 	driver.DevicePtr | uint64 | uint32 | int32 | float32 | gpu.EncodedTensorMap
 }
 
-// AppendParam appends a kernel parameter to packed ones, as PTX lays them out: at the next
-// multiple of its size, counted from [ParamBase], after zeros. It allocates only if the
-// buffer is too small.
+// AppendParam appends a kernel parameter to packed, a buffer of parameters, as PTX lays them
+// out. The parameter is aligned to its size, counted from [ParamBase], and zeros fill the gap.
+// AppendParam allocates only if the buffer is too small.
 func AppendParam[P Param](packed []byte, value P) []byte {
 	switch v := any(value).(type) {
 	case gpu.EncodedTensorMap:
@@ -48,8 +48,8 @@ func alignParam(packed []byte, size int) []byte {
 	return packed
 }
 
-// PackParams packs the parameters of a kernel in order. A value that is not a [Param] is an
-// error that matches driver.ErrInvalid.
+// PackParams packs the parameters of a kernel in order. If the type of a value is not a
+// [Param], the error matches driver.ErrInvalid.
 func PackParams(values ...any) ([]byte, error) {
 	var packed []byte
 	for i, value := range values {

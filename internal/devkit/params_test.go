@@ -11,8 +11,8 @@ import (
 	"sonicmoe/internal/devkit"
 )
 
-// TestPackParams checks that alignment counts from ParamBase, which is 16 bytes past a
-// multiple of 128.
+// TestPackParams checks that parameters are aligned by their addresses, which start at
+// ParamBase: 16 bytes past a multiple of 128.
 func TestPackParams(t *testing.T) {
 	var m gpu.EncodedTensorMap
 	m[0], m[127] = 1, 2
@@ -20,7 +20,7 @@ func TestPackParams(t *testing.T) {
 		name   string
 		values []any
 		bytes  int
-		at     map[int]byte // all other bytes are zero
+		at     map[int]byte // bytes by their offset; all other bytes are zero
 	}{
 		{"nothing", nil, 0, nil},
 		{"words", []any{uint32(0x01020304), int32(-2), float32(1)}, 12, map[int]byte{0: 4, 1: 3, 2: 2, 3: 1, 4: 0xfe, 5: 0xff, 6: 0xff, 7: 0xff, 10: 0x80, 11: 0x3f}},

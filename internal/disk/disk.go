@@ -22,11 +22,12 @@ type FS interface {
 	// Remove removes a file; RemoveAll also removes a directory with its content.
 	Remove(path string) error
 	RemoveAll(path string) error
-	// Stat describes the file at a path. If links is false, it describes a link itself.
+	// Stat describes the file at a path. If links is false and the file is a symbolic link, it
+	// describes the link.
 	Stat(path string, links bool) (fs.FileInfo, error)
 	SameFile(a, b fs.FileInfo) bool
 	ReadDir(dir string) ([]fs.DirEntry, error)
-	// SetTime sets the time of the last change.
+	// SetTime sets the time of a file's last change.
 	SetTime(path string, t time.Time) error
 	// SyncDir makes sure that the names in a directory survive a power cut.
 	SyncDir(dir string) error
@@ -44,9 +45,8 @@ type File interface {
 	Chmod(mode fs.FileMode) error
 	// Sync makes sure that the content survives a power cut.
 	Sync() error
-	// TryLock tries to lock the file without waiting; closing the file unlocks it. busy
-	// means that another holder has the lock. An error means that the file system has no
-	// locks.
+	// TryLock tries to lock the file without waiting. Closing the file unlocks it. If another
+	// holder has the lock, busy is true. An error means that the file system has no locks.
 	TryLock() (busy bool, err error)
 }
 
@@ -60,7 +60,7 @@ type osFile struct{ *os.File }
 
 func (f osFile) TryLock() (busy bool, err error) { return tryLock(f.File) }
 
-// opened converts the result of package os to a File.
+// opened converts the result of a function of package os to a File.
 func opened(f *os.File, err error) (File, error) {
 	if err != nil {
 		return nil, err

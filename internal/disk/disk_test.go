@@ -33,7 +33,7 @@ func text(s string) func(io.Writer) error {
 	}
 }
 
-// TestFileSystems checks that both file systems follow the rules of FS.
+// TestFileSystems checks that each implementation of FS follows the rules of FS.
 func TestFileSystems(t *testing.T) {
 	for name, fsys := range map[string]disk.FS{"os": disk.OS, "memory": disktest.NewMemory(), "faulty": disktest.Wrap(disk.OS)} {
 		t.Run(name, func(t *testing.T) {
@@ -90,8 +90,9 @@ func TestFileSystems(t *testing.T) {
 	}
 }
 
-// TestFailedWrites checks that after any failure the old content is complete and no other
-// file is left. After a failed sync of the directory, the new content may be there.
+// TestFailedWrites lets each operation of a write fail. The old content must then be complete,
+// and no other file may be left. If the last step, the sync of the directory, failed, the new
+// content may be there instead.
 func TestFailedWrites(t *testing.T) {
 	files := disktest.Wrap(disk.OS)
 	path := filepath.Join(t.TempDir(), "file")
@@ -99,7 +100,8 @@ func TestFailedWrites(t *testing.T) {
 	files.Arm(0, 0, nil)
 	require.NoError(t, disk.WriteFile(files, path, 0o644, text("old")))
 	steps := files.Disarm()
-	// The file's content depends on these operations; any other operation may fail.
+	// The file's content depends on these operations. A failure of any other operation may have
+	// no effect.
 	needed := []disktest.Op{disktest.Create, disktest.Write, disktest.Chmod, disktest.Sync, disktest.Close, disktest.Rename, disktest.SyncDir}
 	var ops []disktest.Op
 	files.Before(func(op disktest.Op, _ string) error { ops = append(ops, op); return nil })
@@ -132,10 +134,10 @@ func TestFailedWrites(t *testing.T) {
 	require.ErrorIs(t, disk.WriteFile(files, path, 0o644, func(w io.Writer) error { return failing }), failing)
 }
 
-// TestPlaceIsTaken checks that leftovers of earlier writers of the same file are removed,
-// and that temporary files of others, new ones and files with similar names stay. A file
-// that is not regular keeps its place: a pipe or a directory, also through a link such as
-// /dev/stdout. A link to a file, or to nothing, is replaced.
+// TestPlaceIsTaken checks what Begin does with files at or near the path. It removes leftovers
+// of earlier writers of the same file. It keeps temporary files that are new, that belong to
+// other files, or that only have similar names. It refuses a pipe or a directory at the path,
+// also through a link such as /dev/stdout. It replaces a link to a file or to nothing.
 func TestPlaceIsTaken(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -184,7 +186,7 @@ func TestLeftOvers(t *testing.T) {
 	assert.Equal(t, "other.tar.5.tmp warm.tar warm.tar.9.tmp warm.tar.tmp warm.tar.x.tmp", strings.Join(names, " "))
 }
 
-// TestLock checks that there is at most one holder at a time, although each removes the
+// TestLock checks that a lock never has two holders, although each holder removes the lock
 // file.
 func TestLock(t *testing.T) {
 	for name, fsys := range map[string]disk.FS{"os": disk.OS, "memory": disktest.NewMemory()} {

@@ -1,6 +1,8 @@
-// Package disk has the operations of package cache and others on files that other processes
-// and users may use at the same time: it opens them without following a link or waiting for
-// a pipe, writes them as a whole or not at all, and changes them under a lock. [FS] is the
-// file system below. Package disktest has one that fails on demand and one that loses its
-// power.
+// Package disk has file operations for directories that other processes and users may change at
+// the same time. It opens files without following a link or waiting for a pipe, writes files as
+// a whole or not at all, and changes them under a lock. Package cache uses it, and so do other
+// packages that read and write files.
+//
+// [FS] is the file system on which the package works. Package disktest has an FS that fails on
+// demand, and one that simulates a power cut.
 package disk

@@ -2,7 +2,8 @@
 
 package disk
 
-// There are no pipes among files here, and only administrators may create links.
+// noWait is 0 because here no pipe has a name in the file system. Links need no flag either,
+// because only administrators may create them.
 const noWait = 0
 
 func noFollow(bool) int { return 0 }

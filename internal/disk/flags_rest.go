@@ -2,5 +2,5 @@
 
 package disk
 
-// fullErrors has the errors of a full disk.
+// fullErrors is empty, because the errors of a full disk are not known here.
 var fullErrors []error

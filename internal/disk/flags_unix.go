@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// noWait makes open return without the other end of a pipe.
+// noWait makes open return at once if the other end of a pipe is not open.
 const noWait = syscall.O_NONBLOCK
 
 // noFollow returns the flag that makes a symbolic link an error.
@@ -18,7 +18,7 @@ func noFollow(links bool) int {
 	return syscall.O_NOFOLLOW
 }
 
-// syncDir syncs a directory if its file system can.
+// syncDir syncs a directory, unless its file system cannot do so.
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -28,5 +28,5 @@ func syncDir(dir string) error {
 	return syncFile(osFile{f})
 }
 
-// fullErrors has the errors of a full disk or of an exhausted quota.
+// fullErrors lists the errors of a full disk and of an exhausted quota.
 var fullErrors = []error{syscall.ENOSPC, syscall.EDQUOT}

@@ -15,20 +15,19 @@ const (
 )
 
 var (
-	// ErrBusy means that another holder kept the lock all the time.
+	// ErrBusy means that other holders kept the lock for the whole time that Lock waited.
 	ErrBusy = errors.New("locked by somebody else")
-	// ErrForeign means that the file in the place of the lock file does not belong to this
-	// user.
+	// ErrForeign means that the file at the path of the lock file does not belong to this user.
 	ErrForeign = errors.New("not a lock file of this user")
 	// ErrNoLocks means that the file system has no locks.
 	ErrNoLocks = errors.New("no file locks")
 )
 
-// Lock waits, at most for the given time, until no other holder of the file's lock is left,
-// in this or another process. It creates the file if it does not exist. unlock removes the
-// file and may be called more than once; the end of the process also releases the lock.
-// Errors are ErrBusy, ErrForeign, ErrNoLocks, the error of ctx, and the error of creating
-// the file.
+// Lock takes the lock of the file at path. It waits, at most for the given time, until no
+// holder in this or another process has the lock. It creates the file if it does not exist.
+// unlock releases the lock, removes the file, and may be called more than once. The end of the
+// process also releases the lock. The error is ErrBusy, ErrForeign, ErrNoLocks, the error of
+// ctx, or the error of creating the file.
 func Lock(ctx context.Context, fsys FS, path string, wait time.Duration) (unlock func(), err error) {
 	deadline := time.Now().Add(wait)
 	for pause := firstPoll; ; pause = min(2*pause, lastPoll) {
@@ -38,8 +37,8 @@ func Lock(ctx context.Context, fsys FS, path string, wait time.Duration) (unlock
 		}
 		if f != nil {
 			return sync.OnceFunc(func() {
-				// The file is removed before it is unlocked: a process that gets the lock
-				// of a file without a name tries again.
+				// The file is removed before its lock is released. A process that then gets the
+				// lock of the removed file sees that the file has no name, and tries again.
 				_ = fsys.Remove(path)
 				_ = f.Close()
 			}), nil
@@ -55,8 +54,8 @@ func Lock(ctx context.Context, fsys FS, path string, wait time.Duration) (unlock
 	}
 }
 
-// acquire takes the lock if it is free. A nil File without an error means that it is not
-// free.
+// acquire takes the lock if it is free. If it is not free, acquire returns a nil File and no
+// error.
 func acquire(fsys FS, path string) (held File, err error) {
 	f, err := fsys.OpenLock(path)
 	if err != nil {

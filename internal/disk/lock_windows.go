@@ -9,7 +9,8 @@ import (
 
 var lockFileEx = syscall.NewLazyDLL("kernel32.dll").NewProc("LockFileEx")
 
-// These are flags of LockFileEx, and its result if another holder has the lock.
+// These are flags of LockFileEx, and the error code that it returns if another holder has the
+// lock.
 const (
 	lockFailImmediately = 1
 	lockExclusive       = 2

@@ -4,5 +4,6 @@ package disk
 
 import "io/fs"
 
-// Owner does not know owners here: the rights of the user's folder protect its files.
+// Owner returns -1, because owners are not known here. The access rights of the user's folder
+// protect its files.
 func Owner(fs.FileInfo) int { return -1 }

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Owner returns the user id of a file's owner, -1 if unknown.
+// Owner returns the user id of a file's owner, or -1 if it is unknown.
 func Owner(fi fs.FileInfo) int {
 	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
 		return int(st.Uid)

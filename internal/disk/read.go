@@ -9,26 +9,27 @@ import (
 	"io/fs"
 )
 
-// ErrNotRegular means that a path names a directory, a pipe, a device or the like, but must
-// name a regular file.
+// ErrNotRegular means that a path that must name a regular file names a directory, a pipe, a
+// device or the like.
 var ErrNotRegular = errors.New("must be a regular file")
 
 // ErrTooLarge means that a file is longer than its reader allows.
 var ErrTooLarge = errors.New("file is too large")
 
-// OpenRegular opens a regular file for reading. It does not wait for the other end of a
-// pipe. If links is false, a symbolic link is an error too. With an ErrNotRegular it also
-// returns the file info.
+// OpenRegular opens a regular file for reading. It does not wait for the other end of a pipe.
+// If links is false, a symbolic link is an error, too. If the error is ErrNotRegular,
+// OpenRegular also returns the file info.
 func OpenRegular(fsys FS, path string, links bool) (File, fs.FileInfo, error) {
 	f, err := fsys.Open(path, links)
 	if err != nil {
-		// A socket, or a link that is not followed, cannot be opened.
+		// A socket cannot be opened, and neither can a link that must not be followed.
 		if fi, e := fsys.Stat(path, links); e == nil && !fi.Mode().IsRegular() {
 			return nil, fi, notRegular(path, fi)
 		}
 		return nil, nil, err
 	}
-	// Only the open file counts, because the path may name another file a moment later.
+	// The info must describe the file that was opened, because the path may name another file a
+	// moment later.
 	fi, err := f.Stat()
 	if err == nil && !fi.Mode().IsRegular() {
 		err = notRegular(path, fi)
@@ -104,13 +105,12 @@ func readFile(ctx context.Context, fsys FS, path string, limit int64) ([]byte, e
 	return b.Bytes(), nil
 }
 
-// contextReader reads until its context ends.
+// contextReader is a reader that fails once its context has ended.
 type contextReader struct {
 	ctx context.Context
 	r   io.Reader
 }
 
-// Read implements io.Reader.
 func (c contextReader) Read(p []byte) (int, error) {
 	if err := c.ctx.Err(); err != nil {
 		return 0, err

@@ -21,8 +21,8 @@ import (
 	"sonicmoe/internal/disktest"
 )
 
-// within fails the test if do takes longer than ten seconds, which means that something
-// waits.
+// within fails the test if do takes longer than ten seconds, which means that do waits for
+// something.
 func within(t *testing.T, do func()) {
 	t.Helper()
 	done := make(chan bool)
@@ -75,8 +75,8 @@ func TestReadFileRefuses(t *testing.T) {
 	assert.NotZero(t, fi.Mode()&fs.ModeSymlink)
 }
 
-// TestReadFileLimit checks that a file above the limit is not read, and that a growing file
-// is read only up to it.
+// TestReadFileLimit checks that a file above the limit is not read, and that a file that grows
+// is read only up to the limit.
 func TestReadFileLimit(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "blanks")
 	blanks := bytes.Repeat([]byte(" "), 1<<20)
@@ -108,7 +108,7 @@ func TestReadFileLimit(t *testing.T) {
 	}
 
 	require.NoError(t, os.Truncate(path, 10))
-	files.Before(func(op disktest.Op, _ string) error { // after its size was read
+	files.Before(func(op disktest.Op, _ string) error { // runs after ReadFile has read the file's size
 		if op == disktest.Read {
 			return os.Truncate(path, 1<<20)
 		}

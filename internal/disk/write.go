@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// TempSuffix is the end of the names of files that are being written: NAME.DIGITS.tmp
-	// becomes NAME.
+	// TempSuffix ends the names of files that are being written: NAME.DIGITS.tmp becomes NAME.
 	TempSuffix = ".tmp"
-	// TempAge is the age from which such a file has no writer any more.
+	// TempAge is the age at which a temporary file counts as left by a writer that has ended.
 	TempAge = time.Hour
 )
 
-// Pending is a file that is written next to its final place, which it takes by Commit. A
-// reader of the path sees either the whole new file or the old one, also after a power cut.
+// Pending is a file that is being written. It lies next to its final path, and [Pending.Commit]
+// moves it there. A reader of the path sees either the whole new file or the old one, also
+// after a power cut.
 type Pending struct {
 	fs   FS
 	file File // nil after Commit and Discard
@@ -30,13 +30,13 @@ type Pending struct {
 	mode fs.FileMode
 }
 
-// ErrOccupied means that the file in the new file's place is not a regular file.
+// ErrOccupied means that the file at the path of a new file is not a regular file.
 var ErrOccupied = errors.New("not a regular file, which a new one may replace")
 
-// Begin starts to write a file with the given mode. It removes leftovers of dead writers of
-// the same file. A device, a pipe or a directory at the path, also through a link, is an
-// ErrOccupied: a caller that writes to /dev/stdout or /dev/null does not want a file in its
-// place, which root could otherwise create.
+// Begin starts to write a file with the given mode. It removes leftovers of writers of the same
+// file that have ended. A device, a pipe or a directory at the path, also through a link, is an
+// ErrOccupied. A caller that writes to /dev/stdout or /dev/null does not want to replace the
+// device by a file, which root's rights would allow.
 func Begin(fsys FS, path string, mode fs.FileMode) (*Pending, error) {
 	if fi, err := fsys.Stat(path, true); err == nil && !fi.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: %w: %v", path, ErrOccupied, fi.Mode())
@@ -56,8 +56,8 @@ func begin(fsys FS, path string, mode fs.FileMode) (*Pending, error) {
 // Write appends to the file.
 func (p *Pending) Write(b []byte) (int, error) { return p.file.Write(b) }
 
-// Commit gives the file its name. After Commit has returned nil, the file survives a power
-// cut. After an error the caller must call Discard.
+// Commit moves the file to its path. If Commit returns nil, the file survives a power cut. If
+// it returns an error, the caller must call Discard.
 func (p *Pending) Commit() error {
 	if err := p.rename(); err != nil {
 		return err
@@ -65,8 +65,8 @@ func (p *Pending) Commit() error {
 	return p.fs.SyncDir(filepath.Dir(p.path))
 }
 
-// rename does the work of Commit. It leaves open which file the name shows after a power
-// cut.
+// rename does the work of Commit except for the sync of the directory. After a power cut the
+// path may therefore name the new or the old file.
 func (p *Pending) rename() error {
 	var err error
 	if p.mode != 0o600 {
@@ -92,14 +92,14 @@ func (p *Pending) Discard() error {
 	if p.file == nil {
 		return nil
 	}
-	_ = p.file.Close() // the file is not needed, and Commit may have closed it
+	_ = p.file.Close() // the file is not needed, and Commit may already have closed it
 	err := p.fs.Remove(p.file.Name())
 	p.file = nil
 	return err
 }
 
-// Replace lets write fill a file next to path and then moves it there. A power cut may undo
-// this: see WriteFile. After an error nothing has changed.
+// Replace creates a file next to path, calls write to fill it, and then moves it to path. A
+// power cut may undo the move; [WriteFile] prevents this. After an error nothing has changed.
 func Replace(fsys FS, path string, mode fs.FileMode, write func(io.Writer) error) error {
 	p, err := begin(fsys, path, mode)
 	if err != nil {
@@ -108,8 +108,7 @@ func Replace(fsys FS, path string, mode fs.FileMode, write func(io.Writer) error
 	return p.finish(write, p.rename)
 }
 
-// WriteFile is Replace, except that after it has returned nil the file survives a power
-// cut.
+// WriteFile is like [Replace], but once it has returned nil, the file survives a power cut.
 func WriteFile(fsys FS, path string, mode fs.FileMode, write func(io.Writer) error) error {
 	p, err := Begin(fsys, path, mode)
 	if err != nil {
@@ -118,7 +117,7 @@ func WriteFile(fsys FS, path string, mode fs.FileMode, write func(io.Writer) err
 	return p.finish(write, p.Commit)
 }
 
-// finish writes and commits the file, or removes it.
+// finish writes and commits the file. If this fails, it removes the file.
 func (p *Pending) finish(write func(io.Writer) error, commit func() error) error {
 	err := write(p)
 	if err == nil {
@@ -130,7 +129,7 @@ func (p *Pending) finish(write func(io.Writer) error, commit func() error) error
 	return err
 }
 
-// createTemp creates a file next to path.
+// createTemp creates a temporary file next to path.
 func createTemp(fsys FS, path string) (File, error) {
 	for try := 0; ; try++ {
 		f, err := fsys.Create(path + "." + strconv.FormatUint(uint64(rand.Uint32()), 10) + TempSuffix)
@@ -140,8 +139,8 @@ func createTemp(fsys FS, path string) (File, error) {
 	}
 }
 
-// IsTemp reports whether a name is the name of a file that is being written, and returns
-// the final name.
+// IsTemp reports whether name is the name of a file that is being written. If so, it also
+// returns the file's final name.
 func IsTemp(name string) (of string, ok bool) {
 	stem, ok := strings.CutSuffix(name, TempSuffix)
 	if !ok {
@@ -157,7 +156,7 @@ func IsTemp(name string) (of string, ok bool) {
 	return stem[:at], true
 }
 
-// sweepTemps removes old temporary files of path.
+// sweepTemps removes temporary files of path whose age is at least TempAge.
 func sweepTemps(fsys FS, path string) {
 	entries, err := fsys.ReadDir(filepath.Dir(path))
 	if err != nil {
@@ -174,7 +173,7 @@ func sweepTemps(fsys FS, path string) {
 	}
 }
 
-// syncFile flushes f to the disk if its file system can.
+// syncFile flushes f to the disk, unless its file system cannot do so.
 func syncFile(f File) error {
 	err := f.Sync()
 	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.EINVAL) {

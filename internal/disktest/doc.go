@@ -1,4 +1,4 @@
-// Package disktest has file systems for tests of code that uses package disk. [Faulty]
-// fails or observes chosen operations of another file system. [Memory] is a file system in
-// memory that can lose its power and then forgets everything that was not synced.
+// Package disktest has file systems for tests of code that uses package disk. [Faulty] wraps
+// another file system, and lets chosen operations fail or be observed. [Memory] is a file
+// system in memory. It can simulate a power cut, which loses everything that was not synced.
 package disktest

@@ -11,7 +11,7 @@ import (
 // Op is an operation of a file system or of one of its files.
 type Op string
 
-// Operations.
+// These are the operations.
 const (
 	MkdirAll  Op = "mkdir"
 	Open      Op = "open"
@@ -33,14 +33,14 @@ const (
 	Close     Op = "close"
 )
 
-// Faulty does its work on another file system, except for operations that are made to fail.
-// It is safe for concurrent use.
+// Faulty is a wrapper of another file system that can make operations fail. It is safe for
+// concurrent use.
 type Faulty struct {
 	disk.FS
 
 	mu     sync.Mutex
-	n      int // operations so far
-	first  int // the first operation that fails, 0 for none
+	n      int // number of operations since Arm
+	first  int // number of the first operation that fails, or 0 for none
 	last   int
 	err    error
 	before func(op Op, path string) error
@@ -49,17 +49,17 @@ type Faulty struct {
 // Wrap returns a Faulty in which nothing fails yet.
 func Wrap(inner disk.FS) *Faulty { return &Faulty{FS: inner} }
 
-// Before sets a hook that is called before each operation. If it returns an error, the
-// operation returns the error. A failed Write has written half of its bytes, a failed Close
-// has closed the file.
+// Before sets a hook that is called before each operation. If the hook returns an error, so
+// does the operation. A Write that fails has still written half of its bytes, and a Close that
+// fails has still closed the file.
 func (f *Faulty) Before(hook func(op Op, path string) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.before = hook
 }
 
-// Arm makes count operations fail with err, starting with the n-th from now, counted from
-// 1. A count of 0 means all.
+// Arm makes count operations fail with err, starting with the n-th from now, counted from 1. A
+// count of 0 means all operations from the n-th on.
 func (f *Faulty) Arm(n, count int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -69,7 +69,7 @@ func (f *Faulty) Arm(n, count int, err error) {
 	}
 }
 
-// Disarm ends all failures and returns the number of operations since Arm.
+// Disarm ends the failures and returns the number of operations since Arm.
 func (f *Faulty) Disarm() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -77,7 +77,7 @@ func (f *Faulty) Disarm() int {
 	return f.n
 }
 
-// check counts an operation and returns its planted error.
+// check counts an operation and returns the error that it must fail with, or nil.
 func (f *Faulty) check(op Op, path string) error {
 	f.mu.Lock()
 	f.n++
@@ -123,7 +123,7 @@ func (f *Faulty) OpenLock(path string) (disk.File, error) {
 	return f.file(OpenLock, path, func() (disk.File, error) { return f.FS.OpenLock(path) })
 }
 
-// file opens a file whose operations can fail too.
+// file opens a file whose operations can fail, too.
 func (f *Faulty) file(op Op, path string, open func() (disk.File, error)) (disk.File, error) {
 	inner, err := try(f, op, path, open)
 	if err != nil {

@@ -16,13 +16,15 @@ import (
 	"sonicmoe/internal/disk"
 )
 
-// Memory is a file system in memory. As on a real disk, a file's content is safe after it
-// was synced, and a name after its directory was synced. Changes of names may also become
-// safe by themselves, in the order in which they were made. It is safe for concurrent use.
+// Memory is a file system in memory. As on a real disk, the content of a file is safe once the
+// file was synced, and a name is safe once its directory was synced. Changes of names may also
+// become safe without a sync, in the order in which they were made. Memory is safe for
+// concurrent use.
 type Memory struct {
 	mu    sync.Mutex
 	names map[string]*node
-	// durable has the names that remain after a power cut, pending the changes since.
+	// durable holds the names that survive a power cut. pending holds the later changes of
+	// names, in order.
 	durable map[string]*node
 	pending []change
 }
@@ -34,11 +36,11 @@ type node struct {
 	data    []byte
 	synced  []byte
 	changed time.Time
-	holder  *memoryFile // the holder of the lock
+	holder  *memoryFile // the open file that holds the lock
 }
 
-// change maps names to their new nodes, or to nil if they are removed. A change takes
-// effect as a whole.
+// change maps names to their new nodes, or to nil if they are removed. A power cut keeps either
+// all of a change or none.
 type change map[string]*node
 
 // NewMemory returns an empty file system.
@@ -47,9 +49,9 @@ func NewMemory() *Memory {
 	return &Memory{names: map[string]*node{string(filepath.Separator): root}, durable: map[string]*node{string(filepath.Separator): root}}
 }
 
-// PowerCut forgets everything that was not synced. It keeps the first of the latest changes
-// of names. Content of a file that was not synced is there in part, as zeros, or not at
-// all.
+// PowerCut discards everything that was not synced. It keeps a random number of the pending
+// changes of names, in order. For a file whose content was not synced, the old content remains,
+// or a part of the new content, or zeros.
 func (m *Memory) PowerCut(r *rand.Rand) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -68,7 +70,7 @@ func (m *Memory) PowerCut(r *rand.Rand) {
 	m.durable = maps.Clone(m.names)
 }
 
-// afterCut returns the content that remains of a file after a power cut.
+// afterCut returns a file with the content that remains after a power cut.
 func (n *node) afterCut(r *rand.Rand) *node {
 	left := *n
 	left.holder, left.data = nil, bytes.Clone(n.data)
@@ -312,7 +314,7 @@ func (f *memoryFile) Seek(offset int64, whence int) (int64, error) {
 	return f.at, nil
 }
 
-// Write appends, the only kind of writing that is needed.
+// Write appends to the file. No caller writes anywhere else.
 func (f *memoryFile) Write(b []byte) (int, error) {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"sonicmoe/internal/outside"
 )
 
-// TestKernelsAssemble checks that every kernel assembles for sm_90a without a remark, and
-// that wrong.ptx fails where testCompileError expects it.
+// TestKernelsAssemble checks that ptxas assembles every kernel for sm_90a without a message,
+// and that wrong.ptx fails at the line that testCompile expects.
 func TestKernelsAssemble(t *testing.T) {
 	ptxas := outside.Ptxas(t)
 	files, err := sources.ReadDir("testdata")

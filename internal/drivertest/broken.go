@@ -10,8 +10,8 @@ import (
 	"sonicmoe/driver/gpu"
 )
 
-// RunBroken breaks the device that open returns, and checks that every later call fails
-// with the first cause. On a GPU the process cannot use that GPU afterwards, so run it in a
+// RunBroken breaks the device that open returns, and checks that every later call fails with
+// the first error. On a GPU the process cannot use that GPU afterwards, so run RunBroken in a
 // process of its own.
 func RunBroken(t *testing.T, open func() gpu.Device) {
 	dev := open()
@@ -29,7 +29,7 @@ func RunBroken(t *testing.T, open func() gpu.Device) {
 	stream, err := dev.NewStream()
 	require.NoError(t, err)
 
-	// The device has not allocated this address.
+	// No memory is allocated at this address.
 	err = gpu.Enqueue(stream, poke, &gpu.Launch{}, pack(driver.DevicePtr(0x40), uint32(1)))
 	if err == nil {
 		err = stream.Synchronize(t.Context())

@@ -10,8 +10,8 @@ import (
 	"sonicmoe/driver/gpu"
 )
 
-// RunClosed closes a device twice, and checks that every later call is refused and that Err
-// says so.
+// RunClosed closes a device twice. It checks that every later call fails, and that Err reports
+// the closed device.
 func RunClosed(t *testing.T, dev gpu.Device) {
 	image, err := dev.Compile(t.Context(), source(t, "add.ptx"), gpu.CompileOptions{})
 	require.NoError(t, err)

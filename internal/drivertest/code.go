@@ -33,8 +33,8 @@ func testTarget(b *bench) {
 	}
 }
 
-// testCompile checks that several modules can be compiled at once, with every
-// option, and that the bytes are the same each time.
+// testCompile checks that several modules can be compiled at the same time, with every option,
+// and that each compilation gives the same bytes.
 func testCompile(b *bench) {
 	files := []string{"add.ptx", "shared.ptx", "pdl.ptx", "cluster.ptx", "tma.ptx"}
 	images := make([][2]gpu.Image, len(files))

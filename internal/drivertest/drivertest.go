@@ -83,7 +83,7 @@ func Run(t *testing.T, dev gpu.Device) {
 	}
 }
 
-// bench is a device with helpers for tests.
+// bench is a device, a stream and a test, with helper methods.
 type bench struct {
 	*testing.T
 	dev    gpu.Device
@@ -112,7 +112,7 @@ func (b *bench) newEvent() driver.Event {
 	return e
 }
 
-// load compiles a file of testdata and loads it.
+// load compiles a file of testdata and loads the module.
 func (b *bench) load(file string) gpu.Module {
 	b.Helper()
 	image, err := b.dev.Compile(b.Context(), source(b, file), gpu.CompileOptions{})
@@ -131,7 +131,7 @@ func (b *bench) function(file, name string) gpu.Function {
 	return f
 }
 
-// poison is the initial content of memory of alloc.
+// poison is the word with which alloc fills memory.
 const poison = 0xCDCDCDCD
 
 // alloc reserves poisoned memory until the test ends.
@@ -157,7 +157,7 @@ func (b *bench) put(words []uint32) driver.DevicePtr {
 	return p
 }
 
-// get copies n 32-bit words from the device, after the stream's work.
+// get copies n 32-bit words from the device, after all work on the stream.
 func (b *bench) get(p driver.DevicePtr, n int) []uint32 {
 	b.Helper()
 	raw := make([]byte, 4*n)
@@ -181,12 +181,12 @@ func encode(words []uint32) []byte {
 func pack(values ...any) []byte {
 	packed, err := devkit.PackParams(values...)
 	if err != nil {
-		panic(err) // only a mistake in this suite leads here, and every run would show it
+		panic(err) // reached only by a mistake in this suite, and then on every run
 	}
 	return packed
 }
 
-// line returns the launch of n threads in CTAs of 128.
+// line returns a launch of n threads in CTAs of 128.
 func line(n int) *gpu.Launch {
 	return &gpu.Launch{Grid: gpu.Dim3{X: (n + 127) / 128}, Block: gpu.Dim3{X: 128}}
 }

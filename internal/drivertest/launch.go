@@ -12,7 +12,8 @@ import (
 	"sonicmoe/driver/gpu"
 )
 
-// addends returns inputs of scaled_add with exact sums, and a + 0.5*b.
+// addends returns inputs a and b of the kernel scaled_add whose sums are exact, and the result
+// a + 0.5*b.
 func addends(n, seed int) (a, b, sum []uint32) {
 	for i := range n {
 		x, y := float32(i%1000+seed), float32((i*7+seed)%512)
@@ -93,13 +94,14 @@ func testWrongLaunches(b *bench) {
 	} {
 		require.ErrorIs(b, gpu.Enqueue(b.stream, f, &l, pack(b.alloc(1024))), driver.ErrInvalid, name)
 	}
-	// The device can still be used.
+	// The device must still work after the refused launch.
 	out := b.alloc(512)
 	require.NoError(b, gpu.Enqueue(b.stream, f, &gpu.Launch{Block: gpu.Dim3{X: 128}}, pack(out)))
 	assert.Equal(b, uint32(127), b.get(out, 1)[0])
 }
 
-// The second kernel of each pair may start early; its result must still be right.
+// testProgrammatic launches pairs of kernels. The second kernel of a pair may start before the
+// first ends; its result must still be right.
 func testProgrammatic(b *bench) {
 	const n, rounds = 1024, 20
 	m := b.load("pdl.ptx")
@@ -148,8 +150,8 @@ func testMaxActiveClusters(b *bench) {
 	assert.LessOrEqual(b, pairs, sms/2)
 }
 
-// testGoroutines lets goroutines launch on their own streams. None may affect
-// another.
+// testGoroutines lets goroutines launch on streams of their own. No goroutine may affect the
+// result of another.
 func testGoroutines(b *bench) {
 	const n, workers, rounds = 512, 8, 10
 	f := b.function("add.ptx", "scaled_add")

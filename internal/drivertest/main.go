@@ -27,8 +27,8 @@ func Main(m interface{ Run() int }, open func(context.Context, string) (driver.D
 		fmt.Fprintf(os.Stderr, "SONICMOE_DEVICE=%s: %v\n", Name(), err)
 		return 1
 	}
-	// An emulated device makes much garbage and keeps little, so collect less often than by
-	// default.
+	// An emulated device makes much garbage and keeps little of it. The garbage collector
+	// therefore runs less often than by default, within a limit.
 	debug.SetGCPercent(400)
 	debug.SetMemoryLimit(4 << 30)
 	return m.Run()

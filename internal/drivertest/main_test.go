@@ -15,13 +15,13 @@ import (
 	"sonicmoe/driver/emulated"
 )
 
-// tests counts the number of runs.
+// tests is a stand-in for *testing.M that counts its runs.
 type tests int
 
 func (n *tests) Run() int { *n++; return 7 }
 
-// TestMainWithoutItsDevice checks that if the device cannot be opened, one line says so and
-// no test runs.
+// TestMainWithoutItsDevice checks that, if the device cannot be opened, Main prints one line
+// with the reason and runs no test.
 func TestMainWithoutItsDevice(t *testing.T) {
 	t.Setenv("SONICMOE_DEVICE", "cuda:3")
 	for _, c := range []struct {

@@ -45,12 +45,12 @@ func testCopies(b *bench) {
 	require.NoError(b, b.stream.CopyToHost(back, q))
 	require.True(b, bytes.Equal(data, back))
 
-	// Odd sizes and offsets inside an allocation.
+	// These copies have odd sizes and offsets.
 	require.NoError(b, b.stream.Copy(q+3, p+1, 5))
 	require.NoError(b, b.stream.CopyToHost(back[:10], q))
 	assert.Equal(b, append(append(bytes.Clone(data[:3]), data[1:6]...), data[8:10]...), back[:10])
 
-	// Copies of zero bytes, from and to any address.
+	// Copies of zero bytes may use any address.
 	require.NoError(b, b.stream.CopyToDevice(p, nil))
 	require.NoError(b, b.stream.CopyToHost(nil, p))
 	require.NoError(b, b.stream.CopyToDevice(0, []byte{}))

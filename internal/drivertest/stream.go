@@ -11,7 +11,7 @@ import (
 	"sonicmoe/driver/gpu"
 )
 
-// counted returns the result of count.ptx for n steps.
+// counted returns the result that count.ptx must have after n steps.
 func counted(n uint32) uint32 {
 	var x uint32
 	for range n {
@@ -20,8 +20,8 @@ func counted(n uint32) uint32 {
 	return x
 }
 
-// stepsFor returns the number of steps of count that take about d on this device, from one
-// measurement.
+// stepsFor measures the kernel count once, and returns the number of steps that take about the
+// time d on this device.
 func (b *bench) stepsFor(count gpu.Function, d time.Duration) uint32 {
 	const trial = 2000
 	out, from, to := b.alloc(4), b.newEvent(), b.newEvent()
@@ -74,7 +74,8 @@ func testEventAcrossStreams(b *bench) {
 	assert.Equal(b, counted(steps), b.get(y, 1)[0], "the second stream must have waited")
 }
 
-// A wait ends with its context; the work continues.
+// testEndedContext checks that Synchronize returns when its context ends, and that the work on
+// the stream continues.
 func testEndedContext(b *bench) {
 	count := b.function("count.ptx", "count")
 	steps := b.stepsFor(count, 30*time.Millisecond)
@@ -100,7 +101,8 @@ func testEndedContext(b *bench) {
 	assert.Equal(b, counted(steps), b.get(out, 1)[0])
 }
 
-// A wrapped stream works, and closing it does not close the real stream.
+// testWrappedStream checks that a wrapped stream works, and that closing the wrapper does not
+// close the real stream.
 func testWrappedStream(b *bench) {
 	f, out := b.function("count.ptx", "poke"), b.alloc(8)
 	w := b.dev.WrapStream(b.stream.Handle())
@@ -112,7 +114,7 @@ func testWrappedStream(b *bench) {
 	assert.Equal(b, []uint32{5, 6}, b.get(out, 2))
 }
 
-// A graph reads its inputs again at each replay.
+// testGraph checks that a graph reads its inputs again at each replay.
 func testGraph(b *bench) {
 	const n = 300
 	f := b.function("add.ptx", "scaled_add")
@@ -144,8 +146,9 @@ func testGraph(b *bench) {
 	require.ErrorIs(b, err, driver.ErrInvalid, "there is no capture to end")
 }
 
-// Host memory may be freed before a graph is replayed, so host copies cannot be captured.
-// The capture continues after such an attempt.
+// testCaptureRefusesHostCopies checks that copies from or to the host cannot be captured,
+// because the host memory may be freed before the graph is replayed. The capture continues
+// after the refused copy.
 func testCaptureRefusesHostCopies(b *bench) {
 	p := b.alloc(4)
 	require.NoError(b, b.stream.BeginCapture())

@@ -10,11 +10,11 @@ import (
 	"sonicmoe/driver/gpu"
 )
 
-// sheet is a matrix in global memory that the tests' tensor maps cover.
+// sheet is a matrix in global memory. The tests' tensor maps describe sheets.
 type sheet struct {
 	elem       gpu.ElemType
 	cols, rows int
-	pitch      int // the number of bytes from row to row
+	pitch      int // the number of bytes from one row to the next
 }
 
 func (s sheet) tensorMap(at driver.DevicePtr, box [2]int, swizzle gpu.Swizzle) gpu.TensorMap {
@@ -24,7 +24,7 @@ func (s sheet) tensorMap(at driver.DevicePtr, box [2]int, swizzle gpu.Swizzle) g
 	return m
 }
 
-// bytes returns the content of the sheet, gaps between rows included. No byte is zero.
+// bytes returns the content of the sheet, including the gaps between rows. No byte is zero.
 func (s sheet) bytes() []byte {
 	raw := make([]byte, s.rows*s.pitch)
 	for i := range raw {
@@ -33,16 +33,16 @@ func (s sheet) bytes() []byte {
 	return raw
 }
 
-// place returns the offset in shared memory of byte i of row r of a box. rowBytes is the
-// length of a row. Swizzles permute 16-byte chunks.
+// place returns the offset in shared memory of byte i of row r of a TMA box. rowBytes is the
+// length of a box row. A swizzle permutes 16-byte chunks.
 func place(r, i, rowBytes int, swizzle gpu.Swizzle) int {
 	at := r*rowBytes + i
 	return at ^ (at>>7&(1<<swizzle-1))<<4
 }
 
-// tileCases are boxes inside a sheet, across each of its edges, and outside. Rows
-// end at a multiple of 16 bytes: a store across the end of dimension 0 writes all
-// of the last 16 bytes (observed on an H200 with rows of 200 bytes).
+// tileCases are boxes inside a sheet, across each of its edges, and outside. All sheets have
+// rows whose length is a multiple of 16 bytes, because a store across the end of dimension 0
+// writes all of the last 16 bytes (observed on an H200 with rows of 200 bytes).
 var tileCases = []struct {
 	sheet   sheet
 	box     [2]int
@@ -56,11 +56,11 @@ var tileCases = []struct {
 	{sheet{gpu.U8, 192, 37, 208}, [2]int{48, 8}, gpu.SwizzleNone},
 }
 
-// tileCorners start at multiples of 16 bytes: an H200 reported an illegal
-// instruction for a box of 16-bit elements at x = 3.
+// tileCorners are the coordinates x, y at which boxes start. Each x is at a multiple of 16
+// bytes, because an H200 reported an illegal instruction for a box of 16-bit elements at x = 3.
 var tileCorners = [][2]int{{0, 0}, {16, 5}, {80, 30}, {-16, -3}, {32, -4}, {-16, 33}, {304, 300}}
 
-// eachTile calls test with the encoded map of every tile case at each corner.
+// eachTile calls test for every tile case at every corner, with the encoded tensor map.
 func (b *bench) eachTile(at driver.DevicePtr, test func(name string, m gpu.EncodedTensorMap, i int, x, y int)) {
 	b.Helper()
 	for i, c := range tileCases {
@@ -132,9 +132,10 @@ func testStoreTile(b *bench) {
 	})
 }
 
-// testRaggedStore uses a map whose base is before the matrix, so that a store can end at
-// the end of any run of rows: dimension 1 counts up to that end, dimension 2 selects it,
-// and both step one row. Rows [first, first+count) of out belong to the run.
+// testRaggedStore checks stores that end at the end of a run of rows: rows [first, first+count)
+// of out, for any first and count. The tensor map has its base before the matrix. Dimension 1
+// of the map ends where the run ends, so that later rows are outside the map. Dimension 2 moves
+// this end. Both dimensions have a stride of one row.
 func testRaggedStore(b *bench) {
 	const cols, rows, pitch, boxRows = 64, 96, 128, 16
 	f := b.function("tma.ptx", "store_ragged")

@@ -10,7 +10,7 @@ import (
 	"sonicmoe/internal/devkit"
 )
 
-// Device is a wrapped device. The zero value is not usable: see Wrap.
+// Device is a wrapper of another device. Create it with [Wrap]; the zero value is not usable.
 type Device struct {
 	inner   gpu.Device
 	counts  [opCount]atomic.Int64
@@ -22,7 +22,7 @@ type Device struct {
 	streams, events, modules, graphs atomic.Int64
 
 	mu    sync.Mutex
-	alive map[driver.DevicePtr]int64 // the size in bytes
+	alive map[driver.DevicePtr]int64 // sizes in bytes by address
 }
 
 // Wrap returns a device that does all its work on inner. It panics if inner cannot
@@ -35,17 +35,17 @@ func Wrap(inner driver.Device) *Device {
 	return &Device{inner: dev, alive: map[driver.DevicePtr]int64{}}
 }
 
-// Discard turns discarding of launches on or off: discarded launches are counted and
-// succeed, but nothing runs.
+// Discard turns the discarding of launches on or off. A discarded launch is counted and
+// succeeds, but the kernel does not run.
 func (d *Device) Discard(on bool) { d.discard.Store(on) }
 
-// Live counts the objects that were created through a Device and not released.
+// Live counts the objects that were created through a Device and not yet released.
 type Live struct {
 	Allocations, Bytes               int64
 	Streams, Events, Modules, Graphs int64
 }
 
-// Live returns the present counts. Streams of WrapStream do not count.
+// Live returns the present counts. Streams made by WrapStream are not counted.
 func (d *Device) Live() Live {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,7 +101,8 @@ func (d *Device) free(o Op, p driver.DevicePtr, free func(driver.DevicePtr) erro
 	if err := d.enter(o); err != nil {
 		return err
 	}
-	// Removed first, because another goroutine may get the address at once.
+	// The address is removed before the call, because another goroutine may get the same
+	// address as soon as it is free.
 	d.mu.Lock()
 	bytes, known := d.alive[p]
 	delete(d.alive, p)

@@ -9,7 +9,8 @@ import (
 	"sonicmoe/internal/faulty"
 )
 
-// The second allocation fails. The first one is still live, and Live reports it.
+// In this example the second allocation fails. The first one is still live, and Live reports
+// it.
 func Example() {
 	inner, err := emulated.New(emulated.Options{})
 	if err != nil {

@@ -9,19 +9,19 @@ import (
 
 // Fault describes a call that fails.
 type Fault struct {
-	// Op is the operation. Any counts calls of all operations.
+	// Op is the operation that fails. If Op is [Any], calls of all operations are counted.
 	Op Op
-	// N is the number of the failing call, counted from 1 at Arm.
+	// N is the number of the call that fails, counted from 1 after Arm.
 	N int64
-	// Err is the error of the call; nil means a *driver.Error that names the operation and
-	// its number.
+	// Err is the error of the call. If it is nil, the error is a *driver.Error that names the
+	// operation and the number of the call.
 	Err error
-	// Break breaks the device: this and every later call fails with a *driver.Error of
-	// kind driver.ErrBroken.
+	// Break reports whether the fault breaks the device. The call and every later call then
+	// fail with a *driver.Error of kind driver.ErrBroken.
 	Break bool
 }
 
-// armed is a Fault that has not happened yet.
+// armed is a Fault, with the state that shows whether it has happened.
 type armed struct {
 	Fault
 	left atomic.Int64
@@ -34,15 +34,15 @@ func (d *Device) Arm(f Fault) {
 	d.fault.Store(a)
 }
 
-// Disarm removes the fault and reports whether it had happened.
+// Disarm removes the fault and reports whether it has happened.
 func (d *Device) Disarm() (struck bool) {
 	a := d.fault.Swap(nil)
 	return a != nil && a.left.Load() <= 0
 }
 
-// Before sets a hook that is called before each operation. If it returns an error, the
-// operation returns the error and has no effect. The hook may block, and several goroutines
-// may call it at once. nil removes it.
+// Before sets a hook that is called before each operation. If the hook returns an error, the
+// operation returns the error and has no effect. The hook may block, and several goroutines may
+// call it at once. A nil hook removes the hook.
 func (d *Device) Before(hook func(Op) error) {
 	if hook == nil {
 		d.hook.Store(nil)
@@ -51,8 +51,8 @@ func (d *Device) Before(hook func(Op) error) {
 	d.hook.Store(&hook)
 }
 
-// Count returns the number of calls of an operation since Wrap or ResetCounts, failed ones
-// included.
+// Count returns the number of calls of an operation since Wrap or ResetCounts, including failed
+// calls.
 func (d *Device) Count(o Op) int64 { return d.counts[o].Load() }
 
 // ResetCounts sets all counts to 0.
@@ -62,7 +62,7 @@ func (d *Device) ResetCounts() {
 	}
 }
 
-// try makes a call unless enter makes it fail.
+// try makes a call, unless enter returns an error.
 func (d *Device) try(o Op, call func() error) error {
 	if err := d.enter(o); err != nil {
 		return err
@@ -77,7 +77,7 @@ func try[T any](d *Device, o Op, call func() (T, error)) (result T, err error) {
 	return call()
 }
 
-// made calls a function that creates an object, counts the object as live, and wraps it.
+// made makes a call that creates an object, counts the object as live, and wraps it.
 func made[T, W any](d *Device, o Op, alive *atomic.Int64, call func() (T, error), wrap func(T) W) (wrapped W, err error) {
 	inner, err := try(d, o, call)
 	if err != nil {
@@ -87,7 +87,8 @@ func made[T, W any](d *Device, o Op, alive *atomic.Int64, call func() (T, error)
 	return wrap(inner), nil
 }
 
-// release calls a function that releases an object, and counts the first success.
+// release makes a call that releases an object. The first call that succeeds lowers the count
+// of live objects.
 func (d *Device) release(o Op, alive *atomic.Int64, closed *atomic.Bool, call func() error) error {
 	err := d.try(o, call)
 	if err == nil && !closed.Swap(true) {
@@ -96,7 +97,7 @@ func (d *Device) release(o Op, alive *atomic.Int64, closed *atomic.Bool, call fu
 	return err
 }
 
-// enter counts a call and returns its planted error.
+// enter counts a call and returns the error that the call must fail with, or nil.
 func (d *Device) enter(o Op) error {
 	d.counts[Any].Add(1)
 	n := d.counts[o].Add(1)

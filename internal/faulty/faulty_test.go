@@ -19,8 +19,8 @@ func wrapped(t *testing.T) *Device {
 	return Wrap(dev)
 }
 
-// TestConformance checks that a wrapper behaves like the wrapped device, and that the suite
-// releases everything.
+// TestConformance checks that the wrapper passes the conformance suite, and that afterwards no
+// object is live.
 func TestConformance(t *testing.T) {
 	dev := wrapped(t)
 	drivertest.Run(t, dev)
@@ -68,8 +68,8 @@ func TestNthCallFails(t *testing.T) {
 	assert.False(t, dev.Disarm(), "a fault without its call has not failed a call")
 }
 
-// TestBefore checks that a hook is called before the device, and that it can delay and fail
-// a call.
+// TestBefore checks that a hook is called before the wrapped device, and that it can delay a
+// call and make it fail.
 func TestBefore(t *testing.T) {
 	dev := wrapped(t)
 	own, entered, release := errors.New("my own"), make(chan bool), make(chan bool)

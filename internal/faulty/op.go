@@ -5,7 +5,7 @@ import "strconv"
 // Op is a method of the driver's interfaces that can fail.
 type Op uint8
 
-// These are the operations. Any stands for all of them in a Fault and in Count.
+// These are the operations. Any stands for all operations in a Fault and in Count.
 const (
 	Any Op = iota
 	Compile
@@ -52,7 +52,8 @@ var opNames = [opCount]string{
 	"Record", "Done", "Event.Synchronize", "Since", "Event.Close", "Graph.Launch", "Graph.Close",
 }
 
-// String returns the method's name, with its interface if two interfaces have the name.
+// String returns the method's name. If two interfaces have a method of this name, String adds
+// the interface.
 func (o Op) String() string {
 	if o >= opCount {
 		return "Op(" + strconv.Itoa(int(o)) + ")"
@@ -60,8 +61,8 @@ func (o Op) String() string {
 	return opNames[o]
 }
 
-// releases reports whether the operation releases an object. A broken device refuses none
-// of these but Free, as real devices do.
+// releases reports whether the operation releases an object. A broken device refuses Free, but
+// none of the other releasing operations, as real devices do.
 func (o Op) releases() bool {
 	switch o {
 	case Unload, StreamClose, EventClose, GraphClose:

@@ -19,8 +19,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
-// TestTransformers compares MoE blocks of Hugging Face's transformers with the layer's kernels, from
-// config.json to gradients. It skips a block that the kernels do not support.
+// TestTransformers runs MoE blocks of Hugging Face's transformers on the layer's kernels, from
+// config.json to gradients, and compares the results. It skips blocks that the kernels do not
+// support.
 func TestTransformers(t *testing.T) {
 	blocks, tokens, err := golden.Blocks()
 	require.NoError(t, err)
@@ -40,8 +41,9 @@ func TestTransformers(t *testing.T) {
 	assert.GreaterOrEqual(t, computed, 4)
 }
 
-// TestTransformersInF16 uses a config.json that says float16, with the same inputs, which
-// FP16 can hold too. FP16 has three more bits of fraction, so the bounds are an eighth.
+// TestTransformersInF16 is like TestTransformers with a config.json that says float16. The
+// inputs are the same, because FP16 holds them exactly, too. The bounds are an eighth, because
+// FP16 has three more fraction bits than bf16.
 func TestTransformersInF16(t *testing.T) {
 	blocks, tokens, err := golden.Blocks()
 	require.NoError(t, err)
@@ -59,7 +61,7 @@ func TestTransformersInF16(t *testing.T) {
 	}
 }
 
-// checkBlock compares a layer with a block, within bf16's bounds divided by finer.
+// checkBlock compares a layer with a block. The bounds are those for bf16, divided by finer.
 func checkBlock(t *testing.T, c moe.Config, b golden.Block, tokens int, finer float64) {
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
@@ -88,7 +90,7 @@ func checkBlock(t *testing.T, c moe.Config, b golden.Block, tokens int, finer fl
 	}
 	write("x", f.X)
 	write("do", back.DO)
-	// All weights of the layer, by their names.
+	// f gets all weights of the layer, by their names.
 	for _, id := range moe.WeightIDs() {
 		if w := *f.Weight(id); !w.IsZero() {
 			write(goldenName(id), w)
@@ -107,8 +109,8 @@ func checkBlock(t *testing.T, c moe.Config, b golden.Block, tokens int, finer fl
 	for i := range tokens {
 		require.ElementsMatch(t, b.IDs[i*c.TopK:][:c.TopK], ids[i*c.TopK:][:c.TopK], "token %d", i)
 	}
-	// The block does not round. Rounding logits to bf16 changes scores, and so their
-	// gradients.
+	// The block does not round, but the layer does. Rounding logits to bf16 changes the scores,
+	// and with them the scores' gradients.
 	assert.LessOrEqual(t, golden.Off(b.O.Values(), read(f.O)), 8e-3/finer, "O")
 	assert.LessOrEqual(t, golden.Off(b.Gradients["x"].Values(), read(back.DX)), 1.2e-2/finer, "x")
 	met := 1
@@ -128,8 +130,8 @@ func checkBlock(t *testing.T, c moe.Config, b golden.Block, tokens int, finer fl
 	assert.Equal(t, len(b.Gradients), met, "gradients compared")
 }
 
-// goldenName returns a weight's name in the golden file: W1 is w1, SharedGate is
-// sharedGate.
+// goldenName returns a weight's name in the golden file, which starts with a lower-case letter:
+// W1 is w1, SharedGate is sharedGate.
 func goldenName(id moe.TensorID) string {
 	name := id.String()
 	return strings.ToLower(name[:1]) + name[1:]

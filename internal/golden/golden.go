@@ -1,5 +1,5 @@
-// Package golden has results of the expert blocks of the transformers package, for small
-// layers with the settings of published models. golden.py writes them.
+// Package golden holds results of the expert blocks of the transformers library, for small
+// layers with the settings of published models. golden.py computes them.
 package golden
 
 import (
@@ -14,22 +14,25 @@ import (
 //go:embed golden.json
 var file []byte
 
-// Block is one block, forward and backward.
+// Block holds the inputs and results of one block, forward and backward.
 type Block struct {
-	// Config is a config.json.
+	// Config is the config.json from which the block was built.
 	Config json.RawMessage `json:"config"`
 	// IDs [T, K] are the experts of each token, in any order.
 	IDs []int32 `json:"ids"`
 	// O is [T, d].
 	O Float32s `json:"o"`
-	// Scores [T, K] are there if the router is outside of the layer.
+	// Scores [T, K] are the scores of the experts IDs. They are present only if the block's
+	// router is not part of the layer.
 	Scores Float32s `json:"scores"`
-	// Gradients are the gradients of Σ do·o. Gradients of x [T, d] and of vectors are
-	// complete; a matrix is multiplied by Values("vector", columns).
+	// Gradients holds the gradients of Σ do·o by tensor name. The gradients of x [T, d] and of
+	// vectors are complete. The gradient of a matrix is stored as its product with the vector
+	// Values("vector", columns).
 	Gradients map[string]Float32s `json:"gradients"`
 }
 
-// Blocks returns the blocks by the names of their models, and their number of tokens.
+// Blocks returns the blocks by the names of their models, and the number of tokens of each
+// block.
 func Blocks() (blocks map[string]Block, tokens int, err error) {
 	var f struct {
 		Tokens int              `json:"tokens"`
@@ -39,7 +42,7 @@ func Blocks() (blocks map[string]Block, tokens int, err error) {
 	return f.Blocks, f.Tokens, err
 }
 
-// Float32s are FP32 numbers as little-endian bytes.
+// Float32s holds FP32 numbers as little-endian bytes.
 type Float32s []byte
 
 // Values decodes the numbers.
@@ -51,17 +54,17 @@ func (f Float32s) Values() []float64 {
 	return out
 }
 
-// names lists the tensors in the order of their seeds; scales has the largest value of
-// each.
+// names lists the tensors in the order of their seeds. scales holds the largest value of each
+// tensor.
 var (
 	names = strings.Fields(`x do router routerBias selectionBias expertScale w1 w3 w2 b1 b3 b2
 		sharedW1 sharedW3 sharedW2 sharedGate vector`)
 	scales = []float64{2, 2, 0.5, 1, 0.25, 2, 0.25, 0.25, 0.5, 1, 1, 1, 0.25, 0.25, 0.5, 0.25, 1}
 )
 
-// Values returns the first values of a tensor, nil if no block has the tensor. The blocks
-// were computed from the same values: integers divided by 128 and a power of two, which
-// every 16-bit type holds.
+// Values returns the first count values of a tensor, or nil if no block has the tensor. The
+// blocks were computed from the same values. A value is an integer divided by 128 and by a
+// power of two, which every 16-bit type holds exactly.
 func Values(name string, count int64) []float64 {
 	at := slices.Index(names, name)
 	if at < 0 {
@@ -78,7 +81,8 @@ func Values(name string, count int64) []float64 {
 	return out
 }
 
-// Project multiplies the rows of a matrix with the given number of columns by the vector.
+// Project multiplies a matrix whose rows have the given number of columns by the vector
+// Values("vector", columns).
 func Project(matrix []float64, columns int) []float64 {
 	vector := Values("vector", int64(columns))
 	var out []float64
@@ -92,7 +96,7 @@ func Project(matrix []float64, columns int) []float64 {
 	return out
 }
 
-// Off returns |got - want| / |want|, infinite if the lengths differ.
+// Off returns |got - want| / |want|, or infinity if the lengths differ.
 func Off(want, got []float64) float64 {
 	if len(want) != len(got) || len(want) == 0 {
 		return math.Inf(1)

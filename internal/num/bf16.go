@@ -11,8 +11,8 @@ func BF16ToFloat32(bits uint16) float32 { return math.Float32frombits(uint32(bit
 // BF16ToFloat64 decodes bf16 bits. It is exact.
 func BF16ToFloat64(bits uint16) float64 { return float64(BF16ToFloat32(bits)) }
 
-// Float32ToBF16 returns the bf16 nearest to x like cvt.rn.bf16.f32: ties to even, overflow
-// to infinity, NaN to 0x7fff.
+// Float32ToBF16 returns the bf16 nearest to x, like cvt.rn.bf16.f32. Ties go to even, an
+// overflow gives infinity, and NaN gives 0x7fff.
 func Float32ToBF16(x float32) uint16 {
 	if x != x {
 		return nanBF16
@@ -21,12 +21,11 @@ func Float32ToBF16(x float32) uint16 {
 	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
 }
 
-// Float64ToBF16 is Float32ToBF16 for a float64, with one rounding. (Rounding to FP32 first
-// and then to bf16 would round twice.)
+// Float64ToBF16 rounds a float64 once. (Rounding to FP32 and then to bf16 would round twice.)
 func Float64ToBF16(x float64) uint16 { return Float32ToBF16(roundToOdd(x)) }
 
-// roundToOdd converts x to FP32, toward zero, and sets the lowest bit if the result is not
-// exact. A later rounding then finds no false tie.
+// roundToOdd converts x to FP32, rounded toward zero. If this is not exact, it sets the lowest
+// bit. The bit prevents a false tie when the result is rounded again.
 func roundToOdd(x float64) float32 {
 	f := float32(x)
 	if float64(f) == x || x != x {

@@ -1,7 +1,7 @@
-// Package num converts the 16-bit numbers of a layer's tensors, bf16 and fp16, which are
-// stored as bits in uint16. It also views slices as bytes, for copies to and from a device.
+// Package num converts the 16-bit numbers of a layer's tensors, bf16 and fp16, whose bits are
+// stored as uint16. It also views slices as bytes, for copies to and from a device.
 //
-// Conversions round to the nearest number, ties to even, keep NaN, and overflow to
-// infinity, bit for bit like a GPU's cvt.rn. Slices of float32 are converted 16 numbers at
-// a time if the processor has AVX2.
+// Conversions have the same bits as a GPU's cvt.rn. They round to the nearest number with ties
+// to even, keep NaN, and overflow to infinity. If the processor has AVX2, slices of float32 are
+// converted 16 numbers at a time.
 package num

@@ -23,7 +23,7 @@ func F16ToFloat32(h uint16) float32 {
 		return math.Float32frombits(sign | 0x7f800000 | fraction<<13)
 	case exponent == 0 && fraction == 0:
 		return math.Float32frombits(sign)
-	case exponent == 0: // subnormal: the leading bit becomes the hidden one
+	case exponent == 0: // subnormal: the leading bit becomes the hidden bit
 		shift := uint32(bits.LeadingZeros32(fraction)) - (31 - fractionF16)
 		exponent, fraction = 1-shift, fraction<<shift&(1<<fractionF16-1)
 	}
@@ -33,8 +33,8 @@ func F16ToFloat32(h uint16) float32 {
 // F16ToFloat64 decodes fp16 bits. It is exact.
 func F16ToFloat64(h uint16) float64 { return float64(F16ToFloat32(h)) }
 
-// Float32ToF16 returns the fp16 nearest to x like cvt.rn.f16.f32: ties to even, overflow to
-// infinity, NaN to 0x7fff.
+// Float32ToF16 returns the fp16 nearest to x, like cvt.rn.f16.f32. Ties go to even, an overflow
+// gives infinity, and NaN gives 0x7fff.
 func Float32ToF16(x float32) uint16 {
 	if x != x {
 		return nanF16
@@ -44,7 +44,7 @@ func Float32ToF16(x float32) uint16 {
 	exponent := int(magnitude>>23) - 127 + biasF16
 	significand := magnitude&(1<<23-1) | 1<<23
 	drop := 23 - fractionF16
-	if exponent <= 0 { // subnormal, or too small for one
+	if exponent <= 0 { // subnormal, or too small even for a subnormal
 		drop += 1 - exponent
 		exponent = 1
 	}
@@ -56,13 +56,13 @@ func Float32ToF16(x float32) uint16 {
 	if rest > half || rest == half && kept&1 != 0 {
 		kept++
 	}
-	// A carry out of the fraction moves into the exponent by itself, and a
-	// significand without its hidden bit lands in the subnormals.
+	// A carry out of the fraction raises the exponent. A significand without its hidden bit
+	// gives a subnormal number. Both follow from the addition.
 	h := kept + uint32(exponent-1)<<fractionF16
 	return sign | uint16(min(h, infinityF16))
 }
 
-// Float64ToF16 is Float32ToF16 for a float64, with one rounding.
+// Float64ToF16 is like [Float32ToF16] for a float64. It rounds once.
 func Float64ToF16(x float64) uint16 { return Float32ToF16(roundToOdd(x)) }
 
 // EncodeF16 rounds src once to dst, which must be at least as long.

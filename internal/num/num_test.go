@@ -50,8 +50,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestNearest compares the conversions with a search for the nearest number, or for the
-// even one of two that are equally near.
+// TestNearest compares the conversions with a search for the nearest number. If two numbers are
+// equally near, the even one must result.
 func TestNearest(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, f := range formats {
@@ -106,9 +106,9 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// TestSlicesHaveTheBitsOfNumbers checks that slices have the bits of single conversions,
-// however many numbers are converted at once: for all 16-bit numbers, for the FP32 numbers
-// at and next to each of them and each tie, and for some thousand others, NaN among them.
+// TestSlicesHaveTheBitsOfNumbers checks that the conversion of a slice has the same bits as
+// conversions of single numbers. It uses all 16-bit numbers, the FP32 numbers at and next to
+// each of them and each tie, and some thousand others, including NaN.
 func TestSlicesHaveTheBitsOfNumbers(t *testing.T) {
 	all := make([]uint16, 1<<16)
 	var wide []float32
@@ -126,7 +126,7 @@ func TestSlicesHaveTheBitsOfNumbers(t *testing.T) {
 	}
 	for _, f := range formats {
 		back, bits := make([]float32, len(all)), make([]uint16, len(wide))
-		for _, from := range []int{0, 3} { // the last numbers are converted one by one
+		for _, from := range []int{0, 3} { // an offset of 3 leaves a rest that is converted one by one
 			f.decodeAll(back[from:], all[from:])
 			f.encodeAll(bits[from:], wide[from:])
 			for i, b := range all[from:] {
@@ -142,7 +142,7 @@ func TestSlicesHaveTheBitsOfNumbers(t *testing.T) {
 				}
 			}
 		}
-		for n := range 70 { // no number is left out, and nothing is written past the end
+		for n := range 70 { // every number is converted, and nothing is written past the end
 			got := make([]uint16, n+1)
 			f.encodeAll(got, wide[:n])
 			require.Equal(t, bits[:n], got[:n])

@@ -2,12 +2,12 @@ package num
 
 import "golang.org/x/sys/cpu"
 
-// Slices of float32 are converted 16 numbers at a time if the processor has AVX2, and the
-// remaining numbers one by one, with the same bits.
+// wide reports whether slices of float32 are converted 16 numbers at a time, which needs AVX2.
+// The remaining numbers are converted one by one, with the same bits.
 
 var wide = cpu.X86.HasAVX2
 
-// lanes is the number of numbers that the assembly loops convert at a time.
+// lanes is the number of numbers that one step of the assembly loops converts.
 const lanes = 16
 
 //go:noescape
@@ -27,7 +27,7 @@ func decodeBF16(dst []float32, src []uint16) { convert(dst, src, decodeBF16Wide,
 func encodeF16(dst []uint16, src []float32)  { convert(dst, src, encodeF16Wide, encodeF16One) }
 func decodeF16(dst []float32, src []uint16)  { convert(dst, src, decodeF16Wide, decodeF16One) }
 
-// convert converts whole registers of numbers with many, and then the rest.
+// convert converts as many numbers as fill whole registers with many, and the rest with rest.
 func convert[T, F any](dst []T, src []F, many func(*T, *F, int), rest func([]T, []F)) {
 	if n := len(src) &^ (lanes - 1); wide && n > 0 {
 		many(&dst[0], &src[0], n)

@@ -2,7 +2,7 @@
 
 package num
 
-// Slices of float32 are converted one number after another.
+// These functions convert slices of float32 one number after another.
 
 func encodeBF16(dst []uint16, src []float32) { encodeBF16One(dst, src) }
 func decodeBF16(dst []float32, src []uint16) { decodeBF16One(dst, src) }

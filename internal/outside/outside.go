@@ -1,8 +1,8 @@
-// Package outside finds programs and files of others that this project's tests need for
-// comparison: NVIDIA's assembler, disassembler and header, a C compiler, Python packages.
-// If one is missing, the test skips and says what was not compared. If $SONICMOE_REQUIRE
-// names it (names are separated by commas), as on the machine that admits changes, the test
-// fails.
+// Package outside finds programs and files that do not belong to this project, but that its
+// tests compare with: NVIDIA's assembler, disassembler and header, a C compiler, Python
+// packages. If one is missing, the test skips and says what was not compared. If
+// $SONICMOE_REQUIRE, a comma-separated list, contains the missing one, the test fails. The
+// machine that admits changes sets this variable.
 package outside
 
 import (
@@ -16,8 +16,8 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// EnvRequire is the variable that lists what must not be missing: ptxas, nvdisasm, cuda.h,
-// cc, chromium, and names of Python packages.
+// EnvRequire is the variable that lists what must not be missing: ptxas, nvdisasm, cuda.h, cc,
+// chromium, and names of Python packages.
 const EnvRequire = "SONICMOE_REQUIRE"
 
 // Ptxas returns the path of NVIDIA's assembler.
@@ -43,8 +43,8 @@ func Nvdisasm(t testing.TB) string {
 	return ""
 }
 
-// Header returns a folder with a cuda.h that contains the given word, such as the name of
-// an error that came with a release.
+// Header returns a folder with a cuda.h that contains the given word. A word such as the name
+// of a new error code tells a recent header from an old one.
 func Header(t testing.TB, word string) string {
 	t.Helper()
 	for _, file := range append(ptxas.Installed("include/cuda.h"), "/usr/include/cuda.h") {
@@ -66,7 +66,7 @@ func CC(t testing.TB) string {
 	return bin
 }
 
-// Chromium returns the path of a browser that runs without a screen.
+// Chromium returns the path of a browser that runs without a display.
 func Chromium(t testing.TB) string {
 	t.Helper()
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -78,8 +78,8 @@ func Chromium(t testing.TB) string {
 	return ""
 }
 
-// Python returns the path of a Python that can import these packages. With alternatives
-// ("torch|numpy") one of them is enough.
+// Python returns the path of a Python that can import all of the packages. An entry may list
+// alternatives, such as "torch|numpy"; one of them is enough.
 func Python(t testing.TB, packages ...string) string {
 	t.Helper()
 	bin, err := exec.LookPath("python3")
@@ -95,16 +95,16 @@ func Python(t testing.TB, packages ...string) string {
 	return bin
 }
 
-// imports reports whether Python can import a package with code. An import of a folder
-// without code also succeeds, with an empty package. Python looks in the current folder
-// first, so the current folder is the root.
+// imports reports whether Python can import a package that has code. A folder without code can
+// be imported too, as an empty package, so imports asks for the package's file. Python looks in
+// the current folder first; the command therefore runs in the root folder.
 func imports(python, name string) bool {
 	c := exec.Command(python, "-c", "import "+name+"\nassert "+name+".__file__")
 	c.Dir = string(filepath.Separator)
 	return c.Run() == nil
 }
 
-// missing fails the test if the tool is required, and skips it otherwise.
+// missing fails the test if the tool is required. Otherwise it skips the test.
 func missing(t testing.TB, name, why string) {
 	t.Helper()
 	if slices.Contains(strings.Split(os.Getenv(EnvRequire), ","), name) {

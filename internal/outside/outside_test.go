@@ -28,8 +28,8 @@ func ending(t *testing.T, f func(testing.TB)) (e *ended) {
 	return e
 }
 
-// TestMissing checks that with an empty PATH every tool is missing, which skips the test,
-// or fails it if the tool is required.
+// TestMissing checks that every tool is missing if PATH is empty. This skips the test, or fails
+// it if the tool is required.
 func TestMissing(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("PTXAS", "relative/ptxas")
@@ -49,8 +49,8 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestFolderIsNoPackage checks that a folder with the name of a package does not count as
-// the package, wherever the test runs.
+// TestFolderIsNoPackage checks that a folder that has the name of a package does not count as
+// the package, whatever the test's current folder is.
 func TestFolderIsNoPackage(t *testing.T) {
 	bin := outside.Python(t, "json", "nopackage|json")
 	require.True(t, filepath.IsAbs(bin))

@@ -1,5 +1,5 @@
-// Package overlaytest runs Go code of this module with other files in it, for tests that
-// show what a change touches.
+// Package overlaytest runs Go code of this module with some files added or replaced. Tests use
+// it to show what a change of these files affects.
 package overlaytest
 
 import (
@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Go runs the go command, such as "run" and its arguments, in the module's root and
-// returns its output. The module has these files, by their paths from the root, in
-// addition to its own or in place of them.
+// Go runs a go command, such as "run" with its arguments, in the module's root and returns its
+// output. files has the files, by path from the root, that are added to the module or replace
+// its own.
 func Go(t testing.TB, root string, files map[string][]byte, command string, args ...string) string {
 	t.Helper()
 	root, err := filepath.Abs(root)

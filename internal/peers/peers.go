@@ -9,40 +9,42 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Speed has the TFLOPS of a forward and a backward pass: 6TKnd and 12TKnd divided by the
-// time. 0 means not measured.
+// Speed holds the TFLOPS of a forward and a backward pass. They count 6TKnd and 12TKnd
+// operations for T tokens with K experts of width n, and tokens of width d. 0 means not
+// measured.
 type Speed struct{ Forward, Backward float64 }
 
 // SonicVersion is the version of SonicMoE that was measured, on 2026-11-23.
 const SonicVersion = "SonicMoE 0.1.2.post1"
 
-// Row is a layer, with measured speeds of other implementations.
+// Row is a layer, with the measured speeds of other implementations.
 type Row struct {
-	// Name is the size in SonicMoE's paper with its n, or the model.
+	// Name is the model's name, or the size in SonicMoE's paper followed by n, the width of an
+	// expert.
 	Name string
-	// Tokens is T, the tokens of one call.
+	// Tokens is T, the number of tokens of one call.
 	Tokens int
 	Config spec.Config
-	// SonicForwardMS and SonicBackwardMS are times of SonicVersion with its router, in
-	// milliseconds, on a rested chip: replays of a CUDA graph, and the sum of the kernels. 0
-	// means not measured.
+	// SonicForwardMS and SonicBackwardMS are times of SonicVersion, including its router, in
+	// milliseconds. They are the sum of the kernels' times in replays of a CUDA graph, measured
+	// on a rested chip: with pauses between short bursts. 0 means not measured.
 	SonicForwardMS, SonicBackwardMS float64
-	// CuBLAS has the speed of the experts' products alone, as equal batched products
-	// without routing, gather, activation and aggregation.
+	// CuBLAS is the speed of only the experts' products, computed as batched products of equal
+	// size. It does not include routing, gather, activation and aggregation.
 	CuBLAS Speed
-	// Sonic has the speed of SonicVersion by those times. MoMoE, ScatterMoE and Torch
-	// (torch._grouped_mm) have the speeds of whole experts without the router product, by
-	// wall time.
+	// Sonic is the speed that follows from SonicForwardMS and SonicBackwardMS. MoMoE,
+	// ScatterMoE and Torch (torch._grouped_mm) are the speeds of the whole experts without the
+	// router product, by wall time.
 	Sonic, MoMoE, ScatterMoE, Torch Speed
 }
 
-// All lists the configurations that tests and benchmarks use, with the speeds
-// of other implementations.
+// All lists the configurations that tests and benchmarks use, with the speeds of other
+// implementations.
 //
-// Everything was measured on one H200 (132 SMs, CUDA 13.0): bf16, SwiGLU,
-// random near-uniform routing with x = 0.5·N(0,1) and weights 0.02·N(0,1), L2
-// not flushed, median of repeated runs. SonicMoE in other regimes is in
-// examples/bench/h200/speed.md.
+// All speeds were measured on one H200 (132 SMs, CUDA 13.0) in bf16 with SwiGLU. The routing is
+// random and almost uniform, x is 0.5·N(0,1), and weights are 0.02·N(0,1). The L2 cache is not
+// flushed, and a speed is the median of repeated runs. examples/bench/h200/speed.md has
+// SonicMoE's speeds under sustained load.
 func All() []Row {
 	return []Row{
 		row("1.4B n=256", 40960, 768, 256, 128, 8, 0.888, 1.6898, [10]float64{591, 594, 435, 458, 231, 195, 165, 200, 95, 240}),
@@ -64,7 +66,7 @@ func All() []Row {
 	}
 }
 
-// row makes a Row. The speeds are pairs (forward, backward) of CuBLAS, SonicMoE, MoMoE,
+// row makes a Row. v holds five pairs (forward, backward) of speeds: CuBLAS, SonicMoE, MoMoE,
 // ScatterMoE and torch.
 func row(name string, tokens, d, n, e, k int, forwardMS, backwardMS float64, v [10]float64) Row {
 	return Row{
@@ -77,7 +79,7 @@ func row(name string, tokens, d, n, e, k int, forwardMS, backwardMS float64, v [
 	}
 }
 
-// Find returns the row with that name, and whether there is one.
+// Find returns the row with a name, and reports whether there is one.
 func Find(name string) (Row, bool) {
 	for _, r := range All() {
 		if r.Name == name {
@@ -87,11 +89,11 @@ func Find(name string) (Row, bool) {
 	return Row{}, false
 }
 
-// slice names rows that represent all: small and large, wide and narrow.
+// slice names four rows that stand for all: small and large, wide and narrow layers.
 const slice = "7B n=256,30B n=1024,120B n=2048,Qwen3-30B-A3B"
 
-// Select returns the rows with these names, separated by commas. "all" selects all rows,
-// "slice" selects four that represent all.
+// Select returns the rows with the names in a comma-separated list. "all" selects all rows, and
+// "slice" selects four rows that stand for all.
 func Select(names string) (list []Row, err error) {
 	switch names {
 	case "all":

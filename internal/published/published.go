@@ -14,8 +14,7 @@ import (
 //go:embed published.json
 var text []byte
 
-// Models returns the models, each with its name. Callers share the slices and must not
-// change them.
+// Models returns the models. Callers share the slices and must not change them.
 var Models = sync.OnceValues(func() ([]checkpoint.Model, error) {
 	var list []struct {
 		Name   string          `json:"name"`

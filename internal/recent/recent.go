@@ -1,12 +1,11 @@
-// Package recent keeps recently made values in memory if making them again costs more than
-// keeping them.
+// Package recent keeps recently computed values in memory.
 package recent
 
 import "sync"
 
-// Cache keeps values by their keys, up to a total cost. The most recently used values stay,
-// and the last one stays whatever its cost is. The zero value keeps only the last one. It
-// is safe for concurrent use.
+// Cache keeps values by their keys, up to a total cost. It drops the values that were not used
+// for the longest time, but never the last value, whatever its cost is. The zero value keeps
+// only the last value. A Cache is safe for concurrent use.
 type Cache[K comparable, V any] struct {
 	max, cost int
 	mu        sync.Mutex
@@ -19,10 +18,10 @@ type entry[K comparable, V any] struct {
 	cost  int
 }
 
-// New returns a cache for values with a total cost of at most most.
+// New returns a cache for values whose total cost is at most most.
 func New[K comparable, V any](most int) *Cache[K, V] { return &Cache[K, V]{max: most} }
 
-// Find returns the value that was added with the key, if the cache still has it.
+// Find returns the value that was added with the key, if the cache still holds it.
 func (c *Cache[K, V]) Find(key K) (v V, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,8 +35,8 @@ func (c *Cache[K, V]) Find(key K) (v V, ok bool) {
 	return v, false
 }
 
-// Add keeps a value that was made from key, after Find did not find it. If several
-// goroutines look for the same key at once, each finds nothing and may add it.
+// Add keeps the value of a key that Find did not find. If several goroutines look for the same
+// key at once, Find may fail for each, and each may add the value.
 func (c *Cache[K, V]) Add(key K, value V, cost int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"sonicmoe/internal/recent"
 )
 
-// TestCache checks that the most recently used values stay, within the cost.
+// TestCache checks that the most recently used values stay, within the total cost.
 func TestCache(t *testing.T) {
 	c := recent.New[string, int](10)
 	for i, step := range []struct {

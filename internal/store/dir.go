@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// DefaultDir returns the directory of a cache if neither cache.Options nor
-// SONICMOE_CACHE names one.
+// DefaultDir returns the directory of the cache. It is used if neither cache.Options nor
+// SONICMOE_CACHE names a directory.
 func DefaultDir() (string, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {

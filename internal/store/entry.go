@@ -2,20 +2,20 @@ package store
 
 import "bytes"
 
-// Entry is the stored value of a module's key: the PTX, and the machine code that some
-// assemblers and drivers made of it.
+// Entry is the stored value of a module's key: the module's PTX, and the machine code that
+// assemblers and drivers made from it.
 type Entry struct {
 	// Label describes the module in listings of the cache, such as the kernel's name
 	// and tile. It is not part of the key.
 	Label string
 	// PTX is the module's text.
 	PTX []byte
-	// Images holds machine code, at most one image for each producer, the most
-	// recently stored first. It may be empty.
+	// Images holds machine code, with at most one image for each producer. The most recently
+	// stored image is first. Images may be empty.
 	Images []Image
 }
 
-// Image is machine code made of an entry's PTX.
+// Image is machine code made from an entry's PTX.
 type Image struct {
 	// Producer is the name and version of the program that made the image: "ptxas
 	// 13.0.88", "driver 13000 580.95.05".
@@ -26,10 +26,11 @@ type Image struct {
 	Log string
 }
 
-// MaxImages limits an entry's growth over years of driver updates.
+// MaxImages limits the number of images of an entry, which would otherwise grow with every
+// driver update.
 const MaxImages = 8
 
-// Image returns the machine code of one producer.
+// Image returns the machine code that a producer made, and reports whether there is any.
 func (e Entry) Image(producer string) (Image, bool) {
 	for _, im := range e.Images {
 		if im.Producer == producer {
@@ -39,9 +40,9 @@ func (e Entry) Image(producer string) (Image, bool) {
 	return Image{}, false
 }
 
-// Merge returns e with images of old added whose producers e lacks: the first image of each
-// producer, and at most MaxImages in all. If the PTX differs, the images of old are left
-// out.
+// Merge returns e, with the images of old added whose producers e lacks. The result has the
+// first image of each producer, and at most MaxImages in all. If the PTX of old differs, its
+// images are left out.
 func (e Entry) Merge(old Entry) Entry {
 	candidates := e.Images
 	if bytes.Equal(e.PTX, old.PTX) {

@@ -10,12 +10,13 @@ import (
 // Key is the name of a stored file: a SHA-256 digest.
 type Key [sha256.Size]byte
 
-// NewKey hashes FormatVersion and the fields, each after its length as eight bytes. So
-// moving a byte from one field to the next, or adding an empty field, gives another key.
+// NewKey hashes FormatVersion and the fields. Each field follows its length, which is written
+// as eight bytes. Moving a byte from one field to the next, or adding an empty field, therefore
+// gives another key.
 //
-// A field belongs here if the stored bytes depend on it: the PTX text, the target, the
-// options. Paths, times, hosts, and values that change from step to step do not belong
-// here.
+// A field belongs in the key if the stored bytes depend on it: the PTX text, the target, the
+// options. Paths, times, host names, and values that change from step to step do not belong in
+// the key.
 func NewKey(fields ...[]byte) Key {
 	h := sha256.New()
 	var length [8]byte
@@ -34,7 +35,7 @@ func NewKey(fields ...[]byte) Key {
 // String returns the key as 64 lower-case hexadecimal digits.
 func (k Key) String() string { return hex.EncodeToString(k[:]) }
 
-// ParseKey reads the output of String, and nothing else.
+// ParseKey reads a key in the form that String writes. It accepts no other form.
 func ParseKey(text string) (Key, error) {
 	var k Key
 	if len(text) == hex.EncodedLen(len(k)) {

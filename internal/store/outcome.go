@@ -2,8 +2,8 @@ package store
 
 import "fmt"
 
-// Outcome is the result of an operation. No outcome is a reason to stop: a caller without
-// an entry compiles, and a caller that could not store continues.
+// Outcome is the result of an operation of the cache. No outcome is a reason to stop. A caller
+// that got no entry compiles, and a caller whose entry was not stored continues.
 type Outcome int
 
 const (
@@ -11,10 +11,10 @@ const (
 	Miss Outcome = iota
 	// Hit means that the entry was found and its checksum is right.
 	Hit
-	// Damaged means that a file was found that is truncated, altered, misnamed, foreign or
-	// of another format version. Treat it as a Miss.
+	// Damaged means that the file is truncated, altered, misnamed, not a file of the cache, or
+	// of another format version. Treat it like Miss.
 	Damaged
-	// Disabled means that the cache is off or that no directory can be used.
+	// Disabled means that the cache is off, or that none of its directories can be used.
 	Disabled
 	// Stored means that the entry is on disk.
 	Stored
@@ -22,7 +22,7 @@ const (
 	Unchanged
 	// ReadOnly means that the cache may not write.
 	ReadOnly
-	// Failed means that writing failed; Cache.Err has the reason.
+	// Failed means that writing failed. Cache.Err returns the reason.
 	Failed
 	// Deleted means that the file was removed.
 	Deleted

@@ -1,5 +1,5 @@
-// Package strict reads JSON files that people or other programs write. It refuses the texts
-// that JSON readers understand in different ways.
+// Package strict reads JSON files that people or other programs write. It refuses texts that
+// different JSON readers understand in different ways.
 package strict
 
 import (
@@ -13,8 +13,9 @@ import (
 	"strings"
 )
 
-// Decode stores one JSON value in the variable that to points to. A field that to has not,
-// a field that stands twice in one object, and text after the value are errors.
+// Decode reads one JSON value into the variable that to points to. An object with a field that
+// to does not have is an error. A field that occurs twice in an object and text after the value
+// are errors, too.
 func Decode(data []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
@@ -28,7 +29,7 @@ func Decode(data []byte, to any) error {
 	return twice(data, reflect.TypeOf(to))
 }
 
-// Unmarshal is json.Unmarshal, but a field that stands twice in one object is an error.
+// Unmarshal is json.Unmarshal, except that a field that occurs twice in an object is an error.
 func Unmarshal(data []byte, to any) error {
 	if err := json.Unmarshal(data, to); err != nil {
 		return err
@@ -36,9 +37,9 @@ func Unmarshal(data []byte, to any) error {
 	return twice(data, reflect.TypeOf(to))
 }
 
-// Doubled returns the path of a field that stands twice in one object, such as
-// "text_config.num_experts", or "" if there is none. data must be valid JSON. Names that
-// differ in capitals are two fields.
+// Doubled returns the path of a field that occurs twice in an object, such as
+// "text_config.num_experts", or "" if there is none. data must be valid JSON. Names that differ
+// only in capital letters count as two fields.
 func Doubled(data []byte) string {
 	return doubled{json.NewDecoder(bytes.NewReader(data))}.in(nil)
 }
@@ -50,11 +51,12 @@ func twice(data []byte, t reflect.Type) error {
 	return nil
 }
 
-// doubled searches a JSON text.
+// doubled searches a JSON text for fields that occur twice in an object.
 type doubled struct{ *json.Decoder }
 
-// in returns the path of a field that stands twice in the next value, which is stored in a
-// variable of type t, or "" if there is none. t is nil if the type is not known.
+// in returns the path of a field that occurs twice in an object of the next value, or "" if
+// there is none. t is the type of the variable in which the value is stored, or nil if it is
+// not known.
 func (d doubled) in(t reflect.Type) string {
 	t = plain(t)
 	start, _ := d.Token()
@@ -78,7 +80,7 @@ func (d doubled) inObject(t reflect.Type) string {
 		token, _ := d.Token()
 		name := fmt.Sprint(token)
 		one, of := name, element(t)
-		if f := field(t, name); f != nil { // a name in other capitals is the same field
+		if f := field(t, name); f != nil { // a name that differs only in capital letters is the same field
 			one, of = f.Name, f.Type
 		}
 		if seen[one] {
@@ -93,7 +95,8 @@ func (d doubled) inObject(t reflect.Type) string {
 	return ""
 }
 
-// plain returns the type that pointers lead to. It is nil if the type reads JSON itself.
+// plain returns the type to which pointers lead. It returns nil if that type has its own JSON
+// decoder.
 func plain(t reflect.Type) reflect.Type {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -112,7 +115,8 @@ func element(t reflect.Type) reflect.Type {
 	return nil
 }
 
-// field returns the field of a struct that package json stores a name in, or nil.
+// field returns the field of a struct in which package json stores a name, or nil if there is
+// none.
 func field(t reflect.Type, name string) *reflect.StructField {
 	if t == nil || t.Kind() != reflect.Struct {
 		return nil

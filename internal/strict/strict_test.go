@@ -10,7 +10,7 @@ import (
 	"sonicmoe/internal/strict"
 )
 
-// file has each kind of type that the readers of files have.
+// file has fields of every type that files read by this module have.
 type file struct {
 	Name  string
 	Size  int `json:"size"`
@@ -49,7 +49,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestUnmarshal has fields that the variable does not have, which Unmarshal skips.
+// TestUnmarshal reads a text with fields that the variable does not have, which Unmarshal must
+// skip.
 func TestUnmarshal(t *testing.T) {
 	var f file
 	assert.NoError(t, strict.Unmarshal([]byte(`{"new":{"a":1},"size":3}`), &f))

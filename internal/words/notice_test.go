@@ -13,8 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNotice compares the modules in NOTICE with the tree's go.mod files, and the licences
-// in NOTICE and LICENSE with the modules that the shared library contains.
+// TestNotice compares the modules that NOTICE lists with the tree's go.mod files. It also
+// compares the licences in NOTICE and LICENSE with the modules that the shared library
+// contains.
 func TestNotice(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "NOTICE"))
 	require.NoError(t, err)
@@ -59,7 +60,7 @@ func TestNotice(t *testing.T) {
 	for _, dir := range within {
 		text, err := os.ReadFile(filepath.Join(dir, "LICENSE"))
 		require.NoError(t, err)
-		terms, _, _ := strings.Cut(string(text), "APPENDIX") // its last lines name an owner
+		terms, _, _ := strings.Cut(string(text), "APPENDIX") // the lines after "APPENDIX" name an owner
 		assert.Contains(t, folded(string(apache)+string(page)), folded(terms), dir)
 	}
 }

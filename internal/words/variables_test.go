@@ -14,14 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// maxVariables is the largest number of environment variables for tests.
+// maxVariables is the largest number of environment variables that tests may read.
 const maxVariables = 8
 
-// system lists the variables that tests read but that belong to the system or to CUDA.
+// system lists variables that tests read but that belong to the operating system or to CUDA.
 var system = []string{"PATH", "PYTHONPATH", "TMPDIR", "CUDA_CACHE_DISABLE"}
 
-// TestVariables compares the tables of environment variables in CONTRIBUTING.md with the
-// variables that the tree uses, and bounds those for tests. A test may read no others.
+// TestVariables checks that the tables of environment variables in CONTRIBUTING.md have exactly
+// the variables that the tree uses, and that tests use at most maxVariables.
 func TestVariables(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
 	require.NoError(t, err)
@@ -30,7 +30,7 @@ func TestVariables(t *testing.T) {
 	_, tests, ok = strings.Cut(tests, "Variables that tests read:")
 	require.True(t, ok)
 	programs, _, _ = strings.Cut(programs, "\n## ")
-	listed := map[string]bool{} // and whether the tree uses it
+	listed := map[string]bool{} // true once the tree is seen to use the variable
 	row := regexp.MustCompile("(?m)^\\| `(SONICMOE_[A-Z_]+)` \\|")
 	for _, m := range row.FindAllStringSubmatch(tests+programs, -1) {
 		listed[m[1]] = false
@@ -38,7 +38,7 @@ func TestVariables(t *testing.T) {
 	assert.LessOrEqual(t, len(row.FindAllString(tests, -1)), maxVariables, "variables for tests")
 
 	name := regexp.MustCompile(`\bSONICMOE_[A-Z_]*[A-Z]\b`)
-	guard := regexp.MustCompile(`_H$|^SONICMOE_TYPES_ONLY$`) // of the C headers
+	guard := regexp.MustCompile(`_H$|^SONICMOE_TYPES_ONLY$`) // include guards of C headers
 	read := regexp.MustCompile(`(?:Getenv|LookupEnv|environ\.get)\("(\w+)"`)
 	for file, text := range tracked(t) {
 		switch path.Ext(file) {

@@ -1,6 +1,6 @@
-// Package words checks the project's English against the style sheet of
-// CONTRIBUTING.md. It finds phrases that make a new reader stop: a match in a
-// comment, a docstring or a page has to be rewritten, or allowed with a reason.
+// Package words checks the project's English against the style sheet in CONTRIBUTING.md. It
+// finds phrases that make a new reader stop. A phrase found in a comment, a docstring or a page
+// must be rewritten, or allowed with a reason.
 package words
 
 import (
@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// Rule is one phrase that the style sheet refuses.
+// Rule is a phrase that the style sheet refuses.
 type Rule struct {
 	Name   string // the phrase, as the sheet names it
 	Better string // what to write in its place
 	find   *regexp.Regexp
 }
 
-// Rules are the refused phrases.
+// Rules lists the refused phrases.
 var Rules = []Rule{
 	rule("so many, so few", "the name of the count", `\bso (?:many|few)\b`),
 	rule("X are those of Y", "what X is", `\b(?:is|are|was|were|as|be) (?:that|those|the one|the ones) (?:of|which)\b`),
@@ -41,7 +41,7 @@ func rule(name, better, expression string) Rule {
 // A Match is a refused phrase in a file.
 type Match struct {
 	File string
-	Line int // from 1
+	Line int // counted from 1
 	Text string
 	Rule Rule
 }
@@ -50,9 +50,9 @@ func (m Match) String() string {
 	return fmt.Sprintf("%s:%d: %q: write %s: %s", m.File, m.Line, m.Rule.Name, m.Rule.Better, m.Text)
 }
 
-// Find returns the refused phrases in the prose of a file: all of Markdown,
-// comments of Go and C, comments and docstrings of Python. Measurements belong
-// in pages, so Markdown may have them.
+// Find returns the refused phrases in the prose of a file: all of a Markdown page, comments of
+// Go and C, comments and docstrings of Python. Measurements belong in pages, so the rule
+// against them does not apply to Markdown.
 func Find(file, text string) (matches []Match) {
 	ext, docstring := path.Ext(file), false
 	for i, line := range strings.Split(text, "\n") {
@@ -80,8 +80,8 @@ func Find(file, text string) (matches []Match) {
 	return matches
 }
 
-// afterMarker returns the comment of a line: the text after the first marker that
-// no string literal encloses.
+// afterMarker returns the comment of a line: the text after the first marker that is not inside
+// a string literal.
 func afterMarker(line, marker string) string {
 	before, comment, found := strings.Cut(line, marker)
 	if !found || strings.Count(before, `"`)%2 == 1 || strings.Count(before, "`")%2 == 1 {

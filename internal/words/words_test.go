@@ -12,13 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// maxAllowed bounds testdata/allowed.txt.
+// maxAllowed is the largest number of exceptions in testdata/allowed.txt.
 const maxAllowed = 40
 
-// maxLeft bounds the refused phrases that still stand.
+// maxLeft is the largest number of refused phrases without an exception.
 const maxLeft = 0
 
-// root is the repository.
+// root is the path of the repository.
 var root = filepath.Join("..", "..")
 
 // tracked yields the names and texts of the files that git tracks.
@@ -41,9 +41,9 @@ func tracked(t *testing.T) iter.Seq2[string, string] {
 	}
 }
 
-// TestPhrases checks every tracked page, comment and docstring against the style
-// sheet. testdata/allowed.txt lists the exceptions: file, tab, part of the line,
-// tab, reason.
+// TestPhrases checks every tracked page, comment and docstring against the style sheet.
+// testdata/allowed.txt lists the exceptions. Each line has a file, a part of the refused line
+// and a reason, separated by tabs.
 func TestPhrases(t *testing.T) {
 	allowed, left := readAllowed(t), 0
 	for file, text := range tracked(t) {
@@ -72,8 +72,8 @@ func TestPhrases(t *testing.T) {
 	}
 }
 
-// TestPlantedPhrases checks that each rule finds its phrase, in each kind of prose, and
-// leaves code and strings alone.
+// TestPlantedPhrases checks that each rule finds its phrase in each kind of prose, and that it
+// ignores code and strings.
 func TestPlantedPhrases(t *testing.T) {
 	planted := map[string]string{
 		"so many, so few":             "a stage has so many k-tiles",
