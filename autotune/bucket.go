@@ -2,12 +2,12 @@ package autotune
 
 import "fmt"
 
-// Bucket is a range of rows per expert. Keys of choices contain a bucket and no token
-// count, so a layer meets only a few keys in its life.
+// Bucket is a range of rows per expert. The key of a choice contains a bucket instead of a
+// number of tokens, so that a layer needs only a few choices.
 type Bucket int
 
-// bucketEnds has the last number of rows of each bucket, except for the last bucket, which
-// has no end.
+// bucketEnds holds the largest number of rows of each bucket, except the last, which has no
+// upper end.
 var bucketEnds = [...]int{32, 128, 512, 2048}
 
 // Buckets is the number of buckets.
@@ -47,7 +47,7 @@ type Key struct {
 	Bucket Bucket
 }
 
-// String returns the key as listings of a cache show it.
+// String returns the key in the form that listings of a cache show.
 func (k Key) String() string {
 	return fmt.Sprintf("tuned %s on %s, %d SMs, %v rows an expert", k.Subject, k.GPU, k.SMs, k.Bucket)
 }

@@ -12,25 +12,25 @@ type Store interface {
 	GetChoice(key string) (value []byte, ok bool)
 }
 
-// layered is a Store with several places, such as a cache with a bundle: see
+// layered is a Store that searches several places, such as a directory and a bundle: see
 // cache.GetChoiceFor.
 type layered interface {
 	GetChoiceFor(key string, use func(value []byte) bool) (value []byte, ok bool)
 }
 
-// Origin is the source of a point.
+// Origin says where a point comes from.
 type Origin uint8
 
-// Origins of points.
+// These are the origins of a point.
 const (
 	// CostModel means that no choice is stored, and the cost model's point is used.
 	CostModel Origin = iota
-	// Tuned means that the stored choice is valid.
+	// Tuned means that the stored choice is valid and is used.
 	Tuned
-	// Stale means that the stored choice is for other PTX than today's, and the cost
-	// model's point is used.
+	// Stale means that the stored choice was made for other PTX than the generator writes now.
+	// The cost model's point is used.
 	Stale
-	// Unreadable means that this version cannot read the stored choice, and the cost
+	// Unreadable means that this version of the package cannot read the stored choice. The cost
 	// model's point is used.
 	Unreadable
 	// Given means that the caller chose the point.
@@ -46,14 +46,14 @@ func (o Origin) String() string {
 	return names[o]
 }
 
-// recordVersion is the version of stored choices.
+// recordVersion is the version of the stored form of choices.
 const recordVersion = 1
 
 // record is a stored choice.
 type record[P comparable] struct {
 	Version int
 	Point   P
-	// PTX is the Digest of the kernels of the point.
+	// PTX is the [Digest] of the kernels of the point.
 	PTX string
 }
 
@@ -62,12 +62,13 @@ func Encode[P comparable](p P, digest string) ([]byte, error) {
 	return json.Marshal(record[P]{recordVersion, p, digest})
 }
 
-// Pick reads the choice that is stored under a key. If the store has several places, Pick
-// takes the first valid choice, so that an old choice in the user's directory does not hide
-// a newer one in a bundle. digest emits the kernels of a point and returns their Digest. If
-// it fails, for example because no kernel has the point any more, the choice is stale.
-// Unless the Origin is Tuned, the point must not be used, and the error, if any, explains
-// the first choice.
+// Pick reads the choice that is stored under a key. If the store searches several places, Pick
+// takes the first valid choice. An old choice in the user's directory therefore does not hide a
+// newer one in a bundle.
+//
+// digest emits the kernels of a point and returns their Digest. If digest fails, for example
+// because no kernel has the point any more, the choice is stale. If the Origin is not Tuned,
+// the point must not be used. The error, if any, then explains the first choice found.
 func Pick[P comparable](s Store, key Key, digest func(P) (string, error)) (found P, origin Origin, err error) {
 	origin = CostModel
 	valid := func(value []byte) bool {
@@ -85,7 +86,7 @@ func Pick[P comparable](s Store, key Key, digest func(P) (string, error)) (found
 	return found, origin, err
 }
 
-// read does the work of Pick for one stored value.
+// read is [Pick] for one stored value.
 func read[P comparable](value []byte, key Key, digest func(P) (string, error)) (P, Origin, error) {
 	var none P
 	var r record[P]

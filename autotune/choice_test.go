@@ -76,14 +76,14 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// TestPickBehindAStaleChoice checks that an old choice in a directory does not hide a newer
-// one in a bundle. If all are stale, the error explains the first one.
+// TestPickBehindAStaleChoice checks that an old choice in a directory does not hide a newer one
+// in a bundle. If all choices are stale, the error explains the first.
 func TestPickBehindAStaleChoice(t *testing.T) {
 	digest, chosen := digestOf(t), point{Threads: 64}
 	now, err := digest(chosen)
 	require.NoError(t, err)
 	for _, c := range []struct {
-		places [][2]string // for each place the digests of the points with 32 threads, and of the chosen points
+		places [][2]string // for each place, the digest stored with the point of 32 threads, and that with the chosen point
 		origin autotune.Origin
 		says   string
 	}{
@@ -119,8 +119,8 @@ func TestPickBehindAStaleChoice(t *testing.T) {
 	}
 }
 
-// TestFile checks that another bucket, GPU or number of SMs has no choice, and that all
-// readers of one file pick the same point.
+// TestFile checks that a choice is not found for another bucket, GPU or number of SMs, and that
+// all readers of one file pick the same point.
 func TestFile(t *testing.T) {
 	digest := digestOf(t)
 	now, err := digest(base)
@@ -180,8 +180,9 @@ func TestGain(t *testing.T) {
 	_, few := autotune.Gain([]float64{1, 1, 1, 1}, []float64{.8, .9, 1, 1.1})
 	_, many := autotune.Gain([]float64{1, 1, 1, 1, 1, 1, 1, 1}, []float64{.8, .8, .9, .9, 1, 1, 1.1, 1.1})
 	assert.Less(t, many, few, "more rounds, less noise")
-	// Ratios of 1, 1.1, 1.3 and 1.7: the median lies between 1.1 and 1.3. The quartiles 1.075 and
-	// 1.4 stand for a standard deviation; 1.253 / 2 of it is the median's standard error.
+	// The ratios are 1, 1.1, 1.3 and 1.7, and the median lies between 1.1 and 1.3. The
+	// quartiles 1.075 and 1.4 give a standard deviation; 1.253 / 2 of it is the standard error
+	// of the median.
 	gain, noise = autotune.Gain([]float64{1, 1, 1, 1}, []float64{1.7, 1, 1.3, 1.1})
 	assert.InDelta(t, -0.2, gain, 1e-12)
 	assert.InDelta(t, 2*1.253*(0.325/1.349)/2, noise, 1e-12)

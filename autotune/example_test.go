@@ -6,8 +6,8 @@ import (
 	"sonicmoe/autotune"
 )
 
-// This example stores a choice with the digest of its kernels' PTX. If the generator writes
-// other PTX later, the cost model decides.
+// This example stores a choice together with the digest of its kernels' PTX. When the generator
+// writes other PTX later, the choice is stale and the cost model decides.
 func ExamplePick() {
 	type tile struct{ M, N int }
 	key := autotune.Key{Subject: "product d=1536 n=256", GPU: "NVIDIA H200", SMs: 132, Bucket: autotune.BucketOf(1536)}

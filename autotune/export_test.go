@@ -2,14 +2,14 @@ package autotune
 
 import "time"
 
-// WithClock makes a session use a test's clock.
+// WithClock makes a session use the clock now.
 func (o Options) WithClock(now func() time.Time) Options {
 	o.now = now
 	return o
 }
 
-// ForgetWorkers makes the program behave as if main did not call WorkerMain, until the
-// caller calls restore.
+// ForgetWorkers makes the program behave as if main had not called WorkerMain. restore undoes
+// this.
 func ForgetWorkers() (restore func()) {
 	mayWork.Store(false)
 	return func() { mayWork.Store(true) }

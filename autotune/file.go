@@ -19,15 +19,15 @@ import (
 	"sonicmoe/internal/strict"
 )
 
-// File has choices in one file, so that all readers of the file pick the same points, such
-// as all ranks of a job. It is JSON, sorted by key, and suits version control. It is safe
-// for concurrent use.
+// File holds choices in one file, so that all readers of the file, such as the ranks of a job,
+// pick the same points. The file is JSON, sorted by key, which suits version control. A File is
+// safe for concurrent use.
 type File struct {
 	mu      sync.RWMutex
 	choices map[string]json.RawMessage
 }
 
-// fileFormat identifies files of choices.
+// fileFormat is the value by which a file of choices is recognised.
 const fileFormat = "sonicmoe choices 1"
 
 type fileJSON struct {
@@ -43,17 +43,17 @@ type fileChoice struct {
 // NewFile returns a file without choices.
 func NewFile() *File { return &File{choices: map[string]json.RawMessage{}} }
 
-// mostFileBytes bounds a file of choices. Tens of thousands of choices fit.
+// mostFileBytes is the largest size of a file of choices. Tens of thousands of choices fit.
 const mostFileBytes = 16 << 20
 
-// ReadFile reads a file of choices. Another file is an error, and is read only as far as
-// needed to find out.
+// ReadFile reads a file of choices. If the file is of another kind, the result is an error, and
+// ReadFile reads only as much as it needs to find out.
 func ReadFile(ctx context.Context, path string) (*File, error) {
 	f, _, err := readFile(ctx, path)
 	return f, err
 }
 
-// readFile is ReadFile. It also returns the bytes.
+// readFile is [ReadFile], and also returns the file's bytes.
 func readFile(ctx context.Context, path string) (*File, []byte, error) {
 	data, err := disk.ReadFile(ctx, disk.OS, path, mostFileBytes)
 	if errors.Is(err, disk.ErrNotRegular) || errors.Is(err, disk.ErrTooLarge) {
@@ -72,7 +72,7 @@ func readFile(ctx context.Context, path string) (*File, []byte, error) {
 	}
 	f := NewFile()
 	for _, c := range j.Choices {
-		if _, twice := f.choices[c.Key]; twice { // a merge of two versions can leave this
+		if _, twice := f.choices[c.Key]; twice { // a merge of two versions of the file can leave a key twice
 			return nil, nil, fmt.Errorf("%s is not a file of choices: it has %q twice", path, c.Key)
 		}
 		f.choices[c.Key] = c.Value
@@ -80,14 +80,14 @@ func readFile(ctx context.Context, path string) (*File, []byte, error) {
 	return f, data, nil
 }
 
-// lockWait is the longest time to wait for a file of choices. Writers lock it for a moment
-// only.
+// lockWait is the longest time to wait for the lock of a file of choices. A writer holds the
+// lock only for a moment.
 const lockWait = 30 * time.Second
 
-// UpdateFile lets change alter the choices of a file, which starts empty if it does not
-// exist, and replaces the file as a whole or not at all. Concurrent changes through this
-// function are not lost, except on file systems without locks. A file of another kind is an
-// error and stays unchanged.
+// UpdateFile calls change with the choices of a file, and then replaces the file as a whole or
+// not at all. If the file does not exist, change gets no choices. If several processes or
+// goroutines use UpdateFile at once, no change is lost, except on file systems without locks. A
+// file of another kind is an error and stays unchanged.
 func UpdateFile(ctx context.Context, path string, change func(*File) error) error {
 	return locked(ctx, path, func(f *File, old []byte) error {
 		if err := change(f); err != nil {
@@ -101,14 +101,14 @@ func UpdateFile(ctx context.Context, path string, change func(*File) error) erro
 	})
 }
 
-// CheckFile returns the error that UpdateFile would return, so that a program can find it
-// before hours of work. It changes nothing.
+// CheckFile returns the error that UpdateFile would return. A program can call it before hours
+// of work. CheckFile changes nothing.
 func CheckFile(ctx context.Context, path string) error {
 	return locked(ctx, path, func(*File, []byte) error { return nil })
 }
 
-// WriteFile replaces the choices in a file by these. A file of another kind is an error and
-// stays unchanged.
+// WriteFile replaces the choices in a file by the choices of f. A file of another kind is an
+// error and stays unchanged.
 func (f *File) WriteFile(path string) error {
 	return UpdateFile(context.Background(), path, func(there *File) error {
 		f.mu.RLock()
@@ -118,10 +118,10 @@ func (f *File) WriteFile(path string) error {
 	})
 }
 
-// locked calls do with the choices of a file and its bytes (nil if there is no file) while
-// it holds the file's lock.
+// locked calls do with the choices and the bytes of a file (nil if there is no file) while it
+// holds the file's lock.
 func locked(ctx context.Context, path string, do func(f *File, old []byte) error) error {
-	lock := path // for a link, lock the file that it points to, which others may know by another name
+	lock := path // for a link, lock its target, because other writers may use the target's name
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		lock = target
 	}
@@ -132,7 +132,8 @@ func locked(ctx context.Context, path string, do func(f *File, old []byte) error
 	case !errors.Is(err, disk.ErrNoLocks):
 		return fmt.Errorf("the choices in %s can't be changed: %w", path, err)
 	}
-	// ctx limits only the wait for the lock, so that a stopped search can still save.
+	// ctx limits only the wait for the lock. A search that was stopped can therefore still
+	// save.
 	f, old, err := readFile(context.WithoutCancel(ctx), path)
 	if errors.Is(err, fs.ErrNotExist) {
 		f, old, err = NewFile(), nil, nil
@@ -155,8 +156,8 @@ func (f *File) encode() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// replaceFile replaces a file and keeps its permissions. For a link it replaces the file
-// that the link points to.
+// replaceFile replaces a file and keeps its permissions. If path is a link, it replaces the
+// link's target.
 func replaceFile(path string, data []byte) error {
 	mode := fs.FileMode(0o644)
 	if target, err := filepath.EvalSymlinks(path); err == nil {
@@ -179,7 +180,8 @@ func (f *File) GetChoice(key string) (value []byte, ok bool) {
 	return slices.Clone(value), ok
 }
 
-// PutChoice sets or replaces a choice; value comes from Encode. The error is always nil.
+// PutChoice stores a choice under a key, or replaces the stored one. value comes from [Encode].
+// The error is always nil.
 func (f *File) PutChoice(key string, value []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -71,8 +71,8 @@ func TestForeignFilesStay(t *testing.T) {
 	assert.Error(t, autotune.CheckFile(t.Context(), filepath.Join(t.TempDir(), "no", "choices.json")))
 }
 
-// TestUpdateByALink checks that updates through a link and by the file's name do not lose
-// changes of each other.
+// TestUpdateByALink checks that no change is lost if one writer uses a link and another the
+// file's name.
 func TestUpdateByALink(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("only administrators may create links")
@@ -84,7 +84,7 @@ func TestUpdateByALink(t *testing.T) {
 	done := make(chan error, 1)
 	require.NoError(t, autotune.UpdateFile(t.Context(), path, func(f *autotune.File) error {
 		go func() { done <- autotune.UpdateFile(t.Context(), link, putOne("by the link")) }()
-		time.Sleep(50 * time.Millisecond) // until it waits
+		time.Sleep(50 * time.Millisecond) // until the other update waits for the lock
 		return putOne("by the name")(f)
 	}))
 	require.NoError(t, <-done)
@@ -96,9 +96,9 @@ func TestUpdateByALink(t *testing.T) {
 	}
 }
 
-// TestUpdateFile checks that a missing file is created, that permissions and links are
-// kept, that a file without changes is not written, and that a failing change leaves it as
-// it was.
+// TestUpdateFile checks that a missing file is created, that permissions and links are kept,
+// that a file is not written if its choices do not change, and that a change that fails leaves
+// the file unchanged.
 func TestUpdateFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "choices.json")
@@ -137,7 +137,7 @@ func TestUpdateFile(t *testing.T) {
 		return errors.Join(f.PutChoice("c", []byte("1")), failing)
 	}), failing)
 	require.Error(t, autotune.UpdateFile(t.Context(), path, func(f *autotune.File) error {
-		return f.PutChoice("c", []byte("half a rec")) // not JSON
+		return f.PutChoice("c", []byte("half a rec")) // the value is not JSON
 	}))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -147,8 +147,8 @@ func TestUpdateFile(t *testing.T) {
 	assert.Equal(t, string(text), string(now))
 }
 
-// TestUpdatesAtOnce changes one file at once in this process and in others, and checks that
-// it has every choice.
+// TestUpdatesAtOnce changes one file at the same time in this process and in others, and checks
+// that the file then has every choice.
 func TestUpdatesAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "choices.json")
 	const processes, goroutines, each = 3, 6, 10

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// Measuring has two parts. In the first, each point is timed a few times, and points
-// without a chance are dropped. The choice depends only on the times of the second part;
-// otherwise the point with the luckiest times would win.
+// Measuring has two parts. The first part times each point a few times and drops points that
+// are clearly slower. The second part times the remaining points, and only its times decide.
+// Otherwise the point with the luckiest times of the first part would have an advantage.
 const (
 	screenRounds = 3
-	// A point remains after the first part if its time is below hopeless times the fastest
-	// one. At most finalists points remain besides the default.
+	// A point stays after the first part if its time is below hopeless times the fastest time.
+	// At most finalists points stay, not counting the default.
 	hopeless  = 1.10
 	finalists = 4
-	// leastRounds is the number of rounds of the second part without which the default
-	// stays.
+	// leastRounds is the least number of rounds of the second part. With fewer rounds the
+	// default stays.
 	leastRounds = 5
 )
 
-// measure times the points whose results were right, interleaved.
+// measure times the points that were found right, in turns.
 func (t *tuning[P]) measure(ctx context.Context) error {
 	if err := t.warm(ctx); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (t *tuning[P]) warm(ctx context.Context) error {
 	return t.defaultLost()
 }
 
-// defaultLost returns an error if the default has failed.
+// defaultLost returns an error if the default point has failed.
 func (t *tuning[P]) defaultLost() error {
 	if c := t.trials[0]; c.Status != Untried {
 		return fmt.Errorf("autotune: the default %s %v was verified, but failed when it was timed: %s", t.problem.Name, c.Point, c.Reason)
@@ -65,12 +65,12 @@ func (t *tuning[P]) defaultLost() error {
 	return nil
 }
 
-// rounds times every trial once a round. Each round starts with another trial, so that
-// changes of the chip affect all trials equally. It stops when the time is up.
+// rounds times every trial once in each round. Each round starts with another trial, so that
+// changes of the chip's speed affect all trials equally. It stops when the budget is used up.
 func (t *tuning[P]) rounds(ctx context.Context, n int, done *int, total int) error {
 	for round := range n {
-		// A round counts only as a whole, so that the trials' times stay paired. The first
-		// two rounds always run, so that the report has times.
+		// A round counts only if it is complete, so that the trials' times can be compared
+		// round by round. The first two rounds always run, so that the report has times.
 		if round > 1 && t.late(1) {
 			return nil
 		}
@@ -92,12 +92,12 @@ func (t *tuning[P]) rounds(ctx context.Context, n int, done *int, total int) err
 	return nil
 }
 
-// dropFailed is drop, except that the default stays, with its error.
+// dropFailed is like drop, but keeps the default, which then has its error.
 func (t *tuning[P]) dropFailed() {
 	t.trials = slices.DeleteFunc(t.trials, func(c *trial[P]) bool { return c.Status != Untried && c != t.trials[0] })
 }
 
-// screen keeps the default and the fastest other trials.
+// screen keeps the default and the fastest of the other trials.
 func (t *tuning[P]) screen() {
 	others := slices.Clone(t.trials[1:])
 	slices.SortStableFunc(others, func(a, b *trial[P]) int {
@@ -121,17 +121,17 @@ func (t *tuning[P]) screen() {
 	t.trials = slices.DeleteFunc(t.trials, func(c *trial[P]) bool { return c != t.trials[0] && !keep[c] })
 }
 
-// summarize writes a trial's times to its row.
+// summarize writes the median of a trial's times to the trial's row of the report.
 func (t *tuning[P]) summarize(c *trial[P]) {
 	c.Status, c.Rounds = Measured, len(c.times)
 	c.Median = time.Duration(median(c.times) * float64(time.Second))
 	c.Gain, c.Noise = gain(t.trials[0].times, c.times)
 }
 
-// gain returns the fraction of the default's time by which another point is faster, and the
-// noise of this figure. Each round gives the ratio of both times, and the gain follows from
-// the median ratio. The noise is twice the standard error of the median, estimated from the
-// quartiles.
+// gain returns how much faster another point is, as a fraction of the default's time, and the
+// noise of this figure. Each round gives the ratio of the two times, and the gain follows from
+// the median of the ratios. The noise is twice the standard error of the median, which is
+// estimated from the quartiles.
 func gain(base, other []float64) (gain, noise float64) {
 	n := min(len(base), len(other))
 	if n == 0 {
@@ -142,8 +142,8 @@ func gain(base, other []float64) (gain, noise float64) {
 		ratios[i] = other[i] / base[i]
 	}
 	slices.Sort(ratios)
-	// A standard deviation is the distance of the quartiles divided by 1.349. The standard
-	// error of a median is 1.253 times that of a mean.
+	// For a normal distribution the standard deviation is the distance between the quartiles
+	// divided by 1.349, and the standard error of the median is 1.253 times that of the mean.
 	spread := (quantile(ratios, 0.75) - quantile(ratios, 0.25)) / 1.349
 	return 1 - quantile(ratios, 0.5), 2 * 1.253 * spread / math.Sqrt(float64(n))
 }
@@ -163,8 +163,8 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
 }
 
-// decide takes the point with the largest gain if the gain exceeds the noise, and records
-// the reason.
+// decide chooses the point with the largest gain if its gain exceeds the noise and MinGain. It
+// records the reason.
 func (t *tuning[P]) decide() {
 	r := t.report
 	base := t.trials[0]

@@ -23,7 +23,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// odd is a point whose bench misbehaves in its process.
+// odd is a point whose bench misbehaves in the way that the point describes.
 type odd struct {
 	N    int
 	What string
@@ -31,7 +31,7 @@ type odd struct {
 
 func (o odd) String() string { return o.What }
 
-// oddBench does what the points say. It needs no device.
+// oddBench misbehaves as its points describe. It needs no device.
 type oddBench struct{}
 
 var oddities = autotune.NewSubject("autotune test oddities", func(_ context.Context, s autotune.Setting) (autotune.Bench[odd], error) {
@@ -41,10 +41,10 @@ var oddities = autotune.NewSubject("autotune test oddities", func(_ context.Cont
 	return oddBench{}, nil
 })
 
-// fakeReply prints a reply of an older protocol.
+// fakeReply prints a reply in the form of an older protocol, which must be ignored.
 func fakeReply(text string) { fmt.Printf("autotune-reply:%s\n%s\n", text, text) }
 
-// big is the size of the output of points with much output.
+// big is the number of bytes that a point with much output prints.
 const big = 64 << 20
 
 func (oddBench) Verify(_ context.Context, _ string, p odd) error {
@@ -168,9 +168,9 @@ func children(t *testing.T) (n int) {
 	return n
 }
 
-// TestMisbehaviour checks candidates that misbehave in their worker process. Each must get
-// the right status, must not affect the default or the next candidate, and must leave no
-// goroutine, process or file behind.
+// TestMisbehaviour checks candidates that misbehave in their worker process. Each must get the
+// right status, must not affect the default or the next candidate, and must leave no goroutine,
+// process or file.
 func TestMisbehaviour(t *testing.T) {
 	const none, trial = "", 1500 * time.Millisecond
 	t.Setenv("TMPDIR", t.TempDir())
@@ -179,7 +179,7 @@ func TestMisbehaviour(t *testing.T) {
 		what   string
 		status autotune.Status
 		says   string
-		within time.Duration // the bound of the search
+		within time.Duration // the time in which the search must end
 	}{
 		{"fine", autotune.Measured, none, trial},
 		{"garbage", autotune.Measured, none, trial},

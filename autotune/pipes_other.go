@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// inherit passes files to a process that is about to start, and returns the names by which
-// the process finds them.
+// inherit passes open files to a process that is about to start, and returns the names by which
+// that process finds them.
 func inherit(c *exec.Cmd, files ...*os.File) (names []string, err error) {
 	for i := range files {
 		names = append(names, strconv.Itoa(3+len(c.ExtraFiles)+i))
@@ -20,8 +20,8 @@ func inherit(c *exec.Cmd, files ...*os.File) (names []string, err error) {
 	return names, nil
 }
 
-// inherited returns the file with that name. Processes that this process starts do not
-// inherit it.
+// inherited returns the open file with a name that inherit returned. Processes that this
+// process starts do not inherit the file.
 func inherited(name string) (*os.File, error) {
 	fd, err := strconv.Atoi(name)
 	if err != nil || fd < 3 {

@@ -8,8 +8,9 @@ import (
 	"syscall"
 )
 
-// inherit passes files to a process that is about to start, and returns the names by which
-// the process finds them: their handles, which stay the same.
+// inherit passes open files to a process that is about to start, and returns the names by which
+// that process finds them. A name is the file's handle, which is the same number in both
+// processes.
 func inherit(c *exec.Cmd, files ...*os.File) (names []string, err error) {
 	if c.SysProcAttr == nil {
 		c.SysProcAttr = &syscall.SysProcAttr{}
@@ -25,8 +26,8 @@ func inherit(c *exec.Cmd, files ...*os.File) (names []string, err error) {
 	return names, nil
 }
 
-// inherited returns the file with that name. Processes that this process starts do not
-// inherit it.
+// inherited returns the open file with a name that inherit returned. Processes that this
+// process starts do not inherit the file.
 func inherited(name string) (*os.File, error) {
 	n, err := strconv.ParseUint(name, 10, 64)
 	if err != nil || n == 0 {

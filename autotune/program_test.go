@@ -31,9 +31,9 @@ func tuneOdd(t *testing.T, spec string, o autotune.Options) (*autotune.Report[od
 	return r, err
 }
 
-// TestWorkerOfAReplacedProgram checks that a worker runs the program that is running, even
-// if an update has replaced its file. Otherwise another program's kernels would be tried,
-// and the choice stored for this program.
+// TestWorkerOfAReplacedProgram checks that a worker runs the same program as its parent, even
+// if an update has replaced the program's file. Otherwise the kernels of another program would
+// be tried, and the choice would be stored for this one.
 func TestWorkerOfAReplacedProgram(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("a running program's file cannot be opened under another name here")
@@ -68,8 +68,8 @@ func TestWorkerOfAReplacedProgram(t *testing.T) {
 	}
 }
 
-// TestWorkerThatReadsNothing checks that a worker that does not read its pipe counts as
-// hung after the usual time.
+// TestWorkerThatReadsNothing checks that a worker that does not read its pipe counts as hung
+// after Options.Setup.
 func TestWorkerThatReadsNothing(t *testing.T) {
 	t.Setenv(child.Variable, stuck)
 	done := make(chan *autotune.Report[odd], 1)

@@ -9,22 +9,23 @@ import (
 	"sonicmoe/internal/strict"
 )
 
-// proven has the digests of the kernels of one problem that were found right on a kind of
-// GPU with one producer of machine code. They may be tried without a worker. It is one
-// record in the cache.
+// proven holds the digests of the kernels of one problem that were found right, on one kind of
+// GPU with one producer of machine code. These kernels may be tried without a worker. The
+// digests are one record in the cache.
 type proven struct {
 	Version int
-	// PTX has the digests, the latest last.
+	// PTX holds the digests, the latest one last.
 	PTX []string
 
 	key     string
 	changed bool
 }
 
-// mostProven bounds the record, which grows with every new version of the kernels.
+// mostProven is the largest number of digests in a record, which grows with every new version
+// of the kernels.
 const mostProven = 512
 
-// readProven reads the record of a problem. Without a record nothing is proven.
+// readProven reads the record of a problem. If there is none, no kernel is proven.
 func readProven(c *cache.Cache, k Key, producer string) *proven {
 	p := &proven{key: fmt.Sprintf("proven %s on %s, %d SMs, by %s", k.Subject, k.GPU, k.SMs, producer)}
 	if c == nil {
@@ -32,7 +33,7 @@ func readProven(c *cache.Cache, k Key, producer string) *proven {
 	}
 	value, ok := c.GetChoice(p.key)
 	if ok && (strict.Unmarshal(value, p) != nil || p.Version != recordVersion) {
-		p.PTX = nil // a record of another version: the points will be proven again
+		p.PTX = nil // a record of another version: the points are proven again
 	}
 	return p
 }
@@ -53,6 +54,6 @@ func (p *proven) write(c *cache.Cache) {
 	p.Version = recordVersion
 	p.PTX = p.PTX[max(0, len(p.PTX)-mostProven):]
 	if value, err := json.Marshal(p); err == nil { // strings and a number can always be encoded
-		_ = c.PutChoice(p.key, value) // without the record the points will be proven again
+		_ = c.PutChoice(p.key, value) // without a record the points are proven again
 	}
 }

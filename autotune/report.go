@@ -12,7 +12,7 @@ import (
 // Status is the result of trying a candidate.
 type Status uint8
 
-// Statuses of candidates.
+// These are the statuses of candidates.
 const (
 	// Untried does not occur after Tune.
 	Untried Status = iota
@@ -20,7 +20,7 @@ const (
 	Measured
 	// Duplicate means that the candidate compiled to the same bytes as an earlier candidate.
 	Duplicate
-	// Skipped means that the budget or Options.Most left the candidate out.
+	// Skipped means that the candidate was not tried because of the budget or Options.Most.
 	Skipped
 	// Unproven means that the candidate was not tried, because there was no worker process.
 	Unproven
@@ -55,24 +55,25 @@ type Row[P comparable] struct {
 	Reason string
 	// Estimate is the time by the cost model.
 	Estimate time.Duration
-	// Median is the median time over Rounds rounds. Gain is the fraction of the default's
-	// time by which the point is faster, Noise the uncertainty of Gain.
+	// Median is the median of the times of Rounds rounds. Gain says how much faster the point
+	// is, as a fraction of the default's time. Noise is the uncertainty of Gain.
 	Median      time.Duration
 	Rounds      int
 	Gain, Noise float64
 }
 
-// Report is the result of a search. It has no effect until the caller stores it or uses its
-// point.
+// Report is the result of a search. It has no effect until the caller stores its Record or uses
+// its point.
 type Report[P comparable] struct {
 	Problem string
 	Key     Key
-	// Chosen is the best point: the default unless another point won. Why is the reason.
+	// Chosen is the best point: the default, unless another point is better. Why is the reason.
 	Default, Chosen P
 	Why             string
 	// PTX is the Digest of Chosen's kernels.
 	PTX string
-	// Rows has all candidates: the default first, then by increasing estimate.
+	// Rows holds all candidates: the default first, then the others in the order of their
+	// estimates.
 	Rows []*Row[P]
 	// Where says where the points were tried.
 	Where string
@@ -110,9 +111,9 @@ func (r *Report[P]) Tried() int {
 	return len(r.Rows) - r.Count(Untried) - r.Count(Skipped) - r.Count(Unproven) - r.Count(Rejected)
 }
 
-// String returns a table of the candidates: measured ones by increasing time, then the
-// others with their reasons. Candidates that were skipped or rejected are only counted, by
-// reason.
+// String returns a table of the candidates: first the measured ones in the order of their
+// times, then the others with their reasons. Skipped and rejected candidates are only counted,
+// for each reason.
 func (r *Report[P]) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %v, %s\n", r.Problem, r.Chosen, cmp.Or(r.Why, "the search has not ended"))

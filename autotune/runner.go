@@ -26,14 +26,14 @@ type failure struct {
 
 func (f *failure) Error() string { return f.status.String() + ": " + f.reason }
 
-// lost reports whether the runner cannot continue after the failure.
+// lost reports whether the failure leaves the runner unable to continue.
 func (f *failure) lost() bool { return f.status != Wrong }
 
-// runner tries points in this process or in another one. Errors are *failure or the
-// context's error.
+// runner tries points in this process or in another. An error is a *failure or the error of the
+// context.
 type runner[P comparable] interface {
 	try(ctx context.Context, op, problem string, p P, limit time.Duration) (time.Duration, error)
-	// close ends the runner. After a failure that is lost, it kills the process.
+	// close ends the runner. If a failure has lost the runner, close kills its process.
 	close()
 }
 
@@ -62,12 +62,13 @@ func (l local[P]) close() { _ = l.bench.Close() } // nothing uses the bench any 
 // remote is a worker process.
 type remote[P comparable] struct {
 	cmd *exec.Cmd
-	// requests goes to the process; replies come from it, by request number.
+	// requests carries messages to the process. Replies come from it; each has the number of
+	// its request.
 	requests io.WriteCloser
 	last     uint64
 	replies  chan reply
-	// silent is closed when no more replies can come, gone when the process has ended; how
-	// then describes its end.
+	// silent is closed when no more replies can come. gone is closed when the process has
+	// ended, and how then describes the end.
 	silent, gone chan struct{}
 	how          string
 	// done is closed when replies are no longer needed.
@@ -76,11 +77,11 @@ type remote[P comparable] struct {
 }
 
 const (
-	// killWait is the longest wait for the end of a killed worker, while the driver cleans
-	// up.
+	// killWait is the longest time to wait for the end of a killed worker, which includes the
+	// driver's clean-up.
 	killWait = 10 * time.Second
-	// lastWords is the longest wait for the output of a process that has ended, because a
-	// process that it started may keep the pipe open.
+	// lastWords is the longest time to wait for the output of a process that has ended. The
+	// wait needs a limit, because a process that the worker started may keep the pipe open.
 	lastWords = 200 * time.Millisecond
 	// mostReplyBytes limits the size of a reply.
 	mostReplyBytes = 1 << 20
@@ -109,8 +110,8 @@ func startWorker[P comparable](ctx context.Context, h hello, limit time.Duration
 	return r, nil
 }
 
-// program returns the path of the running program. Where the system allows it, this is the
-// running file itself, because an update may have replaced the file at the path.
+// program returns the path of the running program. If the system allows it, the path leads to
+// the program that is running, even if an update has replaced its file.
 func program() (string, error) {
 	const running = "/proc/self/exe"
 	if _, err := os.Stat(running); err == nil {
@@ -119,8 +120,9 @@ func program() (string, error) {
 	return os.Executable()
 }
 
-// passed matches the variables that a worker inherits: where the system keeps things, and
-// what CUDA, Go and this library read. Secrets of the program stay in the program.
+// passed matches the environment variables that a worker inherits: paths and settings of the
+// system, and variables that CUDA, Go and this library read. Other variables may hold secrets
+// of the program and are not passed.
 var passed = regexp.MustCompile(`^(?i:PATH|HOME|USER|USERPROFILE|LOCALAPPDATA|APPDATA|SYSTEMROOT|WINDIR|TMPDIR|TEMP|TMP|LANG|TZ|PTXAS|LC_.*|` +
 	`LD_LIBRARY_PATH|CUDA_.*|NVIDIA_.*|XDG_.*|SONICMOE_.*|GO(COVERDIR|DEBUG|GC|MAXPROCS|MEMLIMIT|RACE|TRACEBACK))=`)
 
@@ -160,7 +162,7 @@ func (r *remote[P]) start() error {
 	return nil
 }
 
-// listen passes on replies until there are no more.
+// listen passes on the worker's replies until no more can come.
 func (r *remote[P]) listen(replies io.ReadCloser) {
 	defer close(r.silent)
 	defer replies.Close()
@@ -174,8 +176,8 @@ func (r *remote[P]) listen(replies io.ReadCloser) {
 	})
 }
 
-// eachReply calls take for each reply, which is a line of its own, until take returns false
-// or a line is too long. It skips lines that are not replies.
+// eachReply calls take for each reply until take returns false or a line is too long. A reply
+// is a line of its own. eachReply skips other lines.
 func eachReply(in io.Reader, take func(reply) bool) {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, mostReplyBytes)
@@ -187,7 +189,7 @@ func eachReply(in io.Reader, take func(reply) bool) {
 	}
 }
 
-// wait records the end of the process.
+// wait waits for the end of the process and records it.
 func (r *remote[P]) wait() {
 	err := r.cmd.Wait()
 	r.how = "the worker process ended"
@@ -200,13 +202,14 @@ func (r *remote[P]) wait() {
 	close(r.gone)
 }
 
-// ask sends a message and waits for the reply with that number.
+// ask sends a message and waits for the reply numbered n.
 func (r *remote[P]) ask(ctx context.Context, n uint64, message any, limit time.Duration) (reply, error) {
 	text, err := json.Marshal(message)
 	if err != nil {
 		return reply{}, &failure{Wrong, "the message can't be sent to a worker: " + err.Error()}
 	}
-	// A process that does not read accepts only as much as a pipe holds.
+	// The message is sent by a goroutine, because writing blocks once the pipe is full and the
+	// process does not read.
 	sent := make(chan error, 1)
 	go func() {
 		_, err := r.requests.Write(append(text, '\n'))
@@ -218,7 +221,7 @@ func (r *remote[P]) ask(ctx context.Context, n uint64, message any, limit time.D
 	for {
 		select {
 		case err := <-sent:
-			if err != nil { // a process that has ended accepts no message; its end says more
+			if err != nil { // if the process has ended, its end explains more than the failed write
 				r.kill()
 				return reply{}, r.died()
 			}
@@ -227,11 +230,11 @@ func (r *remote[P]) ask(ctx context.Context, n uint64, message any, limit time.D
 				return a, nil
 			}
 		case <-gone:
-			gone = nil // replies that it sent before may still be unread
+			gone = nil // replies sent before the end may still be unread
 			timer.Reset(lastWords)
 		case <-silent:
 			silent = nil
-			if gone != nil { // it cannot reply any more
+			if gone != nil { // the worker has not ended, but can send no more replies
 				r.kill()
 			}
 			return reply{}, r.died()
@@ -248,7 +251,7 @@ func (r *remote[P]) ask(ctx context.Context, n uint64, message any, limit time.D
 	}
 }
 
-// died returns the failure of a process that has ended.
+// died returns the failure that describes the end of the process.
 func (r *remote[P]) died() *failure {
 	select {
 	case <-r.gone:

@@ -13,14 +13,16 @@ import (
 
 const (
 	scratchPrefix = "sonicmoe-autotune-"
-	// aliveFile is locked while the session exists.
+	// aliveFile is the name of a file in a session's directory. The session keeps it locked
+	// while it exists.
 	aliveFile = "alive"
-	// scratchAge is the age at which the directory of a dead session is removed.
+	// scratchAge is the age at which the directory of a session that no longer exists is
+	// removed.
 	scratchAge = time.Hour
 )
 
-// newScratch creates a session's directory for machine code; remove removes it. It also
-// removes old directories of sessions that were killed.
+// newScratch creates a session's directory for machine code. remove removes the directory.
+// newScratch also removes old directories of sessions that were killed.
 func newScratch() (dir string, remove func() error, err error) {
 	sweepScratch()
 	if dir, err = os.MkdirTemp("", scratchPrefix); err != nil {
@@ -28,7 +30,7 @@ func newScratch() (dir string, remove func() error, err error) {
 	}
 	unlock, err := disk.Lock(context.Background(), disk.OS, filepath.Join(dir, aliveFile), 0)
 	if err != nil {
-		unlock = func() {} // without locks only the age decides
+		unlock = func() {} // without file locks only the age counts
 	}
 	return dir, func() error {
 		unlock()
@@ -36,7 +38,7 @@ func newScratch() (dir string, remove func() error, err error) {
 	}, nil
 }
 
-// sweepScratch removes the directories of sessions that did not remove them. It leaves
+// sweepScratch removes old directories of sessions that did not remove them. It ignores
 // directories that it cannot read or remove.
 func sweepScratch() {
 	left, err := filepath.Glob(filepath.Join(os.TempDir(), scratchPrefix+"*"))

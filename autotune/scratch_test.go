@@ -14,8 +14,8 @@ import (
 	"sonicmoe/internal/drivertest"
 )
 
-// TestLeftOversOfKilledSessions checks that a new session removes what sessions of killed
-// processes left, and keeps directories of living sessions, new ones, and other files.
+// TestLeftOversOfKilledSessions checks that a new session removes the directories of killed
+// processes. It must keep new directories, those of sessions that still exist, and other files.
 func TestLeftOversOfKilledSessions(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the temporary folder is named by another variable here")

@@ -14,29 +14,32 @@ import (
 
 // Options configure a Session. The zero value is a good default.
 type Options struct {
-	// Cache has machine code of earlier compilations, and records the points that were
-	// found right. Nil means none. Tuning stores neither machine code of candidates nor
-	// choices in it: see Report.Record.
+	// Cache supplies machine code of earlier compilations. Tuning records in it which points
+	// were found right, but stores neither choices (see Report.Record) nor machine code of
+	// candidates. Nil means no cache.
 	Cache *cache.Cache
 	// Budget is the time for one problem; 0 means 20 s. Making the bench and verifying the
-	// default always happen and do not count. A trial that is under way is not cut short.
+	// default always happen and do not count. A trial that has started when the time is up is
+	// completed.
 	Budget time.Duration
-	// Trial is the longest time to verify or time one point before it counts as hung; 0
-	// means 20 s. Setup is the longest time to make a bench; 0 means 2 minutes.
+	// Trial is the longest time in which one point may be verified or timed; after it the point
+	// counts as hung. 0 means 20 s. Setup is the longest time in which a bench may be made; 0
+	// means 2 minutes.
 	Trial, Setup time.Duration
-	// Warm is the time for which the default runs before measuring starts; 0 means 200 ms.
+	// Warm is the time for which the default runs before points are measured; 0 means 200 ms.
 	Warm time.Duration
-	// Rounds is the number of times that the finalists are timed; 0 means 15.
+	// Rounds is the number of times that each finalist is timed; 0 means 15.
 	Rounds int
-	// MinGain is the least gain, as a fraction, for which another point replaces the
-	// default; 0 means 0.01.
+	// MinGain is the smallest gain, as a fraction of the default's time, with which another
+	// point replaces the default; 0 means 0.01.
 	MinGain float64
-	// Most is the largest number of candidates to try, the best ones by the cost model; 0
-	// means all.
+	// Most is the largest number of candidates to try. The candidates with the smallest
+	// estimates are tried. 0 means all.
 	Most int
 	// Parallel is the number of kernels that are compiled at once; 0 means GOMAXPROCS.
 	Parallel int
-	// InProcess tries points in this process, and only points that are proven.
+	// InProcess tries points in this process, without a worker. Only points that are already
+	// proven right are then tried.
 	InProcess bool
 	// Progress is called after each step. Calls do not overlap.
 	Progress func(Progress)
@@ -44,13 +47,13 @@ type Options struct {
 	now func() time.Time // the clock of a test
 }
 
-// Progress is the progress of a Tune.
+// Progress describes how far Session.Tune has come.
 type Progress struct {
 	Problem string
 	// Stage is "compile", "verify" or "measure".
 	Stage string
-	// Done is the number of finished steps of the stage, Total the number of all; Point is
-	// the last point.
+	// Done is the number of finished steps of the stage, and Total the number of all its steps.
+	// Point is the point of the last step.
 	Done, Total int
 	Point       string
 	Elapsed     time.Duration
@@ -68,12 +71,12 @@ type Session[P comparable] struct {
 	removeScratch func() error
 	scratchCache  *cache.Cache
 	run           runner[P]
-	// noWorker is the reason why there is no worker.
+	// noWorker is the reason why no worker can be used, or "".
 	noWorker string
 }
 
-// NewSession prepares to tune for a device, which compiles the candidates. spec is the
-// input for the subject's bench and is sent as JSON. Close the session after use.
+// NewSession prepares to tune for a device, which compiles the candidates. spec is the input
+// for the subject's bench, and is sent to workers as JSON. Close the session after use.
 func NewSession[P comparable](dev driver.Device, s *Subject[P], spec any, o Options) (*Session[P], error) {
 	set(&o.Budget, 20*time.Second)
 	set(&o.Trial, 20*time.Second)
@@ -105,7 +108,7 @@ func NewSession[P comparable](dev driver.Device, s *Subject[P], spec any, o Opti
 	return session, nil
 }
 
-// set sets an option to its default if it is 0.
+// set sets an option to its default value if the option is not above 0.
 func set[T time.Duration | int | float64](option *T, value T) {
 	if *option <= 0 {
 		*option = value
@@ -126,7 +129,8 @@ func (s *Session[P]) stop() {
 	}
 }
 
-// start ensures that there is a runner: a worker if possible, else this process.
+// start ensures that there is a runner. It starts a worker if possible, and otherwise uses this
+// process.
 func (s *Session[P]) start(ctx context.Context) error {
 	if s.run != nil {
 		return nil
@@ -150,7 +154,7 @@ func (s *Session[P]) start(ctx context.Context) error {
 	return nil
 }
 
-// try tries a point, in a new runner if the previous one was lost.
+// try tries a point. If the previous runner was lost, it first starts a new one.
 func (s *Session[P]) try(ctx context.Context, op, problem string, p P) (time.Duration, error) {
 	if err := s.start(ctx); err != nil {
 		return 0, err

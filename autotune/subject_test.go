@@ -21,10 +21,10 @@ import (
 	"sonicmoe/ptx"
 )
 
-// stuck is the role of a worker that never starts.
+// stuck is the role of a worker process that never becomes ready.
 const stuck = "stuck"
 
-// TestMain lets the tests' program be its own worker.
+// TestMain makes the test binary its own worker.
 func TestMain(m *testing.M) {
 	if child.Role() == stuck && os.Getenv("SONICMOE_AUTOTUNE_WORKER") != "" {
 		time.Sleep(time.Hour)
@@ -35,20 +35,21 @@ func TestMain(m *testing.M) {
 
 // point is a way to copy a tile through shared memory.
 type point struct {
-	// Threads is the number of threads that copy. Another number is another kernel.
+	// Threads is the number of threads that copy. Points with different numbers have different
+	// kernels.
 	Threads int
-	// Mistake is the planted mistake, or empty.
+	// Mistake is the mistake that is planted in the kernel, or empty.
 	Mistake string
 }
 
 func (p point) String() string { return fmt.Sprintf("%d threads %s", p.Threads, p.Mistake) }
 
-// These are the mistakes of a candidate.
+// These are the mistakes that can be planted.
 const (
 	swapped  = "swapped swizzle"
 	hangs    = "hang"
 	illegal  = "illegal access"
-	spoils   = "spoils the input" // the result is right all the same
+	spoils   = "spoils the input" // spoils the input, although the result is right
 	exits    = "exit"
 	alias    = "alias"   // no mistake: the same kernel under another name
 	refused  = "refused" // no kernel can have this PTX
@@ -60,10 +61,10 @@ const (
 	boxBytes      = rows * tile.RowBytes
 )
 
-// copierArgs are the arguments of a copier.
+// copierArgs are the arguments of the copier kernel.
 type copierArgs struct{ In, Out driver.DevicePtr }
 
-// copier copies a matrix of 64 rows of 128 bytes.
+// copier returns a kernel that copies a matrix of 64 rows of 128 bytes.
 func copier(p point) (*jit.Kernel[copierArgs], error) {
 	k := jit.NewBuilder[copierArgs]("copier", p.Threads, 1)
 	m := k.Map(&k.Args.In, func(a *copierArgs) gpu.TensorMap { return tile.RowMap(a.In, columns, rows, rows) })
@@ -86,7 +87,7 @@ func copier(p point) (*jit.Kernel[copierArgs], error) {
 	})
 	switch p.Mistake {
 	case hangs:
-		k.Loop(func() { k.RedGlobalAdd(in, ptx.Uint(1)) }) // counts, so that no state repeats
+		k.Loop(func() { k.RedGlobalAdd(in, ptx.Uint(1)) }) // each step changes memory, so that the loop's state never repeats
 	case illegal:
 		ptx.StGlobal(out.Index(ptx.Uint(1<<30), 64), tid)
 	case spoils:
@@ -97,7 +98,7 @@ func copier(p point) (*jit.Kernel[copierArgs], error) {
 	return k.Build()
 }
 
-// copierSource returns a copier for a loader.
+// copierSource returns a copier in the form that a loader takes.
 func copierSource(p point) (jit.Source, error) {
 	k, err := copier(p)
 	if err != nil {
@@ -106,15 +107,15 @@ func copierSource(p point) (jit.Source, error) {
 	return k.Source(p.String()), nil
 }
 
-// copySpec is the input for making a bench of copiers.
+// copySpec is the input from which the bench of copiers is made.
 type copySpec struct {
 	Device string
-	// Times, unless nil, has the times that Time returns in turn for the points with each
-	// number of threads, instead of the clock's.
+	// Times holds the results that Time returns, in turn, for the points with each number of
+	// threads. If it is nil, Time uses the clock.
 	Times map[int][]time.Duration
-	// Refuse is the reason why no bench can be made.
+	// Refuse is the reason why no bench can be made, or "".
 	Refuse string
-	// SleepSetup is the time that making the bench takes.
+	// SleepSetup is the time that it takes to make the bench.
 	SleepSetup time.Duration
 }
 

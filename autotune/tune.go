@@ -15,16 +15,16 @@ import (
 	"sonicmoe/jit"
 )
 
-// tuning is a running Tune.
+// tuning is the state of a running Session.Tune.
 type tuning[P comparable] struct {
 	*Session[P]
 	problem Problem[P]
 	report  *Report[P]
-	// trials are the candidates to try, the default first.
+	// trials holds the candidates that are still being tried, the default first.
 	trials []*trial[P]
 	proven *proven
 	start  time.Time
-	// waited is the time spent waiting for the bench, which is not part of the budget.
+	// waited is the time spent waiting for the bench. It does not count towards the budget.
 	waited time.Duration
 	saying sync.Mutex
 }
@@ -33,19 +33,17 @@ type tuning[P comparable] struct {
 type trial[P comparable] struct {
 	*Row[P]
 	digest string
-	// code is the digest of the compiled bytes.
+	// code is the digest of the compiled machine code.
 	code  [sha256.Size]byte
 	times []float64 // in seconds, one for each round
 }
 
-// verifyShare is the part of the budget after which no more points are compiled or
-// verified.
+// verifyShare is the share of the budget after which no more points are compiled or verified.
 const verifyShare = 0.6
 
-// Tune searches the problem's space and returns a report. It stores nothing except the
-// records of points that were found right. Errors are the error of ctx, a bench that cannot
-// be made, and a default with wrong results, which the report then explains. Bad candidates
-// are not errors.
+// Tune searches the problem's space and returns a report. It stores only the records of points
+// that were found right. It fails with the error of ctx, if the bench cannot be made, or if the
+// default has wrong results, which the report then explains. Bad candidates are not errors.
 func (s *Session[P]) Tune(ctx context.Context, p Problem[P]) (*Report[P], error) {
 	t := &tuning[P]{Session: s, problem: p, start: s.options.now(),
 		report: &Report[P]{Problem: p.Name, Key: p.Key, Default: p.Default, Chosen: p.Default}}
@@ -60,7 +58,7 @@ func (s *Session[P]) Tune(ctx context.Context, p Problem[P]) (*Report[P], error)
 
 func (t *tuning[P]) search(ctx context.Context) error {
 	t.enumerate()
-	// The bench is made while the candidates compile.
+	// The bench is made while the candidates are compiled.
 	ready := make(chan error, 1)
 	go func() { ready <- t.Session.start(ctx) }()
 	err := t.compile(ctx)
@@ -85,7 +83,7 @@ func (t *tuning[P]) search(ctx context.Context) error {
 
 func (t *tuning[P]) elapsed() time.Duration { return t.options.now().Sub(t.start) }
 
-// late reports whether that share of the budget is used up.
+// late reports whether a share of the budget is used up.
 func (t *tuning[P]) late(share float64) bool {
 	return (t.elapsed() - t.waited).Seconds() >= share*t.options.Budget.Seconds()
 }
@@ -99,8 +97,8 @@ func (t *tuning[P]) say(stage string, done, total int, p P) {
 	t.options.Progress(Progress{t.problem.Name, stage, done, total, fmt.Sprint(p), t.elapsed()})
 }
 
-// enumerate makes a row for each candidate: the default first, then by increasing estimate,
-// rejected ones last.
+// enumerate makes a row of the report for each candidate: first the default, then the others in
+// the order of their estimates, and rejected ones last.
 func (t *tuning[P]) enumerate() {
 	rows := []*Row[P]{{Point: t.problem.Default}}
 	for _, c := range t.problem.Space {
@@ -129,7 +127,7 @@ func (t *tuning[P]) enumerate() {
 	t.report.Rows = rows
 }
 
-// drop removes the trials that already have a status, such as Wrong or Duplicate.
+// drop removes the trials that already have a result, such as Wrong or Duplicate.
 func (t *tuning[P]) drop() {
 	t.trials = slices.DeleteFunc(t.trials, func(c *trial[P]) bool { return c.Status != Untried })
 }
@@ -231,7 +229,7 @@ func (t *tuning[P]) verify(ctx context.Context) error {
 			c.Status, c.Reason = Skipped, outOfTime
 			continue
 		}
-		// The default needs no proof, because the caller runs it anyway.
+		// The default needs no proof, because the caller uses it anyway.
 		if i > 0 && t.noWorker != "" && !t.proven.has(c.digest) {
 			c.Status, c.Reason = Unproven, "no worker has verified it on this GPU yet"
 		} else {
@@ -252,8 +250,9 @@ func (t *tuning[P]) verify(ctx context.Context) error {
 	return nil
 }
 
-// verifyOne verifies one candidate. A wrong one may have damaged the bench's data, so
-// unless the default is still right, a new bench is made.
+// verifyOne verifies one candidate. A wrong candidate may have damaged the bench's data.
+// verifyOne then verifies the default again, and ends the runner if the default is wrong, too.
+// The next trial makes a new bench.
 func (t *tuning[P]) verifyOne(ctx context.Context, c *trial[P]) error {
 	if _, err := t.attempt(ctx, opVerify, c); err != nil {
 		return err
@@ -271,11 +270,11 @@ func (t *tuning[P]) verifyOne(ctx context.Context, c *trial[P]) error {
 	return nil
 }
 
-// attempt tries a candidate and records its status. The failure of a candidate is a status, not an
-// error: attempt returns an error if tuning cannot go on.
+// attempt tries a candidate and records its status. A failure of the candidate is recorded as
+// its status. attempt returns an error only if tuning cannot continue.
 func (t *tuning[P]) attempt(ctx context.Context, op string, c *trial[P]) (time.Duration, error) {
 	d, err := t.try(ctx, op, t.problem.Name, c.Point)
-	if f, ok := err.(*failure); ok { // not wrapped, because a wrapped failure is fatal
+	if f, ok := err.(*failure); ok { // the failure of a candidate is never wrapped; a wrapped failure ends tuning
 		c.Status, c.Reason = f.status, f.reason
 		return 0, nil
 	}

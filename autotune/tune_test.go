@@ -34,8 +34,7 @@ func newDevice(t testing.TB) *faulty.Device {
 
 const us = time.Microsecond
 
-// flat has times without noise for points by their number of threads; 64 threads are the
-// fastest.
+// flat holds times without noise for points, by number of threads. 64 threads are the fastest.
 var flat = map[int][]time.Duration{32: {120 * us}, 64: {80 * us}, 96: {90 * us}, 128: {100 * us}}
 
 var base = point{Threads: 128}
@@ -56,7 +55,8 @@ func problem(space []autotune.Candidate[point]) autotune.Problem[point] {
 		}}
 }
 
-// quick has options for tests. The copySpec of a test supplies the times, so no warm-up is needed.
+// quick holds the options of most tests. The copySpec of a test supplies the times, so no
+// warm-up is needed.
 var quick = autotune.Options{Warm: time.Nanosecond, Rounds: 5}
 
 func tune(t testing.TB, ctx context.Context, dev driver.Device, spec copySpec, o autotune.Options, points ...point) (*autotune.Report[point], error) {
@@ -68,7 +68,7 @@ func tune(t testing.TB, ctx context.Context, dev driver.Device, spec copySpec, o
 	return s.Tune(ctx, problem(candidates(points...)))
 }
 
-// usable fails unless the caller's device still works.
+// usable fails the test unless the caller's device still works.
 func usable(t testing.TB, dev driver.Device) {
 	t.Helper()
 	require.NoError(t, dev.Err())
@@ -100,8 +100,8 @@ func TestFastestWins(t *testing.T) {
 	assert.Equal(t, "measure", stages[len(stages)-1])
 }
 
-// TestPlantedMistakes checks that each planted mistake gets its status, and that the
-// caller's device still works. Run it with SONICMOE_DEVICE=cuda too.
+// TestPlantedMistakes checks that each planted mistake gets its status, and that the caller's
+// device still works. Run it with SONICMOE_DEVICE=cuda, too.
 func TestPlantedMistakes(t *testing.T) {
 	dev := newDevice(t)
 	o := quick
@@ -139,8 +139,8 @@ func TestPlantedMistakes(t *testing.T) {
 	usable(t, dev)
 }
 
-// TestWithoutWorker checks that without WorkerMain only points that were found right before
-// are tried.
+// TestWithoutWorker checks that without WorkerMain only points are tried that were found right
+// before.
 func TestWithoutWorker(t *testing.T) {
 	dev, c := newDevice(t), cache.Open(cache.Options{Dir: t.TempDir()})
 	good, other := point{Threads: 64}, point{Threads: 96}
@@ -166,8 +166,8 @@ func TestWithoutWorker(t *testing.T) {
 	assert.NotZero(t, dev.Count(faulty.Launch))
 }
 
-// TestWorkerThatDoesNotStart checks that without a worker only the unproven candidates are
-// lost.
+// TestWorkerThatDoesNotStart checks that candidates that are not yet proven stay untried if no
+// worker can start, and that all others are tried.
 func TestWorkerThatDoesNotStart(t *testing.T) {
 	dev := newDevice(t)
 	o := quick
@@ -264,7 +264,8 @@ func ticking(step time.Duration) func() time.Time {
 	return func() time.Time { return time.Unix(0, 0).Add(time.Duration(n.Add(1)) * step) }
 }
 
-// TestLeastRounds checks the smallest number of rounds that leaves the default.
+// TestLeastRounds checks the least number of rounds with which another point can replace the
+// default.
 func TestLeastRounds(t *testing.T) {
 	for rounds, want := range map[int]point{4: base, 5: {Threads: 64}} {
 		o := quick
@@ -300,8 +301,8 @@ func TestBudget(t *testing.T) {
 	assert.Equal(t, autotune.Measured, r.Row(point{Threads: 64}).Status)
 }
 
-// TestNoiseKeepsTheDefault checks that gains within the noise, or too small ones, keep the
-// default.
+// TestNoiseKeepsTheDefault checks that the default stays if a gain is too small or within the
+// noise.
 func TestNoiseKeepsTheDefault(t *testing.T) {
 	other := point{Threads: 64}
 	for name, c := range map[string]struct {

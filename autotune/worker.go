@@ -15,22 +15,22 @@ import (
 	"sonicmoe/driver"
 )
 
-// envWorker is set in worker processes. It names two pipes, separated by a comma: one for
-// requests and one for replies. Nothing else uses the pipes, so anything that a candidate
-// prints is only output.
+// envWorker is the environment variable that makes a process a worker. Its value names two
+// pipes, separated by a comma: one for requests and one for replies. Nothing else uses these
+// pipes. Output that a candidate prints is therefore never read as a reply.
 const envWorker = "SONICMOE_AUTOTUNE_WORKER"
 
-// hello is the first message to a worker. Its number is 0.
+// hello is the first message to a worker. Its reply has the number 0.
 type hello struct {
 	Subject string
 	Spec    json.RawMessage
-	// CacheDir holds the candidates' machine code.
+	// CacheDir is the directory with the candidates' machine code.
 	CacheDir string
 }
 
 // request asks a worker to try a point.
 type request struct {
-	// N numbers requests from 1 on. The reply has the same number.
+	// N numbers the requests, from 1 on. The reply to a request has the same number.
 	N       uint64
 	Op      string // opVerify or opTime
 	Problem string
@@ -42,28 +42,28 @@ const (
 	opTime   = "time"
 )
 
-// reply is a worker's answer to hello or a request.
+// reply is a worker's answer to hello or to a request.
 type reply struct {
 	N uint64
-	// Error is empty after success. Broken means that the worker cannot continue.
+	// Error is empty after success. Broken reports whether the worker cannot continue.
 	Error  string
 	Broken bool
 	Time   time.Duration
 }
 
-// mayWork reports whether main has called WorkerMain, so that starting the program again
-// gives a worker.
+// mayWork reports whether main has called WorkerMain. If so, starting the program again gives a
+// worker.
 var mayWork atomic.Bool
 
-// WorkerMain turns the process into a worker if a Session started it as one, and then does
-// not return. Otherwise it returns at once. main calls it first.
+// WorkerMain turns the process into a worker if a Session started it as one, and then does not
+// return. Otherwise it returns at once. Call it first in main.
 func WorkerMain() {
 	if os.Getenv(envWorker) == "" {
 		mayWork.Store(true)
 		return
 	}
 	in, out, err := pipes(os.Getenv(envWorker))
-	os.Unsetenv(envWorker) // processes that the bench starts are no workers
+	os.Unsetenv(envWorker) // processes that the bench starts must not become workers
 	if err == nil {
 		err = work(in, out)
 	}
@@ -74,7 +74,7 @@ func WorkerMain() {
 	os.Exit(0)
 }
 
-// pipes opens the pipes that the variable names.
+// pipes opens the pipes that the environment variable names.
 func pipes(names string) (in io.Reader, out io.Writer, err error) {
 	first, second, _ := strings.Cut(names, ",")
 	r, err := inherited(first)
@@ -88,16 +88,16 @@ func pipes(names string) (in io.Reader, out io.Writer, err error) {
 	return r, w, nil
 }
 
-// worker serves one connection.
+// worker serves the requests of one session.
 type worker struct {
 	hello hello
-	// requests is closed when no more requests will come.
+	// requests is closed after the last request.
 	requests <-chan request
 	out      io.Writer
 }
 
-// work serves the requests of in until it ends. A worker whose parent has ended exits too,
-// whatever it is doing, because nothing could stop it later.
+// work serves the requests that it reads from in, until in ends. When the parent ends, the
+// worker exits at once, even during a request, because nothing could stop it later.
 func work(in io.Reader, out io.Writer) error {
 	decode := json.NewDecoder(in)
 	w := worker{out: out}
@@ -122,7 +122,7 @@ func work(in io.Reader, out io.Writer) error {
 	return serve(w)
 }
 
-// mostErrorBytes limits the length of an error in a reply.
+// mostErrorBytes is the largest length of the error in a reply.
 const mostErrorBytes = 16 << 10
 
 // answer writes one reply as a line.
@@ -152,13 +152,13 @@ func serve[P comparable](w worker, s *Subject[P]) error {
 			a.Error, a.Broken = err.Error(), errors.Is(err, driver.ErrBroken)
 		}
 		if err := w.answer(a); err != nil || a.Broken {
-			return err // the process ends, and with it any trouble of the device
+			return err // the process ends, and with it the broken context of the device
 		}
 	}
 	return bench.Close()
 }
 
-// try carries out a request.
+// try carries out one request.
 func try[P comparable](ctx context.Context, bench Bench[P], op, problem string, p P) (time.Duration, error) {
 	switch op {
 	case opVerify:

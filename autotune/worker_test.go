@@ -19,7 +19,7 @@ import (
 	"sonicmoe/internal/drivertest"
 )
 
-// worker is a worker process with which the test exchanges messages itself.
+// worker is a worker process to which the test itself sends messages.
 type worker struct {
 	*exec.Cmd
 	in    *os.File
@@ -70,8 +70,8 @@ func (w worker) ended(t *testing.T) error {
 	}
 }
 
-// TestWorkerGoesWithItsParent checks that a worker ends when its parent ends, even during a
-// candidate that hangs.
+// TestWorkerGoesWithItsParent checks that a worker ends when its parent ends, even while a
+// candidate hangs.
 func TestWorkerGoesWithItsParent(t *testing.T) {
 	w := newWorker(t)
 	w.send(map[string]any{"Subject": "autotune test copiers", "Spec": copySpec{Device: drivertest.Name()}, "CacheDir": t.TempDir()})
@@ -88,8 +88,8 @@ func TestWorkerGoesWithItsParent(t *testing.T) {
 	assert.NoError(t, w.ended(t))
 }
 
-// TestWorkerRefuses checks that a worker replies with an error to a hello that it cannot
-// serve, and ends.
+// TestWorkerRefuses checks that a worker replies with an error to a hello that it cannot serve,
+// and then ends.
 func TestWorkerRefuses(t *testing.T) {
 	w := newWorker(t)
 	w.send(map[string]any{"Subject": "nobody's"})
@@ -103,8 +103,8 @@ func TestWorkerRefuses(t *testing.T) {
 	assert.Error(t, w.ended(t))
 }
 
-// TestMarkOfWorkersByHand checks that a program that finds the worker's variable but no
-// pipes reports it.
+// TestMarkOfWorkersByHand checks that a program reports an error if the worker's variable is
+// set but names no pipes.
 func TestMarkOfWorkersByHand(t *testing.T) {
 	exe, err := os.Executable()
 	require.NoError(t, err)
@@ -117,8 +117,8 @@ func TestMarkOfWorkersByHand(t *testing.T) {
 	}
 }
 
-// TestEnvironmentOfWorkers checks that a worker inherits what CUDA and the library read, and
-// no secret of the program.
+// TestEnvironmentOfWorkers checks that a worker inherits the variables that CUDA and the
+// library read, and no others, which may hold secrets of the program.
 func TestEnvironmentOfWorkers(t *testing.T) {
 	kept := []string{"PATH=/bin", "TMPDIR=/t", "CUDA_VISIBLE_DEVICES=1", "SONICMOE_CACHE=off", "GOMAXPROCS=3"}
 	dropped := []string{"HF_TOKEN=secret", "AWS_SECRET_ACCESS_KEY=secret", "MY_PATH=secret", "GOOGLE_API_KEY=secret", "HOMEPAGE_TOKEN=secret"}

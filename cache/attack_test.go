@@ -22,8 +22,8 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// Under attack every part of an entry follows from its number and its producer, so that
-// each reader knows the right bytes of a hit.
+// Every part of an entry in these attacks follows from the entry's number and its producers.
+// Each reader therefore knows the bytes that a hit must have.
 const attackKeys = 24
 
 var attackProducers = []string{"a 1", "bb 2", "ccc 3", "dddd 4"}
@@ -40,7 +40,7 @@ func attackEntry(n int, producers ...string) store.Entry {
 	return e
 }
 
-// wrong returns an error unless an entry has right bytes alone.
+// wrong returns an error unless all parts of an entry have the right bytes.
 func wrong(n int, e store.Entry) error {
 	if e.PTX == nil || !attackEntry(n, attackProducers...).Covers(e) {
 		return fmt.Errorf("wrong hit of entry %d", n)
@@ -48,7 +48,8 @@ func wrong(n int, e store.Entry) error {
 	return nil
 }
 
-// hits counts the hits among the first entries and choices. A wrong hit is an error.
+// hits counts the hits among the first keys entries and choices. A hit with wrong bytes is an
+// error.
 func hits(c modules, keys int) (n int, err error) {
 	for k := range keys {
 		if e, o := c.Get(attackKey(k)); o == store.Hit {
@@ -72,8 +73,8 @@ func fillAttacked(t testing.TB, c modules, from, to int) {
 	}
 }
 
-// weather does what users of a cache do, drawn, until it is killed. It ends with an error
-// if something else than its own kind of failure happens.
+// weather does what users of a cache do, in random order, until the process is killed. It exits
+// with an error if an operation fails.
 func weather(c modules) {
 	r := rand.New(rand.NewPCG(uint64(os.Getpid()), 1))
 	bundle, ctx := filepath.Join(c.Dir(), "..", fmt.Sprint(os.Getpid(), ".tar")), context.Background()
@@ -115,8 +116,9 @@ func weather(c modules) {
 	}
 }
 
-// TestKilledUsersAtRandom kills processes that read, write, prune, export and import at a
-// drawn moment. No process meets a damaged file, a wrong hit or an error, and none stays.
+// TestKilledUsersAtRandom kills processes that read, write, prune, export and import, at random
+// moments. No process may meet a damaged file, a wrong hit or an error, and no damaged file may
+// be left.
 func TestKilledUsersAtRandom(t *testing.T) {
 	c, log := testCache(t, func(o *Options) { o.Dir = filepath.Join(o.Dir, "cache") })
 	r := rand.New(rand.NewPCG(1, 2))
@@ -158,7 +160,7 @@ func TestKilledUsersAtRandom(t *testing.T) {
 	assert.Empty(t, log.warnings())
 }
 
-// spoil returns an altered copy of a file. Some bytes may come from another.
+// spoil returns an altered copy of a file. Some bytes may come from the file other.
 func spoil(r *rand.Rand, file, other []byte) []byte {
 	b := bytes.Clone(file)
 	at := r.IntN(len(b))
@@ -181,7 +183,8 @@ func spoil(r *rand.Rand, file, other []byte) []byte {
 	return b
 }
 
-// TestSpoiltFiles alters a stored file, or puts another entry in its place: a miss.
+// TestSpoiltFiles alters a stored file, or puts another entry in its place. Reading must then
+// give a miss.
 func TestSpoiltFiles(t *testing.T) {
 	c, _ := testCache(t, func(o *Options) { o.MaxBytes = -1 })
 	fillAttacked(t, c, 0, attackKeys)
@@ -222,8 +225,8 @@ func TestSpoiltFiles(t *testing.T) {
 	assert.Equal(t, attackKeys, n, "the right files are hits again")
 }
 
-// TestSpoiltBundles alters a bundle: no check accepts it, no import of it and no reader in
-// place gives a wrong hit.
+// TestSpoiltBundles alters a bundle. No check may accept the bundle, and neither an import nor
+// a reader in place may give a wrong hit.
 func TestSpoiltBundles(t *testing.T) {
 	const keys = 6
 	full, _ := testCache(t)
@@ -254,8 +257,8 @@ func TestSpoiltBundles(t *testing.T) {
 	}
 }
 
-// TestBundleRewrittenWhileRead writes one bundle over another in place while both are read
-// and imported: there may be misses, and no wrong hit.
+// TestBundleRewrittenWhileRead writes one bundle over another while both are read and imported.
+// Misses are allowed, wrong hits are not.
 func TestBundleRewrittenWhileRead(t *testing.T) {
 	const keys = 12
 	var bundles [2][]byte

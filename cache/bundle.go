@@ -22,28 +22,27 @@ import (
 //	entries/KEY.choice     in ascending order of their names
 //	SONICMOE-BUNDLE-END    the number of files, and the SHA-256 of all bytes above
 //
-// Owner, times and padding are always the same, so equal files make equal bundles.
-// A reader accepts exactly what Export writes: it checks every byte, refuses a
-// bundle that was cut anywhere, and accepts for each file only the name that
-// follows from its key.
+// Owner, times and padding are always the same, so that equal files make equal bundles. A
+// reader accepts only the exact form that Export writes. It checks every byte, and refuses a
+// bundle that was cut anywhere. A file must have the name that follows from its key.
 const (
 	firstName = "SONICMOE-BUNDLE"
 	lastName  = "SONICMOE-BUNDLE-END"
 	firstLine = "sonicmoe bundle 1\n"
 
 	tarBlock = 512
-	// lastMost bounds the size in bytes of the member that ends a bundle.
+	// lastMost is the largest size in bytes of the content of SONICMOE-BUNDLE-END.
 	lastMost = 256
 )
 
-// ErrBundle reports that a bundle was refused. It is wrapped with the position and
-// the reason.
+// ErrBundle means that a bundle was refused. The error that wraps it has the position and the
+// reason.
 var ErrBundle = errors.New("not a sound bundle")
 
-// memberName returns the name of a stored file in a bundle.
+// memberName returns the name of a stored file inside a bundle.
 func memberName(name string) string { return folder + "/" + name }
 
-// memberHeader returns the only tar header that a member may have.
+// memberHeader returns the one tar header that a member with this name and size may have.
 func memberHeader(name string, size int64) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -51,7 +50,7 @@ func memberHeader(name string, size int64) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// bundleWriter writes the members of a bundle.
+// bundleWriter writes the members of a bundle, that is, the files in the tar file.
 type bundleWriter struct {
 	w     io.Writer // also writes to sum
 	sum   hash.Hash
@@ -77,7 +76,7 @@ func (b *bundleWriter) member(name string, data []byte) error {
 	return nil
 }
 
-// file appends a stored file. Names must come in ascending order.
+// file appends a stored file. Files must be appended in ascending order of their names.
 func (b *bundleWriter) file(name string, data []byte) error {
 	b.files++
 	return b.member(memberName(name), data)
@@ -96,16 +95,16 @@ func lastLines(files int, sum hash.Hash) []byte {
 	return fmt.Appendf(nil, "%d files\nsha256 %x\n", files, sum.Sum(nil))
 }
 
-// digest is a SHA-256.
+// digest is a SHA-256 digest.
 type digest [sha256.Size]byte
 
-// digest returns the SHA-256 of all bytes written.
+// digest returns the SHA-256 of all bytes written so far.
 func (b *bundleWriter) digest() digest { return digest(b.sum.Sum(nil)) }
 
-// padding returns the number of bytes that fill the last tar block.
+// padding returns the number of bytes that fill up the last tar block of a member.
 func padding(size int64) int64 { return -size & (tarBlock - 1) }
 
-// storedFile is a checked file of a bundle.
+// storedFile is a file of a bundle that has passed its checks.
 type storedFile struct {
 	name   string
 	kind   store.Kind
@@ -114,7 +113,7 @@ type storedFile struct {
 	offset int64 // of data in the bundle
 }
 
-// bundleReader reads a bundle front to back.
+// bundleReader reads a bundle from front to back.
 type bundleReader struct {
 	r   *bufio.Reader
 	sum hash.Hash // of all bytes read
@@ -125,9 +124,8 @@ func newBundleReader(r io.Reader) *bundleReader {
 	return &bundleReader{r: bufio.NewReader(r), sum: sha256.New()}
 }
 
-// walkBundle reads a whole bundle and calls visit for each file whose own checksum
-// is right. Only a nil error means that the bundle is whole. The digest then
-// covers all its bytes.
+// walkBundle reads a whole bundle, and calls visit for each file whose own checksum is right.
+// Only if the error is nil is the bundle complete. The digest then covers all its bytes.
 func walkBundle(ctx context.Context, r io.Reader, visit func(storedFile) error) (digest, error) {
 	b := newBundleReader(r)
 	if err := b.files(ctx, visit); err != nil {
@@ -146,7 +144,7 @@ func (b *bundleReader) files(ctx context.Context, visit func(storedFile) error) 
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		sum := lastLines(files, b.sum) // of everything before this member
+		sum := lastLines(files, b.sum) // the content that the last member must have
 		name, size, err := b.header()
 		if err != nil {
 			return err
@@ -168,13 +166,13 @@ func (b *bundleReader) files(ctx context.Context, visit func(storedFile) error) 
 	}
 }
 
-// refuse returns an ErrBundle at the present position.
+// refuse returns an ErrBundle with the present position.
 func (b *bundleReader) refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: before byte %d: %w", ErrBundle, b.at, fmt.Errorf(format, args...))
 }
 
-// bytes reads n bytes. It allocates memory only as bytes arrive, so a false length
-// in a bundle costs nothing.
+// bytes reads n bytes. It allocates memory only as the bytes arrive, so that a false length in
+// a bundle costs no memory.
 func (b *bundleReader) bytes(n int64, of string) ([]byte, error) {
 	var data bytes.Buffer
 	got, err := io.Copy(&data, io.LimitReader(b.r, n))
@@ -205,7 +203,7 @@ func (b *bundleReader) first() error {
 	return err
 }
 
-// header reads a member's header: it must be the one that Export writes.
+// header reads a member's header, which must be exactly the header that Export writes.
 func (b *bundleReader) header() (name string, size int64, err error) {
 	block, err := b.bytes(tarBlock, "a header")
 	if err != nil {
@@ -238,7 +236,7 @@ func (b *bundleReader) body(name string, size int64) ([]byte, error) {
 	return data[:size:size], nil
 }
 
-// file reads a stored file and checks it.
+// file reads the content of a stored file and checks it.
 func (b *bundleReader) file(name string, size int64) (storedFile, error) {
 	kind, key, ok := parseMemberName(name)
 	if !ok {
@@ -258,7 +256,7 @@ func (b *bundleReader) file(name string, size int64) (storedFile, error) {
 	return storedFile{fileName(kind, key), kind, key, data, offset}, nil
 }
 
-// end reads the last member. Only the end of the tar file may follow it.
+// end reads the last member. After it only the end of the tar file may follow.
 func (b *bundleReader) end(size int64, want []byte) error {
 	if size > lastMost {
 		return b.refuse("member %q has %d bytes", lastName, size)
@@ -283,10 +281,10 @@ func (b *bundleReader) end(size int64, want []byte) error {
 	return nil
 }
 
-// seal returns the checksum of the file, which the reader has verified.
+// seal returns the checksum at the end of the stored file, which the reader has verified.
 func (f storedFile) seal() digest { return digest(f.data[len(f.data)-sealSize:]) }
 
-// parseMemberName returns the kind and key of a name from memberName.
+// parseMemberName returns the kind and the key of a name that memberName returned.
 func parseMemberName(name string) (store.Kind, store.Key, bool) {
 	base, ok := strings.CutPrefix(name, folder+"/")
 	if !ok {
@@ -295,7 +293,7 @@ func parseMemberName(name string) (store.Kind, store.Key, bool) {
 	return parseFileName(base)
 }
 
-// checkStored checks a stored file of either kind.
+// checkStored checks the content of a stored file of either kind.
 func checkStored(kind store.Kind, key store.Key, data []byte) error {
 	if kind == store.KindChoice {
 		_, _, err := decodeChoice(data, key)

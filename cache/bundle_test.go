@@ -22,7 +22,7 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// exported returns a cache of a few small files, and its bundle.
+// exported returns a cache with a few small files, and the bundle that Export makes of it.
 func exported(t testing.TB) (modules, []byte) {
 	t.Helper()
 	c, _ := testCache(t)
@@ -44,13 +44,13 @@ func sumOf(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// checkBytes checks a bundle without a file.
+// checkBytes checks a bundle that is not in a file.
 func checkBytes(ctx context.Context, r io.Reader) (BundleReport, error) {
 	report, _, err := bundleChecks{}.read(ctx, r)
 	return report, err
 }
 
-// holdsAll fails unless c holds everything that exported stored.
+// holdsAll fails the test unless c holds everything that the cache of exported holds.
 func holdsAll(t testing.TB, c modules) {
 	t.Helper()
 	for seed := range uint64(3) {
@@ -64,7 +64,7 @@ func holdsAll(t testing.TB, c modules) {
 	assert.Equal(t, "point", string(value))
 }
 
-// stream hides a reader's Seek method.
+// stream is a reader without a Seek method.
 type stream struct{ io.Reader }
 
 func importBytes(t testing.TB, b []byte, seeks bool) (modules, BundleReport, error) {
@@ -116,8 +116,8 @@ func TestBundleRoundTrip(t *testing.T) {
 	assert.Equal(t, bytes, report.Bytes)
 }
 
-// TestBundleIsATarFile checks that a tar program can unpack a bundle into a
-// directory that works as a layer.
+// TestBundleIsATarFile checks that a tar program can unpack a bundle, and that the unpacked
+// directory works as a read-only layer.
 func TestBundleIsATarFile(t *testing.T) {
 	_, b := exported(t)
 	dir := t.TempDir()
@@ -135,8 +135,7 @@ func TestBundleIsATarFile(t *testing.T) {
 	holdsAll(t, modules{Open(Options{Dir: dir, ReadOnly: true})})
 }
 
-// TestImportMerges checks that a module's images are merged and a choice is
-// replaced.
+// TestImportMerges checks that an import adds images to a module and replaces a choice.
 func TestImportMerges(t *testing.T) {
 	_, b := exported(t)
 	c, _ := testCache(t)
@@ -174,7 +173,7 @@ func TestExportTakesSoundFilesOfAllLayers(t *testing.T) {
 	holdsAll(t, into)
 }
 
-// TestBundleAsLayer reads a bundle in place.
+// TestBundleAsLayer checks a bundle that is read in place, as a read-only layer.
 func TestBundleAsLayer(t *testing.T) {
 	ctx := context.Background()
 	source, want := exported(t)
@@ -215,7 +214,7 @@ func TestBundleAsLayer(t *testing.T) {
 
 	t.Run("a file within is damaged", func(t *testing.T) {
 		b := bytes.Clone(want)
-		b[3*tarBlock+80] ^= 1 // the first file, after two headers and a line
+		b[3*tarBlock+80] ^= 1 // a byte of the first file, which follows two headers and a line
 		writeFile(t, path, b)
 		c, log := testCache(t, func(o *Options) { o.Layers = []string{path} })
 		damaged := 0
@@ -262,8 +261,8 @@ func TestBundleAsLayer(t *testing.T) {
 	})
 }
 
-// TestBundleReplaced checks that an open bundle is indexed again after it was
-// replaced by another file, as a deployment does, or overwritten.
+// TestBundleReplaced checks that an open bundle is indexed again after another file has
+// replaced it, as in a deployment, or after it was overwritten.
 func TestBundleReplaced(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "warm.tar")
@@ -280,7 +279,7 @@ func TestBundleReplaced(t *testing.T) {
 	_, o := c.Get(old)
 	require.Equal(t, store.Hit, o)
 
-	next := export(10, path) // same size, replaced by rename
+	next := export(10, path) // the same size, and replaced by a rename
 	_, o = c.Get(next)
 	assert.Equal(t, store.Hit, o)
 	_, o = c.Get(old)
@@ -288,7 +287,7 @@ func TestBundleReplaced(t *testing.T) {
 
 	third := export(20, filepath.Join(dir, "other.tar"))
 	data := readFile(t, filepath.Join(dir, "other.tar"))
-	setAge(t, path, time.Hour) // another modification time shows the change
+	setAge(t, path, time.Hour) // only the new modification time shows the change
 	writeFile(t, path, data)
 	_, o = c.Get(third)
 	assert.Equal(t, store.Hit, o)
@@ -300,8 +299,8 @@ func TestBundleReplaced(t *testing.T) {
 	assert.NoError(t, c.Err())
 }
 
-// TestEveryAlterationOfABundleIsRefused cuts a bundle at every length and changes
-// every byte.
+// TestEveryAlterationOfABundleIsRefused cuts a bundle at every length and changes every byte.
+// Each result must be refused.
 func TestEveryAlterationOfABundleIsRefused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -322,9 +321,9 @@ func TestEveryAlterationOfABundleIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, ErrBundle)
 }
 
-// TestImportOfDamageStoresNothing checks the import of a damaged bundle: from a
-// file that can seek nothing is stored, from a stream only whole files before the
-// damage.
+// TestImportOfDamageStoresNothing checks the import of a damaged bundle. If the reader can
+// seek, nothing may be stored. If it cannot, only the whole files before the damage may be
+// stored.
 func TestImportOfDamageStoresNothing(t *testing.T) {
 	ctx := context.Background()
 	_, b := exported(t)

@@ -13,32 +13,33 @@ import (
 	"sonicmoe/internal/disk"
 )
 
-// bundleFile is a bundle used as a read-only layer without unpacking. It keeps no
-// file open.
+// bundleFile is a bundle that is used in place, as a read-only layer of a cache. It keeps no
+// file open between reads.
 type bundleFile struct {
 	fs   disk.FS
 	path string
-	by   *signer // nil: no signature is needed
+	by   *signer // nil if no signature is needed
 
 	mu    sync.Mutex
 	index *bundleIndex
 }
 
-// bundleIndex lists the positions of the files in a bundle.
+// bundleIndex holds the positions of the files in a bundle.
 type bundleIndex struct {
-	info  fs.FileInfo // of the bundle when it was indexed
+	info  fs.FileInfo // of the bundle at the time when it was indexed
 	order []string
 	where map[string]extent
 }
 
 type extent struct {
 	offset, size int64
-	// seal is the checksum of the file when the bundle's signature was checked.
+	// seal is the checksum that the file had when the bundle's signature was checked.
 	seal digest
 }
 
-// openBundle reads a bundle's headers. The files themselves are checked when they
-// are read, as in a directory. With a signer it reads and checks the whole bundle.
+// openBundle reads the headers of a bundle. The files themselves are checked each time they are
+// read, as in a directory. If by is not nil, openBundle reads the whole bundle and checks its
+// signature.
 func openBundle(fsys disk.FS, path string, by *signer) (*bundleFile, error) {
 	b := &bundleFile{fs: fsys, path: path, by: by}
 	f, _, err := b.open()
@@ -48,8 +49,8 @@ func openBundle(fsys disk.FS, path string, by *signer) (*bundleFile, error) {
 	return b, f.Close()
 }
 
-// open opens the bundle and returns its index. If another file has replaced the
-// bundle, as a deployment does, open indexes the new file.
+// open opens the bundle and returns its index. If another file has replaced the bundle, for
+// example in a deployment, open indexes the new file.
 func (b *bundleFile) open() (disk.File, *bundleIndex, error) {
 	f, info, err := disk.OpenRegular(b.fs, b.path, true)
 	if err != nil {
@@ -66,7 +67,7 @@ func (b *bundleFile) open() (disk.File, *bundleIndex, error) {
 	return f, x, nil
 }
 
-// indexOf returns the index of an open bundle.
+// indexOf returns the index of the open bundle f.
 func (b *bundleFile) indexOf(f disk.File, info fs.FileInfo) (*bundleIndex, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -87,7 +88,7 @@ func (b *bundleFile) indexOf(f disk.File, info fs.FileInfo) (*bundleIndex, error
 	return x, nil
 }
 
-// signed reads the whole bundle, checks its signature and keeps each file's checksum.
+// signed reads the whole bundle, checks its signature, and keeps the checksum of each file.
 func (x *bundleIndex) signed(f io.ReaderAt, by *signer, path string) error {
 	g, err := by.signature(context.Background(), path)
 	if err != nil {
@@ -108,7 +109,7 @@ func (x *bundleIndex) signed(f io.ReaderAt, by *signer, path string) error {
 	return err
 }
 
-// index walks the headers up to the last member.
+// index reads the headers, from the first to the last member.
 func (x *bundleIndex) index(f io.ReaderAt) error {
 	for at := int64(0); ; {
 		b := newBundleReader(io.NewSectionReader(f, at, 2*tarBlock))
@@ -141,7 +142,7 @@ func (x *bundleIndex) index(f io.ReaderAt) error {
 	}
 }
 
-// read returns a file's bytes, and the bundle's file info.
+// read returns the bytes of a file in the bundle, and the bundle's file info.
 func (b *bundleFile) read(name string) ([]byte, fs.FileInfo, error) {
 	f, x, err := b.open()
 	if err != nil {
@@ -159,8 +160,8 @@ func (b *bundleFile) read(name string) ([]byte, fs.FileInfo, error) {
 	return data, x.info, err
 }
 
-// scan lists the files. Times of use are not known, so each is the time at which
-// the bundle was made.
+// scan lists the files of the bundle. Their times of use are not known, so each file has the
+// bundle's modification time.
 func (b *bundleFile) scan() ([]file, error) {
 	f, x, err := b.open()
 	if err != nil {

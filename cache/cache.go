@@ -17,12 +17,12 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// envDir is the environment variable that locates the cache: a directory, a list
-// of directories (the first is written, the others only read), or off. An empty
-// first element of a list means the user's cache directory.
+// envDir is the environment variable that names the cache: a directory, a list of directories,
+// or off. The first directory of a list is written, and the others are only read. If the first
+// element of a list is empty, it means the user's cache directory.
 const envDir = "SONICMOE_CACHE"
 
-// off in place of a directory turns the cache off.
+// off turns the cache off if it is given instead of a directory.
 const off = "off"
 
 const (
@@ -33,57 +33,58 @@ const (
 	defaultLockWait = 20 * time.Second
 )
 
-// Options locates and limits a cache. The zero value is the user's own cache.
+// Options says where a cache is and limits it. The zero value is the cache of the present user.
 type Options struct {
-	// Dir is the directory that is read first, and written. If it is empty, the
-	// variable SONICMOE_CACHE decides. Without it, Dir is "sonicmoe" in the user's cache
-	// directory (os.UserCacheDir). "off" turns the cache off.
+	// Dir is the directory that is written, and that is read first. If it is empty, the
+	// variable SONICMOE_CACHE decides. If that is not set either, Dir is "sonicmoe" in the
+	// user's cache directory (os.UserCacheDir). "off" turns the cache off.
 	Dir string
-	// Layers are further directories or bundles (see Export), such as one that a
-	// container image or an administrator provides. They are searched in order after
-	// Dir and never written. If a layer's module has no machine code for this device,
-	// later layers are searched too. For choices see GetChoiceFor.
+	// Layers are further directories or bundles (see Export), for example from a container
+	// image or an administrator. They are searched in order after Dir, and are never written.
+	// If the module in one layer has no machine code for this device, the search continues in
+	// the next layer. For choices see GetChoiceFor.
 	Layers []string
-	// Key is a public key of the program minisign: its text, or the path of its file. If
-	// it is empty, the variable SONICMOE_CACHE_KEY decides. With a key the cache uses and
-	// imports only signed bundles, and no further directories: the signature of BUNDLE is
-	// the file BUNDLE.minisig, which names the bundle and the time. A bundle that was
-	// signed before another one of the same name, which Dir knows, is refused.
+	// Key is a public key of the program minisign: the key's text, or the path of a file with
+	// the key. If Key is empty, the variable SONICMOE_CACHE_KEY decides. A cache with a key
+	// uses and imports only signed bundles, and its Layers may not be directories. The
+	// signature of the file BUNDLE is the file BUNDLE.minisig. It contains the bundle's name
+	// and the time of signing. If Dir has a record of a bundle with the same name that was
+	// signed later, the bundle is refused.
 	Key string
-	// ReadOnly forbids every change in Dir: it stores nothing, updates no time of use
-	// and sets no damaged file aside. Dir may then be a bundle.
+	// ReadOnly forbids every change in Dir. The cache then stores nothing, updates no time of
+	// use, and sets no damaged file aside. Dir may then be a bundle.
 	ReadOnly bool
-	// MaxBytes limits the size of the files in Dir. 0 means 1 GiB, a negative value no
-	// limit. The least recently used files are removed first.
+	// MaxBytes is the largest total size of the files in Dir. 0 means 1 GiB, and a negative
+	// value means no limit. The least recently used files are removed first.
 	MaxBytes int64
 	// LockWait is the longest wait of Lock. 0 means 20 seconds.
 	LockWait time.Duration
-	// Logger gets warnings about a directory that cannot be used or written (once for
-	// each cache) and about damaged files (once for each file and process). Nil
-	// disables them.
+	// Logger receives warnings about a directory that cannot be used or written (once for each
+	// cache) and about damaged files (once for each file and process). Nil disables the
+	// warnings.
 	Logger *slog.Logger
 }
 
-// Cache stores modules and choices on disk. It is safe for concurrent use, and
-// several caches, in several processes, may share a directory. It keeps no file
-// open and needs no closing.
+// Cache stores modules and choices on disk. It is safe for concurrent use. Several caches, also
+// in several processes, may share a directory. A Cache keeps no file open and need not be
+// closed.
 type Cache struct {
 	fs       disk.FS
-	top      *layer   // the layer that is written; nil if there is none
-	layers   []*layer // in search order, top included
-	signer   *signer  // nil without a key
+	top      *layer   // the directory that is written; nil if there is none
+	layers   []*layer // in the order of the search, including top
+	signer   *signer  // nil if the cache has no key
 	maxBytes int64
 	lockWait time.Duration
 	log      *slog.Logger
 	counters counters
 
-	// warnOnce and lockOnce guard warnings that a cache logs once.
+	// warnOnce and lockOnce make sure that a cache logs each of two warnings only once.
 	warnOnce, lockOnce sync.Once
 
 	errMu sync.Mutex
 	err   error
 
-	merging [16]sync.Mutex // indexed by key; guards read, merge and write within a process
+	merging [16]sync.Mutex // one of them, chosen by the key, is held while an entry is read, merged and written in this process
 	usage   usage
 }
 
@@ -132,8 +133,8 @@ func open(o Options, fsys disk.FS) *Cache {
 	return c
 }
 
-// directories returns the directories to search, in order. If err is not nil, there is no directory
-// to write, but the returned ones can still be read.
+// directories returns the directories to search, in order. If err is not nil, no directory can
+// be written, but those returned can still be read.
 func directories(o Options) ([]string, error) {
 	if o.Dir == off {
 		return nil, nil
@@ -159,7 +160,7 @@ func directories(o Options) ([]string, error) {
 	return append([]string{first}, rest...), nil
 }
 
-// Dir returns the directory that is written, "" if there is none.
+// Dir returns the directory that is written, or "" if there is none.
 func (c *Cache) Dir() string {
 	if c.top == nil {
 		return ""
@@ -167,16 +168,15 @@ func (c *Cache) Dir() string {
 	return filepath.Dir(c.top.dir)
 }
 
-// Err returns why a directory could not be opened or why the latest failed write
-// failed, or nil. A program that only uses a cache need not check it. A program
-// that fills a cache must.
+// Err returns an error if a directory could not be opened, or if the latest write failed. A
+// program that only uses a cache need not call Err. A program that fills a cache must.
 func (c *Cache) Err() error {
 	c.errMu.Lock()
 	defer c.errMu.Unlock()
 	return c.err
 }
 
-// trouble keeps an error for Err and logs the first one.
+// trouble keeps an error for [Cache.Err], and logs the first error.
 func (c *Cache) trouble(text string, err error) {
 	c.errMu.Lock()
 	c.err = fmt.Errorf("cache: %s: %w", text, err)
@@ -184,15 +184,15 @@ func (c *Cache) trouble(text string, err error) {
 	c.sayOnce(&c.warnOnce, "cache: "+text+"; continuing without the cache, which costs only speed", err)
 }
 
-// sayOnce logs an error unless once is done.
+// sayOnce logs an error the first time that it is called with once.
 func (c *Cache) sayOnce(once *sync.Once, text string, err error) {
 	once.Do(func() { c.log.Warn(text, "error", err) })
 }
 
-// said holds the paths of damaged files already logged.
+// said holds the paths of damaged files that this process has logged.
 var said sync.Map
 
-// reportDamage sets a damaged file aside and logs it once.
+// reportDamage sets a damaged file aside, and logs it once.
 func (c *Cache) reportDamage(l *layer, name string, fi fs.FileInfo, err error) {
 	aside := l.setAside(name, fi)
 	if !c.log.Enabled(context.Background(), slog.LevelWarn) {
@@ -209,8 +209,9 @@ func (c *Cache) reportDamage(l *layer, name string, fi fs.FileInfo, err error) {
 	c.log.Warn("cache: file ignored", "path", path, "reason", err, "moved_to", moved)
 }
 
-// lookup returns the content of the first layer that has a sound file that
-// satisfies enough. If none does, it returns the first sound file.
+// lookup searches the layers for the file with a name. It returns the content of the first
+// undamaged file for which enough returns true. If there is none, it returns the content of the
+// first undamaged file.
 func lookup[T any](c *Cache, name string, decode func(data []byte) (T, error), enough func(T) bool) (found T, o store.Outcome) {
 	if len(c.layers) == 0 {
 		return found, store.Disabled
@@ -244,14 +245,14 @@ func lookup[T any](c *Cache, name string, decode func(data []byte) (T, error), e
 	return found, o
 }
 
-// sound is the condition that every content satisfies.
+// sound returns true for every content, as an argument of lookup.
 func sound[T any](T) bool { return true }
 
-// isDamage reports whether an error means a bad file, and not an absent or
-// unreadable one.
+// isDamage reports whether an error means that the content of a file is wrong. It is false for
+// a file that is absent or cannot be read.
 func isDamage(err error) bool { return errors.Is(err, errDamaged) || errors.Is(err, errVersion) }
 
-// put stores an encoded file in the top layer.
+// put stores an encoded file in the directory that is written.
 func (c *Cache) put(name string, data []byte, err error) store.Outcome {
 	if err == nil && c.maxBytes > 0 && int64(len(data)) > c.maxBytes {
 		err = fmt.Errorf("%s: %d bytes exceed the limit of the whole cache, %d", name, len(data), c.maxBytes)
@@ -264,8 +265,8 @@ func (c *Cache) put(name string, data []byte, err error) store.Outcome {
 		err = c.top.store(name, data)
 	}
 	if err != nil {
-		// If a file in use cannot be replaced, another process may already have stored the
-		// same content.
+		// A file in use may not be replaceable. It has the right content already if another
+		// process stored the same.
 		if have, _, readErr := c.top.read(name); readErr == nil && bytes.Equal(have, data) {
 			return store.Unchanged
 		}
@@ -277,7 +278,8 @@ func (c *Cache) put(name string, data []byte, err error) store.Outcome {
 	return store.Stored
 }
 
-// writeOutcome returns why nothing can be stored, or Stored if it can.
+// writeOutcome returns Stored if the cache can store files. Otherwise it returns the outcome
+// that says why it cannot.
 func (c *Cache) writeOutcome() store.Outcome {
 	switch {
 	case len(c.layers) == 0:
@@ -288,7 +290,7 @@ func (c *Cache) writeOutcome() store.Outcome {
 	return store.Stored
 }
 
-// remove deletes a file of the top layer.
+// remove deletes a file of the directory that is written.
 func (c *Cache) remove(name string) store.Outcome {
 	if o := c.writeOutcome(); o != store.Stored {
 		return o

@@ -116,7 +116,7 @@ func TestChoices(t *testing.T) {
 }
 
 func TestNewKey(t *testing.T) {
-	// The text pins the hash. Another hash would invalidate every existing cache.
+	// This text fixes the hash function. With another one, no existing file would be found.
 	assert.Equal(t, "0edde5db0442cd1c9961385258d8c2e921587385ea4fa0d7d6f7c9fbd05b142c",
 		store.NewKey([]byte("ptx"), []byte("sm_90a")).String())
 	b := func(s string) []byte { return []byte(s) }
@@ -261,7 +261,7 @@ func BenchmarkGet(b *testing.B) {
 	}
 }
 
-// BenchmarkPut writes a new entry of 300 kB, which includes a sync.
+// BenchmarkPut stores a new entry of 300 kB, which includes syncing the file.
 func BenchmarkPut(b *testing.B) {
 	c, _ := testCache(b)
 	_, e := testEntry(1, 300<<10)

@@ -19,14 +19,14 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// reseal gives altered bytes a valid checksum.
+// reseal returns altered bytes of a file with a checksum that fits them.
 func reseal(b []byte) []byte {
 	sum := sha256.Sum256(b[:len(b)-sealSize])
 	return append(b[:len(b)-sealSize:len(b)-sealSize], sum[:]...)
 }
 
-// TestDamageIsAMiss damages an entry in many ways. Each must return Damaged, be
-// set aside, be logged once, and be stored anew.
+// TestDamageIsAMiss damages an entry in many ways. Get must return Damaged each time. The file
+// must be set aside and logged once, and the entry can be stored again.
 func TestDamageIsAMiss(t *testing.T) {
 	key, e := testEntry(1, 400)
 	otherKey, other := testEntry(7, 400)
@@ -103,7 +103,7 @@ func TestPutOverDamage(t *testing.T) {
 func TestNotAFile(t *testing.T) {
 	c, _ := testCache(t)
 	key, e := testEntry(1, 100)
-	for range 2 { // the second time a *.bad folder already exists
+	for range 2 { // the second time, a *.bad folder already exists
 		require.NoError(t, os.MkdirAll(filepath.Join(modulePath(c, key), "x"), 0o700))
 		_, o := c.Get(key)
 		assert.Equal(t, store.Damaged, o)
@@ -179,8 +179,8 @@ func TestFewDamagedFilesAreKept(t *testing.T) {
 	assert.Len(t, bad, maxBad)
 }
 
-// TestSetAsideSparesANewerFile checks that a good file stays that another process
-// stores between reading a bad file and renaming it.
+// TestSetAsideSparesANewerFile checks that a good file is not set aside if another process
+// stores it after the damaged file was read.
 func TestSetAsideSparesANewerFile(t *testing.T) {
 	c, _ := testCache(t)
 	key, e := testEntry(1, 100)
@@ -246,8 +246,8 @@ func TestListAndVerify(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
-// TestWarningSaysWhere checks that the warning about a damaged file names the
-// file, the reason, and its new place, or no place in a read-only layer.
+// TestWarningSaysWhere checks that the warning about a damaged file names the file, the reason,
+// and the file's new place. In a read-only layer the file stays in its place.
 func TestWarningSaysWhere(t *testing.T) {
 	shared, _ := testCache(t)
 	for name, readOnly := range map[string]bool{"moved": false, "in a layer": true} {

@@ -10,8 +10,8 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// TestEveryAlterationIsRefused truncates a small entry at every length and flips
-// every bit.
+// TestEveryAlterationIsRefused cuts a small entry at every length and flips every bit. Each
+// result must be refused.
 func TestEveryAlterationIsRefused(t *testing.T) {
 	key, e := testEntry(1, 300)
 	file, err := encodeEntry(key, e)
@@ -48,9 +48,9 @@ func TestTooLargeIsRefused(t *testing.T) {
 	assert.ErrorContains(t, err, "at most")
 }
 
-// FuzzDecode alters a good file. If the decoder accepts it, encoding the result
-// must give the same bytes. With sealed set, the altered fields get a valid header
-// and checksum, to test the checks after these.
+// FuzzDecode alters a good file. If the decoder accepts the result, encoding the decoded entry
+// must give the same bytes. If sealed is true, the altered bytes get a valid header and
+// checksum, to test the checks that come after these.
 func FuzzDecode(f *testing.F) {
 	key, e := testEntry(1, 100)
 	file, err := encodeEntry(key, e)
@@ -61,7 +61,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte{255, 255, 255, 255}, true)
 	f.Fuzz(func(t *testing.T, data []byte, sealed bool) {
 		if sealed {
-			// A first field as long as the rest, removed again below.
+			// The data becomes the content of a first field, whose header is removed below.
 			whole, err := seal(store.KindModule, key, data)
 			require.NoError(t, err)
 			whole = append(whole[:headerSize:headerSize], whole[headerSize+4:]...)

@@ -6,11 +6,11 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// choiceKey returns the file name of a choice. The leading word makes it differ
-// from a module with the same fields.
+// choiceKey returns the Key that names the file of a choice. The field "choice" makes it differ
+// from a module's Key.
 func choiceKey(key string) store.Key { return store.NewKey([]byte("choice"), []byte(key)) }
 
-// encodeEntry returns the file of an entry.
+// encodeEntry returns the content of the file of an entry.
 func encodeEntry(key store.Key, e store.Entry) ([]byte, error) {
 	fields := [][]byte{[]byte(e.Label), e.PTX}
 	for _, im := range e.Images {
@@ -19,7 +19,7 @@ func encodeEntry(key store.Key, e store.Entry) ([]byte, error) {
 	return seal(store.KindModule, key, fields...)
 }
 
-// decodeEntry reads the file of an entry. The entry aliases data.
+// decodeEntry decodes the content of an entry's file. The entry shares the memory of data.
 func decodeEntry(data []byte, key store.Key) (store.Entry, error) {
 	fields, err := unseal(data, store.KindModule, key)
 	if err != nil {
@@ -39,13 +39,13 @@ func decodeEntry(data []byte, key store.Key) (store.Entry, error) {
 	return e, nil
 }
 
-// encodeChoice returns the file of a choice.
+// encodeChoice returns the content of the file of a choice.
 func encodeChoice(key string, value []byte) ([]byte, error) {
 	return seal(store.KindChoice, choiceKey(key), []byte(key), value)
 }
 
-// decodeChoice reads the file of a choice and returns its key and value, which
-// alias data. name is the key under which the file is stored.
+// decodeChoice decodes the content of a choice's file. It returns the key and the value, which
+// share the memory of data. name is the Key in the file's name.
 func decodeChoice(data []byte, name store.Key) (key string, value []byte, err error) {
 	fields, err := unseal(data, store.KindChoice, name)
 	if err != nil {

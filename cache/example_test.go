@@ -9,7 +9,7 @@ import (
 	"sonicmoe/cache"
 )
 
-// Example stores a choice. Later processes find it.
+// This example stores a choice, which later processes find.
 func Example() {
 	dir, err := os.MkdirTemp("", "cache-example-")
 	if err != nil {
@@ -31,8 +31,8 @@ func Example() {
 	// 1 choice <nil>
 }
 
-// ExampleCache_ExportFile puts a filled cache into one file. Other machines use
-// the file as a read-only layer after their own directory.
+// This example writes a filled cache to one file. Another machine uses the file as a read-only
+// layer that is searched after the machine's own directory.
 func ExampleCache_ExportFile() {
 	dir, err := os.MkdirTemp("", "cache-example-")
 	if err != nil {

@@ -18,21 +18,21 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// BundleReport counts the contents of a bundle and the results for them.
+// BundleReport counts the files of a bundle, and says what happened to them.
 type BundleReport struct {
 	Modules, Choices int
-	Bytes            int64 // size of these files
-	// SHA256 is the digest of the whole bundle in hexadecimal, as sha256sum prints it.
+	Bytes            int64 // total size of these files
+	// SHA256 is the digest of the whole bundle in hexadecimal, the same that sha256sum prints.
 	SHA256 string
-	// Signed is the time in the bundle's signature, zero if the cache has no key.
+	// Signed is the time in the bundle's signature. It is zero if the cache has no key.
 	Signed time.Time
 
-	// Skipped is the number of damaged files, and files of another format version,
-	// that Export left out.
+	// Skipped is the number of files that Export left out because they are damaged or of
+	// another format version.
 	Skipped int
-	// Stored and Unchanged count the files that Import read. Evicted is the number of
-	// files that were removed meanwhile to keep the size limit: if it is not 0, the
-	// bundle did not fit.
+	// Stored and Unchanged count the files that Import read. Evicted is the number of files
+	// that were removed during the import to keep the size limit. If it is not 0, the bundle
+	// did not fit.
 	Stored, Unchanged int
 	Evicted           int64
 }
@@ -46,9 +46,9 @@ func (r *BundleReport) count(kind store.Kind, size int) {
 	r.Bytes += int64(size)
 }
 
-// Export writes every sound file of all layers to w as one bundle. If several
-// layers have a file, it takes the one that Get finds. Equal content gives equal
-// bytes. After an error the output is not a bundle, and Import refuses it.
+// Export writes every undamaged file of all layers to w as one bundle. If several layers have a
+// file of the same name, Export takes the one that Get finds. Equal content gives equal bytes.
+// After an error the output is not a valid bundle, and Import refuses it.
 func (c *Cache) Export(ctx context.Context, w io.Writer) (BundleReport, error) {
 	r, err := c.export(ctx, w)
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *Cache) Export(ctx context.Context, w io.Writer) (BundleReport, error) {
 	return r, nil
 }
 
-// export is Export without the package's name in errors.
+// export is [Cache.Export] without the package's name in errors.
 func (c *Cache) export(ctx context.Context, w io.Writer) (r BundleReport, err error) {
 	names, err := c.names()
 	if err != nil {
@@ -87,8 +87,8 @@ func (c *Cache) export(ctx context.Context, w io.Writer) (r BundleReport, err er
 	return r, err
 }
 
-// ExportFile writes a bundle to a file that everyone may read. The file is
-// replaced only when the bundle is complete.
+// ExportFile writes a bundle to a file that all users may read. If the file exists, it is
+// replaced only once the new bundle is complete.
 func (c *Cache) ExportFile(ctx context.Context, path string) (BundleReport, error) {
 	var r BundleReport
 	err := disk.WriteFile(c.fs, path, 0o644, func(f io.Writer) error {
@@ -105,7 +105,8 @@ func (c *Cache) ExportFile(ctx context.Context, path string) (BundleReport, erro
 	return r, nil
 }
 
-// names returns the names of the stored files of all layers, ascending, each once.
+// names returns the names of the stored files of all layers, in ascending order and without
+// duplicates.
 func (c *Cache) names() ([]string, error) {
 	if len(c.layers) == 0 {
 		return nil, c.noTop()
@@ -126,8 +127,9 @@ func (c *Cache) names() ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// sound reads a stored file from the first layer that holds it whole, or returns
-// nil. It does not count, update the time of use or set aside.
+// sound returns the kind and the bytes of a stored file, from the first layer that holds it
+// undamaged. If there is none, the bytes are nil. It does not change statistics or times of
+// use, and sets no file aside.
 func (c *Cache) sound(name string) (store.Kind, []byte) {
 	kind, key, _ := parseFileName(name)
 	for _, l := range c.layers {
@@ -138,16 +140,18 @@ func (c *Cache) sound(name string) (store.Kind, []byte) {
 	return kind, nil
 }
 
-// BundleOptions are checks of a bundle, in addition to completeness and, if the cache
-// has a key, the signature.
+// BundleOptions are further checks of a bundle. A bundle must always be complete and, if the
+// cache has a key, signed.
 type BundleOptions struct {
-	// SHA256 accepts only the bundle with that digest, 64 hexadecimal digits.
+	// SHA256 is the digest, 64 hexadecimal digits, that the bundle must have. If it is empty,
+	// any digest is accepted.
 	SHA256 string
-	// Older accepts a signed bundle although a newer one of the same name was used.
+	// Older accepts a signed bundle even if a newer one of the same name was used before.
 	Older bool
 }
 
-// bundleChecks are the checks of a bundle. The zero value has none.
+// bundleChecks are the checks of a bundle. The zero value checks only that the bundle is
+// complete.
 type bundleChecks struct {
 	sha256    string
 	signature *signature
@@ -165,7 +169,7 @@ func (c *Cache) checks(ctx context.Context, path string, o BundleOptions) (check
 	return checks, err
 }
 
-// read reads a whole bundle and checks it. It returns the files' checksums.
+// read reads a whole bundle and checks it. It also returns the checksums of the files.
 func (checks bundleChecks) read(ctx context.Context, r io.Reader) (report BundleReport, seals []digest, err error) {
 	m := minisign.NewReader(r)
 	sum, err := walkBundle(ctx, m, func(f storedFile) error {
@@ -189,7 +193,7 @@ func (checks bundleChecks) read(ctx context.Context, r io.Reader) (report Bundle
 	return report, seals, nil
 }
 
-// CheckBundle reads the bundle in a file and stores nothing. It returns nil, or an
+// CheckBundle checks the bundle in a file and stores nothing. The error is nil, or an
 // [ErrBundle] that says where the bundle is wrong and why.
 func (c *Cache) CheckBundle(ctx context.Context, path string, o BundleOptions) (BundleReport, error) {
 	return c.withBundle(ctx, path, o, func(f io.Reader, checks bundleChecks) (BundleReport, error) {
@@ -198,7 +202,7 @@ func (c *Cache) CheckBundle(ctx context.Context, path string, o BundleOptions) (
 	})
 }
 
-// withBundle opens the bundle at path and calls use with its checks.
+// withBundle opens the bundle at path and calls use with the reader and the checks.
 func (c *Cache) withBundle(ctx context.Context, path string, o BundleOptions, use func(io.Reader, bundleChecks) (BundleReport, error)) (r BundleReport, err error) {
 	f, _, err := disk.OpenRegular(c.fs, path, true)
 	if err != nil {
@@ -215,12 +219,12 @@ func (c *Cache) withBundle(ctx context.Context, path string, o BundleOptions, us
 	return r, err
 }
 
-// Import stores the files of a bundle in the directory that is written. It adds a
-// module's images to those present and replaces choices. Every file is checked as
-// by Get and is named by its key, not by the name in the bundle. A bundle that is
-// damaged, cut or not a bundle is an [ErrBundle]. If r can seek (a file), nothing
-// is stored in this case; otherwise only whole files before the damage. A failed
-// write is an error too. A cache with a key needs [Cache.ImportFile].
+// Import stores the files of a bundle in the directory that is written. It adds images to
+// modules that are already stored, and replaces choices. Every file is checked as by Get, and
+// is named by its key instead of the name in the bundle. A bundle that is damaged or cut, and a
+// file that is no bundle, is an [ErrBundle]. If r can seek, as a file can, nothing is then
+// stored. Otherwise the whole files before the damage are stored. A failed write is an error,
+// too. A cache with a key needs [Cache.ImportFile] instead.
 func (c *Cache) Import(ctx context.Context, r io.Reader) (BundleReport, error) {
 	if c.signer != nil {
 		return BundleReport{}, errors.New("cache: import: a key is set, and a signature can be checked for a file, not for a stream")
@@ -232,14 +236,15 @@ func (c *Cache) Import(ctx context.Context, r io.Reader) (BundleReport, error) {
 	return report, err
 }
 
-// ImportFile is Import of a bundle in a file, after the checks of o.
+// ImportFile imports the bundle in a file, as [Cache.Import] does, after the checks of o.
 func (c *Cache) ImportFile(ctx context.Context, path string, o BundleOptions) (BundleReport, error) {
 	return c.withBundle(ctx, path, o, func(f io.Reader, checks bundleChecks) (BundleReport, error) {
 		return c.importChecked(ctx, f, checks, o.Older)
 	})
 }
 
-// importChecked is Import after other checks, which need an r that can seek.
+// importChecked imports a bundle with the given checks. If there are any, r must be able to
+// seek.
 func (c *Cache) importChecked(ctx context.Context, r io.Reader, checks bundleChecks, older bool) (report BundleReport, err error) {
 	if c.top == nil {
 		return report, c.noTop()
@@ -256,7 +261,8 @@ func (c *Cache) importChecked(ctx context.Context, r io.Reader, checks bundleChe
 	before := c.counters.evicted.Load()
 	sum, err := walkBundle(ctx, r, func(f storedFile) error {
 		if seals != nil {
-			// Store exactly the checked bytes, even if another program writes to the file.
+			// Only bytes that were checked may be stored, even if another program writes to the
+			// file.
 			if at := report.Modules + report.Choices; at >= len(seals) || f.seal() != seals[at] {
 				return fmt.Errorf("%w: it changed while it was imported, at file %s", ErrBundle, f.name)
 			}
@@ -270,15 +276,15 @@ func (c *Cache) importChecked(ctx context.Context, r io.Reader, checks bundleChe
 	return report, err
 }
 
-// checkFirst reads and checks the bundle if r can seek, and rewinds r. seals is
-// nil if r cannot seek.
+// checkFirst reads and checks the bundle if r can seek, and then rewinds r. If r cannot seek,
+// seals is nil.
 func checkFirst(ctx context.Context, r io.Reader, checks bundleChecks) (report BundleReport, seals []digest, err error) {
 	s, ok := r.(io.Seeker)
 	if !ok {
 		return report, nil, nil
 	}
 	start, err := s.Seek(0, io.SeekCurrent)
-	if err != nil { // a pipe is a file that cannot seek
+	if err != nil { // r has a Seek method but cannot seek, such as a pipe
 		return report, nil, nil
 	}
 	report, seals, err = checks.read(ctx, r)
@@ -289,7 +295,7 @@ func checkFirst(ctx context.Context, r io.Reader, checks bundleChecks) (report B
 		return report, nil, err
 	}
 	if seals == nil {
-		seals = []digest{} // of an empty bundle
+		seals = []digest{} // not nil for an empty bundle
 	}
 	return report, seals, nil
 }

@@ -20,8 +20,8 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// TestSmallDisk checks that on a disk smaller than the limit the most recently
-// used files stay, with one warning.
+// TestSmallDisk checks a disk that is smaller than the size limit. The most recently used files
+// must stay, and there must be one warning.
 func TestSmallDisk(t *testing.T) {
 	dir, inside := cachetest.OnDisk(t, 256<<10)
 	if !inside {
@@ -49,8 +49,8 @@ func TestSmallDisk(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, temps, "no temporary files are left")
 
-	// Another program's file takes the rest of the disk. Storing what no longer fits
-	// fails, and no entry is lost.
+	// A file of another program fills the disk. Storing a file that no longer fits must fail,
+	// and no stored entry may be lost.
 	ballast := filepath.Join(dir, "ballast")
 	f, err := os.Create(ballast)
 	require.NoError(t, err)
@@ -105,7 +105,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	assert.ErrorIs(t, c.Err(), syscall.EROFS)
 	assert.Len(t, log.warnings(), 2, "the disk once, the damaged file once")
 
-	// Opened on a disk that is already read-only: existing files are found.
+	// A cache that is opened on a disk that is already read-only finds the existing files.
 	for name, o := range map[string]Options{"by accident": {Dir: c.Dir()}, "on purpose": {Dir: c.Dir(), ReadOnly: true}, "layer": {Dir: t.TempDir(), Layers: []string{c.Dir()}}} {
 		got, outcome := modules{Open(o)}.Get(key)
 		assert.Equal(t, store.Hit, outcome, name)
@@ -117,8 +117,8 @@ func TestReadOnlyDisk(t *testing.T) {
 	assert.Len(t, log.warnings(), 1)
 }
 
-// TestNoPermission checks that a user without rights gets a miss and one warning,
-// whatever is forbidden.
+// TestNoPermission checks that a user without some access right gets a miss and one warning,
+// for each right.
 func TestNoPermission(t *testing.T) {
 	if !cachetest.AsUser(t) {
 		return
@@ -205,8 +205,8 @@ type bytesDiscard struct{}
 
 func (bytesDiscard) Write(b []byte) (int, error) { return len(b), nil }
 
-// TestFileSystemWithoutLocks checks that all callers succeed without locks, each
-// compiling on its own.
+// TestFileSystemWithoutLocks checks that all callers succeed without locks. Each then compiles
+// by itself.
 func TestFileSystemWithoutLocks(t *testing.T) {
 	for name, err := range map[string]error{"unsupported": errors.ErrUnsupported, "no locks": syscall.ENOLCK, "stale": errors.New("stale file handle")} {
 		t.Run(name, func(t *testing.T) {
@@ -242,8 +242,8 @@ func TestFileSystemWithoutLocks(t *testing.T) {
 	}
 }
 
-// TestSlowFileSystem checks that no caller waits for another's write longer than
-// LockWait, and that readers see the old or the new entry.
+// TestSlowFileSystem checks that no caller waits longer than LockWait for another caller's
+// write, and that readers see the old or the new entry.
 func TestSlowFileSystem(t *testing.T) {
 	files := disktest.Wrap(disk.OS)
 	c := modules{open(Options{Dir: t.TempDir(), LockWait: 5 * time.Millisecond}, files)}
@@ -273,8 +273,9 @@ func TestSlowFileSystem(t *testing.T) {
 	assert.Equal(t, store.Hit, o)
 }
 
-// TestClockSetBack sets the clock back, so that existing files are in the future.
-// They are found, stay if they are used, and are removed before files stored now.
+// TestClockSetBack sets the clock back, so that existing files have times in the future. These
+// files must be found and must stay if they are used. Otherwise they must be removed before
+// files stored later.
 func TestClockSetBack(t *testing.T) {
 	ctx := context.Background()
 	const year = 365 * 24 * time.Hour

@@ -16,7 +16,7 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// bundleOf returns the bundle of these stored files.
+// bundleOf returns a bundle with the given files.
 func bundleOf(t testing.TB, files ...storedFile) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -29,7 +29,7 @@ func bundleOf(t testing.TB, files ...storedFile) []byte {
 	return b.Bytes()
 }
 
-// seedBundles returns small bundles of a module and a choice.
+// seedBundles returns small bundles with a module and a choice.
 func seedBundles(t testing.TB) [][]byte {
 	t.Helper()
 	key := store.NewKey([]byte("k"))
@@ -44,8 +44,8 @@ func seedBundles(t testing.TB) [][]byte {
 	return [][]byte{bundleOf(t), bundleOf(t, m), bundleOf(t, c), bundleOf(t, m, c)}
 }
 
-// repair corrects the checksums of a bundle's headers and the sum in its end, so
-// that altered bytes reach the later checks.
+// repair corrects the checksums of a bundle's headers and the sum in its last member, so that
+// altered bytes pass these checks and reach the others.
 func repair(data []byte) []byte {
 	data = bytes.Clone(data)
 	last := -1
@@ -75,9 +75,9 @@ func repair(data []byte) []byte {
 	return data
 }
 
-// FuzzBundle alters bundles. An accepted bundle must equal what Export would
-// write, byte for byte, and a layer must hold the same files as an import. A
-// refused bundle stores nothing. No file appears outside the cache.
+// FuzzBundle alters bundles. An accepted bundle must equal, byte for byte, what Export would
+// write. A layer that reads it in place must hold the same files as an import of it. A refused
+// bundle must store nothing. No file may appear outside the cache.
 func FuzzBundle(f *testing.F) {
 	for _, b := range seedBundles(f) {
 		f.Add(b, false)
@@ -124,8 +124,8 @@ func FuzzBundle(f *testing.F) {
 	})
 }
 
-// FuzzSignature alters signatures. A text that is accepted has the signed parts of the
-// original: everything but the first line, which minisign does not sign.
+// FuzzSignature alters signatures. An accepted text must have the signed parts of the original:
+// everything except the first line, which minisign does not sign.
 func FuzzSignature(f *testing.F) {
 	key, bundle := testKey(1), bundleOf(f)
 	good := signed(key, bundle, stampAndName(1, "b.tar"))

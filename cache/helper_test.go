@@ -15,7 +15,7 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// testCache opens a cache in a new directory. The log book records its warnings.
+// testCache opens a cache in a new directory. The log book records the cache's warnings.
 func testCache(t testing.TB, change ...func(*Options)) (modules, *logBook) {
 	t.Helper()
 	log := &logBook{}
@@ -48,7 +48,7 @@ func (b *logBook) warnings() []string {
 	return b.messages
 }
 
-// randomBytes returns n bytes that depend on the seed alone.
+// randomBytes returns n bytes that depend only on the seed and n.
 func randomBytes(seed uint64, n int) []byte {
 	r := rand.New(rand.NewPCG(seed, 1))
 	b := make([]byte, n)
@@ -58,7 +58,7 @@ func randomBytes(seed uint64, n int) []byte {
 	return b
 }
 
-// testEntry returns an entry of about n bytes. All its parts depend on seed.
+// testEntry returns a key and an entry of about n bytes. Both depend only on seed and n.
 func testEntry(seed uint64, n int) (store.Key, store.Entry) {
 	e := store.Entry{Label: "dW1 128x256", PTX: randomBytes(seed, n/2), Images: []store.Image{
 		{Producer: "driver 13000", Code: randomBytes(seed+1, n/4), Log: "info: 168 registers"},

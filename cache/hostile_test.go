@@ -19,7 +19,7 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// member is a member of a hand-made bundle.
+// member is a member of a bundle that a test makes by hand.
 type member struct {
 	header tar.Header
 	data   []byte
@@ -29,8 +29,8 @@ func plain(name string, data []byte) member {
 	return member{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(data)), Format: tar.FormatUSTAR}, data}
 }
 
-// forge writes members between a valid first and a valid last member, so that only
-// the given members can be refused.
+// forge writes the members between a valid first and a valid last member, so that a bundle can
+// be refused only because of the given members.
 func forge(t testing.TB, members ...member) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -112,7 +112,7 @@ func TestHostileBundles(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			b := forge(t, bad.members...)
-			outside := t.TempDir() // the cache is inside, so that a file outside the cache is noticed
+			outside := t.TempDir() // the cache is inside, so that the test notices a file written outside the cache
 			for _, seeks := range []bool{true, false} {
 				c := modules{Open(Options{Dir: filepath.Join(outside, "a", "b")})}
 				var err error
@@ -125,11 +125,12 @@ func TestHostileBundles(t *testing.T) {
 				assert.ErrorContains(t, err, bad.say)
 				want := 0
 				if what == "twice" && !seeks {
-					want = 1 // the first file is whole
+					want = 1 // the first file is valid
 				}
 				assert.Equal(t, want, filesBelow(t, outside))
 			}
-			// As a layer it is refused, or its bad file is never returned.
+			// Used as a layer, the bundle must be refused, or its bad file must never be
+			// returned.
 			path := filepath.Join(outside, "hostile.tar")
 			writeFile(t, path, b)
 			c := modules{Open(Options{Dir: path, ReadOnly: true})}
@@ -144,8 +145,8 @@ func TestHostileBundles(t *testing.T) {
 	}
 }
 
-// TestImportOntoAFailingDisk checks that Import stops when a write fails, returns
-// the reason, and can be repeated.
+// TestImportOntoAFailingDisk checks that Import stops when a write fails, returns the reason,
+// and can be repeated later.
 func TestImportOntoAFailingDisk(t *testing.T) {
 	_, b := exported(t)
 	files := disktest.Wrap(disk.OS)
@@ -190,7 +191,7 @@ func TestImportNeedsAPlaceToWrite(t *testing.T) {
 	assert.Error(t, err)
 }
 
-// TestImportBeyondTheBound checks that importing a bundle larger than the limit
+// TestImportBeyondTheBound checks that the import of a bundle that is larger than the limit
 // removes files, and that the report counts them.
 func TestImportBeyondTheBound(t *testing.T) {
 	_, b := exported(t)
@@ -200,8 +201,7 @@ func TestImportBeyondTheBound(t *testing.T) {
 	assert.Positive(t, r.Evicted)
 }
 
-// TestFailedExport checks that a failed export keeps the earlier file and leaves
-// no other.
+// TestFailedExport checks that a failed export keeps the earlier file and leaves no other file.
 func TestFailedExport(t *testing.T) {
 	c, b := exported(t)
 	dir := t.TempDir()
@@ -217,9 +217,8 @@ func TestFailedExport(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestBundleOfAnotherVersion checks that Import and a layer refuse a bundle of
-// another version because of its version, and that the layer does not read to the
-// end.
+// TestBundleOfAnotherVersion checks that Import and a layer refuse a bundle of another version
+// and give the version as the reason. The layer must not read the bundle to its end.
 func TestBundleOfAnotherVersion(t *testing.T) {
 	other := bytes.Clone([]byte(firstLine))
 	other[len(other)-2]++

@@ -19,10 +19,10 @@ import (
 const (
 	// folder is the subfolder of a cache directory that holds the files.
 	folder = "entries"
-	// touchEvery is the precision of a file's time of use. The cache sets it, because
-	// most systems do not record access times (relatime, noatime).
+	// touchEvery is the precision of a file's time of use. The cache records this time itself,
+	// because most systems do not record access times (relatime, noatime).
 	touchEvery = time.Hour
-	// maxBad is the number of damaged files kept for inspection.
+	// maxBad is the number of damaged files that are kept for inspection.
 	maxBad = 4
 
 	badSuffix  = ".bad"
@@ -30,17 +30,17 @@ const (
 	lockSuffix = ".lock"
 )
 
-// layer is a directory of files, or a bundle.
+// layer is one place where a cache searches for files: a directory or a bundle.
 type layer struct {
 	fs       disk.FS
 	dir      string
 	bundle   *bundleFile // nil for a directory
 	writable bool
-	owner    int // user id of the directory's owner, -1 if unknown
+	owner    int // user id of the directory's owner, or -1 if unknown
 }
 
-// openLayer checks a cache directory and, if it is to be written, creates it. A
-// read-only layer may be a bundle, which the signer checks.
+// openLayer opens a layer and checks its directory. If the layer is writable, openLayer creates
+// the directory. A read-only layer may be a bundle, whose signature by checks.
 func openLayer(fsys disk.FS, dir string, writable bool, by *signer) (*layer, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -69,13 +69,13 @@ func openLayer(fsys disk.FS, dir string, writable bool, by *signer) (*layer, err
 	}
 	l.owner = disk.Owner(fi)
 	if !writable {
-		return l, nil // the user listed it explicitly
+		return l, nil // the user listed the directory explicitly
 	}
 	return l, l.private(fi)
 }
 
-// private refuses a directory that others may write. Machine code can be trusted
-// only as far as everyone who can store it.
+// private returns an error if other users may write the directory. Machine code is only as
+// trustworthy as everyone who can store it.
 func (l *layer) private(fi fs.FileInfo) error {
 	if !mayWriteIn(os.Geteuid(), l.owner) {
 		return fmt.Errorf("%s belongs to user %d; use a directory of your own, or this one as a read-only layer", l.dir, l.owner)
@@ -88,22 +88,21 @@ func (l *layer) private(fi fs.FileInfo) error {
 	return nil
 }
 
-// mayWriteIn reports whether user me may keep files in a directory of owner: the
-// user's own or root's. Root may write anywhere, since in a container the
-// directory may belong to an outside user. Unknown users (-1) are accepted.
+// mayWriteIn reports whether user me may keep files in a directory of owner. The directory must
+// belong to me or to root. Root may write anywhere, because in a container the directory may
+// belong to a user outside of the container. An unknown user (-1) is accepted.
 func mayWriteIn(me, owner int) bool { return me <= 0 || owner <= 0 || owner == me }
 
-// mayRead reports whether user me may trust a file of owner in a directory of
-// dirOwner.
+// mayRead reports whether user me may trust a file of owner in a directory of dirOwner.
 func mayRead(me, owner, dirOwner int) bool {
 	return owner <= 0 || owner == me || owner == dirOwner
 }
 
-// fileName returns the name of the file of a key.
+// fileName returns the name of the file with a kind and a key.
 func fileName(kind store.Kind, key store.Key) string { return key.String() + "." + kind.String() }
 
-// parseFileName returns the kind and key of a name from fileName. Other files do
-// not belong to the cache.
+// parseFileName returns the kind and the key of a name that fileName returned. Files with other
+// names do not belong to the cache.
 func parseFileName(name string) (store.Kind, store.Key, bool) {
 	stem, ending, _ := strings.Cut(name, ".")
 	key, err := store.ParseKey(stem)
@@ -120,12 +119,12 @@ func parseFileName(name string) (store.Kind, store.Key, bool) {
 
 func (l *layer) path(name string) string { return filepath.Join(l.dir, name) }
 
-// read returns a file's bytes. It returns the file info with an errDamaged too.
+// read returns the bytes of a file. With an errDamaged it also returns the file info.
 func (l *layer) read(name string) ([]byte, fs.FileInfo, error) {
 	if l.bundle != nil {
 		return l.bundle.read(name)
 	}
-	// Read-only layers may have symbolic links: some image builders create files as
+	// Read-only layers may contain symbolic links, because some image builders store files as
 	// links.
 	f, fi, err := disk.OpenRegular(l.fs, l.path(name), !l.writable)
 	if errors.Is(err, disk.ErrNotRegular) {
@@ -142,8 +141,8 @@ func (l *layer) read(name string) ([]byte, fs.FileInfo, error) {
 	return data, fi, err
 }
 
-// readStored reads the stored file with that name and size. It reads and checks
-// the header first, so that a foreign file costs no memory.
+// readStored reads a stored file with the given name and size. It reads and checks the header
+// first, so that a file of another kind costs no memory.
 func readStored(r io.ReaderAt, size int64, name string) ([]byte, error) {
 	if size > maxFileBytes {
 		return nil, fmt.Errorf("%w: %d bytes, the largest file has %d", errDamaged, size, maxFileBytes)
@@ -171,8 +170,8 @@ func readAt(r io.ReaderAt, b []byte, at int64) error {
 	return nil
 }
 
-// store writes a file so that its name always refers to a whole one. It does not
-// sync the folder: an entry lost in a power cut is a miss.
+// store writes a file. At any time the file's name refers to a whole file or to none. store
+// does not sync the folder, because an entry that is lost in a power cut is only a miss.
 func (l *layer) store(name string, data []byte) error {
 	write := func() error {
 		return disk.Replace(l.fs, l.path(name), 0o600, func(w io.Writer) error {
@@ -189,12 +188,13 @@ func (l *layer) store(name string, data []byte) error {
 	return err
 }
 
-// touch records that a file was used. It corrects a time in the future, caused by
-// a wrong clock, with which the file would never be removed.
+// touch records that a file was used. It also corrects a time in the future, which a wrong
+// clock has caused. With such a time the file would never be removed.
 func (l *layer) touch(name string, fi fs.FileInfo) {
 	now := time.Now()
 	if age := now.Sub(fi.ModTime()); l.writable && (age > touchEvery || age < -touchEvery) {
-		// It fails on a read-only mount or a removed file. The age is then slightly wrong.
+		// SetTime fails on a read-only mount or for a removed file. The time of use is then
+		// slightly wrong.
 		_ = l.fs.SetTime(l.path(name), now)
 	}
 }
@@ -205,9 +205,9 @@ func (l *layer) unchanged(name string, fi fs.FileInfo) bool {
 	return err == nil && l.fs.SameFile(now, fi) && now.Size() == fi.Size() && now.ModTime().Equal(fi.ModTime())
 }
 
-// setAside renames a damaged file, so that it is not found again but can be
-// inspected, and reports whether it did. A file that another process has replaced
-// in the meantime stays.
+// setAside renames a damaged file, so that it can be inspected but is not found again. It
+// reports whether it renamed the file. A file that another process has replaced in the meantime
+// stays.
 func (l *layer) setAside(name string, fi fs.FileInfo) bool {
 	if !l.writable || !l.unchanged(name, fi) {
 		return false
@@ -224,7 +224,7 @@ func (l *layer) setAside(name string, fi fs.FileInfo) bool {
 	return true
 }
 
-// dropBad removes all but the newest few damaged files.
+// dropBad removes all damaged files except the newest maxBad.
 func (l *layer) dropBad() {
 	files, err := l.scan()
 	if err != nil {

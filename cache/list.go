@@ -18,26 +18,26 @@ import (
 type Info struct {
 	// Kind is "module" or "choice".
 	Kind string
-	// Key names the file, in 64 hexadecimal digits.
+	// Key is the key in the file's name: 64 hexadecimal digits.
 	Key string
-	// Label is a module's label or the key string of a choice.
+	// Label is the label of a module, or the key of a choice.
 	Label string
-	// Producers made the module's images.
+	// Producers lists the producers of the module's images.
 	Producers []string
-	// Bytes is the file's size, Used the time of its last use, to the hour.
+	// Bytes is the size of the file. Used is the time of its last use, accurate to an hour.
 	Bytes int64
 	Used  time.Time
-	// Path is the file's path. ReadOnly reports whether its layer is read-only.
+	// Path is the path of the file. ReadOnly reports whether the file is in a read-only layer.
 	Path     string
 	ReadOnly bool
-	// Err is nil for a sound file. Otherwise it describes the damage.
+	// Err is nil for an undamaged file. Otherwise it describes the damage.
 	Err error
 }
 
-// List reads and checks every stored file of every layer and changes nothing. The
-// result is ordered by layer, the most recently used file first. Damaged files
-// carry their error. List returns an error if a directory cannot be listed or ctx
-// ends, together with the files found before.
+// List reads and checks every stored file of every layer. It changes nothing. The result is
+// ordered by layer, and within a layer the most recently used file comes first. A damaged file
+// has its error in Err. If a directory cannot be listed or ctx ends, List returns an error
+// together with the files that it found before.
 func (c *Cache) List(ctx context.Context) ([]Info, error) {
 	var infos []Info
 	err := c.each(ctx, func(d described) { infos = append(infos, d.Info) })
@@ -46,20 +46,19 @@ func (c *Cache) List(ctx context.Context) ([]Info, error) {
 
 // VerifyReport is the result of Verify.
 type VerifyReport struct {
-	// Sound is the number of sound files, Bytes their size.
+	// Sound is the number of undamaged files, and Bytes their total size.
 	Sound int
 	Bytes int64
-	// Damaged files were set aside, except in read-only layers.
+	// Damaged lists the damaged files. They were set aside, except in read-only layers.
 	Damaged []Info
-	// Unreadable files could not be read or have another format version, which another
-	// version of this package may still use. They stay.
+	// Unreadable lists the files that could not be read or that have another format version.
+	// They stay, because another version of this package may still use them.
 	Unreadable []Info
 }
 
-// Verify reads every file of every layer, sets damaged ones aside and reports. Each
-// check examines a sound module: its PTX, and the machine code that each producer made
-// of it. A module for which a check returns an error counts as damaged. Several
-// goroutines call a check at once.
+// Verify reads every file of every layer, sets damaged files aside, and reports. Each check
+// examines an undamaged module: the PTX, and the machine code by producer. A module for which a
+// check returns an error counts as damaged. Several goroutines call a check at the same time.
 func (c *Cache) Verify(ctx context.Context, checks ...func(ctx context.Context, key string, ptx []byte, code map[string][]byte) error) (VerifyReport, error) {
 	var r VerifyReport
 	var mu sync.Mutex
@@ -95,7 +94,7 @@ func (c *Cache) Verify(ctx context.Context, checks ...func(ctx context.Context, 
 	return r, err
 }
 
-// add counts a file.
+// add adds a file to the report.
 func (r *VerifyReport) add(c *Cache, d described) {
 	switch {
 	case d.Err == nil:
@@ -109,7 +108,7 @@ func (r *VerifyReport) add(c *Cache, d described) {
 	}
 }
 
-// described is a stored file that was read.
+// described is a stored file with its description.
 type described struct {
 	Info
 	kind  store.Kind
@@ -143,7 +142,7 @@ func (c *Cache) each(ctx context.Context, visit func(described)) error {
 			}
 			d := l.describe(f)
 			if errors.Is(d.Err, fs.ErrNotExist) {
-				continue // removed since the scan
+				continue // the file was removed after the scan
 			}
 			visit(d)
 		}
@@ -151,7 +150,7 @@ func (c *Cache) each(ctx context.Context, visit func(described)) error {
 	return errors.Join(errs...)
 }
 
-// describe reads one file.
+// describe reads and checks one file.
 func (l *layer) describe(f file) described {
 	d := described{layer: l, kind: f.kind, name: f.name,
 		Info: Info{Kind: f.kind.String(), Key: f.key.String(), Bytes: f.size, Used: f.used, Path: l.path(f.name), ReadOnly: !l.writable}}

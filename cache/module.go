@@ -6,7 +6,7 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// modules is the cache as the other packages of sonicmoe use it.
+// modules gives other packages of this module access to the cache: it implements store.Store.
 type modules struct{ *Cache }
 
 func init() {
@@ -27,7 +27,8 @@ func (c modules) GetFor(key store.Key, use func(producer string) bool) (store.En
 	return e, c.counters.count(o)
 }
 
-// module finds the first entry that satisfies enough, without counting.
+// module finds the first entry for which enough returns true. It does not change the
+// statistics.
 func (c *Cache) module(key store.Key, enough func(store.Entry) bool) (store.Entry, store.Outcome) {
 	return lookup(c, fileName(store.KindModule, key), func(data []byte) (store.Entry, error) {
 		return decodeEntry(data, key)
@@ -48,7 +49,7 @@ func (c modules) Put(key store.Key, e store.Entry) store.Outcome {
 		}
 		e = e.Merge(old)
 	} else {
-		e = e.Merge(store.Entry{}) // one image for each producer
+		e = e.Merge(store.Entry{}) // keeps one image for each producer
 	}
 	data, err := encodeEntry(key, e)
 	return c.counters.count(c.put(fileName(store.KindModule, key), data, err))

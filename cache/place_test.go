@@ -135,9 +135,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestModuleOfUseInALaterLayer checks that GetFor returns the first entry with
-// machine code of a wanted producer, even if earlier layers hold the module
-// without it.
+// TestModuleOfUseInALaterLayer checks that GetFor returns the first entry that has machine code
+// of a wanted producer, even if earlier layers hold the module without that code.
 func TestModuleOfUseInALaterLayer(t *testing.T) {
 	key, e := testEntry(1, 100)
 	images := map[string][]store.Image{
@@ -149,7 +148,7 @@ func TestModuleOfUseInALaterLayer(t *testing.T) {
 	for _, c := range []struct {
 		places []string
 		use    string
-		want   int // the place whose entry is returned; -1 for none
+		want   int // index of the place whose entry is returned; -1 for none
 	}{
 		{[]string{"PTX", "ptxas"}, "ptxas 13.0.88", 1},
 		{[]string{"PTX", "driver", "ptxas", "both"}, "ptxas 13.0.88", 2},
@@ -187,8 +186,8 @@ func TestModuleOfUseInALaterLayer(t *testing.T) {
 	}
 }
 
-// TestChoiceOfUseInALaterLayer checks that GetChoiceFor returns the first usable
-// value, even if earlier layers hold other values.
+// TestChoiceOfUseInALaterLayer checks that GetChoiceFor returns the first usable value, even if
+// earlier layers hold other values.
 func TestChoiceOfUseInALaterLayer(t *testing.T) {
 	for _, c := range []struct {
 		places []string

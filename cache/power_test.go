@@ -21,16 +21,16 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// life runs a program that uses a cache on a file system in memory.
+// life runs a program that uses a cache in a file system in memory.
 type life struct {
 	fs    *disktest.Memory
 	files *disktest.Faulty
 	dir   string
-	// stored are the entries for which Put returned Stored, values likewise for
-	// PutChoice.
+	// stored holds the entries for which Put returned Stored, and values the values for which
+	// PutChoice did.
 	stored map[store.Key]store.Entry
 	values map[string]string
-	// exported reports that the bundle was written.
+	// exported reports whether the bundle was written.
 	exported bool
 }
 
@@ -42,8 +42,8 @@ func newLife() *life {
 
 func (l *life) bundle() string { return filepath.Join(filepath.Dir(l.dir), "warm.tar") }
 
-// live stores, reads, locks, lists, verifies, exports and prunes. Whatever the
-// disk does, it must end, and every Get must return a stored entry or none.
+// live stores, reads, locks, lists, verifies, exports and prunes. It must end whatever the disk
+// does, and every Get must return a stored entry or none.
 func (l *life) live(t *testing.T) {
 	c := modules{open(Options{Dir: l.dir, MaxBytes: 4 << 10, LockWait: 5 * time.Millisecond}, l.files)}
 	for seed := range uint64(6) {
@@ -71,8 +71,8 @@ func (l *life) live(t *testing.T) {
 	delete(l.values, "choice 1")
 }
 
-// look opens the cache again and compares it with what was stored: everything
-// present must be right and undamaged.
+// look opens the cache again. All that the cache holds must be undamaged and equal to what was
+// stored.
 func (l *life) look(t *testing.T, when string) {
 	t.Helper()
 	log := &logBook{}
@@ -91,9 +91,9 @@ func (l *life) look(t *testing.T, when string) {
 	require.Empty(t, r.Damaged, when)
 }
 
-// TestEveryFileOperationFails lets each file operation fail in turn, with each
-// error of a disk, alone and together with all later operations. No entry may be
-// wrong afterwards, and left-over files are removed.
+// TestEveryFileOperationFails lets each file operation fail in turn, with each error that a
+// disk can return, either alone or together with all later operations. Afterwards no entry may
+// be wrong, and left-over files must be removed.
 func TestEveryFileOperationFails(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -113,7 +113,7 @@ func TestEveryFileOperationFails(t *testing.T) {
 				l.live(t)
 				l.files.Disarm()
 				l.look(t, when)
-				// Files that a dead disk could not remove are removed when they are old.
+				// Files that the failing disk could not remove are removed once they are old.
 				entries, err := l.fs.ReadDir(filepath.Join(l.dir, folder))
 				if errors.Is(err, os.ErrNotExist) {
 					continue
@@ -136,8 +136,8 @@ func TestEveryFileOperationFails(t *testing.T) {
 	}
 }
 
-// TestPowerCut cuts the power at every file operation, several times each. Every
-// entry must then be whole or absent, and a bundle reported as written must exist.
+// TestPowerCut cuts the power at every file operation, several times each. Afterwards every
+// entry must be whole or absent, and a bundle that was reported as written must exist.
 func TestPowerCut(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")

@@ -21,8 +21,8 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// roles are the programs that the test binary runs as another process. Its
-// arguments are a role and a directory.
+// roles are the programs that the test binary can run as another process. Their argument is the
+// cache in a directory that the parent names.
 var roles = map[string]func(c modules){
 	"write for ever":   writeForEver,
 	"stop while write": stopWhileWriting,
@@ -34,19 +34,19 @@ func TestMain(m *testing.M) {
 	name, dir, _ := strings.Cut(child.Role(), ":")
 	if role, ok := roles[name]; ok {
 		role(modules{Open(Options{Dir: dir})})
-		os.Exit(1) // waits to be killed
+		os.Exit(1) // a role runs until the process is killed, so a return is an error
 	}
 	os.Exit(m.Run())
 }
 
-// contested returns the entry of a seed. All entries have the same key, which all
+// contested returns the entry of a seed. All these entries have the same key, which all
 // processes write.
 func contested(seed uint64) (store.Key, store.Entry) {
 	_, e := testEntry(100+10*seed, 20<<10)
 	return store.NewKey([]byte("contested")), e
 }
 
-// writeForEver puts changing entries of different lengths under one key.
+// writeForEver puts entries of different lengths under one key.
 func writeForEver(c modules) {
 	key, e := contested(uint64(os.Getpid() % 4))
 	os.Stdout.WriteString("ready\n")
@@ -56,8 +56,7 @@ func writeForEver(c modules) {
 	}
 }
 
-// stopWhileWriting hangs with an entry that is written under a temporary name
-// only.
+// stopWhileWriting writes an entry and hangs while the entry has only its temporary name.
 func stopWhileWriting(c modules) {
 	files := disktest.Wrap(disk.OS)
 	files.Before(func(op disktest.Op, _ string) error {
@@ -77,8 +76,8 @@ func holdLock(c modules) {
 	time.Sleep(time.Hour)
 }
 
-// other starts a process in a role and waits until it is ready. kill ends it
-// without cleaning up.
+// other starts a process in a role and waits until the process is ready. kill ends the process
+// without any clean-up.
 func other(t *testing.T, role, dir string) (kill func()) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -104,8 +103,7 @@ func other(t *testing.T, role, dir string) (kill func()) {
 	return kill
 }
 
-// soundOrMiss fails unless key is absent or holds one of the contested entries,
-// whole.
+// soundOrMiss fails the test unless key is absent or holds one of the contested entries, whole.
 func soundOrMiss(t *testing.T, c modules) store.Outcome {
 	t.Helper()
 	key, _ := contested(0)

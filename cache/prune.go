@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// lockAge is the age at which a left-over lock no longer has a holder.
+	// lockAge is the age at which a left-over lock file certainly has no holder any more.
 	lockAge = 24 * time.Hour
-	// rescanEvery is the number of stored files after which the folder is measured
-	// again, because other processes write there too.
+	// rescanEvery is the number of stored files after which the folder's size is measured
+	// again. Other processes write to the folder too, and change its size.
 	rescanEvery = 64
 )
 
-// usage estimates the bytes in the top layer between two scans.
+// usage estimates the bytes in the written directory between two scans.
 type usage struct {
 	mu     sync.Mutex
-	stores int // since the previous scan
+	stores int // number of stored files since the previous scan
 	bytes  int64
 	known  bool
 }
 
-// keepBound counts a file just stored and removes others above the size limit. Its
-// first call also removes what dead processes have left.
+// keepBound counts a file that was just stored, and removes others if the size limit is
+// exceeded. Its first call also removes the files that processes that have ended left behind.
 func (c *Cache) keepBound(name string, size int64) {
 	u := &c.usage
 	u.mu.Lock()
@@ -44,13 +44,13 @@ func (c *Cache) keepBound(name string, size int64) {
 	u.bytes, u.stores, u.known = countedBytes(files), 0, true
 	var o PruneOptions
 	if c.maxBytes >= 0 && u.bytes > c.maxBytes {
-		o.MaxBytes = max(1, c.maxBytes/10*9) // a margin, so that not every store has to scan
+		o.MaxBytes = max(1, c.maxBytes/10*9) // a margin, so that not every stored file causes a scan
 	}
 	u.bytes = c.evict(files, o, name).Left
 }
 
-// makeRoom removes the least recently used files when the disk is full, so that a
-// file of that size may fit. It reports whether any was removed.
+// makeRoom removes the least recently used files when the disk is full, so that a file of the
+// given size may fit. It reports whether it removed any file.
 func (c *Cache) makeRoom(name string, size int64) bool {
 	c.usage.mu.Lock()
 	defer c.usage.mu.Unlock()
@@ -60,40 +60,41 @@ func (c *Cache) makeRoom(name string, size int64) bool {
 	}
 	have := countedBytes(files)
 	if have < size {
-		return false // the cache did not fill the disk
+		return false // the cache is not what fills the disk
 	}
 	report := c.evict(files, PruneOptions{MaxBytes: max(1, have-max(2*size, have/10))}, name)
 	c.usage.bytes = report.Left
 	return report.Freed > 0
 }
 
-// evict calls [layer.evict] and adds the removed files to the counters.
+// evict calls [layer.evict] and counts the removed files in the statistics.
 func (c *Cache) evict(files []file, o PruneOptions, keep string) PruneReport {
 	report := c.top.evict(files, o, keep)
 	c.counters.evicted.Add(int64(report.Removed))
 	return report
 }
 
-// PruneOptions selects the files that Prune removes. The zero value removes only
-// what dead processes have left.
+// PruneOptions selects the files that Prune removes. The zero value removes only files that
+// processes that have ended left behind.
 type PruneOptions struct {
-	// MaxBytes is the size that may stay. 0 means no limit, a negative value nothing.
+	// MaxBytes is the total size of the files that may stay. 0 means no limit, and a negative
+	// value removes all files.
 	MaxBytes int64
-	// MaxAge removes files unused for longer. 0 means no limit. Times of use are exact
-	// to an hour.
+	// MaxAge is the time for which a file may be unused and stay. 0 means no limit. Times of
+	// use are accurate to an hour.
 	MaxAge time.Duration
 }
 
 // PruneReport is the result of Prune.
 type PruneReport struct {
-	Removed int   // stored files removed: modules, choices, damaged ones
-	Freed   int64 // their bytes and those of other left-over files
-	Left    int64 // bytes of the remaining files
+	Removed int   // number of stored files removed: modules, choices and damaged files
+	Freed   int64 // bytes of these and of other left-over files
+	Left    int64 // bytes of the files that remain
 }
 
-// Prune removes files from the directory that is written: damaged ones first, then
-// modules, then choices, the least recently used first. A file that is used or
-// replaced meanwhile stays.
+// Prune removes files from the directory that is written. It removes damaged files first, then
+// modules, then choices, and among these the least recently used first. A file that is used or
+// replaced in the meantime stays.
 func (c *Cache) Prune(ctx context.Context, o PruneOptions) (PruneReport, error) {
 	if err := ctx.Err(); err != nil {
 		return PruneReport{}, err
@@ -108,7 +109,7 @@ func (c *Cache) Prune(ctx context.Context, o PruneOptions) (PruneReport, error) 
 	return c.evict(files, o, ""), nil
 }
 
-// noTop returns why there is no directory to write.
+// noTop returns the reason why there is no directory to write.
 func (c *Cache) noTop() error {
 	if err := c.Err(); err != nil {
 		return err
@@ -116,7 +117,7 @@ func (c *Cache) noTop() error {
 	return errors.New("the cache is off or read-only")
 }
 
-// evict removes left-over files and then, in eviction order, files that o does not
+// evict removes left-over files. It then removes, in eviction order, the files that o does not
 // allow. The file named keep stays.
 func (l *layer) evict(files []file, o PruneOptions, keep string) PruneReport {
 	report := PruneReport{Left: countedBytes(files)}
@@ -139,14 +140,14 @@ func (l *layer) evict(files []file, o PruneOptions, keep string) PruneReport {
 				report.Removed++
 				report.gone(f)
 			}
-		case f.ahead: // the file ages from now on
+		case f.ahead: // the file's age counts from now on
 			_ = l.fs.SetTime(l.path(f.name), now)
 		}
 	}
 	return report
 }
 
-// unwanted reports whether a file of that age must be removed while left bytes
+// unwanted reports whether a file of the given age must be removed if files of left bytes
 // remain.
 func (o PruneOptions) unwanted(left int64, age time.Duration) bool {
 	return o.MaxAge > 0 && age > o.MaxAge || o.MaxBytes > 0 && left > o.MaxBytes || o.MaxBytes < 0
@@ -158,7 +159,7 @@ func (r *PruneReport) gone(f file) {
 	r.Left -= f.size
 }
 
-// dropLock removes a lock file without a holder.
+// dropLock removes a lock file that no process holds.
 func (l *layer) dropLock(name string) {
 	if unlock, err := disk.Lock(context.Background(), l.fs, l.path(name), 0); err == nil {
 		unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fill stores n modules of 4 kB, the longest unused first, and a choice that is
-// older than all of them.
+// fill stores n modules of 4 kB, in the order of their last use, and a choice that was unused
+// for even longer.
 func fill(t *testing.T, c modules, n int) []store.Key {
 	t.Helper()
 	var keys []store.Key
@@ -31,7 +31,7 @@ func fill(t *testing.T, c modules, n int) []store.Key {
 	return keys
 }
 
-// present returns the indices of the keys that are on disk.
+// present returns the indices of the keys whose files are on disk.
 func present(c modules, keys []store.Key) (indices []int) {
 	for i, key := range keys {
 		if _, err := os.Stat(modulePath(c, key)); err == nil {
@@ -45,7 +45,7 @@ func TestLeastRecentlyUsedGoFirst(t *testing.T) {
 	c, _ := testCache(t, func(o *Options) { o.MaxBytes = 25 << 10 })
 	keys := fill(t, c, 5)
 	assert.Equal(t, []int{0, 1, 2, 3, 4}, present(c, keys))
-	_, o := c.Get(keys[0]) // used now: no longer the oldest
+	_, o := c.Get(keys[0]) // now no longer the least recently used
 	require.Equal(t, store.Hit, o)
 	key, e := testEntry(900, 4<<10)
 	require.Equal(t, store.Stored, c.Put(key, e))
@@ -136,7 +136,7 @@ func TestEvictSparesAFileInUse(t *testing.T) {
 	keys := fill(t, c, 2)
 	files, err := c.top.scan()
 	require.NoError(t, err)
-	_, o := c.Get(keys[0]) // touched after the scan
+	_, o := c.Get(keys[0]) // used after the scan
 	require.Equal(t, store.Hit, o)
 	c.top.evict(files, PruneOptions{MaxBytes: -1}, "")
 	assert.Equal(t, []int{0}, present(c, keys))
@@ -173,7 +173,7 @@ func TestPruneDropsOldLocks(t *testing.T) {
 	path := func(text string) string { return c.top.path(store.NewKey([]byte(text)).String() + lockSuffix) }
 	held, old, fresh := path("held"), path("old"), path("fresh")
 	unlock := c.Lock(context.Background(), store.NewKey([]byte("held")))
-	writeFile(t, old, nil) // killed holders leave such files
+	writeFile(t, old, nil) // a killed holder leaves such a file
 	writeFile(t, fresh, nil)
 	setAge(t, held, 2*lockAge)
 	setAge(t, old, 2*lockAge)
@@ -210,13 +210,13 @@ func TestPruneOfWhatCannotBeListed(t *testing.T) {
 	require.Zero(t, report.Left)
 }
 
-// TestMakeRoom checks the room made on a full disk: twice the file's size or a
-// tenth of the cache, whichever is more, rounded up to whole files. The new file
-// itself stays, and the count afterwards is right.
+// TestMakeRoom checks how much room is made on a full disk: twice the size of the new file or a
+// tenth of the cache, whichever is more, rounded up to whole files. The new file itself must
+// stay, and the usage must be right afterwards.
 func TestMakeRoom(t *testing.T) {
 	for _, tc := range []struct {
 		name         string
-		files, large int64 // of the new file, in files
+		files, large int64 // sizes in files; large is the size of the new file
 		removed      int
 	}{
 		{"a tenth", 30, 0, 3},

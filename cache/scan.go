@@ -11,19 +11,19 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// class is the kind of a file in the folder. Lower classes are removed first.
+// class is the kind of a file in the folder. Files of lower classes are removed first.
 type class int
 
 const (
-	classTemp   class = iota // being written, or left by a dead process
-	classLock                // advisory locks, empty
-	classBad                 // set aside
+	classTemp   class = iota // being written, or left by a process that has ended
+	classLock                // lock files, which are empty
+	classBad                 // damaged files that were set aside
 	classModule              // recompiled in about a second
 	classChoice              // small, and costs minutes of tuning
-	classOther               // not of the cache: never changed
+	classOther               // does not belong to the cache, and is never changed
 )
 
-// file is one file of a layer.
+// file is one file in a layer.
 type file struct {
 	name  string
 	class class
@@ -31,13 +31,13 @@ type file struct {
 	key   store.Key
 	size  int64
 	used  time.Time
-	// ahead reports that used is in the future because a clock was or is wrong. The
-	// true time of use is not known.
+	// ahead reports whether used is in the future, because some clock was or is wrong. The true
+	// time of use is then not known.
 	ahead bool
 	info  fs.FileInfo
 }
 
-// stored reports whether the file is a module or a choice.
+// stored reports whether the file is a module, a choice, or a damaged file that was set aside.
 func (f file) stored() bool {
 	return f.class == classBad || f.class == classModule || f.class == classChoice
 }
@@ -69,7 +69,7 @@ func classify(name string) (class, store.Kind, store.Key) {
 	return classOther, 0, store.Key{}
 }
 
-// scan lists the layer's own files, without those that vanish meanwhile.
+// scan lists the layer's own files. It leaves out files that are removed meanwhile.
 func (l *layer) scan() ([]file, error) {
 	if l.bundle != nil {
 		return l.bundle.scan()
@@ -93,8 +93,8 @@ func (l *layer) scan() ([]file, error) {
 	return files, nil
 }
 
-// countedBytes returns the size of the files that count towards the size limit:
-// stored files, and files being written or left by dead processes.
+// countedBytes returns the total size of the files that count towards the size limit: stored
+// files, and temporary files, which are being written or were left by a process that has ended.
 func countedBytes(files []file) (sum int64) {
 	for _, f := range files {
 		if f.stored() || f.class == classTemp {
@@ -104,9 +104,9 @@ func countedBytes(files []file) (sum int64) {
 	return sum
 }
 
-// evictionOrder sorts by class, then the least recently used first. Files with a
-// time in the future come first: otherwise, after the clock was set back, files
-// stored and used now would always be the oldest.
+// evictionOrder sorts files by class, and within a class the least recently used first. Files
+// with a time in the future come first. Otherwise, after the clock was set back, files stored
+// and used now would seem to be the oldest.
 func evictionOrder(files []file) {
 	rank := func(f file) int {
 		if f.ahead {

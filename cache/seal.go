@@ -10,37 +10,37 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// A stored file, little-endian:
+// This is the format of a stored file. Numbers are little-endian:
 //
 //	 0  magic      8 bytes
 //	 8  version    uint32
 //	12  kind       uint32
 //	16  size       uint64, of the whole file
 //	24  key        32 bytes
-//	56  fields     each uint32 length, bytes
+//	56  fields     for each field its length as uint32, then its bytes
 //	-32 checksum   SHA-256 of everything before it
 //
-// Magic, version, size and checksum have the same place in every version, so that
-// a reader can distinguish damage from another version.
+// Magic, version, size and checksum have the same place in every version, so that a reader can
+// distinguish damage from another version.
 //
-// A module's fields: label, PTX, then producer, code, log for each image.
-// A choice's fields: key, value.
+// The fields of a module are its label and PTX, followed by producer, code and log for each
+// image. The fields of a choice are its key and its value.
 const (
 	magic      = "SonicMoE"
 	headerSize = 56
 	sealSize   = sha256.Size
 )
 
-// Reasons why a file was refused. Each is wrapped with details.
+// These are the reasons why a file is refused. They are wrapped with details.
 var (
-	// errDamaged: the file is not the one written under its name.
+	// errDamaged means that the content is not what was written under the file's name.
 	errDamaged = errors.New("damaged")
-	// errVersion: the file was written in another format version.
+	// errVersion means that the file has another format version.
 	errVersion = errors.New("other format version")
 )
 
-// seal encodes fields as a file. It fails only if a field or their sum is too
-// large for the format.
+// seal encodes fields as the content of a file. It fails only if a field, or all fields
+// together, are too large for the format.
 func seal(kind store.Kind, key store.Key, fields ...[]byte) ([]byte, error) {
 	size := headerSize + sealSize
 	for _, f := range fields {
@@ -63,9 +63,9 @@ func seal(kind store.Kind, key store.Key, fields ...[]byte) ([]byte, error) {
 	return append(b, sum[:]...), nil
 }
 
-// checkHeader refuses a file that unseal would refuse, as far as its header shows.
-// size is the file's size. For another format version it checks only the fields
-// that all versions share.
+// checkHeader returns the errors of unseal that can be found from the header alone. size is the
+// size of the file. If the format version is another, checkHeader checks only the fields that
+// all versions share.
 func checkHeader(header []byte, size int64, kind store.Kind, key store.Key) error {
 	if size < headerSize+sealSize {
 		return fmt.Errorf("%w: %d bytes, shorter than the smallest file (%d)", errDamaged, size, headerSize+sealSize)
@@ -88,7 +88,7 @@ func checkHeader(header []byte, size int64, kind store.Kind, key store.Key) erro
 	return nil
 }
 
-// unseal checks a file and returns its fields, which alias data.
+// unseal checks the content of a file and returns its fields, which share the memory of data.
 func unseal(data []byte, kind store.Kind, key store.Key) ([][]byte, error) {
 	if err := checkHeader(data, int64(len(data)), kind, key); err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func unseal(data []byte, kind store.Kind, key store.Key) ([][]byte, error) {
 	return splitFields(body[headerSize:])
 }
 
-// splitFields splits b into length-prefixed fields. They must fill b.
+// splitFields splits b into fields, each of which follows its length. The fields must fill b.
 func splitFields(b []byte) ([][]byte, error) {
 	var fields [][]byte
 	for len(b) > 0 {
@@ -115,13 +115,14 @@ func splitFields(b []byte) ([][]byte, error) {
 		if uint64(n) > uint64(len(b)) {
 			return nil, fmt.Errorf("%w: a field of %d bytes with %d bytes left", errDamaged, n, len(b))
 		}
-		// The capacity is limited too, so that appending to a field never overwrites the
-		// next.
+		// The slice also limits the capacity, so that appending to a field never overwrites the
+		// next field.
 		fields = append(fields, b[:n:n])
 		b = b[n:]
 	}
 	return fields, nil
 }
 
-// maxFileBytes limits the memory for a file. Every length fits a uint32.
+// maxFileBytes is the largest size of a file, which bounds the memory for reading one. Every
+// length in it fits a uint32.
 const maxFileBytes = 256 << 20

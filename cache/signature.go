@@ -18,34 +18,34 @@ import (
 	"sonicmoe/internal/disk"
 )
 
-// envKey is the environment variable with the public key of signed bundles.
+// envKey is the environment variable that holds the public key of signed bundles.
 const envKey = "SONICMOE_CACHE_KEY"
 
 const (
-	// signatureSuffix follows a bundle's name in the name of its signature, as the
-	// program minisign writes it.
+	// signatureSuffix is appended to a bundle's name to name the bundle's signature, as the
+	// program minisign does.
 	signatureSuffix = ".minisig"
-	// maxSignatureBytes limits the files of signatures and keys.
+	// maxSignatureBytes is the largest size of the file of a signature or a key.
 	maxSignatureBytes = 4 << 10
-	// signedFolder is the subfolder of a cache directory with the times of the newest
-	// signed bundles.
+	// signedFolder is the subfolder of a cache directory that records the time of the newest
+	// signed bundle for each name and key.
 	signedFolder = "signed"
 )
 
-// signer checks who signed a bundle. A nil signer accepts every bundle.
+// signer checks the signatures of bundles. A nil signer accepts every bundle.
 type signer struct {
 	key minisign.PublicKey
-	err error // why the key cannot be read: every bundle is refused
+	err error // why the key cannot be read; if not nil, every bundle is refused
 	fs  disk.FS
-	dir string // of the cache; "" if none is written
+	dir string // of the cache; "" if no directory is written
 
 	mu     sync.Mutex
-	newest map[string]int64 // seconds, by key and name
+	newest map[string]int64 // signing time in seconds, by key and bundle name
 }
 
-// newSigner returns the signer of a public key: minisign's text of 56 characters, or
-// the path of a file with it. "" is the value of SONICMOE_CACHE_KEY, and nil without
-// one.
+// newSigner returns the signer for a public key. key is minisign's text of 56 characters, or
+// the path of a file with it. If key is empty, newSigner uses the value of SONICMOE_CACHE_KEY,
+// and returns nil if that is not set.
 func newSigner(fsys disk.FS, key string) *signer {
 	if key == "" {
 		key = os.Getenv(envKey)
@@ -67,11 +67,11 @@ func newSigner(fsys disk.FS, key string) *signer {
 	return s
 }
 
-// signature is the detached signature of a bundle.
+// signature is the signature of a bundle, which is stored in a file of its own.
 type signature struct {
 	by   *signer
 	text []byte
-	file string // the bundle's name
+	file string // the name of the bundle
 	time time.Time
 }
 
@@ -87,7 +87,8 @@ func (s *signer) signature(ctx context.Context, path string) (*signature, error)
 	return &signature{by: s, text: text, file: filepath.Base(path)}, err
 }
 
-// verify checks the signature after the whole bundle was read through r, and sets time.
+// verify checks the signature and sets time. The whole bundle must have been read through r
+// before.
 func (g *signature) verify(r *minisign.Reader) error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("%w: signature %s%s: %w", ErrBundle, g.file, signatureSuffix, fmt.Errorf(format, args...))
@@ -105,7 +106,8 @@ func (g *signature) verify(r *minisign.Reader) error {
 	if !r.Verify(g.by.key, g.text) {
 		return wrong("it is for another file, or was altered")
 	}
-	// minisign writes timestamp:SECONDS and file:NAME; its Go version writes filename:NAME.
+	// The program minisign writes timestamp:SECONDS and file:NAME. Its version in Go writes
+	// filename:NAME.
 	fields := map[string]string{}
 	for field := range strings.SplitSeq(parts.TrustedComment, "\t") {
 		name, value, _ := strings.Cut(field, ":")
@@ -122,8 +124,9 @@ func (g *signature) verify(r *minisign.Reader) error {
 	return nil
 }
 
-// accept refuses a verified bundle if a newer one of the same name and key was
-// accepted, unless older is set. It keeps the time for later processes.
+// accept accepts or refuses a bundle whose signature was verified. It refuses the bundle if a
+// newer one with the same name and key was accepted before, unless older is true. It records
+// the time of an accepted bundle for later processes.
 func (g *signature) accept(older bool) error {
 	s := g.by
 	s.mu.Lock()

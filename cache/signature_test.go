@@ -20,7 +20,7 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// testKey returns a key that depends on the seed alone.
+// testKey returns a private key that depends only on the seed.
 func testKey(seed byte) minisign.PrivateKey {
 	_, key, err := minisign.GenerateKey(bytes.NewReader(bytes.Repeat([]byte{seed}, ed25519.SeedSize)))
 	if err != nil {
@@ -33,7 +33,7 @@ func publicOf(key minisign.PrivateKey) minisign.PublicKey {
 	return key.Public().(minisign.PublicKey)
 }
 
-// stampAndName returns a trusted comment as the program minisign writes it.
+// stampAndName returns the trusted comment that the program minisign writes into a signature.
 func stampAndName(seconds int64, name string) string {
 	return fmt.Sprintf("timestamp:%d\tfile:%s\thashed", seconds, name)
 }
@@ -41,18 +41,18 @@ func stampAndName(seconds int64, name string) string {
 // signed returns minisign's signature of a bundle.
 func signed(key minisign.PrivateKey, bundle []byte, trusted string) []byte {
 	r := minisign.NewReader(bytes.NewReader(bundle))
-	_, _ = io.Copy(io.Discard, r) // a reader of memory does not fail
+	_, _ = io.Copy(io.Discard, r) // reading from memory does not fail
 	return r.SignWithComments(key, trusted, "signature from minisign secret key")
 }
 
-// signedAt writes a bundle and its signature.
+// signedAt writes a bundle and its signature to files.
 func signedAt(t testing.TB, path string, bundle []byte, key minisign.PrivateKey, seconds int64) {
 	t.Helper()
 	writeFile(t, path, bundle)
 	writeFile(t, path+signatureSuffix, signed(key, bundle, stampAndName(seconds, filepath.Base(path))))
 }
 
-// oneModule returns a bundle with the module of a seed.
+// oneModule returns a bundle with only the module of a seed.
 func oneModule(t testing.TB, seed uint64) []byte {
 	t.Helper()
 	c, _ := testCache(t)
@@ -71,8 +71,8 @@ func has(c modules, seed uint64) bool {
 	return o == store.Hit
 }
 
-// TestSignature checks that a bundle is accepted with a signature of the key for its
-// bytes and its name, both by import and read in place, and with no other.
+// TestSignature checks that a bundle is accepted only with a signature by the key, of the
+// bundle's bytes and name. This holds for an import and for a bundle read in place.
 func TestSignature(t *testing.T) {
 	mine, other, bundle := testKey(1), testKey(2), oneModule(t, 0)
 	good := stampAndName(100, "b.tar")
@@ -81,7 +81,7 @@ func TestSignature(t *testing.T) {
 	noTime.TrustedComment = stampAndName(200, "b.tar")
 	for name, c := range map[string]struct {
 		text []byte
-		say  string // "" if it is accepted
+		say  string // part of the error, or "" if the bundle is accepted
 	}{
 		"good":           {signed(mine, bundle, good), ""},
 		"Go's minisign":  {signed(mine, bundle, "timestamp:100\tfilename:b.tar"), ""},
@@ -129,7 +129,8 @@ func TestSignature(t *testing.T) {
 	}
 }
 
-// TestKeys checks the forms of a key, and that a wrong one refuses every bundle.
+// TestKeys checks the forms in which a key can be given, and that with a malformed key every
+// bundle is refused.
 func TestKeys(t *testing.T) {
 	key, dir := testKey(1), t.TempDir()
 	path, file := filepath.Join(dir, "b.tar"), filepath.Join(dir, "minisign.pub")
@@ -172,9 +173,8 @@ func TestKeys(t *testing.T) {
 	assert.True(t, has(own, 0), "the user's own directory needs no signature")
 }
 
-// TestOlderBundles checks that an older signed bundle does not take the place of a newer
-// one of the same name: imported, listed by a later process, or put in the place of a
-// bundle in use.
+// TestOlderBundles checks that an older signed bundle cannot replace a newer one of the same
+// name: by an import, as a layer of a later process, or by overwriting a bundle in use.
 func TestOlderBundles(t *testing.T) {
 	key, dir, own := testKey(1), t.TempDir(), t.TempDir()
 	path := filepath.Join(dir, "b.tar")
@@ -210,7 +210,7 @@ func TestOlderBundles(t *testing.T) {
 	assert.False(t, has(readOnly, 40))
 	assert.True(t, filesBelow(t, filepath.Join(own, signedFolder)) == 1)
 
-	// Another name and another key have times of their own.
+	// Bundles with another name or another key have signing times of their own.
 	for _, by := range []minisign.PrivateKey{key, testKey(2)} {
 		other := filepath.Join(dir, "c.tar")
 		signedAt(t, other, oneModule(t, 50), by, 50)
@@ -220,9 +220,9 @@ func TestOlderBundles(t *testing.T) {
 	}
 }
 
-// TestBundleAlteredUnderItsSignature checks that machine code which was written into a
-// bundle after its signature was checked is not used, although its checksum is right
-// and the file's size and time are the same.
+// TestBundleAlteredUnderItsSignature checks that machine code is not used if it was written
+// into a bundle after the bundle's signature was checked. The altered file has a right
+// checksum, and the bundle has the same size and time.
 func TestBundleAlteredUnderItsSignature(t *testing.T) {
 	key, path := testKey(1), filepath.Join(t.TempDir(), "b.tar")
 	bundle := oneModule(t, 0)
@@ -245,8 +245,8 @@ func TestBundleAlteredUnderItsSignature(t *testing.T) {
 	assert.Equal(t, store.Damaged, o)
 }
 
-// TestImportOfADigest checks that a digest admits one bundle, and that nothing of
-// another is stored.
+// TestImportOfADigest checks that only the bundle with the given digest is accepted, and that
+// nothing of any other bundle is stored.
 func TestImportOfADigest(t *testing.T) {
 	source, b := exported(t)
 	want := sumOf(b)
@@ -278,7 +278,7 @@ func TestImportOfADigest(t *testing.T) {
 	assert.Zero(t, filesBelow(t, c.Dir()))
 }
 
-// changing is a file whose content differs when it is read again.
+// changing is a file whose content is different when it is read again.
 type changing struct {
 	*bytes.Reader
 	next []byte
@@ -291,8 +291,8 @@ func (c *changing) Seek(offset int64, whence int) (int64, error) {
 	return c.Reader.Seek(offset, whence)
 }
 
-// TestBundleThatChangesWhileImported checks that only checked bytes are stored if
-// a bundle is replaced between checking and storing.
+// TestBundleThatChangesWhileImported checks that only checked bytes are stored if a bundle is
+// replaced after its check and before its files are stored.
 func TestBundleThatChangesWhileImported(t *testing.T) {
 	_, b := exported(t)
 	evil, _ := testCache(t)
@@ -328,9 +328,8 @@ func TestBundleThatChangesWhileImported(t *testing.T) {
 	assert.ErrorContains(t, err, "changed while it was imported")
 }
 
-// TestVerifyWithAnotherCheck checks that a module that fails a check is set aside
-// like a damaged one, or only reported in a read-only layer. Choices are not
-// checked.
+// TestVerifyWithAnotherCheck checks that a module for which a check fails is set aside like a
+// damaged one. In a read-only layer it is only reported. Choices are not checked.
 func TestVerifyWithAnotherCheck(t *testing.T) {
 	c, b := exported(t)
 	wrong, _ := testEntry(10, 60)

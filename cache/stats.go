@@ -6,22 +6,23 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// Stats counts the operations of a Cache since Open, modules and choices together.
+// Stats counts the operations of a Cache since it was opened. Modules and choices are counted
+// together.
 type Stats struct {
-	Hits, Misses, Damaged int64 // of Get and GetChoice
-	Stored, Unchanged     int64 // of Put and PutChoice
-	Failed                int64 // writes that the disk refused
+	Hits, Misses, Damaged int64 // results of Get and GetChoice
+	Stored, Unchanged     int64 // results of Put and PutChoice
+	Failed                int64 // writes that failed
 	Evicted               int64 // files removed to keep the size limit
-	LockTimeouts          int64 // locks not acquired within Options.LockWait
-	BytesRead             int64 // of hits
-	BytesWritten          int64 // of stored files
+	LockTimeouts          int64 // locks that were not acquired within Options.LockWait
+	BytesRead             int64 // bytes of the files of all hits
+	BytesWritten          int64 // bytes of the stored files
 }
 
 type counters struct {
 	hits, misses, damaged, stored, unchanged, failed, evicted, lockTimeouts, bytesRead, bytesWritten atomic.Int64
 }
 
-// count adds an outcome of Get or Put.
+// count counts the outcome of Get or Put, and returns it.
 func (n *counters) count(o store.Outcome) store.Outcome {
 	switch o {
 	case store.Hit:
@@ -40,7 +41,7 @@ func (n *counters) count(o store.Outcome) store.Outcome {
 	return o
 }
 
-// Stats returns the present counters.
+// Stats returns the present values of the counters.
 func (c *Cache) Stats() Stats {
 	n := &c.counters
 	return Stats{

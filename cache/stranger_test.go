@@ -26,9 +26,9 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// TestDirectoryThatOthersMayWrite checks that such a directory is refused with a
-// reason, since anyone may have stored its machine code, and accepted as a
-// read-only layer.
+// TestDirectoryThatOthersMayWrite checks that a directory that other users may write is refused
+// with a reason, because anyone may have stored its machine code. As a read-only layer it is
+// accepted.
 func TestDirectoryThatOthersMayWrite(t *testing.T) {
 	source, _ := testCache(t)
 	key, e := testEntry(1, 100)
@@ -50,10 +50,9 @@ func TestDirectoryThatOthersMayWrite(t *testing.T) {
 	assert.Equal(t, store.Hit, o, "others may read")
 }
 
-// TestDirectoryOfAnother checks that another user's directory is refused when the
-// cache is opened.
+// TestDirectoryOfAnother checks that Open refuses a directory that belongs to another user.
 func TestDirectoryOfAnother(t *testing.T) {
-	if os.Geteuid() == 0 && child.Role() == "" { // the child process uses the same directory
+	if os.Geteuid() == 0 && child.Role() == "" { // in the child process, which uses the same directory, this was done by its parent
 		home, err := os.MkdirTemp("", "cache-test-")
 		require.NoError(t, err)
 		t.Cleanup(func() { os.RemoveAll(home) })
@@ -74,9 +73,8 @@ func TestDirectoryOfAnother(t *testing.T) {
 	assert.Len(t, log.warnings(), 1)
 }
 
-// TestLinksAndPipes puts links and pipes in the place of entries and locks. Their
-// targets must not be opened, created or changed, no call may block, and the entry
-// must be stored.
+// TestLinksAndPipes puts links and pipes in the place of entries and locks. Targets of links
+// must not be opened, created or changed, no call may block, and the entry must then be stored.
 func TestLinksAndPipes(t *testing.T) {
 	old := time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC)
 	for name, plant := range map[string]func(t *testing.T, path, precious string){
@@ -119,8 +117,8 @@ func TestLinksAndPipes(t *testing.T) {
 	}
 }
 
-// TestFileBecomesAPipe checks that Get does not block if a file becomes a pipe
-// between its checks.
+// TestFileBecomesAPipe checks that Get does not block if a file becomes a pipe after it was
+// checked and before it is opened.
 func TestFileBecomesAPipe(t *testing.T) {
 	c, _ := testCache(t)
 	key, e := testEntry(1, 100)
@@ -161,8 +159,8 @@ func TestFileBecomesAPipe(t *testing.T) {
 	}
 }
 
-// TestForeignLock checks that a lock held by another user costs no waiting time
-// and is logged.
+// TestForeignLock checks that a lock file that belongs to another user is logged and costs no
+// waiting time.
 func TestForeignLock(t *testing.T) {
 	c, log := testCache(t, func(o *Options) { o.LockWait = time.Minute })
 	key := store.NewKey([]byte("key"))
@@ -190,7 +188,7 @@ func TestForeignLock(t *testing.T) {
 	assert.Contains(t, log.warnings()[0], "a lock can't be had")
 }
 
-// TestLockThatIsHeldForLong checks that a lock that cannot be acquired is logged.
+// TestLockThatIsHeldForLong checks that a lock that is not acquired in time is logged.
 func TestLockThatIsHeldForLong(t *testing.T) {
 	c, log := testCache(t, func(o *Options) { o.LockWait = 10 * time.Millisecond })
 	requireLocks(t, c)
@@ -203,8 +201,8 @@ func TestLockThatIsHeldForLong(t *testing.T) {
 	assert.Contains(t, log.warnings()[0], "hangs")
 }
 
-// TestDamageCostsNoMemory checks that huge foreign files, in a directory or a
-// bundle, are not read into memory.
+// TestDamageCostsNoMemory checks that a huge file that is not the cache's is not read into
+// memory, from a directory or from a bundle.
 func TestDamageCostsNoMemory(t *testing.T) {
 	c, _ := testCache(t)
 	var keys []store.Key
@@ -223,8 +221,8 @@ func TestDamageCostsNoMemory(t *testing.T) {
 		_, o := c.Get(key)
 		assert.Equal(t, store.Damaged, o)
 	}
-	// A valid header may claim more bytes than any entry has, and a bundle's member
-	// may have any length.
+	// A valid header may claim more bytes than any entry has. A member of a bundle may claim
+	// any length.
 	header := make([]byte, headerSize)
 	copy(header, magic)
 	binary.LittleEndian.PutUint32(header[8:], store.FormatVersion)
@@ -237,7 +235,7 @@ func TestDamageCostsNoMemory(t *testing.T) {
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20))
 }
 
-// endless is a file that begins with these bytes and continues with zeros.
+// endless is a file that begins with the given bytes and continues with zeros.
 type endless struct{ begin []byte }
 
 func (e endless) ReadAt(p []byte, at int64) (int, error) {
@@ -248,9 +246,9 @@ func (e endless) ReadAt(p []byte, at int64) (int, error) {
 	return len(p), nil
 }
 
-// TestLeftOversAreSwept checks that files of dead writers are removed when a
-// process stores its first file, with and without a limit, and count towards the
-// limit until then.
+// TestLeftOversAreSwept checks that files left by writers that have ended are removed when a
+// process stores its first file, with and without a size limit. Until then they must count
+// towards the limit.
 func TestLeftOversAreSwept(t *testing.T) {
 	for _, most := range []int64{0, -1} {
 		c, _ := testCache(t, func(o *Options) { o.MaxBytes = most })
@@ -271,7 +269,7 @@ func TestLeftOversAreSwept(t *testing.T) {
 		require.Equal(t, 20, temps())
 		require.Equal(t, store.Stored, c.PutChoice("first", nil))
 		assert.Zero(t, temps())
-		leave(3, 0) // other processes are writing these now
+		leave(3, 0) // files that other processes are writing now
 		require.Equal(t, store.Stored, modules{Open(Options{Dir: c.Dir(), MaxBytes: most})}.PutChoice("other", nil))
 		assert.Equal(t, 3, temps(), "files being written stay")
 	}
@@ -285,8 +283,8 @@ func TestLeftOversAreSwept(t *testing.T) {
 	assert.NotEqual(t, []int{0, 1, 2}, present(c, keys), "files being written count too")
 }
 
-// TestWhatWasJustStoredStays checks that a file just stored stays on a file server
-// whose clock is behind, although it looks like the oldest.
+// TestWhatWasJustStoredStays checks that a file that was just stored stays on a file server
+// whose clock is behind, although the file seems to be the oldest.
 func TestWhatWasJustStoredStays(t *testing.T) {
 	files := disktest.Wrap(disk.OS)
 	c := modules{open(Options{Dir: t.TempDir(), MaxBytes: 10 << 10, Logger: slog.New(&logBook{})}, files)}
@@ -304,8 +302,7 @@ func TestWhatWasJustStoredStays(t *testing.T) {
 	assert.Equal(t, []int{1}, present(c, keys))
 }
 
-// TestBundleIsNoFile checks that a bundle that is a pipe or a device is refused at
-// once, by Import and as a layer.
+// TestBundleIsNoFile checks that Import and a layer refuse a pipe or a device at once.
 func TestBundleIsNoFile(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "warm.tar")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))

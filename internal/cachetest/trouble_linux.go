@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// nobody is the id of the user that root's child process runs as.
+// nobody is the user id that root changes to.
 const nobody = 65534
 
 // AsUser makes sure that file permissions apply to the user who runs the test. For root it runs
-// the test again in a child process, as the user nobody. For any other user it does nothing.
+// the test again in a child with the user nobody. For any other user it does nothing.
 func AsUser(t testing.TB) bool {
 	t.Helper()
 	if inChild(t) {
