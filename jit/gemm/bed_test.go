@@ -16,13 +16,13 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// Values of memory that no kernel has written.
+// Poison values of memory that no kernel has written.
 const (
 	poison32 = 0xffffffff
 	poison16 = 0xffff
 )
 
-// timing is the moment at which asynchronous work completes.
+// timing selects when asynchronous work completes.
 type timing struct {
 	name string
 	of   emu.Timing
@@ -31,7 +31,7 @@ type timing struct {
 
 var timings = []timing{{"early", emu.Early, 0}, {"late", emu.Late, 0}, {"random", emu.Random, 1}}
 
-// bed is a test bed: it runs kernels on an emulated device with two SMs.
+// bed runs kernels for a test, on an emulated device with two SMs.
 type bed struct {
 	t   testing.TB
 	dev driver.Device
@@ -52,7 +52,7 @@ func newBed(t testing.TB, when timing) *bed {
 	return &bed{t, dev, s}
 }
 
-// room allocates the given number of bytes, filled with poison.
+// room allocates the given number of bytes and fills them with poison.
 func (b *bed) room(bytes int) driver.DevicePtr {
 	words := max(1, (bytes+3)/4)
 	p, err := b.dev.Alloc(int64(4 * words))
@@ -79,7 +79,7 @@ func download[E number](b *bed, p driver.DevicePtr, n int) []E {
 	return v
 }
 
-// launch runs a kernel with the given number of CTAs, or with its own grid (0).
+// launch runs a kernel with the given number of CTAs. If ctas is 0, the kernel's own grid applies.
 func launch[A any](b *bed, k *jit.Kernel[A], ctas int, args A) {
 	b.t.Helper()
 	f, err := jit.Of(b.dev).Load(context.Background(), nil, k.Source(k.Name), gpu.CompileOptions{})
@@ -93,8 +93,8 @@ func launch[A any](b *bed, k *jit.Kernel[A], ctas int, args A) {
 	require.NoError(b.t, b.s.Synchronize(context.Background()))
 }
 
-// whole returns n integers from -1 to 1 in bf16. Sums of fewer than 256 of their
-// products are exact in bf16.
+// whole returns n integers from -1 to 1 in bf16. A sum of fewer than 256 products of such integers
+// is exact in bf16.
 func whole(rng *rand.Rand, n int) []uint16 {
 	v := make([]uint16, n)
 	for i := range v {

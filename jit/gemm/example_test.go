@@ -6,8 +6,7 @@ import (
 	"sonicmoe/jit/gemm"
 )
 
-// ExampleTiling prints the shared memory of a product, which limits the depth of
-// its ring.
+// ExampleTiling prints the shared memory that a product takes, which limits the depth of its ring.
 func ExampleTiling() {
 	const limit, epilogue = 227 << 10, 32 << 10 // an SM's bytes, and the bytes of two staged sub-tiles
 	t := gemm.Tiling{TileN: 256, Stages: 8, GroupM: 8, ClusterM: 2}

@@ -17,14 +17,14 @@ import (
 	"sonicmoe/ptx"
 )
 
-// grouped is C = A·B[expert]ᵀ for packed rows of A. It shows the code that a
-// minimal kernel needs in addition to package gemm.
+// grouped is the kernel C = A·B[expert]ᵀ for packed rows of A. It shows how much code a minimal
+// kernel needs in addition to package gemm.
 type grouped struct {
 	depth, width, experts int
 	tiling                gemm.Tiling
-	// gathered states that row p of A is row gather[p] of the tensor.
+	// gathered states that packed row p of A is row gather[p] of the tensor.
 	gathered bool
-	// bMN selects a B of [experts, depth, width] in place of [experts, width, depth].
+	// bMN selects a B with the shape [experts, depth, width] instead of [experts, width, depth].
 	bMN bool
 }
 
@@ -77,7 +77,7 @@ func (g grouped) build() (*jit.Kernel[groupedArgs], error) {
 	return k.Build()
 }
 
-// bMap returns the tensor map that loads halves of a tile of B.
+// bMap returns the tensor map that loads a tile of B in two halves.
 func (g grouped) bMap(a *groupedArgs) gpu.TensorMap {
 	half, size := g.tiling.TileN/2, g.width*g.depth
 	if g.bMN {
@@ -107,10 +107,10 @@ func (g grouped) b(values []uint16, expert, column, depth int) float64 {
 	return float(values[at])
 }
 
-// packed holds rows sorted by expert. Rows that belong to no expert follow each
-// expert's rows.
+// packed holds rows sorted by expert. After each expert's rows come some rows that belong to no
+// expert.
 type packed struct {
-	expert []int // -1 for a row of no expert
+	expert []int // expert of each row; -1 for a row of no expert
 	gather []uint32
 	table  []uint32
 }
@@ -131,8 +131,8 @@ func pack(rows ...int) (p packed) {
 	return p
 }
 
-// run returns C after comparing it with sums in float64. The results must be
-// equal: the operands are small integers, whose sums are exact in bf16.
+// run launches the kernel, compares C with sums in float64, and returns C. The values must be
+// equal, because the operands are small integers whose sums are exact in bf16.
 func (g grouped) run(t testing.TB, when timing, p packed) []uint16 {
 	b, rng := newBed(t, when), rand.New(rand.NewPCG(1, 2))
 	rows := len(p.expert)
@@ -168,8 +168,8 @@ func (g grouped) run(t testing.TB, when timing, p packed) []uint16 {
 	return got
 }
 
-// TestGrouped checks a grouped product with every load role, layout and tiling,
-// and that its bits are the same under every timing of asynchronous work.
+// TestGrouped checks a grouped product with every load role, layout and tiling. Its bits must be
+// the same under every timing of asynchronous work.
 func TestGrouped(t *testing.T) {
 	p := pack(1, 0, 70, 128, 129, 257)
 	for i, g := range []grouped{
@@ -185,7 +185,7 @@ func TestGrouped(t *testing.T) {
 			first := g.run(t, timings[0], p)
 			for j, when := range timings[1:] {
 				if testing.Short() && j != i%len(timings[1:]) {
-					continue // one timing for each tiling, alternating
+					continue // each tiling runs with one of the timings, in turn
 				}
 				require.Equal(t, first, g.run(t, when, p), when.name)
 			}
@@ -193,8 +193,7 @@ func TestGrouped(t *testing.T) {
 	}
 }
 
-// TestGroupedWithoutRows checks that a kernel without rows stores nothing and
-// ends.
+// TestGroupedWithoutRows checks that a kernel stores nothing and ends if no expert has a row.
 func TestGroupedWithoutRows(t *testing.T) {
 	g := grouped{depth: 64, width: 128, experts: 1, tiling: gemm.Tiling{TileN: 128, Stages: 2, GroupM: 1, ClusterM: 2}}
 	g.run(t, timings[0], pack(0))

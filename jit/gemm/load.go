@@ -7,10 +7,11 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file is the load role.
+// This file emits the load role.
 
-// The arrivals that fill a stage and the readers of the queue if TMA loads both
-// operands. One thread does all of it.
+// If TMA loads both operands, one thread of the load role does everything. tmaArrivals is the
+// number of arrivals that fill a stage, tmaReaders the number of readers of the queue in the load
+// role.
 const (
 	tmaArrivals = 1
 	tmaReaders  = 1
@@ -37,9 +38,8 @@ func (p *Product) TMA(fill func(ring *pipeline.Cursor, t schedule.Tile)) func() 
 	}
 }
 
-// Expect sets the number of bytes that the full barrier of stage s waits for in
-// k-tile kt. With [FromRow], it also starts the load of the row from which the
-// sums start, together with the tile's first k-tile.
+// Expect makes the full barrier of stage s wait for the given number of bytes. With [FromRow], it
+// also starts the load of the row from which the sums start, if kt is the tile's first k-tile.
 func (p *Product) Expect(ring *pipeline.Cursor, s pipeline.Stage, t schedule.Tile, kt ptx.U32, bytes int) {
 	k := p.K
 	if p.Start.kind != fromRow {
@@ -51,18 +51,18 @@ func (p *Product) Expect(ring *pipeline.Cursor, s pipeline.Stage, t schedule.Til
 	k.If(first, func() { p.Start.load(p.rowOf(ring), s.Full, t) })
 }
 
-// Box is one load of a part of a stage's B tile.
+// Box is a box that TMA loads into a part of a stage's B tile.
 type Box struct {
 	Map ptx.TensorMap
-	// At are the box's coordinates in Map.
+	// At has the box's coordinates in Map.
 	At []ptx.U32
-	// Offset is the box's place in its half of the B tile, in bytes.
+	// Offset is where the box goes in its half of the B tile, in bytes.
 	Offset int
 }
 
-// LoadB starts the loads of both halves of a stage's B tile. boxes returns the
-// boxes of one half. If the CTAs of a cluster share the tile, each CTA loads the
-// half of its own rank and multicasts it to both.
+// LoadB starts the loads of both halves of a stage's B tile. boxes returns the boxes of one half.
+// If the CTAs of a cluster share the tile, each CTA loads the half with the number of its own rank,
+// and multicasts it to both CTAs.
 func (p *Product) LoadB(s pipeline.Stage, t schedule.Tile, boxes func(half ptx.U32) []Box) {
 	k := p.K
 	halfBytes := p.TileBBytes() / 2
@@ -87,28 +87,29 @@ func (p *Product) LoadB(s pipeline.Stage, t schedule.Tile, boxes func(half ptx.U
 }
 
 const (
-	// gatherArrivals is the number of arrivals that fill a stage: the copies of
-	// each thread, and the bytes of B.
+	// gatherArrivals is the number of arrivals that fill a stage if A is gathered: one for the
+	// copies of each thread, and one with the bytes of B.
 	gatherArrivals = pipeline.WarpgroupThreads + 1
-	// gatherReaders is the number of warps that read the queue.
+	// gatherReaders is the number of warps of the load role that read the queue.
 	gatherReaders = 4
 
 	passRows     = pipeline.WarpgroupThreads / tile.LanesOfRow
 	gatherPasses = TileM / passRows
 )
 
-// Rows are the rows that a product gathers.
+// Rows describes the rows of A that a product gathers.
 type Rows struct {
-	// X [.., RowBytes] holds the rows. Gather [R] u32 holds the row in X of each packed
-	// row: its token.
+	// X has the rows, RowBytes each. Gather has, for each packed row, a 32-bit word with the number
+	// of its row in X: its token.
 	X, Gather ptx.Global
-	// RowBytes is the size of a row. The rest of the last k-tile is 0.
+	// RowBytes is the size of a row. If the row does not fill its last k-tile, the rest of the
+	// k-tile is 0.
 	RowBytes int
 }
 
-// Gather returns the load role of a product whose A rows are gathered. 128 threads
-// copy the rows by cp.async, 16 rows a pass; one of them starts the loads of B.
-// loadB starts the loads of B for one stage.
+// Gather returns the load role of a product whose A rows are gathered. 128 threads copy the rows by
+// cp.async, 16 rows at a time. One of the threads also starts the loads of B: loadB starts them for
+// one stage.
 func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile, kt ptx.U32)) func() {
 	return func() {
 		k := p.K
@@ -124,8 +125,8 @@ func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile
 		k.If(publishes, func() { publisher = p.Tiles.Publisher(p.Queue) })
 		reader := p.Queue.Reader(thread.AndI(31).EqI(0))
 
-		// The numbers of the thread's rows are loaded one tile ahead. Rows past the
-		// expert's last row repeat it; their results are dropped.
+		// The row numbers are loaded one tile ahead. Rows past the expert's last row have the
+		// number of the last row; their results are dropped.
 		next := newTileVar(k, reader.Next())
 		var numbers [gatherPasses]*ptx.Var[ptx.U32]
 		for i := range numbers {
@@ -163,7 +164,7 @@ func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile
 	}
 }
 
-// tileVar is a tile kept in registers from one pass of a loop to the next.
+// tileVar is a tile that is kept in registers from one iteration of a loop to the next.
 type tileVar struct{ expert, row, rows, column, shared *ptx.Var[ptx.U32] }
 
 func newTileVar(k *ptx.Kernel, t schedule.Tile) tileVar {

@@ -6,11 +6,11 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file is the math role: the main loop, the stagger of its two warpgroups,
-// and the stores of their sums.
+// This file emits the math role: the main loop, the stagger of the two math warpgroups, and the
+// stores of their sums.
 
-// RunRoles emits the two roles of a CTA of [Threads]: math for the first two
-// warpgroups, load for the third. thread is %tid.x.
+// RunRoles emits the two roles of a CTA of [Threads] threads: math for the first two warpgroups,
+// load for the third. thread is %tid.x.
 func RunRoles(k *ptx.Kernel, thread ptx.U32, math, load func()) {
 	pipeline.Run(k, thread.ShrI(7),
 		pipeline.Role{Name: "math", First: 0, Count: MathThreads / pipeline.WarpgroupThreads, Body: math},
@@ -18,9 +18,8 @@ func RunRoles(k *ptx.Kernel, thread ptx.U32, math, load func()) {
 	)
 }
 
-// Multiply issues the wgmma group of a k-tile. It adds to the accumulators if adds
-// holds, and overwrites them otherwise. aMN and bMN state that the operand is
-// MN-major.
+// Multiply issues the wgmma group of one k-tile. It adds to the accumulators if adds is true, and
+// overwrites them otherwise. aMN and bMN state that the operand is MN-major.
 func Multiply(k *ptx.Kernel, of tile.Element, acc []ptx.F32, a, b tile.Descriptor, adds ptx.Pred, aMN, bMN bool) {
 	k.WgmmaFence()
 	for i := range tile.K / tile.KStep {
@@ -33,8 +32,8 @@ func Multiply(k *ptx.Kernel, of tile.Element, acc []ptx.F32, a, b tile.Descripto
 	k.WgmmaCommit()
 }
 
-// MultiplyRegisters is [Multiply] for an operand A in registers: for each step, the
-// registers of wgmma's fragment. B is K-major.
+// MultiplyRegisters does the same as [Multiply] for an A in registers: a has, for each step of 16,
+// the registers of wgmma's fragment. B is K-major.
 func MultiplyRegisters(k *ptx.Kernel, of tile.Element, acc []ptx.F32, a [tile.K / tile.KStep][]ptx.U32, b tile.Descriptor, adds ptx.Pred) {
 	k.WgmmaFence()
 	for i, step := range a {
@@ -47,27 +46,27 @@ func MultiplyRegisters(k *ptx.Kernel, of tile.Element, acc []ptx.F32, a [tile.K 
 	k.WgmmaCommit()
 }
 
-// MainLoop multiplies the stages of a ring in a math warpgroup. One wgmma group is
-// in flight: a stage is released when the group of the next stage has been issued.
+// MainLoop multiplies the stages of a ring in a math warpgroup. One wgmma group is always in
+// flight: a stage is released after the group of the next stage has been issued and the stage's own
+// group is complete.
 type MainLoop struct {
 	K       *ptx.Kernel
 	Ring    *pipeline.Cursor
 	Release pipeline.Releaser
 }
 
-// Run multiplies kTiles stages, at least one. multiply emits the wgmma group of a
-// stage.
+// Run multiplies kTiles stages, at least one. multiply emits the wgmma group of a stage.
 func (m MainLoop) Run(kTiles ptx.U32, multiply func(s pipeline.Stage, kt ptx.U32)) {
 	f := m.Begin()
 	f.Each(kTiles, false, multiply)
 	f.Finish()
 }
 
-// InFlight is a sum that has begun and not ended. It lets one sum run over stages
-// of several kinds.
+// InFlight is a sum between [MainLoop.Begin] and [InFlight.Finish]. It lets a sum run over several
+// kinds of stages.
 type InFlight struct {
 	m       MainLoop
-	pending *pipeline.PendingRelease // the stage of the group in flight
+	pending *pipeline.PendingRelease // stage of the wgmma group in flight
 }
 
 // Begin begins a sum.
@@ -85,8 +84,8 @@ func (f *InFlight) Each(kTiles ptx.U32, started bool, multiply func(s pipeline.S
 	})
 }
 
-// One multiplies the next stage and waits until at most groups wgmma groups are in
-// flight. follows holds if the sum has an earlier stage.
+// One multiplies the next stage, and then waits until at most the given number of wgmma groups are
+// in flight. follows is true if the sum has an earlier stage.
 func (f *InFlight) One(follows ptx.Pred, groups int, multiply func(s pipeline.Stage)) {
 	s := f.m.Ring.Wait()
 	multiply(s)
@@ -96,16 +95,16 @@ func (f *InFlight) One(follows ptx.Pred, groups int, multiply func(s pipeline.St
 	f.m.Ring.Advance()
 }
 
-// Finish waits for the sum and releases the last stage.
+// Finish waits until the sum is complete, and releases its last stage.
 func (f *InFlight) Finish() {
 	f.m.K.WgmmaWait(0)
 	f.m.Release.Release(f.pending.Stage(), ptx.True())
 }
 
-// Drain releases kTiles stages without using them.
+// Drain waits for kTiles stages and releases them without using them.
 func (m MainLoop) Drain(kTiles ptx.U32) { m.DrainEach(kTiles, func(ptx.U32) {}) }
 
-// DrainEach is Drain and calls each after the wait for a stage.
+// DrainEach does the same as Drain, and calls each after the wait for a stage.
 func (m MainLoop) DrainEach(kTiles ptx.U32, each func(kt ptx.U32)) {
 	m.K.Range(kTiles, func(kt ptx.U32) {
 		s := m.Ring.Wait()
@@ -115,10 +114,10 @@ func (m MainLoop) DrainEach(kTiles ptx.U32, each func(kt ptx.U32)) {
 	})
 }
 
-// Stagger delays the second math warpgroup by one ring, from the CTA's first tile
-// on. One warpgroup then multiplies, as far ahead as the ring is deep, while the
-// other is in its epilogue. Without the delay both would be in their epilogues at
-// the same time, and the tensor cores would be idle.
+// Stagger delays the second math warpgroup by one ring, starting with the CTA's first tile. One
+// warpgroup then multiplies, as many stages ahead as the ring has, while the other is in its
+// epilogue. Without the delay both would be in their epilogues at the same time, and the tensor
+// cores would be idle.
 type Stagger struct {
 	k         *ptx.Kernel
 	warpgroup ptx.U32
@@ -126,7 +125,7 @@ type Stagger struct {
 	tile      *ptx.Var[ptx.U32] // 1 until the first tile is done, then 2
 }
 
-// StaggerBarrier reserves the barrier of a [Stagger].
+// StaggerBarrier reserves the named barrier of a [Stagger].
 func StaggerBarrier(cta *pipeline.CTA) pipeline.NamedBarriers {
 	return cta.NamedBarriers("stagger", 1, MathThreads)
 }
@@ -136,63 +135,63 @@ func NewStagger(k *ptx.Kernel, barrier pipeline.NamedBarriers, warpgroup ptx.U32
 	return &Stagger{k: k, warpgroup: warpgroup, barrier: barrier, tile: ptx.NewVar(k, ptx.Uint(1))}
 }
 
-// WaitForLeader makes the second warpgroup wait before its first tile.
+// WaitForLeader makes the second warpgroup wait before its first tile, until the first warpgroup
+// has its lead.
 func (s *Stagger) WaitForLeader() {
 	s.k.If(s.tile.Get().Eq(s.warpgroup), func() { s.barrier.Sync(ptx.Uint(0)) })
 }
 
-// TileDone ends a tile.
+// TileDone records that the warpgroup's first tile is done.
 func (s *Stagger) TileDone() { s.tile.Set(ptx.Uint(2)) }
 
-// Lead counts the k-tiles that the first warpgroup multiplies before the second
-// one starts.
+// Lead is the number of k-tiles that the first warpgroup multiplies before the second one starts.
 type Lead struct {
 	*Stagger
 	last ptx.U32 // the k-tile after which the second warpgroup may start
 }
 
-// Lead returns a lead of kTiles, at least 1.
+// Lead returns a lead of kTiles k-tiles, at least 1.
 func (s *Stagger) Lead(kTiles ptx.U32) Lead { return Lead{s, kTiles.SubI(1)} }
 
-// Multiplied marks k-tile kt as issued by the first warpgroup. After the last
-// k-tile of the lead it releases the second warpgroup.
+// Multiplied states that the warpgroup has issued k-tile kt. If this is the last k-tile of the
+// lead, the first warpgroup releases the second one.
 func (l Lead) Multiplied(kt ptx.U32) {
 	now := kt.Eq(l.last).And(l.tile.Get().EqI(1)).And(l.warpgroup.EqI(0))
 	l.k.If(now, func() { l.barrier.Arrive(ptx.Uint(0)) })
 }
 
-// storeSlots is the number of sub-tiles of a warpgroup that may be in flight.
+// storeSlots is the number of sub-tiles of a warpgroup that may be stored at the same time.
 const storeSlots = 2
 
-// StoreBytes is the shared memory of a [Store], for both warpgroups.
+// StoreBytes is the size of the shared memory of a [Store], for both math warpgroups.
 const StoreBytes = 2 * storeSlots * tile.StagingBytes
 
 const (
 	// SubTileColumns is the number of columns of a sub-tile.
 	SubTileColumns = tile.Block
-	// SubTileRegisters is the number of a sub-tile's accumulators in each thread.
+	// SubTileRegisters is the number of accumulators of a sub-tile in each thread.
 	SubTileRegisters = SubTileColumns / 2
 )
 
-// Store writes the 64 x 64 sub-tiles of the math warpgroups to global memory. Each
-// warpgroup has its own slots of shared memory, from which one elected thread
-// issues TMA stores.
+// Store writes the sums of the math warpgroups to global memory, in sub-tiles of 64 x 64. Each
+// warpgroup writes a sub-tile to one of its own slots of shared memory; then one elected thread
+// issues a TMA store.
 type Store struct {
 	k          *ptx.Kernel
 	element    tile.Element
-	memory     ptx.Shared // of both warpgroups
+	memory     ptx.Shared // slots of both warpgroups
 	barriers   pipeline.NamedBarriers
 	newStaging func(*ptx.Kernel, tile.Element, ptx.U32) tile.Staging
 }
 
-// NewStore reserves the shared memory and barriers of a store.
+// NewStore reserves the shared memory and the named barriers of a store.
 func NewStore(k *ptx.Kernel, of tile.Element, cta *pipeline.CTA) *Store {
 	return &Store{k: k, element: of, memory: cta.Shared("store", StoreBytes, 1024), newStaging: tile.NewStaging,
 		barriers: cta.NamedBarriers("store", 2, pipeline.WarpgroupThreads)}
 }
 
-// NewTransposedStore is NewStore for a tensor that is the transpose of the sums:
-// the columns of a sub-tile become rows.
+// NewTransposedStore does the same as NewStore for a tensor that is the transpose of the sums: the
+// columns of a sub-tile become rows.
 func NewTransposedStore(k *ptx.Kernel, of tile.Element, cta *pipeline.CTA) *Store {
 	s := NewStore(k, of, cta)
 	s.newStaging = tile.NewTransposedStaging
@@ -202,7 +201,7 @@ func NewTransposedStore(k *ptx.Kernel, of tile.Element, cta *pipeline.CTA) *Stor
 // SyncWarpgroup synchronises the threads of math warpgroup 0 or 1.
 func (s *Store) SyncWarpgroup(warpgroup ptx.U32) { s.barriers.Sync(warpgroup) }
 
-// storePlace is the address at which a thread writes in its warpgroup's slots.
+// storePlace is where a thread writes: its offsets in a slot, and its warpgroup's slots.
 type storePlace struct {
 	warpgroup ptx.U32
 	staging   tile.Staging
@@ -210,8 +209,8 @@ type storePlace struct {
 	elected   ptx.Pred
 }
 
-// locate computes a thread's place when it is needed. Keeping the place in
-// registers through the main loop would cost more.
+// locate computes a thread's place when a sub-tile is stored. Keeping it in registers through the
+// main loop would cost more.
 func (s *Store) locate() storePlace {
 	tid := s.k.TidX()
 	wg, thread := tid.ShrI(7), tid.AndI(pipeline.WarpgroupThreads-1)
@@ -221,49 +220,50 @@ func (s *Store) locate() storePlace {
 	}
 }
 
-// SubTile is 64 columns of a fragment that are being stored.
+// SubTile is a sub-tile of 64 columns to store.
 type SubTile struct {
 	Values Values
-	// To is the tensor's map. At returns the coordinates of the sub-tile in it.
+	// To is the tensor map of the destination. At returns the coordinates of the sub-tile in it.
 	To ptx.TensorMap
 	At func() []ptx.U32
 }
 
-// Values writes the values of a sub-tile to its slot: [Registers], [Computed] or
-// [Packed].
+// Values writes the values of a sub-tile to its slot. [Registers], [Computed] and [Packed] return
+// such functions.
 type Values func(to tile.Staging, slot ptx.Shared)
 
-// Registers stores the accumulators of a sub-tile.
+// Registers writes the accumulators of a sub-tile.
 func Registers(acc []ptx.F32) Values { return Computed(func(j int) ptx.F32 { return acc[j] }) }
 
 // OfSubTile returns the accumulators of sub-tile i.
 func OfSubTile(acc []ptx.F32, i int) []ptx.F32 { return acc[i*SubTileRegisters:][:SubTileRegisters] }
 
-// Computed stores values that are computed as they are stored. value returns the
-// value of register j, 0 to 31.
+// Computed writes values that are computed when they are needed. value returns the value for
+// register j, 0 to 31, of the sub-tile.
 func Computed(value func(j int) ptx.F32) Values {
 	return func(to tile.Staging, slot ptx.Shared) { to.StoreEach(slot, value) }
 }
 
-// Packed stores rounded values. pair returns registers 2i and 2i + 1 as one word.
+// Packed writes values that are already rounded. pair returns the values for registers 2i and 2i +
+// 1 as one word.
 func Packed(pair func(i int) ptx.U32) Values {
 	return func(to tile.Staging, slot ptx.Shared) { to.StorePairs(slot, pair) }
 }
 
-// Tile stores n sub-tiles. It calls build for each one just before that sub-tile is
-// written to shared memory.
+// Tile stores n sub-tiles. It calls build for each one just before this sub-tile is written to
+// shared memory.
 func (s *Store) Tile(n int, build func(i int) SubTile) {
 	s.TileAndPrefetch(n, build, func(int) {})
 }
 
-// TileAndPrefetch is Tile and calls prefetch once all values of sub-tile i are in
-// shared memory. prefetch starts loads that the next sub-tile needs.
+// TileAndPrefetch does the same as Tile. It calls prefetch when all values of sub-tile i are in
+// shared memory; prefetch starts loads that the next sub-tile needs.
 func (s *Store) TileAndPrefetch(n int, build func(i int) SubTile, prefetch func(i int)) {
 	k, at := s.k, s.locate()
 	for i := range n {
 		pending := storeSlots - 1
 		if i == 0 && n%storeSlots != 0 {
-			pending = 0 // the previous tile ended on this slot
+			pending = 0 // the last sub-tile of the previous tile used this slot
 		}
 		slot := at.slots.At(i % storeSlots * tile.StagingBytes)
 		sub := build(i)

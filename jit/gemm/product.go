@@ -9,10 +9,10 @@ import (
 	"sonicmoe/ptx"
 )
 
-// TileArgs are launch arguments that every grouped product has: the source of its
-// tiles, see [schedule.Tiles]. Argument structs embed it.
+// TileArgs has the launch arguments that every grouped product has: where its tiles come from (see
+// [schedule.Tiles]). Argument structs of kernels embed it.
 type TileArgs struct {
-	// Table is the table of row pairs, RowPairs the address of its length.
+	// Table is the address of the table of row pairs, RowPairs the address of the table's length.
 	Table    driver.DevicePtr
 	RowPairs driver.DevicePtr
 	// Tickets is the address of the counter from which CTAs draw their next tile. It must be 0 when
@@ -25,19 +25,19 @@ type Config struct {
 	Tiling
 	// Element is the type of A and B.
 	Element tile.Element
-	// KTiles is the depth of the sum, in tiles of 64. Columns is the width of C, in
-	// tiles of TileN.
+	// KTiles is the depth of the sum in k-tiles, which are 64 deep. Columns is the width of C in
+	// tiles, which are TileN wide.
 	KTiles, Columns int
-	// Gathered selects cp.async for A's rows (see [Product.Gather]) in place of TMA.
+	// Gathered states that cp.async gathers A's rows (see [Product.Gather]). If false, TMA loads
+	// them.
 	Gathered bool
-	// BMN states that B is MN-major: contiguous across the sum.
+	// BMN states that B is MN-major: elements of one k and neighbouring rows of B are adjacent.
 	BMN bool
 	// Start is the initial value of a tile's sums. The zero value is [NoBias].
 	Start Start
 }
 
-// Start is the initial value of a tile's sums: [NoBias], [FromRow] or
-// [FromRegisters].
+// Start says from which value a tile's sums start: [NoBias], [FromRow] or [FromRegisters].
 type Start struct {
 	kind   startKind
 	load   func(to, full ptx.Shared, t schedule.Tile)
@@ -55,26 +55,26 @@ const (
 // NoBias starts the sums from 0.
 var NoBias = Start{}
 
-// FromRow starts each row of the sums from the same row of TileN columns: the bias
-// of the tile's columns. load starts the TMA loads of this row, which complete the
-// full barrier of the tile's first stage. One wgmma step then sets the sums: one more step than
-// the sum has otherwise, and about that share of time is the cost of a bias (see
-// examples/bench/h200/experiments.md). Setting
-// the sums by loads or moves would take longer, and nothing could hide it: the
-// epilogue of one warpgroup already lasts as long as the main loop of the other.
+// FromRow makes each row of the sums start from the same row of TileN values: the bias of the
+// tile's columns. load starts the TMA loads of this row; its bytes count at the full barrier of the
+// tile's first stage.
+//
+// One wgmma step sets the sums to the row (see startFromRow). A bias thus costs one more step than
+// the sum has without a bias (see examples/bench/h200/experiments.md). Setting the sums by loads or
+// moves would take longer, and nothing could hide the time: the epilogue of one warpgroup already
+// lasts as long as the main loop of the other.
 func FromRow(load func(to, full ptx.Shared, t schedule.Tile)) Start {
 	return Start{kind: fromRow, load: load}
 }
 
-// FromRegisters starts a thread's sums from values computed before the main loop.
-// It is for biases that TMA cannot load as a row.
+// FromRegisters makes a thread's sums start from values that it computes before the main loop. It
+// is for biases that TMA cannot load as a row.
 func FromRegisters(values func(t Tile) []ptx.F32) Start {
 	return Start{kind: fromRegisters, values: values}
 }
 
-// Product is a grouped product that is being emitted. Its two math warpgroups
-// compute 64 rows each. They share the B of every stage, but wait, store and
-// release independently.
+// Product is a grouped product that is being emitted. Its two math warpgroups compute 64 rows each.
+// Both read the B of every stage, but they wait, store and release stages independently.
 type Product struct {
 	Config
 	K     *ptx.Kernel
@@ -91,9 +91,8 @@ type Product struct {
 	release pipeline.Releaser // releases stages, in both CTAs of a cluster
 }
 
-// New declares the parameters of the tiles and reserves the ring "ab" and the
-// queue in shared memory. They follow the memory that the epilogue has already
-// reserved.
+// New declares the parameters of the tiles. It reserves shared memory for the ring "ab" and the
+// queue, after the memory that the epilogue has reserved.
 func New(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *TileArgs, c Config) *Product {
 	if c.ClusterM > 1 {
 		k.SetCluster(c.ClusterM)
@@ -118,16 +117,15 @@ func New(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *TileArgs, c 
 	return p
 }
 
-// Roles are the two roles of a product.
+// Roles has what the two roles of a product do.
 type Roles struct {
-	// Load is the role of the third warpgroup: [Product.TMA] or [Product.Gather].
+	// Load emits the load role, the third warpgroup: [Product.TMA] or [Product.Gather].
 	Load func()
-	// Math is the epilogue of the math role, the first two warpgroups.
+	// Math is the epilogue of the math role, which is the first two warpgroups.
 	Math Epilogue
 }
 
-// Run initialises the barriers, waits for the predecessor kernel, and emits both
-// roles.
+// Run initialises the barriers, waits for the predecessor kernel, and emits both roles.
 func (p *Product) Run(r Roles) {
 	p.start()
 	RunRoles(p.K, p.Thread, func() {
@@ -156,29 +154,28 @@ func (p *Product) syncCluster() {
 	}
 }
 
-// Tile is a math warpgroup's part of a tile.
+// Tile is the part of a tile that one math warpgroup computes.
 type Tile struct {
 	schedule.Tile
-	// FirstRow is the warpgroup's first packed row. ValidRows is the number of rows
-	// from there on that belong to the expert, 1 to 64.
+	// FirstRow is the warpgroup's first packed row. ValidRows is the number of rows, starting with
+	// this one, that belong to the expert: 1 to 64.
 	FirstRow, ValidRows ptx.U32
-	thread              ptx.U32 // index in the CTA
+	thread              ptx.U32 // index of the thread in the CTA
 }
 
-// Fragment returns the layout of a thread's sums in the warpgroup's part of the
-// tile.
+// Fragment returns the layout of the thread's sums in the warpgroup's part of the tile.
 func (t Tile) Fragment() tile.Fragment {
 	return tile.NewFragment(t.thread.AndI(pipeline.WarpgroupThreads - 1))
 }
 
-// Ragged returns the coordinates of the warpgroup's rows in a map of
-// [tile.RaggedMap], after the leading ones.
+// Ragged returns coordinates in a map of [tile.RaggedMap]: the leading ones, then two for the
+// warpgroup's rows.
 func (t Tile) Ragged(leading ...ptx.U32) []ptx.U32 {
 	return append(append([]ptx.U32{}, leading...), ptx.Uint(WarpgroupM).Sub(t.ValidRows), t.FirstRow.Add(t.ValidRows))
 }
 
-// Row returns the packed row of row h, 0 or 1, of a thread's fragment. Rows past
-// the expert's last row repeat that row; their results are dropped.
+// Row returns the packed row of row h (0 or 1) of a thread's fragment. For a row past the expert's
+// last row it returns the last row; the results of such rows are dropped.
 func (t Tile) Row(f tile.Fragment, h int) ptx.U32 {
 	return t.FirstRow.Add(f.Row.AddI(8 * h).Min(t.ValidRows.SubI(1)))
 }
@@ -187,34 +184,34 @@ func (t Tile) Row(f tile.Fragment, h int) ptx.U32 {
 type Epilogue interface {
 	// PerKTile is emitted after the wgmma group of each k-tile.
 	PerKTile(t Tile, kt ptx.U32)
-	// UnderLastMMA is emitted after the main loop, while the tile's last wgmma group
-	// runs. It starts loads whose results would occupy registers during the main loop,
-	// and returns the function that stores the tile's sums.
+	// UnderLastMMA is emitted after the main loop, while the tile's last wgmma group runs. It
+	// starts loads that would occupy registers during the main loop if they started earlier. It
+	// returns the function that stores the tile's sums.
 	UnderLastMMA(t Tile) (store func(acc []ptx.F32))
 	// Finish is emitted after the last tile.
 	Finish()
 }
 
-// NoPerKTile is embedded by epilogues that do nothing in the main loop.
+// NoPerKTile is for embedding in epilogues that do nothing during the main loop.
 type NoPerKTile struct{}
 
-// PerKTile implements Epilogue.
+// PerKTile implements [Epilogue].
 func (NoPerKTile) PerKTile(Tile, ptx.U32) {}
 
-// StoreOnly is an epilogue that loads nothing. Each stores a tile's sums.
+// StoreOnly is an epilogue that only stores sums. Each stores the sums of one tile.
 type StoreOnly struct {
 	*Store
 	NoPerKTile
 	Each func(t Tile, acc []ptx.F32)
 }
 
-// UnderLastMMA implements Epilogue.
+// UnderLastMMA implements [Epilogue].
 func (s StoreOnly) UnderLastMMA(t Tile) func(acc []ptx.F32) {
 	return func(acc []ptx.F32) { s.Each(t, acc) }
 }
 
-// math multiplies the warpgroup's rows of each tile and passes the sums to the
-// epilogue. A warpgroup without rows in the tile only releases the stages.
+// math multiplies the warpgroup's rows of each tile, and hands the sums to the epilogue. A
+// warpgroup that has no rows in a tile only releases the stages.
 func (p *Product) math(e Epilogue) {
 	k := p.K
 	wg := k.Warpgroup()
@@ -248,7 +245,7 @@ func (p *Product) multiply(loop MainLoop, wg ptx.U32, lead Lead, acc []ptx.F32, 
 		newB = tile.NewDescriptorMN
 	}
 	rowsAt := wg.MulI(WarpgroupM * tile.RowBytes)
-	adds := func(kt ptx.U32) ptx.Pred { return kt.NeI(0) } // reports whether k-tile kt adds to acc
+	adds := func(kt ptx.U32) ptx.Pred { return kt.NeI(0) } // true if k-tile kt is added to acc, false if it overwrites acc
 	if p.Start.kind != fromZero {
 		adds = func(ptx.U32) ptx.Pred { return ptx.True() }
 	}
@@ -260,7 +257,7 @@ func (p *Product) multiply(loop MainLoop, wg ptx.U32, lead Lead, acc []ptx.F32, 
 	f := loop.Begin()
 	kTile := func(s pipeline.Stage, kt ptx.U32) {
 		if p.Gathered {
-			k.FenceProxyAsync(".shared::cta") // makes cp.async's writes visible to wgmma
+			k.FenceProxyAsync(".shared::cta") // makes the bytes that cp.async wrote visible to wgmma
 		}
 		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
 		b := newB(k, s.Data.At(TileABytes))
@@ -282,19 +279,20 @@ func (p *Product) multiply(loop MainLoop, wg ptx.U32, lead Lead, acc []ptx.F32, 
 	return store
 }
 
-// rowAlign is the alignment of a row in shared memory.
+// rowAlign is the alignment of [FromRow]'s row in shared memory.
 const rowAlign = 128
 
-// RowBytes is the size of a stage's row with its tail of zeros, for [FromRow].
+// RowBytes returns the size of the row that [FromRow] needs in each stage, including the zeros
+// after it.
 func (t Tiling) RowBytes() int { return t.TileN*tile.ElementBytes + tile.RowTailBytes }
 
-// rowOf returns the row for the cursor's next stage. Rows are adjacent, without
-// swizzle.
+// rowOf returns the address of the row that belongs to the cursor's next stage. The rows of all
+// stages are adjacent and have no swizzle.
 func (p *Product) rowOf(ring *pipeline.Cursor) ptx.Shared {
 	return p.rows.Plus(ring.Index().MulI(p.RowBytes()))
 }
 
-// clearTails sets the tails of all rows to 0. Products may read them once the
+// clearTails sets the bytes after each row, its tail, to 0. Products may read them after the
 // barriers are initialised.
 func (p *Product) clearTails() {
 	const chunk, chunks = 16, tile.RowTailBytes / 16
@@ -305,8 +303,8 @@ func (p *Product) clearTails() {
 	})
 }
 
-// startFromRow sets each row of the sums to the given row, exactly: it multiplies an
-// A whose first column is 1 and whose other columns are 0.
+// startFromRow sets each row of the sums to the given row, exactly. It multiplies the row with an A
+// whose first column is 1 and whose other columns are 0.
 func (p *Product) startFromRow(row ptx.Shared, acc []ptx.F32) {
 	k := p.K
 	one := ptx.Select(p.Thread.AndI(3).EqI(0), p.Element.Ones().AndI(0xffff), ptx.Uint(0))

@@ -6,37 +6,37 @@ import (
 	"sonicmoe/ptx"
 )
 
-// TwoTerm is a product with an FP32 factor A. A is split into an upper and a lower
-// term of B's element type. Together they have 16 bits of fraction with bf16 and
-// 22 with fp16. With fp16, A must be a multiple of 2^-24 and at most 65504. The
-// load role computes the terms and writes them to shared memory. TMA loads B,
-// which is contiguous across the sum. A CTA computes one tile of 128 x TwoTermN
-// with two math warpgroups of 64 lines each. Each step of 16 multiplies the upper
-// terms, then the lower ones.
+// TwoTerm is a matrix product A·B whose factor A is FP32. A is split into two terms of B's element
+// type: the rounded value, and the rounded remainder. Together they hold 16 bits of A's fraction
+// with bf16, and 22 with fp16. With fp16, A must be a multiple of 2^-24 and at most 65504.
+//
+// The load role computes the terms and writes them to shared memory. TMA loads B, whose elements of
+// one k are contiguous in memory. A CTA computes one tile of 128 x TwoTermN, with two math
+// warpgroups of 64 rows each. Each step of 16 in k multiplies the upper terms, then the lower ones.
 type TwoTerm struct {
 	K *ptx.Kernel
 	// Element is the type of B and of the terms.
 	Element tile.Element
 	// Thread is the thread's index in the CTA.
 	Thread ptx.U32
-	// AMN states that A is MN-major.
+	// AMN states that A is MN-major in shared memory.
 	AMN bool
-	// Rounded omits the lower terms: A is rounded to the element type.
+	// Rounded omits the lower terms, so A is rounded to the element type.
 	Rounded bool
-	// B is the tensor map of B. Its boxes are Atoms.
+	// B is the tensor map of B, and Atoms describes its boxes.
 	B     ptx.TensorMap
 	Atoms tile.Atoms
 
 	ring *pipeline.Ring
 }
 
-// TwoTermTile is a CTA's tile of the product.
+// TwoTermTile is the tile of the product that a CTA computes.
 type TwoTermTile struct {
 	// Column is the tile's first column.
 	Column ptx.U32
-	// The sum covers lines First to First + 64·Steps - 1 of B.
+	// The sum runs over rows First to First + 64·Steps - 1 of B.
 	First, Steps ptx.U32
-	// HasLines reports whether a math warpgroup has lines of the result.
+	// HasLines reports whether a math warpgroup has rows of the result.
 	HasLines func(wg ptx.U32) ptx.Pred
 }
 
@@ -44,17 +44,16 @@ type TwoTermTile struct {
 const (
 	TwoTermN      = 256
 	TwoTermStages = 3
-	// TermBytes is the size of the tile of one term of A. The lower term's tile
-	// follows the upper term's.
+	// TermBytes is the size of the tile of one term of A. The tile of the lower term follows the
+	// tile of the upper one.
 	TermBytes     = TileM * tile.RowBytes
 	twoTermBBytes = TwoTermN * tile.RowBytes
 )
 
-// Start begins the kernel: it lays out shared memory and waits for the predecessor
-// kernel.
+// Start begins the kernel: it lays out shared memory and waits for the predecessor kernel.
 func (p TwoTerm) Start() *TwoTerm {
 	k, cta := p.K, pipeline.NewCTA(p.K)
-	const loadWarps, bytesOfB = 4, 1 // arrivals that fill a stage
+	const loadWarps, bytesOfB = 4, 1 // number of arrivals that fill a stage: one for each load warp, and one with the bytes of B
 	p.ring = cta.Ring("ab", TwoTermStages, p.bAt()+twoTermBBytes, loadWarps+bytesOfB, MathWarps)
 	cta.Ready(p.Thread)
 	k.GridDepWait()
@@ -62,7 +61,7 @@ func (p TwoTerm) Start() *TwoTerm {
 	return &p
 }
 
-// bAt is the offset of B in a stage.
+// bAt returns the offset of B in a stage.
 func (p *TwoTerm) bAt() int {
 	if p.Rounded {
 		return TermBytes
@@ -70,15 +69,15 @@ func (p *TwoTerm) bAt() int {
 	return 2 * TermBytes
 }
 
-// Filler writes both terms of A with the threads of the load role.
+// Filler writes both terms of A to shared memory, with all threads of the load role.
 type Filler interface {
-	// Fill writes the terms of step kt. stage waits for the step's stage and returns
-	// it. Work before that call overlaps with the stage's previous use.
+	// Fill writes the terms of step kt. stage waits until the step's stage is empty and returns its
+	// address. What Fill does before it calls stage overlaps with the previous use of the stage.
 	Fill(kt ptx.U32, stage func() ptx.Shared)
 }
 
-// Run emits both roles. It calls newFiller once, in the load role before its loop.
-// store stores the accumulators of a warpgroup that has lines.
+// Run emits both roles. It calls newFiller once, in the load role before its loop. store stores the
+// accumulators of a warpgroup; it is not called if the warpgroup has no rows of the result.
 func (p *TwoTerm) Run(t TwoTermTile, newFiller func() Filler, store func(wg ptx.U32, acc []ptx.F32)) {
 	k := p.K
 	RunRoles(k, p.Thread, func() {
@@ -120,8 +119,8 @@ func (p *TwoTerm) multiply(loop MainLoop, wg, steps ptx.U32, acc []ptx.F32) {
 	})
 }
 
-// load fills the ring. The copies of B for the first stages start first. Each
-// later copy starts as soon as its stage is empty.
+// load fills the ring. The copies of B for the first stages start at once. Each later copy starts
+// as soon as its stage is empty.
 func (p *TwoTerm) load(t TwoTermTile, newFiller func() Filler) {
 	k := p.K
 	lane := k.Lane()
@@ -152,9 +151,9 @@ func (p *TwoTerm) load(t TwoTermTile, newFiller func() Filler) {
 	})
 }
 
-// EachEight emits body for each group of 8 columns in block i of 64 of the tile
-// that begins at column. At run time it skips groups past width, and all groups if
-// the predicate there is false.
+// EachEight emits body for each group of 8 columns in the block of 64 columns with number i. The
+// tile begins at column. At run time, groups past width are skipped, and all groups are if the
+// predicate there is false.
 func (p *TwoTerm) EachEight(column ptx.U32, i, width int, there ptx.Pred, body func(j int)) {
 	block := column.AddI(i * tile.Block)
 	p.K.If(there.And(block.LtI(width)), func() {
@@ -168,17 +167,18 @@ func (p *TwoTerm) EachEight(column ptx.U32, i, width int, there ptx.Pred, body f
 	})
 }
 
-// InRole is the thread's index in its warpgroup.
+// InRole returns the thread's index in its warpgroup.
 func (p *TwoTerm) InRole() ptx.U32 { return p.Thread.AndI(pipeline.WarpgroupThreads - 1) }
 
-// Terms splits two FP32 values into their terms, each packed to a word.
+// Terms splits two FP32 values into their terms. upper has the upper terms of both, packed into a
+// word, and lower the lower terms.
 func (p *TwoTerm) Terms(a, b ptx.F32) (upper, lower ptx.U32) {
 	upper = p.Element.Pack(p.K, a, b)
 	lo, hi := p.Element.Unpack(upper)
 	return upper, p.Element.Pack(p.K, a.Sub(lo), b.Sub(hi))
 }
 
-// StoreEight writes both terms of 8 adjacent values of A.
+// StoreEight writes both terms of 8 adjacent values of A to shared memory.
 func (p *TwoTerm) StoreEight(to ptx.Shared, v []ptx.F32) {
 	var upper, lower []ptx.U32
 	for i := 0; i < len(v); i += 2 {
@@ -191,8 +191,8 @@ func (p *TwoTerm) StoreEight(to ptx.Shared, v []ptx.F32) {
 	}
 }
 
-// LoadEight loads 8 adjacent FP32 values of a row that is columns wide. Values
-// past the row's end are 0. If the predicate there is false, all are 0.
+// LoadEight loads 8 adjacent FP32 values of a row. The row has `columns` values; values past its
+// end are 0. If the predicate there is false, all values are 0.
 func (p *TwoTerm) LoadEight(from ptx.Global, row, column ptx.U32, columns int, there ptx.Pred) []ptx.F32 {
 	v := ptx.NewVars(p.K, 8, ptx.Float(0))
 	at := from.Index(row, columns*4).Index(column, 4)

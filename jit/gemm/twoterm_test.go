@@ -15,7 +15,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// split computes C = A·B in one CTA, with A [rows, depth] in FP32 and B [depth,
+// split is a kernel that computes C = A·B in one CTA, with A [rows, depth] in FP32 and B [depth,
 // TwoTermN] in bf16.
 type split struct {
 	depth   int
@@ -68,10 +68,9 @@ func (f *rowFiller) Fill(kt ptx.U32, stage func() ptx.Shared) {
 	}
 }
 
-// TestTwoTerm checks the accuracy of sums against float64: two bf16 terms hold 16
-// bits of A's fraction. With Rounded, the sums must equal the sums of A rounded to
-// bf16. The cases reuse stages of the ring and give the second warpgroup rows or
-// none.
+// TestTwoTerm checks the accuracy of sums against float64: two bf16 terms hold 16 bits of A's
+// fraction. With Rounded, the sums must equal the sums of A rounded to bf16. The cases use stages
+// of the ring more than once, with and without rows for the second warpgroup.
 func TestTwoTerm(t *testing.T) {
 	for i, rows := range []int{100, 64, 1, 100} {
 		s := split{depth: 5 * tile.K, rounded: i == 3}

@@ -15,17 +15,17 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// mistakes are errors of a pipeline. Each causes a deadlock.
+// mistakes selects mistakes in a pipeline. Each causes a deadlock.
 type mistakes struct {
 	neverReleases bool // no consumer releases a stage
 	releasesOnce  bool // consumers release each stage only once
 	leavesEarly   bool // consumer warpgroup 1 ends after three chunks
-	expectsMore   bool // the barrier expects more bytes than the copy brings
-	fewMeet       bool // too few threads arrive at a named barrier
+	expectsMore   bool // the barrier expects more bytes than the copy writes
+	fewMeet       bool // not all threads that a named barrier expects arrive
 }
 
-// hungKernel is a kernel in which a warpgroup passes eight chunks to two others
-// through a ring of three stages, with mistakes.
+// hungKernel returns a kernel with the selected mistakes. A producer warpgroup passes eight chunks
+// to two consumer warpgroups through a ring of three stages.
 func hungKernel(m mistakes) *ptx.Kernel {
 	const stages, consumers, chunks = 3, 2, 8
 	k := ptx.NewKernel("k")
@@ -79,13 +79,13 @@ func hungKernel(m mistakes) *ptx.Kernel {
 	return k
 }
 
-// TestDeadlocksAreTold checks the report of a deadlock: roles, rings and stages,
-// the root cause first, with the Go lines of both sides.
+// TestDeadlocksAreTold checks the report of a deadlock. It names roles, rings and stages, starts
+// with the root cause, and has the Go lines of waiting and missing warps.
 func TestDeadlocksAreTold(t *testing.T) {
 	const at = `\(line \d+ = [^)]*pipeline/deadlock_test.go:\d+\)`
 	for name, c := range map[string]struct {
 		mistakes
-		says []string // parts of lines of the report, in this order
+		says []string // parts of the report's lines, in this order
 	}{
 		"never released": {mistakes{neverReleases: true}, []string{
 			`^  load warp 8 lane 0 ` + at + ` waits at mbarrier empty\[0\] of ring ab .*8 of 8 arrivals and 0 bytes$`,

@@ -10,8 +10,8 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// Example copies chunks of 512 bytes into a ring of three stages in one warpgroup.
-// Another warpgroup sums their words, column by column.
+// In this example, one warpgroup copies chunks of 512 bytes into a ring of three stages. Another
+// warpgroup sums the chunks word by word.
 func Example() {
 	const stages, bytes, chunks = 3, 4 * pipeline.WarpgroupThreads, 10
 	k := ptx.NewKernel("sum")
@@ -20,7 +20,7 @@ func Example() {
 	tid := k.TidX()
 
 	cta := pipeline.NewCTA(k)
-	// A stage is full after the producer's one arrival and the bytes, empty
+	// A stage is full after one arrival of the producer and after the chunk's bytes. It is empty
 	// after one arrival of each consuming warp.
 	ring := cta.Ring("chunks", stages, bytes, 1, 4)
 	cta.Ready(tid)
@@ -56,7 +56,7 @@ func Example() {
 	// [10 20 30 40] <nil>
 }
 
-// runSum runs the kernel on the emulator. Column i holds i+1 in every chunk.
+// runSum runs the kernel on the emulator. Word i has the value i+1 in every chunk.
 func runSum(k *ptx.Kernel, sharedBytes, chunks int) ([]uint32, error) {
 	columns := make([]uint32, pipeline.WarpgroupThreads)
 	m, err := k.Build()

@@ -16,9 +16,9 @@ const (
 	chunkBytes = 4 * chunkWords
 )
 
-// moverKernel has a producer warpgroup that copies n chunks through a ring to two
-// consumer warpgroups. These add 1 and 2 and store the chunks. With hold, a stage
-// is released only after the next one was read.
+// moverKernel returns a kernel in which a producer warpgroup copies n chunks through a ring to two
+// consumer warpgroups. These add 1 and 2 to the words and store the chunks. With hold, a consumer
+// releases a stage only after it has read the next one.
 func moverKernel(stages int, hold bool) (*ptx.Kernel, int) {
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(3*pipeline.WarpgroupThreads, 1)
@@ -42,7 +42,7 @@ func moverKernel(stages int, hold bool) (*ptx.Kernel, int) {
 	consume := func() {
 		at, held := ring.Consumer(), pipeline.NewPendingRelease(k)
 		thread, leader := tid.AndI(127), tid.AndI(31).EqI(0)
-		// Each warpgroup of each CTA writes n chunks of out.
+		// Each warpgroup of each CTA stores n chunks, one after the other.
 		part := k.CtaidX().MulI(2).Add(tid.ShrI(7))
 		to := out.Index(part.Mul(n), chunkBytes).Index(thread, 4)
 		k.For(ptx.Uint(0), n, ptx.Uint(1), func(i ptx.U32) {
@@ -66,8 +66,8 @@ func moverKernel(stages int, hold bool) (*ptx.Kernel, int) {
 	return k, k.SharedBytes()
 }
 
-// TestRing checks that a ring of any depth passes a sequence on unchanged under
-// every timing of copies.
+// TestRing checks that a ring of any depth passes a sequence of chunks on unchanged, under every
+// timing of copies.
 func TestRing(t *testing.T) {
 	for _, c := range []struct {
 		stages int
@@ -94,8 +94,8 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// TestRoles checks that each warpgroup runs exactly its role, also if a role has
-// several warpgroups.
+// TestRoles checks that each warpgroup executes exactly its role, even if a role has several
+// warpgroups.
 func TestRoles(t *testing.T) {
 	for name, roles := range map[string][]pipeline.Role{
 		"one":              {{First: 0, Count: 4}},
@@ -130,8 +130,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestShared checks that shared memory is allocated aligned, without overlap, and
-// counted.
+// TestShared checks that allocations of shared memory are aligned, do not overlap, and are counted.
 func TestShared(t *testing.T) {
 	k := ptx.NewKernel("k")
 	out := k.ParamPtr("out")

@@ -1,2 +1,2 @@
-// Package schedule distributes tiles over the CTAs of a persistent kernel.
+// Package schedule distributes the tiles of a product over the CTAs of a persistent kernel.
 package schedule

@@ -11,9 +11,9 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// ExampleQueue lets one CTA take all tiles of two row pairs and two column tiles,
-// in groups of two row tiles. The second pair has one row tile only. The kernel
-// records expert, row, rows and column of each tile.
+// ExampleQueue lets one CTA take all tiles of a schedule with two row pairs and two column tiles,
+// in groups of two row tiles. The second pair has only one row tile. The kernel records expert,
+// row, rows and column of each tile.
 func ExampleQueue() {
 	k := ptx.NewKernel("tiles")
 	table, count, tickets := k.ParamPtr("table"), k.ParamPtr("blocks"), k.ParamPtr("tickets")
@@ -24,7 +24,7 @@ func ExampleQueue() {
 	const readers, ctas = 1, 1
 	queue := schedule.NewQueue[schedule.Tile](k, cta, schedule.TileWords, readers, ctas)
 	cta.Ready(tid)
-	// Here one thread publishes and reads. In a product every role reads.
+	// Here one thread publishes the tiles and also reads them. In a product, every role reads.
 	k.If(tid.EqI(0), func() {
 		publisher := tiles.Publisher(queue)
 		at := ptx.NewVar(k, ptx.Uint(0))
@@ -35,7 +35,7 @@ func ExampleQueue() {
 		})
 	})
 
-	// Expert 0 has 200 rows, expert 1 none, expert 2 has 60.
+	// Expert 0 has 200 rows, expert 1 none, and expert 2 has 60.
 	entries := []uint32{0, 0, 200, 0, 2, 200, 60, 0}
 	handed, err := runTiles(k, k.SharedBytes(), entries, 6)
 	for _, t := range handed {
@@ -52,7 +52,7 @@ func ExampleQueue() {
 	// <nil>
 }
 
-// runTiles runs the kernel on the emulator and reads n tiles.
+// runTiles runs the kernel on the emulator, and returns the n tiles that it recorded.
 func runTiles(k *ptx.Kernel, sharedBytes int, table []uint32, n int) (tiles [][4]uint32, err error) {
 	m, err := k.Build()
 	if err != nil {

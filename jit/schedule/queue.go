@@ -5,35 +5,34 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Item is a unit of work that a queue passes on in shared memory.
+// Item is a piece of work that a queue passes on through shared memory.
 type Item[T any] interface {
-	// Words returns the item as 4 or 8 words. FromWords returns the item of these
-	// words.
+	// Words returns the item as 4 or 8 words. FromWords is its inverse.
 	Words() []ptx.U32
 	FromWords(words []ptx.U32) T
-	// IsEnd holds for the item after the last one.
+	// IsEnd returns a predicate that is true for the item after the last one.
 	IsEnd() ptx.Pred
 }
 
-// Queue passes items to the roles of a persistent CTA. One thread publishes them
-// in a small ring, and every role reads the same sequence. In a cluster of two
-// CTAs, one thread publishes an item for each.
+// Queue passes items to the roles of a persistent CTA. One thread publishes them in a small ring,
+// and every role reads the same sequence. In a cluster of two CTAs, one thread publishes an item
+// for each CTA.
 type Queue[T Item[T]] struct {
 	k     *ptx.Kernel
-	bytes int // of an item
-	ctas  int // of the cluster
+	bytes int // size of an item
+	ctas  int // number of CTAs in a cluster
 	ring  *pipeline.Ring
-	// outbox is shared memory in which the publisher of a cluster writes the other
-	// CTA's items before they are copied there.
+	// outbox is shared memory of the publishing CTA of a cluster. The publisher writes the other
+	// CTA's items there before it copies them to the other CTA.
 	outbox ptx.Shared
 }
 
-// queueDepth is the number of items that the publisher may be ahead of the slowest reader.
+// queueDepth is the number of items by which the publisher may be ahead of the slowest reader.
 const queueDepth = 4
 
-// NewQueue returns a queue of items of 4 or 8 words, for clusters of ctas CTAs, 1
-// or 2. readers is the number of arrivals that release an item: one for each warp,
-// or single thread, of the CTA that reads.
+// NewQueue returns a queue of items of 4 or 8 words, for clusters of ctas CTAs (1 or 2). readers is
+// the number of arrivals in each CTA that release an item: one for each warp that reads, or for a
+// single reading thread.
 func NewQueue[T Item[T]](k *ptx.Kernel, cta *pipeline.CTA, words, readers, ctas int) *Queue[T] {
 	q := &Queue[T]{k: k, bytes: 4 * words, ctas: ctas}
 	if q.clustered() {
@@ -46,16 +45,15 @@ func NewQueue[T Item[T]](k *ptx.Kernel, cta *pipeline.CTA, words, readers, ctas 
 
 func (q *Queue[T]) clustered() bool { return q.ctas == 2 }
 
-// Reader is a role's position in the queue.
+// Reader is the position of a role in the queue.
 type Reader[T Item[T]] struct {
 	q      *Queue[T]
 	at     *pipeline.Cursor
 	leader ptx.Pred
 }
 
-// Reader returns a reader at the first item. leader holds in one lane of each
-// reading warp, which releases the item after the warp has read it. It is
-// [ptx.True] if a single lane reads.
+// Reader returns a reader at the first item. leader is true in one lane of each reading warp; this
+// lane releases an item after the warp has read it. If only one thread reads, leader is [ptx.True].
 func (q *Queue[T]) Reader(leader ptx.Pred) *Reader[T] {
 	return &Reader[T]{q: q, at: q.ring.Consumer(), leader: leader}
 }
@@ -68,7 +66,7 @@ func (r *Reader[T]) Next() T {
 	for at := 0; at < r.q.bytes; at += 16 {
 		words = append(words, ptx.LdSharedVec[ptx.U32](s.Data.At(at), 4)...)
 	}
-	if r.leader != ptx.True() { // the leader releases an item that all lanes have read
+	if r.leader != ptx.True() { // the leader must not release the item before all lanes have read it
 		k.BarWarpSync(ptx.Uint(ptx.FullMask))
 	}
 	k.Guarded(r.leader, func() {
@@ -83,7 +81,7 @@ func (r *Reader[T]) Next() T {
 	return t.FromWords(words)
 }
 
-// Each runs body on the GPU for each of the CTA's items.
+// Each runs body on the GPU for each item of this CTA.
 func (r *Reader[T]) Each(body func(t T)) {
 	k := r.q.k
 	k.Loop(func() {
@@ -102,7 +100,7 @@ func (q *Queue[T]) Publishes() ptx.Pred {
 	return ptx.True()
 }
 
-// Publisher passes items to the readers. One thread of the CTA or cluster uses it.
+// Publisher passes items to the readers. Only one thread of the CTA or cluster may use it.
 type Publisher[T Item[T]] struct {
 	q  *Queue[T]
 	at *pipeline.Cursor
@@ -111,7 +109,7 @@ type Publisher[T Item[T]] struct {
 // Publisher returns a publisher at the first item.
 func (q *Queue[T]) Publisher() *Publisher[T] { return &Publisher[T]{q, q.ring.Producer()} }
 
-// Publish passes the next item to the readers of a CTA without a cluster.
+// Publish passes the next item to the readers. It is for a kernel without clusters.
 func (p *Publisher[T]) Publish(t T) {
 	s := p.at.Acquire()
 	p.q.store(t, s.Data)
@@ -119,9 +117,10 @@ func (p *Publisher[T]) Publish(t T) {
 	p.at.Advance()
 }
 
-// PublishPair passes the next item to the readers of each CTA of a cluster. It
-// writes this CTA's item directly and copies only the other's: compute-sanitizer's
-// memcheck ends a kernel that copies from a CTA to itself in this way.
+// PublishPair passes the next pair of items to the readers of a cluster: pair[i] to CTA i. It
+// writes the first item to its own shared memory, and copies only the second one to the other CTA.
+// Copying both in the same way would be simpler, but compute-sanitizer's memcheck stops a kernel
+// that copies from a CTA to itself.
 func (p *Publisher[T]) PublishPair(pair [2]T) {
 	k, s, bytes := p.q.k, p.at.Acquire(), p.q.bytes
 	out := p.q.outbox.Plus(p.at.Index().MulI(bytes))

@@ -13,7 +13,7 @@ import (
 
 var early = probe.Timings()[0]
 
-// placed computes the place of every tile.
+// placed returns what [Tiles.place] computes for the number of every tile.
 func placed(t *testing.T, b Tiles, counts []int) map[int][]uint32 {
 	k := ptx.NewKernel("k")
 	out := k.ParamPtr("out")
@@ -32,8 +32,8 @@ func placed(t *testing.T, b Tiles, counts []int) map[int][]uint32 {
 	return all
 }
 
-// TestPlace checks that every tile has exactly one place, that groups follow one
-// another, and that rows vary fastest in all groups except a lower last one.
+// TestPlace checks that every tile has exactly one place, that groups follow one another, and that
+// within a group rows vary fastest, except in a last group with fewer row tiles.
 func TestPlace(t *testing.T) {
 	counts := []int{0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 100}
 	for _, columns := range []int{1, 2, 3, 5, 12, 32} {
@@ -65,12 +65,12 @@ func TestPlace(t *testing.T) {
 // The readers of the test kernel are warps 0 to 2. Warp 0 also publishes.
 const (
 	readers   = 3
-	maxTiles  = 160 // that a reader can record
+	maxTiles  = 160 // number of tiles that a reader can record
 	tileWords = 4
 )
 
-// queueKernel runs a queue over row tiles. Reader r of CTA c records its tiles, in
-// order, at [c][r][maxTiles], and their number at [c][r] of count.
+// queueKernel returns a kernel that runs a queue over row tiles. Reader r of CTA c records its
+// tiles, in order, at [c][r][maxTiles] of the output, and their number at [c][r] of count.
 func queueKernel(columns, panel, ctas int) (*ptx.Kernel, int) {
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(32*readers, 1)
@@ -109,12 +109,12 @@ func queueKernel(columns, panel, ctas int) (*ptx.Kernel, int) {
 	return k, k.SharedBytes()
 }
 
-// rowsOfPair returns the rows of the test's pairs: one row tile or two, full or
-// not.
+// rowsOfPair returns the number of rows of a pair in the test's table: full and partial tiles, one
+// or two of them.
 func rowsOfPair(pair int) int { return []int{256, 100, 129, 128, 1, 255, 200}[pair%7] }
 
-// TestQueue checks that every tile goes to exactly one CTA, that all readers of
-// the CTA see the same sequence, and that CTAs without a tile end.
+// TestQueue checks that every tile goes to exactly one CTA, that all readers of a CTA see the same
+// sequence, and that CTAs without a tile end.
 func TestQueue(t *testing.T) {
 	for _, c := range []struct{ columns, panel, ctas int }{{3, 4, 1}, {3, 4, 2}, {1, 2, 2}, {4, 1, 2}} {
 		k, shared := queueKernel(c.columns, c.panel, c.ctas)
@@ -129,7 +129,7 @@ func TestQueue(t *testing.T) {
 					what := fmt.Sprintf("%+v, %d pairs, %d CTAs or clusters, %s", c, pairs, runners, timing.Name)
 					var table []uint32
 					for b := range pairs {
-						table = append(table, uint32(b), uint32(schedulePitch*b), uint32(rowsOfPair(b)), ^uint32(0)) // the last word is not read
+						table = append(table, uint32(b), uint32(schedulePitch*b), uint32(rowsOfPair(b)), ^uint32(0)) // kernels do not read the last word
 					}
 					all := runners * c.ctas
 					out, count := p.Room(all*readers*maxTiles*tileWords), p.Room(all*readers)
@@ -141,7 +141,7 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// schedulePitch is the distance between the test's pairs in rows.
+// schedulePitch is the distance in rows between the pairs of the test's table.
 const schedulePitch = 1000
 
 type handed struct{ expert, row, rows, column uint32 }

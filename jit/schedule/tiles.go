@@ -2,97 +2,92 @@ package schedule
 
 import "sonicmoe/ptx"
 
-// PairBytes is the size of an entry of the table of row pairs. It has four 32-bit
-// words: expert, first row, number of rows (1 to PairRows), and a word that only
-// the kernel which makes the table uses.
+// PairBytes is the size of an entry of the table of row pairs. A row pair is up to two row tiles of
+// one expert. An entry has four 32-bit words: expert, first row, number of rows (1 to PairRows),
+// and a word that only the kernel that makes the table uses.
 const PairBytes = 16
 
-// TileRows is the number of rows of a tile, PairRows of a pair of tiles.
+// TileRows is the number of rows of a row tile, PairRows the number of rows of a pair of row tiles.
 const (
 	TileRows = 128
 	PairRows = 2 * TileRows
 )
 
-// Tiles are the tiles of a grouped product: row tiles x column tiles. The row
-// tiles come from a table of row pairs in global memory. The table's length is a
-// word in global memory, so the host need not know it.
+// Tiles is the schedule of a grouped product: its tiles are row tiles x column tiles. The row tiles
+// come from a table of row pairs in global memory. The length of the table is a word in global
+// memory, so the host need not know it.
 //
-// A cluster of two CTAs takes a row pair, one row tile for each CTA, and the same
-// columns. Each CTA loads one half of the weights into both (a shared tile). A
-// short pair has one row tile only. Both CTAs then take that row tile and adjacent
-// columns, each with its own weights, so that no CTA works on missing rows.
+// A cluster of two CTAs takes a row pair, one row tile for each CTA, and the same columns. Each CTA
+// loads one half of the weights into both CTAs (the weights are shared). A short pair has only one
+// row tile. Both CTAs then take this row tile, with adjacent columns and each with its own weights,
+// so that no CTA works on missing rows.
 //
-// Tiles are numbered in groups of GroupM row tiles. Within a group rows vary
-// fastest. Tiles that run at the same time then share rows and columns in the L2
-// cache.
+// Tiles are numbered in groups of GroupM row tiles. Within a group rows vary fastest. Tiles that
+// run at the same time then share rows and columns in the L2 cache.
 //
-// One thread of each CTA or cluster draws tickets from a counter that all CTAs
-// share. Tiles thus start in nearly the order of their numbers over the whole
-// chip, whatever each costs. With a fixed share for each CTA, the CTAs would drift
-// apart and share less in the L2 cache (see examples/bench/h200/experiments.md).
-// Results do not depend on which CTA computes a tile.
+// One thread of each CTA or cluster draws tickets (numbers of tiles) from a counter that all CTAs
+// share. Over the whole chip, tiles thus start in nearly the order of their numbers, even if some
+// take longer than others. With a fixed share of tiles for each CTA, the CTAs would drift apart and
+// share less in the L2 cache (see examples/bench/h200/experiments.md). Results do not depend on
+// which CTA computes a tile.
 type Tiles struct {
-	// Table is the address of the first entry, RowPairs the address of the number of
-	// entries, Tickets the address of the counter, which is 0 when the kernel starts.
+	// Table is the address of the first entry, RowPairs the address of the number of entries, and
+	// Tickets the address of the counter, which must be 0 when the kernel starts.
 	Table, RowPairs, Tickets ptx.Global
-	// Columns is the number of column tiles, GroupM the number of row tiles in a
-	// group.
+	// Columns is the number of column tiles. GroupM is the number of row tiles in a group.
 	Columns, GroupM int
 	// ClusterM is the number of CTAs in a cluster, 1 or 2.
 	ClusterM int
 }
 
-// A plan serves two products. Each draws tickets from its own counter.
+// A plan serves two products, each of which draws tickets from a counter of its own.
 const (
-	// TicketBytes is the size of one counter, TicketsBytes the size of a plan's
-	// counters.
+	// TicketBytes is the size of one counter, TicketsBytes the size of both counters of a plan.
 	TicketBytes  = 4
 	TicketsBytes = 2 * TicketBytes
 )
 
-// ClearTickets sets a plan's counters to 0. It runs in a kernel before the
-// products.
+// ClearTickets sets a plan's counters to 0. It must run in a kernel before the products.
 func ClearTickets(at ptx.Global) { ptx.StGlobal(at, ptx.Uint(0), ptx.Uint(0)) }
 
 // Tile is one tile of the schedule.
 type Tile struct {
 	Expert ptx.U32
-	// Row is the tile's first packed row. Rows is the number of its rows that belong
-	// to the expert.
+	// Row is the tile's first packed row. Rows is the number of its rows that belong to the expert.
 	Row, Rows ptx.U32
-	// Live is Rows. It is 0 in a tile past the last column, which is loaded but not
-	// multiplied.
+	// Live equals Rows, except in a tile past the last column. There it is 0: such a tile is loaded
+	// but not multiplied.
 	Live ptx.U32
-	// Column is the column tile, from 0.
+	// Column is the number of the column tile, starting at 0.
 	Column ptx.U32
-	// Shared is 1 if the CTAs of the cluster share the weights, else 0.
+	// Shared is 1 if the CTAs of the cluster share the tile's weights, else 0.
 	Shared ptx.U32
 }
 
 // TileWords is the size of a tile in a queue, in words.
 const TileWords = 4
 
-// Words packs both counts of a tile into 8 bits each.
+// Words needs TileRows to fit into 8 bits.
 const _ = uint8(TileRows)
 
-// Words returns expert, row, counts and flags, column.
+// Words returns expert, row, a word of Rows, Live and Shared, and column.
 func (t Tile) Words() []ptx.U32 {
 	return []ptx.U32{t.Expert, t.Row, t.Rows.Or(t.Live.ShlI(8)).Or(t.Shared.ShlI(16)), t.Column}
 }
 
-// FromWords returns the tile of these words.
+// FromWords is the inverse of Words.
 func (Tile) FromWords(v []ptx.U32) Tile {
 	return Tile{Expert: v[0], Row: v[1], Rows: v[2].AndI(0xff), Live: v[2].ShrI(8).AndI(0xff), Shared: v[2].ShrI(16), Column: v[3]}
 }
 
-// IsEnd holds for a tile without rows.
+// IsEnd returns whether the tile has no rows, as a predicate.
 func (t Tile) IsEnd() ptx.Pred { return t.Rows.EqI(0) }
 
 func (b Tiles) clustered() bool { return b.ClusterM == 2 }
 
-// place returns the row tile and the column of tile t if there are rowTiles row
-// tiles, or in a cluster its row pair and column. In the last group, which may be
-// lower, columns vary fastest, so that all divisors are constants.
+// place returns the row tile and the column of tile number t. rowTiles is the number of row tiles.
+// In a cluster, row pairs take the place of row tiles. In a last group with fewer row tiles,
+// columns vary fastest, so that all divisors are constants.
 func (b Tiles) place(t, rowTiles ptx.U32) (rowTile, column ptx.U32) {
 	high := b.GroupM
 	if b.clustered() {
@@ -108,10 +103,10 @@ func (b Tiles) place(t, rowTiles ptx.U32) (rowTile, column ptx.U32) {
 	return first.Add(row), column
 }
 
-// TilePublisher draws tickets and publishes their tiles, in one thread of the CTA
-// or cluster. It draws a ticket and reads its table entry one tile ahead. This is
-// early enough to hide the latency of memory, and late enough that tiles start in
-// nearly the order of their tickets.
+// TilePublisher draws tickets and publishes their tiles, in one thread of the CTA or cluster. It
+// draws a ticket and reads its table entry one tile before the tile is published. This is early
+// enough to hide the latency of memory, and late enough that tiles start in nearly the order of
+// their tickets.
 type TilePublisher struct {
 	k               *ptx.Kernel
 	of              Tiles
@@ -154,7 +149,7 @@ func (p *TilePublisher) Publish() {
 	p.k.If(p.entry[2].Get().NeI(0), func() { p.fetch(p.draw()) })
 }
 
-// pair returns each CTA's tile of a row pair.
+// pair returns the tile of each CTA of a cluster, for the present row pair and column.
 func (p *TilePublisher) pair() (pair [2]Tile) {
 	expert, row, rows, column := p.entry[0].Get(), p.entry[1].Get(), p.entry[2].Get(), p.entry[3].Get()
 	both := rows.Gt(ptx.Uint(TileRows))
@@ -170,7 +165,8 @@ func (p *TilePublisher) pair() (pair [2]Tile) {
 	return pair
 }
 
-// draw draws the next ticket.
+// draw draws the next ticket. The first tickets are the numbers of the CTAs or clusters, so the
+// counter starts after them.
 func (p *TilePublisher) draw() ptx.U32 {
 	runners := p.k.NctaidX()
 	if p.of.clustered() {
@@ -179,10 +175,10 @@ func (p *TilePublisher) draw() ptx.U32 {
 	return runners.Add(p.k.AtomGlobalAdd(p.of.Tickets, ptx.Uint(1)))
 }
 
-// fetch reads the tile of a ticket. If that ticket has no tile, it draws further
-// tickets until one has, or returns 0 rows past the last tile. Tickets without a
-// tile are the second row tile of a short pair and, in a cluster, the second half
-// of the columns of a short pair, on which both CTAs work at once.
+// fetch reads the table entry of a ticket's tile. If the ticket has no tile, fetch draws further
+// tickets until one has. Past the last tile it returns 0 rows. These tickets have no tile: without
+// clusters, the ticket of the second row tile of a short pair; with clusters, the tickets of a
+// short pair's second half of columns, because both CTAs work on the first half at once.
 func (p *TilePublisher) fetch(ticket ptx.U32) {
 	k, b := p.k, p.of
 	now := ptx.NewVar(k, ticket)
