@@ -14,7 +14,7 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// Built holds kernels that have been emitted.
+// Built has the kernels of a layer that have been emitted.
 type Built map[registry.Any]registry.Built
 
 // Kernel returns a kernel and its source. It emits the kernel unless done has it.
@@ -29,8 +29,8 @@ func Kernel(l registry.Layer, k registry.Any, done Built) (registry.Built, jit.S
 	return b, b.Source(fmt.Sprintf("%s %s", l.KernelName(k), l.Config)), nil
 }
 
-// Product emits the kernels of a product with a tiling, in the registry's order.
-// The digest that is stored with a tiling is computed from these sources.
+// Product emits the kernels of a product with a tiling, in the registry's order. The digest that is
+// stored with a measured tiling is computed from these sources.
 func Product(t driver.Target, c spec.Config, of *registry.Product, p gemm.Tiling) ([]jit.Source, Built, error) {
 	if err := of.Check(p, t); err != nil {
 		return nil, nil, err
@@ -47,8 +47,8 @@ func Product(t driver.Target, c spec.Config, of *registry.Product, p gemm.Tiling
 	return sources, done, nil
 }
 
-// Key is the key of a product's stored tiling. It contains the number of rows per
-// expert at TokensHint, rounded to a wide bucket.
+// Key returns the key of a product's stored tiling. The key contains the number of rows of an
+// expert at TokensHint, rounded to a bucket of similar numbers.
 func Key(t driver.Target, c spec.Config, product spec.ProductID) autotune.Key {
 	return autotune.Key{Subject: fmt.Sprintf("moe %s %v", product, c), GPU: t.Name, SMs: t.SMs,
 		Bucket: autotune.BucketOf(registry.RowsPerExpert(c))}

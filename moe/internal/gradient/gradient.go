@@ -1,5 +1,5 @@
-// Package gradient has the modes in which kernels write the gradient of a weight: in the
-// layer's element type or FP32, overwriting or accumulating.
+// Package gradient has the modes in which kernels write the gradient of a weight. A gradient is in
+// the layer's element type or in FP32, and overwrites the old values or is added to them.
 package gradient
 
 import (
@@ -16,11 +16,11 @@ import (
 type Mode struct {
 	// F32 writes FP32 instead of the layer's element type.
 	F32 bool
-	// Accumulate adds to the old values, in FP32 with one rounding.
+	// Accumulate adds to the old values, in FP32, and rounds the sum once.
 	Accumulate bool
 }
 
-// Suffix is the end of the entry names of kernels that write in this mode.
+// Suffix returns the end of the entry names of kernels that write in this mode.
 func (g Mode) Suffix() (s string) {
 	if g.Accumulate {
 		s = "_add"
@@ -31,7 +31,7 @@ func (g Mode) Suffix() (s string) {
 	return s
 }
 
-// Bytes is the size of an element.
+// Bytes returns the size of an element.
 func (g Mode) Bytes() int {
 	if g.F32 {
 		return 4
@@ -39,7 +39,7 @@ func (g Mode) Bytes() int {
 	return 2
 }
 
-// Load loads 2 or 4 neighbouring old values.
+// Load loads 2 or 4 neighbouring old values of a gradient.
 func (g Mode) Load(of tile.Element, at ptx.Global, n int) []ptx.F32 {
 	if g.F32 {
 		return ptx.LdGlobalVec[ptx.F32](at, n)
@@ -85,9 +85,8 @@ var Modes = [4]Mode{{}, {F32: true}, {Accumulate: true}, {F32: true, Accumulate:
 // Set is a kernel for each of the [Modes].
 type Set[A any] [len(Modes)]*registry.Kernel[A]
 
-// NewSet makes one kernel for each mode. For the name "dw1" these are "dw1",
-// "dw1-f32", "dw1-add" and "dw1-add-f32". row sets the fields of a kernel other
-// than its names and Emit.
+// NewSet makes one kernel for each mode. For the name "dw1" the kernels are "dw1", "dw1-f32",
+// "dw1-add" and "dw1-add-f32". row sets all fields of a kernel except its name, Backward and Emit.
 func NewSet[A any](name string, row func(k *registry.Kernel[A], g Mode), emit func(l registry.Layer, g Mode) (*jit.Kernel[A], error)) (s Set[A]) {
 	for i, g := range Modes {
 		s[i] = &registry.Kernel[A]{KernelName: name + strings.ReplaceAll(g.Suffix(), "_", "-"), Backward: true,
@@ -97,7 +96,7 @@ func NewSet[A any](name string, row func(k *registry.Kernel[A], g Mode), emit fu
 	return s
 }
 
-// In is the kernel that writes in mode g.
+// In returns the kernel that writes in mode g.
 func (s Set[A]) In(g Mode) *registry.Kernel[A] { return s[slices.Index(Modes[:], g)] }
 
 // Kernels lists the kernels of all modes.

@@ -1,6 +1,5 @@
-// Package lanes emits sums, maxima and prefix sums over the lanes of a warp. All 32 lanes
-// take part in each of them. The order of the additions is fixed, and so are the bits of
-// the sums.
+// Package lanes emits sums, maxima and prefix sums over the lanes of a warp. All 32 lanes take part
+// in each of them. The order of the additions is fixed, so sums always have the same bits.
 package lanes
 
 import "sonicmoe/ptx"
@@ -14,8 +13,8 @@ func Sum(x ptx.F32) ptx.F32 { return Combine(x, Add, 1, 2, 4, 8, 16) }
 // Max returns the largest of the lanes' values, in every lane: NaN if any value is NaN.
 func Max(x ptx.F32) ptx.F32 { return Combine(x, Larger, 1, 2, 4, 8, 16) }
 
-// Combine combines the values of lanes whose numbers differ in the given bits, one bit
-// after the other. Each of these lanes gets the result.
+// Combine combines the values of lanes whose numbers differ only in the given bits, one bit after
+// the other. Each of these lanes gets the result.
 func Combine(x ptx.F32, with func(a, b ptx.F32) ptx.F32, bits ...int) ptx.F32 {
 	for _, bit := range bits {
 		x = with(x, x.Bits().ShflXor(bit).AsF32())

@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// names has the types, in the order in which they are written.
+// names has the types, in the order in which the command writes them.
 var names = []string{"Config", "GateUp", "Activation", "Score", "Renorm", "Rounding", "RoundingRule", "Type", "Shape", "Shapes", "GradientShapes", "ArgError"}
 
 func main() {
@@ -34,7 +34,7 @@ func write(dir, to string) error {
 	return os.WriteFile(to, text, 0o644)
 }
 
-// generate returns the text of the file, for the package in a directory.
+// generate returns the text of zspec.go, from the package in the directory dir.
 func generate(dir string) ([]byte, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
@@ -77,7 +77,7 @@ func generate(dir string) ([]byte, error) {
 		}
 		fmt.Fprintf(&b, "type %s = spec.%[1]s\n", name)
 		if name != "Type" {
-			continue // the doc comment lists the words of a choice
+			continue // the type's doc comment lists the words of a choice
 		}
 		for _, c := range t.Consts {
 			values(&b, c)
@@ -109,7 +109,7 @@ func values(b *bytes.Buffer, v *doc.Value) {
 	b.WriteString(")\n")
 }
 
-// comment writes the text as a comment.
+// comment writes text as a comment.
 func comment(b *bytes.Buffer, text string) {
 	for line := range strings.Lines(text + "\n") {
 		if !strings.HasPrefix(line, "\t") {

@@ -6,16 +6,16 @@ import (
 	"sonicmoe/jit/gemm"
 )
 
-// emitted has the kernels that this process emitted last, enough for two or three layers. A layer
-// that is created again does not emit its kernels again, and neither does a layer whose kernels
-// have the same sizes.
+// emitted has the kernels that this process has emitted most recently, enough for two or three
+// layers. A kernel in it is not emitted again, neither if the same layer is created again, nor if
+// another layer needs the kernel with the same sizes.
 var emitted = recent.New[emission, Built](maxEmitted)
 
 // maxEmitted is the largest number of instructions in emitted. An instruction takes about 600
 // bytes.
 const maxEmitted = 100_000
 
-// emission is everything that a kernel's text may depend on.
+// emission is everything that a kernel's text may depend on. It is the key in emitted.
 type emission struct {
 	kernel   Any
 	config   spec.Config
@@ -36,7 +36,7 @@ func (k *Kernel[A]) emission(l Layer) emission {
 	return e
 }
 
-// layer returns a layer that has only what the kernel may depend on.
+// layer returns a layer with only the properties on which the kernel may depend.
 func (e emission) layer() Layer {
 	l := Layer{Config: e.config, IsShared: e.isShared}
 	if p := e.kernel.Product(); p != nil {

@@ -13,7 +13,8 @@ import (
 	"sonicmoe/moe/internal/registry"
 )
 
-// A kernel is emitted once for all layers in which its text is the same, and again for others.
+// TestEmittedOnce checks that a kernel is emitted once for all layers in which its text is the
+// same, and again for other layers.
 func TestEmittedOnce(t *testing.T) {
 	l := registry.Layer{Config: spec.Config{Hidden: 256, Intermediate: 192, NumExperts: 4, TopK: 2}}
 	l.Tiles = kernel.Choose(l.Config, driver.H200())

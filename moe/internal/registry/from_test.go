@@ -14,8 +14,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// TestFromIsAll checks that each kernel's From keeps everything that its text depends on: the
-// kernel emitted from the whole Config has the same text.
+// TestFromIsAll checks that each kernel's From keeps everything on which its text depends. It
+// compares the text with the text from the whole Config.
 func TestFromIsAll(t *testing.T) {
 	plain := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 16, TopK: 4}
 	grouped := plain

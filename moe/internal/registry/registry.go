@@ -1,6 +1,6 @@
-// Package registry says what the kernels and products of a layer are: one row
-// each, which emission, tuning, the cost model and benchmarks read. The list
-// itself is in package kernel.
+// Package registry describes the kernels and products of a layer, one value for each. Emission,
+// tuning, the cost model and benchmarks read these descriptions. The list of all kernels is in
+// package kernel.
 package registry
 
 import (
@@ -19,14 +19,14 @@ import (
 // Layer is the input for emitting the kernels of a layer.
 type Layer struct {
 	spec.Config
-	// Tiles has a tiling for every product.
+	// Tiles has a tiling for every product of the layer.
 	Tiles tiles.Choice
 	// IsShared means that this layer computes the shared experts of another layer.
 	// The names of its kernels then start with "shared-".
 	IsShared bool
 }
 
-// KernelName returns a kernel's name in the layer.
+// KernelName returns the name of a kernel in this layer.
 func (l Layer) KernelName(k Any) string {
 	if l.IsShared {
 		return "shared-" + k.Name()
@@ -41,50 +41,48 @@ func (l Layer) Tiling(p *Product) gemm.Tiling { return l.Tiles[p.ID] }
 type Kernel[A any] struct {
 	// KernelName is the kernel's name in moe.Layer.Kernels: "up", "dw1-add".
 	KernelName string
-	// Of is the product whose tiling the kernel has; nil if the kernel has no
-	// tiling.
+	// Of is the product whose tiling the kernel uses, or nil if the kernel has no tiling.
 	Of *Product
-	// ShownBy is the pass by whose outputs tuning checks the kernel. Only kernels
-	// of a product have one.
+	// ShownBy is the pass by whose outputs tuning checks the kernel. Only kernels of a product have
+	// such a pass.
 	ShownBy Pass
-	// Backward means that only the backward pass has the kernel.
+	// Backward means that only the backward pass launches the kernel.
 	Backward bool
-	// Only reports whether a layer has the kernel; nil means that every layer has
-	// it.
+	// Only reports whether a layer has the kernel. nil means that every layer has it.
 	Only func(c spec.Config) bool
-	// Roofline is the least work of the kernel. If it is nil, the product's work
-	// counts, and a kernel without a product is left out of rooflines.
+	// Roofline has the least work of the kernel. If it is nil, the kernel has the work of its
+	// product. A kernel without both is left out of rooflines.
 	Roofline Works
-	// From reduces a Config to the fields that the kernel's text depends on; nil
-	// keeps all. Layers for which it returns the same Config share the kernel.
+	// From reduces a Config to the fields on which the kernel's text depends. nil keeps all fields.
+	// Layers for which From returns the same Config share the emitted kernel.
 	From func(c spec.Config) spec.Config
-	// Emit emits the kernel for a layer. It may use the tiling of Of and the fields
-	// of Config that From keeps, but not TokensHint.
+	// Emit emits the kernel for a layer. It may use the tiling of Of and the fields of Config that
+	// From keeps, but not TokensHint.
 	Emit func(l Layer) (*jit.Kernel[A], error)
 }
 
-// Works are parts of a kernel's work.
+// Works has functions whose results together are the work of a kernel.
 type Works []func(c spec.Config, tokens int) spec.Work
 
-// Any is a Kernel with any type of arguments.
+// Any is a Kernel with any type of arguments. See the fields of [Kernel].
 type Any interface {
 	Name() string
 	Product() *Product
-	// Pass returns the pass that shows the work of a product's kernel.
+	// Pass returns ShownBy.
 	Pass() Pass
 	IsBackward() bool
 	// Suits reports whether a layer has the kernel.
 	Suits(c spec.Config) bool
-	// Work returns the least work of the kernel, for rooflines, or nothing if a
-	// roofline leaves the kernel out.
+	// Work returns the least work of the kernel for rooflines. It returns nothing if rooflines
+	// leave the kernel out.
 	Work(c spec.Config, tokens int) []spec.Work
-	// Build returns the kernel for a layer. The caller must not change it.
+	// Build returns the emitted kernel for a layer. The caller must not change it.
 	Build(l Layer) (Built, error)
 }
 
 // Built is an emitted kernel.
 type Built interface {
-	// Source is the input of a loader. label is shown in listings of a cache.
+	// Source returns the input of a loader. label appears in listings of a cache.
 	Source(label string) jit.Source
 	// NewLauncher returns a *jit.Launcher for the kernel's arguments.
 	NewLauncher(f *jit.Function) Launcher
@@ -96,11 +94,10 @@ type Launcher interface {
 	Again(s driver.Stream) (launched bool, err error)
 }
 
-// Launchers are the launchers of a call's kernels.
+// Launchers has the launcher of each kernel of a call.
 type Launchers map[Any]Launcher
 
-// Launch queues a kernel on a stream. It returns an error if there is no launcher of the
-// kernel.
+// Launch queues a kernel on a stream. It returns an error if l has no launcher of the kernel.
 func Launch[A any](l Launchers, k *Kernel[A], s driver.Stream, args A) error {
 	launcher, ok := l[k].(*jit.Launcher[A])
 	if !ok {
@@ -136,7 +133,7 @@ func (k *Kernel[A]) Work(c spec.Config, tokens int) []spec.Work {
 	return list
 }
 
-// Build implements Any. Layers with the same sizes and tilings share the kernel.
+// Build implements Any. Layers in which the kernel has the same text share it.
 func (k *Kernel[A]) Build(l Layer) (Built, error) {
 	of := k.emission(l)
 	if b, ok := emitted.Find(of); ok {
@@ -158,18 +155,17 @@ type built[A any] struct{ *jit.Kernel[A] }
 // NewLauncher implements Built.
 func (b built[A]) NewLauncher(f *jit.Function) Launcher { return b.Launcher(f) }
 
-// Product has the tilings of a grouped product. Its kernels name it, and its row in
-// spec.Products has the rest.
+// Product describes the tilings of a product. A kernel refers to its product by [Kernel.Of]. The
+// row of the product in spec.Products has its other properties.
 type Product struct {
 	ID spec.ProductID
 	// Space returns the tilings that the cost model chooses from.
 	Space func(driver.Target) []gemm.Tiling
-	// SharedBytes returns the shared memory of a tiling.
+	// SharedBytes returns the bytes of shared memory that a CTA needs with a tiling.
 	SharedBytes func(gemm.Tiling) int
-	// Clocks returns the estimate of a cost model for a tiling, in clocks of one
-	// SM.
+	// Clocks returns a cost model's estimate for a tiling, in clocks of one SM.
 	Clocks func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64
-	// NoGroups means that the product's tiles have no groups.
+	// NoGroups means that the product does not order its tiles in groups, see gemm.Tiling.GroupM.
 	NoGroups bool
 }
 
@@ -179,7 +175,7 @@ func (p *Product) String() string { return p.ID.String() }
 // Backward reports whether only the backward pass has the product.
 func (p *Product) Backward() bool { return p.ID.Row().Backward }
 
-// Estimate returns the time of a tiling by a cost model.
+// Estimate returns a cost model's estimate of the time with a tiling.
 func (p *Product) Estimate(m tiles.Model, tiling gemm.Tiling, c spec.Config, t driver.Target) time.Duration {
 	return m.Time(p.Clocks(m, tiling, c, t))
 }
@@ -189,14 +185,13 @@ func (p *Product) Choose(m tiles.Model, c spec.Config, t driver.Target) gemm.Til
 	return tiles.Cheapest(p.Space(t), func(q gemm.Tiling) float64 { return p.Clocks(m, q, c, t) })
 }
 
-// Check returns an error if the product's space does not have the tiling. The error
-// is a [*spec.ArgError].
+// Check returns an error if the product cannot have the tiling. The error is a [*spec.ArgError].
 func (p *Product) Check(tiling gemm.Tiling, t driver.Target) error {
 	return tiles.Check("Tiles of "+p.String(), tiling, p.Space(t))
 }
 
-// Alternatives lists all tilings that a search for a layer considers, with
-// estimates and rejections.
+// Alternatives lists all tilings that a search considers for a layer, each with its estimate or the
+// reason why it is rejected.
 func (p *Product) Alternatives(c spec.Config, t driver.Target) []tiles.Alternative {
 	s := tiles.Search{Product: p.String(), Space: p.Space(t), SharedBytes: p.SharedBytes, NoGroups: p.NoGroups,
 		Estimate: func(q gemm.Tiling) time.Duration { return p.Estimate(tiles.H200, q, c, t) }}
@@ -214,7 +209,7 @@ func (p *Product) Candidates(c spec.Config, t driver.Target) []gemm.Tiling {
 	return list
 }
 
-// Registry lists the kernels of a layer, in the order of the passes.
+// Registry lists kernels of a layer, in the order in which the passes launch them.
 type Registry []Any
 
 // Of lists the kernels that a layer has.
@@ -227,7 +222,7 @@ func (r Registry) Of(c spec.Config) (list Registry) {
 	return list
 }
 
-// Products lists the products of the kernels, in the same order.
+// Products lists the products of the kernels, in the order of the kernels.
 func (r Registry) Products() []*Product {
 	var list []*Product
 	for _, k := range r {
@@ -279,8 +274,8 @@ func (r Registry) Product(id spec.ProductID) *Product {
 	return nil
 }
 
-// Check returns nil, or a [*spec.ArgError] that names the first tiling that no kernel
-// can have on the target.
+// Check returns nil, or a [*spec.ArgError] that names the first tiling in c that its product cannot
+// have on the target.
 func (r Registry) Check(c tiles.Choice, t driver.Target) error {
 	for _, p := range r.Products() {
 		if tiling := c[p.ID]; tiling != (gemm.Tiling{}) {
@@ -300,8 +295,8 @@ func (r Registry) Choose(m tiles.Model, c spec.Config, t driver.Target) (choice 
 	return choice
 }
 
-// RowsPerExpert returns the average number of rows of an expert at the layer's
-// TokensHint, at least 1. Keys of stored tilings contain it.
+// RowsPerExpert returns the average number of rows of an expert at the layer's TokensHint, but at
+// least 1. It is part of the keys of stored tilings.
 func RowsPerExpert(c spec.Config) int {
 	tokens := c.TokensHint
 	if tokens <= 0 {
@@ -310,13 +305,14 @@ func RowsPerExpert(c spec.Config) int {
 	return max(1, tokens*c.TopK/max(1, c.NumExperts))
 }
 
-// EvenLoad returns the layer's load at its TokensHint.
+// EvenLoad returns the load of the layer at its TokensHint, with the rows spread evenly over the
+// experts.
 func EvenLoad(c spec.Config) tiles.Load { return tiles.EvenLoad(c.TokensHint, c.TopK, c.NumExperts) }
 
-// StoreBytes returns the shared memory of a product whose epilogue is gemm.Store.
+// StoreBytes returns the bytes of shared memory for a product whose epilogue is gemm.Store.
 func StoreBytes(p gemm.Tiling) int { return p.SharedBytes(gemm.StoreBytes) }
 
-// RowStoreBytes returns the shared memory of a product that stores by gemm.Store
-// and whose sums may start from a row of biases. It is the same without biases, so
-// that layers with and without biases have the same tilings.
+// RowStoreBytes returns the bytes of shared memory for a product with gemm.Store whose sums may
+// start from a row of biases. It counts the row for layers without biases, too, so that layers with
+// and without biases have the same tilings.
 func RowStoreBytes(p gemm.Tiling) int { return StoreBytes(p) + p.Stages*p.RowBytes() }

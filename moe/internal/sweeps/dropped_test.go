@@ -39,13 +39,13 @@ func trialOn(t *testing.T, dev driver.Device, c moe.Config, tokens int, opts ...
 	return tr
 }
 
-// orders has the beginnings of instructions that order other instructions.
+// orders has the prefixes of instructions that order other instructions.
 var orders = []string{"bar.", "cp.async.wait", "cp.async.bulk.wait", "cp.async.mbarrier", "cp.async.commit", "cp.async.bulk.commit", "fence.", "mbarrier.init", "mbarrier.arrive",
 	"mbarrier.try_wait", "wgmma.fence", "wgmma.commit", "wgmma.wait", "barrier.cluster", "griddepcontrol.wait"}
 
-// weaker returns the replacement of an instruction by a mistaken author: nothing for an instruction
-// that only orders others, the relaxed form for a load or store with memory order. ok is false
-// for instructions that order nothing.
+// weaker returns what an author could write by mistake instead of an instruction. This is nothing
+// for an instruction that only orders others, and the relaxed form for a load or store with a
+// memory order. ok is false for instructions that order nothing.
 func weaker(in *ptx.Inst) (others []ptx.Inst, ok bool) {
 	if in.Form == nil {
 		return nil, false
@@ -63,24 +63,26 @@ func weaker(in *ptx.Inst) (others []ptx.Inst, ok bool) {
 	return nil, false
 }
 
-// sweep checks the launched kernels without each of their lines that order others.
+// sweep checks each launched kernel without its ordering instructions, one instruction at a time.
+// An instruction is called a line here.
 type sweep struct {
 	t       *testing.T
 	modules map[string]*ptx.Module
-	every   int // check one of that number of lines
+	every   int // check one of `every` lines
 	lines   int
-	found   map[droppedLine]string // the fault's kind: isMissed or isUnreached
-	// again, unless nil, has the places to try in this layer: no check of an earlier layer noticed
-	// that their lines were dropped. Its values are the findings in this layer.
+	found   map[droppedLine]string // for each line, the kind of the fault, or isMissed or isUnreached
+	// again, unless nil, has the places to try in this layer, because no earlier layer has found a
+	// fault without their lines. Its values are the results of this layer.
 	again map[place]string
 }
 
-// place is the position of a line in the Go code, for all texts of a kernel.
+// place is the position of a line in the Go code. Several texts of a kernel have lines of the same
+// place.
 type place struct{ kernel, what string }
 
 func (l droppedLine) place() place { return place{l.kernel, l.what} }
 
-// passed returns the places of the lines that passed.
+// passed returns the places of the lines for which no check has found a fault.
 func (s *sweep) passed() map[place]string {
 	places := map[place]string{}
 	for line, kind := range s.found {
@@ -91,7 +93,7 @@ func (s *sweep) passed() map[place]string {
 	return places
 }
 
-// name marks the lines of a place as found if none of them passes now.
+// name gives lines for which earlier layers found no fault the result of this layer at their place.
 func (s *sweep) name() {
 	for line, was := range s.found {
 		if kind := s.again[line.place()]; was == isMissed && kind != "" {
@@ -100,7 +102,8 @@ func (s *sweep) name() {
 	}
 }
 
-// droppedLine is a dropped instruction of a kernel.
+// droppedLine is an instruction that was dropped from a kernel. at is its index, and what is its
+// place.
 type droppedLine struct {
 	kernel, text string // the kernel's name and its PTX
 	at           int
@@ -109,7 +112,7 @@ type droppedLine struct {
 
 const (
 	isMissed    = "passes"
-	isUnreached = "unreached" // no warp executes it
+	isUnreached = "unreached" // no warp executes the instruction
 )
 
 func (s *sweep) launching(k *emu.Kernel, mem *emu.Memory, l emu.Launch) {
@@ -121,7 +124,7 @@ func (s *sweep) launching(k *emu.Kernel, mem *emu.Memory, l emu.Launch) {
 	e := m.Entry(k.Name())
 	whole, text := e.Body, string(m.Print().PTX)
 	defer func() { e.Body = whole }()
-	// check runs the kernel with other instructions in place of one.
+	// check runs the kernel with the instructions `others` in place of instruction number at.
 	check := func(at int, others ...ptx.Inst) error {
 		e.Body = slices.Insert(slices.Delete(slices.Clone(whole), at, at+1), at, others...)
 		code, err := emu.Load(m.Print().PTX)
@@ -177,8 +180,9 @@ func (s *sweep) launching(k *emu.Kernel, mem *emu.Memory, l emu.Launch) {
 
 // TestDroppedLines removes each ordering instruction of the kernels in turn, while a small layer
 // runs, and checks that the emulator reports a fault. Some faults only show at sizes where a ring
-// wraps around, a CTA has several tiles or a warp several steps. The table at the end has the
-// instructions that are not needed. Without SONICMOE_LONG, one of 40 instructions is tried.
+// wraps around, a CTA has several tiles, or a warp has several steps. The table needlessLines has
+// the instructions that are not needed. Without SONICMOE_LONG the test tries one of 40
+// instructions.
 func TestDroppedLines(t *testing.T) {
 	if drivertest.Name() != "emulated" {
 		t.Skip("a GPU would hang")
@@ -200,7 +204,7 @@ func TestDroppedLines(t *testing.T) {
 		tokens   int
 		backward bool
 		sms      int
-		again    []string // the kernels for which passed lines are tried again
+		again    []string // the kernels for which lines that passed are tried again
 	}{
 		{"large batch", small, 400, true, 4, nil},
 		{"20 tokens", small, 20, false, 4, nil},
@@ -230,7 +234,8 @@ func TestDroppedLines(t *testing.T) {
 			s.t = t
 			target := emulated.Target()
 			target.SMs = of.sms
-			// Races finds faults between a launch and the next one, which may start before it ends.
+			// With Races, the device also finds faults between a launch and the next launch, which
+			// may start before the first one ends.
 			dev, err := emulated.New(emulated.Options{Target: target, Races: of.again == nil, Launching: s.launching})
 			require.NoError(t, err)
 			var options []moe.Option
@@ -246,7 +251,7 @@ func TestDroppedLines(t *testing.T) {
 				}
 			}
 			tr := trialOn(t, dev, of.config, of.tokens, options...)
-			require.NoError(t, tr.Run(context.Background(), tr.Args)) // the time of all checks
+			require.NoError(t, tr.Run(context.Background(), tr.Args)) // the checks run here and take most of the test's time
 			if of.backward {
 				require.NoError(t, tr.PrepareBackward(17, moe.BF16))
 				require.NoError(t, tr.RunBackward(context.Background(), tr.Back))
@@ -273,9 +278,9 @@ func TestDroppedLines(t *testing.T) {
 	}
 	named := len(s.found) - kinds[isMissed] - kinds[isUnreached]
 	t.Logf("%d lines: %d found, %v", s.lines, named, kinds)
-	share := 90 // percent of all lines that must be found
+	share := 90 // percentage of all lines for which a fault must be found
 	if s.every > 1 {
-		share = 80 // a small sample
+		share = 80 // lower for a small sample
 	}
 	assert.GreaterOrEqual(t, 100*named, share*(named+kinds[isMissed]))
 }
@@ -288,12 +293,12 @@ const (
 	forSuccessors = "the one launch that may still run touches no memory of this kernel; successors need the wait, as they rely on it for all launches before"
 )
 
-// readByNextLaunch is the reason why a release passes whose reader is in the next launch.
+// readByNextLaunch is the reason why a release passes if the reader is in the next launch.
 const readByNextLaunch = "the down-projection reads the table, and a check launches one kernel"
 
-// needlessLine is an instruction whose removal no check of a single launch can
-// find. what is its position by files; most is the largest number of such
-// instructions in one kernel.
+// needlessLine describes instructions whose removal a check of a single launch cannot find. what is
+// their place, and most is the largest number of such instructions in one kernel. why is the
+// reason.
 type needlessLine struct {
 	kernels string
 	most    int
@@ -363,7 +368,7 @@ var needless = []needlessLine{
 		"all warps meet again after the choice, before any uses an mbarrier"},
 }
 
-// TestNeedlessLines checks that each line of the table is a line of its kernels.
+// TestNeedlessLines checks that each place in the table is a place in one of its kernels.
 func TestNeedlessLines(t *testing.T) {
 	if testing.Short() {
 		t.Skip("emits every kernel of every layer: not with -short")

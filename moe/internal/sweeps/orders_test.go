@@ -22,9 +22,10 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// TestEveryKernelInManyOrders checks one launch of every kernel's text in the earliest, the latest
-// and 100 random orders, for races and missing proxy fences. The layers are small ones of the
-// kinds in kerneltest. Without SONICMOE_LONG it tries one random order and one text per kernel.
+// TestEveryKernelInManyOrders checks one launch of every kernel's text for races and missing proxy
+// fences: in the earliest order, the latest order, and 100 random orders. The layers are the layers of
+// kerneltest with smaller sizes. Without SONICMOE_LONG the test tries one random order, and one
+// text for each kernel.
 func TestEveryKernelInManyOrders(t *testing.T) {
 	if drivertest.Name() != "emulated" {
 		t.Skip("only the emulator has orders")
@@ -46,7 +47,7 @@ func TestEveryKernelInManyOrders(t *testing.T) {
 	}
 }
 
-// sweep runs all layers that have a kernel to check.
+// sweep runs all layers that have a kernel that was not checked yet.
 func (o *ordered) sweep(t *testing.T) {
 	began := time.Now()
 	for i, l := range kt.Layers {
@@ -55,7 +56,7 @@ func (o *ordered) sweep(t *testing.T) {
 		wanted := o.everyText
 		for _, s := range sources {
 			wanted = wanted || o.checks[s.Name] == 0
-			o.checks[s.Name] += 0 // an entry for each kernel
+			o.checks[s.Name] += 0 // makes an entry for each kernel
 		}
 		if !wanted {
 			continue
@@ -63,7 +64,7 @@ func (o *ordered) sweep(t *testing.T) {
 		t.Run(l.Name, func(t *testing.T) {
 			start := time.Now()
 			target := emulated.Target()
-			target.SMs = 2 + i%2*2 // a CTA has several tiles, or there are several clusters
+			target.SMs = 2 + i%2*2 // with few SMs a CTA has several tiles; with more there are several clusters
 			tilings := l.Tiles.OrElse(kernel.Choose(l.Config, driver.H200()))
 			o.layer(t, target, small(l.Config), i, moe.WithoutCache(), moe.WithTilings(tilings.Text()), moe.WithDecode(wideTokens))
 			t.Logf("%v: %d of %d kernels, %.1f s", small(l.Config), o.here, len(o.textOf), time.Since(start).Seconds())
@@ -76,7 +77,7 @@ func (o *ordered) sweep(t *testing.T) {
 	t.Logf("%d kernels, %d launches in %d orders each, %.0f s", len(o.checks), checks, 2+o.orders, time.Since(began).Seconds())
 }
 
-// layer runs all passes of a layer; the first backward pass has gradients of the given kind.
+// layer runs all passes of a layer. kind is the mode of the gradients in the first backward pass.
 func (o *ordered) layer(t *testing.T, target driver.Target, c moe.Config, kind int, opts ...moe.Option) {
 	sources, err := tools.Sources(target, c, opts...)
 	require.NoError(t, err)
@@ -105,17 +106,17 @@ func (o *ordered) layer(t *testing.T, target driver.Target, c moe.Config, kind i
 	require.NoError(t, p.arena.Free())
 }
 
-// ordered checks launches of kernels in many orders.
+// ordered checks launches of kernels in many orders of execution.
 type ordered struct {
 	orders    int
-	everyText bool           // check every text, not one per kernel
-	checks    map[string]int // number of checks by kernel
+	everyText bool           // check every text, not one text for each kernel
+	checks    map[string]int // number of checks, by kernel
 	texts     map[[sha256.Size]byte]bool
 
-	// For the running layer:
+	// The other fields belong to the layer that runs.
 	t      *testing.T
 	textOf map[string][sha256.Size]byte // by kernel name
-	here   int                          // number of kernels checked
+	here   int                          // number of kernels checked in this layer
 }
 
 // launching checks a kernel's first launch.
@@ -131,8 +132,9 @@ func (o *ordered) launching(k *emu.Kernel, mem *emu.Memory, l emu.Launch) {
 	assert.NoError(o.t, k.Check(context.Background(), mem.Clone(), l, o.orders), k.Name())
 }
 
-// Tokens of the passes. A large batch gives experts two tiles of rows, one or none. The others are
-// for decoding's kernels: wide, narrow with a last wave that is not full, and small.
+// The numbers of tokens of the passes. The large batch gives experts two tiles of rows, one or
+// none. The other batches are for the kernels of small batches: wide CTAs, narrow CTAs with a last
+// wave that is not full, and tiny CTAs.
 const (
 	largeTokens  = 150
 	wideTokens   = 96
@@ -141,12 +143,12 @@ const (
 )
 
 // small returns a layer with the same kinds of kernels and smaller sizes, which the emulator runs
-// fast. The widths keep their remainder modulo 64 and are no whole number of tiles.
+// fast. The widths keep their remainder modulo 64, and are not multiples of a tile.
 func small(c moe.Config) moe.Config {
 	width := func(of int) int { return 129 + (of-1)%64 }
 	c.Hidden, c.Intermediate, c.SharedExperts = width(c.Hidden), width(c.Intermediate), min(c.SharedExperts, 1)
 	switch {
-	case c.NumExperts > 512: // more than one chunk of the router
+	case c.NumExperts > 512: // more than one chunk of experts in the router
 		c.NumExperts = 264
 	case c.Groups > 0:
 		c.NumExperts, c.TopK, c.Groups, c.TopGroups = 8, 3, 4, 2
@@ -176,7 +178,7 @@ func (p passes) forward(tokens int) *trial.Trial {
 	return tr
 }
 
-// units runs a forward pass over units, for weights that have them.
+// units runs a forward pass with packed weights in units, if the layer has units.
 func (p passes) units(tr *trial.Trial) {
 	sizes, err := p.layer.Sizes(tr.Tokens)
 	require.NoError(p.t, err)
@@ -190,7 +192,8 @@ func (p passes) units(tr *trial.Trial) {
 	require.NoError(p.t, tr.Run(context.Background(), f))
 }
 
-// lean makes the router prefer the first experts, and never choose the last one.
+// lean changes tokens and router so that the router prefers the first experts, and never chooses
+// the last one.
 func (p passes) lean(tr *trial.Trial) {
 	c := p.layer.Config()
 	x, router := make([]float64, tr.Tokens*c.Hidden), make([]float64, c.NumExperts*c.Hidden)
@@ -208,7 +211,8 @@ func (p passes) lean(tr *trial.Trial) {
 }
 
 // backward runs three backward passes after forward: with the layer's routing, with losses on the
-// logits, and of the experts alone. Each writes gradients of another kind, from first on.
+// logits, and with given experts. Each pass writes gradients in another mode. The first mode is
+// number first.
 func (p passes) backward(tr *trial.Trial, first int) {
 	c := p.layer.Config()
 	for i, pass := range []func(driver.Stream, moe.BackwardArgs) error{tr.Call().Backward, tr.Call().Backward, tr.Call().BackwardExperts} {
@@ -244,8 +248,8 @@ func (p passes) balance(tr *trial.Trial) {
 	}
 }
 
-// list runs passes over a list. It is the rounded list of a layer that rounds; for other layers it
-// has any number of experts per token, and some expert ids are out of range.
+// list runs passes over a list. For a layer that rounds, it is the list that rounding makes. For
+// other layers, tokens have any number of experts, and some expert ids are out of range.
 func (p passes) list(tr *trial.Trial) {
 	c, call := p.layer.Config(), tr.Call()
 	forward, backward, entries := call.Forward, call.Backward, p.layer.RoundedRows(tr.Tokens)

@@ -18,7 +18,7 @@ import (
 
 const root = "../../.."
 
-// TestFilesAreCurrent checks that the generated files match the table.
+// TestFilesAreCurrent checks that the generated files are up to date with the table.
 func TestFilesAreCurrent(t *testing.T) {
 	files, err := generate(root, spec.Tensors)
 	require.NoError(t, err)
@@ -29,12 +29,12 @@ func TestFilesAreCurrent(t *testing.T) {
 	}
 }
 
-// added is a row that the table does not have.
+// added is a new row for the table.
 var added = spec.TensorRow{Name: "B1Scale", C: "b1_scale", Role: spec.RoleExpertWeight, Type: spec.AlwaysF32, Dims: [3]spec.Dim{spec.DimE, spec.DimW1},
 	Needs: spec.HasBias, Gradient: true, Doc: "B1Scale [E, 2n] f32 scales B1."}
 
-// TestNewTensorExtendsStructs checks that a new tensor's fields go to the end of
-// the structs of the header: a program built with the old header keeps its layout.
+// TestNewTensorExtendsStructs checks that the fields of a new tensor go to the end of the header's
+// structs. A program built with the old header then keeps its layout.
 func TestNewTensorExtendsStructs(t *testing.T) {
 	old, err := os.ReadFile(filepath.Join(root, header))
 	require.NoError(t, err)
@@ -57,9 +57,8 @@ func TestNewTensorExtendsStructs(t *testing.T) {
 	require.ErrorContains(t, err, "has no end")
 }
 
-// TestNewWeightIsOneRow adds a row to the table and generates the files, without
-// changing another line. Estimates, the arena and the checks of arguments must then
-// have the new weight.
+// TestNewWeightIsOneRow adds a row to the table, generates the files, and changes no other line. It
+// checks that estimates, the arena and the checks of arguments then have the new weight.
 func TestNewWeightIsOneRow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles package moe with another table")

@@ -9,36 +9,38 @@ import (
 )
 
 // Model is a cost model of all products with tilings, forward and backward. It estimates a
-// product's time from the tiling and the layer's shape, with constants of one chip that the
-// command examples/bench -fit fits to measured points. Hertz converts clocks to time and does
-// not affect the choice of a tiling.
+// product's time from the tiling and the layer's shape. Its constants are for one chip. The command
+// examples/bench -fit fits them to measured times. All constants are in clocks of one SM, except
+// Hertz, which converts clocks to time and does not affect the choice of a tiling.
 //
-// A k-tile takes the larger of its tensor-core clocks (2·M·N·64/4096) and its shared-memory
-// clocks (operand reads and fills, 128 bytes per clock). These follow from the chip and are not
-// fitted. All constants are in clocks of one SM.
+// A k-tile takes the larger of two numbers of clocks, which follow from the chip and are not
+// fitted: 2·M·N·64/4096 in the tensor cores, and the bytes written to and read from shared memory,
+// at 128 bytes a clock.
 type Model struct {
-	// KTileClocks is the extra cost of each k-tile of 64 of a grouped product, for barriers
-	// and issue. Every product but the gradients of weights is a grouped product.
+	// KTileClocks is the extra cost of each k-tile of 64 of a grouped product, for barriers and
+	// issue. All products are grouped products, except the gradients of weights.
 	KTileClocks float64
-	// LoadBytesPerClock is the rate at which a k-tile's loads from the L2 cache cost extra
-	// clocks, since they take power. The CTAs of a cluster share the loads of weights.
+	// LoadBytesPerClock gives the extra cost of a k-tile's loads from the L2 cache: bytes loaded by
+	// LoadBytesPerClock. The loads cost clocks because they take power. The CTAs of a cluster share
+	// the loads of weights.
 	LoadBytesPerClock float64
 	// TileClocks is the extra cost of each tile, for its ticket and first loads. CoupleClocks
 	// is added in a cluster, whose CTAs wait for each other.
 	TileClocks, CoupleClocks float64
-	// UpEpilogueClocks and the next three are the time of one warpgroup's epilogue of 256
-	// columns. The other warpgroup's products hide HiddenClocks of it per stage of the ring.
+	// UpEpilogueClocks, DownEpilogueClocks, DHEpilogueClocks and DXEpilogueClocks are the time of
+	// one warpgroup's epilogue for 256 columns. For each stage of the ring, HiddenClocks of this
+	// time are hidden by the other warpgroup's multiplications.
 	UpEpilogueClocks, DownEpilogueClocks, DHEpilogueClocks, DXEpilogueClocks float64
 	HiddenClocks                                                             float64
-	// BytesPerClock is the rate of one SM for reads from device memory that the products of a
+	// BytesPerClock is the rate of one SM for those reads from device memory that the products of a
 	// wave do not hide.
 	BytesPerClock float64
-	// DWKTileClocks is KTileClocks for the gradient of a weight, whose operands are both
-	// MN-major. DWEpilogueClocks is the part of its epilogue of 256 columns that is not
-	// hidden: one number for all depths of the ring.
+	// DWKTileClocks is KTileClocks for the gradient of a weight, whose operands are both MN-major.
+	// DWEpilogueClocks is the part of its epilogue for 256 columns that is not hidden. It does not
+	// depend on the number of stages.
 	DWKTileClocks, DWEpilogueClocks float64
-	// L2BytesPerClock is the bandwidth of the L2 cache for all SMs together. It bounds the
-	// gradient of a weight if its k-tiles are multiplied faster than they are read.
+	// L2BytesPerClock is the bandwidth of the L2 cache for all SMs together. It limits the gradient
+	// of a weight if reading its k-tiles takes longer than multiplying them.
 	L2BytesPerClock float64
 	// Hertz is the SM clock under this load.
 	Hertz float64
@@ -59,16 +61,17 @@ func (m Model) Time(clocks float64) time.Duration {
 	return time.Duration(clocks / m.Hertz * float64(time.Second))
 }
 
-// Load is the number of rows of a product. They are spread evenly over the experts.
+// Load is the number of rows of a product. The rows are spread evenly over the experts.
 type Load struct {
-	// Rows is the number of rows, Experts the number of experts that have any.
+	// Rows is the number of rows. Experts is the number of experts that have rows.
 	Rows, Experts float64
 }
 
-// DefaultTokens replaces an unknown number of tokens.
+// DefaultTokens is the number of tokens to assume if the Config has no TokensHint.
 const DefaultTokens = 16384
 
-// EvenLoad returns the load of that number of tokens (0: DefaultTokens), each with topK experts.
+// EvenLoad returns the load of a number of tokens, each with topK experts. 0 tokens mean
+// DefaultTokens.
 func EvenLoad(tokens, topK, experts int) Load {
 	if tokens <= 0 {
 		tokens = DefaultTokens
@@ -77,16 +80,17 @@ func EvenLoad(tokens, topK, experts int) Load {
 	return Load{rows, min(float64(experts), rows)}
 }
 
-// kTile returns the clocks of a k-tile in the tensor cores and at the port of shared memory.
+// kTile returns the clocks of a k-tile in the tensor cores (mma) and at the port of shared memory
+// (port).
 func kTile(p gemm.Tiling) (mma, port float64) {
 	mma = 2 * gemm.TileM * float64(p.TileN) * tile.K / 4096
 	fill, reads := float64(p.StageBytes()), float64(2*(gemm.WarpgroupM*tile.RowBytes+p.TileBBytes()))
 	return mma, (fill + reads) / 128
 }
 
-// Grouped returns the clocks of the busiest SM for a grouped product of the given number of
-// columns, with sums over depth elements. A tile costs its k-tiles and the parts of its epilogue
-// and of the wave's reads that are not hidden.
+// Grouped returns the clocks of the busiest SM for a grouped product with the given number of
+// columns and sums over depth elements. A tile costs its k-tiles, the part of its epilogue that is
+// not hidden, and the part of the wave's reads that is not hidden.
 func (m Model) Grouped(p gemm.Tiling, load Load, columns, depth int, epilogue float64, t driver.Target) float64 {
 	rowTiles := load.Rows/gemm.TileM + load.Experts/2 // on average half a tile per expert is padding
 	tileColumns := float64((columns + p.TileN - 1) / p.TileN)
@@ -112,15 +116,15 @@ func (m Model) Weight(p gemm.Tiling, load Load, height, width int, t driver.Targ
 	return max(1, load.Experts*tiles/float64(t.SMs)) * each
 }
 
-// distinctRows returns the number of different rows of weights and of tokens that a wave of tiles
-// reads from memory.
+// distinctRows returns how many different rows of weights and of tokens a wave of tiles reads from
+// memory.
 func distinctRows(p gemm.Tiling, rowTilesOfExpert, tileColumns, tiles float64) float64 {
 	rowTiles := max(float64(p.GroupM), tiles/tileColumns)
 	weights := tiles / rowTiles * max(1, rowTiles/rowTilesOfExpert)
 	return weights*float64(p.TileN) + rowTiles*gemm.TileM
 }
 
-// Cheapest returns the first of the tilings with the lowest cost.
+// Cheapest returns the tiling with the lowest cost, or the first of several.
 func Cheapest(list []gemm.Tiling, cost func(gemm.Tiling) float64) gemm.Tiling {
 	best := list[0]
 	for _, p := range list[1:] {

@@ -24,15 +24,16 @@ type Search struct {
 	Product string
 	// Space has the tilings that the cost model chooses from.
 	Space []gemm.Tiling
-	// SharedBytes returns the shared memory of a tiling, Estimate its time by the cost model.
+	// SharedBytes returns the bytes of shared memory with a tiling. Estimate returns its time by
+	// the cost model.
 	SharedBytes func(gemm.Tiling) int
 	Estimate    func(gemm.Tiling) time.Duration
-	// NoGroups is true if the product's tiles have no groups.
+	// NoGroups means that the product does not order its tiles in groups.
 	NoGroups bool
 }
 
-// Alternatives lists all combinations of width, ring depth, group and cluster. Tilings that no
-// kernel can have, or that are not worth trying, are rejected with the reason.
+// Alternatives lists all combinations of tile width, number of stages, group and cluster. Tilings
+// that no kernel can have, or that are not worth trying, are rejected with the reason.
 func (s Search) Alternatives(t driver.Target) []Alternative {
 	groups := []int{4, 8, 16, 32}
 	if s.NoGroups {

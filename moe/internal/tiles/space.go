@@ -12,8 +12,8 @@ import (
 	"sonicmoe/jit/tile"
 )
 
-// Choice has the tiling of each product of a layer. The cost model chooses for products whose
-// tiling is zero. Every tiling gives the same bits.
+// Choice has the tiling of each product of a layer. A product with the zero tiling gets the cost
+// model's choice. Results have the same bits with every tiling.
 type Choice [len(spec.Products)]gemm.Tiling
 
 // With returns c with another tiling of a product.
@@ -49,7 +49,7 @@ func Parse(text map[string]string) (c Choice, err error) {
 	return c, nil
 }
 
-// OrElse returns c, with the tilings of other for products that c lacks.
+// OrElse returns c, with the tilings of other for products that have none in c.
 func (c Choice) OrElse(other Choice) Choice {
 	for id, tiling := range c {
 		if tiling != (gemm.Tiling{}) {
@@ -59,18 +59,18 @@ func (c Choice) OrElse(other Choice) Choice {
 	return other
 }
 
-// Bounds of stages and groups.
+// The largest and smallest number of stages, and the largest group.
 const (
 	deepest, shallowest = 8, 3
 	widestGroup         = 1024
 )
 
-// defaultGroup is the group of the tilings that the cost model chooses from. Wider groups gain
-// little or lose much, depending on the layer; only measuring tells.
+// defaultGroup is the group of the tilings that the cost model chooses from. Larger groups gain
+// little or lose much, depending on the layer, and only measuring tells.
 const defaultGroup = 8
 
 // Deepest lists tilings of these widths without clusters, each with the largest number of stages
-// that fits in the target's shared memory. It leaves out widths for which fewer than three fit.
+// that fits in the target's shared memory. It leaves out a width if fewer than three stages fit.
 func Deepest(t driver.Target, sharedBytes func(gemm.Tiling) int, widths ...int) []gemm.Tiling {
 	var list []gemm.Tiling
 	for _, n := range widths {
@@ -111,8 +111,8 @@ func WholeAtoms(list []gemm.Tiling) []gemm.Tiling {
 	return slices.DeleteFunc(slices.Clone(list), func(p gemm.Tiling) bool { return p.TileN%(tile.Block*p.ClusterM) != 0 })
 }
 
-// Check reports whether a tiling is in the space, except that it may have fewer stages and another
-// group. The error is a [*spec.ArgError] that names the field.
+// Check returns an error if a tiling is not in the space. The tiling may have fewer stages than the
+// space's tiling, and another group. The error is a [*spec.ArgError] that names the field.
 func Check(field string, p gemm.Tiling, space []gemm.Tiling) error {
 	bad := func(part string, got int, want string) error {
 		return &spec.ArgError{Field: field + part, Got: strconv.Itoa(got), Want: want}

@@ -10,23 +10,23 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Bias describes the bias of one of the experts' products: one tensor [E, Width], or two.
+// Bias describes the bias of one of the experts' products: one tensor [E, Width], or two of them.
 type Bias struct {
 	// Element is the element type.
 	Element tile.Element
-	// Parts is 2 for gate and up, else 1. A part has N columns.
+	// Parts is 2 for gate and up, else 1. N is the number of columns of a part.
 	Parts, N int
 	// Experts is the number of rows.
 	Experts int
-	// Apart is true if each part is a tensor, Interleaved if the gate and up of a neuron are
-	// neighbours.
+	// Apart means that gate and up are separate tensors. Interleaved means that gate and up of a
+	// neuron are neighbours in memory.
 	Apart, Interleaved bool
 }
 
-// B1 returns the bias of the up-projection. Its order is the order of W1's rows.
+// B1 returns the bias of the up-projection. It has the order of W1's rows.
 func B1(c spec.Config) Bias {
 	if InPairs(c) {
-		return Bias{Element: element.Of(c), Parts: 1, N: c.HWidth(), Experts: c.NumExperts} // in the order of W1's columns
+		return Bias{Element: element.Of(c), Parts: 1, N: c.HWidth(), Experts: c.NumExperts} // the order of W1's columns
 	}
 	return Bias{Element: element.Of(c), Parts: c.HParts(), N: c.Intermediate, Experts: c.NumExperts, Apart: c.GateUp == spec.Apart, Interleaved: c.GateUp == spec.Interleaved}
 }
@@ -36,7 +36,8 @@ func B2(c spec.Config) Bias {
 	return Bias{Element: element.Of(c), Parts: 1, N: c.Hidden, Experts: c.NumExperts}
 }
 
-// Tensors declares the parameters of a kernel: one tensor per part if the parts are apart, else one.
+// Tensors declares the parameters of a kernel for the bias: one tensor for each part if the parts
+// are apart, else one tensor.
 func (b Bias) Tensors(p jit.Params, first, second *driver.DevicePtr) []ptx.Global {
 	if b.Apart {
 		return []ptx.Global{p.Ptr(first), p.Ptr(second)}
@@ -44,7 +45,7 @@ func (b Bias) Tensors(p jit.Params, first, second *driver.DevicePtr) []ptx.Globa
 	return []ptx.Global{p.Ptr(first)}
 }
 
-// Width is the length of an expert's row.
+// Width returns the length of an expert's row.
 func (b Bias) Width() int {
 	if b.Apart {
 		return b.N
@@ -56,8 +57,8 @@ func (b Bias) Width() int {
 // load them.
 func (b Bias) IsRows() bool { return !b.Interleaved }
 
-// RowMap returns the map of a tensor at p in boxes of that number of columns. Its dimensions are
-// column, part and expert. Columns past the end of a part are 0.
+// RowMap returns the tensor map of a tensor at p, with boxes of the given number of columns. Its
+// dimensions are column, part and expert. Columns past the end of a part are 0.
 func (b Bias) RowMap(p driver.DevicePtr, columns int) gpu.TensorMap {
 	parts := b.Parts
 	if b.Apart {
@@ -69,9 +70,9 @@ func (b Bias) RowMap(p driver.DevicePtr, columns int) gpu.TensorMap {
 	return m
 }
 
-// LoadRow starts the loads of a tile's biases: that number of columns of each part, from column
-// on. They become a row of the product (see gemm.FromRow). The biases must be finite, because
-// the product multiplies the neighbours of a column by 0.
+// LoadRow starts the loads of a tile's biases: for each part the given number of columns, from the
+// given column on. The biases become a row of the product (see gemm.FromRow). They must be finite,
+// because the product multiplies the neighbours of a column by 0.
 func (b Bias) LoadRow(k *ptx.Kernel, to, full ptx.Shared, maps []ptx.TensorMap, expert, column ptx.U32, columns int) {
 	for part := range b.Parts {
 		m, of := maps[0], part
@@ -82,9 +83,10 @@ func (b Bias) LoadRow(k *ptx.Kernel, to, full ptx.Shared, maps []ptx.TensorMap, 
 	}
 }
 
-// Sums returns the initial values of a thread's sums of a tile, if [Bias.IsRows] is false: the
-// biases of its columns of gate, then of up. The tile has that number of neurons, from neuron on.
-// Values past the last neuron repeat others; they are not stored.
+// Sums returns the initial values of a thread's sums of a tile: the biases of its columns of gate,
+// then of up. It is for biases for which [Bias.IsRows] is false. The tile has the given number of
+// neurons, from the given neuron on. Values past the last neuron repeat others, and the epilogue
+// does not store them.
 func (b Bias) Sums(tensor ptx.Global, expert, neuron ptx.U32, neurons int, f tile.Fragment) []ptx.F32 {
 	const block, bytes = tile.Block, 2 * tile.ElementBytes // bytes of a neuron
 	row := tensor.Index(expert, b.N*bytes)
@@ -100,7 +102,7 @@ func (b Bias) Sums(tensor ptx.Global, expert, neuron ptx.U32, neurons int, f til
 				at = row.Index(first.AddI(8*j).Min(ptx.Uint(b.N-8)).Add(f.Column), bytes)
 			}
 			v := ptx.LdGlobalVec[ptx.U32](at, 2, ".nc")
-			for h, word := range v { // the thread's neuron and the next one
+			for h, word := range v { // a word for each of the thread's two neighbouring neurons
 				gate, up := b.Element.Unpack(word)
 				for row := range 2 {
 					to := i*block/2 + 4*j + 2*row + h

@@ -14,20 +14,20 @@ import (
 )
 
 // Matrix describes one of the weights, W1 or W2, for all experts. Each expert has a matrix [out,
-// in]; W1 of a gated activation has two parts, gate and up.
+// in]. W1 of a gated activation has two parts, gate and up.
 type Matrix struct {
 	// Out and In are the dimensions of one part.
 	Out, In tile.Dim
-	// Part is the dimension of gate and up. Its extent is 1 if there is no gate, or if no
-	// dimension separates the two.
+	// Part is the dimension of gate and up. Its extent is 1 if there is no gate, or if the layout
+	// has no separate dimension for gate and up.
 	Part tile.Dim
-	// Apart is true if each part is a tensor; the stride of Part is then meaningless.
+	// Apart means that gate and up are separate tensors. The stride of Part is then meaningless.
 	Apart bool
 	// Expert is the dimension of the experts.
 	Expert tile.Dim
 }
 
-// W1 returns the layer's W1, with W3 as its second part if gate and up are apart.
+// W1 returns the layer's W1. If gate and up are separate tensors, W3 is its second part.
 func W1(c spec.Config) Matrix {
 	d, n, width := c.Hidden, c.Intermediate, c.HWidth()
 	m := Matrix{Part: tile.Dim{Extent: 1}, Apart: c.GateUp == spec.Apart, Expert: tile.Dim{Extent: c.NumExperts, Stride: width * d}}
@@ -60,10 +60,10 @@ func InPairs(c spec.Config) bool { return c.InOut && c.GateUp == spec.Interleave
 // multiple of 64 columns.
 type Rows struct{ Parts, Width int }
 
-// Elements is the length of a row.
+// Elements returns the length of a row.
 func (r Rows) Elements() int { return r.Parts * r.Width }
 
-// Bytes is the size of that number of rows.
+// Bytes returns the size of a number of rows.
 func (r Rows) Bytes(rows int) int64 { return int64(rows) * int64(r.Elements()) * tile.ElementBytes }
 
 // A returns the rows of the activation.
@@ -105,16 +105,17 @@ func (m Matrix) Backward(t gemm.Tiling) B { return B{N: m.In, K: m.Out, matrix: 
 type B struct {
 	// N is the dimension of the columns, K the dimension of the sum.
 	N, K tile.Dim
-	// Halves is true if gate and up are the two halves of a tile. If not, a tile has one part.
+	// Halves means that gate and up are the two halves of a tile. If it is false, a tile has
+	// columns of one part.
 	Halves bool
 	Tiling gemm.Tiling
 	matrix Matrix
 }
 
-// MNMajor reports whether neighbours in memory are neighbouring columns.
+// MNMajor reports whether the operand is contiguous along its columns.
 func (b B) MNMajor() bool { return b.N.Stride == 1 }
 
-// Maps is the number of tensor maps.
+// Maps returns the number of tensor maps.
 func (b B) Maps() int {
 	if b.matrix.Apart {
 		return 2
@@ -122,10 +123,11 @@ func (b B) Maps() int {
 	return 1
 }
 
-// wholeAtoms reports whether the number of columns is a multiple of a swizzle atom's 64.
+// wholeAtoms reports whether the number of columns is a multiple of 64, the columns of a swizzle
+// atom.
 func (b B) wholeAtoms() bool { return b.N.Extent%tile.Block == 0 }
 
-// boxColumns is the number of columns of a box.
+// boxColumns returns the number of columns of a box.
 func (b B) boxColumns() int {
 	switch {
 	case !b.MNMajor() || b.Halves && b.wholeAtoms():
@@ -136,8 +138,8 @@ func (b B) boxColumns() int {
 	return b.Tiling.TileN / b.Tiling.ClusterM
 }
 
-// Map returns the map of the tensor at p, in boxes of a k-tile by boxColumns. Values outside of a
-// part are 0.
+// Map returns the tensor map of the tensor at p. A box is a k-tile by boxColumns. Values outside of
+// a part are 0.
 func (b B) Map(p driver.DevicePtr) gpu.TensorMap {
 	columns := b.boxColumns()
 	// The capacity is constant, so that a launch does not allocate.
@@ -160,10 +162,10 @@ func (b B) Map(p driver.DevicePtr) gpu.TensorMap {
 // hasPart reports whether the map has a dimension for gate and up.
 func (b B) hasPart() bool { return b.matrix.Part.Extent > 1 && !b.matrix.Apart }
 
-// Load starts the loads of a stage: the k-tile from k on of the tile's columns. part is gate (0)
-// or up (1), for tiles that have one part.
+// Load starts the loads of a stage: the tile's columns of the k-tile that starts at k. part is 0
+// for gate and 1 for up, for tiles with columns of one part.
 func (b B) Load(p *gemm.Product, maps []ptx.TensorMap, s pipeline.Stage, t schedule.Tile, k func() ptx.U32, part int) {
-	if b.MNMajor() && !b.Halves && b.Tiling.ClusterM == 1 { // only here may a tile end inside an atom
+	if b.MNMajor() && !b.Halves && b.Tiling.ClusterM == 1 { // only in this case may a tile end inside an atom
 		boxes := 1
 		if !b.wholeAtoms() {
 			boxes = b.Tiling.TileN / tile.Block
@@ -190,7 +192,7 @@ func (b B) Load(p *gemm.Product, maps []ptx.TensorMap, s pipeline.Stage, t sched
 	})
 }
 
-// of returns the map of gate (0) or up (1).
+// of returns the map of gate (part 0) or of up (part 1).
 func (b B) of(maps []ptx.TensorMap, part ptx.U32) ptx.TensorMap {
 	if !b.matrix.Apart {
 		return maps[0]
@@ -218,7 +220,7 @@ func (b B) at(t schedule.Tile, half ptx.U32, i int, k func() ptx.U32, part ptx.U
 	return append(at, t.Expert)
 }
 
-// column is the first column of one half of a tile.
+// column returns the first column of one half of a tile.
 func (b B) column(t schedule.Tile, half ptx.U32) ptx.U32 {
 	if b.Halves {
 		return t.Column.MulI(b.Tiling.TileN / 2)
@@ -226,7 +228,7 @@ func (b B) column(t schedule.Tile, half ptx.U32) ptx.U32 {
 	return half.MulI(b.Tiling.TileN / 2).Add(t.Column.MulI(b.Tiling.TileN))
 }
 
-// atom is the first atom of one half of a tile.
+// atom returns the number of the first atom of one half of a tile.
 func (b B) atom(t schedule.Tile, half ptx.U32) ptx.U32 {
 	if b.Halves {
 		return t.Column.MulI(b.Tiling.TileN / 2 / tile.Block)
