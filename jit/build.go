@@ -10,9 +10,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Built is the machine code of a kernel, not yet loaded.
+// Built is the machine code of a kernel that has not been loaded.
 type Built struct {
-	// Entry is what a cache stores for the kernel: the PTX and one image.
+	// Entry is what a cache stores for the kernel: its PTX and one image of machine code.
 	Entry store.Entry
 	// Origin is Cached or Compiled.
 	Origin Origin
@@ -20,23 +20,23 @@ type Built struct {
 	key store.Key
 }
 
-// Code is the machine code.
+// Code returns the machine code.
 func (b Built) Code() []byte { return b.Entry.Images[0].Code }
 
-// Put stores the entry under the key with which Load looks for it.
+// Put stores the entry in a cache, under the key that [Loader.Load] looks up.
 func (b Built) Put(c *cache.Cache) store.Outcome { return store.Of(c).Put(b.key, b.Entry) }
 
-// Build returns a kernel's machine code for an architecture, without running it.
-// It takes the code from the cache (nil means no cache) if it holds an image of
-// the same producer, and compiles otherwise. Build stores nothing. Its errors are
-// *CompileError and the compiler's own.
+// Build returns a kernel's machine code for an architecture. It neither loads nor runs the kernel.
+// If the cache (nil means no cache) holds an image of the same producer, Build returns it;
+// otherwise it compiles. Build stores nothing. It returns *CompileError if the compiler refuses the
+// kernel, and the compiler's own errors.
 func Build(ctx context.Context, c *cache.Cache, arch string, by Compiler, s Source, o gpu.CompileOptions) (Built, error) {
 	text := s.Module.Print()
 	return build(ctx, c, moduleKey(text.PTX, arch, o), by, s, text, o)
 }
 
-// build is Build for printed text and its key. Without a compiler it returns an
-// entry with PTX alone.
+// build does the same as Build for printed text and its key. Without a compiler it returns an entry
+// that has only PTX.
 func build(ctx context.Context, c *cache.Cache, key store.Key, by Compiler, s Source, text ptx.Text, o gpu.CompileOptions) (Built, error) {
 	b := Built{Entry: store.Entry{Label: s.Label, PTX: text.PTX}, Origin: Cached, key: key}
 	if c != nil {

@@ -12,11 +12,12 @@ import (
 	"sonicmoe/ptx"
 )
 
-// CompileError reports PTX that an assembler refused. Its log names Go lines.
+// CompileError reports PTX that an assembler has refused. Its log names the Go lines that emitted
+// the PTX.
 type CompileError struct {
 	Kernel string
-	// Log is the assembler's text. After each line number it has the Go line that
-	// emitted the instruction.
+	// Log is the assembler's text. After each number of a PTX line, it has the Go line that emitted
+	// the instruction.
 	Log   string
 	cause error
 }

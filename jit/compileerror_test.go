@@ -19,7 +19,7 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// lineOf returns the line of the kernel's text that holds the instruction.
+// lineOf returns the number of the line of the kernel's text that has the instruction.
 func lineOf(t testing.TB, s jit.Source, instruction string) int {
 	t.Helper()
 	for i, line := range bytes.Split(s.Module.Print().PTX, []byte("\n")) {
@@ -59,8 +59,8 @@ func TestCompileErrorOfAnAssembler(t *testing.T) {
 	assert.Equal(t, 218, cause.Code)
 }
 
-// TestCompileErrorOfTheEmulator checks that the emulator's refusal is translated
-// like an assembler's log.
+// TestCompileErrorOfTheEmulator checks that an error of the emulator gets Go lines like the log of
+// an assembler.
 func TestCompileErrorOfTheEmulator(t *testing.T) {
 	dev := newDevice(t)
 	s, storeAt := adder(t, 1)
@@ -77,7 +77,7 @@ func TestCompileErrorOfTheEmulator(t *testing.T) {
 	require.ErrorIs(t, err, gpu.ErrCompile)
 }
 
-// TestCompileErrorOfTheDevice checks that an error other than a refusal, such as a
+// TestCompileErrorOfTheDevice checks that an error that does not refuse the kernel, such as a
 // broken device, is returned unchanged.
 func TestCompileErrorOfTheDevice(t *testing.T) {
 	dev := newDevice(t)
@@ -90,8 +90,7 @@ func TestCompileErrorOfTheDevice(t *testing.T) {
 	assert.ErrorContains(t, err, "kernel adder")
 }
 
-// TestExplainFault checks that a fault of the emulator is returned with the Go
-// line of the instruction.
+// TestExplainFault checks that a fault of the emulator gets the Go line of the instruction.
 func TestExplainFault(t *testing.T) {
 	dev := newDevice(t)
 	s, storeAt := adder(t, 1)
@@ -124,8 +123,8 @@ func TestExplainFault(t *testing.T) {
 	assert.Equal(t, errInjected, f.Explain(errInjected))
 }
 
-// TestExplainNamesTheLinesOfAReport checks that each PTX line in a deadlock's
-// report gets its Go line.
+// TestExplainNamesTheLinesOfAReport checks that each PTX line in the report of a deadlock gets its
+// Go line.
 func TestExplainNamesTheLinesOfAReport(t *testing.T) {
 	dev := newDevice(t)
 	s, storeAt := adder(t, 1)
@@ -138,7 +137,7 @@ func TestExplainNamesTheLinesOfAReport(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(err.Error(), fmt.Sprintf("line %d =", line)))
 }
 
-// renamed returns an adder with another name.
+// renamed returns an adder kernel with another name.
 func renamed(t testing.TB) jit.Source {
 	s, _ := adder(t, 3)
 	s.Name, s.Module.Entries[0].Name = "renamed", "renamed"

@@ -12,7 +12,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Example launches a kernel whose parameters are the fields of a Go struct.
+// In this example, the parameters of a kernel are the fields of a Go struct.
 func Example() {
 	type args struct {
 		Data  driver.DevicePtr
@@ -40,7 +40,7 @@ func Example() {
 	}
 	defer dev.Close()
 	defer jit.Forget(dev)
-	// without a cache; cache.Open returns one
+	// nil means no cache; cache.Open returns one
 	fn, err := jit.Of(dev).Load(ctx, nil, kernel.Source("double"), gpu.CompileOptions{})
 	if err != nil {
 		fmt.Println(err)

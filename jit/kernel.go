@@ -14,9 +14,9 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Builder emits a kernel whose launch arguments are an A: a struct with a field
-// for each argument, of type driver.DevicePtr, int, uint32 or float32. A field is
-// named by its address in Args, so a wrong name or type does not compile:
+// Builder emits a kernel whose launch arguments are an A. A is a struct with a field for each
+// argument; a field is a driver.DevicePtr, int, uint32 or float32. Methods take the address of a
+// field in Args, so a wrong name or type is a Go compile error:
 //
 //	type scaleArgs struct {
 //		Data  driver.DevicePtr
@@ -25,9 +25,9 @@ import (
 //	k := jit.NewBuilder[scaleArgs]("scale", 256, 1)
 //	data, words := k.Ptr(&k.Args.Data), k.U32(&k.Args.Words)
 //
-// A field becomes a parameter when one of the methods reads it, in the order of
-// these calls. A field that no method reads is not passed to the kernel. A Builder
-// belongs to one goroutine.
+// A field becomes a parameter of the kernel when a method reads it. Parameters have the order of
+// these calls. A field that no method reads is not passed to the kernel. Only one goroutine may use
+// a Builder.
 type Builder[A any] struct {
 	*ptx.Kernel
 	// Args provides the addresses of the fields. Its values are not used.
@@ -39,9 +39,9 @@ type Builder[A any] struct {
 	grid   func(a *A, sms int) gpu.Dim3
 }
 
-// Params declares parameters of a kernel independently of the type of its
-// arguments. The parts of a kernel that a kit provides use it in place of
-// [Builder]. Each method takes the address of a field of the builder's Args.
+// Params declares parameters of a kernel, whatever the type of its arguments. Parts that several
+// kernels share take a Params where they would need a [Builder]. Each method takes the address of a
+// field of the builder's Args.
 type Params interface {
 	Ptr(field *driver.DevicePtr) ptx.Global
 	U32(field *int) ptx.U32
@@ -51,8 +51,8 @@ type Params interface {
 type param[A any] struct {
 	name  string
 	kind  paramKind
-	field uintptr // offset in A
-	at    int     // offset in the packed parameters
+	field uintptr // offset of the field in A
+	at    int     // offset of the parameter in the packed parameters
 	// tensor computes the value of a tensor map parameter from the arguments.
 	tensor func(*A) gpu.TensorMap
 }
@@ -67,9 +67,8 @@ const (
 	mapParam
 )
 
-// NewBuilder starts a kernel whose CTAs have the given number of threads. At least
-// ctasPerSM of them must fit on an SM at once, which limits the registers of a
-// thread.
+// NewBuilder starts a kernel whose CTAs have the given number of threads. At least ctasPerSM CTAs
+// must fit on an SM at the same time, which limits the number of registers per thread.
 func NewBuilder[A any](name string, threads, ctasPerSM int) *Builder[A] {
 	b := &Builder[A]{Kernel: ptx.NewKernel(name), Args: new(A), name: name, fields: map[uintptr]reflect.StructField{}}
 	b.SetLaunchBounds(threads, ctasPerSM)
@@ -77,7 +76,7 @@ func NewBuilder[A any](name string, threads, ctasPerSM int) *Builder[A] {
 	return b
 }
 
-// addFields records the offsets of a struct's fields, including fields of embedded
+// addFields records the offsets of the fields of a struct, including the fields of embedded
 // structs.
 func (b *Builder[A]) addFields(t reflect.Type, base uintptr) {
 	if t.Kind() != reflect.Struct {
@@ -94,34 +93,34 @@ func (b *Builder[A]) addFields(t reflect.Type, base uintptr) {
 	}
 }
 
-// Ptr declares the address in global memory that a field holds.
+// Ptr declares the parameter for a field that holds an address in global memory.
 func (b *Builder[A]) Ptr(field *driver.DevicePtr) ptx.Global {
 	return b.ParamPtr(b.param(ptrParam, unsafe.Pointer(field), nil))
 }
 
-// U32 declares the number that a field holds, which must be from 0 to 2^32-1.
+// U32 declares the parameter for a field that holds a number from 0 to 2^32-1.
 func (b *Builder[A]) U32(field *int) ptx.U32 {
 	return b.ParamU32(b.param(intParam, unsafe.Pointer(field), nil))
 }
 
-// Word declares the 32 bits that a field holds.
+// Word declares the parameter for a field that holds 32 bits.
 func (b *Builder[A]) Word(field *uint32) ptx.U32 {
 	return b.ParamU32(b.param(wordParam, unsafe.Pointer(field), nil))
 }
 
-// F32 declares the number that a field holds.
+// F32 declares the parameter for a field that holds a float.
 func (b *Builder[A]) F32(field *float32) ptx.F32 {
 	return b.ParamF32(b.param(floatParam, unsafe.Pointer(field), nil))
 }
 
-// Map declares a tensor map of the tensor whose address a field holds. of computes
-// the map from a launch's arguments.
+// Map declares a parameter that is the tensor map of the tensor whose address a field holds. of
+// computes the map from the arguments of a launch.
 func (b *Builder[A]) Map(field *driver.DevicePtr, of func(a *A) gpu.TensorMap) ptx.TensorMap {
 	return b.ParamTensorMap(b.param(mapParam, unsafe.Pointer(field), of))
 }
 
-// param records a parameter and returns its name: the field's name in lower camel
-// case. If the field already is another parameter, Map or Ptr is appended.
+// param records a parameter and returns its name: the field's name in lower camel case. If the
+// field is another parameter already, the name ends with Map or Ptr.
 func (b *Builder[A]) param(kind paramKind, field unsafe.Pointer, of func(*A) gpu.TensorMap) string {
 	at := uintptr(field) - uintptr(unsafe.Pointer(b.Args))
 	f, ok := b.fields[at]
@@ -143,8 +142,8 @@ func (b *Builder[A]) param(kind paramKind, field unsafe.Pointer, of func(*A) gpu
 	return name
 }
 
-// lowerCamel returns a field's name with its first word in lower case: "x",
-// "dScores", "perCTA".
+// lowerCamel returns the name of a field with its first word in lower case, such as "x", "dScores"
+// or "perCTA".
 func lowerCamel(name string) string {
 	r := []rune(name)
 	for i := range r {
@@ -156,17 +155,17 @@ func lowerCamel(name string) string {
 	return string(r)
 }
 
-// SetGrid sets the function that computes a launch's grid from its arguments and
-// the number of SMs of the device. Without it a launch has one CTA.
+// SetGrid sets the function that computes the grid of a launch from its arguments and from the
+// device's number of SMs. By default a launch has one CTA.
 func (b *Builder[A]) SetGrid(grid func(a *A, sms int) gpu.Dim3) { b.grid = grid }
 
-// CTAs sets the number of CTAs of a launch to count.
+// CTAs makes a launch have as many CTAs as count returns.
 func (b *Builder[A]) CTAs(count func(a *A) int) {
 	b.SetGrid(func(a *A, _ int) gpu.Dim3 { return gpu.Dim3{X: count(a)} })
 }
 
-// Persistent sets the number of CTAs of a launch to one for each SM, rounded to
-// whole clusters of cluster CTAs.
+// Persistent makes a launch have one CTA for each SM. With clusters of several CTAs, it has the
+// whole clusters that fit, but at least one.
 func (b *Builder[A]) Persistent(cluster int) {
 	b.SetGrid(func(_ *A, sms int) gpu.Dim3 { return gpu.Dim3{X: max(1, sms/cluster) * cluster} })
 }
@@ -176,16 +175,16 @@ type Kernel[A any] struct {
 	Module *ptx.Module
 	// Name is the entry's name.
 	Name string
-	// Threads and SharedBytes describe a CTA. Cluster is the number of CTAs of a
-	// cluster, 0 without clusters.
+	// Threads and SharedBytes are the size of a CTA. Cluster is the number of CTAs in a cluster, or
+	// 0 without clusters.
 	Threads, SharedBytes, Cluster int
 
 	params []param[A]
 	grid   func(a *A, sms int) gpu.Dim3
 }
 
-// Build ends the kernel. Its CTAs get the dynamic shared memory that the kernel
-// has named. Build returns every error of the emission, each with its Go line.
+// Build ends the kernel. A CTA gets as much dynamic shared memory as the kernel has named regions
+// of. Build returns every mistake in the emission, each with its Go line.
 func (b *Builder[A]) Build() (*Kernel[A], error) {
 	m, err := b.Kernel.Build()
 	if err != nil {
@@ -198,20 +197,20 @@ func (b *Builder[A]) Build() (*Kernel[A], error) {
 	return &Kernel[A]{Module: m, Name: b.name, Threads: e.MaxThreads, SharedBytes: e.SharedBytes(), Cluster: e.Cluster.Count(), params: b.params, grid: b.grid}, nil
 }
 
-// Rename changes the name of the entry, which errors, listings and profilers show.
+// Rename changes the name of the kernel, which errors, listings and profilers show.
 func (k *Kernel[A]) Rename(name string) {
 	k.Module.Entry(k.Name).Name = name
 	k.Name = name
 }
 
-// Source returns the kernel for a [Loader]. label describes it in listings of a
+// Source returns the kernel in the form that a [Loader] takes. label describes it in listings of a
 // cache.
 func (k *Kernel[A]) Source(label string) Source {
 	return Source{Module: k.Module, Name: k.Name, SharedBytes: k.SharedBytes, Label: label}
 }
 
-// programmatic reports whether the kernel itself waits for its predecessor, so
-// that it may start before the predecessor has ended.
+// programmatic reports whether the kernel itself waits for its predecessor. Only then may it start
+// before its predecessor has ended.
 func (k *Kernel[A]) programmatic() bool {
 	for _, in := range k.Module.Entry(k.Name).Body {
 		if in.Form == &isa.Table[isa.GridDepWait] {
@@ -221,26 +220,26 @@ func (k *Kernel[A]) programmatic() bool {
 	return false
 }
 
-// Launcher launches a loaded kernel. It keeps the packed parameters and the
-// encoded tensor maps, so that a launch allocates only what the device needs to
-// encode a changed map. It belongs to one goroutine at a time.
+// Launcher launches a loaded kernel. It keeps the packed parameters and the encoded tensor maps, so
+// that a launch allocates only what the device needs to encode a tensor map that has changed. Only
+// one goroutine may use it at a time.
 type Launcher[A any] struct {
 	kernel *Kernel[A]
 	fn     *Function
 	sms    int
-	args   A // of the previous launch
+	args   A // arguments of the previous launch
 	shape  gpu.Launch
 	packed []byte
 	maps   []encodedMap // one for each parameter that is a tensor map
 }
 
-// encodedMap is a tensor map and its last encoding.
+// encodedMap is a tensor map. ok states that the parameter buffer holds its encoding.
 type encodedMap struct {
 	of gpu.TensorMap
 	ok bool
 }
 
-// Launcher returns a launcher of the kernel, loaded as f.
+// Launcher returns a launcher for the kernel. f is the loaded kernel.
 func (k *Kernel[A]) Launcher(f *Function) *Launcher[A] {
 	l := &Launcher[A]{kernel: k, fn: f, sms: f.dev.Target().SMs}
 	l.shape = gpu.Launch{Block: gpu.Dim3{X: k.Threads}, SharedBytes: k.SharedBytes,
@@ -250,9 +249,8 @@ func (k *Kernel[A]) Launcher(f *Function) *Launcher[A] {
 	return l
 }
 
-// Launch queues the kernel on s with these arguments. Errors name the kernel and,
-// on an emulated device, the Go line at fault. If an argument is wrong, nothing is
-// queued.
+// Launch queues the kernel on stream s with the given arguments. An error names the kernel and, on
+// an emulated device, the Go line at fault. If an argument is wrong, nothing is queued.
 func (l *Launcher[A]) Launch(s driver.Stream, args A) error {
 	grid := gpu.Dim3{X: 1}
 	if l.kernel.grid != nil {
@@ -262,7 +260,7 @@ func (l *Launcher[A]) Launch(s driver.Stream, args A) error {
 	return l.LaunchGrid(s, args, grid)
 }
 
-// LaunchGrid is Launch with a grid other than the kernel's own.
+// LaunchGrid does the same as Launch, with another grid than the kernel's own.
 func (l *Launcher[A]) LaunchGrid(s driver.Stream, args A, grid gpu.Dim3) error {
 	l.args, l.shape.Grid = args, grid
 	err := l.pack()
@@ -304,7 +302,8 @@ func (l *Launcher[A]) pack() error {
 	return nil
 }
 
-// encode writes the tensor map of parameter i, unless the buffer already holds it.
+// encode writes the tensor map of parameter i into the parameter buffer, unless the buffer already
+// holds it.
 func (l *Launcher[A]) encode(i int, to []byte) error {
 	p, kept := &l.kernel.params[i], &l.maps[i]
 	m := p.tensor(&l.args)
@@ -321,8 +320,8 @@ func (l *Launcher[A]) encode(i int, to []byte) error {
 	return nil
 }
 
-// Again queues the kernel with the arguments of the previous launch. launched is
-// false if there was none.
+// Again queues the kernel with the arguments of the previous launch. launched is false if there was
+// no previous launch.
 func (l *Launcher[A]) Again(s driver.Stream) (launched bool, err error) {
 	if l.shape.Grid == (gpu.Dim3{}) {
 		return false, nil

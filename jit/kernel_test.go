@@ -19,8 +19,8 @@ import (
 
 var errInjected = errors.New("injected")
 
-// newDevice returns an emulated device that counts calls. Its loader is forgotten
-// when the test ends.
+// newDevice returns an emulated device that counts calls. When the test ends, the device's loader
+// is forgotten.
 func newDevice(t testing.TB) *faulty.Device {
 	t.Helper()
 	dev, err := emulated.New(emulated.Options{})
@@ -30,8 +30,8 @@ func newDevice(t testing.TB) *faulty.Device {
 	return counted
 }
 
-// adder returns a kernel that stores n+step at out. Each step is a different
-// kernel. storeAt is the line of the store in this file, as errors name it.
+// adder returns a kernel that stores n+step at out. Kernels with different steps have different
+// text. storeAt is the Go line that emits the store, as errors name it.
 func adder(t testing.TB, step int) (s jit.Source, storeAt string) {
 	t.Helper()
 	k := ptx.NewKernel("adder")
@@ -45,7 +45,7 @@ func adder(t testing.TB, step int) (s jit.Source, storeAt string) {
 	return jit.Source{Module: m, Name: "adder", SharedBytes: 1024, Label: fmt.Sprint("adder ", step)}, storeAt
 }
 
-// lineAbove returns the line before the caller's, such as "jit/kernel_test.go:57".
+// lineAbove returns the line before the caller's line, such as "jit/kernel_test.go:57".
 func lineAbove() string {
 	_, _, line, _ := runtime.Caller(1)
 	return fmt.Sprintf("jit/kernel_test.go:%d", line-1)

@@ -19,13 +19,13 @@ import (
 	"sonicmoe/ptx"
 )
 
-// place is a struct of arguments that several kernels embed.
+// place is a struct of arguments for embedding.
 type place struct {
 	Out driver.DevicePtr
 }
 
-// mixedArgs has an argument of each kind, one that the kernel does not read, and
-// an address that is both a parameter and a tensor map.
+// mixedArgs has an argument of each kind, an argument that the kernel does not read, and an address
+// that is used both as a parameter and for a tensor map.
 type mixedArgs struct {
 	N    int
 	Bits uint32
@@ -34,7 +34,7 @@ type mixedArgs struct {
 	F      float32
 }
 
-// mixed stores n, bits and f at out in its first thread. Its CTAs extend along x.
+// mixed returns a kernel whose first thread stores n, bits and f at out. Its grid has CTAs along x.
 func mixed() *jit.Builder[mixedArgs] {
 	k := jit.NewBuilder[mixedArgs]("mixed", 32, 1)
 	k.CTAs(func(a *mixedArgs) int { return max(1, a.N/1000) })
@@ -51,8 +51,8 @@ func mixed() *jit.Builder[mixedArgs] {
 	return k
 }
 
-// launchMixed returns a mixed kernel on a device, and memory for the values that
-// it stores.
+// launchMixed returns a launcher of a mixed kernel on a device, and memory for the values that the
+// kernel stores.
 func launchMixed(t testing.TB) (dev *faulty.Device, s driver.Stream, l *jit.Launcher[mixedArgs], out driver.DevicePtr) {
 	dev = newDevice(t)
 	k, err := mixed().Build()
@@ -72,8 +72,8 @@ func stored(t testing.TB, s driver.Stream, out driver.DevicePtr) (n uint32, f fl
 	return binary.LittleEndian.Uint32(got[:]), math.Float32frombits(binary.LittleEndian.Uint32(got[4:])), binary.LittleEndian.Uint32(got[8:])
 }
 
-// TestLauncher checks that arguments reach the kernel, that maps are encoded again
-// only when they change, and that the grid follows from the arguments.
+// TestLauncher checks that arguments reach the kernel, that tensor maps are encoded again only when
+// they change, and that the grid is computed from the arguments.
 func TestLauncher(t *testing.T) {
 	dev, s, l, out := launchMixed(t)
 	launched, err := l.Again(s)
@@ -94,8 +94,8 @@ func TestLauncher(t *testing.T) {
 	require.True(t, launched)
 }
 
-// TestLauncherOverlaps checks that only a kernel that waits for its predecessor
-// itself may be launched before the predecessor has ended.
+// TestLauncherOverlaps checks that a kernel may be launched before its predecessor has ended only
+// if it waits for its predecessor itself.
 func TestLauncherOverlaps(t *testing.T) {
 	dev := newDevice(t)
 	for _, waits := range []bool{false, true} {
@@ -115,7 +115,7 @@ func TestLauncherOverlaps(t *testing.T) {
 	}
 }
 
-// shapes is a stream that runs nothing and records the shape of the last launch.
+// shapes is a stream that does not run kernels. It records the shape of the last launch.
 type shapes struct {
 	driver.Stream
 	last gpu.Launch

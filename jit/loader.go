@@ -24,31 +24,30 @@ import (
 
 // Source is a kernel to load.
 type Source struct {
-	// Module is only read, so sources may share one.
+	// Module is only read, so several sources may share it.
 	Module *ptx.Module
 	// Name is the entry's name.
 	Name string
-	// SharedBytes is the dynamic shared memory of a launch. It follows from the
-	// kernel's text: equal modules have equal sizes.
+	// SharedBytes is the dynamic shared memory of a launch. The kernel's text determines it: equal
+	// modules must have equal sizes.
 	SharedBytes int
 	// Label describes the kernel in listings of a cache.
 	Label string
-	// Logger gets a warning when the device refuses machine code of the cache, and an
-	// information when all machine code in an entry is of other drivers. Nil disables
-	// both.
+	// Logger gets a warning if the device refuses machine code of the cache. It gets an information
+	// if an entry has only machine code of other drivers. nil disables both.
 	Logger *slog.Logger
 }
 
-// Origin is the place from which a function's machine code came.
+// Origin says where the machine code of a function came from.
 type Origin uint8
 
-// Origins, by rising cost.
+// The origins, in the order of rising cost.
 const (
 	// Loaded: the process already had the function.
 	Loaded Origin = iota
 	// Cached: machine code from disk.
 	Cached
-	// Compiled: the device's assembler ran.
+	// Compiled: the assembler of the device ran.
 	Compiled
 )
 
@@ -61,7 +60,7 @@ func (o Origin) String() string {
 	return names[o]
 }
 
-// Function is a loaded kernel.
+// Function is a kernel that has been loaded.
 type Function struct {
 	gpu.Function
 	Origin Origin
@@ -73,9 +72,9 @@ type Function struct {
 // Listing returns the kernel's PTX with the Go line that emitted each instruction.
 func (f *Function) Listing() []byte { return f.text.Listing() }
 
-// Explain adds the Go line to an error that names a line of this kernel's PTX.
-// Such errors come from a launch, from a graph's launch, or from waiting for
-// either. Other errors, and errors already explained, are returned unchanged.
+// Explain adds the Go line to an error that names a line of this kernel's PTX. Such errors come
+// from a launch, from the launch of a graph, or from waiting for one of these. Other errors, and
+// errors that have been explained already, are returned unchanged.
 func (f *Function) Explain(err error) error {
 	var e *driver.Error
 	var done *explained
@@ -85,7 +84,7 @@ func (f *Function) Explain(err error) error {
 	return &explained{cause: err, text: f.text.Pos(e.Line).String() + ": " + err.Error() + legend(f.text, err.Error(), e.Line)}
 }
 
-// explained is an error together with its Go lines.
+// explained is an error together with the Go lines for it.
 type explained struct {
 	cause error
 	text  string
@@ -94,8 +93,8 @@ type explained struct {
 func (e *explained) Error() string { return e.text }
 func (e *explained) Unwrap() error { return e.cause }
 
-// legend returns the Go lines of the other PTX lines that a message names, such as
-// the lines at which the threads of a deadlock wait.
+// legend returns the Go lines for the other PTX lines that a message names, for example the lines
+// at which the threads of a deadlock wait. It leaves out the line except.
 func legend(text ptx.Text, message string, except int) string {
 	var b strings.Builder
 	seen := map[int]bool{except: true}
@@ -116,7 +115,7 @@ func legend(text ptx.Text, message string, except int) string {
 // use.
 type Loader struct {
 	dev   gpu.Device
-	err   error // the reason why the device cannot run kernels, and dev is nil
+	err   error // why the device cannot run kernels; dev is then nil
 	group singleflight.Group
 
 	mu        sync.Mutex
@@ -131,11 +130,10 @@ var (
 	loaders   = map[driver.Device]*Loader{}
 )
 
-// Of returns the loader of a device. There is one for each device in the process,
-// so that layers share modules. It keeps the device and its modules until
-// [Forget]. A device whose type cannot be compared (a pointer always can) gets a
-// new loader at every call. If the device's type cannot run kernels, Load returns the
-// error of gpu.Of.
+// Of returns the loader of a device. A device has only one loader in the process, so layers share
+// modules. The loader keeps the device and its modules until [Forget]. If the type of the device
+// cannot be compared (a pointer always can), every call returns a new loader. If the type of the
+// device cannot run kernels, Load returns the error of gpu.Of.
 func Of(dev driver.Device) *Loader {
 	if !reflect.ValueOf(dev).Comparable() {
 		return newLoader(dev)
@@ -156,10 +154,9 @@ func newLoader(dev driver.Device) *Loader {
 	return l
 }
 
-// Forget drops the loader of a device. Call it after closing a device, or the
-// loader stays for the life of the process. If the device is open, modules are
-// looked up anew; functions already loaded keep working until the device is
-// closed.
+// Forget drops the loader of a device. Call it after closing a device; otherwise the loader stays
+// for the life of the process. If the device is still open, later loads look modules up again.
+// Functions that have been loaded keep working until the device is closed.
 func Forget(dev driver.Device) {
 	if !reflect.ValueOf(dev).Comparable() {
 		return
@@ -169,17 +166,17 @@ func Forget(dev driver.Device) {
 	delete(loaders, dev)
 }
 
-// Stats counts the kernels that a loader compiled and those that it took from a
+// Stats counts the kernels that a loader has compiled, and the kernels that it has taken from a
 // cache.
 type Stats struct{ Compiled, Cached int64 }
 
 // Stats returns the present counters.
 func (l *Loader) Stats() Stats { return Stats{l.compiled.Load(), l.cached.Load()} }
 
-// Load makes the kernel callable. It takes the function from this process, else
-// from the cache (nil means no cache), else compiles the kernel. When ctx ends,
-// Load returns ctx's error at once, while a running compilation continues for
-// other callers. Errors are not remembered.
+// Load makes a kernel callable. It takes the function from this process or, if the process does not
+// have it, from the cache (nil means no cache). Otherwise it compiles the kernel. When ctx ends,
+// Load returns ctx's error at once; a running compilation continues for other callers. Load does
+// not remember errors.
 func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o gpu.CompileOptions) (*Function, error) {
 	err := cmp.Or(ctx.Err(), l.err)
 	if err == nil {
@@ -194,7 +191,7 @@ func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o gpu.Compi
 		return f, nil
 	}
 	ch := l.group.DoChan(string(key[:]), func() (any, error) {
-		// Another caller may have loaded it since the check above.
+		// Another caller may have loaded the function since the check above.
 		if f := l.loaded(key); f != nil {
 			return f, nil
 		}
@@ -211,14 +208,14 @@ func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o gpu.Compi
 	}
 }
 
-// moduleKey returns the key of a kernel's machine code. It does not contain the
-// producer, because an entry has one image for each. The options are spelled out
-// here, so that caches keep their entries when a field is renamed.
+// moduleKey returns the key of a kernel's machine code. The key does not depend on the producer,
+// because an entry has one image for each producer. The options are written out here, so that the
+// key does not change when a field of o is renamed.
 func moduleKey(text []byte, arch string, o gpu.CompileOptions) store.Key {
 	return store.NewKey([]byte("module"), text, []byte(arch), fmt.Appendf(nil, "{LineInfo:%t OptLevel:%d}", o.LineInfo, o.OptLevel))
 }
 
-// loaded returns the function if this process has it, else nil.
+// loaded returns the function if this process has loaded it, else nil.
 func (l *Loader) loaded(key store.Key) *Function {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,7 +228,7 @@ func (l *Loader) loaded(key store.Key) *Function {
 	return &again
 }
 
-// load takes the first image of the cache that the device accepts, or compiles.
+// load takes the first image of the cache that the device accepts. If there is none, it compiles.
 func (l *Loader) load(ctx context.Context, c *cache.Cache, key store.Key, text ptx.Text, s Source, o gpu.CompileOptions) (*Function, error) {
 	if c != nil {
 		fn, refused := l.fromCache(c, key, text, s)
@@ -266,13 +263,13 @@ func (l *Loader) load(ctx context.Context, c *cache.Cache, key store.Key, text p
 	return l.keep(key, fn, Compiled, text, s), nil
 }
 
-// hopeless reports whether loading failed for a reason other than the code, so
-// that compiling it again would not help.
+// hopeless reports whether loading failed for another reason than the code. Compiling the code
+// again would then not help.
 func hopeless(err error) bool {
 	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, driver.ErrBroken)
 }
 
-// keep adds a function to the process's table and counts it.
+// keep adds a function to the table of this process, and counts it.
 func (l *Loader) keep(key store.Key, fn gpu.Function, origin Origin, text ptx.Text, s Source) *Function {
 	if origin == Compiled {
 		l.compiled.Add(1)
@@ -286,9 +283,9 @@ func (l *Loader) keep(key store.Key, fn gpu.Function, origin Origin, text ptx.Te
 	return f
 }
 
-// fromCache tries the images of the entry: that of the present producer, then
-// others that the device may accept. It returns nil without an error for a miss.
-// An error says why the device refused every image.
+// fromCache tries the images of the entry, first the image of the present producer, then others
+// that the device may accept. It returns nil without an error if the cache has no such image. An
+// error says why the device refused every image.
 func (l *Loader) fromCache(c *cache.Cache, key store.Key, text ptx.Text, s Source) (gpu.Function, error) {
 	e, outcome := store.Of(c).GetFor(key, func(producer string) bool { return producer == l.dev.Producer() || l.dev.Accepts(producer) })
 	if outcome != store.Hit {
@@ -323,8 +320,8 @@ func (l *Loader) fromCache(c *cache.Cache, key store.Key, text ptx.Text, s Sourc
 	return nil, errors.Join(refused...)
 }
 
-// sayOthers logs once that the cache has only machine code of other producers,
-// such as the driver before an update.
+// sayOthers logs, once, that the cache has only machine code of other producers, for example of the
+// driver before an update.
 func (l *Loader) sayOthers(log *slog.Logger, e store.Entry) {
 	if log == nil {
 		return
@@ -339,7 +336,7 @@ func (l *Loader) sayOthers(log *slog.Logger, e store.Entry) {
 	})
 }
 
-// open makes machine code callable. It unloads a module without the entry.
+// open makes machine code callable. It unloads a module that lacks the kernel.
 func (l *Loader) open(code []byte, s Source) (gpu.Function, error) {
 	m, err := l.dev.Load(code)
 	if err != nil {

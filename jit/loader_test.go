@@ -21,9 +21,9 @@ import (
 	"sonicmoe/jit"
 )
 
-// TestOneCompilationAKernel checks that many concurrent callers cause one
-// compilation of a kernel. It needs many rounds to hit a narrow race: a caller
-// looks the kernel up and misses just before the compilation ends.
+// TestOneCompilationAKernel checks that concurrent callers together cause one compilation of a
+// kernel. It needs many rounds to hit a narrow race: a caller looks the kernel up and misses just
+// before the compilation ends.
 func TestOneCompilationAKernel(t *testing.T) {
 	dev := newDevice(t)
 	const rounds, callers = 300, 16
@@ -78,8 +78,8 @@ func TestLoadersAreByDevice(t *testing.T) {
 	}
 }
 
-// TestDeviceThatCannotBeCompared checks that a device whose type cannot be a map
-// key works without a shared loader.
+// TestDeviceThatCannotBeCompared checks that a device whose type cannot be a map key works, without
+// a shared loader.
 func TestDeviceThatCannotBeCompared(t *testing.T) {
 	type strange struct {
 		gpu.Device
@@ -93,8 +93,8 @@ func TestDeviceThatCannotBeCompared(t *testing.T) {
 	jit.Forget(strange{Device: dev})
 }
 
-// TestForget checks that forgetting drops the loader and keeps functions that
-// callers hold.
+// TestForget checks that Forget drops the loader, and that functions that callers hold keep
+// working.
 func TestForget(t *testing.T) {
 	dev := newDevice(t)
 	s, _ := adder(t, 5)
@@ -115,7 +115,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// runAdder launches an adder with n and returns the value that it stored.
+// runAdder launches an adder kernel with n, and returns the value that the kernel stored.
 func runAdder(t *testing.T, dev driver.Device, f *jit.Function, n uint32) uint32 {
 	t.Helper()
 	p, err := dev.Alloc(4)
@@ -130,7 +130,7 @@ func runAdder(t *testing.T, dev driver.Device, f *jit.Function, n uint32) uint32
 	return binary.LittleEndian.Uint32(out[:])
 }
 
-// launchAdder queues an adder of one thread that stores n plus its step at p.
+// launchAdder queues an adder kernel of one thread, which stores n plus its step at p.
 func launchAdder(s driver.Stream, f *jit.Function, p driver.DevicePtr, n uint32) error {
 	packed, err := devkit.PackParams(p, n)
 	if err != nil {
@@ -139,8 +139,8 @@ func launchAdder(s driver.Stream, f *jit.Function, p driver.DevicePtr, n uint32)
 	return f.Explain(gpu.Enqueue(s, f.Function, &gpu.Launch{Block: gpu.Dim3{X: 1}}, packed))
 }
 
-// TestCallerLeaves checks that a caller returns when its context ends, while the
-// compilation continues for the others.
+// TestCallerLeaves checks that a caller returns when its context ends, while the compilation
+// continues for other callers.
 func TestCallerLeaves(t *testing.T) {
 	before := runtime.NumGoroutine()
 	dev := newDevice(t)
@@ -174,8 +174,8 @@ func TestCallerLeaves(t *testing.T) {
 	}
 }
 
-// TestOnlyCallerLeaves checks that a compilation ends and serves later callers
-// although its only caller has left.
+// TestOnlyCallerLeaves checks that a compilation continues and serves later callers even if its
+// only caller has left.
 func TestOnlyCallerLeaves(t *testing.T) {
 	dev := newDevice(t)
 	release := make(chan bool)
@@ -196,8 +196,8 @@ func TestOnlyCallerLeaves(t *testing.T) {
 	assert.EqualValues(t, 1, dev.Count(faulty.Compile))
 }
 
-// TestContextEndedBefore checks that a context that has already ended starts
-// nothing and returns nothing.
+// TestContextEndedBefore checks that a call whose context has already ended starts nothing, and
+// returns no function.
 func TestContextEndedBefore(t *testing.T) {
 	dev := newDevice(t)
 	s, _ := adder(t, 1)
@@ -214,8 +214,8 @@ func TestContextEndedBefore(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled, "whether loaded or not")
 }
 
-// TestFailedSteps checks that an error of any step is returned by this call only,
-// and that no unused module stays loaded.
+// TestFailedSteps checks that only the present call returns the error of a failed step, and that no
+// unused module stays loaded.
 func TestFailedSteps(t *testing.T) {
 	for _, op := range []faulty.Op{faulty.Compile, faulty.Load, faulty.FindFunction, faulty.AllowSharedBytes} {
 		t.Run(op.String(), func(t *testing.T) {
@@ -235,7 +235,7 @@ func TestFailedSteps(t *testing.T) {
 	}
 }
 
-// TestClosedDevice checks that a closed device returns no kernels, not even loaded
+// TestClosedDevice checks that the loader of a closed device returns no kernels, not even loaded
 // ones.
 func TestClosedDevice(t *testing.T) {
 	dev, err := emulated.New(emulated.Options{})
@@ -250,7 +250,7 @@ func TestClosedDevice(t *testing.T) {
 	assert.ErrorContains(t, err, "closed")
 }
 
-// otherChip is a device of another architecture.
+// otherChip is a device with another architecture.
 type otherChip struct{ *faulty.Device }
 
 func (o otherChip) Target() driver.Target {
@@ -259,8 +259,8 @@ func (o otherChip) Target() driver.Target {
 	return t
 }
 
-// TestArchitectureIsInTheKey checks that two architectures that share a cache and
-// a text have separate entries.
+// TestArchitectureIsInTheKey checks that devices of two architectures have separate entries for the
+// same text in one cache.
 func TestArchitectureIsInTheKey(t *testing.T) {
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
 	s, _ := adder(t, 1)

@@ -9,8 +9,8 @@ import (
 	"sonicmoe/driver/gpu"
 )
 
-// TestLowerCamel checks parameter names: the field's name with its first word in
-// lower case.
+// TestLowerCamel checks the names of parameters: the name of the field with its first word in lower
+// case.
 func TestLowerCamel(t *testing.T) {
 	for name, want := range map[string]string{
 		"X": "x", "T": "t", "TopK": "topK", "DScores": "dScores", "PerCTA": "perCTA", "W1": "w1", "SMs": "sMs", "x": "x", "": "",
@@ -19,8 +19,8 @@ func TestLowerCamel(t *testing.T) {
 	}
 }
 
-// TestPersistentGrid checks that a persistent kernel has whole clusters, at least
-// one, and no more CTAs than SMs.
+// TestPersistentGrid checks that the grid of a persistent kernel has whole clusters, at least one,
+// and no more CTAs than SMs.
 func TestPersistentGrid(t *testing.T) {
 	type args struct{ N uint32 }
 	for _, c := range []struct{ cluster, sms, want int }{{1, 132, 132}, {2, 131, 130}, {2, 1, 2}, {1, 1, 1}, {16, 132, 128}} {

@@ -17,7 +17,7 @@ import (
 	"sonicmoe/jit"
 )
 
-// updated is a device after an update of its driver.
+// updated is a device whose driver has been updated.
 type updated struct {
 	*faulty.Device
 	producer string
@@ -34,9 +34,8 @@ func (u *updated) Accepts(producer string) bool {
 	return false
 }
 
-// TestMachineCodeInALaterPlace checks that a bundle's machine code is used if the
-// user's cache has only PTX, or machine code that the device refuses. Nothing is
-// compiled.
+// TestMachineCodeInALaterPlace checks a cache of two layers. If the user's layer has only PTX, or
+// machine code that the device refuses, the bundle's machine code is used, and nothing is compiled.
 func TestMachineCodeInALaterPlace(t *testing.T) {
 	s, _ := adder(t, 1)
 	bundle := cache.Open(cache.Options{Dir: t.TempDir()})
@@ -63,8 +62,8 @@ func TestMachineCodeInALaterPlace(t *testing.T) {
 	}
 }
 
-// TestProducers checks that a device loads its own image of an entry, else an
-// image that it accepts, and compiles only if there is neither.
+// TestProducers checks that a device loads the image of its own producer from an entry. If there is
+// none, it loads an image that it accepts. If there is none either, it compiles.
 func TestProducers(t *testing.T) {
 	s, _ := adder(t, 1)
 	log := &bytes.Buffer{}
@@ -97,7 +96,7 @@ func TestProducers(t *testing.T) {
 	}
 	require.Empty(t, log.String())
 
-	// The device's own image is damaged, an accepted one is good.
+	// The image of the device's own producer is damaged, the image of an accepted producer is good.
 	key := onlyKey(t, c)
 	e, outcome := store.Of(c).Get(key)
 	require.Equal(t, store.Hit, outcome)
@@ -110,7 +109,7 @@ func TestProducers(t *testing.T) {
 	require.EqualValues(t, 2, dev.Count(faulty.Load))
 	require.Empty(t, log.String())
 
-	// All images are damaged: one compilation, and one warning that names each.
+	// All images are damaged. There must be one compilation, and one warning that names each image.
 	require.Equal(t, store.Stored, store.Of(c).Put(key, store.Entry{PTX: e.PTX, Images: []store.Image{
 		{Producer: "driver 2", Code: []byte("garbage")}, {Producer: "driver 1", Code: []byte("garbage")}}}))
 	origin, _ = load("driver 2", "driver 1")
@@ -123,9 +122,8 @@ func TestProducers(t *testing.T) {
 	require.Equal(t, jit.Cached, origin, "the entry is repaired")
 }
 
-// TestEntryOfAnotherText checks that an entry under this kernel's key with another
-// kernel's PTX is not run, even if its machine code loads and has a kernel of this
-// name.
+// TestEntryOfAnotherText checks an entry that has another kernel's PTX under this kernel's key. It
+// must not run, even if its machine code can be loaded and has a kernel of this name.
 func TestEntryOfAnotherText(t *testing.T) {
 	s, _ := adder(t, 1)
 	other, _ := adder(t, 2)
@@ -149,7 +147,7 @@ func TestEntryOfAnotherText(t *testing.T) {
 	assert.Equal(t, jit.Cached, load(mine, s).Origin)
 }
 
-// onlyKey returns the key of the only entry of a cache.
+// onlyKey returns the key of a cache's only entry.
 func onlyKey(t testing.TB, c *cache.Cache) store.Key {
 	t.Helper()
 	list, err := c.List(context.Background())

@@ -11,9 +11,8 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// Ptxas returns the ptxas that package ptx/ptxas finds, as a Compiler for an
-// architecture such as "sm_90a". If none is installed, the error matches
-// [ptxas.ErrNotFound].
+// Ptxas returns a Compiler for an architecture such as "sm_90a": the ptxas that package ptx/ptxas
+// finds. If none is installed, the error matches [ptxas.ErrNotFound].
 func Ptxas(ctx context.Context, arch string) (Compiler, error) {
 	bin, err := ptxas.Find()
 	if err != nil {
@@ -28,12 +27,12 @@ func Ptxas(ctx context.Context, arch string) (Compiler, error) {
 
 type assembler struct{ bin, arch, producer string }
 
-// Producer returns a name such as "ptxas 13.0.88".
+// Producer returns the name and version of the assembler, such as "ptxas 13.0.88".
 func (a assembler) Producer() string { return a.producer }
 
-// Compile runs ptxas. As with a driver, the error holds the log and matches
-// gpu.ErrCompile. If the output is not an image for the architecture, the error
-// matches gpu.ErrWrongImage, and the output is not cached.
+// Compile runs ptxas. If ptxas refuses the text, the error has the log and matches gpu.ErrCompile,
+// as a driver's error does. If the output is not an image for the architecture, the error matches
+// gpu.ErrWrongImage, so nothing is cached.
 func (a assembler) Compile(ctx context.Context, text []byte, o gpu.CompileOptions) (gpu.Image, error) {
 	var flags []string
 	if o.LineInfo {

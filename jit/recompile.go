@@ -12,14 +12,13 @@ import (
 	"sonicmoe/driver/gpu"
 )
 
-// Recompile compiles the modules of a cache again and compares the machine code,
-// like Go's build cache with GODEBUG=gocacheverify=1. It finds code that was
-// changed and sealed again, and code stored by a fake assembler. Its Check is for
-// [cache.Cache.Verify].
+// Recompile compiles the modules of a cache again and compares the machine code, like Go's build
+// cache with GODEBUG=gocacheverify=1. It finds machine code that was changed and sealed again, and
+// code that a fake assembler has stored. Its method Check is an argument for [cache.Cache.Verify].
 type Recompile struct {
-	// By makes the machine code. Only images of its Producer can be compared.
+	// By compiles the modules. Only images of By's Producer can be compared.
 	By Compiler
-	// Arch is the architecture for which the cache was filled: "sm_90a".
+	// Arch is the architecture for which the cache was filled, such as "sm_90a".
 	Arch string
 
 	mu        sync.Mutex
@@ -28,8 +27,8 @@ type Recompile struct {
 	failed    error
 }
 
-// Check compares one module. It returns an error if By makes other machine code of
-// the PTX, or refuses the PTX.
+// Check compares one module. It returns an error if By makes other machine code from the PTX, or
+// refuses the PTX.
 func (r *Recompile) Check(ctx context.Context, key string, text []byte, code map[string][]byte) error {
 	own := r.By.Producer()
 	for producer := range code {
@@ -46,7 +45,7 @@ func (r *Recompile) Check(ctx context.Context, key string, text []byte, code map
 	}
 	o, ok := optionsOf(key, text, r.Arch)
 	if !ok {
-		// No loader looks for it: a module's key is computed from its PTX.
+		// No loader looks for this entry, because the key of a module is computed from its PTX.
 		r.leave("PTX under a key that is not its own for " + r.Arch)
 		return nil
 	}
@@ -73,7 +72,7 @@ func (r *Recompile) Check(ctx context.Context, key string, text []byte, code map
 	return nil
 }
 
-// leave counts a module that was not compared, by the reason.
+// leave counts a module that was not compared, with the reason.
 func (r *Recompile) leave(why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,30 +82,29 @@ func (r *Recompile) leave(why string) {
 	r.unchecked[why]++
 }
 
-// Same returns the number of images that By reproduced exactly.
+// Same returns the number of images that By has reproduced exactly.
 func (r *Recompile) Same() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.same
 }
 
-// Err returns why By could not compile some modules now, or nil if it could. It
-// does not mean that these modules are wrong.
+// Err returns why By could not compile some modules, for example because it was stopped. It returns
+// nil if By could compile all. An error does not mean that these modules are wrong.
 func (r *Recompile) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.failed
 }
 
-// Unchecked returns the number of modules that could not be compared, by reason.
+// Unchecked returns how many modules could not be compared, for each reason.
 func (r *Recompile) Unchecked() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.unchecked)
 }
 
-// optionsOf finds the compile options of a module: the options that reproduce its
-// key.
+// optionsOf finds the compile options of a module, by trying which options give its key.
 func optionsOf(key string, text []byte, arch string) (gpu.CompileOptions, bool) {
 	for level := range 5 {
 		for _, lines := range []bool{false, true} {

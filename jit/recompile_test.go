@@ -18,8 +18,8 @@ import (
 	"sonicmoe/jit"
 )
 
-// poison replaces the machine code of the only entry of a cache, with a valid seal
-// as from Put.
+// poison replaces the machine code of a cache's only entry. The entry gets a valid seal, as Put
+// would make it.
 func poison(t *testing.T, c *cache.Cache, producer string, code []byte) store.Key {
 	t.Helper()
 	infos, err := c.List(t.Context())
@@ -32,9 +32,8 @@ func poison(t *testing.T, c *cache.Cache, producer string, code []byte) store.Ke
 	return key
 }
 
-// TestRecompile checks that sound entries are reproduced exactly whatever their
-// options, and that a replaced image is found by each compiler that made the
-// original.
+// TestRecompile checks that sound entries are reproduced exactly, whatever their options. An image
+// that was replaced must be found by each compiler that made the original.
 func TestRecompile(t *testing.T) {
 	compilers := map[string]jit.Compiler{"emulated": newOffline(t)}
 	if by, err := jit.Ptxas(t.Context(), "sm_90a"); err == nil {
@@ -67,8 +66,8 @@ func TestRecompile(t *testing.T) {
 	}
 }
 
-// TestRecompileLeaves checks that modules that cannot be compared are counted by
-// reason, and that a failing compiler finds no damage.
+// TestRecompileLeaves checks that modules that cannot be compared are counted, each with its
+// reason, and that a compiler that fails finds no damage.
 func TestRecompileLeaves(t *testing.T) {
 	by := newOffline(t)
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
@@ -106,8 +105,8 @@ func TestRecompileLeaves(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestPtxasThatWritesSomethingElse checks that output that is not an image, or an
-// image for another architecture, is not cached.
+// TestPtxasThatWritesSomethingElse checks that output that is not an image, or is an image for
+// another architecture, is not cached.
 func TestPtxasThatWritesSomethingElse(t *testing.T) {
 	real := outside.Ptxas(t)
 	s, _ := adder(t, 1)
@@ -133,7 +132,7 @@ all="$*"; out=$(echo "$all" | sed 's/.* -o \([^ ]*\) .*/\1/')
 	}
 }
 
-// shellScript returns the path of a program that runs a shell script.
+// shellScript writes a shell script to a file and returns the path.
 func shellScript(t *testing.T, text string) string {
 	t.Helper()
 	if runtime.GOOS == "windows" {

@@ -14,8 +14,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Compiler turns PTX into machine code and names itself as the producer. A
-// gpu.Device is a Compiler, [Ptxas] returns another.
+// Compiler turns PTX into machine code, and names itself as the producer. Every gpu.Device is a
+// Compiler. [Ptxas] returns another one.
 type Compiler interface {
 	Producer() string
 	Compile(ctx context.Context, ptx []byte, o gpu.CompileOptions) (gpu.Image, error)
@@ -23,29 +23,29 @@ type Compiler interface {
 
 // WarmOptions control Warm. The zero value stores PTX only.
 type WarmOptions struct {
-	// By makes the machine code. Nil stores PTX only, and the device then compiles
+	// By compiles the kernels. If it is nil, only PTX is stored, and the device will compile
 	// everything itself.
 	By Compiler
-	// Compile are the options that Load will get. They are part of the key.
+	// Compile has the options with which Load will be called. They are part of the key.
 	Compile gpu.CompileOptions
-	// Parallel is the number of kernels compiled at once. 0 means GOMAXPROCS.
+	// Parallel is the number of kernels that are compiled at the same time. 0 means GOMAXPROCS.
 	Parallel int
-	// Progress is called after each kernel, one call at a time.
+	// Progress is called after each kernel. Calls do not overlap.
 	Progress func(Warmed)
 }
 
-// Warmed is a kernel that the cache now holds.
+// Warmed describes a kernel that the cache now holds.
 type Warmed struct {
 	Label string
-	// Origin is Compiled, or Cached if the cache already had the entry, or Loaded if
-	// another kernel of the same call has the same text.
+	// Origin is Compiled, or Cached if the cache had the entry before, or Loaded if another kernel
+	// of the same call has the same text.
 	Origin Origin
 }
 
-// Warm stores kernels in a cache under the keys that Load uses on a device of the
-// architecture, such as "sm_90a". Load then compiles nothing. Kernels with equal
-// text are compiled once. Warm returns a *CompileError, the reason why the cache
-// could not store, or ctx's error. Kernels already stored stay in the cache.
+// Warm stores kernels in a cache, under the keys that Load uses on a device of the architecture,
+// such as "sm_90a". Load then compiles nothing. Kernels with equal text are compiled once. The
+// error is a *CompileError, the reason why the cache could not store, or ctx's error. Kernels that
+// were stored before the error stay in the cache.
 func Warm(ctx context.Context, c *cache.Cache, arch string, sources []Source, o WarmOptions) error {
 	if o.Parallel <= 0 {
 		o.Parallel = runtime.GOMAXPROCS(0)
@@ -78,7 +78,7 @@ func Warm(ctx context.Context, c *cache.Cache, arch string, sources []Source, o 
 	return g.Wait()
 }
 
-// warm stores one kernel, unless the cache already has it.
+// warm stores one kernel, unless the cache has it already.
 func warm(ctx context.Context, c *cache.Cache, key store.Key, s Source, text ptx.Text, o WarmOptions) (Origin, error) {
 	b, err := build(ctx, c, key, o.By, s, text, o.Compile)
 	if err != nil || b.Origin == Cached {

@@ -20,8 +20,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// offline replaces an assembler on a machine without a device. It makes machine
-// code that an emulated device loads.
+// offline is an assembler for a machine without a device. Emulated devices can load its machine
+// code.
 type offline struct {
 	gpu.Device
 	producer string
@@ -42,7 +42,7 @@ func (a *offline) Compile(ctx context.Context, text []byte, o gpu.CompileOptions
 	return a.Device.Compile(ctx, text, o)
 }
 
-// warmed fills a cache with adders and counts the origins that Progress reports.
+// warmed fills a cache with adder kernels, and counts the origins that Progress reports.
 func warmed(t testing.TB, c *cache.Cache, by jit.Compiler, steps ...int) map[jit.Origin]int {
 	t.Helper()
 	var sources []jit.Source
@@ -57,8 +57,8 @@ func warmed(t testing.TB, c *cache.Cache, by jit.Compiler, steps ...int) map[jit
 	return said
 }
 
-// TestWarmWithoutADevice checks that a device compiles nothing after Warm on
-// another machine: with the cache directory, and with its bundle, read-only.
+// TestWarmWithoutADevice checks that a device compiles nothing after Warm has filled its cache on
+// another machine. The cache is either the same directory, or a bundle of it, read-only.
 func TestWarmWithoutADevice(t *testing.T) {
 	by := newOffline(t)
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
@@ -85,7 +85,7 @@ func TestWarmWithoutADevice(t *testing.T) {
 			assert.Zero(t, dev.Count(faulty.Compile))
 			assert.NoError(t, readOnly.Err())
 
-			// Other options give another key.
+			// Other options give another key, so the kernel is compiled.
 			s, _ := adder(t, 1)
 			f, err := jit.Of(dev).Load(context.Background(), readOnly, s, gpu.CompileOptions{OptLevel: 1})
 			require.NoError(t, err)
@@ -94,8 +94,8 @@ func TestWarmWithoutADevice(t *testing.T) {
 	}
 }
 
-// TestWarmByTwoAssemblers checks that an entry keeps the images of two assemblers,
-// and that a driver that accepts neither compiles and adds its own.
+// TestWarmByTwoAssemblers checks that an entry keeps the images of two assemblers. A driver that
+// accepts neither compiles, and adds its own image.
 func TestWarmByTwoAssemblers(t *testing.T) {
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
 	old, young := newOffline(t), newOffline(t)
@@ -155,8 +155,8 @@ func TestWarmFails(t *testing.T) {
 	assert.Empty(t, list)
 }
 
-// TestPtxas checks that the real assembler's output is stored as an sm_90a image
-// under the assembler's name.
+// TestPtxas checks that the output of the real assembler is stored as an sm_90a image under the
+// assembler's name.
 func TestPtxas(t *testing.T) {
 	outside.Ptxas(t)
 	by, err := jit.Ptxas(t.Context(), "sm_90a")

@@ -3,36 +3,36 @@ package tile
 import "sonicmoe/ptx"
 
 const (
-	// CopyBytes is the number of bytes that one thread copies at a time.
+	// CopyBytes is the number of bytes that one thread copies with one cp.async.
 	CopyBytes = 16
 	// CopyElements is the number of elements in CopyBytes.
 	CopyElements = CopyBytes / ElementBytes
-	// LanesOfRow is the number of threads that copy one 128-byte row of a tile.
+	// LanesOfRow is the number of threads that together copy one 128-byte row of a tile.
 	LanesOfRow = RowBytes / CopyBytes
 )
 
-// RowCopy is one thread's part in copying rows into swizzled tiles by cp.async: a
-// chunk of 16 bytes from each row.
+// RowCopy is one thread's part of copying rows into swizzled tiles by cp.async. The thread copies a
+// chunk of 16 bytes of each of its rows.
 type RowCopy struct {
 	k *ptx.Kernel
-	// Chunk is the thread's chunk of each row.
+	// Chunk is the index of the thread's chunk in each row.
 	Chunk  ptx.U32
 	thread ptx.U32
 	chunks int
 }
 
-// NewRowCopy divides the chunks of rows among threads: adjacent threads copy one
-// row. chunks is the number of chunks of a row, a power of two of at least
-// [LanesOfRow].
+// NewRowCopy assigns the chunks of rows to threads: adjacent threads copy the chunks of one row.
+// chunks is the number of chunks of a row, a power of two of at least [LanesOfRow].
 func NewRowCopy(k *ptx.Kernel, thread ptx.U32, chunks int) RowCopy {
 	return RowCopy{k: k, Chunk: thread.AndI(chunks - 1), thread: thread, chunks: chunks}
 }
 
-// Row returns the row that the thread copies in each pass of all copying threads.
+// Row returns the index of the row that the thread copies each time that all copying threads copy
+// once.
 func (c RowCopy) Row() ptx.U32 { return c.thread.DivI(c.chunks) }
 
-// Swizzled returns the offset of the thread's chunk in a row of a tile. A row of
-// more than 128 bytes continues in the next [Block].
+// Swizzled returns the offset at which the thread's chunk of a row belongs in a tile. A row of more
+// than 128 bytes continues in the next [Block] of the tile.
 func (c RowCopy) Swizzled(row ptx.U32) ptx.U32 {
 	if c.chunks == LanesOfRow {
 		return Swizzled(row, c.Chunk)
@@ -40,27 +40,27 @@ func (c RowCopy) Swizzled(row ptx.U32) ptx.U32 {
 	return c.Chunk.DivI(LanesOfRow).MulI(BlockBytes).Add(Swizzled(row, c.Chunk.AndI(LanesOfRow-1)))
 }
 
-// Copy starts the copy of one chunk. bytes is empty, or the result of [BytesIf].
+// Copy starts the copy of one chunk. bytes is absent, or the result of [BytesIf].
 func (c RowCopy) Copy(to ptx.Shared, from ptx.Global, bytes ...ptx.U32) {
 	c.k.CpAsyncCG(to, from, CopyBytes, bytes...)
 }
 
-// BytesIf returns the number of bytes that a copy reads: all if the predicate there holds, else
-// none. Bytes that a copy does not read become 0 in shared memory.
+// BytesIf returns the number of bytes that a copy reads: a whole chunk if the predicate there is
+// true, else none. Bytes that a copy does not read become 0 in shared memory.
 func BytesIf(there ptx.Pred) ptx.U32 {
 	return ptx.Select(there, ptx.Uint(CopyBytes), ptx.Uint(0))
 }
 
-// GatheredRows are rows that one thread copies chunk by chunk, one k-tile at a
-// time.
+// GatheredRows has the rows that one thread copies. Each CopyAndAdvance copies the thread's chunks
+// of one k-tile.
 type GatheredRows struct {
 	RowCopy
 	rowBytes, kTiles int
-	next             []*ptx.Var[ptx.U64] // the thread's next chunk of each row
+	next             []*ptx.Var[ptx.U64] // address of the thread's next chunk in each row
 }
 
-// Rows returns n rows of rowBytes at their first k-tile. at returns the address of
-// the thread's chunk of row i.
+// Rows returns n rows of rowBytes bytes, at their first k-tile. at returns the address of the
+// thread's chunk of row i.
 func (c RowCopy) Rows(n, rowBytes, kTiles int, at func(i int) ptx.Global) GatheredRows {
 	r := GatheredRows{RowCopy: c, rowBytes: rowBytes, kTiles: kTiles}
 	for i := range n {
@@ -69,8 +69,8 @@ func (c RowCopy) Rows(n, rowBytes, kTiles int, at func(i int) ptx.Global) Gather
 	return r
 }
 
-// Bytes returns the bytes argument of CopyAndAdvance for k-tile kt. It is empty if rows fill
-// all their k-tiles. Otherwise the rest of the last k-tile becomes 0.
+// Bytes returns the argument bytes of CopyAndAdvance for k-tile kt. It is empty if a row fills all
+// its k-tiles. Otherwise the part of the last k-tile after the end of the row becomes 0.
 func (r GatheredRows) Bytes(kt ptx.U32) []ptx.U32 {
 	if r.rowBytes == r.kTiles*RowBytes {
 		return nil
@@ -78,8 +78,8 @@ func (r GatheredRows) Bytes(kt ptx.U32) []ptx.U32 {
 	return []ptx.U32{BytesIf(kt.MulI(LanesOfRow).Add(r.Chunk).LtI(r.rowBytes / CopyBytes))}
 }
 
-// CopyAndAdvance starts the copies of one k-tile and moves to the next one. to returns
-// the place of row i in shared memory.
+// CopyAndAdvance starts the copies of one k-tile and moves on to the next one. to returns the
+// address in shared memory to which the chunk of row i goes.
 func (r GatheredRows) CopyAndAdvance(to func(i int) ptx.Shared, bytes []ptx.U32) {
 	for i, next := range r.next {
 		r.Copy(to(i), ptx.GlobalAt(next.Get()), bytes...)

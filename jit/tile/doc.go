@@ -1,5 +1,5 @@
-// Package tile describes the layout of tiles. For emitted code it has
-// shared-memory swizzles, wgmma descriptors and accumulator fragments. For the
-// host it has the tensor maps of the boxes that TMA moves ([Map] and its
-// variants). All use the same units: elements, and 128-byte swizzle.
+// Package tile describes the layout of tiles. Emitted code uses its shared-memory swizzles, wgmma
+// descriptors and accumulator fragments. The host uses its tensor maps, which describe the boxes
+// that TMA moves ([Map] and its variants). All sizes are in elements, and the swizzle is the
+// 128-byte one, unless a comment says otherwise.
 package tile

@@ -2,10 +2,9 @@ package tile
 
 import "sonicmoe/ptx"
 
-// Element is the 16-bit format of a tile's elements. Only this type knows the
-// instructions of each format. A word holds two elements, the first in its lower
-// half. Rounding is to nearest, and values that are too large become infinite:
-// with F16 above 65504.
+// Element is the 16-bit format of a tile's elements. Only this type knows which instructions each
+// format needs. A word holds two elements, the first in its lower half. Conversions round to
+// nearest. A value that is too large becomes infinite; for F16 the limit is 65504.
 type Element uint8
 
 const (
@@ -31,7 +30,7 @@ func (e Element) Unpack(word ptx.U32) (lo, hi ptx.F32) {
 	return word.AsBF16x2().Unpack()
 }
 
-// Upper returns the number in the upper half of a word whose lower half is 0.
+// Upper returns the number in the upper half of a word. The lower half must be 0.
 func (e Element) Upper(word ptx.U32) ptx.F32 {
 	if e == F16 {
 		return word.ShrI(16).B16().F32FromF16()
@@ -63,7 +62,7 @@ func (e Element) Ones() ptx.U32 {
 	return ptx.Uint(0x3f803f80)
 }
 
-// Wgmma is [ptx.Kernel.Wgmma] for this format.
+// Wgmma does the same as [ptx.Kernel.Wgmma] for this format.
 func (e Element) Wgmma(k *ptx.Kernel, acc []ptx.F32, a, b ptx.U64, keep ptx.Pred, aMN, bMN bool) {
 	if e == F16 {
 		k.WgmmaF16(acc, a, b, keep, aMN, bMN)
@@ -72,7 +71,7 @@ func (e Element) Wgmma(k *ptx.Kernel, acc []ptx.F32, a, b ptx.U64, keep ptx.Pred
 	k.Wgmma(acc, a, b, keep, aMN, bMN)
 }
 
-// WgmmaRegisters is [ptx.Kernel.WgmmaRegisters] for this format.
+// WgmmaRegisters does the same as [ptx.Kernel.WgmmaRegisters] for this format.
 func (e Element) WgmmaRegisters(k *ptx.Kernel, acc []ptx.F32, a []ptx.U32, b ptx.U64, keep ptx.Pred, bMN bool) {
 	if e == F16 {
 		k.WgmmaF16Registers(acc, a, b, keep, bMN)
@@ -81,7 +80,7 @@ func (e Element) WgmmaRegisters(k *ptx.Kernel, acc []ptx.F32, a []ptx.U32, b ptx
 	k.WgmmaRegisters(acc, a, b, keep, bMN)
 }
 
-// Mma is [ptx.Kernel.Mma] for this format.
+// Mma does the same as [ptx.Kernel.Mma] for this format.
 func (e Element) Mma(k *ptx.Kernel, acc []ptx.F32, a, b []ptx.U32) {
 	if e == F16 {
 		k.MmaF16(acc, a, b)

@@ -10,8 +10,8 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// ExampleSwizzled prints the offsets of the 16-byte chunks in a swizzled tile's
-// first rows. A kernel with one thread for each chunk computes them.
+// ExampleSwizzled prints the offsets of the 16-byte chunks in the first rows of a swizzled tile. A
+// kernel with one thread for each chunk computes them.
 func ExampleSwizzled() {
 	const rows, chunks = 4, tile.RowBytes / 16
 	k := ptx.NewKernel("swizzle")
@@ -25,7 +25,7 @@ func ExampleSwizzled() {
 		return
 	}
 
-	// Run its text on the emulator.
+	// Run the kernel's text on the emulator.
 	loaded, err := emu.Load(m.Print().PTX)
 	if err != nil {
 		fmt.Println(err)

@@ -15,13 +15,12 @@ import (
 
 var early = probe.Timings()[0]
 
-// element returns the address of a word in a swizzled tile: elements 2c and 2c+1
-// of a row.
+// element returns the address of a word in a swizzled tile: elements 2c and 2c+1 of a row.
 func element(at ptx.Shared, row, c ptx.U32) ptx.Shared {
 	return at.Plus(tile.Swizzled(row, c.ShrI(2))).Plus(c.AndI(3).ShlI(2))
 }
 
-// TestSwizzled compares Swizzled with the chip's 128-byte mode.
+// TestSwizzled compares Swizzled with the chip's 128-byte swizzle.
 func TestSwizzled(t *testing.T) {
 	const rows, chunks = 64, tile.RowBytes / 16
 	k := ptx.NewKernel("k")
@@ -39,8 +38,8 @@ func TestSwizzled(t *testing.T) {
 	}
 }
 
-// TestDescriptor checks that a descriptor has no reserved bit set and the right
-// mode, and starts at the columns of its step in its row.
+// TestDescriptor checks that a descriptor has the right swizzle mode and no reserved bit, and that
+// it starts at the columns of its step in its row.
 func TestDescriptor(t *testing.T) {
 	const tiles = 5
 	steps := []struct{ i, row int }{{0, 0}, {1, 0}, {2, 0}, {3, 0}, {0, 64}, {3, 64}, {1, 8}}
@@ -71,7 +70,7 @@ func TestDescriptor(t *testing.T) {
 	}
 }
 
-// TestDescriptorMN is TestDescriptor for MN-major tiles.
+// TestDescriptorMN does the same as TestDescriptor for MN-major tiles.
 func TestDescriptorMN(t *testing.T) {
 	steps := []struct{ i, row int }{{0, 0}, {1, 0}, {3, 0}, {0, 64}, {2, 192}}
 	k := ptx.NewKernel("k")
@@ -99,10 +98,10 @@ func TestDescriptorMN(t *testing.T) {
 	}
 }
 
-// product emits A·Bᵀ of one 64-deep tile, with 128 rows of A and n of B. It fills
-// the tiles word by word through Swizzled, multiplies by descriptors, and stores
-// through Fragment. Each of two warpgroups takes 64 rows. B's words are pairs
-// along K, or along its rows if it is MN-major.
+// product returns a kernel that computes A·Bᵀ for one 64-deep tile, with 128 rows of A and n rows
+// of B. It fills the tiles word by word through Swizzled, multiplies through descriptors, and
+// stores through Fragment. Each of two warpgroups takes 64 rows. The two elements of a word of B
+// are neighbours in k or, if B is MN-major, in n.
 func product(of tile.Element, n int, bMN bool) *ptx.Kernel {
 	const threads, words = 256, tile.K / 2
 	k := ptx.NewKernel("k")
@@ -152,7 +151,7 @@ func product(of tile.Element, n int, bMN bool) *ptx.Kernel {
 	return k
 }
 
-// format is an element format and the function that rounds a number to it.
+// format is an element format, with a function that rounds a number to it.
 type format struct {
 	name    string
 	element tile.Element
@@ -164,8 +163,8 @@ var formats = []format{
 	{"fp16", tile.F16, func(x float32) uint16 { return nearest(x, 13, 127-15) }},
 }
 
-// nearest rounds 0 or a normal number of the format. The format's fraction is
-// shorter bits shorter than FP32's, and its exponent bias is less smaller.
+// nearest rounds 0 or a normal number to the format. The format's fraction has `shorter` fewer bits
+// than FP32's, and its exponent bias is smaller by `less`.
 func nearest(x float32, shorter, less uint32) uint16 {
 	bits := math.Float32bits(x)
 	sign, magnitude := uint16(bits>>16)&0x8000, bits&math.MaxInt32
@@ -180,8 +179,8 @@ func (f format) pair(lo, hi int) uint32 {
 	return uint32(f.bits(float32(lo))) | uint32(f.bits(float32(hi)))<<16
 }
 
-// TestLayoutsMultiply checks that Swizzled, Descriptor and Fragment agree with
-// each other and with wgmma: together they compute a matrix product.
+// TestLayoutsMultiply checks that Swizzled, Descriptor and Fragment agree with each other and with
+// wgmma: used together, they must give a matrix product.
 func TestLayoutsMultiply(t *testing.T) {
 	a := func(row, k int) int { return (row*7+k*3+row*k)%11 - 5 }
 	b := func(row, k int) int { return (row*5+k*k)%13 - 6 }
@@ -193,7 +192,7 @@ func TestLayoutsMultiply(t *testing.T) {
 		}
 		return list
 	}
-	blocks := func(of format, n int) (list []uint32) { // for each 64 rows, for each k, the rows' elements
+	blocks := func(of format, n int) (list []uint32) { // one block for each 64 rows; a block has, for each k, the elements of its rows
 		for i := range n * tile.K / 2 {
 			row, k := i/(tile.K*32)*64+i%32*2, i/32%tile.K
 			list = append(list, of.pair(b(row, k), b(row+1, k)))
@@ -229,8 +228,8 @@ func TestLayoutsMultiply(t *testing.T) {
 	}
 }
 
-// TestStaging checks that Staging writes the rounded values where Swizzled says.
-// Transposed, columns become lines.
+// TestStaging checks that Staging writes the rounded values at the offsets of Swizzled. A
+// transposed staging writes columns as rows.
 func TestStaging(t *testing.T) {
 	for _, of := range formats {
 		t.Run(of.name, func(t *testing.T) {
@@ -242,8 +241,8 @@ func TestStaging(t *testing.T) {
 	}
 }
 
-// TestElement checks for each instruction of a format that values out of range
-// become infinite and exact values are kept.
+// TestElement checks for each instruction of a format that values out of range become infinite, and
+// that representable values are kept.
 func TestElement(t *testing.T) {
 	for _, tt := range []struct {
 		of     tile.Element
@@ -278,7 +277,8 @@ func TestElement(t *testing.T) {
 	}
 }
 
-// testStaging expects the value want(l, i) at element i of line l.
+// testStaging checks that the sub-tile that a Staging writes has the value want(l, i) at element i
+// of row l.
 func testStaging(t *testing.T, of format, newStaging func(*ptx.Kernel, tile.Element, ptx.U32) tile.Staging, want func(line, i int) int) {
 	const threads, words = 128, 32
 	k := ptx.NewKernel("k")
@@ -289,7 +289,7 @@ func testStaging(t *testing.T, of format, newStaging func(*ptx.Kernel, tile.Elem
 	staging := newStaging(k, of.element, tid)
 	acc := make([]ptx.F32, 32)
 	for i := range acc {
-		// The value is 64·row + column plus a fraction that rounding removes.
+		// The value is 64·row + column, plus a fraction that rounding removes.
 		at := f.Row.AddI(i / 2 % 2 * 8).MulI(64).Add(f.Column).AddI(i/4*8 + i%2)
 		acc[i] = at.F32().Mul(ptx.Float(1 + 0x1p-20))
 	}
@@ -309,8 +309,8 @@ func testStaging(t *testing.T, of format, newStaging func(*ptx.Kernel, tile.Elem
 	}
 }
 
-// TestWarpStaging checks that WarpStaging loads and stores fragments at the places
-// of the chip's 64-byte swizzle for rows of 32 elements.
+// TestWarpStaging checks that WarpStaging loads and stores fragments at the offsets of the chip's
+// 64-byte swizzle, for rows of 32 elements.
 func TestWarpStaging(t *testing.T) {
 	const threads, words, rows = 32, 16, 16
 	k := ptx.NewKernel("k")
@@ -335,7 +335,7 @@ func TestWarpStaging(t *testing.T) {
 		ptx.StGlobal(out.Index(i, 4).At(4*rows*words), ptx.LdShared[ptx.U32](to.Plus(i.ShlI(2))))
 	})
 	p := probe.New(t, k, threads, 2*tile.WarpStagingBytes)
-	var stored, plain []uint32 // the words in order of shared memory, and in order of the matrix
+	var stored, plain []uint32 // the words in the order of shared memory, and in the order of the matrix
 	for i := range uint32(rows * words) {
 		plain = append(plain, i*3+1)
 	}

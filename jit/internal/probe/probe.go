@@ -16,14 +16,14 @@ import (
 // Poison is the value of words that no kernel has written.
 const Poison = 0xffffffff
 
-// Timing is one way for asynchronous work to complete.
+// Timing selects when asynchronous work completes.
 type Timing struct {
 	Name   string
 	Timing emu.Timing
 	Seed   uint64
 }
 
-// Timings returns early, late with a search for races, and some random timings.
+// Timings returns the timings early, late with race checks, and some random ones.
 func Timings() []Timing {
 	list := []Timing{{"early", emu.Early, 0}, {"late", emu.Late, 0}}
 	for seed := range uint64(4) {
@@ -41,8 +41,8 @@ type Probe struct {
 	Launch emu.Launch
 }
 
-// New builds k, prints it and loads the text. A CTA has threads threads and
-// sharedBytes of dynamic shared memory.
+// New builds k, prints it and loads the text. A CTA has the given numbers of threads and of bytes
+// of dynamic shared memory.
 func New(tb testing.TB, k *ptx.Kernel, threads, sharedBytes int) *Probe {
 	tb.Helper()
 	m, err := k.Build()
@@ -64,7 +64,7 @@ func must(tb testing.TB, err error) {
 	}
 }
 
-// Words writes values to global memory and returns their address.
+// Words allocates global memory, writes the values to it, and returns its address.
 func (p *Probe) Words(values ...uint32) uint64 {
 	p.tb.Helper()
 	at, err := p.mem.Alloc(int64(4 * max(1, len(values))))
@@ -77,7 +77,7 @@ func (p *Probe) Words(values ...uint32) uint64 {
 	return at
 }
 
-// Room allocates n words, filled with Poison.
+// Room allocates n words, fills them with Poison, and returns their address.
 func (p *Probe) Room(n int) uint64 {
 	return p.Words(slices.Repeat([]uint32{Poison}, n)...)
 }
@@ -94,14 +94,14 @@ func (p *Probe) Read(at uint64, n int) []uint32 {
 	return words
 }
 
-// Run launches ctas CTAs. params are in the kernel's order: uint64 addresses and
-// int words.
+// Run launches a grid of ctas CTAs. params are in the kernel's order: a uint64 is an address, an
+// int a word.
 func (p *Probe) Run(t Timing, ctas int, params ...any) {
 	p.tb.Helper()
 	must(p.tb, p.Try(t, ctas, params...))
 }
 
-// Try is Run, and returns the launch's error.
+// Try does the same as Run, and returns the error of the launch.
 func (p *Probe) Try(t Timing, ctas int, params ...any) error {
 	p.tb.Helper()
 	l := p.Launch
