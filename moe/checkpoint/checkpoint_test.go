@@ -14,12 +14,12 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// TestPublished checks the layer of each published model.
+// TestPublished checks the expert layer of each published model.
 func TestPublished(t *testing.T) {
 	const from = 3 // the first layer of DeepSeek-V3 that has experts
 	want := map[string]struct {
 		config string
-		moe    int // layers with experts
+		moe    int // number of layers with experts
 		first  int
 	}{
 		"Mixtral 8x7B":         {"d=4096 n=14336 E=8 K=2 w1=concatenated logits=bf16", 32, 0},
@@ -79,8 +79,7 @@ var (
 	fieldName = regexp.MustCompile(`"(\w+)":`)
 )
 
-// with adds fields to the text of a config.json. A field that is there already gets the
-// new value.
+// with adds fields to the text of a config.json. If a field is present already, its value changes.
 func with(model, more string) string {
 	outer := more
 	for nested.MatchString(outer) {

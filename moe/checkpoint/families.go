@@ -8,8 +8,8 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// family reads a layer's fields and returns the numbers of the model's layers of this
-// kind. nil means all layers.
+// family reads the fields of a layer into c. It returns a function that reports whether the layer
+// with a number has experts. nil means that all layers have experts.
 type family func(f *fields, c *spec.Config) (sparse func(layer int) bool)
 
 // families lists the known model types, as transformers 5 computes them.
@@ -74,7 +74,7 @@ var families = map[string]family{
 	"dbrx":                  dbrx,
 }
 
-// aliases maps a model type to the type whose layer it has.
+// aliases maps a model type to the type that has the same layer.
 var aliases = map[string]string{
 	"qwen3_5_moe_text": "qwen3_5_moe", "qwen3_vl_moe": "qwen3_moe", "qwen3_vl_moe_text": "qwen3_moe",
 	"kimi_k2": "deepseek_v3", "kimi_k25": "deepseek_v3", "deepseek_v32": "deepseek_v3",
@@ -84,7 +84,8 @@ var aliases = map[string]string{
 // numbersOfExperts are the names that config.json files use for E, the number of experts.
 var numbersOfExperts = []string{"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}
 
-// sizes reads d, n, E and K, under the names that transformers and checkpoints use.
+// sizes reads d, n, E and K, under the names that transformers and checkpoints use. intermediate
+// has the names for n.
 func (f *fields) sizes(c *spec.Config, intermediate ...string) {
 	c.Hidden = f.size("hidden_size", "d_model")
 	c.Intermediate = f.size(intermediate...)
@@ -118,7 +119,7 @@ func single(raw json.RawMessage) json.RawMessage {
 	return list[0]
 }
 
-// gated reads the activation of gated experts.
+// gated reads the activation of experts with a gate.
 func (f *fields) gated(c *spec.Config, missing string, names ...string) {
 	f.activation(c, missing, map[string]spec.Activation{
 		"silu": spec.SwiGLU, "swish": spec.SwiGLU, "gelu": spec.GeGLUErf, "relu": spec.ReGLU,
@@ -144,12 +145,12 @@ func (f *fields) jitter(names ...string) {
 	}
 }
 
-// normed reads a router that takes the softmax of all logits. A field tells whether the
+// normed sets the scores of a router that takes the softmax of all logits. norm reports whether the
 // chosen scores are divided by their sum.
 func normed(c *spec.Config, norm bool) {
 	c.Score = spec.SoftmaxAll
 	if norm {
-		c.Score = spec.SoftmaxTopK // the same function
+		c.Score = spec.SoftmaxTopK // softmax over the chosen logits is the same function
 	}
 }
 
@@ -170,8 +171,8 @@ func (f *fields) shared(c *spec.Config, n, width int) {
 	c.SharedExperts = n * width / c.Intermediate
 }
 
-// scale reads the factor of the scores. It refuses 0: a model multiplies the scores by 0
-// then, but in a Config 0 means the factor 1.
+// scale reads the factor of the scores. It refuses 0: the model would multiply the scores by 0, but
+// in a Config 0 means the factor 1.
 func (f *fields) scale(c *spec.Config, missing float64, name string) {
 	if c.ScoreScale = f.number(missing, name); c.ScoreScale == 0 {
 		f.fail("%s is 0, must be above 0: the experts would add nothing", name)
@@ -234,7 +235,7 @@ func deepseekV2(f *fields, c *spec.Config) func(int) bool {
 	default:
 		f.fail("topk_method is %q, must be \"greedy\" or \"group_limited_greedy\"", method)
 	}
-	f.find("n_group", "topk_group") // the fields are null or 1 in a model without groups
+	f.find("n_group", "topk_group") // in a model without groups these fields are null or 1
 	f.shared(c, f.count(2, "n_shared_experts"), c.Intermediate)
 	switch f.kind() {
 	case "deepseek_ocr2":
@@ -248,7 +249,7 @@ func deepseekV2(f *fields, c *spec.Config) func(int) bool {
 	return f.after(0, byFirst)
 }
 
-// groups reads the number of expert groups. One group means none.
+// groups reads the number of groups of experts. One group means no groups.
 func (f *fields) groups(c *spec.Config, groups, kept int) {
 	c.Groups, c.TopGroups = f.count(groups, "n_group", "num_expert_group"), f.count(kept, "topk_group")
 	if c.Groups <= 1 {
@@ -256,7 +257,7 @@ func (f *fields) groups(c *spec.Config, groups, kept int) {
 	}
 }
 
-// noaux is the routing of DeepSeek-V3: sigmoid scores, selected with a bias and in groups.
+// noaux reads the routing of DeepSeek-V3: sigmoid scores, selected with a bias and in groups.
 func (f *fields) noaux(c *spec.Config, groups, kept int, scale float64, norm bool) {
 	c.Logits, c.Score, c.SelectionBias = spec.F32, spec.Sigmoid, true
 	f.fixed("scoring_func", "sigmoid")
@@ -321,7 +322,7 @@ func phi(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "intermediate_size")
 	f.gated(c, "silu", "hidden_act")
 	f.jitter("input_jitter_noise")
-	f.find("router_jitter_noise") // SparseMixer's threshold
+	f.find("router_jitter_noise") // a threshold of SparseMixer, see Outside
 	f.outside = append(f.outside, "the router is SparseMixer, a softmax over the logits near the largest, for each choice anew: route yourself, and give the experts ids and scores")
 	return nil
 }

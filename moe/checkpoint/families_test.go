@@ -9,8 +9,8 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// TestFamilies checks how optional fields change the layer, when they are present and when
-// they are missing.
+// TestFamilies checks how optional fields change the layer, both if they are present and if they
+// are missing.
 func TestFamilies(t *testing.T) {
 	const sigmoid = "d=64 n=32 E=8 K=2 w1=concatenated logits=f32 router=f32 score=sigmoid "
 	for _, tt := range []struct{ name, kind, more, want string }{

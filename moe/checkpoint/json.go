@@ -20,13 +20,12 @@ const (
 	maxDepth = 4
 )
 
-// inner names the objects in which a model of several parts keeps the fields of its text
+// inner has the names of the objects in which a model of several parts keeps the fields of its text
 // model.
 var inner = []string{"text_config", "language_config", "llm_config", "thinker_config", "ffn_config"}
 
-// outer lists sets of names of fields that also count for a text model if they stand
-// outside its object. Each set has the names of one thing. An outer field counts if the
-// text model has none of the names of its set.
+// outer lists fields that count for a text model even if they are outside its object. Each set has
+// the names of one field. An outer field counts only if the text model has none of these names.
 var outer = [][]string{{"model_type"}, {"dtype", "torch_dtype"}}
 
 // object holds the fields of a config.json.
@@ -35,7 +34,7 @@ type object map[string]json.RawMessage
 // has reports whether a field is present and not null.
 func (o object) has(name string) bool { return o[name] != nil && string(o[name]) != "null" }
 
-// null reports whether a field is present and null.
+// null reports whether a field is present, and is null.
 func (o object) null(name string) bool { return o[name] != nil && !o.has(name) }
 
 // part returns the name of the object within o that holds the text model's fields, or ""
@@ -80,7 +79,7 @@ func parse(data []byte) (*fields, error) {
 	}
 }
 
-// enter goes down into a part: its fields become the text model's fields.
+// enter makes the fields of a part the text model's fields.
 func (f *fields) enter(name string, part object) {
 	sets := outer
 	if name == "ffn_config" { // DBRX's ffn_config holds only a part of the layer; the sizes are outside it
@@ -123,8 +122,8 @@ func unmarshal(what string, data []byte) (object, error) {
 	return o, nil
 }
 
-// numbers rewrites the numbers that Python's json accepts and JSON does not, as
-// transformers does: NaN becomes {"__float__":"NaN"}.
+// numbers rewrites numbers that Python's json accepts and JSON does not. It writes what
+// transformers writes: NaN becomes {"__float__":"NaN"}.
 func numbers(data []byte) []byte {
 	var out bytes.Buffer
 	for i := 0; i < len(data); {
@@ -182,13 +181,13 @@ func equal(a, b json.RawMessage) bool {
 // error its methods return zero values.
 type fields struct {
 	object
-	// around holds those fields outside the text model's object that do not count for it.
+	// around has the fields outside the text model's object that do not count for the text model.
 	around  object
 	read    map[string]bool
 	assumed []string
 	outside []string
-	// listed is the length of the lists that have one entry for each layer, or 0 without
-	// such a list.
+	// listed is the length of the lists with one entry for each layer, or 0 if there is no such
+	// list.
 	listed int
 	err    error
 }
@@ -199,7 +198,8 @@ func (f *fields) fail(format string, args ...any) {
 	}
 }
 
-// find returns the first of the names that is present, and whether one is.
+// find returns the first of the names that is present, with its value. raw is nil if none is
+// present.
 func (f *fields) find(names ...string) (name string, raw json.RawMessage) {
 	for _, n := range names {
 		f.read[n] = true
@@ -210,8 +210,8 @@ func (f *fields) find(names ...string) (name string, raw json.RawMessage) {
 	return name, raw
 }
 
-// elsewhere explains, for an error, that a field missing in the text model's object stands
-// outside it.
+// elsewhere returns the end of an error for a field that is missing in the text model's object and
+// present outside it.
 func (f *fields) elsewhere(names ...string) string {
 	if at := slices.IndexFunc(names, f.around.has); at >= 0 {
 		return fmt.Sprintf(" among the text model's fields: the %s around them is not its", names[at])
@@ -219,8 +219,8 @@ func (f *fields) elsewhere(names ...string) string {
 	return ""
 }
 
-// size reads a positive whole number. It must be present under one of its names. A list
-// with one number for each layer is accepted if all numbers are equal.
+// size reads a positive whole number, which must be present under one of its names. The value may
+// be a list with one number for each layer, if all numbers are equal.
 func (f *fields) size(names ...string) int {
 	name, raw := f.one(names...)
 	if raw == nil {
@@ -235,7 +235,7 @@ func (f *fields) size(names ...string) int {
 	return v
 }
 
-// count reads an optional whole number, 0 or more.
+// count reads an optional whole number that is not negative.
 func (f *fields) count(missing int, names ...string) int {
 	name, raw := f.one(names...)
 	if raw == nil {
@@ -275,7 +275,7 @@ func (f *fields) text(missing string, names ...string) string {
 	return value(f, missing, "a string", names...)
 }
 
-// value reads an optional field into v.
+// value reads an optional field. It returns missing if the field is not present.
 func value[T any](f *fields, missing T, want string, names ...string) T {
 	name, raw := f.one(names...)
 	if raw == nil {
@@ -295,8 +295,8 @@ func assume[T any](f *fields, name string, v T) T {
 	return v
 }
 
-// fixed refuses any value of an optional field except the one that the family's code
-// computes: a string, a bool or a number, given once or once for each layer.
+// fixed refuses any value of an optional field except want, the only value that the family's code
+// computes. The value may be given once, or as a list with an element for each layer.
 func (f *fields) fixed(name string, want any) {
 	_, raw := f.find(name)
 	if raw == nil {

@@ -10,17 +10,17 @@ import (
 
 // This file determines which layers of a model have experts.
 
-// choice is a set of fields by which a family marks its layers with experts.
+// choice is a set of fields by which a family tells which layers have experts.
 type choice int
 
 const (
 	byFirst choice = 1 << iota // first_k_dense_replace: the layers before this number are dense
-	byFreq                     // moe_layer_freq: of the other layers every n-th has experts, or a list of 0 and 1 marks them
+	byFreq                     // moe_layer_freq: of the other layers every n-th has experts, or a list of 0 and 1 tells
 	byWord                     // mlp_layer_types, which overrides the two fields above
 )
 
-// after returns the layers with experts: the layers after the dense ones, as the fields of
-// by mark them.
+// after returns the layers with experts, as the fields in by tell them. dense is the default for
+// the number of layers without experts at the start of the model.
 func (f *fields) after(dense int, by choice) func(int) bool {
 	if by&byWord != 0 && f.has("mlp_layer_types") {
 		if by&byFirst != 0 {
@@ -43,7 +43,8 @@ func (f *fields) after(dense int, by choice) func(int) bool {
 	return func(i int) bool { return i >= dense && every(i) }
 }
 
-// frequent returns every n-th layer, or the layers for which a list has a 1.
+// frequent returns every n-th layer if moe_layer_freq is a number, or the layers with a 1 if it is
+// a list.
 func (f *fields) frequent() func(int) bool {
 	if strings.HasPrefix(string(f.object["moe_layer_freq"]), "[") {
 		return f.flagged("moe_layer_freq")
@@ -52,15 +53,15 @@ func (f *fields) frequent() func(int) bool {
 	return func(i int) bool { return i%max(every, 1) == 0 }
 }
 
-// oneEach checks that a list has one entry for each layer. Without num_hidden_layers the
-// list's length is the number of layers.
+// flagged returns the layers for which a list of 0 and 1 has a 1.
 func (f *fields) flagged(name string) func(int) bool {
 	list := value[[]int](f, nil, "a list of 0 and 1", name)
 	f.oneEach(name, len(list))
 	return func(i int) bool { return i < len(list) && list[i] != 0 }
 }
 
-// words returns the layers that mlp_layer_types calls sparse. Each word is sparse or dense.
+// words returns the layers for which mlp_layer_types has "sparse". Each word must be "sparse" or
+// "dense".
 func (f *fields) words() func(int) bool {
 	const name = "mlp_layer_types"
 	list := value[[]string](f, nil, "a list of words", name)
@@ -73,8 +74,8 @@ func (f *fields) words() func(int) bool {
 	return func(i int) bool { return i < len(list) && list[i] == "sparse" }
 }
 
-// oneEach checks that a list has one entry a layer. Without num_hidden_layers the
-// list's length is the number of layers.
+// oneEach checks that a list has one entry for each layer. Without num_hidden_layers the length of
+// the list is the number of layers.
 func (f *fields) oneEach(name string, entries int) {
 	f.listed = entries
 	if _, raw := f.find("num_hidden_layers", "n_layers"); raw == nil {
@@ -85,8 +86,8 @@ func (f *fields) oneEach(name string, entries int) {
 	}
 }
 
-// cut shortens lists to the model's number of layers: further entries describe the layers
-// that predict later tokens.
+// cut shortens lists to the model's number of layers. The entries that it removes describe the
+// layers that predict later tokens.
 func (f *fields) cut(names ...string) {
 	if !f.has("num_hidden_layers") || !f.has("num_nextn_predict_layers") {
 		return
@@ -100,8 +101,8 @@ func (f *fields) cut(names ...string) {
 	}
 }
 
-// stepped returns every n-th layer, except the layers of a list. Without the list it
-// excepts the layers of dense.
+// stepped returns every n-th layer, except the layers in mlp_only_layers. Without that field it
+// excepts the layers in dense.
 func (f *fields) stepped(dense ...int) func(int) bool {
 	step := 1
 	if _, raw := f.find("decoder_sparse_step"); raw != nil {
@@ -146,9 +147,8 @@ func (f *fields) enumerated(name string) func(int) bool {
 // letters maps letters to the kinds of a hybrid model's layers.
 var letters = map[rune]string{'M': "linear_attention", 'E': "moe", '*': "full_attention", '-': "mlp"}
 
-// pattern returns the layers of a hybrid model that have experts. The pattern is a list of
-// words, or a string with one letter for each layer. Its length is the model's number of
-// layers.
+// pattern returns the layers of a hybrid model that have experts. The pattern is a list of words,
+// or a string with one letter for each layer. Its length is the number of layers of the model.
 func (f *fields) pattern() func(int) bool {
 	name, raw := f.one("layers_block_type", "layer_types")
 	_, text := f.find("hybrid_override_pattern")
@@ -191,9 +191,9 @@ func (f *fields) pattern() func(int) bool {
 	return func(i int) bool { return i < len(words) && words[i] == "moe" }
 }
 
-// agree checks the fields by which other families mark their layers with experts. It
-// refuses a field that contradicts moe, because the file is ambiguous then. A field that
-// the family itself has read is not checked.
+// agree checks the fields by which other families tell which layers have experts. It refuses a
+// field that contradicts moe, because the file is then ambiguous. It does not check a field that
+// the family has read.
 func (f *fields) agree(moe []int, layers int) {
 	for _, name := range []string{"first_k_dense_replace", "moe_layer_freq", "moe_layer_num_skipped", "mlp_layer_types", "decoder_sparse_step", "mlp_only_layers"} {
 		say := says(name, f.object[name])
@@ -217,9 +217,8 @@ func wordOf(moe []int, layer int) string {
 	return sparse(has)
 }
 
-// says returns a function from a layer to the field's word for it: "sparse", "dense", or
-// "" if the field does not tell. It returns nil for a field that is missing or has another
-// form.
+// says returns a function that returns the field's word for a layer: "sparse", "dense", or "" if
+// the field does not tell. says returns nil if the field is missing or has another form.
 func says(name string, raw json.RawMessage) func(layer int) string {
 	var n int
 	var list []int
@@ -261,8 +260,8 @@ func sparse(is bool) string {
 	return "dense"
 }
 
-// dense returns "dense" if the field marks a layer without experts. Otherwise it returns
-// "", which allows any layer.
+// dense returns "dense" if is is true: the field says that the layer has no experts. Otherwise it
+// returns "", which allows any layer.
 func dense(is bool) string {
 	if is {
 		return "dense"

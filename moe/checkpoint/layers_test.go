@@ -10,15 +10,15 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// small returns the config.json of a small model of a type, with every size field.
+// small returns the config.json of a small model of the given type, with every size field.
 func small(kind, more string) []byte {
 	return []byte(with(fmt.Sprintf(`{"model_type": %q, "hidden_size": 64, "intermediate_size": 32, "moe_intermediate_size": 32, "num_experts": 8,
 		"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "shared_expert_intermediate_size": 32, "shared_intermediate_size": 32,
 		"moe_shared_expert_intermediate_size": 32, "share_expert_dim": 32, "dtype": "bfloat16", "hidden_act": "silu"%%s}`, kind), more))
 }
 
-// TestLayers checks that the layers with experts follow from the fields that the family's
-// configuration reads in transformers, and from no others.
+// TestLayers checks that the fields that a family reads in transformers, and no others, determine
+// which layers have experts.
 func TestLayers(t *testing.T) {
 	for _, tt := range []struct {
 		name, kind, more string
@@ -57,7 +57,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// Without a field for them, the layers with experts are an assumption.
+// TestLayersAssumed checks that Assumed tells which layers have experts if no field does.
 func TestLayersAssumed(t *testing.T) {
 	m, err := checkpoint.Read(small("glm4_moe_lite", `, "num_hidden_layers": 3`))
 	require.NoError(t, err)

@@ -9,16 +9,16 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// maxLayers is many times the number of layers of any published model.
+// maxLayers is the largest accepted number of layers, many times that of any published model.
 const maxLayers = 4096
 
 // Model is the description of a model's expert layers in its config.json.
 type Model struct {
 	// Name is the model's name in the list of Published. It is empty for other models.
 	Name string
-	// Type is the model_type. In a model of several parts it is the text model's.
+	// Type is the model_type. In a model of several parts it is the text model's type.
 	Type string
-	// Config is the layer, laid out as transformers holds its weights.
+	// Config is the layer, with its weights laid out as in transformers.
 	Config spec.Config
 	// Layers is the number of layers of the model. MoE lists the numbers of the layers with
 	// experts.
@@ -31,16 +31,17 @@ type Model struct {
 	Assumed []string
 	// Unknown lists fields that may belong to the layer and that Read does not use.
 	Unknown []string
-	// Quantised names the format of quantised weights in the model's files, and says
-	// whether package weights loads it, with the bytes of a layer's experts. It is empty for
-	// other files. Config has plain weights, Packed the files'.
+	// Quantised describes the format of quantised weights in the model's files. It also says
+	// whether package weights loads the format, and how many bytes a layer's experts have. It is
+	// empty for other files. Config has plain weights. Packed returns the layer with the files'
+	// format.
 	Quantised string
 
-	packed spec.Config // the layer for Packed, with Weights, if there is one
+	packed spec.Config // the result of Packed; Weights is "" if it is Config
 }
 
-// Read reads a config.json. An error names the field and the values that would be
-// right. If the model type is refused or not known, Read returns Unknown alone.
+// Read reads a config.json. An error names the field and the values that would be right. If the
+// model type is refused or not known, the returned Model has only Unknown.
 func Read(data []byte) (Model, error) {
 	f, err := parse(data)
 	if err != nil {
@@ -92,8 +93,8 @@ func Read(data []byte) (Model, error) {
 	return m, nil
 }
 
-// lookup finds the family of a model_type: the type's own family, the family that it
-// copies, or the family of the model whose text part it is.
+// lookup finds the family of a model_type. The model type may have a family of its own, copy
+// another type, or be the text part of a model.
 func (f *fields) lookup(kind string) (name string, read family, err error) {
 	name = kind
 	if to, ok := aliases[kind]; ok {
@@ -117,8 +118,8 @@ func (f *fields) lookup(kind string) (name string, read family, err error) {
 	return "", nil, err
 }
 
-// elementType returns the element type of the weights, or bf16 for weights that are
-// stored in another type and computed in bf16.
+// elementType returns the element type of the weights. It returns bf16 for weights that are stored
+// in another type and computed in bf16.
 func (f *fields) elementType() spec.Type {
 	name, raw := f.find("dtype", "torch_dtype")
 	if raw == nil {

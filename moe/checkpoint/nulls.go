@@ -2,9 +2,9 @@ package checkpoint
 
 import "encoding/json"
 
-// nulls lists, by model type, the fields that transformers accepts as null, and the
-// value that null means: false for a switch, no groups, or the class's default. Null in
-// any other field is an error in transformers, and here.
+// nulls lists, by model type, the fields that transformers accepts as null, and the value that null
+// means: false for a switch, one group, or the default of the class. Null in any other field is an
+// error, as in transformers.
 var nulls = map[string]map[string]string{
 	"axk1":           {"norm_topk_prob": "false"},
 	"axk2":           {"n_group": "1", "topk_group": "1"},
@@ -17,7 +17,7 @@ var nulls = map[string]map[string]string{
 	"mistral4":       {"norm_topk_prob": "false"},
 }
 
-// defaults replaces null by the value that it means, for each field that accepts null.
+// defaults replaces null by its meaning in each field that accepts null.
 func (f *fields) defaults() {
 	for name, value := range nulls[f.kind()] {
 		if f.null(name) {

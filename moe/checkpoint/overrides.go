@@ -10,11 +10,10 @@ import (
 
 var attention = regexp.MustCompile(`attention|attn`)
 
-// overrides reads per_layer_config, which any model of transformers may have. It maps a
-// layer's number to fields with other values, and in "skip" to the parts that the layer
-// lacks. Most models change attention heads in this way. A field that would make expert
-// layers differ is refused. Fields that may do so are returned, each once, for
-// [Model.Unknown].
+// overrides reads per_layer_config, which any model of transformers may have. It maps a layer's
+// number to fields with other values, and its "skip" lists parts that the layer does not have. Most
+// models use it to change attention heads. A field that would make expert layers differ is refused.
+// Fields that may make them differ are returned, each once, for [Model.Unknown].
 func (f *fields) overrides() (unknown []string) {
 	if _, raw := f.find("per_layer_config"); raw == nil {
 		return nil
@@ -38,7 +37,7 @@ func (f *fields) overrides() (unknown []string) {
 	return unknown
 }
 
-// skips refuses a layer that lacks other parts than its attention.
+// skips refuses a layer that skips parts other than its attention.
 func (f *fields) skips(layer string, raw json.RawMessage) {
 	var parts []string
 	if err := json.Unmarshal(raw, &parts); err != nil {

@@ -9,8 +9,8 @@ import (
 	"sonicmoe/moe/checkpoint/internal/quantisation"
 )
 
-// quantised sets Quantised, the description of the format of the files' weights and of what
-// package weights does with it, and the layer for Packed.
+// quantised sets Quantised, and the layer for Packed. Quantised describes the format of the files'
+// weights and what package weights does with it.
 func (m *Model) quantised(f *fields) {
 	for _, o := range []object{f.object, f.around} {
 		for _, name := range quantisation.Keys {
@@ -22,7 +22,7 @@ func (m *Model) quantised(f *fields) {
 	}
 }
 
-// describe describes a quantization_config.
+// describe reads a quantization_config for quantised.
 func (m *Model) describe(raw json.RawMessage) {
 	of := quantisation.Of(raw)
 	m.Quantised = of.Text + ": "
@@ -36,13 +36,13 @@ func (m *Model) describe(raw json.RawMessage) {
 	}
 }
 
-// loaded says what package weights does with weights in a format of Config.Weights, and
-// keeps the format if a layer takes it.
+// loaded returns a description of what package weights does with weights in a format of
+// Config.Weights. If a layer accepts the format, it also sets the layer for Packed.
 func (m *Model) loaded(of quantisation.Format) string {
 	c := m.Config
-	c.Weights, c.InOut = of.Word, false // packed matrices are [out, in] in files
+	c.Weights, c.InOut = of.Word, false // in files packed matrices are [out, in]
 	if sixteen := "u" + strings.TrimPrefix(of.Word, "u") + "-f16"; c.Type == spec.F16 && spec.PackingNamed(sixteen) != nil {
-		c.Weights = sixteen // compressed-tensors' scales have the model's type
+		c.Weights = sixteen // the scales of compressed-tensors have the model's type
 	}
 	if c.GateUp == spec.Concatenated && c.Activation.Gated() && spec.PackingNamed(c.Weights).LiesApart(c.Intermediate) {
 		c.GateUp = spec.Apart
@@ -58,9 +58,9 @@ func (m *Model) loaded(of quantisation.Format) string {
 		c.Weights, spec.MatrixBytes(c), spec.MatrixBytes(m.Config))
 }
 
-// Packed returns the layer with weights as the files have them: Config, with Weights, and with
-// matrices [out, in]. It is Config itself for files that package weights dequantises, or
-// that are not quantised.
+// Packed returns the layer with weights as the files have them: Config with the files' format in
+// Weights, and with matrices [out, in]. It returns Config itself if the files are not quantised, or
+// if package weights dequantises them.
 func (m Model) Packed() spec.Config {
 	if m.packed.Weights == "" {
 		return m.Config

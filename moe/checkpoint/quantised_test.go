@@ -10,8 +10,8 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// TestQuantised checks the words for the formats of published models, as their
-// config.json names them.
+// TestQuantised checks the descriptions of the formats of published models, from the fields of
+// their config.json.
 func TestQuantised(t *testing.T) {
 	const loaded, refused = ": the files' weights are loaded as they are, with Config.Weights ", ": weights in it can't be loaded, dequantise the files before"
 	for _, tt := range []struct{ name, field, want string }{

@@ -11,7 +11,7 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// sigmoids returns the config.json of a model in a family like DeepSeek-V3's.
+// sigmoids returns the config.json of a model whose family is like DeepSeek-V3.
 func sigmoids(kind, more string) string {
 	return strings.Replace(with(v3, more), "deepseek_v3", kind, 1)
 }
@@ -30,7 +30,7 @@ func TestNull(t *testing.T) {
 	const scaled = `, "routed_scaling_factor": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "topk_group": 1`
 	for _, tt := range []struct {
 		name, json string
-		want       string // text of the Config, or of the error
+		want       string // part of the Config's text, or of the error
 	}{
 		{"no normalisation in DeepSeek-V3", sigmoids("deepseek_v3", scaled+`, "norm_topk_prob": null`), "score=sigmoid selection-bias scale=2 shared=1"},
 		{"in A.X-K1", sigmoids("axk1", scaled+`, "norm_topk_prob": null`), "score=sigmoid selection-bias scale=2 shared=1"},
@@ -69,8 +69,8 @@ func TestNull(t *testing.T) {
 	}
 }
 
-// TestAround checks which fields outside the text model's object count: model_type and
-// dtype, and only if the object has none. Errors name the other fields.
+// TestAround checks which fields outside the text model's object count. These are model_type and
+// dtype, and only if the object does not have them. Errors name the other fields.
 func TestAround(t *testing.T) {
 	text := func(more string) string { return sigmoids("glm4v_moe_text", more) }
 	around := func(fields, text string) string {
@@ -102,12 +102,12 @@ func TestAround(t *testing.T) {
 	assert.ErrorContains(t, err, "has no num_local_experts or num_experts or n_routed_experts or moe_num_experts among the text model's fields: the n_routed_experts around them is not its")
 }
 
-// TestPerLayerConfig checks that per_layer_config may change parts of the model that are
-// not expert layers.
+// TestPerLayerConfig checks that per_layer_config may change parts of the model other than expert
+// layers, and nothing else.
 func TestPerLayerConfig(t *testing.T) {
 	for _, tt := range []struct {
 		name, model, layers string
-		want                string // of the error
+		want                string // part of the error
 		unknown             []string
 	}{
 		{"fewer experts", gptOSS, `{"1": {"num_local_experts": 4}}`, "per_layer_config has num_local_experts of layer 1 as 4: layers that differ in it are no one Config's", nil},
@@ -133,8 +133,8 @@ func TestPerLayerConfig(t *testing.T) {
 	}
 }
 
-// TestUnknownFields checks that Unknown names a field that may belong to the layer, in
-// upper or lower case, but not fields of the loss, of attention and of other parts.
+// TestUnknownFields checks that Unknown names a field that may belong to the layer, in upper or
+// lower case. It must not name fields of the loss, of attention and of other parts.
 func TestUnknownFields(t *testing.T) {
 	const mixtral = `{"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 32, "num_local_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 3, %q: %s}`
 	for value, names := range map[string][]string{

@@ -1,6 +1,6 @@
 package checkpoint
 
-// This file lists model types that are known and that no Config describes.
+// This file lists model types that Read knows and that no Config describes.
 
 const none = "there are no experts in it"
 

@@ -12,7 +12,7 @@ import (
 // the text model.
 func (f *fields) kind() string { return strings.TrimSuffix(f.text("", "model_type"), "_text") }
 
-// v3 holds what a descendant of DeepSeek-V3 assumes for missing fields.
+// v3 has the defaults for missing fields of a family that descends from DeepSeek-V3.
 type v3 struct {
 	groups, kept  int
 	scale         float64
@@ -43,7 +43,7 @@ func deepseekV3(f *fields, c *spec.Config) func(int) bool {
 	kind := f.kind()
 	of, ok := v3s[kind]
 	if !ok {
-		of = v3{8, 4, 2.5, true, 1, 3, byFirst} // DeepSeek-V3 and Kimi-K2
+		of = v3{8, 4, 2.5, true, 1, 3, byFirst} // the defaults of DeepSeek-V3 and Kimi-K2
 	}
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
@@ -53,7 +53,7 @@ func deepseekV3(f *fields, c *spec.Config) func(int) bool {
 	case "axk1":
 		f.outside = append(f.outside, "an RMS norm over the sum of experts and shared expert: apply it to O")
 	case "axk2":
-		f.fixed("n_group", 1.) // the model masks groups with 0 instead of -∞, which differs if a bias is negative
+		f.fixed("n_group", 1.) // the model sets the scores of other groups to 0, not to -∞, which differs if a bias is negative
 	case "glm5_next":
 		f.fixed("hidden_act", "silu")
 		if c.Limit = f.number(10, "swiglu_limit"); c.Limit == 0 {
@@ -77,8 +77,8 @@ func deepseekV3(f *fields, c *spec.Config) func(int) bool {
 	return f.after(of.dense, of.by)
 }
 
-// biased reads a router that selects by sigmoid plus bias. The scores are the chosen
-// sigmoids over their sum.
+// biased sets the scores of a router that selects by sigmoid plus bias. The scores are the chosen
+// sigmoids divided by their sum.
 func biased(c *spec.Config, logits spec.Type, epsilon float64) {
 	c.Logits, c.Score, c.SelectionBias = logits, spec.Sigmoid, true
 	c.Renormalize, c.NormEpsilon = spec.RenormSum, epsilon
@@ -139,7 +139,7 @@ func minimaxM2(f *fields, c *spec.Config) func(int) bool {
 	f.gated(c, "silu", "hidden_act")
 	f.jitter("router_jitter_noise")
 	c.Logits, c.RouterF32, c.Score, c.Renormalize = spec.F32, true, spec.Sigmoid, spec.RenormSum
-	// The published router is FP32, and the model's code computes in that type.
+	// The published router is FP32, and the model's own code computes in FP32.
 	f.assumed = append(f.assumed, "the router's weight is f32, as published: transformers rounds it to the model's dtype where it loads one")
 	c.SelectionBias = true
 	if _, raw := f.find("use_routing_bias"); raw != nil {
@@ -155,7 +155,7 @@ func minimaxM3(f *fields, c *spec.Config) func(int) bool {
 	f.jitter("router_jitter_noise")
 	biased(c, spec.BF16, 0)
 	c.Activation, c.Alpha, c.Limit = spec.SwiGLUOAI, f.number(1.702, "swiglu_alpha"), f.number(7, "swiglu_limit")
-	f.find("hidden_act", "dense_intermediate_size") // the activation is always swiglu_alpha's, and the width is of layers without experts
+	f.find("hidden_act", "dense_intermediate_size") // the activation is always that of swiglu_alpha; the width is for layers without experts
 	f.scale(c, 2, "routed_scaling_factor")
 	f.shared(c, 1, f.size("shared_intermediate_size"))
 	if f.find("moe_layer_freq"); f.has("moe_layer_freq") && !f.has("mlp_layer_types") {

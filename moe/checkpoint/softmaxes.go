@@ -2,9 +2,9 @@ package checkpoint
 
 import "sonicmoe/internal/spec"
 
-// This file reads families whose routers use softmax and that families.go does not have.
+// This file reads families whose routers use softmax, except for the families in families.go.
 
-// granite reads Mixtral's layer plus a shared expert.
+// granite reads Mixtral's layer with a shared expert.
 func granite(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "intermediate_size")
 	f.gated(c, "silu", "hidden_act")
@@ -59,7 +59,7 @@ func cohere2(f *fields, c *spec.Config) func(int) bool {
 	return f.after(0, byWord|byFirst)
 }
 
-// mistral4 reads DeepSeek's router with a softmax in place of the sigmoid.
+// mistral4 reads DeepSeek-V3's router with a softmax in place of the sigmoid.
 func mistral4(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
@@ -84,14 +84,14 @@ func mistral4(f *fields, c *spec.Config) func(int) bool {
 	return f.after(0, byFirst)
 }
 
-// privacyFilter reads gpt-oss's layer with an FP32 router and gate before up.
+// privacyFilter reads gpt-oss's layer, but with an FP32 router, and with gate before up.
 func privacyFilter(f *fields, c *spec.Config) func(int) bool {
 	gptOSS(f, c)
 	c.GateUp, c.Logits = spec.Concatenated, spec.F32
 	return nil
 }
 
-// diffusionGemma reads Gemma-4's experts, which are in every layer.
+// diffusionGemma reads Gemma-4's experts. In this model every layer has them.
 func diffusionGemma(f *fields, c *spec.Config) func(int) bool {
 	f.object["enable_moe_block"] = []byte("true")
 	return gemma4(f, c)

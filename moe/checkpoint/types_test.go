@@ -1,4 +1,4 @@
-// This file has the tests of every model type of transformers that mentions experts.
+// This file tests every model type of transformers that mentions experts.
 package checkpoint_test
 
 import (
@@ -19,9 +19,9 @@ import (
 
 var update = flag.Bool("update-types", false, "write testdata/types.txt anew")
 
-// TestTypes reads the default config.json of each type, which testdata/modeltypes.py takes
-// from transformers. types.txt has the result: the layer, or the reason of the refusal.
-// Every type must be known.
+// TestTypes checks how Read reads the default config.json of each type, which
+// testdata/modeltypes.py takes from transformers. types.txt has the expected results: the layer, or
+// the reason of the refusal. Every type must be known.
 func TestTypes(t *testing.T) {
 	data, err := os.ReadFile("testdata/types.json")
 	require.NoError(t, err)

@@ -9,9 +9,10 @@ import (
 	"strings"
 )
 
-// These patterns recognise fields of expert layers by their names. The patterns of ignored
-// fields cover the training loss, the distribution of work, and other parts of the model.
-// A field of another part that also names experts or a router is not ignored.
+// These patterns recognise fields of expert layers by their names. telling matches fields that may
+// belong to an expert layer. harmless matches fields of the training loss and of the distribution
+// of work. others matches fields of other parts of the model, which count only if they match
+// experts, too.
 var (
 	telling = regexp.MustCompile(`expert|moe|rout|top_?k|scor(e|ing)|renorm|group|swiglu|shared|sparse|latent|clamp|_act$|^mlp|` +
 		`bias|limit|scaling|activation|(layer|block|ffn)s?_(config|override)`)
@@ -33,7 +34,7 @@ func off(name string, raw json.RawMessage) bool {
 	return string(raw) == "false" && strings.HasSuffix(strings.ToLower(name), "bias")
 }
 
-// unknown lists the fields that were not read and may belong to the layer.
+// unknown lists the fields that were not read and that may belong to the layer.
 func (f *fields) unknown() []string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(f.object)) {

@@ -25,8 +25,8 @@ type File struct {
 	metadata map[string]string
 }
 
-// Open opens a regular file and reads its header. Close it after use. ctx bounds
-// the reading of the header alone.
+// Open opens a regular file and reads its header. The caller must close the file. ctx limits only
+// the reading of the header.
 func Open(ctx context.Context, path string) (*File, error) {
 	file, info, err := disk.OpenRegular(disk.OS, path, true)
 	if err != nil {
@@ -40,7 +40,7 @@ func Open(ctx context.Context, path string) (*File, error) {
 	return f, nil
 }
 
-// New reads the header of a file that has size bytes. It reads nothing past them.
+// New reads the header of a file of size bytes. It reads nothing past these bytes.
 func New(source io.ReaderAt, size int64) (*File, error) {
 	return open(context.Background(), source, size)
 }
@@ -74,7 +74,8 @@ func open(ctx context.Context, source io.ReaderAt, size int64) (*File, error) {
 	return f, nil
 }
 
-// otherKind returns the name of another format if the file begins like it, else "".
+// otherKind returns the name of another format if the file begins like a file of that format, else
+// "".
 func otherKind(start []byte) string {
 	switch {
 	case start[0] == '{':
@@ -87,8 +88,8 @@ func otherKind(start []byte) string {
 	return ""
 }
 
-// headerReader reads left bytes of a source as a stream until its context ends. A
-// source that ends early is an error.
+// headerReader reads the next `left` bytes of a source as a stream. It returns an error if its
+// context ends or the source ends early.
 type headerReader struct {
 	ctx      context.Context
 	source   io.ReaderAt
@@ -112,7 +113,7 @@ func (h *headerReader) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// readFull fills p. A source that ends early is an error.
+// readFull fills p. It returns an error if the source ends early.
 func readFull(source io.ReaderAt, p []byte, off int64) error {
 	n, err := source.ReadAt(p, off)
 	if n == len(p) {
@@ -132,14 +133,14 @@ func (f *File) Close() error {
 	return f.closer.Close()
 }
 
-// Tensors returns the tensors in the order of their data. Do not change the slice.
+// Tensors returns the tensors in the order of their data. The caller must not change the slice.
 func (f *File) Tensors() []Tensor { return f.tensors }
 
-// Metadata returns the file's map of strings, nil if it has none.
+// Metadata returns a copy of the file's metadata, or nil if the file has none.
 func (f *File) Metadata() map[string]string { return maps.Clone(f.metadata) }
 
-// Tensor returns the entry with a name. The error for an unknown name lists the names
-// of the file.
+// Tensor returns the tensor with the given name, without its data. The error for an unknown name
+// lists names of the file.
 func (f *File) Tensor(name string) (Tensor, error) {
 	if i, ok := f.byName[name]; ok {
 		return f.tensors[i], nil

@@ -137,9 +137,9 @@ func TestRefusesDamage(t *testing.T) {
 	}
 }
 
-// A header takes memory in proportion to the number of its tensors, and time in proportion
-// to its length. Its strings may be longer than the buffer, with escapes and quotes at any
-// place in the buffer.
+// TestLongHeaders checks that a header takes memory in proportion to the number of its tensors, and
+// time in proportion to its length. Strings may be longer than the read buffer, with escapes and
+// quotes at any place in the buffer.
 func TestLongHeaders(t *testing.T) {
 	for _, n := range []int{1<<16 - 9, 1<<16 - 8, 1<<16 - 7, 1 << 20} {
 		name := strings.Repeat("é", n/4) + strings.Repeat(`\"\\`, n/8) + "x"
@@ -183,7 +183,7 @@ func TestRefusesWrongLengths(t *testing.T) {
 	}
 }
 
-// shrinking is a file that has become shorter after its size was read.
+// shrinking is a file that became shorter after its size was read.
 type shrinking struct{ *bytes.Reader }
 
 func TestSourceThatEndsEarly(t *testing.T) {
@@ -240,8 +240,8 @@ func TestOpen(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrClosed)
 }
 
-// For every header, reading returns an error, or tensors that cover the data exactly
-// and can be written again.
+// FuzzHeader checks that reading any header returns an error, or tensors that cover the data
+// exactly and can be written again.
 func FuzzHeader(f *testing.F) {
 	f.Add([]byte(`{}`), uint16(0))
 	f.Add([]byte(`{"__metadata__":{"a":"b"}}`), uint16(0))
@@ -282,7 +282,7 @@ func source(name string, dtype string, shape []int64, data []byte) safetensors.S
 	return safetensors.Source{Name: name, DType: dtype, Shape: shape, Data: bytes.NewReader(data)}
 }
 
-// Files of other formats are recognised by their first bytes.
+// TestOtherKinds checks that files of other formats are recognised by their first bytes.
 func TestOtherKinds(t *testing.T) {
 	for start, kind := range map[string]string{
 		`{"metadata": {"total_size": 1}}`: "JSON, such as the index of a sharded model",

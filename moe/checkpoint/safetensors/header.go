@@ -68,11 +68,11 @@ func checkPlaces(tensors []Tensor, data int64) error {
 	return nil
 }
 
-// maxRank is the largest number of extents, as in PyTorch and NumPy.
+// maxRank is the largest number of dimensions, as in PyTorch and NumPy.
 const maxRank = 64
 
-// parser reads a header token by token. It refuses deeper nesting than the format
-// has, and a key that stands twice.
+// parser reads a header token by token. It refuses deeper nesting than the format has, and a key
+// that occurs twice.
 type parser struct{ scanner }
 
 func (p *parser) header() (tensors []Tensor, metadata map[string]string, err error) {
@@ -148,7 +148,7 @@ func (p *parser) tensor(name string) (Tensor, error) {
 	return t, nil
 }
 
-// spot is a position in a header. It is made into text only for an error, because a header
+// spot is a position in a header for errors. It becomes text only for an error, because a header
 // may have a million tensors.
 type spot struct{ part, name string }
 
@@ -160,7 +160,7 @@ func (p spot) String() string {
 	return fmt.Sprintf("%s %.60q", p.part, p.name)
 }
 
-// object reads an object. It calls member for each key; member must read the value.
+// object reads a JSON object. It calls member for each key, and member must read the value.
 func (p *parser) object(where spot, member func(key string) error) error {
 	return p.list(where, '{', '}', func(first token) error {
 		if first.kind != '"' {
@@ -190,8 +190,8 @@ func (p *parser) integers(name, key string) ([]int64, error) {
 	return list, err
 }
 
-// list reads a list between brackets. It calls element with the first token of each
-// element; element must read the rest.
+// list reads a list between the brackets begin and end. It calls element with the first token of
+// each element, and element must read the rest of the element.
 func (p *parser) list(where spot, begin, end byte, element func(first token) error) error {
 	if err := p.expect(where, begin); err != nil {
 		return err

@@ -15,7 +15,8 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// Open does not wait for pipes or devices, and ends with its context.
+// TestOpenNeverWaits checks that Open does not wait for pipes or devices, and returns when its
+// context ends.
 func TestOpenNeverWaits(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe.safetensors")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))

@@ -29,8 +29,8 @@ func (t token) String() string {
 	return string(t.kind)
 }
 
-// scanner splits JSON text into tokens as it reads. It takes time linear in the text and
-// memory for one token. It does not check the order of tokens.
+// scanner splits JSON text into tokens while it reads. It takes time linear in the text, and memory
+// for one token. It does not check the order of tokens.
 type scanner struct {
 	in *bufio.Reader
 	at int64  // bytes read

@@ -6,7 +6,7 @@ import (
 	mathbits "math/bits"
 )
 
-// bits maps each dtype to the bits of one element.
+// bits maps each dtype to the number of bits of an element.
 var bits = map[string]int64{
 	"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 	"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
@@ -15,7 +15,7 @@ var bits = map[string]int64{
 	"F64": 64, "I64": 64, "U64": 64, "C64": 64,
 }
 
-// formatError reports how a file, or a tensor to be written, breaks the format.
+// formatError tells how a file, or a tensor to be written, violates the format.
 type formatError struct {
 	// where is the part that is wrong, such as "header" or "tensor \"w1\"".
 	where string
@@ -34,20 +34,20 @@ func tensorErrorf(name, format string, args ...any) *formatError {
 	return &formatError{where: fmt.Sprintf("tensor %.80q", name), text: fmt.Sprintf(format, args...)}
 }
 
-// Tensor is one entry of a header.
+// Tensor describes one tensor of a file, without its data.
 type Tensor struct {
 	Name string
-	// DType is the element type by its name in the format: "BF16", "F32", "I32", "U8".
+	// DType is the name of the element type in the format, such as "BF16", "F32", "I32" or "U8".
 	DType string
-	// Shape has the extents, outermost first. A scalar has none.
+	// Shape has the extents, the outermost first. It is empty for a scalar.
 	Shape []int64
-	// Begin and End are the offsets of the tensor's first byte and of the byte after its
-	// last. They count from the end of the header.
+	// Begin and End are the offset of the tensor's first byte, and of the byte after its last one.
+	// They count from the end of the header.
 	Begin, End int64
 }
 
-// Bytes returns the size of the tensor's data by its dtype and shape. The error
-// names an unknown dtype, a negative extent, or a size that does not fit.
+// Bytes returns the size of the tensor's data, computed from its dtype and shape. The error names
+// an unknown dtype, a negative extent, or a size that is too large.
 func (t Tensor) Bytes() (int64, error) {
 	size := bits[t.DType]
 	if size == 0 {
@@ -78,5 +78,5 @@ func (t Tensor) Bytes() (int64, error) {
 	return int64(product / 8), nil
 }
 
-// String returns "experts.w1 BF16 [128 512 1536]".
+// String returns text such as "experts.w1 BF16 [128 512 1536]".
 func (t Tensor) String() string { return fmt.Sprintf("%s %s %v", t.Name, t.DType, t.Shape) }

@@ -20,14 +20,13 @@ type Source struct {
 	Data io.Reader
 }
 
-// headerAlign is the alignment of the data in the file. Spaces after the header reach it.
+// headerAlign is the alignment of the data in the file. Write pads the header with spaces.
 const headerAlign = 8
 
-// Write writes a file of tensors. It reads each source once, as a stream. metadata may
-// be nil.
+// Write writes a file of tensors. It reads each source once, as a stream. metadata may be nil.
 //
-// Tensors with wider elements come first in the file, so that each tensor is aligned
-// to its elements. Tensors of equal width keep their order.
+// Tensors with larger elements come first in the file, so that each tensor is aligned to its
+// element size. Tensors with the same element size keep their order.
 func Write(w io.Writer, metadata map[string]string, sources ...Source) error {
 	sources = slices.Clone(sources)
 	slices.SortStableFunc(sources, func(a, b Source) int { return cmp.Compare(bits[b.DType], bits[a.DType]) })

@@ -104,8 +104,8 @@ func TestWriteRefuses(t *testing.T) {
 	require.ErrorContains(t, safetensors.Write(io.Discard, map[string]string{"k": "\xff"}), "is not UTF-8")
 }
 
-// python runs a script with the reference implementation. It skips the test if Python or
-// the implementation is missing.
+// python runs a script that uses the reference implementation. It skips the test if Python or the
+// implementation is missing.
 func python(t *testing.T, script string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(outside.Python(t, "numpy", "safetensors"), append([]string{"-c", script}, args...)...).CombinedOutput()

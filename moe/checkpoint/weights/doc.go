@@ -1,5 +1,5 @@
-// Package weights reads the expert layers of published models: a folder with
-// config.json and safetensors files, one file or many with an index.
+// Package weights reads the expert layers of published models. A model is a folder with config.json
+// and safetensors files: one file, or many with an index.
 //
 //	l, err := weights.Open(ctx, "Qwen3-30B-A3B", 7)
 //	...
@@ -9,11 +9,11 @@
 //	...
 //	err = l.Load(ctx, stream, w)
 //
-// Open finds tensors by the names that each family of models gives them, expert by
-// expert or stacked. Load puts them together in the layout of the layer's Config and
+// Open finds tensors by the names that each family of models gives them. A tensor may have one
+// expert or all experts. Load puts the tensors together in the layout of the layer's Config and
 // converts them to its types.
 //
-// Quantised weights of these formats are loaded as they are, and Config.Weights has the
+// Quantised weights of the following formats are loaded as they are, and Config.Weights has the
 // format:
 //
 //	FP8            weight with weight_scale_inv or weight_scale: a scale for each block of
@@ -25,19 +25,19 @@
 //	               (Kimi-K2-Thinking); AWQ's and GPTQ's qweight, scales, qzeros; in groups
 //	               of 32 or 128
 //
-// Load changes the order of AWQ's and GPTQ's numbers, not the numbers. It adds 1 to the zero
-// points of GPTQ's first format. It takes the reciprocals of compressed-tensors' global
-// scales, by which that library divides: one weight in more than 10,000 then rounds to the
+// For AWQ and GPTQ, Load changes the order of the numbers, not their values. It adds 1 to the zero
+// points of GPTQ's first format. compressed-tensors divides by its global scales, and Load takes
+// their reciprocals instead. Because of this, one weight in more than 10,000 rounds to the
 // neighbouring bf16.
 //
-// Load dequantises the weights, with one rounding, if the caller sets Config.Weights to "",
-// for a layer whose weights have gradients, and if the layer cannot take them:
-// Model.Assumed says why. It always dequantises shared experts. A model in another format is
-// an error that names the format, as is act-order of GPTQ.
+// Load dequantises the weights, with one rounding, in two cases: if the caller sets Config.Weights
+// to "", for a layer whose weights have gradients, and if the layer cannot take the format. In the
+// second case Model.Assumed says why. Load always dequantises shared experts. For a model in
+// another format, and for GPTQ with act-order, Open or Load returns an error that names the format.
 //
-// [Layer.Store] writes a layer as it is loaded to one file, and [OpenStored] opens it: the
-// weights then need no search, no change of order and no dequantisation.
+// [Layer.Store] writes a layer to one file, as Load loads it. [OpenStored] opens the file. Loading
+// such a file needs no search for tensors, no change of order and no dequantisation.
 //
-// A tensor of the layer that has no place in the Config is an error, and so is a
-// tensor that gives the same part of a weight as another.
+// A tensor of the layer that has no place in the Config is an error. So is a tensor that gives the
+// same part of a weight as another tensor.
 package weights

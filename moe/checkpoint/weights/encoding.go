@@ -9,30 +9,31 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// encoding is how the files have a quantised weight: the tensors of its codes, their scales,
-// zero points and global scales.
+// encoding describes how the files store a quantised weight: the tensors of its codes, scales, zero
+// points and global scales.
 type encoding struct {
-	// packing is the format. Its Name is empty if no layer takes it: the weight is then
-	// dequantised.
+	// packing is the format. If its Name is empty, no layer takes the format, and Load dequantises
+	// the weight.
 	packing                      *spec.Packing
 	codes, scales, zeros, global source
 }
 
-// source is a tensor of the files. read reads it in the order and the type that packing
-// says.
+// source is a tensor of the files. read reads the tensor, in the order and type that packing
+// defines.
 type source struct {
 	name string
 	read func(ctx context.Context, name string, m matrices) ([]byte, error)
 }
 
-// matrices are the extents of the matrices [rows, columns] of a part.
+// matrices has the number and the extents of the matrices [rows, columns] of a part.
 type matrices struct{ count, rows, columns int64 }
 
-// Endings of the names of tensors. A weight X.weight, or X, is plain, or has its codes in the
-// tensor itself, or with one of the first two endings.
+// Endings of the names of tensors. A weight has the name X.weight or X in the files. If it is
+// quantised, this tensor may have its codes, or a tensor with one of the first two endings has
+// them.
 const (
 	endPacked  = "_packed"  // compressed-tensors
-	endQuant   = ".qweight" // AWQ and GPTQ: in place of .weight
+	endQuant   = ".qweight" // AWQ and GPTQ, in place of .weight
 	endInverse = "_scale_inv"
 	endScale   = "_scale"
 	endScale2  = "_scale_2"      // ModelOpt
@@ -40,18 +41,18 @@ const (
 	endZeros   = "_zero_point"
 	endOrder   = "_g_idx"
 	endShape   = "_shape"
-	endTokens  = "_activation_scale" // of layers that quantise tokens too
+	endTokens  = "_activation_scale" // in layers that quantise tokens, too
 )
 
 var (
-	// afterWeight are the endings of tensors that belong to the weight before them.
+	// afterWeight are endings that a tensor which belongs to a weight adds to the weight's name.
 	afterWeight = []string{endInverse, endScale, endScale2, endGlobal, endZeros, endOrder, endShape, endTokens}
-	// besideWeight are the endings, in place of .weight, of tensors that belong to a weight.
-	// Scales of inputs are for layers that quantise tokens too.
+	// besideWeight are endings that replace .weight in the name of a tensor that belongs to a
+	// weight. Scales of inputs are for layers that quantise tokens, too.
 	besideWeight = []string{".scales", ".qzeros", ".g_idx", ".input_scale", ".input_global_scale", ".activation_scale"}
 )
 
-// weightName returns the name of the weight that a tensor has, or has the codes of.
+// weightName returns the name of the weight that a tensor holds, plain or as codes.
 func weightName(name string) string {
 	if stem, ok := strings.CutSuffix(name, endQuant); ok {
 		return stem + ".weight"
@@ -59,8 +60,8 @@ func weightName(name string) string {
 	return strings.TrimSuffix(name, endPacked)
 }
 
-// belongs reports whether a tensor belongs to another one of the names, which must be in
-// order: its scales, or the like.
+// belongs reports whether a tensor belongs to another tensor of names, as its scales do, for
+// example. names must be sorted.
 func belongs(names []string, name string) bool {
 	has := func(name string) bool {
 		_, ok := slices.BinarySearch(names, name)
@@ -79,7 +80,8 @@ func belongs(names []string, name string) bool {
 	return false
 }
 
-// companion returns the name of a tensor that belongs to a part, if the files have it.
+// companion returns the name of the tensor that belongs to a part and has the given ending. ok
+// reports whether the files have it.
 func (l *Layer) companion(p part, end string) (name string, ok bool) {
 	name = strings.TrimSuffix(p.name, endPacked) + end
 	if stem, is := strings.CutSuffix(p.name, endQuant); is {
@@ -89,7 +91,8 @@ func (l *Layer) companion(p part, end string) (name string, ok bool) {
 	return name, ok
 }
 
-// need returns the name of a tensor that must belong to a part.
+// need returns the name of a tensor that belongs to a part, or an error if the files do not have
+// it.
 func (l *Layer) need(p part, end string) (string, error) {
 	name, ok := l.companion(p, end)
 	if !ok {
@@ -98,8 +101,8 @@ func (l *Layer) need(p part, end string) (string, error) {
 	return name, nil
 }
 
-// extents returns the number, rows and columns of a part's matrices. It returns false if the model's
-// files do not give them.
+// extents returns the number, rows and columns of a part's matrices. It returns false if they are
+// not known, or if the part has no matrices.
 func (l *Layer) extents(p part) (matrices, bool) {
 	_, count, err := l.place(p, l.plainShape(p.tensor))
 	dims := l.dims(p, count)
@@ -112,7 +115,7 @@ func (l *Layer) extents(p part) (matrices, bool) {
 	return matrices{dims[0], dims[1], dims[2]}, true
 }
 
-// encoding returns how the files have a part. It is nil if the part is plain.
+// encoding returns how the files store a part, or nil if the part is not quantised.
 func (l *Layer) encoding(ctx context.Context, p part) (*encoding, error) {
 	m, ok := l.extents(p)
 	if !ok {
@@ -128,7 +131,7 @@ func (l *Layer) encoding(ctx context.Context, p part) (*encoding, error) {
 	return e, err
 }
 
-// find4 returns how the files have codes of 4 bits.
+// find4 returns how the files store a part with codes of 4 bits, or nil.
 func (l *Layer) find4(ctx context.Context, p part, m matrices) (*encoding, error) {
 	if p.piece == blocks {
 		return l.blocks(p)
@@ -156,14 +159,15 @@ func (l *Layer) find4(ctx context.Context, p part, m matrices) (*encoding, error
 	return &encoding{packing: mxfp4, codes: source{p.name, l.readCodes("U8")}, scales: source{scales, l.readScales(mxfp4)}}, err
 }
 
-// nvfp4 returns how the files have NVFP4. Global scales of compressed-tensors are reciprocals.
+// nvfp4 returns how the files store a part in NVFP4. isReciprocal means that the files have the
+// reciprocals of the global scales, as compressed-tensors does.
 func (l *Layer) nvfp4(p part, scales, end string, isReciprocal bool, err error) (*encoding, error) {
 	of := spec.PackingNamed("nvfp4")
 	name, _ := l.companion(p, end)
 	return &encoding{packing: of, codes: source{p.name, l.readCodes("U8")}, scales: source{scales, l.readScales(of)}, global: source{name, l.readGlobal(isReciprocal)}}, err
 }
 
-// blocks returns how gpt-oss has MXFP4: the scales are a part of their own.
+// blocks returns how gpt-oss stores MXFP4. The scales are a part of their own.
 func (l *Layer) blocks(p part) (*encoding, error) {
 	all := l.parts[p.tensor]
 	at := slices.IndexFunc(all, func(q part) bool { return q.piece == scales })
@@ -173,7 +177,8 @@ func (l *Layer) blocks(p part) (*encoding, error) {
 	return &encoding{packing: mxfp4, codes: source{p.name, l.readBlocks}, scales: source{all[at].name, l.readScales(mxfp4)}}, nil
 }
 
-// find8 returns how the files have FP8: with scales of blocks, of rows, or one for each matrix.
+// find8 returns how the files store a part in FP8: with a scale for each block, for each row, or
+// for each matrix. It returns nil for other parts.
 func (l *Layer) find8(ctx context.Context, p part, m matrices) (*encoding, error) {
 	t, err := l.header(ctx, p.name)
 	if err != nil {
@@ -208,7 +213,7 @@ func (l *Layer) find8(ctx context.Context, p part, m matrices) (*encoding, error
 	return &encoding{packing: of, codes: source{p.name, l.readCodes("F8_E4M3")}, scales: source{scales, l.readScales(of)}}, nil
 }
 
-// blocks returns the extents of the scales of matrices in a format.
+// blocks returns the extents of the scales of the matrices, in the given format.
 func (m matrices) blocks(of *spec.Packing) []int64 {
 	down, across := of.Blocks(m.rows, m.columns)
 	return []int64{m.count, down, across}

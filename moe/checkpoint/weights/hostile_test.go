@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestHostileFiles checks that Open does not wait for a pipe or a device in the place
-// of a file, does not read a file above its limit, and ends with its context.
+// TestHostileFiles checks that Open does not wait for a pipe or a device in place of a file, does
+// not read a file above its limit of bytes, and returns when its context ends.
 func TestHostileFiles(t *testing.T) {
 	const index = "model.safetensors.index.json"
 	good := func() string {
@@ -31,7 +31,7 @@ func TestHostileFiles(t *testing.T) {
 	for _, file := range []string{"config.json", index, "model-0.safetensors"} {
 		for want, replace := range map[string]func(string) error{"is a named pipe": pipe, "is a device": endless, "too large": long} {
 			if file == "model-0.safetensors" && want == "too large" {
-				continue // the limit does not apply to files of weights
+				continue // files of weights have no limit
 			}
 			dir := good()
 			path := filepath.Join(dir, file)

@@ -11,14 +11,14 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// part is a tensor of the files, and its position in a weight of the layer.
+// part is a tensor of the files, and what it holds of a weight of the layer.
 type part struct {
-	name   string // in the files
+	name   string // name in the files
 	expert int    // number of the expert; -1 for a tensor of all experts
 	role
 }
 
-// role names a weight of the layer and a piece of it.
+// role names a weight of the layer, and the piece of it that a tensor holds.
 type role struct {
 	tensor spec.TensorID
 	piece  piece
@@ -33,15 +33,15 @@ const (
 	up               // up is the up rows of W1, or all of W1 if the layer has no gate
 	upperHalf        // upperHalf is a whole weight, in the first half of the tensor's rows
 	lowerHalf        // lowerHalf is a whole weight, in the second half of the tensor's rows
-	blocks           // blocks is gpt-oss's MXFP4 numbers, 32 in 16 bytes
-	scales           // scales is their scales, one for 32 numbers
+	blocks           // blocks is gpt-oss's MXFP4 codes: 32 codes in 16 bytes
+	scales           // scales is the scales of blocks, one for 32 codes
 	stacked          // stacked is the matrices of all experts, one below the other in one matrix
-	transposed       // transposed is stacked with each matrix transposed
+	transposed       // transposed is stacked, with each matrix transposed
 )
 
-// rules map the name of a tensor to its roles. They match the part of the name after the
-// layer's number and, if there is one, the name of the block's module. The first capture
-// is the expert's number.
+// rules map the name of a tensor to its roles. A rule matches the end of the name: what follows the
+// layer's number and, if there is one, the name of the block's module. The first capture is the
+// expert's number.
 var rules = []rule{
 	of(`(?:gate|router)(?:\.(?:wg|layer|proj|gate))?\.weight`, role{spec.TensorRouter, whole}),
 	of(`router(?:\.layer)?\.bias`, role{spec.TensorRouterBias, whole}),
@@ -53,7 +53,7 @@ var rules = []rule{
 	of(`experts\.(\d+)\.(?:down_proj|w2)\.weight`, role{spec.TensorW2, whole}),
 	of(`experts\.(?:gate_up_proj|up_proj|fc1\.weight)|input_linear\.weight`, role{spec.TensorW1, whole}),
 	of(`experts\.(?:down_proj|fc2\.weight)|output_linear\.weight`, role{spec.TensorW2, whole}),
-	of(`moe\.gate_proj\.weight`, role{spec.TensorW1, whole}), // Step has gate and up in tensors of their own
+	of(`moe\.gate_proj\.weight`, role{spec.TensorW1, whole}), // Step has separate tensors for gate and up
 	of(`moe\.up_proj\.weight`, role{spec.TensorW3, whole}),
 	of(`moe\.down_proj\.weight`, role{spec.TensorW2, whole}),
 	of(`experts\.mlp\.w1`, role{spec.TensorW1, stacked}),
@@ -75,7 +75,7 @@ var rules = []rule{
 // shared matches the names of shared experts.
 const shared = `(?:shared_experts?|shared_mlp|share_expert)\.`
 
-// modules are the names of the block's module in the families' files.
+// modules matches the names that the families give to the block's module.
 const modules = `mlp|block_sparse_moe|feed_forward|mixer|ffn|moe`
 
 type rule struct {
@@ -89,15 +89,15 @@ func of(pattern string, roles ...role) rule {
 
 var (
 	numbered = regexp.MustCompile(`^((?:.*?\.)?(?:layers|blocks|h))\.(\d+)\.(.+)$`)
-	// block matches tensors of experts. It does not match tensors of attention or norms.
+	// block matches names of tensors of the block with experts, but not of attention or norms.
 	block = regexp.MustCompile(`^(?:` + modules + `|gate|router|shared_mlp)\.|expert|e_score_correction_bias`)
-	// sparse matches tensors that only a layer with experts has.
+	// sparse matches names of tensors that only a layer with experts has.
 	sparse = regexp.MustCompile(`^(?:block_sparse_moe|moe|router)\.|expert`)
-	// other matches other parts of a model, whose layers have numbers of their own.
+	// other matches names of other parts of a model, whose layers have their own numbers.
 	other = regexp.MustCompile(`vision|audio|visual|(?:^|\.)(?:mtp|talker)\.`)
 )
 
-// outside lists, by model type, the tensors of a block that are not part of the layer.
+// outside matches, by model type, the tensors of a block that do not belong to the layer.
 // Model.Outside describes them.
 var outside = map[string]*regexp.Regexp{
 	"axk1":            regexp.MustCompile(`^mlp\.post_mlp_layernorm\.weight$`),
@@ -107,8 +107,8 @@ var outside = map[string]*regexp.Regexp{
 
 var gemma = regexp.MustCompile(`^(?:mlp\.(?:gate|up|down)_proj\.weight|router\.scale)$`)
 
-// parts returns the tensors of one layer among the names of a model's tensors. The names
-// must be in order.
+// parts returns the tensors of one layer, from the names of all tensors of a model. names must be
+// sorted.
 func parts(names []string, layer int, kind string) ([]part, error) {
 	in, err := stack(names, layer)
 	if err != nil {
@@ -132,8 +132,8 @@ func parts(names []string, layer int, kind string) ([]part, error) {
 	return list, nil
 }
 
-// stack returns the prefix of the one stack of layers in which the layer with this number
-// has experts. Stacks of encoders have no experts.
+// stack returns the name prefix of the stack of layers to which the layer belongs. A model may have
+// several stacks, but only in one of them does the layer with this number have experts.
 func stack(names []string, layer int) (string, error) {
 	found := map[string]bool{}
 	for _, name := range names {
@@ -152,8 +152,7 @@ func stack(names []string, layer int) (string, error) {
 	return "", fmt.Errorf("layer %d has experts in %d stacks of layers, must have them in one: %s", layer, len(list), some(list))
 }
 
-// partsOf returns the parts of weights that a tensor gives. It returns none for an unknown
-// tensor.
+// partsOf returns the parts of weights that a tensor holds, or none if the tensor is unknown.
 func partsOf(name, rest string) (list []part) {
 	for _, r := range rules {
 		m := r.pattern.FindStringSubmatch(rest)

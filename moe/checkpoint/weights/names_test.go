@@ -12,8 +12,8 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// TestNames checks the names that published files and transformers give a layer's tensors,
-// after the layer's number.
+// TestNames checks the weight that each name of a tensor stands for. The names come from published
+// files and transformers, and start after the layer's number.
 func TestNames(t *testing.T) {
 	for of, names := range map[string]string{
 		"Router":        "mlp.gate.weight block_sparse_moe.gate.weight feed_forward.router.weight mixer.gate.weight block_sparse_moe.router.layer.weight ffn.router.layer.weight mlp.gate.wg.weight mlp.router.gate.weight mlp.router.weight router.proj.weight moe.gate.weight gate.weight",
@@ -29,7 +29,7 @@ func TestNames(t *testing.T) {
 		"SharedW3":      "mlp.shared_experts.up_proj.weight shared_experts.w3.weight share_expert.up_proj.weight",
 		"SharedW2":      "mlp.shared_experts.down_proj.weight shared_experts.w2.weight shared_mlp.output_linear.weight",
 		"SharedGate":    "mlp.shared_expert_gate.weight",
-		// These names look like those of weights but mean something else.
+		// These names look like names of weights, but mean something else.
 		"": "mlp.shared_experts.0.gate_proj.weight mlp.vision_experts.0.gate_proj.weight mlp.experts.0.gate.weight mlp.experts.0.w1.bias mlp.experts.0.w1.weight_scale mlp.gate.bias mlp.gate_proj.weight mlp.up_proj.weight mlp.attn.gate.weight mlp.experts.gate_up_proj.scale",
 	} {
 		for _, rest := range strings.Fields(names) {
@@ -47,7 +47,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestFamiliesOfOtherNames checks families whose files have other names or layouts.
+// TestFamiliesOfOtherNames checks families whose files use other names or layouts.
 func TestFamiliesOfOtherNames(t *testing.T) {
 	const at = "model.layers.3."
 	f32 := func(name string, shape ...int64) saved { return saved{name, "F32", shape} }
@@ -84,7 +84,7 @@ func TestFamiliesOfOtherNames(t *testing.T) {
 		{name: "qwen3_vl_moe", config: moe + `"num_experts": 2`,
 			tensors: []saved{bf16(at+"mlp.gate.weight", e, d), bf16(at+"mlp.experts.gate_up_proj", e, d, 2*n), bf16(at+"mlp.experts.down_proj", e, n, d), bf16("model.visual.blocks.3.mlp.linear_fc1.weight", 4, 4)},
 			want:    map[string][]string{"W1": {at + "mlp.experts.gate_up_proj"}, "W2": {at + "mlp.experts.down_proj"}},
-			order:   true}, // with d = 2n only W2 shows the order of the files
+			order:   true}, // with d = 2n only W2 shows the order of the files' matrices
 		{name: "qwen3_moe", config: moe + `"num_experts": 2, "norm_topk_prob": true`,
 			tensors: []saved{bf16(at+"mlp.gate.weight", e, d), bf16(at+"mlp.experts.gate_up_proj", e, 2*n, d), bf16(at+"mlp.experts.down_proj", e, d, n)},
 			want:    map[string][]string{"W1": {at + "mlp.experts.gate_up_proj"}, "W2": {at + "mlp.experts.down_proj"}}},
@@ -116,7 +116,7 @@ func TestFamiliesOfOtherNames(t *testing.T) {
 		})
 	}
 
-	t.Run("granitemoehybrid", func(t *testing.T) { // one matrix has gate above up
+	t.Run("granitemoehybrid", func(t *testing.T) { // one matrix has the gate rows above the up rows
 		up := bf16(at+"shared_mlp.input_linear.weight", 4*n, d)
 		l := made(t, `{"model_type": "granitemoehybrid", `+sizes+`"intermediate_size": 16, "num_local_experts": 2, "shared_intermediate_size": 32}`,
 			[]saved{bf16(at+"block_sparse_moe.router.layer.weight", e, d), bf16(at+"block_sparse_moe.input_linear.weight", e, 2*n, d), bf16(at+"block_sparse_moe.output_linear.weight", e, d, n),

@@ -13,18 +13,18 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// This file has the packed weights of a layer: as the files have them, or dequantised.
+// This file has the packed weights of a layer, packed as in the files or dequantised.
 
 var (
 	mxfp4 = spec.PackingNamed("mxfp4")
 	fp8   = spec.PackingNamed("fp8")
 )
 
-// isBlocks reports whether a part is gpt-oss's MXFP4 numbers or their scales.
+// isBlocks reports whether a part is gpt-oss's MXFP4 codes or their scales.
 func (p part) isBlocks() bool { return p.piece == blocks || p.piece == scales }
 
-// pack sets Config.Weights to the format of the experts' tensors, if a layer can take them as
-// they are. Otherwise they are dequantised when they are loaded, and Assumed says why.
+// pack sets Config.Weights to the format of the experts' tensors if a layer can take them as they
+// are. Otherwise Load dequantises them, and Assumed says why.
 func (l *Layer) pack(ctx context.Context) error {
 	word, err := l.word(ctx)
 	if err != nil || word == "" {
@@ -56,7 +56,7 @@ func (l *Layer) pack(ctx context.Context) error {
 	return nil
 }
 
-// word returns the format of the experts' tensors, "" if a layer cannot take them as they are.
+// word returns the format of the experts' tensors, or "" if a layer cannot take them as they are.
 func (l *Layer) word(ctx context.Context) (string, error) {
 	word, takes := "", true
 	for _, p := range slices.Concat(l.parts[spec.TensorW1], l.parts[spec.TensorW3], l.parts[spec.TensorW2]) {
@@ -80,10 +80,11 @@ func (l *Layer) word(ctx context.Context) (string, error) {
 	return word, nil
 }
 
-// isE8M0 reports whether a type is E8M0, or plain bytes.
+// isE8M0 reports whether a dtype can hold E8M0 numbers: E8M0 itself, or bytes.
 func isE8M0(dtype string) bool { return dtype == "U8" || dtype == "F8_E8M0" }
 
-// packedTensor returns the bytes of a packed weight: its codes, or what belongs to them.
+// packedTensor returns the bytes of a tensor of a packed weight: codes, scales, zero points or
+// global scales.
 func (l *Layer) packedTensor(ctx context.Context, id spec.TensorID) ([]byte, error) {
 	s := l.shape(id)
 	to := make([]byte, s.Bytes())
@@ -111,7 +112,7 @@ func (l *Layer) packedTensor(ctx context.Context, id spec.TensorID) ([]byte, err
 	return to, nil
 }
 
-// source returns the source of a tensor of a matrix.
+// source returns the source of the tensor id, which is one of the tensors of.
 func (e *encoding) source(of spec.PackedTensors, id spec.TensorID) source {
 	switch id {
 	case of.Scales:
@@ -124,7 +125,7 @@ func (e *encoding) source(of spec.PackedTensors, id spec.TensorID) source {
 	return e.codes
 }
 
-// bytes reads the tensor. An error names it.
+// bytes reads the tensor. An error names the tensor.
 func (s source) bytes(ctx context.Context, l *Layer, m matrices) ([]byte, error) {
 	data, err := s.read(ctx, s.name, m)
 	if err != nil {
@@ -133,7 +134,7 @@ func (s source) bytes(ctx context.Context, l *Layer, m matrices) ([]byte, error)
 	return data, nil
 }
 
-// values returns the values of a quantised part as FP32.
+// values returns the values of a quantised part in FP32.
 func (l *Layer) values(ctx context.Context, p part, e *encoding) ([]float32, error) {
 	m, _ := l.extents(p)
 	if m.columns*int64(e.packing.Code.Bits())%8 != 0 || min(m.rows, m.columns) < 1 || max(m.rows, m.columns) > math.MaxInt32 {
@@ -153,7 +154,7 @@ func (l *Layer) values(ctx context.Context, p part, e *encoding) ([]float32, err
 	return packed.Values(e.packing, of, int(m.rows), int(m.columns)), nil
 }
 
-// typed returns the bytes of a tensor with given extents and a type.
+// typed returns the bytes of a tensor, which must have the given extents and dtype.
 func (l *Layer) typed(ctx context.Context, name string, dims []int64, dtype string) ([]byte, error) {
 	raw, t, err := l.raw(ctx, name, dims)
 	if err == nil && t.DType != dtype {
@@ -162,7 +163,7 @@ func (l *Layer) typed(ctx context.Context, name string, dims []int64, dtype stri
 	return raw, err
 }
 
-// readCodes reads codes of a type, in rows.
+// readCodes returns a function that reads codes of a dtype, stored row by row.
 func (l *Layer) readCodes(dtype string) func(context.Context, string, matrices) ([]byte, error) {
 	return func(ctx context.Context, name string, m matrices) ([]byte, error) {
 		if dtype == "U8" {
@@ -180,7 +181,7 @@ func (l *Layer) readCodes(dtype string) func(context.Context, string, matrices) 
 	}
 }
 
-// readBlocks reads gpt-oss's blocks [E, rows, groups, 16].
+// readBlocks reads gpt-oss's blocks [E, rows, groups, 16 bytes].
 func (l *Layer) readBlocks(ctx context.Context, name string, m matrices) ([]byte, error) {
 	group := int64(mxfp4.Columns)
 	if m.columns%group != 0 {
@@ -189,7 +190,7 @@ func (l *Layer) readBlocks(ctx context.Context, name string, m matrices) ([]byte
 	return l.typed(ctx, name, []int64{m.count, m.rows, m.columns / group, mxfp4.CodeBytes(group)}, "U8")
 }
 
-// readScales reads scales with the extents of a format.
+// readScales returns a function that reads the scales of a format.
 func (l *Layer) readScales(of *spec.Packing) func(context.Context, string, matrices) ([]byte, error) {
 	return func(ctx context.Context, name string, m matrices) ([]byte, error) {
 		if of.Rows == 1 && m.columns%int64(of.Columns) != 0 {
@@ -199,8 +200,8 @@ func (l *Layer) readScales(of *spec.Packing) func(context.Context, string, matri
 	}
 }
 
-// scalesOf reads scales with given extents, as the type of a format. Each must be a number
-// that keeps the largest code finite in the layer's type.
+// scalesOf reads scales with the given extents, and converts them to the type of the format. Each
+// scale must be a number with which the largest code is finite in the layer's type.
 func (l *Layer) scalesOf(ctx context.Context, of *spec.Packing, name string, dims []int64) ([]byte, error) {
 	raw, t, err := l.raw(ctx, name, dims)
 	if err == nil {
@@ -221,7 +222,7 @@ func (l *Layer) scalesOf(ctx context.Context, of *spec.Packing, name string, dim
 	return raw, nil
 }
 
-// largest returns the largest number of the layer's type.
+// largest returns the largest finite number of the layer's type.
 func (l *Layer) largest() float64 {
 	if l.Config.Type == spec.F16 {
 		return 65504
@@ -229,7 +230,7 @@ func (l *Layer) largest() float64 {
 	return 0x1.fep127
 }
 
-// readGlobal reads global scales, or their reciprocals.
+// readGlobal returns a function that reads global scales, or reciprocals of global scales.
 func (l *Layer) readGlobal(isReciprocal bool) func(context.Context, string, matrices) ([]byte, error) {
 	return func(ctx context.Context, name string, m matrices) ([]byte, error) {
 		raw, err := l.typed(ctx, name, []int64{m.count}, "F32")
@@ -250,7 +251,7 @@ func (l *Layer) readGlobal(isReciprocal bool) func(context.Context, string, matr
 	}
 }
 
-// scaleBytes returns scales of a file as scales of a format.
+// scaleBytes converts the scales of a file to the type that a format uses.
 func scaleBytes(raw []byte, t safetensors.Tensor, of spec.Scale) ([]byte, error) {
 	want := map[spec.Scale]string{spec.ScaleBF16: "BF16", spec.ScaleF16: "F16", spec.ScaleE4M3: "F8_E4M3"}[of]
 	switch {

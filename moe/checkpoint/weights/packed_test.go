@@ -12,8 +12,8 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// fp8Layer has FP8 tensors of a layer of width n, with scales of a type: those of each expert,
-// or of all.
+// fp8Layer returns a layer of width n in FP8 files, with scales of a dtype. A tensor has one
+// expert, or all experts if fused is set.
 func fp8Layer(d, n int64, scale string, fused bool) (config string, list []saved) {
 	const at = "model.layers.1.mlp."
 	config = fmt.Sprintf(`{"model_type": "qwen3_moe", "hidden_size": %d, "num_hidden_layers": 2, "hidden_act": "silu", "dtype": "bfloat16", "num_experts_per_tok": 1,
@@ -38,8 +38,8 @@ func fp8Layer(d, n int64, scale string, fused bool) (config string, list []saved
 	return config, list
 }
 
-// TestPacked checks that the codes and scales of packed weights mean the weights that the same
-// files give when they are dequantised.
+// TestPacked checks that the codes and scales of packed weights have the same values as the weights
+// of the same files when they are dequantised.
 func TestPacked(t *testing.T) {
 	for _, tt := range []struct {
 		d, n  int64
@@ -52,7 +52,7 @@ func TestPacked(t *testing.T) {
 		{144, 256, "BF16", false, "fp8"},
 		{256, 128, "F8_E8M0", false, "fp8-ue8m0"},
 		{272, 144, "F8_E8M0", true, "fp8-ue8m0"},
-		{160, 144, "F32", false, "fp8"}, // gate and up in one tensor would share a block
+		{160, 144, "F32", false, "fp8"}, // in one tensor, gate and up would share a block, so they become separate tensors
 	} {
 		config, list := fp8Layer(tt.d, tt.n, tt.scale, tt.fused)
 		l, err := Open(t.Context(), write(t, config, list...), 1)

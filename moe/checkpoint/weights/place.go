@@ -10,15 +10,15 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// lay sets the Config's layout of the experts to the layout of the matrices in the files,
-// which may differ from the layout in transformers.
+// lay sets the layout of the experts in the Config to the layout in the files, which may differ
+// from the layout in transformers.
 func (l *Layer) lay(ctx context.Context) error {
 	if l.Config.Activation.Gated() && l.parts[spec.TensorW3] != nil {
 		l.Config.GateUp = spec.Apart
 	}
 	experts := slices.Concat(l.parts[spec.TensorW1], l.parts[spec.TensorW3], l.parts[spec.TensorW2])
 	if at := slices.IndexFunc(experts, part.isBlocks); at >= 0 {
-		l.Config.InOut = false // the order of blocks
+		l.Config.InOut = false // blocks are [out, in]
 		plain := slices.IndexFunc(experts, func(p part) bool { return !p.isBlocks() })
 		if plain >= 0 {
 			return fmt.Errorf("tensor %q is MXFP4 and %q is not: all of a layer's experts must be, or none", experts[at].name, experts[plain].name)
@@ -28,8 +28,8 @@ func (l *Layer) lay(ctx context.Context) error {
 	if l.Config.InOut {
 		return nil
 	}
-	// The files of Qwen3-VL are [in, out], and transformers transposes them. A square
-	// matrix does not show its order. But if W1 is square, 2n = d, then W2 is not.
+	// The files of Qwen3-VL have matrices [in, out], and transformers transposes them. The extents
+	// of a square matrix do not show its order. But if W1 is square, 2n = d, then W2 is not.
 	straight, err := l.lies(ctx, experts, false)
 	if err != nil || straight {
 		return err
@@ -60,7 +60,7 @@ func (l *Layer) lies(ctx context.Context, experts []part, inOut bool) (bool, err
 	return true, nil
 }
 
-// header returns the entry of a tensor in the header of its file: name, type and extents.
+// header returns the description of a tensor from the header of its file: name, dtype and extents.
 func (l *Layer) header(ctx context.Context, name string) (safetensors.Tensor, error) {
 	f, err := l.file(ctx, name)
 	if err != nil {
@@ -69,7 +69,7 @@ func (l *Layer) header(ctx context.Context, name string) (safetensors.Tensor, er
 	return f.Tensor(name)
 }
 
-// cover checks that the parts of a weight give each of its elements exactly once.
+// cover checks that the parts of a weight together give each of its elements exactly once.
 func (l *Layer) cover(id spec.TensorID, s spec.Shape) error {
 	type run struct {
 		at, count int64
@@ -108,8 +108,7 @@ func (l *Layer) cover(id spec.TensorID, s spec.Shape) error {
 	return nil
 }
 
-// place returns the position of a part in its weight, and the number of elements of the
-// part.
+// place returns the offset of a part in its weight and the number of elements of the part.
 func (l *Layer) place(p part, s spec.Shape) (at, count int64, err error) {
 	if p.expert < 0 {
 		return 0, s.Elements(), nil

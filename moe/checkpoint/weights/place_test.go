@@ -11,7 +11,7 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// load opens layer 3 and reads all of its weights.
+// load opens layer 3 of the model and reads all of its weights.
 func load(t *testing.T, dir string) error {
 	l, err := Open(t.Context(), dir, 3)
 	if err != nil {
@@ -32,8 +32,8 @@ const (
 	block3  = "model.layers.3.mlp"
 )
 
-// TestEachElementOnce checks that tensors are refused, with their names, if they would
-// leave elements of a weight unset or set elements twice.
+// TestEachElementOnce checks that Open refuses tensors that would leave elements of a weight unset,
+// or set elements twice, and that the error names the tensors.
 func TestEachElementOnce(t *testing.T) {
 	router := bf16(block3+".gate.weight", e, d)
 	good := slices.Clip(append(experts(block3, "w1", "w3", "w2"), router))
@@ -81,7 +81,7 @@ func TestEachElementOnce(t *testing.T) {
 	}
 }
 
-// TestFiles checks files without an index, or with a damaged one.
+// TestFiles checks models without an index, or with a damaged index.
 func TestFiles(t *testing.T) {
 	const index = "model.safetensors.index.json"
 	dir := write(t, mixtral, append(experts(block3, "w1", "w3", "w2"), bf16(block3+".gate.weight", e, d))...)
@@ -102,8 +102,8 @@ func TestFiles(t *testing.T) {
 	require.ErrorContains(t, load(t, dir), " is in model-0.safetensors and in other.safetensors, must be in one")
 }
 
-// TestMXFP4Types checks that MXFP4 is read only from tensors of bytes, and only if all
-// experts of a layer have it.
+// TestMXFP4Types checks that MXFP4 is read only from tensors of bytes, and only if all experts of a
+// layer are in MXFP4.
 func TestMXFP4Types(t *testing.T) {
 	const at = block3 + ".experts."
 	u8 := func(name string, shape ...int64) saved { return saved{at + name, "U8", shape} }
@@ -111,7 +111,7 @@ func TestMXFP4Types(t *testing.T) {
 		u8("gate_up_proj_blocks", e, 64, 1, 16), u8("gate_up_proj_scales", e, 64, 1), u8("down_proj_blocks", e, d, 1, 16), u8("down_proj_scales", e, d, 1)}
 	for _, tt := range []struct {
 		name  string
-		of    int // index of the tensor that differs
+		of    int // index of the tensor to change
 		other saved
 		want  string
 	}{

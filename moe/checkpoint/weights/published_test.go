@@ -15,17 +15,17 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// publishedFormat is a format of files: the tensors of a matrix [rows, columns], and its
-// numbers by the documents of the format.
+// publishedFormat is a format of files. It has the tensors of a matrix [rows, columns], and the
+// value of each number as the format's documents define it.
 type publishedFormat struct {
 	name, config string
-	// want is the format of the layer, "" if the weights are dequantised.
+	// want is Config.Weights of the layer, or "" if Load dequantises the weights.
 	want    string
 	tensors func(rows, columns int64) []saved
 	value   func(of func(name string) []byte, row, column, rows, columns int) float32
 }
 
-// Functions that read numbers of files.
+// These functions read numbers of files.
 var (
 	nibble = func(raw []byte, i int) int { return int(raw[i/2]>>(4*(i%2))) & 15 }
 	word   = func(raw []byte, i int) uint32 { return binary.LittleEndian.Uint32(raw[4*i:]) }
@@ -35,7 +35,8 @@ var (
 	e2m1   = [...]float32{0, 0.5, 1, 1.5, 2, 3, 4, 6, float32(math.Copysign(0, -1)), -0.5, -1, -1.5, -2, -3, -4, -6}
 )
 
-// e4m3 returns the value of a code without a bit of the exponent, as tests have them.
+// e4m3 returns the value of an E4M3 code. In these tests one bit of the exponent is always 0, so no
+// code is NaN.
 func e4m3(code byte) float32 {
 	v := math.Ldexp(float64(8+code&7), int(code>>3&15)-10)
 	if code&0x78 == 0 {
@@ -46,7 +47,7 @@ func e4m3(code byte) float32 {
 
 const compressed = `{"quant_method": "compressed-tensors", "format": %q, "config_groups": {"group_0": {"weights": {"num_bits": %d, "type": %q, "symmetric": %v, "strategy": %q, "group_size": 32}}}}`
 
-// publishedFormats are the formats with a tensor for each expert and matrix.
+// publishedFormats returns the formats with a tensor for each expert and matrix.
 func publishedFormats() []publishedFormat {
 	weight := func(dtype string, perElement int64, more ...saved) func(rows, columns int64) []saved {
 		return func(rows, columns int64) []saved {
@@ -123,7 +124,7 @@ func publishedFormats() []publishedFormat {
 			}},
 		{"AWQ", `{"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": true, "version": "gemm"}`, "uint4-g32-f16", across(true),
 			func(of func(string) []byte, row, column, rows, _ int) float32 {
-				at := 4 * [...]int{0, 4, 1, 5, 2, 6, 3, 7}[row%8] // AutoAWQ's reverse order
+				at := 4 * [...]int{0, 4, 1, 5, 2, 6, 3, 7}[row%8] // AutoAWQ calls this order the reverse order
 				code := word(of("qweight"), column*rows/8+row/8) >> at & 15
 				zero := word(of("qzeros"), column/32*rows/8+row/8) >> at & 15
 				return float32(int(code)-int(zero)) * f16At(of("scales"), column/32*rows+row)
@@ -133,8 +134,8 @@ func publishedFormats() []publishedFormat {
 	}
 }
 
-// publishedLayer returns a layer's config.json and tensors in a format, with shared experts
-// in the same format.
+// publishedLayer returns the config.json and the tensors of a layer in a format. The shared experts
+// have the same format.
 func publishedLayer(f publishedFormat) (config string, list []saved) {
 	const at, d, n = "model.layers.1.mlp.", 96, 64
 	config = fmt.Sprintf(`{"model_type": "deepseek_v3", "hidden_size": %d, "num_hidden_layers": 2, "hidden_act": "silu", "dtype": "bfloat16", "num_experts_per_tok": 1,
@@ -155,8 +156,8 @@ func publishedLayer(f publishedFormat) (config string, list []saved) {
 	return config, list
 }
 
-// TestPublished checks that the weights of every format, packed and dequantised, are the
-// numbers that its documents define.
+// TestPublished checks that the weights of every format, packed and dequantised, have the values
+// that the format's documents define.
 func TestPublished(t *testing.T) {
 	for _, f := range publishedFormats() {
 		t.Run(f.name, func(t *testing.T) {
@@ -213,8 +214,8 @@ func TestPublished(t *testing.T) {
 	}
 }
 
-// TestReciprocal checks how far global scales of compressed-tensors, which are divided by, are
-// from what its dequantisation computes: scale / global in place of scale·(1/global).
+// TestReciprocal bounds the error of using reciprocals of global scales. compressed-tensors
+// computes scale / global, and the layer computes scale·(1/global).
 func TestReciprocal(t *testing.T) {
 	differ, count := 0, 0
 	for i := range 1000 {
@@ -232,8 +233,8 @@ func TestReciprocal(t *testing.T) {
 	assert.Less(t, differ*10000, count, "one in 10,000 rounds to the neighbour")
 }
 
-// TestPublishedRefuses checks the errors of files that are not as their format says: they
-// name the tensor and the element.
+// TestPublishedRefuses checks that files that violate their format cause errors that name the
+// tensor and the element.
 func TestPublishedRefuses(t *testing.T) {
 	formats := publishedFormats()
 	of := func(name string) publishedFormat {
@@ -243,8 +244,8 @@ func TestPublishedRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		format publishedFormat
-		change func(list []saved) []saved // nil for none
-		tensor string                     // whose bytes spoil changes
+		change func(list []saved) []saved // nil for no change
+		tensor string                     // the tensor whose bytes spoil changes
 		spoil  func(data []byte)
 		want   string
 	}{

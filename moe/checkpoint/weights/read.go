@@ -37,8 +37,8 @@ func (l *Layer) read(ctx context.Context, to []byte, t spec.Type, p part) error 
 	return nil
 }
 
-// numbers returns the elements of a part with a count of elements, and their type: as the
-// files have them, or dequantised.
+// numbers returns the elements of a part and their type, either as the files have them or
+// dequantised. count is the number of elements.
 func (l *Layer) numbers(ctx context.Context, p part, count int64) (raw []byte, dtype string, err error) {
 	e, err := l.encoding(ctx, p)
 	switch {
@@ -55,8 +55,8 @@ func (l *Layer) numbers(ctx context.Context, p part, count int64) (raw []byte, d
 	return raw, t.DType, err
 }
 
-// transpose transposes matrices [columns, rows] of elements with a size to matrices
-// [rows, columns].
+// transpose transposes matrices [columns, rows] to matrices [rows, columns]. size is the size of an
+// element in bytes.
 func transpose(to, from []byte, rows, columns, size int64) {
 	for each := rows * columns * size; len(to) > 0; to, from = to[each:], from[each:] {
 		for r := range rows {
@@ -67,8 +67,7 @@ func transpose(to, from []byte, rows, columns, size int64) {
 	}
 }
 
-// dims returns the extents that a tensor of the files must have to give count elements of
-// a part.
+// dims returns the extents that a tensor of the files must have to hold a part of count elements.
 func (l *Layer) dims(p part, count int64) []int64 {
 	s := l.plainShape(p.tensor)
 	switch {
@@ -86,8 +85,8 @@ func (l *Layer) dims(p part, count int64) []int64 {
 	return s.Dims[:s.Rank]
 }
 
-// raw returns the bytes of a tensor with the given extents. Leading extents of 1 may be
-// missing or extra.
+// raw returns the bytes of a tensor that must have the given extents. Leading extents of 1 are
+// ignored.
 func (l *Layer) raw(ctx context.Context, name string, dims []int64) ([]byte, safetensors.Tensor, error) {
 	f, err := l.file(ctx, name)
 	if err != nil {
@@ -109,7 +108,7 @@ func (l *Layer) raw(ctx context.Context, name string, dims []int64) ([]byte, saf
 	return raw, t, err
 }
 
-// sameExtents reports whether extents are equal but for leading extents of 1.
+// sameExtents reports whether extents are equal, not counting leading extents of 1.
 func sameExtents(a, b []int64) bool {
 	for len(a) > 0 && a[0] == 1 {
 		a = a[1:]
@@ -120,7 +119,7 @@ func sameExtents(a, b []int64) bool {
 	return slices.Equal(a, b)
 }
 
-// types maps the dtypes of unquantised tensors to their formats.
+// types maps the dtypes of plain tensors to types of package spec.
 var types = map[string]spec.Type{"BF16": spec.BF16, "F16": spec.F16, "F32": spec.F32}
 
 // convert converts elements from one type to another, with one rounding.

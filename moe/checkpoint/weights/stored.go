@@ -16,20 +16,20 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// This file has layers that are stored as they are loaded: a safetensors file with the
-// Config and the weights in the layer's layout and format.
+// This file has stored layers: a safetensors file with a layer's Config, and with its weights in
+// the layout and format in which Load loads them.
 
-// Metadata of a stored layer.
+// The keys of the metadata of a stored layer, and the version of the file's format.
 const (
 	storedVersion = "1"
-	keyVersion    = "sonicmoe.layer" // the version of the file's format
-	keyConfig     = "config"         // the Config as JSON
+	keyVersion    = "sonicmoe.layer" // version of the file's format
+	keyConfig     = "config"         // Config as JSON
 	keyOutside    = "outside"        // Model.Outside as JSON
 )
 
-// Store writes the layer to a file that [OpenStored] opens: a safetensors file with the
-// Config in its metadata, and with the weights as Load gives them, packed if they are
-// packed, under their names in C. It holds one weight at a time in memory.
+// Store writes the layer to a file for [OpenStored]. The file is a safetensors file with the Config
+// in its metadata. It has the weights as Load loads them, packed weights packed, under their names
+// in the C API. Store holds one weight at a time in memory.
 func (l *Layer) Store(ctx context.Context, w io.Writer) error {
 	config, err := json.Marshal(l.Config)
 	if err != nil {
@@ -48,12 +48,12 @@ func (l *Layer) Store(ctx context.Context, w io.Writer) error {
 	return safetensors.Write(w, map[string]string{keyVersion: storedVersion, keyConfig: string(config), keyOutside: string(outside)}, list...)
 }
 
-// dtypeOf returns the name of a type in safetensors files.
+// dtypeOf returns the safetensors dtype of a type.
 func dtypeOf(t spec.Type) string {
 	return map[spec.Type]string{spec.BF16: "BF16", spec.F16: "F16", spec.F32: "F32", spec.U8: "U8"}[t]
 }
 
-// lazy is a reader whose content is made when its first byte is read.
+// lazy is a reader that makes its content when its first byte is read.
 type lazy struct {
 	read func() ([]byte, error)
 	bytes.Reader
@@ -73,8 +73,8 @@ func (z *lazy) Read(p []byte) (int, error) {
 	return z.Reader.Read(p)
 }
 
-// OpenStored opens a layer that Store wrote. Its Model has Config and Outside. The weights are in the file
-// as they will be on the device, so Load only copies.
+// OpenStored opens a layer that Store wrote. The layer's Model has only Config and Outside. The
+// weights are in the file as they will be on the device, so Load only copies them.
 func OpenStored(ctx context.Context, path string) (*Layer, error) {
 	f, err := safetensors.Open(ctx, path)
 	if err != nil {
@@ -88,8 +88,7 @@ func OpenStored(ctx context.Context, path string) (*Layer, error) {
 	return l, nil
 }
 
-// readStored reads and checks the file's metadata, and the names, types and extents of its
-// tensors.
+// readStored reads and checks the file's metadata, and the names, types and extents of its tensors.
 func (l *Layer) readStored() error {
 	m := l.stored.Metadata()
 	if v := m[keyVersion]; v != storedVersion {
@@ -132,13 +131,13 @@ func (l *Layer) readStored() error {
 	return nil
 }
 
-// storedTensor returns the bytes of a weight of the file. It dequantises if Config.Weights was
-// set to "".
+// storedTensor returns the bytes of a weight of a stored layer. It dequantises the weight if the
+// caller has set Config.Weights to "".
 func (l *Layer) storedTensor(id spec.TensorID) ([]byte, error) {
 	read := func(id spec.TensorID) ([]byte, error) {
 		section, err := l.stored.Section(spec.Row(id).C)
 		if err != nil {
-			return nil, nil // the layer does not have it
+			return nil, nil // the layer does not have this tensor
 		}
 		raw := make([]byte, section.Size())
 		_, err = io.ReadFull(section, raw)

@@ -15,8 +15,8 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// TestStored checks that a stored layer has the weights of the files that it came from, packed
-// and dequantised.
+// TestStored checks that a stored layer has the same weights as the files from which it was made,
+// packed and dequantised.
 func TestStored(t *testing.T) {
 	for _, f := range publishedFormats() {
 		t.Run(f.name, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// TestStoredRefuses checks the errors of other files.
+// TestStoredRefuses checks the errors for files that OpenStored cannot use.
 func TestStoredRefuses(t *testing.T) {
 	config, list := publishedLayer(publishedFormats()[0])
 	l, err := Open(t.Context(), write(t, config, list...), 1)
@@ -61,7 +61,7 @@ func TestStoredRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		metadata map[string]string
-		without  string // a tensor
+		without  string // a tensor to leave out
 		want     string
 	}{
 		{"a file of tensors", nil, "", `metadata sonicmoe.layer is "", must be "1"`},

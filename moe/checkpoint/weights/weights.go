@@ -20,12 +20,13 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// Layer is one expert layer in a model's files. Close it after use.
+// Layer is one expert layer in a model's files. The caller must close it.
 type Layer struct {
-	// Model is the content of config.json.
+	// Model is what config.json says.
 	Model checkpoint.Model
-	// Config is the layer, with its weights laid out as in the files, and packed if they are
-	// in a format of Config.Weights. With Weights set to "", Load and Tensor dequantise.
+	// Config is the layer, with its weights laid out as in the files. If the files' format is a
+	// format of Config.Weights, the weights are packed. A caller may set Weights to "": Load and
+	// Tensor then dequantise.
 	Config moe.Config
 
 	dir   string
@@ -33,22 +34,22 @@ type Layer struct {
 	open  map[string]*safetensors.File
 	parts map[spec.TensorID][]part
 
-	format quantisation.Format // of config.json
+	format quantisation.Format // the format that config.json names
 
-	// stored is the file of a layer that OpenStored opened, packed the format of its weights.
+	// stored is the file of a layer that OpenStored opened. packed is the format of its weights.
 	stored *safetensors.File
 	packed string
 }
 
-// Limits of the sizes of a model's files in bytes. The largest published index has some 15
+// The largest accepted sizes of a model's files in bytes. The largest published index has some 15
 // MB.
 const (
 	maxConfig = 1 << 20
 	maxIndex  = 64 << 20
 )
 
-// Open finds the weights of a layer, counted from 0, in a model's folder. It reads
-// config.json, the index, and headers, but no weights.
+// Open finds the weights of a layer in a model's folder. Layers are counted from 0. Open reads
+// config.json, the index and headers, but no weights.
 func Open(ctx context.Context, dir string, layer int) (*Layer, error) {
 	data, err := disk.ReadFile(ctx, disk.OS, filepath.Join(dir, "config.json"), maxConfig)
 	if err != nil {
@@ -74,7 +75,8 @@ func Open(ctx context.Context, dir string, layer int) (*Layer, error) {
 	return l, nil
 }
 
-// files maps each tensor to its file, by the index or by the headers of the files.
+// files maps each tensor to its file. It reads the index or, if there is none, the headers of all
+// files.
 func files(ctx context.Context, dir string) (map[string]string, error) {
 	const index = "model.safetensors.index.json"
 	data, err := disk.ReadFile(ctx, disk.OS, filepath.Join(dir, index), maxIndex)
@@ -129,8 +131,7 @@ func parseIndex(data []byte) (map[string]string, error) {
 	return index.WeightMap, err
 }
 
-// find finds the tensors in the files that make up each weight, and checks that they fill
-// it.
+// find finds the tensors that make up each weight, and checks that they give all of its elements.
 func (l *Layer) find(ctx context.Context, layer int) error {
 	list, err := parts(slices.Sorted(maps.Keys(l.where)), layer, l.Model.Type)
 	if err != nil {
@@ -143,14 +144,14 @@ func (l *Layer) find(ctx context.Context, layer int) error {
 		l.parts[p.tensor] = append(l.parts[p.tensor], p)
 	}
 	if l.Model.Type == "axk1" && l.parts[spec.TensorSelectionBias] == nil {
-		l.Config.SelectionBias = false // the released files have no such bias, and transformers then takes zeros
+		l.Config.SelectionBias = false // the released files have no such bias, and transformers then uses zeros
 	}
 	if err := l.lay(ctx); err != nil {
 		return err
 	}
 	for _, id := range spec.Weights {
 		if spec.Row(id).IsOnlyPacked() {
-			continue // belong to the weights
+			continue // these tensors belong to weights, which read them
 		}
 		s, of := l.shape(id), l.parts[id]
 		switch {
@@ -166,14 +167,13 @@ func (l *Layer) find(ctx context.Context, layer int) error {
 	return l.pack(ctx)
 }
 
-// shape returns the shape of a weight. It is the zero Shape if the layer does not have the
-// weight.
+// shape returns the shape of a weight, or the zero Shape if the layer does not have the weight.
 func (l *Layer) shape(id spec.TensorID) spec.Shape {
 	s := l.Config.Shapes(0)
 	return s.Of(id)
 }
 
-// plainShape returns the shape of a weight with Weights "plain".
+// plainShape returns the shape that a weight has if it is not packed.
 func (l *Layer) plainShape(id spec.TensorID) spec.Shape {
 	c := l.Config
 	c.Weights = ""
@@ -194,8 +194,7 @@ func (l *Layer) Close() error {
 	return errors.Join(errs...)
 }
 
-// Load copies the layer's weights to the device. It skips weights whose tensor in to
-// is zero.
+// Load copies the layer's weights to the device. It skips a weight whose tensor in to is zero.
 func (l *Layer) Load(ctx context.Context, s driver.Stream, to moe.Weights) error {
 	for _, id := range spec.Weights {
 		t := to.Weight(id)

@@ -38,38 +38,37 @@ func (s saved) bytes() []byte {
 	for i := range out {
 		out[i] = at + byte(i*7)
 		if s.dtype == "F32" && i%4 < 2 {
-			out[i] = 0 // these bits keep the value within what bf16 can hold
+			out[i] = 0 // this keeps the value within the range of bf16
 		}
 		if strings.Contains(s.name, "scale") && s.dtype != "F32" {
-			out[i] &= 0x7f // excludes E8M0's NaN
+			out[i] &= 0x7f // this excludes the NaN of E8M0
 		}
 		if i%2 == 1 && s.dtype != "U8" {
-			out[i] &= 0x3f // clears a bit of the exponent, so that the value is no NaN or infinity
+			out[i] &= 0x3f // this clears a bit of the exponent, which excludes NaN and infinity
 		}
 		switch {
 		case strings.HasSuffix(s.name, "g_idx"): // the groups in order
 			out[i] = [...]byte{byte(i / 4 / testGroup), 0, 0, 0}[i%4]
 		case strings.HasSuffix(s.name, "qzeros"):
-			out[i] &= 0x77 // no zero point of 15
+			out[i] &= 0x77 // zero points below 15
 		case strings.HasSuffix(s.name, "global_scale") || strings.HasSuffix(s.name, "scale_2"):
 			out[i] = [...]byte{0x12, 0x34, out[i], 0x3f}[i%4] // near 1
 		case s.dtype == "F8_E4M3":
-			out[i] &= 0xbf // no NaN
+			out[i] &= 0xbf // this excludes NaN
 		}
 	}
 	return out
 }
 
-// testGroup is the size of the groups of numbers of tests.
+// testGroup is the number of numbers that share a scale in the tests.
 const testGroup = 32
 
-// write writes a model's folder: two files, which have the tensors alternately, and an
-// index.
+// write writes a model's folder: two files, which get the tensors alternately, and an index.
 func write(t *testing.T, config string, tensors ...saved) string {
 	return writeSpoiled(t, config, func(string, []byte) {}, tensors...)
 }
 
-// writeSpoiled is write with the bytes of each tensor changed by a function.
+// writeSpoiled is write, with a function that changes the bytes of each tensor.
 func writeSpoiled(t *testing.T, config string, spoil func(name string, data []byte), tensors ...saved) string {
 	dir, index := t.TempDir(), map[string]string{}
 	var files [2][]safetensors.Source
@@ -112,8 +111,8 @@ func experts(prefix, gate, up, down string) []saved {
 	return list
 }
 
-// For each family, the layer's tensors have the family's names, and become weights in the
-// Config's order.
+// TestFamilies checks, for each family, that tensors with the family's names become the right
+// weights in the layout of the Config.
 func TestFamilies(t *testing.T) {
 	const at = "model.layers.3.mlp"
 	proj := func() []saved { return experts(at, "gate_proj", "up_proj", "down_proj") }
@@ -174,8 +173,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// made loads layer 3 and compares each weight with the tensors from which it should be
-// made.
+// made loads layer 3 and compares each weight with the tensors from which it must be made.
 func made(t *testing.T, config string, tensors []saved, want map[string][]string) *Layer {
 	l, err := Open(t.Context(), write(t, config, tensors...), 3)
 	require.NoError(t, err)
@@ -203,8 +201,8 @@ func made(t *testing.T, config string, tensors []saved, want map[string][]string
 	return l
 }
 
-// TestTransposed checks DBRX, which keeps the down-projections as [in, out], one expert
-// after another.
+// TestTransposed checks transpose, which is for DBRX: its files have the down-projections as [in,
+// out], one expert after another.
 func TestTransposed(t *testing.T) {
 	from := []byte{1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0, 8, 0, 9, 0, 10, 0, 11, 0, 12, 0} // two matrices of 3 by 2 bf16 numbers
 	to := make([]byte, len(from))
@@ -222,7 +220,7 @@ func gptOSSTensors() []saved {
 		u8("experts.down_proj_blocks", e, d, 1, 16), u8("experts.down_proj_scales", e, d, 1)}
 }
 
-// TestMXFP4 checks that gpt-oss's MXFP4 blocks become bf16 weights, as [out, in].
+// TestMXFP4 checks that gpt-oss's MXFP4 blocks become bf16 weights with matrices [out, in].
 func TestMXFP4(t *testing.T) {
 	tensors := gptOSSTensors()
 	l, err := Open(t.Context(), write(t, gptOSS, tensors...), 0)
@@ -246,8 +244,8 @@ func TestMXFP4(t *testing.T) {
 	assert.Len(t, bias, 4*e, "the bias is FP32 here, bf16 in the file")
 }
 
-// TestFP8 checks that FP8 numbers times the scales of their blocks become bf16, for
-// matrices whose last blocks are cut, with one tensor for each expert or for all.
+// TestFP8 checks that FP8 codes times the scales of their blocks become bf16 weights, for matrices
+// whose last blocks are smaller, with tensors of one expert or of all experts.
 func TestFP8(t *testing.T) {
 	const d, n, at = 160, 144, "model.layers.1.mlp."
 	config := strings.Replace(`{"model_type": "qwen3_moe", `+sizes+`"moe_intermediate_size": 144, "num_experts": 2, "norm_topk_prob": true,
@@ -278,7 +276,7 @@ func TestFP8(t *testing.T) {
 		}
 		return math.Copysign(v, float64(int8(b)))
 	}
-	// One matrix, or several, of rows x columns.
+	// dequantised returns the values of one or several matrices of rows x columns.
 	dequantised := func(of []saved, name string, rows, columns int) []float32 {
 		find := func(name string) []byte {
 			return of[slices.IndexFunc(of, func(s saved) bool { return s.name == at+name })].bytes()
@@ -313,7 +311,8 @@ func TestFP8(t *testing.T) {
 		}
 		want := map[spec.TensorID][]float32{spec.TensorW1: w1, spec.TensorW2: w2}
 		if len(of) != len(whole) {
-			// A block of W1 would have rows of gate and of up: 144 is no multiple of 128.
+			// In one tensor, a block of W1 would have rows of gate and of up, because 144 is no
+			// multiple of 128.
 			assert.Equal(t, spec.Apart, l.Config.GateUp)
 			half := n * d
 			want[spec.TensorW1] = slices.Concat(w1[:half], w1[2*half:3*half])

@@ -11,21 +11,23 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// This file has whole numbers of 4 bits in words of 32 bits.
+// This file has formats in which a 32-bit word holds eight whole numbers of 4 bits.
 
 const (
-	wordNumbers = 8 // of a word
+	wordNumbers = 8 // numbers of a word
 	wordBytes   = 4
 )
 
-// awqOrder has the output of each code of an AWQ word.
+// awqOrder has, for each code of an AWQ word, the number of its output among the word's eight
+// outputs.
 var awqOrder = [wordNumbers]int64{0, 2, 4, 6, 1, 3, 5, 7}
 
-// gptqOrder has the output of each zero point of a GPTQ word.
+// gptqOrder has, for each zero point of a GPTQ word, the number of its output among the word's
+// eight outputs.
 var gptqOrder = [wordNumbers]int64{0, 1, 2, 3, 4, 5, 6, 7}
 
-// whole returns the format of whole numbers with scales of a type, for a number of groups in
-// a row.
+// whole4 returns the format of whole numbers of 4 bits with scales of the type of t. groups is the
+// number of groups in a row.
 func whole4(code spec.Code, t safetensors.Tensor, m matrices, groups int64) (*spec.Packing, error) {
 	scale, ok := map[string]spec.Scale{"BF16": spec.ScaleBF16, "F16": spec.ScaleF16, "F32": spec.ScaleF32}[t.DType]
 	if !ok {
@@ -44,7 +46,7 @@ func whole4(code spec.Code, t safetensors.Tensor, m matrices, groups int64) (*sp
 	return &of, nil
 }
 
-// rowWords returns how compressed-tensors has whole numbers: words of a row's numbers.
+// rowWords returns how compressed-tensors stores whole numbers: a word has numbers of one row.
 func (l *Layer) rowWords(ctx context.Context, p part, t safetensors.Tensor, m matrices) (*encoding, error) {
 	if name, ok := l.companion(p, endOrder); ok {
 		return nil, fmt.Errorf("tensor %q is there: act-order is not read", name)
@@ -62,7 +64,7 @@ func (l *Layer) rowWords(ctx context.Context, p part, t safetensors.Tensor, m ma
 	if len(s.Shape) > 0 {
 		groups = s.Shape[len(s.Shape)-1]
 	}
-	if isAsymmetric || s.DType == "F16" { // no format has F16 and no zero points
+	if isAsymmetric || s.DType == "F16" { // there is no format with F16 scales and without zero points
 		code = spec.UInt4
 	}
 	of, err := whole4(code, s, m, groups)
@@ -75,14 +77,15 @@ func (l *Layer) rowWords(ctx context.Context, p part, t safetensors.Tensor, m ma
 		e.zeros = source{zeros, l.readZerosBelow(of)}
 	case of.HasZeros:
 		e.zeros = source{p.name, func(_ context.Context, _ string, m matrices) ([]byte, error) {
-			const zero = 8 // of codes without a zero point
+			const zero = 8 // the zero point of codes for which the files have none
 			return bytes.Repeat([]byte{zero}, int(m.count*m.rows*groups)), nil
 		}}
 	}
 	return e, nil
 }
 
-// groupWords returns how AWQ and GPTQ have whole numbers: with a row for each input.
+// groupWords returns how AWQ and GPTQ store whole numbers, in matrices with a row for each input or
+// for eight inputs.
 func (l *Layer) groupWords(ctx context.Context, p part, t safetensors.Tensor, m matrices) (*encoding, error) {
 	method, codes := "gptq", l.readDownWords
 	switch {
@@ -129,7 +132,8 @@ func (l *Layer) groupWords(ctx context.Context, p part, t safetensors.Tensor, m 
 	return &encoding{packing: of, codes: source{p.name, codes}, scales: source{scales, l.readScalesAcross(of)}, zeros: source{zeros, l.readZerosAcross(of, order, more)}}, nil
 }
 
-// checkOrder checks that the groups of inputs follow one another.
+// checkOrder checks that each group has consecutive inputs, which means that the file has no
+// act-order.
 func (l *Layer) checkOrder(ctx context.Context, name string, columns, group int64) error {
 	raw, err := l.typed(ctx, name, []int64{columns}, "I32")
 	if err != nil {
@@ -143,7 +147,7 @@ func (l *Layer) checkOrder(ctx context.Context, name string, columns, group int6
 	return nil
 }
 
-// readRowWords reads words of a row's numbers, the first in the low bits.
+// readRowWords reads words whose numbers belong to one row, the first one in the low bits.
 func (l *Layer) readRowWords(ctx context.Context, name string, m matrices) ([]byte, error) {
 	if m.columns%wordNumbers != 0 {
 		return nil, fmt.Errorf("has rows of %d numbers, must have a multiple of %d", m.columns, wordNumbers)
@@ -151,7 +155,7 @@ func (l *Layer) readRowWords(ctx context.Context, name string, m matrices) ([]by
 	return l.typed(ctx, name, []int64{m.count, m.rows, m.columns / wordNumbers}, "I32")
 }
 
-// readDownWords reads GPTQ's words [in/8, out], which have the numbers of 8 inputs.
+// readDownWords reads GPTQ's words [in/8, out]. A word has the numbers of 8 inputs.
 func (l *Layer) readDownWords(ctx context.Context, name string, m matrices) ([]byte, error) {
 	raw, err := l.typed(ctx, name, []int64{m.columns / wordNumbers, m.rows}, "I32")
 	to := make([]byte, len(raw))
@@ -161,7 +165,7 @@ func (l *Layer) readDownWords(ctx context.Context, name string, m matrices) ([]b
 	return to, err
 }
 
-// readAWQ reads AWQ's words [in, out/8], which have the numbers of 8 outputs.
+// readAWQ reads AWQ's words [in, out/8]. A word has the numbers of 8 outputs.
 func (l *Layer) readAWQ(ctx context.Context, name string, m matrices) ([]byte, error) {
 	across := m.rows / wordNumbers
 	raw, err := l.typed(ctx, name, []int64{m.columns, across}, "I32")
@@ -181,7 +185,7 @@ func (l *Layer) readAWQ(ctx context.Context, name string, m matrices) ([]byte, e
 	return to, nil
 }
 
-// readScalesAcross reads scales [groups, out].
+// readScalesAcross returns a function that reads scales stored as [groups, out].
 func (l *Layer) readScalesAcross(of *spec.Packing) func(context.Context, string, matrices) ([]byte, error) {
 	return func(ctx context.Context, name string, m matrices) ([]byte, error) {
 		groups, size := m.columns/int64(of.Columns), of.Scale.Type().Bytes()
@@ -194,7 +198,8 @@ func (l *Layer) readScalesAcross(of *spec.Packing) func(context.Context, string,
 	}
 }
 
-// readZerosAcross reads words [groups, out/8] of zero points less a number.
+// readZerosAcross returns a function that reads words [groups, out/8] of zero points. order is the
+// order of the zero points in a word, and the files have each zero point less `less`.
 func (l *Layer) readZerosAcross(of *spec.Packing, order *[wordNumbers]int64, less byte) func(context.Context, string, matrices) ([]byte, error) {
 	return func(ctx context.Context, name string, m matrices) ([]byte, error) {
 		groups, across := m.columns/int64(of.Columns), m.rows/wordNumbers
@@ -221,7 +226,7 @@ func (l *Layer) readZerosAcross(of *spec.Packing, order *[wordNumbers]int64, les
 	}
 }
 
-// readZerosBelow reads words [out/8, groups] of zero points.
+// readZerosBelow returns a function that reads words [out/8, groups] of zero points.
 func (l *Layer) readZerosBelow(of *spec.Packing) func(context.Context, string, matrices) ([]byte, error) {
 	return func(ctx context.Context, name string, m matrices) ([]byte, error) {
 		groups, down := m.columns/int64(of.Columns), (m.rows+wordNumbers-1)/wordNumbers

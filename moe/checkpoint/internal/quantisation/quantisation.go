@@ -1,5 +1,5 @@
-// Package quantisation reads the quantization_config of a config.json: the format in which a
-// model's files have their weights.
+// Package quantisation reads the quantization_config of a config.json: the format of the weights in
+// a model's files.
 package quantisation
 
 import (
@@ -15,24 +15,25 @@ import (
 
 // Format is the format of a model's quantised weights.
 type Format struct {
-	// Text names the format: "gptq, 4 bits in groups of 128". Method is its first word.
+	// Text names the format, such as "gptq, 4 bits in groups of 128". Method is its first word.
 	Text, Method string
-	// Word is the word of Config.Weights for the format. It is empty if a layer cannot take
-	// the weights as they are.
+	// Word is the value of Config.Weights for the format. It is empty if a layer cannot take the
+	// weights without dequantising them.
 	Word string
-	// Refused says why package weights refuses the format. It is empty for the others.
+	// Refused is the reason why package weights refuses the format. It is empty for formats that it
+	// loads.
 	Refused string
-	// Assumed names what config.json does not tell about Word.
+	// Assumed says what was assumed for Word, because config.json does not tell it.
 	Assumed string
-	// LessOne reports whether files have a zero point less 1, as the first format of GPTQ.
+	// LessOne reports whether the files store each zero point less 1, as GPTQ's first format does.
 	LessOne bool
 }
 
-// Keys are the fields of a config.json that have the format.
+// Keys are the names of the field of a config.json that describes the format.
 var Keys = []string{"quantization_config", "compression_config"}
 
-// Find returns the format that a config.json names, in the model or in its text part. It is the
-// zero Format if there is none.
+// Find returns the format that a config.json names, either for the model or for its text part. It
+// returns the zero Format if there is none.
 func Find(config []byte) Format {
 	var model map[string]json.RawMessage
 	if json.Unmarshal(config, &model) != nil {
@@ -55,8 +56,8 @@ func Find(config []byte) Format {
 	return Format{}
 }
 
-// config has the fields of a quantization_config. A field of another type than that of the
-// methods here is as if it was missing: another method may have it.
+// config has the fields of a quantization_config. A field with a value of another type counts as
+// missing, because it may belong to another method.
 type config struct {
 	method, format, algo, version, checkpoint string
 	bits, group                               int
@@ -65,7 +66,7 @@ type config struct {
 	groups                                    []scheme
 }
 
-// scheme is how compressed-tensors quantises the weights of a group of layers.
+// scheme describes how compressed-tensors quantises the weights of a group of layers.
 type scheme struct {
 	Bits      int    `json:"num_bits"`
 	Type      string `json:"type"`
@@ -76,7 +77,7 @@ type scheme struct {
 	Order     any    `json:"actorder"`
 }
 
-// read reads the fields that are there.
+// read reads the fields that are present.
 func read(raw json.RawMessage) (c config) {
 	q := map[string]json.RawMessage{}
 	_ = json.Unmarshal(raw, &q)
@@ -175,14 +176,15 @@ func Of(raw json.RawMessage) Format {
 	return f
 }
 
-// refuseUnless refuses the format, unless a condition is met or there is another reason.
+// refuseUnless refuses the format with the given reason, unless is is true or the format is refused
+// already.
 func (f *Format) refuseUnless(is bool, why string) {
 	if !is && f.Refused == "" {
 		f.Refused = why
 	}
 }
 
-// blocks sets the format of FP8: with blocks, or one scale for each matrix.
+// blocks sets the format of FP8: a scale for each block, or one scale for each matrix.
 func (f *Format) blocks(block []int) {
 	if len(block) == 0 {
 		f.Word = "fp8-tensor"
@@ -192,7 +194,7 @@ func (f *Format) blocks(block []int) {
 	f.Word = "fp8"
 }
 
-// whole sets the format of whole numbers in groups.
+// whole sets the format of whole numbers with a scale for each group.
 func (f *Format) whole(bits int, word string, group int) {
 	f.refuseUnless(bits == 4, "4 bits are read")
 	if word = fmt.Sprintf(word, group); spec.PackingNamed(word) != nil {
@@ -200,7 +202,7 @@ func (f *Format) whole(bits int, word string, group int) {
 	}
 }
 
-// compressed sets the format of compressed-tensors.
+// compressed sets the format of a compressed-tensors model.
 func (f *Format) compressed(c config) {
 	if len(c.groups) != 1 {
 		f.Refused = fmt.Sprintf("config_groups has %d schemes, files with one are read", len(c.groups))
@@ -235,7 +237,7 @@ func (f *Format) compressed(c config) {
 	}
 }
 
-// shown returns a value for an error, cut if it is long.
+// shown returns a value as text for an error, shortened if it is long.
 func shown(raw json.RawMessage) string {
 	const most = 60
 	if len(raw) > most {
