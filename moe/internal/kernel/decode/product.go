@@ -147,10 +147,10 @@ func (p *product) run(in operands, store func(b block, acc [][]ptx.F32)) {
 						}
 						p.loadTokens(tiles, in.tokens)
 					}
-					if p.copied == nil {
-						tokens()
-					} else {
+					if p.packed.IsPacked() {
 						k.IfElse(k.Warp().EqI(p.mathWarps()+1), tokens, func() { k.If(k.ElectOne(), func() { p.fenceTokens(tiles) }) })
+					} else {
+						tokens()
 					}
 				})
 		}},
@@ -182,7 +182,7 @@ func (p *product) loadWeights(tiles scheduler, load loadUnit) {
 func (p *product) loadTokens(tiles scheduler, t tokens) {
 	k, ring := p.k, p.ring.Producer()
 	done := func(s pipeline.Stage) { k.CpAsyncMbarrierArriveNoInc(s.Full) }
-	if p.copied != nil {
+	if p.packed.IsPacked() {
 		copied := p.copied.Producer()
 		done = func(pipeline.Stage) {
 			k.CpAsyncMbarrierArriveNoInc(copied.Stage().Full)

@@ -70,8 +70,13 @@ type dscores struct {
 	// has no pair.
 	tid, inCTA, token, pair ptx.U32
 	mine                    ptx.Pred
-	row                     *ptx.Var[ptx.U32]
-	score, grad             *ptx.Var[ptx.F32]
+}
+
+// pairGradient is what gradient finds for the pair: its packed row, its score, which only the
+// option Router reads, and the gradient of the score.
+type pairGradient struct {
+	row         *ptx.Var[ptx.U32]
+	score, grad *ptx.Var[ptx.F32]
 }
 
 // Build emits the kernel.
@@ -81,7 +86,19 @@ func (d DScores) Build() (*jit.Kernel[ScoresArgs], error) {
 	}
 	k := jit.NewBuilder[ScoresArgs](d.name(), dscoresThreads, 1)
 	k.CTAs(func(a *ScoresArgs) int { return (a.Tokens + d.perCTA() - 1) / d.perCTA() })
-	e := dscores{DScores: d, k: k.Kernel, partial: k.Ptr(&k.Args.DScorePartials), inverse: k.Ptr(&k.Args.Inverse)}
+	e := d.operands(k)
+	k.GridDepWait()
+	k.GridDepLaunch()
+	of := e.gradient()
+	if d.Router {
+		e.throughChosen(of, pipeline.NewCTA(k.Kernel).Shared("products", 4*dscoresThreads, 16))
+	}
+	return k.Build()
+}
+
+// operands declares the tensors, and finds the thread's pair.
+func (d DScores) operands(k *jit.Builder[ScoresArgs]) *dscores {
+	e := &dscores{DScores: d, k: k.Kernel, partial: k.Ptr(&k.Args.DScorePartials), inverse: k.Ptr(&k.Args.Inverse)}
 	if d.Bias {
 		e.dots, e.ids = k.Ptr(&k.Args.BiasDots), k.Ptr(&k.Args.ExpertIDs)
 		if d.List {
@@ -101,13 +118,7 @@ func (d DScores) Build() (*jit.Kernel[ScoresArgs], error) {
 	e.mine = e.inCTA.LtI(d.perCTA()).And(e.token.Lt(tokens))
 	slot := e.tid.Sub(e.inCTA.MulI(d.TopK))
 	e.pair = e.token.MulI(d.TopK).Add(slot)
-	k.GridDepWait()
-	k.GridDepLaunch()
-	e.gradient()
-	if d.Router {
-		e.throughChosen(pipeline.NewCTA(k.Kernel).Shared("products", 4*dscoresThreads, 16))
-	}
-	return k.Build()
+	return e
 }
 
 // name returns the name of the kernel's entry, which errors show.
@@ -123,24 +134,25 @@ func (d DScores) name() string {
 
 // gradient computes the gradient of the pair's score, and stores it with the option
 // Scores.
-func (e *dscores) gradient() {
+func (e *dscores) gradient() pairGradient {
 	k := e.k
-	e.row, e.score, e.grad = ptx.NewVar(k, ptx.Uint(order.NoRow)), ptx.NewVar(k, ptx.Float(0)), ptx.NewVar(k, ptx.Float(0))
+	of := pairGradient{ptx.NewVar(k, ptx.Uint(order.NoRow)), ptx.NewVar(k, ptx.Float(0)), ptx.NewVar(k, ptx.Float(0))}
 	k.If(e.mine, func() {
-		e.row.Set(ptx.LdGlobal[ptx.U32](e.inverse.Index(e.pair, 4)))
+		of.row.Set(ptx.LdGlobal[ptx.U32](e.inverse.Index(e.pair, 4)))
 		if e.Router {
-			e.score.Set(ptx.LdGlobal[ptx.F32](e.scores.Index(e.pair, 4)))
+			of.score.Set(ptx.LdGlobal[ptx.F32](e.scores.Index(e.pair, 4)))
 		}
-		k.If(e.row.Get().NeI(order.NoRow), func() {
-			e.sum(k, e.partial.Index(e.row.Get(), groups(e.Intermediate)*4), e.grad)
+		k.If(of.row.Get().NeI(order.NoRow), func() {
+			e.sum(k, e.partial.Index(of.row.Get(), groups(e.Intermediate)*4), of.grad)
 			if e.Bias {
-				e.grad.Set(e.grad.Get().Add(e.biasDot()))
+				of.grad.Set(of.grad.Get().Add(e.biasDot()))
 			}
 		})
 		if e.Scores {
-			ptx.StGlobal(e.out.Index(e.pair, 4), e.grad.Get())
+			ptx.StGlobal(e.out.Index(e.pair, 4), of.grad.Get())
 		}
 	})
+	return of
 }
 
 // biasDot loads b2's part of the gradient, for a pair that has a row.
@@ -155,21 +167,21 @@ func (e *dscores) biasDot() ptx.F32 {
 
 // throughChosen computes the gradient of the pair's logit from the gradients of all scores
 // of its token. The threads share the products of score and gradient in shared memory.
-func (e *dscores) throughChosen(products ptx.Shared) {
-	k, score, grad := e.k, e.score.Get(), e.grad.Get()
-	has := e.row.Get().NeI(order.NoRow)
+func (e *dscores) throughChosen(of pairGradient, products ptx.Shared) {
+	k, score, grad := e.k, of.score.Get(), of.grad.Get()
+	has := of.row.Get().NeI(order.NoRow)
 	// A slot without a row must add nothing, even if its score is NaN.
 	ptx.StShared(products.Plus(e.tid.ShlI(2)), ptx.Select(has, score.Mul(grad), ptx.Float(0)))
 	k.BarSync(ptx.Uint(0))
 	k.If(e.mine, func() {
 		dot := ptx.Float(0)
-		of := products.Plus(e.inCTA.MulI(4 * e.TopK))
+		ofToken := products.Plus(e.inCTA.MulI(4 * e.TopK))
 		for j := range e.TopK {
-			dot = dot.Add(ptx.LdShared[ptx.F32](of.At(4 * j)))
+			dot = dot.Add(ptx.LdShared[ptx.F32](ofToken.At(4 * j)))
 		}
 		dlogit := score.Mul(grad.Sub(dot))
 		ptx.StGlobal(e.dlogits.Index(e.pair, 4), dlogit)
-		k.If(has, func() { ptx.StGlobal(e.dlogitByRow.Index(e.row.Get(), 4), dlogit) })
+		k.If(has, func() { ptx.StGlobal(e.dlogitByRow.Index(of.row.Get(), 4), dlogit) })
 	})
 }
 

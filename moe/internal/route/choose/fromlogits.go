@@ -164,10 +164,10 @@ func (e *fromLogits) logit(token, expert ptx.U32) ptx.F32 {
 }
 
 // rawScore returns the function from a logit to its raw score, given all logits of the
-// token. It returns nil if raw scores depend on which logits are chosen.
+// token. With SoftmaxTopK it returns the logit, see weight.
 func (e *fromLogits) rawScore(pairs [][2]ptx.F32) func(logit ptx.F32) ptx.F32 {
 	if e.Score != spec.SoftmaxAll {
-		return scores.OfLogit(e.Score)
+		return func(logit ptx.F32) ptx.F32 { return scores.OfLogit(e.Score, logit) }
 	}
 	var most, sum ptx.F32
 	for j, p := range pairs {
@@ -299,9 +299,10 @@ func largestOf[K ptx.Value](key keyMath[K], keys []*ptx.Var[K]) K {
 	return key.warpMax(best)
 }
 
-// weight returns the raw score of the lane's slot.
+// weight returns the raw score of the lane's slot. With SoftmaxTopK it takes the softmax over
+// the logits of all slots; slot 0 has the largest.
 func (e *fromLogits) weight(logit ptx.F32, raw func(ptx.F32) ptx.F32) ptx.F32 {
-	if raw != nil {
+	if e.Score != spec.SoftmaxTopK {
 		return raw(logit)
 	}
 	p := scores.Exp(logit.Sub(logit.Bits().ShflIdx(ptx.Uint(0)).AsF32()))

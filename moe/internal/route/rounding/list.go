@@ -39,47 +39,40 @@ type list struct {
 	List
 	k                       *ptx.Kernel
 	tid, warp, lane, expert ptx.U32
-	// raw is the table of raw scores, used with RawScores. keys is the expert's row of keys.
-	raw, keys            ptx.Global
-	tokenOf, ids, scores ptx.Global
-	tokens, from, to     ptx.U32           // number of tokens, and the range [from, to) of the warp's tokens
-	last, ties           ptx.U32           // the cutoff's key, and the number of listed tokens with exactly this key
-	rows                 ptx.Shared        // number of rows of the experts before this one, and of all experts
-	perWarp              ptx.Shared        // for each warp, the number of keys above the cutoff, and of keys equal to it
-	above, equal         *ptx.Var[ptx.U32] // number of keys above the cutoff, and of keys equal to it, so far
+	keys, cutoffs           ptx.Global
+	raw                     ptx.Global // used with RawScores
+	tokenOf, ids, scores    ptx.Global
+	tokens, entries         ptx.U32
+	rows                    ptx.Shared // number of rows of the experts before this one, and of all experts
+	perWarp                 ptx.Shared // for each warp, the number of keys above the cutoff, and of keys equal to it
 }
+
+// share is the warp's part of the expert's keys.
+type share struct {
+	keys       ptx.Global // the expert's row of keys
+	from, to   ptx.U32    // the range [from, to) of the warp's tokens
+	last, ties ptx.U32    // the cutoff's key, and the number of listed tokens with exactly this key
+}
+
+// passed counts the keys above the cutoff, and the keys equal to it, that lie before a token.
+type passed struct{ above, equal *ptx.Var[ptx.U32] }
 
 // Build emits the kernel.
 func (t List) Build() (*jit.Kernel[ListArgs], error) {
 	k := jit.NewBuilder[ListArgs]("moe_rounding_list", listThreads, 1)
 	k.CTAs(func(*ListArgs) int { return t.NumExperts })
-	keys, cutoffs := k.Ptr(&k.Args.Keys), k.Ptr(&k.Args.Cutoffs)
-	e := list{List: t, k: k.Kernel}
-	if t.RawScores {
-		e.raw = k.Ptr(&k.Args.Raw)
-	}
-	e.tokenOf, e.ids, e.scores = k.Ptr(&k.Args.TokenOf), k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Scores)
-	tokens, size := k.U32(&k.Args.Tokens), k.U32(&k.Args.Entries)
-	e.tokens, e.tid, e.expert = tokens, k.TidX(), k.CtaidX()
-	e.lane, e.warp = k.Lane(), k.Warp()
-	cta := pipeline.NewCTA(k.Kernel)
-	e.rows, e.perWarp = cta.Shared("rows", 8, 8), cta.Shared("perWarp", 8*listWarps, 8)
+	e := t.operands(k)
 	order.ClearWords(k.Kernel, e.rows, 2, e.tid, listThreads)
 	k.BarSync(ptx.Uint(0))
 	k.GridDepWait()
 	k.GridDepLaunch()
 
-	e.countRows(cutoffs)
-	choice := ptx.LdGlobalVec[ptx.U32](cutoffs.Index(e.expert, CutoffBytes), 4)
-	e.last, e.ties = choice[1], choice[2]
-	e.keys = rowOf(keys, e.expert, tokens)
-	each := tokens.AddI(keysAtOnce*listThreads - 1).DivI(keysAtOnce * listThreads).MulI(keysAtOnce * lanes.Count)
-	e.from = e.warp.Mul(each).Min(tokens)
-	e.to = e.from.Add(each).Min(tokens)
-	e.countBefore()
+	e.countRows()
+	of := e.share()
+	before := e.countBefore(of)
 	first, total := ptx.LdShared[ptx.U32](e.rows), ptx.LdShared[ptx.U32](e.rows.At(4))
-	e.list(first)
-	k.For(total.Add(e.expert.MulI(listThreads)).Add(e.tid), size, ptx.Uint(listThreads*t.NumExperts), func(i ptx.U32) {
+	e.list(of, before, first)
+	k.For(total.Add(e.expert.MulI(listThreads)).Add(e.tid), e.entries, ptx.Uint(listThreads*t.NumExperts), func(i ptx.U32) {
 		ptx.StGlobal(e.tokenOf.Index(i, 4), ptx.Uint(order.NoRow))
 		ptx.StGlobal(e.ids.Index(i, 4), ptx.Uint(order.NoRow))
 		ptx.StGlobal(e.scores.Index(i, 4), ptx.Uint(0))
@@ -87,10 +80,35 @@ func (t List) Build() (*jit.Kernel[ListArgs], error) {
 	return k.Build()
 }
 
+// operands declares the tensors, the shared memory, and the thread's place.
+func (t List) operands(k *jit.Builder[ListArgs]) *list {
+	e := &list{List: t, k: k.Kernel, keys: k.Ptr(&k.Args.Keys), cutoffs: k.Ptr(&k.Args.Cutoffs)}
+	if t.RawScores {
+		e.raw = k.Ptr(&k.Args.Raw)
+	}
+	e.tokenOf, e.ids, e.scores = k.Ptr(&k.Args.TokenOf), k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Scores)
+	e.tokens, e.entries = k.U32(&k.Args.Tokens), k.U32(&k.Args.Entries)
+	e.tid, e.expert = k.TidX(), k.CtaidX()
+	e.lane, e.warp = k.Lane(), k.Warp()
+	cta := pipeline.NewCTA(k.Kernel)
+	e.rows, e.perWarp = cta.Shared("rows", 8, 8), cta.Shared("perWarp", 8*listWarps, 8)
+	return e
+}
+
+// share loads the expert's cutoff, and finds the warp's part of the expert's keys.
+func (e *list) share() share {
+	choice := ptx.LdGlobalVec[ptx.U32](e.cutoffs.Index(e.expert, CutoffBytes), 4)
+	of := share{keys: rowOf(e.keys, e.expert, e.tokens), last: choice[1], ties: choice[2]}
+	each := e.tokens.AddI(keysAtOnce*listThreads - 1).DivI(keysAtOnce * listThreads).MulI(keysAtOnce * lanes.Count)
+	of.from = e.warp.Mul(each).Min(e.tokens)
+	of.to = of.from.Add(each).Min(e.tokens)
+	return of
+}
+
 // countRows sums the rows of the experts before this one, and of all experts.
-func (e *list) countRows(cutoffs ptx.Global) {
+func (e *list) countRows() {
 	e.k.For(e.tid, ptx.Uint(e.NumExperts), ptx.Uint(listThreads), func(of ptx.U32) {
-		n := ptx.LdGlobal[ptx.U32](cutoffs.Index(of, CutoffBytes))
+		n := ptx.LdGlobal[ptx.U32](e.cutoffs.Index(of, CutoffBytes))
 		e.k.RedSharedAdd(e.rows.At(4), n)
 		e.k.If(of.Lt(e.expert), func() { e.k.RedSharedAdd(e.rows, n) })
 	})
@@ -98,39 +116,40 @@ func (e *list) countRows(cutoffs ptx.Global) {
 
 // countBefore counts the keys above the cutoff, and the keys equal to it, of the warps before this
 // one.
-func (e *list) countBefore() {
+func (e *list) countBefore(of share) passed {
 	k := e.k
-	e.above, e.equal = ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
-	e.eachKeys(func(_ ptx.U32, _ []ptx.U32, isAbove, isEqual ballots) { e.pass(isAbove, isEqual) })
-	k.If(e.lane.EqI(0), func() { ptx.StShared(e.perWarp.Plus(e.warp.ShlI(3)), e.above.Get(), e.equal.Get()) })
+	n := passed{ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))}
+	e.eachKeys(of, func(_ ptx.U32, _ []ptx.U32, isAbove, isEqual ballots) { n.add(isAbove, isEqual) })
+	k.If(e.lane.EqI(0), func() { ptx.StShared(e.perWarp.Plus(e.warp.ShlI(3)), n.above.Get(), n.equal.Get()) })
 	k.BarSync(ptx.Uint(0))
-	e.above.Set(ptx.Uint(0))
-	e.equal.Set(ptx.Uint(0))
+	n.above.Set(ptx.Uint(0))
+	n.equal.Set(ptx.Uint(0))
 	k.For(ptx.Uint(0), e.warp, ptx.Uint(1), func(w ptx.U32) {
-		n := ptx.LdSharedVec[ptx.U32](e.perWarp.Plus(w.ShlI(3)), 2)
-		e.above.Set(e.above.Get().Add(n[0]))
-		e.equal.Set(e.equal.Get().Add(n[1]))
+		other := ptx.LdSharedVec[ptx.U32](e.perWarp.Plus(w.ShlI(3)), 2)
+		n.above.Set(n.above.Get().Add(other[0]))
+		n.equal.Set(n.equal.Get().Add(other[1]))
 	})
+	return n
 }
 
-// pass adds the keys of a group to above and equal: the numbers of keys above the cutoff, and of
-// keys equal to it, that the warp has gone through.
-func (e *list) pass(isAbove, isEqual ballots) {
+// add counts the keys of a group.
+func (n passed) add(isAbove, isEqual ballots) {
 	all := ptx.Uint(ptx.FullMask)
-	e.above.Set(e.above.Get().Add(isAbove.among(all)))
-	e.equal.Set(e.equal.Get().Add(isEqual.among(all)))
+	n.above.Set(n.above.Get().Add(isAbove.among(all)))
+	n.equal.Set(n.equal.Get().Add(isEqual.among(all)))
 }
 
-// list writes the warp's tokens that the expert gets. first is the expert's first row.
-func (e *list) list(first ptx.U32) {
+// list writes the warp's tokens that the expert gets. n has the counts before the warp's first token,
+// and first is the expert's first row.
+func (e *list) list(of share, n passed, first ptx.U32) {
 	k := e.k
 	below := k.LanemaskLt()
-	e.eachKeys(func(token ptx.U32, keys []ptx.U32, isAbove, isEqual ballots) {
-		aboveUp, equalUp := e.above.Get().Add(isAbove.among(below)), e.equal.Get().Add(isEqual.among(below))
+	e.eachKeys(of, func(token ptx.U32, keys []ptx.U32, isAbove, isEqual ballots) {
+		aboveUp, equalUp := n.above.Get().Add(isAbove.among(below)), n.equal.Get().Add(isEqual.among(below))
 		for i, key := range keys {
 			// The expert gets the first of the tokens with keys equal to the cutoff.
-			place := first.Add(aboveUp).Add(equalUp.Min(e.ties))
-			k.If(isAbove.own[i].Or(isEqual.own[i].And(equalUp.Lt(e.ties))), func() {
+			place := first.Add(aboveUp).Add(equalUp.Min(of.ties))
+			k.If(isAbove.own[i].Or(isEqual.own[i].And(equalUp.Lt(of.ties))), func() {
 				ptx.StGlobal(e.tokenOf.Index(place, 4), token.AddI(i))
 				ptx.StGlobal(e.ids.Index(place, 4), e.expert)
 				weight := key.AndI(scoreBits)
@@ -142,7 +161,7 @@ func (e *list) list(first ptx.U32) {
 			aboveUp = aboveUp.Add(ptx.Select(isAbove.own[i], ptx.Uint(1), ptx.Uint(0)))
 			equalUp = equalUp.Add(ptx.Select(isEqual.own[i], ptx.Uint(1), ptx.Uint(0)))
 		}
-		e.pass(isAbove, isEqual)
+		n.add(isAbove, isEqual)
 	})
 }
 
@@ -164,16 +183,16 @@ func (l ballots) among(mask ptx.U32) ptx.U32 {
 
 // eachKeys runs body for each group of neighbouring keys of the warp, and tells which keys are
 // above the cutoff and which are equal to it.
-func (e *list) eachKeys(body func(token ptx.U32, keys []ptx.U32, isAbove, isEqual ballots)) {
-	eachKeys(e.k, e.keys, e.from, e.to, e.lane, lanes.Count, func(token ptx.U32, keys []ptx.U32) {
+func (e *list) eachKeys(of share, body func(token ptx.U32, keys []ptx.U32, isAbove, isEqual ballots)) {
+	eachKeys(e.k, of.keys, of.from, of.to, e.lane, lanes.Count, func(token ptx.U32, keys []ptx.U32) {
 		var isAbove, isEqual ballots
 		add := func(l *ballots, p ptx.Pred) {
 			l.perKey, l.own = append(l.perKey, e.k.VoteBallot(p, ptx.Uint(ptx.FullMask))), append(l.own, p)
 		}
 		for i, key := range keys {
-			there := token.AddI(i).Lt(e.to)
-			add(&isAbove, there.And(key.Gt(e.last)))
-			add(&isEqual, there.And(key.Eq(e.last)))
+			there := token.AddI(i).Lt(of.to)
+			add(&isAbove, there.And(key.Gt(of.last)))
+			add(&isEqual, there.And(key.Eq(of.last)))
 		}
 		body(token, keys, isAbove, isEqual)
 	})

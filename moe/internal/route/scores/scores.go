@@ -20,17 +20,17 @@ func LoadLogit(format spec.Type, row ptx.Global, expert ptx.U32) ptx.F32 {
 // Exp returns eˣ, and 0 where the result is below the normal numbers of FP32.
 func Exp(x ptx.F32) ptx.F32 { return x.Mul(ptx.Float(math.Log2E)).Ex2Approx(".ftz") }
 
-// OfLogit returns the function that computes a raw score from its logit. It returns nil for
-// kinds of scores that depend on the token's other logits too.
-func OfLogit(score spec.Score) func(logit ptx.F32) ptx.F32 {
+// OfLogit returns the raw score of a logit, if it depends on this logit alone. For a softmax
+// it returns the logit.
+func OfLogit(score spec.Score, logit ptx.F32) ptx.F32 {
 	switch score {
 	case spec.Sigmoid:
-		return Sigmoid
+		return Sigmoid(logit)
 	case spec.SqrtSoftplus:
 		// The square root is 2 to half the logarithm.
-		return func(x ptx.F32) ptx.F32 { return Softplus(x).Lg2Approx().Mul(ptx.Float(0.5)).Ex2Approx() }
+		return Softplus(logit).Lg2Approx().Mul(ptx.Float(0.5)).Ex2Approx()
 	}
-	return nil
+	return logit
 }
 
 // expOfMinusAbs returns e^-|x|. It cannot overflow, and results below the normal numbers of

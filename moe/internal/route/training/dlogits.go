@@ -195,7 +195,7 @@ func (e *dlogits) weight() (weight, slope ptx.F32) {
 	case spec.SqrtSoftplus:
 		of := scores.Softplus(logit)
 		slope = scores.Sigmoid(logit).Mul(of.RcpApprox()).Mul(ptx.Float(0.5))
-		return scores.OfLogit(e.Score)(logit), ptx.Select(of.Eq(ptx.Float(0)), ptx.Float(0), slope)
+		return scores.OfLogit(e.Score, logit), ptx.Select(of.Eq(ptx.Float(0)), ptx.Float(0), slope)
 	}
 	largest := lanes.Max(logit)
 	p := scores.Exp(logit.Sub(largest))
