@@ -5,17 +5,19 @@ import (
 	"time"
 )
 
-// DevicePtr is an address in a device's global memory; 0 is no address.
+// DevicePtr is an address in a device's global memory. 0 is no address.
 type DevicePtr uint64
 
-// Device is a GPU or an emulated one. Its methods may be called from any
-// goroutine. Package driver/open opens devices. Their types also have the methods
-// with which package moe compiles and launches kernels, so another type that only
-// has the methods of Device cannot run a layer.
+// Device is a GPU or an emulated one. Its methods may be called from any goroutine. Package
+// driver/open opens devices.
 //
-// After an error that makes the device unusable (an illegal address, a hung
-// kernel) every later call fails at once with an error that wraps this first
-// error. [Device.Err] returns it.
+// The devices of driver/open also have the methods with which package moe compiles and launches
+// kernels (see package driver/gpu). A type that has only the methods of Device cannot run a
+// layer.
+//
+// After an error that makes the device unusable (an illegal address, a hung kernel) every later
+// call fails at once, with an error that wraps this first error. [Device.Err] returns the first
+// error.
 type Device interface {
 	// Target describes the chip.
 	Target() Target
@@ -34,7 +36,7 @@ type Device interface {
 
 	// NewStream returns a stream that does not wait for the legacy default stream.
 	NewStream() (Stream, error)
-	// WrapStream returns a Stream for a CUstream that another library made. Closing it
+	// WrapStream returns a Stream for a CUstream that another library made. Closing the Stream
 	// does not close the CUstream.
 	WrapStream(handle uintptr) Stream
 	NewEvent() (Event, error)
@@ -45,19 +47,19 @@ type Device interface {
 	// Err returns nil while the device is usable. Otherwise it returns the first error
 	// that broke the device, or an ErrInvalid if the device is closed.
 	Err() error
-	// Close releases the device. Objects made from it must no longer be used.
+	// Close releases the device. Objects made by it must not be used afterwards.
 	Close() error
 }
 
 // Stream is a queue of device work that runs in order.
 type Stream interface {
-	// CopyToDevice copies src to dst. src may be reused after it has returned. Copies
-	// between host and device cannot be captured: they fail, and the capture
-	// continues. Copies and fills of size 0 do nothing.
+	// CopyToDevice copies src to dst. src may be used again after CopyToDevice has returned.
+	// Copies between host and device cannot be captured: they fail, and the capture continues.
+	// Copies and fills of size 0 do nothing.
 	CopyToDevice(dst DevicePtr, src []byte) error
 	// CopyToHost copies src to dst and returns when dst holds the bytes.
 	CopyToHost(dst []byte, src DevicePtr) error
-	// Copy copies bytes within the device.
+	// Copy copies bytes from one device address to another.
 	Copy(dst, src DevicePtr, bytes int64) error
 	// Fill32 writes count copies of a 32-bit value. dst must be aligned to 4 bytes.
 	Fill32(dst DevicePtr, value uint32, count int64) error
@@ -73,30 +75,30 @@ type Stream interface {
 	// error and the work continues.
 	Synchronize(ctx context.Context) error
 
-	// BeginCapture starts recording this stream's work instead of running it.
+	// BeginCapture starts to record this stream's work instead of running it.
 	BeginCapture() error
-	// EndCapture ends the recording and makes it launchable.
+	// EndCapture ends the recording and returns it as a graph that can be launched.
 	EndCapture() (Graph, error)
 
-	// Handle returns the stream's CUstream, 0 on an emulated device.
+	// Handle returns the stream's CUstream, or 0 on an emulated device.
 	Handle() uintptr
 	Close() error
 }
 
-// Event marks a place in a stream.
+// Event marks a position in the work of a stream.
 type Event interface {
 	Record(s Stream) error
 	// Done reports whether the marked work has finished.
 	Done() (bool, error)
 	Synchronize(ctx context.Context) error
-	// Since returns the device time from start to this event. Both must have finished.
+	// Since returns the device time from start to this event. Both events must have finished.
 	// On an emulated device it is host time.
 	Since(start Event) (time.Duration, error)
 	Close() error
 }
 
-// Graph is captured work that one call repeats. Its kernels use the addresses of
-// the capture.
+// Graph is captured work that one call repeats. Its kernels use the addresses that they were
+// captured with.
 type Graph interface {
 	Launch(s Stream) error
 	// Nodes is the number of captured operations.

@@ -6,26 +6,26 @@ import (
 	"strings"
 )
 
-// Kinds of failure, for errors.Is.
+// These are kinds of failure. Test for them with errors.Is.
 var (
-	// ErrNoDevice: no usable device was found.
+	// ErrNoDevice means that no usable device was found.
 	ErrNoDevice = errors.New("no device")
-	// ErrInvalid: an argument was wrong, and nothing was done.
+	// ErrInvalid means that an argument was wrong and nothing was done.
 	ErrInvalid = errors.New("invalid argument")
-	// ErrOutOfMemory: there was not enough device memory.
+	// ErrOutOfMemory means that there was not enough device memory.
 	ErrOutOfMemory = errors.New("out of device memory")
-	// ErrUnsupported: this driver or device lacks the feature.
+	// ErrUnsupported means that this driver or device lacks the feature.
 	ErrUnsupported = errors.New("unsupported")
-	// ErrBroken: the device had an error from which it cannot recover. Every later
-	// call fails with the same first error.
+	// ErrBroken means that the device had an error from which it cannot recover. Every later
+	// call fails with this first error.
 	ErrBroken = errors.New("device is broken")
 )
 
 // Error is a failed device operation.
 type Error struct {
-	// Op is the operation: the name of a driver function, or a description.
+	// Op is the operation that failed: the name of a driver function, or a description.
 	Op string
-	// Code and Name are the driver's error code and its name: 700,
+	// Code and Name are the driver's error code and the name of the code: 700 and
 	// "CUDA_ERROR_ILLEGAL_ADDRESS".
 	Code int
 	Name string
@@ -37,12 +37,12 @@ type Error struct {
 	Line   int
 	// Log is the assembler's output if a kernel could not be compiled or loaded.
 	Log string
-	// Kind is the sentinel that errors.Is matches. Cause is a wrapped error.
+	// Kind is the sentinel error that errors.Is matches. Cause is the wrapped error, if any.
 	Kind  error
 	Cause error
 }
 
-// Error formats op, name, text and log.
+// Error returns a text with op, name, text and log.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Op)

@@ -13,8 +13,8 @@ import (
 	"sonicmoe/driver/gpu"
 )
 
-// TestBinding checks that a binding's functions replace the library's, that their
-// results become errors, and that other functions still go to the library.
+// TestBinding checks that the functions of a Binding are called instead of the library's, that
+// their results become errors, and that all other functions are still called in the library.
 func TestBinding(t *testing.T) {
 	f := newFake(t)
 	answer, allocated, loaded := 0, 0, 0
@@ -64,7 +64,7 @@ func TestBinding(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrBroken)
 	assert.Equal(t, 2, allocated-1, "a broken device is not called")
 
-	// Another device of the same library does not use the binding.
+	// A device opened without a Binding does not call its functions, even on the same library.
 	answer = 0
 	_, err = f.open().Alloc(512)
 	require.NoError(t, err)

@@ -14,9 +14,10 @@ import (
 // such as libcuda.so.580.95.05. A major release alone does not identify a build.
 var versionedName = regexp.MustCompile(`\.so\.(\d{3,}\.\d+(?:\.\d+)?)$`)
 
-// buildOf identifies the build of the driver, since a CUDA version has many
-// builds. It returns the release in the name of the file that contains the
-// address, "580.95.05", else the file's build ID, else "".
+// buildOf identifies the build of the driver, because one CUDA version has many builds. addr is
+// the address of a function of the driver library. buildOf returns the release in the name of
+// the library's file, such as "580.95.05". If the name has none, it returns the file's build
+// ID, or "".
 func buildOf(addr uintptr) string {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -29,8 +30,8 @@ func buildOf(addr uintptr) string {
 	return buildID(file)
 }
 
-// mappedFile returns the file that is mapped at the address, "" if there is none.
-// Lines of maps are "start-end rights offset device inode   path".
+// mappedFile returns the file that is mapped at the address, or "" if there is none. Lines of
+// maps, the content of /proc/self/maps, are "start-end rights offset device inode path".
 func mappedFile(maps string, addr uintptr) string {
 	for line := range strings.Lines(maps) {
 		span, rest, _ := strings.Cut(line, " ")
@@ -47,7 +48,7 @@ func mappedFile(maps string, addr uintptr) string {
 	return ""
 }
 
-// buildID returns an ELF file's GNU build ID, "" without one.
+// buildID returns the GNU build ID of an ELF file, or "" if it has none.
 func buildID(file string) string {
 	f, err := elf.Open(file)
 	if err != nil {
@@ -59,7 +60,7 @@ func buildID(file string) string {
 		return ""
 	}
 	note, err := s.Data()
-	// The note has the sizes of name and content, the kind, the name GNU, then the
+	// The note consists of the sizes of name and content, the kind, the name GNU, and the
 	// content.
 	if err != nil || len(note) <= 16 || !bytes.Equal(note[12:16], []byte("GNU\x00")) {
 		return ""

@@ -11,8 +11,8 @@ import (
 	"sonicmoe/internal/outside"
 )
 
-// TestBuild checks that the producer names the build of the opened library,
-// whatever name it was opened by.
+// TestBuild checks that Producer includes the build of the opened library, whatever name the
+// library was opened by.
 func TestBuild(t *testing.T) {
 	outside.CC(t)
 	place := func(name string, flags ...string) string {

@@ -16,7 +16,7 @@ import (
 	"sonicmoe/driver/gpu"
 )
 
-// sum returns the digest that the fake computes of parameter bytes.
+// sum returns the digest that the fake library computes of parameter bytes.
 func sum(params []byte) (s uint64) {
 	for _, b := range params {
 		s = s*31 + uint64(b)
@@ -45,7 +45,7 @@ func TestLaunchArguments(t *testing.T) {
 		{gpu.Launch{Programmatic: true}, long[:128], "1,1,1 x 1,1,1 shared 0", " [6: 1 0 0]"},
 		{gpu.Launch{Grid: gpu.Dim3{X: 4, Y: 3, Z: 2}, Cluster: gpu.Dim3{X: 2, Y: 1, Z: 2}, Programmatic: true},
 			long, "4,3,2 x 1,1,1 shared 0", " [4: 2 1 2] [6: 1 0 0]"},
-		{gpu.Launch{}, long[:16], "1,1,1 x 1,1,1 shared 0", ""}, // nothing is left from the launch before
+		{gpu.Launch{}, long[:16], "1,1,1 x 1,1,1 shared 0", ""}, // nothing is left from the previous launch
 	} {
 		require.NoError(t, gpu.Enqueue(s, k, &test.launch, test.params))
 		want := fmt.Sprintf("launch %s stream %#x%s function 0xf00 arguments (nil) params", test.shape, s.Handle(), test.attrs)
@@ -54,7 +54,8 @@ func TestLaunchArguments(t *testing.T) {
 		}
 		assert.Equal(t, want+"\n", f.log())
 	}
-	// Clusters above the portable size are first allowed, once, and then launched.
+	// A launch with a cluster above the portable size first sets an attribute of the function,
+	// but only once.
 	big := gpu.Launch{Grid: gpu.Dim3{X: 16}, Cluster: gpu.Dim3{X: 16}}
 	require.NoError(t, gpu.Enqueue(s, k, &big, nil))
 	assert.Contains(t, f.log(), "function 0xf00 attribute 14 = 1\n")
@@ -189,7 +190,7 @@ func TestErrorKinds(t *testing.T) {
 		assert.Equal(t, fmt.Sprintf("cuMemAlloc_v2: CUDA_ERROR_FAKE_%d (%d): as the test asked: 77 bytes", code, code), err.Error())
 		require.NoError(t, dev.Err(), "this error is not sticky")
 	}
-	f.fail(symMemAlloc, 998) // an error without a kind
+	f.fail(symMemAlloc, 998) // an error code without a kind
 	_, err := dev.Alloc(1)
 	require.ErrorContains(t, err, "(998)")
 	f.fail(symCtxSetCurrent, 201)
@@ -211,7 +212,7 @@ func TestStickyErrors(t *testing.T) {
 		dev := f.open()
 		s := f.stream(dev)
 		f.fail(symStreamSynchronize, int(code))
-		f.set(1<<30, 0, 1) // never ready: the wait blocks, then fails
+		f.set(1<<30, 0, 1) // never ready, so that the wait blocks and then fails
 		err := s.Synchronize(context.Background())
 		require.ErrorIs(t, err, driver.ErrBroken, "%d", code)
 		assert.Same(t, dev.Err(), err)
@@ -244,7 +245,7 @@ func TestWaiting(t *testing.T) {
 	require.NoError(t, err)
 	waits := []func(context.Context) error{s.Synchronize, e.Synchronize, dev.Synchronize}
 
-	f.set(3, 0, 1) // ready at the fourth query: no need to block
+	f.set(3, 0, 1) // ready at the fourth query, so that the wait need not block
 	require.NoError(t, s.Synchronize(t.Context()))
 	assert.Zero(t, Calls(dev)["cuStreamSynchronize"])
 	assert.Equal(t, int64(4), Calls(dev)["cuStreamQuery"])
@@ -257,7 +258,7 @@ func TestWaiting(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, done)
 
-	f.set(1<<30, 150, 1) // never ready when asked, 150 ms to wait for
+	f.set(1<<30, 150, 1) // never ready when queried; the blocking wait takes 150 ms
 	for i, wait := range waits {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 		start := time.Now()
@@ -365,14 +366,14 @@ func TestHotPathsAllocateNothing(t *testing.T) {
 			}
 		})
 		if raceEnabled {
-			continue // its pools drop objects at random
+			continue // the race detector's pools drop objects at random, which causes allocations
 		}
 		assert.Zero(t, allocs, name)
 	}
 }
 
-// TestGoroutines runs many goroutines at once, with growing stacks, each switching
-// contexts. The fake returns 201 for a call on a thread without a context.
+// TestGoroutines runs many goroutines at once, with growing stacks. Every call switches
+// contexts. The fake library returns 201 for a call on a thread without a context.
 func TestGoroutines(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()
@@ -403,7 +404,7 @@ func TestGoroutines(t *testing.T) {
 	require.NoError(t, dev.Err())
 }
 
-// deep calls f on a stack with n frames of 256 bytes.
+// deep calls f on a stack that has n more frames of 256 bytes.
 func deep(n int, f func()) byte {
 	var frame [256]byte
 	if n == 0 {
@@ -414,9 +415,9 @@ func deep(n int, f func()) byte {
 	return deep(n-1, f) + frame[0]
 }
 
-// TestNothingToCall checks arguments that never reach the driver: memory at 0,
-// function names that are empty or contain a zero byte. A device of another
-// package has no calls.
+// TestNothingToCall checks arguments for which the driver is never called: memory at address 0,
+// and function names that are empty or contain a zero byte. It also checks that Calls returns
+// nil for a device of another package.
 func TestNothingToCall(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()
@@ -436,8 +437,8 @@ func TestNothingToCall(t *testing.T) {
 	assert.Nil(t, Calls(nil))
 }
 
-// TestCloseAfterAFailedCall checks that Close does not wait for a call that could
-// not make the context current.
+// TestCloseAfterAFailedCall checks that Close does not wait for a call that failed to make the
+// context current.
 func TestCloseAfterAFailedCall(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()
@@ -450,9 +451,8 @@ func TestCloseAfterAFailedCall(t *testing.T) {
 	assert.Contains(t, f.log(), "release")
 }
 
-// TestRefusedUnasked checks calls that are refused without calling the driver:
-// launches beyond all limits, closed streams, events of another device, fills of
-// size 0.
+// TestRefusedUnasked checks calls that are refused without calling the driver: launches beyond
+// the limits of all GPUs, closed streams, events of another device, and fills of size 0.
 func TestRefusedUnasked(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()

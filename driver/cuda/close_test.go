@@ -18,9 +18,9 @@ import (
 	"sonicmoe/internal/drivertest"
 )
 
-// TestCloseWhileInUse closes a device and a stream while others use them. Every
-// call must succeed or be refused without reaching the driver library, where it
-// would use a destroyed object.
+// TestCloseWhileInUse closes a device and a stream while other goroutines use them. Every call
+// must succeed, or be refused before it reaches the driver library, which would use a destroyed
+// object.
 func TestCloseWhileInUse(t *testing.T) {
 	f := newFake(t)
 	rounds := attack.Rounds(40, 400)
@@ -65,8 +65,7 @@ func TestCloseWhileInUse(t *testing.T) {
 
 func TestClosedFake(t *testing.T) { drivertest.RunClosed(t, newFake(t).open()) }
 
-// TestLifetime checks that exactly one user destroys the object, the last one to
-// leave.
+// TestLifetime checks that exactly one user destroys the object: the last one to leave.
 func TestLifetime(t *testing.T) {
 	for range 300 {
 		var l lifetime

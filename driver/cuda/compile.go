@@ -14,7 +14,7 @@ import (
 	"sonicmoe/internal/devkit"
 )
 
-// Options of compiling and loading, CUjit_option, and CU_JIT_INPUT_PTX.
+// These are options of compiling and loading (CUjit_option), and CU_JIT_INPUT_PTX.
 const (
 	jitInfoLog      = 3
 	jitInfoLogSize  = 4
@@ -27,11 +27,11 @@ const (
 	jitInputPTX = 1
 )
 
-// logBytes is the size of each log buffer. A longer log is cut.
+// logBytes is the size of each log buffer. The driver cuts longer logs.
 const logBytes = 64 << 10
 
-// jit is the option list of one call, with the log buffers that the driver fills.
-// The driver uses the addresses of its arrays until release.
+// jit holds the option list of one call, with the log buffers that the driver fills. The driver
+// uses the addresses of these arrays until release is called.
 type jit struct {
 	keys   [8]uint32
 	values [8]uintptr // void* slots that hold integers and addresses
@@ -59,7 +59,7 @@ func (j *jit) add(key uint32, value uintptr) {
 
 func (j *jit) release() { j.pin.Unpin() }
 
-// log returns the driver's logs: errors, then information.
+// log returns the driver's error log, followed by its information log.
 func (j *jit) log() string {
 	text := func(b []byte) string {
 		if n := bytes.IndexByte(b, 0); n >= 0 {
@@ -70,8 +70,8 @@ func (j *jit) log() string {
 	return strings.TrimSpace(text(j.errors[:]) + "\n" + text(j.info[:]))
 }
 
-// fail adds the kind and the log to an error of compiling or loading. An error of
-// a broken device, or of one out of memory, keeps its own kind.
+// fail adds the log to an error of compiling or loading, and sets the error's kind. An error of
+// a broken device, or an error because memory ran out, keeps its kind.
 func (j *jit) fail(err error, kind error) error {
 	e, ok := err.(*driver.Error)
 	if !ok || errors.Is(e, driver.ErrBroken) || errors.Is(e, driver.ErrOutOfMemory) || errors.Is(e, driver.ErrUnsupported) {
@@ -82,8 +82,8 @@ func (j *jit) fail(err error, kind error) error {
 	return &with
 }
 
-// Compile implements gpu.Device. If ctx ends first, the driver finishes
-// compiling and the result is dropped.
+// Compile implements gpu.Device. If ctx ends first, the driver still finishes compiling, and
+// the result is dropped.
 func (d *device) Compile(ctx context.Context, ptx []byte, o gpu.CompileOptions) (gpu.Image, error) {
 	if err := devkit.ContextErr("Compile", ctx); err != nil {
 		return gpu.Image{}, err
@@ -129,7 +129,8 @@ func (d *device) compile(ptx []byte, o gpu.CompileOptions) (gpu.Image, error) {
 	if o.LineInfo {
 		j.add(jitLineInfo, 1)
 	}
-	// Use one thread throughout: the linker belongs to the current context.
+	// All calls below must run on one thread, because the linker belongs to the context that is
+	// current on it.
 	if err := d.enter(symLinkCreate); err != nil {
 		return gpu.Image{}, err
 	}
@@ -141,8 +142,8 @@ func (d *device) compile(ptx []byte, o gpu.CompileOptions) (gpu.Image, error) {
 	return gpu.Image{Code: code, Log: j.log()}, nil
 }
 
-// link makes machine code of PTX that ends with a zero byte. It also returns the
-// last function called and its result.
+// link makes machine code from PTX that ends with a zero byte. It also returns the last driver
+// function that was called and its result.
 func (d *device) link(j *jit, ptx []byte) ([]byte, symbol, result) {
 	var state uintptr
 	r := d.call(symLinkCreate, uintptr(j.count), uintptr(unsafe.Pointer(&j.keys[0])),
@@ -166,14 +167,14 @@ func (d *device) link(j *jit, ptx []byte) ([]byte, symbol, result) {
 	return bytes.Clone(unsafe.Slice(image, size)), symLinkComplete, success
 }
 
-// call calls function s of the driver library, and counts the call. The caller must have made the
-// device's context current (see enter).
+// call calls function s of the driver library and counts the call. The device's context must be
+// current on this thread (see enter).
 //
 //go:uintptrescapes
 func (d *device) call(s symbol, args ...uintptr) result { return d.raw(s, args) }
 
-// explainVersion adds both PTX versions to the error if the text needs a newer
-// version than the driver supports. The driver's own message does not name both.
+// explainVersion adds two PTX versions to the error if the text needs a newer version than the
+// driver supports: the needed and the supported one. The driver's message does not name both.
 func (d *device) explainVersion(err error, ptx []byte) error {
 	v := ptxVersion(ptx)
 	if limit := d.MaxPTXVersion(); v > limit {
@@ -183,7 +184,8 @@ func (d *device) explainVersion(err error, ptx []byte) error {
 	return err
 }
 
-// ptxVersion reads a .version directive as 80 for 8.0, or 0 without one.
+// ptxVersion returns the version in a .version directive, such as 80 for 8.0, or 0 if there is
+// none.
 func ptxVersion(ptx []byte) int {
 	for line := range strings.Lines(string(ptx[:min(len(ptx), 4096)])) {
 		fields := strings.Fields(line)

@@ -28,8 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(drivertest.Main(m, func(ctx context.Context, _ string) (driver.Device, error) { return Open(ctx, 0, Options{}) }))
 }
 
-// openGPU returns a real device. Tests that need one run only if SONICMOE_DEVICE says
-// so.
+// openGPU returns a real device. The test skips unless SONICMOE_DEVICE is cuda.
 func openGPU(t testing.TB) gpu.Device {
 	name := os.Getenv("SONICMOE_DEVICE")
 	if name != "cuda" {
@@ -48,7 +47,7 @@ func TestConformance(t *testing.T) {
 	t.Logf("calls: %v", Calls(dev))
 }
 
-// TestClosed opens its own device, because other tests share the primary context.
+// TestClosed opens a device of its own, because other tests share the primary context.
 func TestClosed(t *testing.T) {
 	openGPU(t)
 	dev, err := Open(t.Context(), 0, Options{})
@@ -56,7 +55,7 @@ func TestClosed(t *testing.T) {
 	drivertest.RunClosed(t, dev)
 }
 
-// again returns the command that runs a test in its own process, on a GPU.
+// again returns a command that runs the test in a process of its own, on a GPU.
 func again(t *testing.T) *exec.Cmd {
 	if os.Getenv("SONICMOE_DEVICE") != "cuda" {
 		t.Skip("SONICMOE_DEVICE is not cuda: not run on a GPU")
@@ -64,7 +63,7 @@ func again(t *testing.T) *exec.Cmd {
 	return child.Command(t, t.Name(), "again")
 }
 
-// TestBroken runs in its own process, which cannot use the GPU afterwards.
+// TestBroken runs in a process of its own, because its process cannot use the GPU afterwards.
 func TestBroken(t *testing.T) {
 	if child.Role() != "" {
 		drivertest.RunBroken(t, func() gpu.Device {
@@ -79,8 +78,8 @@ func TestBroken(t *testing.T) {
 	assert.Contains(t, string(out), "--- PASS: TestBroken")
 }
 
-// TestInterrupt checks that an interrupt reaches a program that uses the GPU, and
-// that the program decides how to end.
+// TestInterrupt checks that an interrupt signal reaches a program that uses the GPU, and that
+// the program decides how to end.
 func TestInterrupt(t *testing.T) {
 	if child.Role() != "" {
 		dev := openGPU(t)

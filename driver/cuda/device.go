@@ -18,22 +18,22 @@ type device struct {
 	lib     *library
 	ordinal int32 // the driver's number of the GPU, a CUdevice
 	target  driver.Target
-	// context is the CUcontext, as an array to serve as the arguments of
-	// cuCtxSetCurrent. owned states that Close must release the primary context.
+	// context is the CUcontext. It is an array because it also serves as the argument list of
+	// cuCtxSetCurrent. owned reports whether Close must release the primary context.
 	context [1]uintptr
 	owned   bool
 
 	broken devkit.Breakage
-	// life is in use while a call is in the library.
+	// life counts the calls that are in the library at the moment.
 	life  lifetime
 	calls [symbolCount]atomic.Int64
 }
 
 var _ gpu.Device = (*device)(nil)
 
-// Calls returns the number of calls of each function of the driver library on dev
-// since it was opened, by the function's name. It is nil for a device of another
-// package.
+// Calls returns the number of calls of each function of the driver library that were made for
+// dev since it was opened. The map's key is the function's name. The map is nil if dev is a
+// device of another package.
 func Calls(dev driver.Device) map[string]int64 {
 	d, ok := dev.(*device)
 	if !ok {
@@ -62,7 +62,7 @@ func PCIBusID(dev driver.Device) (string, error) {
 	return goString(&bus[0]), nil
 }
 
-// ready returns the reason why no call is possible now.
+// ready returns the reason why no call is possible now, or nil.
 func (d *device) ready(s symbol) error {
 	if err := d.broken.Refuse(s.String()); err != nil {
 		return err
@@ -77,11 +77,12 @@ func (d *device) closedError(s symbol) error {
 	return &driver.Error{Op: s.String(), Text: "the device is closed", Kind: driver.ErrInvalid}
 }
 
-// enter makes the context current on this thread, and keeps the goroutine on the
-// thread and the context alive until leave. All calls in between go through raw.
+// enter makes the context current on this thread. Until leave, it keeps the goroutine on the
+// thread and the context alive. All calls of the library between enter and leave go through
+// raw.
 //
-// Only life decides whether the device is closed: an earlier check could be
-// outdated by then.
+// Only life decides whether the device is closed, because the device may be closed after any
+// earlier check.
 func (d *device) enter(s symbol) error {
 	if err := d.broken.Refuse(s.String()); err != nil {
 		return err
@@ -102,31 +103,32 @@ func (d *device) leave() {
 	d.life.leave()
 }
 
-// raw is one counted call. The caller keeps alive the objects to which args point.
+// raw makes one call of the library and counts the call. The caller keeps alive the objects to
+// which args point.
 func (d *device) raw(s symbol, args []uintptr) result {
 	d.calls[s].Add(1)
 	return d.lib.callSlice(s, args)
 }
 
-// do is one complete call: enter, the function, leave, check. Convert pointers to
-// uintptr in the argument list itself.
+// do makes one complete call: enter, the function, leave, check. Convert pointers to uintptr in
+// the argument list itself, because then they stay valid during the call.
 //
 //go:uintptrescapes
 func (d *device) do(s symbol, args ...uintptr) error { return d.doSlice(s, args) }
 
-// numbers pools argument lists for doNumbers.
+// numbers is a pool of argument lists for doNumbers.
 var numbers = sync.Pool{New: func() any { return new([12]uintptr) }}
 
-// doNumbers is do for arguments that do not point to Go memory. It allocates
-// nothing, whereas do allocates its argument list.
+// doNumbers is do for arguments that do not point to Go memory. It allocates nothing, while do
+// allocates its argument list.
 func (d *device) doNumbers(s symbol, args ...uintptr) error {
 	list := numbers.Get().(*[12]uintptr)
 	defer numbers.Put(list)
 	return d.doSlice(s, list[:copy(list[:], args)])
 }
 
-// doSlice is do for arguments whose pointees are on the heap and are kept alive by
-// the caller. It allocates nothing.
+// doSlice is do for arguments that point to heap objects which the caller keeps alive. It
+// allocates nothing.
 func (d *device) doSlice(s symbol, args []uintptr) error {
 	if err := d.enter(s); err != nil {
 		return err
@@ -136,8 +138,7 @@ func (d *device) doSlice(s symbol, args []uintptr) error {
 	return d.check(s, r)
 }
 
-// check turns a result into an error and records the first error that broke the
-// device.
+// check turns a result into an error. It records the first error that broke the device.
 func (d *device) check(s symbol, r result) error {
 	if r == success {
 		return nil
@@ -200,15 +201,15 @@ func (d *device) Synchronize(ctx context.Context) error {
 	return d.block(ctx, &d.life, symCtxSynchronize)
 }
 
-// Close implements driver.Device. It releases the context after the last call of
-// other goroutines has returned. Calling it twice is harmless.
+// Close implements driver.Device. It releases the context after the last call of other
+// goroutines has returned. A second Close does nothing.
 func (d *device) Close() error {
 	return d.life.close(func() error {
 		if !d.owned {
 			return nil
 		}
 		r := d.lib.call(symPrimaryCtxRelease, uintptr(d.ordinal))
-		// Releasing a broken context fails, which adds nothing new.
+		// Releasing a broken context fails, but this error says nothing new.
 		if r == success || d.broken.Cause() != nil {
 			return nil
 		}
@@ -216,12 +217,12 @@ func (d *device) Close() error {
 	})
 }
 
-// invalid returns the error for a wrong argument.
+// invalid returns the error for a wrong argument of an operation.
 func invalid(op, format string, args ...any) *driver.Error {
 	return &driver.Error{Op: op, Name: "invalid value", Text: fmt.Sprintf(format, args...), Kind: driver.ErrInvalid}
 }
 
-// withText appends to the text of an error of this package. A nil error stays nil.
+// withText appends a text to an error of this package. A nil error stays nil.
 func withText(err error, format string, args ...any) error {
 	e, ok := err.(*driver.Error)
 	if !ok || e.Kind == driver.ErrBroken {

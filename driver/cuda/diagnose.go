@@ -10,20 +10,20 @@ import (
 
 // Diagnosis is the result of a search for GPUs, for bug reports.
 type Diagnosis struct {
-	// Tried are the library names tried in order, each with "opened" or the system's
-	// error.
+	// Tried lists the library names in the order in which they were tried, each with "opened"
+	// or the system's error.
 	Tried []string
 	// DriverVersion is the driver's CUDA version times 1000: 13000 for 13.0. It is 0
 	// if no library could be used.
 	DriverVersion int
-	// Devices are the GPUs found, by ordinal.
+	// Devices lists the GPUs that were found, by ordinal.
 	Devices []driver.Target
-	// Failure is the first error, nil if there was none.
+	// Failure is the first error, or nil if there was none.
 	Failure error
 }
 
-// Diagnose looks for GPUs in the same way as Open and returns the result. It
-// creates no context, so it does not affect other programs.
+// Diagnose looks for GPUs in the same way as Open, and returns what it finds. It creates no
+// context, so it does not affect other programs.
 func Diagnose(o Options) Diagnosis {
 	var d Diagnosis
 	lib, tried, err := openLibrary(o.Library)
@@ -60,8 +60,8 @@ func Diagnose(o Options) Diagnosis {
 	return d
 }
 
-// Count returns the number of GPUs that the driver shows. It returns 0 without a
-// driver; Open then returns the reason. It creates no context.
+// Count returns the number of GPUs that the driver reports. Without a driver it returns 0, and
+// Open returns the reason. Count creates no context.
 func Count(o Options) (int, error) {
 	d := Diagnose(o)
 	if d.Failure != nil && len(d.Devices) > 0 {

@@ -23,7 +23,7 @@ func (d *device) NewEvent() (driver.Event, error) {
 	return e, nil
 }
 
-// ownEvent returns the event of the interface value if it belongs to this device.
+// ownEvent returns e as an *event if it belongs to this device, otherwise an error.
 func (d *device) ownEvent(op string, e driver.Event) (*event, error) {
 	ev, ok := e.(*event)
 	if !ok || ev.dev != d {

@@ -9,8 +9,8 @@ import (
 	"sonicmoe/driver/cuda"
 )
 
-// ExampleOpen shows that Open returns the reason if there is no device, and never
-// falls back to another.
+// ExampleOpen shows that Open returns the reason if it cannot open a device. It never opens
+// another kind of device instead.
 func ExampleOpen() {
 	dev, err := cuda.Open(context.Background(), 0, cuda.Options{Library: "libno-such-driver.so"})
 	if errors.Is(err, driver.ErrNoDevice) {

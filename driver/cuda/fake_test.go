@@ -22,18 +22,18 @@ import (
 //go:embed testdata/fakecuda.c
 var fakeSource []byte
 
-// fake is a built fakecuda.c: a driver library that records its calls.
+// fake is a library compiled from fakecuda.c: a driver library that records its calls.
 type fake struct {
 	path   string
 	handle uintptr
 	t      *testing.T
 }
 
-// built are the fake libraries built so far, by their compiler flags.
+// built holds the libraries that were compiled so far, by their compiler flags.
 var built = map[string][]byte{}
 
-// newFake builds a fake library. Each is a separate file and thus has its own
-// state.
+// newFake compiles a fake library. Each has a file of its own, and therefore a state of its
+// own.
 func newFake(t *testing.T, flags ...string) *fake {
 	cc := outside.CC(t)
 	path, key := filepath.Join(t.TempDir(), "libfakecuda.so"), strings.Join(flags, " ")
@@ -57,7 +57,7 @@ func newFake(t *testing.T, flags ...string) *fake {
 	return f
 }
 
-// control calls one of the library's functions for tests.
+// control calls a function of the fake library that exists only for tests.
 //
 //go:uintptrescapes
 func (f *fake) control(name string, args ...uintptr) {
@@ -66,27 +66,26 @@ func (f *fake) control(name string, args ...uintptr) {
 	syscallN(addr, args)
 }
 
-// fail makes a driver function return code until the next fail. 0 means success.
+// fail makes a driver function return code until fail is called again. Code 0 means success.
 func (f *fake) fail(s symbol, code int) {
 	name := append([]byte(s.String()), 0)
 	f.control("fake_fail", uintptr(unsafe.Pointer(&name[0])), uintptr(code))
 }
 
-// set sets the number of queries for which work is not ready, the duration of
-// blocking waits in milliseconds, and the number of GPUs.
+// set sets the number of queries for which work is not ready, the duration of a blocking wait
+// in milliseconds, and the number of GPUs.
 func (f *fake) set(notReady, blockMS, gpus int) {
 	f.control("fake_set", uintptr(notReady), uintptr(blockMS), uintptr(gpus))
 }
 
-// late returns the number of calls made after their context or stream was
-// destroyed.
+// late returns the number of calls that used a context or a stream after it was destroyed.
 func (f *fake) late() int {
 	addr, err := dlsym(f.handle, "fake_late")
 	require.NoError(f.t, err)
 	return int(int32(syscallN(addr, nil)))
 }
 
-// log returns the calls of the library since the previous log.
+// log returns the calls that the library received since the previous log.
 func (f *fake) log() string {
 	var text *byte
 	f.control("fake_log", uintptr(unsafe.Pointer(&text)))

@@ -6,11 +6,11 @@ import (
 	"sonicmoe/driver"
 )
 
-// captureRelaxed is CU_STREAM_CAPTURE_MODE_RELAXED. It lets a capture begin and
-// end on different threads, which goroutines need.
+// captureRelaxed is CU_STREAM_CAPTURE_MODE_RELAXED. In this mode a capture may begin and end on
+// different threads, which goroutines need.
 const captureRelaxed = 2
 
-// graph is a CUgraphExec.
+// graph is an executable graph, a CUgraphExec.
 type graph struct {
 	handle
 	dev   *device

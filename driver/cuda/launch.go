@@ -23,8 +23,8 @@ type launchAttribute struct {
 	value [8]uint64
 }
 
-// Launch attributes (CUlaunchAttributeID), and the keys of the parameter buffer in
-// the last argument of cuLaunchKernelEx.
+// These are launch attributes (CUlaunchAttributeID), and the keys that describe the parameter
+// buffer in the last argument of cuLaunchKernelEx.
 const (
 	attrClusterDimension = 4
 	attrProgrammatic     = 6
@@ -34,10 +34,10 @@ const (
 	paramSize    = 2
 )
 
-// packet is the memory of one launch: everything that the driver reads, in one
-// reusable heap object. It stores its own addresses as integers. This is safe
-// because Go does not move heap objects and a packet stays reachable during its
-// call.
+// packet is the memory of one launch: everything that the driver reads, in one heap object that
+// is used again for later launches. The object stores addresses of its own parts as integers.
+// This is safe because Go does not move heap objects, and because a packet stays reachable
+// during its call.
 type packet struct {
 	config     launchConfig
 	attributes [2]launchAttribute
@@ -54,7 +54,7 @@ var packets = sync.Pool{New: func() any {
 	return p
 }}
 
-// fill describes a launch of f on a stream.
+// fill writes the description of a launch of f on a stream into the packet.
 func (p *packet) fill(f *function, stream uintptr, l *gpu.Launch, params []byte) {
 	one := func(n int) uint32 { return uint32(max(n, 1)) }
 	c := &p.config
@@ -68,7 +68,7 @@ func (p *packet) fill(f *function, stream uintptr, l *gpu.Launch, params []byte)
 	if l.Programmatic {
 		p.add(attrProgrammatic, 1, 0)
 	}
-	// Copy params, because the caller's bytes may be on a stack, which can move.
+	// Copy params, because the caller's bytes may be on a goroutine's stack, which can move.
 	if len(params) > len(p.params) {
 		p.params = make([]byte, len(params))
 	}
@@ -86,7 +86,7 @@ func (p *packet) add(id uint32, word0, word1 uint64) {
 	p.config.attributeCount++
 }
 
-// own returns the function of the interface value if it belongs to this device.
+// own returns f as a *function if it belongs to this device, otherwise an error.
 func (d *device) own(op string, f gpu.Function, l *gpu.Launch) (*function, error) {
 	fn, ok := f.(*function)
 	if !ok || fn.dev != d {
@@ -124,8 +124,8 @@ func (s *stream) Launch(f gpu.Function, l *gpu.Launch, params []byte) error {
 	return nil
 }
 
-// explainLaunch determines which limit a refused launch exceeds. The driver only
-// returns "invalid value".
+// explainLaunch finds out which limit a refused launch exceeds, because the driver returns only
+// "invalid value".
 func explainLaunch(err error, f *function, l gpu.Launch, paramBytes int) error {
 	if f.dev.broken.Cause() != nil {
 		return err

@@ -17,10 +17,10 @@ import (
 	"sonicmoe/internal/outside"
 )
 
-// TestAgreesWithHeader compares this package's structures and constants with
+// TestAgreesWithHeader compares this package's copies of C structures and constants with
 // cuda.h.
 func TestAgreesWithHeader(t *testing.T) {
-	cc, include := outside.CC(t), outside.Header(t, "CUDA_ERROR_TENSOR_MEMORY_LEAK") // from CUDA 12.8 or newer
+	cc, include := outside.CC(t), outside.Header(t, "CUDA_ERROR_TENSOR_MEMORY_LEAK") // the header must be from CUDA 12.8 or newer
 	var c launchConfig
 	var a launchAttribute
 	type fact struct {

@@ -15,7 +15,7 @@ import (
 // [Options] does not.
 const EnvLibrary = "SONICMOE_LIBCUDA"
 
-// minVersion is the oldest supported driver version, CUDA 12.0: it supports PTX
+// minVersion is the oldest supported driver version, CUDA 12.0. It is the first to support PTX
 // 8.0, which Hopper's instructions need.
 const minVersion = 12000
 
@@ -23,14 +23,15 @@ const minVersion = 12000
 type library struct {
 	name    string // the name under which it was opened
 	version int    // 13000 for CUDA 13.0
-	build   string // identifies the build of that version, if known: "580.95.05"
+	build   string // the build of that version, such as "580.95.05", or "" if it is not known
 	addr    [symbolCount]uintptr
-	// bound and loadModule come from a Binding and are called in place of addr.
+	// bound and loadModule come from a Binding. They are called instead of the functions at
+	// addr.
 	bound      [symbolCount]func(args []uintptr) int
 	loadModule func(image []byte) (module uintptr, code int)
 }
 
-// attempt is the result of trying one library name.
+// attempt is the result of trying to open a library by one name.
 type attempt struct {
 	Name string
 	Err  error // nil if it was opened
@@ -52,8 +53,8 @@ func names(override string) []string {
 	return defaultNames
 }
 
-// openLibrary opens the first library of names that exists, resolves its functions
-// and initialises it. It returns its attempts even if it fails.
+// openLibrary opens the first library of names that exists, resolves its functions and
+// initialises it. It returns all its attempts, also with an error.
 func openLibrary(override string) (*library, []attempt, error) {
 	libraries.Lock()
 	defer libraries.Unlock()
@@ -104,8 +105,8 @@ func newLibrary(name string, handle uintptr) (*library, error) {
 		}
 		l.addr[s] = addr
 	}
-	// Check the version first: an old version explains missing functions better than
-	// their names.
+	// The version is checked first, because an old version explains missing functions better
+	// than a list of their names.
 	if l.addr[symDriverGetVersion] != 0 {
 		var v int32
 		if r := l.call(symDriverGetVersion, uintptr(unsafe.Pointer(&v))); r != success {
@@ -128,20 +129,19 @@ func newLibrary(name string, handle uintptr) (*library, error) {
 	return l, nil
 }
 
-// versionText writes 12080 as 12.8.
+// versionText writes a version in the driver's form as text: 12080 as 12.8.
 func versionText(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
 
-// call calls a function of the library. Convert pointers to uintptr in the
-// argument list itself: this keeps the objects alive and in place until call
-// returns.
+// call calls a function of the library. Convert pointers to uintptr in the argument list
+// itself. This keeps the objects alive and in place until call returns.
 //
 //go:uintptrescapes
 func (l *library) call(s symbol, args ...uintptr) result {
 	return l.callSlice(s, args)
 }
 
-// callSlice is call for arguments whose pointees the caller keeps alive on the
-// heap. It allocates nothing.
+// callSlice is call for arguments that point to heap objects which the caller keeps alive. It
+// allocates nothing.
 func (l *library) callSlice(s symbol, args []uintptr) result {
 	if f := l.bound[s]; f != nil {
 		return result(f(args))
@@ -152,7 +152,7 @@ func (l *library) callSlice(s symbol, args []uintptr) result {
 	return result(int32(syscallN(l.addr[s], args)))
 }
 
-// failure returns the error of a call that returned r.
+// failure returns the error of a call of s that returned r.
 func (l *library) failure(s symbol, r result) *driver.Error {
 	if r == missingSymbol {
 		return &driver.Error{Op: s.String(), Kind: driver.ErrUnsupported,

@@ -34,8 +34,8 @@ func TestNoLibrary(t *testing.T) {
 	assert.Contains(t, d.String(), "driver library /no/such/libcuda.so.1: ")
 	assert.Contains(t, d.String(), "failed: no CUDA driver library")
 
-	// The option takes precedence over the environment, which takes precedence over
-	// the usual names.
+	// The option takes precedence over the environment variable, and the variable over the
+	// usual names.
 	t.Setenv(EnvLibrary, "/env/libcuda.so")
 	_, err = Open(t.Context(), 0, Options{})
 	require.ErrorContains(t, err, "/env/libcuda.so")
@@ -45,9 +45,8 @@ func TestNoLibrary(t *testing.T) {
 	require.NotContains(t, err.Error(), "/env/")
 }
 
-// TestReasonOfNoLibrary checks the reason why a library cannot be opened. The
-// thread that tried keeps it, so it must survive goroutines that move between
-// threads.
+// TestReasonOfNoLibrary checks the reason why a library cannot be opened. The system keeps this
+// reason for the thread that failed. Goroutines that move between threads must not lose it.
 func TestReasonOfNoLibrary(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
@@ -143,7 +142,7 @@ func TestOpen(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrInvalid)
 	require.ErrorContains(t, err, "closed")
 
-	// A context made by another library is neither retained nor released.
+	// A context that another library made is neither retained nor released.
 	dev, err = Open(t.Context(), 0, Options{Library: f.path, Context: 0xABC})
 	require.NoError(t, err)
 	_, _, err = dev.Memory()
@@ -157,9 +156,8 @@ func TestOpen(t *testing.T) {
 		"GPU 0: Fake GPU 40, compute capability 9.0, 16040 SMs\nGPU 1: Fake GPU 41, compute capability 9.0, 16041 SMs\n", d.String())
 }
 
-// TestCountOfLostGPUs checks GPUs that cannot be queried. If the first GPU cannot,
-// Count returns 0 and Open returns the error. If a later one cannot, Count returns
-// the error.
+// TestCountOfLostGPUs checks GPUs that cannot be queried. If this is the first GPU, Count
+// returns 0 and Open returns the error. If it is a later one, Count returns the error.
 func TestCountOfLostGPUs(t *testing.T) {
 	f := newFake(t)
 	n, err := Count(Options{Library: f.path})
@@ -202,7 +200,7 @@ func TestAccepts(t *testing.T) {
 	}
 }
 
-// TestSymbols checks that each function has a name and that no two share one.
+// TestSymbols checks that each function has a name, and that no two have the same.
 func TestSymbols(t *testing.T) {
 	seen := map[string]bool{}
 	for s := range symbolCount {
@@ -212,8 +210,8 @@ func TestSymbols(t *testing.T) {
 	}
 }
 
-// TestReasonsOfFailedOpens checks that each failed open has its own reason,
-// whatever other threads try at the same time.
+// TestReasonsOfFailedOpens checks that each failed open returns its own reason, whatever other
+// threads try at the same time.
 func TestReasonsOfFailedOpens(t *testing.T) {
 	var all sync.WaitGroup
 	for g := range 8 {

@@ -8,12 +8,11 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// defaultNames are tried in order: the bare name, which the system's loader
-// resolves, then the path in the Windows Subsystem for Linux.
+// defaultNames are tried in order. The system's loader finds the first. The second is the path
+// in the Windows Subsystem for Linux.
 var defaultNames = []string{"libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"}
 
-// dlopen opens a library. The reason of a failure needs a second call, on the same
-// thread.
+// dlopen opens a library. If this fails, a second call on the same thread returns the reason.
 func dlopen(name string) (uintptr, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

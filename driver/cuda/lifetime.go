@@ -5,11 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// lifetime protects an object that one goroutine may close while others use it.
-// Closing destroys the object when its last user has left. After that no user can
-// enter, so that no call of the driver library uses a destroyed object.
+// lifetime protects an object that one goroutine may close while others use it. Once the object
+// is closed, no use can begin. The object is destroyed when its last use has ended. No call of
+// the driver library can therefore use a destroyed object.
 type lifetime struct {
-	// state is twice the number of users, plus 1 after close.
+	// state is twice the number of uses, plus 1 once the object is closed.
 	state   atomic.Int64
 	closing atomic.Bool
 	once    sync.Once
@@ -34,9 +34,8 @@ func (l *lifetime) leave() {
 // closed reports whether close was called.
 func (l *lifetime) closed() bool { return l.state.Load()&1 != 0 }
 
-// close admits no more users and destroys the object, now or when the last user
-// leaves. In the second case an error of destroy is dropped. A second close does
-// nothing.
+// close ends the admission of uses. The object is destroyed at once, or when the last use ends.
+// In the second case an error of destroy is dropped. A second close does nothing.
 func (l *lifetime) close(destroy func() error) error {
 	if l.closing.Swap(true) {
 		return nil
@@ -53,13 +52,14 @@ func (l *lifetime) end() (err error) {
 	return err
 }
 
-// handle is an object of the driver.
+// handle is a driver object with its lifetime.
 type handle struct {
 	raw uintptr
 	lifetime
 }
 
-// use is enter with an error if the object is closed. what names the object.
+// use is enter, with an error if the object is closed. The error says which operation op was
+// refused for which object what.
 func (h *handle) use(op, what string) error {
 	if h.enter() {
 		return nil

@@ -17,12 +17,12 @@ type module struct {
 	raw uintptr
 }
 
-// Load implements gpu.Device. code is copied.
+// Load implements gpu.Device. The driver copies code.
 func (d *device) Load(code []byte) (gpu.Module, error) {
 	if err := d.ready(symModuleLoadDataEx); err != nil {
 		return nil, err
 	}
-	// The driver does not know the length: it would read past the end of a truncated
+	// The driver is not given the image's length, and would read past the end of a truncated
 	// image.
 	if err := devkit.CheckImage(code, ""); err != nil {
 		return nil, err
@@ -68,8 +68,8 @@ func (m *module) Function(name string) (gpu.Function, error) {
 	if err != nil {
 		return nil, withText(err, "function %q", name)
 	}
-	// From version 12.4 on, drivers load a kernel at its first launch unless told
-	// otherwise. Loading may wait for the device and is not allowed in a capture.
+	// Drivers from version 12.4 on load a kernel at its first launch, unless cuFuncLoad was
+	// called. Loading may wait for the device, and is not allowed during a capture.
 	if m.dev.lib.addr[symFuncLoad] != 0 {
 		if err := m.dev.doNumbers(symFuncLoad, f.raw); err != nil {
 			return nil, withText(err, "function %q", name)
@@ -86,14 +86,14 @@ type function struct {
 	dev  *device
 	raw  uintptr
 	name string
-	// big reports whether clusters of more than 8 CTAs have been allowed.
+	// big reports whether clusters of more than 8 CTAs have been allowed for the function.
 	big atomic.Bool
 }
 
 // Name implements gpu.Function.
 func (f *function) Name() string { return f.name }
 
-// Function attributes, CUfunction_attribute.
+// These are function attributes (CUfunction_attribute).
 const (
 	funcMaxThreads      = 0
 	funcStaticShared    = 1
@@ -142,9 +142,9 @@ func (f *function) AllowSharedBytes(bytes int) error {
 	}
 	err := f.dev.doNumbers(symFuncSetAttribute, f.raw, funcMaxDynamic, uintptr(bytes))
 	if err == nil {
-		// An SM changes its division between shared memory and L1 only while it has no
-		// CTAs. If every kernel uses the maximum, the next kernel can start before this
-		// one has ended.
+		// An SM can change the division of its memory between shared memory and L1 only while
+		// it has no CTAs. If every kernel uses the same division, the maximum of shared memory,
+		// the next kernel can start before this one has ended.
 		err = f.dev.doNumbers(symFuncSetAttribute, f.raw, funcCarveout, 100)
 	}
 	return withText(err, "%d dynamic shared bytes for function %q (%s has %d for a CTA, static ones included)",

@@ -10,10 +10,10 @@ import (
 	"sonicmoe/internal/devkit"
 )
 
-// Options choose how a device is opened. The zero value suits most programs.
+// Options say how a device is opened. The zero value suits most programs.
 type Options struct {
-	// Library is the file name or path of the driver library. Empty means the value of
-	// SONICMOE_LIBCUDA, or else the usual names.
+	// Library is the file name or path of the driver library. If it is empty, SONICMOE_LIBCUDA
+	// decides. If that is not set either, the usual names are tried.
 	Library string
 	// Context is a CUcontext made by another library on the GPU of the given ordinal.
 	// It must exist until the device is closed. 0 means the GPU's primary context.
@@ -22,21 +22,19 @@ type Options struct {
 	Binding *Binding
 }
 
-// Binding replaces functions of the driver library, for a program that calls them
-// through another package and needs both to share state. Package driver/mumax uses
-// it.
+// Binding replaces functions of the driver library. It is for a program that calls the library
+// through another package, if both must share state. Package driver/mumax uses it.
 type Binding struct {
-	// Functions are called in place of the library's functions with these names,
-	// version suffix included: "cuMemAlloc_v2". Arguments are the arguments of the C
-	// function. Objects whose addresses are passed stay in place until the call
-	// returns. The result is a CUresult.
+	// Functions has the replacements by the names of the library's functions, including the
+	// version suffix: "cuMemAlloc_v2". args are the arguments of the C function, and the result
+	// is a CUresult. Objects whose addresses are in args stay in place until the call returns.
 	Functions map[string]func(args []uintptr) int
-	// LoadModule is called in place of cuModuleLoadDataEx, with machine code that was
-	// checked to be complete. It returns a CUmodule and a CUresult.
+	// LoadModule is called instead of cuModuleLoadDataEx. The machine code was already checked
+	// to be complete. LoadModule returns a CUmodule and a CUresult.
 	LoadModule func(image []byte) (module uintptr, code int)
 }
 
-// through returns the library with the binding's functions in place of its own.
+// through returns the library with the binding's functions instead of its own.
 func (l *library) through(b *Binding) (*library, error) {
 	if b == nil {
 		return l, nil
@@ -119,7 +117,7 @@ func open(ordinal int, o Options) (*device, error) {
 	return d, nil
 }
 
-// Device attributes, CUdevice_attribute.
+// These are device attributes (CUdevice_attribute).
 const (
 	attrClockRate         = 13
 	attrSMs               = 16
@@ -133,7 +131,7 @@ const (
 	attrSharedBytesPerCTA = 97
 )
 
-// target asks the driver for a GPU's properties. It needs no context.
+// target reads the properties of a GPU from the driver. It needs no context.
 func (l *library) target(ordinal int32) (driver.Target, error) {
 	var t driver.Target
 	var name [256]byte
@@ -158,7 +156,7 @@ func (l *library) target(ordinal int32) (driver.Target, error) {
 	}
 	t.Arch = fmt.Sprintf("sm_%d%d", t.Major, t.Minor)
 	if t.Major >= 9 {
-		t.Arch += "a" // features that only this architecture has
+		t.Arch += "a" // the suffix for features that only this architecture has
 	}
 	return t, nil
 }

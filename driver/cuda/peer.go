@@ -11,9 +11,9 @@ import (
 // peerEnabled is CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED.
 const peerEnabled = 704
 
-// Reach reports whether copies and kernels of this device may use memory of the other one, and
-// enables that access. It is false for devices of other packages, of other driver libraries,
-// and of GPUs without a connection that the driver allows.
+// Reach reports whether copies and kernels of this device may use memory of the device other.
+// If so, it enables the access. It is false if other is a device of another package or of
+// another driver library, and if the driver allows no access between the two GPUs.
 func (d *device) Reach(other driver.Device) (bool, error) {
 	o, ok := other.(*device)
 	if !ok || o.lib != d.lib {
@@ -37,8 +37,8 @@ func (d *device) Reach(other driver.Device) (bool, error) {
 	return err == nil, err
 }
 
-// Within calls f on a thread in which the device's context is current, for libraries that work
-// in the current context. It fails for a device of another package.
+// Within calls f on a thread on which the device's context is current. It is for libraries that
+// work in the current context. It fails for a device of another package.
 func Within(dev driver.Device, f func() error) error {
 	d, ok := dev.(*device)
 	if !ok {

@@ -13,8 +13,8 @@ import (
 	"sonicmoe/driver/emulated"
 )
 
-// TestReach checks that a device reaches itself without a call, another GPU if the driver
-// allows it, and no device of another library or package.
+// TestReach checks that a device reaches itself without a driver call, and another GPU if the
+// driver allows it. It must not reach devices of other libraries or packages.
 func TestReach(t *testing.T) {
 	f := newFake(t)
 	one, same := f.open(), f.open()
@@ -57,8 +57,8 @@ func TestReach(t *testing.T) {
 	assert.False(t, reach, "GPUs without a connection")
 }
 
-// TestWithin checks that the device's context is current in the call, and that errors come
-// back.
+// TestWithin checks that the device's context is current while Within calls its function, and
+// that Within returns the function's error.
 func TestWithin(t *testing.T) {
 	f := newFake(t)
 	dev := f.open()

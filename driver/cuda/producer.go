@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// ptxVersions lists the PTX version of each CUDA version.
+// ptxVersions lists the newest PTX version that each CUDA version supports.
 var ptxVersions = []struct{ cuda, ptx int }{
 	{12000, 80}, {12010, 81}, {12020, 82}, {12030, 83}, {12040, 84}, {12050, 85},
 	{12070, 86}, {12080, 87}, {12090, 88}, {13000, 90}, {13010, 91},
 }
 
-// MaxPTXVersion implements gpu.Device. For a driver newer than this list, it
+// MaxPTXVersion implements gpu.Device. For a driver that is newer than the list ptxVersions, it
 // returns the newest version in the list.
 func (d *device) MaxPTXVersion() int {
 	newest := 0
@@ -23,8 +23,8 @@ func (d *device) MaxPTXVersion() int {
 	return newest
 }
 
-// Producer implements driver.Device: "driver 13000 580.95.05", the CUDA version
-// and, if known, the exact build.
+// Producer implements driver.Device. It returns "driver 13000 580.95.05": the CUDA version and,
+// if it is known, the exact build.
 func (d *device) Producer() string {
 	producer := "driver " + strconv.Itoa(d.lib.version)
 	if d.lib.build != "" {
@@ -33,10 +33,10 @@ func (d *device) Producer() string {
 	return producer
 }
 
-// Accepts implements gpu.Device. It accepts machine code of exactly this build
-// of the driver, and of a ptxas of the same or an older major version, which
-// NVIDIA guarantees to load. Machine code of other builds would load as well, but
-// builds fix compiler bugs, so each build compiles for itself once.
+// Accepts implements gpu.Device. It accepts machine code of exactly this build of the driver,
+// and of a ptxas of the same or an older major version, which NVIDIA guarantees to load.
+// Machine code of other driver builds would also load. It is refused because builds fix
+// compiler bugs, so that each build compiles once for itself.
 func (d *device) Accepts(producer string) bool {
 	if version, ok := strings.CutPrefix(producer, "ptxas "); ok {
 		major, _, _ := strings.Cut(version, ".")

@@ -15,9 +15,9 @@ const (
 	missingSymbol result = -1
 )
 
-// results lists the results that have a sentinel error, named without CUDA_ERROR_.
-// After a result of kind ErrBroken, every call in the context, or in the whole
-// process, returns the same error.
+// results lists the results that have a sentinel error, by name without CUDA_ERROR_. After a
+// result of kind ErrBroken, every call in the context or in the whole process returns the same
+// error.
 var results = map[result]struct {
 	name string
 	kind error

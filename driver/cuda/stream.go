@@ -33,8 +33,9 @@ func (d *device) WrapStream(raw uintptr) driver.Stream {
 	return &stream{dev: d, handle: handle{raw: raw}}
 }
 
-// span checks the arguments of an operation on bytes. more reports whether the size is not 0. If
-// more is true, the stream is in use until the caller leaves it.
+// span checks the arguments of an operation on bytes at the addresses places. more reports
+// whether the size is not 0. If more is true, the stream is in use until the caller calls
+// leave.
 func (s *stream) span(op string, bytes int64, places ...driver.DevicePtr) (more bool, err error) {
 	if err := s.use(op, "stream"); err != nil {
 		return false, err
@@ -58,8 +59,9 @@ func (s *stream) span(op string, bytes int64, places ...driver.DevicePtr) (more 
 	return true, nil
 }
 
-// notCapturing refuses operations that would read or write host memory at each
-// replay of a graph, when Go may use that memory for something else.
+// notCapturing returns an error if the stream is being captured. Operations on host memory are
+// refused then, because each replay of the graph would access that memory, which Go may use for
+// something else.
 func (s *stream) notCapturing(op string) error {
 	var status int32
 	if err := s.dev.do(symStreamIsCapturing, s.raw, uintptr(unsafe.Pointer(&status))); err != nil {
@@ -71,9 +73,9 @@ func (s *stream) notCapturing(op string) error {
 	return nil
 }
 
-// CopyToDevice implements driver.Stream. The driver copies src before it returns
-// if src is ordinary memory. Memory registered with the driver must not change
-// until the stream has been synchronized.
+// CopyToDevice implements driver.Stream. The driver copies src before the call returns. Only
+// memory registered with the driver is read later, and must not change until the stream has
+// been synchronized.
 func (s *stream) CopyToDevice(dst driver.DevicePtr, src []byte) error {
 	more, err := s.span("CopyToDevice", int64(len(src)), dst)
 	if !more {

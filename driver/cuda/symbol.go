@@ -65,8 +65,8 @@ const (
 	symbolCount
 )
 
-// symbols lists each function's name and, for a function that is optional for
-// opening a device, the feature that needs it.
+// symbols lists the name of each function. Some functions are not needed to open a device. For
+// these it also lists the feature that needs the function.
 var symbols = [symbolCount]struct{ name, neededFor string }{
 	symInit:                 {"cuInit", ""},
 	symDriverGetVersion:     {"cuDriverGetVersion", ""},

@@ -12,11 +12,11 @@ var dataTypes = map[gpu.ElemType]uintptr{
 	gpu.U8: 0, gpu.U16: 1, gpu.U32: 2, gpu.S32: 3, gpu.F16: 6, gpu.F32: 7, gpu.BF16: 9,
 }
 
-// mapAlign is the alignment that drivers require of an encoded map: 64 bytes, from
-// CUDA 13 on 128.
+// mapAlign is the alignment that drivers require of an encoded map. Drivers before CUDA 13
+// require only 64 bytes.
 const mapAlign = 128
 
-// encoder is the reusable memory of one encoding, like packet.
+// encoder is the memory of one encoding, which is used again for later ones, like packet.
 type encoder struct {
 	room    [128 + mapAlign]byte
 	dims    [5]uint64
@@ -45,7 +45,7 @@ func (d *device) EncodeTensorMap(m gpu.TensorMap) (gpu.EncodedTensorMap, error) 
 		uintptr(unsafe.Pointer(&e.box)), uintptr(unsafe.Pointer(&e.steps)),
 		0, // not interleaved
 		uintptr(m.Swizzle), uintptr(m.Promote),
-		0, // zero outside the bounds
+		0, // elements outside the bounds are zero
 	}
 	if err := d.doSlice(symTensorMapEncodeTiled, e.args[:]); err != nil {
 		return out, withText(err, "%+v", m)

@@ -8,12 +8,12 @@ import (
 	"sonicmoe/internal/devkit"
 )
 
-// pollFor is the time for which a wait polls before it blocks a thread. Most waits
-// in a training step are shorter.
+// pollFor is the time for which a wait polls before it blocks its thread. Most waits in a
+// training step are shorter.
 const pollFor = 200 * time.Microsecond
 
-// wait waits for the work of the handle, which must be in use. It polls, then
-// blocks.
+// wait waits for the work of the handle, for which the caller has called use. It first polls
+// and then blocks.
 func (d *device) wait(ctx context.Context, h *handle, query, block symbol) error {
 	for start := time.Now(); time.Since(start) < pollFor; {
 		if err := devkit.ContextErr(block.String(), ctx); err != nil {
@@ -43,9 +43,8 @@ func (d *device) done(h *handle, query symbol) (bool, error) {
 	return r == success, d.check(query, r)
 }
 
-// block makes a call that returns when work is done. If ctx ends first, block
-// returns ctx's error. The call then continues in a goroutine, which keeps the
-// object of l in use.
+// block makes a call that returns once the work is done. If ctx ends first, block returns ctx's
+// error. The call then continues in a goroutine, which keeps the object of l in use.
 func (d *device) block(ctx context.Context, l *lifetime, s symbol, args ...uintptr) error {
 	if err := devkit.ContextErr(s.String(), ctx); err != nil {
 		return err

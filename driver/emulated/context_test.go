@@ -13,8 +13,8 @@ import (
 	"sonicmoe/driver/gpu"
 )
 
-// TestLaunchEndsWithContext checks that an endless launch ends with the device's
-// context. Later launches return the same error, and memory can still be read.
+// TestLaunchEndsWithContext checks that an endless launch ends with the device's context. Later
+// launches must return the same error, and memory must still be readable.
 func TestLaunchEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	dev := newDevice(t, Options{Context: ctx})

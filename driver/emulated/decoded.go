@@ -7,15 +7,15 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// decoded caches the modules decoded most recently in this process, so that
-// compiling PTX and loading the result decodes it once, on any number of devices.
+// decoded caches the modules that this process decoded most recently. Compiling PTX and loading
+// the result on any number of devices thus decodes the PTX once.
 var decoded = recent.New[[sha256.Size]byte, *emu.Module](maxDecoded)
 
-// maxDecoded limits decoded by the bytes of PTX: enough for two layers, forward
-// and backward. A module takes about 30 times its PTX.
+// maxDecoded limits the cache by the bytes of PTX. It is enough for two layers, forward and
+// backward. A decoded module takes about 30 times the bytes of its PTX.
 const maxDecoded = 4 << 20
 
-// decode returns the module of PTX text with the given SHA-256.
+// decode returns the module of a PTX text. key is the text's SHA-256.
 func decode(text []byte, key [sha256.Size]byte) (*emu.Module, error) {
 	if m, ok := decoded.Find(key); ok {
 		return m, nil

@@ -22,43 +22,44 @@ const maxPTXVersion = 90
 
 // Options configure an emulated device.
 type Options struct {
-	// Target is the chip. The zero value is an H200 with only 4 multiprocessors, named
+	// Target describes the chip. The zero value is an H200 with only 4 multiprocessors, named
 	// "emulated H200".
 	Target driver.Target
 	// MemoryBytes is the size of device memory. 0 means 8 GiB. Only allocated memory
 	// uses host memory.
 	MemoryBytes int64
-	// Timing is the time at which asynchronous copies and products complete. emu.Early
-	// is the fastest. emu.Late and emu.Random reveal missing waits.
+	// Timing is the moment at which asynchronous copies and products complete. emu.Early is the
+	// fastest to emulate. emu.Late and emu.Random reveal missing waits.
 	Timing emu.Timing
-	// Seed selects an order of emu.Random.
+	// Seed selects the random order of emu.Random.
 	Seed uint64
-	// Races reports unordered accesses to the same memory. StrictProxy also requires
-	// proxy fences after cp.async, which released kernels omit; see emu.Launch.
+	// Races makes launches report unordered accesses to the same memory. StrictProxy also
+	// requires proxy fences after cp.async, which released kernels omit; see emu.Launch.
 	Races, StrictProxy bool
-	// Check runs each launch several times on the same memory, looking for races: with
-	// the earliest completion, the latest, and Check random orders with seeds from
-	// Seed on. The launch's error, an [emu.Findings], has the findings of all runs. 0
-	// runs the launch once, with Timing.
+	// Check makes each launch look for races. The launch then runs several times on the same
+	// memory: with the earliest completion, with the latest, and in Check random orders with
+	// seeds from Seed on. The launch's error, an [emu.Findings], has the findings of all runs.
+	// If Check is 0, the launch runs once, with Timing.
 	Check int
-	// Explore runs each launch in different orders of its steps, looking for races,
-	// until all orders or Explore of them have run, like [emu.Kernel.Explore].
-	// Explored, if not nil, is called with the number of orders. The launch's error is
-	// as with Check. Check and Explore exclude each other.
+	// Explore makes each launch look for races in different orders of its steps, like
+	// [emu.Kernel.Explore]. The launch runs until all orders, or Explore of them, have run.
+	// Explored, if not nil, is then called with the number of orders. The launch's error is the
+	// same as with Check. Check and Explore cannot be combined.
 	Explore  int
 	Explored func(k *emu.Kernel, e emu.Exploration)
-	// Launching, if not nil, is called before each launch with the memory that the
-	// launch will use. Tools use it to check or measure kernels on an
-	// [emu.Memory.Clone]. It must not change the memory itself.
+	// Launching, if not nil, is called before each launch with the memory that the launch will
+	// use. Tools use it to check or to measure kernels on an [emu.Memory.Clone]. Launching must
+	// not change the memory itself.
 	Launching func(k *emu.Kernel, mem *emu.Memory, l emu.Launch)
 	// Parallel is the number of clusters of CTAs that run at once. 0 means GOMAXPROCS.
 	Parallel int
-	// Context ends the running launch, and every later one, when it ends. A launch
-	// runs inside its call, which has no context of its own. Nil means never.
+	// Context ends the running launch and every later launch when it ends. It is an option
+	// because a launch runs inside a call that has no context argument. Nil means that launches
+	// never end early.
 	Context context.Context
 }
 
-// Target is the default chip: an H200 with 4 multiprocessors.
+// Target returns the default chip: an H200 with 4 multiprocessors.
 func Target() driver.Target {
 	t := driver.H200()
 	t.Name, t.SMs = "emulated H200", 4
@@ -71,17 +72,17 @@ type device struct {
 	mem     atomic.Pointer[emu.Memory]
 
 	work   sync.Mutex      // guards device memory
-	life   context.Context // of the device's kernels
+	life   context.Context // ends the kernels of the device
 	end    context.CancelFunc
 	broken devkit.Breakage
 	closed atomic.Bool
 }
 
-// devices counts the devices made, since each has its own range of addresses.
+// devices counts the devices that were made, because each gets its own range of addresses.
 var devices atomic.Uint64
 
-// New returns an emulated device. Addresses of other devices are not allocated on
-// it, so mixing them up is an error.
+// New returns an emulated device. Its range of addresses differs from that of every other
+// device, so an address of another device is an error.
 func New(o Options) (gpu.Device, error) {
 	if o.Target == (driver.Target{}) {
 		o.Target = Target()
@@ -120,7 +121,7 @@ func invalid(op, format string, args ...any) error {
 	return &driver.Error{Op: op, Name: "invalid value", Text: fmt.Sprintf(format, args...), Kind: driver.ErrInvalid}
 }
 
-// ready returns the error of every call on a device that is broken or closed.
+// ready returns an error if the device is broken or closed.
 func (d *device) ready(op string) error {
 	if err := d.broken.Refuse(op); err != nil {
 		return err
@@ -139,11 +140,11 @@ func (d *device) Accepts(by string) bool { return by == producer }
 
 func (d *device) MaxPTXVersion() int { return maxPTXVersion }
 
-// Alloc implements driver.Device. New memory is filled with 0xff, a NaN.
+// Alloc implements driver.Device. New memory is filled with 0xff, which reads as NaN.
 func (d *device) Alloc(bytes int64) (driver.DevicePtr, error) { return d.alloc("Alloc", bytes) }
 
 func (d *device) alloc(op string, bytes int64) (driver.DevicePtr, error) {
-	mem := d.mem.Load() // if the device is closed from here on, the call counts as made before
+	mem := d.mem.Load() // if the device is closed after this line, the call counts as made before
 	if err := d.ready(op); err != nil {
 		return 0, err
 	}
@@ -184,7 +185,7 @@ func (d *device) Memory() (free, total int64, err error) {
 	return mem.Limit() - mem.Used(), mem.Limit(), nil
 }
 
-// Synchronize implements driver.Device. All work has already run.
+// Synchronize implements driver.Device. It does not wait, because all work has already run.
 func (d *device) Synchronize(ctx context.Context) error {
 	if err := d.ready("Synchronize"); err != nil {
 		return err
@@ -200,8 +201,8 @@ func (d *device) Err() error {
 	return d.ready("Err")
 }
 
-// Close implements driver.Device. It ends a running kernel: its launch, and
-// launches that wait for it, return an error.
+// Close implements driver.Device. It ends a running kernel. The kernel's launch, and launches
+// that wait for it, return an error.
 func (d *device) Close() error {
 	d.closed.Store(true)
 	d.end()
@@ -211,7 +212,7 @@ func (d *device) Close() error {
 	return nil
 }
 
-// breakDown records the first fault and returns it.
+// breakDown records the first fault of the device, and returns the first.
 func (d *device) breakDown(kernel string, cause error) error {
 	e := &driver.Error{Op: "launch", Kernel: kernel, Kind: driver.ErrBroken, Cause: cause}
 	var fault *emu.Fault
@@ -221,14 +222,14 @@ func (d *device) breakDown(kernel string, cause error) error {
 	return d.broken.By(e)
 }
 
-// elements maps element types of tensor maps to the emulator's numbers.
+// elements maps the element types of tensor maps to those of the emulator.
 var elements = map[gpu.ElemType]layout.ElemType{
 	gpu.BF16: layout.ElemBF16, gpu.F16: layout.ElemF16, gpu.F32: layout.ElemF32,
 	gpu.U8: layout.ElemU8, gpu.U16: layout.ElemU16, gpu.U32: layout.ElemU32, gpu.S32: layout.ElemS32,
 }
 
-// EncodeTensorMap implements gpu.Device. A legal map with features that the
-// emulator lacks is driver.ErrUnsupported.
+// EncodeTensorMap implements gpu.Device. For a legal map with a feature that the emulator does
+// not have, the error is driver.ErrUnsupported.
 func (d *device) EncodeTensorMap(m gpu.TensorMap) (gpu.EncodedTensorMap, error) {
 	if err := d.ready("EncodeTensorMap"); err != nil {
 		return gpu.EncodedTensorMap{}, err

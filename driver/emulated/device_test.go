@@ -16,7 +16,7 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// poke stores to any address, on line 11.
+// poke is a kernel that stores to a given address, on line 11.
 const poke = `.version 7.0
 .target sm_80
 .address_size 64
@@ -51,8 +51,8 @@ func loadPoke(t *testing.T, dev gpu.Device) (gpu.Function, driver.Stream) {
 	return f, s
 }
 
-// TestFaultIsKept checks that the driver's error keeps the kind, kernel and line
-// of the first fault.
+// TestFaultIsKept checks that the driver's error has the kind, the kernel and the line of the
+// first fault.
 func TestFaultIsKept(t *testing.T) {
 	dev := newDevice(t, Options{})
 	f, s := loadPoke(t, dev)
@@ -99,8 +99,8 @@ func TestOptions(t *testing.T) {
 	assert.Equal(t, "emulated H200", newDevice(t, Options{}).Target().Name)
 }
 
-// TestExplore checks that a device with Explore reports the number of orders and
-// leaves the same result as one run.
+// TestExplore checks that a device with Explore reports the number of orders, and that memory
+// afterwards is the same as after one run.
 func TestExplore(t *testing.T) {
 	var told []string
 	dev := newDevice(t, Options{Explore: 4, Explored: func(k *emu.Kernel, e emu.Exploration) { told = append(told, k.Name()+": "+e.String()) }})
@@ -116,9 +116,9 @@ func TestExplore(t *testing.T) {
 	require.ErrorIs(t, gpu.Enqueue(s, f, launch, binary.LittleEndian.AppendUint64(nil, 0x1000)), driver.ErrBroken)
 }
 
-// TestProgrammaticLaunches checks that a programmatic launch that does not wait
-// races with its predecessor, unless other work of the stream is between them or a
-// graph begins.
+// TestProgrammaticLaunches checks that a programmatic launch without a wait races with its
+// predecessor. It must not race if other work of the stream is between the two, or if a graph
+// begins between them.
 func TestProgrammaticLaunches(t *testing.T) {
 	type enqueue = func(s driver.Stream, p driver.DevicePtr) error
 	fill := func(s driver.Stream, p driver.DevicePtr) error { return s.Fill32(p, 0, 1) }
@@ -162,8 +162,8 @@ func TestProgrammaticLaunches(t *testing.T) {
 	}
 }
 
-// TestCompileLog checks that each error is in the log with its line, in an
-// assembler's format.
+// TestCompileLog checks that the log has each error with its line, in the format of an
+// assembler's log.
 func TestCompileLog(t *testing.T) {
 	dev := newDevice(t, Options{})
 	_, err := dev.Compile(t.Context(), []byte(".version 7.0\n.target sm_70\n.visible .entry k()\n{\n"+
@@ -174,8 +174,8 @@ func TestCompileLog(t *testing.T) {
 	assert.Contains(t, e.Log, "ptxas emulated, line 7; error   : kernel k, no label nowhere")
 }
 
-// TestNestedGraph checks that a graph repeats the captured work with the captured
-// parameters, and that launching a graph inside a capture adds it to the capture.
+// TestNestedGraph checks that a graph repeats the captured work with the captured parameters. A
+// graph that is launched during a capture must become part of the capture.
 func TestNestedGraph(t *testing.T) {
 	dev := newDevice(t, Options{})
 	f, s := loadPoke(t, dev)
@@ -214,8 +214,8 @@ func TestClusterAlongY(t *testing.T) {
 	require.ErrorIs(t, gpu.Enqueue(s, f, &gpu.Launch{Grid: gpu.Dim3{X: 2}, Cluster: gpu.Dim3{Y: 2}}, params), driver.ErrInvalid)
 }
 
-// TestDecodedOnce checks that compiling and loading decode a text once for all
-// devices.
+// TestDecodedOnce checks that a text is decoded once for all devices, although it is compiled
+// and loaded several times.
 func TestDecodedOnce(t *testing.T) {
 	text := []byte(poke)
 	sum := sha256.Sum256(text)

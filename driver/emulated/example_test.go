@@ -13,8 +13,8 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// A kernel that steps past its buffer: on a GPU it may go unseen, here it is an
-// error with the kernel and the instruction.
+// This example runs a kernel that stores past the end of its buffer. A GPU may not notice. The
+// emulated device returns an error that names the kernel and the instruction.
 func Example() {
 	type args struct{ Out driver.DevicePtr }
 	k := jit.NewBuilder[args]("past", 32, 1)
@@ -42,7 +42,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	out, err := dev.Alloc(4 * 31) // one word too few
+	out, err := dev.Alloc(4 * 31) // one word too short
 	if err != nil {
 		fmt.Println(err)
 		return

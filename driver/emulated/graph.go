@@ -6,8 +6,8 @@ import (
 	"sonicmoe/driver"
 )
 
-// graph implements driver.Graph. It holds the captured operations, with copies of
-// their parameters, in call order.
+// graph implements driver.Graph. It holds the captured operations in the order of their calls,
+// with copies of their parameters.
 type graph struct {
 	dev    *device
 	nodes  []operation
@@ -43,8 +43,8 @@ func (s *stream) EndCapture() (driver.Graph, error) {
 	return g, nil
 }
 
-// Launch implements driver.Graph. On a stream that is being captured, the
-// operations are added to that capture.
+// Launch implements driver.Graph. If the stream is being captured, the graph's operations are
+// added to the capture.
 func (g *graph) Launch(s driver.Stream) error {
 	st, ok := s.(*stream)
 	if !ok || st == nil || st.dev != g.dev {

@@ -9,7 +9,7 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// checkLaunch returns the kernel's function, or the error in a launch.
+// checkLaunch returns the kernel's function, or an error if the launch is wrong.
 func (d *device) checkLaunch(op string, f gpu.Function, l *gpu.Launch) (*function, error) {
 	fn, ok := f.(*function)
 	if !ok || fn == nil || fn.module.dev != d {
@@ -33,14 +33,15 @@ func (d *device) checkLaunch(op string, f gpu.Function, l *gpu.Launch) (*functio
 	return fn, nil
 }
 
-// launch runs a kernel to its end. The caller holds work.
+// launch runs a kernel to its end. The caller holds the mutex work.
 func (d *device) launch(f *function, s *stream, l *gpu.Launch, params []byte) error {
 	if err := d.ready("Launch"); err != nil {
 		return err
 	}
 	launch := emu.Launch{
-		GoOn: func(*emu.Fault) bool { return false }, // the layer's kernels have no other notes
-		// A tile that is wider than the tensor loads boxes outside the tensor.
+		GoOn: func(*emu.Fault) bool { return false }, // no other note occurs in the layer's kernels
+		// A tile that is wider than the tensor loads TMA boxes outside the tensor. This note is
+		// expected.
 		Known: func(f *emu.Fault) bool { return f.Severity == emu.Note && f.Kind == emu.OutOfBounds },
 		Grid:  [3]int{l.Grid.X, l.Grid.Y, l.Grid.Z}, Block: [3]int{l.Block.X, l.Block.Y, l.Block.Z},
 		Cluster: [3]int{l.Cluster.X, l.Cluster.Y, l.Cluster.Z}, SharedBytes: l.SharedBytes, Params: params,
@@ -79,7 +80,7 @@ func (d *device) launch(f *function, s *stream, l *gpu.Launch, params []byte) er
 	return nil
 }
 
-// Launch implements gpu.Stream: it returns when the kernel has ended.
+// Launch implements gpu.Stream. It returns when the kernel has ended.
 func (s *stream) Launch(f gpu.Function, l *gpu.Launch, params []byte) error {
 	if err := s.open("Launch"); err != nil {
 		return err
@@ -98,11 +99,11 @@ func (s *stream) Launch(f gpu.Function, l *gpu.Launch, params []byte) error {
 	return s.do(func(s *stream) error { return s.dev.launch(fn, s, &shape, params) })
 }
 
-// Limits of one multiprocessor of compute capability 9.0.
+// These are limits of one multiprocessor of compute capability 9.0.
 const (
 	threadsPerSM   = 2048
 	ctasPerSM      = 32
-	reservedShared = 1 << 10 // reserved by the system in each CTA
+	reservedShared = 1 << 10 // the part that the system reserves in each CTA
 )
 
 // MaxActiveClusters implements gpu.Device.

@@ -16,7 +16,7 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// Machine code is imageMagic, the SHA-256 of the text, then the text.
+// imageMagic begins machine code. The SHA-256 of the PTX text and the text itself follow.
 const imageMagic = "sonicmoe " + producer + "\n"
 
 var logLine = regexp.MustCompile(`\bline (\d+)(?:: )?`)
@@ -48,8 +48,8 @@ func (d *device) Compile(ctx context.Context, ptx []byte, o gpu.CompileOptions) 
 	return gpu.Image{Code: append(append([]byte(imageMagic), sum[:]...), ptx...)}, nil
 }
 
-// compilerLog formats an error of the emulator like an assembler's log: one line
-// for each complaint, starting with the line of the PTX.
+// compilerLog formats an error of the emulator like an assembler's log: one line for each
+// error, which starts with the number of the PTX line.
 func compilerLog(err error) string {
 	var log strings.Builder
 	for _, text := range strings.Split(err.Error(), "\n") {
@@ -123,21 +123,21 @@ func (m *module) Unload() error {
 	return nil
 }
 
-// defaultShared is the largest dynamic shared memory of a launch before
-// AllowSharedBytes.
+// defaultShared is the largest dynamic shared memory of a launch, in bytes, unless
+// AllowSharedBytes raises it.
 const defaultShared = 48 << 10
 
 // function implements gpu.Function.
 type function struct {
 	module  *module
 	kernel  *emu.Kernel
-	allowed atomic.Int64 // dynamic shared bytes, if above the default
+	allowed atomic.Int64 // largest dynamic shared memory in bytes, if above the default
 }
 
 func (f *function) Name() string { return f.kernel.Name() }
 
-// Attributes implements gpu.Function. Registers is the number that the kernel's
-// launch bounds allow for a thread: the emulator allocates no registers.
+// Attributes implements gpu.Function. Registers is the number of registers that the kernel's
+// launch bounds allow for a thread, because the emulator allocates no registers.
 func (f *function) Attributes() (gpu.FunctionAttributes, error) {
 	if err := f.module.dev.ready("Attributes"); err != nil {
 		return gpu.FunctionAttributes{}, err
@@ -164,7 +164,7 @@ func (f *function) AllowSharedBytes(bytes int) error {
 	return nil
 }
 
-// sharedLimit returns the largest dynamic shared memory of a launch.
+// sharedLimit returns the largest dynamic shared memory of a launch, in bytes.
 func (f *function) sharedLimit() int {
 	return max(int(f.allowed.Load()), defaultShared-f.kernel.StaticSharedBytes())
 }

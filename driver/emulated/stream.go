@@ -11,22 +11,22 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// stream implements gpu.Stream. Work runs when it is queued, so streams differ
-// only in the operations that they capture.
+// stream implements gpu.Stream. Work runs when it is queued. Two streams therefore differ only
+// in their captures.
 type stream struct {
 	dev    *device
 	closed atomic.Bool
 
 	mu     sync.Mutex
-	record *graph // of a running capture
+	record *graph // receives the operations while the stream is captured
 
-	launches emu.Stream // launches that the next one may overlap
+	launches emu.Stream // earlier launches that the next launch may overlap
 }
 
-// operation is work queued on the stream s.
+// operation is a piece of work that runs on the stream s.
 type operation func(s *stream) error
 
-// alone returns an operation that waits for earlier launches.
+// alone returns an operation that first waits for earlier launches.
 func alone(work func() error) operation {
 	return func(s *stream) error {
 		s.launches.Wait()
@@ -62,7 +62,7 @@ func (s *stream) capturing() bool {
 	return s.record != nil
 }
 
-// do runs work now, or adds it to the capture.
+// do runs the work now, or adds it to the capture.
 func (s *stream) do(work ...operation) error {
 	s.mu.Lock()
 	if s.record != nil {
@@ -98,8 +98,8 @@ func (s *stream) span(op string, bytes int64, places ...driver.DevicePtr) (more 
 	return bytes > 0, nil
 }
 
-// notCapturing refuses operations that would use host memory or new addresses at
-// each replay of a graph.
+// notCapturing returns an error if the stream is being captured. It guards operations whose
+// host memory or new addresses each replay of a graph would use.
 func (s *stream) notCapturing(op string) error {
 	if s.capturing() {
 		return invalid(op, "the stream is being captured: do this before BeginCapture or after EndCapture")
@@ -164,7 +164,8 @@ func (s *stream) FreeAsync(p driver.DevicePtr) error {
 	return s.dev.free("FreeAsync", p)
 }
 
-// Wait implements driver.Stream. The work before the event has already run.
+// Wait implements driver.Stream. It does nothing more than check its argument, because the work
+// before the event has already run.
 func (s *stream) Wait(e driver.Event) error {
 	if err := s.open("Wait"); err != nil {
 		return err
@@ -191,7 +192,7 @@ func (s *stream) Close() error {
 	return nil
 }
 
-// event implements driver.Event with the host's clock.
+// event implements driver.Event. It uses the host's clock.
 type event struct {
 	dev  *device
 	mu   sync.Mutex
@@ -214,7 +215,7 @@ func (d *device) ownEvent(op string, e driver.Event) (*event, error) {
 	return ev, nil
 }
 
-// Record implements driver.Event. In a capture it marks the present time.
+// Record implements driver.Event. During a capture it records the present time.
 func (e *event) Record(s driver.Stream) error {
 	st, ok := s.(*stream)
 	if !ok || st == nil || st.dev != e.dev {

@@ -10,8 +10,8 @@ import (
 	"sonicmoe/driver/gpu"
 )
 
-// ExampleDevice runs hand-written PTX, from text to launch. All devices work in
-// this way.
+// ExampleDevice runs hand-written PTX, from the text to the result. It works in the same way on
+// all devices.
 func ExampleDevice() {
 	const text = `.version 7.0
 .target sm_70

@@ -12,27 +12,27 @@ import (
 
 // Kind is a kind of device that package driver/open opens by name.
 type Kind struct {
-	// Name is the name of the kind: letters, no colon.
+	// Name is the name of the kind. It consists of letters, without a colon.
 	Name string
-	// Numbered reports whether a device number may follow the name: "cuda:1".
+	// Numbered reports whether a device number may follow the name, as in "cuda:1".
 	Numbered bool
-	// Open opens the device of that number, counted from 0.
+	// Open opens the device with a number, counted from 0.
 	Open func(ctx context.Context, number int) (driver.Device, error)
-	// Count returns the number of devices, 0 if opening the first will return the
-	// reason.
+	// Count returns the number of devices. It returns 0 if the first device cannot be opened;
+	// Open then returns the reason.
 	Count func() (int, error)
 }
 
 var (
 	kindsMu sync.RWMutex
 	kinds   []Kind
-	// opened are the kinds that package open has itself.
+	// opened lists the kinds that package open itself has.
 	opened = []string{"cuda", "emulated"}
 )
 
-// Register adds a kind of device to those that package driver/open opens. Call it in
-// the init function of the package that implements them. It returns an error if the
-// name is taken or a field is missing.
+// Register adds a kind of device to those that package driver/open can open. Call it in the
+// init function of the package that implements the kind. It returns an error if the name is
+// taken or if a field is missing.
 func Register(k Kind) error {
 	refuse := func(why string) error {
 		return &driver.Error{Op: "register a kind of device", Kind: driver.ErrInvalid, Text: fmt.Sprintf("kind %q: %s", k.Name, why)}

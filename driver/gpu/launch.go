@@ -6,7 +6,7 @@ import (
 	"sonicmoe/driver"
 )
 
-// Dim3 has extents in x, y and z. A zero field counts as one.
+// Dim3 holds extents in x, y and z. A zero field counts as one.
 type Dim3 struct{ X, Y, Z int }
 
 // Count returns the number of elements. A zero field counts as one.
@@ -17,9 +17,9 @@ func (d Dim3) Count() int {
 // Launch is the shape of a kernel launch.
 type Launch struct {
 	Grid, Block Dim3
-	// Cluster has the extents of a cluster in CTAs. The zero value means no clusters.
+	// Cluster is the size of a cluster in CTAs. The zero value means no clusters.
 	Cluster Dim3
-	// SharedBytes is dynamic shared memory for each CTA.
+	// SharedBytes is the dynamic shared memory of each CTA, in bytes.
 	SharedBytes int
 	// Programmatic lets this kernel start before its predecessor in the stream has
 	// ended (programmatic dependent launch). The kernel must execute
@@ -27,7 +27,7 @@ type Launch struct {
 	Programmatic bool
 }
 
-// Limits of every launch, the same on all GPUs so far.
+// These are limits of every launch. They are the same on all GPUs so far.
 const (
 	maxGridX   = 1<<31 - 1
 	maxGridYZ  = 1<<16 - 1
@@ -36,8 +36,8 @@ const (
 	maxCluster = 16
 )
 
-// Check returns an error for the first rule of launches that l breaks. It checks
-// the rules common to all devices and kernels. The device checks SharedBytes.
+// Check returns an error for the first rule that the launch breaks. It checks the rules that
+// are common to all devices and kernels. The device checks SharedBytes.
 func (l *Launch) Check() error {
 	switch {
 	case l.Grid.X < 0 || l.Grid.X > maxGridX:

@@ -1,11 +1,11 @@
 package gpu
 
-// CompileOptions are the choices that change machine code. They are part of
-// every cache key, so the struct is comparable.
+// CompileOptions are options that change the machine code. They are part of every cache key, so
+// the struct is comparable.
 type CompileOptions struct {
 	// LineInfo keeps PTX line numbers for profilers.
 	LineInfo bool
-	// OptLevel is the assembler's level 1..4; 0 means its default.
+	// OptLevel is the assembler's optimisation level, 1 to 4. 0 means its default.
 	OptLevel int
 }
 
@@ -30,7 +30,7 @@ type Function interface {
 	AllowSharedBytes(bytes int) error
 }
 
-// FunctionAttributes are facts about a compiled kernel, for one thread or CTA.
+// FunctionAttributes holds properties of a compiled kernel.
 type FunctionAttributes struct {
 	Registers         int // for each thread
 	LocalBytes        int // for each thread; more than 0 usually means spills

@@ -9,7 +9,7 @@ import (
 // ElemType is the element type of a tensor map.
 type ElemType uint8
 
-// The element types that kernels here use.
+// These are the element types that kernels of this module use.
 const (
 	BF16 ElemType = iota + 1
 	F16
@@ -33,7 +33,7 @@ func (e ElemType) Bytes() int {
 	return 0
 }
 
-// String returns the type's name, similar to PTX.
+// String returns the name of the type, as in PTX.
 func (e ElemType) String() string {
 	names := [...]string{"?", "bf16", "f16", "f32", "u8", "u16", "u32", "s32"}
 	if int(e) < len(names) {
@@ -46,7 +46,7 @@ func (e ElemType) String() string {
 // memory.
 type Swizzle uint8
 
-// Swizzle modes, by the width in bytes of the permuted rows.
+// These are the swizzle modes, by the width in bytes of the permuted rows.
 const (
 	SwizzleNone Swizzle = iota
 	Swizzle32
@@ -57,7 +57,7 @@ const (
 // L2Promotion is the granularity with which TMA loads fill the L2 cache.
 type L2Promotion uint8
 
-// Promotion granularities.
+// These are the granularities.
 const (
 	PromoteNone L2Promotion = iota
 	Promote64
@@ -68,21 +68,21 @@ const (
 // MaxTensorRank is the largest number of dimensions of a tensor map.
 const MaxTensorRank = 5
 
-// TensorMap describes a tensor in global memory and the box that one TMA
-// instruction moves. It is comparable. Dimension 0 is contiguous.
+// TensorMap describes a tensor in global memory and the box that one TMA instruction moves. It
+// is comparable. Dimension 0 is contiguous.
 //
-// Loads fill elements outside the tensor with zero, stores drop them. For stores,
-// Address may be before mapped memory if all elements that are stored are mapped.
+// Loads fill elements outside the tensor with zero, and stores drop them. For stores, Address
+// may lie before mapped memory if all elements that are stored are mapped.
 type TensorMap struct {
 	Elem    ElemType
 	Rank    int // 1 to MaxTensorRank
 	Address driver.DevicePtr
 	// Dims are the extents in elements, 1 to 2^32 each.
 	Dims [MaxTensorRank]uint64
-	// Strides[i] is the distance in bytes between adjacent elements of dimension i+1:
-	// a multiple of 16 below 2^40.
+	// Strides[i] is the distance in bytes between adjacent elements of dimension i+1. It is a
+	// multiple of 16 and less than 2^40.
 	Strides [MaxTensorRank - 1]uint64
-	// Box is the extent of one transfer in elements, 1 to 256 each.
+	// Box holds the extents of one transfer in elements, 1 to 256 each.
 	Box     [MaxTensorRank]uint32
 	Swizzle Swizzle
 	Promote L2Promotion
@@ -92,7 +92,7 @@ type TensorMap struct {
 // 128 bytes, aligned to 128. [Stream].Launch explains its offset.
 type EncodedTensorMap [128]byte
 
-// Check returns an error for the first rule of tensor maps that m breaks.
+// Check returns an error for the first rule that the tensor map breaks.
 func (m TensorMap) Check() error {
 	bad := func(field string, got any, want string) error {
 		return &driver.Error{Op: "tensor map", Name: "invalid value",

@@ -20,8 +20,7 @@ import (
 	"sonicmoe/internal/drivertest"
 )
 
-// openGPU returns a real device. Tests that need one run only if SONICMOE_DEVICE says
-// so.
+// openGPU returns a real device. The test skips unless SONICMOE_DEVICE is mumax.
 func openGPU(t testing.TB) gpu.Device {
 	t.Helper()
 	if os.Getenv("SONICMOE_DEVICE") != "mumax" {
@@ -39,7 +38,7 @@ func TestConformance(t *testing.T) {
 	t.Logf("calls: %v", cuda.Calls(dev))
 }
 
-// TestBroken runs in its own process, which cannot use the GPU afterwards.
+// TestBroken runs in a process of its own, because its process cannot use the GPU afterwards.
 func TestBroken(t *testing.T) {
 	if child.Role() != "" {
 		drivertest.RunBroken(t, func() gpu.Device { return openGPU(t) })
@@ -51,8 +50,8 @@ func TestBroken(t *testing.T) {
 	assert.Contains(t, string(out), "--- PASS: TestBroken")
 }
 
-// TestForeignContext checks that buffers of package cu and of the device share a
-// context made with package cu.
+// TestForeignContext checks a device in a context that was made with package cu. Buffers of
+// package cu and of the device must be usable together.
 func TestForeignContext(t *testing.T) {
 	openGPU(t)
 	runtime.LockOSThread()

@@ -18,8 +18,8 @@ import (
 
 var fake = flag.Bool("fake", false, "this program was linked with the driver library for tests")
 
-// TestFake calls, through package cu, a driver library for tests with which the
-// program was linked: see .ci/mumax. Functions that the library lacks return 34.
+// TestFake calls a fake driver library through package cu. The test program is linked with this
+// library: see .ci/mumax. For functions that the library lacks, the result is 34.
 func TestFake(t *testing.T) {
 	if !*fake {
 		t.Skip("-fake is not given: this program was not linked with the library for tests")

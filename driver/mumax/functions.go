@@ -8,8 +8,8 @@ import (
 	"github.com/mumax/3/cuda/cu"
 )
 
-// functions maps names of driver functions to their calls through package cu. The
-// arguments are the arguments of the C functions.
+// functions maps names of driver functions to Go functions that make the same call through
+// package cu. args are the arguments of the C function.
 var functions = map[string]func(args []uintptr) int{
 	"cuDeviceGetCount": func(a []uintptr) int {
 		return try(func() { *out[int32](a, 0) = int32(cu.DeviceGetCount()) })
@@ -75,13 +75,14 @@ var functions = map[string]func(args []uintptr) int{
 	},
 }
 
-// loadModule loads machine code.
+// loadModule loads machine code through package cu.
 func loadModule(image []byte) (module uintptr, code int) {
 	code = try(func() { module = uintptr(cu.ModuleLoadData(string(image))) })
 	return module, code
 }
 
-// unknown is CUDA_ERROR_UNKNOWN, for panics that are not a result.
+// unknown is CUDA_ERROR_UNKNOWN. It is the result if package cu panics with a value that is not
+// a result.
 const unknown = 999
 
 // try runs a call of package cu, which panics with the result if it fails, and

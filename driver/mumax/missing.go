@@ -18,7 +18,7 @@ type Options struct {
 	Context uintptr
 }
 
-// Open returns an error: this program was built without package cu.
+// Open returns an error, because this program was built without package cu.
 func Open(context.Context, int, Options) (gpu.Device, error) {
 	return nil, &driver.Error{Op: "open GPU through mumax", Kind: driver.ErrUnsupported,
 		Text: "this program was built without the tag mumax or without cgo; see go doc sonicmoe/driver/mumax, or use \"cuda\""}

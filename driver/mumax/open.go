@@ -12,8 +12,8 @@ import (
 	"sonicmoe/driver/gpu"
 )
 
-// A program that imports the package can open "mumax" and "mumax:1" through
-// package driver/open.
+// init registers this kind of device, so that a program that imports the package can open
+// "mumax" and "mumax:1" through package driver/open.
 func init() {
 	// Register fails only if the program has already registered the name.
 	_ = gpu.Register(gpu.Kind{Name: "mumax", Numbered: true,
@@ -26,13 +26,13 @@ const Built = true
 
 // Options choose how a device is opened.
 type Options struct {
-	// Context is a context of package cu on the GPU of the given ordinal. Its creator
-	// must keep it until the device is closed. 0 means the GPU's primary context.
+	// Context is a context of package cu on the GPU that Open opens. It must exist until the
+	// device is closed. 0 means the GPU's primary context.
 	Context cu.Context
 }
 
-// Open opens the GPU of the given ordinal, counted from 0. It returns the same
-// errors as package driver/cuda's Open.
+// Open opens the GPU with an ordinal, counted from 0. It returns the same errors as Open of
+// package driver/cuda.
 func Open(ctx context.Context, ordinal int, o Options) (gpu.Device, error) {
 	return cuda.Open(ctx, ordinal, cuda.Options{Context: uintptr(o.Context), Binding: &cuda.Binding{
 		Functions: functions, LoadModule: loadModule,

@@ -9,8 +9,8 @@ import (
 	"sonicmoe/driver/open"
 )
 
-// ExampleDevice opens a device by its name. There is no silent fallback: a program
-// that wants the emulator if there is no GPU opens it itself.
+// ExampleDevice opens a device by its name. Device never opens another kind instead. A program
+// that wants the emulator if there is no GPU must open the emulator itself.
 func ExampleDevice() {
 	ctx := context.Background()
 	for _, name := range []string{"emulated", "abacus"} {

@@ -1,10 +1,10 @@
-// Package open finds a device by name: "cuda" for the first NVIDIA GPU, "cuda:1"
-// for the second, "emulated" for the emulator. It can also open all GPUs at once.
-// Packages with other kinds of devices add them with gpu.Register when a program
-// imports them, as driver/mumax does.
+// Package open opens a device by name: "cuda" for the first NVIDIA GPU, "cuda:1" for the
+// second, "emulated" for the emulator. It can also open all GPUs at once. A package with
+// another kind of device, such as driver/mumax, adds the kind with gpu.Register when a program
+// imports the package.
 //
-// It never falls back from one kind to another. A program that wants this opens
-// the second kind itself.
+// Package open never opens another kind than the one that was named. A program that wants a
+// fallback opens the second kind itself.
 package open
 
 import (
@@ -20,7 +20,7 @@ import (
 	"sonicmoe/driver/gpu"
 )
 
-// builtin are the kinds of every program, the default first.
+// builtin lists the kinds that every program has, the default first.
 var builtin = []gpu.Kind{
 	{Name: "cuda", Numbered: true,
 		Open:  func(ctx context.Context, n int) (driver.Device, error) { return cuda.Open(ctx, n, cuda.Options{}) },
@@ -68,10 +68,10 @@ func Device(ctx context.Context, name string) (driver.Device, error) {
 	return b.Open(ctx, n)
 }
 
-// All opens every device of a kind: for "cuda" or "" each GPU that the driver
-// shows, in the driver's order; for "emulated" one device. If the error is nil
-// there is at least one device, otherwise none is left open. Errors are as from
-// Device.
+// All opens every device of a kind. For "cuda" or "" these are all GPUs that the driver
+// reports, in the driver's order. For "emulated" it is one device. If the error is nil there is
+// at least one device. Otherwise no device is left open. The errors are the same as for
+// [Device].
 func All(ctx context.Context, kind string) ([]driver.Device, error) {
 	b, ok := find(kind)
 	if !ok {
@@ -84,7 +84,7 @@ func All(ctx context.Context, kind string) ([]driver.Device, error) {
 	return each(ctx, b, max(n, 1))
 }
 
-// each opens the first n devices, or none if one fails.
+// each opens the first n devices. If one fails, it closes the others.
 func each(ctx context.Context, b gpu.Kind, n int) ([]driver.Device, error) {
 	var list []driver.Device
 	for i := range n {

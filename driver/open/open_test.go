@@ -28,8 +28,8 @@ func TestUnknownNames(t *testing.T) {
 	}
 }
 
-// TestNoLibrary checks that every name of a GPU tries the driver library and
-// reports that it is missing.
+// TestNoLibrary checks that every name of a GPU makes Device try the driver library, and that
+// the error says that the library is missing.
 func TestNoLibrary(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
 	for _, name := range []string{"", "cuda", "cuda:0", "cuda:3"} {
@@ -40,8 +40,8 @@ func TestNoLibrary(t *testing.T) {
 	}
 }
 
-// fakeDriver builds driver/cuda/testdata/fakecuda.c, which shows two GPUs, and
-// makes the environment name it.
+// fakeDriver compiles driver/cuda/testdata/fakecuda.c, a driver library with two GPUs, and sets
+// the environment variable that names the library.
 func fakeDriver(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the fake driver library is not built for this system")
@@ -53,8 +53,8 @@ func fakeDriver(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, path)
 }
 
-// TestNumbersOfGPUs checks that names count GPUs as the driver does, and that All
-// returns every GPU in that order.
+// TestNumbersOfGPUs checks that the numbers in names count GPUs as the driver does, and that
+// All returns every GPU in that order.
 func TestNumbersOfGPUs(t *testing.T) {
 	fakeDriver(t)
 	for name, want := range map[string]string{"": "Fake GPU 40", "cuda": "Fake GPU 40", "cuda:0": "Fake GPU 40", "cuda:1": "Fake GPU 41"} {
@@ -102,7 +102,7 @@ type closing struct {
 
 func (c closing) Close() error { *c.closed++; return nil }
 
-// TestAllOrNone checks that if one device fails, the devices opened before it are
+// TestAllOrNone checks that, if one device cannot be opened, the devices opened before are
 // closed.
 func TestAllOrNone(t *testing.T) {
 	closed, broken := 0, errors.New("the third is broken")
@@ -117,8 +117,8 @@ func TestAllOrNone(t *testing.T) {
 	assert.Equal(t, 2, closed)
 }
 
-// TestMumaxIsNotThere checks that the error for a kind that the program lacks says
-// how to add it.
+// TestMumaxIsNotThere checks that the error for a kind that the program does not have says how
+// to add the kind.
 func TestMumaxIsNotThere(t *testing.T) {
 	_, err := Device(t.Context(), "mumax:1")
 	require.ErrorIs(t, err, driver.ErrUnsupported)
@@ -127,7 +127,7 @@ func TestMumaxIsNotThere(t *testing.T) {
 	assert.NotContains(t, Names(), "mumax")
 }
 
-// fake is a kind with two devices, which this program registers.
+// fake is a kind with two devices, which this test program registers.
 var (
 	fake = gpu.Kind{Name: "fake", Numbered: true, Count: func() (int, error) { return 2, nil },
 		Open: func(_ context.Context, n int) (driver.Device, error) {

@@ -20,7 +20,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// bench is one run of the command: a device and the measurements on it.
+// bench is one run of the command. It holds the device and the report of the measurements.
 type bench struct {
 	options
 	ctx    context.Context // ends the run
@@ -31,11 +31,11 @@ type bench struct {
 	log    *slog.Logger
 	dev    driver.Device
 	gpu    bool
-	meter  meter // nil without one
+	meter  meter // reads the device's energy; nil if not possible
 	report *report.Report
-	pass   pass // the pass that the present section measures
+	pass   pass // the pass that is measured at the moment
 	host   hostRuns
-	// broken is the error after which the device cannot measure any more.
+	// broken is the error after which the device cannot measure any more, or nil.
 	broken error
 }
 
@@ -71,7 +71,7 @@ func (b *bench) open() (err error) {
 	return nil
 }
 
-// close closes the device. It leaves a device that hangs to the end of the process,
+// close closes the device. If the device hangs, close leaves it open until the process ends,
 // because closing would wait for the device.
 func (b *bench) close() error {
 	if errors.Is(b.broken, context.DeadlineExceeded) {
@@ -123,7 +123,8 @@ func (b *bench) section(rows []peers.Row, to *report.Section) error {
 	return nil
 }
 
-// rowSafely calls row, turns a panic into an error, and reopens a broken device.
+// rowSafely calls row and turns a panic into an error. It opens the device again if the device
+// broke.
 func (b *bench) rowSafely(row peers.Row, r *report.Row) (err error) {
 	if b.broken != nil {
 		return fmt.Errorf("not run, the device is broken since an earlier row: %w", b.broken)
@@ -168,8 +169,8 @@ func (b *bench) reopen() error {
 	return nil
 }
 
-// layer compiles a layer for the pass. It uses the kernels for large batches for every
-// row; -decode measures the others.
+// layer compiles a layer for the pass. Every row uses the kernels for large batches; the
+// small-batch kernels are measured by -decode.
 func (b *bench) layer(ctx context.Context, c moe.Config, more ...moe.Option) (*moe.Layer, error) {
 	opts := []moe.Option{moe.WithLogger(b.log), moe.WithCache(cache.Open(cache.Options{Dir: b.cache, Logger: b.log})), moe.WithoutDecode()}
 	if !b.pass.backward {
@@ -178,7 +179,7 @@ func (b *bench) layer(ctx context.Context, c moe.Config, more ...moe.Option) (*m
 	return moe.New(ctx, b.dev, c, append(opts, more...)...)
 }
 
-// made records the kernels that moe.New made and their tilings.
+// made records the kernels that moe.New compiled or loaded, and their tilings.
 func (b *bench) made(l *moe.Layer, took time.Duration, r *report.Row) {
 	r.NewMS, r.New = report.Milliseconds(took), len(l.Kernels())
 	for _, origin := range l.LoadedFrom() {
@@ -191,9 +192,8 @@ func (b *bench) made(l *moe.Layer, took time.Duration, r *report.Row) {
 	}
 }
 
-// release calls f, which frees something, at the end of a function. It keeps an
-// earlier error. After a time-out it does not call f, which would wait for a device
-// that hangs.
+// release calls f, which frees something, at the end of a function. It keeps an earlier error.
+// After a time-out it does not call f, because f would wait for a device that hangs.
 func release(ctx context.Context, err *error, f func() error) {
 	if ctx.Err() != nil {
 		return
@@ -203,7 +203,7 @@ func release(ctx context.Context, err *error, f func() error) {
 	}
 }
 
-// row measures one size.
+// row measures one size of layer and batch.
 func (b *bench) row(ctx context.Context, row peers.Row, r *report.Row) (err error) {
 	c := row.Config
 	roofline := spec.H200.Roofline(b.pass.work(c, row.Tokens))
@@ -241,7 +241,7 @@ func (b *bench) timer(ctx context.Context, s driver.Stream) (*timer, error) {
 	if b.full {
 		t.flushBytes = 4 * int64(b.dev.Target().L2Bytes)
 		if !b.gpu {
-			t.flushBytes = 1 << 16 // the emulated device has no L2 cache to flush
+			t.flushBytes = 1 << 16 // the emulated device has no L2 cache that a measurement must flush
 		}
 		var err error
 		if t.flush, err = b.dev.Alloc(t.flushBytes); err != nil {
@@ -257,8 +257,8 @@ func (b *bench) timer(ctx context.Context, s driver.Stream) (*timer, error) {
 	return t, nil
 }
 
-// whole measures the pass as a whole: single passes, graph replays, and the host's
-// time. All must give the same bits of the outputs.
+// whole measures the pass as a whole: single passes, graph replays, and the host's time. It
+// checks that all of them give the same bits of the outputs.
 func (b *bench) whole(t *timer, u *subject, r *report.Row) (err error) {
 	eager := u.queue
 	if err := errors.Join(u.poison(), eager()); err != nil {
@@ -295,7 +295,7 @@ func (b *bench) whole(t *timer, u *subject, r *report.Row) (err error) {
 	return b.thorough(t, u, r)
 }
 
-// capture captures a graph of queued work.
+// capture returns a graph of the work that a function queues.
 func capture(s driver.Stream, work func() error) (driver.Graph, error) {
 	if err := s.BeginCapture(); err != nil {
 		return nil, err
@@ -308,8 +308,8 @@ func capture(s driver.Stream, work func() error) (driver.Graph, error) {
 	return nil, errors.Join(failed, g.Close())
 }
 
-// thorough adds the measurements of -full: passes with a cold L2 cache, on a rested
-// chip, and under sustained load, with their energy.
+// thorough adds the measurements of -full: passes with a cold L2 cache, on a rested chip, and
+// under sustained load, and the energy of a pass.
 func (b *bench) thorough(t *timer, u *subject, r *report.Row) (err error) {
 	eager := u.queue
 	if r.Flushed, err = t.cold(eager); err != nil {
@@ -332,7 +332,7 @@ func (b *bench) thorough(t *timer, u *subject, r *report.Row) (err error) {
 	return nil
 }
 
-// speeds computes speeds and ratios from the times so far.
+// speeds computes speeds and ratios from the times measured so far.
 func (b *bench) speeds(u *subject, r *report.Row) {
 	ms := r.Eager.MedianMS
 	if r.Graph != nil {
@@ -345,7 +345,7 @@ func (b *bench) speeds(u *subject, r *report.Row) {
 	}
 }
 
-// byKernel measures each kernel in its place in the pass.
+// byKernel measures each kernel of the pass, in a run of the whole pass.
 func (b *bench) byKernel(t *timer, u *subject, r *report.Row) (err error) {
 	if r.Kernels, err = t.kernels(u.Call(), u.queue); err != nil {
 		return err
@@ -361,7 +361,7 @@ func (b *bench) byKernel(t *timer, u *subject, r *report.Row) (err error) {
 	return nil
 }
 
-// routings measures the experts with each distribution of rows.
+// routings measures the experts with each distribution of rows over experts.
 func (b *bench) routings(t *timer, u *subject, r *report.Row) error {
 	for _, kind := range b.kinds {
 		ids, err := route(kind, u.row.Config, u.row.Tokens)

@@ -48,7 +48,7 @@ func smallest(t *testing.T, n int) (rows []peers.Row) {
 	return rows
 }
 
-// TestCallFails lets each kind of driver call fail. The row must report it, nothing of
+// TestCallFails lets each kind of driver call fail. The row must report the failure, nothing of
 // the row may stay on the device, and the next row must run.
 func TestCallFails(t *testing.T) {
 	if testing.Short() {
@@ -63,7 +63,7 @@ func TestCallFails(t *testing.T) {
 			require.Contains(t, b.report.Rows[0].Error, "made to fail")
 			require.Empty(t, b.report.Rows[1].Error)
 			live := dev.Live()
-			live.Modules = 0 // loaded modules stay for later layers
+			live.Modules = 0 // loaded modules stay, for later layers
 			require.Equal(t, faulty.Live{}, live)
 		})
 	}
@@ -81,8 +81,8 @@ func TestDeviceBreaks(t *testing.T) {
 	require.Equal(t, 1, b.report.Failed())
 }
 
-// TestTimeout checks that a row that takes too long ends the measuring of the run, but
-// not the run.
+// TestTimeout checks that a row that takes too long ends the measurements, but that the run
+// still ends in an orderly way.
 func TestTimeout(t *testing.T) {
 	var out bytes.Buffer
 	b, _ := onDevice(t, &out)
@@ -95,8 +95,8 @@ func TestTimeout(t *testing.T) {
 	require.NoError(t, b.close())
 }
 
-// TestEmulatedTimeout checks that on the emulated device a row that takes too long is
-// stopped, and that the next one runs.
+// TestEmulatedTimeout checks that on the emulated device a row that takes too long is stopped,
+// and that the next row runs.
 func TestEmulatedTimeout(t *testing.T) {
 	b := &bench{options: parsed(t, "-device", "emulated", "-cache", "off", "-warm", "0", "-repeats", "1", "-timeout", "500ms"),
 		ctx: t.Context(), out: io.Discard, stderr: io.Discard, stdout: io.Discard, log: slog.New(slog.DiscardHandler)}
@@ -121,8 +121,8 @@ func TestPanic(t *testing.T) {
 	require.Contains(t, b.report.Rows[0].Error, "panic: ")
 }
 
-// TestSubject checks that random expert weights repeat after their period, and that
-// outputs are checked.
+// TestSubject checks that random expert weights repeat after their period, and that a wrong
+// output is found.
 func TestSubject(t *testing.T) {
 	b, _ := onDevice(t, io.Discard)
 	row := smallest(t, 1)[0]
@@ -149,8 +149,8 @@ func TestSubject(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestBackwardSubject checks that all outputs of a backward pass are checked, gradients
-// of weights by sampled rows, and that the workspace is large enough for any layer.
+// TestBackwardSubject checks that all outputs of a backward pass are checked (gradients of
+// weights in sampled rows) and that the workspace is large enough for every layer.
 func TestBackwardSubject(t *testing.T) {
 	b, dev := onDevice(t, io.Discard, "-pass", "backward")
 	b.pass = b.passes[0]
@@ -202,7 +202,7 @@ func TestSubjectOutOfMemory(t *testing.T) {
 	l, err := b.layer(context.Background(), row.Config)
 	require.NoError(t, err)
 	idle := dev.Live()
-	const buffers = 15 // 8 buffers of forward, 6 of backward, and the workspace
+	const buffers = 15 // 8 buffers of the forward pass, 6 of the backward pass, and the workspace
 	for n := range int64(buffers) {
 		dev.Arm(faulty.Fault{Op: faulty.Alloc, N: n + 1})
 		_, err := newSubject(context.Background(), b.dev, l, row, b.pass)
@@ -212,7 +212,7 @@ func TestSubjectOutOfMemory(t *testing.T) {
 	}
 }
 
-// TestSameBits checks that points with different outputs are named.
+// TestSameBits checks that the error names the tile points whose outputs differ.
 func TestSameBits(t *testing.T) {
 	sums := map[string]string{"dx 128x128 s4": "1", "dx 128x128 s5": "1"}
 	require.NoError(t, sameBits(sums))

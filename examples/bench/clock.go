@@ -12,10 +12,10 @@ import (
 	"sonicmoe/ptx"
 )
 
-// clockProbe measures the mean SM clock between places of a stream. At each place a
-// small kernel writes every SM's %clock64 and %globaltimer. The clock counter keeps
-// counting between kernels. The difference of two clocks of an SM over the difference
-// of the times is therefore the mean clock of the kernels between the two places.
+// clockProbe measures the mean SM clock between two places in a stream. At each place a small
+// kernel writes, for every SM, %clock64 (clock cycles) and %globaltimer (nanoseconds). The
+// cycle counter also counts between kernels. For one SM, the difference of the cycles divided
+// by the difference of the times is therefore the mean clock between the two places.
 type clockProbe struct {
 	dev      driver.Device
 	fn       *jit.Function
@@ -24,18 +24,19 @@ type clockProbe struct {
 	places   int
 }
 
-// probeArgs are the kernel's arguments. Out [SMs] has readingBytes for each SM.
+// probeArgs are the kernel's arguments. Out has readingBytes for each SM.
 type probeArgs struct{ Out driver.DevicePtr }
 
 const (
 	readingBytes = 3 * 8 // SM, clock, nanoseconds
-	// Two CTAs with probeThreads and probeShared do not fit an SM, so that one CTA for
-	// each SM reaches nearly all SMs.
+	// Two CTAs with probeThreads threads and probeShared bytes do not fit on one SM. A launch
+	// with one CTA for each SM therefore reaches nearly all SMs.
 	probeThreads = 1024
 	probeShared  = 128 << 10
 )
 
-// probeKernel builds the kernel: thread 0 of each CTA writes {SM, clock, ns}.
+// probeKernel builds the kernel. Thread 0 of each CTA writes the number of the SM, the cycles
+// and the nanoseconds.
 func probeKernel() (*jit.Kernel[probeArgs], error) {
 	k := jit.NewBuilder[probeArgs]("bench_clock", probeThreads, 1)
 	k.Persistent(1)
@@ -67,7 +68,7 @@ func newClockProbe(ctx context.Context, dev driver.Device, places int) (*clockPr
 
 func (p *clockProbe) placeBytes() int64 { return int64(p.dev.Target().SMs) * readingBytes }
 
-// read queues a reading of all SMs.
+// read queues a kernel that writes the readings of one place.
 func (p *clockProbe) read(s driver.Stream, place int) error {
 	if place < 0 || place >= p.places {
 		return fmt.Errorf("clock reading %d, there are %d", place, p.places)
@@ -75,8 +76,8 @@ func (p *clockProbe) read(s driver.Stream, place int) error {
 	return p.launcher.Launch(s, probeArgs{Out: p.readings + driver.DevicePtr(int64(place)*p.placeBytes())})
 }
 
-// gigahertz returns the median over SMs of the mean clock between two places whose
-// kernels have run. It is 0 if no SM was read at both places.
+// gigahertz returns the mean clock between two places whose kernels have run. It is the median
+// over the SMs, or 0 if no SM was read at both places.
 func (p *clockProbe) gigahertz(s driver.Stream, from, to int) (float64, error) {
 	var at [2]map[uint64][2]uint64
 	for i, place := range []int{from, to} {
@@ -93,8 +94,8 @@ func (p *clockProbe) gigahertz(s driver.Stream, from, to int) (float64, error) {
 	return meanClock(at[0], at[1]), nil
 }
 
-// meanClock returns the median over SMs of clocks per nanosecond between two readings
-// {clock, nanoseconds} of each SM.
+// meanClock returns the median over the SMs of the mean clock, in cycles per nanosecond. from
+// and to have {cycles, nanoseconds} for each SM.
 func meanClock(from, to map[uint64][2]uint64) float64 {
 	var all []float64
 	for sm, b := range to {

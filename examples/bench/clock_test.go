@@ -13,7 +13,7 @@ import (
 	"sonicmoe/jit"
 )
 
-// TestProbe checks that every CTA writes its SM, clock and time to its own place in the
+// TestProbe checks that every CTA writes its SM, cycles and time to its own part of the
 // readings.
 func TestProbe(t *testing.T) {
 	dev, err := emulated.New(emulated.Options{})
@@ -50,8 +50,9 @@ func TestProbeAssembles(t *testing.T) {
 	rungtest.ModuleAssembles(t, k.Module)
 }
 
-// TestMeanClock checks that the mean clock is the median over the SMs, without SMs that
-// were read once or whose clock went backwards, as after a change of the context.
+// TestMeanClock checks that the mean clock is the median over the SMs. It must leave out SMs
+// that were read only once, and SMs whose counter went backwards, as it does after a change of
+// the context.
 func TestMeanClock(t *testing.T) {
 	from := map[uint64][2]uint64{0: {1000, 100}, 1: {5000, 100}, 2: {9000, 100}, 3: {7000, 100}}
 	to := map[uint64][2]uint64{0: {2700, 1100}, 1: {6800, 1100}, 2: {100, 1100}, 3: {8900, 1100}, 4: {1, 2}}

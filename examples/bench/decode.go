@@ -23,14 +23,15 @@ import (
 var decodeRows = []string{"Qwen3-30B-A3B", "Qwen3-Next-80B", "gpt-oss-20b", "Mixtral 8x7B", "DeepSeek-V3 EP-8"}
 
 const (
-	// decodeLayers is the number of layers that run in turns. Their weights are
-	// together far larger than the L2 cache, so that each layer finds its weights cold.
+	// decodeLayers is the number of layers that run one after another. Together their weights
+	// are far larger than the L2 cache, so that no layer finds its weights in the cache.
 	decodeLayers = 4
-	// decodePasses is the number of passes in a timed graph.
+	// decodePasses is the number of layer passes in the graph that is timed.
 	decodePasses = 2 * decodeLayers
 )
 
-// decode measures small batches of each row, prints the times and writes them.
+// decode measures small batches of each row. It prints the times and writes them to the file of
+// -json.
 func (b *bench) decode() error {
 	if len(b.rows) == 0 {
 		if !b.gpu {
@@ -98,18 +99,18 @@ func (b *bench) decodeRow(name string, c moe.Config, found func(report.DecodePoi
 	return nil
 }
 
-// decodeBench is the layers and tensors of one configuration.
+// decodeBench holds the layers and tensors of one configuration.
 type decodeBench struct {
 	ctx    context.Context
 	dev    driver.Device
 	s      driver.Stream
 	c      moe.Config
-	layers [3]*moe.Layer // the default layer, one with small-batch kernels only, one with large-batch kernels only
+	layers [3]*moe.Layer // the default layer, one with only small-batch kernels, one with only large-batch kernels
 	memory *moe.Arena
 	passes [decodeLayers]moe.ForwardArgs
 }
 
-// fill fills each layer's own weights and tokens. Tokens and routers are N(0,1), so that
+// fill gives each layer weights and tokens of its own. Tokens and routers are N(0,1), so that
 // tokens choose the experts evenly.
 func (d *decodeBench) fill(tokens int) error {
 	l := d.layers[0]
@@ -135,7 +136,7 @@ func (d *decodeBench) fill(tokens int) error {
 	return nil
 }
 
-// point measures one batch size.
+// point measures the layers at one batch size.
 func (d *decodeBench) point(tokens, repeats int) (p report.DecodePoint, err error) {
 	p.Tokens = tokens
 	for i, us := range []*float64{&p.US, &p.FewUS, &p.PrefillUS} {
@@ -157,8 +158,8 @@ func (d *decodeBench) point(tokens, repeats int) (p report.DecodePoint, err erro
 	return p, nil
 }
 
-// time returns the median time of a layer's inference, in a graph that runs all layers
-// twice. With more passes in a graph the start of a replay counts less in each.
+// time returns the median time of inference in one layer. It times a graph that runs all layers
+// twice, because the start of a replay then counts less for each pass.
 func (d *decodeBench) time(l *moe.Layer, tokens, repeats int) (us float64, err error) {
 	call := l.NewCall()
 	all := func() error {
@@ -174,7 +175,7 @@ func (d *decodeBench) time(l *moe.Layer, tokens, repeats int) (us float64, err e
 		}
 		return nil
 	}
-	if err := all(); err != nil { // a pass outside a graph has errors that name the kernel's line
+	if err := all(); err != nil { // outside of a graph, an error names the kernel and its line
 		return 0, err
 	}
 	if err := l.Explain(d.s.Synchronize(d.ctx)); err != nil {

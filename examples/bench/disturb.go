@@ -6,11 +6,11 @@ import (
 	"sonicmoe/examples/bench/report"
 )
 
-// A measurement within these bounds counts as undisturbed.
+// These are the bounds of a measurement that counts as undisturbed.
 const (
 	calmSpread = 0.06 // (slowest - fastest) / median
-	calmClock  = 0.03 // difference of the clock between rounds of the repeats, as a share
-	lowestGHz  = 1.2  // an H200 at its power limit has a higher clock
+	calmClock  = 0.03 // largest relative difference of the clock between rounds of the repeats
+	lowestGHz  = 1.2  // an H200 at its power limit still has a higher clock
 	otherBytes = 4 << 30
 )
 

@@ -9,14 +9,14 @@ import (
 	"sonicmoe/examples/internal/nvml"
 )
 
-// meter reads the joules that the device has taken.
+// meter reads the energy in joules that the device has used so far.
 type meter interface {
 	Joules() (float64, error)
 	Close() error
 }
 
-// openMeter opens the device's meter. Without one, the report has a warning with the
-// reason and no energy.
+// openMeter opens the device's energy meter. If there is none, the report has a warning with
+// the reason, and no energy.
 func (b *bench) openMeter() {
 	if !b.full || !b.gpu {
 		return
@@ -32,15 +32,15 @@ func (b *bench) openMeter() {
 	b.report.Warnings = append(b.report.Warnings, fmt.Sprintf("no energy is measured: %v", err))
 }
 
-// Energy is counted over long passes of work, because the device's counter advances in
-// steps of up to 100 ms.
+// Energy is measured over a long time of work, because the device's counter advances in steps
+// of up to 100 ms.
 const (
 	energyLoad = 2 * time.Second
 	energyTime = 3 * time.Second
 )
 
-// energy measures the energy of back-to-back work in steady load. The time is the host's,
-// from an idle stream to an idle stream.
+// energy measures the energy of work that is repeated back to back, after a load. The time is
+// the host's, from one moment at which the stream is idle to another.
 func (t *timer) energy(m meter, load, span time.Duration, work func() error) (*report.Energy, error) {
 	if err := t.load(load, work); err != nil {
 		return nil, err

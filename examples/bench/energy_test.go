@@ -10,7 +10,8 @@ import (
 	"sonicmoe/driver/emulated"
 )
 
-// steps is a meter that adds a number of joules at each reading, and fails at a reading.
+// steps is a meter that adds a number of joules at each reading, and fails at one of the
+// readings.
 type steps struct {
 	joules, step float64
 	readings     int
@@ -27,8 +28,8 @@ func (s *steps) Joules() (float64, error) {
 
 func (s *steps) Close() error { return nil }
 
-// TestEnergy checks that joules and watts are of the counted passes alone, and not of the
-// load before them.
+// TestEnergy checks that joules and watts count only the measured passes, and not the load
+// before them.
 func TestEnergy(t *testing.T) {
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)

@@ -8,7 +8,7 @@ import (
 	"sonicmoe/examples/bench/report"
 )
 
-// writeJSON writes the measurements to the file or stream of -json.
+// writeJSON writes the measurements to the file or the stream that -json names.
 func (b *bench) writeJSON(v any) error {
 	switch b.json {
 	case "":

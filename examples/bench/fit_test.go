@@ -13,8 +13,8 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// TestCandidates checks that each product has at least six points to measure, all of them
-// possible for the layer.
+// TestCandidates checks that at least six tile points are measured for each product, and that
+// the layer can use all of them.
 func TestCandidates(t *testing.T) {
 	target, config := driver.H200(), peers.All()[0].Config
 	for _, name := range []string{"forward", "backward"} {
@@ -40,7 +40,8 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// measuredBy returns a report of a chip that behaves as the model says.
+// measuredBy returns a report of a chip whose times are exactly those that the cost model m
+// predicts.
 func measuredBy(m tools.Model) *report.Report {
 	target := driver.H200()
 	r := &report.Report{SMs: target.SMs}
@@ -58,8 +59,8 @@ func measuredBy(m tools.Model) *report.Report {
 	return r
 }
 
-// TestFitFindsConstants checks that the fit finds the constants of another chip: the
-// fitted model predicts the chip's times, and its choices lose no more than those of the
+// TestFitFindsConstants checks that the fit finds the constants of another chip. The fitted
+// model must predict the chip's times, and its choices must lose no more time than those of the
 // present model.
 func TestFitFindsConstants(t *testing.T) {
 	if testing.Short() {
@@ -77,8 +78,7 @@ func TestFitFindsConstants(t *testing.T) {
 	require.InEpsilon(t, chip.KTileClocks, f.After.KTileClocks, 0.3)
 	var worstBefore float64
 	for _, l := range f.Losses {
-		// The best point may have a group or no cluster that the cost model does not
-		// choose from.
+		// The best point may have a group, or no cluster, which the cost model never chooses.
 		require.Less(t, l.After, 0.1, "%s %s", l.Row, l.Product)
 		require.Less(t, lostAmongChoosable(t, chip, l), 0.01, "%s %s", l.Row, l.Product)
 		worstBefore = math.Max(worstBefore, l.Before)

@@ -11,7 +11,8 @@ import (
 	"sonicmoe/examples/bench/report"
 )
 
-// show prints stored measurements, and draws them if plot names a file.
+// show prints the measurements in a file. If plot is not empty, show draws them to the files
+// that plot names.
 func show(ctx context.Context, out io.Writer, file, plot string) error {
 	s, err := report.ReadStored(ctx, file)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"sonicmoe/examples/internal/hostile"
 )
 
-// TestFrom checks that each kind of stored measurements is printed and drawn.
+// TestFrom checks that stored measurements of each kind are printed and drawn.
 func TestFrom(t *testing.T) {
 	dir := t.ArtifactDir()
 	own := filepath.Join(dir, "own.json")
@@ -26,7 +26,7 @@ func TestFrom(t *testing.T) {
 	for _, tt := range []struct {
 		file  string
 		says  []string
-		drawn map[string]string // a word in each picture
+		drawn map[string]string // a word that each picture must contain, by file
 	}{
 		{own, []string{"NVIDIA H200", "7B n=256", "geometric mean", "wrote "},
 			map[string]string{"own.svg": "forward on", "own-backward.svg": "backward on", "own-kernels.svg": "aggregate", "own-backward-kernels.svg": "backward kernel by kernel"}},
@@ -48,14 +48,15 @@ func TestFrom(t *testing.T) {
 	}
 }
 
-// old returns a row as a schema had it.
+// old returns a report of an older schema with one row.
 func old(schema int, tiles string) string {
 	return fmt.Sprintf(`{"schema": %d, "device": "NVIDIA H200", "pass": "forward", "fit": {"points": "many"}, "rows": [{"name": "7B", "shape": "24576,1536,256,128,8", %s,
 		"new_ms": 5, "new_kernels": 7, "points": [{"product": "up", "point": "128"}], "eager": {"median_ms": 2}, "graph": {"median_ms": 2}, "tflops": 300, "roofline_tflops": 600, "roofline_ms": 1,
 		"kernels": [{"name": "up", "median_ms": 1, "roofline_ms": 0.5}]}], "backward": {"pass": "backward", "rows": [{"name": "7B", "shape": "24576,1536,256,128,8"}]}}`, schema, tiles)
 }
 
-// TestOlderSchemas checks that reports of older schemas are read, without their tile points.
+// TestOlderSchemas checks that reports of older schemas are read, and that their tile points
+// are left out.
 func TestOlderSchemas(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "old.json")
 	for schema, tiles := range map[int]string{2: `"up": "128x256 s4"`, 3: `"tiles": [{"product": "up", "tiling": "128x256 s4"}]`} {
@@ -74,7 +75,8 @@ func TestOlderSchemas(t *testing.T) {
 	}
 }
 
-// TestWrongFrom checks that other files, and pictures of emulated times, are refused in words.
+// TestWrongFrom checks that a file of another kind, and a picture of emulated times, are
+// refused with an error that says why.
 func TestWrongFrom(t *testing.T) {
 	dir := t.TempDir()
 	file, plot := filepath.Join(dir, "r.json"), filepath.Join(dir, "r.png")

@@ -15,13 +15,13 @@ import (
 	"sonicmoe/examples/bench/report"
 )
 
-// hostRuns is the number of calls whose host time and allocations are measured. Each
-// call is timed by itself, in batches of back-to-back calls. The stream is idle before
-// each batch, so that no call waits for room in the queue. Only the first call of a
-// batch also wakes device and host.
+// hostRuns says how many calls are measured for their host time and allocations. Each call is
+// timed by itself, in batches of back-to-back calls. The stream is idle before each batch, so
+// that no call waits for room in the queue. Only the first call of a batch finds the device and
+// the host asleep.
 type hostRuns struct{ batches, batch int }
 
-// times returns the times of single calls in microseconds, in rising order.
+// times returns the times of single calls in microseconds, in ascending order.
 func (h hostRuns) times(ctx context.Context, s driver.Stream, call func() error) ([]float64, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -42,9 +42,10 @@ func (h hostRuns) times(ctx context.Context, s driver.Stream, call func() error)
 	return all, s.Synchronize(ctx)
 }
 
-// turns reads lines that each contain a number of calls. It answers each line with the
-// times of these calls in microseconds. Another program can run its own calls in between:
-// on shared cores the speed of a machine changes within seconds.
+// turns lets another program decide when calls are timed. It reads lines that each contain a
+// number of calls, and answers each line with the times of that many calls in microseconds. The
+// other program can time its own calls between the lines. This makes the two comparable,
+// because the speed of shared cores changes within seconds.
 func turns(ctx context.Context, s driver.Stream, in io.Reader, out io.Writer, call func() error) error {
 	answers, lines := json.NewEncoder(out), bufio.NewScanner(in)
 	for lines.Scan() {
@@ -63,9 +64,8 @@ func turns(ctx context.Context, s driver.Stream, in io.Reader, out io.Writer, ca
 	return lines.Err()
 }
 
-// allocs returns the number of objects that a call allocates on the Go heap. It is the
-// lowest mean of three measurements, because the runtime's own goroutines may allocate
-// too.
+// allocs returns the number of objects that a call allocates on the Go heap. It is the lowest
+// mean of three measurements, because goroutines of the runtime may also allocate.
 func (h hostRuns) allocs(ctx context.Context, s driver.Stream, call func() error) (float64, error) {
 	least := uint64(1 << 62)
 	for range 3 {
@@ -85,7 +85,7 @@ func (h hostRuns) allocs(ctx context.Context, s driver.Stream, call func() error
 	return float64(least) / float64(h.batch), nil
 }
 
-// host measures both ways of queueing a pass: calls and graph replays.
+// host measures the two ways of queueing a pass: calls (eager), and graph replays.
 func host(ctx context.Context, s driver.Stream, runs hostRuns, eager, replay func() error) (*report.Host, error) {
 	h := &report.Host{Batches: runs.batches, Batch: runs.batch}
 	for _, way := range []struct {

@@ -33,7 +33,8 @@ func tiny(t *testing.T, more ...string) (out, errs string, err error) {
 	return stdout.String(), stderr.String(), err
 }
 
-// -decode writes a line and an entry of the file for each batch size.
+// TestDecode checks that -decode prints a line and writes an entry of the file for each batch
+// size.
 func TestDecode(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "decode.json")
 	out, errs, err := tiny(t, "-decode", "-shape", "128,64,8,2", "-tokens", "3", "-batches", "1,3", "-json", file)
@@ -55,9 +56,9 @@ func TestDecode(t *testing.T) {
 	require.ErrorContains(t, err, `"none" must be a whole number from 1`)
 }
 
-// TestPointsToStandardOutput checks that with -json - the JSON goes to standard output
-// and the table to standard error, and that kernels are kept in the named cache, or in
-// none.
+// TestPointsToStandardOutput checks that with -json - the JSON goes to standard output and the
+// table to standard error. It also checks that kernels are stored in the named cache, or in
+// none with -cache off.
 func TestPointsToStandardOutput(t *testing.T) {
 	user, named := t.TempDir(), t.TempDir()
 	t.Setenv("SONICMOE_CACHE", user)
@@ -132,8 +133,8 @@ func TestRun(t *testing.T) {
 	require.EqualValues(t, 1, row.Routing[0].Uniform)
 }
 
-// TestBoth checks that a report of both passes has two sections, each with its own
-// roofline.
+// TestBoth checks that a report of both passes has two sections, each with a roofline of its
+// own.
 func TestBoth(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "both.json")
@@ -182,8 +183,8 @@ func TestBoth(t *testing.T) {
 	}
 }
 
-// TestInference checks that an inference pass runs the kernel that does not store H,
-// and that its roofline has no H.
+// TestInference checks that an inference pass runs the kernel that does not store H, and that
+// its roofline does not count H.
 func TestInference(t *testing.T) {
 	out, errs, err := tiny(t, "-shape", "128,64,4,2", "-tokens", "48", "-pass", "inference")
 	require.NoError(t, err, errs)
@@ -193,8 +194,8 @@ func TestInference(t *testing.T) {
 	require.EqualValues(t, row.Config.Shapes(row.Tokens).H.Bytes(), with[2].Bytes-without[2].Bytes)
 }
 
-// TestRowFails checks that a failing row has its reason, that the next row runs, and
-// that the run fails at the end with complete JSON.
+// TestRowFails checks that a row that fails has the reason, that the next row runs, and that
+// the run then fails with complete JSON.
 func TestRowFails(t *testing.T) {
 	out, errs, err := tiny(t, "-shape", "60,64,4,2", "-shape", "128,64,4,2", "-tokens", "48", "-json", "-")
 	require.EqualError(t, err, "1 of 2 rows failed")
@@ -207,8 +208,8 @@ func TestRowFails(t *testing.T) {
 	require.Positive(t, r.Rows[1].TFLOPS)
 }
 
-// TestFit checks that points are measured, printed and fitted, and that a later run can
-// fit to the file.
+// TestFit checks that points are measured, printed and fitted, and that a later run can fit to
+// the file.
 func TestFit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")

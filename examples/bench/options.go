@@ -18,7 +18,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// options are the flags.
+// options holds the values of the flags.
 type options struct {
 	device, cache string
 	passName      string
@@ -37,7 +37,7 @@ type options struct {
 	withFit       bool
 	withStartup   bool
 	withDecode    bool
-	batches       []int // tokens of -decode
+	batches       []int // batch sizes of -decode
 	withTurns     bool
 	withRounding  bool
 	round         spec.Rounding // of -rounding
@@ -90,7 +90,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 		return o, err
 	}
 	o.device, o.cache, o.list, o.call = *device, *cache, sizes.Listed(stdout), sizes.Call
-	if o.withDecode { // decode takes its tokens from -batches
+	if o.withDecode { // -decode takes its batch sizes from -batches
 		o.rows = sizes.Rows()
 	} else if o.rows, err = sizes.Calls(); err != nil {
 		return o, err
@@ -98,8 +98,8 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	return o, o.check()
 }
 
-// alone lists the flags that measure something other than passes, each with the flags that
-// cannot be combined with it.
+// alone lists the flags that measure something other than passes. Each is listed with the flags
+// that cannot be combined with it.
 var alone = []struct{ flag, without string }{
 	{"decode", "pass routing full points fit startup turns rounding fit-from"},
 	{"rounding", "pass routing full points fit startup turns fit-from"},
@@ -108,10 +108,10 @@ var alone = []struct{ flag, without string }{
 	{"fit-from", "device pass type routing warm repeats timeout full json plot points fit startup row rows shape tokens"},
 }
 
-// parts are flags that need another flag.
+// parts maps each flag that needs another flag to that flag.
 var parts = map[string]string{"batches": "decode", "round": "rounding", "round-tile": "rounding"}
 
-// together refuses combinations of flags in which one flag would have no effect.
+// together returns an error if flags are combined such that one of them would have no effect.
 func together(set *flag.FlagSet) error {
 	given := map[string]bool{}
 	set.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -184,7 +184,7 @@ func (o *options) setType(name string) error {
 	return fmt.Errorf("%q must be %v or %v", name, moe.BF16, moe.F16)
 }
 
-// typed returns rows with the type of -type, which their names then contain.
+// typed returns the rows with the element type of -type, and with the type in their names.
 func (o *options) typed(rows ...peers.Row) []peers.Row {
 	if o.element == moe.BF16 {
 		return rows
@@ -197,7 +197,7 @@ func (o *options) typed(rows ...peers.Row) []peers.Row {
 	return rows
 }
 
-// sizes returns the rows to run. Without flags it returns one default row for the device.
+// sizes returns the rows to measure. Without flags it returns one default row for the device.
 func (o *options) sizes(gpu bool) ([]peers.Row, error) {
 	switch {
 	case len(o.rows) > 0:
@@ -219,6 +219,6 @@ func routingNames() string {
 	return strings.Join(names, ",")
 }
 
-// emulatedRow is a layer that the emulated device measures in seconds.
+// emulatedRow is a layer that the emulated device can measure in seconds.
 var emulatedRow = peers.Row{Name: "small", Tokens: 256,
 	Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 256}}

@@ -16,15 +16,15 @@ import (
 type output struct {
 	name string
 	moe.Tensor
-	// sample is the rows to compare, nil for all rows. The gradients of expert weights
-	// are too large to be copied as a whole.
+	// sample lists the rows to compare, or is nil for all rows. The gradients of expert weights
+	// are sampled, because they are too large to be copied whole.
 	sample []int64
 }
 
 // sampleRows is the number of rows of an expert weight's gradient to compare.
 const sampleRows = 512
 
-// sampledRows returns rows that are spread over the experts and their rows.
+// sampledRows returns rows that are spread over the experts and over the rows of an expert.
 func sampledRows(experts, rows int) []int64 {
 	var list []int64
 	for _, r := range trial.SampleRows(experts, rows, sampleRows) {
@@ -33,7 +33,7 @@ func sampledRows(experts, rows int) []int64 {
 	return list
 }
 
-// width returns the elements of a row.
+// width returns the number of elements of a row.
 func (o output) width() int64 { return o.Shape.Dims[o.Shape.Rank-1] }
 
 // poison overwrites the outputs with NaN.
@@ -46,8 +46,8 @@ func (u *subject) poison() error {
 	return nil
 }
 
-// hash waits for the pass and returns a hash of the outputs' bits. A value that is not
-// finite, such as poison that the pass did not overwrite, is an error.
+// hash waits for the pass and returns a hash of the outputs' bits. A value that is not finite
+// is an error; it may be poison that the pass did not overwrite.
 func (u *subject) hash(ctx context.Context) (string, error) {
 	if err := u.Stream().Synchronize(ctx); err != nil {
 		return "", err
@@ -73,8 +73,8 @@ func (u *subject) hash(ctx context.Context) (string, error) {
 	return hex.EncodeToString(all.Sum(nil)[:8]), nil
 }
 
-// read copies an output, or the sample of its rows, to the host. The next read
-// overwrites the copy.
+// read copies an output, or the sampled rows of it, to the host. The next call overwrites the
+// result.
 func (u *subject) read(o output) ([]uint16, error) {
 	width, n := o.width(), o.Shape.Elements()
 	if o.sample != nil {

@@ -11,17 +11,17 @@ import (
 // pass is a pass of the layer that can be measured.
 type pass struct {
 	name string
-	// backward reports whether the pass computes gradients, after a forward pass.
+	// backward reports whether the pass computes gradients. It then runs after a forward pass.
 	backward bool
-	// queue queues one pass. experts queues the pass without the router, with given expert
-	// ids and scores.
+	// queue queues one pass. experts queues the part of the pass after the router, with given
+	// expert ids and scores.
 	queue, experts func(u *subject) error
 	flops          func(c moe.Config, tokens int) float64
-	// work returns the work of the pass's kernels, for the roofline.
+	// work returns the work of the pass's kernels, from which the roofline follows.
 	work func(c moe.Config, tokens int) []spec.Work
-	// speed returns a competitor's speed in the pass.
+	// speed returns the speed of a competitor in the pass.
 	speed func(s peers.Speed) float64
-	// products are the pass's kernels that have tile points.
+	// products lists the grouped products of the pass that have tile points to choose from.
 	products []*tools.Product
 }
 
@@ -52,13 +52,14 @@ var passes = map[string]pass{
 	},
 }
 
-// passLists are the values of -pass. Each pass has its own section in the report.
+// passLists maps each value of -pass to its passes. Each pass has a section of its own in the
+// report.
 var passLists = map[string][]string{
 	"forward": {"forward"}, "inference": {"inference"}, "backward": {"backward"}, "both": {"forward", "backward"},
 }
 
-// workOf returns the work of a kernel of the layer, and the time of this work at the
-// roofline. ok reports whether the roofline counts the kernel.
+// workOf returns the work of a kernel of the layer, and the roofline's time for it in
+// milliseconds. ok reports whether the roofline counts the kernel.
 func workOf(name string, c moe.Config, tokens int) (sum spec.Work, ms float64, ok bool) {
 	sum.Kernel = name
 	for _, w := range tools.WorkOf(name, c, tokens) {
@@ -70,7 +71,7 @@ func workOf(name string, c moe.Config, tokens int) (sum spec.Work, ms float64, o
 	return sum, ms, ok
 }
 
-// peersOf returns the recorded speeds of other implementations at a row, in TFLOPS.
+// peersOf returns the recorded speeds of other implementations for a row, in TFLOPS.
 func peersOf(r peers.Row, p pass) []report.Peer {
 	var list []report.Peer
 	for _, q := range []struct {

@@ -16,7 +16,7 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// productsOf returns the products with tile points of the backward or the forward pass.
+// productsOf returns the products of the backward or the forward pass that have tile points.
 func productsOf(backward bool) []*tools.Product {
 	return slices.DeleteFunc(tools.Products(), func(p *tools.Product) bool { return p.Backward() != backward })
 }
@@ -24,8 +24,9 @@ func productsOf(backward bool) []*tools.Product {
 // leastPoints is the least number of tilings that are measured for each product.
 const leastPoints = 6
 
-// measured returns the tilings of a product to measure: those that the cost model proposes and, if
-// they are fewer than leastPoints, other candidates. A tuner would try every candidate.
+// measured returns the tilings of a product that are measured: those that the cost model
+// proposes and, if they are fewer than leastPoints, other candidates. (Tuning, by contrast,
+// tries every candidate.)
 func measured(p *tools.Product, c moe.Config, t driver.Target) []gemm.Tiling {
 	list := p.Space(t)
 	for _, q := range p.Candidates(c, t) {
@@ -36,8 +37,8 @@ func measured(p *tools.Product, c moe.Config, t driver.Target) []gemm.Tiling {
 	return list
 }
 
-// choices returns tilings of all products. Each product has each of its points in at least
-// one of them.
+// choices returns choices of one tiling for each product. Every point of every product is in at
+// least one of the choices.
 func choices(products []*tools.Product, c moe.Config, t driver.Target) []tools.Tilings {
 	var list []tools.Tilings
 	for _, p := range products {
@@ -55,8 +56,8 @@ func choices(products []*tools.Product, c moe.Config, t driver.Target) []tools.T
 	return list
 }
 
-// points measures tile points of the pass's products in their places in the pass. All
-// points must give the same bits of the outputs.
+// points measures the tile points of the pass's products, in runs of the whole pass. It checks
+// that all points give the same bits of the outputs.
 func (b *bench) points(t *timer, u *subject, r *report.Row) error {
 	if !b.withPoints {
 		return nil
@@ -76,8 +77,8 @@ func (b *bench) points(t *timer, u *subject, r *report.Row) error {
 	return nil
 }
 
-// race returns the milliseconds of one product's kernel with each of its points. The other
-// products have the points that the cost model chooses.
+// race returns the time in milliseconds of one product's kernel for each of its points. The
+// other products have the points that the cost model chooses.
 func (b *bench) race(t *timer, u *subject, p *tools.Product, points []gemm.Tiling) ([]float64, error) {
 	var calls []*moe.Call
 	for _, at := range points {
@@ -96,7 +97,7 @@ func (b *bench) race(t *timer, u *subject, p *tools.Product, points []gemm.Tilin
 	})
 }
 
-// bits returns an error if two points give different bits of the outputs.
+// bits returns an error if two tile points give different bits of the outputs.
 func (b *bench) bits(t *timer, u *subject) error {
 	sums := map[string]string{}
 	for _, c := range choices(b.pass.products, u.row.Config, b.dev.Target()) {
@@ -115,7 +116,7 @@ func (b *bench) bits(t *timer, u *subject) error {
 	return sameBits(sums)
 }
 
-// describe returns the points of the pass's products as text.
+// describe returns the tile points of the pass's products as text.
 func (p pass) describe(tilings map[string]string) string {
 	var list []string
 	for _, q := range p.products {
@@ -124,7 +125,8 @@ func (p pass) describe(tilings map[string]string) string {
 	return strings.Join(list, ", ")
 }
 
-// sameBits returns an error for two tilings with different outputs.
+// sameBits returns an error that names two tilings with different outputs, if there are any.
+// sums has the hash of the outputs for each tiling.
 func sameBits(sums map[string]string) error {
 	first := ""
 	for _, made := range slices.Sorted(maps.Keys(sums)) {
@@ -138,7 +140,7 @@ func sameBits(sums map[string]string) error {
 	return nil
 }
 
-// evaluate returns a product's points with measured and estimated milliseconds, the
+// evaluate returns a product's tile points with their measured and estimated milliseconds, the
 // fastest first.
 func evaluate(p *tools.Product, row peers.Row, target driver.Target, points []gemm.Tiling, times []float64) []report.Point {
 	chosen := tools.Choose(row.Config, target)

@@ -18,8 +18,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// rowAt returns an invented measurement of a known row, at a given part of its
-// roofline.
+// rowAt returns an invented measurement of a row, at a given fraction of the row's roofline.
 func rowAt(row peers.Row, part float64) report.Row {
 	p := passes["forward"]
 	roofline := spec.H200.Roofline(p.work(row.Config, row.Tokens))
@@ -48,8 +47,8 @@ func madeUp() *report.Report {
 	return r
 }
 
-// TestSummary checks that the summary has a line for each row, with the recorded
-// speeds.
+// TestSummary checks that the summary has a line for each row, with the recorded speeds of the
+// peers.
 func TestSummary(t *testing.T) {
 	var b strings.Builder
 	r := madeUp()
@@ -109,8 +108,8 @@ func TestReportFile(t *testing.T) {
 	require.NotContains(t, string(b), "NaN")
 }
 
-// TestRoute checks that each routing has the loads of its name, and K different experts
-// for each token.
+// TestRoute checks that each routing has the distribution that its name says, and that each
+// token has K different experts.
 func TestRoute(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 32, TopK: 4}
 	const tokens = 2000
@@ -139,7 +138,7 @@ func TestRoute(t *testing.T) {
 	}
 	require.InDelta(t, 1.1, shares["uniform"], 0.15)
 	require.InDelta(t, 2.15, shares["half"], 0.2)
-	require.InDelta(t, 8, shares["one"], 0.001) // expert 0 has T rows; the mean is T·4/32
+	require.InDelta(t, 8, shares["one"], 0.001) // expert 0 has T rows, and the mean is T·4/32
 	require.Greater(t, shares["zipf"], 4.)
 
 	c.NumExperts = 6
@@ -149,8 +148,8 @@ func TestRoute(t *testing.T) {
 	require.ErrorContains(t, err, "odd")
 }
 
-// TestAddedProduct checks that a row's report has an added product, which only needs
-// its name.
+// TestAddedProduct checks that a product that is added to the table appears in a row's report
+// without further code.
 func TestAddedProduct(t *testing.T) {
 	var b strings.Builder
 	at := gemm.Tiling{TileN: 128, Stages: 5, GroupM: 4, ClusterM: 1}

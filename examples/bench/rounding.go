@@ -12,11 +12,11 @@ import (
 	"sonicmoe/moe"
 )
 
-// This file has the measurement of -rounding: token rounding and plain top-K on the same
-// tensors, with routing. The two run in turns, pass by pass, after a sustained load: a
-// chip that has just reached its power limit is slow for some tenths of a second.
+// This file measures -rounding: token rounding and plain top-K on the same tensors, including
+// the routing. The two run in turns, pass by pass, after a sustained load. The load is needed
+// because a chip that has just reached its power limit is slow for some tenths of a second.
 
-// roundingRows returns layers that differ in the number of experts.
+// roundingRows returns layers with different numbers of experts.
 func roundingRows(gpu bool) (rows []peers.Row) {
 	c, experts, tokens := spec.Config{Hidden: 4096, Intermediate: 1024, TopK: 4}, []int{64, 128, 256, 512}, 16384
 	if !gpu {
@@ -39,7 +39,7 @@ func (b *bench) rounding() error {
 			rows = append(rows, b.call(r))
 		}
 	}
-	b.pass = passes["backward"] // a layer for backward also has the kernels of forward
+	b.pass = passes["backward"] // a layer for backward also has the forward kernels
 	var points []report.RoundingPoint
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	report.PrintRoundingHead(w, b.round.String())
@@ -118,7 +118,8 @@ func (b *bench) roundingRow(row peers.Row) (p report.RoundingPoint, err error) {
 	return p, err
 }
 
-// rounded returns the arguments of passes with rounding, which have their own list and H.
+// rounded returns the arguments of passes with rounding. These passes have a list and an H of
+// their own.
 func (u *subject) rounded() (f moe.ForwardArgs, b moe.BackwardArgs, err error) {
 	l, tokens := u.Layer, u.row.Tokens
 	rows := l.RoundedRows(tokens)
@@ -135,7 +136,7 @@ func (u *subject) rounded() (f moe.ForwardArgs, b moe.BackwardArgs, err error) {
 	return f, b, u.Memory().Err()
 }
 
-// counts returns the number of rows of each expert in a tensor of ids.
+// counts returns the number of rows of each expert, given a tensor of expert ids.
 func (u *subject) counts(of moe.Tensor) ([]int, error) {
 	ids := make([]int32, of.Shape.Elements())
 	if err := u.Stream().CopyToHost(num.Bytes(ids), of.Ptr); err != nil {

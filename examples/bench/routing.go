@@ -11,22 +11,22 @@ import (
 	"sonicmoe/moe"
 )
 
-// routing is a distribution of rows over experts. A token draws its K experts without
-// replacement by their weights.
+// routing is a distribution of rows over experts. A token draws K experts without replacement,
+// by the experts' weights.
 type routing struct {
 	name   string
 	weight func(expert int) float64
 }
 
-// routings are the values of -routing.
+// routings lists the values of -routing.
 var routings = []routing{
-	// uniform: every expert has the same weight.
+	// Every expert has the same weight.
 	{"uniform", func(int) float64 { return 1 }},
-	// zipf: expert e has the weight 1/(e+1), which is Zipf's law with exponent 1.
+	// Expert e has the weight 1/(e+1), which is Zipf's law with exponent 1.
 	{"zipf", func(e int) float64 { return 1 / float64(e+1) }},
-	// half: every second expert has no rows.
+	// Every second expert has no rows.
 	{"half", func(e int) float64 { return float64((e + 1) % 2) }},
-	// one: every token chooses expert 0, and the other experts have the same weight.
+	// Every token chooses expert 0. The other experts have the same weight.
 	{"one", func(e int) float64 {
 		if e == 0 {
 			return math.Inf(1)
@@ -35,8 +35,8 @@ var routings = []routing{
 	}},
 }
 
-// parseRouting reads the value of -routing: all, or names with commas. Uniform comes
-// first, because the others are compared with it.
+// parseRouting reads the value of -routing: "all", or names separated by commas. It puts
+// uniform first, because the others are compared with it.
 func parseRouting(list string) ([]string, error) {
 	if list == "" {
 		return nil, nil
@@ -60,7 +60,7 @@ func parseRouting(list string) ([]string, error) {
 	return kinds, nil
 }
 
-// route draws the experts of every token, [T, K].
+// route draws the K experts of every token, [T, K].
 func route(kind string, c moe.Config, tokens int) ([]int32, error) {
 	i := slices.IndexFunc(routings, func(r routing) bool { return r.name == kind })
 	if i < 0 {
@@ -78,8 +78,8 @@ func route(kind string, c moe.Config, tokens int) ([]int32, error) {
 	if possible < c.TopK {
 		return nil, fmt.Errorf("routing %s has %d experts with rows, a token needs %d", kind, possible, c.TopK)
 	}
-	// The K largest of log weight plus Gumbel noise are K draws by weight without
-	// replacement.
+	// The K experts with the largest log(weight) plus Gumbel noise are K draws by weight
+	// without replacement.
 	random := rand.New(rand.NewPCG(1, uint64(i)))
 	ids := make([]int32, 0, tokens*c.TopK)
 	keys := make([]float64, c.NumExperts)
@@ -95,8 +95,8 @@ func route(kind string, c moe.Config, tokens int) ([]int32, error) {
 	return ids, nil
 }
 
-// load returns the largest number of rows of an expert over the mean, and the number
-// of experts without rows.
+// load returns the largest number of rows of an expert divided by the mean, and the number of
+// experts without rows.
 func load(ids []int32, experts int) (largest float64, empty int) {
 	count := make([]int, experts)
 	for _, e := range ids {

@@ -13,11 +13,12 @@ import (
 	"sonicmoe/moe"
 )
 
-// noDriverCache is the environment variable that turns the driver's own cache of
-// compiled kernels off if it is "1" when the process starts.
+// noDriverCache is an environment variable. If it is "1" when the process starts, the driver
+// does not use its own cache of compiled kernels.
 const noDriverCache = "CUDA_CACHE_DISABLE"
 
-// driverCache warns that the driver may have kernels of an earlier run in its cache.
+// driverCache returns a warning that the driver's own cache may have kernels of an earlier run,
+// unless that cache is off.
 func driverCache(disabled string) []string {
 	if disabled == "1" {
 		return nil
@@ -25,7 +26,8 @@ func driverCache(disabled string) []string {
 	return []string{"start-up: the driver's own cache may have kernels of earlier runs: set " + noDriverCache + "=1 to compile them all"}
 }
 
-// startups measures moe.New with caches of its own, in the first pass only.
+// startups measures moe.New with cache directories of its own. It does so only in the first
+// pass.
 func (b *bench) startups(t *timer, u *subject, r *report.Row) error {
 	if !b.withStartup || b.pass.name != b.passes[0].name {
 		return nil

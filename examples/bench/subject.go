@@ -12,7 +12,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// subject is a layer with random tensors on the device.
+// subject is a layer with random tensors on the device, which is measured.
 type subject struct {
 	*trial.Trial
 	row  peers.Row
@@ -22,14 +22,13 @@ type subject struct {
 	host    []uint16 // host copy of an output
 }
 
-// repeatAfter is the number of random values of expert weights before they repeat,
-// because billions of random values would take longer than the measurement. It is no
-// multiple of a row, so that all experts differ. Inputs and the router's weights do not
+// repeatAfter is the number of random values after which expert weights repeat. Without the
+// repetition, billions of random values would take longer than the measurement. The number is
+// not a multiple of a row, so that all experts differ. Inputs and the router's weights do not
 // repeat.
 const repeatAfter = 1<<24 + 8
 
-// newSubject allocates and fills the tensors. For a backward pass it runs a forward
-// pass.
+// newSubject allocates and fills the tensors. For a backward pass it also runs a forward pass.
 func newSubject(ctx context.Context, dev driver.Device, l *moe.Layer, row peers.Row, p pass) (*subject, error) {
 	t, err := trial.Allocate(dev, l, row.Tokens)
 	if err != nil {
@@ -69,9 +68,9 @@ func (u *subject) forward() error {
 	return nil
 }
 
-// backward prepares the tensors of a backward pass and runs the forward pass.
-// The backward pass writes the gradients of X, of the expert weights and of the router,
-// in the layer's type.
+// backward prepares the tensors of a backward pass and runs a forward pass. The backward pass
+// will write the gradients of X, of the experts' weights and of the router, in the layer's
+// type.
 func (u *subject) backward(ctx context.Context) error {
 	c := u.row.Config
 	if err := u.PrepareBackward(9, c.Type); err != nil {
@@ -89,7 +88,7 @@ func (u *subject) backward(ctx context.Context) error {
 	return u.Stream().Synchronize(ctx)
 }
 
-// makeWorkspace allocates a workspace for the layer unless the present one is large
+// makeWorkspace allocates a workspace for the layer, unless the present workspace is large
 // enough.
 func (u *subject) makeWorkspace() error {
 	sizes, err := u.Layer.Sizes(u.row.Tokens)
@@ -107,7 +106,7 @@ func (u *subject) makeWorkspace() error {
 	return u.Memory().Err()
 }
 
-// fill writes n random values of 16 bits, which repeat after a period.
+// fill writes n random 16-bit values, which repeat after period values.
 func (u *subject) fill(p driver.DevicePtr, n, period int64, values *reference.Normal) error {
 	have := min(n, period)
 	if err := u.Stream().CopyToDevice(p, num.Bytes(values.Values(have))); err != nil {
@@ -123,7 +122,7 @@ func (u *subject) fill(p driver.DevicePtr, n, period int64, values *reference.No
 	return nil
 }
 
-// use replaces the layer by another layer of the same size, on the same tensors.
+// use replaces the layer by another layer of the same size, which uses the same tensors.
 func (u *subject) use(l *moe.Layer) error {
 	u.Layer = l
 	u.UseCall(l.NewCall())

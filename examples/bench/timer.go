@@ -12,7 +12,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// timer measures work on one stream with the device's events.
+// timer measures work on one stream with device events.
 type timer struct {
 	ctx     context.Context
 	dev     driver.Device
@@ -21,12 +21,14 @@ type timer struct {
 	warm    time.Duration
 	repeats int
 	events  []driver.Event
-	// flush is memory of flushBytes. Writing it evicts everything else from the L2 cache.
+	// flush is device memory of flushBytes bytes. Writing it evicts everything else from the L2
+	// cache.
 	flush      driver.DevicePtr
 	flushBytes int64
 }
 
-// rounds is the number of parts of the repeats, each with its own clock reading.
+// rounds is the number of parts into which the repeats are split. Each part has a clock reading
+// of its own.
 const rounds = 4
 
 // event returns event i. It creates the event at the first call.
@@ -49,7 +51,7 @@ func (t *timer) record(i int) error {
 	return e.Record(t.s)
 }
 
-// since returns the milliseconds between two events that are done.
+// since returns the milliseconds between two events that have finished.
 func (t *timer) since(i, j int) (float64, error) {
 	d, err := t.events[j].Since(t.events[i])
 	return report.Milliseconds(d), err
@@ -67,8 +69,8 @@ func (t *timer) close() error {
 	return errors.Join(errs...)
 }
 
-// load keeps the device busy with work for some time, and queues it at least once. The
-// device is still busy when load returns: two pieces of work are always queued.
+// load keeps the device busy with work for the time d, and queues the work at least once. Two
+// pieces of work are always in the queue, so that the device is still busy when load returns.
 func (t *timer) load(d time.Duration, work func() error) error {
 	start := time.Now()
 	for i := 0; i == 0 || time.Since(start) < d; i++ {
@@ -87,8 +89,8 @@ func (t *timer) load(d time.Duration, work func() error) error {
 	return nil
 }
 
-// measure keeps the device busy for some time, then measures back-to-back repeats
-// without a pause.
+// measure keeps the device busy for some time. It then measures repeats of the work that follow
+// back to back.
 func (t *timer) measure(load time.Duration, work func() error) (*report.Sample, error) {
 	if err := t.load(load, work); err != nil {
 		return nil, err
@@ -126,7 +128,7 @@ func (t *timer) readClock(place int) error {
 	return t.clock.read(t.s, place)
 }
 
-// sample returns the times and clocks of measure.
+// sample returns the times and clocks that measure recorded.
 func (t *timer) sample(each int) (*report.Sample, error) {
 	var all []float64
 	var parts []report.Round
@@ -154,7 +156,8 @@ func (t *timer) sample(each int) (*report.Sample, error) {
 	return s, nil
 }
 
-// cold measures work with the L2 cache overwritten before each repeat.
+// cold measures work whose data is not in the L2 cache. It overwrites the cache before each
+// repeat.
 func (t *timer) cold(work func() error) (*report.Sample, error) {
 	if err := t.load(t.warm, work); err != nil {
 		return nil, err
@@ -187,9 +190,8 @@ func (t *timer) cold(work func() error) (*report.Sample, error) {
 	return report.SampleOf(all), nil
 }
 
-// A rested chip is measured in several rounds. A round is a pause, a few passes to warm
-// up, and the passes that count. SonicMoE's recorded figures were measured in the same
-// way.
+// A rested chip is measured in several rounds. A round is a pause, then some passes to warm up,
+// then the passes that count. SonicMoE's recorded figures were measured in the same way.
 const (
 	coolPause  = 700 * time.Millisecond
 	coolWarm   = 3
@@ -232,8 +234,8 @@ func (t *timer) cool(rounds int, pause time.Duration, work func() error) (*repor
 	return report.SampleOf(all), nil
 }
 
-// turns measures pieces of work in turns, back to back, so that a change of the chip's
-// clock affects all of them equally.
+// turns measures pieces of work one after another, again and again, so that a change of the
+// chip's clock affects all of them equally.
 func (t *timer) turns(load time.Duration, works ...func() error) ([]*report.Sample, error) {
 	if err := t.load(load, func() error {
 		for _, work := range works {
@@ -274,8 +276,8 @@ func (t *timer) turns(load time.Duration, works ...func() error) ([]*report.Samp
 	return samples, nil
 }
 
-// kernels measures each kernel of passes that run back to back, with an event
-// before each launch.
+// kernels measures each kernel of passes that run back to back. It records an event before each
+// launch.
 func (t *timer) kernels(call *moe.Call, work func() error) ([]report.Kernel, error) {
 	if err := t.load(t.warm, work); err != nil {
 		return nil, err
@@ -312,9 +314,9 @@ func (t *timer) kernels(call *moe.Call, work func() error) ([]report.Kernel, err
 	return list, nil
 }
 
-// inTurns measures one kernel of several calls: a pass of each call in turn, back to
-// back, so that a change of the chip's clock affects all of them equally. It returns
-// the median milliseconds of each call's kernel.
+// inTurns measures one kernel of several calls. It runs a pass of each call, one after another,
+// again and again, so that a change of the chip's clock affects all calls equally. It returns
+// the median time of the kernel in each call, in milliseconds.
 func (t *timer) inTurns(calls []*moe.Call, kernel func(name string) bool, pass func(*moe.Call) error) ([]float64, error) {
 	next := 0
 	turn := func() error {

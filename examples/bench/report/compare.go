@@ -13,28 +13,29 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// Comparison has the times of this library and of SonicMoE in one run, in milliseconds.
+// Comparison holds times of this library and of SonicMoE that were measured in one run, in
+// milliseconds.
 type Comparison struct {
-	// SonicMoE is the version that Rows and Products compare with. Date and Commit are those
-	// of this library in the same run.
+	// SonicMoE is the version that this library is compared with in Rows and Products. Date and
+	// Commit say when this library was measured, and at which commit.
 	Device, SonicMoE, Date, Commit string
 	Rows                           []ComparedRow
-	// FirstSeconds is the range, over the rows, of SonicMoE's first forward and backward with
-	// its autotuning.
+	// FirstSeconds is a range over the rows: the least and the largest time of SonicMoE's first
+	// forward and backward pass, including its autotuning.
 	FirstSeconds [2]float64 `json:"first_seconds"`
-	// ProductLayers names the layers of each product's times.
+	// ProductLayers names the layers in which the products were measured.
 	ProductLayers []string `json:"product_layers"`
 	Products      []ComparedProduct
 	Alone         Alone
 }
 
-// Pair is two figures: this library's and SonicMoE's.
+// Pair holds two figures: that of this library, then that of SonicMoE.
 type Pair [2]float64
 
-// Ratio is SonicMoE's figure over this library's.
+// Ratio returns SonicMoE's figure divided by this library's.
 func (p Pair) Ratio() float64 { return p[1] / p[0] }
 
-// ComparedRow is a layer in each regime.
+// ComparedRow holds the times of one layer in each regime.
 type ComparedRow struct {
 	Name, Shape       string // d,n,E,K
 	Tokens            int
@@ -49,39 +50,38 @@ func (r ComparedRow) of(pass string) Regimes {
 	return r.Forward
 }
 
-// Regimes has the times of a pass on a rested chip, after 200 ms of load, and in steady
-// load. Joules is the energy of a pass in steady load.
+// Regimes holds the times of a pass on a rested chip, after 200 ms of load, and in steady load,
+// and the energy of a pass in steady load (Joules).
 type Regimes struct{ Rested, Load, Steady, Joules Pair }
 
 // List returns the pairs in the order of the page's columns.
 func (p Regimes) List() [4]Pair { return [4]Pair{p.Rested, p.Load, p.Steady, p.Joules} }
 
-// ComparedProduct is one grouped product after 200 ms of load: in this library's pass, and
-// alone in quack-kernels.
+// ComparedProduct holds the times of one grouped product after 200 ms of load. This library's
+// time is that in a whole pass. SonicMoE's is that of the product alone, in quack-kernels.
 type ComparedProduct struct {
 	Name string
 	MS   []Pair
 }
 
-// Ratio is the geometric mean of the ratios over the layers.
+// Ratio returns the geometric mean of the ratios over the layers.
 func (p ComparedProduct) Ratio() float64 { return mean(p.MS) }
 
-// Alone has times of this library without a competitor, of another run.
+// Alone holds times of this library without a competitor, from another run.
 type Alone struct {
 	Date, Commit string
-	// CuBLAS8192 is the speed of an 8192³ bf16 product by cuBLAS in the same run, in
-	// TFLOPS.
+	// CuBLAS8192 is the speed of cuBLAS in an 8192³ bf16 product in the same run, in TFLOPS.
 	CuBLAS8192 struct{ Rested, Load, Steady float64 }
 	Rows       []struct {
 		Name, Shape       string // d,n,E,K
 		Tokens            int
 		Forward, Backward AlonePass
 	}
-	// Models has the times of models' layers: forward passes after the GPU was busy for 200 ms.
+	// Models holds the times of models' layers: forward passes after 200 ms of load.
 	Models []ModelTime
 }
 
-// AlonePass is a pass on a rested chip, and after 200 ms and 2 s of load.
+// AlonePass holds the times of a pass on a rested chip, and after 200 ms and 2 s of load.
 type AlonePass struct {
 	Rested, Load float64
 	Load2s       float64 `json:"load_2s"`
@@ -94,7 +94,7 @@ type ModelTime struct {
 	OfRoofline float64 `json:"of_roofline"`
 }
 
-// mean returns the geometric mean of the pairs' ratios.
+// mean returns the geometric mean of the ratios of pairs.
 func mean(pairs []Pair) float64 {
 	var sum float64
 	for _, p := range pairs {
@@ -103,8 +103,8 @@ func mean(pairs []Pair) float64 {
 	return math.Exp(sum / float64(len(pairs)))
 }
 
-// Means returns the geometric mean of the ratios over the rows, for each regime of a pass:
-// rested, after 200 ms of load, steady, and joules in steady load.
+// Means returns the geometric means of the ratios over the rows for one pass. It has one mean
+// for each regime (rested, after 200 ms of load, steady) and one for the energy in steady load.
 func (f Comparison) Means(pass string) []float64 {
 	var pairs [4][]Pair
 	for _, r := range f.Rows {
@@ -119,12 +119,13 @@ func (f Comparison) Means(pass string) []float64 {
 	return list
 }
 
-// ParseComparison reads a file of a comparison. It has no other fields than Comparison.
+// ParseComparison reads the text of a comparison's file. A field that Comparison does not have
+// is an error.
 func ParseComparison(data []byte) (c Comparison, err error) {
 	return c, strict.Decode(data, &c)
 }
 
-// regimes are the figures of Regimes.List, with their colours.
+// regimes lists the figures of Regimes.List, with their names and colours.
 var regimes = []struct {
 	name string
 	fill color.Color
@@ -161,8 +162,8 @@ func PrintComparison(w io.Writer, c Comparison) {
 	g.print(w)
 }
 
-// DrawComparison draws by how many percent SonicMoE's time exceeds this library's, for each
-// layer, pass and regime.
+// DrawComparison draws, for each layer, pass and regime, by how many percent SonicMoE's time
+// exceeds this library's.
 func DrawComparison(c Comparison, file string) error {
 	if len(c.Rows) == 0 {
 		return fmt.Errorf("no layer was compared")

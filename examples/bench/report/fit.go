@@ -17,21 +17,22 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// Fit holds the cost model's constants that fit the measured points best, and the losses
-// of the model's choices before and after the fit.
+// Fit holds the cost model's constants that fit the measured points best. It also holds the
+// time that the model's choices lose, before and after the fit.
 type Fit struct {
 	Points int         `json:"points"`
 	Before tools.Model `json:"before"`
 	After  tools.Model `json:"after"`
-	// RMSBefore and RMSAfter are the relative errors of the estimates. The mean error of
-	// each row and product is subtracted, because it does not affect a choice.
+	// RMSBefore and RMSAfter are the relative errors of the estimates (root mean square). The
+	// mean error of each row and product is subtracted, because it does not affect the choice
+	// of a point.
 	RMSBefore float64 `json:"rms_before"`
 	RMSAfter  float64 `json:"rms_after"`
 	Losses    []Loss  `json:"losses"`
 }
 
-// Loss is the loss of the model's choice at one row and product: its measured time over
-// the best time, minus 1.
+// Loss is the time that the model's choice loses for one row and product: the choice's measured
+// time divided by the best time, minus 1.
 type Loss struct {
 	Row     string      `json:"row"`
 	Product string      `json:"product"`
@@ -40,10 +41,10 @@ type Loss struct {
 	BestMS  float64     `json:"best_ms"`
 	Before  float64     `json:"before"`
 	After   float64     `json:"after"`
-	Chosen  gemm.Tiling `json:"chosen"` // after
+	Chosen  gemm.Tiling `json:"chosen"` // after the fit
 }
 
-// problem is the measured points of one row and product.
+// problem holds the measured points of one row and product.
 type problem struct {
 	row    string
 	config moe.Config
@@ -52,7 +53,7 @@ type problem struct {
 	points []Point
 }
 
-// problems collects the points of reports.
+// problems collects the measured points of reports.
 func problems(reports ...*Report) ([]problem, error) {
 	var list []problem
 	for _, rep := range reports {
@@ -74,7 +75,7 @@ func problems(reports ...*Report) ([]problem, error) {
 	return list, nil
 }
 
-// problemsOf collects the points of a row.
+// problemsOf collects the measured points of one row.
 func problemsOf(row Row, target driver.Target) ([]problem, error) {
 	shape, err := row.Size.Row()
 	if err != nil {
@@ -95,7 +96,7 @@ func problemsOf(row Row, target driver.Target) ([]problem, error) {
 	return list, nil
 }
 
-// constant is a constant of a model.
+// constant is one constant of a cost model.
 type constant struct {
 	name string
 	*float64
@@ -111,8 +112,8 @@ func constants(m *tools.Model) []constant {
 	return list
 }
 
-// shifted returns the model with each constant multiplied by a power of e. Constants stay
-// positive, and equal changes of a power are equal ratios.
+// shifted returns the model with each constant multiplied by e to a power. Constants stay
+// positive this way, and equal changes of a power change a constant by equal ratios.
 func shifted(m tools.Model, powers []float64) tools.Model {
 	for i, c := range constants(&m) {
 		*c.float64 *= math.Exp(powers[i])
@@ -120,9 +121,9 @@ func shifted(m tools.Model, powers []float64) tools.Model {
 	return m
 }
 
-// mattering returns the indices of the constants on which some estimate depends.
+// mattering returns the indices of the constants that affect some estimate.
 func mattering(m tools.Model, list []problem) (numbers []int) {
-	const far = 3 // powers of e; so far away, a term that another term hides can become the larger
+	const far = 3 // powers of e; a change this large makes a term that another term hides the larger one
 	n := len(constants(&m))
 	within, means := misfit(m, list)
 	for i := range n {
@@ -138,17 +139,17 @@ func mattering(m tools.Model, list []problem) (numbers []int) {
 	return numbers
 }
 
-// Weights of the terms of the fit besides the errors within a row and product: the mean
-// error of a row, and the distance of the constants from the present constants. The
-// distance term only holds constants that the points do not determine.
+// These are weights of terms that the fit minimises in addition to the errors within a row and
+// product: the mean error of each row and product, and the distance of the constants from the
+// present constants. The distance only holds constants that the points do not determine.
 const (
 	meanWeight = 0.1
 	stayWeight = 1e-6
 )
 
-// misfit returns two mean squares of relative errors: of the points within each problem,
-// and of the problems' means. A point near the best point counts more, because the model
-// must choose among the points near the best.
+// misfit returns two mean squares of relative errors: that of the points within each problem,
+// and that of the problems' means. A point near the best point counts more, because the model
+// must choose among such points.
 func misfit(m tools.Model, list []problem) (within, means float64) {
 	n := 0.
 	for _, q := range list {
@@ -168,8 +169,8 @@ func misfit(m tools.Model, list []problem) (within, means float64) {
 	return within / n, means / n
 }
 
-// choosing changes a model's constants by a reproducible random search if the constants of
-// least squares choose badly. Near the best point, errors of one percent decide the
+// choosing improves a model whose constants fit well but choose badly. It changes the constants
+// by a reproducible random search. Near the best point, errors of one percent decide the
 // choice.
 func choosing(list []problem, from tools.Model) tools.Model {
 	from = rounded(from)
@@ -207,8 +208,8 @@ func choosing(list []problem, from tools.Model) tools.Model {
 	return best
 }
 
-// Weights of the terms that choosing adds to the losses of the choices. A loss below
-// choiceLoss counts little, a loss above it much.
+// These are weights of the terms that choosing adds to the losses of the choices. A loss below
+// choiceLoss counts little, and a loss above it counts much.
 const (
 	choiceLoss   = 0.9 * allowedLoss
 	choiceMisfit = 100
@@ -216,12 +217,11 @@ const (
 	choiceStay   = 0.02
 )
 
-// restarts is the number of searches for least squares, each from the end of the
-// previous one.
+// restarts is the number of least-squares searches. Each begins where the previous one ended.
 const restarts = 6
 
-// NewFit finds the constants of least squares for the measured points, beginning at a
-// model, and then constants near them that choose well.
+// NewFit finds the constants that fit the measured points best by least squares, beginning at a
+// model. It then finds constants near these that choose well.
 func NewFit(from tools.Model, reports ...*Report) (*Fit, error) {
 	list, err := problems(reports...)
 	if err != nil {
@@ -244,7 +244,7 @@ func NewFit(from tools.Model, reports ...*Report) (*Fit, error) {
 		}
 		return within + meanWeight*means + stayWeight*stay
 	}
-	// A search can stop in a curved valley. The next search starts at its end with new
+	// A search can stop in a curved valley. The next search begins at the same place with new
 	// steps.
 	best := make([]float64, len(numbers))
 	for range restarts {
@@ -262,7 +262,7 @@ func NewFit(from tools.Model, reports ...*Report) (*Fit, error) {
 	return f, nil
 }
 
-// rounded returns the model with three digits of each constant.
+// rounded returns the model with each constant rounded to three digits.
 func rounded(m tools.Model) tools.Model {
 	for _, c := range constants(&m) {
 		unit := math.Pow(10, math.Floor(math.Log10(*c.float64))-2)
@@ -276,7 +276,7 @@ func (q problem) best() Point {
 	return slices.MinFunc(q.points, func(a, b Point) int { return cmp.Compare(a.MS, b.MS) })
 }
 
-// loss returns the losses of both models' choices against the best point.
+// loss returns the losses of the choices of the two models, compared with the best point.
 func (q problem) loss(before, after tools.Model) Loss {
 	best := q.best()
 	chosen := q.Choose(after, q.config, q.target)
@@ -286,13 +286,13 @@ func (q problem) loss(before, after tools.Model) Loss {
 	}
 }
 
-// lostBy returns the loss of a model's choice.
+// lostBy returns the loss of the model's choice.
 func (q problem) lostBy(m tools.Model) float64 {
 	return q.lost(q.Choose(m, q.config, q.target), q.best().MS)
 }
 
-// lost returns the loss of a point against the best time. A point that was not measured
-// loses 100 %, because JSON has no NaN.
+// lost returns the loss of a point, compared with the best time. For a point that was not
+// measured it returns 100 %, because JSON has no NaN.
 func (q problem) lost(at gemm.Tiling, best float64) float64 {
 	for _, p := range q.points {
 		if p.Point == at {
@@ -302,7 +302,7 @@ func (q problem) lost(at gemm.Tiling, best float64) float64 {
 	return 1
 }
 
-// PrintFit prints the constants as Go, and the choices.
+// PrintFit prints the constants as Go code, and the choices.
 func PrintFit(w io.Writer, f *Fit) {
 	fmt.Fprintf(w, "cost model, fitted to %d points; errors within a row and product %.1f %% before, %.1f %% after\n", f.Points, 100*f.RMSBefore, 100*f.RMSAfter)
 	fmt.Fprintln(w, "var H200 = Model{")
@@ -327,5 +327,5 @@ func PrintFit(w io.Writer, f *Fit) {
 	fmt.Fprintf(w, "more than %.0f %% lost: today's %d (%s), fitted %d (%s)\n", 100*allowedLoss, len(before), strings.Join(before, ", "), len(after), strings.Join(after, ", "))
 }
 
-// allowedLoss is the largest accepted loss of a choice without measuring.
+// allowedLoss is the largest loss that is accepted for a choice of the cost model.
 const allowedLoss = 0.05

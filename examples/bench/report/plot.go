@@ -14,7 +14,8 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// Colours of the pictures: ours stands out, peers are shades, the roofline is light.
+// These are the colours of the pictures. Ours stands out, peers are shades of one colour, and
+// the roofline is light.
 var (
 	ours      = color.RGBA{0xd9, 0x48, 0x01, 255}
 	backdrop  = color.RGBA{0xe4, 0xe4, 0xe4, 255}
@@ -31,8 +32,8 @@ var (
 	peerOrder = []string{"cuBLAS", "SonicMoE", "MoMoE", "ScatterMoE", "torch"}
 )
 
-// Draw writes both pictures of a pass and returns their names: rows with roofline and
-// peers, and kernels with their roofline.
+// Draw draws the two pictures of a pass and returns the names of their files. One shows the
+// rows with their rooflines and peers, the other the kernels with their rooflines.
 func Draw(r *Report, s *Section, name string) ([]string, error) {
 	kernels := Beside(name, "-kernels")
 	for i, picture := range []struct {
@@ -46,12 +47,12 @@ func Draw(r *Report, s *Section, name string) ([]string, error) {
 	return []string{name, kernels}, nil
 }
 
-// Beside returns a file name with text inserted before its ending.
+// Beside returns a file name with more inserted before the extension.
 func Beside(name, more string) string {
 	return strings.TrimSuffix(name, filepath.Ext(name)) + more + filepath.Ext(name)
 }
 
-// chart is a bar chart under construction: groups of bars over labels.
+// chart is a bar chart under construction. It has a group of bars over each label.
 type chart struct {
 	*plot.Plot
 	labels []string
@@ -61,18 +62,18 @@ type chart struct {
 
 const barWidth = 9 // points
 
-// newChart returns a chart with room for side bars over each label.
+// newChart returns a chart with room for side bars next to each other over each label.
 func newChart(title, axis string, labels []string, side int) *chart {
 	p := picture.New(title, "", axis)
 	p.Y.Min = 0
-	// Labels go down to the right, where the legend leaves room: to the left they would push
+	// Labels slope down to the right, where the legend leaves room. To the left they would push
 	// the y axis away from the bars.
 	p.X.Tick.Label.Rotation, p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = -0.6, 0, -0.5
 	return &chart{Plot: p, labels: labels, group: vg.Points(barWidth * float64(side+1))}
 }
 
-// bars adds a bar over each label, right bar widths to the right of its middle. If on is
-// not nil the bars are stacked on it. Bars without a name are not in the legend.
+// bars adds a bar over each label, at right bar widths to the right of the label's middle. If
+// on is not nil, the bars are stacked on its bars. Bars without a name are not in the legend.
 func (c *chart) bars(name string, values plotter.Values, fill color.Color, width vg.Length, right float64, on *plotter.BarChart) *plotter.BarChart {
 	if c.err != nil {
 		return nil
@@ -104,7 +105,7 @@ func (c *chart) save(file string) error {
 	return picture.Save(c.Plot, max(vg.Length(len(c.labels))*(c.group+vg.Points(2*barWidth))+vg.Points(250), vg.Points(520)), vg.Points(420), file)
 }
 
-// drawRows draws TFLOPS by row.
+// drawRows draws the TFLOPS of each row.
 func drawRows(r *Report, s *Section, file string) error {
 	var labels []string
 	var roofline, own plotter.Values
@@ -149,8 +150,8 @@ func title(r *Report, s *Section, what string) string {
 	return text
 }
 
-// kernelColors are the colours of kernels in their order in a pass. Further kernels
-// repeat them.
+// kernelColors holds the colours of kernels, in their order in a pass. If there are more
+// kernels, the colours repeat.
 var kernelColors = []color.RGBA{
 	{0x9e, 0x9a, 0xc8, 255}, {0x52, 0x52, 0x52, 255}, {0xd9, 0x48, 0x01, 255}, {0x08, 0x51, 0x9c, 255}, {0x23, 0x8b, 0x45, 255}, {0xdf, 0xc2, 0x7d, 255},
 	{0x8c, 0x2d, 0x04, 255}, {0x66, 0xc2, 0xa4, 255}, {0xe7, 0x8a, 0xc3, 255}, {0x41, 0xb6, 0xc4, 255}, {0xa6, 0x76, 0x1d, 255}, {0xbd, 0xbd, 0xbd, 255},
@@ -162,9 +163,9 @@ func faded(c color.RGBA) color.RGBA {
 	return color.RGBA{half(c.R), half(c.G), half(c.B), 255}
 }
 
-// drawKernels draws two stacks of bars for each row, with one bar for each kernel: the
-// measured times and, in lighter colours, the rooflines. The unit is the row's total
-// roofline, so that large and small rows fit one picture.
+// drawKernels draws two stacks of bars for each row: the measured times of the kernels and, in
+// lighter colours, their rooflines. The unit is the roofline of the whole row, so that large
+// and small rows fit one picture.
 func drawKernels(r *Report, s *Section, file string) error {
 	var labels, kernels []string
 	for _, row := range s.Rows {
@@ -191,8 +192,8 @@ func drawKernels(r *Report, s *Section, file string) error {
 	return c.save(file)
 }
 
-// kernelParts returns a kernel's time and roofline at each row that has kernels, as parts
-// of the row's roofline. They are 0 if the row does not have the kernel.
+// kernelParts returns, for each row with kernels, the time and the roofline of one kernel as
+// fractions of the row's roofline. They are 0 if the row does not have the kernel.
 func kernelParts(s *Section, name string) (own, least plotter.Values) {
 	for _, row := range s.Rows {
 		if len(row.Kernels) == 0 {

@@ -10,13 +10,14 @@ import (
 	"sonicmoe/internal/strict"
 )
 
-// maxReport bounds a file of measurements, in bytes.
+// maxReport is the largest size of a file of measurements, in bytes.
 const maxReport = 64 << 20
 
-// oldest is the first schema that Read reads.
+// oldest is the oldest schema that Read can read.
 const oldest = 2
 
-// Stored is a file of measurements: one of its fields has the content.
+// Stored is the content of a file of measurements. The field for its kind is set, and the
+// others are nil.
 type Stored struct {
 	Report     *Report
 	Comparison *Comparison
@@ -24,8 +25,8 @@ type Stored struct {
 	Rounding   []RoundingPoint
 }
 
-// Read reads a report that Write wrote, also of an older schema. It leaves out the tile
-// points and the fit of an older one, and says so in its warnings.
+// Read reads a report that Write wrote. From a report of an older schema it leaves out the tile
+// points and the fit, and adds a warning to the report.
 func Read(ctx context.Context, path string) (*Report, error) {
 	s, err := ReadStored(ctx, path)
 	if err == nil && s.Report == nil {
@@ -96,9 +97,9 @@ func listOf(v any) []any {
 	return list
 }
 
-// renew converts the rows of a report, or of its backward section, to the present schema.
-// Schema 3 had the tokens in the shape, "T,d,n,E,K". Schema 2 also had a field for each
-// product's tiling.
+// renew converts the rows of a report, or of its backward section, to the present schema. In
+// schema 3 the shape included the tokens, "T,d,n,E,K". Schema 2 also had a field for the tiling
+// of each product.
 func renew(section map[string]any) {
 	delete(section, "fit")
 	for _, v := range listOf(section["rows"]) {

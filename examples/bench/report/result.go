@@ -1,6 +1,6 @@
-// Package report holds the results of the command bench, also for other programs: the
-// report and its file, tables, pictures, and the fit of the cost model's constants. The
-// command itself does the measuring.
+// Package report holds the results of the command bench, and is also for other programs. It has
+// the report and its file, tables, pictures, and the fit of the cost model's constants. The
+// command itself measures.
 package report
 
 import (
@@ -14,11 +14,11 @@ import (
 	"sonicmoe/jit/gemm"
 )
 
-// Schema is the version of [Report]. It rises when a field changes its meaning or is
-// removed, not when a field is added.
+// Schema is the version of [Report]. It rises when a field changes its meaning or is removed,
+// but not when a field is added.
 const Schema = 4
 
-// Report has all measurements of one run. -json writes it.
+// Report holds all measurements of one run. The flag -json writes it to a file.
 type Report struct {
 	Schema int       `json:"schema"`
 	Time   time.Time `json:"time"`
@@ -27,28 +27,28 @@ type Report struct {
 	Driver   string `json:"driver"`
 	Emulated bool   `json:"emulated"`
 	SMs      int    `json:"sms"`
-	// Section is the measured pass, or the forward pass of -pass both. Backward is the
-	// backward pass of -pass both, else nil.
+	// Section is the measured pass. With -pass both, it is the forward pass, and Backward is
+	// the backward pass. Otherwise Backward is nil.
 	Section
 	Backward *Section `json:"backward,omitempty"`
-	// WarmMS is the warm-up before each measurement, Repeats its number of back-to-back
-	// passes.
+	// WarmMS is the time of the warm-up before each measurement, and Repeats is the number of
+	// back-to-back passes of a measurement.
 	WarmMS  float64 `json:"warm_ms"`
 	Repeats int     `json:"repeats"`
-	// RooflineTFLOPS and RooflineTBps are the rates of the roofline.
+	// RooflineTFLOPS and RooflineTBps are the rates with which rooflines are computed.
 	RooflineTFLOPS float64  `json:"roofline_tflops"`
 	RooflineTBps   float64  `json:"roofline_tbps"`
 	Fit            *Fit     `json:"fit,omitempty"`
 	Warnings       []string `json:"warnings,omitempty"`
 }
 
-// Section is one pass at all sizes.
+// Section holds one pass at all sizes.
 type Section struct {
 	// Pass is "forward", "inference" or "backward".
 	Pass string `json:"pass"`
 	Rows []Row  `json:"rows"`
-	// Sonic is the geometric mean of our speed after WarmMS of load over SonicMoE's speed,
-	// for rows with a figure of SonicMoE.
+	// Sonic is the geometric mean, over the rows with a figure of SonicMoE, of our speed after
+	// WarmMS of load divided by SonicMoE's speed.
 	Sonic float64 `json:"sonic_geomean,omitempty"`
 	// SonicRested is the same mean with our speed on a rested chip.
 	SonicRested float64 `json:"sonic_rested_geomean,omitempty"`
@@ -63,66 +63,68 @@ func (r *Report) Sections() []*Section {
 	return list
 }
 
-// Row is one size.
+// Row holds the measurements of one size of layer and batch.
 type Row struct {
 	Name string `json:"name"`
 	Size
-	// Error is the error of an incomplete row.
+	// Error is the reason why the row is incomplete, or empty.
 	Error string `json:"error,omitempty"`
 	// Tiles lists the tilings of the pass's products.
 	Tiles []Tiled `json:"tiles,omitempty"`
-	// NewMS is the time of moe.New, New the number of its kernels, Compiled the number of
-	// those that were compiled. The others came from the cache or were loaded already.
+	// NewMS is the time of moe.New, and New is the number of kernels of the layer. Compiled is
+	// how many of them were compiled. The others came from the cache or were already loaded.
 	NewMS    float64 `json:"new_ms,omitempty"`
 	New      int     `json:"new_kernels,omitempty"`
 	Compiled int     `json:"new_compiled,omitempty"`
-	// Startup has the times of moe.New for each kind of layer, with cache directories of
+	// Startup holds times of moe.New for each kind of layer, measured with cache directories of
 	// their own.
 	Startup []Startup `json:"startup,omitempty"`
-	// Eager has single passes, queued back to back. Graph has replays of a CUDA graph of
-	// the pass.
+	// Eager is for single passes that are queued back to back. Graph is for replays of a CUDA
+	// graph of the pass.
 	Eager *Sample `json:"eager,omitempty"`
 	Graph *Sample `json:"graph,omitempty"`
-	// Flushed has passes with a cold L2 cache. Cool has five passes at a time on a rested
-	// chip, as SonicMoE's figures were measured. Sustained follows two seconds of load.
+	// Flushed is for passes with a cold L2 cache. Cool is for series of five passes on a rested
+	// chip, the way in which SonicMoE's figures were measured. Sustained is for passes after
+	// two seconds of load.
 	Flushed   *Sample `json:"flushed,omitempty"`
 	Cool      *Sample `json:"cool,omitempty"`
 	Sustained *Sample `json:"sustained,omitempty"`
-	// Energy has the energy of passes in steady load: 3 seconds of passes after 2 seconds
-	// of load.
+	// Energy is the energy of passes in steady load: 3 seconds of passes after 2 seconds of
+	// load.
 	Energy *Energy `json:"energy,omitempty"`
-	// TFLOPS is the speed by the smaller median of Eager and Graph. Roofline is the speed
-	// at the roofline.
+	// TFLOPS is the speed that follows from the smaller median of Eager and Graph. Roofline is
+	// the speed at the roofline.
 	TFLOPS   float64 `json:"tflops,omitempty"`
 	Roofline float64 `json:"roofline_tflops,omitempty"`
 	// RooflineMS is the time of a pass at the roofline.
 	RooflineMS float64 `json:"roofline_ms,omitempty"`
 	Peers      []Peer  `json:"peers,omitempty"`
-	// Kernels has the time of each kernel in its place in the pass, by events between the
-	// kernels.
+	// Kernels holds the time of each kernel, measured in runs of the whole pass by events
+	// between the kernels.
 	Kernels []Kernel `json:"kernels,omitempty"`
-	// KernelSumMS is the sum of the kernels' medians.
+	// KernelSumMS is the sum of the median times of the kernels.
 	KernelSumMS float64   `json:"kernel_sum_ms,omitempty"`
 	Host        *Host     `json:"host,omitempty"`
 	Routing     []Routing `json:"routing,omitempty"`
-	// Points has the points of each product, the fastest first.
+	// Points holds the tile points of each product, the fastest first.
 	Points   []Point  `json:"points,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// Energy is the energy of a pass, from the device's own counter.
+// Energy is the energy of a pass, read from the device's own counter.
 type Energy struct {
-	// Passes is the number of back-to-back passes, MS the host's time of one.
+	// Passes is the number of back-to-back passes, and MS is the time of one by the host's
+	// clock.
 	Passes int     `json:"passes"`
 	MS     float64 `json:"ms"`
-	// Joules is the energy of a pass, Watts the mean power.
+	// Joules is the energy of a pass, and Watts is the mean power.
 	Joules float64 `json:"joules"`
 	Watts  float64 `json:"watts"`
-	// PicojoulesPerFLOP is Joules by the FLOPs of the pass's products.
+	// PicojoulesPerFLOP is the energy divided by the FLOPs of the pass's products.
 	PicojoulesPerFLOP float64 `json:"pj_per_flop"`
 }
 
-// Tiled is a product with its tiling in words: "up", "128x256 s4 p8 c2".
+// Tiled is a product with its tiling as text: "up", "128x256 s4 p8 c2".
 type Tiled struct {
 	Product string `json:"product"`
 	Tiling  string `json:"tiling"`
@@ -134,11 +136,11 @@ type Sample struct {
 	FastestMS float64 `json:"fastest_ms"`
 	SlowestMS float64 `json:"slowest_ms"`
 	Repeats   int     `json:"repeats"`
-	// Rounds are equal parts of the repeats, in their order.
+	// Rounds are parts of the repeats, of equal size and in order.
 	Rounds []Round `json:"rounds,omitempty"`
 }
 
-// SampleOf returns the sample of at least one time in milliseconds. It sorts ms.
+// SampleOf returns the summary of at least one time in milliseconds. It sorts ms.
 func SampleOf(ms []float64) *Sample {
 	return &Sample{MedianMS: Median(ms), FastestMS: slices.Min(ms), SlowestMS: slices.Max(ms), Repeats: len(ms)}
 }
@@ -146,11 +148,12 @@ func SampleOf(ms []float64) *Sample {
 // Round is a part of the repeats.
 type Round struct {
 	MedianMS float64 `json:"median_ms"`
-	// GHz is the mean SM clock over the round, 0 without a clock.
+	// GHz is the mean SM clock during the round, or 0 if it was not measured.
 	GHz float64 `json:"ghz"`
 }
 
-// Spread returns the difference of the slowest and the fastest repeat over the median.
+// Spread returns the difference between the slowest and the fastest repeat, divided by the
+// median.
 func (s Sample) Spread() float64 { return (s.SlowestMS - s.FastestMS) / s.MedianMS }
 
 // GHz returns the mean SM clock over the repeats.
@@ -162,7 +165,8 @@ func (s Sample) GHz() float64 {
 	return sum / float64(max(1, len(s.Rounds)))
 }
 
-// Clocks returns the lowest and the highest clock of the rounds, 0 without clocks.
+// Clocks returns the lowest and the highest clock of the rounds, or 0 if clocks were not
+// measured.
 func (s *Sample) Clocks() (low, high float64) {
 	for i, r := range s.Rounds {
 		if i == 0 {
@@ -173,69 +177,70 @@ func (s *Sample) Clocks() (low, high float64) {
 	return low, high
 }
 
-// Peer is another implementation's recorded speed at the same size.
+// Peer is the recorded speed of another implementation at the same size.
 type Peer struct {
 	Name   string  `json:"name"`
 	TFLOPS float64 `json:"tflops"`
-	// Ratio is our speed over the peer's speed.
+	// Ratio is our speed divided by the peer's speed.
 	Ratio float64 `json:"ratio"`
 }
 
-// Kernel is one kernel in its place in a pass.
+// Kernel holds the measurement of one kernel in a run of the whole pass.
 type Kernel struct {
 	Name      string  `json:"name"`
 	MedianMS  float64 `json:"median_ms"`
 	FastestMS float64 `json:"fastest_ms"`
 	SlowestMS float64 `json:"slowest_ms"`
-	// RooflineMS is the time of the kernel's work at the roofline, 0 for a kernel that the
+	// RooflineMS is the roofline's time for the kernel's work, or 0 for a kernel that the
 	// roofline does not count.
 	RooflineMS float64 `json:"roofline_ms"`
-	// TFLOPS and TBps are the kernel's work over its time.
+	// TFLOPS and TBps are the kernel's operations and bytes divided by its time.
 	TFLOPS float64 `json:"tflops"`
 	TBps   float64 `json:"tbps"`
 }
 
 // Host is the host's time and allocations for a pass.
 type Host struct {
-	// EagerUS is the median time in microseconds of one call until it returns, GraphUS that
-	// of one graph launch. There are Batches batches of Batch calls each, and the stream is
-	// idle before each batch.
+	// EagerUS is the median time in microseconds until a call that queues a pass returns.
+	// GraphUS is the median time until a graph launch returns. Batches batches of Batch calls
+	// each are measured, and the stream is idle before each batch.
 	EagerUS float64 `json:"eager_us"`
 	GraphUS float64 `json:"graph_us"`
 	Batches int     `json:"batches"`
 	Batch   int     `json:"batch"`
-	// Low and High are the 10th and 90th percentile.
+	// Low and High are the 10th and the 90th percentile of these times.
 	EagerLowUS  float64 `json:"eager_low_us"`
 	EagerHighUS float64 `json:"eager_high_us"`
 	GraphLowUS  float64 `json:"graph_low_us"`
 	GraphHighUS float64 `json:"graph_high_us"`
-	// EagerAllocs and GraphAllocs count objects on the Go heap for each call.
+	// EagerAllocs and GraphAllocs are the numbers of objects that a call allocates on the Go
+	// heap.
 	EagerAllocs float64 `json:"eager_allocs"`
 	GraphAllocs float64 `json:"graph_allocs"`
 }
 
-// Routing is the speed of the experts alone, without the router and its gradients, for one
+// Routing holds the speed of only the experts, without the router and its gradients, for one
 // distribution of rows over experts.
 type Routing struct {
 	Kind string `json:"kind"`
-	// Largest is the largest number of rows of an expert over the mean. Empty is the number
-	// of experts without rows.
+	// Largest is the largest number of rows of an expert, divided by the mean number. Empty is
+	// the number of experts without rows.
 	Largest float64 `json:"largest"`
 	Empty   int     `json:"empty"`
 	Sample  Sample  `json:"sample"`
-	// RowsPerSecond is R = T·K rows over the time. Uniform is its ratio to the
-	// RowsPerSecond of uniform routing.
+	// RowsPerSecond is the number of rows R = T·K divided by the time. Uniform is RowsPerSecond
+	// divided by that of uniform routing.
 	RowsPerSecond float64 `json:"rows_per_second"`
 	Uniform       float64 `json:"uniform"`
 }
 
-// Point is a measured tile point of a product.
+// Point is the measurement of one tile point of a product.
 type Point struct {
 	Product string      `json:"product"`
 	Point   gemm.Tiling `json:"point"`
 	MS      float64     `json:"ms"`
-	// EstimateMS is the cost model's estimate. Chosen reports whether the model chooses
-	// the point.
+	// EstimateMS is the cost model's estimate of the time. Chosen reports whether the model
+	// chooses the point.
 	EstimateMS float64 `json:"estimate_ms"`
 	Chosen     bool    `json:"chosen"`
 }
@@ -292,7 +297,7 @@ func (s *Section) Summarize() {
 	s.Sonic, s.SonicRested = geomean(ratios), geomean(rested)
 }
 
-// rested returns our speed on a rested chip over SonicMoE's figure, 0 if either is
+// rested returns our speed on a rested chip divided by SonicMoE's figure, or 0 if either is
 // unknown.
 func (r Row) rested() float64 {
 	for _, p := range r.Peers {
@@ -303,10 +308,10 @@ func (r Row) rested() float64 {
 	return 0
 }
 
-// Write puts the report in a file, as a whole or not at all.
+// Write writes the report to a file. The file is replaced as a whole or not at all.
 func (r *Report) Write(path string) error { return WriteJSON(path, r) }
 
-// WriteJSON puts a value in a file, as a whole or not at all.
+// WriteJSON writes a value to a file as JSON. The file is replaced as a whole or not at all.
 func WriteJSON(path string, v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -318,8 +323,8 @@ func WriteJSON(path string, v any) error {
 	})
 }
 
-// CheckFile returns an error if no report can be written to a path. It changes nothing.
-// A run of hours calls it at its start.
+// CheckFile returns an error if no report can be written to the path. It changes nothing. A run
+// that takes hours calls it at the start.
 func CheckFile(path string) error {
 	p, err := disk.Begin(disk.OS, path, 0o644)
 	if err != nil {
@@ -328,14 +333,14 @@ func CheckFile(path string) error {
 	return p.Discard()
 }
 
-// Startup has times of moe.New.
+// Startup holds times of moe.New.
 type Startup struct {
-	// What names the passes and gradients that the layer has kernels for.
+	// What names the passes and gradients for which the layer has kernels.
 	What    string `json:"what"`
 	Kernels int    `json:"kernels"`
-	// ColdMS is the time with an empty cache directory: all kernels are compiled. WarmMS
-	// is the time with a filled one, AgainMS the time in a process that has loaded the
-	// kernels.
+	// ColdMS is the time with an empty cache directory, when all kernels are compiled. WarmMS
+	// is the time with a filled directory. AgainMS is the time in a process that has already
+	// loaded the kernels.
 	ColdMS  float64 `json:"cold_ms"`
 	WarmMS  float64 `json:"warm_ms"`
 	AgainMS float64 `json:"again_ms"`

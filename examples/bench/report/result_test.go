@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fields lists the JSON paths of a type, with their kinds.
+// fields lists the JSON paths of the fields of a type, with their kinds.
 func fields(t reflect.Type, path string) (list []string) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()
@@ -26,9 +26,9 @@ func fields(t reflect.Type, path string) (list []string) {
 			name = t.Field(i).Name
 		}
 		switch of := t.Field(i).Type; {
-		case t.Field(i).Anonymous: // the fields of an embedded struct are listed with the fields of the outer struct
+		case t.Field(i).Anonymous: // the fields of an embedded struct belong to the outer struct
 			list = append(list, fields(of, path)...)
-		case of == reflect.TypeFor[*Section](): // the fields of a Section are listed once
+		case of == reflect.TypeFor[*Section](): // the fields of a Section are listed only once
 			list = append(list, path+"."+name+" Section")
 		default:
 			list = append(list, fields(of, path+"."+name)...)
@@ -37,8 +37,8 @@ func fields(t reflect.Type, path string) (list []string) {
 	return list
 }
 
-// TestSchema checks the fields that programs read from a report. Removing or renaming
-// one needs another schema number.
+// TestSchema compares the fields of a report, which other programs read, with a stored list.
+// Removing or renaming a field needs another schema number.
 func TestSchema(t *testing.T) {
 	got := strings.Join(fields(reflect.TypeFor[Report](), ""), "\n") + "\n"
 	want, err := os.ReadFile(filepath.Join("testdata", fmt.Sprintf("schema-%d.txt", Schema)))

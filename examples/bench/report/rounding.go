@@ -13,34 +13,34 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// RoundingPoint is a layer with and without rounding.
+// RoundingPoint holds the measurements of a layer with and without token rounding.
 type RoundingPoint struct {
 	Size
 	Rounding string `json:"rounding"`
-	// Plain has the figures without rounding, Rounded those with it.
+	// Plain holds the figures without rounding, and Rounded those with rounding.
 	Plain   RoundingSide `json:"plain"`
 	Rounded RoundingSide `json:"rounded"`
 }
 
-// RoundingSide is the layer without or with rounding.
+// RoundingSide holds the figures of a layer either without or with rounding.
 type RoundingSide struct {
-	// Counts has the rows of each expert.
+	// Counts holds the number of rows of each expert.
 	Counts []int `json:"counts"`
 	// ForwardMS and BackwardMS are median times.
 	ForwardMS  float64 `json:"forward_ms"`
 	BackwardMS float64 `json:"backward_ms"`
 }
 
-// Faster returns the share of the plain time that rounding saves.
+// Faster returns the fraction of the plain time that rounding saves.
 func Faster(plain, rounded float64) float64 { return 1 - rounded/plain }
 
-// Predicted returns the share that rounding would save if the time were proportional to
-// the padded rows: the rows of all tiles, with tile rows in each.
+// Predicted returns the fraction that rounding would save if the time were proportional to the
+// rows of all tiles. A tile has tile rows, and its unused rows count.
 func (p RoundingPoint) Predicted(tile int) float64 {
 	return Faster(float64(spec.PaddedRows(p.Plain.Counts, tile)), float64(spec.PaddedRows(p.Rounded.Counts, tile)))
 }
 
-// PrintRoundingHead writes the columns of PrintRoundingPoint.
+// PrintRoundingHead writes the titles of the columns of PrintRoundingPoint.
 func PrintRoundingHead(w io.Writer, rounding string) {
 	fmt.Fprintf(w, "d,n,E,K\tT\tforward ms\t%s\tfaster\tbackward ms\trounded\tfaster\tpadding/64\tpredicts\tpadding/128\tpredicts\t\n", rounding)
 }
@@ -53,8 +53,8 @@ func PrintRoundingPoint(w io.Writer, p RoundingPoint) {
 		100*spec.Padding(f.Counts, 64), 100*p.Predicted(64), 100*spec.Padding(f.Counts, 128), 100*p.Predicted(128))
 }
 
-// DrawRounding draws two shares for each shape: the share of each pass's time that
-// rounding saves, and the share that Predicted gives.
+// DrawRounding draws two fractions for each shape: the fraction of each pass's time that
+// rounding saves, and the fraction that Predicted returns.
 func DrawRounding(points []RoundingPoint, file string) error {
 	if len(points) == 0 {
 		return fmt.Errorf("no row was measured")
@@ -77,7 +77,7 @@ func DrawRounding(points []RoundingPoint, file string) error {
 	same := !slices.ContainsFunc(points, func(p RoundingPoint) bool { return p.Tokens != tokens })
 	for _, p := range points {
 		label := p.Size.String()
-		if same { // the title has the tokens, and short labels leave more room to the bars
+		if same { // the title then has the tokens, and short labels leave more room for the bars
 			label = p.Shape
 		}
 		labels = append(labels, label)

@@ -2,9 +2,9 @@ package report
 
 import "slices"
 
-// minimize returns a minimum of f near a starting point by Hooke and Jeeves' pattern
-// search. The search tries a step in both senses of each direction, repeats the whole
-// move while it helps, and halves the step otherwise. It needs no derivatives.
+// minimize finds a minimum of f near a starting point by the pattern search of Hooke and
+// Jeeves. The search tries a step forward and backward in each dimension, and repeats the
+// combined move while it helps. If no step helps, it halves the step. It needs no derivatives.
 func minimize(f func([]float64) float64, start []float64, step, least float64) []float64 {
 	const evaluations = 200000
 	base, tried := slices.Clone(start), 0

@@ -6,9 +6,9 @@ import (
 	"sonicmoe/internal/peers"
 )
 
-// Size is the size of a layer and of a call.
+// Size is the size of a layer and of a batch.
 type Size struct {
-	// Shape is d,n,E,K.
+	// Shape is "d,n,E,K": Hidden, Intermediate, NumExperts and TopK.
 	Shape  string `json:"shape"`
 	Tokens int    `json:"tokens"`
 }
@@ -19,7 +19,7 @@ func SizeOf(r peers.Row) Size {
 	return Size{Shape: fmt.Sprintf("%d,%d,%d,%d", c.Hidden, c.Intermediate, c.NumExperts, c.TopK), Tokens: r.Tokens}
 }
 
-// Row returns a row of the size, with the size as its name.
+// Row returns a row for peers with this size, named by the size.
 func (s Size) Row() (peers.Row, error) {
 	r := peers.Row{Name: s.String(), Tokens: s.Tokens}
 	c := &r.Config

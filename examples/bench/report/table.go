@@ -11,13 +11,13 @@ import (
 	"sonicmoe/internal/peers"
 )
 
-// grid is a table of right-aligned columns after a left-aligned first one.
+// grid is a text table. Its first column is left-aligned, and the others are right-aligned.
 type grid struct {
 	rows   [][]string
 	indent string
 }
 
-// add adds a line; a missing cell is empty.
+// add adds a line. A missing cell is empty.
 func (g *grid) add(cells ...string) { g.rows = append(g.rows, cells) }
 
 func (g *grid) print(w io.Writer) {
@@ -32,7 +32,7 @@ func (g *grid) print(w io.Writer) {
 	t.Flush()
 }
 
-// number formats v with a number of decimals, and 0 as the empty string.
+// number formats v with a number of decimals. It returns "" for 0.
 func number(v float64, decimals int) string {
 	if v == 0 {
 		return ""
@@ -47,7 +47,7 @@ func percent(part, whole float64) string {
 	return fmt.Sprintf("%.0f %%", 100*part/whole)
 }
 
-// PrintHead prints the device and the way of measuring.
+// PrintHead prints the device, and how its times were measured.
 func PrintHead(w io.Writer, r *Report) {
 	fmt.Fprintf(w, "%s, %d SMs, %s, %s\n", r.Device, r.SMs, r.Driver, r.Time.Format("2006-01-02 15:04 MST"))
 	fmt.Fprintf(w, "%s; %.0f ms of load, then the median of %d repeats, by events; roofline at %.0f TFLOPS and %.2f TB/s\n",
@@ -92,7 +92,7 @@ func PrintRow(w io.Writer, r Row) {
 	fmt.Fprintln(w)
 }
 
-// printMade prints the layer's tile points and the time of moe.New.
+// printMade prints the tile points of the layer and the time of moe.New.
 func printMade(w io.Writer, r Row) {
 	if r.New == 0 {
 		return
@@ -103,7 +103,8 @@ func printMade(w io.Writer, r Row) {
 	fmt.Fprintf(w, "  made in %.0f ms: %d kernels, %d of them compiled\n", r.NewMS, r.New, r.Compiled)
 }
 
-// printStartup prints the times of moe.New with caches of its own.
+// printStartup prints the times of moe.New that were measured with cache directories of their
+// own.
 func printStartup(w io.Writer, r Row) {
 	for _, s := range r.Startup {
 		fmt.Fprintf(w, "  start-up, %s: %d kernels; moe.New takes %.0f ms with an empty cache (all are compiled), %.0f ms with a filled one, %.1f ms once loaded\n",
@@ -184,8 +185,8 @@ func printRouting(w io.Writer, r Row) {
 	g.print(w)
 }
 
-// printPoints prints the measured tile points, the fastest first, and how much slower the
-// default choice is than the best point.
+// printPoints prints the measured tile points, the fastest first. It also prints by how much
+// the default choice is slower than the best point.
 func printPoints(w io.Writer, r Row) {
 	for rest := r.Points; len(rest) > 0; {
 		product, n := rest[0].Product, 1
@@ -256,7 +257,7 @@ func PrintSummary(w io.Writer, rep *Section) {
 	}
 }
 
-// printLowest prints, for the three rows furthest from their roofline, the time that
+// printLowest prints, for the three rows that are furthest from their roofline, the time that
 // each kernel loses.
 func printLowest(w io.Writer, rep *Section) {
 	var rows []Row

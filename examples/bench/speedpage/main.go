@@ -1,4 +1,4 @@
-// Command speedpage writes examples/bench/h200/speed.md from the measured figures in
+// Command speedpage writes the page examples/bench/h200/speed.md from the measured figures in
 // examples/bench/h200/speed.json.
 //
 //	go run ./examples/bench/speedpage
@@ -20,7 +20,7 @@ import (
 //go:embed page.tmpl
 var page string
 
-// render returns the text of the page of speeds. data is the JSON file of the measurements.
+// render returns the text of the page. data is the content of the JSON file.
 func render(data []byte) (string, error) {
 	f, err := report.ParseComparison(data)
 	if err != nil {
@@ -47,7 +47,7 @@ func threeDigits(v float64) string {
 	return fmt.Sprintf("%.*f", max(0, 2-int(math.Floor(math.Log10(v)))), v)
 }
 
-// write renders examples/bench/h200/speed.md of the repository at root.
+// write writes the page in the repository whose root is given.
 func write(root string) error {
 	data, err := os.ReadFile(filepath.Join(root, "examples", "bench", "h200", "speed.json"))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"sonicmoe/examples/bench/report"
 )
 
-// TestPage checks that the page is the program's output, without changes by hand.
+// TestPage checks that the page is exactly what the program writes, without changes by hand.
 func TestPage(t *testing.T) {
 	data, err := os.ReadFile("../h200/speed.json")
 	require.NoError(t, err)
