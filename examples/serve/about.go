@@ -9,7 +9,8 @@ import (
 // about is the answer of /version.
 type about struct {
 	Program string `json:"program"`
-	// Version is the module's version, Revision the commit, with a + if files differ from it.
+	// Version is the version of the module. Revision is the commit; a "+" at its end means that
+	// files differ from the commit.
 	Version  string       `json:"version"`
 	Revision string       `json:"revision,omitempty"`
 	Go       string       `json:"go"`
@@ -53,9 +54,9 @@ func (s *server) about() about {
 
 // overview is the answer of /stats, which the page shows.
 type overview struct {
-	// State is ready, or the reason why not.
+	// State is "ready", or the reason why the service is not ready.
 	State string `json:"state"`
-	// Seconds is the time that the service has run.
+	// Seconds is the time since the service started.
 	Seconds float64      `json:"seconds"`
 	Device  string       `json:"device"`
 	Layers  []statsLayer `json:"layers"`

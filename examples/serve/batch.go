@@ -13,17 +13,17 @@ import (
 	"sonicmoe/moe"
 )
 
-// Errors of requests that no pass served.
+// These are errors of requests that no pass has served.
 var (
 	errBusy    = errors.New("too many requests are waiting")
 	errStopped = errors.New("the service is ending")
 )
 
-// request is a client's tokens on their way through the layer.
+// request holds a client's tokens on their way through the layer.
 type request struct {
 	ctx    context.Context
 	x      []float32
-	answer chan<- answer // channel with a buffer for the one answer
+	answer chan<- answer // has a buffer for the one answer
 }
 
 type answer struct {
@@ -31,15 +31,15 @@ type answer struct {
 	err error
 }
 
-// batching says how a batcher puts requests into passes.
+// batching says how a batcher combines requests into passes.
 type batching struct {
 	most   int           // largest number of tokens in a pass
-	queue  int           // number of requests that may wait
-	window time.Duration // time that the first request of a pass waits for others
+	queue  int           // largest number of requests that may wait
+	window time.Duration // how long the first request of a pass waits for others
 }
 
-// batcher runs passes over as many requests as fit. Any goroutine may call submit;
-// the goroutine of work owns everything else of the layer.
+// batcher runs passes over as many waiting requests as fit. Any goroutine may call submit.
+// Everything else of the layer belongs to the goroutine that runs work.
 type batcher struct {
 	from source
 	batching
@@ -47,19 +47,19 @@ type batcher struct {
 	call   *moe.Call
 	stream driver.Stream
 	memory *moe.Arena
-	args   moe.ForwardArgs // over the largest batch
+	args   moe.ForwardArgs // arguments of a pass over the largest batch
 
-	// reading bounds the bytes of bodies that are read at a time.
+	// reading limits the bytes of request bodies that are read at the same time.
 	reading  *semaphore.Weighted
 	waitlist chan request
-	waiting  atomic.Int64 // number of numbers (tokens times width) in the queue
-	begun    atomic.Int64 // time at which the present pass began, in Unix nanoseconds; 0 between passes
+	waiting  atomic.Int64 // elements (tokens times width) in the queue
+	begun    atomic.Int64 // when the present pass began, in Unix nanoseconds, or 0 between passes
 	stopped  context.Context
 	stop     context.CancelFunc
 	stats    stats
 }
 
-// newBatcher allocates a layer's buffers and loads its weights.
+// newBatcher allocates the buffers of a layer and loads the layer's weights.
 func newBatcher(ctx context.Context, dev driver.Device, layer *moe.Layer, s source, o batching) (*batcher, error) {
 	stream, err := dev.NewStream()
 	if err != nil {
@@ -83,8 +83,9 @@ func newBatcher(ctx context.Context, dev driver.Device, layer *moe.Layer, s sour
 	return b, nil
 }
 
-// arrange makes the units of packed weights, which passes over small batches read. If a code or
-// scale has no place in the units, all passes read the weights as they are, and /version says so.
+// arrange makes a second copy of packed weights in an order for small batches, the buffer
+// Units. If a code or a scale does not fit this order, passes over all batches read the weights
+// in their usual order, and /version says so.
 func (b *batcher) arrange() error {
 	sizes, err := b.layer.Sizes(b.most)
 	if err != nil || sizes.Units == 0 {
@@ -105,13 +106,13 @@ func (b *batcher) arrange() error {
 	return err
 }
 
-// width returns the numbers of a token.
+// width returns the number of elements of a token.
 func (b *batcher) width() int { return b.layer.Config().Hidden }
 
-// full reports whether no further request may wait.
+// full reports whether the queue of waiting requests is full.
 func (b *batcher) full() bool { return len(b.waitlist) == cap(b.waitlist) }
 
-// stuck returns the time for which the present pass has run, 0 between passes.
+// stuck returns how long the present pass has been running, or 0 between passes.
 func (b *batcher) stuck() time.Duration {
 	if begun := b.begun.Load(); begun != 0 {
 		return time.Since(time.Unix(0, begun))
@@ -119,21 +120,21 @@ func (b *batcher) stuck() time.Duration {
 	return 0
 }
 
-// close frees the device's memory. work must have ended.
+// close frees the device's memory. work must have ended before.
 func (b *batcher) close() error {
 	b.stop()
 	return errors.Join(b.memory.Free(), b.stream.Close())
 }
 
-// maxBodies is the number of bodies of full size that may be read at a time.
+// maxBodies is the number of request bodies of full size that may be read at the same time.
 const maxBodies = 8
 
-// maxWaiting is the number of passes whose tokens may wait.
+// maxWaiting is the number of full passes whose tokens may wait in the queue.
 const maxWaiting = 16
 
-// submit runs a request's tokens through the layer and returns their outputs. It returns
-// errBusy at once if the queue is full, errStopped after stop, and otherwise the error of
-// ctx or of the device.
+// submit runs a request's tokens through the layer and returns their outputs. If the queue is
+// full, it returns errBusy at once. After stop it returns errStopped. Otherwise an error is
+// that of ctx or of the device.
 func (b *batcher) submit(ctx context.Context, x []float32) ([]float32, error) {
 	got, n := make(chan answer, 1), int64(len(x))
 	if b.waiting.Add(n) > int64(maxWaiting*b.most*b.width()) {
@@ -158,7 +159,7 @@ func (b *batcher) submit(ctx context.Context, x []float32) ([]float32, error) {
 
 // work runs passes until stop is called.
 func (b *batcher) work() error {
-	defer b.stop() // stops the batcher after an error too
+	defer b.stop() // so that an error stops the batcher, too
 	var next *request
 	for {
 		batch, rest := b.gather(next)
@@ -179,14 +180,13 @@ func (b *batcher) work() error {
 	}
 }
 
-// gather waits for a request, and then for the length of the window for more requests that
-// fit into the same pass. rest is a request that no longer fits. An empty batch means
-// stop.
+// gather waits for a request, and then for the time window for more requests that fit into the
+// same pass. rest is a request that no longer fits. If batch is empty, the batcher was stopped.
 func (b *batcher) gather(first *request) (batch []request, rest *request) {
 	room := b.most * b.width()
 	var window <-chan time.Time
 	add := func(r request) bool {
-		if r.ctx.Err() != nil { // the client has gone away
+		if r.ctx.Err() != nil { // the client has closed its connection
 			b.stats.drop()
 			return true
 		}
@@ -218,7 +218,7 @@ func (b *batcher) gather(first *request) (batch []request, rest *request) {
 	}
 }
 
-// pass runs the layer over all tokens of a batch, request by request.
+// pass runs the layer over all tokens of a batch. The outputs are in the order of the requests.
 func (b *batcher) pass(batch []request) ([]float32, error) {
 	var x []float32
 	for _, r := range batch {

@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// readTokens reads {"tokens": [[…], …]} and nothing else: 1 to most tokens of width numbers
-// each. It counts while it reads, so that a body takes no more memory than its tokens.
+// readTokens reads a body of exactly the form {"tokens": [[…], …]}, with 1 to most tokens of
+// width numbers each. It checks the counts while it reads, so that a body takes no more memory
+// than its tokens.
 func readTokens(body io.Reader, width, most int) ([]float32, error) {
 	p := parser{in: bufio.NewReader(body)}
 	var x []float32
@@ -44,8 +45,7 @@ func readTokens(body io.Reader, width, most int) ([]float32, error) {
 	return x, p.end()
 }
 
-// parser reads JSON from a stream. It keeps its first error and reads nothing after
-// it.
+// parser reads JSON from a stream. It keeps its first error, and reads nothing after an error.
 type parser struct {
 	in  *bufio.Reader
 	err error
@@ -57,7 +57,8 @@ func (p *parser) failf(format string, args ...any) {
 	}
 }
 
-// tooMany refuses the body if it has been right so far.
+// tooMany records the error of a body with more than most tokens, unless there is an earlier
+// error.
 func (p *parser) tooMany(most int) {
 	if p.err == nil {
 		p.err = tooMany(most)
@@ -68,7 +69,7 @@ func tooMany(most int) error {
 	return &refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("more than %d tokens, want 1 to %[1]d", most)}
 }
 
-// byte returns the next byte, 0 after an error.
+// byte returns the next byte, or 0 after an error.
 func (p *parser) byte() (c byte) {
 	if p.err == nil {
 		c, p.err = p.in.ReadByte()
@@ -79,7 +80,7 @@ func (p *parser) byte() (c byte) {
 	return c
 }
 
-// skip returns the next byte that is not blank, 0 after an error.
+// skip returns the next byte that is not white space, or 0 after an error.
 func (p *parser) skip() byte {
 	c := p.byte()
 	for c == ' ' || c == '\t' || c == '\n' || c == '\r' {
@@ -88,7 +89,7 @@ func (p *parser) skip() byte {
 	return c
 }
 
-// expect reads some text, with blanks before it.
+// expect reads the text want, after optional white space.
 func (p *parser) expect(want string) {
 	got := p.skip()
 	for i := range len(want) {
@@ -102,8 +103,7 @@ func (p *parser) expect(want string) {
 	}
 }
 
-// more reports whether an array has another element. It reads the comma before the
-// element.
+// more reports whether an array has another element. It reads the comma before that element.
 func (p *parser) more(first bool) bool {
 	switch c := p.skip(); {
 	case c == ']' || p.err != nil:
@@ -116,7 +116,7 @@ func (p *parser) more(first bool) bool {
 	return p.err == nil
 }
 
-// number reads a number that FP32 holds.
+// number reads a number that FP32 can hold.
 func (p *parser) number() float32 {
 	const longest = 64
 	c := p.skip()
@@ -140,7 +140,7 @@ func (p *parser) number() float32 {
 	return float32(v)
 }
 
-// end returns an error if anything but blanks is left.
+// end records an error if anything except white space is left.
 func (p *parser) end() error {
 	c := p.skip()
 	if p.err == io.ErrUnexpectedEOF {

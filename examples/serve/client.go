@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// tokens is the JSON of a request and of an answer: rows of numbers.
+// tokens is the JSON form of a request and of an answer: a row of numbers for each token.
 type tokens struct {
 	Tokens [][]float32 `json:"tokens"`
 }
 
-// ask is a client that sends some tokens again and again until ctx ends.
+// ask is a client that sends the same tokens again and again until ctx ends.
 func ask(ctx context.Context, url string, width int, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 3))
 	for ctx.Err() == nil {

@@ -19,24 +19,24 @@ import (
 	"sonicmoe/moe"
 )
 
-// This file has the measurement of -decode: layers of one configuration run in sequence,
-// step by step, over tokens that arrive as a Poisson process. A step takes all waiting
-// tokens, up to the largest batch. One graph for each batch size is captured before, so
-// that a step is one launch: a step allocates nothing and pads nothing. Attention and the
-// other parts of a model are left out.
+// This file measures -decode. Several layers of one configuration run in sequence, again and
+// again, over tokens that arrive as a Poisson process. A step runs all waiting tokens, up to
+// the largest batch, through all layers. Before the measurement, one graph for each batch size
+// is captured. A step is then one launch, which allocates nothing and pads nothing. Attention
+// and the other parts of a model are left out.
 
-// decoding is the flags of -decode.
+// decoding holds the flags of -decode.
 type decoding struct {
 	layers int
 	load   float64
 	length time.Duration
 }
 
-// maxLoad is the largest -load: tokens that arrive within the time of -decode may take up
-// to -load times this time to decode.
+// maxLoad is the largest value of -load. Decoding the tokens that arrive within the time of
+// -decode may take -load times that time.
 const maxLoad = 1000
 
-// decode decodes and prints latencies, throughput and allocations.
+// decode runs the measurement, and prints latencies, throughput and allocations.
 func decode(ctx context.Context, dev driver.Device, row peers.Row, kept *cache.Cache, o decoding, stdout io.Writer) (err error) {
 	m, err := newModel(ctx, dev, row, o.layers, kept)
 	if err != nil {
@@ -65,18 +65,18 @@ func decode(ctx context.Context, dev driver.Device, row peers.Row, kept *cache.C
 	return nil
 }
 
-// model holds layers of one configuration, each with its own weights. For each number of tokens it
-// holds a graph of one pass through all layers.
+// model holds layers of one configuration, each with weights of its own. For each number of
+// tokens it holds a graph of one pass through all layers.
 type model struct {
 	layer  *moe.Layer
 	stream driver.Stream
 	memory *moe.Arena
-	passes []moe.ForwardArgs // one pass for each layer, over the largest batch
+	passes []moe.ForwardArgs // for each layer, a pass over the largest batch
 	graphs []driver.Graph
 	done   driver.Event
 }
 
-// newModel creates the layers, with random weights, and captures their graphs.
+// newModel creates the layers with random weights, and captures their graphs.
 func newModel(ctx context.Context, dev driver.Device, row peers.Row, layers int, kept *cache.Cache) (*model, error) {
 	layer, err := moe.New(ctx, dev, row.Config, moe.WithoutBackward(), moe.WithCache(kept))
 	if err != nil {
@@ -138,8 +138,8 @@ func (m *model) queue(call *moe.Call, tokens int) error {
 	return nil
 }
 
-// step runs all layers over a number of tokens and waits for them. It polls the
-// event, which is faster than blocking and allocates nothing.
+// step runs all layers over a number of tokens and waits for the result. It polls the event,
+// which is faster than a blocking wait and allocates nothing.
 func (m *model) step(ctx context.Context, tokens int) error {
 	if err := m.graphs[tokens-1].Launch(m.stream); err != nil {
 		return err
@@ -172,25 +172,26 @@ func (m *model) close() error {
 	return errors.Join(append(errs, m.memory.Free(), m.stream.Close())...)
 }
 
-// traffic is tokens that arrive at random, and their latencies. It does not grow.
+// traffic generates tokens that arrive at random, and records their latencies. Its memory does
+// not grow.
 type traffic struct {
-	rate    float64 // tokens a second
+	rate    float64 // in tokens per second
 	random  *rand.Rand
 	arrived []time.Duration // arrival times of the waiting tokens, the earliest first
-	latency histogram       // of tokens
+	latency histogram       // latencies of tokens
 	steps   histogram
 	took    time.Duration
 }
 
-// maxArrived bounds the waiting tokens; further arrivals are delayed.
+// maxArrived is the largest number of waiting tokens. Further arrivals are delayed.
 const maxArrived = 1 << 16
 
 func newTraffic(rate float64) *traffic {
 	return &traffic{rate: rate, random: rand.New(rand.NewPCG(1, 0)), arrived: make([]time.Duration, 0, maxArrived)}
 }
 
-// run lets tokens arrive for some time. It calls step for at most most tokens at a
-// time until no token waits.
+// run lets tokens arrive for the given time. It calls step with at most most tokens at a time
+// until no token waits.
 func (t *traffic) run(ctx context.Context, most int, step func(context.Context, int) error, length time.Duration) error {
 	start := time.Now()
 	next := t.gap()
@@ -205,7 +206,7 @@ func (t *traffic) run(ctx context.Context, most int, step func(context.Context, 
 				t.took = now
 				return nil
 			}
-			// A timer is coarser than a step.
+			// A timer is less precise than the time of a step.
 			if wait := next - now; wait > time.Millisecond {
 				select {
 				case <-time.After(wait - time.Millisecond):
@@ -228,19 +229,19 @@ func (t *traffic) run(ctx context.Context, most int, step func(context.Context, 
 	}
 }
 
-// gap returns the time to the next arrival, at most a century: a sum of two fits a
-// Duration.
+// gap returns the time to the next arrival. It is at most a century, so that the sum of two
+// fits a Duration.
 func (t *traffic) gap() time.Duration {
 	return time.Duration(min(t.random.ExpFloat64()/t.rate*float64(time.Second), math.MaxInt64/3))
 }
 
-// usage is memory in use, and the number of allocations so far.
+// usage holds the memory in use in bytes, and the number of allocations so far.
 type usage struct {
 	heap, device int64
 	allocations  uint64
 }
 
-// measure returns the usage of the process and the device.
+// measure returns the present usage of the process and the device.
 func measure(dev driver.Device) usage {
 	var s runtime.MemStats
 	runtime.ReadMemStats(&s)
@@ -251,7 +252,7 @@ func measure(dev driver.Device) usage {
 	return u
 }
 
-// report prints throughput, latencies and allocations of a run.
+// report prints the throughput, latencies and allocations of a run.
 func (t *traffic) report(w io.Writer, before, after usage) {
 	tokens, steps := float64(t.latency.count), float64(max(1, t.steps.count))
 	fmt.Fprintf(w, "%.0f tokens in %v, %.0f/s (%.0f/s arrived), %d steps of %.1f tokens\n",
@@ -266,8 +267,8 @@ func (t *traffic) report(w io.Writer, before, after usage) {
 		float64(after.allocations-before.allocations)/steps, after.heap-before.heap, after.device-before.device)
 }
 
-// histogram counts durations in bins from a microsecond to over a minute, each bin
-// binWidth times the one before. The zero value is empty.
+// histogram counts durations in bins, from a microsecond to over a minute. Each bin is binWidth
+// times as wide as the bin before. The zero value is empty.
 type histogram struct {
 	bins    [1000]int
 	count   int
@@ -283,7 +284,7 @@ func (h *histogram) add(d time.Duration) {
 	h.longest = max(h.longest, d)
 }
 
-// at returns a duration below which the given share of all durations lies: the upper end
+// at returns a duration below which the given share of all durations lies. It is the upper end
 // of a bin.
 func (h *histogram) at(share float64) time.Duration {
 	wanted, seen := int(math.Ceil(share*float64(h.count))), 0

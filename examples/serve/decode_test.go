@@ -12,8 +12,7 @@ import (
 	"sonicmoe/examples/internal/command"
 )
 
-// TestDecode checks that decoding for a short time on the emulated device decodes every
-// token.
+// TestDecode checks that a short run of -decode on the emulated device decodes every token.
 func TestDecode(t *testing.T) {
 	var out, errs bytes.Buffer
 	require.NoError(t, run(t.Context(), []string{"-device", "emulated", "-cache", "off", "-decode", "200ms", "-tokens", "3"}, &out, &errs), errs.String())
@@ -22,7 +21,7 @@ func TestDecode(t *testing.T) {
 	require.Regexp(t, `[1-9]\d* tokens in .* p50 [1-9].*, p99 [1-9]`, strings.ReplaceAll(out.String(), "\n", " "))
 }
 
-// Percentiles are right to the width of a bin.
+// TestHistogram checks that percentiles are right to the width of a bin.
 func TestHistogram(t *testing.T) {
 	var h histogram
 	require.Zero(t, h.at(0.5))
@@ -37,8 +36,8 @@ func TestHistogram(t *testing.T) {
 	require.Equal(t, time.Hour, h.longest)
 }
 
-// Arrivals have the wanted rate, and tokens are decoded in the order of arrival, at
-// most a full step at a time.
+// TestArrivals checks that tokens arrive at the wanted rate, and that they are decoded in the
+// order of arrival, at most one full step at a time.
 func TestArrivals(t *testing.T) {
 	a := newTraffic(1000)
 	var sum time.Duration
@@ -58,8 +57,8 @@ func TestArrivals(t *testing.T) {
 	require.Empty(t, b.arrived)
 }
 
-// At a very low rate run waits for the next token, and the end of its context ends
-// the wait.
+// TestHardlyAnyTraffic checks that at a very low rate, run waits for the next token, and that
+// the end of its context ends the wait.
 func TestHardlyAnyTraffic(t *testing.T) {
 	require.Greater(t, newTraffic(1e-300).gap(), 24*365*time.Hour)
 	require.Positive(t, time.Hour+newTraffic(1e-300).gap())
@@ -73,7 +72,7 @@ func TestHardlyAnyTraffic(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("run still waits")
 	}
-	// Nothing arrives in the time at all.
+	// No token arrives during this time.
 	require.NoError(t, newTraffic(1e-300).run(t.Context(), 1, nil, time.Millisecond))
 }
 

@@ -12,17 +12,18 @@ import (
 	"time"
 )
 
-// Content types of requests and answers.
+// These are the content types of requests and answers.
 const (
 	typeJSON    = "application/json"
-	typeForm    = "application/x-www-form-urlencoded" // curl -d without a header; read as JSON
+	typeForm    = "application/x-www-form-urlencoded" // sent by curl -d without a header, and read as JSON
 	typeTensors = "application/safetensors"
 )
 
-// clientGone is the HTTP status that nginx logs for a client that went away.
+// clientGone is the HTTP status that nginx logs if a client closed its connection before the
+// answer.
 const clientGone = 499
 
-// refusal is an error whose cause is the request, with its HTTP status.
+// refusal is an error that the request caused, with its HTTP status.
 type refusal struct {
 	status int
 	text   string
@@ -34,11 +35,11 @@ func (e *refusal) Error() string { return e.text }
 func refuse(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", typeJSON)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]string{"error": text}) // the client may have gone away
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": text}) // the client may have closed its connection
 }
 
-// forward answers tokens with the layer's outputs in the same format, and returns the
-// status.
+// forward answers tokens with the layer's outputs, in the format of the request. It returns the
+// HTTP status.
 func (s *server) forward(b *batcher, w http.ResponseWriter, r *http.Request) int {
 	x, dtype, err := s.body(b, w, r)
 	var o []float32
@@ -50,7 +51,7 @@ func (s *server) forward(b *batcher, w http.ResponseWriter, r *http.Request) int
 	}
 	if err == nil {
 		if dtype != "" {
-			_ = writeTensor(w, o, b.width(), dtype) // the client may have gone away
+			_ = writeTensor(w, o, b.width(), dtype) // the client may have closed its connection
 		} else {
 			write(w, o, b.width())
 		}
@@ -71,8 +72,9 @@ func (s *server) forward(b *batcher, w http.ResponseWriter, r *http.Request) int
 	return status
 }
 
-// body reads a request's tokens. It waits until there is room for the body first, so that
-// the bodies in memory are bounded. dtype is the type of the tensor, "" for JSON.
+// body reads a request's tokens. It first waits until there is room for the body, because the
+// bytes of all bodies in memory are limited. dtype is the type of the request's tensor, or ""
+// for JSON.
 func (s *server) body(b *batcher, w http.ResponseWriter, r *http.Request) (x []float32, dtype string, err error) {
 	kind, err := contentType(r)
 	if err != nil {
@@ -83,10 +85,10 @@ func (s *server) body(b *batcher, w http.ResponseWriter, r *http.Request) (x []f
 	switch {
 	case size > limit:
 		return nil, "", tooLarge(limit)
-	case size < 0: // the client does not say
+	case size < 0: // the client does not say the size
 		size = limit
 	}
-	if b.full() { // it costs less to refuse a request before its body is read
+	if b.full() { // refuse the request before its body is read, which costs less
 		return nil, "", errBusy
 	}
 	if err := s.room(r, b, size); err != nil {
@@ -107,13 +109,13 @@ func (s *server) body(b *batcher, w http.ResponseWriter, r *http.Request) (x []f
 	}
 	if err == nil {
 		stop()
-		_ = connection.SetReadDeadline(time.Time{}) // without a deadline from here on: one that passes would end the context as if the client were gone
+		_ = connection.SetReadDeadline(time.Time{}) // remove the deadline, because a deadline that passes would end the context as if the client had closed the connection
 		return x, dtype, nil
 	}
 	return nil, "", s.why(r, want, err)
 }
 
-// room waits until a body of some bytes may be read.
+// room waits until a body of the given size may be read.
 func (s *server) room(r *http.Request, b *batcher, bytes int64) error {
 	ctx, cancel := context.WithTimeout(r.Context(), s.limits.body)
 	defer cancel()
@@ -140,15 +142,15 @@ func (b *batcher) maxBody(kind string) int64 {
 	return maxDigits*numbers + 1024
 }
 
-// maxDigits is the number of characters that a number in JSON may have on average. FP32 has
-// at most about 15 and a comma.
+// maxDigits is the number of characters that a number in JSON may have on average. An FP32
+// number needs at most about 15, and a comma.
 const maxDigits = 32
 
 func tooLarge(limit int64) error {
 	return &refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", limit)}
 }
 
-// contentType returns the format of a request's body. Without a header it is JSON.
+// contentType returns the format of a request's body. It is JSON if there is no header.
 func contentType(r *http.Request) (string, error) {
 	header := r.Header.Get("Content-Type")
 	if header == "" {
@@ -161,7 +163,8 @@ func contentType(r *http.Request) (string, error) {
 	return kind, nil
 }
 
-// why returns the error of a body that could not be read. want says what would be right.
+// why returns the error for a body that could not be read. want is a text that says what would
+// be right.
 func (s *server) why(r *http.Request, want string, err error) error {
 	var wrong *refusal
 	var large *http.MaxBytesError
@@ -172,7 +175,7 @@ func (s *server) why(r *http.Request, want string, err error) error {
 		return err
 	case errors.As(err, &large):
 		return tooLarge(large.Limit)
-	case isTimeout(err): // the time-out of the connection also ends the request's context
+	case isTimeout(err): // the connection's time-out also ends the request's context
 		return &refusal{http.StatusRequestTimeout, fmt.Sprintf("the body took longer than %v", s.limits.body)}
 	case r.Context().Err() != nil:
 		return r.Context().Err()
@@ -195,7 +198,7 @@ func write(w http.ResponseWriter, o []float32, width int) {
 			panic(err) // cannot happen, because all numbers are finite
 		}
 		if _, err := fmt.Fprintf(w, "%s%s", before, text); err != nil {
-			return // the client went away
+			return // the client closed its connection
 		}
 		before = ","
 	}

@@ -20,16 +20,16 @@ import (
 //go:embed page.html
 var page []byte
 
-// limits bound what clients take of the service.
+// limits bounds the time and memory that clients can use.
 type limits struct {
-	// header, body, answer and idle are the longest times that a client may take to
-	// send headers, to send a body, to receive an answer (from the headers on), and
-	// between two requests.
+	// header, body, answer and idle are the longest times that a client may take to send
+	// headers, to send a body, to receive an answer (counted from the headers), and between two
+	// requests.
 	header, body, answer, idle time.Duration
-	// drain is the longest time from the stop signal to the end. drainBody is the part of
-	// it in which bodies may still arrive.
+	// drain is the longest time from the stop signal to the end of the process. During
+	// drainBody, its first part, bodies may still arrive.
 	drain, drainBody time.Duration
-	// pass is the time after which a pass counts as hung: /healthz then fails.
+	// pass is the time after which a running pass counts as hung. /healthz then fails.
 	pass time.Duration
 }
 
@@ -42,8 +42,8 @@ var defaultLimits = limits{
 type server struct {
 	dev      driver.Device
 	limits   limits
-	layers   atomic.Pointer[[]*batcher] // nil while they are loaded
-	inside   atomic.Int64               // requests in handlers
+	layers   atomic.Pointer[[]*batcher] // nil until they are loaded
+	inside   atomic.Int64               // number of requests in handlers
 	draining context.Context
 	drain    context.CancelFunc
 }
@@ -54,7 +54,7 @@ func newServer(dev driver.Device, l limits) *server {
 	return s
 }
 
-// loaded returns the layers, none while they are loaded.
+// loaded returns the layers, or none if they are not loaded yet.
 func (s *server) loaded() []*batcher {
 	if list := s.layers.Load(); list != nil {
 		return *list
@@ -62,7 +62,7 @@ func (s *server) loaded() []*batcher {
 	return nil
 }
 
-// handler answers all requests. Every error is JSON.
+// handler returns the handler of all requests. Every error is JSON.
 func (s *server) handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, route := range []struct {
@@ -78,7 +78,7 @@ func (s *server) handler() http.Handler {
 		{http.MethodGet, "/metrics", metricsHandler(s).ServeHTTP},
 		{http.MethodGet, "/{$}", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html; charset=utf-8")
-			_, _ = w.Write(page) // the client may have gone away
+			_, _ = w.Write(page) // the client may have closed its connection
 		}},
 	} {
 		mux.HandleFunc(route.path, func(w http.ResponseWriter, r *http.Request) {
@@ -114,7 +114,8 @@ func (s *server) answerForward(w http.ResponseWriter, r *http.Request) {
 	b.stats.answered(s.forward(b, w, r), time.Since(start))
 }
 
-// choose returns the layer with a number, or the only layer without one.
+// choose returns the layer with a number. If number is "", it returns the layer if there is
+// only one.
 func (s *server) choose(number string) (*batcher, *refusal) {
 	list := s.loaded()
 	if list == nil {
@@ -133,7 +134,7 @@ func (s *server) choose(number string) (*batcher, *refusal) {
 	return nil, &refusal{http.StatusNotFound, fmt.Sprintf("want /layers/N/forward with N one of the layers %v", numbers)}
 }
 
-// probe answers 200 and "ok", or 503 and an error.
+// probe returns a handler that answers 200 and "ok", or 503 and the error that wrong returns.
 func (s *server) probe(wrong func() error) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if err := wrong(); err != nil {
@@ -144,7 +145,7 @@ func (s *server) probe(wrong func() error) http.HandlerFunc {
 	}
 }
 
-// unhealthy returns the reason to restart the process, nil if there is none.
+// unhealthy returns the reason to restart the process, or nil.
 func (s *server) unhealthy() error {
 	if err := s.dev.Err(); err != nil {
 		return err
@@ -157,7 +158,7 @@ func (s *server) unhealthy() error {
 	return nil
 }
 
-// unready returns the reason to send requests elsewhere, nil if there is none.
+// unready returns the reason to send requests to another process, or nil.
 func (s *server) unready() error {
 	if err := s.unhealthy(); err != nil {
 		return err
@@ -174,10 +175,10 @@ func (s *server) unready() error {
 func answerJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", typeJSON)
 	w.Header().Set("Cache-Control", "no-store")
-	_ = json.NewEncoder(w).Encode(v) // the client may have gone away
+	_ = json.NewEncoder(w).Encode(v) // the client may have closed its connection
 }
 
-// serve loads the layers and answers requests until ctx ends, then waits for those in
+// serve loads the layers and answers requests until ctx ends. It then waits for the requests in
 // progress.
 func serve(ctx context.Context, l net.Listener, s *server, load func(context.Context) ([]*batcher, error), demo int) error {
 	web := &http.Server{Handler: s.handler(), ReadHeaderTimeout: s.limits.header, IdleTimeout: s.limits.idle, WriteTimeout: s.limits.answer}
@@ -193,7 +194,7 @@ func serve(ctx context.Context, l net.Listener, s *server, load func(context.Con
 		list, err := load(ctx)
 		if err != nil {
 			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-				return nil // the signal to stop came first
+				return nil // the stop signal came before the layers were loaded
 			}
 			return err
 		}
@@ -223,8 +224,8 @@ func serve(ctx context.Context, l net.Listener, s *server, load func(context.Con
 	return errors.Join(g.Wait(), closeBatchers(s.loaded()))
 }
 
-// shutdown waits for the requests in progress, at most as long as the limit. It closes
-// idle connections at once, and also connections that never sent a request.
+// shutdown waits for the requests in progress, but no longer than the limit. It closes idle
+// connections at once, and also connections that never sent a request.
 func (s *server) shutdown(web *http.Server) error {
 	s.drain()
 	late, cancel := context.WithTimeout(context.Background(), s.limits.drain)
@@ -232,7 +233,7 @@ func (s *server) shutdown(web *http.Server) error {
 	defer web.Close()
 	done := make(chan error, 1)
 	go func() { done <- web.Shutdown(late) }()
-	// After a handler returns, the last buffer still has to be sent.
+	// After a handler has returned, the last buffer must still be sent.
 	const pause, pauses = 10 * time.Millisecond, 10
 	for quiet := 0; quiet < pauses; {
 		select {

@@ -19,14 +19,15 @@ import (
 	"sonicmoe/moe/checkpoint/weights"
 )
 
-// source is a layer that the service offers, before its weights are on the device.
+// source is a layer that the service offers. Its weights are not on the device yet.
 type source struct {
-	number int // number of the layer in its model, 0 without a model
+	number int // number of the layer in its model, or 0 without a model
 	config moe.Config
-	// model is the model_type, "" for random weights. remarks are those on its config.json.
+	// model is the model_type of the model, or "" for random weights. remarks are remarks on
+	// the model's config.json.
 	model   string
 	remarks []string
-	// load copies the weights to the device. close ends the use of the files.
+	// load copies the weights to the device. close closes the model's files.
 	load  func(ctx context.Context, s driver.Stream, w moe.Weights) error
 	close func() error
 }
@@ -34,7 +35,7 @@ type source struct {
 // name returns the model_type of the layer, or says that its weights are random.
 func (s source) name() string { return cmp.Or(s.model, "random weights") }
 
-// randomSource is a layer with random weights.
+// randomSource returns a layer with random weights.
 func randomSource(c moe.Config) source {
 	load := func(_ context.Context, s driver.Stream, w moe.Weights) error {
 		for i, t := range []moe.Tensor{w.Router, w.W1, w.W2} {
@@ -52,8 +53,8 @@ func randomSource(c moe.Config) source {
 	return source{config: c, load: load, close: func() error { return nil }}
 }
 
-// openModel finds layers of a model in its folder: those that the list names, or the first
-// with experts. It reads no weights.
+// openModel finds layers of the model in a folder: the layers that list names, or the first
+// layer with experts. It reads no weights.
 func openModel(ctx context.Context, dir, list string, tokens int) (found []source, err error) {
 	defer func() {
 		if err != nil {
@@ -90,7 +91,7 @@ func openModel(ctx context.Context, dir, list string, tokens int) (found []sourc
 	return found, nil
 }
 
-// firstLayer returns the number of a model's first layer with experts.
+// firstLayer returns the number of the model's first layer with experts.
 func firstLayer(ctx context.Context, dir string) (int, error) {
 	_, data, err := command.ReadConfig(ctx, dir)
 	if err != nil {
@@ -114,7 +115,7 @@ func closeAll(list []source) error {
 	return errors.Join(errs...)
 }
 
-// maxLayers bounds the layers of -layer; no published model has as many.
+// maxLayers is the largest number of layers in -layer. No published model has more.
 const maxLayers = 1024
 
 // parseLayers reads a list such as "3", "0,2" or "0-3,7".
@@ -142,8 +143,8 @@ func parseLayers(list string) (numbers []int, err error) {
 	return numbers, nil
 }
 
-// loader compiles the layers and loads their weights. Layers with equal Configs share
-// their kernels.
+// loader returns a function that compiles the layers and loads their weights. Layers with equal
+// Configs share their kernels.
 func loader(dev driver.Device, list []source, kept *cache.Cache, o batching) func(context.Context) ([]*batcher, error) {
 	return func(ctx context.Context) (done []*batcher, err error) {
 		made := map[moe.Config]*moe.Layer{}

@@ -33,8 +33,8 @@ var published = moe.Config{Hidden: 64, Intermediate: 32, NumExperts: 8, TopK: 2}
 const publishedJSON = `{"model_type": "%s", "hidden_size": 64, "intermediate_size": 32, "num_local_experts": 8, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": true,
 	"hidden_act": "silu", "num_hidden_layers": 3, "decoder_sparse_step": 1, "mlp_only_layers": [], "dtype": "bfloat16"}`
 
-// folder writes a Qwen3-MoE with random experts in layers 1 and 2, and returns their
-// weights.
+// folder writes a model of the Qwen3-MoE kind with random experts in layers 1 and 2, and
+// returns the folder and the weights.
 func folder(t *testing.T, kind string) (string, map[int]reference.Weights) {
 	t.Helper()
 	dir, drawn := t.TempDir(), map[int]reference.Weights{}
@@ -62,7 +62,8 @@ func folder(t *testing.T, kind string) (string, map[int]reference.Weights) {
 	return dir, drawn
 }
 
-// Each layer of a model answers with its own weights, as float64 computes them.
+// TestModel checks that each layer of a model answers with the outputs that float64 computes
+// from the layer's own weights.
 func TestModel(t *testing.T) {
 	dir, drawn := folder(t, "qwen3_moe")
 	list, err := openModel(t.Context(), dir, "1-2", 8)
@@ -111,8 +112,8 @@ func TestModel(t *testing.T) {
 	require.Contains(t, get(t, web.URL+"/metrics"), `sonicmoe_tokens_total{layer="2"} 5`)
 }
 
-// Packed weights are arranged for small batches, unless a scale has no place there. Both give the
-// same bits.
+// TestPackedWeights checks that packed weights are arranged for small batches, unless a scale
+// does not fit that arrangement. The outputs must have the same bits in both cases.
 func TestPackedWeights(t *testing.T) {
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
@@ -120,7 +121,7 @@ func TestPackedWeights(t *testing.T) {
 	c := moe.Config{Hidden: 64, Intermediate: 32, NumExperts: 4, TopK: 2, Weights: "mxfp4"}
 	layer, err := moe.New(t.Context(), dev, c, moe.WithoutBackward(), moe.WithoutCache())
 	require.NoError(t, err)
-	// serving loads random codes. The last scale of W2 is given.
+	// serving loads random codes and scales, except for the last scale of W2, which is given.
 	serving := func(last byte) *batcher {
 		random := rand.New(rand.NewPCG(3, 1))
 		load := func(_ context.Context, s driver.Stream, w moe.Weights) error {
@@ -164,7 +165,7 @@ func TestPackedWeights(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// normal draws numbers from the normal distribution.
+// normal returns n numbers from the standard normal distribution.
 func normal(random *rand.Rand, n int) []float32 {
 	list := make([]float32, n)
 	for i := range list {
@@ -173,7 +174,8 @@ func normal(random *rand.Rand, n int) []float32 {
 	return list
 }
 
-// Folders, layers and flags that cannot be served are refused before the service listens.
+// TestWrongModels checks that folders, layers and flags that cannot be served are refused
+// before the service listens.
 func TestWrongModels(t *testing.T) {
 	dir, _ := folder(t, "qwen3_moe")
 	outside, _ := folder(t, "phimoe")

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// blanks is a reader of endless blanks that counts the bytes read.
+// blanks is a reader that returns text and then endless white space. It counts the bytes read.
 type blanks struct {
 	text string
 	read int
@@ -31,8 +31,8 @@ func (b *blanks) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A body of too many tokens is refused at the first token above the limit, and takes
-// no more memory than the tokens below it.
+// TestBodyIsCountedWhileItIsRead checks that a body with too many tokens is refused at the
+// first token above the limit, and that it takes no more memory than the tokens before.
 func TestBodyIsCountedWhileItIsRead(t *testing.T) {
 	for name, text := range map[string]string{"numbers": "1,", "empty tokens": "[],", "tokens": "[1,2],", "digits": "1", "a string": "a"} {
 		endless := &blanks{text: text}
@@ -48,7 +48,8 @@ func TestBodyIsCountedWhileItIsRead(t *testing.T) {
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 }
 
-// Outputs that JSON cannot hold get 422, and the metrics count the same status.
+// TestOverflow checks that outputs that JSON cannot hold get the status 422, and that the
+// metrics count this status.
 func TestOverflow(t *testing.T) {
 	s := onDevice(t, 2)
 	web := httptest.NewServer(s.handler())
@@ -64,7 +65,8 @@ func TestOverflow(t *testing.T) {
 	require.Equal(t, map[int]int64{http.StatusUnprocessableEntity: 1}, got.Answers)
 }
 
-// Waiting requests hold the tokens of at most 16 passes.
+// TestQueueIsBoundedInTokens checks that the waiting requests never hold more tokens than 16
+// full passes.
 func TestQueueIsBoundedInTokens(t *testing.T) {
 	s := onDevice(t, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -81,7 +83,7 @@ func TestQueueIsBoundedInTokens(t *testing.T) {
 	require.ErrorIs(t, err, errBusy)
 }
 
-// send opens a connection and sends an incomplete request.
+// send opens a connection and sends a request that is not complete.
 func send(t *testing.T, url, text string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
@@ -94,8 +96,9 @@ func send(t *testing.T, url, text string) net.Conn {
 
 const slowBody = "POST /forward HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{\"tokens\""
 
-// The bytes of bodies that are read at a time are bounded. A body without room waits, and a
-// slow body has a time limit. A small slow body leaves room for others.
+// TestSlowBodies checks that the bytes of bodies that are read at the same time are limited. A
+// body waits for room, a slow body has a time limit, and a small slow body leaves room for
+// others.
 func TestSlowBodies(t *testing.T) {
 	s := onDevice(t, 2)
 	s.limits.body = time.Second
@@ -108,12 +111,12 @@ func TestSlowBodies(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 	require.EqualValues(t, 1, s.inside.Load(), "the slow body is still read")
 
-	s.reading = semaphore.NewWeighted(1500) // room for one
+	s.reading = semaphore.NewWeighted(1500) // room for one body
 	slow := send(t, web.URL, slowBody)
 	require.Eventually(t, func() bool {
 		return !s.reading.TryAcquire(1000) || func() bool { s.reading.Release(1000); return false }()
 	}, time.Minute, time.Millisecond)
-	s.limits.body = time.Minute // time limit of the next body
+	s.limits.body = time.Minute // the time limit of the next body
 	code, _ = post(t, web.URL, token(s, 1))
 	require.Equal(t, http.StatusOK, code)
 	answer, err := io.ReadAll(slow)
@@ -126,7 +129,8 @@ func TestSlowBodies(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, code)
 }
 
-// The signal to stop ends the service at once, whatever slow and idle clients do.
+// TestDrain checks that the stop signal ends the service soon, whatever slow and idle clients
+// do.
 func TestDrain(t *testing.T) {
 	s := onDevice(t, 2)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -149,7 +153,7 @@ func TestDrain(t *testing.T) {
 	require.Less(t, time.Since(start), 3*time.Second)
 }
 
-// Headers and idle connections have time limits.
+// TestIdleConnections checks the time limits of headers and of idle connections.
 func TestIdleConnections(t *testing.T) {
 	s := onDevice(t, 2)
 	s.limits.header, s.limits.idle = 50*time.Millisecond, 50*time.Millisecond

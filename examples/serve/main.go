@@ -10,30 +10,32 @@
 //	curl --data-binary @X.safetensors -H 'Content-Type: application/safetensors' \
 //	     -o O.safetensors http://localhost:8080/layers/0/forward
 //
-// JSON answers have the form of the request. A safetensors request has one tensor x [T, d],
-// F32 or of the layer's type, and its answer one tensor o of the same type and shape.
-// /forward is short for the layer if there is one. Every error is {"error": "…"}: 400 for
-// a wrong body, 413 for too many tokens or bytes, 415 for another Content-Type, 422 for an
-// output that JSON does not have, 503 with Retry-After when the service is full or ends.
+// A JSON answer has the form of the request. A safetensors request has one tensor x [T, d] for
+// T tokens of width d, of type F32 or of the layer's type. The answer has one tensor o of the
+// same type and shape. If the service has only one layer, /forward is a short name for it.
 //
-// A pass over 64 tokens takes hardly longer than a pass over one token, because
-// both read all weights. One goroutine of each layer therefore owns a stream and puts
-// as many waiting requests into a pass as fit. A client gets the same bits in every
-// batch, because tokens are independent of each other.
+// Every error is {"error": "…"}. The status is 400 for a wrong body, 413 for too many tokens or
+// bytes, 415 for another Content-Type, and 422 for an output that JSON cannot hold. It is 503
+// with Retry-After if the service is full or ends.
 //
-// The service stays responsive under load by four rules:
+// A pass over 64 tokens takes hardly longer than a pass over one token, because both read all
+// weights. One goroutine for each layer therefore owns a stream, and combines as many waiting
+// requests into a pass as fit. Tokens are independent of each other, so a client gets the same
+// bits in every batch.
 //
-//   - A request whose client has gone away before its pass is dropped.
+// Four rules keep the service responsive under load:
+//
+//   - A request is dropped if its client closes the connection before the pass.
 //   - The queue is bounded. A request that finds it full gets 503 at once.
 //   - No body is larger than the tokens of a pass, and the bytes of all bodies that are
-//     read at a time are bounded. Small bodies of slow clients leave room for others.
+//     read at the same time are bounded. Small bodies of slow clients leave room for others.
 //   - Headers, bodies, answers and idle connections have time limits. SIGTERM ends
 //     idle and slow connections at once and waits for the requests in progress.
 //
-// /healthz fails if the device is broken or a pass hangs: restart the process. /readyz
-// also fails while the layers are loaded and after SIGTERM: send requests elsewhere.
-// /version names build, device and layers, /metrics has the service, the device and Go's
-// runtime for Prometheus, and / shows state, load and latency live.
+// If /healthz fails, restart the process: the device is broken or a pass hangs. If /readyz
+// fails, send requests elsewhere: it also fails while the layers are loaded and after SIGTERM.
+// /version names build, device and layers. /metrics has the service, the device and Go's
+// runtime for Prometheus. The page / shows state, load and latency live.
 package main
 
 import (
@@ -58,7 +60,7 @@ var program = command.Program{Name: "serve", Purpose: "answers HTTP requests wit
 
 func main() { program.Main(run) }
 
-// emulatedRow is a layer that the emulated device runs in a tenth of a second.
+// emulatedRow is a layer that the emulated device runs in about a tenth of a second.
 var emulatedRow = peers.Row{Name: "small", Tokens: 64, Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 16, TopK: 2, TokensHint: 64}}
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -78,7 +80,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	decoded := *length != 0
 	rows, err := sizes.Calls()
-	if decoded { // a decode step has fewer tokens than a named size
+	if decoded { // a decode step has fewer tokens than a size in the list of rows
 		rows, err = sizes.Rows(), nil
 	}
 	switch {
@@ -93,7 +95,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case *length < 0 || *layers < 0 || !(*load > 0 && *load <= maxLoad):
 		return command.Usagef("-decode %v, -layers %d, -load %v: want at least 0, at least 0, above 0 and at most %v", *length, *layers, *load, maxLoad)
 	}
-	// Requests in progress are answered after ctx has ended, so the device outlives it.
+	// The context of the device does not end with ctx, because requests in progress are
+	// answered after ctx has ended.
 	dev, gpu, err := command.OpenDevice(context.WithoutCancel(ctx), *device, stderr)
 	if err != nil {
 		return err
@@ -129,7 +132,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return serve(ctx, l, s, loader(dev, offered, kept, batching{row.Tokens, *queue, *window}), *demo)
 }
 
-// offer describes the layers of the service.
+// offer returns a text that describes the layers of the service.
 func offer(list []source) string {
 	var numbers []string
 	for _, s := range list {
@@ -141,8 +144,8 @@ func offer(list []source) string {
 	return fmt.Sprintf("%s, layer %s, %v", list[0].model, strings.Join(numbers, ", "), list[0].config)
 }
 
-// choose returns the layer that the command line names, else the device's default. The
-// layer's number of tokens is the largest batch.
+// choose returns the layer that the flags name, or the default layer of the device. The layer's
+// number of tokens is the largest batch.
 func choose(rows []peers.Row, gpu, decoded bool) (row peers.Row, err error) {
 	row = emulatedRow
 	switch {
@@ -163,7 +166,7 @@ func choose(rows []peers.Row, gpu, decoded bool) (row peers.Row, err error) {
 	return row, err
 }
 
-// defaultLayers returns the layers of -decode without -layers.
+// defaultLayers returns the number of layers of -decode if -layers is not given.
 func defaultLayers(gpu bool) int {
 	if gpu {
 		return 4

@@ -27,17 +27,17 @@ import (
 	"sonicmoe/internal/outside"
 )
 
-// rig is a server of one layer.
+// rig is a server with one layer.
 type rig struct {
 	*server
 	*batcher
 }
 
-// load returns the layer to serve.
+// load returns the layer that the server offers.
 func (r rig) load(context.Context) ([]*batcher, error) { return []*batcher{r.batcher}, nil }
 
-// onDevice returns a server on an emulated device. Its passes do not run until
-// working or serve.
+// onDevice returns a server on an emulated device. Its passes run only after working or serve
+// was called.
 func onDevice(t *testing.T, queue int) rig {
 	t.Helper()
 	dev, err := emulated.New(emulated.Options{})
@@ -54,7 +54,7 @@ func onDevice(t *testing.T, queue int) rig {
 	return rig{s, list[0]}
 }
 
-// working runs passes until the test ends.
+// working runs the passes of a rig until the test ends.
 func working(t *testing.T, b rig) {
 	done := make(chan error, 1)
 	go func() { done <- b.work() }()
@@ -99,8 +99,8 @@ func get(t *testing.T, url string) string {
 	return string(text)
 }
 
-// Requests at the same time share passes. Each gets the bits that it gets when it
-// is alone. /metrics and /stats count the requests.
+// TestBatches checks that requests at the same time share passes. Each must get the same bits
+// as alone, and /metrics and /stats must count the requests.
 func TestBatches(t *testing.T) {
 	b := onDevice(t, 64)
 	web := httptest.NewServer(b.handler())
@@ -153,8 +153,8 @@ func TestBatches(t *testing.T) {
 	require.GreaterOrEqual(t, o.Layers[0].P99, o.Layers[0].P50)
 }
 
-// A request that finds the queue full gets 503 at once. A request whose client has
-// gone away costs no pass.
+// TestBusyAndGone checks that a request that finds the queue full gets 503 at once, and that a
+// request whose client has closed its connection causes no pass.
 func TestBusyAndGone(t *testing.T) {
 	b := onDevice(t, 2)
 	web := httptest.NewServer(b.handler())
@@ -183,7 +183,8 @@ func TestBusyAndGone(t *testing.T) {
 	require.EqualValues(t, 1, s.Answers[http.StatusServiceUnavailable])
 }
 
-// The program's own clients get answers, and the program ends when its context does.
+// TestRun checks that the program's own clients get answers, and that the program ends when its
+// context does.
 func TestRun(t *testing.T) {
 	b := onDevice(t, 64)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -220,7 +221,8 @@ func (f first) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// -tokens without a size is the largest batch of the device's default layer.
+// TestTokensOfTheDefaultLayer checks that -tokens without a size sets the largest batch of the
+// device's default layer.
 func TestTokensOfTheDefaultLayer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -232,7 +234,7 @@ func TestTokensOfTheDefaultLayer(t *testing.T) {
 	require.Contains(t, said, "up to 17 tokens a pass")
 }
 
-// inBrowser checks the page in headless Chromium: it shows numbers, and a bar for
+// inBrowser checks the page in headless Chromium. The page must show numbers, and a bar for
 // each expert.
 func inBrowser(t *testing.T, url string) {
 	bin := outside.Chromium(t)

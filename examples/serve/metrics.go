@@ -13,7 +13,8 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("sonicmoe_"+name, help, labels, nil)
 }
 
-// Descriptions of the metrics. Counters of a layer have its number as a label.
+// These are the descriptions of the metrics. Counters of a layer have the layer's number as a
+// label.
 var (
 	descPasses   = describe("passes_total", "Forward passes.", "layer")
 	descBatched  = describe("batched_requests_total", "Requests in those passes.", "layer")
@@ -30,7 +31,7 @@ var (
 	allOfMetrics = []*prometheus.Desc{descPasses, descBatched, descTokens, descDropped, descWaiting, descAnswers, descRows, descLatency, descReady, descDevice, descFree, descTotal}
 )
 
-// collector gives the server's metrics to Prometheus' library.
+// collector passes the server's metrics to the Prometheus library.
 type collector struct{ *server }
 
 // Describe implements prometheus.Collector.
@@ -72,7 +73,8 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// metricsHandler answers /metrics: the service, the device, the process and Go's runtime.
+// metricsHandler returns the handler of /metrics, which has the service, the device, the
+// process and Go's runtime.
 func metricsHandler(s *server) http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collector{s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())

@@ -33,7 +33,7 @@ func call(t *testing.T, method, url, kind, body string) (int, http.Header, strin
 	return resp.StatusCode, resp.Header, string(text)
 }
 
-// wrong returns the text of an error's JSON.
+// wrong returns the text in the JSON of an error.
 func wrong(t *testing.T, header http.Header, body string) string {
 	t.Helper()
 	var e map[string]string
@@ -43,7 +43,8 @@ func wrong(t *testing.T, header http.Header, body string) string {
 	return e["error"]
 }
 
-// JSON that is not exactly what the service reads gets 400 or 413, and the reason.
+// TestWrongJSON checks that JSON that is not exactly of the service's form gets 400 or 413, and
+// the reason.
 func TestWrongJSON(t *testing.T) {
 	s := onDevice(t, 1)
 	web := httptest.NewServer(s.handler())
@@ -86,7 +87,7 @@ func TestWrongJSON(t *testing.T) {
 	}
 }
 
-// file returns a safetensors file.
+// file returns the bytes of a safetensors file with the given tensors.
 func file(t *testing.T, list ...safetensors.Source) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -98,7 +99,8 @@ func source32(name string, x []float32, shape ...int64) safetensors.Source {
 	return safetensors.Source{Name: name, DType: "F32", Shape: shape, Data: bytes.NewReader(num.Bytes(x))}
 }
 
-// Tensors give the numbers that JSON gives, in their own type.
+// TestTensors checks that a safetensors request gets the same numbers as a JSON request, in the
+// type of its tensor.
 func TestTensors(t *testing.T) {
 	s := onDevice(t, 4)
 	web := httptest.NewServer(s.handler())
@@ -162,8 +164,8 @@ func TestWrongTensors(t *testing.T) {
 	}
 }
 
-// Probes and other paths answer in JSON, before the layers are loaded, after, and while
-// the service ends.
+// TestProbes checks that probes and other paths answer in JSON: before the layers are loaded,
+// afterwards, and while the service ends.
 func TestProbes(t *testing.T) {
 	s := onDevice(t, 1)
 	web := httptest.NewServer(s.handler())

@@ -31,14 +31,14 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// soakShape is a layer that the emulated device runs slowly, so that the clients of the test
-// can easily ask for more. soakWidth is its width.
+// soakShape is a layer that is slow on the emulated device, so that the clients of the test can
+// easily overload the service. soakWidth is the width of its tokens.
 const (
 	soakShape = "128,512,8,4"
 	soakWidth = 128
 )
 
-// TestMain runs the service itself in the process that TestSoak starts.
+// TestMain runs the service instead of the tests in the process that TestSoak starts.
 func TestMain(m *testing.M) {
 	if child.Role() == "" {
 		os.Exit(m.Run())
@@ -49,18 +49,18 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// crowd is many clients of one service, and what became of their requests.
+// crowd is many clients of one service, and a record of what became of their requests.
 type crowd struct {
 	url, host string
 	web       *http.Client
-	right     [][]float32 // outputs of the tokens of each seed, asked one by one
+	right     [][]float32 // output for the token of each seed, computed when it was sent alone
 
 	mu       sync.Mutex
 	statuses map[int]int
 	kinds    map[string]int
-	took     []time.Duration // of right answers
+	took     []time.Duration // latencies of the right answers
 	wrong    []string
-	ending   bool // the service has been told to stop, and may refuse connections
+	ending   bool // the service was told to stop, and may refuse connections
 }
 
 const seeds = 20
@@ -79,8 +79,8 @@ func (c *crowd) failf(format string, args ...any) {
 	c.wrong = append(c.wrong, fmt.Sprintf(format, args...))
 }
 
-// note counts an answer. It must be one of the statuses, with the outputs of the seed if it
-// is 200, and with an error in words otherwise.
+// note counts an answer and checks it. The status must be one of statuses. With 200 the answer
+// must have the outputs of the seed, and otherwise an error text.
 func (c *crowd) note(kind string, start time.Time, resp *http.Response, err error, seed int, statuses ...int) {
 	var body []byte
 	if err != nil {
@@ -117,7 +117,7 @@ func (c *crowd) note(kind string, start time.Time, resp *http.Response, err erro
 }
 
 // refusedConnection reports whether a request got no answer because the service no longer
-// takes connections.
+// accepts connections.
 func refusedConnection(err error) bool {
 	for _, known := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed, io.EOF, io.ErrUnexpectedEOF} {
 		if errors.Is(err, known) {
@@ -127,7 +127,7 @@ func refusedConnection(err error) bool {
 	return false
 }
 
-// outputs reads an answer in either format.
+// outputs reads the outputs from an answer in either format.
 func outputs(kind string, body []byte) ([]float32, error) {
 	if kind == typeTensors {
 		f, err := safetensors.New(bytes.NewReader(body), int64(len(body)))
@@ -143,7 +143,7 @@ func outputs(kind string, body []byte) ([]float32, error) {
 	return slices.Concat(t.Tokens...), err
 }
 
-// body returns a good request for the token of a seed.
+// body returns a valid request for the token of a seed.
 func (c *crowd) body(tensors bool, seed int) (kind string, body []byte) {
 	if tensors {
 		var b bytes.Buffer
@@ -160,7 +160,7 @@ func (c *crowd) body(tensors bool, seed int) (kind string, body []byte) {
 	return typeJSON, body
 }
 
-// good asks as it should.
+// good sends a valid request.
 func (c *crowd) good(random *rand.Rand) {
 	seed := random.IntN(seeds)
 	kind, body := c.body(random.IntN(4) == 0, seed)
@@ -169,7 +169,7 @@ func (c *crowd) good(random *rand.Rand) {
 	c.note("good", start, resp, err, seed, 200, 503)
 }
 
-// bad asks for what there is not.
+// bad sends a request that the service must refuse.
 func (c *crowd) bad(random *rand.Rand) {
 	long := `{"tokens": [` + strings.Repeat("["+strings.Repeat("1,", 127)+"1],", 16) + "[1]]}"
 	list := []struct {
@@ -185,8 +185,8 @@ func (c *crowd) bad(random *rand.Rand) {
 	c.note("bad", time.Now(), resp, err, 0, ask.status, 503)
 }
 
-// dial opens a connection and sends the head of a good request, and pieces of its body with
-// a pause after each.
+// dial opens a connection. It sends the header of a valid request, and then its body in pieces,
+// with a pause after each.
 func (c *crowd) dial(body []byte, pieces int, pause time.Duration) (net.Conn, error) {
 	conn, err := net.Dial("tcp", c.host)
 	if err != nil {
@@ -198,14 +198,14 @@ func (c *crowd) dial(body []byte, pieces int, pause time.Duration) (net.Conn, er
 			if pieces--; pieces < 0 {
 				return
 			}
-			_, _ = conn.Write(piece) // the service may have refused the request and gone
+			_, _ = conn.Write(piece) // the service may have refused the request and closed the connection
 			time.Sleep(pause)
 		}
 	}()
 	return conn, err
 }
 
-// slow sends a body piece by piece, all of it or a part.
+// slow sends a body piece by piece, either all of it or a part.
 func (c *crowd) slow(random *rand.Rand) {
 	seed, pieces, statuses := random.IntN(seeds), 10, []int{200, 408, 503}
 	if random.IntN(2) == 0 {
@@ -223,7 +223,7 @@ func (c *crowd) slow(random *rand.Rand) {
 	c.note("slow", start, resp, err, seed, statuses...)
 }
 
-// hangUp sends a request or a part of it, and goes.
+// hangUp sends a request or a part of it, and closes the connection.
 func (c *crowd) hangUp(random *rand.Rand) {
 	_, body := c.body(false, random.IntN(seeds))
 	if conn, err := c.dial(body, random.IntN(11), 0); err == nil {
@@ -235,7 +235,8 @@ func (c *crowd) hangUp(random *rand.Rand) {
 	c.kinds["hangs up"]++
 }
 
-// capacity returns the requests a second that the service answers to a few good clients.
+// capacity returns how many requests per second the service answers if a few clients send valid
+// requests.
 func (c *crowd) capacity(length time.Duration) float64 {
 	var all sync.WaitGroup
 	end := time.Now().Add(length)
@@ -250,7 +251,7 @@ func (c *crowd) capacity(length time.Duration) float64 {
 	return float64(len(c.took)) / length.Seconds()
 }
 
-// load sends requests at a rate until ctx ends, and waits for all answers.
+// load sends requests at a rate until ctx ends, and then waits for all answers.
 func (c *crowd) load(ctx context.Context, rate float64) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -276,7 +277,7 @@ func (c *crowd) load(ctx context.Context, rate float64) {
 	}
 }
 
-// scrape reads values of the service's metrics.
+// scrape reads values from the service's metrics.
 func scrape(t *testing.T, url string, names ...string) (values []float64) {
 	t.Helper()
 	one := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -293,9 +294,9 @@ func scrape(t *testing.T, url string, names ...string) (values []float64) {
 	return values
 }
 
-// Good, bad, slow and disappearing clients send four times as much as the service can do.
-// Every answer is right or an error in words, nothing leaks, and SIGTERM lets the requests
-// in progress finish. $SONICMOE_LONG makes it a minute.
+// TestSoak sends four times as many requests as the service can answer, from good, bad, slow
+// and disappearing clients. Every answer must be right or an error text, nothing may leak, and
+// after SIGTERM the requests in progress must finish. With $SONICMOE_LONG it takes a minute.
 func TestSoak(t *testing.T) {
 	length := 2 * time.Second
 	if os.Getenv("SONICMOE_LONG") != "" {
@@ -311,7 +312,7 @@ func TestSoak(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, service.Start())
 	t.Cleanup(func() {
-		_ = service.Process.Kill() // if the test has failed
+		_ = service.Process.Kill() // needed if the test has failed
 		_ = service.Wait()
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
@@ -373,7 +374,7 @@ func TestSoak(t *testing.T) {
 	}, 15*time.Second, 100*time.Millisecond, "goroutines and files: %v before, %v after", before, &after)
 	require.Equal(t, before[2], after[2], "device memory")
 
-	// SIGTERM under load.
+	// The service gets SIGTERM under load.
 	c.web = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 	defer cancel()

@@ -10,20 +10,20 @@ import (
 // bounds are the upper bounds of the latency histogram's buckets, in seconds.
 var bounds = []float64{0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5}
 
-// recent is the number of latencies in the page's quantiles.
+// recent is the number of latencies from which the page's quantiles are computed.
 const recent = 512
 
 // stats counts a layer's requests and passes. It is safe for concurrent use.
 type stats struct {
 	mu *sync.Mutex
-	// now is the counters, without Waiting and quantiles.
+	// now holds the counters. Its Waiting and quantiles are not used.
 	now     snapshot
 	latency []uint64  // number of answers in each bucket of bounds
 	last    []float64 // ring buffer of the latest latencies in seconds
-	at      int       // its next place
+	at      int       // next index in last
 }
 
-// snapshot is the counters at one time, as the page shows them.
+// snapshot holds the counters at one time, as the page shows them.
 type snapshot struct {
 	Answers  map[int]int64 `json:"answers"` // by HTTP status
 	Passes   int64         `json:"passes"`
@@ -31,21 +31,22 @@ type snapshot struct {
 	Tokens   int64         `json:"tokens"`
 	Dropped  int64         `json:"dropped"`
 	Waiting  int           `json:"waiting"`
-	Experts  []int64       `json:"experts"` // rows that each expert has had
+	Experts  []int64       `json:"experts"` // number of rows that each expert has had
 	// P50 and P99 are quantiles of the latest latencies, in milliseconds.
 	P50 float64 `json:"p50"`
 	P99 float64 `json:"p99"`
 
 	count   uint64             // successful answers
 	seconds float64            // sum of their latencies
-	below   map[float64]uint64 // answers at most as late as each of bounds
+	below   map[float64]uint64 // number of answers with at most each latency in bounds
 }
 
 func newStats(experts int) stats {
 	return stats{mu: new(sync.Mutex), now: snapshot{Answers: map[int]int64{}, Experts: make([]int64, experts)}, latency: make([]uint64, len(bounds)+1)}
 }
 
-// answered counts an answer by its status and, if it succeeded, its latency.
+// answered counts an answer by its status. If the request succeeded, it also records the
+// latency.
 func (m *stats) answered(status int, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -66,14 +67,14 @@ func (m *stats) answered(status int, took time.Duration) {
 	m.at = (m.at + 1) % recent
 }
 
-// drop counts a request whose client went away before its pass.
+// drop counts a request whose client closed the connection before its pass.
 func (m *stats) drop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.now.Dropped++
 }
 
-// passed counts a pass and the rows of each expert by their ids.
+// passed counts a pass, and the rows of each expert, given the expert ids.
 func (m *stats) passed(requests, tokens int, ids []int32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -12,14 +12,14 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// maxHeader bounds the header of a safetensors body in bytes.
+// maxHeader is the largest size in bytes of the header of a safetensors body.
 const maxHeader = 1 << 16
 
-// dtypes are the names of the layer's types in safetensors.
+// dtypes maps the layer's types to their names in safetensors.
 var dtypes = map[moe.Type]string{moe.BF16: "BF16", moe.F16: "F16"}
 
-// readTensor reads a safetensors file with one tensor, x [T, d] for 1 to most tokens of
-// the layer. It is of the layer's type or F32. dtype is its type.
+// readTensor reads a safetensors file with one tensor, x [T, d], with 1 to most tokens T of the
+// layer's width d. Its type is the layer's type or F32; dtype is the name of that type.
 func readTensor(body io.Reader, c moe.Config, most int) (x []float32, dtype string, err error) {
 	data, err := io.ReadAll(body)
 	if err != nil {
@@ -57,14 +57,14 @@ func readTensor(body io.Reader, c moe.Config, most int) (x []float32, dtype stri
 	return x, t.DType, nil
 }
 
-// words returns 16-bit numbers from their little-endian bytes.
+// words decodes 16-bit numbers from little-endian bytes.
 func words(raw []byte) []uint16 {
 	list := make([]uint16, len(raw)/2)
 	copy(num.Bytes(list), raw)
 	return list
 }
 
-// writeTensor writes a safetensors file with one tensor, o [T, width], of a type that
+// writeTensor writes a safetensors file with one tensor, o [T, width], of the type dtype that
 // readTensor returned.
 func writeTensor(w http.ResponseWriter, o []float32, width int, dtype string) error {
 	raw := num.Bytes(o)

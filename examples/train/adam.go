@@ -2,8 +2,8 @@ package main
 
 import "math"
 
-// adam has the parameters of Adam (arXiv 1412.6980). m and v are running means of the
-// gradient and of its square, and a weight moves by rate·m/√v. ε is under the root.
+// adam holds the parameters of one step of Adam (arXiv 1412.6980). m and v are running means of
+// the gradient and of its square. A weight moves by -rate·m/√(v + ε²).
 type adam struct {
 	rate float64
 	step int // counts from 1
@@ -15,13 +15,13 @@ const (
 	epsilon = 1e-8
 )
 
-// scales returns the factors that correct the running means, which begin at 0: a weight
-// moves by rate·m/√(square·v + ε²).
+// scales returns two factors that correct the running means, which begin at 0. With them a
+// weight moves by -rate·m/√(square·v + ε²).
 func (a adam) scales() (rate, square float64) {
 	return a.rate / (1 - math.Pow(beta1, float64(a.step))), 1 / (1 - math.Pow(beta2, float64(a.step)))
 }
 
-// param is a weight on the host, with its gradient and running means.
+// param is a weight on the host, with its gradient and its running means m and v.
 type param struct {
 	w, grad, m, v []float64
 }
@@ -31,7 +31,7 @@ func newParam(w []float64) *param {
 	return &param{w: w, grad: make([]float64, n), m: make([]float64, n), v: make([]float64, n)}
 }
 
-// update takes a step and sets the gradient to 0.
+// update moves the weight by one step and sets the gradient to 0.
 func (p *param) update(a adam) {
 	rate, square := a.scales()
 	inParallel(len(p.w), func(first, last int) {

@@ -6,12 +6,12 @@ import (
 	"sonicmoe/ptx"
 )
 
-// adamThreads is the number of threads of a CTA.
+// adamThreads is the number of threads in a CTA.
 const adamThreads = 256
 
-// adamKernel is a step of Adam on the device, with one weight for each thread.
-// [param.update] is the same step on the host. The main weight is FP32; the layer reads a
-// bf16 copy.
+// adamKernel returns a kernel that makes one step of Adam on the device. Each thread updates
+// one weight. [param.update] is the same step on the host. The main copy of the weight is FP32,
+// and the layer reads a bf16 copy.
 func adamKernel() (*jit.Kernel[adamArgs], error) {
 	k := jit.NewBuilder[adamArgs]("adam", adamThreads, 1)
 	k.CTAs(func(a *adamArgs) int { return (a.N + adamThreads - 1) / adamThreads })
@@ -39,15 +39,16 @@ func adamKernel() (*jit.Kernel[adamArgs], error) {
 
 // adamArgs are the kernel's arguments.
 type adamArgs struct {
-	// The kernel reads and writes Main, Mean and Square [N] f32, reads Grad [N] f32 and
+	// The kernel reads and writes Main, Mean and Square [N] f32. It reads Grad [N] f32 and
 	// writes Weight [N] bf16.
 	Weight, Main, Mean, Square, Grad driver.DevicePtr
 	Rate, SquareScale                float32
 	N                                int
 }
 
-// inverseRoot returns 1/√x to FP32's precision, for x > 0: a shift of the bits halves the
-// exponent, then each step of Newton's method doubles the correct digits.
+// inverseRoot returns 1/√x to FP32's precision, for x > 0. A shift of the bits halves the
+// exponent and gives a first estimate. Each step of Newton's method then doubles the number of
+// correct digits.
 func inverseRoot(x ptx.F32) ptx.F32 {
 	const magic = 0x5f3759df
 	y := ptx.Uint(magic).Sub(x.Bits().ShrI(1)).AsF32()

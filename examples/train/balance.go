@@ -1,17 +1,17 @@
 package main
 
-// balance is the load-balancing loss of Switch Transformers (arXiv 2101.03961): E·Σ f·P
-// over the experts. f is an expert's share of the pairs of token and chosen expert. P is
-// the expert's mean probability in a softmax over all logits. The loss is 1 if all experts
-// have the same share and the same probability.
+// balance is the load-balancing loss of Switch Transformers (arXiv 2101.03961): E times the sum
+// of f·P over the E experts. A token has one pair for each expert that it chose. f is an
+// expert's share of all pairs, and P is the expert's mean probability in a softmax over all
+// logits. The loss is 1 if all experts have the same share and the same probability.
 type balance struct {
 	tokens, experts int
-	// probability is [T, E], share is [E].
+	// probability is [T, E] for T tokens. share is [E].
 	probability, share []float64
 }
 
-// newBalance returns the loss of logits [T, E], which it overwrites, and of the chosen
-// ids [T, K].
+// newBalance returns the loss for logits [T, E] and the chosen expert ids [T, K]. It overwrites
+// logits.
 func newBalance(logits []float64, ids []int32, experts int) *balance {
 	b := &balance{tokens: len(logits) / experts, experts: experts, probability: logits, share: make([]float64, experts)}
 	softmaxRows(logits, experts)
@@ -21,7 +21,7 @@ func newBalance(logits []float64, ids []int32, experts int) *balance {
 	return b
 }
 
-// loss returns the loss.
+// loss returns the value of the loss.
 func (b *balance) loss() float64 {
 	var sum float64
 	for i, p := range b.probability {
@@ -30,8 +30,8 @@ func (b *balance) loss() float64 {
 	return sum * float64(b.experts) / float64(b.tokens)
 }
 
-// gradient returns scale times the gradient with respect to the logits, [T, E]. The shares
-// count as constants.
+// gradient returns the gradient with respect to the logits, [T, E], times scale. The shares are
+// treated as constants.
 func (b *balance) gradient(scale float64) []float64 {
 	scale *= float64(b.experts) / float64(b.tokens)
 	out := make([]float64, len(b.probability))

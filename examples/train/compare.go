@@ -17,12 +17,13 @@ import (
 	"sonicmoe/moe"
 )
 
-// This file has the comparison of -rounding: one training with each rule of routing.
+// This file compares rules of rounding for -rounding. It trains once with each rule.
 
-// rules are the rules of rounding.
+// rules lists the rules of rounding.
 var rules = []moe.RoundingRule{"nearest", "stochastic", "mass", "balanced", "up", "down", "expert-choice", "capacity-drop"}
 
-// parseWays reads the rules of -rounding. Plain top-K is always first.
+// parseWays reads the rules of -rounding. The first result is always plain top-K, without
+// rounding.
 func parseWays(list string) ([]moe.Rounding, error) {
 	ways := []moe.Rounding{{}}
 	if list == "all" {
@@ -42,10 +43,10 @@ func parseWays(list string) ([]moe.Rounding, error) {
 	return ways, nil
 }
 
-// roundingOf returns a rule with its parameters for a size. Counts are rounded to
-// multiples of at most 128 and at most half of an even share, as the method demands. With
-// expert choice an expert takes an even share; with a capacity an expert drops the rows
-// above 1.25 of an even share.
+// roundingOf returns a rule with its parameters for a size. The tile, to whose multiples counts
+// are rounded, is at most 128 and at most half of an even share of the rows, as the method
+// demands. With expert choice, each expert takes an even share. With a capacity, an expert
+// drops the rows beyond 1.25 times an even share.
 func roundingOf(way moe.Rounding, s size) moe.Rounding {
 	switch way.Rule {
 	case "":
@@ -62,14 +63,14 @@ func roundingOf(way moe.Rounding, s size) moe.Rounding {
 	return way
 }
 
-// trained has the mean results of all trainings with one rule.
+// trained holds the mean results of all trainings with one rule.
 type trained struct {
 	name string
 	mean curve
-	last []float64 // for each seed, the held-out loss at the end
+	last []float64 // the held-out loss at the end, for each seed
 }
 
-// compare trains with each rule and each seed, prints and draws.
+// compare trains with each rule and each seed. It prints and draws the results.
 func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	var all []trained
 	title := ""
@@ -95,7 +96,7 @@ func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	return drawWays(all, o.plot, title)
 }
 
-// trainOnce trains a model once. The first training also prints the model's size.
+// trainOnce trains one model. If first is true, it also prints the model's size.
 func trainOnce(ctx context.Context, o options, seed uint64, stdout, stderr io.Writer, first bool) (c *curve, p *place, err error) {
 	o.seed = seed
 	if p, err = openPlace(ctx, o, stderr); err != nil {
@@ -114,7 +115,7 @@ func trainOnce(ctx context.Context, o options, seed uint64, stdout, stderr io.Wr
 	return c, p, err
 }
 
-// add adds the losses of a training.
+// add adds the losses of one training to the means.
 func (t *trained) add(c *curve) {
 	if t.last == nil {
 		t.mean.losses, t.mean.heldOut = make([]float64, len(c.losses)), make([]point, len(c.heldOut))
@@ -141,7 +142,7 @@ func (t *trained) scale(by float64) {
 // end returns the held-out loss after all steps.
 func (t *trained) end() float64 { return t.mean.heldOut[len(t.mean.heldOut)-1].loss }
 
-// printWays prints a table of the held-out losses of all rules.
+// printWays prints a table of the held-out losses for all rules.
 func printWays(out io.Writer, all []trained) error {
 	fmt.Fprintln(out, "\nheld-out loss with plain top-K, nats a byte")
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -160,8 +161,8 @@ func printWays(out io.Writer, all []trained) error {
 	return w.Flush()
 }
 
-// wayColours are the colours of the rules, in the order of the rules: of the held-out losses,
-// and lighter ones of the training losses.
+// wayColours holds two colours for each rule, in the order of the rules: one for the held-out
+// losses, and a lighter one for the training losses.
 var wayColours = [][2]color.RGBA{
 	{{0x08, 0x51, 0x9c, 255}, {0x9e, 0xca, 0xe1, 255}}, {{0xd9, 0x48, 0x01, 255}, {0xfd, 0xbe, 0x85, 255}},
 	{{0x00, 0x6d, 0x2c, 255}, {0xa1, 0xd9, 0x9b, 255}}, {{0x54, 0x27, 0x8f, 255}, {0xbc, 0xbd, 0xdc, 255}},
@@ -169,8 +170,8 @@ var wayColours = [][2]color.RGBA{
 	{{0x8c, 0x51, 0x0a, 255}, {0xdf, 0xc2, 0x7d, 255}}, {{0x52, 0x52, 0x52, 255}, {0xbd, 0xbd, 0xbd, 255}},
 }
 
-// differences returns the differences of the losses to those of plain top-K, in percent:
-// held-out losses, and means of the training losses.
+// differences returns by how many percent the losses exceed those of plain top-K. held is for
+// the held-out losses, and learned for means of the training losses.
 func (t trained) differences(plain trained) (held, learned plotter.XYs) {
 	for i, h := range t.mean.heldOut {
 		held = append(held, plotter.XY{X: float64(h.step), Y: 100 * (h.loss/plain.mean.heldOut[i].loss - 1)})
@@ -182,8 +183,9 @@ func (t trained) differences(plain trained) (held, learned plotter.XYs) {
 	return held, learned
 }
 
-// drawWays draws the differences of the losses to those of plain top-K: held out, and with
-// narrow, lighter lines in training. Plain top-K, the first of all, is the zero line.
+// drawWays draws by how many percent the losses exceed those of plain top-K. Wide lines are
+// held-out losses. Narrow, lighter lines are training losses. Plain top-K, the first element of
+// all, is the zero line.
 func drawWays(all []trained, file, title string) error {
 	p := picture.New(title+": loss next to plain top-K, held out (wide) and learned (narrow)", "steps", "% more than plain top-K")
 	var wide []*plotter.Line
@@ -211,7 +213,7 @@ func drawWays(all []trained, file, title string) error {
 			}
 		}
 	}
-	for _, l := range wide { // over the narrow ones
+	for _, l := range wide { // drawn after the narrow lines, so that they are on top
 		p.Add(l)
 	}
 	if err := picture.Save(p, vg.Points(720), vg.Points(420), file); err != nil {

@@ -11,8 +11,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// device is a compiled layer, with the stream, the workspace and those tensors that all
-// blocks share because no block needs them from forward to backward.
+// device is a compiled layer with a stream, a workspace, and tensors that all blocks of the
+// model share. A tensor can be shared if no block needs it from forward to backward.
 type device struct {
 	dev        driver.Device
 	stream     driver.Stream
@@ -20,16 +20,16 @@ type device struct {
 	adam       *jit.Function
 	adamKernel *jit.Kernel[adamArgs]
 	frozen     bool
-	tokens     int    // number of tokens of the largest pass
-	seed       uint64 // seed of the latest pass that rounded
+	tokens     int    // largest number of tokens of a pass
+	seed       uint64 // seed of the latest pass with rounding
 	memory     *moe.Arena
 
 	o, do, dx, dlogits, drouter moe.Tensor
 	workspace                   moe.Buffer
 }
 
-// newDevice compiles the layer for passes of up to a number of tokens. With frozen experts
-// the layer does not learn. Close the result before dev.
+// newDevice compiles the layer for passes of at most a number of tokens. If frozen is true, the
+// experts' weights are not trained. Close the result before dev.
 func newDevice(ctx context.Context, dev driver.Device, c moe.Config, tokens int, frozen bool, kept *cache.Cache) (d *device, err error) {
 	d = &device{dev: dev, memory: moe.NewArena(dev), frozen: frozen, tokens: tokens}
 	if d.layer, err = moe.New(ctx, dev, c, moe.WithCache(kept)); err != nil {
@@ -70,7 +70,7 @@ func (d *device) reserve() error {
 	return d.memory.Err()
 }
 
-// resize sets the shapes of the shared tensors to those of a pass.
+// resize sets the shapes of the shared tensors for a pass with a number of tokens.
 func (d *device) resize(tokens int) {
 	c := d.layer.Config()
 	s, g := c.Shapes(tokens), c.Gradients(tokens, moe.F32)
@@ -80,12 +80,12 @@ func (d *device) resize(tokens int) {
 // Close frees the device memory of all blocks.
 func (d *device) Close() error { return errors.Join(d.memory.Free(), d.stream.Close()) }
 
-// wait waits for the stream.
+// wait waits for the work of the stream.
 func (d *device) wait(ctx context.Context) error {
 	return d.adam.Explain(d.layer.Explain(d.stream.Synchronize(ctx)))
 }
 
-// put and get copy whole tensors.
+// put and get copy whole tensors to and from the device.
 func (d *device) put(to moe.Tensor, bytes []byte) error { return d.stream.CopyToDevice(to.Ptr, bytes) }
 
 func (d *device) get(bytes []byte, from moe.Tensor) error {

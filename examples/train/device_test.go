@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
-// testDevice makes a layer without a cache.
+// testDevice returns a layer on the tests' device, compiled without a cache.
 func testDevice(t testing.TB, s size, frozen bool) *device {
 	dev, err := open.Device(t.Context(), drivertest.Name())
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func (d *device) read(t testing.TB, p driver.DevicePtr, n int64) []float32 {
 	return out
 }
 
-// The kernel's steps equal the host's up to FP32 rounding.
+// TestAdamKernel checks that the kernel's steps equal the host's, up to FP32 rounding.
 func TestAdamKernel(t *testing.T) {
 	d := testDevice(t, testSize(t), false)
 	r := rand.New(rand.NewPCG(1, 1))
@@ -85,7 +85,7 @@ func TestAdamKernel(t *testing.T) {
 	assert.Zero(t, want.grad[0])
 }
 
-// layers are the same layer on the device and on the host.
+// layers returns the same layer on the device and on the host, and tokens.
 func layers(t *testing.T, s size, frozen bool) (*deviceExperts, *hostExperts, []uint16) {
 	r := rand.New(rand.NewPCG(3, 3))
 	shapes, d := s.layer.Shapes(s.tokens), testDevice(t, s, frozen)
@@ -99,14 +99,15 @@ func layers(t *testing.T, s size, frozen bool) (*deviceExperts, *hostExperts, []
 	return onDevice.(*deviceExperts), inHost.(*hostExperts), router
 }
 
-// Bounds of relative norms. Adam's first steps have the same length for every gradient,
-// also for one that is only a rounding error, so weights and later results differ more.
+// These are bounds of relative norms. The bounds after steps are larger, because Adam's first
+// steps have the same length for every gradient, even for one that is only a rounding error.
 const (
 	bf16Bound = 6e-3
 	adamBound = 5e-2
 )
 
-// requireClose compares a tensor with its expected value, by relative norms.
+// requireClose compares a tensor with its expected value by the relative norm of the
+// difference.
 func requireClose(t testing.TB, bound float64, want, got []float64, what string) {
 	t.Helper()
 	require.Len(t, got, len(want))
@@ -118,8 +119,8 @@ func requireClose(t testing.TB, bound float64, want, got []float64, what string)
 	require.LessOrEqual(t, math.Sqrt(off/size), bound, what)
 }
 
-// Both implementations give the same outputs and gradients, and gradients of
-// several passes add up.
+// TestExperts checks that the two implementations give the same outputs and gradients, and that
+// the gradients of several passes add up.
 func TestExperts(t *testing.T) {
 	s := testSize(t)
 	d, h, router := layers(t, s, false)
@@ -144,7 +145,7 @@ func TestExperts(t *testing.T) {
 		require.NoError(t, err)
 		requireClose(t, bound, wantGrads.x, grads.x, "dx")
 		requireClose(t, bound, wantGrads.router, grads.router, "drouter")
-		if pass == 1 { // the third pass starts again after the step
+		if pass == 1 { // the third pass begins with new gradients, after the step
 			compareWeights(t, bound, d, h)
 			require.NoError(t, h.Step(ctx, adam{rate: 0.01, step: 1}))
 			require.NoError(t, d.Step(ctx, adam{rate: 0.01, step: 1}))
@@ -181,7 +182,7 @@ func TestTokens(t *testing.T) {
 	assert.ErrorContains(t, err, "a pass has 129 tokens, must have at most 128")
 }
 
-// The optimizer's kernel assembles without spills or warnings.
+// TestAssemble checks that ptxas assembles the optimizer's kernel without spills and warnings.
 func TestAssemble(t *testing.T) {
 	outside.Ptxas(t)
 	k, err := adamKernel()
@@ -191,7 +192,8 @@ func TestAssemble(t *testing.T) {
 	require.Empty(t, ptxas.Complaint(report), report)
 }
 
-// TestFrozen checks that frozen experts do not change, but still pass gradients on.
+// TestFrozen checks that frozen experts do not change, and that gradients still pass through
+// them.
 func TestFrozen(t *testing.T) {
 	s := testSize(t)
 	d, h, router := layers(t, s, true)

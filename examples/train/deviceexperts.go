@@ -9,21 +9,21 @@ import (
 	"sonicmoe/moe"
 )
 
-// deviceExperts is the layer of one block on a device. From forward to backward it keeps
-// x, H, scores and experts.
+// deviceExperts is the layer of one block on a device. It keeps x, H, scores and expert ids
+// from forward to backward.
 type deviceExperts struct {
 	*device
 	tokens                        int // number of tokens of the latest pass
 	call                          *moe.Call
 	x, router, h, scores, experts moe.Tensor
 	w1, w2                        deviceWeight
-	list, chosen                  moe.RoutingList // with rounding: the whole buffer, and the list of the latest pass
+	list, chosen                  moe.RoutingList // used with rounding: list is the whole buffer, chosen the list of the latest pass
 	listH, logits, kept           moe.Tensor      // kept is the H of the latest pass
-	// added reports whether the gradients hold a pass since the latest step.
+	// added reports whether the gradients contain a pass since the latest step.
 	added bool
 }
 
-// newExperts implements makeExperts.
+// newExperts creates the layer of a block. It is a makeExperts.
 func (d *device) newExperts(w1, w2 []uint16) (experts, error) {
 	e := &deviceExperts{device: d, call: d.layer.NewCall()}
 	c, m := d.layer.Config(), d.memory
@@ -43,7 +43,7 @@ func (d *device) newExperts(w1, w2 []uint16) (experts, error) {
 	return e, err
 }
 
-// resize sets the shapes of the tensors to those of a pass.
+// resize sets the shapes of the block's tensors for a pass with a number of tokens.
 func (e *deviceExperts) resize(tokens int) error {
 	if tokens > e.device.tokens {
 		return fmt.Errorf("a pass has %d tokens, must have at most %d", tokens, e.device.tokens)
@@ -127,7 +127,7 @@ func (e *deviceExperts) Backward(ctx context.Context, do, dlogits []float64) (gr
 	return gradients{widen(dx), doubles(drouter)}, nil
 }
 
-// Step queues the kernels on the stream, before the next pass.
+// Step queues the optimizer's kernels on the stream. They run before the next pass.
 func (e *deviceExperts) Step(_ context.Context, a adam) error {
 	if e.frozen || !e.added {
 		return nil

@@ -9,16 +9,16 @@ import (
 	"sonicmoe/moe"
 )
 
-// deviceWeight is a weight on a device: a bf16 copy for the layer, and FP32 tensors for
-// the sum of gradients and for Adam.
+// deviceWeight is a weight on a device. It has a bf16 copy for the layer, and FP32 tensors for
+// the sum of the gradients and for Adam.
 type deviceWeight struct {
 	layer, grad        moe.Tensor
 	main, mean, square driver.DevicePtr
 	update             *jit.Launcher[adamArgs]
 }
 
-// newWeight copies a weight, given as bf16 bits, to the device. Unless the device's weights are
-// frozen, it also allocates the tensors of training.
+// newWeight copies a weight, given as bf16 bits, to the device. Unless the weights are frozen,
+// it also allocates the tensors for training.
 func (d *device) newWeight(shape moe.Shape, bits []uint16) (w deviceWeight, err error) {
 	w.layer = d.memory.Tensor(shape)
 	if err := errors.Join(d.memory.Err(), d.put(w.layer, num.Bytes(bits))); err != nil || d.frozen {

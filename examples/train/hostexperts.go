@@ -7,13 +7,14 @@ import (
 	"sonicmoe/moe"
 )
 
-// hostExperts is the MoE layer in float64 on the host, to compare the device with.
+// hostExperts is the MoE layer in float64 on the host. The device's results are compared with
+// it.
 type hostExperts struct {
 	config moe.Config
 	frozen bool
 	w1, w2 *param
 
-	layer   *reference.Layer // reference layer with the weights and the router of the latest pass
+	layer   *reference.Layer // with the experts' weights, and the router of the latest pass
 	x       []uint16
 	routing reference.Routing
 }
@@ -53,7 +54,7 @@ func (h *hostExperts) Backward(_ context.Context, do, dlogits []float64) (gradie
 	return gradients{tokens.DX, router}, h.weights(g)
 }
 
-// weights adds the gradients of a pass to the gradients of the expert weights.
+// weights adds the weight gradients of a pass to the sums since the latest step.
 func (h *hostExperts) weights(g *reference.Gradients) error {
 	if h.frozen {
 		return nil

@@ -2,8 +2,9 @@ package main
 
 import "math"
 
-// embedding turns the symbols before a place into the place's token: the sum of one vector
-// for each symbol, from a table for each distance. There is no attention.
+// embedding turns the symbols before a position into the position's token. A token is the sum
+// of one vector for each symbol. There is a table of vectors for each distance from the
+// position. The model has no attention.
 type embedding struct {
 	table            *param // [context, symbols, d]
 	context, symbols int
@@ -11,12 +12,12 @@ type embedding struct {
 	batch            batch
 }
 
-// row returns the index in the table of the vector for a token's i-th symbol.
+// row returns the index in table.w of the vector for the i-th symbol of a token.
 func (e *embedding) row(token, i int) int {
 	return (i*e.symbols + int(e.batch.before[token*e.context+i])) * e.d
 }
 
-// forward returns x [T, d].
+// forward returns the tokens x [T, d] of a batch.
 func (e *embedding) forward(b batch) []float64 {
 	e.batch = b
 	tokens := len(b.before) / e.context
@@ -33,7 +34,7 @@ func (e *embedding) forward(b batch) []float64 {
 
 // backward adds to the gradient of the table.
 func (e *embedding) backward(dx []float64) {
-	inParallel(e.context, func(first, last int) { // the ranges share no memory: each distance has its own table
+	inParallel(e.context, func(first, last int) { // each distance has its own table, so the ranges share no memory
 		for i := first; i < last; i++ {
 			for t := range e.batch.next {
 				addScaled(e.table.grad[e.row(t, i):][:e.d], 1, dx[t*e.d:][:e.d])
@@ -42,14 +43,14 @@ func (e *embedding) backward(dx []float64) {
 	})
 }
 
-// norm is an RMS norm, y = gain·x/√(mean x²).
+// norm is an RMS norm: y = gain·x/√(mean of x²).
 type norm struct {
 	gain    *param    // [d]
-	x       []float64 // inputs of the latest pass
+	x       []float64 // input of the latest pass
 	inverse []float64 // 1/√(mean x²) of each row of x
 }
 
-// leastSquare is added to the mean square, so that the norm of a row of zeros is finite.
+// leastSquare is added to the mean of x², so that the norm of a row of zeros is finite.
 const leastSquare = 1e-6
 
 func (n *norm) forward(x []float64) []float64 {
@@ -68,7 +69,7 @@ func (n *norm) forward(x []float64) []float64 {
 	return y
 }
 
-// backward returns dx and adds to the gradient of the gain.
+// backward returns the gradient of x and adds to the gradient of the gain.
 func (n *norm) backward(dy []float64) []float64 {
 	d, dx := len(n.gain.w), make([]float64, len(dy))
 	inParallel(len(n.inverse), func(first, last int) {
@@ -93,8 +94,8 @@ func (n *norm) backward(dy []float64) []float64 {
 	return dx
 }
 
-// head predicts the next symbol with an output product and a softmax. Its loss is the
-// cross entropy.
+// head predicts the next symbol with a matrix product and a softmax. Its loss is the cross
+// entropy.
 type head struct {
 	weight *param // [symbols, d]
 	d      int
@@ -102,7 +103,8 @@ type head struct {
 	dlogit []float64 // gradient of the mean loss with respect to the logits
 }
 
-// forward returns the mean cross entropy in nats.
+// forward returns the mean cross entropy in nats, for inputs x [T, d] and the symbols that
+// follow.
 func (h *head) forward(x []float64, next []uint8) float64 {
 	h.x = x
 	symbols, tokens := len(h.weight.w)/h.d, len(next)
@@ -120,12 +122,13 @@ func (h *head) forward(x []float64, next []uint8) float64 {
 	return loss / float64(tokens)
 }
 
-// logits returns logits [T, symbols].
+// logits returns the logits, [T, symbols].
 func (h *head) logits(x []float64) []float64 {
 	return timesTransposed(x, h.weight.w, len(x)/h.d, len(h.weight.w)/h.d, h.d)
 }
 
-// backward returns dx and adds to the gradient of the weight, both times scale.
+// backward returns the gradient of x and adds to the gradient of the weight. Both are
+// multiplied by scale.
 func (h *head) backward(scale float64) []float64 {
 	for i := range h.dlogit {
 		h.dlogit[i] *= scale
@@ -136,7 +139,7 @@ func (h *head) backward(scale float64) []float64 {
 	return times(h.dlogit, h.weight.w, tokens, symbols, h.d)
 }
 
-// softmaxRows overwrites rows of n logits each with their softmax.
+// softmaxRows replaces each row of n logits by its softmax.
 func softmaxRows(logits []float64, n int) {
 	inParallel(len(logits)/n, func(first, last int) {
 		for i := first; i < last; i++ {
@@ -145,7 +148,7 @@ func softmaxRows(logits []float64, n int) {
 	})
 }
 
-// softmax overwrites logits with their softmax.
+// softmax replaces logits by their softmax.
 func softmax(p []float64) {
 	most := math.Inf(-1)
 	for _, v := range p {

@@ -25,8 +25,8 @@ func centralDifferences(x []float64, f func() float64) []float64 {
 
 func randoms(r *rand.Rand, n int) []float64 { return normal(r, n, 1).w }
 
-// TestLayerGradients compares every layer of the host with central differences of a
-// random weighted sum of its outputs.
+// TestLayerGradients compares the gradients of every layer on the host with central differences
+// of a random weighted sum of the layer's outputs.
 func TestLayerGradients(t *testing.T) {
 	const tokens, d, symbols, window = 5, 6, 7, 3
 	r := rand.New(rand.NewPCG(1, 1))
@@ -39,7 +39,7 @@ func TestLayerGradients(t *testing.T) {
 	n := norm{gain: normal(r, d, 1)}
 	f := func() float64 { return dot(n.forward(x), weights) }
 	wantX, wantWeight := centralDifferences(x, f), centralDifferences(n.gain.w, f)
-	f() // run the layer with x again, because the differences have run it with other inputs
+	f() // run the layer with x again, because the central differences ran it with other inputs
 	close(wantX, n.backward(weights))
 	close(wantWeight, n.gain.grad)
 
@@ -58,7 +58,8 @@ func TestLayerGradients(t *testing.T) {
 	close(wantWeight, h.weight.grad)
 }
 
-// TestBalance checks that the balancing loss is 1 for even loads, and its gradient.
+// TestBalance checks that the balancing loss is 1 for even loads, and that its gradient is
+// right.
 func TestBalance(t *testing.T) {
 	const tokens, experts = 6, 3
 	even := newBalance(make([]float64, tokens*experts), []int32{0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0}, experts)
@@ -93,8 +94,8 @@ func TestProducts(t *testing.T) {
 	assert.Equal(t, 110.0, dot(long[0][:], long[1][:]))
 }
 
-// TestInParallel checks that all ranges together are 0..n-1, each once, for any number
-// of processors.
+// TestInParallel checks that the ranges together are 0..n-1, each number once, whatever the
+// number of processors.
 func TestInParallel(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3, 17, 1000} {
 		seen := make([]int, n)

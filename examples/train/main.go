@@ -4,20 +4,20 @@
 //	      [-freeze] [-balance WEIGHT] [-rate RATE] [-plot NAME.png] [-sample BYTES]
 //	      [-seed N] [-cache DIR|off] [-rounding RULES|all [-seeds N]]
 //
-// The model predicts the next byte of the Queries of Newton's Opticks from a
-// window of bytes before it. Each block is x + MoE(RMSnorm(x)). The MoE layer and its
-// optimizer run on the device, the rest (embedding, norms, output product, cross
-// entropy) on the host in float64. There is no attention: each byte of the window adds
-// a vector for its symbol and distance.
+// The text is the Queries of Newton's Opticks. The model predicts the next byte from a window
+// of bytes before it. Each block is x + MoE(RMSnorm(x)). The MoE layer and its optimizer run on
+// the device. Embedding, norms, output product and cross entropy run on the host in float64.
+// There is no attention: each byte of the window adds a vector that depends on its symbol and
+// its distance.
 //
-// A tenth of the text is held out. train prints the loss on it and the loss on the
-// batches of the steps.
+// A tenth of the text is held out from training. train prints the loss on it, and the loss on
+// the batches of the training steps.
 //
-// -device reference runs the MoE layer in float64 on the host too. It is slow, and its
-// loss is the one to compare the device's with. -freeze does not train the experts, to
-// show their share in the result.
+// -device reference also runs the MoE layer on the host, in float64. It is slow. Its loss is
+// the reference for the device's loss. -freeze does not train the experts, which shows how much
+// their training contributes.
 //
-// -rounding trains once with each rule of routing and prints the losses in one table.
+// -rounding trains once with each rule of token rounding, and prints the losses in one table.
 // The loss on held-out text is always computed with plain top-K.
 package main
 
@@ -37,14 +37,14 @@ var program = command.Program{Name: "train", Purpose: "trains a small language m
 
 func main() { program.Main(run) }
 
-// options are the command line.
+// options holds the values of the flags.
 type options struct {
 	device, size, plot, cache string
 	steps, sample             int
 	freeze                    bool
 	balance, rate             float64
 	seed                      uint64
-	// ways lists the rules of routing to train with. rounding is the rule of the present
+	// ways lists the rules of rounding to train with. rounding is the rule of the present
 	// training.
 	ways     []moe.Rounding
 	seeds    int

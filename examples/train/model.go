@@ -10,7 +10,7 @@ import (
 
 // model predicts the next byte from the bytes before it:
 //
-//	x = Σ table[i][symbol i back]
+//	x = Σ_i table[i][the symbol i places back]
 //	x = x + MoE(RMSnorm(x))          in each block
 //	logits = RMSnorm(x) · weightᵀ
 //
@@ -23,45 +23,45 @@ type model struct {
 	head   head
 }
 
-// block is an MoE layer with its norm. block has the FP32 weights of the router; experts
-// has those of the experts.
+// block is an MoE layer with its norm. block holds the FP32 weights of the router, and its
+// field experts holds the experts' weights.
 type block struct {
 	norm    norm
 	router  *param // [E, d]
 	experts experts
 
-	x, rounded []uint16 // tokens and router weights of the latest pass
+	x, rounded []uint16 // the layer's input and the router's weights in the latest pass, as bf16 bits
 	ids        []int32
 }
 
 // experts is the MoE layer of one block, with the experts' weights.
 type experts interface {
-	// Forward returns the output for the tokens x [T, d] and the router [E, d], both as
-	// bf16 bits, and keeps the inputs for Backward. learning reports whether Backward
-	// follows; only a learning pass rounds its counts.
+	// Forward returns the output for the tokens x [T, d] and the router's weights [E, d], both
+	// as bf16 bits. It keeps the inputs for Backward. learning reports whether a Backward
+	// follows. Only such a pass uses token rounding.
 	Forward(ctx context.Context, x, router []uint16, learning bool) (output, error)
-	// Backward follows a Forward. do [T, d] is the gradient of Forward's output, dlogits
-	// [T, E] has the gradients of the logits from other losses. Backward adds to the
-	// gradients of the expert weights, until Step.
+	// Backward must follow a Forward. do [T, d] is the gradient of Forward's output. dlogits
+	// [T, E] holds the gradients of the logits from other losses. Backward adds to the
+	// gradients of the experts' weights, which Step resets.
 	Backward(ctx context.Context, do, dlogits []float64) (gradients, error)
-	// Step updates the expert weights.
+	// Step updates the experts' weights.
 	Step(ctx context.Context, a adam) error
 }
 
-// output is O [T, d] and each token's experts [T, K].
+// output is the output O [T, d] of a layer, and each token's expert ids [T, K].
 type output struct {
 	o   []float64
 	ids []int32
 }
 
-// gradients are the gradients of x [T, d] and of the router [E, d].
+// gradients holds the gradients of x [T, d] and of the router's weights [E, d].
 type gradients struct{ x, router []float64 }
 
-// makeExperts creates the layer of one block with initial weights w1 [E, 2n, d] and w2
-// [E, d, n], bf16 bits.
+// makeExperts creates the layer of one block with the initial weights w1 [E, 2n, d] and w2 [E,
+// d, n], as bf16 bits.
 type makeExperts func(w1, w2 []uint16) (experts, error)
 
-// newModel creates a model with random weights that depend on the seed alone.
+// newModel creates a model with random weights that depend only on the seed.
 func newModel(s size, symbols int, seed uint64, create makeExperts) (*model, error) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	d := s.layer.Hidden
@@ -102,7 +102,7 @@ func ones(n int) *param {
 	return newParam(w)
 }
 
-// forward returns the mean cross entropy of a batch in nats. learning reports whether
+// forward returns the mean cross entropy of a batch, in nats. learning reports whether a
 // backward follows.
 func (m *model) forward(ctx context.Context, b batch, learning bool) (float64, error) {
 	x, err := m.hidden(ctx, b, learning)
@@ -112,7 +112,7 @@ func (m *model) forward(ctx context.Context, b batch, learning bool) (float64, e
 	return m.head.forward(x, b.next), nil
 }
 
-// hidden returns the head's input, [T, d].
+// hidden returns the input of the head, [T, d].
 func (m *model) hidden(ctx context.Context, b batch, learning bool) ([]float64, error) {
 	x := m.embed.forward(b)
 	for _, block := range m.blocks {
@@ -126,8 +126,8 @@ func (m *model) hidden(ctx context.Context, b batch, learning bool) ([]float64, 
 	return m.final.forward(x), nil
 }
 
-// backward adds the gradients of the latest batch: scale times the gradient of the cross
-// entropy and, times weight, of each block's balance loss.
+// backward adds the gradients of the latest batch: the gradient of the cross entropy times
+// scale, and the gradient of each block's balance loss times scale and weight.
 func (m *model) backward(ctx context.Context, scale, weight float64) error {
 	dx := m.final.backward(m.head.backward(scale))
 	for i := len(m.blocks) - 1; i >= 0; i-- {
@@ -164,13 +164,14 @@ func (b *block) forward(ctx context.Context, x []float64, learning bool) ([]floa
 	return out.o, err
 }
 
-// backward returns the gradient of forward's input. The balance loss enters, times weight,
-// as gradients of the logits.
+// backward returns the gradient of forward's input. The gradient of the balance loss, times
+// weight, is passed to the layer as the gradient of the logits.
 func (b *block) backward(ctx context.Context, do []float64, weight float64) ([]float64, error) {
 	var dlogits []float64
 	if weight != 0 {
 		d, experts := len(b.norm.gain.w), len(b.router.w)/len(b.norm.gain.w)
-		// The layer keeps the logits of the chosen experts only.
+		// The layer keeps only the logits of the chosen experts, so all logits are computed
+		// again.
 		logits := timesTransposed(widen(b.x), widen(b.rounded), len(b.x)/d, experts, d)
 		dlogits = newBalance(logits, b.ids, experts).gradient(weight)
 	}

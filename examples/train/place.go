@@ -12,18 +12,18 @@ import (
 	"sonicmoe/moe"
 )
 
-// onHost is the name of the float64 reference in -device.
+// onHost is the value of -device for the float64 reference on the host.
 const onHost = "reference"
 
-// place is a device for the MoE layers.
+// place is where the MoE layers run: a device, or the reference on the host.
 type place struct {
 	name   string
-	size   size // the size of -size, or the default size of the place
+	size   size // the size of -size, or the default size of this place
 	create makeExperts
 	close  func() error
 }
 
-// openPlace opens the device of the command line.
+// openPlace opens the device that the flags name.
 func openPlace(ctx context.Context, o options, stderr io.Writer) (*place, error) {
 	if o.device == onHost {
 		if o.rounding != (moe.Rounding{}) {
@@ -57,7 +57,8 @@ func openPlace(ctx context.Context, o options, stderr io.Writer) (*place, error)
 	return &place{dev.Target().Name, s, d.newExperts, func() error { return errors.Join(d.Close(), closeDevice()) }}, nil
 }
 
-// sizeOr returns the size that -size names, else the default size with the given name.
+// sizeOr returns the size that -size names. Without -size it returns the size with the given
+// name.
 func (o options) sizeOr(name string) (size, error) {
 	if o.size != "" {
 		name = o.size

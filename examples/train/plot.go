@@ -10,14 +10,14 @@ import (
 	"sonicmoe/examples/internal/picture"
 )
 
-// Colours of the curves: the loss of a single step is lighter than the mean.
+// These are the colours of the curves. The loss of single steps is lighter than the mean.
 var (
 	stepColor    = color.RGBA{0xfd, 0xbe, 0x85, 255}
 	meanColor    = color.RGBA{0xd9, 0x48, 0x01, 255}
 	heldOutColor = color.RGBA{0x08, 0x51, 0x9c, 255}
 )
 
-// draw draws the loss curve.
+// draw draws the curve of losses to a file.
 func (c *curve) draw(file, title string) error {
 	p := picture.New(title, "steps", "nats a byte")
 	var single, mean, held plotter.XYs

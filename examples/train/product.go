@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// inParallel splits 0..n-1 into ranges and calls f on all ranges, on all processors. The
-// results of f must not depend on the split, so that a run gives the same numbers on any
+// inParallel splits 0..n-1 into ranges, and calls f for all ranges, on all processors. The
+// results of f must not depend on the ranges, so that a run gives the same numbers on every
 // machine.
 func inParallel(n int, f func(first, last int)) {
 	workers := min(n, runtime.GOMAXPROCS(0))
@@ -46,7 +46,7 @@ func addScaled(y []float64, f float64, x []float64) {
 	}
 }
 
-// timesTransposed returns a·bᵀ for a [m, k] and b [n, k].
+// timesTransposed returns a·bᵀ [m, n] for a [m, k] and b [n, k].
 func timesTransposed(a, b []float64, m, n, k int) []float64 {
 	out := make([]float64, m*n)
 	inParallel(m, func(first, last int) {
@@ -59,7 +59,7 @@ func timesTransposed(a, b []float64, m, n, k int) []float64 {
 	return out
 }
 
-// times returns a·b for a [m, n] and b [n, k].
+// times returns a·b [m, k] for a [m, n] and b [n, k].
 func times(a, b []float64, m, n, k int) []float64 {
 	out := make([]float64, m*k)
 	inParallel(m, func(first, last int) {

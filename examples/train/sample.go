@@ -5,11 +5,11 @@ import (
 	"math/rand/v2"
 )
 
-// temperature divides the logits. Below 1 it favours likely symbols.
+// temperature divides the logits. A value below 1 favours likely symbols.
 const temperature = 0.5
 
-// write continues some symbols with n random symbols. The symbols given must be at least
-// as many as the model's context.
+// write continues the symbols after with n random symbols. There must be at least as many
+// symbols as the model's context.
 func (m *model) write(ctx context.Context, after []uint8, n int, r *rand.Rand) ([]uint8, error) {
 	text := append([]uint8(nil), after...)
 	for range n {
@@ -17,7 +17,7 @@ func (m *model) write(ctx context.Context, after []uint8, n int, r *rand.Rand) (
 		for i := range m.size.context {
 			b.before = append(b.before, text[len(text)-1-i])
 		}
-		x, err := m.hidden(ctx, b, false) // one token
+		x, err := m.hidden(ctx, b, false) // a batch of one token
 		if err != nil {
 			return nil, err
 		}
@@ -26,8 +26,8 @@ func (m *model) write(ctx context.Context, after []uint8, n int, r *rand.Rand) (
 	return text[len(after):], nil
 }
 
-// draw returns a symbol from the distribution that the logits give. u is uniform in [0,
-// 1).
+// draw returns a symbol drawn from the softmax of the logits, which it overwrites. u is a
+// uniform number in [0, 1).
 func draw(logits []float64, u float64) uint8 {
 	for i := range logits {
 		logits[i] /= temperature

@@ -7,24 +7,24 @@ import (
 	"sonicmoe/moe"
 )
 
-// size is a model and the parameters of its training.
+// size holds the sizes of a model and the parameters of its training.
 type size struct {
 	name  string
 	layer moe.Config
-	// blocks is the number of MoE layers, context the number of bytes before the predicted
-	// one.
+	// blocks is the number of MoE layers. context is the number of bytes from which the model
+	// predicts the next byte.
 	blocks, context int
-	// tokens is the number of tokens of a pass, passes the number of passes whose
-	// gradients a step adds up.
+	// tokens is the number of tokens of a pass. passes is the number of passes whose gradients
+	// one step adds up.
 	tokens, passes int
-	// steps is the default number of steps, rate the largest learning rate.
+	// steps is the default number of steps. rate is the largest learning rate.
 	steps int
 	rate  float64
-	// text is the number of bytes of the text to learn, 0 for all.
+	// text is the number of bytes of the text to train on, or 0 for all.
 	text int
 }
 
-// The logits are FP32, because rounded logits have many ties.
+// sizes lists the sizes. Their logits are FP32, because rounded logits have many ties.
 var sizes = []size{
 	{
 		name:   "tiny",
@@ -56,8 +56,7 @@ func findSize(name string) (size, error) {
 	return size{}, fmt.Errorf("-size is %q, must be one of %s", name, strings.Join(names, ", "))
 }
 
-// weights returns the number of weights of a model whose alphabet has the given number of
-// symbols.
+// weights returns the number of weights of a model with a number of symbols in its alphabet.
 func (s size) weights(symbols int) int64 {
 	c := s.layer
 	experts := int64(c.NumExperts) * 3 * int64(c.Intermediate) * int64(c.Hidden)

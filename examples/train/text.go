@@ -6,29 +6,28 @@ import (
 	"slices"
 )
 
-// queries are the Queries at the end of Isaac Newton's Opticks (fourth edition,
-// 1730), as plain ASCII. The text is in the public domain; the transcription is
-// by Suzanne Lybarger, Steve Harris, Josephine Paolucci and Distributed
-// Proofreaders, for Project Gutenberg.
-//
+// queries is the part "Queries" at the end of Isaac Newton's Opticks (fourth edition, 1730), in
+// plain ASCII. The text is in the public domain. The transcription is by Suzanne Lybarger,
+// Steve Harris, Josephine Paolucci and Distributed Proofreaders, for Project Gutenberg.
 //go:embed queries.txt
 var queries string
 
-// corpus is a text as symbols: each byte's index in the alphabet. The text is cut into
-// stretches, and training sees nine of ten. The held-out stretches are spread over the
-// text, because its parts differ.
+// corpus is a text as symbols. A symbol is the index of a byte in the alphabet. The text is cut
+// into stretches of equal length, and every tenth stretch is held out from training. Held-out
+// stretches are thus spread over the text, whose parts differ.
 type corpus struct {
 	alphabet []byte // ascending
 	symbols  []uint8
-	stretch  int // bytes
+	stretch  int // length in bytes
 }
 
 const (
 	stretches    = 40
-	heldOutEvery = 10 // every tenth stretch
+	heldOutEvery = 10 // every tenth stretch is held out
 )
 
-// newCorpus returns the corpus of a text of more bytes than stretches.
+// newCorpus returns the corpus of a text. The text must have more bytes than there are
+// stretches.
 func newCorpus(text string) *corpus {
 	c := &corpus{alphabet: []byte(text), symbols: make([]uint8, len(text)), stretch: len(text) / stretches}
 	slices.Sort(c.alphabet)
@@ -40,14 +39,14 @@ func newCorpus(text string) *corpus {
 	return c
 }
 
-// isHeldOut reports whether the symbol at a place is held out, so that training never
-// predicts it.
+// isHeldOut reports whether the symbol at a position is held out. Training never predicts a
+// held-out symbol.
 func (c *corpus) isHeldOut(at int) bool { return at/c.stretch%heldOutEvery == heldOutEvery-1 }
 
-// firstHeldOut returns the place of the first held-out stretch.
+// firstHeldOut returns the first position of the first held-out stretch.
 func (c *corpus) firstHeldOut() int { return (heldOutEvery - 1) * c.stretch }
 
-// text returns symbols as a string.
+// text returns symbols as text.
 func (c *corpus) text(symbols []uint8) string {
 	bytes := make([]byte, len(symbols))
 	for i, s := range symbols {
@@ -56,15 +55,15 @@ func (c *corpus) text(symbols []uint8) string {
 	return string(bytes)
 }
 
-// batch holds the places of a text from which a pass learns.
+// batch holds the positions of the text from which one pass learns.
 type batch struct {
-	// before [T, context] are the symbols before each place, the nearest first;
-	// next [T] is the symbol there.
+	// before [T, context] holds the symbols before each position, the nearest first. next [T]
+	// holds the symbol at each position.
 	before, next []uint8
 	context      int
 }
 
-// draw returns random places of the text that are not held out.
+// draw returns a batch of random positions that are not held out.
 func (c *corpus) draw(r *rand.Rand, tokens, context int) batch {
 	b := batch{context: context}
 	for len(b.next) < tokens {
@@ -75,8 +74,8 @@ func (c *corpus) draw(r *rand.Rand, tokens, context int) batch {
 	return b
 }
 
-// heldOut returns all held-out places in batches of the given number of tokens. It drops
-// the places that do not fill a batch.
+// heldOut returns all held-out positions in batches of the given number of tokens. It drops the
+// last positions, which do not fill a batch.
 func (c *corpus) heldOut(tokens, context int) []batch {
 	var all []batch
 	b := batch{context: context}
@@ -91,7 +90,7 @@ func (c *corpus) heldOut(tokens, context int) []batch {
 	return all
 }
 
-// add adds a place.
+// add adds the position at to the batch.
 func (b *batch) add(c *corpus, at int) {
 	b.next = append(b.next, c.symbols[at])
 	for i := range b.context {

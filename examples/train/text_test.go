@@ -19,10 +19,10 @@ func TestCorpus(t *testing.T) {
 	assert.Equal(t, 63, c.firstHeldOut())
 }
 
-// TestBatches checks that batches are parts of the text, and that the held-out parts
-// are not used in training and are complete.
+// TestBatches checks that batches are parts of the text. Held-out parts must not be used in
+// training and must be complete.
 func TestBatches(t *testing.T) {
-	const tokens, window = 200, 64 // small enough that no two windows of the text are equal
+	const tokens, window = 200, 64 // a window is long enough that no two windows of the text are equal
 	c := newCorpus(queries)
 	check := func(b batch, held bool, seen map[int]bool) {
 		assert.Len(t, b.next, tokens)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// training is a model while it is trained.
+// training is a model during its training.
 type training struct {
 	model   *model
 	corpus  *corpus
@@ -21,7 +21,7 @@ type training struct {
 	out     io.Writer
 }
 
-// newTraining creates a model and its text.
+// newTraining creates a model and the corpus that it learns from.
 func newTraining(s size, o options, create makeExperts, out io.Writer) (*training, error) {
 	text := queries
 	if s.text > 0 {
@@ -39,7 +39,7 @@ func newTraining(s size, o options, create makeExperts, out io.Writer) (*trainin
 	return t, err
 }
 
-// describe prints the model and the device.
+// describe prints the sizes of the model and the name of the place where it runs.
 func (t *training) describe(place string) {
 	s, c := t.size, t.corpus
 	blocks := "blocks"
@@ -53,18 +53,18 @@ func (t *training) describe(place string) {
 		len(c.symbols), t.steps, s.passes*s.tokens, math.Log(float64(len(c.alphabet))))
 }
 
-// curve has the losses of a training.
+// curve holds the losses of a training.
 type curve struct {
-	// losses are the mean cross entropies of each step's batches, in nats, before the
-	// step.
+	// losses has, for each step, the mean cross entropy of the step's batches in nats, computed
+	// before the weights change.
 	losses []float64
-	// heldOut are the losses on the held-out text.
+	// heldOut has losses on the held-out text.
 	heldOut []point
-	// load counts the tokens of each block's experts in the last tenth of the steps.
+	// load counts the tokens of each expert of each block, in the last tenth of the steps.
 	load [][]int
 }
 
-// point is a loss after a number of steps.
+// point is a loss, with the number of steps before it.
 type point struct {
 	step int
 	loss float64
@@ -73,7 +73,7 @@ type point struct {
 // reports is the number of lines that a training prints.
 const reports = 10
 
-// run takes all steps. The places from which they learn depend on the seed alone.
+// run takes all steps. The positions from which they learn depend only on the seed.
 func (t *training) run(ctx context.Context) (*curve, error) {
 	r := rand.New(rand.NewPCG(t.seed, 2))
 	held := t.corpus.heldOut(t.size.tokens, t.size.context)
@@ -101,7 +101,7 @@ func (t *training) run(ctx context.Context) (*curve, error) {
 	return c, t.report(ctx, c, held, t.steps, time.Since(began))
 }
 
-// step learns from some batches and returns their mean loss.
+// step learns from the batches of one step and returns their mean loss.
 func (t *training) step(ctx context.Context, r *rand.Rand, step int, c *curve) (float64, error) {
 	var sum float64
 	passes := float64(t.size.passes)
@@ -121,8 +121,8 @@ func (t *training) step(ctx context.Context, r *rand.Rand, step int, c *curve) (
 	return sum / passes, t.model.step(ctx, adam{rate: t.rate(step), step: step + 1})
 }
 
-// rate returns the learning rate of a step: it rises linearly over the first twentieth
-// of the steps and then falls linearly to 0.
+// rate returns the learning rate of a step. It rises linearly during the first twentieth of the
+// steps, and then falls linearly to 0.
 func (t *training) rate(step int) float64 {
 	warm := t.steps/20 + 1
 	if step < warm {
@@ -131,7 +131,8 @@ func (t *training) rate(step int) float64 {
 	return t.size.rate * float64(t.steps-step) / float64(t.steps-warm+1)
 }
 
-// sample prints the model's continuation at the first held-out place.
+// sample prints a text of n bytes with which the model continues the text before the first
+// held-out position.
 func (t *training) sample(ctx context.Context, n int) error {
 	if n == 0 {
 		return nil
@@ -145,7 +146,7 @@ func (t *training) sample(ctx context.Context, n int) error {
 	return err
 }
 
-// count adds the expert loads of the latest pass.
+// count adds the loads of the experts in the latest pass.
 func (c *curve) count(m *model) {
 	for i, b := range m.blocks {
 		for _, e := range b.ids {
@@ -154,7 +155,7 @@ func (c *curve) count(m *model) {
 	}
 }
 
-// report measures the loss on the held-out text and prints a line.
+// report measures the loss on the held-out text, and prints a line.
 func (t *training) report(ctx context.Context, c *curve, held []batch, step int, took time.Duration) error {
 	var loss float64
 	for _, b := range held {
@@ -173,8 +174,8 @@ func (t *training) report(ctx context.Context, c *curve, held []batch, step int,
 	return nil
 }
 
-// last returns the mean loss of the last tenth of the steps so far, and of at least one
-// step.
+// last returns the mean loss of the last tenth of the steps so far, or of the last step if
+// there are fewer than ten.
 func (c *curve) last() float64 {
 	tail := c.losses[len(c.losses)-max(len(c.losses)/10, 1):]
 	var sum float64
@@ -184,8 +185,8 @@ func (c *curve) last() float64 {
 	return sum / float64(len(tail))
 }
 
-// printLoss prints the losses at the end, with a remark if training and held-out losses
-// differ.
+// printLoss prints the losses at the end. It adds a remark if the training loss is far below
+// the held-out loss.
 func (c *curve) printLoss(out io.Writer, took time.Duration) {
 	heldOut := c.heldOut[len(c.heldOut)-1].loss
 	fmt.Fprintf(out, "loss %.4f nats a byte (mean of the last tenth of the steps), held out %.4f, %.3g s in all\n", c.last(), heldOut, took.Seconds())
@@ -194,7 +195,7 @@ func (c *curve) printLoss(out io.Writer, took time.Duration) {
 	}
 }
 
-// printLoad prints the load of each expert as a bar. A full bar is at least twice an even
+// printLoad prints the load of each expert as a bar. A full bar means at least twice an even
 // share.
 func (c *curve) printLoad(out io.Writer) {
 	bars := []rune(" ▁▂▃▄▅▆▇█")

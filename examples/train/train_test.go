@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// trainTiny trains a tiny model.
+// trainTiny trains a model of size tiny.
 func trainTiny(t testing.TB, o options, create makeExperts) *curve {
 	o.seed = 1
 	tr, err := newTraining(testSize(t), o, create, io.Discard)
@@ -28,9 +28,9 @@ func trainTiny(t testing.TB, o options, create makeExperts) *curve {
 	return c
 }
 
-// TestLearnsAsReference checks that the device reaches the loss of the float64
-// reference within 1 %, and that experts that learn reduce the loss by at least 5 %. It
-// takes 200 steps in long runs and on a GPU.
+// TestLearnsAsReference checks that the device reaches the loss of the float64 reference within
+// 1 %, and that training the experts reduces the loss by at least 5 %. It takes 200 steps in
+// long runs and on a GPU.
 func TestLearnsAsReference(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -47,14 +47,14 @@ func TestLearnsAsReference(t *testing.T) {
 	assert.Less(t, got.last(), got.losses[0]-0.5)
 
 	if o.steps < 200 {
-		return // below 200 steps the losses with frozen experts differ by less than the bound
+		return // below 200 steps, training the experts reduces the loss by less than the bound
 	}
 	frozen := trainTiny(t, o, testDevice(t, s, true).newExperts)
 	t.Logf("frozen experts: loss %.4f, %.0f %% more", frozen.last(), 100*(frozen.last()/got.last()-1))
 	assert.Greater(t, frozen.last(), 1.05*got.last())
 }
 
-// TestReferenceLearns checks on the reference, which is fast at this size, that experts
+// TestReferenceLearns uses the reference, which is fast at this size. It checks that experts
 // learn, and that every run gives the same numbers.
 func TestReferenceLearns(t *testing.T) {
 	if testing.Short() {
@@ -70,7 +70,7 @@ func TestReferenceLearns(t *testing.T) {
 	assert.Equal(t, trainTiny(t, o, newHostExperts(s.layer, false)), trainTiny(t, o, newHostExperts(s.layer, false)))
 }
 
-// spread returns the share of the busiest expert over an even share.
+// spread returns the load of the busiest expert, divided by an even share.
 func (c *curve) spread() float64 {
 	total, most := 0, 0
 	for _, n := range c.load[0] {
@@ -113,7 +113,7 @@ func TestRun(t *testing.T) {
 	assert.True(t, bytes.HasPrefix(file, []byte("\x89PNG")))
 }
 
-// TestSample checks that a model that has memorised one sentence writes it.
+// TestSample checks that a model that has learned one sentence by heart writes this sentence.
 func TestSample(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -142,8 +142,8 @@ func TestDraw(t *testing.T) {
 	assert.Equal(t, uint8(1), draw([]float64{0, math.NaN()}, 0.9), "the last one, whatever the logits")
 }
 
-// TestDiverges checks that a much too large learning rate ends with an error, and not
-// with a curve of NaN.
+// TestDiverges checks that a training whose learning rate is much too large ends with an error,
+// instead of a curve of NaN.
 func TestDiverges(t *testing.T) {
 	tr, err := newTraining(testSize(t), options{steps: 20, rate: 1e200, seed: 1}, newHostExperts(testSize(t).layer, true), io.Discard)
 	require.NoError(t, err)
@@ -174,7 +174,7 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
-// The learning rate rises, then falls to almost nothing.
+// TestRate checks that the learning rate first rises and then falls to almost nothing.
 func TestRate(t *testing.T) {
 	for _, steps := range []int{1, 2, 3, 200} {
 		tr := training{size: size{rate: 1}, steps: steps}
@@ -189,8 +189,8 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// With each rule of routing the model learns, and the held-out losses are printed with
-// plain top-K.
+// TestCompare checks that the model learns with each rule of rounding, and that the held-out
+// losses are computed with plain top-K.
 func TestCompare(t *testing.T) {
 	if testing.Short() {
 		t.Skip("two layers' kernels, emulated, take a minute")

@@ -58,7 +58,8 @@ type Regimes struct{ Rested, Load, Steady, Joules Pair }
 func (p Regimes) List() [4]Pair { return [4]Pair{p.Rested, p.Load, p.Steady, p.Joules} }
 
 // ComparedProduct holds the times of one grouped product after 200 ms of load. This library's
-// time is that in a whole pass. SonicMoE's is that of the product alone, in quack-kernels.
+// time is the product's time in a whole pass. SonicMoE's time is the time of the product alone,
+// in quack-kernels.
 type ComparedProduct struct {
 	Name string
 	MS   []Pair
