@@ -60,7 +60,7 @@ type crowd struct {
 	kinds    map[string]int
 	took     []time.Duration // latencies of the right answers
 	wrong    []string
-	ending   bool // the service was told to stop, and may refuse connections
+	ending   bool // the service got the signal to stop, and may refuse connections
 }
 
 const seeds = 20

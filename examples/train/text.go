@@ -9,6 +9,7 @@ import (
 // queries is the part "Queries" at the end of Isaac Newton's Opticks (fourth edition, 1730), in
 // plain ASCII. The text is in the public domain. The transcription is by Suzanne Lybarger,
 // Steve Harris, Josephine Paolucci and Distributed Proofreaders, for Project Gutenberg.
+//
 //go:embed queries.txt
 var queries string
 
