@@ -18,11 +18,11 @@ import (
 	"sonicmoe/moe"
 )
 
-// bundles lists the bundles. Layers look in them after the cache directory.
+// bundles has the paths of the bundles. A layer looks in the bundles after the cache directory.
 var bundles struct {
 	sync.Mutex
 	paths []string
-	key   string // of their signatures; "" leaves it to SONICMOE_CACHE_KEY
+	key   string // the public key for the bundles' signatures; "" means the key in SONICMOE_CACHE_KEY
 }
 
 //export sm_go_add_bundle
@@ -63,20 +63,20 @@ func sm_go_set_bundle_key(key *C.char) C.sm_status {
 	})
 }
 
-// cacheOff is the place of a cache without a directory.
+// cacheOff is the path that stands for a cache without a directory.
 const cacheOff = "off"
 
-// usable returns why a bundle or directory cannot be used with a key, and for the place
-// cacheOff why the key itself cannot.
+// usable returns an error that says why a bundle or directory cannot be used with a key. For the
+// path cacheOff, the error says why the key itself cannot be used.
 func usable(place, key string) error {
-	// A directory needs no signature as Dir, but as one of Layers.
+	// A directory needs no signature in the field Dir, but needs one in the field Layers.
 	if err := cache.Open(cache.Options{Dir: place, ReadOnly: true, Layers: []string{place}, Key: key}).Err(); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	return nil
 }
 
-// withBundles returns the option that lets a layer look in the bundles.
+// withBundles returns the option with which a layer looks in the bundles.
 func withBundles() moe.Option {
 	bundles.Lock()
 	defer bundles.Unlock()

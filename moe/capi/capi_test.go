@@ -91,15 +91,15 @@ func run(t *testing.T, source string, args ...string) string {
 	return printed.String()
 }
 
-// TestExampleInC runs the example, which checks its own results.
+// TestExampleInC runs the example program, which checks its own results.
 func TestExampleInC(t *testing.T) {
 	out := run(t, filepath.Join("..", "..", "examples", "c", "layer.c"), "emulated")
 	assert.Contains(t, out, "forward: 24 tokens")
 	assert.Contains(t, out, "backward: ")
 }
 
-// TestRoundingInC runs a program that rounds at random. It checks that lists
-// consist of whole tiles, and that O is the sum over them.
+// TestRoundingInC runs a program that rounds at random. The program checks that lists consist of
+// whole tiles, and that O is the sum over the lists.
 func TestRoundingInC(t *testing.T) {
 	out := run(t, filepath.Join("testdata", "rounding.c"))
 	assert.Contains(t, out, "seeds: ")
@@ -108,8 +108,8 @@ func TestRoundingInC(t *testing.T) {
 	assert.Contains(t, out, "one list for both: status 1: List.")
 }
 
-// TestSharedExpertInC runs a program that passes the weights of a shared expert and
-// checks its output and gradients.
+// TestSharedExpertInC runs a program that passes the weights of a shared expert, and checks its
+// output and gradients.
 func TestSharedExpertInC(t *testing.T) {
 	out := run(t, filepath.Join("testdata", "shared.c"))
 	assert.Contains(t, out, "without: status 1: SharedW1.Ptr is 0")
@@ -117,8 +117,8 @@ func TestSharedExpertInC(t *testing.T) {
 	assert.Contains(t, out, "backward: ")
 }
 
-// TestBalancingInC runs a program that balances the experts' loads: by the loss of
-// sequences, and by steps of the selection bias.
+// TestBalancingInC runs a program that balances the experts' loads in two ways: by the balance loss
+// of sequences, and by steps of the selection bias.
 func TestBalancingInC(t *testing.T) {
 	out := run(t, filepath.Join("testdata", "balance.c"), "emulated")
 	assert.Contains(t, out, "balance loss of sequences of 8 tokens")
@@ -128,8 +128,8 @@ func TestBalancingInC(t *testing.T) {
 	assert.Contains(t, out, "rate: status 1: rate is NaN")
 }
 
-// TestPackedInC runs a program that compares packed weights, as they are and arranged, with
-// plain weights.
+// TestPackedInC runs a program that compares packed weights, both as published and arranged in
+// units, with plain weights.
 func TestPackedInC(t *testing.T) {
 	out := run(t, filepath.Join("testdata", "packed.c"))
 	assert.Contains(t, out, "no scales: status 1: W1Scale.Ptr is 0")
@@ -137,8 +137,8 @@ func TestPackedInC(t *testing.T) {
 	assert.Contains(t, out, "packed: the outputs are equal")
 }
 
-// TestSignedBundlesInC checks that a program with a key adds signed bundles only, and
-// no directories.
+// TestSignedBundlesInC checks that a program that has set a key can add only signed bundles, and no
+// directories.
 func TestSignedBundlesInC(t *testing.T) {
 	public, key, err := minisign.GenerateKey(nil)
 	require.NoError(t, err)
@@ -248,8 +248,8 @@ func TestWrongUseInC(t *testing.T) {
 	}
 }
 
-// TestActivationWords compares the activations of the header and of the Python package
-// with spec's list: the same words, with the same numbers.
+// TestActivationWords checks that the header, the Python package and package spec have the same
+// words for activations, with the same numbers.
 func TestActivationWords(t *testing.T) {
 	header, err := os.ReadFile("sonicmoe.h")
 	require.NoError(t, err)
@@ -270,9 +270,9 @@ func TestActivationWords(t *testing.T) {
 	assert.Equal(t, strings.Join(words, ", "), strings.TrimSuffix(strings.Join(strings.Fields(string(tuple[1])), " "), ","))
 }
 
-// TestConfigIsWhole checks that sm_config has every field of package moe's Config,
-// by name and in order. The fields of Rounding, and Weights, are at the end, because
-// older programs do not have them.
+// TestConfigIsWhole checks that sm_config has every field of package moe's Config, with its name
+// and in its order. The fields of Rounding, and Weights, are at the end, because older programs do
+// not have them.
 func TestConfigIsWhole(t *testing.T) {
 	text, err := os.ReadFile("sonicmoe.h")
 	require.NoError(t, err)
@@ -281,7 +281,7 @@ func TestConfigIsWhole(t *testing.T) {
 	body = regexp.MustCompile(`(?s)/\*.*?\*/|u?int64_t|double`).ReplaceAllString(body, "")
 	got := regexp.MustCompile(`\w+`).FindAllString(body, -1)
 
-	// Numbers in C, of which 0 and 1 are false and true in Go.
+	// These fields are numbers in C. The numbers 0 and 1 are false and true in Go.
 	named := map[string]string{"InOut": "weight_order", "GroupSumOfTwo": "group_score"}
 	want, added := []string{"size"}, []string{"without_backward"}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[moe.Config]()) {

@@ -237,7 +237,7 @@ func sm_go_read(dev C.sm_handle, stream C.uint64_t, to unsafe.Pointer, from C.ui
 	})
 }
 
-// copied checks the host's side of a copy.
+// copied checks the host memory of a copy, and returns it as bytes.
 func copied(dev C.sm_handle, host unsafe.Pointer, bytes C.int64_t) (*device, []byte, error) {
 	d, err := find[*device](dev)
 	switch {

@@ -17,8 +17,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// handles holds the open devices and layers. A number is never used twice, so a
-// closed handle is always an error.
+// handles has the open devices and layers. A number is never used twice, so using a closed handle
+// is always an error.
 var handles struct {
 	sync.RWMutex
 	last C.sm_handle
@@ -28,14 +28,14 @@ var handles struct {
 // device is an open device.
 type device struct{ driver.Device }
 
-// layer is a layer with its idle calls, the most recently used one last. A model's
-// layers with the same configuration share one layer. A call keeps the tensor maps
-// of weights, so each set of weights has its own call, up to mostCalls.
+// layer is a layer with its idle calls, the most recently used one last. Layers of a model with the
+// same configuration share one layer. A call keeps the tensor maps of the weights of its last pass,
+// so each set of weights gets its own call, up to mostCalls calls.
 type layer struct {
 	*moe.Layer
 	dev   driver.Device
 	lock  sync.Mutex
-	calls int // number of calls made
+	calls int // number of calls that exist
 	idle  []idleCall
 }
 
@@ -45,10 +45,10 @@ type idleCall struct {
 	*call
 }
 
-// mostCalls is larger than the number of layers of any model.
+// mostCalls is the largest number of calls of a layer. No model has more layers.
 const mostCalls = 256
 
-// call is a call with buffers that are kept between passes, so that a pass does not
+// call is a call with its buffers. The buffers stay between passes, so that a pass does not
 // allocate host memory.
 type call struct {
 	*moe.Call
@@ -60,7 +60,7 @@ type call struct {
 
 	shapes    moe.Shapes
 	gradients spec.GradientShapes
-	tokens    C.int64_t // the number of tokens of shapes and gradients
+	tokens    C.int64_t // the number of tokens for which shapes and gradients are set
 }
 
 // on returns the stream of a pass.
@@ -71,7 +71,7 @@ func (c *call) on(dev driver.Device, raw C.uint64_t) driver.Stream {
 	return c.stream
 }
 
-// shape sets the shapes of l for a number of tokens.
+// shape sets the shapes of the layer l for a number of tokens.
 func (c *call) shape(l *layer, tokens C.int64_t) {
 	if c.shapes.X.IsZero() || c.tokens != tokens {
 		c.shapes, c.gradients, c.tokens = l.Shapes(int(tokens)), l.Config().Gradients(int(tokens), l.Config().Type), tokens
@@ -84,7 +84,7 @@ func (l *layer) loads() moe.Shape { return moe.TensorAt(0, moe.I32, l.Config().N
 func (*device) String() string { return "device" }
 func (*layer) String() string  { return "layer" }
 
-// keep returns a new handle.
+// keep returns a new handle for v.
 func keep(v fmt.Stringer) C.sm_handle {
 	handles.Lock()
 	defer handles.Unlock()
@@ -129,13 +129,14 @@ func using[T fmt.Stringer](h C.sm_handle, do func(T) error) C.sm_status {
 	})
 }
 
-// borrow returns a call for exclusive use until giveBack: the call of the same weights,
-// a new call, or the least recently used call. The call of a pass that panicked is not
-// given back.
+// borrow returns a call for exclusive use until giveBack. It returns the call of the same weights,
+// else a new call, else the least recently used call. A call whose pass has panicked is not given
+// back.
 func (l *layer) borrow(w1 uint64) *call {
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	// A model's layers run in turn, so the call is among the least recently used.
+	// The layers of a model run one after another, so the wanted call is among the least recently
+	// used ones, at the start of the list.
 	i := slices.IndexFunc(l.idle, func(c idleCall) bool { return c.w1 == w1 })
 	if i < 0 && (l.calls < mostCalls || len(l.idle) == 0) {
 		l.calls++

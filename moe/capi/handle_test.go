@@ -12,9 +12,8 @@ import (
 	"sonicmoe/driver"
 )
 
-// TestCallsOfWeights checks that each set of weights keeps its call between passes,
-// that two passes at the same time have two calls, and that there are never more
-// than mostCalls calls.
+// TestCallsOfWeights checks three things: each set of weights keeps its call between passes, two
+// passes at the same time have two calls, and a layer never has more than mostCalls calls.
 func TestCallsOfWeights(t *testing.T) {
 	l := &layer{} // the calls of this layer never run
 	first, second := l.borrow(1), l.borrow(1)
@@ -34,7 +33,8 @@ func TestCallsOfWeights(t *testing.T) {
 	assert.Len(t, l.idle, mostCalls-1, "one was never given back")
 }
 
-// A closed handle is an error for ever: its number is not given again.
+// TestHandlesAreGivenOnce checks that a closed handle stays an error, because its number is not
+// used again.
 func TestHandlesAreGivenOnce(t *testing.T) {
 	first := keep(&layer{})
 	require.Zero(t, sm_go_close(first))
@@ -48,7 +48,7 @@ func TestHandlesAreGivenOnce(t *testing.T) {
 	assert.Zero(t, sm_go_close(second))
 }
 
-// A panic of the library is a status, as an error is.
+// TestStatusOfAPanic checks that a panic in the library becomes a status, as an error does.
 func TestStatusOfAPanic(t *testing.T) {
 	assert.Zero(t, guarded(func() error { return nil }))
 	assert.EqualValues(t, 6, guarded(func() error { panic("a mistake") }))

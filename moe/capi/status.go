@@ -35,8 +35,8 @@ func guarded(f func() error) (status C.sm_status) {
 	return statusOf(err)
 }
 
-// statusOf returns the kind of an error. A broken device comes first, because the
-// error that broke the device also has a kind of its own.
+// statusOf returns the status of an error. It tests for a broken device first, because the error
+// that broke the device may also match another status.
 func statusOf(err error) C.sm_status {
 	var wrong *moe.ArgError
 	switch {
@@ -54,8 +54,8 @@ func statusOf(err error) C.sm_status {
 	return C.SM_FAILED
 }
 
-// say stores the text of the calling thread's last error. An exported function runs
-// on the thread of its caller from beginning to end.
+// say stores the text of the calling thread's last error. An exported function runs on its caller's
+// thread from beginning to end.
 func say(text string) {
 	to := unsafe.Slice((*byte)(unsafe.Pointer(C.sm_text())), C.SM_TEXT_BYTES)
 	text = strings.ToValidUTF8(text[:min(len(text), len(to)-1)], "")

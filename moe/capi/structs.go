@@ -18,7 +18,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// sized lists the structs of the interface. Each begins with its size.
+// sized lists the structs of the interface. The first field of each is its size.
 type sized interface {
 	C.sm_config | C.sm_sizes_of | C.sm_forward_pass | C.sm_backward_pass
 }
@@ -27,7 +27,7 @@ type sized interface {
 // not set the field.
 const maxSize = 4096
 
-// bytesOf returns the bytes of a caller's struct, whose first field is its size.
+// bytesOf returns the bytes of a caller's struct. The struct's first field tells its size.
 func bytesOf[T sized](field string, p *T) ([]byte, error) {
 	if p == nil {
 		return nil, &moe.ArgError{Field: field, Got: "NULL", Want: "the address of a struct"}
@@ -49,8 +49,8 @@ func cutsField[T sized](size uintptr) bool {
 	return i == t.NumField() || t.Field(i).Offset != size
 }
 
-// read copies a caller's struct. Fields that an older program does not have are 0;
-// fields that only a newer program has must be 0.
+// read copies a caller's struct. Fields that an older program does not have become 0. Fields that
+// only a newer program has must be 0.
 func read[T sized](field string, p *T) (T, error) {
 	var t T
 	from, err := bytesOf(field, p)
@@ -67,8 +67,7 @@ func read[T sized](field string, p *T) (T, error) {
 	return t, nil
 }
 
-// write copies as much of a struct as the caller's struct holds, and keeps the
-// caller's size.
+// write copies a struct to the caller's struct, as far as it has room, and keeps the caller's size.
 func write[T sized](field string, p *T, t T) error {
 	to, err := bytesOf(field, p)
 	if err != nil {
@@ -79,17 +78,16 @@ func write[T sized](field string, p *T, t T) error {
 	return nil
 }
 
-// types are the element types, in the order of sonicmoe.h's numbers.
+// types are the element types. The index is the number in sonicmoe.h.
 var types = []moe.Type{moe.BF16, moe.F32, moe.I32, moe.F16, moe.U8}
 
-// logits are the formats of logits, in the order of sonicmoe.h's numbers.
+// logits are the formats of logits. The index is the number in sonicmoe.h.
 var logits = []moe.Type{moe.BF16, moe.F32, moe.F16}
 
-// truths are the values of a field that is a choice of two.
+// truths are the values of a bool. The index is the number in sonicmoe.h.
 var truths = []bool{false, true}
 
-// choice converts a number to one of the values of a field, in the order of
-// sonicmoe.h's numbers.
+// choice converts a number to the value of a field that has this number in sonicmoe.h.
 func choice[V any](err *error, field string, values []V, v C.int64_t) V {
 	if v < 0 || int(v) >= len(values) {
 		if *err == nil {
@@ -100,7 +98,8 @@ func choice[V any](err *error, field string, values []V, v C.int64_t) V {
 	return values[v]
 }
 
-// number converts a value of a field to its number; a word's zero value is 0.
+// number converts the value of a field to its number in sonicmoe.h. A value that is not in the list
+// becomes 0.
 func number[V comparable](values []V, v V) C.int64_t {
 	return C.int64_t(max(slices.Index(values, v), 0))
 }
@@ -145,7 +144,7 @@ func configOf(p *C.sm_config) (moe.Config, []moe.Option, error) {
 	return c, nil, nil
 }
 
-// truth returns 1 or 0.
+// truth returns 1 for true and 0 for false.
 func truth(is bool) C.int64_t {
 	if is {
 		return 1
@@ -153,7 +152,7 @@ func truth(is bool) C.int64_t {
 	return 0
 }
 
-// structOf converts a Config to the caller's struct; it is the inverse of configOf.
+// structOf converts a Config to the caller's struct. It is the inverse of configOf.
 func structOf(c moe.Config) C.sm_config {
 	return C.sm_config{
 		hidden: C.int64_t(c.Hidden), intermediate: C.int64_t(c.Intermediate), num_experts: C.int64_t(c.NumExperts), top_k: C.int64_t(c.TopK),
@@ -172,13 +171,13 @@ func structOf(c moe.Config) C.sm_config {
 	}
 }
 
-// tensor returns a tensor that a pass must have. If the address is 0, the pass
-// returns an error that names the tensor.
+// tensor returns a tensor that a pass needs. If the address is 0, the pass returns an error that
+// names the tensor.
 func tensor(address C.uint64_t, s moe.Shape) moe.Tensor {
 	return moe.Tensor{Ptr: driver.DevicePtr(address), Shape: s}
 }
 
-// optional returns a tensor that a pass may lack: address 0 means none.
+// optional returns a tensor that a pass may do without. The address 0 means that it is absent.
 func optional(address C.uint64_t, s moe.Shape) moe.Tensor {
 	if address == 0 {
 		return moe.Tensor{}
@@ -214,8 +213,8 @@ func (c *call) setForward(l *layer, p *C.sm_forward_pass) {
 	}
 }
 
-// weight returns a tensor that some layers do not have. If the layer has none but
-// the address is not 0, the pass returns an error that names the tensor.
+// weight returns the tensor of a weight that some layers do not have. If the layer does not have
+// the weight and the address is not 0, the pass returns an error that names the weight.
 func weight(address C.uint64_t, s moe.Shape) moe.Tensor {
 	if s.IsZero() {
 		return optional(address, s)
@@ -223,8 +222,8 @@ func weight(address C.uint64_t, s moe.Shape) moe.Tensor {
 	return tensor(address, s)
 }
 
-// listOf returns a list with the entries of s. It has the ids and scores of the
-// pass, or, if the pass rounds, ids and scores of its own.
+// listOf returns a list with the number of entries of s. It has the ids and scores of the pass or,
+// if the pass rounds, separate ids and scores.
 func listOf(s moe.Shapes, tokens, ids, scores, ownIDs, ownScores C.uint64_t) moe.RoutingList {
 	if ownIDs != 0 || ownScores != 0 {
 		ids, scores = ownIDs, ownScores

@@ -22,14 +22,13 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// task is the specification of a bench, which a worker process receives.
+// task describes a bench. A worker process receives it as text.
 type task struct {
-	// Device is the name by which a worker opens its device. The device must match
-	// Target.
+	// Device is the name by which a worker opens its device. The opened device must match Target.
 	Device string
 	Target driver.Target
 	Config moe.Config
-	// Histogram, unless nil, has each expert's share of the rows.
+	// Histogram, unless nil, has the share of the rows for each expert.
 	Histogram []int64
 	// Backward reports whether the products of backward are tuned too.
 	Backward bool
@@ -37,22 +36,22 @@ type task struct {
 
 var layers = autotune.NewSubject("moe layer", newBench)
 
-// bench tries tilings of a layer's products on one set of tensors.
+// bench runs layers with candidate tilings on one set of tensors.
 type bench struct {
 	task
 	kernels       registry.Registry
 	setting       autotune.Setting
 	dev           driver.Device
-	ours          bool // Close closes the device
+	ours          bool // the bench has opened the device itself
 	trial         *trial.Trial
 	fingerprinter *fingerprinter
-	// wide is memory for the larger one of the weight gradients in FP32.
+	// wide is memory for the largest gradient of a weight in FP32.
 	wide  driver.DevicePtr
 	owned []driver.DevicePtr
 	// base is the layer with the cost model's tilings.
 	base *candidate
-	// want has the checksums of base's outputs, by run and tensor. inputs has the
-	// checksums of the tensors that no kernel may change.
+	// want has the checksums of the outputs of base, by run and tensor. inputs has the checksums of
+	// the tensors that no kernel may change.
 	want       map[string]checksum
 	inputs     map[spec.TensorID]checksum
 	candidates map[tiles.Choice]*candidate
@@ -110,7 +109,7 @@ func (b *bench) prepare(ctx context.Context) error {
 		return err
 	}
 	tokens := tokensOf(b.Config)
-	// Small widths need larger weights for outputs of order 1.
+	// With a small width, outputs of order 1 need larger weights.
 	boost := max(1, math.Sqrt(1536/float64(b.Config.Hidden)))
 	if b.trial, err = trial.New(b.dev, b.base.layer, tokens, seed, boost); err != nil {
 		return err
@@ -153,12 +152,13 @@ func (b *bench) prepare(ctx context.Context) error {
 	return nil
 }
 
-// candidate returns the layer with these tilings, and the cost model's for other products.
+// candidate returns the layer with the tilings of choice, and with the cost model's tilings for
+// other products.
 func (b *bench) candidate(ctx context.Context, choice tiles.Choice) (*candidate, error) {
 	if a := b.candidates[choice]; a != nil {
 		return a, nil
 	}
-	// Small batches must use the kernels that have tilings.
+	// Without this option, small batches would use kernels that have no tilings.
 	opts := []moe.Option{moe.WithoutTuning(), moe.WithTilings(choice.Text()), moe.WithoutDecode()}
 	if b.setting.Cache != nil {
 		opts = append(opts, moe.WithCache(b.setting.Cache))
@@ -176,7 +176,7 @@ func (b *bench) candidate(ctx context.Context, choice tiles.Choice) (*candidate,
 	return b.candidates[choice], b.room(l)
 }
 
-// room makes the workspaces large enough for a layer.
+// room makes the workspaces of the bench large enough for a layer.
 func (b *bench) room(l *moe.Layer) error {
 	if b.trial == nil {
 		return nil
@@ -209,7 +209,8 @@ func (b *bench) alloc(bytes int64) (driver.DevicePtr, error) {
 	return p, err
 }
 
-// problem returns the candidate with a product's tiling, and the runs that show the product.
+// problem returns the candidate with a product's tiling, and the runs whose outputs depend on the
+// product.
 func (b *bench) problem(ctx context.Context, product string, p gemm.Tiling) (*candidate, []run, error) {
 	id, err := spec.ParseProduct(product)
 	if err != nil {
@@ -251,7 +252,7 @@ func (b *bench) Verify(ctx context.Context, product string, p gemm.Tiling) error
 	return b.sameInputs()
 }
 
-// learn stores the checksums of a run's outputs with the cost model's layer.
+// learn stores the checksums of the outputs of a run with base, the cost model's layer.
 func (b *bench) learn(ctx context.Context, r run) error {
 	got, err := b.checksums(ctx, b.base, r)
 	for i, out := range r.outputs {
@@ -262,7 +263,8 @@ func (b *bench) learn(ctx context.Context, r run) error {
 	return err
 }
 
-// checksums runs a pass on poisoned outputs and returns their checksums.
+// checksums fills the outputs of a run with its initial value, runs the pass, and returns the
+// checksums of the outputs.
 func (b *bench) checksums(ctx context.Context, a *candidate, r run) ([]checksum, error) {
 	s := b.trial.Stream()
 	for _, out := range r.outputs {
@@ -292,7 +294,7 @@ func (b *bench) checksums(ctx context.Context, a *candidate, r run) ([]checksum,
 	return list, nil
 }
 
-// sameInputs returns an error if an input has changed.
+// sameInputs returns an error if a kernel has changed an input.
 func (b *bench) sameInputs() error {
 	a, back := &b.trial.Args, &b.trial.Back
 	tensors := []named{{spec.TensorX, a.X}}
@@ -305,7 +307,7 @@ func (b *bench) sameInputs() error {
 	}
 	for _, t := range tensors {
 		if t.IsZero() {
-			continue // a tensor that this layer does not have
+			continue // the layer does not have this tensor
 		}
 		p, err := b.fingerprinter.sum(t.Tensor)
 		if err != nil {
@@ -325,12 +327,11 @@ const repeats = 3
 // span has the events before and after a kernel.
 type span [2]driver.Event
 
-// errTimed ends a pass after the kernel that is timed.
+// errTimed stops a pass after the timed kernel.
 var errTimed = fmt.Errorf("timed")
 
-// Time implements autotune.Bench. Its runs are queued without a pause, as a
-// training step's are, so the chip cannot cool down: other tilings are best on a
-// cool chip.
+// Time implements autotune.Bench. It queues its runs without a pause, as in a training step, so
+// that the chip does not cool down. On a cool chip other tilings would be fastest.
 func (b *bench) Time(ctx context.Context, product string, p gemm.Tiling) (time.Duration, error) {
 	a, runs, err := b.problem(ctx, product, p)
 	if err != nil {
@@ -354,11 +355,11 @@ func (b *bench) Time(ctx context.Context, product string, p gemm.Tiling) (time.D
 	return times[repeats/2], nil
 }
 
-// queue runs the first of a product's runs up to its kernel, with an event before and
+// queue runs the first of a product's runs up to the product's kernel, with an event before and
 // after the kernel.
 func (b *bench) queue(a *candidate, runs []run, around span) error {
-	// If logits have gradients as well as scores, the pass runs another kernel of
-	// the product.
+	// The pass may run another kernel of the product than the run names: this happens if logits
+	// have gradients in addition to the gradients of scores.
 	var kernels []string
 	for _, r := range runs {
 		kernels = append(kernels, r.kernel)
@@ -385,7 +386,7 @@ func (b *bench) queue(a *candidate, runs []run, around span) error {
 	switch recorded {
 	case 0:
 		return fmt.Errorf("the pass has no kernel %q", r.kernel)
-	case 1: // the kernel is the last one of its pass
+	case 1: // the kernel was the last one of its pass
 		return around[1].Record(b.trial.Stream())
 	}
 	return nil

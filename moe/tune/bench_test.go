@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 
 var (
 	small = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 24}
-	// uneven has widths that end inside tiles of 64.
+	// uneven has widths that are no multiples of 64.
 	uneven = moe.Config{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 2, Bias: true, TokensHint: 24}
 )
 
@@ -61,8 +61,8 @@ func openBench(t testing.TB, dev driver.Device, s task) (*bench, error) {
 	return b.(*bench), nil
 }
 
-// TestBench checks that every product's default is right and can be timed, whether
-// the layer or a histogram routes, and that Close releases everything on the
+// TestBench checks three things: every product's default tiling gives right results and can be
+// timed, both if the layer routes and if a histogram does, and Close releases everything on the
 // caller's device.
 func TestBench(t *testing.T) {
 	for name, s := range map[string]task{
@@ -110,12 +110,12 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// TestBenchOfKinds tunes layers of other kinds: each product's default must be
-// right, with all outputs of its kernels, and can be timed.
+// TestBenchOfKinds checks layers of other kinds. Every product's default tiling must give right
+// results, with all outputs of its kernels, and must be timed.
 func TestBenchOfKinds(t *testing.T) {
 	for name, c := range map[string]struct {
 		change  func(c *moe.Config)
-		outputs []string // some outputs of the pass of dh
+		outputs []string // some outputs of the pass that checks dh
 	}{
 		"gate and up apart, biases": {func(c *moe.Config) { c.GateUp, c.Bias = spec.Apart, true }, []string{"DW1", "DW3", "DB1", "DB3"}},
 		"shared experts":            {func(c *moe.Config) { c.SharedExperts = 1 }, nil},
@@ -153,8 +153,8 @@ func TestBenchOfKinds(t *testing.T) {
 	}
 }
 
-// TestHistogram checks that a histogram with too few experts for a token is
-// refused.
+// TestHistogram checks that a histogram is refused if fewer experts have a share than a token
+// needs.
 func TestHistogram(t *testing.T) {
 	_, err := openBench(t, newDevice(t), task{Config: small, Histogram: []int64{1, 0, 0, 0}})
 	var arg *moe.ArgError
@@ -180,8 +180,8 @@ func TestHistogram(t *testing.T) {
 	assert.Equal(t, small.TokensHint*small.TopK, rows[0]+rows[1]+rows[2])
 }
 
-// TestVerifyCanFail checks that Verify fails if one bit of an output differs, or if
-// a kernel wrote to an input.
+// TestVerifyCanFail checks that Verify returns an error if one bit of an output differs, or if a
+// kernel has written to an input.
 func TestVerifyCanFail(t *testing.T) {
 	dev := newDevice(t)
 	b, err := openBench(t, dev, task{Config: small, Backward: true})
@@ -216,7 +216,7 @@ func TestVerifyCanFail(t *testing.T) {
 		flip(of, 1)
 		require.NoError(t, b.sameInputs())
 	}
-	flip(b.trial.Args.W2, 1<<14) // a bit of the exponent
+	flip(b.trial.Args.W2, 1<<14) // flips a bit of the exponent
 	assert.ErrorContains(t, b.Verify(ctx, "down", choice[spec.ProductDown]), "O has other bits")
 }
 
@@ -231,7 +231,7 @@ func TestFingerprint(t *testing.T) {
 	require.NoError(t, err)
 	f, err := newFingerprinter(context.Background(), dev, nil, s, sums)
 	require.NoError(t, err)
-	const words = 3000 // some threads take more than one step
+	const words = 3000 // some threads handle several words
 	p, err := dev.Alloc(4 * words)
 	require.NoError(t, err)
 	data := make([]uint32, words)
@@ -260,7 +260,7 @@ func TestFingerprint(t *testing.T) {
 	assert.False(t, seen[of()], "swapped words")
 }
 
-// unswizzled is a device that can remove the swizzle from tensor maps: tiles then
+// unswizzled is a device that can remove the swizzle from tensor maps. The data of tiles then
 // arrive in an order that the kernels do not expect.
 type unswizzled struct {
 	gpu.Device
@@ -274,8 +274,8 @@ func (u *unswizzled) EncodeTensorMap(m gpu.TensorMap) (gpu.EncodedTensorMap, err
 	return u.Device.EncodeTensorMap(m)
 }
 
-// TestWrongSwizzle checks that Verify finds a layer whose tiles have the wrong
-// swizzle, for each product, and that this does not affect the next candidate.
+// TestWrongSwizzle checks, for each product, that Verify finds a layer whose tiles have the wrong
+// swizzle, and that this does not affect the next candidate.
 func TestWrongSwizzle(t *testing.T) {
 	dev := &unswizzled{Device: newDevice(t)}
 	t.Cleanup(func() { jit.Forget(dev) })
@@ -297,8 +297,8 @@ func TestWrongSwizzle(t *testing.T) {
 	}
 }
 
-// TestShownBy checks that a kernel's row names the pass that shows its work, and that a
-// pass without outputs, or with an output that it does not have, is an error.
+// TestShownBy checks that the field ShownBy of a kernel determines its run. It also checks that a
+// pass without outputs, or with an output that the pass does not have, is an error.
 func TestShownBy(t *testing.T) {
 	b, err := openBench(t, newDevice(t), task{Config: small, Histogram: []int64{10, 0, 1, 5}})
 	require.NoError(t, err)

@@ -11,10 +11,9 @@ import (
 	"sonicmoe/moe/tune"
 )
 
-// Tuning one product of a small layer tries two tilings in a separate process.
-// (Times of the emulated device mean nothing; on a GPU leave Most, Rounds and Warm
-// 0.) A program that tunes calls WorkerMain first. plan.Save stores the choices for
-// moe.New.
+// ExampleLayer tunes one product of a small layer. It tries two tilings in a separate process.
+// (Times of the emulated device mean nothing. On a GPU leave Most, Rounds and Warm 0.) A program
+// that tunes calls WorkerMain first. plan.Save stores the choices for moe.New.
 func ExampleLayer() {
 	ctx := context.Background()
 	dev, err := emulated.New(emulated.Options{})
@@ -42,8 +41,8 @@ func ExampleLayer() {
 	// down 128x128 s6 p4 c1
 }
 
-// One process tunes, and all others read the result from a file: with
-// moe.WithTunedFrom every rank of a job has the same tilings.
+// ExamplePlan_Put stores the result of tuning in a file. One process tunes, and all others read the
+// file: with moe.WithTunedFrom every rank of a job has the same tilings.
 func ExamplePlan_Put() {
 	ctx := context.Background()
 	dev, err := emulated.New(emulated.Options{})

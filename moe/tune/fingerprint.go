@@ -13,9 +13,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// checksum is a digest of a tensor's bits and their positions: two sums, over all
-// words, of a hash of the word and its position. The order of the additions does
-// not change them.
+// checksum is a digest of a tensor's bits and their positions. It is two sums of hashes, over all
+// words of the tensor. A hash is of a word and its position. The order of the additions makes no
+// difference.
 type checksum [2]uint32
 
 // fingerprinter computes checksums on the device, because copying the gradients of
@@ -29,19 +29,19 @@ type fingerprinter struct {
 const (
 	checksumThreads = 256
 	checksumBytes   = 8
-	// wordsALaunch is small enough for word numbers of 32 bits.
+	// wordsALaunch is the largest number of words of one launch, so that word numbers fit 32 bits.
 	wordsALaunch = 1 << 30
 )
 
-// fingerprintArgs are the arguments of a launch.
+// fingerprintArgs are the arguments of the kernel that adds hashes.
 type fingerprintArgs struct {
-	// Data [Words] u32 is read; its hashes are added to Sums [2] u32.
+	// Data [Words] u32 is the input. The kernel adds the hashes of its words to Sums [2] u32.
 	Data, Sums driver.DevicePtr
 	Words      int
 	Seed       uint32
 }
 
-// fingerprintKernel adds the hashes of words to sums[0] and sums[1].
+// fingerprintKernel returns the kernel that adds the hashes of words to the two sums.
 func fingerprintKernel() (*jit.Kernel[fingerprintArgs], error) {
 	k := jit.NewBuilder[fingerprintArgs]("tune_fingerprint", checksumThreads, 1)
 	k.SetGrid(func(_ *fingerprintArgs, sms int) gpu.Dim3 { return gpu.Dim3{X: 8 * sms} })
@@ -66,8 +66,8 @@ func hash(x ptx.U32) ptx.U32 {
 	return x.Xor(x.ShrI(16))
 }
 
-// newFingerprinter returns a fingerprinter for a stream. sums is device memory of
-// checksumBytes for its use.
+// newFingerprinter returns a fingerprinter for a stream. sums is device memory of checksumBytes
+// bytes that the fingerprinter uses.
 func newFingerprinter(ctx context.Context, dev driver.Device, c *cache.Cache, s driver.Stream, sums driver.DevicePtr) (*fingerprinter, error) {
 	k, err := fingerprintKernel()
 	if err != nil {
@@ -80,7 +80,7 @@ func newFingerprinter(ctx context.Context, dev driver.Device, c *cache.Cache, s 
 	return &fingerprinter{launcher: k.Launcher(fn), stream: s, sums: sums}, nil
 }
 
-// sum computes a tensor's checksum, in stream order.
+// sum computes a tensor's checksum, after the earlier work of the stream.
 func (f *fingerprinter) sum(t moe.Tensor) (checksum, error) {
 	if err := f.stream.Fill32(f.sums, 0, 2); err != nil {
 		return checksum{}, err

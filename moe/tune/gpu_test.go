@@ -20,13 +20,13 @@ import (
 	"sonicmoe/moe"
 )
 
-// tuneLimit bounds the time to tune a layer with an empty cache on an H200.
+// tuneLimit is the longest time to tune a layer with an empty cache on an H200.
 const tuneLimit = 60 * time.Second
 
 var rows = flag.String("rows", "7B n=256", "`layers` that TestTuneOnGPU tunes: names with commas, slice, or all")
 
-// TestTuneOnGPU tunes layers with an empty cache, then starts each as a second process
-// would: nothing is tuned, and nothing is compiled. Set CUDA_CACHE_DISABLE=1.
+// TestTuneOnGPU tunes layers with an empty cache. It then starts each layer as a second process
+// would, and checks that this tunes nothing and compiles nothing. Set CUDA_CACHE_DISABLE=1.
 func TestTuneOnGPU(t *testing.T) {
 	if drivertest.Name() != "cuda" {
 		t.Skip("SONICMOE_DEVICE is not cuda: the times are of a GPU")

@@ -21,22 +21,21 @@ type named struct {
 	moe.Tensor
 }
 
-// run is a pass that shows the work of a kernel of a product.
+// run is a pass whose outputs depend on a kernel of a product.
 type run struct {
 	registry.Pass
-	// kernel is the kernel's name, which observers get.
+	// kernel is the name of the kernel. Observers of a call get this name.
 	kernel string
 	do     func(*moe.Call) error
-	// outputs are the tensors to compare. Before the pass, all their words are
-	// before.
+	// outputs are the tensors to compare. The pass starts with `before` in each of their words.
 	outputs []named
 	before  uint32
 }
 
 const poison = 0xffffffff
 
-// runs returns the passes that together use every kernel of a product. Time
-// measures the kernel of the first one.
+// runs returns passes that together run every kernel of a product. Time measures the kernel of the
+// first pass.
 func (b *bench) runs(product spec.ProductID) ([]run, error) {
 	var list []run
 	for _, k := range b.kernels.OfProduct(b.kernels.Product(product)) {
@@ -93,13 +92,13 @@ func (b *bench) run(p registry.Pass) (run, error) {
 	return r, nil
 }
 
-// outputs returns the outputs of a pass that a layer of this configuration has, each
-// gradient followed by the gradient that the same kernel writes.
+// outputs returns those outputs of a pass that a layer of this configuration has. A gradient that
+// the same kernel writes follows its gradient.
 func (b *bench) outputs(p registry.Pass, given bool) []spec.TensorID {
 	var list []spec.TensorID
 	for _, id := range p.Outputs {
 		if given && spec.Row(id).Role == spec.RoleRouting {
-			continue // this tensor is an input of this pass
+			continue // an input if the routing is given
 		}
 		list = append(list, id)
 		if id == spec.TensorH {
@@ -115,8 +114,8 @@ func (b *bench) outputs(p registry.Pass, given bool) []spec.TensorID {
 	return slices.DeleteFunc(list, func(id spec.TensorID) bool { return forward.Of(id).IsZero() && backward.Of(id).IsZero() })
 }
 
-// forwardOutput returns a function that finds an output of a forward pass by its id,
-// nil for any other tensor. Outputs of a forward pass are never added to.
+// forwardOutput returns a function that finds an output of a forward pass by its id. The function
+// returns nil for any other tensor. The bool is false, because no pass adds to these outputs.
 func forwardOutput(f *moe.ForwardArgs) func(spec.TensorID) (*moe.Tensor, *bool) {
 	return func(id spec.TensorID) (*moe.Tensor, *bool) {
 		switch id {
@@ -135,8 +134,8 @@ func forwardOutput(f *moe.ForwardArgs) func(spec.TensorID) (*moe.Tensor, *bool) 
 	}
 }
 
-// backwardOutput returns a function that finds an output of a backward pass by its
-// id, and whether the pass adds to it; nil for any other tensor.
+// backwardOutput returns a function that finds an output of a backward pass by its id, and whether
+// the pass adds to the output. The function returns nil for any other tensor.
 func backwardOutput(b *moe.BackwardArgs) func(spec.TensorID) (*moe.Tensor, *bool) {
 	return func(id spec.TensorID) (*moe.Tensor, *bool) {
 		switch {
@@ -152,7 +151,7 @@ func backwardOutput(b *moe.BackwardArgs) func(spec.TensorID) (*moe.Tensor, *bool
 	}
 }
 
-// forward returns a forward pass that uses the current workspace of the bench.
+// forward returns a function that queues a forward pass with the present workspace of the bench.
 func (b *bench) forward(f *moe.ForwardArgs, given bool) func(*moe.Call) error {
 	return func(c *moe.Call) error {
 		f.Workspace = b.trial.Args.Workspace
@@ -173,7 +172,7 @@ func (b *bench) backward(g *moe.BackwardArgs, given bool) func(*moe.Call) error 
 	}
 }
 
-// route gives every token experts by the shares of the histogram, and equal scores.
+// route chooses experts for every token in proportion to the histogram, with equal scores.
 func (b *bench) route(tokens int) error {
 	c := b.Config
 	shares, sum, used := make(reference.Zipf, c.NumExperts), 0.0, 0
@@ -181,7 +180,7 @@ func (b *bench) route(tokens int) error {
 		before := sum
 		sum += float64(n)
 		shares[e] = sum
-		if sum > before { // 1 row added to 2^53 is lost
+		if sum > before { // false if adding 1 row to 2^53 rows is lost in rounding
 			used++
 		}
 	}
@@ -214,7 +213,7 @@ const (
 	provenRows   = 128
 )
 
-// prove compares the cost model's layer with float64, forward and backward.
+// prove checks the cost model's layer against float64, forward and backward.
 func (b *bench) prove(ctx context.Context) error {
 	training, err := b.run(registry.Training)
 	if err != nil {
@@ -271,7 +270,7 @@ func (b *bench) proveBackward(ctx context.Context, saved trial.Results) error {
 	return rep.Check()
 }
 
-// tokensOf returns the number of tokens of the tensors.
+// tokensOf returns the number of tokens with which the bench runs.
 func tokensOf(c moe.Config) int {
 	if c.TokensHint > 0 {
 		return c.TokensHint

@@ -21,38 +21,35 @@ import (
 	"sonicmoe/moe/internal/registry"
 )
 
-// Options configure Layer. The zero value is a good default.
+// Options are the choices for [Layer]. The zero value is a good default.
 type Options struct {
-	// Cache has stored choices, and Plan.Save adds to it; nil means the user's
-	// cache, as in moe.New.
+	// Cache has stored choices, and Plan.Save adds new ones. nil means the user's cache, as in
+	// moe.New.
 	Cache *cache.Cache
-	// Device is the name by which worker processes open the GPU (driver/open);
-	// "" means "cuda", or "emulated" for an emulated device.
+	// Device is the name by which worker processes open the GPU, see driver/open. "" means "cuda",
+	// or "emulated" for an emulated device.
 	Device string
-	// ForwardOnly leaves out the products of backward.
+	// ForwardOnly leaves out the products of the backward pass.
 	ForwardOnly bool
-	// Products, unless empty, names the products to tune; the others keep their
-	// tilings.
+	// Products, unless empty, names the products to tune. Other products keep their tilings.
 	Products []string
-	// Again also tunes products with a valid stored choice.
+	// Again tunes also the products that have a valid stored choice.
 	Again bool
-	// Histogram, unless nil, has the number of rows of each expert in real use, in
-	// any unit. It replaces near-uniform routing.
+	// Histogram, unless nil, has the number of rows of each expert in real use, in any unit. It
+	// replaces a routing that is nearly even.
 	Histogram []int64
-	// Budget is the time for all products; 0 means 45 s. On a GPU preparing tensors
-	// and verifying the cost model's tilings may exceed it. On an emulated device,
-	// where that may take hours, the end of the budget is an error.
+	// Budget is the time for all products together. 0 means 45 s. On a GPU, preparing tensors and
+	// checking the cost model's tilings may take longer. On an emulated device, where this may take
+	// hours, the end of the budget is an error.
 	Budget time.Duration
-	// Most is the largest number of candidates of a product, the best ones by the
-	// cost model; 0 means all.
+	// Most is the largest number of candidates of a product, chosen by the cost model. 0 means all
+	// candidates.
 	Most int
-	// Rounds is the number of times that the finalists are timed; 0 means 15.
+	// Rounds is the number of times that the best candidates are timed. 0 means 15.
 	Rounds int
-	// Warm is the time for which the default tiling runs before measuring starts; 0
-	// means 200 ms.
+	// Warm is the time for which the default tiling runs before measuring starts. 0 means 200 ms.
 	Warm time.Duration
-	// MinGain is the least gain, as a fraction, of a choice over the default; 0
-	// means 0.01.
+	// MinGain is the least gain of a choice over the default, as a fraction. 0 means 0.01.
 	MinGain float64
 	// Progress, unless nil, is called after each step. Calls do not overlap.
 	Progress func(Progress)
@@ -63,7 +60,7 @@ type Progress struct {
 	Product string
 	// Stage is "compile", "verify" or "measure".
 	Stage string
-	// Done is the number of finished steps of the stage, Total the number of all;
+	// Done is the number of finished steps of the stage, and Total is the number of all its steps.
 	// Tiling is the last candidate.
 	Done, Total int
 	Tiling      string
@@ -73,29 +70,28 @@ type Progress struct {
 // Candidate is a tiling that the search for a product considered.
 type Candidate struct {
 	Product, Tiling string
-	// Default marks the cost model's tiling, Chosen the tiling of the plan.
+	// Default means that this is the cost model's tiling. Chosen means that the plan has it.
 	Default, Chosen bool
-	// Status is "measured", or a word for why the candidate has no time, such as
-	// "skipped", "wrong" or "rejected".
+	// Status is "measured", or a word that says why the candidate has no time: "skipped", "wrong"
+	// or "rejected", for example.
 	Status string
-	// Estimate is the cost model's time, Time the measured one.
+	// Estimate is the time by the cost model. Time is the measured time.
 	Estimate, Time time.Duration
 }
 
-// WorkerMain turns the process into a tuning worker if Layer started it as one; it
-// then does not return. A program that tunes calls it first in main: candidates
-// then run in processes of their own.
+// WorkerMain turns the process into a tuning worker if Layer has started it as one. In a worker it
+// does not return. A program that tunes calls WorkerMain first in main, so that candidates run in
+// separate processes.
 func WorkerMain() { autotune.WorkerMain() }
 
-// Plan is the result of tuning. It has no effect until Save.
+// Plan is the result of tuning. It has no effect until Save or Put.
 type Plan struct {
 	Config moe.Config
 	Target driver.Target
-	// Tilings holds the tiling of each product that was tuned or that has a valid
-	// stored tiling; moe.WithTilings takes it.
+	// Tilings has the tiling of each product that was tuned or that has a valid stored tiling. It
+	// is an argument of moe.WithTilings.
 	Tilings map[string]string
-	// Valid names the products that were not tuned, because their stored tiling is
-	// valid.
+	// Valid names the products that were not tuned because they have a valid stored tiling.
 	Valid []string
 	Took  time.Duration
 
@@ -106,17 +102,16 @@ type Plan struct {
 	valid []choice
 }
 
-// choice is a product's valid choice as it is stored.
+// choice is a valid stored choice of a product, in the stored form.
 type choice struct {
 	of    spec.ProductID
 	value []byte
 }
 
-// Layer tunes a layer's products, one after another, on a device like dev, and
-// returns a plan. Layers in use do not change. c.TokensHint determines the rows per
-// expert. Errors are *moe.ArgError, the error of ctx, errors of the device, or a
-// default tiling with wrong results. With an error, the plan has what was found
-// before it.
+// Layer tunes a layer's products one after another, on a device like dev, and returns a plan.
+// Layers in use do not change. c.TokensHint determines the number of rows of an expert. Errors are
+// *moe.ArgError, the error of ctx, errors of the device, or a default tiling with wrong results. If
+// there is an error, the plan has what was found before it.
 func Layer(ctx context.Context, dev driver.Device, c moe.Config, o Options) (*Plan, error) {
 	start := time.Now()
 	if ctx == nil {
@@ -190,7 +185,7 @@ func (p *Plan) open(o Options) ([]*registry.Product, error) {
 	return list, nil
 }
 
-// fits returns an error if the tensors exceed the device's memory, before the host
+// fits returns an error if the tensors exceed the device's memory. It runs before the host
 // allocates them.
 func (p *Plan) fits(dev driver.Device) error {
 	_, total, err := dev.Memory()
@@ -206,7 +201,7 @@ func (p *Plan) fits(dev driver.Device) error {
 	return nil
 }
 
-// stored returns a product's valid stored choice, and the value that stores it.
+// stored returns a product's valid stored choice, and its stored form.
 func (p *Plan) stored(product *registry.Product) (gemm.Tiling, []byte, bool) {
 	var digest string
 	point, origin, _ := autotune.Pick(p.cache, emit.Key(p.Target, p.Config, product.ID), func(q gemm.Tiling) (string, error) {
@@ -221,7 +216,7 @@ func (p *Plan) stored(product *registry.Product) (gemm.Tiling, []byte, bool) {
 	return point, value, err == nil
 }
 
-// tuneEmulated is tune, stopped when the budget ends.
+// tuneEmulated is tune with the budget as its deadline.
 func (p *Plan) tuneEmulated(ctx context.Context, dev driver.Device, products []*registry.Product, o Options, start time.Time) error {
 	limited, cancel := context.WithDeadline(ctx, start.Add(o.Budget))
 	defer cancel()
@@ -232,7 +227,7 @@ func (p *Plan) tuneEmulated(ctx context.Context, dev driver.Device, products []*
 	return err
 }
 
-// tune searches the spaces of the products on one bench.
+// tune searches the tilings of the products, all on one bench.
 func (p *Plan) tune(ctx context.Context, dev driver.Device, products []*registry.Product, o Options, deadline time.Time) error {
 	if o.Device == "" {
 		o.Device = "cuda"
@@ -253,7 +248,8 @@ func (p *Plan) tune(ctx context.Context, dev driver.Device, products []*registry
 	}
 	defer s.Close()
 	for i, product := range products {
-		// Time that earlier products left is shared by the later ones.
+		// A product gets an equal share of the remaining time, so later products share what earlier
+		// ones have left.
 		s.SetBudget(max(time.Second, time.Until(deadline)/time.Duration(len(products)-i)))
 		r, err := s.Tune(ctx, p.problem(product))
 		if r != nil {
@@ -267,7 +263,7 @@ func (p *Plan) tune(ctx context.Context, dev driver.Device, products []*registry
 	return nil
 }
 
-// problem returns the search for one product's tiling.
+// problem returns the description of the search for one product's tiling.
 func (p *Plan) problem(product *registry.Product) autotune.Problem[gemm.Tiling] {
 	def := kernel.Choose(p.Config, p.Target)
 	problem := autotune.Problem[gemm.Tiling]{
@@ -283,8 +279,8 @@ func (p *Plan) problem(product *registry.Product) autotune.Problem[gemm.Tiling] 
 	return problem
 }
 
-// Put stores all choices of the plan, also the valid ones that were not tuned, in a
-// cache or an autotune.File.
+// Put stores all choices of the plan, including the valid ones that were not tuned, in a cache or
+// an autotune.File.
 func (p *Plan) Put(to interface {
 	PutChoice(key string, value []byte) error
 }) error {
@@ -301,7 +297,7 @@ func (p *Plan) Put(to interface {
 	}
 	for _, r := range p.reports {
 		if r.PTX == "" {
-			continue // the search of this product did not end
+			continue // the search for this product did not finish
 		}
 		value, err := r.Record()
 		if err != nil {
@@ -314,9 +310,9 @@ func (p *Plan) Put(to interface {
 	return nil
 }
 
-// Save stores the choices in the cache of Options, with the machine code of the
-// layer that they make (with ForwardOnly, a layer without backward). A later
-// process then tunes nothing and compiles nothing.
+// Save stores the choices in Options.Cache. It also stores the machine code of the layer with these
+// choices (with ForwardOnly, of a layer without backward). A later process then tunes nothing and
+// compiles nothing.
 func (p *Plan) Save(ctx context.Context, dev driver.Device) error {
 	if len(p.reports) > 0 {
 		if err := p.Put(p.cache); err != nil {
@@ -338,8 +334,8 @@ func (p *Plan) Save(ctx context.Context, dev driver.Device) error {
 	return jit.Warm(ctx, p.cache, p.Target.Arch, sources, jit.WarmOptions{By: by})
 }
 
-// Candidates lists the candidates of the tuned products, product by product: the
-// default first, then by increasing estimate.
+// Candidates lists the candidates of the tuned products, product by product. The default comes
+// first, then the others by increasing estimate.
 func (p *Plan) Candidates() []Candidate {
 	var list []Candidate
 	for _, r := range p.reports {

@@ -22,8 +22,8 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// quick returns options that try few candidates, once or twice each, however busy
-// the machine is.
+// quick returns options with which a search tries few candidates, once or twice each, even on a
+// busy machine.
 func quick(c *cache.Cache) Options {
 	return Options{Cache: c, Budget: time.Hour, Most: 2, Rounds: 1, Warm: time.Nanosecond}
 }
@@ -69,7 +69,7 @@ func TestSecondProcess(t *testing.T) {
 		assert.Equal(t, autotune.Tuned.String(), origin, name)
 	}
 
-	// An exported bundle brings the choices to machines that never tuned.
+	// An exported bundle has the choices for machines that have never tuned.
 	bundle := filepath.Join(t.TempDir(), "tuned.tar")
 	_, err = c.ExportFile(ctx, bundle)
 	require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestSecondProcess(t *testing.T) {
 	assert.Zero(t, carried.Count(faulty.Compile))
 	assert.Equal(t, autotune.Tuned.String(), l.ChosenBy()["up"])
 
-	// A stale choice is tuned again, and nothing else.
+	// Only a stale choice is tuned again.
 	key := emit.Key(dev.Target(), small, spec.ProductDown).String()
 	down, err := tiles.Parse(map[string]string{"down": plan.Tilings["down"]})
 	require.NoError(t, err)
@@ -88,8 +88,8 @@ func TestSecondProcess(t *testing.T) {
 	c = cache.Open(cache.Options{Dir: dir})
 	require.NoError(t, c.PutChoice(key, value))
 
-	// With the bundle as a second layer of the cache nothing is tuned, and the plan
-	// has the valid choice.
+	// With the bundle as a second layer of the cache, nothing is tuned, and the plan has the valid
+	// choice from the bundle.
 	behind, err := Layer(ctx, second, small, quick(cache.Open(cache.Options{Dir: dir, Layers: []string{bundle}})))
 	require.NoError(t, err)
 	assert.Empty(t, behind.reports)
@@ -150,7 +150,7 @@ func TestLayerInUse(t *testing.T) {
 	assert.NoError(t, dev.Err())
 }
 
-// TestRefused checks that Layer refuses what cannot be tuned before it allocates
+// TestRefused checks that Layer refuses arguments that cannot be tuned before it allocates
 // anything.
 func TestRefused(t *testing.T) {
 	ctx, dev := context.Background(), newDevice(t)
@@ -199,8 +199,7 @@ func TestCancellation(t *testing.T) {
 	require.NoError(t, plan.Put(autotune.NewFile()))
 }
 
-// TestAnotherDevice checks that a worker with a different chip does not tune for
-// this one.
+// TestAnotherDevice checks that a worker whose chip differs does not tune for the caller's device.
 func TestAnotherDevice(t *testing.T) {
 	o := quick(cache.Open(cache.Options{Dir: t.TempDir()}))
 	o.Device, o.Products = "cuda", []string{"up"}
