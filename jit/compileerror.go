@@ -27,7 +27,7 @@ func (e *CompileError) Error() string {
 	return fmt.Sprintf("compiling kernel %s:\n%s", e.Kernel, strings.TrimRight(e.Log, "\n\x00"))
 }
 
-// Unwrap returns the device's error.
+// Unwrap returns the assembler's or the device's error.
 func (e *CompileError) Unwrap() error { return e.cause }
 
 var logLine = regexp.MustCompile(`\bline (\d+)`)

@@ -47,13 +47,13 @@ type Params interface {
 	U32(field *int) ptx.U32
 }
 
-// param is a parameter and the field that holds its argument.
+// param is a parameter of a kernel, with the field of A that holds its argument.
 type param[A any] struct {
 	name  string
 	kind  paramKind
 	field uintptr // offset of the field in A
 	at    int     // offset of the parameter in the packed parameters
-	// tensor computes the value of a tensor map parameter from the arguments.
+	// tensor computes a parameter that is a tensor map from the arguments of a launch.
 	tensor func(*A) gpu.TensorMap
 }
 
@@ -173,7 +173,7 @@ func (b *Builder[A]) Persistent(cluster int) {
 // Kernel is an emitted kernel with everything that its launches need.
 type Kernel[A any] struct {
 	Module *ptx.Module
-	// Name is the entry's name.
+	// Name is the name of the kernel in its module.
 	Name string
 	// Threads and SharedBytes are the size of a CTA. Cluster is the number of CTAs in a cluster, or
 	// 0 without clusters.

@@ -154,7 +154,7 @@ func TestLauncherAllocatesNothing(t *testing.T) {
 	}))
 }
 
-// TestLauncherFault checks that a fault names the Go line.
+// TestLauncherFault checks that the error for a fault of the kernel names the Go line.
 func TestLauncherFault(t *testing.T) {
 	k := jit.NewBuilder[place]("stores", 32, 1)
 	ptx.StGlobal(k.Ptr(&k.Args.Out), ptx.Uint(1))

@@ -26,7 +26,7 @@ import (
 type Source struct {
 	// Module is only read, so several sources may share it.
 	Module *ptx.Module
-	// Name is the entry's name.
+	// Name is the name of the kernel in Module.
 	Name string
 	// SharedBytes is the dynamic shared memory of a launch. The kernel's text determines it: equal
 	// modules must have equal sizes.
@@ -43,9 +43,9 @@ type Origin uint8
 
 // The origins, in the order of rising cost.
 const (
-	// Loaded: the process already had the function.
+	// Loaded: the process had loaded the function before.
 	Loaded Origin = iota
-	// Cached: machine code from disk.
+	// Cached: the machine code came from the disk cache.
 	Cached
 	// Compiled: the assembler of the device ran.
 	Compiled
@@ -170,7 +170,7 @@ func Forget(dev driver.Device) {
 // cache.
 type Stats struct{ Compiled, Cached int64 }
 
-// Stats returns the present counters.
+// Stats returns the present values of the counters.
 func (l *Loader) Stats() Stats { return Stats{l.compiled.Load(), l.cached.Load()} }
 
 // Load makes a kernel callable. It takes the function from this process or, if the process does not

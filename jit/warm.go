@@ -21,7 +21,7 @@ type Compiler interface {
 	Compile(ctx context.Context, ptx []byte, o gpu.CompileOptions) (gpu.Image, error)
 }
 
-// WarmOptions control Warm. The zero value stores PTX only.
+// WarmOptions are options of [Warm]. The zero value stores only PTX.
 type WarmOptions struct {
 	// By compiles the kernels. If it is nil, only PTX is stored, and the device will compile
 	// everything itself.

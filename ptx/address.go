@@ -60,7 +60,7 @@ func (g Global) Given() Pred { return g.Addr().Ne(Long(0)) }
 // parameter.
 type TensorMap struct{ addr U64 }
 
-// SelectMap returns a if p holds, else b.
+// SelectMap returns tensor map a if p is true, else b.
 func SelectMap(p Pred, a, b TensorMap) TensorMap { return TensorMap{Select(p, a.addr, b.addr)} }
 
 func (s Shared) operand() Operand {

@@ -6,7 +6,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// longKernel has about 2000 instructions, like the largest kernels of a layer.
+// longKernel builds a kernel of about 2000 instructions, as many as the largest kernels of a layer
+// have.
 func longKernel() *ptx.Kernel {
 	k := ptx.NewKernel("long")
 	k.SetLaunchBounds(384, 1)

@@ -20,9 +20,9 @@ func numbered(n int, format string) string {
 	return b.String()
 }
 
-// TestBudgets checks that the parser refuses a short text that declares too much,
-// with an error that names the limit, and that its memory use up to then is
-// proportional to the text's length.
+// TestBudgets checks that the parser refuses a short text that declares too much. The error must
+// name the limit, and the memory that the parser has used must be proportional to the length of the
+// text.
 func TestBudgets(t *testing.T) {
 	const top = ".version 8.0\n.target sm_90a\n"
 	entry := func(body string) string { return top + ".entry k() {\n" + body + "\nret;\n}\n" }
@@ -52,8 +52,8 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-// TestVerifierNamesAFewMistakes checks that the verifier reports at most maxErrors
-// mistakes of a kernel.
+// TestVerifierNamesAFewMistakes checks that the verifier reports at most maxErrors mistakes of a
+// kernel.
 func TestVerifierNamesAFewMistakes(t *testing.T) {
 	for _, line := range []string{"bra nowhere;\n", ".shared .b8 x[1];\n"} {
 		m, err := ptx.Parse([]byte(".version 8.0\n.target sm_90a\n.entry k() {\n" + strings.Repeat(line, 20000) + "ret;\n}\n"))

@@ -259,8 +259,8 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestConstantsAssemble passes constants to every instruction that accepts them
-// and assembles the kernel.
+// TestConstantsAssemble passes constants to every instruction that accepts them. The assembler must
+// accept the kernel.
 func TestConstantsAssemble(t *testing.T) {
 	k := ptx.NewKernel("constants")
 	out, s, n := k.ParamPtr("out"), k.SharedBase(), k.ParamU32("n")

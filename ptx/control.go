@@ -49,10 +49,11 @@ func (k *Kernel) bra(label string, p Pred, not bool) bool {
 	return k.jump(isa.Bra, p, not, Operand{Kind: OpLabel, Sym: label})
 }
 
-// If runs body on the GPU if p holds.
+// If emits a branch: threads execute body if p is true.
 func (k *Kernel) If(p Pred, body func()) { k.IfElse(p, body, nil) }
 
-// IfElse runs one of two bodies on the GPU. A nil body is empty.
+// IfElse emits a branch: threads execute then if p is true, else otherwise. A nil function is an
+// empty body.
 func (k *Kernel) IfElse(p Pred, then, otherwise func()) {
 	if p.v.konst {
 		if p.v.imm != 0 {
@@ -102,7 +103,7 @@ func (k *Kernel) Guarded(p Pred, body func()) {
 	k.guarded = false
 }
 
-// Loop repeats body on the GPU until a [Kernel.BreakIf] in body leaves the loop.
+// Loop emits a loop that repeats body until a [Kernel.BreakIf] in body leaves it.
 func (k *Kernel) Loop(body func()) {
 	l := &loop{end: k.label("end")}
 	start := k.label("loop")
@@ -120,7 +121,7 @@ func (k *Kernel) Loop(body func()) {
 	}
 }
 
-// BreakIf leaves the innermost loop if p holds.
+// BreakIf leaves the innermost loop if p is true.
 func (k *Kernel) BreakIf(p Pred) {
 	if len(k.loops) == 0 {
 		k.Errorf("BreakIf is outside a loop")
@@ -132,8 +133,8 @@ func (k *Kernel) BreakIf(p Pred) {
 	}
 }
 
-// For runs body on the GPU with i = from, from+step, … while i < to. The
-// counter must not wrap.
+// For emits a loop that executes body with i = from, from+step, … while i < to. i must not wrap
+// around.
 func (k *Kernel) For(from, to, step U32, body func(i U32)) {
 	i := NewVar(k, from)
 	k.Loop(func() {
@@ -143,10 +144,10 @@ func (k *Kernel) For(from, to, step U32, body func(i U32)) {
 	})
 }
 
-// Range runs body on the GPU with i = 0, 1, … while i < n.
+// Range emits a loop that executes body with i = 0, 1, … while i < n.
 func (k *Kernel) Range(n U32, body func(i U32)) { k.For(Uint(0), n, Uint(1), body) }
 
-// ExitIf ends the thread if p holds.
+// ExitIf ends the thread if p is true.
 func (k *Kernel) ExitIf(p Pred) {
 	if k.jump(isa.Exit, p, false) {
 		at := len(k.body) - 1
@@ -154,8 +155,8 @@ func (k *Kernel) ExitIf(p Pred) {
 	}
 }
 
-// Var is a register that can be set again, such as a value that a loop carries
-// from one iteration to the next.
+// Var is a register that can be set several times, such as a value that a loop carries from one
+// iteration to the next.
 type Var[T Value] struct{ v val }
 
 // NewVar returns a new variable with the value init.
@@ -174,7 +175,7 @@ func NewVars[T Value](k *Kernel, n int, init T) []*Var[T] {
 	return list
 }
 
-// SetAll sets vars[i] to to[i].
+// SetAll sets each variable vars[i] to the value to[i].
 func SetAll[T Value](vars []*Var[T], to []T) {
 	for i, v := range vars {
 		v.Set(to[i])
@@ -191,10 +192,10 @@ func VarOf[T Value](x T) *Var[T] {
 	return &Var[T]{v}
 }
 
-// Get returns the variable's register itself, not a copy: it changes with Set.
+// Get returns the variable's own register, not a copy. Its value changes with the next Set.
 func (x *Var[T]) Get() T { return wrap[T](x.v) }
 
-// Copy returns the present value in a new register.
+// Copy returns the variable's present value in a new register.
 func (x *Var[T]) Copy() T { return copyOf(x.Get()) }
 
 // Set gives the variable a new value.
@@ -235,7 +236,7 @@ func copyOf[T Value](x T) T {
 	return wrap[T](d)
 }
 
-// Materialize copies x, perhaps a constant, into a register of k.
+// Materialize copies x into a register of k. x may be a constant.
 func Materialize[T Value](k *Kernel, x T) T {
 	if !x.val().konst {
 		return x

@@ -61,7 +61,7 @@ func (p *parser) debug(directive string) error {
 	return nil
 }
 
-// pointer skips the attributes that describe the memory to which a parameter
+// pointer skips the attributes of a pointer parameter, which describe the memory to which it
 // points.
 func (p *parser) pointer() error {
 	if !p.accept(".ptr") {

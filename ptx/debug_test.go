@@ -51,8 +51,7 @@ func TestDebugDirectives(t *testing.T) {
 	assert.Equal(t, string(m.Print().PTX), string(again.Print().PTX))
 }
 
-// TestAllErrorsAtOnce checks that one Parse reports every wrong statement, each
-// with its line.
+// TestAllErrorsAtOnce checks that one Parse reports every wrong statement, each with its line.
 func TestAllErrorsAtOnce(t *testing.T) {
 	wrong := strings.NewReplacer("mov.u32 %r0, %tid.x;", "frob.u32 %r0;\n\tmov.u32 {%r0, %r1}, %tid.x;", "%d0], %r0", "%d0], %r9").Replace(compiled)
 	_, err := ptx.Parse([]byte(wrong))

@@ -50,8 +50,8 @@ func (d *diverging) partial(i int) bool {
 	return d.cause[i] > 0 || g > 0 && d.varies[g-1]
 }
 
-// pass goes over the body once and reports whether it marked a new region or
-// register.
+// pass goes over the body once. It reports whether it has marked a further instruction as partial
+// or a further register as varying.
 func (d *diverging) pass() (changed bool) {
 	for _, r := range d.k.regions {
 		if !d.partial(r.cause) {

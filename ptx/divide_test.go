@@ -31,8 +31,8 @@ func divisors() (list []uint32) {
 	return append(list, 1<<32-2, 1<<32-1, 641, 6700417)
 }
 
-// dividends returns the edge cases for divisor d (ends of the range, multiples of
-// d and their neighbours) and random values.
+// dividends returns edge cases for divisor d (ends of the range, multiples of d and their
+// neighbours), and random values.
 func dividends(r *rand.Rand, d uint32) []uint32 {
 	list := []uint32{0, 1, d - 1, d, d + 1, 2*d - 1, 2 * d, 1<<31 - 1, 1 << 31, 1<<31 + 1, 1<<32 - 2, 1<<32 - 1}
 	last := (1<<32 - 1) / d * d // the largest multiple of d

@@ -79,8 +79,8 @@ func fma(x, y, z float32) float32 {
 	return float32(s)
 }
 
-// extreme returns the minimum or maximum. A NaN operand is ignored unless nan is
-// set. -0 is less than +0.
+// extreme returns the minimum or maximum of x and y. If one of them is NaN, the result is the
+// other, unless nan is set. -0 is less than +0.
 func extreme(x, y float32, max, nan bool) float32 {
 	switch {
 	case x != x && y != y || nan && (x != x || y != y):
@@ -140,7 +140,7 @@ func toBF16(b uint64) uint64 {
 	return (b + 0x7fff + b>>16&1) >> 16
 }
 
-// convertConstant converts between integers, and from integers to f32.
+// convertConstant converts an integer constant to another integer type or to f32.
 func convertConstant(x uint64, from, to isa.Type) uint64 {
 	if from.Signed() {
 		x = uint64(signed(x, from))

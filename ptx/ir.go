@@ -17,7 +17,7 @@ type Module struct {
 	Files map[int]string
 }
 
-// Entry finds a kernel by name.
+// Entry returns the kernel with the given name, or nil.
 func (m *Module) Entry(name string) *Entry {
 	for _, e := range m.Entries {
 		if e.Name == name {
@@ -27,7 +27,7 @@ func (m *Module) Entry(name string) *Entry {
 	return nil
 }
 
-// Func finds a function by name. It prefers the definition to a declaration
+// Func returns the function with the given name, or nil. It prefers a definition to a declaration
 // without a body.
 func (m *Module) Func(name string) *Func {
 	var found *Func
@@ -72,18 +72,18 @@ type Param struct {
 	Type  isa.Type
 	Align int
 	Bytes int
-	// Offset is the parameter's place in the packed parameter buffer.
+	// Offset is the parameter's offset in the packed parameter buffer.
 	Offset int
 }
 
-// Dims are the extents of a CTA in threads, or of a cluster in CTAs. The zero
-// value means that the kernel states none.
+// Dims are extents in x, y and z: of a CTA in threads, or of a cluster in CTAs. The zero value
+// means that the kernel does not state any.
 type Dims [3]int
 
-// Count returns the number of threads or CTAs, 0 for the zero value.
+// Count returns the number of threads or CTAs. It is 0 for the zero value.
 func (d Dims) Count() int { return d[0] * d[1] * d[2] }
 
-// String returns the extents as PTX writes them: x alone if y and z are 1.
+// String returns the extents as PTX writes them. If y and z are 1, it returns only x.
 func (d Dims) String() string {
 	if d[1] == 1 && d[2] == 1 {
 		return strconv.Itoa(d[0])
@@ -91,7 +91,7 @@ func (d Dims) String() string {
 	return strconv.Itoa(d[0]) + ", " + strconv.Itoa(d[1]) + ", " + strconv.Itoa(d[2])
 }
 
-// Entry is a kernel.
+// Entry is a kernel of a module.
 type Entry struct {
 	Name   string
 	Params []Param
@@ -119,7 +119,7 @@ type Func struct {
 	Extern   bool
 }
 
-// ParamBytes is the size of the packed parameter buffer.
+// ParamBytes returns the size of the packed parameter buffer.
 func (e *Entry) ParamBytes() int {
 	if len(e.Params) == 0 {
 		return 0
@@ -128,7 +128,7 @@ func (e *Entry) ParamBytes() int {
 	return p.Offset + p.Bytes
 }
 
-// Param finds a parameter by name.
+// Param returns the parameter with the given name, if there is one.
 func (e *Entry) Param(name string) (Param, bool) {
 	for _, p := range e.Params {
 		if p.Name == name {
@@ -169,7 +169,7 @@ type Register struct {
 	Class isa.Type
 }
 
-// Inst is an instruction, or a label when Form is nil.
+// Inst is an instruction. If Form is nil, it is a label.
 type Inst struct {
 	Form *isa.Form
 	Mods isa.Mods
@@ -178,7 +178,7 @@ type Inst struct {
 	// negates the predicate.
 	Guard    int32
 	GuardNot bool
-	// Label is the label's name when Form is nil.
+	// Label is the name of the label, if Form is nil.
 	Label string
 	// Directive is set for some labels. It is .branchtargets, whose target labels are in Args, or
 	// the whole text of another directive.
@@ -205,7 +205,7 @@ func (in *Inst) opcode() string {
 	return s
 }
 
-// needs returns the lowest version and target that accept the instruction.
+// needs returns the lowest PTX version and target that accept the instruction.
 func (in *Inst) needs() (isa.Version, isa.Arch) {
 	if in.Form == nil {
 		return 0, 0
@@ -223,7 +223,7 @@ func (in *Inst) needs() (isa.Version, isa.Arch) {
 // OperandKind is the syntax of an operand.
 type OperandKind uint8
 
-// Operand kinds.
+// The kinds of operands. The comments show how an operand is written, by the names of its fields.
 const (
 	OpNone    OperandKind = iota
 	OpReg                 // Reg

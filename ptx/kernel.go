@@ -51,7 +51,7 @@ type regInfo struct {
 	class  isa.Type
 }
 
-// NewKernel starts a kernel with the given entry name.
+// NewKernel starts a kernel with the given name.
 func NewKernel(name string) *Kernel {
 	return &Kernel{
 		body: make([]Inst, 0, 512), args: make([]Operand, 0, 1024), regs: make([]regInfo, 0, 512),
@@ -59,17 +59,17 @@ func NewKernel(name string) *Kernel {
 	}
 }
 
-// SetLaunchBounds states the largest CTA in threads and the smallest number of
-// CTAs that must fit on an SM together. The assembler derives the number of
-// registers from them.
+// SetLaunchBounds states the largest number of threads of a CTA, and the number of CTAs that must
+// fit on an SM at the same time. From these the assembler derives how many registers a thread may
+// have.
 func (k *Kernel) SetLaunchBounds(maxThreads, minCTAs int) {
 	k.maxThreads, k.minCTAs = maxThreads, minCTAs
 }
 
-// SetCluster states the required number of CTAs in a cluster.
+// SetCluster states how many CTAs a cluster must have.
 func (k *Kernel) SetCluster(ctas int) { k.cluster = ctas }
 
-// Errorf records an error at the caller's Go line; Build returns it.
+// Errorf records an error, with the Go line of the caller. Build returns it.
 func (k *Kernel) Errorf(format string, args ...any) {
 	k.errs = append(k.errs, fmt.Errorf("%s: %s", here(new(position)).resolve(), fmt.Sprintf(format, args...)))
 }

@@ -82,8 +82,8 @@ func LdGlobal[T Value](a Global, mods ...Mod) T {
 	return load[T](a.base.v, isa.LdGlobal, a.operand(), 1, mods)[0]
 }
 
-// LdGlobalVec loads 2 or 4 adjacent values with one instruction. The address must
-// be aligned to their total size.
+// LdGlobalVec loads 2 or 4 adjacent values from global memory with one instruction. The address
+// must be aligned to their total size.
 func LdGlobalVec[T Value](a Global, n int, mods ...Mod) []T {
 	return load[T](a.base.v, isa.LdGlobal, a.operand(), n, mods)
 }
@@ -98,13 +98,13 @@ func LdShared[T Value](a Shared) T {
 	return load[T](a.base.v, isa.LdShared, a.operand(), 1, nil)[0]
 }
 
-// LdSharedVec loads 2 or 4 adjacent values with one instruction.
+// LdSharedVec loads 2 or 4 adjacent values from shared memory with one instruction.
 func LdSharedVec[T Value](a Shared, n int) []T {
 	return load[T](a.base.v, isa.LdShared, a.operand(), n, nil)
 }
 
-// Ldmatrix loads 1, 2 or 4 matrices of 8x8 16-bit elements, in the layout in which
-// [Kernel.Stmatrix] stores them.
+// Ldmatrix loads 1, 2 or 4 matrices of 8x8 16-bit elements. The registers have the layout from
+// which [Kernel.Stmatrix] stores.
 func (k *Kernel) Ldmatrix(a Shared, n int) []U32 { return k.ldmatrix("", a, n) }
 
 // LdmatrixTrans loads 1, 2 or 4 matrices transposed. Lane l gives the address of column l%8 of
@@ -137,7 +137,7 @@ func LdGlobalAcquire(a Global) U32 {
 	return load[U32](a.base.v, isa.LdSync, a.operand(), 1, []Mod{".acquire", ".gpu", ".global"})[0]
 }
 
-// StGlobalRelease stores a word that another CTA reads with [LdGlobalAcquire].
+// StGlobalRelease stores a word that other CTAs read with [LdGlobalAcquire].
 func StGlobalRelease(a Global, x U32) {
 	k := kernelOf(a.base.v, x.v)
 	if k == nil {

@@ -23,7 +23,7 @@ func (k *Kernel) special(i int) val {
 	return d
 }
 
-// Select returns a if p holds, else b.
+// Select returns a if p is true, else b.
 func Select[T Value](p Pred, a, b T) T {
 	if p.v.konst {
 		if p.v.imm != 0 {
@@ -82,7 +82,7 @@ func (x U32) B16() B16 { return B16{x.v.convert(isa.CvtInt, isa.U32, isa.U16, ".
 // F32 converts the integer to a float, rounded to nearest.
 func (x U32) F32() F32 { return F32{x.v.convert(isa.CvtIntToF32, isa.U32, isa.F32, ".u32")} }
 
-// PackBF16 rounds two floats to bf16. lo becomes the lower half.
+// PackBF16 rounds two floats to bf16, and packs them. lo becomes the lower half.
 func (k *Kernel) PackBF16(lo, hi F32) BF16x2 {
 	if lo.v.konst && hi.v.konst {
 		return BF16x2{constant(toBF16(hi.v.imm)<<16 | toBF16(lo.v.imm))}
@@ -90,8 +90,8 @@ func (k *Kernel) PackBF16(lo, hi F32) BF16x2 {
 	return BF16x2{k.opTo(isa.CvtF32ToBF16x2, isa.BF16x2, nil, hi.v.operand(isa.F32), lo.v.operand(isa.F32))}
 }
 
-// Unpack converts both halves to single precision. A bf16 is the upper half of a
-// float.
+// Unpack converts both halves to single precision. This needs only a shift and a mask, because a
+// bf16 is the upper half of a float.
 func (x BF16x2) Unpack() (lo, hi F32) {
 	return x.Bits().ShlI(16).AsF32(), x.Bits().AndI(0xffff0000).AsF32()
 }
@@ -132,7 +132,7 @@ func (x U32) F16FromE4M3() (pairs [2]F16x2) {
 	return pairs
 }
 
-// halves returns the lower and the upper half of a word.
+// halves splits a 32-bit value into its lower and its upper half.
 func (v val) halves() [2]val {
 	if v.missing() || v.konst {
 		return [2]val{v, v}
@@ -142,7 +142,7 @@ func (v val) halves() [2]val {
 	return [2]val{l, h}
 }
 
-// PackF16 rounds two floats to f16. lo becomes the lower half. Values outside the
+// PackF16 rounds two floats to f16, and packs them. lo becomes the lower half. Values outside the
 // range of f16 become infinite.
 func (k *Kernel) PackF16(lo, hi F32) F16x2 {
 	return F16x2{k.opTo(isa.CvtF32ToF16x2, isa.F16x2, nil, hi.v.operand(isa.F32), lo.v.operand(isa.F32))}
@@ -161,7 +161,7 @@ func (x U32) RotateRight(n int) U32 {
 	return U32{operate(isa.Shf, []Mod{".r", ".wrap"}, x.v, x.v, constant(uint64(n)))}
 }
 
-// Pack64 joins two 32-bit halves to 64 bits.
+// Pack64 joins two 32-bit halves to a 64-bit value.
 func (k *Kernel) Pack64(lo, hi U32) U64 {
 	if lo.v.konst && hi.v.konst {
 		return Long(hi.v.imm<<32 | lo.v.imm)

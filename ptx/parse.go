@@ -66,7 +66,8 @@ type parser struct {
 	taken  map[string]bool
 	copies map[string]int // last number that was appended to a name to make it unique
 	syms   map[string]string
-	// declared and variables count the module's declarations so far.
+	// declared and variables are the numbers of registers and variables that the module has
+	// declared so far.
 	declared, variables int
 	loc                 Loc // from the latest .loc
 	errs                []error

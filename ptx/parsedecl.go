@@ -142,7 +142,7 @@ func (p *parser) dims() (Dims, error) {
 	return d, nil
 }
 
-// atMost refuses numbers of threads or CTAs that no launch can have.
+// atMost refuses a number of threads or CTAs that no launch can have.
 func (p *parser) atMost(n int) error {
 	if n < 1 || n > 1<<16 {
 		return p.errorf("%d threads or CTAs", n)

@@ -10,7 +10,7 @@ import (
 // position is the Go call stack that emitted an instruction, as program counters, innermost first.
 type position [6]uintptr
 
-// here records the stack of its caller's caller.
+// here records the call stack, starting at the caller of the function that called here.
 func here(p *position) *position {
 	runtime.Callers(3, p[:])
 	return p
@@ -34,8 +34,8 @@ type Frame struct {
 	Func string
 }
 
-// Pos is the Go call stack that emitted an instruction: the innermost line outside
-// this package first, then its callers.
+// Pos is the Go call stack that emitted an instruction. It starts at the innermost line outside
+// this package, followed by its callers.
 type Pos []Frame
 
 // String returns text such as "pipeline/ring.go:33 < kernel/up.go:57": the line

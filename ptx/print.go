@@ -13,7 +13,7 @@ import (
 // Text is printed PTX, with a table of the Go lines that emitted each line of it.
 type Text struct {
 	PTX []byte
-	pos []*position // indexed by line
+	pos []*position // call stack for each line of the text
 }
 
 // Pos returns the Go lines that emitted a line of the text. Lines count from 1.

@@ -68,7 +68,7 @@ func start() []ptx.Inst {
 		{Label: "$prototype", Directive: ".callprototype (.param .b32 _) _ (.param .align 16 .b8 _[128])"}}
 }
 
-// inst returns an instruction of the form with the modifiers m.
+// inst returns an instruction of form f with modifiers m and random operands.
 func (s *sampler) inst(f *isa.Form, m isa.Mods) ptx.Inst {
 	in := ptx.Inst{Form: f, Mods: m}
 	if f.ID == isa.Call {

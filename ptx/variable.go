@@ -93,7 +93,7 @@ func trimZeros(b []byte, addresses []Address) []byte {
 	return b
 }
 
-// initial parses one value, or a list of values in braces.
+// initial parses one initial value, or a list of initial values in braces.
 func (p *parser) initial(v *Variable, t isa.Type, depth int) error {
 	if p.accept("{") {
 		if depth > 8 {

@@ -163,7 +163,8 @@ func (v *verifier) operands(in *Inst) {
 // immediate.
 var mapModes = map[string]int64{".elemtype": 15, ".interleave_layout": 2, ".swizzle_mode": 3, ".fill_mode": 1}
 
-// limits checks the ranges of immediates. The assembler accepts some invalid ones.
+// limits checks the ranges of immediates. The assembler accepts some invalid ones, so the verifier
+// must find them.
 func (v *verifier) limits(in *Inst) {
 	imm := func(i int) (int64, bool) {
 		if i >= len(in.Args) || in.Args[i].Kind != OpInt {

@@ -98,7 +98,7 @@ func (g grouped) loadB(p *gemm.Product, b ptx.TensorMap, s pipeline.Stage, t sch
 	})
 }
 
-// b returns element (column, depth) of an expert's B.
+// b returns the element of an expert's B for the given column of C and the given k.
 func (g grouped) b(values []uint16, expert, column, depth int) float64 {
 	at := expert*g.width*g.depth + column*g.depth + depth
 	if g.bMN {
@@ -199,8 +199,7 @@ func TestGroupedWithoutRows(t *testing.T) {
 	g.run(t, timings[0], pack(0))
 }
 
-// TestTiling checks that CheckAtoms names the kernel and the tiling that it
-// refuses.
+// TestTiling checks that the error of CheckAtoms names the kernel and the tiling.
 func TestTiling(t *testing.T) {
 	require.Equal(t, "128x192 s4 p8 c2", gemm.Tiling{TileN: 192, Stages: 4, GroupM: 8, ClusterM: 2}.String())
 	require.NoError(t, gemm.Tiling{TileN: 192, ClusterM: 1}.CheckAtoms("k"))

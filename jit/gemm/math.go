@@ -69,7 +69,7 @@ type InFlight struct {
 	pending *pipeline.PendingRelease // stage of the wgmma group in flight
 }
 
-// Begin begins a sum.
+// Begin starts a sum.
 func (m MainLoop) Begin() *InFlight { return &InFlight{m, pipeline.NewPendingRelease(m.K)} }
 
 // Each calls multiply for each of kTiles stages; kTiles may be 0. started states that the
@@ -235,7 +235,7 @@ type Values func(to tile.Staging, slot ptx.Shared)
 // Registers writes the accumulators of a sub-tile.
 func Registers(acc []ptx.F32) Values { return Computed(func(j int) ptx.F32 { return acc[j] }) }
 
-// OfSubTile returns the accumulators of sub-tile i.
+// OfSubTile returns those accumulators of a thread that belong to sub-tile i.
 func OfSubTile(acc []ptx.F32, i int) []ptx.F32 { return acc[i*SubTileRegisters:][:SubTileRegisters] }
 
 // Computed writes values that are computed when they are needed. value returns the value for
@@ -280,7 +280,7 @@ func (s *Store) TileAndPrefetch(n int, build func(i int) SubTile, prefetch func(
 	}
 }
 
-// Finish waits until the stores are done.
+// Finish waits until all stores of the warpgroup are complete.
 func (s *Store) Finish() {
 	s.k.If(s.locate().elected, func() { s.k.BulkWait(0) })
 }

@@ -40,7 +40,7 @@ type TwoTermTile struct {
 	HasLines func(wg ptx.U32) ptx.Pred
 }
 
-// The shape of a TwoTerm.
+// TwoTermN is the width of the tile, TwoTermStages the number of stages of the ring.
 const (
 	TwoTermN      = 256
 	TwoTermStages = 3
@@ -91,7 +91,7 @@ func (p *TwoTerm) Run(t TwoTermTile, newFiller func() Filler, store func(wg ptx.
 	}, func() { p.load(t, newFiller) })
 }
 
-// multiply computes the sums of all steps.
+// multiply computes the sums of all k steps of the tile.
 func (p *TwoTerm) multiply(loop MainLoop, wg, steps ptx.U32, acc []ptx.F32) {
 	k := p.K
 	newA, rows := tile.NewDescriptor, WarpgroupM*tile.RowBytes

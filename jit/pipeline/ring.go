@@ -33,7 +33,7 @@ func (c *CTA) Ring(name string, stages, stageBytes, fullArrivals, emptyArrivals 
 // Data returns the address of stage i. It is for initialising a new ring.
 func (r *Ring) Data(i int) ptx.Shared { return r.data.At(i * r.StageBytes) }
 
-// Stage is one buffer of a ring, returned to a role by a [Cursor].
+// Stage is one buffer of a ring. A [Cursor] returns it to a role.
 type Stage struct {
 	// Data is the address of the buffer.
 	Data ptx.Shared
@@ -89,7 +89,7 @@ func (c *Cursor) Wait() Stage {
 	return s
 }
 
-// Advance moves to the next stage.
+// Advance moves the cursor to the next stage.
 func (c *Cursor) Advance() {
 	next := c.index.Get().AddI(1)
 	wrap := next.EqI(c.r.Stages)

@@ -58,7 +58,7 @@ func (q *Queue[T]) Reader(leader ptx.Pred) *Reader[T] {
 	return &Reader[T]{q: q, at: q.ring.Consumer(), leader: leader}
 }
 
-// Next waits for the next item.
+// Next waits for the next item and returns it.
 func (r *Reader[T]) Next() T {
 	k := r.q.k
 	s := r.at.Wait()

@@ -123,7 +123,7 @@ func (b Tiles) Publisher(q *Queue[Tile]) *TilePublisher {
 	k := q.k
 	p := &TilePublisher{k: k, of: b, queue: q.Publisher()}
 	p.rowTiles = ptx.LdGlobal[ptx.U32](b.RowPairs)
-	first := k.CtaidX() // the first tiles have the numbers of the CTAs
+	first := k.CtaidX() // CTA or cluster i starts with tile i
 	if b.clustered() {
 		first = first.ShrI(1)
 	} else {

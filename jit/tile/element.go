@@ -14,7 +14,7 @@ const (
 	F16
 )
 
-// Pack rounds two numbers and packs them into a word.
+// Pack rounds two numbers to the format, and packs them into a word.
 func (e Element) Pack(k *ptx.Kernel, lo, hi ptx.F32) ptx.U32 {
 	if e == F16 {
 		return k.PackF16(lo, hi).Bits()

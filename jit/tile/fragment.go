@@ -35,7 +35,7 @@ type Staging struct {
 // StagingBytes is the size of one 64 x 64 sub-tile in bytes.
 const StagingBytes = 64 * RowBytes
 
-// NewStaging computes the offsets at which the thread writes.
+// NewStaging computes the offsets at which a thread writes.
 func NewStaging(k *ptx.Kernel, of Element, thread ptx.U32) Staging {
 	lane := thread.AndI(31)
 	// stmatrix.x4: lane l gives the address of row l%8 of matrix l/8. Matrices 0 and 1 are the

@@ -174,7 +174,7 @@ func nearest(x float32, shorter, less uint32) uint16 {
 	return sign | uint16((magnitude+1<<(shorter-1)-1+magnitude>>shorter&1)>>shorter-less<<(23-shorter))
 }
 
-// pair packs two small integers into a word.
+// pair packs two small integers of the format into a word.
 func (f format) pair(lo, hi int) uint32 {
 	return uint32(f.bits(float32(lo))) | uint32(f.bits(float32(hi)))<<16
 }

@@ -218,7 +218,7 @@ func TestPairsOfBF16(t *testing.T) {
 	cases := []struct{ a, b, product, difference uint32 }{
 		{0x3fc04000, 0xc0403f00, 0xc0903f80, 0x40903fc0}, // upper half 1.5 · -3, lower half 2 · 0.5
 		{0x3f813f82, 0x3f813fc0, 0x3f823fc3, 0x0000bef8}, // 129² / 2¹⁴ is rounded down; 130 · 192 / 2¹⁴ is exact
-		{0x3f813f83, 0x3fc03fc0, 0x3fc23fc4, 0xbefcbef4}, // ties of rounding
+		{0x3f813f83, 0x3fc03fc0, 0x3fc23fc4, 0xbefcbef4}, // both products and both differences are ties between two bf16 numbers
 		{0x004080c0, 0x7e807e80, 0x3f00bfc0, 0xfe80fe80}, // products 2^-127 and -1.5 · 2^-126
 		{0x00807f7f, 0x3f004000, 0x00407f80, 0xbf007f7f}, // a product below 2^-126, and one that overflows
 	}

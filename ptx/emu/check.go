@@ -31,7 +31,7 @@ type Findings struct {
 	Exploration *Exploration
 }
 
-// Error returns one paragraph for each finding.
+// Error returns a text with one paragraph for each finding.
 func (f *Findings) Error() string {
 	var b strings.Builder
 	runs := numbered(f.Runs, "run")
@@ -221,7 +221,7 @@ func (f *Findings) add(run Launch, number int, passed []*Fault, err error) {
 	}
 }
 
-// snapshot is the contents of a memory.
+// snapshot is a copy of the contents of a memory.
 type snapshot map[*allocation][]byte
 
 func (m *Memory) snapshot() snapshot {

@@ -45,13 +45,13 @@ func onGPU(t *testing.T) gpu.Device {
 // together, and so multiply a tile of 64 rows by 8 columns over one k step.
 type tileType struct {
 	name, version string
-	op            string // with the modifiers
+	op            string // mnemonic with its modifiers
 	a, b          bits
 	registersA    int    // number of registers that hold A; 0 if A is in shared memory
 	registersB    int    // number of registers that hold B of mma.sync; 0 for wgmma
 	ends          string // text of the operands that follow A and B
 	saturates     bool
-	halves        bool // sums are FP16
+	halves        bool // the sums are FP16
 	sparse        *sparseTile
 }
 
@@ -143,7 +143,7 @@ var denseTiles = []tileType{
 }
 
 const (
-	bAt        = 64 * 32          // after A
+	bAt        = 64 * 32          // B follows A
 	metadataAt = bAt + 8*64       // metadata follows B; a dense product uses half of B's bytes
 	tileBytes  = metadataAt + 512 // after the metadata, which has one word for each thread
 	tileSums   = 64 * 8
@@ -338,7 +338,7 @@ func (b bits) draw(r *rand.Rand, kind string) uint32 {
 	return x | uint32(r.IntN(2))<<(b.exponent+b.fraction)
 }
 
-// drawSum returns a random accumulator.
+// drawSum returns a random initial accumulator for a tile of the given distribution.
 func (t tileType) drawSum(r *rand.Rand, kind string) uint32 {
 	if t.a.integer() {
 		return []uint32{r.Uint32(), 0x7fffffff - r.Uint32()&0xffff, 0x80000000 + r.Uint32()&0xffff}[r.IntN(3)]
@@ -394,7 +394,8 @@ func (t tileType) inputs(tiles int) (image, sums []byte) {
 	return image, sums
 }
 
-// run multiplies tiles on a device.
+// run multiplies tiles on a device and returns the sums. image has A, B and metadata of all tiles,
+// sums their initial accumulators.
 func (t tileType) run(tb testing.TB, dev gpu.Device, image, sums []byte) []uint32 {
 	bed := &bed{tb, dev}
 	a, b := bed.put(image), bed.put(t.pack(sums))
@@ -420,7 +421,7 @@ func (t tileType) pack(sums []byte) []byte {
 	return out
 }
 
-// unpack is the inverse of pack.
+// unpack is the inverse of pack: it returns one FP16 sum per word.
 func (t tileType) unpack(words []uint32) []uint32 {
 	if !t.halves {
 		return words

@@ -17,8 +17,8 @@ type clusterWait struct {
 	target  [warpLanes]uint64
 }
 
-// clusterCheck ends the generation if every lane that has not exited has arrived, and at
-// least one has arrived.
+// clusterCheck completes the barrier's generation if every lane of the cluster that has not exited
+// has arrived, and at least one lane has.
 func (cl *cluster) clusterCheck() {
 	some := false
 	for _, w := range cl.warps {

@@ -63,8 +63,8 @@ func setPredicates(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// compareForms handles the comparisons that zlanes.go does not: other types, a second predicate, and
-// set.
+// compareForms handles the comparisons for which zlanes.go has no function: of other types, with a
+// second predicate, and set.
 func compareForms() handlers {
 	forms := handlers{}
 	forms.same(handler{do: setPredicates, prepare: prepareCompare}, isa.SetpBits, isa.Setp16, isa.SetpUnsigned, isa.SetpF64, isa.SetpF16, isa.SetpBF16,

@@ -109,7 +109,8 @@ func conversionForms() handlers {
 			to, _ := isa.TypeNamed(in.mod("d")[1:])
 			return intoPair(arith.FormatOf(to), arith.RoundZero, false, false)
 		}),
-		// Rounds to nearest, ties away from zero, by dropping the lower 13 bits.
+		// TF32 numbers have 13 fraction bits fewer than FP32. The lower 13 bits are rounded to
+		// nearest, ties away from zero.
 		isa.CvtTF32: lanewise(func(*inst) laneFunc {
 			return func(v [4]uint64) uint64 {
 				if x := uint32(v[0]); x&arith.F32Inf == arith.F32Inf {
@@ -159,7 +160,7 @@ func conversionForms() handlers {
 	return forms
 }
 
-// packFour packs four 16-bit quarters, lowest first, into one register.
+// packFour joins four 16-bit values, lowest first, into one 64-bit register.
 func packFour(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		x := uint64(0)
@@ -170,7 +171,7 @@ func packFour(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// unpackFour splits one register into four 16-bit quarters.
+// unpackFour splits a 64-bit register into four 16-bit values, lowest first.
 func unpackFour(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		x := w.r64[in.slot[1]][l]

@@ -40,7 +40,7 @@ type copyRecord struct {
 	past   causal.Clock      // under a schedule of Explore, the steps that precede an arrival
 }
 
-// record returns an empty record.
+// record returns an empty record, which may be a reused one.
 func (q *copyQueue) record() *copyRecord {
 	n := len(q.free)
 	if n == 0 {

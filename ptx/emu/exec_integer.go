@@ -20,7 +20,7 @@ func integerForms() handlers {
 	}
 }
 
-// logic handles a bitwise operation on registers or predicates.
+// logic returns the handler of a bitwise operation on registers or predicates.
 func logic(op func(a, b uint32) uint32) handler {
 	return handler{exec: generated.exec, prepare: func(in *inst) {
 		if in.typ != isa.Pred {

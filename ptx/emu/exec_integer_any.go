@@ -27,8 +27,8 @@ func half(op func(a, b uint64) uint64) handler {
 	return plain(func(v [4]uint64) uint64 { return op(v[0], v[1]) & 0xffff })
 }
 
-// integerArithmeticForms handles the arithmetic forms that zlanes.go does not: 16-bit types,
-// saturation and 24-bit products.
+// integerArithmeticForms handles the arithmetic forms for which zlanes.go has no function: 16-bit
+// types, saturation and 24-bit products.
 func integerArithmeticForms() handlers {
 	s32 := arith.Int{Bits: 32, Signed: true}
 	return handlers{
@@ -79,7 +79,8 @@ func integerArithmeticForms() handlers {
 	}
 }
 
-// bitForms handles shifts, bit fields and bitwise operations that zlanes.go does not.
+// bitForms handles the shifts, bit fields and bitwise operations for which zlanes.go has no
+// function.
 func bitForms() handlers {
 	return handlers{
 		isa.And16: half(func(a, b uint64) uint64 { return a & b }),
@@ -172,8 +173,8 @@ func findBit(in *inst) laneFunc {
 	}
 }
 
-// extractField executes bfe: it extracts a field of n bits, sign-extended for a signed
-// type.
+// extractField executes bfe: it extracts a field of bits. For a signed type it sign-extends the
+// field.
 func extractField(t arith.Int, v [4]uint64) uint64 {
 	at, n, top := v[1]&0xff, v[2]&0xff, uint64(t.Bits-1)
 	if n == 0 {

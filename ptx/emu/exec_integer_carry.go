@@ -43,7 +43,7 @@ func (k carryKind) exec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// carryForms handles extended-precision arithmetic.
+// carryForms handles extended-precision arithmetic: the instructions with a carry flag.
 func carryForms() handlers {
 	forms := handlers{}
 	for id, kind := range map[isa.ID]carryKind{isa.AddCC: {sets: true}, isa.Addc: {takes: true}, isa.SubCC: {sets: true, minus: true},

@@ -86,7 +86,8 @@ func loadMatrix(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// moveMatrix transposes an 8x8 matrix of 16-bit elements across the warp.
+// moveMatrix executes movmatrix: it transposes an 8x8 matrix of 16-bit elements that the warp
+// holds.
 func moveMatrix(w *warp, in *inst, mask uint32) {
 	if mask != fullMask {
 		w.fault(in, DivergentAligned, mask, "movmatrix needs all 32 lanes of the warp")

@@ -80,7 +80,8 @@ func (w *warp) whole(o *operand, mask uint32, size uint64) []byte {
 	return bytes
 }
 
-// observeGlobal passes the lanes' accesses of n bytes to the race checks and the counter.
+// observeGlobal reports the lanes' accesses of n bytes to the race checks and to the counter of
+// Launch.Report, if they are on.
 func (w *warp) observeGlobal(in *inst, o *operand, mask uint32, n uint64, d direction) {
 	if r := w.cta.cluster.races; r != nil {
 		w.touchGlobals(in, o, mask, n, r.ordinary(w, in, d != reads))
@@ -130,8 +131,8 @@ func storeGlobal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	})
 }
 
-// eachGlobal checks and performs an access of n bytes, a load or a store, lane by lane. It
-// holds a lock if the access synchronises CTAs.
+// eachGlobal checks and performs a load or store of n bytes, lane by lane. It holds a lock during
+// each access if the instruction synchronises CTAs.
 func (w *warp) eachGlobal(in *inst, o *operand, mask uint32, n uint64, loads bool, access func(l int, b []byte)) outcome {
 	for l := range lanesIn(mask) {
 		at := w.address64(o, l)

@@ -83,7 +83,8 @@ func (w *warp) touchLanes(in *inst, o *operand, mask, n uint32, a *access) {
 	}
 }
 
-// observeShared passes the lanes' accesses of n bytes to the race checks and the counter.
+// observeShared reports the lanes' accesses of n bytes to the race checks and to the counter of
+// Launch.Report, if they are on.
 func (w *warp) observeShared(in *inst, o *operand, mask, n uint32, d direction) {
 	if r := w.cta.cluster.races; r != nil {
 		w.touchLanes(in, o, mask, n, r.ordinary(w, in, d != reads))

@@ -221,7 +221,8 @@ func sumSparseFloats(w *warp, in *inst) {
 	})
 }
 
-// multiplyStep adds the products of a step to a tile.
+// multiplyStep adds the products of one step to a tile of sums, which begins at the given row and
+// column.
 func (w *warp) multiplyStep(p *warpProduct, tile *[4][warpLanes]uint32, step *warpStep, row, column int) {
 	s := &w.sync
 	s.a.Reset(step.a)

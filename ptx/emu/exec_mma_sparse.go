@@ -7,7 +7,7 @@ import "strings"
 // of each chunk. Each 4 bits of metadata say which: they hold two 2-bit indices, the first in the
 // lower bits.
 
-// sparsity describes how metadata is distributed over the lanes of a warp.
+// sparsity describes which lanes of a warp provide which metadata of a sparse product.
 type sparsity struct {
 	at     int // index of the metadata operand; the selector operand follows it
 	k      int // extent in k of a row before A drops elements
@@ -45,11 +45,12 @@ func newSparsity(in *inst, element string) *sparsity {
 	return nil
 }
 
-// place returns the lane that provides the metadata of a chunk, and the first bit of this
-// metadata in the lane's register. row is one of the warp's 16 rows. For elements of up to
-// a byte, a lane provides 8 chunks of one row: even lanes for rows 0 to 7, odd lanes for
-// rows 8 to 15. For wider elements, a lane provides 4 chunks of a row in the lower half
-// and 4 chunks of row+8 in the upper half.
+// place returns the lane that provides the metadata of a chunk of a row, and the first bit of this
+// metadata in the lane's register. row is one of the warp's 16 rows.
+//
+// For elements of up to a byte, a lane provides 8 chunks of one row: even lanes for rows 0 to 7,
+// odd lanes for rows 8 to 15. For wider elements, a lane provides 4 chunks of a row in the lower
+// half of the register, and 4 chunks of row+8 in the upper half.
 func (s *sparsity) place(row, chunk int) (lane, bit int) {
 	lane = row%8*4 + s.first
 	if s.ofRows {

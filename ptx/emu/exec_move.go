@@ -44,7 +44,7 @@ func movePred(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// pack joins two halves, lower first, into one register.
+// pack joins two 16-bit halves, the lower first, into one 32-bit register.
 func pack(w *warp, in *inst, mask uint32) {
 	lo, hi := &w.r32[in.args[1].list[0]], &w.r32[in.args[1].list[1]]
 	for l := range lanesIn(mask) {
@@ -56,7 +56,7 @@ func pack(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// unpack splits a register into two halves.
+// unpack splits a 32-bit register into two 16-bit halves, the lower first.
 func unpack(w *warp, in *inst, mask uint32) {
 	lo, hi := &w.r32[in.args[0].list[0]], &w.r32[in.args[0].list[1]]
 	for l := range lanesIn(mask) {

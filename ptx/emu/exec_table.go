@@ -17,7 +17,7 @@ type handler struct {
 	// at is nil if the instruction's name is enough.
 	waits func(w *warp, f *frag, in *inst) need
 	at    func(w *warp, f *frag, in *inst) string
-	// bulk marks copies by TMA.
+	// bulk marks instructions by which TMA copies.
 	bulk bool
 	// scratch requests scratch registers for each instruction of this form.
 	scratch bool
@@ -98,7 +98,7 @@ func alu32(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// setPred sets a predicate in the lanes of mask.
+// setPred sets a predicate to value in the lanes of mask.
 func (w *warp) setPred(slot int32, value, mask uint32) {
 	w.p[slot] = w.p[slot]&^mask | value&mask
 }

@@ -88,7 +88,7 @@ func (w *warp) box(in *inst, o *operand, l int, shared uint32, store bool) (*lay
 		}
 		w.fault(in, kind, 1<<l, "%s: %v", in.form.Op, err)
 	}
-	if d, outside := t.Outside(coords); outside && in.form.ID != isa.TMAPrefetch { // a prefetch past the end of a tensor is allowed, as kernels do it
+	if d, outside := t.Outside(coords); outside && in.form.ID != isa.TMAPrefetch { // kernels may prefetch past the end of a tensor
 		w.find(in, Note, OutOfBounds, 1<<l, fmt.Sprintf("%s: no element of the box is inside the tensor: coordinate %d is %d, want %d to %d", in.form.Op, d, coords[d], 1-int64(t.Box[d]), t.Dims[d]-1))
 	}
 	return t, coords

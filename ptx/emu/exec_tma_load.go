@@ -86,7 +86,8 @@ func (w *warp) startLoad(b *bulkLoad, at uint32) {
 	cl.issued(b)
 }
 
-// global returns the global memory that the load reads.
+// global returns n bytes of global memory, which the load reads. It is a fault if they are not
+// allocated.
 func (b *bulkLoad) global(at uint64, n uint32) []byte {
 	cl := b.warp.cta.cluster
 	from := cl.globalBytes(at, uint64(n))

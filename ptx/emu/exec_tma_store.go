@@ -16,7 +16,7 @@ type bulkQueue struct {
 	spare   [][]byte // buffers to reuse for the data of later stores
 }
 
-// bulkStore is one store by TMA: it first reads shared memory, then writes global memory.
+// bulkStore is one store by TMA. It first reads shared memory, and writes global memory later.
 type bulkStore struct {
 	in     *inst
 	lane   int
@@ -132,7 +132,8 @@ func (w *warp) limitStores() {
 	}
 }
 
-// finishStore reads shared memory and, unless readOnly, writes global memory.
+// finishStore performs a store: it reads shared memory and, unless readOnly is set, writes global
+// memory.
 func (w *warp) finishStore(st *bulkStore, readOnly bool) {
 	s, cl := w.cta.shared, w.cta.cluster
 	if !st.read {

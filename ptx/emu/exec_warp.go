@@ -65,8 +65,9 @@ func vote(result func(holds, members uint32) bool) doFunc {
 	}
 }
 
-// withMembers executes a warp-synchronous instruction when all lanes of its member mask
-// have reached it. Lanes that have exited do not count. The mask is the last operand.
+// withMembers returns an execution that waits until all lanes of the instruction's member mask have
+// reached the instruction. Lanes that have exited do not count. The member mask is the last
+// operand.
 func withMembers(do doFunc) execFunc {
 	return func(w *warp, f *frag, in *inst, mask uint32) outcome {
 		masks := &w.r32[in.args[len(in.args)-1].slot]
@@ -223,8 +224,8 @@ func prepareReduceBits(in *inst) {
 	}[in.mod("op")]
 }
 
-// match executes match.any and match.all. The result of match.all is the mask of members if all
-// members agree, else 0, and a predicate.
+// match executes match.any and match.all. match.any returns the members whose value equals the
+// lane's own. match.all returns all members and true if all have the same value, else 0 and false.
 func match(w *warp, in *inst, mask uint32) {
 	d, a := &in.args[0], &in.args[1]
 	all := in.form.ID == isa.MatchAll
@@ -251,8 +252,8 @@ func match(w *warp, in *inst, mask uint32) {
 	}
 }
 
-// elect selects the lowest lane of the member mask. A form with two results also returns
-// that lane's number.
+// elect selects the lowest lane of the member mask. It sets a predicate in this lane; a form with
+// two results also returns the lane's number.
 func elect(w *warp, in *inst, mask uint32) {
 	d, p := &in.args[0], uint32(0)
 	var leaders [warpLanes]uint32

@@ -108,7 +108,7 @@ type accumulator struct {
 	written bool   // a wgmma has written the class, so all its registers hold values
 }
 
-// flight is a wgmma that no wait_group has covered.
+// flight is a wgmma that is in flight: no wait_group has covered it yet.
 type flight struct {
 	number int
 	in     *inst
@@ -120,7 +120,7 @@ func (s *mmaState) reset() {
 	s.issued, s.groups, s.fenced, s.epoch, s.live = 0, s.groups[:0], false, 0, s.live[:0]
 }
 
-// touch checks an ordinary instruction that accesses accumulators or writes registers of A.
+// touch checks an instruction other than wgmma that accesses accumulators or writes registers of A.
 func (s *mmaState) touch(w *warp, in *inst) {
 	k := w.cta.cluster.grid.kernel
 	s.overwritesA(w, in, in.def[bank32])
@@ -141,7 +141,8 @@ func (s *mmaState) touch(w *warp, in *inst) {
 	w.settle()
 }
 
-// overwritesA refuses an instruction that writes registers of an A in flight.
+// overwritesA refuses an instruction that writes registers of A while a wgmma that reads them is in
+// flight.
 func (s *mmaState) overwritesA(w *warp, in *inst, writes []int32) {
 	k := w.cta.cluster.grid.kernel
 	for _, slot := range writes {

@@ -272,7 +272,7 @@ func (p matrices) sum(c uint64, a, b []uint64) uint64 {
 	return uint64(sum)
 }
 
-// fused returns a*b+c, rounded once.
+// fused returns a*b+c, rounded once to float64 in the given rounding mode.
 func fused(a, b, c float64, rounding string) float64 {
 	mode, ok := map[string]big.RoundingMode{".rz": big.ToZero, ".rm": big.ToNegativeInf, ".rp": big.ToPositiveInf}[rounding]
 	if !ok {

@@ -10,7 +10,7 @@ import (
 // This file defines which synchronisation objects a step of a schedule uses, which two uses of an
 // object depend on each other, and which instructions use which object.
 
-// object is a synchronisation object that a step uses.
+// object identifies a synchronisation object.
 type object struct {
 	kind    objectKind
 	cluster int64
@@ -110,7 +110,7 @@ func (w *warp) usesWord(in *inst, at uint64, loads, stores bool) {
 	cl.uses(t, stores && !loads)
 }
 
-// changedWord records that an atomic has changed its word.
+// changedWord records that an atomic has changed the word at an address from old to now.
 func (cl *cluster) changedWord(at, old, now uint64) {
 	if old == now {
 		return

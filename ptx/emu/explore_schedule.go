@@ -73,7 +73,7 @@ type schedule struct {
 	mark     uint64 // hash of all steps: equal for orders that no warp can tell apart
 }
 
-// mix returns a hash of two numbers.
+// mix combines two numbers to a hash.
 func mix(a, b uint64) uint64 {
 	a ^= b + 0x9e3779b97f4a7c15 + a<<6 + a>>2
 	a *= 0xbf58476d1ce4e5b9

@@ -24,7 +24,7 @@ const (
 	leave = "atom.global.add.u32 %r5, [%d0+16], -1;\n"
 )
 
-// one returns a kernel in which lane 0 of each warp executes the code.
+// one returns a kernel in which only lane 0 of each warp executes the code.
 func one(code string) string {
 	return body(warps + `
 	and.b32 %r4, %r3, 31;

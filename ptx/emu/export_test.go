@@ -32,7 +32,7 @@ func (r *foreignRun) onForeign(before snapshot) {
 	OnForeign(r.t, l)
 }
 
-// Unexported values that external tests use.
+// These unexported values are for tests in package emu_test.
 var (
 	ElementFormats = elementFormats
 	HalvesOfFP8    = halvesOfFP8

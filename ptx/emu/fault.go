@@ -4,12 +4,12 @@ import (
 	"fmt"
 )
 
-// FaultKind is the rule that a kernel broke.
+// FaultKind is the kind of rule that a kernel has broken.
 type FaultKind uint8
 
 // The kinds of faults.
 const (
-	// Deadlock: no thread of a CTA or cluster can run, or none makes progress.
+	// Deadlock: no thread of a CTA or cluster can run, or the threads run without progress.
 	Deadlock FaultKind = iota + 1
 	// OutOfBounds: an access lies outside every allocation, outside the CTA's shared memory or
 	// outside the parameters.
@@ -28,7 +28,8 @@ const (
 	MissingFence
 	// IllegalDescriptor: a matrix descriptor or tensor map is invalid.
 	IllegalDescriptor
-	// BarrierMisuse: a named barrier or mbarrier is used against its rules.
+	// BarrierMisuse: a named barrier or mbarrier is used against its rules, for example by too many
+	// arrivals.
 	BarrierMisuse
 	// DivergentAligned: only a part of a warp executes an instruction for whole warps, or the warps
 	// of a warpgroup execute different ones.
@@ -36,7 +37,7 @@ const (
 	// ProxyRace: no proxy fence lies between an ordinary store and an access of the same bytes
 	// by the async proxy.
 	ProxyRace
-	// Race: nothing orders two accesses, at least one of which writes.
+	// Race: at least one of two accesses to the same memory writes, and nothing orders them.
 	Race
 	// AsyncPending: a CTA ends while copies still use its shared memory.
 	AsyncPending
@@ -90,7 +91,7 @@ type Fault struct {
 	Kind     FaultKind
 	Severity Severity
 	Kernel   string
-	// Line is the line of the PTX text, from 1.
+	// Line is the number of a line of the PTX text, starting at 1.
 	Line int
 	// Where is the position of Line in the source of the kernel, if it is known.
 	Where string
@@ -101,7 +102,7 @@ type Fault struct {
 	Text string
 }
 
-// Error returns the place, the kind and the text.
+// Error returns a text with the place, the kind and the description of the fault.
 func (f *Fault) Error() string {
 	where := ""
 	if f.Where != "" {

@@ -37,7 +37,7 @@ fill:
 const (
 	wgmma     = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, %d0, %d1, 0, 1, 1, 0, 0;"
 	wgmmaKeep = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, %d0, %d1, 1, 1, 1, 0, 0;"
-	// wgmmaA has its A in registers.
+	// wgmmaA is a wgmma with A in registers.
 	wgmmaA = `
 	mov.u32 %r7, 0;
 	mov.u32 %r8, 0;

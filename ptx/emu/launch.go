@@ -92,7 +92,7 @@ type Launch struct {
 	// Programmatic, the predecessors have ended.
 	Stream       *Stream
 	Programmatic bool
-	// Cooperative makes the launch a cooperative launch: all CTAs run together, and
+	// Cooperative makes the launch a cooperative one: all CTAs run at the same time, so CUDA's
 	// cooperative_groups::grid_group::sync works.
 	Cooperative bool
 	// Report, if not nil, is filled with counts of what the launch did. If the launch ends with a

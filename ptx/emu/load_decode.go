@@ -105,7 +105,7 @@ func (d *decoder) layoutShared() {
 	}
 }
 
-// layoutLocal assigns offsets to the variables in local memory.
+// layoutLocal assigns offsets in a thread's local memory to the kernel's local variables.
 func (d *decoder) layoutLocal() {
 	d.local = map[string]int{}
 	at := 0
@@ -245,7 +245,7 @@ func (d *decoder) room(operands int) []operand {
 	return out
 }
 
-// ofCall reports whether an address is a parameter or result of a function call.
+// ofCall reports whether an address operand names a parameter or result of a function call.
 func (d *decoder) ofCall(o *ptx.Operand) bool {
 	_, own := d.local[o.Sym]
 	return own

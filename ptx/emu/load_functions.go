@@ -13,7 +13,7 @@ import (
 // the kernel's body, with registers and variables of their own. A recursive call saves the
 // registers of the function until it returns, and gets new variables.
 
-// linked is a kernel with the functions that it may call.
+// linked is a kernel together with the functions that it may call.
 type linked struct {
 	entry     *ptx.Entry
 	functions []*function
@@ -60,7 +60,7 @@ func numberOf(m *ptx.Module, name string) int {
 	return slices.IndexFunc(m.Funcs, func(f *ptx.Func) bool { return f.Name == name })
 }
 
-// link finds the functions that a kernel may call and joins them with the kernel.
+// link finds the functions that a kernel may call, and appends them to the kernel.
 func link(m *ptx.Module, e *ptx.Entry) (linked, error) {
 	out := linked{entry: e}
 	if len(m.Funcs) == 0 {
@@ -121,7 +121,7 @@ func (f *function) own(name string) string {
 	return name
 }
 
-// startLabel returns the label before the function's code.
+// startLabel returns the name of the label before the function's code.
 func (f *function) startLabel() string { return f.Name + "()" }
 
 // appendTo appends the function's registers, variables and code to the linked kernel e.

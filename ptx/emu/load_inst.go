@@ -5,7 +5,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// bank is a register file.
+// bank is a register file. Each type of register has its own.
 type bank uint8
 
 const (

@@ -120,7 +120,7 @@ func (k *Kernel) Source(line int) string {
 // Name returns the kernel's name.
 func (k *Kernel) Name() string { return k.entry.Name }
 
-// Params returns the parameters with their offsets in the packed buffer.
+// Params returns the parameters, with their offsets in the packed parameter buffer.
 func (k *Kernel) Params() []ptx.Param { return k.entry.Params }
 
 // ParamBytes returns the size of the packed parameter buffer.

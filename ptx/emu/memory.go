@@ -99,7 +99,7 @@ func fillBytes(b []byte, v byte) {
 	}
 }
 
-// Free releases an allocation; freeing 0 does nothing.
+// Free releases the allocation at an address. Freeing address 0 does nothing.
 func (m *Memory) Free(address uint64) error {
 	if address == 0 {
 		return nil
@@ -151,7 +151,7 @@ func (m *Memory) Used() int64 {
 	return m.used
 }
 
-// Limit returns the size of the memory.
+// Limit returns the largest number of bytes that may be allocated.
 func (m *Memory) Limit() int64 { return m.limit }
 
 // find returns the allocation that holds address. If none does, it returns the nearest one below

@@ -144,7 +144,7 @@ func (s *sharedMemory) checkRead(offset, n, align uint32) *problem {
 	return nil
 }
 
-// readWord reads 1, 2, 4 or 8 bytes.
+// readWord reads a little-endian number of 1, 2, 4 or 8 bytes.
 func readWord(b []byte, size int) uint64 {
 	switch size {
 	case 1:

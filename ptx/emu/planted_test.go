@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// whole is a correct kernel with mistakes to plant in it.
+// whole is a correct kernel, with the mistakes that the test plants in it one by one.
 type whole struct {
 	name                 string
 	grid, block, cluster int
@@ -19,7 +19,7 @@ type whole struct {
 	bugs                 []bug
 }
 
-// bug is a mistake: its class, and pairs of text in the kernel and its replacement.
+// bug is a mistake. edit has pairs of text: a part of the kernel, and its replacement.
 type bug struct {
 	class, name string
 	edit        []string
@@ -38,7 +38,7 @@ const (
 	classGlobal   = "between CTAs"
 )
 
-// plantedMode is an order of asynchronous work under which mistakes are looked for.
+// plantedMode is an order of asynchronous work in which the test runs a kernel.
 type plantedMode struct {
 	name   string
 	timing Timing
@@ -59,7 +59,7 @@ func (k *whole) run(t *testing.T, code string, m plantedMode) error {
 func (k *whole) program(t *testing.T, code string) *program {
 	p := assemble(t, body(code), "k")
 	words := make([]uint32, 1024)
-	for i := 32; i < len(words); i++ { // the first 32 words are flags and counters
+	for i := 32; i < len(words); i++ { // the first 32 words are flags and counters, which start at 0
 		words[i] = uint32(i)
 	}
 	p.params(p.u32s(words...), 0)
@@ -68,13 +68,13 @@ func (k *whole) program(t *testing.T, code string) *program {
 	return p
 }
 
-// sided are the kinds of findings that name both accesses. For other kinds a finding names
-// the faulty line only.
+// sided lists the kinds of findings that name both accesses. A finding of another kind names only
+// the line with the mistake.
 var sided = []FaultKind{Race, ProxyRace}
 
-// Mistakes of all classes are planted in correct kernels. Each is found in at least one
-// order, and nearly each in every order. A finding of a kind in sided names both accesses.
-// The correct kernels have no findings.
+// TestPlanted plants mistakes of all classes in correct kernels. Each mistake must be found in at
+// least one order, and nearly each in every order. A finding of a kind in sided must name both
+// accesses. The correct kernels must have no findings.
 func TestPlanted(t *testing.T) {
 	modes := plantedModes()
 	total, named, missed := 0, make([]int, len(modes)), []string{}

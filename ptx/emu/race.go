@@ -39,8 +39,8 @@ type access struct {
 // shadowWord records the accesses to 4 bytes of memory that later accesses may race with.
 type shadowWord struct {
 	write *access
-	reads *readers // reads since write
-	lanes uint32   // lanes that wrote
+	reads *readers // reads since the write
+	lanes uint32   // lanes that performed the write
 	// written is a mask of the bytes that write wrote, read a mask of the bytes that reads
 	// accessed.
 	written, read uint8
@@ -52,10 +52,10 @@ type races struct {
 	cluster    int64 // number of the cluster among all clusters of the stream
 	strict     bool
 	warps      []causal.Knowledge
-	fences     []fences          // for each warp
-	lanes      []lanesKnown      // for each warp
+	fences     []fences          // one for each warp
+	lanes      []lanesKnown      // one for each warp
 	byLane     []*lanesKnowledge // for each warp whose lanes know different things; nil for the others
-	reads      []recentReads     // for each warp
+	reads      []recentReads     // one for each warp
 	components int
 	inits      []*mbarrier
 	signals    signals // signals that strong accesses left at words of shared memory
@@ -73,7 +73,7 @@ type races struct {
 	room     []readers           // storage for further sets of readers
 	kept     []*readers          // storage for the part of a set that grow copies
 	page     *shadowPage         // page of global memory that the latest access touched
-	pageAt   uint64              // its number
+	pageAt   uint64              // number of this page
 }
 
 // Components of a cluster's clock. Each warp has five: its own time, its cp.async, its wgmma, and

@@ -43,7 +43,8 @@ const maxBefore = 63
 // bit returns the set that contains only this launch.
 func (g *grid) bit() causal.Launches { return 1 << (g.number % (maxBefore + 1)) }
 
-// begin adds a launch to its stream.
+// begin numbers a launch and its clusters, and finds the earlier launches of the stream that may
+// still run.
 func (s *Stream) begin(g *grid) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

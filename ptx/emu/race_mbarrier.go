@@ -7,29 +7,30 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// phases is what an mbarrier passes from arriving to waiting threads.
+// phases is the part of an mbarrier's state that the race checks need. Arriving threads add their
+// knowledge to now, and waiting threads learn what is in done.
 type phases struct {
 	component int // component of the clock that counts the completed phases
 	now, done causal.Knowledge
 	init      *access
-	fenced    bool // the init is fenced, so that other proxies and CTAs see it
+	fenced    bool // a fence.mbarrier_init has followed the init, so that other proxies and CTAs see it
 	users     []user
 }
 
-// user is the latest arrival or wait of a warp at an mbarrier.
+// user is the latest arrival or wait of a warp at an mbarrier, and the lanes that executed it.
 type user struct {
 	*access
 	lanes uint32
 }
 
-// made records an mbarrier.init.
+// made records that mbarrier.init has initialised mbarrier b.
 func (r *races) made(w *warp, in *inst, b *mbarrier) {
 	b.sync = &phases{component: r.components, init: r.ordinary(w, in, true), users: make([]user, len(r.warps))}
 	r.components++
 	r.inits = append(r.inits, b)
 }
 
-// fenceInits is fence.mbarrier_init by a warp.
+// fenceInits executes fence.mbarrier_init by a warp.
 func (r *races) fenceInits(w *warp, lanes uint32) {
 	for _, b := range r.inits {
 		b.sync.fenced = b.sync.fenced || b.sync.init.warp == w
@@ -37,8 +38,8 @@ func (r *races) fenceInits(w *warp, lanes uint32) {
 	r.fence(w, lanes, clusterScope)
 }
 
-// uses records the use of an mbarrier of CTA c by lanes of a warp, and checks that the init is
-// ordered before. An asynchronous copy uses the mbarrier when it writes its data.
+// uses records that lanes of a warp use mbarrier b of CTA c, and checks that its mbarrier.init
+// happened before. A bulk copy uses its mbarrier later, when it writes its data.
 func (r *races) uses(w *warp, in *inst, lanes uint32, c *cta, b *mbarrier, at uint32) *problem {
 	k, init := r.know(w), b.sync.init
 	if id := in.form.ID; !forms[id].bulk && id != isa.StAsync && id != isa.RedAsync {
@@ -61,7 +62,7 @@ func (r *races) uses(w *warp, in *inst, lanes uint32, c *cta, b *mbarrier, at ui
 	return nil
 }
 
-// unmade checks that all uses of an mbarrier are ordered before a lane ends it.
+// unmade checks that all uses of mbarrier b happened before a lane executes mbarrier.inval.
 func (r *races) unmade(w *warp, in *inst, lane int, b *mbarrier, at uint32) *problem {
 	a := r.ordinary(w, in, true)
 	r.start(1 << lane)
@@ -74,13 +75,13 @@ func (r *races) unmade(w *warp, in *inst, lane int, b *mbarrier, at uint32) *pro
 	return nil
 }
 
-// end passes on what the arrivals of a completed phase know.
+// end is called when a phase completes: waiting threads may now learn what its arrivals know.
 func (p *phases) end() {
 	p.done.Join(&p.now)
 	p.now.Clear()
 }
 
-// waited records that lanes of a warp have seen a phase complete.
+// waited records that lanes of a warp have waited for a phase, and so learn what its arrivals knew.
 func (r *races) waited(w *warp, lanes uint32, b *mbarrier) {
 	r.learned(w, lanes, &b.sync.done.Moments)
 	r.teach(w, lanes, func(to *causal.Knowledge) {

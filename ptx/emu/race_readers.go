@@ -2,42 +2,46 @@ package emu
 
 import "slices"
 
-// The readers of a word. Most words are read by many warps and written by none, and many words
-// have the same readers in the same order. Sets of readers are therefore lists that share their
-// tails, and one access makes one list of all equal ones. A set keeps no read that is ordered
-// before a later one: a write that is ordered after the later read is ordered after both.
+// This file keeps the latest reads of each word. Many warps read most words and no warp writes
+// them, and many words have the same readers in the same order. Sets of readers are therefore
+// linked lists that share their tails. When an access adds itself to many equal sets, the result is
+// one list for all of them. A set does not keep a read that is ordered before a later read: a write
+// that is ordered after the later read is also ordered after the earlier one.
 
-// readers is the set of latest reads of a word. It also holds writes that need no order between
-// them, strong writes and stores of the same value, and writes of bytes that the latest write
-// left. A set never changes.
+// readers is an immutable set of accesses to a word, mostly its latest reads. It also holds writes
+// that the latest write does not replace: strong writes, stores of the value that is already there,
+// and writes of other bytes of the word.
 type readers struct {
 	reader
 	next *readers
-	some bool // some are writes
+	some bool // the set has at least one write
 }
 
-// reader is an access with the lanes that read or wrote the word, and the bytes.
+// reader is an access to a word, with the lanes that performed it and the bytes that it read or
+// wrote.
 type reader struct {
 	*access
 	lanes uint32
 	bytes uint8
 }
 
-// growth is the addition of a reader to a set.
+// growth identifies the addition of a reader to a set. The result is remembered, so that equal sets
+// stay one list.
 type growth struct {
 	old *readers
 	reader
 }
 
-// recentReads holds the latest reads of a warp, by the numbers of their instructions.
+// recentReads holds the latest reads of a warp. The index is the instruction's number modulo the
+// length.
 type recentReads [16]*access
 
 const (
-	maxReaders = 1024    // of a word
-	maxGrown   = 1 << 18 // sets that a cluster remembers
+	maxReaders = 1024    // largest number of readers of one word
+	maxGrown   = 1 << 18 // largest number of additions that a cluster remembers
 )
 
-// add returns a set of readers with one more access.
+// add returns the set old with access a added.
 func (r *races) add(old *readers, a *access, bytes uint8) *readers {
 	g, l := growth{old, reader{a, r.by, bytes}}, first(r.by)
 	if r.latest[l] != g {
@@ -54,7 +58,7 @@ func (r *races) add(old *readers, a *access, bytes uint8) *readers {
 	return r.latestTo[l]
 }
 
-// grow is add for a set that has not grown by this reader yet.
+// grow does the same as add, for an addition that is not remembered yet.
 func (r *races) grow(old *readers, x reader) *readers {
 	for o := old; o != nil; o = o.next {
 		if o.access == x.access && o.bytes == x.bytes {
@@ -82,7 +86,7 @@ func (r *races) grow(old *readers, x reader) *readers {
 	return r.with(tail, x)
 }
 
-// with returns a set and one more reader.
+// with returns the list that consists of reader x and the list old.
 func (r *races) with(old *readers, x reader) *readers {
 	if len(r.room) == 0 {
 		r.room = make([]readers, 64)
@@ -93,7 +97,8 @@ func (r *races) with(old *readers, x reader) *readers {
 	return s
 }
 
-// outdated reports whether a later access makes an earlier one superfluous in a set.
+// outdated reports whether a set that has the later access x no longer needs the earlier access
+// old.
 func (r *races) outdated(old, x *reader) bool {
 	switch {
 	case old.writes != x.writes || old.strong != x.strong || old.scope != x.scope || old.bytes&^x.bytes != 0:
@@ -106,13 +111,15 @@ func (r *races) outdated(old, x *reader) bool {
 	return r.past(old.access, old.lanes, x.access)
 }
 
-// past reports whether an access by some lanes is ordered before the present lanes of a.
+// past reports whether access old, by the given lanes, happened before access a by the present
+// lanes.
 func (r *races) past(old *access, lanes uint32, a *access) bool {
 	known := r.know(a.warp).Of(old.site.cluster, r.cluster)
 	return old.knownIn(known.Seen) && r.uninformed(old, a) == 0 && r.unmet(old, lanes, a) == 0 && old.lacks(known, lanes) == 0
 }
 
-// keep forgets the accesses to the bytes of a new write, and keeps those to other bytes.
+// keep updates the readers of a word when a new write replaces the bytes in mask. It forgets
+// accesses to these bytes, and keeps accesses to other bytes.
 func (r *races) keep(s *shadowWord, mask uint8) {
 	before := s.reads
 	s.reads, s.read = nil, 0

@@ -19,7 +19,7 @@ func (r *races) both(old, a *access, at spot) string {
 	return fmt.Sprintf("%s %s, which %s %s with %s (%s)", does, r.place(at), r.actor(old, a), did, old.in.form.Op, r.gridOf(old).place(old.in))
 }
 
-// gridOf returns the launch of an access.
+// gridOf returns the launch to which an access belongs.
 func (r *races) gridOf(a *access) *grid {
 	for _, g := range r.cl.grid.before {
 		if n := a.site.cluster - g.base; n >= 0 && n < g.clusters {

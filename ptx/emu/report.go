@@ -53,7 +53,7 @@ type Counts struct {
 // Mover is the unit that moves the bytes of an instruction.
 type Mover uint8
 
-// The movers.
+// The units that move bytes.
 const (
 	ByThreads Mover = iota
 	ByCpAsync
@@ -128,7 +128,7 @@ func (g *grid) fill(r *Report) {
 	r.Timeline.explain(where)
 }
 
-// sectorBytes is the unit in which global memory and its caches move data.
+// sectorBytes is the size of the pieces in which global memory and its caches move data.
 const sectorBytes = 32
 
 // pages is a set of 32-byte sectors: it maps the number of a page of memory to a bitmap of its
@@ -229,7 +229,7 @@ func (r *Report) bytes(b *strings.Builder) {
 	row("memory, in sectors, if L2 held everything", r.TouchedRead*sectorBytes, r.TouchedWritten*sectorBytes)
 }
 
-// place returns the line of an instruction, with its source position and name.
+// place returns a text with an instruction's line, its source position and its mnemonic.
 func (c *Counts) place() string {
 	text := fmt.Sprintf("line %d", c.Line)
 	if c.Where != "" {

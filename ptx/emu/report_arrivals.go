@@ -166,7 +166,8 @@ func (k *Kernel) reachesWithout(pc int32, targets, ends map[int32]bool) (int32, 
 	return 0, false
 }
 
-// arrival is an instruction of a warp that arrives at an mbarrier or copies bytes to it.
+// arrival records that an instruction of a warp has arrived at an mbarrier, or has copied bytes to
+// it.
 type arrival struct {
 	warp *warp
 	in   *inst

@@ -41,7 +41,7 @@ const (
 	wordBytes = 4
 )
 
-// shared counts the lanes' accesses of n bytes to shared memory.
+// shared counts an instruction by which each lane accesses n bytes of shared memory.
 func (c *counter) shared(w *warp, in *inst, o *operand, mask, n uint32, d direction) {
 	to := &c.by[in.number]
 	var at [warpLanes]uint32
@@ -95,7 +95,7 @@ func wavefronts(at *[warpLanes]uint32, lanes, n uint32, atomic bool) (is, least 
 	return is, least
 }
 
-// global counts the lanes' accesses of n bytes to global memory.
+// global counts an instruction by which each lane accesses n bytes of global memory.
 func (c *counter) global(w *warp, in *inst, o *operand, mask uint32, n uint64, d direction) {
 	var at [warpLanes]uint64
 	var bytes [warpLanes]uint32
@@ -210,7 +210,7 @@ func (c *counter) product(in *inst) {
 	c.by[in.number].SharedRead += uint64(rows) * rowBytes
 }
 
-// copied counts a cp.async.
+// copied counts the accesses of a cp.async.
 func (c *counter) copied(w *warp, in *inst, r *copyRecord) {
 	c.shared(w, in, &in.args[0], r.lanes, r.size, writes)
 	c.lanes(in, &r.src, &r.bytes, reads)

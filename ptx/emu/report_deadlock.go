@@ -13,15 +13,15 @@ import (
 // groups that wait for exited warps, or for something that no warp can still do. Cycles of waits
 // follow.
 
-// need describes what a fragment waits for.
+// need says what a fragment waits for, and what could end the wait.
 type need struct {
 	what string  // text such as "waits at empty[2] of ring ab …"
 	from []*warp // warps that could end the wait
-	// how says what those warps should do, and where.
+	// how says what the warps in from should do, and where.
 	how string
-	// cause is the instruction that makes the wait endless, if it is known.
+	// cause is the instruction because of which the wait never ends, if it is known.
 	cause arrival
-	// phase is the phase of the mbarrier.
+	// phase is the number of the present phase, if the fragment waits at an mbarrier.
 	phase uint64
 }
 
@@ -43,7 +43,7 @@ type waiters struct {
 
 const maxWaiters = 8 // largest number of groups in one report, each with at most two lines
 
-// deadlock reports a cluster in which no warp can run.
+// deadlock reports that no warp of the cluster can run.
 func (cl *cluster) deadlock() { cl.stall("no warp can run") }
 
 // spinning reports a cluster that has run for too long without progress.
@@ -56,7 +56,8 @@ func (cl *cluster) cycling() {
 	cl.stall("each warp repeats the same instructions, and no warp is left that could change what they read")
 }
 
-// stall reports all fragments of the cluster and what they wait for.
+// stall ends the cluster with a fault, which reports what each fragment waits for. what is the
+// first line.
 func (cl *cluster) stall(what string) {
 	groups := cl.waitGraph()
 	text, shown := []string{what}, 0
@@ -125,7 +126,7 @@ func (cl *cluster) waitGraph() []*waiters {
 	return groups
 }
 
-// missesExited reports whether one of the awaited warps has exited.
+// missesExited reports whether one of the warps for which the group waits has exited.
 func (g *waiters) missesExited() bool {
 	for _, x := range g.list {
 		for _, w := range x.from {
@@ -213,7 +214,7 @@ func (cl *cluster) need(w *warp, f *frag) need {
 	return need{what: "waits at " + in.form.Op}
 }
 
-// describe returns the lines about a group.
+// describe returns the lines of the report about one group.
 func (cl *cluster) describe(g *waiters) []string {
 	x := g.list[0]
 	in := &cl.grid.kernel.code[x.f.pc]
@@ -288,7 +289,7 @@ func (cl *cluster) warpNames(warps []*warp) string {
 	return strings.Join(parts, ", ")
 }
 
-// gone names the warps that have exited.
+// gone names the warps of the cluster that have exited.
 func (cl *cluster) gone() string {
 	var warps []*warp
 	for _, w := range cl.warps {

@@ -11,7 +11,7 @@ import (
 // Reports use the names that the kernel's text gives to regions of shared memory and scopes
 // ([ptx.Name], Kernel.Scope). Without a name they use numbers.
 
-// dynamicStart returns the offset of dynamic shared memory in a CTA's window.
+// dynamicStart returns the offset in a CTA's window at which dynamic shared memory starts.
 func (k *Kernel) dynamicStart() uint32 {
 	a := max(k.dynamicAlign, 1)
 	return uint32((sharedBase + k.staticShared + a - 1) / a * a)
@@ -29,7 +29,8 @@ func (k *Kernel) region(at uint32) (n ptx.Name, piece int, ok bool) {
 	return n, 0, false
 }
 
-// pieceName returns a name such as "full[2] of ring ab", or "stage" for a region of one piece.
+// pieceName returns the name of a piece of a region, such as "full[2] of ring ab". The only piece
+// of a region has the region's name, such as "stage".
 func (k *Kernel) pieceName(n ptx.Name, piece int) string {
 	text, ring := n.Text, ""
 	for _, end := range []string{".full", ".empty"} {
@@ -134,7 +135,7 @@ func (k *Kernel) nameRoles() {
 	}
 }
 
-// ranges formats numbers as "4", "4-7" or "0,2-3".
+// ranges formats a list of numbers, for example as "4", "4-7" or "0,2-3".
 func ranges(numbers []int) string {
 	sorted := slices.Sorted(slices.Values(numbers))
 	var parts []string
@@ -153,7 +154,7 @@ func ranges(numbers []int) string {
 	return strings.Join(parts, ",")
 }
 
-// plural returns "warp 3" or "warps 3,5-7".
+// plural returns a noun with its numbers, such as "warp 3" or "warps 3,5-7".
 func plural(what string, numbers []int) string {
 	if len(numbers) != 1 {
 		what += "s"

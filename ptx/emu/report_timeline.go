@@ -93,7 +93,7 @@ func (w *warp) awaited(f *frag) string {
 	return in.form.Op
 }
 
-// endTurn ends a turn of all warps.
+// endTurn ends a turn after all warps of the CTA have had it.
 func (cl *cluster) endTurn() {
 	t := cl.timeline
 	if t.Turns++; t.Turns == mostTurns {
@@ -153,7 +153,7 @@ type wait struct {
 	turns       int
 }
 
-// waits returns the waits of all warps, the longest first.
+// waits lists what all warps have waited for, the longest waits first.
 func (t *Timeline) waits() []wait {
 	var list []wait
 	for _, w := range t.Warps {

@@ -11,7 +11,7 @@ import (
 // cta is one CTA: its warps and its shared memory.
 type cta struct {
 	cluster *cluster
-	rank    int // in the cluster
+	rank    int // rank of the CTA in its cluster
 	index   [3]int
 	// inCluster is the CTA's position in its cluster. linear is its number in the grid.
 	inCluster [3]int
@@ -35,7 +35,7 @@ type cta struct {
 // cluster is a cluster of CTAs. Its warps take turns in one goroutine.
 type cluster struct {
 	grid   *grid
-	number int64  // in the grid
+	number int64  // number of the cluster in the grid
 	index  [3]int // position of the cluster in the grid; count is the grid's shape in clusters
 	count  [3]int
 	ctas   []*cta
@@ -82,7 +82,7 @@ func (cl *cluster) progress() {
 	cl.idle, cl.moved, cl.polled, cl.looked, cl.fresh = 0, true, false, false, true
 }
 
-// status is the state of a cluster when run returns.
+// status says why [cluster.run] has returned.
 type status uint8
 
 const (
@@ -252,7 +252,7 @@ func (w *warp) find(in *inst, severity Severity, kind FaultKind, lanes uint32, t
 	panic(f)
 }
 
-// goesOn reports whether the launch goes on after a finding.
+// goesOn reports whether the launch goes on after finding f.
 func (g *grid) goesOn(f *Fault) bool {
 	if f.Severity != Note && !slices.Contains(harmless, f.Kind) {
 		return false

@@ -26,7 +26,7 @@ func TestDivergence(t *testing.T) {
 			sum.Set(sum.Get().MulI(3).AddI(1))
 		})
 	})
-	// An early exit of some lanes.
+	// Some lanes exit early.
 	k.If(tid.RemI(5).Eq(ptx.Uint(4)), func() {
 		ptx.StGlobal(out.Index(tid, 4), ptx.Uint(9999))
 		k.ExitIf(ptx.True())
@@ -111,7 +111,7 @@ func TestWarpInstructions(t *testing.T) {
 		{"redux.sync.add.u32 %r3, %r1, 0xffffffff;", func(int) uint32 { return 4960 }},
 		{"sub.s32 %r2, 100, %r1; redux.sync.min.s32 %r3, %r2, 0xffffffff;", func(int) uint32 { return uint32(0xffffffff - 209) }},
 		{"elect.sync _|%p1, 0xffffffff; selp.b32 %r3, 1, 0, %p1;", func(l int) uint32 { return uint32(b2u(l == 0)) }},
-		// Two groups of lanes, in two branches, each with its own mask.
+		// Two groups of lanes execute redux in two branches, each with its own member mask.
 		{`@%p0 bra low;
 	redux.sync.add.u32 %r3, %r0, 0xfffff000;
 	bra met;

@@ -43,7 +43,7 @@ type frag struct {
 // warp is the state of 32 threads: their registers, and one or more fragments.
 type warp struct {
 	cta   *cta
-	id    int // in the CTA
+	id    int // number of the warp in its CTA
 	live  uint32
 	frags []*frag
 	turns int

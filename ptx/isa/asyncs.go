@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// asyncs has asynchronous copies, barriers and products that only kernels of other
-// compilers use.
+// asyncs has asynchronous copies, barriers and matrix products that only kernels of other compilers
+// use.
 var asyncs = slices.Concat([]Form{
 	{Name: "CpAsyncCA", Op: "cp.async.ca.shared.global", Mods: []Mod{prefetchL2()}, Arch: SM80,
 		Args:   []Arg{addr("dst", Shared), addr("src", Global), imm("bytes"), optional(in("srcBytes", U32))},

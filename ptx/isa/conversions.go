@@ -15,9 +15,9 @@ func cvt(name string, mods ...Mod) Form {
 	return Form{Name: name, Op: "cvt", Mods: mods, Args: cvtArgs(), Manual: "Data Movement: cvt"}
 }
 
-// conversions has conversions and address instructions that only kernels of other
-// compilers use: 8-bit integers and floats, all rounding directions, saturation,
-// double precision, addresses of all spaces.
+// conversions has conversions and address instructions that only kernels of other compilers use.
+// They concern 8-bit integers and floats, all rounding modes, saturation, double precision, and
+// addresses of all state spaces.
 var conversions = []Form{
 	cvt("CvtIntSat", fix(".sat"), one("d", ".u8", ".s8", ".u16", ".s16"), one("a", ".u32", ".s32", ".u64", ".s64")),
 	cvt("CvtInt64Sat", fix(".sat"), one("d", ".u32", ".s32"), one("a", ".u64", ".s64")),

@@ -5,7 +5,7 @@ import "strconv"
 // ID is the number of an instruction form: the index of its row in [Table].
 type ID uint16
 
-// Version is a PTX .version times ten: 80 is 8.0.
+// Version is ten times a PTX .version: 80 stands for 8.0.
 type Version int
 
 // String returns the version as PTX writes it.
@@ -16,7 +16,7 @@ func (v Version) String() string {
 // Arch is a .target of PTX, such as sm_90a.
 type Arch uint8
 
-// Targets in rising order.
+// The targets, in rising order.
 const (
 	SM70 Arch = iota
 	SM80
@@ -66,9 +66,9 @@ const (
 type Mod struct {
 	// Name is the name by which [Arg.TypeOf] and [Arg.LenOf] refer to the place.
 	Name string
-	// Alts are the modifiers, with their dots.
+	// Alts lists the modifiers that may be at the place, with their dots.
 	Alts []string
-	// Opt allows the place to be empty.
+	// Opt states that the place may be empty.
 	Opt bool
 	// Version and Arch are the lowest that accept the modifiers of this place. They are 0 if the
 	// form itself needs as much.
@@ -114,8 +114,8 @@ const (
 	SinkPred
 	// Pair is r|p: a register of Type and a predicate. Either may be _.
 	Pair
-	// Passed is (a, b, ...): variables in parameter space. An empty list is not
-	// printed.
+	// Passed is (a, b, ...): variables in the parameter space, which a call passes. An empty list
+	// is not printed.
 	Passed
 )
 
@@ -166,7 +166,7 @@ type Arg struct {
 // Form is one row of the instruction table.
 type Form struct {
 	ID ID
-	// Name is the row's name, and the Go name of its ID.
+	// Name is the name of the row, and the name of the ID constant in Go.
 	Name string
 	// Op is the mnemonic, with all modifiers that always come first.
 	Op string
@@ -307,7 +307,7 @@ func (f *Form) Mod(m Mods, name string) string {
 	return f.Mods[i].Alts[m[i]-1]
 }
 
-// Has reports whether the modifier, written with its dot, was chosen.
+// Has reports whether a modifier was chosen. text has the modifier's dot.
 func (f *Form) Has(m Mods, text string) bool {
 	for i := range f.Mods {
 		if m[i] != 0 && f.Mods[i].Alts[m[i]-1] == text {

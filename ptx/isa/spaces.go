@@ -21,9 +21,9 @@ func orders(name string, loads bool) Mod {
 	return one("sem", ".release", ".relaxed")
 }
 
-// spaceForms has loads, stores and atomics that only kernels of other compilers
-// use: generic addresses, local memory, constants, volatile accesses, memory
-// orders and scopes, cache policies.
+// spaceForms has loads, stores and atomics that only kernels of other compilers use. They have
+// generic addresses, local memory, constants, volatile accesses, memory orders and scopes, or cache
+// policies.
 var spaceForms = slices.Concat([]Form{
 	{Name: "Ld", Op: "ld", Mods: []Mod{vec(), memTypes()}, Args: []Arg{vecArg("d", Out), addr("a", Generic)}, Not: wide, Manual: "Data Movement: ld"},
 	{Name: "LdLocal", Op: "ld.local", Mods: []Mod{vec(), memTypes()}, Args: []Arg{vecArg("d", Out), addr("a", Local)}, Not: wide, Manual: "Data Movement: ld"},

@@ -46,7 +46,8 @@ func sparse() (forms []Form) {
 	return forms
 }
 
-// metadata returns the operands that only sparse products have.
+// metadata returns the two operands that only sparse products have: the metadata, and a selector
+// below selectors.
 func metadata(selectors int) []Arg {
 	return []Arg{register(in("metadata", B32)), {Name: "selector", Kind: Imm, Type: U32, Below: int64(selectors)}}
 }

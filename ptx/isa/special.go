@@ -1,6 +1,6 @@
 package isa
 
-// Special is a special register, which mov reads.
+// Special is a special register. Instruction mov reads it.
 type Special struct {
 	Name string
 	Type Type

@@ -2,7 +2,7 @@ package isa
 
 func pair(name string, t Type) Arg { return Arg{Name: name, Dir: Out, Kind: Pair, Type: t} }
 
-// warps has instructions of warps and CTAs that only kernels of other compilers
+// warps has instructions that concern whole warps or CTAs and that only kernels of other compilers
 // use.
 var warps = []Form{
 	{Name: "ShflSyncPred", Op: "shfl.sync", Mods: []Mod{one("mode", ".idx", ".up", ".down", ".bfly"), fix(".b32")},

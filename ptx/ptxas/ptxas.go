@@ -19,9 +19,9 @@ import (
 // ErrNotFound reports that no ptxas is installed.
 var ErrNotFound = errors.New("ptxas not found: set PTXAS, put it in PATH, or pip install nvidia-cuda-nvcc==13.0.88")
 
-// Find returns the absolute path of ptxas. It searches $PTXAS, the PATH, then the
-// places where the CUDA toolkit and Python's nvidia-cuda-nvcc package install it.
-// It runs nothing in the current folder.
+// Find returns the absolute path of ptxas. It searches $PTXAS, then $PATH, then the places where
+// the CUDA toolkit and Python's package nvidia-cuda-nvcc install it. It runs no program of the
+// current folder.
 func Find() (string, error) {
 	if p := os.Getenv("PTXAS"); p != "" {
 		if !filepath.IsAbs(p) {
@@ -64,8 +64,8 @@ func pythonFolders() []string {
 	return folders.([]string)
 }
 
-// askPython asks Python for its package folders. With -I and the root as working
-// directory, Python runs no code of the current folder, of PYTHONPATH or of
+// askPython asks Python for the folders of its packages. Because of -I, and because the working
+// directory is the root, Python does not run code of the current folder, of PYTHONPATH or of
 // packages.
 func askPython() (folders []string) {
 	const sites = "import site; print('\\n'.join(site.getsitepackages() + [site.getusersitepackages()]))"

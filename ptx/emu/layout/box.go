@@ -65,7 +65,7 @@ func (m TensorMap) CheckChip(coordinates []int32, store bool) (outside bool, err
 	return false, nil
 }
 
-// BoxRow is one row of a box: the elements along dimension 0.
+// BoxRow is one row of a box: the elements of the box along dimension 0.
 type BoxRow struct {
 	Global uint64 // global address of the first byte, modulo 2^64
 	shared uint32 // shared address of the first byte, before the swizzle

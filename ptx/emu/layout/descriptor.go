@@ -42,9 +42,9 @@ func (d MatrixDescriptor) Encode() uint64 {
 type Major uint8
 
 const (
-	// KMajor operands are contiguous in k: A as M x K, B as N x K.
+	// KMajor operands are contiguous in k. A is then stored as [M, K], and B as [N, K].
 	KMajor Major = iota
-	// MNMajor operands are contiguous in m or n: wgmma's trans = 1.
+	// MNMajor operands are contiguous in m or n. wgmma's transpose flag is then 1.
 	MNMajor
 )
 

@@ -30,7 +30,7 @@ func (s Swizzle) String() string {
 // of a chunk, which no mode splits.
 func (s Swizzle) Width() uint32 { return 16 << s }
 
-// Period returns the number of bytes after which the pattern repeats: 8 rows.
+// Period returns the number of bytes after which the swizzle pattern repeats: 8 rows.
 func (s Swizzle) Period() uint32 { return 8 * s.Width() }
 
 // Apply returns the address to which the swizzle moves the byte at an address. The swizzle depends

@@ -1,5 +1,5 @@
-// Package gen generates source files of ptx/isa and ptx from the instruction
-// table. Its command is in the folder write.
+// Package gen generates source files of ptx/isa and ptx from the instruction table. The command
+// that writes them is in the folder write.
 package gen
 
 import (

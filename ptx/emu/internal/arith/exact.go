@@ -90,7 +90,7 @@ func (f Format) Largest() float64 {
 	return math.Ldexp(2-math.Ldexp(1, 1-f.precision), f.most)
 }
 
-// Round rounds an exact number to the format.
+// Round rounds an exact number to the nearest or next number of the format, as mode says.
 func (f Format) Round(x *big.Float, mode Rounding) float64 {
 	if x.Sign() == 0 {
 		z, _ := x.Float64()

@@ -5,7 +5,7 @@ import "math"
 // canonicalNaN is the only NaN that FP32 arithmetic produces in PTX.
 const canonicalNaN = 0x7fffffff
 
-// Bits of an FP32 register.
+// Masks and values of the bits of an FP32 register.
 const (
 	F32Sign = 0x80000000
 	F32Inf  = 0x7f800000
@@ -83,7 +83,7 @@ func addOdd(x, y float64) float64 {
 	if math.IsInf(s, 0) || s != s {
 		return s
 	}
-	// Knuth's TwoSum: s + e is x + y exactly.
+	// Knuth's TwoSum: afterwards s + e equals x + y exactly.
 	yy := s - x
 	e := (x - (s - yy)) + (y - yy)
 	bits := math.Float64bits(s)

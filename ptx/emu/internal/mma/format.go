@@ -11,14 +11,14 @@ type Format struct {
 	// Halves states that the sum is rounded to the nearest FP16 number, which is given as FP32
 	// bits.
 	Halves bool
-	// LeastExponent is the exponent of the smallest normal number.
+	// LeastExponent is the exponent of the format's smallest normal number.
 	LeastExponent int
 	// ToF32 converts an element to FP32 bits exactly. It is nil if the element is the upper half of
 	// an FP32 number (bf16). For an integer element it returns the value as 32 bits.
 	ToF32 func(uint32) uint32
 }
 
-// InHalves returns the format with FP16 sums.
+// InHalves returns the same format with FP16 sums.
 func (f *Format) InHalves() *Format {
 	h := *f
 	h.Halves = true
@@ -59,7 +59,7 @@ const (
 	anyZero           = -0x1000
 )
 
-// widen returns an element as FP32 bits.
+// widen converts an element to FP32 bits.
 func (f *Format) widen(x uint32) uint32 {
 	if f.ToF32 == nil {
 		return x << (32 - 8*f.Bytes)
