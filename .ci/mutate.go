@@ -1,16 +1,17 @@
-// Command mutate measures how many mistakes the tests find. It plants mistakes in the
-// packages whose bugs would cost most, one mistake for each test run, and counts those
-// that make a test fail.
+// Command mutate measures how many mistakes the tests find. It plants mistakes in the packages
+// whose bugs would cost most, runs the tests with one mistake at a time, and counts the
+// mistakes that make a test fail.
 //
 //	go run .ci/mutate.go [-n 25] [-seed 1] [-only cache,jit] [-at jit/kernel.go:167] [-list]
 //
 // Known tools (gremlins, go-mutesting) build the tests anew for each mistake. This program
-// builds all mistakes of a package into one test binary, each with a switch that an
-// environment variable turns on, so that a mistake costs one run of the binary.
+// builds all mistakes of a package into one test binary. Each mistake has a switch that an
+// environment variable turns on, so that a mistake costs only one run of the binary.
 //
-// The mistakes are: a comparison with its bound moved by one or its sense reversed, && for
-// ||, a negated condition, a deleted statement or early return, + for - and * for +, and a
-// number larger by one. A test run that exceeds its time limit counts as a found mistake.
+// The mistakes are: a comparison whose bound is moved by one or whose direction is reversed, &&
+// instead of ||, a negated condition, a missing statement or early return, + instead of -, *
+// instead of +, and a number that is larger by one. A test run that exceeds its time limit
+// counts as a found mistake.
 package main
 
 import (
@@ -35,19 +36,21 @@ import (
 	"time"
 )
 
-// group is some packages, with the tests that must find the mistakes planted in them: the
-// quick tests of the mistake's own package, if it has tests, then those of suites.
+// group is a set of packages in which mistakes are planted, with the tests that must find them.
+// These are first the quick tests of the mistake's own package, if it has tests, and then the
+// tests of suites.
 type group struct {
 	packages []string
 	suites   []suite
 }
 
-// suite is a part of a package's tests. Tests that compare a digest of the kernels' text
-// or of the outputs' bits, or read the sources, stay out: they notice a change, not a mistake.
+// suite is a part of a package's tests. It must not contain tests that compare a digest of the
+// kernels' text or of the outputs' bits, or that read the sources. Such tests notice every
+// change, also one that is no mistake.
 type suite struct {
 	of   string // the package
-	run  string // -test.run
-	skip string // -test.skip: long tests that find few mistakes
+	run  string // value of -test.run
+	skip string // value of -test.skip: long tests that find few mistakes
 }
 
 const digests = "TestPTX|TestGolden|TestAssemble|TestReading|TestNewProductIsOneRow"
@@ -70,18 +73,18 @@ var groups = []group{
 		{of: "./moe", skip: "TestKindsOfExperts|TestSizes|EveryStep|TestWarmWith|TestDamaged|TestSixteen|TestKilled|TestBitFlips|TestBitsOf|TestRoutingKinds|TestStart|Timings"}}},
 }
 
-// variable is the environment variable with the number of the mistake that is turned on.
+// variable is the environment variable that holds the number of the mistake to turn on.
 const variable = "SONICMOE_MUTANT"
 
-// mutant is one mistake: replacement text for a range of a file.
+// mutant is one mistake: a range of a file, and the text that replaces it.
 type mutant struct {
 	pkg        string
 	file       string
 	line       int
 	begin, end int // byte offsets
 	what       string
-	// with returns the replacement text, which has the mistake if the switch numbered n is
-	// on.
+	// with returns the replacement text. In it the mistake happens only if the switch numbered
+	// n is on.
 	with func(n int) string
 }
 
@@ -166,8 +169,8 @@ func sample(rng *rand.Rand, all []mutant, n int) []mutant {
 	return out
 }
 
-// try builds the group's tests with all chosen mistakes, and runs them once for each
-// mistake, up to the first that fails.
+// try builds the group's tests with all chosen mistakes. For each mistake it runs the tests
+// until one fails.
 func (g group) try(dir string, chosen []mutant) (killed int, err error) {
 	overlay, err := g.overlay(dir, chosen)
 	if err != nil {
@@ -201,10 +204,10 @@ func (g group) try(dir string, chosen []mutant) (killed int, err error) {
 	return killed, nil
 }
 
-// program is the built tests of a suite.
+// program is the compiled tests of a suite.
 type program struct {
 	suite
-	own   string // if set, the program is for this package's mistakes alone
+	own   string // if not "", the program is only for mistakes in this package
 	file  string // "" if the package has no tests
 	limit time.Duration
 }
@@ -220,7 +223,7 @@ func (p *program) build(overlay string) error {
 	return nil
 }
 
-// notices reports whether a test fails with the mistake turned on.
+// notices reports whether a test fails when the mistake numbered i is turned on.
 func (p *program) notices(i int, m mutant) bool {
 	if p.own != "" && p.own != m.pkg {
 		return false
@@ -246,8 +249,8 @@ func (p *program) runTests(n int, limit time.Duration) ([]byte, error) {
 	return c.CombinedOutput()
 }
 
-// overlay writes the changed files and the JSON file for the go command's -overlay flag.
-// It returns the JSON file's name.
+// overlay writes the changed files, and a JSON file for the go command's flag -overlay. It
+// returns the name of the JSON file.
 func (g group) overlay(dir string, chosen []mutant) (string, error) {
 	replace := map[string]string{}
 	add := func(path, text string) error {
@@ -314,7 +317,7 @@ func mutantPick_[T any](n int, a, b T) T {
 	return path, os.WriteFile(path, text, 0o600)
 }
 
-// sources returns a package's name and the files that this platform builds.
+// sources returns the name of a package and its files for this platform.
 func sources(pkg string) (name string, files []string, err error) {
 	out, err := exec.Command("go", "list", "-f", `{{.Name}}{{$d := .Dir}}{{range .GoFiles}} {{$d}}/{{.}}{{end}}`, pkg).Output()
 	if err != nil {
@@ -364,7 +367,7 @@ func (g group) mutants() (all []mutant, err error) {
 	return all, nil
 }
 
-// exports returns an importer of the packages that the go command has compiled.
+// exports returns an importer for the packages that the go command has compiled.
 func exports(fset *token.FileSet, pkg string) (types.Importer, error) {
 	out, err := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", pkg).Output()
 	if err != nil {
@@ -398,7 +401,7 @@ func (f *finder) walk(file *ast.File) {
 		}
 		switch d := n.(type) {
 		case *ast.ArrayType, *ast.TypeSpec:
-			return false // constants alone
+			return false // an expression of constants only
 		case *ast.GenDecl:
 			if d.Tok == token.CONST {
 				return false
@@ -410,7 +413,7 @@ func (f *finder) walk(file *ast.File) {
 	})
 }
 
-// up returns the ancestor of the present node that is some levels above it.
+// up returns the ancestor that is a number of levels above the present node.
 func (f *finder) up(levels int) ast.Node {
 	if i := len(f.path) - 1 - levels; i >= 0 {
 		return f.path[i]
@@ -466,8 +469,8 @@ func (f *finder) binary(n *ast.BinaryExpr) {
 	}
 }
 
-// number adds the mistake that an integer literal is larger by one, where the language
-// does not demand a constant.
+// number adds the mistake that an integer literal is larger by one. It leaves out places where
+// the language demands a constant.
 func (f *finder) number(n *ast.BasicLit) {
 	t, _ := f.info.TypeOf(n).(*types.Basic)
 	if n.Kind != token.INT || t == nil || t.Info()&types.IsInteger == 0 || t.Info()&types.IsUntyped != 0 {
@@ -496,7 +499,7 @@ func integer(t types.Type) bool {
 	return ok && b.Info()&types.IsInteger != 0 && b.Info()&types.IsUntyped == 0
 }
 
-// pure reports whether an expression can be evaluated twice without another effect.
+// pure reports whether evaluating an expression a second time has no effect.
 func (f *finder) pure(e ast.Expr) bool {
 	pure := true
 	ast.Inspect(e, func(n ast.Node) bool {
@@ -513,8 +516,8 @@ func (f *finder) pure(e ast.Expr) bool {
 	return pure
 }
 
-// statement adds the mistake that a statement is missing: a call, a plain assignment or an
-// early return.
+// statement adds the mistake that a statement is missing. The statement is a call, a plain
+// assignment or an early return.
 func (f *finder) statement(n ast.Node) {
 	block, ok := f.up(1).(*ast.BlockStmt)
 	if _, clause := f.up(1).(*ast.CaseClause); !ok && !clause {

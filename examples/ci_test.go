@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCIDemandsItsTools checks that CI runs its scripts, and that each of them fails if a
-// tool that it needs is missing.
+// TestCIDemandsItsTools checks that CI runs its scripts, and that each script fails if a tool
+// that it needs is missing.
 func TestCIDemandsItsTools(t *testing.T) {
 	ci, err := os.ReadFile("../.ci/run")
 	require.NoError(t, err)
@@ -22,7 +22,7 @@ func TestCIDemandsItsTools(t *testing.T) {
 	require.NoError(t, err)
 	assert.Regexp(t, `(?m)^ +- run: \.ci/run$`, string(public))
 
-	tools := t.TempDir() // the programs of the scripts, without a C compiler and with a bare Python
+	tools := t.TempDir() // holds the programs that the scripts use, but no C compiler, and a Python without packages
 	for _, name := range []string{"bash", "dirname", "mktemp", "rm", "ln", "mkdir", "sha256sum", "cut"} {
 		path, err := exec.LookPath(name)
 		if err != nil {

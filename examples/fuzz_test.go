@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestEveryFuzzTargetRuns checks that CI fuzzes every fuzz target of the module, and that
-// CI bounds minimising by count: a time bound would use up most of a short run. The test
-// replaces the go command by a program that only writes its arguments.
+// TestEveryFuzzTargetRuns checks that CI runs every fuzz target of the module, and that CI
+// bounds the minimising of a failing input by a count. (A time bound would use up most of a
+// short run.) The test replaces the go command by a program that only records its arguments.
 func TestEveryFuzzTargetRuns(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skipf("no bash to run .ci/fuzz with: %v", err)

@@ -14,8 +14,9 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// TestRecordedLaunch checks that emulate takes what quickstart -launch writes, and that the
-// up-projection leaves the memory that the down-projection finds.
+// TestRecordedLaunch checks that emulate accepts the files that quickstart -launch writes. The
+// memory after the launch of the up-projection must be the memory before the launch of the
+// down-projection.
 func TestRecordedLaunch(t *testing.T) {
 	bin, err := exec.LookPath("go")
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOutsideIsTidy checks that go.mod and the vendor folder of a module that uses this
-// one have only the packages of its program: no driver under the GPL, and no library
-// for pictures or tests.
+// TestOutsideIsTidy checks a module that uses sonicmoe. Its go.mod and vendor folder must have
+// only the packages that its program needs: no driver under the GPL, and no library for
+// pictures or tests.
 func TestOutsideIsTidy(t *testing.T) {
 	bin, err := exec.LookPath("go")
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package examples_test tests a module outside this one.
+// Package examples_test has tests of a module that uses sonicmoe, and of CI.
 package examples_test
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOutside checks that a module that only requires sonicmoe builds with its own
-// go.mod and go.sum, and that its program trains a layer through the public packages.
+// TestOutside checks that a module that only requires sonicmoe builds with its own go.mod and
+// go.sum, and that its program trains a layer with only public packages.
 func TestOutside(t *testing.T) {
 	bin, err := exec.LookPath("go")
 	if err != nil {
@@ -45,8 +45,8 @@ func TestOutside(t *testing.T) {
 	require.Less(t, last, first/2, string(out))
 }
 
-// TestOutsidePlumbing checks that a program allocates, describes and frees the memory
-// of its calls in at most ten lines.
+// TestOutsidePlumbing checks that a program needs at most ten lines to allocate, describe and
+// free the memory of its calls.
 func TestOutsidePlumbing(t *testing.T) {
 	plumbing := regexp.MustCompile(`\bmemory\.|moe\.(NewArena|Dense|Tensor\{|Buffer\{|Shape\{)|\.Alloc\(|\.Free\(`)
 	text, err := os.ReadFile(filepath.Join("outside", "main.go"))
@@ -68,8 +68,8 @@ func goCommand(bin string, args ...string) *exec.Cmd {
 	return c
 }
 
-// unreachable reports whether the go command failed because it could not load a
-// module, which is no fault of this project.
+// unreachable reports whether the go command failed because it could not download a module,
+// which is no fault of this project.
 func unreachable(out string) bool {
 	for _, text := range []string{"module lookup disabled", "dial tcp", "no such host", "i/o timeout", "connection refused"} {
 		if strings.Contains(out, text) {

@@ -17,11 +17,11 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// maxFile bounds a file of a buffer, in bytes.
+// maxFile is the largest size of the file of a buffer, in bytes.
 const maxFile = 1 << 30
 
-// kinds are the element types of buffers, with their names in .npy and safetensors files.
-// bf16 has no name in .npy files.
+// kinds maps the element types of buffers to their sizes and their names in .npy and
+// safetensors files. .npy files have no name for bf16.
 var kinds = map[string]struct {
 	bytes            int
 	npy, safetensors string
@@ -29,8 +29,8 @@ var kinds = map[string]struct {
 	"u32": {4, "<u4", "U32"}, "f32": {4, "<f4", "F32"}, "f16": {2, "<f2", "F16"}, "bf16": {2, "", "BF16"},
 }
 
-// readFile returns the elements in the file of a buffer, in words. Paths are relative to the
-// folder of the launch file.
+// readFile returns the elements in the file of a buffer, padded to whole words. A relative path
+// starts at the folder of the launch file.
 func (b buffer) readFile(ctx context.Context, folder string) ([]byte, error) {
 	path := b.File
 	if !filepath.IsAbs(path) {
@@ -60,7 +60,8 @@ func (b buffer) readFile(ctx context.Context, folder string) ([]byte, error) {
 	return data, nil
 }
 
-// tensor returns the bytes of the buffer's tensor, or of the only one.
+// tensor returns the bytes of the tensor that the buffer names. If the buffer names none, the
+// file must have only one tensor.
 func (b buffer) tensor(data []byte) ([]byte, error) {
 	f, err := safetensors.New(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
@@ -84,13 +85,13 @@ var (
 	npyOrder = regexp.MustCompile(`'fortran_order': *(True|False)`)
 )
 
-// npy returns the elements of a .npy file, of any type, in rows.
+// npy returns the elements of a .npy file, of any type, in row-major order.
 func npy(data []byte) ([]byte, error) {
 	le := binary.LittleEndian
 	if len(data) < 12 || string(data[:6]) != npyMagic {
 		return nil, errors.New("is no .npy file")
 	}
-	start, size := 10, int(le.Uint16(data[8:])) // version 1 has a length of two bytes, later ones of four
+	start, size := 10, int(le.Uint16(data[8:])) // version 1 has a length of two bytes, and later versions have four
 	if data[6] > 1 {
 		start, size = 12, int(min(le.Uint32(data[8:]), maxFile))
 	}
@@ -110,7 +111,7 @@ func npy(data []byte) ([]byte, error) {
 	return data[start+size:], nil
 }
 
-// dump is a buffer to write to a file after the runs.
+// dump says which buffer is written to which file after the runs.
 type dump struct{ buffer, path string }
 
 // parseDump reads "BUFFER=FILE".
@@ -122,7 +123,7 @@ func parseDump(text string) (dump, error) {
 	return dump{name, path}, nil
 }
 
-// checkDumps returns an error for a buffer that cannot be written.
+// checkDumps returns an error if a buffer in the list cannot be written.
 func (l *launch) checkDumps(list []dump) error {
 	for _, d := range list {
 		b, ok := l.Buffers[d.buffer]
@@ -136,7 +137,7 @@ func (l *launch) checkDumps(list []dump) error {
 	return nil
 }
 
-// write writes a buffer to its file.
+// write writes the buffer to its file.
 func (d dump) write(l *launch, m *emu.Memory, at map[string]uint64) error {
 	b := l.Buffers[d.buffer]
 	data := make([]byte, 4*b.Words)
@@ -150,7 +151,7 @@ func (d dump) write(l *launch, m *emu.Memory, at map[string]uint64) error {
 		case ".safetensors":
 			return safetensors.Write(w, nil, safetensors.Source{Name: d.buffer, DType: kind.safetensors, Shape: []int64{int64(count)}, Data: bytes.NewReader(data)})
 		case ".npy":
-			// The header ends in a line feed, at a multiple of 64 bytes of the file.
+			// The header ends with a line feed, and the data begins at a multiple of 64 bytes.
 			header := fmt.Sprintf("{'descr': '%s', 'fortran_order': False, 'shape': (%d,), }", kind.npy, count)
 			header += strings.Repeat(" ", 63-(10+len(header))%64) + "\n"
 			if _, err := fmt.Fprintf(w, "%s\x01\x00%s%s", npyMagic, binary.LittleEndian.AppendUint16(nil, uint16(len(header))), header); err != nil {

@@ -18,7 +18,7 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// numbers returns n words: 3, 4, 5 …
+// numbers returns the bytes of n words: 3, 4, 5 …
 func numbers(n int) (data []byte) {
 	for i := range n {
 		data = binary.LittleEndian.AppendUint32(data, uint32(i+3))
@@ -26,7 +26,7 @@ func numbers(n int) (data []byte) {
 	return data
 }
 
-// npyFile returns a .npy file of a version, with a header.
+// npyFile returns a .npy file of the given format version.
 func npyFile(version byte, header string, data []byte) string {
 	size := binary.LittleEndian.AppendUint16(nil, uint16(len(header)))
 	if version > 1 {
@@ -35,7 +35,7 @@ func npyFile(version byte, header string, data []byte) string {
 	return npyMagic + string([]byte{version, 0}) + string(size) + header + string(data)
 }
 
-// tensorsFile returns a safetensors file of tensors with the same data.
+// tensorsFile returns a safetensors file in which all tensors have the same data.
 func tensorsFile(t *testing.T, data []byte, names ...string) string {
 	var b bytes.Buffer
 	var list []safetensors.Source
@@ -46,8 +46,8 @@ func tensorsFile(t *testing.T, data []byte, names ...string) string {
 	return b.String()
 }
 
-// launchWith writes a launch file for the kernel sum with an input buffer, and files next to
-// it.
+// launchWith writes a launch file for the kernel sum, with files next to it. input is the JSON
+// of the input buffer.
 func launchWith(t *testing.T, input string, files map[string]string) string {
 	dir := t.TempDir()
 	for name, text := range files {
@@ -59,8 +59,8 @@ func launchWith(t *testing.T, input string, files map[string]string) string {
 	return path
 }
 
-// TestBufferFiles checks that a buffer has the numbers of its file, and that -dump writes
-// files that numpy and safetensors read.
+// TestBufferFiles checks that a buffer has the numbers of its file, and that numpy and
+// safetensors can read the files that -dump writes.
 func TestBufferFiles(t *testing.T) {
 	mended := mend(t)
 	const header = "{'descr': '<u4', 'fortran_order': False, 'shape': (3, 64), }\n"
@@ -98,7 +98,7 @@ func TestBufferFiles(t *testing.T) {
 	}
 }
 
-// TestNumpyReads checks that numpy reads what -dump writes.
+// TestNumpyReads checks that numpy reads the right numbers from a file that -dump wrote.
 func TestNumpyReads(t *testing.T) {
 	python := outside.Python(t, "numpy")
 	launch := launchWith(t, `{"type": "u32", "fill": "ones", "words": 192}`, nil)
@@ -109,7 +109,7 @@ func TestNumpyReads(t *testing.T) {
 	require.Equal(t, "uint32 [64, 64, 64]\n", string(text))
 }
 
-// TestFills checks that each fill has numbers of each type.
+// TestFills checks that each fill gives the right numbers, for each element type.
 func TestFills(t *testing.T) {
 	for kind := range kinds {
 		for fill, want := range map[string]string{"zero": " 0 0 0 0", "ones": " 1 1 1 1", "ramp": " 0 1 2 3", "normal": ""} {
@@ -127,7 +127,7 @@ func TestFills(t *testing.T) {
 	}
 }
 
-// TestWrongFiles checks that errors name the file, and what is wrong with it.
+// TestWrongFiles checks that an error names the file and says what is wrong with it.
 func TestWrongFiles(t *testing.T) {
 	const header = "{'descr': '<u4', 'fortran_order': False, 'shape': (192,), }\n"
 	files := map[string]string{

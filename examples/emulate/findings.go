@@ -12,7 +12,8 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// known are findings that a file lists as "LINE RULE", such as "37 race". Lines with # are comments.
+// known lists findings of the emulator that are expected. A line of the file is "LINE RULE",
+// such as "37 race". Lines that begin with # are comments.
 type known []string
 
 func readKnown(text []byte) (list known, err error) {
@@ -34,7 +35,7 @@ func (k known) has(f *emu.Fault) bool {
 	return slices.Contains(k, fmt.Sprintf("%d %v", f.Line, f.Kind))
 }
 
-// finding is a finding in JSON.
+// finding is the JSON form of a finding.
 type finding struct {
 	Severity string `json:"severity"`
 	Rule     string `json:"rule"`
@@ -53,10 +54,10 @@ type finding struct {
 
 type object map[string]any
 
-// levels are SARIF's names of severities.
+// levels maps severities to their names in SARIF.
 var levels = map[emu.Severity]string{emu.Error: "error", emu.Strict: "warning", emu.Note: "note"}
 
-// write writes findings as "json" or "sarif".
+// write writes findings in the format "json" or "sarif".
 func write(w io.Writer, format, file string, list []emu.Finding) error {
 	out, results := []finding{}, []object{}
 	for _, x := range list {
@@ -74,8 +75,9 @@ func write(w io.Writer, format, file string, list []emu.Finding) error {
 		"runs": []object{{"tool": object{"driver": object{"name": "emulate"}}, "results": results}}})
 }
 
-// report removes known findings from the error of a run, and writes the others. Only severities
-// from fail up are an error. summary says what is left for the last line.
+// report removes the known findings from the error of a run and writes the others. It returns
+// an error only if a finding has the severity fail or a higher one. summary describes the
+// remaining findings.
 func (k known) report(w io.Writer, format, file string, fail emu.Severity, err error) (summary string, _ error) {
 	var found *emu.Findings
 	switch {

@@ -26,53 +26,54 @@ type launch struct {
 	Kernel  string `json:"kernel"`
 	Grid    [3]int `json:"grid"`    // number of CTAs in each dimension; 0 counts as one
 	Block   [3]int `json:"block"`   // in threads
-	Cluster [3]int `json:"cluster"` // number of CTAs in each dimension; all zeros: the shape that the kernel demands
+	Cluster [3]int `json:"cluster"` // number of CTAs in each dimension; if all are zero, the shape that the kernel demands
 	Shared  int    `json:"shared"`  // dynamic shared memory in bytes
-	// Cooperative makes the launch a cooperative launch, whose CTAs may synchronise by grid_group.
+	// Cooperative makes the launch a cooperative launch, whose CTAs may synchronise by
+	// grid_group.
 	Cooperative bool `json:"cooperative"`
-	// Buffers are allocated in global memory, each by its name.
+	// Buffers are allocated in global memory. Parameters refer to them by name.
 	Buffers map[string]buffer `json:"buffers"`
 	// Params are the kernel's parameters in their order.
 	Params []param `json:"params"`
 
-	folder string // of the launch file
+	folder string // the folder of the launch file
 }
 
-// buffer is words of 32 bits.
+// buffer describes a buffer of 32-bit words.
 type buffer struct {
-	Words int `json:"words"` // absent with File
-	// Fill is "zero", "ramp" (0, 1, 2 …), "ones" or "normal" (random, the same in each run), as
-	// numbers of Type. Without it all words are 0xffffffff.
+	Words int `json:"words"` // absent if File is given
+	// Fill is the initial content, as numbers of type Type: "zero", "ramp" (0, 1, 2 …), "ones"
+	// or "normal" (random, but the same in each run). Without Fill all words are 0xffffffff.
 	Fill string `json:"fill"`
-	// File has the numbers instead, a .npy or .safetensors file, with the path from the launch
-	// file's folder. Tensor names one of several tensors.
+	// File is a .npy or .safetensors file with the content. A relative path starts at the
+	// folder of the launch file. If the file has several tensors, Tensor names one of them.
 	File   string `json:"file"`
 	Tensor string `json:"tensor"`
 	// Type is the type of the numbers: "u32", "f32", "bf16" or "f16".
 	Type string `json:"type"`
-	// Show is the number of numbers to print after the run.
+	// Show is how many numbers are printed after the run.
 	Show int `json:"show"`
 }
 
-// param is one parameter of the kernel. Exactly one field but Offset must be set.
+// param is one parameter of the kernel. Exactly one field must be set, not counting Offset.
 type param struct {
 	Buffer *string    `json:"buffer"` // the buffer's address
 	U32    *uint32    `json:"u32"`
 	U64    *uint64    `json:"u64"`
 	F32    *float32   `json:"f32"`
 	Map    *tensorMap `json:"map"`
-	Hex    *string    `json:"hex"` // bytes
-	// Offset is added to the buffer's address, in bytes.
+	Hex    *string    `json:"hex"` // the parameter's bytes
+	// Offset is added to the buffer's address. It is in bytes.
 	Offset int64 `json:"offset"`
 }
 
 // tensorMap is a TMA descriptor. Dimension 0 is contiguous.
 type tensorMap struct {
 	Buffer  string   `json:"buffer"`
-	Offset  int64    `json:"offset"`  // of the tensor in the buffer, in bytes; negative before it
+	Offset  int64    `json:"offset"`  // offset of the tensor in the buffer, in bytes; negative if the tensor begins before it
 	Type    string   `json:"type"`    // bf16, f16, f32, u8, u16, u32, s32
 	Dims    []uint64 `json:"dims"`    // elements
-	Strides []uint64 `json:"strides"` // distances in bytes between neighbours in dimensions 1 and up; absent if the tensor is packed
+	Strides []uint64 `json:"strides"` // distances in bytes between neighbours in dimensions 1 and up; absent if the tensor has no gaps
 	Box     []uint32 `json:"box"`     // elements
 	Swizzle int      `json:"swizzle"` // 0, 32, 64 or 128 bytes
 }
@@ -109,7 +110,7 @@ func (l *launch) allocate(ctx context.Context, m *emu.Memory) (map[string]uint64
 	return at, nil
 }
 
-// content returns the bytes of a new buffer.
+// content returns the initial bytes of a buffer.
 func (b buffer) content(ctx context.Context, folder string, seed uint64) ([]byte, error) {
 	kind, ok := kinds[b.Type]
 	switch {
@@ -151,7 +152,7 @@ func (b buffer) content(ctx context.Context, folder string, seed uint64) ([]byte
 	return data, nil
 }
 
-// pack returns the parameters in the kernel's layout.
+// pack returns the launch's parameters in the layout of the kernel.
 func (l *launch) pack(want []ptx.Param, at map[string]uint64) ([]byte, error) {
 	if len(want) != len(l.Params) {
 		return nil, fmt.Errorf("there are %d params, kernel %s takes %d", len(l.Params), l.Kernel, len(want))
@@ -232,7 +233,7 @@ func (t *tensorMap) encode(at map[string]uint64) ([]byte, error) {
 	return b[:], nil
 }
 
-// show prints the first numbers of buffers with Show.
+// show prints the first numbers of each buffer that has Show.
 func (l *launch) show(w io.Writer, m *emu.Memory, at map[string]uint64) error {
 	for _, name := range slices.Sorted(maps.Keys(l.Buffers)) {
 		b := l.Buffers[name]

@@ -1,12 +1,12 @@
-// Command emulate runs a kernel of any PTX file on the emulator and finds its mistakes:
-// deadlocks, races, missing fences and waits, accesses out of bounds. Messages have the
+// Command emulate runs a kernel of any PTX file on the emulator and finds mistakes in the
+// kernel: deadlocks, races, missing fences and waits, accesses out of bounds. Messages name
 // lines of the PTX and, if the file has them (nvcc -lineinfo, Triton), of the source.
 // debug-a-kernel.md explains the messages.
 //
 //	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N | -explore N] [-report all] [-keep] [-dump BUFFER=FILE] [-format json] [-timeout 1m]
 //
-// LAUNCH.json has the kernel's name, the shape of the launch and the arguments. Type
-// launch has the fields; testdata/sum.json is an example.
+// LAUNCH.json has the kernel's name, the shape of the launch and the arguments. Type launch
+// documents its fields; testdata/sum.json is an example.
 package main
 
 import (
@@ -27,7 +27,7 @@ var about = command.Program{Name: "emulate", Purpose: "runs a kernel of a PTX fi
 
 func main() { about.Main(run) }
 
-// maxPTX bounds the PTX file, in bytes.
+// maxPTX is the largest size of the PTX file, in bytes.
 const maxPTX = 64 << 20
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -149,7 +149,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return l.show(stdout, memory, buffers)
 }
 
-// reportOf returns the parts of a report that -report names, nil for none.
+// reportOf returns the parts of the report that -report names, or nil for none.
 func reportOf(names string) (list []emu.Part, err error) {
 	if names == "all" {
 		return emu.Parts, nil

@@ -25,8 +25,8 @@ func arguments(kernel, launch string, more ...string) []string {
 	return append([]string{"-ptx", kernel, "-launch", launch}, more...)
 }
 
-// TestFindsTheRace checks that the finding names the forgotten barrier, with the source
-// lines of both accesses. debug-a-kernel.md has the message word for word.
+// TestFindsTheRace checks that the finding names the forgotten barrier and the source lines of
+// both accesses. debug-a-kernel.md contains the message word for word.
 func TestFindsTheRace(t *testing.T) {
 	err := run(t.Context(), arguments(kernelFile, launchFile), io.Discard, io.Discard)
 	var found *emu.Findings
@@ -44,7 +44,8 @@ func TestFindsTheRace(t *testing.T) {
 	}
 }
 
-// mend writes the kernel with the barrier, as debug-a-kernel.md says.
+// mend writes a file of the kernel with the missing barrier added, as debug-a-kernel.md
+// describes.
 func mend(t *testing.T) (file string) {
 	text, err := os.ReadFile(kernelFile)
 	require.NoError(t, err)
@@ -64,7 +65,8 @@ func TestMended(t *testing.T) {
 	}
 }
 
-// With -nan a kernel that makes an infinity has a note, and status 0.
+// TestNaN checks that with -nan a kernel that computes an infinity causes a note, and that the
+// program still succeeds.
 func TestNaN(t *testing.T) {
 	text, err := os.ReadFile(mend(t))
 	require.NoError(t, err)
@@ -82,7 +84,7 @@ func TestNaN(t *testing.T) {
 }
 
 // TestReport checks that a report says what the kernel did, with and without a fault.
-// debug-a-kernel.md has the report word for word.
+// debug-a-kernel.md contains the report word for word.
 func TestReport(t *testing.T) {
 	guide, err := os.ReadFile("debug-a-kernel.md")
 	require.NoError(t, err)
@@ -140,8 +142,9 @@ func TestFilesAreBounded(t *testing.T) {
 	})
 }
 
-// Findings come as text, JSON or SARIF, all with -keep, none that a file lists, and one run
-// replays them.
+// TestFormats checks that findings are written as text, JSON or SARIF. With -keep all findings
+// are written, and findings that a file lists as known are left out. A finding's timing and
+// seed must reproduce the finding in one run.
 func TestFormats(t *testing.T) {
 	list := func(args ...string) (out string, err error) {
 		var b strings.Builder
@@ -177,7 +180,7 @@ func TestFormats(t *testing.T) {
 	out, err = list("-known", file, "-format", "json")
 	if err == nil {
 		assert.NotContains(t, out, `"rule"`)
-	} else { // another line of the same race comes next
+	} else { // the next line belongs to the same race
 		for _, line := range lines {
 			number, _, _ := strings.Cut(line, " ")
 			assert.NotContains(t, out, `"line": `+number+",")

@@ -26,12 +26,12 @@ import (
 // script runs testdata/check.py with PyTorch's safetensors package.
 func script(t testing.TB, args ...string) (string, error) {
 	c := exec.Command("python3", append([]string{filepath.Join("testdata", "check.py")}, args...)...)
-	c.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1") // more threads would not pay for these small layers
+	c.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1") // more threads would be slower for these small layers
 	out, err := c.CombinedOutput()
 	return string(out), err
 }
 
-// needPython skips a test that has no Python to run check.py with.
+// needPython skips the test if there is no Python that can run check.py.
 func needPython(t testing.TB) {
 	outside.Python(t, "safetensors", "torch|numpy")
 }
@@ -42,8 +42,8 @@ func (p paths) verify(t testing.TB, c moe.Config, more ...string) (string, error
 		"-topk", fmt.Sprint(c.TopK), "-layout", c.GateUp.String()}, more...)...)
 }
 
-// TestPython runs the command on files that Python wrote, and lets Python check the
-// output.
+// TestPython runs the command on files that Python wrote, and lets Python check the output
+// file.
 func TestPython(t *testing.T) {
 	needPython(t)
 	tests := []struct {
@@ -58,7 +58,7 @@ func TestPython(t *testing.T) {
 		{"separate", false, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 1}},
 	}
 	for i, tt := range tests {
-		if testing.Short() && i%2 == 1 { // -short tests each layout once, either with or without gradients
+		if testing.Short() && i%2 == 1 { // -short tests each layout only once, either with or without gradients
 			continue
 		}
 		t.Run(fmt.Sprintf("%s, backward %v", tt.layout, tt.backward), func(t *testing.T) {
@@ -96,7 +96,7 @@ func (p paths) write(t testing.TB, c moe.Config, tokens int, r trial.Results) {
 		fileTensor(nameExperts, "I32", bytes.NewReader(bytesOf(r.ExpertIDs)), tokens, c.TopK))
 }
 
-// TestPythonFindsMistakes checks that check.py accepts the reference's results and
+// TestPythonFindsMistakes checks that check.py accepts the reference's results, and that it
 // finds every kind of mistake.
 func TestPythonFindsMistakes(t *testing.T) {
 	if testing.Short() {
@@ -206,7 +206,7 @@ func TestPythonFindsWrongGradients(t *testing.T) {
 			spoiled := bytes.Clone(whole)
 			start := bytes.Index(spoiled, data)
 			require.Positive(t, start)
-			// The sign of the last number of the last row.
+			// Flip the sign of the last number of the last row.
 			spoiled[start+len(data)-1] ^= 0x80
 			spoiled[start+len(data)-3] ^= 0x80
 			q := p
@@ -219,7 +219,7 @@ func TestPythonFindsWrongGradients(t *testing.T) {
 	}
 }
 
-// largest is the largest magnitude of bf16 values.
+// largest returns the largest magnitude of bf16 values.
 func largest(bits []uint16) float64 {
 	var most float64
 	for _, b := range bits {

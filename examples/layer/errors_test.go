@@ -60,7 +60,7 @@ func TestHelp(t *testing.T) {
 	assert.Empty(t, stderr.String())
 }
 
-// empty is a tensor of zeros.
+// empty returns a tensor of zeros for a file.
 func empty(name string, d string, shape ...int) safetensors.Source {
 	t := fileTensor(name, d, nil, shape...)
 	n, _ := safetensors.Tensor{DType: d, Shape: t.Shape}.Bytes()
@@ -68,8 +68,8 @@ func empty(name string, d string, shape ...int) safetensors.Source {
 	return t
 }
 
-// Each case has one mistake in otherwise correct files. WEIGHTS and INPUT stand for the
-// paths.
+// TestFileErrors checks the error for each mistake in otherwise correct files. WEIGHTS and
+// INPUT stand for the paths of the files.
 func TestFileErrors(t *testing.T) {
 	const bf, f32 = "BF16", "F32"
 	tests := []struct {
@@ -165,7 +165,8 @@ func TestFileErrors(t *testing.T) {
 	}
 }
 
-// fails runs a command that must end with one line on stderr and without a new file.
+// fails runs a command. It must end with one line on stderr that contains want, and without a
+// new file.
 func (p paths) fails(t *testing.T, want string, args ...string) {
 	t.Helper()
 	before := p.entries(t)
@@ -207,8 +208,8 @@ func TestPathErrors(t *testing.T) {
 	p.fails(t, "is the input "+p.input+", must be another file", other(p.weights, p.input, link)...)
 }
 
-// TestNoGPU checks that without a GPU -device cuda is an error: the emulated device does
-// not replace a GPU that was named.
+// TestNoGPU checks that -device cuda is an error without a GPU, because the emulated device
+// must not replace a GPU that was named.
 func TestNoGPU(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
 	p := randomTensors(small, 1, 1).write(t, false)
@@ -227,7 +228,7 @@ func TestUnknownDevice(t *testing.T) {
 	assert.Len(t, p.entries(t), 2)
 }
 
-// header returns a file of zeros of any size that begins with the given header.
+// header is a file of any size that begins with the given header and continues with zeros.
 type header struct{ text []byte }
 
 func (h header) ReadAt(p []byte, off int64) (int, error) {
@@ -238,8 +239,8 @@ func (h header) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// TestHugeSizes checks that the header alone is enough to refuse sizes that no machine
-// could hold.
+// TestHugeSizes checks that sizes that no machine could hold are refused after reading only the
+// header.
 func TestHugeSizes(t *testing.T) {
 	open := func(text string, data int64) source {
 		b := binary.LittleEndian.AppendUint64(nil, uint64(len(text)))

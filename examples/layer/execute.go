@@ -13,8 +13,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// execute runs the layer. It returns the line to print and, below it, the remarks on a
-// model. It checks the files before it opens a device.
+// execute runs the layer. It returns the line to print, followed by the remarks on the model.
+// It checks the files before it opens a device.
 func execute(ctx context.Context, o options, stderr io.Writer) (text string, err error) {
 	closing := func(close func() error) { err = errors.Join(err, close()) }
 	if o.store != "" {
@@ -74,7 +74,8 @@ func remarks(o options, j *job) (text string) {
 	return text
 }
 
-// store writes the layer of a model to a file. It returns the line to print, with remarks.
+// store writes the layer of a model to a file. It returns the line to print, followed by the
+// remarks on the model.
 func store(ctx context.Context, o options) (text string, err error) {
 	j := &job{}
 	defer func() { err = errors.Join(err, j.Close()) }()
@@ -97,11 +98,11 @@ func store(ctx context.Context, o options) (text string, err error) {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.3g s", d.Seconds()) }
 
-// layerOptions returns the options of moe.New: cache, logger, and the passes that the
-// layer needs.
+// layerOptions returns the options of moe.New: the cache, the logger, and the passes for which
+// the layer needs kernels.
 func layerOptions(o options, backward bool, stderr io.Writer) []moe.Option {
 	logger := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	kept := cache.Open(cache.Options{Dir: o.cache, Logger: logger}) // an empty Dir is the user's cache, "off" is none
+	kept := cache.Open(cache.Options{Dir: o.cache, Logger: logger}) // an empty Dir means the user's cache, and "off" means none
 	list := []moe.Option{moe.WithLogger(logger), moe.WithCache(kept)}
 	if !backward {
 		list = append(list, moe.WithoutBackward())

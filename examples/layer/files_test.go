@@ -20,7 +20,8 @@ var small = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}
 // weightScale makes small layers' logits and outputs of order 1.
 const weightScale = 0.12
 
-// tensors are a layer's inputs as bits of its type, W1 in the order of the config.
+// tensors holds the inputs of a layer as bits of its type. W1 is in the order that the config
+// names.
 type tensors struct {
 	config            moe.Config
 	tokens            int
@@ -54,7 +55,7 @@ func bytesOf[E uint16 | int32 | float32](s []E) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&s[0])), len(s)*int(unsafe.Sizeof(s[0])))
 }
 
-// numbers reads a tensor of a file, and checks its format and shape.
+// numbers reads a tensor of a file and checks its type and shape.
 func numbers[E uint16 | int32 | float32](t testing.TB, f *safetensors.File, name string, d string, shape ...int64) []E {
 	tensor, err := f.Tensor(name)
 	require.NoError(t, err)
@@ -67,12 +68,13 @@ func numbers[E uint16 | int32 | float32](t testing.TB, f *safetensors.File, name
 	return list
 }
 
-// of returns a tensor of a file that has the layer's type.
+// of returns a tensor with the layer's type for a file.
 func (x tensors) of(name string, bits []uint16, shape ...int) safetensors.Source {
 	return fileTensor(name, dtypes[x.config.Type], bytes.NewReader(bytesOf(bits)), shape...)
 }
 
-// weights are the tensors of a weights file.
+// weights returns the tensors of a weights file. separate reports whether gate and up are two
+// tensors.
 func (x tensors) weights(separate bool) []safetensors.Source {
 	c := x.config
 	list := []safetensors.Source{
@@ -97,7 +99,7 @@ func writeFile(t testing.TB, path string, list ...safetensors.Source) {
 	require.NoError(t, os.WriteFile(path, b.Bytes(), 0o666))
 }
 
-// paths are the files of a run, in a directory of its own.
+// paths holds the paths of the files of a run, which are in a directory of their own.
 type paths struct{ dir, weights, input, output string }
 
 func newPaths(t testing.TB) paths {
@@ -117,12 +119,12 @@ func (x tensors) write(t testing.TB, separate bool) paths {
 	return p
 }
 
-// args is a command line without a cache.
+// args returns the flags for these files, without a cache.
 func (p paths) args(more ...string) []string {
 	return append([]string{"-weights", p.weights, "-input", p.input, "-output", p.output, "-cache", "off"}, more...)
 }
 
-// entries are the names in the directory of the files.
+// entries returns the names of the files in the directory.
 func (p paths) entries(t testing.TB) []string {
 	list, err := os.ReadDir(p.dir)
 	require.NoError(t, err)

@@ -6,8 +6,8 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// reserveGradients allocates the tensors that the forward pass saves for backward, and
-// the gradients of all weights of the layer.
+// reserveGradients allocates the tensors that the forward pass saves for backward, and the
+// gradients of all weights.
 func (p *pass) reserveGradients() (err error) {
 	s, g := p.job.shapes(), p.job.config.Gradients(p.job.tokens, p.job.config.Type)
 	for _, out := range []room{{"H", &p.args.H, s.H}, {"SharedH", &p.args.SharedH, s.SharedH}, {"logits", &p.args.Logits, s.Logits}} {
@@ -42,8 +42,8 @@ func (p *pass) reserveGradients() (err error) {
 	return nil
 }
 
-// gradients returns the results of the backward pass. Gradients of weights have the names
-// and the layout of the weights in their file.
+// gradients returns the results of the backward pass. The gradient of a weight has the weight's
+// name with a prefix, and the layout that the weight has in its file.
 func (p *pass) gradients() []safetensors.Source {
 	if !p.job.backward {
 		return nil
@@ -62,10 +62,11 @@ func (p *pass) gradients() []safetensors.Source {
 	return list
 }
 
-// whole returns a tensor of the output file.
+// whole returns a whole tensor for the output file.
 func (p *pass) whole(name string, t moe.Tensor) safetensors.Source { return p.part(name, t, 0, 1) }
 
-// part returns tensor i of the parts that t has for each expert: gate and up of W1.
+// part returns part i of a tensor that has several parts for each expert, such as gate and up
+// of W1.
 func (p *pass) part(name string, t moe.Tensor, i, parts int) safetensors.Source {
 	block, stride := blocks(t.Shape, parts)
 	dims := make([]int, t.Shape.Rank)
@@ -79,5 +80,5 @@ func (p *pass) part(name string, t moe.Tensor, i, parts int) safetensors.Source 
 	return fileTensor(name, dtypes[t.Shape.Type], from, dims...)
 }
 
-// dtypes are the names of element types in files.
+// dtypes maps element types to their names in files.
 var dtypes = map[spec.Type]string{moe.BF16: "BF16", moe.F16: "F16", moe.F32: "F32", moe.I32: "I32"}

@@ -13,13 +13,13 @@ import (
 	"sonicmoe/moe"
 )
 
-// results of a backward pass.
+// gradients holds the results of a backward pass.
 type gradients struct {
 	dx, drouter, dw1, dw2 []uint16
 	dscores               []float32
 }
 
-// gradients reads the gradients from the output file, with gate and up concatenated.
+// gradients reads the gradients from the output file. It joins gate and up.
 func (p paths) gradients(t testing.TB, c moe.Config, tokens int, separate bool) (g gradients) {
 	count := 8
 	if separate {
@@ -44,7 +44,8 @@ func (p paths) gradients(t testing.TB, c moe.Config, tokens int, separate bool) 
 	return g
 }
 
-// checkGradients compares gradients with float64, from the results of the forward pass.
+// checkGradients compares the gradients g with float64 gradients, which are computed from the
+// results r of the forward pass.
 func (x tensors) checkGradients(t testing.TB, r trial.Results, g gradients) {
 	c := x.config
 	ref, err := reference.NewLayer(c, x.router, x.w1, x.w2)
@@ -52,7 +53,7 @@ func (x tensors) checkGradients(t testing.TB, r trial.Results, g gradients) {
 	scores := reference.Widen(r.Scores)
 	out, err := ref.Experts(x.x, scores, r.ExpertIDs, nil, reference.Rounded)
 	require.NoError(t, err)
-	// The layer's H is in its type, and its rows are in the order of the experts.
+	// The layer's H is in the layer's type, and its rows are sorted by expert.
 	rows, width := reference.Group(r.ExpertIDs, c.NumExperts).Row, 2*c.Intermediate
 	toBits := map[moe.Type]func(float64) uint16{moe.BF16: num.Float64ToBF16, moe.F16: num.Float64ToF16}[c.Type]
 	h := make([]uint16, len(out.H))
@@ -102,7 +103,7 @@ func TestGradients(t *testing.T) {
 	}
 	for i, tt := range tests {
 		if testing.Short() && i == 0 {
-			continue // the cases "separate" and "fp16" have concatenated gradients too
+			continue // the cases "separate" and "fp16" already test concatenated gradients
 		}
 		t.Run(tt.name, func(t *testing.T) {
 			x := randomTensors(tt.config, 40, 8).withDO(9)

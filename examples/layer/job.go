@@ -12,7 +12,7 @@ import (
 	"sonicmoe/moe/checkpoint/weights"
 )
 
-// Names of the tensors in the files.
+// These are the names of the tensors in the files.
 const (
 	nameRouter  = "router.weight"
 	nameGateUp  = "experts.gate_up"
@@ -24,36 +24,36 @@ const (
 	nameScores  = "scores"
 	nameExperts = "experts"
 
-	// A backward pass.
+	// These names are for a backward pass.
 	nameDO      = "do"
 	nameDX      = "dx"
 	nameDScores = "dscores"
 	gradientOf  = "d" // prefix of the name of a weight's gradient
 )
 
-// source is an open file with its path, for errors.
+// source is an open file. The path is for errors.
 type source struct {
 	path string
 	*safetensors.File
-	// of is the type of the file's tensors.
+	// of is the element type of the file's tensors.
 	of string
 }
 
-// job is the pass that the files describe. All sizes are known and checked.
+// job is the pass that the input files describe. All sizes are known and checked.
 type job struct {
 	config         moe.Config
 	tokens         int
 	weights, input source
-	// model has the weights of -model, in place of weights.
+	// model holds the weights of -model, which are used instead of weights.
 	model *weights.Layer
-	// separate reports whether gate and up are two tensors.
+	// separate reports whether gate and up are two tensors in the file.
 	separate bool
-	// backward reports whether the input has a gradient of the output. routed reports
-	// whether the input has scores and ids, so that the experts run without the router.
+	// backward reports whether the input has a gradient of the output. routed reports whether
+	// the input has scores and expert ids; the experts then run without the router.
 	backward, routed bool
 }
 
-// openJob opens the files and checks them against each other. Close the job after use.
+// openJob opens the files and checks that they fit together. Close the job after use.
 func openJob(ctx context.Context, o options) (*job, error) {
 	j := &job{}
 	err := j.openWeights(ctx, o)
@@ -106,7 +106,7 @@ func (j *job) Close() error {
 	return errors.Join(errs...)
 }
 
-// planModel gets the sizes from the model and the number of tokens from the input.
+// planModel takes the sizes from the model, and the number of tokens from the input.
 func (j *job) planModel() error {
 	if err := j.inputNames(); err != nil {
 		return err
@@ -144,7 +144,7 @@ func (j *job) planModel() error {
 	return nil
 }
 
-// rows returns the names of the input's tensors [T, d].
+// rows returns the names of the input's tensors of shape [T, d].
 func (j *job) rows() []string {
 	if j.backward {
 		return []string{nameX, nameDO}
@@ -179,7 +179,7 @@ func (j *job) checkRouting(tokens int64, topK int) error {
 	return experts.shape(nameExperts, "[T, K]", tokens, int64(topK))
 }
 
-// plan gets the sizes from the files' headers and checks them.
+// plan takes the sizes from the headers of the files and checks them.
 func (j *job) plan(o options) error {
 	if j.model != nil {
 		return j.planModel()
@@ -228,8 +228,8 @@ func (j *job) plan(o options) error {
 	return moe.Check(j.config)
 }
 
-// setType checks that all tensors have the type of the router, F16 or BF16, and returns
-// it.
+// setType checks that all tensors have the type of the router, F16 or BF16. It returns that
+// type.
 func (j *job) setType() spec.Type {
 	element := spec.BF16
 	if t, err := j.weights.Tensor(nameRouter); err == nil && t.DType == "F16" {
@@ -264,7 +264,7 @@ func (j *job) names(o options) error {
 	return j.inputNames()
 }
 
-// intermediate returns n. It follows from the shapes of gate and up in the file.
+// intermediate returns n, which follows from the shapes of gate and up in the file.
 func (j *job) intermediate(router safetensors.Tensor) (int64, error) {
 	e, d := router.Shape[0], router.Shape[1]
 	if j.separate {
@@ -292,10 +292,10 @@ func (j *job) intermediate(router safetensors.Tensor) (int64, error) {
 	return rows / 2, nil
 }
 
-// limits checks the sizes against the limits of a layer. An error names the tensor from
-// which the size comes.
+// limits checks the sizes against the limits of a layer. An error names the tensor from which
+// the wrong size was taken.
 func (j *job) limits(o options, router safetensors.Tensor, n int64, x safetensors.Tensor) error {
-	const large = 1 << 30 // above every limit of a Config, and still an int on every platform
+	const large = 1 << 30 // above every limit of a Config, and an int on every platform
 	e, d := router.Shape[0], router.Shape[1]
 	c := moe.Config{Hidden: int(min(d, large)), Intermediate: int(min(n, large)), NumExperts: int(min(e, large)), TopK: o.topK, GateUp: o.gateUp}
 	var wrong *moe.ArgError
@@ -320,7 +320,7 @@ func (j *job) limits(o options, router safetensors.Tensor, n int64, x safetensor
 	return nil
 }
 
-// errorf returns an error that names the file and the tensor with its type and shape.
+// errorf returns an error that names the file, and the tensor with its type and shape.
 func (s source) errorf(name, format string, args ...any) error {
 	what := fmt.Sprintf("%q", name)
 	if t, err := s.Tensor(name); err == nil {
@@ -329,7 +329,7 @@ func (s source) errorf(name, format string, args ...any) error {
 	return fmt.Errorf("%s: tensor %s %s", s.path, what, fmt.Sprintf(format, args...))
 }
 
-// only checks that the file has some tensors and no others.
+// only checks that the file has exactly the tensors with these names.
 func (s source) only(names []string) error {
 	known := map[string]bool{}
 	for _, name := range names {
@@ -346,7 +346,7 @@ func (s source) only(names []string) error {
 	return nil
 }
 
-// list returns the names of some of the file's tensors, for errors.
+// list returns the names of the first tensors of the file, for errors.
 func (s source) list() string {
 	const most = 8
 	var names []string
@@ -363,7 +363,7 @@ func (s source) list() string {
 	return strings.Join(names, ", ")
 }
 
-// matrix returns a tensor of the file, after checking its type and its rank.
+// matrix returns a tensor of the file after checking its type and rank.
 func (s source) matrix(name, wantShape string, rank int) (safetensors.Tensor, error) {
 	t, err := s.Tensor(name)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
-// exit runs the command and gives its exit code.
+// exit runs the command and returns its exit code.
 func exit(args []string, stdout, stderr io.Writer) int {
 	return program.Exit(run(context.Background(), args, stdout, stderr), stderr)
 }
@@ -35,7 +35,7 @@ func (p paths) run(t testing.TB, args ...string) string {
 	return stdout.String()
 }
 
-// results reads the outputs of a forward pass from the output file, which must have count
+// results reads the results of a forward pass from the output file. The file must have count
 // tensors.
 func (p paths) results(t testing.TB, c moe.Config, tokens, count int) trial.Results {
 	f := p.open(t, count)
@@ -47,7 +47,7 @@ func (p paths) results(t testing.TB, c moe.Config, tokens, count int) trial.Resu
 	}
 }
 
-// open opens an output file with a number of tensors.
+// open opens an output file, which must have a number of tensors.
 func (p paths) open(t testing.TB, count int) *safetensors.File {
 	f, err := safetensors.Open(t.Context(), p.output)
 	require.NoError(t, err)
@@ -57,9 +57,9 @@ func (p paths) open(t testing.TB, count int) *safetensors.File {
 	return f
 }
 
-// check compares results with float64. Experts and scores come from the reference router,
-// whose logits are rounded to their type; o comes from the reference experts, with the
-// layer's scores.
+// check compares the results of a forward pass with float64. Experts and scores are compared
+// with the reference router, whose logits are rounded to their type. o is compared with the
+// reference experts, which get the layer's scores.
 func (x tensors) check(t testing.TB, r trial.Results) {
 	ref, err := reference.NewLayer(x.config, x.router, x.w1, x.w2)
 	require.NoError(t, err)
@@ -113,8 +113,8 @@ func TestNoTokens(t *testing.T) {
 	assert.Empty(t, p.results(t, c, 0, 3).O)
 }
 
-// TestFallback checks that without a GPU and without -device the emulated device is
-// used, with a message.
+// TestFallback checks that the emulated device is used, with a message, if there is no GPU and
+// no flag -device.
 func TestFallback(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
 	p := randomTensors(small, 0, 7).write(t, false)

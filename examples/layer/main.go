@@ -1,5 +1,5 @@
-// Command layer runs a Mixture-of-Experts layer on tensors in safetensors files, as
-// PyTorch writes them.
+// Command layer runs a Mixture-of-Experts layer on tensors in safetensors files, as PyTorch
+// writes them.
 //
 //	layer -weights W.safetensors -input X.safetensors -output O.safetensors -topk K
 //	      [-device cuda|emulated] [-gateup concatenated|interleaved] [-cache DIR|off]
@@ -7,18 +7,17 @@
 //	layer -model DIR -layer N -store L.safetensors
 //	layer -model L.safetensors -input X.safetensors -output O.safetensors [...]
 //
-// With -model the layer is layer N, from 0, of a published model. DIR has config.json and
-// safetensors files with the model's own names of tensors. Packed weights (FP8, MXFP4, NVFP4,
-// 4 bits of compressed-tensors, AWQ and GPTQ) stay packed; with gradients they are
-// dequantised first. -store writes the layer to a file that -model takes in place of DIR: the
-// weights in the order and the format in which they are loaded. Gradients of weights have the
-// names below. Weights that only models have are router.bias [E] F32,
-// experts.gate_up_bias, experts.down_bias, shared.gate, shared.up, shared.down and
-// shared.score, the gate of the shared experts. The command prints the assumptions about
-// config.json, and the fields that it did not understand, as plan does.
+// With -model, the layer is layer N, counted from 0, of a published model. DIR has config.json
+// and safetensors files with the model's own tensor names. Packed weights (FP8, MXFP4, NVFP4, 4
+// bits of compressed-tensors, AWQ and GPTQ) stay packed. For gradients they are dequantised
+// first. The command prints the assumptions about config.json, and the fields that it did not
+// understand, as the command plan does.
 //
-// Sizes come from the files. All tensors are row-major, and all are BF16 or all F16, as
-// the router or the model:
+// -store writes the layer to one file, with the weights in the order and the format in which
+// they are loaded. -model accepts this file instead of DIR.
+//
+// Sizes come from the files. All tensors are row-major. All are BF16 or all are F16, as the
+// router or the model is:
 //
 //	weights  router.weight    [E, d]
 //	         experts.gate_up  [E, 2n, d], rows in the order that -gateup says,
@@ -29,15 +28,19 @@
 //	         scores, experts  [T, K] F32 and I32, both or neither: the routing, for
 //	                          models with a router of their own, such as Phi-3.5
 //
-// The output file has o [T, d] of that type, scores [T, K] F32 (softmax over the chosen
-// logits) and experts [T, K] I32, by falling score. With do it also has the gradients:
-// dx [T, d], dscores [T, K] F32 (as if the scores were inputs), and for each weight a
-// tensor with "d" before its name, such as dexperts.down, of the same type, shape and
-// layout. With the routing in the input the experts run alone: the output has no routing
-// and no gradients of the router, and dx is without the router's part.
+// The output file has o [T, d] of the same type, scores [T, K] F32 (softmax over the chosen
+// logits) and experts [T, K] I32, in descending order of the scores. With do it also has
+// gradients: dx [T, d], dscores [T, K] F32 (the gradient with respect to the scores), and for
+// each weight a tensor of the same type, shape and layout, with "d" before the weight's name,
+// such as dexperts.down. A model may have weights that a weights file cannot have. In the
+// output file their names are router.bias [E] F32, experts.gate_up_bias, experts.down_bias,
+// shared.gate, shared.up, shared.down, and shared.score for the gate of the shared experts.
 //
-// Exit codes: 0 done, 1 failed, 2 wrong usage. After a failure there is no new output, and
-// an older output is unchanged.
+// If the input has the routing, the experts run without the router. The output then has no
+// routing and no gradients of the router, and dx does not include the router's part.
+//
+// Exit codes: 0 done, 1 failed, 2 wrong usage. After a failure there is no new output file, and
+// an older one is unchanged.
 package main
 
 import (
@@ -61,8 +64,7 @@ var program = command.Program{Name: "layer", Purpose: `runs a Mixture-of-Experts
 
 func main() { program.Main(run) }
 
-// run runs the command. It prints a line on success, and a line for each remark on a
-// model.
+// run runs the command. On success it prints a line, and a line for each remark on the model.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parse(args, stdout)
 	if err != nil {
@@ -76,21 +78,21 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// options is the command line.
+// options holds the values of the flags.
 type options struct {
 	weights, input, output string
-	model                  string // the model's directory, which with layer replaces weights
+	model                  string // the model's directory, used with layer, instead of weights
 	layer                  int
-	isStored               bool   // model is a file that -store wrote
-	store                  string // the file to write the layer to, in place of a pass
+	isStored               bool   // model is a file that -store has written
+	store                  string // the file to which the layer is written, instead of running a pass
 	topK                   int
-	device                 string // "" is cuda, or emulated if there is no GPU
+	device                 string // "" means cuda, or emulated if there is no GPU
 	gateUp                 moe.GateUp
-	cache                  string // "" is the user's own cache
+	cache                  string // "" means the user's own cache
 }
 
-// parse reads the command line. For -h it writes the help to stdout and returns
-// flag.ErrHelp. Other errors are usage errors.
+// parse reads the command line. For -h it writes the help to stdout and returns flag.ErrHelp.
+// All other errors are usage errors.
 func parse(args []string, stdout io.Writer) (options, error) {
 	var o options
 	f := program.Flags()
@@ -145,7 +147,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	return o, o.choose(*gateUp, given["device"])
 }
 
-// ofModel checks that the flags with -model are complete, and that no flag contradicts
+// ofModel checks that the flags that -model needs are given, and that no flag contradicts
 // -model.
 func (o *options) ofModel(given map[string]bool) error {
 	switch {
@@ -166,13 +168,13 @@ func (o *options) ofModel(given map[string]bool) error {
 	return nil
 }
 
-// isFile reports whether there is a file, and no folder, at a path.
+// isFile reports whether there is a file at a path that is not a folder.
 func isFile(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && !info.IsDir()
 }
 
-// choose checks -gateup and -device.
+// choose checks the values of -gateup and -device.
 func (o *options) choose(gateUp string, deviceGiven bool) error {
 	if o.gateUp = moe.GateUp(gateUp); gateUp != "concatenated" && gateUp != "interleaved" {
 		return command.Usagef("-gateup is %q, must be concatenated or interleaved", gateUp)

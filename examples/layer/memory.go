@@ -10,10 +10,10 @@ import (
 	"sonicmoe/driver"
 )
 
-// chunkBytes is the size of the chunks in which a tensor passes through host memory.
+// chunkBytes is the size of the pieces in which a tensor passes through host memory.
 const chunkBytes = 64 << 20
 
-// memory is device memory and the stream that fills and reads it.
+// memory is device memory, with the stream that fills and reads it.
 type memory struct {
 	dev    driver.Device
 	stream driver.Stream
@@ -50,8 +50,8 @@ func (m *memory) alloc(name string, bytes int64) (driver.DevicePtr, error) {
 	return p, nil
 }
 
-// load copies a tensor of a file to the device, chunk by chunk. Blocks of block bytes
-// begin stride bytes apart on the device.
+// load copies a tensor of a file to the device, piece by piece. The tensor consists of blocks
+// of block bytes. On the device, the blocks begin stride bytes apart.
 func (m *memory) load(ctx context.Context, dst driver.DevicePtr, s source, name string, block, stride int64) error {
 	section, err := s.Section(name)
 	if err != nil {
@@ -77,8 +77,8 @@ func (m *memory) load(ctx context.Context, dst driver.DevicePtr, s source, name 
 	return nil
 }
 
-// scatter copies bytes of a tensor, from offset off of the tensor on, to the places of
-// their blocks.
+// scatter copies part, the bytes of a tensor from offset off on, to the places of their blocks
+// on the device.
 func (m *memory) scatter(dst driver.DevicePtr, part []byte, off, block, stride int64) error {
 	for len(part) > 0 {
 		within := off % block
@@ -91,18 +91,18 @@ func (m *memory) scatter(dst driver.DevicePtr, part []byte, off, block, stride i
 	return nil
 }
 
-// reader returns a stream of bytes in device memory. It reads the first block bytes of
-// every stride bytes, one chunk at a time.
+// reader returns a stream of bytes of device memory. It reads the first block bytes of every
+// stride bytes, one chunk at a time.
 func (m *memory) reader(src driver.DevicePtr, bytes, block, stride int64) io.Reader {
 	r := &deviceReader{stream: m.stream, src: src, bytes: bytes, block: block, stride: stride}
 	return bufio.NewReaderSize(r, int(min(max(bytes, 1), int64(m.chunk))))
 }
 
-// deviceReader reads device memory. bufio reads whole chunks from it.
+// deviceReader reads device memory. A bufio.Reader reads whole chunks from it.
 type deviceReader struct {
 	stream        driver.Stream
 	src           driver.DevicePtr
-	off, bytes    int64 // read, to read
+	off, bytes    int64 // bytes already read, and bytes to read in all
 	block, stride int64
 }
 
@@ -119,5 +119,5 @@ func (r *deviceReader) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// at returns the address some bytes after p.
+// at returns the address that is a number of bytes after p.
 func at(p driver.DevicePtr, bytes int64) driver.DevicePtr { return p + driver.DevicePtr(bytes) }

@@ -14,8 +14,8 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// hostMemory replaces a device's memory and stream by an array; addresses are its
-// indices.
+// hostMemory is an array that replaces a device's memory and stream. An address is an index of
+// the array.
 type hostMemory struct {
 	driver.Stream
 	bytes []byte
@@ -35,7 +35,8 @@ func (h *hostMemory) CopyToHost(dst []byte, src driver.DevicePtr) error {
 	return h.fail
 }
 
-// twoTensors returns a file with tensors a and b of 24 bytes each, all bytes different.
+// twoTensors returns a file with two tensors, a and b, of 24 bytes each. All bytes are
+// different.
 func twoTensors(t *testing.T) source {
 	data := make([]byte, 48)
 	for i := range data {
@@ -49,8 +50,8 @@ func twoTensors(t *testing.T) source {
 	return source{path: "file", File: f}
 }
 
-// TestLoadByTurns checks that two tensors of three blocks are loaded alternately, block by
-// block, with any chunk size.
+// TestLoadByTurns checks that the blocks of two tensors are loaded alternately, three of each,
+// with any chunk size.
 func TestLoadByTurns(t *testing.T) {
 	var want []byte
 	for block := range 3 {
@@ -70,7 +71,8 @@ func TestLoadByTurns(t *testing.T) {
 	}
 }
 
-// TestLoadWhole checks that a whole tensor is loaded in as few copies as it has chunks.
+// TestLoadWhole checks that loading a whole tensor takes no more copies than the tensor has
+// chunks.
 func TestLoadWhole(t *testing.T) {
 	h := &hostMemory{bytes: make([]byte, 30)}
 	m := &memory{stream: h, chunk: 10}
@@ -94,7 +96,7 @@ func TestLoadErrors(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, m.load(ctx, 0, f, "a", 24, 24), context.Canceled)
 
-	// This file shrinks after it was opened.
+	// This file becomes shorter after it was opened.
 	var b bytes.Buffer
 	require.NoError(t, safetensors.Write(&b, nil, fileTensor("a", "U8", bytes.NewReader(make([]byte, 24)), 24)))
 	whole := bytes.Clone(b.Bytes())

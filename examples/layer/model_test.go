@@ -20,7 +20,8 @@ import (
 const modelConfig = `{"dtype": "%s", "model_type": "%s", "hidden_size": 128, "moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2,
 	"norm_topk_prob": true, "hidden_act": "silu", "num_hidden_layers": 2, "decoder_sparse_step": 1, "mlp_only_layers": [], "shared_expert_intermediate_size": %d}`
 
-// model writes x as layer 1 of a Qwen3-MoE, expert by expert.
+// model writes the tensors as layer 1 of a Qwen3-MoE model, expert by expert, and returns the
+// folder.
 func (x tensors) model(t *testing.T, kind string, shared int) string {
 	c, dir := x.config, t.TempDir()
 	d, n := c.Hidden, c.Intermediate
@@ -37,7 +38,8 @@ func (x tensors) model(t *testing.T, kind string, shared int) string {
 	return dir
 }
 
-// A model's own files give the same output as its tensors in one file.
+// TestModel checks that a model's own files give the same output as the same tensors in one
+// weights file.
 func TestModel(t *testing.T) {
 	half := small
 	half.Type, half.Logits = moe.F16, moe.F16
@@ -61,8 +63,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// The command prints the assumptions about a config.json and the fields that it did not
-// understand.
+// TestModelRemarks checks that the command prints the assumptions about a config.json and the
+// fields that it did not understand.
 func TestModelRemarks(t *testing.T) {
 	x := randomTensors(small, 3, 54)
 	p, dir := x.write(t, false), x.model(t, "qwen3_moe", 0)
@@ -79,7 +81,7 @@ func TestModelRemarks(t *testing.T) {
 	assert.Equal(t, dir+": assumed: dtype is not there: bfloat16\n"+dir+": not understood: expert_choice = true\n", remarks)
 }
 
-// rename gives a tensor of a file another name of the same length.
+// rename changes the name of a tensor in a file to another name of the same length.
 func rename(t *testing.T, path, from, to string) {
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)

@@ -24,12 +24,13 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// All weights of a model are loaded from its files and get gradients, with the bits of a
-// direct call of the library with the same tensors.
+// TestModelOfEveryWeight checks that all weights of a model are loaded from its files and have
+// gradients. All results must have the same bits as a direct call of the library with the same
+// tensors.
 func TestModelOfEveryWeight(t *testing.T) {
 	for kind, c := range map[string]struct {
 		config string
-		names  map[string]string // for each weight, its name in the model's files after the layer's number
+		names  map[string]string // for each weight, the part of its name in the model's files that follows the layer's number
 	}{
 		"qwen2_moe": {
 			`"moe_intermediate_size": 64, "num_experts": 4, "norm_topk_prob": false, "shared_expert_intermediate_size": 128, "decoder_sparse_step": 1, "mlp_only_layers": []`,
@@ -133,8 +134,8 @@ func checkModel(t *testing.T, text string, names map[string]string) {
 	assert.Equal(t, compared+3, len(out.Tensors()), "scores, experts and dscores are the others")
 }
 
-// written fills a tensor on the device with random values that bf16 can hold, and returns
-// the tensor for a file.
+// written fills a tensor on the device with random values that bf16 can hold. It returns the
+// tensor for a file.
 func written(t *testing.T, random *rand.Rand, s driver.Stream, to moe.Tensor, name string, scale float64) safetensors.Source {
 	var data []byte
 	for range to.Shape.Elements() {

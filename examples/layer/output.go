@@ -11,15 +11,15 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// output is the output file. It is written under a temporary name, and renamed when it is
+// output is the output file. It is written under a temporary name and renamed when it is
 // complete.
 type output struct {
 	path string
 	file *disk.Pending
 }
 
-// createOutput begins an output before the long work, so that an error comes early. The
-// output must not be one of the inputs.
+// createOutput begins an output file before the long work, so that an error comes early. The
+// output file must not be one of the input files.
 func createOutput(path string, inputs ...string) (*output, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -52,10 +52,10 @@ func (o *output) commit(tensors ...safetensors.Source) error {
 	return nil
 }
 
-// discard removes the file unless it was committed.
+// discard removes the temporary file, unless it was committed.
 func (o *output) discard() error { return o.file.Discard() }
 
-// fileTensor describes one tensor of the output.
+// fileTensor returns one tensor of the output file.
 func fileTensor(name string, t string, data io.Reader, shape ...int) safetensors.Source {
 	dims := make([]int64, len(shape))
 	for i, d := range shape {

@@ -20,9 +20,9 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// TestPackedModel checks that a model's packed weights give the same output as the weights
-// dequantised. The command dequantises them if it also writes gradients. The test also checks that
-// the command's output names the format.
+// TestPackedModel checks that a model's packed weights give the same output as the dequantised
+// weights. (The command dequantises them if it must write gradients.) It also checks that the
+// line that the command prints names the format.
 func TestPackedModel(t *testing.T) {
 	const at = "model.layers.1.mlp."
 	for _, tt := range []struct {
@@ -112,8 +112,8 @@ func TestPackedModel(t *testing.T) {
 	}
 }
 
-// TestPackedExperts checks models with the tensors of each expert in formats of 4 bits: the
-// packed layer has the output of the dequantised one.
+// TestPackedExperts checks models in 4-bit formats that have separate tensors for each expert.
+// The packed layer must have the same output as the layer with dequantised weights.
 func TestPackedExperts(t *testing.T) {
 	const at = "model.layers.1.mlp."
 	x := randomTensors(small, 20, 57)

@@ -53,7 +53,7 @@ func (p *pass) run(ctx context.Context, out *output) error {
 	return out.commit(append(p.outputs(), p.gradients()...)...)
 }
 
-// wait waits for a queued pass. err is the error from queueing the pass.
+// wait waits for a queued pass. err is the error of queueing the pass.
 func (p *pass) wait(ctx context.Context, name string, err error) error {
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (p *pass) outputs() []safetensors.Source {
 	}
 }
 
-// input is a device tensor that is loaded from one or two tensors of a file.
+// input is a tensor on the device that is loaded from one or two tensors of a file.
 type input struct {
 	to    *moe.Tensor
 	shape spec.Shape
@@ -82,8 +82,8 @@ type input struct {
 	names []string
 }
 
-// load copies weights and tokens to the device. It joins separate gate and up, gate
-// before up for each expert.
+// load copies the weights and tokens to the device. If gate and up are separate tensors, it
+// joins them, with the gate of each expert before its up.
 func (p *pass) load(ctx context.Context) error {
 	s := p.job.shapes()
 	var list []input
@@ -124,7 +124,7 @@ func (p *pass) load(ctx context.Context) error {
 	return p.memory.stream.Synchronize(ctx)
 }
 
-// weightNames maps weights to their names in this command's files.
+// weightNames maps weights to their names in the files of this command.
 var weightNames = map[moe.TensorID]string{
 	spec.TensorRouter: nameRouter, spec.TensorRouterBias: "router.bias", spec.TensorSelectionBias: "router.selection_bias", spec.TensorExpertScale: "router.expert_scale",
 	spec.TensorW1: nameGateUp, spec.TensorW3: nameUp, spec.TensorW2: nameDown,
@@ -132,7 +132,7 @@ var weightNames = map[moe.TensorID]string{
 	spec.TensorSharedW1: "shared.gate", spec.TensorSharedW3: "shared.up", spec.TensorSharedW2: "shared.down", spec.TensorSharedGate: "shared.score",
 }
 
-// fileName returns the name of a weight in this command's files.
+// fileName returns the name of a weight in the files of this command.
 func (j *job) fileName(id moe.TensorID) string {
 	if j.config.GateUp == "apart" {
 		switch id {
@@ -145,8 +145,8 @@ func (j *job) fileName(id moe.TensorID) string {
 	return weightNames[id]
 }
 
-// loadModel copies the weights of a model's layer to the device. It skips the router if
-// the experts run alone.
+// loadModel copies the weights of a model's layer to the device. It skips the router if the
+// experts run without it.
 func (p *pass) loadModel(ctx context.Context) (err error) {
 	shapes := p.job.shapes()
 	for _, id := range moe.WeightIDs() {
@@ -162,7 +162,7 @@ func (p *pass) loadModel(ctx context.Context) (err error) {
 	return p.job.model.Load(ctx, p.memory.stream, p.args.Weights)
 }
 
-// w1Names returns the names of the file's tensors of W1.
+// w1Names returns the names of the tensors that make up W1 in the file.
 func (j *job) w1Names() []string {
 	if j.separate {
 		return []string{nameGate, nameUp}
@@ -170,9 +170,9 @@ func (j *job) w1Names() []string {
 	return []string{nameGateUp}
 }
 
-// blocks returns the layout of a tensor into which tensors of a file are joined: a block
-// is one expert's part of one tensor of the file, and the blocks of neighbouring experts
-// are a stride apart.
+// blocks returns the layout of a tensor on the device that is joined from a number of tensors
+// of a file. A block is the part of one expert that comes from one tensor of the file. The
+// blocks of neighbouring experts are a stride apart.
 func blocks(s spec.Shape, tensors int) (block, stride int64) {
 	stride = max(s.Bytes(), 1)
 	if tensors > 1 {
@@ -211,7 +211,7 @@ func (p *pass) reserve() (err error) {
 	return nil
 }
 
-// room is a tensor that is still to be allocated.
+// room is a tensor that must still be allocated.
 type room struct {
 	name  string
 	to    *moe.Tensor

@@ -17,8 +17,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// randomLayer returns a valid random layer and a number of tokens. A pass has about the
-// given number of FLOPs.
+// randomLayer returns a random valid layer and a number of tokens. A pass takes about the given
+// number of FLOPs.
 func randomLayer(r *rand.Rand, flops float64, width int) (moe.Config, int) {
 	for {
 		c := moe.Config{
@@ -32,9 +32,9 @@ func randomLayer(r *rand.Rand, flops float64, width int) (moe.Config, int) {
 	}
 }
 
-// TestRandomSizes runs random valid sizes on files that PyTorch's safetensors package
-// wrote, and compares with PyTorch's float64 results. Every other layer has gradients. On
-// a GPU there are 30 layers.
+// TestRandomSizes runs layers of random valid sizes on files that PyTorch's safetensors package
+// wrote, and compares the results with PyTorch's float64 results. Every other layer has
+// gradients. On a GPU there are 30 layers.
 func TestRandomSizes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -73,8 +73,8 @@ func TestRandomSizes(t *testing.T) {
 	}
 }
 
-// TestMutatedFiles checks that planning a job from a damaged file ends soon, with a
-// complete job or an error. Long runs try 100,000 files.
+// TestMutatedFiles checks that planning a job from a damaged file ends soon, with a complete
+// job or an error. Long runs try 100,000 files.
 func TestMutatedFiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -86,7 +86,7 @@ func TestMutatedFiles(t *testing.T) {
 	good := randomTensors(small, 40, 5).write(t, false)
 	weights, err := os.ReadFile(good.weights)
 	require.NoError(t, err)
-	const headerBytes = 400 // bytes to damage: the header's length, its JSON and the first data
+	const headerBytes = 400 // the bytes that are damaged: the header's length, its JSON, and the first data
 	r := rand.New(rand.NewPCG(3, 4))
 	p := paths{weights: filepath.Join(t.TempDir(), "W"), input: good.input, output: good.output}
 	accepted := 0
@@ -117,7 +117,7 @@ func TestMutatedFiles(t *testing.T) {
 	require.Less(t, accepted, count)
 }
 
-// mutate changes, cuts or repeats a few bytes, mostly of the header.
+// mutate changes, cuts or repeats some bytes, mostly of the header.
 func mutate(r *rand.Rand, b []byte, header int) []byte {
 	for range 1 + r.IntN(3) {
 		at := r.IntN(min(header, len(b)))
@@ -130,9 +130,9 @@ func mutate(r *rand.Rand, b []byte, header int) []byte {
 			b = b[:r.IntN(len(b)+1)]
 		case 3:
 			b = append(b, b[:at]...)
-		case 4: // a character with a meaning in JSON: digit, brace, quote
+		case 4: // insert a character that has a meaning in JSON: a digit, a brace, a quote
 			b[at] = "0123456789-{}[]\",:e."[r.IntN(20)]
-		case 5: // moves a piece
+		case 5: // move a piece
 			n := min(r.IntN(16), len(b)-at)
 			copy(b[at:], bytes.Clone(b[r.IntN(len(b)-n+1):][:n]))
 		}

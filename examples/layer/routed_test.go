@@ -16,7 +16,7 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// contents returns tensors of a file, for another file.
+// contents returns tensors of a file in a form in which they can be written to another file.
 func contents(t *testing.T, path string, names ...string) (list []safetensors.Source) {
 	f, err := safetensors.Open(t.Context(), path)
 	require.NoError(t, err)
@@ -44,8 +44,8 @@ func tensorBytes(t *testing.T, path, name string) []byte {
 	return data
 }
 
-// TestRouted checks that the experts alone, with the routing that a whole layer chose,
-// give the same bits as that layer, except for the router's gradients. The weights come
+// TestRouted runs the experts alone, with the routing that a whole layer chose. The results must
+// have the same bits as the layer's results, except for the router's gradients. The weights come
 // from one file, or from a model whose router the layer does not support.
 func TestRouted(t *testing.T) {
 	x := randomTensors(small, 20, 61).withDO(62)

@@ -1,8 +1,8 @@
-// Command outside trains one layer from a module of its own: see go.mod, whose
-// replace line says where sonicmoe is.
+// Command outside trains one layer from a module of its own. A replace line in its go.mod says
+// where sonicmoe is.
 //
-// The device computes the layer's forward and backward pass. The program computes
-// the loss and the step of the weights on the host.
+// The device computes the layer's forward and backward pass. The program computes the loss and
+// the update of the weights on the host.
 //
 //	cd examples/outside && go run .
 package main
@@ -77,7 +77,7 @@ func run(ctx context.Context) error {
 			return err
 		}
 		var loss float64
-		for i := range o { // the layer learns sin
+		for i := range o { // the target that the layer learns is a sine
 			e := o[i] - float32(math.Sin(float64(x[i])))
 			loss += float64(e*e) / float64(len(o))
 			do[i] = 2 * e / float32(len(o))
@@ -94,13 +94,13 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// param is a weight, its gradient, and its value in FP32.
+// param is a weight with its gradient, and the weight's value in FP32.
 type param struct {
 	weight, grad moe.Tensor
 	value        []float32
 }
 
-// step moves the weight against its gradient.
+// step moves the weight against its gradient, and copies it to the device.
 func (p *param) step(s driver.Stream) error {
 	g := make([]float32, len(p.value))
 	if err := moe.Read(s, p.grad, g); err != nil {

@@ -10,10 +10,11 @@ import (
 	"sonicmoe/moe"
 )
 
-// errBits is the error of a rank whose results differ from one device's.
+// errBits is the error of a rank whose results do not have the bits of the results on one
+// device.
 var errBits = errors.New("the results have other bits than one device's")
 
-// chunk is the number of bytes that are compared at once.
+// chunk is the number of bytes that are compared at a time.
 const chunk = 64 << 20
 
 // sameBytes reports whether two tensors of a device have the same bytes.
@@ -32,7 +33,7 @@ func sameBytes(s driver.Stream, a, b moe.Tensor) (bool, error) {
 	return a.Shape == b.Shape, nil
 }
 
-// median returns the median time of some runs, after one that warms up.
+// median returns the median time of a number of runs, after one run to warm up.
 func median(runs int, run func() error) (time.Duration, error) {
 	times := make([]time.Duration, 0, runs)
 	for i := range runs + 1 {

@@ -1,6 +1,6 @@
 // Command parallel runs one MoE layer whose experts are spread over ranks, forward and
-// backward. It checks that O and all gradients have the bits of one device, and prints bytes,
-// speed and the load of each rank.
+// backward. It checks that O and all gradients have the same bits as on one device. It prints
+// bytes sent, speed, and the load of each rank.
 //
 //	go run ./examples/parallel                       # all GPUs, else four emulated devices
 //	go run ./examples/parallel -ranks 3 -device emulated
@@ -8,7 +8,7 @@
 //	go run ./examples/parallel -transport nccl       # all GPUs of this process
 //	torchrun --no-python --nproc-per-node 8 parallel -transport nccl
 //
-// Ranks share GPUs if there are fewer GPUs than ranks, except with NCCL.
+// If there are fewer GPUs than ranks, ranks share GPUs. With NCCL they cannot.
 package main
 
 import (
@@ -39,7 +39,7 @@ func main() { program.Main(run) }
 // small is the layer of the emulated device.
 var small = peers.Row{Name: "small", Tokens: 48, Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 10, TopK: 4}}
 
-// job is a layer over ranks.
+// job is a run of the command: a layer over ranks.
 type job struct {
 	out      io.Writer
 	row      peers.Row
@@ -49,7 +49,7 @@ type job struct {
 	runs     int
 	deadline time.Duration
 	cache    *cache.Cache
-	weights  *trial.Trial // the tokens of all ranks, and the whole layer's weights
+	weights  *trial.Trial // the tokens of all ranks, and the weights of the whole layer
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -95,7 +95,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return j.start(ctx, kind, *by == "nccl")
 }
 
-// size sets the layer: the one on the command line, else a known one on a GPU.
+// size sets the layer: the layer that the flags name, or a default layer for a GPU or for the
+// emulated device.
 func (j *job) size(asked []peers.Row, sizes *command.Sizes, gpu bool) (err error) {
 	j.row, j.boost = small, 5
 	switch {
@@ -123,7 +124,7 @@ func (j *job) start(ctx context.Context, kind string, byNCCL bool) error {
 	var devices []driver.Device
 	defer func() {
 		for _, d := range devices {
-			_ = d.Close() // the result is known by now
+			_ = d.Close() // the results are known by now
 		}
 	}()
 	if launched {
@@ -159,10 +160,10 @@ func (j *job) start(ctx context.Context, kind string, byNCCL bool) error {
 	return g.Wait()
 }
 
-// emulatedRanks is the number of emulated devices without -ranks.
+// emulatedRanks is the number of emulated devices if -ranks is not given.
 const emulatedRanks = 4
 
-// open opens all GPUs, or an emulated device for each rank.
+// open opens all GPUs, or one emulated device for each rank.
 func (j *job) open(ctx context.Context, kind string) (list []driver.Device, err error) {
 	if kind != command.Emulated {
 		return open.All(ctx, kind)
@@ -180,7 +181,7 @@ func (j *job) open(ctx context.Context, kind string) (list []driver.Device, err 
 	return list, nil
 }
 
-// connect returns a function that connects a rank of this process.
+// connect returns a function that connects a rank of this process to the others.
 func (j *job) connect(devices []driver.Device, byNCCL bool) (func(ctx context.Context, rank int) (parallel.Transport, error), error) {
 	of := func(i int) driver.Device { return devices[i%len(devices)] }
 	if byNCCL {

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRanks checks the line of each rank, and that the results have one device's bits.
+// TestRanks checks the line that is printed for each rank, and that the results have the same
+// bits as on one device.
 func TestRanks(t *testing.T) {
 	var out, errs bytes.Buffer
 	args := []string{"-device", "emulated", "-cache", "off", "-runs", "1", "-shape", "64,48,7,3", "-tokens", "9"}

@@ -12,23 +12,25 @@ import (
 	"sonicmoe/moe/parallel"
 )
 
-// member is a rank, with the whole layer and the tokens of all ranks on the same device, to
-// compare with.
+// member is one rank. For the comparison it also has the whole layer, with the tokens of all
+// ranks, on the same device.
 type member struct {
 	*job
 	*parallel.Rank
 	number int
-	// alone has the tokens of all ranks, of which first is the rank's first.
+	// alone is the whole layer with the tokens of all ranks. first is the index of the rank's
+	// first token among them.
 	alone *trial.Trial
 	first int
 	args  parallel.Args
 	back  parallel.BackwardArgs
-	// memory owns the rank's buffers.
+	// memory owns the buffers of the rank.
 	memory *moe.Arena
 	sizes  parallel.Sizes
 }
 
-// rank runs one rank: it joins, compares a pass with one device, and measures both.
+// rank runs one rank. It joins the others, compares a pass with the same pass on one device,
+// and measures both.
 func (j *job) rank(ctx context.Context, dev driver.Device, connect func(ctx context.Context) (parallel.Transport, error)) (err error) {
 	joining, cancel := context.WithTimeout(ctx, j.deadline)
 	defer cancel()
@@ -59,8 +61,8 @@ func (j *job) rank(ctx context.Context, dev driver.Device, connect func(ctx cont
 	return m.run(ctx)
 }
 
-// allocate allocates the rank's buffers. Tokens and weights are parts of those of the whole
-// layer.
+// allocate allocates the rank's buffers. The rank's tokens and weights are parts of the whole
+// layer's tensors.
 func (m *member) allocate() (err error) {
 	if err := m.alone.PrepareBackward(7, moe.BF16); err != nil {
 		return err
@@ -82,7 +84,7 @@ func (m *member) allocate() (err error) {
 	return m.memory.Err()
 }
 
-// tokens returns this rank's rows of a tensor of all tokens.
+// tokens returns the rank's rows of a tensor that has rows for all tokens.
 func (m *member) tokens(of moe.Tensor) moe.Tensor {
 	each := of.Shape.Bytes() / of.Shape.Dims[0]
 	of.Ptr += driver.DevicePtr(each * int64(m.first))
@@ -90,7 +92,7 @@ func (m *member) tokens(of moe.Tensor) moe.Tensor {
 	return of
 }
 
-// run compares the rank's results with one device's, and measures both.
+// run compares the rank's results with those of one device, and measures both.
 func (m *member) run(ctx context.Context) error {
 	if err := m.alone.Run(ctx, m.alone.Args); err != nil {
 		return err
@@ -135,7 +137,8 @@ func (m *member) run(ctx context.Context) error {
 	return nil
 }
 
-// same runs both passes and reports whether O and all gradients have the bits of one device.
+// same runs both passes, and reports whether O and all gradients have the same bits as on one
+// device.
 func (m *member) same(ctx context.Context) (bool, error) {
 	s, one, back := m.alone.Stream(), m.alone.Args, m.alone.Back
 	type pair struct{ got, want moe.Tensor }
@@ -174,7 +177,8 @@ func (m *member) same(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// print prints a rank's lines, in one call: the ranks of a process print at the same time.
+// print prints the lines of a rank in one call, because the ranks of a process print at the
+// same time.
 func (m *member) print(same bool, times [4]time.Duration) {
 	first, count := m.Experts()
 	t, bits := m.Traffic(), "bits of one device"

@@ -1,6 +1,6 @@
-// Command plan prints the costs of expert layers before anything runs: bytes of weights,
-// of saved activations and of scratch memory, rows that tiles add, and the times of an
-// H200's roofline. It needs no GPU.
+// Command plan prints the costs of expert layers before anything runs: the bytes of weights, of
+// saved activations and of scratch memory, the rows that tiles add as padding, and the times of
+// an H200's roofline. It needs no GPU.
 //
 //	go run ./examples/plan                                    # published models
 //	go run ./examples/plan Qwen3-30B-A3B "DeepSeek-V3"        # some of them
@@ -8,7 +8,7 @@
 //	go run ./examples/plan -ranks 8 Qwen3-30B-A3B             # memory and bytes of a rank
 //	go run ./examples/plan -works                             # what a layer computes of each
 //
-// An argument is the name of a published model, or a config.json or its folder.
+// An argument is the name of a published model, or the path of a config.json or of its folder.
 package main
 
 import (
@@ -73,7 +73,8 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 	return draw(plans, *tokens, *plot)
 }
 
-// find returns the models with some names and paths, without any all published ones.
+// find returns the models with the given names and paths. Without any it returns all published
+// models.
 func find(ctx context.Context, names []string) ([]checkpoint.Model, error) {
 	all, err := published.Models()
 	if err != nil || len(names) == 0 {
@@ -114,11 +115,11 @@ func findOne(ctx context.Context, all []checkpoint.Model, name string) (checkpoi
 	return m, nil
 }
 
-// plan is a model with its figures.
+// plan holds a model and its figures.
 type plan struct {
 	checkpoint.Model
 	moe.Cost
-	// beyond is the reason why the kernels do not compute the layer, nil if they do.
+	// beyond is the reason why the kernels cannot compute the layer, or nil.
 	beyond error
 }
 

@@ -34,8 +34,8 @@ func TestPublished(t *testing.T) {
 		require.Fail(t, "no row", name)
 		return nil
 	}
-	// Saved bytes a token are 2d + 4Kn, and the padding is as in the tables of these
-	// models.
+	// The saved bytes of a token are 2d + 4Kn. The padding is the same as in the tables of
+	// these models.
 	qwen := row("Qwen3-30B-A3B")
 	// 48 layers of 1152 MiB are 54 GiB.
 	assert.Equal(t, []string{"2048", "768", "128", "8", "0", "1152", "48", "54", "1", "28672"}, qwen[:10])
@@ -68,13 +68,13 @@ func TestOwnModel(t *testing.T) {
 	assert.Contains(t, text, "mixtral mine: not understood: expert_choice = true")
 }
 
-// TestQuantisedModels checks that the weights of quantised models are counted packed: codes, scales,
-// biases and router of a layer.
+// TestQuantisedModels checks that the weights of quantised models are counted in their packed
+// form: codes, scales, biases and router of a layer.
 func TestQuantisedModels(t *testing.T) {
 	for _, tt := range []struct {
 		name, config string
-		experts      int64 // bytes
-		more         int64 // of other weights
+		experts      int64 // bytes of the experts' weights
+		more         int64 // bytes of the other weights
 	}{
 		{"gpt-oss-20b", `"model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_local_experts": 32, "num_experts_per_tok": 4, "num_hidden_layers": 24,
 			"swiglu_limit": 7.0, "quantization_config": {"quant_method": "mxfp4"}`, 32 * 3 * 2880 * 2880 * 17 / 32, 2*32*3*2880 + 2*32*2880 + 4*32},

@@ -19,12 +19,12 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// colours are the colours of a panel's bars in their order.
+// colours holds the colours of the bars of a panel, in order.
 var colours = []color.Color{
 	color.RGBA{0xd9, 0x48, 0x01, 255}, color.RGBA{0x08, 0x51, 0x9c, 255}, color.RGBA{0x9e, 0xca, 0xe1, 255},
 }
 
-// series is the bars of one colour, one bar a model.
+// series is the bars of one colour, with one bar for each model.
 type series struct {
 	name string
 	of   func(p plan) float64
@@ -61,12 +61,12 @@ func panel(title, unit string, plans []plan, named bool, list ...series) (*plot.
 		}
 	}
 	p.NominalY(names...)
-	p.Y.Min = -3.5 // room for a legend below the bars, the same in all panels
+	p.Y.Min = -3.5 // room for a legend below the bars, which is the same in all panels
 	return p, nil
 }
 
-// panels returns charts of the saved activations, the padding of tiles, and the times
-// of the roofline.
+// panels returns charts of three figures: the saved activations, the padding of tiles, and the
+// times of the roofline.
 func panels(plans []plan) ([]*plot.Plot, error) {
 	padding := func(tile int) func(plan) float64 {
 		return func(p plan) float64 { return 100 * p.Padding[tile] }
@@ -98,7 +98,7 @@ func panels(plans []plan) ([]*plot.Plot, error) {
 	return []*plot.Plot{saved, waste, times}, err
 }
 
-// draw writes the panels side by side.
+// draw draws the panels next to each other.
 func draw(plans []plan, tokens int, file string) error {
 	plans = slices.Clone(plans)
 	slices.Reverse(plans) // the first model must be at the top of the axis

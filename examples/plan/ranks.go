@@ -9,29 +9,32 @@ import (
 	"sonicmoe/moe"
 )
 
-// copyRate is the measured rate of copies between two H200 of one host, in bytes a second. hidden is
-// the number of chunks of a rank's experts: results of a chunk are sent while the next chunk is
-// computed, so that one transfer is not hidden.
+// copyRate is the measured rate of copies between two H200 of one host, in bytes per second.
+// hidden is the number of chunks into which a rank's experts are split. The results of a chunk
+// are sent while the next chunk is computed, so that only the transfer of one chunk takes
+// additional time.
 const (
 	copyRate  = 393e9
 	hidden    = 4
-	entrySize = 12 // bytes of a pair's entry in the list that goes with the tokens
+	entrySize = 12 // bytes for each (token, expert) pair in the list that is sent with the tokens
 )
 
-// spread is a layer over ranks, with figures of one rank.
+// spread holds the figures of one rank, for a layer whose experts are spread over ranks.
 type spread struct {
 	experts int
-	// weights, window and saved are bytes: of the rank's experts, of the window for tokens
-	// when all of them come to this rank, and of H and window then.
+	// These are bytes: weights of the rank's experts, window of the memory for tokens that
+	// arrive if all tokens come to this rank, and saved of H and window in that case.
 	weights, window, saved int64
-	// out and back are bytes that a rank sends in a forward pass. out has tokens and, for each, the
-	// list of its experts; back has rows of Y.
+	// out and back are bytes that a rank sends in a forward pass. out counts tokens and the
+	// list of each token's experts. back counts rows of Y.
 	out, back float64
-	// exchange is the time of both, left the time that products do not hide.
+	// exchange is the time to send both. left is the part of this time that products do not
+	// hide.
 	exchange, left time.Duration
 }
 
-// over spreads a plan's layer over ranks, each with a number of tokens.
+// over returns the figures of the plan's layer over a number of ranks, with a number of tokens
+// on each.
 func (p plan) over(ranks, tokens int) spread {
 	c := p.Config
 	s := spread{experts: (c.NumExperts + ranks - 1) / ranks}
@@ -42,7 +45,7 @@ func (p plan) over(ranks, tokens int) spread {
 	all, each := int64(ranks*tokens), int64(min(c.TopK, s.experts))
 	s.window = all * (rowBytes + each*entrySize)
 	s.saved = s.window + c.Shapes(1).H.Bytes()/int64(c.TopK)*each*all
-	// A token misses a rank if all its experts are among the others.
+	// A token is not sent to a rank if all of its experts belong to other ranks.
 	misses := 1.0
 	for i := range c.TopK {
 		misses *= max(0, float64(c.NumExperts-s.experts-i)) / float64(c.NumExperts-i)
@@ -58,7 +61,7 @@ func (p plan) over(ranks, tokens int) spread {
 	return s
 }
 
-// writeRanks prints the figures of a rank.
+// writeRanks prints the figures of a rank for each plan.
 func writeRanks(out io.Writer, plans []plan, ranks, tokens int) error {
 	fmt.Fprintf(out, "One layer over %d ranks of a host, %d tokens a rank, any expert as likely as any other. A prediction: copies at %.0f GB/s,\n"+
 		"as measured between two H200, products at the roofline, rows of Y in %d chunks of which all but one can be hidden. Window and saved\n"+

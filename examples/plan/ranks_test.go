@@ -13,7 +13,7 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// TestOver checks the figures of a rank against sums by hand.
+// TestOver compares the figures of a rank with values computed by hand.
 func TestOver(t *testing.T) {
 	p := plan{Model: checkpoint.Model{Config: moe.Config{Hidden: 64, Intermediate: 32, NumExperts: 4, TopK: 2}}, Cost: moe.Cost{Forward: time.Second}}
 	s := p.over(2, 6)
@@ -21,13 +21,14 @@ func TestOver(t *testing.T) {
 	require.EqualValues(t, 2*(2*64*64+2*64*32), s.weights)
 	require.EqualValues(t, 12*(128+2*12), s.window)
 	require.EqualValues(t, 12*(128+2*12)+24*128, s.saved)
-	// One of the 6 pairs of experts has none of a given two, so 5/6 of the tokens travel.
+	// A token chooses one of 6 pairs of experts. One of the pairs has no expert of a given
+	// rank, so 5/6 of the tokens are sent to it.
 	require.InDelta(t, 6*5.0/6*128+6*12, s.out, 1e-9)
 	require.InDelta(t, 6*128, s.back, 1e-9)
 	big := p.over(2, 6_000_000)
 	require.InDelta(t, (712e6+768e6)/393e9, big.exchange.Seconds(), 1e-6)
 	require.InDelta(t, (712e6+768e6/4)/393e9, big.left.Seconds(), 1e-6)
-	p.Forward = 0 // nothing to hide behind
+	p.Forward = 0 // no time of products that could hide a transfer
 	require.InDelta(t, (712e6+768e6)/393e9, p.over(2, 6_000_000).left.Seconds(), 1e-6)
 	one := p.over(1, 6)
 	require.Zero(t, one.out+one.back)

@@ -9,7 +9,7 @@ import (
 	"sonicmoe/examples/internal/command"
 )
 
-// write prints the table, and below it the remarks on single models.
+// write prints the table, followed by the remarks on single models.
 func write(out io.Writer, plans []plan, tokens int) error {
 	fmt.Fprintf(out, "One layer, %d tokens a call, any expert as likely as any other; times are an H200's rooflines.\n"+
 		"The weights of a model are its expert layers' alone: attention, its KV cache and dense layers need more.\n\n", tokens)
@@ -37,16 +37,17 @@ func write(out io.Writer, plans []plan, tokens int) error {
 	return nil
 }
 
-// ofModel returns the bytes of the weights of all expert layers.
+// ofModel returns the bytes of the weights of all expert layers of the model.
 func (p plan) ofModel() int64 { return p.Weights * int64(len(p.MoE)) }
 
-// gpus returns the least number of H200s whose memory holds the weights of all expert layers.
+// gpus returns the least number of H200s whose memory can hold the weights of all expert
+// layers.
 func (p plan) gpus() int64 {
 	const memory = 141_000_000_000
 	return (p.ofModel() + memory - 1) / memory
 }
 
-// savedPerToken returns the bytes that a token keeps from forward to backward.
+// savedPerToken returns the bytes that are kept for each token from forward to backward.
 func (p plan) savedPerToken() int64 {
 	s := p.Config.Shapes(1)
 	return s.X.Bytes() + s.H.Bytes() + s.SharedH.Bytes()
@@ -58,7 +59,7 @@ func (p plan) waste() string {
 
 func ms(t time.Duration) string { return fmt.Sprintf("%.2f", t.Seconds()*1e3) }
 
-// remarks returns the limits of the figures.
+// remarks returns remarks on the plan's model and the limits of its figures.
 func (p plan) remarks() []string {
 	list := command.Remarks(p.Model)
 	if p.beyond != nil {

@@ -5,7 +5,8 @@ import (
 	"io"
 )
 
-// works writes a Markdown table that says what a layer computes of each model's block.
+// works writes a Markdown table that says, for each model, what a layer of this library
+// computes of the model's MoE block.
 func works(out io.Writer, plans []plan) error {
 	if _, err := fmt.Fprint(out, "| model | d, n, E, K, shared | forward and backward |\n|---|---|---|\n"); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReadmeTable checks that the README's table of models is the output of plan -works.
+// TestReadmeTable checks that the table of models in the README is the output of plan -works.
 func TestReadmeTable(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, run(t.Context(), []string{"-works"}, &out, io.Discard))

@@ -18,7 +18,7 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// sampled is the smallest number of tokens to compare with the reference.
+// sampled is the least number of tokens that are compared with the reference.
 const sampled = 256
 
 func (j *job) forward() error {
@@ -62,7 +62,7 @@ func (j *job) forward() error {
 	return j.starts()
 }
 
-// starts prints the time of moe.New from an empty cache and from a filled one.
+// starts prints the time of moe.New with an empty cache and with a filled one.
 func (j *job) starts() error {
 	dir, err := os.MkdirTemp("", "quickstart")
 	if err != nil {
@@ -70,7 +70,7 @@ func (j *job) starts() error {
 	}
 	defer os.RemoveAll(dir)
 	for _, name := range []string{"moe.New cold", "moe.New warm"} {
-		jit.Forget(j.dev) // drops the loaded kernels, as in a new process
+		jit.Forget(j.dev) // drop the loaded kernels, as in a new process
 		if _, err := j.start(name, dir); err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (j *job) start(name, dir string) (*moe.Layer, error) {
 	return l, nil
 }
 
-// tiles prints the tilings of the products.
+// tiles prints the tilings of the layer's products.
 func (j *job) tiles(l *moe.Layer) {
 	var tiles []string
 	for _, p := range tools.Products() {
@@ -126,7 +126,7 @@ func digest(r trial.Results) string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:8])
 }
 
-// memory prints the bytes that are saved for backward, by this and by other methods.
+// memory prints how many bytes this library and other implementations save for backward.
 func (j *job) memory() {
 	fmt.Fprintf(j.out, "saved for backward:\n")
 	for i, s := range spec.SavedByMethod(j.row.Config, j.row.Tokens) {
@@ -138,7 +138,7 @@ func (j *job) memory() {
 	}
 }
 
-// roofline prints the time at the roofline.
+// roofline prints the time of a pass at the roofline.
 func (j *job) roofline() {
 	roofline := spec.H200.Roofline(spec.ForwardWork(j.row.Config, j.row.Tokens))
 	fmt.Fprintf(j.out, "roofline       %v on an H200, %.0f TFLOPS\n", roofline.Round(time.Microsecond), spec.TFLOPS(j.row.Config.ForwardFLOPs(j.row.Tokens), roofline))

@@ -22,22 +22,22 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// recorder is a device that notes its allocations, and one kernel's launch with the memory
-// before it.
+// recorder is a device that records its allocations, and the launch of one kernel with the
+// memory before the launch.
 type recorder struct {
 	gpu.Device
-	all    []region // all allocations so far, in their order
+	all    []region // all allocations so far, in order
 	kernel string   // the kernel to record
-	names  []string // the kernels up to the next launch
+	names  []string // the kernels launched before the recorded one
 
 	launch *gpu.Launch
 	params []byte
-	memory []region // with the content before the launch
+	memory []region // with the content before the recorded launch
 }
 
-// region is an allocation. bytes is its content before the launch. The launch file also lists freed
-// regions, without content, so that the others keep their relative addresses. A tensor map needs
-// this: its base address may lie in an earlier allocation.
+// region is an allocation. bytes is its content before the launch. The launch file also lists
+// freed regions, without content, so that all regions keep their distances. A tensor map needs
+// this, because its base address may lie in an earlier allocation.
 type region struct {
 	at    driver.DevicePtr
 	size  int64
@@ -68,7 +68,7 @@ func (r *recorder) NewStream() (driver.Stream, error) {
 	return recorded{s.(gpu.Stream), r}, nil
 }
 
-// recorded is a stream of a recorder.
+// recorded is a stream of a recorder, which records launches.
 type recorded struct {
 	gpu.Stream
 	r *recorder
@@ -93,8 +93,8 @@ func (s recorded) Launch(f gpu.Function, l *gpu.Launch, params []byte) error {
 	return s.Stream.Launch(f, l, params)
 }
 
-// record writes a kernel's PTX and its launch in a forward pass for the command emulate:
-// FILE.json, and next to it FILE.ptx and FILE.safetensors with the memory before the launch.
+// record writes the launch of a kernel in a forward pass for the command emulate. It writes
+// FILE.json, FILE.ptx with the kernel, and FILE.safetensors with the memory before the launch.
 func (j *job) record(kernel, file string) (err error) {
 	if j.gpu || filepath.Ext(file) != ".json" {
 		return command.Usagef("-launch %s: must end in .json, and the device be emulated", file)
@@ -104,8 +104,8 @@ func (j *job) record(kernel, file string) (err error) {
 		return err
 	}
 	var launched []string
-	// A layer without small-batch kernels launches the kernels of large batches, and one
-	// without backward the kernels of inference.
+	// The kernels for large batches are launched only by a layer without small-batch kernels,
+	// and the kernels of inference only by a layer without backward.
 	for _, options := range [][]moe.Option{nil, {moe.WithoutBackward()}, {moe.WithoutDecode()}, {moe.WithoutDecode(), moe.WithoutBackward()}} {
 		r := &recorder{Device: inner, kernel: kernel}
 		l, err := moe.New(j.ctx, r, j.row.Config, append(options, moe.WithLogger(j.log), moe.WithCache(j.openCache(j.dir)))...)
@@ -170,7 +170,7 @@ func (j *job) forwardOn(r *recorder, l *moe.Layer) error {
 	return l.Explain(s.Synchronize(j.ctx))
 }
 
-// write writes the three files.
+// write writes the three files of the launch.
 func (r *recorder) write(out io.Writer, text []byte, file string) error {
 	module, err := ptx.Parse(text)
 	if err != nil {
@@ -220,10 +220,11 @@ func (r *recorder) write(out io.Writer, text []byte, file string) error {
 	return nil
 }
 
-// memoryName returns the name of an allocation. emulate allocates by name.
+// memoryName returns the name of an allocation. The command emulate allocates in the order of
+// the names.
 func memoryName(i int) string { return fmt.Sprintf("memory%03d", i) }
 
-// buffer returns the allocation that contains an address, and the offset in it.
+// buffer returns the name of the allocation that contains an address, and the offset in it.
 func (r *recorder) buffer(address uint64) (name string, offset int64, ok bool) {
 	for i, x := range r.memory {
 		if d := int64(address) - int64(x.at); d >= 0 && d < max(x.size, 1) {
@@ -233,13 +234,13 @@ func (r *recorder) buffer(address uint64) (name string, offset int64, ok bool) {
 	return "", 0, false
 }
 
-// elements and swizzles are the words of launch files.
+// elements and swizzles map values of tensor maps to the words of launch files.
 var (
 	elements = map[layout.ElemType]string{layout.ElemBF16: "bf16", layout.ElemF16: "f16", layout.ElemF32: "f32", layout.ElemU8: "u8", layout.ElemU16: "u16", layout.ElemU32: "u32", layout.ElemS32: "s32"}
 	swizzles = map[layout.Swizzle]int{layout.SwizzleNone: 0, layout.Swizzle32: 32, layout.Swizzle64: 64, layout.Swizzle128: 128}
 )
 
-// param returns a parameter's value as the launch file has it.
+// param returns the value of a parameter in the form of the launch file.
 func (r *recorder) param(p ptx.Param) (any, error) {
 	raw := r.params[p.Offset:][:p.Bytes]
 	switch p.Bytes {
@@ -256,7 +257,8 @@ func (r *recorder) param(p ptx.Param) (any, error) {
 		if err != nil {
 			break // a parameter that this launch does not use
 		}
-		// Any allocation serves, because all keep their distances.
+		// The address need not lie in an allocation. Any allocation can then be the base,
+		// because all keep their distances.
 		name, offset := memoryName(0), int64(m.Address)-int64(r.memory[0].at)
 		if inside, d, ok := r.buffer(m.Address); ok {
 			name, offset = inside, d

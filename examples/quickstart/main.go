@@ -1,6 +1,6 @@
-// Command quickstart runs one MoE layer's forward pass and prints its error, memory and
-// speed. On a GPU it runs the 7B n=256 layer at full size, without one a small layer on
-// the emulated device.
+// Command quickstart runs the forward pass of one MoE layer and prints its error, memory and
+// speed. On a GPU it runs the layer "7B n=256" in full size. Without a GPU it runs a small
+// layer on the emulated device.
 //
 //	go run ./examples/quickstart                   # a GPU, else the emulator
 //	go run ./examples/quickstart -device emulated
@@ -23,14 +23,14 @@ import (
 	"sonicmoe/moe"
 )
 
-// started is the start time of the process, as exactly as Go code can know it.
+// started is the start time of the process, as nearly as Go code can know it.
 var started = time.Now()
 
 var program = command.Program{Name: "quickstart", Purpose: "runs one MoE layer's forward pass and prints its error, its memory, and on a GPU its speed."}
 
 func main() { program.Main(run) }
 
-// small is the layer of the emulated device.
+// small is the default layer of the emulated device.
 var small = peers.Row{Name: "small", Tokens: 192, Config: moe.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2}}
 
 type job struct {
@@ -38,7 +38,7 @@ type job struct {
 	out   io.Writer
 	dev   driver.Device
 	row   peers.Row
-	boost float64 // factor of the weights, so that outputs of a small layer are of order 1
+	boost float64 // factor of the weights that makes the outputs of a small layer of order 1
 	log   *slog.Logger
 	dir   string
 	gpu   bool
@@ -79,8 +79,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return j.forward()
 }
 
-// size sets the layer to run: the layer on the command line, else a known row on a GPU, or
-// a small layer on the emulated device.
+// size sets the layer to run: the layer that the flags name, or a known row on a GPU and a
+// small layer on the emulated device.
 func (j *job) size(asked []peers.Row, tokens int) (err error) {
 	j.row, j.boost = small, 5
 	switch {
@@ -97,7 +97,7 @@ func (j *job) size(asked []peers.Row, tokens int) (err error) {
 	return err
 }
 
-// emulatedFLOPs is the work that the emulated device does in some seconds.
+// emulatedFLOPs is the number of operations that the emulated device does in some seconds.
 const emulatedFLOPs = 2 * command.EmulatedFLOPs
 
 // tooLong reports whether a pass would take minutes on the emulated device.

@@ -23,7 +23,8 @@ func TestForward(t *testing.T) {
 	require.Empty(t, errs.String())
 }
 
-// The listing has the PTX of the up-projection, with the Go line of each instruction.
+// TestListing checks that -listing prints the PTX of the up-projection, with the Go line of
+// each instruction.
 func TestListing(t *testing.T) {
 	var out, errs bytes.Buffer
 	require.NoError(t, run(t.Context(), []string{"-device", "emulated", "-cache", "off", "-listing", "up"}, &out, &errs), errs.String())

@@ -2,4 +2,4 @@
 
 package main
 
-import _ "sonicmoe/driver/mumax" // -device mumax
+import _ "sonicmoe/driver/mumax" // for -device mumax

@@ -1,12 +1,12 @@
-// Command tune finds the fastest tile points of a layer on this machine's GPU, stores
-// them, and makes the layer with them.
+// Command tune finds the fastest tilings of a layer on this machine's GPU, stores them, and
+// makes the layer with them.
 //
 //	go run ./examples/tune -row "7B n=256"
 //	go run ./examples/tune -shape 1536,256,128,8 -tokens 24576 -forward
 //	go run ./examples/tune -row "7B n=256" -choices choices.json -plot points.png
 //
-// A second run tunes nothing and compiles nothing. Candidates run in worker processes,
-// which run this same program: the first line of main makes a process a worker.
+// A second run tunes nothing and compiles nothing. Candidates are tried in worker processes
+// that run this same program: the first line of main turns such a process into a worker.
 package main
 
 import (
@@ -39,9 +39,9 @@ func main() {
 	program.Main(run)
 }
 
-// job is the command line.
+// job holds the values of the flags.
 type job struct {
-	config         moe.Config // the zero Config means the device's default
+	config         moe.Config // the zero Config means the default layer of the device
 	call           func(peers.Row) peers.Row
 	device, dir    string
 	choices, plot  string
@@ -54,7 +54,7 @@ type job struct {
 	listed         bool // -list has printed the known sizes
 }
 
-// emulatedRow is a layer that the emulated device tunes in seconds.
+// emulatedRow is a layer that the emulated device can tune in seconds.
 var emulatedRow = peers.Row{Tokens: 40, Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 40}}
 
 func parse(ctx context.Context, args []string, stdout io.Writer) (job, error) {
@@ -170,8 +170,8 @@ func (j *job) suit(gpu bool, stdout io.Writer) error {
 	return errors.Join(err, j.ends(gpu))
 }
 
-// ends returns an error if the emulated device cannot end within the budget, because one
-// run of each candidate alone takes longer.
+// ends returns an error if tuning on the emulated device cannot end within the budget, because
+// even a single run of each candidate takes longer.
 func (j *job) ends(gpu bool) error {
 	var work float64
 	for _, p := range tools.Products() {
@@ -189,7 +189,7 @@ func (j *job) ends(gpu bool) error {
 		least.Round(time.Second), j.budget)
 }
 
-// options returns the options of the search.
+// options returns the options for package tune.
 func (j job) options(c *cache.Cache, stderr io.Writer) tune.Options {
 	o := tune.Options{Cache: c, Device: j.device, ForwardOnly: j.forward, Again: j.again, Budget: j.budget, Histogram: j.histogram}
 	if j.products != "" {
@@ -207,7 +207,7 @@ func (j job) options(c *cache.Cache, stderr io.Writer) tune.Options {
 	return o
 }
 
-// store stores the choices where moe.New finds them, and in the file of -choices.
+// store stores the choices where moe.New finds them, and in the file that -choices names.
 func (j job) store(ctx context.Context, plan *tune.Plan, dev driver.Device, stdout io.Writer) error {
 	if err := plan.Save(ctx, dev); err != nil || j.choices == "" {
 		return err
@@ -219,7 +219,8 @@ func (j job) store(ctx context.Context, plan *tune.Plan, dev driver.Device, stdo
 	return nil
 }
 
-// makeLayer makes the layer as any program does and prints the time.
+// makeLayer makes the layer in the same way as any program, and prints the time that this
+// takes.
 func makeLayer(ctx context.Context, dev driver.Device, c *cache.Cache, j job, start time.Time, stdout io.Writer) error {
 	at := time.Now()
 	opts := []moe.Option{moe.WithCache(c)}

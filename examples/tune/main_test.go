@@ -33,8 +33,8 @@ func tuneWith(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// TestTune checks that the command tunes and draws, and keeps nothing that was measured
-// in emulated time.
+// TestTune checks that the command tunes and draws, and that it stores nothing that was
+// measured in emulated time.
 func TestTune(t *testing.T) {
 	dir := t.TempDir()
 	choices, picture, c := filepath.Join(dir, "choices.json"), filepath.Join(dir, "p.png"), filepath.Join(dir, "cache")
@@ -54,13 +54,13 @@ func TestTune(t *testing.T) {
 	infos, err := cache.Open(cache.Options{Dir: c}).List(t.Context())
 	require.NoError(t, err)
 	for _, info := range infos {
-		if info.Kind == "choice" { // proofs of right bits may stay, because they do not depend on the clock
+		if info.Kind == "choice" { // records that results are right may stay, because they do not depend on the clock
 			assert.True(t, strings.HasPrefix(info.Label, "proven "), info.Label)
 		}
 	}
 }
 
-// TestBudget checks that tuning ends with the budget.
+// TestBudget checks that tuning ends when the budget is used up.
 func TestBudget(t *testing.T) {
 	var out, errs bytes.Buffer
 	start := time.Now()
@@ -70,7 +70,8 @@ func TestBudget(t *testing.T) {
 	assert.Empty(t, errs.String(), "progress is for terminals")
 }
 
-// TestEndless checks that tuning on the emulated device does not begin if it cannot end.
+// TestEndless checks that tuning on the emulated device does not begin if it cannot end within
+// the budget.
 func TestEndless(t *testing.T) {
 	for _, tt := range []struct {
 		args, want string
@@ -86,8 +87,8 @@ func TestEndless(t *testing.T) {
 	}
 }
 
-// TestHistogram checks that the rows are as uneven as in the file, and that a file with
-// too few experts is refused.
+// TestHistogram checks that the rows per expert are as uneven as in the file, and that a file
+// with too few experts is refused.
 func TestHistogram(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rows.json")
 	require.NoError(t, os.WriteFile(file, []byte("[100, 10, 1, 0]"), 0o600))
@@ -127,7 +128,8 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// -tokens without a size applies to the device's default layer.
+// TestTokensOfTheDefaultLayer checks that -tokens without a size applies to the device's
+// default layer.
 func TestTokensOfTheDefaultLayer(t *testing.T) {
 	for _, gpu := range []bool{false, true} {
 		j, err := parse(t.Context(), []string{"-tokens", "24"}, io.Discard)
@@ -138,8 +140,7 @@ func TestTokensOfTheDefaultLayer(t *testing.T) {
 	}
 }
 
-// TestForeignChoicesFileStays checks that a file that is not a file of choices does not
-// change.
+// TestForeignChoicesFileStays checks that a file that is not a file of choices stays unchanged.
 func TestForeignChoicesFileStays(t *testing.T) {
 	for name, text := range map[string]string{"notes": "precious notes", "other JSON": `{"a": 1}`, "later format": `{"Format": "sonicmoe choices 2"}`, "empty": ""} {
 		path := filepath.Join(t.TempDir(), "choices.json")

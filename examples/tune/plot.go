@@ -15,15 +15,15 @@ import (
 	"sonicmoe/moe/tune"
 )
 
-// Colours of the points.
+// These are the colours of the points.
 var (
 	chosenColour  = color.RGBA{0xd9, 0x48, 0x01, 255}
 	defaultColour = color.RGBA{0x08, 0x51, 0x9c, 255}
 	otherColour   = color.RGBA{0x9e, 0xca, 0xe1, 255}
 )
 
-// drawPlan draws each measured candidate at its share of its product's roofline. 100 %
-// is the chip's limit.
+// drawPlan draws each measured candidate at its speed, as a fraction of the roofline of its
+// product. 100 % is the limit of the chip.
 func drawPlan(plan *tune.Plan, file string, gpu bool) error {
 	tokens := tools.RowsPerExpert(plan.Config) * plan.Config.NumExperts / plan.Config.TopK
 	var chosen, defaults, others plotter.XYs

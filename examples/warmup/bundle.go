@@ -54,7 +54,7 @@ func oneFile(verb, what string, args []string) (string, error) {
 	return args[0], nil
 }
 
-// exportTo writes a bundle.
+// exportTo writes the cache to a bundle and prints what the bundle holds.
 func exportTo(ctx context.Context, from *cache.Cache, path string, c *console) error {
 	r, err := from.ExportFile(ctx, path)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// fill has the flags of the subcommand fill.
+// fill holds the flags of the subcommand fill.
 type fill struct {
 	*console
 	sizes            *command.Sizes
@@ -107,7 +107,7 @@ func (f *fill) run(ctx context.Context, args []string) error {
 	return exportTo(ctx, c, f.export, f.console)
 }
 
-// collect returns the layers of all flags and checks them.
+// collect returns the layers that all flags name, after checking them.
 func (f *fill) collect(ctx context.Context) ([]layer, error) {
 	var logits moe.Type
 	if err := parse(&logits, "-logits", f.logits); err != nil {
@@ -169,8 +169,8 @@ func (f *fill) collect(ctx context.Context) ([]layer, error) {
 	return layers, nil
 }
 
-// compiler returns a compiler to machine code (nil if only PTX is stored), and the chip
-// whose tiles are chosen. done closes the compiler.
+// compiler returns a compiler to machine code, or nil if only PTX is stored. t is the chip for
+// which tiles are chosen. done closes the compiler.
 func (f *fill) compiler(ctx context.Context) (by jit.Compiler, t driver.Target, done func(), err error) {
 	if t, err = f.target(); err != nil || f.ptxOnly {
 		return nil, t, func() {}, err
@@ -186,10 +186,10 @@ func (f *fill) compiler(ctx context.Context) (by jit.Compiler, t driver.Target, 
 	return by, t, done, err
 }
 
-// auto is the value of -by that lets the command choose.
+// auto is the value of -by with which the command chooses the compiler.
 const auto = "auto"
 
-// compiler returns ptxas or the driver of a GPU, and the chip that it compiles for. done
+// compiler returns ptxas or the driver of a GPU, and the chip for which it compiles. done
 // closes it.
 func compiler(ctx context.Context, who string, t driver.Target) (by jit.Compiler, _ driver.Target, done func(), err error) {
 	done = func() {}
@@ -212,7 +212,7 @@ func compiler(ctx context.Context, who string, t driver.Target) (by jit.Compiler
 	return dev, dev.Target(), func() { dev.Close() }, nil
 }
 
-// target returns the chip that -gpu, -sms and -arch describe.
+// target returns the chip that the flags -gpu, -sms and -arch describe.
 func (f *fill) target() (driver.Target, error) {
 	var t driver.Target
 	switch strings.ToUpper(f.gpu) {
@@ -235,7 +235,7 @@ func (f *fill) target() (driver.Target, error) {
 	return t, nil
 }
 
-// warm emits and stores the kernels of all layers.
+// warm emits and stores the kernels of all layers. It returns the number of kernels by origin.
 func (f *fill) warm(ctx context.Context, c *cache.Cache, layers []layer, t driver.Target, by jit.Compiler) (map[jit.Origin]int, error) {
 	var sources []jit.Source
 	for _, l := range layers {
@@ -259,11 +259,11 @@ func (f *fill) warm(ctx context.Context, c *cache.Cache, layers []layer, t drive
 	counts := map[jit.Origin]int{}
 	err := jit.Warm(ctx, c, t.Arch, sources, jit.WarmOptions{By: by, Parallel: f.parallel, Progress: func(w jit.Warmed) {
 		counts[w.Origin]++
-		if w.Origin == jit.Loaded { // another kernel has the same text, and the two share one file
+		if w.Origin == jit.Loaded { // another kernel has the same text, and both share one file
 			bar.ChangeMax(bar.GetMax() - 1)
 			return
 		}
-		_ = bar.Add(1) // an error of the progress bar does not matter
+		_ = bar.Add(1) // the progress bar may fail
 	}})
 	if err != nil {
 		_ = bar.Exit()

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// FuzzModel checks that reading any config.json gives an error or a layer with sizes.
+// FuzzModel checks that reading a config.json gives either an error or a layer with sizes.
 func FuzzModel(f *testing.F) {
 	f.Add([]byte(`{"model_type":"qwen3_moe","hidden_act":"silu","hidden_size":2048,"moe_intermediate_size":768,"num_experts":128,"num_experts_per_tok":8}`))
 	f.Add([]byte(`{"model_type":"kimi_k25","text_config":{"model_type":"kimi_k2","hidden_size":7168,"moe_intermediate_size":2048,"n_routed_experts":384,"num_experts_per_tok":8}}`))
@@ -18,8 +18,8 @@ func FuzzModel(f *testing.F) {
 	})
 }
 
-// FuzzLayers checks that reading any file of layers gives an error or layers that can
-// be checked.
+// FuzzLayers checks that reading a file of layers gives either an error or layers that can be
+// checked.
 func FuzzLayers(f *testing.F) {
 	f.Add([]byte(`{"layers":[{"name":"a","hidden":128,"intermediate":64,"experts":4,"topK":2,"gateUp":"interleaved","logits":"f32","tokensHint":8}]}`))
 	f.Add([]byte(`{"layers":[{"hidden":128,"intermediate":64,"experts":4,"topK":2}]} x`))

@@ -10,18 +10,18 @@ import (
 	"sonicmoe/moe"
 )
 
-// layer is a layer to warm.
+// layer is a layer whose kernels are stored.
 type layer struct {
 	name   string
 	config moe.Config
-	// anyHint asks for the tile shapes of every Config.TokensHint, because the hint of
-	// each program is seldom known when a fleet's cache is filled.
+	// anyHint asks for the tile shapes of every value of Config.TokensHint. The hint of each
+	// program is seldom known when the cache of a fleet is filled.
 	anyHint bool
 	notes   []string
 }
 
-// listed is a layer in a JSON file. The keys correspond to the fields of moe.Config. A
-// missing key has the value of Mixtral's layer.
+// listed is a layer in a JSON file. Its keys correspond to the fields of moe.Config. A missing
+// key has the value that it has for Mixtral's layer.
 type listed struct {
 	Name          string         `json:"name"`
 	Hidden        int            `json:"hidden"`
@@ -56,7 +56,7 @@ type listed struct {
 	TokensHint    *int           `json:"tokensHint"`
 }
 
-// rounding is a listed layer's Config.Rounding.
+// rounding is the JSON form of Config.Rounding.
 type rounding struct {
 	Rule      moe.RoundingRule `json:"rule"`
 	Tile      int              `json:"tile"`
@@ -69,7 +69,7 @@ type rounding struct {
 //	{"layers": [{"name": "mine", "hidden": 1536, "intermediate": 256, "experts": 128, "topK": 8,
 //	             "gateUp": "concatenated", "logits": "bf16", "tokensHint": 24576}]}
 //
-// Only the sizes must be there. listed has all fields.
+// Only the sizes are required. Type listed has all fields.
 func readLayers(ctx context.Context, path string) ([]layer, error) {
 	data, err := command.ReadText(ctx, path)
 	if err != nil {
@@ -128,7 +128,7 @@ func (l listed) layer() (layer, error) {
 	return layer{name: l.Name, config: c, anyHint: l.TokensHint == nil}, nil
 }
 
-// parse reads a number format by its name. "" is zero, the default.
+// parse reads the name of a number format. "" is the default, which is the zero value.
 func parse(into *moe.Type, what, text string) error {
 	formats := []moe.Type{moe.BF16, moe.F16, moe.F32}
 	for _, t := range formats {

@@ -1,5 +1,5 @@
-// Command warmup fills a kernel cache for a list of layers before a program needs
-// it, on a machine with or without a GPU, and carries it to other machines.
+// Command warmup fills a kernel cache for a list of layers before a program needs it. It runs
+// on a machine with or without a GPU, and can carry the cache to other machines.
 //
 //	warmup fill -config config.json -export warm.tar   # machine code by ptxas, else by the GPU's driver
 //	warmup fill -shape 1536,256,128,8 -ptx-only        # where there is neither
@@ -7,8 +7,7 @@
 //	SONICMOE_CACHE=:warm.tar program                   # as a read-only layer below the user's cache
 //	warmup list | verify | prune | export
 //
-// Run "warmup help" for all flags. Exit codes: 0 done, 1 failed or damage
-// found, 2 wrong usage.
+// Run "warmup help" for all flags. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage.
 package main
 
 import (
@@ -27,11 +26,11 @@ func main() { program.Main(run) }
 // verb is a subcommand.
 type verb struct {
 	name, args, about string
-	// flags declares the subcommand's flags and returns its work.
+	// flags declares the subcommand's flags and returns the function that does its work.
 	flags func(set *flag.FlagSet, c *console) func(ctx context.Context, args []string) error
 }
 
-// console holds the writers of a subcommand.
+// console holds the writers to which a subcommand prints.
 type console struct{ out, err io.Writer }
 
 var verbs = []verb{
@@ -54,7 +53,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if slices.Contains([]string{"help", "-h", "-help", "--help"}, name) {
 		fmt.Fprintf(stdout, "%s %s\n\n", program.Name, program.Purpose)
 		for _, v := range verbs {
-			_ = v.run(ctx, []string{"-h"}, stdout, stderr) // which only prints
+			_ = v.run(ctx, []string{"-h"}, stdout, stderr) // prints the help and does nothing else
 			fmt.Fprintln(stdout)
 		}
 		return nil

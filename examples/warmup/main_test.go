@@ -23,7 +23,7 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// warmup runs the command and expects an exit code.
+// warmup runs the command, which must end with the given exit code, and returns its output.
 func warmup(t *testing.T, code int, args ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -34,8 +34,8 @@ func warmup(t *testing.T, code int, args ...string) string {
 	return errs.String()
 }
 
-// TestFillAndCarry goes from a model's config.json to a fleet: fill, verify, carry,
-// import, list, prune.
+// TestFillAndCarry takes a model's config.json through all steps to a fleet: fill, verify,
+// export, import, list and prune.
 func TestFillAndCarry(t *testing.T) {
 	outside.Ptxas(t)
 	t.Setenv("SONICMOE_CACHE", "off")
@@ -43,7 +43,7 @@ func TestFillAndCarry(t *testing.T) {
 	config, from, bundle, to := filepath.Join(dir, "config.json"), filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar"), filepath.Join(dir, "to")
 	require.NoError(t, os.WriteFile(config, []byte(`{"model_type":"mixtral","hidden_size":128,"intermediate_size":64,"num_local_experts":4,"num_experts_per_tok":2,"num_hidden_layers":1,"torch_dtype":"bfloat16"}`), 0o600))
 
-	hints, tokens := []int{0, 1, 100, 5000, 40960}, []string{} // all hints, and all numbers of tokens as flags
+	hints, tokens := []int{0, 1, 100, 5000, 40960}, []string{} // all hints, and the numbers of tokens as flags
 	if testing.Short() {
 		hints, tokens = []int{64}, []string{"-tokens", "64"}
 	}
@@ -79,8 +79,8 @@ func TestFillAndCarry(t *testing.T) {
 	assert.Contains(t, warmup(t, command.Done, "list", to), "0 files")
 }
 
-// requireAll fails unless the bundle has machine code for every kernel that New compiles,
-// for each of the hints.
+// requireAll fails the test unless the bundle has machine code for every kernel that New
+// compiles, with each of the hints.
 func requireAll(t *testing.T, bundle string, hints []int) {
 	t.Helper()
 	c := cache.Open(cache.Options{Dir: bundle, ReadOnly: true})
@@ -96,8 +96,8 @@ func requireAll(t *testing.T, bundle string, hints []int) {
 	}
 }
 
-// TestPTXOnly checks that without an assembler and a GPU PTX is stored, and that a
-// device compiles it.
+// TestPTXOnly checks that PTX is stored if there is neither an assembler nor a GPU, and that a
+// device compiles the stored PTX.
 func TestPTXOnly(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PTXAS", filepath.Join(dir, "none"))
@@ -180,8 +180,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestWordsOfPTX checks that fill, export and prune say what a cache of PTX alone saves, and
-// that prune names the layers that it leaves incomplete.
+// TestWordsOfPTX checks that fill, export and prune say what a cache that holds only PTX saves,
+// and that prune names the layers that it leaves incomplete.
 func TestWordsOfPTX(t *testing.T) {
 	dir := t.TempDir()
 	from, bundle := filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar")
@@ -198,8 +198,9 @@ func TestWordsOfPTX(t *testing.T) {
 	assert.NotContains(t, warmup(t, command.Done, "list", from), "incomplete", "the layer is whole again")
 }
 
-// TestPruneBoundBeyondAll checks that a bound beyond any size removes nothing. As a
-// number of bytes it would overflow to a negative number and remove everything.
+// TestPruneBoundBeyondAll checks that a size limit that is too large for an integer removes
+// nothing. Converted to bytes, it would overflow to a negative number, which removes
+// everything.
 func TestPruneBoundBeyondAll(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, cache.Open(cache.Options{Dir: dir}).PutChoice("a", []byte("b")))
@@ -208,8 +209,8 @@ func TestPruneBoundBeyondAll(t *testing.T) {
 	}
 }
 
-// TestBundleBehindNoCacheYet checks that list shows a bundle even if the cache directory
-// before the bundle does not exist yet.
+// TestBundleBehindNoCacheYet checks that list shows a bundle even if the cache directory that
+// comes before the bundle does not exist yet.
 func TestBundleBehindNoCacheYet(t *testing.T) {
 	dir := t.TempDir()
 	from, bundle := filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar")
@@ -224,8 +225,8 @@ func TestBundleBehindNoCacheYet(t *testing.T) {
 	assert.Contains(t, warmup(t, command.Failed, "list"), "warm.tarx")
 }
 
-// TestCacheIsOff checks that subcommands refuse a cache that is off: an empty result would
-// look as if nothing were wrong.
+// TestCacheIsOff checks that subcommands refuse a cache that is off. An empty result would look
+// as if nothing were wrong.
 func TestCacheIsOff(t *testing.T) {
 	t.Setenv("SONICMOE_CACHE", "off")
 	for _, args := range [][]string{{"list"}, {"verify"}, {"export", filepath.Join(t.TempDir(), "warm.tar")}} {

@@ -22,12 +22,13 @@ import (
 	"sonicmoe/internal/store"
 )
 
-// cacheFlag declares -cache.
+// cacheFlag declares the flag -cache.
 func cacheFlag(set *flag.FlagSet) *string {
 	return set.String("cache", "", "cache `directory` (default: the user's)")
 }
 
-// openToRead opens a directory or a bundle read-only. "" is the user's cache.
+// openToRead opens a directory or a bundle read-only. If place is empty, it opens the user's
+// cache.
 func openToRead(place string) (*cache.Cache, error) {
 	if err := notOff(place); err != nil {
 		return nil, err
@@ -44,8 +45,8 @@ func openToRead(place string) (*cache.Cache, error) {
 	}
 	o := cache.Options{Dir: place, ReadOnly: true}
 	if list := filepath.SplitList(os.Getenv("SONICMOE_CACHE")); place == "" && len(list) > 1 && list[0] == "" {
-		// If the user's directory does not exist yet, the other layers of the cache still
-		// count.
+		// If the user's directory does not exist yet, the other directories and bundles of the
+		// cache can still be read.
 		own, err := store.DefaultDir()
 		if err != nil {
 			return nil, err
@@ -58,8 +59,8 @@ func openToRead(place string) (*cache.Cache, error) {
 	return c, c.Err()
 }
 
-// notOff returns an error if the cache is the user's and is off, because an empty result
-// would be misleading.
+// notOff returns an error if place is empty and the user's cache is off, because an empty
+// result would be misleading.
 func notOff(place string) error {
 	if place == "" && os.Getenv("SONICMOE_CACHE") == "off" {
 		return fmt.Errorf("the cache is off by %s: name a directory or a bundle", "SONICMOE_CACHE")
@@ -94,7 +95,7 @@ func listCommand(set *flag.FlagSet, c *console) func(context.Context, []string) 
 	}
 }
 
-// listFiles prints a line for each file, sorted by layer.
+// listFiles prints a line for each file, sorted by the layer that the file belongs to.
 func listFiles(w io.Writer, infos []cache.Info) {
 	slices.SortStableFunc(infos, func(a, b cache.Info) int {
 		return cmp.Or(cmp.Compare(layerOf(a), layerOf(b)), cmp.Compare(a.Label, b.Label))
@@ -104,9 +105,9 @@ func listFiles(w io.Writer, infos []cache.Info) {
 	}
 }
 
-// listLayers prints a line for each layer and kind of file, and a line for each damaged
-// file. It marks layers that prune left with a part of their modules, until they are filled
-// again. noted returns the notes of prune.
+// listLayers prints a line for each layer and kind of file, and a line for each damaged file.
+// It marks a layer of which prune has removed some modules, until the layer is filled again.
+// noted returns the notes that prune has stored.
 func listLayers(w io.Writer, infos []cache.Info, noted func(key string) ([]byte, bool)) {
 	type part struct{ layer, what string }
 	type sum struct {
@@ -141,11 +142,11 @@ func listLayers(w io.Writer, infos []cache.Info, noted func(key string) ([]byte,
 	}
 }
 
-// pruned is the beginning of the key of prune's note on a layer: the number of its modules
-// before.
+// pruned begins the key of a note that prune stores on a layer. The note is the number of
+// modules that the layer had before.
 const pruned = "pruned "
 
-// modules returns the number of sound modules of each layer.
+// modules returns the number of undamaged modules of each layer.
 func modules(infos []cache.Info) map[string]int {
 	count := map[string]int{}
 	for _, i := range infos {
@@ -160,7 +161,7 @@ func printIncomplete(w io.Writer, layer string, has, had int) {
 	fmt.Fprintf(w, "incomplete     %s: %d of %d modules left, the next start compiles the others\n", layer, has, had)
 }
 
-// layerOf returns the layer in an entry's label, which follows the kernel's name.
+// layerOf returns the layer in the label of an entry, where it follows the kernel's name.
 func layerOf(i cache.Info) string {
 	_, layer, ok := strings.Cut(i.Label, " d=")
 	if !ok {
@@ -169,7 +170,7 @@ func layerOf(i cache.Info) string {
 	return "d=" + layer
 }
 
-// remark returns the producers of an entry's machine code, or its error.
+// remark returns the producers of an entry's machine code, or the entry's error.
 func remark(i cache.Info) string {
 	switch {
 	case i.Err != nil:
@@ -182,7 +183,7 @@ func remark(i cache.Info) string {
 	return "  [" + strings.Join(i.Producers, ", ") + "]"
 }
 
-// onePlace returns the directory or bundle of an argument or of -cache.
+// onePlace returns the directory or bundle that the argument or -cache names.
 func onePlace(verb, dir string, args []string) (string, error) {
 	switch {
 	case len(args) == 0:
@@ -234,8 +235,8 @@ func pruneCommand(set *flag.FlagSet, c *console) func(context.Context, []string)
 	}
 }
 
-// incomplete prints the layers that a prune left with a part of their modules, and notes them
-// in the cache for list.
+// incomplete prints the layers of which a prune has removed some modules. It stores a note on
+// each in the cache, which list reads.
 func incomplete(w io.Writer, c *cache.Cache, before, after []cache.Info) error {
 	had, has := modules(before), modules(after)
 	for _, layer := range slices.Sorted(maps.Keys(has)) {
@@ -245,7 +246,7 @@ func incomplete(w io.Writer, c *cache.Cache, before, after []cache.Info) error {
 		printIncomplete(w, layer, has[layer], had[layer])
 		if n, ok := c.GetChoice(pruned + layer); ok {
 			if before, err := strconv.Atoi(string(n)); err == nil && before > had[layer] {
-				continue // an earlier prune has noted more
+				continue // an earlier prune has noted a larger number
 			}
 		}
 		if err := c.PutChoice(pruned+layer, []byte(strconv.Itoa(had[layer]))); err != nil {
@@ -255,7 +256,7 @@ func incomplete(w io.Writer, c *cache.Cache, before, after []cache.Info) error {
 	return nil
 }
 
-// size formats a number of bytes.
+// size returns a number of bytes as text.
 func size(bytes int64) string {
 	if bytes < 1<<20 {
 		return fmt.Sprintf("%.1f KiB", float64(bytes)/(1<<10))

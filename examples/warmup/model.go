@@ -17,8 +17,8 @@ type part int
 
 const (
 	whole       part = iota
-	expertsOnly      // expertsOnly is a layer for calls with given ids and scores
-	sizesOnly        // sizesOnly is the plain layer with the model's sizes
+	expertsOnly      // expertsOnly: a layer for calls with given expert ids and scores
+	sizesOnly        // sizesOnly: the plain layer with the model's sizes
 )
 
 // readModel returns the expert layer that a model's config.json describes.
@@ -92,21 +92,21 @@ func experts(c moe.Config) moe.Config {
 		ScoreOnInput: c.ScoreOnInput, SharedExperts: c.SharedExperts, SharedGate: c.SharedGate, Lists: c.Lists, TokensHint: c.TokensHint,
 	}
 	if e.Type == moe.F16 {
-		e.Logits = moe.F16 // a layer of experts alone has no logits, but the field must fit the type
+		e.Logits = moe.F16 // a layer without router has no logits, but the field must fit the type
 	}
 	return e
 }
 
-// note adds a note with a list, unless the list is empty.
+// note adds a note that consists of a title and a list, unless the list is empty.
 func (l *layer) note(title string, list []string) {
 	if len(list) > 0 {
 		l.notes = append(l.notes, title+": "+strings.Join(list, "; "))
 	}
 }
 
-// sizes finds the sizes of a model of unknown type by their usual names. The most specific
-// name comes first: if a config.json has several widths, intermediate_size is the width of
-// the dense layers.
+// sizes finds the sizes of a model of unknown type by the names that such fields usually have.
+// The most specific name comes first: if a config.json has several widths, intermediate_size is
+// the width of the dense layers.
 func sizes(data []byte) (c moe.Config, err error) {
 	var fields map[string]json.RawMessage
 	if err := strict.Unmarshal(data, &fields); err != nil {
@@ -133,7 +133,8 @@ func sizes(data []byte) (c moe.Config, err error) {
 	return c, nil
 }
 
-// flat returns the fields of an object. Fields of its inner objects replace outer ones.
+// flat returns the fields of a JSON object and of the objects in it. Fields of inner objects
+// replace outer ones.
 func flat(data []byte, deep int) (map[string]json.RawMessage, error) {
 	if deep == 0 {
 		return nil, fmt.Errorf("its text_config lies deeper than 4 objects")
@@ -156,8 +157,8 @@ func flat(data []byte, deep int) (map[string]json.RawMessage, error) {
 	return m, nil
 }
 
-// positive returns the value of the first of some fields that is there. A value that is
-// not positive is an error.
+// positive returns the value of the first field in names that exists. A value that is not
+// positive is an error.
 func positive(m map[string]json.RawMessage, names []string) (int, error) {
 	for _, name := range names {
 		raw, ok := m[name]

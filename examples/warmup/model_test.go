@@ -19,14 +19,15 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// A model whose layer the kernels compute gives that layer. Other models, also those of
-// unknown type, give the plain layer of their sizes with -sizes-only.
+// TestModels checks that a model whose layer the kernels can compute gives this layer. With
+// -sizes-only, other models, also those of an unknown type, must give the plain layer of their
+// sizes.
 func TestModels(t *testing.T) {
 	plain := func(d, n, e, k int) moe.Config { return moe.Config{Hidden: d, Intermediate: n, NumExperts: e, TopK: k} }
 	for name, c := range map[string]struct {
 		json  string
 		sizes moe.Config
-		known string // text of the error about the type, or ""
+		known string // part of the error about the type, or ""
 	}{
 		"Qwen3-30B-A3B": {`{"model_type":"qwen3_moe","hidden_act":"silu","hidden_size":2048,"intermediate_size":6144,"moe_intermediate_size":768,"norm_topk_prob":true,"num_experts":128,"num_experts_per_tok":8,"num_hidden_layers":48,"torch_dtype":"bfloat16"}`,
 			plain(2048, 768, 128, 8), ""},
@@ -65,13 +66,13 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// TestExpertsOnly checks that a model of which only the router is unsupported can be
-// warmed for its experts, and that this is never taken for the whole layer.
+// TestExpertsOnly checks that a model of which only the router is not supported can be warmed
+// for its experts, and that the result is never taken for the whole layer.
 func TestExpertsOnly(t *testing.T) {
 	const sizes = `"hidden_size":128,"intermediate_size":64,"num_local_experts":8,"num_experts_per_tok":2,"num_hidden_layers":2`
 	for name, c := range map[string]struct {
 		json, why string
-		want      moe.Config // wanted values of the fields other than the sizes
+		want      moe.Config // expected values of all fields except the sizes
 	}{
 		"a router outside": {`{"model_type":"phimoe",` + sizes + `}`, "SparseMixer", moe.Config{}},
 		"of fp16":          {`{"model_type":"phimoe","dtype":"float16",` + sizes + `}`, "SparseMixer", moe.Config{Type: moe.F16, Logits: moe.F16}},
@@ -89,8 +90,8 @@ func TestExpertsOnly(t *testing.T) {
 	}
 }
 
-// For an unknown type the error lists the fields that may belong to its layer, and offers
-// its sizes only if config.json has them.
+// TestSizesOnly checks the error for a model of unknown type. It must list the fields that may
+// belong to the layer, and offer -sizes-only only if config.json has the sizes.
 func TestSizesOnly(t *testing.T) {
 	l, err := parseModel([]byte(`{"model_type":"new_one","hidden_size":128,"moe_intermediate_size":64,"num_experts":4,"num_experts_per_tok":2,"norm_topk_prob":false,"swiglu_limit":7}`), sizesOnly)
 	require.NoError(t, err)
@@ -101,8 +102,9 @@ func TestSizesOnly(t *testing.T) {
 	assert.NotContains(t, err.Error(), "-sizes-only")
 }
 
-// TestQuantisedModel checks that the format of quantised weights is noted: the layer
-// and its memory have 16 bits for each weight.
+// TestQuantisedModel checks that a note names the format of quantised weights that are
+// dequantised when they are loaded. The layer and its memory are then computed for 16-bit
+// weights.
 func TestQuantisedModel(t *testing.T) {
 	l, err := parseModel([]byte(`{"model_type":"mixtral","hidden_act":"silu","hidden_size":128,"intermediate_size":64,"num_local_experts":8,"num_experts_per_tok":2,"num_hidden_layers":2,"dtype":"bfloat16",
 		"quantization_config":{"quant_method":"awq","bits":4}}`), whole)
@@ -111,7 +113,7 @@ func TestQuantisedModel(t *testing.T) {
 	assert.Contains(t, l.notes[0], "quantised: awq, 4 bits: the files' weights are dequantised when they are loaded")
 }
 
-// TestPackedModel checks that the layer of packed weights is warmed for files that have them.
+// TestPackedModel checks that a model with packed weights gives a layer with packed weights.
 func TestPackedModel(t *testing.T) {
 	for _, of := range []part{whole, expertsOnly} {
 		l, err := parseModel([]byte(`{"model_type":"mixtral","hidden_act":"silu","hidden_size":128,"intermediate_size":64,"num_local_experts":8,"num_experts_per_tok":2,"num_hidden_layers":2,"dtype":"bfloat16",
@@ -186,8 +188,8 @@ func TestLayersFile(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestFilesAreBounded checks that every file of a command line is read within a limit,
-// and without waiting for a pipe or a device. Text after the JSON is an error.
+// TestFilesAreBounded checks that every file that a command line can name is read only up to a
+// limit, and without waiting for a pipe or a device. Text after the JSON must be an error.
 func TestFilesAreBounded(t *testing.T) {
 	bundle, dir := filepath.Join(t.TempDir(), "warm.tar"), t.TempDir()
 	c := cache.Open(cache.Options{Dir: dir})
@@ -199,7 +201,7 @@ func TestFilesAreBounded(t *testing.T) {
 	for _, args := range [][]string{
 		{"fill", "-config", "FILE"}, {"fill", "-layers", "FILE"},
 		{"import", "-cache", dir, "-key", "FILE", bundle}, {"verify", "-key", "FILE", bundle},
-		{"import", "-cache", dir, "-key", publicText(key), bundle}, // FILE is the signature
+		{"import", "-cache", dir, "-key", publicText(key), bundle}, // FILE is the path of the signature
 	} {
 		hostile.Refuses(t, func(path string) error {
 			list := slices.Clone(args)

@@ -6,12 +6,13 @@ import (
 	"sonicmoe/cache"
 )
 
-// origin is the required origin of a bundle.
+// origin holds the flags that say which bundles are accepted: the digest of a bundle, and a
+// public key.
 type origin struct {
 	digest, key string
 }
 
-// originFlags declares -sha256 and -key.
+// originFlags declares the flags -sha256 and -key.
 func originFlags(set *flag.FlagSet) *origin {
 	o := &origin{}
 	set.StringVar(&o.digest, "sha256", "", "refuse a bundle with another SHA-256 than this, in `hex` as export prints it")
@@ -19,5 +20,5 @@ func originFlags(set *flag.FlagSet) *origin {
 	return o
 }
 
-// checks returns the bundle checks of -sha256.
+// checks returns the options for the check of -sha256.
 func (o *origin) checks() cache.BundleOptions { return cache.BundleOptions{SHA256: o.digest} }

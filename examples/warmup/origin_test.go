@@ -25,12 +25,12 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// publicText returns the text of a key's public part.
+// publicText returns the text of a private key's public key.
 func publicText(key minisign.PrivateKey) string {
 	return key.Public().(minisign.PublicKey).String()
 }
 
-// signAs writes the signature of a bundle, as the program minisign does.
+// signAs writes the signature file of a bundle, as the program minisign does.
 func signAs(t *testing.T, key minisign.PrivateKey, bundle string, when time.Time) {
 	t.Helper()
 	f, err := os.Open(bundle)
@@ -43,8 +43,8 @@ func signAs(t *testing.T, key minisign.PrivateKey, bundle string, when time.Time
 	require.NoError(t, os.WriteFile(bundle+".minisig", r.SignWithComments(key, trusted, ""), 0o600))
 }
 
-// TestSignedBundles checks that a bundle is accepted by its digest, by its signature,
-// or by both, and that another bundle or another signature is not.
+// TestSignedBundles checks that a bundle is accepted by its digest, by its signature, or by
+// both, and that another bundle or another signature is refused.
 func TestSignedBundles(t *testing.T) {
 	t.Setenv("SONICMOE_CACHE", "off")
 	dir := t.TempDir()
@@ -100,13 +100,13 @@ func TestSignedBundles(t *testing.T) {
 	}
 	assert.Contains(t, warmup(t, command.Misuse, "verify", "-sha256", sum, in("cache")), "need a bundle")
 
-	// An older bundle does not take the place of a newer one.
+	// An older bundle must not replace a newer one.
 	signAs(t, key, bundle, now.Add(-time.Hour))
 	warm := []string{"import", "-cache", in("to2"), "-key", public, bundle}
 	assert.Contains(t, warmup(t, command.Failed, warm...), "a newer one, of "+now.UTC().Format(time.RFC3339))
 	warmup(t, command.Done, slices.Insert(warm, 1, "-older")...)
 
-	// This is another valid bundle with the signature of the first.
+	// The bundle "evil" is valid, but has the signature of the first bundle.
 	warmup(t, command.Done, "fill", "-shape", "192,64,4,2", "-tokens", "64", "-ptx-only", "-cache", in("evil"), "-export", in("evil.tar"))
 	evil, err := os.ReadFile(in("evil.tar"))
 	require.NoError(t, err)
@@ -118,8 +118,8 @@ func TestSignedBundles(t *testing.T) {
 	assert.Contains(t, importing(command.Failed, "-key", public), "has no signature")
 }
 
-// TestVerifyRecompiles checks that compiling again finds manipulated machine code in a
-// directory and in an otherwise intact bundle.
+// TestVerifyRecompiles checks that verify, which compiles everything again, finds manipulated
+// machine code in a directory and in an otherwise intact bundle.
 func TestVerifyRecompiles(t *testing.T) {
 	outside.Ptxas(t)
 	dir := t.TempDir()

@@ -16,12 +16,12 @@ import (
 	"sonicmoe/examples/internal/command"
 )
 
-// TestReadme runs README's section "Warm a fleet", word for word, in a directory with
-// the project's examples.
+// TestReadme runs the commands of the README's section "Warm a fleet", word for word, in a
+// directory with the project's examples.
 func TestReadme(t *testing.T) {
 	if _, err := open.Device(t.Context(), "cuda"); err != nil {
 		for _, name := range []string{"PTXAS", "PATH", "VIRTUAL_ENV", "CUDA_HOME", "CUDA_PATH"} {
-			t.Setenv(name, "") // so that there is no GPU and no ptxas
+			t.Setenv(name, "") // makes sure that no GPU and no ptxas is found
 		}
 	}
 	root, err := filepath.Abs("../..")

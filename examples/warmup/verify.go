@@ -15,7 +15,7 @@ import (
 	"sonicmoe/jit"
 )
 
-// verify has the flags of the subcommand verify.
+// verify holds the flags of the subcommand verify.
 type verify struct {
 	*console
 	dir       *string
@@ -63,13 +63,13 @@ func (v *verify) run(ctx context.Context, args []string) error {
 	return v.files(ctx, from)
 }
 
-// openToVerify opens a directory for writing, if possible, so that damaged files can be
-// set aside.
+// openToVerify opens a directory so that damaged files can be set aside, if the directory can
+// be written.
 func openToVerify(place string) (*cache.Cache, error) {
 	if err := notOff(place); err != nil {
 		return nil, err
 	}
-	if place != "" { // a missing directory is an error, not a new cache
+	if place != "" { // a missing directory must be an error, and must not be created
 		if _, err := openToRead(place); err != nil {
 			return nil, err
 		}

@@ -1,5 +1,5 @@
-// Package command has the parts that all example programs share: help, exit codes,
-// signals, and the flags for layers and devices.
+// Package command has the parts that all example programs share: help, exit codes, signals, and
+// flags for layers and devices.
 package command
 
 import (
@@ -18,21 +18,21 @@ import (
 // Program describes a command.
 type Program struct {
 	Name string
-	// Purpose is a sentence that follows the name.
+	// Purpose is a sentence about the program. Help prints it after the name.
 	Purpose string
-	// Drain is the longest time from a signal to stop until the process ends. Zero
-	// means 900 ms.
+	// Drain is the longest time from the stop signal to the end of the process. Zero means 900
+	// ms.
 	Drain time.Duration
 }
 
-// Exit codes of a program.
+// These are the exit codes of a program.
 const (
-	Done   = iota // also after help
+	Done   = iota // done; also the code after help
 	Failed        // the program could not do its work
 	Misuse        // the command line is wrong
 )
 
-// usageError is a wrong command line.
+// usageError is the error of a wrong command line.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -40,10 +40,10 @@ func (e usageError) Unwrap() error { return e.error }
 // Usagef returns the error of a wrong command line.
 func Usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// Main runs a program and ends the process with its exit code. SIGINT (Ctrl-C) or SIGTERM
-// (Slurm, Kubernetes) ends the context, so that no half-written file stays and worker
-// processes end. The process ends p.Drain later, even if run still waits for something. A
-// second signal ends the process at once.
+// Main runs a program and ends the process with the program's exit code. SIGINT (Ctrl-C) or
+// SIGTERM (Slurm, Kubernetes) ends the context, so that the program can remove half-written
+// files and end its worker processes. The process ends p.Drain after the signal, even if run
+// still waits for something. A second signal ends the process at once.
 func (p Program) Main(run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
@@ -81,7 +81,7 @@ func Code(err error) int {
 	return Failed
 }
 
-// Flags returns a flag set that prints nothing: see Parse.
+// Flags returns a flag set that prints nothing. Parse prints its help.
 func (p Program) Flags() *flag.FlagSet {
 	set := flag.NewFlagSet(p.Name, flag.ContinueOnError)
 	set.SetOutput(io.Discard)
@@ -98,8 +98,9 @@ func (p Program) Parse(set *flag.FlagSet, args []string, stdout io.Writer) error
 	return err
 }
 
-// ParseWithArguments is Parse for a command line with arguments before, between or after
-// the flags. It returns the arguments. All that follows -- is an argument.
+// ParseWithArguments is like [Program.Parse] for a command line that also has arguments,
+// before, between or after the flags. It returns the arguments. Everything after -- is an
+// argument.
 func (p Program) ParseWithArguments(set *flag.FlagSet, args []string, stdout io.Writer) (arguments []string, err error) {
 	for {
 		switch err := set.Parse(args); {
@@ -121,7 +122,7 @@ func (p Program) ParseWithArguments(set *flag.FlagSet, args []string, stdout io.
 	}
 }
 
-// Terminal reports whether w is a terminal, on which a line can be overwritten.
+// Terminal reports whether w is a terminal, where a printed line can be overwritten.
 func Terminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {

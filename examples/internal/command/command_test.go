@@ -19,7 +19,7 @@ import (
 var program = Program{Name: "abacus", Purpose: "counts."}
 
 // TestArguments checks that arguments may stand before, between and after flags, and that
-// all that follows -- is an argument.
+// everything after -- is an argument.
 func TestArguments(t *testing.T) {
 	for _, tt := range []struct {
 		args, want string
@@ -39,7 +39,8 @@ func TestArguments(t *testing.T) {
 	assert.Equal(t, Misuse, Code(err))
 }
 
-// TestSharedMachineCode checks that the emulated device says why a bundle does not help it.
+// TestSharedMachineCode checks that a message says why a bundle does not help the emulated
+// device.
 func TestSharedMachineCode(t *testing.T) {
 	for env, want := range map[string]string{
 		"": "", "off": "", "/some/dir": "",
@@ -55,8 +56,8 @@ func TestSharedMachineCode(t *testing.T) {
 	}
 }
 
-// TestParse checks that help prints the program's purpose and flags to standard output
-// without an error, and that every meaningless command line is misuse.
+// TestParse checks that help prints the program's purpose and flags to standard output without
+// an error, and that every meaningless command line is a usage error.
 func TestParse(t *testing.T) {
 	parse := func(stdout io.Writer, args ...string) error {
 		set := program.Flags()
@@ -155,8 +156,8 @@ func TestSizes(t *testing.T) {
 	assert.Equal(t, len(Known()), strings.Count(out.String(), "\n"))
 }
 
-// TestOpenDevice checks that the emulated device replaces a missing GPU, with a message of
-// one short line, but does not replace a GPU that -device names.
+// TestOpenDevice checks that the emulated device replaces a missing GPU, with a short message,
+// but never a GPU that -device names.
 func TestOpenDevice(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
 	var errs bytes.Buffer

@@ -27,8 +27,9 @@ func CacheFlag(set *flag.FlagSet) *string {
 	return set.String("cache", "", "`directory` of compiled kernels, or off (default: the user's)")
 }
 
-// OpenDevice opens the named device. Without a name it opens a GPU or, with a message on
-// stderr, the emulated device. gpu reports whether the device is a GPU.
+// OpenDevice opens the device with the given name. If name is empty, it opens a GPU. If there
+// is none, it opens the emulated device and prints a message to stderr. gpu reports whether the
+// device is a GPU.
 func OpenDevice(ctx context.Context, name string, stderr io.Writer) (dev driver.Device, gpu bool, err error) {
 	if name != "" {
 		switch dev, err = open.Device(ctx, name); {
@@ -51,13 +52,13 @@ func OpenDevice(ctx context.Context, name string, stderr io.Writer) (dev driver.
 	return dev, false, err
 }
 
-// noMachineCode says why the shared layers of $SONICMOE_CACHE help the emulated device not, if
-// there are any.
+// noMachineCode prints why shared directories and bundles in $SONICMOE_CACHE, if there are any,
+// do not help the emulated device.
 func noMachineCode(stderr io.Writer) {
 	if _, shared, ok := strings.Cut(os.Getenv("SONICMOE_CACHE"), string(filepath.ListSeparator)); ok {
 		fmt.Fprintf(stderr, "the emulated device runs PTX, and takes no machine code: %s is for GPUs and saves no compilation here\n", shared)
 	}
 }
 
-// EmulatedFLOPs is a bound of the work that the emulated device does in a second.
+// EmulatedFLOPs is an upper bound of the operations that the emulated device does in a second.
 const EmulatedFLOPs = 1e9

@@ -3,7 +3,8 @@ package command
 import "sonicmoe/moe/checkpoint"
 
 // Remarks returns remarks on a model's config.json: the format of quantised weights, the
-// features that the layer lacks, the assumptions, and the fields that were not understood.
+// features that the layer does not have, the assumptions, and the fields that were not
+// understood.
 func Remarks(m checkpoint.Model) []string {
 	var list []string
 	if m.Quantised != "" {

@@ -21,8 +21,8 @@ import (
 	"sonicmoe/internal/child"
 )
 
-// TestMain runs a program in the child processes that the tests start. A child's role is
-// the path of a pipe that the program opens, or "sleep" for a program that runs for a
+// TestMain runs a program in the child processes that the tests start. The role of a child is
+// the path of a pipe that the program opens. The role "sleep" makes the program run for a
 // minute after the end of its context.
 func TestMain(m *testing.M) {
 	how := child.Role()
@@ -61,7 +61,7 @@ func TestSignalWhileOpeningAPipe(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 	require.True(t, bufio.NewScanner(out).Scan())
-	time.Sleep(50 * time.Millisecond) // until it waits
+	time.Sleep(50 * time.Millisecond) // until the program waits for the pipe
 	start := time.Now()
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	require.Error(t, cmd.Wait())
@@ -77,7 +77,7 @@ func TestSignals(t *testing.T) {
 	require.NoError(t, err)
 	for _, c := range [][2]syscall.Signal{{syscall.SIGINT, syscall.SIGINT}, {syscall.SIGTERM, syscall.SIGTERM}, {syscall.SIGTERM, syscall.SIGINT}} {
 		if signal.Ignored(c[1]) {
-			continue // a shell's background job ignores SIGINT, and the child inherits that
+			continue // a shell's background job ignores SIGINT, and so does its child
 		}
 		cmd := exec.CommandContext(t.Context(), exe)
 		cmd.Env = child.Env("sleep")

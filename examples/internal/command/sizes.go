@@ -12,12 +12,12 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// models are layers of real models.
+// models lists layers of published models.
 var models = []string{"gpt-oss-20b", "DeepSeek-V3", "Kimi-Linear-48B-A3B", "Qwen3-Next-80B", "OLMoE-1B-7B", "GLM-4.5-Air", "Mixtral 8x7B"}
 
-// beyond returns sizes without recorded speeds of other implementations. DeepSeek-V3 EP-8
-// is the share of one of eight GPUs: 32 of the experts, and as many rows as each GPU has
-// pairs of token and expert.
+// beyond returns sizes for which no speeds of other implementations are recorded. "DeepSeek-V3
+// EP-8" is the share of one of eight GPUs: 32 of the experts, and the number of rows that each
+// GPU receives.
 func beyond() []peers.Row {
 	return []peers.Row{
 		size("gpt-oss-20b", 32768, 2880, 2880, 32, 4),
@@ -35,7 +35,7 @@ func size(name string, tokens, d, n, e, k int) peers.Row {
 // Known returns all sizes with a name.
 func Known() []peers.Row { return append(peers.All(), beyond()...) }
 
-// Row returns the known size with a name, in letters of any case.
+// Row returns the known size with a name. Upper and lower case are the same.
 func Row(name string) (peers.Row, error) {
 	known := Known()
 	i := slices.IndexFunc(known, func(r peers.Row) bool { return strings.EqualFold(r.Name, strings.TrimSpace(name)) })
@@ -45,8 +45,8 @@ func Row(name string) (peers.Row, error) {
 	return known[i], nil
 }
 
-// named returns the sizes of -rows: all (the sizes with recorded speeds of other
-// implementations), slice, models, known, or names separated by commas.
+// named returns the sizes that -rows names: "all" (the sizes for which speeds of other
+// implementations are recorded), "slice", "models", "known", or names separated by commas.
 func named(list string) ([]peers.Row, error) {
 	names := strings.Split(list, ",")
 	switch list {
@@ -68,7 +68,7 @@ func named(list string) ([]peers.Row, error) {
 	return found, nil
 }
 
-// shape reads "d,n,E,K" to a row without tokens.
+// shape returns a row for "d,n,E,K", without a number of tokens.
 func shape(text string) (peers.Row, error) {
 	fields := strings.Split(text, ",")
 	var v [4]int
@@ -85,15 +85,15 @@ func shape(text string) (peers.Row, error) {
 	return size(text, 0, v[0], v[1], v[2], v[3]), nil
 }
 
-// Sizes are the layers of a command line.
+// Sizes holds the layers that a command line names.
 type Sizes struct {
 	rows   []peers.Row
 	tokens int
 	list   bool
 }
 
-// SizeFlags declares -row, -shape, -tokens and -list, and -rows for programs that accept
-// many sizes.
+// SizeFlags declares the flags -row, -shape, -tokens and -list. For programs that accept many
+// sizes it also declares -rows.
 func SizeFlags(set *flag.FlagSet, many bool) *Sizes {
 	s := &Sizes{}
 	again := ""
@@ -127,7 +127,7 @@ func SizeFlags(set *flag.FlagSet, many bool) *Sizes {
 	return s
 }
 
-// Listed writes the known sizes to w for -list, and reports whether it did.
+// Listed writes the known sizes to w if -list was given, and reports whether it was.
 func (s *Sizes) Listed(w io.Writer) bool {
 	if s.list {
 		for _, r := range Known() {
@@ -137,8 +137,8 @@ func (s *Sizes) Listed(w io.Writer) bool {
 	return s.list
 }
 
-// Rows returns the sizes in the order of the command line, each with the number of tokens
-// that -tokens gives. A -shape without -tokens has 0 tokens.
+// Rows returns the sizes in the order of the command line. -tokens sets their number of tokens.
+// A -shape without -tokens has 0 tokens.
 func (s *Sizes) Rows() []peers.Row {
 	list := slices.Clone(s.rows)
 	for i, r := range list {
@@ -148,8 +148,8 @@ func (s *Sizes) Rows() []peers.Row {
 }
 
 // Call returns a size, such as a program's default, with the number of tokens that -tokens
-// gives. If the number differs from the size's own, the size has no recorded speeds of
-// other implementations.
+// gives. If this changes the number, the speeds that were recorded for other implementations
+// are removed.
 func (s *Sizes) Call(r peers.Row) peers.Row {
 	if s.tokens == 0 || s.tokens == r.Tokens {
 		return r
@@ -158,11 +158,11 @@ func (s *Sizes) Call(r peers.Row) peers.Row {
 	return peers.Row{Name: r.Name, Tokens: s.tokens, Config: r.Config}
 }
 
-// Tokens returns the value of -tokens, 0 without the flag.
+// Tokens returns the value of -tokens, or 0 without the flag.
 func (s *Sizes) Tokens() int { return s.tokens }
 
-// Calls returns the sizes of Rows, for programs that run them. A size without tokens is an
-// error.
+// Calls is like [Sizes.Rows], for programs that run the sizes. A size without a number of
+// tokens is an error.
 func (s *Sizes) Calls() ([]peers.Row, error) {
 	list := s.Rows()
 	for _, r := range list {

@@ -1,4 +1,5 @@
-// Package hostile has files that no command may wait for or read whole.
+// Package hostile makes files that a command must refuse without waiting and without reading
+// them whole.
 package hostile
 
 import (
@@ -11,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Refuses checks that read, which reads the file at a path, refuses a pipe, a device
-// and a file of 300 MB without waiting.
+// Refuses checks that read, which reads the file at a path, refuses a pipe, a device and a file
+// of 300 MB, without waiting.
 func Refuses(t *testing.T, read func(path string) error) {
 	t.Helper()
 	pipe, large := filepath.Join(t.TempDir(), "pipe"), filepath.Join(t.TempDir(), "large")

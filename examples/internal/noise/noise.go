@@ -14,16 +14,17 @@ import (
 // patternBytes is the size of the random pattern.
 const patternBytes = 32 << 20
 
-// Pattern is random weights as bits of a type.
+// Pattern holds random weights as bits of a 16-bit type.
 type Pattern []uint16
 
-// New returns a pattern of normal numbers of the scale of weights, in a layer's type.
+// New returns a pattern of normally distributed numbers with the scale of weights, as bits of a
+// layer's type.
 func New(of moe.Type) Pattern {
 	return reference.NewNormalOf(of, 1, reference.ScaleWeight).Values(patternBytes / 2)
 }
 
-// Fill fills tensors of the pattern's type with copies of the pattern, each at a random
-// offset, so that all tensors differ. It skips zero Tensors.
+// Fill fills tensors of the pattern's type with copies of the pattern. Each tensor begins at a
+// random offset of the pattern, so that all tensors differ. Fill skips zero Tensors.
 func (p Pattern) Fill(s driver.Stream, tensors ...moe.Tensor) error {
 	for _, t := range tensors {
 		if t.IsZero() {

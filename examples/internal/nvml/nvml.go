@@ -12,8 +12,8 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// names are tried in order: the bare name, which the system's loader resolves, then the
-// path in the Windows Subsystem for Linux.
+// names are tried in order. The system's loader finds the first. The second is the path in the
+// Windows Subsystem for Linux.
 var names = []string{"libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"}
 
 // Meter reads the energy of one GPU.
@@ -71,7 +71,7 @@ func load(names []string) (uintptr, error) {
 	return 0, fmt.Errorf("NVIDIA's management library could not be opened: %w", errors.Join(all...))
 }
 
-// Joules returns the energy of the GPU since its driver was loaded.
+// Joules returns the energy that the GPU has used since its driver was loaded.
 func (m *Meter) Joules() (float64, error) {
 	var millijoules uint64
 	err := m.check("nvmlDeviceGetTotalEnergyConsumption", m.totalEnergy(m.device, &millijoules))
@@ -81,7 +81,7 @@ func (m *Meter) Joules() (float64, error) {
 // Close releases the library.
 func (m *Meter) Close() error { return m.check("nvmlShutdown", m.shutdown()) }
 
-// check returns the error of a code that a function returned.
+// check returns the error for the code that a function returned.
 func (m *Meter) check(function string, code int32) error {
 	if code == 0 {
 		return nil

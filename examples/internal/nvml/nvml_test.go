@@ -13,7 +13,8 @@ import (
 	"sonicmoe/internal/outside"
 )
 
-// source is a library in NVML's place. Its GPU takes 1.5 J between two readings.
+// source is the C code of a library that replaces NVML. Its GPU uses 1.5 J between two
+// readings.
 const source = `#include <string.h>
 static int started, lost; static unsigned long long energy = 1000;
 int nvmlInit_v2(void) { started++; return 0; }
@@ -30,7 +31,7 @@ int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *mj) {
 }
 `
 
-// TestMeter checks readings and errors against a library in NVML's place.
+// TestMeter checks readings and errors with a library that replaces NVML.
 func TestMeter(t *testing.T) {
 	dir := t.TempDir()
 	file, library := filepath.Join(dir, "nvml.c"), filepath.Join(dir, "libnvml.so")

@@ -8,7 +8,7 @@ import "errors"
 // Meter reads the energy of one GPU.
 type Meter struct{}
 
-// Open fails: only Linux has a reader of energy.
+// Open returns an error, because energy can be read only on Linux.
 func Open(string) (*Meter, error) { return nil, errors.New("energy is read on Linux only") }
 
 // Joules returns 0.

@@ -1,4 +1,4 @@
-// Package picture has the style of the examples' pictures.
+// Package picture defines the style of the examples' pictures.
 package picture
 
 import (
@@ -6,7 +6,8 @@ import (
 	"path/filepath"
 )
 
-// Check returns an error for a -plot whose ending is no known picture format.
+// Check returns an error if the file name of a -plot flag does not end with a known picture
+// format.
 func Check(name string) error {
 	switch ext := filepath.Ext(name); ext {
 	case ".png", ".svg":

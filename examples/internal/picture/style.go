@@ -16,7 +16,8 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Emulated is the end of a picture's title if its times are of the emulated device.
+// Emulated is appended to the title of a picture whose times were measured on the emulated
+// device.
 const Emulated = ": EMULATED, these times mean nothing"
 
 // New returns an empty plot in the common style, with lines at round values of y.
@@ -40,7 +41,7 @@ func NewSideways(title, x string) *plot.Plot {
 	return p
 }
 
-// bare returns a plot in the common style: a sans-serif font, room for the title and
+// bare returns an empty plot in the common style: a sans-serif font, and room for the title and
 // between the lines of a legend.
 func bare(title, x, y string) *plot.Plot {
 	p := plot.New()
@@ -56,8 +57,8 @@ func bare(title, x, y string) *plot.Plot {
 	return p
 }
 
-// LogTicks are ticks at every digit of every decade of a logarithmic axis, with labels at
-// 1, 2 and 5.
+// LogTicks puts ticks at every digit of every decade of a logarithmic axis, with labels at 1, 2
+// and 5.
 var LogTicks = plot.TickerFunc(func(least, most float64) (list []plot.Tick) {
 	for decade := math.Pow(10, math.Floor(math.Log10(least))); decade <= most; decade *= 10 {
 		for digit := 1.; digit < 10; digit++ {
@@ -86,7 +87,7 @@ func ticks(least, most float64) (list []plot.Tick) {
 		}
 	}
 	for i := math.Ceil(least / step); i*step <= most*(1+1e-9); i++ {
-		v := i*step + 0 // never -0
+		v := i*step + 0 // +0 makes -0 a 0
 		list = append(list, plot.Tick{Value: v, Label: strconv.FormatFloat(math.Round(v/step*1e6)/1e6*step, 'g', 4, 64)})
 	}
 	return list
@@ -94,8 +95,8 @@ func ticks(least, most float64) (list []plot.Tick) {
 
 const margin = vg.Length(12) // width of the margin around the picture and between its parts
 
-// Save draws a plot to a file. The legend is to the right, and the title has as many lines
-// as it needs.
+// Save draws a plot to a file. The legend is at the right. The title is broken into as many
+// lines as it needs.
 func Save(p *plot.Plot, width, height vg.Length, file string) error {
 	c, err := draw.NewFormattedCanvas(width, height, strings.TrimPrefix(filepath.Ext(file), "."))
 	if err != nil {
@@ -124,7 +125,7 @@ func Save(p *plot.Plot, width, height vg.Length, file string) error {
 	return errors.Join(err, f.Close())
 }
 
-// wrap breaks a title between words so that no line is wider than the picture.
+// wrap breaks a title between words, so that no line is wider than width.
 func wrap(style draw.TextStyle, text string, width vg.Length) string {
 	var lines []string
 	line := ""

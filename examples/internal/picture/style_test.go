@@ -7,7 +7,7 @@ import (
 	"gonum.org/v1/plot"
 )
 
-// labels returns the texts of the ticks that have one.
+// labels returns the labels of the ticks that have one.
 func labels(ticks []plot.Tick) (list []string) {
 	for _, t := range ticks {
 		if t.Label != "" {

@@ -12,9 +12,9 @@ import (
 	"sonicmoe/jit"
 )
 
-// Bench is a device with one stream and the buffers of a program. It keeps its first
-// error: later calls do nothing and [Bench.Err] returns the error, so that a program
-// needs one check.
+// Bench is a device with one stream and the buffers of a program. After its first error, all
+// calls do nothing, and [Bench.Err] returns the error. A program therefore checks for an error
+// only once.
 type Bench struct {
 	// GPU reports whether the device is a GPU.
 	GPU    bool
@@ -33,7 +33,7 @@ func newBench(dev driver.Device, gpu bool) *Bench {
 // Device returns the device's name.
 func (b *Bench) Device() string { return b.dev.Target().Name }
 
-// Err returns the first error, nil without errors.
+// Err returns the first error, or nil.
 func (b *Bench) Err() error { return b.err }
 
 // Close frees the buffers and closes the device.
@@ -60,8 +60,8 @@ type Number interface {
 	uint16 | uint32 | float32
 }
 
-// Buffer allocates n elements and fills them with bytes of 0xff, NaN, so that an element
-// that a kernel does not write is visible.
+// Buffer allocates n elements and fills them with bytes of 0xff, which read as NaN. An element
+// that a kernel does not write is then visible.
 func Buffer[T Number](b *Bench, n int) (p driver.DevicePtr) {
 	var t T
 	bytes := (int64(n)*int64(unsafe.Sizeof(t)) + 3) / 4 * 4
@@ -75,28 +75,29 @@ func Buffer[T Number](b *Bench, n int) (p driver.DevicePtr) {
 	return p
 }
 
-// Upload returns a buffer with some elements.
+// Upload returns a buffer with the given elements.
 func Upload[T Number](b *Bench, data []T) driver.DevicePtr {
 	p := Buffer[T](b, len(data))
 	b.do(func() error { return b.stream.CopyToDevice(p, num.Bytes(data)) })
 	return p
 }
 
-// Download waits for the stream's work and returns n elements, zeros after an error.
+// Download waits for the work of the stream and returns n elements. After an error it returns
+// zeros.
 func Download[T Number](b *Bench, p driver.DevicePtr, n int) []T {
 	data := make([]T, n)
 	b.do(func() error { return b.stream.CopyToHost(num.Bytes(data), p) })
 	return data
 }
 
-// Program is a kernel that a bench has loaded, with arguments A.
+// Program is a loaded kernel whose arguments are of type A.
 type Program[A any] struct {
 	b        *Bench
 	fn       *jit.Function
 	launcher *jit.Launcher[A]
 }
 
-// Load builds, compiles and loads a kernel. Errors name the wrong Go line.
+// Load builds, compiles and loads a kernel. An error names the Go line that caused it.
 func Load[A any](b *Bench, k *jit.Builder[A]) *Program[A] {
 	p := &Program[A]{b: b}
 	b.do(func() error {
@@ -126,8 +127,8 @@ func (p *Program[A]) Run(args A) {
 	p.b.do(func() error { return p.runs(args, 1) })
 }
 
-// Time returns the mean time of a number of launches, after the same number of launches
-// to warm up, by the device's clock.
+// Time returns the mean time of a launch by the device's clock. It first runs the launches once
+// to warm up.
 func (p *Program[A]) Time(runs int, args A) (mean time.Duration) {
 	p.b.do(func() (err error) {
 		var events [2]driver.Event

@@ -1,6 +1,6 @@
-// Package rung has the parts that the programs of the ladder share: the -device flag,
-// buffers, and the loading and launching of kernels. Each program's own files have only
-// its subject.
+// Package rung has the parts that the programs of examples/ladder share: the flag -device,
+// buffers, and loading and launching kernels. The files of each program then contain only its
+// subject.
 package rung
 
 import (
@@ -10,7 +10,7 @@ import (
 	"sonicmoe/examples/internal/command"
 )
 
-// New parses a program's only flag, -device, and opens the device.
+// New parses the flags of a program, which has only -device, and opens the device.
 func New(ctx context.Context, p command.Program, args []string, stdout, stderr io.Writer) (*Bench, error) {
 	device, err := parse(p, args, stdout)
 	if err != nil {
@@ -23,8 +23,8 @@ func New(ctx context.Context, p command.Program, args []string, stdout, stderr i
 	return newBench(dev, gpu), nil
 }
 
-// RefuseGPU parses -device for a program that must not run on a GPU. A name other than
-// emulated is an error with a reason.
+// RefuseGPU parses -device for a program that must not run on a GPU. Any name but emulated is
+// an error with the given reason.
 func RefuseGPU(p command.Program, args []string, stdout io.Writer, reason string) error {
 	device, err := parse(p, args, stdout)
 	if err == nil && device != "" && device != command.Emulated {

@@ -27,8 +27,8 @@ func TestFlags(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrInvalid)
 }
 
-// TestNoGPU checks that the emulated device replaces a missing GPU only with a message,
-// and never a GPU that was asked for.
+// TestNoGPU checks that the emulated device replaces a missing GPU only with a message, and
+// never a GPU that -device names.
 func TestNoGPU(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
 	var warnings strings.Builder
@@ -78,7 +78,7 @@ func TestBench(t *testing.T) {
 	require.NoError(t, b.Err())
 }
 
-// TestFirstErrorStays checks that later errors do not replace the first one.
+// TestFirstErrorStays checks that Err returns the first error even after later ones.
 func TestFirstErrorStays(t *testing.T) {
 	b := emulatedBench(t)
 	p := Load(b, counter())

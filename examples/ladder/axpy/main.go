@@ -1,12 +1,13 @@
-// Command axpy is the first rung of the ladder: a kernel from Go to a device.
+// Command axpy is the first rung of the ladder of example programs: a kernel from Go to a
+// device.
 //
-// Go code writes a kernel by calling methods of a [jit.Builder]. The Go code runs when
-// the kernel is built. The instructions that it emits run later, once for each thread.
-// In the function axpy below i, x and y are Go variables for registers, and k.If takes a
-// closure because its body becomes a branch of the GPU.
+// Go code writes a kernel by calling methods of a [jit.Builder]. This Go code runs once, when
+// the kernel is built. The instructions that it emits run later, once for each thread. In the
+// function axpy below, i, x and y are Go variables that stand for registers. k.If takes a
+// closure because its body becomes a branch of the kernel.
 //
-// Build checks the kernel and prints PTX. The device's own assembler compiles the PTX.
-// There is no other compiler.
+// Build checks the kernel and prints PTX. The device's own assembler compiles the PTX; no other
+// compiler is needed.
 //
 //	go run ./examples/ladder/axpy [-device cuda|emulated]
 package main
@@ -27,25 +28,26 @@ var about = command.Program{Name: "axpy", Purpose: "writes a kernel in Go, loads
 
 func main() { about.Main(run) }
 
-// args are the arguments of a launch. Their fields are the kernel's parameters.
+// args holds the arguments of a launch. Its fields are the parameters of the kernel.
 type args struct {
 	X, Y  driver.DevicePtr // addresses in global memory
 	Alpha float32
 	N     int
 }
 
-// axpy sets y = alpha x + y for n floats, one a thread.
+// axpy returns a kernel that computes y = alpha x + y for n floats, one in each thread.
 func axpy() *jit.Builder[args] {
 	k := jit.NewBuilder[args]("axpy", threads, 1)
 	k.CTAs(func(a *args) int { return (a.N + threads - 1) / threads })
 	x, y := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Y)
 	alpha, n := k.F32(&k.Args.Alpha), k.U32(&k.Args.N)
 
-	// The index of this thread's element is CTA number x threads in a CTA + thread number.
+	// The index of the thread's element is the CTA's number times the threads in a CTA, plus
+	// the thread's number.
 	i := k.CtaidX().Mad(k.NtidX(), k.TidX())
 
-	// n need not be a multiple of a CTA's threads, so some threads of the last CTA have no
-	// element.
+	// n need not be a multiple of the number of threads in a CTA. Some threads of the last CTA
+	// then have no element.
 	k.If(i.Lt(n), func() {
 		src, dst := x.Index(i, 4), y.Index(i, 4) // an element has 4 bytes
 		sum := ptx.LdGlobal[ptx.F32](src).Fma(alpha, ptx.LdGlobal[ptx.F32](dst))

@@ -1,24 +1,24 @@
-// Command deadlock is the last rung: kernels that wait forever, and how to find the
-// cause.
+// Command deadlock is the last rung of the ladder: kernels that wait forever, and how to find
+// the cause.
 //
-// A pipeline with a mistake often gives no wrong numbers but hangs, and a GPU gives no
-// further information. The emulated device notices that no warp can run any more. It
-// prints for each warp its role and its Go line, the stage and the ring that it waits
-// for, the arrivals that the stage's barrier lacks, and the role that must arrive. The
-// cause of all other waits comes first.
+// A pipeline with a mistake often hangs instead of giving wrong numbers, and a GPU gives no
+// further information. The emulated device notices that no warp can continue. For each warp it
+// prints the role and the Go line, the ring and the stage for which the warp waits, the
+// arrivals that the barrier of the stage lacks, and the role that must arrive. The wait that
+// caused all others comes first.
 //
-// Two roles of one thread each pass numbers through a ring of two stages. The producer
-// waits until a stage is empty, writes it and arrives at its full barrier. The consumer
-// waits until the stage is full, reads and releases it. The program makes two common
-// mistakes:
+// Two roles, of one thread each, pass numbers through a ring of two stages. The producer waits
+// until a stage is empty, writes a number to the stage and arrives at the stage's full barrier.
+// The consumer waits until the stage is full, reads the number and releases the stage. The
+// program makes two common mistakes:
 //
-//   - The consumer never releases a stage. The producer fills both stages and waits for
-//     the first to be empty. The consumer waits for it to be full again.
-//   - The producer begins with the consumer's phase, parity 0, and waits at once although
+//   - The consumer never releases a stage. The producer fills both stages and then waits
+//     until the first is empty. The consumer waits until the first is full again.
+//   - The producer begins with the phase of a consumer, parity 0. It waits at once, although
 //     the stage is empty. A new barrier is in phase 0, and the phase before it, of parity
 //     1, counts as complete. Ring.Producer of jit/pipeline therefore begins with parity 1.
 //
-// The Go lines in the messages lead to the mistakes. This program refuses a GPU.
+// The Go lines in the messages lead to the mistakes. This program refuses to run on a GPU.
 //
 //	go run ./examples/ladder/deadlock
 package main
@@ -43,7 +43,7 @@ var about = command.Program{Name: "deadlock", Purpose: "runs kernels that wait f
 
 func main() { about.Main(run) }
 
-// mistake is a mistake in the kernel.
+// mistake is a mistake in the kernel relay.
 type mistake int
 
 const (
@@ -63,7 +63,8 @@ type args struct {
 	Sum driver.DevicePtr
 }
 
-// relay passes the numbers 0, 1, … from one thread to another, which adds them.
+// relay returns a kernel that passes the numbers 0, 1, … from one thread to another, which adds
+// them.
 func relay(m mistake) *jit.Builder[args] {
 	k := jit.NewBuilder[args]("relay", threads, 1)
 	sum := k.Ptr(&k.Args.Sum)
@@ -77,7 +78,7 @@ func relay(m mistake) *jit.Builder[args] {
 	return k
 }
 
-// produce writes the numbers.
+// produce is the producer: it writes the numbers to the ring.
 func produce(k *ptx.Kernel, ring *pipeline.Ring, m mistake) {
 	at := ring.Producer()
 	if m == wrongPhase {
@@ -91,7 +92,7 @@ func produce(k *ptx.Kernel, ring *pipeline.Ring, m mistake) {
 	})
 }
 
-// consume adds the numbers from the ring and writes the sum.
+// consume is the consumer: it adds the numbers from the ring and writes the sum.
 func consume(k *ptx.Kernel, ring *pipeline.Ring, sum ptx.Global, m mistake) {
 	at, total := ring.Consumer(), ptx.NewVar(k, ptx.Uint(0))
 	k.Range(ptx.Uint(numbers), func(ptx.U32) {
@@ -131,8 +132,8 @@ func run(_ context.Context, words []string, stdout, _ io.Writer) error {
 	return nil
 }
 
-// emulate runs the kernel on the emulator directly, without the emulated device of the
-// other rungs. Launch.Where maps PTX lines to Go lines.
+// emulate runs the kernel directly on the emulator, without the emulated device that the other
+// rungs use. Launch.Where maps PTX lines to Go lines.
 func emulate(k *jit.Builder[args]) (sum uint32, err error) {
 	built, err := k.Build()
 	if err != nil {

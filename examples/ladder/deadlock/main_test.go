@@ -29,7 +29,7 @@ func TestRun(t *testing.T) {
 		` +warp 0 should arrive there at line \d+ = deadlock/main\.go:\d+, and no warp has yet\n$`, parts[2])
 }
 
-// TestPage checks that debug-a-kernel.md has the program's output, except for line
+// TestPage checks that debug-a-kernel.md contains the program's output, except for line
 // numbers.
 func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../../emulate/debug-a-kernel.md")

@@ -1,17 +1,17 @@
-// Command listing is the second rung: from PTX and its mistakes back to Go.
+// Command listing is the second rung of the ladder: from PTX and its mistakes back to Go.
 //
-// Each instruction remembers the Go line that emitted it. The PTX of a kernel can
-// therefore be read together with its source, and messages about mistakes name Go lines.
-// Three tools find mistakes:
+// Each instruction remembers the Go line that emitted it. A listing can therefore show the PTX
+// of a kernel together with its source, and messages about mistakes name Go lines. Three tools
+// find mistakes:
 //
-//   - The Go compiler finds wrong types: a U32 is no F32.
-//   - Build finds mistakes that show without running: here a barrier that only some
-//     threads reach, and a value that no instruction computed.
-//   - The emulated device finds mistakes that show when the kernel runs: here a read past
+//   - The Go compiler finds wrong types: a U32 is not an F32.
+//   - Build finds mistakes that are visible without running the kernel. Here they are a
+//     barrier that only some threads reach, and a value that no instruction computed.
+//   - The emulated device finds mistakes when the kernel runs. Here it is a read past
 //     the end of x. A GPU would read other memory without a message.
 //
-// The last kernel always runs on an emulated device. -device chooses the device that
-// compiles the first kernel.
+// The last kernel always runs on an emulated device. -device chooses the device that compiles
+// the first kernel.
 //
 //	go run ./examples/ladder/listing [-device cuda|emulated]
 package main
@@ -33,7 +33,7 @@ var about = command.Program{Name: "listing", Purpose: "prints a kernel with the 
 
 func main() { about.Main(run) }
 
-// mistake is a mistake in the kernel.
+// mistake is a mistake in the kernel axpy.
 type mistake int
 
 const (
@@ -51,14 +51,14 @@ type args struct {
 	N     int
 }
 
-// axpy is the kernel of the first rung, with a mistake.
+// axpy returns the kernel of the first rung, with a mistake.
 func axpy(m mistake) *jit.Builder[args] {
 	k := jit.NewBuilder[args]("axpy", threads, 1)
 	x, y := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Y)
 	alpha, n := k.F32(&k.Args.Alpha), k.U32(&k.Args.N)
 	i := k.CtaidX().Mad(k.NtidX(), k.TidX())
 	inside := i.Lt(n)
-	if m == unbounded { // a Go "if": it decides which kernel is built
+	if m == unbounded { // a Go "if", which decides which kernel is built
 		inside = ptx.True()
 	}
 	k.If(inside, func() { // a branch that the GPU executes

@@ -21,14 +21,15 @@ const (
 	stageBytes = tileABytes + tileN*tile.RowBytes
 )
 
-// args are the arguments of a launch: c [M, N] = a [M, K] times b [N, K] transposed.
+// args holds the arguments of a launch. The kernel computes c [M, N] = a [M, K] · bᵀ for b [N,
+// K].
 type args struct {
 	A, B, C driver.DevicePtr
 	M, N, K int
 	KTiles  int
 }
 
-// product is the kernel while it is being built.
+// product holds the parts of the kernel while it is being built.
 type product struct {
 	k       *ptx.Kernel
 	a, b, c ptx.TensorMap
@@ -38,10 +39,11 @@ type product struct {
 	tid     ptx.U32
 	row     ptx.U32 // first row of the CTA's tile
 	column  ptx.U32
-	depth   ptx.U32 // k-tiles
+	depth   ptx.U32 // number of k-tiles
 }
 
-// multiply sets c = a bᵀ, one 128 x 256 tile a CTA.
+// multiply returns a kernel that computes c = a·bᵀ. Each CTA computes one tile of 128 x 256
+// elements.
 func multiply() *jit.Builder[args] {
 	k := jit.NewBuilder[args]("multiply", threads, 1)
 	k.SetGrid(func(a *args, _ int) gpu.Dim3 {
@@ -59,7 +61,7 @@ func multiply() *jit.Builder[args] {
 	cta := pipeline.NewCTA(k.Kernel)
 	p.staging = cta.Shared("staging", mathGroups*tileN/64*tile.StagingBytes, 1024)
 	p.stored = cta.NamedBarriers("stored", mathGroups, pipeline.WarpgroupThreads)
-	const loaders, warps = 1, mathGroups * 4 // number of threads that fill a stage, and of warps that release it
+	const loaders, warps = 1, mathGroups * 4 // threads that fill a stage, and warps that release it
 	p.ring = cta.Ring("ab", stages, stageBytes, loaders, warps)
 	cta.Ready(p.tid)
 
@@ -71,8 +73,8 @@ func multiply() *jit.Builder[args] {
 	return k
 }
 
-// load is the producer: one thread that fills stages as they become empty. Elements past
-// the ends of the matrices arrive as zero and add nothing.
+// load is the producer: one thread, which fills stages as they become empty. Elements past the
+// ends of the matrices arrive as zero and add nothing.
 func (p product) load() {
 	k := p.k
 	k.If(k.Warp().EqI(mathGroups*4), func() { // the first warp after the math warpgroups
@@ -89,10 +91,10 @@ func (p product) load() {
 	})
 }
 
-// multiply is the consumer: both warpgroups use every stage, each with its own 64 rows of
-// A and all of B. The layer's products use the same main loop: it releases a stage when
-// the products of the next stage have been issued, so that the tensor cores never wait
-// for an issue.
+// multiply is the consumer. Both math warpgroups use every stage: each uses its own 64 rows of
+// A, and all of B. The layer's kernels use the same main loop. It releases a stage only after
+// the products of the next stage have been issued, so that the tensor cores never wait for an
+// issue.
 func (p product) multiply(warpgroup ptx.U32) {
 	k := p.k
 	acc := k.Accumulators(tileN / 2)
@@ -105,8 +107,8 @@ func (p product) multiply(warpgroup ptx.U32) {
 	p.store(warpgroup, acc)
 }
 
-// store is the epilogue: it rounds to bf16 and copies through shared memory to C by TMA,
-// which drops elements past the end.
+// store is the epilogue. It rounds the sums to bf16 and writes them to shared memory, from
+// which TMA copies them to C. TMA drops elements past the ends of C.
 func (p product) store(warpgroup ptx.U32, acc []ptx.F32) {
 	k := p.k
 	thread := p.tid.AndI(pipeline.WarpgroupThreads - 1)

@@ -1,14 +1,14 @@
-// Command pipeline is the fifth rung: a whole matrix product, C = A·Bᵀ in bf16, in the
-// structure of fast kernels for Hopper.
+// Command pipeline is the fifth rung of the ladder: a whole matrix product, C = A·Bᵀ in bf16,
+// in the structure of fast kernels for Hopper.
 //
-// Loading and multiplying are two roles of one CTA. They meet only at a ring of stages
-// in shared memory. The load role runs ahead while there are empty stages, the math role
-// consumes full ones, and each keeps its engine (TMA, tensor cores) busy. The ring has
-// the barriers and phases. The roles in kernel.go only call Acquire, Wait and Release.
+// Loading and multiplying are two roles within a CTA. They meet only at a ring of stages in
+// shared memory. The load role runs ahead as long as there are empty stages, and the math role
+// consumes full stages. Each thus keeps its engine busy: TMA or the tensor cores. The ring
+// hides barriers and phases. The roles in kernel.go only call Acquire, Wait and Release.
 //
-// There is no bounds check, although the sizes below end inside a tile: TMA fills with
-// zeros and drops elements at the ends. There is no code for the end of the ring
-// either, although there are more k-tiles than stages.
+// There is no bounds check, although the sizes below end inside a tile: TMA loads zeros past
+// the ends of a matrix, and drops elements that it would store there. There is no code for the
+// end of the ring either, although there are more k-tiles than stages.
 //
 //	go run ./examples/ladder/pipeline [-device cuda|emulated]
 package main
@@ -29,7 +29,7 @@ var about = command.Program{Name: "pipeline", Purpose: "multiplies two matrices 
 
 func main() { about.Main(run) }
 
-// size is the M rows and N columns of C, and the depth K of the sums.
+// size holds the sizes of a product: M rows and N columns of C, and K terms in each sum.
 type size struct{ m, n, k int }
 
 var (
@@ -78,8 +78,8 @@ func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// check compares elements with a product in float64: all elements of a small C, a sample
-// of a large one.
+// check compares elements of C with a product in float64. It compares all elements of a small
+// C, and a sample of a large one.
 func (s size) check(a, b, got []uint16) (checked int, err error) {
 	step := 1
 	if len(got) > 1<<17 {
@@ -91,8 +91,8 @@ func (s size) check(a, b, got []uint16) (checked int, err error) {
 		for j := range s.k {
 			want += num.BF16ToFloat64(a[row*s.k+j]) * num.BF16ToFloat64(b[column*s.k+j])
 		}
-		// bf16 has a significand of 8 bits; the error of FP32 sums is small compared with
-		// its rounding.
+		// bf16 has a significand of 8 bits. The error of the FP32 sums is small compared with
+		// the rounding to bf16.
 		e := num.BF16ToFloat64(got[i]) - want
 		if bound := max(want, -want)/256 + 1e-3; !(e <= bound && -e <= bound) { // NaN fails this comparison too
 			return checked, fmt.Errorf("c[%d,%d] is %v, must be %v", row, column, num.BF16ToFloat64(got[i]), want)

@@ -1,17 +1,17 @@
-// Command tma is the third rung: TMA, the GPU's copy engine, copies a tile of a matrix to
-// shared memory, and an mbarrier signals its arrival.
+// Command tma is the third rung of the ladder. TMA, the GPU's copy engine, copies a tile of a
+// matrix to shared memory, and an mbarrier signals its arrival.
 //
-// One thread starts the copy of a whole box and continues. A tensor map, made by the
-// host, gives the engine the matrix's extents and strides. A box that crosses the end
-// needs no code: elements outside arrive as zero. The mbarrier counts one arrival, of
-// the thread, and the bytes that the engine writes. Its phase is complete when both are
+// One thread starts the copy of a whole box and continues. A tensor map, which the host makes,
+// gives the engine the matrix's extents and strides. A box that crosses the end of the matrix
+// needs no extra code: elements outside arrive as zero. The mbarrier counts one arrival, made
+// by the thread, and the bytes that the engine writes. Its phase is complete when both are
 // complete. A wait names the phase by its parity.
 //
-// The program prints two pictures. Each line is a row of 128 bytes in shared memory, each
-// entry the 16-byte chunk of the matrix at that place. Without swizzle chunk c is at
-// place c, and eight rows of one column are in the same memory banks. With the 128-byte
-// swizzle chunk c of row r is at place c xor r mod 8, and a column is spread over all
-// banks. wgmma reads tiles in this layout.
+// The program prints two pictures of the box in shared memory. Each line is a row of 128 bytes.
+// Each entry of a line is the number of the 16-byte chunk of the matrix row that lies there.
+// Without swizzle chunk c lies at place c, and the chunks of eight rows of one column are in
+// the same memory banks. With the 128-byte swizzle chunk c of row r lies at place c xor (r mod
+// 8), so that a column is spread over all banks. wgmma reads tiles in this layout.
 //
 //	go run ./examples/ladder/tma [-device cuda|emulated]
 package main
@@ -36,9 +36,9 @@ var about = command.Program{Name: "tma", Purpose: "copies a tile by TMA: an mbar
 func main() { about.Main(run) }
 
 const (
-	rows     = 13     // of the matrix
+	rows     = 13     // rows of the matrix
 	columns  = tile.K // 64 elements of 16 bits are a row of 128 bytes
-	firstRow = 8      // first row of the box; the last 3 rows of the box are past the end
+	firstRow = 8      // the last 3 rows of the box are past the end of the matrix
 	boxRows  = 8
 	boxBytes = boxRows * tile.RowBytes
 	chunks   = tile.RowBytes / 16
@@ -51,8 +51,8 @@ type args struct {
 	Y           int
 }
 
-// copyBox loads the box at column 0, row y of the matrix, and copies the words of shared
-// memory to out in their order.
+// copyBox returns a kernel that loads the box at column 0 and row y of the matrix, and copies
+// the box from shared memory to out, word by word.
 func copyBox(swizzle gpu.Swizzle) *jit.Builder[args] {
 	k := jit.NewBuilder[args]("copy_box", threads, 1)
 	m := k.Map(&k.Args.Matrix, func(a *args) gpu.TensorMap {
@@ -69,7 +69,7 @@ func copyBox(swizzle gpu.Swizzle) *jit.Builder[args] {
 	cta := pipeline.NewCTA(k.Kernel)
 	box := cta.Shared("box", boxBytes, 1024)  // the swizzle pattern starts at multiples of 1024
 	arrived := cta.Mbarriers("arrived", 1, 1) // each phase needs one arrival
-	cta.Ready(tid)                            // no thread waits on a barrier before its initialisation is visible
+	cta.Ready(tid)                            // from here on, every thread sees the initialised barrier
 
 	k.If(tid.EqI(0), func() {
 		k.MbarrierArriveExpectTx(arrived, ptx.Uint(boxBytes)) // arrives once, and expects the bytes of the box
@@ -77,7 +77,7 @@ func copyBox(swizzle gpu.Swizzle) *jit.Builder[args] {
 	})
 	pipeline.WaitParity(k.Kernel, arrived, ptx.Uint(0)) // the first phase has parity 0
 
-	for i := range boxBytes / 4 / threads { // a Go loop, which unrolls: the kernel has no loop
+	for i := range boxBytes / 4 / threads { // a Go loop, which is unrolled: the kernel has no loop
 		word := tid.AddI(i * threads)
 		ptx.StGlobal(out.Index(word, 4), ptx.LdShared[ptx.U32](box.Plus(word.ShlI(2))))
 	}
@@ -92,7 +92,7 @@ func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 	defer b.Close()
 	matrix := make([]uint16, rows*columns)
 	for i := range matrix {
-		matrix[i] = uint16(1 + i) // no element is 0, so that zeros mark the part out of bounds
+		matrix[i] = uint16(1 + i) // no element is 0, so that zeros show the part out of bounds
 	}
 	in, out := rung.Upload(b, matrix), rung.Buffer[uint16](b, boxBytes/2)
 	fmt.Fprintf(stdout, "device   %s\nmatrix   %d x %d, box of %d rows from row %d\n", b.Device(), rows, columns, boxRows, firstRow)
@@ -116,7 +116,7 @@ func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// picture prints the chunk of the matrix at each place of the box.
+// picture prints the number of the chunk at each place of the box.
 func picture(stdout io.Writer, got []uint16) {
 	for r := range boxRows {
 		fmt.Fprintf(stdout, "  row %2d ", firstRow+r)
@@ -131,7 +131,7 @@ func picture(stdout io.Writer, got []uint16) {
 	}
 }
 
-// check compares the box with the matrix. tile.Swizzled also has a form for kernels; for
+// check compares the box with the matrix. tile.Swizzled can also emit code for a kernel; for
 // constants it returns a constant.
 func check(got []uint16, swizzle gpu.Swizzle) error {
 	for i := range boxRows * columns {

@@ -1,14 +1,15 @@
-// Command wgmma is the fourth rung: one tile through the tensor cores.
+// Command wgmma is the fourth rung of the ladder: one tile through the tensor cores.
 //
-// wgmma multiplies a 64 x 16 piece of A by a 16 x N piece of B for a whole warpgroup: 128
-// threads issue it together. It reads both from shared memory, whose layout a 64-bit
-// descriptor describes, and adds to registers: each thread holds N/2 of the 64 x N sums.
-// wgmma is asynchronous.
+// The instruction wgmma multiplies a 64 x 16 piece of A by a 16 x N piece of B. A whole
+// warpgroup, 128 threads, issues it together. It reads both pieces from shared memory, whose
+// layout a 64-bit descriptor describes. It adds the products to registers: each thread holds
+// N/2 of the 64 x N sums. wgmma is asynchronous.
 //
-// Three details matter. Four steps of 16 make K = 64, each with a descriptor 32 bytes
-// further on. Fence, commit and wait surround the steps, because the tensor cores use the
-// registers in between; without the wait the emulated device names the register. A
-// [tile.Fragment] gives the row and the columns of a thread's registers.
+// Three details matter. First, four steps of 16 make K = 64, and the descriptor of each step
+// points 32 bytes further on. Second, fence, commit and wait surround the steps, because the
+// tensor cores use the registers in between. Without the wait, the emulated device names the
+// register that is read too early. Third, a [tile.Fragment] gives the row and the columns of
+// the sums in a thread's registers.
 //
 //	go run ./examples/ladder/wgmma [-device cuda|emulated]
 package main
@@ -36,8 +37,8 @@ var about = command.Program{Name: "wgmma", Purpose: "multiplies one tile on the 
 func main() { about.Main(run) }
 
 const (
-	tileM   = 64 // of every wgmma
-	tileN   = 96 // any multiple of 8 up to 256
+	tileM   = 64 // rows of a tile: every wgmma has 64
+	tileN   = 96 // columns of a tile: any multiple of 8 up to 256
 	depth   = tile.K
 	threads = pipeline.WarpgroupThreads
 )
@@ -45,7 +46,8 @@ const (
 // args are the arguments of a launch.
 type args struct{ A, B, C driver.DevicePtr }
 
-// multiply sets c = a bᵀ for a [64, 64] and b [96, 64], bf16, c in floats.
+// multiply returns a kernel that computes c = a·bᵀ for a [64, 64] and b [96, 64] in bf16, with
+// c in FP32.
 func multiply() *jit.Builder[args] {
 	k := jit.NewBuilder[args]("multiply", threads, 1)
 	a := k.Map(&k.Args.A, func(a *args) gpu.TensorMap { return tile.RowMap(a.A, depth, tileM, tileM) })
@@ -58,7 +60,7 @@ func multiply() *jit.Builder[args] {
 	arrived := cta.Mbarriers("arrived", 1, 1)
 	cta.Ready(tid)
 
-	k.If(tid.EqI(0), func() { // two copies that signal one barrier, as on the previous rung
+	k.If(tid.EqI(0), func() { // two copies that signal one barrier, as in the third rung
 		k.MbarrierArriveExpectTx(arrived, ptx.Uint((tileM+tileN)*tile.RowBytes))
 		k.TMALoad(tileA, a, arrived, ptx.Uint(0), ptx.Uint(0))
 		k.TMALoad(tileB, b, arrived, ptx.Uint(0), ptx.Uint(0))
@@ -71,7 +73,7 @@ func multiply() *jit.Builder[args] {
 	for i := range depth / tile.KStep {
 		add := ptx.True()
 		if i == 0 {
-			add = ptx.False() // the first step overwrites what acc held
+			add = ptx.False() // the first step overwrites the content of acc
 		}
 		k.Wgmma(acc, descA.Step(i, 0), descB.Step(i, 0), add, false, false)
 	}
@@ -80,7 +82,7 @@ func multiply() *jit.Builder[args] {
 
 	at := tile.NewFragment(tid)
 	for j := range tileN / 8 {
-		for half := range 2 { // half 0 has row Row, half 1 row Row+8
+		for half := range 2 { // half 0 is row Row, half 1 is row Row+8
 			element := at.Row.AddI(8 * half).MulI(tileN).Add(at.Column).AddI(8 * j)
 			ptx.StGlobal(c.Index(element, 4), acc[4*j+2*half], acc[4*j+2*half+1])
 		}
@@ -103,7 +105,7 @@ func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 		return err
 	}
 
-	// Products of bf16 are exact in FP32. Only the sum of 64 products is rounded.
+	// Products of bf16 numbers are exact in FP32. Only the sum of 64 products is rounded.
 	const bound = 1e-5
 	worst := 0.0
 	for i := range got {

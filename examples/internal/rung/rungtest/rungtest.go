@@ -1,4 +1,4 @@
-// Package rungtest has the helpers of the ladder's tests.
+// Package rungtest has helpers for the tests of examples/ladder.
 package rungtest
 
 import (
@@ -23,8 +23,8 @@ func Output(t *testing.T, run func(ctx context.Context, args []string, stdout, s
 	return out.String()
 }
 
-// Assembles checks that NVIDIA's assembler, if it is installed, accepts a kernel without
-// an error, a warning or a spilled register.
+// Assembles checks that NVIDIA's assembler, if it is installed, accepts a kernel without an
+// error, a warning or a spilled register.
 func Assembles(t *testing.T, k interface{ Build() (*ptx.Module, error) }) {
 	t.Helper()
 	m, err := k.Build()
@@ -32,7 +32,7 @@ func Assembles(t *testing.T, k interface{ Build() (*ptx.Module, error) }) {
 	ModuleAssembles(t, m)
 }
 
-// ModuleAssembles is Assembles for a kernel that is already built.
+// ModuleAssembles is like [Assembles] for a kernel that is already built.
 func ModuleAssembles(t *testing.T, m *ptx.Module) {
 	t.Helper()
 	outside.Ptxas(t)
