@@ -65,7 +65,6 @@ type cutoff struct {
 	keys                       ptx.Global
 	counts, hist, state, sums  ptx.Shared
 	kept, cursor               ptx.Shared // keys kept in shared memory, and the number of them
-	f                          ptx.U32    // number of tokens that chose the expert
 	capacity, seedLow, seedTop ptx.U32
 }
 
@@ -129,8 +128,7 @@ func (e *cutoff) between(f ptx.U32) (down, up ptx.U32) {
 // decide returns the expert's cutoff: the number of its tokens, the key of the last of them, and
 // the number of its tokens that have this key. All threads take part.
 func (e *cutoff) decide() (n, last, ties ptx.U32) {
-	e.f = ptx.LdShared[ptx.U32](e.count(e.expert))
-	f := e.f
+	f := ptx.LdShared[ptx.U32](e.count(e.expert)) // number of tokens that chose the expert
 	down, up := e.between(f)
 	switch e.Rule {
 	case spec.RoundMass:
@@ -150,7 +148,7 @@ func (e *cutoff) decide() (n, last, ties ptx.U32) {
 	case spec.CapacityDrop:
 		n = f.Min(e.capacity)
 	}
-	last, ties, _ = e.nth(n)
+	last, ties, _ = e.nth(f, n)
 	return n, last, ties
 }
 
@@ -198,15 +196,15 @@ func (e *cutoff) eachKey(body func(key ptx.U32, valid ptx.Pred)) {
 }
 
 // nth returns the n-th largest key, how many of the n largest keys are equal to it, and how many of
-// all keys are equal to it. For n = 0 the key is above every other.
-func (e *cutoff) nth(n ptx.U32) (last, ties, equal ptx.U32) {
+// all keys are equal to it. For n = 0 the key is above every other. f tokens chose the expert.
+func (e *cutoff) nth(f, n ptx.U32) (last, ties, equal ptx.U32) {
 	k := e.k
 	key, rest, same := ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, n), ptx.NewVar(k, ptx.Uint(0))
 	if e.Rule != spec.ExpertChoice {
 		// The f keys with the highest bit come before all others.
-		chosen := n.Le(e.f)
+		chosen := n.Le(f)
 		key.Set(ptx.Select(chosen, ptx.Uint(chosenBit), ptx.Uint(0)))
-		rest.Set(ptx.Select(chosen, n, n.Sub(e.f)))
+		rest.Set(ptx.Select(chosen, n, n.Sub(f)))
 	}
 	find := func(d digit, each func(body func(key ptx.U32, valid ptx.Pred))) {
 		order.ClearWords(k, e.hist, 1<<d.bits, e.tid, cutoffThreads)
@@ -309,8 +307,8 @@ func (e *cutoff) findDigit(key, rest ptx.U32, shift, each int) {
 // up.
 func (e *cutoff) mass(f, down, up ptx.U32) (n, last, ties ptx.U32) {
 	k := e.k
-	lastDown, tiesDown, equalDown := e.nth(down)
-	lastUp, tiesUp, _ := e.nth(up)
+	lastDown, tiesDown, equalDown := e.nth(f, down)
+	lastUp, tiesUp, _ := e.nth(f, up)
 	value := func(key ptx.U32) ptx.F32 { return key.AndI(scoreBits).AsF32() }
 	zero := ptx.Float(0)
 	kept, added := ptx.NewVar(k, zero), ptx.NewVar(k, zero)

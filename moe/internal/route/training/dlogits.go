@@ -71,14 +71,25 @@ type dlogits struct {
 	// scale and scaleByRow are used with ExpertScale, add and dense with dense gradients,
 	// out and byRow with sparse gradients.
 	scale, scaleByRow, out, byRow, add, dense ptx.Global
-	// slot is the pair of token and slot that the lane handles, if mine is true. id is the pair's
-	// expert, and row is the pair's packed row. has is true if the expert id is valid.
-	slot, id, row ptx.U32
-	mine, has     ptx.Pred
-	// For dense gradients, own [E] f32 is the warp's array in shared memory, and shares has
-	// the probabilities of the lane's experts, which are 32 apart.
-	own    ptx.Shared
-	shares []ptx.F32
+	// own [E] f32, for dense gradients, is the warp's array in shared memory.
+	own ptx.Shared
+}
+
+// pair is the pair of token and slot that the lane handles, if mine is true. index is its place in
+// tensors [T, K], id is its expert, row is its packed row, and ds is the gradient of its score. has
+// is true if the expert id is valid.
+type pair struct {
+	index, id, row ptx.U32
+	mine, has      ptx.Pred
+	ds             ptx.F32
+}
+
+// rawScore is the raw score of the lane's pair. slope, if the raw score depends on the pair's logit
+// alone, is the factor after u_k in the formula of [DLogits]. shares, for dense gradients, has the
+// probabilities of the lane's experts, which are 32 apart.
+type rawScore struct {
+	weight, slope ptx.F32
+	shares        []ptx.F32
 }
 
 // Build emits the kernel.
@@ -107,54 +118,53 @@ func (d DLogits) Build() (*jit.Kernel[DLogitsArgs], error) {
 	k.GridDepWait()
 	k.GridDepLaunch()
 	k.If(e.token.Lt(tokens), func() {
-		ds := e.loadSlot(ids, inverse, dscores)
-		weight, slope := e.weight()
-		weight = ptx.Select(e.has, weight, ptx.Float(0))
-		u := e.throughShare(weight, ds)
+		of := e.loadPair(ids, inverse, dscores)
+		raw := e.raw(of)
+		raw.weight = ptx.Select(of.has, raw.weight, ptx.Float(0))
+		u := e.throughShare(of, raw.weight)
 		if Dense(d.Config) {
-			e.writeDense(u, weight)
+			e.writeDense(of, raw, u)
 			return
 		}
 		if d.Score == spec.SoftmaxTopK {
-			u = u.Sub(weight.Mul(lanes.Sum(u)))
+			u = u.Sub(raw.weight.Mul(lanes.Sum(u)))
 		} else {
-			u = ptx.Select(e.has, u.Mul(slope), ptx.Float(0))
+			u = ptx.Select(of.has, u.Mul(raw.slope), ptx.Float(0))
 		}
-		k.If(e.mine, func() { ptx.StGlobal(e.out.Index(e.slot, 4), u) })
-		k.If(e.row.NeI(order.NoRow), func() { ptx.StGlobal(e.byRow.Index(e.row, 4), u) })
+		k.If(of.mine, func() { ptx.StGlobal(e.out.Index(of.index, 4), u) })
+		k.If(of.row.NeI(order.NoRow), func() { ptx.StGlobal(e.byRow.Index(of.row, 4), u) })
 	})
 	return k.Build()
 }
 
-// loadSlot loads the lane's slot and returns the gradient of its score.
-func (e *dlogits) loadSlot(ids, inverse, dscores ptx.Global) ptx.F32 {
+// loadPair loads the lane's pair.
+func (e *dlogits) loadPair(ids, inverse, dscores ptx.Global) pair {
 	k := e.k
 	id, row, ds := ptx.NewVar(k, ptx.Uint(order.NoRow)), ptx.NewVar(k, ptx.Uint(order.NoRow)), ptx.NewVar(k, ptx.Float(0))
-	e.slot = e.token.MulI(e.TopK).Add(e.lane)
-	e.mine = e.lane.LtI(e.TopK)
-	k.If(e.mine, func() {
-		id.Set(ptx.LdGlobal[ptx.U32](ids.Index(e.slot, 4)))
-		row.Set(ptx.LdGlobal[ptx.U32](inverse.Index(e.slot, 4)))
-		ds.Set(ptx.LdGlobal[ptx.F32](dscores.Index(e.slot, 4)))
+	of := pair{index: e.token.MulI(e.TopK).Add(e.lane), mine: e.lane.LtI(e.TopK)}
+	k.If(of.mine, func() {
+		id.Set(ptx.LdGlobal[ptx.U32](ids.Index(of.index, 4)))
+		row.Set(ptx.LdGlobal[ptx.U32](inverse.Index(of.index, 4)))
+		ds.Set(ptx.LdGlobal[ptx.F32](dscores.Index(of.index, 4)))
 	})
-	e.id, e.row, e.has = id.Get(), row.Get(), id.Get().LtI(e.NumExperts)
-	return ds.Get()
+	of.id, of.row, of.has, of.ds = id.Get(), row.Get(), id.Get().LtI(e.NumExperts), ds.Get()
+	return of
 }
 
 // throughShare returns u_k, from the slot's raw score and the gradient of its score. It also
 // writes the slot's part of the gradient of ExpertScale.
-func (e *dlogits) throughShare(weight, ds ptx.F32) ptx.F32 {
+func (e *dlogits) throughShare(of pair, weight ptx.F32) ptx.F32 {
 	k, zero := e.k, ptx.Float(0)
-	share, sum := scores.Normalize(e.Config, weight, e.has)
-	share = ptx.Select(e.has, share, zero)
-	grad := ds.Mul(ptx.Float(e.Scale()))
+	share, sum := scores.Normalize(e.Config, weight, of.has)
+	share = ptx.Select(of.has, share, zero)
+	grad := of.ds.Mul(ptx.Float(e.Scale()))
 	if e.ExpertScale {
-		k.If(e.row.NeI(order.NoRow), func() { ptx.StGlobal(e.scaleByRow.Index(e.row, 4), share.Mul(grad)) })
-		of := ptx.NewVar(k, zero)
-		k.If(e.has, func() { of.Set(ptx.LdGlobal[ptx.F32](e.scale.Index(e.id, 4))) })
-		grad = grad.Mul(of.Get())
+		k.If(of.row.NeI(order.NoRow), func() { ptx.StGlobal(e.scaleByRow.Index(of.row, 4), share.Mul(grad)) })
+		scale := ptx.NewVar(k, zero)
+		k.If(of.has, func() { scale.Set(ptx.LdGlobal[ptx.F32](e.scale.Index(of.id, 4))) })
+		grad = grad.Mul(scale.Get())
 	}
-	grad = ptx.Select(e.has, grad, zero)
+	grad = ptx.Select(of.has, grad, zero)
 	if e.Renormalize != spec.NoRenorm {
 		mean := lanes.Sum(share.Mul(grad))
 		if e.Renormalize == spec.RenormClamp {
@@ -165,63 +175,67 @@ func (e *dlogits) throughShare(weight, ds ptx.F32) ptx.F32 {
 	return share.Mul(grad)
 }
 
-// weight returns the raw score of the lane's slot. If the raw score depends on the slot's logit
-// alone, slope is the factor after u_k in the formula of [DLogits].
-func (e *dlogits) weight() (weight, slope ptx.F32) {
+// raw returns the raw score of the lane's pair.
+func (e *dlogits) raw(of pair) (raw rawScore) {
 	k := e.k
 	if Dense(e.Config) {
 		row := scores.Softmax{K: k, Experts: e.NumExperts, Format: e.Logits, Lane: e.lane}
-		e.shares = row.Probabilities(e.logits, e.token)
-		e.eachShare(func(at ptx.Shared, _ ptx.U32, share ptx.F32) { ptx.StShared(at, share) })
+		raw.shares = row.Probabilities(e.logits, e.token)
+		e.eachShare(raw.shares, func(at ptx.Shared, _ ptx.U32, share ptx.F32) { ptx.StShared(at, share) })
 		k.BarWarpSync(ptx.Uint(ptx.FullMask))
 		w := ptx.NewVar(k, ptx.Float(0))
-		k.If(e.has, func() { w.Set(ptx.LdShared[ptx.F32](e.own.Plus(e.id.ShlI(2)))) })
+		k.If(of.has, func() { w.Set(ptx.LdShared[ptx.F32](e.own.Plus(of.id.ShlI(2)))) })
 		k.BarWarpSync(ptx.Uint(ptx.FullMask))
-		return w.Get(), slope
+		raw.weight = w.Get()
+		return raw
 	}
 	if !e.SavesLogits() {
 		w := ptx.NewVar(k, ptx.Float(0))
-		k.If(e.has, func() { w.Set(ptx.LdGlobal[ptx.F32](e.scores.Index(e.token.MulI(e.TopK).Add(e.lane), 4))) })
-		return w.Get().Mul(ptx.Float(1 / e.Scale())), slope
+		k.If(of.has, func() { w.Set(ptx.LdGlobal[ptx.F32](e.scores.Index(e.token.MulI(e.TopK).Add(e.lane), 4))) })
+		raw.weight = w.Get().Mul(ptx.Float(1 / e.Scale()))
+		return raw
 	}
 	v := ptx.NewVar(k, ptx.Float(math.Inf(-1)))
-	k.If(e.has, func() {
-		v.Set(scores.LoadLogit(e.Logits, e.logits.Index(e.token, int(e.Logits.Bytes())*e.NumExperts), e.id))
+	k.If(of.has, func() {
+		v.Set(scores.LoadLogit(e.Logits, e.logits.Index(e.token, int(e.Logits.Bytes())*e.NumExperts), of.id))
 	})
 	logit := v.Get()
 	switch e.Score {
 	case spec.Sigmoid:
-		return scores.Sigmoid(logit), scores.Sigmoid(logit.Neg())
+		raw.weight, raw.slope = scores.Sigmoid(logit), scores.Sigmoid(logit.Neg())
+		return raw
 	case spec.SqrtSoftplus:
-		of := scores.Softplus(logit)
-		slope = scores.Sigmoid(logit).Mul(of.RcpApprox()).Mul(ptx.Float(0.5))
-		return scores.OfLogit(e.Score, logit), ptx.Select(of.Eq(ptx.Float(0)), ptx.Float(0), slope)
+		softplus := scores.Softplus(logit)
+		slope := scores.Sigmoid(logit).Mul(softplus.RcpApprox()).Mul(ptx.Float(0.5))
+		raw.weight, raw.slope = scores.OfLogit(e.Score, logit), ptx.Select(softplus.Eq(ptx.Float(0)), ptx.Float(0), slope)
+		return raw
 	}
 	largest := lanes.Max(logit)
 	p := scores.Exp(logit.Sub(largest))
-	return p.Mul(lanes.Sum(p).RcpApprox(".ftz")), slope
+	raw.weight = p.Mul(lanes.Sum(p).RcpApprox(".ftz"))
+	return raw
 }
 
 // eachShare runs body for the lane's experts, with the address in own of each.
-func (e *dlogits) eachShare(body func(at ptx.Shared, expert ptx.U32, share ptx.F32)) {
-	for i, share := range e.shares {
+func (e *dlogits) eachShare(shares []ptx.F32, body func(at ptx.Shared, expert ptx.U32, share ptx.F32)) {
+	for i, share := range shares {
 		expert := e.lane.AddI(lanes.Count * i)
 		e.k.If(expert.LtI(e.NumExperts), func() { body(e.own.Plus(expert.ShlI(2)), expert, share) })
 	}
 }
 
 // writeDense writes a token's row of dense gradients.
-func (e *dlogits) writeDense(u, weight ptx.F32) {
+func (e *dlogits) writeDense(of pair, raw rawScore, u ptx.F32) {
 	k, all := e.k, ptx.Uint(ptx.FullMask)
 	sum := lanes.Sum(u)
-	e.eachShare(func(at ptx.Shared, _ ptx.U32, share ptx.F32) { ptx.StShared(at, share.Mul(sum).Neg()) })
+	e.eachShare(raw.shares, func(at ptx.Shared, _ ptx.U32, share ptx.F32) { ptx.StShared(at, share.Mul(sum).Neg()) })
 	k.BarWarpSync(all)
-	k.If(e.has, func() { ptx.StShared(e.own.Plus(e.id.ShlI(2)), u.Sub(weight.Mul(sum))) })
+	k.If(of.has, func() { ptx.StShared(e.own.Plus(of.id.ShlI(2)), u.Sub(raw.weight.Mul(sum))) })
 	k.BarWarpSync(all)
-	row := func(of ptx.Global, expert ptx.U32) ptx.Global {
-		return of.Index(e.token, 4*e.NumExperts).Index(expert, 4)
+	row := func(tensor ptx.Global, expert ptx.U32) ptx.Global {
+		return tensor.Index(e.token, 4*e.NumExperts).Index(expert, 4)
 	}
-	e.eachShare(func(at ptx.Shared, expert ptx.U32, _ ptx.F32) {
+	e.eachShare(raw.shares, func(at ptx.Shared, expert ptx.U32, _ ptx.F32) {
 		v := ptx.NewVar(k, ptx.LdShared[ptx.F32](at))
 		k.If(e.add.Given(), func() { v.Set(v.Get().Add(ptx.LdGlobal[ptx.F32](row(e.add, expert)))) })
 		ptx.StGlobal(row(e.dense, expert), v.Get())

@@ -54,8 +54,10 @@ type roundedDLogits struct {
 	// own [E] f32 is the warp's array in shared memory: first the gradients of the raw
 	// scores, then the gradients of the logits.
 	own ptx.Shared
-	// id, s and ds are the expert of the lane's slot, its score and the gradient of the
-	// score.
+}
+
+// slot is the lane's slot: its expert, its score, and the gradient of the score.
+type slot struct {
 	id    *ptx.Var[ptx.U32]
 	s, ds *ptx.Var[ptx.F32]
 }
@@ -80,11 +82,11 @@ func (r RoundedDLogits) Build() (*jit.Kernel[RoundedDLogitsArgs], error) {
 	k.If(e.token.Lt(tokens), func() {
 		e.each(func(expert ptx.U32) { ptx.StShared(e.at(expert), ptx.Float(0)) })
 		k.BarWarpSync(ptx.Uint(ptx.FullMask))
-		e.loadSlot(ids, scores)
-		e.gather(list)
+		of := e.loadSlot(ids, scores)
+		e.gather(of, list)
 		e.throughAll(logits)
 		if !r.Raw {
-			e.throughChosen()
+			e.throughChosen(of)
 		}
 		e.each(func(expert ptx.U32) {
 			v := ptx.NewVar(k.Kernel, ptx.LdShared[ptx.F32](e.at(expert)))
@@ -106,14 +108,15 @@ func (e *roundedDLogits) each(body func(expert ptx.U32)) {
 }
 
 // loadSlot loads the lane's slot and sets its gradient to 0.
-func (e *roundedDLogits) loadSlot(ids, scores ptx.Global) {
+func (e *roundedDLogits) loadSlot(ids, scores ptx.Global) slot {
 	zero := ptx.Float(0)
-	e.id, e.s, e.ds = ptx.NewVar(e.k, ptx.Uint(order.NoRow)), ptx.NewVar(e.k, zero), ptx.NewVar(e.k, zero)
+	of := slot{ptx.NewVar(e.k, ptx.Uint(order.NoRow)), ptx.NewVar(e.k, zero), ptx.NewVar(e.k, zero)}
 	e.k.If(e.lane.LtI(e.TopK), func() {
-		slot := e.token.MulI(e.TopK).Add(e.lane)
-		e.id.Set(ptx.LdGlobal[ptx.U32](ids.Index(slot, 4)))
-		e.s.Set(ptx.LdGlobal[ptx.F32](scores.Index(slot, 4)))
+		at := e.token.MulI(e.TopK).Add(e.lane)
+		of.id.Set(ptx.LdGlobal[ptx.U32](ids.Index(at, 4)))
+		of.s.Set(ptx.LdGlobal[ptx.F32](scores.Index(at, 4)))
 	})
+	return of
 }
 
 // listGradients has the gradients of a list's scores, and the tensors that lead from a token to its
@@ -122,15 +125,15 @@ type listGradients struct{ starts, rows, pairs, ids, dscores ptx.Global }
 
 // gather loads the gradients of the token's scores. The gradient of a slot's score goes to the lane
 // of the slot. The gradient of a raw score goes to the expert's word in shared memory.
-func (e *roundedDLogits) gather(l listGradients) {
+func (e *roundedDLogits) gather(of slot, l listGradients) {
 	k, all := e.k, ptx.Uint(ptx.FullMask)
 	k.For(ptx.LdGlobal[ptx.U32](l.starts.Index(e.token, 4)), ptx.LdGlobal[ptx.U32](l.starts.Index(e.token, 4).At(4)), ptx.Uint(1), func(place ptx.U32) {
 		entry := ptx.LdGlobal[ptx.U32](l.pairs.Index(ptx.LdGlobal[ptx.U32](l.rows.Index(place, 4)), 4))
 		expert, grad := ptx.LdGlobal[ptx.U32](l.ids.Index(entry, 4)), ptx.LdGlobal[ptx.F32](l.dscores.Index(entry, 4))
 		raw := e.lane.EqI(0)
 		if !e.Raw {
-			mine := e.id.Get().Eq(expert)
-			e.ds.Set(ptx.Select(mine, grad, e.ds.Get()))
+			mine := of.id.Get().Eq(expert)
+			of.ds.Set(ptx.Select(mine, grad, of.ds.Get()))
 			raw = raw.And(k.VoteBallot(mine, all).EqI(0))
 		}
 		k.If(raw, func() { ptx.StShared(e.at(expert), grad) })
@@ -162,12 +165,12 @@ func (e *roundedDLogits) throughAll(logits ptx.Global) {
 
 // throughChosen adds the first term of the formula: the gradients of the slots' scores pass through
 // the softmax over the chosen logits.
-func (e *roundedDLogits) throughChosen() {
-	s, ds := e.s.Get(), e.ds.Get()
+func (e *roundedDLogits) throughChosen(of slot) {
+	s, ds := of.s.Get(), of.ds.Get()
 	mean := lanes.Sum(s.Mul(ds))
 	e.k.If(e.lane.LtI(e.TopK), func() {
-		of := e.at(e.id.Get())
-		ptx.StShared(of, ptx.LdShared[ptx.F32](of).Add(s.Mul(ds.Sub(mean))))
+		at := e.at(of.id.Get())
+		ptx.StShared(at, ptx.LdShared[ptx.F32](at).Add(s.Mul(ds.Sub(mean))))
 	})
 	e.k.BarWarpSync(ptx.Uint(ptx.FullMask))
 }
