@@ -89,7 +89,7 @@ func (r *Recompile) Same() int {
 	return r.same
 }
 
-// Err returns why By could not compile some modules, for example because it was stopped. It returns
+// Err returns why By could not compile some modules, for example because it crashed. It returns
 // nil if By could compile all. An error does not mean that these modules are wrong.
 func (r *Recompile) Err() error {
 	r.mu.Lock()

@@ -309,18 +309,18 @@ func TestTextIsDeterministic(t *testing.T) {
 
 func TestPositions(t *testing.T) {
 	_, _, base, _ := runtime.Caller(0)
-	helper := func(n ptx.U32) ptx.U32 { return n.AddI(1) } // base + 1
+	helper := func(n ptx.U32) ptx.U32 { return n.AddI(1) } // line base + 1
 	k := ptx.NewKernel("k")
-	n := k.ParamU32("n")                                                              // base + 3
-	k.For(ptx.Uint(0), n, ptx.Uint(1), func(i ptx.U32) { k.BarSync(helper(i)) })      // base + 4
-	ptx.StGlobal(ptx.GlobalAt(ptx.Materialize(k, ptx.Long(4096))), ptx.Uint(1), n, n) // base + 5
+	n := k.ParamU32("n")                                                              // line base + 3
+	k.For(ptx.Uint(0), n, ptx.Uint(1), func(i ptx.U32) { k.BarSync(helper(i)) })      // line base + 4
+	ptx.StGlobal(ptx.GlobalAt(ptx.Materialize(k, ptx.Long(4096))), ptx.Uint(1), n, n) // line base + 5
 	_, err := k.Build()
-	require.ErrorContains(t, err, "builder_test.go:"+strconv.Itoa(base+5)) // .v3
+	require.ErrorContains(t, err, "builder_test.go:"+strconv.Itoa(base+5)) // there is no vector of 3 values
 
 	k = ptx.NewKernel("k")
-	n = k.ParamU32("n") // base + 10
+	n = k.ParamU32("n") // line base + 10
 	k.BarSync(helper(n))
-	m, err := k.Build() // base + 12
+	m, err := k.Build() // line base + 12
 	require.NoError(t, err)
 	txt := m.Print()
 	want := map[string][]int{"ld.param": {base + 10}, "add.u32": {base + 1, base + 11}, "bar.sync": {base + 11}, "ret": {base + 12}}

@@ -182,7 +182,7 @@ func (v val) nowhere() Operand {
 	return Operand{Kind: OpNone, Sym: *v.why}
 }
 
-// kernelOf returns the kernel of the first register among the values.
+// kernelOf returns the kernel to which the first register among the values belongs.
 func kernelOf(vs ...val) *Kernel {
 	for _, v := range vs {
 		if v.k != nil {

@@ -117,7 +117,7 @@ func New(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *TileArgs, c 
 	return p
 }
 
-// Roles has what the two roles of a product do.
+// Roles emits the two roles of a product.
 type Roles struct {
 	// Load emits the load role, the third warpgroup: [Product.TMA] or [Product.Gather].
 	Load func()

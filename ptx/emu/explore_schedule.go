@@ -28,7 +28,7 @@ type actor struct {
 	w      *warp
 	copies bool         // the actor performs the arrivals that follow the warp's cp.async
 	load   *bulkLoad    // the load, if the actor is a load
-	past   causal.Clock // for each actor, the number of its steps that happened before the latest step of this one
+	past   causal.Clock // for each actor, 1 + the number of its last step that happened before this actor's latest step
 	mark   uint64       // hash of the actor's latest step and of all steps on which it depends
 	issues int          // number of loads that the actor has issued
 	// These fields describe a warp that polls. polled holds, for each polling instruction, the

@@ -110,8 +110,8 @@ const (
 	maxCTAThreads  = 1024
 	registersPerSM = 65536
 	maxCluster     = 16
-	// paramWindow is the generic address of the parameter buffer. It is deliberately not a multiple
-	// of a tensor map's alignment, so that a misaligned map parameter is found.
+	// paramWindow is the generic address of the parameter buffer. Like the buffer's address in the
+	// chip's constant bank, it is not a multiple of a tensor map's alignment (see [ptx.ParamBase]).
 	paramWindow = 1<<60 + ptx.ParamBase
 )
 

@@ -167,7 +167,7 @@ func (a *definedness) solve() {
 	}
 	a.in[0] = start
 	work := []int{0}
-	for _, f := range a.k.functions { // any caller may call a function with any other slot undefined
+	for _, f := range a.k.functions { // when a function is called, only these slots are sure to hold values
 		if f.start >= 0 {
 			a.in[a.block[f.start]] = append([]uint64(nil), start...)
 			work = append(work, a.block[f.start])

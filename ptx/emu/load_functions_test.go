@@ -50,7 +50,7 @@ end:
 }`
 
 // TestCalls checks recursive calls: each thread calls to a different depth, and some lanes of a
-// warp do not call at all. A switch by jump table follows.
+// warp do not call at all. The kernel also has a switch by jump table.
 func TestCalls(t *testing.T) {
 	p := assemble(t, withFunctions(nested, `
 	.local .align 8 .b8 root[8];

@@ -61,7 +61,7 @@ func (r *races) each(w *warp, change func(k *causal.Knowledge)) {
 	}
 }
 
-// ownTime adds to k that the warp knows its own accesses up to now.
+// ownTime adds to k the knowledge of the warp's own accesses up to now.
 func (r *races) ownTime(w *warp, k *causal.Knowledge) {
 	for kind := range warpComponents {
 		if c := r.component(w, kind); c < len(r.know(w).Seen) {

@@ -110,7 +110,7 @@ var clocks = map[string]func(cl *cluster) uint64{
 	"%globaltimer": func(*cluster) uint64 { return uint64(time.Now().UnixNano()) },
 }
 
-// readClock returns the execution of a mov from such a register.
+// readClock returns the execution of a mov from a special register that advances.
 func readClock(read func(cl *cluster) uint64) execFunc {
 	return func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		now := read(w.cta.cluster)

@@ -62,7 +62,7 @@ func addRegister(acc *[Lanes]uint32, rows *[Group]vector, columns *[columnGroup]
 	}
 }
 
-// addNone marks all registers as left for the Go code. It replaces addVector without vector code.
+// addNone takes the place of addVector if there is no vector code: it marks all registers in left.
 func addNone(slots []int32, left *[maxRegisters]bool) bool {
 	for i := range slots {
 		left[i] = true
