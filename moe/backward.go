@@ -37,6 +37,9 @@ func (c *Call) backward(s driver.Stream, b *BackwardArgs, routed bool) error {
 	if err := c.layer.trains(); err != nil {
 		return err
 	}
+	if r := c.layer.of.LoRARank; r != 0 {
+		return argErrorf("Config.LoRARank", r, "0: backward passes do not compute adapters yet")
+	}
 	n := c.checkBackward(t, b, routed)
 	w := c.layer.backwardWorkspace(n)
 	if err := c.checkedFor(t, b.Workspace, w.bytes, "BackwardWorkspace"); err != nil {

@@ -84,6 +84,26 @@ func BenchmarkKinds(b *testing.B) {
 	}
 }
 
+// BenchmarkLoRA measures forward passes of a layer with adapters and without, in turns.
+func BenchmarkLoRA(b *testing.B) {
+	skipUnlessGPU(b)
+	for _, tokens := range []int{8192, 32768} {
+		for _, turn := range []int{1, 2} {
+			for _, rank := range []int{0, 16, 64} {
+				c := benchRows[0].config
+				c.TokensHint = tokens
+				if c.LoRARank = rank; rank > 0 {
+					c.LoRAAlpha = 32
+				}
+				b.Run(fmt.Sprintf("%s/%d tokens/r=%d/turn=%d", benchRows[0].name, tokens, rank, turn), func(b *testing.B) {
+					tr := newTrial(b, c, tokens, 1, moe.WithoutBackward())
+					benchmarkPass(b, tr, func() error { return tr.Call().Forward(tr.Stream(), tr.Args) })
+				})
+			}
+		}
+	}
+}
+
 // BenchmarkGradients measures the formats of weights' gradients: 16 and 32 bits,
 // overwritten and accumulated.
 func BenchmarkGradients(b *testing.B) {

@@ -46,7 +46,7 @@ const refusedBytes = 16
 
 // unitsBytes is the size of the units, with that count.
 func (l *Layer) unitsBytes() int64 {
-	if !fragments.Suits(l.of.Config) {
+	if !fragments.Suits(l.of.Config) || spec.HasLoRA(l.of.Config) {
 		return 0
 	}
 	return fragments.W1(l.of.Config).Bytes() + fragments.W2(l.of.Config).Bytes() + refusedBytes

@@ -28,7 +28,9 @@ type indices struct {
 	// rowPairs is the number of row pairs. tickets are the tile counters of the
 	// products.
 	rowPairs, tickets int64
-	gather, inverse   int64
+	// loraTickets are the tile counters of the adapter's products.
+	loraTickets     int64
+	gather, inverse int64
 	// pairs is for backward, lists, and scores on the input.
 	pairs int64
 	// starts, tokenRows and weights list the rows of each token of a list.
@@ -76,6 +78,8 @@ type pieces struct {
 	// not want them. Its memory is used again for A and Y.
 	logits int64
 	a, y   int64
+	// u has the rows of an adapter's first factors, for one product after the other.
+	u int64
 }
 
 // workspaceAlignment is the alignment of the buffer.
@@ -119,6 +123,9 @@ func (l *Layer) indices(s *space, n work) indices {
 	w.offsets = s.take(4 * int64(c.NumExperts+1))
 	w.rowPairs = s.take(4)
 	w.tickets = s.take(schedule.TicketsBytes)
+	if spec.HasLoRA(c) {
+		w.loraTickets = s.take(schedule.TicketsBytes)
+	}
 	w.table = s.take(order.Plan{NumExperts: c.NumExperts}.TableBytes(int(rows)))
 	w.gather = s.take(4 * rows)
 	w.inverse = s.take(4 * rows)
@@ -173,6 +180,9 @@ func (l *Layer) workspace(n work) workspace {
 	w.a = s.take(a)
 	w.shared.a = w.a
 	w.y = s.take(shapes.Y.Bytes())
+	if spec.HasLoRA(l.of.Config) && l.part != home {
+		w.u = s.take(weights.U(l.of.Config).Bytes(n.rows))
+	}
 	w.bytes = max(s.bytes, early.bytes)
 	return w
 }

@@ -53,6 +53,16 @@ import "sonicmoe/internal/spec"
 //		//	"uint4-g32-f16", "uint4-g128-f16"  as "uint4-g32" and "uint4-g128", with scales f16
 //		Weights string
 //
+//		// LoRARank, unless 0, adds a low-rank adapter (LoRA, arXiv 2106.09685) to both products
+//		// of the routed experts. r = LoRARank is a multiple of 8 up to 128. LoRAAlpha/r multiplies
+//		// the adapter's product, or LoRAAlpha/√r with RSLoRA (arXiv 2312.03732). W1, W3 and W2 may
+//		// be packed. To use an adapter of another rank, pad its factors with zeros, and multiply its
+//		// alpha by LoRARank over its rank, or by the root of that with RSLoRA. Passes over few
+//		// tokens run the kernels of large batches. Backward passes do not compute adapters yet.
+//		LoRARank  int
+//		LoRAAlpha float64
+//		RSLoRA    bool
+//
 //		// Activation is applied between an expert's two products. Limit clamps the inputs of
 //		// "swiglu-oai", and those of "swiglu" if Limit is not 0. Alpha is a parameter of
 //		// "swiglu-oai".
@@ -311,6 +321,17 @@ type Shape = spec.Shape
 //		W3Global Shape
 //		// W2Global [E] f32 multiplies the scales of each expert's packed W2.
 //		W2Global Shape
+//		// LoraA1 [E, r, d] is the adapter's first factor for W1, gate and up together. With
+//		// InOut the last two dimensions of all factors are swapped.
+//		LoraA1 Shape
+//		// LoraB1 [E, 2n, r] or [E, n, r] is its second factor, with the rows of W1.
+//		LoraB1 Shape
+//		// LoraB3 [E, n, r] is the second factor for W3. The first one is LoraA1.
+//		LoraB3 Shape
+//		// LoraA2 [E, r, n] is the adapter's first factor for W2.
+//		LoraA2 Shape
+//		// LoraB2 [E, d, r] is its second factor.
+//		LoraB2 Shape
 //		// Logits [T, E] have the type of Config.Logits.
 //		Logits Shape
 //		// Scores [T, K] f32 are the weights of each token's experts, best first.

@@ -63,6 +63,17 @@ type Weights struct {
 	W3Global Tensor
 	// W2Global [E] f32 multiplies the scales of each expert's packed W2.
 	W2Global Tensor
+	// LoraA1 [E, r, d] is the adapter's first factor for W1, gate and up together. With
+	// InOut the last two dimensions of all factors are swapped.
+	LoraA1 Tensor
+	// LoraB1 [E, 2n, r] or [E, n, r] is its second factor, with the rows of W1.
+	LoraB1 Tensor
+	// LoraB3 [E, n, r] is the second factor for W3. The first one is LoraA1.
+	LoraB3 Tensor
+	// LoraA2 [E, r, n] is the adapter's first factor for W2.
+	LoraA2 Tensor
+	// LoraB2 [E, d, r] is its second factor.
+	LoraB2 Tensor
 }
 
 // Weight returns the weight with an id, nil if the id is not a weight's.
@@ -114,6 +125,16 @@ func (w *Weights) Weight(id TensorID) *Tensor {
 		return &w.W3Global
 	case spec.TensorW2Global:
 		return &w.W2Global
+	case spec.TensorLoraA1:
+		return &w.LoraA1
+	case spec.TensorLoraB1:
+		return &w.LoraB1
+	case spec.TensorLoraB3:
+		return &w.LoraB3
+	case spec.TensorLoraA2:
+		return &w.LoraA2
+	case spec.TensorLoraB2:
+		return &w.LoraB2
 	}
 	return nil
 }

@@ -122,7 +122,7 @@ func (p *pass) preactivations(pairs []pair, tokens []int32, x [][]float64) (h []
 	for i, at := range pairs {
 		in[i] = x[at.row/p.topK]
 	}
-	h = p.up(in, pairs)
+	h = p.up(in, pairs, p.rounding)
 	for i, at := range pairs {
 		add(h[i], p.b1, at.expert)
 		for j, v := range h[i] {

@@ -17,11 +17,44 @@ type bank struct {
 	// b1 is [experts, rows], with gate before up. b2 is [experts, d]. Both are nil without
 	// biases.
 	b1, b2 []float64
+	// lora is nil without an adapter.
+	lora *lora
+}
+
+// lora is the adapter of a bank. a1 is [experts, r, d], b1 [experts, rows, r] with gate
+// before up, a2 [experts, r, n], b2 [experts, d, r].
+type lora struct {
+	rank           int
+	scale          float64
+	a1, b1, a2, b2 tensor
+}
+
+// add adds c·rows·aᵀ, rounded, times bᵀ to the sums. a has rows of width depth for each of
+// the pairs' experts, b rows of the sums' length.
+func (l *lora) add(sums, rows [][]float64, pairs []pair, a, b tensor, r rounder) {
+	if len(rows) == 0 {
+		return
+	}
+	depth, cols := len(rows[0]), len(sums[0])
+	u := product(rows, groups(pairs, a, l.rank*depth), l.rank, depth)
+	for i := range u {
+		for j, v := range u[i] {
+			u[i][j] = r.store(r.f32(l.scale * v))
+		}
+	}
+	for i, row := range product(u, groups(pairs, b, cols*l.rank), cols, l.rank) {
+		for j, v := range row {
+			sums[i][j] += v
+		}
+	}
 }
 
 // weights holds the tensors of a bank in the layout of the configuration. w3 and b3 are nil
-// unless gate and up are separate tensors.
-type weights struct{ w1, w3, w2, b1, b3, b2 []uint16 }
+// unless gate and up are separate tensors, the factors of an adapter unless there is one.
+type weights struct {
+	w1, w3, w2, b1, b3, b2                 []uint16
+	loraA1, loraB1, loraB3, loraA2, loraB2 []uint16
+}
 
 // newBank returns a bank of weights in the order of type bank. It keeps weights that are
 // already in this order and copies the others. inOut reports whether the matrices of w are
@@ -62,6 +95,12 @@ func newBank(c spec.Config, experts, n int, gateUp spec.GateUp, inOut bool, w we
 	if len(w.b1) > 0 {
 		b.b1 = stored(rowsOf(w.b1, w.b3, 1, false), c.Type).values()
 		b.b2 = stored(w.b2, c.Type).values()
+	}
+	if len(w.loraA1) > 0 {
+		rank := c.LoRARank
+		b.lora = &lora{rank: rank, scale: float64(spec.LoRAScale(c)),
+			a1: stored(outIn(w.loraA1, experts, rank, b.d, inOut), c.Type), b1: stored(rowsOf(w.loraB1, w.loraB3, rank, inOut), c.Type),
+			a2: stored(outIn(w.loraA2, experts, rank, n, inOut), c.Type), b2: stored(outIn(w.loraB2, experts, b.d, rank, inOut), c.Type)}
 	}
 	return b
 }
@@ -120,9 +159,14 @@ func groups(pairs []pair, weights tensor, size int) []group {
 	return list
 }
 
-// up returns x·W1ᵀ for the pairs, without bias. x has one row for each pair.
-func (b *bank) up(x [][]float64, pairs []pair) [][]float64 {
-	return product(x, groups(pairs, b.w1, b.rows*b.d), b.rows, b.d)
+// up returns x·W1ᵀ for the pairs, with the adapter and without bias. x has one row for each
+// pair.
+func (b *bank) up(x [][]float64, pairs []pair, r rounder) [][]float64 {
+	h := product(x, groups(pairs, b.w1, b.rows*b.d), b.rows, b.d)
+	if b.lora != nil {
+		b.lora.add(h, x, pairs, b.lora.a1, b.lora.b1, r)
+	}
+	return h
 }
 
 // add adds an expert's bias to a row. It does nothing without biases.
@@ -138,7 +182,7 @@ func add(row, biases []float64, expert int32) {
 // forward returns, for each pair, H after rounding and Y before rounding. If scores is not nil,
 // the input of the activation is H times the pair's score.
 func (b *bank) forward(x [][]float64, pairs []pair, scores []float64, r rounder) (h, y [][]float64) {
-	h = b.up(x, pairs)
+	h = b.up(x, pairs, r)
 	a := matrix(len(pairs), b.n)
 	each(len(pairs), func(i int) {
 		score := 1.0
@@ -156,6 +200,9 @@ func (b *bank) forward(x [][]float64, pairs []pair, scores []float64, r rounder)
 		}
 	})
 	y = product(a, groups(pairs, b.w2, b.d*b.n), b.d, b.n)
+	if b.lora != nil {
+		b.lora.add(y, a, pairs, b.lora.a2, b.lora.b2, r)
+	}
 	for i, p := range pairs {
 		add(y[i], b.b2, p.expert)
 	}

@@ -42,7 +42,7 @@ func New(c spec.Config, w Weights) (*Layer, error) {
 	l := &Layer{
 		config: c, router: stored(w.Router, c.Type),
 		routerBias: tensor{f32: w.RouterBias}.values(), selectionBias: tensor{f32: w.SelectionBias}.values(), expertScale: tensor{f32: w.ExpertScale}.values(),
-		routed: newBank(c, c.NumExperts, c.Intermediate, c.GateUp, c.InOut, weights{w.W1, w.W3, w.W2, w.B1, w.B3, w.B2}),
+		routed: newBank(c, c.NumExperts, c.Intermediate, c.GateUp, c.InOut, weights{w.W1, w.W3, w.W2, w.B1, w.B3, w.B2, w.LoraA1, w.LoraB1, w.LoraB3, w.LoraA2, w.LoraB2}),
 	}
 	if c.RouterF32 {
 		l.router = tensor{f32: w.RouterF32}

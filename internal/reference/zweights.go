@@ -44,6 +44,17 @@ type Weights struct {
 	// SharedGate [d] is wg: the output of the shared experts is multiplied by
 	// sigmoid(x·wg).
 	SharedGate []uint16
+	// LoraA1 [E, r, d] is the adapter's first factor for W1, gate and up together. With
+	// InOut the last two dimensions of all factors are swapped.
+	LoraA1 []uint16
+	// LoraB1 [E, 2n, r] or [E, n, r] is its second factor, with the rows of W1.
+	LoraB1 []uint16
+	// LoraB3 [E, n, r] is the second factor for W3. The first one is LoraA1.
+	LoraB3 []uint16
+	// LoraA2 [E, r, n] is the adapter's first factor for W2.
+	LoraA2 []uint16
+	// LoraB2 [E, d, r] is its second factor.
+	LoraB2 []uint16
 }
 
 // Bits returns the 16-bit values of a weight, nil if the weight is always f32.
@@ -71,6 +82,16 @@ func (w *Weights) Bits(id spec.TensorID) *[]uint16 {
 		return &w.SharedW2
 	case spec.TensorSharedGate:
 		return &w.SharedGate
+	case spec.TensorLoraA1:
+		return &w.LoraA1
+	case spec.TensorLoraB1:
+		return &w.LoraB1
+	case spec.TensorLoraB3:
+		return &w.LoraB3
+	case spec.TensorLoraA2:
+		return &w.LoraA2
+	case spec.TensorLoraB2:
+		return &w.LoraB2
 	}
 	return nil
 }

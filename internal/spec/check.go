@@ -13,7 +13,7 @@ func (c Config) Check() error {
 		}
 	}
 	c = c.Normal()
-	for _, check := range []func() *ArgError{c.checkSizes, c.checkWeights, c.checkPacked, c.checkLogits, c.checkGroups, c.checkScores, c.checkShared} {
+	for _, check := range []func() *ArgError{c.checkSizes, c.checkWeights, c.checkPacked, c.checkLoRA, c.checkLogits, c.checkGroups, c.checkScores, c.checkShared} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -72,6 +72,16 @@ type Config struct {
 	//	"uint4-g32-f16", "uint4-g128-f16"  as "uint4-g32" and "uint4-g128", with scales f16
 	Weights string
 
+	// LoRARank, unless 0, adds a low-rank adapter (LoRA, arXiv 2106.09685) to both products
+	// of the routed experts. r = LoRARank is a multiple of 8 up to 128. LoRAAlpha/r multiplies
+	// the adapter's product, or LoRAAlpha/√r with RSLoRA (arXiv 2312.03732). W1, W3 and W2 may
+	// be packed. To use an adapter of another rank, pad its factors with zeros, and multiply its
+	// alpha by LoRARank over its rank, or by the root of that with RSLoRA. Passes over few
+	// tokens run the kernels of large batches. Backward passes do not compute adapters yet.
+	LoRARank  int
+	LoRAAlpha float64
+	RSLoRA    bool
+
 	// Activation is applied between an expert's two products. Limit clamps the inputs of
 	// "swiglu-oai", and those of "swiglu" if Limit is not 0. Alpha is a parameter of
 	// "swiglu-oai".
@@ -197,6 +207,9 @@ func (c Config) String() string {
 	add(c.Type != BF16, "type=%v", c.Type)
 	add(c.InOut, "order=in-out")
 	add(c.Weights != "", "weights=%s", c.Weights)
+	add(c.LoRARank != 0, "lora=%d", c.LoRARank)
+	add(c.LoRAAlpha != 0, "lora-alpha=%s", number(c.LoRAAlpha))
+	add(c.RSLoRA, "rslora")
 	add(c.Activation != SwiGLU, "act=%v", c.Activation)
 	add(c.Alpha != 0, "alpha=%s", number(c.Alpha))
 	add(c.Limit != 0, "limit=%s", number(c.Limit))

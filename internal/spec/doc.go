@@ -114,6 +114,19 @@
 // A slot adds nothing if its expert is outside 0..E-1. Only a routing given by the caller can have
 // such a slot.
 //
+// # Adapters
+//
+// With LoRARank r, each expert has the factors A1 [r, d], B1 with the rows of W1, A2 [r, n] and
+// B2 [d, r]. The factor c is f32(LoRAAlpha/r), or f32(LoRAAlpha/√r) with RSLoRA. a and Y become
+//
+//	u1 = round(f32(c·(x·A1_eᵀ)))
+//	a  = x·W1_eᵀ + u1·B1_eᵀ + b1_e
+//	u2 = round(f32(c·(A·A2_eᵀ)))
+//	Y  = round(A·W2_eᵀ + u2·B2_eᵀ + b2_e)
+//
+// If B1 and B2 are 0 and u1 and u2 are finite, H and O have the bits of the layer without the
+// adapter. Shared experts have no adapter.
+//
 // # Packed weights
 //
 // With Weights other than "plain", each weight is stored as a code and a scale, and the experts

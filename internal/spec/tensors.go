@@ -106,6 +106,7 @@ const (
 	DimH                      // HWidth
 	DimShared                 // SharedWidth
 	DimSharedH                // 2·SharedWidth, or SharedWidth without a gate
+	DimRank                   // LoRARank
 	Dim2                      // the number 2
 )
 
@@ -125,13 +126,14 @@ const (
 	HasZeros
 	HasGlobal
 	HasPlain
+	HasAdapter
 )
 
 // features returns the features of the layer.
 func (c *Config) features() (f Feature) {
 	p := c.packing()
 	for i, has := range [...]bool{c.Bias, c.RouterBias, c.SelectionBias, c.ExpertScale,
-		c.SharedWidth() > 0, c.GateUp == Apart, c.Activation.Gated(), c.SharedGate, p != nil, p != nil && p.HasZeros, p != nil && p.HasGlobal, p == nil} {
+		c.SharedWidth() > 0, c.GateUp == Apart, c.Activation.Gated(), c.SharedGate, p != nil, p != nil && p.HasZeros, p != nil && p.HasGlobal, p == nil, HasLoRA(*c)} {
 		if has {
 			f |= 1 << i
 		}
@@ -193,6 +195,16 @@ var Tensors = []TensorRow{
 		Doc: "W3Global [E] f32 multiplies the scales of each expert's packed W3."},
 	{Name: "W2Global", C: "w2_global", Role: RoleExpertWeight, Type: AlwaysF32, Dims: [3]Dim{DimE}, Needs: HasGlobal,
 		Doc: "W2Global [E] f32 multiplies the scales of each expert's packed W2."},
+	{Name: "LoraA1", C: "lora_a1", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimRank, DimD}, Ordered: true, Needs: HasAdapter,
+		Doc: "LoraA1 [E, r, d] is the adapter's first factor for W1, gate and up together. With\nInOut the last two dimensions of all factors are swapped."},
+	{Name: "LoraB1", C: "lora_b1", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimW1, DimRank}, Ordered: true, Needs: HasAdapter,
+		Doc: "LoraB1 [E, 2n, r] or [E, n, r] is its second factor, with the rows of W1."},
+	{Name: "LoraB3", C: "lora_b3", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimN, DimRank}, Ordered: true, Needs: HasAdapter | HasApart,
+		Doc: "LoraB3 [E, n, r] is the second factor for W3. The first one is LoraA1."},
+	{Name: "LoraA2", C: "lora_a2", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimRank, DimN}, Ordered: true, Needs: HasAdapter,
+		Doc: "LoraA2 [E, r, n] is the adapter's first factor for W2."},
+	{Name: "LoraB2", C: "lora_b2", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimD, DimRank}, Ordered: true, Needs: HasAdapter,
+		Doc: "LoraB2 [E, d, r] is its second factor."},
 
 	{Name: "Logits", C: "logits", Role: RoleSaved, Type: OfLogits, Dims: [3]Dim{DimT, DimE}, Doc: "Logits [T, E] have the type of Config.Logits."},
 	{Name: "Scores", C: "scores", Role: RoleRouting, Type: AlwaysF32, Dims: [3]Dim{DimT, DimK}, Doc: "Scores [T, K] f32 are the weights of each token's experts, best first."},
@@ -295,7 +307,7 @@ func (c *Config) layout(tokens, rows int, gradients Type) layout {
 		l.types[OfCodes], l.types[OfScales] = U8, l.packing.Scale.Type()
 	}
 	for d, n := range [...]int{DimT: tokens, DimR: rows, DimK: c.TopK, DimE: c.NumExperts, DimD: c.Hidden, DimN: c.Intermediate,
-		DimW1: c.HWidth(), DimH: c.HWidth(), DimShared: c.SharedWidth(), DimSharedH: c.HParts() * c.SharedWidth(), Dim2: 2} {
+		DimW1: c.HWidth(), DimH: c.HWidth(), DimShared: c.SharedWidth(), DimSharedH: c.HParts() * c.SharedWidth(), DimRank: c.LoRARank, Dim2: 2} {
 		l.extents[d] = int64(n)
 	}
 	if c.GateUp == Apart {

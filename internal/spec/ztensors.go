@@ -28,6 +28,11 @@ const (
 	TensorW1Global
 	TensorW3Global
 	TensorW2Global
+	TensorLoraA1
+	TensorLoraB1
+	TensorLoraB3
+	TensorLoraA2
+	TensorLoraB2
 	TensorLogits
 	TensorScores
 	TensorExpertIDs
@@ -124,6 +129,17 @@ type Shapes struct {
 	W3Global Shape
 	// W2Global [E] f32 multiplies the scales of each expert's packed W2.
 	W2Global Shape
+	// LoraA1 [E, r, d] is the adapter's first factor for W1, gate and up together. With
+	// InOut the last two dimensions of all factors are swapped.
+	LoraA1 Shape
+	// LoraB1 [E, 2n, r] or [E, n, r] is its second factor, with the rows of W1.
+	LoraB1 Shape
+	// LoraB3 [E, n, r] is the second factor for W3. The first one is LoraA1.
+	LoraB3 Shape
+	// LoraA2 [E, r, n] is the adapter's first factor for W2.
+	LoraA2 Shape
+	// LoraB2 [E, d, r] is its second factor.
+	LoraB2 Shape
 	// Logits [T, E] have the type of Config.Logits.
 	Logits Shape
 	// Scores [T, K] f32 are the weights of each token's experts, best first.
@@ -199,6 +215,16 @@ func (s *Shapes) at(id TensorID) *Shape {
 		return &s.W3Global
 	case TensorW2Global:
 		return &s.W2Global
+	case TensorLoraA1:
+		return &s.LoraA1
+	case TensorLoraB1:
+		return &s.LoraB1
+	case TensorLoraB3:
+		return &s.LoraB3
+	case TensorLoraA2:
+		return &s.LoraA2
+	case TensorLoraB2:
+		return &s.LoraB2
 	case TensorLogits:
 		return &s.Logits
 	case TensorScores:

@@ -51,6 +51,22 @@ func (p *Product) Expect(ring *pipeline.Cursor, s pipeline.Stage, t schedule.Til
 	k.If(first, func() { p.Start.load(p.rowOf(ring), s.Full, t) })
 }
 
+// LoadExtra starts the loads of the k-tiles of [Extra]. A load role of TMA calls it after the
+// tile's other k-tiles.
+func (p *Product) LoadExtra(ring *pipeline.Cursor, t schedule.Tile) {
+	for i := range p.Extra.kTiles() {
+		s := ring.Acquire()
+		p.expectExtra(s, t, i)
+		ring.Advance()
+	}
+}
+
+// expectExtra starts the loads of k-tile i of [Extra].
+func (p *Product) expectExtra(s pipeline.Stage, t schedule.Tile, i int) {
+	p.K.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
+	p.Extra.Load(s, t, i)
+}
+
 // Box is a box that TMA loads into a part of a stage's B tile.
 type Box struct {
 	Map ptx.TensorMap
@@ -160,6 +176,12 @@ func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile
 				k.CpAsyncMbarrierArriveNoInc(s.Full)
 				ring.Advance()
 			})
+			for i := range p.Extra.kTiles() { // TMA loads both operands
+				s := ring.Acquire()
+				k.If(elected, func() { p.expectExtra(s, t, i) })
+				k.CpAsyncMbarrierArriveNoInc(s.Full)
+				ring.Advance()
+			}
 		})
 	}
 }

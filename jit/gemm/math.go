@@ -21,8 +21,13 @@ func RunRoles(k *ptx.Kernel, thread ptx.U32, math, load func()) {
 // Multiply issues the wgmma group of one k-tile. It adds to the accumulators if adds is true, and
 // overwrites them otherwise. aMN and bMN state that the operand is MN-major.
 func Multiply(k *ptx.Kernel, of tile.Element, acc []ptx.F32, a, b tile.Descriptor, adds ptx.Pred, aMN, bMN bool) {
+	multiplySteps(k, of, acc, a, b, stepsOfTile, adds, aMN, bMN)
+}
+
+// multiplySteps is [Multiply] for the first steps of a k-tile.
+func multiplySteps(k *ptx.Kernel, of tile.Element, acc []ptx.F32, a, b tile.Descriptor, steps int, adds ptx.Pred, aMN, bMN bool) {
 	k.WgmmaFence()
-	for i := range tile.K / tile.KStep {
+	for i := range steps {
 		scale := ptx.True()
 		if i == 0 {
 			scale = adds

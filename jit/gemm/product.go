@@ -35,7 +35,25 @@ type Config struct {
 	BMN bool
 	// Start is the initial value of a tile's sums. The zero value is [NoBias].
 	Start Start
+	// Extra is added to the sums after all k-tiles. The zero value adds nothing.
+	Extra Extra
 }
+
+// Extra is a second pair of operands with a short sum, as of a low-rank adapter: C = A·Bᵀ +
+// U·Vᵀ. Its k-tiles use the same ring and come last. V is contiguous in the same direction
+// as B.
+type Extra struct {
+	// Steps is the depth of the sum, in wgmma steps of 16.
+	Steps int
+	// Load starts the loads of k-tile i of both operands. One thread runs it.
+	Load func(s pipeline.Stage, t schedule.Tile, i int)
+}
+
+// stepsOfTile is the number of wgmma steps of a k-tile.
+const stepsOfTile = tile.K / tile.KStep
+
+// kTiles returns the number of k-tiles.
+func (x Extra) kTiles() int { return (x.Steps + stepsOfTile - 1) / stepsOfTile }
 
 // Start says from which value a tile's sums start: [NoBias], [FromRow] or [FromRegisters].
 type Start struct {
@@ -231,6 +249,9 @@ func (p *Product) math(e Epilogue) {
 			store(acc)
 		}, func() {
 			loop.DrainEach(ptx.Uint(p.KTiles), lead.Multiplied)
+			if tiles := p.Extra.kTiles(); tiles > 0 {
+				loop.Drain(ptx.Uint(tiles))
+			}
 		})
 		stagger.TileDone()
 	})
@@ -254,13 +275,15 @@ func (p *Product) multiply(loop MainLoop, wg ptx.U32, lead Lead, acc []ptx.F32, 
 			ptx.VarOf(acc[i]).Set(v)
 		}
 	}
+	operands := func(s pipeline.Stage) (a, b tile.Descriptor) {
+		return tile.NewDescriptor(k, s.Data.Plus(rowsAt)), newB(k, s.Data.At(TileABytes))
+	}
 	f := loop.Begin()
 	kTile := func(s pipeline.Stage, kt ptx.U32) {
 		if p.Gathered {
 			k.FenceProxyAsync(".shared::cta") // makes the bytes that cp.async wrote visible to wgmma
 		}
-		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
-		b := newB(k, s.Data.At(TileABytes))
+		a, b := operands(s)
 		Multiply(k, p.Element, acc, a, b, adds(kt), false, p.BMN)
 		lead.Multiplied(kt)
 		e.PerKTile(t, kt)
@@ -273,6 +296,12 @@ func (p *Product) multiply(loop MainLoop, wg ptx.U32, lead Lead, acc []ptx.F32, 
 			kTile(s, ptx.Uint(0))
 		})
 		f.Each(ptx.Uint(p.KTiles-1), true, func(s pipeline.Stage, kt ptx.U32) { kTile(s, kt.AddI(1)) })
+	}
+	for i := range p.Extra.kTiles() {
+		f.One(ptx.True(), 1, func(s pipeline.Stage) {
+			a, b := operands(s)
+			multiplySteps(k, p.Element, acc, a, b, min(p.Extra.Steps-i*stepsOfTile, stepsOfTile), ptx.True(), false, p.BMN)
+		})
 	}
 	store = e.UnderLastMMA(t)
 	f.Finish()

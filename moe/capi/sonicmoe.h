@@ -105,6 +105,12 @@ typedef struct sm_config {
 	 * w1_scale, w3_scale and w2_scale, and w1_zero or w1_global and their like if the format
 	 * has zero points or a global scale. These weights have no gradients. */
 	int64_t weights;
+	/* The rank of the experts' adapter, 0 for none, and its alpha. Unless 0, lora_rslora
+	 * divides alpha by the root of the rank, and not by the rank. Such a layer computes no
+	 * gradients. */
+	int64_t lora_rank;
+	double lora_alpha;
+	int64_t lora_rslora;
 } sm_config;
 
 /* The sizes of the buffers of a pass, in bytes. */
@@ -165,6 +171,11 @@ typedef struct sm_forward_pass {
 	/* The weights as sm_arrange wrote them, or 0. */
 	uint64_t units;
 	int64_t units_bytes;
+	uint64_t lora_a1;
+	uint64_t lora_b1;
+	uint64_t lora_b3;
+	uint64_t lora_a2;
+	uint64_t lora_b2;
 } sm_forward_pass;
 
 /* The gradient of a weight. type is the layer's type or SM_F32. Unless accumulate is 0,
@@ -213,6 +224,11 @@ typedef struct sm_backward_pass {
 	uint64_t w1_global;
 	uint64_t w3_global;
 	uint64_t w2_global;
+	uint64_t lora_a1;
+	uint64_t lora_b1;
+	uint64_t lora_b3;
+	uint64_t lora_a2;
+	uint64_t lora_b2;
 } sm_backward_pass;
 
 #ifndef SONICMOE_TYPES_ONLY

@@ -132,6 +132,7 @@ func configOf(p *C.sm_config) (moe.Config, []moe.Option, error) {
 			Rule: choice(&err, "Config.Rounding.Rule", spec.RoundingRules, s.rounding_rule),
 			Tile: int(s.rounding_tile), Capacity: float64(s.rounding_capacity), RawScores: s.rounding_raw_scores != 0,
 		},
+		LoRARank: int(s.lora_rank), LoRAAlpha: float64(s.lora_alpha), RSLoRA: s.lora_rslora != 0,
 		Lists:      s.lists != 0,
 		TokensHint: int(s.tokens_hint),
 	}
@@ -167,7 +168,8 @@ func structOf(c moe.Config) C.sm_config {
 		lists: truth(c.Lists), tokens_hint: C.int64_t(c.TokensHint),
 		rounding_rule: number(spec.RoundingRules, c.Rounding.Rule), rounding_tile: C.int64_t(c.Rounding.Tile),
 		rounding_capacity: C.double(c.Rounding.Capacity), rounding_raw_scores: truth(c.Rounding.RawScores),
-		weights: number(spec.WeightFormats, c.Weights),
+		weights:   number(spec.WeightFormats, c.Weights),
+		lora_rank: C.int64_t(c.LoRARank), lora_alpha: C.double(c.LoRAAlpha), lora_rslora: truth(c.RSLoRA),
 	}
 }
 

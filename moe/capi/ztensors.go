@@ -59,6 +59,16 @@ func forwardWeight(p *C.sm_forward_pass, id spec.TensorID) C.uint64_t {
 		return p.w3_global
 	case spec.TensorW2Global:
 		return p.w2_global
+	case spec.TensorLoraA1:
+		return p.lora_a1
+	case spec.TensorLoraB1:
+		return p.lora_b1
+	case spec.TensorLoraB3:
+		return p.lora_b3
+	case spec.TensorLoraA2:
+		return p.lora_a2
+	case spec.TensorLoraB2:
+		return p.lora_b2
 	}
 	return 0
 }
@@ -110,6 +120,16 @@ func backwardWeight(p *C.sm_backward_pass, id spec.TensorID) C.uint64_t {
 		return p.w3_global
 	case spec.TensorW2Global:
 		return p.w2_global
+	case spec.TensorLoraA1:
+		return p.lora_a1
+	case spec.TensorLoraB1:
+		return p.lora_b1
+	case spec.TensorLoraB3:
+		return p.lora_b3
+	case spec.TensorLoraA2:
+		return p.lora_a2
+	case spec.TensorLoraB2:
+		return p.lora_b2
 	}
 	return 0
 }

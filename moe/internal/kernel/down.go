@@ -16,7 +16,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Down is the down-projection: Y = A·W2ᵀ + b2 of each expert's packed rows.
+// Down is the down-projection: Y = A·W2ᵀ + b2, with LoRA + U·B2ᵀ, of each expert's packed
+// rows.
 type Down struct {
 	spec.Config
 	Tiling gemm.Tiling
@@ -30,6 +31,8 @@ type DownArgs struct {
 	W2 driver.DevicePtr
 	// B2 [E, d] is the bias.
 	B2 driver.DevicePtr
+	// With LoRA, U are the rows of [LoRA], and LoraB2 [E, d, r] is the second factor.
+	U, LoraB2 driver.DevicePtr
 	// Y [R, d] is the output.
 	Y driver.DevicePtr
 	// Rows is R.
@@ -57,6 +60,10 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 		BMN: w.MNMajor(), Start: b2,
 	})
 
+	if spec.HasLoRA(d.Config) {
+		p.Extra = d.adapter(k, p)
+	}
+
 	// Roles.
 	p.Run(gemm.Roles{
 		Load: p.TMA(func(ring *pipeline.Cursor, t schedule.Tile) {
@@ -67,6 +74,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 				w.Load(p, w2, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
 				ring.Advance()
 			})
+			p.LoadExtra(ring, t)
 		}),
 		Math: gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) {
 			column := t.Column.MulI(d.Tiling.TileN)
@@ -77,6 +85,13 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 		}},
 	})
 	return k.Build()
+}
+
+// adapter returns the operands of the adapter.
+func (d Down) adapter(k *jit.Builder[DownArgs], p *gemm.Product) gemm.Extra {
+	b := weights.LoraB2(d.Config).Forward(d.Tiling)
+	u := k.Map(&k.Args.U, func(a *DownArgs) gpu.TensorMap { return uMap(d.Config, a.U, a.Rows) })
+	return adapter(p, d.Config, u, b, []ptx.TensorMap{k.Map(&k.Args.LoraB2, func(a *DownArgs) gpu.TensorMap { return b.Map(a.LoraB2) })})
 }
 
 // bias returns the initial values of the sums: b2 in the columns of a tile.

@@ -22,7 +22,7 @@ import (
 // file, and each package lists its kernels.
 var Kernels = slices.Concat(
 	choose.Kernels, order.Kernels, rounding.Kernels,
-	registry.Registry{UnpackKernel, UpKernel, UpInferenceKernel, DownKernel},
+	registry.Registry{UnpackKernel, LoRAUpKernel, LoRADownKernel, UpKernel, UpInferenceKernel, DownKernel},
 	decode.Kernels,
 	registry.Registry{AggregateKernel, EarlyAggregateKernel, AggregateListKernel},
 	training.Kernels,

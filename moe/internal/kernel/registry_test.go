@@ -64,11 +64,13 @@ func TestRegistry(t *testing.T) {
 	chosen.RouterF32, chosen.Logits = true, spec.F32
 	packed := l
 	packed.Weights = "mxfp4"
+	adapted := l
+	adapted.LoRARank, adapted.LoRAAlpha = 16, 16
 	for _, k := range Kernels {
 		require.False(t, names[k.Name()], k.Name())
 		names[k.Name()] = true
 		of := l
-		for _, o := range []registry.Layer{other, chosen, packed} {
+		for _, o := range []registry.Layer{other, chosen, packed, adapted} {
 			if !k.Suits(of.Config) {
 				of = o
 			}

@@ -17,7 +17,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Up is the up-projection: H = X[rows]·W1ᵀ + b1, and A, the activation of H. With
+// Up is the up-projection: H = X[rows]·W1ᵀ + b1, with LoRA + U·B1ᵀ, and A, the activation of H. With
 // ScoreOnInput, A is the activation of H times the row's score. The rows of X are gathered
 // as they are loaded. The epilogue computes the activation and stores H and A, so one
 // thread must hold gate and up of a neuron. Usually one half of a tile's columns is gate
@@ -42,6 +42,9 @@ type UpArgs struct {
 	W1, W3 driver.DevicePtr
 	// B1 and B3 are the biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
+	// With LoRA, U are the rows of [LoRA], and LoraB1 [E, rows of W1, r] and LoraB3 [E, rows of
+	// W3, r] are the second factors.
+	U, LoraB1, LoraB3 driver.DevicePtr
 	// With ScoreOnInput, Scores [T, K] f32 are the scores, and Pairs [R] u32 is the index
 	// in Scores of each packed row.
 	Scores, Pairs driver.DevicePtr
@@ -70,6 +73,10 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 		Gathered: true, BMN: in.w.MNMajor(), Start: in.b1,
 	})
 
+	if spec.HasLoRA(u.Config) {
+		p.Extra = adapter(p, u.Config, in.u, in.b, in.loraB1)
+	}
+
 	// Roles.
 	p.Run(gemm.Roles{
 		Load: p.Gather(in.x, func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
@@ -94,6 +101,10 @@ type upOperands struct {
 	w  weights.B
 	w1 []ptx.TensorMap // one map, or two maps for gate and for up
 	b1 gemm.Start
+	// With LoRA, u are the rows of the first factor's product, and b describes the second factor.
+	u      ptx.TensorMap
+	b      weights.B
+	loraB1 []ptx.TensorMap // as w1
 }
 
 func (u Up) operands(k *jit.Builder[UpArgs]) (in upOperands) {
@@ -106,7 +117,22 @@ func (u Up) operands(k *jit.Builder[UpArgs]) (in upOperands) {
 		in.w1 = append(in.w1, k.Map(&k.Args.W3, func(a *UpArgs) gpu.TensorMap { return w.Map(a.W3) }))
 	}
 	in.b1 = u.bias(k)
+	if spec.HasLoRA(u.Config) {
+		u.adapter(k, &in)
+	}
 	return in
+}
+
+// adapter declares the operands of the adapter.
+func (u Up) adapter(k *jit.Builder[UpArgs], in *upOperands) {
+	b := weights.LoraB1(u.Config).Forward(u.Tiling)
+	b.Halves = in.w.Halves
+	in.b = b
+	in.u = k.Map(&k.Args.U, func(a *UpArgs) gpu.TensorMap { return uMap(u.Config, a.U, a.Rows) })
+	in.loraB1 = []ptx.TensorMap{k.Map(&k.Args.LoraB1, func(a *UpArgs) gpu.TensorMap { return b.Map(a.LoraB1) })}
+	if b.Maps() > 1 {
+		in.loraB1 = append(in.loraB1, k.Map(&k.Args.LoraB3, func(a *UpArgs) gpu.TensorMap { return b.Map(a.LoraB3) }))
+	}
 }
 
 // bias returns the initial values of the sums: the biases in the columns of a tile.

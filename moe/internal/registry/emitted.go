@@ -51,5 +51,6 @@ func OfExperts(c spec.Config) spec.Config {
 	return spec.Config{
 		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, Type: c.Type, GateUp: c.GateUp, InOut: c.InOut,
 		Activation: c.Activation, Alpha: c.Alpha, Limit: c.Limit, Bias: c.Bias, ScoreOnInput: c.ScoreOnInput,
+		LoRARank: c.LoRARank, LoRAAlpha: c.LoRAAlpha, RSLoRA: c.RSLoRA,
 	}
 }

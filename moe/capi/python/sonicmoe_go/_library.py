@@ -86,6 +86,9 @@ class Config:
     rounding_capacity: float = 0.0
     rounding_raw_scores: bool = False
     weights: str = "plain"
+    lora_rank: int = 0
+    lora_alpha: float = 0.0
+    lora_rslora: bool = False
 
     def __post_init__(self):
         for field, names in _ENUMS.items():

@@ -28,6 +28,11 @@ EXPERT_ROWS = (
     ("w1_global", "f32", ("E",), ("global_scale",), False, False),
     ("w3_global", "f32", ("E",), ("gate_up", "global_scale"), False, False),
     ("w2_global", "f32", ("E",), ("global_scale",), False, False),
+    ("lora_a1", "layer", ("E", "", "d"), (), True, False),
+    ("lora_b1", "layer", ("E", "w1", ""), (), True, False),
+    ("lora_b3", "layer", ("E", "n", ""), ("gate_up",), True, False),
+    ("lora_a2", "layer", ("E", "", "n"), (), True, False),
+    ("lora_b2", "layer", ("E", "d", ""), (), True, False),
 )
 
 # Packed weights: the bits of a code, rows and columns of the block that shares a scale, the scales' type, and whether
@@ -90,6 +95,11 @@ FORWARD = {
     "w2_global": "Q",
     "units": "Q",
     "units_bytes": "Q",
+    "lora_a1": "Q",
+    "lora_b1": "Q",
+    "lora_b3": "Q",
+    "lora_a2": "Q",
+    "lora_b2": "Q",
 }
 
 # sm_backward_pass, as the struct module packs each field.
@@ -152,4 +162,9 @@ BACKWARD = {
     "w1_global": "Q",
     "w3_global": "Q",
     "w2_global": "Q",
+    "lora_a1": "Q",
+    "lora_b1": "Q",
+    "lora_b3": "Q",
+    "lora_a2": "Q",
+    "lora_b2": "Q",
 }

@@ -1,0 +1,34 @@
+package spec
+
+import "math"
+
+// Limits of an adapter's rank.
+const (
+	maxRank  = 128
+	rankStep = 8 // rows of 16 bytes, as TMA needs them
+)
+
+// HasLoRA reports whether the layer has an adapter.
+func HasLoRA(c Config) bool { return c.LoRARank != 0 }
+
+// LoRAScale returns the factor of the adapter's product.
+func LoRAScale(c Config) float32 {
+	if c.RSLoRA {
+		return float32(c.LoRAAlpha / math.Sqrt(float64(c.LoRARank)))
+	}
+	return float32(c.LoRAAlpha / float64(c.LoRARank))
+}
+
+func (c Config) checkLoRA() *ArgError {
+	switch r := c.LoRARank; {
+	case r < 0 || r > maxRank || r%rankStep != 0:
+		return argErrorf("Config.LoRARank", r, "0 (no adapter), or a multiple of %d up to %d; an adapter of another rank is padded with zeros", rankStep, maxRank)
+	case r == 0 && c.LoRAAlpha != 0:
+		return argErrorf("Config.LoRAAlpha", number(c.LoRAAlpha), "0 without LoRARank")
+	case r == 0 && c.RSLoRA:
+		return argErrorf("Config.RSLoRA", true, "false without LoRARank")
+	case r != 0 && !(positive(c.LoRAAlpha) && positive(float64(LoRAScale(c)))):
+		return argErrorf("Config.LoRAAlpha", number(c.LoRAAlpha), "a number above 0 with LoRARank, whose quotient by the rank is an FP32 above 0")
+	}
+	return nil
+}
