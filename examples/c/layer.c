@@ -1,6 +1,6 @@
 /*
- * A Mixture-of-Experts layer from C11: forward and backward, and a comparison of
- * the experts' outputs with a plain loop in double.
+ * Runs a Mixture-of-Experts layer from C11, forward and backward, and compares the
+ * experts' outputs with a plain loop in double.
  *
  *     go build -buildmode=c-shared -o libsonicmoe.so ./moe/capi
  *     cc -std=c11 -I moe/capi examples/c/layer.c ./libsonicmoe.so -lm -o layer
@@ -24,7 +24,7 @@ static void must(const char *what, sm_status s) {
 	exit(1);
 }
 
-/* bf16 rounds to nearest even. wide converts back. */
+/* bf16 rounds to the nearest bf16 number, ties to even. wide converts back. */
 static uint16_t bf16(double v) {
 	float f = (float)v;
 	uint32_t u;
@@ -39,7 +39,7 @@ static double wide(uint16_t b) {
 	return f;
 }
 
-/* normal gives numbers that are as good as normally distributed. */
+/* normal returns a number whose distribution is nearly normal. */
 static double normal(void) {
 	static uint64_t state = 1;
 	double sum = 0;
@@ -56,7 +56,8 @@ static uint64_t alloc(int64_t bytes) {
 	return p;
 }
 
-/* random fills host and device with count numbers of that deviation. */
+/* random_numbers fills host memory with count random numbers of a standard deviation. It
+ * returns the address of a copy on the device. */
 static uint64_t random_numbers(uint16_t *host, int count, double deviation) {
 	for (int i = 0; i < count; i++) host[i] = bf16(normal() * deviation);
 	uint64_t p = alloc(2 * (int64_t)count);
@@ -68,7 +69,7 @@ static uint16_t x[T * D], router[E * D], w1[E * 2 * N * D], w2[E * D * N], o[T *
 static float scores[T * K];
 static int32_t ids[T * K];
 
-/* expert adds one expert's output for one token to y. */
+/* expert adds the output of one expert for one token, times the score, to y. */
 static void expert(int e, double score, const uint16_t *token, double *y) {
 	double a[N];
 	for (int j = 0; j < N; j++) {
@@ -86,7 +87,7 @@ static void expert(int e, double score, const uint16_t *token, double *y) {
 	}
 }
 
-/* difference is the relative distance of o from the plain loop. */
+/* difference returns the relative distance of o from the result of the plain loop. */
 static double difference(void) {
 	double off = 0, all = 0;
 	for (int t = 0; t < T; t++) {
@@ -124,7 +125,7 @@ int main(int argc, char **argv) {
 	double off = difference();
 	printf("forward: %d tokens, o is within %.4f of a loop in double\n", T, off);
 
-	/* The gradient of the sum of squares of o, halved, is o. */
+	/* The loss is half of the sum of the squares of o, whose gradient is o. */
 	sm_backward_pass b = {
 		.size = sizeof b, .tokens = T, .workspace = f.workspace, .workspace_bytes = f.workspace_bytes,
 		.x = f.x, .router = f.router, .w1 = f.w1, .w2 = f.w2,
@@ -133,7 +134,7 @@ int main(int argc, char **argv) {
 	};
 	must("sm_backward", sm_backward(layer, &b));
 	must("sm_read", sm_read(device, 0, dx, b.dx, sizeof dx));
-	/* o is linear in w2, so that w2 times its gradient sums up to the sum of squares. */
+	/* o is linear in w2. The sum of w2 times its gradient is therefore the sum of the squares of o. */
 	static float dw2[E * D * N];
 	must("sm_read", sm_read(device, 0, dw2, b.d_w2.address, sizeof dw2));
 	double euler = 0, squares = 0;

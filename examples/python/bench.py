@@ -1,8 +1,10 @@
-"""A block of Qwen3-MoE on a GPU: eager, torch's grouped_mm and this library, in one run.
+"""Times a block of Qwen3-MoE on a GPU: eager, with torch's grouped_mm, and with this library, in
+one run.
 
     python bench.py [--hidden 2048 --intermediate 768 --experts 128 --top-k 8 --tokens 4096]
 
-Times are medians of device time between events. They include the host time of a call if it is longer.
+Times are medians of device time between events. If the host takes longer for a call, they are the
+host's time.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import sonicmoe_go
 
 
 def median_ms(f, rounds: int) -> float:
-    """The median time of f on the device."""
+    """Returns the median time of f on the device, in milliseconds."""
     for _ in range(3):
         f()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -1,10 +1,11 @@
-"""Models of transformers with the library's experts, with eager experts and with torch's grouped_mm, in one run: errors of
-logits against float64, greedy text, losses of a training run, and speed.
+"""Compares models of transformers with three kinds of experts in one run: the library's, eager, and
+torch's grouped_mm. It prints errors of logits against float64, agreement of greedy text, losses of
+a training run, and speed.
 
     python hf.py [--device emulated] [--steps 100] [--families mixtral,olmoe] [--width 1024 --tokens 4096]
 
-The models are random and small, and learn an artificial text. Speeds are measured only with --width, the width of the
-models. With --steps 0 nothing else is measured.
+The models are random and small, and learn an artificial text. Speeds are measured only with
+--width, the width of the models. With --steps 0 only speeds are measured.
 """
 
 import argparse
@@ -22,7 +23,7 @@ LAYERS = 4
 
 
 def families(n: int, experts: int) -> dict[str, dict]:
-    """Fields of the families' configurations, with a number of experts of width n."""
+    """Returns the fields of each family's configuration, with a number of experts of width n."""
     dense = {"intermediate_size": 4 * n, "moe_intermediate_size": n}
     return {
         "qwen3_moe": {**dense, "num_experts": experts, "norm_topk_prob": True, "head_dim": 32},
@@ -38,7 +39,7 @@ def families(n: int, experts: int) -> dict[str, dict]:
 
 
 def model_of(family: str, device: str, width: int = 256, n: int = 128, experts: int = 8, top_k: int = 2) -> torch.nn.Module:
-    """A random model of that family."""
+    """Returns a random model of a family."""
     config = transformers.AutoConfig.for_model(
         family, hidden_size=width, num_hidden_layers=LAYERS, num_attention_heads=8, num_key_value_heads=8, vocab_size=VOCABULARY,
         num_experts_per_tok=top_k, max_position_embeddings=8192, pad_token_id=0, bos_token_id=None,
@@ -49,14 +50,14 @@ def model_of(family: str, device: str, width: int = 256, n: int = 128, experts: 
 
 
 def batch(step: int, device: str) -> torch.Tensor:
-    """Sequences that count upward in steps of their own."""
+    """Returns sequences that count upward. Each sequence has a step of its own."""
     g = torch.Generator().manual_seed(step)
     first, by = torch.randint(1, VOCABULARY, (2, 16, 1), generator=g)
     return ((first + (1 + by % 5) * torch.arange(32)) % (VOCABULARY - 1) + 1).to(device)
 
 
 def train(model: torch.nn.Module, steps: int, rate: float, device: str) -> list[float]:
-    """The loss of each step."""
+    """Trains a model and returns the loss of each step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     losses = []
     for step in range(steps):
@@ -71,8 +72,9 @@ def train(model: torch.nn.Module, steps: int, rate: float, device: str) -> list[
 
 @torch.no_grad()
 def logits_off(model: torch.nn.Module, names: tuple[str, ...], device: str) -> dict[str, float]:
-    """The median distance of a token's logits from eager's in float64. The median: a token whose experts are
-    almost level goes one way in one format and another in the other."""
+    """Returns the median distance of a token's logits from the eager logits in float64. It is the
+    median, because a token whose experts have almost equal logits may choose another expert in
+    another format."""
     tokens = batch(20_000, device)
 
     def logits(m, name):
@@ -85,8 +87,10 @@ def logits_off(model: torch.nn.Module, names: tuple[str, ...], device: str) -> d
 
 @torch.no_grad()
 def greedy(model: torch.nn.Module, ours: str, device: str) -> tuple[int, int, float]:
-    """Of the tokens that eager chooses greedily, how many ours would choose after the same text, and the
-    largest margin, of eager's logits over their spread, at which it would not."""
+    """Compares greedy text with the text that eager chooses. Returns how many tokens ours also
+    chooses after the same text, the number of tokens, and the largest margin at which ours chooses
+    another token. The margin is the difference of eager's two largest logits, divided by the spread
+    of its logits."""
     model.set_experts_implementation("eager")
     text = model.generate(batch(10_000, device)[:4, :8], max_new_tokens=16, do_sample=False)
     want = model(text[:, :-1]).logits[:, 7:].float()
@@ -99,7 +103,8 @@ def greedy(model: torch.nn.Module, ours: str, device: str) -> tuple[int, int, fl
 
 
 def speed(model: torch.nn.Module, tokens: int, device: str) -> tuple[float, float, float]:
-    """Milliseconds of prefill, of one token's decoding for 16 sequences, and of a training step."""
+    """Returns milliseconds of prefill, of decoding one token for each of 16 sequences, and of a
+    training step."""
     text = torch.randint(1, VOCABULARY, (4, tokens // 4), device=device)
     with torch.no_grad():
         prefill = median_ms(lambda: model(text, use_cache=False), 5)
@@ -120,7 +125,8 @@ def speed(model: torch.nn.Module, tokens: int, device: str) -> tuple[float, floa
 
 
 def measure(family: str, args: argparse.Namespace, ours: str) -> None:
-    """Prints the times of a model with each kind of experts, which take turns: the median and, in brackets, the range of the turns."""
+    """Prints the times of a model with each kind of experts, which run in turns: the median and, in
+    brackets, the range over the turns."""
     model = model_of(family, args.device, args.width, args.width // 2, args.experts, args.top_k)
     times = {name: [] for name in ("eager", "grouped_mm", ours)}
     for _ in range(args.turns):
@@ -128,7 +134,7 @@ def measure(family: str, args: argparse.Namespace, ours: str) -> None:
             try:
                 model.set_experts_implementation(name)
                 times[name].append(speed(model, args.tokens, args.device))
-            except (RuntimeError, NotImplementedError, ValueError) as err:  # grouped_mm is not there for every layout
+            except (RuntimeError, NotImplementedError, ValueError) as err:  # grouped_mm does not support every layout
                 print(f"{family:12s} {name:12s} {type(err).__name__}: {str(err).splitlines()[0][:80]}", flush=True)
                 del times[name]
     for name, turns in times.items():
@@ -137,7 +143,7 @@ def measure(family: str, args: argparse.Namespace, ours: str) -> None:
 
 
 def learn(args: argparse.Namespace, ours: str) -> None:
-    """Prints how near to eager small models are, after a training run."""
+    """Trains small models and prints how near their results are to eager's."""
     names = "eager", ours
     print(f"{'':12s}{'logits from float64':>24s}{'greedy':>18s}{'loss of ' + str(args.steps) + ' steps':>32s}{'eager, FP32':>20s}")
     print(f"{'':12s}{'eager':>12s}{'here':>12s}{'same':>9s}{'margin':>9s}{'eager':>12s}{'here':>10s}{'%':>10s}{'':>10s}{'%':>10s}")

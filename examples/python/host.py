@@ -1,16 +1,18 @@
-"""The host's time of a call in Python and in Go, in turns on the same cores of one machine.
+"""Compares the host's time of a call in Python and in Go, on the same cores of one machine.
 
     CGO_ENABLED=0 go build -o bench ./examples/bench
     python host.py --go ./bench [--turns 5 --tokens 16,4096 --backward --parts] [--hidden 2048 --intermediate 768 --experts 128 --top-k 8]
 
-Each turn prints the median time of a call until it returns, with the 10th and the 90th percentile, in µs: Go's Forward,
-the function moe, the module SonicMoE, and the difference of the slower Python call to Go. Go and Python alternate every
-20 calls on the same --cores cores, because shared cores can be 1.5 times slower for seconds. "nothing" is the time of an
-empty loop step in ns, which shows the speed of the cores.
+Each turn prints the median time until a call returns, with the 10th and the 90th percentile, in µs.
+The calls are Go's Forward, the function moe and the module SonicMoE. A turn also prints by how much
+the slower of the Python calls exceeds Go's. Go and Python alternate every 20 calls on the same
+--cores cores, because shared cores can be 1.5 times slower for seconds. "nothing" is the time in ns
+of one step of an empty loop, which shows the speed of the cores.
 
-Backward is autograd.grad's. "autograd" is its time with a function that does nothing. "here" are the same passes with
-autograd in the calling thread (torch.autograd.set_multithreading_enabled(False)). --parts prints the parts of a call of the
-module.
+With --backward the calls are autograd.grad. "autograd" is the time of autograd.grad for a function
+that does nothing. "here" are the same passes with autograd in the calling thread
+(torch.autograd.set_multithreading_enabled(False)). --parts prints the times of the parts of a call
+of the module.
 """
 
 import argparse
@@ -30,7 +32,8 @@ from sonicmoe_go import _library, _plans, _weights
 
 
 def of_python(call) -> Callable[[int], list[float]]:
-    """Times of a number of calls, in µs. It waits for the device before and after them, so that the queue never fills."""
+    """Returns a function that times a number of calls, in µs. It waits for the device before and
+    after the calls, so that the queue never fills."""
 
     def batch(calls: int) -> list[float]:
         torch.cuda.synchronize()
@@ -46,7 +49,7 @@ def of_python(call) -> Callable[[int], list[float]]:
 
 
 class Go:
-    """Times of Go's calls, by examples/bench in a process of its own."""
+    """Times calls in Go, by running examples/bench in a process of its own."""
 
     def __init__(self, program: str, shape: str, tokens: int, which: str):
         command = [program, "-device", "cuda", "-shape", shape, "-tokens", str(tokens), "-pass", which, "-timeout", "1h", "-turns"]
@@ -61,7 +64,8 @@ class Go:
 
 
 def host_us(*sources, batches: int = 20, batch: int = 20) -> list[tuple[float, float, float]]:
-    """The median time of each source's calls, with the first and the last tenth. They take turns."""
+    """Returns the median time of the calls of each source, with the 10th and the 90th percentile.
+    The sources run in turns."""
     times = [[] for _ in sources]
     for _ in range(batches):
         for source, of in zip(sources, times):
@@ -71,7 +75,7 @@ def host_us(*sources, batches: int = 20, batch: int = 20) -> list[tuple[float, f
 
 
 class Nothing(torch.autograd.Function):
-    """A function of tensors whose gradients lie ready."""
+    """A function of tensors whose gradients are computed in advance."""
 
     @staticmethod
     def forward(ctx, *tensors):
@@ -84,10 +88,11 @@ class Nothing(torch.autograd.Function):
 
 
 def parts(layer, x) -> None:
-    """Prints what a call of the module is made of."""
+    """Prints the times of the parts of a call of the module."""
     library, c = _library.library(), layer.config
     inference = _plans.find(_plans.Inference, x, c.key, _plans.ROUTER, False)
-    # A pass of a function that gives 1 at once: all but the pass itself.
+    # A function that returns 1 at once replaces the pass. The time is then the time of everything
+    # except the pass.
     looked = _plans.Inference(_library.layer(c.key, f"cuda:{x.get_device()}"), (2, x.get_device()), _plans.ROUTER, False)
     looked._struct.queue = ctypes.cast(library.sm_abi, ctypes.c_void_p).value
     weights = [None] * len(_weights.WEIGHTS)
@@ -120,7 +125,7 @@ def main() -> None:
     flags.add_argument("--cores", type=int, default=4)
     flags.add_argument("--own-stream", action="store_true", help="not on the default stream, which Go does not use")
     args = flags.parse_args()
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])  # bench's too, which this process starts
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])  # also sets the cores of bench, which this process starts
     layer = sonicmoe_go.SonicMoE(args.hidden, args.intermediate, args.experts, args.top_k, device="cuda")
     weights = layer.gate.weight, layer.experts.gate_up_proj, layer.experts.down_proj
     shape = f"{args.hidden},{args.intermediate},{args.experts},{args.top_k}"

@@ -1,9 +1,9 @@
-"""A layer of JAX: forward and gradients by pure_callback, on the emulated device.
+"""Uses a layer in JAX, forward and with gradients, by pure_callback on the emulated device.
 
     python jax_layer.py
 
-A callback passes arrays by DLPack, without a copy. On a GPU JAX itself copies them to the host and back around each
-callback. PyTorch's modules do not have this cost.
+A callback passes arrays by DLPack, without a copy. On a GPU, JAX itself copies the arrays to the
+host and back around each callback. PyTorch's modules do not have this cost.
 """
 
 import jax
@@ -35,7 +35,8 @@ def shape_of(a) -> jax.ShapeDtypeStruct:
 
 @jax.custom_vjp
 def moe(x, router, w1, w2):
-    """The layer of package sonicmoe_go as a function of JAX, differentiable, for jit too."""
+    """The layer of the package sonicmoe_go as a function of JAX. It is differentiable and works in
+    jit."""
     return jax.pure_callback(forward, shape_of(x), x, router, w1, w2)
 
 

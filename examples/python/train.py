@@ -1,4 +1,4 @@
-"""A layer learns the outputs of another layer: forward, backward, AdamW.
+"""Trains a layer to give the outputs of another layer: forward, backward, AdamW.
 
     python train.py [--device emulated] [--steps 20]
 

@@ -1,13 +1,13 @@
-"""Writes golden.json: results of the expert blocks of the transformers package, forward and
+"""Writes golden.json: results of the expert blocks of the transformers library, forward and
 backward, for small layers with the settings of published models.
 
     pip install torch transformers numpy
     python3 internal/golden/golden.py
 
-The file has no weights and inputs: Go and Python compute them by one formula, with values that
-every 16-bit type holds. Blocks run in float64, except where they convert to float32 themselves.
-Gradients of matrices are stored as their product with a vector, over the last dimension, which
-shows an error in any element.
+The file does not contain weights and inputs. Go and Python compute them by the same formula, with
+values that every 16-bit type holds exactly. Blocks run in float64, except where they convert to
+float32 themselves. The gradient of a matrix is stored as its product with a vector, over the last
+dimension. An error in any element shows in this product.
 """
 
 import base64
@@ -22,7 +22,7 @@ import torch
 here = os.path.dirname(os.path.abspath(__file__))
 D, N, E, K, T = 128, 64, 4, 2, 4  # the smallest sizes that the kernels support
 
-# Settings that make the model of a config.json small.
+# These settings make the model of a config.json small.
 SMALL = {
     "hidden_size": D, "d_model": D, "moe_intermediate_size": N, "ffn_hidden_size": N,
     "num_experts": E, "num_local_experts": E, "n_routed_experts": E, "moe_num_experts": E,
@@ -32,7 +32,7 @@ SMALL = {
     "num_shared_expert": 1, "num_hidden_layers": 4, "n_layers": 4, "hybrid_override_pattern": "MEME",
 }
 
-# A model of each family: the class of its configuration and the class of its block.
+# A model of each family, with the class of its configuration and the class of its block.
 BLOCKS = {
     "Mixtral 8x7B": ("mixtral", "MixtralConfig", "MixtralSparseMoeBlock"),
     "DBRX": ("dbrx", "DbrxConfig", "DbrxFFN"),
@@ -59,7 +59,7 @@ BLOCKS = {
     "Hunyuan-A13B": ("hunyuan_v1_moe", "HunYuanMoEV1Config", "HunYuanMoEV1Moe"),
 }
 
-# Our names of a block's tensors, by the block's names.
+# The names of a block's tensors here, by their names in the block.
 NAMES = [
     (r"^(gate|router)(\.(wg|layer|proj))?\.weight$", "router"),
     (r"^router\.bias$", "routerBias"),
@@ -73,7 +73,7 @@ NAMES = [
     (r"^shared_\w+\.down_proj\.weight$", "sharedW2"),
 ]
 
-# For each tensor the seed of its values and the largest value.
+# The seed and the largest value of each tensor.
 SCALES = {
     "x": 2, "do": 2, "router": 0.5, "routerBias": 1, "selectionBias": 0.25, "expertScale": 2,
     "w1": 0.25, "w3": 0.25, "w2": 0.5, "b1": 1, "b3": 1, "b2": 1,
@@ -94,7 +94,7 @@ def values(name, shape):
 
 
 def small(config):
-    """A config.json with small sizes and its other settings unchanged."""
+    """Returns a config.json with small sizes and all other settings unchanged."""
     out = {}
     for key, v in config.items():
         if isinstance(v, dict) and key in ("text_config", "ffn_config"):
@@ -116,7 +116,7 @@ def small(config):
 
 
 class Gemma4(torch.nn.Module):
-    """Gemma-4's router and experts, without the norms around them."""
+    """The router and the experts of Gemma-4, without the norms around them."""
 
     def __init__(self, module, config):
         super().__init__()
@@ -153,14 +153,15 @@ def make(kind, config_class, block_class, config):
 
 
 def tensors(block, kind):
-    """Maps our names to the block's tensors: how to read each, and the layout of its gradient."""
+    """Maps the names used here to the block's tensors. For each it gives a function that reads the
+    tensor, and the layout of its gradient."""
     for path, p in list(block.named_parameters()) + list(block.named_buffers()):
         ours = [to for pattern, to in NAMES if re.search(pattern, path)]
         if not ours:
             assert path == "router.scale", path
             continue
         ours = ours[0]
-        if kind == "nemotron_h" and ours == "sharedW3":  # without a gate there is one
+        if kind == "nemotron_h" and ours == "sharedW3":  # without a gate there is only one matrix
             ours = "sharedW1"
         yield ours, p
 
@@ -203,7 +204,7 @@ def golden(name, config, kind, config_class, block_class):
     routed = seen["router"]
     if isinstance(routed, tuple) and len(routed) == 3:
         scores, ids = routed[1], routed[2]
-    else:  # scores of all logits
+    else:  # the router returns the scores of all logits
         logits = routed[1] if isinstance(routed, tuple) else routed
         scores, ids = None, logits.topk(config.get("text_config", config).get("num_experts_per_tok", K)).indices
     result = {"config": config, "ids": ids.flatten().tolist(), "o": encoded(o), "gradients": {"x": encoded(x.grad.reshape(T, D))}}

@@ -1,15 +1,16 @@
 """Compares layers of published models at their real sizes with the blocks of the transformers
-package in float32: output, routing, and the gradients of tokens and of every weight.
+library in float32: the output, the routing, and the gradients of tokens and of every weight.
 examples/layer runs the layers from files in the models' formats.
 
     CGO_ENABLED=0 go build -o layer ./examples/layer
     python3 internal/golden/layers.py --layer ./layer --device cuda --folder /dev/shm
 
-Weights are random; sizes and settings come from the model's config.json. If a token's experts
-change when its values change in the sixth bit, its logits nearly tie, and the layer may choose
-other experts. Such a token does not count in the output's norm, and its gradient is set to zero.
-All other tokens must get the block's experts. The program prints one line for each model, and exits
-with code 1 if one exceeds a bound.
+Weights are random. Sizes and settings come from the model's config.json. A token may have logits
+that are almost equal: a change of its values in the sixth bit then changes its experts, and the
+layer may choose other experts than the block. Such a token does not count in the norm of the
+output, and its gradient is set to zero. All other tokens must have the block's experts.
+
+The program prints one line for each model. It exits with code 1 if a model exceeds a bound.
 """
 
 import argparse
@@ -30,20 +31,21 @@ from safetensors.torch import save_file
 
 import golden
 
-BOUND, ROUTER_BOUND = 6e-3, 1e-2  # relative norms; the router's gradients are differences of the scores' gradients
-NEAR, TRIES = 2**-6, 48  # how much a token's values change, and the number of tries
+BOUND, ROUTER_BOUND = 6e-3, 1e-2  # relative norms; the router's bound is larger, because its gradients are differences of the scores' gradients
+NEAR, TRIES = 2**-6, 48  # the relative change of a token's values, and the number of random changes
 
-# One model of each family; golden.BLOCKS has the code of its block.
+# One model of each family. golden.BLOCKS has the code of its block.
 MODELS = (
     "Granite 3.1 3B-A800M", "OLMoE-1B-7B", "DeepSeek-V2-Lite", "Qwen3-30B-A3B", "ERNIE-4.5-21B-A3B", "gpt-oss-20b", "Mixtral 8x7B",
     "Qwen3-Next-80B-A3B", "Qwen2-57B-A14B", "Kimi-Linear-48B-A3B", "Nemotron-3-Nano", "Llama-4 Scout", "Hunyuan-A13B", "GLM-4.5", "MiniMax-M2",
     "MiniMax-M1", "Phi-3.5-MoE", "Gemma-4 26B-A4B", "DBRX", "DeepSeek-V3",
 )  # fmt: skip
 
-# Models whose router no layer has: the experts alone are tested, with the routing of the block's router.
+# Models whose router no layer supports. Only their experts are tested, with the routing of the
+# block's router.
 ROUTED = ("Phi-3.5-MoE", "Gemma-4 26B-A4B")
 
-# The names of a layer's experts and of their matrices in checkpoints.
+# The names of a layer's experts, and of their matrices, in the checkpoints of each family.
 PLACES = {
     "llama4": "language_model.model.layers.{}.feed_forward.", "nemotron_h": "backbone.layers.{}.mixer.", "dbrx": "transformer.blocks.{}.ffn.",
     "gemma4": "model.language_model.layers.{}.",
@@ -55,7 +57,7 @@ TOGETHER = {
 }  # fmt: skip
 LETTERS = ("mixtral", "minimax", "minimax_m2", "kimi_linear")
 
-# The names that examples/layer gives to the gradients of golden's tensors.
+# The names that examples/layer gives to the gradients of golden.py's tensors.
 GRADIENTS = {
     "router": "drouter.weight", "routerBias": "drouter.bias", "w1": "dexperts.gate_up", "w3": "dexperts.up", "w2": "dexperts.down", "b1": "dexperts.gate_up_bias",
     "b2": "dexperts.down_bias", "sharedW1": "dshared.gate", "sharedW3": "dshared.up", "sharedW2": "dshared.down", "sharedGate": "dshared.score",
@@ -71,8 +73,8 @@ def first_layer(config):
 
 
 def block_of(config, kind, config_class, block_class, device):
-    """Returns the block with weights scaled for outputs of order 1: the experts' weights in bf16,
-    the others wider but with bf16 values."""
+    """Returns the block with weights that are scaled so that outputs are of order 1. The experts'
+    weights are bf16. The other weights have a wider type, but values that bf16 holds."""
     torch.set_default_dtype(torch.bfloat16)
     with torch.device(device):
         block = golden.make(kind, config_class, block_class, config)
@@ -95,8 +97,8 @@ def block_of(config, kind, config_class, block_class, device):
 
 
 def write(folder, config, layer, block, kind):
-    """Writes the model's folder: config.json and the weights of one layer under the checkpoint's
-    names, in several files."""
+    """Writes the model's folder: config.json, and the weights of one layer in several files, under
+    the names that the checkpoint uses."""
     os.makedirs(folder)
     with open(os.path.join(folder, "config.json"), "w") as f:
         json.dump(config, f)
@@ -130,8 +132,8 @@ def write(folder, config, layer, block, kind):
 
 
 class Experts(torch.autograd.Function):
-    """A block's experts in float32, one at a time. backward passes the gradients of each expert to
-    found as soon as they are computed."""
+    """The experts of a block in float32, one at a time. backward calls found with the gradients of
+    each expert as soon as they are computed."""
 
     @staticmethod
     def forward(ctx, x, scores, ids, experts, found):
@@ -163,13 +165,13 @@ class Experts(torch.autograd.Function):
 
 
 def each(experts, x, ids):
-    """Yields each expert that has tokens as a float32 module with one expert, and the rows of x for
-    it."""
+    """Yields each expert that has tokens, as a float32 module with one expert, and the numbers of
+    the rows of x for this expert."""
     count = experts.num_experts
     for e in range(count):
         one = only(experts, e, count)
         one.num_experts = 1
-        if ids is None:  # every expert has a row for every token
+        if ids is None:  # every expert has a row for each token
             rows = x.shape[0] // count
             token, slot = torch.arange(e * rows, (e + 1) * rows, device=x.device), None
         else:
@@ -179,8 +181,8 @@ def each(experts, x, ids):
 
 
 def only(module, e, count):
-    """Returns a module with the parameters of one expert. The parameters of all experts are stored
-    one after another."""
+    """Returns a copy of a module with only the parameters of one expert. In the module the
+    parameters of all experts are stored one after another."""
     one = copy.copy(module)
     one._parameters = {n: p.detach().chunk(count)[e].float().requires_grad_() for n, p in module._parameters.items()}
     one._modules = {n: only(m, e, count) for n, m in module._modules.items()}
@@ -194,7 +196,7 @@ def run(one, rows, scores, token, slot):
 
 
 class Reference:
-    """A block that computes its experts by Experts."""
+    """A block whose experts are computed by the class Experts."""
 
     def __init__(self, block, bf16_logits):
         self.block, self.found, self.quick = block, lambda *_: None, False
@@ -239,7 +241,7 @@ class Reference:
         return self.ids.reshape(len(x), -1).sort(-1).values
 
     def nearly_ties(self, x):
-        """Returns the tokens whose choice of experts depends on the last bits."""
+        """Returns the tokens whose experts may change if their values change in the last bits."""
         first, ties = self.chosen(x), torch.zeros(len(x), dtype=torch.bool, device=x.device)
         for _ in range(TRIES):
             ties |= (self.chosen(x + NEAR * x * torch.randn_like(x)) != first).any(-1)
@@ -247,7 +249,7 @@ class Reference:
 
 
 def measure(name, config, args):
-    """Returns the line of a model, and whether it is within the bounds."""
+    """Returns the line to print for a model, and whether the model is within the bounds."""
     started, kind = time.time(), golden.BLOCKS[name][0]
     torch.manual_seed(1)
     block = block_of(config, *golden.BLOCKS[name], args.device)
@@ -269,7 +271,7 @@ def measure(name, config, args):
 
 
 def ran_on(folder, layer, args, **tensors):
-    """Runs examples/layer on these tensors and the model in the folder, removes the folder, and
+    """Runs examples/layer on the tensors, with the model in the folder. Removes the folder and
     returns the output."""
     put, out, model = (os.path.join(folder, name) for name in ("in.safetensors", "out.safetensors", "model"))
     save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, put)
@@ -284,8 +286,8 @@ def ran_on(folder, layer, args, **tensors):
 
 
 def measure_routed(name, config, args):
-    """Does the same for a model in ROUTED: o, dx, and the gradients of the scores and of every
-    expert's weight."""
+    """Like measure, for a model in ROUTED. It compares o, dx, and the gradients of the scores and
+    of every expert's weights."""
     started, kind = time.time(), golden.BLOCKS[name][0]
     torch.manual_seed(1)
     block = block_of(config, *golden.BLOCKS[name], args.device)
@@ -313,7 +315,7 @@ def measure_routed(name, config, args):
 
 
 class Errors(dict):
-    """Sums of squared differences and of squared values, by tensor."""
+    """Sums of the squared differences and of the squared values, for each tensor."""
 
     def add(self, what, ours, theirs):
         was = self.get(what, (0, 0))
@@ -376,11 +378,11 @@ def main():
         config = golden.small(published[name]) if args.small else published[name]
         try:
             line, good = (measure_routed if name in ROUTED else measure)(name, config, args)
-        except Exception as err:  # the other models are still measured
+        except Exception as err:  # an error must not keep the other models from being measured
             line, good = f"{name}: {type(err).__name__}: {err}", False
         bad += not good
         print("" if good else "BEYOND  ", line, sep="", flush=True)
-        gc.collect()  # a block and its reference refer to each other
+        gc.collect()  # frees a block and its reference, which refer to each other
         if args.device == "cuda":
             torch.cuda.empty_cache()
     sys.exit(bad > 0)

@@ -1,6 +1,6 @@
 /*
- * The functions of sonicmoe.h. Go's runtime does not survive a fork, and a call into it
- * would never return: in a child process each function fails instead.
+ * The functions of sonicmoe.h. Go's runtime does not survive a fork: in the child process
+ * a call into it would never return. Each function therefore fails in the child.
  */
 #include <pthread.h>
 #include <string.h>

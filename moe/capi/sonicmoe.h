@@ -27,10 +27,10 @@
  * Tensors without a type here have the layer's type, bf16 or f16. Without a gate,
  * 2n is n. The documentation of package moe explains each tensor.
  *
- * Every struct begins with its size: set it to sizeof(the struct). A
- * size that cuts a field is refused. Fields that an
- * older program does not have count as 0. A library that does not know a field of
- * a newer program accepts only 0 there.
+ * Every struct begins with its size: set it to sizeof(the struct). A size that ends
+ * inside a field is refused. Fields that the struct of an older program does not have
+ * count as 0. In fields of a newer program that the library does not know, the library
+ * accepts only 0.
  *
  * The library contains a Go runtime, which does not survive a fork without exec: in the
  * child every function fails and says so. Load it in the process that uses it.
@@ -44,7 +44,7 @@
 extern "C" {
 #endif
 
-/* The handle of a device or a layer; 0 is none. Numbers of closed handles are never used again. */
+/* The handle of a device or a layer. 0 is no handle. The number of a closed handle is never used again. */
 typedef uint64_t sm_handle;
 
 typedef enum sm_status {
@@ -96,14 +96,15 @@ typedef struct sm_config {
 	int64_t tokens_hint;
 	/* Unless 0, the layer has no kernels of backward. */
 	int64_t without_backward;
-	/* The rule that decides which tokens an expert gets. With SM_NO_ROUNDING it gets
-	 * the tokens that chose it. */
+	/* The rule that decides which tokens an expert gets. With SM_NO_ROUNDING an expert
+	 * gets the tokens that chose the expert. */
 	int64_t rounding_rule, rounding_tile;
 	double rounding_capacity;
 	int64_t rounding_raw_scores;
-	/* The format of w1, w3 and w2. If it is not SM_PLAIN, they are codes, a pass also has
-	 * w1_scale, w3_scale and w2_scale, and w1_zero or w1_global and their like if the format
-	 * has zero points or a global scale. These weights have no gradients. */
+	/* The format of w1, w3 and w2. If it is not SM_PLAIN, w1, w3 and w2 are codes, and a
+	 * pass also has w1_scale, w3_scale and w2_scale. If the format has zero points or global
+	 * scales, a pass also has w1_zero or w1_global, and the same for w3 and w2. Codes have
+	 * no gradients. */
 	int64_t weights;
 	/* The rank of the experts' adapter, 0 for none, and its alpha. Unless 0, lora_rslora
 	 * divides alpha by the root of the rank, and not by the rank. Such a layer computes no
@@ -117,29 +118,30 @@ typedef struct sm_config {
 typedef struct sm_sizes_of {
 	uint64_t size;
 	int64_t workspace;          /* of forward; align it to 256 bytes */
-	int64_t backward_workspace; /* of backward; large enough for forward too */
+	int64_t backward_workspace; /* of backward; also large enough for forward */
 	int64_t h, o, scores, expert_ids;
-	int64_t rounded_rows;       /* the number of entries, not bytes, of the list that rounding writes */
+	int64_t rounded_rows;       /* not bytes: the number of entries of the list that rounding writes */
 	int64_t shared_h;
-	int64_t units;              /* of packed weights for small batches; 0 for layers without them */
+	int64_t units;              /* of the buffer for sm_arrange; 0 if the layer cannot use one */
 } sm_sizes_of;
 
 /* The buffers of a forward pass.
  *
  * sm_experts reads scores and expert_ids; the other passes write them. Ids outside
  * [0, E) are skipped. h is for backward, and may be 0 for inference. logits are
- * written unless the address is 0. Backward needs logits if the layer has an
+ * written unless their address is 0. Backward needs logits if the layer has an
  * expert_scale, or if its scores are not a softmax over the chosen experts.
  *
- * If the layer has lists and entries is above 0, sm_experts reads a list in any
- * order: entry i is expert expert_ids[i] for token token_indices[i], with weight
- * scores[i]. The three tensors are [entries], and R is entries.
+ * If the layer has lists and entries is above 0, sm_experts reads a list of entries.
+ * Entry i is expert expert_ids[i] for token token_indices[i], with weight scores[i].
+ * Entries may be in any order. The three tensors are [entries], and R is entries.
  *
- * If the layer rounds and entries is rounded_rows, sm_forward rounds, and draws
- * random numbers from seed. It needs logits, and writes scores and expert_ids [T, K]
- * as well as the rounded list: token_indices, list_expert_ids and list_scores,
- * sorted by expert, then token. The entries at the end of the list have no expert.
- * With entries 0 it does not round, which is the usual choice for inference. */
+ * If the layer has a rounding rule and entries is rounded_rows of sm_sizes, sm_forward
+ * rounds. Random numbers depend on seed. The pass needs logits. It writes scores and
+ * expert_ids [T, K], and also the rounded list: token_indices, list_expert_ids and
+ * list_scores, sorted by expert, then by token. Entries at the end of the list that are
+ * not used have no expert. With entries 0 the pass does not round, which is the usual
+ * choice for inference. */
 typedef struct sm_forward_pass {
 	uint64_t size;
 	int64_t tokens;
@@ -155,8 +157,8 @@ typedef struct sm_forward_pass {
 	uint64_t list_expert_ids, list_scores;
 	uint64_t seed;
 	uint64_t router_bias, selection_bias, expert_scale;
-	/* The weights of the shared experts: gate, up (0 if they have no up), down, and
-	 * the gate of their output. shared_h is saved if h is. */
+	/* The weights of the shared experts: gate, up (0 without a gate), down, and the gate
+	 * of the shared experts' output. shared_h is written if h is. */
 	uint64_t shared_w1, shared_w3, shared_w2, shared_gate;
 	uint64_t shared_h;
 	uint64_t w1_scale;
@@ -168,7 +170,7 @@ typedef struct sm_forward_pass {
 	uint64_t w1_global;
 	uint64_t w3_global;
 	uint64_t w2_global;
-	/* The weights as sm_arrange wrote them, or 0. */
+	/* The buffer that sm_arrange has written, or 0. */
 	uint64_t units;
 	int64_t units_bytes;
 	uint64_t lora_a1;
@@ -178,7 +180,7 @@ typedef struct sm_forward_pass {
 	uint64_t lora_b2;
 } sm_forward_pass;
 
-/* The gradient of a weight. type is the layer's type or SM_F32. Unless accumulate is 0,
+/* The gradient of a weight. type is the layer's type or SM_F32. If accumulate is not 0,
  * the gradient is added to the old values. */
 typedef struct sm_gradient {
 	uint64_t address;
@@ -205,15 +207,15 @@ typedef struct sm_backward_pass {
 	uint64_t token_indices;
 	uint64_t w3, b1, b3, b2;
 	sm_gradient d_w3, d_b1, d_b3, d_b2;
-	/* The list of a pass that rounded; d_scores are then [entries]. */
+	/* The list that a forward pass with rounding has written. d_scores is then [entries]. */
 	uint64_t list_expert_ids, list_scores;
 	uint64_t router_bias, expert_scale;
 	sm_gradient d_router_bias, d_expert_scale;
 	uint64_t shared_w1, shared_w3, shared_w2, shared_gate;
 	uint64_t shared_h;
 	sm_gradient d_shared_w1, d_shared_w3, d_shared_w2, d_shared_gate;
-	/* Unless 0, the number of tokens of a sequence, a divisor of tokens: the balance loss is then
-	 * the mean over the sequences. */
+	/* 0, or the number of tokens of a sequence, which must divide tokens. The balance loss
+	 * is then the mean over the sequences. */
 	int64_t sequence;
 	uint64_t w1_scale;
 	uint64_t w3_scale;
@@ -241,7 +243,7 @@ int32_t sm_abi(void);
 const char *sm_error_text(void);
 
 /* Opens a device. "cuda:0" is the first GPU, in its primary context, which PyTorch and
- * the CUDA runtime also use. "emulated" needs no hardware; it is exact and slow. */
+ * the CUDA runtime also use. "emulated" needs no GPU; it is exact and slow. */
 sm_status sm_open(const char *name, sm_handle *device);
 
 /* Writes the configuration of the expert layers of a published model, from the text of
@@ -249,8 +251,8 @@ sm_status sm_open(const char *name, sm_handle *device);
  * sm_config describes the model's layers, the error says why. */
 sm_status sm_config_of_model(const char *json, sm_config *config);
 
-/* Creates a layer: emits its kernels, and loads them from the cache on disk or compiles
- * them. It may take seconds. */
+/* Creates a layer. This emits the layer's kernels, and compiles them or loads them from
+ * the cache on disk. It may take seconds. */
 sm_status sm_layer_new(sm_handle device, const sm_config *config, sm_handle *layer);
 
 /* Writes the sizes of the buffers for a number of tokens. entries is the number of
@@ -265,52 +267,56 @@ sm_status sm_forward(sm_handle layer, const sm_forward_pass *pass);
 sm_status sm_route(sm_handle layer, const sm_forward_pass *pass);
 sm_status sm_experts(sm_handle layer, const sm_forward_pass *pass);
 
-/* Writes packed weights in the order in which the kernels of small batches read them, to units:
- * sizes.units bytes, aligned to 256. Of the pass it reads stream and weights. With units
- * sm_forward and sm_experts of small batches read them alone; larger batches still read the
- * weights. The results have the same bits. It waits for the stream, and refuses scales
- * that the order has no place for. */
+/* Writes packed weights to the buffer units of the pass, in the order in which the kernels
+ * for small batches read them. The buffer has units bytes of sm_sizes, aligned to 256. Only
+ * stream, weights and units of the pass are used. If later passes have units, sm_forward and
+ * sm_experts of small batches read only units. Larger batches still read the weights. The
+ * results have the same bits. The function waits for the stream. It refuses scales that
+ * cannot be represented in this order. */
 sm_status sm_arrange(sm_handle layer, const sm_forward_pass *pass);
 
-/* sm_backward queues the gradients of sm_forward, and sm_experts_backward those of
- * sm_experts: d_scores are then gradients of the caller's scores, and fields of the
- * router are not read. */
+/* sm_backward queues the gradients of sm_forward, and sm_experts_backward the gradients of
+ * sm_experts. In the second case d_scores is the gradient of the caller's scores, and the
+ * fields of the router are not read. */
 sm_status sm_backward(sm_handle layer, const sm_backward_pass *pass);
 sm_status sm_experts_backward(sm_handle layer, const sm_backward_pass *pass);
 
-/* Load balancing without a loss. sm_loads queues the counting of a choice: it adds to loads
- * [E] i32 the number of tokens that chose each expert, from the expert_ids [T, K] of a pass.
- * Call it once for each micro-batch; the caller sets loads to 0 before the first one.
- * sm_update_selection_bias queues the step of an optimiser's step: selection_bias of an expert
- * grows by rate if its load is below the mean, and falls by rate if it is above; loads become
- * 0. DeepSeek-V3 uses a rate of 1e-3. If ranks share the layer, loads must be their sum. A
- * graph can capture both. */
+/* Load balancing without a loss. sm_loads queues a kernel that counts how many tokens chose
+ * each expert, from the expert_ids [T, K] of a pass, and adds the counts to loads [E] i32.
+ * Call it once for each micro-batch. The caller sets loads to 0 before the first one.
+ *
+ * sm_update_selection_bias queues one step of the bias; call it once for each step of the
+ * optimiser. The selection_bias of an expert grows by rate if its load is below the mean, and
+ * falls by rate if its load is above the mean. The loads become 0. DeepSeek-V3 uses a rate of
+ * 1e-3. If ranks share the layer, loads must be the sum over the ranks. A graph can capture
+ * both functions. */
 sm_status sm_loads(sm_handle layer, uint64_t stream, int64_t tokens, uint64_t expert_ids, uint64_t loads);
 sm_status sm_update_selection_bias(sm_handle layer, uint64_t stream, uint64_t loads, uint64_t selection_bias, double rate);
 
-/* Stores a layer's kernels in a cache directory ("" or NULL means the default one),
- * without a device: PTX, and machine code if NVIDIA's assembler is installed. Layers
- * that use the directory then load them. chip is "H200" or "H100". */
+/* Stores a layer's kernels in a cache directory ("" or NULL means the default one). It
+ * needs no device. It stores PTX, and machine code if NVIDIA's assembler is installed.
+ * Layers that use the directory then load the stored kernels. chip is "H200" or "H100". */
 sm_status sm_warm(const char *chip, const sm_config *config, const char *directory);
 
-/* Adds a bundle, or another cache directory, in which layers that are created later
- * look for their kernels after the cache on disk. Kernels that are found there need no
- * compilation. The file is only read, each kernel is checked, and it must not be moved. */
+/* Adds a bundle or a cache directory. Layers that are created later search it for their
+ * kernels after the default cache directory, and do not compile the kernels that they find.
+ * The bundle is only read, and each kernel is checked. The file must not be moved. */
 sm_status sm_add_bundle(const char *path);
 
 /* Sets the public key of bundles: the text of a key of the program minisign, or the path of
- * its file. Layers that are created later use bundles only with a signature of the key, in
- * the file BUNDLE.minisig, and no directory but the cache's own. An error if a bundle that
- * was added has none. Without a call the variable SONICMOE_CACHE_KEY has the key. */
+ * a file with the key. Layers that are created later use only bundles that have a signature
+ * by this key, in the file BUNDLE.minisig, and no directory except the default one. The
+ * result is an error if a bundle that was already added has no such signature. Without a
+ * call of this function, the key is the value of the variable SONICMOE_CACHE_KEY. */
 sm_status sm_set_bundle_key(const char *key);
 
-/* Closes a layer or a device. Passes of the layer, or of the device's layers, are then
- * errors. */
+/* Closes a layer or a device. Later passes of the layer, or of the device's layers, return
+ * an error. */
 sm_status sm_close(sm_handle any);
 
 /* Device memory for programs without another allocator, for example on the emulated
- * device. New memory has unspecified content. sm_write returns when the host's bytes may
- * be reused, sm_read when they have arrived. */
+ * device. New memory has unspecified content. sm_write returns when the caller may change
+ * the host's bytes, and sm_read returns when the bytes have arrived on the host. */
 sm_status sm_alloc(sm_handle device, int64_t bytes, uint64_t *address);
 sm_status sm_free(sm_handle device, uint64_t address);
 sm_status sm_write(sm_handle device, uint64_t stream, uint64_t to, const void *from, int64_t bytes);

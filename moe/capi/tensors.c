@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
-/* DLPack's structs, version 1, and its number of GPUs. */
+/* The structs of DLPack, version 1, and the number that means CUDA devices in DLPack. */
 enum { DL_CUDA = 2 };
 
 typedef struct {
@@ -81,7 +81,7 @@ static int known(void *object) {
 
 static void put(sm_pass *pass, int64_t field, uint64_t at) { memcpy(pass->bytes + field, &at, sizeof at); }
 
-/* Sets the addresses of a pass's parts, from an address on, and returns their size in bytes. */
+/* Sets the addresses of a pass's parts, which begin at the address from. Returns their size in bytes. */
 static int64_t lay_parts(const sm_plan *p, sm_pass *pass, sm_work of, uint64_t from) {
 	int64_t at = 0;
 	for (uint32_t i = 0; i < p->parts_count; i++) {
@@ -92,10 +92,10 @@ static int64_t lay_parts(const sm_plan *p, sm_pass *pass, sm_work of, uint64_t f
 	return at;
 }
 
-/* Returns a tensor's type as sm_gradient numbers it. */
+/* Returns the number of a tensor's type in sm_gradient. */
 static int32_t gradient_type(const tensor *t) { return t->type.code == 4 ? SM_BF16 : t->type.bits == 32 ? SM_F32 : SM_F16; }
 
-/* Writes the address of a tensor that fits to a pass. Returns 0 if memory for parts is too small. */
+/* Writes the address of a tensor to its field of the pass. Returns 0 if the tensor is memory for parts that is too small. */
 static int taken(const sm_plan *p, const sm_wanted *w, const tensor *t, sm_work of, sm_pass *pass) {
 	if (w->how & SM_KEPT) return lay_parts(p, pass, of, address(t)) <= t->shape[0];
 	put(pass, w->field, address(t));
@@ -106,7 +106,7 @@ static int taken(const sm_plan *p, const sm_wanted *w, const tensor *t, sm_work 
 	return 1;
 }
 
-/* Writes the tensors' addresses, the pass's size and the stream to a pass. Returns 0 if a tensor does not fit the plan. */
+/* Fills a pass: the tensors' addresses, the size of the pass and the stream. Returns 0 if a tensor does not fit the plan. */
 static int filled(const sm_plan *p, void *const *tensors, sm_pass *pass, sm_work *of) {
 	const exchange *dl = python.exchange;
 	for (uint32_t i = 0; i < p->count; i++) {
@@ -150,8 +150,8 @@ static int64_t workspace_of(sm_plan *p, sm_work of) {
 
 static void no_room(void *context, const char *kind, const char *text) { (void)context, (void)kind, (void)text; }
 
-/* Allocates the workspace of a pass, and memory for parts after it unless a tensor has the parts.
- * The caller releases it. Returns NULL if the allocation fails. */
+/* Allocates the workspace of a pass, followed by memory for the parts unless a tensor holds the
+ * parts. The caller releases the memory. Returns NULL if the allocation fails. */
 static owned *lend_workspace(sm_plan *p, sm_work of, sm_pass *pass) {
 	const exchange *dl = python.exchange;
 	int64_t need = workspace_of(p, of);
@@ -206,7 +206,7 @@ static void *weight_at(void *modules, void *place) {
 	return buffers ? python.in(buffers, name) : found;
 }
 
-/* Puts a new reference to each weight into tensors, after x, o and logits. Returns 0 if a weight is missing. */
+/* Stores a new reference to each weight in tensors, after x, o and logits. Returns 0 if a weight is missing. */
 static int hold_weights(const sm_plan *p, void *modules, void *places, void **tensors) {
 	for (intptr_t i = 0; i < python.length(places); i++) {
 		void *of = python.item(places, i), *weight = weight_at(modules, python.item(of, 1));
@@ -225,9 +225,9 @@ static intptr_t answer(const void *function) {
 	return number;
 }
 
-/* Returns the plan of a capsule, or NULL if a pass of x must not use it: something observes the pass, but
- * for autograd if it records, or the plan's device is not torch's current device. A pass makes the
- * device's context current on this thread, so torch must agree. */
+/* Returns the plan of a capsule, or NULL if a pass of x must not use the plan. This is so if something
+ * observes the pass (autograd does not count if recorded is not 0), and if the plan's device is not
+ * torch's current device: a pass makes the device's context current on this thread, and torch must agree. */
 static sm_plan *unwatched(void *capsule, void *x, int recorded) {
 	if (sm_forked || !known(x)) return NULL;
 	for (int i = 0; i < SM_WATCHERS; i++)

@@ -12,11 +12,11 @@
 
 #include "sonicmoe.h"
 
-/* The largest numbers of tensors and of parts of a pass, and the number of workspace sizes
- * that a plan remembers. */
+/* The largest number of tensors of a pass, the largest number of its parts (see sm_part), and
+ * the number of workspace sizes that a plan remembers. */
 enum { SM_TENSORS = 80, SM_PARTS = 5, SM_KNOWN_SIZES = 64 };
 
-/* x, o and logits come before the weights of a forward pass. */
+/* The number of tensors before the weights in a forward pass: x, o and logits. */
 enum { SM_BEFORE_WEIGHTS = 3 };
 
 /* The number of functions that report whether something observes a pass: autograd, which is the
@@ -29,8 +29,8 @@ enum {
 	SM_OPTIONAL = 2, /* may be None */
 	SM_GRADIENT = 4, /* its field is an sm_gradient */
 	SM_ADDED = 8,    /* the gradient is added to the old values; may also be f32 */
-	SM_KEPT = 16,    /* the memory of the plan's parts */
-	SM_LISTED = 32   /* its length is the number of entries */
+	SM_KEPT = 16,    /* the tensor is the memory of the plan's parts */
+	SM_LISTED = 32   /* its length is the number of list entries */
 };
 
 /* The type and shape that a tensor of a pass must have, and the field for its address. */
@@ -43,33 +43,33 @@ typedef struct sm_wanted {
 	int64_t shape[3]; /* -1 is the number of tokens, -2 the number of entries */
 } sm_wanted;
 
-/* A part of a pass: memory without a tensor of its own. It has token_bytes for each token and
- * entry_bytes for each entry, and starts at a multiple of SM_PART_ALIGN. */
+/* A part of a pass: memory that is no tensor of its own. A part has token_bytes bytes for each
+ * token and entry_bytes bytes for each list entry, and starts at a multiple of SM_PART_ALIGN. */
 typedef struct sm_part {
 	int64_t field, token_bytes, entry_bytes;
 } sm_part;
 
 enum { SM_PART_ALIGN = 256 };
 
-/* A pass of either direction. Both structs begin with the same fields. */
+/* A forward or a backward pass. Both structs begin with the same fields. */
 typedef union sm_pass {
 	sm_forward_pass forward;
 	sm_backward_pass backward;
 	unsigned char bytes[sizeof(sm_backward_pass)];
 } sm_pass;
 
-/* The size of a pass. A pass without a list has 0 entries. */
+/* The size of a pass: its numbers of tokens and of list entries. A pass without a list has 0 entries. */
 typedef struct sm_work {
 	int64_t tokens, entries;
 } sm_work;
 
-/* The workspace of a pass of this size; 0 bytes means not known. */
+/* The bytes of workspace of a pass of a size. 0 bytes means that they are not known. */
 typedef struct sm_known {
 	sm_work of;
 	int64_t bytes;
 } sm_known;
 
-/* Addresses in a process with Python, set once for all plans. */
+/* Addresses of functions and objects of Python and torch, set once for all plans. */
 typedef struct sm_python {
 	const void *exchange;  /* torch's DLPackExchangeAPI */
 	const void *none;      /* Python's None */
@@ -79,7 +79,7 @@ typedef struct sm_python {
 	void *(*type_of)(void *);
 	void (*hold)(void *);
 	void (*forget)(void *);
-	void (*unraise)(void); /* clears the exception for an object that is not a tensor */
+	void (*unraise)(void); /* clears the exception that an object that is no tensor caused */
 	void *(*leave)(void);  /* lets other Python threads run until enter */
 	void (*enter)(void *);
 	intptr_t (*length)(void *tuple);
@@ -96,19 +96,19 @@ typedef struct sm_python {
 	const void *current_device, *empty_like, *watchers[SM_WATCHERS];
 	/* The names of a module's dictionaries. */
 	const void *modules, *parameters, *buffers;
-	/* Tuples for finding hooks of a module's call: names of attributes that are set or not
-	 * empty if the module has a hook, and dictionaries that are not empty if all modules have
-	 * one. */
+	/* Two tuples for finding hooks of a module's call. hooks has names of attributes; one of
+	 * them is set or not empty if the module has a hook. global_hooks has dictionaries; one of
+	 * them is not empty if all modules have a hook. */
 	void *hooks, *global_hooks;
 } sm_python;
 
 /* Passes the addresses to the library, before any plan is used. */
 void sm_use_python(const sm_python *python);
 
-/* The properties that all passes of one kind share. */
+/* The properties that all passes of one kind, of one layer, share. */
 typedef struct sm_plan {
 	sm_handle layer;
-	/* queue is sm_forward or another pass's function, sizes is sm_sizes. */
+	/* queue is the function of the pass, such as sm_forward. sizes is sm_sizes. */
 	sm_status (*queue)(sm_handle, const void *pass);
 	sm_status (*sizes)(sm_handle, int64_t tokens, int64_t entries, sm_sizes_of *);
 	int32_t device_type, device_index;
@@ -116,32 +116,33 @@ typedef struct sm_plan {
 	uint32_t entries;     /* offset of the field for the number of entries, 0 without a list */
 	uint32_t count;       /* the length of wanted */
 	uint32_t parts_count; /* the length of parts */
-	uint32_t kept;        /* not 0: the parts are in the tensor with SM_KEPT, else after the workspace */
+	uint32_t kept;        /* not 0: the parts are in the tensor with SM_KEPT; 0: they follow the workspace */
 	sm_wanted wanted[SM_TENSORS];
 	sm_part parts[SM_PARTS];
-	sm_known known[SM_KNOWN_SIZES]; /* index: tokens + entries, modulo SM_KNOWN_SIZES */
+	sm_known known[SM_KNOWN_SIZES]; /* indexed by tokens + entries, modulo SM_KNOWN_SIZES */
 	sm_pass pass;                   /* the fields that do not depend on tensors */
 } sm_plan;
 
 /* A Python builtin (METH_FASTCALL) whose first argument is a capsule with a plan. It queues a
- * pass of the tensors, the first of which has SM_ROWS, on the current stream of the plan's
- * device. It returns the status, or -1 without queueing anything if a tensor does not fit the
- * plan. Torch allocates the workspace and gets it back as soon as the pass is queued: later
- * uses of that memory are on the same stream, so they run after the pass. */
+ * pass of the tensors on the current stream of the plan's device. The first tensor must have
+ * SM_ROWS. The result is the status, or -1 without queueing anything if a tensor does not fit
+ * the plan. Torch allocates the workspace, and gets it back as soon as the pass is queued. This
+ * is safe because torch uses the memory again only on the same stream, after the pass. */
 void *sm_queue_tensors(void *capsule, void *const *tensors, intptr_t count);
 
-/* The same for a forward pass without logits that nothing observes, from x [T, d] and a tuple of
- * all weights. It returns a new tensor o, or None if the caller must use another way, which
- * then reports any error. */
+/* Like sm_queue_tensors, for a forward pass without logits that nothing observes. The arguments
+ * are x [T, d] and a tuple of all weights. The result is a new tensor o, or None if the caller
+ * must use another way, which then reports any error. */
 void *sm_infer(void *capsule, void *const *arguments, intptr_t count);
 
-/* The same for x [..., d], the dictionary of a torch module, and the places of its weights: a tuple
- * of (number of the weight, (names of the modules on the path, name of the parameter or buffer)).
- * Weights without a place are None. If the module's call has hooks, the result is None. */
+/* Like sm_infer, for x [..., d], the dictionary of a torch module, and the places of its weights: a
+ * tuple of (number of the weight, (names of the modules on the path, name of the parameter or
+ * buffer)). Weights without a place are None. If the module's call has hooks, the result is None. */
 void *sm_infer_module(void *capsule, void *const *arguments, intptr_t count);
 
-/* Returns the weights of a module as a tuple in the order of their places, for a pass of x that
- * autograd records, or None if the caller must find them. The arguments are as in sm_infer_module. */
+/* Returns the weights of a module, for a pass of x that autograd records, as a tuple in the order
+ * of their places. Returns None if the caller must find the weights. The arguments are the same as
+ * for sm_infer_module. */
 void *sm_weights_of(void *capsule, void *const *arguments, intptr_t count);
 
 #endif

@@ -4,10 +4,10 @@
 #include "text.h"
 
 /*
- * Each thread allocates its own text, which is freed when the thread ends. It is not a
- * _Thread_local variable: with Go, all such variables of the library would take space
- * in the few hundred bytes that a process reserves for libraries that it loads late,
- * and PyTorch needs these bytes too.
+ * Each thread allocates the text of its last error, which is freed when the thread ends.
+ * The text is not a _Thread_local variable. In a library with Go, all such variables take
+ * space in the few hundred bytes that a process reserves for libraries loaded late, and
+ * PyTorch needs these bytes, too.
  */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;

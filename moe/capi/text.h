@@ -6,7 +6,7 @@
 
 __attribute__((visibility("hidden"))) char *sm_text(void);
 
-/* Not 0 in a child of the process that loaded the library. */
+/* Not 0 in a process that was forked from the process that loaded the library. */
 __attribute__((visibility("hidden"))) extern int sm_forked;
 
 #endif

@@ -1,7 +1,7 @@
-// A stand-in for the CUDA driver library: it writes down what it is called
-// with, keeps device memory on the heap, and fails where it is told to.
-// Built with -DOLD it is a driver for CUDA 11.8, with -DNO_TENSORMAP it lacks
-// an optional function, with -DNO_LAUNCH a required one.
+// A library that replaces the CUDA driver library in tests. It records its calls, keeps
+// device memory on the heap, and fails in the functions that a test chooses. Built with
+// -DOLD it is a driver for CUDA 11.8. With -DNO_TENSORMAP it lacks an optional function,
+// and with -DNO_LAUNCH a required one.
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -21,14 +21,14 @@ static int not_ready, block_ms, capturing, gpus = 2;
 static __thread void *context;
 static uintptr_t next_handle = 0x1000;
 
-// Controls for the test.
+// Functions with which a test controls the library.
 void fake_fail(const char *name, int code) {
 	pthread_mutex_lock(&lock);
 	snprintf(failing.name, sizeof failing.name, "%s", name);
 	failing.code = code;
 	pthread_mutex_unlock(&lock);
 }
-// fake_lose makes a GPU one that the driver counts and does not have.
+// fake_lose makes a GPU lost: the driver counts it but cannot use it.
 static int lost = -1;
 void fake_lose(int ordinal) { lost = ordinal; }
 void fake_set(int queries_not_ready, int ms, int gpu_count) { not_ready = queries_not_ready; block_ms = ms; gpus = gpu_count; }
@@ -50,8 +50,8 @@ static int fails(const char *name) {
 	pthread_mutex_unlock(&lock);
 	return code;
 }
-// Users of the primary contexts 0xC0 + device, and calls that came when none was
-// left, or for a stream that was destroyed.
+// users counts the users of the primary contexts 0xC0 + device. late counts the calls
+// that used a context without users, or a stream that was destroyed.
 static int users[64], late;
 static unsigned char gone[1 << 16]; // by handle / 16
 int fake_late(void) { return __sync_fetch_and_add(&late, 0); }
@@ -65,8 +65,8 @@ static void used(void *stream) {
 	uintptr_t h = (uintptr_t)stream / 16;
 	if (h && h < sizeof gone && gone[h]) __sync_add_and_fetch(&late, 1);
 }
-// A function that needs a context answers 201 without one, and 709 when it was
-// given back.
+// A function that needs a context returns 201 without a current context, and 709 if the
+// context was released.
 #define FREE(name) int failed = fails(#name); if (failed) return failed
 #define NEEDS(name) FREE(name); if (!context) return 201; if (released()) return 709
 

@@ -1,6 +1,6 @@
-// CUDA's own header, made fit for github.com/mumax/3/cuda/cu: from CUDA 13 on
-// the name cuCtxCreate means a function of four arguments, the package calls
-// the one of three. Name this directory before that of CUDA's header:
+// Adapts CUDA's header to github.com/mumax/3/cuda/cu. From CUDA 13 on, the name cuCtxCreate
+// means a function with four arguments, but the package calls the one with three. Name this
+// directory before the directory of CUDA's header:
 //
 //	CGO_CFLAGS="-I$PWD/driver/mumax/include -I/path/to/cuda/include"
 #include_next <cuda.h>

@@ -1,11 +1,11 @@
-// A library to link programs with that use github.com/mumax/3/cuda/cu, on a
-// machine without a driver: every function that the package calls is there and
-// answers CUDA_ERROR_STUB_LIBRARY. Built with
+// A library for linking programs that use github.com/mumax/3/cuda/cu on a machine without
+// a driver. It has every function that the package calls, and each returns
+// CUDA_ERROR_STUB_LIBRARY. It is built with
 //
 //	cc -shared -Wl,-soname,libcuda.so.1 -o libcuda.so linkcuda.c
 //
-// the program loads the driver's own libcuda.so.1 where that is installed.
-// The definitions are weak, so that a library for tests may have better ones.
+// A program linked with it loads the driver's own libcuda.so.1 if that is installed.
+// The definitions are weak, so that a library for tests can replace them.
 #define STUB(name) __attribute__((weak)) int name(void) { return 34; }
 
 STUB(cuInit) STUB(cuDriverGetVersion)

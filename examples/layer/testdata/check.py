@@ -1,4 +1,4 @@
-"""Makes files for the layer command and holds its output against float64.
+"""Makes files for the command layer, and compares the command's output with float64.
 
     check.py write  -weights W -input X -tokens T -hidden D -intermediate N -experts E
                     [-layout concatenated|interleaved|separate] [-seed S] [-scale STD]
@@ -6,25 +6,26 @@
     check.py verify -weights W -input X -output O -topk K
                     [-layout concatenated|interleaved] [-sample TOKENS]
 
-Files are written and read by PyTorch's safetensors package: with torch where
-it can be imported (on the GPU if there is one), else with numpy, which has no
-bf16, so its bits are kept as uint16. verify prints one line; exit code 1 means
-that the output is wrong. Where the input has do, which -backward writes, the
-gradients are verified too, of all tokens.
+PyTorch's safetensors package writes and reads the files. If torch can be imported, tensors are
+torch's, on the GPU if there is one. Otherwise they are numpy's. numpy has no bf16, so their bits
+are kept as uint16.
+
+verify prints one line. Exit code 1 means that the output is wrong. If the input has the tensor do,
+which -backward writes, verify also checks the gradients, for all tokens.
 """
 
 import argparse
 import sys
 
-ROW = 6e-3  # relative L2 norm of a row's error
-ELEMENT = 2e-2  # an element's error, relative to the largest of its row
-FP32_SUM = 2**-20  # of the sum of its terms' sizes an FP32 sum may be off
-SCORE = 1e-5  # a score's error where the logits round alike
-FLIPPED = 0.05  # of the tokens may have a logit that FP32 rounds the other way
+ROW = 6e-3  # largest relative L2 norm of a row's error
+ELEMENT = 2e-2  # largest error of an element, relative to the largest element of its row
+FP32_SUM = 2**-20  # largest error of an FP32 sum, relative to the sum of its terms' magnitudes
+SCORE = 1e-5  # largest error of a score if the logits round in the same way
+FLIPPED = 0.05  # largest share of tokens with a logit that an FP32 sum rounds to another bf16 number
 
 
 class Torch:
-    """Tensors are torch's own, bf16 ones as such."""
+    """Tensors are torch's, and bf16 tensors have torch's bf16 type."""
 
     def __init__(self):
         import torch
@@ -103,7 +104,8 @@ class Numpy:
         return draw
 
     def save(self, path, tensors):
-        """Old versions of the package take a tensor's bytes, new ones its address."""
+        """Writes tensors to a file. Old versions of the package take the bytes of a tensor, and new
+        ones its address."""
         arrays = {k: self.m.ascontiguousarray(t) for k, t in tensors.items()}
         if hasattr(self.safetensors, "TensorSpec"):
             entries = {
@@ -183,13 +185,14 @@ def write(b, a):
 
 
 def bf16_round(b, x):
-    """x, float64, rounded once to the 8 significant bits of bf16, ties to even."""
+    """Returns x, a float64, rounded once to the 8 significant bits of bf16, with ties to even."""
     fraction, exponent = b.m.frexp(x)
     return b.m.ldexp(b.m.round(fraction * 256) / 256, exponent)
 
 
 def bf16_step(b, x):
-    """The distance of bf16 numbers at x, and a little for FP32 sums."""
+    """Returns the distance between bf16 numbers near x, plus a little for the error of FP32
+    sums."""
     _, exponent = b.m.frexp(x)
     return b.m.ldexp(b.m.ones_like(x), exponent - 8) * 1.01 + 1e-6
 
@@ -200,7 +203,7 @@ def softmax(b, logits):
 
 
 def check_outputs(b, out, weights, tokens, hidden, topk, backward):
-    """Names, formats, shapes, and that every token has K experts that exist."""
+    """Checks names, formats and shapes, and that every token has K experts that exist."""
     experts = len(weights["router.weight"])
     want = {"o": ((tokens, hidden), b.bf16), "scores": ((tokens, topk), b.f32), "experts": ((tokens, topk), b.i32)}
     if backward:
@@ -220,10 +223,11 @@ def check_outputs(b, out, weights, tokens, hidden, topk, backward):
 
 
 def check_routing(b, logits, ids, scores, topk):
-    """The scores and experts to go on with, and how many tokens differ.
+    """Returns the scores and experts to compare the output with, and for how many tokens they were
+    taken from the output.
 
-    They are float64's own, except for tokens where FP32 sums may round to
-    another bf16 number: there those of the output, if they are plausible.
+    They are computed in float64. For a token whose FP32 sums may round to another bf16 number, they
+    are taken from the output, if those are plausible.
     """
     rounded = bf16_round(b, logits)
     own = b.order(rounded)[:, :topk]
@@ -253,7 +257,7 @@ def check_routing(b, logits, ids, scores, topk):
 
 
 def expert(b, weights, e, layout):
-    """Gate, up and down of one expert in float64."""
+    """Returns gate, up and down of one expert in float64."""
     down = b.wide(weights["experts.down"][e])
     if "experts.gate" in weights:
         return b.wide(weights["experts.gate"][e]), b.wide(weights["experts.up"][e]), down
@@ -261,13 +265,13 @@ def expert(b, weights, e, layout):
 
 
 def halves(w, layout):
-    """Gate's and up's rows of one expert's gate_up."""
+    """Returns the rows of gate and of up in gate_up of one expert."""
     n = len(w) // 2
     return (w[0::2], w[1::2]) if layout == "interleaved" else (w[:n], w[n:])
 
 
 def experts_output(b, weights, x, ids, scores, layout):
-    """O in float64, expert by expert."""
+    """Returns O in float64, computed expert by expert."""
     o = b.zeros(x.shape)
     for e in range(len(weights["router.weight"])):
         rows, slots = b.where(ids == e)
@@ -281,8 +285,8 @@ def experts_output(b, weights, x, ids, scores, layout):
 
 
 def check_gradients(b, weights, x, do, ids, scores, out, layout):
-    """Holds all gradients against float64. H is rounded to bf16, as the layer
-    keeps it; the router's gradient starts from the output's own dscores."""
+    """Compares all gradients with float64. H is rounded to bf16, in which the layer saves it. The
+    gradient of the router is computed from dscores of the output."""
     dx, dscores = b.zeros(x.shape), b.zeros(scores.shape)
     router = b.wide(weights["router.weight"])
     for e in range(len(router)):
@@ -298,8 +302,8 @@ def check_gradients(b, weights, x, do, ids, scores, out, layout):
         want["dexperts.gate"], want["dexperts.up"] = dgate.T @ x[rows], dup.T @ x[rows]
         if "dexperts.gate_up" in got:
             got["dexperts.gate"], got["dexperts.up"] = halves(got["dexperts.gate_up"], layout)
-        # Where H lies so near the middle of two bf16 numbers that an FP32 sum
-        # may round it the other way, either gradient is right.
+        # If an FP32 sum may round H to another bf16 number, because H lies near the middle of two,
+        # the gradients for both numbers are accepted.
         sizes = [abs(x[rows]) @ abs(w).T for w in (gate_w, up_w)]
         others = [0, 0, 0]
         for sign in (-1, 1):
@@ -330,18 +334,18 @@ def check_gradients(b, weights, x, do, ids, scores, out, layout):
 
 
 def activation_gradients(b, s, da, gate, up):
-    """A, and the gradients of gate and up."""
+    """Returns A, and the gradients of gate and up."""
     sigmoid = 1 / (1 + b.m.exp(-gate))
     silu = gate * sigmoid
     return silu * up, s * da * up * sigmoid * (1 + gate * (1 - sigmoid)), s * da * silu
 
 
 def check(b, name, got, want, allow=0.0):
-    """The largest errors of a row and of an element, beyond what each element
-    is allowed, in words."""
+    """Returns the largest errors of a row and of an element, beyond the allowed error of each
+    element, as text."""
     if not bool(b.m.isfinite(got).all()):
         raise SystemExit(f"{name} has numbers that are not finite")
-    tiny = 1e-300  # a row that should be zero must be
+    tiny = 1e-300  # so that a row that must be zero may have no error
     off = abs(got - want) - allow
     off = off * (off > 0)
     row = float(((off**2).sum(1) ** 0.5 / ((want**2).sum(1) ** 0.5 + tiny)).max())

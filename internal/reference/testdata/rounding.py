@@ -1,13 +1,13 @@
-"""Writes rounding.json: which tokens experts take, and with what scores, by the
-formulae of SonicMoE's script of token rounding (its ways nr, up, down and top_k),
-at sizes of that script.
+"""Writes rounding.json: which tokens experts take, and with what scores, by the formulae of
+SonicMoE's script of token rounding (for its ways nr, up, down and top_k), at the sizes of that
+script.
 
     pip install torch
     python3 internal/reference/testdata/rounding.py
 
-Logits are not in the file: both sides make them of one formula, with values that
-float32 holds. All is float64; where the script sorts without saying what comes first
-of equals, the lower index does.
+The file does not contain the logits. This script and the Go test compute them by the same formula,
+with values that float32 holds exactly. Everything is float64. The script does not say which of two
+equal values comes first when it sorts; here it is the one with the lower index.
 """
 
 import json
@@ -21,7 +21,8 @@ SIZES = [(2048, 64, 8), (16384, 256, 8), (16384, 512, 4)]  # T, E, K
 
 
 def logits(tokens, experts):
-    """Nearly even routing, as in the script: a hash of each index, in [-2, 2)."""
+    """Returns logits for an almost even routing, as in SonicMoE's script: a hash of each index, in
+    [-2, 2)."""
     mask = 0xFFFFFFFF
     h = torch.arange(tokens * experts, dtype=torch.int64)
     h = (h * 2654435761 + 12345) & mask
@@ -36,7 +37,7 @@ def logits(tokens, experts):
 
 def rounded(way, f):
     if way == "nr":
-        return torch.round(f / TILE) * TILE  # half to even
+        return torch.round(f / TILE) * TILE  # ties to even
     if way == "up":
         return torch.ceil(f / TILE) * TILE
     if way == "down":
@@ -49,8 +50,8 @@ def golden(tokens, experts, k):
     order = torch.sort(logits(tokens, experts), dim=-1, descending=True, stable=True).indices[:, :k]
     scores = torch.gather(raw, 1, order)
     scores = scores / scores.sum(-1, keepdim=True)
-    merged = raw.scatter(1, order, scores)                # what a token weighs
-    preferred = (raw - 1).scatter(1, order, scores)       # what experts choose by
+    merged = raw.scatter(1, order, scores)                # the weight of the expert's output for a token
+    preferred = (raw - 1).scatter(1, order, scores)       # the values by which experts choose tokens
     by_expert = torch.sort(preferred, dim=0, descending=True, stable=True).indices
     f = torch.zeros(experts, dtype=torch.float64)
     f.scatter_add_(0, order.flatten(), torch.ones(tokens * k, dtype=torch.float64))

@@ -1,5 +1,5 @@
-"""Builds the shared library and the kernels of known models with Go, and a wheel for every Python 3
-of this system."""
+"""Builds the shared library and the kernels of known models with Go. Makes a wheel for every Python
+3 of this system."""
 
 import os
 import re
@@ -35,8 +35,9 @@ class Build(build_py):
             shutil.copy(HERE.parents[2] / notice, out.with_name(notice))
 
     def bundle(self, out):
-        """Emits the kernels of models.json. They are machine code if NVIDIA's ptxas is installed,
-        else PTX, which the driver compiles at the first use. warmup's output says which."""
+        """Emits the kernels of models.json. They are machine code if NVIDIA's ptxas is installed.
+        Otherwise they are PTX, which the driver compiles at the first use. The output of warmup
+        says which."""
         with tempfile.TemporaryDirectory() as cache:
             subprocess.run(
                 ["go", "run", "./examples/warmup", "fill", "-bar=false", "-layers", str(HERE / "models.json"), "-cache", cache, "-export", str(out)],
@@ -45,7 +46,7 @@ class Build(build_py):
 
 
 class Wheel(bdist_wheel):
-    """Any Python 3 loads the library, but only this system's libc, or a newer one."""
+    """A wheel for every Python 3. Its library needs this system's libc, or a newer one."""
 
     def get_tag(self):
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
@@ -57,7 +58,7 @@ class Wheel(bdist_wheel):
 
 
 class Native(Distribution):
-    """A distribution with machine code in it."""
+    """A distribution that contains machine code."""
 
     def has_ext_modules(self):
         return True

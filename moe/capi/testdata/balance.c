@@ -14,7 +14,7 @@ static const float RATE = 0.25f;
 
 static void read_into(void *to, uint64_t from, int64_t bytes) { must("sm_read", sm_read(device, 0, to, from, bytes)); }
 
-/* Returns the balance loss as the mean over sequences of that many tokens. */
+/* Returns the balance loss: the mean over sequences of length tokens. */
 static double balance(int length, uint16_t logits[T][E]) {
 	double sum = 0;
 	for (int first = 0; first < T; first += length) {
@@ -33,7 +33,7 @@ static double balance(int length, uint16_t logits[T][E]) {
 	return sum * E / ((double)K * length * T);
 }
 
-/* A step of two micro-batches: the loss of sequences, the loads and the bias. */
+/* A training step of two micro-batches, with the loss of sequences, the loads and the bias. */
 typedef struct {
 	sm_handle layer;
 	sm_forward_pass f;
@@ -75,7 +75,7 @@ static void replay(training *s) {
 	cuda("cuStreamSynchronize", stream, NULL, NULL);
 }
 
-/* Returns the number of experts whose bias was not changed by their load, and by it alone. */
+/* Returns the number of experts whose bias was not changed exactly as their load demands. */
 static int wrong_steps(training *s, const float before[E]) {
 	float after[E];
 	int32_t left[E];
@@ -91,7 +91,7 @@ static int wrong_steps(training *s, const float before[E]) {
 	return wrong;
 }
 
-/* Checks a step that has run. The bias was before. Returns whether something is wrong. */
+/* Checks a step that has run. before is the bias before the step. Returns whether something is wrong. */
 static int check(training *s, const char *how, const float before[E], uint16_t logits[T][E]) {
 	float losses[2];
 	read_into(ids, s->f.expert_ids, sizeof ids);

@@ -1,5 +1,5 @@
-/* Packed weights: the output of MXFP4 weights, with and without units, is that of the bf16
- * weights that the codes mean. */
+/* Packed weights: checks that MXFP4 weights, with and without the buffer of sm_arrange, give the
+ * same output as the bf16 weights that the codes stand for. */
 #define main example
 #include "../../../examples/c/layer.c"
 #undef main
@@ -9,7 +9,7 @@ static uint16_t packed[T * D], plain[T * D], arranged[T * D];
 
 static const float numbers[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
 
-/* Fills codes and scales at random, and values with what they mean. */
+/* Fills codes and scales at random, and values with the bf16 weights that they stand for. */
 static void quantise(uint8_t *codes, uint8_t *scales, uint16_t *values, int n) {
 	for (int i = 0; i < n / 2; i++) codes[i] = (uint8_t)rand();
 	for (int i = 0; i < n / 32; i++) scales[i] = (uint8_t)(121 + rand() % 4);

@@ -9,8 +9,8 @@ enum { TILE = 8, MOST = R + E * (TILE - 1), SEEDS = 6 };
 static int32_t list_ids[MOST], list_tokens[MOST];
 static float list_scores[MOST], d_scores[MOST];
 
-/* Returns the number of rows of all experts, and of each expert in of. Ends the program
- * if an expert's rows are not whole tiles. */
+/* Counts the rows of each expert in of, and returns the number of all rows. Ends the program
+ * if the rows of an expert are not whole tiles. */
 static int counts(int rows, int of[E]) {
 	int all = 0;
 	memset(of, 0, E * sizeof of[0]);
@@ -52,7 +52,7 @@ int main(void) {
 		.o = alloc(sizes.o), .h = alloc(sizes.h),
 		.entries = rows, .token_indices = alloc(sizes.expert_ids),
 	};
-	/* A list without ids and scores of its own would overwrite the routing. */
+	/* If the list had no ids and scores of its own, it would overwrite the routing. This is an error. */
 	sm_status s = sm_forward(layer, &f);
 	printf("one list for both: status %d: %s\n", (int)s, s == SM_OK ? "" : sm_error_text());
 
@@ -83,7 +83,7 @@ int main(void) {
 	off = sqrt(off / squares);
 	printf("forward: %d rows, o is within %.4f of a loop in double\n", counts(rows, of), off);
 
-	/* o is linear in the scores too. */
+	/* o is also linear in the scores. */
 	sm_backward_pass b = {
 		.size = sizeof b, .tokens = T, .workspace = f.workspace, .workspace_bytes = f.workspace_bytes,
 		.x = f.x, .router = f.router, .w1 = f.w1, .w2 = f.w2,

@@ -54,7 +54,7 @@ int main(void) {
 	off = sqrt(off / squares);
 	printf("forward: o is within %.4f of a loop in double\n", off);
 
-	/* The gradient of o is o itself. The shared part of o is linear in the shared W2. */
+	/* The gradient of o is o itself. The part of o from the shared expert is linear in the shared W2. */
 	sm_backward_pass b = {
 		.size = sizeof b, .tokens = T, .workspace = f.workspace, .workspace_bytes = f.workspace_bytes,
 		.x = f.x, .router = f.router, .w1 = f.w1, .w2 = f.w2,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes types.json: every model type of the transformers package whose default
-config.json mentions experts, with those fields of it that may belong to the layer.
+"""Writes types.json: every model type of the transformers library whose default config.json
+mentions experts, with the fields of it that may belong to the layer.
 
     pip install transformers torch && python3 modeltypes.py
 """
@@ -20,7 +20,7 @@ FIELDS = re.compile(
 
 
 def layer(config):
-    """The fields that may belong to the expert layers, and the text model's."""
+    """Returns the fields that may belong to the expert layers, also those of the text model."""
     return {
         name: layer(value) if name in INNER else value
         for name, value in sorted(config.items())
@@ -32,7 +32,7 @@ rows = {}
 for name in sorted(CONFIG_MAPPING.keys()):
     try:
         config = json.loads(CONFIG_MAPPING[name]().to_json_string(use_diff=False))
-    except Exception:  # a model of parts that has no default
+    except Exception:  # a model that consists of several parts and has no default
         continue
     if re.search("expert|moe_", json.dumps(config)):
         rows[name] = layer(config)

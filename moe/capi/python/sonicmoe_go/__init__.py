@@ -4,15 +4,17 @@
     y = layer(x)
     y.sum().backward()
 
-The kernels come from one shared library, the Go package sonicmoe/moe. It needs a GPU's driver, but
-no toolkit and no compiler. Config describes a layer. moe and moe_experts are functions, and warm
-fills a cache of kernels in advance. register_with_transformers lets models of transformers use the
-library for their experts. sonicmoe_go.sonicmoe has the names of SonicMoE's own package, and
-install_as_sonicmoe lets programs import them as sonicmoe.
+The kernels come from one shared library, which contains the Go package sonicmoe/moe. The library
+needs a GPU's driver, but no toolkit and no compiler.
 
-Use the package in processes that were spawned, or forked before their first use of it: Go does not
-work in the child of a fork. A process can hold one Go runtime, so another Python package made with
-Go cannot be loaded in the same process.
+Config describes a layer. moe and moe_experts are functions, and warm fills a cache of kernels in
+advance. register_with_transformers lets models of transformers use the library for their experts.
+sonicmoe_go.sonicmoe has the names of SonicMoE's own package, and install_as_sonicmoe lets programs
+import them as sonicmoe.
+
+Use the package in processes that were spawned, or that were forked before their first use of it: Go
+does not work in the child of a fork. A process can hold only one Go runtime, so another Python
+package made with Go cannot be loaded in the same process.
 """
 
 from ._device import emulate

@@ -1,4 +1,5 @@
-"""Devices of tensors: a GPU in place, or the emulated device by copies."""
+"""Devices for tensors: a GPU, on which tensors are used in place, or the emulated device, to which
+CPU tensors are copied."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _emulated = False
 
 
 def emulate(on: bool = True) -> None:
-    """Runs CPU tensors on the emulated device: slow and exact, for tests."""
+    """Makes layers run CPU tensors on the emulated device. It is slow and exact, for tests."""
     global _emulated
     _emulated = on
 
@@ -35,8 +36,8 @@ class Gpu:
         self.index = x.device.index
 
     def __enter__(self):
-        # The library makes the device's context current on this thread, so torch
-        # must do so too; the guard costs nothing if it has.
+        # The library makes the device's context current on this thread, and torch must agree. The
+        # guard does this, and costs nothing if torch's device is already the same.
         self._guard = None
         if torch.cuda.current_device() != self.index:
             self._guard = torch.cuda.device(self.index)
@@ -60,7 +61,7 @@ class Gpu:
 
 
 class Emulated:
-    """Tensors of the CPU: copied to the emulated device, and back if the pass writes them."""
+    """CPU tensors. They are copied to the emulated device, and back if the pass writes them."""
 
     stream = 0
 
@@ -85,7 +86,7 @@ class Emulated:
         return address.value
 
     def read(self, t: torch.Tensor | None) -> int:
-        """Returns the address of a tensor's copy."""
+        """Returns the address of a copy of a tensor on the device."""
         if t is None:
             return 0
         address = self._alloc(t)
@@ -93,14 +94,15 @@ class Emulated:
         return address
 
     def read_all(self, ts) -> list[int]:
-        """Returns the addresses of tensors' copies."""
+        """Returns the addresses of copies of tensors on the device."""
         return [self.read(t) for t in ts]
 
     def written(self, t: torch.Tensor | None) -> int:
-        """Returns the address of memory that is copied to a tensor at the end."""
+        """Returns the address of device memory that is copied to the tensor when the pass has
+        ended."""
         if t is None:
             return 0
-        # A pass that accumulates needs the present content.
+        # A pass that adds to a tensor needs the tensor's present content.
         address = self.read(t)
         self.back.append((t, address))
         return address

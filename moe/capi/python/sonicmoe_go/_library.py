@@ -1,7 +1,8 @@
-"""The shared library by ctypes: devices, layers and errors. This module does not use tensors.
+"""The shared library, called through ctypes: devices, layers and errors. This module does not use
+tensors.
 
-The library is loaded at its first use. Go does not work in the child of a fork, so a child of a
-process that used the library gets an error.
+The library is loaded at its first use. Go does not work in the child of a fork. A child of a
+process that has used the library therefore gets an error.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class Error(RuntimeError):
 
 
 class ArgumentError(Error, ValueError):
-    """A wrong argument: its name, its value, and what would be right."""
+    """The error for a wrong argument: its name, its value, and what would be right."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Config:
-    """The configuration of a layer: the fields of the Go package's Config.
+    """The configuration of a layer, with the fields of Config in the Go package.
 
     With zero values in all fields but the four sizes it is the layer of Mixtral and Qwen3-MoE. If
     no kernel computes a combination of fields, the first call raises an error that names the field.
@@ -102,7 +103,8 @@ class Config:
                 raise ArgumentError(f"Config.{field.name} is {value!r}, must be a number")
             if field.type == "bool" and not (isinstance(value, int) and value in (0, 1)):
                 raise ArgumentError(f"Config.{field.name} is {value!r}, must be True or False")
-        # The library checks the rest at the first call: loading it here would end programs that fork later.
+        # The library checks all other fields at the first call. It is not loaded here, because a
+        # program that forks later could not use it in the child.
         for name in ("hidden", "intermediate"):
             if (width := getattr(self, name)) < 16 or width % 16:
                 raise ArgumentError(f"Config.{name} is {width}, must be a multiple of 16, at least 16")
@@ -110,28 +112,30 @@ class Config:
             raise ArgumentError(f"Config.num_experts is {self.num_experts}, must be at least 1")
         if not 1 <= self.top_k <= self.num_experts:
             raise ArgumentError(f"Config.top_k is {self.top_k}, must be 1 to {self.num_experts}, the number of experts")
-        # Operators of torch pass the configuration as text: key.
+        # key is the configuration as text, the form in which operators of torch pass it.
         object.__setattr__(self, "key", json.dumps(dataclasses.asdict(self)))
 
-    # The way that the last inference pass took; the next pass tries it first. And the last plan of training, with the
-    # coefficients of its losses.
+    # plan is the way that the last inference pass took, which the next pass tries first. trains is
+    # the last plan of training, preceded by the coefficients of its losses.
     plan = None
     trains = None, None
 
     def keep(self, plan) -> None:
-        """Makes passes of this configuration try a plan first."""
+        """Makes the next inference pass of this configuration try a plan first."""
         if plan is not self.plan:
             object.__setattr__(self, "plan", plan)
 
     def keep_training(self, losses: tuple[float, float], plan) -> None:
-        """Makes passes that autograd records, with these losses, try a plan first."""
+        """Makes the next pass of this configuration that autograd records with these loss
+        coefficients try a plan first."""
         if (losses, plan) != self.trains:
             object.__setattr__(self, "trains", (losses, plan))
 
     def __getstate__(self):
         return {name: value for name, value in vars(self).items() if name not in ("plan", "trains")}
 
-    # Compare by text, whose hash is cached: a call compares configurations more than once.
+    # Configurations are compared by text, whose hash is cached, because a call compares them more
+    # than once.
     def __hash__(self):
         return hash(self.key)
 
@@ -141,13 +145,14 @@ class Config:
     @staticmethod
     @functools.lru_cache(maxsize=4096)
     def of(key: str) -> "Config":
-        """Returns the configuration of a key."""
+        """Returns the configuration with a key."""
         return Config(**json.loads(key))
 
     @staticmethod
     def of_model(config: str) -> "Config":
-        """Reads the text of a published model's config.json. If no Config describes the model's
-        layers, the error says why. The format of quantised files is a warning: the layer takes other weights."""
+        """Returns the Config for the text of a published model's config.json. If no Config
+        describes the model's layers, the error says why. If the model's files are quantised, a
+        warning says so, because the layer takes weights of another format."""
         if method := _quant_method(config):
             said = f"the model's files have weights quantised by {method}; the layer takes bf16 or fp16: dequantise them when they are loaded"
             warnings.warn(said, stacklevel=2)
@@ -159,36 +164,36 @@ class Config:
 
     @property
     def saves_logits(self) -> bool:
-        """Whether backward through the router needs the logits."""
+        """Whether a backward pass through the router needs the logits."""
         return self.score != "softmax-topk" or self.expert_scale
 
     @property
     def rounds(self) -> bool:
-        """Whether passes can round."""
+        """Whether the layer has a rounding rule."""
         return self.rounding_rule != "none"
 
     @property
     def draws(self) -> bool:
-        """Whether rounding draws random numbers."""
+        """Whether the rounding rule draws random numbers."""
         return self.rounding_rule in ("stochastic", "mass")
 
     @property
     def gated(self) -> bool:
-        """Whether the activation has a gate: w1 then has 2n rows, else n."""
+        """Whether the activation has a gate. w1 has 2n rows with a gate, and n without one."""
         return self.activation in _ENUMS["activation"][:5]
 
     @property
     def h_width(self) -> int:
-        """The width of h and the number of rows of an expert's w1."""
+        """The width of h, which is also the number of rows of w1 of an expert."""
         return self.intermediate * (2 if self.gated else 1)
 
 
 def _quant_method(config: str) -> str:
-    """Returns the format of quantised weights that a config.json names, or ""."""
+    """Returns the format of quantised weights that a config.json names, or "" if it names none."""
     try:
         fields = json.loads(config)
     except ValueError:
-        return ""  # the library says what is wrong
+        return ""  # the library reports what is wrong with the text
     for of in (fields, fields.get("text_config")) if isinstance(fields, dict) else ():
         q = of.get("quantization_config") if isinstance(of, dict) else None
         if q:
@@ -197,7 +202,7 @@ def _quant_method(config: str) -> str:
 
 
 class _ConfigStruct(ctypes.Structure):
-    """sm_config."""
+    """The C struct sm_config."""
 
     _fields_ = [("size", ctypes.c_uint64)] + [
         (f.name, ctypes.c_double if f.type == "float" else ctypes.c_int64) for f in dataclasses.fields(Config)
@@ -213,7 +218,7 @@ class _ConfigStruct(ctypes.Structure):
 
 
 class _Sizes(ctypes.Structure):
-    """sm_sizes_of."""
+    """The C struct sm_sizes_of."""
 
     _fields_ = [("size", ctypes.c_uint64)] + [
         (name, ctypes.c_int64) for name in ("workspace", "backward_workspace", "h", "o", "scores", "expert_ids", "rounded_rows", "shared_h", "units")
@@ -245,7 +250,7 @@ _INVALID = 1
 
 
 class _State:
-    """The library and the plans of this process."""
+    """The loaded library and the plans of this process."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -261,7 +266,7 @@ current = _State()
 
 def _after_fork():
     forked = current.library is not None or current.forked
-    current.__init__()  # a thread that fork did not copy may have held the lock
+    current.__init__()  # a new lock, because a thread that fork did not copy may have held the old one
     current.forked = forked
 
 
@@ -274,12 +279,14 @@ def path() -> str:
 
 
 def bundle() -> Path:
-    """Returns the bundle of known models' kernels next to the library, if the wheel has one."""
+    """Returns the path of the bundle of kernels of known models, which lies next to the library, or
+    None if the wheel has no bundle."""
     return Path(path()).with_name("models.bundle")
 
 
 def _has_usable_bundle() -> bool:
-    """Reports whether the wheel has a bundle, and a signature if SONICMOE_CACHE_KEY asks for one."""
+    """Whether the wheel has a bundle and, if SONICMOE_CACHE_KEY is set, a signature of the
+    bundle."""
     needed = [bundle()]
     if os.environ.get("SONICMOE_CACHE_KEY"):
         needed.append(bundle().with_name(bundle().name + ".minisig"))
@@ -310,14 +317,14 @@ def library() -> ctypes.CDLL:
 
 
 def check(status: int) -> None:
-    """Raises the calling thread's error unless the status is 0."""
+    """Raises the last error of the calling thread if the status is not 0."""
     if status:
         text = library().sm_error_text().decode("utf-8", "replace")
         raise (ArgumentError if status == _INVALID else Error)(text)
 
 
 def device(name: str) -> int:
-    """The handle of an open device: "cuda:0", or "emulated"."""
+    """Returns the handle of an open device: "cuda:0", or "emulated"."""
     with current.lock:
         handle = current.devices.get(name)
         if handle is None:
@@ -329,7 +336,8 @@ def device(name: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Bytes of workspace that a pass needs, the entries of the list that rounding writes, and bytes of units."""
+    """The bytes of workspace that a pass needs, the number of entries of the list that rounding
+    writes, and the bytes of units (the order of packed weights for small batches)."""
 
     workspace: int
     backward_workspace: int
@@ -338,7 +346,7 @@ class Sizes:
 
 
 class Layer:
-    """A compiled layer on one device, for the life of the process."""
+    """A compiled layer on one device. It exists until the process ends."""
 
     def __init__(self, config: Config, name: str):
         self.config = config
@@ -351,7 +359,8 @@ class Layer:
         self._sizes: dict[tuple[int, int], Sizes] = {}
 
     def sizes(self, tokens: int, entries: int = 0) -> Sizes:
-        """Returns the bytes that a pass over these tokens needs, with a list of entries unless 0."""
+        """Returns the sizes of a pass over a number of tokens. entries is the length of the list
+        that routes it, or 0."""
         known = self._sizes.get((tokens, entries))
         if known is None:
             s = _Sizes(size=ctypes.sizeof(_Sizes))
@@ -362,34 +371,35 @@ class Layer:
         return known
 
     def rounded_rows(self, tokens: int) -> int:
-        """Returns the number of entries that rounding of these tokens writes."""
+        """Returns the number of entries of the list that rounding writes for a number of tokens."""
         return self.sizes(tokens).rounded_rows
 
     def forward(self, packed: bytes, *, routed: bool) -> None:
-        """Queues sm_forward, or sm_experts if the caller routed."""
+        """Queues sm_forward, or sm_experts if the caller gave the routing."""
         check((self._experts if routed else self._forward)(self.handle, packed))
 
     def address(self, function: str) -> int:
-        """Returns the address of a pass's function."""
+        """Returns the address of a C function that queues a pass."""
         return ctypes.cast(getattr(self, "_" + function), ctypes.c_void_p).value
 
     def backward(self, packed: bytes, *, routed: bool) -> None:
-        """Queues sm_backward, or sm_experts_backward if the caller routed."""
+        """Queues sm_backward, or sm_experts_backward if the caller gave the routing."""
         check((self._experts_backward if routed else self._backward)(self.handle, packed))
 
 
 def layer(key: str, name: str) -> Layer:
-    """Returns the layer of a configuration's key on a device, made at the first call."""
+    """Returns the layer with the key of a configuration on a device. It is made at the first
+    call."""
     found = current.layers.get((key, name))
     if found is None:
         made = Layer(Config.of(key), name)
         found = current.layers.setdefault((key, name), made)
-        if found is not made:  # another thread made it too
+        if found is not made:  # another thread made the layer at the same time
             check(library().sm_close(made.handle))
     return found
 
 
 def warm(config: Config, chip: str = "H200", directory: str = "") -> None:
-    """Stores a layer's kernels in a cache directory, without a GPU: PTX, and machine
-    code if NVIDIA's ptxas is installed. "" is the directory that layers read."""
+    """Stores the kernels of a layer in a cache directory, without a GPU: PTX, and machine code if
+    NVIDIA's ptxas is installed. The directory "" is the one that layers read by default."""
     check(library().sm_warm(chip.encode(), _ConfigStruct.of(config), directory.encode()))

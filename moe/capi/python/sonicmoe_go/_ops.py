@@ -1,4 +1,4 @@
-"""The operators sonicmoe_go::*: what torch.compile, autograd and CUDA graphs see."""
+"""The operators sonicmoe_go::*, which torch.compile, autograd and CUDA graphs see."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _into_schema(names: tuple[str, ...]) -> str:
 
 
 def _filled(x: Tensor, outputs: Weights) -> tuple[Tensor, ...]:
-    """Returns an operator's result: an empty tensor in place of None."""
+    """Returns an operator's result, in which an empty tensor stands for None."""
     return tuple(x.new_empty((0,)) if t is None else t for t in outputs)
 
 
@@ -42,13 +42,14 @@ def _new_logits(c: Config, x: Tensor) -> Tensor:
 
 
 def _new_h(c: Config, x: Tensor, rows: int) -> Weights:
-    """Allocates h and the shared experts' h."""
+    """Allocates h, and h of the shared experts."""
     wide = c.h_width * c.shared_experts
     return x.new_empty((rows, c.h_width)), x.new_empty((x.shape[0], wide)) if wide else None
 
 
 def _outputs(c: Config, x: Tensor, save: bool, logits: bool, rows: int | None) -> Weights:
-    """Allocates the outputs of forward. rows bounds the rows after rounding; None: no rounding."""
+    """Allocates the outputs of forward. With rounding, rows is the largest number of rows.
+    Otherwise it is None."""
     t, i32, f32 = x.shape[0], torch.int32, torch.float32
     return (
         torch.empty_like(x),
@@ -63,8 +64,8 @@ def _outputs(c: Config, x: Tensor, save: bool, logits: bool, rows: int | None) -
 def short(
     x: Tensor, weights: Weights, c: Config, logits: bool, balance: float, z_loss: float, sequence: int, loads: Tensor | None
 ) -> tuple[Tensor, Tensor | None] | None:  # fmt: skip
-    """Output and logits of forward on x [..., d], for calls that only autograd observes. None if
-    the library rejects a tensor."""
+    """Returns output and logits of forward on x [..., d], for calls that nothing but autograd
+    observes. Returns None if the library refuses a tensor."""
     if _differentiated(x, weights):
         plan = _plans.find(_plans.Training, x, c.key, _plans.ROUTER, logits, balance, z_loss, sequence)
         if plan is not None and not (logits or sequence):
@@ -83,8 +84,9 @@ def short(
 
 
 def infer(x: Tensor, weights: Weights, c: Config, logits: bool, to: Tensor | None, units: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-    """Output and logits of forward without torch's dispatcher, for calls that nothing observes. Adds
-    the experts' loads to a tensor, unless it is None. units are the weights as arrange returns them."""
+    """Returns output and logits of forward without torch's dispatcher, for calls that nothing
+    observes. The loads of the experts are added to the tensor to, unless it is None. units are the
+    weights as arrange returns them."""
     check(c, x, shapes(c), weights)
     o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
     chosen = (None, None) if to is None else (x.new_empty((x.shape[0], c.top_k), dtype=dtype) for dtype in (torch.float32, torch.int32))
@@ -96,7 +98,7 @@ def infer(x: Tensor, weights: Weights, c: Config, logits: bool, to: Tensor | Non
 
 
 def arrange(weights: Weights, c: Config) -> Tensor:
-    """Returns packed weights in the order of the kernels for small batches."""
+    """Returns packed weights in the order that the kernels for small batches read."""
     like = next(w for w in weights if w is not None)
     return _passes.arrange(layer(c.key, name_of(like)), weights)
 
@@ -127,25 +129,26 @@ _forward_op = torch.library.custom_op(
 
 @_forward_op.register_fake
 def _(x, *args):
-    """Checks the operator's arguments and allocates its results: torch runs this on fake tensors."""
+    """Checks the operator's arguments and allocates its results. Torch calls it with fake
+    tensors."""
     *weights, config, save, logits, balance, z_loss, sequence, rounds, seed = args
     c = Config.of(config)
     check(c, x, shapes(c), weights)
     return _filled(x, _outputs(c, x, save, logits, torch.library.get_ctx().new_dynamic_size() if rounds else None))
 
 
-# An operator that writes to its inputs cannot return a list, so every gradient is an output.
+# Every gradient is an output, because an operator that writes to its inputs cannot return a list.
 def _gradients_schema(names: tuple[str, ...]) -> str:
     return "(" + ", ".join(["Tensor"] * (1 + len(names))) + ")"
 
 
 def _new_gradients(wanted: int, *of: Tensor | None) -> Weights:
-    """Allocates the gradients that the bits of wanted name; None for the others."""
+    """Allocates the gradients whose bits in wanted are set. The others are None."""
     return tuple(torch.empty_like(t) if wanted & 1 << i else None for i, t in enumerate(of))
 
 
 def _chosen(wanted: int, gradients: Weights) -> Weights:
-    """Returns the gradients that wanted names; None for the others."""
+    """Returns the gradients whose bits in wanted are set. The others are None."""
     return tuple(g if wanted & 1 << i else None for i, g in enumerate(gradients))
 
 
@@ -153,8 +156,8 @@ _SAVED = ("h", "shared_h", "scores", "expert_ids", "logits", "tokens", "list_ids
 
 
 def _backward(d_o, d_logits, x, *args) -> Weights:
-    """Gradients of forward for x and WEIGHTS, as far as the bits of wanted name them. If a weight
-    has a tensor in into, f32 or of the weight's type, its gradient is added to that tensor."""
+    """Returns the gradients of forward for x and WEIGHTS whose bits in wanted are set. If a weight
+    has a tensor in into, of type f32 or the weight's type, its gradient is added to that tensor."""
     weights, args = args[: len(WEIGHTS)], args[len(WEIGHTS) :]
     h, shared_h, scores, expert_ids, logits, tokens, list_ids, list_scores, config, wanted, balance, z_loss, sequence, *into = args
     c = Config.of(config)
@@ -184,8 +187,9 @@ def _(d_o, d_logits, x, *args):
 
 
 def _main_grads(wanted: int, first: int, weights: Weights) -> tuple[int, list[Tensor | None]]:
-    """If a weight has a main_grad, as in Megatron, its gradient is added to the main_grad, and
-    autograd gets no gradient. first is the bit of the first weight."""
+    """Returns which gradients autograd wants and which tensors they are added to. If a weight has a
+    main_grad, as in Megatron, its gradient is added to main_grad and autograd gets none. first is
+    the bit of the first weight."""
     into = []
     for i, weight in enumerate(weights, first):
         main = getattr(weight, "main_grad", None) if wanted & 1 << i else None
@@ -196,7 +200,7 @@ def _main_grads(wanted: int, first: int, weights: Weights) -> tuple[int, list[Te
     return wanted, into
 
 
-# The bits of weights without a gradient.
+# The bits of weights that have no gradient.
 _CONSTANT = sum(1 << 1 + WEIGHTS.index(name) for name in CONSTANT)
 
 
@@ -205,8 +209,9 @@ def _wanted(needs) -> int:
 
 
 def _last(gradients: Weights) -> Weights:
-    """Marks gradients as the result of a function without second derivatives. With create_graph,
-    autograd would treat them as constants; backward through them is an error instead."""
+    """Marks gradients as the result of a function without second derivatives. Otherwise autograd
+    would treat them as constants with create_graph. With the mark, backward through them is an
+    error."""
     if not torch.is_grad_enabled():
         return gradients
     fail = torch._C._functions.DelayedError(b"sonicmoe_go has no gradients of gradients: create_graph must be False", len(gradients))
@@ -224,7 +229,7 @@ def _save(ctx, inputs, output):
 
 def _gradients(ctx, d_o, *rest):
     d_logits, operands = rest[4], 1 + len(WEIGHTS)
-    everything = ctx.saved_tensors  # may be read once only
+    everything = ctx.saved_tensors  # autograd allows only one read
     tensors, (h, shared_h, scores, expert_ids, logits, *lists) = everything[:operands], everything[operands:]
     wanted = _wanted(ctx.needs_input_grad[:operands]) & ~_CONSTANT
     none = (None,) * 8
@@ -247,7 +252,7 @@ _forward_op.register_autograd(_gradients, setup_context=_save)
 
 
 def _direct(run, save, gradients) -> Callable[..., tuple[Tensor, ...]]:
-    """Calls an operator without torch's dispatcher, which costs the host more than a layer does."""
+    """Calls an operator without torch's dispatcher, which costs more host time than a layer."""
 
     class Direct(torch.autograd.Function):
         @staticmethod
@@ -267,7 +272,8 @@ _forward_direct = _direct(_forward, _save, _gradients)
 
 
 def forward(*args) -> tuple[Tensor, ...]:
-    """The operator: o, h, shared_h, scores, expert_ids, logits, and a list where it rounds."""
+    """The operator. Its results are o, h, shared_h, scores, expert_ids and logits. With rounding it
+    also returns a list."""
     return (_forward_op if watched() else _forward_direct)(*args)
 
 
@@ -284,7 +290,8 @@ _loads_op.register_fake(lambda *_: None)
 
 
 def loads(expert_ids: Tensor, to: Tensor, config: str) -> None:
-    """Adds the number of tokens of each expert of expert_ids [T, K] to a tensor [E] i32."""
+    """Adds the number of tokens of each expert, counted from expert_ids [T, K], to the tensor to
+    [E] i32."""
     (_loads_op if watched() else _loads)(expert_ids, to, config)
 
 
@@ -303,7 +310,7 @@ _update_op.register_fake(lambda *_: None)
 
 
 def update_selection_bias(*args) -> None:
-    """The operator: a step of the bias by the loads, which become 0."""
+    """The operator that changes the bias by one step. The loads become 0."""
     (_update_op if watched() else _update_selection_bias)(*args)
 
 
@@ -313,7 +320,7 @@ def _check_given(c: Config, x, scores, expert_ids, tokens, weights) -> None:
 
 
 def short_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: Weights, config: str) -> Tensor | None:
-    """short of experts."""
+    """Like short, for the operator experts."""
     routing, given = (_plans.GIVEN, (scores, expert_ids)) if tokens is None else (_plans.LISTED, (scores, expert_ids, tokens))
     if _differentiated(x, (scores, *weights)):
         plan = _plans.find(_plans.Training, x, config, routing, False, 0.0, 0.0)
@@ -328,7 +335,7 @@ def short_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor 
 
 
 def infer_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: Weights, config: str) -> Tensor:
-    """Output of experts without torch's dispatcher, for calls that nothing observes."""
+    """Returns the output of experts without torch's dispatcher, for calls that nothing observes."""
     _check_given(Config.of(config), x, scores, expert_ids, tokens, weights)
     o = torch.empty_like(x)
     l = layer(config, name_of(x))
@@ -362,8 +369,8 @@ _experts_op.register_fake(lambda x, *args: _filled(x, _experts_outputs(x, *args)
 
 
 def _experts_backward(d_o, x, scores, expert_ids, tokens, *args) -> Weights:
-    """Gradients of experts for x, scores and EXPERTS, as far as the bits of wanted name them. If a
-    weight has a tensor in into, f32 or of the weight's type, its gradient is added to that
+    """Returns the gradients of experts for x, scores and EXPERTS whose bits in wanted are set. If a
+    weight has a tensor in into, of type f32 or the weight's type, its gradient is added to that
     tensor."""
     weights, (h, shared_h, config, wanted, *into) = args[: len(EXPERTS)], args[len(EXPERTS) :]
     want("the gradient of o", d_o, x.dtype, x.shape, x.device)
@@ -420,12 +427,13 @@ _experts_direct = _direct(_experts, _experts_save, _experts_gradients)
 
 
 def experts(*args) -> tuple[Tensor, ...]:
-    """The operator: o, h and shared_h."""
+    """The operator. Its results are o, h and shared_h."""
     return (_experts_op if watched() else _experts_direct)(*args)
 
 
 def watched() -> bool:
-    """Whether something observes operators: a compiler, a mode of torch's dispatcher, or torch.jit's tracer."""
+    """Whether something observes calls of operators: a compiler, a mode of torch's dispatcher, or
+    the tracer of torch.jit."""
     return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or _plans.is_tracing()
 
 
@@ -439,28 +447,31 @@ def _any_requires_grad(x: Tensor, weights: Weights) -> bool:
 
 
 def _differentiated(x: Tensor, weights: Weights) -> bool:
-    """Whether gradients may be wanted. Forward-mode gradients do not exist; autograd itself raises that error."""
+    """Whether gradients may be wanted. Forward-mode gradients are not supported, and autograd
+    raises that error."""
     return _plans.forward_mode() or torch.is_grad_enabled() and _any_requires_grad(x, weights)
 
 
 def eager(x: Tensor, *weights: Tensor | None) -> bool:
-    """Whether a call may skip the dispatcher: nothing observes it, and no gradients are wanted."""
+    """Whether a call may skip torch's dispatcher, because nothing observes it and no gradients are
+    wanted."""
     return not watched() and not _differentiated(x, weights)
 
 
 def _refused(status: int) -> None:
-    """Raises the error of a plan's pass that was not queued. Returns for status -1: a tensor does not fit the plan."""
+    """Raises the error of a pass that a plan did not queue. Returns if the status is -1: a tensor
+    does not fit the plan."""
     if status > 0:
         library_check(status)
 
 
 class _Refused(Exception):
-    """A tensor does not fit the plan."""
+    """Raised if a tensor does not fit the plan."""
 
 
 class _Trained(torch.autograd.Function):
-    """A pass whose tensors the library checks, and its gradients. The tensors are x, the caller's
-    routing if there is one, and WEIGHTS or EXPERTS."""
+    """A pass whose tensors the library checks, with its gradients. The tensors are x, the routing
+    if the caller gives it, and WEIGHTS or EXPERTS."""
 
     @staticmethod
     def forward(ctx, of, x, *tensors):
@@ -510,13 +521,14 @@ class _Trained(torch.autograd.Function):
         return None, *_last((dx, *gradients))
 
 
-# The last call of autograd.Function.apply. Its steps before that are for transforms of functorch, and cost the host more than a launch.
+# _record is the last call that autograd.Function.apply makes. The steps before it serve transforms
+# of functorch, and cost more host time than a launch.
 _record = super(torch.autograd.Function, _Trained).apply
 
 
 def train_module(x: Tensor, module: dict, places: tuple, c: Config, losses: tuple[float, float]) -> Tensor | None:
-    """Output of a module's pass that autograd records; None if the pass must take another way. The
-    library finds the weights."""
+    """Returns the output of a module's pass that autograd records. The library finds the weights in
+    the module. Returns None if the pass must take another way."""
     known, plan = c.trains
     if known != losses or torch._C._are_functorch_transforms_active():
         return None
@@ -530,8 +542,9 @@ def train_module(x: Tensor, module: dict, places: tuple, c: Config, losses: tupl
 
 
 def _train(plan: _plans.Training, to: Tensor | None, *tensors: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
-    """Output and logits of a pass that autograd records; None if a tensor does not fit the plan, or if a
-    transform of functorch runs. Adds the experts' loads to a tensor, unless it is None."""
+    """Returns output and logits of a pass that autograd records. The loads of the experts are added
+    to the tensor to, unless it is None. Returns None if a tensor does not fit the plan, or if a
+    transform of functorch runs."""
     if torch._C._are_functorch_transforms_active():
         return None
     x, *operands = tensors
@@ -539,6 +552,6 @@ def _train(plan: _plans.Training, to: Tensor | None, *tensors: Tensor | None) ->
     if len(there) != len(operands) and [t is not None for t in operands] != plan.there:
         return None
     try:
-        return _record((plan, to), x, *there)  # not a tensor of its own: each costs autograd time
+        return _record((plan, to), x, *there)  # to is not a tensor argument, because each costs autograd time
     except _Refused:
         return None

@@ -1,4 +1,5 @@
-"""Passes of a layer over torch's tensors: workspaces, addresses, and the structs of the interface."""
+"""Passes of a layer over torch's tensors. This module allocates workspaces and fills the structs of
+the C interface with addresses."""
 
 from __future__ import annotations
 
@@ -15,18 +16,19 @@ from ._weights import GRADIENT_TYPES, ROUTER, WEIGHTS, Weights
 
 
 def _laid_out(kinds: dict[str, str]) -> tuple[struct.Struct, dict[str, int]]:
-    """A struct of the interface, and the offsets of its fields."""
+    """Returns the layout of a struct of the C interface, and the offsets of its fields."""
     ends = itertools.accumulate((struct.calcsize("=" + k) for k in kinds.values()), initial=0)
     return struct.Struct("=" + "".join(kinds.values())), dict(zip(kinds, ends))
 
 
-# sm_forward_pass and sm_backward_pass.
+# These are sm_forward_pass and sm_backward_pass.
 _FORWARD, FORWARD = _laid_out(_table.FORWARD)
 _BACKWARD, BACKWARD = _laid_out(_table.BACKWARD)
 
 
 def _packed(kinds: dict[str, str], packer: struct.Struct, **values) -> bytes:
-    """Fills a pass from values by field. A gradient is (address, type, accumulate). Other fields are 0."""
+    """Returns the bytes of a pass's struct with the given values by field. A gradient is (address,
+    type, accumulate). All other fields are 0."""
     flat = [packer.size]
     for name, kind in itertools.islice(kinds.items(), 1, None):
         value = values.pop(name, 0)
@@ -40,7 +42,7 @@ def _packed(kinds: dict[str, str], packer: struct.Struct, **values) -> bytes:
 
 
 def size_of(backward: bool) -> int:
-    """Returns the bytes of a pass's struct."""
+    """Returns the size of a pass's struct in bytes."""
     return (_BACKWARD if backward else _FORWARD).size
 
 
@@ -56,7 +58,8 @@ def _entries(tokens: Tensor | None) -> int:
 
 
 def room(l: Layer, tokens: int, entries: int, inner_routing: bool) -> tuple[int, int]:
-    """Returns the bytes of a forward workspace, alone and with the scores and ids that may follow it."""
+    """Returns two sizes of a forward workspace: alone, and with the scores and ids that may follow
+    it in the same memory."""
     need = l.sizes(tokens, entries).workspace + 15 & -16
     return need, need + 2 * (4 * tokens * l.config.top_k + 15 & -16) if inner_routing else need
 
@@ -67,8 +70,9 @@ def forward(
 ) -> None:  # fmt: skip
     """Queues a forward pass with WEIGHTS, and with the caller's routing if it is given.
 
-    Without scores and expert_ids, the routing is stored after the workspace and dropped with it,
-    because every allocation costs the host as much as two kernels. With list_ids the pass rounds.
+    Without scores and expert_ids, the routing is stored after the workspace, in the same tensor,
+    and dropped with it: every allocation costs the host as much as two kernels. If list_ids is
+    given, the pass rounds.
     """
     t, entries = x.shape[0], _entries(tokens)
     need, whole = room(l, t, entries, scores is None)
@@ -90,7 +94,7 @@ def forward(
 
 
 def arrange(l: Layer, weights: Weights) -> Tensor:
-    """Returns packed weights in the order of the kernels for small batches."""
+    """Returns packed weights in the order that the kernels for small batches read."""
     need, like = l.sizes(1).units, next(w for w in weights if w is not None)
     if not need:
         raise ArgumentError(f"Config.weights is {l.config.weights!r}, must be a format with an order for small batches")
@@ -105,7 +109,8 @@ def backward(
     l: Layer, routed: bool, d_o, x, weights: Weights, scores, expert_ids, logits, h, shared_h, d_logits,
     dx, d_scores, gradients: Weights, into: Weights, balance=0.0, z_loss=0.0, sequence=0, *, tokens=None, list_ids=None, list_scores=None,
 ) -> None:  # fmt: skip
-    """Queues a backward pass. gradients holds the gradients of WEIGHTS to overwrite, into the ones to add to."""
+    """Queues a backward pass. gradients holds tensors to which the gradients of WEIGHTS are
+    written, and into those to which they are added."""
     need = l.sizes(x.shape[0], _entries(tokens)).backward_workspace
     workspace = torch.empty(need, dtype=torch.uint8, device=x.device)
     with _place(l, x) as p:
@@ -127,12 +132,12 @@ def backward(
 
 
 def loads(l: Layer, expert_ids: Tensor, to: Tensor) -> None:
-    """Queues the counting of a choice: adds the number of tokens of each expert."""
+    """Queues a kernel that counts the tokens of each expert and adds the counts to a tensor."""
     with _place(l, to) as p:
         check(library().sm_loads(l.handle, p.stream, expert_ids.shape[0], p.read(expert_ids), p.written(to)))
 
 
 def update_selection_bias(l: Layer, counted: Tensor, bias: Tensor, rate: float) -> None:
-    """Queues a step of the selection bias. The loads become 0."""
+    """Queues one step of the selection bias. The loads become 0."""
     with _place(l, bias) as p:
         check(library().sm_update_selection_bias(l.handle, p.stream, p.written(counted), p.written(bias), rate))

@@ -1,8 +1,8 @@
 """Passes without ctypes and without checks in Python: the library itself reads torch's tensors.
 
-sm_queue_tensors of tensors.h takes the tensors and a plan, which says what each tensor must be and
-where its address goes. If a tensor does not fit, the call goes through _passes, which raises the
-error.
+The C function sm_queue_tensors of tensors.h takes the tensors and a plan. The plan says what each
+tensor must be, and in which field its address goes. If a tensor does not fit, the call goes through
+_passes, which raises the error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ._library import Config
 from ._weights import DTYPES, expert_shapes, shapes
 
 _DLPACK_TYPES = {torch.uint8: (1, 8), torch.int32: (0, 32), torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16)}
-_CUDA = 2  # as DLPack numbers devices
+_CUDA = 2  # the number of CUDA devices in DLPack
 _TENSORS, _PARTS, _PART_ALIGN, _KNOWN_SIZES = 80, 5, 256, 64
 _ROWS, _OPTIONAL, _GRADIENT, _ADDED, _KEPT, _LISTED = 1, 2, 4, 8, 16, 32
 _FASTCALL = 0x80
@@ -32,7 +32,7 @@ def _struct(name: str, /, **fields) -> type[ctypes.Structure]:
 
 
 _pointer, _u8, _i32, _u32, _i64, _u64 = ctypes.c_void_p, ctypes.c_uint8, ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64
-# sm_wanted, sm_part, sm_known, sm_python and sm_plan, and Python's PyMethodDef.
+# These are sm_wanted, sm_part, sm_known, sm_python and sm_plan, and PyMethodDef of Python.
 _Wanted = _struct("_Wanted", field=_u32, code=_u8, bits=_u8, rank=_u8, how=_u8, shape=_i64 * 3)
 _Part = _struct("_Part", field=_i64, token_bytes=_i64, entry_bytes=_i64)
 _Known = _struct("_Known", tokens=_i64, entries=_i64, bytes=_i64)
@@ -56,7 +56,7 @@ def _address(function) -> int:
 
 @functools.cache
 def _exchange() -> int:
-    """Returns the address of torch's DLPack functions, 0 if torch has none of version 1."""
+    """Returns the address of torch's DLPack functions, or 0 if torch has none of version 1."""
     capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)
     if capsule is None:
         return 0
@@ -67,19 +67,20 @@ def _exchange() -> int:
 
 
 def forward_mode() -> bool:
-    """Whether forward-mode differentiation is active; only its own tensors show it."""
+    """Whether forward-mode differentiation is active. Only tensors inside of it show this."""
     return forward_ad._current_level >= 0
 
 
 def _unseen() -> bool:
-    """Whether forward-mode autograd or torch.jit observes operators: a plan would be invisible to them."""
+    """Whether forward-mode autograd or torch.jit observes operators. They would not see a pass of a
+    plan."""
     return forward_ad._current_level >= 0 or is_tracing()
 
 
-# Objects whose addresses the library keeps.
+# The library stores the addresses of these objects.
 _EMPTY_LIKE, _NAMES = torch.empty_like, ("_modules", "_parameters", "_buffers")
 _WATCHERS = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack, _unseen
-# Attributes that nn.Module's call reads, and that an instance may override.
+# These are attributes that the call of an nn.Module reads, and that an instance may override.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_compiled_call_impl", "forward")
 _GLOBAL_HOOKS = tuple(getattr(nn.modules.module, "_global" + name) for name in _HOOKS[:4])
 is_tracing = torch._C._is_tracing
@@ -109,20 +110,22 @@ def _methods() -> tuple[_Method, ...]:
     return tuple(_Method(name.encode(), _address(getattr(lib, "sm_" + name)), _FASTCALL, None) for name in ("queue_tensors", "infer", "infer_module", "weights_of"))
 
 
-# A tensor of a pass: the field of its address, its type (None: must be absent), its shape, how it is passed.
+# A tensor that a pass takes: the field of its address, its type (None if it must be absent), its
+# shape, and the bits that say how it is passed.
 Wanted = tuple[str, torch.dtype | None, tuple[int, ...], int]
-# Memory that is no tensor: the field of its address, its bytes a token and an entry.
+# Memory of a pass that is no tensor of its own: the field of its address, and its bytes for each
+# token and for each entry.
 Part = tuple[str, int, int]
 
 
 class Plan:
-    """Passes of one kind of a layer on one device.
+    """Passes of one kind, of one layer on one device.
 
-    queue of the wanted tensors returns the status of the pass, or -1 without queueing anything if a
-    tensor does not fit. infer of x [T, d] and all weights, and infer_module of x, a module's
-    __dict__ and the places of its weights, return o, or None if the call must take another way. weights_of
-    takes the arguments of infer_module for a pass that autograd records, and returns the weights. All
-    four keep the plan's memory alive.
+    queue takes the wanted tensors. It returns the status of the pass, or -1 without queueing
+    anything if a tensor does not fit. infer takes x [T, d] and all weights. infer_module takes x,
+    the __dict__ of a module, and the places of the module's weights. Both return o, or None if the
+    call must take another way. weights_of takes the arguments of infer_module, for a pass that
+    autograd records, and returns the weights. All four functions keep the plan's memory alive.
     """
 
     def __init__(
@@ -149,16 +152,18 @@ class Plan:
         capsule, function = ctypes.pythonapi.PyCapsule_New, ctypes.pythonapi.PyCFunction_NewEx
         capsule.argtypes, capsule.restype = (_pointer, _pointer, _pointer), ctypes.py_object
         function.argtypes, function.restype = (ctypes.POINTER(_Method), ctypes.py_object, ctypes.py_object), ctypes.py_object
-        # Functions that Python calls without ctypes.
+        # Python calls these functions directly, without ctypes.
         self.queue, self.infer, self.infer_module, self.weights_of = (function(m, capsule(ctypes.addressof(s), None, None), s) for m in _methods())
 
 
-# The source of a pass's routing: its router, or the caller, with top_k experts a token or as a list.
+# The source of a pass's routing: the layer's router, or the caller. The caller gives top_k experts
+# for each token, or a list.
 ROUTER, GIVEN, LISTED = range(3)
 
 
 def _operands(c: Config, routing: int) -> list[Wanted]:
-    """Returns the tensors after x in a pass: the caller's routing, and weights."""
+    """Returns the tensors that follow x in a pass: the routing if the caller gives it, and the
+    weights."""
     if routing == ROUTER:
         return [(*of, 0) for of in shapes(c)]
     listed = routing == LISTED
@@ -168,18 +173,18 @@ def _operands(c: Config, routing: int) -> list[Wanted]:
 
 
 def _chosen(c: Config) -> list[Part]:
-    """Returns the scores and ids of a pass that runs its own router."""
+    """Returns the scores and ids that a pass with the layer's router writes."""
     return [("scores", 4 * c.top_k, 0), ("expert_ids", 4 * c.top_k, 0)]
 
 
 def _given(c: Config, logits: bool) -> list[Wanted]:
-    """Returns x, o and logits: the first tensors of every forward pass."""
+    """Returns x, o and logits, which are the first tensors of every forward pass."""
     own, rows = DTYPES[c.type], (-1, c.hidden)
     return [("x", own, rows, _ROWS), ("o", own, rows, _ROWS), ("logits", DTYPES[c.logits] if logits else None, (-1, c.num_experts), 0)]
 
 
 class Inference(Plan):
-    """Returns x, o, logits and the operands of a pass for inference."""
+    """A plan for inference. Its tensors are x, o, logits and the operands."""
 
     def __init__(self, l: _library.Layer, device: tuple[int, int], routing: int, logits: bool):
         c, routed = l.config, routing != ROUTER
@@ -188,16 +193,17 @@ class Inference(Plan):
 
 
 class Training:
-    """Returns the tensors of a forward pass (x, o, logits, saved tensors, operands) and of its
-    backward pass (d_o, d_logits, the forward tensors without o, then dx and the operands'
-    gradients, overwritten or added to)."""
+    """Two plans for training. The tensors of the forward pass are x, o, logits, the saved tensors
+    and the operands. The tensors of the backward pass are d_o, d_logits, the forward tensors
+    without o, and then dx and the gradients of the operands, which are written or added to."""
 
     def __init__(
         self, l: _library.Layer, device: tuple[int, int], routing: int, logits: bool, balance: float, z_loss: float, sequence: int = 0
     ):  # fmt: skip
         self.config, self.logits = l.config, logits
         c, routed, listed = l.config, routing != ROUTER, routing == LISTED
-        # One tensor holds everything saved for backward: each tensor costs the host as much as half a kernel.
+        # One tensor holds everything that is saved for backward, because each tensor costs the host
+        # as much as half a kernel.
         width = DTYPES[c.type].itemsize
         row = c.h_width * width
         parts = [("h", 0, row) if listed else ("h", c.top_k * row, 0)]
@@ -211,12 +217,12 @@ class Training:
         self._known = None, 0
         self._before_ids = self.bytes[: [name for name, *_ in parts].index("expert_ids")] if not routed else ()
         (x, o, l_out), kept, operands = _given(c, logits), ("kept", torch.uint8, (-1,), _KEPT), _operands(c, routing)
-        # None costs autograd as much as a tensor.
+        # Absent operands are left out, because None costs autograd as much as a tensor.
         self.there = [dtype is not None for _, dtype, *_ in operands]
         operands = [of for of, there in zip(operands, self.there) if there]
         forward = [x, o, l_out, kept, *operands]
         self.forward = Plan(l, l.address("experts" if routed else "forward"), forward, parts, device)
-        # Backward needs no selection bias, and only weights have a main_grad.
+        # Backward does not need the selection bias, and only weights can have a main_grad.
         self.names = [name for name, *_ in operands]
         self.bias_at = self.names.index("selection_bias") if "selection_bias" in self.names else None
         if self.bias_at is not None:
@@ -234,35 +240,38 @@ class Training:
         self.backward = Plan(l, function, backward, parts, device, _passes.BACKWARD, **losses)
 
     def kept_bytes(self, tokens: int, entries: int = 0) -> int:
-        """Returns the bytes that a forward pass of these tokens, and a list of these entries, saves."""
+        """Returns the bytes that a forward pass saves, given its numbers of tokens and of list
+        entries."""
         size, known = (tokens, entries), self._known
-        if known[0] != size:  # most passes are as long as the one before
+        if known[0] != size:  # most passes have the same size as the previous one
             self._known = known = size, _aligned(self.bytes, tokens, entries)
         return known[1]
 
     def ids(self, kept: Tensor, tokens: int) -> Tensor:
-        """Returns the ids [T, K] that a forward pass with its own router has saved."""
+        """Returns the ids [T, K] that a forward pass with the layer's router has saved in the
+        tensor kept."""
         at, k = _aligned(self._before_ids, tokens, 0), self.config.top_k
         return kept[at : at + 4 * k * tokens].view(torch.int32).view(tokens, k)
 
 
 def _aligned(parts: Iterable[tuple[int, int]], tokens: int, entries: int) -> int:
-    """Returns the bytes of consecutive parts."""
+    """Returns the bytes of parts that lie one after another, each aligned."""
     return sum(n * tokens + m * entries + _PART_ALIGN - 1 & -_PART_ALIGN for n, m in parts)
 
 
 def find(kind: type, x: Tensor, key: str, routing: int, logits: bool, *losses: float | int) -> Inference | Training | None:
-    """Returns the plan of a kind of passes on x; None if the pass must go through _passes."""
+    """Returns the plan for a kind of passes on x, or None if the pass must go through _passes."""
     if type(x) not in _PLAIN:  # a subclass may refuse empty_like
         return None
     index = x.get_device()
-    # The library makes the device's context current on this thread: torch must be there too.
+    # The library makes the device's context current on this thread. Torch's current device must be
+    # the same.
     if index < 0 or index != _current_device():
         return None
     which = kind, index, key, routing, logits, losses
     found = _library.current.plans.get(which)
     if found is None and x.is_cuda and _exchange():
-        if len(_library.current.plans) >= 1024:  # losses whose coefficients or lengths change make a plan each step
+        if len(_library.current.plans) >= 1024:  # if the coefficients or lengths of losses change, each step makes a new plan
             _library.current.plans.clear()
         found = kind(_library.layer(key, f"cuda:{index}"), (_CUDA, index), routing, logits, *losses)
         _library.current.plans[which] = found

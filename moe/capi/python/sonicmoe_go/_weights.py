@@ -1,4 +1,4 @@
-"""The weights of a layer: their order in the operators, their shapes, and checks."""
+"""The weights of a layer: their order in the operators, their shapes, and checks of them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from ._table import EXPERT_ROWS, PACKINGS, ROUTER_ROWS
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "u8": torch.uint8}
 
-# A weight that a configuration does not have is None.
+# The names of weights in the order of the operators. A weight that a configuration does not have is
+# passed as None.
 ROUTER = tuple(name for name, *_ in ROUTER_ROWS)
 EXPERTS = tuple(name for name, *_ in EXPERT_ROWS)
 WEIGHTS = ROUTER + EXPERTS
-# Weights that every configuration has, and weights without a gradient.
+# Weights that every configuration has, and weights that have no gradient.
 ALWAYS = tuple(name for name, _, _, needs, *_ in ROUTER_ROWS + EXPERT_ROWS if not needs)
 CONSTANT = tuple(name for name, *_, gradient in ROUTER_ROWS + EXPERT_ROWS if not gradient)
 
 Weights = tuple[Tensor | None, ...]
-# A tensor's name, type and shape; the type is None if the configuration lacks the tensor.
+# The name, type and shape of each tensor. The type is None if the configuration does not have the
+# tensor.
 Shapes = tuple[tuple[str, torch.dtype | None, tuple[int, ...]], ...]
 
 
 def _lacks(c: Config, field: str) -> bool:
-    """Whether a configuration lacks the feature of a field."""
+    """Whether a configuration does not have the feature that a field names."""
     if field == "gate_up":
         return c.gate_up != "apart"
     if field in ("weights", "zeros", "global_scale"):
@@ -39,7 +41,7 @@ def _lacks(c: Config, field: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def shapes(c: Config) -> Shapes:
-    """Names, types and shapes of WEIGHTS."""
+    """Returns names, types and shapes of WEIGHTS."""
     e, d, n = c.num_experts, c.hidden, c.intermediate
     extents = {"E": e, "d": d, "n": n, "w1": n if c.gate_up == "apart" else c.h_width, "sn": n * c.shared_experts}
     types = {"layer": DTYPES[c.type], "router": torch.float32 if c.router_f32 else DTYPES[c.type], "f32": torch.float32}
@@ -62,17 +64,17 @@ def shapes(c: Config) -> Shapes:
 
 @functools.lru_cache(maxsize=4096)
 def expert_shapes(c: Config) -> Shapes:
-    """Names, types and shapes of EXPERTS."""
+    """Returns names, types and shapes of EXPERTS."""
     return shapes(c)[len(ROUTER) :]
 
 
 def _of_others(t: Tensor) -> bool:
-    """Whether a tensor wraps other tensors, as FSDP's shards and quantised weights do."""
+    """Whether a tensor wraps other tensors, as the shards of FSDP and quantised weights do."""
     return t.__class__ not in (Tensor, nn.Parameter) and is_traceable_wrapper_subclass(t)
 
 
 def want(field: str, t: Tensor, dtype: torch.dtype, shape: tuple, device: torch.device) -> None:
-    """Refuses a tensor that the kernels would misread."""
+    """Raises an error for a tensor that the kernels would misread."""
     if _of_others(t):
         raise ArgumentError(f"{field} is a {type(t).__name__}, must be a plain tensor (FSDP has to gather the layer as one, not modules in it)")
     if t.dtype is not dtype:
@@ -86,7 +88,7 @@ def want(field: str, t: Tensor, dtype: torch.dtype, shape: tuple, device: torch.
 
 
 def _why(c: Config, name: str) -> str:
-    """Returns the field of a configuration that makes a tensor absent."""
+    """Returns the field of a configuration because of which a tensor must be absent."""
     needs = next(row[3] for row in ROUTER_ROWS + EXPERT_ROWS if row[0] == name)
     field = next(field for field in needs if _lacks(c, field))
     if field in ("zeros", "global_scale"):
@@ -95,7 +97,7 @@ def _why(c: Config, name: str) -> str:
 
 
 def check(c: Config, x: Tensor, of: Shapes, weights: Weights) -> None:
-    """Refuses x and weights that do not fit a configuration."""
+    """Raises an error if x or a weight does not fit a configuration."""
     dtype, device = DTYPES[c.type], x.device
     if x.dim() != 2:
         raise ArgumentError(f"x is {list(x.shape)}, must be [T, {c.hidden}]")
@@ -111,7 +113,8 @@ def check(c: Config, x: Tensor, of: Shapes, weights: Weights) -> None:
 
 
 def check_routing(c: Config, x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None) -> None:
-    """Refuses a routing that does not fit x. If tokens is given, the routing is a list of entries."""
+    """Raises an error if a routing does not fit x. If tokens is given, the routing is a list of
+    entries."""
     shape = (x.shape[0], c.top_k) if tokens is None else (scores.numel(),)
     want("scores", scores, torch.float32, shape, x.device)
     want("expert_ids", expert_ids, torch.int32, shape, x.device)
@@ -121,12 +124,12 @@ def check_routing(c: Config, x: Tensor, scores: Tensor, expert_ids: Tensor, toke
             raise ArgumentError("scores is [0], must have an entry at least: one of expert -1 adds nothing")
 
 
-# Types that a gradient may be added to, as sm_gradient numbers them.
+# The types that a gradient may be added to, with their numbers in sm_gradient.
 GRADIENT_TYPES = {torch.bfloat16: 0, torch.float32: 1, torch.float16: 3}
 
 
 def check_into(names: Sequence[str], weights: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> None:
-    """Refuses tensors that gradients of weights cannot be added to."""
+    """Raises an error for a tensor to which the gradient of a weight cannot be added."""
     for name, weight, to in zip(names, weights, into, strict=True):
         if to is not None:
             if to.dtype not in (weight.dtype, torch.float32):

@@ -1,4 +1,4 @@
-"""Load balancing without a loss, at the steps of an optimiser."""
+"""Load balancing without a loss, by a hook of an optimiser's steps."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from .module import SonicMoE
 
 
 def balance_selection(model: nn.Module, optimizer: torch.optim.Optimizer, rate: float = 1e-3, group=None):
-    """Balances the experts of every SonicMoE of a model that has a selection bias, as DeepSeek-V3 does:
+    """Balances the experts of every SonicMoE of a model that has a selection bias, as DeepSeek-V3
+    does:
 
         sonicmoe_go.balance_selection(model, optimizer, rate=1e-3)
 
     Training passes count the tokens of each expert. After each step of the optimiser, the bias of
-    an expert that had less than the mean grows by rate, and that of one that had more falls by
-    rate. The host does not wait, and a CUDA graph can capture passes and steps.
+    an expert with fewer tokens than the mean grows by rate. The bias of an expert with more tokens
+    falls by rate. The host does not wait, and a CUDA graph can capture passes and steps.
 
-    Passes count with gradients enabled; a pass that activation checkpointing repeats may count
-    twice, which changes no step because it does so for every expert. If torch.distributed is initialised,
-    the loads are summed over the ranks of group; None means all ranks. Biases must be
-    torch.float32. Returns a handle whose remove() ends the updates.
+    Only passes with gradients enabled count tokens. Activation checkpointing may repeat a pass,
+    which then counts its tokens twice. This changes no step, because it doubles the count of every
+    expert.
+
+    If torch.distributed is initialised, the loads are summed over the ranks of group; None means
+    all ranks. Biases must be torch.float32. Returns a handle whose remove() ends the updates.
     """
     layers = [m for m in model.modules() if isinstance(m, SonicMoE) and m.config.selection_bias]
     if not layers:
@@ -39,7 +42,7 @@ def balance_selection(model: nn.Module, optimizer: torch.optim.Optimizer, rate: 
 
 
 def _sum_over_ranks(layers: list[SonicMoE], group) -> None:
-    """Replaces the layers' loads by their sums over the ranks of a group."""
+    """Replaces the loads of the layers by their sums over the ranks of a group."""
     ranks = torch.distributed
     if not (ranks.is_available() and ranks.is_initialized()) or ranks.get_world_size(group) == 1:
         return

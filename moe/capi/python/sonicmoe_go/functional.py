@@ -11,8 +11,8 @@ from ._weights import EXPERTS, WEIGHTS, Weights
 
 
 def _tensors(names: tuple[str, ...], values: Weights) -> Weights:
-    """Returns tensors that share the memory of arrays of any library with DLPack. Only
-    the inputs of _NEEDED must not be None here."""
+    """Returns arrays of any library with DLPack as tensors, which share the arrays' memory. Only
+    the inputs in _NEEDED must not be None."""
     return tuple(v if isinstance(v, Tensor) or v is None and n not in _NEEDED else _tensor(n, v) for n, v in zip(names, values))
 
 
@@ -37,22 +37,24 @@ def moe(
     balance: float = 0.0, z_loss: float = 0.0, logits: bool = False, rounds: bool = False, seed: int | None = None,
     sequence: int = 0, loads: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Router, top-K, experts and their weighted sum of tokens x [T, d].
+    """Returns the weighted sum of the experts of tokens x [T, d], which the router chooses by
+    top-K.
 
-    The config decides which other weights there are: w3, the up-projection if gate_up is "apart";
-    b1, b3 and b2, the biases of w1, w3 and w2; router_bias, selection_bias and expert_scale, all
-    [E] f32; and for shared experts the gate (or only projection) shared_w1 [sn, d], the
-    up-projection shared_w3 [sn, d], the down-projection shared_w2 [d, sn], and shared_gate [d]. All
-    are differentiable except selection_bias. Packed weights need w1_scale, w3_scale and w2_scale, and
-    w1_zero or w1_global and their like if the format has zero points or global scales. They have no gradient.
+    The config decides which other weights there are. w3 is the up-projection if gate_up is "apart".
+    b1, b3 and b2 are the biases of w1, w3 and w2. router_bias, selection_bias and expert_scale are
+    [E] f32. Shared experts have the gate (or only) projection shared_w1 [sn, d], the up-projection
+    shared_w3 [sn, d], the down-projection shared_w2 [d, sn], and shared_gate [d], where sn is the
+    width of all shared experts. All weights are differentiable except selection_bias and packed
+    weights. Packed weights need w1_scale, w3_scale and w2_scale. If their format has zero points or
+    global scales, they also need w1_zero or w1_global, and the same for w3 and w2.
 
-    Returns o [T, d] and, if wanted, the router's logits [T, E]; both are differentiable. balance
-    and z_loss are the coefficients of the load balancing loss and the z-loss. Backward adds their
-    gradients, as if the losses were part of the caller's loss, but without a loss scale: scale the
-    coefficients too. With sequence, a divisor of T, the balance loss is the mean over sequences of so
-    many tokens.
+    Returns o [T, d] and, if wanted, the router's logits [T, E]. Both are differentiable. balance
+    and z_loss are the coefficients of the load balancing loss and of the z-loss. Backward adds the
+    gradients of these losses as if they were part of the caller's loss, but without a loss scale:
+    if the caller's loss is scaled, scale the coefficients, too. sequence must divide T. If it is
+    set, the balance loss is the mean over sequences of that many tokens.
 
-    loads [E] i32, if given, is added to: the number of tokens that chose each expert, for
+    The number of tokens that chose each expert is added to loads [E] i32, if it is given, for
     update_selection_bias.
 
     Tensors may be arrays of other libraries, such as JAX and CuPy. Their memory is shared by
@@ -60,14 +62,15 @@ def moe(
     same way.
 
     With rounds, for training, the config's rounding_rule decides which tokens an expert gets. seed
-    is for rules that draw random numbers; None draws a seed from torch's CPU generator.
+    is for rules that draw random numbers. If it is None, a seed is drawn from torch's CPU
+    generator.
     """
     weights = (
         router, router_bias, selection_bias, expert_scale,
         w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate, w1_scale, w3_scale, w2_scale,
         w1_zero, w3_zero, w2_zero, w1_global, w3_global, w2_global,
     )  # fmt: skip
-    # The library detects every observer but torch.compile, which traces this line.
+    # The library itself detects every observer except torch.compile, which traces this line.
     if not (logits or rounds or loads is not None or torch.compiler.is_dynamo_compiling()):
         plan = config.plan
         given = plan and plan.infer(x, weights)
@@ -81,7 +84,7 @@ def moe_of(
     x: Tensor, weights: Weights, config: Config, balance: float, z_loss: float, logits: bool, rounds: bool, seed: int | None,
     sequence: int, loads: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Runs moe with weights in the order of the operators."""
+    """Runs moe with the weights in the order of the operators."""
     if sequence and (sequence < 0 or x.shape[0] % sequence):
         raise ArgumentError(f"sequence is {sequence}, must be 0, or a divisor of the {x.shape[0]} tokens")
     sequence = sequence if balance else 0
@@ -101,12 +104,12 @@ def moe_of(
 
 
 def update_selection_bias(loads: Tensor, selection_bias: Tensor, config: Config, rate: float = 1e-3) -> None:
-    """A step of load balancing without a loss (arXiv 2408.15664). The selection bias [E] f32 of an
-    expert grows by rate if its load is below the mean of loads [E] i32, and falls by rate if it is
-    above. Both tensors are changed in place: loads become 0.
+    """Makes one step of load balancing without a loss (arXiv 2408.15664). The selection bias [E]
+    f32 of an expert grows by rate if its load is below the mean of loads [E] i32, and falls by rate
+    if its load is above the mean. Both tensors are changed in place: loads become 0.
 
-    Call it after each step of the optimiser; balance_selection does so for a model. If ranks share
-    the layer, loads must be the sum over the ranks. A CUDA graph can capture it.
+    Call it after each step of the optimiser, or let balance_selection do so for a whole model. If
+    ranks share the layer, loads must be the sum over the ranks. A CUDA graph can capture the step.
     """
     _ops.update_selection_bias(loads, selection_bias, config.key, rate)
 
@@ -120,12 +123,13 @@ def moe_experts(
     w1_global: Tensor | None = None, w3_global: Tensor | None = None, w2_global: Tensor | None = None,
     token_indices: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Experts of tokens x [T, d], and their sum with scores [T, K] f32 of expert_ids [T, K] i32,
-    from any router. An id outside [0, E) adds nothing. The other weights are as in moe.
+    """Returns the weighted sum of experts of tokens x [T, d] for a routing from any router: scores
+    [T, K] f32 of experts expert_ids [T, K] i32. An id outside [0, E) adds nothing. The other
+    weights are the same as for moe.
 
-    With token_indices [L] i32 and a config with lists, scores and expert_ids are [L]: entry i is an
-    expert of token token_indices[i]. Entries may be in any order, and a token may have any number
-    of them. Arrays of other libraries are accepted as in moe.
+    If the config has lists and token_indices [L] i32 is given, scores and expert_ids are [L]. Entry
+    i is then expert expert_ids[i] for token token_indices[i]. Entries may be in any order, and a
+    token may have any number of them. Arrays of other libraries are accepted, as for moe.
     """
     weights = (
         w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate, w1_scale, w3_scale, w2_scale,
@@ -138,7 +142,8 @@ def moe_experts(
 
 
 def experts_by_key(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: Weights, key: str) -> Tensor:
-    """Runs moe_experts of a configuration's key, with weights in the order of the operators."""
+    """Runs moe_experts for the key of a configuration, with the weights in the order of the
+    operators."""
     if not _ops.watched():
         given = _ops.short_experts(x, scores, expert_ids, tokens, weights, key) if x.dim() == 2 else None
         if given is not None:

@@ -1,4 +1,4 @@
-"""Versions, devices and paths of this installation, for reports of bugs."""
+"""Versions, devices and paths of this installation, for bug reports."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __version__ = "0.1.0"  # as in pyproject.toml
 
 
 def info() -> dict[str, object]:
-    """Returns the versions of this package, Python, PyTorch and the GPU's driver, the names of the GPUs,
-    and the paths of the library, of its bundle of kernels, and of the cache. A missing one is None. kernels
-    says whether the bundle has machine code, or PTX, which the driver compiles at the first use. lacks has a
-    sentence for each part that is missing.
+    """Returns the versions of this package, Python, PyTorch and the GPU's driver, the names of the
+    GPUs, and the paths of the library, of its bundle of kernels, and of the cache. If one of them
+    does not exist, its value is None. kernels says whether the bundle has machine code, or PTX,
+    which the driver compiles at the first use. lacks has a sentence for each part that is missing.
 
     The library is not loaded.
     """
@@ -41,10 +41,10 @@ def info() -> dict[str, object]:
 
 
 def _kernels(bundle: Path) -> str | None:
-    """Returns what a bundle has of its kernels."""
+    """Returns in which form a bundle has its kernels."""
     if not bundle.exists():
         return None
-    # Machine code is an ELF file behind the PTX of its entry; an entry has less than a MiB.
+    # Machine code is an ELF file that follows the PTX of its entry. An entry has less than a MiB.
     with bundle.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return "machine code" if data.find(b"\x7fELF", 0, 1 << 20) >= 0 else "PTX"
 
@@ -56,7 +56,7 @@ def _lacks() -> list[str]:
         way = "set SONICMOE_GO_LIBRARY to the library" if os.environ.get("SONICMOE_GO_LIBRARY") else "install the wheel that `pip wheel moe/capi/python` builds"
         return [f"{library} is missing, and nothing runs without it: {way}"]
     if os.environ.get("SONICMOE_GO_LIBRARY"):
-        return []  # a library of one's own needs no bundle
+        return []  # a library that the user built needs no bundle
     if not bundle.exists():
         return [f"{bundle} is missing: kernels of known models are compiled at their first use"]
     if _kernels(bundle) == "PTX":
@@ -65,6 +65,6 @@ def _lacks() -> list[str]:
 
 
 def _warn_of_lacks() -> None:
-    """Warns of the parts that are missing, at the import of the package."""
+    """Warns of missing parts when the package is imported."""
     for said in _lacks():
         warnings.warn(f"sonicmoe_go: {said}", RuntimeWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""The layer as a module, also in place of the blocks of transformers."""
+"""The layer as a torch module, which can also replace MoE blocks of transformers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONFIG_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
 def config_type(dtype: torch.dtype) -> str:
-    """Returns Config's name of a dtype of weights."""
+    """Returns the word of Config.type for the dtype of weights."""
     name = _CONFIG_TYPES.get(dtype)
     if name is None:
         raise ArgumentError(f"weights are {dtype}, must be torch.bfloat16 or torch.float16: call .to(torch.bfloat16), or run under torch.autocast")
@@ -28,8 +28,8 @@ def config_type(dtype: torch.dtype) -> str:
 
 
 def autocast(x: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Casts the inputs of a product as autocast does. Without autocast, and under autocast to
-    a type that no layer has, they are unchanged."""
+    """Casts the inputs of a product in the same way as autocast. Returns them unchanged without
+    autocast, and if autocast's type is one that no layer has."""
     if not torch.is_autocast_enabled(x.device.type):
         return x, *others
     dtype = torch.get_autocast_dtype(x.device.type)
@@ -49,12 +49,12 @@ _INIT_ONES, _INIT_ZEROS = ("expert_scale",), ("router_bias", "selection_bias", "
 
 
 def _shared(c: Config) -> str:
-    """Returns the name of the module of shared experts."""
+    """Returns the name of the module that holds the shared experts."""
     return "shared_expert" if c.shared_gate else "shared_experts"
 
 
 def _names(c: Config) -> dict[str, str]:
-    """Returns the names of WEIGHTS in a block of transformers."""
+    """Returns the names that WEIGHTS have in a block of transformers."""
     apart, shared = c.gate_up == "apart", _shared(c)
     scales = "_scales" if c.weights == "mxfp4" else "_scale_inv"
     up = "experts." + ("gate_proj" if apart else "gate_up_proj" if c.gated else "up_proj")
@@ -80,7 +80,7 @@ def _names(c: Config) -> dict[str, str]:
 
 
 class _Weights(nn.Module):
-    """Parameters under the names of transformers."""
+    """Holds parameters under the names that transformers uses."""
 
     def __init__(self, **weights: nn.Parameter):
         super().__init__()
@@ -94,14 +94,16 @@ def _split(name: str) -> tuple[tuple[str, ...], str]:
 
 
 def _at(module: nn.Module, path: tuple[tuple[str, ...], str]) -> Tensor:
-    """Returns the tensor at a dotted name, given as its modules and its last part."""
+    """Returns the tensor at a dotted name, which is given as the modules on the way and the last
+    part."""
     modules, name = path
     for m in modules:
         module = getattr(module, m)
     return getattr(module, name)
 
 
-# Other names of weights in a block, by their names here: of HunYuan; of MiniMax-M2, LFM2 and ERNIE-4.5.
+# Other names of weights in blocks of transformers, by their usual names: first those of HunYuan,
+# then those of MiniMax-M2, LFM2 and ERNIE-4.5.
 _OTHER_NAMES = {
     "gate.weight": ("gate.wg.weight",),
     "gate.e_score_correction_bias": ("e_score_correction_bias", "expert_bias", "gate.moe_statics.e_score_correction_bias"),
@@ -117,13 +119,14 @@ def _there(module: nn.Module, name: str) -> bool:
 
 
 def _child(block: nn.Module, *names: str) -> tuple[str, nn.Module | None]:
-    """Returns the first of these names that a block has, and its module."""
+    """Returns the first of the names that a block has, with its module."""
     return next(((n, m) for n in names if (m := getattr(block, n, None)) is not None), (names[0], None))
 
 
 def _refusal(block: nn.Module, config, why: str) -> ArgumentError:
-    """Returns the error of a block that no SonicMoE replaces: its family, the reason, and the way out."""
-    # transformers marks experts that have an experts_implementation.
+    """Returns the error for a block that no SonicMoE can replace. It names the block's family, the
+    reason, and the alternative."""
+    # transformers sets this attribute on experts that support an experts_implementation.
     if hasattr(getattr(block, "experts", None), "has_gate"):
         way = "register_with_transformers() runs the experts of this block with the block's own router"
     else:
@@ -133,20 +136,22 @@ def _refusal(block: nn.Module, config, why: str) -> ArgumentError:
 
 
 def _quantised(config, dtype: torch.dtype) -> str:
-    """Returns why experts of a quantised type are refused."""
+    """Returns the reason why experts of a quantised type are refused."""
     q = getattr(config, "quantization_config", None)
     method = q.get("quant_method") if isinstance(q, dict) else getattr(q, "quant_method", None)
-    # The methods are an enum of strings in transformers.
+    # In transformers the methods are an enum of strings.
     format = f"quantised weights in {getattr(method, 'value', method)}, {dtype}" if method else f"weights in {dtype}"
     return f"has {format}, must have torch.bfloat16 or torch.float16: load the model dequantised (dequantize=True in its quantization_config), or convert it"
 
 
-# Blocks of transformers whose forward returns a pair; their models ignore the second element.
+# The forward of these blocks of transformers returns a pair. Their models ignore its second
+# element.
 _PAIRS = ("GptOssMLP", "Mxfp4GptOssMLP", "Llama4TextMoe", "OpenAIPrivacyFilterMLP")
 
 
 def _check_unchanged(block: nn.Module, gate: nn.Module, experts: nn.Module, config, c: Config) -> None:
-    """Refuses a block whose attributes and configuration disagree, because one of them changed later."""
+    """Raises an error if the attributes of a block disagree with its configuration, because one of
+    them was changed later."""
     said = {"top_k": c.top_k, "num_group": getattr(config, "n_group", None)}
     said |= {name: getattr(config, name, None) for name in ("norm_topk_prob", "routed_scaling_factor", "topk_group")}
     if c.activation == "swiglu-oai":
@@ -159,8 +164,8 @@ def _check_unchanged(block: nn.Module, gate: nn.Module, experts: nn.Module, conf
 
 
 def _under_adapters(experts: nn.Module, adapters: contextlib.ExitStack) -> nn.Module:
-    """Returns the module of experts under PEFT's wrappers of its parameters. Until adapters are closed,
-    its parameters include the active adapters."""
+    """Returns the module of experts that PEFT's wrappers of its parameters enclose. Until adapters
+    is closed, its parameters include the active adapters."""
     while "base_layer" in experts._modules:
         if not hasattr(experts, "_activate_lora"):
             raise ArgumentError(f"the experts are in a {type(experts).__name__}, must be in wrappers of PEFT's target_parameters alone")
@@ -175,28 +180,31 @@ def _under_adapters(experts: nn.Module, adapters: contextlib.ExitStack) -> nn.Mo
 class SonicMoE(nn.Module):
     """A Mixture-of-Experts layer: tokens [..., d] in, tokens out.
 
-    Its state has the names and shapes of the blocks of transformers 5: gate.weight [E, d],
+    Its state has the names and shapes of MoE blocks in transformers 5: gate.weight [E, d],
     experts.gate_up_proj [E, 2n, d] and experts.down_proj [E, d, n]. If gate_up is "apart" there are
-    gate_proj and up_proj instead of gate_up_proj; without a gate there is only up_proj. Depending
-    on the config there are also experts.gate_up_proj_bias [E, 2n] and down_proj_bias [E, d];
-    gate.bias, gate.per_expert_scale and the buffer gate.e_score_correction_bias, all [E]; and
-    gate_proj, up_proj and down_proj of shared_experts, which is called shared_expert, with a
-    shared_expert_gate, if shared_gate is set.
+    gate_proj and up_proj instead of gate_up_proj. Without a gate there is only up_proj.
 
-    balance and z_loss are coefficients of losses on the router. Backward adds their gradients
-    itself. With balance_by "sequence" the balance loss is the mean over the sequences of x [..., S, d],
-    with "batch" over all tokens. balance_selection balances layers with a selection_bias
-    without a loss. If the config has a rounding_rule, the layer rounds during training. Other keywords are
-    fields of Config.
+    The config decides which other tensors there are: experts.gate_up_proj_bias [E, 2n] and
+    experts.down_proj_bias [E, d]; gate.bias, gate.per_expert_scale and the buffer
+    gate.e_score_correction_bias, all [E]; and gate_proj, up_proj and down_proj of shared_experts.
+    If shared_gate is set, that module is called shared_expert, and there is also a
+    shared_expert_gate.
 
-    With weights "mxfp4", "fp8" or "fp8-ue8m0", gate_up_proj and down_proj are codes, with
-    gate_up_proj_scales (of "mxfp4") or gate_up_proj_scale_inv, and have no gradients. arrange makes
-    small batches faster.
+    balance and z_loss are coefficients of losses on the router, whose gradients backward adds
+    itself. With balance_by "sequence" the balance loss is the mean over the sequences of x [..., S,
+    d], and with "batch" it is over all tokens. balance_selection balances layers that have a
+    selection_bias, without a loss. If the config has a rounding_rule, the layer rounds during
+    training. All other keywords are fields of Config.
+
+    With weights "mxfp4", "fp8" or "fp8-ue8m0", gate_up_proj and down_proj are codes. Their scales
+    are gate_up_proj_scales and down_proj_scales ("mxfp4"), or gate_up_proj_scale_inv and
+    down_proj_scale_inv. These weights have no gradients. arrange makes small batches faster.
     """
 
     _pair = False
     balance_by = "batch"
-    # The number of tokens of each expert in training passes, [E] i32; None if nothing counts them.
+    # loads holds the number of tokens of each expert in training passes, [E] i32. It is None if
+    # passes do not count.
     loads: Tensor | None = None
     _units: Tensor | None = None
 
@@ -225,7 +233,7 @@ class SonicMoE(nn.Module):
             self.shared_expert_gate = _Weights()
         names = _names(c)
         self._paths = tuple((i, _split(names[n])) for i, (n, dtype, _) in enumerate(shapes(c)) if dtype)
-        # Whether the library reads the weights in place.
+        # _plain says whether the library can read the weights in place.
         self._plain = not (c.rounds or c.shared_gate) and c.weights == "plain"
         self._bytes = tuple(i for i, (_, dtype, _) in enumerate(shapes(c)) if dtype is torch.uint8)
         self._flat = (WEIGHTS.index("shared_gate"),) if c.shared_gate else ()
@@ -235,7 +243,7 @@ class SonicMoE(nn.Module):
                 self._make(what, torch.empty((1, *shape) if what == "shared_gate" else shape, device=device, dtype=dtype))
 
     def _make(self, what: str, w: Tensor) -> None:
-        """Registers an empty weight."""
+        """Registers an uninitialised weight."""
         module, _, name = _names(self.config)[what].rpartition(".")
         if what == "selection_bias":
             self.get_submodule(module).register_buffer(name, w)
@@ -255,17 +263,18 @@ class SonicMoE(nn.Module):
 
     @classmethod
     def from_hf(cls, block: nn.Module) -> "SonicMoE":
-        """Returns a layer with the parameters of a block of transformers 5.
+        """Returns a layer with the parameters of an MoE block of transformers 5.
 
-        The block's configuration describes the layer. Names of modules and weights stay the
-        block's. If the block's forward returns a pair, as in gpt-oss and Llama-4, this layer
-        returns the output and None. FP8 experts in blocks of 128 x 128 and gpt-oss's MXFP4
-        experts stay as they are; shared experts in FP8 are dequantised. If no Config describes the
-        block's router or experts, the error says why. register_with_transformers runs the experts of more blocks, with their own
-        routers.
+        The layer follows the block's configuration, and keeps the names of the block's modules and
+        weights. If the block's forward returns a pair, as in gpt-oss and Llama-4, the layer returns
+        the output and None. FP8 experts in blocks of 128 x 128 and gpt-oss's MXFP4 experts stay
+        packed. Shared experts in FP8 are dequantised.
+
+        If no Config describes the block's router or experts, the error says why.
+        register_with_transformers can run the experts of more blocks, which keep their own routers.
         """
         kind, (_, experts), (_, gate) = type(block).__name__, _child(block, "experts"), _child(block, "gate", "router")
-        # Llama-4's experts have no config: use the config of another module of the block.
+        # Llama-4's experts have no config, so the config of another module of the block is used.
         config = next((m.config for m in block.modules() if hasattr(m, "config")), None)
         if kind == "Mxfp4GptOssMLP" and config is None:
             config = gpt_oss(block)
@@ -276,7 +285,7 @@ class SonicMoE(nn.Module):
         for name in ("jitter_noise", "input_jitter_noise"):
             if getattr(block, name, 0):
                 raise ArgumentError(f"{kind} has {name} {getattr(block, name)}, must be 0")
-        made = {}  # modules in the place of the block's
+        made = {}  # modules that replace modules of the block
         packed = packing(experts)
         if packed == "mxfp4":
             made["experts"] = experts = mxfp4(experts)
@@ -287,12 +296,12 @@ class SonicMoE(nn.Module):
             raise ArgumentError(f"{kind} of {config.model_type} {_quantised(config, own)}")
         try:
             fields = json.loads(config.to_json_string(use_diff=False))
-            fields.pop("quantization_config", None)  # the weights themselves were looked at
+            fields.pop("quantization_config", None)  # the weights themselves were examined
             c = Config.of_model(json.dumps(fields))
         except ArgumentError as err:
             raise _refusal(block, config, f"has no Config: {err}") from None
         if c.shared_experts and kind.startswith("GraniteMoe") and _child(block, "shared_experts", "shared_expert", "shared_mlp")[1] is None:
-            c = dataclasses.replace(c, shared_experts=0)  # the decoder layer adds the shared expert
+            c = dataclasses.replace(c, shared_experts=0)  # the decoder layer itself adds the shared expert
         c = dataclasses.replace(c, type=config_type(own), logits="f16" if own is torch.float16 and c.logits == "bf16" else c.logits)
         if packed != "plain":
             c = dataclasses.replace(c, weights=packed, weight_order="out-in")
@@ -301,7 +310,7 @@ class SonicMoE(nn.Module):
         self._flat = ()
         _check_unchanged(block, gate, experts, config, c)
         self.training, self._pair = block.training, kind in _PAIRS
-        # Modules keep the block's names, so that its checkpoints fit this layer.
+        # Modules keep the block's names, so that checkpoints of the block fit this layer.
         others = {"gate": ("router",), "shared_experts": ("shared_expert", "shared_mlp")}
         modules = {name: _child(block, name, *others.get(name, ())) for name, _ in self.named_children()}
         self._modules.clear()
@@ -321,7 +330,8 @@ class SonicMoE(nn.Module):
         return self
 
     def _covers(self, block: nn.Module, config, made: dict[str, nn.Module]) -> None:
-        """Refuses a block whose weights differ from this layer's, except in modules that were made anew."""
+        """Raises an error if the weights of a block differ from this layer's weights. It ignores
+        modules that were newly made."""
         ours = set()
         for i, path in self._paths:
             name, shape = ".".join((*path[0], path[1])), shapes(self.config)[i][2]
@@ -332,19 +342,19 @@ class SonicMoE(nn.Module):
                 raise _refusal(block, config, f"keeps its {what}, {list(shape)}, where SonicMoE does not find it") from None
             if w.shape != shape and w.shape != (1, *shape):
                 raise _refusal(block, config, f"has a {name} of {list(w.shape)}, must be {list(shape)}")
-            if w.shape != shape:  # the passes take a view
+            if w.shape != shape:  # a view of the weight has the right shape
                 self._flat += (i,)
                 self._plain = False
             ours.add(w)
-        # Scales of activations are for products of two FP8 matrices.
+        # Scales of activations are only used in products of two FP8 matrices.
         skip = lambda n: n.partition(".")[0] in made or n.endswith("activation_scale")  # noqa: E731
         others = [n for n, p in (*block.named_parameters(), *block.named_buffers()) if p not in ours and not skip(n)]
         if others:
             raise _refusal(block, config, f"has {', '.join(others)} as well, must have what its configuration says alone")
 
     def __call__(self, *args, **kwargs):
-        # Without hooks the library finds the weights itself: nn.Module's call and Python's search cost the
-        # host as much as two kernels.
+        # If the module has no hooks, the library finds the weights itself. The call of an nn.Module
+        # and the search in Python cost the host as much as two kernels.
         own = self.__class__ is SonicMoE and SonicMoE.forward is _FORWARD
         if own and not torch.compiler.is_dynamo_compiling() and len(args) == 1 and not kwargs and self._plain:
             given = self._by_plan(args[0])
@@ -353,7 +363,8 @@ class SonicMoE(nn.Module):
         return super().__call__(*args, **kwargs)
 
     def _by_plan(self, x: Tensor) -> Tensor | None:
-        """Output of a pass like the last one, None if the pass must take another way."""
+        """Returns the output of a pass of the same kind as the last one, or None if the pass must
+        take another way."""
         c = self.config
         if not torch.is_grad_enabled():
             return c.plan and c.plan.infer_module(x, self.__dict__, self._paths)
@@ -366,7 +377,8 @@ class SonicMoE(nn.Module):
         return (o, None) if self._pair else o
 
     def with_logits(self, hidden_states: Tensor, logits: bool = True) -> tuple[Tensor, Tensor | None]:
-        """Returns the layer's output and the router's logits [T, E], for losses of your own."""
+        """Returns the layer's output and the router's logits [T, E], from which a caller can
+        compute losses."""
         if "base_layer" not in self._modules["experts"]._modules:
             return self._run(hidden_states, logits)
         with contextlib.ExitStack() as adapters:
@@ -374,7 +386,8 @@ class SonicMoE(nn.Module):
             return self._run(hidden_states, logits, own)
 
     def _run(self, hidden_states: Tensor, logits: bool, experts: nn.Module | None = None) -> tuple[Tensor, Tensor | None]:
-        """Runs with_logits with the weights of a module of experts in place of the layer's own."""
+        """Like with_logits, but uses the weights of the module experts, if it is given, instead of
+        the layer's own."""
         c, x, compiling = self.config, hidden_states, torch.compiler.is_compiling()
         if not isinstance(x, Tensor):
             raise ArgumentError(f"x is {x!r:.60}, must be a tensor [..., {c.hidden}]")
@@ -387,13 +400,14 @@ class SonicMoE(nn.Module):
             if compiling:
                 weights[i] = _at(self, path)
                 continue
-            # _at without nn.Module's search, which costs the host as much as all checks do.
+            # This is _at without the search of nn.Module, which costs the host as much as all
+            # checks.
             m = self
             for part in path[0]:
                 m = m._modules[part]
             w = m._parameters.get(path[1])
             weights[i] = getattr(m, path[1]) if w is None else w
-        # Ask the cheap question first.
+        # The cheap test comes first.
         if (compiling or _any_autocast()) and torch.is_autocast_enabled(x.device.type):
             whole = self._f32 + self._bytes
             kept = [weights[i] for i in whole]
@@ -422,9 +436,10 @@ class SonicMoE(nn.Module):
 
     @torch.no_grad()
     def arrange(self) -> None:
-        """Keeps packed weights a second time, in the order in which the kernels for small batches read them: inference of
-        small batches is faster then, with the same bits. Call it when the weights are on their device, and again after a
-        change in place. A move and load_state_dict drop the second copy."""
+        """Keeps a second copy of packed weights, in the order that the kernels for small batches
+        read. Inference of small batches is then faster, and has the same bits. Call it when the
+        weights are on their device, and again after they were changed in place. Moving the module
+        and load_state_dict drop the second copy."""
         weights: list[Tensor | None] = [None] * len(WEIGHTS)
         for i, path in self._paths:
             weights[i] = _at(self, path).detach()
@@ -432,7 +447,7 @@ class SonicMoE(nn.Module):
             weights[i] = weights[i].view(torch.uint8)
         self._units = arrange(weights, self.config)
 
-    # A move and a load change the weights: the arranged ones are stale.
+    # Moving and loading change the weights, so the second copy is no longer right.
     def _apply(self, *args, **kwargs):
         self._units = None
         return super()._apply(*args, **kwargs)
@@ -442,19 +457,19 @@ class SonicMoE(nn.Module):
         super()._load_from_state_dict(*args, **kwargs)
 
     def count_loads(self) -> None:
-        """Makes training passes count the tokens of each expert in loads, from 0 on."""
+        """Makes training passes count the tokens of each expert in loads. The counts start at 0."""
         self.loads = torch.zeros(self.config.num_experts, dtype=torch.int32, device=_at(self, self._paths[0][1]).device)
 
     def _counted(self, device: torch.device) -> Tensor:
-        """Returns loads on the device of a pass, to which the layer may have moved."""
+        """Returns loads on the device of a pass, to which the module may have been moved."""
         if self.loads.device != device:
             self.loads = self.loads.to(device)
         return self.loads
 
     @torch.no_grad()
     def update_selection_bias(self, rate: float = 1e-3) -> None:
-        """Changes the selection bias in place by the loads since the last call, as the function of that
-        name does."""
+        """Changes the selection bias in place, by the loads since the last call. See the function
+        update_selection_bias."""
         if not self.config.selection_bias:
             raise ArgumentError("the layer has no selection bias, must be made with selection_bias=True")
         if self.loads is None:
@@ -469,7 +484,7 @@ class SonicMoE(nn.Module):
         return f"hidden={c.hidden}, intermediate={c.intermediate}, num_experts={c.num_experts}, top_k={c.top_k}"
 
 
-_FORWARD = SonicMoE.forward  # a program may replace it later
+_FORWARD = SonicMoE.forward  # a program may replace SonicMoE.forward later
 
 
 _ACTIVATIONS = {
@@ -480,9 +495,9 @@ _PLAIN = {"swiglu": "silu", "geglu-erf": "gelu-erf", "geglu-tanh": "gelu-tanh", 
 
 
 def _activation(experts: nn.Module) -> str:
-    """Returns Config's name of the activation of a module of transformers."""
+    """Returns the word of Config.activation for the activation of a module of transformers."""
     of = experts.act_fn
-    kind = type(of).__name__ if isinstance(of, nn.Module) else getattr(of, "__name__", type(of).__name__)  # LFM2's is a function
+    kind = type(of).__name__ if isinstance(of, nn.Module) else getattr(of, "__name__", type(of).__name__)  # in LFM2 it is a function
     name = "relu2" if kind == "ReLUSquaredActivation" else _ACTIVATIONS.get(kind)
     if name is None:
         raise ArgumentError(f"the activation is {kind}, must be one of {', '.join(sorted(_ACTIVATIONS))}")

@@ -1,4 +1,4 @@
-"""Packed experts of transformers 5, as that package holds them."""
+"""Packed experts of transformers 5, in the form in which transformers holds them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _BLOCK = 128
 
 
 def packing(experts: nn.Module) -> str:
-    """Returns the word of Config.weights for a module of experts: "plain" for weights of 16 bits, and for formats that no layer
-    takes."""
+    """Returns the word of Config.weights for a module of experts. It is "plain" for 16-bit weights
+    and for formats that no layer takes."""
     if type(experts).__name__ == "Mxfp4GptOssExperts":
         return "mxfp4"
     w, scales = getattr(experts, "down_proj", None), getattr(experts, "down_proj_scale_inv", None)
@@ -22,7 +22,7 @@ def packing(experts: nn.Module) -> str:
 
 
 class _Tensors(nn.Module):
-    """Tensors without gradients, by name."""
+    """Holds tensors without gradients, by name."""
 
     def __init__(self, **tensors: Tensor):
         super().__init__()
@@ -31,8 +31,8 @@ class _Tensors(nn.Module):
 
 
 def mxfp4(experts: nn.Module) -> nn.Module:
-    """Returns the codes and scales of a Mxfp4GptOssExperts in the order of the files, with its biases. transformers holds them in
-    the order of Triton's kernels."""
+    """Returns the codes and scales of a Mxfp4GptOssExperts in the order of the model's files, with
+    the experts' biases. transformers holds codes and scales in the order of Triton's kernels."""
     tensors = {}
     for name in ("gate_up_proj", "down_proj"):
         w, precision = getattr(experts, name), getattr(experts, f"{name}_precision_config")
@@ -48,12 +48,13 @@ def mxfp4(experts: nn.Module) -> nn.Module:
 
 
 def _unswizzled(t) -> Tensor:
-    """Returns the content of a tensor of Triton's kernels as [E, out, in], as transformers does when it saves a model."""
+    """Returns the content of a tensor in the order of Triton's kernels as [E, out, in], as
+    transformers does when it saves a model."""
     return t.storage.layout.unswizzle_data(t.storage.data).transpose(-1, -2)
 
 
 def gpt_oss(block: nn.Module):
-    """Returns the configuration of a Mxfp4GptOssMLP. Its modules have none."""
+    """Returns the configuration of a Mxfp4GptOssMLP, whose modules do not have one."""
     from transformers import GptOssConfig
 
     experts, router = block.experts, block.router
@@ -64,7 +65,8 @@ def gpt_oss(block: nn.Module):
 
 
 def dequantised(shared: nn.Module) -> nn.Module:
-    """Returns shared experts with the bf16 values of their FP8 weights, the FP32 products of codes and scales rounded once."""
+    """Returns shared experts with the bf16 values of their FP8 weights: the FP32 products of codes
+    and scales, rounded once."""
     made = nn.ModuleDict()
     for name, m in shared.named_children():
         w = getattr(m, "weight", None)
@@ -77,7 +79,8 @@ def dequantised(shared: nn.Module) -> nn.Module:
 
 
 def _spread(scales: Tensor, shape: torch.Size) -> Tensor:
-    """Returns the scale of each element of a matrix: of its block, or of the matrix."""
+    """Returns the scale of each element of a matrix: the scale of the element's block or, if there
+    is only one scale, that of the matrix."""
     if scales.dim() < 2:
         return scales
     rows, columns = (-(-n // _BLOCK) for n in shape)

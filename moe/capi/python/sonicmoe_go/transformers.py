@@ -1,4 +1,5 @@
-"""Experts of transformers 5 on the library's kernels, by that package's own registry."""
+"""Runs experts of transformers 5 on the library's kernels, through the registry of experts
+implementations in transformers."""
 
 from __future__ import annotations
 
@@ -22,17 +23,18 @@ def register_with_transformers(model: nn.Module | None = None) -> str:
         sonicmoe_go.register_with_transformers()
         model = AutoModelForCausalLM.from_pretrained(..., experts_implementation="sonicmoe_go")
 
-    The model keeps its own router. If the library does not cover its experts, their first call
-    raises an error. Experts of Llama-4 and DBRX never ask for an implementation, and run eager without a word.
-    A given model gets the implementation, or an error that names such experts. FP8 experts in blocks of 128 x 128 stay as they
-    are, and their tokens are bf16. Returns the registered name.
+    The model keeps its own router. If the library does not support the model's experts, their first
+    call raises an error. Experts of Llama-4 and DBRX never look for an implementation in the
+    registry, and run eager without a warning. If a model is given, it gets the implementation, or
+    an error that names such experts. FP8 experts in blocks of 128 x 128 stay packed, and their
+    tokens are bf16. Returns the registered name.
     """
     from transformers.integrations import finegrained_fp8, moe
 
     global _usual_gate
     _usual_gate = moe._default_apply_gate
     moe.ALL_EXPERTS_FUNCTIONS.register(NAME, _forward)
-    if hasattr(finegrained_fp8, "ALL_FP8_EXPERTS_FUNCTIONS"):  # an earlier transformers has one registry
+    if hasattr(finegrained_fp8, "ALL_FP8_EXPERTS_FUNCTIONS"):  # earlier versions of transformers have only one registry
         finegrained_fp8.ALL_FP8_EXPERTS_FUNCTIONS.register(NAME, _forward)
     if model is not None:
         _check_asks(model)
@@ -41,27 +43,29 @@ def register_with_transformers(model: nn.Module | None = None) -> str:
 
 
 def _check_asks(model: nn.Module) -> None:
-    """Refuses a model whose experts ask transformers for no implementation."""
+    """Raises an error if the experts of a model do not look for an implementation in the
+    registry."""
     blocks = [m for m in model.modules() if isinstance(getattr(m, "experts", None), nn.Module) and not isinstance(m, SonicMoE)]
     silent = sorted({type(m.experts).__name__ for m in blocks if not hasattr(m.experts, "has_gate")})
     if silent:
         raise ArgumentError(f"{', '.join(silent)} of {type(model).__name__} would run eager, must ask for an experts_implementation: try SonicMoE.from_hf(block)")
 
 
-_usual_gate = None  # the gate of most experts
+_usual_gate = None  # the gate function of most experts, found below
 
 
 _config = functools.lru_cache(maxsize=4096)(Config)
 
 
-# torch.compile traces into a cached function and ignores its markers: keep this one separate.
+# torch.compile traces into a cached function and ignores its markers, so this function is a
+# separate one.
 @torch.compiler.assume_constant_result
 def _key(*sizes: int, **config) -> str:
     return _config(*sizes, **config).key
 
 
 def _formula(experts: nn.Module) -> dict:
-    """Returns the experts' activation as fields of Config."""
+    """Returns the activation of experts as fields of Config."""
     if not experts.has_gate or type(experts)._apply_gate is _usual_gate:
         return {"activation": _activation(experts)}
     if type(experts).__name__ == "GptOssExperts":
@@ -79,7 +83,7 @@ _W1, _W2, _B1, _B2 = map(EXPERTS.index, ("w1", "w2", "b1", "b2"))
 
 def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """The forward of an experts module of transformers."""
-    if getattr(self, "has_post_expert_norm", False):  # added to transformers after its registry
+    if getattr(self, "has_post_expert_norm", False):  # transformers added this attribute after the registry
         raise ArgumentError(f"{type(self).__name__} has a norm after its experts, must have none")
     up = "gate_up_proj" if self.has_gate else "up_proj"
     w1, w2 = getattr(self, up), self.down_proj
@@ -107,7 +111,7 @@ def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_
 
 
 def _packed(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor, up: str) -> Tensor:
-    """The forward of FP8 experts of transformers."""
+    """The forward of FP8 experts in transformers."""
     if (word := packing(self)) == "plain":
         raise ArgumentError(f"{type(self).__name__} has blocks of {self.block_size}, must have blocks of (128, 128)")
     num_experts, hidden, intermediate = self.down_proj.shape

@@ -33,7 +33,7 @@ def experts(x, scores, ids, w1, w2, b1=None, b2=None, act=F.silu, interleaved=Fa
 
 
 def layer(x, router, w1, w2, ids, **how):
-    """Computes the layer with the given experts, and its logits."""
+    """Computes the layer with the given experts. Returns the output and the logits."""
     logits = x @ router.T
     scores = torch.softmax(logits.gather(1, ids), dim=-1)
     return experts(x, scores, ids, w1, w2, **how), logits

@@ -1,5 +1,5 @@
-"""Plans for CPU tensors: a function that replaces a pass, and copies tensors to the emulated device
-and back."""
+"""Makes plans usable for CPU tensors. A function replaces each pass of the library. It copies the
+tensors to the emulated device, runs the pass there, and copies the results back."""
 
 import ctypes
 import math
@@ -22,8 +22,8 @@ def _region(address: int, size: int) -> torch.Tensor:
 
 
 def fields(function: str, address: int) -> tuple[bytearray, dict]:
-    """Returns the struct of a pass and its fields, with the type and accumulate of each
-    sm_gradient."""
+    """Returns the bytes and the fields of a pass's struct. The value of an sm_gradient includes its
+    type and accumulate."""
     backward = "backward" in function
     of, raw = _passes.BACKWARD if backward else _passes.FORWARD, bytearray(ctypes.string_at(address, _passes.size_of(backward)))
     got = {n: struct.unpack_from("=Q", raw, at)[0] for n, at in of.items()}
@@ -31,8 +31,8 @@ def fields(function: str, address: int) -> tuple[bytearray, dict]:
 
 
 class StandIn:
-    """A layer whose passes take CPU tensors. passes lists the functions and fields of the queued
-    passes."""
+    """A layer whose passes take CPU tensors. passes lists the function and the fields of each
+    queued pass."""
 
     def __init__(self, key: str):
         self.real = _library.layer(key, "emulated")
@@ -60,8 +60,8 @@ class StandIn:
         return status
 
     def _bytes(self, got: dict, name: str) -> int | None:
-        """Returns the size of the memory that a field's address points to; None if the field is not
-        an address."""
+        """Returns the size of the memory to which a field points, or None if the field is no
+        address."""
         c, t = self.config, got["tokens"]
         rows = got["entries"] or t * c.top_k
         own, logits = (DTYPES[n].itemsize for n in (c.type, c.logits))
@@ -78,19 +78,20 @@ class StandIn:
 
 
 def use(monkeypatch) -> list:
-    """Lets every pass that can use a plan use it, on CPU tensors, and returns the passes that do."""
+    """Makes every pass that can use a plan use it, on CPU tensors. Returns a list to which these
+    passes are added."""
     plans, passes, layers = {}, [], []
 
     def find(kind, x, key, *of):
         if x.device.type != "cpu":
             return None
         if (kind, key, of) not in plans:
-            layers.append(layer := StandIn(key))  # a plan stores addresses only, so the objects must stay alive
+            layers.append(layer := StandIn(key))  # a plan stores only addresses, so these objects must stay alive
             layer.passes = passes
             plans[kind, key, of] = kind(layer, (1, 0), *of)
         return plans[kind, key, of]
 
     monkeypatch.setattr(_plans, "find", find)
-    # A configuration may outlive the plans of a test.
+    # A configuration may live longer than the plans of a test.
     monkeypatch.setattr(_library.Config, "keep", lambda c, plan: monkeypatch.setitem(vars(c), "plan", plan))
     return passes

@@ -1,5 +1,5 @@
-"""Ways to differentiate or record a pass other than backward. Each must see the pass or raise an
-error, and must not treat the output as a constant."""
+"""Tests ways to differentiate or record a pass other than backward. Each must see the pass or raise
+an error. None may treat the output as a constant."""
 
 import copy
 
@@ -28,7 +28,7 @@ def tokens(device, **how):
 
 
 def given(x, block):
-    """Runs a pass with the caller's routing."""
+    """Runs a pass with a routing that the caller gives."""
     ids = torch.arange(24, dtype=torch.int32, device=x.device).view(12, 2) % 4
     return sonicmoe_go.moe_experts(x, torch.ones(12, 2, device=x.device), ids, block.experts.gate_up_proj, block.experts.down_proj, CONFIG)
 
@@ -40,7 +40,7 @@ def routed(x, block):
 @pytest.mark.parametrize("run", [routed, given])
 @pytest.mark.parametrize("loss", [lambda y: y.float().sum(), lambda y: y.float().square().sum()], ids=["linear", "square"])
 def test_gradients_of_gradients_are_an_error(device, block, run, loss):
-    """A penalty on gradients must not be ignored silently."""
+    """A loss on gradients must not be ignored without an error."""
     x = tokens(device, requires_grad=True)
     of = (x, block.experts.gate_up_proj)
     want = torch.autograd.grad(loss(run(x, block)), of)
@@ -55,11 +55,11 @@ def test_gradients_of_gradients_are_an_error(device, block, run, loss):
 @pytest.mark.parametrize("run", [routed, given])
 @pytest.mark.parametrize("grad", [False, True])
 def test_forward_mode_is_an_error(device, block, run, grad):
-    """A tangent must not be lost, even if no gradients are wanted."""
+    """A tangent of forward mode must not be lost, even if no gradients are wanted."""
     x, frozen = tokens(device), copy.deepcopy(block).requires_grad_(False)
     for of in (block, frozen) if grad else (block,):
         with torch.set_grad_enabled(grad):
-            want = run(x, of)  # an inference pass then has a plan
+            want = run(x, of)  # the pass after this one has a plan
             with forward_ad.dual_level():
                 assert torch.equal(run(x, of), want)
                 with pytest.raises(NotImplementedError, match="forward mode AD"):
@@ -87,7 +87,8 @@ def test_torch_jit_records_the_pass(device, block):
 
 
 def test_x_of_another_width(device, block):
-    """The number of elements may be a whole number of tokens although the width is wrong."""
+    """An x of the wrong width must be refused, even if its number of elements is a whole number of
+    tokens."""
     other = sonicmoe.MoE(4, 2, 128, 64, sonicmoe.ActivationType.SWIGLU, False, 0.1).to(device, torch.bfloat16)
     for shape in ((2, 6, 64), (4, 64, 2), (256,), ()):
         x = torch.zeros(shape, device=device, dtype=torch.bfloat16)

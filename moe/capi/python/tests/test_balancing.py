@@ -14,7 +14,7 @@ BIASED = dataclasses.replace(CONFIG, score="sigmoid", selection_bias=True, renor
 
 
 def sequence_loss(logits, ids, length):
-    """Returns the mean of the sequences' balance losses."""
+    """Returns the mean of the balance losses of the sequences."""
     losses = []
     for l, i in zip(logits.split(length), ids.split(length)):
         count = torch.bincount(i.flatten(), minlength=4).double()
@@ -40,7 +40,8 @@ def test_loss_of_sequences(device, length):
 
 @pytest.mark.parametrize("how", ["eager", "compiled"])
 def test_layer_of_sequences(device, how):
-    """Sequences are the last but one dimension of x. The function computes the same gradients."""
+    """Sequences are the second last dimension of x. The function moe must give the same
+    gradients."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device, balance=40.0, balance_by="sequence")
     x = torch.randn(3, 8, 128, device=device, dtype=torch.bfloat16, requires_grad=True)
     w = block.gate.weight, block.experts.gate_up_proj, block.experts.down_proj
@@ -57,7 +58,8 @@ def counts(ids):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_loads_of_micro_batches(device, grad):
-    """Loads are added to, with gradients and without; a pass that rounds counts the router's choice."""
+    """Each pass adds to the loads, with gradients and without. A pass that rounds counts the choice
+    of the router."""
     ts = [t.detach().requires_grad_(grad) for t in tensors(device)]
     loads = torch.full((4,), 5, dtype=torch.int32, device=device)
     want, _ = sonicmoe_go.moe(*ts, CONFIG)
@@ -80,7 +82,7 @@ def skewed(device, **config):
 
 
 def test_steps_of_an_optimiser_balance(device):
-    """The hook evens out the loads of a skewed router, and the biases are the only change."""
+    """The hook makes the loads of a skewed router even, and changes nothing but the biases."""
     block = skewed(device)
     model = torch.nn.Sequential(block)
     optimizer = torch.optim.SGD(block.parameters(), lr=0)
@@ -134,7 +136,7 @@ def test_repeated_and_compiled_passes(device):
 
 @pytest.mark.parametrize("family", ["deepseek_v3", "ernie4_5_moe"])
 def test_blocks_of_transformers_balance(device, family):
-    """The step changes the block's own tensor."""
+    """The step changes the selection bias of the block itself."""
     block = block_of(family, device)
     ours = sonicmoe_go.SonicMoE.from_hf(block).train()
     (bias,) = (t for n, t in (*block.named_buffers(), *block.named_parameters()) if "correction" in n)
@@ -195,7 +197,8 @@ def test_ranks_sum_their_loads(tmp_path, device):
 
 @pytest.mark.skipif("not torch.cuda.is_available()")
 def test_a_graph_captures_balancing(device):
-    """A step of two micro-batches, its losses of sequences and the step of the bias, as one graph."""
+    """A graph captures a step of two micro-batches, including their losses of sequences and the
+    step of the bias."""
     if device != "cuda":
         pytest.skip("captures are of a GPU's streams")
     block = skewed(device, balance=0.1, balance_by="sequence")

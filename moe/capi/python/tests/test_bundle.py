@@ -1,4 +1,5 @@
-"""The package's bundle of kernels, and caches: a layer whose kernels are stored compiles nothing."""
+"""Tests the package's bundle of kernels and other caches. A layer whose kernels are stored must
+compile nothing."""
 
 import os
 import subprocess
@@ -32,7 +33,8 @@ _library.layer(_library.Config(**config).key, device)
 
 
 def stored_by(tmp_path: Path, name: str, device: str, config: dict, *bundles: str, library: str = "") -> set[str]:
-    """Runs a process that makes a layer, and returns what it stores in an empty cache."""
+    """Runs a process that makes a layer, and returns the kernels that it stores in an empty
+    cache."""
     cache = tmp_path / name
     device = "cuda:0" if device == "cuda" else "emulated"
     environment = os.environ | {"SONICMOE_CACHE": str(cache), "SONICMOE_GO_LIBRARY": library or _library.path()}
@@ -53,7 +55,7 @@ def shipped() -> set[str]:
 
 
 def test_a_layer_takes_what_another_cache_has(device, tmp_path):
-    alone = tmp_path / "libsonicmoe.so"  # the package's bundle is not used
+    alone = tmp_path / "libsonicmoe.so"  # a library without the package's bundle next to it
     alone.symlink_to(_library.path())
     made = stored_by(tmp_path, "first", device, SMALL, library=str(alone))
     assert made

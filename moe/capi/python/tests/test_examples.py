@@ -39,8 +39,9 @@ def test_jax(device):
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "olmoe", "glm4_moe", "gpt_oss"])
 def test_models_learn_as_eager_does(device, family, monkeypatch):
-    """After 100 steps from the same weights, the loss over the last tenth is within 0.5 % of
-    eager's. Greedy text then agrees, except for tokens whose logits nearly tie in eager too."""
+    """After 100 steps from the same weights, the loss over the last tenth of the steps must be
+    within 0.5 % of eager's. Greedy text must then agree, except for tokens whose logits are almost
+    equal in eager, too."""
     if device != "cuda":
         pytest.skip("hundreds of passes of a model are for a GPU")
     pytest.importorskip("transformers", minversion="5")

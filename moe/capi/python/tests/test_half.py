@@ -1,4 +1,5 @@
-"""Layers in fp16. Bounds are an eighth of bf16's, because fp16 has three more bits of fraction."""
+"""Tests layers in fp16. The bounds are an eighth of those for bf16, because fp16 has three more
+fraction bits."""
 
 import pytest
 import torch

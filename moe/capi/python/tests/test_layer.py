@@ -30,7 +30,7 @@ def truth(ts, d_o, d_logits=None, config=CONFIG):
     return o, gradients(loss, *ws)
 
 
-# Some widths end inside tiles of 64.
+# Some of these widths end inside tiles of 64.
 @pytest.mark.parametrize(("hidden", "intermediate"), [(128, 64), (144, 80)])
 def test_forward_and_gradients(device, hidden, intermediate):
     config = dataclasses.replace(CONFIG, hidden=hidden, intermediate=intermediate)
@@ -87,7 +87,7 @@ def test_losses_on_the_router(device):
 
 
 def routing(device, tokens=24):
-    """Returns scores that need not sum to 1, and ids, some of which are invalid or repeated."""
+    """Returns scores whose sum need not be 1, and ids of which some are invalid or repeated."""
     scores = torch.randn(tokens, 2, device=device, requires_grad=True)
     ids = torch.randint(-1, 5, (tokens, 2), dtype=torch.int32)
     ids[0] = 3
@@ -109,8 +109,8 @@ def test_experts_with_given_routing(device):
 @pytest.mark.parametrize("order", ["out-in", "in-out"])
 @pytest.mark.parametrize("gate_up", ["concatenated", "apart"])
 def test_biases_and_orders(device, gate_up, order, given):
-    """Layers with biases, with gate and up apart, and with the other weight order; the router or
-    the caller routes."""
+    """Tests layers with biases, with gate and up in two tensors, and with the other order of
+    weights. The router or the caller routes."""
     c = dataclasses.replace(CONFIG, bias=True, gate_up=gate_up, weight_order=order)
     x, router, w1, w2 = tensors(device)
     b1, b2 = (torch.randn(4, n, device=device, dtype=torch.bfloat16, requires_grad=True) for n in (128, 128))
@@ -193,7 +193,7 @@ def test_accumulation_into_grad_and_main_grad(device):
 
 
 class Foreign:
-    """An array of another library, which only has the methods of DLPack."""
+    """An array of another library. It has only the methods of DLPack."""
 
     def __init__(self, t):
         self.t = t.detach()
@@ -322,7 +322,8 @@ def test_cuda_graph(device):
 
 @pytest.mark.skipif("not torch.cuda.is_available()")
 def test_cuda_graph_of_inference(device):
-    """A captured pass has a workspace of its own: passes on another stream do not overwrite it."""
+    """A captured pass must have a workspace of its own, which passes on another stream do not
+    overwrite."""
     if device != "cuda":
         pytest.skip("captures are of a GPU's streams")
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device)

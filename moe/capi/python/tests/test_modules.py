@@ -67,7 +67,7 @@ def test_autocast(device):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("how", ["constructor", "function"])
 def test_sonicmoes_layer(device, how, bias):
-    """Checks names and shapes of weights, and compares the loss with its formula."""
+    """Checks names and shapes of the weights, and compares the loss with its formula."""
     args = (4, 2, 128, 64, sonicmoe.ActivationType.SWIGLU, bias, 0.1)
     block = sonicmoe.MoE(*args).to(device, torch.bfloat16)
     biases = [block.c_fc.bias, block.c_proj.bias] if bias else []
@@ -103,7 +103,7 @@ def test_sonicmoes_layer(device, how, bias):
     assert distance(o.reshape(want.shape), want) < 6e-3
 
 
-# Arguments of SonicMoE's constructor, by its names and in its order.
+# The arguments of SonicMoE's constructor, in its order.
 ARGUMENTS = ("num_experts", "num_experts_per_tok", "hidden_size", "intermediate_size", "activation_function", "add_bias", "std")
 GATED = {"swiglu": F.silu, "geglu": F.gelu, "reglu": F.relu}
 PLAIN = {"relu_sq": lambda x: F.relu(x).square(), "relu": F.relu, "gelu": F.gelu, "silu": F.silu}
@@ -112,8 +112,8 @@ PLAIN = {"relu_sq": lambda x: F.relu(x).square(), "relu": F.relu, "gelu": F.gelu
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("kind", [*GATED, *PLAIN])
 def test_sonicmoes_constructor(device, kind, bias):
-    """Compares layers of every kind and size that the constructor accepts, by keyword, with
-    float64, and checks names and shapes of the state."""
+    """Compares layers of every kind and size that the constructor accepts with float64, and checks
+    names and shapes of the state. Arguments are given by keyword."""
     values = (5, 3, 192, 64, sonicmoe.ActivationType(kind), bias, 0.07)
     assert tuple(inspect.signature(sonicmoe.MoE).parameters) == ARGUMENTS
     block = sonicmoe.MoE(**dict(zip(ARGUMENTS, values))).to(device, torch.bfloat16)
@@ -156,7 +156,7 @@ def test_sonicmoes_layer_compiles(device, bias):
 
 
 def test_sonicmoes_own_enums(device):
-    """Programs may still import the enums of that package: values are the same."""
+    """Programs may still use the enums of SonicMoE's own package, which have the same values."""
     kind, backend = enum.Enum("ActivationType", {"RELU": "relu"}).RELU, enum.Enum("KernelBackendMoE", {"sonicmoe": "sonicmoe"}).sonicmoe
     block = sonicmoe.MoE(4, 2, 128, 64, kind, False, 0.1).to(device, torch.bfloat16)
     x = torch.randn(4, 128, device=device, dtype=torch.bfloat16)
@@ -178,7 +178,7 @@ def test_sonicmoes_wrong_calls(device):
 
 
 def test_general_routing(device):
-    """Tokens with any number of experts, zero included, and the gradients of scores."""
+    """Tests tokens with any number of experts, including none, and the gradients of the scores."""
     x, _, w1, w2 = tensors(device)
     counts = torch.tensor([0, 1, 3, 4, 2, 0] * 4)
     token = torch.repeat_interleave(torch.arange(24), counts).int()[torch.randperm(int(counts.sum()))]
@@ -190,7 +190,7 @@ def test_general_routing(device):
     )  # fmt: skip
     assert freq.tolist() == torch.bincount(expert, minlength=4).tolist()
     ws = wide(x, scores, w1, w2)
-    # Each pair is one row: a token of its own with one expert.
+    # Each pair becomes one row: a token that has only one expert.
     rows = experts(ws[0][token.long()], ws[1][:, None], expert[:, None], *ws[2:], interleaved=True)
     want = torch.zeros(24, 128, dtype=torch.double).index_add(0, token.long(), rows)
     d_o = torch.randn_like(x)
@@ -227,7 +227,7 @@ FAMILIES = {
 
 
 def model_of(family, device, families=FAMILIES):
-    # Older versions refuse GraniteMoeHybrid's own layers_block_type.
+    # Older versions refuse the layers_block_type of GraniteMoeHybrid.
     transformers = pytest.importorskip("transformers", minversion="5.23" if family == "granitemoehybrid" else "5")
     common = {
         "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 96,
@@ -235,7 +235,7 @@ def model_of(family, device, families=FAMILIES):
     }  # fmt: skip
     config = transformers.AutoConfig.for_model(family, **(common | families[family]))
     model = transformers.AutoModelForCausalLM.from_config(config).to(device, torch.bfloat16)
-    return model.eval()  # Phi-3.5's router draws random numbers in training
+    return model.eval()  # the router of Phi-3.5 draws random numbers in training
 
 
 def switch(model, name):
@@ -249,9 +249,9 @@ def experts_of(model):
 
 @contextlib.contextmanager
 def routed_as(model, routing):
-    """Lets the experts of a model use the routing of another run, a list of ids and scores. Tokens
-    with nearly equal logits may choose different experts in two runs, so results would not be
-    comparable. If the list is empty, the model's own routing is appended to it."""
+    """Makes the experts of a model use the routing of another run, a list of ids and scores.
+    Otherwise the results of two runs could not be compared, because tokens with almost equal logits
+    may choose other experts. If the list is empty, the model's own routing is appended to it."""
     rest = iter(list(routing))
 
     def hook(_, args):
@@ -272,7 +272,8 @@ def routed_as(model, routing):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_models_of_transformers(device, family):
-    """Logits are as near to float64 as eager bf16, and gradients of the loss as near as eager's."""
+    """Logits must be about as near to float64 as eager's logits in bf16, and so must the gradients
+    of the loss."""
     name = sonicmoe_go.register_with_transformers()
     model = model_of(family, device)
     tokens, routing = torch.randint(1, 96, (2, 12), device=device), []
@@ -316,7 +317,7 @@ BLOCKS = FAMILIES | {
 
 
 def block_of(family, device):
-    """Returns the last block of experts of a small model, with weights and buffers scaled so that
+    """Returns the last MoE block of a small model, with weights and buffers that are scaled so that
     outputs are of order 1."""
     blocks = [m for m in model_of(family, device, BLOCKS).modules() if isinstance(getattr(m, "experts", None), torch.nn.Module)]
     with torch.no_grad():
@@ -331,8 +332,8 @@ def block_of(family, device):
     "family", ["mixtral", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3", "gpt_oss", "qwen2_moe", "qwen3_next", "minimax", "granitemoe", "deepseek_v2", "llama4_text", "minimax_m2", "ernie4_5_moe", "lfm2_moe", "hunyuan_v1_moe", "granitemoehybrid"]
 )  # fmt: skip
 def test_from_hf(device, family):
-    """Compares a block and its gradients with the eager block in float64. Tokens with nearly equal
-    logits may choose other experts, so the test uses the median over the tokens."""
+    """Compares a block and its gradients with the eager block in float64. The test uses the median
+    over the tokens, because tokens with almost equal logits may choose other experts."""
     block = block_of(family, device)
     truth = copy.deepcopy(block).double()
     if hasattr(truth.experts, "config"):  # Llama-4's experts have no configuration of their own
@@ -357,7 +358,7 @@ def test_from_hf(device, family):
     ours_of = {id(p) for p in ours.parameters()}
     for (name, p), q in zip(block.named_parameters(), truth.parameters()):
         assert id(p) in ours_of, name
-        if not q.requires_grad:  # ERNIE-4.5's selection bias
+        if not q.requires_grad:  # the selection bias of ERNIE-4.5
             continue
         assert p.grad is not None, name
         got, want = (g.double().view(-1, g.shape[-1]) for g in (p.grad, q.grad))
@@ -367,8 +368,9 @@ def test_from_hf(device, family):
 
 @pytest.mark.parametrize("family", ["gpt_oss", "granitemoe", "llama4_text", "minimax_m2", "qwen2_moe"])
 def test_from_hf_in_a_model(device, family):
-    """A layer in a model's block's place returns what the model unpacks: gpt-oss and Llama-4 expect
-    a pair, and a batch of two sequences must not be taken for one. The state keeps its names."""
+    """A layer that replaces a block in a model must return what the model unpacks. gpt-oss and
+    Llama-4 expect a pair, but a batch of two sequences must not be taken for a pair. The state must
+    keep its names."""
     model = model_of(family, device, BLOCKS)
     ours, text = copy.deepcopy(model), torch.randint(1, 96, (2, 12), device=device)
     for parent in list(ours.modules()):
@@ -397,7 +399,7 @@ def test_from_hf_in_a_model(device, family):
     ],
 )
 def test_from_hf_of_a_changed_block(device, family, change, words):
-    """A block whose attributes and configuration disagree is refused."""
+    """A block whose attributes disagree with its configuration must be refused."""
     change(block := block_of(family, device))
     with pytest.raises(sonicmoe_go.ArgumentError, match=words):
         sonicmoe_go.SonicMoE.from_hf(block)
@@ -405,7 +407,7 @@ def test_from_hf_of_a_changed_block(device, family, change, words):
 
 @pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
 def test_experts_of_transformers_compile(device, family):
-    """Compiles the router and the experts into one graph, with gradients."""
+    """The router and the experts must compile into one graph, with gradients."""
     block = block_of(family, device)
     block.experts.config._experts_implementation = sonicmoe_go.register_with_transformers()
     x = torch.randn(2, 12, 128, device=device, dtype=torch.bfloat16, requires_grad=True)
@@ -417,7 +419,7 @@ def test_experts_of_transformers_compile(device, family):
 
 @pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
 def test_experts_of_transformers_under_autocast(device, family):
-    """Weights are FP32, as in training, and get gradients."""
+    """Weights are FP32, as in training, and must get gradients."""
     experts = block_of(family, device).experts.float()
     experts.config._experts_implementation = sonicmoe_go.register_with_transformers()
     x, ids = torch.randn(24, 128, device=device), torch.randint(0, 4, (24, 2), device=device)
@@ -446,7 +448,7 @@ def test_from_hf_says_what_it_can_not(device, family, words):
 def test_from_hf_of_quantised_experts(device):
     block = block_of("qwen3_moe", device)
     block.experts.config.quantization_config = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    sonicmoe_go.SonicMoE.from_hf(block)  # dequantised at load
+    sonicmoe_go.SonicMoE.from_hf(block)  # the weights were dequantised when they were loaded
     for p in block.experts.parameters():
         p.data = p.data.to(torch.float8_e4m3fn)
     with pytest.raises(sonicmoe_go.ArgumentError, match="of qwen3_moe has quantised weights in fp8, torch.float8_e4m3fn, .*dequantize=True"):
@@ -517,7 +519,7 @@ def test_a_coefficient_is_a_number(name, wrong):
 
 
 def test_experts_of_lfm2(device):
-    """Their activation is a function, and no module."""
+    """The activation of these experts is a function instead of a module."""
     block, name = block_of("lfm2_moe", device), sonicmoe_go.register_with_transformers()
     x, want = torch.randn(2, 12, 128, device=device, dtype=torch.bfloat16), {}
     for which in ("eager", name):
@@ -527,7 +529,8 @@ def test_experts_of_lfm2(device):
 
 
 def test_registration_of_a_model(device):
-    """Experts that ask for no implementation are refused, unless a SonicMoE is in their block's place."""
+    """A model must be refused if its experts do not look for an implementation, unless a SonicMoE
+    replaces their block."""
     model = model_of("mixtral", device, BLOCKS)
     assert sonicmoe_go.register_with_transformers(model) == model.config._experts_implementation == "sonicmoe_go"
     model = model_of("llama4_text", device, BLOCKS)
@@ -562,7 +565,8 @@ def test_from_hf_of_what_is_no_block(device):
     ids=lambda c: next(iter(c)),
 )
 def test_module_of_every_weight(device, config):
-    """All parameters get gradients, with the same bits through the dispatcher's operators."""
+    """All parameters must get gradients. The gradients must have the same bits through the
+    operators of torch's dispatcher."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device, **config)
     with torch.no_grad():
         for p in (*block.parameters(), *block.buffers()):
@@ -579,7 +583,8 @@ def test_module_of_every_weight(device, config):
 
 @pytest.mark.parametrize("rule", ["nearest", "stochastic", "up", "capacity-drop"])
 def test_module_rounds(device, rule):
-    """Training rounds by torch's seed, inference does not round, and the gradients exist."""
+    """Training must round by torch's seed, inference must not round, and the gradients must
+    exist."""
     how = {"rounding_capacity": 0.75} if rule == "capacity-drop" else {"rounding_tile": 8}
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device, rounding_rule=rule, **how)
     plain = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device)

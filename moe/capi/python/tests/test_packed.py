@@ -1,4 +1,5 @@
-"""Packed weights have the bits of plain weights with the values that the codes mean."""
+"""Packed weights must give the same bits as plain weights with the values that the codes stand
+for."""
 
 import copy
 import dataclasses
@@ -16,8 +17,9 @@ E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -
 
 
 def packed(name, e, rows, columns, device):
-    """Random weights [e, rows, columns], as the tensors of codes, scales, zero points and global scales
-    (None without them), and the bf16 values that they mean."""
+    """Returns random packed weights [e, rows, columns] and the bf16 values that they stand for. The
+    packed weights are the tensors of codes, scales, zero points and global scales. A tensor is None
+    if the format does not have it."""
     bits, high, wide, kind, has_zeros, has_global = _table.PACKINGS[name]
     down, across = -(-rows // high), -(-columns // wide)
     codes = torch.randint(0, 256, (e, rows, columns * bits // 8), dtype=torch.uint8)
@@ -25,13 +27,13 @@ def packed(name, e, rows, columns, device):
     every = (torch.rand(e) + 0.5) if has_global else None
     rows_of, columns_of = torch.arange(rows) // high, torch.arange(columns) // wide
     if bits == 8:
-        codes[codes % 128 == 127] = 0  # no NaN
+        codes[codes % 128 == 127] = 0  # removes NaN
         numbers = codes.view(torch.float8_e4m3fn).float()
     else:
         nibbles = torch.stack((codes % 16, codes // 16), -1).flatten(2).long()
         zero = zeros[:, rows_of][:, :, columns_of].long() if has_zeros else 8
         numbers = E2M1[nibbles] if name in ("mxfp4", "nvfp4") else (nibbles - zero).float()
-    if has_global:  # scales of E4M3
+    if has_global:  # the scales are E4M3
         scales = torch.randint(16, 40, (e, down, across), dtype=torch.uint8)
         factors = scales.view(torch.float8_e4m3fn).float() * every[:, None, None]
     elif kind == "u8":
@@ -69,13 +71,14 @@ def test_packed_bits(device, name):
 
 
 def test_every_weight_has_a_keyword():
-    """The functions take all tensors of the table."""
+    """The functions must accept all tensors of the table."""
     assert set(_weights.WEIGHTS) < set(inspect.signature(sonicmoe_go.moe).parameters)
     assert set(_weights.EXPERTS) < set(inspect.signature(sonicmoe_go.moe_experts).parameters)
 
 
 def quantised(w):
-    """FP8 codes and scales [E, out, in] in blocks of 128 x 128, and the bf16 values that they mean."""
+    """Returns FP8 codes and scales [E, out, in] in blocks of 128 x 128, and the bf16 values that
+    they stand for."""
     e, rows, columns = w.shape
     blocks = w.float().view(e, rows // 128, 128, columns // 128, 128)
     scales = blocks.abs().amax((2, 4)) / 448
@@ -85,8 +88,8 @@ def quantised(w):
 
 
 def in_fp8(model):
-    """A copy of a model with its experts, and its shared experts, in transformers' FP8 modules. The model gets the values of the
-    copy's weights."""
+    """Returns a copy of a model in which FP8 modules of transformers hold the experts and the
+    shared experts. The model itself gets the values of the copy's weights."""
     fp8 = pytest.importorskip("transformers.integrations.finegrained_fp8")
     moe = pytest.importorskip("transformers.integrations.moe")
     made = copy.deepcopy(model)
@@ -108,7 +111,7 @@ def in_fp8(model):
 
 
 def model_of(kind):
-    """A small random model with experts."""
+    """Returns a small random model with experts."""
     transformers = pytest.importorskip("transformers")
     of = {"hidden_size": 128, "moe_intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
           "vocab_size": 96, "num_experts_per_tok": 2, "intermediate_size": 128, "max_position_embeddings": 64}  # fmt: skip
@@ -132,11 +135,12 @@ def model_of(kind):
 @pytest.mark.parametrize("kind", ["qwen3", "deepseek"])
 @torch.no_grad()
 def test_logits_of_fp8_models(kind, way):
-    """The logits of a model with experts in FP8 are as near to those of its dequantised twin in float64 as the twin's in bf16 are."""
+    """The reference is the dequantised model in float64. The logits of the model with FP8 experts
+    must be about as near to the reference as the logits of the dequantised model in bf16."""
     plain = model_of(kind)
     made = in_fp8(plain)
     if way == "register":
-        for layer, of in zip(made.model.layers, plain.model.layers):  # FP8Linear needs a kernel from the Hub
+        for layer, of in zip(made.model.layers, plain.model.layers):  # FP8Linear needs a kernel that must be downloaded
             if hasattr(layer.mlp, "shared_experts"):
                 layer.mlp.shared_experts = of.mlp.shared_experts
         made.set_experts_implementation(sonicmoe_go.register_with_transformers())
@@ -151,7 +155,8 @@ def test_logits_of_fp8_models(kind, way):
 
 
 class Swizzled:
-    """A tensor in the order of Triton's kernels: here, that of the files, transposed."""
+    """A tensor in the order of Triton's kernels. In this test, that order is the order of the
+    files, transposed."""
 
     def __init__(self, t):
         self.storage = types.SimpleNamespace(data=t.transpose(-1, -2), layout=types.SimpleNamespace(unswizzle_data=lambda t: t))
@@ -159,7 +164,8 @@ class Swizzled:
 
 @torch.no_grad()
 def test_mxfp4_of_gpt_oss():
-    """gpt-oss's block with MXFP4 experts has the bits of the block with the experts that transformers dequantises."""
+    """A block of gpt-oss with MXFP4 experts must give the same bits as the block with the experts
+    that transformers dequantises."""
     transformers = pytest.importorskip("transformers")
     integration = pytest.importorskip("transformers.integrations.mxfp4")
     gpt_oss = pytest.importorskip("transformers.models.gpt_oss.modeling_gpt_oss")
@@ -188,7 +194,7 @@ def test_mxfp4_of_gpt_oss():
     assert torch.equal(of(x)[0], want)
     for p in of.experts.parameters():
         if p.dtype is torch.uint8:
-            p.zero_()  # small batches read the arranged weights alone
+            p.zero_()  # small batches read only the arranged weights
     assert torch.equal(of(x)[0], want)
     of.load_state_dict(of.state_dict())  # drops the arranged weights
     assert not torch.equal(of(x)[0], want)

@@ -1,4 +1,4 @@
-"""LoRA of the experts' parameters by PEFT, on layers in place of a model's blocks."""
+"""Tests LoRA of the experts' parameters by PEFT, on layers that replace a model's blocks."""
 
 import copy
 
@@ -14,7 +14,7 @@ LORA = {"r": 4, "lora_alpha": 8, "target_parameters": ["mlp.experts.gate_up_proj
 
 
 def adapted(model):
-    """Returns a model with an adapter whose factors are random, from a seed."""
+    """Returns a model with an adapter whose factors are random, by a seed."""
     torch.manual_seed(7)
     model = peft.get_peft_model(model, peft.LoraConfig(**LORA))
     with torch.no_grad():
@@ -25,7 +25,8 @@ def adapted(model):
 
 
 def test_lora_of_blocks(device):
-    """Loss and gradients agree with registration, and disabled and merged adapters work."""
+    """Loss and gradients must agree with those of registered experts. Disabled and merged adapters
+    must work."""
     model = model_of("qwen3_moe", device, BLOCKS)
     ours = copy.deepcopy(model)
     for parent in list(ours.modules()):

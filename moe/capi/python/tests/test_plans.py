@@ -1,4 +1,5 @@
-"""Passes for which the library reads torch's tensors itself. CPU tensors replace a GPU's."""
+"""Tests passes for which the library reads torch's tensors itself. CPU tensors replace those of a
+GPU."""
 
 import contextlib
 import copy
@@ -31,12 +32,12 @@ pytestmark = pytest.mark.skipif(not _plans._exchange(), reason="this torch has n
 
 @pytest.fixture
 def passes(monkeypatch):
-    """Returns the passes that used plans; every pass that can use a plan must use it."""
+    """Returns the list of passes that used plans. Every pass that can use a plan uses it."""
     sonicmoe_go.emulate()
     return standin.use(monkeypatch)
 
 
-# Tests of other files whose passes use plans, with the number of such passes.
+# Tests of other files whose passes use plans, with the numbers of these passes.
 WHOLE = {
     (test_layer.test_forward_and_gradients, 128, 64): 2,
     (test_layer.test_forward_and_gradients, 144, 80): 2,
@@ -68,14 +69,14 @@ WHOLE = {
 
 @pytest.mark.parametrize("test", WHOLE, ids=lambda t: "-".join([t[0].__name__, *map(str, t[1:])]))
 def test_whole_passes(passes, test):
-    """Compares results and gradients of passes by plans; the tensors are copied to the emulated
-    device."""
+    """Runs tests of other files with plans, and compares results and gradients. The tensors are
+    copied to the emulated device."""
     test[0]("cpu", *test[1:])
     assert len(passes) == WHOLE[test]
 
 
 def tensors():
-    """Returns x, o, None for the logits, and the weights of CONFIG."""
+    """Returns x, o, None instead of logits, and the weights of CONFIG."""
     rows = [torch.randn(TOKENS, CONFIG.hidden).bfloat16() for _ in range(2)]
     weights = [None if dtype is None else torch.randn(shape).to(dtype) for _, dtype, shape in _weights.shapes(CONFIG)]
     weights[0] = nn.Parameter(weights[0])
@@ -92,7 +93,7 @@ class Noted(standin.StandIn):
 
 @pytest.fixture
 def plan():
-    """Returns a plan of inference, and the list of the passes that it queues."""
+    """Returns a plan for inference, and the list of the passes that it queues."""
     sonicmoe_go.emulate()
     made = _plans.Inference(layer := Noted(CONFIG.key), (1, 0), _plans.ROUTER, False)
     made.layer = layer
@@ -100,7 +101,7 @@ def plan():
 
 
 def workspace_of(made, tokens):
-    """Returns the workspace of a forward pass of a plan, in bytes."""
+    """Returns the workspace of a plan's forward pass, in bytes."""
     return made.layer.real.sizes(tokens).workspace + 255 & -256
 
 
@@ -120,7 +121,8 @@ def test_pass(plan):
 
 
 def test_plans_have_room_for_every_tensor():
-    """A backward pass has five tensors, dx, and each weight with its gradient, twice: overwritten or added to."""
+    """A plan must have room for the tensors of a backward pass: five tensors, dx, and each weight
+    with its gradient, twice (written and added to)."""
     assert 6 + 3 * len(_weights.WEIGHTS) <= _plans._TENSORS
 
 
@@ -163,8 +165,8 @@ def test_training_keeps_its_parts_in_one_tensor():
 
 
 def test_lists():
-    """The length of a list determines sizes and the rows of h; all tensors of the list must have
-    it."""
+    """The length of a list determines sizes and the rows of h. All tensors of the list must have
+    this length."""
     c = dataclasses.replace(CONFIG, lists=True)
     layer = Noted(c.key)
     inference = _plans.Inference(layer, (1, 0), _plans.LISTED, False)
@@ -197,7 +199,7 @@ def test_lists():
 
 
 def test_weights_of_another_configuration_do_not_train_by_a_plan(passes):
-    """A bias with the type and shape of another bias must not take its place."""
+    """A bias that has the type and the shape of another bias must not be taken for it."""
     c = dataclasses.replace(CONFIG, bias=False, router_bias=True, score="sigmoid")
     x, router, w1, w2 = reference.tensors("cpu", c)
     bias = torch.zeros(4, requires_grad=True)
@@ -215,7 +217,7 @@ def test_batches_of_sequences(plan):
 
 
 def test_workspace_of_each_number_of_tokens(plan):
-    """Numbers of tokens that share an entry of the plan's table get their own sizes."""
+    """Numbers of tokens that share an entry of the plan's table must still get their own sizes."""
     made, queued = plan
     x, o, *rest = tensors()
     for t in (1, 65, 1, 129, 0, 64, 65):
@@ -232,7 +234,7 @@ def test_the_workspace_goes_back(plan):
     x, o = (t.new_zeros(1 << 14, 128) for t in (x, o))
 
     def reserved():
-        """Returns the address space of this process, in KiB."""
+        """Returns the size of this process's address space, in KiB."""
         with open("/proc/self/status") as f:
             return next(int(line.split()[1]) for line in f if line.startswith("VmSize"))
 
@@ -244,7 +246,7 @@ def test_the_workspace_goes_back(plan):
 
 
 class Other(torch.Tensor):
-    """A type that DLPack's functions must not be called with."""
+    """A subclass of Tensor, with which the functions of DLPack must not be called."""
 
 
 def _with(i, change):
@@ -270,11 +272,11 @@ def test_what_does_not_fit_is_not_queued(plan, change):
     made, queued = plan
     assert made.queue(*change(tensors())) == -1
     assert not queued
-    assert made.queue(*tensors()) == 0  # the patch ends here
+    assert made.queue(*tensors()) == 0  # the patch has ended
 
 
 def test_error_of_a_pass(plan, monkeypatch):
-    """An error of the library is raised with the library's text."""
+    """An error of the library must be raised with the library's text."""
     made, _ = plan
     refused = _plans.Inference(made.layer.real, (1, 0), _plans.ROUTER, False)
     refused._struct.layer, refused._struct.known[TOKENS] = 0, (TOKENS, 0, 1)
@@ -285,7 +287,7 @@ def test_error_of_a_pass(plan, monkeypatch):
 
 
 def test_a_gradient_that_does_not_fit_is_said(passes):
-    """Like test_wrong_tensors, for tensors that gradients are written to."""
+    """Like test_wrong_tensors, for tensors to which gradients are written."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
     x = torch.randn(2, 12, 128, dtype=torch.bfloat16)
     for main, words in (
@@ -309,8 +311,8 @@ def test_a_gradient_that_does_not_fit_is_said(passes):
 )  # fmt: skip
 @torch.no_grad()
 def test_modules_whose_weights_the_library_finds(passes, monkeypatch, config, found):
-    """The bits are the same as with Python's own search. If weights or modules are replaced, the
-    new ones are used."""
+    """The bits must be the same as with the search in Python. If weights or modules are replaced,
+    the new ones must be used."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2, **config).eval()
     x, searched = torch.randn(2, 12, 128, dtype=torch.bfloat16), []
     search = sonicmoe_go.SonicMoE.with_logits
@@ -339,7 +341,8 @@ def test_modules_whose_weights_the_library_finds(passes, monkeypatch, config, fo
 
 @torch.no_grad()
 def test_modules_whose_weights_the_library_does_not_find(passes):
-    """A missing weight raises an error, and a module that needs Python's own search gets it."""
+    """A missing weight must raise an error, and a module that needs the search in Python must get
+    it."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
     x = torch.randn(12, 128, dtype=torch.bfloat16)
     want = block(x)
@@ -370,8 +373,8 @@ def _given(block):
 
 @torch.no_grad()
 def test_passes_of_moe_that_the_library_takes_whole(passes):
-    """The library runs a call alone once its configuration has a plan. Other calls, and wrong ones,
-    go through Python, which raises the errors."""
+    """The library runs a whole call once the configuration has a plan. Other calls and wrong calls
+    must go through Python, which raises the errors."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
     c, weights = block.config, _given(block)
     x = torch.randn(12, 128, dtype=torch.bfloat16)
@@ -395,7 +398,7 @@ def test_passes_of_moe_that_the_library_takes_whole(passes):
 
 
 def test_calls_that_more_follows(passes, monkeypatch):
-    """Gradients, hooks, modes and replaced methods have their effect although a plan exists."""
+    """Gradients, hooks, modes and replaced methods must take effect although a plan exists."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
     x, seen = torch.randn(12, 128, dtype=torch.bfloat16), []
 
@@ -447,7 +450,7 @@ def test_calls_that_more_follows(passes, monkeypatch):
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Returns the calls of modules whose weights Python finds."""
+    """Returns the list of module calls whose weights Python finds."""
     calls, run = [], sonicmoe_go.SonicMoE._run
     monkeypatch.setattr(sonicmoe_go.SonicMoE, "_run", lambda self, *of: calls.append(of) or run(self, *of))
     return calls
@@ -459,7 +462,8 @@ def _trained(block, x):
 
 
 def test_training_passes_of_a_module_that_the_library_takes_whole(passes, slow):
-    """From the second pass on, the library finds the weights, also new ones, and holds none for longer than autograd."""
+    """From the second pass on, the library must find the weights, also new ones. It must not keep
+    them alive longer than autograd does."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2, balance=0.1, router_bias=True, score="sigmoid", selection_bias=True)
     x = torch.randn(2, 12, 128, dtype=torch.bfloat16)
     first = _trained(block, x)
@@ -502,7 +506,8 @@ def _buffer(block):
 
 @pytest.mark.parametrize("change", [_autocast, _hook, _z_loss, _sequences, _buffer, sonicmoe_go.SonicMoE.count_loads], ids=lambda f: f.__name__)
 def test_training_passes_that_more_follows(passes, slow, change):
-    """Python finds the weights if something else has to happen too, and then the result is the same."""
+    """Python must find the weights if something else has to happen, too. The result must then be
+    the same."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
     x = torch.randn(2, 12, 128, dtype=torch.bfloat16)
     want = _trained(block, x)[0]
@@ -538,7 +543,7 @@ def test_plans_end_with_a_fork(passes):
 
 
 def test_what_plans_do_not_take_trains_all_the_same(passes):
-    """A subclass of Tensor goes through the operators."""
+    """A subclass of Tensor must train through the operators."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
     x = torch.randn(12, 128, dtype=torch.bfloat16)
     block(x.as_subclass(Other)).sum().backward()
@@ -546,7 +551,7 @@ def test_what_plans_do_not_take_trains_all_the_same(passes):
 
 
 def test_plans_of_losses_that_change(monkeypatch):
-    """Plans for changing coefficients are not kept for the life of the process."""
+    """Plans with changing coefficients must not be kept until the process ends."""
 
     class OnGpu:
         is_cuda = True

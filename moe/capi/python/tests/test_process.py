@@ -1,4 +1,5 @@
-"""Threads, forks and wrong calls: a wrong call raises an error, and the process goes on."""
+"""Tests threads, forks and wrong calls. A wrong call must raise an error, and the process must
+continue."""
 
 import os
 import subprocess
@@ -16,8 +17,8 @@ from sonicmoe_go import _weights
 
 
 def at_once(device, *calls):
-    """Repeats calls, each on its own thread and stream, and compares their results with the first
-    one."""
+    """Repeats each call on a thread and a stream of its own, and compares the results with the
+    first result."""
     want = [call() for call in calls]
     if device == "cuda":
         torch.cuda.synchronize()
@@ -48,7 +49,7 @@ def test_threads_share_a_layer(device):
 
 
 def test_two_layers_at_once(device):
-    """Training steps of two layers, with two threads for each."""
+    """Runs training steps of two layers at the same time, with two threads for each."""
 
     def step(c):
         ts = tensors(device)
@@ -58,7 +59,7 @@ def test_two_layers_at_once(device):
 
 
 def test_two_streams(device):
-    """Training steps of two layers on two streams at the same time."""
+    """Runs training steps of two layers on two streams at the same time."""
     if device != "cuda":
         pytest.skip("the emulated device has one stream")
     others = sonicmoe_go.Config(hidden=128, intermediate=64, num_experts=4, top_k=1)
@@ -110,7 +111,7 @@ def configs(**changes):
 
 
 class Shards(torch.Tensor):
-    """A tensor that wraps others, like FSDP's parameters before they are gathered."""
+    """A tensor that wraps others, like parameters of FSDP before they are gathered."""
 
     @staticmethod
     def __new__(cls, inner):
@@ -129,7 +130,7 @@ class Shards(torch.Tensor):
         return cls(args[0].inner) if function is torch.ops.aten.detach.default else NotImplemented
 
 
-# Wrong tensors, and the text of the error.
+# Wrong tensors, with the text of the error that they must raise.
 TENSORS = [
     ("x dtype", 0, lambda t: t.float(), "x is torch.float32, must be torch.bfloat16"),
     ("x half", 0, lambda t: t.half(), "x is torch.float16"),
@@ -188,7 +189,7 @@ def test_wrong_routing(device, name, which, change, words):
 
 
 def whole(device):
-    """Returns a configuration with every weight, and the weights by name."""
+    """Returns a configuration that has every weight, and the weights by name."""
     c = configs(
         bias=True, gate_up="apart", router_bias=True, score="softmax", selection_bias=True, expert_scale=True, shared_experts=2, shared_gate=True
     )
@@ -202,7 +203,7 @@ NAMES = ("w3", "b1", "b3", "b2", "router_bias", "selection_bias", "expert_scale"
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("wrong", ["missing", "type", "shape", "too many"])
 def test_wrong_weights(device, wrong, name):
-    """Checks every weight that only some layers have."""
+    """Checks the errors for each weight that only some layers have."""
     c, weights = whole(device)
     x = torch.zeros(4, 128, dtype=torch.bfloat16, device=device)
     if wrong == "missing":
@@ -358,7 +359,8 @@ for _ in range(20):
 
 
 def test_nothing_leaks():
-    """Wrong and right calls leave no memory behind. Runs in a process of its own."""
+    """Neither wrong nor right calls may leave memory behind. The test runs in a process of its
+    own."""
     pytest.importorskip("resource")
     here = Path(__file__).parent
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(here), os.environ.get("PYTHONPATH"))))}
@@ -366,7 +368,7 @@ def test_nothing_leaks():
     assert run.returncode == 0, run.stderr
     (refused, *_), *done = lines = [tuple(map(int, line.split())) for line in run.stdout.splitlines()]
     assert refused < 1 << 10, "KiB of 10,000 calls"
-    # Go's heap grows while its collector waits for a busy processor, but not for ever. A leak
-    # grows in every round.
+    # The heap of Go grows for a while, while its collector waits for a busy processor. A leak grows
+    # in every round.
     assert min(host for host, _ in done) < 1 << 10, "KiB of 50 calls"
     assert not any(device for _, device in lines), "bytes"

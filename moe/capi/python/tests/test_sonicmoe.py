@@ -1,4 +1,4 @@
-"""The package under SonicMoE's name, and what its versions added to the layer."""
+"""Tests the package under the name of SonicMoE's package, and arguments that its versions added."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from reference import distance, experts, wide
 import sonicmoe_go
 from sonicmoe_go import sonicmoe
 
-# A program for SonicMoE, as its own tests and examples import its names.
+# A program for SonicMoE. It imports names in the same way as SonicMoE's own tests and examples.
 PROGRAM = """
 import sys, torch
 import sonicmoe_go
@@ -48,7 +48,7 @@ def test_programs_for_sonicmoe(device):
 
 
 def test_an_installed_sonicmoe_stays(tmp_path):
-    """A folder without a package is none."""
+    """A folder without a package must not count as SonicMoE's package."""
     code = "import sonicmoe_go; print(sonicmoe_go.install_as_sonicmoe()); import sonicmoe; print(sonicmoe.__name__)"
     for name, want in (("none", "True\nsonicmoe_go.sonicmoe\n"), ("__init__.py", "False\nsonicmoe\n")):
         (tmp_path / "sonicmoe").mkdir(exist_ok=True)
@@ -61,17 +61,18 @@ def test_an_installed_sonicmoe_stays(tmp_path):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("kind", list(sonicmoe.ActivationType), ids=lambda k: k.value)
 def test_the_torch_backend(device, kind, bias):
-    """Both backends give the same outputs, gradients and loss, but for tokens whose logits tie."""
+    """The two backends must give the same outputs, gradients and loss, except for tokens with equal
+    logits."""
     compare_backends(device, kind, bias, torch.bfloat16)
 
 
 def test_the_torch_backend_in_f16(device):
-    """The logits are rounded to the type of the weights."""
+    """The logits must be rounded to the type of the weights."""
     assert compare_backends(device, sonicmoe.ActivationType.SWIGLU, True, torch.float16) is torch.float16
 
 
 def compare_backends(device, kind, bias, dtype):
-    """Compares both backends, and returns the type of the logits."""
+    """Compares the two backends and returns the type of the logits."""
     block = sonicmoe.MoE(5, 3, 128, 64, kind, bias, 0.09).to(device, dtype)
     with torch.no_grad():
         block.router.weight.normal_(std=0.3)
@@ -96,7 +97,7 @@ def compare_backends(device, kind, bias, dtype):
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("over_topk", [False, True])
 def test_scores_and_layouts(device, over_topk, norm, concat):
-    """The arguments of version 0.1.2, with gradients, against float64."""
+    """Compares the arguments of version 0.1.2 with float64, including gradients."""
     w1, w2 = torch.randn(4, 128, 128) * 0.09, torch.randn(4, 128, 64) * 0.12
     of = [t.bfloat16().to(device).requires_grad_() for t in (torch.randn(24, 128), torch.randn(4, 128) * 0.09, w1, w2)]
     o, logits, frequency = sonicmoe.moe_TC_softmax_topk_layer(
@@ -126,7 +127,7 @@ def test_scores_and_layouts(device, over_topk, norm, concat):
 
 @contextlib.contextmanager
 def f32_autocast(device):
-    """torch.autocast to FP32, which has no such type for CPU tensors."""
+    """Sets torch.autocast to FP32, which torch does not allow for CPU tensors."""
     before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
     torch.set_autocast_enabled(device, True)
     torch.set_autocast_dtype(device, torch.float32)
@@ -140,7 +141,8 @@ def f32_autocast(device):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_autocast_to_f32(device, compiled):
-    """SonicMoE's own test calls the layer so: the router's logits are FP32 then, and decide where bf16 logits tie."""
+    """The router's logits must then be FP32, and decide where bf16 logits are equal. SonicMoE's own
+    test calls the layer in the same way."""
     block = sonicmoe.MoE(4, 2, 128, 64, "swiglu", False, 0.1).to(device, torch.bfloat16)
     with torch.no_grad():
         block.router.weight[1:] = block.router.weight[0]
@@ -155,7 +157,7 @@ def test_autocast_to_f32(device, compiled):
 
 
 def test_counts_of_ties(device):
-    """The counts follow the choice of the kernels among equal logits: the lower expert."""
+    """The counts must follow the kernels' choice among equal logits: the lower expert."""
     block = sonicmoe.MoE(4, 2, 128, 64, "swiglu", False, 0.1).to(device, torch.bfloat16)
     x = torch.zeros(24, 128, device=device, dtype=torch.bfloat16)
     for inference in (False, True):

@@ -1,6 +1,6 @@
-// A stand-in for NCCL: ranks are threads of one process, device memory is host memory, and
-// work of a group runs in a thread, so that calls are in progress after they have returned.
-// Built with -DOLD it is version 2.22, with -DNO_RECV it lacks a function.
+// A library that replaces NCCL in tests. Ranks are threads of one process, and device memory
+// is host memory. The work of a group runs in a thread, so that calls are in progress after
+// they have returned. Built with -DOLD it is version 2.22. With -DNO_RECV it lacks a function.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static int world_count, ids, aborts;
 static __thread struct comm *grouped[4];
 static __thread int depth;
 
-// Controls for the test.
+// Functions with which a test controls the library.
 static char failing[64];
 static int failing_code;
 void fake_fail(const char *name, int code) {
@@ -88,7 +88,7 @@ int ncclCommAbort(struct comm *c) {
 }
 int ncclCommDestroy(struct comm *c) { FAILS(ncclCommDestroy); return 0; }
 
-// take waits for what a rank sends. The caller holds the lock.
+// take waits for the data that a rank sends. The caller holds the lock.
 static int take(struct comm *c, struct op *o) {
 	struct world *w = c->world;
 	while (w->got[o->peer][c->rank] == w->put[o->peer][c->rank]) {

@@ -12,7 +12,7 @@ from .enums import ActivationType, KernelBackendMoE
 from .functional import enable_quack_gemm, moe_general_routing_inputs, moe_TC_softmax_topk_layer
 from .moe import Experts, MoE
 
-__version__ = "0.1.2.post1"  # of the package whose names these are
+__version__ = "0.1.2.post1"  # the version of the package whose names these are
 
 __all__ = [
     "ActivationType", "Experts", "KernelBackendMoE", "MoE", "count_cumsum", "enable_quack_gemm", "moe_TC_softmax_topk_layer",

@@ -1,4 +1,4 @@
-"""The choices of SonicMoE's package."""
+"""The enums of SonicMoE's package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ TENSORMAP = "tensormap"
 
 
 class KernelBackendMoE(Enum):
-    """SonicMoE's choice of kernels. This library has its own, and torch to compare with."""
+    """The kernels to use. SonicMoE's package has several; here they are this library's kernels, and
+    torch to compare with."""
 
     scattermoe = "scattermoe"
     torch = "torch"
@@ -29,7 +30,8 @@ class ActivationType(Enum):
 
 
 def activation_of(activation: Enum | str) -> ActivationType:
-    """Returns an activation of this package, of SonicMoE's own, or of a name."""
+    """Returns the activation for an enum of this package, an enum of SonicMoE's own package, or a
+    name."""
     return ActivationType(getattr(activation, "value", activation))
 
 

@@ -30,13 +30,15 @@ _ACTIVATIONS = {
 
 @contextlib.contextmanager
 def enable_quack_gemm(enable: bool = True) -> Iterator[None]:
-    """Does nothing: SonicMoE chooses another library's products here, this library has its own."""
+    """Does nothing. In SonicMoE it chooses another library's matrix products. This library always
+    uses its own."""
     yield
 
 
 def _experts_of(w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Returns weights [2n, d, E] and [d, n, E], the layout of SonicMoE's functions, as [E, 2n, d] and
-    [E, d, n]. Views of that layout are not copied."""
+    """Returns the weights w1 [2n, d, E] and w2 [d, n, E], the layout of SonicMoE's functions, as
+    [E, 2n, d] and [E, d, n]. If they are views of tensors in the second layout, nothing is
+    copied."""
     if (b1 is None) != (b2 is None):
         raise ArgumentError("one of b1 and b2 is missing, must be both there or none")
     return w1.permute(2, 0, 1).contiguous(), w2.permute(2, 0, 1).contiguous()
@@ -45,7 +47,7 @@ def _experts_of(w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None) ->
 _made = functools.lru_cache(maxsize=4096)(Config)
 
 
-# torch.compile cannot trace the making of a Config.
+# torch.compile cannot trace the construction of a Config.
 @torch.compiler.assume_constant_result
 def _constant(*sizes: int, **fields) -> Config:
     return _made(*sizes, **fields)
@@ -60,7 +62,8 @@ def _config(w1: Tensor, w2: Tensor, k: int, bias: bool, activation: Enum | str, 
 
 
 def under_f32_autocast(x: Tensor) -> bool:
-    """Whether autocast to FP32 is on. SonicMoE's router follows it and has FP32 logits, its experts do not."""
+    """Whether autocast to FP32 is on. In SonicMoE the router then has FP32 logits, but the experts
+    do not change."""
     return torch.is_autocast_enabled(x.device.type) and torch.get_autocast_dtype(x.device.type) is torch.float32
 
 
@@ -69,12 +72,13 @@ def moe_TC_softmax_topk_layer(
     activation_type: ActivationType | str = ActivationType.SWIGLU, is_inference_mode_enabled: bool = False,
     is_softmax_over_topk: bool = True, norm_topk_probs: bool = False, concat_layout: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The whole layer. Returns its output, the router's logits and the number of tokens of each
-    expert.
+    """Computes the whole layer. Returns its output, the router's logits, and the number of tokens
+    of each expert.
 
-    The scores are a softmax over the chosen experts, or over all experts with is_softmax_over_topk
-    False; norm_topk_probs then divides them by their sum. Gate and up of a neuron are neighbouring
-    rows of w1; with concat_layout the gates come first. stream_id is ignored: the work is queued on torch's current stream.
+    The scores are a softmax over the chosen experts. With is_softmax_over_topk False they are a
+    softmax over all experts, and norm_topk_probs divides the chosen scores by their sum. Gate and
+    up of a neuron are neighbouring rows of w1, but with concat_layout all gates come before all
+    ups. stream_id is ignored: the work is queued on torch's current stream.
     """
     w1, w2 = _experts_of(w1, b1, w2, b2)
     score = {} if is_softmax_over_topk else {"score": "softmax", "renormalize": "sum" if norm_topk_probs else "none"}
@@ -90,8 +94,8 @@ def moe_general_routing_inputs(
     w2: Tensor, b2: Tensor | None, E: int, stream_id: int, activation_type: ActivationType | str,
     is_inference_mode_enabled: bool = False, concat_layout: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Experts of a list of (token, expert, score) entries. Returns the output and the number of
-    entries of each expert.
+    """Computes the experts of a list of (token, expert, score) entries. Returns the output and the
+    number of entries of each expert.
 
     A token may have any number of entries, in any order. The host does not wait. stream_id is
     ignored.
@@ -99,7 +103,7 @@ def moe_general_routing_inputs(
     w1, w2 = _experts_of(w1, b1, w2, b2)
     c = _config(w1, w2, 1, b1 is not None, activation_type, concat_layout, lists=True)
     ids, tokens, scores = expert_indices.int(), token_indices.int(), router_scores.float()
-    if not ids.numel():  # the shortest list has one entry, without an expert
+    if not ids.numel():  # a list must have at least one entry, so this one names no expert
         ids, tokens, scores = F.pad(ids, (0, 1), value=-1), F.pad(tokens, (0, 1)), F.pad(scores, (0, 1))
     with torch.set_grad_enabled(torch.is_grad_enabled() and not is_inference_mode_enabled):
         o = moe_experts(x, scores, ids, w1, w2, c, b1=b1, b2=b2, token_indices=tokens)

@@ -14,7 +14,7 @@ from .functional import moe_TC_softmax_topk_layer, under_f32_autocast
 
 
 class Experts(nn.Module):
-    """One of the two weights of all experts, [E, out, in]."""
+    """The first or the second weight of all experts, [E, out, in]."""
 
     def __init__(
         self, num_experts: int, in_features: int, out_features: int, add_bias: bool = True, std: float | None = None
@@ -36,17 +36,19 @@ class Experts(nn.Module):
         return f"num_experts={self.num_experts}, in_features={self.in_features}, out_features={self.out_features}"
 
 
-# The formulas of the torch backend, of gate and up or of one projection.
+# The torch backend computes these functions of gate and up, or of one projection.
 _GATES = {ActivationType.SWIGLU: F.silu, ActivationType.GEGLU: F.gelu, ActivationType.REGLU: F.relu}
 _PLAIN = {ActivationType.RELU_SQ: lambda x: F.relu(x).square(), ActivationType.RELU: F.relu, ActivationType.GELU: F.gelu, ActivationType.SILU: F.silu}
 
 
 class MoE(nn.Module):
-    """SonicMoE's layer. It takes tokens and returns tokens and the Switch loss, which has no
-    gradients with is_inference_mode. Gate and up of a neuron are neighbouring rows of c_fc.weight.
+    """SonicMoE's layer. It takes tokens, and returns tokens and the Switch loss. With
+    is_inference_mode the loss has no gradients. Gate and up of a neuron are neighbouring rows of
+    c_fc.weight.
 
-    KernelBackendMoE.torch computes the layer by torch's operators, one expert after another, to
-    compare with. stream_id is not read: the work is queued on torch's current stream."""
+    With KernelBackendMoE.torch, torch's operators compute the layer, one expert after another, to
+    compare with. stream_id is ignored: the work is queued on torch's current stream.
+    """
 
     stream_id = 0
 
@@ -88,8 +90,9 @@ class MoE(nn.Module):
         return o, self.num_experts * shares.sum()
 
     def _by_torch(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns output, logits and counts by torch's operators. Logits are FP32 sums, rounded once as in the
-        kernels. If logits are equal, the lower expert is chosen. Sums over experts are FP32."""
+        """Returns output, logits and counts, computed by torch's operators. Logits are FP32 sums
+        that are rounded once, as in the kernels. If logits are equal, the lower expert is chosen.
+        Sums over experts are FP32."""
         logits = F.linear(x.float(), self.router.weight.float())
         logits = logits if under_f32_autocast(x) else logits.to(x.dtype)
         chosen, ids = (t[:, : self.top_k] for t in logits.sort(dim=-1, descending=True, stable=True))

@@ -1,4 +1,4 @@
-"""Small functions of SonicMoE's package. Those for CuTe are left out."""
+"""Small helper functions of SonicMoE's package. The functions for CuTe are left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make_contiguous(x: Any) -> Any:
 
 
 def ensure_contiguous(func: Callable) -> Callable:
-    """Returns a function that is called with contiguous tensors."""
+    """Returns a function that makes its tensor arguments contiguous and then calls func."""
 
     @functools.wraps(func)
     def called(*args, **kwargs):
@@ -34,7 +34,7 @@ def ceil_divide(x: int, y: int) -> int:
 
 
 def divide_if_divisible(dividend: int, divisor: int, msg: str = "") -> int:
-    """Returns the quotient of whole numbers, which must have no remainder."""
+    """Returns the quotient of two integers. If there is a remainder, it raises an error."""
     if dividend % divisor:
         raise ArgumentError(msg or f"dividend is {dividend}, must be a multiple of {divisor}")
     return dividend // divisor
@@ -46,12 +46,12 @@ def check_power_of_2(n: int) -> bool:
 
 
 def get_next_power_of_2(x: int) -> int:
-    """Returns the lowest power of two that is not below x."""
+    """Returns the smallest power of two that is not below x."""
     return 1 << max(x - 1, 0).bit_length()
 
 
 def get_powers_of_2(start: int, end: int) -> list[int]:
-    """Returns the powers of two from start to end, which must be such powers."""
+    """Returns the powers of two from start to end. Both must be powers of two."""
     for name, n in (("start", start), ("end", end)):
         if not check_power_of_2(n):
             raise ArgumentError(f"{name} is {n}, must be a power of 2")
