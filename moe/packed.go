@@ -81,8 +81,8 @@ func (c *Call) checkUnits(b Buffer) {
 // Arrange writes the units of packed weights, for ForwardArgs.Units: the same codes and
 // scales in the order in which the kernels for small batches read them. It waits for the
 // stream. An error says how many values have no place in that order: scales that are
-// infinite or NaN, E8M0 scales above 2^1 of "mxfp4" and above 2^7 of "fp8-ue8m0", FP32
-// scales from 2^8 on, codes that are NaN. Passes without units compute with such values.
+// infinite or NaN, E8M0 scales above 2^1 of "mxfp4" and above 2^7 of "fp8-ue8m0", codes
+// that are NaN. Passes without units compute with such values.
 func (c *Call) Arrange(s driver.Stream, w Weights, to Buffer) error {
 	if err := c.ready(s); err != nil {
 		return err

@@ -1,8 +1,6 @@
 package fragments
 
 import (
-	"math"
-
 	"sonicmoe/driver"
 	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
@@ -133,7 +131,8 @@ func (m *arranging) refuse(when ptx.Pred) {
 // registers, and consecutive registers alternate between the thread's two rows.
 func (m *arranging) word(rows [2]arrangedRow, first ptx.U32, i int, quad ptx.U32) ptx.U32 {
 	bits := m.Code.Bits()
-	perWord := len(spread[m.Code]) // registers whose codes share a word
+	places, apart := m.spread()
+	perWord := len(places) // registers whose codes share a word
 	word := ptx.Uint(0)
 	for r := range perWord {
 		register := i*perWord + r // in the thread's part of the block; a step of 16 columns has four registers
@@ -146,7 +145,7 @@ func (m *arranging) word(rows [2]arrangedRow, first ptx.U32, i int, quad ptx.U32
 			isNaN := func(c ptx.U32) ptx.Pred { return c.AndI(0x7f).EqI(0x7f) }
 			m.refuse(isNaN(codes).Or(isNaN(codes.ShrI(8))))
 		}
-		word = word.Or(spreadTwo(codes, bits, spread[m.Code][r]))
+		word = word.Or(spreadTwo(codes, bits, places[r], apart))
 	}
 	return word
 }
@@ -161,8 +160,8 @@ func (m *arranging) two(at ptx.Global, quad ptx.U32) ptx.U32 {
 }
 
 // spreadTwo moves the bits of two codes to their positions in a word. places has the position of
-// each bit of the first code, and the second code lies 16 bits further, see [spread].
-func spreadTwo(codes ptx.U32, bits int, places []int) ptx.U32 {
+// each bit of the first code, and the second code lies `apart` bits further, see [Format.spread].
+func spreadTwo(codes ptx.U32, bits int, places []int, apart int) ptx.U32 {
 	word := ptx.Uint(0)
 	for half := range 2 {
 		for i := 0; i < bits; {
@@ -170,7 +169,7 @@ func spreadTwo(codes ptx.U32, bits int, places []int) ptx.U32 {
 			for i+n < bits && places[i+n] == places[i]+n {
 				n++
 			}
-			from, to := half*bits+i, (places[i]+16*half)%32
+			from, to := half*bits+i, (places[i]+apart*half)%32
 			moved := codes.ShlI(max(0, to-from)).ShrI(max(0, from-to))
 			word = word.Or(moved.And(ptx.Uint((1<<n - 1) << to)))
 			i += n
@@ -193,7 +192,7 @@ func (m *arranging) scaleWordsOf(rows [2]arrangedRow, first ptx.U32) []ptx.U32 {
 			at := row.scales.Plus(m.scaleIndex(row, ptx.Select(is, column, ptx.Uint(0))).MulI(int(m.Scale.Type().Bytes())))
 			switch {
 			case m.Scale == spec.ScaleF32:
-				words[side] = m.finite(ptx.LdGlobal[ptx.F32](at, ".nc").Mul(ptx.Float(math.Ldexp(1, m.excess()))).Bits(), is)
+				words[side] = m.finite(ptx.LdGlobal[ptx.U32](at, ".nc"), is)
 			case m.Scale == spec.ScaleBF16:
 				scale := m.finite(ptx.LdGlobal[ptx.B16](at, ".nc").U32().ShlI(16), is)
 				words[group] = words[group].Or(scale.ShrI(16 - 16*side))

@@ -76,13 +76,17 @@ func (f Format) scaleWords() int {
 // BlockBytes returns the size of a block of a unit.
 func (f Format) BlockBytes() int { return f.scalesAt() + 4*rowPairs*f.scaleWords() }
 
+// areConverted reports whether an instruction of the chip converts the codes to FP32, where FP32
+// scales multiply them. A word then holds four codes as its four bytes, in order.
+func (f Format) areConverted() bool { return f.Code == spec.E4M3 && f.Scale == spec.ScaleF32 }
+
 // excess returns by how much the exponent of a code is too small when the code's bits are read as
 // the bits of a bf16.
 func (f Format) excess() int {
-	switch f.Code {
-	case spec.E2M1:
+	switch {
+	case f.Code == spec.E2M1:
 		return 126 // bf16 has exponent bias 127, E2M1 has 1
-	case spec.E4M3:
+	case f.Code == spec.E4M3 && !f.areConverted():
 		return 120 // bf16 has exponent bias 127, E4M3 has 7
 	}
 	return 0
@@ -98,9 +102,17 @@ type place struct {
 	bits []int
 }
 
-// spread has, for each code format, the positions of a code's bits in a word. The outer list has an
-// element for each register whose codes the word holds. The positions are for the code in the lower
-// half of the register. The code in the upper half is 16 bits further, modulo 32.
+// spread returns the positions of a code's bits in a word. The list has an element for each register
+// whose codes the word holds. The positions are for the code in the lower half of the register. The
+// code in the upper half is `apart` bits further, modulo 32.
+func (f Format) spread() (registers [][]int, apart int) {
+	if f.areConverted() {
+		return [][]int{{0, 1, 2, 3, 4, 5, 6, 7}, {16, 17, 18, 19, 20, 21, 22, 23}}, 8
+	}
+	return spread[f.Code], 16
+}
+
+// spread has the positions of codes whose bits are read as the bits of a bf16.
 var spread = map[spec.Code][][]int{
 	spec.E2M1: {{6, 7, 8, 15}, {10, 11, 12, 19}, {0, 1, 2, 9}, {4, 13, 14, 21}},
 	spec.E4M3: {{4, 5, 6, 7, 8, 9, 10, 15}, {12, 13, 14, 3, 0, 1, 2, 11}},
@@ -116,11 +128,11 @@ func (f Format) placeOf(row, column int) place {
 	step, half := column%tile.K/tile.KStep, column%2
 	register := row%16/8 + column%tile.KStep/8*2
 	thread := row/16*32 + row%8*4 + column%8/2
-	of := spread[f.Code]
+	of, apart := f.spread()
 	word := (4*step + register) / len(of) // the word's number among the lane's words of this k-tile
 	p := place{word: column/tile.K*f.codeBytes() + word/4*planeBytes + thread*loadBytes + word%4*4}
 	for _, bit := range of[register%len(of)] {
-		p.bits = append(p.bits, (bit+16*half)%32)
+		p.bits = append(p.bits, (bit+apart*half)%32)
 	}
 	return p
 }

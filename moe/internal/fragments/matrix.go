@@ -156,11 +156,10 @@ func (m Matrix) packScales(block []byte, row, first int, scales []byte, expert, 
 		}
 		if m.Scale == spec.ScaleF32 {
 			s := math.Float32frombits(binary.LittleEndian.Uint32(scales[4*i:]))
-			shifted := s * float32(math.Ldexp(1, m.excess()))
-			if s != s || math.IsInf(float64(shifted), 0) {
-				return wrong(fmt.Sprint(s), fmt.Sprintf("a number below 2^%d", 128-m.excess()))
+			if s-s != 0 {
+				return wrong(fmt.Sprint(s), "a finite number")
 			}
-			binary.LittleEndian.PutUint32(at[4*lower:], math.Float32bits(shifted))
+			binary.LittleEndian.PutUint32(at[4*lower:], math.Float32bits(s))
 			continue
 		}
 		if m.Scale == spec.ScaleBF16 {
@@ -221,8 +220,7 @@ func (m Matrix) unpackScales(block []byte, row, first int, scales []byte, expert
 		i, group := m.scaleAt(expert, of, column), (column-first)/step
 		switch {
 		case m.Scale == spec.ScaleF32:
-			s := math.Float32frombits(binary.LittleEndian.Uint32(at[4*lower:])) * float32(math.Ldexp(1, -m.excess()))
-			binary.LittleEndian.PutUint32(scales[4*i:], math.Float32bits(s))
+			copy(scales[4*i:][:4], at[4*lower:])
 		case m.Scale == spec.ScaleBF16:
 			copy(scales[2*i:][:2], at[4*group+2*lower:])
 		case m.areBytes():

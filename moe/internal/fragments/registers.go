@@ -55,8 +55,12 @@ func (b *Block) KTile(kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
 	if len(b.codes) == kTile*of {
 		b.load(kTile, kTile+1)
 	}
+	words := b.codes[kTile*of:][:of]
+	if b.areConverted() {
+		return b.converted(words)
+	}
 	var registers []ptx.U32
-	for _, w := range b.codes[kTile*of:][:of] {
+	for _, w := range words {
 		switch b.Code {
 		case spec.E2M1:
 			registers = append(registers, e2m1(w)...)
@@ -70,6 +74,18 @@ func (b *Block) KTile(kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
 	for step := range steps {
 		for i, r := range registers[4*step:][:4] {
 			steps[step] = append(steps[step], scale(r.AsBF16x2(), step, i%2).Bits())
+		}
+	}
+	return steps
+}
+
+// converted returns the fragments of codes that the chip converts to FP32.
+func (b *Block) converted(words []ptx.U32) (steps [tile.K / tile.KStep][]ptx.U32) {
+	for i, w := range words {
+		for lower, pair := range w.F16FromE4M3() { // registers alternate between the thread's two rows
+			first, second := pair.Unpack()
+			s := b.factors[lower].AsF32()
+			steps[i/2] = append(steps[i/2], b.k.PackBF16(first.Mul(s), second.Mul(s)).Bits())
 		}
 	}
 	return steps
@@ -103,20 +119,13 @@ func int4(w ptx.U32) (registers []ptx.U32) {
 // multiplier returns the function that multiplies the codes of a k-tile by their scales. lower is 1
 // for the lower of the thread's two rows, 0 for the upper row.
 func (b *Block) multiplier(kTile int) func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 {
-	switch {
-	case b.areBytes():
+	if b.areBytes() {
 		const exponents = 0x7f807f80
 		word := b.factors[kTile]
 		return b.byRows([]ptx.U32{word.ShlI(7).AndI(exponents), word.ShrI(1).AndI(exponents)})
-	case b.Scale != spec.ScaleF32:
-		each := max(1, b.groups()/KTiles) // words of scales for each k-tile
-		return b.byRows(b.factors[kTile*b.groups()/KTiles:][:each])
 	}
-	return func(codes ptx.BF16x2, _, lower int) ptx.BF16x2 {
-		first, second := codes.Unpack()
-		s := b.factors[lower].AsF32()
-		return b.k.PackBF16(first.Mul(s), second.Mul(s))
-	}
+	each := max(1, b.groups()/KTiles) // words of scales for each k-tile
+	return b.byRows(b.factors[kTile*b.groups()/KTiles:][:each])
 }
 
 // byRows returns the function that multiplies by bf16 scales. words has a word for each group of
