@@ -59,15 +59,31 @@ func (s *stream) span(op string, bytes int64, places ...driver.DevicePtr) (more 
 	return true, nil
 }
 
+// Capturing reports whether a graph captures the stream's work. For the legacy default stream,
+// it is an error while a graph captures a stream that synchronizes with it.
+func (s *stream) Capturing() (bool, error) {
+	if err := s.use("Capturing", "stream"); err != nil {
+		return false, err
+	}
+	defer s.leave()
+	return s.captured()
+}
+
+func (s *stream) captured() (bool, error) {
+	var status int32
+	err := s.dev.do(symStreamIsCapturing, s.raw, uintptr(unsafe.Pointer(&status)))
+	return status != 0, err
+}
+
 // notCapturing returns an error if the stream is being captured. Operations on host memory are
 // refused then, because each replay of the graph would access that memory, which Go may use for
 // something else.
 func (s *stream) notCapturing(op string) error {
-	var status int32
-	if err := s.dev.do(symStreamIsCapturing, s.raw, uintptr(unsafe.Pointer(&status))); err != nil {
+	captured, err := s.captured()
+	if err != nil {
 		return err
 	}
-	if status != 0 {
+	if captured {
 		return invalid(op, "the stream is being captured: copy between host and device before BeginCapture or after EndCapture")
 	}
 	return nil

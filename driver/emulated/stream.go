@@ -56,6 +56,9 @@ func (s *stream) open(op string) error {
 	return nil
 }
 
+// Capturing reports whether the stream's work is being recorded.
+func (s *stream) Capturing() (bool, error) { return s.capturing(), nil }
+
 func (s *stream) capturing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -90,21 +90,21 @@ func sm_go_sizes(of C.sm_handle, tokens, entries C.int64_t, out *C.sm_sizes_of) 
 
 //export sm_go_forward
 func sm_go_forward(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
-	return forward(of, pass, (*moe.Call).Forward)
+	return forward(of, pass, forwardPass, (*moe.Call).Forward)
 }
 
 //export sm_go_route
 func sm_go_route(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
-	return forward(of, pass, (*moe.Call).Route)
+	return forward(of, pass, routePass, (*moe.Call).Route)
 }
 
 //export sm_go_experts
 func sm_go_experts(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
-	return forward(of, pass, (*moe.Call).ForwardExperts)
+	return forward(of, pass, expertsPass, (*moe.Call).ForwardExperts)
 }
 
 // forward queues one of the forward passes.
-func forward(of C.sm_handle, pass *C.sm_forward_pass, which func(*moe.Call, driver.Stream, moe.ForwardArgs) error) C.sm_status {
+func forward(of C.sm_handle, pass *C.sm_forward_pass, kind passKind, which func(*moe.Call, driver.Stream, moe.ForwardArgs) error) C.sm_status {
 	return using(of, func(l *layer) error {
 		p, err := read("pass", pass)
 		if err != nil {
@@ -112,7 +112,9 @@ func forward(of C.sm_handle, pass *C.sm_forward_pass, which func(*moe.Call, driv
 		}
 		c := l.borrow(uint64(p.w1))
 		c.setForward(l, &p)
-		err = which(c.Call, c.on(l.dev, p.stream), c.forward)
+		s := c.on(l.dev, p.stream)
+		p.stream = 0
+		err = c.launch(l.dev, s, kind, bytesIn(&p), func(s driver.Stream) error { return which(c.Call, s, c.forward) })
 		l.giveBack(uint64(p.w1), c)
 		return err
 	})
@@ -120,21 +122,21 @@ func forward(of C.sm_handle, pass *C.sm_forward_pass, which func(*moe.Call, driv
 
 //export sm_go_arrange
 func sm_go_arrange(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
-	return forward(of, pass, func(c *moe.Call, s driver.Stream, f moe.ForwardArgs) error { return c.Arrange(s, f.Weights, f.Units) })
+	return forward(of, pass, neverReplayed, func(c *moe.Call, s driver.Stream, f moe.ForwardArgs) error { return c.Arrange(s, f.Weights, f.Units) })
 }
 
 //export sm_go_backward
 func sm_go_backward(of C.sm_handle, pass *C.sm_backward_pass) C.sm_status {
-	return backward(of, pass, (*moe.Call).Backward)
+	return backward(of, pass, backwardPass, (*moe.Call).Backward)
 }
 
 //export sm_go_experts_backward
 func sm_go_experts_backward(of C.sm_handle, pass *C.sm_backward_pass) C.sm_status {
-	return backward(of, pass, (*moe.Call).BackwardExperts)
+	return backward(of, pass, expertsBackwardPass, (*moe.Call).BackwardExperts)
 }
 
 // backward queues one of the backward passes.
-func backward(of C.sm_handle, pass *C.sm_backward_pass, which func(*moe.Call, driver.Stream, moe.BackwardArgs) error) C.sm_status {
+func backward(of C.sm_handle, pass *C.sm_backward_pass, kind passKind, which func(*moe.Call, driver.Stream, moe.BackwardArgs) error) C.sm_status {
 	return using(of, func(l *layer) error {
 		p, err := read("pass", pass)
 		if err != nil {
@@ -142,7 +144,9 @@ func backward(of C.sm_handle, pass *C.sm_backward_pass, which func(*moe.Call, dr
 		}
 		c := l.borrow(uint64(p.w1))
 		if err = c.setBackward(l, &p); err == nil {
-			err = which(c.Call, c.on(l.dev, p.stream), c.backward)
+			s := c.on(l.dev, p.stream)
+			p.stream = 0
+			err = c.launch(l.dev, s, kind, bytesIn(&p), func(s driver.Stream) error { return which(c.Call, s, c.backward) })
 		}
 		l.giveBack(uint64(p.w1), c)
 		return err

@@ -61,6 +61,8 @@ type call struct {
 	shapes    moe.Shapes
 	gradients spec.GradientShapes
 	tokens    C.int64_t // the number of tokens for which shapes and gradients are set
+
+	replays [mostReplays]replay // the most recently used one first
 }
 
 // on returns the stream of a pass.
@@ -154,6 +156,17 @@ func (l *layer) giveBack(w1 uint64, c *call) {
 	l.idle = append(l.idle, idleCall{w1, c})
 }
 
+// closeReplays frees the graphs of the idle calls.
+func (l *layer) closeReplays() {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	for _, c := range l.idle {
+		for i := range c.replays {
+			c.replays[i].close()
+		}
+	}
+}
+
 //export sm_go_close
 func sm_go_close(any C.sm_handle) C.sm_status {
 	return guarded(func() error {
@@ -164,9 +177,12 @@ func sm_go_close(any C.sm_handle) C.sm_status {
 		if !ok {
 			return &moe.ArgError{Field: "handle", Got: fmt.Sprint(any), Want: "the handle of an open device or layer"}
 		}
-		if d, ok := v.(*device); ok {
-			jit.Forget(d.Device)
-			return d.Close()
+		switch v := v.(type) {
+		case *device:
+			jit.Forget(v.Device)
+			return v.Close()
+		case *layer:
+			v.closeReplays()
 		}
 		return nil
 	})

@@ -1,0 +1,128 @@
+//go:build cgo
+
+package main
+
+import (
+	"bytes"
+	"slices"
+	"unsafe"
+
+	"sonicmoe/driver"
+)
+
+// A program that trains or serves a model calls the same passes again and again, and PyTorch's
+// allocator gives them the same addresses. The launch of a graph costs the host less than the
+// launches of a pass's kernels. A pass that repeats is therefore captured once, and its graph is
+// launched from then on.
+
+const (
+	// mostReplays is the number of passes that a call remembers: forward and backward over two
+	// numbers of tokens.
+	mostReplays = 4
+	// sightings is the number of equal passes before a capture, which costs the host more than
+	// a pass.
+	sightings = 3
+)
+
+// passKind distinguishes passes with the same arguments.
+type passKind int
+
+const (
+	neverReplayed passKind = iota
+	forwardPass
+	routePass
+	expertsPass
+	backwardPass
+	expertsBackwardPass
+)
+
+// replay is a pass with its arguments, and its graph if there is one.
+type replay struct {
+	kind passKind
+	// pass is the caller's struct, with 0 as stream because a graph runs on any stream.
+	pass []byte
+	// seen counts the passes without a graph, up to sightings, and one more if the capture
+	// failed.
+	seen  int
+	graph driver.Graph
+}
+
+// capturer is a stream that reports whether a graph captures its work.
+type capturer interface{ Capturing() (bool, error) }
+
+// launch queues a pass on s, with its graph if the call has one, else with queue. If the caller
+// captures the stream, his graph gets the kernels and no graph of the library.
+func (c *call) launch(dev driver.Device, s driver.Stream, kind passKind, pass []byte, queue func(driver.Stream) error) error {
+	of, able := s.(capturer)
+	if !able || kind == neverReplayed {
+		return queue(s)
+	}
+	if captured, err := of.Capturing(); err != nil || captured {
+		return queue(s)
+	}
+	r := c.remember(kind, pass)
+	if r.graph == nil && r.seen == sightings {
+		r.graph = capture(dev, queue)
+		r.seen++
+	}
+	if r.graph != nil {
+		return r.graph.Launch(s)
+	}
+	err := queue(s)
+	if err == nil && r.seen < sightings {
+		r.seen++
+	}
+	return err
+}
+
+// remember returns the replay of a pass. A new replay takes the place of the least recently used
+// one.
+func (c *call) remember(kind passKind, pass []byte) *replay {
+	at := slices.IndexFunc(c.replays[:], func(r replay) bool { return r.kind == kind && bytes.Equal(r.pass, pass) })
+	if at < 0 {
+		at = mostReplays - 1
+		last := &c.replays[at]
+		last.close()
+		*last = replay{kind: kind, pass: append(last.pass[:0], pass...)}
+	}
+	r := c.replays[at]
+	copy(c.replays[1:at+1], c.replays[:at])
+	c.replays[0] = r
+	return &c.replays[0]
+}
+
+// capture returns a graph of the work that queue queues, or nil if there is none. It uses a stream
+// of its own, because the legacy default stream cannot be captured.
+func capture(dev driver.Device, queue func(driver.Stream) error) driver.Graph {
+	s, err := dev.NewStream()
+	if err != nil {
+		return nil
+	}
+	defer s.Close()
+	if s.BeginCapture() != nil {
+		return nil
+	}
+	err = queue(s)
+	g, ended := s.EndCapture()
+	if ended != nil {
+		return nil
+	}
+	if err != nil || g.Nodes() == 0 { // a pass without tokens has no kernel
+		_ = g.Close()
+		return nil
+	}
+	return g
+}
+
+// close frees the graph. Its launches finish before.
+func (r *replay) close() {
+	if r.graph != nil {
+		_ = r.graph.Close() // fails if the device is closed, which has freed the graph
+	}
+	r.graph = nil
+}
+
+// bytesIn returns the bytes of a struct of the interface.
+func bytesIn[T sized](p *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
+}
