@@ -49,7 +49,7 @@ func (o Origin) String() string {
 // recordVersion is the version of the stored form of choices.
 const recordVersion = 1
 
-// record is a stored choice.
+// record is the stored form of a choice.
 type record[P comparable] struct {
 	Version int
 	Point   P

@@ -133,7 +133,7 @@ func TestFile(t *testing.T) {
 	require.NoError(t, f.WriteFile(path))
 	first, err := os.ReadFile(path)
 	require.NoError(t, err)
-	for range 3 { // each iteration is a rank
+	for range 3 { // each iteration reads the file as one of three ranks does
 		rank, err := autotune.ReadFile(t.Context(), path)
 		require.NoError(t, err)
 		p, origin, err := autotune.Pick(rank, key, digest)

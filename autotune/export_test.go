@@ -15,8 +15,8 @@ func ForgetWorkers() (restore func()) {
 	return func() { mayWork.Store(true) }
 }
 
-// Gain returns an estimate of a gain and its noise.
+// Gain gives tests access to gain.
 var Gain = gain
 
-// Environment returns the variables that a worker inherits.
+// Environment gives tests access to environment.
 var Environment = environment

@@ -26,7 +26,7 @@ func putOne(key string) func(*autotune.File) error {
 	}
 }
 
-// TestForeignFilesStay checks that writing does not change a file of another kind.
+// TestForeignFilesStay checks that a file of another kind is refused and does not change.
 func TestForeignFilesStay(t *testing.T) {
 	for name, text := range map[string]string{
 		"notes": "precious notes", "empty": "", "other JSON": `{"precious": "data"}`, "an array": `[]`,
@@ -183,7 +183,7 @@ func TestUpdatesAtOnce(t *testing.T) {
 	assert.Len(t, list, 1)
 }
 
-// TestUpdateFileChild is the other process of TestUpdatesAtOnce.
+// TestUpdateFileChild runs in the other processes that TestUpdatesAtOnce starts.
 func TestUpdateFileChild(t *testing.T) {
 	path := child.Role()
 	if path == "" {
@@ -194,7 +194,7 @@ func TestUpdateFileChild(t *testing.T) {
 	}
 }
 
-// TestReadFileEndsWithItsContext checks that reading ends with its context.
+// TestReadFileEndsWithItsContext checks that ReadFile returns when its context ends.
 func TestReadFileEndsWithItsContext(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "choices.json")
 	require.NoError(t, autotune.NewFile().WriteFile(path))

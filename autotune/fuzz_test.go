@@ -11,8 +11,8 @@ import (
 	"sonicmoe/autotune"
 )
 
-// FuzzChoices reads texts as files of choices. An accepted text must stay the same when it
-// is written and read again, and a refused file must not change.
+// FuzzChoices reads random texts as files of choices. If a text is accepted, it must stay the
+// same when it is written and read again. If it is refused, the file must not change.
 func FuzzChoices(f *testing.F) {
 	f.Add([]byte(`{"Format":"sonicmoe choices 1","Choices":[{"Key":"a","Value":{"Version":1,"Point":{"TileN":128},"PTX":"00"}},{"Key":"b","Value":null}]}`))
 	f.Add([]byte(`{"Format":"sonicmoe choices 1","Choices":[{"Key":"a","Value":1},{"Key":"a","Value":2}]}`))

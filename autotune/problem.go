@@ -15,7 +15,7 @@ import (
 	"sonicmoe/jit"
 )
 
-// Candidate is a point of a search space.
+// Candidate is a point of a search space, that is, one choice of the tuned parameters.
 type Candidate[P comparable] struct {
 	Point P
 	// Estimate is the time that the cost model predicts. Candidates are tried in the order of

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzReplies checks that a reply on a line of its own arrives unchanged among any other
-// output, and that nothing arrives after a line that is too long.
+// FuzzReplies checks that a reply on a line of its own is read unchanged between lines of other
+// output. After a line that is too long, nothing may be read.
 func FuzzReplies(f *testing.F) {
 	f.Add([]byte("garbage"))
 	f.Add([]byte(`{"N":1,"Time":5}` + "\n" + `{"N":2,"Error":"\u0000","Broken":true}`))

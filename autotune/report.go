@@ -38,7 +38,7 @@ const (
 	Rejected
 )
 
-// String returns the status in lower case.
+// String returns the name of the status in lower case.
 func (s Status) String() string {
 	names := [...]string{"untried", "measured", "duplicate", "skipped", "unproven", "unbuilt", "wrong", "faulted", "hung", "died", "rejected"}
 	if int(s) >= len(names) {
@@ -75,7 +75,7 @@ type Report[P comparable] struct {
 	// Rows holds all candidates: the default first, then the others in the order of their
 	// estimates.
 	Rows []*Row[P]
-	// Where says where the points were tried.
+	// Where says in which process and on which device the points were tried.
 	Where string
 	// Compiled is the number of kernels that were not in the cache.
 	Compiled int

@@ -299,7 +299,7 @@ func (r *remote[P]) close() {
 	close(r.done)
 }
 
-// tail keeps the end of the output.
+// tail keeps the last bytes of the worker's output.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

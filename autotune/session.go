@@ -44,7 +44,7 @@ type Options struct {
 	// Progress is called after each step. Calls do not overlap.
 	Progress func(Progress)
 
-	now func() time.Time // the clock of a test
+	now func() time.Time // the clock, which tests replace
 }
 
 // Progress describes how far Session.Tune has come.

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(drivertest.Main(m, open.Device))
 }
 
-// point is a way to copy a tile through shared memory.
+// point is a candidate in these tests: a way to copy a tile through shared memory.
 type point struct {
 	// Threads is the number of threads that copy. Points with different numbers have different
 	// kernels.

@@ -131,8 +131,8 @@ func (w worker) answer(r reply) error {
 	return json.NewEncoder(w.out).Encode(r)
 }
 
-// serve makes a bench of the subject and answers requests until the bench's device
-// is lost.
+// serve makes a bench of the subject. It then answers requests until there are no more, or
+// until the bench's device is lost.
 func serve[P comparable](w worker, s *Subject[P]) error {
 	ctx := context.Background()
 	bench, err := s.open(ctx, Setting{Spec: w.hello.Spec, Cache: cache.Open(cache.Options{Dir: w.hello.CacheDir})})

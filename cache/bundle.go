@@ -211,7 +211,7 @@ func (b *bundleReader) header() (name string, size int64, err error) {
 	}
 	h, err := tar.NewReader(bytes.NewReader(block)).Next()
 	switch {
-	case errors.Is(err, io.EOF): // a block of zeros
+	case errors.Is(err, io.EOF): // the end of the tar file
 		return "", 0, b.refuse("ends without %s", lastName)
 	case err != nil:
 		return "", 0, b.refuse("no tar header of a plain file: %w", err)

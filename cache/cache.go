@@ -92,7 +92,7 @@ type Cache struct {
 // finds and stores nothing, logs one warning, and Err returns the reason.
 func Open(o Options) *Cache { return open(o, disk.OS) }
 
-// open is Open on the file system fsys.
+// open is [Open] for the file system fsys.
 func open(o Options, fsys disk.FS) *Cache {
 	c := &Cache{fs: fsys, maxBytes: o.MaxBytes, lockWait: o.LockWait, log: o.Logger}
 	if c.maxBytes == 0 {

@@ -112,7 +112,7 @@ func (r *VerifyReport) add(c *Cache, d described) {
 type described struct {
 	Info
 	kind  store.Kind
-	entry store.Entry // of a sound module
+	entry store.Entry // of an undamaged module
 	layer *layer
 	name  string
 	file  fs.FileInfo

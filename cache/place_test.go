@@ -186,8 +186,8 @@ func TestModuleOfUseInALaterLayer(t *testing.T) {
 	}
 }
 
-// TestChoiceOfUseInALaterLayer checks that GetChoiceFor returns the first usable value, even if
-// earlier layers hold other values.
+// TestChoiceOfUseInALaterLayer checks that GetChoiceFor returns the first value that the caller
+// can use, even if earlier layers hold other values.
 func TestChoiceOfUseInALaterLayer(t *testing.T) {
 	for _, c := range []struct {
 		places []string

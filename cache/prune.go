@@ -153,7 +153,7 @@ func (o PruneOptions) unwanted(left int64, age time.Duration) bool {
 	return o.MaxAge > 0 && age > o.MaxAge || o.MaxBytes > 0 && left > o.MaxBytes || o.MaxBytes < 0
 }
 
-// gone counts a removed file.
+// gone counts the bytes of a removed file.
 func (r *PruneReport) gone(f file) {
 	r.Freed += f.size
 	r.Left -= f.size

@@ -38,7 +38,8 @@ func stampAndName(seconds int64, name string) string {
 	return fmt.Sprintf("timestamp:%d\tfile:%s\thashed", seconds, name)
 }
 
-// signed returns minisign's signature of a bundle.
+// signed returns a signature of a bundle in the form that minisign writes, with the given
+// trusted comment.
 func signed(key minisign.PrivateKey, bundle []byte, trusted string) []byte {
 	r := minisign.NewReader(bytes.NewReader(bundle))
 	_, _ = io.Copy(io.Discard, r) // reading from memory does not fail
@@ -64,7 +65,7 @@ func oneModule(t testing.TB, seed uint64) []byte {
 	return b.Bytes()
 }
 
-// has reports whether a cache has the module of a seed.
+// has reports whether a cache has the module that oneModule makes for a seed.
 func has(c modules, seed uint64) bool {
 	key, _ := testEntry(seed, 60)
 	_, o := c.Get(key)

@@ -1,7 +1,7 @@
 package driver
 
-// Target describes a chip. It is comparable. Kernels are chosen by it, and it is
-// part of cache keys if the choice depends on it.
+// Target describes a chip. It is comparable. Kernels are chosen for a Target. If a choice
+// depends on the Target, the Target is part of the choice's cache key.
 type Target struct {
 	// Name is the product name that the driver reports.
 	Name string

@@ -94,7 +94,7 @@ func (f *fake) log() string {
 	return s
 }
 
-// open opens the fake's first GPU.
+// open opens the first GPU of the fake library.
 func (f *fake) open() *device {
 	dev, err := Open(f.t.Context(), 0, Options{Library: f.path})
 	require.NoError(f.t, err)
@@ -102,7 +102,7 @@ func (f *fake) open() *device {
 	return dev.(*device)
 }
 
-// kernel compiles and loads a kernel on the fake.
+// kernel compiles and loads a kernel with the fake library.
 func (f *fake) kernel(dev gpu.Device) *function {
 	image, err := dev.Compile(f.t.Context(), []byte("kernel"), gpu.CompileOptions{})
 	require.NoError(f.t, err)

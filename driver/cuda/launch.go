@@ -44,7 +44,7 @@ type packet struct {
 	params     []byte
 	size       uintptr
 	extra      [5]uintptr
-	args       [4]uintptr // config, function, argument pointers (none), extra
+	args       [4]uintptr // argument list of the call: config, function, argument pointers (none), extra
 }
 
 var packets = sync.Pool{New: func() any {
@@ -80,7 +80,7 @@ func (p *packet) fill(f *function, stream uintptr, l *gpu.Launch, params []byte)
 	}
 }
 
-// add appends an attribute with the two words of its value.
+// add appends an attribute, whose value consists of two 64-bit words.
 func (p *packet) add(id uint32, word0, word1 uint64) {
 	p.attributes[p.config.attributeCount] = launchAttribute{id: id, value: [8]uint64{word0, word1}}
 	p.config.attributeCount++

@@ -51,10 +51,9 @@ func (l *library) through(b *Binding) (*library, error) {
 	return &bound, nil
 }
 
-// Open opens the GPU of the given ordinal, counted from 0 as the driver does
-// (CUDA_VISIBLE_DEVICES applies). If no GPU can be used, the error wraps
-// driver.ErrNoDevice and lists what was tried. A GPU of any compute capability can
-// be opened; see its Target.
+// Open opens the GPU with an ordinal, which the driver counts from 0 (CUDA_VISIBLE_DEVICES
+// applies). A GPU of any compute capability can be opened; see its Target. If no GPU can be
+// used, the error wraps driver.ErrNoDevice and lists what was tried.
 //
 // If ctx ends before the driver has answered, Open returns ctx's error.
 func Open(ctx context.Context, ordinal int, o Options) (gpu.Device, error) {

@@ -169,7 +169,7 @@ func (d *device) free(op string, p driver.DevicePtr) error {
 	return wrongAddress(op, d.mem.Load().Free(uint64(p)))
 }
 
-// wrongAddress turns an error of emulated memory into an error of the device.
+// wrongAddress returns the error of a device for an error of the emulated memory.
 func wrongAddress(op string, err error) error {
 	if err == nil {
 		return nil

@@ -12,7 +12,7 @@ import (
 // Built reports whether this program was built with the tag mumax and with cgo.
 const Built = false
 
-// Options choose how a device is opened.
+// Options say how a device is opened.
 type Options struct {
 	// Context is a context of package cu; 0 means the GPU's primary context.
 	Context uintptr

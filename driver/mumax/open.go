@@ -24,7 +24,7 @@ func init() {
 // Built reports whether this program was built with the tag mumax and with cgo.
 const Built = true
 
-// Options choose how a device is opened.
+// Options say how a device is opened.
 type Options struct {
 	// Context is a context of package cu on the GPU that Open opens. It must exist until the
 	// device is closed. 0 means the GPU's primary context.

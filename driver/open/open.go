@@ -47,11 +47,10 @@ func find(name string) (gpu.Kind, bool) {
 	return gpu.Kind{}, false
 }
 
-// Device opens the device of the given name. "" means "cuda", the first GPU. An
-// unknown name is an error that lists the known ones and matches
-// driver.ErrInvalid. If there is no usable GPU, the error wraps driver.ErrNoDevice
-// and lists what was tried. Kernels on the emulated device run inside the call
-// that launches them and end with ctx.
+// Device opens the device with the given name. "" means "cuda", the first GPU. An unknown name
+// is an error that lists the known names and matches driver.ErrInvalid. If there is no usable
+// GPU, the error wraps driver.ErrNoDevice and lists what was tried. On the emulated device, a
+// kernel runs inside the call that launches it, and ends when ctx ends.
 func Device(ctx context.Context, name string) (driver.Device, error) {
 	kind, number, numbered := strings.Cut(name, ":")
 	b, ok := find(kind)

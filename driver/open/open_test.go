@@ -139,8 +139,8 @@ var (
 	registered = gpu.Register(fake)
 )
 
-// TestRegister checks that a registered kind is opened, counted and named like the
-// others.
+// TestRegister checks that a registered kind of device is opened, counted and named like the
+// built-in kinds.
 func TestRegister(t *testing.T) {
 	require.NoError(t, registered)
 	assert.Equal(t, []string{"cuda", "cuda:N", "emulated", "fake", "fake:N"}, Names())

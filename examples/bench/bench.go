@@ -23,10 +23,10 @@ import (
 // bench is one run of the command. It holds the device and the report of the measurements.
 type bench struct {
 	options
-	ctx    context.Context // ends the run
-	out    io.Writer       // text for people
-	stdin  io.Reader       // of -turns
-	stdout io.Writer       // text for programs
+	ctx    context.Context // its end ends the run
+	out    io.Writer       // for text that people read
+	stdin  io.Reader       // the requests of -turns
+	stdout io.Writer       // for output that programs read
 	stderr io.Writer
 	log    *slog.Logger
 	dev    driver.Device
@@ -84,7 +84,7 @@ func (b *bench) close() error {
 	return b.dev.Close()
 }
 
-// measure runs every row in each pass.
+// measure measures every row, that is, every size of layer and batch, in each pass.
 func (b *bench) measure(rows []peers.Row) error {
 	for i, to := range b.report.Sections() {
 		b.pass = b.passes[i]
@@ -98,8 +98,8 @@ func (b *bench) measure(rows []peers.Row) error {
 	return nil
 }
 
-// section runs every row in one pass. A row that fails does not stop the next row.
-// The report's file is written after each row.
+// section measures every row in one pass. If a row fails, the next row is still measured. The
+// report's file is written after each row.
 func (b *bench) section(rows []peers.Row, to *report.Section) error {
 	for _, row := range rows {
 		r := report.Row{Name: row.Name, Size: report.SizeOf(row)}

@@ -69,7 +69,7 @@ func TestCallFails(t *testing.T) {
 	}
 }
 
-// TestDeviceBreaks checks that a broken device is opened again for the next row.
+// TestDeviceBreaks checks that a device that broke is opened again for the next row.
 func TestDeviceBreaks(t *testing.T) {
 	var out bytes.Buffer
 	b, dev := onDevice(t, &out)
@@ -113,7 +113,7 @@ func TestEmulatedTimeout(t *testing.T) {
 	require.Empty(t, b.report.Rows[1].Error)
 }
 
-// TestPanic checks that a panic becomes the row's error.
+// TestPanic checks that a panic during a row becomes the error of the row.
 func TestPanic(t *testing.T) {
 	b, _ := onDevice(t, io.Discard)
 	b.passes[0].work = nil
@@ -220,7 +220,7 @@ func TestSameBits(t *testing.T) {
 	require.ErrorContains(t, sameBits(sums), "dx 128x128 s5 and with dx 128x128 s4")
 }
 
-// TestHostTimes checks that each call is timed alone and that the times are sorted.
+// TestHostTimes checks that each call is timed by itself, and that the times are sorted.
 func TestHostTimes(t *testing.T) {
 	b, _ := onDevice(t, io.Discard)
 	s, err := b.dev.NewStream()

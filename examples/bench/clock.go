@@ -28,7 +28,7 @@ type clockProbe struct {
 type probeArgs struct{ Out driver.DevicePtr }
 
 const (
-	readingBytes = 3 * 8 // SM, clock, nanoseconds
+	readingBytes = 3 * 8 // the SM's number, its cycles, nanoseconds
 	// Two CTAs with probeThreads threads and probeShared bytes do not fit on one SM. A launch
 	// with one CTA for each SM therefore reaches nearly all SMs.
 	probeThreads = 1024

@@ -19,7 +19,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// decodeRows are the layers that -decode measures by default.
+// decodeRows lists the layers that -decode measures by default.
 var decodeRows = []string{"Qwen3-30B-A3B", "Qwen3-Next-80B", "gpt-oss-20b", "Mixtral 8x7B", "DeepSeek-V3 EP-8"}
 
 const (
@@ -67,7 +67,7 @@ func (b *bench) decode() error {
 	return b.writeJSON(points)
 }
 
-// decodeRow measures one layer at each batch size.
+// decodeRow measures one layer at each batch size, and calls found with each result.
 func (b *bench) decodeRow(name string, c moe.Config, found func(report.DecodePoint)) error {
 	ctx, cancel := context.WithTimeout(b.ctx, b.timeout)
 	defer cancel()

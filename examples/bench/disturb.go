@@ -8,13 +8,14 @@ import (
 
 // These are the bounds of a measurement that counts as undisturbed.
 const (
-	calmSpread = 0.06 // (slowest - fastest) / median
+	calmSpread = 0.06 // largest accepted (slowest - fastest) / median
 	calmClock  = 0.03 // largest relative difference of the clock between rounds of the repeats
 	lowestGHz  = 1.2  // an H200 at its power limit still has a higher clock
 	otherBytes = 4 << 30
 )
 
-// disturbances returns a warning for each sign that a row's measurement was disturbed.
+// disturbances returns a warning for each sign that something disturbed the measurement of a
+// row.
 func disturbances(r report.Row) (warnings []string) {
 	for _, m := range []struct {
 		name string
@@ -38,7 +39,8 @@ func disturbances(r report.Row) (warnings []string) {
 	return warnings
 }
 
-// otherProcess warns of device memory in use before the run allocates any.
+// otherProcess returns a warning if much device memory is in use before this program allocates
+// any.
 func otherProcess(free, total int64) []string {
 	if used := total - free; used > otherBytes {
 		return []string{fmt.Sprintf("%.1f GiB of the device's memory are in use already: another process may disturb the measurement", float64(used)/(1<<30))}

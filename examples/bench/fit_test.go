@@ -90,7 +90,7 @@ func TestFitFindsConstants(t *testing.T) {
 }
 
 // lostAmongChoosable returns how much slower a choice is on the chip than the best of the
-// points from which the cost model chooses.
+// tilings from which the cost model can choose.
 func lostAmongChoosable(t *testing.T, chip tools.Model, l report.Loss) float64 {
 	p, err := tools.FindProduct(l.Product)
 	require.NoError(t, err)
@@ -103,7 +103,7 @@ func lostAmongChoosable(t *testing.T, chip tools.Model, l report.Loss) float64 {
 	return report.Milliseconds(p.Estimate(chip, l.Chosen, row.Config, target))/least - 1
 }
 
-// TestFitKeepsWhatFits checks that a model that already fits does not change.
+// TestFitKeepsWhatFits checks that fitting a model that already fits does not change the model.
 func TestFitKeepsWhatFits(t *testing.T) {
 	f, err := report.NewFit(tools.H200(), measuredBy(tools.H200()))
 	require.NoError(t, err)

@@ -7,15 +7,15 @@
 //	go run ./examples/bench -rows slice -json bench.json -plot bench.png
 //	go run ./examples/bench -row "7B n=256" -routing all   # skewed routing
 //	go run ./examples/bench -rows slice -pass both         # forward, then backward
-//	go run ./examples/bench -rows slice -pass both -fit    # tile points, cost model
+//	go run ./examples/bench -rows slice -pass both -fit    # several tilings, and the cost model fitted to them
 //	go run ./examples/bench -row "7B n=256" -startup       # the time of moe.New
 //	go run ./examples/bench -decode -plot decode.png       # small batches, by bandwidth
 //	go run ./examples/bench -rounding -plot rounding.png   # token rounding, by experts
 //	go run ./examples/bench -from examples/bench/h200/speed.json -plot speed.png   # stored measurements again
 //
-// Times are the device's, by events: medians of back-to-back repeats after a warm-up,
-// with a warm L2 cache. Without a GPU bench runs on the emulated device, whose times
-// mean nothing.
+// A row is a named size of layer and batch. A tile point is the tiling of one product's kernel.
+// Times are device times between events: medians of back-to-back repeats after a warm-up, with
+// a warm L2 cache. Without a GPU, bench runs on the emulated device, whose times mean nothing.
 package main
 
 import (
@@ -35,7 +35,7 @@ var program = command.Program{Name: "bench", Purpose: "measures a layer's speed 
 
 func main() { program.Main(run) }
 
-// run measures. It returns an error if any row failed, after all rows have run.
+// run runs the command. If any row fails, it returns an error after all rows were measured.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parse(args, stdout)
 	if err != nil {
@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return errors.Join(err, b.close())
 }
 
-// all measures the rows, prints and writes the report.
+// all measures the rows, and prints and writes the report.
 func (b *bench) all() error {
 	rows, err := b.sizes(b.gpu)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
-// tiny runs the smallest useful layer on the emulated device.
+// tiny runs the command on the emulated device, for the smallest layer that is of use.
 func tiny(t *testing.T, more ...string) (out, errs string, err error) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -208,8 +208,8 @@ func TestRowFails(t *testing.T) {
 	require.Positive(t, r.Rows[1].TFLOPS)
 }
 
-// TestFit checks that points are measured, printed and fitted, and that a later run can fit to
-// the file.
+// TestFit checks that tile points are measured, printed and fitted, and that a later run can
+// fit to the file of an earlier one.
 func TestFit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -236,8 +236,8 @@ func TestList(t *testing.T) {
 	require.Contains(t, out.String(), "GLM-4.5-Air")
 }
 
-// TestRounding checks that -rounding writes a line and an entry of the file for each
-// size, and that the counts are multiples of the tile.
+// TestRounding checks that -rounding prints a line and writes an entry of the file for each
+// size, and that the experts' counts are multiples of the tile.
 func TestRounding(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rounding.json")
 	out, errs, err := tiny(t, "-rounding", "-round-tile", "16", "-json", file)

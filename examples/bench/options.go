@@ -24,15 +24,15 @@ type options struct {
 	passName      string
 	passes        []pass
 	element       moe.Type
-	rows          []peers.Row               // empty: the default row of the device
-	call          func(peers.Row) peers.Row // sets the tokens of -tokens in a default row
-	kinds         []string                  // of routing
+	rows          []peers.Row               // if empty, the default row of the device is measured
+	call          func(peers.Row) peers.Row // returns a default row with the tokens of -tokens
+	kinds         []string                  // kinds of routing
 	warm          time.Duration
 	repeats       int
 	timeout       time.Duration
 	full          bool
 	json, plot    string
-	list          bool // -list has printed the sizes
+	list          bool // -list was given, and parse has printed the sizes
 	withPoints    bool
 	withFit       bool
 	withStartup   bool
@@ -40,15 +40,15 @@ type options struct {
 	batches       []int // batch sizes of -decode
 	withTurns     bool
 	withRounding  bool
-	round         spec.Rounding // of -rounding
+	round         spec.Rounding // the rule of -rounding
 	fitFrom       []string      // report files
-	from          string        // file of measurements to print and draw
+	from          string        // file of measurements, which are printed and drawn again
 }
 
 // stdoutName is the value of -json for standard output.
 const stdoutName = "-"
 
-// parse reads the flags. Help and the list of sizes go to stdout.
+// parse parses the flags. It prints help and the list of sizes to stdout.
 func parse(args []string, stdout io.Writer) (o options, err error) {
 	o.batches = []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}
 	f := program.Flags()
@@ -130,7 +130,7 @@ func together(set *flag.FlagSet) error {
 	return nil
 }
 
-// check checks the flags' values.
+// check checks the values of the flags.
 func (o *options) check() error {
 	list, ok := passLists[o.passName]
 	if !ok {
@@ -160,7 +160,7 @@ func (o *options) check() error {
 	return nil
 }
 
-// setBatches reads the batch sizes of -decode.
+// setBatches parses the batch sizes of -decode.
 func (o *options) setBatches(list string) error {
 	o.batches = nil
 	for text := range strings.SplitSeq(list, ",") {
@@ -173,7 +173,7 @@ func (o *options) setBatches(list string) error {
 	return nil
 }
 
-// setType reads the layers' type.
+// setType parses the element type of the layers.
 func (o *options) setType(name string) error {
 	for _, t := range []moe.Type{moe.BF16, moe.F16} {
 		if name == t.String() {

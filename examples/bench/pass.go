@@ -8,7 +8,7 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// pass is a pass of the layer that can be measured.
+// pass describes a pass of the layer that can be measured.
 type pass struct {
 	name string
 	// backward reports whether the pass computes gradients. It then runs after a forward pass.
@@ -25,7 +25,7 @@ type pass struct {
 	products []*tools.Product
 }
 
-// passes maps names to passes.
+// passes holds the passes by name.
 var passes = map[string]pass{
 	"forward": {
 		name:  "forward",

@@ -91,8 +91,8 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// TestReportFile checks that reports stay the same in a file, and that a damaged file
-// is an error.
+// TestReportFile checks that a report stays the same when it is written to a file and read
+// again, and that a damaged file is an error.
 func TestReportFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "r.json")
 	r := madeUp()

@@ -58,7 +58,7 @@ func (b *bench) startup(ctx context.Context, c moe.Config, options []moe.Option)
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	for _, of := range []struct {
 		ms     *float64
-		forget bool // whether moe.New must load its kernels again
+		forget bool // drop the loaded kernels first, so that moe.New loads them again
 		origin jit.Origin
 	}{{&s.ColdMS, true, jit.Compiled}, {&s.WarmMS, true, jit.Cached}, {&s.AgainMS, false, jit.Loaded}} {
 		if of.forget {

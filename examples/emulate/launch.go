@@ -57,7 +57,7 @@ type buffer struct {
 
 // param is one parameter of the kernel. Exactly one field must be set, not counting Offset.
 type param struct {
-	Buffer *string    `json:"buffer"` // the buffer's address
+	Buffer *string    `json:"buffer"` // the address of this buffer
 	U32    *uint32    `json:"u32"`
 	U64    *uint64    `json:"u64"`
 	F32    *float32   `json:"f32"`

@@ -66,7 +66,7 @@ func execute(ctx context.Context, o options, stderr io.Writer) (text string, err
 	return text, nil
 }
 
-// remarks returns a line for each remark on a model.
+// remarks returns a line for each remark on the model of the job.
 func remarks(o options, j *job) (text string) {
 	for _, remark := range command.Remarks(j.model.Model) {
 		text += fmt.Sprintf("\n%s: %s", o.model, remark)

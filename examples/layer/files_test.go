@@ -14,7 +14,7 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// small is the layer of most tests.
+// small is the configuration of the layer in most tests.
 var small = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}
 
 // weightScale makes small layers' logits and outputs of order 1.

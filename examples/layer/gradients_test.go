@@ -85,7 +85,8 @@ func (x tensors) checkGradients(t testing.TB, r trial.Results, g gradients) {
 	}
 }
 
-// TestGradients checks that a file with do and x gives gradients and the same outputs.
+// TestGradients checks that an input file with do and x gives right gradients, and the same
+// outputs as a file without do.
 func TestGradients(t *testing.T) {
 	interleaved, half := small, small
 	interleaved.GateUp = "interleaved"
@@ -123,7 +124,7 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// TestGradientsOfNoTokens checks that without tokens the gradients of weights are zero.
+// TestGradientsOfNoTokens checks that the gradients of weights are zero if there are no tokens.
 func TestGradientsOfNoTokens(t *testing.T) {
 	p := randomTensors(small, 0, 8).withDO(9).write(t, true)
 	p.run(t, "-topk", "2", "-device", drivertest.Name())

@@ -101,7 +101,7 @@ func (j *job) tiles(l *moe.Layer) {
 	fmt.Fprintf(j.out, "tiles          %s: rows x columns, s stages, p row tiles of a group, c CTAs of a cluster\n", strings.Join(tiles, ", "))
 }
 
-// judge compares the outputs with the float64 reference, and prints the error.
+// judge compares the outputs with the float64 reference, and prints the error of each.
 func (j *job) judge(tr *trial.Trial) error {
 	r, err := tr.Results(true)
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 type recorder struct {
 	gpu.Device
 	all    []region // all allocations so far, in order
-	kernel string   // the kernel to record
+	kernel string   // name of the kernel whose launch is recorded
 	names  []string // the kernels launched before the recorded one
 
 	launch *gpu.Launch

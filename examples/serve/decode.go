@@ -127,7 +127,7 @@ func (m *model) fill(layers, tokens int) error {
 	return nil
 }
 
-// queue queues all layers over a number of tokens.
+// queue queues a pass of all layers over a number of tokens.
 func (m *model) queue(call *moe.Call, tokens int) error {
 	for _, f := range m.passes {
 		f, err := f.Tokens(tokens)

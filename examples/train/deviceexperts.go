@@ -81,7 +81,7 @@ func (e *deviceExperts) Forward(ctx context.Context, x, router []uint16, learnin
 	return output{widen(o), ids}, err
 }
 
-// round adds the arguments of rounding to a pass.
+// round adds to a pass the arguments that token rounding needs.
 func (e *deviceExperts) round(f *moe.ForwardArgs) {
 	e.seed++
 	l := e.layer.Config().ListShapes(e.tokens, e.layer.RoundedRows(e.tokens))

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// centralDifferences returns the gradient of f at x, by central differences.
+// centralDifferences returns the gradient of f with respect to x, computed by central
+// differences.
 func centralDifferences(x []float64, f func() float64) []float64 {
 	const h = 1e-5
 	out := make([]float64, len(x))

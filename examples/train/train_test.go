@@ -79,8 +79,8 @@ func (c *curve) spread() float64 {
 	return float64(most)/float64(total)*float64(len(c.load[0])) - 1
 }
 
-// TestBalanceKeepsExpertsBusy checks that a balancing loss with a large weight keeps
-// all experts equally busy.
+// TestBalanceKeepsExpertsBusy checks that all experts get nearly the same load if the balancing
+// loss has a large weight.
 func TestBalanceKeepsExpertsBusy(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")

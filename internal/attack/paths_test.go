@@ -52,7 +52,7 @@ func TestPaths(t *testing.T) {
 		flag := args[slices.Index(args, "FILE")-1]
 		for _, path := range []string{pipe, "/dev/zero", "/dev/urandom", "/proc/self/mem", folder, long, filepath.Join(dir, "missing")} {
 			if flag == "-choices" && filepath.Base(path) == "missing" {
-				continue // tune makes the file
+				continue // the command tune creates this file
 			}
 			t.Run(strings.Join(args[:2], " ")+" "+flag+" "+filepath.Base(path), func(t *testing.T) {
 				line := slices.Clone(args)

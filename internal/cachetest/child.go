@@ -14,8 +14,8 @@ import (
 // inChild reports whether this process is the child process of the test.
 func inChild(t testing.TB) bool { return child.Role() == t.Name() }
 
-// again runs the test in a child process with these attributes, and ends this test with the
-// child's result.
+// again runs the test in a child process with the attributes attr, and ends this test with the
+// result of the child.
 func again(t testing.TB, attr *syscall.SysProcAttr) {
 	t.Helper()
 	cmd := child.Command(t, t.Name(), t.Name())

@@ -29,8 +29,8 @@ func AsUser(t testing.TB) bool {
 	return false
 }
 
-// OnDisk runs the test again in a child that has its own disk of the given size, and
-// returns the disk's directory there. The disk disappears with the child.
+// OnDisk runs the test again in a child that has a disk of its own with the given size. In the
+// child it returns the directory of the disk and true. The disk disappears when the child ends.
 func OnDisk(t testing.TB, bytes int) (dir string, inside bool) {
 	t.Helper()
 	if !inChild(t) {

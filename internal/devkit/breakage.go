@@ -18,8 +18,8 @@ type fault struct {
 	at    time.Time
 }
 
-// By records that the device broke with e. It returns the first error that broke the
-// device: e or an earlier one.
+// By records that the device broke with the error e. It returns the first error that broke the
+// device, which is e or an earlier error.
 func (b *Breakage) By(e *driver.Error) *driver.Error {
 	b.first.CompareAndSwap(nil, &fault{e, time.Now()})
 	return b.first.Load().cause

@@ -43,8 +43,8 @@ func elfImage(abi byte, flags uint32) []byte {
 	return b
 }
 
-// TestCheckImage uses the flags that ptxas 12.0, 12.4, 12.9 (ABI version 7), 13.0 and 13.1
-// (ABI version 8) write.
+// TestCheckImage checks images with the flags that ptxas 12.0, 12.4, 12.9 (ABI version 7), 13.0
+// and 13.1 (ABI version 8) write.
 func TestCheckImage(t *testing.T) {
 	const hopper7, hopper8 = 0x005a0d5a, 0x06005a04
 	good := elfImage(8, hopper8)

@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// tryLock always fails here, because there are no locks.
+// tryLock always fails, because this system has no file locks.
 func tryLock(*os.File) (busy bool, err error) { return false, errors.ErrUnsupported }

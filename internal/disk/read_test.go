@@ -118,8 +118,8 @@ func TestReadFileLimit(t *testing.T) {
 	require.EqualError(t, err, path+": file is too large: more than 100 bytes")
 }
 
-// TestReadFileEndsWithItsContext checks that reading ends with its context: before it
-// begins, between two reads, and while the file system hangs.
+// TestReadFileEndsWithItsContext checks that ReadFile returns when its context ends: before
+// reading begins, between two reads, and while the file system hangs.
 func TestReadFileEndsWithItsContext(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
@@ -153,7 +153,7 @@ func TestReadFileEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestReadFileFails checks that an error of reading is the file system's error.
+// TestReadFileFails checks that ReadFile returns the file system's error if reading fails.
 func TestReadFileFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(path, make([]byte, 100), 0o600))

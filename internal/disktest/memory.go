@@ -100,7 +100,7 @@ func (c change) apply(names map[string]*node) {
 	}
 }
 
-// rename records a change of names.
+// rename applies a change of names, which a power cut may still undo.
 func (m *Memory) rename(c change) {
 	c.apply(m.names)
 	m.pending = append(m.pending, c)

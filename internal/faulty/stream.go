@@ -77,7 +77,7 @@ func (s *stream) Close() error {
 	return err
 }
 
-// innerStream returns the stream that s wraps, or s if it is not a wrapper.
+// innerStream returns the stream that s wraps. If s is not a wrapper, it returns s.
 func innerStream(s driver.Stream) driver.Stream {
 	if w, ok := s.(*stream); ok && w != nil {
 		return w.Stream

@@ -20,7 +20,7 @@ type Block struct {
 	Config json.RawMessage `json:"config"`
 	// IDs [T, K] are the experts of each token, in any order.
 	IDs []int32 `json:"ids"`
-	// O is [T, d].
+	// O is the output, [T, d].
 	O Float32s `json:"o"`
 	// Scores [T, K] are the scores of the experts IDs. They are present only if the block's
 	// router is not part of the layer.

@@ -9,7 +9,7 @@ import (
 const nanF16 = 0x7fff
 
 const (
-	fractionF16 = 10 // bits
+	fractionF16 = 10 // number of fraction bits
 	biasF16     = 15
 	infinityF16 = 0x7c00
 )

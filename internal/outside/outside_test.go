@@ -11,7 +11,7 @@ import (
 	"sonicmoe/internal/outside"
 )
 
-// ended is a testing.TB that records how it was ended.
+// ended is a testing.TB that records whether the test was skipped or has failed.
 type ended struct {
 	testing.TB
 	skipped, failed bool

@@ -49,7 +49,7 @@ func (a activation) inputs(row []float64, j int) (gate, up float64) {
 	return row[j], row[len(row)/2+j]
 }
 
-// value returns the activation, not rounded.
+// value returns the activation without rounding.
 func (a activation) value(gate, up float64) float64 {
 	v, _, _ := a.gradient(gate, up, 0)
 	return v

@@ -108,8 +108,8 @@ type pass struct {
 	grouping Grouping
 }
 
-// preactivations returns H of the pairs, with gate before up. x are the decoded rows of the
-// tokens.
+// preactivations returns H of each pair of a token and an expert, with gate before up. x holds
+// the decoded rows of the tokens.
 func (p *pass) preactivations(pairs []pair, tokens []int32, x [][]float64) (h [][]float64) {
 	if p.h != nil {
 		h = matrix(len(pairs), p.rows)

@@ -140,7 +140,7 @@ func (b *bank) place(r int) int {
 	return r
 }
 
-// pair is a token together with one of its experts.
+// pair is a (token, slot) pair together with the slot's expert.
 type pair struct {
 	row    int // i·K + k, for slot k of the i-th token of the list of tokens
 	expert int32
@@ -169,7 +169,7 @@ func (b *bank) up(x [][]float64, pairs []pair, r rounder) [][]float64 {
 	return h
 }
 
-// add adds an expert's bias to a row. It does nothing without biases.
+// add adds the bias of an expert to a row. It does nothing if there are no biases.
 func add(row, biases []float64, expert int32) {
 	if biases == nil {
 		return

@@ -23,11 +23,12 @@ type definition struct {
 	scores  []float64
 	experts []int32
 	routed  bool
-	// w are the weights by name.
+	// w holds the values of the weights by name.
 	w map[string][]float64
 }
 
-// loss returns Σ dO·O + Σ extra·logits.
+// loss returns a loss whose gradient with respect to the output O is dO and with respect to the
+// logits is extra: Σ dO·O + Σ extra·logits.
 func (s *definition) loss() (sum float64) {
 	o := s.output()
 	if s.extra != nil {
@@ -60,7 +61,7 @@ func (s *definition) logits(t int) []float64 {
 	return l
 }
 
-// tokenScores returns the scores of the token's experts.
+// tokenScores returns the scores of the experts of token t.
 func (s *definition) tokenScores(t int) []float64 {
 	k := s.c.TopK
 	chosen, l := s.experts[t*k:][:k], s.logits(t)
@@ -105,7 +106,7 @@ func (s *definition) tokenScores(t int) []float64 {
 	return out
 }
 
-// weight returns element [out, in] of an expert's matrix with rows and columns.
+// weight returns element [out, in] of an expert's matrix with the given extents.
 func (s *definition) weight(name string, expert, out, in, rows, cols int) float64 {
 	w := s.w[name][expert*rows*cols:]
 	if s.c.InOut {

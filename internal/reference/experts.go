@@ -7,7 +7,7 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Output is the output of the experts for the tokens asked for.
+// Output holds the output of the experts for a list of tokens.
 type Output struct {
 	// Tokens lists the tokens, in the order in which they were asked for.
 	Tokens []int32

@@ -21,8 +21,8 @@ type Layer struct {
 	sharedGate []float64
 }
 
-// NewLayer is [New] for a layer with no other weights than router [E, d], w1
-// [E, 2n, d] and w2 [E, d, n].
+// NewLayer is [New] for a layer whose only weights are the router [E, d], w1 [E, 2n, d] and w2
+// [E, d, n].
 func NewLayer(c spec.Config, router, w1, w2 []uint16) (*Layer, error) {
 	return New(c, Weights{Router: router, W1: w1, W2: w2})
 }
@@ -121,7 +121,7 @@ func (l *Layer) tokens(x []uint16, list []int32) ([]int32, error) {
 	return list, nil
 }
 
-// indices returns 0..total-1.
+// indices returns the numbers 0..total-1.
 func indices(total int) []int32 {
 	list := make([]int32, total)
 	for t := range list {

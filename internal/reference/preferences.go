@@ -18,7 +18,8 @@ type Preferences struct {
 	Chosen     []bool
 }
 
-// Preferences returns the preferences for a routing of a layer with softmax scores.
+// Preferences returns the preferences of experts for tokens that follow from a routing. The
+// layer must have softmax scores.
 func (r Routing) Preferences(c spec.Config, round Rounding) Preferences {
 	e, k := c.NumExperts, c.TopK
 	p := Preferences{Experts: e, Raw: slices.Clone(r.Logits), Chosen: make([]bool, len(r.Logits))}

@@ -38,7 +38,7 @@ func SampleTokens(experts []int32, tokens, topK, numExperts, want int) []int32 {
 	return list
 }
 
-// Gather returns the listed rows of src [T, cols].
+// Gather returns the rows of src [T, cols] with the given numbers.
 func Gather[E any](src []E, rows []int32, cols int) []E {
 	out := make([]E, 0, len(rows)*cols)
 	for _, r := range rows {

@@ -24,7 +24,7 @@ import "slices"
 //	"gelu-erf"   gelu(x) of geglu-erf
 type Activation string
 
-// The activations.
+// These are the activations.
 const (
 	SwiGLU    Activation = ""
 	SwiGLUOAI Activation = "swiglu-oai"
@@ -44,7 +44,7 @@ const (
 // and Config.gated of _library.py.
 var Activations = []Activation{"swiglu", SwiGLUOAI, GeGLUTanh, GeGLUErf, ReGLU, ReLU, ReLU2, SiLU, GELUTanh, GELUErf}
 
-// String returns the activation's word.
+// String returns the word of the activation.
 func (a Activation) String() string { return text(Activations, a) }
 
 // Gated reports whether the activation has a gate. The pre-activation H has 2n columns with a

@@ -105,7 +105,7 @@ var Packings = []Packing{
 	{Name: "uint4-g128-f16", Code: UInt4, Scale: ScaleF16, Rows: 1, Columns: 128, HasZeros: true},
 }
 
-// plainWeights is the word of Config.Weights for weights of the layer's Type.
+// plainWeights is the word of Config.Weights for weights that are not packed.
 const plainWeights = "plain"
 
 // WeightFormats lists the words of Config.Weights in the order of their numbers in sonicmoe.h.

@@ -41,7 +41,7 @@ const (
 // RoundingRules lists the rules in the order of their numbers in sonicmoe.h.
 var RoundingRules = []RoundingRule{"none", RoundNearest, RoundStochastic, RoundMass, RoundBalanced, RoundUp, RoundDown, ExpertChoice, CapacityDrop}
 
-// String returns the rule's word.
+// String returns the word of the rule.
 func (r RoundingRule) String() string { return text(RoundingRules, r) }
 
 // Rounding changes which tokens go to an expert, after every token chose its K experts. The

@@ -21,7 +21,7 @@ const (
 // Scores lists the score functions in the order of their numbers in sonicmoe.h.
 var Scores = []Score{"softmax-topk", SoftmaxAll, Sigmoid, SqrtSoftplus}
 
-// String returns the function's word.
+// String returns the word of the function.
 func (s Score) String() string { return text(Scores, s) }
 
 // Renorm says by what the raw scores of a token's K experts are divided. sum is the sum of

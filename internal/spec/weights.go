@@ -21,7 +21,7 @@ const (
 // GateUps lists the layouts in the order of their numbers in sonicmoe.h.
 var GateUps = []GateUp{"concatenated", Interleaved, Apart}
 
-// String returns the layout's word.
+// String returns the word of the layout.
 func (g GateUp) String() string { return text(GateUps, g) }
 
 // GateRow returns the row of an expert's W1 that is the gate of neuron j. Rows are 0..2n-1, and

@@ -60,7 +60,7 @@ func (e Entry) Merge(old Entry) Entry {
 	return merged
 }
 
-// Covers reports whether merging other into e would add nothing.
+// Covers reports whether e already has everything that merging other into it could add.
 func (e Entry) Covers(other Entry) bool {
 	if !bytes.Equal(e.PTX, other.PTX) {
 		return false

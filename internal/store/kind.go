@@ -6,7 +6,7 @@ import "fmt"
 // version are therefore never found, and are removed when they are old.
 const FormatVersion = 1
 
-// Kind is one of the two kinds of stored files.
+// Kind distinguishes the two kinds of stored files: modules and choices.
 type Kind uint32
 
 const (

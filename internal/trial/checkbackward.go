@@ -113,7 +113,7 @@ func (k *backwardCheck) set(id spec.TensorID, r reference.Report) {
 	}
 }
 
-// tokens compares DX and DScores of the listed tokens.
+// tokens compares DX and DScores of the tokens in the list.
 func (k *backwardCheck) tokens(list []int32) {
 	c := k.t.Layer.Config()
 	k.report.Tokens = len(list)

@@ -13,7 +13,7 @@ import (
 // Rule is a phrase that the style sheet refuses.
 type Rule struct {
 	Name   string // the phrase, as the sheet names it
-	Better string // what to write in its place
+	Better string // what to write instead
 	find   *regexp.Regexp
 }
 

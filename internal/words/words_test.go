@@ -31,7 +31,7 @@ func tracked(t *testing.T) iter.Seq2[string, string] {
 		for file := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
 			text, err := os.ReadFile(filepath.Join(root, file))
 			if os.IsNotExist(err) {
-				continue // deleted, not yet committed
+				continue // deleted, but the deletion is not yet committed
 			}
 			require.NoError(t, err)
 			if !yield(file, string(text)) {

@@ -88,7 +88,7 @@ type AlonePass struct {
 	Load2s       float64 `json:"load_2s"`
 }
 
-// ModelTime is a layer of a model.
+// ModelTime holds the times of a layer of a published model.
 type ModelTime struct {
 	Name       string
 	ForwardMS  float64 `json:"forward_ms"`

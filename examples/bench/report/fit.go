@@ -271,7 +271,7 @@ func rounded(m tools.Model) tools.Model {
 	return m
 }
 
-// best returns the fastest point.
+// best returns the fastest of the measured points.
 func (q problem) best() Point {
 	return slices.MinFunc(q.points, func(a, b Point) int { return cmp.Compare(a.MS, b.MS) })
 }

@@ -50,7 +50,7 @@ type Section struct {
 	// Sonic is the geometric mean, over the rows with a figure of SonicMoE, of our speed after
 	// WarmMS of load divided by SonicMoE's speed.
 	Sonic float64 `json:"sonic_geomean,omitempty"`
-	// SonicRested is the same mean with our speed on a rested chip.
+	// SonicRested is the same mean for our speed on a rested chip.
 	SonicRested float64 `json:"sonic_rested_geomean,omitempty"`
 }
 
@@ -69,7 +69,7 @@ type Row struct {
 	Size
 	// Error is the reason why the row is incomplete, or empty.
 	Error string `json:"error,omitempty"`
-	// Tiles lists the tilings of the pass's products.
+	// Tiles lists the tilings of the products in the pass.
 	Tiles []Tiled `json:"tiles,omitempty"`
 	// NewMS is the time of moe.New, and New is the number of kernels of the layer. Compiled is
 	// how many of them were compiled. The others came from the cache or were already loaded.
@@ -130,7 +130,7 @@ type Tiled struct {
 	Tiling  string `json:"tiling"`
 }
 
-// Sample summarises the device times of repeats.
+// Sample summarises the device times of repeated passes.
 type Sample struct {
 	MedianMS  float64 `json:"median_ms"`
 	FastestMS float64 `json:"fastest_ms"`
@@ -145,7 +145,7 @@ func SampleOf(ms []float64) *Sample {
 	return &Sample{MedianMS: Median(ms), FastestMS: slices.Min(ms), SlowestMS: slices.Max(ms), Repeats: len(ms)}
 }
 
-// Round is a part of the repeats.
+// Round summarises one part of the repeats.
 type Round struct {
 	MedianMS float64 `json:"median_ms"`
 	// GHz is the mean SM clock during the round, or 0 if it was not measured.
@@ -199,7 +199,7 @@ type Kernel struct {
 	TBps   float64 `json:"tbps"`
 }
 
-// Host is the host's time and allocations for a pass.
+// Host holds the host's time and allocations for a pass.
 type Host struct {
 	// EagerUS is the median time in microseconds until a call that queues a pass returns.
 	// GraphUS is the median time until a graph launch returns. Batches batches of Batch calls
@@ -281,7 +281,7 @@ func (r *Report) Failed() int {
 	return n
 }
 
-// Summarize computes the section's means over its rows.
+// Summarize computes the geometric means over the rows of the section.
 func (s *Section) Summarize() {
 	var ratios, rested []float64
 	for _, row := range s.Rows {

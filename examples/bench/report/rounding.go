@@ -26,7 +26,7 @@ type RoundingPoint struct {
 type RoundingSide struct {
 	// Counts holds the number of rows of each expert.
 	Counts []int `json:"counts"`
-	// ForwardMS and BackwardMS are median times.
+	// ForwardMS and BackwardMS are the median times of the passes.
 	ForwardMS  float64 `json:"forward_ms"`
 	BackwardMS float64 `json:"backward_ms"`
 }

@@ -13,7 +13,7 @@ type Size struct {
 	Tokens int    `json:"tokens"`
 }
 
-// SizeOf returns a row's size.
+// SizeOf returns the size of a row.
 func SizeOf(r peers.Row) Size {
 	c := r.Config
 	return Size{Shape: fmt.Sprintf("%d,%d,%d,%d", c.Hidden, c.Intermediate, c.NumExperts, c.TopK), Tokens: r.Tokens}

@@ -133,7 +133,7 @@ func TestSizes(t *testing.T) {
 		assert.Len(t, s.Rows(), want)
 	}
 
-	// A size with another number of tokens has no recorded speeds.
+	// If -tokens changes a size's number of tokens, the recorded speeds do not apply any more.
 	s, err := sizes(t, false, "-row", "7B n=256", "-tokens", "64")
 	require.NoError(t, err)
 	assert.Equal(t, 64, s.Rows()[0].Tokens)

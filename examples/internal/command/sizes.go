@@ -32,7 +32,7 @@ func size(name string, tokens, d, n, e, k int) peers.Row {
 	return peers.Row{Name: name, Tokens: tokens, Config: spec.Config{Hidden: d, Intermediate: n, NumExperts: e, TopK: k, TokensHint: tokens}}
 }
 
-// Known returns all sizes with a name.
+// Known returns all sizes that have a name.
 func Known() []peers.Row { return append(peers.All(), beyond()...) }
 
 // Row returns the known size with a name. Upper and lower case are the same.

@@ -84,7 +84,7 @@ func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 	return fault(ctx, stdout, stderr)
 }
 
-// list prints the right kernel.
+// list prints the listing of the kernel without a mistake.
 func list(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 	b, err := rung.New(ctx, about, words, stdout, stderr)
 	if err != nil {
@@ -99,7 +99,7 @@ func list(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// build prints the messages of Build for a wrong kernel.
+// build prints the messages of Build for a kernel with mistakes.
 func build(stdout io.Writer) error {
 	_, err := axpy(unfit).Build()
 	if err == nil {
