@@ -68,6 +68,17 @@ func TestWorkerOfAReplacedProgram(t *testing.T) {
 	}
 }
 
+// TestWorkerHasNoSecrets checks the environment of a worker process.
+func TestWorkerHasNoSecrets(t *testing.T) {
+	t.Setenv(child.Variable, telling)
+	t.Setenv("CUDA_VISIBLE_DEVICES", "a device")
+	t.Setenv("HF_TOKEN", "a secret")
+	r, err := tuneOdd(t, "", autotune.Options{})
+	require.NoError(t, err)
+	assert.Contains(t, r.Where, "it said: a device,")
+	assert.NotContains(t, r.Where, "secret")
+}
+
 // TestWorkerThatReadsNothing checks that a worker that does not read its pipe counts as hung
 // after Options.Setup.
 func TestWorkerThatReadsNothing(t *testing.T) {

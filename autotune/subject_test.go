@@ -21,13 +21,22 @@ import (
 	"sonicmoe/ptx"
 )
 
-// stuck is the role of a worker process that never becomes ready.
-const stuck = "stuck"
+// These are the roles of a worker process.
+const (
+	stuck   = "stuck"   // the worker process never becomes ready
+	telling = "telling" // the worker process says its environment and ends
+)
 
 // TestMain makes the test binary its own worker.
 func TestMain(m *testing.M) {
-	if child.Role() == stuck && os.Getenv("SONICMOE_AUTOTUNE_WORKER") != "" {
-		time.Sleep(time.Hour)
+	if os.Getenv("SONICMOE_AUTOTUNE_WORKER") != "" {
+		switch child.Role() {
+		case stuck:
+			time.Sleep(time.Hour)
+		case telling:
+			fmt.Fprintf(os.Stderr, "%s, %s", os.Getenv("CUDA_VISIBLE_DEVICES"), os.Getenv("HF_TOKEN"))
+			os.Exit(1)
+		}
 	}
 	autotune.WorkerMain()
 	os.Exit(drivertest.Main(m, open.Device))

@@ -46,6 +46,13 @@ func TestMain(m *testing.M) {
 	})
 }
 
+// deadline returns a context that kills a child which a signal does not end.
+func deadline(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // TestSignalWhileOpeningAPipe checks that a program that waits for a pipe ends soon
 // after the signal.
 func TestSignalWhileOpeningAPipe(t *testing.T) {
@@ -53,7 +60,7 @@ func TestSignalWhileOpeningAPipe(t *testing.T) {
 	require.NoError(t, err)
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
-	cmd := exec.CommandContext(t.Context(), exe)
+	cmd := exec.CommandContext(deadline(t), exe)
 	cmd.Env = child.Env(pipe)
 	var errs strings.Builder
 	cmd.Stderr = &errs
@@ -79,7 +86,7 @@ func TestSignals(t *testing.T) {
 		if signal.Ignored(c[1]) {
 			continue // a shell's background job ignores SIGINT, and so does its child
 		}
-		cmd := exec.CommandContext(t.Context(), exe)
+		cmd := exec.CommandContext(deadline(t), exe)
 		cmd.Env = child.Env("sleep")
 		out, err := cmd.StdoutPipe()
 		require.NoError(t, err)
