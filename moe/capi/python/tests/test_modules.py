@@ -144,6 +144,25 @@ def test_sonicmoes_constructor(device, kind, bias):
     assert distance(got.flatten(0, 1), want) < 6e-3
 
 
+@pytest.mark.parametrize("kind", ["gelu", "geglu"])
+def test_gelu_is_exact(device, kind):
+    """At -3 the approximation of GELU by a hyperbolic tangent is a tenth off."""
+    block = sonicmoe.MoE(4, 2, 128, 64, kind, True, 0.1).to(device, torch.bfloat16)
+    with torch.no_grad():
+        block.c_fc.weight.zero_()
+        block.c_fc.bias.fill_(-3)
+        if kind == "geglu":
+            block.c_fc.bias[:, 1::2] = 1
+        block.c_proj.bias.zero_()
+    x = torch.randn(9, 128, device=device, dtype=torch.bfloat16)
+    x, router, w2 = wide(x, block.router.weight, block.c_proj.weight)
+    ids = topk(x, router, 2)
+    scores = torch.softmax((x @ router.T).gather(1, ids), dim=-1)
+    want = F.gelu(torch.tensor(-3.0).double()) * (scores[..., None] * w2.sum(-1)[ids]).sum(1)
+    got, _ = block(x.to(device, torch.bfloat16))
+    assert distance(got, want) < 6e-3
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_sonicmoes_layer_compiles(device, bias):
     block = sonicmoe.MoE(4, 2, 128, 64, "swiglu", bias, 0.1).to(device, torch.bfloat16)
@@ -316,10 +335,24 @@ BLOCKS = FAMILIES | {
 }  # fmt: skip
 
 
-def block_of(family, device):
+@pytest.mark.parametrize("act", ["gelu", "gelu_new", "gelu_pytorch_tanh"])
+def test_gelus_from_hf(device, act):
+    """Compares layers at -3, where the two kinds of GELU differ by a tenth."""
+    block = block_of("mixtral", device, {"mixtral": FAMILIES["mixtral"] | {"hidden_act": act}})
+    with torch.no_grad():
+        block.experts.gate_up_proj[:, :64] = -3 / 128
+        block.experts.gate_up_proj[:, 64:] = 1 / 128
+    x = torch.ones(1, 5, 128, device=device, dtype=torch.bfloat16)
+    truth = copy.deepcopy(block).double()
+    truth.experts.config._experts_implementation = "eager"
+    with torch.no_grad():
+        assert distance(sonicmoe_go.SonicMoE.from_hf(block)(x), truth(x.double())) < 2e-2
+
+
+def block_of(family, device, families=BLOCKS):
     """Returns the last MoE block of a small model, with weights and buffers that are scaled so that
     outputs are of order 1."""
-    blocks = [m for m in model_of(family, device, BLOCKS).modules() if isinstance(getattr(m, "experts", None), torch.nn.Module)]
+    blocks = [m for m in model_of(family, device, families).modules() if isinstance(getattr(m, "experts", None), torch.nn.Module)]
     with torch.no_grad():
         for p in blocks[-1].parameters():
             p.normal_(std=0.09)

@@ -3,11 +3,14 @@ GPU."""
 
 import contextlib
 import copy
+import ctypes
 import dataclasses
 import os
 import pickle
 import struct
 import sys
+import threading
+import time
 import warnings
 
 import pytest
@@ -273,6 +276,36 @@ def test_what_does_not_fit_is_not_queued(plan, change):
     assert made.queue(*change(tensors())) == -1
     assert not queued
     assert made.queue(*tensors()) == 0  # the patch has ended
+
+
+def test_a_pass_of_another_device_is_not_queued(plan):
+    made, queued = plan
+    other = _plans.Inference(made.layer, (1, 1), _plans.ROUTER, False)
+    assert other.queue(*tensors()) == -1 and not queued
+
+
+def test_other_threads_run_during_a_pass(plan):
+    """The pass is libc's usleep: it takes the layer's handle, here a number of microseconds."""
+    made, _ = plan
+    made._struct.queue = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p).value
+    made._struct.layer, made._struct.known[TOKENS] = 300_000, (TOKENS, 0, 1)
+    times, done = [], threading.Event()
+
+    def note():
+        while not done.wait(0.01):
+            times.append(time.monotonic())
+
+    other = threading.Thread(target=note)
+    other.start()
+    try:
+        given = tensors()
+        begun = time.monotonic()
+        assert made.queue(*given) == 0
+        ended = time.monotonic()
+    finally:
+        done.set()
+        other.join()
+    assert any(begun + 0.05 < t < ended - 0.05 for t in times)
 
 
 def test_error_of_a_pass(plan, monkeypatch):

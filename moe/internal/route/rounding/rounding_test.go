@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -274,5 +275,86 @@ func TestRoundingDraw(t *testing.T) {
 				require.Equal(t, goesUp, cutoffs[4*e] == tile, "expert %d", e)
 			}
 		})
+	}
+}
+
+// TestCutoffRoom checks the cutoff of as many keys with the same first digit as shared memory
+// holds, and of two more. One more key would take the place of the cursor, which is not read again.
+func TestCutoffRoom(t *testing.T) {
+	for _, tokens := range []int{cutoffRoom, cutoffRoom + 2} {
+		r, keys := rand.New(rand.NewPCG(5, uint64(tokens))), make([]uint32, KeyStride(tokens))
+		for i := range tokens {
+			keys[i] = chosenBit | 0x3f000000 | r.Uint32N(1<<16) // some are equal
+		}
+		sorted := slices.Sorted(slices.Values(keys[:tokens]))
+		slices.Reverse(sorted)
+		for _, n := range []int{5000, tokens} {
+			b := kt.New(t, kt.Early)
+			at := CutoffArgs{
+				Keys: kt.Upload(b, keys), Counts: kt.Upload(b, []uint32{uint32(tokens)}), Cutoffs: b.Room(CutoffBytes), Tokens: tokens, Ranges: 1, Capacity: n,
+			}
+			kt.Run(b, Cutoff{NumExperts: 1, Rounding: spec.Rounding{Rule: spec.CapacityDrop}}, 0, at)
+			last := sorted[n-1]
+			ties := n - slices.Index(sorted, last)
+			require.Equal(t, []uint32{uint32(n), last, uint32(ties), 0}, kt.Download[uint32](b, at.Cutoffs, 4), "%d of %d", n, tokens)
+		}
+	}
+}
+
+// TestRoundMass compares the probability of rounding up with its definition: the score of the
+// tokens that rounding down drops, over that and the score of the tokens that rounding up adds.
+func TestRoundMass(t *testing.T) {
+	const experts, tile, tokens = 64, 8, 20
+	r := rand.New(rand.NewPCG(6, 6))
+	var keys, counts []uint32
+	var down, up [experts]int
+	var share [experts]float64 // the probability
+	for e := range experts {
+		f := e % (tokens + 1)
+		chosen, others := make([]float32, f), make([]float32, tokens-f)
+		for _, list := range [][]float32{chosen, others} {
+			for i := range list {
+				list[i] = float32(1+r.IntN(4)) / 4 // some are equal, also at a multiple of the tile
+			}
+			slices.Sort(list)
+			slices.Reverse(list)
+		}
+		scores := slices.Concat(chosen, others)
+		row := make([]uint32, tokens)
+		for i, at := range r.Perm(tokens) {
+			if row[at] = math.Float32bits(scores[i]); i < f {
+				row[at] |= chosenBit
+			}
+		}
+		keys, counts = append(keys, row...), append(counts, uint32(f))
+		if down[e], up[e] = f/tile*tile, (f+tile-1)/tile*tile; up[e] > tokens {
+			up[e] = down[e]
+		}
+		var dropped, all float64
+		for i := down[e]; i < up[e]; i++ {
+			if all += float64(scores[i]); i < f {
+				dropped += float64(scores[i])
+			}
+		}
+		if all > 0 {
+			share[e] = dropped / all
+		}
+	}
+	b, how := kt.New(t, kt.Early), spec.Rounding{Rule: spec.RoundMass, Tile: tile}
+	at := CutoffArgs{Keys: kt.Upload(b, keys), Counts: kt.Upload(b, counts), Cutoffs: b.Room(CutoffBytes * experts), Tokens: tokens, Ranges: 1}
+	for seed := range uint64(12) {
+		at.Seed(seed)
+		kt.Run(b, Cutoff{NumExperts: experts, Rounding: how}, 0, at)
+		cutoffs := kt.Download[uint32](b, at.Cutoffs, 4*experts)
+		for e := range experts {
+			draw, want := float64(how.Draw(seed, e))/(1<<32), down[e]
+			if math.Abs(draw-share[e]) < 1e-6 {
+				continue // FP32 decides
+			}
+			if draw < share[e] {
+				want = up[e]
+			}
+			require.EqualValues(t, want, cutoffs[4*e], "expert %d with %d of %d tokens: drew %g, share %g", e, counts[e], tokens, draw, share[e])
+		}
 	}
 }
