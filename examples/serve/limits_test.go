@@ -17,13 +17,17 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// blanks is a reader that returns text and then endless white space. It counts the bytes read.
+// blanks is a reader that repeats text. It counts the bytes read, and ends after more bytes than
+// any reader may read.
 type blanks struct {
 	text string
 	read int
 }
 
 func (b *blanks) Read(p []byte) (int, error) {
+	if b.read > 65<<20 {
+		return 0, io.EOF
+	}
 	for i := range p {
 		p[i] = b.text[(b.read+i)%len(b.text)]
 	}
