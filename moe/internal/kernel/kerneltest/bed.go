@@ -168,6 +168,16 @@ func Run[A any](b *Bed, from interface {
 	Build() (*jit.Kernel[A], error)
 }, ctas int, args A) {
 	b.T.Helper()
+	Queue(b, from, ctas, args)
+	require.NoError(b.T, b.Stream.Synchronize(context.Background()))
+}
+
+// Queue is Run without the wait, so that the next kernel of the stream may start before this
+// one has ended.
+func Queue[A any](b *Bed, from interface {
+	Build() (*jit.Kernel[A], error)
+}, ctas int, args A) {
+	b.T.Helper()
 	k, err := from.Build()
 	require.NoError(b.T, err)
 	fn, err := jit.Of(b.Device).Load(context.Background(), nil, k.Source(fmt.Sprintf("%T", from)), gpu.CompileOptions{})
@@ -179,7 +189,6 @@ func Run[A any](b *Bed, from interface {
 		cluster := max(1, k.Cluster)
 		require.NoError(b.T, l.LaunchGrid(b.Stream, args, gpu.Dim3{X: (ctas + cluster - 1) / cluster * cluster}))
 	}
-	require.NoError(b.T, b.Stream.Synchronize(context.Background()))
 }
 
 // SameBits compares long results. A failure shows the first difference only.

@@ -1,0 +1,130 @@
+package decode_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/internal/num"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
+	"sonicmoe/moe/internal/kernel/decode"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/internal/route/choose"
+	"sonicmoe/moe/internal/weights"
+)
+
+// passOfOne is the input of both products for a single token.
+type passOfOne struct {
+	up
+	sums, bias []float32
+	w2, b2     []uint16
+}
+
+func newPassOfOne(c spec.Config) passOfOne {
+	p := passOfOne{up: newUp(c, &kt.Packed{Rows: make([]int, c.NumExperts), Expert: make([]int, c.TopK), Tokens: 1})}
+	for _, v := range reference.NewNormal(8, 1).Values(int64(choose.ChainBytes(c) / 4)) {
+		p.sums = append(p.sums, num.BF16ToFloat32(v))
+	}
+	for i := range c.NumExperts {
+		p.bias = append(p.bias, float32(i%3)/4)
+	}
+	s := c.Shapes(1)
+	p.w2 = reference.NewNormal(6, 1/math.Sqrt(float64(c.Intermediate))).Values(s.W2.Elements())
+	p.b2 = reference.NewNormal(7, 1).Values(s.B2.Elements())
+	return p
+}
+
+// outcome has the outputs of a pass: H, the scores, the rows of Y times them in the order of the
+// slots, and the experts.
+type outcome struct {
+	h      []uint16
+	scores []float32
+	o      []uint16
+	ids    []int32
+}
+
+// single runs the kernels of a single token with the given numbers of CTAs. With apart, the
+// second starts after the first has ended.
+func (p passOfOne) single(b *kt.Bed, ups, downs int, apart bool) outcome {
+	c := p.c
+	scores, ids, h, o := b.Room(4*c.TopK), b.Room(4*c.TopK), b.Room(2*p.hValues), b.Room(2*c.Hidden)
+	a, chosen := b.Room(2*c.TopK*weights.A(c).Elements()), kt.Upload(b, make([]uint32, c.TopK+1))
+	first := decode.SingleUpArgs{Sums: kt.Upload(b, p.sums), RouterBias: kt.Upload(b, p.bias), Chosen: chosen, Scores: scores, ExpertIDs: ids,
+		X: kt.Upload(b, p.x), W1: kt.Upload(b, p.w1), W3: kt.Upload(b, p.w3), B1: kt.Upload(b, p.b1), B3: kt.Upload(b, p.b3), A: a, H: h}
+	second := decode.SingleDownArgs{Chosen: chosen, Scores: scores, A: a, W2: kt.Upload(b, p.w2), B2: kt.Upload(b, p.b2), O: o}
+	kt.Queue(b, decode.SingleUp{Config: c}, ups, first)
+	if apart {
+		require.NoError(b.T, b.Stream.Synchronize(context.Background()))
+	}
+	kt.Run(b, decode.SingleDown{Config: c}, downs, second)
+	return outcome{kt.Download[uint16](b, h, p.hValues), kt.Download[float32](b, scores, c.TopK), kt.Download[uint16](b, o, c.Hidden), kt.Download[int32](b, ids, c.TopK)}
+}
+
+// tiny runs the kernels of a few tokens. With apart, the second starts after the first has ended.
+func (p passOfOne) tiny(b *kt.Bed, ups, downs int, apart bool) outcome {
+	c, at := p.c, newRouted(b, p.c, 1)
+	h, y, a := b.Room(2*p.hValues), b.Room(2*c.TopK*c.Hidden), b.Room(2*c.TopK*weights.A(c).Elements())
+	first := decode.UpArgs{X: kt.Upload(b, p.x), W1: kt.Upload(b, p.w1), W3: kt.Upload(b, p.w3), B1: kt.Upload(b, p.b1), B3: kt.Upload(b, p.b3), A: a, H: h, Rows: c.TopK, TileArgs: at.tiles(b),
+		ChoiceArgs: decode.ChoiceArgs{Sums: kt.Upload(b, p.sums), RouterBias: kt.Upload(b, p.bias), ChosenScores: at.scores, ExpertIDs: at.ExpertIDs, Inverse: at.Inverse, Tokens: 1}}
+	second := decode.DownArgs{A: a, W2: kt.Upload(b, p.w2), B2: kt.Upload(b, p.b2), Y: y, Rows: c.TopK, TileArgs: at.tiles(b)}
+	kt.Queue(b, decode.Up{Config: c, Tiny: true}, ups, first)
+	if apart {
+		require.NoError(b.T, b.Stream.Synchronize(context.Background()))
+	}
+	kt.Run(b, decode.Down{Config: c, Tiny: true}, downs, second)
+	got := outcome{h: kt.Download[uint16](b, h, p.hValues), scores: kt.Download[float32](b, at.scores, c.TopK), ids: kt.Download[int32](b, at.ExpertIDs, c.TopK)}
+	rows, inverse := kt.Download[uint16](b, y, c.TopK*c.Hidden), kt.Download[uint32](b, at.Inverse, c.TopK)
+	for i := range c.Hidden {
+		var sum float64
+		for slot, row := range inverse {
+			sum = float64(float32(num.BF16ToFloat64(rows[int(row)*c.Hidden+i])*float64(got.scores[slot]) + sum))
+		}
+		got.o = append(got.o, num.Float64ToBF16(sum))
+	}
+	return got
+}
+
+// TestSingleToken compares the kernels of a single token with those of a few tokens, for even and
+// uneven shares of the CTAs. The down-projection starts during the up-projection, and the late
+// timing looks for races between them.
+func TestSingleToken(t *testing.T) {
+	for _, c := range []spec.Config{
+		{Hidden: 128, Intermediate: 64, NumExperts: 12, TopK: 3},
+		{Hidden: 192, Intermediate: 128, NumExperts: 37, TopK: 2, GateUp: spec.Apart, Bias: true, RouterBias: true},
+		{Hidden: 320, Intermediate: 64, NumExperts: 70, TopK: 8, GateUp: spec.Interleaved, Score: spec.SoftmaxAll},
+		{Hidden: 64, Intermediate: 192, NumExperts: 16, TopK: 5, Activation: spec.ReLU2, Bias: true},
+	} {
+		p := newPassOfOne(c)
+		want := p.tiny(kt.New(t, kt.Early), 1, 1, true)
+		ups, downs := c.TopK*c.Intermediate/8, c.Hidden/8
+		for i, when := range kt.Timings() {
+			for _, ctas := range [][2]int{{ups, downs}, {ups - 1, downs - 1}, {5, 3}, {3, 5}} {
+				if testing.Short() && i > 0 && ctas[0] > 5 {
+					continue
+				}
+				t.Run(fmt.Sprintf("%v %s %v", c, when.Name, ctas), func(t *testing.T) {
+					got := p.single(kt.New(t, when), ctas[0], ctas[1], false)
+					require.Equal(t, want.ids, got.ids)
+					require.Equal(t, want.scores, got.scores)
+					kt.SameBits(t, want.h, got.h, "H")
+					kt.SameBits(t, want.o, got.o, "O")
+				})
+			}
+		}
+	}
+}
+
+// TestTinyProductsOverlap checks that the down-projection of tiny CTAs may start before the
+// up-projection, which writes its table, has ended. The late timing looks for races.
+func TestTinyProductsOverlap(t *testing.T) {
+	c := spec.Config{Hidden: 192, Intermediate: 128, NumExperts: 70, TopK: 8, Bias: true}
+	p := newPassOfOne(c)
+	want := p.tiny(kt.New(t, kt.Early), 2, 2, true)
+	for _, when := range kt.Timings() {
+		require.Equal(t, want, p.tiny(kt.New(t, when), 3, 2, false), when.Name)
+	}
+}
