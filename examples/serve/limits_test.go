@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -108,6 +109,7 @@ func TestSlowBodies(t *testing.T) {
 	s.limits.body = time.Second
 	web := httptest.NewServer(s.handler())
 	defer web.Close()
+	defer web.CloseClientConnections() // also one whose body has no time limit
 	working(t, s)
 	send(t, web.URL, slowBody)
 	require.Eventually(t, func() bool { return s.inside.Load() == 1 }, time.Minute, time.Millisecond)
@@ -155,6 +157,30 @@ func TestDrain(t *testing.T) {
 	cancel()
 	require.NoError(t, <-done)
 	require.Less(t, time.Since(start), 3*time.Second)
+}
+
+// TestDrainIsBounded checks that a request without an answer does not keep the service from
+// ending.
+func TestDrainIsBounded(t *testing.T) {
+	s := onDevice(t, 2) // nothing works on its requests
+	s.limits.drain = 100 * time.Millisecond
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	web := &http.Server{Handler: s.handler()}
+	go web.Serve(l)
+	body, err := json.Marshal(tokens{[][]float32{token(s, 1)}})
+	require.NoError(t, err)
+	c := send(t, "http://"+l.Addr().String(), fmt.Sprintf("POST /forward HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
+	require.Eventually(t, func() bool { return len(s.waitlist) == 1 }, time.Minute, time.Millisecond)
+	done := make(chan error, 1)
+	go func() { done <- s.shutdown(web) }()
+	select {
+	case err := <-done:
+		require.EqualError(t, err, "1 requests were still in progress after 100ms")
+	case <-time.After(10 * time.Second):
+		c.Close()
+		t.Fatal("the service waits for the request")
+	}
 }
 
 // TestIdleConnections checks the time limits of headers and of idle connections.
