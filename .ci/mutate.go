@@ -68,6 +68,10 @@ var groups = []group{
 		{of: "./moe", run: "TestRout|TestLists|TestRounded|TestSmallBatchBits|TestLogits|TestLoads|TestSelection|TestBackwardSmall|TestWrong"}}},
 	{packages: []string{"./moe/checkpoint", "./moe/checkpoint/safetensors", "./moe/checkpoint/weights"}, suites: []suite{
 		{of: "./examples/layer"}}},
+	{packages: []string{"./internal/packed", "./moe/internal/fragments", "./moe/checkpoint/weights"}, suites: []suite{
+		{of: "./moe", run: "TestPacked"}, {of: "./examples/layer", run: "Packed|Model"}}},
+	{packages: []string{"./moe/parallel", "./moe/internal/exchange", "./moe/parallel/nccl"}, suites: []suite{{of: "./moe/parallel"}}},
+	{packages: []string{"./examples/serve"}},
 	{packages: []string{"./autotune", "./moe/tune"}, suites: []suite{{of: "./moe/tune"}}},
 	{packages: []string{"./moe"}, suites: []suite{
 		{of: "./moe", skip: "TestKindsOfExperts|TestSizes|EveryStep|TestWarmWith|TestDamaged|TestSixteen|TestKilled|TestBitFlips|TestBitsOf|TestRoutingKinds|TestStart|Timings"}}},
