@@ -137,14 +137,14 @@ func (r *races) touchLaunch(g *grid, a *access, at, end uint64) *problem {
 		if left := end - at&^3; left < 4 {
 			touched &= 1<<left - 1
 		}
-		if old := s.write; old != nil && s.written&touched != 0 && r.unordered(old, a) {
+		if old := s.write; old != nil && s.written&touched != 0 && r.unordered(old, s.lanes, a) {
 			return r.raceOfLaunches(g, old, a, at)
 		}
 		if s.reads == nil || s.read&touched == 0 {
 			continue
 		}
 		for old := s.reads; old != nil; old = old.next {
-			if old.bytes&touched != 0 && (a.writes || old.writes) && r.unordered(old.access, a) {
+			if old.bytes&touched != 0 && (a.writes || old.writes) && r.unordered(old.access, old.lanes, a) {
 				return r.raceOfLaunches(g, old.access, a, at)
 			}
 		}
@@ -152,10 +152,10 @@ func (r *races) touchLaunch(g *grid, a *access, at, end uint64) *problem {
 	return nil
 }
 
-// unordered reports whether nothing orders access a after access old of a launch that may still
-// run.
-func (r *races) unordered(old, a *access) bool {
-	return !(old.strong && a.strong && old.scope == gpuScope && a.scope == gpuScope) && !old.knownIn(r.know(a.warp).Of(old.site.cluster, r.cluster).Seen)
+// unordered reports whether nothing orders access a after access old, by some lanes, of a launch
+// that may still run.
+func (r *races) unordered(old *access, lanes uint32, a *access) bool {
+	return !(old.strong && a.strong && old.scope == gpuScope && a.scope == gpuScope) && !r.past(old, lanes, a)
 }
 
 func (r *races) raceOfLaunches(g *grid, old, a *access, at uint64) *problem {

@@ -16,7 +16,9 @@ func TestRacesOfLaunches(t *testing.T) {
 		trigger = "griddepcontrol.launch_dependents;\n"
 		store   = "@%p1 st.global.u32 [%d0], 1;\n"
 		load    = "@%p1 ld.global.u32 %r5, [%d0];\n"
-		other   = "@%p1 st.global.u32 [%d0+64], 1;\n" // stores to a word that no launch reads
+		others  = "setp.eq.u32 %p2, %r3, 1;\n@%p2 st.global.u32 [%d0], 1;\n" // stores in lane 1
+		loads   = "@%p0 ld.global.u32 %r5, [%d0];\n"                         // loads in every lane of the first warp
+		other   = "@%p1 st.global.u32 [%d0+64], 1;\n"                        // stores to a word that no launch reads
 	)
 	for _, x := range []struct {
 		name     string
@@ -36,6 +38,10 @@ func TestRacesOfLaunches(t *testing.T) {
 		{name: "a warp waits and the other does not know", launches: []string{store, "@%p0 bra on; " + wait + "on: " + load}, says: []string{"may still run"}},
 		{name: "a flag", launches: []string{store + "@%p1 st.release.gpu.global.u32 [%d0+8], 1;\n", "@%p1 ld.acquire.gpu.global.u32 %r4, [%d0+8];\n" + load}},
 		{name: "a flag without release", launches: []string{store + "@%p1 st.relaxed.gpu.global.u32 [%d0+8], 1;\n", "@%p1 ld.acquire.gpu.global.u32 %r4, [%d0+8];\n" + load}, says: []string{"(out + 0)"}},
+		{name: "a flag of another lane", launches: []string{others + "@%p1 st.release.gpu.global.u32 [%d0+128], 1;\n", "@%p1 ld.acquire.gpu.global.u32 %r4, [%d0+128];\n" + load}, says: []string{"(out + 0)"}},
+		{name: "a flag of another lane after they meet", launches: []string{others + "bar.warp.sync 0xffffffff;\n@%p1 st.release.gpu.global.u32 [%d0+128], 1;\n", "@%p1 ld.acquire.gpu.global.u32 %r4, [%d0+128];\n" + load}},
+		{name: "a flag that another lane reads", launches: []string{store + "@%p1 st.release.gpu.global.u32 [%d0+128], 1;\n", "@%p1 ld.acquire.gpu.global.u32 %r4, [%d0+128];\n" + loads}, says: []string{"(out + 0)"}},
+		{name: "a flag that another lane reads and then meets", launches: []string{store + "@%p1 st.release.gpu.global.u32 [%d0+128], 1;\n", "@%p1 ld.acquire.gpu.global.u32 %r4, [%d0+128];\nbar.warp.sync 0xffffffff;\n" + loads}},
 		{name: "a bulk store", launches: []string{"@%p1 st.shared.u32 [%r0], 1; @%p1 st.shared.u32 [%r0+4], 1; @%p1 st.shared.v2.u32 [%r0+8], {1, 1}; fence.proxy.async; @%p1 cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r0], 16; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;\n", load},
 			says: []string{"wrote with cp.async.bulk"}},
 		{name: "a copy", launches: []string{store, "@%p1 cp.async.cg.shared.global [%r0], [%d0], 16; cp.async.wait_all;\n"}, says: []string{"cp.async"}},
