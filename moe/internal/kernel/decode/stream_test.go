@@ -97,6 +97,8 @@ func TestSingleToken(t *testing.T) {
 		{Hidden: 192, Intermediate: 128, NumExperts: 37, TopK: 2, GateUp: spec.Apart, Bias: true, RouterBias: true},
 		{Hidden: 320, Intermediate: 64, NumExperts: 70, TopK: 8, GateUp: spec.Interleaved, Score: spec.SoftmaxAll},
 		{Hidden: 64, Intermediate: 192, NumExperts: 16, TopK: 5, Activation: spec.ReLU2, Bias: true},
+		// Several items at once, of which the last of a share may be fewer.
+		{Hidden: 1088, Intermediate: 256, NumExperts: 9, TopK: 5},
 	} {
 		p := newPassOfOne(c)
 		want := p.tiny(kt.New(t, kt.Early), 1, 1, true)
