@@ -19,15 +19,15 @@ func (c *Call) Backward(s driver.Stream, b BackwardArgs) error {
 	return c.backward(s, &b, true)
 }
 
-// BackwardExperts queues the backward pass of ForwardExperts on s. DX then has no
-// part from the router. A gradient of the router and losses on the logits are
-// errors; Router, Logits and DLogits are ignored.
+// BackwardExperts queues the backward pass of ForwardExperts on s. DX then has no part from the
+// router. A gradient of a router weight and a loss on the logits are errors. Router, Logits and
+// DLogits are ignored.
 func (c *Call) BackwardExperts(s driver.Stream, b BackwardArgs) error {
 	return c.backward(s, &b, false)
 }
 
-// backward checks the arguments and queues the pass. routed reports whether the
-// scores come from this layer's own logits.
+// backward checks the arguments and queues the pass. routed reports whether the layer's own logits
+// determine the scores.
 func (c *Call) backward(s driver.Stream, b *BackwardArgs, routed bool) error {
 	t, err := c.begin(s, b.X)
 	if err != nil {
@@ -180,8 +180,8 @@ func (c *argCheck) gradient(field string, g *Gradient, want spec.Shape) {
 	}
 }
 
-// partner checks a gradient that is written by the same kernel as leader: a pass
-// writes both or neither, in the same type and mode.
+// partner checks a gradient that the same kernel writes as the gradient leader. A pass writes both
+// or neither, in the same type and mode.
 func (c *argCheck) partner(row *spec.TensorRow, g *Gradient, want spec.Shape, leader *Gradient) {
 	switch {
 	case leader.IsZero() && g.IsZero():
@@ -209,10 +209,9 @@ func added(g *Gradient) string {
 	return ""
 }
 
-// zero sets the outputs of a pass without tokens to 0, except gradients that are
-// added to.
+// zero sets the outputs of a pass without tokens to 0. It skips gradients that accumulate.
 func (q *queue) zero(b *BackwardArgs) {
-	outputs := []Tensor{b.RouterLosses, b.DScores} // a list has entries without tokens too
+	outputs := []Tensor{b.RouterLosses, b.DScores} // without tokens, a list can still have entries
 	for _, id := range spec.Weights {
 		if g := b.Gradient(id); g != nil && !g.Accumulate {
 			outputs = append(outputs, g.Tensor)

@@ -12,9 +12,9 @@ import (
 	"sonicmoe/moe/internal/weights"
 )
 
-// backwardWorkspace is the layout of a backward call's scratch memory: offsets in
-// bytes. Two large pieces are used several times, for data that are never needed at
-// the same time; the order of the kernels in gradients ensures this:
+// backwardWorkspace is the layout of a backward call's scratch memory. Its fields are offsets in
+// bytes. Two large pieces hold several data in turn, which are never needed at the same time. The
+// order of the kernels in gradients ensures this:
 //
 //	first:  dH, until dX~ and dW1 have read it; then the dense gradients
 //	        of the logits and their rows, until dX is summed
@@ -22,26 +22,26 @@ import (
 //	        DScores have read them; then the partial sums of the biases'
 //	        gradients, then of split weight gradients; then dX~
 //
-// The partial sums of the router's gradient come last and take both pieces, except
-// for the dense gradients of the logits. The backward pass of shared experts comes
-// first and has its own scratch memory there.
+// The partial sums of the router's gradient use both pieces at the end of the pass, except the part
+// with the dense gradients of the logits. The backward pass of shared experts runs first and has
+// its own scratch memory in the two pieces.
 type backwardWorkspace struct {
 	indices
-	// dlogits [T, K]; dscores [T, K], unless the caller wants them; dlogitByRow has
-	// dlogits by packed row, scaleByRow each row's part of the gradient of its
-	// expert's scale.
+	// dlogits [T, K] has the gradients of the chosen logits. dscores [T, K] has the gradients of
+	// the scores, if the caller has no tensor for them. dlogitByRow has dlogits in the order of the
+	// packed rows. scaleByRow has each row's part of the gradient of its expert's scale.
 	dlogits, dscores, dlogitByRow, scaleByRow int64
-	// splits, splitCounts and splitTickets are the plan of the weight gradients.
-	// states has the states of their slots, for dW1, then for dW2.
+	// splits, splitCounts and splitTickets are the plan of the weight gradients. states has the
+	// states of its slots, for dW1, then for dW2.
 	splits, splitCounts, splitTickets, states int64
 	slots                                     int
 	lossPartials                              int64
-	// biasByExpert [T, E] is for layers with biases: first dO·b2, then the scores.
+	// biasByExpert [T, E] is for layers with biases. It has first dO·b2, then the scores.
 	biasByExpert                         int64
 	sharedRows                           int64 // dX of the shared experts
 	dh, denseDLogits, extra              int64 // in the first piece
 	scaledA, partial, dwPartials, dxRows int64 // in the second piece
-	biasSums, biasPartials               int64 // db1's and db2's partial sums, in the place of dwPartials
+	biasSums, biasPartials               int64 // partial sums of db1 and db2, at the offset of dwPartials
 	router                               int64 // in both pieces
 	bytes                                int64
 }
@@ -51,8 +51,7 @@ func (l *Layer) backwardWorkspace(n work) backwardWorkspace {
 	return l.backwardWorkspaceFrom(space{}, n)
 }
 
-// backwardWorkspaceFrom lays out the scratch memory after the pieces that are
-// taken.
+// backwardWorkspaceFrom lays out the scratch memory after the pieces that s has already handed out.
 func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	tokens, rows := n.tokens, n.rows
 	c, g, r := l.of.Config, l.of.Gradients(tokens, l.of.Type), l.of.ListShapes(tokens, rows)

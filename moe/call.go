@@ -12,12 +12,12 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// Call runs a layer. It keeps packed parameters and tensor maps between passes, so
-// one goroutine at a time may use it. If two goroutines use a call at once, one of
-// them gets an error.
+// Call runs a layer. It keeps packed parameters and tensor maps between passes, so only one
+// goroutine at a time may use it. If two goroutines use a call at the same time, one of them gets
+// an error.
 type Call struct {
 	layer *Layer
-	// busy is true while a pass is being queued.
+	// busy is true while a goroutine queues a pass.
 	busy      atomic.Bool
 	check     argCheck
 	launchers registry.Launchers
@@ -28,7 +28,7 @@ type Call struct {
 	last laid
 }
 
-// laid has the workspace and the shapes of a forward pass of a given size.
+// laid has the workspace and the shapes of a forward pass of the size of.
 type laid struct {
 	known     bool
 	of        work
@@ -36,9 +36,8 @@ type laid struct {
 	shapes    spec.Shapes
 }
 
-// laid returns the layout for a pass. If the last pass had the same size, as in a
-// model's layers, it returns that layout, because computing it costs the host as
-// much as a launch.
+// laid returns the layout for a pass. If the last pass had the same size, as in a model's layers,
+// it returns the layout of that pass, because computing it costs the host as much as a launch.
 func (c *Call) laid(n work) *laid {
 	if !c.last.known || c.last.of != n {
 		c.last = laid{known: true, of: n, workspace: c.layer.workspace(n), shapes: n.shapes(c.layer.of.Config)}
@@ -46,13 +45,12 @@ func (c *Call) laid(n work) *laid {
 	return &c.last
 }
 
-// Observe makes later passes call f right before the launch of each kernel on s, with
-// the kernel's name in [Layer.Kernels]. f may record an event on s; an error that it
-// returns ends the pass, which returns the same error. With nil, the default, passes
-// call nothing, which costs nothing. Observers measure kernels in their places: an
-// event between two kernels delays the later one until the earlier one has ended,
-// so the times of all kernels add up to a little more than the time of a pass
-// without an observer.
+// Observe makes later passes call f right before the launch of each kernel on s, with the kernel's
+// name in [Layer.Kernels]. f may record an event on s. If f returns an error, the pass ends and
+// returns the same error. With nil, the default, passes call nothing, at no cost. Observers measure
+// kernels within a pass: an event between two kernels delays the later one until the earlier one
+// has ended, so the times of all kernels add up to a little more than the time of a pass without an
+// observer.
 func (c *Call) Observe(f func(kernel string, s driver.Stream) error) {
 	if c != nil {
 		c.observer = f
@@ -186,13 +184,13 @@ func (c *Call) ForwardExperts(s driver.Stream, f ForwardArgs) error {
 	return q.err
 }
 
-// count queues the counting of each range's experts.
+// count queues the kernel that counts the pairs of each expert in each range of tokens.
 func (q *queue) count(t int, experts Tensor, p driver.DevicePtr, w indices) {
 	launch(q, order.CountKernel, order.CountArgs{ExpertIDs: experts.Ptr, Counts: at(p, w.counts), TokenRanges: q.ranges(t)})
 }
 
-// begin starts a pass: the call belongs to this goroutine until end. It returns the
-// number of tokens of X.
+// begin starts a pass: it reserves the call for this goroutine until end. It returns the number of
+// tokens of X.
 func (c *Call) begin(s driver.Stream, x Tensor) (int, error) {
 	if err := c.ready(s); err != nil {
 		return 0, err
@@ -218,8 +216,8 @@ func (c *Call) ready(s driver.Stream) error {
 	return nil
 }
 
-// tokensOf returns T of a tensor [T, width]. The kernels must be able to number T·K pairs.
-// Type and width are checked later, with the other tensors.
+// tokensOf returns T of a tensor [T, width]. The T·K pairs must have numbers below 2^31. Type and
+// width are checked later, with the other tensors.
 func (l *Layer) tokensOf(field string, x Tensor, of Type, width int) (int, error) {
 	t := x.Shape.Dims[0]
 	if x.Shape.Rank == 2 && 0 <= t && t <= spec.MaxRows/int64(l.of.TopK) {
@@ -264,8 +262,8 @@ func (c *Call) checked(n work, w Buffer) error {
 	return c.checkedFor(n.tokens, w, c.laid(n).workspace.bytes, "Workspace")
 }
 
-// checkedFor finishes the checks. The workspace must have need bytes, the field
-// size of Sizes.
+// checkedFor finishes the checks. The workspace must have need bytes; size is the field of Sizes
+// with this number.
 func (c *Call) checkedFor(t int, w Buffer, need int64, size string) error {
 	if t > 0 && w.Bytes < need {
 		c.check.fail("Workspace", fmt.Sprintf("%d bytes", w.Bytes), fmt.Sprintf("at least %d bytes (Layer.Sizes, %s)", need, size))
@@ -276,10 +274,10 @@ func (c *Call) checkedFor(t int, w Buffer, need int64, size string) error {
 	return c.check.overlaps()
 }
 
-// ranges returns the ranges of tokens of the CTAs of router, count and plan.
+// ranges returns the token ranges of the CTAs of router, count and plan.
 func (c *Call) ranges(tokens int) order.TokenRanges { return order.RangesOf(tokens, c.layer.sms) }
 
-// routed returns the ranges for which a pass's routing has counted the experts.
+// routed returns the ranges in which a pass's routing has counted the experts.
 func (c *Call) routed(tokens int) order.TokenRanges {
 	if c.layer.smallBatch.choosesByWarps(tokens) {
 		return choose.ChosenRanges(tokens, c.layer.sms)

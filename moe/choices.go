@@ -15,8 +15,8 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// choose picks the tilings: the caller's, else tuned ones, else the cost model's.
-// It returns the kernels that it emitted to check stored choices.
+// choose picks the tilings. The caller's tilings come first, then tuned ones, then the cost
+// model's. It returns the kernels that it emitted to check stored choices.
 func (l *Layer) choose(t driver.Target, o options) (emit.Built, error) {
 	given, err := tiles.Parse(o.tilings)
 	if err == nil {
@@ -60,7 +60,7 @@ func (l *Layer) choose(t driver.Target, o options) (emit.Built, error) {
 	return all, nil
 }
 
-// picked is a product's tiling, with its kernels if they have been emitted.
+// picked is a product's tiling. It has the product's kernels if they have been emitted.
 type picked struct {
 	origin  autotune.Origin
 	tiling  gemm.Tiling
@@ -84,8 +84,8 @@ func (l *Layer) pick(t driver.Target, p *registry.Product, o options) (found pic
 	return found
 }
 
-// ChosenBy returns, for each product, the origin of its tiling: "given", "tuned",
-// or "cost model". The latter may add the reason why a stored tiling is not used.
+// ChosenBy returns, for each product, the origin of its tiling: "given", "tuned", or "cost model".
+// "cost model" may be followed by the reason why a stored tiling is not used.
 func (l *Layer) ChosenBy() map[string]string {
 	if l == nil {
 		return nil

@@ -7,18 +7,17 @@ import (
 	"sonicmoe/internal/num"
 )
 
-// element is the type of a tensor's elements on the host. float32 and float64 are
-// numbers of BF16, F16 and F32 tensors, uint16 is the bits of BF16 and F16
-// elements, int32 is for I32, uint8 for U8.
+// element is the type of a tensor's elements on the host. float32 and float64 are numbers of BF16,
+// F16 and F32 tensors, uint16 has the bits of BF16 and F16 elements, int32 is for I32, uint8 for
+// U8.
 type element interface {
 	float32 | float64 | uint16 | int32 | uint8
 }
 
-// Write copies values to a tensor, in the order of the work on s. There must be a
-// value for each element. float32 and float64 are numbers for BF16, F16 and F32
-// tensors, uint16 is the bits of BF16 and F16 elements, int32 is for I32, uint8 for U8.
-// Numbers are rounded once, to nearest even; NaN stays NaN. The caller may reuse values
-// when Write returns.
+// Write copies values to a tensor, in the order of the work on s. Each element needs one value.
+// float32 and float64 are numbers for BF16, F16 and F32 tensors, uint16 has the bits of BF16 and
+// F16 elements, int32 is for I32, uint8 for U8. Numbers are rounded once, to nearest even; NaN
+// stays NaN. The caller may reuse values when Write returns.
 func Write[E float32 | float64 | uint16 | int32 | uint8](s driver.Stream, t Tensor, values []E) error {
 	if err := checkCopy(s, t, values); err != nil {
 		return err
@@ -80,7 +79,7 @@ func checkCopy[E element](s driver.Stream, t Tensor, values []E) error {
 	return nil
 }
 
-// pieceElements bounds the host memory of a conversion.
+// pieceElements limits the host memory of a conversion.
 const pieceElements = 1 << 20
 
 func writeNumbers[E float32 | float64](s driver.Stream, t Tensor, values []E) error {

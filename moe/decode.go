@@ -12,21 +12,21 @@ import (
 	"sonicmoe/moe/internal/route/choose"
 )
 
-// minSmallBatch is the least size up to which batches are small.
+// minSmallBatch is the smallest possible upper limit of small batches.
 const minSmallBatch = 64
 
-// decodeUpTo returns the largest small batch of a layer with these options. The kernels of
-// package decode lead until products take longer than reading the weights, or until an
-// expert has more rows than the 128 of their widest product. With more experts the largest
-// expert is further from the mean, so the mean at that point is lower. The formula fits the
-// batches where both kinds of kernels take the same time; see decode.md of the benchmarks.
+// decodeUpTo returns the largest small batch of a layer with these options. The kernels of package
+// decode are faster until products take longer than reading the weights, or until an expert has
+// more than 128 rows, the rows of their widest product. With more experts the largest expert has
+// more rows relative to the mean, so the mean at that point is lower. The formula fits the batches
+// for which both kinds of kernels take the same time; see decode.md of the benchmarks.
 func (o options) decodeUpTo(c Config) int {
 	if o.decode != nil {
 		return *o.decode
 	}
 	experts := float64(max(1, c.NumExperts))
 	doublings := math.Log2(max(8, experts)) - 5 // relative to 32 experts
-	fewer := 7.5                                // fewer rows for each doubling
+	fewer := 7.5                                // rows an expert fewer for each doubling
 	if doublings < 0 {
 		fewer = 10.25
 	}
@@ -34,9 +34,9 @@ func (o options) decodeUpTo(c Config) int {
 	return min(max(minSmallBatch, int(rows*experts/float64(c.TopK))), decode.MaxTokens)
 }
 
-// unitsRows is the mean number of an expert's rows up to which the products read units. Up to
-// there, unpacking the weights costs more than these products lose to those of large batches;
-// see experiments.md of the benchmarks.
+// unitsRows is the mean number of an expert's rows up to which the products read units. Up to this
+// number, unpacking the weights takes more time than the products of large batches save; see
+// experiments.md of the benchmarks.
 const unitsRows = 256
 
 // unitsUpTo returns the largest batch whose products read units.
@@ -47,17 +47,16 @@ func (o options) unitsUpTo(c Config) int {
 	return max(o.decodeUpTo(c), unitsRows*c.NumExperts/c.TopK)
 }
 
-// smallBatch says which kernels a layer's passes over small batches use. New computes it
-// once.
+// smallBatch decides which kernels a layer's passes over small batches use. New computes it once.
 type smallBatch struct {
-	// upTo is the largest small batch, unitsUpTo the largest one with units. From wideFrom
-	// tokens on, unless 0, tiles are wide.
+	// upTo is the largest small batch, unitsUpTo the largest one with units. Tiles are wide from
+	// wideFrom tokens on, unless wideFrom is 0.
 	upTo, unitsUpTo, wideFrom int
 	// byWarps is the largest batch for which a warp chooses each token's experts from the
 	// router's sums.
 	byWarps int
-	// inRouter means that the router chooses the experts of larger batches. single
-	// and tiny mean that the products choose the experts of one token, and of up to
+	// inRouter means that the router chooses the experts of batches above byWarps. single means
+	// that the products choose the experts of one token, tiny that they choose the experts of up to
 	// decode.MaxTiny tokens.
 	inRouter, single, tiny bool
 }
@@ -67,7 +66,7 @@ func (o options) smallBatch(c Config) smallBatch {
 		return smallBatch{inRouter: choose.InRouter(c)}
 	}
 	f := smallBatch{upTo: o.decodeUpTo(c), unitsUpTo: o.unitsUpTo(c), wideFrom: decode.WideFrom(c), inRouter: choose.InRouter(c)}
-	// The router's sums use the memory of the tokens' rows of Y.
+	// The router's sums use the memory of Y for the same tokens.
 	room := 2 * c.TopK * c.Hidden
 	if f.inRouter && 4*c.NumExperts <= room {
 		f.byWarps = min(f.upTo, choose.MaxByWarps)
@@ -77,7 +76,8 @@ func (o options) smallBatch(c Config) smallBatch {
 	return f
 }
 
-// launches reports whether some pass launches the kernel, if the layer has it.
+// launches reports whether some pass launches the kernel. It ignores whether the layer has the
+// kernel.
 func (f *smallBatch) launches(k registry.Any) bool {
 	switch k {
 	case decode.UpKernel, decode.DownKernel, kernel.EarlyAggregateKernel:
@@ -113,7 +113,7 @@ func (f *smallBatch) isWide(tokens int) bool {
 // choosesByWarps reports whether a warp chooses each token's experts.
 func (f *smallBatch) choosesByWarps(tokens int) bool { return 0 < tokens && tokens <= f.byWarps }
 
-// choosesAtOnce reports whether one kernel makes the choice and the plan.
+// choosesAtOnce reports whether one kernel makes both the choice and the plan.
 func (f *smallBatch) choosesAtOnce(tokens int) bool {
 	return f.choosesByWarps(tokens) && tokens <= choose.MaxAtOnce
 }
@@ -121,14 +121,14 @@ func (f *smallBatch) choosesAtOnce(tokens int) bool {
 // isSingle reports whether a pass uses the kernels for a single token.
 func (f *smallBatch) isSingle(tokens int) bool { return tokens == 1 && f.single }
 
-// isTiny reports whether a pass's up-projection chooses the experts of a few tokens
-// itself, from the sums of the router's chains. Packed weights without units are unpacked
-// between the choice and the products, and so are not for it.
+// isTiny reports whether a pass's up-projection itself chooses the experts of a few tokens, from
+// the sums of the router's chains. It is false for packed weights without units, because these are
+// unpacked between the choice and the products.
 func (f *smallBatch) isTiny(tokens int) bool {
 	return f.tiny && !f.isSingle(tokens) && tokens <= decode.MaxTiny && f.choosesAtOnce(tokens)
 }
 
-// choose queues routing and plan of a batch that one CTA chooses for.
+// choose queues the routing and the plan of a batch for which one CTA chooses.
 func (q *queue) choose(t int, f *ForwardArgs, w workspace) {
 	p := f.Workspace.Ptr
 	logits := at(p, w.y)
@@ -138,7 +138,7 @@ func (q *queue) choose(t int, f *ForwardArgs, w workspace) {
 	})
 }
 
-// chooseRanges queues the routing of a batch that several CTAs choose for.
+// chooseRanges queues the routing of a batch for which several CTAs choose.
 func (q *queue) chooseRanges(t int, f *ForwardArgs, w workspace) {
 	p := f.Workspace.Ptr
 	logits := at(p, w.y)
@@ -158,7 +158,7 @@ func (q *queue) smallBatchLogits(t int, f *ForwardArgs, w indices, logits driver
 // tinyPass queues a whole pass over up to decode.MaxTiny tokens.
 func (q *queue) tinyPass(n work, f *ForwardArgs) {
 	w, p := q.laid(n).workspace, f.Workspace.Ptr
-	// The sums of the router's chains use Y's memory. The table's length uses the memory of
+	// The sums of the router's chains use Y's memory. The length of the table uses the memory of
 	// the offsets, which the router's kernel sets to 0.
 	sums, length := at(p, w.y), at(p, w.offsets)
 	tiles := func(which int64) gemm.TileArgs {
@@ -184,8 +184,8 @@ func (q *queue) tinyPass(n work, f *ForwardArgs) {
 // singlePass queues a whole pass over one token.
 func (q *queue) singlePass(n work, f *ForwardArgs) {
 	w, p := q.laid(n).workspace, f.Workspace.Ptr
-	// There is no plan. The sums of the router's chains use the memory of its table, 16
-	// bytes an expert, and the choice that of its offsets.
+	// This pass has no plan. The sums of the router's chains use the memory of the plan's table, 16
+	// bytes an expert. The choice uses the memory of the plan's offsets.
 	sums, chosen := at(p, w.table), at(p, w.offsets)
 	launch(q, choose.ChainLogitsKernel, choose.SmallBatchLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: chosen, Tickets: at(p, w.tickets), Tokens: 1})
 	q.sharedProducts(1, f, w.shared)

@@ -20,8 +20,8 @@ type Workload struct {
 	Histogram []int
 }
 
-// Cost has the costs of a layer, which are known before anything runs. Times are
-// rooflines on an H200: no kernel can be faster. See [spec.Rates].
+// Cost has the costs of a layer, which are known before anything runs. Times are rooflines on an
+// H200: no kernel can be faster. See [spec.Rates].
 type Cost struct {
 	Tokens, Rows int
 	// Weights is the size of the weights of the router, the experts and the shared
@@ -34,9 +34,9 @@ type Cost struct {
 	Workspace, BackwardWorkspace int64
 	// Experts is the average number of experts with rows.
 	Experts float64
-	// Padding maps 64, 128 and 256, the number of rows of a tile, to the number of rows
-	// that such tiles add divided by the number of rows, after Config.Rounding. A tile
-	// never has rows of two experts.
+	// Padding has the share of added rows for tiles of 64, 128 and 256 rows: the number of rows
+	// that such tiles add divided by the number of rows, after Config.Rounding. A tile never has
+	// rows of two experts.
 	Padding map[int]float64
 	// Forward and Backward are the least times of the passes of a training step.
 	// Forward does not read the weights of experts without rows. Decode is the

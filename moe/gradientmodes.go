@@ -16,12 +16,12 @@ type gradientWant struct {
 	accumulate bool
 }
 
-// WithGradients names a mode in which backward passes write the gradients of the
-// experts' weights (DW1, DW2, DW3 and the shared experts' ones): in type of, F32 or
-// the layer's, overwriting or accumulating. New compiles kernels only for the named
-// modes, and Backward refuses others. Repeat the option for several modes. Without
-// the option a layer has all four modes, which take twice as long to compile.
-// Gradients of biases and of the router may always have any mode.
+// WithGradients names a mode in which backward passes write the gradients of the experts' weights:
+// DW1, DW2, DW3, DSharedW1, DSharedW2 and DSharedW3. The mode is a type, F32 or the layer's, and
+// whether the gradient accumulates or is overwritten. New compiles kernels only for the named
+// modes, and Backward refuses others. Repeat the option for several modes. Without the option a
+// layer has all four modes, which take twice as long to compile. Gradients of biases and of the
+// router may always have any mode.
 func WithGradients(of Type, accumulate bool) Option {
 	return func(o *options) { o.gradients = append(o.gradients, gradientWant{of, accumulate}) }
 }

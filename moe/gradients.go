@@ -21,8 +21,8 @@ type backwardRun struct {
 	BackwardArgs // a copy: a pointer would move it to the heap
 	work
 	w backwardWorkspace
-	// routed reports whether scores come from logits: of the router, or of the
-	// shared experts' gate.
+	// routed reports whether scores come from logits: the logits of the router, or of the shared
+	// experts' gate.
 	routed bool
 }
 
@@ -47,8 +47,8 @@ func (b *BackwardArgs) wanted() wanted {
 // hasLosses reports whether the pass adds gradients of the balance loss or the z-loss.
 func (b *BackwardArgs) hasLosses() bool { return b.Balance != 0 || b.ZLoss != 0 }
 
-// gradients queues the kernels whose results are wanted. Their order lets pieces
-// of the workspace be used twice; see backwardWorkspace.
+// gradients queues the kernels whose results are wanted. In this order, pieces of the workspace can
+// hold several data in turn; see backwardWorkspace.
 func (q *queue) gradients(n work, b *BackwardArgs, w backwardWorkspace, routed bool) {
 	q.sharedGradients(n.tokens, b, w)
 	r := backwardRun{queue: q, BackwardArgs: *b, work: n, w: w, routed: routed}
@@ -90,7 +90,7 @@ func (r *backwardRun) planRows() {
 	r.plan(order.PlanPairsKernel, r.ranges(r.tokens), r.ExpertIDs, r.Workspace.Ptr, r.w.indices)
 }
 
-// tiles returns the tiles of the which-th product.
+// tiles returns the tiles of the product with the number which.
 func (r *backwardRun) tiles(which int64) gemm.TileArgs { return r.w.tiles(r.Workspace.Ptr, which) }
 
 // dH computes dH, A' and the partial sums of the scores' gradients.
@@ -117,8 +117,8 @@ func (r *backwardRun) experts() Tensor {
 	return r.ExpertIDs
 }
 
-// dScores sums the partial gradients of the scores. If scores determine the
-// logits' gradients, it computes those too.
+// dScores sums the partial gradients of the scores. It also computes the logits' gradients if the
+// scores determine them.
 func (r *backwardRun) dScores() {
 	if r.layer.of.Bias {
 		launch(r.queue, bias.DotKernel, choose.RouterArgs{
@@ -131,7 +131,7 @@ func (r *backwardRun) dScores() {
 	}
 	tokens := r.tokens
 	if r.list {
-		which, tokens = dh.ScoresListKernel, r.rows // an entry is a token with one slot
+		which, tokens = dh.ScoresListKernel, r.rows // the kernel takes each entry as a token with one slot
 	}
 	launch(r.queue, which, dh.ScoresArgs{
 		DScorePartials: r.at(r.w.partial), Inverse: r.at(r.w.inverse), DScores: r.dScoresAt(),
@@ -143,8 +143,9 @@ func (r *backwardRun) dScores() {
 // dense reports whether every logit has a gradient, not only the chosen K.
 func (r *backwardRun) dense() bool { return r.list || training.Dense(r.layer.of.Config) }
 
-// dLogits computes the logits' gradients that dScores does not: of the chosen
-// logits, or of all, to which it adds the gradients of the losses and of the caller.
+// dLogits computes the logits' gradients that dScores does not compute. If only the chosen logits
+// have gradients, it computes these. If all logits have gradients, it also adds the gradients of
+// the losses and of the caller.
 func (r *backwardRun) dLogits() {
 	if r.list {
 		r.roundedDLogits()
@@ -171,13 +172,13 @@ func (r *backwardRun) dB1() {
 	})
 }
 
-// dB2 sums score·dO over each expert's rows. It is a matrix product like the
-// router's gradient: scores [T, E] in place of dLogits, dO in place of X.
+// dB2 sums score·dO over each expert's rows. It is a matrix product like the router's gradient,
+// with scores [T, E] in place of dLogits and dO in place of X.
 func (r *backwardRun) dB2() {
 	ranges, perRange := bias.B2(r.layer.of).Ranges(r.tokens)
 	args := drouter.Args{X: r.DO.Ptr, Partials: r.at(r.w.biasPartials), Tokens: r.tokens, PerRange: perRange}
 	which := bias.B2Kernel
-	if r.routed && !r.list && training.Sparse(r.layer.of.Config) { // a token's experts differ
+	if r.routed && !r.list && training.Sparse(r.layer.of.Config) { // the experts of a token differ
 		which, args.DLogits, args.ExpertIDs = bias.B2RoutedKernel, r.weights().Ptr, r.experts().Ptr
 	} else {
 		args.AddDense = r.at(r.w.biasByExpert)
@@ -189,7 +190,7 @@ func (r *backwardRun) dB2() {
 	})
 }
 
-// scoresByExpert writes the scores [T, E], each in its expert's column.
+// scoresByExpert writes the scores to [T, E], each to the column of its expert.
 func (r *backwardRun) scoresByExpert(to driver.DevicePtr) {
 	which := bias.ScoresKernel
 	if r.list {
@@ -210,7 +211,8 @@ func (r *backwardRun) dScoresAt() driver.DevicePtr {
 	return r.DScores.Ptr
 }
 
-// planSplits lists the tiles of the weights' gradients, with heavy experts split.
+// planSplits lists the tiles of the weights' gradients. Heavy experts have several tiles for the
+// same part of the gradient.
 func (r *backwardRun) planSplits() {
 	launch(r.queue, dw.PlanKernel, dw.PlanArgs{
 		Offsets: r.at(r.w.offsets), Splits: r.at(r.w.splits), Counts: r.at(r.w.splitCounts), Tickets: r.at(r.w.splitTickets),
@@ -236,8 +238,8 @@ func (r *backwardRun) dW1() {
 	launch(r.queue, dw.W1Kernels.In(gradientOf(r.DW1)), args)
 }
 
-// dW returns the arguments of dW1 (0) or dW2 (1): gathered rows of x times packed
-// rows.
+// dW returns the arguments of dW1 (which is 0) or dW2 (1), the product of gathered rows of x and
+// packed rows.
 func (r *backwardRun) dW(which int64, x Tensor, rows int64, to Tensor) dw.Args {
 	return dw.Args{
 		X: x.Ptr, Gather: r.at(r.w.gather), PackedRows: r.at(rows), DW: to.Ptr,
@@ -250,8 +252,8 @@ func (r *backwardRun) dW(which int64, x Tensor, rows int64, to Tensor) dw.Args {
 // caller's gradients of the logits.
 func (r *backwardRun) losses() {
 	if r.list && r.Sequence == 0 {
-		// The balance loss counts the choice before rounding, so this plan is of the
-		// choice. It must keep the list's pairs: dLogits reads them later.
+		// The balance loss counts the choice before rounding, so this is a plan of the choice. It
+		// must not change the list's pairs, because dLogits reads them later.
 		choice := r.w.indices
 		choice.pairs = choice.unordered
 		r.count(r.tokens, r.ExpertIDs, r.Workspace.Ptr, choice)
@@ -276,13 +278,14 @@ func (r *backwardRun) losses() {
 	}
 }
 
-// hasDense reports whether gradients [T, E] of the logits exist next to those of the
-// chosen logits.
+// hasDense reports whether the pass has gradients [T, E] of the logits. If dense reports true,
+// these include the gradients of the chosen logits. Otherwise the gradients of the chosen logits
+// are separate.
 func (r *backwardRun) hasDense() bool {
 	return r.routed && (r.dense() || r.hasLosses() || !r.DLogits.IsZero())
 }
 
-// denseDLogits returns the address of these gradients.
+// denseDLogits returns the address of the gradients [T, E] of hasDense.
 func (r *backwardRun) denseDLogits() driver.DevicePtr {
 	if r.dense() || r.hasLosses() {
 		return r.at(r.w.denseDLogits)
@@ -357,8 +360,8 @@ func (r *backwardRun) dRouterBias() {
 // dExpertScale sums the scales' gradients over each expert's rows.
 func (r *backwardRun) dExpertScale() { r.expertSums(r.w.scaleByRow, 0, r.DExpertScale) }
 
-// expertSums sums, for each expert, values of its rows at an offset in the
-// workspace (0: none) and its column of dense values.
+// expertSums sums values for each expert: the values of its rows, at the offset rows in the
+// workspace (0: none), and the expert's column of dense.
 func (r *backwardRun) expertSums(rows int64, dense driver.DevicePtr, to Gradient) {
 	args := training.ExpertSumsArgs{Offsets: r.at(r.w.offsets), Dense: dense, Sums: to.Ptr, Tokens: r.tokens}
 	if rows != 0 {

@@ -26,7 +26,7 @@ type Layer struct {
 	of  registry.Layer
 	dev driver.Device
 	sms int
-	// part is the part of the layer that the process keeps; see ranks.go.
+	// part is the part of the layer that this process has; see ranks.go.
 	part part
 	// smallBatch decides which kernels passes over small batches use.
 	smallBatch smallBatch
@@ -47,13 +47,12 @@ type loaded struct {
 	fn    *jit.Function
 }
 
-// New creates a layer. It takes tilings that package moe/tune stored in the cache,
-// else the cost model's, emits the kernels, and compiles or loads them in parallel.
-// Errors are an *ArgError for a wrong Config or tiling, an error with the device's
-// name if its compute capability is not 9.0, a *jit.CompileError, errors of the
-// device, and the error of ctx. When ctx ends, New returns at once; compilations
-// that are under way are kept for a later New. Close the device only after they
-// have ended, and call jit.Forget then.
+// New creates a layer. It takes the tilings that package moe/tune has stored in the cache, and the
+// cost model's tilings for all other products. New emits the kernels, and compiles or loads them in
+// parallel. It returns an *ArgError for a wrong Config or tiling, an error with the device's name
+// if its compute capability is not 9.0, a *jit.CompileError, errors of the device, or the error of
+// ctx. When ctx ends, New returns at once. Compilations that have started go on, and a later New
+// uses their results. Close the device only after they have ended, and call jit.Forget then.
 func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Layer, error) {
 	if ctx == nil {
 		return nil, &ArgError{Field: "ctx", Got: "nil", Want: "a context, such as context.Background()"}
@@ -169,8 +168,8 @@ func (l *Layer) load(ctx context.Context, g *errgroup.Group, done emit.Built, o 
 // made reports whether New created the layer, which is neither nil nor zero.
 func (l *Layer) made() bool { return l != nil && l.of.NumExperts > 0 }
 
-// all returns the layer's kernels, those of its shared experts last. A nil layer
-// has none.
+// all returns the layer's kernels, followed by the kernels of its shared experts. A nil layer has
+// none.
 func (l *Layer) all() []loaded {
 	if l == nil {
 		return nil
@@ -220,8 +219,8 @@ func (l *Layer) hasBackward() bool {
 	return l != nil && slices.ContainsFunc(l.kernels, func(k loaded) bool { return k.IsBackward() })
 }
 
-// Listing returns the PTX of a kernel, with the Go line of each instruction. name
-// is one of Kernels, or the kernel's name in errors and profiles: "plan-splits" is
+// Listing returns the PTX of a kernel, with the Go line of each instruction. name is one of
+// Kernels, or the kernel's name in errors and profiles: the kernel "plan-splits" has the name
 // "moe_dwplan" there.
 func (l *Layer) Listing(name string) ([]byte, error) {
 	for _, k := range l.all() {
@@ -232,11 +231,10 @@ func (l *Layer) Listing(name string) ([]byte, error) {
 	return nil, &ArgError{Field: "kernel", Got: name, Want: fmt.Sprintf("one of %v", l.Kernels())}
 }
 
-// Explain adds the Go line of a fault to an error of Synchronize, of an event, or
-// of a graph's Launch, after passes of this layer. Errors of the passes themselves
-// have the line already. Only an emulated device reports lines; other errors are
-// returned unchanged. Kernels of all layers have the same names, so ask the layer
-// that ran.
+// Explain adds the Go line of a fault to an error of Synchronize, of an event, or of a graph's
+// Launch, after passes of this layer. Errors of the passes themselves already have the line. Only
+// an emulated device reports lines; other errors are returned unchanged. Kernels of all layers have
+// the same names, so call Explain on the layer that ran.
 func (l *Layer) Explain(err error) error {
 	var e *driver.Error
 	if !errors.As(err, &e) {

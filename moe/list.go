@@ -9,7 +9,7 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// checkList checks x and a list that is read, and returns the size of the pass.
+// checkList checks x and an input list, and returns the size of the pass.
 func (c *Call) checkList(t int, x Tensor, l RoutingList) work {
 	c.check.tensor("X", x, c.layer.of.Shapes(t).X, false)
 	if !c.layer.of.HasLists() {
@@ -27,7 +27,7 @@ func (c *Call) checkList(t int, x Tensor, l RoutingList) work {
 	return work{tokens: t, rows: int(entries), list: true}
 }
 
-// checkNoList refuses a list in a pass in which the layer routes.
+// checkNoList refuses a list in a pass in which the layer itself chooses the experts.
 func (c *Call) checkNoList(l RoutingList) {
 	if !l.IsZero() {
 		c.check.fail("List", "given", "none: this pass routes by itself; ForwardExperts and BackwardExperts take lists")
@@ -63,7 +63,7 @@ func (q *queue) planList(n work, l RoutingList, p driver.DevicePtr, w indices) {
 
 // planEntries queues the kernels that order the entries of a list by expert.
 func (q *queue) planEntries(n work, l RoutingList, p driver.DevicePtr, w indices) {
-	ranges := q.ranges(n.rows) // the ranges are of entries
+	ranges := q.ranges(n.rows) // ranges of entries
 	of := order.Entries{TokenOf: l.Tokens.Ptr, NumTokens: n.tokens}
 	launch(q, order.CountListKernel, order.CountArgs{
 		ExpertIDs: l.ExpertIDs.Ptr, Counts: at(p, w.counts), TokenRanges: ranges, Entries: of,

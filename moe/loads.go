@@ -7,14 +7,13 @@ import (
 	"sonicmoe/moe/internal/route/training"
 )
 
-// Loads queues on s the counting of a choice: it adds to loads [E] i32 the number
-// of tokens that chose each expert. ids [T, K] i32 are the ExpertIDs of a Forward
-// with any number of tokens. Call it once for each micro-batch; the caller sets
-// loads to zero before the first one. Ids outside [0, E) are not counted, and
-// rounding does not change the counts. The counts are the same on every run.
+// Loads queues on s a count of the tokens of each expert: it adds to loads [E] i32 the number of
+// tokens that chose each expert. ids [T, K] i32 are the ExpertIDs of a Forward with any number of
+// tokens. Call it once for each micro-batch; the caller sets loads to zero before the first one.
+// Ids outside [0, E) are not counted, and rounding does not change the counts. The counts are the
+// same on every run.
 //
-// It needs no workspace, and a graph may capture it. A layer with WithoutBackward
-// does not have it.
+// It needs no workspace, and a graph may capture it. A layer with WithoutBackward does not have it.
 func (c *Call) Loads(s driver.Stream, ids, loads Tensor) error {
 	if err := c.readyToTrain(s); err != nil {
 		return err

@@ -25,7 +25,7 @@ type options struct {
 	decode *int
 	// forwardOnly leaves out the kernels of backward.
 	forwardOnly bool
-	// part is the part of the layer that the process keeps; see ranks.go.
+	// part is the part of the layer that this process has; see ranks.go.
 	part part
 	// gradients has the modes of WithGradients; nil means all.
 	gradients []gradientWant
@@ -45,8 +45,8 @@ func optionsOf(opts []Option) (options, error) {
 	return o, o.err
 }
 
-// openCache opens the default cache unless the caller chose, and takes tuned
-// tilings from the cache unless the caller named others.
+// openCache opens the default cache unless the caller has set one or none. It takes tuned tilings
+// from the cache unless the caller has named another source.
 func (o *options) openCache() {
 	if o.cache == nil && !o.withoutCache {
 		o.cache = cache.Open(cache.Options{Logger: o.logger})
@@ -63,8 +63,7 @@ func (o *options) refuse(field, got, want string) {
 	}
 }
 
-// WithCache keeps compiled modules and tuned tilings in c instead of the default
-// directory.
+// WithCache keeps compiled modules and tuned tilings in c instead of the default directory.
 func WithCache(c *cache.Cache) Option {
 	return func(o *options) {
 		o.cache, o.withoutCache = c, false
@@ -80,9 +79,9 @@ func WithoutCache() Option {
 	return func(o *options) { o.cache, o.withoutCache = nil, true }
 }
 
-// WithLogger receives what New reports: compiled kernels at Info, trouble with the
-// cache at Warn. The default is silence. A cache given by WithCache reports its own
-// trouble to its own logger.
+// WithLogger gives l the reports of New: compiled kernels at Info, problems with the cache at Warn.
+// By default New logs nothing. A cache given by WithCache reports its own problems to its own
+// logger.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) {
 		if l != nil {
@@ -91,18 +90,18 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithTilings sets the tilings of products, by the product's name: "up", "down",
-// "dh", "dw2", "dw1" or "dx". They take precedence over tuned tilings and the cost
-// model, which decide for products without an entry. A tiling such as
-// "128x256 s4 p8 c1" has tiles of 128 rows and 256 columns, a ring of 4 stages,
-// groups of 8 row tiles and clusters of 1 CTA. Results have the same bits with any.
+// WithTilings sets the tilings of products, by the product's name: "up", "down", "dh", "dw2", "dw1"
+// or "dx". They replace tuned tilings and the cost model's. Products without an entry are not
+// changed. A tiling such as "128x256 s4 p8 c1" has tiles of 128 rows and 256 columns, a ring of 4
+// stages, groups of 8 row tiles and clusters of 1 CTA. Results have the same bits with every
+// tiling.
 func WithTilings(byProduct map[string]string) Option {
 	return func(o *options) { o.tilings = byProduct }
 }
 
-// WithTunedFrom takes tuned tilings from a source, a *cache.Cache or an autotune.File, in place of the cache, such as
-// one file for all ranks of a job: every process with the same source has the same
-// tilings. Results have the same bits with any.
+// WithTunedFrom takes tuned tilings from s in place of the cache. s is a *cache.Cache or an
+// autotune.File, such as one file for all ranks of a job: every process with the same source has
+// the same tilings. Results have the same bits with every source.
 func WithTunedFrom(s interface {
 	GetChoice(key string) (value []byte, ok bool)
 }) Option {
@@ -120,10 +119,10 @@ func WithoutTuning() Option {
 	return func(o *options) { o.choices, o.ownChoices = nil, true }
 }
 
-// WithDecode sets the largest number of tokens for which forward passes use the
-// small-batch kernels, which take the time of reading the weights. By default a
-// layer decides itself. Results have the same bits with any: a token's output
-// depends neither on the rest of the batch nor on its size.
+// WithDecode sets the largest number of tokens for which forward passes use the small-batch
+// kernels, which take about the time of reading the weights. Without the option a layer chooses the
+// number itself. Results have the same bits with every number: a token's output depends neither on
+// the rest of the batch nor on its size.
 func WithDecode(tokens int) Option {
 	return func(o *options) {
 		o.decode = &tokens

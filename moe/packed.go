@@ -11,10 +11,10 @@ import (
 	"sonicmoe/moe/internal/kernel/decode"
 )
 
-// This file has the packed weights of a pass.
+// This file has the code for packed weights in a pass.
 
-// unpack queues the unpacking of packed weights, after a plan, and changes the addresses
-// in w to the values in the workspace at p. It does nothing for plain weights.
+// unpack queues the kernel that unpacks packed weights, after a plan. It changes the addresses in w
+// to the addresses of the values in the workspace at p. It does nothing for plain weights.
 func (q *queue) unpack(w *Weights, p driver.DevicePtr, places indices) {
 	if !spec.IsPacked(q.layer.of.Config) {
 		return
@@ -41,10 +41,10 @@ func (c *Call) checkNoPacked(g *WeightGradients) {
 	}
 }
 
-// refusedBytes is the room for the count of refused values after the units.
+// refusedBytes is the size of the count of refused values, which follows the units.
 const refusedBytes = 16
 
-// unitsBytes is the size of the units, with that count.
+// unitsBytes is the size of the units and of the count of refused values.
 func (l *Layer) unitsBytes() int64 {
 	if !fragments.Suits(l.of.Config) || spec.HasLoRA(l.of.Config) {
 		return 0
@@ -78,11 +78,11 @@ func (c *Call) checkUnits(b Buffer) {
 	}
 }
 
-// Arrange writes the units of packed weights, for ForwardArgs.Units: the same codes and
-// scales in the order in which the kernels for small batches read them. It waits for the
-// stream. An error says how many values have no place in that order: scales that are
-// infinite or NaN, E8M0 scales above 2^1 of "mxfp4" and above 2^7 of "fp8-ue8m0", codes
-// that are NaN. Passes without units compute with such values.
+// Arrange writes the units of packed weights, for ForwardArgs.Units. They are the same codes and
+// scales in the order in which the kernels for small batches read them. Arrange waits for the
+// stream. It returns an error with the number of values that units cannot have: scales that are
+// infinite or NaN, E8M0 scales above 2^1 of "mxfp4" and above 2^7 of "fp8-ue8m0", codes that are
+// NaN. Passes without units can have such values.
 func (c *Call) Arrange(s driver.Stream, w Weights, to Buffer) error {
 	if err := c.ready(s); err != nil {
 		return err

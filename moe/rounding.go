@@ -24,7 +24,7 @@ func (c *Call) checkRounded(t int, l RoutingList, logits Tensor, written bool) w
 	return n
 }
 
-// round queues the rounding of each expert's tokens, which writes the list.
+// round queues the kernels that round the number of each expert's tokens and write the list.
 func (q *queue) round(n work, f *ForwardArgs) {
 	w, p, of := q.laid(n).workspace, f.Workspace.Ptr, q.layer.of
 	launch(q, rounding.KeysKernel, rounding.KeysArgs{

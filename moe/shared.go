@@ -8,9 +8,8 @@ import (
 	"sonicmoe/moe/internal/registry"
 )
 
-// This file has the shared experts of a layer. They are a layer with one expert and
-// the same kernels: its packed rows are the tokens, and its router, if it has one,
-// is the shared experts' gate.
+// This file has the shared experts of a layer. They are a layer with one expert and the same
+// kernels. Its packed rows are the tokens. Its router, if it has one, is the shared experts' gate.
 
 // withShared adds the layer of the shared experts, if there are any, with the cost
 // model's tilings.
@@ -21,8 +20,8 @@ func (l *Layer) withShared(t driver.Target, o options) {
 	}
 }
 
-// sharedIndices lays out the indices of a pass over shared experts, in which row,
-// token and place are the same number.
+// sharedIndices lays out the indices of a pass over shared experts. Row, token and place are the
+// same number in such a pass.
 func (l *Layer) sharedIndices(s *space, tokens int) (w indices) {
 	w.offsets = s.take(8)
 	w.rowPairs = s.take(4)
@@ -34,7 +33,7 @@ func (l *Layer) sharedIndices(s *space, tokens int) (w indices) {
 	return w
 }
 
-// checkSharedH checks the shared experts' H. It is saved if and only if H is.
+// checkSharedH checks the shared experts' H. A pass saves both H and SharedH, or neither.
 func (c *Call) checkSharedH(h, shared Tensor, want spec.Shape, written bool) {
 	switch {
 	case want.IsZero() && !shared.IsZero():
@@ -71,9 +70,9 @@ func (q *queue) sharedProducts(tokens int, f *ForwardArgs, w pieces) {
 	q.err = shared.err
 }
 
-// sharedGradients queues the backward pass of the shared experts, if any of its
-// gradients is wanted. Its scratch memory, except the rows of dX, lies where
-// later kernels of the pass keep scratch memory of their own.
+// sharedGradients queues the backward pass of the shared experts, if a gradient of it is wanted.
+// Its scratch memory, except the rows of dX, is also the scratch memory of later kernels of the
+// pass.
 func (q *queue) sharedGradients(tokens int, b *BackwardArgs, w backwardWorkspace) {
 	want := b.wanted()
 	if q.shared == nil || !want.shared && !want.dX {

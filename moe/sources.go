@@ -17,16 +17,15 @@ func init() {
 	hook.Sources = func(t driver.Target, c Config, opts any) ([]jit.Source, error) { return sources(t, c, opts.([]Option)) }
 }
 
-// Warm fills a cache with the kernels that [New] compiles for a device of the
-// target with the same options, so that New finds them and compiles nothing. It
-// needs no device. Machine code comes from ptxas if it is installed (PyPI package
-// nvidia-cuda-nvcc); otherwise the cache gets only PTX. WithCache, WithoutCache and
-// WithLogger are ignored, and tuned tilings come only from WithTunedFrom. Errors
-// are an *ArgError for a wrong Config or tiling, an error with the target's name if
-// its compute capability is not 9.0, and errors of the cache.
+// Warm fills a cache with the kernels that [New] compiles for a device of the target with the same
+// options. New then finds them and compiles nothing. Warm needs no device. ptxas makes the machine
+// code if it is installed (PyPI package nvidia-cuda-nvcc); otherwise the cache gets only PTX.
+// WithCache, WithoutCache and WithLogger are ignored, and tuned tilings come only from
+// WithTunedFrom. Warm returns an *ArgError for a wrong Config or tiling, an error with the target's
+// name if its compute capability is not 9.0, or an error of the cache.
 //
-// The target matters only by its shared memory and its number of SMs, because the
-// choice of tilings depends on them.
+// Only the target's shared memory and its number of SMs matter, because the choice of tilings
+// depends on them.
 func Warm(ctx context.Context, c *cache.Cache, t driver.Target, config Config, opts ...Option) error {
 	list, err := sources(t, config, opts)
 	if err != nil {

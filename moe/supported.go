@@ -6,9 +6,9 @@ import (
 	"sonicmoe/moe/internal/route/training"
 )
 
-// Check returns nil if [New] can create a layer with the configuration. Otherwise
-// it returns an [*ArgError] for the first field that is wrong, or that is right but
-// not supported by the kernels.
+// Check returns nil if [New] can create a layer with the configuration. Otherwise it returns an
+// [*ArgError] for the first field that is wrong, or that has a valid value which the kernels do not
+// support.
 func Check(c Config) error {
 	if err := c.Check(); err != nil {
 		return err
@@ -16,7 +16,7 @@ func Check(c Config) error {
 	return unsupported(c.Normal())
 }
 
-// unsupported returns an error for the first valid field that no kernel computes. All
+// unsupported returns an error for the first field with a valid value that no kernel supports. All
 // such limits are in this function.
 func unsupported(c Config) error {
 	if c.Rounds() && (!training.ScoresTellLogits(c) || c.Groups != 0) {

@@ -52,8 +52,7 @@ const (
 	noWeight = "none: the layer has no such weight"
 )
 
-// span is a checked argument: its name, its address range, and whether it is
-// written.
+// span is a checked argument: its name, its address range, and whether the pass writes it.
 type span struct {
 	field   string
 	from    driver.DevicePtr
@@ -77,7 +76,7 @@ func (c *argCheck) fail(field, got, want string) {
 	}
 }
 
-// tensor checks one argument against the shape that it must have.
+// tensor checks one argument against its required shape.
 func (c *argCheck) tensor(field string, t Tensor, want spec.Shape, written bool) {
 	switch {
 	case c.err != nil:
@@ -132,7 +131,7 @@ func (c *argCheck) add(field string, p driver.DevicePtr, bytes int64, align driv
 	}
 }
 
-// overlaps refuses written arguments that share bytes with any other.
+// overlaps refuses written arguments that share bytes with another argument.
 func (c *argCheck) overlaps() error {
 	for i := 0; i < c.n && c.err == nil; i++ {
 		for j := i + 1; j < c.n; j++ {

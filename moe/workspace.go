@@ -21,35 +21,32 @@ func (s *space) take(bytes int64) int64 {
 	return at
 }
 
-// indices has the places of a call's counters and row numbers in its workspace:
-// offsets in bytes.
+// indices has the offsets, in bytes, of a call's counters and row numbers in its workspace.
 type indices struct {
 	counts, offsets, table int64
-	// rowPairs is the number of row pairs. tickets are the tile counters of the
-	// products.
+	// rowPairs is for the number of row pairs. tickets is for the tile counters of the products.
 	rowPairs, tickets int64
-	// loraTickets are the tile counters of the adapter's products.
+	// loraTickets is for the tile counters of the adapter's products.
 	loraTickets     int64
 	gather, inverse int64
-	// pairs is for backward, lists, and scores on the input.
+	// pairs is for backward passes, lists, and layers that multiply the input by the scores.
 	pairs int64
-	// starts, tokenRows and weights list the rows of each token of a list.
-	// unordered is scratch memory for making them.
+	// starts, tokenRows and weights list the rows of each token of a list. unordered is scratch
+	// memory of the kernels that make this order.
 	starts, tokenRows, weights, unordered int64
-	// keys and raw order the candidates of each expert, and choices has the result.
-	// Their memory is used again for A and Y.
+	// keys and raw order the candidates of each expert. choices has the result. A and Y use the
+	// same memory later.
 	keys, raw, choices int64
-	// ids and weights are the places of the expert number and the score of each row of the shared
-	// experts.
+	// ids has the expert number, and weights the score, of each row of the shared experts.
 	ids int64
-	// terms are the terms of the router's weights if these are FP32.
+	// terms has the terms of the router's weights if the weights are FP32.
 	terms int64
-	// w1, w3 and w2 are the values of packed weights.
+	// w1, w3 and w2 have the values of packed weights.
 	w1, w3, w2 int64
 }
 
-// tiles returns the tile arguments of a product, given by its number, of a call
-// with the workspace at p.
+// tiles returns the tile arguments of the product with the number which, in a call with the
+// workspace at p.
 func (w indices) tiles(p driver.DevicePtr, which int64) gemm.TileArgs {
 	return gemm.TileArgs{Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets+which*schedule.TicketBytes)}
 }
@@ -66,7 +63,7 @@ func (w indices) plan(p driver.DevicePtr, experts Tensor) order.PlanTensors {
 // workspace is the layout of a forward call's scratch memory.
 type workspace struct {
 	pieces
-	// shared has the pieces of the shared experts. It has the same a.
+	// shared has the pieces of the shared experts. Its a is the same as the a of pieces.
 	shared pieces
 	bytes  int64
 }
@@ -74,8 +71,8 @@ type workspace struct {
 // pieces are the parts of the workspace for the products of a pass.
 type pieces struct {
 	indices
-	// logits has the logits if the experts are chosen from them and the caller does
-	// not want them. Its memory is used again for A and Y.
+	// logits has the logits if a kernel chooses the experts from them and the caller does not want
+	// them. A and Y use the same memory later.
 	logits int64
 	a, y   int64
 	// u has the rows of an adapter's first factors, for one product after the other.
@@ -85,9 +82,8 @@ type pieces struct {
 // workspaceAlignment is the alignment of the buffer.
 const workspaceAlignment = 256
 
-// work is the size of a call: the number of tokens, and the number of rows, which
-// are pairs of a token and one of its experts. The rows come from a list, or are K
-// for each token.
+// work is the size of a call: the number of tokens, and the number of rows. A row is a pair of a
+// token and one of its experts. A list has the rows; without a list, each token has K rows.
 type work struct {
 	tokens, rows int
 	list         bool
@@ -108,7 +104,7 @@ func (n work) shapes(c Config) Shapes {
 	return c.Shapes(n.tokens)
 }
 
-// indices lays out the pieces that all calls need.
+// indices lays out the offsets that all calls need.
 func (l *Layer) indices(s *space, n work) indices {
 	if l.of.IsShared {
 		return l.sharedIndices(s, n.tokens)
@@ -117,7 +113,7 @@ func (l *Layer) indices(s *space, n work) indices {
 	c := l.of.Config
 	rows := int64(n.rows)
 	if n.list && c.Rounds() {
-		rows = max(rows, int64(n.tokens)*int64(c.TopK)) // the plan of the losses has this number of rows
+		rows = max(rows, int64(n.tokens)*int64(c.TopK)) // the plan of the losses has at least these rows
 	}
 	w.counts = s.take(4 * int64(l.sms) * int64(c.NumExperts))
 	w.offsets = s.take(4 * int64(c.NumExperts+1))
@@ -192,20 +188,17 @@ type Sizes struct {
 	// Workspace is scratch memory, aligned to 256 bytes. Its content need not be
 	// kept between calls. One stream at a time may use it.
 	Workspace int64
-	// BackwardWorkspace is the size of Workspace for a backward pass, at least
-	// Workspace. Layers that run one after another can share one buffer of the
-	// largest size.
+	// BackwardWorkspace is the size of Workspace for a backward pass, at least Workspace. Layers
+	// that run one after another can share one buffer of the largest size.
 	BackwardWorkspace int64
-	// Fixed is the part of Workspace that does not grow with the tokens: counts for
-	// each multiprocessor and expert, expert offsets, a row pair for each expert,
-	// 6 bytes for each weight of an FP32 router, and the bf16 values of packed weights.
-	// The rest is 2·R·(d + n) bytes
-	// for the rows R = T·K of Y and A, with n rounded up to a multiple of 64, about
-	// 8 bytes a row for indices, 2·d + 12 bytes a token with shared experts, and
-	// alignment.
+	// Fixed is the part of Workspace that does not grow with the tokens: counts for each
+	// multiprocessor and expert, expert offsets, a row pair for each expert, 6 bytes for each
+	// weight of an FP32 router, and the bf16 values of packed weights. The rest is 2·R·(d + n)
+	// bytes for the rows R = T·K of Y and A, with n rounded up to a multiple of 64, about 8 bytes a
+	// row for indices, 2·d + 12 bytes a token with shared experts, and alignment.
 	Fixed int64
-	// H, and SharedH with shared experts, are saved by a training pass in addition
-	// to X, scores and experts.
+	// H and, with shared experts, SharedH are tensors that a training pass saves in addition to X,
+	// scores and experts.
 	H, SharedH int64
 	// O, Scores and ExpertIDs are the sizes of the outputs.
 	O, Scores, ExpertIDs int64
@@ -232,9 +225,8 @@ func (l *Layer) Sizes(tokens int) (Sizes, error) {
 	}, nil
 }
 
-// ListSizes returns the exact sizes for a call with the given number of tokens,
-// whose experts are a list of the given number of entries. Scores and ExpertIDs are
-// those of the list.
+// ListSizes returns the exact sizes for a call with the given number of tokens and a list of the
+// given number of entries. Scores and ExpertIDs are the sizes of the tensors of the list.
 func (l *Layer) ListSizes(tokens, entries int) (Sizes, error) {
 	switch {
 	case !l.made():
@@ -262,7 +254,7 @@ func (l *Layer) RoundedRows(tokens int) int {
 	if l == nil || !l.of.Rounds() || tokens < 1 {
 		return 0
 	}
-	// An expert with a share of 0 rows still needs a place.
+	// The list needs an entry even if the share of every expert is 0 rows.
 	return int(min(max(l.of.Rounding.MaxRows(l.of.Config, tokens), 1), spec.MaxRows))
 }
 

@@ -166,8 +166,8 @@ func TestSignedBundlesInC(t *testing.T) {
 	assert.Contains(t, out, "layer\t0\t")
 }
 
-// TestWrongUseInC checks that each wrong use returns a status and a text, and that
-// the process goes on.
+// TestWrongUseInC checks that each wrong use returns a status and a text, and that the process
+// continues.
 func TestWrongUseInC(t *testing.T) {
 	const ok, invalid, failed = "0", "1", "6"
 	want := []struct{ name, status, words string }{
