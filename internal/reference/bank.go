@@ -21,16 +21,17 @@ type bank struct {
 	lora *lora
 }
 
-// lora is the adapter of a bank. a1 is [experts, r, d], b1 [experts, rows, r] with gate
-// before up, a2 [experts, r, n], b2 [experts, d, r].
+// lora is the low-rank adapter of the bank's experts, with rank r. a1 is [experts, r, d]. b1 is
+// [experts, rows, r], with gate before up. a2 is [experts, r, n], and b2 is [experts, d, r].
 type lora struct {
 	rank           int
 	scale          float64
 	a1, b1, a2, b2 tensor
 }
 
-// add adds c·rows·aᵀ, rounded, times bᵀ to the sums. a has rows of width depth for each of
-// the pairs' experts, b rows of the sums' length.
+// add adds the adapter's product to sums, which has one row for each pair. It computes u =
+// scale·rows·aᵀ, rounds u to the layer's type, and adds u·bᵀ. For each expert, a is [rank,
+// length of a row of rows] and b is [length of a row of sums, rank].
 func (l *lora) add(sums, rows [][]float64, pairs []pair, a, b tensor, r rounder) {
 	if len(rows) == 0 {
 		return
@@ -50,7 +51,8 @@ func (l *lora) add(sums, rows [][]float64, pairs []pair, a, b tensor, r rounder)
 }
 
 // weights holds the tensors of a bank in the layout of the configuration. w3 and b3 are nil
-// unless gate and up are separate tensors, the factors of an adapter unless there is one.
+// unless gate and up are separate tensors. The factors of the adapter are nil if there is no
+// adapter.
 type weights struct {
 	w1, w3, w2, b1, b3, b2                 []uint16
 	loraA1, loraB1, loraB3, loraA2, loraB2 []uint16
