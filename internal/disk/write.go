@@ -156,7 +156,7 @@ func IsTemp(name string) (of string, ok bool) {
 	return stem[:at], true
 }
 
-// sweepTemps removes temporary files of path whose age is at least TempAge.
+// sweepTemps removes temporary files of path that are older than TempAge.
 func sweepTemps(fsys FS, path string) {
 	entries, err := fsys.ReadDir(filepath.Dir(path))
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 var models = []string{"gpt-oss-20b", "DeepSeek-V3", "Kimi-Linear-48B-A3B", "Qwen3-Next-80B", "OLMoE-1B-7B", "GLM-4.5-Air", "Mixtral 8x7B"}
 
 // beyond returns sizes for which no speeds of other implementations are recorded. "DeepSeek-V3
-// EP-8" is the share of one of eight GPUs: 32 of the experts, and the number of rows that each
-// GPU receives.
+// EP-8" is the share of one of eight GPUs, which has 32 of the 256 experts. With K = 8 it has as
+// many rows as there are (token, expert) pairs of the GPU's own tokens.
 func beyond() []peers.Row {
 	return []peers.Row{
 		size("gpt-oss-20b", 32768, 2880, 2880, 32, 4),
