@@ -19,21 +19,20 @@ import (
 
 var updateAPI = flag.Bool("update-api", false, "write testdata/api.txt anew")
 
-// promised lists the packages whose names v1 keeps. driver/cuda and driver/emulated
-// are not among them: driver/open finds their devices, and their options are for
-// diagnosis and for kernel authors.
+// promised lists the packages whose names v1 keeps. driver/cuda and driver/emulated are not
+// promised: driver/open finds their devices, and their options are for diagnosis and for kernel
+// authors.
 var promised = []string{"moe", "moe/checkpoint", "moe/checkpoint/safetensors", "moe/checkpoint/weights", "moe/tune", "driver", "driver/open", "cache"}
 
 // module is the module's path. specs is the package whose types moe re-exports as
 // aliases.
 const module, specs = "sonicmoe", "internal/spec"
 
-// maxNames is the largest number of top-level names that the promised packages may
-// have together.
+// maxNames is the largest number of top-level names that the promised packages may export together.
 const maxNames = 100
 
-// TestAPI checks that the promised packages export exactly what testdata/api.txt
-// lists, at most maxNames names, and no type of a package that is not promised.
+// TestAPI checks that the promised packages export exactly the names in testdata/api.txt, at most
+// maxNames names, and no type of a package that is not promised.
 func TestAPI(t *testing.T) {
 	var lines []string
 	names, foreign, own := 0, map[string][]string{}, map[string]bool{}
@@ -82,16 +81,16 @@ type exports struct {
 	fset  *token.FileSet
 	lines []string // one line for each name: its kind and its type
 	names int      // number of constants, variables, functions and types
-	// foreign maps the name of a type to the lines that contain it, for types that
-	// are neither in a promised package nor in the standard library.
+	// foreign maps a type's name to the lines with the type, for types that are neither in a
+	// promised package nor in the standard library.
 	foreign map[string][]string
-	imports map[string]string // imports of the present file; "" is the file's own package
+	imports map[string]string // imports of the file that folder reads; "" is the file's own package
 	// specs are the types of internal/spec for which the package has aliases.
 	specs map[string]bool
 }
 
-// list collects the package, with the fields and methods of the types of
-// internal/spec for which it has aliases.
+// list collects the exported names of the package. For aliases of types of internal/spec it
+// collects the types' fields and methods.
 func (e *exports) list(t *testing.T) {
 	e.fset = token.NewFileSet()
 	e.folder(t, e.pkg, ast.IsExported)
@@ -176,7 +175,7 @@ func (e *exports) typeSpec(t *testing.T, s *ast.TypeSpec) {
 	}
 }
 
-// add adds a line, made of strings and syntax.
+// add adds a line. Its words are strings and syntax.
 func (e *exports) add(t *testing.T, words ...any) {
 	var b bytes.Buffer
 	b.WriteString(e.pkg + ":")

@@ -14,8 +14,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// TestPictureOfPass checks that the pictures of ARCHITECTURE.md show the launches of
-// a pass over a large batch, in order.
+// TestPictureOfPass checks that the pictures of ARCHITECTURE.md show the launches of a pass over a
+// large batch, in their order.
 func TestPictureOfPass(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "ARCHITECTURE.md"))
 	require.NoError(t, err)

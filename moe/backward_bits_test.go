@@ -25,9 +25,9 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// TestBackwardAccumulate checks that every format of a weight's gradient has the
-// bits that follow from the FP32 gradient: bf16 is the FP32 value rounded, and
-// accumulating is one FP32 addition to the old value.
+// TestBackwardAccumulate checks that every format of a weight's gradient has the bits that follow
+// from the FP32 gradient: a bf16 gradient is the rounded FP32 gradient, and an accumulated gradient
+// is the old value plus the FP32 gradient, one FP32 addition.
 func TestBackwardAccumulate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -62,7 +62,7 @@ func checkAccumulate(t *testing.T, tr *trial.Trial) {
 
 	for _, b := range []moe.BackwardArgs{wide, narrow} {
 		b.DW1.Accumulate, b.DW2.Accumulate, b.DRouter.Accumulate = true, true, true
-		// The old values are the gradient itself, times about -3.
+		// The old values are about -3 times the gradient.
 		for _, name := range []string{"DW1", "DW2", "DRouter"} {
 			old := exact[name].F32
 			var bits []byte
@@ -104,8 +104,8 @@ func narrowed(v []float32) []uint16 {
 	return out
 }
 
-// TestBackwardTimings checks that the bits do not depend on when asynchronous work
-// completes or how warps interleave.
+// TestBackwardTimings checks that the bits depend neither on when asynchronous work completes nor
+// on how warps interleave.
 func TestBackwardTimings(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -126,8 +126,7 @@ func TestBackwardTimings(t *testing.T) {
 	}
 }
 
-// TestBackwardPoints checks that every tiling gives the same bits, also in repeated
-// passes.
+// TestBackwardPoints checks that every tiling gives the same bits, and that repeated passes do.
 func TestBackwardPoints(t *testing.T) {
 	for _, c := range []moe.Config{
 		{Hidden: 192, Intermediate: 192, NumExperts: 4, TopK: 2},
@@ -159,8 +158,8 @@ func checkBackwardPoints(t *testing.T, c moe.Config) {
 	}
 }
 
-// TestBackwardReplay checks that a captured training step, forward and backward in
-// one workspace, computes new tokens and a new routing from the same buffers.
+// TestBackwardReplay captures a training step, forward and backward in one workspace. It checks
+// that a replay computes new tokens with a new routing in the same buffers.
 func TestBackwardReplay(t *testing.T) {
 	const tokens = 100
 	tr := trialOn(t, testDevice(t), tiny, tokens)
@@ -193,9 +192,9 @@ func TestBackwardReplay(t *testing.T) {
 	}
 }
 
-// TestBitsOfEachBackwardKernel is TestBitsOfEachKernel for backward. dH, A' and the
-// gradients of the scores contain approximate functions. The second device gets
-// them from the first, and everything computed from them must have the same bits.
+// TestBitsOfEachBackwardKernel is TestBitsOfEachKernel for backward. Approximate functions compute
+// dH, A' and the gradients of the scores. The second device gets these from the first. All results
+// that follow from them must have the same bits.
 func TestBitsOfEachBackwardKernel(t *testing.T) {
 	for _, c := range []struct {
 		tokens int
@@ -235,8 +234,8 @@ func (b backwardBench) forward() {
 	}
 }
 
-// want runs backward on both devices for the named gradients only, and returns the
-// passes' buffers.
+// want runs backward on both devices for only the named gradients, and returns the buffers of the
+// passes.
 func (b backwardBench) want(names ...string) (x, y moe.BackwardArgs) {
 	for i, tr := range []*trial.Trial{b.a, b.b} {
 		pass := tr.Back
@@ -267,8 +266,9 @@ func (b backwardBench) again(pass moe.BackwardArgs, kernels ...registry.Any) {
 	require.NoError(b.t, b.b.Stream().Synchronize(testContext(b.t)))
 }
 
-// near checks that bf16 values differ by at most two units in the last place. It ignores values that
-// are negligible next to the largest: a product with a factor close to zero has few correct digits.
+// near checks that the bf16 values of the region name differ by at most two units in the last
+// place. It ignores values that are tiny compared to the largest value: a product with a factor
+// close to zero has few correct digits.
 func (b backwardBench) near(name string) {
 	x, y := b.region(b.a, name), b.region(b.b, name)
 	for i := 0; i < len(x); i += 2 {
@@ -278,7 +278,7 @@ func (b backwardBench) near(name string) {
 	}
 }
 
-// weights checks DH, then dW1 and dW2 from the same dH and A'.
+// weights checks dH, and dW1 and dW2 computed from the same dH and A'.
 func (b backwardBench) weights() {
 	x, y := b.want("DW1", "DW2", "DScores")
 	require.Equal(b.t, b.region(b.b, "pairs"), b.region(b.a, "pairs"), "pairs")
@@ -296,7 +296,7 @@ func (b backwardBench) weights() {
 	sameGradients(b.t, other, got, "weights")
 }
 
-// tokens checks dX~ from the same dH and gradients of the logits, then dX from the
+// tokens checks dX~ computed from the same dH and gradients of the logits, and dX computed from the
 // same dX~.
 func (b backwardBench) tokens() {
 	x, y := b.want("DX")
@@ -311,7 +311,7 @@ func (b backwardBench) tokens() {
 // inF32 is the mode of the bench's gradients.
 var inF32 = gradient.Mode{F32: true}
 
-// router checks dW_r from the same gradients of the logits.
+// router checks dW_r computed from the same gradients of the logits.
 func (b backwardBench) router() {
 	x, y := b.want("DRouter")
 	b.give("dlogits")

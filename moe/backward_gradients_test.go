@@ -24,8 +24,8 @@ func withBackward(t testing.TB, tr *trial.Trial, weights moe.Type) trial.Results
 	return saved
 }
 
-// checkBackward compares every gradient with the reference, rounded where the
-// kernels round.
+// checkBackward compares every gradient with the reference, both without rounding and with the
+// rounding of the kernels.
 func checkBackward(t testing.TB, tr *trial.Trial, b moe.BackwardArgs, saved trial.Results, routed bool) {
 	t.Helper()
 	for _, rounding := range []reference.Rounding{reference.Unrounded, reference.Rounded} {
@@ -55,8 +55,8 @@ func wanted(b *moe.BackwardArgs) map[string]*moe.Tensor {
 	return map[string]*moe.Tensor{"DX": &b.DX, "DScores": &b.DScores, "DW1": &b.DW1.Tensor, "DW2": &b.DW2.Tensor, "DRouter": &b.DRouter.Tensor}
 }
 
-// sameGradients checks that two passes have the same bits in every gradient, and
-// reports the first difference.
+// sameGradients checks that two passes have the same bits in every gradient. It reports the first
+// difference.
 func sameGradients(t testing.TB, want, got map[string]trial.Values, format string, args ...any) {
 	t.Helper()
 	require.Len(t, got, len(want), format, args)
@@ -77,8 +77,8 @@ func sameGradients(t testing.TB, want, got map[string]trial.Values, format strin
 	}
 }
 
-// backwardSizes covers the edges: the least width, odd numbers of tiles, one
-// expert, one slot, experts without tokens, one token.
+// backwardSizes covers edge cases: the least width, odd numbers of tiles, one expert, one slot,
+// experts without tokens, one token.
 var backwardSizes = []struct {
 	tokens int
 	config moe.Config
@@ -123,8 +123,8 @@ func expertsBackward(b moe.BackwardArgs) moe.BackwardArgs {
 	return b
 }
 
-// TestBackwardExperts checks that BackwardExperts accepts any ids: ids out of range
-// get no gradients, and each repetition of an id counts.
+// TestBackwardExperts checks that BackwardExperts accepts all ids: ids out of range get no
+// gradients, and repeated ids count each time.
 func TestBackwardExperts(t *testing.T) {
 	for i, c := range []moe.Config{
 		{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 3},
@@ -169,8 +169,8 @@ func withRouting(t testing.TB, tr *trial.Trial, tokens int) trial.Results {
 	return saved
 }
 
-// TestBackwardOneExpert routes all tokens to one expert. The weight gradients of
-// the other experts become zero, or keep their values if gradients are added.
+// TestBackwardOneExpert routes all tokens to one expert. The weight gradients of the other experts
+// become zero, or keep their values if gradients accumulate.
 func TestBackwardOneExpert(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 5, TopK: 1}
 	tokens := dw.SplitRows + 70
@@ -201,7 +201,7 @@ func TestBackwardOneExpert(t *testing.T) {
 	expert := 2 * c.Intermediate * c.Hidden
 	require.Equal(t, make([]uint16, 3*expert), dw1[:3*expert], "experts without tokens")
 
-	// Adding must not change them, whatever values they have.
+	// A pass that accumulates must not change them, whatever values they have.
 	require.NoError(t, tr.PoisonGradients(b))
 	require.NoError(t, s.Fill32(at(b.DW1.Tensor, 2*3*expert), 0, int64(expert)/2))
 	b.DW1.Accumulate, b.DW2.Accumulate = true, true
@@ -216,8 +216,9 @@ func TestBackwardOneExpert(t *testing.T) {
 
 func at(of moe.Tensor, bytes int) driver.DevicePtr { return of.Ptr + driver.DevicePtr(bytes) }
 
-// TestBackwardFrozen checks that each gradient computed alone has the same bits as
-// among all, takes fewer launches, and leaves other buffers unchanged.
+// TestBackwardFrozen checks three properties of a pass with a single wanted gradient: the gradient
+// has the same bits as in a pass with all gradients, the pass has fewer launches, and it leaves
+// other buffers unchanged.
 func TestBackwardFrozen(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 90)
 	withBackward(t, tr, moe.BF16)

@@ -30,11 +30,11 @@ var packedRows = []struct {
 	{"Kimi-K2-EP-8", moe.Config{Hidden: 7168, Intermediate: 2048, NumExperts: 48, TopK: 8}, []int{1, 8, 64, 256}},
 }
 
-// BenchmarkPacked measures layers of packed weights, with units, and layers of plain weights.
-// A graph has a whole pass of each of four layers, twice, so that no layer's weights are in
-// the L2 cache. It reports the time of a pass and, of the bytes of the touched experts, the
-// share of an H200's bandwidth. A pass over units must have the bits of a pass that unpacks
-// the weights and runs the kernels of plain weights.
+// BenchmarkPacked measures layers of packed weights, with units, and layers of plain weights. A
+// graph has a whole pass of each of four layers, twice, so that no layer's weights are in the L2
+// cache. The benchmark reports the time of a pass, and the bandwidth of reading the weights of the
+// chosen experts as a share of an H200's bandwidth. A pass over units must have the bits of a pass
+// that unpacks the weights and runs the kernels of plain weights.
 func BenchmarkPacked(b *testing.B) {
 	skipUnlessGPU(b)
 	for _, row := range packedRows {
@@ -120,7 +120,7 @@ func sameWithoutUnits(b *testing.B, tr *trial.Trial, f moe.ForwardArgs) {
 	require.True(b, slices.Equal(outputs[0], outputs[1]), "O with units and without differ")
 }
 
-// fillExperts repeats a part of random weights over W1 and W2.
+// fillExperts fills W1 and W2 with copies of the same random weights.
 func fillExperts(b *testing.B, s driver.Stream, c moe.Config, w *moe.Weights) {
 	const rows, columns = 1024, 1024
 	bits := reference.NewNormal(3, reference.ScaleWeight).Values(rows * columns)

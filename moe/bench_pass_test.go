@@ -12,8 +12,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// benchmarkPass measures a pass on a GPU and reports the median of 24 repeats as ms/pass.
-// Compare two layers by several runs in turns (-count): under load a chip's clock changes.
+// benchmarkPass measures a pass on a GPU and reports the median of 24 repeats as ms/pass. A chip's
+// clock changes under load, so compare two layers by several runs in turns (-count).
 func benchmarkPass(b *testing.B, tr *trial.Trial, pass func() error) {
 	for b.Loop() {
 		times, err := trial.Measure(b.Context(), testDevice(b), tr.Stream(), 200*time.Millisecond, 24, pass)
@@ -22,7 +22,7 @@ func benchmarkPass(b *testing.B, tr *trial.Trial, pass func() error) {
 	}
 }
 
-// benchmarkPasses measures forward and backward, which writes gradients of the given type.
+// benchmarkPasses measures forward, and backward with weight gradients of the given type.
 func benchmarkPasses(b *testing.B, c moe.Config, gradients moe.Type, accumulate bool) {
 	tr := newTrial(b, c, c.TokensHint, 1)
 	require.NoError(b, tr.PrepareBackward(17, gradients))
@@ -123,8 +123,8 @@ func BenchmarkGradients(b *testing.B) {
 	}
 }
 
-// BenchmarkRoute measures routing alone, for several kinds of scores, with and without
-// writing the logits. Long names of kinds are published models.
+// BenchmarkRoute measures only routing, for several kinds of scores, with and without writing the
+// logits. Long names of kinds are names of published models.
 func BenchmarkRoute(b *testing.B) {
 	skipUnlessGPU(b)
 	for _, kind := range []struct {
@@ -157,8 +157,8 @@ func BenchmarkRoute(b *testing.B) {
 	}
 }
 
-// BenchmarkForwardHost measures the host time of a pass with the same buffers, and with
-// other buffers each time, which need new tensor maps, as micro-batches do.
+// BenchmarkForwardHost measures the host time of a pass with the same buffers, and with other
+// buffers each time. Other buffers need new tensor maps, as in micro-batches.
 func BenchmarkForwardHost(b *testing.B) {
 	dev, tr := faultyTrial(b, testDevice(b), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}, 24)
 	defer tr.Close()

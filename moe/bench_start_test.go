@@ -46,8 +46,8 @@ func BenchmarkNew(b *testing.B) {
 	})
 }
 
-// BenchmarkCompile compiles a layer's kernels one after another and in parallel.
-// Set CUDA_CACHE_DISABLE=1, or the driver's own cache answers.
+// BenchmarkCompile compiles a layer's kernels one after another and in parallel. Set
+// CUDA_CACHE_DISABLE=1. Otherwise the driver's own cache has the machine code.
 func BenchmarkCompile(b *testing.B) {
 	dev, err := gpu.Of(testDevice(b))
 	require.NoError(b, err)

@@ -23,19 +23,20 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// assembler replaces ptxas on another machine.
+// assembler replaces ptxas on another machine. It is a device that names ptxas as the producer of
+// its machine code.
 type assembler struct{ *faulty.Device }
 
 func (assembler) Producer() string { return "ptxas 13.0.88" }
 
-// carried is a device that accepts the code of that assembler, as driver/cuda
-// accepts ptxas's.
+// carried is a device that accepts the machine code of an assembler, as driver/cuda accepts the
+// code of ptxas.
 type carried struct{ *faulty.Device }
 
 func (carried) Accepts(producer string) bool { return producer == assembler{}.Producer() }
 
-// TestStartFromABundleMadeElsewhere checks that a layer starts without compilations
-// from a bundle that was made without a device.
+// TestStartFromABundleMadeElsewhere makes a bundle without a device. It checks that a layer starts
+// from the bundle without compilations.
 func TestStartFromABundleMadeElsewhere(t *testing.T) {
 	ctx := context.Background()
 	f := fill(t)
@@ -79,9 +80,9 @@ func TestStartFromABundleMadeElsewhere(t *testing.T) {
 	}
 }
 
-// TestStartFromARefusedBundle checks that machine code in a read-only bundle that
-// the device refuses is ignored: each start compiles the kernel, because the result
-// cannot be stored.
+// TestStartFromARefusedBundle checks that New ignores machine code in a read-only bundle if the
+// device refuses it. Each start compiles the kernel, because a read-only bundle cannot store the
+// result.
 func TestStartFromARefusedBundle(t *testing.T) {
 	ctx := context.Background()
 	f := fill(t)
@@ -109,8 +110,8 @@ func TestStartFromARefusedBundle(t *testing.T) {
 	assert.Empty(t, s.warnings)
 }
 
-// TestWarmWithPtxas checks that every kernel of a layer assembles to an image that
-// an entry can hold.
+// TestWarmWithPtxas checks that ptxas assembles every kernel of a layer to an image that an entry
+// can hold.
 func TestWarmWithPtxas(t *testing.T) {
 	ctx := context.Background()
 	by, err := jit.Ptxas(ctx, "sm_90a")

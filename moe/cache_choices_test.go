@@ -36,8 +36,8 @@ func other(t testing.TB, product spec.ProductID) gemm.Tiling {
 	return gemm.Tiling{}
 }
 
-// tuned returns a choice as tuning stores it. An empty digest means the digest of
-// the present kernels.
+// tuned returns a choice in the format of tuning. An empty digest means the digest of the present
+// kernels.
 func tuned(t testing.TB, product spec.ProductID, p gemm.Tiling, digest string) []byte {
 	t.Helper()
 	if digest == "" {
@@ -54,8 +54,8 @@ func choiceKey(product spec.ProductID) string {
 	return emit.Key(emulated.Target(), smallConfig, product).String()
 }
 
-// TestStoredChoices checks that New uses valid stored choices, reports that, and
-// replaces stale ones by the cost model's.
+// TestStoredChoices checks that New uses valid stored choices and reports their origin, and that it
+// replaces stale ones with the cost model's.
 func TestStoredChoices(t *testing.T) {
 	dev, c := newCounted(t), cache.Open(cache.Options{Dir: t.TempDir()})
 	up, down := other(t, spec.ProductUp), other(t, spec.ProductDown)
@@ -78,7 +78,8 @@ func TestStoredChoices(t *testing.T) {
 		assert.Contains(t, said, "the cost model decides")
 	}
 
-	// Another process creates the same layer, and Sources lists its kernels.
+	// Another process that creates the same layer compiles nothing, and Sources lists the kernels
+	// of the same tilings.
 	forward := forwardOn(t, dev, l)
 	again := startWith(t, dev, &warnings{}, moe.WithCache(c))
 	assert.Zero(t, again.compiled)
@@ -89,14 +90,14 @@ func TestStoredChoices(t *testing.T) {
 	require.NoError(t, jit.Warm(t.Context(), c, dev.Target().Arch, sources, jit.WarmOptions{By: dev}))
 	assert.Equal(t, before, dev.Count(faulty.Compile), "Sources are what New compiled")
 
-	// Without tuning only the cost model chooses; the bits are the same.
+	// Without tuning the cost model chooses all tilings; the bits are the same.
 	alone := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithoutTuning())
 	assert.Equal(t, def.Text(), alone.layer.Tilings())
 	assert.Equal(t, autotune.CostModel.String(), alone.layer.ChosenBy()["up"])
 	assert.Empty(t, alone.warnings)
 	assert.Equal(t, forward, forwardOn(t, dev, alone.layer))
 
-	// A nil file or a nil cache counts as no source.
+	// A nil file and a nil cache are wrong sources.
 	for _, none := range []interface {
 		GetChoice(key string) (value []byte, ok bool)
 	}{nil, (*autotune.File)(nil), (*cache.Cache)(nil)} {
@@ -112,8 +113,8 @@ func TestStoredChoices(t *testing.T) {
 	assert.Len(t, given.layer.ChosenBy(), 2, "without backward")
 }
 
-// TestChoicesFromAFile checks that all ranks that read one file use the same
-// tilings, whatever their caches contain.
+// TestChoicesFromAFile checks that all ranks that read one file use the same tilings, whatever
+// choices their caches have.
 func TestChoicesFromAFile(t *testing.T) {
 	f := autotune.NewFile()
 	up := other(t, spec.ProductUp)

@@ -19,8 +19,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// TestStartWithoutPermission checks that any missing permission in a cache's
-// directory costs compilations and one warning.
+// TestStartWithoutPermission checks that a start succeeds if a permission is missing in a cache's
+// directory. It only compiles more, and logs one warning.
 func TestStartWithoutPermission(t *testing.T) {
 	if !cachetest.AsUser(t) {
 		return
@@ -76,8 +76,8 @@ func TestStartWithoutPermission(t *testing.T) {
 	})
 }
 
-// TestStartOnAFullDisk checks that a start on a full disk succeeds with one
-// warning, and that the next start with space has none.
+// TestStartOnAFullDisk checks that a start on a full disk succeeds with one warning, and that the
+// next start on a disk with space has no warning.
 func TestStartOnAFullDisk(t *testing.T) {
 	disk, inside := cachetest.OnDisk(t, 96<<10)
 	if !inside {
@@ -85,7 +85,7 @@ func TestStartOnAFullDisk(t *testing.T) {
 	}
 	f := fill(t)
 	dir := filepath.Join(disk, "cache")
-	for range 2 { // the second start finds the entries that were stored
+	for range 2 { // the second start finds the entries of the first
 		dev := newCounted(t)
 		s := start(t, dev, cache.Options{Dir: dir})
 		assert.Positive(t, s.compiled)
@@ -102,8 +102,8 @@ func TestStartOnAFullDisk(t *testing.T) {
 	assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
 }
 
-// TestStartOnAReadOnlyDisk checks that the entries of a disk that becomes read-only
-// are still used.
+// TestStartOnAReadOnlyDisk checks that a start uses the entries of a disk that has become
+// read-only.
 func TestStartOnAReadOnlyDisk(t *testing.T) {
 	disk, inside := cachetest.OnDisk(t, 4<<20)
 	if !inside {
@@ -126,8 +126,8 @@ func TestStartOnAReadOnlyDisk(t *testing.T) {
 	assert.Zero(t, start(t, dev, cache.Options{Dir: dir}).compiled)
 }
 
-// TestBitFlips checks that one flipped bit in an entry costs one compilation, for
-// bits sampled over the whole file.
+// TestBitFlips checks that a start after one flipped bit in an entry compiles one kernel. It flips
+// bits in all parts of the file.
 func TestBitFlips(t *testing.T) {
 	f := fill(t)
 	dir := f.copyTo(t)
@@ -152,9 +152,9 @@ func TestBitFlips(t *testing.T) {
 	}
 }
 
-// TestStartWithoutDeviceMemory checks that a device without memory for modules
-// gives an error that says so. The kernels are not compiled again, which would not
-// help, and the cache stays valid: with memory, the next start compiles nothing.
+// TestStartWithoutDeviceMemory checks that a device without memory for modules gives an error with
+// this cause. New does not compile the kernels again, which would not help, and the cache stays
+// valid: with memory, the next start compiles nothing.
 func TestStartWithoutDeviceMemory(t *testing.T) {
 	f := fill(t)
 	for name, kind := range map[string]error{"out of memory": driver.ErrOutOfMemory, "broken": driver.ErrBroken} {

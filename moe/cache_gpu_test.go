@@ -24,15 +24,15 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// Bounds of a start on an H200.
+// These are the longest allowed times of a start on an H200.
 const (
 	coldStart = time.Second
 	warmStart = 30 * time.Millisecond
 )
 
-// TestStartOnGPU starts a layer from an empty cache and then from a full one, and
-// counts the calls of the driver. Set CUDA_CACHE_DISABLE=1, or the driver's own
-// cache shortens the first start.
+// TestStartOnGPU starts a layer from an empty cache and then from a full one, and counts the calls
+// of the driver. Set CUDA_CACHE_DISABLE=1. Otherwise the driver's own cache shortens the first
+// start.
 func TestStartOnGPU(t *testing.T) {
 	if !onGPU() {
 		t.Skip("SONICMOE_DEVICE is not cuda: the times are of a GPU's driver")
@@ -72,8 +72,8 @@ func TestStartOnGPU(t *testing.T) {
 	assert.Empty(t, w.said)
 }
 
-// startOnGPU creates a layer as a new process would. It returns the time and the driver's
-// calls that this took.
+// startOnGPU creates a layer as in a new process. It returns the layer, the time of the start, and
+// the number of calls of each function of the driver.
 func startOnGPU(t *testing.T, dev driver.Device, c moe.Config, from *cache.Cache, w *warnings) (*moe.Layer, time.Duration, map[string]int64) {
 	jit.Forget(dev)
 	before, at := cuda.Calls(dev), time.Now()
@@ -90,8 +90,8 @@ func startOnGPU(t *testing.T, dev driver.Device, c moe.Config, from *cache.Cache
 
 var bundle = flag.String("bundle", "", "a `file` for TestBundleOnGPU, made with \"warmup fill -row '7B n=256' -export FILE\"")
 
-// TestBundleOnGPU starts a layer from a bundle that ptxas filled, without and with
-// a directory of its own, and counts the calls of the driver.
+// TestBundleOnGPU starts a layer from a bundle with machine code of ptxas, without and with a
+// separate cache directory. It counts the calls of the driver.
 func TestBundleOnGPU(t *testing.T) {
 	if !onGPU() {
 		t.Skip("SONICMOE_DEVICE is not cuda: the emulated device does not load machine code of ptxas")

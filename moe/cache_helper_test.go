@@ -62,8 +62,7 @@ type started struct {
 	warnings []string
 }
 
-// start creates a layer as a new process would: nothing is loaded, and the cache is
-// opened again.
+// start creates a layer as in a new process: nothing is loaded, and start opens the cache again.
 func start(t testing.TB, dev *faulty.Device, o cache.Options) started {
 	t.Helper()
 	w := &warnings{}
@@ -71,8 +70,8 @@ func start(t testing.TB, dev *faulty.Device, o cache.Options) started {
 	return startWith(t, dev, w, moe.WithCache(cache.Open(o)))
 }
 
-// startWith creates the layer without the kernels of backward and of small batches,
-// which load like all others.
+// startWith creates the layer without the kernels of backward and of small batches, because these
+// load in the same way.
 func startWith(t testing.TB, dev *faulty.Device, w *warnings, opts ...moe.Option) started {
 	t.Helper()
 	jit.Forget(dev)
@@ -82,7 +81,7 @@ func startWith(t testing.TB, dev *faulty.Device, w *warnings, opts ...moe.Option
 	return started{l, int(dev.Count(faulty.Compile)), w.said}
 }
 
-// forwardOn runs a training pass of the layer, always over the same random tensors.
+// forwardOn runs a training pass of the layer. The random tensors are the same in each call.
 func forwardOn(t testing.TB, dev *faulty.Device, l *moe.Layer) trial.Results {
 	t.Helper()
 	tr, err := trial.New(dev, l, 16, 1, 6)

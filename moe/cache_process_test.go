@@ -23,12 +23,11 @@ import (
 	"sonicmoe/moe"
 )
 
-// compileTime is the time of a compilation in a child process, similar to a
-// driver's.
+// compileTime is the time of a compilation in a child process. A driver needs a similar time.
 const compileTime = 20 * time.Millisecond
 
-// TestStartAsChild is the body of a child process. When its input closes, it starts
-// a layer and reports the result. Its role is the cache directory.
+// TestStartAsChild is the body of a child process. It starts a layer when its input closes, and
+// reports the result. Its role is the cache directory.
 func TestStartAsChild(t *testing.T) {
 	dir := child.Role()
 	if dir == "" {
@@ -74,9 +73,9 @@ func newStarting(t *testing.T, dir string) *starting {
 	return c
 }
 
-// TestSixteenProcesses checks that sixteen processes (six with -short) that start
-// at once on one empty cache leave one valid entry for each key, with hardly any
-// double compilation and no error.
+// TestSixteenProcesses checks that sixteen processes (six with -short) that start at once on one
+// empty cache leave one valid entry for each key. There are hardly any double compilations and no
+// errors.
 func TestSixteenProcesses(t *testing.T) {
 	f, dir := fill(t), t.TempDir()
 	processes := 16
@@ -122,15 +121,15 @@ func checkClean(t *testing.T, f filled, dir string) {
 	assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
 }
 
-// TestKilledStarts checks that a start that is killed at any time leaves whole
-// entries or none, and that the next start completes the cache.
+// TestKilledStarts checks that a start that is killed at any time leaves no partial entries, and
+// that the next start completes the cache.
 func TestKilledStarts(t *testing.T) {
 	f := fill(t)
 	for i := range attack.Rounds(10, 150) {
 		dir := t.TempDir()
 		c := newStarting(t, dir)
 		require.NoError(t, c.in.Close())
-		// A start takes about the start of a process and one compilation.
+		// A start takes about as long as the start of a process and one compilation.
 		time.Sleep(time.Duration(i%10) * compileTime / 2)
 		require.NoError(t, c.cmd.Process.Kill())
 		_ = c.cmd.Wait() // killed, or finished before

@@ -137,7 +137,7 @@ func rewrite(f func(whole []byte) []byte) func(testing.TB, string, []byte) {
 	}
 }
 
-// fileDamages lists damages of the file of "down" among those of other kernels.
+// fileDamages lists damages of the file of "down". The files of other kernels stay valid.
 func fileDamages(size int) []damage {
 	all := []damage{
 		{"empty", rewrite(func([]byte) []byte { return nil })},
@@ -167,7 +167,7 @@ func fileDamages(size int) []damage {
 	return all
 }
 
-// TestDamagedFiles checks that a damaged file costs one compilation and one
+// TestDamagedFiles checks that a start with a damaged file compiles one kernel and logs one
 // warning, and that the next start finds a complete cache.
 func TestDamagedFiles(t *testing.T) {
 	f := fill(t)
@@ -182,16 +182,16 @@ func TestDamagedFiles(t *testing.T) {
 
 			recompiled := []string{"down"}
 			if d.name == "of another key" {
-				recompiled = append(recompiled, "count") // its file was moved to the place of "down"
+				recompiled = append(recompiled, "count") // the damage moved its file to the path of "down"
 			}
 			f.checkRepair(t, dev, dir, recompiled, 1)
 		})
 	}
 }
 
-// checkRepair starts twice: the first start compiles the named kernels and gives
-// one warning for each damage, the second compiles nothing. The results are those
-// of the undamaged cache.
+// checkRepair starts twice. The first start must compile the named kernels and log one warning for
+// each damage. The second must compile nothing. The results must be the results of the undamaged
+// cache.
 func (f filled) checkRepair(t *testing.T, dev *faulty.Device, dir string, recompiled []string, warned int) {
 	t.Helper()
 	s := start(t, dev, cache.Options{Dir: dir})
@@ -213,9 +213,8 @@ func (f filled) checkRepair(t *testing.T, dev *faulty.Device, dir string, recomp
 	assert.Empty(t, s.warnings)
 }
 
-// TestRefusedMachineCode checks an entry that is intact but has unusable machine
-// code, from a broken assembler or written by hand. It costs no more than a damaged
-// file.
+// TestRefusedMachineCode checks starts with a valid entry whose machine code is unusable, from a
+// broken assembler or written by hand. They compile and warn as with a damaged file.
 func TestRefusedMachineCode(t *testing.T) {
 	f := fill(t)
 	for _, test := range []struct {
@@ -276,8 +275,8 @@ func TestUnwritableDirectory(t *testing.T) {
 	}
 }
 
-// TestDirectoryReplacedByFile checks that a directory that disappears during the
-// program costs no more than that.
+// TestDirectoryReplacedByFile checks a start whose cache directory has been replaced by a file. It
+// compiles all kernels, with one warning.
 func TestDirectoryReplacedByFile(t *testing.T) {
 	f := fill(t)
 	dev, w := newCounted(t), &warnings{}

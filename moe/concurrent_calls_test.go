@@ -23,13 +23,13 @@ import (
 	"sonicmoe/moe"
 )
 
-// user is the state of one goroutine: its own call, buffers and workspace of a
-// layer, and a stream that it may share with other users.
+// user is the state of one goroutine: its own call, buffers and workspace of a layer, and a stream.
+// Other users may have the same stream.
 type user struct {
 	name   string
 	trial  *trial.Trial
 	stream driver.Stream
-	want   [2][32]byte // the digests of a training pass and an inference pass that ran alone
+	want   [2][32]byte // the digests of a training pass and an inference pass without other users
 }
 
 func newUser(t testing.TB, name string, dev driver.Device, l *moe.Layer, tokens int, s driver.Stream) user {
@@ -48,8 +48,8 @@ func (u user) passes() [2]moe.ForwardArgs {
 	return [2]moe.ForwardArgs{u.trial.Args, u.trial.Inference()}
 }
 
-// hammer runs the user's passes repeatedly; every pass must have the bits that it
-// had alone.
+// hammer runs the user's passes repeatedly. Every pass must have the bits that it has without other
+// users.
 func (u user) hammer(ctx context.Context, rounds int) error {
 	for round := range rounds {
 		f := round % 2
@@ -85,8 +85,8 @@ type sizedConfig struct {
 	config moe.Config
 }
 
-// fourWidths returns four layers that differ in every size. Under the race detector
-// they are as small as possible, so that a round takes a third of a second.
+// fourWidths returns four layers that differ in every size. Under the race detector they are as
+// small as possible, so that a round takes only a third of a second.
 func fourWidths() []sizedConfig {
 	if raceDetector {
 		return []sizedConfig{
@@ -104,9 +104,8 @@ func fourWidths() []sizedConfig {
 	}
 }
 
-// TestManyLayersAtOnce runs four layers of different widths on four streams, with
-// two goroutines for each. The full 1,000 rounds are for a GPU, or for a long run
-// with a -timeout of an hour.
+// TestManyLayersAtOnce runs four layers of different widths on four streams, with two goroutines
+// for each. All 1,000 rounds run only on a GPU, or in a long run with a -timeout of an hour.
 func TestManyLayersAtOnce(t *testing.T) {
 	dev := testDevice(t)
 	var users []user
@@ -114,7 +113,7 @@ func TestManyLayersAtOnce(t *testing.T) {
 		l := newLayer(t, dev, c.config, moe.WithoutBackward())
 		s := newStream(t, dev)
 		for g := range 2 {
-			// Both users have different inputs, so that mixed buffers are detected.
+			// The users of a layer have different inputs, so that the test detects mixed buffers.
 			users = append(users, newUser(t, fmt.Sprintf("layer %d goroutine %d", i, g), dev, l, c.tokens+g, s))
 		}
 	}
@@ -129,8 +128,8 @@ func TestTwoCallsOfOneLayer(t *testing.T) {
 	hammer(t, []user{newUser(t, "one", dev, l, 20, newStream(t, dev)), newUser(t, "two", dev, l, 70, newStream(t, dev))}, rounds(6))
 }
 
-// everyDevice returns every GPU of the driver, or two emulated devices if the tests
-// run without a GPU.
+// everyDevice returns all GPUs of the driver, or two emulated devices if the tests run without a
+// GPU.
 func everyDevice(t testing.TB) (list []driver.Device) {
 	if onGPU() {
 		var err error
@@ -152,9 +151,8 @@ func everyDevice(t testing.TB) (list []driver.Device) {
 	return list
 }
 
-// TestSeveralDevices runs the same layer on every device at once, first with one
-// goroutine for each device, then with one goroutine that queues on all devices
-// before it waits.
+// TestSeveralDevices runs the same layer on all devices at once. First each device has one
+// goroutine. Then one goroutine queues on all devices before it waits.
 func TestSeveralDevices(t *testing.T) {
 	devices := everyDevice(t)
 	if len(devices) < 2 {
@@ -214,8 +212,8 @@ func TestConcurrentCalls(t *testing.T) {
 	require.NoError(t, g.Wait())
 }
 
-// TestCallInUse checks that if two goroutines use a call at once, one of them gets
-// an error and the other's pass is complete.
+// TestCallInUse checks that if two goroutines use a call at the same time, one of them gets an
+// error, and the pass of the other is complete.
 func TestCallInUse(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 10)
 	inside, leave := make(chan struct{}), make(chan struct{})
@@ -233,8 +231,8 @@ func TestCallInUse(t *testing.T) {
 	require.NoError(t, tr.Run(testContext(t), tr.Args))
 }
 
-// TestConcurrentBackwards checks that several calls of a layer at once, each on its
-// own stream, do not affect each other.
+// TestConcurrentBackwards checks that concurrent calls of a layer, each on its own stream, do not
+// affect each other.
 func TestConcurrentBackwards(t *testing.T) {
 	var g errgroup.Group
 	l := trialOn(t, testDevice(t), tiny, 1).Layer

@@ -15,14 +15,14 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// TestPassesInSequence queues passes of all kinds and sizes one after another,
-// in one workspace and with the same memory for the routing. A kernel may start
-// while the last kernels of the previous pass still run. There must be no race, and
-// each pass must have the bits that it has alone.
+// TestPassesInSequence queues passes of all kinds and sizes one after another, in one workspace and
+// with the same memory for the routing. A kernel may start while the last kernels of the previous
+// pass still run. The test checks that there is no race, and that each pass has the bits that it
+// has without other passes.
 func TestPassesInSequence(t *testing.T) {
 	for i, c := range []moe.Config{
 		{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Lists: true},
-		{Hidden: 144, Intermediate: 48, NumExperts: 12, TopK: 9, RouterBias: true, Bias: true, SharedExperts: 1, SharedGate: true}, // some slots are loaded later by the sum
+		{Hidden: 144, Intermediate: 48, NumExperts: 12, TopK: 9, RouterBias: true, Bias: true, SharedExperts: 1, SharedGate: true}, // the sum loads some slots later
 		fp16(moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 6, TopK: 3, InOut: true, Logits: moe.F32}),                      // this layer has no kernels for a single token
 		{Hidden: 16, Intermediate: 16, NumExperts: 40, TopK: 1},                                                                    // the router's sums do not fit the memory of Y
 	} {
@@ -56,7 +56,7 @@ func passesBehindEachOther(t *testing.T, dev driver.Device, layer *moe.Layer) {
 	defer memory.Free()
 	args := all.Args
 	args.Workspace = all.Back.Workspace
-	// The experts and scores of passes with a given routing, which no pass writes.
+	// These are the experts and scores of passes with a given routing. No pass writes them.
 	experts, scores, tokens := memory.Tensor(args.ExpertIDs.Shape), memory.Tensor(args.Scores.Shape), memory.Tensor(c.ListShapes(most, most*c.TopK).ExpertIDs)
 	require.NoError(t, memory.Err())
 	require.NoError(t, s.Copy(experts.Ptr, args.ExpertIDs.Ptr, experts.Shape.Bytes()))

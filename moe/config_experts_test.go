@@ -25,11 +25,11 @@ func TestKindsOfExperts(t *testing.T) {
 		func(c *moe.Config) {
 			c.SharedExperts, c.Bias, c.Activation, c.Alpha, c.Limit = 2, true, spec.SwiGLUOAI, 1.702, 0.7
 		},
-		func(c *moe.Config) { // Llama-4's
+		func(c *moe.Config) { // the kind of Llama 4
 			c.ScoreOnInput, c.Score, c.InOut, c.SharedExperts = true, spec.Sigmoid, true, 1
 		},
-		// From here on others of the same kinds, and those of TestCombinations, which
-		// -short leaves out.
+		// The other layers have the same kinds, or kinds of TestCombinations. -short leaves them
+		// out.
 		func(c *moe.Config) { c.Limit = 0.5 },
 		func(c *moe.Config) { c.Bias, c.GateUp, c.Intermediate = true, spec.Apart, 192 },
 		func(c *moe.Config) { c.Activation, c.GateUp = spec.GeGLUTanh, spec.Interleaved },
@@ -64,7 +64,7 @@ func TestKindsOfExperts(t *testing.T) {
 		change(&c)
 		for g, grad := range []moe.Type{moe.BF16, moe.F32} {
 			if testing.Short() && g > 0 || !onGPU() && !kt.Long() && !testing.Short() && g != i%2 {
-				continue // one type of gradients or the other, in turns
+				continue // 16-bit and FP32 gradients in turns
 			}
 			t.Run(fmt.Sprintf("%v %v", c, grad), func(t *testing.T) {
 				tr := newTrial(t, c, tokens, 6, moe.WithDecode(40))
@@ -76,7 +76,7 @@ func TestKindsOfExperts(t *testing.T) {
 				require.NoError(t, err)
 				decoded := forward(t, tr, few)
 				require.Equal(t, saved.O[:40*c.Hidden], decoded.O[:40*c.Hidden], "few tokens give the bits of many")
-				require.NoError(t, tr.Run(testContext(t), tr.Args)) // backward's H
+				require.NoError(t, tr.Run(testContext(t), tr.Args)) // H for backward
 				require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
 				checkBackward(t, tr, tr.Back, saved, true)
 			})

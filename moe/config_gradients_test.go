@@ -12,9 +12,9 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// TestWithGradients checks that a layer has only the kernels of the gradient modes
-// that it names, that these kernels give the bits of a layer with all modes, and
-// that Backward refuses other modes before it queues anything.
+// TestWithGradients checks that a layer has only the kernels of the named gradient modes, that
+// these kernels give the bits of a layer with all modes, and that Backward refuses other modes
+// before it queues anything.
 func TestWithGradients(t *testing.T) {
 	c := tiny
 	c.SharedExperts = 1
@@ -64,8 +64,7 @@ func TestWithGradients(t *testing.T) {
 	wantArgError(t, err, "WithGradients")
 }
 
-// TestWithGradientsTwice checks that the modes of several WithGradients options are
-// combined.
+// TestWithGradientsTwice checks that a layer has the modes of all its WithGradients options.
 func TestWithGradientsTwice(t *testing.T) {
 	sources, err := tools.Sources(driver.H200(), tiny, moe.WithGradients(moe.BF16, true), moe.WithGradients(moe.F32, true))
 	require.NoError(t, err)
@@ -78,8 +77,8 @@ func TestWithGradientsTwice(t *testing.T) {
 	require.ElementsMatch(t, []string{"moe_dw1_add", "moe_dw1_add_f32"}, names)
 }
 
-// TestWithoutBackward checks that a layer without backward has fewer kernels and
-// the same O, and that the error of Backward names the option.
+// TestWithoutBackward checks that a layer without backward has fewer kernels and the same O, and
+// that the error of Backward names the option.
 func TestWithoutBackward(t *testing.T) {
 	with, without := trialOn(t, testDevice(t), tiny, 70), trialOn(t, testDevice(t), tiny, 70, moe.WithoutBackward())
 	require.Equal(t, forward(t, with, with.Args), forward(t, without, without.Args))

@@ -12,9 +12,9 @@ import (
 	"sonicmoe/moe"
 )
 
-// TestLoRA compares layers with adapters with the reference: every layout of weights, ranks
-// of one wgmma step, of one k-tile and of two, and packed base weights. Zeros in the second
-// factors give the bits of the layer without the adapter.
+// TestLoRA compares layers with adapters with the reference. The layers have all layouts of
+// weights, ranks of one wgmma step, of one k-tile and of two k-tiles, and packed base weights. With
+// zeros in the second factors a layer must have the bits of the layer without the adapter.
 func TestLoRA(t *testing.T) {
 	base, tokens := moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 5, TopK: 2}, 150
 	if testing.Short() {
@@ -28,7 +28,7 @@ func TestLoRA(t *testing.T) {
 		func(c *moe.Config) {
 			c.LoRARank, c.GateUp, c.Bias, c.Intermediate = 128, spec.Apart, true, 192
 		},
-		// From here on those that -short leaves out.
+		// -short leaves out the other layers.
 		func(c *moe.Config) { c.LoRARank, c.GateUp = 8, spec.Interleaved },
 		func(c *moe.Config) { c.LoRARank, c.Activation, c.SharedExperts, c.SharedGate = 64, spec.ReLU2, 1, true },
 		func(c *moe.Config) {
@@ -70,7 +70,8 @@ func TestLoRA(t *testing.T) {
 	}
 }
 
-// forwardAdapted returns the results of a new layer. It leaves out factors that the layer lacks.
+// forwardAdapted returns the results of a new layer. It leaves out factors that the layer does not
+// have.
 func forwardAdapted(t *testing.T, c moe.Config, tokens int, x []uint16, w reference.Weights) trial.Results {
 	if c.LoRARank == 0 {
 		w.LoraA1, w.LoraB1, w.LoraB3, w.LoraA2, w.LoraB2 = nil, nil, nil, nil, nil
@@ -82,7 +83,7 @@ func forwardAdapted(t *testing.T, c moe.Config, tokens int, x []uint16, w refere
 	return forward(t, tr, tr.Args)
 }
 
-// TestLoRAErrors checks that wrong adapters and passes that lack a factor are refused.
+// TestLoRAErrors checks that New refuses wrong adapters, and that passes refuse missing factors.
 func TestLoRAErrors(t *testing.T) {
 	c := moe.Config{Hidden: 64, Intermediate: 32, NumExperts: 4, TopK: 2}
 	for _, wrong := range []struct {

@@ -14,11 +14,11 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// TestPackedRandom draws layers of every packed format: widths, experts, orders of gate and
-// up, activations, weights, and batches from 1 to 512 tokens. It checks that O has the bits of
-// the layer of plain weights, with units and without, for routed tokens and for given experts
-// that repeat, lie outside, and leave most experts empty. Long runs take 200 layers a format:
-// 20 sizes, and 10 times weights and tokens of each.
+// TestPackedRandom draws layers of every packed format: widths, experts, orders of gate and up,
+// activations, weights, and batches of 1 to 512 tokens. It checks that O has the bits of the layer
+// of plain weights. It checks passes with units and without, routed tokens, and given experts that
+// repeat, are out of range, or leave most experts empty. Long runs draw 200 layers of each format:
+// 20 sizes, each 10 times with other weights and tokens.
 func TestPackedRandom(t *testing.T) {
 	sizes, draws := 1, 2
 	switch {
@@ -36,7 +36,7 @@ func TestPackedRandom(t *testing.T) {
 				c.Weights = ""
 				plain := newLayer(t, testDevice(t), c, moe.WithoutBackward(), moe.WithDecode(300))
 				for range draws {
-					tokens := 1 + r.IntN(1<<r.IntN(10)) // small batches as often as large ones
+					tokens := 1 + r.IntN(1<<r.IntN(10)) // small batches are as frequent as large ones
 					checkRandom(t, r, packed, plain, tokens)
 				}
 			}

@@ -16,8 +16,8 @@ import (
 	"sonicmoe/moe/internal/fragments"
 )
 
-// packedLayers are small layers with packed weights: groups and blocks at edges, all layouts
-// of gate and up, biases, shared experts, lists, and more experts than a ballot.
+// packedLayers are small layers with packed weights. They have partial groups and blocks, all
+// layouts of gate and up, biases, shared experts, lists, and more experts than a ballot has bits.
 var packedLayers = []moe.Config{
 	{Hidden: 160, Intermediate: 96, NumExperts: 6, TopK: 2, Weights: "mxfp4"},
 	{Hidden: 96, Intermediate: 224, NumExperts: 40, TopK: 3, Weights: "mxfp4", GateUp: spec.Interleaved, Bias: true, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7},
@@ -37,8 +37,8 @@ var packedLayers = []moe.Config{
 	{Hidden: 96, Intermediate: 64, NumExperts: 5, TopK: 2, Weights: "int4-g32", Type: moe.F16, Logits: moe.F16},
 }
 
-// plainTwin returns a trial of the layer with plain weights, on the same tokens and the
-// values of the same weights.
+// plainTwin returns a trial of the layer with plain weights. It has the same tokens, and the
+// unpacked values of the same weights.
 func plainTwin(t *testing.T, tr *trial.Trial, dev driver.Device, opts ...moe.Option) *trial.Trial {
 	c := tr.Layer.Config()
 	c.Weights = ""
@@ -48,8 +48,8 @@ func plainTwin(t *testing.T, tr *trial.Trial, dev driver.Device, opts ...moe.Opt
 	return plain
 }
 
-// TestPackedForward checks that a packed layer has the bits of the layer of plain weights on
-// the values that the codes mean, for small and large batches.
+// TestPackedForward checks, for small and large batches, that a packed layer has the bits of the
+// layer of plain weights with the unpacked values.
 func TestPackedForward(t *testing.T) {
 	layers, batches := packedLayers, []int{512, 200, 65, 33, 7, 2, 1}
 	if testing.Short() {
@@ -74,8 +74,8 @@ func TestPackedForward(t *testing.T) {
 	}
 }
 
-// forwardOf runs a forward pass of the first tokens on poisoned outputs. The scores end with
-// these tokens, the other results have poison after them.
+// forwardOf runs a forward pass of the first tokens on poisoned outputs. It cuts the scores after
+// these tokens. The other results still have the poison after them.
 func forwardOf(t testing.TB, tr *trial.Trial, f moe.ForwardArgs, tokens int) trial.Results {
 	f, err := f.Tokens(tokens)
 	require.NoError(t, err)
@@ -84,7 +84,8 @@ func forwardOf(t testing.TB, tr *trial.Trial, f moe.ForwardArgs, tokens int) tri
 	return r
 }
 
-// TestPackedGiven checks given experts: some without tokens, ids that repeat and ids outside.
+// TestPackedGiven checks given experts: some have no tokens, some ids repeat, and some are out of
+// range.
 func TestPackedGiven(t *testing.T) {
 	for _, d := range timedDevices(t) {
 		t.Run(d.name, func(t *testing.T) {
@@ -115,7 +116,7 @@ func TestPackedGiven(t *testing.T) {
 	}
 }
 
-// TestPackedList checks a list of tokens and experts.
+// TestPackedList checks passes over a list of tokens and experts.
 func TestPackedList(t *testing.T) {
 	const tokens = 40
 	dev, c := testDevice(t), packedLayers[4]
@@ -142,8 +143,8 @@ func TestPackedList(t *testing.T) {
 	require.Equal(t, outputs[1], outputs[0])
 }
 
-// TestPackedBackward checks that DX and the other gradients have the bits of the layer of
-// plain weights, and that gradients of packed weights are refused.
+// TestPackedBackward checks that all gradients have the bits of the layer of plain weights, and
+// that Backward refuses gradients of packed weights.
 func TestPackedBackward(t *testing.T) {
 	for i, c := range packedLayers {
 		if testing.Short() && i > 1 || c.Lists {
@@ -177,7 +178,7 @@ func TestPackedBackward(t *testing.T) {
 	}
 }
 
-// TestPackedArguments checks the errors of packed tensors, which name the tensor.
+// TestPackedArguments checks that the errors of wrong packed tensors name the tensor.
 func TestPackedArguments(t *testing.T) {
 	tr := trialOn(t, testDevice(t), packedLayers[2], 3, moe.WithoutBackward(), moe.WithoutDecode())
 	for _, tt := range []struct {
@@ -213,7 +214,8 @@ func TestPackedArguments(t *testing.T) {
 	assert.Empty(t, plain.Normal().Weights)
 }
 
-// TestPackedSizes checks the bytes of packed weights and of their values in the workspace.
+// TestPackedSizes checks the number of bytes of packed weights and of their values in the
+// workspace.
 func TestPackedSizes(t *testing.T) {
 	plain := moe.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8}
 	weights := int64(3 * 2048 * 768 * 128)
@@ -236,8 +238,8 @@ func TestPackedSizes(t *testing.T) {
 	}
 }
 
-// TestPackedUnits checks that passes over units have the bits of passes that unpack, for
-// small batches and for a large one, in which the units are not read.
+// TestPackedUnits checks that passes over units have the bits of passes that unpack. It checks
+// small batches, and a large batch, which does not read the units.
 func TestPackedUnits(t *testing.T) {
 	for i, c := range packedLayers {
 		if testing.Short() && i != 1 && i != 3 && i != 6 || !fragments.Suits(c) {
@@ -274,7 +276,8 @@ func TestPackedUnits(t *testing.T) {
 }
 
 // TestPackedUnitsMedium checks which batches of a layer without WithDecode read units: small
-// ones, and larger ones up to 256 rows an expert. All have the bits of the unpacked weights.
+// batches, and larger ones up to 256 rows an expert. All have the bits of passes over the unpacked
+// weights.
 func TestPackedUnitsMedium(t *testing.T) {
 	dev, c := testDevice(t), moe.Config{Hidden: 64, Intermediate: 64, NumExperts: 2, TopK: 2, Weights: "mxfp4"}
 	l, err := moe.New(t.Context(), dev, c, moe.WithoutCache(), moe.WithoutBackward())

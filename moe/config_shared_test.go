@@ -19,9 +19,9 @@ func sharedGradients(b *moe.BackwardArgs) []*moe.Gradient {
 	return []*moe.Gradient{&b.DSharedW1, &b.DSharedW3, &b.DSharedW2, &b.DSharedGate}
 }
 
-// TestFrozenSharedExperts checks that shared experts with frozen weights cost only
-// the launches that dX needs, and that a gradient computed alone has the same bits
-// as among all.
+// TestFrozenSharedExperts checks that shared experts with frozen weights have only the launches
+// that dX needs, and that a gradient of a pass with a single wanted gradient has the bits that it
+// has in a pass with all gradients.
 func TestFrozenSharedExperts(t *testing.T) {
 	tr := newTrial(t, withShared, 150, 6)
 	withBackward(t, tr, moe.BF16)
@@ -58,8 +58,7 @@ func TestFrozenSharedExperts(t *testing.T) {
 	require.Equal(t, gate, bits(tr.Back.DSharedGate.Tensor), "the gate's without the others")
 }
 
-// TestAddSharedGradients checks that gradients of shared experts can be
-// accumulated.
+// TestAddSharedGradients checks that gradients of shared experts can accumulate.
 func TestAddSharedGradients(t *testing.T) {
 	tr := newTrial(t, withShared, 100, 6)
 	withBackward(t, tr, moe.F32)
@@ -81,8 +80,8 @@ func TestAddSharedGradients(t *testing.T) {
 	}
 }
 
-// TestSharedKernels checks that kernels of shared experts have names of their own,
-// and that Sources lists them.
+// TestSharedKernels checks that kernels of shared experts have separate names, and that Sources
+// lists them.
 func TestSharedKernels(t *testing.T) {
 	tr := newTrial(t, withShared, 200, 6, moe.WithoutDecode())
 	names := tr.Layer.Kernels()
@@ -109,8 +108,8 @@ func TestSharedKernels(t *testing.T) {
 	require.Subset(t, names, observed)
 }
 
-// TestWrongSharedExperts checks that missing tensors of shared experts are named in
-// the error, and that they are refused in layers without shared experts.
+// TestWrongSharedExperts checks that the errors of missing tensors of shared experts name the
+// tensor, and that layers without shared experts refuse such tensors.
 func TestWrongSharedExperts(t *testing.T) {
 	tr, plain := newTrial(t, withShared, 20, 6), newTrial(t, tiny, 20, 6)
 	withBackward(t, tr, moe.BF16)

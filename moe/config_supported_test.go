@@ -12,8 +12,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// TestCheckRefusesWhatKernelsLack checks that combinations that no kernel computes
-// are refused by name, and that supported layers are accepted.
+// TestCheckRefusesWhatKernelsLack checks that the errors for combinations that no kernel computes
+// name the field, and that Check accepts supported layers.
 func TestCheckRefusesWhatKernelsLack(t *testing.T) {
 	good := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 32, TopK: 16}
 	tests := []struct {

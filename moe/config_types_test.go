@@ -90,8 +90,8 @@ func combinations() (list []moe.Config) {
 	return list
 }
 
-// sampled returns count combinations, spread over all from the first to the last four.
-// Neighbours in the list differ in biases and type, so both alternate.
+// sampled returns count combinations of list, spread evenly over it. Neighbours in the list differ
+// in biases and type, so the samples alternate in both.
 func sampled(list []moe.Config, count int) (part []moe.Config) {
 	for i := range count {
 		part = append(part, list[i*(len(list)-4)/(count-1)/4*4+i%4])
@@ -99,8 +99,8 @@ func sampled(list []moe.Config, count int) (part []moe.Config) {
 	return part
 }
 
-// TestCombinations checks 20 of the combinations, with -short 4, on a GPU 40; long
-// runs check all of them on the emulated device.
+// TestCombinations checks 20 of the combinations; with -short it checks 4, on a GPU 40. Long runs
+// check all of them on the emulated device.
 func TestCombinations(t *testing.T) {
 	list := combinations()
 	require.Len(t, list, 160)
@@ -118,9 +118,8 @@ func TestCombinations(t *testing.T) {
 	}
 }
 
-// fp16Layers cover everything with code of its own for fp16: the router's epilogue
-// and FromLogits, lists, rounding, shared experts, both orders of weights, FP32
-// router weights.
+// fp16Layers cover all kernels with separate code for fp16: the router's epilogue and FromLogits,
+// lists, rounding, shared experts, both orders of weights, FP32 router weights.
 var fp16Layers = []moe.Config{
 	{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 3},
 	{Hidden: 128, Intermediate: 64, NumExperts: 40, TopK: 5, Score: spec.Sigmoid, Renormalize: spec.RenormSum, SharedExperts: 2, SharedGate: true},
@@ -142,8 +141,8 @@ func TestFP16(t *testing.T) {
 	}
 }
 
-// TestOverflow checks that values beyond fp16 become infinite, with their sign, in
-// exactly the rows where PyTorch's do; bf16 holds them.
+// TestOverflow checks that values beyond fp16 become infinite, with their sign, in exactly the rows
+// where PyTorch's do. They stay finite in bf16.
 func TestOverflow(t *testing.T) {
 	for _, tt := range []struct {
 		element moe.Type
@@ -153,7 +152,7 @@ func TestOverflow(t *testing.T) {
 		const tokens = 3
 		s := c.Shapes(tokens)
 		full := func(n int64, x float64) []uint16 { return slices.Repeat([]uint16{bitsOf(tt.element, x)}, int(n)) }
-		// Tokens are 8, 8 and 2^-6; rows of W2 alternate between 1 and -1.
+		// Tokens have the values 8, 8 and 2^-6. Rows of W2 alternate between 1 and -1.
 		x, w2 := full(s.X.Elements(), 8), full(s.W2.Elements(), 1)
 		copy(x[2*c.Hidden:], full(int64(c.Hidden), 0x1p-6))
 		for i := range w2 {
@@ -178,8 +177,8 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// TestScoresOfDB2 checks that db2 multiplies scores rounded to the layer's type:
-// fp16 has no scores below 2^-25 or above 65504, whatever dO is.
+// TestScoresOfDB2 checks that db2 multiplies scores rounded to the layer's type. In fp16, scores
+// below 2^-25 become 0 and scores above 65504 infinite, for every dO.
 func TestScoresOfDB2(t *testing.T) {
 	scores := []float32{0x1p-26, 0.5, 0x1p17}
 	for element, rounded := range map[moe.Type][]float64{moe.F16: {0, 0.5, math.Inf(1)}, moe.BF16: {0x1p-26, 0.5, 0x1p17}} {

@@ -16,12 +16,12 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// widths end inside tiles of 64, inside blocks of 8 tokens or rows, or are smaller
-// than a block.
+// widths are widths d and n that end inside tiles of 64, end inside blocks of 8 tokens or rows, or
+// are smaller than a block.
 var widths = [][2]int{{144, 80}, {208, 48}, {80, 32}, {16, 112}, {336, 176}, {272, 240}, {32, 32}}
 
-// uneven are layers with code of their own for the end of a width: biases, layouts,
-// shared experts with a gate, FP32 routers, scores on the input, lists.
+// uneven are layers with separate code for the end of a width: biases, layouts, shared experts with
+// a gate, FP32 routers, scores on the input, lists.
 var uneven = []moe.Config{
 	{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 2},
 	{Hidden: 208, Intermediate: 48, NumExperts: 5, TopK: 2, GateUp: spec.Interleaved, Bias: true, SharedExperts: 3, SharedGate: true},
@@ -34,9 +34,9 @@ var uneven = []moe.Config{
 	{Hidden: 128, Intermediate: 16, NumExperts: 4, TopK: 2, GateUp: spec.Apart},
 }
 
-// TestWidths checks layers whose widths are not multiples of 64, forward and
-// backward, on the emulated device; with -short 2 of them, in long runs 10
-// combinations more, on a GPU 40.
+// TestWidths checks layers whose widths are not multiples of 64, forward and backward, on the
+// emulated device. With -short it checks 2 of them. Long runs also check 10 combinations, a run on
+// a GPU 40.
 func TestWidths(t *testing.T) {
 	list := uneven
 	switch combined := combinations(); {
@@ -56,8 +56,8 @@ func TestWidths(t *testing.T) {
 	}
 }
 
-// TestWidthsTimings checks that their bits do not depend on when asynchronous work
-// completes or how warps interleave, and that nothing races.
+// TestWidthsTimings checks that the bits of such layers depend neither on when asynchronous work
+// completes nor on how warps interleave, and that there are no races.
 func TestWidthsTimings(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -91,9 +91,8 @@ func TestWidthsTimings(t *testing.T) {
 	}
 }
 
-// TestWidthsInfinities checks that the padding after a width is 0 and has no
-// effect: infinities of a row keep their place and sign, where a product with 0
-// would give NaN.
+// TestWidthsInfinities checks that the padding after a width is 0 and has no effect: infinities of
+// a row keep their place and sign. A product of an infinity with a 0 of the padding would give NaN.
 func TestWidthsInfinities(t *testing.T) {
 	c := moe.Config{Hidden: 144, Intermediate: 80, NumExperts: 2, TopK: 1, Activation: spec.ReLU, Score: spec.Sigmoid}
 	const tokens = 3
@@ -130,7 +129,7 @@ func TestWidthsInfinities(t *testing.T) {
 		require.NoError(t, moe.Write(tr.Stream(), tr.Back.DO, do))
 		w2 := full(s.W2.Elements(), 1)
 		require.NoError(t, moe.Write(tr.Stream(), tr.Args.W2, w2))
-		b := expertsBackward(tr.Back) // the router's gradient of an infinity is NaN
+		b := expertsBackward(tr.Back) // an infinity makes the router's gradient NaN
 		require.NoError(t, tr.PoisonGradients(b))
 		require.NoError(t, tr.Call().BackwardExperts(tr.Stream(), b))
 		require.NoError(t, tr.Stream().Synchronize(testContext(t)))

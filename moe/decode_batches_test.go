@@ -21,9 +21,9 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// decodeConfigs are layers with all layouts of gate and up, both formats of logits,
-// and both types. Some have more experts than a wgmma of the router covers, sums of
-// more tiles than a ring has stages, or more than one chain of logits.
+// decodeConfigs are layers with all layouts of gate and up, both formats of logits, and both types.
+// Some have more experts than one wgmma of the router covers, sums over more tiles than a ring has
+// stages, or more than one chain of logits.
 var decodeConfigs = []moe.Config{
 	{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2},
 	{Hidden: 192, Intermediate: 128, NumExperts: 16, TopK: 8, GateUp: spec.Interleaved},
@@ -32,40 +32,40 @@ var decodeConfigs = []moe.Config{
 	{Hidden: 192, Intermediate: 64, NumExperts: 4, TopK: 2, GateUp: spec.Apart, Bias: true},
 	{Hidden: 128, Intermediate: 128, NumExperts: 4, TopK: 2, InOut: true, Activation: spec.GeGLUErf},
 	{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Activation: spec.ReLU2, Bias: true},
-	// For a single token, each SM has several items of weights, and the last two
-	// pairs of strips repeat rows.
+	// In a pass over a single token, each SM has several items of weights, and the last two pairs
+	// of strips repeat rows.
 	{Hidden: 192, Intermediate: 320, NumExperts: 20, TopK: 16, RouterBias: true, SharedExperts: 1, SharedGate: true},
 	{Hidden: 1152, Intermediate: 192, NumExperts: 12, TopK: 8, Bias: true, SharedExperts: 1},
 	fp16(moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 16, TopK: 8, GateUp: spec.Interleaved, Bias: true}),
 	fp16(moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 20, TopK: 5, InOut: true, SharedExperts: 1, SharedGate: true}),
-	// These widths end inside tiles, and inside the two k-tiles of a stage for a
-	// single token.
+	// These widths end inside tiles, and inside the two k-tiles of a stage in a pass over a single
+	// token.
 	{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 2, GateUp: spec.Interleaved, Bias: true},
 	{Hidden: 208, Intermediate: 48, NumExperts: 20, TopK: 16, SharedExperts: 3, SharedGate: true},
 	fp16(moe.Config{Hidden: 336, Intermediate: 176, NumExperts: 5, TopK: 2, InOut: true, Bias: true}),
 	{Hidden: 16, Intermediate: 32, NumExperts: 4, TopK: 2, GateUp: spec.Apart, Bias: true},
-	// The router chooses and computes a softmax over all logits, whose sums have
-	// one order.
+	// The router chooses the experts and computes a softmax over all logits. The order of its sums
+	// is fixed.
 	{Hidden: 192, Intermediate: 64, NumExperts: 100, TopK: 6, Score: spec.SoftmaxAll, RouterBias: true},
 	{Hidden: 128, Intermediate: 64, NumExperts: 37, TopK: 3, Score: spec.SoftmaxAll, Logits: moe.F32},
-	// Gate and up are in pairs, or scores multiply the inputs; the router or
-	// another kernel chooses.
+	// Gate and up are in pairs, or scores multiply the inputs. The router or another kernel chooses
+	// the experts.
 	{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 2, InOut: true, GateUp: spec.Interleaved, Bias: true, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 0.7},
 	fp16(moe.Config{Hidden: 208, Intermediate: 112, NumExperts: 5, TopK: 3, InOut: true, GateUp: spec.Interleaved, Bias: true}),
 	{Hidden: 192, Intermediate: 64, NumExperts: 8, TopK: 1, InOut: true, Score: spec.Sigmoid, ScoreOnInput: true, SharedExperts: 1},
 	{Hidden: 128, Intermediate: 80, NumExperts: 6, TopK: 3, ScoreOnInput: true, Activation: spec.SiLU},
 	fp16(moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 6, TopK: 2, InOut: true, GateUp: spec.Interleaved, ScoreOnInput: true}),
-	// For a single token, each SM has a large share, so CTAs of both products do
-	// not fit together.
+	// In a pass over a single token, each SM has a large share, so that CTAs of both products do
+	// not fit on an SM together.
 	{Hidden: 64, Intermediate: 528, NumExperts: 32, TopK: 32},
 }
 
-// TestSmallBatchBits checks that the kernels for small batches give the bits
-// of the kernels for large ones.
+// TestSmallBatchBits checks that the kernels for small batches give the bits of the kernels for
+// large batches.
 func TestSmallBatchBits(t *testing.T) {
 	for i, c := range decodeConfigs {
 		if testing.Short() && i%6 != 1 && i != len(decodeConfigs)-1 {
-			continue // keeps layers with pairs, several items, uneven fp16 widths and scores on the input; TestCombinations and TestRoutingKindsInSmallBatches cover the others
+			continue // with -short only layers with pairs, several items, uneven fp16 widths and scores on the input run; TestCombinations and TestRoutingKindsInSmallBatches cover the others
 		}
 		counts := [][]int{{1, 3, 64, 200}, {8, 33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}, {}, {2}, {2, 65}, {33}, {1, 70}, {1, 20}, {40}, {1, 7}, {1, 40}, {1, 9}, {1, 70}, {33}, {1, 40}, {9}, {4, 65}, {1}}[i]
 		if testing.Short() && len(counts) > 0 {
@@ -91,8 +91,8 @@ func TestSmallBatchBits(t *testing.T) {
 	}
 }
 
-// TestSmallBatchLimit checks the largest small batch of some layers, which is close to
-// the measured one.
+// TestSmallBatchLimit checks the largest small batch of some layers. It is close to the measured
+// largest batch for which the kernels for small batches are faster.
 func TestSmallBatchLimit(t *testing.T) {
 	for _, tt := range []struct{ experts, topK, want int }{
 		{8, 2, 484}, {32, 4, 804}, {32, 8, 402}, {64, 8, 744}, {128, 8, 1368}, {256, 16, 1024}, {512, 10, 2048}, // measured sizes
@@ -102,9 +102,9 @@ func TestSmallBatchLimit(t *testing.T) {
 	}
 }
 
-// TestDecodeKernels checks that a layer has exactly the kernels that its passes may
-// launch: depending on its largest small batch, kernels for a single token, for
-// tiny batches, for ranges, and with wide CTAs.
+// TestDecodeKernels checks that a layer has exactly the kernels that its passes can launch. These
+// depend on its largest small batch: kernels for a single token, for tiny batches, for ranges, and
+// with wide CTAs.
 func TestDecodeKernels(t *testing.T) {
 	c := decodeConfigs[0]
 	wideFrom := decode.WideFrom(c)
@@ -136,9 +136,9 @@ func TestDecodeKernels(t *testing.T) {
 	}
 }
 
-// TestDecodeKernelsAreLaunched checks that passes over small batches launch every
-// kernel that a layer has for them, and no others. The numbers of launches are in
-// the documentation of package kernel.
+// TestDecodeKernelsAreLaunched checks that passes over small batches launch every kernel that a
+// layer has for them, and no others. The documentation of package kernel has the numbers of
+// launches.
 func TestDecodeKernelsAreLaunched(t *testing.T) {
 	plain := []string{"decode-up", "decode-down", "aggregate-early"}
 	chooses := append([]string{"small-batch-logits", "choose"}, plain...)
@@ -149,8 +149,8 @@ func TestDecodeKernelsAreLaunched(t *testing.T) {
 		few    int
 		config moe.Config
 		want   []string
-		// launches has the number of launches of a pass over 1, 2, 9, 65 and 96
-		// tokens, as far as these are small batches.
+		// launches has the number of launches of passes over 1, 2, 9, 65 and 96 tokens, up to the
+		// largest small batch.
 		launches []int
 	}{
 		{"one token", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2}, slices.Concat(chooses, lone), []int{3}},
@@ -215,9 +215,9 @@ func samePass(t *testing.T, want, got *trial.Trial) {
 	kt.SameBits(t, a.O, b.O, "O")
 }
 
-// TestBatchInvariance checks that a token's output does not depend on the rest of
-// the batch: it is the same alone, in another order, in a captured pass, and in a
-// large batch. Long runs on a GPU take 200 batches of up to 2048 of 4096 tokens.
+// TestBatchInvariance checks that a token's output does not depend on the rest of the batch. It is
+// the same for the token without others, in another order, in a captured pass, and in a large
+// batch. Long runs on a GPU draw 200 batches of up to 2048 of 4096 tokens.
 func TestBatchInvariance(t *testing.T) {
 	configs, tokens, most, more := decodeConfigs[:2], 200, 200, 0
 	switch {
@@ -231,14 +231,14 @@ func TestBatchInvariance(t *testing.T) {
 	}
 	for _, c := range configs {
 		t.Run(c.String(), func(t *testing.T) {
-			few := min(moe.FewTokens(c), tokens/2) // the layer's own limit, but the whole batch must be large
+			few := min(moe.FewTokens(c), tokens/2) // the layer's own limit, unless the whole batch would then be small
 			whole := newTrial(t, c, tokens, 6, moe.WithDecode(few), moe.WithoutBackward())
 			require.Contains(t, launched(t, whole), "up")
 			want, err := whole.Results(false)
 			require.NoError(t, err)
 			random := rand.New(rand.NewPCG(1, 2))
 			batches := [][]int{{0}, {77}, {149, 3, 60, 5, 4, 2, 1, 148, 20}, {20, 1, 77, 0, 150}, random.Perm(tokens)[:64]}
-			for range more { // small batch sizes, for each kernel, are as frequent as large ones
+			for range more { // small batches are as frequent as large ones, for each kernel
 				batch := random.Perm(tokens)[:1+random.IntN(most>>random.IntN(8))]
 				batches = append(batches, batch, batch[:1])
 			}
@@ -261,8 +261,8 @@ func TestBatchInvariance(t *testing.T) {
 	}
 }
 
-// partOf returns a trial of some tokens of another trial, and the rows of its
-// output for them.
+// partOf returns a trial of some tokens of another trial, and the rows of the other trial's output
+// for these tokens.
 func partOf(t *testing.T, whole *trial.Trial, tokens []int, of []uint16) (*trial.Trial, []uint16) {
 	var x, o []uint16
 	d := whole.Layer.Config().Hidden
@@ -283,8 +283,8 @@ func captured(t *testing.T, tr *trial.Trial) {
 	require.NoError(t, s.Synchronize(testContext(t)))
 }
 
-// TestDecodeBounds compares passes over small batches with float64, with the same
-// bounds as for large batches. Long runs take every number of tokens up to 257.
+// TestDecodeBounds compares passes over small batches with float64, with the same bounds as for
+// large batches. Long runs check every number of tokens up to 257.
 func TestDecodeBounds(t *testing.T) {
 	numbers := []int{2, 65}
 	if !testing.Short() {
@@ -309,10 +309,9 @@ func TestDecodeBounds(t *testing.T) {
 	}
 }
 
-// TestDecodeGivenExperts checks that the kernels for small batches give the bits of
-// those for large ones if a token has an expert twice or ids are invalid. A
-// captured pass must work with ids that are all invalid, and then with others, in
-// the same buffers.
+// TestDecodeGivenExperts checks that the kernels for small batches give the bits of the kernels for
+// large batches if a token has an expert twice or ids are invalid. A captured pass must work with
+// ids that are all invalid, and then with others, in the same buffers.
 func TestDecodeGivenExperts(t *testing.T) {
 	const tokens = 21
 	c := decodeConfigs[1]

@@ -53,8 +53,8 @@ var wrongs = []wrong{
 	{"Workspace over W2", "Workspace", func(f *moe.ForwardArgs) { f.Workspace.Ptr = f.W2.Ptr }},
 }
 
-// TestArgErrors checks that a wrong buffer gives an *ArgError with its name, that
-// nothing is launched, and that the call works afterwards.
+// TestArgErrors checks that a wrong buffer gives an *ArgError with its name, that the pass launches
+// nothing, and that the call still works.
 func TestArgErrors(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 70)
 	require.NoError(t, tr.Poison())
@@ -111,12 +111,11 @@ func concernsRoute(w wrong) bool {
 }
 
 func concernsExperts(w wrong) bool {
-	// Scores and ids are inputs here, so they may share memory.
+	// Scores and ids are inputs of ForwardExperts, so they may share memory.
 	return w.field != "Router" && w.field != "Router.Ptr" && w.name != "Experts are Scores"
 }
 
-// TestNeighboursAreNoOverlap checks that outputs that touch but share no byte are
-// accepted.
+// TestNeighboursAreNoOverlap checks that a pass accepts outputs that touch but share no byte.
 func TestNeighboursAreNoOverlap(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 64)
 	want := forward(t, tr, tr.Args)
@@ -215,8 +214,8 @@ var wrongBackwards = []struct {
 	{"Workspace over H", "Workspace", func(b *moe.BackwardArgs) { b.Workspace.Ptr = b.H.Ptr }},
 }
 
-// TestBackwardArgErrors checks that a wrong buffer gives an *ArgError with its
-// name, that nothing is launched, and that the call works afterwards.
+// TestBackwardArgErrors checks that a wrong buffer gives an *ArgError with its name, that the pass
+// launches nothing, and that the call still works.
 func TestBackwardArgErrors(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 70)
 	saved := withBackward(t, tr, moe.BF16)

@@ -19,7 +19,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// spoiler makes drawn mistakes in the tensors of a pass.
+// spoiler makes random mistakes in the tensors of a pass.
 type spoiler struct{ *rand.Rand }
 
 // spoil makes some of a pass's tensors and its workspace wrong.
@@ -56,16 +56,16 @@ func (r spoiler) spoil(workspace *moe.Buffer, tensors ...*moe.Tensor) {
 	}
 }
 
-// TestSpoiltArguments makes drawn mistakes in the arguments of both passes. A pass names
-// the field and launches nothing, or accepts what is no mistake, and later passes give the
-// same bits.
+// TestSpoiltArguments makes random mistakes in the arguments of both passes. A pass must name the
+// field and launch nothing, or accept arguments that are valid after all. Later passes must give
+// the same bits.
 func TestSpoiltArguments(t *testing.T) {
 	dev, tr := faultyTrial(t, testDevice(t), tiny, 12)
 	ctx := testContext(t)
 	require.NoError(t, tr.PrepareBackward(3, moe.BF16))
 	want, err := digest(ctx, tr, tr.Stream(), tr.Args)
 	require.NoError(t, err)
-	dev.Discard(true) // accepted addresses may be wild
+	dev.Discard(true) // accepted addresses may be unmapped
 	r, refused := spoiler{rand.New(rand.NewPCG(1, 77))}, 0
 	for i := range attack.Rounds(300, 10_000) {
 		f, b := tr.Args, tr.Back
@@ -92,8 +92,8 @@ func TestSpoiltArguments(t *testing.T) {
 	assert.Equal(t, want, again)
 }
 
-// TestManyLayersLeaveNothing makes and closes devices with a layer. Neither goroutines nor
-// memory grow with their number.
+// TestManyLayersLeaveNothing makes and closes many devices, each with a layer. It checks that
+// goroutines and memory do not grow with the number of devices.
 func TestManyLayersLeaveNothing(t *testing.T) {
 	if onGPU() {
 		t.Skip("counts the emulated device's memory")

@@ -24,9 +24,8 @@ import (
 
 var faultConfig = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}
 
-// TestEveryCallOfForwardFails lets each driver call of a pass fail in turn. Forward
-// must name the call and leave nothing behind, and the same Call must give the
-// right bits afterwards.
+// TestEveryCallOfForwardFails makes each driver call of a pass fail in turn. It checks that Forward
+// names the call and leaves nothing behind, and that the same Call later gives the right bits.
 func TestEveryCallOfForwardFails(t *testing.T) {
 	t.Run("large batches", func(t *testing.T) {
 		everyCallFails(t, 0, 8) // router x, w; up w1, a, h; down a, w2, y
@@ -36,8 +35,8 @@ func TestEveryCallOfForwardFails(t *testing.T) {
 	})
 }
 
-// everyCallFails runs the test for a layer whose small batches have up to decode
-// tokens. wantMaps is the number of tensor maps of a pass.
+// everyCallFails runs the test for a layer whose largest small batch has decode tokens. wantMaps is
+// the number of tensor maps of a pass.
 func everyCallFails(t *testing.T, decode int, wantMaps int64) {
 	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10, moe.WithDecode(decode), moe.WithoutBackward())
 	ctx := limited(t, time.Minute)
@@ -78,8 +77,8 @@ func everyCallFails(t *testing.T, decode int, wantMaps int64) {
 	jit.Forget(dev)
 }
 
-// TestEveryCallOfForwardBreaks checks that after a call breaks the device, every
-// later call of layer and device fails at once with the first cause.
+// TestEveryCallOfForwardBreaks checks that after a call breaks the device, all later calls of the
+// layer and the device fail at once with the first cause.
 func TestEveryCallOfForwardBreaks(t *testing.T) {
 	inner := testDevice(t)
 	for n := int64(1); n <= 13; n++ {
@@ -115,8 +114,7 @@ func TestEveryCallOfNewBreaks(t *testing.T) {
 	}
 }
 
-// TestImpossibleChoice checks that tilings that no kernel can have give errors, not
-// panics.
+// TestImpossibleChoice checks that tilings that no kernel can have give errors and no panics.
 func TestImpossibleChoice(t *testing.T) {
 	good := kernel.Choose(faultConfig, testDevice(t).Target())
 	for _, c := range []struct {
@@ -142,7 +140,7 @@ func TestImpossibleChoice(t *testing.T) {
 			assert.Contains(t, arg.Want, c.want)
 		}
 	}
-	// Fewer stages and any group are legal and give the same bits.
+	// Fewer stages and any group size are valid and give the same bits.
 	tr := newTrial(t, faultConfig, 10, 6, moe.WithoutBackward())
 	want, err := digest(limited(t, time.Minute), tr, tr.Stream(), tr.Args)
 	require.NoError(t, err)
@@ -197,9 +195,8 @@ func checkBroken(t *testing.T, dev driver.Device, s driver.Stream, l *moe.Layer,
 	assert.Less(t, time.Since(start), 5*time.Second, "a broken device answers at once")
 }
 
-// TestKernelFault checks that a kernel that accesses unmapped memory breaks the
-// device permanently. A process cannot use its GPU after that, so on a GPU the test
-// runs itself in a process of its own.
+// TestKernelFault checks that a kernel that accesses unmapped memory breaks the device permanently.
+// A process cannot use its GPU after that, so on a GPU the test runs in a child process.
 func TestKernelFault(t *testing.T) {
 	if onGPU() && child.Role() == "" {
 		out, err := child.Command(t, t.Name(), "may break its GPU").CombinedOutput()
@@ -211,7 +208,7 @@ func TestKernelFault(t *testing.T) {
 			require.NoError(t, dev.Free(f.Workspace.Ptr))
 		},
 		"no such workspace": func(_ *testing.T, _ driver.Device, f *moe.ForwardArgs) {
-			f.Workspace.Ptr = 1 << 44 // not mapped, and so high that tensor maps, which start below it, have valid addresses
+			f.Workspace.Ptr = 1 << 44 // not mapped, but high enough that tensor maps, which start below it, have valid addresses
 		},
 		"freed X": func(t *testing.T, dev driver.Device, f *moe.ForwardArgs) { require.NoError(t, dev.Free(f.X.Ptr)) },
 		"freed O": func(t *testing.T, dev driver.Device, f *moe.ForwardArgs) { require.NoError(t, dev.Free(f.O.Ptr)) },
@@ -246,9 +243,8 @@ func breakable(t *testing.T) driver.Device {
 	return dev
 }
 
-// TestExplain checks that the error of a replayed graph, and of waiting after it,
-// names the Go line, as the error of Forward does. Each kernel is identified by a
-// name of its own.
+// TestExplain checks that the error of a replayed graph, and the error of waiting after it, name
+// the Go line, as the error of Forward does. Each kernel has a different name.
 func TestExplain(t *testing.T) {
 	if onGPU() {
 		t.Skip("a GPU names no line of PTX")
@@ -286,9 +282,8 @@ func TestExplain(t *testing.T) {
 	assert.Equal(t, other, tr.Layer.Explain(other))
 }
 
-// TestEveryCallOfBackwardFails lets each driver call of a pass fail in turn.
-// Backward must name the call, and the same Call must give the right bits
-// afterwards.
+// TestEveryCallOfBackwardFails makes each driver call of a pass fail in turn. It checks that
+// Backward names the call, and that the same Call later gives the right bits.
 func TestEveryCallOfBackwardFails(t *testing.T) {
 	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10)
 	saved := withBackward(t, tr, moe.BF16)

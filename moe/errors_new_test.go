@@ -105,7 +105,7 @@ func TestNewContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Zero(t, dev.Count(faulty.Any), "nothing is started")
 
-	// Cancelled during compilation: New returns while the device still compiles.
+	// Cancelled during compilation, New returns while the device still compiles.
 	ctx, cancel = context.WithCancel(context.Background())
 	release := make(chan bool)
 	dev.Before(func(op faulty.Op) error {
@@ -126,9 +126,8 @@ func TestNewContext(t *testing.T) {
 
 var errInjected = errors.New("injected")
 
-// TestEveryStepFails lets each step of New fail in turn. New must report it, leave
-// nothing on the device and nothing harmful in the cache, and a later New must
-// work.
+// TestEveryStepFails makes each step of New fail in turn. It checks that New reports the failure,
+// leaves nothing on the device and nothing harmful in the cache, and that a later New works.
 func TestEveryStepFails(t *testing.T) {
 	f := fill(t)
 	dev := newCounted(t)
@@ -166,8 +165,8 @@ func TestEveryStepFails(t *testing.T) {
 	}
 }
 
-// TestEveryStepFailsFromTheCache checks that with a full cache a failing step costs
-// one compilation, and New succeeds.
+// TestEveryStepFailsFromTheCache checks that New with a full cache succeeds if a step fails. It
+// compiles one kernel.
 func TestEveryStepFailsFromTheCache(t *testing.T) {
 	f := fill(t)
 	dev := newCounted(t)

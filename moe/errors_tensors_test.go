@@ -15,7 +15,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// argBench runs wrong calls and checks that they have no effect.
+// argBench runs wrong calls and checks that they have no effect on the device and its memory.
 type argBench struct {
 	*testing.T
 	dev   *faulty.Device
@@ -60,8 +60,8 @@ func (p pass) writes(field string) bool {
 	return false
 }
 
-// refused runs a wrong call and checks its error: the field, the value, and what
-// would be right.
+// refused runs a wrong call and checks its error: the field, the wrong value, and the required
+// value.
 func (b argBench) refused(p pass, f moe.ForwardArgs, field, got, want string) {
 	b.Helper()
 	err := p.run(b.trial.Call(), b.trial.Stream(), f)
@@ -73,8 +73,8 @@ func (b argBench) refused(p pass, f moe.ForwardArgs, field, got, want string) {
 	assert.Equal(b, fmt.Sprintf("%s is %s, must be %s", arg.Field, arg.Got, arg.Want), err.Error())
 }
 
-// nothingHappened checks that no wrong call reached the device or changed an
-// output, and that the call still works.
+// nothingHappened checks that wrong calls have neither reached the device nor changed an output,
+// and that the call still works.
 func (b argBench) nothingHappened() {
 	b.Helper()
 	assert.Zero(b, b.dev.Count(faulty.Any), "a wrong call must not reach the device")
@@ -96,7 +96,7 @@ func tensorOf(f *moe.ForwardArgs, field string) *moe.Tensor {
 		"O": &f.O, "H": &f.H, "Scores": &f.Scores, "ExpertIDs": &f.ExpertIDs}[field]
 }
 
-// TestWrongTensors makes every tensor of every pass wrong, in every way.
+// TestWrongTensors makes every tensor of every pass wrong, in each way of spoils.
 func TestWrongTensors(t *testing.T) {
 	b := newArgBench(t)
 	spoils := []struct {
@@ -131,7 +131,7 @@ func TestWrongTensors(t *testing.T) {
 				s.spoil(x)
 				want := strings.ReplaceAll(s.want, "%", right)
 				if field == "X" && s.ptr == "" {
-					want = "bf16 [" // T comes from X itself, so the error cannot name one right shape
+					want = "bf16 [" // T comes from X itself, so the error has no required T
 				}
 				b.refused(p, f, field+s.ptr, s.got, want)
 			}
@@ -140,8 +140,8 @@ func TestWrongTensors(t *testing.T) {
 	b.nothingHappened()
 }
 
-// TestTooManyTokens checks that the number of tokens determines every other shape,
-// and that the error for a too large number names X.
+// TestTooManyTokens checks that the number of tokens determines every other shape, and that the
+// error for a number that is too large names X.
 func TestTooManyTokens(t *testing.T) {
 	b := newArgBench(t)
 	k := int64(b.trial.Layer.Config().TopK)
@@ -152,7 +152,7 @@ func TestTooManyTokens(t *testing.T) {
 			b.refused(p, f, "X", fmt.Sprintf("bf16 [%d 128]", tokens), "bf16 [T 128] with T·K below 2^31")
 		}
 	}
-	// The largest number passes this check, so a later check reports an error.
+	// The largest number is valid, so the error is from a later check.
 	f := b.trial.Args
 	f.X.Shape.Dims[0] = 1<<31/k - 1
 	b.refused(passes[0], f, "Scores", "f32 [24 2]", "f32 [1073741823 2]")
@@ -183,7 +183,7 @@ func TestWrongWorkspace(t *testing.T) {
 	b.nothingHappened()
 }
 
-// addressOf returns the address of an argument's address in f.
+// addressOf returns a pointer to the address of an argument of f.
 func addressOf(f *moe.ForwardArgs, field string) *driver.DevicePtr {
 	if x := tensorOf(f, field); x != nil {
 		return &x.Ptr
@@ -191,8 +191,8 @@ func addressOf(f *moe.ForwardArgs, field string) *driver.DevicePtr {
 	return &f.Workspace.Ptr
 }
 
-// TestOverlaps checks that two arguments that share bytes are refused if and only
-// if one of them is written.
+// TestOverlaps checks that a pass refuses two arguments that share bytes if it writes one of them,
+// and accepts them otherwise.
 func TestOverlaps(t *testing.T) {
 	b := newArgBench(t)
 	b.dev.Discard(true) // the addresses below are not allocated
@@ -246,8 +246,7 @@ func TestNilStream(t *testing.T) {
 	b.nothingHappened()
 }
 
-// TestForeignStream checks that the device of a stream refuses another device's
-// call.
+// TestForeignStream checks that a stream refuses a call of another device.
 func TestForeignStream(t *testing.T) {
 	if onGPU() {
 		t.Skip("needs a second device")

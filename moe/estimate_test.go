@@ -33,7 +33,7 @@ func TestEstimate(t *testing.T) {
 	assert.InDelta(t, 17.7e3, float64(f.Decode), 200)
 }
 
-// TestEstimatePadding compares the padding of uniform routing with random draws.
+// TestEstimatePadding compares the padding of uniform routing with the padding of random routings.
 func TestEstimatePadding(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 160, TopK: 6}
 	const tokens = 4096
@@ -62,8 +62,7 @@ func TestEstimatePadding(t *testing.T) {
 	assert.InDeltaMapValues(t, sums, f.Padding, 0.01)
 }
 
-// TestEstimateHistogram checks that experts, rows and tiles follow from a
-// histogram.
+// TestEstimateHistogram checks the experts, rows and tiles of a histogram.
 func TestEstimateHistogram(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}
 	f, err := moe.Estimate(c, moe.Workload{Histogram: []int{0, 64, 65, 1}})
@@ -77,7 +76,7 @@ func TestEstimateHistogram(t *testing.T) {
 	assert.Zero(t, f.Padding[64]+f.Experts)
 }
 
-// TestEstimateMatchesLayer checks that the estimate's workspace is the layer's.
+// TestEstimateMatchesLayer checks that the estimate has the workspace of the layer.
 func TestEstimateMatchesLayer(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, Logits: moe.F32, SharedExperts: 3, SharedGate: true}
 	dev, err := emulated.New(emulated.Options{Target: driver.H200()})

@@ -10,15 +10,14 @@ import (
 	"sonicmoe/moe"
 )
 
-// This example runs the two passes of a training step. The first saves H. The
-// second computes the gradient of X, and adds the gradient of W2 to an FP32 main
-// gradient. W1 and the router are frozen: their gradients have no buffers and cost
-// nothing.
+// This example runs the two passes of a training step. The first saves H. The second computes the
+// gradient of X, and adds the gradient of W2 to an FP32 main gradient. W1 and the router are
+// frozen: their gradients have no buffers and cost nothing.
 //
-// The layer is the same as in the package's example, and dO is 1 everywhere. By
-// hand: gate and up are 1/16, so A = silu(1/16)/16 = 0.00201. A token's two experts
-// give the same output, and their scores add up to 1. With dA' = 128/16 = 8, dX is
-// 64/16·8·(silu'(1/16)/16 + silu(1/16)) = 2.094.
+// The layer is the layer of the package's example, and dO is 1 everywhere. A calculation by hand:
+// gate and up are 1/16, so A = silu(1/16)/16 = 0.00201. A token's two experts give the same output,
+// and their scores add up to 1. With dA' = 128/16 = 8, dX is 64/16·8·(silu'(1/16)/16 + silu(1/16))
+// = 2.094.
 func ExampleCall_Backward() {
 	dev, err := emulated.New(emulated.Options{})
 	if err != nil {
@@ -49,15 +48,15 @@ func ExampleCall_Backward() {
 	// dW2 of expert 1: 0.00201
 }
 
-// exampleStep runs both passes over three tokens, and gives dX and dW2.
+// exampleStep runs both passes over three tokens, and returns dX and dW2.
 func exampleStep(dev driver.Device, stream driver.Stream, layer *moe.Layer) (dx, dw2 []float32, err error) {
 	const tokens = 3
 	memory := moe.NewArena(dev)
 	defer memory.Free()
 	f := memory.ForwardArgs(layer, tokens)
-	// One workspace does for both passes, and for all layers of a model.
+	// One workspace is enough for both passes, and for all layers of a model.
 	f.Weights, f.Workspace = memory.Weights(layer), memory.Workspace(tokens, layer)
-	b := f.BackwardArgs() // the same buffers, and no gradients yet
+	b := f.BackwardArgs() // the same buffers, without gradients so far
 	b.DO, b.DX = memory.Like(f.O), memory.Like(f.X)
 	b.DW2 = moe.Gradient{Tensor: memory.Gradients(layer, moe.F32).DW2.Tensor, Accumulate: true}
 	if err := errors.Join(memory.Err(), exampleInputs(stream, f)); err != nil {

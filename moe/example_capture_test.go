@@ -10,8 +10,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// examplePass is a layer on the emulated device with a pass over three tokens,
-// inputs and weights filled in; done frees all of it.
+// examplePass returns a layer on the emulated device and a pass over three tokens, with its inputs
+// and weights. done frees all of it.
 func examplePass() (layer *moe.Layer, stream driver.Stream, f moe.ForwardArgs, done func(), err error) {
 	dev, err := emulated.New(emulated.Options{})
 	if err != nil {
@@ -32,9 +32,9 @@ func examplePass() (layer *moe.Layer, stream driver.Stream, f moe.ForwardArgs, d
 	return layer, stream, f, done, errors.Join(memory.Err(), exampleInputs(stream, f))
 }
 
-// This example captures a pass once and launches it as a graph, which is one call
-// of the driver for each pass. The graph reads and writes the buffers of the
-// capture, with their present content.
+// This example captures a pass once and launches it as a graph, which is one call of the driver for
+// each pass. The graph reads and writes the buffers of the capture, with their content at the
+// launch.
 func ExampleCall_Forward_graph() {
 	layer, stream, f, done, err := examplePass()
 	if err != nil {
@@ -68,9 +68,8 @@ func ExampleCall_Forward_graph() {
 	// first output: 0.0000
 }
 
-// Route only chooses experts, and ForwardExperts runs the experts that it is given.
-// In between, the caller may change the choice: here each token uses only its first
-// expert.
+// Route only chooses experts, and ForwardExperts runs given experts. Between the two calls, the
+// caller may change the choice: here each token uses only its first expert.
 func ExampleCall_ForwardExperts() {
 	layer, stream, f, done, err := examplePass()
 	if err != nil {
@@ -86,7 +85,7 @@ func ExampleCall_ForwardExperts() {
 	}
 	fmt.Printf("the router's: %v, %.4f\n", ids, scores)
 	for i := 0; i < len(scores); i += 2 {
-		scores[i], scores[i+1] = 2, 0 // twice the first expert alone
+		scores[i], scores[i+1] = 2, 0 // twice the first expert, without the second
 	}
 	if err := errors.Join(moe.Write(stream, f.Scores, scores), call.ForwardExperts(stream, f), moe.Read(stream, f.O, o)); err != nil {
 		fmt.Println(err)

@@ -10,8 +10,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// Two passes of one layer are in flight, each on its own stream. They share the
-// layer and its weights, but each has its own Call, tensors and workspace.
+// Two passes of one layer run at the same time, each on its own stream. They share the layer and
+// its weights, but each has its own Call, tensors and workspace.
 func ExampleLayer_NewCall() {
 	ctx := context.Background()
 	dev, err := emulated.New(emulated.Options{})
@@ -40,7 +40,7 @@ func ExampleLayer_NewCall() {
 		f := memory.ForwardArgs(layer, 2+i) // two tokens, then three
 		f.H, f.Weights, f.Workspace = moe.Tensor{}, weights, memory.Workspace(2+i, layer)
 		if err := errors.Join(memory.Err(), exampleInputs(stream, f), stream.Synchronize(ctx)); err != nil {
-			fmt.Println(err) // the weights are for both: neither pass begins before they are there
+			fmt.Println(err) // both passes read the weights: neither begins before they are written
 			return
 		}
 		streams[i], passes[i] = stream, f
@@ -64,9 +64,8 @@ func ExampleLayer_NewCall() {
 	// [0 1 1 2 2 3]
 }
 
-// This example creates a layer with given tilings, such as another process's
-// Layer.Tilings. Products without a given tiling keep the choice of tuning or of
-// the cost model.
+// This example creates a layer with given tilings, such as another process's Layer.Tilings.
+// Products without a given tiling keep the tiling of tuning or of the cost model.
 func ExampleWithTilings() {
 	dev, err := emulated.New(emulated.Options{})
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"sonicmoe/moe"
 )
 
-// Three tokens through a layer of four experts, on the emulated device; for a
-// GPU take open.Device(ctx, "cuda").
+// This example runs three tokens through a layer of four experts on the emulated device. For a GPU,
+// use open.Device(ctx, "cuda").
 //
-// Token t is 1 in column t, and the router's weights send it to the experts t
-// and t+1. All other weights are 1/16, so every expert gives the same.
+// Token t is 1 in column t, and the router's weights send it to the experts t and t+1. All other
+// weights are 1/16, so all experts give the same output.
 func Example() {
 	ctx := context.Background()
 	dev, err := emulated.New(emulated.Options{})

@@ -8,8 +8,8 @@ import (
 	"sonicmoe/moe/internal/registry"
 )
 
-// Regions returns the parts of a workspace that later kernels read, by name: offset
-// and size in bytes.
+// Regions returns the parts of a workspace that later kernels read, by name. Each has an offset and
+// a size in bytes.
 func (l *Layer) Regions(tokens int) map[string][2]int64 {
 	w, c := l.workspace(l.work(tokens)), l.of.Config
 	rows := int64(tokens) * int64(c.TopK)
@@ -24,11 +24,11 @@ func (l *Layer) Regions(tokens int) map[string][2]int64 {
 	}
 }
 
-// RunKernel queues one kernel again with the arguments of its last launch, which
-// was part of f. It does nothing for a kernel that has not run.
+// RunKernel queues one kernel again with the arguments of its last launch, which was in the pass of
+// f. It does nothing for a kernel that has not run.
 func (c *Call) RunKernel(k registry.Any, s driver.Stream, f ForwardArgs) (bool, error) {
 	if p := k.Product(); p == kernel.UpProduct || p == kernel.DownProduct {
-		// Only the plan zeroes the tile counters.
+		// In a pass only the plan sets the tile counters to 0.
 		w := c.layer.workspace(c.layer.work(int(f.X.Shape.Dims[0])))
 		if err := s.Fill32(at(f.Workspace.Ptr, w.tickets), 0, 2); err != nil {
 			return true, err
@@ -37,8 +37,8 @@ func (c *Call) RunKernel(k registry.Any, s driver.Stream, f ForwardArgs) (bool, 
 	return c.launchers[k].Again(s)
 }
 
-// BackwardRegions returns the parts of a backward workspace that later kernels
-// read, by name: offset and size in bytes. Some of them share memory.
+// BackwardRegions returns the parts of a backward workspace that later kernels read, by name. Each
+// has an offset and a size in bytes. Some of them share memory.
 func (l *Layer) BackwardRegions(tokens int) map[string][2]int64 {
 	w, g := l.backwardWorkspace(l.work(tokens)), l.of.Gradients(tokens, BF16)
 	rows := int64(tokens) * int64(l.of.TopK)
@@ -52,8 +52,8 @@ func (l *Layer) BackwardRegions(tokens int) map[string][2]int64 {
 	}
 }
 
-// RunBackwardKernel queues one kernel again with the arguments of its last launch,
-// which was part of b.
+// RunBackwardKernel queues one kernel again with the arguments of its last launch, which was in the
+// pass of b.
 func (c *Call) RunBackwardKernel(k registry.Any, s driver.Stream, b BackwardArgs) error {
 	w := c.layer.backwardWorkspace(c.layer.work(int(b.X.Shape.Dims[0])))
 	switch k.Product() {
@@ -70,8 +70,8 @@ func (c *Call) RunBackwardKernel(k registry.Any, s driver.Stream, b BackwardArgs
 	return err
 }
 
-// BackwardPieces returns the offsets of the pieces of a backward workspace. Of
-// pieces that share memory it has the first.
+// BackwardPieces returns the offsets of the pieces of a backward workspace. It leaves out a piece
+// that has the memory of an earlier piece.
 func (l *Layer) BackwardPieces(tokens int) map[string]int64 {
 	w := l.backwardWorkspace(l.work(tokens))
 	pieces := map[string]int64{

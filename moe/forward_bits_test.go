@@ -20,11 +20,10 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// TestBitsOfEachKernel gives each kernel the same inputs on two devices: the device
-// under test (a GPU, or the emulator with early timing) and an emulator whose
-// asynchronous work completes at random times. All bits must agree, except in
-// results of approximate functions: scores must agree within 1e-5, and A within one
-// step of bf16.
+// TestBitsOfEachKernel gives each kernel the same inputs on two devices. One is the device under
+// test: a GPU, or the emulator whose asynchronous work completes early. The other is an emulator
+// whose asynchronous work completes at random times. All bits must agree, except in results of
+// approximate functions: scores must agree within 1e-5, and A within one step of bf16.
 func TestBitsOfEachKernel(t *testing.T) {
 	for i, c := range []struct {
 		tokens int

@@ -16,8 +16,8 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// TestForwardTimings checks that the bits do not depend on when asynchronous work
-// completes or how warps interleave.
+// TestForwardTimings checks that the bits depend neither on when asynchronous work completes nor on
+// how warps interleave.
 func TestForwardTimings(t *testing.T) {
 	for _, tokens := range []int{1, 150} {
 		var first trial.Results
@@ -37,8 +37,8 @@ func TestForwardTimings(t *testing.T) {
 	}
 }
 
-// TestForwardPoints checks that every tiling of up and down gives the same bits,
-// and that these are right.
+// TestForwardPoints checks that every tiling of up and down gives the same bits, and that these are
+// correct.
 func TestForwardPoints(t *testing.T) {
 	for _, c := range []moe.Config{
 		tiny,
@@ -119,8 +119,8 @@ func TestNoTokens(t *testing.T) {
 	}
 }
 
-// TestReplay checks that a captured pass computes new tokens and new router weights
-// from the same buffers.
+// TestReplay checks that a replay of a captured pass computes new tokens with new router weights in
+// the same buffers.
 func TestReplay(t *testing.T) {
 	const tokens = 100
 	tr := trialOn(t, testDevice(t), tiny, tokens, moe.WithoutDecode(), moe.WithoutBackward())
@@ -149,7 +149,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// givenRouting returns ids and scores of a caller.
+// givenRouting returns ids and scores that a caller could choose.
 func givenRouting(c moe.Config, tokens int) (ids []int32, scores []float32) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for i := range tokens * c.TopK {
@@ -163,13 +163,13 @@ func givenRouting(c moe.Config, tokens int) (ids []int32, scores []float32) {
 		ids, scores = append(ids, id), append(scores, r.Float32())
 	}
 	for k := range c.TopK {
-		ids[k] = -1 // a token without an expert has the output zero
+		ids[k] = -1 // a token without an expert, whose output is zero
 	}
 	return ids, scores
 }
 
-// TestExperts checks that ForwardExperts accepts any ids: ids out of range add
-// nothing, and each repetition of an id counts.
+// TestExperts checks that ForwardExperts accepts all ids: ids out of range add nothing, and
+// repeated ids count each time.
 func TestExperts(t *testing.T) {
 	for _, c := range []moe.Config{
 		{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 3},
@@ -194,8 +194,8 @@ func TestExperts(t *testing.T) {
 	}
 }
 
-// checkH compares the packed rows of H, sorted by expert, token and slot, with the
-// reference, and checks that rows past the last valid one are unchanged.
+// checkH compares the packed rows of H, sorted by expert, token and slot, with the reference. It
+// checks that the pass has not written rows after the last valid one.
 func checkH(t *testing.T, c moe.Config, got []uint16, want []float64, ids []int32) {
 	width, row := 2*c.Intermediate, 0
 	var ordered []float64

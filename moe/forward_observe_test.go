@@ -12,9 +12,9 @@ import (
 	"sonicmoe/moe"
 )
 
-// TestObserve checks that an observer is called for each kernel of a pass, in
-// order, before it is queued, that its error ends the pass, and that removing it
-// has no effect on later passes.
+// TestObserve checks that a pass calls its observer for each kernel, in order, before it queues the
+// kernel, that the observer's error ends the pass, and that a removed observer has no effect on
+// later passes.
 func TestObserve(t *testing.T) {
 	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10, moe.WithDecode(10))
 	ctx := limited(t, time.Minute)

@@ -11,11 +11,10 @@ import (
 	"sonicmoe/moe"
 )
 
-// size is a legal layer and number of tokens: T, d, n, E, K.
+// size is the size of a valid layer, and the number of tokens T of a pass.
 type size struct{ T, d, n, E, K int }
 
-// smallSizes cover every edge with at most 0.5 GFLOP each; largeSizes are for a
-// GPU.
+// smallSizes cover all edge cases, with at most 0.5 GFLOP each. largeSizes are for a GPU.
 var (
 	smallSizes = []size{
 		{0, 128, 64, 60, 16}, {1, 2880, 2880, 7, 1}, {63, 192, 704, 60, 1}, {64, 128, 64, 1024, 1}, {127, 128, 1408, 1, 1},
@@ -27,8 +26,8 @@ var (
 	}
 )
 
-// TestSizes checks each size on poisoned outputs and repeats it for the same bits;
-// on a GPU it repeats 20 times, from a graph and with other tilings too.
+// TestSizes checks each size on poisoned outputs, and checks that a second pass has the same bits.
+// On a GPU it repeats the pass 20 times, and also runs it in a graph and with other tilings.
 func TestSizes(t *testing.T) {
 	sizes := smallSizes
 	if onGPU() {

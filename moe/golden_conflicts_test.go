@@ -15,8 +15,8 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// conflicts lists the instructions that take more accesses to shared memory than
-// necessary, with the reason.
+// conflicts lists the instructions that need more accesses to shared memory than without conflicts,
+// with the reason.
 var conflicts = map[string]string{
 	"moe_router red.shared":        "lanes whose tokens chose the same expert count on one word, once a token",
 	"moe_count red.shared":         "as the router's",
@@ -28,7 +28,7 @@ var conflicts = map[string]string{
 }
 
 // TestCountsOfKernels checks that no instruction outside conflicts has bank conflicts, and that the
-// timeline of a kernel names the warps' roles and the rings for which they wait.
+// timeline of a kernel names the roles of the warps and the rings for which they wait.
 func TestCountsOfKernels(t *testing.T) {
 	if drivertest.Name() != "emulated" {
 		t.Skip("counts are the emulator's")

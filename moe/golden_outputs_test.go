@@ -23,9 +23,9 @@ import (
 
 var updateGolden = flag.Bool("update-golden", false, "write testdata/golden.txt from the outputs of today")
 
-// goldenPasses are the passes whose outputs have digests. Together they have both
-// layouts of W1, both formats of logits and of gradients, overwritten and
-// accumulated gradients, and gradients of the logits from the caller.
+// goldenPasses are the passes whose outputs have digests. Together they have both layouts of W1,
+// both formats of logits and of gradients, overwritten and accumulated gradients, and a caller's
+// gradients of the logits.
 var goldenPasses = []struct {
 	name    string
 	tokens  int
@@ -37,9 +37,9 @@ var goldenPasses = []struct {
 	{"interleaved-f32", 99, moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 12, TopK: 4, GateUp: spec.Interleaved, Logits: moe.F32}, moe.F32, true},
 }
 
-// TestGolden compares every output with its digest in testdata/golden.txt. It finds
-// changes of a last bit, which tolerances do not. An intended change renews the
-// file: go test ./moe -run TestGolden -update-golden.
+// TestGolden compares every output with its digest in testdata/golden.txt. It finds changes of a
+// last bit, which tests with tolerances do not find. After an intended change, write the file
+// again: go test ./moe -run TestGolden -update-golden.
 func TestGolden(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the digests are of amd64: elsewhere Go may round once where it rounds twice here")
@@ -107,8 +107,7 @@ func bytesOf(t *testing.T, tr *trial.Trial, of moe.Tensor) []byte {
 	return data
 }
 
-// addToGradients makes the backward pass accumulate into gradients of weights that
-// are all 1.
+// addToGradients makes the backward pass accumulate, and sets the old gradients of weights to 1.
 func addToGradients(t *testing.T, tr *trial.Trial) {
 	t.Helper()
 	tr.Back.DW1.Accumulate, tr.Back.DW2.Accumulate, tr.Back.DRouter.Accumulate = true, true, true

@@ -26,9 +26,10 @@ var (
 )
 
 // TestPTX checks that the PTX text of every kernel, in every layer that has the kernel, has the
-// digest in testdata/ptx.txt: a change that is not meant to alter kernels must not alter their
-// text. A change that does alter them renews the file: go test ./moe -run TestPTX -update-ptx.
-// With -short, a layer is checked only if it has a kernel that no earlier layer has.
+// digest in testdata/ptx.txt. A change that is not meant to alter kernels must not alter their
+// text. After a change that does alter them, write the file again: go test ./moe -run TestPTX
+// -update-ptx. With -short, the test checks a layer only if it has a kernel that no earlier layer
+// has.
 func TestPTX(t *testing.T) {
 	const file = "testdata/ptx.txt"
 	for _, k := range kernel.Kernels {
@@ -70,7 +71,7 @@ func TestPTX(t *testing.T) {
 	}
 }
 
-// firstToKeep returns each layer that has a kernel which no layer before it has.
+// firstToKeep returns each layer that has a kernel which no earlier layer has.
 func firstToKeep(kernels []registry.Any) (layers []kt.Layer) {
 	for _, l := range kt.Layers {
 		left := slices.DeleteFunc(slices.Clone(kernels), l.Keeps)
@@ -87,7 +88,7 @@ func digestLine(layer, kernel string, text []byte) string {
 	return fmt.Sprintf("%s %s %x", layer, kernel, digest[:16])
 }
 
-// differencePTX lists the layers and kernels whose lines came, went or changed.
+// differencePTX lists the layers and kernels with a new, missing or changed line.
 func differencePTX(before, after []string) string {
 	parse := func(lines []string) (order []string, digests map[string]string) {
 		digests = map[string]string{}

@@ -43,9 +43,8 @@ func newTrial(t testing.TB, c moe.Config, tokens int, boost float64, opts ...moe
 	return tr
 }
 
-// newLayer creates a layer without a cache. With -short it has kernels for small
-// batches only if opts ask for them: they are most of a layer's kernels, and few
-// tests use them.
+// newLayer creates a layer without a cache. With -short it has kernels for small batches only if
+// opts ask for them. They are most of a layer's kernels, and few tests use them.
 func newLayer(t testing.TB, dev driver.Device, c moe.Config, opts ...moe.Option) *moe.Layer {
 	t.Helper()
 	all := []moe.Option{moe.WithoutCache()}
@@ -57,7 +56,7 @@ func newLayer(t testing.TB, dev driver.Device, c moe.Config, opts ...moe.Option)
 	return l
 }
 
-// tiny is a layer whose experts fill neither tiles nor blocks.
+// tiny is a layer whose experts have partial tiles and blocks.
 var tiny = moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 2}
 
 // timedDevice is a device that completes asynchronous work with a given timing.
@@ -66,8 +65,8 @@ type timedDevice struct {
 	dev  driver.Device
 }
 
-// timedDevices returns emulated devices with every timing; the late one looks for
-// races. On a GPU it returns the GPU.
+// timedDevices returns emulated devices with every timing. The late one also detects races. On a
+// GPU it returns the GPU.
 func timedDevices(t testing.TB) []timedDevice {
 	if name := drivertest.Name(); name != "emulated" {
 		return []timedDevice{{name, testDevice(t)}}
@@ -112,7 +111,7 @@ func sizesOf(t testing.TB, l *moe.Layer, tokens int) moe.Sizes {
 	return s
 }
 
-// capture captures what queue queues on a stream. The caller closes the graph.
+// capture captures the work that the functions queue on a stream. The caller closes the graph.
 func capture(t testing.TB, s driver.Stream, queue ...func() error) driver.Graph {
 	t.Helper()
 	require.NoError(t, s.BeginCapture())
@@ -124,7 +123,7 @@ func capture(t testing.TB, s driver.Stream, queue ...func() error) driver.Graph 
 	return g
 }
 
-// launches captures queue and returns the number of nodes that it queued.
+// launches captures queue and returns the number of nodes of the graph.
 func launches(t testing.TB, s driver.Stream, queue func() error) (int, error) {
 	require.NoError(t, s.BeginCapture())
 	err := queue()

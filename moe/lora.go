@@ -7,7 +7,7 @@ import (
 	"sonicmoe/moe/internal/kernel"
 )
 
-// This file has the products of an adapter's first factors. The layer's products add the
+// This file queues the products with an adapter's first factors. The products of the layer add the
 // second factors.
 
 // loraUp queues the product of the tokens with LoraA1, if the layer has an adapter.
@@ -33,7 +33,7 @@ func (q *queue) loraDown(n work, f *ForwardArgs, w pieces) {
 	})
 }
 
-// loraTiles returns the tiles of the which-th product of the adapter.
+// loraTiles returns the tiles of the adapter's product with the number which.
 func (q *queue) loraTiles(f *ForwardArgs, w pieces, which int64) gemm.TileArgs {
 	t := w.tiles(f.Workspace.Ptr, 0)
 	t.Tickets = at(f.Workspace.Ptr, w.loraTickets+which*schedule.TicketBytes)

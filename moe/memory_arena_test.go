@@ -12,8 +12,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// TestArena checks that an arena's buffers work for both passes of a layer, over
-// all its tokens or fewer, and that Free frees all device memory.
+// TestArena checks that both passes of a layer work in an arena's buffers, over all its tokens or
+// fewer, and that Free frees all device memory.
 func TestArena(t *testing.T) {
 	dev := faulty.Wrap(testDevice(t))
 	tr := trialOn(t, testDevice(t), tiny, 40)
@@ -64,8 +64,8 @@ func TestArena(t *testing.T) {
 	require.NoError(t, a.Free(), "of nothing")
 }
 
-// TestArenaErrors checks that the first error is kept, that later allocations
-// return no memory, and that Free still frees.
+// TestArenaErrors checks that an arena keeps the first error, that later allocations return no
+// memory, and that Free still frees all memory.
 func TestArenaErrors(t *testing.T) {
 	dev := faulty.Wrap(testDevice(t))
 	l := newLayer(t, dev, tiny)

@@ -14,8 +14,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// TestBackwardAllocatesNothing checks that Backward allocates no host memory, and
-// encodes a tensor map once.
+// TestBackwardAllocatesNothing checks that Backward allocates no host memory, and encodes each
+// tensor map only once.
 func TestBackwardAllocatesNothing(t *testing.T) {
 	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 24)
 	defer tr.Close()
@@ -37,8 +37,8 @@ func TestBackwardAllocatesNothing(t *testing.T) {
 	assert.Equal(t, before, dev.Count(faulty.EncodeTensorMap), "maps of the same buffers are not encoded again")
 }
 
-// TestBackwardExactSizes checks that the sizes of Sizes are sufficient, and that
-// nothing outside of the buffers is written.
+// TestBackwardExactSizes checks that the sizes of Sizes are large enough, and that the pass writes
+// nothing outside of the buffers.
 func TestBackwardExactSizes(t *testing.T) {
 	for i, c := range []struct {
 		tokens int
@@ -90,8 +90,8 @@ func guardedBackward(t *testing.T, tr *trial.Trial) *arena {
 	return a
 }
 
-// TestBackwardWorkspaceBound checks that the workspace of known layers is at most
-// dH and the larger of dX~ and A', plus 5 %, and that forward can use it too.
+// TestBackwardWorkspaceBound checks that the workspace of known layers is at most dH plus the
+// larger of dX~ and A', plus 5 %, and that it is large enough for forward.
 func TestBackwardWorkspaceBound(t *testing.T) {
 	const sms = 132
 	for _, row := range peers.All() {
@@ -105,8 +105,8 @@ func TestBackwardWorkspaceBound(t *testing.T) {
 	}
 }
 
-// TestLayersShareAWorkspace runs four layers in one workspace. They keep only X, H,
-// scores and experts between the passes.
+// TestLayersShareAWorkspace runs four layers in one workspace. Each keeps only X, H, scores and
+// experts between its passes.
 func TestLayersShareAWorkspace(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")

@@ -17,9 +17,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// TestWorkspaceBound checks that the workspace of known layers is at most Y and
-// three times A, plus 2 %. The part that does not grow with the tokens is bounded
-// separately.
+// TestWorkspaceBound checks that the workspace of known layers is at most Y plus three times A,
+// plus 2 %. The part that does not grow with the tokens has a separate bound.
 func TestWorkspaceBound(t *testing.T) {
 	const sms = 132
 	for _, row := range peers.All() {
@@ -44,8 +43,8 @@ func TestWorkspaceBound(t *testing.T) {
 	}
 }
 
-// guard is the value of the bytes around each buffer, guardBytes the least number
-// of them on each side.
+// guard is the value of the bytes around each buffer. guardBytes is their least number on each
+// side.
 const (
 	guard      = 0xA5
 	guardBytes = 512
@@ -59,7 +58,7 @@ type arena struct {
 	used       [][2]driver.DevicePtr // the first and last address of each buffer
 }
 
-// newArena returns an arena for up to 8 buffers of the given size in all.
+// newArena returns an arena for up to 8 buffers, which have size bytes together.
 func newArena(t *testing.T, s driver.Stream, size int64) *arena {
 	bytesInAll := size + 8*(guardBytes+256)
 	base, err := testDevice(t).Alloc(bytesInAll)
@@ -94,9 +93,9 @@ func (a *arena) check(t *testing.T, s driver.Stream) {
 	}
 }
 
-// TestExactSizes checks that the sizes of Sizes are sufficient: with guard bytes
-// around every buffer the bits are right and the guards unchanged. One byte less is
-// refused.
+// TestExactSizes checks that the sizes of Sizes are large enough: with guard bytes around every
+// buffer, the bits are right and the guards unchanged. A pass must refuse a workspace that is one
+// byte smaller.
 func TestExactSizes(t *testing.T) {
 	for i, c := range []struct {
 		tokens int
@@ -139,8 +138,7 @@ func TestExactSizes(t *testing.T) {
 	}
 }
 
-// guarded moves a trial's outputs and workspace into an arena, at exactly the sizes
-// that the layer asks for.
+// guarded moves a trial's outputs and workspace into an arena, with exactly the sizes of Sizes.
 func guarded(t *testing.T, tr *trial.Trial) *arena {
 	s := sizesOf(t, tr.Layer, tr.Tokens)
 	a := newArena(t, tr.Stream(), s.O+s.H+s.Scores+s.ExpertIDs+s.Workspace)
@@ -161,7 +159,7 @@ func TestForwardAllocatesNothing(t *testing.T) {
 		"route":     func() { require.NoError(t, tr.Call().Route(tr.Stream(), tr.Args)) },
 		"experts":   func() { require.NoError(t, tr.Call().ForwardExperts(tr.Stream(), tr.Args)) },
 	} {
-		assert.Zero(t, testing.AllocsPerRun(100, run), name) // AllocsPerRun calls once before it counts
+		assert.Zero(t, testing.AllocsPerRun(100, run), name) // AllocsPerRun calls run once before it counts
 	}
 	before := dev.Count(faulty.EncodeTensorMap)
 	require.NoError(t, tr.Call().Forward(tr.Stream(), tr.Args))

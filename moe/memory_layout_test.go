@@ -8,8 +8,8 @@ import (
 	"sonicmoe/moe/internal/registry"
 )
 
-// TestLayoutFollowsThePass checks that a call keeps its layout of the workspace for
-// passes of the same size and list, and computes it again for others.
+// TestLayoutFollowsThePass checks that a call keeps its layout of the workspace for passes of the
+// same size and list, and computes it again for other passes.
 func TestLayoutFollowsThePass(t *testing.T) {
 	cfg := Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, Lists: true}
 	l := &Layer{of: registry.Layer{Config: cfg}, sms: 132}

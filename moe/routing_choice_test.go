@@ -16,21 +16,21 @@ import (
 	"sonicmoe/moe"
 )
 
-// routing is a pass of the whole layer whose logits are exactly known.
+// routing is a test case of TestRoutings: a pass of the whole layer with exactly known logits.
 type routing struct {
 	name                  string
 	experts, topK, tokens int
-	// logits returns the logits of a token. If an expert has an infinity or NaN for
-	// one token, it must not have a number for another.
+	// logits returns the logits of a token. An expert with an infinity or NaN for one token must
+	// not have a number for another token.
 	logits func(token int) []float64
-	// chosen returns the experts that the token must get, in order.
+	// chosen returns the experts that the router must choose for the token, in order.
 	chosen func(token int) []int32
-	// nan reports whether the token's scores and output must be NaN; nil means
-	// never.
+	// nan reports whether the token's scores and output must be NaN. A nil func means that no
+	// token's are.
 	nan func(token int) bool
 }
 
-// routingIn is a routing in a layer of the given type and kind of scores.
+// routingIn is a routing in a layer of the given type with the given kind of scores.
 type routingIn struct {
 	routing
 	element moe.Type
@@ -48,7 +48,8 @@ func logitsOf(experts int, of map[int]float64) []float64 {
 	return row
 }
 
-// prefer returns decreasing logits for the listed experts, all above the others' 0.
+// prefer returns decreasing logits for the listed experts. All are above 0, the logit of the other
+// experts.
 func prefer(experts int, order ...int32) []float64 {
 	row := make([]float64, experts)
 	for i, e := range order {
@@ -104,10 +105,9 @@ func (g routingIn) config() moe.Config {
 	return typed(g.element, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: g.experts, TopK: g.topK, Score: g.score})
 }
 
-// inputs returns X and the router's weights. Logit e is the product of column e of
-// X with the weight 1. For an infinite logit the weight is infinite and the column
-// has the sign of the logit; for NaN the column is 0. The router ignores the other
-// columns.
+// inputs returns X and the router's weights. Logit e is the product of column e of X and the weight
+// 1. For an infinite logit the weight is infinite, and the column has the sign of the logit. For
+// NaN the column is 0. The router ignores the other columns of X.
 func (g routingIn) inputs() (x, router []uint16) {
 	d := g.config().Hidden
 	s := g.config().Shapes(g.tokens)
@@ -165,8 +165,8 @@ func (g routingIn) scores(token int) (scores []float64) {
 	return scores
 }
 
-// checkRouting compares experts and scores of the first tokens with the case. It
-// returns, for each token, whether its output must consist of numbers.
+// checkRouting compares experts and scores of the first tokens with the expected ones. For each
+// token it returns whether the output must consist of numbers.
 func (g routingIn) checkRouting(t *testing.T, r trial.Results, tokens int) (number []bool) {
 	for token := range tokens {
 		require.Equal(t, g.chosen(token), r.ExpertIDs[token*g.topK:][:g.topK], "experts of token %d", token)
@@ -185,8 +185,8 @@ func (g routingIn) checkRouting(t *testing.T, r trial.Results, tokens int) (numb
 	return number
 }
 
-// checkProducts compares O and H with the reference, which gets the device's own
-// routing. Outputs of tokens whose scores are NaN must be NaN in every column.
+// checkProducts compares O and H with the reference for the same routing. Tokens with NaN scores
+// must have NaN in every column of the output.
 func checkProducts(t *testing.T, tr *trial.Trial, r trial.Results, number []bool) {
 	c := tr.Layer.Config()
 	ref, err := reference.NewLayer(c, tr.Router, tr.W1, tr.W2)
@@ -210,13 +210,12 @@ func checkProducts(t *testing.T, tr *trial.Trial, r trial.Results, number []bool
 	require.NoError(t, reference.CompareOf(c.Type, got, want, len(got)/c.Hidden, c.Hidden).Check(reference.BoundsOf(c.Type, reference.Rounded)), "O")
 }
 
-// TestRoutings checks the routings by name: first the choice, exactly, then the
-// products.
+// TestRoutings checks each case: first the choice, exactly, then the products.
 func TestRoutings(t *testing.T) {
 	for _, element := range []moe.Type{moe.BF16, moe.F16} {
 		for i, g := range routings() {
 			if testing.Short() && (element == moe.F16) != (i%3 == 0) {
-				continue // one type for each
+				continue // one type for each case
 			}
 			g := routingIn{g, element, spec.SoftmaxTopK}
 			t.Run(element.String()+" "+g.name, func(t *testing.T) {
@@ -234,13 +233,13 @@ func TestRoutings(t *testing.T) {
 	}
 }
 
-// TestRoutingsOfKinds makes the same choices with scores of every other kind, which
-// treat NaN and infinities differently, also in small batches.
+// TestRoutingsOfKinds makes the same choices with all other kinds of scores, which treat NaN and
+// infinities differently. Some of the batches are small.
 func TestRoutingsOfKinds(t *testing.T) {
 	for i, g := range routings() {
 		for j, kind := range []moe.Score{spec.SoftmaxAll, spec.Sigmoid, spec.SqrtSoftplus} {
 			if testing.Short() && (i+j)%3 != 0 {
-				continue // a third of them for each kind
+				continue // a third of the cases for each kind
 			}
 			g := routingIn{g, []moe.Type{moe.BF16, moe.F16}[i%2], kind}
 			t.Run(kind.String()+" "+g.name, func(t *testing.T) {
@@ -259,13 +258,13 @@ func TestRoutingsOfKinds(t *testing.T) {
 	}
 }
 
-// given is a routing of a caller, [T, K].
+// given is a routing [T, K] that a caller chooses.
 type given struct {
 	name   string
 	ids    func(token int) []int32
 	scores func(token int) []float32
-	// same is an ordinary routing that must give the same O. If it is nil, the ids
-	// are ordinary already.
+	// same is an ordinary routing that must give the same O. It is nil if the ids are already
+	// ordinary.
 	same func(token int) ([]int32, []float32)
 }
 

@@ -12,8 +12,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// kinds are layers with every kind of routing, first those of published models.
-// Their sizes are not multiples of a lane, a pair or 32.
+// kinds are layers with every kind of routing. The first are the kinds of published models. Their
+// sizes are not multiples of a lane, a pair or 32.
 var kinds = []struct {
 	name   string
 	config moe.Config
@@ -72,8 +72,8 @@ func TestRoutingKinds(t *testing.T) {
 	}
 }
 
-// TestRoutingKindsInSmallBatches checks that small batches have the bits of large
-// ones, and that choices in wide layers match the reference.
+// TestRoutingKindsInSmallBatches checks that small batches have the bits of large batches, and that
+// choices in wide layers match the reference.
 func TestRoutingKindsInSmallBatches(t *testing.T) {
 	for i, g := range kinds {
 		if testing.Short() && i > 2 {

@@ -15,8 +15,8 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// routedList is a list, and the same routing as slots [T, width] for the reference,
-// which has a slot for each valid entry of a token.
+// routedList is a list, and the same routing as slots [T, width] for the reference. Each valid
+// entry of a token has a slot.
 type routedList struct {
 	tokens, ids []int32
 	scores      []float32
@@ -26,8 +26,8 @@ type routedList struct {
 	slot        []int // the slot of each entry; -1 if the entry is not valid
 }
 
-// newList makes entries in random order: some tokens have none, some repeat an
-// expert, and some experts and tokens are out of range.
+// newList returns a list with entries in random order: some tokens have no entries, some have an
+// expert twice, and some experts and tokens are out of range.
 func newList(r *rand.Rand, c moe.Config, tokens, entries int) routedList {
 	l := routedList{width: min(c.NumExperts, 32)}
 	l.slotIDs, l.slotScores = make([]int32, tokens*l.width), make([]float64, tokens*l.width)
@@ -67,8 +67,8 @@ func newList(r *rand.Rand, c moe.Config, tokens, entries int) routedList {
 	return l
 }
 
-// listBench is a layer with lists, its tensors on a device, and its reference,
-// which has a slot for each of a token's entries.
+// listBench is a layer with lists, its tensors on a device, and its reference, which has one slot
+// for each entry of a token.
 type listBench struct {
 	*testing.T
 	layer *moe.Layer
@@ -140,8 +140,8 @@ func (b *listBench) check(what string, of moe.Tensor, want []float64, rows int) 
 	require.NoError(b, reference.CompareOf(of.Shape.Type, got, want, rows, len(want)/rows).Check(reference.BoundsOf(of.Shape.Type, reference.Rounded)), what)
 }
 
-// TestLists compares O and all gradients of lists in random order with the
-// reference. Repeated passes must have the same bits.
+// TestLists compares O and all gradients of lists in random order with the reference, and checks
+// that repeated passes have the same bits.
 func TestLists(t *testing.T) {
 	cases, step := 4, 1
 	switch {
@@ -175,8 +175,7 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// TestListWithoutTokens checks that without tokens no entry is valid, and all
-// gradients are 0.
+// TestListWithoutTokens checks a pass without tokens: no entry is valid, and all gradients are 0.
 func TestListWithoutTokens(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 2, Lists: true}
 	l := routedList{tokens: []int32{-1, 0, 3}, ids: []int32{0, 1, -1}, scores: []float32{0.5, 0.25, 1}, width: 9, slot: []int{-1, -1, -1}}
@@ -192,8 +191,8 @@ func TestListWithoutTokens(t *testing.T) {
 	}
 }
 
-// TestListsAtFullSize runs a large layer repeatedly with as many entries as a batch has,
-// and compares O of some tokens with the reference. It runs with the flag -rows.
+// TestListsAtFullSize repeats the passes of a large layer, with as many entries as a batch has
+// pairs, and compares O of some tokens with the reference. It runs only with the flag -rows.
 func TestListsAtFullSize(t *testing.T) {
 	rows(t)
 	c := moe.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8, Lists: true, Bias: true}
@@ -291,15 +290,15 @@ func (b *listBench) checkBackward(back moe.BackwardArgs, l routedList, tokens in
 	require.NoError(b, reference.Compare(got, wanted, 1, len(wanted)).Check(reference.VsRounded), "DScores")
 }
 
-// rounded rounds the gradients of weights, which the reference does not, to the
-// layer's type. For small tensors one rounding error is most of the bound.
+// rounded rounds the gradients of weights to the layer's type, because the reference does not. For
+// small tensors one rounding error is most of the bound.
 func rounded(c moe.Config, v []float64) []float64 {
 	reference.Round(c.Type, v)
 	return v
 }
 
-// TestWrongLists checks that lists are refused if the layer has none or chooses the
-// experts itself, and if tensors are missing.
+// TestWrongLists checks that a pass refuses lists if its layer has no lists or chooses the experts
+// itself, and refuses lists with missing tensors.
 func TestWrongLists(t *testing.T) {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Lists: true}
 	l := newList(rand.New(rand.NewPCG(1, 1)), c, 5, 9)

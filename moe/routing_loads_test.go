@@ -12,12 +12,10 @@ import (
 	"sonicmoe/moe"
 )
 
-// skewed is a layer with a selection bias, and with a router bias by which tests
-// make the first experts win.
+// skewed is a layer with a selection bias. Tests set its router bias so that the first experts win.
 var skewed = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, RouterBias: true, Score: spec.Sigmoid, SelectionBias: true, Renormalize: spec.RenormSum}
 
-// loadsOf returns a tensor of loads in which each of a trial's experts has the load
-// each.
+// loadsOf returns a tensor of loads with the load each for every expert of a trial.
 func loadsOf(t *testing.T, tr *trial.Trial, each int32) moe.Tensor {
 	memory := moe.NewArena(testDevice(t))
 	t.Cleanup(func() { require.NoError(t, memory.Free()) })
@@ -35,7 +33,7 @@ func numbersOf(t *testing.T, tr *trial.Trial, of moe.Tensor) []int32 {
 	return list
 }
 
-// chosenBy counts the ids of a trial's last pass by expert.
+// chosenBy returns the number of ids of each expert in a trial's last pass.
 func chosenBy(t *testing.T, tr *trial.Trial) []int32 {
 	counts := make([]int32, tr.Layer.Config().NumExperts)
 	for _, id := range numbersOf(t, tr, tr.Args.ExpertIDs) {
@@ -44,8 +42,8 @@ func chosenBy(t *testing.T, tr *trial.Trial) []int32 {
 	return counts
 }
 
-// TestSelectionBalances checks that steps of loss-free balancing even out a skewed
-// router. A step of two micro-batches is one graph.
+// TestSelectionBalances checks that loss-free balancing makes the loads of a skewed router nearly
+// equal within some steps. A step of two micro-batches is one graph.
 func TestSelectionBalances(t *testing.T) {
 	const tokens, first, steps, rate = 60, 24, 14, 0.04
 	tr := trialOn(t, testDevice(t), skewed, tokens)
@@ -92,9 +90,8 @@ func TestSelectionBalances(t *testing.T) {
 	require.Less(t, slices.Max(after), int32(2*tokens*2/8))
 }
 
-// TestLoadsOfLayers checks that nothing is launched without tokens, that rounding
-// does not change the loads, and that layers without a selection bias have loads
-// too.
+// TestLoadsOfLayers checks that Loads launches nothing without tokens, that rounding does not
+// change the loads, and that layers without a selection bias also have loads.
 func TestLoadsOfLayers(t *testing.T) {
 	rounds := tiny
 	rounds.Rounding = moe.Rounding{Rule: spec.RoundNearest, Tile: 64}
@@ -116,8 +113,7 @@ func TestLoadsOfLayers(t *testing.T) {
 	}
 }
 
-// TestWrongLoads checks that wrong arguments give an error, and that nothing is
-// launched.
+// TestWrongLoads checks that wrong arguments give an error and launch nothing.
 func TestWrongLoads(t *testing.T) {
 	tr := trialOn(t, testDevice(t), skewed, 16)
 	s, ids, loads, bias := tr.Stream(), tr.Args.ExpertIDs, loadsOf(t, tr, 0), tr.Args.SelectionBias
@@ -169,8 +165,7 @@ func TestWrongLoads(t *testing.T) {
 	require.NoError(t, update(loads, bias, 1e-3)(tr.Call()))
 }
 
-// TestLoadsAllocateNothing checks that counting and updating allocate no host
-// memory.
+// TestLoadsAllocateNothing checks that Loads and UpdateSelectionBias allocate no host memory.
 func TestLoadsAllocateNothing(t *testing.T) {
 	dev, tr := faultyTrial(t, testDevice(t), skewed, 24)
 	defer tr.Close()

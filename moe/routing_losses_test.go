@@ -28,9 +28,8 @@ func withLogits(t testing.TB, tr *trial.Trial) (trial.Results, []float64) {
 	return saved, logits
 }
 
-// routerLosses computes the balance loss, the z-loss and, times the coefficients,
-// the gradients of the logits in float64. length is the number of tokens of a
-// sequence.
+// routerLosses computes the balance loss and the z-loss in float64, and the gradients of the logits
+// with the coefficients. sequence is the number of tokens of a sequence.
 func routerLosses(c moe.Config, logits []float64, ids []int32, balance, zLoss float64, sequence int) (values [2]float64, gradients []float32) {
 	tokens := len(logits) / c.NumExperts
 	counts := make([]float64, c.NumExperts)
@@ -59,9 +58,8 @@ func routerLosses(c moe.Config, logits []float64, ids []int32, balance, zLoss fl
 	return values, gradients
 }
 
-// TestRouterLosses compares logits with the reference, and losses and their
-// gradients with the definition. The caller's own gradients of the logits may be
-// added.
+// TestRouterLosses compares logits with the reference, and losses and their gradients with the
+// definition. Some of the layers also add a caller's gradients of the logits.
 func TestRouterLosses(t *testing.T) {
 	for i, c := range backwardSizes {
 		if testing.Short() && i > 0 {
@@ -82,7 +80,7 @@ func TestRouterLosses(t *testing.T) {
 			require.NoError(t, tr.RunBackward(testContext(t), plain))
 			without := gradients(t, tr, plain)
 
-			if i%2 == 1 { // adds gradients of the caller
+			if i%2 == 1 { // adds a caller's gradients
 				require.NoError(t, tr.AddLogitGradients(23))
 			}
 			given := tr.Extra
@@ -118,7 +116,7 @@ func TestRouterLosses(t *testing.T) {
 				require.NotEqual(t, without["DRouter"], with["DRouter"])
 			}
 
-			// Asking for the values only changes no gradient.
+			// A pass that only returns the values of the losses has the same gradients.
 			plain.RouterLosses = b.RouterLosses
 			require.NoError(t, tr.RunBackward(testContext(t), plain))
 			sameGradients(t, without, gradients(t, tr, plain), "values of losses alone")
@@ -129,8 +127,7 @@ func TestRouterLosses(t *testing.T) {
 	}
 }
 
-// TestCapturedLosses checks the losses of sequences and all gradients of a pass that
-// a graph runs.
+// TestCapturedLosses checks the losses of sequences and all gradients of a captured pass.
 func TestCapturedLosses(t *testing.T) {
 	const tokens, length, balance, zLoss = 70, 14, 40, 3
 	tr := trialOn(t, testDevice(t), tiny, tokens)
@@ -153,7 +150,7 @@ func TestCapturedLosses(t *testing.T) {
 	checkBackward(t, tr, b, saved, true)
 }
 
-// TestLogitsAlone checks that asking for logits changes no other output.
+// TestLogitsAlone checks that writing the logits changes no other output.
 func TestLogitsAlone(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 90, moe.WithoutBackward())
 	want := forward(t, tr, tr.Args)

@@ -13,8 +13,8 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// TestRoundedLayer compares a layer that rounds with the reference: the rounded
-// list, O, and all gradients, the router's included.
+// TestRoundedLayer compares a layer that rounds with the reference: the rounded list, O, and all
+// gradients, including the router's.
 func TestRoundedLayer(t *testing.T) {
 	list := []moe.Rounding{
 		{Rule: spec.RoundNearest, Tile: 16}, {Rule: spec.RoundStochastic, Tile: 16, RawScores: true}, {Rule: spec.ExpertChoice, Capacity: 1},
@@ -51,7 +51,7 @@ func TestRoundedLayer(t *testing.T) {
 	}
 }
 
-// wider pads values [T, K] with none to a slot for each expert.
+// wider pads values [T, K] to [T, E], with the value none in the added slots.
 func wider[E any](v []E, c moe.Config, none E) (out []E) {
 	for i := 0; i < len(v); i += c.TopK {
 		out = append(out, v[i:i+c.TopK]...)
@@ -78,8 +78,8 @@ func newRoundedBench(t *testing.T, element moe.Type, how moe.Rounding, tokens in
 	return b
 }
 
-// roundedRouting is the routing of a pass that rounds, and the reference's from the
-// same logits.
+// roundedRouting is the routing of a pass that rounds, and the reference's routing of the same
+// logits.
 type roundedRouting struct {
 	routedList
 	routing     reference.Routing
@@ -87,7 +87,7 @@ type roundedRouting struct {
 	list        []reference.Entry
 }
 
-// rounded reads the routing and compares the list with the reference's.
+// rounded reads the routing and compares the list with the reference's list.
 func (b *listBench) rounded(tokens int) roundedRouting {
 	c := b.layer.Config()
 	r := roundedRouting{routedList: routedList{width: c.NumExperts}}
@@ -165,9 +165,9 @@ func (b *listBench) roundedBackward(call *moe.Call, r roundedRouting, tokens int
 	b.check("DW1", back.DW1.Tensor, dw1, c.NumExperts)
 }
 
-// TestRoundedLosses checks that losses of a pass that rounds are computed from the
-// choice before rounding, with the right gradients. With scores on the input, the
-// plan of the choice has pairs of its own, and the list's pairs stay unchanged.
+// TestRoundedLosses checks that a pass that rounds computes its losses from the choice before
+// rounding, with the right gradients. If scores multiply the input, the plan of the choice has
+// separate pairs, and the list's pairs stay unchanged.
 func TestRoundedLosses(t *testing.T) {
 	const tokens, balance, zLoss = 40, 40, 3
 	for i, tt := range []struct {
@@ -242,8 +242,8 @@ func TestWrongRounding(t *testing.T) {
 	require.ErrorContains(t, err, "Rounding.Tile is -1")
 }
 
-// TestRoundedGraph replays a pass that rounds from a graph, over poisoned outputs,
-// and expects the same list and the same bits of O.
+// TestRoundedGraph replays a pass that rounds from a graph on poisoned outputs. It checks that the
+// list and the bits of O are the same.
 func TestRoundedGraph(t *testing.T) {
 	b := newRoundedBench(t, moe.BF16, moe.Rounding{Rule: spec.RoundStochastic, Tile: 16}, 70)
 	call := b.layer.NewCall()

@@ -23,8 +23,8 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// fullSize names the full-size layers of the tests in this file and of TestListsAtFullSize.
-// Only a GPU runs them in reasonable time.
+// fullSize names the full-size layers for the tests in this file and for TestListsAtFullSize. Only
+// a GPU runs them in reasonable time.
 var fullSize = flag.String("rows", "", "full-size `layers` to test, on a GPU: names with commas, slice, or all")
 
 // rows returns the layers of the flag -rows. Without it, the test is skipped.
@@ -90,7 +90,7 @@ func otherTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.R
 	same(t, tr, want, fmt.Sprintf("other tiles: %v", choice))
 }
 
-// otherWidths returns a layer's tilings with other widths for some products.
+// otherWidths returns a layer's tilings, with other widths for the given products.
 func otherWidths(t *testing.T, l *moe.Layer, target driver.Target, products ...*registry.Product) tiles.Choice {
 	choice, err := tiles.Parse(l.Tilings())
 	require.NoError(t, err)
@@ -135,8 +135,8 @@ func TestBackwardRows(t *testing.T) {
 // sampleBlocks is the number of pieces of a large gradient that are compared.
 const sampleBlocks = 256
 
-// samples returns the bits of all gradients; of large weights it takes evenly
-// spaced pieces.
+// samples returns the bits of all gradients. It takes evenly spaced pieces of large weight
+// gradients.
 func samples(t *testing.T, tr *trial.Trial, b moe.BackwardArgs) map[string]trial.Values {
 	t.Helper()
 	all := map[string]trial.Values{}
@@ -154,7 +154,8 @@ func samples(t *testing.T, tr *trial.Trial, b moe.BackwardArgs) map[string]trial
 	return all
 }
 
-// otherBackwardTiles runs the pass with tilings of another width.
+// otherBackwardTiles runs the pass with tilings of another width, and checks that the gradients
+// have the same bits.
 func otherBackwardTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want map[string]trial.Values) {
 	c, target := tr.Layer.Config(), testDevice(t).Target()
 	choice := otherWidths(t, tr.Layer, target, dh.Product, kernel.DXProduct, dw.W1Product, dw.W2Product)
@@ -165,9 +166,9 @@ func otherBackwardTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want
 	sameGradients(t, want, samples(t, tr, tr.Back), "%v gives other bits", choice)
 }
 
-// TestBackwardMemory checks that between forward and backward each layer keeps no
-// more device memory than promised, and that four layers share one workspace, which
-// is poisoned in between. The device allocates memory in pieces of 2 MiB.
+// TestBackwardMemory checks that each layer keeps no more device memory between forward and
+// backward than promised, and that four layers share one workspace, which the test poisons between
+// the passes. The device allocates memory in pieces of 2 MiB.
 func TestBackwardMemory(t *testing.T) {
 	rows(t)
 	list, err := peers.Select("7B n=256,7B n=512,7B n=1024")
@@ -177,7 +178,7 @@ func TestBackwardMemory(t *testing.T) {
 	}
 }
 
-// keep returns a layer's saved tensors.
+// keep returns the buffers of a pass, with new memory for the tensors that a layer saves.
 func keep(t *testing.T, tr *trial.Trial) moe.ForwardArgs {
 	f := tr.Args
 	for _, of := range []*moe.Tensor{&f.X, &f.H, &f.Scores, &f.ExpertIDs} {

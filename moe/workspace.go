@@ -75,7 +75,8 @@ type pieces struct {
 	// them. A and Y use the same memory later.
 	logits int64
 	a, y   int64
-	// u has the rows of an adapter's first factors, for one product after the other.
+	// u has the rows of the product with a first factor of an adapter. Both such products use the
+	// same memory, one after the other.
 	u int64
 }
 

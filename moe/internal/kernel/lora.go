@@ -15,9 +15,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// LoRA is the product of rows with the first factor of an adapter, times the adapter's
-// scale: U = c·X[rows]·A1ᵀ ahead of [Up], or, with OfDown, U = c·A·A2ᵀ ahead of [Down]. Those
-// add U·B1ᵀ and U·B2ᵀ to their sums, see [gemm.Extra].
+// LoRA is the product of rows with the first factor of an adapter, times the adapter's scale c. It
+// computes U = c·X[rows]·A1ᵀ before [Up] or, with OfDown, U = c·A·A2ᵀ before [Down]. Up and Down
+// then add U·B1ᵀ and U·B2ᵀ to their sums, see [gemm.Extra].
 type LoRA struct {
 	spec.Config
 	OfDown bool
@@ -25,11 +25,11 @@ type LoRA struct {
 
 // LoRAArgs are the arguments of [LoRA]. Tensors have the layer's element type.
 type LoRAArgs struct {
-	// X [T, d] are the tokens, and Gather [R] u32 is the token of each packed row. With
-	// OfDown, X is the activation by packed row, in the layout of [weights.A].
+	// X [T, d] has the tokens, and Gather [R] u32 the token of each packed row. With OfDown, X is
+	// the activation by packed row, in the layout of [weights.A].
 	X      driver.DevicePtr
 	Gather driver.DevicePtr
-	// Factor is A1 [E, r, d] or A2 [E, r, n], laid out as Config says.
+	// Factor is A1 [E, r, d] or A2 [E, r, n], in the layout of Config.
 	Factor driver.DevicePtr
 	// U is the output, in the layout of [weights.U].
 	U driver.DevicePtr
@@ -84,7 +84,7 @@ func (l LoRA) name() string {
 	return "moe_lora_up"
 }
 
-// tiling returns the kernel's only tiling: one tile covers the rank.
+// tiling returns the kernel's only tiling. One tile has all columns of the rank.
 func (l LoRA) tiling() gemm.Tiling {
 	t := gemm.Tiling{TileN: weights.U(l.Config).Elements(), Stages: 8, GroupM: 1, ClusterM: 1}
 	if t.TileN > tile.Block {
@@ -93,7 +93,8 @@ func (l LoRA) tiling() gemm.Tiling {
 	return t
 }
 
-// load returns the load role: it gathers tokens, or loads rows of the activation.
+// load returns the function of the load role. It gathers the rows of the tokens, or loads rows of
+// the activation.
 func (l LoRA) load(k *jit.Builder[LoRAArgs], p *gemm.Product, factor func(s pipeline.Stage, t schedule.Tile, kt ptx.U32)) func() {
 	if !l.OfDown {
 		return p.Gather(gemm.Rows{X: k.Ptr(&k.Args.X), Gather: k.Ptr(&k.Args.Gather), RowBytes: l.Hidden * tile.ElementBytes}, factor)
@@ -112,9 +113,9 @@ func (l LoRA) load(k *jit.Builder[LoRAArgs], p *gemm.Product, factor func(s pipe
 	})
 }
 
-// adapter returns the second factor as the extra operands of a product: u are the rows of
-// the first factor's product, b the maps of the second factor, whose columns are the
-// product's.
+// adapter returns the second factor as the extra operands of a product. u maps the rows of the
+// first factor's product. b has the maps of the second factor, whose columns are the columns of the
+// product.
 func adapter(p *gemm.Product, c spec.Config, u ptx.TensorMap, second weights.B, b []ptx.TensorMap) gemm.Extra {
 	return gemm.Extra{Steps: (c.LoRARank + tile.KStep - 1) / tile.KStep, Load: func(s pipeline.Stage, t schedule.Tile, i int) {
 		at := ptx.Uint(i * tile.K)
