@@ -130,18 +130,6 @@ func (q *queue) forwardGiven(n work, f *ForwardArgs) {
 	q.experts(n, f)
 }
 
-// experts queues the products after a plan and the sum over each token's experts.
-func (q *queue) experts(n work, f *ForwardArgs) {
-	w := q.laid(n).workspace
-	q.sharedProducts(n.tokens, f, w.shared)
-	q.products(n, f, w.pieces)
-	if n.list {
-		q.aggregateList(n, f, w)
-	} else {
-		q.aggregate(n, f, w)
-	}
-}
-
 // Route queues the router's product, top-K and scores on s: the part of Forward
 // that writes scores, ids and logits. W1, W2, O and H are ignored.
 func (c *Call) Route(s driver.Stream, f ForwardArgs) error {

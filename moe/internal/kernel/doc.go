@@ -90,8 +90,8 @@
 // stores in this order, is in at most five files. gemm is jit/gemm; a name without a folder
 // is in this package:
 //
-//	Up      up.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go
-//	Down    down.go, gemm/product.go, gemm/load.go (TMA), gemm/math.go
+//	Up      up.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go, lora.go (adapters)
+//	Down    down.go, gemm/product.go, gemm/load.go (TMA), gemm/math.go, lora.go (adapters)
 //	DX      dx.go, gemm/product.go, gemm/load.go (TMA), gemm/math.go
 //	DH      dh/dh.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go, dh/epilogue.go
 //	DW      dw/dw.go, dw/load.go (with the queue), gemm/math.go, dw/math.go, gradient/gradient.go
@@ -99,6 +99,8 @@
 //	Decode  decode/up.go or decode/down.go, decode/product.go, decode/scheduler.go, gemm/math.go
 //	SingleUp decode/singleup.go, decode/single.go, choose/choose.go, choose/topk.go, choose/keys.go
 //	SingleDown decode/singledown.go, decode/single.go
+//	Plan    order/plan.go, order/count.go
+//	Aggregate aggregate.go
 //	DRouter drouter/drouter.go, drouter/scatter.go, gemm/twoterm.go, gemm/math.go
 //
 // TestReading checks the list, and its length, against the lines that emit each kernel.

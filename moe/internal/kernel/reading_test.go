@@ -33,6 +33,8 @@ func TestReading(t *testing.T) {
 		"Decode":     {Kernels.Find("decode-up"), Kernels.Find("decode-down")},
 		"SingleUp":   {Kernels.Find("single-up")},
 		"SingleDown": {Kernels.Find("single-down")},
+		"Plan":       {Kernels.Find("plan"), Kernels.Find("plan-pairs"), Kernels.Find("plan-list")},
+		"Aggregate":  {Kernels.Find("aggregate"), Kernels.Find("aggregate-early")},
 		"DRouter":    {Kernels.Find("drouter"), Kernels.Find("drouter-extra")},
 	}
 	for p, name := range map[*registry.Product]string{UpProduct: "Up", DownProduct: "Down", DXProduct: "DX", dh.Product: "DH", dw.W1Product: "DW", dw.W2Product: "DW"} {

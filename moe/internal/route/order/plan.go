@@ -277,8 +277,8 @@ func (e *plan) scan() {
 	k := e.k
 	each := (e.NumExperts + lanes.Count - 1) / lanes.Count
 	first := e.lane.MulI(each)
-	var rows, pairs []ptx.U32
-	allRows, allPairs := ptx.Uint(0), ptx.Uint(0)
+	var rows, rowPairs []ptx.U32
+	allRows, allRowPairs := ptx.Uint(0), ptx.Uint(0)
 	mine := func(i int) ptx.Pred {
 		if e.NumExperts%lanes.Count == 0 {
 			return ptx.True()
@@ -289,18 +289,18 @@ func (e *plan) scan() {
 		n := ptx.NewVar(k, ptx.Uint(0))
 		k.If(mine(i), func() { n.Set(ptx.LdShared[ptx.U32](e.word(e.total, first).At(4 * i))) })
 		rows = append(rows, n.Get())
-		pairs = append(pairs, n.Get().AddI(schedule.PairRows-1).DivI(schedule.PairRows))
-		allRows, allPairs = allRows.Add(rows[i]), allPairs.Add(pairs[i])
+		rowPairs = append(rowPairs, n.Get().AddI(schedule.PairRows-1).DivI(schedule.PairRows))
+		allRows, allRowPairs = allRows.Add(rows[i]), allRowPairs.Add(rowPairs[i])
 	}
-	rowsTo, pairsTo := lanes.PrefixSum(allRows, e.lane), lanes.PrefixSum(allPairs, e.lane)
-	k.If(e.lane.EqI(lanes.Count-1), func() { ptx.StShared(e.sum, rowsTo, pairsTo) })
-	row, pair := rowsTo.Sub(allRows), pairsTo.Sub(allPairs)
+	rowsTo, rowPairsTo := lanes.PrefixSum(allRows, e.lane), lanes.PrefixSum(allRowPairs, e.lane)
+	k.If(e.lane.EqI(lanes.Count-1), func() { ptx.StShared(e.sum, rowsTo, rowPairsTo) })
+	row, rowPair := rowsTo.Sub(allRows), rowPairsTo.Sub(allRowPairs)
 	for i := range each {
 		k.If(mine(i), func() {
 			ptx.StShared(e.word(e.offset, first).At(4*i), row)
-			ptx.StShared(e.word(e.pairsAt, first).At(4*i), pair)
+			ptx.StShared(e.word(e.pairsAt, first).At(4*i), rowPair)
 		})
-		row, pair = row.Add(rows[i]), pair.Add(pairs[i])
+		row, rowPair = row.Add(rows[i]), rowPair.Add(rowPairs[i])
 	}
 }
 
@@ -311,9 +311,9 @@ func (e *plan) startWarps() {
 	k.For(e.tid, ptx.Uint(e.NumExperts), ptx.Uint(PlanThreads), func(expert ptx.U32) {
 		at := ptx.NewVar(k, ptx.LdShared[ptx.U32](e.word(e.offset, expert)).Add(ptx.LdShared[ptx.U32](e.word(e.before, expert))))
 		for w := range PlanWarps {
-			slot := e.word(e.perWarp.At(4*e.NumExperts*w), expert)
-			n := ptx.LdShared[ptx.U32](slot)
-			ptx.StShared(slot, at.Get())
+			count := e.word(e.perWarp.At(4*e.NumExperts*w), expert)
+			n := ptx.LdShared[ptx.U32](count)
+			ptx.StShared(count, at.Get())
 			at.Set(at.Get().Add(n))
 		}
 	})

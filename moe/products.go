@@ -1,0 +1,68 @@
+package moe
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/kernel/decode"
+	"sonicmoe/moe/internal/registry"
+)
+
+// experts queues the products after a plan and the sum over each token's experts.
+func (q *queue) experts(n work, f *ForwardArgs) {
+	w := q.laid(n).workspace
+	q.sharedProducts(n.tokens, f, w.shared)
+	q.products(n, f, w.pieces)
+	if n.list {
+		q.aggregateList(n, f, w)
+	} else {
+		q.aggregate(n, f, w)
+	}
+}
+
+// products queues the up- and the down-projection, by the kernels for the size of the batch.
+func (q *queue) products(n work, f *ForwardArgs, w pieces) {
+	small := q.layer.smallBatch
+	if q.readsUnits(n, f) {
+		w1, w2 := q.layer.units(f.Units)
+		q.smallBatchProducts(n, f, w, decode.UnitsUpKernel, decode.UnitsDownKernel, w1, w2)
+		return
+	}
+	q.unpack(&f.Weights, f.Workspace.Ptr, w.indices)
+	switch {
+	case n.list || !small.decodes(n.tokens): // a list may give an expert more rows than there are tokens
+		q.largeBatchProducts(n, f, w)
+	case small.isWide(n.tokens):
+		q.smallBatchProducts(n, f, w, decode.WideUpKernel, decode.WideDownKernel, f.W1.Ptr, f.W2.Ptr)
+	default:
+		q.smallBatchProducts(n, f, w, decode.UpKernel, decode.DownKernel, f.W1.Ptr, f.W2.Ptr)
+	}
+}
+
+// smallBatchProducts queues the products of a small batch. w1 and w2 are the weights, or their units.
+func (q *queue) smallBatchProducts(n work, f *ForwardArgs, w pieces, up *registry.Kernel[decode.UpArgs], down *registry.Kernel[decode.DownArgs], w1, w2 driver.DevicePtr) {
+	p := f.Workspace.Ptr
+	launch(q, up, decode.UpArgs{
+		X: f.X.Ptr, Gather: at(p, w.gather), W1: w1, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, Scores: f.Scores.Ptr, Pairs: at(p, w.pairs),
+		A: at(p, w.a), H: f.H.Ptr, Rows: n.rows, TileArgs: w.tiles(p, 0),
+	})
+	launch(q, down, decode.DownArgs{A: at(p, w.a), W2: w2, B2: f.B2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: w.tiles(p, 1)})
+}
+
+// largeBatchProducts queues the products of a large batch or of a list.
+func (q *queue) largeBatchProducts(n work, f *ForwardArgs, w pieces) {
+	p := f.Workspace.Ptr
+	up, scores := kernel.UpInferenceKernel, f.Scores.Ptr
+	if !f.H.IsZero() {
+		up = kernel.UpKernel
+	}
+	if n.list {
+		scores = f.List.Scores.Ptr
+	}
+	launch(q, up, kernel.UpArgs{
+		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, Scores: scores, Pairs: at(p, w.pairs),
+		A: at(p, w.a), H: f.H.Ptr, Rows: n.rows, TileArgs: w.tiles(p, 0),
+	})
+	launch(q, kernel.DownKernel, kernel.DownArgs{
+		A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: w.tiles(p, 1),
+	})
+}
