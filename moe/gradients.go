@@ -117,8 +117,8 @@ func (r *backwardRun) experts() Tensor {
 	return r.ExpertIDs
 }
 
-// dScores sums the partial gradients of the scores. It also computes the logits' gradients if the
-// scores determine them.
+// dScores computes the gradients of the scores: dO·b2 if there are biases, and the partial sums of
+// DH. It also computes the logits' gradients if the scores determine them.
 func (r *backwardRun) dScores() {
 	if r.layer.of.Bias {
 		launch(r.queue, bias.DotKernel, choose.RouterArgs{

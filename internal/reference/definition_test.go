@@ -170,8 +170,10 @@ func (s *definition) activation(g, u float64) float64 {
 		return math.Max(g, 0)
 	case spec.ReLU2:
 		return math.Max(g, 0) * math.Max(g, 0)
+	case spec.SiLU:
+		return g / (1 + math.Exp(-g))
 	}
-	return g / (1 + math.Exp(-g)) // SiLU
+	panic("no definition of " + s.c.Activation)
 }
 
 func (s *definition) output() []float64 {

@@ -1,6 +1,6 @@
 package spec
 
-import "slices"
+import "strings"
 
 // Activation is the function between an expert's two matrix products. A gated function has two
 // inputs for each neuron, the gate g and the up value u. A function without a gate has one
@@ -39,16 +39,13 @@ const (
 )
 
 // Activations lists the activations in the order of their numbers in sonicmoe.h. Append new
-// ones at the end, because compiled C programs contain the numbers. Gated assumes that no
-// activation from ReLU on has a gate. If a new activation at the end has a gate, change Gated
-// and Config.gated of _library.py.
+// ones at the end, because compiled C programs contain the numbers.
 var Activations = []Activation{"swiglu", SwiGLUOAI, GeGLUTanh, GeGLUErf, ReGLU, ReLU, ReLU2, SiLU, GELUTanh, GELUErf}
 
 // String returns the word of the activation.
 func (a Activation) String() string { return text(Activations, a) }
 
-// Gated reports whether the activation has a gate. The pre-activation H has 2n columns with a
-// gate, and n columns without one (n = Intermediate).
-func (a Activation) Gated() bool {
-	return !slices.Contains(Activations[slices.Index(Activations, ReLU):], a)
-}
+// Gated reports whether the activation has a gate: whether its word contains "glu" (gated linear
+// unit), as also the Python package decides. The pre-activation H has 2n columns with a gate, and n
+// columns without one (n = Intermediate).
+func (a Activation) Gated() bool { return a == SwiGLU || strings.Contains(string(a), "glu") }

@@ -78,7 +78,7 @@ var NoBias = Start{}
 // tile's first stage.
 //
 // One wgmma step sets the sums to the row (see startFromRow). A bias thus costs one more step than
-// the sum has without a bias (see examples/bench/h200/experiments.md). Setting the sums by loads or
+// the sum has without a bias. Setting the sums by loads or
 // moves would take longer, and nothing could hide the time: the epilogue of one warpgroup already
 // lasts as long as the main loop of the other.
 func FromRow(load func(to, full ptx.Shared, t schedule.Tile)) Start {
@@ -86,7 +86,7 @@ func FromRow(load func(to, full ptx.Shared, t schedule.Tile)) Start {
 }
 
 // FromRegisters makes a thread's sums start from values that it computes before the main loop. It
-// is for biases that TMA cannot load as a row.
+// is for biases that TMA cannot load as a row, such as the interleaved biases of gate and up.
 func FromRegisters(values func(t Tile) []ptx.F32) Start {
 	return Start{kind: fromRegisters, values: values}
 }

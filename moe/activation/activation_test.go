@@ -62,8 +62,10 @@ func exact(c spec.Config, g, u float64) float64 {
 		return silu(g, 1)
 	case spec.GELUTanh:
 		return tanh(g)
+	case spec.GELUErf:
+		return gelu(g)
 	}
-	return gelu(g)
+	panic("no formula of " + c.Activation)
 }
 
 // TestActivations checks that values match the definition to a few units of FP32,

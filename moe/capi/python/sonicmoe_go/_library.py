@@ -180,7 +180,7 @@ class Config:
     @property
     def gated(self) -> bool:
         """Whether the activation has a gate. w1 has 2n rows with a gate, and n without one."""
-        return self.activation in _ENUMS["activation"][:5]
+        return "glu" in self.activation
 
     @property
     def h_width(self) -> int:
