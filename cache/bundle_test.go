@@ -117,7 +117,7 @@ func TestBundleRoundTrip(t *testing.T) {
 }
 
 // TestBundleIsATarFile checks that a tar program can unpack a bundle, and that the unpacked
-// directory works as a read-only layer.
+// directory works as a read-only cache layer.
 func TestBundleIsATarFile(t *testing.T) {
 	_, b := exported(t)
 	dir := t.TempDir()
@@ -173,7 +173,7 @@ func TestExportTakesSoundFilesOfAllLayers(t *testing.T) {
 	holdsAll(t, into)
 }
 
-// TestBundleAsLayer checks a bundle that is read in place, as a read-only layer.
+// TestBundleAsLayer checks a bundle that is read in place, as a read-only cache layer.
 func TestBundleAsLayer(t *testing.T) {
 	ctx := context.Background()
 	source, want := exported(t)

@@ -41,8 +41,8 @@ type Options struct {
 	Dir string
 	// Layers are further directories or bundles (see Export), for example from a container
 	// image or an administrator. They are searched in order after Dir, and are never written.
-	// If the module in one layer has no machine code for this device, the search continues in
-	// the next layer. For choices see GetChoiceFor.
+	// If the module in one cache layer has no machine code for this device, the search
+	// continues in the next layer. For choices see GetChoiceFor.
 	Layers []string
 	// Key is a public key of the program minisign: the key's text, or the path of a file with
 	// the key. If Key is empty, the variable SONICMOE_CACHE_KEY decides. A cache with a key
@@ -209,9 +209,9 @@ func (c *Cache) reportDamage(l *layer, name string, fi fs.FileInfo, err error) {
 	c.log.Warn("cache: file ignored", "path", path, "reason", err, "moved_to", moved)
 }
 
-// lookup searches the layers for the file with a name. It returns the content of the first
-// undamaged file for which enough returns true. If there is none, it returns the content of the
-// first undamaged file.
+// lookup searches the cache layers for the file with a name. It returns the content of the
+// first undamaged file for which enough returns true. If there is none, it returns the content
+// of the first undamaged file.
 func lookup[T any](c *Cache, name string, decode func(data []byte) (T, error), enough func(T) bool) (found T, o store.Outcome) {
 	if len(c.layers) == 0 {
 		return found, store.Disabled

@@ -15,8 +15,8 @@ func (c *Cache) GetChoice(key string) (value []byte, ok bool) {
 }
 
 // GetChoiceFor is like [Cache.GetChoice], for a caller that cannot use every value. It returns
-// the first value, over all layers, for which use returns true. If there is none, it returns
-// the first value.
+// the first value, over all cache layers, for which use returns true. If there is none, it
+// returns the first value.
 func (c *Cache) GetChoiceFor(key string, use func(value []byte) bool) (value []byte, ok bool) {
 	value, o := modules{c}.GetChoiceFor(key, use)
 	return value, o == store.Hit
@@ -65,8 +65,8 @@ func (c modules) PutChoice(key string, value []byte) store.Outcome {
 	return c.counters.count(c.put(fileName(store.KindChoice, choiceKey(key)), data, err))
 }
 
-// DeleteChoice removes a value from the directory that is written. If a read-only layer has a
-// value of the same key, that value is found from then on.
+// DeleteChoice removes a value from the directory that is written. If a read-only cache layer
+// has a value of the same key, that value is found from then on.
 func (c modules) DeleteChoice(key string) store.Outcome {
 	return c.remove(fileName(store.KindChoice, choiceKey(key)))
 }

@@ -247,7 +247,7 @@ func TestListAndVerify(t *testing.T) {
 }
 
 // TestWarningSaysWhere checks that the warning about a damaged file names the file, the reason,
-// and the file's new place. In a read-only layer the file stays in its place.
+// and the file's new place. In a read-only cache layer the file stays in its place.
 func TestWarningSaysWhere(t *testing.T) {
 	shared, _ := testCache(t)
 	for name, readOnly := range map[string]bool{"moved": false, "in a layer": true} {

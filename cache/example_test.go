@@ -32,7 +32,7 @@ func Example() {
 }
 
 // This example writes a filled cache to one file. Another machine uses the file as a read-only
-// layer that is searched after the machine's own directory.
+// cache layer that is searched after the machine's own directory.
 func ExampleCache_ExportFile() {
 	dir, err := os.MkdirTemp("", "cache-example-")
 	if err != nil {

@@ -46,9 +46,9 @@ func (r *BundleReport) count(kind store.Kind, size int) {
 	r.Bytes += int64(size)
 }
 
-// Export writes every undamaged file of all layers to w as one bundle. If several layers have a
-// file of the same name, Export takes the one that Get finds. Equal content gives equal bytes.
-// After an error the output is not a valid bundle, and Import refuses it.
+// Export writes every undamaged file of all cache layers to w as one bundle. If several layers
+// have a file of the same name, Export takes the one that Get finds. Equal content gives equal
+// bytes. After an error the output is not a valid bundle, and Import refuses it.
 func (c *Cache) Export(ctx context.Context, w io.Writer) (BundleReport, error) {
 	r, err := c.export(ctx, w)
 	if err != nil {
@@ -105,8 +105,8 @@ func (c *Cache) ExportFile(ctx context.Context, path string) (BundleReport, erro
 	return r, nil
 }
 
-// names returns the names of the stored files of all layers, in ascending order and without
-// duplicates.
+// names returns the names of the stored files of all cache layers, in ascending order and
+// without duplicates.
 func (c *Cache) names() ([]string, error) {
 	if len(c.layers) == 0 {
 		return nil, c.noTop()

@@ -76,8 +76,8 @@ func repair(data []byte) []byte {
 }
 
 // FuzzBundle alters bundles. An accepted bundle must equal, byte for byte, what Export would
-// write. A layer that reads it in place must hold the same files as an import of it. A refused
-// bundle must store nothing. No file may appear outside the cache.
+// write. A cache layer that reads it in place must hold the same files as an import of it. A
+// refused bundle must store nothing. No file may appear outside the cache.
 func FuzzBundle(f *testing.F) {
 	for _, b := range seedBundles(f) {
 		f.Add(b, false)

@@ -129,7 +129,7 @@ func TestHostileBundles(t *testing.T) {
 				}
 				assert.Equal(t, want, filesBelow(t, outside))
 			}
-			// Used as a layer, the bundle must be refused, or its bad file must never be
+			// Used as a cache layer, the bundle must be refused, or its bad file must never be
 			// returned.
 			path := filepath.Join(outside, "hostile.tar")
 			writeFile(t, path, b)
@@ -217,8 +217,8 @@ func TestFailedExport(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestBundleOfAnotherVersion checks that Import and a layer refuse a bundle of another version
-// and give the version as the reason. The layer must not read the bundle to its end.
+// TestBundleOfAnotherVersion checks that Import and a cache layer refuse a bundle of another
+// version and give the version as the reason. The layer must not read the bundle to its end.
 func TestBundleOfAnotherVersion(t *testing.T) {
 	other := bytes.Clone([]byte(firstLine))
 	other[len(other)-2]++

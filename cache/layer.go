@@ -39,8 +39,8 @@ type layer struct {
 	owner    int // user id of the directory's owner, or -1 if unknown
 }
 
-// openLayer opens a layer and checks its directory. If the layer is writable, openLayer creates
-// the directory. A read-only layer may be a bundle, whose signature by checks.
+// openLayer opens a cache layer and checks its directory. If the layer is writable, openLayer
+// creates the directory. A read-only cache layer may be a bundle, whose signature by checks.
 func openLayer(fsys disk.FS, dir string, writable bool, by *signer) (*layer, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -124,8 +124,8 @@ func (l *layer) read(name string) ([]byte, fs.FileInfo, error) {
 	if l.bundle != nil {
 		return l.bundle.read(name)
 	}
-	// Read-only layers may contain symbolic links, because some image builders store files as
-	// links.
+	// Read-only cache layers may contain symbolic links, because some image builders store
+	// files as links.
 	f, fi, err := disk.OpenRegular(l.fs, l.path(name), !l.writable)
 	if errors.Is(err, disk.ErrNotRegular) {
 		err = fmt.Errorf("%w: %w", errDamaged, err)

@@ -27,17 +27,18 @@ type Info struct {
 	// Bytes is the size of the file. Used is the time of its last use, accurate to an hour.
 	Bytes int64
 	Used  time.Time
-	// Path is the path of the file. ReadOnly reports whether the file is in a read-only layer.
+	// Path is the path of the file. ReadOnly reports whether the file is in a read-only cache
+	// layer.
 	Path     string
 	ReadOnly bool
 	// Err is nil for an undamaged file. Otherwise it describes the damage.
 	Err error
 }
 
-// List reads and checks every stored file of every layer. It changes nothing. The result is
-// ordered by layer, and within a layer the most recently used file comes first. A damaged file
-// has its error in Err. If a directory cannot be listed or ctx ends, List returns an error
-// together with the files that it found before.
+// List reads and checks every stored file of every cache layer. It changes nothing. The result
+// is ordered by layer, and within a cache layer the most recently used file comes first. A
+// damaged file has its error in Err. If a directory cannot be listed or ctx ends, List returns
+// an error together with the files that it found before.
 func (c *Cache) List(ctx context.Context) ([]Info, error) {
 	var infos []Info
 	err := c.each(ctx, func(d described) { infos = append(infos, d.Info) })
@@ -49,16 +50,17 @@ type VerifyReport struct {
 	// Sound is the number of undamaged files, and Bytes their total size.
 	Sound int
 	Bytes int64
-	// Damaged lists the damaged files. They were set aside, except in read-only layers.
+	// Damaged lists the damaged files. They were set aside, except in read-only cache layers.
 	Damaged []Info
 	// Unreadable lists the files that could not be read or that have another format version.
 	// They stay, because another version of this package may still use them.
 	Unreadable []Info
 }
 
-// Verify reads every file of every layer, sets damaged files aside, and reports. Each check
-// examines an undamaged module: the PTX, and the machine code by producer. A module for which a
-// check returns an error counts as damaged. Several goroutines call a check at the same time.
+// Verify reads every file of every cache layer, sets damaged files aside, and reports. Each
+// check examines an undamaged module: the PTX, and the machine code by producer. A module for
+// which a check returns an error counts as damaged. Several goroutines call a check at the same
+// time.
 func (c *Cache) Verify(ctx context.Context, checks ...func(ctx context.Context, key string, ptx []byte, code map[string][]byte) error) (VerifyReport, error) {
 	var r VerifyReport
 	var mu sync.Mutex
@@ -118,7 +120,7 @@ type described struct {
 	file  fs.FileInfo
 }
 
-// each visits the modules and choices of all layers.
+// each visits the modules and choices of all cache layers.
 func (c *Cache) each(ctx context.Context, visit func(described)) error {
 	var errs []error
 	for _, l := range c.layers {

@@ -136,7 +136,7 @@ func TestModes(t *testing.T) {
 }
 
 // TestModuleOfUseInALaterLayer checks that GetFor returns the first entry that has machine code
-// of a wanted producer, even if earlier layers hold the module without that code.
+// of a wanted producer, even if earlier cache layers hold the module without that code.
 func TestModuleOfUseInALaterLayer(t *testing.T) {
 	key, e := testEntry(1, 100)
 	images := map[string][]store.Image{
@@ -187,7 +187,7 @@ func TestModuleOfUseInALaterLayer(t *testing.T) {
 }
 
 // TestChoiceOfUseInALaterLayer checks that GetChoiceFor returns the first value that the caller
-// can use, even if earlier layers hold other values.
+// can use, even if earlier cache layers hold other values.
 func TestChoiceOfUseInALaterLayer(t *testing.T) {
 	for _, c := range []struct {
 		places []string

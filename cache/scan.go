@@ -23,7 +23,7 @@ const (
 	classOther               // does not belong to the cache, and is never changed
 )
 
-// file is one file in a layer.
+// file is one file in a cache layer.
 type file struct {
 	name  string
 	class class

@@ -175,7 +175,7 @@ func TestKeys(t *testing.T) {
 }
 
 // TestOlderBundles checks that an older signed bundle cannot replace a newer one of the same
-// name: by an import, as a layer of a later process, or by overwriting a bundle in use.
+// name: by an import, as a cache layer of a later process, or by overwriting a bundle in use.
 func TestOlderBundles(t *testing.T) {
 	key, dir, own := testKey(1), t.TempDir(), t.TempDir()
 	path := filepath.Join(dir, "b.tar")
@@ -330,7 +330,7 @@ func TestBundleThatChangesWhileImported(t *testing.T) {
 }
 
 // TestVerifyWithAnotherCheck checks that a module for which a check fails is set aside like a
-// damaged one. In a read-only layer it is only reported. Choices are not checked.
+// damaged one. In a read-only cache layer it is only reported. Choices are not checked.
 func TestVerifyWithAnotherCheck(t *testing.T) {
 	c, b := exported(t)
 	wrong, _ := testEntry(10, 60)

@@ -27,8 +27,8 @@ import (
 )
 
 // TestDirectoryThatOthersMayWrite checks that a directory that other users may write is refused
-// with a reason, because anyone may have stored its machine code. As a read-only layer it is
-// accepted.
+// with a reason, because anyone may have stored its machine code. As a read-only cache layer it
+// is accepted.
 func TestDirectoryThatOthersMayWrite(t *testing.T) {
 	source, _ := testCache(t)
 	key, e := testEntry(1, 100)
@@ -302,7 +302,7 @@ func TestWhatWasJustStoredStays(t *testing.T) {
 	assert.Equal(t, []int{1}, present(c, keys))
 }
 
-// TestBundleIsNoFile checks that Import and a layer refuse a pipe or a device at once.
+// TestBundleIsNoFile checks that Import and a cache layer refuse a pipe or a device at once.
 func TestBundleIsNoFile(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "warm.tar")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))

@@ -212,7 +212,7 @@ func TestSubjectOutOfMemory(t *testing.T) {
 	}
 }
 
-// TestSameBits checks that the error names the tile points whose outputs differ.
+// TestSameBits checks that the error names the tilings whose outputs differ.
 func TestSameBits(t *testing.T) {
 	sums := map[string]string{"dx 128x128 s4": "1", "dx 128x128 s5": "1"}
 	require.NoError(t, sameBits(sums))

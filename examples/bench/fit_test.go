@@ -13,8 +13,8 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// TestCandidates checks that at least six tile points are measured for each product, and that
-// the layer can use all of them.
+// TestCandidates checks that at least six tilings are measured for each product, and that the
+// layer can use all of them.
 func TestCandidates(t *testing.T) {
 	target, config := driver.H200(), peers.All()[0].Config
 	for _, name := range []string{"forward", "backward"} {
@@ -78,7 +78,7 @@ func TestFitFindsConstants(t *testing.T) {
 	require.InEpsilon(t, chip.KTileClocks, f.After.KTileClocks, 0.3)
 	var worstBefore float64
 	for _, l := range f.Losses {
-		// The best point may have a group, or no cluster, which the cost model never chooses.
+		// The best tiling may have a group, or no cluster, which the cost model never chooses.
 		require.Less(t, l.After, 0.1, "%s %s", l.Row, l.Product)
 		require.Less(t, lostAmongChoosable(t, chip, l), 0.01, "%s %s", l.Row, l.Product)
 		worstBefore = math.Max(worstBefore, l.Before)

@@ -55,8 +55,8 @@ func old(schema int, tiles string) string {
 		"kernels": [{"name": "up", "median_ms": 1, "roofline_ms": 0.5}]}], "backward": {"pass": "backward", "rows": [{"name": "7B", "shape": "24576,1536,256,128,8"}]}}`, schema, tiles)
 }
 
-// TestOlderSchemas checks that reports of older schemas are read, and that their tile points
-// are left out.
+// TestOlderSchemas checks that reports of older schemas are read, and that their Points are
+// left out.
 func TestOlderSchemas(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "old.json")
 	for schema, tiles := range map[int]string{2: `"up": "128x256 s4"`, 3: `"tiles": [{"product": "up", "tiling": "128x256 s4"}]`} {

@@ -96,7 +96,7 @@ func (b *bench) all() error {
 	return errors.Join(errs...)
 }
 
-// fitPoints fits the cost model's constants to the measured points.
+// fitPoints fits the cost model's constants to the measured tilings.
 func (b *bench) fitPoints() error {
 	f, err := report.NewFit(tools.H200(), b.report)
 	if err != nil {
@@ -107,7 +107,7 @@ func (b *bench) fitPoints() error {
 	return nil
 }
 
-// fitFiles fits the cost model's constants to the points in the reports of earlier runs.
+// fitFiles fits the cost model's constants to the tilings in the reports of earlier runs.
 func fitFiles(ctx context.Context, out io.Writer, names []string) error {
 	var reports []*report.Report
 	for _, name := range names {

@@ -208,8 +208,8 @@ func TestRowFails(t *testing.T) {
 	require.Positive(t, r.Rows[1].TFLOPS)
 }
 
-// TestFit checks that tile points are measured, printed and fitted, and that a later run can
-// fit to the file of an earlier one.
+// TestFit checks that tilings are measured, printed and fitted, and that a later run can fit to
+// the file of an earlier one.
 func TestFit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")

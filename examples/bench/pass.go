@@ -21,7 +21,7 @@ type pass struct {
 	work func(c moe.Config, tokens int) []spec.Work
 	// speed returns the speed of a competitor in the pass.
 	speed func(s peers.Speed) float64
-	// products lists the grouped products of the pass that have tile points to choose from.
+	// products lists the grouped products of the pass that have tilings to choose from.
 	products []*tools.Product
 }
 

@@ -16,7 +16,7 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// productsOf returns the products of the backward or the forward pass that have tile points.
+// productsOf returns the products of the backward or the forward pass that have tilings.
 func productsOf(backward bool) []*tools.Product {
 	return slices.DeleteFunc(tools.Products(), func(p *tools.Product) bool { return p.Backward() != backward })
 }
@@ -37,8 +37,8 @@ func measured(p *tools.Product, c moe.Config, t driver.Target) []gemm.Tiling {
 	return list
 }
 
-// choices returns choices of one tiling for each product. Every point of every product is in at
-// least one of the choices.
+// choices returns choices of one tiling for each product. Every tiling of every product is in
+// at least one of the choices.
 func choices(products []*tools.Product, c moe.Config, t driver.Target) []tools.Tilings {
 	var list []tools.Tilings
 	for _, p := range products {
@@ -56,8 +56,8 @@ func choices(products []*tools.Product, c moe.Config, t driver.Target) []tools.T
 	return list
 }
 
-// points measures the tile points of the pass's products, in runs of the whole pass. It checks
-// that all points give the same bits of the outputs.
+// points measures the tilings of the pass's products, in runs of the whole pass. It checks that
+// all tilings give the same bits of the outputs.
 func (b *bench) points(t *timer, u *subject, r *report.Row) error {
 	if !b.withPoints {
 		return nil
@@ -77,8 +77,8 @@ func (b *bench) points(t *timer, u *subject, r *report.Row) error {
 	return nil
 }
 
-// race returns the time in milliseconds of one product's kernel for each of its points. The
-// other products have the points that the cost model chooses.
+// race returns the time in milliseconds of one product's kernel for each of its tilings. The
+// other products have the tilings that the cost model chooses.
 func (b *bench) race(t *timer, u *subject, p *tools.Product, points []gemm.Tiling) ([]float64, error) {
 	var calls []*moe.Call
 	for _, at := range points {
@@ -97,7 +97,7 @@ func (b *bench) race(t *timer, u *subject, p *tools.Product, points []gemm.Tilin
 	})
 }
 
-// bits returns an error if two tile points give different bits of the outputs.
+// bits returns an error if two tilings give different bits of the outputs.
 func (b *bench) bits(t *timer, u *subject) error {
 	sums := map[string]string{}
 	for _, c := range choices(b.pass.products, u.row.Config, b.dev.Target()) {
@@ -116,7 +116,7 @@ func (b *bench) bits(t *timer, u *subject) error {
 	return sameBits(sums)
 }
 
-// describe returns the tile points of the pass's products as text.
+// describe returns the tilings of the pass's products as text.
 func (p pass) describe(tilings map[string]string) string {
 	var list []string
 	for _, q := range p.products {
@@ -140,7 +140,7 @@ func sameBits(sums map[string]string) error {
 	return nil
 }
 
-// evaluate returns a product's tile points with their measured and estimated milliseconds, the
+// evaluate returns a product's tilings with their measured and estimated milliseconds, the
 // fastest first.
 func evaluate(p *tools.Product, row peers.Row, target driver.Target, points []gemm.Tiling, times []float64) []report.Point {
 	chosen := tools.Choose(row.Config, target)

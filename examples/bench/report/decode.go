@@ -42,7 +42,7 @@ func PrintDecodeHead(w io.Writer) {
 	fmt.Fprintln(w, "layer\tT\texperts\tMB\tµs\tfew µs\tprefill µs\troof µs\tshare\t")
 }
 
-// PrintDecodePoint writes a line for a point.
+// PrintDecodePoint writes a line for one measurement.
 func PrintDecodePoint(w io.Writer, p DecodePoint) {
 	fmt.Fprintf(w, "%s\t%d\t%.1f\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f\t%.0f %%\t\n", p.Name, p.Tokens, p.Experts, p.MB, p.US, p.FewUS, p.PrefillUS, p.RoofUS, 100*p.Share)
 }

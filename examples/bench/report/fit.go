@@ -17,7 +17,7 @@ import (
 	"sonicmoe/moe/tools"
 )
 
-// Fit holds the cost model's constants that fit the measured points best. It also holds the
+// Fit holds the cost model's constants that fit the measured tilings best. It also holds the
 // time that the model's choices lose, before and after the fit.
 type Fit struct {
 	Points int         `json:"points"`
@@ -25,7 +25,7 @@ type Fit struct {
 	After  tools.Model `json:"after"`
 	// RMSBefore and RMSAfter are the relative errors of the estimates (root mean square). The
 	// mean error of each row and product is subtracted, because it does not affect the choice
-	// of a point.
+	// of a tiling.
 	RMSBefore float64 `json:"rms_before"`
 	RMSAfter  float64 `json:"rms_after"`
 	Losses    []Loss  `json:"losses"`
@@ -44,7 +44,7 @@ type Loss struct {
 	Chosen  gemm.Tiling `json:"chosen"` // after the fit
 }
 
-// problem holds the measured points of one row and product.
+// problem holds the measured tilings of one row and product.
 type problem struct {
 	row    string
 	config moe.Config
@@ -53,7 +53,7 @@ type problem struct {
 	points []Point
 }
 
-// problems collects the measured points of reports.
+// problems collects the measured tilings of reports.
 func problems(reports ...*Report) ([]problem, error) {
 	var list []problem
 	for _, rep := range reports {
@@ -75,7 +75,7 @@ func problems(reports ...*Report) ([]problem, error) {
 	return list, nil
 }
 
-// problemsOf collects the measured points of one row.
+// problemsOf collects the measured tilings of one row.
 func problemsOf(row Row, target driver.Target) ([]problem, error) {
 	shape, err := row.Size.Row()
 	if err != nil {
@@ -141,15 +141,16 @@ func mattering(m tools.Model, list []problem) (numbers []int) {
 
 // These are weights of terms that the fit minimises in addition to the errors within a row and
 // product: the mean error of each row and product, and the distance of the constants from the
-// present constants. The distance only holds constants that the points do not determine.
+// present constants. The distance matters only for constants that the measured tilings do not
+// determine: it keeps these near their present values.
 const (
 	meanWeight = 0.1
 	stayWeight = 1e-6
 )
 
-// misfit returns two mean squares of relative errors: that of the points within each problem,
-// and that of the problems' means. A point near the best point counts more, because the model
-// must choose among such points.
+// misfit returns two mean squares of relative errors: that of the tilings within each problem,
+// and that of the problems' means. A tiling near the best tiling counts more, because the model
+// must choose among such tilings.
 func misfit(m tools.Model, list []problem) (within, means float64) {
 	n := 0.
 	for _, q := range list {
@@ -170,7 +171,7 @@ func misfit(m tools.Model, list []problem) (within, means float64) {
 }
 
 // choosing improves a model whose constants fit well but choose badly. It changes the constants
-// by a reproducible random search. Near the best point, errors of one percent decide the
+// by a reproducible random search. Near the best tiling, errors of one percent decide the
 // choice.
 func choosing(list []problem, from tools.Model) tools.Model {
 	from = rounded(from)
@@ -220,8 +221,8 @@ const (
 // restarts is the number of least-squares searches. Each begins where the previous one ended.
 const restarts = 6
 
-// NewFit finds the constants that fit the measured points best by least squares, beginning at a
-// model. It then finds constants near these that choose well.
+// NewFit finds the constants that fit the measured tilings best by least squares, beginning at
+// a model. It then finds constants near these that choose well.
 func NewFit(from tools.Model, reports ...*Report) (*Fit, error) {
 	list, err := problems(reports...)
 	if err != nil {
@@ -271,12 +272,12 @@ func rounded(m tools.Model) tools.Model {
 	return m
 }
 
-// best returns the fastest of the measured points.
+// best returns the fastest of the measured tilings.
 func (q problem) best() Point {
 	return slices.MinFunc(q.points, func(a, b Point) int { return cmp.Compare(a.MS, b.MS) })
 }
 
-// loss returns the losses of the choices of the two models, compared with the best point.
+// loss returns the losses of the choices of the two models, compared with the best tiling.
 func (q problem) loss(before, after tools.Model) Loss {
 	best := q.best()
 	chosen := q.Choose(after, q.config, q.target)
@@ -291,7 +292,7 @@ func (q problem) lostBy(m tools.Model) float64 {
 	return q.lost(q.Choose(m, q.config, q.target), q.best().MS)
 }
 
-// lost returns the loss of a point, compared with the best time. For a point that was not
+// lost returns the loss of a tiling, compared with the best time. For a tiling that was not
 // measured it returns 100 %, because JSON has no NaN.
 func (q problem) lost(at gemm.Tiling, best float64) float64 {
 	for _, p := range q.points {

@@ -18,7 +18,7 @@ func TestMinimize(t *testing.T) {
 }
 
 // TestLost checks that a choice that was not measured counts as a loss, and not as the best
-// point.
+// tiling.
 func TestLost(t *testing.T) {
 	q := problem{points: []Point{{Point: gemm.Tiling{TileN: 256}, MS: 1.1}}}
 	require.InDelta(t, 0.1, q.lost(gemm.Tiling{TileN: 256}, 1), 1e-9)

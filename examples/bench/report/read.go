@@ -25,8 +25,8 @@ type Stored struct {
 	Rounding   []RoundingPoint
 }
 
-// Read reads a report that Write wrote. From a report of an older schema it leaves out the tile
-// points and the fit, and adds a warning to the report.
+// Read reads a report that Write wrote. From a report of an older schema it leaves out the
+// measured tilings (Points) and the fit, and adds a warning to the report.
 func Read(ctx context.Context, path string) (*Report, error) {
 	s, err := ReadStored(ctx, path)
 	if err == nil && s.Report == nil {

@@ -106,7 +106,7 @@ type Row struct {
 	KernelSumMS float64   `json:"kernel_sum_ms,omitempty"`
 	Host        *Host     `json:"host,omitempty"`
 	Routing     []Routing `json:"routing,omitempty"`
-	// Points holds the tile points of each product, the fastest first.
+	// Points holds the measured tilings of each product, the fastest first.
 	Points   []Point  `json:"points,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
 }
@@ -234,13 +234,13 @@ type Routing struct {
 	Uniform       float64 `json:"uniform"`
 }
 
-// Point is the measurement of one tile point of a product.
+// Point is the measurement of one tiling of a product.
 type Point struct {
 	Product string      `json:"product"`
 	Point   gemm.Tiling `json:"point"`
 	MS      float64     `json:"ms"`
 	// EstimateMS is the cost model's estimate of the time. Chosen reports whether the model
-	// chooses the point.
+	// chooses the tiling.
 	EstimateMS float64 `json:"estimate_ms"`
 	Chosen     bool    `json:"chosen"`
 }

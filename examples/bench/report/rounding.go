@@ -45,7 +45,7 @@ func PrintRoundingHead(w io.Writer, rounding string) {
 	fmt.Fprintf(w, "d,n,E,K\tT\tforward ms\t%s\tfaster\tbackward ms\trounded\tfaster\tpadding/64\tpredicts\tpadding/128\tpredicts\t\n", rounding)
 }
 
-// PrintRoundingPoint writes a line for a point.
+// PrintRoundingPoint writes a line for one measurement.
 func PrintRoundingPoint(w io.Writer, p RoundingPoint) {
 	f, g := p.Plain, p.Rounded
 	fmt.Fprintf(w, "%s\t%d\t%.3f\t%.3f\t%+.1f %%\t%.3f\t%.3f\t%+.1f %%\t%.1f %%\t%+.1f %%\t%.1f %%\t%+.1f %%\t\n", p.Shape, p.Tokens,

@@ -92,7 +92,7 @@ func PrintRow(w io.Writer, r Row) {
 	fmt.Fprintln(w)
 }
 
-// printMade prints the tile points of the layer and the time of moe.New.
+// printMade prints the tilings of the layer and the time of moe.New.
 func printMade(w io.Writer, r Row) {
 	if r.New == 0 {
 		return
@@ -185,8 +185,8 @@ func printRouting(w io.Writer, r Row) {
 	g.print(w)
 }
 
-// printPoints prints the measured tile points, the fastest first. It also prints by how much
-// the default choice is slower than the best point.
+// printPoints prints the measured tilings, the fastest first. It also prints by how much the
+// default choice is slower than the best tiling.
 func printPoints(w io.Writer, r Row) {
 	for rest := r.Points; len(rest) > 0; {
 		product, n := rest[0].Product, 1
