@@ -68,7 +68,8 @@ func TestWorkerOfAReplacedProgram(t *testing.T) {
 	}
 }
 
-// TestWorkerHasNoSecrets checks the environment of a worker process.
+// TestWorkerHasNoSecrets checks that a worker process inherits CUDA_VISIBLE_DEVICES, but not a
+// variable that holds a secret.
 func TestWorkerHasNoSecrets(t *testing.T) {
 	t.Setenv(child.Variable, telling)
 	t.Setenv("CUDA_VISIBLE_DEVICES", "a device")

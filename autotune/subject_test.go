@@ -24,7 +24,7 @@ import (
 // These are the roles of a worker process.
 const (
 	stuck   = "stuck"   // the worker process never becomes ready
-	telling = "telling" // the worker process says its environment and ends
+	telling = "telling" // the worker process prints two variables of its environment and ends
 )
 
 // TestMain makes the test binary its own worker.

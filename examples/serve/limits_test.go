@@ -109,7 +109,7 @@ func TestSlowBodies(t *testing.T) {
 	s.limits.body = time.Second
 	web := httptest.NewServer(s.handler())
 	defer web.Close()
-	defer web.CloseClientConnections() // also one whose body has no time limit
+	defer web.CloseClientConnections() // closes a connection even if its body has no time limit
 	working(t, s)
 	send(t, web.URL, slowBody)
 	require.Eventually(t, func() bool { return s.inside.Load() == 1 }, time.Minute, time.Millisecond)
@@ -162,7 +162,7 @@ func TestDrain(t *testing.T) {
 // TestDrainIsBounded checks that a request without an answer does not keep the service from
 // ending.
 func TestDrainIsBounded(t *testing.T) {
-	s := onDevice(t, 2) // nothing works on its requests
+	s := onDevice(t, 2) // no pass runs, so requests are never answered
 	s.limits.drain = 100 * time.Millisecond
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -46,7 +46,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// deadline returns a context that kills a child which a signal does not end.
+// deadline returns a context that ends after some time, which kills a child process that a
+// signal has not ended.
 func deadline(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	t.Cleanup(cancel)
