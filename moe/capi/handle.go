@@ -45,7 +45,7 @@ type idleCall struct {
 	*call
 }
 
-// mostCalls is the largest number of calls of a layer. No model has more layers.
+// mostCalls is the largest number of calls of a layer. All known models have fewer layers.
 const mostCalls = 256
 
 // call is a call with its buffers. The buffers stay between passes, so that a pass does not
@@ -156,7 +156,7 @@ func (l *layer) giveBack(w1 uint64, c *call) {
 	l.idle = append(l.idle, idleCall{w1, c})
 }
 
-// closeReplays frees the graphs of the idle calls.
+// closeReplays frees the graphs of all idle calls.
 func (l *layer) closeReplays() {
 	l.lock.Lock()
 	defer l.lock.Unlock()

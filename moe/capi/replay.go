@@ -12,14 +12,14 @@ import (
 
 // A program that trains or serves a model calls the same passes again and again, and PyTorch's
 // allocator gives them the same addresses. The launch of a graph costs the host less than the
-// launches of a pass's kernels. A pass that repeats is therefore captured once, and its graph is
-// launched from then on.
+// launches of a pass's kernels. A call therefore captures a pass that repeats, once, and launches
+// its graph from then on.
 
 const (
-	// mostReplays is the number of passes that a call remembers: forward and backward over two
-	// numbers of tokens.
+	// mostReplays is the number of passes that a call remembers. It is enough for forward and
+	// backward over two numbers of tokens.
 	mostReplays = 4
-	// sightings is the number of equal passes before a capture, which costs the host more than
+	// sightings is the number of equal passes before a capture. A capture costs the host more than
 	// a pass.
 	sightings = 3
 )
@@ -39,19 +39,22 @@ const (
 // replay is a pass with its arguments, and its graph if there is one.
 type replay struct {
 	kind passKind
-	// pass is the caller's struct, with 0 as stream because a graph runs on any stream.
+	// pass has the bytes of the caller's struct. The stream in it is 0, because a graph runs on any
+	// stream.
 	pass []byte
-	// seen counts the passes without a graph, up to sightings, and one more if the capture
-	// failed.
+	// seen is the number of passes without a graph, at most sightings. It is one more if the
+	// capture failed.
 	seen  int
 	graph driver.Graph
 }
 
-// capturer is a stream that reports whether a graph captures its work.
+// capturer is a stream that reports whether a capture of its work is in progress.
 type capturer interface{ Capturing() (bool, error) }
 
-// launch queues a pass on s, with its graph if the call has one, else with queue. If the caller
-// captures the stream, his graph gets the kernels and no graph of the library.
+// launch queues a pass on s. It launches the graph of the pass if the call has one, and makes the
+// graph after sightings equal passes. Without a graph it calls queue. While the caller captures the
+// stream, it always calls queue, so that the caller's graph gets the kernels and no graph of the
+// library.
 func (c *call) launch(dev driver.Device, s driver.Stream, kind passKind, pass []byte, queue func(driver.Stream) error) error {
 	of, able := s.(capturer)
 	if !able || kind == neverReplayed {
@@ -75,8 +78,7 @@ func (c *call) launch(dev driver.Device, s driver.Stream, kind passKind, pass []
 	return err
 }
 
-// remember returns the replay of a pass. A new replay takes the place of the least recently used
-// one.
+// remember returns the replay of a pass. A new replay replaces the least recently used one.
 func (c *call) remember(kind passKind, pass []byte) *replay {
 	at := slices.IndexFunc(c.replays[:], func(r replay) bool { return r.kind == kind && bytes.Equal(r.pass, pass) })
 	if at < 0 {
@@ -91,8 +93,8 @@ func (c *call) remember(kind passKind, pass []byte) *replay {
 	return &c.replays[0]
 }
 
-// capture returns a graph of the work that queue queues, or nil if there is none. It uses a stream
-// of its own, because the legacy default stream cannot be captured.
+// capture returns a graph of the work that queue queues, or nil if there is none. It uses a new
+// stream, because the legacy default stream cannot be captured.
 func capture(dev driver.Device, queue func(driver.Stream) error) driver.Graph {
 	s, err := dev.NewStream()
 	if err != nil {
@@ -114,7 +116,7 @@ func capture(dev driver.Device, queue func(driver.Stream) error) driver.Graph {
 	return g
 }
 
-// close frees the graph. Its launches finish before.
+// close frees the graph. The device first finishes the launches of the graph.
 func (r *replay) close() {
 	if r.graph != nil {
 		_ = r.graph.Close() // fails if the device is closed, which has freed the graph
@@ -122,7 +124,7 @@ func (r *replay) close() {
 	r.graph = nil
 }
 
-// bytesIn returns the bytes of a struct of the interface.
+// bytesIn returns the bytes of a struct of the C interface.
 func bytesIn[T sized](p *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
 }

@@ -15,7 +15,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// replayed is a call on an emulated device whose queued passes are counted.
+// replayed is a call on an emulated device. queued is the number of passes that were queued, on a
+// stream or into a capture, and not launched as a graph.
 type replayed struct {
 	*testing.T
 	dev driver.Device
@@ -37,7 +38,8 @@ func newReplayed(t *testing.T) *replayed {
 	return &replayed{T: t, dev: dev, of: of, call: call{Call: l.NewCall()}}
 }
 
-// pass runs the pass of a key on a stream, over poisoned outputs, and returns O.
+// pass runs a pass on a stream, on poisoned outputs, and returns O. Passes with the same kind and
+// key count as equal.
 func (r *replayed) pass(s driver.Stream, kind passKind, key string, f moe.ForwardArgs) []uint16 {
 	r.Helper()
 	require.NoError(r, r.of.Poison())
@@ -51,8 +53,8 @@ func (r *replayed) pass(s driver.Stream, kind passKind, key string, f moe.Forwar
 	return got.O
 }
 
-// A pass that repeats is captured after the third time, and its graph gives the same bits. Other
-// arguments and other kinds of passes have graphs of their own.
+// TestReplay checks that a call captures a pass that has run three times, and that the graph gives
+// the same bits. Passes with other arguments or of other kinds have separate graphs.
 func TestReplay(t *testing.T) {
 	r := newReplayed(t)
 	f := r.of.Inference()
@@ -75,7 +77,8 @@ func TestReplay(t *testing.T) {
 	require.Equal(t, 6, r.queued, "a graph runs on any stream")
 }
 
-// A graph that the caller captures gets kernels and no graph of the library.
+// TestReplayWithinACapture checks that a graph that the caller captures gets kernels and no graph
+// of the library.
 func TestReplayWithinACapture(t *testing.T) {
 	r := newReplayed(t)
 	f := r.of.Inference()
@@ -95,7 +98,8 @@ func TestReplayWithinACapture(t *testing.T) {
 	require.NoError(t, g.Close())
 }
 
-// A pass that fails keeps failing, and a pass without kernels is never captured.
+// TestReplayOfNothing checks that a pass that fails returns its error each time, and that a pass
+// without kernels gets no graph.
 func TestReplayOfNothing(t *testing.T) {
 	r := newReplayed(t)
 	failure := errors.New("no")
@@ -112,7 +116,8 @@ func TestReplayOfNothing(t *testing.T) {
 	require.NoError(t, r.launch(r.dev, r.of.Stream(), neverReplayed, []byte("a"), func(driver.Stream) error { return nil }))
 }
 
-// The least recently used graph makes room for a new one.
+// TestReplaysAreBounded checks that a new graph replaces the least recently used one, and that
+// closeReplays closes the graphs of idle calls.
 func TestReplaysAreBounded(t *testing.T) {
 	r := newReplayed(t)
 	f := r.of.Inference()

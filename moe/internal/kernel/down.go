@@ -16,8 +16,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Down is the down-projection: Y = A·W2ᵀ + b2, with LoRA + U·B2ᵀ, of each expert's packed
-// rows.
+// Down is the down-projection of each expert's packed rows: Y = A·W2ᵀ + b2, plus U·B2ᵀ with LoRA.
 type Down struct {
 	spec.Config
 	Tiling gemm.Tiling
@@ -27,11 +26,11 @@ type Down struct {
 type DownArgs struct {
 	// A is the activation by packed row, in the layout of [weights.A].
 	A driver.DevicePtr
-	// W2 [E, d, n] are the weights, laid out as Config says.
+	// W2 [E, d, n] are the weights, in the layout of Config.
 	W2 driver.DevicePtr
 	// B2 [E, d] is the bias.
 	B2 driver.DevicePtr
-	// With LoRA, U are the rows of [LoRA], and LoraB2 [E, d, r] is the second factor.
+	// With LoRA, U has the results of [LoRA], and LoraB2 [E, d, r] is the second factor.
 	U, LoraB2 driver.DevicePtr
 	// Y [R, d] is the output.
 	Y driver.DevicePtr
@@ -87,7 +86,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	return k.Build()
 }
 
-// adapter returns the operands of the adapter.
+// adapter returns the operands of the adapter's second factor.
 func (d Down) adapter(k *jit.Builder[DownArgs], p *gemm.Product) gemm.Extra {
 	b := weights.LoraB2(d.Config).Forward(d.Tiling)
 	u := k.Map(&k.Args.U, func(a *DownArgs) gpu.TensorMap { return uMap(d.Config, a.U, a.Rows) })

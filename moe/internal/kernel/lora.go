@@ -113,9 +113,8 @@ func (l LoRA) load(k *jit.Builder[LoRAArgs], p *gemm.Product, factor func(s pipe
 	})
 }
 
-// adapter returns the second factor as the extra operands of a product. u maps the rows of the
-// first factor's product. b has the maps of the second factor, whose columns are the columns of the
-// product.
+// adapter returns the second factor as the extra operands of a product. u maps the rows of U. b has
+// the maps of the second factor, whose columns are the columns of the product.
 func adapter(p *gemm.Product, c spec.Config, u ptx.TensorMap, second weights.B, b []ptx.TensorMap) gemm.Extra {
 	return gemm.Extra{Steps: (c.LoRARank + tile.KStep - 1) / tile.KStep, Load: func(s pipeline.Stage, t schedule.Tile, i int) {
 		at := ptx.Uint(i * tile.K)

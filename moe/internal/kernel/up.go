@@ -17,13 +17,12 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Up is the up-projection: H = X[rows]·W1ᵀ + b1, with LoRA + U·B1ᵀ, and A, the activation of H. With
-// ScoreOnInput, A is the activation of H times the row's score. The rows of X are gathered
-// as they are loaded. The epilogue computes the activation and stores H and A, so one
-// thread must hold gate and up of a neuron. Usually one half of a tile's columns is gate
-// and the other half is up, whatever the layout of W1. If gate and up of a neuron are
-// neighbours in memory (see [weights.InPairs]), they are neighbouring columns of the tile.
-// Without a gate, all columns are one part.
+// Up is the up-projection: H = X[rows]·W1ᵀ + b1, plus U·B1ᵀ with LoRA, and A, the activation of H.
+// With ScoreOnInput, A is the activation of H times the row's score. The load role gathers the rows
+// of X. The epilogue computes the activation and stores H and A, so one thread must have gate and
+// up of a neuron. Usually one half of a tile's columns is gate and the other half is up, whatever
+// the layout of W1. If gate and up of a neuron are neighbours in memory (see [weights.InPairs]),
+// they are neighbouring columns of the tile. Without a gate, all columns are one part.
 type Up struct {
 	spec.Config
 	// SaveH stores H for the backward pass.
@@ -37,12 +36,12 @@ type UpArgs struct {
 	// X [T, d] are the tokens. Gather [R] u32 is the token of each packed row.
 	X      driver.DevicePtr
 	Gather driver.DevicePtr
-	// W1 [E, 2n, d] are the weights, in the layout that Config gives them. If gate and up
-	// are separate tensors, W3 is up's half.
+	// W1 [E, 2n, d] are the weights, in the layout of Config. If gate and up are separate tensors,
+	// W3 is up's half.
 	W1, W3 driver.DevicePtr
 	// B1 and B3 are the biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
-	// With LoRA, U are the rows of [LoRA], and LoraB1 [E, rows of W1, r] and LoraB3 [E, rows of
+	// With LoRA, U has the results of [LoRA], and LoraB1 [E, rows of W1, r] and LoraB3 [E, rows of
 	// W3, r] are the second factors.
 	U, LoraB1, LoraB3 driver.DevicePtr
 	// With ScoreOnInput, Scores [T, K] f32 are the scores, and Pairs [R] u32 is the index
@@ -101,7 +100,8 @@ type upOperands struct {
 	w  weights.B
 	w1 []ptx.TensorMap // one map, or two maps for gate and for up
 	b1 gemm.Start
-	// With LoRA, u are the rows of the first factor's product, and b describes the second factor.
+	// With LoRA, u maps the results of the first factor's product, and b describes the second
+	// factor.
 	u      ptx.TensorMap
 	b      weights.B
 	loraB1 []ptx.TensorMap // as w1
@@ -123,7 +123,7 @@ func (u Up) operands(k *jit.Builder[UpArgs]) (in upOperands) {
 	return in
 }
 
-// adapter declares the operands of the adapter.
+// adapter declares the operands of the adapter's second factor.
 func (u Up) adapter(k *jit.Builder[UpArgs], in *upOperands) {
 	b := weights.LoraB1(u.Config).Forward(u.Tiling)
 	b.Halves = in.w.Halves

@@ -38,8 +38,8 @@ func newPassOfOne(c spec.Config) passOfOne {
 	return p
 }
 
-// outcome has the outputs of a pass: H, the scores, the rows of Y times them in the order of the
-// slots, and the experts.
+// outcome has the outputs of a pass: H, the scores, the experts, and for each slot in order the row
+// of Y times its score.
 type outcome struct {
 	h      []uint16
 	scores []float32
@@ -47,8 +47,8 @@ type outcome struct {
 	ids    []int32
 }
 
-// single runs the kernels of a single token with the given numbers of CTAs. With apart, the
-// second starts after the first has ended.
+// single runs the kernels of a single token with the given numbers of CTAs. With apart, the second
+// kernel starts after the first has ended.
 func (p passOfOne) single(b *kt.Bed, ups, downs int, apart bool) outcome {
 	c := p.c
 	scores, ids, h, o := b.Room(4*c.TopK), b.Room(4*c.TopK), b.Room(2*p.hValues), b.Room(2*c.Hidden)
@@ -64,7 +64,8 @@ func (p passOfOne) single(b *kt.Bed, ups, downs int, apart bool) outcome {
 	return outcome{kt.Download[uint16](b, h, p.hValues), kt.Download[float32](b, scores, c.TopK), kt.Download[uint16](b, o, c.Hidden), kt.Download[int32](b, ids, c.TopK)}
 }
 
-// tiny runs the kernels of a few tokens. With apart, the second starts after the first has ended.
+// tiny runs the kernels of a few tokens. With apart, the second kernel starts after the first has
+// ended.
 func (p passOfOne) tiny(b *kt.Bed, ups, downs int, apart bool) outcome {
 	c, at := p.c, newRouted(b, p.c, 1)
 	h, y, a := b.Room(2*p.hValues), b.Room(2*c.TopK*c.Hidden), b.Room(2*c.TopK*weights.A(c).Elements())
@@ -88,16 +89,16 @@ func (p passOfOne) tiny(b *kt.Bed, ups, downs int, apart bool) outcome {
 	return got
 }
 
-// TestSingleToken compares the kernels of a single token with those of a few tokens, for even and
-// uneven shares of the CTAs. The down-projection starts during the up-projection, and the late
-// timing looks for races between them.
+// TestSingleToken compares the kernels of a single token with the kernels of a few tokens, for even
+// and uneven shares of the CTAs. The down-projection starts during the up-projection. With the late
+// timing the test also detects races between them.
 func TestSingleToken(t *testing.T) {
 	for _, c := range []spec.Config{
 		{Hidden: 128, Intermediate: 64, NumExperts: 12, TopK: 3},
 		{Hidden: 192, Intermediate: 128, NumExperts: 37, TopK: 2, GateUp: spec.Apart, Bias: true, RouterBias: true},
 		{Hidden: 320, Intermediate: 64, NumExperts: 70, TopK: 8, GateUp: spec.Interleaved, Score: spec.SoftmaxAll},
 		{Hidden: 64, Intermediate: 192, NumExperts: 16, TopK: 5, Activation: spec.ReLU2, Bias: true},
-		// Several items at once, of which the last of a share may be fewer.
+		// The CTAs handle several items at once. The last of a share can have fewer.
 		{Hidden: 1088, Intermediate: 256, NumExperts: 9, TopK: 5},
 	} {
 		p := newPassOfOne(c)
@@ -120,8 +121,8 @@ func TestSingleToken(t *testing.T) {
 	}
 }
 
-// TestTinyProductsOverlap checks that the down-projection of tiny CTAs may start before the
-// up-projection, which writes its table, has ended. The late timing looks for races.
+// TestTinyProductsOverlap checks that the down-projection of tiny CTAs may start before the end of
+// the up-projection, which writes its table. With the late timing the test also detects races.
 func TestTinyProductsOverlap(t *testing.T) {
 	c := spec.Config{Hidden: 192, Intermediate: 128, NumExperts: 70, TopK: 8, Bias: true}
 	p := newPassOfOne(c)

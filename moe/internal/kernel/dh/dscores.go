@@ -72,8 +72,8 @@ type dscores struct {
 	mine                    ptx.Pred
 }
 
-// pairGradient is what gradient finds for the pair: its packed row, its score, which only the
-// option Router reads, and the gradient of the score.
+// pairGradient is the result of gradient for a pair: its packed row, its score, and the gradient of
+// the score. Only the option Router reads the score.
 type pairGradient struct {
 	row         *ptx.Var[ptx.U32]
 	score, grad *ptx.Var[ptx.F32]

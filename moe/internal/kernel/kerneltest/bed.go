@@ -26,7 +26,7 @@ import (
 // Poison is the word that fills memory until a kernel writes it.
 const Poison = 0xffffffff
 
-// Timing says when asynchronous work completes on the emulated device.
+// Timing determines when asynchronous work completes on the emulated device.
 type Timing struct {
 	Name string
 	of   emu.Timing
@@ -90,7 +90,7 @@ type Bed struct {
 	T      testing.TB
 	Device driver.Device
 	Stream driver.Stream
-	// toBreak reports whether the device may be broken when the test ends.
+	// toBreak reports whether the device may be broken at the end of the test.
 	toBreak bool
 }
 
@@ -172,8 +172,7 @@ func Run[A any](b *Bed, from interface {
 	require.NoError(b.T, b.Stream.Synchronize(context.Background()))
 }
 
-// Queue is Run without the wait, so that the next kernel of the stream may start before this
-// one has ended.
+// Queue is Run without the wait: the next kernel of the stream may start before this one has ended.
 func Queue[A any](b *Bed, from interface {
 	Build() (*jit.Kernel[A], error)
 }, ctas int, args A) {
@@ -191,7 +190,7 @@ func Queue[A any](b *Bed, from interface {
 	}
 }
 
-// SameBits compares long results. A failure shows the first difference only.
+// SameBits compares long results. A failure shows only the first difference.
 func SameBits[E num.Number](t testing.TB, want, got []E, what string) {
 	t.Helper()
 	require.Len(t, got, len(want), what)

@@ -16,8 +16,8 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// roundingCase is a routing to be rounded. Some cases have equal scores, experts that no token
-// chose, a single expert, K = E, or fewer tokens than a tile.
+// roundingCase is the routing of a test case, before rounding. Some cases have equal scores,
+// experts that no token chose, a single expert, K = E, or fewer tokens than a tile.
 type roundingCase struct {
 	c      spec.Config
 	tokens int
@@ -278,8 +278,8 @@ func TestRoundingDraw(t *testing.T) {
 	}
 }
 
-// TestCutoffRoom checks the cutoff of as many keys with the same first digit as shared memory
-// holds, and of two more. One more key would take the place of the cursor, which is not read again.
+// TestCutoffRoom checks the cutoff of keys with the same first digit: as many keys as shared memory
+// holds, and two more. A key beyond the room would overwrite the cursor, which is not read again.
 func TestCutoffRoom(t *testing.T) {
 	for _, tokens := range []int{cutoffRoom, cutoffRoom + 2} {
 		r, keys := rand.New(rand.NewPCG(5, uint64(tokens))), make([]uint32, KeyStride(tokens))
@@ -301,8 +301,9 @@ func TestCutoffRoom(t *testing.T) {
 	}
 }
 
-// TestRoundMass compares the probability of rounding up with its definition: the score of the
-// tokens that rounding down drops, over that and the score of the tokens that rounding up adds.
+// TestRoundMass compares the probability of rounding up with its definition, dropped/(dropped +
+// added). dropped is the score of the tokens that rounding down drops, and added the score of the
+// tokens that rounding up adds.
 func TestRoundMass(t *testing.T) {
 	const experts, tile, tokens = 64, 8, 20
 	r := rand.New(rand.NewPCG(6, 6))

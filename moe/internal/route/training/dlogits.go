@@ -75,17 +75,17 @@ type dlogits struct {
 	own ptx.Shared
 }
 
-// pair is the pair of token and slot that the lane handles, if mine is true. index is its place in
-// tensors [T, K], id is its expert, row is its packed row, and ds is the gradient of its score. has
-// is true if the expert id is valid.
+// pair is the lane's pair of token and slot. mine reports whether the lane has one. index is the
+// pair's index in tensors [T, K], id is its expert, row is its packed row, and ds is the gradient
+// of its score. has reports whether the expert id is valid.
 type pair struct {
 	index, id, row ptx.U32
 	mine, has      ptx.Pred
 	ds             ptx.F32
 }
 
-// rawScore is the raw score of the lane's pair. slope, if the raw score depends on the pair's logit
-// alone, is the factor after u_k in the formula of [DLogits]. shares, for dense gradients, has the
+// rawScore is the raw score of the lane's pair. If the raw score depends only on the pair's logit,
+// slope is the factor after u_k in the formula of [DLogits]. For dense gradients, shares has the
 // probabilities of the lane's experts, which are 32 apart.
 type rawScore struct {
 	weight, slope ptx.F32

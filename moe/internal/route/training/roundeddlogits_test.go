@@ -40,7 +40,7 @@ func newRoundedList(r *rand.Rand, tokens, experts int, ids []int32) (l roundedLi
 	return l
 }
 
-// upload sets the list's tensors. Entry i is row len-1-i.
+// upload sets the list's tensors in args. Entry i of n entries is row n-1-i.
 func (l roundedList) upload(b *kt.Bed, args *RoundedDLogitsArgs) {
 	n := len(l.ds)
 	var starts, rows []uint32
