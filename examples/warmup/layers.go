@@ -36,6 +36,9 @@ type listed struct {
 	Alpha         float64        `json:"alpha"`
 	Limit         float64        `json:"limit"`
 	Bias          bool           `json:"bias"`
+	LoRARank      int            `json:"loraRank"`
+	LoRAAlpha     float64        `json:"loraAlpha"`
+	RSLoRA        bool           `json:"rslora"`
 	Logits        string         `json:"logits"`
 	RouterF32     bool           `json:"routerF32"`
 	RouterBias    bool           `json:"routerBias"`
@@ -109,7 +112,7 @@ func parseLayers(data []byte) ([]layer, error) {
 func (l listed) layer() (layer, error) {
 	c := moe.Config{
 		Hidden: l.Hidden, Intermediate: l.Intermediate, NumExperts: l.Experts, TopK: l.TopK, GateUp: l.GateUp, InOut: l.InOut, Weights: l.Weights, Activation: l.Activation,
-		Alpha: l.Alpha, Limit: l.Limit, Bias: l.Bias, RouterF32: l.RouterF32, RouterBias: l.RouterBias,
+		Alpha: l.Alpha, Limit: l.Limit, Bias: l.Bias, LoRARank: l.LoRARank, LoRAAlpha: l.LoRAAlpha, RSLoRA: l.RSLoRA, RouterF32: l.RouterF32, RouterBias: l.RouterBias,
 		SelectionBias: l.SelectionBias, Groups: l.Groups, TopGroups: l.TopGroups, GroupSumOfTwo: l.GroupSumOfTwo,
 		Score: l.Score, Renormalize: l.Renormalize, NormEpsilon: l.NormEpsilon, ScoreScale: l.ScoreScale,
 		ExpertScale: l.ExpertScale, ScoreOnInput: l.ScoreOnInput, SharedExperts: l.SharedExperts, SharedGate: l.SharedGate, Lists: l.Lists,
