@@ -49,7 +49,8 @@ type Bench[P comparable] interface {
 	// results with the reference. The error describes the difference. An error that matches
 	// driver.ErrBroken means that the device is lost.
 	Verify(ctx context.Context, problem string, p P) error
-	// Time measures the point once, in at most a few runs, and returns the device time.
+	// Time returns the device time of one run of the point, from a single measurement that runs it at
+	// most a few times.
 	Time(ctx context.Context, problem string, p P) (time.Duration, error)
 	Close() error
 }

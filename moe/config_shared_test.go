@@ -20,8 +20,8 @@ func sharedGradients(b *moe.BackwardArgs) []*moe.Gradient {
 }
 
 // TestFrozenSharedExperts checks that shared experts with frozen weights have only the launches
-// that dX needs, and that a gradient of a pass with a single wanted gradient has the bits that it
-// has in a pass with all gradients.
+// that dX needs, and that each gradient has the same bits whether a pass computes it alone or with
+// all others.
 func TestFrozenSharedExperts(t *testing.T) {
 	tr := newTrial(t, withShared, 150, 6)
 	withBackward(t, tr, moe.BF16)

@@ -90,7 +90,7 @@ func (r *backwardRun) planRows() {
 	r.plan(order.PlanPairsKernel, r.ranges(r.tokens), r.ExpertIDs, r.Workspace.Ptr, r.w.indices)
 }
 
-// tiles returns the tiles of the product with the number which.
+// tiles returns the tiles of product number which of the pass.
 func (r *backwardRun) tiles(which int64) gemm.TileArgs { return r.w.tiles(r.Workspace.Ptr, which) }
 
 // dH computes dH, A' and the partial sums of the scores' gradients.

@@ -38,7 +38,7 @@ type snapshot struct {
 
 	count   uint64             // successful answers
 	seconds float64            // sum of their latencies
-	below   map[float64]uint64 // number of answers with at most each latency in bounds
+	below   map[float64]uint64 // for each latency in bounds, the number of answers that took at most that long
 }
 
 func newStats(experts int) stats {

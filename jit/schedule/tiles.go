@@ -86,8 +86,9 @@ func (t Tile) IsEnd() ptx.Pred { return t.Rows.EqI(0) }
 func (b Tiles) clustered() bool { return b.ClusterM == 2 }
 
 // place returns the row tile and the column of tile number t. rowTiles is the number of row tiles.
-// In a cluster, row pairs take the place of row tiles. In a last group with fewer row tiles,
-// columns vary fastest, so that all divisors are constants.
+// In a cluster, row pairs take the place of row tiles. Within a group of GroupM row tiles the row
+// tile varies fastest. The last group may have fewer row tiles, a number known only at run time.
+// There the column varies fastest, so that t is still divided by constants alone.
 func (b Tiles) place(t, rowTiles ptx.U32) (rowTile, column ptx.U32) {
 	high := b.GroupM
 	if b.clustered() {

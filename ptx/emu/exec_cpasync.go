@@ -37,7 +37,7 @@ type copyRecord struct {
 	bytes  [warpLanes]uint32 // bytes read from src; zeros fill the destination up to size
 	size   uint32            // bytes written to dst
 	gives  *causal.Knowledge // knowledge that an arrival publishes, if races are looked for
-	past   causal.Clock      // under a schedule of Explore, the steps that precede an arrival
+	past   causal.Clock      // under a schedule of Explore, for an arrival on an mbarrier: the steps before it
 }
 
 // record returns an empty record, which may be a reused one.

@@ -119,7 +119,8 @@ var spread = map[spec.Code][][]int{
 	spec.Int4: {{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}},
 }
 
-// placeOf returns where a block holds the code of a row of the unit and a column of the block.
+// placeOf returns where a block holds the code of one weight: of a row of the unit and a column of
+// the block.
 //
 // wgmma defines the registers of a lane in a step of 16 columns: register j, for j from 0 to 3,
 // holds two consecutive columns from 2(lane%4) + 8(j/2) on, of row lane/4 + 8(j%2) of the 16 rows
