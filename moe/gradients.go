@@ -238,8 +238,8 @@ func (r *backwardRun) dW1() {
 	launch(r.queue, dw.W1Kernels.In(gradientOf(r.DW1)), args)
 }
 
-// dW returns the arguments of dW1 (which is 0) or dW2 (1), the product of gathered rows of x and
-// packed rows.
+// dW returns the arguments of the kernel for dW1, if which is 0, or for dW2, if which is 1. Both are
+// the product of gathered rows of x and packed rows.
 func (r *backwardRun) dW(which int64, x Tensor, rows int64, to Tensor) dw.Args {
 	return dw.Args{
 		X: x.Ptr, Gather: r.at(r.w.gather), PackedRows: r.at(rows), DW: to.Ptr,

@@ -191,8 +191,9 @@ func TestListWithoutTokens(t *testing.T) {
 	}
 }
 
-// TestListsAtFullSize repeats the passes of a large layer, with as many entries as a batch has
-// pairs, and compares O of some tokens with the reference. It runs only with the flag -rows.
+// TestListsAtFullSize runs the passes of a large layer several times on a list of T·K entries. All
+// runs must give the same bits, and O of some tokens must agree with the reference. The test runs
+// only with the flag -rows.
 func TestListsAtFullSize(t *testing.T) {
 	rows(t)
 	c := moe.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8, Lists: true, Bias: true}

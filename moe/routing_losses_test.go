@@ -87,7 +87,7 @@ func TestRouterLosses(t *testing.T) {
 			const balance, zLoss = 40, 3 // large enough to affect the results
 			b, got := tr.Back, make([]float64, 2)
 			b.Balance, b.ZLoss = balance, zLoss
-			lengths := []int{c.tokens} // the last sequence is the whole batch
+			lengths := []int{c.tokens} // of a sequence; with the last one, the batch is one sequence
 			if c.tokens%5 == 0 {
 				lengths = []int{c.tokens / 5, 1, c.tokens}
 			} else if c.tokens%2 == 0 {

@@ -27,7 +27,7 @@ func TestModels(t *testing.T) {
 	for name, c := range map[string]struct {
 		json  string
 		sizes moe.Config
-		known string // part of the error about the type, or ""
+		known string // part of the error that refuses the model_type, or "" if it is known
 	}{
 		"Qwen3-30B-A3B": {`{"model_type":"qwen3_moe","hidden_act":"silu","hidden_size":2048,"intermediate_size":6144,"moe_intermediate_size":768,"norm_topk_prob":true,"num_experts":128,"num_experts_per_tok":8,"num_hidden_layers":48,"torch_dtype":"bfloat16"}`,
 			plain(2048, 768, 128, 8), ""},

@@ -33,7 +33,7 @@ func (c *CTA) Ring(name string, stages, stageBytes, fullArrivals, emptyArrivals 
 // Data returns the address of stage i. It is for initialising a new ring.
 func (r *Ring) Data(i int) ptx.Shared { return r.data.At(i * r.StageBytes) }
 
-// Stage is one buffer of a ring. A [Cursor] returns it to a role.
+// Stage is one buffer of a ring. A role gets its stages from a [Cursor].
 type Stage struct {
 	// Data is the address of the buffer.
 	Data ptx.Shared

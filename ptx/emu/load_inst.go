@@ -71,7 +71,8 @@ type inst struct {
 	targets    []int32 // targets of a jump through a table
 	called     *calledWith
 
-	// lane computes the instruction for one lane from its inputs. Registers may have any width.
+	// lane computes the instruction for one lane from its inputs v. A register narrower than 64
+	// bits is in the lower bits of its word.
 	lane func(v [4]uint64) uint64
 	// narrow lists the 64-bit address operands whose handler needs a 32-bit address. space is the
 	// state space of the address. If the address is generic, generic holds a variant of the

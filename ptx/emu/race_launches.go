@@ -83,9 +83,9 @@ func (r *races) gridWait(w *warp) {
 	}
 }
 
-// trigger executes griddepcontrol.launch_dependents by a warp. The first warp of a CTA that
-// executes it triggers the CTA. This may be any warp, so atTrigger keeps only what all executing
-// warps know.
+// trigger executes griddepcontrol.launch_dependents by a warp. A CTA has triggered when the first of
+// its warps executes it. Timing decides which warp is the first, so atTrigger keeps only the launches
+// whose end every executing warp knows.
 func (r *races) trigger(w *warp) {
 	c, past := w.cta, r.know(w).Ended
 	if c.triggered {

@@ -88,7 +88,7 @@ func (b Bias) LoadRow(k *ptx.Kernel, to, full ptx.Shared, maps []ptx.TensorMap, 
 // neurons, from the given neuron on. Values past the last neuron repeat others, and the epilogue
 // does not store them.
 func (b Bias) Sums(tensor ptx.Global, expert, neuron ptx.U32, neurons int, f tile.Fragment) []ptx.F32 {
-	const block, bytes = tile.Block, 2 * tile.ElementBytes // bytes of a neuron
+	const block, bytes = tile.Block, 2 * tile.ElementBytes // bytes: the two biases of a neuron, gate and up
 	row := tensor.Index(expert, b.N*bytes)
 	sums := make([]ptx.F32, neurons)
 	for i := range neurons / block {

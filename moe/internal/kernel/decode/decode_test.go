@@ -27,8 +27,8 @@ var plans = map[string]func() *kt.Packed{
 	},
 }
 
-// up has the inputs of an up-projection, by the kernels for small and for large batches, and the
-// sizes of the outputs.
+// up has the inputs of an up-projection, and the sizes of its outputs. The tests compute it with the
+// kernels for small batches and with the kernels for large batches.
 type up struct {
 	c              spec.Config
 	p              *kt.Packed

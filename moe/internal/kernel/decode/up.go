@@ -170,8 +170,8 @@ func (u Up) weightsMap(p driver.DevicePtr) gpu.TensorMap {
 		tile.Dim{Extent: m.Out.Extent / gateBlock, Stride: gateBlock * m.Out.Stride}, m.Expert)
 }
 
-// neuron returns the thread's first neuron of a block. If gate and up have stages of their own, the
-// thread has a second neuron, 8 further.
+// neuron returns the thread's first neuron of a block. If gate and up neither alternate nor are in
+// pairs, the thread also has the neuron 8 after it.
 func (u Up) neuron(k *ptx.Kernel, b block) ptx.U32 {
 	if u.alternating() {
 		warp, line := k.ThreadInWarpgroup().ShrI(5), k.Lane().ShrI(2)
