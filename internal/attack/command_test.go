@@ -18,24 +18,43 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// commands builds the programs that take flags, once for all tests, and returns their folder.
+// briefly has the programs of short runs. They share their readers with the others.
+var briefly = []string{"./layer", "./warmup", "./tune"}
+
+// commands builds the programs that take flags, in short runs those of briefly, once for all
+// tests, and returns their folder.
 var commands = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "sonicmoe-attack"); err != nil {
 		return "", err
 	}
-	const flags = `{{if eq .Name "main"}}{{range .Imports}}{{if eq . "sonicmoe/examples/internal/command"}}{{$.ImportPath}}{{end}}{{end}}{{end}}`
-	list := exec.Command("go", "list", "-f", flags, "./...")
-	list.Dir = filepath.Join("..", "..", "examples")
-	packages, err := list.Output()
-	if err != nil {
-		return dir, fmt.Errorf("%v: %w", list, err)
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir)
+	build.Dir = filepath.Join("..", "..", "examples")
+	if testing.Short() {
+		build.Args = append(build.Args, briefly...)
+	} else {
+		packages, err := takingFlags(build.Dir)
+		if err != nil {
+			return dir, err
+		}
+		build.Args = append(build.Args, packages...)
 	}
-	build := exec.Command("go", append([]string{"build", "-ldflags=-s -w", "-o", dir}, strings.Fields(string(packages))...)...)
 	if out, err := build.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("%w: %s", err, out)
 	}
 	return dir, nil
 })
+
+// takingFlags lists the programs below a folder that take flags.
+func takingFlags(dir string) ([]string, error) {
+	const flags = `{{if eq .Name "main"}}{{range .Imports}}{{if eq . "sonicmoe/examples/internal/command"}}{{$.ImportPath}}{{end}}{{end}}{{end}}`
+	list := exec.Command("go", "list", "-f", flags, "./...")
+	list.Dir = dir
+	packages, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w", list, err)
+	}
+	return strings.Fields(string(packages)), nil
+}
 
 func TestMain(m *testing.M) {
 	code := m.Run()

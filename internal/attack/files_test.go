@@ -56,7 +56,7 @@ func try(t *testing.T, rows []row, file string, args ...string) {
 }
 
 func TestWeightsFiles(t *testing.T) {
-	n := Rounds(100_000, 40_000_000)
+	n := Rounds(30_000, 40_000_000)
 	tensor := func(kind, shape, extent string) string {
 		return header(`{"a":{"dtype":"` + kind + `","shape":[` + shape + `],"data_offsets":` + extent + `}}`)
 	}

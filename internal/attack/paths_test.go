@@ -49,6 +49,9 @@ func TestPaths(t *testing.T) {
 	refuses(t, dir, time.Minute, "", "warmup", "fill", "-shape", "64,64,2,1", "-tokens", "8", "-ptx-only", "-export", bundle)
 
 	for _, args := range reading(weights, bundle, launch) {
+		if testing.Short() && !slices.Contains(briefly, "./"+args[0]) {
+			continue
+		}
 		flag := args[slices.Index(args, "FILE")-1]
 		for _, path := range []string{pipe, "/dev/zero", "/dev/urandom", "/proc/self/mem", folder, long, filepath.Join(dir, "missing")} {
 			if flag == "-choices" && filepath.Base(path) == "missing" {
@@ -102,6 +105,9 @@ var written = []string{
 // TestEveryPathIsAttacked checks that reading and written have every flag of every command that
 // takes a path.
 func TestEveryPathIsAttacked(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds every program")
+	}
 	dir, err := commands()
 	require.NoError(t, err)
 	programs, err := os.ReadDir(dir)

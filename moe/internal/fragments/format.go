@@ -138,6 +138,15 @@ func (f Format) placeOf(row, column int) place {
 	return p
 }
 
+// places returns the place of each code of a block, by row, then column.
+func (f Format) places() []place {
+	list := make([]place, Rows*Columns)
+	for i := range list {
+		list[i] = f.placeOf(i/Columns, i%Columns)
+	}
+	return list
+}
+
 // rowPair returns the number of the pair to which a row of a unit belongs: rows r and r+8 are a
 // pair. lower is 1 for row r+8 and 0 for row r.
 func rowPair(row int) (pair, lower int) { return row/16*8 + row%8, row % 16 / 8 }

@@ -82,7 +82,7 @@ func (m Matrix) Bytes() int64   { return int64(m.experts) * int64(m.Units) * int
 // Pack returns the units of a matrix, made from its published codes and scales. The error names the
 // first scale or code that units cannot represent.
 func (m Matrix) Pack(codes, scales [][]byte) ([]byte, error) {
-	out := make([]byte, m.Bytes())
+	out, places := make([]byte, m.Bytes()), m.places()
 	err := m.each(func(block []byte, expert, unit, first int) error {
 		for row := range Rows {
 			tensor, of := m.source(unit, row)
@@ -99,7 +99,7 @@ func (m Matrix) Pack(codes, scales [][]byte) ([]byte, error) {
 				if err != nil {
 					return err
 				}
-				p := m.placeOf(row, column)
+				p := places[row*Columns+column]
 				for i, bit := range p.bits {
 					block[p.word+bit/8] |= c >> i & 1 << (bit % 8)
 				}
@@ -191,6 +191,7 @@ func (m Matrix) Unpack(packed []byte) (codes, scales [][]byte) {
 		codes = append(codes, make([]byte, m.experts*m.rows*m.columns*m.Code.Bits()/8))
 		scales = append(scales, make([]byte, int64(m.experts)*down*across*m.Scale.Type().Bytes()))
 	}
+	places := m.places()
 	_ = m.each(func(block []byte, expert, unit, first int) error {
 		for row := range Rows {
 			tensor, of := m.source(unit, row)
@@ -200,7 +201,7 @@ func (m Matrix) Unpack(packed []byte) (codes, scales [][]byte) {
 			m.unpackScales(block, row, first, scales[tensor], expert, of)
 			for column := first; column < min(first+Columns, m.columns); column++ {
 				at, shift := m.codeAt(expert, of, column)
-				p := m.placeOf(row, column-first)
+				p := places[row*Columns+column-first]
 				for i, bit := range p.bits {
 					codes[tensor][at] |= block[p.word+bit/8] >> (bit % 8) & 1 << (i + shift)
 				}
