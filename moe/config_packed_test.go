@@ -275,14 +275,14 @@ func TestPackedUnits(t *testing.T) {
 	}
 }
 
-// TestPackedUnitsMedium checks which batches of a layer without WithDecode read units: small
-// batches, and larger ones up to 256 rows an expert. All have the bits of passes over the unpacked
-// weights.
+// TestPackedUnitsMedium checks which kernels read the units of a layer without WithDecode: narrow
+// CTAs, wide ones from 56 rows an expert on, and none above 1024 rows. All have the bits of the
+// unpacked weights.
 func TestPackedUnitsMedium(t *testing.T) {
-	dev, c := testDevice(t), moe.Config{Hidden: 64, Intermediate: 64, NumExperts: 2, TopK: 2, Weights: "mxfp4"}
+	dev, c := testDevice(t), moe.Config{Hidden: 64, Intermediate: 64, NumExperts: 2, TopK: 2, Weights: "fp8"}
 	l, err := moe.New(t.Context(), dev, c, moe.WithoutCache(), moe.WithoutBackward())
 	require.NoError(t, err)
-	for tokens, units := range map[int]bool{100: true, 256: true, 257: false} {
+	for tokens, up := range map[int]string{55: "decode-units-up", 56: "decode-units-wide-up", 1024: "decode-units-wide-up", 1025: "unpack"} {
 		tr, err := trial.New(dev, l, tokens, 1, 6)
 		require.NoError(t, err)
 		sizes, err := l.Sizes(tokens)
@@ -298,8 +298,9 @@ func TestPackedUnitsMedium(t *testing.T) {
 			return nil
 		})
 		require.Equal(t, want.O, forward(t, tr, f).O, "%d tokens", tokens)
-		require.Equal(t, units, slices.Contains(launched, "decode-units-up"), "%d tokens: %v", tokens, launched)
-		require.Equal(t, !units, slices.Contains(launched, "unpack"), "%d tokens: %v", tokens, launched)
+		for _, name := range []string{"decode-units-up", "decode-units-wide-up", "unpack"} {
+			require.Equal(t, name == up, slices.Contains(launched, name), "%d tokens: %v", tokens, launched)
+		}
 		require.NoError(t, tr.Close())
 	}
 }

@@ -34,24 +34,29 @@ func (o options) decodeUpTo(c Config) int {
 	return min(max(minSmallBatch, int(rows*experts/float64(c.TopK))), decode.MaxTokens)
 }
 
-// unitsRows is the mean number of an expert's rows up to which the products read units. Up to this
-// number, unpacking the weights takes more time than the products of large batches save; see
+// unitsRows returns the mean number of an expert's rows up to which the products read units. Up to
+// this number, unpacking the weights takes more time than the products of large batches save; see
 // experiments.md of the benchmarks.
-const unitsRows = 256
+func unitsRows(c Config) int {
+	if p := spec.PackingOf(c); p != nil && p.Code.Bits() == 8 {
+		return 1024
+	}
+	return 2048
+}
 
 // unitsUpTo returns the largest batch whose products read units.
 func (o options) unitsUpTo(c Config) int {
 	if o.decode != nil {
 		return *o.decode
 	}
-	return max(o.decodeUpTo(c), unitsRows*c.NumExperts/c.TopK)
+	return max(o.decodeUpTo(c), unitsRows(c)*c.NumExperts/c.TopK)
 }
 
 // smallBatch decides which kernels a layer's passes over small batches use. New computes it once.
 type smallBatch struct {
 	// upTo is the largest small batch, unitsUpTo the largest one with units. Tiles are wide from
-	// wideFrom tokens on, unless wideFrom is 0.
-	upTo, unitsUpTo, wideFrom int
+	// wideFrom tokens on, unless wideFrom is 0, and tiles of units from unitsWideFrom tokens on.
+	upTo, unitsUpTo, wideFrom, unitsWideFrom int
 	// byWarps is the largest batch for which a warp chooses each token's experts from the
 	// router's sums.
 	byWarps int
@@ -65,7 +70,7 @@ func (o options) smallBatch(c Config) smallBatch {
 	if spec.HasLoRA(c) { // the kernels for small batches have no adapters
 		return smallBatch{inRouter: choose.InRouter(c)}
 	}
-	f := smallBatch{upTo: o.decodeUpTo(c), unitsUpTo: o.unitsUpTo(c), wideFrom: decode.WideFrom(c), inRouter: choose.InRouter(c)}
+	f := smallBatch{upTo: o.decodeUpTo(c), unitsUpTo: o.unitsUpTo(c), wideFrom: decode.WideFrom(c), unitsWideFrom: decode.UnitsWideFrom(c), inRouter: choose.InRouter(c)}
 	// The router's sums use the memory of Y for the same tokens.
 	room := 2 * c.TopK * c.Hidden
 	if f.inRouter && 4*c.NumExperts <= room {
@@ -98,6 +103,8 @@ func (f *smallBatch) launches(k registry.Any) bool {
 		return f.isTiny(1) || f.isTiny(2)
 	case decode.ArrangeKernel, decode.UnitsUpKernel, decode.UnitsDownKernel:
 		return f.decodes(1)
+	case decode.WideUnitsUpKernel, decode.WideUnitsDownKernel:
+		return f.decodes(1) && f.unitsWideFrom <= f.unitsUpTo
 	}
 	return true
 }

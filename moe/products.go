@@ -24,7 +24,11 @@ func (q *queue) products(n work, f *ForwardArgs, w pieces) {
 	small := q.layer.smallBatch
 	if q.readsUnits(n, f) {
 		w1, w2 := q.layer.units(f.Units)
-		q.smallBatchProducts(n, f, w, decode.UnitsUpKernel, decode.UnitsDownKernel, w1, w2)
+		up, down := decode.UnitsUpKernel, decode.UnitsDownKernel
+		if n.tokens >= small.unitsWideFrom {
+			up, down = decode.WideUnitsUpKernel, decode.WideUnitsDownKernel
+		}
+		q.smallBatchProducts(n, f, w, up, down, w1, w2)
 		return
 	}
 	q.unpack(&f.Weights, f.Workspace.Ptr, w.indices)

@@ -71,7 +71,12 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	p := newProduct(k.Kernel, cta, stage, d.Config, sums{columns: width, units: d.units(), parts: 1, mnMajor: units{weights.W2(d.Config)}.mnMajor(), bias: bias})
 
 	// Roles "math" and "load". The epilogue rounds and stores Y.
-	p.run(in, func(b block, acc [][]ptx.F32) { d.store(k.Kernel, b, acc, y) })
+	store := func(b block, acc [][]ptx.F32) { d.store(k.Kernel, b, acc, y) }
+	if stage.hasBoxes() {
+		boxes := p.storeBy(k.Map(&k.Args.Y, func(a *DownArgs) gpu.TensorMap { return boxMap(a.Y, tile.K, d.Hidden, a.Rows) }), tile.K)
+		store = func(b block, acc [][]ptx.F32) { boxes.store(b, func(j int) ptx.F32 { return acc[0][j] }) }
+	}
+	p.run(in, store)
 	return k.Build()
 }
 
@@ -126,9 +131,10 @@ var (
 	DownKernel     = downKernel("decode-down", nil, Down{})
 	WideDownKernel = downKernel("decode-wide-down", hasWide, Down{Wide: true})
 	TinyDownKernel = downKernel("decode-tiny-down", hasTiny, Down{Tiny: true})
-	// UnitsDownKernel reads the units of packed weights. TinyUnitsDownKernel does the same for up
-	// to [MaxTiny] tokens.
+	// UnitsDownKernel reads the units of packed weights. WideUnitsDownKernel is for batches from
+	// [UnitsWideFrom] tokens on, TinyUnitsDownKernel for up to [MaxTiny] tokens.
 	UnitsDownKernel     = downKernel("decode-units-down", fragments.Suits, Down{Units: true})
+	WideUnitsDownKernel = downKernel("decode-units-wide-down", fragments.Suits, Down{Wide: true, Units: true})
 	TinyUnitsDownKernel = downKernel("decode-units-tiny-down", hasTinyUnits, Down{Tiny: true, Units: true})
 )
 

@@ -25,6 +25,8 @@ type product struct {
 	// packed weights it tells which stages have received their tokens.
 	ring, copied *pipeline.Ring
 	queue        *schedule.Queue[block] // the CTA's tiles
+	// boxes stores the results, if not nil.
+	boxes *boxes
 }
 
 // sums describes the sums of a product: each is over the columns of a row of weights and a token.
@@ -254,6 +256,12 @@ func (p mathRole) run(tiles scheduler, store func(b block, acc [][]ptx.F32)) {
 	sums := make([][]ptx.F32, p.parts)
 	for part := range sums {
 		sums[part] = k.Accumulators(p.tokens / 2)
+		if p.boxes != nil {
+			// The threads also write the sums past a block's width to a box. TMA drops them.
+			for _, sum := range sums[part] {
+				ptx.VarOf(sum).Set(ptx.Float(0))
+			}
+		}
 	}
 	loop := gemm.MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, k.Lane(), 1)}
 	tiles.read(func(b block) {
@@ -264,6 +272,9 @@ func (p mathRole) run(tiles scheduler, store func(b block, acc [][]ptx.F32)) {
 			store(b, sums)
 		}, func() { loop.Drain(ptx.Uint(p.stages())) })
 	})
+	if p.boxes != nil {
+		p.boxes.finish()
+	}
 }
 
 // multiply computes the sums of a block. A branch chooses the width for each k-tile. One loop for

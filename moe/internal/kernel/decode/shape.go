@@ -30,9 +30,9 @@ var (
 
 // packedShapes maps a shape to its replacement for packed weights. Packed weights have a quarter or
 // a half of the bytes, so the tokens take a larger part of an SM's bandwidth. Narrow and tiny CTAs
-// therefore have four units, which share the tokens. Wide CTAs have two units, which leaves each
-// thread enough registers for the sums of 128 tokens.
-var packedShapes = map[shape]shape{narrow: {4, 64}, wide: {2, tileTokens}, tiny: {4, MaxTiny}}
+// therefore have four units, which share the tokens. Wide CTAs unpack each weight once for 128 tokens,
+// not for 64. They have three units, which leaves each thread enough registers for the sums.
+var packedShapes = map[shape]shape{narrow: {4, 64}, wide: {3, tileTokens}, tiny: {4, MaxTiny}}
 
 func shapeOf(isPacked, isWide, isTiny bool) shape {
 	s := narrow
@@ -101,6 +101,10 @@ func (s stage) tokensAt(kTile int) int {
 
 func (s stage) bytes() int { return s.tokensAt(s.depth) }
 
+// hasBoxes reports whether the products store through [boxes]. A wide tile of packed weights has many
+// results, whose single stores of 2 bytes would take long.
+func (s stage) hasBoxes() bool { return s.packed.IsPacked() && s.shape == packedShapes[wide] }
+
 const (
 	// ringBytes nearly fills an SM's shared memory. packedRingBytes fills it further, because
 	// packed weights gain from each stage that fits.
@@ -134,6 +138,11 @@ func WideFrom(c spec.Config) int {
 	}
 	return (rows*c.NumExperts + c.TopK - 1) / c.TopK
 }
+
+// UnitsWideFrom returns the number of tokens from which wide CTAs are faster for packed weights. The
+// limit is an average of 56 tokens an expert: many experts then have more tokens than the 64 of a
+// narrow CTA.
+func UnitsWideFrom(c spec.Config) int { return (56*c.NumExperts + c.TopK - 1) / c.TopK }
 
 // hasWide reports whether the layer has kernels with wide CTAs.
 func hasWide(c spec.Config) bool { return WideFrom(c) > 0 }

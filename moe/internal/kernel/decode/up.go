@@ -125,7 +125,13 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	}
 
 	// Roles "math" and "load". The epilogue stores A and H.
-	p.run(in, u.epilogue(k).store)
+	e := u.epilogue(k)
+	if stage.hasBoxes() {
+		e.boxes = p.storeBy(k.Map(&k.Args.A, func(a *UpArgs) gpu.TensorMap {
+			return boxMap(a.A, u.neurons(), weights.A(u.Config).Elements(), a.Rows)
+		}), u.neurons())
+	}
+	p.run(in, e.store)
 	return k.Build()
 }
 
@@ -246,6 +252,8 @@ type upEpilogue struct {
 	a, h ptx.Global
 	// scores and pairs are set with ScoreOnInput.
 	scores, pairs ptx.Global
+	// boxes stores A, if not nil.
+	boxes *boxes
 }
 
 func (u Up) epilogue(k *jit.Builder[UpArgs]) upEpilogue {
@@ -256,7 +264,40 @@ func (u Up) epilogue(k *jit.Builder[UpArgs]) upEpilogue {
 	return e
 }
 
+// store stores a block's H and A.
 func (e upEpilogue) store(b block, acc [][]ptx.F32) {
+	if e.boxes == nil {
+		e.storeEach(b, acc)
+		return
+	}
+	e.storeBoxes(b, acc[0])
+	e.k.If(e.h.Given(), func() { e.storeEach(b, acc) })
+}
+
+// storeBoxes stores A through boxes.
+func (e upEpilogue) storeBoxes(b block, sums []ptx.F32) {
+	f, neuron, act := fragment(e.k), e.neuron(e.k, b), activation.Of(e.Config).Value
+	e.boxes.store(b, func(j int) ptx.F32 {
+		lower := j / 2 % 2 // 1 for the thread's lower row
+		gate, up := sums[j], sums[j]
+		if e.together() {
+			up = sums[j+2]
+		}
+		if e.ScoreOnInput {
+			row := b.row.Add(f.Column.AddI(j/4*8 + j%2).Min(b.rows.SubI(1)))
+			score := ptx.LdGlobal[ptx.F32](e.scores.Index(ptx.LdGlobal[ptx.U32](e.pairs.Index(row, 4)), 4))
+			gate, up = gate.Mul(score), up.Mul(score)
+		}
+		value := act(gate, up)
+		if e.inPart() {
+			value = ptx.Select(neuron.AddI(8*lower).LtI(e.Intermediate), value, ptx.Float(0)) // rows of A are padded to whole k-tiles
+		}
+		return value
+	})
+}
+
+// storeEach stores H, and A unless boxes does, each thread its own values.
+func (e upEpilogue) storeEach(b block, acc [][]ptx.F32) {
 	f, act := fragment(e.k), activation.Of(e.Config).Value
 	neuron, row := e.neuron(e.k, b), b.row.Add(f.Column)
 	aBytes, hBytes := weights.A(e.Config).Elements()*tile.ElementBytes, e.HWidth()*tile.ElementBytes
@@ -278,6 +319,9 @@ func (e upEpilogue) store(b block, acc [][]ptx.F32) {
 					ptx.StGlobal(toH.At(beyond*hBytes+part*e.Intermediate*tile.ElementBytes+further), element.Of(e.Config).Round(x))
 				}
 			})
+			if e.boxes != nil {
+				continue
+			}
 			gate, up := v[0], v[len(v)-1]
 			if e.ScoreOnInput {
 				gate, up = gate.Mul(score), up.Mul(score)
@@ -297,9 +341,10 @@ var (
 	UpKernel     = upKernel("decode-up", nil, Up{})
 	WideUpKernel = upKernel("decode-wide-up", hasWide, Up{Wide: true})
 	TinyUpKernel = upKernel("decode-tiny-up", hasTiny, Up{Tiny: true})
-	// UnitsUpKernel reads the units of packed weights. TinyUnitsUpKernel does the same for up to
-	// [MaxTiny] tokens.
+	// UnitsUpKernel reads the units of packed weights. WideUnitsUpKernel is for batches from
+	// [UnitsWideFrom] tokens on, TinyUnitsUpKernel for up to [MaxTiny] tokens.
 	UnitsUpKernel     = upKernel("decode-units-up", fragments.Suits, Up{Units: true})
+	WideUnitsUpKernel = upKernel("decode-units-wide-up", fragments.Suits, Up{Wide: true, Units: true})
 	TinyUnitsUpKernel = upKernel("decode-units-tiny-up", hasTinyUnits, Up{Tiny: true, Units: true})
 )
 
