@@ -180,6 +180,7 @@ func TestWrongUseInC(t *testing.T) {
 		{"config NULL", invalid, "config is NULL"},
 		{"layer nowhere", invalid, "layer is NULL"},
 		{"config size", invalid, "config->size is 0, must be sizeof"},
+		{"config beyond any version", invalid, "config->size is 1048576, must be sizeof"},
 		{"config cut within a field", invalid, "config->size is 100"},
 		{"hidden", invalid, "Config.Hidden is 100"},
 		{"activation", invalid, "Config.Activation is 256"},

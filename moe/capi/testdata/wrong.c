@@ -38,6 +38,8 @@ int main(void) {
 	sm_config wrong = c;
 	wrong.size = 0;
 	said("config size", sm_layer_new(device, &wrong, &layer));
+	wrong = c, wrong.size = 1 << 20;
+	said("config beyond any version", sm_layer_new(device, &wrong, &layer));
 	wrong = c, wrong.size = 100;
 	said("config cut within a field", sm_layer_new(device, &wrong, &layer));
 	wrong = c, wrong.hidden = 100;

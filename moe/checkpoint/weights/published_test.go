@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -299,5 +300,36 @@ func shaped(name string, extents ...int64) func([]saved) []saved {
 	return func(list []saved) []saved {
 		list[slices.IndexFunc(list, func(s saved) bool { return s.name == name })].shape = extents
 		return list
+	}
+}
+
+// TestQuantisedInF16 checks that a layer in F16 says which formats it dequantises, and refuses scales
+// whose product with a code is not finite in F16.
+func TestQuantisedInF16(t *testing.T) {
+	inHalf := func(name string, spoil func(name string, data []byte)) *Layer {
+		formats := publishedFormats()
+		config, list := publishedLayer(formats[slices.IndexFunc(formats, func(f publishedFormat) bool { return f.name == name })])
+		list[0].dtype = "F16" // the router
+		l, err := Open(t.Context(), writeSpoiled(t, strings.Replace(config, "bfloat16", "float16", 1), spoil, list...), 1)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, l.Close()) })
+		return l
+	}
+	l := inHalf("MXFP4 of compressed-tensors", func(string, []byte) {})
+	require.Empty(t, l.Config.Weights)
+	require.Contains(t, l.Model.Assumed, "the mxfp4 weights are dequantised when they are loaded: Config.Type is f16, must be BF16 with Weights mxfp4")
+
+	for value, wrong := range map[uint16]string{0x6c00: "", 0x6d00: `scales": element 5 of the scales is 5120, which makes the code 15 infinite in f16`} {
+		l := inHalf("AWQ", func(name string, data []byte) {
+			if name == "model.layers.1.mlp.experts.0.down_proj.scales" {
+				binary.LittleEndian.PutUint16(data[2*5:], value)
+			}
+		})
+		require.Equal(t, "uint4-g32-f16", l.Config.Weights)
+		if _, err := l.Tensor(t.Context(), spec.TensorW2Scale); wrong == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, wrong)
+		}
 	}
 }
