@@ -10,9 +10,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ._library import ArgumentError, Config
-from ._table import EXPERT_ROWS, PACKINGS, ROUTER_ROWS
+from ._table import EXPERT_ROWS as _EXPERT_ROWS
+from ._table import PACKINGS, ROUTER_ROWS
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "u8": torch.uint8}
+
+# The operators do not take adapters: with them they would have more arguments than torch allows.
+EXPERT_ROWS = tuple(row for row in _EXPERT_ROWS if not row[0].startswith("lora_"))
 
 # The names of weights in the order of the operators. A weight that a configuration does not have is
 # passed as None.
