@@ -7,7 +7,7 @@ import (
 	"sonicmoe/moe/internal/registry"
 )
 
-// experts queues the products after a plan and the sum over each token's experts.
+// experts queues the products of a pass with a plan, and the sum over each token's experts.
 func (q *queue) experts(n work, f *ForwardArgs) {
 	w := q.laid(n).workspace
 	q.sharedProducts(n.tokens, f, w.shared)
@@ -42,7 +42,8 @@ func (q *queue) products(n work, f *ForwardArgs, w pieces) {
 	}
 }
 
-// smallBatchProducts queues the products of a small batch. w1 and w2 are the weights, or their units.
+// smallBatchProducts queues the products of a small batch. w1 and w2 are the weights, or the units
+// of the weights.
 func (q *queue) smallBatchProducts(n work, f *ForwardArgs, w pieces, up *registry.Kernel[decode.UpArgs], down *registry.Kernel[decode.DownArgs], w1, w2 driver.DevicePtr) {
 	p := f.Workspace.Ptr
 	launch(q, up, decode.UpArgs{

@@ -11,6 +11,6 @@
 // word: a shift or rotation of the word and one mask leave two codes in a register, with sign,
 // exponent and fraction at their positions in two bf16 numbers. The exponents of these numbers are
 // too small by a constant. The kernel corrects this at no cost, because the scales that it
-// multiplies by include the constant. FP8 codes with FP32 scales stay bytes instead, because the chip
-// converts them, and their products are FP32 in any case.
+// multiplies by include the constant. FP8 codes with FP32 scales stay bytes instead: the chip
+// converts them, and their products with the scales are FP32.
 package fragments

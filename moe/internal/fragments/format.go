@@ -102,9 +102,9 @@ type place struct {
 	bits []int
 }
 
-// spread returns the positions of a code's bits in a word. The list has an element for each register
-// whose codes the word holds. The positions are for the code in the lower half of the register. The
-// code in the upper half is `apart` bits further, modulo 32.
+// spread returns the positions of a code's bits in a word. The list has an element for each
+// register whose codes the word holds. The positions are for the code in the lower half of the
+// register. The code in the upper half is `apart` bits further, modulo 32.
 func (f Format) spread() (registers [][]int, apart int) {
 	if f.areConverted() {
 		return [][]int{{0, 1, 2, 3, 4, 5, 6, 7}, {16, 17, 18, 19, 20, 21, 22, 23}}, 8

@@ -1,7 +1,7 @@
-// Package kernel holds the kernels of an MoE layer's experts, and the lists of the kernels
-// of a layer ([Kernels]) and of its shared experts ([SharedKernels]). The kernels of the
-// forward pass and dX have a file each here. Packages decode (small batches), dh, dw, bias
-// and drouter below have the others. The packages under moe/internal/route have the router
+// Package kernel has the kernels of an MoE layer's experts, and the lists of the kernels of a layer
+// ([Kernels]) and of its shared experts ([SharedKernels]). The kernels of the experts' forward pass
+// and dX have a file each here. The packages below this one have the other kernels: decode for
+// small batches, dh, dw, bias and drouter. The packages under moe/internal/route have the router
 // and the kernels that order rows.
 //
 // Notation: T tokens, d hidden, n intermediate, E experts, K experts a token, R = T·K rows,
@@ -15,42 +15,41 @@
 //	Down       Y = A·W2ᵀ + b2
 //	Aggregate  O[t] = Σ_k score·Y[row of (t,k)]
 //
-// Router also chooses experts where [choose.InRouter] reports true. Other routings take two
-// launches: Router with LogitsOnly, then FromLogits, which reads the logits that Forward
-// keeps. With an FP32 router, Terms runs ahead of its product, and in backward ahead of
-// ExtraRows.
+// Router also chooses the experts if [choose.InRouter] reports true. Otherwise the routing has two
+// launches: Router with LogitsOnly, then FromLogits, which reads the logits that Forward keeps.
+// With an FP32 router, Terms runs before the router's product, and in backward before ExtraRows.
 //
-// For small batches package decode has its own Up and Down. SmallBatchLogits, or ChainLogits,
-// computes the logits, and another kernel chooses. The bits are the same:
+// Package decode has another Up and Down for small batches. SmallBatchLogits or ChainLogits
+// computes the logits, and another kernel chooses the experts. The bits are the same:
 //
 //	1 token, 3 launches         ChainLogits, SingleUp, which chooses, SingleDown, which sums over the experts
 //	up to 8, 4 launches         ChainLogits, Up, which chooses and writes the table, Down, Aggregate
 //	up to 64, 5 launches        SmallBatchLogits, Choose, which plans too, Up, Down, Aggregate
 //	to choose.MaxByWarps, 6     SmallBatchLogits, ChooseRanges, Plan, Up, Down, Aggregate
 //
-// All four rows need a layer whose Router chooses. The sums of SmallBatchLogits must fit the memory
-// of Y, 2·K·d bytes a token: 4·E bytes a token, or for the second row [choose.ChainBytes],
-// up to 16·E. The first two rows need [choose.ChoosesInProducts]: no FP32 router, and no
-// scores on the input. The first row needs [choose.HasSingle] too: weights without InOut.
-// A layer or a number of tokens that a row does not cover uses the next row. After the last
-// row comes Router with Plan; or SmallBatchLogits, FromLogits and Plan if Router does not choose.
+// All four rows need a layer whose Router chooses the experts. The sums of SmallBatchLogits must
+// fit the memory of Y, which is 2·K·d bytes a token. They are 4·E bytes a token. For the second row
+// they are [choose.ChainBytes], up to 16·E bytes a token. The first two rows need
+// [choose.ChoosesInProducts]: no FP32 router, and no scores on the input. The first row also needs
+// [choose.HasSingle]: weights without InOut. A pass that a row does not cover uses the next row.
+// After the last row come Router and Plan, or, if Router does not choose, SmallBatchLogits,
+// FromLogits and Plan.
 //
-// A layer of packed weights runs one more kernel after the plan, Unpack: it writes the values
-// of the weights of experts with rows to the workspace, where the other kernels read them. The
-// first two rows of the table do not cover such a layer.
+// A layer of packed weights runs one more kernel after the plan. Unpack writes the values of the
+// weights of experts with rows to the workspace, and the other kernels read them there. Kernels
+// that read units (see package fragments) do not need Unpack. The first row of the table is only
+// for plain weights. The second row is for plain weights and for units.
 //
-// If expert ids come from the caller, Count runs in place of the router, for small batches
-// too. A list of tokens and experts has its own Count, Plan and Aggregate, and ByToken, which
-// finds the rows of each token. Rounding makes such a list after Router, with the kernels
-// Keys, Cutoff and List of package rounding. That list is sorted, so one kernel, PlanSorted,
-// plans it.
+// If expert ids come from the caller, Count runs in place of the router, also for small batches. A
+// list of tokens and experts has another Count, Plan and Aggregate, and ByToken, which finds the
+// rows of each token. Rounding makes such a list after Router, with the kernels Keys, Cutoff and
+// List of package rounding. That list is sorted, so that one kernel, PlanSorted, plans it.
 //
-// Shared experts are a layer of one expert that every token goes to. They take three more
-// launches: EveryToken, which plans, and the same Up and Down. Aggregate, or SingleDown, adds
-// their rows last.
+// Shared experts are a layer with one expert, which every token has. They have three more launches:
+// EveryToken, which plans, and the same Up and Down. Aggregate or SingleDown adds their rows last.
 //
-// The backward pass, in the order of its launches. Each is launched only if its result is
-// wanted:
+// These are the launches of the backward pass, in order. A pass launches a kernel only if its
+// result is wanted:
 //
 //	Count, Plan     the rows again, with the (token, slot) pair of each row
 //	Unpack          the values of packed weights, which have no gradients
@@ -73,22 +72,22 @@
 // Between the passes of a training step, Loads counts the tokens that chose each expert, and
 // BalanceBias moves the selection bias by these counts (package training).
 //
-// A product runs one CTA on each SM. For a single token and small experts, an SM holds one
-// CTA of the up-projection and one of the down-projection. The products of large batches have two math warpgroups
-// and one load warpgroup, with 168 registers a thread ([sonicmoe/jit/pipeline.Run] says why
-// not more). In clusters of two CTAs, each CTA loads half of the weights into both. The cost
-// model of moe/internal/tiles uses clusters for Up always, for Down and DH if their sums are
-// long, and for DX only with narrow tiles.
+// A product runs one CTA on each SM. For a single token and small experts, an SM has one CTA of the
+// up-projection and one of the down-projection. The products of large batches have two math
+// warpgroups and one load warpgroup, with 168 registers a thread. [sonicmoe/jit/pipeline.Run] has
+// the reason for this limit. In clusters of two CTAs, each CTA loads half of the weights into both.
+// The cost model of moe/internal/tiles always uses clusters for Up, for Down and DH if their sums
+// are long, and for DX only with narrow tiles.
 //
 // # Reading a kernel
 //
-// Read the rooms that all kernels share once: jit/kernel.go and moe/internal/registry (a
-// kernel's parameters, launch and row in the list), jit/pipeline (roles, rings, barriers),
-// jit/tile (fragments, descriptors, tensor maps, copies), jit/schedule (queues, tiles),
-// moe/activation (act), moe/internal/weights (layouts of weights and biases, and their
-// loads) and moe/internal/lanes (sums over a warp). The rest of each kernel, from operands to
-// stores in this order, is in at most five files. gemm is jit/gemm; a name without a folder
-// is in this package:
+// Begin with the packages that all kernels share: jit/kernel.go and moe/internal/registry (a
+// kernel's parameters, launch and row in the list), jit/pipeline (roles, rings, barriers), jit/tile
+// (fragments, descriptors, tensor maps, copies), jit/schedule (queues, tiles), moe/activation
+// (act), moe/internal/weights (layouts of weights and biases, and their loads) and
+// moe/internal/lanes (sums over a warp). The rest of each kernel is in at most five files, which
+// are here in the order from operands to stores. gemm is jit/gemm; a name without a folder is in
+// this package:
 //
 //	Up      up.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go, lora.go (adapters)
 //	Down    down.go, gemm/product.go, gemm/load.go (TMA), gemm/math.go, lora.go (adapters)
@@ -108,20 +107,20 @@
 //
 // # Adding a product
 //
-// testdata/added/relu.go.txt adds one, and TestNewProductIsOneRow compiles it: its arguments,
-// its kernel on jit/gemm, its space of tilings and cost, its row. A product that a layer launches also joins the Kernels
-// list of its package, and package moe launches it. Tuning and examples/bench need nothing
-// else: they read the row.
+// testdata/added/relu.go.txt adds one, and TestNewProductIsOneRow compiles it: its arguments, its
+// kernel on jit/gemm, its space of tilings and cost, its row. A product that a layer launches is
+// also in the Kernels list of its package, and package moe launches it. Tuning and examples/bench
+// need nothing else: they read the row.
 //
 // # Glossary
 //
-// Words follow CUTLASS where it has one.
+// If CUTLASS has a word for something, the same word is used here.
 //
 //	row        a token at one of its experts. Packed rows are sorted by expert, as Plan orders them
-//	gather     the token of each packed row, [R] u32. Plan writes it. The load role of Up and of
-//	           DH reads it, and DW
-//	inverse    the packed row of each pair of token and slot, [T, K] u32. Plan writes it. The sums
-//	           over a token's experts read it, as do DScores and DLogits
+//	gather     the token of each packed row, [R] u32. Plan writes it. DW and the load roles of Up
+//	           and DH read it
+//	inverse    the packed row of each pair of token and slot, [T, K] u32. Plan writes it. DScores,
+//	           DLogits and the sums over a token's experts read it
 //	slot       the number of an expert among the K experts of a token. The pair (token, slot), or
 //	           token·K + slot, names a row before Plan sorts the rows. Pairs maps packed rows to pairs
 //	row pair   up to 256 packed rows of one expert, two row tiles: an entry of Plan's table

@@ -23,8 +23,8 @@ import (
 )
 
 // TestEveryKernelInManyOrders checks one launch of every kernel's text for races and missing proxy
-// fences: in the earliest order, the latest order, and 100 random orders. The layers are the layers of
-// kerneltest with smaller sizes. Without SONICMOE_LONG the test tries one random order, and one
+// fences: in the earliest order, the latest order, and 100 random orders. The layers are the layers
+// of kerneltest with smaller sizes. Without SONICMOE_LONG the test tries one random order, and one
 // text for each kernel.
 func TestEveryKernelInManyOrders(t *testing.T) {
 	if drivertest.Name() != "emulated" {
