@@ -9,7 +9,7 @@ import (
 )
 
 // boxes stores the results of a warpgroup's unit by TMA. A box has up to boxTokens tokens. In memory
-// the values of a token are contiguous, but a thread has a few neurons of many tokens, so the values
+// the values of a token are contiguous, but a thread has several tokens of each neuron, so the values
 // are transposed through shared memory. TMA drops the rows past the block's last token. A warpgroup
 // has room for one box.
 type boxes struct {
