@@ -117,12 +117,14 @@
 // If CUTLASS has a word for something, the same word is used here.
 //
 //	row        a token at one of its experts. Packed rows are sorted by expert, as Plan orders them
-//	gather     the token of each packed row, [R] u32. Plan writes it. DW and the load roles of Up
-//	           and DH read it
-//	inverse    the packed row of each pair of token and slot, [T, K] u32. Plan writes it. DScores,
-//	           DLogits and the sums over a token's experts read it
+//	gather     the token of each packed row, [R] u32. Plan writes it; for small batches Choose, or Up
+//	           of package decode. The load roles of Up, LoRA, DH and DW read it, and ByToken
+//	inverse    the packed row of each pair of token and slot, [T, K] u32, from the same kernels. The
+//	           sums over a token's experts read it, as do DScores and DLogits
 //	slot       the number of an expert among the K experts of a token. The pair (token, slot), or
-//	           token·K + slot, names a row before Plan sorts the rows. Pairs maps packed rows to pairs
+//	           token·K + slot, names a row before Plan sorts the rows
+//	pairs      the pair of each packed row, [R] u32: the inverse of inverse. DH reads it, Up with
+//	           scores on its input, ByToken and the gradients of b2 and of rounded logits
 //	row pair   up to 256 packed rows of one expert, two row tiles: an entry of Plan's table
 //	tile       128 rows (TileM) x TileN columns of a product's result
 //	k-tile     64 elements of the sum (tile.K), four wgmma steps of 16: the depth of a stage

@@ -58,13 +58,13 @@ const (
 // for each expert.
 type plan struct {
 	Plan
-	k               *ptx.Kernel
-	tid, warp, lane ptx.U32
-	cta             ptx.U32
-	total, before   ptx.Shared // number of rows of all CTAs, and of the CTAs before this one
-	offset, pairsAt ptx.Shared // first row and first row pair of the expert
-	sum             ptx.Shared // number of rows and of row pairs of all experts
-	perWarp         ptx.Shared // [warp][expert]: first the number of rows of the warp, later the row of the warp's next pair
+	k                 *ptx.Kernel
+	tid, warp, lane   ptx.U32
+	cta               ptx.U32
+	total, before     ptx.Shared // number of rows of all CTAs, and of the CTAs before this one
+	offset, rowPairAt ptx.Shared // first row and first row pair of the expert
+	sum               ptx.Shared // number of rows and of row pairs of all experts
+	perWarp           ptx.Shared // [warp][expert]: first the number of rows of the warp, later the row of the warp's next pair
 	// These are the outputs, see [PlanTensors].
 	gather, pairs, inverse            ptx.Global
 	offsets, table, rowPairs, tickets ptx.Global
@@ -176,7 +176,7 @@ func (p Plan) declare(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args 
 	e.cta = k.CtaidX()
 	words := func(name string, n int) ptx.Shared { return cta.Shared(name, 4*n, 4) }
 	e.total, e.before = words("total", p.NumExperts), words("before", p.NumExperts)
-	e.offset, e.pairsAt = words("offset", p.NumExperts), words("pairsAt", p.NumExperts)
+	e.offset, e.rowPairAt = words("offset", p.NumExperts), words("rowPairAt", p.NumExperts)
 	e.perWarp = words("perWarp", PlanWarps*p.NumExperts)
 	e.sum = cta.Shared("sum", 8, 8)
 	return e
@@ -240,7 +240,8 @@ func (e *plan) segment(from, to ptx.U32) segment {
 	return segment{start.Min(to), start.Add(each).Min(to)}
 }
 
-// eachPair runs body for 32 pairs at a time, one for each lane, with the pair's expert id.
+// eachPair runs body for 32 pairs at a time, one for each lane, with the number of the pair and its
+// expert id.
 // Past the end the id is NoRow. All lanes take part.
 func (e *plan) eachPair(s segment, body func(f, id ptx.U32)) {
 	e.k.For(s.from, s.to, ptx.Uint(lanes.Count), func(first ptx.U32) {
@@ -298,7 +299,7 @@ func (e *plan) scan() {
 	for i := range each {
 		k.If(mine(i), func() {
 			ptx.StShared(e.word(e.offset, first).At(4*i), row)
-			ptx.StShared(e.word(e.pairsAt, first).At(4*i), rowPair)
+			ptx.StShared(e.word(e.rowPairAt, first).At(4*i), rowPair)
 		})
 		row, rowPair = row.Add(rows[i]), rowPair.Add(rowPairs[i])
 	}
@@ -327,8 +328,14 @@ func (e *plan) token(f ptx.U32) ptx.U32 {
 	return f.DivI(e.TopK)
 }
 
-// place gives each pair its row. Lanes with the same expert get consecutive rows in the order of
-// the lanes, so rows are ordered by token and slot.
+// place gives each pair its row:
+//
+//	row = offset[expert]                      first row of the expert
+//	    + before[expert]                      its pairs in earlier CTAs
+//	    + its pairs in earlier warps, and in earlier steps of this warp (both in perWarp)
+//	    + its pairs in lower lanes of this step
+//
+// Within an expert, rows are therefore ordered by token and slot.
 func (e *plan) place(s segment) {
 	k := e.k
 	own := e.perWarp.Plus(e.warp.MulI(4 * e.NumExperts))
@@ -361,7 +368,7 @@ func (e *plan) writeTable() {
 	k.For(e.cta.Add(e.tid.Mul(ctas)), ptx.Uint(e.NumExperts), ctas.MulI(PlanThreads), func(expert ptx.U32) {
 		n := ptx.LdShared[ptx.U32](e.word(e.total, expert))
 		first := ptx.LdShared[ptx.U32](e.word(e.offset, expert))
-		at := ptx.LdShared[ptx.U32](e.word(e.pairsAt, expert))
+		at := ptx.LdShared[ptx.U32](e.word(e.rowPairAt, expert))
 		k.For(ptx.Uint(0), n, ptx.Uint(schedule.PairRows), func(row ptx.U32) {
 			entry := e.table.Index(at.Add(row.DivI(schedule.PairRows)), schedule.PairBytes)
 			ptx.StGlobal(entry, expert, first.Add(row), n.Sub(row).Min(ptx.Uint(schedule.PairRows)), ptx.Uint(0))
