@@ -33,7 +33,8 @@ func (f *failure) lost() bool { return f.status != Wrong }
 // context.
 type runner[P comparable] interface {
 	try(ctx context.Context, op, problem string, p P, limit time.Duration) (time.Duration, error)
-	// close ends the runner. If a failure has lost the runner, close kills its process.
+	// close ends the runner. If its process cannot go on after a failure, such as a kernel that hangs,
+	// close kills the process.
 	close()
 }
 

@@ -79,8 +79,8 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 		return nil, err
 	}
 	l.withShared(target, o)
-	// The failure of one kernel does not cancel the others: when New returns an
-	// error other than ctx's, none of its work still runs on the device.
+	// The group does not cancel the loads of other kernels if one fails, and Wait waits for all.
+	// When New returns an error other than ctx's, no load still runs on the device.
 	var g errgroup.Group
 	l.load(ctx, &g, done, o)
 	if l.shared != nil {

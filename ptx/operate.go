@@ -39,9 +39,9 @@ func operate(id isa.ID, mods []Mod, in ...val) val {
 	return d
 }
 
-// foldConstants computes an instruction whose inputs are constants. Without a register among the
-// inputs there is no kernel that could get the instruction, so it is a mistake if it cannot be
-// folded.
+// foldConstants computes an instruction whose inputs are all constants. Constants belong to no kernel,
+// so the instruction cannot be emitted. If the builder cannot compute the result either, the caller
+// made a mistake, and the result is an error.
 func foldConstants(f *isa.Form, mods []Mod, in []val) val {
 	m := fixedMods(f)
 	for _, t := range mods {

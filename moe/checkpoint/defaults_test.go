@@ -22,8 +22,8 @@ func TestMissingFields(t *testing.T) {
 	require.NoError(t, err)
 	var configs map[string]map[string]json.RawMessage
 	require.NoError(t, json.Unmarshal(data, &configs))
-	// changes lists types whose default config.json has no experts, or in which removing a field
-	// changes nothing. The listed fields are added first.
+	// changes lists types whose default config.json has no experts, or has values for which the
+	// layer stays the same without a field. The test adds the listed fields before it removes one.
 	type change struct{ kind, fields string }
 	changes := []change{
 		{"cohere2_moe", `{"num_shared_experts": 1}`},

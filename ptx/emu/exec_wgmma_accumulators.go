@@ -103,8 +103,8 @@ type mmaState struct {
 // accumulator is the state of one class of accumulator registers.
 type accumulator struct {
 	flight  int    // 1 + number of the latest wgmma that uses the class, if no wait_group has covered it; else 0
-	touched uint32 // 1 + epoch of the latest access by an ordinary instruction
-	slot    int32  // register that the latest ordinary access touched
+	touched uint32 // 1 + epoch of the latest access by an instruction other than wgmma
+	slot    int32  // register of that access
 	written bool   // a wgmma has written the class, so all its registers hold values
 }
 

@@ -42,11 +42,11 @@ type actor struct {
 	before int
 }
 
-// step is a step that an actor has taken.
+// step is a step of a schedule, with the state of the actor that took it after the step.
 type step struct {
 	actor int
-	clock causal.Clock
-	mark  uint64
+	clock causal.Clock // the actor's past
+	mark  uint64       // the actor's mark
 }
 
 // schedule is one run of a launch in an order that choices determine.

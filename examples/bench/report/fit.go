@@ -139,10 +139,10 @@ func mattering(m tools.Model, list []problem) (numbers []int) {
 	return numbers
 }
 
-// These are weights of terms that the fit minimises in addition to the errors within a row and
-// product: the mean error of each row and product, and the distance of the constants from the
-// present constants. The distance matters only for constants that the measured tilings do not
-// determine: it keeps these near their present values.
+// A problem is a layer's size (a row of the benchmark) with a product. The fit minimises the errors of
+// the tilings of each problem around their mean, and two further terms with these weights: the mean
+// error of each problem, and the distance of the constants from their present values. The distance
+// keeps constants in place that the measured tilings do not determine.
 const (
 	meanWeight = 0.1
 	stayWeight = 1e-6

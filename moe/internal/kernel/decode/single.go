@@ -268,7 +268,8 @@ func (p share) loadToken(token ptx.TensorMap) {
 func (p *single) maxPairs() int { return ceil(p.most*p.strips, 2) }
 func (p *single) tiles() int    { return ceil(p.maxPairs(), singleMathWarps) }
 
-// math multiplies the items of each pass.
+// math emits the math warps: in each pass over the CTA's share, the strips of weights of the pass's
+// items times the token.
 func (p share) math(sums singleSums) {
 	k := p.k
 	acc := make([][]ptx.F32, p.tiles())
