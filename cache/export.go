@@ -21,7 +21,7 @@ import (
 // BundleReport counts the files of a bundle, and says what happened to them.
 type BundleReport struct {
 	Modules, Choices int
-	Bytes            int64 // total size of these files
+	Bytes            int64 // total size of the modules and choices
 	// SHA256 is the digest of the whole bundle in hexadecimal, the same that sha256sum prints.
 	SHA256 string
 	// Signed is the time in the bundle's signature. It is zero if the cache has no key.

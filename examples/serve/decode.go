@@ -206,7 +206,7 @@ func (t *traffic) run(ctx context.Context, most int, step func(context.Context, 
 				t.took = now
 				return nil
 			}
-			// A timer is less precise than the time of a step.
+			// A timer may be late by more than a step takes, so the last millisecond is polled.
 			if wait := next - now; wait > time.Millisecond {
 				select {
 				case <-time.After(wait - time.Millisecond):

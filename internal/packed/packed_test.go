@@ -56,7 +56,7 @@ func TestAllCodesAndScales(t *testing.T) {
 				codes[code*p.Code.Bits()/8] |= byte(code << (code * p.Code.Bits() % 8))
 			}
 			one := p
-			one.Columns = all // one row with every code, as one block
+			one.Columns = all // one row that has every code once, all under one scale
 			size := int(p.Scale.Type().Bytes())
 			for i, scale := range scales.values {
 				m := Matrices{Codes: codes, Scales: scales.raw[i*size:][:size]}

@@ -79,9 +79,9 @@ func (a Atoms) Load(k *ptx.Kernel, to ptx.Shared, m ptx.TensorMap, full ptx.Shar
 // together, and lie one after another in shared memory. Elements past Width are 0.
 type Deep struct{ Width, Tiles int }
 
-// Whole reports whether Width is a multiple of a tile's 64 columns. If so, one box loads all tiles;
-// its dimensions are the column in a tile, the row, and the tile. If not, each tile has its own
-// box, which Width clips.
+// Whole reports whether Width is a multiple of a tile's 64 columns. If so, one box loads all Tiles;
+// its dimensions are the column in a tile, the row, and the tile. If not, a box loads one tile, and
+// columns from Width on are out of its bounds.
 func (d Deep) Whole() bool { return d.Width%K == 0 }
 
 // Map returns the tensor map of the matrix at p. The first entries of dims and box describe the

@@ -44,8 +44,8 @@ func (b *bench) Time(ctx context.Context, product string, p gemm.Tiling) (time.D
 	return times[repeats/2], nil
 }
 
-// queue runs the first of a product's runs up to the product's kernel, with an event before and
-// after the kernel.
+// queue queues the pass of runs[0] up to and with the product's kernel, and an event before and an
+// event after that kernel.
 func (b *bench) queue(a *candidate, runs []run, around span) error {
 	// The pass may run another kernel of the product than the run names: this happens if logits
 	// have gradients in addition to the gradients of scores.

@@ -108,10 +108,11 @@ type choice struct {
 	value []byte
 }
 
-// Layer tunes a layer's products one after another, on a device like dev, and returns a plan.
-// Layers in use do not change. c.TokensHint determines the number of rows of an expert. Errors are
-// *moe.ArgError, the error of ctx, errors of the device, or a default tiling with wrong results. If
-// there is an error, the plan has what was found before it.
+// Layer tunes a layer's products one after another and returns a plan. Worker processes measure, on
+// a device that they open as Options.Device says. Layers in use do not change.
+// c.TokensHint determines the number of rows of an expert. The error is a *moe.ArgError, the error of
+// ctx, an error of the device, or says that a default tiling gives wrong results. With an error, the
+// plan has what was found before.
 func Layer(ctx context.Context, dev driver.Device, c moe.Config, o Options) (*Plan, error) {
 	start := time.Now()
 	if ctx == nil {

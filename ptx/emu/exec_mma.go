@@ -43,8 +43,8 @@ type warpProduct struct {
 	after bool
 }
 
-// warpStep is one step of a float product. It multiplies the elements whose indices in k are
-// listed, in the given formats. An index of -1 stands for a zero.
+// warpStep is one step of a float product. It multiplies elements of A in format a by elements of B
+// in format b. Field k lists their indices along the sum. The index -1 stands for a zero.
 type warpStep struct {
 	a, b *mma.Format
 	k    []int

@@ -16,7 +16,8 @@ import (
 // startMoment is a warp's first moment: it happened before an access if the CTA had started before.
 const startMoment = 1
 
-// visits records an access to the shared memory of c, before whose completion c must not end.
+// visits records an access to the shared memory of CTA c by another CTA or by an asynchronous load.
+// CTA c must not end before the access is complete.
 func (r *races) visits(a *access, c *cta) {
 	if c == a.warp.cta && a.load == nil {
 		return

@@ -212,8 +212,8 @@ func mmaForm(name, shape, sums string, elems []string, a, b int, arch Arch, vers
 		Effects: Aligned | Varies, Manual: "mma.sync"}
 }
 
-// mmaBits returns the form of an mma.sync of single bits. A sum counts the one bits of A xor B, or
-// of A and B, as op says.
+// mmaBits returns the form of an mma.sync of single bits. A sum counts the bits that are 1 in A XOR
+// B, or in A AND B; parameter op says which.
 func mmaBits(name, shape string, a, b int, op string, version Version) Form {
 	f := mmaForm(name, shape, ".s32", []string{".b1"}, a, b, SM80, version)
 	f.Mods = slices.DeleteFunc(f.Mods, func(m Mod) bool { return m.Name == "satfinite" })

@@ -90,7 +90,8 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestEntries checks that the lists for all ranks equal lists made on the host, rank by rank.
+// TestEntries checks that the lists of entries that the kernel writes for each rank equal lists that
+// the host makes.
 func TestEntries(t *testing.T) {
 	for _, when := range kt.Timings() {
 		for _, s := range shapes {

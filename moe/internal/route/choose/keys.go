@@ -178,8 +178,9 @@ func topOf[K ptx.Value](key keyMath[K], keys []K, n int) (top []K) {
 // largest returns the n largest keys of two sorted lists, or all if there are fewer, sorted.
 func largest[K ptx.Value](key keyMath[K], a, b []K, n int) []K {
 	n = min(n, len(a)+len(b))
-	// The larger of the i-th largest key of a and the (n-i)-th largest key of b is among the n
-	// largest keys. As i grows, these larger keys first fall, then rise: a valley.
+	// a and b are sorted, the largest key first. The larger keys of a[i] and b[n-1-i], for i from 0
+	// to n-1, are the n largest keys. As i grows, they first fall with a[i], then rise with b[n-1-i]: a
+	// valley.
 	valley := make([]K, n)
 	for i := range valley {
 		switch other := n - 1 - i; {
