@@ -113,8 +113,8 @@ func (b *Builder[A]) F32(field *float32) ptx.F32 {
 	return b.ParamF32(b.param(floatParam, unsafe.Pointer(field), nil))
 }
 
-// Map declares a parameter that is the tensor map of the tensor whose address a field holds. of
-// computes the map from the arguments of a launch.
+// Map declares a parameter that is the tensor map of the tensor whose address a field holds.
+// Function of computes the map from the arguments of a launch.
 func (b *Builder[A]) Map(field *driver.DevicePtr, of func(a *A) gpu.TensorMap) ptx.TensorMap {
 	return b.ParamTensorMap(b.param(mapParam, unsafe.Pointer(field), of))
 }
@@ -183,8 +183,8 @@ type Kernel[A any] struct {
 	grid   func(a *A, sms int) gpu.Dim3
 }
 
-// Build ends the kernel. A CTA gets as much dynamic shared memory as the kernel has named regions
-// of. Build returns every mistake in the emission, each with its Go line.
+// Build ends the kernel. A CTA gets dynamic shared memory up to the end of the last region that the
+// kernel has named. Build returns every mistake in the emission, each with its Go line.
 func (b *Builder[A]) Build() (*Kernel[A], error) {
 	m, err := b.Kernel.Build()
 	if err != nil {

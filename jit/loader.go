@@ -94,7 +94,7 @@ func (e *explained) Error() string { return e.text }
 func (e *explained) Unwrap() error { return e.cause }
 
 // legend returns the Go lines for the other PTX lines that a message names, for example the lines
-// at which the threads of a deadlock wait. It leaves out the line except.
+// at which the threads of a deadlock wait. It leaves out the line whose number is except.
 func legend(text ptx.Text, message string, except int) string {
 	var b strings.Builder
 	seen := map[int]bool{except: true}

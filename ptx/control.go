@@ -182,7 +182,7 @@ func SetAll[T Value](vars []*Var[T], to []T) {
 	}
 }
 
-// VarOf returns the variable that uses x's own register. With it a kernel can set a value again
+// VarOf returns the variable that uses x's own register. With it a kernel can overwrite a value
 // that an instruction has produced, such as one of [Kernel.Accumulators].
 func VarOf[T Value](x T) *Var[T] {
 	v := x.val()

@@ -25,7 +25,7 @@ func load[T Value](base val, id isa.ID, a Operand, n int, mods []Mod) []T {
 	return loadAs[T](base, id, a, n, mods, typeMod[T]())
 }
 
-// loadAs loads n values whose type in memory, of, is not wider than T.
+// loadAs loads n values. Parameter of is their type in memory, which is not wider than T.
 func loadAs[T Value](base val, id isa.ID, a Operand, n int, mods []Mod, of Mod) []T {
 	f := &isa.Table[id]
 	k := base.k

@@ -60,8 +60,9 @@ type parser struct {
 	m    *Module
 	e    *Entry
 	regs map[string]int32
-	// scopes holds the open braces. taken has the names that the kernel uses already. syms maps
-	// names of variables that inner scopes declare to the kernel's names for them.
+	// scopes holds the open braces. taken has the names that the kernel uses already. syms maps the
+	// name of a variable in the text to its name in the kernel, if an inner scope declares the
+	// variable.
 	scopes []scope
 	taken  map[string]bool
 	copies map[string]int // last number that was appended to a name to make it unique

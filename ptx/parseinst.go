@@ -81,7 +81,7 @@ func (p *parser) match(in *Inst, opcode string) error {
 	if len(opcode) > maxOpcode { // otherwise every dot of a very long opcode would be tried
 		return &FormError{Line: in.Line, Opcode: opcode[:maxOpcode] + "...", Why: ": it has " + strconv.Itoa(len(opcode)) + " bytes"}
 	}
-	why, fits := "", false // fits: some form accepts the modifiers, so why is about operands
+	why, fits := "", false // fits is true if some form accepts the modifiers; why then says what is wrong with the operands
 	for _, read := range []func(*isa.Form, string) (isa.Mods, string, bool){parseMods, looseMods} {
 		for end := len(opcode); end > 0; end = strings.LastIndexByte(opcode[:end], '.') {
 			for _, f := range isa.ByOp[opcode[:end]] {

@@ -10,14 +10,14 @@ import (
 // position is the Go call stack that emitted an instruction, as program counters, innermost first.
 type position [6]uintptr
 
-// here records the call stack, starting at the caller of the function that called here.
+// here records the call stack, starting at the caller of the function that called function here.
 func here(p *position) *position {
 	runtime.Callers(3, p[:])
 	return p
 }
 
-// position returns storage for the position of one instruction. It takes it from a slice that is
-// allocated for many.
+// position returns storage for the position of one instruction. It takes the storage from a slice
+// that has room for many positions.
 func (k *Kernel) position() *position {
 	if len(k.positions) == 0 {
 		k.positions = make([]position, 256)

@@ -17,7 +17,8 @@ type scope struct {
 	jumps      []jump
 }
 
-// jump is an operand that names a label: its instruction, its index, and its index in a list.
+// jump says where an operand names a label: the index of the instruction, the index of the operand
+// and, if the operand is a list, the index in the list.
 type jump struct{ inst, arg, elem int }
 
 // begin resets the names for a new kernel.
@@ -62,8 +63,8 @@ func (p *parser) close() {
 	}
 }
 
-// bind makes name refer to register reg, which has the name now in the kernel. It returns false if
-// the scope has declared name before.
+// bind makes a name of the text refer to register reg. Parameter now is the register's name in the
+// kernel. bind returns false if the scope has declared the name before.
 func (p *parser) bind(name, now string, reg int32) bool {
 	s := &p.scopes[len(p.scopes)-1]
 	old, ok := p.regs[name]

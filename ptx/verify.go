@@ -191,8 +191,8 @@ func (v *verifier) limits(in *Inst) {
 		if n, _ := imm(0); n < 24 || n > 256 || n%8 != 0 {
 			v.errorf(in, "setmaxnreg %d, must be a multiple of 8 from 24 to 256", n)
 		}
-		// Assemblers ignore setmaxnreg in such a kernel, so it is accepted in text of other
-		// compilers.
+		// Assemblers ignore setmaxnreg in a kernel without launch bounds. Text of other compilers
+		// may therefore have it.
 		if in.pos != nil && v.e.MinCTAs == 0 && v.e.MaxThreads == 0 && v.e.Block.Count() == 0 {
 			v.errorf(in, "setmaxnreg without .maxntid, .reqntid or .minnctapersm has no effect; set launch bounds")
 		}

@@ -109,7 +109,7 @@ func (f *InFlight) Finish() {
 // Drain waits for kTiles stages and releases them without using them.
 func (m MainLoop) Drain(kTiles ptx.U32) { m.DrainEach(kTiles, func(ptx.U32) {}) }
 
-// DrainEach does the same as Drain, and calls each after the wait for a stage.
+// DrainEach does the same as Drain, and calls function each after the wait for a stage.
 func (m MainLoop) DrainEach(kTiles ptx.U32, each func(kt ptx.U32)) {
 	m.K.Range(kTiles, func(kt ptx.U32) {
 		s := m.Ring.Wait()
@@ -141,7 +141,7 @@ func NewStagger(k *ptx.Kernel, barrier pipeline.NamedBarriers, warpgroup ptx.U32
 }
 
 // WaitForLeader makes the second warpgroup wait before its first tile, until the first warpgroup
-// has its lead.
+// has multiplied the k-tiles of its [Lead].
 func (s *Stagger) WaitForLeader() {
 	s.k.If(s.tile.Get().Eq(s.warpgroup), func() { s.barrier.Sync(ptx.Uint(0)) })
 }

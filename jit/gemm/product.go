@@ -321,8 +321,8 @@ func (p *Product) rowOf(ring *pipeline.Cursor) ptx.Shared {
 	return p.rows.Plus(ring.Index().MulI(p.RowBytes()))
 }
 
-// clearTails sets the bytes after each row, its tail, to 0. Products may read them after the
-// barriers are initialised.
+// clearTails sets the tail of each row, the bytes after it, to 0. Products may read the tails after
+// the barriers are initialised.
 func (p *Product) clearTails() {
 	const chunk, chunks = 16, tile.RowTailBytes / 16
 	p.K.If(p.Thread.LtI(p.Stages*chunks), func() {

@@ -151,9 +151,9 @@ func (p *TwoTerm) load(t TwoTermTile, newFiller func() Filler) {
 	})
 }
 
-// EachEight emits body for each group of 8 columns in the block of 64 columns with number i. The
-// tile begins at column. At run time, groups past width are skipped, and all groups are if the
-// predicate there is false.
+// EachEight emits body for each group of 8 columns in block i of a tile. A block has 64 columns.
+// Parameter column is the tile's first column. At run time, groups past width are skipped. If the
+// predicate there is false, all groups are skipped.
 func (p *TwoTerm) EachEight(column ptx.U32, i, width int, there ptx.Pred, body func(j int)) {
 	block := column.AddI(i * tile.Block)
 	p.K.If(there.And(block.LtI(width)), func() {

@@ -31,8 +31,8 @@ type Queue[T Item[T]] struct {
 const queueDepth = 4
 
 // NewQueue returns a queue of items of 4 or 8 words, for clusters of ctas CTAs (1 or 2). readers is
-// the number of arrivals in each CTA that release an item: one for each warp that reads, or for a
-// single reading thread.
+// the number of arrivals in each CTA that release an item: one for each reading warp, or 1 if only
+// a single thread reads.
 func NewQueue[T Item[T]](k *ptx.Kernel, cta *pipeline.CTA, words, readers, ctas int) *Queue[T] {
 	q := &Queue[T]{k: k, bytes: 4 * words, ctas: ctas}
 	if q.clustered() {

@@ -116,10 +116,10 @@ type TilePublisher struct {
 	entry           [4]*ptx.Var[ptx.U32] // of the next tile: expert, row, rows of the pair or tile, column
 }
 
-// Publisher returns a publisher and publishes the first tile. It reads the table's
-// length, so the kernel that wrote the table must have ended. Publish publishes
-// the next tile; call it before each tile that the CTA starts. Both run in one
-// thread, in a cluster in CTA 0 (see [Queue.Publishes]).
+// Publisher returns a publisher and publishes the first tile. It reads the table's length, so the
+// kernel that wrote the table must have ended. Publish publishes the next tile; call it before each
+// tile that the CTA starts. One thread runs both; in a cluster, it is a thread of CTA 0 (see
+// [Queue.Publishes]).
 func (b Tiles) Publisher(q *Queue[Tile]) *TilePublisher {
 	k := q.k
 	p := &TilePublisher{k: k, of: b, queue: q.Publisher()}

@@ -27,8 +27,8 @@ func NewRowCopy(k *ptx.Kernel, thread ptx.U32, chunks int) RowCopy {
 	return RowCopy{k: k, Chunk: thread.AndI(chunks - 1), thread: thread, chunks: chunks}
 }
 
-// Row returns the index of the row that the thread copies each time that all copying threads copy
-// once.
+// The copying threads together copy several rows at a time, one chunk for each thread. Row returns
+// which of these rows the thread's chunk belongs to.
 func (c RowCopy) Row() ptx.U32 { return c.thread.DivI(c.chunks) }
 
 // Swizzled returns the offset at which the thread's chunk of a row belongs in a tile. A row of more

@@ -39,7 +39,7 @@ func TestSwizzled(t *testing.T) {
 }
 
 // TestDescriptor checks that a descriptor has the right swizzle mode and no reserved bit, and that
-// it starts at the columns of its step in its row.
+// it starts at the right address: at the first column of the given step, in the given row.
 func TestDescriptor(t *testing.T) {
 	const tiles = 5
 	steps := []struct{ i, row int }{{0, 0}, {1, 0}, {2, 0}, {3, 0}, {0, 64}, {3, 64}, {1, 8}}

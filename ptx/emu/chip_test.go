@@ -652,8 +652,8 @@ func (b bits) hex(list []uint32) string {
 	return strings.Join(s, " ")
 }
 
-// fits counts, for each of several models, how many of the chip's sums it reproduces. The models
-// differ in the number of fraction bits and in the cut before rounding ([mma.Format]).
+// fits counts, for each of several models, how many of the chip's sums the model reproduces. The
+// models differ in the number of fraction bits and in the cut before rounding ([mma.Format]).
 type fits struct {
 	t      tileType
 	models []*mma.Format
@@ -700,7 +700,8 @@ func (f *fits) String() string {
 // a following one.
 var inexact = regexp.MustCompile(`\.approx|\.full|\b(add|sub|mul)\.(ftz\.)?f(16|32|64)`)
 
-// halves matches kernels in which such instructions compute FP16 numbers.
+// halves matches kernels that add, subtract or multiply FP16 numbers. A chip may round these
+// operations differently, or fuse them.
 var halves = regexp.MustCompile(`\b(add|sub|mul)\.f16`)
 
 // near reports whether two words hold the same FP32 number, or the same pair of FP16 numbers, up to

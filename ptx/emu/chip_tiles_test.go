@@ -176,9 +176,9 @@ func testTileAlignment(t *testing.T, dev gpu.Device, sw layout.Swizzle, offset, 
 	}
 }
 
-// releaseText returns a kernel in which a warpgroup multiplies ones by ones. Warp 3 waits for
-// `delay` cycles at the given place of the kernel. After its own wait_group, thread 0 overwrites B
-// with twos.
+// releaseText returns a kernel in which a warpgroup multiplies ones by ones. Warp 3 spins for
+// 20,000 cycles at the place of the kernel with the given number. After its own wait_group, thread
+// 0 overwrites B with twos.
 func releaseText(place int, products int) string {
 	spin := func(at int) string {
 		if at != place {
@@ -318,8 +318,8 @@ func testRelease(t *testing.T, dev gpu.Device, ctas int) {
 	}
 }
 
-// TestTilesOnEmulator checks that the emulator gives the chip's answers to the two tests above,
-// where they have one.
+// TestTilesOnEmulator checks that the emulator passes the two tests above as the chip does: the one
+// about the alignment of tiles, and the one about the release of a tile by one warp.
 func TestTilesOnEmulator(t *testing.T) {
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)

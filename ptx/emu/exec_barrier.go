@@ -15,8 +15,8 @@ type namedBarrier struct {
 	gen     uint64 // completed generations
 	threads int    // threads that this generation expects; 0 before the first arrival
 	arrived int
-	// by lists the warps that arrived in this generation, and before the warps that arrived in the
-	// previous one. Fault messages use them.
+	// Field by lists the warps that arrived in this generation. Field before lists the warps that
+	// arrived in the previous one. Fault messages use both lists.
 	by, before []int
 	now, done  causal.Knowledge // arriving warps publish to now; leaving warps acquire done
 	votes      [2]votes         // votes of the present and of the previous generation, at index gen&1
@@ -113,7 +113,8 @@ func barSync(w *warp, f *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// barrierNumber returns the number of the named barrier in instruction in, as fragment f has it.
+// barrierNumber returns the number of the named barrier that an instruction uses. The number is an
+// operand, which is read in a lane of fragment f.
 func barrierNumber(w *warp, f *frag, in *inst) int {
 	number := 0
 	if in.form.Args[0].Dir == isa.Out {

@@ -147,8 +147,9 @@ func (w *warp) waitCopies(mask, keep uint32) {
 	w.sweepCopies()
 }
 
-// waited records that the lanes of mask wait for all their groups except the latest keep. It
-// returns the number of the warp's first copies, in issue order, for which every lane has waited.
+// waited records that each lane of mask has waited for its groups, except for the latest ones: as
+// many as parameter keep says. It returns the largest n such that the lanes have waited for the
+// first n copies that the warp issued.
 func (q *copyQueue) waited(mask, keep uint32) uint32 {
 	open := q.open[:0]
 	for _, o := range q.open {

@@ -253,8 +253,8 @@ func addF16(a, b uint32) uint32 {
 }
 
 // mmaOperands holds the elements of A and B of a warp's product, and the decoded operands of one
-// step. internal/mma decodes rows as wgmma lays them out. The 16 rows of A take the places of warp
-// 0's rows.
+// step. Package internal/mma decodes the 64 rows of a wgmma, 16 for each of four warps. The 16 rows
+// of A are decoded as the rows of warp 0.
 type mmaOperands struct {
 	elements [2][]uint64 // elements of A and of B
 	sums     []uint64

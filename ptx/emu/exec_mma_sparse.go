@@ -60,7 +60,8 @@ func (s *sparsity) place(row, chunk int) (lane, bit int) {
 	return lane + chunk/half, (row/8*half + chunk%half) * chunkBits
 }
 
-// picks passes over the warp's 16 rows, and writes to to(row) the k of each element that A keeps.
+// picks decodes the metadata of the warp's 16 rows. For each row, it writes the k of each element
+// that A keeps to the slice that function to returns.
 func (s *sparsity) picks(w *warp, in *inst, to func(row int) []uint8) *problem {
 	each := max(s.picked/2, 1) // number of elements that one index picks
 	for row := range mmaRows {

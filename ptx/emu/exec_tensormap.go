@@ -32,7 +32,7 @@ func (w *warp) mapBytes(in *inst, o *operand, space isa.Space, lanes uint32, wri
 }
 
 // touchMap looks for races of an access to a map in global memory. asMap states that a copy uses
-// the map; otherwise its bytes are read or written.
+// the map. Otherwise an instruction reads or writes the map's bytes.
 func (w *warp) touchMap(in *inst, at uint64, lanes uint32, writes, asMap bool) {
 	r := w.cta.cluster.races
 	if r == nil {

@@ -22,7 +22,7 @@ type bulkLoad struct {
 	tensor *layout.TensorMap
 	coords []int32
 	data   []byte // values that st.async and red.async write; nil for a copy from memory
-	again  bool   // part of a multicast that reads the same bytes as the part of another CTA
+	again  bool   // the load is the part of a multicast for one CTA, and the part for a CTA of lower rank reads the same bytes
 	// accesses lists the accesses that the race checks have recorded.
 	accesses []*access
 }

@@ -129,8 +129,8 @@ func (e *exploration) run(ctx context.Context, k *Kernel, mem *Memory, l Launch,
 	return err
 }
 
-// turn adds, for each pair of dependent steps of a run that can be swapped, the order that swaps
-// it.
+// turn adds, for each pair of dependent steps of a run that can be swapped, the order in which the
+// second step of the pair comes first.
 func (e *exploration) turn(s *schedule) {
 	for _, r := range s.races {
 		first, second := r[0], r[1]

@@ -34,8 +34,8 @@ type actor struct {
 	// These fields describe a warp that polls. polled holds, for each polling instruction, the
 	// version of the object that it last read. vain lists the polling instructions that have read
 	// an unchanged object since the actor's latest step. on lists the objects of which at least one
-	// must change before the actor can continue. before is the sum of their versions when the actor
-	// stopped.
+	// must change before the actor can continue. before is the sum of the versions that these
+	// objects had when the actor stopped.
 	polled map[*inst]int
 	vain   []*inst
 	on     []object

@@ -13,7 +13,7 @@ type ForeignLaunch struct {
 	Before, After map[uint64][]byte
 }
 
-// OnForeign, if not nil, is called after each launch of such a kernel.
+// OnForeign, if not nil, is called after each launch of a kernel of ../testdata/foreign.
 var OnForeign func(t testing.TB, l ForeignLaunch)
 
 // RunForeign runs the tests of the kernels of ../testdata/foreign.

@@ -27,7 +27,7 @@ type decoder struct {
 	linked linked
 	tables map[string][]int32   // targets of each .branchtargets label
 	frames map[string]*function // function that declares each local variable
-	// operands is the rest of a larger allocation, from which room takes slices.
+	// operands is what is left of a large allocation. Method room takes slices from it.
 	operands []operand
 }
 

@@ -27,13 +27,13 @@ type function struct {
 	slots     [numBanks][]int32 // slots of the function's registers, and of the symbols that depend on the call
 	names     map[string]string
 	// bytes is the number of contiguous bytes for the variables of one call. The variables of the
-	// first call begin at offset from in local memory.
+	// first call begin in local memory at the offset in field from.
 	from, bytes     int
 	results, params []place
 	symbols         []frameSymbol
 }
 
-// place is a range of bytes, relative to the variables of a call or of the kernel.
+// place is a range of bytes. Its offset counts from the first variable of a call, or of the kernel.
 type place struct{ at, bytes int }
 
 // frameSymbol is a slot that holds the address of one of the function's variables in the innermost

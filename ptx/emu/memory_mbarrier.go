@@ -11,8 +11,8 @@ const (
 
 // mbarrier is the state of one mbarrier object. The emulator keeps it in an mbarrierTable instead
 // of the 8 bytes at its address in shared memory. PTX leaves the layout of these bytes opaque, so
-// no program can see the difference. An object outside has room for a full phase number, and stray
-// bytes cannot be taken for an object.
+// no program can see the difference. An object in the table has room for a full phase number. Also,
+// bytes that other code has stored in shared memory cannot be taken for an mbarrier.
 type mbarrier struct {
 	phase    uint64 // number of completed phases
 	expected int32  // arrivals that each phase needs

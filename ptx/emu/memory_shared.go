@@ -133,7 +133,7 @@ func (s *sharedMemory) check(offset, n, align uint32) *problem {
 	return nil
 }
 
-// checkRead is check for a read, which also needs bytes that have been written.
+// checkRead does the same as check for a read. It also refuses bytes that have not been written.
 func (s *sharedMemory) checkRead(offset, n, align uint32) *problem {
 	if p := s.check(offset, n, align); p != nil {
 		return p

@@ -41,8 +41,8 @@ type shadowWord struct {
 	write *access
 	reads *readers // reads since the write
 	lanes uint32   // lanes that performed the write
-	// written is a mask of the bytes that write wrote, read a mask of the bytes that reads
-	// accessed.
+	// Two masks of bytes: written has those that access write wrote, read those that the accesses
+	// in reads touched.
 	written, read uint8
 }
 
@@ -64,7 +64,7 @@ type races struct {
 	// okWrite, okOwn and okReads are earlier accesses that are known to be ordered before it.
 	by             uint32  // lanes that access the present word
 	repeated       bool    // another warp stored the same value to the word before
-	okWrite, okOwn *access // writes ordered before all lanes of the access, and before the one lane that also wrote
+	okWrite, okOwn *access // okWrite happened before all lanes of the access; okOwn is by the same single lane as the access
 	okReads        *readers
 
 	grown    map[growth]*readers // sets of readers that an access has enlarged

@@ -13,7 +13,8 @@ import (
 // other CTAs and of bulk loads are done. At its end, the CTA knows everything that any of
 // its warps knows.
 
-// startMoment is a warp's first moment: it happened before an access if the CTA had started before.
+// startMoment is a warp's first moment. If the accessing warp knows this moment of a CTA's warp,
+// the CTA had started before the access.
 const startMoment = 1
 
 // visits records an access to the shared memory of CTA c by another CTA or by an asynchronous load.
@@ -25,7 +26,7 @@ func (r *races) visits(a *access, c *cta) {
 	if c.visits == nil {
 		c.visits = map[int]*access{}
 	}
-	c.visits[a.component] = a // later than the component's earlier accesses, and so enough to check
+	c.visits[a.component] = a // a is later than the component's earlier accesses, so checking a is enough
 }
 
 // mustHaveStarted checks that warp w knows that CTA c has started.

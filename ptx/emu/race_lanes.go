@@ -20,15 +20,16 @@ import (
 type lanesKnown struct {
 	all uint32 // moment of the warp's clock up to which every lane knows what all lanes did
 	// of[l][o] is the moment up to which lane l knows what lane o did. of is nil if no lane knows
-	// more than all says.
+	// more than field all says.
 	of *[warpLanes][warpLanes]uint32
 	// waited has a list for each kind of asynchronous operation. Entry n is the moment of the warp
-	// that makes operation n known: the moment of the wait, or of the arrival that follows it.
+	// that makes operation n known: the moment of the wait for the operation, or of the
+	// cp.async.mbarrier.arrive that follows the operation.
 	waited [warpComponents][]uint32
 }
 
-// unknown returns those lanes of others that are not known to all lanes in the mask lanes: some
-// lane in the mask does not know what they did up to the moment `at`.
+// unknown returns a part of the mask others: each lane l for which some lane in the mask lanes does
+// not know what lane l did up to the moment `at`.
 func (k *lanesKnown) unknown(lanes, others, at uint32) (some uint32) {
 	if at <= k.all {
 		return 0
@@ -177,7 +178,8 @@ func (r *races) oneForLanes(old, a *access) bool {
 	return old.component%warpComponents == componentOwn && old.at <= r.lanes[r.number(a.warp)].all
 }
 
-// run returns the first lanes of a mask, up to but without the first one for which same is false.
+// run returns the first lane of a mask and the lanes after it, until function same returns false
+// for a lane. That lane is not included.
 func run(mask uint32, same func(l int) bool) (lanes uint32) {
 	for m := mask; m != 0 && (lanes == 0 || same(first(m))); m &= m - 1 {
 		lanes |= m & -m
@@ -198,8 +200,8 @@ func (r *races) done(w *warp, kind int, upTo uint32) {
 	r.follow(w, kind, upTo)
 }
 
-// follow records that knowledge of the warp's present moment includes its asynchronous operations
-// of a kind, up to number upTo.
+// follow records the warp's present moment for its asynchronous operations of a kind, up to number
+// upTo: a lane that knows this moment also knows that the operations are complete.
 func (r *races) follow(w *warp, kind int, upTo uint32) {
 	waited := &r.lanes[r.number(w)].waited[kind]
 	for len(*waited) <= int(upTo) {
@@ -207,7 +209,8 @@ func (r *races) follow(w *warp, kind int, upTo uint32) {
 	}
 }
 
-// lacks returns those lanes of the access that m does not know to have performed it.
+// lacks returns the lanes of the access of which m does not know that they have performed the
+// access.
 func (a *access) lacks(m *causal.Moments, lanes uint32) (some uint32) {
 	of := m.Lanes[a.component]
 	if of == nil || a.whole() || a.each() {

@@ -8,8 +8,9 @@ import (
 
 // This file checks races between launches of one stream. A programmatic launch starts when each CTA
 // of its predecessor has executed griddepcontrol.launch_dependents or ended. Only
-// griddepcontrol.wait orders the predecessor's accesses before its own accesses. Each launch
-// records its accesses in shadow words of its own, which later launches only read.
+// griddepcontrol.wait orders the accesses of the predecessor before those of the programmatic
+// launch. Each launch records its accesses in shadow words of its own, which later launches only
+// read.
 
 // Stream holds the launches of a stream that may still run when the next launch starts. The zero
 // value is a new stream.
@@ -95,7 +96,7 @@ func (r *races) trigger(w *warp) {
 }
 
 // exits records which earlier launches are known to have ended when a CTA ends, and when it has
-// triggered. No later launch starts before each CTA has done one of the two.
+// triggered. No later launch starts before each CTA has either triggered or ended.
 func (r *races) exits(c *cta) {
 	ended := causal.Launches(0)
 	for _, w := range c.warps {
@@ -152,8 +153,8 @@ func (r *races) touchLaunch(g *grid, a *access, at, end uint64) *problem {
 	return nil
 }
 
-// unordered reports whether nothing orders access a after access old, by some lanes, of a launch
-// that may still run.
+// unordered reports whether nothing orders access a after access old. The given lanes of a launch
+// that may still run performed access old.
 func (r *races) unordered(old *access, lanes uint32, a *access) bool {
 	return !(old.strong && a.strong && old.scope == gpuScope && a.scope == gpuScope) && !r.past(old, lanes, a)
 }

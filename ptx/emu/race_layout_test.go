@@ -10,8 +10,8 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// tiled multiplies two boxes of a tensor map, which follow each other in shared memory, by wgmma.
-// One descriptor reads A, another reads B, which is the first rows of the boxes.
+// tiled loads two boxes of a tensor map by TMA, one after the other in shared memory. A wgmma then
+// multiplies them: one descriptor reads the boxes as A, another reads their first rows as B.
 const tiled = `.version 8.0
 .target sm_90a
 .address_size 64

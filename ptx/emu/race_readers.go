@@ -2,8 +2,8 @@ package emu
 
 import "slices"
 
-// This file keeps the latest reads of each word. Many warps read most words and no warp writes
-// them, and many words have the same readers in the same order. Sets of readers are therefore
+// This file keeps the latest reads of each word. Most words are read by many warps and written by
+// none, and many words have the same readers in the same order. Sets of readers are therefore
 // linked lists that share their tails. When an access adds itself to many equal sets, the result is
 // one list for all of them. A set does not keep a read that is ordered before a later read: a write
 // that is ordered after the later read is also ordered after the earlier one.

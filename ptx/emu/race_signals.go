@@ -78,8 +78,8 @@ type fences struct {
 	// released[s] is what the warp knew at its latest fence of scope s or wider. A later relaxed
 	// write publishes it.
 	released [scopes]causal.Knowledge
-	// heard is what the warp's relaxed reads have found, by the narrowest scope that includes the
-	// writer. The next fence of this scope or wider acquires it.
+	// heard[s] is the knowledge that the warp's relaxed reads have found, from writers that scope s
+	// and no narrower scope includes. The warp's next fence of scope s or wider acquires it.
 	heard [scopes]*causal.Horizon
 	by    uint32 // mask of the lanes that read any of the signals
 }

@@ -187,8 +187,8 @@ func note(list []arrival, a arrival) []arrival {
 	return append(list, a)
 }
 
-// needPhase says what fragment f needs, which waits for a phase of the mbarrier at an offset of c's
-// window.
+// needPhase says what fragment f needs to continue. The fragment waits for a phase of an mbarrier,
+// which is at offset `at` of the shared memory of CTA c.
 func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 	b, err := c.shared.mbar.at(at)
 	if err != nil {

@@ -222,7 +222,7 @@ func (w *warp) leave(f *frag, mask, lanes uint32, to frag) {
 	w.place(&to)
 }
 
-// comeBack returns the lanes of mask from their innermost call.
+// comeBack ends the innermost call of the lanes of mask: they continue after the call instruction.
 func (w *warp) comeBack(f *frag, mask uint32) outcome {
 	n := len(f.calls) - 1
 	x := f.calls[n]
@@ -235,8 +235,8 @@ func (w *warp) comeBack(f *frag, mask uint32) outcome {
 	return jumped
 }
 
-// callOutside calls a function without a body. It is one that the driver provides to every program,
-// or an unknown one, which is a fault.
+// callOutside calls a function without a body. The driver provides some such functions to every
+// program. A call of any other is a fault.
 func (w *warp) callOutside(f *frag, in *inst, fn *function, mask, lanes uint32) outcome {
 	l := first(lanes)
 	own := w.local[l*w.ownBytes:][:w.ownBytes]

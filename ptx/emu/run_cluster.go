@@ -149,8 +149,8 @@ func (cl *cluster) rounds() status {
 	}
 }
 
-// between decides after each round whether the cluster goes on. It returns true with the status at
-// which run ends.
+// between decides after each round whether method run goes on. If it returns true, run ends with
+// the returned status.
 func (cl *cluster) between(ran, random bool, round int) (status, bool) {
 	if cl.timeline != nil {
 		cl.endTurn()

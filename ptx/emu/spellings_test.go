@@ -345,7 +345,8 @@ wait:
 }
 
 // TestCooperative checks that the CTAs of a cooperative launch can meet at the grid's barrier word.
-// It follows the size in the driver's workspace, whose address is in %envreg1 and %envreg2.
+// The driver provides a workspace, whose address is in %envreg1 and %envreg2. The first word of the
+// workspace is its size, the second word is the barrier's.
 func TestCooperative(t *testing.T) {
 	text := body(`
 	ld.param.u64 %d0, [out];

@@ -24,8 +24,8 @@ func wgmmaShapes(k int, integers bool) Mod {
 // tile returns the place for the mode of a tensor copy that copies boxes. This is the default mode.
 func tile() Mod { return opt("mode", ".tile") }
 
-// hint returns the place for a cache policy, and hinted its operand. The emulator ignores cache
-// policies.
+// hint returns the place for the modifier .L2::cache_hint. hinted returns the operand that holds
+// the cache policy if the modifier is there. The emulator ignores cache policies.
 func hint() Mod   { return opt("hint", ".L2::cache_hint") }
 func hinted() Arg { return Arg{Name: "policy", Type: B64, With: ".L2::cache_hint"} }
 

@@ -189,8 +189,9 @@ type Form struct {
 	types []argTypes // indexed by operand
 }
 
-// argTypes lists the types that an operand may have. The list is indexed by the number of the
-// modifier at place; number 0 means that the place is empty. If place is -1 there is one type.
+// argTypes lists the types that an operand may have. Field place is the index of the place whose
+// modifier names the type, and field by has a type for each modifier there; by[0] is for an empty
+// place. If the operand has only one type, place is -1.
 type argTypes struct {
 	place int
 	by    []Type

@@ -91,7 +91,7 @@ func floatCmp() Mod {
 }
 
 // setpCmp and setpTypes return the places for comparison and type of a setp with two results.
-// setpNot lists the pairs that exclude each other.
+// setpNot lists the pairs of comparison and type that exclude each other.
 
 func setpCmp() Mod { return floatCmp() }
 

@@ -47,7 +47,7 @@ func sparse() (forms []Form) {
 }
 
 // metadata returns the two operands that only sparse products have: the metadata, and a selector
-// below selectors.
+// from 0 to selectors-1.
 func metadata(selectors int) []Arg {
 	return []Arg{register(in("metadata", B32)), {Name: "selector", Kind: Imm, Type: U32, Below: int64(selectors)}}
 }

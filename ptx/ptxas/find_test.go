@@ -30,8 +30,8 @@ func TestFoundByPath(t *testing.T) {
 }
 
 // TestNothingOfTheCurrentFolderRuns puts fakes of everything that the search looks for into the
-// current folder. None of them may run, whether a package or a program, and whether PYTHONPATH or
-// PATH names the folder.
+// current folder. None of these packages and programs may run, even if PYTHONPATH or PATH names the
+// folder.
 func TestNothingOfTheCurrentFolderRuns(t *testing.T) {
 	dir := t.TempDir()
 	ran := filepath.Join(dir, "ran")

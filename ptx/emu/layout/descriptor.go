@@ -104,8 +104,8 @@ func (d MatrixDescriptor) CheckSlabs(major Major, mn, slabs uint32) error {
 		return nil
 	}
 	// A slab may begin in any row of the swizzle pattern, because the swizzle depends on the bits
-	// of the address itself. But it must end in the same row: the k of a K-major row, or one block
-	// of an MN-major slab.
+	// of the address itself. But the k of a K-major row must not run past the end of the pattern's
+	// row. Nor may an MN-major slab that begins inside a row of the pattern.
 	w := d.Swizzle.Width()
 	at := d.Start % w
 	if depth := min(slabs*SlabDepth, w/2); major == KMajor && at+2*depth > w {
@@ -123,7 +123,7 @@ func (d MatrixDescriptor) CheckSlabs(major Major, mn, slabs uint32) error {
 func (d MatrixDescriptor) Group(major Major, mn, slab uint32) (at [16]uint32) {
 	first := d.unswizzled(major, mn, slab*SlabDepth)
 	// half is the distance between the chunks of one row, step the distance to the next row or k,
-	// and jump an addition between k 7 and k 8.
+	// and jump what comes on top of step from k 7 to k 8.
 	w := d.Swizzle.Width()
 	half, step, jump := uint32(16), w, uint32(0)
 	switch {

@@ -36,14 +36,15 @@ func TestDescriptorWorkedExamples(t *testing.T) {
 	require.Equal(t, MatrixDescriptor{Start: 0x400, LBO: 16, SBO: 1024, Swizzle: Swizzle128}, d)
 	require.Equal(t, uint64(0x4000004000010040), d.Encode())
 
-	// K-major, row 9, k 21: in the second k step (address field +2), k 5.
+	// Row 9 and k 21 of a K-major tile: this is k 5 of the second k step, whose descriptor has an
+	// address field that is larger by 2.
 	d, err = DecodeMatrixDescriptor(0x4000004000010040 + 2)
 	require.NoError(t, err)
 	require.NoError(t, d.Check(KMajor, 64))
 	assert.Equal(t, uint32(2218), d.unswizzled(KMajor, 9, 5))
 	assert.Equal(t, uint32(2234), d.Address(KMajor, 9, 5))
 
-	// MN-major, 128 mn, with 64 k in the tile.
+	// This tile is MN-major: it has 128 mn, and 64 k.
 	d = MatrixDescriptor{LBO: 8192, SBO: 1024, Swizzle: Swizzle128}
 	require.Equal(t, uint64(512<<16|64<<32|1<<62), d.Encode())
 	require.NoError(t, d.Check(MNMajor, 128))
@@ -59,12 +60,14 @@ func TestDescriptorsAgreeWithTMA(t *testing.T) {
 		w := s.Width()
 		for _, mn := range []uint32{64, 128} {
 			for step := range uint32(depth / 16) {
-				// K-major: boxes of w/2 k by mn rows, one after the other in k.
+				// In K-major order, a box has w/2 k by mn rows, and the boxes follow each other in
+				// k.
 				k0 := step * 16
 				box := base + k0/(w/2)*mn*w
 				kd := MatrixDescriptor{Start: box + k0%(w/2)*2, LBO: 16, SBO: 8 * w, Swizzle: s}
 				require.NoError(t, kd.Check(KMajor, mn))
-				// MN-major: boxes of w/2 mn by depth k, one after the other in mn.
+				// In MN-major order, a box has w/2 mn by depth k, and the boxes follow each other
+				// in mn.
 				md := MatrixDescriptor{Start: base + step*2*8*w, LBO: depth * w, SBO: 8 * w, Swizzle: s}
 				require.NoError(t, md.Check(MNMajor, mn))
 				for i := range mn {

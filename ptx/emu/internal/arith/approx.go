@@ -32,7 +32,7 @@ func viaFloat64(f func(float64) float64) Unary {
 }
 
 var (
-	// ex2Approx of -Inf is +0, of a zero or subnormal 1, of +Inf +Inf.
+	// ex2Approx of -Inf is +0, of a zero or subnormal number it is 1, and of +Inf it is +Inf.
 	ex2Approx = viaFloat64(math.Exp2)
 	// lg2Approx of a zero is -Inf, of a negative number NaN.
 	lg2Approx = viaFloat64(log2)

@@ -68,9 +68,9 @@ func (t Int) Extend(x uint64) uint64 {
 	return x << free >> free
 }
 
-// Convert computes cvt{.sat}.TO.FROM between integers. x is read as a value of type from. The
-// result is truncated to the range of t, or clamped to it if saturate is set, and then extended to
-// 64 bits.
+// Convert computes cvt{.sat}.TO.FROM between integers. Parameter from is the type of x. The result
+// is truncated to the range of t, or clamped to it if saturate is set, and then extended to 64
+// bits.
 func (t Int) Convert(x uint64, from Int, saturate bool) uint64 {
 	x = from.Extend(x)
 	if !saturate {

@@ -63,7 +63,7 @@ type Moments struct {
 	// fence.proxy.async has made visible to the async proxy.
 	Fenced, FencedGlobal Clock
 	// mapsReleased is the part of Seen that a fence.proxy.tensormap has released. MapsAcquired is
-	// the part that one has acquired, and so what readers of tensor maps see.
+	// the part that such a fence has acquired; readers of tensor maps see its writes.
 	mapsReleased, MapsAcquired Clock
 }
 

@@ -4,8 +4,8 @@ package mma
 type Registers [][Lanes]uint32
 
 // Add adds A*B to rows 16*warp to 16*warp+15 of the accumulator, which belong to one warp. slots[i]
-// is the slot of accumulator register i. Lane l holds in it row l/4 + 8*(i/2%2) of these rows, and
-// column 8*(i/4) + 2*(l%4) + i%2. Without keep, the accumulator counts as zero.
+// is the slot of accumulator register i. In this register, lane l holds row l/4 + 8*(i/2%2) of
+// these 16 rows, and column 8*(i/4) + 2*(l%4) + i%2. Without keep, the accumulator counts as zero.
 func Add(registers Registers, slots []int32, a *A, warp int, b *B, keep bool) {
 	var left [maxRegisters]bool
 	all := false

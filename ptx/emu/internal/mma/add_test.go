@@ -32,8 +32,8 @@ func newProblem(f *Format, n int, r *rand.Rand, acc, element func(r *rand.Rand) 
 	return p
 }
 
-// tile returns 8 rows of elements as bytes of shared memory. Rows are depth elements apart in from.
-// across transposes them.
+// tile returns 8 rows of elements as bytes of shared memory. In parameter from, a row begins one k
+// step (depth elements) after the row before it. With across, the result is transposed.
 func (p *problem) tile(from []uint32, across bool) *Tile {
 	var t Tile
 	depth, size := p.format.Depth(), p.format.Bytes

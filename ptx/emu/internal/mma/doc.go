@@ -20,7 +20,7 @@
 // A sparse product takes one step, with the elements that A keeps and the elements of B that they
 // multiply. It has as many products as a dense step with half the k, and all are aligned together.
 // Other elements of B do not take part, even if they are infinite. In K-major B with the 32-byte
-// swizzle, the second 32 bytes of a row lie the leading byte offset after the first 32 bytes.
+// swizzle, the second 32 bytes of a row begin one leading byte offset after the first 32 bytes.
 //
 // chip_test.go of package emu compares the results with the chip's bits, for tiles of every element
 // type and shape, dense and sparse, over all ranges of exponents.
