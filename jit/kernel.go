@@ -39,9 +39,9 @@ type Builder[A any] struct {
 	grid   func(a *A, sms int) gpu.Dim3
 }
 
-// Params declares parameters of a kernel, whatever the type of its arguments. Parts that several
-// kernels share take a Params where they would need a [Builder]. Each method takes the address of a
-// field of the builder's Args.
+// Params declares parameters of a kernel, whatever the type of its arguments. Code that several
+// kernels share takes a Params instead of a [Builder], because the type of a Builder depends on the
+// type of the arguments. Each method takes the address of a field of the builder's Args.
 type Params interface {
 	Ptr(field *driver.DevicePtr) ptx.Global
 	U32(field *int) ptx.U32

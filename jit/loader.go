@@ -33,8 +33,8 @@ type Source struct {
 	SharedBytes int
 	// Label describes the kernel in listings of a cache.
 	Label string
-	// Logger gets a warning if the device refuses machine code of the cache. It gets an information
-	// if an entry has only machine code of other drivers. nil disables both.
+	// Logger gets a warning if the device refuses machine code of the cache. It gets a message of
+	// level info if an entry has only machine code of other drivers. nil disables both.
 	Logger *slog.Logger
 }
 

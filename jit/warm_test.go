@@ -95,7 +95,7 @@ func TestWarmWithoutADevice(t *testing.T) {
 }
 
 // TestWarmByTwoAssemblers checks that an entry keeps the images of two assemblers. A driver that
-// accepts neither compiles, and adds its own image.
+// accepts neither image must compile the kernel and add its own image.
 func TestWarmByTwoAssemblers(t *testing.T) {
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
 	old, young := newOffline(t), newOffline(t)

@@ -114,8 +114,8 @@ func (k *Kernel) Named(name string, body func()) {
 	k.hint = old
 }
 
-// mods returns the modifiers of a form: those in texts, and those at places with only one possible
-// modifier.
+// mods chooses the modifiers of a form: those that parameter texts lists. At a place that allows
+// only one modifier, it chooses that one.
 func (k *Kernel) mods(f *isa.Form, texts ...Mod) isa.Mods {
 	m := fixedMods(f)
 	for _, t := range texts {

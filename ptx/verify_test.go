@@ -19,7 +19,7 @@ func thisLine(plus int) string {
 }
 
 // TestVerifierRules builds, for each rule of the verifier, a kernel that keeps the rule and one
-// that breaks it. at is the Go line that the error must name.
+// that breaks it. Field at is the Go line that the error must name.
 func TestVerifierRules(t *testing.T) {
 	type body = func(k *ptx.Kernel)
 	var at string

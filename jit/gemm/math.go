@@ -37,8 +37,8 @@ func multiplySteps(k *ptx.Kernel, of tile.Element, acc []ptx.F32, a, b tile.Desc
 	k.WgmmaCommit()
 }
 
-// MultiplyRegisters does the same as [Multiply] for an A in registers: a has, for each step of 16,
-// the registers of wgmma's fragment. B is K-major.
+// MultiplyRegisters does the same as [Multiply] for an A in registers: parameter a has the
+// registers of wgmma's fragment for each step of 16. B is K-major.
 func MultiplyRegisters(k *ptx.Kernel, of tile.Element, acc []ptx.F32, a [tile.K / tile.KStep][]ptx.U32, b tile.Descriptor, adds ptx.Pred) {
 	k.WgmmaFence()
 	for i, step := range a {

@@ -76,8 +76,9 @@ type Filler interface {
 	Fill(kt ptx.U32, stage func() ptx.Shared)
 }
 
-// Run emits both roles. It calls newFiller once, in the load role before its loop. store stores the
-// accumulators of a warpgroup; it is not called if the warpgroup has no rows of the result.
+// Run emits both roles. It calls newFiller once, before the loop of the load role. Function store
+// stores the accumulators of a warpgroup. It is not called if the warpgroup has no rows of the
+// result.
 func (p *TwoTerm) Run(t TwoTermTile, newFiller func() Filler, store func(wg ptx.U32, acc []ptx.F32)) {
 	k := p.K
 	RunRoles(k, p.Thread, func() {

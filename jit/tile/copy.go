@@ -59,8 +59,8 @@ type GatheredRows struct {
 	next             []*ptx.Var[ptx.U64] // address of the thread's next chunk in each row
 }
 
-// Rows returns n rows of rowBytes bytes, at their first k-tile. at returns the address of the
-// thread's chunk of row i.
+// Rows returns n rows of rowBytes bytes, at their first k-tile. Function at returns the address of
+// the thread's chunk of row i.
 func (c RowCopy) Rows(n, rowBytes, kTiles int, at func(i int) ptx.Global) GatheredRows {
 	r := GatheredRows{RowCopy: c, rowBytes: rowBytes, kTiles: kTiles}
 	for i := range n {
@@ -78,8 +78,8 @@ func (r GatheredRows) Bytes(kt ptx.U32) []ptx.U32 {
 	return []ptx.U32{BytesIf(kt.MulI(LanesOfRow).Add(r.Chunk).LtI(r.rowBytes / CopyBytes))}
 }
 
-// CopyAndAdvance starts the copies of one k-tile and moves on to the next one. to returns the
-// address in shared memory to which the chunk of row i goes.
+// CopyAndAdvance starts the copies of one k-tile and moves on to the next one. Function to returns
+// the address in shared memory to which the chunk of row i goes.
 func (r GatheredRows) CopyAndAdvance(to func(i int) ptx.Shared, bytes []ptx.U32) {
 	for i, next := range r.next {
 		r.Copy(to(i), ptx.GlobalAt(next.Get()), bytes...)

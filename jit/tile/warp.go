@@ -9,7 +9,8 @@ import "sonicmoe/ptx"
 type WarpProduct struct {
 	k       *ptx.Kernel
 	element Element
-	// a has the lane's offset in A for each step of 16, b its offset in B for each two steps.
+	// Field a has the lane's offset in A for each step of 16. Field b has the lane's offset in B
+	// for each pair of steps.
 	a [K / KStep]ptx.U32
 	b [K / KStep / 2]ptx.U32
 	// isUpper is true if the lane's addresses are in rows 8 to 15 of A.

@@ -186,8 +186,8 @@ func (m *Memory) unchanged(of *Module, runs func(restore func()) error) error {
 	return err
 }
 
-// keeping wraps goOn. The wrapper appends each fault after which the launch goes on to passed. If
-// goOn is nil, the launch goes on after notes only.
+// keeping wraps goOn. The wrapper asks goOn whether the launch goes on after a fault. If so, it
+// appends the fault to slice passed. If goOn is nil, the launch goes on after notes only.
 func keeping(goOn func(*Fault) bool, passed *[]*Fault) func(*Fault) bool {
 	return func(f *Fault) bool {
 		on := f.Severity == Note

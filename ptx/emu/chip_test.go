@@ -81,8 +81,8 @@ func (b bits) bytes() int {
 
 func (b bits) integer() bool { return b.exponent == 0 }
 
-// wgmmaOf returns a tile type of wgmma. registers puts A in registers, and end is the text of the
-// last operands.
+// wgmmaOf returns a tile type of wgmma. Parameter registers states that A is in registers.
+// Parameter end is the text of the last operands.
 func wgmmaOf(a, b bits, registers bool, end string) tileType {
 	sums := ".f32"
 	if a.integer() {
@@ -252,7 +252,7 @@ func (t tileType) depth() int {
 }
 
 // operands returns the elements of A and B that are multiplied for one sum, in the order of k. If A
-// is sparse, b has only those elements of B that the elements of A multiply.
+// is sparse, result b has only the elements of B that the kept elements of A multiply.
 func (t tileType) operands(image []byte, row, column int) (a, b []uint32) {
 	size := t.a.bytes()
 	element := func(at int) uint32 {

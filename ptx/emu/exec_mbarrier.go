@@ -152,8 +152,9 @@ func mbarrierTx(w *warp, in *inst, mask uint32) {
 	w.cta.cluster.progress()
 }
 
-// testPhase returns the lanes whose phase has completed. how says whether the instruction waits for
-// the phase or reads its state; a schedule of Explore records it.
+// testPhase returns the lanes whose phase has completed. Parameter how says whether the instruction
+// waits for the phase or only reads the mbarrier's state; a schedule of Explore records how the
+// mbarrier was used.
 func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32) {
 	byState := in.byState()
 	var last struct { // result of the previous lane, because usually all lanes test the same phase

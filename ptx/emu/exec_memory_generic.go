@@ -25,7 +25,8 @@ func windowOf(space string) uint64 {
 	return 0
 }
 
-// narrowing is a 64-bit address operand of an instruction whose handler needs a 32-bit address.
+// narrowing describes an address operand of an instruction: the operand is a 64-bit register, but
+// the instruction's handler needs a 32-bit one, whose slot is in field to.
 type narrowing struct {
 	arg  int
 	from operand

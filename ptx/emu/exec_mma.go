@@ -37,8 +37,8 @@ type warpProduct struct {
 	m, n, k    int
 	a, b, c, d *warpFragment
 	sum        func(w *warp, in *inst)
-	// steps lists the steps of a float product, in order. after states that C is added after the
-	// last step; otherwise the sum starts from C.
+	// steps lists the steps of a float product, in order. If after is true, C is added after the
+	// last step. Otherwise the sum starts from C.
 	steps []warpStep
 	after bool
 }

@@ -13,8 +13,8 @@ type handler struct {
 	do doFunc
 	// prepare is called when an instruction is decoded. It evaluates the modifiers.
 	prepare func(in *inst)
-	// waits describes what a fragment waits for at the instruction. at returns a short name for it;
-	// at is nil if the instruction's name is enough.
+	// waits describes what a fragment waits for at the instruction. Function at returns a short
+	// name for that thing. It is nil if the instruction's name is enough.
 	waits func(w *warp, f *frag, in *inst) need
 	at    func(w *warp, f *frag, in *inst) string
 	// bulk marks instructions by which TMA copies.

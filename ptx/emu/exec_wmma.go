@@ -113,8 +113,8 @@ func (w *warp) fragmentAt(in *inst, mask uint32, address *operand) (at, stride u
 type scratch struct{ address, value [bankPred]int32 }
 
 // eachPiece performs an ordinary access for each contiguous piece of the matrix. It puts the
-// address and the value of the piece into scratch registers, at the operand indices address and
-// value. before and after are called around each access.
+// address and the value of the piece into scratch registers, and makes them the operands with the
+// indices address and value. Functions before and after are called around each access.
 func (w *warp) eachPiece(f *frag, in *inst, mask uint32, address, value int, access execFunc, before, after func(o *operand, register, shift int)) outcome {
 	o := in.args[address]
 	at, stride, out := w.fragmentAt(in, mask, &o)

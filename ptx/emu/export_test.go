@@ -19,8 +19,8 @@ var OnForeign func(t testing.TB, l ForeignLaunch)
 // RunForeign runs the tests of the kernels of ../testdata/foreign.
 func RunForeign(t *testing.T) { TestForeignKernels(t) }
 
-// onForeign calls OnForeign with the launch that has just run. before is the memory before the
-// launch.
+// onForeign calls OnForeign with the launch that has just run. Parameter before has the memory's
+// contents before the launch.
 func (r *foreignRun) onForeign(before snapshot) {
 	if OnForeign == nil {
 		return

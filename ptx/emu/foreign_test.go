@@ -902,7 +902,7 @@ func (r *foreignRun) kernelScratch(out, sums uint64) {
 	r.launchWith(x(1), x(32), out, sums, int32(32))
 }
 
-// halvesTwin computes each step in float64 and rounds it to FP16.
+// halvesTwin computes each step in float64 and rounds the step's result to FP16.
 func halvesTwin(t *testing.T, r *foreignRun, _ int) {
 	half := func(v float64) float64 {
 		return float64(arith.ToF32(arith.F32FromF16(uint16(arith.F16Nearest(math.Float32bits(float32(v)))))))

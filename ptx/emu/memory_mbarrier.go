@@ -21,8 +21,8 @@ type mbarrier struct {
 	// seen reports whether some wait has returned true for the previous phase. An arrival before
 	// that could leave a waiting thread two phases behind, which a parity cannot show.
 	seen bool
-	// now lists the arrivals in the present phase, and before the arrivals in the previous one.
-	// Messages use them.
+	// Field now lists the arrivals in the present phase. Field before lists the arrivals in the
+	// previous phase. Messages use both lists.
 	now, before []arrival
 	// announced lists the instructions that announced bytes in the present phase. bytes is the
 	// number of bytes that copies have completed in it.

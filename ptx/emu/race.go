@@ -9,10 +9,10 @@ import (
 // The race checks use happens-before, so they do not depend on the order in which the emulator ran.
 // Two accesses to a word of shared or global memory race if at least one of them writes, no chain
 // of synchronisation leads from one to the other (internal/causal), and they are not both strong. A
-// strong access is atomic, volatile, or relaxed or stronger; the scopes of both must include each
-// other. Each warp has a clock. Its asynchronous operations have clocks of their own, because an
-// operation may still be in flight when the warp has gone on. race_lanes.go distinguishes the lanes
-// within one warp.
+// strong access is atomic, volatile, or relaxed or stronger; the scope of each access must include
+// the CTA of the other. Each warp has a clock. Its asynchronous operations have clocks of their
+// own, because an operation may still be in flight when the warp has gone on. race_lanes.go
+// distinguishes the lanes within one warp.
 //
 // If the async proxy (TMA, wgmma) accesses bytes that ordinary stores wrote, the chain must also
 // contain a fence.proxy.async.

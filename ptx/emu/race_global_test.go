@@ -22,8 +22,9 @@ const ctas = `
 `
 
 // handed returns a kernel in which each thread of the first CTA stores a word, and a thread of the
-// other CTA loads it after a flag is set. before is the code between the store and the flag, after
-// the code between the flag and the load. store and load are the instructions that access the flag.
+// other CTA loads it after a flag is set. Parameter before is the code between the store of the
+// word and the flag. Parameter after is the code between the flag and the load of the word.
+// Parameters store and load are the instructions that access the flag.
 func handed(before, store, load, after string) string {
 	return ctas + `
 	@!%p6 bra other;

@@ -108,7 +108,7 @@ func (r *races) knownTo(w *warp, lanes uint32) *causal.Knowledge {
 
 // uninformed returns the accessing lanes that have not synchronised with an earlier access,
 // although other lanes of their warp have. For an instruction of the whole warp it is enough that
-// some lane has; the result is then 0.
+// some lane has synchronised; the result is then 0.
 func (r *races) uninformed(old, a *access) (lanes uint32) {
 	o := r.byLane[r.number(a.warp)]
 	if o == nil || old.sameWarp(a) || a.whole() || a.each() || a.in.product != nil {

@@ -86,7 +86,7 @@ func (r *races) grow(old *readers, x reader) *readers {
 	return r.with(tail, x)
 }
 
-// with returns the list that consists of reader x and the list old.
+// with returns a list whose head is reader x and whose tail is the list old.
 func (r *races) with(old *readers, x reader) *readers {
 	if len(r.room) == 0 {
 		r.room = make([]readers, 64)
@@ -111,8 +111,8 @@ func (r *races) outdated(old, x *reader) bool {
 	return r.past(old.access, old.lanes, x.access)
 }
 
-// past reports whether access old, by the given lanes, happened before access a by the present
-// lanes.
+// past reports whether access old happened before access a. Parameter lanes has the lanes that
+// performed access old; field r.by has the lanes that perform access a.
 func (r *races) past(old *access, lanes uint32, a *access) bool {
 	known := r.know(a.warp).Of(old.site.cluster, r.cluster)
 	return old.knownIn(known.Seen) && r.uninformed(old, a) == 0 && r.unmet(old, lanes, a) == 0 && old.lacks(known, lanes) == 0

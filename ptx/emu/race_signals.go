@@ -7,7 +7,8 @@ import (
 
 // A signal is the knowledge that a strong write leaves at a word. A strong read of the word
 // acquires it. The write and the read may have release and acquire semantics themselves, or be
-// relaxed and rely on a fence. The scopes of the write and the read must include each other.
+// relaxed and rely on a fence. The scope of the write must include the CTA of the reader, and the
+// scope of the read the CTA of the writer.
 
 // scope is the scope of a strong access or a fence.
 type scope uint8

@@ -54,7 +54,8 @@ const bulk = `
 issued:
 `
 
-// bulkHere is the PTX of bulk, with the mark of the later access.
+// bulkHere is the PTX of bulk as the later access of a race: its copy has the comment "here"
+// instead of "there".
 var bulkHere = strings.ReplaceAll(bulk, "there", "here")
 
 func waitFor(label, parity string) string {

@@ -17,7 +17,7 @@ import (
 type need struct {
 	what string  // text such as "waits at empty[2] of ring ab …"
 	from []*warp // warps that could end the wait
-	// how says what the warps in from should do, and where.
+	// how says what the warps in field from should do, and where.
 	how string
 	// cause is the instruction because of which the wait never ends, if it is known.
 	cause arrival
@@ -56,8 +56,8 @@ func (cl *cluster) cycling() {
 	cl.stall("each warp repeats the same instructions, and no warp is left that could change what they read")
 }
 
-// stall ends the cluster with a fault, which reports what each fragment waits for. what is the
-// first line.
+// stall ends the cluster with a fault, which reports what each fragment waits for. Parameter what
+// is the first line of the fault's text.
 func (cl *cluster) stall(what string) {
 	groups := cl.waitGraph()
 	text, shown := []string{what}, 0

@@ -187,8 +187,8 @@ func (w *WarpTimeline) roles() (list []string) {
 	return list
 }
 
-// picture returns a character for each column, which stands for per turns: what the warp did in
-// most of them.
+// picture returns a character for each column. Parameter per is the number of turns of a column.
+// The character shows what the warp did in most of these turns.
 func (w *WarpTimeline) picture(turns, per int, letter map[string]byte) string {
 	out := make([]byte, (turns+per-1)/per)
 	spans := w.Spans

@@ -19,7 +19,7 @@ const (
 
 // cycle holds the states of a cluster's warps at a moment after the cluster's latest change.
 type cycle struct {
-	next, window int    // next is the round at which new states are taken, window the number of rounds until the states after them
+	next, window int    // next is the round at which new states are taken; window is the number of rounds after next at which they are taken again
 	changes      uint64 // changes that all clusters had made when the states were taken
 	warps        []warpState
 }

@@ -7,9 +7,9 @@ func relu() Mod { return opt("relu", ".relu") }
 func rounds(alts ...string) Mod   { return one("rnd", alts...) }
 func anyRound(alts ...string) Mod { return opt("rnd", alts...) }
 
-// exactFloats has floating-point instructions, most of which only kernels of other compilers use:
-// with other rounding directions or without one, of double and half precision, and further
-// functions.
+// exactFloats has floating-point instructions. Most of them are used only by kernels of other
+// compilers. They round in other directions or name no direction, have double or half precision, or
+// compute further functions.
 var exactFloats = join([]Form{
 	{Name: "AddF32Any", Op: "add", Mods: []Mod{anyRound(".rz", ".rm", ".rp"), ftz(), sat(), fix(".f32")}, Args: three(F32), Manual: "Floating Point: add"},
 	{Name: "SubF32Any", Op: "sub", Mods: []Mod{anyRound(".rz", ".rm", ".rp"), ftz(), sat(), fix(".f32")}, Args: three(F32), Manual: "Floating Point: sub"},

@@ -147,8 +147,8 @@ func (r *BoxRow) runs(s Swizzle, yield func(Run) bool) bool {
 	return true
 }
 
-// Load writes a row to a CTA's shared window. from holds those bytes of the row that are inside the
-// tensor; the other bytes become zero.
+// Load writes a row to a CTA's shared window. Parameter from holds the bytes of the row that are
+// inside the tensor. The row's other bytes become zero.
 func (r *BoxRow) Load(window, from []byte, s Swizzle) {
 	if r.Lo == 0 && r.Hi == r.bytes {
 		for at := uint32(0); at < r.bytes; at += 16 {
