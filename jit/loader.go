@@ -176,7 +176,7 @@ func (l *Loader) Stats() Stats { return Stats{l.compiled.Load(), l.cached.Load()
 // Load makes a kernel callable. It takes the function from this process or, if the process does not
 // have it, from the cache (nil means no cache). Otherwise it compiles the kernel. When ctx ends,
 // Load returns ctx's error at once; a running compilation continues for other callers. Load does
-// not remember errors.
+// not remember errors: after an error, the next call tries again.
 func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o gpu.CompileOptions) (*Function, error) {
 	err := cmp.Or(ctx.Err(), l.err)
 	if err == nil {

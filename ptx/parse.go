@@ -41,7 +41,7 @@ func Parse(src []byte) (*Module, error) {
 
 const (
 	maxText      = 8 << 20 // bytes
-	maxPrefix    = 1 << 10 // bytes in a name of registers, which the name of each register repeats
+	maxPrefix    = 1 << 10 // bytes in the common prefix of declared registers; the name of each register has a copy of the prefix
 	maxOpcode    = 1 << 8  // bytes in an opcode with its modifiers
 	maxKernels   = 1 << 8
 	maxFunctions = 1 << 12 // functions in a module, including declarations

@@ -36,7 +36,7 @@ func (m *Module) Verify() error {
 		errs = append(errs, v.errs...)
 	}
 	for _, g := range m.Globals {
-		if names[g.Name] { // assemblers crash on such a name
+		if names[g.Name] { // assemblers crash if a variable has the name of a kernel or function
 			errs = append(errs, fmt.Errorf("variable %s has the name of a kernel or function", g.Name))
 		}
 	}

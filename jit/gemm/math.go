@@ -214,8 +214,8 @@ type storePlace struct {
 	elected   ptx.Pred
 }
 
-// locate computes a thread's place when a sub-tile is stored. Keeping it in registers through the
-// main loop would cost more.
+// locate computes a thread's place when a sub-tile is stored. Keeping the place in registers
+// through the main loop would cost more than computing it again.
 func (s *Store) locate() storePlace {
 	tid := s.k.TidX()
 	wg, thread := tid.ShrI(7), tid.AndI(pipeline.WarpgroupThreads-1)

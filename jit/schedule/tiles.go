@@ -177,9 +177,10 @@ func (p *TilePublisher) draw() ptx.U32 {
 }
 
 // fetch reads the table entry of a ticket's tile. If the ticket has no tile, fetch draws further
-// tickets until one has. Past the last tile it returns 0 rows. These tickets have no tile: without
-// clusters, the ticket of the second row tile of a short pair; with clusters, the tickets of a
-// short pair's second half of columns, because both CTAs work on the first half at once.
+// tickets until a ticket has a tile. Past the last tile it stores an entry of 0 rows. These tickets
+// have no tile: without clusters, the ticket of the second row tile of a short pair; with clusters,
+// the tickets of a short pair's second half of columns, because both CTAs work on the first half at
+// once.
 func (p *TilePublisher) fetch(ticket ptx.U32) {
 	k, b := p.k, p.of
 	now := ptx.NewVar(k, ticket)

@@ -146,7 +146,8 @@ func (w WarpStaging) ClearFrom(slot ptx.Shared, lane, row ptx.U32) {
 }
 
 // ColumnSums sums each column of a stored fragment over its 16 rows. Lane l gets the sum of column
-// 8(l%4) + l/4. It multiplies A, whose rows are the columns of the fragment, with a B of ones.
+// 8(l%4) + l/4. ColumnSums multiplies a matrix A, whose rows are the columns of the fragment, with
+// a B of ones.
 func (w WarpStaging) ColumnSums(of Element, slot ptx.Shared, lane ptx.U32) ptx.F32 {
 	// In [WarpStaging.Load], lanes 8 to 15 give the addresses of rows 8 to 15. Here they give the
 	// addresses of the first 8 rows of the next eight columns. The loaded words then are A's

@@ -697,7 +697,7 @@ func (f *fits) String() string {
 }
 
 // inexact matches instructions whose result a chip may compute with another rounding, or fuse with
-// a following one.
+// a following instruction.
 var inexact = regexp.MustCompile(`\.approx|\.full|\b(add|sub|mul)\.(ftz\.)?f(16|32|64)`)
 
 // halves matches kernels that add, subtract or multiply FP16 numbers. A chip may round these

@@ -48,7 +48,8 @@ func (w *warp) locked(in *inst, at uint64) *sync.Mutex {
 
 // whole returns the bytes of the one allocation that holds the addresses of all lanes of mask, and
 // sets w.offsets to the lanes' offsets in it. It returns nil if the addresses lie in several
-// allocations, outside every allocation or are misaligned. The caller must then check lane by lane.
+// allocations, if one lies outside every allocation, or if one is misaligned. The caller must then
+// check lane by lane.
 func (w *warp) whole(o *operand, mask uint32, size uint64) []byte {
 	base := &w.r64[o.slot]
 	a := w.cta.cluster.last

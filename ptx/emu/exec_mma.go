@@ -312,7 +312,8 @@ func sumDoubles(w *warp, in *inst) {
 }
 
 // dots replaces each sum by the result of dot, to which it passes the sum, a row of A and a column
-// of B. If A is sparse, b has only the elements that elements of A multiply.
+// of B. If A is sparse, argument b of dot has only the elements of the column that A's kept
+// elements multiply.
 func (s *mmaOperands) dots(in *inst, dot func(sum uint64, a, b []uint64) uint64) {
 	p := in.warpProduct
 	depth := p.a.columns

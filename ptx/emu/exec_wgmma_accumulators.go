@@ -8,7 +8,8 @@ import (
 // Accumulator registers are tracked in classes: two registers are in one class if every wgmma of
 // the kernel uses both or neither. Registers that hold A are tracked one by one: while a product is
 // in flight they may be read but not written. The manual demands a wgmma.fence after a write of A;
-// the emulator does not, because compilers load A after the fence, and it works.
+// the emulator does not, because compilers emit code that loads A after the fence, and the chip
+// runs this code correctly.
 
 // markAccumulators divides the accumulator registers into classes, and marks the ordinary
 // instructions that access a register of a class or write a register of A.

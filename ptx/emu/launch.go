@@ -88,8 +88,8 @@ type Launch struct {
 	Known func(*Fault) bool
 	// Stream, if not nil, is the stream of the launch. Programmatic makes the launch a programmatic
 	// dependent launch, which may start before its predecessor in the stream has ended. With Races,
-	// its accesses are then also checked against the accesses of its predecessors. Without
-	// Programmatic, the predecessors have ended.
+	// the accesses of a programmatic launch are also checked against those of its predecessors.
+	// Without Programmatic, the predecessors have ended.
 	Stream       *Stream
 	Programmatic bool
 	// Cooperative makes the launch a cooperative one: all CTAs run at the same time, so CUDA's

@@ -243,8 +243,8 @@ func (d *decoder) endFunctions() {
 	}
 }
 
-// frameSlot returns the slot that holds the address, plus add, of a variable of function f in the
-// innermost call.
+// frameSlot returns the slot that holds the address of a variable of function f in the innermost
+// call, plus the constant add.
 func (d *decoder) frameSlot(f *function, name string, add int64) int32 {
 	key := fmt.Sprint(name, "+", add)
 	s, ok := d.wide[key]

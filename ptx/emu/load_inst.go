@@ -74,9 +74,9 @@ type inst struct {
 	// lane computes the instruction for one lane from its inputs v. A register narrower than 64
 	// bits is in the lower bits of its word.
 	lane func(v [4]uint64) uint64
-	// narrow lists the 64-bit address operands whose handler needs a 32-bit address. space is the
-	// state space of the address. If the address is generic, generic holds a variant of the
-	// instruction for each state space.
+	// narrow lists the 64-bit address operands that the instruction's handler needs as 32-bit
+	// addresses. space is the state space of the address. If the address is generic, generic holds
+	// a variant of the instruction for each state space.
 	narrow []narrowing
 	// warpProduct describes the product of an mma.sync. fragment is the matrix that a wmma.load or
 	// wmma.store moves; across reports whether the fragment's columns are contiguous in memory.

@@ -135,8 +135,8 @@ func (d *decoder) symbolValue(b bank, name string, add int64) (operand, error) {
 	return operand{bank: bank32, slot: s}, err
 }
 
-// wideSymbol returns the 64-bit slot that holds the address, plus add, of a variable in its state
-// space.
+// wideSymbol returns the 64-bit slot that holds the address of a variable in its state space, plus
+// the constant add.
 func (d *decoder) wideSymbol(name string, add int64, shared bool) (int32, error) {
 	if f := d.frames[name]; f != nil {
 		return d.frameSlot(f, name, add), nil

@@ -25,7 +25,7 @@ type mbarrier struct {
 	// previous phase. Messages use both lists.
 	now, before []arrival
 	// announced lists the instructions that announced bytes in the present phase. bytes is the
-	// number of bytes that copies have completed in it.
+	// number of bytes that copies have completed in the present phase.
 	announced []arrival
 	bytes     uint32
 	sync      *phases // knowledge for the race checks; nil without race checks

@@ -48,7 +48,7 @@ func (r *races) bulkStore(w *warp, st *bulkStore) *problem {
 
 // completes records that a load has completed in the mbarrier's present phase.
 func (r *races) completes(b *bulkLoad, bar *mbarrier) {
-	r.cl.grid.races.Lock() // other clusters compare their accesses with these
+	r.cl.grid.races.Lock() // other clusters compare their accesses with the accesses of this load
 	defer r.cl.grid.races.Unlock()
 	for _, a := range b.accesses {
 		a.at = uint32(bar.phase) + 1

@@ -66,8 +66,8 @@ func (g *grid) explain(at, n uint64) string {
 	return text
 }
 
-// parameter names the kernel parameter whose value is closest below at, but not below base, and the
-// distance of at from it. It returns "" if there is none.
+// parameter names the kernel parameter whose value is closest below address at, but not below base.
+// It also gives the distance of at from this value. It returns "" if there is none.
 func (g *grid) parameter(base, at uint64) string {
 	best, name := uint64(0), ""
 	for _, p := range g.kernel.entry.Params {

@@ -204,8 +204,8 @@ func TestReportOfMulticast(t *testing.T) {
 	assert.EqualValues(t, 2*note, tma.SharedRead)
 }
 
-// TestTimeline checks that a timeline shows what each warp waits for, and that its picture shows
-// when.
+// TestTimeline checks that a timeline shows what each warp waits for, and that the timeline's
+// picture shows in which turns each warp waits.
 func TestTimeline(t *testing.T) {
 	p := assemble(t, body(`
 	mov.u32 %r0, %tid.x;

@@ -9,8 +9,8 @@ import (
 // A cluster may run for ever without changing anything: it repeats a compare-and-swap that always
 // fails, or reads a flag that no thread sets. Suppose that each warp returns to a state that it had
 // before, and that neither memory nor a barrier has changed in between. Then each warp repeats its
-// instructions until another cluster changes memory. If this holds for all clusters, it is a
-// deadlock. It can be reported without waiting for a time limit.
+// instructions until another cluster changes memory. If all clusters are in this state, the launch
+// is deadlocked. The emulator can report the deadlock at once, without waiting for a limit.
 
 const (
 	cycleAfter   = 1 << 12 // number of idle instructions after which a cluster looks for cycles

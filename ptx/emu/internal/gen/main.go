@@ -1,5 +1,5 @@
-// Command gen writes zlanes.go of package emu. It has a function for each simple instruction, which
-// loops over the lanes of a warp. Run it with "go generate ./ptx/emu".
+// Command gen writes zlanes.go of package emu. That file has a function for each simple
+// instruction. Each function loops over the lanes of a warp. Run it with "go generate ./ptx/emu".
 package main
 
 import (

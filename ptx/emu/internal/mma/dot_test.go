@@ -165,7 +165,7 @@ var draws = []draw{
 func TestDotAgainstDefinition(t *testing.T) {
 	for _, d := range draws {
 		if d.name == "infinities and NaN" {
-			continue // the tests below have integers worked out by hand
+			continue // the definition in this test has finite numbers only; TestDotByHand checks infinities and NaN
 		}
 		t.Run(d.name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
@@ -207,8 +207,8 @@ func TestDotOfOtherFormats(t *testing.T) {
 
 func pad(elements []uint32) []uint32 { return append(elements, make([]uint32, 16-len(elements))...) }
 
-// TestDotByHand checks steps that were computed by hand. Each distinguishes the rule from a similar
-// rule.
+// TestDotByHand checks steps that were computed by hand. Each has another result under a rule that
+// is similar to the chip's but wrong.
 func TestDotByHand(t *testing.T) {
 	one := bf16Of(1)
 	bit := func(e int) uint32 { return bf16Of(math.Ldexp(1, e)) }
