@@ -164,8 +164,8 @@ func (b *Builder[A]) CTAs(count func(a *A) int) {
 	b.SetGrid(func(a *A, _ int) gpu.Dim3 { return gpu.Dim3{X: count(a)} })
 }
 
-// Persistent makes a launch have one CTA for each SM. With clusters of several CTAs, it has the
-// whole clusters that fit, but at least one.
+// Persistent makes a launch have one CTA for each SM. With clusters of several CTAs, it has as many
+// whole clusters as fit, but at least one.
 func (b *Builder[A]) Persistent(cluster int) {
 	b.SetGrid(func(_ *A, sms int) gpu.Dim3 { return gpu.Dim3{X: max(1, sms/cluster) * cluster} })
 }

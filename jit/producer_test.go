@@ -63,7 +63,7 @@ func TestMachineCodeInALaterPlace(t *testing.T) {
 }
 
 // TestProducers checks that a device loads the image of its own producer from an entry. If there is
-// none, it loads an image that it accepts. If there is none either, it compiles.
+// none, it loads an image that it accepts. Without such an image, it compiles.
 func TestProducers(t *testing.T) {
 	s, _ := adder(t, 1)
 	log := &bytes.Buffer{}

@@ -102,7 +102,8 @@ func TestDivideByConstants(t *testing.T) {
 }
 
 // TestDivideByConstantsEmitsNoDivision checks that the builder emits no div or rem for a constant
-// divisor. The assembler would expand it into an approximate reciprocal and corrections.
+// divisor. The assembler would expand these instructions into an approximate reciprocal and
+// corrections.
 func TestDivideByConstantsEmitsNoDivision(t *testing.T) {
 	k := ptx.NewKernel("k")
 	out := k.ParamPtr("out")

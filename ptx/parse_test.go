@@ -87,7 +87,7 @@ func TestMutatedTextNeverBreaksTheParser(t *testing.T) {
 	assert.Greater(t, parsed, texts/20, "too few inputs parse to test printing")
 }
 
-// mutate changes tokens or bytes in a few lines of one of the texts.
+// mutate picks one of the texts in seeds, and changes tokens or bytes in a few of its lines.
 func mutate(rng *rand.Rand, seeds [][]byte) []byte {
 	lines := bytes.SplitAfter(seeds[rng.IntN(len(seeds))], []byte("\n"))
 	if len(lines) > 40 { // keep the directives and some lines of the body

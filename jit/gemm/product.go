@@ -39,8 +39,8 @@ type Config struct {
 	Extra Extra
 }
 
-// Extra is a second pair of operands with a short sum, as of a low-rank adapter: C = A·Bᵀ +
-// U·Vᵀ. Its k-tiles use the same ring and come last. V is contiguous in the same direction
+// Extra is a second pair of operands with a short sum, such as the factors of a low-rank adapter: C
+// = A·Bᵀ + U·Vᵀ. Its k-tiles use the same ring and come last. V is contiguous in the same direction
 // as B.
 type Extra struct {
 	// Steps is the depth of the sum, in wgmma steps of 16.

@@ -17,8 +17,8 @@ const (
 )
 
 // moverKernel returns a kernel in which a producer warpgroup copies n chunks through a ring to two
-// consumer warpgroups. These add 1 and 2 to the words and store the chunks. With hold, a consumer
-// releases a stage only after it has read the next one.
+// consumer warpgroups. One of them adds 1 to the words of a chunk, the other adds 2. Both store
+// their results. With hold, a consumer releases a stage only after it has read the next one.
 func moverKernel(stages int, hold bool) (*ptx.Kernel, int) {
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(3*pipeline.WarpgroupThreads, 1)

@@ -32,8 +32,9 @@ func placed(t *testing.T, b Tiles, counts []int) map[int][]uint32 {
 	return all
 }
 
-// TestPlace checks that every tile has exactly one place, that groups follow one another, and that
-// within a group rows vary fastest, except in a last group with fewer row tiles.
+// TestPlace checks that each pair of row tile and column belongs to exactly one tile number, that
+// groups follow one another, and that within a group rows vary fastest, except in a last group with
+// fewer row tiles.
 func TestPlace(t *testing.T) {
 	counts := []int{0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 100}
 	for _, columns := range []int{1, 2, 3, 5, 12, 32} {

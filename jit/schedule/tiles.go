@@ -113,7 +113,7 @@ type TilePublisher struct {
 	of              Tiles
 	queue           *Publisher[Tile]
 	rowTiles, tiles ptx.U32
-	entry           [4]*ptx.Var[ptx.U32] // of the next tile: expert, row, rows of the pair or tile, column
+	entry           [4]*ptx.Var[ptx.U32] // table entry of the next tile: expert, row, rows of the pair or tile, column
 }
 
 // Publisher returns a publisher and publishes the first tile. It reads the table's length, so the

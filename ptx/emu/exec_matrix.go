@@ -17,8 +17,8 @@ func (w *warp) countMatrices(in *inst, o *operand, matrices int, d direction) {
 }
 
 // matrixRow checks the access to one row of 8x8 matrix j, and returns the shared memory and the
-// offset of the row. Lanes in turn hold the addresses of rows; read distinguishes loads from
-// stores.
+// offset of the row. Lane l holds the address of row l%8 of matrix l/8. Parameter read is true for
+// a load, and false for a store.
 func (w *warp) matrixRow(in *inst, o *operand, j, row int, read bool) (*sharedMemory, uint32) {
 	l := layout.MatrixRowLane(j, row)
 	c, at := w.sharedOf(in, isa.Shared, w.shared32(o, l), l)

@@ -14,10 +14,10 @@ type bulkLoad struct {
 	lane   int
 	order  uint64
 	to     *cta
-	dst    uint32 // offset of the destination in the shared memory of CTA to
+	dst    uint32 // offset of the destination in the shared memory of the CTA in field to
 	size   uint32
-	bar    uint32 // offset of the mbarrier in the shared memory of CTA to
-	src    uint64 // source of a copy without a tensor map: a global address, or an offset in the shared memory of CTA from
+	bar    uint32 // offset of the mbarrier in the shared memory of the CTA in field to
+	src    uint64 // source of a copy without a tensor map: a global address, or an offset in the shared memory of the CTA in field from
 	from   *cta   // source CTA, or nil if the source is global memory
 	tensor *layout.TensorMap
 	coords []int32

@@ -23,7 +23,7 @@ type linked struct {
 type function struct {
 	*ptx.Func
 	start     int32             // index of the function's first instruction; -1 if it has no body
-	registers [2]int            // the function's registers are [0] to [1]-1 of the linked kernel's
+	registers [2]int            // the function's registers are number registers[0] to registers[1]-1 of the linked kernel
 	slots     [numBanks][]int32 // slots of the function's registers, and of the symbols that depend on the call
 	names     map[string]string
 	// bytes is the number of contiguous bytes for the variables of one call. The variables of the

@@ -18,8 +18,9 @@ type mbarrier struct {
 	expected int32  // arrivals that each phase needs
 	pending  int32  // arrivals that the present phase still lacks
 	tx       int32  // bytes that the present phase still lacks; negative if copies complete before expect_tx
-	// seen reports whether some wait has returned true for the previous phase. An arrival before
-	// that could leave a waiting thread two phases behind, which a parity cannot show.
+	// seen reports whether some wait has returned true for the previous phase. If a thread arrives
+	// before a wait has returned true, a waiting thread may fall two phases behind, and the parity
+	// does not show this.
 	seen bool
 	// Field now lists the arrivals in the present phase. Field before lists the arrivals in the
 	// previous phase. Messages use both lists.

@@ -38,7 +38,7 @@ func (s *sharedMemory) reset(k *Kernel, bytes int) {
 	s.mbar = mbarrierTable{}
 }
 
-// maskOf returns n one bits, at most 64, starting at bit `at`.
+// maskOf returns a mask in which n bits are 1, from bit `at` on. n is at most 64.
 func maskOf(at, n uint32) uint64 { return (1<<n - 1) << at }
 
 // eachWord calls visit for each 64-bit word of a bitmap that belongs to the byte range. visit gets

@@ -38,7 +38,7 @@ const (
 	classGlobal   = "between CTAs"
 )
 
-// plantedMode is an order of asynchronous work in which the test runs a kernel.
+// plantedMode is a way to run a kernel: it says when asynchronous work completes.
 type plantedMode struct {
 	name   string
 	timing Timing

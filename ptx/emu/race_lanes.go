@@ -9,8 +9,8 @@ import (
 )
 
 // Within a warp, program order alone orders only accesses of the same lane. A lane knows what
-// another lane of its warp did only after bar.warp.sync of both, after a barrier, or after another
-// signal that returns the knowledge of the warp's own accesses. shfl.sync, votes and similar
+// another lane of its warp did only after bar.warp.sync of both, after a barrier, or after it has
+// acquired another signal that carries knowledge about its own warp. shfl.sync, votes and similar
 // instructions wait for lanes but do not order memory. When some lanes signal, they publish what
 // they know of the other lanes. What a lane learns from a signal, only this lane knows
 // (race_lane_knowledge.go).

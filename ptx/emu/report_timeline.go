@@ -114,7 +114,7 @@ func (t *Timeline) explain(where func(line int) string) {
 // columns is the number of characters in a line of the picture.
 const columns = 96
 
-// write draws a line for each warp, in which a character stands for several turns, and a legend.
+// write draws a line for each warp, and a legend. A character of a line stands for several turns.
 func (t *Timeline) write(b *strings.Builder) {
 	per := max((t.Turns+columns-1)/columns, 1)
 	fmt.Fprintf(b, "CTA (0,0,0) in %d turns, %d per column; a turn is one instruction of each warp that need not wait\n", t.Turns, per)

@@ -96,7 +96,7 @@ const (
 	quantum   = 256     // warp instructions that a fragment executes in one turn
 	parkAfter = 1 << 15 // number of idle instructions after which a polling cluster is parked
 	// computeLimit is the factor by which a cluster that does not poll may run longer than one that
-	// polls. It may compute, or it may loop for ever.
+	// polls. A cluster that does not poll may have much to compute, or it may loop for ever.
 	computeLimit = 64
 )
 

@@ -6,7 +6,7 @@ package isa
 // wmmaElement is an element type of A and B. It has, for each shape, the number of registers of a
 // fragment, and the types of the sums.
 type wmmaElement struct {
-	name   string // part of the names of the rows
+	name   string // part of the names of the element's rows in the instruction table
 	types  []string
 	shapes []wmmaShape
 	sums   []string

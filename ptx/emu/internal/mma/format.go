@@ -4,7 +4,7 @@ package mma
 type Format struct {
 	// Bytes is the size of an element. A k step is 32 bytes deep.
 	Bytes int
-	// Fraction is the number of bits after the largest exponent at which each term is cut.
+	// Each term of a sum is cut Fraction bits below the largest exponent among the terms.
 	Fraction int
 	// Cut is the number of trailing bits of the FP32 sum that are set to 0.
 	Cut int
