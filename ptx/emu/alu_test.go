@@ -146,9 +146,9 @@ func TestArithmetic(t *testing.T) {
 	}
 }
 
-// edgeWords returns 96 random triples of operands in result in; about a third of the operands are
-// edge values. Result words holds the same triples for the kernel, 8 words each: 6 for the
-// operands, and 2 for the results.
+// edgeWords draws 96 random triples of operands. About a third of the operands are edge values.
+// Result in has the triples. Result words has them as the kernel's memory: 8 words for each triple,
+// 6 for the operands and 2 for the results.
 func edgeWords() (words []uint32, in [][3]uint64) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	edges := []uint64{0, 1, 31, 32, 33, 63, 64, 0x7fffffff, 0x80000000, 0xffffffff, 1 << 63, ^uint64(0),

@@ -63,8 +63,8 @@ func (s *sparseTile) draw(r *rand.Rand) (word uint32) {
 // place returns the thread that holds the metadata of a chunk of a row, and the first bit in its
 // word, after the manual's figures. A word has the metadata of 8 chunks. For elements of up to a
 // byte, all 8 chunks belong to one row: even lanes hold rows 0 to 7 of a warp, odd lanes rows 8 to
-// 15. For wider elements, the lower half of a word belongs to a row of rows 0 to 7, the upper half
-// to a row of rows 8 to 15.
+// 15. For wider elements, the lower half of a word belongs to one of rows 0 to 7, the upper half to
+// one of rows 8 to 15.
 func (s *sparseTile) place(row, chunk int) (thread, bit int) {
 	thread = row/16*32 + row%8*4 + s.selector*s.lanes
 	if s.bits <= 8 {

@@ -38,7 +38,8 @@ const (
 	classGlobal   = "between CTAs"
 )
 
-// plantedMode is a way to run a kernel: it says when asynchronous work completes.
+// plantedMode is a way to run a kernel: it says when asynchronous work completes, and whether
+// Launch.StrictProxy is set.
 type plantedMode struct {
 	name   string
 	timing Timing

@@ -28,8 +28,8 @@ type lanesKnown struct {
 	waited [warpComponents][]uint32
 }
 
-// unknown returns a part of the mask others: each lane l for which some lane in the mask lanes does
-// not know what lane l did up to the moment `at`.
+// unknown returns each lane o of the mask others for which some other lane, in the mask lanes, does
+// not know what lane o did up to the moment `at`.
 func (k *lanesKnown) unknown(lanes, others, at uint32) (some uint32) {
 	if at <= k.all {
 		return 0

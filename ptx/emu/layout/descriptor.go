@@ -123,7 +123,7 @@ func (d MatrixDescriptor) CheckSlabs(major Major, mn, slabs uint32) error {
 func (d MatrixDescriptor) Group(major Major, mn, slab uint32) (at [16]uint32) {
 	first := d.unswizzled(major, mn, slab*SlabDepth)
 	// half is the distance between the chunks of one row, step the distance to the next row or k,
-	// and jump what comes on top of step from k 7 to k 8.
+	// and jump what is added to step between k 7 and k 8.
 	w := d.Swizzle.Width()
 	half, step, jump := uint32(16), w, uint32(0)
 	switch {

@@ -63,7 +63,7 @@ type Moments struct {
 	// fence.proxy.async has made visible to the async proxy.
 	Fenced, FencedGlobal Clock
 	// mapsReleased is the part of Seen that a fence.proxy.tensormap has released. MapsAcquired is
-	// the part that such a fence has acquired; readers of tensor maps see its writes.
+	// the part that such a fence has acquired; readers of tensor maps see the writes in this part.
 	mapsReleased, MapsAcquired Clock
 }
 

@@ -207,8 +207,8 @@ func TestDotOfOtherFormats(t *testing.T) {
 
 func pad(elements []uint32) []uint32 { return append(elements, make([]uint32, 16-len(elements))...) }
 
-// TestDotByHand checks steps that were computed by hand. Each has another result under a rule that
-// is similar to the chip's but wrong.
+// TestDotByHand checks steps that were computed by hand. Each would have another result under a
+// rule that is similar to the chip's but wrong.
 func TestDotByHand(t *testing.T) {
 	one := bf16Of(1)
 	bit := func(e int) uint32 { return bf16Of(math.Ldexp(1, e)) }
