@@ -345,8 +345,8 @@ wait:
 }
 
 // TestCooperative checks that the CTAs of a cooperative launch can meet at the grid's barrier word.
-// The driver provides a workspace, whose address is in %envreg1 and %envreg2. The first word of the
-// workspace is its size, the second word is the barrier's.
+// The address of the driver's workspace is in %envreg1 and %envreg2; word 0 is its size, word 1 the
+// barrier.
 func TestCooperative(t *testing.T) {
 	text := body(`
 	ld.param.u64 %d0, [out];

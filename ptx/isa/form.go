@@ -191,7 +191,7 @@ type Form struct {
 
 // argTypes lists the types that an operand may have. Field place is the index of the place whose
 // modifier names the type, and field by has a type for each modifier there; by[0] is for an empty
-// place. If the operand has only one type, place is -1.
+// place. If the operand has only one type, place is -1, and by[0] is this type.
 type argTypes struct {
 	place int
 	by    []Type
