@@ -100,7 +100,7 @@ func (d Deep) Map(p driver.DevicePtr, box []int, dims ...Dim) gpu.TensorMap {
 
 // Each calls body for each box of a load that begins at tile kt and at row. Argument first of body
 // is the number, within the load, of the first tile in the box. Argument at has the box's
-// coordinates in the first dimensions; body appends those of further dimensions.
+// coordinates in the first dimensions; body appends those of further dimensions, if there are any.
 func (d Deep) Each(kt, row ptx.U32, body func(first int, at []ptx.U32)) {
 	if d.Whole() {
 		body(0, []ptx.U32{ptx.Uint(0), row, kt})

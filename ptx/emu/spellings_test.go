@@ -344,9 +344,8 @@ wait:
 	}
 }
 
-// TestCooperative checks that the CTAs of a cooperative launch can meet at the grid's barrier word.
-// The address of the driver's workspace is in %envreg1 and %envreg2; word 0 is its size, word 1 the
-// barrier.
+// TestCooperative checks that the CTAs of a cooperative launch can meet at the grid's barrier: word
+// 1 of the driver's workspace, whose address is in %envreg1 and %envreg2.
 func TestCooperative(t *testing.T) {
 	text := body(`
 	ld.param.u64 %d0, [out];
