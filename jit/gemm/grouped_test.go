@@ -39,27 +39,29 @@ func (g grouped) build() (*jit.Kernel[groupedArgs], error) {
 	k.Persistent(g.tiling.ClusterM)
 	b, c := k.Map(&k.Args.B, g.bMap), k.Map(&k.Args.C, func(a *groupedArgs) gpu.TensorMap { return tile.RaggedMap(a.C, g.width, a.Rows) })
 	cta := pipeline.NewCTA(k.Kernel)
-	store := gemm.NewStore(k.Kernel, tile.BF16, cta)
 	config := gemm.Config{
 		Tiling: g.tiling, KTiles: g.depth / tile.K, Columns: g.tiling.Columns(g.width),
 		Gathered: g.gathered, BMN: g.bMN,
 	}
-	epilogue := gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) {
-		store.Tile(g.tiling.SubTiles(), func(i int) gemm.SubTile {
-			at := t.Column.MulI(g.tiling.TileN).AddI(gemm.SubTileColumns * i)
-			return gemm.SubTile{Values: gemm.Registers(gemm.OfSubTile(acc, i)), To: c, At: func() []ptx.U32 { return t.Ragged(at) }}
-		})
-	}}
+	at := func(t gemm.Tile, i int) []ptx.U32 {
+		return t.Ragged(t.Column.MulI(g.tiling.TileN).AddI(gemm.SubTileColumns * i))
+	}
 	if g.gathered {
+		store := gemm.NewStore(k.Kernel, tile.BF16, cta)
 		x, rows := k.Ptr(&k.Args.A), k.Ptr(&k.Args.Gather)
 		p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, config)
 		p.Run(gemm.Roles{
 			Load: p.Gather(gemm.Rows{X: x, Gather: rows, RowBytes: g.depth * tile.ElementBytes},
 				func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) { g.loadB(p, b, s, t, kt) }),
-			Math: epilogue,
+			Math: gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) {
+				store.Tile(g.tiling.SubTiles(), func(i int) gemm.SubTile {
+					return gemm.SubTile{Values: gemm.Registers(gemm.OfSubTile(acc, i)), To: c, At: func() []ptx.U32 { return at(t, i) }}
+				})
+			}},
 		})
 		return k.Build()
 	}
+	config.Outlet = gemm.NewOutlet(k.Kernel, tile.BF16, cta, g.tiling.SubTiles(), c, at)
 	a := k.Map(&k.Args.A, func(a *groupedArgs) gpu.TensorMap { return tile.RowMap(a.A, g.depth, a.Rows, gemm.TileM) })
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, config)
 	p.Run(gemm.Roles{
@@ -72,7 +74,7 @@ func (g grouped) build() (*jit.Kernel[groupedArgs], error) {
 				ring.Advance()
 			})
 		}),
-		Math: epilogue,
+		Math: gemm.Sums{Outlet: config.Outlet},
 	})
 	return k.Build()
 }
@@ -175,6 +177,7 @@ func TestGrouped(t *testing.T) {
 	for i, g := range []grouped{
 		{tiling: gemm.Tiling{TileN: 128, Stages: 3, GroupM: 2, ClusterM: 1}},
 		{tiling: gemm.Tiling{TileN: 256, Stages: 2, GroupM: 1, ClusterM: 2}},
+		{tiling: gemm.Tiling{TileN: 192, Stages: 2, GroupM: 4, ClusterM: 1}},
 		{tiling: gemm.Tiling{TileN: 128, Stages: 2, GroupM: 8, ClusterM: 1}, gathered: true},
 		{tiling: gemm.Tiling{TileN: 128, Stages: 3, GroupM: 4, ClusterM: 2}, gathered: true},
 		{tiling: gemm.Tiling{TileN: 128, Stages: 3, GroupM: 2, ClusterM: 2}, bMN: true},

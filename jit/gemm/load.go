@@ -18,24 +18,78 @@ const (
 )
 
 // TMA returns the load role of a product whose operands are both loaded by TMA.
-// One thread starts all loads and publishes the tiles. fill loads all stages of a
-// tile. Rows past the expert's last row belong to the next expert; their results
-// are dropped.
+// Each of its warps has one thread at work: the first starts all loads, the second
+// draws and publishes the tiles, the third issues the stores of [Config].Outlet. A
+// draw waits for memory twice, and loads must not wait for it. fill loads all stages
+// of a tile. Rows past the expert's last row belong to the next expert; their
+// results are dropped.
 func (p *Product) TMA(fill func(ring *pipeline.Cursor, t schedule.Tile)) func() {
 	return func() {
 		k := p.K
-		k.If(k.Warp().EqI(MathWarps), func() {
+		warp := k.Warp().SubI(MathWarps)
+		k.If(warp.EqI(0), func() {
 			k.If(k.ElectOne(), func() {
 				ring := p.Ring.Producer()
-				var publisher *schedule.TilePublisher
-				k.If(p.Queue.Publishes(), func() { publisher = p.Tiles.Publisher(p.Queue) })
-				p.Queue.Reader(ptx.True()).Each(func(t schedule.Tile) {
-					k.If(p.Queue.Publishes(), publisher.Publish)
+				p.reader(ptx.True()).Each(func(t schedule.Tile) {
+					k.If(p.Queue.Publishes(), func() { k.MbarrierArrive(p.started) })
 					fill(ring, t)
 				})
 			})
 		})
+		k.If(warp.EqI(1).And(p.Queue.Publishes()), func() { k.If(k.ElectOne(), p.publish) })
+		if p.Outlet != nil {
+			k.If(warp.EqI(2), func() { k.If(k.ElectOne(), func() { p.Outlet.run(p) }) })
+		}
 	}
+}
+
+// run stores the sub-tiles of all tiles, in one thread. A slot is released when its
+// bytes have been read.
+func (o *Outlet) run(p *Product) {
+	k := o.k
+	phase := ptx.NewVar(k, ptx.Uint(0)) // of the full barriers, if the warpgroups have their own
+	p.Queue.Reader(ptx.True()).Each(func(t schedule.Tile) {
+		for wg := range 2 {
+			mine, parity := p.part(t, ptx.Uint(wg)), phase.Get()
+			if o.turns {
+				parity = ptx.Uint(wg) // each slot is filled twice a tile
+			}
+			for i := range o.n {
+				s := o.slot(ptx.Uint(wg), i)
+				pipeline.WaitParity(k, s.full, parity)
+				k.If(mine.ValidRows.NeI(0), func() { k.TMAStore(o.to, s.data, o.at(mine, i)...) })
+				k.BulkCommit()
+				if i > 0 {
+					k.BulkWait(1, ".read")
+					k.MbarrierArrive(o.slot(ptx.Uint(wg), i-1).release)
+				}
+			}
+			k.BulkWait(0, ".read")
+			k.MbarrierArrive(o.slot(ptx.Uint(wg), o.n-1).release)
+		}
+		if !o.turns {
+			phase.Set(phase.Get().XorI(1))
+		}
+	})
+	k.BulkWait(0)
+}
+
+// reader returns the reader of a role that uses the lines.
+func (p *Product) reader(leader ptx.Pred) *schedule.Reader[schedule.Tile] {
+	r := p.Queue.Reader(leader)
+	if p.Line != nil {
+		p.Line.tiles = r
+	}
+	return r
+}
+
+// publish publishes the tiles: a further one whenever the load role starts a tile.
+func (p *Product) publish() {
+	phase := ptx.NewVar(p.K, ptx.Uint(0))
+	p.Tiles.PublishAll(p.Queue, func() {
+		pipeline.WaitParity(p.K, p.started, phase.Get())
+		phase.Set(phase.Get().XorI(1))
+	})
 }
 
 // Expect makes the full barrier of stage s wait for the given number of bytes. With [FromRow], it
@@ -65,6 +119,47 @@ func (p *Product) LoadExtra(ring *pipeline.Cursor, t schedule.Tile) {
 func (p *Product) expectExtra(s pipeline.Stage, t schedule.Tile, i int) {
 	p.K.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
 	p.Extra.Load(s, t, i)
+}
+
+// Line is a row of values that the epilogue of each tile reads, such as numbers that
+// belong to the tile's columns. The load role loads the line together with the
+// tile's last k-tile, so that the epilogue need not wait for it.
+type Line struct {
+	// Bytes is the size of a line.
+	Bytes  int
+	count  int
+	memory ptx.Shared
+	// tiles counts the tiles of the role that is being emitted.
+	tiles *schedule.Reader[schedule.Tile]
+}
+
+// NewLine reserves [Tiling.Lines] lines of the given size for a sum of kTiles.
+func NewLine(cta *pipeline.CTA, bytes, kTiles int, t Tiling) *Line {
+	const align = 128
+	n := t.Lines(kTiles)
+	return &Line{Bytes: bytes, count: n, memory: cta.Shared("line", n*bytes, align)}
+}
+
+// MostLines is the largest number of lines of a kernel.
+const MostLines = schedule.QueueDepth
+
+// Lines returns the number of lines for a sum of kTiles, a power of two. When a warp
+// reads the line of its tile, the load role is at most one ring ahead, and may have
+// loaded the last k-tiles of the tiles there.
+func (t Tiling) Lines(kTiles int) int {
+	n := 1
+	for n < t.Stages/kTiles+1 {
+		n *= 2
+	}
+	return n
+}
+
+// At returns the address of the line of the role's tile.
+func (l *Line) At() ptx.Shared {
+	if l.count == 1 {
+		return l.memory
+	}
+	return l.memory.Plus(l.tiles.Count().AndI(l.count - 1).MulI(l.Bytes))
 }
 
 // Box is a box that TMA loads into a part of a stage's B tile.

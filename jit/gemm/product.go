@@ -37,6 +37,10 @@ type Config struct {
 	Start Start
 	// Extra is added to the sums after all k-tiles. The zero value adds nothing.
 	Extra Extra
+	// Outlet stores the sums if it is set. It needs operands that TMA loads.
+	Outlet *Outlet
+	// Line is loaded for each tile if it is set. It needs operands that TMA loads.
+	Line *Line
 }
 
 // Extra is a second pair of operands with a short sum, such as the factors of a low-rank adapter: C
@@ -106,6 +110,7 @@ type Product struct {
 	cta     *pipeline.CTA
 	rows    ptx.Shared // one row for each stage, with FromRow
 	stagger pipeline.NamedBarriers
+	started ptx.Shared        // barrier of the tiles that the load role has started, with TMA
 	release pipeline.Releaser // releases stages, in both CTAs of a cluster
 }
 
@@ -126,12 +131,21 @@ func New(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *TileArgs, c 
 	if c.Gathered {
 		arrivals, readers = gatherArrivals, gatherReaders
 	}
+	if c.Outlet != nil {
+		readers++
+	}
 	p.Ring = cta.Ring("ab", c.Stages, c.StageBytes(), arrivals, MathWarps*c.ClusterM)
 	if c.Start.kind == fromRow {
 		p.rows = cta.Shared("rows", c.Stages*c.RowBytes(), rowAlign)
 	}
 	p.release = pipeline.NewReleaser(k, p.Thread.AndI(31), c.ClusterM)
 	p.Queue = schedule.NewQueue[schedule.Tile](k, cta, schedule.TileWords, MathWarps+readers, c.ClusterM)
+	if !c.Gathered {
+		p.started = cta.Mbarriers("started", 1, 1)
+	}
+	if c.Outlet != nil {
+		c.Outlet.reserve(cta)
+	}
 	return p
 }
 
@@ -238,12 +252,12 @@ func (p *Product) math(e Epilogue) {
 	loop := MainLoop{K: k, Ring: p.Ring.Consumer(), Release: p.release}
 	stagger := NewStagger(k, p.stagger, wg)
 	lead := stagger.Lead(ptx.Uint(min(p.Stages, p.KTiles)))
-	p.Queue.Reader(leader).Each(func(t schedule.Tile) {
+	if p.Outlet != nil {
+		p.Outlet.begin(wg)
+	}
+	p.reader(leader).Each(func(t schedule.Tile) {
 		stagger.WaitForLeader()
-		first := wg.MulI(WarpgroupM)
-		mine := Tile{Tile: t, thread: p.Thread}
-		mine.ValidRows = t.Live.Sub(t.Live.Min(first)).Min(ptx.Uint(WarpgroupM))
-		mine.FirstRow = t.Row.Add(first)
+		mine := p.part(t, wg)
 		k.IfElse(mine.ValidRows.NeI(0), func() {
 			store := p.multiply(loop, wg, lead, acc, mine, e)
 			store(acc)
@@ -252,10 +266,22 @@ func (p *Product) math(e Epilogue) {
 			if tiles := p.Extra.kTiles(); tiles > 0 {
 				loop.Drain(ptx.Uint(tiles))
 			}
+			if p.Outlet != nil {
+				p.Outlet.skip()
+			}
 		})
 		stagger.TileDone()
 	})
 	e.Finish()
+}
+
+// part returns a warpgroup's part of a tile.
+func (p *Product) part(t schedule.Tile, wg ptx.U32) Tile {
+	first := wg.MulI(WarpgroupM)
+	mine := Tile{Tile: t, thread: p.Thread}
+	mine.ValidRows = t.Live.Sub(t.Live.Min(first)).Min(ptx.Uint(WarpgroupM))
+	mine.FirstRow = t.Row.Add(first)
+	return mine
 }
 
 // multiply computes a tile's sums and returns the function that stores them.

@@ -27,8 +27,8 @@ type Queue[T Item[T]] struct {
 	outbox ptx.Shared
 }
 
-// queueDepth is the number of items by which the publisher may be ahead of the slowest reader.
-const queueDepth = 4
+// QueueDepth is the number of items by which the publisher may be ahead of the slowest reader.
+const QueueDepth = 4
 
 // NewQueue returns a queue of items of 4 or 8 words, for clusters of ctas CTAs (1 or 2). readers is
 // the number of arrivals in each CTA that release an item: one for each reading warp, or 1 if only
@@ -36,10 +36,10 @@ const queueDepth = 4
 func NewQueue[T Item[T]](k *ptx.Kernel, cta *pipeline.CTA, words, readers, ctas int) *Queue[T] {
 	q := &Queue[T]{k: k, bytes: 4 * words, ctas: ctas}
 	if q.clustered() {
-		q.outbox = cta.Shared("queue.outbox", queueDepth*q.bytes, 16)
+		q.outbox = cta.Shared("queue.outbox", QueueDepth*q.bytes, 16)
 		readers *= 2
 	}
-	q.ring = cta.Ring("queue", queueDepth, q.bytes, 1, readers)
+	q.ring = cta.Ring("queue", QueueDepth, q.bytes, 1, readers)
 	return q
 }
 
@@ -80,6 +80,10 @@ func (r *Reader[T]) Next() T {
 	var t T
 	return t.FromWords(words)
 }
+
+// Count returns the number of items read, modulo [QueueDepth]. It is the same in all
+// roles.
+func (r *Reader[T]) Count() ptx.U32 { return r.at.Index() }
 
 // Each runs body on the GPU for each item of this CTA.
 func (r *Reader[T]) Each(body func(t T)) {

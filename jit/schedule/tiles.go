@@ -121,6 +121,25 @@ type TilePublisher struct {
 // tile that the CTA starts. One thread runs both; in a cluster, it is a thread of CTA 0 (see
 // [Queue.Publishes]).
 func (b Tiles) Publisher(q *Queue[Tile]) *TilePublisher {
+	p := b.publisher(q)
+	p.Publish()
+	return p
+}
+
+// PublishAll publishes all tiles. It is for a thread that does nothing else. wait
+// waits until the CTA starts a tile that it has not waited for yet.
+func (b Tiles) PublishAll(q *Queue[Tile], wait func()) {
+	p := b.publisher(q)
+	p.k.Loop(func() {
+		end := p.entry[2].Get().EqI(0)
+		p.Publish()
+		p.k.BreakIf(end)
+		wait()
+	})
+}
+
+// publisher returns a publisher that has fetched the first tile.
+func (b Tiles) publisher(q *Queue[Tile]) *TilePublisher {
 	k := q.k
 	p := &TilePublisher{k: k, of: b, queue: q.Publisher()}
 	p.rowTiles = ptx.LdGlobal[ptx.U32](b.RowPairs)
@@ -135,7 +154,6 @@ func (b Tiles) Publisher(q *Queue[Tile]) *TilePublisher {
 		p.entry[i] = ptx.NewVar(k, ptx.Uint(0))
 	}
 	p.fetch(first)
-	p.Publish()
 	return p
 }
 

@@ -162,8 +162,6 @@ var spilling = []struct {
 	{`dh`, 128, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI }, 76},
 	// With scores on the input, the gradient needs H both with and without the score.
 	{`dh`, 128, func(c spec.Config) bool { return c.ScoreOnInput }, 40},
-	// FP32 weights of the router take twice as many registers after the main loop.
-	{`dx`, 256, func(c spec.Config) bool { return c.RouterF32 }, 44},
 	// The gradient is stored transposed, while loads of old values are in flight.
 	{`(shared-)?dw1-add(-f32)?`, 256, func(c spec.Config) bool { return !c.InOut }, 128},
 	{`dw2-add(-f32)?`, 256, func(c spec.Config) bool { return c.InOut }, 128},

@@ -76,8 +76,8 @@
 // up-projection and one of the down-projection. The products of large batches have two math
 // warpgroups and one load warpgroup, with 168 registers a thread. [sonicmoe/jit/pipeline.Run] has
 // the reason for this limit. In clusters of two CTAs, each CTA loads half of the weights into both.
-// The cost model of moe/internal/tiles always uses clusters for Up, for Down and DH if their sums
-// are long, and for DX only with narrow tiles.
+// The cost model of moe/internal/tiles always uses clusters for Up, and for Down, DH and DX if
+// their sums are long.
 //
 // # Reading a kernel
 //

@@ -53,10 +53,12 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 
 	// Ring "ab" holds stages of A and W2, and a queue holds the tiles.
 	cta := pipeline.NewCTA(k.Kernel)
-	store := gemm.NewStore(k.Kernel, element.Of(d.Config), cta)
+	store := gemm.NewOutlet(k.Kernel, element.Of(d.Config), cta, d.Tiling.SubTiles(), y, func(t gemm.Tile, i int) []ptx.U32 {
+		return t.Ragged(t.Column.MulI(d.Tiling.TileN).AddI(i * gemm.SubTileColumns))
+	})
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
 		Tiling: d.Tiling, Element: element.Of(d.Config), KTiles: tile.Tiles(d.Intermediate), Columns: d.Tiling.Columns(d.Hidden),
-		BMN: w.MNMajor(), Start: b2,
+		BMN: w.MNMajor(), Start: b2, Outlet: store,
 	})
 
 	if spec.HasLoRA(d.Config) {
@@ -75,13 +77,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 			})
 			p.LoadExtra(ring, t)
 		}),
-		Math: gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) {
-			column := t.Column.MulI(d.Tiling.TileN)
-			store.Tile(d.Tiling.SubTiles(), func(i int) gemm.SubTile {
-				at := column.AddI(i * gemm.SubTileColumns)
-				return gemm.SubTile{Values: gemm.Registers(gemm.OfSubTile(acc, i)), To: y, At: func() []ptx.U32 { return t.Ragged(at) }}
-			})
-		}},
+		Math: gemm.Sums{Outlet: store},
 	})
 	return k.Build()
 }
@@ -111,9 +107,9 @@ func (d Down) aMap(a *DownArgs) gpu.TensorMap {
 
 func (d Down) yMap(a *DownArgs) gpu.TensorMap { return tile.RaggedMap(a.Y, d.Hidden, a.Rows) }
 
-// DownProduct is the down-projection. Clusters are faster only for long sums: below n =
-// 1024 the CTAs of a cluster lose more time waiting for each other than they save. Tiles
-// of 192 columns are never the fastest.
+// DownProduct is the down-projection. Clusters are faster for long sums: in short ones the
+// CTAs of a cluster lose more time waiting for each other than they save. Tiles of 192
+// columns are never the fastest.
 var DownProduct = &registry.Product{
 	ID: spec.ProductDown,
 	Space: func(t driver.Target) []gemm.Tiling {

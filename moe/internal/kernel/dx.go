@@ -51,6 +51,9 @@ func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 	if err := x.Tiling.CheckAtoms(x.name()); err != nil {
 		return nil, err
 	}
+	if x.Router {
+		x = x.withLines()
+	}
 	k := jit.NewBuilder[DXArgs](x.name(), gemm.Threads, 1)
 	k.Persistent(x.Tiling.ClusterM)
 
@@ -65,10 +68,17 @@ func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 
 	// Ring "ab" holds stages of dH and W1, and a queue holds the tiles.
 	cta := pipeline.NewCTA(k.Kernel)
-	e := &dxEpilogue{DX: x, Store: gemm.NewStore(k.Kernel, element.Of(x.Config), cta), k: k.Kernel, to: dx, routerTerm: x.routerTerm(k)}
+	e := &dxEpilogue{DX: x, k: k.Kernel}
+	e.Outlet = gemm.NewOutlet(k.Kernel, element.Of(x.Config), cta, x.Tiling.SubTiles(), dx, func(t gemm.Tile, i int) []ptx.U32 {
+		return t.Ragged(t.Column.MulI(x.Tiling.TileN).AddI(i * gemm.SubTileColumns))
+	})
+	if x.Router {
+		e.dlogit, e.router = k.Ptr(&k.Args.DLogitByRow), k.Map(&k.Args.RouterWeights, x.routerMap)
+		e.line = gemm.NewLine(cta, x.Tiling.TileN*x.routerBytes(), x.kTiles(), x.Tiling)
+	}
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: x.Tiling, Element: element.Of(x.Config), KTiles: rows.Elements() / tile.K, Columns: x.Tiling.Columns(x.Hidden),
-		BMN: w.MNMajor(),
+		Tiling: x.Tiling, Element: element.Of(x.Config), KTiles: x.kTiles(), Columns: x.Tiling.Columns(x.Hidden),
+		BMN: w.MNMajor(), Outlet: e.Outlet, Line: e.line,
 	})
 
 	// Roles.
@@ -77,7 +87,12 @@ func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 			for part := range rows.Parts { // gate, then up
 				k.For(ptx.Uint(0), ptx.Uint(rows.Width), ptx.Uint(tile.K), func(neuron ptx.U32) {
 					s := ring.Acquire()
-					k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
+					if last := neuron.EqI(rows.Width - tile.K); x.Router && part == rows.Parts-1 {
+						k.MbarrierArriveExpectTx(s.Full, ptx.Select(last, ptx.Uint(p.StageBytes()+e.line.Bytes), ptx.Uint(p.StageBytes())))
+						k.If(last, func() { k.TMALoad(e.line.At(), e.router, s.Full, t.Column.MulI(x.Tiling.TileN), t.Expert) })
+					} else {
+						k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
+					}
 					k.TMALoad(s.Data, dh, s.Full, neuron.AddI(part*rows.Width), t.Row)
 					w.Load(p, w1, s, t, func() ptx.U32 { return neuron }, part)
 					ring.Advance()
@@ -89,6 +104,26 @@ func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 	return k.Build()
 }
 
+// kTiles is the depth of the sum.
+func (x DX) kTiles() int { return weights.DH(x.Config).Elements() / tile.K }
+
+// dxBytes returns the shared memory of a tiling: two lines of FP32 weights of the
+// router follow the slots of the outlet.
+func dxBytes(t gemm.Tiling) int { return registry.StoreBytes(t) + lineRoom(t) }
+
+func lineRoom(t gemm.Tiling) int { return 2 * 4 * t.TileN }
+
+// withLines returns x with fewer stages if the sum is so short that its lines need more
+// room than dxBytes counts.
+func (x DX) withLines() DX {
+	room, line := lineRoom(x.Tiling), x.Tiling.TileN*x.routerBytes()
+	for n := x.Tiling.Lines(x.kTiles()); n > gemm.MostLines || n*line > room; n = x.Tiling.Lines(x.kTiles()) {
+		x.Tiling.Stages--
+		room += x.Tiling.StageBytes()
+	}
+	return x
+}
+
 // name returns the name of the kernel's entry, which errors show.
 func (x DX) name() string {
 	if !x.Router {
@@ -97,126 +132,76 @@ func (x DX) name() string {
 	return "moe_dx"
 }
 
-// routerTerm has the operands of the router's term: the gradients of the rows' logits, and the
-// router's weights.
-type routerTerm struct{ dlogit, router ptx.Global }
-
-func (x DX) routerTerm(k *jit.Builder[DXArgs]) (r routerTerm) {
-	if x.Router {
-		r.dlogit, r.router = k.Ptr(&k.Args.DLogitByRow), k.Ptr(&k.Args.RouterWeights)
-	}
-	return r
-}
-
 // dxEpilogue stores dX~, with the router's term dlogit[row]·W_r[expert].
 type dxEpilogue struct {
 	DX
-	*gemm.Store
+	*gemm.Outlet
 	gemm.NoPerKTile
-	k  *ptx.Kernel
-	to ptx.TensorMap
-	routerTerm
+	k *ptx.Kernel
+	// With Router, line has the router's weights of a tile's columns.
+	dlogit ptx.Global
+	router ptx.TensorMap
+	line   *gemm.Line
 }
 
 // UnderLastMMA implements gemm.Epilogue. With Router, it loads the gradients of the
-// rows' logits and the router's weights for the first 64 columns. The weights for the
-// other columns are loaded while the columns before them are stored.
+// rows' logits.
 func (e *dxEpilogue) UnderLastMMA(t gemm.Tile) func(acc []ptx.F32) {
 	if !e.Router {
-		return func(acc []ptx.F32) {
-			e.Tile(e.Tiling.SubTiles(), e.subTiles(t, func(i int) gemm.Values { return gemm.Registers(gemm.OfSubTile(acc, i)) }))
-		}
+		return e.TileOf
 	}
-	f := e.fragment()
+	f := t.Fragment()
 	var dlogits [2]ptx.F32 // gradients of the logits of the thread's two rows
 	for h := range dlogits {
 		dlogits[h] = ptx.LdGlobal[ptx.F32](e.dlogit.Index(t.Row(f, h), 4))
 	}
-	next := e.loadRouter(t, 0)
 	return func(acc []ptx.F32) {
-		groups := e.Tiling.SubTiles()
-		e.TileAndPrefetch(groups, e.subTiles(t, func(i int) gemm.Values {
-			sums, router := gemm.OfSubTile(acc, i), next
-			return gemm.Computed(func(j int) ptx.F32 { return dlogits[j/2%2].Fma(e.weight(router, j), sums[j]) })
-		}), func(i int) {
-			if i+1 < groups {
-				next = e.loadRouter(t, i+1)
-			}
+		line := e.line.At().Plus(f.Column.MulI(e.routerBytes()))
+		e.Tile(func(i int) gemm.Values {
+			sums, weights := gemm.OfSubTile(acc, i), line.At(i*gemm.SubTileColumns*e.routerBytes())
+			var some [someWeights][2]ptx.F32 // few at a time: most registers hold sums
+			return gemm.Computed(func(j int) ptx.F32 {
+				if j%(4*someWeights) == 0 {
+					some = e.weights(weights.At(j / 4 * 8 * e.routerBytes()))
+				}
+				return dlogits[j/2%2].Fma(some[j/4%someWeights][j%2], sums[j])
+			})
 		})
 	}
 }
 
-// subTiles returns a function that computes the sub-tiles of dX~.
-func (e *dxEpilogue) subTiles(t gemm.Tile, values func(i int) gemm.Values) func(i int) gemm.SubTile {
-	column := t.Column.MulI(e.Tiling.TileN)
-	return func(i int) gemm.SubTile {
-		at := column.AddI(i * gemm.SubTileColumns)
-		return gemm.SubTile{Values: values(i), To: e.to, At: func() []ptx.U32 { return t.Ragged(at) }}
+// routerBytes is the size of a weight of the router.
+func (x DX) routerBytes() int {
+	if x.RouterF32 {
+		return 4
 	}
+	return tile.ElementBytes
 }
 
-func (e *dxEpilogue) fragment() tile.Fragment {
-	return tile.NewFragment(e.k.TidX().AndI(pipeline.WarpgroupThreads - 1))
-}
+// someWeights is the number of pairs of the router's weights that a thread loads at a time.
+const someWeights = 4
 
-// routerWeights are the router's weights for a thread's columns of a sub-tile. For each 8
-// columns there is one word of two weights or, with RouterF32, two weights.
-type routerWeights struct {
-	words [gemm.SubTileColumns / 8]ptx.U32
-	f32   [gemm.SubTileColumns / 8][2]ptx.F32
-}
-
-// loadRouter loads the router's weights for the thread's columns of sub-tile i. Columns
-// past the last one repeat other columns; their sums are dropped.
-func (e *dxEpilogue) loadRouter(t gemm.Tile, i int) (w routerWeights) {
-	column := t.Column.MulI(e.Tiling.TileN).AddI(gemm.SubTileColumns * i).Min(ptx.Uint(e.Hidden - gemm.SubTileColumns)).Add(e.fragment().Column)
-	if e.Hidden%gemm.SubTileColumns != 0 {
-		return e.loadRouterInPart(t, i)
-	}
-	if e.RouterF32 {
-		group := e.router.Index(t.Expert, 4*e.Hidden).Index(column, 4)
-		for j := range w.f32 {
-			w.f32[j] = [2]ptx.F32(ptx.LdGlobalVec[ptx.F32](group.At(4*8*j), 2, ".nc"))
-		}
-		return w
-	}
-	group := e.router.Index(t.Expert, e.Hidden*tile.ElementBytes).Index(column, tile.ElementBytes)
-	for j := range w.words {
-		w.words[j] = ptx.LdGlobal[ptx.U32](group.At(8*j*tile.ElementBytes), ".nc")
-	}
-	return w
-}
-
-// loadRouterInPart is loadRouter for a last sub-tile that may have fewer columns, in a
-// multiple of 8.
-func (e *dxEpilogue) loadRouterInPart(t gemm.Tile, i int) (w routerWeights) {
-	first := t.Column.MulI(e.Tiling.TileN).AddI(gemm.SubTileColumns * i)
-	bytes := tile.ElementBytes
-	if e.RouterF32 {
-		bytes = 4
-	}
-	row := e.router.Index(t.Expert, bytes*e.Hidden).Index(e.fragment().Column, bytes)
-	for j := range w.words {
-		at := row.Index(first.AddI(8*j).Min(ptx.Uint(e.Hidden-8)), bytes)
+// weights loads the router's weights for a thread's columns: two of each 8 columns.
+func (e *dxEpilogue) weights(line ptx.Shared) (w [someWeights][2]ptx.F32) {
+	for j := range w {
+		at := line.At(8 * j * e.routerBytes())
 		if e.RouterF32 {
-			w.f32[j] = [2]ptx.F32(ptx.LdGlobalVec[ptx.F32](at, 2, ".nc"))
+			w[j] = [2]ptx.F32(ptx.LdSharedVec[ptx.F32](at, 2))
 		} else {
-			w.words[j] = ptx.LdGlobal[ptx.U32](at, ".nc")
+			w[j][0], w[j][1] = element.Of(e.Config).Unpack(ptx.LdShared[ptx.U32](at))
 		}
 	}
 	return w
 }
 
-// weight returns the router's weight for register j of a sub-tile.
-func (e *dxEpilogue) weight(w routerWeights, j int) ptx.F32 {
-	if e.RouterF32 {
-		return w.f32[j/4][j%2]
+// routerMap loads lines of TileN weights of an expert. Weights past the last column are 0.
+func (x DX) routerMap(a *DXArgs) gpu.TensorMap {
+	m := tile.LoadMap(a.RouterWeights, []int{x.Tiling.TileN, 1}, tile.Dim{Extent: x.Hidden, Stride: 1}, tile.Dim{Extent: x.NumExperts, Stride: x.Hidden})
+	m.Swizzle = gpu.SwizzleNone
+	if x.RouterF32 {
+		m.Elem, m.Strides[0] = gpu.F32, uint64(4*x.Hidden)
 	}
-	lo, hi := element.Of(e.Config).Unpack(w.words[j/4])
-	if j%2 == 1 {
-		return hi
-	}
-	return lo
+	return m
 }
 
 func (x DX) dhMap(a *DXArgs) gpu.TensorMap {
@@ -225,14 +210,13 @@ func (x DX) dhMap(a *DXArgs) gpu.TensorMap {
 
 func (x DX) dxMap(a *DXArgs) gpu.TensorMap { return tile.RaggedMap(a.DX, x.Hidden, a.Rows) }
 
-// DXProduct is the product dX~. The wider tiles run without clusters, because clusters
-// would leave too few registers for the router's term.
+// DXProduct is the product dX~.
 var DXProduct = &registry.Product{
 	ID: spec.ProductDX,
 	Space: func(t driver.Target) []gemm.Tiling {
-		return append(tiles.Deepest(t, registry.StoreBytes, 256, 192), tiles.WholeAtoms(tiles.OrClusters(tiles.Deepest(t, registry.StoreBytes, 128)))...)
+		return tiles.WholeAtoms(tiles.OrClusters(tiles.Deepest(t, dxBytes, 256, 192, 128)))
 	},
-	SharedBytes: registry.StoreBytes,
+	SharedBytes: dxBytes,
 	Clocks: func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64 {
 		return m.Grouped(p, registry.EvenLoad(c), c.Hidden, c.HWidth(), m.DXEpilogueClocks, t)
 	},

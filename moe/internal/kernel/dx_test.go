@@ -20,6 +20,7 @@ type dxCase struct {
 	hidden, intermediate int
 	router               bool
 	p                    *kt.Packed
+	routerF32            bool
 }
 
 // dxResult has dX~ and its inputs. Its W1 has gate and up concatenated.
@@ -29,7 +30,7 @@ type dxResult struct {
 }
 
 func (c dxCase) run(b *kt.Bed, point gemm.Tiling, layout spec.GateUp, ctas int) dxResult {
-	k := DX{Config: spec.Config{Hidden: c.hidden, Intermediate: c.intermediate, NumExperts: len(c.p.Rows), GateUp: layout}, Router: c.router, Tiling: point}
+	k := DX{Config: spec.Config{Hidden: c.hidden, Intermediate: c.intermediate, NumExperts: len(c.p.Rows), GateUp: layout, RouterF32: c.routerF32}, Router: c.router, Tiling: point}
 	rows, n, d, experts := len(c.p.Expert), c.intermediate, c.hidden, len(c.p.Rows)
 	r := dxResult{
 		dh: reference.NewNormal(8, 1).Values(int64(rows * 2 * n)),
@@ -46,9 +47,16 @@ func (c dxCase) run(b *kt.Bed, point gemm.Tiling, layout spec.GateUp, ctas int) 
 	}
 	weights := upCase{d, n, c.p}
 	r.w = weights.weights(spec.Concatenated)
-	at := b.Room(2 * rows * d)
+	at, wr := b.Room(2*rows*d), kt.Upload(b, r.wr)
+	if c.routerF32 {
+		var wide []float32
+		for _, w := range r.wr {
+			wide = append(wide, float32(num.BF16ToFloat64(w)))
+		}
+		wr = kt.Upload(b, wide)
+	}
 	kt.Run(b, k, ctas, DXArgs{
-		DH: kt.Upload(b, r.dh), W1: kt.Upload(b, weights.weights(layout)), DX: at, DLogitByRow: kt.Upload(b, r.dlrow), RouterWeights: kt.Upload(b, r.wr),
+		DH: kt.Upload(b, r.dh), W1: kt.Upload(b, weights.weights(layout)), DX: at, DLogitByRow: kt.Upload(b, r.dlrow), RouterWeights: wr,
 		Rows: rows, TileArgs: c.p.Tiles(b),
 	})
 	r.dx = kt.Download[uint16](b, at, rows*d)
@@ -95,7 +103,7 @@ func TestDX(t *testing.T) {
 			continue
 		}
 		t.Run(fmt.Sprintf("d=%d n=%d", size[0], size[1]), func(t *testing.T) {
-			c := dxCase{size[0], size[1], i%3 != 2, kt.Ragged()}
+			c := dxCase{hidden: size[0], intermediate: size[1], router: i%3 != 2, p: kt.Ragged()}
 			b, point := kt.New(t, kt.Early), points[2*i%len(points)]
 			first := c.run(b, point, spec.Concatenated, 1+i)
 			c.check(t, first)
@@ -111,7 +119,7 @@ func TestDXPoints(t *testing.T) {
 		t.Skip("too long for -short")
 	}
 	for _, router := range []bool{false, true} {
-		c := dxCase{192, 192, router, kt.Small()}
+		c := dxCase{hidden: 192, intermediate: 192, router: router, p: kt.Small()}
 		var first dxResult
 		for _, point := range append(DXProduct.Space(driver.H200()), kt.Shallow(192)) {
 			for _, when := range kt.Timings() {
@@ -128,6 +136,23 @@ func TestDXPoints(t *testing.T) {
 	}
 }
 
+// TestDXLines checks sums so short that the lines of the router's weights of several
+// tiles are in shared memory at a time. The same weights in FP32 give the same bits.
+func TestDXLines(t *testing.T) {
+	for i, point := range DXProduct.Space(driver.H200()) {
+		for _, n := range []int{64, 128} {
+			when := kt.Timings()[(i+n/128)%len(kt.Timings())]
+			t.Run(fmt.Sprintf("%v n=%d %s", point, n, when.Name), func(t *testing.T) {
+				c := dxCase{hidden: 320, intermediate: n, router: true, p: kt.Small()}
+				first := c.run(kt.New(t, when), point, spec.Concatenated, 2)
+				c.check(t, first)
+				c.routerF32 = true
+				kt.SameBits(t, first.dx, c.run(kt.New(t, when), point, spec.Concatenated, 2).dx, "dX~ of FP32 weights")
+			})
+		}
+	}
+}
+
 // TestDXWithoutRows checks that without rows, dX~ ends without touching memory.
 func TestDXWithoutRows(t *testing.T) {
 	const d, n, experts, rows = 128, 64, 3, 6
@@ -139,4 +164,22 @@ func TestDXWithoutRows(t *testing.T) {
 		DLogitByRow: b.Room(4 * rows), RouterWeights: b.Room(2 * experts * d), Rows: rows, TileArgs: kt.NoTiles(b),
 	})
 	require.Equal(t, kt.Poisoned[uint16](rows*d), kt.Download[uint16](b, at, rows*d))
+}
+
+// TestDXOrders runs dX~ and the down-projection in random orders and looks for races, also
+// between the warps that load, publish, store and multiply.
+func TestDXOrders(t *testing.T) {
+	seeds := 2
+	if kt.Long() {
+		seeds = 100
+	}
+	for i, point := range DXProduct.Space(driver.H200()) {
+		t.Run(point.String(), func(t *testing.T) {
+			c := dxCase{hidden: 192, intermediate: 64 << (i % 2), router: true, p: kt.Small()}
+			c.check(t, c.run(kt.NewToCheck(t, seeds), point, spec.Concatenated, 2))
+			d := downCase{192, 64 << (i % 2), c.p}
+			y, a, w := d.run(kt.NewToCheck(t, seeds), point, 2)
+			d.check(t, y, a, w)
+		})
+	}
 }

@@ -44,7 +44,11 @@ func TestSharedBytes(t *testing.T) {
 				require.NoError(t, err)
 				used, bound := b.Source("").SharedBytes, p.SharedBytes(tiling)
 				assert.LessOrEqual(t, used, bound, "%s %v", k.Name(), tiling)
-				assert.Greater(t, used, bound-512, "%s %v", k.Name(), tiling)
+				slack := 512
+				if p == DXProduct {
+					slack += lineRoom(tiling) // only FP32 weights of a router fill it
+				}
+				assert.Greater(t, used, bound-slack, "%s %v", k.Name(), tiling)
 				assert.LessOrEqual(t, bound, driver.H200().SharedBytesPerCTA)
 			}
 		}
@@ -186,7 +190,7 @@ func TestWholeAtoms(t *testing.T) {
 	p.ClusterM = 1
 	require.NoError(t, DXProduct.Check(p, target))
 	p.TileN, p.ClusterM = 256, 2
-	require.ErrorContains(t, DXProduct.Check(p, target), "Tiles of dx.ClusterM")
+	require.NoError(t, DXProduct.Check(p, target))
 	require.ErrorContains(t, dh.Product.Check(p, target), "Tiles of dh.TileN")
 	p.TileN = 128
 	require.NoError(t, dh.Product.Check(p, target))
