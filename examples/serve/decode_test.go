@@ -3,13 +3,17 @@ package main
 import (
 	"bytes"
 	"context"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/cache"
+	"sonicmoe/driver/emulated"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/internal/faulty"
 )
 
 // TestDecode checks that a short run of -decode on the emulated device decodes every token.
@@ -79,5 +83,24 @@ func TestHardlyAnyTraffic(t *testing.T) {
 func TestMisuse(t *testing.T) {
 	for _, args := range [][]string{{"-load", "0"}, {"-load", "inf"}, {"-load", "1e300"}, {"-load", "nan"}, {"-layers", "-1"}, {"-decode", "-1s"}} {
 		require.Equal(t, command.Misuse, command.Code(run(t.Context(), args, new(bytes.Buffer), new(bytes.Buffer))), "%v", args)
+	}
+}
+
+// TestDecodeFaults checks that -decode returns the error of each kind of call, and leaves nothing on
+// the device.
+func TestDecodeFaults(t *testing.T) {
+	for _, op := range []faulty.Op{faulty.NewStream, faulty.NewEvent, faulty.Alloc, faulty.Launch, faulty.EndCapture, faulty.GraphLaunch} {
+		inner, err := emulated.New(emulated.Options{})
+		require.NoError(t, err)
+		dev := faulty.Wrap(inner)
+		dev.Arm(faulty.Fault{Op: op, N: 1})
+		row := emulatedRow
+		row.Tokens = 1
+		err = decode(t.Context(), dev, row, cache.Open(cache.Options{Dir: "off"}), decoding{layers: 1, load: 0.5, length: time.Millisecond}, io.Discard)
+		require.ErrorContains(t, err, "made to fail", op)
+		live := dev.Live()
+		live.Modules = 0 // modules stay loaded for later layers
+		require.Equal(t, faulty.Live{}, live, op)
+		require.NoError(t, dev.Close())
 	}
 }
