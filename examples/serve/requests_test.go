@@ -25,7 +25,8 @@ func call(t *testing.T, method, url, kind, body string) (int, http.Header, strin
 	if kind != "" {
 		r.Header.Set("Content-Type", kind)
 	}
-	resp, err := http.DefaultClient.Do(r)
+	client := http.Client{Timeout: 30 * time.Second} // also for a wrong request that the service accepts
+	resp, err := client.Do(r)
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
