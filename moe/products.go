@@ -63,11 +63,14 @@ func (q *queue) largeBatchProducts(n work, f *ForwardArgs, w pieces) {
 	if n.list {
 		scores = f.List.Scores.Ptr
 	}
+	q.loraUp(n, f, w)
 	launch(q, up, kernel.UpArgs{
-		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, Scores: scores, Pairs: at(p, w.pairs),
+		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr,
+		U: at(p, w.u), LoraB1: f.LoraB1.Ptr, LoraB3: f.LoraB3.Ptr, Scores: scores, Pairs: at(p, w.pairs),
 		A: at(p, w.a), H: f.H.Ptr, Rows: n.rows, TileArgs: w.tiles(p, 0),
 	})
+	q.loraDown(n, f, w)
 	launch(q, kernel.DownKernel, kernel.DownArgs{
-		A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: w.tiles(p, 1),
+		A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, U: at(p, w.u), LoraB2: f.LoraB2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: w.tiles(p, 1),
 	})
 }
