@@ -13,7 +13,7 @@ var bucketEnds = [...]int{32, 128, 512, 2048}
 // Buckets is the number of buckets.
 const Buckets = Bucket(len(bucketEnds) + 1)
 
-// BucketOf returns the bucket for a number of rows per expert, which is the mean over the
+// BucketOf returns the bucket for a number of rows per expert. The number is the mean over the
 // experts.
 func BucketOf(rows int) Bucket {
 	for i, end := range bucketEnds {

@@ -180,9 +180,9 @@ func TestGain(t *testing.T) {
 	_, few := autotune.Gain([]float64{1, 1, 1, 1}, []float64{.8, .9, 1, 1.1})
 	_, many := autotune.Gain([]float64{1, 1, 1, 1, 1, 1, 1, 1}, []float64{.8, .8, .9, .9, 1, 1, 1.1, 1.1})
 	assert.Less(t, many, few, "more rounds, less noise")
-	// The ratios are 1, 1.1, 1.3 and 1.7, and the median lies between 1.1 and 1.3. The
-	// quartiles 1.075 and 1.4 give a standard deviation; 1.253 / 2 of it is the standard error
-	// of the median.
+	// The ratios are 1, 1.1, 1.3 and 1.7, and the median lies between 1.1 and 1.3. The quartiles
+	// 1.075 and 1.4 give a standard deviation. The standard error of the median of the four ratios
+	// is 1.253 / √4 times the standard deviation.
 	gain, noise = autotune.Gain([]float64{1, 1, 1, 1}, []float64{1.7, 1, 1.3, 1.1})
 	assert.InDelta(t, -0.2, gain, 1e-12)
 	assert.InDelta(t, 2*1.253*(0.325/1.349)/2, noise, 1e-12)

@@ -2,7 +2,7 @@ package autotune
 
 import "time"
 
-// WithClock makes a session use the clock now.
+// WithClock makes a session read the time from the function now.
 func (o Options) WithClock(now func() time.Time) Options {
 	o.now = now
 	return o

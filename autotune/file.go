@@ -84,8 +84,8 @@ func readFile(ctx context.Context, path string) (*File, []byte, error) {
 // lock only for a moment.
 const lockWait = 30 * time.Second
 
-// UpdateFile calls change with the choices of a file, and then replaces the file as a whole or
-// not at all. If the file does not exist, change gets no choices. If several processes or
+// UpdateFile calls the function change with the choices of a file, and then replaces the file as a
+// whole or not at all. If the file does not exist, change gets no choices. If several processes or
 // goroutines use UpdateFile at once, no change is lost, except on file systems without locks. A
 // file of another kind is an error and stays unchanged.
 func UpdateFile(ctx context.Context, path string, change func(*File) error) error {
@@ -118,8 +118,8 @@ func (f *File) WriteFile(path string) error {
 	})
 }
 
-// locked calls do with the choices and the bytes of a file (nil if there is no file) while it
-// holds the file's lock.
+// locked calls the function do while it holds the file's lock. It passes the file's choices and
+// bytes; the bytes are nil if there is no file.
 func locked(ctx context.Context, path string, do func(f *File, old []byte) error) error {
 	lock := path // for a link, lock its target, because other writers may use the target's name
 	if target, err := filepath.EvalSymlinks(path); err == nil {

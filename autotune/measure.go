@@ -13,8 +13,8 @@ import (
 // Otherwise the point with the luckiest times of the first part would have an advantage.
 const (
 	screenRounds = 3
-	// A point stays after the first part if its time is below hopeless times the fastest time.
-	// At most finalists points stay, not counting the default.
+	// A point stays after the first part if its time is less than the fastest time multiplied by
+	// hopeless. At most finalists points stay, not counting the default.
 	hopeless  = 1.10
 	finalists = 4
 	// leastRounds is the least number of rounds of the second part. With fewer rounds the
@@ -92,7 +92,8 @@ func (t *tuning[P]) rounds(ctx context.Context, n int, done *int, total int) err
 	return nil
 }
 
-// dropFailed is like drop, but keeps the default, which then has its error.
+// dropFailed is like drop, but keeps the default. If the default has failed, [tuning.defaultLost]
+// returns an error with the reason.
 func (t *tuning[P]) dropFailed() {
 	t.trials = slices.DeleteFunc(t.trials, func(c *trial[P]) bool { return c.Status != Untried && c != t.trials[0] })
 }
@@ -143,7 +144,8 @@ func gain(base, other []float64) (gain, noise float64) {
 	}
 	slices.Sort(ratios)
 	// For a normal distribution the standard deviation is the distance between the quartiles
-	// divided by 1.349, and the standard error of the median is 1.253 times that of the mean.
+	// divided by 1.349, and the standard error of the median is 1.253 times the standard error of
+	// the mean.
 	spread := (quantile(ratios, 0.75) - quantile(ratios, 0.25)) / 1.349
 	return 1 - quantile(ratios, 0.5), 2 * 1.253 * spread / math.Sqrt(float64(n))
 }

@@ -21,8 +21,8 @@ type proven struct {
 	changed bool
 }
 
-// mostProven is the largest number of digests in a record, which grows with every new version
-// of the kernels.
+// mostProven is the largest number of digests in a record. Records need a limit, because they grow
+// with every new version of the kernels.
 const mostProven = 512
 
 // readProven reads the record of a problem. If there is none, no kernel is proven.

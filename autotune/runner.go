@@ -63,8 +63,8 @@ func (l local[P]) close() { _ = l.bench.Close() } // nothing uses the bench any 
 // remote is a worker process.
 type remote[P comparable] struct {
 	cmd *exec.Cmd
-	// requests carries messages to the process. Replies come from it; each has the number of
-	// its request.
+	// requests carries messages to the process. replies has the process's answers, each with the
+	// number of its request.
 	requests io.WriteCloser
 	last     uint64
 	replies  chan reply
@@ -177,8 +177,8 @@ func (r *remote[P]) listen(replies io.ReadCloser) {
 	})
 }
 
-// eachReply calls take for each reply until take returns false or a line is too long. A reply
-// is a line of its own. eachReply skips other lines.
+// eachReply calls the function take for each reply, until take returns false or a line is too long.
+// A reply is a line of its own. eachReply skips other lines.
 func eachReply(in io.Reader, take func(reply) bool) {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, mostReplyBytes)

@@ -13,8 +13,8 @@ import (
 
 const (
 	scratchPrefix = "sonicmoe-autotune-"
-	// aliveFile is the name of a file in a session's directory. The session keeps it locked
-	// while it exists.
+	// aliveFile is the name of a file in a session's directory. A session keeps the file locked as
+	// long as the session exists.
 	aliveFile = "alive"
 	// scratchAge is the age at which the directory of a session that no longer exists is
 	// removed.

@@ -15,7 +15,8 @@ import (
 )
 
 // TestLeftOversOfKilledSessions checks that a new session removes the directories of killed
-// processes. It must keep new directories, those of sessions that still exist, and other files.
+// processes. It must keep new directories, directories of sessions that still exist, and other
+// files.
 func TestLeftOversOfKilledSessions(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the temporary folder is named by another variable here")

@@ -52,7 +52,7 @@ type Progress struct {
 	Problem string
 	// Stage is "compile", "verify" or "measure".
 	Stage string
-	// Done is the number of finished steps of the stage, and Total the number of all its steps.
+	// Done is the number of finished steps of the stage, and Total is the number of all its steps.
 	// Point is the point of the last step.
 	Done, Total int
 	Point       string

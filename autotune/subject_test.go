@@ -119,8 +119,8 @@ func copierSource(p point) (jit.Source, error) {
 // copySpec is the input from which the bench of copiers is made.
 type copySpec struct {
 	Device string
-	// Times holds the results that Time returns, in turn, for the points with each number of
-	// threads. If it is nil, Time uses the clock.
+	// For each number of threads, Times has the results that Time returns, one after another, for
+	// the points with this number. If Times is nil, Time measures with the clock.
 	Times map[int][]time.Duration
 	// Refuse is the reason why no bench can be made, or "".
 	Refuse string

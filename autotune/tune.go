@@ -41,9 +41,9 @@ type trial[P comparable] struct {
 // verifyShare is the share of the budget after which no more points are compiled or verified.
 const verifyShare = 0.6
 
-// Tune searches the problem's space and returns a report. It stores only the records of points
-// that were found right. It fails with the error of ctx, if the bench cannot be made, or if the
-// default has wrong results, which the report then explains. Bad candidates are not errors.
+// Tune searches the problem's space and returns a report. It stores only the records of points that
+// were found right. It returns an error if ctx ends, if the bench cannot be made, or if the default
+// has wrong results. The report then explains the wrong results. Bad candidates are not errors.
 func (s *Session[P]) Tune(ctx context.Context, p Problem[P]) (*Report[P], error) {
 	t := &tuning[P]{Session: s, problem: p, start: s.options.now(),
 		report: &Report[P]{Problem: p.Name, Key: p.Key, Default: p.Default, Chosen: p.Default}}
@@ -83,7 +83,7 @@ func (t *tuning[P]) search(ctx context.Context) error {
 
 func (t *tuning[P]) elapsed() time.Duration { return t.options.now().Sub(t.start) }
 
-// late reports whether a share of the budget is used up.
+// late reports whether the given share of the budget is used up.
 func (t *tuning[P]) late(share float64) bool {
 	return (t.elapsed() - t.waited).Seconds() >= share*t.options.Budget.Seconds()
 }

@@ -96,8 +96,8 @@ type worker struct {
 	out      io.Writer
 }
 
-// work serves the requests that it reads from in, until in ends. When the parent ends, the
-// worker exits at once, even during a request, because nothing could stop it later.
+// work reads requests from the parameter in, and serves them until this input ends. When the parent
+// ends, the worker exits at once, even during a request, because nothing could stop it later.
 func work(in io.Reader, out io.Writer) error {
 	decode := json.NewDecoder(in)
 	w := worker{out: out}

@@ -160,7 +160,8 @@ func TestKilledUsersAtRandom(t *testing.T) {
 	assert.Empty(t, log.warnings())
 }
 
-// spoil returns an altered copy of a file. Some bytes may come from the file other.
+// spoil returns an altered copy of a file. Some bytes may come from another file, whose content is
+// the parameter other.
 func spoil(r *rand.Rand, file, other []byte) []byte {
 	b := bytes.Clone(file)
 	at := r.IntN(len(b))

@@ -42,7 +42,8 @@ var ErrBundle = errors.New("not a sound bundle")
 // memberName returns the name of a stored file inside a bundle.
 func memberName(name string) string { return folder + "/" + name }
 
-// memberHeader returns the one tar header that a member with this name and size may have.
+// memberHeader returns the tar header of a member with this name and size. A bundle with any other
+// header is refused.
 func memberHeader(name string, size int64) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

@@ -38,8 +38,8 @@ type extent struct {
 }
 
 // openBundle reads the headers of a bundle. The files themselves are checked each time they are
-// read, as in a directory. If by is not nil, openBundle reads the whole bundle and checks its
-// signature.
+// read, as in a directory. If the signer `by` is not nil, openBundle reads the whole bundle and
+// checks its signature.
 func openBundle(fsys disk.FS, path string, by *signer) (*bundleFile, error) {
 	b := &bundleFile{fs: fsys, path: path, by: by}
 	f, _, err := b.open()

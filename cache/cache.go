@@ -184,7 +184,7 @@ func (c *Cache) trouble(text string, err error) {
 	c.sayOnce(&c.warnOnce, "cache: "+text+"; continuing without the cache, which costs only speed", err)
 }
 
-// sayOnce logs an error the first time that it is called with once.
+// sayOnce logs an error, but only in the first call with the same sync.Once.
 func (c *Cache) sayOnce(once *sync.Once, text string, err error) {
 	once.Do(func() { c.log.Warn(text, "error", err) })
 }
@@ -209,9 +209,9 @@ func (c *Cache) reportDamage(l *layer, name string, fi fs.FileInfo, err error) {
 	c.log.Warn("cache: file ignored", "path", path, "reason", err, "moved_to", moved)
 }
 
-// lookup searches the cache layers for the file with a name. It returns the content of the
-// first undamaged file for which enough returns true. If there is none, it returns the content
-// of the first undamaged file.
+// lookup searches the cache layers for the file with a name. It returns the content of the first
+// undamaged file for which the function enough returns true. If there is none, it returns the
+// content of the first undamaged file.
 func lookup[T any](c *Cache, name string, decode func(data []byte) (T, error), enough func(T) bool) (found T, o store.Outcome) {
 	if len(c.layers) == 0 {
 		return found, store.Disabled

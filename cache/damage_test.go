@@ -149,7 +149,7 @@ func TestOwners(t *testing.T) {
 		{me, another, me, false, true},
 		{me, me, root, true, true},
 		{me, another, root, false, true},
-		{me, another, another, true, false}, // a read-only layer
+		{me, another, another, true, false}, // of a read-only layer, which another user may own
 		{root, another, another, true, true},
 		{root, another, root, false, true},
 		{unknown, unknown, unknown, true, true},

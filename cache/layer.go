@@ -40,7 +40,8 @@ type layer struct {
 }
 
 // openLayer opens a cache layer and checks its directory. If the layer is writable, openLayer
-// creates the directory. A read-only cache layer may be a bundle, whose signature by checks.
+// creates the directory. A read-only cache layer may be a bundle. The signer `by` then checks the
+// bundle's signature.
 func openLayer(fsys disk.FS, dir string, writable bool, by *signer) (*layer, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -88,12 +89,14 @@ func (l *layer) private(fi fs.FileInfo) error {
 	return nil
 }
 
-// mayWriteIn reports whether user me may keep files in a directory of owner. The directory must
-// belong to me or to root. Root may write anywhere, because in a container the directory may
-// belong to a user outside of the container. An unknown user (-1) is accepted.
+// mayWriteIn reports whether the user with the id me may keep files in a directory that belongs to
+// the user with the id owner. The owner must be the same user or root. Root may write anywhere,
+// because in a container the directory may belong to a user outside of the container. An unknown
+// user (-1) is accepted.
 func mayWriteIn(me, owner int) bool { return me <= 0 || owner <= 0 || owner == me }
 
-// mayRead reports whether user me may trust a file of owner in a directory of dirOwner.
+// mayRead reports whether the user with the id me may trust a file. The ids of the owners of the
+// file and of its directory are owner and dirOwner.
 func mayRead(me, owner, dirOwner int) bool {
 	return owner <= 0 || owner == me || owner == dirOwner
 }

@@ -27,7 +27,7 @@ func (c modules) GetFor(key store.Key, use func(producer string) bool) (store.En
 	return e, c.counters.count(o)
 }
 
-// module finds the first entry for which enough returns true. It does not change the
+// module finds the first entry for which the function enough returns true. It does not change the
 // statistics.
 func (c *Cache) module(key store.Key, enough func(store.Entry) bool) (store.Entry, store.Outcome) {
 	return lookup(c, fileName(store.KindModule, key), func(data []byte) (store.Entry, error) {

@@ -26,8 +26,8 @@ type life struct {
 	fs    *disktest.Memory
 	files *disktest.Faulty
 	dir   string
-	// stored holds the entries for which Put returned Stored, and values the values for which
-	// PutChoice did.
+	// stored holds the entries for which Put returned Stored. values holds the choices for which
+	// PutChoice returned Stored.
 	stored map[store.Key]store.Entry
 	values map[string]string
 	// exported reports whether the bundle was written.

@@ -26,8 +26,8 @@ type usage struct {
 	known  bool
 }
 
-// keepBound counts a file that was just stored, and removes others if the size limit is
-// exceeded. Its first call also removes the files that processes that have ended left behind.
+// keepBound counts a file that was just stored, and removes others if the size limit is exceeded.
+// Its first call also removes files that were left behind by processes that have ended.
 func (c *Cache) keepBound(name string, size int64) {
 	u := &c.usage
 	u.mu.Lock()
@@ -74,14 +74,14 @@ func (c *Cache) evict(files []file, o PruneOptions, keep string) PruneReport {
 	return report
 }
 
-// PruneOptions selects the files that Prune removes. The zero value removes only files that
-// processes that have ended left behind.
+// PruneOptions selects the files that Prune removes. The zero value removes only files that were
+// left behind by processes that have ended.
 type PruneOptions struct {
 	// MaxBytes is the total size of the files that may stay. 0 means no limit, and a negative
 	// value removes all files.
 	MaxBytes int64
-	// MaxAge is the time for which a file may be unused and stay. 0 means no limit. Times of
-	// use are accurate to an hour.
+	// MaxAge is the longest time for which an unused file stays. 0 means no limit. Times of use are
+	// accurate to an hour.
 	MaxAge time.Duration
 }
 
@@ -117,8 +117,8 @@ func (c *Cache) noTop() error {
 	return errors.New("the cache is off or read-only")
 }
 
-// evict removes left-over files. It then removes, in eviction order, the files that o does not
-// allow. The file named keep stays.
+// evict removes left-over files. It then removes, in eviction order, the files that exceed the
+// limits in o. It never removes the file whose name is the parameter keep.
 func (l *layer) evict(files []file, o PruneOptions, keep string) PruneReport {
 	report := PruneReport{Left: countedBytes(files)}
 	now := time.Now()

@@ -123,6 +123,6 @@ func splitFields(b []byte) ([][]byte, error) {
 	return fields, nil
 }
 
-// maxFileBytes is the largest size of a file, which bounds the memory for reading one. Every
-// length in it fits a uint32.
+// maxFileBytes is the largest size of a file. It bounds the memory for reading a file, and every
+// length in a file fits a uint32.
 const maxFileBytes = 256 << 20

@@ -87,8 +87,8 @@ func (s *signer) signature(ctx context.Context, path string) (*signature, error)
 	return &signature{by: s, text: text, file: filepath.Base(path)}, err
 }
 
-// verify checks the signature and sets time. The whole bundle must have been read through r
-// before.
+// verify checks the signature and sets the field time. The whole bundle must have been read through
+// r before.
 func (g *signature) verify(r *minisign.Reader) error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("%w: signature %s%s: %w", ErrBundle, g.file, signatureSuffix, fmt.Errorf(format, args...))

@@ -72,8 +72,8 @@ func has(c modules, seed uint64) bool {
 	return o == store.Hit
 }
 
-// TestSignature checks that a bundle is accepted only with a signature by the key, of the
-// bundle's bytes and name. This holds for an import and for a bundle read in place.
+// TestSignature checks that a bundle is accepted only if its signature was made with the key, and
+// covers the bundle's bytes and name. It tries an import, and a bundle that is read in place.
 func TestSignature(t *testing.T) {
 	mine, other, bundle := testKey(1), testKey(2), oneModule(t, 0)
 	good := stampAndName(100, "b.tar")

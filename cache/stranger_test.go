@@ -52,7 +52,7 @@ func TestDirectoryThatOthersMayWrite(t *testing.T) {
 
 // TestDirectoryOfAnother checks that Open refuses a directory that belongs to another user.
 func TestDirectoryOfAnother(t *testing.T) {
-	if os.Geteuid() == 0 && child.Role() == "" { // in the child process, which uses the same directory, this was done by its parent
+	if os.Geteuid() == 0 && child.Role() == "" { // the child process uses the same directory, and its parent has done this already
 		home, err := os.MkdirTemp("", "cache-test-")
 		require.NoError(t, err)
 		t.Cleanup(func() { os.RemoveAll(home) })

@@ -180,8 +180,8 @@ func (c *argCheck) gradient(field string, g *Gradient, want spec.Shape) {
 	}
 }
 
-// partner checks a gradient that the same kernel writes as the gradient leader. A pass writes both
-// or neither, in the same type and mode.
+// partner checks a gradient that one kernel writes together with another gradient, leader. A pass
+// writes both or neither, in the same type and mode.
 func (c *argCheck) partner(row *spec.TensorRow, g *Gradient, want spec.Shape, leader *Gradient) {
 	switch {
 	case leader.IsZero() && g.IsZero():

@@ -27,7 +27,7 @@ import (
 
 // TestBackwardAccumulate checks that every format of a weight's gradient has the bits that follow
 // from the FP32 gradient: a bf16 gradient is the rounded FP32 gradient, and an accumulated gradient
-// is the old value plus the FP32 gradient, one FP32 addition.
+// is the old value plus the FP32 gradient, added in FP32.
 func TestBackwardAccumulate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -278,7 +278,8 @@ func (b backwardBench) near(name string) {
 	}
 }
 
-// weights checks dH, and dW1 and dW2 computed from the same dH and A'.
+// weights checks dH and the scores' gradients. It then checks that both devices compute the same
+// bits of dW1 and dW2 from the first device's dH and A'.
 func (b backwardBench) weights() {
 	x, y := b.want("DW1", "DW2", "DScores")
 	require.Equal(b.t, b.region(b.b, "pairs"), b.region(b.a, "pairs"), "pairs")

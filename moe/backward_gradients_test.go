@@ -201,7 +201,8 @@ func TestBackwardOneExpert(t *testing.T) {
 	expert := 2 * c.Intermediate * c.Hidden
 	require.Equal(t, make([]uint16, 3*expert), dw1[:3*expert], "experts without tokens")
 
-	// A pass that accumulates must not change them, whatever values they have.
+	// A pass that accumulates must not change the gradients of experts without tokens, whatever
+	// their old values are.
 	require.NoError(t, tr.PoisonGradients(b))
 	require.NoError(t, s.Fill32(at(b.DW1.Tensor, 2*3*expert), 0, int64(expert)/2))
 	b.DW1.Accumulate, b.DW2.Accumulate = true, true

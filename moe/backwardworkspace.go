@@ -32,17 +32,17 @@ type backwardWorkspace struct {
 	// packed rows. scaleByRow has each row's part of the gradient of its expert's scale.
 	dlogits, dscores, dlogitByRow, scaleByRow int64
 	// splits, splitCounts and splitTickets are the plan of the weight gradients. states has the
-	// states of its slots, for dW1, then for dW2.
+	// states of the slots for partial sums, first those of dW1, then those of dW2.
 	splits, splitCounts, splitTickets, states int64
 	slots                                     int
 	lossPartials                              int64
 	// biasByExpert [T, E] is for layers with biases. It has first dO·b2, then the scores.
 	biasByExpert                         int64
 	sharedRows                           int64 // dX of the shared experts
-	dh, denseDLogits, extra              int64 // in the first piece
-	scaledA, partial, dwPartials, dxRows int64 // in the second piece
+	dh, denseDLogits, extra              int64 // these three are in the first piece
+	scaledA, partial, dwPartials, dxRows int64 // these four are in the second piece
 	biasSums, biasPartials               int64 // partial sums of db1 and db2, at the offset of dwPartials
-	router                               int64 // in both pieces
+	router                               int64 // uses both pieces
 	bytes                                int64
 }
 

@@ -30,11 +30,11 @@ var packedRows = []struct {
 	{"Kimi-K2-EP-8", moe.Config{Hidden: 7168, Intermediate: 2048, NumExperts: 48, TopK: 8}, []int{1, 8, 64, 256}},
 }
 
-// BenchmarkPacked measures layers of packed weights, with units, and layers of plain weights. A
-// graph has a whole pass of each of four layers, twice, so that no layer's weights are in the L2
-// cache. The benchmark reports the time of a pass, and the bandwidth of reading the weights of the
-// chosen experts as a share of an H200's bandwidth. A pass over units must have the bits of a pass
-// that unpacks the weights and runs the kernels of plain weights.
+// BenchmarkPacked measures layers of packed weights in units (see [moe.Call.Arrange]), and layers
+// of plain weights. A graph has a whole pass of each of four layers, twice, so that no layer's
+// weights are in the L2 cache. The benchmark reports the time of a pass, and the bandwidth of
+// reading the weights of the chosen experts as a share of an H200's bandwidth. A pass over units
+// must have the bits of a pass that unpacks the weights and runs the kernels of plain weights.
 func BenchmarkPacked(b *testing.B) {
 	skipUnlessGPU(b)
 	for _, row := range packedRows {

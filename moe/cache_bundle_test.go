@@ -168,7 +168,7 @@ func Example_sources() {
 		return
 	}
 	c := cache.Open(cache.Options{Dir: dir})
-	var o jit.WarmOptions // PTX only; with by, err := jit.Ptxas(ctx, "sm_90a") set o.By
+	var o jit.WarmOptions // stores only PTX; for machine code set o.By to the result of jit.Ptxas(ctx, "sm_90a")
 	o.Progress = func(w jit.Warmed) { fmt.Println(w.Label) }
 	o.Parallel = 1
 	if err := jit.Warm(ctx, c, driver.H200().Arch, sources[:2], o); err != nil {

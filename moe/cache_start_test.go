@@ -182,7 +182,7 @@ func TestDamagedFiles(t *testing.T) {
 
 			recompiled := []string{"down"}
 			if d.name == "of another key" {
-				recompiled = append(recompiled, "count") // the damage moved its file to the path of "down"
+				recompiled = append(recompiled, "count") // the damage moved the file of "count" to the path of "down"
 			}
 			f.checkRepair(t, dev, dir, recompiled, 1)
 		})

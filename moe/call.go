@@ -28,7 +28,8 @@ type Call struct {
 	last laid
 }
 
-// laid has the workspace and the shapes of a forward pass of the size of.
+// laid has the layout of the workspace and the shapes for forward passes of one size, which is the
+// field `of`.
 type laid struct {
 	known     bool
 	of        work
@@ -250,8 +251,8 @@ func (c *Call) checked(n work, w Buffer) error {
 	return c.checkedFor(n.tokens, w, c.laid(n).workspace.bytes, "Workspace")
 }
 
-// checkedFor finishes the checks. The workspace must have need bytes; size is the field of Sizes
-// with this number.
+// checkedFor finishes the checks. The parameter need is the least number of bytes of the workspace,
+// and size is the name of the field of Sizes that has this number.
 func (c *Call) checkedFor(t int, w Buffer, need int64, size string) error {
 	if t > 0 && w.Bytes < need {
 		c.check.fail("Workspace", fmt.Sprintf("%d bytes", w.Bytes), fmt.Sprintf("at least %d bytes (Layer.Sizes, %s)", need, size))

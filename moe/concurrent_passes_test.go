@@ -22,7 +22,7 @@ import (
 func TestPassesInSequence(t *testing.T) {
 	for i, c := range []moe.Config{
 		{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Lists: true},
-		{Hidden: 144, Intermediate: 48, NumExperts: 12, TopK: 9, RouterBias: true, Bias: true, SharedExperts: 1, SharedGate: true}, // the sum loads some slots later
+		{Hidden: 144, Intermediate: 48, NumExperts: 12, TopK: 9, RouterBias: true, Bias: true, SharedExperts: 1, SharedGate: true}, // K is above 8, so the sum over a token's slots loads the last slots later
 		fp16(moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 6, TopK: 3, InOut: true, Logits: moe.F32}),                      // this layer has no kernels for a single token
 		{Hidden: 16, Intermediate: 16, NumExperts: 40, TopK: 1},                                                                    // the router's sums do not fit the memory of Y
 	} {

@@ -64,7 +64,7 @@ func TestKindsOfExperts(t *testing.T) {
 		change(&c)
 		for g, grad := range []moe.Type{moe.BF16, moe.F32} {
 			if testing.Short() && g > 0 || !onGPU() && !kt.Long() && !testing.Short() && g != i%2 {
-				continue // 16-bit and FP32 gradients in turns
+				continue // this run tests each layer with only one type of gradients, 16-bit and FP32 in turns
 			}
 			t.Run(fmt.Sprintf("%v %v", c, grad), func(t *testing.T) {
 				tr := newTrial(t, c, tokens, 6, moe.WithDecode(40))
@@ -76,7 +76,7 @@ func TestKindsOfExperts(t *testing.T) {
 				require.NoError(t, err)
 				decoded := forward(t, tr, few)
 				require.Equal(t, saved.O[:40*c.Hidden], decoded.O[:40*c.Hidden], "few tokens give the bits of many")
-				require.NoError(t, tr.Run(testContext(t), tr.Args)) // H for backward
+				require.NoError(t, tr.Run(testContext(t), tr.Args)) // writes H again, which the backward pass reads
 				require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
 				checkBackward(t, tr, tr.Back, saved, true)
 			})

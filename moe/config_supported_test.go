@@ -18,7 +18,7 @@ func TestCheckRefusesWhatKernelsLack(t *testing.T) {
 	good := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 32, TopK: 16}
 	tests := []struct {
 		change func(*moe.Config)
-		want   string // "" means accepted
+		want   string // part of the error, or "" if the Config is accepted
 	}{
 		{func(c *moe.Config) {}, ""},
 		{func(c *moe.Config) { c.GateUp, c.Logits = spec.Interleaved, moe.F32 }, ""},

@@ -59,7 +59,7 @@ func checkPasses(t *testing.T, c moe.Config, tokens int, weights moe.Type) {
 		require.NoError(t, err)
 		require.Equal(t, r.O[:n*c.Hidden], forward(t, tr, args).O[:n*c.Hidden], "O of %d tokens has other bits", n)
 	}
-	require.NoError(t, tr.Run(testContext(t), tr.Args)) // backward's H
+	require.NoError(t, tr.Run(testContext(t), tr.Args)) // writes H again, which the backward pass reads
 	require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
 	for _, rounding := range []reference.Rounding{reference.Unrounded, reference.Rounded} {
 		report, err := tr.CheckBackward(tr.Back, r, trial.BackwardCheck{Routed: true, Rounding: rounding, Tokens: tokens, Rows: 200})
@@ -90,8 +90,8 @@ func combinations() (list []moe.Config) {
 	return list
 }
 
-// sampled returns count combinations of list, spread evenly over it. Neighbours in the list differ
-// in biases and type, so the samples alternate in both.
+// sampled returns some combinations of list, spread evenly over it. The parameter count is their
+// number. Neighbours in the list differ in biases and type, so the samples alternate in both.
 func sampled(list []moe.Config, count int) (part []moe.Config) {
 	for i := range count {
 		part = append(part, list[i*(len(list)-4)/(count-1)/4*4+i%4])

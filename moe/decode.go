@@ -17,9 +17,9 @@ const minSmallBatch = 64
 
 // decodeUpTo returns the largest small batch of a layer with these options. The kernels of package
 // decode are faster until products take longer than reading the weights, or until an expert has
-// more than 128 rows, the rows of their widest product. With more experts the largest expert has
-// more rows relative to the mean, so the mean at that point is lower. The formula fits the batches
-// for which both kinds of kernels take the same time; see decode.md of the benchmarks.
+// more than 128 rows, the rows of their widest product. With more experts, the fullest expert has
+// more rows relative to the mean, so it reaches 128 rows at a lower mean. The formula fits the
+// batches for which both kinds of kernels take the same time; see decode.md of the benchmarks.
 func (o options) decodeUpTo(c Config) int {
 	if o.decode != nil {
 		return *o.decode
@@ -54,15 +54,16 @@ func (o options) unitsUpTo(c Config) int {
 
 // smallBatch decides which kernels a layer's passes over small batches use. New computes it once.
 type smallBatch struct {
-	// upTo is the largest small batch, unitsUpTo the largest one with units. Tiles are wide from
-	// wideFrom tokens on, unless wideFrom is 0, and tiles of units from unitsWideFrom tokens on.
+	// upTo is the largest small batch. unitsUpTo is the largest batch whose products read units of
+	// packed weights. Tiles are wide from wideFrom tokens on, unless wideFrom is 0. Tiles of units
+	// are wide from unitsWideFrom tokens on.
 	upTo, unitsUpTo, wideFrom, unitsWideFrom int
 	// byWarps is the largest batch for which a warp chooses each token's experts from the
 	// router's sums.
 	byWarps int
 	// inRouter means that the router chooses the experts of batches above byWarps. single means
-	// that the products choose the experts of one token, tiny that they choose the experts of up to
-	// decode.MaxTiny tokens.
+	// that the products choose the experts of one token. tiny means that they choose the experts of
+	// up to decode.MaxTiny tokens.
 	inRouter, single, tiny bool
 }
 

@@ -65,7 +65,7 @@ var decodeConfigs = []moe.Config{
 func TestSmallBatchBits(t *testing.T) {
 	for i, c := range decodeConfigs {
 		if testing.Short() && i%6 != 1 && i != len(decodeConfigs)-1 {
-			continue // with -short only layers with pairs, several items, uneven fp16 widths and scores on the input run; TestCombinations and TestRoutingKindsInSmallBatches cover the others
+			continue // -short runs only the layers with pairs, several items, uneven fp16 widths and scores on the input; TestCombinations and TestRoutingKindsInSmallBatches cover the other layers
 		}
 		counts := [][]int{{1, 3, 64, 200}, {8, 33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}, {}, {2}, {2, 65}, {33}, {1, 70}, {1, 20}, {40}, {1, 7}, {1, 40}, {1, 9}, {1, 70}, {33}, {1, 40}, {9}, {4, 65}, {1}}[i]
 		if testing.Short() && len(counts) > 0 {
@@ -215,9 +215,9 @@ func samePass(t *testing.T, want, got *trial.Trial) {
 	kt.SameBits(t, a.O, b.O, "O")
 }
 
-// TestBatchInvariance checks that a token's output does not depend on the rest of the batch. It is
-// the same for the token without others, in another order, in a captured pass, and in a large
-// batch. Long runs on a GPU draw 200 batches of up to 2048 of 4096 tokens.
+// TestBatchInvariance checks that a token's output does not depend on the rest of the batch. The
+// output must be the same if the token is alone, if the tokens are in another order, in a captured
+// pass, and in a large batch. Long runs on a GPU draw 200 batches of up to 2048 of 4096 tokens.
 func TestBatchInvariance(t *testing.T) {
 	configs, tokens, most, more := decodeConfigs[:2], 200, 200, 0
 	switch {

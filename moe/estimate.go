@@ -145,8 +145,8 @@ func (l Workload) padding(c Config, tokens, tile int) float64 {
 	return padded/rows - 1
 }
 
-// binomial calls do with the probability of each number of successes of the given
-// number of trials. It leaves out negligible probabilities.
+// binomial calls the function do for each possible number of successes in the given number of
+// trials, with its probability. It leaves out negligible probabilities.
 func binomial(trials int, p float64, do func(n int, likely float64)) {
 	if p >= 1 {
 		do(trials, 1)

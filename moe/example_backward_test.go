@@ -68,7 +68,7 @@ func exampleStep(dev driver.Device, stream driver.Stream, layer *moe.Layer) (dx,
 	}
 	dx, dw2 = make([]float32, b.DX.Shape.Elements()), make([]float32, b.DW2.Shape.Elements())
 	return dx, dw2, errors.Join(
-		moe.Write(stream, b.DO, do), moe.Write(stream, b.DW2.Tensor, dw2), // zeros
+		moe.Write(stream, b.DO, do), moe.Write(stream, b.DW2.Tensor, dw2), // all of DW2 becomes 0
 		call.Forward(stream, f), call.Backward(stream, b),
 		moe.Read(stream, b.DX, dx), moe.Read(stream, b.DW2.Tensor, dw2))
 }

@@ -85,7 +85,7 @@ func ExampleCall_ForwardExperts() {
 	}
 	fmt.Printf("the router's: %v, %.4f\n", ids, scores)
 	for i := 0; i < len(scores); i += 2 {
-		scores[i], scores[i+1] = 2, 0 // twice the first expert, without the second
+		scores[i], scores[i+1] = 2, 0 // the first expert counts twice, and the second not at all
 	}
 	if err := errors.Join(moe.Write(stream, f.Scores, scores), call.ForwardExperts(stream, f), moe.Read(stream, f.O, o)); err != nil {
 		fmt.Println(err)

@@ -59,7 +59,7 @@ func TestCountsOfKernels(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	for _, tokens := range []int{1, 5, 40, 70, 300} {
-		tr := trialOn(t, dev, config, tokens, moe.WithoutCache(), moe.WithDecode(70)) // so that 300 tokens are a large batch
+		tr := trialOn(t, dev, config, tokens, moe.WithoutCache(), moe.WithDecode(70)) // the last pass, over 300 tokens, is then a large batch
 		require.NoError(t, tr.Run(context.Background(), tr.Args))
 		if tokens == 300 {
 			require.NoError(t, tr.PrepareBackward(17, moe.BF16))

@@ -90,7 +90,8 @@ func (r *backwardRun) planRows() {
 	r.plan(order.PlanPairsKernel, r.ranges(r.tokens), r.ExpertIDs, r.Workspace.Ptr, r.w.indices)
 }
 
-// tiles returns the tiles of product number which of the pass.
+// tiles returns the tile arguments of one product of the pass. The parameter which is the product's
+// number.
 func (r *backwardRun) tiles(which int64) gemm.TileArgs { return r.w.tiles(r.Workspace.Ptr, which) }
 
 // dH computes dH, A' and the partial sums of the scores' gradients.
@@ -238,8 +239,8 @@ func (r *backwardRun) dW1() {
 	launch(r.queue, dw.W1Kernels.In(gradientOf(r.DW1)), args)
 }
 
-// dW returns the arguments of the kernel for dW1, if which is 0, or for dW2, if which is 1. Both are
-// the product of gathered rows of x and packed rows.
+// dW returns the arguments of the kernel for dW1 or dW2. The parameter which is 0 for dW1 and 1 for
+// dW2. Both are the product of gathered rows of x and packed rows.
 func (r *backwardRun) dW(which int64, x Tensor, rows int64, to Tensor) dw.Args {
 	return dw.Args{
 		X: x.Ptr, Gather: r.at(r.w.gather), PackedRows: r.at(rows), DW: to.Ptr,
@@ -360,8 +361,9 @@ func (r *backwardRun) dRouterBias() {
 // dExpertScale sums the scales' gradients over each expert's rows.
 func (r *backwardRun) dExpertScale() { r.expertSums(r.w.scaleByRow, 0, r.DExpertScale) }
 
-// expertSums sums values for each expert: the values of its rows, at the offset rows in the
-// workspace (0: none), and the expert's column of dense.
+// expertSums sums values for each expert: one value for each of its rows, and the expert's column
+// of dense. The parameter rows is the offset of the rows' values in the workspace, or 0 if there
+// are none.
 func (r *backwardRun) expertSums(rows int64, dense driver.DevicePtr, to Gradient) {
 	args := training.ExpertSumsArgs{Offsets: r.at(r.w.offsets), Dense: dense, Sums: to.Ptr, Tokens: r.tokens}
 	if rows != 0 {

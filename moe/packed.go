@@ -62,7 +62,8 @@ func (q *queue) readsUnits(n work, f *ForwardArgs) bool {
 	return f.Units.Bytes > 0 && !n.list && n.tokens <= q.layer.smallBatch.unitsUpTo
 }
 
-// checkUnits checks the units of a pass, or that there are none.
+// checkUnits checks the buffer Units of a pass, unless the buffer is zero. Weights without units
+// must have no such buffer.
 func (c *Call) checkUnits(b Buffer) {
 	if b == (Buffer{}) {
 		return

@@ -74,9 +74,9 @@ func (c *Call) steps(s driver.Stream, body func(q *queue)) error {
 	return q.err
 }
 
-// checkRanks checks the tensors of a forward pass. A home layer checks the tensors of the tokens, a
-// layer of experts the weights of its experts. routed reports whether the pass writes scores and
-// ids.
+// checkRanks checks the tensors of a forward pass. A home layer checks the tensors of the tokens. A
+// layer of experts checks the weights of its experts. routed reports whether the pass writes scores
+// and ids.
 func (c *Call) checkRanks(f *ForwardArgs, routed bool) error {
 	shared := func(id TensorID) bool { return spec.Row(id).Needs&spec.HasShared != 0 }
 	ids := slices.Clone(spec.ExpertWeights)

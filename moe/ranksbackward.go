@@ -14,7 +14,7 @@ import (
 )
 
 // checkRanksBackward checks the tensors of a backward pass. A home layer checks the tensors of the
-// tokens, a layer of experts the gradients of its experts' weights.
+// tokens. A layer of experts checks the gradients of its experts' weights.
 func (c *Call) checkRanksBackward(b *BackwardArgs) error {
 	c.check.reset()
 	if err := c.layer.trains(); err != nil {
@@ -111,16 +111,16 @@ func (c *Call) noWeights(s driver.Stream, b BackwardArgs) error {
 	return c.steps(s, func(q *queue) { q.zero(&b) })
 }
 
-// gradientsReturned returns the addresses for what comes home: the gradients of the scores, and the
-// rows of dX.
+// gradientsReturned returns two addresses, where the results of other ranks arrive: the gradients
+// of the scores, and the rows of dX.
 func (c *Call) gradientsReturned(b BackwardArgs) (scores, rows driver.DevicePtr) {
 	w := c.layer.backwardWorkspace(c.layer.work(int(b.X.Shape.Dims[0])))
 	return at(b.Workspace.Ptr, w.partial), at(b.Workspace.Ptr, w.dxRows)
 }
 
-// gradientLogits queues the gradients of the logits. Their input, the gradients of the scores, has
-// come home. byPlace [P] f32, unless 0, has the gradients of the chosen logits in the order of the
-// P pairs that this rank has sent.
+// gradientLogits queues the gradients of the logits. Their input is the gradients of the scores,
+// which the other ranks have sent back. byPlace [P] f32, unless 0, has the gradients of the chosen
+// logits in the order of the P pairs that this rank has sent.
 func (c *Call) gradientLogits(s driver.Stream, b BackwardArgs, places driver.DevicePtr) (byPlace driver.DevicePtr, err error) {
 	err = c.steps(s, func(q *queue) {
 		r := q.homeRun(&b, places)
@@ -140,8 +140,9 @@ func (c *Call) gradientLogits(s driver.Stream, b BackwardArgs, places driver.Dev
 	return byPlace, err
 }
 
-// homeRun returns the state of a backward pass of a home layer. The rows that come home are in the
-// order of the sent pairs, so places replaces the index of packed rows.
+// homeRun returns the state of a backward pass of a home layer. The rows that other ranks send back
+// are in the order of the sent pairs. The tensor places, which has the index of each pair's row,
+// therefore replaces the plan's inverse.
 func (q *queue) homeRun(b *BackwardArgs, places driver.DevicePtr) *backwardRun {
 	r := q.ranksRun(b)
 	r.w.inverse = int64(places - b.Workspace.Ptr)

@@ -215,7 +215,7 @@ func TestRoutings(t *testing.T) {
 	for _, element := range []moe.Type{moe.BF16, moe.F16} {
 		for i, g := range routings() {
 			if testing.Short() && (element == moe.F16) != (i%3 == 0) {
-				continue // one type for each case
+				continue // -short runs each case with only one of the two types
 			}
 			g := routingIn{g, element, spec.SoftmaxTopK}
 			t.Run(element.String()+" "+g.name, func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestRoutingsOfKinds(t *testing.T) {
 	for i, g := range routings() {
 		for j, kind := range []moe.Score{spec.SoftmaxAll, spec.Sigmoid, spec.SqrtSoftplus} {
 			if testing.Short() && (i+j)%3 != 0 {
-				continue // a third of the cases for each kind
+				continue // -short runs each kind with only a third of the cases
 			}
 			g := routingIn{g, []moe.Type{moe.BF16, moe.F16}[i%2], kind}
 			t.Run(kind.String()+" "+g.name, func(t *testing.T) {

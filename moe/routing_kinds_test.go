@@ -77,7 +77,7 @@ func TestRoutingKinds(t *testing.T) {
 func TestRoutingKindsInSmallBatches(t *testing.T) {
 	for i, g := range kinds {
 		if testing.Short() && i > 2 {
-			break // TestRoutingsOfKinds covers small batches too
+			break // -short runs three kinds; TestRoutingsOfKinds covers small batches, too
 		}
 		t.Run(g.name, func(t *testing.T) {
 			c := g.config

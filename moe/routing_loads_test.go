@@ -15,7 +15,8 @@ import (
 // skewed is a layer with a selection bias. Tests set its router bias so that the first experts win.
 var skewed = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, RouterBias: true, Score: spec.Sigmoid, SelectionBias: true, Renormalize: spec.RenormSum}
 
-// loadsOf returns a tensor of loads with the load each for every expert of a trial.
+// loadsOf returns a tensor of loads for the experts of a trial. The load of every expert is the
+// parameter each.
 func loadsOf(t *testing.T, tr *trial.Trial, each int32) moe.Tensor {
 	memory := moe.NewArena(testDevice(t))
 	t.Cleanup(func() { require.NoError(t, memory.Free()) })

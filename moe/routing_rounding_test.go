@@ -51,7 +51,7 @@ func TestRoundedLayer(t *testing.T) {
 	}
 }
 
-// wider pads values [T, K] to [T, E], with the value none in the added slots.
+// wider pads values [T, K] to [T, E]. The added slots get the value of the parameter none.
 func wider[E any](v []E, c moe.Config, none E) (out []E) {
 	for i := 0; i < len(v); i += c.TopK {
 		out = append(out, v[i:i+c.TopK]...)

@@ -20,8 +20,8 @@ func (l *Layer) withShared(t driver.Target, o options) {
 	}
 }
 
-// sharedIndices lays out the indices of a pass over shared experts. Row, token and place are the
-// same number in such a pass.
+// sharedIndices lays out the indices of a pass over shared experts. In such a pass a row, its token
+// and its index in Scores have the same number.
 func (l *Layer) sharedIndices(s *space, tokens int) (w indices) {
 	w.offsets = s.take(8)
 	w.rowPairs = s.take(4)
@@ -70,9 +70,8 @@ func (q *queue) sharedProducts(tokens int, f *ForwardArgs, w pieces) {
 	q.err = shared.err
 }
 
-// sharedGradients queues the backward pass of the shared experts, if a gradient of it is wanted.
-// Its scratch memory, except the rows of dX, is also the scratch memory of later kernels of the
-// pass.
+// sharedGradients queues the backward pass of the shared experts, if one of its gradients is
+// wanted. Later kernels of the layer's pass use the same scratch memory, except the rows of dX.
 func (q *queue) sharedGradients(tokens int, b *BackwardArgs, w backwardWorkspace) {
 	want := b.wanted()
 	if q.shared == nil || !want.shared && !want.dX {

@@ -22,7 +22,7 @@ type TensorID = spec.TensorID
 // WeightIDs returns the ids of all weights, in the order of the fields of [Weights].
 func WeightIDs() []TensorID { return slices.Clone(spec.Weights) }
 
-// TensorAt describes a tensor of up to three dimensions at p.
+// TensorAt describes a tensor of up to three dimensions at address p.
 func TensorAt(p driver.DevicePtr, t Type, dims ...int) Tensor {
 	s := spec.Shape{Type: t, Rank: len(dims)}
 	for i, d := range dims {

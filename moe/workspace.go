@@ -34,8 +34,8 @@ type indices struct {
 	// starts, tokenRows and weights list the rows of each token of a list. unordered is scratch
 	// memory of the kernels that make this order.
 	starts, tokenRows, weights, unordered int64
-	// keys and raw order the candidates of each expert. choices has the result. A and Y use the
-	// same memory later.
+	// keys and raw have the numbers by which rounding orders the tokens for each expert. choices
+	// has the cutoff of each expert in this order. A and Y use the same memory later.
 	keys, raw, choices int64
 	// ids has the expert number, and weights the score, of each row of the shared experts.
 	ids int64
@@ -45,14 +45,13 @@ type indices struct {
 	w1, w3, w2 int64
 }
 
-// tiles returns the tile arguments of the product with the number which, in a call with the
-// workspace at p.
+// tiles returns the tile arguments of one product of a call. The parameter which is the product's
+// number, and p is the address of the call's workspace.
 func (w indices) tiles(p driver.DevicePtr, which int64) gemm.TileArgs {
 	return gemm.TileArgs{Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets+which*schedule.TicketBytes)}
 }
 
-// plan returns the inputs and outputs of the plan of a call with the workspace at
-// p.
+// plan returns the inputs and outputs of the plan of a call whose workspace is at address p.
 func (w indices) plan(p driver.DevicePtr, experts Tensor) order.PlanTensors {
 	return order.PlanTensors{
 		ExpertIDs: experts.Ptr, Gather: at(p, w.gather), Inverse: at(p, w.inverse), Pairs: at(p, w.pairs), Offsets: at(p, w.offsets),
@@ -63,7 +62,8 @@ func (w indices) plan(p driver.DevicePtr, experts Tensor) order.PlanTensors {
 // workspace is the layout of a forward call's scratch memory.
 type workspace struct {
 	pieces
-	// shared has the pieces of the shared experts. Its a is the same as the a of pieces.
+	// shared has the pieces of the shared experts. Its field a is the same offset as the field a of
+	// pieces.
 	shared pieces
 	bytes  int64
 }
@@ -84,7 +84,8 @@ type pieces struct {
 const workspaceAlignment = 256
 
 // work is the size of a call: the number of tokens, and the number of rows. A row is a pair of a
-// token and one of its experts. A list has the rows; without a list, each token has K rows.
+// token and one of its experts. In a call over a list, each entry is a row. Without a list, each
+// token has K rows.
 type work struct {
 	tokens, rows int
 	list         bool
@@ -255,7 +256,7 @@ func (l *Layer) RoundedRows(tokens int) int {
 	if l == nil || !l.of.Rounds() || tokens < 1 {
 		return 0
 	}
-	// The list needs an entry even if the share of every expert is 0 rows.
+	// The list needs an entry even if no expert may get a row.
 	return int(min(max(l.of.Rounding.MaxRows(l.of.Config, tokens), 1), spec.MaxRows))
 }
 

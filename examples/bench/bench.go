@@ -98,8 +98,8 @@ func (b *bench) measure(rows []peers.Row) error {
 	return nil
 }
 
-// section measures every row in one pass. If a row fails, the next row is still measured. The
-// report's file is written after each row.
+// section measures every row, which is a size of layer and batch, in one pass. If a row fails, the
+// next row is still measured. The report's file is written after each row.
 func (b *bench) section(rows []peers.Row, to *report.Section) error {
 	for _, row := range rows {
 		r := report.Row{Name: row.Name, Size: report.SizeOf(row)}
@@ -123,8 +123,8 @@ func (b *bench) section(rows []peers.Row, to *report.Section) error {
 	return nil
 }
 
-// rowSafely calls row and turns a panic into an error. It opens the device again if the device
-// broke.
+// rowSafely calls the method row and turns a panic into an error. It opens the device again if the
+// device broke.
 func (b *bench) rowSafely(row peers.Row, r *report.Row) (err error) {
 	if b.broken != nil {
 		return fmt.Errorf("not run, the device is broken since an earlier row: %w", b.broken)
@@ -192,8 +192,9 @@ func (b *bench) made(l *moe.Layer, took time.Duration, r *report.Row) {
 	}
 }
 
-// release calls f, which frees something, at the end of a function. It keeps an earlier error.
-// After a time-out it does not call f, because f would wait for a device that hangs.
+// release calls f, which frees a resource, for a function that defers release. It stores f's error
+// in *err unless there is an earlier error. After a time-out it does not call f, because f would
+// wait for a device that hangs.
 func release(ctx context.Context, err *error, f func() error) {
 	if ctx.Err() != nil {
 		return

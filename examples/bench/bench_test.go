@@ -48,8 +48,8 @@ func smallest(t *testing.T, n int) (rows []peers.Row) {
 	return rows
 }
 
-// TestCallFails lets each kind of driver call fail. The row must report the failure, nothing of
-// the row may stay on the device, and the next row must run.
+// TestCallFails lets each kind of driver call fail. The report's row must have the failure, nothing
+// of this measurement may stay on the device, and the next row must be measured.
 func TestCallFails(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -69,7 +69,7 @@ func TestCallFails(t *testing.T) {
 	}
 }
 
-// TestDeviceBreaks checks that a device that broke is opened again for the next row.
+// TestDeviceBreaks checks that a device that broke is opened again for the next benchmark row.
 func TestDeviceBreaks(t *testing.T) {
 	var out bytes.Buffer
 	b, dev := onDevice(t, &out)
@@ -81,8 +81,8 @@ func TestDeviceBreaks(t *testing.T) {
 	require.Equal(t, 1, b.report.Failed())
 }
 
-// TestTimeout checks that a row that takes too long ends the measurements, but that the run
-// still ends in an orderly way.
+// TestTimeout checks that a benchmark row that takes too long ends the measurements, but that the
+// run still ends in an orderly way.
 func TestTimeout(t *testing.T) {
 	var out bytes.Buffer
 	b, _ := onDevice(t, &out)
@@ -95,8 +95,8 @@ func TestTimeout(t *testing.T) {
 	require.NoError(t, b.close())
 }
 
-// TestEmulatedTimeout checks that on the emulated device a row that takes too long is stopped,
-// and that the next row runs.
+// TestEmulatedTimeout checks that on the emulated device a benchmark row that takes too long is
+// stopped, and that the next row runs.
 func TestEmulatedTimeout(t *testing.T) {
 	b := &bench{options: parsed(t, "-device", "emulated", "-cache", "off", "-warm", "0", "-repeats", "1", "-timeout", "500ms"),
 		ctx: t.Context(), out: io.Discard, stderr: io.Discard, stdout: io.Discard, log: slog.New(slog.DiscardHandler)}
@@ -113,7 +113,7 @@ func TestEmulatedTimeout(t *testing.T) {
 	require.Empty(t, b.report.Rows[1].Error)
 }
 
-// TestPanic checks that a panic during a row becomes the error of the row.
+// TestPanic checks that a panic during the measurement of a row becomes the error of the row.
 func TestPanic(t *testing.T) {
 	b, _ := onDevice(t, io.Discard)
 	b.passes[0].work = nil

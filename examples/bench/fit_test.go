@@ -78,7 +78,8 @@ func TestFitFindsConstants(t *testing.T) {
 	require.InEpsilon(t, chip.KTileClocks, f.After.KTileClocks, 0.3)
 	var worstBefore float64
 	for _, l := range f.Losses {
-		// The best tiling may have a group, or no cluster, which the cost model never chooses.
+		// The best tiling may be one that the cost model cannot choose, because of its group or
+		// because it has no cluster.
 		require.Less(t, l.After, 0.1, "%s %s", l.Row, l.Product)
 		require.Less(t, lostAmongChoosable(t, chip, l), 0.01, "%s %s", l.Row, l.Product)
 		worstBefore = math.Max(worstBefore, l.Before)

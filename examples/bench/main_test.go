@@ -194,8 +194,8 @@ func TestInference(t *testing.T) {
 	require.EqualValues(t, row.Config.Shapes(row.Tokens).H.Bytes(), with[2].Bytes-without[2].Bytes)
 }
 
-// TestRowFails checks that a row that fails has the reason, that the next row runs, and that
-// the run then fails with complete JSON.
+// TestRowFails checks that a benchmark row that fails has the reason, that the next row is still
+// measured, and that the run then fails with complete JSON.
 func TestRowFails(t *testing.T) {
 	out, errs, err := tiny(t, "-shape", "60,64,4,2", "-shape", "128,64,4,2", "-tokens", "48", "-json", "-")
 	require.EqualError(t, err, "1 of 2 rows failed")

@@ -108,7 +108,7 @@ var alone = []struct{ flag, without string }{
 	{"fit-from", "device pass type routing warm repeats timeout full json plot points fit startup row rows shape tokens"},
 }
 
-// parts maps each flag that needs another flag to that flag.
+// parts maps a flag to another flag without which it has no effect.
 var parts = map[string]string{"batches": "decode", "round": "rounding", "round-tile": "rounding"}
 
 // together returns an error if flags are combined such that one of them would have no effect.

@@ -24,9 +24,9 @@ func productsOf(backward bool) []*tools.Product {
 // leastPoints is the least number of tilings that are measured for each product.
 const leastPoints = 6
 
-// measured returns the tilings of a product that are measured: those that the cost model
-// proposes and, if they are fewer than leastPoints, other candidates. (Tuning, by contrast,
-// tries every candidate.)
+// measured returns the tilings of a product to measure. These are the tilings from which the cost
+// model chooses and, if there are fewer than leastPoints, some other candidates. (Tuning, by
+// contrast, tries every candidate.)
 func measured(p *tools.Product, c moe.Config, t driver.Target) []gemm.Tiling {
 	list := p.Space(t)
 	for _, q := range p.Candidates(c, t) {

@@ -12,7 +12,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// subject is a layer with random tensors on the device, which is measured.
+// subject is the layer that is measured, with its random tensors on the device.
 type subject struct {
 	*trial.Trial
 	row  peers.Row

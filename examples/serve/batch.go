@@ -132,9 +132,9 @@ const maxBodies = 8
 // maxWaiting is the number of full passes whose tokens may wait in the queue.
 const maxWaiting = 16
 
-// submit runs a request's tokens through the layer and returns their outputs. If the queue is
-// full, it returns errBusy at once. After stop it returns errStopped. Otherwise an error is
-// that of ctx or of the device.
+// submit runs a request's tokens through the layer and returns their outputs. If the queue is full,
+// it returns errBusy at once. After stop it returns errStopped. Any other error is the error of ctx
+// or of the device.
 func (b *batcher) submit(ctx context.Context, x []float32) ([]float32, error) {
 	got, n := make(chan answer, 1), int64(len(x))
 	if b.waiting.Add(n) > int64(maxWaiting*b.most*b.width()) {

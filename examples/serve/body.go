@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// readTokens reads a body of exactly the form {"tokens": [[…], …]}, with 1 to most tokens of
-// width numbers each. It checks the counts while it reads, so that a body takes no more memory
-// than its tokens.
+// readTokens reads a body of exactly the form {"tokens": [[…], …]}, with tokens of `width` numbers
+// each. There must be at least one token, and at most `most`. It checks the counts while it reads,
+// so that a body takes no more memory than its tokens.
 func readTokens(body io.Reader, width, most int) ([]float32, error) {
 	p := parser{in: bufio.NewReader(body)}
 	var x []float32
@@ -57,8 +57,8 @@ func (p *parser) failf(format string, args ...any) {
 	}
 }
 
-// tooMany records the error of a body with more than most tokens, unless there is an earlier
-// error.
+// tooMany records the error that a body has too many tokens, unless there is an earlier error. The
+// parameter most is the largest number.
 func (p *parser) tooMany(most int) {
 	if p.err == nil {
 		p.err = tooMany(most)

@@ -190,8 +190,8 @@ func newTraffic(rate float64) *traffic {
 	return &traffic{rate: rate, random: rand.New(rand.NewPCG(1, 0)), arrived: make([]time.Duration, 0, maxArrived)}
 }
 
-// run lets tokens arrive for the given time. It calls step with at most most tokens at a time
-// until no token waits.
+// run lets tokens arrive for the given time. It calls the function step with up to `most` tokens at
+// a time, until no token waits.
 func (t *traffic) run(ctx context.Context, most int, step func(context.Context, int) error, length time.Duration) error {
 	start := time.Now()
 	next := t.gap()

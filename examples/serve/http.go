@@ -134,7 +134,8 @@ func (s *server) choose(number string) (*batcher, *refusal) {
 	return nil, &refusal{http.StatusNotFound, fmt.Sprintf("want /layers/N/forward with N one of the layers %v", numbers)}
 }
 
-// probe returns a handler that answers 200 and "ok", or 503 and the error that wrong returns.
+// probe returns a handler that calls the function wrong. It answers 503 with the error that wrong
+// returns, or 200 and "ok" if there is none.
 func (s *server) probe(wrong func() error) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if err := wrong(); err != nil {

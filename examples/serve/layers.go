@@ -53,8 +53,8 @@ func randomSource(c moe.Config) source {
 	return source{config: c, load: load, close: func() error { return nil }}
 }
 
-// openModel finds layers of the model in a folder: the layers that list names, or the first
-// layer with experts. It reads no weights.
+// openModel finds layers of the model in a folder: the layers that the parameter list names, or the
+// first layer with experts if list is empty. It reads no weights.
 func openModel(ctx context.Context, dir, list string, tokens int) (found []source, err error) {
 	defer func() {
 		if err != nil {

@@ -16,7 +16,7 @@ const recent = 512
 // stats counts a layer's requests and passes. It is safe for concurrent use.
 type stats struct {
 	mu *sync.Mutex
-	// now holds the counters. Its Waiting and quantiles are not used.
+	// now holds the counters. Its fields Waiting, P50 and P99 are not used.
 	now     snapshot
 	latency []uint64  // number of answers in each bucket of bounds
 	last    []float64 // ring buffer of the latest latencies in seconds

@@ -18,8 +18,9 @@ const maxHeader = 1 << 16
 // dtypes maps the layer's types to their names in safetensors.
 var dtypes = map[moe.Type]string{moe.BF16: "BF16", moe.F16: "F16"}
 
-// readTensor reads a safetensors file with one tensor, x [T, d], with 1 to most tokens T of the
-// layer's width d. Its type is the layer's type or F32; dtype is the name of that type.
+// readTensor reads a safetensors file with one tensor, x [T, d]. T is the number of tokens, from 1
+// to the parameter most, and d is the layer's width. The tensor's type is the layer's type or F32,
+// and the result dtype is the name of that type.
 func readTensor(body io.Reader, c moe.Config, most int) (x []float32, dtype string, err error) {
 	data, err := io.ReadAll(body)
 	if err != nil {

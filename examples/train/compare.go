@@ -170,8 +170,8 @@ var wayColours = [][2]color.RGBA{
 	{{0x8c, 0x51, 0x0a, 255}, {0xdf, 0xc2, 0x7d, 255}}, {{0x52, 0x52, 0x52, 255}, {0xbd, 0xbd, 0xbd, 255}},
 }
 
-// differences returns by how many percent the losses exceed those of plain top-K. held is for
-// the held-out losses, and learned for means of the training losses.
+// differences returns by how many percent the losses exceed those of plain top-K. The result held
+// is for the held-out losses, and learned is for means of the training losses.
 func (t trained) differences(plain trained) (held, learned plotter.XYs) {
 	for i, h := range t.mean.heldOut {
 		held = append(held, plotter.XY{X: float64(h.step), Y: 100 * (h.loss/plain.mean.heldOut[i].loss - 1)})
@@ -184,8 +184,8 @@ func (t trained) differences(plain trained) (held, learned plotter.XYs) {
 }
 
 // drawWays draws by how many percent the losses exceed those of plain top-K. Wide lines are
-// held-out losses. Narrow, lighter lines are training losses. Plain top-K, the first element of
-// all, is the zero line.
+// held-out losses. Narrow, lighter lines are training losses. The first element of the parameter
+// all is plain top-K, which is the zero line.
 func drawWays(all []trained, file, title string) error {
 	p := picture.New(title+": loss next to plain top-K, held out (wide) and learned (narrow)", "steps", "% more than plain top-K")
 	var wide []*plotter.Line

@@ -17,13 +17,13 @@ type deviceExperts struct {
 	call                          *moe.Call
 	x, router, h, scores, experts moe.Tensor
 	w1, w2                        deviceWeight
-	list, chosen                  moe.RoutingList // used with rounding: list is the whole buffer, chosen the list of the latest pass
+	list, chosen                  moe.RoutingList // used with rounding: list is the whole buffer, and chosen is the list of the latest pass
 	listH, logits, kept           moe.Tensor      // kept is the H of the latest pass
-	// added reports whether the gradients contain a pass since the latest step.
+	// added reports whether a backward pass has added to the gradients since the latest step.
 	added bool
 }
 
-// newExperts creates the layer of a block. It is a makeExperts.
+// newExperts creates the layer of a block. Its type is makeExperts.
 func (d *device) newExperts(w1, w2 []uint16) (experts, error) {
 	e := &deviceExperts{device: d, call: d.layer.NewCall()}
 	c, m := d.layer.Config(), d.memory

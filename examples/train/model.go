@@ -40,8 +40,8 @@ type experts interface {
 	// as bf16 bits. It keeps the inputs for Backward. learning reports whether a Backward
 	// follows. Only such a pass uses token rounding.
 	Forward(ctx context.Context, x, router []uint16, learning bool) (output, error)
-	// Backward must follow a Forward. do [T, d] is the gradient of Forward's output. dlogits
-	// [T, E] holds the gradients of the logits from other losses. Backward adds to the
+	// Backward must follow a Forward. The parameter do [T, d] is the gradient of Forward's output.
+	// dlogits [T, E] holds the gradients of the logits from other losses. Backward adds to the
 	// gradients of the experts' weights, which Step resets.
 	Backward(ctx context.Context, do, dlogits []float64) (gradients, error)
 	// Step updates the experts' weights.

@@ -8,8 +8,8 @@ import (
 // temperature divides the logits. A value below 1 favours likely symbols.
 const temperature = 0.5
 
-// write continues the symbols after with n random symbols. There must be at least as many
-// symbols as the model's context.
+// write continues a text with n random symbols. The parameter after has the symbols of the text.
+// There must be at least as many symbols as the model's context.
 func (m *model) write(ctx context.Context, after []uint8, n int, r *rand.Rand) ([]uint8, error) {
 	text := append([]uint8(nil), after...)
 	for range n {

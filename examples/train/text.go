@@ -91,7 +91,7 @@ func (c *corpus) heldOut(tokens, context int) []batch {
 	return all
 }
 
-// add adds the position at to the batch.
+// add adds a position of the text to the batch.
 func (b *batch) add(c *corpus, at int) {
 	b.next = append(b.next, c.symbols[at])
 	for i := range b.context {

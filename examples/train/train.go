@@ -73,7 +73,8 @@ type point struct {
 // reports is the number of lines that a training prints.
 const reports = 10
 
-// run takes all steps. The positions from which they learn depend only on the seed.
+// run takes all steps. The positions of the text from which the steps learn depend only on the
+// seed.
 func (t *training) run(ctx context.Context) (*curve, error) {
 	r := rand.New(rand.NewPCG(t.seed, 2))
 	held := t.corpus.heldOut(t.size.tokens, t.size.context)

@@ -117,8 +117,8 @@ func finite(of spec.Code) (list []float32) {
 	return list
 }
 
-// scaleOf appends the scale nearest to want to the bytes of a tensor, and returns its value. If
-// that scale is 0, it takes 1 instead.
+// scaleOf appends a scale to the bytes of a tensor (the parameter to), and returns the scale's
+// value. It takes the scale that is nearest to the number want, or 1 if the nearest scale is 0.
 func (k *packer) scaleOf(of spec.Scale, to *[]byte, want float64) float64 {
 	at := len(*to)
 	switch of {

@@ -82,7 +82,8 @@ func Scales(of spec.Scale, raw []byte) []float32 {
 // bytes. Zeros and Global are empty unless the format has them.
 type Matrices struct{ Codes, Scales, Zeros, Global []byte }
 
-// Of returns the bytes of the tensor id, which is one of the tensors of a packed matrix.
+// Of returns the bytes of one tensor of a packed matrix. The parameter id names the tensor, and
+// `of` has the ids of the matrix's tensors.
 func (m *Matrices) Of(of spec.PackedTensors, id spec.TensorID) *[]byte {
 	switch id {
 	case of.Scales:
@@ -126,8 +127,8 @@ func Values(p *spec.Packing, m Matrices, rows, columns int) []float32 {
 	return out
 }
 
-// Bits returns the numbers that packed matrices [rows, columns] stand for, as bits of the
-// 16-bit type to.
+// Bits returns the numbers that packed matrices [rows, columns] stand for, as bits of a 16-bit
+// type, the parameter to.
 func Bits(p *spec.Packing, m Matrices, to spec.Type, rows, columns int) []uint16 {
 	values := Values(p, m, rows, columns)
 	bits := make([]uint16, len(values))

@@ -8,7 +8,7 @@ package spec
 type Packing struct {
 	// Name is the word of Config.Weights.
 	Name string
-	// Code is the number format of the codes, and Scale that of the scales.
+	// Code is the number format of the codes, and Scale is the number format of the scales.
 	Code  Code
 	Scale Scale
 	// Rows and Columns are the extents of the block of numbers that shares a scale. A block may
@@ -144,9 +144,9 @@ func IsPacked(c Config) bool { return c.packing() != nil }
 // IsPlain reports whether the experts' weights have the layer's Type.
 func IsPlain(c Config) bool { return c.packing() == nil }
 
-// LiesApart reports whether the format needs gate and up in two tensors (GateUp "apart"),
-// because their scales must not depend on each other. rows is the number of rows of gate, which
-// is also that of up.
+// LiesApart reports whether the format needs gate and up in two tensors (GateUp "apart"), because
+// their scales must not depend on each other. The parameter rows is the number of rows of gate. Up
+// has the same number.
 func (p *Packing) LiesApart(rows int) bool { return p.HasGlobal || rows%p.Rows != 0 }
 
 // CodeBytes returns the number of bytes of a row of codes with a number of columns.

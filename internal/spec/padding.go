@@ -1,8 +1,8 @@
 package spec
 
-// PaddedRows returns the number of rows that are computed if each expert's rows are rounded up
-// to whole tiles of tile rows. counts has the number of rows of each expert. A tile below 1
-// counts as 1.
+// PaddedRows returns the number of rows that are computed if each expert's rows are rounded up to
+// whole tiles. The parameter tile is the number of rows of a tile. counts has the number of rows of
+// each expert. A value of tile below 1 counts as 1.
 func PaddedRows(counts []int, tile int) (rows int64) {
 	tile = max(tile, 1)
 	for _, n := range counts {

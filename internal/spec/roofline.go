@@ -87,8 +87,8 @@ func ForwardWork(c Config, tokens int) []Work {
 	return ForwardWorkOf(c, tokens, float64(c.NumExperts))
 }
 
-// ForwardWorkOf returns the work of a forward pass in which only a number of experts have rows.
-// The weights of the other experts are not read.
+// ForwardWorkOf returns the work of a forward pass in which only some experts have rows. The
+// parameter experts is the number of these experts. The weights of the other experts are not read.
 func ForwardWorkOf(c Config, tokens int, experts float64) []Work {
 	list := []Work{RouterWork(c, tokens), TopKWork(c, tokens)}
 	s := c.sizes(tokens)

@@ -75,7 +75,7 @@ const (
 	maxRoundTile     = 4096
 )
 
-// Rows returns M: the tile whose multiples the counts are.
+// Rows returns M, the tile: rounding makes the number of tokens of each expert a multiple of M.
 func (r Rounding) Rows() int {
 	if r.Tile == 0 {
 		return defaultRoundTile

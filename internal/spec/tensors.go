@@ -44,8 +44,8 @@ type TensorRow struct {
 	// Doc is the comment of the tensor's field in generated code.
 	Doc string
 
-	// GradientID is the id of the weight's gradient, WithID the id of the tensor that With
-	// names, and Of the id of the weight of a gradient. AllRows sets them. 0 means none.
+	// GradientID is the id of the weight's gradient. WithID is the id of the tensor that With
+	// names. In the row of a gradient, Of is the id of the weight. AllRows sets them. 0 means none.
 	GradientID, WithID, Of TensorID
 }
 
@@ -85,8 +85,8 @@ const (
 	// OfGradient is the element type that the caller wants for gradients of weights.
 	OfGradient
 	// OfCodes is Config.Type for plain weights, or U8 for the codes of packed weights. The last
-	// extent of codes is in bytes. OfScales is the type of the scales and OfZeros that of the
-	// zero points, with one element for each block.
+	// extent of codes is in bytes. OfScales is the type of the scales, and OfZeros is the type of
+	// the zero points. Both have one element for each block.
 	OfCodes
 	OfScales
 	OfZeros

@@ -70,8 +70,8 @@ type backward struct {
 	pass
 	of BackwardArgs
 	b  backwardLayout
-	// atHome are the arguments of the layer of this rank's tokens, experts of the layer of its
-	// experts.
+	// atHome has the arguments for the layer of this rank's tokens, and experts has the arguments
+	// for the layer of its experts.
 	atHome, experts moe.BackwardArgs
 	// byPlace has the gradients of the chosen logits in the order of the sent pairs, or is 0 if the
 	// experts do not need them.

@@ -121,7 +121,7 @@ func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 	}
 }
 
-// drop clears the gradients that a group does not compute.
+// drop clears the gradients that a group of ranks does not compute.
 func drop(g *moe.WeightGradients) {
 	for _, id := range moe.WeightIDs() {
 		if d := g.Gradient(id); d != nil && id != spec.TensorRouter && isHome(id) {
@@ -130,7 +130,7 @@ func drop(g *moe.WeightGradients) {
 	}
 }
 
-// cut returns n values, from value from on.
+// cut returns n values of v. The first one has the index `from`.
 func cut(v trial.Values, from, n int) trial.Values {
 	part := trial.Values{Type: v.Type}
 	if v.F32 != nil {

@@ -20,7 +20,7 @@ func TestBackwardFaults(t *testing.T) {
 		change  func(b *BackwardArgs)
 		dies    bool
 		want    string
-		anybody bool // want is in the error of at least one other rank; if false, of all other ranks
+		anybody bool // want must be in the error of at least one other rank; if false, in the errors of all other ranks
 	}
 	list := []fault{
 		{name: "wants no DX", change: func(b *BackwardArgs) { b.DX = moe.Tensor{} }, want: "wanted, chunk 0: DX is given"},

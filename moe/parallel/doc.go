@@ -17,9 +17,9 @@
 // divided into chunks. The rows of a chunk go home while the next chunk is multiplied.
 //
 // A backward pass sends the rows of dO in the same way, and the rows of dX come back. The owner
-// alone computes the gradients of an expert's weights, from rows in the order of all tokens. The
-// router's gradient is summed over the same ranges of tokens as on one GPU: one rank sums each
-// range, and then every rank adds the sums in the order of the ranges.
+// alone computes the gradients of an expert's weights. It sums rows in the order of the tokens over
+// all ranks. The router's gradient is summed over the same ranges of tokens as on one GPU: one rank
+// sums each range, and then every rank adds the sums in the order of the ranges.
 //
 // No token is dropped: [Rank.Sizes] returns the memory of the worst case, in which all tokens go to
 // one rank. The ranks exchange their counts first, so a pass waits for the device once before it

@@ -13,8 +13,9 @@ func (p *pass) rowsOut(from, to driver.DevicePtr) Exchange {
 	return Exchange{Send: from, Receive: to, SendBytes: times(p.rows[own], each), ReceiveBytes: times(column(p.rows, own), each)}
 }
 
-// pairsOut returns the exchanges, one for each chunk, that send each bytes for every pair to the
-// owner of the pair's expert. Sender and receiver both store pairs by chunk, then by rank.
+// pairsOut returns the exchanges, one for each chunk, that send some bytes of every pair to the
+// owner of the pair's expert. The parameter each is the number of bytes of a pair. Sender and
+// receiver both store pairs by chunk, then by rank.
 func (p *pass) pairsOut(each int64, from, to driver.DevicePtr) (list []Exchange) {
 	own := p.transport.Rank()
 	for _, pairs := range p.pairs {
@@ -25,8 +26,8 @@ func (p *pass) pairsOut(each int64, from, to driver.DevicePtr) (list []Exchange)
 	return list
 }
 
-// pairsBack returns the exchanges, one for each chunk, that send each bytes for every pair from the
-// owner of the expert home.
+// pairsBack returns the exchanges, one for each chunk, that send some bytes of every pair from the
+// owner of its expert to the token's home. The parameter each is the number of bytes of a pair.
 func (p *pass) pairsBack(each int64, from, to driver.DevicePtr) []Exchange {
 	list := p.pairsOut(each, to, from)
 	for i := range list {
@@ -57,7 +58,7 @@ func (p *pass) packRows(call *moe.Call, from, index driver.DevicePtr, e *Exchang
 	return nil
 }
 
-// column returns the numbers that all ranks have for the receiver to: element i is of[i][to].
+// column returns what each rank sends to one receiver: element i is of[i][to].
 func column(of [][]int64, to int) []int64 {
 	list := make([]int64, len(of))
 	for i, row := range of {

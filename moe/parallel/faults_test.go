@@ -67,8 +67,8 @@ func TestJoinRefuses(t *testing.T) {
 
 func errContains(err error, text string) bool { return strings.Contains(err.Error(), text) }
 
-// between is a transport that calls share or move before it makes a call. If they return an error,
-// the call returns it.
+// between is a transport that calls its field share before Share, and its field move before Move.
+// If the field returns an error, the call of the transport returns this error.
 type between struct {
 	Transport
 	share func(at Step, words []int64) error

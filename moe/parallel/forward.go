@@ -38,7 +38,7 @@ func (a *Args) home(w *layout) moe.ForwardArgs {
 	}
 }
 
-// part returns the rest of a buffer from an offset on.
+// part returns the part of a buffer that begins at the offset `from` and ends with the buffer.
 func part(b moe.Buffer, from int64) moe.Buffer {
 	return moe.Buffer{Ptr: b.Ptr + driver.DevicePtr(from), Bytes: b.Bytes - from}
 }
@@ -266,7 +266,7 @@ func (p *pass) pack(rows []int64) error {
 	}
 	bases, first := make([]byte, 0, 4*len(rows)), int64(0)
 	for to, n := range rows {
-		// A rank's window has the rows of lower ranks first.
+		// In a rank's window, the rows from lower ranks come first.
 		before := sum(column(p.rows, to)[:own])
 		bases = binary.LittleEndian.AppendUint32(bases, uint32(before-first))
 		first += n
@@ -320,7 +320,8 @@ func (p *pass) move(at Step, chunk int, s driver.Stream, e Exchange) error {
 	return p.transport.Move(p.ctx, at, s, e)
 }
 
-// order makes later work of stream then wait for the work that stream first has so far.
+// order makes later work of one stream (parameter then) wait for the work queued so far on another
+// (parameter first).
 func (p *pass) order(mark driver.Event, first, then driver.Stream) error {
 	if first == then {
 		return nil
@@ -345,8 +346,8 @@ func (p *pass) chunk(c int, first int64, e *Exchange) error {
 	return p.packRows(p.experts, packed.Y, packed.Inverse, e)
 }
 
-// expertArgs returns the arguments of the rank's experts for n pairs of the received list, from
-// pair first on.
+// expertArgs returns the arguments of the rank's experts for n pairs of the received list. The
+// parameter first is the index of the first of these pairs.
 func (p *pass) expertArgs(workspace moe.Buffer, first int64, n int) moe.ForwardArgs {
 	rows := int(sum(column(p.rows, p.transport.Rank())))
 	list, of := p.owner.Config().ListShapes(rows, n), &p.received

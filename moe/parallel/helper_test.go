@@ -26,8 +26,9 @@ func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 // mostRanks is the number of ranks of the largest group.
 const mostRanks = 8
 
-// devices returns a device for each rank. Emulated devices have different timings, and those with
-// late timing also search for races. With GPUs, consecutive ranks get consecutive GPUs in turns.
+// devices returns a device for each rank. Emulated devices have different timings, and the devices
+// with late timing also search for races. With GPUs, consecutive ranks get consecutive GPUs in
+// turns.
 var devices = sync.OnceValues(func() (list []driver.Device, err error) {
 	if name := drivertest.Name(); name != "emulated" {
 		all, err := open.All(context.Background(), name)

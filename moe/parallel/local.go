@@ -60,15 +60,15 @@ type hub struct {
 	broken chan struct{} // closed when cause is set
 }
 
-// round is one meeting of all ranks: each rank brings a post, and gets the posts of all. full is
-// closed when the last rank has come.
+// round is one meeting of all ranks: each rank brings a post, and gets the posts of all ranks. The
+// channel full is closed when the last rank has come.
 type round struct {
 	posts   []*post
 	missing int
 	full    chan struct{}
 }
 
-// post is what a rank brings to a round. words are its words of Share.
+// post is what a rank brings to a round. words are the words that the rank passed to Share.
 type post struct {
 	at    Step
 	words []int64

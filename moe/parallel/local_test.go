@@ -118,8 +118,8 @@ func TestLocalShare(t *testing.T) {
 	}
 }
 
-// TestLocalDeadline checks that a rank that never comes causes an error on the others, which names
-// the rank. All of them return when the shortest deadline has passed.
+// TestLocalDeadline checks that a rank that never comes causes an error on the other ranks, and
+// that the error names this rank. All of them return when the shortest deadline has passed.
 func TestLocalDeadline(t *testing.T) {
 	began := time.Now()
 	errs := ranksOf(t, 4, func(i int, tr Transport, _ driver.Device) error {

@@ -36,8 +36,8 @@ func (p *backward) newRanges() ranges {
 	return g
 }
 
-// of returns the ranges that a rank sums: those that start with a token of this rank, from range
-// from to range to-1.
+// of returns the ranges that a rank sums, which are those that start with one of its tokens. They
+// are the ranges with numbers from `from` to `to`-1.
 func (g *ranges) of(rank int) (from, to int64) {
 	up := func(token int64) int64 { return (token + g.each - 1) / g.each }
 	return up(g.firsts[rank]), up(g.firsts[rank+1])
@@ -49,7 +49,8 @@ func (g *ranges) end(rank int) int64 {
 	return min(to*g.each, g.total)
 }
 
-// moved returns how many tokens rank from sends to rank to, to complete the last range of to.
+// moved returns how many tokens one rank (parameter from) sends to another (parameter to) to
+// complete the receiver's last range.
 func (g *ranges) moved(from, to int) int64 {
 	if first, after := g.of(to); from <= to || first == after {
 		return 0
@@ -118,7 +119,8 @@ func (p *backward) tokenBytes() [4]int64 {
 	return [4]int64{p.rowBytes(1), k, k, 4 * int64(p.Config.NumExperts)}
 }
 
-// part returns the inputs for the tokens from number from on, counted on this rank.
+// part returns the inputs without their first tokens. The parameter from is the number of tokens to
+// leave out.
 func (p *backward) part(of exchange.RouterInputs, from int64) exchange.RouterInputs {
 	each := p.tokenBytes()
 	for i, at := range []*driver.DevicePtr{&of.X, &of.DLogits, &of.ExpertIDs, &of.Dense} {

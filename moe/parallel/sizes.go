@@ -59,13 +59,14 @@ func (r *Rank) splitLayout(s *space) (w splitLayout) {
 
 // layout has the offsets in bytes of the parts of a workspace.
 type layout struct {
-	// home is the workspace of the layer that has this rank's tokens, owner of the layer that has
-	// this rank's experts.
+	// home is the workspace of the layer that has this rank's tokens, and owner is the workspace of
+	// the layer that has this rank's experts.
 	home, owner int64
 	splitLayout
 	bases int64
-	// send has the tokens to send, sendEntries their list of pairs. back has the rows of Y that the
-	// rank's experts send home. It overlaps send, which is then no longer used.
+	// send has the tokens to send, and sendEntries has the list of pairs of these tokens. back has
+	// the rows of Y that the rank's experts send home. back overlaps send, because send is no
+	// longer used when back is written.
 	send        int64
 	sendEntries entries
 	back        int64
@@ -91,7 +92,8 @@ func (r *Rank) savedBytes() int64 {
 	return r.windowBytes() + r.owner.Config().ListShapes(0, r.windowPairs()).H.Bytes()
 }
 
-// Saved is what a forward pass leaves for its backward pass. It must stay untouched until then.
+// Saved is what a forward pass leaves for its backward pass. It must not change before the backward
+// pass.
 type Saved struct {
 	// Buffer has Sizes.Saved bytes.
 	moe.Buffer
@@ -175,7 +177,7 @@ func (r *Rank) Sizes() (Sizes, error) {
 	return Sizes{Workspace: w.bytes, WindowRows: r.windowRows(), WindowPairs: r.windowPairs(), Window: r.windowBytes(), Saved: r.savedBytes(), BackwardWorkspace: b.bytes}, err
 }
 
-// split returns the tensors of exchange.Split in a workspace at p.
+// split returns the tensors of exchange.Split in a workspace that begins at address p.
 func (w *splitLayout) split(p driver.DevicePtr, r *Rank, tokens int, routing moe.Routing) exchange.Split {
 	at := func(offset int64) driver.DevicePtr { return p + driver.DevicePtr(offset) }
 	return exchange.Split{

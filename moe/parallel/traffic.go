@@ -8,8 +8,8 @@ import (
 
 // Traffic counts what a rank has sent to other ranks and received from them in a pass.
 type Traffic struct {
-	// Tokens is the number of tokens that the rank's experts got, Pairs the number of pairs of such
-	// a token and one of the rank's experts. Both include the rank's own tokens.
+	// Tokens is the number of tokens that the rank's experts got. Pairs is the number of pairs of
+	// such a token and one of the rank's experts. Both include the rank's own tokens.
 	Tokens, Pairs int64
 	// Imbalance is Pairs divided by the mean of Pairs over all ranks. It is 0 if there are no
 	// pairs.

@@ -37,7 +37,8 @@ type Exchange struct {
 	// Send has the bytes to send, ordered by receiving rank, without gaps. Receive gets the
 	// received bytes, ordered by sending rank, without gaps.
 	Send, Receive driver.DevicePtr
-	// SendBytes has the number of bytes for each rank, ReceiveBytes the number from each rank.
+	// SendBytes has the number of bytes for each rank. ReceiveBytes has the number of bytes from
+	// each rank.
 	SendBytes, ReceiveBytes []int64
 	// Same means that every rank gets the same bytes. Send then has these bytes once.
 	Same bool
@@ -53,10 +54,11 @@ func (e *Exchange) From(rank int) driver.DevicePtr {
 	return after(e.Send, e.SendBytes[:rank])
 }
 
-// To returns the address in Receive for the bytes of a rank.
+// To returns the address in Receive where the bytes from a rank go.
 func (e *Exchange) To(rank int) driver.DevicePtr { return after(e.Receive, e.ReceiveBytes[:rank]) }
 
-// after returns the address that follows a sequence of parts with these sizes at p.
+// after returns the address that follows a sequence of parts. The parts begin at address p and have
+// the given sizes.
 func after(p driver.DevicePtr, bytes []int64) driver.DevicePtr {
 	return p + driver.DevicePtr(sum(bytes))
 }
@@ -76,8 +78,8 @@ func (s Step) String() string { return fmt.Sprintf("%s, chunk %d", s.Phase, s.Ch
 
 // Error is the failure of a rank of a group.
 type Error struct {
-	// Rank is the rank that reports the failure, Ranks the number of ranks, and Step the step that
-	// failed.
+	// Rank is the rank that reports the failure. Ranks is the number of ranks, and Step is the step
+	// that failed.
 	Rank, Ranks int
 	Step        Step
 	// Missing are the ranks that did not come to the step before the deadline.

@@ -20,13 +20,15 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// task describes a bench. A worker process receives it as text.
+// task describes what a bench tunes: a layer, its routing and the device. A worker process receives
+// the task as text.
 type task struct {
 	// Device is the name by which a worker opens its device. The opened device must match Target.
 	Device string
 	Target driver.Target
 	Config moe.Config
-	// Histogram, unless nil, has the share of the rows for each expert.
+	// Histogram, unless nil, has a number for each expert. Experts get rows in proportion to these
+	// numbers.
 	Histogram []int64
 	// Backward reports whether the products of backward are tuned too.
 	Backward bool
@@ -107,7 +109,7 @@ func (b *bench) prepare(ctx context.Context) error {
 		return err
 	}
 	tokens := tokensOf(b.Config)
-	// With a small width, outputs of order 1 need larger weights.
+	// If d is small, weights must be larger for outputs of order 1.
 	boost := max(1, math.Sqrt(1536/float64(b.Config.Hidden)))
 	if b.trial, err = trial.New(b.dev, b.base.layer, tokens, seed, boost); err != nil {
 		return err
@@ -261,7 +263,7 @@ func (b *bench) learn(ctx context.Context, r run) error {
 	return err
 }
 
-// checksums fills the outputs of a run with its initial value, runs the pass, and returns the
+// checksums fills the outputs of a run with the run's initial value, runs the pass, and returns the
 // checksums of the outputs.
 func (b *bench) checksums(ctx context.Context, a *candidate, r run) ([]checksum, error) {
 	s := b.trial.Stream()

@@ -153,7 +153,7 @@ func TestBenchOfKinds(t *testing.T) {
 	}
 }
 
-// TestHistogram checks that a histogram is refused if fewer experts have a share than a token
+// TestHistogram checks that a histogram is refused if it gives rows to fewer experts than a token
 // needs.
 func TestHistogram(t *testing.T) {
 	_, err := openBench(t, newDevice(t), task{Config: small, Histogram: []int64{1, 0, 0, 0}})

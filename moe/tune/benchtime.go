@@ -47,8 +47,8 @@ func (b *bench) Time(ctx context.Context, product string, p gemm.Tiling) (time.D
 // queue queues the pass of runs[0] up to and with the product's kernel, and an event before and an
 // event after that kernel.
 func (b *bench) queue(a *candidate, runs []run, around span) error {
-	// The pass may run another kernel of the product than the run names: this happens if logits
-	// have gradients in addition to the gradients of scores.
+	// The pass may run another kernel of the product than the kernel that the run names. This
+	// happens if logits have gradients in addition to the gradients of scores.
 	var kernels []string
 	for _, r := range runs {
 		kernels = append(kernels, r.kernel)

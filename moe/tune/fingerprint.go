@@ -13,9 +13,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// checksum is a digest of a tensor's bits and their positions. It is two sums of hashes, over all
-// words of the tensor. A hash is of a word and its position. The order of the additions makes no
-// difference.
+// checksum is a digest of a tensor's bits and their positions. It is two sums over all words of the
+// tensor. Each sum adds hashes of a word together with its position. The order of the additions
+// makes no difference.
 type checksum [2]uint32
 
 // fingerprinter computes checksums on the device, because copying the gradients of

@@ -92,13 +92,14 @@ func (b *bench) run(p registry.Pass) (run, error) {
 	return r, nil
 }
 
-// outputs returns those outputs of a pass that a layer of this configuration has. A gradient that
-// the same kernel writes follows its gradient.
+// outputs returns the outputs of a pass, without those that a layer of this configuration does not
+// have. If a kernel writes two gradients together (as dW1 and dW3), the second one follows the
+// first.
 func (b *bench) outputs(p registry.Pass, given bool) []spec.TensorID {
 	var list []spec.TensorID
 	for _, id := range p.Outputs {
 		if given && spec.Row(id).Role == spec.RoleRouting {
-			continue // an input if the routing is given
+			continue // if the routing is given, this tensor is an input and not an output
 		}
 		list = append(list, id)
 		if id == spec.TensorH {
@@ -115,7 +116,8 @@ func (b *bench) outputs(p registry.Pass, given bool) []spec.TensorID {
 }
 
 // forwardOutput returns a function that finds an output of a forward pass by its id. The function
-// returns nil for any other tensor. The bool is false, because no pass adds to these outputs.
+// returns nil for any other tensor. The *bool that it returns points to false, because no pass adds
+// to these outputs.
 func forwardOutput(f *moe.ForwardArgs) func(spec.TensorID) (*moe.Tensor, *bool) {
 	return func(id spec.TensorID) (*moe.Tensor, *bool) {
 		switch id {

@@ -217,7 +217,7 @@ func (p *Plan) stored(product *registry.Product) (gemm.Tiling, []byte, bool) {
 	return point, value, err == nil
 }
 
-// tuneEmulated is tune with the budget as its deadline.
+// tuneEmulated calls tune with a context that ends with the budget.
 func (p *Plan) tuneEmulated(ctx context.Context, dev driver.Device, products []*registry.Product, o Options, start time.Time) error {
 	limited, cancel := context.WithDeadline(ctx, start.Add(o.Budget))
 	defer cancel()
@@ -249,8 +249,8 @@ func (p *Plan) tune(ctx context.Context, dev driver.Device, products []*registry
 	}
 	defer s.Close()
 	for i, product := range products {
-		// A product gets an equal share of the remaining time, so later products share what earlier
-		// ones have left.
+		// A product gets an equal share of the remaining time, so later products also get the time
+		// that earlier ones did not use.
 		s.SetBudget(max(time.Second, time.Until(deadline)/time.Duration(len(products)-i)))
 		r, err := s.Tune(ctx, p.problem(product))
 		if r != nil {

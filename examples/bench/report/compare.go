@@ -29,7 +29,7 @@ type Comparison struct {
 	Alone         Alone
 }
 
-// Pair holds two figures: that of this library, then that of SonicMoE.
+// Pair holds two figures: first this library's, then SonicMoE's.
 type Pair [2]float64
 
 // Ratio returns SonicMoE's figure divided by this library's.

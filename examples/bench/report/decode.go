@@ -53,8 +53,8 @@ var decodeColours = []color.RGBA{
 	{0xd9, 0x48, 0x01, 255}, {0x08, 0x51, 0x9c, 255}, {0x31, 0xa3, 0x54, 255}, {0x75, 0x6b, 0xb1, 255}, {0x75, 0x75, 0x75, 255},
 }
 
-// DrawDecode draws each layer's share of the memory bandwidth by batch size. where ends the
-// title.
+// DrawDecode draws each layer's share of the memory bandwidth by batch size. The text where is the
+// end of the picture's title.
 func DrawDecode(points []DecodePoint, where, file string) error {
 	axis := fmt.Sprintf("%% of %g TB/s, by the chosen experts' weights", PeakTBps)
 	p := picture.New("Inference over small batches "+where, "tokens", axis)

@@ -44,7 +44,7 @@ type Loss struct {
 	Chosen  gemm.Tiling `json:"chosen"` // after the fit
 }
 
-// problem holds the measured tilings of one row and product.
+// problem holds the measured tilings of one product in one row of a report.
 type problem struct {
 	row    string
 	config moe.Config
@@ -75,7 +75,7 @@ func problems(reports ...*Report) ([]problem, error) {
 	return list, nil
 }
 
-// problemsOf collects the measured tilings of one row.
+// problemsOf collects the measured tilings of one row of a report, with a problem for each product.
 func problemsOf(row Row, target driver.Target) ([]problem, error) {
 	shape, err := row.Size.Row()
 	if err != nil {
@@ -123,7 +123,7 @@ func shifted(m tools.Model, powers []float64) tools.Model {
 
 // mattering returns the indices of the constants that affect some estimate.
 func mattering(m tools.Model, list []problem) (numbers []int) {
-	const far = 3 // powers of e; a change this large makes a term that another term hides the larger one
+	const far = 3 // powers of e; after a change this large, a term that another term of a maximum hid is the larger one
 	n := len(constants(&m))
 	within, means := misfit(m, list)
 	for i := range n {
@@ -148,9 +148,9 @@ const (
 	stayWeight = 1e-6
 )
 
-// misfit returns two mean squares of relative errors: that of the tilings within each problem,
-// and that of the problems' means. A tiling near the best tiling counts more, because the model
-// must choose among such tilings.
+// misfit returns two mean squares. The first is of the tilings' relative errors, less the mean
+// error of their problem. The second is of these mean errors. A tiling near the best tiling counts
+// more, because the model must choose among such tilings.
 func misfit(m tools.Model, list []problem) (within, means float64) {
 	n := 0.
 	for _, q := range list {

@@ -32,8 +32,9 @@ var (
 	peerOrder = []string{"cuBLAS", "SonicMoE", "MoMoE", "ScatterMoE", "torch"}
 )
 
-// Draw draws the two pictures of a pass and returns the names of their files. One shows the
-// rows with their rooflines and peers, the other the kernels with their rooflines.
+// Draw draws the two pictures of a pass and returns the names of their files. One picture shows the
+// rows of the report with their rooflines and peers. The other picture shows the kernels with their
+// rooflines.
 func Draw(r *Report, s *Section, name string) ([]string, error) {
 	kernels := Beside(name, "-kernels")
 	for i, picture := range []struct {
@@ -47,7 +48,7 @@ func Draw(r *Report, s *Section, name string) ([]string, error) {
 	return []string{name, kernels}, nil
 }
 
-// Beside returns a file name with more inserted before the extension.
+// Beside returns a file name with the text more inserted before the extension.
 func Beside(name, more string) string {
 	return strings.TrimSuffix(name, filepath.Ext(name)) + more + filepath.Ext(name)
 }
@@ -62,7 +63,8 @@ type chart struct {
 
 const barWidth = 9 // points
 
-// newChart returns a chart with room for side bars next to each other over each label.
+// newChart returns a chart. The parameter side is the number of bars that fit next to each other
+// over a label.
 func newChart(title, axis string, labels []string, side int) *chart {
 	p := picture.New(title, "", axis)
 	p.Y.Min = 0
@@ -72,8 +74,9 @@ func newChart(title, axis string, labels []string, side int) *chart {
 	return &chart{Plot: p, labels: labels, group: vg.Points(barWidth * float64(side+1))}
 }
 
-// bars adds a bar over each label, at right bar widths to the right of the label's middle. If
-// on is not nil, the bars are stacked on its bars. Bars without a name are not in the legend.
+// bars adds a bar over each label. The parameter right is the distance from the label's middle to
+// the right, in widths of a bar. If on is not nil, the new bars are stacked on the bars of on. Bars
+// without a name are not in the legend.
 func (c *chart) bars(name string, values plotter.Values, fill color.Color, width vg.Length, right float64, on *plotter.BarChart) *plotter.BarChart {
 	if c.err != nil {
 		return nil
@@ -105,7 +108,7 @@ func (c *chart) save(file string) error {
 	return picture.Save(c.Plot, max(vg.Length(len(c.labels))*(c.group+vg.Points(2*barWidth))+vg.Points(250), vg.Points(520)), vg.Points(420), file)
 }
 
-// drawRows draws the TFLOPS of each row.
+// drawRows draws the TFLOPS of each row of the report.
 func drawRows(r *Report, s *Section, file string) error {
 	var labels []string
 	var roofline, own plotter.Values

@@ -50,7 +50,7 @@ type Section struct {
 	// Sonic is the geometric mean, over the rows with a figure of SonicMoE, of our speed after
 	// WarmMS of load divided by SonicMoE's speed.
 	Sonic float64 `json:"sonic_geomean,omitempty"`
-	// SonicRested is the same mean for our speed on a rested chip.
+	// SonicRested is like Sonic, but for our speed on a rested chip.
 	SonicRested float64 `json:"sonic_rested_geomean,omitempty"`
 }
 
@@ -71,8 +71,9 @@ type Row struct {
 	Error string `json:"error,omitempty"`
 	// Tiles lists the tilings of the products in the pass.
 	Tiles []Tiled `json:"tiles,omitempty"`
-	// NewMS is the time of moe.New, and New is the number of kernels of the layer. Compiled is
-	// how many of them were compiled. The others came from the cache or were already loaded.
+	// NewMS is the time of moe.New, and New is the number of kernels of the layer. Compiled is the
+	// number of these kernels that were compiled. The other kernels came from the cache or were
+	// already loaded.
 	NewMS    float64 `json:"new_ms,omitempty"`
 	New      int     `json:"new_kernels,omitempty"`
 	Compiled int     `json:"new_compiled,omitempty"`
@@ -201,14 +202,16 @@ type Kernel struct {
 
 // Host holds the host's time and allocations for a pass.
 type Host struct {
-	// EagerUS is the median time in microseconds until a call that queues a pass returns.
-	// GraphUS is the median time until a graph launch returns. Batches batches of Batch calls
-	// each are measured, and the stream is idle before each batch.
+	// EagerUS is the median time in microseconds until a call that queues a pass returns. GraphUS
+	// is the median time until a graph launch returns. Both are measured over several batches of
+	// calls. Batches is the number of batches, and Batch is the number of calls in a batch. The
+	// stream is idle before each batch.
 	EagerUS float64 `json:"eager_us"`
 	GraphUS float64 `json:"graph_us"`
 	Batches int     `json:"batches"`
 	Batch   int     `json:"batch"`
-	// Low and High are the 10th and the 90th percentile of these times.
+	// Low and High are the 10th and the 90th percentile of the times whose medians are EagerUS and
+	// GraphUS.
 	EagerLowUS  float64 `json:"eager_low_us"`
 	EagerHighUS float64 `json:"eager_high_us"`
 	GraphLowUS  float64 `json:"graph_low_us"`
@@ -229,7 +232,7 @@ type Routing struct {
 	Empty   int     `json:"empty"`
 	Sample  Sample  `json:"sample"`
 	// RowsPerSecond is the number of rows R = T·K divided by the time. Uniform is RowsPerSecond
-	// divided by that of uniform routing.
+	// divided by the RowsPerSecond of uniform routing.
 	RowsPerSecond float64 `json:"rows_per_second"`
 	Uniform       float64 `json:"uniform"`
 }
@@ -268,7 +271,7 @@ func geomean(v []float64) float64 {
 
 func Milliseconds(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// Failed returns the number of rows with an error.
+// Failed returns the number of rows, over all passes, whose measurement ended with an error.
 func (r *Report) Failed() int {
 	n := 0
 	for _, s := range r.Sections() {

@@ -17,7 +17,7 @@ import (
 type RoundingPoint struct {
 	Size
 	Rounding string `json:"rounding"`
-	// Plain holds the figures without rounding, and Rounded those with rounding.
+	// Plain holds the figures without rounding, and Rounded holds the figures with rounding.
 	Plain   RoundingSide `json:"plain"`
 	Rounded RoundingSide `json:"rounded"`
 }
@@ -34,8 +34,8 @@ type RoundingSide struct {
 // Faster returns the fraction of the plain time that rounding saves.
 func Faster(plain, rounded float64) float64 { return 1 - rounded/plain }
 
-// Predicted returns the fraction that rounding would save if the time were proportional to the
-// rows of all tiles. A tile has tile rows, and its unused rows count.
+// Predicted returns the fraction that rounding would save if the time were proportional to the rows
+// of all tiles. The parameter tile is the number of rows of a tile. Unused rows of a tile count.
 func (p RoundingPoint) Predicted(tile int) float64 {
 	return Faster(float64(spec.PaddedRows(p.Plain.Counts, tile)), float64(spec.PaddedRows(p.Rounded.Counts, tile)))
 }

@@ -74,7 +74,7 @@ func (r *Report) passes() string {
 	return strings.Join(names, ", then ")
 }
 
-// PrintRow prints the results of one row in detail.
+// PrintRow prints the results of one row of a report in detail.
 func PrintRow(w io.Writer, r Row) {
 	fmt.Fprintf(w, "%s  (d,n,E,K = %s, T = %d)\n", r.Name, r.Shape, r.Tokens)
 	printMade(w, r)

@@ -49,8 +49,8 @@ func (e Entries) Build() (*jit.Kernel[EntriesArgs], error) {
 		rank := ptx.LdGlobal[ptx.U32](pairRanks.Index(pair, 4)).Rem(ranks)
 		place := ptx.NewVar(k.Kernel, ptx.Uint(order.NoRow))
 		first := pair.Sub(pair.RemI(e.TopK))
-		// The token goes to this rank once. RowPlaces has its place at the token's first pair of
-		// the rank.
+		// The token goes to this rank once. Only the token's first pair of the rank has the row's
+		// index in RowPlaces.
 		k.For(first, pair.AddI(1), ptx.Uint(1), func(earlier ptx.U32) {
 			same := ptx.LdGlobal[ptx.U32](pairRanks.Index(earlier, 4)).Rem(ranks).Eq(rank)
 			of := ptx.LdGlobal[ptx.U32](places.Index(earlier, 4))

@@ -63,8 +63,8 @@ type arranging struct {
 // upper and the lower row.
 type arrangedRow struct {
 	codes, scales ptx.Global
-	// number is the row's number, counted over the published matrices of all experts. is reports
-	// whether the row exists: the last unit has rows past the end of the matrix.
+	// number is the row's number, counted over the published matrices of all experts. The field
+	// `is` tells whether the row exists, because the last unit has rows past the end of the matrix.
 	number ptx.U32
 	is     ptx.Pred
 	// inExpert is the row's number in the matrix of its expert. expert is the expert's number.
@@ -108,7 +108,7 @@ func (m *arranging) block(c spec.Config, isFirst bool, number ptx.U32) {
 	pair, quad := k.TidX().ShrI(2), k.Lane().AndI(3)
 	rows := m.rowsOfThread(c, isFirst, expert, unit.Sub(expert.MulI(m.Units)), pair)
 	to := m.units.Index(number, m.BlockBytes())
-	each := Columns / tile.K * m.codeBytes() / planeBytes * loadBytes / 4 // 32-bit words of codes for each thread
+	each := Columns / tile.K * m.codeBytes() / planeBytes * loadBytes / 4 // number of 32-bit words of codes that each thread writes
 	for i := 0; i < each; i += loadBytes / 4 {
 		var words []ptx.U32
 		for w := range loadBytes / 4 {
@@ -132,10 +132,10 @@ func (m *arranging) refuse(when ptx.Pred) {
 func (m *arranging) word(rows [2]arrangedRow, first ptx.U32, i int, quad ptx.U32) ptx.U32 {
 	bits := m.Code.Bits()
 	places, apart := m.spread()
-	perWord := len(places) // registers whose codes share a word
+	perWord := len(places) // number of registers whose codes share a word
 	word := ptx.Uint(0)
 	for r := range perWord {
-		register := i*perWord + r // in the thread's part of the block; a step of 16 columns has four registers
+		register := i*perWord + r // number of the register among the thread's registers of the block; a step of 16 columns has four registers
 		column := first.AddI(register/4*tile.KStep + register/2%2*8)
 		row := rows[register%2]
 		is := row.is.And(column.LtI(m.columns))
@@ -150,8 +150,8 @@ func (m *arranging) word(rows [2]arrangedRow, first ptx.U32, i int, quad ptx.U32
 	return word
 }
 
-// two loads the two codes that this thread takes of eight consecutive ones. quad is the thread's
-// number among the four threads that share a row.
+// two loads the two codes that belong to this thread among eight consecutive codes at the address.
+// quad is the thread's number among the four threads that share a row.
 func (m *arranging) two(at ptx.Global, quad ptx.U32) ptx.U32 {
 	if m.Code.Bits() == 4 {
 		return ptx.LdGlobal[ptx.U32](at, ".nc").Shr(quad.MulI(8)).AndI(0xff)
@@ -221,8 +221,8 @@ func (m *arranging) finite(bits ptx.U32, is ptx.Pred) ptx.U32 {
 	return ptx.Select(is, bits, ptx.Uint(0))
 }
 
-// exponent loads an E8M0 scale and returns the biased exponent of the bf16 by which a thread
-// multiplies the code.
+// exponent loads an E8M0 scale and returns the biased exponent of the bf16 number by which a thread
+// will multiply the codes of this scale.
 func (m *arranging) exponent(at ptx.Global, is ptx.Pred) ptx.U32 {
 	exponent := ptx.LdGlobalByte(at, ".nc").AddI(m.excess())
 	const inf = 255

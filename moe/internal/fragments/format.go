@@ -59,7 +59,8 @@ func (f Format) areBytes() bool { return f.Scale == spec.ScaleE8M0 && f.groups()
 //
 // A group is the columns of a row that share a scale. There are three cases:
 //   - Scales of one byte: a k-tile has two groups and one word. Bytes 0 and 2 are the scales of the
-//     first group in the upper and the lower row, bytes 1 and 3 of the second group.
+//     first group in the upper and the lower row, and bytes 1 and 3 are the scales of the second
+//     group.
 //   - FP32 scales: a block has one group, and each row has a word.
 //   - Other scales are bf16: each group has a word, whose halves are the scales of the upper and
 //     the lower row.
@@ -119,8 +120,8 @@ var spread = map[spec.Code][][]int{
 	spec.Int4: {{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}},
 }
 
-// placeOf returns where a block holds the code of one weight: of a row of the unit and a column of
-// the block.
+// placeOf returns where a block holds the code of one weight, given by its row in the unit and its
+// column in the block.
 //
 // wgmma defines the registers of a lane in a step of 16 columns: register j, for j from 0 to 3,
 // holds two consecutive columns from 2(lane%4) + 8(j/2) on, of row lane/4 + 8(j%2) of the 16 rows

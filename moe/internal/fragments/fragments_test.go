@@ -59,8 +59,8 @@ func published(m fragments.Matrix, tensors int, seed uint64) (codes, scales [][]
 	return sizes, blocks
 }
 
-// layers returns layers with every order of gate and up, and one without a gate. Most sizes
-// are no multiples of a block, except where the groups of a format ask for it.
+// layers returns layers with every order of gate and up, and one without a gate. Most sizes are no
+// multiples of a block, unless the groups of the format need whole blocks.
 func layers(format string) []spec.Config {
 	list := []spec.Config{
 		{Hidden: 128, Intermediate: 64, NumExperts: 2, Weights: format},

@@ -143,8 +143,8 @@ func (m Matrix) scaleAt(expert, row, column int) int64 {
 	return (int64(expert)*down+int64(row/m.Packing.Rows))*across + int64(column/m.Packing.Columns)
 }
 
-// packScales writes the scales of a row of a unit to a block. first is the block's first column, of
-// is the row in the published tensor.
+// packScales writes the scales of a row of a unit to a block. The parameter `first` is the block's
+// first column, and `of` is the row in the published tensor.
 func (m Matrix) packScales(block []byte, row, first int, scales []byte, expert, of int) error {
 	pair, lower := rowPair(row)
 	at := block[m.scalesAt()+4*pair*m.scaleWords():]

@@ -20,8 +20,9 @@ var Sources func(t driver.Target, c spec.Config, opts any) ([]jit.Source, error)
 // first layer. Check, CheckBackward and Rows take a call of either layer. All other functions take
 // a call of the second layer. Package exchange explains the symbols in shapes.
 type Steps[C, F, B any] struct {
-	// Check checks the tensors of a forward pass. A home layer checks the tensors of the tokens, a
-	// layer of experts the weights of its experts. routed reports whether the pass chooses experts.
+	// Check checks the tensors of a forward pass. A home layer checks the tensors of the tokens. A
+	// layer of experts checks the weights of its experts. routed reports whether the pass chooses
+	// experts.
 	Check func(c C, f *F, routed bool) error
 	// Split queues the kernels that sort pairs and rows by rank.
 	Split func(c C, s driver.Stream, of exchange.Split, workspace driver.DevicePtr) error
@@ -31,15 +32,16 @@ type Steps[C, F, B any] struct {
 	Rows func(c C, s driver.Stream, of exchange.RowsArgs) error
 	// Experts queues the plan and the products of a received list of pairs.
 	Experts func(c C, s driver.Stream, f F) (exchange.Packed, error)
-	// Returned returns the address for the T·K rows that come back. Sum queues the shared experts
-	// and the sum over each token's rows. places [T, K] u32 has the index of the row of each pair.
+	// Returned returns the address where the T·K rows from the experts' ranks arrive. Sum queues
+	// the shared experts and the sum over each token's rows. places [T, K] u32 has the index of the
+	// row of each pair.
 	Returned func(c C, f F) driver.DevicePtr
 	Sum      func(c C, s driver.Stream, f F, places driver.DevicePtr) error
 
 	// CheckBackward checks the tensors of a backward pass.
 	CheckBackward func(c C, b *B) error
 	// GradientScores queues dH of the rank's experts and the gradients of the scores. The result is
-	// the address of these gradients, [L] f32 in the order of the list.
+	// the address of the scores' gradients, [L] f32 in the order of the received list.
 	GradientScores func(c C, s driver.Stream, b B) (scores driver.DevicePtr, err error)
 	// GradientWeights comes after GradientScores. It queues the gradients of the weights of the
 	// rank's experts, and the rows of dX. dlogits [L] f32, unless 0, has the gradients of the
@@ -47,11 +49,12 @@ type Steps[C, F, B any] struct {
 	GradientWeights func(c C, s driver.Stream, b B, dlogits, router driver.DevicePtr) (exchange.Packed, error)
 	// NoWeights queues zeros as the gradients of the weights, for a rank that received no tokens.
 	NoWeights func(c C, s driver.Stream, b B) error
-	// GradientsReturned returns the addresses for what comes home: gradients of scores [P] f32, and
-	// rows of dX.
+	// GradientsReturned returns two addresses, where the results of other ranks arrive: the
+	// gradients of scores [P] f32, and the rows of dX.
 	GradientsReturned func(c C, b B) (scores, rows driver.DevicePtr)
 	// GradientLogits queues the gradients of scores and logits, from the gradients of scores that
-	// have come home. byPlace [P] f32 has what goes to the experts, or is 0 if they need nothing.
+	// other ranks have sent back. byPlace [P] f32 has the gradients of logits to send to the
+	// experts' ranks, or is 0 if these ranks need none.
 	GradientLogits func(c C, s driver.Stream, b B, places driver.DevicePtr) (byPlace driver.DevicePtr, err error)
 	// GradientTokens queues the sum of the rows of dX that have come home.
 	GradientTokens func(c C, s driver.Stream, b B, places driver.DevicePtr) error

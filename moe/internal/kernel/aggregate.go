@@ -136,7 +136,7 @@ type aggregation struct {
 	k                     *ptx.Kernel
 	y, o, inverse, scores ptx.Global
 	extra                 ptx.Global // with Extra
-	shared, sharedScores  ptx.Global // declared with Shared, and with SharedGate
+	shared, sharedScores  ptx.Global // shared is declared with Shared, and sharedScores with SharedGate
 	starts                ptx.Global // with List
 }
 
@@ -174,8 +174,8 @@ type rowsOfToken struct {
 	weight []ptx.F32
 }
 
-// slice computes a thread's columns of one token. first loads the row numbers and weights of the
-// token's first slots.
+// slice computes a thread's columns of one token. The function first loads the row numbers and
+// weights of the token's first slots.
 func (e *aggregation) slice(token, slice ptx.U32, first func() rowsOfToken) {
 	k := e.k
 	column := slice.MulI(columnsOfThread * tile.ElementBytes).U64()

@@ -48,8 +48,8 @@ func (a assembly) String() string {
 }
 
 // routings lists layers that differ only in their routing, up to the largest number of experts, and
-// a layer with shared experts without a gate. The test assembles only those of their kernels that
-// have no tilings.
+// a layer with shared experts without a gate. The test assembles only those kernels of these layers
+// that have no tilings.
 var routings = []kt.Layer{
 	{Name: "router's bias", Config: spec.Config{NumExperts: 32, TopK: 4, RouterBias: true}},
 	{Name: "router's bias, 256", Config: spec.Config{NumExperts: 256, TopK: 8, RouterBias: true, Logits: spec.F32}},
@@ -132,9 +132,9 @@ func oneEach(list []assembly, name func(assembly) string) (part []assembly) {
 	return part
 }
 
-// spilling lists kernels that may spill, and the largest known number of bytes. All spills
-// are outside main loops. A thread has 168 registers (see [sonicmoe/jit/pipeline.Run]), and
-// the sums of a tile of 256 columns take 128 of them.
+// spilling lists kernels that may spill registers, and the largest known number of bytes that each
+// spills. All spills are outside main loops. A thread has 168 registers (see
+// [sonicmoe/jit/pipeline.Run]), and the sums of a tile of 256 columns take 128 of them.
 var spilling = []struct {
 	kernels string
 	columns int // columns of the tiling; 0 for kernels without a tiling

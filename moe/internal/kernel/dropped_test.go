@@ -28,7 +28,7 @@ var orders = []string{"bar.", "cp.async.wait", "cp.async.bulk.wait", "cp.async.m
 // buffers, so the second sub-tile needs neither its wait nor the barrier after it. The order of the
 // two math warpgroups, a bar.sync and a bar.arrive, matters only for speed. The gathering warps
 // read the queue one tile ahead and then arrive on the tile's stages. Math waits for these stages
-// before it releases the item of the queue, which already orders the reads of the queue.
+// before it releases the queue's item, and this wait already orders the reads of the queue.
 var needless = map[string]int{"cp.async.bulk.wait_group": 1, "bar.sync": 2, "bar.arrive": 1, "bar.warp.sync": 2}
 
 // TestDroppedLinesOfUp removes the ordering instructions of the up-projection, one at a time, and
@@ -72,10 +72,10 @@ func TestDroppedLinesOfUp(t *testing.T) {
 	assert.GreaterOrEqual(t, named, 50)
 }
 
-// TestRowTails checks that products with biases set the bytes after a bias's row to 0,
-// because they also read these bytes. If no thread sets them, a check reports that. (The
-// proxy fence after the stores may be missing without a report, because the thread that
-// publishes tiles has a fence before each product.)
+// TestRowTails checks that products with biases set the bytes after a bias's row to 0, because they
+// also read these bytes. It also removes the store that sets them, and expects the emulator's check
+// to report the read. (The proxy fence after the stores may be missing without a report, because
+// the thread that publishes tiles has a fence before each product.)
 func TestRowTails(t *testing.T) {
 	if drivertest.Name() != "emulated" {
 		t.Skip("a GPU looks for no races")

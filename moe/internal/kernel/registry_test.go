@@ -33,10 +33,10 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestSharedBytes checks that every tiling of every space fits the chip's shared
-// memory. The formula of a space is a close upper bound of the kernels' layouts.
+// TestSharedBytes checks that every tiling of every search space fits the chip's shared memory, and
+// that a product's formula SharedBytes is a close upper bound of what its kernels use.
 func TestSharedBytes(t *testing.T) {
-	c := spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, Bias: true} // rows of biases also take shared memory
+	c := spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, Bias: true} // biases, because their rows also take shared memory
 	for _, p := range Kernels.Products() {
 		for _, tiling := range p.Space(driver.H200()) {
 			for _, k := range Kernels.OfProduct(p) {
@@ -119,8 +119,9 @@ func TestWork(t *testing.T) {
 	require.Nil(t, Kernels.Find("sideways"))
 }
 
-// TestAlternatives checks the list of alternatives of each product: it has the whole space and the
-// cost model's choice, all accepted, and the product can have each tiling that is not rejected.
+// TestAlternatives checks the list of alternatives of each product: the list has the whole search
+// space and the cost model's choice, none of them rejected, and Product.Check accepts each tiling
+// that is not rejected.
 func TestAlternatives(t *testing.T) {
 	target := driver.H200()
 	for _, row := range peers.All() {

@@ -30,8 +30,8 @@ type Unpack struct {
 // UnpackArgs are the arguments of [Unpack]. Tensors are laid out as Config says.
 type UnpackArgs struct {
 	// W1, W3 and W2 are the codes. W1Scale to W2Scale are the scales. The zero points and the
-	// global scales are used if the format has them. W3 and what belongs to it are used with GateUp
-	// "apart".
+	// global scales are used if the format has them. W3, its scales and its zero points are used
+	// with GateUp "apart".
 	W1, W3, W2                   driver.DevicePtr
 	W1Scale, W3Scale, W2Scale    driver.DevicePtr
 	W1Zero, W3Zero, W2Zero       driver.DevicePtr
@@ -119,9 +119,9 @@ type unpacking struct {
 	touched, ballots ptx.Shared
 }
 
-// list writes the experts with rows to touched and returns their number. Every CTA makes the same
-// list. First each warp votes on groups of 32 experts. Then the position of an expert in the list
-// is the number of bits before its own in all votes.
+// list writes the experts with rows to the array touched, and returns the number of these experts.
+// Every CTA makes the same list. First each warp votes on groups of 32 experts. Then the position
+// of an expert in the list is the number of bits before its own in all votes.
 func (e *unpacking) list(offsets ptx.Global) ptx.U32 {
 	k, lane, warp := e.k, e.k.Lane(), e.k.Warp()
 	groups := (e.NumExperts + lanes.Count - 1) / lanes.Count
@@ -234,8 +234,8 @@ func (e *unpacking) scale(scales ptx.Global, block ptx.U32) ptx.F32 {
 	return code.ShlI(23).Or(ptx.Select(isEdge, ptx.Uint(1<<22), ptx.Uint(0))).AsF32()
 }
 
-// zero returns what value subtracts from an integer code of the block: wholeBits plus the zero
-// point. Floating-point codes do not use it.
+// zero returns the number that the method value subtracts from an integer code of the block:
+// wholeBits plus the zero point. Floating-point codes do not use it.
 func (e *unpacking) zero(m unpackMatrix, expert ptx.U32, blocks int, block ptx.U32) ptx.F32 {
 	switch e.Packing.Code {
 	case spec.Int4:

@@ -55,7 +55,7 @@ func TestUnpack(t *testing.T) {
 				var to [2]driver.DevicePtr
 				for i, of := range spec.PackedMatrices[:3:3] {
 					if i == 1 {
-						continue // there is no W3
+						continue // with this GateUp there is no W3
 					}
 					rows, columns := int(s.Of(of.Codes).Dims[1]), c.Hidden
 					if of.Codes == spec.TensorW2 {

@@ -104,7 +104,7 @@ type upOperands struct {
 	// factor.
 	u      ptx.TensorMap
 	b      weights.B
-	loraB1 []ptx.TensorMap // as w1
+	loraB1 []ptx.TensorMap // one map or two, as in w1
 }
 
 func (u Up) operands(k *jit.Builder[UpArgs]) (in upOperands) {
@@ -141,7 +141,7 @@ func (u Up) bias(k *jit.Builder[UpArgs]) gemm.Start {
 		return gemm.NoBias
 	}
 	bias := weights.B1(u.Config)
-	columns := u.Tiling.TileN / bias.Parts // of each part
+	columns := u.Tiling.TileN / bias.Parts // number of columns of each part
 	if !bias.IsRows() {
 		b1 := k.Ptr(&k.Args.B1)
 		return gemm.FromRegisters(func(t gemm.Tile) []ptx.F32 {
@@ -223,9 +223,9 @@ func (e upEpilogue) act(gate, up ptx.F32, scores rowScores, h int) ptx.F32 {
 	return activation.Of(e.Config).Value(gate, up)
 }
 
-// inA returns value, or 0 if the neuron at column + offset is past the last neuron. The
-// number of neurons is a multiple of 16, so the offset of the value's group of 4 or 8 may
-// be given instead of its own.
+// inA returns value, or 0 if the neuron at column + offset is past the last neuron. A caller may
+// give the offset of the value's group of 4 or 8 neurons instead of the value's own offset, because
+// the number of neurons is a multiple of 16.
 func (e upEpilogue) inA(column ptx.U32, offset int, value ptx.F32) ptx.F32 {
 	if e.Intermediate%gemm.SubTileColumns == 0 {
 		return value
@@ -241,9 +241,9 @@ func (e upEpilogue) saved() int {
 	return 0
 }
 
-// eachSubTile stores the parts of H and then A, for each group of 64 neurons. build
-// returns sub-tile number kind of the group whose first neuron is column: a part of H if
-// kind is less than saved, else A.
+// eachSubTile stores the parts of H and then A, for each group of 64 neurons. The function build
+// returns one sub-tile of the group whose first neuron is column: part number kind of H if kind is
+// less than saved(), else A.
 func (e upEpilogue) eachSubTile(t gemm.Tile, build func(group, kind int, column ptx.U32) gemm.SubTile) {
 	neuron, kinds := t.Column.MulI(e.neurons()), e.saved()+1
 	e.Tile(e.neurons()/gemm.SubTileColumns*kinds, func(i int) gemm.SubTile {

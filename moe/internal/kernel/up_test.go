@@ -83,7 +83,7 @@ func TestUp(t *testing.T) {
 	points := UpProduct.Space(driver.H200())
 	for i, size := range [][2]int{{128, 64}, {192, 192}, {320, 128}, {128, 320}} {
 		if i != 1 && testing.Short() {
-			continue // the other cases have tails of either size
+			continue // -short runs only the second case
 		}
 		t.Run(fmt.Sprintf("d=%d n=%d", size[0], size[1]), func(t *testing.T) {
 			c := upCase{size[0], size[1], kt.Ragged()}

@@ -29,7 +29,7 @@ func (k *Kernel[A]) emission(l Layer) emission {
 	if k.From != nil {
 		e.config = k.From(l.Config)
 	}
-	e.config.TokensHint = 0 // it only affects the choice of tilings
+	e.config.TokensHint = 0 // the hint only affects the choice of tilings, and not the text of a kernel
 	if k.Of != nil {
 		e.tiling = l.Tiling(k.Of)
 	}

@@ -43,9 +43,10 @@ func trialOn(t *testing.T, dev driver.Device, c moe.Config, tokens int, opts ...
 var orders = []string{"bar.", "cp.async.wait", "cp.async.bulk.wait", "cp.async.mbarrier", "cp.async.commit", "cp.async.bulk.commit", "fence.", "mbarrier.init", "mbarrier.arrive",
 	"mbarrier.try_wait", "wgmma.fence", "wgmma.commit", "wgmma.wait", "barrier.cluster", "griddepcontrol.wait"}
 
-// weaker returns what an author could write by mistake instead of an instruction. This is nothing
-// for an instruction that only orders others, and the relaxed form for a load or store with a
-// memory order. ok is false for instructions that order nothing.
+// weaker returns the instructions that an author could write by mistake in place of the instruction
+// `in`. If `in` only orders other instructions, the result is empty, because the author may forget
+// it. If `in` is a load or store with a memory order, the result is its relaxed form. ok is false
+// if `in` orders nothing.
 func weaker(in *ptx.Inst) (others []ptx.Inst, ok bool) {
 	if in.Form == nil {
 		return nil, false
@@ -71,8 +72,8 @@ type sweep struct {
 	every   int // check one of `every` lines
 	lines   int
 	found   map[droppedLine]string // for each line, the kind of the fault, or isMissed or isUnreached
-	// again, unless nil, has the places to try in this layer, because no earlier layer has found a
-	// fault without their lines. Its values are the results of this layer.
+	// again, unless nil, restricts this layer to some places: those whose lines were removed in
+	// earlier layers without a fault. Its values are the results of this layer.
 	again map[place]string
 }
 
@@ -93,7 +94,8 @@ func (s *sweep) passed() map[place]string {
 	return places
 }
 
-// name gives lines for which earlier layers found no fault the result of this layer at their place.
+// name updates the lines for which earlier layers found no fault: each gets the result that this
+// layer has for the line's place.
 func (s *sweep) name() {
 	for line, was := range s.found {
 		if kind := s.again[line.place()]; was == isMissed && kind != "" {
@@ -102,8 +104,8 @@ func (s *sweep) name() {
 	}
 }
 
-// droppedLine is an instruction that was dropped from a kernel. at is its index, and what is its
-// place.
+// droppedLine is an instruction that was dropped from a kernel. The field `at` is the instruction's
+// index in the kernel, and the field `what` is its position in the Go code.
 type droppedLine struct {
 	kernel, text string // the kernel's name and its PTX
 	at           int
@@ -204,7 +206,7 @@ func TestDroppedLines(t *testing.T) {
 		tokens   int
 		backward bool
 		sms      int
-		again    []string // the kernels for which lines that passed are tried again
+		again    []string // names of kernels whose lines are tried again here if their removal has shown no fault so far
 	}{
 		{"large batch", small, 400, true, 4, nil},
 		{"20 tokens", small, 20, false, 4, nil},
@@ -287,18 +289,19 @@ func TestDroppedLines(t *testing.T) {
 
 var lineNumbers = regexp.MustCompile(`:\d+`)
 
-// Reasons why a kernel passes without griddepcontrol.wait.
+// Reasons why a kernel shows no fault without griddepcontrol.wait.
 const (
 	firstOfPass   = "the first kernel of the pass has no predecessor in it"
 	forSuccessors = "the one launch that may still run touches no memory of this kernel; successors need the wait, as they rely on it for all launches before"
 )
 
-// readByNextLaunch is the reason why a release passes if the reader is in the next launch.
+// readByNextLaunch is the reason why the removal of a release shows no fault if the reader is in
+// the next launch.
 const readByNextLaunch = "the down-projection reads the table, and a check launches one kernel"
 
-// needlessLine describes instructions whose removal a check of a single launch cannot find. what is
-// their place, and most is the largest number of such instructions in one kernel. why is the
-// reason.
+// needlessLine describes instructions whose removal a check of a single launch cannot find. The
+// field `what` is their position in the Go code, `most` is the largest number of such instructions
+// in one kernel, and `why` is the reason.
 type needlessLine struct {
 	kernels string
 	most    int

@@ -178,7 +178,8 @@ func (p passes) forward(tokens int) *trial.Trial {
 	return tr
 }
 
-// units runs a forward pass with packed weights in units, if the layer has units.
+// units runs a forward pass with packed weights that [moe.Call.Arrange] has put in the layout for
+// small batches, if the layer has this layout.
 func (p passes) units(tr *trial.Trial) {
 	sizes, err := p.layer.Sizes(tr.Tokens)
 	require.NoError(p.t, err)

@@ -74,8 +74,9 @@ func field(b *strings.Builder, doc, name, kind string) {
 	b.WriteString(name + " " + kind + "\n")
 }
 
-// accessor writes a function that is a switch over tensor ids. each returns the expression to
-// return for a row, or "" to leave the row out.
+// accessor writes a Go function whose body is a switch over tensor ids. For a row of the table, the
+// function each returns the expression that the case of this tensor returns, or "" if there is no
+// case.
 func accessor(b *strings.Builder, prefix, signature, otherwise string, rows []spec.TensorRow, each func(spec.TensorRow) string) {
 	b.WriteString("\n" + signature + " {\nswitch id {\n")
 	for _, r := range rows {
@@ -289,8 +290,9 @@ func members(h []byte, name string) (list []member, end int, err error) {
 	return list, end, nil
 }
 
-// extend returns the header with a field for each tensor that a pass lacks. New fields go to the
-// end of the struct, so that programs built with the older header still work.
+// extend returns the header with a new field for each tensor that a pass uses and whose field its
+// struct lacks. New fields go to the end of the struct, so that programs built with the older
+// header still work.
 func extend(h []byte, rows []spec.TensorRow) ([]byte, error) {
 	for _, p := range passes {
 		list, end, err := members(h, p.name)

@@ -20,24 +20,24 @@ type Model struct {
 	// KTileClocks is the extra cost of each k-tile of 64 of a grouped product, for barriers and
 	// issue. All products are grouped products, except the gradients of weights.
 	KTileClocks float64
-	// LoadBytesPerClock gives the extra cost of a k-tile's loads from the L2 cache: bytes loaded by
-	// LoadBytesPerClock. The loads cost clocks because they take power. The CTAs of a cluster share
-	// the loads of weights.
+	// LoadBytesPerClock gives the extra cost of a k-tile's loads from the L2 cache: the loaded
+	// bytes divided by LoadBytesPerClock. The loads cost clocks because they take power. The CTAs
+	// of a cluster share the loads of weights.
 	LoadBytesPerClock float64
 	// TileClocks is the extra cost of each tile, for its ticket and first loads. CoupleClocks
 	// is added in a cluster, whose CTAs wait for each other.
 	TileClocks, CoupleClocks float64
 	// UpEpilogueClocks, DownEpilogueClocks, DHEpilogueClocks and DXEpilogueClocks are the time of
-	// one warpgroup's epilogue for 256 columns. For each stage of the ring, HiddenClocks of this
-	// time are hidden by the other warpgroup's multiplications.
+	// one warpgroup's epilogue for 256 columns. The other warpgroup's multiplications hide a part
+	// of this time: HiddenClocks for each stage of the ring.
 	UpEpilogueClocks, DownEpilogueClocks, DHEpilogueClocks, DXEpilogueClocks float64
 	HiddenClocks                                                             float64
-	// BytesPerClock is the rate of one SM for those reads from device memory that the products of a
-	// wave do not hide.
+	// BytesPerClock is one SM's bandwidth for reads from device memory. The model uses it for the
+	// reads that the multiplications of a wave do not hide.
 	BytesPerClock float64
 	// DWKTileClocks is KTileClocks for the gradient of a weight, whose operands are both MN-major.
-	// DWEpilogueClocks is the part of its epilogue for 256 columns that is not hidden. It does not
-	// depend on the number of stages.
+	// DWEpilogueClocks is the part of this gradient's epilogue for 256 columns that is not hidden.
+	// It does not depend on the number of stages.
 	DWKTileClocks, DWEpilogueClocks float64
 	// L2BytesPerClock is the bandwidth of the L2 cache for all SMs together. It limits the gradient
 	// of a weight if reading its k-tiles takes longer than multiplying them.

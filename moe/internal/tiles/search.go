@@ -32,8 +32,8 @@ type Search struct {
 	NoGroups bool
 }
 
-// Alternatives lists all combinations of tile width, number of stages, group and cluster. Tilings
-// that no kernel can have, or that are not worth trying, are rejected with the reason.
+// Alternatives lists all combinations of tile width, number of stages, group and cluster. It
+// rejects a tiling, with the reason, if no kernel can have it or if it is not worth trying.
 func (s Search) Alternatives(t driver.Target) []Alternative {
 	groups := []int{4, 8, 16, 32}
 	if s.NoGroups {

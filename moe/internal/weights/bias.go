@@ -26,7 +26,7 @@ type Bias struct {
 // B1 returns the bias of the up-projection. It has the order of W1's rows.
 func B1(c spec.Config) Bias {
 	if InPairs(c) {
-		return Bias{Element: element.Of(c), Parts: 1, N: c.HWidth(), Experts: c.NumExperts} // the order of W1's columns
+		return Bias{Element: element.Of(c), Parts: 1, N: c.HWidth(), Experts: c.NumExperts} // gate and up of a neuron are neighbours, in the order of W1's columns
 	}
 	return Bias{Element: element.Of(c), Parts: c.HParts(), N: c.Intermediate, Experts: c.NumExperts, Apart: c.GateUp == spec.Apart, Interleaved: c.GateUp == spec.Interleaved}
 }
@@ -57,8 +57,8 @@ func (b Bias) Width() int {
 // load them.
 func (b Bias) IsRows() bool { return !b.Interleaved }
 
-// RowMap returns the tensor map of a tensor at p, with boxes of the given number of columns. Its
-// dimensions are column, part and expert. Columns past the end of a part are 0.
+// RowMap returns the tensor map of the bias at address p, with boxes of the given number of
+// columns. Its dimensions are column, part and expert. Columns past the end of a part are 0.
 func (b Bias) RowMap(p driver.DevicePtr, columns int) gpu.TensorMap {
 	parts := b.Parts
 	if b.Apart {

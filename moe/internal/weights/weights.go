@@ -103,7 +103,7 @@ func (m Matrix) Backward(t gemm.Tiling) B { return B{N: m.In, K: m.Out, matrix: 
 
 // B is a matrix of weights as the B operand of a product.
 type B struct {
-	// N is the dimension of the columns, K the dimension of the sum.
+	// N is the dimension of the columns, and K is the dimension of the sum.
 	N, K tile.Dim
 	// Halves means that gate and up are the two halves of a tile. If it is false, a tile has
 	// columns of one part.
@@ -138,8 +138,8 @@ func (b B) boxColumns() int {
 	return b.Tiling.TileN / b.Tiling.ClusterM
 }
 
-// Map returns the tensor map of the tensor at p. A box is a k-tile by boxColumns. Values outside of
-// a part are 0.
+// Map returns the tensor map of the tensor at address p. A box is a k-tile by boxColumns. Values
+// outside of a part are 0.
 func (b B) Map(p driver.DevicePtr) gpu.TensorMap {
 	columns := b.boxColumns()
 	// The capacity is constant, so that a launch does not allocate.
@@ -162,8 +162,8 @@ func (b B) Map(p driver.DevicePtr) gpu.TensorMap {
 // hasPart reports whether the map has a dimension for gate and up.
 func (b B) hasPart() bool { return b.matrix.Part.Extent > 1 && !b.matrix.Apart }
 
-// Load starts the loads of a stage: the tile's columns of the k-tile that starts at k. part is 0
-// for gate and 1 for up, for tiles with columns of one part.
+// Load starts the loads of a stage: the tile's columns of the k-tile that starts at index k() of
+// the sum. part is 0 for gate and 1 for up, for tiles with columns of one part.
 func (b B) Load(p *gemm.Product, maps []ptx.TensorMap, s pipeline.Stage, t schedule.Tile, k func() ptx.U32, part int) {
 	if b.MNMajor() && !b.Halves && b.Tiling.ClusterM == 1 { // only in this case may a tile end inside an atom
 		boxes := 1

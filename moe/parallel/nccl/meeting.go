@@ -138,7 +138,7 @@ func (m *meeting) listen(ctx context.Context, own hello) error {
 const helloTimeout = 2 * time.Second
 
 // admit reads the hello of a new connection. It closes a connection without the job's token. It
-// returns an error if a rank of this job does not fit, which ends the meeting.
+// returns an error if a rank of this job does not fit. This error ends the meeting.
 func (m *meeting) admit(ctx context.Context, l *link, own hello) error {
 	var h hello
 	until := time.Now().Add(helloTimeout)

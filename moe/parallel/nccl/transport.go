@@ -135,7 +135,8 @@ func (t *transport) use(f func(comm uintptr) error) error {
 	return f(*t.comm)
 }
 
-// end destroys the communicator with the NCCL function by. Later calls do nothing.
+// end destroys the communicator by a call of the NCCL function that the parameter names. Later
+// calls of end do nothing.
 func (t *transport) end(by function) error {
 	t.commMu.Lock()
 	defer t.commMu.Unlock()

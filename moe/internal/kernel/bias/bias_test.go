@@ -114,7 +114,7 @@ func inRow(c spec.Config, row weights.Rows, column int) int {
 	return column
 }
 
-// place returns the index in b1 that belongs to a column of H.
+// place returns the index of the bias in b1 that is added to a column of H.
 func place(c spec.Config, column int) int {
 	if c.GateUp == spec.Interleaved && !c.InOut {
 		return column%c.Intermediate*2 + column/c.Intermediate

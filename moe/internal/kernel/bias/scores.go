@@ -90,8 +90,8 @@ func (s Scores) Build() (*jit.Kernel[ScoresArgs], error) {
 	return k.Build()
 }
 
-// ScoresKernel is the kernel for K scores a token, ScoresListKernel for a list. B2Kernel
-// computes the partial sums of db2 from the result of one of these two. B2RoutedKernel
+// ScoresKernel is the kernel for K scores a token, and ScoresListKernel is the kernel for a list.
+// B2Kernel computes the partial sums of db2 from the result of one of these two. B2RoutedKernel
 // computes them from the router's choice, in which the experts of a token differ.
 // [drouter.SumKernels] add the partial sums.
 var (

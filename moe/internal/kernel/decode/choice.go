@@ -12,9 +12,9 @@ import (
 )
 
 // ChoiceArgs are the arguments of the choice of experts in a tiny batch. Every CTA of the
-// up-projection chooses the experts of all tokens itself, and plans the few rows. A separate kernel
-// for the choice would cost time: it would have to start and end before the first weights are in
-// flight.
+// up-projection chooses the experts of all tokens itself, and makes the plan of their few rows. A
+// separate kernel for the choice would cost time: it would have to start and end before the first
+// weights are in flight.
 type ChoiceArgs struct {
 	// Sums are the router's sums, as [choose.ByChains] reads them. RouterBias has
 	// its biases.
@@ -63,12 +63,13 @@ func newChoice(p *product, c spec.Config, params jit.Params, args *ChoiceArgs, t
 	return e
 }
 
-// ofLane returns the number of experts of each lane, when the lanes of a warp divide all experts.
+// ofLane returns the number of experts of a lane. The lanes of a warp divide all experts among
+// them.
 func (e *choice) ofLane() int { return ceil(e.NumExperts, 32) }
 
 // prepare emits the choice. One warp chooses the experts of each token, and another warp makes the
 // table. The last CTA also computes the scores and writes the choice and the plan, while its other
-// warps load weights. This CTA has no more tiles than the others.
+// warps load weights. The last CTA does this because no other CTA has fewer tiles.
 func (e *choice) prepare() {
 	k, warp, lane := e.k, e.k.Warp(), e.k.Lane()
 	writes := k.CtaidX().Eq(k.NctaidX().SubI(1))
@@ -111,7 +112,8 @@ func (e *choice) makeTable() {
 	for i := 0; i < each; i += words {
 		sets = append(sets, ptx.LdSharedVec[ptx.U32](e.sets.Plus(first.ShlI(2)).At(4*i), words)...)
 	}
-	// all counts rows in its lower 16 bits and entries in its upper 16 bits.
+	// The word `all` counts rows in its lower 16 bits and entries of the table in its upper 16
+	// bits.
 	const entry = 1 << 16
 	all := ptx.Uint(0)
 	for _, set := range sets {

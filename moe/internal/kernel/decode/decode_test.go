@@ -17,8 +17,9 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// plans have experts with every kind of number of rows: 0, each width of columns and the numbers
-// next to it, more rows than are multiplied at once, and more than a row pair has.
+// plans have experts with every kind of number of rows: 0, each number of columns that wgmma
+// multiplies and the numbers next to it, more rows than are multiplied at once, and more than a row
+// pair has.
 var plans = map[string]func() *kt.Packed{
 	"few":  func() *kt.Packed { return kt.NewPacked(9, []int{1, 0, 8, 9, 3}, []int{0, 2}) },
 	"many": func() *kt.Packed { return kt.NewPacked(50, []int{0, 16, 17, 33, 64, 65, 300}, []int{1, 0, 3}) },
@@ -112,7 +113,7 @@ func TestUp(t *testing.T) {
 					kt.SameBits(t, h, gotH, fmt.Sprintf("H %s wide=%v", when.Name, wide))
 					kt.SameBits(t, a, gotA, fmt.Sprintf("A %s wide=%v", when.Name, wide))
 				}
-				if name == "few" { // on a device that reports each missing fence
+				if name == "few" { // once more, on a device that reports each missing fence
 					gotH, _ := u.decode(kt.NewToCheck(t, 1), true, false, 2)
 					kt.SameBits(t, h, gotH, "H of the checked run")
 				}
@@ -124,7 +125,8 @@ func TestUp(t *testing.T) {
 	}
 }
 
-// TestUpWithoutGate checks an activation without a gate. A unit then has 64 neurons.
+// TestUpWithoutGate checks an activation without a gate. Each 64 rows of weights (a unit) are then
+// 64 neurons.
 func TestUpWithoutGate(t *testing.T) {
 	u := newUp(spec.Config{Hidden: 128, Intermediate: 192, Activation: spec.ReLU2}, plans["few"]())
 	d, n := u.c.Hidden, u.c.Intermediate

@@ -18,8 +18,8 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// quantised has a matrix of packed weights in units, and its tensors as the bf16 values of the
-// codes.
+// quantised has a matrix of packed weights twice: in the layout of package fragments (units), and
+// as one tensor of bf16 values for each tensor of codes.
 type quantised struct {
 	units []byte
 	plain [][]uint16
@@ -65,8 +65,9 @@ var packedPlans = map[string]func() *kt.Packed{
 	"widths": func() *kt.Packed { return kt.NewPacked(50, []int{8, 9, 17, 25, 33, 49, 64, 65, 129}, []int{0, 5}) },
 }
 
-// TestPackedUp checks that the up-projection of packed weights gives the same bits as with the bf16
-// values of these weights, in every format, shape and order of gate and up.
+// TestPackedUp checks that the up-projection of packed weights gives the bits of the up-projection
+// of plain weights, if the plain weights are the bf16 values of the packed ones. It checks every
+// format, shape and order of gate and up.
 func TestPackedUp(t *testing.T) {
 	for i, c := range []spec.Config{
 		{Hidden: 256, Intermediate: 64, Weights: "mxfp4"},
@@ -110,7 +111,7 @@ func TestPackedUp(t *testing.T) {
 					kt.SameBits(t, h, gotH, fmt.Sprintf("H %s wide=%v", when.Name, wide))
 					kt.SameBits(t, a, gotA, fmt.Sprintf("A %s wide=%v", when.Name, wide))
 				}
-				if name == "few" { // on a device that reports each missing fence
+				if name == "few" { // once more, on a device that reports each missing fence
 					b := kt.NewToCheck(t, 1)
 					gotH, _ := run(b, decode.Up{Config: c, Units: true}, kt.Upload(b, q.units), 2)
 					kt.SameBits(t, h, gotH, "H of the checked run")
@@ -120,8 +121,8 @@ func TestPackedUp(t *testing.T) {
 	}
 }
 
-// TestPackedDown checks that the down-projection of packed weights gives the same bits as with the
-// bf16 values of these weights.
+// TestPackedDown checks that the down-projection of packed weights gives the bits of the
+// down-projection of plain weights, if the plain weights are the bf16 values of the packed ones.
 func TestPackedDown(t *testing.T) {
 	for i, c := range []spec.Config{
 		{Hidden: 128, Intermediate: 64, Weights: "mxfp4"},
@@ -142,7 +143,7 @@ func TestPackedDown(t *testing.T) {
 				rows, width := len(p.Expert), (c.Intermediate+63)/64*64
 				q := quantise(t, fragments.W2(c), 4, []int{c.Hidden}, c.Intermediate)
 				a := reference.NewNormal(5, 1).Values(int64(rows * width))
-				for i := range a { // also sets the padding of the rows
+				for i := range a { // fills the whole rows, with their padding
 					if i%width >= c.Intermediate {
 						a[i] = 0
 					}

@@ -29,7 +29,8 @@ type product struct {
 	boxes *boxes
 }
 
-// sums describes the sums of a product: each is over the columns of a row of weights and a token.
+// sums describes the sums of a product. Each sum multiplies a row of weights with a token, column
+// by column.
 type sums struct {
 	// columns is the number of terms of a sum. units is the number of units of an expert.
 	columns, units int
@@ -85,8 +86,8 @@ func (p *product) byWidth(rows ptx.U32, body func(columns int)) {
 	among(p.widths())
 }
 
-// eachCopy emits body once for every copyRows rows of a stage. At run time the copies run that the
-// narrowest sufficient width needs.
+// eachCopy emits body once for every copyRows rows of a stage. At run time only the copies run that
+// cover the narrowest width with room for the rows.
 func (p *product) eachCopy(rows ptx.U32, body func(i int)) {
 	widths := p.widths()
 	var from func(i, width int)
@@ -109,7 +110,8 @@ type tokens struct {
 	at ptx.Global
 	// rowBytes is the length of a row. A k-tile that is longer than the row is filled with zeros.
 	rowBytes int
-	// number returns the index in memory of row number row of a block.
+	// number returns the index in memory of a block's row. The parameter row counts from the
+	// block's first row.
 	number func(b block, row ptx.U32) ptx.U32
 }
 
@@ -367,12 +369,13 @@ func (p *product) setSums(b block, acc [][]ptx.F32) {
 	}
 }
 
-// unchanged is the join function, see [eachToken], of a product that needs none.
+// unchanged is the parameter join of [eachToken] for a product that leaves the sums as they are.
 func unchanged(rows [2]ptx.F32) [2]ptx.F32 { return rows }
 
 // eachToken calls body for each token of the thread's sums. body gets the token's distance from the
 // thread's first token and, for each part, the sums of the thread's two rows of weights, which are
-// 8 apart. join maps each such pair of sums first, and whole warps call join.
+// 8 apart. Before body gets such a pair of sums, the function join maps it. All lanes of a warp
+// call join.
 func eachToken(k *ptx.Kernel, f tile.Fragment, b block, acc [][]ptx.F32, join func(rows [2]ptx.F32) [2]ptx.F32, body func(beyond int, parts [][2]ptx.F32)) {
 	var from func(i int)
 	from = func(i int) {

@@ -35,10 +35,11 @@ func (block) FromWords(w []ptx.U32) block {
 	return block{expert: w[0].AndI(0xffff), units: w[0].ShrI(16), unit: w[1], row: w[2], rows: w[3].AndI(0xffff), set: w[3].ShrI(16)}
 }
 
-// IsEnd reports whether the block ends the queue: it has no rows.
+// IsEnd reports whether the block has no rows. Such a block ends the queue.
 func (b block) IsEnd() ptx.Pred { return b.rows.EqI(0) }
 
-// Words packs the rows of an entry, and the bits of a set, into 16 bits each.
+// These constants overflow at compile time unless the two numbers that Words packs into 16 bits
+// each fit there: the rows of an entry, and the bits of a set.
 const (
 	_ = uint16(schedule.PairRows)
 	_ = uint16(1<<MaxTiny - 1)
@@ -53,7 +54,7 @@ func (u units) mnMajor() bool { return u.Out.Stride == 1 }
 // hasPart reports whether the tensor map has a dimension for gate and up.
 func (u units) hasPart() bool { return u.Part.Extent > 1 && !u.Apart }
 
-// tensorMap returns the map of the tensor at p.
+// tensorMap returns the map of the tensor at address p.
 func (u units) tensorMap(p driver.DevicePtr) gpu.TensorMap {
 	// The capacity is constant so that a launch allocates nothing.
 	box, dims := append(make([]int, 0, gpu.MaxTensorRank), tile.K, unitRows), make([]tile.Dim, 0, gpu.MaxTensorRank)
@@ -181,8 +182,8 @@ const (
 	publishAhead = 3
 )
 
-// publish calls body for each of the CTA's blocks, in the one thread that loads weights. body calls
-// before with the first column of each k-tile that it loads.
+// publish calls body for each of the CTA's blocks, in the one thread that loads weights. Before
+// body loads a k-tile, it calls the function `before` with the k-tile's first column.
 func (s scheduler) publish(body func(b block, before func(column ptx.U32))) {
 	k, ctas, atOnce := s.k, s.k.NctaidX(), s.shape.units
 	ofExpert := ceil(s.units, atOnce)
@@ -202,7 +203,7 @@ func (s scheduler) publish(body func(b block, before func(column ptx.U32))) {
 	}
 	publish := func(number ptx.U32) {
 		isLast := number.Ge(lastWave)
-		// at is the number of the tile's first unit, counted over all tiles.
+		// The variable at is the number of the tile's first unit, counted over all tiles.
 		at := ptx.Select(isLast, lastWave.MulI(atOnce).Add(number.Sub(lastWave).Mul(most)), number.MulI(atOnce))
 		entry[2].Set(ptx.Uint(0))
 		k.If(at.Lt(end.MulI(atOnce)), func() {

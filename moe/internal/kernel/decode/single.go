@@ -47,7 +47,7 @@ var (
 
 // maxOverlapped is the largest share of W2 for each SM, in bytes, with which the products overlap.
 // For small shares the gap between the products costs more than the smaller rings. On an H200,
-// shares of 160 and 192 KB gained by overlapping, shares of 528 KB and more lost.
+// shares of 160 and 192 KB gained by overlapping, but shares of 528 KB and more lost.
 const maxOverlapped = 224 << 10
 
 // overlaps reports whether CTAs of both products share an SM.
@@ -127,8 +127,8 @@ func (p *single) stripMap(m weights.Matrix, at driver.DevicePtr) gpu.TensorMap {
 	return p.ofStage().Map(at, append(box, 1), append(dims, m.Expert)...)
 }
 
-// loadStrip loads the k-tiles of a stage, from k-tile kt on, of a strip of an expert. These are 8
-// rows of each part that the map has.
+// loadStrip loads a strip of an expert's weights: 8 rows of each part (gate, up) that the map has.
+// It loads one stage of them, whose first k-tile is kt.
 func (p *single) loadStrip(m weights.Matrix, w ptx.TensorMap, to, full ptx.Shared, row, kt, expert ptx.U32) {
 	p.ofStage().Each(kt, row, func(first int, at []ptx.U32) {
 		to := to.At(first * stripRows * tile.RowBytes)
@@ -176,8 +176,8 @@ func (p *single) expert(slot ptx.U32) ptx.U32 {
 	return ptx.LdShared[ptx.U32](p.ids.Plus(slot.ShlI(2)))
 }
 
-// each calls body for each pass over the CTA's share, with the first item of the pass and their
-// number n.
+// each calls body for each pass over the CTA's share, with the first item of the pass and the
+// number n of its items.
 func (p share) each(body func(first, n ptx.U32)) {
 	p.k.For(p.first, p.end, ptx.Uint(p.most), func(first ptx.U32) {
 		body(first, p.end.Sub(first).MinI(p.most))

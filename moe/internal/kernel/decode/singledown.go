@@ -146,7 +146,8 @@ func (s singleSum) loadScores(scores ptx.Global) {
 
 // eachRow calls body for each of the thread's rows in a pass. pair is the number of a pair of
 // strips, and half tells its upper (0) or lower (1) strip. In each group of four registers of the
-// pair, the row's sums are registers 2·half and 2·half + 1. its is false for a row beyond the pass.
+// pair, the row's sums are registers 2·half and 2·half + 1. The parameter its is false for a row
+// beyond the pass.
 func (s singleSum) eachRow(first, n ptx.U32, body func(pair, half int, its ptx.Pred, slot, row ptx.U32)) {
 	line := s.lane.ShrI(2)
 	for i := range s.tiles() {

@@ -119,8 +119,8 @@ type singleChoice struct {
 }
 
 // choose emits the choice, which runs in the first warp of every CTA. The last CTA also computes
-// the scores and writes the choice, while its other warps go on. Its share is no larger than the
-// others'.
+// the scores and writes the choice, while its other warps go on. Its share of the items is no
+// larger than the share of any other CTA.
 func (c singleChoice) choose() {
 	k := c.k
 	scores := k.CtaidX().Eq(k.NctaidX().SubI(1))
@@ -153,7 +153,7 @@ func (u SingleUp) neuron(p *single, item ptx.U32) neurons {
 }
 
 // eachNeuron calls body for each of the thread's neurons in a pass. sums has the indices of the
-// neuron's sums: gate, then up. its is false for a neuron beyond the pass.
+// neuron's sums: gate, then up. The parameter its is false for a neuron beyond the pass.
 func (u SingleUp) eachNeuron(p *single, first, n ptx.U32, body func(pair int, sums []int, its ptx.Pred, of neurons, neuron ptx.U32)) {
 	line := p.lane.ShrI(2)
 	for i := range p.tiles() {

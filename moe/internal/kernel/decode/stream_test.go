@@ -98,7 +98,7 @@ func TestSingleToken(t *testing.T) {
 		{Hidden: 192, Intermediate: 128, NumExperts: 37, TopK: 2, GateUp: spec.Apart, Bias: true, RouterBias: true},
 		{Hidden: 320, Intermediate: 64, NumExperts: 70, TopK: 8, GateUp: spec.Interleaved, Score: spec.SoftmaxAll},
 		{Hidden: 64, Intermediate: 192, NumExperts: 16, TopK: 5, Activation: spec.ReLU2, Bias: true},
-		// The CTAs handle several items at once. The last of a share can have fewer.
+		// The CTAs handle several items at once. The last time, a CTA can have fewer items left.
 		{Hidden: 1088, Intermediate: 256, NumExperts: 9, TopK: 5},
 	} {
 		p := newPassOfOne(c)
@@ -122,7 +122,8 @@ func TestSingleToken(t *testing.T) {
 }
 
 // TestTinyProductsOverlap checks that the down-projection of tiny CTAs may start before the end of
-// the up-projection, which writes its table. With the late timing the test also detects races.
+// the up-projection, although the up-projection writes the table that the down-projection reads.
+// With the late timing the test also detects races.
 func TestTinyProductsOverlap(t *testing.T) {
 	c := spec.Config{Hidden: 192, Intermediate: 128, NumExperts: 70, TopK: 8, Bias: true}
 	p := newPassOfOne(c)

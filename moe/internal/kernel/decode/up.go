@@ -231,7 +231,8 @@ func (u Up) bias(k *ptx.Kernel, b block, b1 []ptx.Global) [][2]ptx.F32 {
 	return rows
 }
 
-// values returns, for each of the thread's neurons, gate and up, or the one value without a gate.
+// values returns the values of each of the thread's neurons: gate and up, or one value if the layer
+// has no gate.
 func (u Up) values(parts [][2]ptx.F32) [][]ptx.F32 {
 	if u.together() {
 		return [][]ptx.F32{{parts[0][0], parts[0][1]}}

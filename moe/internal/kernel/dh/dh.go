@@ -178,8 +178,8 @@ var Product = &registry.Product{
 
 func sharedBytes(p gemm.Tiling) int { return p.SharedBytes(epilogueBytes) }
 
-// Kernel is the kernel of Product. Tuning checks its outputs by the products that read
-// them: A' by dW2, dH by dX and dW1, and the sums of dH's columns by dB1.
+// Kernel is the kernel of Product. Tuning compares the outputs of the kernels that read this
+// kernel's results: dW2 shows A', dX and dW1 show dH, and dB1 shows the sums of dH's columns.
 var Kernel = &registry.Kernel[Args]{KernelName: "dh", Of: Product, Backward: true,
 	ShownBy: registry.Pass{Name: "backward", Backward: true, Outputs: []spec.TensorID{spec.TensorDX, spec.TensorDScores, spec.TensorDW1, spec.TensorDW2, spec.TensorDB1}},
 	From:    registry.OfExperts,
@@ -187,9 +187,9 @@ var Kernel = &registry.Kernel[Args]{KernelName: "dh", Of: Product, Backward: tru
 		return DH{Config: l.Config, Tiling: l.Tiling(Product)}.Build()
 	}}
 
-// ColumnSumsOf returns the index in ColumnSums of the sums over [ColumnSumRows] rows of an
-// expert, from the given packed row on. The sums of an expert are consecutive, and precede
-// those of the next expert.
+// ColumnSumsOf returns the index in ColumnSums of the sums over [ColumnSumRows] rows of an expert.
+// The first of these rows is the given packed row. The sums of an expert are consecutive, and
+// precede those of the next expert.
 func ColumnSumsOf(row, expert ptx.U32) ptx.U32 { return row.DivI(ColumnSumRows).Add(expert) }
 
 // ColumnSumBytes returns the size of ColumnSums for a number of packed rows.
@@ -197,8 +197,8 @@ func ColumnSumBytes(c spec.Config, rows int) int64 {
 	return 4 * int64(rows/ColumnSumRows+c.NumExperts) * int64(weights.DH(c).Elements())
 }
 
-// sumColumns sums the columns of a part of dH, which is in its slot, over the warp's rows.
-// A lane gets the sum of one column in each half of the slot.
+// sumColumns sums the columns of a part of dH over the warp's rows. The part is in its slot. A lane
+// gets the sum of one column in each half of the slot.
 func (w warp) sumColumns(slot []ptx.Shared) (sums []ptx.F32) {
 	// Rows past the expert's end may hold any value, also NaN.
 	w.k.If(w.rows.LtI(warpRows), func() {
@@ -216,8 +216,9 @@ func (w warp) sumColumns(slot []ptx.Shared) (sums []ptx.F32) {
 // tileColumns returns the number of columns of dH in a tile.
 func (d DH) tileColumns() int { return d.HParts() * d.Tiling.TileN }
 
-// shareColumnSums writes the warp's column sums to its slots, in the order of dH's columns: gate of
-// all parts, then up. If gate and up are in pairs, the order is part by part.
+// shareColumnSums writes the warp's column sums to its slots, in the order of dH's columns: the
+// gate columns of all parts, then their up columns. If gate and up are in pairs, the order is part
+// by part.
 func (w warp) shareColumnSums(sums [][]ptx.F32) {
 	ofPart, ofHalf := partNeurons, w.Tiling.TileN
 	if weights.InPairs(w.Config) {

@@ -24,7 +24,7 @@ type dhCase struct {
 	p                    *kt.Packed
 }
 
-// dhResult has the outputs of a run, dhInputs the inputs.
+// dhResult has the outputs of a run, and dhInputs has the inputs.
 type (
 	dhResult struct {
 		dh, a   []uint16
@@ -134,7 +134,7 @@ func TestDHPoints(t *testing.T) {
 	for i, point := range append(Product.Space(driver.H200()), kt.Shallow(128)) {
 		for j, when := range kt.Timings() {
 			if testing.Short() && j != i%len(kt.Timings()) {
-				continue // each tiling runs with one timing, alternating
+				continue // -short runs each tiling with one timing; the timings alternate
 			}
 			t.Run(fmt.Sprintf("%v %s", point, when.Name), func(t *testing.T) {
 				got := c.run(kt.New(t, when), point, 2)

@@ -63,8 +63,8 @@ type ScoresArgs struct {
 type dscores struct {
 	DScores
 	k *ptx.Kernel
-	// The options decide which of these tensors exist. The kernel writes out, dlogits and
-	// dlogitByRow.
+	// The options decide which of these tensors exist. The tensors out, dlogits and dlogitByRow are
+	// outputs.
 	partial, inverse, dots, ids, tokenOf, scores, out, dlogits, dlogitByRow ptx.Global
 	// inCTA is the number of the pair's token within the CTA. mine is false if the thread
 	// has no pair.

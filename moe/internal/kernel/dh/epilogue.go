@@ -118,8 +118,8 @@ func (d DH) neuron(t gemm.Tile, part int) ptx.U32 {
 	return t.Column.MulI(d.Tiling.TileN).AddI(part * partNeurons)
 }
 
-// column returns the first column of a part in the rows of dH: the column of gate, or of
-// gate and up in pairs.
+// column returns the first column of a part in the rows of dH. It is a gate column, or the first
+// gate column of the part's pairs if gate and up are in pairs.
 func (d DH) column(t gemm.Tile, part int) ptx.U32 {
 	if weights.InPairs(d.Config) {
 		return d.neuron(t, part).MulI(2)
@@ -132,11 +132,11 @@ type warp struct {
 	*epilogue
 	t    gemm.Tile
 	lane ptx.U32
-	// mine are the slots of this warp, arrived their barriers.
+	// mine has the slots of this warp, and arrived has the barriers of these slots.
 	mine, arrived ptx.Shared
 	staging       tile.WarpStaging
 	fragment      tile.Fragment
-	// row is the first packed row of this warp, rows the number of its valid rows.
+	// row is the first packed row of this warp, and rows is the number of the warp's valid rows.
 	row, rows ptx.U32
 }
 
@@ -182,8 +182,7 @@ func (w warp) waitForH(part int) {
 	pipeline.WaitParity(w.k, w.arrived.At(barrierBytes*(part%slotsOfWarp)), ptx.Uint(part/slotsOfWarp%2))
 }
 
-// sync synchronises the lanes of the warp: a lane reads from a slot what other lanes
-// wrote.
+// sync synchronises the lanes of the warp, because a lane reads from a slot what other lanes wrote.
 func (w warp) sync() { w.k.BarWarpSync(ptx.Uint(ptx.FullMask)) }
 
 // clearPast sets a part's dA' to 0 past the last neuron: W2 is 0 there, but an infinite
@@ -245,8 +244,9 @@ func (w warp) differentiate(part int, grad []ptx.F32, scores [2]ptx.F32, dscores
 	return weighted
 }
 
-// gradient is the result for one element of dA': dH of gate and up, A', and the factors of
-// the products that add up to the score's gradient, two factors for each product.
+// gradient is the result for one element of dA': the gradients of gate and up (dH), the element of
+// A' (weighted), and the products that are added to the score's gradient. score has the two factors
+// of each product, one after the other.
 type gradient struct {
 	gate, up, weighted ptx.F32
 	score              []ptx.F32
@@ -307,9 +307,9 @@ func (w warp) storePart(part int, weighted []ptx.U32) (sums []ptx.F32) {
 	return sums
 }
 
-// copyRows copies 16 rows of 64 bytes from a half of a part's slot to global memory, from
-// the part's column on. The rows are pitch elements apart there. Each lane copies 16 bytes
-// of two rows. Columns from end on are not stored.
+// copyRows copies 16 rows of 64 bytes from a half of a part's slot to global memory, from the
+// part's column on. In global memory the rows are `pitch` elements apart. Each lane copies 16 bytes
+// of two rows. Columns from `end` on are not stored.
 func (w warp) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int, column func(t gemm.Tile, part int) ptx.U32, end int) {
 	k := w.k
 	row, chunk := w.lane.ShrI(2), w.lane.AndI(3)

@@ -175,7 +175,7 @@ type Sum struct {
 
 const (
 	sumThreads  = 256
-	sumOfThread = 4 // elements
+	sumOfThread = 4 // number of elements that a thread adds
 )
 
 // SumArgs are the arguments of [Sum].

@@ -37,8 +37,8 @@ type ExtraRowsArgs struct {
 
 func (x ExtraRows) tiles() int { return (x.Hidden + gemm.TwoTermN - 1) / gemm.TwoTermN }
 
-// steps returns the number of k-tiles over the experts, which each term of the weights takes, the
-// number of terms, and the number of lines of the weights.
+// steps returns three numbers: the k-tiles of the sum over the experts for one term of the weights,
+// the terms, and the rows of the weight matrix.
 func (x ExtraRows) steps() (each, terms, lines int) {
 	each = (x.NumExperts + tile.K - 1) / tile.K
 	if !x.F32 {

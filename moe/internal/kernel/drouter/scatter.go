@@ -132,7 +132,7 @@ type place struct {
 	upper, lower ptx.B16
 }
 
-// places returns the places of the step's slots.
+// places returns a place for each slot that the thread handles in step kt.
 func (s *scatter) places(kt ptx.U32) []place {
 	k := s.k
 	var list []place

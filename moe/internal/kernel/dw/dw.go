@@ -200,7 +200,7 @@ func (d DW) items(k *jit.Builder[Args]) items {
 		tilesM: (d.Hidden + gemm.TileM - 1) / gemm.TileM, tilesN: d.Tiling.Columns(d.width()), widthN: d.Tiling.TileN,
 	}
 	if d.Store.Accumulate {
-		i.count = i.count.At(4) // an added gradient of an expert without rows does not change
+		i.count = i.count.At(4) // count only splits with rows: an expert without rows adds nothing to its gradient
 	}
 	return i
 }

@@ -112,7 +112,7 @@ func (g *rowGather) next(t item, kt ptx.U32) []ptx.U32 {
 	return tokens
 }
 
-// copy starts the copies of the first rows of the tile, as many as rows says, and fills
+// copy starts the copies of the tile's first rows, whose number is the parameter rows, and fills
 // the other rows with zeros. If rows is a constant, it copies all rows.
 func (g *rowGather) copy(s pipeline.Stage, tokens []ptx.U32, rows ptx.U32) {
 	to := s.Data.Plus(g.to)
@@ -130,8 +130,8 @@ func (g *rowGather) copy(s pipeline.Stage, tokens []ptx.U32, rows ptx.U32) {
 	}
 }
 
-// copyTail copies the first rows of a tile of packed rows, fewer than 64, and fills the
-// rest with zeros. A TMA load would bring rows of the next expert.
+// copyTail copies the first rows of a tile of packed rows if there are fewer than 64, and fills the
+// other rows of the tile with zeros. A TMA load would bring rows of the next expert.
 func (e *dw) copyTail(s pipeline.Stage, t item, kt, rows, thread ptx.U32) {
 	k := e.k
 	const passRows = pipeline.WarpgroupThreads / tile.LanesOfRow
@@ -279,8 +279,8 @@ func (p *publisher) makeItem() {
 	})
 }
 
-// within emits read in step 1 of an item and makeItem in step 2. If the item has fewer steps, the
-// last step runs the rest.
+// within emits read in step 1 of an item and makeItem in step 2. If the item has fewer steps, its
+// last step runs what is left of the two.
 func (p *publisher) within(kt, steps ptx.U32) {
 	k := p.of.k
 	last := kt.AddI(1).Eq(steps)

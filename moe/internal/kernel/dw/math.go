@@ -75,12 +75,12 @@ func (e *dw) multiply(loop gemm.MainLoop, t item, wg ptx.U32, lead gemm.Lead, ac
 // share a slot are in flight at a time.
 const roundBits = 20
 
-// join adds up the splits of a tile, in order, and reports whether this split was the
-// last. If so, its accumulators are the tile's sum. Each split waits until the tile's slot
-// holds the sum of the splits before it, and writes the sum with its own part there. The
-// state of a slot says which tile and split may use the slot next. Each warpgroup has its
-// own half of a slot, with a state of its own. A warpgroup without lines in the tile has
-// no accumulators, and only advances the state.
+// join adds up the splits of a tile, in order, and reports whether this split was the last. If so,
+// its accumulators are the tile's sum. Each split waits until the tile's slot holds the sum of the
+// splits before it, and writes the sum with its own part there. The state of a slot is the number
+// of the tile and of the split that may use the slot next. Each warpgroup has its own half of a
+// slot, with a state of its own. A warpgroup without lines in the tile has no accumulators, and
+// only advances the state.
 func (e *dw) join(t item, wg ptx.U32, acc []ptx.F32) (last ptx.Pred) {
 	k := e.k
 	last = t.split.AddI(1).Eq(t.splits)
@@ -167,7 +167,8 @@ func (e *dw) neuron(column ptx.U32) (neuron, part ptx.U32) {
 	return column.Sub(ptx.Select(up, ptx.Uint(width), ptx.Uint(0))), ptx.Select(up, ptx.Uint(1), ptx.Uint(0))
 }
 
-// place returns the address of line m of the gradient, in a part of a neuron.
+// place returns the address of the gradient's element in line m, for the given neuron and part
+// (gate or up).
 func (e *dw) place(t item, m, neuron, part ptx.U32) ptx.Global {
 	of, lines, columns := e.matrix()
 	to := e.gradient.at[0]
@@ -175,8 +176,8 @@ func (e *dw) place(t item, m, neuron, part ptx.U32) ptx.Global {
 		to = ptx.GlobalAt(ptx.Select(part.EqI(0), to.Addr(), e.gradient.at[1].Addr()))
 		part, of.Part.Stride = ptx.Uint(0), 0
 	}
-	// along is the index in the contiguous dimension and across the index in the other
-	// dimension, whose neighbours are pitch elements apart.
+	// along is the index in the contiguous dimension. across is the index in the other dimension,
+	// in which neighbours are pitch elements apart.
 	pitch, along, across := lines.Stride, neuron.Add(part.MulI(of.Part.Stride)), m
 	if e.transposed() {
 		pitch = e.Hidden
@@ -185,7 +186,8 @@ func (e *dw) place(t item, m, neuron, part ptx.U32) ptx.Global {
 	return to.Index(t.expert.MulI(of.Expert.Stride/pitch).Add(across), pitch*e.Store.Bytes()).Index(along, e.Store.Bytes())
 }
 
-// pair is two neighbouring values of the gradient.
+// pair is two neighbouring values of the gradient. The thread's place is the address of the
+// thread's first value.
 type pair struct {
 	offset int // distance in elements from the thread's place
 	// values emits the code for the values, which all threads of a warp must run.
@@ -241,7 +243,8 @@ func (d DW) neurons() int {
 	return columns.Extent
 }
 
-// directInPart writes the pairs of a tile at the edge: those that are inside the gradient.
+// directInPart writes a tile at the edge of the gradient: only the pairs that are inside the
+// gradient.
 func (e *dw) directInPart(at ptx.Global, line, neuron ptx.U32, pairs []pair) {
 	for _, p := range pairs {
 		lo, hi := p.values()

@@ -6,8 +6,8 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// Layer is a layer whose kernels have digests of their text in testdata, and are
-// assembled by a test.
+// Layer is a layer for two tests: one compares digests of its kernels' text with the digests in
+// testdata, and the other assembles its kernels.
 type Layer struct {
 	// Name is one word.
 	Name   string

@@ -147,8 +147,9 @@ func ChoosesInProducts(c spec.Config) bool { return InRouter(c) && !c.RouterF32 
 // contiguous along the sum.
 func HasSingle(c spec.Config) bool { return ChoosesInProducts(c) && !c.InOut }
 
-// Choose emits the choice. found gets the experts by slot, the best first, in every lane. If scored
-// is true at run time, take then gets a slot's score and expert, in the lane that has the slot.
+// Choose emits the choice. The function `found` gets the experts by slot, the best first, in every
+// lane. If the predicate `scored` is true at run time, the function `take` then gets a slot's score
+// and expert, in the lane that has the slot.
 func (l ByChains) Choose(k *ptx.Kernel, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
 	r := router{Router: l.Router, k: k, logits: l.Logits, bias: l.Bias, apart: true, tokens: l.Tokens}
 	r.choose(l.Sums.Index(token, 4*l.NumExperts), token, lane, found, scored, take)
@@ -254,9 +255,9 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 	return keys
 }
 
-// sumsOf returns the logits of several neighbouring experts. at is the address of the sum of expert
-// first, and the returned logits start at expert first + behind. If the sums of the chains are
-// apart, sumsOf adds the chains and the biases.
+// sumsOf returns the logits of several neighbouring experts. The parameter `at` is the address of
+// the sum of the expert with number `first`. The returned logits start at expert first + behind. If
+// each chain's sums are stored separately, sumsOf adds the chains and the biases.
 func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []ptx.F32 {
 	at = at.At(4 * behind)
 	sums := ptx.LdGlobalVec[ptx.F32](at, together)
@@ -279,8 +280,8 @@ func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []pt
 	return sums
 }
 
-// ofChain returns the address of a chain's sum. at is the address of the same sum in the first
-// chain.
+// ofChain returns the address of a chain's sum. The parameter `at` is the address of this sum in
+// the first chain.
 func (e *router) ofChain(at ptx.Global, chain int) ptx.Global {
 	if tokens, ok := e.tokens.Const(); ok { // a constant becomes the offset of the load instruction
 		return at.At(4 * e.NumExperts * int(tokens) * chain)

@@ -23,7 +23,7 @@ type keyMath[K ptx.Value] struct {
 	of func(logits [2]ptx.F32, codes [2]int) [2]K
 	// missing returns a key for an expert past the last one: below the keys of all experts.
 	missing func(code int) K
-	// beyond returns the key with the expert's number increased by experts.
+	// beyond returns the same key, with its expert's number increased by the parameter experts.
 	beyond func(key K, experts ptx.U32) K
 	value  func(K) ptx.F32 // the logit
 	code   func(K) ptx.U32 // the expert's complement
@@ -162,12 +162,12 @@ func sorted[K ptx.Value](key keyMath[K], keys []K) []K {
 	return keys
 }
 
-// widestSorted is the largest number of keys that are sorted at once. Wider groups need as many
-// comparisons and more registers.
+// widestSorted is the largest number of keys that are sorted at once. Wider groups would need as
+// many comparisons, but more registers.
 const widestSorted = 8
 
-// topOf returns the n largest keys, or all if there are fewer, sorted. It sorts one group of keys
-// after another.
+// topOf returns the n largest keys in sorted order, or all keys if there are fewer. It sorts one
+// group of keys after another.
 func topOf[K ptx.Value](key keyMath[K], keys []K, n int) (top []K) {
 	for from := 0; from < len(keys); from += widestSorted {
 		top = largest(key, top, sorted(key, keys[from:min(from+widestSorted, len(keys))]), n)
@@ -175,7 +175,8 @@ func topOf[K ptx.Value](key keyMath[K], keys []K, n int) (top []K) {
 	return top
 }
 
-// largest returns the n largest keys of two sorted lists, or all if there are fewer, sorted.
+// largest returns the n largest keys of two sorted lists in sorted order, or all keys if there are
+// fewer.
 func largest[K ptx.Value](key keyMath[K], a, b []K, n int) []K {
 	n = min(n, len(a)+len(b))
 	// a and b are sorted, the largest key first. The larger keys of a[i] and b[n-1-i], for i from 0
@@ -195,9 +196,9 @@ func largest[K ptx.Value](key keyMath[K], a, b []K, n int) []K {
 	return fromValley(key, valley)
 }
 
-// fromValley sorts keys in place that first fall, then rise, by Batcher's bitonic merge. It needs a
-// power of two of places. The places after the last key are empty: they count as larger than every
-// key, so they move to the front.
+// fromValley sorts, in place, keys that first fall, then rise, by Batcher's bitonic merge. The
+// merge works on an array whose length is a power of two. Array elements after the last key are
+// empty: they count as larger than every key, so they move to the front.
 func fromValley[K ptx.Value](key keyMath[K], keys []K) []K {
 	width := 1
 	for width < len(keys) {

@@ -37,8 +37,8 @@ type Router struct {
 
 const (
 	// A chunk is the experts of one wgmma. maxChunk is the largest number of them. maxChunkKeys is
-	// the limit where the epilogue needs more registers: with 64-bit keys of FP32 logits, with
-	// biases, and with several chunks.
+	// the largest number if the epilogue needs more registers: with 64-bit keys of FP32 logits,
+	// with biases, and with several chunks.
 	maxChunk     = 256
 	maxChunkKeys = 128
 	// A chain is a partial sum of a logit over a part of the columns of X. mostChains is the
@@ -201,8 +201,8 @@ func (e *router) eachChunk(body func(chunk ptx.U32)) {
 	e.k.For(ptx.Uint(0), ptx.Uint(e.count), ptx.Uint(1), body)
 }
 
-// eachKTile runs body for each k-tile of the product. column is the k-tile's first column, and line
-// is the first line of the weights' term that the k-tile multiplies.
+// eachKTile runs body for each k-tile of the product. column is the k-tile's first column. line is
+// the row of the weight matrix where the term that the k-tile multiplies starts, see [Terms].
 func (e *router) eachKTile(body func(column ptx.U32, line int)) {
 	count, lines := e.terms()
 	for term := range count {

@@ -182,8 +182,8 @@ func (r SmallBatchLogits) wMap(a *SmallBatchLogitsArgs) gpu.TensorMap {
 	return r.stageMap(a.Weights, r.lines(), ctaExperts)
 }
 
-// stageMap returns the tensor map that loads the k-tiles of a stage from the matrix at p. The matrix
-// has the given number of lines, and a box has the given number of rows.
+// stageMap returns the tensor map that loads the k-tiles of a stage from the matrix at the given
+// address. The matrix has the given number of lines, and a box has the given number of rows.
 func (r SmallBatchLogits) stageMap(at driver.DevicePtr, lines, rows int) gpu.TensorMap {
 	return r.deep().Map(at, []int{rows}, tile.Dim{Extent: lines, Stride: r.Hidden})
 }
@@ -304,7 +304,7 @@ func (e *smallBatchLogits) math() {
 		e.store(acc)
 		return
 	}
-	k.Range(ptx.Uint(e.stages).Sub(stages), func(ptx.U32) { // the last chain may have fewer stages; it only advances past the others
+	k.Range(ptx.Uint(e.stages).Sub(stages), func(ptx.U32) { // the last chain may have fewer stages; for the missing ones it only releases the ring's stages
 		release.Release(at.Wait(), ptx.True())
 		at.Advance()
 	})
@@ -346,8 +346,8 @@ func valuesOf(vars []*ptx.Var[ptx.U32]) (of []ptx.U32) {
 	return of
 }
 
-// store writes the thread's sums: of two tokens, a group apart, and two neighbouring
-// experts.
+// store writes the thread's sums: those of two neighbouring experts for each of two tokens. The two
+// tokens are one group of 8 apart.
 func (e *smallBatchLogits) store(acc []ptx.F32) {
 	k, bytes := e.k, int(e.written.Bytes())
 	for i, sum := range acc {

@@ -118,8 +118,8 @@ func (e *router) writeFours(acc []ptx.F32, token, expert ptx.U32) {
 	of, bytes := element.OfLogits(e.Logits), int(e.Logits.Bytes())
 	odd := e.k.TidX().AndI(1)
 	isOdd := odd.NeI(0)
-	// The lanes of a quad had columns 0, 2, 4, 6. After the exchange they have columns from 0, 8,
-	// 4, 12 on.
+	// The lanes of a quad had columns 0, 2, 4, 6. After the exchange, the first columns of the
+	// lanes are 0, 8, 4 and 12.
 	expert = expert.Add(odd.MulI(6))
 	for h := range 2 {
 		token := token.AddI(8 * h)

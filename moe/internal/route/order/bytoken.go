@@ -49,7 +49,7 @@ type byToken struct {
 	rows          ptx.U32 // number of rows of all tokens
 	gather        ptx.Global
 	before        ptx.Shared // number of rows of the tokens that come before the CTA's tokens
-	start, cursor ptx.Shared // for each token, where its rows start in the list, and the next free place
+	start, cursor ptx.Shared // for each token, the index in Rows where its rows start, and the next free index
 	regrouped
 }
 
@@ -157,7 +157,8 @@ func (e *byToken) count() {
 	k.RedSharedAdd(e.before, before.Get())
 }
 
-// scan computes from the counts where each token's rows start in the list, in one warp.
+// scan computes, from the counts, the index in Rows where each token's rows start. One warp runs
+// it.
 func (e *byToken) scan() {
 	k := e.k
 	at := ptx.NewVar(k, ptx.LdShared[ptx.U32](e.before))
@@ -176,8 +177,8 @@ func (e *byToken) scan() {
 	})
 }
 
-// order calls place with each row of the CTA's tokens and its index in the list. The index is the
-// start of the token's rows plus the number of the token's lower rows.
+// order calls the function place with each row of the CTA's tokens and the row's index in Rows. The
+// index is the start of the token's rows plus the number of the token's lower rows.
 func (e *byToken) order(place func(row, place ptx.U32)) {
 	k := e.k
 	k.If(e.from.Lt(e.to), func() {

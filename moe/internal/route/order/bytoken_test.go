@@ -39,7 +39,8 @@ type listCase struct {
 	scores                     []uint32
 }
 
-// listPlan has the outputs of a plan of a list. Memory after the last row must stay unwritten.
+// listPlan has the outputs of a plan of a list. The kernels must not write memory after the last
+// row.
 type listPlan struct{ offsets, gather, pairs, inverse, starts, rows, weights []uint32 }
 
 // want computes the plan in plain Go.

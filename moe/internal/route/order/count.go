@@ -28,9 +28,9 @@ func StoreCounts(k *ptx.Kernel, counts ptx.Global, from ptx.Shared, experts int,
 // Always accepts every position.
 func Always(ptx.U32) ptx.Pred { return ptx.True() }
 
-// CountIDs adds to the array own in shared memory how often each expert id occurs. It reads the ids
-// at positions first, first+threads and so on, below to. It skips ids outside [0, E), and positions
-// for which only is false.
+// CountIDs counts how often each expert id occurs, and adds the counts to the array `own` in shared
+// memory. It reads the ids at positions first, first+threads and so on, as long as they are below
+// `to`. It skips ids outside [0, E), and positions for which the function `only` returns false.
 func CountIDs(k *ptx.Kernel, own ptx.Shared, experts int, ids ptx.Global, first, to ptx.U32, threads int, only func(f ptx.U32) ptx.Pred) {
 	k.For(first, to, ptx.Uint(threads), func(f ptx.U32) {
 		id := ptx.LdGlobal[ptx.U32](ids.Index(f, 4))

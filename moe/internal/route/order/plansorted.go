@@ -17,7 +17,7 @@ import (
 //
 // A list that is not sorted gives wrong sums, but no address outside the tensors: no two CTAs find
 // the same row, and tokens are clamped to the CTA's range. If two rows of an expert then have the
-// same token, one place in the list stays free, and gets row 0.
+// same token, one index of the outputs Rows and Weights stays free, and gets row 0.
 type PlanSorted struct {
 	NumExperts int
 }
@@ -64,8 +64,8 @@ type planSorted struct {
 	low      ptx.Shared // first row of each expert that has one of the CTA's tokens
 	ahead    ptx.Shared // number of rows of the CTA's tokens in the experts before each expert; the last word counts all experts
 	taken    ptx.Shared // for each token, a bit for each expert, set if the token has a row of the expert
-	start    ptx.Shared // for each token, where its rows start in the list
-	used     ptx.Shared // number of rows of the tokens before the CTA's tokens, and where the CTA's rows end in the list
+	start    ptx.Shared // for each token, the index in Rows where its rows start
+	used     ptx.Shared // two indices in Rows: where the rows of the CTA's tokens start, and where they end
 }
 
 // Build emits the kernel.
@@ -147,7 +147,8 @@ func (e *planSorted) findExperts() {
 	})
 }
 
-// findTokens finds, in each expert, the first row of the CTA's tokens and the number of their rows.
+// findTokens finds, for each expert, the first row whose token is one of the CTA's, and the number
+// of such rows.
 func (e *planSorted) findTokens() {
 	k := e.k
 	// The range of the last CTA also covers tokens past the last one, which a valid list does not
@@ -226,7 +227,8 @@ func (e *planSorted) eachRow(body func(list []sortedRow)) {
 		for i := range list {
 			r, nth := &list[i], first.AddI(i*PlanThreads)
 			r.there, nth = nth.Lt(rows), nth.Min(rows.SubI(1))
-			// The row is in the last expert that has at most nth rows ahead.
+			// The row with number nth is in the last expert that has at most nth rows ahead of its
+			// own.
 			r.expert = ptx.Uint(0)
 			for half := size / 2; half > 0; half /= 2 {
 				next := r.expert.AddI(half)
@@ -240,7 +242,8 @@ func (e *planSorted) eachRow(body func(list []sortedRow)) {
 	})
 }
 
-// startTokens computes where each token's rows start in the list, with one thread for each token.
+// startTokens computes the index in Rows where each token's rows start, with one thread for each
+// token.
 func (e *planSorted) startTokens(rows ptx.U32) {
 	k := e.k
 	token, n := e.from.Add(e.tid), ptx.NewVar(k, ptx.Uint(0))
@@ -267,8 +270,8 @@ func (e *planSorted) startTokens(rows ptx.U32) {
 	k.BarSync(ptx.Uint(0))
 }
 
-// regroup lists the rows of the CTA's tokens. A row's index is the start of its token's rows plus
-// the number of the token's experts that come before the row's expert.
+// regroup writes the rows of the CTA's tokens to Rows. A row's index there is the start of its
+// token's rows plus the number of the token's experts that come before the row's expert.
 func (e *planSorted) regroup() {
 	k := e.k
 	e.eachRow(func(list []sortedRow) {
@@ -294,7 +297,7 @@ func (e *planSorted) regroup() {
 	})
 }
 
-// put writes the row and the weight at one index of the two lists.
+// put writes a row to Rows and its weight to Weights, both at the index `place`.
 func (e *planSorted) put(place, row ptx.U32, weight ptx.F32) {
 	ptx.StGlobal(e.places.Index(place, 4), row)
 	ptx.StGlobal(e.weights.Index(place, 4), weight)

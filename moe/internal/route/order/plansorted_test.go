@@ -40,8 +40,8 @@ func TestSortedList(t *testing.T) {
 	}
 }
 
-// sortedCase returns a sorted list. Each expert has each token with a probability of
-// percent, except the last two experts, which have no tokens.
+// sortedCase returns a sorted list. Each expert has each token with a probability of `percent` %,
+// except the last two experts, which have no tokens.
 func sortedCase(r *rand.Rand, experts, tokens, percent, tail int) (c listCase) {
 	c.experts, c.numTokens = experts, tokens
 	for e := range experts {

@@ -1,6 +1,6 @@
 package order
 
-// RangeStep is the step of the lengths that [RangesOf] returns: each is a multiple of it.
+// RangeStep divides the length of every range that [RangesOf] returns.
 const RangeStep = 64
 
 // TokenRanges splits the tokens into contiguous ranges, one for each CTA of a kernel. Structs of

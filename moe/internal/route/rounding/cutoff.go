@@ -13,8 +13,8 @@ import (
 
 // Cutoff decides how many tokens each expert gets, and finds the key of the last of them. A key
 // tells how much an expert prefers a token, see [Keys]. One CTA handles one expert. It finds the
-// key by a radix select: digit by digit from the top, it counts the digits of the keys whose higher
-// digits match.
+// key by a radix select, from the highest digit down: among the keys that have the higher digits
+// found so far, it counts how often each value of the next digit occurs.
 type Cutoff struct {
 	NumExperts int
 	spec.Rounding
@@ -195,13 +195,14 @@ func (e *cutoff) eachKey(body func(key ptx.U32, valid ptx.Pred)) {
 	})
 }
 
-// nth returns the n-th largest key, how many of the n largest keys are equal to it, and how many of
-// all keys are equal to it. For n = 0 the key is above every other. f tokens chose the expert.
+// nth returns the n-th largest key, how many of the n largest keys equal this key, and how many of
+// all keys do. For n = 0 the returned key is above every other key. The parameter f is the number
+// of tokens that chose the expert.
 func (e *cutoff) nth(f, n ptx.U32) (last, ties, equal ptx.U32) {
 	k := e.k
 	key, rest, same := ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, n), ptx.NewVar(k, ptx.Uint(0))
 	if e.Rule != spec.ExpertChoice {
-		// The f keys with the highest bit come before all others.
+		// The f keys whose highest bit is set are larger than all other keys.
 		chosen := n.Le(f)
 		key.Set(ptx.Select(chosen, ptx.Uint(chosenBit), ptx.Uint(0)))
 		rest.Set(ptx.Select(chosen, n, n.Sub(f)))
@@ -239,7 +240,8 @@ func (e *cutoff) nth(f, n ptx.U32) (last, ties, equal ptx.U32) {
 	return key.Get(), rest.Get(), same.Get()
 }
 
-// keep copies the keys whose bits from shift on are equal to start to shared memory, in any order.
+// keep copies keys to shared memory, in any order. These are the keys whose bits from bit `shift`
+// on equal start.
 func (e *cutoff) keep(start ptx.U32, shift int) {
 	k := e.k
 	order.ClearWords(k, e.cursor, 1, e.tid, cutoffThreads)
@@ -275,9 +277,10 @@ func (e *cutoff) countDigit(of ptx.U32, valid ptx.Pred) {
 	})
 }
 
-// findDigit finds the digit of the rest-th largest key. Each thread has `each` digits, and the
-// threads go from the largest digit down. One thread writes three words to state: the key with this
-// digit, the key's rank among the keys with this digit, and the number of these keys.
+// findDigit finds the digit of the n-th largest key. The parameter rest is n. Each thread has
+// `each` digits, and the threads go from the largest digit down. One thread writes three words to
+// state: the key with this digit, the key's rank among the keys with this digit, and the number of
+// these keys.
 func (e *cutoff) findDigit(key, rest ptx.U32, shift, each int) {
 	k := e.k
 	warp, lane := k.Warp(), k.Lane()
@@ -303,8 +306,8 @@ func (e *cutoff) findDigit(key, rest ptx.U32, shift, each int) {
 	}
 }
 
-// mass decides by the rule RoundMass, from the scores of the tokens between the multiples down and
-// up.
+// mass decides by the rule RoundMass, from the scores of the tokens whose ranks lie between the
+// multiples down and up.
 func (e *cutoff) mass(f, down, up ptx.U32) (n, last, ties ptx.U32) {
 	k := e.k
 	lastDown, tiesDown, equalDown := e.nth(f, down)

@@ -54,7 +54,8 @@ type share struct {
 	last, ties ptx.U32    // the cutoff's key, and the number of listed tokens with exactly this key
 }
 
-// passed counts the keys above the cutoff, and the keys equal to it, that lie before a token.
+// passed has two counts of the keys of the tokens before some token: the keys above the cutoff, and
+// the keys equal to the cutoff.
 type passed struct{ above, equal *ptx.Var[ptx.U32] }
 
 // Build emits the kernel.
@@ -80,7 +81,8 @@ func (t List) Build() (*jit.Kernel[ListArgs], error) {
 	return k.Build()
 }
 
-// operands declares the tensors, the shared memory, and the thread's place.
+// operands declares the tensors and the shared memory, and reads the numbers of the thread, its
+// warp and its CTA.
 func (t List) operands(k *jit.Builder[ListArgs]) *list {
 	e := &list{List: t, k: k.Kernel, keys: k.Ptr(&k.Args.Keys), cutoffs: k.Ptr(&k.Args.Cutoffs)}
 	if t.RawScores {
@@ -139,8 +141,8 @@ func (n passed) add(isAbove, isEqual ballots) {
 	n.equal.Set(n.equal.Get().Add(isEqual.among(all)))
 }
 
-// list writes the warp's tokens that the expert gets. n has the counts before the warp's first token,
-// and first is the expert's first row.
+// list writes the warp's tokens that the expert gets. The parameter n counts the keys before the
+// warp's first token, and first is the expert's first row.
 func (e *list) list(of share, n passed, first ptx.U32) {
 	k := e.k
 	below := k.LanemaskLt()

@@ -99,7 +99,7 @@ func (v *roundingCase) preferences(b *kt.Bed) (p reference.Preferences, keys, ra
 		} else if how.Rule == spec.ExpertChoice {
 			p.Raw[i] = p.Score[i]
 		}
-		if how.Rule == spec.ExpertChoice { // with this rule no key has the chosen bit
+		if how.Rule == spec.ExpertChoice { // the kernel never sets chosenBit for this rule
 			p.Chosen[i] = want.Chosen[i]
 		}
 		if how.Rule != spec.ExpertChoice {
@@ -279,7 +279,8 @@ func TestRoundingDraw(t *testing.T) {
 }
 
 // TestCutoffRoom checks the cutoff of keys with the same first digit: as many keys as shared memory
-// holds, and two more. A key beyond the room would overwrite the cursor, which is not read again.
+// holds, and two more. One more key would not be enough, because a kernel that keeps one key too
+// many only overwrites the cursor, which it does not read again.
 func TestCutoffRoom(t *testing.T) {
 	for _, tokens := range []int{cutoffRoom, cutoffRoom + 2} {
 		r, keys := rand.New(rand.NewPCG(5, uint64(tokens))), make([]uint32, KeyStride(tokens))
@@ -302,8 +303,8 @@ func TestCutoffRoom(t *testing.T) {
 }
 
 // TestRoundMass compares the probability of rounding up with its definition, dropped/(dropped +
-// added). dropped is the score of the tokens that rounding down drops, and added the score of the
-// tokens that rounding up adds.
+// added). dropped is the sum of the scores of the tokens that rounding down drops, and added is the
+// sum of the scores of the tokens that rounding up adds.
 func TestRoundMass(t *testing.T) {
 	const experts, tile, tokens = 64, 8, 20
 	r := rand.New(rand.NewPCG(6, 6))
@@ -350,7 +351,7 @@ func TestRoundMass(t *testing.T) {
 		for e := range experts {
 			draw, want := float64(how.Draw(seed, e))/(1<<32), down[e]
 			if math.Abs(draw-share[e]) < 1e-6 {
-				continue // FP32 decides
+				continue // too close: the rounding of the kernel's FP32 probability decides
 			}
 			if draw < share[e] {
 				want = up[e]

@@ -27,7 +27,7 @@ func OfLogit(score spec.Score, logit ptx.F32) ptx.F32 {
 	case spec.Sigmoid:
 		return Sigmoid(logit)
 	case spec.SqrtSoftplus:
-		// The square root is 2 to half the logarithm.
+		// The square root is 2 to the power of half the binary logarithm.
 		return Softplus(logit).Lg2Approx().Mul(ptx.Float(0.5)).Ex2Approx()
 	}
 	return logit

@@ -216,7 +216,8 @@ func (e *dlogits) raw(of pair) (raw rawScore) {
 	return raw
 }
 
-// eachShare runs body for the lane's experts, with the address in own of each.
+// eachShare runs body for each of the lane's experts, with the address of the expert's element in
+// the array own.
 func (e *dlogits) eachShare(shares []ptx.F32, body func(at ptx.Shared, expert ptx.U32, share ptx.F32)) {
 	for i, share := range shares {
 		expert := e.lane.AddI(lanes.Count * i)

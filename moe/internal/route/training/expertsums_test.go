@@ -15,7 +15,7 @@ import (
 func TestExpertSums(t *testing.T) {
 	for _, when := range kt.Timings() {
 		for _, c := range []struct {
-			experts, rows, tokens int // without rows or tokens the tensor is absent
+			experts, rows, tokens int // rows = 0 leaves out Rows, tokens = 0 leaves out Dense
 			add                   bool
 		}{
 			{1, 1, 0, false}, {1, 0, 1, true}, {3, 40, 0, true}, {5, 0, 300, false}, {33, 900, 70, true}, {2, 1500, 600, false},

@@ -51,8 +51,8 @@ type LossesArgs struct {
 	DLogits    driver.DevicePtr
 	// Partials [CTAs, 2] f32 is an output: Σ s_t and Σ lse_t² over the tokens of each CTA.
 	Partials driver.DevicePtr
-	// Balance is the coefficient of the balance loss times E/(K·S·T). ZLoss is the coefficient of
-	// the z-loss times 2/T.
+	// Balance is the caller's coefficient of the balance loss, multiplied by E/(K·S·T). ZLoss is
+	// the caller's coefficient of the z-loss, multiplied by 2/T.
 	Balance, ZLoss float32
 	Sequences
 }

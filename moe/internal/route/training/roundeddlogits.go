@@ -99,7 +99,7 @@ func (r RoundedDLogits) Build() (*jit.Kernel[RoundedDLogitsArgs], error) {
 	return k.Build()
 }
 
-// at returns the address in own of an expert's gradient.
+// at returns the address of an expert's gradient in the array own.
 func (e *roundedDLogits) at(expert ptx.U32) ptx.Shared { return e.own.Plus(expert.ShlI(2)) }
 
 // each runs body for the lane's experts.

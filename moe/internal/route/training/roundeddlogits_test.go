@@ -16,7 +16,7 @@ import (
 
 // roundedList is a list of tokens by expert after rounding, with the gradients of its scores.
 type roundedList struct {
-	tokens, experts []int32 // by entry
+	tokens, experts []int32 // token and expert of each entry of the list
 	ds              []float32
 }
 
