@@ -176,7 +176,7 @@ func (p Plan) declare(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args 
 	e.cta = k.CtaidX()
 	words := func(name string, n int) ptx.Shared { return cta.Shared(name, 4*n, 4) }
 	e.total, e.before = words("total", p.NumExperts), words("before", p.NumExperts)
-	e.offset, e.rowPairAt = words("offset", p.NumExperts), words("rowPairAt", p.NumExperts)
+	e.offset, e.rowPairAt = words("offset", p.NumExperts), words("pairsAt", p.NumExperts)
 	e.perWarp = words("perWarp", PlanWarps*p.NumExperts)
 	e.sum = cta.Shared("sum", 8, 8)
 	return e
