@@ -37,9 +37,6 @@ func (c *Call) backward(s driver.Stream, b *BackwardArgs, routed bool) error {
 	if err := c.layer.trains(); err != nil {
 		return err
 	}
-	if r := c.layer.of.LoRARank; r != 0 {
-		return argErrorf("Config.LoRARank", r, "0: backward passes do not compute adapters yet")
-	}
 	n := c.checkBackward(t, b, routed)
 	w := c.layer.backwardWorkspace(n)
 	if err := c.checkedFor(t, b.Workspace, w.bytes, "BackwardWorkspace"); err != nil {
@@ -81,6 +78,7 @@ func (c *Call) checkBackward(t int, b *BackwardArgs, routed bool) work {
 	c.check.optional("DX", b.DX, grad.DX, true)
 	c.check.optional("DScores", b.DScores, grad.DScores, true)
 	c.checkNoPacked(&b.WeightGradients)
+	c.checkFrozen(&b.WeightGradients)
 	c.check.gradients(spec.ExpertWeights, &b.WeightGradients, &grad)
 	c.checkModes(b)
 	if b.wanted() == (wanted{}) {

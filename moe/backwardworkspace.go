@@ -43,7 +43,9 @@ type backwardWorkspace struct {
 	scaledA, partial, dwPartials, dxRows int64 // these four are in the second piece
 	biasSums, biasPartials               int64 // partial sums of db1 and db2, at the offset of dwPartials
 	router                               int64 // uses both pieces
-	bytes                                int64
+	// u and v have the rows of an adapter's products.
+	u, v  int64
+	bytes int64
 }
 
 // backwardWorkspace lays out the scratch memory of a backward call.
@@ -75,6 +77,10 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 
 	if c.Bias {
 		w.biasByExpert = s.take(g.DLogits.Bytes())
+	}
+
+	if spec.HasLoRA(c) && l.part != home {
+		w.u, w.v = s.take(weights.U(c).Bytes(rows)), s.take(weights.U(c).Bytes(rows))
 	}
 
 	if l.shared != nil {
@@ -109,6 +115,9 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	if plan.Slots(rows, l.sms) > 0 && spec.IsPlain(c) && l.part != home {
 		each := max(dw.Of(l.of, dw.W1, gradient.Mode{}).PartialBytes(), dw.Of(l.of, dw.W2, gradient.Mode{}).PartialBytes())
 		s.take(int64(w.slots) * int64(each))
+	}
+	if spec.HasLoRA(c) && l.part != home {
+		s.take(int64(w.slots) * int64(dw.FactorPartialBytes))
 	}
 	w.bytes = max(s.bytes, end.bytes, biases.bytes, last.bytes, l.workspace(n).bytes)
 	if l.shared != nil {

@@ -84,7 +84,7 @@ func BenchmarkKinds(b *testing.B) {
 	}
 }
 
-// BenchmarkLoRA measures forward passes of a layer with adapters and without, in turns.
+// BenchmarkLoRA measures the passes of a layer with adapters and without, in turns.
 func BenchmarkLoRA(b *testing.B) {
 	skipUnlessGPU(b)
 	for _, tokens := range []int{8192, 32768} {
@@ -96,8 +96,7 @@ func BenchmarkLoRA(b *testing.B) {
 					c.LoRAAlpha = 32
 				}
 				b.Run(fmt.Sprintf("%s/%d tokens/r=%d/turn=%d", benchRows[0].name, tokens, rank, turn), func(b *testing.B) {
-					tr := newTrial(b, c, tokens, 1, moe.WithoutBackward())
-					benchmarkPass(b, tr, func() error { return tr.Call().Forward(tr.Stream(), tr.Args) })
+					benchmarkPasses(b, c, moe.BF16, false)
 				})
 			}
 		}

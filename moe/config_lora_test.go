@@ -48,8 +48,11 @@ func TestLoRA(t *testing.T) {
 		c.LoRARank, c.LoRAAlpha = 16, 24
 		change(&c)
 		t.Run(c.String(), func(t *testing.T) {
-			tr := newTrial(t, c, tokens, 6, moe.WithoutBackward())
-			first := forward(t, tr, tr.Args)
+			tr := newTrial(t, c, tokens, 6)
+			first := withBackward(t, tr, []moe.Type{c.Type, moe.F32}[i%2])
+			require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+			checkAdapted(t, tr, first)
+			checkAccumulated(t, tr)
 			rep, err := tr.Check(first, 256)
 			require.NoError(t, err)
 			require.NoError(t, rep.Check(), "O %v\nH %v", rep.O, rep.H)
@@ -61,26 +64,100 @@ func TestLoRA(t *testing.T) {
 
 			plain := c
 			plain.LoRARank, plain.LoRAAlpha, plain.RSLoRA = 0, 0, false
-			without := forwardAdapted(t, plain, tokens, tr.X, tr.Weights)
-			require.NotEqual(t, without.O, first.O, "the adapter does something")
+			without, dxWithout := runAdapted(t, plain, tokens, tr.X, tr.Weights)
+			require.NotEqual(t, without.O, first.O, "the adapter changes O")
+			require.NotEqual(t, dxWithout, elementsOf(t, tr, tr.Back.DX), "the adapter changes DX")
 			zero := tr.Weights
 			zero.LoraB1, zero.LoraB3, zero.LoraB2 = make([]uint16, len(zero.LoraB1)), make([]uint16, len(zero.LoraB3)), make([]uint16, len(zero.LoraB2))
-			require.Equal(t, without, forwardAdapted(t, c, tokens, tr.X, zero), "zeros in the second factors")
+			with, dxWith := runAdapted(t, c, tokens, tr.X, zero)
+			require.Equal(t, without, with, "zeros in the second factors")
+			require.Equal(t, dxWithout, dxWith, "DX, zeros in the second factors")
 		})
 	}
 }
 
-// forwardAdapted returns the results of a new layer. It leaves out factors that the layer does not
-// have.
-func forwardAdapted(t *testing.T, c moe.Config, tokens int, x []uint16, w reference.Weights) trial.Results {
+// checkAdapted compares every gradient with the reference. Only whole gradients have bounds: a
+// row of a factor's gradient is short, and its sums may nearly cancel.
+func checkAdapted(t *testing.T, tr *trial.Trial, saved trial.Results) {
+	for _, rounding := range []reference.Rounding{reference.Unrounded, reference.Rounded} {
+		rep, err := tr.CheckBackward(tr.Back, saved, trial.BackwardCheck{Routed: true, Rounding: rounding, Tokens: 256, Rows: 256})
+		require.NoError(t, err)
+		rep.Bounds.Row, rep.Bounds.Element = 0, 0
+		require.NoError(t, rep.Check())
+		require.Contains(t, rep.Gradients, spec.TensorDLoraB1)
+	}
+}
+
+// runAdapted returns the results of a new layer, and DX. It leaves out factors that the layer
+// lacks.
+func runAdapted(t *testing.T, c moe.Config, tokens int, x []uint16, w reference.Weights) (trial.Results, []uint16) {
 	if c.LoRARank == 0 {
 		w.LoraA1, w.LoraB1, w.LoraB3, w.LoraA2, w.LoraB2 = nil, nil, nil, nil, nil
 	}
 	dev := testDevice(t)
-	tr, err := trial.FromHost(dev, newLayer(t, dev, c, moe.WithoutBackward(), moe.WithoutDecode()), tokens, x, w)
+	tr, err := trial.FromHost(dev, newLayer(t, dev, c, moe.WithoutDecode(), moe.WithGradients(moe.F32, false)), tokens, x, w)
 	require.NoError(t, err)
 	defer tr.Close()
-	return forward(t, tr, tr.Args)
+	out := withBackward(t, tr, moe.F32)
+	tr.Back.WeightGradients = moe.WeightGradients{}
+	require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+	return out, elementsOf(t, tr, tr.Back.DX)
+}
+
+// elementsOf returns the bits of a tensor of the layer's type.
+func elementsOf(t *testing.T, tr *trial.Trial, of moe.Tensor) []uint16 {
+	v, err := tr.Rows(of, 1, nil)
+	require.NoError(t, err)
+	return v.Bits
+}
+
+// withoutSigns returns values with +0 in the place of -0, which 0 is added to.
+func withoutSigns(v trial.Values) trial.Values {
+	for i, bits := range v.Bits {
+		if bits == 0x8000 {
+			v.Bits[i] = 0
+		}
+	}
+	for i := range v.F32 {
+		v.F32[i] += 0
+	}
+	return v
+}
+
+// checkAccumulated checks that a pass adds gradients of the factors to zeros with the bits of a
+// pass that overwrites, and leaves out what is not wanted.
+func checkAccumulated(t *testing.T, tr *trial.Trial) {
+	for _, which := range []func(g *moe.WeightGradients) []*moe.Gradient{
+		func(g *moe.WeightGradients) []*moe.Gradient { return []*moe.Gradient{&g.DLoraA1, &g.DLoraB2} },
+		func(g *moe.WeightGradients) []*moe.Gradient {
+			return []*moe.Gradient{&g.DLoraA2, &g.DLoraB1, &g.DLoraB3}
+		},
+	} {
+		b := tr.Back
+		b.WeightGradients, b.DX = moe.WeightGradients{}, moe.Tensor{}
+		wanted := which(&b.WeightGradients)
+		var before []trial.Values
+		for i, g := range which(&tr.Back.WeightGradients) {
+			if g.IsZero() {
+				continue
+			}
+			v, err := tr.Rows(g.Tensor, 1, nil)
+			require.NoError(t, err)
+			before = append(before, v)
+			*wanted[i] = *g
+			wanted[i].Accumulate = true
+			require.NoError(t, tr.Stream().Fill32(g.Ptr, 0, g.Shape.Bytes()/4))
+		}
+		require.NoError(t, tr.RunBackward(testContext(t), b))
+		for _, g := range wanted {
+			if !g.IsZero() {
+				v, err := tr.Rows(g.Tensor, 1, nil)
+				require.NoError(t, err)
+				require.Equal(t, withoutSigns(before[0]), withoutSigns(v))
+				before = before[1:]
+			}
+		}
+	}
 }
 
 // TestLoRAErrors checks that New refuses wrong adapters, and that passes refuse missing factors.
@@ -112,5 +189,7 @@ func TestLoRAErrors(t *testing.T) {
 	require.ErrorContains(t, tr.Call().Forward(tr.Stream(), f), "LoraA2 is bf16 [4 8 32], must be bf16 [4 16 32]")
 	f.LoraA2 = moe.Tensor{}
 	require.ErrorContains(t, tr.Call().Forward(tr.Stream(), f), "LoraA2 is missing")
-	require.ErrorContains(t, tr.Call().Backward(tr.Stream(), moe.BackwardArgs{X: f.X}), "Config.LoRARank is 16, must be 0")
+	withBackward(t, tr, moe.BF16)
+	tr.Back.DW1 = moe.Gradient{Tensor: tr.Args.W1}
+	require.ErrorContains(t, tr.Call().Backward(tr.Stream(), tr.Back), "DW1 is bf16 [4 64 64], must be none: a layer with LoRARank has gradients of the adapter's factors")
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/gradient"
 	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/internal/registry"
@@ -36,11 +37,14 @@ func (o options) checkGradients(c Config) error {
 	return nil
 }
 
+// weightGradients are the kernels whose modes WithGradients selects.
+var weightGradients = []gradient.Set[dw.Args]{dw.W1Kernels, dw.W2Kernels, dw.A1Kernels, dw.B1Kernels, dw.A2Kernels, dw.B2Kernels}
+
 // writes reports whether the options include the kernel's gradient mode. It is true
 // for kernels without modes.
 func (o options) writes(k registry.Any) bool {
 	for _, mode := range gradient.Modes {
-		if k == dw.W1Kernels.In(mode) || k == dw.W2Kernels.In(mode) {
+		if slices.ContainsFunc(weightGradients, func(s gradient.Set[dw.Args]) bool { return k == s.In(mode) }) {
 			return len(o.gradients) == 0 || slices.ContainsFunc(o.gradients, func(g gradientWant) bool {
 				return mode == gradient.Mode{F32: g.of == F32, Accumulate: g.accumulate}
 			})
@@ -51,22 +55,33 @@ func (o options) writes(k registry.Any) bool {
 
 // checkModes refuses gradients whose kernel WithGradients left out.
 func (c *Call) checkModes(b *BackwardArgs) {
-	c.checkMode("DW1", b.DW1, c.launchers)
-	c.checkMode("DW2", b.DW2, c.launchers)
+	if spec.HasLoRA(c.layer.of.Config) {
+		for _, id := range []TensorID{spec.TensorLoraA1, spec.TensorLoraB1, spec.TensorLoraA2, spec.TensorLoraB2} {
+			c.checkMode(spec.Row(id).GradientID.String(), *b.Gradient(id), c.launchers)
+		}
+	} else {
+		c.checkMode("DW1", b.DW1, c.launchers)
+		c.checkMode("DW2", b.DW2, c.launchers)
+	}
 	if c.shared != nil {
 		c.checkMode("DSharedW1", b.DSharedW1, c.shared.launchers)
 		c.checkMode("DSharedW2", b.DSharedW2, c.shared.launchers)
 	}
 }
 
+// writesIn reports whether the launchers have kernels that write gradients in a mode.
+func writesIn(launchers registry.Launchers, mode gradient.Mode) bool {
+	return launchers[dw.W1Kernels.In(mode)] != nil || launchers[dw.A1Kernels.In(mode)] != nil
+}
+
 // checkMode refuses a gradient without a kernel among the launchers.
 func (c *Call) checkMode(field string, g Gradient, launchers registry.Launchers) {
-	if g.IsZero() || launchers[dw.W1Kernels.In(gradientOf(g))] != nil {
+	if g.IsZero() || writesIn(launchers, gradientOf(g)) {
 		return
 	}
 	var ways []string
 	for _, mode := range gradient.Modes {
-		if launchers[dw.W1Kernels.In(mode)] != nil {
+		if writesIn(launchers, mode) {
 			way := Gradient{Accumulate: mode.Accumulate}
 			way.Shape.Type = c.layer.of.Type
 			if mode.F32 {

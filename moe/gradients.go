@@ -32,6 +32,8 @@ func (r *backwardRun) at(offset int64) driver.DevicePtr { return at(r.Workspace.
 // wanted lists the gradients that a backward pass computes.
 type wanted struct {
 	dX, dW1, dW2, dB1, dB2, dRouter, dRouterBias, dExpertScale, dScores bool
+	// lora1 and lora2 report whether a gradient of the adapter's factors for W1 or for W2 is wanted.
+	lora1, lora2 bool
 	// shared reports whether any gradient of the shared experts' weights is wanted.
 	shared bool
 }
@@ -40,6 +42,7 @@ func (b *BackwardArgs) wanted() wanted {
 	return wanted{
 		dX: !b.DX.IsZero(), dW1: !b.DW1.IsZero(), dW2: !b.DW2.IsZero(), dB1: !b.DB1.IsZero(), dB2: !b.DB2.IsZero(),
 		dRouter: !b.DRouter.IsZero(), dRouterBias: !b.DRouterBias.IsZero(), dExpertScale: !b.DExpertScale.IsZero(), dScores: !b.DScores.IsZero(),
+		lora1: !b.DLoraA1.IsZero() || !b.DLoraB1.IsZero(), lora2: !b.DLoraA2.IsZero() || !b.DLoraB2.IsZero(),
 		shared: !b.DSharedW1.IsZero() || !b.DSharedW2.IsZero() || !b.DSharedGate.IsZero(),
 	}
 }
@@ -56,6 +59,8 @@ func (q *queue) gradients(n work, b *BackwardArgs, w backwardWorkspace, routed b
 	throughRouter := routed && (of.dX || of.dRouter || of.dRouterBias || of.dExpertScale)
 	r.planRows()
 	r.unpack(&r.Weights, r.Workspace.Ptr, r.w.indices)
+	lora := r.hasLoRA()
+	r.when(lora, (*backwardRun).loraDO)
 	r.dH()
 	r.when(of.dScores || throughRouter, (*backwardRun).dScores)
 	r.when(throughRouter && !r.dense(), (*backwardRun).dLogits)
@@ -64,6 +69,9 @@ func (q *queue) gradients(n work, b *BackwardArgs, w backwardWorkspace, routed b
 	r.when(of.dW1 || of.dW2, (*backwardRun).planSplits)
 	r.when(of.dW2, (*backwardRun).dW2)
 	r.when(of.dW1, (*backwardRun).dW1)
+	r.when(of.lora2, (*backwardRun).dLora2)
+	r.when(lora && (of.dX || of.lora1), (*backwardRun).loraDH)
+	r.when(of.lora1, (*backwardRun).dLora1)
 	r.when(of.dX, (*backwardRun).dXRows)
 	r.when(b.hasLosses() || !b.RouterLosses.IsZero(), (*backwardRun).losses)
 	r.when(throughRouter && r.dense(), (*backwardRun).dLogits)
@@ -97,7 +105,7 @@ func (r *backwardRun) tiles(which int64) gemm.TileArgs { return r.w.tiles(r.Work
 // dH computes dH, A' and the partial sums of the scores' gradients.
 func (r *backwardRun) dH() {
 	launch(r.queue, dh.Kernel, dh.Args{
-		DO: r.DO.Ptr, Gather: r.at(r.w.gather), W2: r.W2.Ptr, H: r.H.Ptr, DH: r.at(r.w.dh), A: r.at(r.w.scaledA),
+		DO: r.DO.Ptr, Gather: r.at(r.w.gather), W2: r.W2.Ptr, U: r.at(r.w.v), LoraA2: r.LoraA2.Ptr, H: r.H.Ptr, DH: r.at(r.w.dh), A: r.at(r.w.scaledA),
 		Scores: r.weights().Ptr, Pairs: r.at(r.w.pairs), DScorePartials: r.at(r.w.partial), ColumnSums: r.at(r.w.biasSums), Rows: r.rows, TileArgs: r.tiles(0),
 	})
 }
@@ -301,7 +309,7 @@ func (r *backwardRun) dXRows() {
 		which = kernel.DXKernel
 	}
 	launch(r.queue, which, kernel.DXArgs{
-		DH: r.at(r.w.dh), W1: r.W1.Ptr, W3: r.W3.Ptr, DX: r.at(r.w.dxRows), DLogitByRow: r.at(r.w.dlogitByRow), RouterWeights: r.Router.Ptr,
+		DH: r.at(r.w.dh), W1: r.W1.Ptr, W3: r.W3.Ptr, U: r.at(r.w.v), LoraA1: r.LoraA1.Ptr, DX: r.at(r.w.dxRows), DLogitByRow: r.at(r.w.dlogitByRow), RouterWeights: r.Router.Ptr,
 		Rows: r.rows, TileArgs: r.tiles(1),
 	})
 }

@@ -122,7 +122,7 @@ func (l *Layer) indices(s *space, n work) indices {
 	w.rowPairs = s.take(4)
 	w.tickets = s.take(schedule.TicketsBytes)
 	if spec.HasLoRA(c) {
-		w.loraTickets = s.take(schedule.TicketsBytes)
+		w.loraTickets = s.take(loraProducts * schedule.TicketBytes)
 	}
 	w.table = s.take(order.Plan{NumExperts: c.NumExperts}.TableBytes(int(rows)))
 	w.gather = s.take(4 * rows)
@@ -193,11 +193,13 @@ type Sizes struct {
 	// BackwardWorkspace is the size of Workspace for a backward pass, at least Workspace. Layers
 	// that run one after another can share one buffer of the largest size.
 	BackwardWorkspace int64
-	// Fixed is the part of Workspace that does not grow with the tokens: counts for each
-	// multiprocessor and expert, expert offsets, a row pair for each expert, 6 bytes for each
-	// weight of an FP32 router, and the bf16 values of packed weights. The rest is 2·R·(d + n)
-	// bytes for the rows R = T·K of Y and A, with n rounded up to a multiple of 64, about 8 bytes a
-	// row for indices, 2·d + 12 bytes a token with shared experts, and alignment.
+	// Fixed is the part of Workspace that does not grow with the tokens: counts for
+	// each multiprocessor and expert, expert offsets, a row pair for each expert,
+	// 6 bytes for each weight of an FP32 router, and the bf16 values of packed weights.
+	// The rest is 2·R·(d + n) bytes
+	// for the rows R = T·K of Y and A, with n rounded up to a multiple of 64, about
+	// 8 bytes a row for indices, 2·d + 12 bytes a token with shared experts, 2 bytes a
+	// row for each of an adapter's ranks, rounded up to 64 or 128, and alignment.
 	Fixed int64
 	// H and, with shared experts, SharedH are tensors that a training pass saves in addition to X,
 	// scores and experts.

@@ -58,7 +58,7 @@ import "sonicmoe/internal/spec"
 //		// the adapter's product, or LoRAAlpha/√r with RSLoRA (arXiv 2312.03732). W1, W3 and W2 may
 //		// be packed. To use an adapter of another rank, pad its factors with zeros, and multiply its
 //		// alpha by LoRARank over its rank, or by the root of that with RSLoRA. Passes over few
-//		// tokens run the kernels of large batches. Backward passes do not compute adapters yet.
+//		// tokens run the kernels of large batches.
 //		LoRARank  int
 //		LoRAAlpha float64
 //		RSLoRA    bool
@@ -403,6 +403,16 @@ type Shapes = spec.Shapes
 //		DSharedW2 Shape
 //		// DSharedGate is the gradient of SharedGate.
 //		DSharedGate Shape
+//		// DLoraA1 is the gradient of LoraA1.
+//		DLoraA1 Shape
+//		// DLoraB1 is the gradient of LoraB1.
+//		DLoraB1 Shape
+//		// DLoraB3 is the gradient of LoraB3.
+//		DLoraB3 Shape
+//		// DLoraA2 is the gradient of LoraA2.
+//		DLoraA2 Shape
+//		// DLoraB2 is the gradient of LoraB2.
+//		DLoraB2 Shape
 //	}
 type GradientShapes = spec.GradientShapes
 

@@ -169,6 +169,16 @@ type WeightGradients struct {
 	DSharedW2 Gradient
 	// DSharedGate is the gradient of SharedGate.
 	DSharedGate Gradient
+	// DLoraA1 is the gradient of LoraA1.
+	DLoraA1 Gradient
+	// DLoraB1 is the gradient of LoraB1.
+	DLoraB1 Gradient
+	// DLoraB3 is the gradient of LoraB3.
+	DLoraB3 Gradient
+	// DLoraA2 is the gradient of LoraA2.
+	DLoraA2 Gradient
+	// DLoraB2 is the gradient of LoraB2.
+	DLoraB2 Gradient
 }
 
 // Gradient returns the gradient of the weight with an id, nil if it has none.
@@ -200,6 +210,16 @@ func (g *WeightGradients) Gradient(id TensorID) *Gradient {
 		return &g.DSharedW2
 	case spec.TensorSharedGate:
 		return &g.DSharedGate
+	case spec.TensorLoraA1:
+		return &g.DLoraA1
+	case spec.TensorLoraB1:
+		return &g.DLoraB1
+	case spec.TensorLoraB3:
+		return &g.DLoraB3
+	case spec.TensorLoraA2:
+		return &g.DLoraA2
+	case spec.TensorLoraB2:
+		return &g.DLoraB2
 	}
 	return nil
 }

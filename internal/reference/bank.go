@@ -21,35 +21,6 @@ type bank struct {
 	lora *lora
 }
 
-// lora is the low-rank adapter of the bank's experts, with rank r. a1 is [experts, r, d]. b1 is
-// [experts, rows, r], with gate before up. a2 is [experts, r, n], and b2 is [experts, d, r].
-type lora struct {
-	rank           int
-	scale          float64
-	a1, b1, a2, b2 tensor
-}
-
-// add adds the adapter's product to sums, which has one row for each pair. It computes u =
-// scale·rows·aᵀ, rounds u to the layer's type, and adds u·bᵀ. For each expert, a is [rank,
-// length of a row of rows] and b is [length of a row of sums, rank].
-func (l *lora) add(sums, rows [][]float64, pairs []pair, a, b tensor, r rounder) {
-	if len(rows) == 0 {
-		return
-	}
-	depth, cols := len(rows[0]), len(sums[0])
-	u := product(rows, groups(pairs, a, l.rank*depth), l.rank, depth)
-	for i := range u {
-		for j, v := range u[i] {
-			u[i][j] = r.store(r.f32(l.scale * v))
-		}
-	}
-	for i, row := range product(u, groups(pairs, b, cols*l.rank), cols, l.rank) {
-		for j, v := range row {
-			sums[i][j] += v
-		}
-	}
-}
-
 // weights holds the tensors of a bank in the layout of the configuration. w3 and b3 are nil
 // unless gate and up are separate tensors. The factors of the adapter are nil if there is no
 // adapter.

@@ -72,12 +72,26 @@ func (g *Gradients) Tokens(tokens []int32) (TokenGradients, error) {
 // tokens returns, for each pair, dH·W1 and, for each slot of the tokens, the gradient of its
 // score. x and do are the decoded rows of the tokens.
 func (p *pass) tokens(tokens []int32, pairs []pair, x, do [][]float64) (dx [][]float64, dscores []float64) {
+	dh, dscores := p.hidden(tokens, pairs, x, do, nil)
+	dx = transposed(dh, groups(pairs, p.w1, p.rows*p.d), p.rows, p.d)
+	if p.lora != nil {
+		p.lora.addBack(dx, dh, pairs, p.lora.a1, p.lora.b1, p.rounding)
+	}
+	return dx, dscores
+}
+
+// hidden returns dH of each pair and the gradients of the scores, as tokens does. Unless scaled
+// is nil, it sets scaled to A' of each pair.
+func (p *pass) hidden(tokens []int32, pairs []pair, x, do, scaled [][]float64) (dh [][]float64, dscores []float64) {
 	h := p.preactivations(pairs, tokens, x)
 	rows := make([][]float64, len(pairs))
 	for i, at := range pairs {
 		rows[i] = do[at.row/p.topK]
 	}
 	da := transposed(rows, groups(pairs, p.w2, p.d*p.n), p.d, p.n)
+	if p.lora != nil {
+		p.lora.addBack(da, rows, pairs, p.lora.a2, p.lora.b2, p.rounding)
+	}
 	dscores = make([]float64, len(tokens)*p.topK)
 	each(len(pairs), func(i int) {
 		at := pairs[i]
@@ -87,6 +101,9 @@ func (p *pass) tokens(tokens []int32, pairs []pair, x, do [][]float64) (dx [][]f
 		for j := range p.n {
 			gate, up := p.inputs(h[i], j)
 			a, dgate, dup := p.gradient(in*gate, in*up, score*da[i][j])
+			if scaled != nil {
+				scaled[i][j] = p.rounding.store(p.outputScore(flat) * a)
+			}
 			if p.onInput {
 				// These derivatives leave out the score. Dividing dgate by the score would fail
 				// for a score of 0.
@@ -105,7 +122,7 @@ func (p *pass) tokens(tokens []int32, pairs []pair, x, do [][]float64) (dx [][]f
 		}
 		dscores[at.row] = p.rounding.f32(sum)
 	})
-	return transposed(h, groups(pairs, p.w1, p.rows*p.d), p.rows, p.d), dscores
+	return h, dscores
 }
 
 // routerTerm rounds the rows of dX~, the gradient of X for each pair. If only the chosen logits

@@ -77,7 +77,7 @@ type Config struct {
 	// the adapter's product, or LoRAAlpha/√r with RSLoRA (arXiv 2312.03732). W1, W3 and W2 may
 	// be packed. To use an adapter of another rank, pad its factors with zeros, and multiply its
 	// alpha by LoRARank over its rank, or by the root of that with RSLoRA. Passes over few
-	// tokens run the kernels of large batches. Backward passes do not compute adapters yet.
+	// tokens run the kernels of large batches.
 	LoRARank  int
 	LoRAAlpha float64
 	RSLoRA    bool

@@ -32,3 +32,7 @@ func (c Config) checkLoRA() *ArgError {
 	}
 	return nil
 }
+
+// IsFrozen reports whether the tensor is a weight of the routed experts that has no gradient in
+// a layer with an adapter.
+func (r *TensorRow) IsFrozen() bool { return r.Type == OfCodes || r.Needs&HasBias != 0 }

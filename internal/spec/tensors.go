@@ -127,13 +127,14 @@ const (
 	HasGlobal
 	HasPlain
 	HasAdapter
+	HasNoAdapter
 )
 
 // features returns the features of the layer.
 func (c *Config) features() (f Feature) {
 	p := c.packing()
 	for i, has := range [...]bool{c.Bias, c.RouterBias, c.SelectionBias, c.ExpertScale,
-		c.SharedWidth() > 0, c.GateUp == Apart, c.Activation.Gated(), c.SharedGate, p != nil, p != nil && p.HasZeros, p != nil && p.HasGlobal, p == nil, HasLoRA(*c)} {
+		c.SharedWidth() > 0, c.GateUp == Apart, c.Activation.Gated(), c.SharedGate, p != nil, p != nil && p.HasZeros, p != nil && p.HasGlobal, p == nil, HasLoRA(*c), !HasLoRA(*c)} {
 		if has {
 			f |= 1 << i
 		}
@@ -195,15 +196,15 @@ var Tensors = []TensorRow{
 		Doc: "W3Global [E] f32 multiplies the scales of each expert's packed W3."},
 	{Name: "W2Global", C: "w2_global", Role: RoleExpertWeight, Type: AlwaysF32, Dims: [3]Dim{DimE}, Needs: HasGlobal,
 		Doc: "W2Global [E] f32 multiplies the scales of each expert's packed W2."},
-	{Name: "LoraA1", C: "lora_a1", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimRank, DimD}, Ordered: true, Needs: HasAdapter,
+	{Name: "LoraA1", C: "lora_a1", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimRank, DimD}, Ordered: true, Needs: HasAdapter, Gradient: true,
 		Doc: "LoraA1 [E, r, d] is the adapter's first factor for W1, gate and up together. With\nInOut the last two dimensions of all factors are swapped."},
-	{Name: "LoraB1", C: "lora_b1", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimW1, DimRank}, Ordered: true, Needs: HasAdapter,
+	{Name: "LoraB1", C: "lora_b1", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimW1, DimRank}, Ordered: true, Needs: HasAdapter, Gradient: true,
 		Doc: "LoraB1 [E, 2n, r] or [E, n, r] is its second factor, with the rows of W1."},
-	{Name: "LoraB3", C: "lora_b3", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimN, DimRank}, Ordered: true, Needs: HasAdapter | HasApart,
+	{Name: "LoraB3", C: "lora_b3", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimN, DimRank}, Ordered: true, Needs: HasAdapter | HasApart, Gradient: true, With: "LoraB1",
 		Doc: "LoraB3 [E, n, r] is the second factor for W3. The first one is LoraA1."},
-	{Name: "LoraA2", C: "lora_a2", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimRank, DimN}, Ordered: true, Needs: HasAdapter,
+	{Name: "LoraA2", C: "lora_a2", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimRank, DimN}, Ordered: true, Needs: HasAdapter, Gradient: true,
 		Doc: "LoraA2 [E, r, n] is the adapter's first factor for W2."},
-	{Name: "LoraB2", C: "lora_b2", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimD, DimRank}, Ordered: true, Needs: HasAdapter,
+	{Name: "LoraB2", C: "lora_b2", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimD, DimRank}, Ordered: true, Needs: HasAdapter, Gradient: true,
 		Doc: "LoraB2 [E, d, r] is its second factor."},
 
 	{Name: "Logits", C: "logits", Role: RoleSaved, Type: OfLogits, Dims: [3]Dim{DimT, DimE}, Doc: "Logits [T, E] have the type of Config.Logits."},
@@ -268,6 +269,9 @@ func AllRows(table []TensorRow) []TensorRow {
 			Ordered: r.Ordered, Needs: r.Needs, Of: TensorID(of), Doc: "D" + r.Name + " is the gradient of " + r.Name + "."}
 		if r.Type == OfCodes {
 			d.Needs |= HasPlain
+		}
+		if r.IsFrozen() {
+			d.Needs |= HasNoAdapter
 		}
 		if r.Type == AlwaysF32 {
 			d.Type = AlwaysF32

@@ -64,6 +64,11 @@ const (
 	TensorDSharedW3
 	TensorDSharedW2
 	TensorDSharedGate
+	TensorDLoraA1
+	TensorDLoraB1
+	TensorDLoraB3
+	TensorDLoraA2
+	TensorDLoraB2
 )
 
 // Shapes are the shapes of a forward pass's tensors. Tensors have the layer's Type unless
@@ -295,6 +300,16 @@ type GradientShapes struct {
 	DSharedW2 Shape
 	// DSharedGate is the gradient of SharedGate.
 	DSharedGate Shape
+	// DLoraA1 is the gradient of LoraA1.
+	DLoraA1 Shape
+	// DLoraB1 is the gradient of LoraB1.
+	DLoraB1 Shape
+	// DLoraB3 is the gradient of LoraB3.
+	DLoraB3 Shape
+	// DLoraA2 is the gradient of LoraA2.
+	DLoraA2 Shape
+	// DLoraB2 is the gradient of LoraB2.
+	DLoraB2 Shape
 }
 
 func (s *GradientShapes) at(id TensorID) *Shape {
@@ -341,6 +356,16 @@ func (s *GradientShapes) at(id TensorID) *Shape {
 		return &s.DSharedW2
 	case TensorDSharedGate:
 		return &s.DSharedGate
+	case TensorDLoraA1:
+		return &s.DLoraA1
+	case TensorDLoraB1:
+		return &s.DLoraB1
+	case TensorDLoraB3:
+		return &s.DLoraB3
+	case TensorDLoraA2:
+		return &s.DLoraA2
+	case TensorDLoraB2:
+		return &s.DLoraB2
 	}
 	return nil
 }

@@ -85,6 +85,9 @@ func (t *Trial) CheckBackward(b moe.BackwardArgs, saved Results, o BackwardCheck
 	k.set(spec.TensorDW2, k.weights(c, []moe.Tensor{b.DW2.Tensor}, g.W2, c.Hidden, c.Intermediate, o.Rows))
 	k.set(spec.TensorDB1, k.biases([]moe.Tensor{b.DB1.Tensor, b.DB3.Tensor}, g.B1, c.HWidth()))
 	k.set(spec.TensorDB2, k.biases([]moe.Tensor{b.DB2.Tensor}, g.B2, c.Hidden))
+	if c.LoRARank > 0 {
+		k.lora(c)
+	}
 	if shared, ok := c.Shared(); ok {
 		k.set(spec.TensorDSharedW1, k.weights(shared, []moe.Tensor{b.DSharedW1.Tensor, b.DSharedW3.Tensor}, g.SharedW1, shared.HWidth(), c.Hidden, o.Rows))
 		k.set(spec.TensorDSharedW2, k.weights(shared, []moe.Tensor{b.DSharedW2.Tensor}, g.SharedW2, c.Hidden, shared.Intermediate, o.Rows))
@@ -149,6 +152,34 @@ func (k *backwardCheck) weights(c moe.Config, got []moe.Tensor, of func([]refere
 		return reference.Report{}
 	}
 	return k.judge(v, want, len(list), cols)
+}
+
+// lora compares the gradients of the factors of an adapter.
+func (k *backwardCheck) lora(c moe.Config) {
+	b, r := &k.b, c.LoRARank
+	if b.DLoraA1.IsZero() && b.DLoraB1.IsZero() && b.DLoraA2.IsZero() && b.DLoraB2.IsZero() || k.err != nil {
+		return
+	}
+	want, err := k.g.LoRA()
+	if k.err = err; err != nil {
+		return
+	}
+	for _, f := range []struct {
+		id         spec.TensorID
+		got        []moe.Tensor
+		want       []float64
+		rows, cols int
+	}{
+		{spec.TensorDLoraA1, []moe.Tensor{b.DLoraA1.Tensor}, want.A1, r, c.Hidden},
+		{spec.TensorDLoraB1, []moe.Tensor{b.DLoraB1.Tensor, b.DLoraB3.Tensor}, want.B1, c.HWidth(), r},
+		{spec.TensorDLoraA2, []moe.Tensor{b.DLoraA2.Tensor}, want.A2, r, c.Intermediate},
+		{spec.TensorDLoraB2, []moe.Tensor{b.DLoraB2.Tensor}, want.B2, c.Hidden, r},
+	} {
+		of := func(list []reference.ExpertRow) ([]float64, error) {
+			return want.Rows(f.want, list, f.rows, f.cols, f.id == spec.TensorDLoraB1), nil
+		}
+		k.set(f.id, k.weights(c, f.got, of, f.rows, f.cols, c.NumExperts*f.rows))
+	}
 }
 
 // sharedGate compares the gradient of the shared experts' gate.

@@ -107,8 +107,8 @@ typedef struct sm_config {
 	 * no gradients. */
 	int64_t weights;
 	/* The rank of the experts' adapter, 0 for none, and its alpha. Unless 0, lora_rslora
-	 * divides alpha by the root of the rank, and not by the rank. Such a layer computes no
-	 * gradients. */
+	 * divides alpha by the root of the rank, and not by the rank. w1, w3, w2 and
+	 * their biases then have no gradients. */
 	int64_t lora_rank;
 	double lora_alpha;
 	int64_t lora_rslora;
@@ -231,6 +231,11 @@ typedef struct sm_backward_pass {
 	uint64_t lora_b3;
 	uint64_t lora_a2;
 	uint64_t lora_b2;
+	sm_gradient d_lora_a1;
+	sm_gradient d_lora_b1;
+	sm_gradient d_lora_b3;
+	sm_gradient d_lora_a2;
+	sm_gradient d_lora_b2;
 } sm_backward_pass;
 
 #ifndef SONICMOE_TYPES_ONLY

@@ -163,6 +163,16 @@ func backwardGradient(p *C.sm_backward_pass, id spec.TensorID) C.sm_gradient {
 		return p.d_shared_w2
 	case spec.TensorSharedGate:
 		return p.d_shared_gate
+	case spec.TensorLoraA1:
+		return p.d_lora_a1
+	case spec.TensorLoraB1:
+		return p.d_lora_b1
+	case spec.TensorLoraB3:
+		return p.d_lora_b3
+	case spec.TensorLoraA2:
+		return p.d_lora_a2
+	case spec.TensorLoraB2:
+		return p.d_lora_b2
 	}
 	return C.sm_gradient{}
 }

@@ -100,6 +100,8 @@ func (r *Rank) refused() error {
 	switch {
 	case c.Rounds():
 		return &moe.ArgError{Field: "Config.Rounding", Got: fmt.Sprint(c.Rounding), Want: "none: a group does not round"}
+	case c.LoRARank != 0:
+		return &moe.ArgError{Field: "Config.LoRARank", Got: fmt.Sprint(c.LoRARank), Want: "0: a group has no adapters yet"}
 	case c.Lists:
 		return &moe.ArgError{Field: "Config.Lists", Got: "true", Want: "false: a group takes no lists"}
 	case w > c.NumExperts:

@@ -40,6 +40,12 @@
 // that read units (see package fragments) do not need Unpack. The first row of the table is only
 // for plain weights. The second row is for plain weights and for units.
 //
+// A layer with an adapter (LoRA) runs the kernels of large batches for every number of tokens.
+// Small products, LoRA, multiply the rows by one factor: ahead of Up by A1, of Down by A2, and in
+// backward of DH by B2 and of DX by B1. Up, Down, DH and DX go on with k-tiles of their results
+// and the other factor (gemm.Extra). In backward, LoRA with A2 and A1 also computes the operands of
+// the factors' gradients, which are DW of smaller layers (package dw).
+//
 // If expert ids come from the caller, Count runs in place of the router, also for small batches. A
 // list of tokens and experts has another Count, Plan and Aggregate, and ByToken, which finds the
 // rows of each token. Rounding makes such a list after Router, with the kernels Keys, Cutoff and

@@ -85,8 +85,8 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 // adapter returns the operands of the adapter's second factor.
 func (d Down) adapter(k *jit.Builder[DownArgs], p *gemm.Product) gemm.Extra {
 	b := weights.LoraB2(d.Config).Forward(d.Tiling)
-	u := k.Map(&k.Args.U, func(a *DownArgs) gpu.TensorMap { return uMap(d.Config, a.U, a.Rows) })
-	return adapter(p, d.Config, u, b, []ptx.TensorMap{k.Map(&k.Args.LoraB2, func(a *DownArgs) gpu.TensorMap { return b.Map(a.LoraB2) })})
+	u := k.Map(&k.Args.U, func(a *DownArgs) gpu.TensorMap { return weights.UMap(d.Config, a.U, a.Rows) })
+	return weights.Adapter(p, d.Config, u, b, []ptx.TensorMap{k.Map(&k.Args.LoraB2, func(a *DownArgs) gpu.TensorMap { return b.Map(a.LoraB2) })})
 }
 
 // bias returns the initial values of the sums: b2 in the columns of a tile.

@@ -34,6 +34,9 @@ type DXArgs struct {
 	// W1 [E, 2n, d] are the weights, in the layout that Config gives them. If gate and up
 	// are separate tensors, W3 is up's half.
 	W1, W3 driver.DevicePtr
+	// With LoRA, U are the rows of the adapter's product with dH, and LoraA1 [E, r, d] is the
+	// first factor.
+	U, LoraA1 driver.DevicePtr
 	// DX [R, d] is the output: the gradient of each packed row.
 	DX driver.DevicePtr
 	// With Router, DLogitByRow [R] f32 is the gradient of each row's logit, and
@@ -81,6 +84,10 @@ func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 		BMN: w.MNMajor(), Outlet: e.Outlet, Line: e.line,
 	})
 
+	if spec.HasLoRA(x.Config) {
+		p.Extra = x.adapter(k, p)
+	}
+
 	// Roles.
 	p.Run(gemm.Roles{
 		Load: p.TMA(func(ring *pipeline.Cursor, t schedule.Tile) {
@@ -98,6 +105,7 @@ func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 					ring.Advance()
 				})
 			}
+			p.LoadExtra(ring, t)
 		}),
 		Math: e, // the epilogue adds the router's term and stores dX~
 	})
@@ -122,6 +130,13 @@ func (x DX) withLines() DX {
 		room += x.Tiling.StageBytes()
 	}
 	return x
+}
+
+// adapter returns the operands of the adapter.
+func (x DX) adapter(k *jit.Builder[DXArgs], p *gemm.Product) gemm.Extra {
+	a := weights.LoraA1(x.Config).Backward(x.Tiling)
+	u := k.Map(&k.Args.U, func(of *DXArgs) gpu.TensorMap { return weights.UMap(x.Config, of.U, of.Rows) })
+	return weights.Adapter(p, x.Config, u, a, []ptx.TensorMap{k.Map(&k.Args.LoraA1, func(of *DXArgs) gpu.TensorMap { return a.Map(of.LoraA1) })})
 }
 
 // name returns the name of the kernel's entry, which errors show.

@@ -22,11 +22,12 @@ import (
 // file, and each package lists its kernels.
 var Kernels = slices.Concat(
 	choose.Kernels, order.Kernels, rounding.Kernels,
-	registry.Registry{UnpackKernel, LoRAUpKernel, LoRADownKernel, UpKernel, UpInferenceKernel, DownKernel},
+	registry.Registry{UnpackKernel, LoRAA1Kernel, LoRAA2Kernel, UpKernel, UpInferenceKernel, DownKernel},
 	decode.Kernels,
 	registry.Registry{AggregateKernel, EarlyAggregateKernel, AggregateListKernel},
 	training.Kernels,
-	dh.Kernels, dw.Kernels, bias.Kernels,
+	registry.Registry{LoRAB2Kernel, LoRAB1Kernel},
+	dh.Kernels, dw.Kernels, dw.FactorKernels, bias.Kernels,
 	registry.Registry{DXKernel, DXGivenKernel, SumKernel, SumExtraKernel, SumListKernel, SumExtraListKernel},
 	drouter.Kernels,
 )

@@ -15,22 +15,40 @@ import (
 	"sonicmoe/ptx"
 )
 
-// LoRA is the product of rows with the first factor of an adapter, times the adapter's scale c. It
-// computes U = c·X[rows]·A1ᵀ before [Up] or, with OfDown, U = c·A·A2ᵀ before [Down]. Up and Down
-// then add U·B1ᵀ and U·B2ᵀ to their sums, see [gemm.Extra].
+// LoRA is the product of rows with one factor of an adapter, times the adapter's scale c. It
+// runs ahead of a product of the layer, which adds U times the other factor to its sums (see
+// [gemm.Extra]):
+//
+//	FactorA1  U = c·X[rows]·A1ᵀ   ahead of Up
+//	FactorA2  U = c·A·A2ᵀ         ahead of Down; backward has A' in the place of A
+//	FactorB2  U = c·dO[rows]·B2   ahead of DH
+//	FactorB1  U = c·dH·B1         ahead of DX
 type LoRA struct {
 	spec.Config
-	OfDown bool
+	Factor Factor
 }
+
+// Factor is a factor of an adapter.
+type Factor uint8
+
+// The factors.
+const (
+	FactorA1 Factor = iota
+	FactorA2
+	FactorB2
+	FactorB1
+)
 
 // LoRAArgs are the arguments of [LoRA]. Tensors have the layer's element type.
 type LoRAArgs struct {
-	// X [T, d] has the tokens, and Gather [R] u32 the token of each packed row. With OfDown, X is
-	// the activation by packed row, in the layout of [weights.A].
+	// With FactorA1 and FactorB2, X [T, d] are tokens or their dO, and Gather [R] u32 is the
+	// token of each packed row. Otherwise X has packed rows, in the layout of [weights.A] or
+	// [weights.DH].
 	X      driver.DevicePtr
 	Gather driver.DevicePtr
-	// Factor is A1 [E, r, d] or A2 [E, r, n], in the layout of Config.
-	Factor driver.DevicePtr
+	// Factor is the factor, laid out as Config says. If gate and up are separate tensors, B1 is
+	// gate's part and Factor3 is up's.
+	Factor, Factor3 driver.DevicePtr
 	// U is the output, in the layout of [weights.U].
 	U driver.DevicePtr
 	// Rows is R.
@@ -40,31 +58,33 @@ type LoRAArgs struct {
 
 // Build emits the kernel.
 func (l LoRA) Build() (*jit.Kernel[LoRAArgs], error) {
-	k := jit.NewBuilder[LoRAArgs](l.name(), gemm.Threads, 1)
+	k := jit.NewBuilder[LoRAArgs]("moe_lora_"+l.name(), gemm.Threads, 1)
 	k.Persistent(1)
 
 	// Operands.
-	tiling, factor, width := l.tiling(), weights.LoraA1(l.Config), l.Hidden
-	if l.OfDown {
-		factor, width = weights.LoraA2(l.Config), l.Intermediate
+	tiling := l.tiling()
+	w, rows := l.factor(tiling), l.packed()
+	maps := []ptx.TensorMap{k.Map(&k.Args.Factor, func(a *LoRAArgs) gpu.TensorMap { return w.Map(a.Factor) })}
+	if w.Maps() > 1 {
+		maps = append(maps, k.Map(&k.Args.Factor3, func(a *LoRAArgs) gpu.TensorMap { return w.Map(a.Factor3) }))
 	}
-	w := factor.Forward(tiling)
-	a := []ptx.TensorMap{k.Map(&k.Args.Factor, func(a *LoRAArgs) gpu.TensorMap { return w.Map(a.Factor) })}
 	u := k.Map(&k.Args.U, func(a *LoRAArgs) gpu.TensorMap { return tile.RaggedMap(a.U, weights.U(l.Config).Elements(), a.Rows) })
 
 	// Ring "ab" holds stages of the rows and the factor, and a queue holds the tiles.
 	cta := pipeline.NewCTA(k.Kernel)
 	store := gemm.NewStore(k.Kernel, element.Of(l.Config), cta)
-	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: tiling, Element: element.Of(l.Config), KTiles: tile.Tiles(width), Columns: 1, Gathered: !l.OfDown, BMN: w.MNMajor(),
-	})
-	factorOf := func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
-		w.Load(p, a, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
+	c := gemm.Config{Tiling: tiling, Element: element.Of(l.Config), KTiles: tile.Tiles(l.Hidden), Columns: 1, Gathered: l.gathers(), BMN: w.MNMajor()}
+	if !l.gathers() {
+		c.KTiles = rows.Elements() / tile.K
+	}
+	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, c)
+	load := func(s pipeline.Stage, t schedule.Tile, at ptx.U32, part int) {
+		w.Load(p, maps, s, t, func() ptx.U32 { return at }, part)
 	}
 
 	// Roles.
 	p.Run(gemm.Roles{
-		Load: l.load(k, p, factorOf),
+		Load: l.load(k, p, load),
 		Math: gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) {
 			store.Tile(tiling.SubTiles(), func(i int) gemm.SubTile {
 				sums, scale := gemm.OfSubTile(acc, i), ptx.Float(float64(spec.LoRAScale(l.Config)))
@@ -76,15 +96,34 @@ func (l LoRA) Build() (*jit.Kernel[LoRAArgs], error) {
 	return k.Build()
 }
 
-// name returns the name of the kernel's entry, which errors show.
-func (l LoRA) name() string {
-	if l.OfDown {
-		return "moe_lora_down"
+// name returns the end of the name of the kernel's entry.
+func (l LoRA) name() string { return [...]string{"a1", "a2", "b2", "b1"}[l.Factor] }
+
+// gathers reports whether the rows are gathered by token.
+func (l LoRA) gathers() bool { return l.Factor == FactorA1 || l.Factor == FactorB2 }
+
+// packed returns the layout of packed rows.
+func (l LoRA) packed() weights.Rows {
+	if l.Factor == FactorB1 {
+		return weights.DH(l.Config)
 	}
-	return "moe_lora_up"
+	return weights.A(l.Config)
 }
 
-// tiling returns the kernel's only tiling. One tile has all columns of the rank.
+// factor returns the factor as an operand with r columns.
+func (l LoRA) factor(t gemm.Tiling) weights.B {
+	switch l.Factor {
+	case FactorA1:
+		return weights.LoraA1(l.Config).Forward(t)
+	case FactorA2:
+		return weights.LoraA2(l.Config).Forward(t)
+	case FactorB2:
+		return weights.LoraB2(l.Config).Backward(t)
+	}
+	return weights.LoraB1(l.Config).Backward(t)
+}
+
+// tiling returns the kernel's only tiling: one tile covers the rank.
 func (l LoRA) tiling() gemm.Tiling {
 	t := gemm.Tiling{TileN: weights.U(l.Config).Elements(), Stages: 8, GroupM: 1, ClusterM: 1}
 	if t.TileN > tile.Block {
@@ -93,47 +132,39 @@ func (l LoRA) tiling() gemm.Tiling {
 	return t
 }
 
-// load returns the function of the load role. It gathers the rows of the tokens, or loads rows of
-// the activation.
-func (l LoRA) load(k *jit.Builder[LoRAArgs], p *gemm.Product, factor func(s pipeline.Stage, t schedule.Tile, kt ptx.U32)) func() {
-	if !l.OfDown {
-		return p.Gather(gemm.Rows{X: k.Ptr(&k.Args.X), Gather: k.Ptr(&k.Args.Gather), RowBytes: l.Hidden * tile.ElementBytes}, factor)
+// load returns the load role: it gathers tokens, or loads packed rows. factor starts the loads
+// of the factor from an index of its sum on, in a part.
+func (l LoRA) load(k *jit.Builder[LoRAArgs], p *gemm.Product, factor func(s pipeline.Stage, t schedule.Tile, at ptx.U32, part int)) func() {
+	if l.gathers() {
+		from := gemm.Rows{X: k.Ptr(&k.Args.X), Gather: k.Ptr(&k.Args.Gather), RowBytes: l.Hidden * tile.ElementBytes}
+		return p.Gather(from, func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) { factor(s, t, kt.MulI(tile.K), 0) })
 	}
-	rows := k.Map(&k.Args.X, func(a *LoRAArgs) gpu.TensorMap {
-		return tile.RowMap(a.X, weights.A(l.Config).Elements(), a.Rows, gemm.TileM)
-	})
+	rows := l.packed()
+	x := k.Map(&k.Args.X, func(a *LoRAArgs) gpu.TensorMap { return tile.RowMap(a.X, rows.Elements(), a.Rows, gemm.TileM) })
 	return p.TMA(func(ring *pipeline.Cursor, t schedule.Tile) {
-		k.Range(ptx.Uint(p.KTiles), func(kt ptx.U32) {
-			s := ring.Acquire()
-			p.Expect(ring, s, t, kt, p.StageBytes())
-			k.TMALoad(s.Data, rows, s.Full, kt.MulI(tile.K), t.Row)
-			factor(s, t, kt)
-			ring.Advance()
-		})
+		for part := range rows.Parts { // of dH: gate, then up
+			k.For(ptx.Uint(0), ptx.Uint(rows.Width), ptx.Uint(tile.K), func(neuron ptx.U32) {
+				s := ring.Acquire()
+				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
+				k.TMALoad(s.Data, x, s.Full, neuron.AddI(part*rows.Width), t.Row)
+				factor(s, t, neuron, part)
+				ring.Advance()
+			})
+		}
 	})
 }
 
-// adapter returns the second factor as the extra operands of a product. u maps the rows of U. b has
-// the maps of the second factor, whose columns are the columns of the product.
-func adapter(p *gemm.Product, c spec.Config, u ptx.TensorMap, second weights.B, b []ptx.TensorMap) gemm.Extra {
-	return gemm.Extra{Steps: (c.LoRARank + tile.KStep - 1) / tile.KStep, Load: func(s pipeline.Stage, t schedule.Tile, i int) {
-		at := ptx.Uint(i * tile.K)
-		p.K.TMALoad(s.Data, u, s.Full, at, t.Row)
-		second.Load(p, b, s, t, func() ptx.U32 { return at }, 0)
-	}}
-}
-
-// uMap returns the map with which a product loads the rows of U.
-func uMap(c spec.Config, u driver.DevicePtr, rows int) gpu.TensorMap {
-	return tile.RowMap(u, weights.U(c).Elements(), rows, gemm.TileM)
-}
-
-// LoRAUpKernel and LoRADownKernel are for layers with an adapter.
+// The kernels of a layer with an adapter. LoRAA1Kernel and LoRAA2Kernel run in both passes.
 var (
-	LoRAUpKernel = &registry.Kernel[LoRAArgs]{KernelName: "lora-up", Only: spec.HasLoRA, From: registry.OfExperts,
-		Emit: func(l registry.Layer) (*jit.Kernel[LoRAArgs], error) { return LoRA{Config: l.Config}.Build() }}
-	LoRADownKernel = &registry.Kernel[LoRAArgs]{KernelName: "lora-down", Only: spec.HasLoRA, From: registry.OfExperts,
-		Emit: func(l registry.Layer) (*jit.Kernel[LoRAArgs], error) {
-			return LoRA{Config: l.Config, OfDown: true}.Build()
-		}}
+	LoRAA1Kernel = loraKernel(FactorA1, false)
+	LoRAA2Kernel = loraKernel(FactorA2, false)
+	LoRAB2Kernel = loraKernel(FactorB2, true)
+	LoRAB1Kernel = loraKernel(FactorB1, true)
 )
+
+func loraKernel(f Factor, backward bool) *registry.Kernel[LoRAArgs] {
+	return &registry.Kernel[LoRAArgs]{KernelName: "lora-" + LoRA{Factor: f}.name(), Only: spec.HasLoRA, From: registry.OfExperts, Backward: backward,
+		Emit: func(l registry.Layer) (*jit.Kernel[LoRAArgs], error) {
+			return LoRA{Config: l.Config, Factor: f}.Build()
+		}}
+}

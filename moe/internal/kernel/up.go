@@ -73,7 +73,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	})
 
 	if spec.HasLoRA(u.Config) {
-		p.Extra = adapter(p, u.Config, in.u, in.b, in.loraB1)
+		p.Extra = weights.Adapter(p, u.Config, in.u, in.b, in.loraB1)
 	}
 
 	// Roles.
@@ -128,7 +128,7 @@ func (u Up) adapter(k *jit.Builder[UpArgs], in *upOperands) {
 	b := weights.LoraB1(u.Config).Forward(u.Tiling)
 	b.Halves = in.w.Halves
 	in.b = b
-	in.u = k.Map(&k.Args.U, func(a *UpArgs) gpu.TensorMap { return uMap(u.Config, a.U, a.Rows) })
+	in.u = k.Map(&k.Args.U, func(a *UpArgs) gpu.TensorMap { return weights.UMap(u.Config, a.U, a.Rows) })
 	in.loraB1 = []ptx.TensorMap{k.Map(&k.Args.LoraB1, func(a *UpArgs) gpu.TensorMap { return b.Map(a.LoraB1) })}
 	if b.Maps() > 1 {
 		in.loraB1 = append(in.loraB1, k.Map(&k.Args.LoraB3, func(a *UpArgs) gpu.TensorMap { return b.Map(a.LoraB3) }))

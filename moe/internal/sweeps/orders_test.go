@@ -94,7 +94,7 @@ func (o *ordered) layer(t *testing.T, target driver.Target, c moe.Config, kind i
 	for _, tokens := range []int{largeTokens, wideTokens, narrowTokens, smallTokens, 1} {
 		tr := p.forward(tokens)
 		p.units(tr)
-		if tokens == largeTokens && c.LoRARank == 0 {
+		if tokens == largeTokens {
 			p.backward(tr, kind)
 			p.balance(tr)
 		}
@@ -221,7 +221,8 @@ func (p passes) backward(tr *trial.Trial, first int) {
 		weights := []moe.Type{c.Type, moe.F32}[kind%2]
 		require.NoError(p.t, tr.PrepareBackward(17, weights))
 		b := tr.Back
-		for _, g := range []*moe.Gradient{&b.DRouter, &b.DRouterBias, &b.DExpertScale, &b.DW1, &b.DW3, &b.DW2, &b.DB1, &b.DB3, &b.DB2, &b.DSharedW1, &b.DSharedW3, &b.DSharedW2, &b.DSharedGate} {
+		for _, g := range []*moe.Gradient{&b.DRouter, &b.DRouterBias, &b.DExpertScale, &b.DW1, &b.DW3, &b.DW2, &b.DB1, &b.DB3, &b.DB2, &b.DSharedW1, &b.DSharedW3, &b.DSharedW2, &b.DSharedGate,
+			&b.DLoraA1, &b.DLoraB1, &b.DLoraB3, &b.DLoraA2, &b.DLoraB2} {
 			g.Accumulate = kind/2%2 == 1 && !g.IsZero()
 		}
 		switch i {

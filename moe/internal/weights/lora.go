@@ -1,33 +1,58 @@
 package weights
 
-import "sonicmoe/internal/spec"
+import (
+	"sonicmoe/driver"
+	"sonicmoe/driver/gpu"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/schedule"
+	"sonicmoe/jit/tile"
+	"sonicmoe/ptx"
+)
 
-// The factors of an adapter have the layouts of W1 and W2, with the rank in place of a width.
+// The factors of an adapter have the layouts of W1 and W2, with the rank in the place of a
+// width.
 
-// LoraA1 returns the first factor for W1 and W3. Each expert has r rows of d elements.
+// LoraA1 returns the first factor for W1 and W3: r rows of d.
 func LoraA1(c spec.Config) Matrix {
 	c.Intermediate, c.Hidden = c.Hidden, c.LoRARank
 	return W2(c)
 }
 
-// LoraB1 returns the second factor for W1. It has the rows of W1, each of r elements. If gate and
-// up are apart, its second part is the second factor for W3.
+// LoraB1 returns the second factor for W1, with that of W3 as its second part if gate and up
+// are apart: the rows of W1, of r.
 func LoraB1(c spec.Config) Matrix {
 	c.Hidden = c.LoRARank
 	return W1(c)
 }
 
-// LoraA2 returns the first factor for W2. Each expert has r rows of n elements.
+// LoraA2 returns the first factor for W2: r rows of n.
 func LoraA2(c spec.Config) Matrix {
 	c.Hidden = c.LoRARank
 	return W2(c)
 }
 
-// LoraB2 returns the second factor for W2. Each expert has d rows of r elements.
+// LoraB2 returns the second factor for W2: d rows of r.
 func LoraB2(c spec.Config) Matrix {
 	c.Intermediate = c.LoRARank
 	return W2(c)
 }
 
-// U returns the layout of the product of the packed rows with a first factor.
+// U returns the rows of the product of one factor.
 func U(c spec.Config) Rows { return Rows{1, whole(c.LoRARank)} }
+
+// UMap returns the map with which a product loads rows of U.
+func UMap(c spec.Config, u driver.DevicePtr, rows int) gpu.TensorMap {
+	return tile.RowMap(u, U(c).Elements(), rows, gemm.TileM)
+}
+
+// Adapter returns the extra operands of a product in a layer with an adapter: u has the rows of
+// the product of one factor, and other is the other factor, with the product's columns.
+func Adapter(p *gemm.Product, c spec.Config, u ptx.TensorMap, other B, maps []ptx.TensorMap) gemm.Extra {
+	return gemm.Extra{Steps: (c.LoRARank + tile.KStep - 1) / tile.KStep, Load: func(s pipeline.Stage, t schedule.Tile, i int) {
+		at := ptx.Uint(i * tile.K)
+		p.K.TMALoad(s.Data, u, s.Full, at, t.Row)
+		other.Load(p, maps, s, t, func() ptx.U32 { return at }, 0)
+	}}
+}

@@ -28,11 +28,11 @@ EXPERT_ROWS = (
     ("w1_global", "f32", ("E",), ("global_scale",), False, False),
     ("w3_global", "f32", ("E",), ("gate_up", "global_scale"), False, False),
     ("w2_global", "f32", ("E",), ("global_scale",), False, False),
-    ("lora_a1", "layer", ("E", "", "d"), (), True, False),
-    ("lora_b1", "layer", ("E", "w1", ""), (), True, False),
-    ("lora_b3", "layer", ("E", "n", ""), ("gate_up",), True, False),
-    ("lora_a2", "layer", ("E", "", "n"), (), True, False),
-    ("lora_b2", "layer", ("E", "d", ""), (), True, False),
+    ("lora_a1", "layer", ("E", "", "d"), (), True, True),
+    ("lora_b1", "layer", ("E", "w1", ""), (), True, True),
+    ("lora_b3", "layer", ("E", "n", ""), ("gate_up",), True, True),
+    ("lora_a2", "layer", ("E", "", "n"), (), True, True),
+    ("lora_b2", "layer", ("E", "d", ""), (), True, True),
 )
 
 # Packed weights: the bits of a code, rows and columns of the block that shares a scale, the scales' type, and whether
@@ -167,4 +167,9 @@ BACKWARD = {
     "lora_b3": "Q",
     "lora_a2": "Q",
     "lora_b2": "Q",
+    "d_lora_a1": "Qii",
+    "d_lora_b1": "Qii",
+    "d_lora_b3": "Qii",
+    "d_lora_a2": "Qii",
+    "d_lora_b2": "Qii",
 }

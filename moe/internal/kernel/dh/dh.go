@@ -46,6 +46,9 @@ type Args struct {
 	Gather driver.DevicePtr
 	// W2 [E, d, n] are the weights, laid out as Config says.
 	W2 driver.DevicePtr
+	// With LoRA, U are the rows of the adapter's product with dO, and LoraA2 [E, r, n] is the
+	// first factor.
+	U, LoraA2 driver.DevicePtr
 	// H [R, 2n] or [R, n] is the pre-activation.
 	H driver.DevicePtr
 	// DH and A are outputs: dH in the layout of [weights.DH], and the activation times the
@@ -90,6 +93,10 @@ func (d DH) Build() (*jit.Kernel[Args], error) {
 	})
 	full := cta.Mbarriers("slots.full", mathWarps*slotsOfWarp, 1)
 
+	if spec.HasLoRA(d.Config) {
+		p.Extra = d.adapter(k, p)
+	}
+
 	// Roles.
 	p.Run(gemm.Roles{
 		Load: p.Gather(do, func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
@@ -98,6 +105,13 @@ func (d DH) Build() (*jit.Kernel[Args], error) {
 		Math: &epilogue{DH: d, k: k.Kernel, element: element.Of(d.Config), tensors: io, slots: slots, full: full, joined: joined},
 	})
 	return k.Build()
+}
+
+// adapter returns the operands of the adapter.
+func (d DH) adapter(k *jit.Builder[Args], p *gemm.Product) gemm.Extra {
+	a := weights.LoraA2(d.Config).Backward(d.Tiling)
+	u := k.Map(&k.Args.U, func(a *Args) gpu.TensorMap { return weights.UMap(d.Config, a.U, a.Rows) })
+	return weights.Adapter(p, d.Config, u, a, []ptx.TensorMap{k.Map(&k.Args.LoraA2, func(of *Args) gpu.TensorMap { return a.Map(of.LoraA2) })})
 }
 
 // tensors are the tensors that the epilogue reads and writes.

@@ -41,8 +41,14 @@ const (
 // would give NaN.
 type DW struct {
 	spec.Config
-	Of    Weight
-	Store gradient.Mode
+	Of Weight
+	// Factor names the factor of an adapter whose gradient this is, in the place of a weight. "" is
+	// none. Config is then that of a smaller layer.
+	Factor string
+	// IsPacked means that the rows of X are packed too: row p takes the place of X[gather[p]].
+	// They are the rows of an adapter's product, in the layout of [weights.U].
+	IsPacked bool
+	Store    gradient.Mode
 	// SplitRows is the number of rows of a split, as in [Plan].
 	SplitRows int
 	Tiling    gemm.Tiling
@@ -137,6 +143,9 @@ func (d DW) Build() (*jit.Kernel[Args], error) {
 
 // name returns the name of the kernel's entry, which errors show.
 func (d DW) name() string {
+	if d.Factor != "" {
+		return "moe_dlora_" + d.Factor + d.Store.Suffix()
+	}
 	if d.Of == W2 {
 		return "moe_dw2" + d.Store.Suffix()
 	}
@@ -167,7 +176,12 @@ type operands struct {
 }
 
 func (d DW) operands(k *jit.Builder[Args]) operands {
-	return operands{x: k.Ptr(&k.Args.X), gather: k.Ptr(&k.Args.Gather), rows: k.Ptr(&k.Args.PackedRows), packedMap: k.Map(&k.Args.PackedRows, d.rowsMap)}
+	of := operands{x: k.Ptr(&k.Args.X)}
+	if !d.IsPacked {
+		of.gather = k.Ptr(&k.Args.Gather)
+	}
+	of.rows, of.packedMap = k.Ptr(&k.Args.PackedRows), k.Map(&k.Args.PackedRows, d.rowsMap)
+	return of
 }
 
 // gradientPlace is the destination of the gradient: tensor maps if [DW.mapped] is true,
@@ -283,15 +297,18 @@ var (
 	W1Kernels = weightKernels(W1Product, W1, spec.TensorDW1)
 )
 
-// Kernels lists the kernels of this package.
+// Kernels lists the kernels of this package but those of [FactorKernels].
 var Kernels = slices.Concat(registry.Registry{PlanKernel}, W2Kernels.Kernels(), W1Kernels.Kernels())
 
 func weightKernels(p *registry.Product, of Weight, output spec.TensorID) gradient.Set[Args] {
 	return gradient.NewSet(p.String(), func(k *registry.Kernel[Args], g gradient.Mode) {
-		k.Of, k.From, k.Only = p, registry.OfExperts, spec.IsPlain
+		k.Of, k.From, k.Only = p, registry.OfExperts, trainsWeights
 		k.ShownBy = registry.Pass{Name: k.KernelName, Backward: true, Given: true, Outputs: []spec.TensorID{output}, F32: g.F32, Accumulate: g.Accumulate}
 	}, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[Args], error) { return Of(l, of, g).Build() })
 }
+
+// trainsWeights reports whether the weights of a layer's experts have gradients.
+func trainsWeights(c spec.Config) bool { return spec.IsPlain(c) && !spec.HasLoRA(c) }
 
 // Of returns the gradient of one of a layer's weights.
 func Of(l registry.Layer, of Weight, g gradient.Mode) DW {

@@ -88,6 +88,10 @@ func (g *rowGather) fetch(t item, kt ptx.U32) {
 	row := kt.MulI(tile.K).Add(g.fetched)
 	g.token.Set(ptx.Uint(0))
 	g.dw.k.If(row.Lt(t.rows), func() {
+		if g.IsPacked {
+			g.token.Set(t.row.Add(row))
+			return
+		}
 		g.token.Set(ptx.LdGlobal[ptx.U32](g.gather.Index(t.row.Add(row), 4), ".nc"))
 	})
 }
@@ -118,7 +122,7 @@ func (g *rowGather) copy(s pipeline.Stage, tokens []ptx.U32, rows ptx.U32) {
 	to := s.Data.Plus(g.to)
 	_, all := rows.Const()
 	for i, token := range tokens {
-		src := ptx.GlobalAt(g.from.Get()).Index(token, g.Hidden*tile.ElementBytes)
+		src := ptx.GlobalAt(g.from.Get()).Index(token, g.rowBytes())
 		var bytes []ptx.U32
 		switch {
 		case !all:

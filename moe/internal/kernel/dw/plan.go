@@ -132,6 +132,6 @@ func (p Plan) list(k *ptx.Kernel, expert, lane ptx.U32, offsets, splits, counts 
 }
 
 // PlanKernel lists the work of the gradients of both weights.
-var PlanKernel = &registry.Kernel[PlanArgs]{KernelName: "plan-splits", Backward: true, Only: spec.IsPlain, Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
+var PlanKernel = &registry.Kernel[PlanArgs]{KernelName: "plan-splits", Backward: true, Only: func(c spec.Config) bool { return spec.IsPlain(c) || spec.HasLoRA(c) }, Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
 	return Plan{NumExperts: l.NumExperts}.Build()
 }}

@@ -64,7 +64,7 @@ var Layers = []Layer{
 	{Name: "int4-g32", Inference: true, Config: spec.Config{Hidden: 7168, Intermediate: 2048, NumExperts: 384, TopK: 8, Weights: "int4-g32"}},
 	{Name: "int4-g128", Inference: true, Config: spec.Config{Hidden: 4096, Intermediate: 1536, NumExperts: 128, TopK: 8, GateUp: spec.Apart, Weights: "int4-g128"}},
 	{Name: "fp8-tensor", Inference: true, Config: spec.Config{Hidden: 4096, Intermediate: 14336, NumExperts: 8, TopK: 2, Weights: "fp8-tensor"}},
-	{Name: "lora", Inference: true, Config: spec.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8, LoRARank: 16, LoRAAlpha: 32}},
+	{Name: "lora", Config: spec.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8, LoRARank: 16, LoRAAlpha: 32}},
 	{Name: "lora-in-out", Inference: true, Config: spec.Config{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4, InOut: true, GateUp: spec.Interleaved, Bias: true,
 		Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7, LoRARank: 72, LoRAAlpha: 16, RSLoRA: true}},
 	{Name: "plain", Config: spec.Config{Hidden: 512, Intermediate: 192, NumExperts: 12, TopK: 3, Activation: spec.ReLU2}},

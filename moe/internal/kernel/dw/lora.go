@@ -1,0 +1,67 @@
+package dw
+
+import (
+	"slices"
+
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/gradient"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/weights"
+)
+
+// This file has the gradients of the factors of an adapter. Each is a [DW] of a smaller layer, in
+// which the rank takes the place of a width. U are rows of the adapter's products:
+//
+//	dB2[e] [d, r]  = Σ_p dO[gather[p]]ᵀ · U[p]       dW2 of n = r; U from A'
+//	dA2[e] [r, n]  = Σ_p U[p]ᵀ · A'[p]               dW2 of d = r; U from dO
+//	dA1[e] [r, d]  = Σ_p U[p]ᵀ · X[gather[p]]        dW1 of n = r, without a gate; U from dH
+//	dB1[e] [2n, r] = Σ_p dH[p]ᵀ · U[p]               dW1 of d = r; U from X
+
+// The kernels of these gradients, one for each mode.
+var (
+	B2Kernels = factorKernels("b2", W2, false)
+	A2Kernels = factorKernels("a2", W2, true)
+	A1Kernels = factorKernels("a1", W1, false)
+	B1Kernels = factorKernels("b1", W1, true)
+)
+
+// FactorKernels lists the kernels for the factors of an adapter.
+var FactorKernels = slices.Concat(B2Kernels.Kernels(), A2Kernels.Kernels(), A1Kernels.Kernels(), B1Kernels.Kernels())
+
+// factorTiling is the only tiling of these kernels.
+var factorTiling = gemm.Tiling{TileN: 128, Stages: 6, GroupM: 1, ClusterM: 1}
+
+// FactorPartialBytes is the size of a slot for a partial sum of these kernels.
+var FactorPartialBytes = DW{Tiling: factorTiling}.PartialBytes()
+
+func factorKernels(name string, of Weight, isPacked bool) gradient.Set[Args] {
+	return gradient.NewSet("dlora-"+name, func(k *registry.Kernel[Args], _ gradient.Mode) {
+		k.From, k.Only = registry.OfExperts, spec.HasLoRA
+	}, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[Args], error) {
+		return DW{Config: factorOf(l.Config, of, isPacked), Of: of, Factor: name, IsPacked: isPacked, Store: g, Tiling: factorTiling}.Build()
+	})
+}
+
+// factorOf returns the layer whose weight has the layout of a factor.
+func factorOf(c spec.Config, of Weight, isPacked bool) spec.Config {
+	if isPacked {
+		c.Hidden = c.LoRARank
+		return c
+	}
+	c.Intermediate = c.LoRARank
+	if of == W1 {
+		c.Activation, c.GateUp = spec.ReLU, spec.Concatenated
+	}
+	return c
+}
+
+// rowBytes is the size of a row of X.
+func (d DW) rowBytes() int {
+	if d.IsPacked {
+		return weights.U(d.Config).Elements() * tile.ElementBytes
+	}
+	return d.Hidden * tile.ElementBytes
+}
