@@ -295,7 +295,7 @@ func TestEveryCallOfBackwardFails(t *testing.T) {
 	dev.ResetCounts()
 	require.NoError(t, tr.Layer.NewCall().Backward(s, tr.Back))
 	maps, launched, steps := dev.Count(faulty.EncodeTensorMap), dev.Count(faulty.Launch), dev.Count(faulty.Any)
-	require.EqualValues(t, 11, maps, "dh w2, h; dw2 and dw1 rows, dw; dx dh, w1, dx; extra rows w; router x")
+	require.EqualValues(t, 12, maps, "dh w2, h; dw2 and dw1 rows, dw; dx dh, w1, dx, router's weights; extra rows w; router x")
 	require.EqualValues(t, 12, launched)
 	require.Equal(t, maps+launched, steps, "a pass only encodes and launches")
 	for n := int64(1); n <= steps; n++ {

@@ -117,7 +117,7 @@ func TestWrongTensors(t *testing.T) {
 		{"nil", ".Ptr", func(x *moe.Tensor) { x.Ptr = 0 }, "0", "the address of"},
 		{"misaligned by 2", ".Ptr", func(x *moe.Tensor) { x.Ptr += 2 }, "0x", "a multiple of 16"},
 		{"misaligned by 8", ".Ptr", func(x *moe.Tensor) { x.Ptr += 8 }, "0x", "a multiple of 16"},
-		{"past the end of addresses", ".Ptr", func(x *moe.Tensor) { x.Ptr = 1<<64 - 32 }, "0xffffffffffffffe0", "below 2^64"},
+		{"past the end of addresses", ".Ptr", func(x *moe.Tensor) { x.Ptr = 1<<64 - 32 }, "0xffffffffffffffe0", "below 2^57"},
 	}
 	for _, p := range passes {
 		for field := range strings.FieldsSeq(p.fields) {
@@ -173,7 +173,7 @@ func TestWrongWorkspace(t *testing.T) {
 			{func(w *moe.Buffer) { w.Ptr = 0 }, "Workspace.Ptr", "0", fmt.Sprintf("the address of %d bytes", need)},
 			{func(w *moe.Buffer) { w.Ptr += 128 }, "Workspace.Ptr", "0x", "a multiple of 256"},
 			{func(w *moe.Buffer) { w.Ptr += 16 }, "Workspace.Ptr", "0x", "a multiple of 256"},
-			{func(w *moe.Buffer) { w.Ptr = 1<<64 - 256 }, "Workspace.Ptr", "0xffffffffffffff00", "below 2^64"},
+			{func(w *moe.Buffer) { w.Ptr = 1<<64 - 256 }, "Workspace.Ptr", "0xffffffffffffff00", "below 2^57"},
 		} {
 			f := b.trial.Args
 			c.spoil(&f.Workspace)

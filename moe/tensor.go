@@ -45,6 +45,10 @@ type Buffer struct {
 // alignment is the alignment that TMA and 16-byte accesses need.
 const alignment = 16
 
+// addressEnd bounds the addresses of a device. The CUDA driver refuses tensor maps of tensors that
+// end beyond it.
+const addressEnd = 1 << 57
+
 // These are texts of errors about an absent tensor, and about a weight or gradient
 // that the layer does not have.
 const (
@@ -123,8 +127,8 @@ func (c *argCheck) add(field string, p driver.DevicePtr, bytes int64, align driv
 		c.fail(field+".Ptr", "0", fmt.Sprintf("the address of %d bytes", bytes))
 	case p%align != 0:
 		c.fail(field+".Ptr", fmt.Sprintf("%#x", uint64(p)), fmt.Sprintf("a multiple of %d", align))
-	case p+driver.DevicePtr(bytes) < p:
-		c.fail(field+".Ptr", fmt.Sprintf("%#x", uint64(p)), fmt.Sprintf("the address of %d bytes below 2^64", bytes))
+	case p >= addressEnd || p+driver.DevicePtr(bytes) > addressEnd:
+		c.fail(field+".Ptr", fmt.Sprintf("%#x", uint64(p)), fmt.Sprintf("the address of %d bytes below 2^57", bytes))
 	default:
 		c.spans[c.n] = span{field, p, bytes, written}
 		c.n++
