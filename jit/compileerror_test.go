@@ -59,8 +59,8 @@ func TestCompileErrorOfAnAssembler(t *testing.T) {
 	assert.Equal(t, 218, cause.Code)
 }
 
-// TestCompileErrorOfTheEmulator checks that an error of the emulator gets Go lines like the log of
-// an assembler.
+// TestCompileErrorOfTheEmulator checks that an error of the emulator names the Go lines that emitted
+// the instructions, as an error with an assembler's log does.
 func TestCompileErrorOfTheEmulator(t *testing.T) {
 	dev := newDevice(t)
 	s, storeAt := adder(t, 1)

@@ -177,8 +177,8 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// TestScoresOfDB2 checks that db2 multiplies scores rounded to the layer's type. In fp16, scores
-// below 2^-25 become 0 and scores above 65504 infinite, for every dO.
+// TestScoresOfDB2 checks that the product scores·dO of db2 takes scores rounded to the layer's type.
+// In fp16 a score below 2^-25 counts as 0 and one above 65504 as infinite, whatever dO is.
 func TestScoresOfDB2(t *testing.T) {
 	scores := []float32{0x1p-26, 0.5, 0x1p17}
 	for element, rounded := range map[moe.Type][]float64{moe.F16: {0, 0.5, math.Inf(1)}, moe.BF16: {0x1p-26, 0.5, 0x1p17}} {

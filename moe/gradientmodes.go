@@ -40,8 +40,8 @@ func (o options) checkGradients(c Config) error {
 // weightGradients are the kernels whose modes WithGradients selects.
 var weightGradients = []gradient.Set[dw.Args]{dw.W1Kernels, dw.W2Kernels, dw.A1Kernels, dw.B1Kernels, dw.A2Kernels, dw.B2Kernels}
 
-// writes reports whether the options include the kernel's gradient mode. It is true
-// for kernels without modes.
+// writes reports whether the options include the kernel's gradient mode. Options that name no
+// gradients include all modes. It is true for kernels without modes.
 func (o options) writes(k registry.Any) bool {
 	for _, mode := range gradient.Modes {
 		if slices.ContainsFunc(weightGradients, func(s gradient.Set[dw.Args]) bool { return k == s.In(mode) }) {

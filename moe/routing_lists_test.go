@@ -148,7 +148,7 @@ func TestLists(t *testing.T) {
 	case kt.Long():
 		cases = 1000
 	case testing.Short():
-		step = 3 // even and uneven widths, with and without biases and shared experts; TestRoundedLayer covers lists in fp16
+		step = 3 // these cases still have even and uneven widths; TestRoundedLayer covers lists in fp16
 	}
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 2, Lists: true}
 	r := rand.New(rand.NewPCG(5, 6))

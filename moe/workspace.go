@@ -75,8 +75,8 @@ type pieces struct {
 	// them. A and Y use the same memory later.
 	logits int64
 	a, y   int64
-	// u has the rows of the product with a first factor of an adapter. Both such products use the
-	// same memory, one after the other.
+	// u has the products of X with A1 and of A with A2, the first factors of a LoRA adapter. Both use
+	// the same memory, one after the other.
 	u int64
 }
 

@@ -68,7 +68,7 @@ func numbers[E uint16 | int32 | float32](t testing.TB, f *safetensors.File, name
 	return list
 }
 
-// of returns a tensor with the layer's type for a file.
+// of returns a tensor to write to a file. Its element type is the layer's.
 func (x tensors) of(name string, bits []uint16, shape ...int) safetensors.Source {
 	return fileTensor(name, dtypes[x.config.Type], bytes.NewReader(bytesOf(bits)), shape...)
 }

@@ -22,8 +22,8 @@ type Block struct {
 	IDs []int32 `json:"ids"`
 	// O is the output, [T, d].
 	O Float32s `json:"o"`
-	// Scores [T, K] are the scores of the experts IDs. They are present only if the block's
-	// router is not part of the layer.
+	// Scores [T, K] are the scores of the experts that IDs lists. They are present only if the
+	// block's router is not part of the layer.
 	Scores Float32s `json:"scores"`
 	// Gradients holds the gradients of Σ do·o by tensor name. The gradients of x [T, d] and of
 	// vectors are complete. The gradient of a matrix is stored as its product with the vector

@@ -41,7 +41,8 @@ func (r Routing) Preferences(c spec.Config, round Rounding) Preferences {
 type Entry struct {
 	Token, Expert int32
 	Score         float64
-	// Raw reports whether Score is the raw score, not the score of a slot.
+	// Raw reports whether the token did not choose the expert. Score is then the router's score of the
+	// expert, because the token has no slot with it.
 	Raw bool
 }
 

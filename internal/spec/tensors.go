@@ -382,8 +382,8 @@ func (s *GradientShapes) Of(id TensorID) Shape {
 	return Shape{}
 }
 
-// ListShapes returns the shapes of a forward pass whose routing is a list of L = entries pairs
-// of token and expert. It is like [Config.Shapes], but Scores and ExpertIDs are [L], and H, A
+// ListShapes returns the shapes of a forward pass whose routing is a list of L pairs of a token
+// and an expert, where L is entries. It is like [Config.Shapes], but Scores and ExpertIDs are [L], and H, A
 // and Y have L rows. The list's Tokens have the shape of ExpertIDs, and DScores that of Scores.
 func (c Config) ListShapes(tokens, entries int) Shapes {
 	s, l := c.Shapes(tokens), c.layout(tokens, entries, c.Type)

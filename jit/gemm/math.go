@@ -146,7 +146,8 @@ func (s *Stagger) WaitForLeader() {
 	s.k.If(s.tile.Get().Eq(s.warpgroup), func() { s.barrier.Sync(ptx.Uint(0)) })
 }
 
-// TileDone records that the warpgroup's first tile is done.
+// TileDone records that the warpgroup has finished a tile. After the first one, no warpgroup waits for
+// its leader.
 func (s *Stagger) TileDone() { s.tile.Set(ptx.Uint(2)) }
 
 // Lead is the number of k-tiles that the first warpgroup multiplies before the second one starts.

@@ -101,8 +101,9 @@ func (f *fields) cut(names ...string) {
 	}
 }
 
-// stepped returns every n-th layer, except the layers in mlp_only_layers. Without that field it
-// excepts the layers in dense.
+// stepped returns a function that reports whether a layer has experts. Every n-th layer has, where n
+// is decoder_sparse_step, except the layers in mlp_only_layers. Without that field the layers in
+// dense are the exceptions.
 func (f *fields) stepped(dense ...int) func(int) bool {
 	step := 1
 	if _, raw := f.find("decoder_sparse_step"); raw != nil {

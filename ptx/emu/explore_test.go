@@ -33,7 +33,7 @@ func one(code string) string {
 ` + code + "\n	exit;")
 }
 
-// explored lists kernels with a mistake that shows in few orders.
+// explored lists kernels with a mistake that shows in only a few of the orders of their warps.
 var explored = []struct {
 	name, code string
 	warps      int

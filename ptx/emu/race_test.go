@@ -322,7 +322,7 @@ func testRaces(t *testing.T, list []raced) {
 					require.Equal(t, c.kind.String(), f.Kind.String(), f.Error())
 				}
 				lines := strings.Split(text, "\n")
-				// Either access may come last in the emulator's order.
+				// The finding is at the later access in the emulator's order, which may be any of these.
 				assert.Regexp(t, `//.*(here|there|side|early|flag)`, lines[f.Line-1], f.Error())
 				for _, s := range c.says {
 					assert.Regexp(t, s, f.Error())

@@ -131,7 +131,8 @@ func (l *Layer) encoding(ctx context.Context, p part) (*encoding, error) {
 	return e, err
 }
 
-// find4 returns how the files store a part with codes of 4 bits, or nil.
+// find4 returns the encoding of a part that the files store as 4-bit codes, or nil if they do not
+// store it so.
 func (l *Layer) find4(ctx context.Context, p part, m matrices) (*encoding, error) {
 	if p.piece == blocks {
 		return l.blocks(p)

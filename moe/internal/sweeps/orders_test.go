@@ -212,8 +212,8 @@ func (p passes) lean(tr *trial.Trial) {
 }
 
 // backward runs three backward passes after forward: with the layer's routing, with losses on the
-// logits, and with given experts. Each pass writes gradients in another mode. The first mode is
-// number first.
+// logits, and with given experts. Pass i writes gradients in mode first + i: odd modes write FP32
+// weight gradients, and modes 2 and 3 of each four accumulate.
 func (p passes) backward(tr *trial.Trial, first int) {
 	c := p.layer.Config()
 	for i, pass := range []func(driver.Stream, moe.BackwardArgs) error{tr.Call().Backward, tr.Call().Backward, tr.Call().BackwardExperts} {

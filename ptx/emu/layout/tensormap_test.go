@@ -189,10 +189,10 @@ func insideAddresses(m TensorMap, c []int32) (got []uint64) {
 	return got
 }
 
-// TestRaggedMaps checks loads and stores with one fixed map that must end at an expert's last row. The
-// second and the third dimension of the map have the same stride. The coordinate in the second is
-// chosen so that this dimension ends at the expert's last row. The coordinate in the third moves the
-// box to the expert.
+// TestRaggedMaps checks that one fixed map serves every expert: coordinates alone cut loads and stores
+// off at the expert's last row. The second and the third dimension of the map have the same stride.
+// The coordinate in the second is chosen so that this dimension ends at the expert's last row. The
+// coordinate in the third moves the box back to the expert.
 func TestRaggedMaps(t *testing.T) {
 	const y, n = uint64(0x7f00_0000_0000), 64
 	r := rand.New(rand.NewPCG(3, 3))

@@ -176,8 +176,8 @@ func (p *single) expert(slot ptx.U32) ptx.U32 {
 	return ptx.LdShared[ptx.U32](p.ids.Plus(slot.ShlI(2)))
 }
 
-// each calls body for each pass over the CTA's share, with the first item of the pass and the
-// number n of its items.
+// each divides the CTA's share into passes of up to most items. It calls body for each pass, with the
+// pass's first item and its number n of items.
 func (p share) each(body func(first, n ptx.U32)) {
 	p.k.For(p.first, p.end, ptx.Uint(p.most), func(first ptx.U32) {
 		body(first, p.end.Sub(first).MinI(p.most))
@@ -268,8 +268,8 @@ func (p share) loadToken(token ptx.TensorMap) {
 func (p *single) maxPairs() int { return ceil(p.most*p.strips, 2) }
 func (p *single) tiles() int    { return ceil(p.maxPairs(), singleMathWarps) }
 
-// math emits the math warps: in each pass over the CTA's share, the strips of weights of the pass's
-// items times the token.
+// math emits the math warps. The CTA takes up to most of its items at a time (see each), and the warps
+// multiply the weights of these items by the token.
 func (p share) math(sums singleSums) {
 	k := p.k
 	acc := make([][]ptx.F32, p.tiles())

@@ -273,10 +273,10 @@ func (e *dw) straight(f tile.Fragment, neuron ptx.U32, acc []ptx.F32) (ptx.U32, 
 	return neuron.Add(f.Column), pairs
 }
 
-// transpose returns the thread's pairs along d, with its first line and its neuron. A
-// thread has two neurons of one line, and the thread four lanes away has the same neurons
-// of the next line. The two threads exchange one value each; then each has one neuron of
-// both lines.
+// transpose exchanges sums between threads, so that each has pairs of values that are neighbours
+// along d. A thread has two neurons of one line (an index along d), and the thread four lanes away
+// has the same neurons of the next line. Each gives the other one value. Then each has one neuron of
+// both lines. It returns the thread's first line, its neuron and its pairs.
 func (e *dw) transpose(f tile.Fragment, line, neuron ptx.U32, acc []ptx.F32) (ptx.U32, ptx.U32, []pair) {
 	_, _, columns := e.matrix()
 	odd := f.Row.AndI(1)

@@ -106,8 +106,9 @@ func NewToBreak(t testing.TB, when Timing) *Bed {
 	return on(&Bed{T: t, Device: dev, toBreak: true})
 }
 
-// NewToCheck is NewToBreak on a device that runs each launch early, late and in the given
-// number of random orders, and looks for races and for missing proxy fences.
+// NewToCheck is NewToBreak on a device that runs each launch several times: with asynchronous
+// operations as early as possible, as late as possible, and in the given number of random orders. It
+// looks for races and for missing proxy fences.
 func NewToCheck(t testing.TB, seeds int) *Bed {
 	dev, err := emulated.New(emulated.Options{Check: seeds, StrictProxy: true})
 	require.NoError(t, err)

@@ -21,8 +21,8 @@ func TestFromLogitsAdversarial(t *testing.T) {
 		name   string
 		logits []float64
 		ids    []int32
-		// The scores of each kind without renormalisation. In the case normed, sigmoids are
-		// divided by their sum.
+		// softmax, sigmoids and roots are the wanted scores of each kind without renormalisation.
+		// normed has the sigmoids divided by their sum. nil: the kind is not tried.
 		softmax, sigmoids, roots, normed []float64
 	}{
 		{"equal", []float64{0, 0, 0, 0}, []int32{0, 1}, []float64{.25, .25}, []float64{.5, .5}, []float64{half, half}, []float64{.5, .5}},

@@ -214,7 +214,7 @@ type sortedRow struct {
 }
 
 // eachRow calls body with the thread's share of the rows of the CTA's tokens, byTokenLoads rows at
-// a time. The code has no branches, so that the loads of several rows overlap.
+// a time. Within such a group the code has no branches, so that the loads of its rows overlap.
 func (e *planSorted) eachRow(body func(list []sortedRow)) {
 	k := e.k
 	rows := ptx.LdShared[ptx.U32](e.word(e.ahead, ptx.Uint(e.experts)))

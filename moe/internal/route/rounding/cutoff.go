@@ -306,8 +306,10 @@ func (e *cutoff) findDigit(key, rest ptx.U32, shift, each int) {
 	}
 }
 
-// mass decides by the rule RoundMass, from the scores of the tokens whose ranks lie between the
-// multiples down and up.
+// mass decides by the rule RoundMass whether an expert with f tokens gets down or up tokens, the
+// multiples of the tile below and above f. It compares the scores of the tokens whose ranks lie
+// between both. It returns the number n of tokens, the key of the last one, and the number of tokens
+// with that key that the expert gets.
 func (e *cutoff) mass(f, down, up ptx.U32) (n, last, ties ptx.U32) {
 	k := e.k
 	lastDown, tiesDown, equalDown := e.nth(f, down)
