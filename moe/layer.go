@@ -52,7 +52,8 @@ type loaded struct {
 // parallel. It returns an *ArgError for a wrong Config or tiling, an error with the device's name
 // if its compute capability is not 9.0, a *jit.CompileError, errors of the device, or the error of
 // ctx. When ctx ends, New returns at once. Compilations that have started go on, and a later New
-// uses their results. Close the device only after they have ended, and call jit.Forget then.
+// uses their results. Do not close the device before they have ended. After closing a device, call
+// jit.Forget.
 func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Layer, error) {
 	if ctx == nil {
 		return nil, &ArgError{Field: "ctx", Got: "nil", Want: "a context, such as context.Background()"}
