@@ -65,7 +65,9 @@ var decodeConfigs = []moe.Config{
 func TestSmallBatchBits(t *testing.T) {
 	for i, c := range decodeConfigs {
 		if testing.Short() && i%6 != 1 && i != len(decodeConfigs)-1 {
-			continue // -short runs only the layers with pairs, several items, uneven fp16 widths and scores on the input; TestCombinations and TestRoutingKindsInSmallBatches cover the other layers
+			// -short runs every sixth layer and the last. TestCombinations and
+			// TestRoutingKindsInSmallBatches cover the other kinds of layers.
+			continue
 		}
 		counts := [][]int{{1, 3, 64, 200}, {8, 33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}, {}, {2}, {2, 65}, {33}, {1, 70}, {1, 20}, {40}, {1, 7}, {1, 40}, {1, 9}, {1, 70}, {33}, {1, 40}, {9}, {4, 65}, {1}}[i]
 		if testing.Short() && len(counts) > 0 {

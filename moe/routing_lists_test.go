@@ -148,7 +148,7 @@ func TestLists(t *testing.T) {
 	case kt.Long():
 		cases = 1000
 	case testing.Short():
-		step = 3 // these cases still have even and uneven widths; TestRoundedLayer covers lists in fp16
+		step = 3 // the cases left have both sizes of the layer, but not fp16, in which TestRoundedLayer has lists
 	}
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 2, Lists: true}
 	r := rand.New(rand.NewPCG(5, 6))

@@ -228,8 +228,8 @@ func (j *job) plan(o options) error {
 	return moe.Check(j.config)
 }
 
-// setType checks that all tensors have the type of the router, F16 or BF16. It returns that
-// type.
+// setType sets the type that all tensors of the files must have: F16 if the router has it, else BF16.
+// Reading a tensor checks it. setType returns the type.
 func (j *job) setType() spec.Type {
 	element := spec.BF16
 	if t, err := j.weights.Tensor(nameRouter); err == nil && t.DType == "F16" {

@@ -41,8 +41,8 @@ func (r Routing) Preferences(c spec.Config, round Rounding) Preferences {
 type Entry struct {
 	Token, Expert int32
 	Score         float64
-	// Raw reports whether the token did not choose the expert. Score is then the router's score of the
-	// expert, because the token has no slot with it.
+	// Raw reports whether the rule added a token that had not chosen the expert. There is then no
+	// slot whose score could be used, so Score is the router's raw score of that expert.
 	Raw bool
 }
 

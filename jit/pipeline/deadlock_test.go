@@ -18,7 +18,7 @@ import (
 // mistakes selects mistakes in a pipeline. Each causes a deadlock.
 type mistakes struct {
 	neverReleases bool // no consumer releases a stage
-	releasesOnce  bool // consumers release each stage only once
+	releasesOnce  bool // consumers release a stage after its first chunk, but not after later ones
 	leavesEarly   bool // consumer warpgroup 1 ends after three chunks
 	expectsMore   bool // the barrier expects more bytes than the copy writes
 	fewMeet       bool // not all threads that a named barrier expects arrive

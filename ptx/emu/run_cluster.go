@@ -60,7 +60,7 @@ type cluster struct {
 	barrier clusterBarrier
 	steps   uint64
 	idle    int  // warp instructions executed since the cluster last made progress
-	polls   int  // mbarrier polls that failed since the last event
+	polls   int  // mbarrier polls that failed since event was last called
 	polled  bool // since its last progress the cluster has executed atomics, acquiring loads or mbarrier tests
 	looked  bool // since its last progress the cluster has executed other loads of global memory
 	moved   bool // the cluster has made progress in this round

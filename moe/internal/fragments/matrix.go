@@ -137,7 +137,7 @@ func (m Matrix) code(codes []byte, expert, row, column int) (byte, error) {
 	return c, nil
 }
 
-// scaleAt returns the index of a scale in its published tensor.
+// scaleAt returns the index of a scale in the tensor as the model's files have it.
 func (m Matrix) scaleAt(expert, row, column int) int64 {
 	down, across := m.Packing.Blocks(int64(m.rows), int64(m.columns))
 	return (int64(expert)*down+int64(row/m.Packing.Rows))*across + int64(column/m.Packing.Columns)

@@ -95,8 +95,8 @@
 // are here in the order from operands to stores. gemm is jit/gemm; a name without a folder is in
 // this package:
 //
-//	Up      up.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go, lora.go (adapters)
-//	Down    down.go, gemm/product.go, gemm/load.go (TMA), gemm/math.go, lora.go (adapters)
+//	Up      up.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go
+//	Down    down.go, gemm/product.go, gemm/load.go (TMA), gemm/math.go
 //	DX      dx.go, gemm/product.go, gemm/load.go (TMA), gemm/math.go
 //	DH      dh/dh.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go, dh/epilogue.go
 //	DW      dw/dw.go, dw/load.go (with the queue), gemm/math.go, dw/math.go, gradient/gradient.go

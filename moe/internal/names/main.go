@@ -16,7 +16,8 @@ import (
 	"strings"
 )
 
-// names has the types, in the order in which the command writes them.
+// names lists the types of package spec that package moe has under the same names, in the order in
+// which the command writes them.
 var names = []string{"Config", "GateUp", "Activation", "Score", "Renorm", "Rounding", "RoundingRule", "Type", "Shape", "Shapes", "GradientShapes", "ArgError"}
 
 func main() {

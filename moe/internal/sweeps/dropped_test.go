@@ -332,7 +332,7 @@ var needless = []needlessLine{
 		"the wait of each step waits for the same products"},
 	{"moe_dw2", 1, "gemm/math.go < gemm/math.go < dw/math.go without cp.async.bulk.wait_group",
 		"the first of an odd number of sub-tiles has waited for both slots"},
-	{"moe_dw2", 1, "pipeline/cta.go < gemm/math.go < gemm/math.go < gemm/math.go without bar.sync",
+	{"moe_dw2", 1, "pipeline/cta.go < gemm/math.go < gemm/math.go < dw/math.go without bar.sync",
 		"the first of an odd number of sub-tiles has waited for both slots, and all warps met after it"},
 	{"moe_dwplan", 1, "dw/plan.go < dw/plan.go < dw/plan.go without bar.warp.sync",
 		"the redux.sync after it waits for the same lanes, and no lane reads another's memory"},

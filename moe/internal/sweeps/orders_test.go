@@ -13,6 +13,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
@@ -152,8 +153,13 @@ func small(c moe.Config) moe.Config {
 		c.NumExperts = 264
 	case c.Groups > 0:
 		c.NumExperts, c.TopK, c.Groups, c.TopGroups = 8, 3, 4, 2
+	case !spec.IsPlain(c): // few enough experts that the wide tiles of units serve wideTokens
+		c.NumExperts, c.TopK = 3, 2
 	default:
 		c.NumExperts, c.TopK = min(c.NumExperts, 4), min(c.TopK, 2+c.TopK%2)
+	}
+	if c.Weights == "int4-g128" { // a group of 128 columns does not cross the edge of a matrix
+		c.Hidden, c.Intermediate = 256, 128
 	}
 	return c
 }

@@ -31,8 +31,8 @@ const (
 	ofCTA    = 32
 	// strides is the number of threads that compute the same element.
 	strides = sumThreads * ofThread / ofCTA
-	// inFlight is the number of column sums that a thread loads together. Together the
-	// threads load the sums of 3,072 rows.
+	// inFlight is the number of column sums that a thread loads before it adds the first. All
+	// threads of a CTA then have loads of 3,072 rows' sums in flight.
 	inFlight = 3
 )
 

@@ -62,7 +62,8 @@ func (x ExtraRows) Build() (*jit.Kernel[ExtraRowsArgs], error) {
 	})
 	out, tokens := k.Ptr(&k.Args.Rows), k.U32(&k.Args.Tokens)
 
-	// Ring "ab" holds stages of the router's weights and of the terms of the gradients.
+	// Ring "ab" holds stages of the router's weights and of the FP32 gradients, which are split into
+	// two 16-bit terms.
 	p := gemm.TwoTerm{K: k.Kernel, Element: x.Element, Thread: k.TidX(), B: w, Atoms: atoms}.Start()
 
 	// The tile of this CTA has these tokens and columns.

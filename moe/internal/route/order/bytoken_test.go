@@ -11,8 +11,8 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// TestByToken checks every word of a plan of a list, grouped by token, against a plan made in plain
-// Go.
+// TestByToken plans a list of tokens and experts and groups its rows by token. It compares every u32
+// of the result with a plan made in plain Go.
 func TestByToken(t *testing.T) {
 	for _, when := range kt.Timings() {
 		for i, size := range []struct{ experts, tokens, entries, perCTA int }{
