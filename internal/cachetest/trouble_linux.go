@@ -7,15 +7,15 @@ import (
 	"testing"
 )
 
-// nobody is the user id that root changes to.
-const nobody = 65534
+// unprivileged is the user id of the child process, which has no privileges.
+const unprivileged = 65534
 
-// AsUser makes sure that file permissions apply to the user who runs the test. For root it runs
-// the test again in a child with the user nobody. For any other user it does nothing.
+// AsUser makes sure that file permissions apply to the user who runs the test. If root runs it, AsUser
+// repeats the test in a child process with an unprivileged user id. Other users need no child.
 func AsUser(t testing.TB) bool {
 	t.Helper()
 	if inChild(t) {
-		for _, err := range []error{syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody)} {
+		for _, err := range []error{syscall.Setgroups(nil), syscall.Setgid(unprivileged), syscall.Setuid(unprivileged)} {
 			if err != nil {
 				t.Skipf("can't become another user: %v", err)
 			}

@@ -82,9 +82,9 @@ var NoBias = Start{}
 // tile's first stage.
 //
 // One wgmma step sets the sums to the row (see startFromRow). A bias thus costs one more step than
-// the sum has without a bias. Setting the sums by loads or
-// moves would take longer, and nothing could hide the time: the epilogue of one warpgroup already
-// lasts as long as the main loop of the other.
+// the sum has without a bias. Setting the sums by loads or moves would take longer, and nothing
+// could hide the time: the epilogue of one warpgroup already lasts as long as the main loop of the
+// other.
 func FromRow(load func(to, full ptx.Shared, t schedule.Tile)) Start {
 	return Start{kind: fromRow, load: load}
 }

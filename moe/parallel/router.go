@@ -36,8 +36,8 @@ func (p *backward) newRanges() ranges {
 	return g
 }
 
-// of returns the ranges that a rank sums, which are those that start with one of its tokens. They
-// are the ranges with numbers from `from` to `to`-1.
+// of returns the numbers of the ranges that a rank sums: `from` to `to`-1. A rank sums a range if the
+// range starts with one of the rank's tokens.
 func (g *ranges) of(rank int) (from, to int64) {
 	up := func(token int64) int64 { return (token + g.each - 1) / g.each }
 	return up(g.firsts[rank]), up(g.firsts[rank+1])
