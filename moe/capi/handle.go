@@ -17,7 +17,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// handles has the open devices and layers. A number is never used twice, so using a closed handle
+// handles has the open devices, layers and ranks. A number is never used twice, so using a closed handle
 // is always an error.
 var handles struct {
 	sync.RWMutex
@@ -98,7 +98,7 @@ func keep(v fmt.Stringer) C.sm_handle {
 	return handles.last
 }
 
-// find returns the device or layer of a handle.
+// find returns the device, layer or rank of a handle.
 func find[T fmt.Stringer](h C.sm_handle) (T, error) {
 	handles.RLock()
 	v, ok := handles.of[h]
@@ -120,7 +120,7 @@ func find[T fmt.Stringer](h C.sm_handle) (T, error) {
 	return found, &moe.ArgError{Field: found.String(), Got: got, Want: "the handle of an open " + found.String()}
 }
 
-// using calls do with the device or layer of a handle.
+// using calls do with the device, layer or rank of a handle.
 func using[T fmt.Stringer](h C.sm_handle, do func(T) error) C.sm_status {
 	return guarded(func() error {
 		v, err := find[T](h)
@@ -175,7 +175,7 @@ func sm_go_close(any C.sm_handle) C.sm_status {
 		delete(handles.of, any)
 		handles.Unlock()
 		if !ok {
-			return &moe.ArgError{Field: "handle", Got: fmt.Sprint(any), Want: "the handle of an open device or layer"}
+			return &moe.ArgError{Field: "handle", Got: fmt.Sprint(any), Want: "the handle of an open device, layer or rank"}
 		}
 		switch v := v.(type) {
 		case *device:
@@ -183,6 +183,8 @@ func sm_go_close(any C.sm_handle) C.sm_status {
 			return v.Close()
 		case *layer:
 			v.closeReplays()
+		case *rank:
+			return v.Close()
 		}
 		return nil
 	})

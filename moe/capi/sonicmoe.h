@@ -44,7 +44,7 @@
 extern "C" {
 #endif
 
-/* The handle of a device or a layer. 0 is no handle. The number of a closed handle is never used again. */
+/* The handle of a device, a layer or a rank. 0 is no handle. The number of a closed handle is never used again. */
 typedef uint64_t sm_handle;
 
 typedef enum sm_status {
@@ -238,6 +238,37 @@ typedef struct sm_backward_pass {
 	sm_gradient d_lora_b2;
 } sm_backward_pass;
 
+/* Exchanges host memory between ranks, as MPI_Alltoallv does. send has the bytes for each
+ * rank, ordered by rank, and send_bytes their numbers. receive gets the bytes of each rank,
+ * and receive_bytes has their numbers. The function returns 0 when receive is complete. It
+ * returns another number if it fails, and soon after *stop is no longer 0. It must not use
+ * the memory after it has returned. */
+typedef int32_t (*sm_exchange)(
+	void *context, const void *send, const int64_t *send_bytes, void *receive, const int64_t *receive_bytes, const volatile int32_t *stop);
+
+/* A rank that joins a group. */
+typedef struct sm_joining {
+	uint64_t size;
+	int64_t rank, ranks;
+	int64_t max_tokens;  /* the largest number of tokens of a rank in a pass */
+	int64_t chunks;      /* of the exchanges, 0 for a choice by size */
+	int64_t deadline_ms; /* the longest time of a pass, 0 for a minute */
+	const char *address; /* the host and port on which rank 0 listens */
+	const char *token;   /* a word that all ranks of the job know */
+	sm_exchange exchange; /* NULL if NCCL moves the bytes, which needs a GPU for each rank */
+	void *context;       /* the first argument of exchange */
+} sm_joining;
+
+/* The sizes of a rank's buffers in bytes, for any number of tokens up to max_tokens, and
+ * its experts. */
+typedef struct sm_rank_sizes_of {
+	uint64_t size;
+	int64_t workspace, backward_workspace; /* align both to 256 bytes */
+	int64_t saved;        /* of the buffer h */
+	int64_t counts;       /* not bytes: the number of words of counts */
+	int64_t first_expert, experts;
+} sm_rank_sizes_of;
+
 #ifndef SONICMOE_TYPES_ONLY
 
 /* The version of this interface: 1. */
@@ -298,6 +329,25 @@ sm_status sm_experts_backward(sm_handle layer, const sm_backward_pass *pass);
 sm_status sm_loads(sm_handle layer, uint64_t stream, int64_t tokens, uint64_t expert_ids, uint64_t loads);
 sm_status sm_update_selection_bias(sm_handle layer, uint64_t stream, uint64_t loads, uint64_t selection_bias, double rate);
 
+/* Layers whose experts are spread over ranks. Every rank has its own tokens, the whole
+ * router and a part of the experts. The results have the same bits as on one device that
+ * has the tokens of all ranks in order.
+ *
+ * sm_join meets the other ranks and makes this rank's part of a layer; sm_close ends it.
+ * All ranks must make the same calls in the same order. A call that fails on one rank fails
+ * on all ranks within the deadline, and the rank can't be used any more. The passes have
+ * the structs of other passes, with the weights of this rank's experts only. h is a buffer
+ * of saved bytes, or 0, and counts is host memory for as many words as sm_rank_sizes says:
+ * sm_rank_forward and sm_rank_experts write both, and sm_rank_backward reads them. The
+ * gradients of weights are sums over the tokens of all ranks. sm_rank_wait waits for the
+ * stream; if it returns an error, the results are not complete. */
+sm_status sm_join(sm_handle device, const sm_config *config, const sm_joining *joining, sm_handle *rank);
+sm_status sm_rank_sizes(sm_handle rank, sm_rank_sizes_of *sizes);
+sm_status sm_rank_forward(sm_handle rank, const sm_forward_pass *pass, int64_t *counts);
+sm_status sm_rank_experts(sm_handle rank, const sm_forward_pass *pass, int64_t *counts);
+sm_status sm_rank_backward(sm_handle rank, const sm_backward_pass *pass, const int64_t *counts);
+sm_status sm_rank_wait(sm_handle rank, uint64_t stream);
+
 /* Stores a layer's kernels in a cache directory ("" or NULL means the default one). It
  * needs no device. It stores PTX, and machine code if NVIDIA's assembler is installed.
  * Layers that use the directory then load the stored kernels. chip is "H200" or "H100". */
@@ -315,7 +365,7 @@ sm_status sm_add_bundle(const char *path);
  * call of this function, the key is the value of the variable SONICMOE_CACHE_KEY. */
 sm_status sm_set_bundle_key(const char *key);
 
-/* Closes a layer or a device. Later passes of the layer, or of the device's layers, return
+/* Closes a layer, a rank or a device. Later passes of the layer, or of the device's layers, return
  * an error. */
 sm_status sm_close(sm_handle any);
 

@@ -20,7 +20,7 @@ import (
 
 // sized lists the structs of the interface. The first field of each is its size.
 type sized interface {
-	C.sm_config | C.sm_sizes_of | C.sm_forward_pass | C.sm_backward_pass
+	C.sm_config | C.sm_sizes_of | C.sm_forward_pass | C.sm_backward_pass | C.sm_joining | C.sm_rank_sizes_of
 }
 
 // maxSize is the largest value of a struct's size field. A larger value means that the caller did

@@ -185,6 +185,10 @@ func (m *member) backward(tr *trial.Trial, from, tokens int) (*gradients, error)
 		func() error { return m.stream.Fill32(saved.Ptr, 0xffffffff, saved.Bytes/4) },
 		func() error { return m.stream.Fill32(b.Workspace.Ptr, 0xffffffff, b.Workspace.Bytes/4) },
 		func() error { return m.Forward(context.Background(), m.stream, m.args) },
+		func() (err error) { // Backward gets the counts as words
+			b.Saved, err = m.Restore(saved.Buffer, saved.Counts())
+			return err
+		},
 		func() error {
 			for _, t := range outputs {
 				if err := m.stream.Fill32(t.Ptr, 0xffffffff, t.Shape.Bytes()/4); err != nil {

@@ -25,8 +25,9 @@
 // one rank. The ranks exchange their counts first, so a pass waits for the device once before it
 // moves rows.
 //
-// A [Transport] moves the bytes. [Local] is the transport for the devices of one process. A pass
-// that fails on one rank fails on all of them: every wait has a deadline, and an *[Error] names the
+// A [Transport] moves the bytes. [Local] is the transport for the devices of one process. Package
+// nccl has the transport of GPUs between processes, and package hosted has one through host memory,
+// for the Python package and for tests. A pass that fails on one rank fails on all of them: every wait has a deadline, and an *[Error] names the
 // rank, the phase and the ranks that are missing.
 //
 // The names here may change: v1 does not promise them yet.

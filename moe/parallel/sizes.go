@@ -20,8 +20,10 @@ type Sizes struct {
 	// Window is the size of the window and its list: received tokens, and the token, expert and
 	// score of each received pair. It is a part of Workspace, or of Saved if the pass saves.
 	Window int64
-	// Saved is the size of a Saved buffer: the window, its list, and H.
-	Saved int64
+	// Saved is the size of a Saved buffer: the window, its list, and H. SavedCounts is the number
+	// of words of [Saved.Counts].
+	Saved       int64
+	SavedCounts int
 	// BackwardWorkspace is the size of the workspace of Backward.
 	BackwardWorkspace int64
 }
@@ -90,14 +92,6 @@ func (r *Rank) windowBytes() int64 {
 // savedBytes returns the size of a Saved buffer.
 func (r *Rank) savedBytes() int64 {
 	return r.windowBytes() + r.owner.Config().ListShapes(0, r.windowPairs()).H.Bytes()
-}
-
-// Saved is what a forward pass leaves for its backward pass. It must not change before the backward
-// pass.
-type Saved struct {
-	// Buffer has Sizes.Saved bytes.
-	moe.Buffer
-	counts
 }
 
 // place returns the addresses for what the rank receives: in the saved buffer, or in window if
@@ -174,7 +168,7 @@ func (r *Rank) Sizes() (Sizes, error) {
 		return Sizes{}, err
 	}
 	b, err := r.backwardLayout()
-	return Sizes{Workspace: w.bytes, WindowRows: r.windowRows(), WindowPairs: r.windowPairs(), Window: r.windowBytes(), Saved: r.savedBytes(), BackwardWorkspace: b.bytes}, err
+	return Sizes{Workspace: w.bytes, WindowRows: r.windowRows(), WindowPairs: r.windowPairs(), Window: r.windowBytes(), Saved: r.savedBytes(), SavedCounts: r.savedCounts(), BackwardWorkspace: b.bytes}, err
 }
 
 // split returns the tensors of exchange.Split in a workspace that begins at address p.

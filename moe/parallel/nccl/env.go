@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"sonicmoe/moe/parallel/internal/meeting"
 )
 
 // Options are the choices for [Connect]: which rank this is, and how it meets the others.
@@ -74,15 +76,7 @@ func (l launcher) options(getenv func(string) string) (o Options, err error) {
 		return o, fmt.Errorf("%s: MASTER_PORT is %q, want 1 to 65534", l.name, port)
 	}
 	o.Address, o.Token = net.JoinHostPort(host, strconv.Itoa(n+1)), getenv(l.job)
-	return o, o.check()
-}
-
-// check refuses a rank outside the range of ranks.
-func (o Options) check() error {
-	if o.Ranks < 1 || o.Rank < 0 || o.Rank >= o.Ranks {
-		return fmt.Errorf("rank %d of %d: want a rank from 0 to below the number of ranks", o.Rank, o.Ranks)
-	}
-	return nil
+	return o, meeting.Options{Rank: o.Rank, Ranks: o.Ranks}.Check()
 }
 
 // firstOf matches the first host of a Slurm list: "gpu[07-09,12],login" starts with gpu07.

@@ -15,11 +15,12 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/moe/parallel"
+	"sonicmoe/moe/parallel/internal/meeting"
 )
 
 // transport implements parallel.Transport.
 type transport struct {
-	*meeting
+	*meeting.Meeting
 	lib    *library
 	dev    driver.Device
 	stream driver.Stream // the stream of Share
@@ -44,7 +45,8 @@ func Connect(ctx context.Context, dev driver.Device, o Options) (parallel.Transp
 		return nil, err
 	}
 	t := &transport{lib: lib, dev: dev, comm: new(uintptr)}
-	if t.meeting, err = meet(ctx, o, lib.version, t.makeID); err != nil {
+	met := meeting.Options{Rank: o.Rank, Ranks: o.Ranks, Address: o.Address, Token: o.Token, Version: "NCCL " + versionText(lib.version)}
+	if t.Meeting, err = meeting.Meet(ctx, met, t.makeID); err != nil {
 		return nil, err
 	}
 	if err := t.start(ctx); err != nil {
@@ -53,7 +55,7 @@ func Connect(ctx context.Context, dev driver.Device, o Options) (parallel.Transp
 		return nil, errors.Join(err, t.Close())
 	}
 	go func() {
-		<-t.broken
+		<-t.Broken()
 		_ = t.end(commAbort) // err has the cause already
 	}()
 	return t, nil
@@ -90,7 +92,7 @@ func (t *transport) start(ctx context.Context) (err error) {
 		cgaClusterSize: undefined, minCTAs: undefined, maxCTAs: undefined, splitShare: undefined}
 	return t.within(ctx, func() error {
 		return t.lib.call(commInitRank, uintptr(unsafe.Pointer(t.comm)), uintptr(t.Ranks()), uintptr(t.Rank()), 1,
-			uintptr(unsafe.Pointer(&t.id[0])), uintptr(unsafe.Pointer(c)))
+			uintptr(unsafe.Pointer(&t.ID[0])), uintptr(unsafe.Pointer(c)))
 	})
 }
 
@@ -105,8 +107,8 @@ func (t *transport) within(ctx context.Context, f func() error) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-t.broken:
-			return t.err()
+		case <-t.Broken():
+			return t.Err()
 		case <-time.After(20 * time.Microsecond):
 		}
 		err = cuda.Within(t.dev, t.asyncError)
@@ -130,7 +132,7 @@ func (t *transport) use(f func(comm uintptr) error) error {
 	t.commMu.Lock()
 	defer t.commMu.Unlock()
 	if t.ended {
-		return errors.Join(errors.New("the communicator is destroyed"), t.err())
+		return errors.Join(errors.New("the communicator is destroyed"), t.Err())
 	}
 	return f(*t.comm)
 }
@@ -193,7 +195,7 @@ func (t *transport) Share(ctx context.Context, at parallel.Step, words []int64) 
 	all := make([]byte, len(own)*t.Ranks())
 	err := t.gather(ctx, own, all)
 	if err == nil {
-		err = t.err() // an aborted communicator returns no error and leaves wrong bytes
+		err = t.Err() // an aborted communicator returns no error and leaves wrong bytes
 	}
 	if err != nil {
 		return nil, t.fail(at, err)
@@ -288,7 +290,7 @@ func (t *transport) exchange(comm uintptr, s driver.Stream, e parallel.Exchange,
 // fail breaks the group and returns an error of this rank. If the group is broken already, the
 // error has the first cause.
 func (t *transport) fail(at parallel.Step, cause error) error {
-	if first := t.err(); first != nil {
+	if first := t.Err(); first != nil {
 		cause = first
 	}
 	err := &parallel.Error{Rank: t.Rank(), Ranks: t.Ranks(), Step: at, Cause: cause}
@@ -296,20 +298,14 @@ func (t *transport) fail(at parallel.Step, cause error) error {
 	return err
 }
 
-// Abort implements parallel.Transport.
-func (t *transport) Abort(cause error) { t.abort(cause) }
-
-// Err implements parallel.Transport.
-func (t *transport) Err() error { return t.err() }
-
 // Close implements parallel.Transport.
 func (t *transport) Close() error {
 	by := commDestroy
-	if t.err() != nil {
+	if t.Err() != nil {
 		by = commAbort
 	}
 	err := t.end(by)
-	t.close()
+	t.Meeting.Close()
 	if t.stream != nil {
 		err = errors.Join(err, t.dev.Free(t.words), t.stream.Close())
 	}

@@ -98,7 +98,7 @@ func TestFaults(t *testing.T) {
 		want   []string // parts of the errors of ranks 0 and 2
 	}{
 		"killed": {func(tr parallel.Transport) error {
-			tr.(*transport).die()
+			tr.(*transport).Drop()
 			return errors.New("killed")
 		}, time.Minute, []string{"rank 0 of 3: counts, chunk 3: rank 1 is gone", "rank 2 of 3: counts, chunk 3: rank 1 is gone"}},
 		"aborts": {func(tr parallel.Transport) error {
@@ -106,7 +106,7 @@ func TestFaults(t *testing.T) {
 			return errors.New("broke")
 		}, time.Minute, []string{"rank 0 of 3: counts, chunk 3: rank 1 broke", "rank 2 of 3: counts, chunk 3: rank 1 broke"}},
 		"sleeps": {func(tr parallel.Transport) error {
-			<-tr.(*transport).broken
+			<-tr.(*transport).Broken()
 			return share(tr, time.Minute)
 		}, time.Second / 4, []string{context.DeadlineExceeded.Error(), context.DeadlineExceeded.Error()}},
 	} {

@@ -24,11 +24,12 @@ from .functional import moe, moe_experts, update_selection_bias
 from .info import __version__, _warn_of_lacks, info
 from .install import install_as_sonicmoe
 from .module import SonicMoE
+from .sharding import shard_experts
 from .transformers import register_with_transformers
 
 __all__ = [
     "ArgumentError", "Config", "Error", "SonicMoE", "balance_selection", "emulate", "info", "install_as_sonicmoe", "moe", "moe_experts",
-    "register_with_transformers", "update_selection_bias", "warm",
+    "register_with_transformers", "shard_experts", "update_selection_bias", "warm",
 ]  # fmt: skip
 
 _warn_of_lacks()

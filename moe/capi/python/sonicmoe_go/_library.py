@@ -89,7 +89,7 @@ class Config:
     weights: str = "plain"
     lora_rank: int = 0
     lora_alpha: float = 0.0
-    rslora: bool = False
+    lora_rslora: bool = False
 
     def __post_init__(self):
         for field, names in _ENUMS.items():
@@ -238,6 +238,11 @@ _SIGNATURES = {
     "sm_experts_backward": (_handle, ctypes.c_char_p),
     "sm_loads": (_handle, ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64),
     "sm_update_selection_bias": (_handle, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_double),
+    "sm_join": (_handle, ctypes.POINTER(_ConfigStruct), ctypes.c_void_p, ctypes.POINTER(_handle)),
+    "sm_rank_sizes": (_handle, ctypes.c_void_p),
+    "sm_rank_forward": (_handle, ctypes.c_char_p, ctypes.c_void_p),
+    "sm_rank_backward": (_handle, ctypes.c_char_p, ctypes.c_void_p),
+    "sm_rank_wait": (_handle, ctypes.c_uint64),
     "sm_close": (_handle,),
     "sm_warm": (ctypes.c_char_p, ctypes.POINTER(_ConfigStruct), ctypes.c_char_p),
     "sm_add_bundle": (ctypes.c_char_p,),
@@ -250,7 +255,7 @@ _INVALID = 1
 
 
 class _State:
-    """The loaded library and the plans of this process."""
+    """The loaded library, and the layers, ranks and plans of this process."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -258,6 +263,7 @@ class _State:
         self.forked = False
         self.devices = {}
         self.layers = {}
+        self.ranks = {}
         self.plans = {}
 
 

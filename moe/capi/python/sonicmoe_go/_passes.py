@@ -46,10 +46,21 @@ def size_of(backward: bool) -> int:
     return (_BACKWARD if backward else _FORWARD).size
 
 
+def packed_forward(**values) -> bytes:
+    """Returns the bytes of a sm_forward_pass with the given values by field."""
+    return _packed(_table.FORWARD, _FORWARD, **values)
+
+
+def packed_backward(**values) -> bytes:
+    """Returns the bytes of a sm_backward_pass with the given values by field."""
+    return _packed(_table.BACKWARD, _BACKWARD, **values)
+
+
 NO_ROUTER: Weights = (None,) * len(ROUTER)
 
 
-def _place(l: Layer, x: Tensor) -> Gpu | Emulated:
+def place(l: Layer, x: Tensor) -> Gpu | Emulated:
+    """Returns the device of x. l is the layer, or the rank, that runs the pass."""
     return Gpu(x) if x.is_cuda else Emulated(l.device)
 
 
@@ -78,7 +89,7 @@ def forward(
     need, whole = room(l, t, entries, scores is None)
     each = (whole - need) // 2
     workspace = torch.empty(whole, dtype=torch.uint8, device=x.device)
-    with _place(l, x) as p:
+    with place(l, x) as p:
         routing, scratch = p.read if routed else p.written, p.written(workspace)
         l.forward(
             _packed(
@@ -99,7 +110,7 @@ def arrange(l: Layer, weights: Weights) -> Tensor:
     if not need:
         raise ArgumentError(f"Config.weights is {l.config.weights!r}, must be a format with an order for small batches")
     units = torch.empty(need, dtype=torch.uint8, device=like.device)
-    with _place(l, units) as p:
+    with place(l, units) as p:
         given = dict(zip(WEIGHTS, p.read_all(weights)))
         check(library().sm_arrange(l.handle, _packed(_table.FORWARD, _FORWARD, stream=p.stream, units=p.written(units), units_bytes=need, **given)))
     return units
@@ -113,7 +124,7 @@ def backward(
     written, and into those to which they are added."""
     need = l.sizes(x.shape[0], _entries(tokens)).backward_workspace
     workspace = torch.empty(need, dtype=torch.uint8, device=x.device)
-    with _place(l, x) as p:
+    with place(l, x) as p:
         given = {name: at for name, at in zip(WEIGHTS, p.read_all(weights)) if name in BACKWARD}
         for name, g, added in zip(WEIGHTS, gradients, into, strict=True):
             to = g if added is None else added
@@ -133,11 +144,11 @@ def backward(
 
 def loads(l: Layer, expert_ids: Tensor, to: Tensor) -> None:
     """Queues a kernel that counts the tokens of each expert and adds the counts to a tensor."""
-    with _place(l, to) as p:
+    with place(l, to) as p:
         check(library().sm_loads(l.handle, p.stream, expert_ids.shape[0], p.read(expert_ids), p.written(to)))
 
 
 def update_selection_bias(l: Layer, counted: Tensor, bias: Tensor, rate: float) -> None:
     """Queues one step of the selection bias. The loads become 0."""
-    with _place(l, bias) as p:
+    with place(l, bias) as p:
         check(library().sm_update_selection_bias(l.handle, p.stream, p.written(counted), p.written(bias), rate))

@@ -1,4 +1,7 @@
-package nccl
+// Package meeting brings the ranks of a group together by TCP connections to rank 0, which listens
+// at an address. The connections stay open. If a rank ends or breaks the group, all other ranks
+// learn the reason at once, which names the rank.
+package meeting
 
 import (
 	"bufio"
@@ -12,11 +15,32 @@ import (
 	"time"
 )
 
-// meeting has this rank's connections: rank 0 has a connection to every other rank. Each message is
+// Options say which rank this is, and where rank 0 listens.
+type Options struct {
+	// Rank is the number of this rank. Ranks is the number of ranks.
+	Rank, Ranks int
+	// Address is the host and port on which rank 0 listens.
+	Address string
+	// Token is a word that all ranks of a job know. It keeps ranks of other jobs out.
+	Token string
+	// Version is what all ranks must have the same of, such as "NCCL 2.28.9".
+	Version string
+}
+
+// Check refuses a rank outside the range of ranks.
+func (o Options) Check() error {
+	if o.Ranks < 1 || o.Rank < 0 || o.Rank >= o.Ranks {
+		return fmt.Errorf("rank %d of %d: want a rank from 0 to below the number of ranks", o.Rank, o.Ranks)
+	}
+	return nil
+}
+
+// Meeting has this rank's connections: rank 0 has a connection to every other rank. Each message is
 // a line of JSON.
-type meeting struct {
+type Meeting struct {
 	Options
-	id []byte // NCCL's unique id
+	// ID is what rank 0 has given to all ranks.
+	ID []byte
 
 	mu sync.Mutex
 	// links has the connections by the rank at the other end. Rank 0 has links to all other ranks,
@@ -26,6 +50,9 @@ type meeting struct {
 	broken chan struct{} // closed when cause is set
 	ending bool          // this rank has closed the meeting
 }
+
+// Broken returns a channel that is closed when the group breaks.
+func (m *Meeting) Broken() <-chan struct{} { return m.broken }
 
 // link is a connection to another rank.
 type link struct {
@@ -38,7 +65,7 @@ type link struct {
 type hello struct {
 	Token       string
 	Rank, Ranks int
-	Version     int // the version of NCCL
+	Version     string
 }
 
 // notice is any other message: rank 0's answer to a hello, or the end of a rank.
@@ -77,17 +104,16 @@ func (l *link) receive(to any) error {
 	return json.Unmarshal(line, to)
 }
 
-// meet brings the ranks together. makeID makes NCCL's unique id, and rank 0 calls it. version is
-// the version of NCCL.
-func meet(ctx context.Context, o Options, version int, makeID func() ([]byte, error)) (*meeting, error) {
-	if err := o.check(); err != nil {
+// Meet brings the ranks together. Rank 0 calls makeID, and all ranks get its result.
+func Meet(ctx context.Context, o Options, makeID func() ([]byte, error)) (*Meeting, error) {
+	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	m := &meeting{Options: o, links: map[int]*link{}, broken: make(chan struct{})}
-	own := hello{Token: o.Token, Rank: o.Rank, Ranks: o.Ranks, Version: version}
+	m := &Meeting{Options: o, links: map[int]*link{}, broken: make(chan struct{})}
+	own := hello{Token: o.Token, Rank: o.Rank, Ranks: o.Ranks, Version: o.Version}
 	var err error
 	if o.Rank == 0 {
-		if m.id, err = makeID(); err == nil && o.Ranks > 1 {
+		if m.ID, err = makeID(); err == nil && o.Ranks > 1 {
 			err = m.listen(ctx, own)
 		}
 	} else {
@@ -104,7 +130,7 @@ func meet(ctx context.Context, o Options, version int, makeID func() ([]byte, er
 }
 
 // listen accepts the connections of all other ranks, and then sends them the id.
-func (m *meeting) listen(ctx context.Context, own hello) error {
+func (m *Meeting) listen(ctx context.Context, own hello) error {
 	var config net.ListenConfig
 	server, err := config.Listen(ctx, "tcp", m.Address)
 	if err != nil {
@@ -126,7 +152,7 @@ func (m *meeting) listen(ctx context.Context, own hello) error {
 		}
 	}
 	for _, l := range m.links {
-		if err := l.send(notice{ID: m.id}); err != nil {
+		if err := l.send(notice{ID: m.ID}); err != nil {
 			return err
 		}
 	}
@@ -139,7 +165,7 @@ const helloTimeout = 2 * time.Second
 
 // admit reads the hello of a new connection. It closes a connection without the job's token. It
 // returns an error if a rank of this job does not fit. This error ends the meeting.
-func (m *meeting) admit(ctx context.Context, l *link, own hello) error {
+func (m *Meeting) admit(ctx context.Context, l *link, own hello) error {
 	var h hello
 	until := time.Now().Add(helloTimeout)
 	if end, ok := ctx.Deadline(); ok && end.Before(until) {
@@ -157,7 +183,7 @@ func (m *meeting) admit(ctx context.Context, l *link, own hello) error {
 	case h.Ranks != own.Ranks:
 		err = fmt.Errorf("rank %d has %d ranks, rank 0 has %d", h.Rank, h.Ranks, own.Ranks)
 	case h.Version != own.Version:
-		err = fmt.Errorf("rank %d has NCCL %s, rank 0 has %s", h.Rank, versionText(h.Version), versionText(own.Version))
+		err = fmt.Errorf("rank %d has %s, rank 0 has %s", h.Rank, h.Version, own.Version)
 	case h.Rank < 1 || h.Rank >= own.Ranks || m.links[h.Rank] != nil:
 		err = fmt.Errorf("rank %d has come twice, or is none of %d ranks", h.Rank, own.Ranks)
 	}
@@ -172,7 +198,7 @@ func (m *meeting) admit(ctx context.Context, l *link, own hello) error {
 }
 
 // dial connects to rank 0 and waits for the id. It tries again until rank 0 listens.
-func (m *meeting) dial(ctx context.Context, own hello) error {
+func (m *Meeting) dial(ctx context.Context, own hello) error {
 	var d net.Dialer
 	for {
 		conn, err := d.DialContext(ctx, "tcp", m.Address)
@@ -202,12 +228,12 @@ func (m *meeting) dial(ctx context.Context, own hello) error {
 	if answer.Error != "" {
 		return errors.New(answer.Error)
 	}
-	m.id = answer.ID
+	m.ID = answer.ID
 	return nil
 }
 
 // absent returns the ranks that have not come to rank 0.
-func (m *meeting) absent() (ranks []int) {
+func (m *Meeting) absent() (ranks []int) {
 	for rank := 1; rank < m.Ranks; rank++ {
 		if m.links[rank] == nil {
 			ranks = append(ranks, rank)
@@ -218,18 +244,18 @@ func (m *meeting) absent() (ranks []int) {
 
 // watch reads a link until its end, and aborts if the other rank is gone or reports an error. On
 // rank 0 this also notifies the other ranks.
-func (m *meeting) watch(rank int, l *link) {
+func (m *Meeting) watch(rank int, l *link) {
 	for {
 		var n notice
 		err := l.receive(&n)
 		switch {
 		case err != nil:
-			m.abort(fmt.Errorf("rank %d is gone: %w", rank, err))
+			m.Abort(fmt.Errorf("rank %d is gone: %w", rank, err))
 		case n.Error != "":
-			m.abort(errors.New(n.Error))
+			m.Abort(errors.New(n.Error))
 		case n.Bye && rank == 0:
 			// Rank 0 has closed its transport. Another rank closes its own, too, or gets an error
-			// from NCCL.
+			// when it moves bytes.
 		case !n.Bye:
 			continue
 		}
@@ -237,8 +263,8 @@ func (m *meeting) watch(rank int, l *link) {
 	}
 }
 
-// abort breaks the group and sends the cause to the linked ranks.
-func (m *meeting) abort(cause error) {
+// Abort breaks the group and sends the cause to the linked ranks.
+func (m *Meeting) Abort(cause error) {
 	m.mu.Lock()
 	first := m.cause == nil && !m.ending
 	if first {
@@ -253,14 +279,14 @@ func (m *meeting) abort(cause error) {
 	}
 }
 
-// err returns the cause of a broken group, or nil.
-func (m *meeting) err() error {
+// Err returns the cause of a broken group, or nil.
+func (m *Meeting) Err() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.cause
 }
 
-func (m *meeting) all() []*link {
+func (m *Meeting) all() []*link {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var list []*link
@@ -270,8 +296,8 @@ func (m *meeting) all() []*link {
 	return list
 }
 
-// close ends this rank's part in the meeting, without breaking the group.
-func (m *meeting) close() {
+// Close ends this rank's part in the meeting, without breaking the group.
+func (m *Meeting) Close() {
 	m.mu.Lock()
 	m.ending = true
 	m.mu.Unlock()
@@ -281,7 +307,15 @@ func (m *meeting) close() {
 	m.hangUp()
 }
 
-func (m *meeting) hangUp() {
+// Drop closes the connections without a message, like a process that was killed. It is for tests.
+func (m *Meeting) Drop() {
+	m.mu.Lock()
+	m.ending = true
+	m.mu.Unlock()
+	m.hangUp()
+}
+
+func (m *Meeting) hangUp() {
 	for _, l := range m.all() {
 		_ = l.conn.Close()
 	}

@@ -1,0 +1,41 @@
+"""Spreads the experts of layers over the ranks of a DeviceMesh."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ._library import ArgumentError
+from ._weights import PER_EXPERT, WEIGHTS
+from .module import SonicMoE
+
+
+@torch.no_grad()
+def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, deadline: float = 60.0) -> nn.Module:
+    """Spreads the experts of every SonicMoE in a module over ranks, and returns the module:
+
+        mesh = torch.distributed.init_device_mesh("cuda", (8,))
+        sonicmoe_go.shard_experts(model, mesh, max_tokens=4096)
+
+    mesh is a DeviceMesh of one dimension, or a process group. All ranks must have the same weights.
+    Each rank keeps its part of the experts. With a mesh, the experts' parameters become DTensors
+    with the placement Shard(0), so torch.distributed.checkpoint saves them on one number of ranks
+    and loads them on another. All other parameters stay as they are. See SonicMoE for the other
+    arguments.
+    """
+    layers = [m for m in module.modules() if isinstance(m, SonicMoE)]
+    if not layers:
+        raise ArgumentError(f"{type(module).__name__} has no SonicMoE, must have one at least")
+    for layer in layers:
+        if layer._spread is not None:
+            raise ArgumentError("the experts of a SonicMoE are spread over ranks already, must be whole")
+        layer._spread_over(mesh, max_tokens, chunks, deadline)
+        first, count = layer._spread.experts(layer.config)
+        for i, (modules, name) in layer._paths:
+            if WEIGHTS[i] in PER_EXPERT:
+                of = layer.get_submodule(".".join(modules))
+                w = getattr(of, name)
+                part = w.detach()[first : first + count].clone()
+                of.register_parameter(name, nn.Parameter(part, requires_grad=w.requires_grad))
+                layer._place(WEIGHTS[i])
+    return module

@@ -1,0 +1,131 @@
+"""One rank of a group over gloo, on the emulated device: the functions that test_ranks.py runs in
+processes."""
+
+import time
+import traceback
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+
+import sonicmoe_go
+
+
+def main(body: str, rank: int, ranks: int, folder: str) -> None:
+    """Joins the group, runs a function of this file, and stores its result or its error."""
+    sonicmoe_go.emulate()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    try:
+        torch.save(globals()[body](rank, ranks, Path(folder)), f"{folder}/result{rank}")
+    except Exception:
+        Path(folder, f"error{rank}").write_text(traceback.format_exc())
+        raise
+
+
+SIZES = dict(hidden=64, intermediate=48, num_experts=8, top_k=3)
+TOKENS = [13, 0, 21, 9]
+
+
+def inputs(rank: int, ranks: int):
+    """Returns this rank's tokens and the gradient of its outputs, which are parts of the same
+    numbers for all ranks."""
+    torch.manual_seed(7)
+    counts = TOKENS[: ranks - 1] + [sum(TOKENS[ranks - 1 :])] if ranks else [sum(TOKENS)]
+    x, d_o = (torch.randn(sum(TOKENS), SIZES["hidden"]).bfloat16() for _ in range(2))
+    if not ranks:
+        return x, d_o
+    return x.split(counts)[rank], d_o.split(counts)[rank]
+
+
+def step(layer, x, d_o) -> dict:
+    """Returns the output of a training pass, and all gradients."""
+    x = x.clone().requires_grad_()
+    o = layer(x)
+    o.backward(d_o)
+    return {"o": o.detach(), "x": x.grad} | {name: p.grad for name, p in layer.named_parameters()}
+
+
+def whole(**config) -> sonicmoe_go.SonicMoE:
+    torch.manual_seed(3)
+    return sonicmoe_go.SonicMoE(**SIZES, **config)
+
+
+def local(t: torch.Tensor) -> torch.Tensor:
+    return t.to_local() if hasattr(t, "to_local") else t
+
+
+def train(rank, ranks, folder):
+    """Trains a layer for one step."""
+    return step(sonicmoe_go.shard_experts(whole(), dist.group.WORLD, max_tokens=64), *inputs(rank, ranks))
+
+
+def sharded(ranks) -> sonicmoe_go.SonicMoE:
+    return sonicmoe_go.shard_experts(whole(), dist.init_device_mesh("cpu", (ranks,)), max_tokens=64)
+
+
+def save(rank, ranks, folder):
+    """Trains a layer of DTensors with an optimiser for two steps, compiled, and saves it after the
+    first one. Returns the second step."""
+    layer = sharded(ranks)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, foreach=False)
+    x, d_o = inputs(rank, ranks)
+    compiled = torch.compile(lambda x: layer(x * 2) + 1, backend="aot_eager")
+    compiled(x / 2).backward(d_o)
+    optimizer.step()
+    checkpoint.save({"layer": layer.state_dict()}, checkpoint_id=folder / "saved")
+    return after(layer, x, d_o)
+
+
+def load(rank, ranks, folder):
+    """Loads what save has saved on another number of ranks, and makes the second step."""
+    layer = sharded(ranks)
+    with torch.no_grad():
+        for p in layer.parameters():
+            local(p).fill_(float("nan"))
+    state = {"layer": layer.state_dict()}
+    checkpoint.load(state, checkpoint_id=folder / "saved")
+    layer.load_state_dict(state["layer"])
+    return after(layer, *inputs(rank, ranks))
+
+
+def after(layer, x, d_o):
+    layer.zero_grad()
+    return {name: local(t) for name, t in step(layer, x, d_o).items()}
+
+
+def fresh(rank, ranks, folder):
+    """Makes layers by the constructor. Returns their experts, the loads of a pass, and the error of logits."""
+    torch.manual_seed(5)
+    layer = sonicmoe_go.SonicMoE(**SIZES, selection_bias=True, score="sigmoid", group=dist.group.WORLD, max_tokens=64)
+    layer.count_loads()
+    x, d_o = inputs(rank, ranks)
+    layer(x).backward(d_o)
+    with torch.no_grad():
+        o, logits = layer.with_logits(x)
+    dist.all_reduce(layer.loads)
+    want = x.float() @ layer.gate.weight.float().T
+    return {"w1": layer.experts.gate_up_proj.detach(), "loads": layer.loads, "logits": (logits - want).abs().max() if len(x) else 0, "next": torch.rand(3)}
+
+
+def endless(rank, ranks, folder):
+    """Trains until an error ends it."""
+    layer = sonicmoe_go.shard_experts(whole(), dist.group.WORLD, max_tokens=64, deadline=DEADLINE)
+    x, d_o = inputs(rank, ranks)
+    while True:
+        step(layer, x, d_o)
+        Path(folder, f"ready{rank}").touch()
+
+
+DEADLINE = 20.0
+
+
+def asleep(rank, ranks, folder):
+    """Trains until the deadline ends it. Rank 1 sleeps before its second step."""
+    layer = sonicmoe_go.shard_experts(whole(), dist.group.WORLD, max_tokens=64, deadline=1.0)
+    x, d_o = inputs(rank, ranks)
+    for turn in range(2):
+        if turn and rank == 1:
+            time.sleep(3)
+        layer(x)

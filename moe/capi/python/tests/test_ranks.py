@@ -1,0 +1,113 @@
+"""Tests layers whose experts are spread over processes. With SONICMOE_LONG=1 a rank is killed fifty
+times."""
+
+import multiprocessing
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+import ranks as of
+import torch
+
+import sonicmoe_go
+
+
+@pytest.fixture(autouse=True)
+def emulated(device):
+    if device != "cpu" or not torch.distributed.is_gloo_available():
+        pytest.skip("the processes use gloo and the emulated device")
+
+
+def started(body: str, ranks: int, folder: Path) -> list:
+    """Starts processes that run a function of ranks.py. They are forks of a process that has
+    imported torch and has not used the library."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["ranks"])
+    processes = [context.Process(target=of.main, args=(body, i, ranks, str(folder))) for i in range(ranks)]
+    for p in processes:
+        p.start()
+    return processes
+
+
+def run(body: str, ranks: int, folder: Path) -> list:
+    """Returns the results of processes that run a function of ranks.py."""
+    (folder / "store").unlink(missing_ok=True)
+    for i, p in enumerate(started(body, ranks, folder)):
+        p.join(300)
+        assert p.exitcode == 0, errors(ranks, folder)
+    return [torch.load(folder / f"result{i}", weights_only=False) for i in range(ranks)]
+
+
+def errors(ranks: int, folder: Path) -> list[str]:
+    found = [folder / f"error{i}" for i in range(ranks)]
+    return [f.read_text() if f.exists() else "" for f in found]
+
+
+def same(got: list[dict], want: dict) -> None:
+    """Checks that the ranks together have the bits of one process."""
+    for name, one in want.items():
+        parts = [g[name] for g in got]
+        if name.startswith("experts.") or name in ("o", "x"):
+            parts = [torch.cat(parts)]
+        for part in parts:
+            assert torch.equal(part, one), name
+
+
+def test_bits_of_one_process(tmp_path):
+    """With three ranks the numbers of experts differ, and one rank has no tokens."""
+    same(run("train", 3, tmp_path), of.step(of.whole(), *of.inputs(0, 0)))
+
+
+def test_checkpoint_of_four_on_two(tmp_path):
+    """A layer that was saved on four ranks trains on two ranks as on one process."""
+    saved, loaded = run("save", 4, tmp_path), run("load", 2, tmp_path)
+    layer, (x, d_o) = of.whole(), of.inputs(0, 0)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, foreach=False)
+    (layer(x) + 1).backward(d_o)
+    optimizer.step()
+    want = of.after(layer, x, d_o)
+    same(saved, want)
+    same(loaded, want)
+
+
+def test_new_layers(tmp_path):
+    """Initial experts differ, and the random numbers after them are the same on all ranks."""
+    a, b = run("fresh", 2, tmp_path)
+    assert torch.cat([a["w1"], b["w1"]]).flatten(1).unique(dim=0).shape[0] == of.SIZES["num_experts"]
+    assert torch.equal(a["loads"], b["loads"]) and torch.equal(a["next"], b["next"])
+    assert a["loads"].sum() == sum(of.TOKENS) * of.SIZES["top_k"]
+    assert max(a["logits"], b["logits"]) < 0.1
+
+
+@pytest.mark.parametrize("turn", range(50 if os.environ.get("SONICMOE_LONG") else 1))
+def test_a_rank_is_killed(tmp_path, turn):
+    """The other ranks end with an error that names it."""
+    ranks, chance = 3, random.Random(turn)
+    processes, victim = started("endless", ranks, tmp_path), turn % ranks
+    while not all((tmp_path / f"ready{i}").exists() for i in range(ranks)):
+        assert all(p.is_alive() for p in processes), errors(ranks, tmp_path)
+        time.sleep(0.01)
+    time.sleep(chance.random() / 2)
+    processes[victim].kill()
+    began = time.monotonic()
+    for p in processes:
+        p.join(of.DEADLINE + 10)
+    assert time.monotonic() - began < of.DEADLINE
+    for i, text in enumerate(errors(ranks, tmp_path)):
+        assert (f"rank {i} of {ranks}: " in text and f"rank {victim} is gone" in text) == (i != victim), text
+
+
+def test_deadline(tmp_path):
+    processes = started("asleep", 2, tmp_path)
+    for p in processes:
+        p.join(60)
+        assert p.exitcode == 1
+    assert "rank 0 of 2: counts, chunk 0: context deadline exceeded" in errors(2, tmp_path)[0]
+
+
+def test_wrong_groups():
+    for group, said in ((None, "no SonicMoE"), ("all", "group is 'all', must be a process group")):
+        with pytest.raises(sonicmoe_go.ArgumentError, match=said):
+            sonicmoe_go.shard_experts(of.whole() if group else torch.nn.Linear(1, 1), group, max_tokens=8)
