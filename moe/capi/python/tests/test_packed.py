@@ -148,10 +148,27 @@ def test_logits_of_fp8_models(kind, way):
         for layer in made.model.layers:
             layer.mlp = sonicmoe_go.SonicMoE.from_hf(layer.mlp)
             assert layer.mlp.config.weights == "fp8"
+        x = torch.randn(2, 7, 128, dtype=torch.bfloat16)
+        same_gradients(made.model.layers[0].mlp, sonicmoe_go.SonicMoE.from_hf(copy.deepcopy(plain.model.layers[0].mlp)), x)
     ids = torch.randint(0, 96, (2, 9))
     got, own = made(ids).logits, plain(ids).logits
     want = copy.deepcopy(plain).double()(ids).logits
     assert distance(got, want) < 1.2 * distance(own, want)
+
+
+@torch.enable_grad()
+def same_gradients(packed_layer, plain_layer, x):
+    """Checks that the gradients of the tokens and of the router have the same bits through packed
+    weights as through the values that they stand for."""
+    got = []
+    for layer in (packed_layer, plain_layer):
+        inputs = x.clone().requires_grad_()
+        router = next(p for n, p in layer.named_parameters() if n.split(".")[0] in ("gate", "router") and n.endswith("weight")).requires_grad_()
+        o = layer(inputs)
+        o = o[0] if isinstance(o, tuple) else o
+        got.append(torch.autograd.grad((o * x.flip(0)).sum(), (inputs, router)))
+    for a, b in zip(*got, strict=True):
+        assert a.any() and torch.equal(a, b)
 
 
 class Swizzled:
@@ -190,6 +207,7 @@ def test_mxfp4_of_gpt_oss():
     x = torch.randn(2, 7, 64, dtype=torch.bfloat16)
     want = sonicmoe_go.SonicMoE.from_hf(plain)(x)[0]
     assert torch.equal(of(x)[0], want)
+    same_gradients(of, sonicmoe_go.SonicMoE.from_hf(plain), x)
     of.arrange()
     assert torch.equal(of(x)[0], want)
     for p in of.experts.parameters():
