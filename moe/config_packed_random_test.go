@@ -10,7 +10,6 @@ import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	"sonicmoe/moe/internal/fragments"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
@@ -75,17 +74,13 @@ func checkRandom(t *testing.T, r *rand.Rand, packed, plain *moe.Layer, tokens in
 	twin, err := trial.FromHost(testDevice(t), plain, tokens, tr.X, tr.Weights)
 	require.NoError(t, err, what)
 	defer twin.Close()
-	var passes []moe.ForwardArgs
-	passes = append(passes, tr.Inference())
-	if fragments.Suits(packed.Config()) {
-		sizes, err := packed.Sizes(tokens)
-		require.NoError(t, err)
-		f := tr.Inference()
-		f.Units = tr.Memory().Buffer(sizes.Units)
-		require.NoError(t, tr.Memory().Err())
-		require.NoError(t, tr.Call().Arrange(tr.Stream(), f.Weights, f.Units), what)
-		passes = append(passes, f)
-	}
+	sizes, err := packed.Sizes(tokens)
+	require.NoError(t, err)
+	units := tr.Inference()
+	units.Units = tr.Memory().Buffer(sizes.Units)
+	require.NoError(t, tr.Memory().Err())
+	require.NoError(t, tr.Call().Arrange(tr.Stream(), units.Weights, units.Units), what)
+	passes := []moe.ForwardArgs{tr.Inference(), units}
 	want := forward(t, twin, twin.Inference())
 	for _, f := range passes {
 		got := forward(t, tr, f)

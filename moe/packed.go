@@ -46,7 +46,7 @@ const refusedBytes = 16
 
 // unitsBytes is the size of the units and of the count of refused values.
 func (l *Layer) unitsBytes() int64 {
-	if !fragments.Suits(l.of.Config) || spec.HasLoRA(l.of.Config) {
+	if spec.IsPlain(l.of.Config) || spec.HasLoRA(l.of.Config) {
 		return 0
 	}
 	return fragments.W1(l.of.Config).Bytes() + fragments.W2(l.of.Config).Bytes() + refusedBytes
@@ -71,7 +71,7 @@ func (c *Call) checkUnits(b Buffer) {
 	need := c.layer.unitsBytes()
 	switch {
 	case need == 0:
-		c.check.fail("Units", fmt.Sprintf("%d bytes", b.Bytes), "none: only weights in MXFP4, FP8 and INT4 without zero points, of type bf16, have units")
+		c.check.fail("Units", fmt.Sprintf("%d bytes", b.Bytes), "none: only packed weights of layers without adapters have units")
 	case b.Bytes < need:
 		c.check.fail("Units", fmt.Sprintf("%d bytes", b.Bytes), fmt.Sprintf("at least %d bytes (Layer.Sizes, Units)", need))
 	default:
@@ -82,8 +82,8 @@ func (c *Call) checkUnits(b Buffer) {
 // Arrange writes the units of packed weights, for ForwardArgs.Units. They are the same codes and
 // scales in the order in which the kernels for small batches read them. Arrange waits for the
 // stream. It returns an error with the number of values that units cannot have: scales that are
-// infinite or NaN, E8M0 scales above 2^1 of "mxfp4" and above 2^7 of "fp8-ue8m0", codes that are
-// NaN. Passes without units can have such values.
+// infinite or NaN, E8M0 scales above 2^1 of "mxfp4" and above 2^7 of "fp8-ue8m0", scales of "nvfp4"
+// from 2^2 on, zero points above 15, codes that are NaN. Passes without units can have such values.
 func (c *Call) Arrange(s driver.Stream, w Weights, to Buffer) error {
 	if err := c.ready(s); err != nil {
 		return err
@@ -109,7 +109,8 @@ func (c *Call) Arrange(s driver.Stream, w Weights, to Buffer) error {
 	}
 	q := c.queue(s)
 	launch(q, decode.ArrangeKernel, fragments.ArrangeArgs{
-		W1: w.W1.Ptr, W3: w.W3.Ptr, W2: w.W2.Ptr, W1Scale: w.W1Scale.Ptr, W3Scale: w.W3Scale.Ptr, W2Scale: w.W2Scale.Ptr, Units1: first, Units2: second, Refused: refused,
+		W1: w.W1.Ptr, W3: w.W3.Ptr, W2: w.W2.Ptr, W1Scale: w.W1Scale.Ptr, W3Scale: w.W3Scale.Ptr, W2Scale: w.W2Scale.Ptr,
+		W1Zero: w.W1Zero.Ptr, W3Zero: w.W3Zero.Ptr, W2Zero: w.W2Zero.Ptr, W1Global: w.W1Global.Ptr, W3Global: w.W3Global.Ptr, W2Global: w.W2Global.Ptr, Units1: first, Units2: second, Refused: refused,
 	})
 	if q.err != nil {
 		return q.err
@@ -119,7 +120,7 @@ func (c *Call) Arrange(s driver.Stream, w Weights, to Buffer) error {
 		return err
 	}
 	if n := binary.LittleEndian.Uint32(count[:]); n != 0 {
-		return &ArgError{Field: "Weights", Got: fmt.Sprintf("%d codes or scales that the units have no place for", n), Want: "finite ones, with scales in the range that Call.Arrange says"}
+		return &ArgError{Field: "Weights", Got: fmt.Sprintf("%d codes, scales or zero points that the units have no place for", n), Want: "finite ones, with scales in the range that Call.Arrange says"}
 	}
 	return nil
 }

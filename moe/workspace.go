@@ -207,7 +207,9 @@ type Sizes struct {
 	// O, Scores and ExpertIDs are the sizes of the outputs.
 	O, Scores, ExpertIDs int64
 	// Units is the size of ForwardArgs.Units for any number of tokens: the bytes of packed
-	// weights, with columns rounded up to a multiple of 128. It is 0 for weights without units.
+	// weights, with columns rounded up to a multiple of 128. Scales of two bytes or less take 4 bytes
+	// if the layer's Type cannot represent them, and zero points take 2. Units is 0 for plain weights
+	// and for layers with adapters.
 	Units int64
 }
 

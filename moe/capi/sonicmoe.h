@@ -307,8 +307,8 @@ sm_status sm_experts(sm_handle layer, const sm_forward_pass *pass);
  * for small batches read them. The buffer has units bytes of sm_sizes, aligned to 256. Only
  * stream, weights and units of the pass are used. If later passes have units, sm_forward and
  * sm_experts of small batches read only units. Larger batches still read the weights. The
- * results have the same bits. The function waits for the stream. It refuses scales that
- * cannot be represented in this order. */
+ * results have the same bits. The function waits for the stream. It refuses scales and zero
+ * points that cannot be represented in this order. */
 sm_status sm_arrange(sm_handle layer, const sm_forward_pass *pass);
 
 /* sm_backward queues the gradients of sm_forward, and sm_experts_backward the gradients of

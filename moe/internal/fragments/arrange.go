@@ -1,6 +1,8 @@
 package fragments
 
 import (
+	"math"
+
 	"sonicmoe/driver"
 	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
@@ -17,14 +19,17 @@ type Arrange struct{ spec.Config }
 
 // ArrangeArgs are the arguments of [Arrange].
 type ArrangeArgs struct {
-	// W1, W3 and W2 are the codes of the weights. W1Scale, W3Scale and W2Scale are the scales of
-	// the codes. W3 and W3Scale are used if Config.GateUp is "apart".
-	W1, W3, W2                driver.DevicePtr
-	W1Scale, W3Scale, W2Scale driver.DevicePtr
+	// W1, W3 and W2 are the codes of the weights. W1Scale to W2Scale are the scales of the codes.
+	// The zero points and the global scales are used if the format has them. W3, its scales and its
+	// zero points are used if Config.GateUp is "apart".
+	W1, W3, W2                   driver.DevicePtr
+	W1Scale, W3Scale, W2Scale    driver.DevicePtr
+	W1Zero, W3Zero, W2Zero       driver.DevicePtr
+	W1Global, W3Global, W2Global driver.DevicePtr
 	// Units1 and Units2 are outputs: the units of [W1] and of [W2].
 	Units1, Units2 driver.DevicePtr
-	// Refused u32 must be 0 at the start. The kernel adds 1 for each code or scale that is NaN or
-	// out of the range of the units.
+	// Refused u32 must be 0 at the start. The kernel adds 1 for each code, scale or zero point that
+	// is NaN or out of the range of the units.
 	Refused driver.DevicePtr
 }
 
@@ -35,11 +40,23 @@ const arrangeCTAs = 4 // CTAs for each SM
 func (a Arrange) Build() (*jit.Kernel[ArrangeArgs], error) {
 	k := jit.NewBuilder[ArrangeArgs]("moe_arrange", pipeline.WarpgroupThreads, arrangeCTAs)
 	k.SetGrid(func(_ *ArrangeArgs, sms int) gpu.Dim3 { return gpu.Dim3{X: arrangeCTAs * sms} })
-	first := arranging{Matrix: W1(a.Config), k: k.Kernel, codes: []ptx.Global{k.Ptr(&k.Args.W1)}, scales: []ptx.Global{k.Ptr(&k.Args.W1Scale)}, units: k.Ptr(&k.Args.Units1)}
-	if a.GateUp == spec.Apart {
-		first.codes, first.scales = append(first.codes, k.Ptr(&k.Args.W3)), append(first.scales, k.Ptr(&k.Args.W3Scale))
+	first := arranging{Matrix: W1(a.Config), k: k.Kernel}
+	tensor := func(codes, scales, zeros, global *driver.DevicePtr) published {
+		of := published{codes: k.Ptr(codes), scales: k.Ptr(scales)}
+		if first.HasZeros {
+			of.zeros = k.Ptr(zeros)
+		}
+		if first.HasGlobal {
+			of.global = k.Ptr(global)
+		}
+		return of
 	}
-	second := arranging{Matrix: W2(a.Config), k: k.Kernel, codes: []ptx.Global{k.Ptr(&k.Args.W2)}, scales: []ptx.Global{k.Ptr(&k.Args.W2Scale)}, units: k.Ptr(&k.Args.Units2)}
+	args := k.Args
+	first.published, first.units = []published{tensor(&args.W1, &args.W1Scale, &args.W1Zero, &args.W1Global)}, k.Ptr(&args.Units1)
+	if a.GateUp == spec.Apart {
+		first.published = append(first.published, tensor(&args.W3, &args.W3Scale, &args.W3Zero, &args.W3Global))
+	}
+	second := arranging{Matrix: W2(a.Config), k: k.Kernel, published: []published{tensor(&args.W2, &args.W2Scale, &args.W2Zero, &args.W2Global)}, units: k.Ptr(&args.Units2)}
 	refused := k.Ptr(&k.Args.Refused)
 	first.refused, second.refused = refused, refused
 	k.GridDepWait()
@@ -55,14 +72,18 @@ func (a Arrange) Build() (*jit.Kernel[ArrangeArgs], error) {
 type arranging struct {
 	Matrix
 	k              *ptx.Kernel
-	codes, scales  []ptx.Global
+	published      []published
 	units, refused ptx.Global
 }
+
+// published has the addresses of a published matrix. Those of zeros and global are set if the format
+// has them.
+type published struct{ codes, scales, zeros, global ptx.Global }
 
 // arrangedRow is one of a thread's two rows of a block. The rows are 8 apart, and are called the
 // upper and the lower row.
 type arrangedRow struct {
-	codes, scales ptx.Global
+	published
 	// number is the row's number, counted over the published matrices of all experts. The field
 	// `is` tells whether the row exists, because the last unit has rows past the end of the matrix.
 	number ptx.U32
@@ -94,7 +115,7 @@ func (m *arranging) rowsOfThread(c spec.Config, isFirst bool, expert, unit, pair
 			is = row.LtI(m.rows)
 		}
 		row = ptx.Select(is, row, ptx.Uint(0))
-		rows[side] = arrangedRow{codes: m.codes[tensor], scales: m.scales[tensor], number: expert.MulI(m.rows).Add(row), is: is, inExpert: row, expert: expert}
+		rows[side] = arrangedRow{published: m.published[tensor], number: expert.MulI(m.rows).Add(row), is: is, inExpert: row, expert: expert}
 	}
 	return rows
 }
@@ -117,7 +138,10 @@ func (m *arranging) block(c spec.Config, isFirst bool, number ptx.U32) {
 		ptx.StGlobal(to.At(i/4*planeBytes).Plus(k.TidX().MulI(loadBytes).U64()), words...)
 	}
 	k.If(quad.EqI(0), func() {
-		ptx.StGlobal(to.At(m.scalesAt()).Index(pair, 4*m.scaleWords()), m.scaleWordsOf(rows, first)...)
+		words := m.scaleWordsOf(rows, first)
+		for each, i := min(planeWords, len(words)), 0; i < len(words); i += each {
+			ptx.StGlobal(to.At(m.wordAt(0, i)).Index(pair, 4*each), words[i:][:each]...)
+		}
 	})
 }
 
@@ -178,8 +202,8 @@ func spreadTwo(codes ptx.U32, bits int, places []int, apart int) ptx.U32 {
 	return word
 }
 
-// scaleWordsOf returns the words that hold the scales of both rows in the block that starts at
-// column first.
+// scaleWordsOf returns the words that hold the scales and zero points of both rows in the block that
+// starts at column first.
 func (m *arranging) scaleWordsOf(rows [2]arrangedRow, first ptx.U32) []ptx.U32 {
 	words := make([]ptx.U32, m.scaleWords())
 	for i := range words {
@@ -189,12 +213,16 @@ func (m *arranging) scaleWordsOf(rows [2]arrangedRow, first ptx.U32) []ptx.U32 {
 		for group := range m.groups() {
 			column := first.AddI(group * (Columns / m.groups()))
 			is := row.is.And(column.LtI(m.columns))
-			at := row.scales.Plus(m.scaleIndex(row, ptx.Select(is, column, ptx.Uint(0))).MulI(int(m.Scale.Type().Bytes())))
+			index := m.scaleIndex(row, ptx.Select(is, column, ptx.Uint(0)))
+			at := row.scales.Plus(index.MulI(int(m.Scale.Type().Bytes())))
+			if m.HasZeros {
+				words[m.zerosAt()+group] = words[m.zerosAt()+group].Or(m.zeroPoint(row.zeros.Plus(index), is).ShlI(16 * side))
+			}
 			switch {
-			case m.Scale == spec.ScaleF32:
-				words[side] = m.finite(ptx.LdGlobal[ptx.U32](at, ".nc"), is)
+			case m.inFP32():
+				words[2*group+side] = m.finite(m.scale(row, at), is)
 			case m.Scale == spec.ScaleBF16:
-				scale := m.finite(ptx.LdGlobal[ptx.B16](at, ".nc").U32().ShlI(16), is)
+				scale := m.finite(m.scale(row, at), is)
 				words[group] = words[group].Or(scale.ShrI(16 - 16*side))
 			case m.areBytes():
 				words[group/2] = words[group/2].Or(m.exponent(at, is).ShlI(8 * (2*side + group%2)))
@@ -211,6 +239,30 @@ func (m *arranging) scaleIndex(row arrangedRow, column ptx.U32) ptx.U64 {
 	down, across := m.Packing.Blocks(int64(m.rows), int64(m.columns))
 	top := row.expert.MulI(int(down)).Add(row.inExpert.DivI(m.Packing.Rows))
 	return top.U64().MulI(int(across)).Add(column.DivI(m.Packing.Columns).U64())
+}
+
+// scale loads a scale and returns the bits of the FP32 number by which the products of the units
+// multiply the bits of a code.
+func (m *arranging) scale(row arrangedRow, at ptx.Global) ptx.U32 {
+	switch m.Scale {
+	case spec.ScaleBF16:
+		return ptx.LdGlobal[ptx.B16](at, ".nc").U32().ShlI(16)
+	case spec.ScaleF16:
+		return tile.F16.Wide(ptx.LdGlobal[ptx.B16](at, ".nc")).Bits()
+	case spec.ScaleE4M3: // such formats have a global scale
+		scale, _ := ptx.LdGlobalByte(at, ".nc").F16FromE4M3()[0].Unpack()
+		of := scale.Mul(ptx.LdGlobal[ptx.F32](row.global.Index(row.expert, 4), ".nc"))
+		return of.Mul(ptx.Float(math.Ldexp(1, m.excess()))).Bits()
+	}
+	return ptx.LdGlobal[ptx.U32](at, ".nc")
+}
+
+// zeroPoint loads a zero point and returns the bf16 number of 128 and the zero point, or 0 if its row
+// does not exist.
+func (m *arranging) zeroPoint(at ptx.Global, is ptx.Pred) ptx.U32 {
+	zero := ptx.LdGlobalByte(at, ".nc")
+	m.refuse(is.And(zero.GtI(maxZero)))
+	return ptx.Select(is, zero.Or(ptx.Uint(integerBase&0xffff)), ptx.Uint(0))
 }
 
 // finite returns the bits of an FP32 scale if its row exists, else 0. It counts infinities and NaN

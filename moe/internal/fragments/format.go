@@ -3,7 +3,12 @@ package fragments
 import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 )
+
+// integerBase is the bf16 number 128, twice in a word. A number from 0 to 127 in the lowest bits is
+// added to it.
+const integerBase = 0x43004300
 
 const (
 	// Rows is the number of rows of a unit. Columns is the number of columns of a block.
@@ -16,23 +21,21 @@ const (
 	loadBytes = 16       // bytes of codes that a lane loads at a time
 	// planeBytes is the number of bytes of codes that a warpgroup loads at a time.
 	planeBytes = 128 * loadBytes
+	// planeWords is the number of words of scales that a lane loads at a time.
+	planeWords = loadBytes / 4
 )
 
-// Format is a format of packed weights.
-type Format struct{ *spec.Packing }
+// Format is a format of packed weights, with the type of the layer's products.
+type Format struct {
+	*spec.Packing
+	to tile.Element
+}
 
 // FormatOf returns the format of the experts' weights. Its Packing is nil for plain weights.
-func FormatOf(c spec.Config) Format { return Format{spec.PackingOf(c)} }
+func FormatOf(c spec.Config) Format { return Format{spec.PackingOf(c), element.Of(c)} }
 
 // IsPacked reports whether the weights are packed.
 func (f Format) IsPacked() bool { return f.Packing != nil }
-
-// Suits reports whether this package has a layout for the layer's weights: the products are in
-// bf16, and the weights are packed without zero points and without global scales.
-func Suits(c spec.Config) bool {
-	p := spec.PackingOf(c)
-	return p != nil && spread[p.Code] != nil && !p.HasGlobal && c.Type != spec.F16
-}
 
 // codeBytes returns the size of the codes of one k-tile of a unit.
 func (f Format) codeBytes() int { return Rows * tile.K * f.Code.Bits() / 8 }
@@ -40,13 +43,17 @@ func (f Format) codeBytes() int { return Rows * tile.K * f.Code.Bits() / 8 }
 // scalesAt returns the offset of the scales in a block.
 func (f Format) scalesAt() int { return KTiles * f.codeBytes() }
 
-// zero returns the code of the number 0, which fills blocks past the edges of the matrix.
+// zero returns the code of the number 0, which fills blocks past the edges of the matrix. Codes
+// with zero points have no such code. Their zero points and scales are 0 there.
 func (f Format) zero() byte {
 	if f.Code == spec.Int4 {
-		return 8
+		return int4Zero
 	}
 	return 0
 }
+
+// int4Zero is the code Int4 of the number 0.
+const int4Zero = 8
 
 // groups returns the number of scales that a row has in a block.
 func (f Format) groups() int { return Columns / min(Columns, f.Packing.Columns) }
@@ -61,21 +68,51 @@ func (f Format) areBytes() bool { return f.Scale == spec.ScaleE8M0 && f.groups()
 //   - Scales of one byte: a k-tile has two groups and one word. Bytes 0 and 2 are the scales of the
 //     first group in the upper and the lower row, and bytes 1 and 3 are the scales of the second
 //     group.
-//   - FP32 scales: a block has one group, and each row has a word.
+//   - Scales of products in FP32: each group has two words, the FP32 scales of the upper and the
+//     lower row.
 //   - Other scales are bf16: each group has a word, whose halves are the scales of the upper and
 //     the lower row.
+//
+// The zero points follow: each group has a word like those of bf16 scales, whose halves are 128
+// more than the zero points. More than planeWords words are rounded up to whole planes.
 func (f Format) scaleWords() int {
+	n := f.zerosAt()
+	if f.HasZeros {
+		n += f.groups()
+	}
+	if n > 2 {
+		n = (n + planeWords - 1) / planeWords * planeWords
+	}
+	return n
+}
+
+// zerosAt returns the number of words of the scales, which is the number of the first word of the
+// zero points.
+func (f Format) zerosAt() int {
 	switch {
-	case f.Scale == spec.ScaleF32:
-		return 2
+	case f.inFP32():
+		return 2 * f.groups()
 	case f.areBytes():
 		return f.groups() / 2
 	}
 	return f.groups()
 }
 
+// wordAt returns the offset in a block of a word of the scales of a pair of rows. A plane has
+// planeWords words of each pair, so that lanes load from all banks of the shared memory.
+func (f Format) wordAt(pair, word int) int {
+	each := min(planeWords, f.scaleWords())
+	return f.scalesAt() + 4*(word/each*each*rowPairs+pair*each+word%each)
+}
+
 // BlockBytes returns the size of a block of a unit.
 func (f Format) BlockBytes() int { return f.scalesAt() + 4*rowPairs*f.scaleWords() }
+
+// inFP32 reports whether the products of codes and scales are FP32, and are then rounded to the
+// layer's type. The other formats have products of two bf16 numbers, which round once too.
+func (f Format) inFP32() bool {
+	return f.Scale == spec.ScaleF32 || f.Scale == spec.ScaleF16 || f.Scale == spec.ScaleE4M3 || f.to == tile.F16
+}
 
 // areConverted reports whether an instruction of the chip converts the codes to FP32, where FP32
 // scales multiply them. A word then holds four codes as its four bytes, in order.
@@ -115,10 +152,13 @@ func (f Format) spread() (registers [][]int, apart int) {
 
 // spread has the positions of codes whose bits are read as the bits of a bf16.
 var spread = map[spec.Code][][]int{
-	spec.E2M1: {{6, 7, 8, 15}, {10, 11, 12, 19}, {0, 1, 2, 9}, {4, 13, 14, 21}},
-	spec.E4M3: {{4, 5, 6, 7, 8, 9, 10, 15}, {12, 13, 14, 3, 0, 1, 2, 11}},
-	spec.Int4: {{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}},
+	spec.E2M1:  {{6, 7, 8, 15}, {10, 11, 12, 19}, {0, 1, 2, 9}, {4, 13, 14, 21}},
+	spec.E4M3:  {{4, 5, 6, 7, 8, 9, 10, 15}, {12, 13, 14, 3, 0, 1, 2, 11}},
+	spec.Int4:  integers,
+	spec.UInt4: integers,
 }
+
+var integers = [][]int{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}}
 
 // placeOf returns where a block holds the code of one weight, given by its row in the unit and its
 // column in the block.

@@ -20,47 +20,61 @@ import (
 	"sonicmoe/ptx"
 )
 
-// formats returns the values of Config.Weights for which the package has a layout.
+// formats returns the values of Config.Weights for packed weights.
 func formats() (words []string) {
 	for _, p := range spec.Packings {
-		if fragments.Suits(spec.Config{Weights: p.Name}) {
-			words = append(words, p.Name)
-		}
+		words = append(words, p.Name)
 	}
 	return words
 }
 
 // published returns random tensors of an expert matrix, as a published model has them. Codes take
 // all values but NaN, and scales take values that units can represent.
-func published(m fragments.Matrix, tensors int, seed uint64) (codes, scales [][]byte) {
+func published(m fragments.Matrix, seed uint64) []packed.Matrices {
 	r := rand.New(rand.NewPCG(seed, 1))
-	sizes, blocks := m.Unpack(make([]byte, m.Bytes()))
-	for i := range tensors {
-		for j := range sizes[i] {
+	tensors := m.Unpack(make([]byte, m.Bytes()))
+	for _, of := range tensors {
+		for j := range of.Codes {
 			b := byte(r.Uint32())
 			if m.Code == spec.E4M3 && b&0x7f == 0x7f {
 				b ^= 1
 			}
-			sizes[i][j] = b
+			of.Codes[j] = b
 		}
-		if m.Scale == spec.ScaleF32 {
-			for j := 0; j < len(blocks[i]); j += 4 {
-				binary.LittleEndian.PutUint32(blocks[i][j:], math.Float32bits(float32(math.Ldexp(1+r.Float64(), r.IntN(24)-20))))
+		for j := range of.Zeros {
+			of.Zeros[j] = byte(r.IntN(16))
+		}
+		for j := 0; j < len(of.Global); j += 4 {
+			binary.LittleEndian.PutUint32(of.Global[j:], math.Float32bits(float32(math.Ldexp(1+r.Float64(), -12-r.IntN(130)))))
+		}
+		switch m.Scale {
+		case spec.ScaleF32:
+			for j := 0; j < len(of.Scales); j += 4 {
+				binary.LittleEndian.PutUint32(of.Scales[j:], math.Float32bits(float32(math.Ldexp(1+r.Float64(), r.IntN(24)-20))))
 			}
-			continue
-		}
-		for j := range blocks[i] {
-			blocks[i][j] = byte(r.IntN(129))
-			if m.Scale == spec.ScaleBF16 { // random bf16 numbers of both signs, with subnormal numbers and zeros
-				blocks[i][j] = []byte{byte(r.Uint32()), byte(r.IntN(8)*32 + r.IntN(31))}[j%2]
+		case spec.ScaleBF16, spec.ScaleF16: // random numbers of both signs, with subnormal numbers and zeros
+			for j := range of.Scales {
+				of.Scales[j] = []byte{byte(r.Uint32()), byte(r.IntN(8)*32 + r.IntN(31))}[j%2]
+				if m.Scale == spec.ScaleF16 {
+					of.Scales[j] &= []byte{0xff, 0x83, 0xff, 0xfb}[j%4] // every second scale is 0 or subnormal, and none is NaN
+				}
+			}
+		case spec.ScaleE4M3:
+			for j := range of.Scales {
+				of.Scales[j] = byte(r.IntN(127) | r.IntN(2)<<7)
+			}
+		default:
+			for j := range of.Scales {
+				of.Scales[j] = byte(r.IntN(129))
 			}
 		}
 	}
-	return sizes, blocks
+	return tensors
 }
 
 // layers returns layers with every order of gate and up, and one without a gate. Most sizes are no
-// multiples of a block, unless the groups of the format need whole blocks.
+// multiples of a block, unless the groups of the format need whole blocks. The last layer of integers
+// is in f16.
 func layers(format string) []spec.Config {
 	list := []spec.Config{
 		{Hidden: 128, Intermediate: 64, NumExperts: 2, Weights: format},
@@ -68,7 +82,11 @@ func layers(format string) []spec.Config {
 		{Hidden: 160, Intermediate: 160, NumExperts: 2, GateUp: spec.Apart, Weights: format},
 		{Hidden: 96, Intermediate: 224, NumExperts: 1, Activation: spec.ReLU2, Weights: format},
 	}
-	if p := spec.PackingNamed(format); p.Rows == 1 {
+	p := spec.PackingNamed(format)
+	if p.Code == spec.Int4 || p.Code == spec.UInt4 {
+		list = append(list, spec.Config{Hidden: 192, Intermediate: 160, NumExperts: 2, Weights: format, Type: spec.F16})
+	}
+	if p.Rows == 1 {
 		for i := range list {
 			list[i].Hidden = (list[i].Hidden + p.Columns - 1) / p.Columns * p.Columns
 			list[i].Intermediate = (list[i].Intermediate + p.Columns - 1) / p.Columns * p.Columns
@@ -77,22 +95,23 @@ func layers(format string) []spec.Config {
 	return list
 }
 
-// TestPackAndUnpack checks that Unpack restores each code and scale that Pack has packed.
+// TestPackAndUnpack checks that Unpack restores each code, scale and zero point that Pack has packed.
 func TestPackAndUnpack(t *testing.T) {
 	for _, format := range formats() {
 		for _, c := range layers(format) {
 			t.Run(c.String(), func(t *testing.T) {
-				for i, m := range []fragments.Matrix{fragments.W1(c), fragments.W2(c)} {
-					tensors := 1
-					if i == 0 && c.GateUp == spec.Apart {
-						tensors = 2
-					}
-					codes, scales := published(m, tensors, 3)
-					units, err := m.Pack(codes, scales)
+				for _, m := range []fragments.Matrix{fragments.W1(c), fragments.W2(c)} {
+					want := published(m, 3)
+					units, err := m.Pack(want)
 					require.NoError(t, err)
-					gotCodes, gotScales := m.Unpack(units)
-					require.Equal(t, codes, gotCodes)
-					require.Equal(t, scales, gotScales)
+					got := m.Unpack(units)
+					for i := range want {
+						if m.HasGlobal { // Unpack does not restore the scales
+							clear(want[i].Scales)
+							clear(want[i].Global)
+						}
+					}
+					require.Equal(t, want, got)
 				}
 			})
 		}
@@ -129,20 +148,20 @@ func (r reader) Build() (*jit.Kernel[readerArgs], error) {
 	return k.Build()
 }
 
-// TestRegisters checks that the fragments hold the bf16 value of every weight where wgmma expects
+// TestRegisters checks that the fragments hold the rounded value of every weight where wgmma expects
 // it in operand A, and 0 past the edges of the matrix.
 func TestRegisters(t *testing.T) {
 	for _, format := range formats() {
 		for i, c := range layers(format) {
-			if testing.Short() && i > 0 {
+			if testing.Short() && i > 0 && c.Type != spec.F16 {
 				continue
 			}
 			t.Run(c.String(), func(t *testing.T) {
 				m := fragments.W2(c)
-				codes, scales := published(m, 1, 5)
-				units, err := m.Pack(codes, scales)
+				tensors := published(m, 5)
+				units, err := m.Pack(tensors)
 				require.NoError(t, err)
-				want := packed.Bits(m.Packing, packed.Matrices{Codes: codes[0], Scales: scales[0]}, spec.BF16, c.Hidden, c.Intermediate)
+				want := packed.Bits(m.Packing, tensors[0], c.Type, c.Hidden, c.Intermediate)
 				b := kt.New(t, kt.Early)
 				blocks := len(units) / m.BlockBytes()
 				out := b.Room(4 * blocks * pipeline.WarpgroupThreads * wordsOfThread)
@@ -170,14 +189,14 @@ func TestRegisters(t *testing.T) {
 func TestEveryCodeAndScale(t *testing.T) {
 	c := spec.Config{Hidden: 192, Intermediate: 128, NumExperts: 1, Weights: "mxfp4"}
 	m := fragments.W2(c)
-	codes, scales := published(m, 1, 1)
-	for i := range codes[0] {
-		codes[0][i] = byte(i%8*2 | (i%8*2+1)<<4)
+	tensors := published(m, 1)
+	for i := range tensors[0].Codes {
+		tensors[0].Codes[i] = byte(i%8*2 | (i%8*2+1)<<4)
 	}
-	for i := range scales[0] {
-		scales[0][i] = byte(i % 129)
+	for i := range tensors[0].Scales {
+		tensors[0].Scales[i] = byte(i % 129)
 	}
-	units, err := m.Pack(codes, scales)
+	units, err := m.Pack(tensors)
 	require.NoError(t, err)
 	b := kt.New(t, kt.Early)
 	blocks := len(units) / m.BlockBytes()
@@ -190,29 +209,37 @@ func TestEveryCodeAndScale(t *testing.T) {
 		}
 		return counts
 	}
-	require.Equal(t, seen(packed.Bits(m.Packing, packed.Matrices{Codes: codes[0], Scales: scales[0]}, spec.BF16, c.Hidden, c.Intermediate)), seen(kt.Download[uint16](b, out, 2*words)))
+	require.Equal(t, seen(packed.Bits(m.Packing, tensors[0], spec.BF16, c.Hidden, c.Intermediate)), seen(kt.Download[uint16](b, out, 2*words)))
 }
 
-// TestPackRefuses checks that Pack names the first scale or code that units cannot represent.
+// TestPackRefuses checks that Pack names the first scale, code or zero point that units cannot
+// represent.
 func TestPackRefuses(t *testing.T) {
 	for _, bad := range []struct {
 		format string
-		spoil  func(codes, scales []byte)
+		spoil  func(of packed.Matrices)
 		want   string
 	}{
-		{"mxfp4", func(_, scales []byte) { scales[7] = 129 }, "scale of expert 0, row 3, column 32 is 2^2, want at most 2^1"},
-		{"mxfp4", func(_, scales []byte) { scales[7] = 255 }, "scale of expert 0, row 3, column 32"},
-		{"fp8", func(_, scales []byte) { binary.LittleEndian.PutUint32(scales, 0x7fc00000) }, "scale of expert 0, row 0, column 0 is NaN, want a finite number"},
-		{"fp8-ue8m0", func(codes, _ []byte) { codes[65] = 0xff }, "code of expert 0, row 1, column 1 is NaN"},
-		{"fp8-tensor", func(_, scales []byte) { binary.LittleEndian.PutUint32(scales, 0xff800000) }, "scale of expert 0, row 0, column 0 is -Inf"},
-		{"int4-g32", func(_, scales []byte) { scales[2], scales[3] = 0x80, 0x7f }, "scale of expert 0, row 0, column 32 is +Inf, want a number"},
-		{"fp8-ue8m0", func(_, scales []byte) { scales[0] = 135 }, "scale of expert 0, row 0, column 0 is 2^8, want at most 2^7"},
+		{"mxfp4", func(of packed.Matrices) { of.Scales[7] = 129 }, "scale of expert 0, row 3, column 32 is 2^2, want at most 2^1"},
+		{"mxfp4", func(of packed.Matrices) { of.Scales[7] = 255 }, "scale of expert 0, row 3, column 32"},
+		{"fp8", func(of packed.Matrices) { binary.LittleEndian.PutUint32(of.Scales, 0x7fc00000) }, "scale of expert 0, row 0, column 0 is NaN, want a finite number"},
+		{"fp8-ue8m0", func(of packed.Matrices) { of.Codes[65] = 0xff }, "code of expert 0, row 1, column 1 is NaN"},
+		{"fp8-tensor", func(of packed.Matrices) { binary.LittleEndian.PutUint32(of.Scales, 0xff800000) }, "scale of expert 0, row 0, column 0 is -Inf"},
+		{"int4-g32", func(of packed.Matrices) { of.Scales[2], of.Scales[3] = 0x80, 0x7f }, "scale of expert 0, row 0, column 32 is +Inf, want a finite number"},
+		{"fp8-ue8m0", func(of packed.Matrices) { of.Scales[0] = 135 }, "scale of expert 0, row 0, column 0 is 2^8, want at most 2^7"},
+		{"uint4-g32", func(of packed.Matrices) { of.Zeros[3] = 16 }, "zero point of expert 0, row 1, column 32 is 16, want at most 15"},
+		{"uint4-g32-f16", func(of packed.Matrices) { of.Scales[2], of.Scales[3] = 0, 0xfc }, "scale of expert 0, row 0, column 32 is -Inf, want a finite number"},
+		{"nvfp4", func(of packed.Matrices) { of.Scales[1] = 0x7f }, "scale of expert 0, row 0, column 16 is NaN, want a number below 2^2"},
+		{"nvfp4", func(of packed.Matrices) {
+			of.Scales[0] = 0x38
+			binary.LittleEndian.PutUint32(of.Global, math.Float32bits(4))
+		}, "scale of expert 0, row 0, column 0 is 4, want a number below 2^2"},
 	} {
 		t.Run(fmt.Sprint(bad.format, bad.want), func(t *testing.T) {
 			m := fragments.W2(spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 1, Weights: bad.format})
-			codes, scales := published(m, 1, 2)
-			bad.spoil(codes[0], scales[0])
-			_, err := m.Pack(codes, scales)
+			tensors := published(m, 2)
+			bad.spoil(tensors[0])
+			_, err := m.Pack(tensors)
 			require.ErrorContains(t, err, bad.want)
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"sonicmoe/internal/num"
+	"sonicmoe/internal/packed"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/tile"
 )
@@ -79,22 +80,22 @@ func (m Matrix) Blocks() int { return Blocks(m.columns) }
 func (m Matrix) UnitBytes() int { return m.Blocks() * m.BlockBytes() }
 func (m Matrix) Bytes() int64   { return int64(m.experts) * int64(m.Units) * int64(m.UnitBytes()) }
 
-// Pack returns the units of a matrix, made from its published codes and scales. The error names the
-// first scale or code that units cannot represent.
-func (m Matrix) Pack(codes, scales [][]byte) ([]byte, error) {
+// Pack returns the units of a matrix, made from its published tensors. The error names the first
+// code, scale or zero point that units cannot represent.
+func (m Matrix) Pack(from []packed.Matrices) ([]byte, error) {
 	out, places := make([]byte, m.Bytes()), m.places()
 	err := m.each(func(block []byte, expert, unit, first int) error {
 		for row := range Rows {
 			tensor, of := m.source(unit, row)
 			if of >= 0 {
-				if err := m.packScales(block, row, first, scales[tensor], expert, of); err != nil {
+				if err := m.packScales(block, row, first, from[tensor], expert, of); err != nil {
 					return err
 				}
 			}
 			for column := range Columns {
 				c, err := m.zero(), error(nil)
 				if of >= 0 && first+column < m.columns {
-					c, err = m.code(codes[tensor], expert, of, first+column)
+					c, err = m.code(from[tensor].Codes, expert, of, first+column)
 				}
 				if err != nil {
 					return err
@@ -143,53 +144,74 @@ func (m Matrix) scaleAt(expert, row, column int) int64 {
 	return (int64(expert)*down+int64(row/m.Packing.Rows))*across + int64(column/m.Packing.Columns)
 }
 
-// packScales writes the scales of a row of a unit to a block. The parameter `first` is the block's
-// first column, and `of` is the row in the published tensor.
-func (m Matrix) packScales(block []byte, row, first int, scales []byte, expert, of int) error {
+// packScales writes the scales and zero points of a row of a unit to a block. The parameter `first`
+// is the block's first column, and `of` is the row in the published tensor.
+func (m Matrix) packScales(block []byte, row, first int, from packed.Matrices, expert, of int) error {
 	pair, lower := rowPair(row)
-	at := block[m.scalesAt()+4*pair*m.scaleWords():]
 	step := Columns / m.groups()
 	for column := first; column < min(first+Columns, m.columns); column += step {
 		i, group := m.scaleAt(expert, of, column), (column-first)/step
-		wrong := func(got, want string) error {
-			return fmt.Errorf("fragments: scale of expert %d, row %d, column %d is %s, want %s", expert, of, column, got, want)
+		wrong := func(what, got, want string) error {
+			return fmt.Errorf("fragments: %s of expert %d, row %d, column %d is %s, want %s", what, expert, of, column, got, want)
 		}
-		if m.Scale == spec.ScaleF32 {
-			s := math.Float32frombits(binary.LittleEndian.Uint32(scales[4*i:]))
-			if s-s != 0 {
-				return wrong(fmt.Sprint(s), "a finite number")
+		word := func(n int) []byte { return block[m.wordAt(pair, n):] }
+		if m.HasZeros {
+			zero := from.Zeros[i]
+			if zero > maxZero {
+				return wrong("zero point", fmt.Sprint(zero), fmt.Sprintf("at most %d", maxZero))
 			}
-			binary.LittleEndian.PutUint32(at[4*lower:], math.Float32bits(s))
-			continue
+			binary.LittleEndian.PutUint16(word(m.zerosAt() + group)[2*lower:], integerBase&0xffff|uint16(zero))
 		}
-		if m.Scale == spec.ScaleBF16 {
-			s := binary.LittleEndian.Uint16(scales[2*i:])
-			if s&0x7f80 == 0x7f80 {
-				return wrong(fmt.Sprint(num.BF16ToFloat32(s)), "a number")
+		if m.Scale != spec.ScaleE8M0 {
+			bytes := m.Scale.Type().Bytes()
+			s := packed.Scales(m.Scale, from.Scales[bytes*i:][:bytes])[0]
+			if m.HasGlobal {
+				s *= packed.Scales(spec.ScaleF32, from.Global[4*expert:][:4])[0]
 			}
-			binary.LittleEndian.PutUint16(at[4*group+2*lower:], s)
+			stored := s * float32(math.Ldexp(1, m.excess()))
+			switch {
+			case stored-stored != 0 && m.excess() > 0:
+				return wrong("scale", fmt.Sprint(s), fmt.Sprintf("a number below 2^%d", 128-m.excess()))
+			case stored-stored != 0:
+				return wrong("scale", fmt.Sprint(s), "a finite number")
+			case m.inFP32():
+				binary.LittleEndian.PutUint32(word(2*group+lower), math.Float32bits(stored))
+			default:
+				binary.LittleEndian.PutUint16(word(group)[2*lower:], uint16(math.Float32bits(stored)>>16))
+			}
 			continue
 		}
 		const inf = 255
-		exponent := int(scales[i]) + m.excess()
-		if scales[i] == 255 || exponent >= inf {
-			return wrong(fmt.Sprintf("2^%d", int(scales[i])-127), fmt.Sprintf("at most 2^%d", inf-1-m.excess()-127))
+		exponent := int(from.Scales[i]) + m.excess()
+		if from.Scales[i] == 255 || exponent >= inf {
+			return wrong("scale", fmt.Sprintf("2^%d", int(from.Scales[i])-127), fmt.Sprintf("at most 2^%d", inf-1-m.excess()-127))
 		}
 		if m.areBytes() {
-			at[group/2*4+lower*2+group%2] = byte(exponent)
+			word(group / 2)[lower*2+group%2] = byte(exponent)
 		} else {
-			binary.LittleEndian.PutUint16(at[2*lower:], uint16(exponent)<<7)
+			binary.LittleEndian.PutUint16(word(group)[2*lower:], uint16(exponent)<<7)
 		}
 	}
 	return nil
 }
 
-// Unpack is the inverse of Pack: it returns the published codes and scales of the units.
-func (m Matrix) Unpack(packed []byte) (codes, scales [][]byte) {
+// maxZero is the largest zero point.
+const maxZero = 15
+
+// Unpack is the inverse of Pack: it returns the published tensors of the units. Units have only the
+// product of a scale and the global scale, so Unpack leaves both 0 in formats with global scales.
+func (m Matrix) Unpack(units []byte) (to []packed.Matrices) {
 	down, across := m.Packing.Blocks(int64(m.rows), int64(m.columns))
+	blocks := int64(m.experts) * down * across
 	for range m.tensors {
-		codes = append(codes, make([]byte, m.experts*m.rows*m.columns*m.Code.Bits()/8))
-		scales = append(scales, make([]byte, int64(m.experts)*down*across*m.Scale.Type().Bytes()))
+		of := packed.Matrices{Codes: make([]byte, m.experts*m.rows*m.columns*m.Code.Bits()/8), Scales: make([]byte, blocks*m.Scale.Type().Bytes())}
+		if m.HasZeros {
+			of.Zeros = make([]byte, blocks)
+		}
+		if m.HasGlobal {
+			of.Global = make([]byte, 4*m.experts)
+		}
+		to = append(to, of)
 	}
 	places := m.places()
 	_ = m.each(func(block []byte, expert, unit, first int) error {
@@ -198,36 +220,45 @@ func (m Matrix) Unpack(packed []byte) (codes, scales [][]byte) {
 			if of < 0 {
 				continue
 			}
-			m.unpackScales(block, row, first, scales[tensor], expert, of)
+			m.unpackScales(block, row, first, to[tensor], expert, of)
 			for column := first; column < min(first+Columns, m.columns); column++ {
 				at, shift := m.codeAt(expert, of, column)
 				p := places[row*Columns+column-first]
 				for i, bit := range p.bits {
-					codes[tensor][at] |= block[p.word+bit/8] >> (bit % 8) & 1 << (i + shift)
+					to[tensor].Codes[at] |= block[p.word+bit/8] >> (bit % 8) & 1 << (i + shift)
 				}
 			}
 		}
 		return nil
-	}, packed)
-	return codes, scales
+	}, units)
+	return to
 }
 
 // unpackScales is the inverse of packScales.
-func (m Matrix) unpackScales(block []byte, row, first int, scales []byte, expert, of int) {
+func (m Matrix) unpackScales(block []byte, row, first int, to packed.Matrices, expert, of int) {
 	pair, lower := rowPair(row)
-	at := block[m.scalesAt()+4*pair*m.scaleWords():]
 	step := Columns / m.groups()
 	for column := first; column < min(first+Columns, m.columns); column += step {
 		i, group := m.scaleAt(expert, of, column), (column-first)/step
+		word := func(n int) []byte { return block[m.wordAt(pair, n):] }
+		if m.HasZeros {
+			to.Zeros[i] = word(m.zerosAt() + group)[2*lower] & maxZero
+		}
+		wide := func() []byte { return word(2*group + lower)[:4] }
 		switch {
+		case m.HasGlobal:
 		case m.Scale == spec.ScaleF32:
-			copy(scales[4*i:][:4], at[4*lower:])
+			copy(to.Scales[4*i:][:4], wide())
+		case m.Scale == spec.ScaleF16:
+			binary.LittleEndian.PutUint16(to.Scales[2*i:], num.Float32ToF16(packed.Scales(spec.ScaleF32, wide())[0]))
+		case m.Scale == spec.ScaleBF16 && m.inFP32():
+			copy(to.Scales[2*i:][:2], wide()[2:])
 		case m.Scale == spec.ScaleBF16:
-			copy(scales[2*i:][:2], at[4*group+2*lower:])
+			copy(to.Scales[2*i:][:2], word(group)[2*lower:])
 		case m.areBytes():
-			scales[i] = at[group/2*4+lower*2+group%2] - byte(m.excess())
+			to.Scales[i] = word(group / 2)[lower*2+group%2] - byte(m.excess())
 		default:
-			scales[i] = byte(binary.LittleEndian.Uint16(at[2*lower:])>>7) - byte(m.excess())
+			to.Scales[i] = byte(binary.LittleEndian.Uint16(word(group)[2*lower:])>>7) - byte(m.excess())
 		}
 	}
 }

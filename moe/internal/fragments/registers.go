@@ -10,13 +10,13 @@ import (
 type Lane struct {
 	Format
 	k *ptx.Kernel
-	// codesAt and scalesAt are offsets in bytes.
-	codesAt, scalesAt ptx.U32
+	// codesOf and scalesOf are offsets in bytes.
+	codesOf, scalesOf ptx.U32
 }
 
 // NewLane returns the offsets for the thread with the given index in its warpgroup.
 func NewLane(k *ptx.Kernel, f Format, thread ptx.U32) Lane {
-	return Lane{Format: f, k: k, codesAt: thread.MulI(loadBytes), scalesAt: thread.ShrI(2).MulI(4 * f.scaleWords()).AddI(f.scalesAt())}
+	return Lane{Format: f, k: k, codesOf: thread.MulI(loadBytes), scalesOf: thread.ShrI(2).MulI(4 * min(planeWords, f.scaleWords())).AddI(f.scalesAt())}
 }
 
 // Block is a thread's codes and scales of a block in shared memory.
@@ -24,27 +24,44 @@ type Block struct {
 	Lane
 	at ptx.Shared
 	// codes are the loaded words of codes, k-tile after k-tile. factors are the words of the
-	// scales.
+	// scales and zero points.
 	codes, factors []ptx.U32
 }
 
-// Block starts to read the block at an address. It loads the scales, and the codes if they have 4
-// bits. Codes of 8 bits would take too many registers, so KTile loads them for one k-tile at a
-// time.
+// Block starts to read the block at an address. It loads the scales and codes of 4 bits, unless
+// they would take too many registers. KTile loads the others, for one k-tile at a time.
 func (l Lane) Block(at ptx.Shared) Block {
 	b := Block{Lane: l, at: at}
-	if l.codeBytes() == planeBytes {
+	if l.codeBytes() == planeBytes && l.scaleWords() <= planeWords {
 		b.load(0, KTiles)
 	}
-	b.factors = ptx.LdSharedVec[ptx.U32](at.Plus(l.scalesAt), l.scaleWords())
+	if n := l.scaleWords(); n <= planeWords {
+		b.factors = ptx.LdSharedVec[ptx.U32](at.Plus(l.scalesOf), n)
+	} else {
+		b.factors = make([]ptx.U32, n)
+	}
 	return b
+}
+
+// loadFactors loads a plane of scales or zero points if the k-tile is the first that needs it.
+func (b *Block) loadFactors(kTile int) {
+	if len(b.factors) <= planeWords {
+		return
+	}
+	for _, list := range [][2]int{{0, b.zerosAt()}, {b.zerosAt(), len(b.factors)}} {
+		first, end := list[0]+(list[1]-list[0])*kTile/KTiles, list[0]+(list[1]-list[0])*(kTile+1)/KTiles
+		for plane := (first + planeWords - 1) / planeWords; plane*planeWords < end; plane++ {
+			from := b.at.Plus(b.scalesOf).At(4 * plane * planeWords * rowPairs)
+			copy(b.factors[plane*planeWords:], ptx.LdSharedVec[ptx.U32](from, planeWords))
+		}
+	}
 }
 
 // load loads the codes of k-tiles first to end-1.
 func (b *Block) load(first, end int) {
 	planes := b.codeBytes() / planeBytes
 	for plane := first * planes; plane < end*planes; plane++ {
-		b.codes = append(b.codes, ptx.LdSharedVec[ptx.U32](b.at.Plus(b.codesAt).At(plane*planeBytes), loadBytes/4)...)
+		b.codes = append(b.codes, ptx.LdSharedVec[ptx.U32](b.at.Plus(b.codesOf).At(plane*planeBytes), loadBytes/4)...)
 	}
 }
 
@@ -56,19 +73,24 @@ func (b *Block) KTile(kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
 		b.load(kTile, kTile+1)
 	}
 	words := b.codes[kTile*of:][:of]
+	b.loadFactors(kTile)
 	if b.areConverted() {
 		return b.converted(words)
 	}
 	var registers []ptx.U32
-	for _, w := range words {
+	zeros := b.zeros(kTile)
+	for step, w := range words {
 		switch b.Code {
 		case spec.E2M1:
 			registers = append(registers, e2m1(w)...)
 		case spec.E4M3:
 			registers = append(registers, e4m3(w)...)
 		default:
-			registers = append(registers, int4(w)...)
+			registers = append(registers, int4(w, func(lower int) ptx.BF16x2 { return zeros(step, lower) })...)
 		}
+	}
+	if b.inFP32() {
+		return b.wide(registers, kTile)
 	}
 	scale := b.multiplier(kTile)
 	for step := range steps {
@@ -105,15 +127,45 @@ func e4m3(w ptx.U32) []ptx.U32 {
 }
 
 // int4 unpacks a word of codes to four registers, each with two numbers. A code from 0 to 15
-// becomes the lowest bits of the bf16 number 128, which is then 128 + code. Subtracting 136 gives
-// code - 8, exactly.
-func int4(w ptx.U32) (registers []ptx.U32) {
-	const places, exponent, zero = 0x000f000f, 0x43004300, 0x43084308
+// becomes the lowest bits of the bf16 number 128, which is then 128 + code. Subtracting 128 and the
+// zero point gives the code's number, exactly. zero returns 128 and the zero point for the upper or
+// the lower row.
+func int4(w ptx.U32, zero func(lower int) ptx.BF16x2) (registers []ptx.U32) {
+	const places = 0x000f000f
 	for i := range 4 {
-		above := w.ShrI(4 * i).AndI(places).Or(ptx.Uint(exponent))
-		registers = append(registers, above.AsBF16x2().Sub(ptx.Uint(zero).AsBF16x2()).Bits())
+		above := w.ShrI(4 * i).AndI(places).Or(ptx.Uint(integerBase))
+		registers = append(registers, above.AsBF16x2().Sub(zero(i%2)).Bits())
 	}
 	return registers
+}
+
+// zeros returns the function that gives 128 and the zero point of a step's group, twice in a
+// register.
+func (b *Block) zeros(kTile int) func(step, lower int) ptx.BF16x2 {
+	if b.HasZeros {
+		return byRows(b.ofKTile(b.factors[b.zerosAt():], 1, kTile))
+	}
+	return func(int, int) ptx.BF16x2 { return ptx.Uint(integerBase | int4Zero<<16 | int4Zero).AsBF16x2() }
+}
+
+// wide returns the fragments whose products with the scales are FP32. A register has the bf16
+// numbers of two codes.
+func (b *Block) wide(registers []ptx.U32, kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
+	scales := b.ofKTile(b.factors[:b.zerosAt()], 2, kTile)
+	for step := range steps {
+		group := 2 * (step * len(scales) / 2 / len(steps))
+		for i, r := range registers[4*step:][:4] {
+			first, second := r.AsBF16x2().Unpack()
+			s := scales[group+i%2].AsF32()
+			steps[step] = append(steps[step], b.to.Pack(b.k, first.Mul(s), second.Mul(s)))
+		}
+	}
+	return steps
+}
+
+// ofKTile returns the words of a k-tile's groups. Each group has `each` words.
+func (b *Block) ofKTile(words []ptx.U32, each, kTile int) []ptx.U32 {
+	return words[each*(kTile*b.groups()/KTiles):][:each*max(1, b.groups()/KTiles)]
 }
 
 // multiplier returns the function that multiplies the codes of a k-tile by their scales. lower is 1
@@ -122,21 +174,23 @@ func (b *Block) multiplier(kTile int) func(codes ptx.BF16x2, step, lower int) pt
 	if b.areBytes() {
 		const exponents = 0x7f807f80
 		word := b.factors[kTile]
-		return b.byRows([]ptx.U32{word.ShlI(7).AndI(exponents), word.ShrI(1).AndI(exponents)})
+		return multiplyBy(byRows([]ptx.U32{word.ShlI(7).AndI(exponents), word.ShrI(1).AndI(exponents)}))
 	}
-	each := max(1, b.groups()/KTiles) // words of scales for each k-tile
-	return b.byRows(b.factors[kTile*b.groups()/KTiles:][:each])
+	return multiplyBy(byRows(b.ofKTile(b.factors, 1, kTile)))
 }
 
-// byRows returns the function that multiplies by bf16 scales. words has a word for each group of
-// the k-tile: the upper row's scale in its low half, the lower row's in its high half.
-func (b *Block) byRows(words []ptx.U32) func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 {
+func multiplyBy(scale func(step, lower int) ptx.BF16x2) func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 {
+	return func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 { return codes.Mul(scale(step, lower)) }
+}
+
+// byRows returns the function that gives the bf16 number of a step's group, twice in a register. lower
+// is 1 for the lower of the thread's two rows. words has a word for each group of the k-tile: the
+// upper row's number in its low half, the lower row's in its high half.
+func byRows(words []ptx.U32) func(step, lower int) ptx.BF16x2 {
 	var groups [][2]ptx.BF16x2
 	for _, w := range words {
 		upper, lower := w.AsBF16x2().Halves()
 		groups = append(groups, [2]ptx.BF16x2{upper, lower})
 	}
-	return func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 {
-		return codes.Mul(groups[step*len(groups)/(tile.K/tile.KStep)][lower])
-	}
+	return func(step, lower int) ptx.BF16x2 { return groups[step*len(groups)/(tile.K/tile.KStep)][lower] }
 }

@@ -133,8 +133,8 @@ var (
 	TinyDownKernel = downKernel("decode-tiny-down", hasTiny, Down{Tiny: true})
 	// UnitsDownKernel reads the units of packed weights. WideUnitsDownKernel is for batches from
 	// [UnitsWideFrom] tokens on, TinyUnitsDownKernel for up to [MaxTiny] tokens.
-	UnitsDownKernel     = downKernel("decode-units-down", fragments.Suits, Down{Units: true})
-	WideUnitsDownKernel = downKernel("decode-units-wide-down", fragments.Suits, Down{Wide: true, Units: true})
+	UnitsDownKernel     = downKernel("decode-units-down", spec.IsPacked, Down{Units: true})
+	WideUnitsDownKernel = downKernel("decode-units-wide-down", spec.IsPacked, Down{Wide: true, Units: true})
 	TinyUnitsDownKernel = downKernel("decode-units-tiny-down", hasTinyUnits, Down{Tiny: true, Units: true})
 )
 

@@ -21,7 +21,7 @@ var Kernels = registry.Registry{
 
 // ArrangeKernel writes packed weights in the layout of package fragments, which the kernels for
 // small batches load.
-var ArrangeKernel = &registry.Kernel[fragments.ArrangeArgs]{KernelName: "arrange", Only: fragments.Suits, From: ofPacked,
+var ArrangeKernel = &registry.Kernel[fragments.ArrangeArgs]{KernelName: "arrange", Only: spec.IsPacked, From: ofPacked,
 	Emit: func(l registry.Layer) (*jit.Kernel[fragments.ArrangeArgs], error) {
 		return fragments.Arrange{Config: l.Config}.Build()
 	}}
@@ -29,7 +29,7 @@ var ArrangeKernel = &registry.Kernel[fragments.ArrangeArgs]{KernelName: "arrange
 // hasTiny reports whether the layer has kernels with tiny CTAs for plain weights. hasTinyUnits
 // reports whether the layer has kernels with tiny CTAs for units of packed weights.
 func hasTiny(c spec.Config) bool      { return choose.ChoosesInProducts(c) && spec.IsPlain(c) }
-func hasTinyUnits(c spec.Config) bool { return choose.ChoosesInProducts(c) && fragments.Suits(c) }
+func hasTinyUnits(c spec.Config) bool { return choose.ChoosesInProducts(c) && spec.IsPacked(c) }
 
 // ofPacked is [registry.OfExperts] for kernels whose text depends on the format of the weights.
 func ofPacked(c spec.Config) spec.Config {

@@ -19,35 +19,42 @@ import (
 )
 
 // quantised has a matrix of packed weights twice: in the layout of package fragments (units), and
-// as one tensor of bf16 values for each tensor of codes.
+// as one tensor of 16-bit values for each tensor of codes.
 type quantised struct {
 	units []byte
 	plain [][]uint16
 }
 
 // quantise returns random packed weights for a matrix. rows has the number of rows of each of its
-// tensors.
-func quantise(t *testing.T, m fragments.Matrix, seed uint64, rows []int, columns int) (q quantised) {
+// tensors. The parameter to is the type of the layer.
+func quantise(t *testing.T, m fragments.Matrix, to spec.Type, seed uint64, rows []int, columns int) (q quantised) {
 	r := rand.New(rand.NewPCG(seed, 7))
-	codes, scales := m.Unpack(make([]byte, m.Bytes()))
-	for i := range codes {
-		for j := range codes[i] {
-			if codes[i][j] = byte(r.Uint32()); m.Code == spec.E4M3 {
-				codes[i][j] &= 0xbf // values below 2
+	tensors := m.Unpack(make([]byte, m.Bytes()))
+	for i, of := range tensors {
+		for j := range of.Codes {
+			if of.Codes[j] = byte(r.Uint32()); m.Code == spec.E4M3 {
+				of.Codes[j] &= 0xbf // values below 2
 			}
 		}
-		for j := range scales[i] {
-			if scales[i][j] = byte(119 + r.IntN(5)); m.Scale == spec.ScaleBF16 && j%2 == 1 {
-				scales[i][j] = byte(0x3c + r.IntN(2)<<7) // scales of both signs
+		for j := range of.Zeros {
+			of.Zeros[j] = byte(r.IntN(16))
+		}
+		for j := 0; j < len(of.Global); j += 4 {
+			binary.LittleEndian.PutUint32(of.Global[j:], math.Float32bits(1e-4*(1+r.Float32())))
+		}
+		high := map[spec.Scale]int{spec.ScaleBF16: 0x3c, spec.ScaleF16: 0x20} // upper byte of a scale
+		for j := range of.Scales {
+			if of.Scales[j] = byte(119 + r.IntN(5)); high[m.Scale] > 0 && j%2 == 1 {
+				of.Scales[j] = byte(high[m.Scale] + r.IntN(2)<<7) // scales of both signs
 			}
 		}
-		for j := 0; m.Scale == spec.ScaleF32 && j < len(scales[i]); j += 4 {
-			binary.LittleEndian.PutUint32(scales[i][j:], math.Float32bits(r.Float32()/64))
+		for j := 0; m.Scale == spec.ScaleF32 && j < len(of.Scales); j += 4 {
+			binary.LittleEndian.PutUint32(of.Scales[j:], math.Float32bits(r.Float32()/64))
 		}
-		q.plain = append(q.plain, packed.Bits(m.Packing, packed.Matrices{Codes: codes[i], Scales: scales[i]}, spec.BF16, rows[i], columns))
+		q.plain = append(q.plain, packed.Bits(m.Packing, of, to, rows[i], columns))
 	}
 	var err error
-	q.units, err = m.Pack(codes, scales)
+	q.units, err = m.Pack(tensors)
 	require.NoError(t, err)
 	return q
 }
@@ -79,6 +86,9 @@ func TestPackedUp(t *testing.T) {
 		{Hidden: 320, Intermediate: 96, GateUp: spec.Interleaved, Weights: "int4-g32"},
 		{Hidden: 256, Intermediate: 128, GateUp: spec.Apart, Bias: true, Weights: "int4-g128"},
 		{Hidden: 208, Intermediate: 144, Weights: "fp8-tensor"},
+		{Hidden: 208, Intermediate: 112, GateUp: spec.Apart, Weights: "nvfp4"},
+		{Hidden: 352, Intermediate: 96, Bias: true, Weights: "uint4-g32"},
+		{Hidden: 256, Intermediate: 128, GateUp: spec.Interleaved, Weights: "uint4-g128-f16"},
 	} {
 		for name, plan := range packedPlans {
 			if testing.Short() && (name != "few" || i%3 != 1) && (name != "many" || i != 2) {
@@ -91,7 +101,7 @@ func TestPackedUp(t *testing.T) {
 				if c.GateUp == spec.Apart {
 					rows = []int{c.Intermediate, c.Intermediate}
 				}
-				q := quantise(t, fragments.W1(c), 3, rows, c.Hidden)
+				q := quantise(t, fragments.W1(c), c.Type, 3, rows, c.Hidden)
 				u.w1 = q.plain[0]
 				if len(q.plain) == 2 {
 					u.w3 = q.plain[1]
@@ -132,6 +142,9 @@ func TestPackedDown(t *testing.T) {
 		{Hidden: 192, Intermediate: 416, Bias: true, Weights: "int4-g32"},
 		{Hidden: 128, Intermediate: 256, Weights: "int4-g128"},
 		{Hidden: 192, Intermediate: 208, Weights: "fp8-tensor"},
+		{Hidden: 192, Intermediate: 208, Bias: true, Weights: "nvfp4"},
+		{Hidden: 128, Intermediate: 256, Weights: "uint4-g128"},
+		{Hidden: 192, Intermediate: 352, Weights: "uint4-g32-f16"},
 	} {
 		for name, plan := range packedPlans {
 			if testing.Short() && (name != "few" || i != 1) && (name != "many" || i != 2) {
@@ -141,7 +154,7 @@ func TestPackedDown(t *testing.T) {
 				p := plan()
 				c.NumExperts = len(p.Rows)
 				rows, width := len(p.Expert), (c.Intermediate+63)/64*64
-				q := quantise(t, fragments.W2(c), 4, []int{c.Hidden}, c.Intermediate)
+				q := quantise(t, fragments.W2(c), c.Type, 4, []int{c.Hidden}, c.Intermediate)
 				a := reference.NewNormal(5, 1).Values(int64(rows * width))
 				for i := range a { // fills the whole rows, with their padding
 					if i%width >= c.Intermediate {

@@ -57,7 +57,7 @@ func TestTinyUp(t *testing.T) {
 				u := newUp(plainOf(c), &kt.Packed{Rows: make([]int, c.NumExperts), Expert: make([]int, pairs), Tokens: tokens})
 				uploadW1 := func(b *kt.Bed) driver.DevicePtr { return kt.Upload(b, u.w1) }
 				if spec.IsPacked(c) {
-					q := quantise(t, fragments.W1(c), 3, []int{c.HWidth()}, c.Hidden)
+					q := quantise(t, fragments.W1(c), spec.BF16, 3, []int{c.HWidth()}, c.Hidden)
 					u.w1, uploadW1 = q.plain[0], func(b *kt.Bed) driver.DevicePtr { return kt.Upload(b, q.units) }
 				}
 				chains, values := choose.ChainBytes(c)/4/c.NumExperts, tokens*c.NumExperts

@@ -344,8 +344,8 @@ var (
 	TinyUpKernel = upKernel("decode-tiny-up", hasTiny, Up{Tiny: true})
 	// UnitsUpKernel reads the units of packed weights. WideUnitsUpKernel is for batches from
 	// [UnitsWideFrom] tokens on, TinyUnitsUpKernel for up to [MaxTiny] tokens.
-	UnitsUpKernel     = upKernel("decode-units-up", fragments.Suits, Up{Units: true})
-	WideUnitsUpKernel = upKernel("decode-units-wide-up", fragments.Suits, Up{Wide: true, Units: true})
+	UnitsUpKernel     = upKernel("decode-units-up", spec.IsPacked, Up{Units: true})
+	WideUnitsUpKernel = upKernel("decode-units-wide-up", spec.IsPacked, Up{Wide: true, Units: true})
 	TinyUnitsUpKernel = upKernel("decode-units-tiny-up", hasTinyUnits, Up{Tiny: true, Units: true})
 )
 
