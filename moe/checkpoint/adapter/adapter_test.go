@@ -1,0 +1,353 @@
+package adapter
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/internal/outside"
+	"sonicmoe/internal/spec"
+	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint/safetensors"
+)
+
+// small is the Config of the experts in testdata/adapters.py, without the adapter.
+func small() moe.Config { return moe.Config{Hidden: 48, Intermediate: 16, NumExperts: 3, TopK: 2} }
+
+// deltas returns what an adapter adds to W1 and to W2, [E, outputs, inputs] each. With GateUp
+// "apart" the rows of W3 follow those of W1.
+func deltas(c moe.Config, f Factors) (w1, w2 []float64) {
+	scale := float64(spec.LoRAScale(c))
+	sum := func(a, b []float32, in, out int) []float64 {
+		d := make([]float64, c.NumExperts*out*in)
+		for e := range c.NumExperts {
+			for o := range out {
+				for i := range in {
+					for r := range c.LoRARank {
+						d[(e*out+o)*in+i] += scale * float64(b[index(c, e, o, r, out, c.LoRARank)]) * float64(a[index(c, e, r, i, c.LoRARank, in)])
+					}
+				}
+			}
+		}
+		return d
+	}
+	rows := c.HWidth()
+	if f.B3 != nil {
+		rows = c.Intermediate
+	}
+	w1, w2 = sum(f.A1, f.B1, c.Hidden, rows), sum(f.A2, f.B2, c.Intermediate, c.Hidden)
+	if f.B3 == nil {
+		return w1, w2
+	}
+	var both []float64
+	w3, size := sum(f.A1, f.B3, c.Hidden, rows), rows*c.Hidden
+	for e := range c.NumExperts {
+		both = append(append(both, w1[e*size:][:size]...), w3[e*size:][:size]...)
+	}
+	return both, w2
+}
+
+// far returns the relative distance of two tensors.
+func far(t *testing.T, got, want []float64) float64 {
+	require.Len(t, got, len(want))
+	var off, all float64
+	for i := range want {
+		off += (got[i] - want[i]) * (got[i] - want[i])
+		all += want[i] * want[i]
+	}
+	require.NotZero(t, all)
+	return math.Sqrt(off / all)
+}
+
+// read returns the Config with the adapter of a folder, and the factors of a layer.
+func read(t *testing.T, dir string, c moe.Config, layer int) (moe.Config, Factors) {
+	f, err := Open(t.Context(), dir)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	c, err = f.Config(c)
+	require.NoError(t, err)
+	factors, err := f.Factors(layer, c)
+	require.NoError(t, err)
+	return c, factors
+}
+
+// numbers returns a tensor of a safetensors file.
+func numbers(t *testing.T, path, name string) []float64 {
+	f, err := safetensors.Open(t.Context(), path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	values, _, err := (&File{file: f}).values(name)
+	require.NoError(t, err)
+	return wide(values)
+}
+
+func wide(values []float32) []float64 {
+	out := make([]float64, len(values))
+	for i, v := range values {
+		out[i] = float64(v)
+	}
+	return out
+}
+
+// TestPairing reads an adapter that PEFT wrote, and compares with the sums that PEFT computed. The
+// same numbers in other orders of experts and ranks must give other sums.
+func TestPairing(t *testing.T) {
+	dir := filepath.Join("testdata", "peft")
+	for layer := range 2 {
+		c, f := read(t, dir, small(), layer)
+		require.Equal(t, 8, c.LoRARank)
+		w1, w2 := deltas(c, f)
+		want1 := numbers(t, filepath.Join(dir, "deltas.safetensors"), fmt.Sprintf("%d.gate_up_proj", layer))
+		want2 := numbers(t, filepath.Join(dir, "deltas.safetensors"), fmt.Sprintf("%d.down_proj", layer))
+		require.Less(t, far(t, w1, want1), 1e-6)
+		require.Less(t, far(t, w2, want2), 1e-6)
+
+		const r, e = 4, 3
+		for name, of := range map[string]func(*Factors){
+			"A with the expert fastest": func(f *Factors) { f.A1 = reordered(f.A1, c, r, func(x, i int) int { return i*e + x }) },
+			"experts of A reversed":     func(f *Factors) { f.A1 = reordered(f.A1, c, r, func(x, i int) int { return (e-1-x)*r + i }) },
+		} {
+			wrong := f
+			of(&wrong)
+			w1, _ = deltas(c, wrong)
+			require.Greater(t, far(t, w1, want1), 0.5, name)
+		}
+		wrong := f
+		wrong.B1 = paired(f.B1, c, r)
+		w1, _ = deltas(c, wrong)
+		require.Greater(t, far(t, w1, want1), 0.5, "B with the expert slowest")
+	}
+}
+
+// reordered returns A with its rows read as if row i of expert x were at a place of the file.
+func reordered(a []float32, c moe.Config, rank int, place func(expert, row int) int) []float32 {
+	out := make([]float32, len(a))
+	for e := range c.NumExperts {
+		for i := range rank {
+			at := place(e, i)
+			copy(out[(e*c.LoRARank+i)*c.Hidden:][:c.Hidden], a[(at/rank*c.LoRARank+at%rank)*c.Hidden:])
+		}
+	}
+	return out
+}
+
+// paired returns B1 as it is if the expert is taken for the slowest index of the file's columns.
+func paired(b []float32, c moe.Config, rank int) []float32 {
+	out := make([]float32, len(b))
+	for e := range c.NumExperts {
+		for o := range c.HWidth() {
+			for i := range rank {
+				column := e*rank + i // the place in the file, at which the expert is the fastest index
+				from := (column%c.NumExperts*c.HWidth()+o)*c.LoRARank + column/c.NumExperts
+				out[(e*c.HWidth()+o)*c.LoRARank+i] = b[from]
+			}
+		}
+	}
+	return out
+}
+
+// configs are layers with every order of weights.
+func configs() []moe.Config {
+	list := make([]moe.Config, 5)
+	for i := range list {
+		list[i] = small()
+		list[i].LoRARank, list[i].LoRAAlpha, list[i].RSLoRA = 8, 12, i%2 == 1
+	}
+	list[1].GateUp, list[1].InOut = spec.Interleaved, true
+	list[2].GateUp = spec.Apart
+	list[3].GateUp, list[3].InOut = spec.Apart, true
+	list[4].Activation = spec.ReLU2
+	return list
+}
+
+// random returns random factors of a layer.
+func random(c moe.Config, seed uint64) (f Factors) {
+	from, shapes := rand.New(rand.NewPCG(seed, 1)), c.Shapes(0)
+	for _, id := range tensorIDs {
+		if s := shapes.Of(id); !s.IsZero() {
+			*f.of(id) = make([]float32, s.Elements())
+			for i := range *f.of(id) {
+				(*f.of(id))[i] = float32(from.NormFloat64())
+			}
+		}
+	}
+	return f
+}
+
+// TestWritten reads what Write wrote, in each layout.
+func TestWritten(t *testing.T) {
+	for _, c := range configs() {
+		for _, layout := range []Layout{PEFT, PerExpert, Stacked} {
+			t.Run(fmt.Sprint(layout, " ", c), func(t *testing.T) {
+				layers := map[int]Factors{0: random(c, 1), 7: random(c, 2)}
+				dir := t.TempDir()
+				require.NoError(t, Write(dir, layout, "model.layers.%d.mlp.experts", c, layers))
+				f, err := Open(t.Context(), dir)
+				require.NoError(t, err)
+				defer func() { require.NoError(t, f.Close()) }()
+				require.Equal(t, []int{0, 7}, f.Layers())
+				require.Equal(t, layout, f.Layout)
+				for layer, want := range layers {
+					got, factors := read(t, dir, c, layer)
+					require.Equal(t, c, got)
+					require.Equal(t, want, factors)
+				}
+			})
+		}
+	}
+}
+
+// TestTwoFirstFactors reads files in which gate and up have their own first factors, and only
+// some experts and products have factors.
+func TestTwoFirstFactors(t *testing.T) {
+	c := configs()[0]
+	first, second, err := unlay(c, random(c, 3))
+	require.NoError(t, err)
+	g, u := halfOf(c, first, 0), halfOf(c, first, 1)
+	other, _, err := unlay(c, random(c, 4))
+	require.NoError(t, err)
+	u.a = other.a
+	var list []safetensors.Source
+	for e := range c.NumExperts {
+		for name, p := range map[string]*pair{"w1": g, "w3": u, "w2": second} {
+			if e == 1 && p == second {
+				continue
+			}
+			at := fmt.Sprintf("model.layers.0.block_sparse_moe.experts.%d.%s", e, name)
+			list = append(list, source(at+".lora_A", p.a[e*p.rank*p.in:][:p.rank*p.in], p.rank, p.in), source(at+".lora_B", p.b[e*p.out*p.rank:][:p.out*p.rank], p.out, p.rank))
+		}
+	}
+	list = append(list, source("model.layers.0.self_attn.q_proj.lora_A", make([]float32, 8), 2, 4), source("model.layers.0.mlp.shared_experts.up_proj.lora_A", make([]float32, 8), 2, 4))
+	dir := folder(t, `{"peft_type": "LORA", "r": 8, "lora_alpha": 12}`, list...)
+	got, f := read(t, dir, small(), 0)
+	require.Equal(t, 16, got.LoRARank)
+	w1, w2 := deltas(got, f)
+	c.RSLoRA = false
+	wantG, want2 := deltas(c, lay(c, asGate(c, g), second))
+	wantU, _ := deltas(c, lay(c, asGate(c, u), second))
+	size := c.Intermediate * c.Hidden
+	for e := range c.NumExperts {
+		require.Less(t, far(t, w1[2*e*size:][:size], wantG[2*e*size:][:size]), 1e-6)
+		require.Less(t, far(t, w1[(2*e+1)*size:][:size], wantU[2*e*size:][:size]), 1e-6)
+		if e != 1 {
+			require.Less(t, far(t, w2[e*size:][:size], want2[e*size:][:size]), 1e-6)
+		}
+	}
+	for _, v := range w2[size:][:size] {
+		require.Zero(t, v)
+	}
+	opened, err := Open(t.Context(), dir)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, opened.Close()) }()
+	require.Len(t, opened.Outside, 2)
+}
+
+// asGate returns the factors of one half as factors of gate, with zeros for up.
+func asGate(c moe.Config, p *pair) *pair {
+	out := newPair(p.experts, p.rank, p.in, 2*p.out)
+	copy(out.a, p.a)
+	for e := range p.experts {
+		for o := range p.out {
+			copy(out.rowB(e, rowOf(c, 0, o)), p.rowB(e, o))
+		}
+	}
+	return out
+}
+
+// folder returns a folder with an adapter.
+func folder(t *testing.T, text string, list ...safetensors.Source) string {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, settingsFile), []byte(text), 0o600))
+	file, err := os.Create(filepath.Join(dir, tensorsFile))
+	require.NoError(t, err)
+	require.NoError(t, safetensors.Write(file, nil, list...))
+	require.NoError(t, file.Close())
+	return dir
+}
+
+// TestRefused opens wrong files.
+func TestRefused(t *testing.T) {
+	const at = "base_model.model.model.layers.0.mlp.experts."
+	wrap := func(r, in, out, e int) []safetensors.Source {
+		return []safetensors.Source{source(at+"lora_A", make([]float32, r*e*in), r*e, in), source(at+"lora_B", make([]float32, out*r*e), out, r*e)}
+	}
+	for name, of := range map[string]struct {
+		text string
+		list []safetensors.Source
+		want string
+	}{
+		"type":        {`{"peft_type": "IA3", "r": 4, "lora_alpha": 4}`, nil, `peft_type is "IA3", must be "LORA"`},
+		"rank":        {`{"peft_type": "LORA", "r": 0, "lora_alpha": 4}`, nil, "r is 0, must be 1 to 128"},
+		"rank's type": {`{"peft_type": "LORA", "r": "4", "lora_alpha": 4}`, nil, "r is of type string, must be int"},
+		"alpha":       {`{"peft_type": "LORA", "r": 4}`, nil, "lora_alpha is 0, must be above 0"},
+		"twice":       {`{"peft_type": "LORA", "r": 4, "r": 8, "lora_alpha": 4}`, nil, "twice"},
+		"pattern":     {`{"peft_type": "LORA", "r": 4, "lora_alpha": 4, "rank_pattern": {"q": 8}}`, nil, "rank_pattern or alpha_pattern has entries, must be empty"},
+		"dora":        {`{"peft_type": "LORA", "r": 4, "lora_alpha": 4, "use_dora": true}`, nil, "use_dora is true, must be false"},
+		"no experts":  {"", []safetensors.Source{source("layers.0.q.lora_A", nil, 0, 4)}, "no tensor is a factor of routed experts"},
+		"no B":        {"", wrap(4, 16, 48, 3)[:1], `has no lora_B, must have one`},
+		"inputs":      {"", wrap(4, 17, 48, 3), "are [12 17] and [48 12], must be [12 48] and [32 12], or [12 16] and [48 12]"},
+		"experts":     {"", wrap(4, 16, 48, 4), "are [16 16] and [48 16], must be [12 48]"},
+		"rank of one": {"", wrap(8, 16, 48, 3), "are [24 16] and [48 24], must be [12 48]"},
+		"expert 3": {"", []safetensors.Source{source(at+"3.up_proj.lora_A", make([]float32, 192), 4, 48), source(at+"3.up_proj.lora_B", make([]float32, 64), 16, 4)},
+			"is of expert 3, must be of one of 3"},
+		"projection": {"", []safetensors.Source{source(at+"0.q_proj.lora_A", nil, 0, 4)}, "is of no weight that experts have"},
+		"layouts":    {"", append(wrap(4, 16, 48, 3), source(at+"down_proj.lora_A", nil, 0, 4)), `has the layout stacked, must have peft`},
+		"stacked":    {"", []safetensors.Source{source(at+"gate_up_proj.lora_A", nil, 0, 4, 4)}, "is [0 4 4], must be [experts, 8, inputs]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := of.text
+			if text == "" {
+				text = `{"peft_type": "LORA", "r": 4, "lora_alpha": 4}`
+			}
+			f, err := Open(t.Context(), folder(t, text, of.list...))
+			if err == nil {
+				defer func() { require.NoError(t, f.Close()) }()
+				var c moe.Config
+				c, err = f.Config(small())
+				require.NoError(t, err)
+				_, err = f.Factors(0, c)
+			}
+			require.ErrorContains(t, err, of.want)
+		})
+	}
+	f, err := Open(t.Context(), filepath.Join("testdata", "peft"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	c, err := f.Config(small())
+	require.NoError(t, err)
+	_, err = f.Factors(2, c)
+	require.ErrorContains(t, err, "layer 2 has no factors, must be one of [0 1]")
+	_, err = f.Factors(0, small())
+	require.ErrorContains(t, err, "as Config returns it")
+	require.ErrorContains(t, Write(t.TempDir(), "vllm", "layers.%d.experts", c, nil), `layout`)
+	require.ErrorContains(t, Write(t.TempDir(), PEFT, "layers.experts", c, nil), `must be a name with one %d`)
+	require.ErrorContains(t, Write(t.TempDir(), PEFT, "layers.%d.experts", c, map[int]Factors{0: {}}), "layer 0: LoraA1 has 0 elements, must have 1152")
+}
+
+// TestPEFTReads lets PEFT read an adapter that Write wrote, and compares the sums.
+func TestPEFTReads(t *testing.T) {
+	if testing.Short() {
+		t.Skip("importing PEFT takes seconds")
+	}
+	python := outside.Python(t, "peft", "torch")
+	c := configs()[0]
+	layers := map[int]Factors{0: random(c, 8), 1: random(c, 9)}
+	dir := t.TempDir()
+	require.NoError(t, Write(dir, PEFT, "model.layers.%d.mlp.experts", c, layers))
+	file := filepath.Join(t.TempDir(), "deltas.safetensors")
+	out, err := exec.CommandContext(t.Context(), python, filepath.Join("testdata", "adapters.py"), "read", dir, file).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.False(t, strings.Contains(string(out), "missing"), "%s", out)
+	for layer, f := range layers {
+		w1, w2 := deltas(c, f)
+		require.Less(t, far(t, numbers(t, file, fmt.Sprintf("%d.gate_up_proj", layer)), w1), 1e-6)
+		require.Less(t, far(t, numbers(t, file, fmt.Sprintf("%d.down_proj", layer)), w2), 1e-6)
+	}
+}
