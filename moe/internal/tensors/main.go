@@ -315,11 +315,11 @@ func extend(h []byte, rows []spec.TensorRow) ([]byte, error) {
 	return h, nil
 }
 
-// The Python names of the values in the table.
+// The Python names of the values in the table. No weight needs HasPlain.
 var (
-	dims     = map[spec.Dim]string{spec.DimE: "E", spec.DimD: "d", spec.DimN: "n", spec.DimW1: "w1", spec.DimShared: "sn"}
+	dims     = map[spec.Dim]string{spec.DimE: "E", spec.DimD: "d", spec.DimN: "n", spec.DimW1: "w1", spec.DimShared: "sn", spec.DimRank: "r"}
 	types    = map[spec.TypeRule]string{spec.OfLayer: "layer", spec.OfRouter: "router", spec.AlwaysF32: "f32", spec.OfCodes: "codes", spec.OfScales: "scales", spec.OfZeros: "zeros"}
-	features = []string{"bias", "router_bias", "selection_bias", "expert_scale", "shared_experts", "gate_up", "activation", "shared_gate", "weights", "zeros", "global_scale"}
+	features = []string{"bias", "router_bias", "selection_bias", "expert_scale", "shared_experts", "gate_up", "activation", "shared_gate", "weights", "zeros", "global_scale", "", "lora_rank"}
 )
 
 // python returns the table of weights for the Python package. A weight has its name, type and

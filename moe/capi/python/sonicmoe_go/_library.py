@@ -89,7 +89,7 @@ class Config:
     weights: str = "plain"
     lora_rank: int = 0
     lora_alpha: float = 0.0
-    lora_rslora: bool = False
+    rslora: bool = False
 
     def __post_init__(self):
         for field, names in _ENUMS.items():

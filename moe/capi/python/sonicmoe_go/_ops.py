@@ -20,12 +20,20 @@ def _schema(names: tuple[str, ...]) -> str:
     return ", ".join(f"Tensor{'' if n in ALWAYS else '?'} {n}" for n in names)
 
 
-def _into(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple("into_" + n for n in names)
+# The tensors to which gradients are added are one list, because torch allows 64 arguments. Bit i of
+# added says that the list has a tensor for the i-th weight.
+_INTO = "int added, Tensor(a!)[] into"
 
 
-def _into_schema(names: tuple[str, ...]) -> str:
-    return ", ".join(f"Tensor({chr(ord('a') + i)}!)? {n}" for i, n in enumerate(_into(names)))
+def _listed(into: Weights) -> tuple[int, list[Tensor]]:
+    """Returns the arguments added and into of an operator."""
+    return sum(1 << i for i, t in enumerate(into) if t is not None), [t for t in into if t is not None]
+
+
+def _placed(names: tuple[str, ...], added: int, into: list[Tensor]) -> Weights:
+    """Returns the tensors of an operator's list at the places of their weights."""
+    rest = iter(into)
+    return tuple(next(rest) if added & 1 << i else None for i in range(len(names)))
 
 
 def _filled(x: Tensor, outputs: Weights) -> tuple[Tensor, ...]:
@@ -159,8 +167,8 @@ def _backward(d_o, d_logits, x, *args) -> Weights:
     """Returns the gradients of forward for x and WEIGHTS whose bits in wanted are set. If a weight
     has a tensor in into, of type f32 or the weight's type, its gradient is added to that tensor."""
     weights, args = args[: len(WEIGHTS)], args[len(WEIGHTS) :]
-    h, shared_h, scores, expert_ids, logits, tokens, list_ids, list_scores, config, wanted, balance, z_loss, sequence, *into = args
-    c = Config.of(config)
+    h, shared_h, scores, expert_ids, logits, tokens, list_ids, list_scores, config, wanted, balance, z_loss, sequence, added, into = args
+    c, into = Config.of(config), _placed(WEIGHTS, added, into)
     want("the gradient of o", d_o, x.dtype, x.shape, x.device)
     if d_logits is not None:
         want("the gradient of logits", d_logits, torch.float32, (x.shape[0], c.num_experts), x.device)
@@ -174,10 +182,10 @@ def _backward(d_o, d_logits, x, *args) -> Weights:
 
 
 _backward_op = torch.library.custom_op(
-    "sonicmoe_go::backward", lambda d_o, *args: _filled(d_o, _backward(d_o, *args)), mutates_args=_into(WEIGHTS),
+    "sonicmoe_go::backward", lambda d_o, *args: _filled(d_o, _backward(d_o, *args)), mutates_args=("into",),
     schema=f"(Tensor d_o, Tensor? d_logits, Tensor x, {_schema(WEIGHTS)}, "
     + ", ".join("Tensor? " + n for n in _SAVED)
-    + f", str config, int wanted, float balance, float z_loss, SymInt sequence, {_into_schema(WEIGHTS)}) -> {_gradients_schema(WEIGHTS)}",
+    + f", str config, int wanted, float balance, float z_loss, SymInt sequence, {_INTO}) -> {_gradients_schema(WEIGHTS)}",
 )  # fmt: skip
 
 
@@ -243,7 +251,7 @@ def _gradients(ctx, d_o, *rest):
     wanted, into = _main_grads(wanted, 1, tensors[1:])
     got = (_backward_op if watched() else _backward)(
         d_o, d_logits, *tensors, h, _present(shared_h), scores, expert_ids, logits if ctx.has_logits else None,
-        *(lists if ctx.rounds else (None, None, None)), ctx.config, wanted, *ctx.losses, *into,
+        *(lists if ctx.rounds else (None, None, None)), ctx.config, wanted, *ctx.losses, *_listed(into),
     )  # fmt: skip
     return *_chosen(wanted, got), *none
 
@@ -372,7 +380,8 @@ def _experts_backward(d_o, x, scores, expert_ids, tokens, *args) -> Weights:
     """Returns the gradients of experts for x, scores and EXPERTS whose bits in wanted are set. If a
     weight has a tensor in into, of type f32 or the weight's type, its gradient is added to that
     tensor."""
-    weights, (h, shared_h, config, wanted, *into) = args[: len(EXPERTS)], args[len(EXPERTS) :]
+    weights, (h, shared_h, config, wanted, added, into) = args[: len(EXPERTS)], args[len(EXPERTS) :]
+    into = _placed(EXPERTS, added, into)
     want("the gradient of o", d_o, x.dtype, x.shape, x.device)
     check_into(EXPERTS, weights, into)
     out = dx, d_scores, *gradients = _new_gradients(wanted, x, scores, *weights)
@@ -385,9 +394,9 @@ def _experts_backward(d_o, x, scores, expert_ids, tokens, *args) -> Weights:
 
 
 _experts_backward_op = torch.library.custom_op(
-    "sonicmoe_go::experts_backward", lambda d_o, *args: _filled(d_o, _experts_backward(d_o, *args)), mutates_args=_into(EXPERTS),
+    "sonicmoe_go::experts_backward", lambda d_o, *args: _filled(d_o, _experts_backward(d_o, *args)), mutates_args=("into",),
     schema=f"(Tensor d_o, Tensor x, Tensor scores, Tensor expert_ids, Tensor? tokens, {_schema(EXPERTS)}, Tensor h,"
-    f" Tensor? shared_h, str config, int wanted, {_into_schema(EXPERTS)}) -> {_gradients_schema(('scores', *EXPERTS))}",
+    f" Tensor? shared_h, str config, int wanted, {_INTO}) -> {_gradients_schema(('scores', *EXPERTS))}",
 )  # fmt: skip
 
 
@@ -414,7 +423,7 @@ def _experts_gradients(ctx, d_o, *_):
         raise ArgumentError("experts ran with save=False and has no gradients, must have save=True")
     wanted, into = _main_grads(wanted, 2, weights)
     got = (_experts_backward_op if watched() else _experts_backward)(
-        d_o.contiguous(), x, scores, expert_ids, tokens, *weights, h, _present(shared_h), ctx.config, wanted, *into
+        d_o.contiguous(), x, scores, expert_ids, tokens, *weights, h, _present(shared_h), ctx.config, wanted, *_listed(into)
     )
     dx, d_scores, *gradients = _chosen(wanted, got)
     return dx, d_scores, None, None, *gradients, None, None

@@ -21,7 +21,7 @@ from ._weights import DTYPES, expert_shapes, shapes
 
 _DLPACK_TYPES = {torch.uint8: (1, 8), torch.int32: (0, 32), torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16)}
 _CUDA = 2  # the number of CUDA devices in DLPack
-_TENSORS, _PARTS, _PART_ALIGN, _KNOWN_SIZES = 80, 5, 256, 64
+_TENSORS, _PARTS, _PART_ALIGN, _KNOWN_SIZES = 96, 5, 256, 64
 _ROWS, _OPTIONAL, _GRADIENT, _ADDED, _KEPT, _LISTED = 1, 2, 4, 8, 16, 32
 _FASTCALL = 0x80
 _PLAIN = Tensor, nn.Parameter

@@ -10,13 +10,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ._library import ArgumentError, Config
-from ._table import EXPERT_ROWS as _EXPERT_ROWS
-from ._table import PACKINGS, ROUTER_ROWS
+from ._table import EXPERT_ROWS, PACKINGS, ROUTER_ROWS
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "u8": torch.uint8}
-
-# The operators do not take adapters: with them they would have more arguments than torch allows.
-EXPERT_ROWS = tuple(row for row in _EXPERT_ROWS if not row[0].startswith("lora_"))
 
 # The names of weights in the order of the operators. A weight that a configuration does not have is
 # passed as None.
@@ -49,7 +45,7 @@ def _lacks(c: Config, field: str) -> bool:
 def shapes(c: Config) -> Shapes:
     """Returns names, types and shapes of WEIGHTS."""
     e, d, n = c.num_experts, c.hidden, c.intermediate
-    extents = {"E": e, "d": d, "n": n, "w1": n if c.gate_up == "apart" else c.h_width, "sn": n * c.shared_experts}
+    extents = {"E": e, "d": d, "n": n, "w1": n if c.gate_up == "apart" else c.h_width, "sn": n * c.shared_experts, "r": c.lora_rank}
     types = {"layer": DTYPES[c.type], "router": torch.float32 if c.router_f32 else DTYPES[c.type], "f32": torch.float32}
     types["codes"], types["scales"], types["zeros"] = types["layer"], None, torch.uint8
     if packed := PACKINGS.get(c.weights):

@@ -34,6 +34,8 @@ def moe(
     shared_gate: Tensor | None = None, w1_scale: Tensor | None = None, w3_scale: Tensor | None = None, w2_scale: Tensor | None = None,
     w1_zero: Tensor | None = None, w3_zero: Tensor | None = None, w2_zero: Tensor | None = None,
     w1_global: Tensor | None = None, w3_global: Tensor | None = None, w2_global: Tensor | None = None,
+    lora_a1: Tensor | None = None, lora_b1: Tensor | None = None, lora_b3: Tensor | None = None,
+    lora_a2: Tensor | None = None, lora_b2: Tensor | None = None,
     balance: float = 0.0, z_loss: float = 0.0, logits: bool = False, rounds: bool = False, seed: int | None = None,
     sequence: int = 0, loads: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
@@ -47,6 +49,11 @@ def moe(
     width of all shared experts. All weights are differentiable except selection_bias and packed
     weights. Packed weights need w1_scale, w3_scale and w2_scale. If their format has zero points or
     global scales, they also need w1_zero or w1_global, and the same for w3 and w2.
+
+    With lora_rank the experts have an adapter: lora_a1 [E, r, d] and lora_b1 [E, 2n, r] are added to
+    w1 as lora_b1·lora_a1, lora_a2 [E, r, n] and lora_b2 [E, d, r] to w2. lora_b3 is for w3. With
+    weight_order "in-out" their last two dimensions are swapped. w1, w3, w2 and their biases are then
+    frozen: their gradients are an error.
 
     Returns o [T, d] and, if wanted, the router's logits [T, E]. Both are differentiable. balance
     and z_loss are the coefficients of the load balancing loss and of the z-loss. Backward adds the
@@ -68,7 +75,7 @@ def moe(
     weights = (
         router, router_bias, selection_bias, expert_scale,
         w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate, w1_scale, w3_scale, w2_scale,
-        w1_zero, w3_zero, w2_zero, w1_global, w3_global, w2_global,
+        w1_zero, w3_zero, w2_zero, w1_global, w3_global, w2_global, lora_a1, lora_b1, lora_b3, lora_a2, lora_b2,
     )  # fmt: skip
     # The library itself detects every observer except torch.compile, which traces this line.
     if not (logits or rounds or loads is not None or torch.compiler.is_dynamo_compiling()):
@@ -121,6 +128,8 @@ def moe_experts(
     shared_gate: Tensor | None = None, w1_scale: Tensor | None = None, w3_scale: Tensor | None = None, w2_scale: Tensor | None = None,
     w1_zero: Tensor | None = None, w3_zero: Tensor | None = None, w2_zero: Tensor | None = None,
     w1_global: Tensor | None = None, w3_global: Tensor | None = None, w2_global: Tensor | None = None,
+    lora_a1: Tensor | None = None, lora_b1: Tensor | None = None, lora_b3: Tensor | None = None,
+    lora_a2: Tensor | None = None, lora_b2: Tensor | None = None,
     token_indices: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Returns the weighted sum of experts of tokens x [T, d] for a routing from any router: scores
@@ -133,7 +142,7 @@ def moe_experts(
     """
     weights = (
         w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate, w1_scale, w3_scale, w2_scale,
-        w1_zero, w3_zero, w2_zero, w1_global, w3_global, w2_global,
+        w1_zero, w3_zero, w2_zero, w1_global, w3_global, w2_global, lora_a1, lora_b1, lora_b3, lora_a2, lora_b2,
     )  # fmt: skip
     x, scores, expert_ids, token_indices, *weights = _tensors(
         ("x", "scores", "expert_ids", "token_indices", *EXPERTS), (x, scores, expert_ids, token_indices, *weights)

@@ -9,6 +9,7 @@ import json
 import torch
 from torch import Tensor, nn
 
+from . import adapters
 from ._library import ArgumentError, Config
 from ._ops import arrange, eager, infer, short, train_module, watched
 from ._weights import PER_EXPERT, WEIGHTS, Shapes, shapes
@@ -163,20 +164,6 @@ def _check_unchanged(block: nn.Module, gate: nn.Module, experts: nn.Module, conf
                 raise ArgumentError(f"{type(module).__name__} has {name} {got}, must be {want}, as its configuration says")
 
 
-def _under_adapters(experts: nn.Module, adapters: contextlib.ExitStack) -> nn.Module:
-    """Returns the module of experts that PEFT's wrappers of its parameters enclose. Until adapters
-    is closed, its parameters include the active adapters."""
-    while "base_layer" in experts._modules:
-        if not hasattr(experts, "_activate_lora"):
-            raise ArgumentError(f"the experts are in a {type(experts).__name__}, must be in wrappers of PEFT's target_parameters alone")
-        if experts.disable_adapters and experts.merged:
-            experts.unmerge()
-        merged = experts.disable_adapters or experts.merged
-        adapters.enter_context(experts._activate_lora([] if merged else experts.active_adapters))
-        experts = experts.base_layer
-    return experts
-
-
 class SonicMoE(nn.Module):
     """A Mixture-of-Experts layer: tokens [..., d] in, tokens out.
 
@@ -200,6 +187,8 @@ class SonicMoE(nn.Module):
     are gate_up_proj_scales and down_proj_scales ("mxfp4"), or gate_up_proj_scale_inv and
     down_proj_scale_inv. These weights have no gradients. arrange makes small batches faster.
 
+    lora_rank gives the experts an adapter, as add_lora does.
+
     With group, a process group or a DeviceMesh of one dimension, the experts are spread over its
     ranks. Every rank has its own tokens, the whole router, and its part of the experts. Results
     have the same bits as on one device that has the tokens of all ranks in order. Gradients of
@@ -215,13 +204,16 @@ class SonicMoE(nn.Module):
     # passes do not count.
     loads: Tensor | None = None
     _units: Tensor | None = None
+    # _factors has the place, type and shape of each factor of the adapter.
+    _factors: tuple[tuple[int, torch.dtype, tuple[int, ...]], ...] = ()
     # _spread tells how the experts are spread over ranks. _mesh is the DeviceMesh of the parameters
     # that are DTensors.
     _spread = _mesh = None
 
     def __init__(
         self, hidden: int, intermediate: int, num_experts: int, top_k: int, *, balance: float = 0.0, z_loss: float = 0.0,
-        balance_by: str = "batch", device=None, dtype: torch.dtype = torch.bfloat16,
+        balance_by: str = "batch", lora_rank: int = 0, lora_alpha: float = 0.0, rslora: bool = False,
+        lora_dtype: torch.dtype = torch.float32, device=None, dtype: torch.dtype = torch.bfloat16,
         group=None, max_tokens: int = 0, chunks: int = 0, deadline: float = 60.0, **config,
     ):  # fmt: skip
         super().__init__()
@@ -256,6 +248,8 @@ class SonicMoE(nn.Module):
             if dtype is not None:
                 self._make(what, torch.empty((1, *shape) if what == "shared_gate" else shape, device=device, dtype=dtype))
                 self._place(what)
+        if lora_rank or lora_alpha or rslora:
+            self.add_lora(lora_rank, lora_alpha, rslora, lora_dtype)
 
     def _shapes(self) -> Shapes:
         """Returns names, types and shapes of WEIGHTS in this process."""
@@ -267,6 +261,8 @@ class SonicMoE(nn.Module):
 
         if self.balance or self.z_loss:
             raise ArgumentError(f"balance is {self.balance} and z_loss {self.z_loss}, must be 0 with a group: add losses on with_logits")
+        if self.config.lora_rank:
+            raise ArgumentError(f"the layer has an adapter of rank {self.config.lora_rank}, must have none with a group")
         self._spread, self._mesh = spread(self.config, group, max_tokens, chunks, deadline)
         self._plain = False
 
@@ -309,14 +305,50 @@ class SonicMoE(nn.Module):
                 if first <= e < first + count:
                     w.data[e - first].copy_(drawn)
 
+    def add_lora(self, rank: int, alpha: float, rslora: bool = False, dtype: torch.dtype = torch.float32) -> None:
+        """Freezes the layer's parameters, and gives the experts an adapter: y = W·x + alpha/rank·B·(A·x)
+        for gate and up together and for down. With rslora the scale is alpha/√rank.
+
+        The adapter's parameters lie next to the weights: gate_up_proj_lora_A [E, r, d] and
+        gate_up_proj_lora_B [E, 2n, r], down_proj_lora_A [E, r, n] and down_proj_lora_B [E, d, r]. With
+        weight_order "in-out" their last two dimensions are swapped. With gate_up "apart" there are
+        gate_proj_lora_A, whose product up_proj uses, too, and a lora_B of each. At first A is random
+        and B is 0. dtype is the parameters' type; products round them to the layer's type.
+        """
+        c = self.config
+        if c.lora_rank:
+            raise ArgumentError(f"the layer has an adapter of rank {self.lora_rank}, must have none")
+        if self._spread is not None:
+            raise ArgumentError("the layer's experts are spread over ranks, must be whole for an adapter")
+        self.requires_grad_(False)
+        self.config = dataclasses.replace(c, **adapters.fields(rank, alpha, rslora))
+        self.lora_rank, self._units = rank, None
+        self._plain = self._plain and self.config.lora_rank == rank
+        paths, exact = dict(self._paths), shapes(dataclasses.replace(self.config, lora_rank=rank))
+        for i, (name, (weight, end)) in zip(adapters.PLACES, adapters.FACTORS.items()):
+            if exact[i][1] is None:
+                continue
+            modules, of = paths[WEIGHTS.index(weight)]
+            w = _at(self, (modules, of))
+            factor = torch.zeros(exact[i][2], dtype=dtype, device=w.device)
+            if end == "_lora_A":
+                bound = (c.intermediate if name == "lora_a2" else c.hidden) ** -0.5
+                factor.uniform_(-bound, bound)
+            self.get_submodule(".".join(modules)).register_parameter(of + end, nn.Parameter(factor))
+            self._paths += ((i, (modules, of + end)),)
+            self._factors += ((i, *shapes(self.config)[i][1:]),)
+
     @classmethod
-    def from_hf(cls, block: nn.Module) -> "SonicMoE":
+    def from_hf(
+        cls, block: nn.Module, *, lora_rank: int = 0, lora_alpha: float = 0.0, rslora: bool = False, lora_dtype: torch.dtype = torch.float32
+    ) -> "SonicMoE":  # fmt: skip
         """Returns a layer with the parameters of an MoE block of transformers 5.
 
         The layer follows the block's configuration, and keeps the names of the block's modules and
         weights. If the block's forward returns a pair, as in gpt-oss and Llama-4, the layer returns
         the output and None. FP8 experts in blocks of 128 x 128 and gpt-oss's MXFP4 experts stay
-        packed. Shared experts in FP8 are dequantised.
+        packed. Shared experts in FP8 are dequantised. lora_rank gives the experts an adapter, as
+        add_lora does.
 
         If no Config describes the block's router or experts, the error says why.
         register_with_transformers can run the experts of more blocks, which keep their own routers.
@@ -375,6 +407,8 @@ class SonicMoE(nn.Module):
             paths.append((i, path))
         self._paths = tuple(paths)
         self._covers(block, config, made)
+        if lora_rank or lora_alpha or rslora:
+            self.add_lora(lora_rank, lora_alpha, rslora, lora_dtype)
         return self
 
     def _covers(self, block: nn.Module, config, made: dict[str, nn.Module]) -> None:
@@ -429,13 +463,17 @@ class SonicMoE(nn.Module):
         compute losses."""
         if "base_layer" not in self._modules["experts"]._modules:
             return self._run(hidden_states, logits)
-        with contextlib.ExitStack() as adapters:
-            own = _under_adapters(self._modules["experts"], adapters)
-            return self._run(hidden_states, logits, own)
+        if self.config.lora_rank:
+            raise ArgumentError("PEFT's wrappers are around experts with an adapter of their own, must be around experts without one")
+        with contextlib.ExitStack() as unfused:
+            own, found = adapters.under_wrappers(self._modules["experts"], unfused)
+            return self._run(hidden_states, logits, own, found)
 
-    def _run(self, hidden_states: Tensor, logits: bool, experts: nn.Module | None = None) -> tuple[Tensor, Tensor | None]:
+    def _run(
+        self, hidden_states: Tensor, logits: bool, experts: nn.Module | None = None, found: adapters.Adapters | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Like with_logits, but uses the weights of the module experts, if it is given, instead of
-        the layer's own."""
+        the layer's own, with the adapters found."""
         c, x, compiling = self.config, hidden_states, torch.compiler.is_compiling()
         if not isinstance(x, Tensor):
             raise ArgumentError(f"x is {x!r:.60}, must be a tensor [..., {c.hidden}]")
@@ -455,6 +493,13 @@ class SonicMoE(nn.Module):
                 m = m._modules[part]
             w = m._parameters.get(path[1])
             weights[i] = getattr(m, path[1]) if w is None else w
+        if found:
+            names = {w: self._name_of(w) for w in ("w1", "w3", "w2") if shapes(c)[WEIGHTS.index(w)][1]}
+            c, factors = adapters.adapted(c, names, found)
+            for name, factor in factors.items():
+                weights[WEIGHTS.index(name)] = factor
+        for i, dtype, shape in self._factors:
+            weights[i] = adapters.fitted(weights[i], dtype, shape)
         # The cheap test comes first.
         if (compiling or _any_autocast()) and torch.is_autocast_enabled(x.device.type):
             whole = self._f32 + self._bytes
@@ -487,6 +532,10 @@ class SonicMoE(nn.Module):
                 return given
         o, l = moe_of(rows(x, c.hidden), weights, c, self.balance, self.z_loss, logits, rounds, None, sequence, loads)
         return o if hidden_states.dim() == 2 else o.view(hidden_states.shape), l
+
+    def _name_of(self, weight: str) -> str:
+        """Returns the name of a weight in the experts."""
+        return dict(self._paths)[WEIGHTS.index(weight)][1]
 
     @torch.no_grad()
     def arrange(self) -> None:

@@ -8,8 +8,9 @@ import functools
 import torch
 from torch import Tensor, nn
 
+from . import adapters
 from ._library import ArgumentError, Config
-from ._weights import EXPERTS
+from ._weights import DTYPES, EXPERTS
 from .functional import experts_by_key
 from .module import SonicMoE, _activation, autocast, config_type
 from .packed import packing
@@ -27,12 +28,14 @@ def register_with_transformers(model: nn.Module | None = None) -> str:
     call raises an error. Experts of Llama-4 and DBRX never look for an implementation in the
     registry, and run eager without a warning. If a model is given, it gets the implementation, or
     an error that names such experts. FP8 experts in blocks of 128 x 128 stay packed, and their
-    tokens are bf16. Returns the registered name.
+    tokens are bf16. LoRA of the experts' parameters by PEFT (target_parameters) runs in the same
+    products. Returns the registered name.
     """
     from transformers.integrations import finegrained_fp8, moe
 
     global _usual_gate
     _usual_gate = moe._default_apply_gate
+    adapters.leave_to(NAME)
     moe.ALL_EXPERTS_FUNCTIONS.register(NAME, _forward)
     if hasattr(finegrained_fp8, "ALL_FP8_EXPERTS_FUNCTIONS"):  # earlier versions of transformers have only one registry
         finegrained_fp8.ALL_FP8_EXPERTS_FUNCTIONS.register(NAME, _forward)
@@ -54,14 +57,26 @@ def _check_asks(model: nn.Module) -> None:
 _usual_gate = None  # the gate function of most experts, found below
 
 
-_config = functools.lru_cache(maxsize=4096)(Config)
+_cached = functools.lru_cache(maxsize=4096)(Config)
 
 
 # torch.compile traces into a cached function and ignores its markers, so this function is a
 # separate one.
 @torch.compiler.assume_constant_result
-def _key(*sizes: int, **config) -> str:
-    return _config(*sizes, **config).key
+def _config(*sizes: int, **config) -> Config:
+    return _cached(*sizes, **config)
+
+
+def _run(self: nn.Module, x: Tensor, top_k_index: Tensor, top_k_weights: Tensor, c: Config, up: str, given: dict[str, Tensor]) -> Tensor:
+    """Runs experts with weights that are given by name, and with the adapters of PEFT's
+    wrappers."""
+    adapters.leave_to(NAME)  # PEFT may have been imported after the registration
+    if found := adapters.held(self):
+        c, factors = adapters.adapted(c, {"w1": up, "w2": "down_proj"}, found)
+        given = given | factors
+    x = x.to(DTYPES[c.type]).contiguous()
+    scores, ids = top_k_weights.float().contiguous(), top_k_index.int().contiguous()
+    return experts_by_key(x, scores, ids, None, [given.get(name) for name in EXPERTS], c.key)
 
 
 def _formula(experts: nn.Module) -> dict:
@@ -76,9 +91,6 @@ def _formula(experts: nn.Module) -> dict:
             return {"activation": "swiglu-oai", "alpha": float(experts.swiglu_alpha), "limit": limit}
         return {"activation": _activation(experts), "limit": limit}
     raise ArgumentError(f"{type(experts).__name__} has a gate of its own, must have that of most models or of gpt-oss")
-
-
-_W1, _W2, _B1, _B2 = map(EXPERTS.index, ("w1", "w2", "b1", "b2"))
 
 
 def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
@@ -102,12 +114,9 @@ def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_
         "gate_up": "concatenated" if self.is_concatenated else "interleaved",
         "bias": self.has_bias,
     }
-    key = _key(hidden, intermediate, num_experts, top_k_index.shape[-1], **layout, **_formula(self))
-    x = hidden_states.to(w1.dtype).contiguous()
-    scores, ids = top_k_weights.float().contiguous(), top_k_index.int().contiguous()
-    weights: list[Tensor | None] = [None] * len(EXPERTS)
-    weights[_W1], weights[_W2], weights[_B1], weights[_B2] = w1, w2, b1, b2
-    return experts_by_key(x, scores, ids, None, weights, key).to(hidden_states.dtype)
+    c = _config(hidden, intermediate, num_experts, top_k_index.shape[-1], **layout, **_formula(self))
+    given = {"w1": w1, "w2": w2, "b1": b1, "b2": b2}
+    return _run(self, hidden_states, top_k_index, top_k_weights, c, up, given).to(hidden_states.dtype)
 
 
 def _packed(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor, up: str) -> Tensor:
@@ -115,10 +124,8 @@ def _packed(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_w
     if (word := packing(self)) == "plain":
         raise ArgumentError(f"{type(self).__name__} has blocks of {self.block_size}, must have blocks of (128, 128)")
     num_experts, hidden, intermediate = self.down_proj.shape
-    key = _key(hidden, intermediate, num_experts, top_k_index.shape[-1], weights=word, **_formula(self))
+    c = _config(hidden, intermediate, num_experts, top_k_index.shape[-1], weights=word, **_formula(self))
     given = {"w1": getattr(self, up), "w2": self.down_proj, "w1_scale": getattr(self, f"{up}_scale_inv"), "w2_scale": self.down_proj_scale_inv}
     for name, t in given.items():
         given[name] = t.detach() if t.dtype is torch.float32 else t.detach().view(torch.uint8)
-    x = hidden_states.bfloat16().contiguous()
-    scores, ids = top_k_weights.float().contiguous(), top_k_index.int().contiguous()
-    return experts_by_key(x, scores, ids, None, [given.get(name) for name in EXPERTS], key).to(hidden_states.dtype)
+    return _run(self, hidden_states, top_k_index, top_k_weights, c, up, given).to(hidden_states.dtype)

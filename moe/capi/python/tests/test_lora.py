@@ -1,0 +1,199 @@
+"""Tests layers with adapters: the functions, the module, and its files."""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.nn.functional as F
+from reference import distance, layer, topk
+
+import sonicmoe_go
+
+CONFIG = sonicmoe_go.Config(hidden=128, intermediate=64, num_experts=4, top_k=2, lora_rank=16, lora_alpha=24.0)
+NAMES = "lora_a1", "lora_b1", "lora_a2", "lora_b2"
+
+
+def given(device, c=CONFIG, tokens=24):
+    """Returns x, router, w1, w2 and the factors by name. The factors are so large that a layer
+    without them has another output."""
+    e, d, n, r = c.num_experts, c.hidden, c.intermediate, c.lora_rank
+    shapes = {"x": (tokens, d), "router": (e, d), "w1": (e, c.h_width, d), "w2": (e, d, n)}
+    shapes |= {"lora_a1": (e, r, d), "lora_b1": (e, c.h_width, r), "lora_a2": (e, r, n), "lora_b2": (e, d, r)}
+    ts = {name: (torch.randn(s) * (1 if name == "x" else s[-1] ** -0.5)).bfloat16() for name, s in shapes.items()}
+    if c.weight_order == "in-out":
+        ts |= {name: t.transpose(1, 2).contiguous() for name, t in ts.items() if t.dim() == 3}
+    return {name: t.to(device).requires_grad_(name not in ("w1", "w2")) for name, t in ts.items()}
+
+
+def truth(ts, c, scale):
+    """Returns the output in float64 and a function for its gradients."""
+    wide = {name: t.detach().double().cpu().requires_grad_(t.requires_grad) for name, t in ts.items()}
+    w = {name: t.transpose(1, 2) if t.dim() == 3 and c.weight_order == "in-out" else t for name, t in wide.items()}
+    w1 = w["w1"] + scale * w["lora_b1"] @ w["lora_a1"]
+    w2 = w["w2"] + scale * w["lora_b2"] @ w["lora_a2"]
+    o, _ = layer(w["x"], w["router"], w1, w2, topk(ts["x"].cpu(), ts["router"].cpu(), c.top_k))
+    return o, lambda d_o: torch.autograd.grad((o * d_o.double().cpu()).sum(), [t for t in wide.values() if t.requires_grad])
+
+
+@pytest.mark.parametrize(
+    ("change", "scale"),
+    [({}, 24 / 16), ({"weight_order": "in-out", "rslora": True, "lora_rank": 8}, 24 / 8**0.5)],
+    ids=str,
+)
+def test_adapter(device, change, scale):
+    """A layer must compute with W + scale·B·A, forward and backward."""
+    c = dataclasses.replace(CONFIG, **change)
+    ts = given(device, c)
+    want, gradients = truth(ts, c, scale)
+    o, _ = sonicmoe_go.moe(**ts, config=c)
+    assert distance(o, want) < 0.01
+    d_o = torch.randn_like(o)
+    trained = {name: t for name, t in ts.items() if t.requires_grad}
+    got = torch.autograd.grad((o * d_o).sum(), list(trained.values()))
+    for name, g, w in zip(trained, got, gradients(d_o), strict=True):
+        assert distance(g, w) < 0.015, name
+    with torch.no_grad():
+        assert torch.equal(sonicmoe_go.moe(**ts, config=c)[0], o)
+
+
+def test_adapter_of_a_given_routing(device):
+    ts = given(device)
+    del ts["router"]
+    x, ids = ts["x"], torch.rand(24, 4, device=device).argsort(-1)[:, :2].int().contiguous()
+    scores = torch.rand(24, 2, device=device).requires_grad_()
+    o = sonicmoe_go.moe_experts(**ts, scores=scores, expert_ids=ids, config=CONFIG)
+    wide = {name: t.detach().double().cpu() for name, t in ts.items()}
+    w1, w2 = (wide[w] + 1.5 * wide[b] @ wide[a] for w, a, b in (("w1", "lora_a1", "lora_b1"), ("w2", "lora_a2", "lora_b2")))
+    want = torch.zeros_like(wide["x"])
+    for t in range(24):
+        for e, s in zip(ids[t].tolist(), scores[t].tolist()):
+            gate, up = (w1[e] @ wide["x"][t]).chunk(2)
+            want[t] += s * (w2[e] @ (F.silu(gate) * up))
+    assert distance(o, want) < 0.01
+    o.sum().backward()
+    assert all(ts[name].grad is not None for name in NAMES) and scores.grad.any() and x.grad.any()
+
+
+def test_main_grad_of_factors(device):
+    """Gradients are added to a factor's main_grad, in FP32, and autograd gets none."""
+    ts = given(device)
+    o, _ = sonicmoe_go.moe(**ts, config=CONFIG)
+    d_o = torch.randn_like(o)
+    want = torch.autograd.grad((o * d_o).sum(), ts["lora_b1"], retain_graph=True)[0]
+    ts["lora_b1"].main_grad = torch.ones_like(ts["lora_b1"], dtype=torch.float32)
+    (o * d_o).sum().backward()
+    assert ts["lora_b1"].grad is None and ts["lora_a1"].grad is not None
+    assert distance(ts["lora_b1"].main_grad - 1, want.double().cpu()) < 5e-3
+
+
+def test_compiled_adapter(device):
+    ts = given(device)
+
+    def step(ts):
+        return sonicmoe_go.moe(**ts | {"x": ts["x"] * 1.0}, config=CONFIG)[0].float().square().mean()
+
+    compiled = torch.compile(step, fullgraph=True, backend="inductor" if device == "cuda" else "aot_eager")
+    trained = [t for t in ts.values() if t.requires_grad]
+    for g, w in zip(torch.autograd.grad(compiled(ts), trained), torch.autograd.grad(step(ts), trained), strict=True):
+        assert distance(g, w.double().cpu()) < 0.01
+
+
+def test_wrong_factors(device):
+    ts = given(device)
+    for change, said in (
+        ({"lora_b2": None}, r"lora_b2 is None, must be \[4, 128, 16\]"),
+        ({"lora_a1": ts["lora_b1"]}, r"lora_a1 is \[4, 128, 16\], must be \[4, 16, 128\]"),
+        ({"lora_b3": ts["lora_b1"]}, "lora_b3 is .*must be None with gate_up 'concatenated'"),
+        ({"config": dataclasses.replace(CONFIG, lora_rank=0, lora_alpha=0.0)}, "lora_a1 is .*must be None with lora_rank 0"),
+        ({"config": dataclasses.replace(CONFIG, lora_alpha=float("nan"))}, "LoRAAlpha.*NaN"),
+    ):
+        with pytest.raises(sonicmoe_go.ArgumentError, match=said):
+            sonicmoe_go.moe(**{"config": CONFIG} | ts | change)
+    o, _ = sonicmoe_go.moe(**ts | {"w1": ts["w1"].clone().requires_grad_()}, config=CONFIG)
+    with pytest.raises(sonicmoe_go.ArgumentError, match="DW1 is bf16 .*must be none: a layer with LoRARank has gradients of the adapter's factors"):
+        o.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        ({}, {"gate_up_proj_lora_A": [4, 4, 128], "gate_up_proj_lora_B": [4, 128, 4], "down_proj_lora_A": [4, 4, 64], "down_proj_lora_B": [4, 128, 4]}),
+        (
+            {"gate_up": "apart", "weight_order": "in-out", "bias": True, "rslora": True},
+            {"gate_proj_lora_A": [4, 128, 4], "gate_proj_lora_B": [4, 4, 64], "up_proj_lora_B": [4, 4, 64], "down_proj_lora_A": [4, 64, 4], "down_proj_lora_B": [4, 4, 128]},
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_module_with_an_adapter(device, config, names, dtype):
+    """A module of rank 4, which is padded, must have the output of the module whose weights the
+    adapter changed, and train nothing but the adapter."""
+    block = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device, lora_rank=4, lora_alpha=6, lora_dtype=dtype, **config)
+    trained = {n.removeprefix("experts."): p for n, p in block.named_parameters() if p.requires_grad}
+    assert {n: list(p.shape) for n, p in trained.items()} == names and all(p.dtype is dtype for p in trained.values())
+    plain = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device, **{n: v for n, v in config.items() if n != "rslora"})
+    missing = block.load_state_dict(plain.state_dict(), strict=False).missing_keys
+    assert {n.removeprefix("experts.") for n in missing} == set(names)
+    x = torch.randn(3, 8, 128, device=device, dtype=torch.bfloat16)
+    assert torch.equal(block(x), plain(x))  # the second factors are 0
+    with torch.no_grad():
+        for n, p in trained.items():
+            if n.endswith("_B"):
+                p.normal_(std=0.3)
+        scale = 6 / (4**0.5 if block.config.rslora else 4)
+        for n in names:
+            if n.endswith("_B"):
+                w, b = getattr(plain.experts, n.removesuffix("_lora_B")), trained[n].float()
+                a = trained.get(n.removesuffix("B") + "A", trained.get("gate_proj_lora_A")).float()
+                w += (scale * (a @ b if config else b @ a)).to(w.dtype)
+        want = plain(x)
+        assert distance(block(x), want.double().cpu()) < 0.01
+    y = block(x)
+    y.float().square().mean().backward()
+    assert all(p.grad.any() and p.grad.dtype is dtype for p in trained.values())
+    assert all(p.grad is None for p in block.parameters() if not p.requires_grad)
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), y)
+    got = torch.autograd.grad(compiled(x).float().square().mean(), list(trained.values()))
+    assert all(distance(g, p.grad.double().cpu()) < 0.01 for g, p in zip(got, trained.values()))
+
+
+def test_adapter_over_packed_weights(device):
+    """A layer over packed weights must have the bits of the layer over their values, in all
+    gradients of the adapter."""
+    pytest.importorskip("transformers", minversion="5")
+    from test_packed import packed
+
+    x = torch.randn(24, 128, device=device, dtype=torch.bfloat16)
+    how = {"device": device, "lora_rank": 8, "lora_alpha": 8}
+    block, plain = sonicmoe_go.SonicMoE(128, 64, 4, 2, weights="mxfp4", **how), sonicmoe_go.SonicMoE(128, 64, 4, 2, **how)
+    for name, rows, columns in (("gate_up_proj", 128, 128), ("down_proj", 128, 64)):
+        codes, scales, _, _, values = packed("mxfp4", 4, rows, columns, device)
+        for of, name_of, t in ((block, name, codes), (block, name + "_scales", scales), (plain, name, values)):
+            getattr(of.experts, name_of).data.copy_(t)
+    with torch.no_grad():
+        for p in block.parameters():
+            if p.requires_grad:
+                p.normal_(std=0.2)
+        plain.gate.load_state_dict(block.gate.state_dict())
+        plain.load_state_dict({n: p for n, p in block.state_dict().items() if "lora" in n}, strict=False)
+    grads = []
+    for of in (block, plain):
+        of(x).float().square().mean().backward()
+        grads.append([p.grad for p in of.parameters() if p.grad is not None])
+    assert len(grads[0]) == 4 and all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+
+
+def test_wrong_adapters(device):
+    block = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device, lora_rank=8, lora_alpha=8)
+    with pytest.raises(sonicmoe_go.ArgumentError, match="has an adapter of rank 8, must have none"):
+        block.add_lora(8, 8)
+    for how, said in (
+        ({"lora_rank": 129, "lora_alpha": 1}, "lora_rank is 129, must be 1 to 128"),
+        ({"lora_rank": 2.5, "lora_alpha": 1}, "lora_rank is 2.5, must be 1 to 128"),
+        ({"lora_rank": 8}, "lora_alpha is 0.0, must be a number above 0"),
+        ({"lora_rank": 8, "lora_alpha": float("nan")}, "lora_alpha is nan, must be a number above 0"),
+        ({"lora_alpha": 8.0}, "lora_rank is 0, must be 1 to 128"),
+    ):
+        with pytest.raises(sonicmoe_go.ArgumentError, match=said):
+            sonicmoe_go.SonicMoE(128, 64, 4, 2, **how)
