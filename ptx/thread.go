@@ -26,6 +26,20 @@ func (k *Kernel) Warpgroup() U32 { return k.fromTid(warpgroupIndex) }
 // ThreadInWarpgroup returns the thread's index in its warpgroup, %tid.x mod 128.
 func (k *Kernel) ThreadInWarpgroup() U32 { return k.fromTid(threadInWarpgroup) }
 
+// LaneOf returns the lane of a thread: its index mod 32. [WarpOf], [WarpgroupOf], [InWarpgroup] and
+// LaneOf compute the result at each call. A kernel uses them for a thread index other than %tid.x,
+// or where a register that lives from the start of the kernel on would cost more than an instruction.
+func LaneOf(thread U32) U32 { return thread.AndI(31) }
+
+// WarpOf returns the warp of a thread: its index / 32.
+func WarpOf(thread U32) U32 { return thread.ShrI(5) }
+
+// WarpgroupOf returns the warpgroup of a thread: its index / 128.
+func WarpgroupOf(thread U32) U32 { return thread.ShrI(7) }
+
+// InWarpgroup returns the index of a thread in its warpgroup: its index mod 128.
+func InWarpgroup(thread U32) U32 { return thread.AndI(127) }
+
 // fromTid returns the index i. It computes the index if no enclosing body has done so.
 func (k *Kernel) fromTid(i threadIndex) U32 {
 	if !k.thread[i].missing() {
@@ -38,13 +52,13 @@ func (k *Kernel) fromTid(i threadIndex) U32 {
 		}
 		switch i {
 		case laneIndex:
-			k.thread[i] = tid.AndI(31).v
+			k.thread[i] = LaneOf(tid).v
 		case warpIndex:
-			k.thread[i] = tid.ShrI(5).v
+			k.thread[i] = WarpOf(tid).v
 		case warpgroupIndex:
-			k.thread[i] = tid.ShrI(7).v
+			k.thread[i] = WarpgroupOf(tid).v
 		case threadInWarpgroup:
-			k.thread[i] = tid.AndI(127).v
+			k.thread[i] = InWarpgroup(tid).v
 		}
 	})
 	return U32{k.thread[i]}

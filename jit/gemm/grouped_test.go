@@ -65,16 +65,16 @@ func (g grouped) build() (*jit.Kernel[groupedArgs], error) {
 	a := k.Map(&k.Args.A, func(a *groupedArgs) gpu.TensorMap { return tile.RowMap(a.A, g.depth, a.Rows, gemm.TileM) })
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, config)
 	p.Run(gemm.Roles{
-		Load: p.TMA(func(ring *pipeline.Cursor, t schedule.Tile) {
+		Load: p.TMA(func(t gemm.TileLoad) {
 			k.Range(ptx.Uint(p.KTiles), func(kt ptx.U32) {
-				s := ring.Acquire()
+				s := t.Ring.Acquire()
 				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
 				k.TMALoad(s.Data, a, s.Full, kt.MulI(tile.K), t.Row)
-				g.loadB(p, b, s, t, kt)
-				ring.Advance()
+				g.loadB(p, b, s, t.Tile, kt)
+				t.Ring.Advance()
 			})
 		}),
-		Math: gemm.Sums{Outlet: config.Outlet},
+		Math: gemm.Sums{},
 	})
 	return k.Build()
 }

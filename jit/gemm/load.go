@@ -17,22 +17,35 @@ const (
 	tmaReaders  = 1
 )
 
+// LoadRole emits the load role of a product. [Product.TMA] and [Product.Gather] return one. It also
+// loads the k-tiles of an [Extra].
+type LoadRole func(extra Extra)
+
+// TileLoad is a tile whose stages one thread of the load role loads.
+type TileLoad struct {
+	schedule.Tile
+	Ring *pipeline.Cursor
+	line lineReader
+}
+
 // TMA returns the load role of a product whose operands are both loaded by TMA.
 // Each of its warps has one thread at work: the first starts all loads, the second
 // draws and publishes the tiles, the third issues the stores of [Config].Outlet. A
 // draw waits for memory twice, and loads must not wait for it. fill loads all stages
-// of a tile. Rows past the expert's last row belong to the next expert; their
-// results are dropped.
-func (p *Product) TMA(fill func(ring *pipeline.Cursor, t schedule.Tile)) func() {
-	return func() {
+// of a tile but those of the extra operands. Rows past the expert's last row belong to
+// the next expert; their results are dropped.
+func (p *Product) TMA(fill func(t TileLoad)) LoadRole {
+	return func(extra Extra) {
 		k := p.K
 		warp := k.Warp().SubI(MathWarps)
 		k.If(warp.EqI(0), func() {
 			k.If(k.ElectOne(), func() {
 				ring := p.Ring.Producer()
-				p.reader(ptx.True()).Each(func(t schedule.Tile) {
+				tiles := p.Queue.Reader(ptx.True())
+				tiles.Each(func(t schedule.Tile) {
 					k.If(p.Queue.Publishes(), func() { k.MbarrierArrive(p.started) })
-					fill(ring, t)
+					fill(TileLoad{t, ring, lineReader{p.Line, tiles}})
+					p.loadExtra(extra, ring, t)
 				})
 			})
 		})
@@ -41,46 +54,6 @@ func (p *Product) TMA(fill func(ring *pipeline.Cursor, t schedule.Tile)) func() 
 			k.If(warp.EqI(2), func() { k.If(k.ElectOne(), func() { p.Outlet.run(p) }) })
 		}
 	}
-}
-
-// run stores the sub-tiles of all tiles, in one thread. A slot is released when its
-// bytes have been read.
-func (o *Outlet) run(p *Product) {
-	k := o.k
-	phase := ptx.NewVar(k, ptx.Uint(0)) // of the full barriers, if the warpgroups have their own
-	p.Queue.Reader(ptx.True()).Each(func(t schedule.Tile) {
-		for wg := range 2 {
-			mine, parity := p.part(t, ptx.Uint(wg)), phase.Get()
-			if o.turns {
-				parity = ptx.Uint(wg) // each slot is filled twice a tile
-			}
-			for i := range o.n {
-				s := o.slot(ptx.Uint(wg), i)
-				pipeline.WaitParity(k, s.full, parity)
-				k.If(mine.ValidRows.NeI(0), func() { k.TMAStore(o.to, s.data, o.at(mine, i)...) })
-				k.BulkCommit()
-				if i > 0 {
-					k.BulkWait(1, ".read")
-					k.MbarrierArrive(o.slot(ptx.Uint(wg), i-1).release)
-				}
-			}
-			k.BulkWait(0, ".read")
-			k.MbarrierArrive(o.slot(ptx.Uint(wg), o.n-1).release)
-		}
-		if !o.turns {
-			phase.Set(phase.Get().XorI(1))
-		}
-	})
-	k.BulkWait(0)
-}
-
-// reader returns the reader of a role that uses the lines.
-func (p *Product) reader(leader ptx.Pred) *schedule.Reader[schedule.Tile] {
-	r := p.Queue.Reader(leader)
-	if p.Line != nil {
-		p.Line.tiles = r
-	}
-	return r
 }
 
 // publish publishes the tiles: a further one whenever the load role starts a tile.
@@ -105,20 +78,19 @@ func (p *Product) Expect(ring *pipeline.Cursor, s pipeline.Stage, t schedule.Til
 	k.If(first, func() { p.Start.load(p.rowOf(ring), s.Full, t) })
 }
 
-// LoadExtra starts the loads of the k-tiles of [Extra]. A load role of TMA calls it after the
-// tile's other k-tiles.
-func (p *Product) LoadExtra(ring *pipeline.Cursor, t schedule.Tile) {
-	for i := range p.Extra.kTiles() {
+// loadExtra starts the loads of a tile's extra k-tiles.
+func (p *Product) loadExtra(extra Extra, ring *pipeline.Cursor, t schedule.Tile) {
+	for i := range extra.kTiles() {
 		s := ring.Acquire()
-		p.expectExtra(s, t, i)
+		p.expectExtra(extra, s, t, i)
 		ring.Advance()
 	}
 }
 
-// expectExtra starts the loads of k-tile i of [Extra].
-func (p *Product) expectExtra(s pipeline.Stage, t schedule.Tile, i int) {
+// expectExtra starts the loads of extra k-tile i.
+func (p *Product) expectExtra(extra Extra, s pipeline.Stage, t schedule.Tile, i int) {
 	p.K.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
-	p.Extra.Load(s, t, i)
+	extra.Load(p, s, t, i)
 }
 
 // Line is a row of values that the epilogue of each tile reads, such as numbers that
@@ -129,7 +101,11 @@ type Line struct {
 	Bytes  int
 	count  int
 	memory ptx.Shared
-	// tiles counts the tiles of the role that is being emitted.
+}
+
+// lineReader is a role that uses the lines. tiles counts the role's tiles.
+type lineReader struct {
+	*Line
 	tiles *schedule.Reader[schedule.Tile]
 }
 
@@ -154,8 +130,14 @@ func (t Tiling) Lines(kTiles int) int {
 	return n
 }
 
-// At returns the address of the line of the role's tile.
-func (l *Line) At() ptx.Shared {
+// Line returns the address of the tile's line.
+func (t TileLoad) Line() ptx.Shared { return t.line.at() }
+
+// Line returns the address of the tile's line.
+func (t Tile) Line() ptx.Shared { return t.line.at() }
+
+// at returns the address of the line of the role's tile.
+func (l lineReader) at() ptx.Shared {
 	if l.count == 1 {
 		return l.memory
 	}
@@ -221,8 +203,8 @@ type Rows struct {
 // Gather returns the load role of a product whose A rows are gathered. 128 threads copy the rows by
 // cp.async, 16 rows at a time. One of the threads also starts the loads of B: loadB starts them for
 // one stage.
-func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile, kt ptx.U32)) func() {
-	return func() {
+func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile, kt ptx.U32)) LoadRole {
+	return func(extra Extra) {
 		k := p.K
 		thread := k.ThreadInWarpgroup()
 		copier := tile.NewRowCopy(k, thread, tile.LanesOfRow)
@@ -234,7 +216,7 @@ func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile
 		var publisher *schedule.TilePublisher
 		publishes := elected.And(p.Queue.Publishes())
 		k.If(publishes, func() { publisher = p.Tiles.Publisher(p.Queue) })
-		reader := p.Queue.Reader(thread.AndI(31).EqI(0))
+		reader := p.Queue.Reader(ptx.LaneOf(thread).EqI(0))
 
 		// The row numbers are loaded one tile ahead. Rows past the expert's last row have the
 		// number of the last row; their results are dropped.
@@ -271,9 +253,9 @@ func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile
 				k.CpAsyncMbarrierArriveNoInc(s.Full)
 				ring.Advance()
 			})
-			for i := range p.Extra.kTiles() { // TMA loads both operands
+			for i := range extra.kTiles() { // TMA loads both operands
 				s := ring.Acquire()
-				k.If(elected, func() { p.expectExtra(s, t, i) })
+				k.If(elected, func() { p.expectExtra(extra, s, t, i) })
 				k.CpAsyncMbarrierArriveNoInc(s.Full)
 				ring.Advance()
 			}

@@ -12,7 +12,7 @@ import (
 // RunRoles emits the two roles of a CTA of [Threads] threads: math for the first two warpgroups,
 // load for the third. thread is %tid.x.
 func RunRoles(k *ptx.Kernel, thread ptx.U32, math, load func()) {
-	pipeline.Run(k, thread.ShrI(7),
+	pipeline.Run(k, ptx.WarpgroupOf(thread),
 		pipeline.Role{Name: "math", First: 0, Count: MathThreads / pipeline.WarpgroupThreads, Body: math},
 		pipeline.Role{Name: "load", First: MathThreads / pipeline.WarpgroupThreads, Count: 1, Body: load},
 	)
@@ -219,7 +219,7 @@ type storePlace struct {
 // through the main loop would cost more than computing it again.
 func (s *Store) locate() storePlace {
 	tid := s.k.TidX()
-	wg, thread := tid.ShrI(7), tid.AndI(pipeline.WarpgroupThreads-1)
+	wg, thread := ptx.WarpgroupOf(tid), ptx.InWarpgroup(tid)
 	return storePlace{
 		warpgroup: wg, staging: s.newStaging(s.k, s.element, thread), slots: s.memory.Plus(wg.MulI(storeSlots * tile.StagingBytes)),
 		elected: s.k.ElectOne().And(thread.LtI(32)),
@@ -283,115 +283,3 @@ func (s *Store) Tile(n int, build func(i int) SubTile) {
 func (s *Store) Finish() {
 	s.k.If(s.locate().elected, func() { s.k.BulkWait(0) })
 }
-
-// Outlet writes the 64 x 64 sub-tiles of both math warpgroups to global memory. A
-// thread of the load role issues the TMA stores and waits for them. A math
-// warpgroup thus has a slot of shared memory for each of its sub-tiles, and returns
-// to its products as soon as it has filled them. The warpgroups use the same slots
-// in turns if there are not enough for both.
-type Outlet struct {
-	k       *ptx.Kernel
-	element tile.Element
-	n       int // sub-tiles of a warpgroup
-	to      ptx.TensorMap
-	at      func(t Tile, i int) []ptx.U32
-
-	memory ptx.Shared
-	full   ptx.Shared // a barrier for each slot
-	free   ptx.Shared // a barrier for each warpgroup's use of each of its slots
-	turns  bool       // the warpgroups have the same slots
-
-	warpgroup ptx.U32           // in the math role
-	phase     *ptx.Var[ptx.U32] // of the warpgroup's barriers in free
-}
-
-// outletSlots is the number of slots. They take the same memory as a [Store].
-const outletSlots = StoreBytes / tile.StagingBytes
-
-// NewOutlet reserves the slots, which take [StoreBytes]. n is the number of
-// sub-tiles of a warpgroup. to is the map of the tensor, and at returns the
-// coordinates in it of sub-tile i.
-func NewOutlet(k *ptx.Kernel, of tile.Element, cta *pipeline.CTA, n int, to ptx.TensorMap, at func(t Tile, i int) []ptx.U32) *Outlet {
-	return &Outlet{k: k, element: of, n: n, to: to, at: at, turns: 2*n > outletSlots, memory: cta.Shared("store", StoreBytes, 1024)}
-}
-
-// reserve reserves the barriers. They follow the stages, whose alignment would
-// otherwise cost memory.
-func (o *Outlet) reserve(cta *pipeline.CTA) {
-	const warps = pipeline.WarpgroupThreads / 32
-	o.full, o.free = cta.Mbarriers("store.full", 2*o.n, warps), cta.Mbarriers("store.free", 2*o.n, 1)
-}
-
-// slot is a slot as a warpgroup uses it.
-type slot struct {
-	data ptx.Shared
-	// full completes when the slot is filled, free when it may be filled. release is
-	// the barrier free of the slot's next use.
-	full, free, release ptx.Shared
-}
-
-// slot returns the slot of sub-tile i of a warpgroup.
-func (o *Outlet) slot(wg ptx.U32, i int) slot {
-	const barrier = 8
-	own, other := wg.MulI(o.n), wg.XorI(1).MulI(o.n)
-	free := func(first ptx.U32) ptx.Shared { return o.free.Plus(first.MulI(barrier)).At(i * barrier) }
-	if o.turns {
-		return slot{o.memory.At(i * tile.StagingBytes), o.full.At(i * barrier), free(own), free(other)}
-	}
-	return slot{o.memory.Plus(own.MulI(tile.StagingBytes)).At(i * tile.StagingBytes), o.full.Plus(own.MulI(barrier)).At(i * barrier), free(own), free(own)}
-}
-
-// begin prepares a math warpgroup. Its first slots are free at once, except those
-// that the other warpgroup uses first.
-func (o *Outlet) begin(wg ptx.U32) {
-	o.warpgroup = wg
-	first := ptx.Uint(1)
-	if o.turns {
-		first = wg.XorI(1)
-	}
-	o.phase = ptx.NewVar(o.k, first)
-}
-
-// Tile stores the warpgroup's sub-tiles. values returns the values of sub-tile i.
-func (o *Outlet) Tile(values func(i int) Values) {
-	k := o.k
-	to := tile.NewStaging(k, o.element, k.TidX().AndI(pipeline.WarpgroupThreads-1))
-	o.each(func(i int, data ptx.Shared) {
-		values(i)(to, data)
-		k.FenceProxyAsync(".shared::cta")
-		k.BarWarpSync(ptx.Uint(ptx.FullMask))
-	})
-}
-
-// TileOf stores sums as they are.
-func (o *Outlet) TileOf(acc []ptx.F32) {
-	o.Tile(func(i int) Values { return Registers(OfSubTile(acc, i)) })
-}
-
-// skip passes over the warpgroup's turn if it has no rows in a tile.
-func (o *Outlet) skip() { o.each(func(int, ptx.Shared) {}) }
-
-// each fills the warpgroup's slots.
-func (o *Outlet) each(fill func(i int, data ptx.Shared)) {
-	k := o.k
-	leader := k.Lane().EqI(0)
-	for i := range o.n {
-		s := o.slot(o.warpgroup, i)
-		pipeline.WaitParity(k, s.free, o.phase.Get())
-		fill(i, s.data)
-		k.Guarded(leader, func() { k.MbarrierArrive(s.full) })
-	}
-	o.phase.Set(o.phase.Get().XorI(1))
-}
-
-// Finish implements [Epilogue]. The load role waits for the stores.
-func (o *Outlet) Finish() {}
-
-// Sums is the epilogue of a product that stores its sums as they are.
-type Sums struct {
-	*Outlet
-	NoPerKTile
-}
-
-// UnderLastMMA implements [Epilogue].
-func (s Sums) UnderLastMMA(Tile) func(acc []ptx.F32) { return s.TileOf }

@@ -35,8 +35,6 @@ type Config struct {
 	BMN bool
 	// Start is the initial value of a tile's sums. The zero value is [NoBias].
 	Start Start
-	// Extra is added to the sums after all k-tiles. The zero value adds nothing.
-	Extra Extra
 	// Outlet stores the sums if it is set. It needs operands that TMA loads.
 	Outlet *Outlet
 	// Line is loaded for each tile if it is set. It needs operands that TMA loads.
@@ -50,7 +48,7 @@ type Extra struct {
 	// Steps is the depth of the sum, in wgmma steps of 16.
 	Steps int
 	// Load starts the loads of k-tile i of both operands. One thread runs it.
-	Load func(s pipeline.Stage, t schedule.Tile, i int)
+	Load func(p *Product, s pipeline.Stage, t schedule.Tile, i int)
 }
 
 // stepsOfTile is the number of wgmma steps of a k-tile.
@@ -138,33 +136,35 @@ func New(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *TileArgs, c 
 	if c.Start.kind == fromRow {
 		p.rows = cta.Shared("rows", c.Stages*c.RowBytes(), rowAlign)
 	}
-	p.release = pipeline.NewReleaser(k, p.Thread.AndI(31), c.ClusterM)
+	p.release = pipeline.NewReleaser(k, ptx.LaneOf(p.Thread), c.ClusterM)
 	p.Queue = schedule.NewQueue[schedule.Tile](k, cta, schedule.TileWords, MathWarps+readers, c.ClusterM)
 	if !c.Gathered {
 		p.started = cta.Mbarriers("started", 1, 1)
 	}
 	if c.Outlet != nil {
-		c.Outlet.reserve(cta)
+		p.Outlet = c.Outlet.withBarriers(cta)
 	}
 	return p
 }
 
 // Roles emits the two roles of a product.
 type Roles struct {
-	// Load emits the load role, the third warpgroup: [Product.TMA] or [Product.Gather].
-	Load func()
+	// Load emits the load role, the third warpgroup.
+	Load LoadRole
 	// Math is the epilogue of the math role, which is the first two warpgroups.
 	Math Epilogue
+	// Extra is added to the sums after all k-tiles. The zero value adds nothing.
+	Extra Extra
 }
 
 // Run initialises the barriers, waits for the predecessor kernel, and emits both roles.
 func (p *Product) Run(r Roles) {
 	p.start()
 	RunRoles(p.K, p.Thread, func() {
-		p.math(r.Math)
+		p.math(r.Math, r.Extra)
 		p.syncCluster()
 	}, func() {
-		r.Load()
+		r.Load(r.Extra)
 		p.syncCluster()
 	})
 }
@@ -193,11 +193,13 @@ type Tile struct {
 	// this one, that belong to the expert: 1 to 64.
 	FirstRow, ValidRows ptx.U32
 	thread              ptx.U32 // index of the thread in the CTA
+	outlet              outletUser
+	line                lineReader
 }
 
 // Fragment returns the layout of the thread's sums in the warpgroup's part of the tile.
 func (t Tile) Fragment() tile.Fragment {
-	return tile.NewFragment(t.thread.AndI(pipeline.WarpgroupThreads - 1))
+	return tile.NewFragment(ptx.InWarpgroup(t.thread))
 }
 
 // Ragged returns coordinates in a map of [tile.RaggedMap]: the leading ones, then two for the
@@ -244,7 +246,7 @@ func (s StoreOnly) UnderLastMMA(t Tile) func(acc []ptx.F32) {
 
 // math multiplies the warpgroup's rows of each tile, and hands the sums to the epilogue. A
 // warpgroup that has no rows in a tile only releases the stages.
-func (p *Product) math(e Epilogue) {
+func (p *Product) math(e Epilogue, extra Extra) {
 	k := p.K
 	wg := k.Warpgroup()
 	leader := k.Lane().EqI(0)
@@ -252,22 +254,21 @@ func (p *Product) math(e Epilogue) {
 	loop := MainLoop{K: k, Ring: p.Ring.Consumer(), Release: p.release}
 	stagger := NewStagger(k, p.stagger, wg)
 	lead := stagger.Lead(ptx.Uint(min(p.Stages, p.KTiles)))
-	if p.Outlet != nil {
-		p.Outlet.begin(wg)
-	}
-	p.reader(leader).Each(func(t schedule.Tile) {
+	outlet, tiles := p.Outlet.user(wg), p.Queue.Reader(leader)
+	tiles.Each(func(t schedule.Tile) {
 		stagger.WaitForLeader()
 		mine := p.part(t, wg)
+		mine.outlet, mine.line = outlet, lineReader{p.Line, tiles}
 		k.IfElse(mine.ValidRows.NeI(0), func() {
-			store := p.multiply(loop, wg, lead, acc, mine, e)
+			store := p.multiply(loop, wg, lead, acc, mine, e, extra)
 			store(acc)
 		}, func() {
 			loop.DrainEach(ptx.Uint(p.KTiles), lead.Multiplied)
-			if tiles := p.Extra.kTiles(); tiles > 0 {
+			if tiles := extra.kTiles(); tiles > 0 {
 				loop.Drain(ptx.Uint(tiles))
 			}
 			if p.Outlet != nil {
-				p.Outlet.skip()
+				outlet.skip()
 			}
 		})
 		stagger.TileDone()
@@ -285,7 +286,7 @@ func (p *Product) part(t schedule.Tile, wg ptx.U32) Tile {
 }
 
 // multiply computes a tile's sums and returns the function that stores them.
-func (p *Product) multiply(loop MainLoop, wg ptx.U32, lead Lead, acc []ptx.F32, t Tile, e Epilogue) (store func(acc []ptx.F32)) {
+func (p *Product) multiply(loop MainLoop, wg ptx.U32, lead Lead, acc []ptx.F32, t Tile, e Epilogue, extra Extra) (store func(acc []ptx.F32)) {
 	k := p.K
 	newB := tile.NewDescriptor
 	if p.BMN {
@@ -323,10 +324,10 @@ func (p *Product) multiply(loop MainLoop, wg ptx.U32, lead Lead, acc []ptx.F32, 
 		})
 		f.Each(ptx.Uint(p.KTiles-1), true, func(s pipeline.Stage, kt ptx.U32) { kTile(s, kt.AddI(1)) })
 	}
-	for i := range p.Extra.kTiles() {
+	for i := range extra.kTiles() {
 		f.One(ptx.True(), 1, func(s pipeline.Stage) {
 			a, b := operands(s)
-			multiplySteps(k, p.Element, acc, a, b, min(p.Extra.Steps-i*stepsOfTile, stepsOfTile), ptx.True(), false, p.BMN)
+			multiplySteps(k, p.Element, acc, a, b, min(extra.Steps-i*stepsOfTile, stepsOfTile), ptx.True(), false, p.BMN)
 		})
 	}
 	store = e.UnderLastMMA(t)

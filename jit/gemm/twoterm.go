@@ -169,7 +169,7 @@ func (p *TwoTerm) EachEight(column ptx.U32, i, width int, there ptx.Pred, body f
 }
 
 // InRole returns the thread's index in its warpgroup.
-func (p *TwoTerm) InRole() ptx.U32 { return p.Thread.AndI(pipeline.WarpgroupThreads - 1) }
+func (p *TwoTerm) InRole() ptx.U32 { return ptx.InWarpgroup(p.Thread) }
 
 // Terms splits two FP32 values into their terms. upper has the upper terms of both, packed into a
 // word, and lower the lower terms.

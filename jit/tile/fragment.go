@@ -14,9 +14,9 @@ type Fragment struct {
 
 // NewFragment returns the layout for the thread with the given index (0 to 127) in its warpgroup.
 func NewFragment(thread ptx.U32) Fragment {
-	lane := thread.AndI(31)
+	lane := ptx.LaneOf(thread)
 	return Fragment{
-		Row:    thread.ShrI(5).MulI(16).Add(lane.ShrI(2)),
+		Row:    ptx.WarpOf(thread).MulI(16).Add(lane.ShrI(2)),
 		Column: lane.AndI(3).MulI(2),
 	}
 }
@@ -37,21 +37,21 @@ const StagingBytes = 64 * RowBytes
 
 // NewStaging computes the offsets at which a thread writes.
 func NewStaging(k *ptx.Kernel, of Element, thread ptx.U32) Staging {
-	lane := thread.AndI(31)
+	lane := ptx.LaneOf(thread)
 	// stmatrix.x4: lane l gives the address of row l%8 of matrix l/8. Matrices 0 and 1 are the
 	// upper and lower 8 rows of columns 0 to 7, matrices 2 and 3 of columns 8 to 15.
-	row := thread.ShrI(5).MulI(16).Add(lane.AndI(15))
+	row := ptx.WarpOf(thread).MulI(16).Add(lane.AndI(15))
 	return Staging{k: k, element: of, offset: Swizzled(row, lane.ShrI(4))}
 }
 
 // NewTransposedStaging does the same as NewStaging for sub-tiles that are stored transposed: the
 // fragment's 64 columns become rows.
 func NewTransposedStaging(k *ptx.Kernel, of Element, thread ptx.U32) Staging {
-	lane := thread.AndI(31)
+	lane := ptx.LaneOf(thread)
 	// In the transposed sub-tile, matrices 1 and 3 (the fragment's lower 8 rows) are 8 elements
 	// further in a row. Matrices 2 and 3 (the fragment's columns 8 to 15) are 8 rows further.
 	line := lane.ShrI(4).MulI(8).Add(lane.AndI(7))
-	chunk := thread.ShrI(5).MulI(2).Add(lane.ShrI(3).AndI(1))
+	chunk := ptx.WarpOf(thread).MulI(2).Add(lane.ShrI(3).AndI(1))
 	return Staging{k: k, element: of, offset: Swizzled(line, chunk), transposed: true}
 }
 

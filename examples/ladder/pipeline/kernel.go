@@ -111,7 +111,7 @@ func (p product) multiply(warpgroup ptx.U32) {
 // which TMA copies them to C. TMA drops elements past the ends of C.
 func (p product) store(warpgroup ptx.U32, acc []ptx.F32) {
 	k := p.k
-	thread := p.tid.AndI(pipeline.WarpgroupThreads - 1)
+	thread := ptx.InWarpgroup(p.tid)
 	staging := tile.NewStaging(k, tile.BF16, thread)
 	mine := p.staging.Plus(warpgroup.MulI(tileN / 64 * tile.StagingBytes))
 	for i := range tileN / 64 {

@@ -96,8 +96,8 @@
 // this package:
 //
 //	Up      up.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go
-//	Down    down.go, gemm/product.go, gemm/load.go (TMA), gemm/math.go
-//	DX      dx.go, gemm/product.go, gemm/load.go (TMA), gemm/math.go
+//	Down    down.go, gemm/product.go, gemm/load.go (TMA), gemm/math.go, gemm/outlet.go
+//	DX      dx.go, gemm/product.go, gemm/load.go (TMA), gemm/math.go, gemm/outlet.go
 //	DH      dh/dh.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go, dh/epilogue.go
 //	DW      dw/dw.go, dw/load.go (with the queue), gemm/math.go, dw/math.go, gradient/gradient.go
 //	Router  choose/router.go, gemm/math.go, choose/topk.go, choose/keys.go, order/count.go

@@ -61,32 +61,31 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 		BMN: w.MNMajor(), Start: b2, Outlet: store,
 	})
 
-	if spec.HasLoRA(d.Config) {
-		p.Extra = d.adapter(k, p)
-	}
-
 	// Roles.
 	p.Run(gemm.Roles{
-		Load: p.TMA(func(ring *pipeline.Cursor, t schedule.Tile) {
+		Load: p.TMA(func(t gemm.TileLoad) {
 			k.Range(ptx.Uint(p.KTiles), func(kt ptx.U32) {
-				s := ring.Acquire()
-				p.Expect(ring, s, t, kt, p.StageBytes())
+				s := t.Ring.Acquire()
+				p.Expect(t.Ring, s, t.Tile, kt, p.StageBytes())
 				k.TMALoad(s.Data, a, s.Full, kt.MulI(tile.K), t.Row)
-				w.Load(p, w2, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
-				ring.Advance()
+				w.Load(p, w2, s, t.Tile, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
+				t.Ring.Advance()
 			})
-			p.LoadExtra(ring, t)
 		}),
-		Math: gemm.Sums{Outlet: store},
+		Math:  gemm.Sums{}, // the epilogue stores Y
+		Extra: d.adapter(k),
 	})
 	return k.Build()
 }
 
 // adapter returns the operands of the adapter's second factor.
-func (d Down) adapter(k *jit.Builder[DownArgs], p *gemm.Product) gemm.Extra {
+func (d Down) adapter(k *jit.Builder[DownArgs]) (none gemm.Extra) {
+	if !spec.HasLoRA(d.Config) {
+		return none
+	}
 	b := weights.LoraB2(d.Config).Forward(d.Tiling)
 	u := k.Map(&k.Args.U, func(a *DownArgs) gpu.TensorMap { return weights.UMap(d.Config, a.U, a.Rows) })
-	return weights.Adapter(p, d.Config, u, b, []ptx.TensorMap{k.Map(&k.Args.LoraB2, func(a *DownArgs) gpu.TensorMap { return b.Map(a.LoraB2) })})
+	return weights.Adapter(d.Config, u, b, []ptx.TensorMap{k.Map(&k.Args.LoraB2, func(a *DownArgs) gpu.TensorMap { return b.Map(a.LoraB2) })})
 }
 
 // bias returns the initial values of the sums: b2 in the columns of a tile.

@@ -7,7 +7,6 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
-	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
@@ -71,43 +70,35 @@ func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 
 	// Ring "ab" holds stages of dH and W1, and a queue holds the tiles.
 	cta := pipeline.NewCTA(k.Kernel)
-	e := &dxEpilogue{DX: x, k: k.Kernel}
-	e.Outlet = gemm.NewOutlet(k.Kernel, element.Of(x.Config), cta, x.Tiling.SubTiles(), dx, func(t gemm.Tile, i int) []ptx.U32 {
+	outlet := gemm.NewOutlet(k.Kernel, element.Of(x.Config), cta, x.Tiling.SubTiles(), dx, func(t gemm.Tile, i int) []ptx.U32 {
 		return t.Ragged(t.Column.MulI(x.Tiling.TileN).AddI(i * gemm.SubTileColumns))
 	})
-	if x.Router {
-		e.dlogit, e.router = k.Ptr(&k.Args.DLogitByRow), k.Map(&k.Args.RouterWeights, x.routerMap)
-		e.line = gemm.NewLine(cta, x.Tiling.TileN*x.routerBytes(), x.kTiles(), x.Tiling)
-	}
+	router := x.routerTerm(k, cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
 		Tiling: x.Tiling, Element: element.Of(x.Config), KTiles: x.kTiles(), Columns: x.Tiling.Columns(x.Hidden),
-		BMN: w.MNMajor(), Outlet: e.Outlet, Line: e.line,
+		BMN: w.MNMajor(), Outlet: outlet, Line: router.line,
 	})
-
-	if spec.HasLoRA(x.Config) {
-		p.Extra = x.adapter(k, p)
-	}
 
 	// Roles.
 	p.Run(gemm.Roles{
-		Load: p.TMA(func(ring *pipeline.Cursor, t schedule.Tile) {
+		Load: p.TMA(func(t gemm.TileLoad) {
 			for part := range rows.Parts { // gate, then up
 				k.For(ptx.Uint(0), ptx.Uint(rows.Width), ptx.Uint(tile.K), func(neuron ptx.U32) {
-					s := ring.Acquire()
+					s := t.Ring.Acquire()
 					if last := neuron.EqI(rows.Width - tile.K); x.Router && part == rows.Parts-1 {
-						k.MbarrierArriveExpectTx(s.Full, ptx.Select(last, ptx.Uint(p.StageBytes()+e.line.Bytes), ptx.Uint(p.StageBytes())))
-						k.If(last, func() { k.TMALoad(e.line.At(), e.router, s.Full, t.Column.MulI(x.Tiling.TileN), t.Expert) })
+						k.MbarrierArriveExpectTx(s.Full, ptx.Select(last, ptx.Uint(p.StageBytes()+router.line.Bytes), ptx.Uint(p.StageBytes())))
+						k.If(last, func() { k.TMALoad(t.Line(), router.weights, s.Full, t.Column.MulI(x.Tiling.TileN), t.Expert) })
 					} else {
 						k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
 					}
 					k.TMALoad(s.Data, dh, s.Full, neuron.AddI(part*rows.Width), t.Row)
-					w.Load(p, w1, s, t, func() ptx.U32 { return neuron }, part)
-					ring.Advance()
+					w.Load(p, w1, s, t.Tile, func() ptx.U32 { return neuron }, part)
+					t.Ring.Advance()
 				})
 			}
-			p.LoadExtra(ring, t)
 		}),
-		Math: e, // the epilogue adds the router's term and stores dX~
+		Math:  dxEpilogue{DX: x, k: k.Kernel, router: router}, // the epilogue adds the router's term and stores dX~
+		Extra: x.adapter(k),
 	})
 	return k.Build()
 }
@@ -133,10 +124,13 @@ func (x DX) withLines() DX {
 }
 
 // adapter returns the operands of the adapter.
-func (x DX) adapter(k *jit.Builder[DXArgs], p *gemm.Product) gemm.Extra {
+func (x DX) adapter(k *jit.Builder[DXArgs]) (none gemm.Extra) {
+	if !spec.HasLoRA(x.Config) {
+		return none
+	}
 	a := weights.LoraA1(x.Config).Backward(x.Tiling)
 	u := k.Map(&k.Args.U, func(of *DXArgs) gpu.TensorMap { return weights.UMap(x.Config, of.U, of.Rows) })
-	return weights.Adapter(p, x.Config, u, a, []ptx.TensorMap{k.Map(&k.Args.LoraA1, func(of *DXArgs) gpu.TensorMap { return a.Map(of.LoraA1) })})
+	return weights.Adapter(x.Config, u, a, []ptx.TensorMap{k.Map(&k.Args.LoraA1, func(of *DXArgs) gpu.TensorMap { return a.Map(of.LoraA1) })})
 }
 
 // name returns the name of the kernel's entry, which errors show.
@@ -147,32 +141,46 @@ func (x DX) name() string {
 	return "moe_dx"
 }
 
-// dxEpilogue stores dX~, with the router's term dlogit[row]·W_r[expert].
+// routerTerm has the operands of the router's term dlogit[row]·W_r[expert]. It is empty without
+// Router.
+type routerTerm struct {
+	dlogit  ptx.Global
+	weights ptx.TensorMap
+	line    *gemm.Line // the router's weights of a tile's columns
+}
+
+func (x DX) routerTerm(k *jit.Builder[DXArgs], cta *pipeline.CTA) (none routerTerm) {
+	if !x.Router {
+		return none
+	}
+	return routerTerm{
+		dlogit: k.Ptr(&k.Args.DLogitByRow), weights: k.Map(&k.Args.RouterWeights, x.routerMap),
+		line: gemm.NewLine(cta, x.Tiling.TileN*x.routerBytes(), x.kTiles(), x.Tiling),
+	}
+}
+
+// dxEpilogue stores dX~, with the router's term.
 type dxEpilogue struct {
 	DX
-	*gemm.Outlet
-	gemm.NoPerKTile
-	k *ptx.Kernel
-	// With Router, line has the router's weights of a tile's columns.
-	dlogit ptx.Global
-	router ptx.TensorMap
-	line   *gemm.Line
+	gemm.ByOutlet
+	k      *ptx.Kernel
+	router routerTerm
 }
 
 // UnderLastMMA implements gemm.Epilogue. With Router, it loads the gradients of the
 // rows' logits.
-func (e *dxEpilogue) UnderLastMMA(t gemm.Tile) func(acc []ptx.F32) {
+func (e dxEpilogue) UnderLastMMA(t gemm.Tile) func(acc []ptx.F32) {
 	if !e.Router {
-		return e.TileOf
+		return t.StoreSums
 	}
 	f := t.Fragment()
 	var dlogits [2]ptx.F32 // gradients of the logits of the thread's two rows
 	for h := range dlogits {
-		dlogits[h] = ptx.LdGlobal[ptx.F32](e.dlogit.Index(t.Row(f, h), 4))
+		dlogits[h] = ptx.LdGlobal[ptx.F32](e.router.dlogit.Index(t.Row(f, h), 4))
 	}
 	return func(acc []ptx.F32) {
-		line := e.line.At().Plus(f.Column.MulI(e.routerBytes()))
-		e.Tile(func(i int) gemm.Values {
+		line := t.Line().Plus(f.Column.MulI(e.routerBytes()))
+		t.Store(func(i int) gemm.Values {
 			sums, weights := gemm.OfSubTile(acc, i), line.At(i*gemm.SubTileColumns*e.routerBytes())
 			var some [someWeights][2]ptx.F32 // few at a time: most registers hold sums
 			return gemm.Computed(func(j int) ptx.F32 {
@@ -197,7 +205,7 @@ func (x DX) routerBytes() int {
 const someWeights = 4
 
 // weights loads the router's weights for a thread's columns: two of each 8 columns.
-func (e *dxEpilogue) weights(line ptx.Shared) (w [someWeights][2]ptx.F32) {
+func (e dxEpilogue) weights(line ptx.Shared) (w [someWeights][2]ptx.F32) {
 	for j := range w {
 		at := line.At(8 * j * e.routerBytes())
 		if e.RouterF32 {

@@ -134,21 +134,21 @@ func (l LoRA) tiling() gemm.Tiling {
 
 // load returns the load role: it gathers tokens, or loads packed rows. factor starts the loads
 // of the factor from an index of its sum on, in a part.
-func (l LoRA) load(k *jit.Builder[LoRAArgs], p *gemm.Product, factor func(s pipeline.Stage, t schedule.Tile, at ptx.U32, part int)) func() {
+func (l LoRA) load(k *jit.Builder[LoRAArgs], p *gemm.Product, factor func(s pipeline.Stage, t schedule.Tile, at ptx.U32, part int)) gemm.LoadRole {
 	if l.gathers() {
 		from := gemm.Rows{X: k.Ptr(&k.Args.X), Gather: k.Ptr(&k.Args.Gather), RowBytes: l.Hidden * tile.ElementBytes}
 		return p.Gather(from, func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) { factor(s, t, kt.MulI(tile.K), 0) })
 	}
 	rows := l.packed()
 	x := k.Map(&k.Args.X, func(a *LoRAArgs) gpu.TensorMap { return tile.RowMap(a.X, rows.Elements(), a.Rows, gemm.TileM) })
-	return p.TMA(func(ring *pipeline.Cursor, t schedule.Tile) {
+	return p.TMA(func(t gemm.TileLoad) {
 		for part := range rows.Parts { // of dH: gate, then up
 			k.For(ptx.Uint(0), ptx.Uint(rows.Width), ptx.Uint(tile.K), func(neuron ptx.U32) {
-				s := ring.Acquire()
+				s := t.Ring.Acquire()
 				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
 				k.TMALoad(s.Data, x, s.Full, neuron.AddI(part*rows.Width), t.Row)
-				factor(s, t, neuron, part)
-				ring.Advance()
+				factor(s, t.Tile, neuron, part)
+				t.Ring.Advance()
 			})
 		}
 	})

@@ -72,16 +72,13 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 		Gathered: true, BMN: in.w.MNMajor(), Start: in.b1,
 	})
 
-	if spec.HasLoRA(u.Config) {
-		p.Extra = weights.Adapter(p, u.Config, in.u, in.b, in.loraB1)
-	}
-
 	// Roles.
 	p.Run(gemm.Roles{
 		Load: p.Gather(in.x, func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
 			in.w.Load(p, in.w1, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
 		}),
-		Math: upEpilogue{Up: u, Store: store, k: k.Kernel, upOutputs: out}, // the epilogue computes A = act(H) and stores H and A
+		Math:  upEpilogue{Up: u, Store: store, k: k.Kernel, upOutputs: out}, // the epilogue computes A = act(H) and stores H and A
+		Extra: in.adapter,
 	})
 	return k.Build()
 }
@@ -100,11 +97,8 @@ type upOperands struct {
 	w  weights.B
 	w1 []ptx.TensorMap // one map, or two maps for gate and for up
 	b1 gemm.Start
-	// With LoRA, u maps the results of the first factor's product, and b describes the second
-	// factor.
-	u      ptx.TensorMap
-	b      weights.B
-	loraB1 []ptx.TensorMap // one map or two, as in w1
+	// adapter has the operands of the adapter's second factor.
+	adapter gemm.Extra
 }
 
 func (u Up) operands(k *jit.Builder[UpArgs]) (in upOperands) {
@@ -117,22 +111,23 @@ func (u Up) operands(k *jit.Builder[UpArgs]) (in upOperands) {
 		in.w1 = append(in.w1, k.Map(&k.Args.W3, func(a *UpArgs) gpu.TensorMap { return w.Map(a.W3) }))
 	}
 	in.b1 = u.bias(k)
-	if spec.HasLoRA(u.Config) {
-		u.adapter(k, &in)
-	}
+	in.adapter = u.adapter(k, w.Halves)
 	return in
 }
 
-// adapter declares the operands of the adapter's second factor.
-func (u Up) adapter(k *jit.Builder[UpArgs], in *upOperands) {
-	b := weights.LoraB1(u.Config).Forward(u.Tiling)
-	b.Halves = in.w.Halves
-	in.b = b
-	in.u = k.Map(&k.Args.U, func(a *UpArgs) gpu.TensorMap { return weights.UMap(u.Config, a.U, a.Rows) })
-	in.loraB1 = []ptx.TensorMap{k.Map(&k.Args.LoraB1, func(a *UpArgs) gpu.TensorMap { return b.Map(a.LoraB1) })}
-	if b.Maps() > 1 {
-		in.loraB1 = append(in.loraB1, k.Map(&k.Args.LoraB3, func(a *UpArgs) gpu.TensorMap { return b.Map(a.LoraB3) }))
+// adapter returns the operands of the adapter's second factor. halves is [weights.B.Halves] of W1.
+func (u Up) adapter(k *jit.Builder[UpArgs], halves bool) (none gemm.Extra) {
+	if !spec.HasLoRA(u.Config) {
+		return none
 	}
+	b := weights.LoraB1(u.Config).Forward(u.Tiling)
+	b.Halves = halves
+	of := k.Map(&k.Args.U, func(a *UpArgs) gpu.TensorMap { return weights.UMap(u.Config, a.U, a.Rows) })
+	b1 := []ptx.TensorMap{k.Map(&k.Args.LoraB1, func(a *UpArgs) gpu.TensorMap { return b.Map(a.LoraB1) })}
+	if b.Maps() > 1 {
+		b1 = append(b1, k.Map(&k.Args.LoraB3, func(a *UpArgs) gpu.TensorMap { return b.Map(a.LoraB3) }))
+	}
+	return weights.Adapter(u.Config, of, b, b1)
 }
 
 // bias returns the initial values of the sums: the biases in the columns of a tile.

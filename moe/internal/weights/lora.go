@@ -49,8 +49,8 @@ func UMap(c spec.Config, u driver.DevicePtr, rows int) gpu.TensorMap {
 
 // Adapter returns the extra operands of a product in a layer with an adapter: u has the rows of
 // the product of one factor, and other is the other factor, with the product's columns.
-func Adapter(p *gemm.Product, c spec.Config, u ptx.TensorMap, other B, maps []ptx.TensorMap) gemm.Extra {
-	return gemm.Extra{Steps: (c.LoRARank + tile.KStep - 1) / tile.KStep, Load: func(s pipeline.Stage, t schedule.Tile, i int) {
+func Adapter(c spec.Config, u ptx.TensorMap, other B, maps []ptx.TensorMap) gemm.Extra {
+	return gemm.Extra{Steps: (c.LoRARank + tile.KStep - 1) / tile.KStep, Load: func(p *gemm.Product, s pipeline.Stage, t schedule.Tile, i int) {
 		at := ptx.Uint(i * tile.K)
 		p.K.TMALoad(s.Data, u, s.Full, at, t.Row)
 		other.Load(p, maps, s, t, func() ptx.U32 { return at }, 0)

@@ -55,8 +55,8 @@ func (s Scores) Build() (*jit.Kernel[ScoresArgs], error) {
 		starts, rows, pairs = k.Ptr(&k.Args.Starts), k.Ptr(&k.Args.TokenRows), k.Ptr(&k.Args.Pairs)
 	}
 	tokens := k.U32(&k.Args.Tokens)
-	lane := k.TidX().AndI(31)
-	token := k.CtaidX().MulI(scoresWarps).Add(k.TidX().ShrI(5))
+	lane := ptx.LaneOf(k.TidX())
+	token := k.CtaidX().MulI(scoresWarps).Add(ptx.WarpOf(k.TidX()))
 	k.GridDepWait()
 	k.GridDepLaunch()
 	k.If(token.Lt(tokens), func() {

@@ -11,7 +11,7 @@ import (
 // boxes stores the results of a warpgroup's unit by TMA. A box has up to boxTokens tokens. In memory
 // the values of a token are contiguous, but a thread has several tokens of each neuron, so the values
 // are transposed through shared memory. TMA drops the rows past the block's last token. A warpgroup
-// has room for one box.
+// has room for one box. The zero value stores nothing.
 type boxes struct {
 	*product
 	barriers pipeline.NamedBarriers
@@ -32,26 +32,30 @@ func boxMap(p driver.DevicePtr, width, columns, rows int) gpu.TensorMap {
 	return m
 }
 
-// storeBy makes the product store through boxes, and reserves their memory.
-func (p *product) storeBy(to ptx.TensorMap, width int) *boxes {
-	p.boxes = &boxes{product: p, to: to, width: width, barriers: p.cta.NamedBarriers("boxes", p.shape.units, pipeline.WarpgroupThreads)}
-	p.boxes.memory = p.cta.Shared("boxes", p.shape.units*p.boxes.bytes(), 1024)
-	return p.boxes
+// newBoxes reserves the memory of boxes.
+func newBoxes(p *product, to ptx.TensorMap, width int) boxes {
+	return boxes{
+		product: p, to: to, width: width, barriers: p.cta.NamedBarriers("boxes", p.shape.units, pipeline.WarpgroupThreads),
+		memory: p.cta.Shared("boxes", p.shape.units*boxBytes(width), 1024),
+	}
 }
 
-// bytes returns the size of a box.
-func (s *boxes) bytes() int { return boxTokens * s.width * tile.ElementBytes }
+// given reports whether the boxes store anything.
+func (s boxes) given() bool { return s.width > 0 }
+
+// boxBytes returns the size of a box.
+func boxBytes(width int) int { return boxTokens * width * tile.ElementBytes }
 
 // isFirst reports whether the thread starts the warpgroup's stores.
-func (s *boxes) isFirst() ptx.Pred {
+func (s boxes) isFirst() ptx.Pred {
 	return s.k.ElectOne().And(s.k.ThreadInWarpgroup().LtI(32))
 }
 
 // store stores a block. value returns what is stored in place of the thread's sum j. With 32 values
 // a token, store calls value for the sums of the thread's upper row only.
-func (s *boxes) store(b block, value func(j int) ptx.F32) {
+func (s boxes) store(b block, value func(j int) ptx.F32) {
 	k, isFirst, warpgroup := s.k, s.isFirst(), s.k.Warpgroup()
-	slot := s.memory.Plus(warpgroup.MulI(s.bytes()))
+	slot := s.memory.Plus(warpgroup.MulI(boxBytes(s.width)))
 	for first := 0; first < s.tokens; first += boxTokens {
 		k.If(b.rows.GtI(first), func() {
 			k.If(isFirst, func() { k.BulkWait(0, ".read") }) // the previous box has left the memory
@@ -69,7 +73,7 @@ func (s *boxes) store(b block, value func(j int) ptx.F32) {
 }
 
 // write writes a box to shared memory, transposed.
-func (s *boxes) write(slot ptx.Shared, value func(j int) ptx.F32) {
+func (s boxes) write(slot ptx.Shared, value func(j int) ptx.F32) {
 	k, thread := s.k, s.k.ThreadInWarpgroup()
 	if s.width == tile.K {
 		tile.NewTransposedStaging(k, s.element, thread).StoreEach(slot, value)
@@ -78,7 +82,7 @@ func (s *boxes) write(slot ptx.Shared, value func(j int) ptx.F32) {
 	// A warp has 8 values of each token, which are one chunk of 16 bytes. Matrix i of stmatrix has
 	// 8 tokens: lane l gives the address of token l%8 of matrix l/8.
 	const tokens = 32 // of one stmatrix
-	to := slot.Plus(tile.SwizzledNarrow(thread.AndI(31), thread.ShrI(5)))
+	to := slot.Plus(tile.SwizzledNarrow(ptx.LaneOf(thread), ptx.WarpOf(thread)))
 	for first := 0; first < boxTokens; first += tokens {
 		var words []ptx.U32
 		for j := first / 2; j < (first+tokens)/2; j += 4 {
@@ -89,6 +93,6 @@ func (s *boxes) write(slot ptx.Shared, value func(j int) ptx.F32) {
 }
 
 // finish waits for the warpgroup's last stores.
-func (s *boxes) finish() {
+func (s boxes) finish() {
 	s.k.If(s.isFirst(), func() { s.k.BulkWait(0) })
 }

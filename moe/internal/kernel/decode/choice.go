@@ -30,34 +30,46 @@ type ChoiceArgs struct {
 	Tokens int
 }
 
-// choice is the state of the choice, and of the table that follows from it, while their code is
-// emitted.
-type choice struct {
-	spec.Config
-	*product
+// choiceTensors are the parameters of the choice.
+type choiceTensors struct {
 	sums, bias, scores, ids, logits, inverse ptx.Global
 	tokens                                   ptx.U32 // the number of tokens of the pass
 	// toTable and toLength are the addresses of the table for the down-projection and of its
 	// length.
 	toTable, toLength ptx.Global
+}
+
+func newChoiceTensors(c spec.Config, params jit.Params, args *ChoiceArgs, tiles *gemm.TileArgs) choiceTensors {
+	t := choiceTensors{sums: params.Ptr(&args.Sums), scores: params.Ptr(&args.ChosenScores), ids: params.Ptr(&args.ExpertIDs),
+		logits: params.Ptr(&args.Logits), inverse: params.Ptr(&args.Inverse), tokens: params.U32(&args.Tokens),
+		toTable: params.Ptr(&tiles.Table), toLength: params.Ptr(&tiles.RowPairs)}
+	if c.RouterBias {
+		t.bias = params.Ptr(&args.RouterBias)
+	}
+	return t
+}
+
+// choice is the choice, and the table that follows from it.
+type choice struct {
+	spec.Config
+	*product
+	choiceTensors
 	// sets [E] u32 has, for each expert, a bit for each of its tokens. firsts [E] u32 has an
 	// expert's first row. entries are the entries of the table. The last word of an entry is the
 	// expert's set. count is the number of entries.
 	sets, firsts, entries, count ptx.Shared
 }
 
-func newChoice(p *product, c spec.Config, params jit.Params, args *ChoiceArgs, tiles *gemm.TileArgs) *choice {
-	e := &choice{Config: c, product: p, sums: params.Ptr(&args.Sums), scores: params.Ptr(&args.ChosenScores), ids: params.Ptr(&args.ExpertIDs),
-		logits: params.Ptr(&args.Logits), inverse: params.Ptr(&args.Inverse), tokens: params.U32(&args.Tokens),
-		toTable: params.Ptr(&tiles.Table), toLength: params.Ptr(&tiles.RowPairs)}
-	if c.RouterBias {
-		e.bias = params.Ptr(&args.RouterBias)
+// newChoice reserves the choice's shared memory and clears the sets.
+func newChoice(p *product, c spec.Config, in choiceTensors) choice {
+	words := 32 * ofLane(c)
+	e := choice{
+		Config: c, product: p, choiceTensors: in,
+		sets: p.cta.Shared("sets", 4*words, 16), firsts: p.cta.Shared("firsts", 4*words, 16),
+		entries: p.cta.Shared("entries", schedule.PairBytes*min(c.NumExperts, MaxTiny*c.TopK), 16),
+		count:   p.cta.Shared("count", 4, 4),
 	}
-	e.sets = p.cta.Shared("sets", 4*32*e.ofLane(), 16)
-	e.firsts = p.cta.Shared("firsts", 4*32*e.ofLane(), 16)
-	e.entries = p.cta.Shared("entries", schedule.PairBytes*min(c.NumExperts, MaxTiny*c.TopK), 16)
-	e.count = p.cta.Shared("count", 4, 4)
-	p.k.For(p.k.TidX(), ptx.Uint(32*e.ofLane()), ptx.Uint(p.threads()), func(i ptx.U32) {
+	p.k.For(p.k.TidX(), ptx.Uint(words), ptx.Uint(p.threads()), func(i ptx.U32) {
 		ptx.StShared(e.sets.Plus(i.ShlI(2)), ptx.Uint(0))
 	})
 	return e
@@ -65,15 +77,15 @@ func newChoice(p *product, c spec.Config, params jit.Params, args *ChoiceArgs, t
 
 // ofLane returns the number of experts of a lane. The lanes of a warp divide all experts among
 // them.
-func (e *choice) ofLane() int { return ceil(e.NumExperts, 32) }
+func ofLane(c spec.Config) int { return ceil(c.NumExperts, 32) }
 
 // prepare emits the choice. One warp chooses the experts of each token, and another warp makes the
 // table. The last CTA also computes the scores and writes the choice and the plan, while its other
 // warps load weights. The last CTA does this because no other CTA has fewer tiles.
-func (e *choice) prepare() {
+func (e choice) prepare() {
 	k, warp, lane := e.k, e.k.Warp(), e.k.Lane()
 	writes := k.CtaidX().Eq(k.NctaidX().SubI(1))
-	of := choose.ByChains{Router: choose.RouterOf(e.Config), Sums: e.sums, Bias: e.bias, Tokens: e.tokens, Logits: ptx.GlobalAt(ptx.Select(writes, e.logits.Addr(), ptx.Long(0)))}
+	of := choose.ByChains{Router: choose.RouterOf(e.Config), Sums: e.choiceTensors.sums, Bias: e.choiceTensors.bias, Tokens: e.tokens, Logits: ptx.GlobalAt(ptx.Select(writes, e.logits.Addr(), ptx.Long(0)))}
 	meet := func() { k.BarSync(ptx.Uint(0)) }
 	k.IfElse(warp.Lt(e.tokens), func() {
 		mine := ptx.Uint(1).Shl(warp)
@@ -101,8 +113,8 @@ func (e *choice) prepare() {
 }
 
 // makeTable lists the experts with tokens in order, in one warp.
-func (e *choice) makeTable() {
-	k, lane, each := e.k, e.k.Lane(), e.ofLane()
+func (e choice) makeTable() {
+	k, lane, each := e.k, e.k.Lane(), ofLane(e.Config)
 	words := 1
 	for words < 4 && each%(2*words) == 0 {
 		words *= 2
@@ -135,7 +147,7 @@ func (e *choice) makeTable() {
 }
 
 // writeTable writes the table for the down-projection, its length last, in one warp.
-func (e *choice) writeTable() {
+func (e choice) writeTable() {
 	k, lane, count := e.k, e.k.Lane(), e.length()
 	k.For(lane, count, ptx.Uint(32), func(i ptx.U32) {
 		ptx.StGlobal(e.toTable.Index(i, schedule.PairBytes), e.entry(i)...)
@@ -144,9 +156,9 @@ func (e *choice) writeTable() {
 	k.If(lane.EqI(0), func() { ptx.StGlobalRelease(e.toLength, count) })
 }
 
-func (e *choice) length() ptx.U32 { return ptx.LdShared[ptx.U32](e.count) }
+func (e choice) length() ptx.U32 { return ptx.LdShared[ptx.U32](e.count) }
 
-func (e *choice) entry(i ptx.U32) []ptx.U32 {
+func (e choice) entry(i ptx.U32) []ptx.U32 {
 	return ptx.LdSharedVec[ptx.U32](e.entries.Plus(i.MulI(schedule.PairBytes)), 4)
 }
 

@@ -71,12 +71,12 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	p := newProduct(k.Kernel, cta, stage, d.Config, sums{columns: width, units: d.units(), parts: 1, mnMajor: units{weights.W2(d.Config)}.mnMajor(), bias: bias})
 
 	// Roles "math" and "load". The epilogue rounds and stores Y.
-	store := func(b block, acc [][]ptx.F32) { d.store(k.Kernel, b, acc, y) }
+	boxes, store := boxes{}, func(b block, acc [][]ptx.F32) { d.store(k.Kernel, b, acc, y) }
 	if stage.hasBoxes() {
-		boxes := p.storeBy(k.Map(&k.Args.Y, func(a *DownArgs) gpu.TensorMap { return boxMap(a.Y, tile.K, d.Hidden, a.Rows) }), tile.K)
+		boxes = newBoxes(p, k.Map(&k.Args.Y, func(a *DownArgs) gpu.TensorMap { return boxMap(a.Y, tile.K, d.Hidden, a.Rows) }), tile.K)
 		store = func(b block, acc [][]ptx.F32) { boxes.store(b, func(j int) ptx.F32 { return acc[0][j] }) }
 	}
-	p.run(in, store)
+	p.run(in, boxes, store)
 	return k.Build()
 }
 

@@ -1,7 +1,6 @@
 package decode
 
 import (
-	"slices"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
@@ -25,8 +24,6 @@ type product struct {
 	// packed weights it tells which stages have received their tokens.
 	ring, copied *pipeline.Ring
 	queue        *schedule.Queue[block] // the CTA's tiles
-	// boxes stores the results, if not nil.
-	boxes *boxes
 }
 
 // sums describes the sums of a product. Each sum multiplies a row of weights with a token, column
@@ -56,19 +53,20 @@ type operands struct {
 
 // newProduct reserves the rings and the queue of a product.
 func newProduct(k *ptx.Kernel, cta *pipeline.CTA, of stage, c spec.Config, s sums) *product {
-	p := &product{stage: of, k: k, element: element.Of(c), sums: s, cta: cta}
-	p.kTiles = (tile.Tiles(s.columns) + p.depth - 1) / p.depth * p.depth
 	// A stage is full after one arrival for the bytes of the weights, and the arrivals for the
 	// tokens: one of each lane that copies tokens, or one of the thread that fences them.
-	stages, tokens := ringBytes/p.bytes(), 32
-	if p.packed.IsPacked() {
-		stages = packedRingBytes / p.bytes()
-		p.copied, tokens = p.cta.Ring("copied", stages, 0, tokens, 1), 1
+	stages, tokens := ringBytes/of.bytes(), 32
+	var copied *pipeline.Ring
+	if of.packed.IsPacked() {
+		stages = packedRingBytes / of.bytes()
+		copied, tokens = cta.Ring("copied", stages, 0, tokens, 1), 1
 	}
-	p.ring = p.cta.Ring("ab", stages, p.bytes(), 1+tokens, of.mathWarps())
 	const words, weightsWarp = 4, 1
-	p.queue = schedule.NewQueue[block](k, p.cta, words, p.mathWarps()+p.loadWarps()-weightsWarp, 1)
-	return p
+	return &product{
+		stage: of, k: k, element: element.Of(c), sums: s, cta: cta, kTiles: ceil(tile.Tiles(s.columns), of.depth) * of.depth,
+		copied: copied, ring: cta.Ring("ab", stages, of.bytes(), 1+tokens, of.mathWarps()),
+		queue: schedule.NewQueue[block](k, cta, words, of.mathWarps()+of.loadWarps()-weightsWarp, 1),
+	}
 }
 
 // byWidth emits body for each width in columns. At run time the narrowest width that has room for
@@ -120,8 +118,9 @@ type tokens struct {
 type loadUnit func(to, full ptx.Shared, b block, column ptx.U32, part int)
 
 // run emits the roles: "math" has one warpgroup for each unit, "load" has one warp for
-// weights and one for tokens. run calls store with the sums of each block.
-func (p *product) run(in operands, store func(b block, acc [][]ptx.F32)) {
+// weights and one for tokens. run calls store with the sums of each block. boxes are the boxes
+// through which store stores, if any.
+func (p *product) run(in operands, boxes boxes, store func(b block, acc [][]ptx.F32)) {
 	k := p.k
 	awaitPredecessor := func() {
 		k.GridDepWait()
@@ -140,7 +139,7 @@ func (p *product) run(in operands, store func(b block, acc [][]ptx.F32)) {
 		warpgroup = warpgroup.ShflIdx(ptx.Uint(0))
 	}
 	pipeline.Run(k, warpgroup,
-		pipeline.Role{Name: "math", First: 0, Count: p.shape.units, Body: func() { mathRole{p, warpgroup}.run(tiles, store) }},
+		pipeline.Role{Name: "math", First: 0, Count: p.shape.units, Body: func() { mathRole{p, warpgroup}.run(tiles, boxes, store) }},
 		pipeline.Role{Name: "load", First: p.shape.units, Count: 1, Body: func() {
 			k.IfElse(k.Warp().EqI(p.mathWarps()),
 				func() { k.If(k.ElectOne(), func() { p.loadWeights(tiles, in.weights) }) },
@@ -253,12 +252,12 @@ type mathRole struct {
 
 // run multiplies each of the warpgroup's blocks and passes the sums to store. Rows of the sums are
 // rows of weights, and columns are tokens.
-func (p mathRole) run(tiles scheduler, store func(b block, acc [][]ptx.F32)) {
+func (p mathRole) run(tiles scheduler, boxes boxes, store func(b block, acc [][]ptx.F32)) {
 	k := p.k
 	sums := make([][]ptx.F32, p.parts)
 	for part := range sums {
 		sums[part] = k.Accumulators(p.tokens / 2)
-		if p.boxes != nil {
+		if boxes.given() {
 			// The threads also write the sums past a block's width to a box. TMA drops them.
 			for _, sum := range sums[part] {
 				ptx.VarOf(sum).Set(ptx.Float(0))
@@ -274,8 +273,8 @@ func (p mathRole) run(tiles scheduler, store func(b block, acc [][]ptx.F32)) {
 			store(b, sums)
 		}, func() { loop.Drain(ptx.Uint(p.stages())) })
 	})
-	if p.boxes != nil {
-		p.boxes.finish()
+	if boxes.given() {
+		boxes.finish()
 	}
 }
 
@@ -345,19 +344,6 @@ func (p mathRole) multiplyPacked(s pipeline.Stage, b block, sum []ptx.F32, adds 
 		p.byWidth(b.rows, func(columns int) { gemm.MultiplyRegisters(k, p.element, sum[:columns/2], a, tokens, adds) })
 	}
 	k.BarWarpSync(ptx.Uint(ptx.FullMask)) // all lanes have loaded before one lane releases the stage
-}
-
-// biases has the initial values of a thread's sums of a block. given is false if they are 0.
-type biases struct {
-	given bool
-	// of returns, for each part, the initial values of the thread's upper and lower row.
-	of func(b block) [][2]ptx.F32
-}
-
-// noBias returns initial values of 0.
-func noBias(parts int) biases {
-	zero := [2]ptx.F32{ptx.Float(0), ptx.Float(0)}
-	return biases{of: func(block) [][2]ptx.F32 { return slices.Repeat([][2]ptx.F32{zero}, parts) }}
 }
 
 // setSums sets the sums of a block to its biases.

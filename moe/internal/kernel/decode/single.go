@@ -63,14 +63,8 @@ func ringsOf(c spec.Config) singleRings {
 	return sequential
 }
 
-// single is the state of a product of a single token while its code is emitted.
-type single struct {
-	spec.Config
-	k          *ptx.Kernel
-	warp, lane ptx.U32
-	cta        *pipeline.CTA
-	// ids [K] u32 has the token's expert for each slot.
-	ids ptx.Shared
+// singleShape says how a product of a single token is divided.
+type singleShape struct {
 	// An item is the smallest piece of work of a CTA. items is the number of items of all CTAs, and
 	// strips is the number of strips of an item. most is the number of items that a CTA multiplies
 	// at once.
@@ -78,43 +72,65 @@ type single struct {
 	// width is the length of a sum, and kTiles is its number of k-tiles. columns is the number of
 	// rows of the token's data in a stage, a multiple of 8.
 	width, kTiles, columns int
-	ring                   *pipeline.Ring
 }
 
-func newSingle(k *ptx.Kernel, c spec.Config, items, strips, width, columns int) *single {
-	p := &single{Config: c, k: k, warp: k.Warp(), lane: k.Lane(), cta: pipeline.NewCTA(k),
-		items: items, strips: strips, width: width, kTiles: tile.Tiles(width), columns: columns}
+func newSingleShape(items, strips, width, columns int) singleShape {
 	// A CTA works through its share in passes. Divide the largest share evenly among its passes.
-	most := ceil(items, evenSMs) // items of the largest share
-	p.most = ceil(most, ceil(most, max(1, maxStrips/strips)))
-	return p
+	share := ceil(items, evenSMs) // items of the largest share
+	return singleShape{
+		items: items, strips: strips, width: width, kTiles: tile.Tiles(width), columns: columns,
+		most: ceil(share, ceil(share, max(1, maxStrips/strips))),
+	}
 }
 
-// reserve reserves the ring and the room for the token's experts.
-func (p *single) reserve(ringBytes int) {
-	bytes := p.weightsBytes() + p.tokenBytes()
-	p.ring = p.cta.Ring("ab", max(2, ringBytes/bytes), bytes, 2, singleMathWarps)
-	p.ids = p.cta.Shared("ids", 4*p.TopK, 4)
+// singleThread is a thread of a CTA.
+type singleThread struct {
+	k          *ptx.Kernel
+	warp, lane ptx.U32
+	cta        *pipeline.CTA
+}
+
+func newSingleThread(k *ptx.Kernel) singleThread {
+	return singleThread{k, k.Warp(), k.Lane(), pipeline.NewCTA(k)}
+}
+
+// single is a product of a single token.
+type single struct {
+	spec.Config
+	singleShape
+	singleThread
+	ring *pipeline.Ring
+	// ids [K] u32 has the token's expert for each slot.
+	ids ptx.Shared
+}
+
+// newSingle reserves the ring and the room for the token's experts.
+func newSingle(t singleThread, c spec.Config, s singleShape, ringBytes int) *single {
+	bytes := s.weightsBytes() + s.tokenBytes()
+	return &single{
+		Config: c, singleShape: s, singleThread: t,
+		ring: t.cta.Ring("ab", max(2, ringBytes/bytes), bytes, 2, singleMathWarps), ids: t.cta.Shared("ids", 4*c.TopK, 4),
+	}
 }
 
 func ceil(a, b int) int { return (a + b - 1) / b }
 
 // weightsBytes and tokenBytes return the sizes of the two parts of a stage. The weights take whole
 // pairs of strips.
-func (p *single) weightsBytes() int { return 2 * p.maxPairs() * stripBytes }
-func (p *single) tokenBytes() int   { return depth * p.columns * tile.RowBytes }
+func (p singleShape) weightsBytes() int { return 2 * p.maxPairs() * stripBytes }
+func (p singleShape) tokenBytes() int   { return depth * p.columns * tile.RowBytes }
 
 // ofStage describes a stage's k-tiles.
-func (p *single) ofStage() tile.Deep { return tile.Deep{Width: p.width, Tiles: depth} }
+func (p singleShape) ofStage() tile.Deep { return tile.Deep{Width: p.width, Tiles: depth} }
 
 // tokenMap returns the tensor map that loads both k-tiles of a stage's token rows.
-func (p *single) tokenMap(at driver.DevicePtr, rows, pitch int) gpu.TensorMap {
+func (p singleShape) tokenMap(at driver.DevicePtr, rows, pitch int) gpu.TensorMap {
 	return p.ofStage().Map(at, []int{p.columns}, tile.Dim{Extent: rows, Stride: pitch})
 }
 
 // stripMap returns the tensor map that loads both k-tiles of 8 rows of weights. If a box can hold
 // gate and up, it loads these rows of both.
-func (p *single) stripMap(m weights.Matrix, at driver.DevicePtr) gpu.TensorMap {
+func (p singleShape) stripMap(m weights.Matrix, at driver.DevicePtr) gpu.TensorMap {
 	// The capacity is constant so that a launch allocates nothing.
 	box, dims := append(make([]int, 0, gpu.MaxTensorRank), stripRows), append(make([]tile.Dim, 0, gpu.MaxTensorRank), m.Out)
 	if (units{m}).hasPart() {
@@ -265,8 +281,8 @@ func (p share) loadToken(token ptx.TensorMap) {
 
 // maxPairs returns the number of pairs of strips in a stage. tiles returns the number of pairs that
 // a warp multiplies: the pair with the warp's own number, and every fourth pair after it.
-func (p *single) maxPairs() int { return ceil(p.most*p.strips, 2) }
-func (p *single) tiles() int    { return ceil(p.maxPairs(), singleMathWarps) }
+func (p singleShape) maxPairs() int { return ceil(p.most*p.strips, 2) }
+func (p singleShape) tiles() int    { return ceil(p.maxPairs(), singleMathWarps) }
 
 // math emits the math warps. The CTA takes up to most of its items at a time (see each), and the warps
 // multiply the weights of these items by the token.

@@ -47,34 +47,26 @@ type SingleDownArgs struct {
 // Build emits the kernel.
 func (d SingleDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	k := jit.NewBuilder[SingleDownArgs]("moe_single_down", singleThreads, 1)
-	items := d.Hidden / stripRows
-	k.SetGrid(func(_ *SingleDownArgs, sms int) gpu.Dim3 { return singleGrid(items, sms) })
-	p := newSingle(k.Kernel, d.Config, items, d.TopK, d.Intermediate, (d.TopK+7)/8*8)
+	shape := newSingleShape(d.Hidden/stripRows, d.TopK, d.Intermediate, (d.TopK+7)/8*8)
+	k.SetGrid(func(_ *SingleDownArgs, sms int) gpu.Dim3 { return singleGrid(shape.items, sms) })
+	thread := newSingleThread(k.Kernel)
 
 	// Operands.
 	m := weights.W2(d.Config)
 	chosen, scores := k.Ptr(&k.Args.Chosen), k.Ptr(&k.Args.Scores)
 	a := k.Map(&k.Args.A, func(g *SingleDownArgs) gpu.TensorMap {
-		return p.tokenMap(g.A, d.TopK, weights.A(d.Config).Elements())
+		return shape.tokenMap(g.A, d.TopK, weights.A(d.Config).Elements())
 	})
-	w2 := k.Map(&k.Args.W2, func(g *SingleDownArgs) gpu.TensorMap { return p.stripMap(m, g.W2) })
-	s := singleSum{single: p, o: k.Ptr(&k.Args.O)}
-	if d.Bias {
-		s.b2 = k.Ptr(&k.Args.B2)
-	}
-	if d.SharedExperts > 0 {
-		s.shared = k.Ptr(&k.Args.SharedRow)
-		if d.SharedGate {
-			s.sharedScore = k.Ptr(&k.Args.SharedScore)
-		}
-	}
+	w2 := k.Map(&k.Args.W2, func(g *SingleDownArgs) gpu.TensorMap { return shape.stripMap(m, g.W2) })
+	terms := d.terms(k)
 
 	// Ring "ab" holds stages of W2 and A. The epilogue has buffers for the scores, and for the rows
 	// of a pass.
-	p.reserve(ringsOf(d.Config).down)
-	s.scores = p.cta.Shared("scores", 4*d.TopK, 4)
-	s.y = p.cta.Shared("y", tile.ElementBytes*p.most*stripRows*d.TopK, 4)
-	s.meet = p.cta.NamedBarriers("y", 1, pipeline.WarpgroupThreads)
+	cta, p := thread.cta, newSingle(thread, d.Config, shape, ringsOf(d.Config).down)
+	s := singleSum{
+		single: p, singleTerms: terms, scores: cta.Shared("scores", 4*d.TopK, 4),
+		y: cta.Shared("y", tile.ElementBytes*p.most*stripRows*d.TopK, 4), meet: cta.NamedBarriers("y", 1, pipeline.WarpgroupThreads),
+	}
 	mine := p.begin()
 	s.receive(chosen)
 
@@ -97,10 +89,27 @@ func (d SingleDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	return k.Build()
 }
 
+// singleTerms are O, and the tensors that are added to it next to the products.
+type singleTerms struct{ o, b2, shared, sharedScore ptx.Global }
+
+func (d SingleDown) terms(k *jit.Builder[SingleDownArgs]) singleTerms {
+	t := singleTerms{o: k.Ptr(&k.Args.O)}
+	if d.Bias {
+		t.b2 = k.Ptr(&k.Args.B2)
+	}
+	if d.SharedExperts > 0 {
+		t.shared = k.Ptr(&k.Args.SharedRow)
+		if d.SharedGate {
+			t.sharedScore = k.Ptr(&k.Args.SharedScore)
+		}
+	}
+	return t
+}
+
 // singleSum is the epilogue of SingleDown. It rounds each expert's sums, and adds the experts.
 type singleSum struct {
 	*single
-	b2, shared, sharedScore, o ptx.Global
+	singleTerms
 	// scores has the score of each slot. y has the rows of a pass, for every slot. meet is the
 	// barrier of the threads that write and read y.
 	scores, y ptx.Shared

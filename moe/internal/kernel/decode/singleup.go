@@ -60,20 +60,17 @@ func (u SingleUp) items() int { return u.TopK * u.ofExpert() }
 // Build emits the kernel.
 func (u SingleUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 	k := jit.NewBuilder[SingleUpArgs]("moe_single_up", singleThreads, 1)
-	items := u.items()
-	k.SetGrid(func(_ *SingleUpArgs, sms int) gpu.Dim3 { return singleGrid(items, sms) })
-	p := newSingle(k.Kernel, u.Config, items, u.parts(), u.Hidden, 8)
+	shape := newSingleShape(u.items(), u.parts(), u.Hidden, 8)
+	k.SetGrid(func(_ *SingleUpArgs, sms int) gpu.Dim3 { return singleGrid(shape.items, sms) })
+	thread := newSingleThread(k.Kernel)
 
 	// Operands.
-	c := singleChoice{single: p, sums: k.Ptr(&k.Args.Sums), chosen: k.Ptr(&k.Args.Chosen), scores: k.Ptr(&k.Args.Scores), ids: k.Ptr(&k.Args.ExpertIDs), logits: k.Ptr(&k.Args.Logits)}
-	if u.RouterBias {
-		c.bias = k.Ptr(&k.Args.RouterBias)
-	}
-	x := k.Map(&k.Args.X, func(a *SingleUpArgs) gpu.TensorMap { return p.tokenMap(a.X, 1, u.Hidden) })
+	choice := u.choice(k)
+	x := k.Map(&k.Args.X, func(a *SingleUpArgs) gpu.TensorMap { return shape.tokenMap(a.X, 1, u.Hidden) })
 	m := weights.W1(u.Config)
-	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *SingleUpArgs) gpu.TensorMap { return p.stripMap(m, a.W1) })}
+	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *SingleUpArgs) gpu.TensorMap { return shape.stripMap(m, a.W1) })}
 	if m.Apart {
-		w1 = append(w1, k.Map(&k.Args.W3, func(a *SingleUpArgs) gpu.TensorMap { return p.stripMap(m, a.W3) }))
+		w1 = append(w1, k.Map(&k.Args.W3, func(a *SingleUpArgs) gpu.TensorMap { return shape.stripMap(m, a.W3) }))
 	}
 	var b1 []ptx.Global
 	if u.Bias {
@@ -83,11 +80,11 @@ func (u SingleUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 
 	// Ring "ab" holds stages of W1 and the token. Each CTA chooses the experts before its roles
 	// start.
-	p.reserve(ringsOf(u.Config).up)
+	p := newSingle(thread, u.Config, shape, ringsOf(u.Config).up)
 	mine := p.begin()
 	k.GridDepWait()
 	k.GridDepLaunch()
-	c.choose()
+	singleChoice{p, choice}.choose()
 
 	// Roles "math" and "load". The epilogue stores A and H.
 	piece := func(item, _ ptx.U32) loadPiece {
@@ -101,7 +98,7 @@ func (u SingleUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 	loads := singleLoads{pieces: 1, piece: piece, token: x, beforeToken: nothing, beforeWeights: nothing, afterWeights: nothing}
 	if overlaps(u.Config) {
 		loads.afterWeights = func() {
-			k.If(p.lane.EqI(0), func() { k.RedGlobalAdd(c.chosen.At(4*u.TopK), ptx.Uint(1)) })
+			k.If(p.lane.EqI(0), func() { k.RedGlobalAdd(choice.chosen.At(4*u.TopK), ptx.Uint(1)) })
 		}
 	}
 	mine.run(loads, singleSums{
@@ -112,10 +109,21 @@ func (u SingleUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 	return k.Build()
 }
 
-// singleChoice is the state of the choice of experts while its code is emitted.
+// singleChoiceTensors are the parameters of the choice of experts.
+type singleChoiceTensors struct{ sums, bias, chosen, scores, ids, logits ptx.Global }
+
+func (u SingleUp) choice(k *jit.Builder[SingleUpArgs]) singleChoiceTensors {
+	c := singleChoiceTensors{sums: k.Ptr(&k.Args.Sums), chosen: k.Ptr(&k.Args.Chosen), scores: k.Ptr(&k.Args.Scores), ids: k.Ptr(&k.Args.ExpertIDs), logits: k.Ptr(&k.Args.Logits)}
+	if u.RouterBias {
+		c.bias = k.Ptr(&k.Args.RouterBias)
+	}
+	return c
+}
+
+// singleChoice is the choice of experts.
 type singleChoice struct {
 	*single
-	sums, bias, chosen, scores, ids, logits ptx.Global
+	in singleChoiceTensors
 }
 
 // choose emits the choice, which runs in the first warp of every CTA. The last CTA also computes
@@ -124,7 +132,7 @@ type singleChoice struct {
 func (c singleChoice) choose() {
 	k := c.k
 	scores := k.CtaidX().Eq(k.NctaidX().SubI(1))
-	of := choose.ByChains{Router: choose.RouterOf(c.Config), Sums: c.sums, Bias: c.bias, Tokens: ptx.Uint(1), Logits: ptx.GlobalAt(ptx.Select(scores, c.logits.Addr(), ptx.Long(0)))}
+	of := choose.ByChains{Router: choose.RouterOf(c.Config), Sums: c.in.sums, Bias: c.in.bias, Tokens: ptx.Uint(1), Logits: ptx.GlobalAt(ptx.Select(scores, c.in.logits.Addr(), ptx.Long(0)))}
 	meet := func() { k.BarSync(ptx.Uint(0)) }
 	k.IfElse(c.warp.EqI(0), func() {
 		of.Choose(k, ptx.Uint(0), c.lane, func(experts []ptx.U32) {
@@ -137,9 +145,9 @@ func (c singleChoice) choose() {
 		}, scores, func(slot ptx.U32, score ptx.F32, id ptx.U32) {
 			// A relaxed access is enough: readers use only this word, and a release would wait for
 			// earlier stores.
-			k.RedGlobalAdd(c.chosen.Index(slot, 4), id.AddI(1))
-			ptx.StGlobal(c.scores.Index(slot, 4), score)
-			ptx.StGlobal(c.ids.Index(slot, 4), id)
+			k.RedGlobalAdd(c.in.chosen.Index(slot, 4), id.AddI(1))
+			ptx.StGlobal(c.in.scores.Index(slot, 4), score)
+			ptx.StGlobal(c.in.ids.Index(slot, 4), id)
 		})
 	}, meet)
 }

@@ -109,30 +109,36 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	cta := pipeline.NewCTA(k.Kernel)
 
 	// Operands.
-	bias := u.biases(k)
-	in := operands{weights: u.loadW1(k), tokens: tokens{at: k.Ptr(&k.Args.X), rowBytes: u.Hidden * tile.ElementBytes, number: tokenOf}, tickets: k.Ptr(&k.Args.Tickets)}
+	bias, w1 := u.biases(k), u.loadW1(k)
+	x, tickets := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Tickets)
+	tableOf, number := u.table(k)
 
 	// Ring "ab" holds stages of W1 and X, and a queue holds the tiles.
 	p := newProduct(k.Kernel, cta, stage, u.Config, sums{
 		columns: u.Hidden, units: u.units(), parts: u.parts(), mnMajor: units{weights.W1(u.Config)}.mnMajor(), bias: bias,
 	})
-	if u.Tiny { // each CTA chooses the experts
-		in.table = newChoice(p, u.Config, k, &k.Args.ChoiceArgs, &k.Args.TileArgs)
-	} else {
-		in.table = planned{k.Ptr(&k.Args.Table), k.Ptr(&k.Args.RowPairs), afterWait}
-		gather := k.Ptr(&k.Args.Gather)
-		in.tokens.number = func(b block, row ptx.U32) ptx.U32 { return ptx.LdGlobal[ptx.U32](gather.Index(b.row.Add(row), 4)) }
-	}
+	table := tableOf(p)
 
 	// Roles "math" and "load". The epilogue stores A and H.
-	e := u.epilogue(k)
-	if stage.hasBoxes() {
-		e.boxes = p.storeBy(k.Map(&k.Args.A, func(a *UpArgs) gpu.TensorMap {
-			return boxMap(a.A, u.neurons(), weights.A(u.Config).Elements(), a.Rows)
-		}), u.neurons())
-	}
-	p.run(in, e.store)
+	out := u.epilogue(k, p)
+	p.run(operands{
+		weights: w1, tokens: tokens{at: x, rowBytes: u.Hidden * tile.ElementBytes, number: number}, table: table, tickets: tickets,
+	}, out.boxes, out.store)
 	return k.Build()
+}
+
+// table returns the function that makes the product's table, and the function that returns the token
+// of a block's row. With Tiny each CTA chooses the experts. Otherwise a plan has chosen them.
+func (u Up) table(k *jit.Builder[UpArgs]) (of func(p *product) table, number func(b block, row ptx.U32) ptx.U32) {
+	if u.Tiny {
+		in := newChoiceTensors(u.Config, k, &k.Args.ChoiceArgs, &k.Args.TileArgs)
+		return func(p *product) table { return newChoice(p, u.Config, in) }, tokenOf
+	}
+	plan := planned{k.Ptr(&k.Args.Table), k.Ptr(&k.Args.RowPairs), afterWait}
+	gather := k.Ptr(&k.Args.Gather)
+	return func(*product) table { return plan }, func(b block, row ptx.U32) ptx.U32 {
+		return ptx.LdGlobal[ptx.U32](gather.Index(b.row.Add(row), 4))
+	}
 }
 
 // loadW1 returns the function that loads a unit of W1, and of W3.
@@ -180,7 +186,7 @@ func (u Up) weightsMap(p driver.DevicePtr) gpu.TensorMap {
 // pairs, the thread also has the neuron 8 after it.
 func (u Up) neuron(k *ptx.Kernel, b block) ptx.U32 {
 	if u.alternating() {
-		warp, line := k.ThreadInWarpgroup().ShrI(5), k.Lane().ShrI(2)
+		warp, line := ptx.WarpOf(k.ThreadInWarpgroup()), k.Lane().ShrI(2)
 		return b.unit.MulI(u.neurons()).Add(warp.MulI(gateBlock)).Add(line)
 	}
 	row := fragment(k).Row
@@ -253,21 +259,25 @@ type upEpilogue struct {
 	a, h ptx.Global
 	// scores and pairs are set with ScoreOnInput.
 	scores, pairs ptx.Global
-	// boxes stores A, if not nil.
-	boxes *boxes
+	boxes         boxes // with wide tiles of packed weights: the boxes that store A
 }
 
-func (u Up) epilogue(k *jit.Builder[UpArgs]) upEpilogue {
+func (u Up) epilogue(k *jit.Builder[UpArgs], p *product) upEpilogue {
 	e := upEpilogue{Up: u, k: k.Kernel, a: k.Ptr(&k.Args.A), h: k.Ptr(&k.Args.H)}
 	if u.ScoreOnInput {
 		e.scores, e.pairs = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.Pairs)
+	}
+	if p.hasBoxes() {
+		e.boxes = newBoxes(p, k.Map(&k.Args.A, func(a *UpArgs) gpu.TensorMap {
+			return boxMap(a.A, u.neurons(), weights.A(u.Config).Elements(), a.Rows)
+		}), u.neurons())
 	}
 	return e
 }
 
 // store stores a block's H and A.
 func (e upEpilogue) store(b block, acc [][]ptx.F32) {
-	if e.boxes == nil {
+	if !e.boxes.given() {
 		e.storeEach(b, acc)
 		return
 	}
@@ -320,7 +330,7 @@ func (e upEpilogue) storeEach(b block, acc [][]ptx.F32) {
 					ptx.StGlobal(toH.At(beyond*hBytes+part*e.Intermediate*tile.ElementBytes+further), element.Of(e.Config).Round(x))
 				}
 			})
-			if e.boxes != nil {
+			if e.boxes.given() {
 				continue
 			}
 			gate, up := v[0], v[len(v)-1]

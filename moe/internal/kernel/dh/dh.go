@@ -93,25 +93,25 @@ func (d DH) Build() (*jit.Kernel[Args], error) {
 	})
 	full := cta.Mbarriers("slots.full", mathWarps*slotsOfWarp, 1)
 
-	if spec.HasLoRA(d.Config) {
-		p.Extra = d.adapter(k, p)
-	}
-
 	// Roles.
 	p.Run(gemm.Roles{
 		Load: p.Gather(do, func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
 			w.Load(p, w2, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
 		}),
-		Math: &epilogue{DH: d, k: k.Kernel, element: element.Of(d.Config), tensors: io, slots: slots, full: full, joined: joined},
+		Math:  &epilogue{DH: d, k: k.Kernel, element: element.Of(d.Config), tensors: io, slots: slots, full: full, joined: joined},
+		Extra: d.adapter(k),
 	})
 	return k.Build()
 }
 
 // adapter returns the operands of the adapter.
-func (d DH) adapter(k *jit.Builder[Args], p *gemm.Product) gemm.Extra {
+func (d DH) adapter(k *jit.Builder[Args]) (none gemm.Extra) {
+	if !spec.HasLoRA(d.Config) {
+		return none
+	}
 	a := weights.LoraA2(d.Config).Backward(d.Tiling)
 	u := k.Map(&k.Args.U, func(a *Args) gpu.TensorMap { return weights.UMap(d.Config, a.U, a.Rows) })
-	return weights.Adapter(p, d.Config, u, a, []ptx.TensorMap{k.Map(&k.Args.LoraA2, func(of *Args) gpu.TensorMap { return a.Map(of.LoraA2) })})
+	return weights.Adapter(d.Config, u, a, []ptx.TensorMap{k.Map(&k.Args.LoraA2, func(of *Args) gpu.TensorMap { return a.Map(of.LoraA2) })})
 }
 
 // tensors are the tensors that the epilogue reads and writes.

@@ -108,7 +108,7 @@ func (e *epilogue) store(w warp, scores [2]ptx.F32, acc []ptx.F32) {
 }
 
 // warpgroup returns the number of the math warpgroup, 0 or 1.
-func (e *epilogue) warpgroup() ptx.U32 { return e.k.TidX().ShrI(7) }
+func (e *epilogue) warpgroup() ptx.U32 { return ptx.WarpgroupOf(e.k.TidX()) }
 
 // parts returns the number of parts in a tile.
 func (d DH) parts() int { return d.Tiling.TileN / partNeurons }
@@ -144,8 +144,8 @@ type warp struct {
 // it in registers during the main loop.
 func (e *epilogue) locate(t gemm.Tile) warp {
 	tid := e.k.TidX()
-	number := tid.ShrI(5)
-	w := warp{epilogue: e, t: t, lane: tid.AndI(31)}
+	number := ptx.WarpOf(tid)
+	w := warp{epilogue: e, t: t, lane: ptx.LaneOf(tid)}
 	w.mine, w.arrived = e.slots.Plus(number.MulI(warpBytes)), e.full.Plus(number.MulI(barrierBytes*slotsOfWarp))
 	w.staging, w.fragment = tile.NewWarpStaging(e.k, w.lane), tile.NewFragment(w.lane)
 	before := number.AndI(3).MulI(warpRows)

@@ -200,8 +200,8 @@ const linesOfPass = 32 / chunksOfLine
 // chunk returns the index within a line of the chunk that the thread stores, and the first
 // line in which the thread stores it.
 func (s *scatter) chunk() (chunk, first ptx.U32) {
-	lane := s.p.InRole().AndI(31)
-	return lane.AndI(chunksOfLine - 1), s.p.InRole().ShrI(5).MulI(linesOfWarp).Add(lane.DivI(chunksOfLine))
+	lane := ptx.LaneOf(s.p.InRole())
+	return lane.AndI(chunksOfLine - 1), ptx.WarpOf(s.p.InRole()).MulI(linesOfWarp).Add(lane.DivI(chunksOfLine))
 }
 
 // eachChunk calls store for each chunk of the warp's lines that the thread stores.

@@ -126,18 +126,20 @@ func (d DW) Build() (*jit.Kernel[Args], error) {
 	// Ring "ab" holds stages of the gathered and the packed rows, and a queue holds the
 	// items of work.
 	cta := pipeline.NewCTA(k.Kernel)
-	e := &dw{DW: d, k: k.Kernel, tid: tid, operands: in, gradient: out, items: work, partials: partial}
-	e.store, e.stagger = d.newStore(k.Kernel, cta), gemm.StaggerBarrier(cta)
+	store, stagger := d.newStore(k.Kernel, cta), gemm.StaggerBarrier(cta)
 	const loadWarps, bytesOfB = pipeline.WarpgroupThreads / 32, 1
-	e.ring = cta.Ring("ab", d.Tiling.Stages, d.Tiling.StageBytes(), pipeline.WarpgroupThreads+bytesOfB, gemm.MathWarps)
-	e.queue = schedule.NewQueue[item](k.Kernel, cta, itemWords, gemm.MathWarps+loadWarps, 1)
+	ring := cta.Ring("ab", d.Tiling.Stages, d.Tiling.StageBytes(), pipeline.WarpgroupThreads+bytesOfB, gemm.MathWarps)
+	queue := schedule.NewQueue[item](k.Kernel, cta, itemWords, gemm.MathWarps+loadWarps, 1)
 	cta.Ready(tid)
 	k.GridDepWait()
 	k.GridDepLaunch()
 
-	// The load role fills the ring. The math role multiplies, adds the splits of a heavy
+	// Roles. The load role fills the ring. The math role multiplies, adds the splits of a heavy
 	// expert, and stores.
-	gemm.RunRoles(k.Kernel, tid, e.math, e.load)
+	shared := role{DW: d, k: k.Kernel, ring: ring, queue: queue}
+	gemm.RunRoles(k.Kernel, tid,
+		mathRole{role: shared, store: store, stagger: stagger, gradient: out, partials: partial}.run,
+		loadRole{role: shared, operands: in, items: work}.run)
 	return k.Build()
 }
 
@@ -152,19 +154,12 @@ func (d DW) name() string {
 	return "moe_dw1" + d.Store.Suffix()
 }
 
-// dw is the state of a DW while its code is emitted.
-type dw struct {
+// role is what both roles use.
+type role struct {
 	DW
-	k       *ptx.Kernel
-	tid     ptx.U32
-	ring    *pipeline.Ring
-	queue   *schedule.Queue[item]
-	store   *gemm.Store
-	stagger pipeline.NamedBarriers
-	operands
-	gradient gradientPlace
-	items    items
-	partials partials
+	k     *ptx.Kernel
+	ring  *pipeline.Ring
+	queue *schedule.Queue[item]
 }
 
 // operands has the tensors of both operands.

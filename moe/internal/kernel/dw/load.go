@@ -19,9 +19,16 @@ const (
 	passes      = tile.K / passRows
 )
 
-// load is the load role: it fills the ring. A stage has 64 packed rows: their 128 columns
-// of the gathered tensor, and their TileN columns of the packed tensor.
-func (e *dw) load() {
+// loadRole fills the ring. A stage has 64 packed rows: their 128 columns of the gathered tensor, and
+// their TileN columns of the packed tensor.
+type loadRole struct {
+	role
+	operands
+	items items
+}
+
+// run emits the role.
+func (e loadRole) run() {
 	k := e.k
 	thread := k.ThreadInWarpgroup()
 	elected := k.ElectOne().And(thread.LtI(32))
@@ -29,7 +36,7 @@ func (e *dw) load() {
 	var publisher *publisher
 	k.If(elected, func() { publisher = e.items.publisher(e.queue) })
 	g := e.newGather(thread)
-	e.queue.Reader(thread.AndI(31).EqI(0)).Each(func(t item) {
+	e.queue.Reader(ptx.LaneOf(thread).EqI(0)).Each(func(t item) {
 		k.If(elected, publisher.publish)
 		g.start(t)
 		full := t.rows.DivI(tile.K)
@@ -59,7 +66,7 @@ func (e *dw) load() {
 // rowGather is a thread's part in gathering a tile: one chunk in each of 8 rows. 16 lanes
 // of a warp load the tokens of the warp's 16 rows, one step ahead.
 type rowGather struct {
-	*dw
+	loadRole
 	tile.RowCopy
 	row     ptx.U32           // number of the thread's row in a pass
 	to      ptx.U32           // offset in a stage of the thread's chunk of that row
@@ -70,13 +77,13 @@ type rowGather struct {
 	bytes   *ptx.Var[ptx.U32] // bytes of a copy: 16, or 0 past the last column
 }
 
-func (e *dw) newGather(thread ptx.U32) *rowGather {
+func (e loadRole) newGather(thread ptx.U32) *rowGather {
 	k := e.k
-	lane := thread.AndI(31)
+	lane := ptx.LaneOf(thread)
 	c := tile.NewRowCopy(k, thread, chunksOfRow)
-	g := &rowGather{dw: e, RowCopy: c, row: c.Row(), half: lane.ShrI(4)}
+	g := &rowGather{loadRole: e, RowCopy: c, row: c.Row(), half: lane.ShrI(4)}
 	g.to = c.Swizzled(g.row)
-	g.fetched = thread.ShrI(5).MulI(2).Add(lane.AndI(1)).Add(lane.ShrI(1).AndI(passes - 1).MulI(passRows))
+	g.fetched = ptx.WarpOf(thread).MulI(2).Add(lane.AndI(1)).Add(lane.ShrI(1).AndI(passes - 1).MulI(passRows))
 	g.token = ptx.NewVar(k, ptx.Uint(0))
 	g.from = ptx.NewVar(k, e.x.Addr())
 	g.bytes = ptx.NewVar(k, ptx.Uint(tile.CopyBytes))
@@ -87,7 +94,7 @@ func (e *dw) newGather(thread ptx.U32) *rowGather {
 func (g *rowGather) fetch(t item, kt ptx.U32) {
 	row := kt.MulI(tile.K).Add(g.fetched)
 	g.token.Set(ptx.Uint(0))
-	g.dw.k.If(row.Lt(t.rows), func() {
+	g.loadRole.k.If(row.Lt(t.rows), func() {
 		if g.IsPacked {
 			g.token.Set(t.row.Add(row))
 			return
@@ -136,7 +143,7 @@ func (g *rowGather) copy(s pipeline.Stage, tokens []ptx.U32, rows ptx.U32) {
 
 // copyTail copies the first rows of a tile of packed rows if there are fewer than 64, and fills the
 // other rows of the tile with zeros. A TMA load would bring rows of the next expert.
-func (e *dw) copyTail(s pipeline.Stage, t item, kt, rows, thread ptx.U32) {
+func (e loadRole) copyTail(s pipeline.Stage, t item, kt, rows, thread ptx.U32) {
 	k := e.k
 	const passRows = pipeline.WarpgroupThreads / tile.LanesOfRow
 	c := tile.NewRowCopy(k, thread, tile.LanesOfRow)

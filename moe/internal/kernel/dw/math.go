@@ -11,9 +11,18 @@ import (
 // This file has the math role: the main loop, the sum over a heavy expert's splits, and
 // the stores.
 
-// math is the math role: it multiplies the warpgroup's 64 lines of each tile. A warpgroup
-// past the last line only releases the stages.
-func (e *dw) math() {
+// mathRole multiplies the warpgroup's 64 lines of each tile. A warpgroup past the last line only
+// releases the stages.
+type mathRole struct {
+	role
+	store    *gemm.Store
+	stagger  pipeline.NamedBarriers
+	gradient gradientPlace
+	partials partials
+}
+
+// run emits the role.
+func (e mathRole) run() {
 	k := e.k
 	wg, lane := k.Warpgroup(), k.Lane()
 	acc := k.Accumulators(e.Tiling.TileN / 2)
@@ -39,7 +48,7 @@ func (e *dw) math() {
 
 // multiply is the main loop, with both operands MN-major. If the last step is not full, it
 // multiplies only the parts of 16 rows that have rows; all others are zeros.
-func (e *dw) multiply(loop gemm.MainLoop, t item, wg ptx.U32, lead gemm.Lead, acc []ptx.F32) {
+func (e mathRole) multiply(loop gemm.MainLoop, t item, wg ptx.U32, lead gemm.Lead, acc []ptx.F32) {
 	k := e.k
 	operands := func(s pipeline.Stage, step ptx.U32) (a, b tile.Descriptor) {
 		s.Data = s.Data.Plus(step.MulI(tile.KStep * tile.RowBytes))
@@ -81,7 +90,7 @@ const roundBits = 20
 // of the tile and of the split that may use the slot next. Each warpgroup has its own half of a
 // slot, with a state of its own. A warpgroup without lines in the tile has no accumulators, and
 // only advances the state.
-func (e *dw) join(t item, wg ptx.U32, acc []ptx.F32) (last ptx.Pred) {
+func (e mathRole) join(t item, wg ptx.U32, acc []ptx.F32) (last ptx.Pred) {
 	k := e.k
 	last = t.split.AddI(1).Eq(t.splits)
 	k.If(t.splits.GtI(1), func() {
@@ -134,7 +143,7 @@ func addPartial(part ptx.Global, acc []ptx.F32) {
 // write writes the warpgroup's 64 lines of a tile, from the given line on. A 16-bit
 // gradient that is overwritten goes through shared memory and TMA. An FP32 gradient, or
 // one that is added to old values, is written directly from the accumulators.
-func (e *dw) write(t item, m ptx.U32, acc []ptx.F32) {
+func (e mathRole) write(t item, m ptx.U32, acc []ptx.F32) {
 	if !e.mapped() {
 		for i := range e.Tiling.SubTiles() {
 			column := t.n.AddI(i * tile.Block)
@@ -158,7 +167,7 @@ func (e *dw) write(t item, m ptx.U32, acc []ptx.F32) {
 
 // neuron returns the neuron of a column of the packed rows, and its part: gate (0) or up (1). A
 // block of 64 columns never has columns of both parts.
-func (e *dw) neuron(column ptx.U32) (neuron, part ptx.U32) {
+func (e mathRole) neuron(column ptx.U32) (neuron, part ptx.U32) {
 	if e.packed().Parts == 1 {
 		return column, ptx.Uint(0)
 	}
@@ -169,7 +178,7 @@ func (e *dw) neuron(column ptx.U32) (neuron, part ptx.U32) {
 
 // place returns the address of the gradient's element in line m, for the given neuron and part
 // (gate or up).
-func (e *dw) place(t item, m, neuron, part ptx.U32) ptx.Global {
+func (e mathRole) place(t item, m, neuron, part ptx.U32) ptx.Global {
 	of, lines, columns := e.matrix()
 	to := e.gradient.at[0]
 	if of.Apart {
@@ -197,14 +206,14 @@ type pair struct {
 }
 
 // direct writes 64 columns of the lines from m on, directly from the accumulators.
-func (e *dw) direct(t item, m, column ptx.U32, acc []ptx.F32) {
+func (e mathRole) direct(t item, m, column ptx.U32, acc []ptx.F32) {
 	neuron, part := column, ptx.Uint(0)
 	if !e.follow() {
 		neuron, part = e.neuron(column)
 	}
 	// The place is computed again for each 64 columns, because the accumulators leave no
 	// registers free.
-	f := tile.NewFragment(e.k.TidX().AndI(pipeline.WarpgroupThreads - 1))
+	f := tile.NewFragment(ptx.InWarpgroup(e.k.TidX()))
 	line := m.Add(f.Row)
 	var pairs []pair
 	if e.transposed() {
@@ -245,7 +254,7 @@ func (d DW) neurons() int {
 
 // directInPart writes a tile at the edge of the gradient: only the pairs that are inside the
 // gradient.
-func (e *dw) directInPart(at ptx.Global, line, neuron ptx.U32, pairs []pair) {
+func (e mathRole) directInPart(at ptx.Global, line, neuron ptx.U32, pairs []pair) {
 	for _, p := range pairs {
 		lo, hi := p.values()
 		e.k.If(line.AddI(p.line).LtI(e.Hidden).And(neuron.AddI(p.neuron).LtI(e.neurons())), func() {
@@ -262,7 +271,7 @@ func (d DW) follow() bool {
 }
 
 // straight returns the thread's pairs along the neurons, and its first neuron.
-func (e *dw) straight(f tile.Fragment, neuron ptx.U32, acc []ptx.F32) (ptx.U32, []pair) {
+func (e mathRole) straight(f tile.Fragment, neuron ptx.U32, acc []ptx.F32) (ptx.U32, []pair) {
 	_, lines, _ := e.matrix()
 	var pairs []pair
 	for j := range 8 {
@@ -277,7 +286,7 @@ func (e *dw) straight(f tile.Fragment, neuron ptx.U32, acc []ptx.F32) (ptx.U32, 
 // along d. A thread has two neurons of one line (an index along d), and the thread four lanes away
 // has the same neurons of the next line. Each gives the other one value. Then each has one neuron of
 // both lines. It returns the thread's first line, its neuron and its pairs.
-func (e *dw) transpose(f tile.Fragment, line, neuron ptx.U32, acc []ptx.F32) (ptx.U32, ptx.U32, []pair) {
+func (e mathRole) transpose(f tile.Fragment, line, neuron ptx.U32, acc []ptx.F32) (ptx.U32, ptx.U32, []pair) {
 	_, _, columns := e.matrix()
 	odd := f.Row.AndI(1)
 	isOdd := odd.NeI(0)

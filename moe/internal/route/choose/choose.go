@@ -51,7 +51,7 @@ func (c Choose) Build() (*jit.Kernel[ChooseArgs], error) {
 	plan.Clear()
 	k.GridDepWait()
 	k.GridDepLaunch()
-	r := router{Router: c.Router, k: k.Kernel, logits: to}
+	r := chooser{Router: c.Router, k: k.Kernel, logits: to}
 	k.For(plan.Warp, tokens, ptx.Uint(order.PlanWarps), func(token ptx.U32) {
 		r.choose(from.Index(token, 4*c.NumExperts), token, plan.Lane, func([]ptx.U32) {}, ptx.True(), func(slot ptx.U32, score ptx.F32, id ptx.U32) {
 			at := token.Mad(ptx.Uint(c.TopK), slot)
@@ -108,7 +108,7 @@ func (c ChooseRanges) Build() (*jit.Kernel[ChooseRangesArgs], error) {
 	k.BarSync(ptx.Uint(0))
 	k.GridDepWait()
 	k.GridDepLaunch()
-	r := router{Router: c.Router, k: k.Kernel, logits: to}
+	r := chooser{Router: c.Router, k: k.Kernel, logits: to}
 	first := k.CtaidX().Mul(perCTA)
 	k.For(first.Add(k.Warp()), first.Add(perCTA).Min(tokens), ptx.Uint(order.PlanWarps), func(token ptx.U32) {
 		r.choose(from.Index(token, 4*c.NumExperts), token, k.Lane(), func([]ptx.U32) {}, ptx.True(), func(slot ptx.U32, score ptx.F32, id ptx.U32) {
@@ -151,13 +151,25 @@ func HasSingle(c spec.Config) bool { return ChoosesInProducts(c) && !c.InOut }
 // lane. If the predicate `scored` is true at run time, the function `take` then gets a slot's score
 // and expert, in the lane that has the slot.
 func (l ByChains) Choose(k *ptx.Kernel, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
-	r := router{Router: l.Router, k: k, logits: l.Logits, bias: l.Bias, apart: true, tokens: l.Tokens}
+	r := chooser{Router: l.Router, k: k, logits: l.Logits, bias: l.Bias, apart: true, tokens: l.Tokens}
 	r.choose(l.Sums.Index(token, 4*l.NumExperts), token, lane, found, scored, take)
+}
+
+// chooser is the choice of a token's experts by a warp.
+type chooser struct {
+	Router
+	k *ptx.Kernel
+	// logits is the output of the logits, unless its address is 0. bias has the router's biases.
+	logits, bias ptx.Global
+	// apart reports whether the sums of the chains are separate, as SmallBatchLogits with Apart
+	// writes them. tokens is then the number of rows of each chain.
+	apart  bool
+	tokens ptx.U32
 }
 
 // choose emits the choice of a token's experts by a warp. Lane l has the logits of experts 64j+2l
 // and 64j+2l+1, for each j.
-func (e *router) choose(from ptx.Global, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
+func (e chooser) choose(from ptx.Global, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
 	if e.Logits == spec.F32 {
 		chooseBy(e, longKeys(e.k), from, token, lane, found, scored, take)
 	} else {
@@ -165,13 +177,14 @@ func (e *router) choose(from ptx.Global, token, lane ptx.U32, found func(experts
 	}
 }
 
-func chooseBy[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
+func chooseBy[K ptx.Value](e chooser, key keyMath[K], from ptx.Global, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
 	k := e.k
 	first := lane.MulI(2)
 	keys := warpKeys(e, key, from, token, first)
 	sel := newSelection(k, key, e.Router, lane)
+	var total ptx.F32
 	if e.All {
-		sel.sumWarp(keys)
+		total = sel.sumWarp(keys)
 	}
 	top := warpTop(key, keys, e.TopK)
 	experts := make([]ptx.U32, e.TopK)
@@ -181,7 +194,7 @@ func chooseBy[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, la
 	found(experts)
 	k.If(scored, func() {
 		sel.keep(0, top)
-		score, id := sel.finish(0)
+		score, id := sel.finish(0, total)
 		k.If(lane.LtI(4), func() {
 			for s := range score {
 				slot := lane.AddI(4 * s)
@@ -215,7 +228,7 @@ func warpTop[K ptx.Value](key keyMath[K], own []K, n int) (top []K) {
 
 // warpKeys returns the keys of a lane's experts. It also stores their logits if Logits has
 // an address.
-func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, first ptx.U32) (keys []K) {
+func warpKeys[K ptx.Value](e chooser, key keyMath[K], from ptx.Global, token, first ptx.U32) (keys []K) {
 	k := e.k
 	var logits [][2]ptx.F32
 	at := from.Index(first, 4)
@@ -258,7 +271,7 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 // sumsOf returns the logits of several neighbouring experts. The parameter `at` is the address of
 // the sum of the expert with number `first`. The returned logits start at expert first + behind. If
 // each chain's sums are stored separately, sumsOf adds the chains and the biases.
-func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []ptx.F32 {
+func (e chooser) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []ptx.F32 {
 	at = at.At(4 * behind)
 	sums := ptx.LdGlobalVec[ptx.F32](at, together)
 	if !e.apart {
@@ -282,7 +295,7 @@ func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []pt
 
 // ofChain returns the address of a chain's sum. The parameter `at` is the address of this sum in
 // the first chain.
-func (e *router) ofChain(at ptx.Global, chain int) ptx.Global {
+func (e chooser) ofChain(at ptx.Global, chain int) ptx.Global {
 	if tokens, ok := e.tokens.Const(); ok { // a constant becomes the offset of the load instruction
 		return at.At(4 * e.NumExperts * int(tokens) * chain)
 	}

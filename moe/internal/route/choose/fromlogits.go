@@ -39,46 +39,65 @@ type FromLogitsArgs struct {
 	order.TokenRanges
 }
 
-// fromLogits is the state of a FromLogits while the code of one warp is emitted.
+// fromLogits is the choice by one warp.
 type fromLogits struct {
 	FromLogits
-	k           *ptx.Kernel
-	lane        ptx.U32
-	logits      ptx.Global
-	bias, scale ptx.Global
-	scores, ids ptx.Global
-	counts      ptx.Shared
-	// keys [E] and kept [Groups] u32 are arrays in shared memory, one for each warp, if the layer
-	// has groups of experts: the key of each expert, and whether each group is kept.
+	fromLogitsTensors
+	fromLogitsRoom
+	k    *ptx.Kernel
+	lane ptx.U32
+}
+
+// fromLogitsTensors are the parameters. bias and scale are set if the layer has them.
+type fromLogitsTensors struct{ logits, bias, scale, scores, ids, allCounts ptx.Global }
+
+func (s FromLogits) tensors(k *jit.Builder[FromLogitsArgs]) fromLogitsTensors {
+	t := fromLogitsTensors{logits: k.Ptr(&k.Args.Logits)}
+	if s.SelectionBias {
+		t.bias = k.Ptr(&k.Args.SelectionBias)
+	}
+	if s.ExpertScale {
+		t.scale = k.Ptr(&k.Args.ExpertScale)
+	}
+	t.scores, t.ids, t.allCounts = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Counts)
+	return t
+}
+
+// fromLogitsRoom is the shared memory of a warp.
+type fromLogitsRoom struct {
+	counts ptx.Shared // of all warps
+	// keys [E] and kept [Groups] u32 exist if the layer has groups of experts: the key of each
+	// expert, and whether each group is kept.
 	keys, kept ptx.Shared
+}
+
+func (s FromLogits) room(cta *pipeline.CTA, warp ptx.U32) fromLogitsRoom {
+	r := fromLogitsRoom{counts: cta.Shared("counts", 4*s.NumExperts, 16)}
+	if s.Groups > 0 {
+		r.keys = cta.Shared("keys", 4*s.NumExperts*fromLogitsWarps, 16).Plus(warp.MulI(4 * s.NumExperts))
+		r.kept = cta.Shared("kept", 4*s.Groups*fromLogitsWarps, 16).Plus(warp.MulI(4 * s.Groups))
+	}
+	return r
 }
 
 // Build emits the kernel.
 func (s FromLogits) Build() (*jit.Kernel[FromLogitsArgs], error) {
 	k := jit.NewBuilder[FromLogitsArgs]("moe_topk", fromLogitsThreads, 1)
 	k.CTAs(func(a *FromLogitsArgs) int { return a.Count() })
-	tid := k.TidX()
-	warp := k.Warp()
-	e := fromLogits{FromLogits: s, k: k.Kernel, lane: k.Lane(), logits: k.Ptr(&k.Args.Logits)}
-	if s.SelectionBias {
-		e.bias = k.Ptr(&k.Args.SelectionBias)
-	}
-	if s.ExpertScale {
-		e.scale = k.Ptr(&k.Args.ExpertScale)
-	}
-	e.scores, e.ids = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs)
-	counts := k.Ptr(&k.Args.Counts)
+	tid, warp, lane := k.TidX(), k.Warp(), k.Lane()
+
+	// Operands.
+	in := s.tensors(k)
 	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
-	cta := pipeline.NewCTA(k.Kernel)
-	e.counts = cta.Shared("counts", 4*s.NumExperts, 16)
-	if s.Groups > 0 {
-		e.keys = cta.Shared("keys", 4*s.NumExperts*fromLogitsWarps, 16).Plus(warp.MulI(4 * s.NumExperts))
-		e.kept = cta.Shared("kept", 4*s.Groups*fromLogitsWarps, 16).Plus(warp.MulI(4 * s.Groups))
-	}
+
+	// Shared memory has the CTA's counts and, with groups of experts, keys for each warp.
+	e := fromLogits{FromLogits: s, fromLogitsTensors: in, fromLogitsRoom: s.room(pipeline.NewCTA(k.Kernel), warp), k: k.Kernel, lane: lane}
 	order.ClearWords(k.Kernel, e.counts, s.NumExperts, tid, fromLogitsThreads)
 	k.BarSync(ptx.Uint(0))
 	k.GridDepWait()
 	k.GridDepLaunch()
+
+	// All warps have one role: a warp chooses and scores the experts of a token.
 	from := k.CtaidX().Mul(perCTA)
 	k.For(from.Add(warp), from.Add(perCTA).Min(tokens), ptx.Uint(fromLogitsWarps), func(token ptx.U32) {
 		if s.Logits != spec.F32 && !s.SelectionBias {
@@ -88,7 +107,7 @@ func (s FromLogits) Build() (*jit.Kernel[FromLogitsArgs], error) {
 		}
 	})
 	k.BarSync(ptx.Uint(0))
-	order.StoreCounts(k.Kernel, counts, e.counts, s.NumExperts, tid, fromLogitsThreads)
+	order.StoreCounts(k.Kernel, in.allCounts, e.counts, s.NumExperts, tid, fromLogitsThreads)
 	return k.Build()
 }
 

@@ -2,13 +2,11 @@ package choose
 
 import (
 	"sonicmoe/driver"
-	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
-	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route/order"
 	"sonicmoe/ptx"
@@ -73,127 +71,98 @@ type RouterArgs struct {
 	order.TokenRanges
 }
 
-// router is the state of a Router while its code is emitted. The other kernels of this package
-// share parts of it.
-type router struct {
-	Router
-	k            *ptx.Kernel
-	tid          ptx.U32
-	count, chunk int // number of chunks, and number of experts of a chunk
-	ring         *pipeline.Ring
-	counts       ptx.Shared // number of the CTA's tokens by expert
-	mathWarps    pipeline.NamedBarriers
-	x, w         ptx.TensorMap
-	scores, ids  ptx.Global
-	logits, bias ptx.Global
-	allCounts    ptx.Global
-	from, to     ptx.U32 // the CTA's tokens
-	// apart reports whether the sums of the chains are separate, as SmallBatchLogits with Apart
-	// writes them. tokens is then the number of rows of each chain.
-	apart  bool
-	tokens ptx.U32
-}
-
 // Build emits the kernel.
 func (r Router) Build() (*jit.Kernel[RouterArgs], error) {
-	name := "moe_router"
-	if r.LogitsOnly {
-		name = "moe_logits"
-	}
-	k := jit.NewBuilder[RouterArgs](name, gemm.Threads, 1)
+	k := jit.NewBuilder[RouterArgs](r.name(), gemm.Threads, 1)
 	k.CTAs(func(a *RouterArgs) int { return a.Count() })
 
 	// Operands.
-	e := r.operands(k)
+	x, w := k.Map(&k.Args.X, r.xMap), k.Map(&k.Args.Weights, r.wMap)
+	out, bias := r.outputs(k), r.bias(k)
+	tokens, perCTA, tid := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA), k.TidX()
+	part := r.part(k.Kernel, tokens, perCTA)
 
 	// Ring "ab" holds stages of X and the router's weights.
 	cta := pipeline.NewCTA(k.Kernel)
-	e.ring = cta.Ring("ab", min(maxRouterRing/r.stageBytes(), maxRouterStages), r.stageBytes(), 1, gemm.MathWarps)
-	if !r.LogitsOnly {
-		e.counts = cta.Shared("counts", 4*r.NumExperts, 16)
-		e.mathWarps = cta.NamedBarriers("math", 1, gemm.MathThreads)
-		order.ClearWords(k.Kernel, e.counts, r.NumExperts, e.tid, gemm.Threads)
-	}
-	cta.Ready(e.tid)
+	ring := cta.Ring("ab", min(maxRouterRing/r.stageBytes(), maxRouterStages), r.stageBytes(), 1, gemm.MathWarps)
+	counter := r.counter(k.Kernel, cta, tid)
+	cta.Ready(tid)
 	k.GridDepWait()
 	k.GridDepLaunch()
 
-	// The load role fills the ring. The math role multiplies; its epilogue chooses the
+	// Roles. The load role fills the ring. The math role multiplies. Its epilogue chooses the
 	// experts, and stores scores, ids, counts and logits.
-	gemm.RunRoles(k.Kernel, e.tid, e.math, e.load)
+	gemm.RunRoles(k.Kernel, tid,
+		routerMath{routerPart: part, ring: ring, bias: bias, epilogue: func(thread ptx.U32) routerEpilogue {
+			return part.epilogue(out, counter, thread)
+		}}.run,
+		routerLoad{routerPart: part, ring: ring, x: x, w: w}.run)
 	return k.Build()
 }
 
-// operands declares the parameters.
-func (r Router) operands(k *jit.Builder[RouterArgs]) *router {
-	e := &router{Router: r, k: k.Kernel}
-	e.count, e.chunk = r.chunks()
-	e.x, e.w = k.Map(&k.Args.X, r.xMap), k.Map(&k.Args.Weights, r.wMap)
-	if !r.LogitsOnly {
-		e.scores, e.ids = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs)
+// name returns the name of the kernel's entry, which errors show.
+func (r Router) name() string {
+	if r.LogitsOnly {
+		return "moe_logits"
 	}
-	e.logits = k.Ptr(&k.Args.Logits)
-	if !r.LogitsOnly {
-		e.allCounts = k.Ptr(&k.Args.Counts)
-	}
-	if r.Bias {
-		e.bias = k.Ptr(&k.Args.Bias)
-	}
-	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
-	e.tid = k.TidX()
-	e.from = k.CtaidX().Mul(perCTA)
-	e.to = e.from.Add(perCTA).Min(tokens)
-	return e
+	return "moe_router"
 }
 
-// xMap returns the map that loads the tokens of one math warpgroup.
-func (r Router) xMap(a *RouterArgs) gpu.TensorMap {
-	return tile.RowMap(a.X, r.Hidden, a.Tokens, gemm.WarpgroupM)
-}
+// routerOutputs are the output tensors. With LogitsOnly there are only the logits.
+type routerOutputs struct{ scores, ids, logits, counts ptx.Global }
 
-// wMap returns the map that loads a chunk of experts.
-func (r Router) wMap(a *RouterArgs) gpu.TensorMap {
-	_, chunk := r.chunks()
-	return tile.RowMap(a.Weights, r.Hidden, r.lines(), chunk)
-}
-
-// chunks returns the number of chunks into which the experts are split, and the number of
-// experts of a chunk. Each block of tokens is multiplied once for each chunk.
-func (r Router) chunks() (count, chunk int) {
-	most := maxChunk
-	if r.NumExperts > maxChunk || r.Logits == spec.F32 && !r.LogitsOnly || r.Bias {
-		most = maxChunkKeys
+func (r Router) outputs(k *jit.Builder[RouterArgs]) routerOutputs {
+	if r.LogitsOnly {
+		return routerOutputs{logits: k.Ptr(&k.Args.Logits)}
 	}
-	count = (r.NumExperts + most - 1) / most
-	chunk = (r.NumExperts + count - 1) / count
-	return count, (chunk + 7) / 8 * 8
+	return routerOutputs{k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Logits), k.Ptr(&k.Args.Counts)}
 }
 
-// chains returns the number of chains of a logit, and the number of k-tiles of each. The last chain
-// has the remaining k-tiles.
-func (r Router) chains() (count, depth int) {
-	if _, chunk := r.chunks(); chunk > maxChunkChains {
-		return 1, r.kTiles()
+func (r Router) bias(k *jit.Builder[RouterArgs]) (none ptx.Global) {
+	if !r.Bias {
+		return none
 	}
-	stages := r.kTiles() / r.stageDepth()
-	depth = (stages + mostChains - 1) / mostChains * r.stageDepth()
-	return (r.kTiles() + depth - 1) / depth, depth
+	return k.Ptr(&k.Args.Bias)
 }
 
-// stageBytes returns the size of a stage: a k-tile of the tokens, then one of the weights.
-// Each starts at a multiple of 1024 bytes, the size of the swizzle pattern.
-func (r Router) stageBytes() int {
-	_, chunk := r.chunks()
-	return gemm.TileABytes + (chunk*tile.RowBytes+1023)/1024*1024
+// counter counts in shared memory how many of the CTA's tokens chose each expert.
+type counter struct {
+	tid       ptx.U32
+	counts    ptx.Shared
+	mathWarps pipeline.NamedBarriers
+}
+
+// counter reserves and clears the counts. With LogitsOnly there are none.
+func (r Router) counter(k *ptx.Kernel, cta *pipeline.CTA, tid ptx.U32) (none counter) {
+	if r.LogitsOnly {
+		return none
+	}
+	c := counter{tid, cta.Shared("counts", 4*r.NumExperts, 16), cta.NamedBarriers("math", 1, gemm.MathThreads)}
+	order.ClearWords(k, c.counts, r.NumExperts, tid, gemm.Threads)
+	return c
+}
+
+// routerPart is a CTA's part of the product.
+type routerPart struct {
+	Router
+	k            *ptx.Kernel
+	count, chunk int     // number of chunks, and number of experts of a chunk
+	from, to     ptx.U32 // the CTA's tokens
+}
+
+func (r Router) part(k *ptx.Kernel, tokens, perCTA ptx.U32) routerPart {
+	count, chunk := r.chunks()
+	from := k.CtaidX().Mul(perCTA)
+	return routerPart{Router: r, k: k, count: count, chunk: chunk, from: from, to: from.Add(perCTA).Min(tokens)}
 }
 
 // eachBlock runs body for each 128 tokens of the CTA's range.
-func (e *router) eachBlock(body func(first ptx.U32)) {
+func (e routerPart) eachBlock(body func(first ptx.U32)) {
 	e.k.For(e.from, e.to, ptx.Uint(gemm.TileM), body)
 }
 
 // eachChunk runs body for each chunk of experts.
-func (e *router) eachChunk(body func(chunk ptx.U32)) {
+func (e routerPart) eachChunk(body func(chunk ptx.U32)) {
 	if e.count == 1 {
 		body(ptx.Uint(0))
 		return
@@ -203,16 +172,23 @@ func (e *router) eachChunk(body func(chunk ptx.U32)) {
 
 // eachKTile runs body for each k-tile of the product. column is the k-tile's first column. line is
 // the row of the weight matrix where the term that the k-tile multiplies starts, see [Terms].
-func (e *router) eachKTile(body func(column ptx.U32, line int)) {
+func (e routerPart) eachKTile(body func(column ptx.U32, line int)) {
 	count, lines := e.terms()
 	for term := range count {
 		e.k.For(ptx.Uint(0), ptx.Uint(e.Hidden), ptx.Uint(tile.K), func(column ptx.U32) { body(column, term*lines) })
 	}
 }
 
-// load is the load role: one thread fills the ring. It does not load the second math
+// routerLoad is the load role: one thread fills the ring. It does not load the second math
 // warpgroup's tokens if they are past the end of the range.
-func (e *router) load() {
+type routerLoad struct {
+	routerPart
+	ring *pipeline.Ring
+	x, w ptx.TensorMap
+}
+
+// run emits the role.
+func (e routerLoad) run() {
 	k := e.k
 	k.If(k.Warp().EqI(gemm.MathWarps), func() {
 		k.If(k.ElectOne(), func() {
@@ -236,47 +212,53 @@ func (e *router) load() {
 	})
 }
 
-// math is the math role: each warpgroup multiplies its 64 tokens of each block. A warpgroup
+// routerMath is the math role: each warpgroup multiplies its 64 tokens of each block. A warpgroup
 // without tokens only releases the stages.
-func (e *router) math() {
+type routerMath struct {
+	routerPart
+	ring     *pipeline.Ring
+	bias     ptx.Global
+	epilogue func(thread ptx.U32) routerEpilogue // thread is the thread's index in its warpgroup
+}
+
+// run emits the role.
+func (e routerMath) run() {
 	k := e.k
 	warpgroup, thread := k.Warpgroup(), k.ThreadInWarpgroup()
 	p := e.newProduct(warpgroup)
-	out := e.newEpilogue(thread)
+	out := e.epilogue(thread)
 	e.eachBlock(func(block ptx.U32) {
 		// The warpgroup's first token is computed again at each use, because the sums of a chunk
 		// and 16 keys leave no register free to hold it.
-		first := func() ptx.U32 { return block.Add(k.TidX().ShrI(7).MulI(gemm.WarpgroupM)) }
+		first := func() ptx.U32 { return block.Add(ptx.WarpgroupOf(k.TidX()).MulI(gemm.WarpgroupM)) }
 		k.IfElse(first().Lt(e.to), func() {
 			out.begin()
-			e.eachChunk(func(chunk ptx.U32) { out.add(p.logits(chunk, out.column), first, chunk) })
-			out.end(first)
+			var totals rowTotals
+			e.eachChunk(func(chunk ptx.U32) { totals = out.add(p.logits(chunk, out.column), first, chunk) })
+			out.end(first, totals)
 		}, func() { p.loop.Drain(ptx.Uint(e.count * e.kTiles())) })
 	})
-	if !e.LogitsOnly {
-		e.mathWarps.Sync(ptx.Uint(0))
-		order.StoreCounts(k, e.allCounts, e.counts, e.NumExperts, e.tid, gemm.MathThreads)
-	}
+	out.finish()
 }
 
 // routerProduct computes the logits of a math warpgroup. chain has the thread's sums of one chain,
 // and all has its sums over all chains. Both are the same registers if there is one chain.
 type routerProduct struct {
-	*router
+	routerMath
 	warpgroup  ptx.U32
 	chain, all []ptx.F32
 	loop       gemm.MainLoop
 }
 
-func (e *router) newProduct(warpgroup ptx.U32) routerProduct {
+func (e routerMath) newProduct(warpgroup ptx.U32) routerProduct {
 	k := e.k
-	p := routerProduct{router: e, warpgroup: warpgroup, chain: k.Accumulators(e.chunk / 2)}
-	p.all = p.chain
+	chain := k.Accumulators(e.chunk / 2)
+	all := chain
 	if count, _ := e.chains(); count > 1 {
-		p.all = k.Accumulators(e.chunk / 2)
+		all = k.Accumulators(e.chunk / 2)
 	}
-	p.loop = gemm.MainLoop{K: k, Ring: e.ring.Consumer(), Release: pipeline.NewReleaser(k, k.Lane(), 1)}
-	return p
+	loop := gemm.MainLoop{K: k, Ring: e.ring.Consumer(), Release: pipeline.NewReleaser(k, k.Lane(), 1)}
+	return routerProduct{routerMath: e, warpgroup: warpgroup, chain: chain, all: all, loop: loop}
 }
 
 // logits computes the thread's logits of a chunk of experts. column returns the thread's first
@@ -291,7 +273,7 @@ func (p routerProduct) logits(chunk ptx.U32, column func() ptx.U32) []ptx.F32 {
 
 // biased returns the thread's sums of a chunk with the biases added; expert is the thread's
 // first expert.
-func (e *router) biased(acc []ptx.F32, expert ptx.U32) []ptx.F32 {
+func (e routerMath) biased(acc []ptx.F32, expert ptx.U32) []ptx.F32 {
 	sums := make([]ptx.F32, len(acc))
 	for i := 0; i < len(acc); i += 4 {
 		for j := range 2 {
@@ -336,20 +318,6 @@ func (p routerProduct) multiply() {
 	})
 }
 
-// InRouter reports whether the epilogue of [Router] chooses and scores for the layer. If not,
-// [FromLogits] does.
-func InRouter(c spec.Config) bool {
-	if c.TopK > maxFusedTopK || c.Groups != 0 || c.Scale() != 1 || c.ExpertScale {
-		return false
-	}
-	return c.Score == spec.SoftmaxTopK || c.Score == spec.SoftmaxAll && c.NumExperts <= maxChunkKeys && !c.SelectionBias && c.Renormalize == spec.NoRenorm
-}
-
-// maxFusedTopK is the largest K for which the keys of two rows fit in a quad's registers.
-const maxFusedTopK = 16
-
-func outsideRouter(c spec.Config) bool { return !InRouter(c) }
-
 // RouterKernel is for layers whose router chooses in its epilogue. LogitsKernel is for all other
 // layers.
 var (
@@ -363,7 +331,47 @@ var (
 	}}
 )
 
-// RouterOf returns the router of a layer.
-func RouterOf(c spec.Config) Router {
-	return Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Element: element.Of(c), Logits: c.Logits, Bias: c.RouterBias, F32: c.RouterF32, All: c.Score == spec.SoftmaxAll}
+// routerEpilogue takes the logits of the 64 tokens of a warpgroup, one chunk of experts after
+// another.
+type routerEpilogue interface {
+	// column returns the thread's first column of a chunk.
+	column() ptx.U32
+	// begin starts a block of tokens, add takes the logits of a chunk, and end stores the block's
+	// results. first returns the warpgroup's first token. end gets what the last add returned.
+	begin()
+	add(logits []ptx.F32, first func() ptx.U32, chunk ptx.U32) rowTotals
+	end(first func() ptx.U32, totals rowTotals)
+	// finish follows the last block.
+	finish()
 }
+
+// rowTotals has, with All, the sum of the exponentials of all logits of each of the thread's rows.
+type rowTotals [2]ptx.F32
+
+// epilogue returns the router's epilogue for a thread of a math warpgroup.
+func (e routerPart) epilogue(out routerOutputs, c counter, thread ptx.U32) routerEpilogue {
+	w := logitWriter{e, out.logits}
+	if e.LogitsOnly {
+		return storeLogits{w, tile.NewFragment(thread)}
+	}
+	return chooseTopK{w, out, c, newTopK(e.k, e.Router, thread)}
+}
+
+// storeLogits is the epilogue that only stores the logits.
+type storeLogits struct {
+	logitWriter
+	at tile.Fragment
+}
+
+func (e storeLogits) column() ptx.U32 { return e.at.Column }
+
+func (storeLogits) begin() {}
+
+func (storeLogits) finish() {}
+
+func (e storeLogits) add(logits []ptx.F32, first func() ptx.U32, chunk ptx.U32) (none rowTotals) {
+	e.write(logits, first().Add(e.at.Row), chunk.MulI(e.chunk).Add(e.at.Column))
+	return none
+}
+
+func (storeLogits) end(func() ptx.U32, rowTotals) {}

@@ -4,76 +4,46 @@ import (
 	"math"
 
 	"sonicmoe/internal/spec"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/lanes"
+	"sonicmoe/moe/internal/route/order"
 	"sonicmoe/ptx"
 )
 
-// routerEpilogue takes the logits of the 64 tokens of a warpgroup, one chunk of experts after
-// another.
-type routerEpilogue interface {
-	// column returns the thread's first column of a chunk.
-	column() ptx.U32
-	// begin starts a block of tokens, add takes the logits of a chunk, and end finishes the block.
-	// first returns the warpgroup's first token.
-	begin()
-	add(logits []ptx.F32, first func() ptx.U32, chunk ptx.U32)
-	end(first func() ptx.U32)
-}
-
-// newEpilogue returns the router's epilogue for a thread of a math warpgroup.
-func (e *router) newEpilogue(thread ptx.U32) routerEpilogue {
-	if e.LogitsOnly {
-		return storeLogits{e, tile.NewFragment(thread)}
-	}
-	return chooseTopK{e, newTopK(e.k, e.Router, thread)}
-}
-
-// storeLogits is the epilogue that only stores the logits.
-type storeLogits struct {
-	*router
-	at tile.Fragment
-}
-
-func (e storeLogits) column() ptx.U32 { return e.at.Column }
-func (storeLogits) begin()            {}
-
-func (e storeLogits) add(logits []ptx.F32, first func() ptx.U32, chunk ptx.U32) {
-	e.writeLogits(logits, first().Add(e.at.Row), chunk.MulI(e.chunk).Add(e.at.Column))
-}
-
-func (storeLogits) end(func() ptx.U32) {}
-
 // chooseTopK is the epilogue that chooses the K experts of each token and scores them.
 type chooseTopK struct {
-	*router
+	logitWriter
+	out routerOutputs
+	counter
 	sel topKSelection
 }
 
 func (e chooseTopK) column() ptx.U32 { return e.sel.column() }
-func (e chooseTopK) begin()          { e.sel.clear() }
 
-func (e chooseTopK) add(logits []ptx.F32, first func() ptx.U32, chunk ptx.U32) {
-	e.k.If(e.router.logits.Given(), func() {
-		e.writeLogits(logits, first().Add(e.sel.row()), chunk.MulI(e.chunk).Add(e.sel.column()))
+func (e chooseTopK) begin() { e.sel.clear() }
+
+func (e chooseTopK) add(logits []ptx.F32, first func() ptx.U32, chunk ptx.U32) rowTotals {
+	e.k.If(e.logits.Given(), func() {
+		e.write(logits, first().Add(e.sel.row()), chunk.MulI(e.chunk).Add(e.sel.column()))
 	})
-	e.sel.merge(logits, chunk)
+	return e.sel.merge(logits, chunk)
 }
 
 // end stores the scores and expert ids of the warpgroup's 64 tokens, and counts the experts.
-func (e chooseTopK) end(first func() ptx.U32) {
+func (e chooseTopK) end(first func() ptx.U32, totals rowTotals) {
 	k, of := e.k, first()
 	for h := range 2 {
 		token := of.Add(e.sel.row()).AddI(8 * h)
-		score, id := e.sel.finish(h)
+		score, id := e.sel.finish(h, totals[h])
 		k.If(token.Lt(e.to), func() {
 			for s := range score {
 				slot := e.sel.quadLane().AddI(4 * s)
 				k.If(slot.LtI(e.TopK), func() {
 					at := token.Mad(ptx.Uint(e.TopK), slot)
-					ptx.StGlobal(e.scores.Index(at, 4), score[s])
-					ptx.StGlobal(e.ids.Index(at, 4), id[s])
+					ptx.StGlobal(e.out.scores.Index(at, 4), score[s])
+					ptx.StGlobal(e.out.ids.Index(at, 4), id[s])
 					k.RedSharedAdd(e.counts.Plus(id[s].ShlI(2)), ptx.Uint(1))
 				})
 			}
@@ -81,9 +51,21 @@ func (e chooseTopK) end(first func() ptx.U32) {
 	}
 }
 
-// writeLogits stores the thread's logits of a chunk, for the rows token and token+8. The thread has
-// pairs of neighbouring experts, the first one at expert and each further one 8 experts on.
-func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
+// finish stores the CTA's counts.
+func (e chooseTopK) finish() {
+	e.mathWarps.Sync(ptx.Uint(0))
+	order.StoreCounts(e.k, e.out.counts, e.counts, e.NumExperts, e.tid, gemm.MathThreads)
+}
+
+// logitWriter stores logits.
+type logitWriter struct {
+	routerPart
+	logits ptx.Global
+}
+
+// write stores the thread's logits of a chunk, for the rows token and token+8. The thread has pairs
+// of neighbouring experts, the first one at expert and each further one 8 experts on.
+func (e logitWriter) write(acc []ptx.F32, token, expert ptx.U32) {
 	if e.Logits != spec.F32 && e.NumExperts%4 == 0 && e.chunk%16 == 0 {
 		e.writeFours(acc, token, expert)
 		return
@@ -110,11 +92,11 @@ func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
 	}
 }
 
-// writeFours is writeLogits for logits of 16 bits. It stores four logits at a time. A lane has two
+// writeFours is write for logits of 16 bits. It stores four logits at a time. A lane has two
 // of each 8 columns. Two neighbouring lanes exchange pairs, so that each has four neighbouring
 // logits. The stores of a quad then fill a sector of 32 bytes. Stores of two logits would fill half
 // a sector and take twice the time.
-func (e *router) writeFours(acc []ptx.F32, token, expert ptx.U32) {
+func (e logitWriter) writeFours(acc []ptx.F32, token, expert ptx.U32) {
 	of, bytes := element.OfLogits(e.Logits), int(e.Logits.Bytes())
 	odd := e.k.TidX().AndI(1)
 	isOdd := odd.NeI(0)
@@ -157,10 +139,10 @@ type topKSelection interface {
 	// clear starts new rows. It does nothing if there is only one chunk.
 	clear()
 	// merge adds the logits of a chunk of experts, given as a fragment.
-	merge(acc []ptx.F32, chunk ptx.U32)
+	merge(acc []ptx.F32, chunk ptx.U32) rowTotals
 	// finish returns the scores and experts of the thread's slots of row h (0 or 1). Element s
-	// is slot 4s + quadLane.
-	finish(h int) (scores []ptx.F32, experts []ptx.U32)
+	// is slot 4s + quadLane. total is the row's element of [rowTotals].
+	finish(h int, total ptx.F32) (scores []ptx.F32, experts []ptx.U32)
 	// row returns the thread's first row among the 64; its second row is row+8. quadLane returns
 	// the number of the lane in its quad.
 	row() ptx.U32
@@ -178,8 +160,6 @@ type selection[K ptx.Value] struct {
 	lane, quad ptx.U32 // number of the lane in its quad, and the quad's first lane
 	// list[h][s] is the key of slot 4s + lane in row h.
 	list [2][]*ptx.Var[K]
-	// With All, total[h] is the sum of the exponentials of all logits in row h.
-	total [2]ptx.F32
 }
 
 func newSelection[K ptx.Value](k *ptx.Kernel, key keyMath[K], r Router, thread ptx.U32) *selection[K] {
@@ -192,9 +172,11 @@ func newSelection[K ptx.Value](k *ptx.Kernel, key keyMath[K], r Router, thread p
 	return s
 }
 
-func (s *selection[K]) row() ptx.U32      { return tile.NewFragment(s.thread).Row }
+func (s *selection[K]) row() ptx.U32 { return tile.NewFragment(s.thread).Row }
+
 func (s *selection[K]) quadLane() ptx.U32 { return s.lane }
-func (s *selection[K]) column() ptx.U32   { return tile.NewFragment(s.thread).Column }
+
+func (s *selection[K]) column() ptx.U32 { return tile.NewFragment(s.thread).Column }
 
 func (s *selection[K]) clear() {
 	if count, _ := s.chunks(); count == 1 {
@@ -209,12 +191,12 @@ func (s *selection[K]) clear() {
 
 // merge sorts the thread's own keys, and then merges the sorted lists of the lanes of a
 // quad. A thread keeps K keys, because all of the row's largest keys may be its own.
-func (s *selection[K]) merge(acc []ptx.F32, chunk ptx.U32) {
+func (s *selection[K]) merge(acc []ptx.F32, chunk ptx.U32) (totals rowTotals) {
 	count, width := s.chunks()
 	first := chunk.MulI(width).Add(s.column())
 	for h := range s.list {
 		if s.All {
-			s.sumRow(h, acc, first)
+			totals[h] = s.sumRow(h, acc, first)
 		}
 		top := s.own(h, acc, first)
 		for i := range top {
@@ -236,6 +218,7 @@ func (s *selection[K]) merge(acc []ptx.F32, chunk ptx.U32) {
 		}
 		s.keep(h, top)
 	}
+	return totals
 }
 
 // keep stores the slots of a row's top-K that belong to this thread.
@@ -287,7 +270,7 @@ func (s *selection[K]) pair(lo, hi ptx.F32, column int, first ptx.U32) [2]K {
 	return keys
 }
 
-func (s *selection[K]) finish(h int) (scores []ptx.F32, experts []ptx.U32) {
+func (s *selection[K]) finish(h int, total ptx.F32) (scores []ptx.F32, experts []ptx.U32) {
 	top := s.key.value(s.key.from(s.list[h][0].Get(), s.quad))
 	sum := ptx.Float(0)
 	for i, v := range s.list[h] {
@@ -307,7 +290,7 @@ func (s *selection[K]) finish(h int) (scores []ptx.F32, experts []ptx.U32) {
 		}
 	}
 	if s.All {
-		sum = s.total[h]
+		sum = total
 	} else {
 		sum = lanes.Combine(sum, lanes.Add, 1, 2)
 	}
@@ -322,7 +305,7 @@ func (s *selection[K]) finish(h int) (scores []ptx.F32, experts []ptx.U32) {
 // same order: first the pairs of experts p, p+32, p+64 and so on one after another, which gives 32
 // sums. Then a tree adds these sums over bits 4, 3 and 2 of p, and last over bits 0 and 1, which
 // are the number of the lane in the quad.
-func (s *selection[K]) sumRow(h int, acc []ptx.F32, first ptx.U32) {
+func (s *selection[K]) sumRow(h int, acc []ptx.F32, first ptx.U32) ptx.F32 {
 	var values []ptx.F32
 	for i := 0; i < len(acc); i += 4 {
 		for j, x := range s.compared(acc[i+2*h], acc[i+2*h+1]) {
@@ -348,11 +331,11 @@ func (s *selection[K]) sumRow(h int, acc []ptx.F32, first ptx.U32) {
 		}
 		return sum
 	}
-	s.total[h] = lanes.Combine(tree(0, 1), lanes.Add, 1, 2)
+	return lanes.Combine(tree(0, 1), lanes.Add, 1, 2)
 }
 
 // sumWarp is sumRow for a row that is spread over a warp: a lane has two of each 64 experts.
-func (s *selection[K]) sumWarp(keys []K) {
+func (s *selection[K]) sumWarp(keys []K) ptx.F32 {
 	var values []ptx.F32
 	for _, v := range keys {
 		is := s.key.equal(v, s.key.none)
@@ -363,7 +346,7 @@ func (s *selection[K]) sumWarp(keys []K) {
 	for i := 2; i < len(values); i += 2 {
 		sum = sum.Add(pair(values[i:]))
 	}
-	s.total[0] = lanes.Combine(sum, lanes.Add, 16, 8, 4, 1, 2)
+	return lanes.Combine(sum, lanes.Add, 16, 8, 4, 1, 2)
 }
 
 // largestValue returns the largest of a thread's values.

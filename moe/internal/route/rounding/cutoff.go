@@ -25,8 +25,8 @@ const (
 	cutoffWarps   = cutoffThreads / lanes.Count
 	// digits is the number of values of the widest digit.
 	digits = 1 << 11
-	// cutoffRoom is the number of keys that the CTA's shared memory can hold.
-	cutoffRoom = 8192
+	// mostKept is the number of keys that the CTA's shared memory can hold.
+	mostKept = 8192
 	// CutoffBytes is the size of an expert's cutoff, four words: the number of its tokens, the key
 	// of the last of them, the number of its tokens that have exactly that key, and 0.
 	CutoffBytes = 16
@@ -63,29 +63,47 @@ type cutoff struct {
 	k                          *ptx.Kernel
 	tid, expert, tokens        ptx.U32
 	keys                       ptx.Global
-	counts, hist, state, sums  ptx.Shared
-	kept, cursor               ptx.Shared // keys kept in shared memory, and the number of them
 	capacity, seedLow, seedTop ptx.U32
+	cutoffRoom
+}
+
+// cutoffRoom is the shared memory of a CTA.
+type cutoffRoom struct {
+	counts, hist, state, sums ptx.Shared
+	kept, cursor              ptx.Shared // kept keys, and the number of them
+}
+
+func newCutoffRoom(cta *pipeline.CTA, experts int) cutoffRoom {
+	return cutoffRoom{
+		counts: cta.Shared("counts", 4*experts, 16), hist: cta.Shared("hist", 4*digits, 16),
+		state: cta.Shared("state", 16, 16), sums: cta.Shared("sums", 8*cutoffWarps, 16),
+		kept: cta.Shared("kept", 4*mostKept, 16), cursor: cta.Shared("cursor", 4, 4),
+	}
 }
 
 // Build emits the kernel.
 func (c Cutoff) Build() (*jit.Kernel[CutoffArgs], error) {
 	k := jit.NewBuilder[CutoffArgs]("moe_rounding_cutoff", cutoffThreads, 1)
 	k.CTAs(func(*CutoffArgs) int { return c.NumExperts })
+
+	// Operands.
 	keys, counts, cutoffs := k.Ptr(&k.Args.Keys), k.Ptr(&k.Args.Counts), k.Ptr(&k.Args.Cutoffs)
-	e := cutoff{Cutoff: c, k: k.Kernel, tid: k.TidX(), expert: k.CtaidX(), tokens: k.U32(&k.Args.Tokens)}
-	ranges := k.U32(&k.Args.Ranges)
-	e.capacity, e.seedLow, e.seedTop = k.U32(&k.Args.Capacity), k.U32(&k.Args.SeedLow), k.U32(&k.Args.SeedHigh)
-	cta := pipeline.NewCTA(k.Kernel)
-	e.counts, e.hist = cta.Shared("counts", 4*c.NumExperts, 16), cta.Shared("hist", 4*digits, 16)
-	e.state, e.sums = cta.Shared("state", 16, 16), cta.Shared("sums", 8*cutoffWarps, 16)
-	e.kept, e.cursor = cta.Shared("kept", 4*cutoffRoom, 16), cta.Shared("cursor", 4, 4)
-	order.ClearWords(k.Kernel, e.counts, c.NumExperts, e.tid, cutoffThreads)
+	tid, expert := k.TidX(), k.CtaidX()
+	tokens, ranges := k.U32(&k.Args.Tokens), k.U32(&k.Args.Ranges)
+	capacity, seedLow, seedTop := k.U32(&k.Args.Capacity), k.U32(&k.Args.SeedLow), k.U32(&k.Args.SeedHigh)
+
+	// Shared memory has the experts' counts, the histogram of a digit, and the kept keys.
+	room := newCutoffRoom(pipeline.NewCTA(k.Kernel), c.NumExperts)
+	order.ClearWords(k.Kernel, room.counts, c.NumExperts, tid, cutoffThreads)
 	k.BarSync(ptx.Uint(0))
 	k.GridDepWait()
 	k.GridDepLaunch()
-	e.keys = rowOf(keys, e.expert, e.tokens)
 
+	// All threads have one role: they add the expert's counts, and decide its cutoff.
+	e := cutoff{
+		Cutoff: c, k: k.Kernel, tid: tid, expert: expert, tokens: tokens, keys: rowOf(keys, expert, tokens),
+		cutoffRoom: room, capacity: capacity, seedLow: seedLow, seedTop: seedTop,
+	}
 	e.addCounts(counts, ranges)
 	k.BarSync(ptx.Uint(0))
 	n, last, ties := e.decide()
@@ -225,7 +243,7 @@ func (e *cutoff) nth(f, n ptx.U32) (last, ties, equal ptx.U32) {
 	first, others := cutoffDigits[0], cutoffDigits[1:]
 	k.IfElse(n.EqI(0), func() { key.Set(ptx.Uint(0xffffffff)) }, func() {
 		find(first, e.eachKey)
-		k.IfElse(same.Get().LeI(cutoffRoom), func() {
+		k.IfElse(same.Get().LeI(mostKept), func() {
 			e.keep(key.Get().ShrI(first.shift), first.shift)
 			kept := same.Copy() // a copy, because find changes same with each digit
 			for _, d := range others {

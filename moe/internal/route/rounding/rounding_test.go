@@ -282,7 +282,7 @@ func TestRoundingDraw(t *testing.T) {
 // holds, and two more. One more key would not be enough, because a kernel that keeps one key too
 // many only overwrites the cursor, which it does not read again.
 func TestCutoffRoom(t *testing.T) {
-	for _, tokens := range []int{cutoffRoom, cutoffRoom + 2} {
+	for _, tokens := range []int{mostKept, mostKept + 2} {
 		r, keys := rand.New(rand.NewPCG(5, uint64(tokens))), make([]uint32, KeyStride(tokens))
 		for i := range tokens {
 			keys[i] = chosenBit | 0x3f000000 | r.Uint32N(1<<16) // some are equal
