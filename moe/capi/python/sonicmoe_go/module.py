@@ -322,7 +322,7 @@ class SonicMoE(nn.Module):
             raise ArgumentError("the layer's experts are spread over ranks, must be whole for an adapter")
         self.requires_grad_(False)
         self.config = dataclasses.replace(c, **adapters.fields(rank, alpha, rslora))
-        self.lora_rank, self._units = rank, None
+        self.lora_rank, self.lora_alpha, self._units = rank, float(alpha), None
         self._plain = self._plain and self.config.lora_rank == rank
         paths, exact = dict(self._paths), shapes(dataclasses.replace(self.config, lora_rank=rank))
         for i, (name, (weight, end)) in zip(adapters.PLACES, adapters.FACTORS.items()):
@@ -337,6 +337,11 @@ class SonicMoE(nn.Module):
             self.get_submodule(".".join(modules)).register_parameter(of + end, nn.Parameter(factor))
             self._paths += ((i, (modules, of + end)),)
             self._factors += ((i, *shapes(self.config)[i][1:]),)
+
+    def factors(self) -> dict[str, nn.Parameter]:
+        """Returns the adapter's parameters by their names in moe."""
+        places = dict(self._paths)
+        return {name: _at(self, places[i]) for i, name in zip(adapters.PLACES, adapters.FACTORS) if i in places}
 
     @classmethod
     def from_hf(

@@ -197,3 +197,75 @@ def test_wrong_adapters(device):
     ):
         with pytest.raises(sonicmoe_go.ArgumentError, match=said):
             sonicmoe_go.SonicMoE(128, 64, 4, 2, **how)
+
+
+@pytest.mark.parametrize("layout", ["peft", "per-expert", "stacked"])
+@pytest.mark.parametrize("config", [{}, {"gate_up": "interleaved", "weight_order": "in-out"}, {"gate_up": "apart"}, {"activation": "relu2"}], ids=str)
+def test_files(device, config, layout, tmp_path):
+    """A layer must have the same factors after it wrote and another layer read them."""
+    pytest.importorskip("safetensors")
+
+    def model(**lora):
+        of = torch.nn.Module()
+        of.mlp = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device, **config, **lora)
+        return of
+
+    wrote = model(lora_rank=12, lora_alpha=6.5, rslora=True)
+    with torch.no_grad():
+        for p in wrote.mlp.factors().values():
+            p.normal_()
+    sonicmoe_go.save_adapter(wrote, tmp_path, layout)
+    for read in (model(), model(lora_rank=12, lora_alpha=6.5, rslora=True)):
+        assert sonicmoe_go.load_adapter(read, tmp_path) == []
+        assert read.mlp.config == wrote.mlp.config
+        assert all(torch.equal(a, b) for a, b in zip(read.mlp.factors().values(), wrote.mlp.factors().values(), strict=True))
+    with pytest.raises(sonicmoe_go.ArgumentError, match="has rank 12, alpha 6.5 and rslora True, must have those of the layer: 12, 6.5 and False"):
+        sonicmoe_go.load_adapter(model(lora_rank=12, lora_alpha=6.5), tmp_path)
+
+
+def test_a_file_with_two_first_factors(device, tmp_path):
+    """If gate and up have different first factors, the layer gets both."""
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    of = torch.nn.Module()
+    of.mlp = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device)
+    names = {"gate_proj": (128, 64), "up_proj": (128, 64), "down_proj": (64, 128)}
+    given = {(e, n): (torch.randn(4, i), torch.randn(o, 4)) for e in range(4) for n, (i, o) in names.items() if (e, n) != (2, "down_proj")}
+    tensors = {f"base_model.model.mlp.experts.{e}.{n}.lora_{x}.weight": t.contiguous() for (e, n), p in given.items() for x, t in zip("AB", p)}
+    save_file(tensors | {"base_model.model.q_proj.lora_A.weight": torch.zeros(4, 4)}, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "lora_alpha": 8}')
+    assert sonicmoe_go.load_adapter(of, tmp_path) == ["base_model.model.q_proj.lora_A.weight"]
+    f = {n: p.detach().cpu() for n, p in of.mlp.factors().items()}
+    assert of.mlp.lora_rank == 8 and of.mlp.lora_alpha == 16
+    for e in range(4):
+        w1, w2 = f["lora_b1"][e] @ f["lora_a1"][e], f["lora_b2"][e] @ f["lora_a2"][e]
+        want = torch.cat([given[e, n][1] @ given[e, n][0] for n in ("gate_proj", "up_proj")])
+        assert torch.allclose(w1, want, atol=1e-5)
+        assert torch.allclose(w2, given[e, "down_proj"][1] @ given[e, "down_proj"][0], atol=1e-5) if e != 2 else not w2.any()
+
+
+def test_wrong_files(device, tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    of = torch.nn.Module()
+    of.mlp = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device, lora_rank=4, lora_alpha=4)
+    sonicmoe_go.save_adapter(of, tmp_path)
+    of.mlp = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device)
+    right, text = safetensors.load_file(tmp_path / "adapter_model.safetensors"), (tmp_path / "adapter_config.json").read_text()
+    at = "base_model.model.mlp.experts."
+    for change, said in (
+        ({at + "lora_A.weight": torch.zeros(16, 32)}, r"are \[16, 32\] and \[128, 16\], must be"),
+        ({at + "lora_A.weight": None}, "is alone, must have .*lora_A.weight with it"),
+        ({at + "4.up_proj.lora_A.weight": torch.zeros(4, 128)}, "is of no layer or no expert of the model"),
+        ({"base_model.model.other.experts.lora_A.weight": torch.zeros(4, 128)}, "is of no layer or no expert of the model"),
+        (dict.fromkeys(right) | {"q.weight": torch.zeros(1)}, "has no factors of mlp.experts, must have some of each layer"),
+        ('{"peft_type": "IA3"}', "peft_type is 'IA3', must be 'LORA'"),
+        (text.replace('"use_dora": false', '"use_dora": true'), "use_dora is True, must be empty or false"),
+    ):
+        (tmp_path / "adapter_config.json").write_text(change if isinstance(change, str) else text)
+        tensors = right if isinstance(change, str) else {n: t for n, t in (right | change).items() if t is not None}
+        safetensors.save_file(tensors, tmp_path / "adapter_model.safetensors")
+        with pytest.raises(sonicmoe_go.ArgumentError, match=said):
+            sonicmoe_go.load_adapter(of, tmp_path)
+    with pytest.raises(sonicmoe_go.ArgumentError, match="layers with 0 kinds of adapters"):
+        sonicmoe_go.save_adapter(of, tmp_path)
+    with pytest.raises(sonicmoe_go.ArgumentError, match="layout is 'vllm', must be one of peft, per-expert, stacked"):
+        sonicmoe_go.save_adapter(of, tmp_path, "vllm")

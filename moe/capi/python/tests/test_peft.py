@@ -124,3 +124,34 @@ def test_adapters_are_fused(device, family, way, adapters, monkeypatch):
     assert rows.median() < 8e-3
     for (name, p), q in zip(factors.items(), of.values(), strict=True):
         assert far(name, p.grad, q.grad) < 0.03, name
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+def test_files_go_both_ways(device, family, tmp_path):
+    """A layer with an adapter of its own must have the bits of the layer with PEFT's adapter, after
+    either has read the other's files."""
+    block = block_of(family, device)
+    holder, _ = wrapped(sonicmoe_go.SonicMoE.from_hf(copy.deepcopy(block)), 3, {"default": {"r": 12, "use_rslora": True}})
+    of = peft.LoraConfig(**LORA | {"r": 12, "use_rslora": True}, target_modules=[])
+    tensors = {"base_model.model." + n.replace(".default", ""): p.detach().contiguous() for n, p in holder.named_parameters() if "lora_" in n}
+    of.save_pretrained(tmp_path / "theirs")
+    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors.save_file(tensors, tmp_path / "theirs" / "adapter_model.safetensors")
+    x = torch.randn(24, 128, device=device, dtype=torch.bfloat16)[None]
+
+    def run(of):
+        y = of.mlp(x)
+        return y[0] if isinstance(y, tuple) else y
+
+    own = torch.nn.Module()
+    own.mlp = sonicmoe_go.SonicMoE.from_hf(block)
+    assert sonicmoe_go.load_adapter(own, tmp_path / "theirs") == []
+    assert own.mlp.lora_rank == 12 and own.mlp.config.lora_rank == 16 and torch.equal(run(own), run(holder))
+    for p in own.mlp.factors().values():
+        p.data.mul_(-0.5)
+    sonicmoe_go.save_adapter(own, tmp_path / "ours")
+    text = torch.nn.Module()
+    text.mlp = sonicmoe_go.SonicMoE.from_hf(copy.deepcopy(block_of(family, device)))
+    text.mlp.load_state_dict({n: p for n, p in own.mlp.state_dict().items() if "lora" not in n})
+    read = peft.PeftModel.from_pretrained(text, tmp_path / "ours").base_model.model
+    assert torch.equal(run(read), run(own)) and not torch.equal(run(read), run(holder))
