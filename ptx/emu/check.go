@@ -96,7 +96,7 @@ func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) er
 		for i := range found.Runs {
 			run := l
 			if i > 0 {
-				run.Stream = stream.Clone()
+				run.Stream, run.Print = stream.Clone(), nil
 			}
 			switch i {
 			case 0:
@@ -153,7 +153,7 @@ func (k *Kernel) report(ctx context.Context, mem *Memory, l *Launch, restore fun
 		return nil
 	}
 	counted := *l
-	counted.Races, counted.Timing, counted.Stream, counted.GoOn, l.Report = false, Early, nil, nil, nil
+	counted.Races, counted.Timing, counted.Stream, counted.GoOn, counted.Print, l.Report = false, Early, nil, nil, nil, nil
 	err := k.Launch(ctx, mem, counted)
 	restore()
 	if errors.As(err, new(*Fault)) {

@@ -88,7 +88,7 @@ func (e *exploration) run(ctx context.Context, k *Kernel, mem *Memory, l Launch,
 			e.now = e.now[1:]
 			if e.Orders > 0 {
 				restore()
-				l.Stream = stream.Clone()
+				l.Stream, l.Print = stream.Clone(), nil
 			}
 			var passed []*Fault
 			run := l

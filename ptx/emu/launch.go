@@ -98,6 +98,9 @@ type Launch struct {
 	// Report, if not nil, is filled with counts of what the launch did. If the launch ends with a
 	// fault, it has the counts up to the fault.
 	Report *Report
+	// Print, if not nil, is called with the text of each printf of the kernel, by one goroutine at a
+	// time. With several runs of a launch, only the first run prints.
+	Print func(text string)
 	// Where returns the source position of a line of the PTX, for messages. nil means
 	// Kernel.Source.
 	Where func(line int) string

@@ -31,8 +31,9 @@ type Memory struct {
 }
 
 type allocation struct {
-	base  uint64
-	bytes []byte
+	base   uint64
+	bytes  []byte
+	mapped bool // memory of the host, see Memory.Map
 }
 
 func (a *allocation) end() uint64 { return a.base + uint64(len(a.bytes)) }
@@ -81,12 +82,18 @@ func (m *Memory) Alloc(bytes int64) (uint64, error) {
 	}
 	a := &allocation{base: m.next, bytes: make([]byte, bytes)}
 	fillBytes(a.bytes, poison)
-	old := *m.allocs.Load()
-	list := append(old[:len(old):len(old)], a)
-	m.allocs.Store(&list)
+	for b := m.overlaps(a); b != nil; b = m.overlaps(a) {
+		a.base = pastGuard(b.end())
+	}
+	m.insert(a)
 	m.used += bytes
-	m.next = (a.end() + memoryGuard + memoryAlign - 1) / memoryAlign * memoryAlign
+	m.next = pastGuard(a.end())
 	return a.base, nil
+}
+
+// pastGuard returns the first address for an allocation after one that ends at an address.
+func pastGuard(end uint64) uint64 {
+	return (end + memoryGuard + memoryAlign - 1) / memoryAlign * memoryAlign
 }
 
 func fillBytes(b []byte, v byte) {
@@ -113,7 +120,9 @@ func (m *Memory) Free(address uint64) error {
 	}
 	list := append(append(make([]*allocation, 0, len(old)-1), old[:i]...), old[i+1:]...)
 	m.allocs.Store(&list)
-	m.used -= int64(len(old[i].bytes))
+	if !old[i].mapped {
+		m.used -= int64(len(old[i].bytes))
+	}
 	m.freed = append(m.freed, freed{base: address, bytes: uint64(len(old[i].bytes))})
 	if len(m.freed) > 64 {
 		m.freed = m.freed[1:]
@@ -138,7 +147,7 @@ func (m *Memory) Clone() *Memory {
 	c := &Memory{limit: m.limit, used: m.used, next: m.next, freed: slices.Clone(m.freed), images: maps.Clone(m.images)}
 	list := slices.Clone(*m.allocs.Load())
 	for i, a := range list {
-		list[i] = &allocation{base: a.base, bytes: bytes.Clone(a.bytes)}
+		list[i] = &allocation{base: a.base, bytes: bytes.Clone(a.bytes), mapped: a.mapped}
 	}
 	c.allocs.Store(&list)
 	return c

@@ -235,38 +235,6 @@ func (w *warp) comeBack(f *frag, mask uint32) outcome {
 	return jumped
 }
 
-// callOutside calls a function without a body. The driver provides some such functions to every
-// program. A call of any other is a fault.
-func (w *warp) callOutside(f *frag, in *inst, fn *function, mask, lanes uint32) outcome {
-	l := first(lanes)
-	own := w.local[l*w.ownBytes:][:w.ownBytes]
-	word := func(i int) uint64 {
-		p := in.called.params[i]
-		return readWord(own[f.base()+p.at:], p.bytes)
-	}
-	switch fn.Name {
-	case "__assertfail":
-		return w.fault(in, Trap, lanes, "assertion failed: %s, at %s:%d, %s", w.text(word(0)), w.text(word(1)), word(2), w.text(word(3)))
-	case "vprintf": // the output of printf is discarded
-		w.leave(f, mask, mask, frag{pc: f.pc + 1, calls: f.calls})
-		return jumped
-	}
-	return w.fault(in, IllegalInstruction, lanes, "function %s has no body in the module and is not emulated", fn.Name)
-}
-
-// text returns the zero-terminated string at a generic address, if it is in global memory.
-func (w *warp) text(at uint64) string {
-	var s []byte
-	for range 256 {
-		b := w.cta.cluster.globalBytes(at+uint64(len(s)), 1)
-		if b == nil || b[0] == 0 {
-			break
-		}
-		s = append(s, b[0])
-	}
-	return string(s)
-}
-
 // branchIndexed executes brx.idx: a jump through a table.
 func branchIndexed(w *warp, f *frag, in *inst, mask uint32) outcome {
 	i := w.r32[in.slot[0]][first(mask)]

@@ -43,6 +43,7 @@ type grid struct {
 	changes             atomic.Uint64 // counts the atomics that changed memory
 
 	counters []*counter // counters of all clusters, for the report
+	printing sync.Mutex // held during calls of launch.Print
 
 	mu   sync.Mutex
 	next int64 // number of the cluster that starts next
