@@ -95,7 +95,18 @@ func barArrive(w *warp, in *inst, mask uint32) {
 	w.arriveNamed(in, mask)
 }
 
+// mayJoin reports whether lanes of the warp are still on their way to the instruction at which f is.
+// Threads arrive at a barrier one by one, and the hardware counts a warp when its last thread
+// arrives.
+func (w *warp) mayJoin(f *frag) bool {
+	return slices.ContainsFunc(w.frags, func(g *frag) bool { return g != f && g.mask != 0 && g.before(f) })
+}
+
 func barSync(w *warp, f *frag, in *inst, mask uint32) outcome {
+	if !f.begun && mask == f.mask && mask != w.live && w.mayJoin(f) {
+		f.apart = true
+		return waiting
+	}
 	if !f.begun {
 		id := w.r32[in.slot[0]][first(mask)] & 15
 		gen := w.cta.bars[id].gen
