@@ -5,7 +5,9 @@ go 1.26.0
 require (
 	aead.dev/minisign v0.3.0
 	github.com/ebitengine/purego v0.11.3
+	github.com/klauspost/compress v1.20.4
 	github.com/mumax/3 v3.9.3+incompatible
+	github.com/pierrec/lz4/v4 v4.1.33
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/common v0.72.0
 	github.com/schollz/progressbar/v3 v3.19.1

@@ -4,9 +4,11 @@
 // debug-a-kernel.md explains the messages.
 //
 //	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N | -explore N] [-report all] [-keep] [-dump BUFFER=FILE] [-format json] [-timeout 1m]
+//	go run ./examples/emulate run [-check N | -explore N | -races] [-stop] PROGRAM ARGS...
 //
 // LAUNCH.json has the kernel's name, the shape of the launch and the arguments. Type launch
-// documents its fields; testdata/sum.json is an example.
+// documents its fields; testdata/sum.json is an example. With run, the program is any CUDA program
+// that nvcc built for compute_90a: package cudart takes the place of CUDA's libraries.
 package main
 
 import (
@@ -31,6 +33,9 @@ func main() { about.Main(run) }
 const maxPTX = 64 << 20
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == "run" {
+		return runProgram(ctx, args[1:], stdout, stderr)
+	}
 	flags := about.Flags()
 	file := flags.String("ptx", "", "the PTX `file`")
 	launchFile := flags.String("launch", "", "the `file` that describes the launch")

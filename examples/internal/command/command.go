@@ -58,6 +58,11 @@ func (p Program) Main(run func(ctx context.Context, args []string, stdout, stder
 	os.Exit(p.Exit(err, os.Stderr))
 }
 
+// Status is the error of a program that started another one: the other ended with this exit code.
+type Status int
+
+func (s Status) Error() string { return fmt.Sprintf("the program ended with exit status %d", int(s)) }
+
 // Exit prints the error, if there is one, and returns the exit code.
 func (p Program) Exit(err error, stderr io.Writer) int {
 	code := Code(err)
@@ -72,7 +77,10 @@ func (p Program) Exit(err error, stderr io.Writer) int {
 
 // Code returns the exit code of an error.
 func Code(err error) int {
+	var status Status
 	switch {
+	case errors.As(err, &status):
+		return int(status)
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return Done
 	case errors.As(err, new(usageError)):
@@ -103,23 +111,32 @@ func (p Program) Parse(set *flag.FlagSet, args []string, stdout io.Writer) error
 // argument.
 func (p Program) ParseWithArguments(set *flag.FlagSet, args []string, stdout io.Writer) (arguments []string, err error) {
 	for {
-		switch err := set.Parse(args); {
-		case errors.Is(err, flag.ErrHelp):
-			fmt.Fprintf(stdout, "%s %s\n\n", p.Name, p.Purpose)
-			set.SetOutput(stdout)
-			set.PrintDefaults()
-			set.SetOutput(io.Discard)
+		rest, err := p.ParseLeading(set, args, stdout)
+		if err != nil {
 			return nil, err
-		case err != nil:
-			return nil, usageError{err}
 		}
-		rest := set.Args()
 		read := len(args) - len(rest)
 		if len(rest) == 0 || read > 0 && args[read-1] == "--" {
 			return append(arguments, rest...), nil
 		}
 		arguments, args = append(arguments, rest[0]), rest[1:]
 	}
+}
+
+// ParseLeading is like [Program.Parse] for a command line whose flags come before its arguments.
+// It returns the arguments, which may look like flags.
+func (p Program) ParseLeading(set *flag.FlagSet, args []string, stdout io.Writer) (arguments []string, err error) {
+	switch err := set.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprintf(stdout, "%s %s\n\n", p.Name, p.Purpose)
+		set.SetOutput(stdout)
+		set.PrintDefaults()
+		set.SetOutput(io.Discard)
+		return nil, err
+	case err != nil:
+		return nil, usageError{err}
+	}
+	return set.Args(), nil
 }
 
 // Terminal reports whether w is a terminal, where a printed line can be overwritten.

@@ -1,0 +1,198 @@
+//go:build cgo && linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"sync"
+
+	"sonicmoe/driver"
+	"sonicmoe/examples/emulate/internal/options"
+	"sonicmoe/ptx/emu"
+)
+
+// device is the one emulated device of the process.
+type device struct {
+	options options.Run
+	target  driver.Target
+	mem     *emu.Memory
+
+	work sync.Mutex // held by work that reads or writes memory
+
+	mu        sync.Mutex // guards the tables below
+	modules   map[uintptr]*module
+	functions map[uintptr]*function
+	variables map[uintptr]*variable
+	streams   map[uintptr]*stream
+	events    map[uintptr]*event
+	graphs    map[uintptr]*graph
+	nodes     map[uintptr]*node
+	pinned    map[uintptr]pinned
+	limits    map[int32]uint64
+	handles   uintptr
+	told      map[finding]bool // findings that were printed; guarded by work
+	broken    code             // the result of the first launch that failed
+}
+
+// memoryBytes is the size of the device's memory, as of an H200. Only allocated memory uses memory
+// of the host.
+const memoryBytes = 141 << 30
+
+// dev returns the device. The first call makes it.
+var dev = sync.OnceValue(func() *device {
+	d := &device{target: driver.H200(), mem: emu.NewMemory(memoryBytes),
+		modules: map[uintptr]*module{}, functions: map[uintptr]*function{}, variables: map[uintptr]*variable{},
+		streams: map[uintptr]*stream{}, events: map[uintptr]*event{}, graphs: map[uintptr]*graph{}, nodes: map[uintptr]*node{}, pinned: map[uintptr]pinned{}, limits: map[int32]uint64{}, told: map[finding]bool{}}
+	var err error
+	if d.options, err = options.Read(os.Getenv(options.Variable)); err != nil {
+		say("%v", err)
+		os.Exit(2)
+	}
+	d.target.Name, d.target.SMs = "emulated H200", d.options.SMs
+	for _, h := range defaultStreams {
+		d.streams[h] = &stream{}
+	}
+	return d
+})
+
+// handle returns a new handle, an address at which the program finds nothing.
+func (d *device) handle() uintptr {
+	d.handles += 64
+	return 1<<16 + d.handles
+}
+
+// look returns the object of a handle.
+func look[T any](d *device, table map[uintptr]T, h uintptr, what string) (T, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	x, ok := table[h]
+	if !ok {
+		return x, failed(invalidHandle, "%#x is not a %s", h, what)
+	}
+	return x, nil
+}
+
+// add stores a new object and returns its handle.
+func add[T any](d *device, table map[uintptr]T, x T) uintptr {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := d.handle()
+	table[h] = x
+	return h
+}
+
+// drop removes the object of a handle.
+func drop[T any](d *device, table map[uintptr]T, h uintptr, what string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, ok := table[h]; !ok {
+		return failed(invalidHandle, "%#x is not a %s", h, what)
+	}
+	delete(table, h)
+	return nil
+}
+
+// ready returns the error of the first launch that failed. As on a GPU, nothing works after it.
+func (d *device) ready() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.broken.plain()
+}
+
+// run runs a launch in the way that the options ask for.
+func (d *device) run(k *emu.Kernel, l emu.Launch) error {
+	o := &d.options
+	l.StrictProxy, l.NaNs, l.SMs, l.Seed, l.Races = o.Strict, o.NaN, d.target.SMs, o.Seed, o.Races
+	l.GoOn = func(f *emu.Fault) bool { return !o.Stop || f.Severity == emu.Note }
+	l.Print = printOut
+	ctx := context.Background()
+	var err error
+	switch {
+	case o.Explore > 0:
+		_, err = k.Explore(ctx, d.mem, l, o.Explore)
+	case o.Check > 0:
+		err = k.Check(ctx, d.mem, l, o.Check)
+	default:
+		err = k.Once(ctx, d.mem, l)
+	}
+	var found *emu.Findings
+	if !errors.As(err, &found) {
+		if err != nil {
+			return failed(invalidConfig, "%v", err)
+		}
+		return nil
+	}
+	d.report(found)
+	if f := ending(found, o.Stop); f != nil {
+		return d.breakDown(faultCode(f))
+	}
+	return nil
+}
+
+// goesOn has the kinds of faults after which a launch can go on, see emu.Launch.GoOn.
+var goesOn = map[emu.FaultKind]bool{emu.Race: true, emu.ProxyRace: true, emu.CTALifetime: true, emu.UninitializedShared: true}
+
+// ending returns the fault that ended a launch, or nil.
+func ending(found *emu.Findings, stop bool) *emu.Fault {
+	for i := range found.List {
+		if f := found.List[i].Fault; f.Severity != emu.Note && (stop || !goesOn[f.Kind]) {
+			return f
+		}
+	}
+	return nil
+}
+
+// breakDown makes every later call fail.
+func (d *device) breakDown(c code) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.broken == success {
+		d.broken = c
+	}
+	return c.plain()
+}
+
+// report writes findings: as text to standard error, and as lines of JSON to the file of command
+// emulate. A kind of finding at a line of a kernel is written as text once.
+func (d *device) report(found *emu.Findings) {
+	if !d.options.Quiet {
+		d.print(found)
+	}
+	if d.options.Findings == "" {
+		return
+	}
+	f, err := os.OpenFile(d.options.Findings, os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		say("%v", err)
+		return
+	}
+	defer f.Close()
+	for i := range found.List {
+		if err := json.NewEncoder(f).Encode(&found.List[i]); err != nil {
+			say("%v", err)
+		}
+	}
+}
+
+// finding identifies a finding.
+type finding struct {
+	kernel string
+	line   int
+	kind   emu.FaultKind
+}
+
+func (d *device) print(found *emu.Findings) {
+	fresh := &emu.Findings{Runs: found.Runs, Exploration: found.Exploration}
+	for _, x := range found.List {
+		if id := (finding{x.Kernel, x.Line, x.Kind}); !d.told[id] {
+			d.told[id] = true
+			fresh.List = append(fresh.List, x)
+		}
+	}
+	if len(fresh.List) > 0 {
+		say("%v", fresh)
+	}
+}

@@ -1,0 +1,6 @@
+//go:build cgo && linux
+
+package main
+
+// #cgo LDFLAGS: ${SRCDIR}/versions.so -ldl
+import "C"
