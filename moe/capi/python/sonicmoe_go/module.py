@@ -14,7 +14,7 @@ from ._library import ArgumentError, Config
 from ._ops import arrange, eager, infer, short, train_module, watched
 from ._weights import PER_EXPERT, WEIGHTS, Shapes, shapes
 from .functional import moe_of, update_selection_bias
-from .packed import dequantised, gpt_oss, mxfp4, packing
+from .packed import dequantised, gpt_oss, mxfp4, packing, to_mxfp4
 
 _any_autocast = torch._C._is_any_autocast_enabled
 _CONFIG_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -345,15 +345,15 @@ class SonicMoE(nn.Module):
 
     @classmethod
     def from_hf(
-        cls, block: nn.Module, *, lora_rank: int = 0, lora_alpha: float = 0.0, rslora: bool = False, lora_dtype: torch.dtype = torch.float32
+        cls, block: nn.Module, *, weights: str | None = None, lora_rank: int = 0, lora_alpha: float = 0.0, rslora: bool = False, lora_dtype: torch.dtype = torch.float32
     ) -> "SonicMoE":  # fmt: skip
         """Returns a layer with the parameters of an MoE block of transformers 5.
 
         The layer follows the block's configuration, and keeps the names of the block's modules and
         weights. If the block's forward returns a pair, as in gpt-oss and Llama-4, the layer returns
         the output and None. FP8 experts in blocks of 128 x 128 and gpt-oss's MXFP4 experts stay
-        packed. Shared experts in FP8 are dequantised. lora_rank gives the experts an adapter, as
-        add_lora does.
+        packed. Shared experts in FP8 are dequantised. With weights "mxfp4" the experts' 16-bit weights
+        are rounded to MXFP4. lora_rank gives the experts an adapter, as add_lora does.
 
         If no Config describes the block's router or experts, the error says why.
         register_with_transformers can run the experts of more blocks, which keep their own routers.
@@ -372,7 +372,12 @@ class SonicMoE(nn.Module):
                 raise ArgumentError(f"{kind} has {name} {getattr(block, name)}, must be 0")
         made = {}  # modules that replace modules of the block
         packed = packing(experts)
-        if packed == "mxfp4":
+        if weights not in (None, packed):
+            if weights != "mxfp4" or packed != "plain":
+                raise ArgumentError(f"weights is {weights!r}, must be None or {packed!r}, the block's format, or 'mxfp4' for a block of 16-bit weights")
+            made["experts"] = experts = to_mxfp4(experts)
+            packed = "mxfp4"
+        elif packed == "mxfp4":
             made["experts"] = experts = mxfp4(experts)
         if packed != "plain":
             made |= {name: dequantised(m) for name in ("shared_experts", "shared_expert", "shared_mlp") if (m := getattr(block, name, None)) is not None}

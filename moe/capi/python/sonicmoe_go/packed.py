@@ -47,6 +47,44 @@ def mxfp4(experts: nn.Module) -> nn.Module:
     return made
 
 
+# The values of the codes 0 to 7. Codes 8 to 15 are their negatives.
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_GROUP = 32
+
+
+@torch.no_grad()
+def quantised(w: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns weights [..., in] as MXFP4: codes [..., in/2] and scales [..., in/32], both u8. Each
+    group of 32 has a power of two as its scale, so that its largest value is 4 to 8 times the
+    scale. Values are rounded to the nearest code, and values above 6 to 6."""
+    if w.shape[-1] % _GROUP:
+        raise ArgumentError(f"weights are {list(w.shape)}, must have inputs in groups of {_GROUP} for MXFP4")
+    groups = w.float().unflatten(-1, (-1, _GROUP))
+    exponents = (groups.abs().amax(-1).log2().floor() - 2).clamp(-127, 127)  # of a group of zeros: -127
+    values = (groups / torch.exp2(exponents)[..., None]).contiguous()
+    grid = torch.tensor(_E2M1, device=w.device)
+    codes = torch.bucketize(values.abs(), (grid[1:] + grid[:-1]) / 2).to(torch.uint8)
+    codes = (codes | (values < 0).to(torch.uint8) << 3).flatten(-2)
+    return codes[..., ::2] | codes[..., 1::2] << 4, (exponents + 127).to(torch.uint8)
+
+
+def to_mxfp4(experts: nn.Module) -> nn.Module:
+    """Returns a module of experts of transformers with its weights rounded to MXFP4, as mxfp4 returns
+    a module whose weights are in MXFP4."""
+    tensors = {}
+    for name, w in experts.named_parameters(recurse=False):
+        if w.dim() == 3:
+            w = w.detach().transpose(1, 2) if getattr(experts, "is_transposed", False) else w.detach()
+            tensors[name], tensors[f"{name}_scales"] = quantised(w)
+        else:
+            tensors[name] = w.detach().bfloat16()
+    made = _Tensors(**tensors)
+    for name in ("alpha", "limit", "act_fn", "has_gate", "config"):
+        if hasattr(experts, name):
+            setattr(made, name, getattr(experts, name))
+    return made
+
+
 def _unswizzled(t) -> Tensor:
     """Returns the content of a tensor in the order of Triton's kernels as [E, out, in], as
     transformers does when it saves a model."""

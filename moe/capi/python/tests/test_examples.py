@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,31 @@ def test_train(device):
     assert run.returncode == 0, run.stderr
     first, last = (float(line.split()[-1]) for line in run.stdout.splitlines())
     assert last < first
+
+
+def test_qlora(device, tmp_path):
+    pytest.importorskip("transformers", minversion="5")
+    pytest.importorskip("safetensors")
+    where, steps = (["--device", "emulated", "--sequences", "2"], "2") if device == "cpu" else (["--device", device], "40")
+    found = os.environ | {"PYTHONPATH": str(Path(sonicmoe_go.__file__).parents[1])}  # the program writes to its folder
+    run = subprocess.run([sys.executable, example_of("qlora.py"), "--steps", steps, *where], capture_output=True, text=True, timeout=300, cwd=tmp_path, env=found)
+    assert run.returncode == 0, run.stderr
+    losses = [float(line.split()[-1]) for line in run.stdout.splitlines()]
+    assert losses[-1] < losses[0] and (tmp_path / "adapter" / "adapter_model.safetensors").exists()
+
+
+def test_lora(device):
+    """Losses and adapters must agree with those of PEFT."""
+    pytest.importorskip("transformers", minversion="5")
+    pytest.importorskip("peft")
+    small = ["--device", "emulated", "--steps", "2", "--rate", "0.01", "--sequences", "2", "--length", "16", "--width", "128", "--n", "64", "--layers", "1"]
+    run = subprocess.run([sys.executable, example_of("lora.py"), *(small if device == "cpu" else ["--steps", "20"])], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    lines = [line.split() for line in run.stdout.splitlines()]
+    ways = {line[0]: line for line in lines if line[0] in ("sonicmoe_go", "from_hf", "own")}
+    assert len(ways) == 3 and all(abs(float(line[2])) < 0.5 for line in ways.values()), run.stdout
+    moved = [float(line[-1]) for line in lines[-3:]]
+    assert moved[0] < moved[2] / 4 and moved[1] < moved[2] / 4, run.stdout
 
 
 def test_jax(device):

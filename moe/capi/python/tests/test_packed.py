@@ -223,3 +223,49 @@ def test_mxfp4_of_gpt_oss():
     block.experts.down_proj_precision_config = None
     with pytest.raises(sonicmoe_go.ArgumentError, match="down_proj has no scales, must be loaded"):
         sonicmoe_go.SonicMoE.from_hf(block)
+
+
+def test_rounding_to_mxfp4(device):
+    """Each value must be rounded to the nearest of its group's values."""
+    from sonicmoe_go.packed import quantised
+
+    w = torch.randn(3, 5, 64, device=device) * torch.logspace(-6, 6, 5, base=2, device=device)[:, None]
+    w[0, 0, :32] = 0
+    codes, scales = quantised(w)
+    assert codes.shape == (3, 5, 32) and scales.shape == (3, 5, 2)
+    factors = torch.exp2(scales.float() - 127)[..., None]
+    grid = E2M1.to(device) * factors  # all values of each group
+    groups = w.unflatten(-1, (-1, 32))
+    nibbles = torch.stack((codes % 16, codes // 16), -1).flatten(2).unflatten(-1, (-1, 32))
+    got = grid.gather(-1, nibbles.long())
+    best = (groups[..., None] - grid[..., None, :]).abs().amin(-1)
+    assert torch.equal((got - groups).abs(), best)
+    peak = (groups.abs().amax(-1) / factors[..., 0])[groups.abs().amax(-1) > 0]
+    assert (peak >= 4).all() and (peak < 8).all()
+    with pytest.raises(sonicmoe_go.ArgumentError, match="must have inputs in groups of 32"):
+        quantised(w[..., :40])
+
+
+def test_from_hf_rounds_to_mxfp4(device):
+    """A layer whose weights were rounded must have the output of the block with the values of its
+    codes."""
+    pytest.importorskip("transformers", minversion="5")
+    from sonicmoe_go.packed import quantised
+    from test_modules import block_of
+
+    for family in ("qwen3_moe", "gpt_oss"):
+        block = block_of(family, device)
+        layer = sonicmoe_go.SonicMoE.from_hf(block, weights="mxfp4")
+        assert layer.config.weights == "mxfp4" and layer.experts.down_proj.dtype is torch.uint8
+        with torch.no_grad():
+            for w in (block.experts.gate_up_proj, block.experts.down_proj):
+                by_row = w.transpose(1, 2) if family == "gpt_oss" else w
+                codes, scales = quantised(by_row)
+                nibbles = torch.stack((codes % 16, codes // 16), -1).flatten(2).long()
+                values = E2M1.to(device)[nibbles] * torch.exp2(scales.float() - 127).repeat_interleave(32, -1)
+                w.copy_(values.transpose(1, 2) if family == "gpt_oss" else values)
+            x = torch.randn(24, 128, device=device, dtype=torch.bfloat16)
+            got, want = layer(x[None]), sonicmoe_go.SonicMoE.from_hf(block)(x[None])
+        assert torch.equal(*(o[0] if isinstance(o, tuple) else o for o in (got, want)))
+    with pytest.raises(sonicmoe_go.ArgumentError, match="weights is 'fp8', must be None or 'plain'"):
+        sonicmoe_go.SonicMoE.from_hf(block, weights="fp8")
