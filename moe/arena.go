@@ -129,7 +129,7 @@ func (a *Arena) ForwardArgs(l *Layer, tokens int) ForwardArgs {
 		return ForwardArgs{}
 	}
 	s := l.Shapes(tokens)
-	f := ForwardArgs{X: a.Tensor(s.X), O: a.Tensor(s.O), Routing: Routing{Scores: a.Tensor(s.Scores), ExpertIDs: a.Tensor(s.ExpertIDs)}}
+	f := ForwardArgs{X: a.Tensor(s.X), AdapterIDs: a.Tensor(s.AdapterIDs), O: a.Tensor(s.O), Routing: Routing{Scores: a.Tensor(s.Scores), ExpertIDs: a.Tensor(s.ExpertIDs)}}
 	if l.hasBackward() {
 		f.H, f.SharedH = a.Tensor(s.H), a.Tensor(s.SharedH)
 		if l.of.SavesLogits() {

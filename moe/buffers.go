@@ -37,6 +37,12 @@ type Routing struct {
 type ForwardArgs struct {
 	// X [T, d] are the tokens.
 	X Tensor
+	// AdapterIDs [T] i32 are needed with Config.LoRAAdapters: the place of each token's adapter in
+	// the table, or -1 for none. Tokens without an adapter get the bits of a layer without a table.
+	// A token that names a place without an adapter, or outside the table, is computed without an
+	// adapter. The pass adds the number of such tokens to AdapterMisses [1] i32, unless it is the
+	// zero Tensor.
+	AdapterIDs, AdapterMisses Tensor
 	// Weights are read. Route needs only the router's weights. ForwardExperts needs all other
 	// weights.
 	Weights
@@ -75,7 +81,7 @@ func (f ForwardArgs) Tokens(tokens int) (ForwardArgs, error) {
 	if !f.List.IsZero() {
 		return f, &ArgError{Field: "List", Got: "given", Want: "none: its entries may have any token"}
 	}
-	for _, t := range []*Tensor{&f.X, &f.Scores, &f.ExpertIDs, &f.Logits, &f.O, &f.H, &f.SharedH} {
+	for _, t := range []*Tensor{&f.X, &f.AdapterIDs, &f.Scores, &f.ExpertIDs, &f.Logits, &f.O, &f.H, &f.SharedH} {
 		if t.IsZero() {
 			continue
 		}

@@ -244,6 +244,7 @@ func (c *Call) checkExperts(n work, f *ForwardArgs) {
 	c.check.optional("H", f.H, want.H, true)
 	c.checkSharedH(f.H, f.SharedH, want.SharedH, true)
 	c.checkUnits(f.Units)
+	c.checkAdapters(f, want)
 }
 
 // checked finishes the checks of a forward pass.

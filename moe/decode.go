@@ -68,7 +68,7 @@ type smallBatch struct {
 }
 
 func (o options) smallBatch(c Config) smallBatch {
-	if spec.HasLoRA(c) { // the kernels for small batches have no adapters
+	if spec.HasLoRA(c) { // the kernels for small batches cannot train an adapter
 		return smallBatch{inRouter: choose.InRouter(c)}
 	}
 	f := smallBatch{upTo: o.decodeUpTo(c), unitsUpTo: o.unitsUpTo(c), wideFrom: decode.WideFrom(c), unitsWideFrom: decode.UnitsWideFrom(c), inRouter: choose.InRouter(c)}
@@ -79,6 +79,9 @@ func (o options) smallBatch(c Config) smallBatch {
 	}
 	f.single = f.byWarps > 0 && choose.HasSingle(c) && spec.IsPlain(c)
 	f.tiny = f.byWarps > 0 && choose.ChoosesInProducts(c) && choose.ChainBytes(c) <= room
+	if spec.HasAdapters(c) { // Adapt needs a plan before the up-projection
+		f.single, f.tiny = false, false
+	}
 	return f
 }
 

@@ -65,6 +65,7 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	if err := Check(c); err != nil {
 		return nil, err
 	}
+	o.forwardOnly = o.forwardOnly || spec.HasAdapters(c)
 	if err := o.checkGradients(c); err != nil {
 		return nil, err
 	}
@@ -209,6 +210,9 @@ func (l *Layer) Kernels() []string {
 
 // trains refuses a layer without backward kernels.
 func (l *Layer) trains() error {
+	if spec.HasAdapters(l.of.Config) {
+		return argErrorf("Config.LoRAAdapters", l.of.LoRAAdapters, "0: a layer with a table of adapters has no backward pass")
+	}
 	if !l.hasBackward() {
 		return &ArgError{Field: "Layer", Got: "made with WithoutBackward", Want: "made without that option"}
 	}

@@ -48,16 +48,19 @@ func (q *queue) smallBatchProducts(n work, f *ForwardArgs, w pieces, up *registr
 	p := f.Workspace.Ptr
 	launch(q, up, decode.UpArgs{
 		X: f.X.Ptr, Gather: at(p, w.gather), W1: w1, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, Scores: f.Scores.Ptr, Pairs: at(p, w.pairs),
-		A: at(p, w.a), H: f.H.Ptr, Rows: n.rows, TileArgs: w.tiles(p, 0),
+		A: at(p, w.a), H: q.keptH(f, w), Rows: n.rows, TileArgs: w.tiles(p, 0),
 	})
+	q.adapt(kernel.AdaptUpKernel, n, f, w)
 	launch(q, down, decode.DownArgs{A: at(p, w.a), W2: w2, B2: f.B2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: w.tiles(p, 1)})
+	q.adapt(kernel.AdaptDownKernel, n, f, w)
 }
 
 // largeBatchProducts queues the products of a large batch or of a list.
 func (q *queue) largeBatchProducts(n work, f *ForwardArgs, w pieces) {
 	p := f.Workspace.Ptr
 	up, scores := kernel.UpInferenceKernel, f.Scores.Ptr
-	if !f.H.IsZero() {
+	h := q.keptH(f, w)
+	if h != 0 {
 		up = kernel.UpKernel
 	}
 	if n.list {
@@ -67,10 +70,12 @@ func (q *queue) largeBatchProducts(n work, f *ForwardArgs, w pieces) {
 	launch(q, up, kernel.UpArgs{
 		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr,
 		U: at(p, w.u), LoraB1: f.LoraB1.Ptr, LoraB3: f.LoraB3.Ptr, Scores: scores, Pairs: at(p, w.pairs),
-		A: at(p, w.a), H: f.H.Ptr, Rows: n.rows, TileArgs: w.tiles(p, 0),
+		A: at(p, w.a), H: h, Rows: n.rows, TileArgs: w.tiles(p, 0),
 	})
+	q.adapt(kernel.AdaptUpKernel, n, f, w)
 	q.loraDown(n, f, w)
 	launch(q, kernel.DownKernel, kernel.DownArgs{
 		A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, U: at(p, w.u), LoraB2: f.LoraB2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: w.tiles(p, 1),
 	})
+	q.adapt(kernel.AdaptDownKernel, n, f, w)
 }

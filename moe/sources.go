@@ -3,6 +3,7 @@ package moe
 import (
 	"context"
 	"errors"
+	"sonicmoe/internal/spec"
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
@@ -47,6 +48,7 @@ func sources(t driver.Target, c Config, opts []Option) ([]jit.Source, error) {
 	if err := Check(c); err != nil {
 		return nil, err
 	}
+	o.forwardOnly = o.forwardOnly || spec.HasAdapters(c)
 	if err := o.checkGradients(c); err != nil {
 		return nil, err
 	}

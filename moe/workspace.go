@@ -74,7 +74,8 @@ type pieces struct {
 	// logits has the logits if a kernel chooses the experts from them and the caller does not want
 	// them. A and Y use the same memory later.
 	logits int64
-	a, y   int64
+	// y has Y. In a layer with a table of adapters it first has H, if the caller does not want H.
+	a, y int64
 	// u has the products of X with A1 and of A with A2, the first factors of a LoRA adapter. Both use
 	// the same memory, one after the other.
 	u int64
@@ -177,7 +178,11 @@ func (l *Layer) workspace(n work) workspace {
 	}
 	w.a = s.take(a)
 	w.shared.a = w.a
-	w.y = s.take(shapes.Y.Bytes())
+	y := shapes.Y.Bytes()
+	if spec.HasAdapters(l.of.Config) { // H is no longer needed when the down-projection writes Y
+		y = max(y, shapes.H.Bytes())
+	}
+	w.y = s.take(y)
 	if spec.HasLoRA(l.of.Config) && l.part != home {
 		w.u = s.take(weights.U(l.of.Config).Bytes(n.rows))
 	}

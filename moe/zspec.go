@@ -62,6 +62,12 @@ import "sonicmoe/internal/spec"
 //		LoRARank  int
 //		LoRAAlpha float64
 //		RSLoRA    bool
+//		// LoRAAdapters, unless 0, is the number of places of a table of adapters of rank LoRARank, for
+//		// serving: up to 4096. ForwardArgs.AdapterIDs then names the adapter of each token, or none.
+//		// Every factor has the factors of all places, and LoraScales has their scales, in the place
+//		// of LoRAAlpha and RSLoRA, which must be 0. An adapter is added or removed by writing to these
+//		// tensors. Such a layer has no backward pass.
+//		LoRAAdapters int
 //
 //		// Activation is applied between an expert's two products. Limit clamps the inputs of
 //		// "swiglu-oai", and those of "swiglu" if Limit is not 0. Alpha is a parameter of
@@ -266,6 +272,10 @@ type Shape = spec.Shape
 //		X Shape
 //		// O [T, d] is the output.
 //		O Shape
+//		// AdapterIDs [T] i32 are the places of the tokens' adapters, or -1 for none.
+//		AdapterIDs Shape
+//		// AdapterMisses [1] i32 counts tokens that name a place without an adapter.
+//		AdapterMisses Shape
 //		// Router [E, d] is the router's matrix, of the layer's Type, or f32 with RouterF32.
 //		Router Shape
 //		// RouterBias [E] f32 is added to the logits.
@@ -322,7 +332,9 @@ type Shape = spec.Shape
 //		// W2Global [E] f32 multiplies the scales of each expert's packed W2.
 //		W2Global Shape
 //		// LoraA1 [E, r, d] is the adapter's first factor for W1, gate and up together. With
-//		// InOut the last two dimensions of all factors are swapped.
+//		// InOut the last two dimensions of all factors are swapped. With LoRAAdapters every
+//		// factor has LoRAAdapters·E matrices, those of an adapter's experts in a row, and InOut
+//		// does not apply to factors.
 //		LoraA1 Shape
 //		// LoraB1 [E, 2n, r] or [E, n, r] is its second factor, with the rows of W1.
 //		LoraB1 Shape
@@ -332,6 +344,9 @@ type Shape = spec.Shape
 //		LoraA2 Shape
 //		// LoraB2 [E, d, r] is its second factor.
 //		LoraB2 Shape
+//		// LoraScales [LoRAAdapters] f32 multiplies the product of each adapter: alpha over its
+//		// rank, or over the root of its rank. 0 means that the place has no adapter.
+//		LoraScales Shape
 //		// Logits [T, E] have the type of Config.Logits.
 //		Logits Shape
 //		// Scores [T, K] f32 are the weights of each token's experts, best first.

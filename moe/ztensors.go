@@ -64,7 +64,9 @@ type Weights struct {
 	// W2Global [E] f32 multiplies the scales of each expert's packed W2.
 	W2Global Tensor
 	// LoraA1 [E, r, d] is the adapter's first factor for W1, gate and up together. With
-	// InOut the last two dimensions of all factors are swapped.
+	// InOut the last two dimensions of all factors are swapped. With LoRAAdapters every
+	// factor has LoRAAdapters·E matrices, those of an adapter's experts in a row, and InOut
+	// does not apply to factors.
 	LoraA1 Tensor
 	// LoraB1 [E, 2n, r] or [E, n, r] is its second factor, with the rows of W1.
 	LoraB1 Tensor
@@ -74,6 +76,9 @@ type Weights struct {
 	LoraA2 Tensor
 	// LoraB2 [E, d, r] is its second factor.
 	LoraB2 Tensor
+	// LoraScales [LoRAAdapters] f32 multiplies the product of each adapter: alpha over its
+	// rank, or over the root of its rank. 0 means that the place has no adapter.
+	LoraScales Tensor
 }
 
 // Weight returns the weight with an id, nil if the id is not a weight's.
@@ -135,6 +140,8 @@ func (w *Weights) Weight(id TensorID) *Tensor {
 		return &w.LoraA2
 	case spec.TensorLoraB2:
 		return &w.LoraB2
+	case spec.TensorLoraScales:
+		return &w.LoraScales
 	}
 	return nil
 }

@@ -45,7 +45,9 @@ type Weights struct {
 	// sigmoid(x·wg).
 	SharedGate []uint16
 	// LoraA1 [E, r, d] is the adapter's first factor for W1, gate and up together. With
-	// InOut the last two dimensions of all factors are swapped.
+	// InOut the last two dimensions of all factors are swapped. With LoRAAdapters every
+	// factor has LoRAAdapters·E matrices, those of an adapter's experts in a row, and InOut
+	// does not apply to factors.
 	LoraA1 []uint16
 	// LoraB1 [E, 2n, r] or [E, n, r] is its second factor, with the rows of W1.
 	LoraB1 []uint16
@@ -55,6 +57,9 @@ type Weights struct {
 	LoraA2 []uint16
 	// LoraB2 [E, d, r] is its second factor.
 	LoraB2 []uint16
+	// LoraScales [LoRAAdapters] f32 multiplies the product of each adapter: alpha over its
+	// rank, or over the root of its rank. 0 means that the place has no adapter.
+	LoraScales []float32
 }
 
 // Bits returns the 16-bit values of a weight, nil if the weight is always f32.
@@ -107,6 +112,8 @@ func (w *Weights) F32(id spec.TensorID) *[]float32 {
 		return &w.SelectionBias
 	case spec.TensorExpertScale:
 		return &w.ExpertScale
+	case spec.TensorLoraScales:
+		return &w.LoraScales
 	}
 	return nil
 }

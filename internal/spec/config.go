@@ -81,6 +81,12 @@ type Config struct {
 	LoRARank  int
 	LoRAAlpha float64
 	RSLoRA    bool
+	// LoRAAdapters, unless 0, is the number of places of a table of adapters of rank LoRARank, for
+	// serving: up to 4096. ForwardArgs.AdapterIDs then names the adapter of each token, or none.
+	// Every factor has the factors of all places, and LoraScales has their scales, in the place
+	// of LoRAAlpha and RSLoRA, which must be 0. An adapter is added or removed by writing to these
+	// tensors. Such a layer has no backward pass.
+	LoRAAdapters int
 
 	// Activation is applied between an expert's two products. Limit clamps the inputs of
 	// "swiglu-oai", and those of "swiglu" if Limit is not 0. Alpha is a parameter of
@@ -210,6 +216,7 @@ func (c Config) String() string {
 	add(c.LoRARank != 0, "lora=%d", c.LoRARank)
 	add(c.LoRAAlpha != 0, "lora-alpha=%s", number(c.LoRAAlpha))
 	add(c.RSLoRA, "rslora")
+	add(c.LoRAAdapters != 0, "adapters=%d", c.LoRAAdapters)
 	add(c.Activation != SwiGLU, "act=%v", c.Activation)
 	add(c.Alpha != 0, "alpha=%s", number(c.Alpha))
 	add(c.Limit != 0, "limit=%s", number(c.Limit))

@@ -124,6 +124,15 @@
 //	u2 = round(f32(c·(A·A2_eᵀ)))
 //	Y  = round(A·W2_eᵀ + u2·B2_eᵀ + b2_e)
 //
+// With LoRAAdapters, a token t has the factors of the place i = AdapterIDs[t] of the table, and c is
+// LoraScales[i]. The adapter is added to the results of the layer without it:
+//
+//	H = round(round(a) + u1·B1_eᵀ)
+//	A = round(act(round(a) + u1·B1_eᵀ))
+//	Y = round(round(A·W2_eᵀ + b2_e) + u2·B2_eᵀ)
+//
+// Tokens without an adapter have the bits of the layer without the table.
+//
 // If B1 and B2 are 0 and u1 and u2 are finite, H and O have the bits of the layer without the
 // adapter. Shared experts have no adapter.
 //

@@ -37,7 +37,7 @@ type TensorRow struct {
 	// Gradient reports whether the tensor is a weight with a gradient. The row of the gradient
 	// is a copy of the weight's row, with D before the name.
 	Gradient bool
-	// ForwardOnly reports whether only the forward pass reads the weight.
+	// ForwardOnly reports whether only the forward pass has the tensor.
 	ForwardOnly bool
 	// With names a weight whose gradient is written by the same kernel as this weight's.
 	With string
@@ -96,18 +96,21 @@ const (
 type Dim uint8
 
 const (
-	DimT       Dim = iota + 1 // tokens
-	DimR                      // rows: T·K
-	DimK                      // experts of one token
-	DimE                      // experts
-	DimD                      // Hidden
-	DimN                      // Intermediate
-	DimW1                     // rows of an expert's W1: 2n, but n without a gate or with GateUp Apart
-	DimH                      // HWidth
-	DimShared                 // SharedWidth
-	DimSharedH                // 2·SharedWidth, or SharedWidth without a gate
-	DimRank                   // LoRARank
-	Dim2                      // the number 2
+	DimT        Dim = iota + 1 // tokens
+	DimR                       // rows: T·K
+	DimK                       // experts of one token
+	DimE                       // experts
+	DimD                       // Hidden
+	DimN                       // Intermediate
+	DimW1                      // rows of an expert's W1: 2n, but n without a gate or with GateUp Apart
+	DimH                       // HWidth
+	DimShared                  // SharedWidth
+	DimSharedH                 // 2·SharedWidth, or SharedWidth without a gate
+	DimRank                    // LoRARank
+	DimFactors                 // experts, times the places of a table of adapters
+	DimAdapters                // places of a table of adapters
+	Dim1                       // the number 1
+	Dim2                       // the number 2
 )
 
 // Feature is a property of a layer on which the presence of a tensor depends.
@@ -128,13 +131,15 @@ const (
 	HasPlain
 	HasAdapter
 	HasNoAdapter
+	HasTable
+	HasTrained
 )
 
 // features returns the features of the layer.
 func (c *Config) features() (f Feature) {
 	p := c.packing()
 	for i, has := range [...]bool{c.Bias, c.RouterBias, c.SelectionBias, c.ExpertScale,
-		c.SharedWidth() > 0, c.GateUp == Apart, c.Activation.Gated(), c.SharedGate, p != nil, p != nil && p.HasZeros, p != nil && p.HasGlobal, p == nil, HasLoRA(*c), !HasLoRA(*c)} {
+		c.SharedWidth() > 0, c.GateUp == Apart, c.Activation.Gated(), c.SharedGate, p != nil, p != nil && p.HasZeros, p != nil && p.HasGlobal, p == nil, c.LoRARank != 0, c.LoRARank == 0, HasAdapters(*c), HasLoRA(*c)} {
 		if has {
 			f |= 1 << i
 		}
@@ -148,6 +153,11 @@ func (c *Config) features() (f Feature) {
 var Tensors = []TensorRow{
 	{Name: "X", C: "x", Role: RoleInput, Dims: [3]Dim{DimT, DimD}, Doc: "X [T, d] is the input."},
 	{Name: "O", C: "o", Role: RoleOutput, Dims: [3]Dim{DimT, DimD}, Doc: "O [T, d] is the output."},
+
+	{Name: "AdapterIDs", C: "adapter_ids", Role: RoleInput, Type: AlwaysI32, Dims: [3]Dim{DimT}, Needs: HasTable, ForwardOnly: true,
+		Doc: "AdapterIDs [T] i32 are the places of the tokens' adapters, or -1 for none."},
+	{Name: "AdapterMisses", C: "adapter_misses", Role: RoleOutput, Type: AlwaysI32, Dims: [3]Dim{Dim1}, Needs: HasTable, ForwardOnly: true,
+		Doc: "AdapterMisses [1] i32 counts tokens that name a place without an adapter."},
 
 	{Name: "Router", C: "router", Role: RoleRouterWeight, Type: OfRouter, Dims: [3]Dim{DimE, DimD}, Gradient: true,
 		Doc: "Router [E, d] is the router's matrix, of the layer's Type, or f32 with RouterF32."},
@@ -196,16 +206,18 @@ var Tensors = []TensorRow{
 		Doc: "W3Global [E] f32 multiplies the scales of each expert's packed W3."},
 	{Name: "W2Global", C: "w2_global", Role: RoleExpertWeight, Type: AlwaysF32, Dims: [3]Dim{DimE}, Needs: HasGlobal,
 		Doc: "W2Global [E] f32 multiplies the scales of each expert's packed W2."},
-	{Name: "LoraA1", C: "lora_a1", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimRank, DimD}, Ordered: true, Needs: HasAdapter, Gradient: true,
-		Doc: "LoraA1 [E, r, d] is the adapter's first factor for W1, gate and up together. With\nInOut the last two dimensions of all factors are swapped."},
-	{Name: "LoraB1", C: "lora_b1", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimW1, DimRank}, Ordered: true, Needs: HasAdapter, Gradient: true,
+	{Name: "LoraA1", C: "lora_a1", Role: RoleExpertWeight, Dims: [3]Dim{DimFactors, DimRank, DimD}, Ordered: true, Needs: HasAdapter, Gradient: true,
+		Doc: "LoraA1 [E, r, d] is the adapter's first factor for W1, gate and up together. With\nInOut the last two dimensions of all factors are swapped. With LoRAAdapters every\nfactor has LoRAAdapters·E matrices, those of an adapter's experts in a row, and InOut\ndoes not apply to factors."},
+	{Name: "LoraB1", C: "lora_b1", Role: RoleExpertWeight, Dims: [3]Dim{DimFactors, DimW1, DimRank}, Ordered: true, Needs: HasAdapter, Gradient: true,
 		Doc: "LoraB1 [E, 2n, r] or [E, n, r] is its second factor, with the rows of W1."},
-	{Name: "LoraB3", C: "lora_b3", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimN, DimRank}, Ordered: true, Needs: HasAdapter | HasApart, Gradient: true, With: "LoraB1",
+	{Name: "LoraB3", C: "lora_b3", Role: RoleExpertWeight, Dims: [3]Dim{DimFactors, DimN, DimRank}, Ordered: true, Needs: HasAdapter | HasApart, Gradient: true, With: "LoraB1",
 		Doc: "LoraB3 [E, n, r] is the second factor for W3. The first one is LoraA1."},
-	{Name: "LoraA2", C: "lora_a2", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimRank, DimN}, Ordered: true, Needs: HasAdapter, Gradient: true,
+	{Name: "LoraA2", C: "lora_a2", Role: RoleExpertWeight, Dims: [3]Dim{DimFactors, DimRank, DimN}, Ordered: true, Needs: HasAdapter, Gradient: true,
 		Doc: "LoraA2 [E, r, n] is the adapter's first factor for W2."},
-	{Name: "LoraB2", C: "lora_b2", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimD, DimRank}, Ordered: true, Needs: HasAdapter, Gradient: true,
+	{Name: "LoraB2", C: "lora_b2", Role: RoleExpertWeight, Dims: [3]Dim{DimFactors, DimD, DimRank}, Ordered: true, Needs: HasAdapter, Gradient: true,
 		Doc: "LoraB2 [E, d, r] is its second factor."},
+	{Name: "LoraScales", C: "lora_scales", Role: RoleExpertWeight, Type: AlwaysF32, Dims: [3]Dim{DimAdapters}, Needs: HasTable, ForwardOnly: true,
+		Doc: "LoraScales [LoRAAdapters] f32 multiplies the product of each adapter: alpha over its\nrank, or over the root of its rank. 0 means that the place has no adapter."},
 
 	{Name: "Logits", C: "logits", Role: RoleSaved, Type: OfLogits, Dims: [3]Dim{DimT, DimE}, Doc: "Logits [T, E] have the type of Config.Logits."},
 	{Name: "Scores", C: "scores", Role: RoleRouting, Type: AlwaysF32, Dims: [3]Dim{DimT, DimK}, Doc: "Scores [T, K] f32 are the weights of each token's experts, best first."},
@@ -273,6 +285,9 @@ func AllRows(table []TensorRow) []TensorRow {
 		if r.IsFrozen() {
 			d.Needs |= HasNoAdapter
 		}
+		if r.Needs&HasAdapter != 0 {
+			d.Needs |= HasTrained
+		}
 		if r.Type == AlwaysF32 {
 			d.Type = AlwaysF32
 			d.Doc = "D" + r.Name + " [E] f32 is the gradient of " + r.Name + "."
@@ -311,7 +326,7 @@ func (c *Config) layout(tokens, rows int, gradients Type) layout {
 		l.types[OfCodes], l.types[OfScales] = U8, l.packing.Scale.Type()
 	}
 	for d, n := range [...]int{DimT: tokens, DimR: rows, DimK: c.TopK, DimE: c.NumExperts, DimD: c.Hidden, DimN: c.Intermediate,
-		DimW1: c.HWidth(), DimH: c.HWidth(), DimShared: c.SharedWidth(), DimSharedH: c.HParts() * c.SharedWidth(), DimRank: c.LoRARank, Dim2: 2} {
+		DimW1: c.HWidth(), DimH: c.HWidth(), DimShared: c.SharedWidth(), DimSharedH: c.HParts() * c.SharedWidth(), DimRank: c.LoRARank, DimFactors: max(1, c.LoRAAdapters) * c.NumExperts, DimAdapters: c.LoRAAdapters, Dim1: 1, Dim2: 2} {
 		l.extents[d] = int64(n)
 	}
 	if c.GateUp == Apart {
@@ -321,6 +336,11 @@ func (c *Config) layout(tokens, rows int, gradients Type) layout {
 		l.types[OfRouter] = F32
 	}
 	return l
+}
+
+// isFactorOfTable reports whether the tensor has the factors of a table of adapters.
+func (l *layout) isFactorOfTable(r *TensorRow) bool {
+	return r.Needs&HasAdapter != 0 && l.features&HasTable != 0
 }
 
 // shape returns the tensor's shape, or the zero Shape if the layer does not have it.
@@ -333,7 +353,7 @@ func (l *layout) shape(r *TensorRow) (s Shape) {
 		s.Dims[s.Rank] = l.extents[r.Dims[s.Rank]]
 		s.Rank++
 	}
-	if r.Ordered && l.inOut {
+	if r.Ordered && l.inOut && !l.isFactorOfTable(r) {
 		s.Dims[1], s.Dims[2] = s.Dims[2], s.Dims[1]
 	}
 	switch {

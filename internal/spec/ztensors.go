@@ -5,6 +5,8 @@ package spec
 const (
 	TensorX TensorID = iota
 	TensorO
+	TensorAdapterIDs
+	TensorAdapterMisses
 	TensorRouter
 	TensorRouterBias
 	TensorSelectionBias
@@ -33,6 +35,7 @@ const (
 	TensorLoraB3
 	TensorLoraA2
 	TensorLoraB2
+	TensorLoraScales
 	TensorLogits
 	TensorScores
 	TensorExpertIDs
@@ -79,6 +82,10 @@ type Shapes struct {
 	X Shape
 	// O [T, d] is the output.
 	O Shape
+	// AdapterIDs [T] i32 are the places of the tokens' adapters, or -1 for none.
+	AdapterIDs Shape
+	// AdapterMisses [1] i32 counts tokens that name a place without an adapter.
+	AdapterMisses Shape
 	// Router [E, d] is the router's matrix, of the layer's Type, or f32 with RouterF32.
 	Router Shape
 	// RouterBias [E] f32 is added to the logits.
@@ -135,7 +142,9 @@ type Shapes struct {
 	// W2Global [E] f32 multiplies the scales of each expert's packed W2.
 	W2Global Shape
 	// LoraA1 [E, r, d] is the adapter's first factor for W1, gate and up together. With
-	// InOut the last two dimensions of all factors are swapped.
+	// InOut the last two dimensions of all factors are swapped. With LoRAAdapters every
+	// factor has LoRAAdapters·E matrices, those of an adapter's experts in a row, and InOut
+	// does not apply to factors.
 	LoraA1 Shape
 	// LoraB1 [E, 2n, r] or [E, n, r] is its second factor, with the rows of W1.
 	LoraB1 Shape
@@ -145,6 +154,9 @@ type Shapes struct {
 	LoraA2 Shape
 	// LoraB2 [E, d, r] is its second factor.
 	LoraB2 Shape
+	// LoraScales [LoRAAdapters] f32 multiplies the product of each adapter: alpha over its
+	// rank, or over the root of its rank. 0 means that the place has no adapter.
+	LoraScales Shape
 	// Logits [T, E] have the type of Config.Logits.
 	Logits Shape
 	// Scores [T, K] f32 are the weights of each token's experts, best first.
@@ -174,6 +186,10 @@ func (s *Shapes) at(id TensorID) *Shape {
 		return &s.X
 	case TensorO:
 		return &s.O
+	case TensorAdapterIDs:
+		return &s.AdapterIDs
+	case TensorAdapterMisses:
+		return &s.AdapterMisses
 	case TensorRouter:
 		return &s.Router
 	case TensorRouterBias:
@@ -230,6 +246,8 @@ func (s *Shapes) at(id TensorID) *Shape {
 		return &s.LoraA2
 	case TensorLoraB2:
 		return &s.LoraB2
+	case TensorLoraScales:
+		return &s.LoraScales
 	case TensorLogits:
 		return &s.Logits
 	case TensorScores:

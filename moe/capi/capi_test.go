@@ -297,7 +297,7 @@ func TestConfigIsWhole(t *testing.T) {
 			added = append(added, snake(f.Name)+"_"+snake(of.Name))
 		}
 	}
-	assert.Equal(t, append(append(want, added...), "weights", "lora_rank", "lora_alpha", "lora_rslora"), got)
+	assert.Equal(t, append(append(want, added...), "weights", "lora_rank", "lora_alpha", "lora_rslora", "lora_adapters"), got)
 }
 
 // snake returns the C name of a Go name: TopK becomes top_k, RouterF32 router_f32.

@@ -112,6 +112,10 @@ typedef struct sm_config {
 	int64_t lora_rank;
 	double lora_alpha;
 	int64_t lora_rslora;
+	/* Unless 0, the layer has a table of this many adapters of rank lora_rank, for
+	 * inference. lora_alpha and lora_rslora must then be 0. A pass also has lora_scales,
+	 * adapter_ids and, unless its address is 0, adapter_misses. */
+	int64_t lora_adapters;
 } sm_config;
 
 /* The sizes of the buffers of a pass, in bytes. */
@@ -178,6 +182,9 @@ typedef struct sm_forward_pass {
 	uint64_t lora_b3;
 	uint64_t lora_a2;
 	uint64_t lora_b2;
+	uint64_t adapter_ids;
+	uint64_t adapter_misses;
+	uint64_t lora_scales;
 } sm_forward_pass;
 
 /* The gradient of a weight. type is the layer's type or SM_F32. If accumulate is not 0,

@@ -132,7 +132,7 @@ func configOf(p *C.sm_config) (moe.Config, []moe.Option, error) {
 			Rule: choice(&err, "Config.Rounding.Rule", spec.RoundingRules, s.rounding_rule),
 			Tile: int(s.rounding_tile), Capacity: float64(s.rounding_capacity), RawScores: s.rounding_raw_scores != 0,
 		},
-		LoRARank: int(s.lora_rank), LoRAAlpha: float64(s.lora_alpha), RSLoRA: s.lora_rslora != 0,
+		LoRARank: int(s.lora_rank), LoRAAlpha: float64(s.lora_alpha), RSLoRA: s.lora_rslora != 0, LoRAAdapters: int(s.lora_adapters),
 		Lists:      s.lists != 0,
 		TokensHint: int(s.tokens_hint),
 	}
@@ -169,7 +169,7 @@ func structOf(c moe.Config) C.sm_config {
 		rounding_rule: number(spec.RoundingRules, c.Rounding.Rule), rounding_tile: C.int64_t(c.Rounding.Tile),
 		rounding_capacity: C.double(c.Rounding.Capacity), rounding_raw_scores: truth(c.Rounding.RawScores),
 		weights:   number(spec.WeightFormats, c.Weights),
-		lora_rank: C.int64_t(c.LoRARank), lora_alpha: C.double(c.LoRAAlpha), lora_rslora: truth(c.RSLoRA),
+		lora_rank: C.int64_t(c.LoRARank), lora_alpha: C.double(c.LoRAAlpha), lora_rslora: truth(c.RSLoRA), lora_adapters: C.int64_t(c.LoRAAdapters),
 	}
 }
 
@@ -198,10 +198,11 @@ func (c *call) setForward(l *layer, p *C.sm_forward_pass) {
 	c.shape(l, p.tokens)
 	s, f := &c.shapes, &c.forward
 	*f = moe.ForwardArgs{
-		X:       tensor(p.x, s.X),
-		Routing: moe.Routing{Scores: tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs)},
-		Logits:  optional(p.logits, s.Logits),
-		O:       tensor(p.o, s.O), H: optional(p.h, s.H), SharedH: optional(p.shared_h, s.SharedH),
+		X:          tensor(p.x, s.X),
+		Routing:    moe.Routing{Scores: tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs)},
+		Logits:     optional(p.logits, s.Logits),
+		AdapterIDs: weight(p.adapter_ids, s.AdapterIDs), AdapterMisses: optional(p.adapter_misses, s.AdapterMisses),
+		O: tensor(p.o, s.O), H: optional(p.h, s.H), SharedH: optional(p.shared_h, s.SharedH),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
 		Units:     moe.Buffer{Ptr: driver.DevicePtr(p.units), Bytes: int64(p.units_bytes)},
 		Seed:      uint64(p.seed),

@@ -69,6 +69,8 @@ func forwardWeight(p *C.sm_forward_pass, id spec.TensorID) C.uint64_t {
 		return p.lora_a2
 	case spec.TensorLoraB2:
 		return p.lora_b2
+	case spec.TensorLoraScales:
+		return p.lora_scales
 	}
 	return 0
 }

@@ -41,10 +41,19 @@
 // for plain weights. The second row is for plain weights and for units.
 //
 // A layer with an adapter (LoRA) runs the kernels of large batches for every number of tokens.
-// Small products, LoRA, multiply the rows by one factor: ahead of Up by A1, of Down by A2, and in
-// backward of DH by B2 and of DX by B1. Up, Down, DH and DX go on with k-tiles of their results
-// and the other factor (gemm.Extra). In backward, LoRA with A2 and A1 also computes the operands of
-// the factors' gradients, which are DW of smaller layers (package dw).
+// Small products, LoRA, multiply the rows by one factor. Up, Down, DH and DX go on with k-tiles of
+// their results and the other factor (gemm.Extra). The factors' gradients are DW of smaller layers
+// (package dw). The launches, where a pass has LoRA:
+//
+//	LoRA A1, Up, LoRA A2, Down          forward
+//	LoRA B2, DH                         backward, for every gradient
+//	Plan, LoRA A2, DW B2, DW A2         the gradients of B2 and A2, with the Plan of package dw
+//	LoRA B1                             for the gradients of A1 and B1, and for DX
+//	Plan, DW A1, LoRA A1, DW B1, DX     the gradients of A1 and B1, then dX~
+//
+// A layer with a table of adapters runs Adapt after each Up and each Down, of every batch. It adds
+// the products of the tokens' adapters to H, A and Y. Up to 64 tokens have the launches of the
+// third row of the table, and two of Adapt.
 //
 // If expert ids come from the caller, Count runs in place of the router, also for small batches. A
 // list of tokens and experts has another Count, Plan and Aggregate, and ByToken, which finds the
@@ -101,6 +110,7 @@
 //	DH      dh/dh.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go, dh/epilogue.go
 //	DW      dw/dw.go, dw/load.go (with the queue), gemm/math.go, dw/math.go, gradient/gradient.go
 //	Router  choose/router.go, gemm/math.go, choose/topk.go, choose/keys.go, order/count.go
+//	Adapt   adapters.go, adaptmath.go
 //	Decode  decode/up.go or decode/down.go, decode/product.go, decode/scheduler.go, gemm/math.go
 //	SingleUp decode/singleup.go, decode/single.go, choose/choose.go, choose/topk.go, choose/keys.go
 //	SingleDown decode/singledown.go, decode/single.go

@@ -35,6 +35,7 @@ func TestReading(t *testing.T) {
 		"SingleDown": {Kernels.Find("single-down")},
 		"Plan":       {Kernels.Find("plan"), Kernels.Find("plan-pairs"), Kernels.Find("plan-list")},
 		"Aggregate":  {Kernels.Find("aggregate"), Kernels.Find("aggregate-early")},
+		"Adapt":      {AdaptUpKernel, AdaptDownKernel},
 		"DRouter":    {Kernels.Find("drouter"), Kernels.Find("drouter-extra")},
 	}
 	for p, name := range map[*registry.Product]string{UpProduct: "Up", DownProduct: "Down", DXProduct: "DX", dh.Product: "DH", dw.W1Product: "DW", dw.W2Product: "DW"} {

@@ -70,11 +70,13 @@ func TestRegistry(t *testing.T) {
 	packed.Weights = "mxfp4"
 	adapted := l
 	adapted.LoRARank, adapted.LoRAAlpha = 16, 16
+	table := l
+	table.LoRARank, table.LoRAAdapters = 16, 3
 	for _, k := range Kernels {
 		require.False(t, names[k.Name()], k.Name())
 		names[k.Name()] = true
 		of := l
-		for _, o := range []registry.Layer{other, chosen, packed, adapted} {
+		for _, o := range []registry.Layer{other, chosen, packed, adapted, table} {
 			if !k.Suits(of.Config) {
 				of = o
 			}

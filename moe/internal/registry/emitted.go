@@ -48,9 +48,12 @@ func (e emission) layer() Layer {
 // OfExperts returns the Config without its router, scores and shared experts: the part on which the
 // experts' products depend. It is the [Kernel.From] of their kernels.
 func OfExperts(c spec.Config) spec.Config {
-	return spec.Config{
+	of := spec.Config{
 		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, Type: c.Type, GateUp: c.GateUp, InOut: c.InOut,
 		Activation: c.Activation, Alpha: c.Alpha, Limit: c.Limit, Bias: c.Bias, ScoreOnInput: c.ScoreOnInput,
-		LoRARank: c.LoRARank, LoRAAlpha: c.LoRAAlpha, RSLoRA: c.RSLoRA,
 	}
+	if spec.HasLoRA(c) { // kernels of their own add the products of a table of adapters
+		of.LoRARank, of.LoRAAlpha, of.RSLoRA = c.LoRARank, c.LoRAAlpha, c.RSLoRA
+	}
+	return of
 }

@@ -100,6 +100,9 @@ FORWARD = {
     "lora_b3": "Q",
     "lora_a2": "Q",
     "lora_b2": "Q",
+    "adapter_ids": "Q",
+    "adapter_misses": "Q",
+    "lora_scales": "Q",
 }
 
 # sm_backward_pass, as the struct module packs each field.

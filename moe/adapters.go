@@ -1,0 +1,57 @@
+package moe
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/registry"
+)
+
+// This file has the passes' part for a table of adapters. Adapt runs after each product.
+
+// keptH returns the address of H, or 0 if the pass does not keep H. A layer with a table keeps H,
+// because Adapt reads H.
+func (q *queue) keptH(f *ForwardArgs, w pieces) driver.DevicePtr {
+	if f.H.IsZero() && spec.HasAdapters(q.layer.of.Config) {
+		return at(f.Workspace.Ptr, w.y)
+	}
+	return f.H.Ptr
+}
+
+// adapt queues the kernel that adds the adapters' products to the results of a product. It queues
+// nothing if the layer has no table.
+func (q *queue) adapt(k *registry.Kernel[kernel.AdaptArgs], n work, f *ForwardArgs, w pieces) {
+	if !spec.HasAdapters(q.layer.of.Config) {
+		return
+	}
+	p := f.Workspace.Ptr
+	args := kernel.AdaptArgs{
+		X: f.X.Ptr, AdapterIDs: f.AdapterIDs.Ptr, Scales: f.LoraScales.Ptr, Misses: f.AdapterMisses.Ptr,
+		FactorA: f.LoraA1.Ptr, FactorB: f.LoraB1.Ptr, Factor3: f.LoraB3.Ptr, Results: q.keptH(f, w), A: at(p, w.a),
+		Gather: at(p, w.gather), Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Scores: f.Scores.Ptr, Pairs: at(p, w.pairs),
+		Tokens: n.tokens, Rows: n.rows, Splits: kernel.AdaptSplits(q.layer.of.Config, n.rows, q.layer.sms),
+	}
+	if n.list {
+		args.Scores = f.List.Scores.Ptr
+	}
+	if k == kernel.AdaptDownKernel {
+		args.X, args.FactorA, args.FactorB, args.Results = at(p, w.a), f.LoraA2.Ptr, f.LoraB2.Ptr, at(p, w.y)
+	}
+	launch(q, k, args)
+}
+
+// checkAdapters checks the arguments for a table of adapters.
+func (c *Call) checkAdapters(f *ForwardArgs, want *Shapes) {
+	if spec.HasAdapters(c.layer.of.Config) {
+		c.check.tensor("AdapterIDs", f.AdapterIDs, want.AdapterIDs, false)
+		c.check.optional("AdapterMisses", f.AdapterMisses, want.AdapterMisses, true)
+		return
+	}
+	const none = "none: the layer has no table of adapters (Config.LoRAAdapters)"
+	if !f.AdapterIDs.IsZero() {
+		c.check.fail("AdapterIDs", f.AdapterIDs.Shape.String(), none)
+	}
+	if !f.AdapterMisses.IsZero() {
+		c.check.fail("AdapterMisses", f.AdapterMisses.Shape.String(), none)
+	}
+}
