@@ -114,7 +114,7 @@
 //	Decode  decode/up.go or decode/down.go, decode/product.go, decode/scheduler.go, gemm/math.go
 //	SingleUp decode/singleup.go, decode/single.go, choose/choose.go, choose/topk.go, choose/keys.go
 //	SingleDown decode/singledown.go, decode/single.go
-//	Plan    order/plan.go, order/count.go
+//	Plan    order/plan.go, order/entries.go, order/count.go
 //	Aggregate aggregate.go
 //	DRouter drouter/drouter.go, drouter/scatter.go, gemm/twoterm.go, gemm/math.go
 //
