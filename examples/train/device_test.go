@@ -16,6 +16,8 @@ import (
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/outside"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/ptx/ptxas"
@@ -57,7 +59,7 @@ func TestAdamKernel(t *testing.T) {
 	const n = 2*adamThreads + 3
 	first := narrow(randoms(r, n))
 	first[0] = 0
-	w, err := d.newWeight(moe.TensorAt(0, moe.BF16, n).Shape, append(first, 0)[:n])
+	w, err := d.newWeight(moe.TensorAt(0, moe.BF16, n).Shape, append(first, 0)[:n], true)
 	require.NoError(t, err)
 	want := newParam(widen(first[:n]))
 	for step := 1; step <= 4; step++ {
@@ -91,10 +93,14 @@ func layers(t *testing.T, s size, frozen bool) (*deviceExperts, *hostExperts, []
 	shapes, d := s.layer.Shapes(s.tokens), testDevice(t, s, frozen)
 	scale := 1 / math.Sqrt(float64(s.layer.Hidden))
 	bits := func(n int64) []uint16 { return narrow(normal(r, int(n), scale).w) }
-	w1, w2, router := bits(shapes.W1.Elements()), bits(shapes.W2.Elements()), bits(shapes.Router.Elements())
-	onDevice, err := d.newExperts(w1, w2)
+	var w reference.Weights
+	for _, id := range weightIDs(s.layer) {
+		*w.Bits(id) = bits(shapes.Of(id).Elements())
+	}
+	router := bits(shapes.Router.Elements())
+	onDevice, err := d.newExperts(w)
 	require.NoError(t, err)
-	inHost, err := newHostExperts(s.layer, frozen)(w1, w2)
+	inHost, err := newHostExperts(s.layer, frozen)(w)
 	require.NoError(t, err)
 	return onDevice.(*deviceExperts), inHost.(*hostExperts), router
 }
@@ -122,7 +128,16 @@ func requireClose(t testing.TB, bound float64, want, got []float64, what string)
 // TestExperts checks that the two implementations give the same outputs and gradients, and that
 // the gradients of several passes add up.
 func TestExperts(t *testing.T) {
-	s := testSize(t)
+	for _, rank := range []int{0, 16} {
+		s := testSize(t)
+		if rank > 0 {
+			s.layer.LoRARank, s.layer.LoRAAlpha = rank, float64(rank)
+		}
+		t.Run(s.layer.String(), func(t *testing.T) { checkExperts(t, s) })
+	}
+}
+
+func checkExperts(t *testing.T, s size) {
 	d, h, router := layers(t, s, false)
 	r := rand.New(rand.NewPCG(4, 4))
 	ctx := t.Context()
@@ -156,8 +171,14 @@ func TestExperts(t *testing.T) {
 }
 
 func compareWeights(t *testing.T, bound float64, d *deviceExperts, h *hostExperts) {
-	requireClose(t, bound, h.w1.grad, doubles(d.read(t, d.w1.grad.Ptr, d.w1.grad.Shape.Elements())), "dw1")
-	requireClose(t, bound, h.w2.grad, doubles(d.read(t, d.w2.grad.Ptr, d.w2.grad.Shape.Elements())), "dw2")
+	c, compared := d.layer.Config(), 0
+	for id, w := range d.weights {
+		if learns(c, d.frozen, id) {
+			compared++
+			requireClose(t, bound, h.w[id].grad, doubles(d.read(t, w.grad.Ptr, w.grad.Shape.Elements())), "gradient of "+id.String())
+		}
+	}
+	require.Equal(t, map[bool]int{false: 2, true: 4}[c.LoRARank > 0], compared)
 }
 
 // TestTokens checks that passes may have fewer tokens than the buffers, but not more.
@@ -200,7 +221,7 @@ func TestFrozen(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	n := s.tokens * s.layer.Hidden
 	x, do := narrow(randoms(r, n)), randoms(r, n)
-	before := append([]float64(nil), h.w1.w...)
+	before := append([]float64(nil), h.w[spec.TensorW1].w...)
 	for _, e := range []experts{d, h} {
 		first, err := e.Forward(context.Background(), x, router, true)
 		require.NoError(t, err)
@@ -212,5 +233,5 @@ func TestFrozen(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, first.o, second.o)
 	}
-	assert.Equal(t, before, h.w1.w)
+	assert.Equal(t, before, h.w[spec.TensorW1].w)
 }

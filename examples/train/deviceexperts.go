@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"sonicmoe/internal/num"
+	"sonicmoe/internal/reference"
 	"sonicmoe/moe"
 )
 
@@ -16,7 +17,7 @@ type deviceExperts struct {
 	tokens                        int // number of tokens of the latest pass
 	call                          *moe.Call
 	x, router, h, scores, experts moe.Tensor
-	w1, w2                        deviceWeight
+	weights                       map[moe.TensorID]deviceWeight
 	list, chosen                  moe.RoutingList // used with rounding: list is the whole buffer, and chosen is the list of the latest pass
 	listH, logits, kept           moe.Tensor      // kept is the H of the latest pass
 	// added reports whether a backward pass has added to the gradients since the latest step.
@@ -24,8 +25,8 @@ type deviceExperts struct {
 }
 
 // newExperts creates the layer of a block. Its type is makeExperts.
-func (d *device) newExperts(w1, w2 []uint16) (experts, error) {
-	e := &deviceExperts{device: d, call: d.layer.NewCall()}
+func (d *device) newExperts(w reference.Weights) (experts, error) {
+	e := &deviceExperts{device: d, call: d.layer.NewCall(), weights: map[moe.TensorID]deviceWeight{}}
 	c, m := d.layer.Config(), d.memory
 	s := c.Shapes(d.tokens)
 	e.x, e.router, e.h, e.scores, e.experts = m.Tensor(s.X), m.Tensor(s.Router), m.Tensor(s.H), m.Tensor(s.Scores), m.Tensor(s.ExpertIDs)
@@ -33,14 +34,25 @@ func (d *device) newExperts(w1, w2 []uint16) (experts, error) {
 		rows := d.layer.RoundedRows(d.tokens)
 		e.list, e.listH, e.logits = m.RoutingList(d.layer, rows), m.Tensor(c.ListShapes(d.tokens, rows).H), m.Tensor(s.Logits)
 	}
-	err := m.Err()
-	if err == nil {
-		e.w1, err = d.newWeight(s.W1, w1)
+	if err := m.Err(); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		e.w2, err = d.newWeight(s.W2, w2)
+	for _, id := range weightIDs(c) {
+		var err error
+		if e.weights[id], err = d.newWeight(s.Of(id), *w.Bits(id), learns(c, d.frozen, id)); err != nil {
+			return nil, err
+		}
 	}
-	return e, err
+	return e, nil
+}
+
+// layerWeights returns the weights that the layer reads.
+func (e *deviceExperts) layerWeights() moe.Weights {
+	w := moe.Weights{Router: e.router}
+	for id, of := range e.weights {
+		*w.Weight(id) = of.layer
+	}
+	return w
 }
 
 // resize sets the shapes of the block's tensors for a pass with a number of tokens.
@@ -63,7 +75,7 @@ func (e *deviceExperts) Forward(ctx context.Context, x, router []uint16, learnin
 		return output{}, err
 	}
 	f := moe.ForwardArgs{
-		X: e.x, Weights: moe.Weights{Router: e.router, W1: e.w1.layer, W2: e.w2.layer},
+		X: e.x, Weights: e.layerWeights(),
 		O: e.o, H: e.h, Routing: moe.Routing{Scores: e.scores, ExpertIDs: e.experts}, Workspace: e.workspace,
 	}
 	if learning && e.layer.Config().Rounds() {
@@ -96,7 +108,7 @@ func (e *deviceExperts) Backward(ctx context.Context, do, dlogits []float64) (gr
 		return gradients{}, err
 	}
 	b := moe.BackwardArgs{
-		X: e.x, Weights: moe.Weights{Router: e.router, W1: e.w1.layer, W2: e.w2.layer},
+		X: e.x, Weights: e.layerWeights(),
 		Saved: moe.Saved{Routing: moe.Routing{Scores: e.scores, ExpertIDs: e.experts, List: e.chosen}, H: e.kept},
 		DO:    e.do, DX: e.dx, Workspace: e.workspace,
 	}
@@ -111,7 +123,11 @@ func (e *deviceExperts) Backward(ctx context.Context, do, dlogits []float64) (gr
 		}
 	}
 	if !e.frozen {
-		b.DW1, b.DW2 = moe.Gradient{Tensor: e.w1.grad, Accumulate: e.added}, moe.Gradient{Tensor: e.w2.grad, Accumulate: e.added}
+		for id, w := range e.weights {
+			if learns(e.layer.Config(), e.frozen, id) {
+				*b.Gradient(id) = moe.Gradient{Tensor: w.grad, Accumulate: e.added}
+			}
+		}
 		e.added = true
 	}
 	if err := e.call.Backward(e.stream, b); err != nil {
@@ -133,5 +149,11 @@ func (e *deviceExperts) Step(_ context.Context, a adam) error {
 		return nil
 	}
 	e.added = false
-	return errors.Join(e.w1.step(e.stream, a), e.w2.step(e.stream, a))
+	var errs []error
+	for id, w := range e.weights {
+		if learns(e.layer.Config(), e.frozen, id) {
+			errs = append(errs, w.step(e.stream, a))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -17,11 +17,11 @@ type deviceWeight struct {
 	update             *jit.Launcher[adamArgs]
 }
 
-// newWeight copies a weight, given as bf16 bits, to the device. Unless the weights are frozen,
-// it also allocates the tensors for training.
-func (d *device) newWeight(shape moe.Shape, bits []uint16) (w deviceWeight, err error) {
+// newWeight copies a weight, given as bf16 bits, to the device. If the weight learns, it also
+// allocates the tensors for training.
+func (d *device) newWeight(shape moe.Shape, bits []uint16, learns bool) (w deviceWeight, err error) {
 	w.layer = d.memory.Tensor(shape)
-	if err := errors.Join(d.memory.Err(), d.put(w.layer, num.Bytes(bits))); err != nil || d.frozen {
+	if err := errors.Join(d.memory.Err(), d.put(w.layer, num.Bytes(bits))); err != nil || !learns {
 		return w, err
 	}
 	shape.Type = moe.F32

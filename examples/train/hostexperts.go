@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 )
 
@@ -12,7 +13,7 @@ import (
 type hostExperts struct {
 	config moe.Config
 	frozen bool
-	w1, w2 *param
+	w      map[moe.TensorID]*param
 
 	layer   *reference.Layer // with the experts' weights, and the router of the latest pass
 	x       []uint16
@@ -20,14 +21,22 @@ type hostExperts struct {
 }
 
 func newHostExperts(c moe.Config, frozen bool) makeExperts {
-	return func(w1, w2 []uint16) (experts, error) {
-		return &hostExperts{config: c, frozen: frozen, w1: newParam(widen(w1)), w2: newParam(widen(w2))}, nil
+	return func(w reference.Weights) (experts, error) {
+		h := &hostExperts{config: c, frozen: frozen, w: map[moe.TensorID]*param{}}
+		for _, id := range weightIDs(c) {
+			h.w[id] = newParam(widen(*w.Bits(id)))
+		}
+		return h, nil
 	}
 }
 
 func (h *hostExperts) Forward(_ context.Context, x, router []uint16, _ bool) (output, error) {
+	w := reference.Weights{Router: router}
+	for id, p := range h.w {
+		*w.Bits(id) = narrow(p.w)
+	}
 	var err error
-	if h.layer, err = reference.NewLayer(h.config, router, narrow(h.w1.w), narrow(h.w2.w)); err != nil {
+	if h.layer, err = reference.New(h.config, w); err != nil {
 		return output{}, err
 	}
 	var out reference.Output
@@ -59,6 +68,16 @@ func (h *hostExperts) weights(g *reference.Gradients) error {
 	if h.frozen {
 		return nil
 	}
+	if h.config.LoRARank > 0 {
+		of, err := g.LoRA()
+		if err != nil {
+			return err
+		}
+		for id, dw := range map[moe.TensorID][]float64{spec.TensorLoraA1: of.A1, spec.TensorLoraB1: of.B1, spec.TensorLoraA2: of.A2, spec.TensorLoraB2: of.B2} {
+			addScaled(h.w[id].grad, 1, dw)
+		}
+		return nil
+	}
 	dw1, err := g.W1(reference.AllRows(h.config.NumExperts, 2*h.config.Intermediate))
 	if err != nil {
 		return err
@@ -67,15 +86,16 @@ func (h *hostExperts) weights(g *reference.Gradients) error {
 	if err != nil {
 		return err
 	}
-	addScaled(h.w1.grad, 1, dw1)
-	addScaled(h.w2.grad, 1, dw2)
+	addScaled(h.w[spec.TensorW1].grad, 1, dw1)
+	addScaled(h.w[spec.TensorW2].grad, 1, dw2)
 	return nil
 }
 
 func (h *hostExperts) Step(_ context.Context, a adam) error {
-	if !h.frozen {
-		h.w1.update(a)
-		h.w2.update(a)
+	for id, p := range h.w {
+		if learns(h.config, h.frozen, id) {
+			p.update(a)
+		}
 	}
 	return nil
 }

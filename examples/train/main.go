@@ -1,7 +1,7 @@
 // Command train trains a small language model whose blocks are MoE layers.
 //
 //	train [-device cuda|cuda:N|emulated|reference] [-size tiny|small|large] [-steps N]
-//	      [-freeze] [-balance WEIGHT] [-rate RATE] [-plot NAME.png] [-sample BYTES]
+//	      [-freeze] [-lora RANK] [-balance WEIGHT] [-rate RATE] [-plot NAME.png] [-sample BYTES]
 //	      [-seed N] [-cache DIR|off] [-rounding RULES|all [-seeds N]]
 //
 // The text is the Queries of Newton's Opticks. The model predicts the next byte from a window
@@ -15,7 +15,8 @@
 //
 // -device reference also runs the MoE layer on the host, in float64. It is slow. Its loss is
 // the reference for the device's loss. -freeze does not train the experts, which shows how much
-// their training contributes.
+// their training contributes. -lora trains a low-rank adapter of the experts and leaves their own
+// weights as they were drawn.
 //
 // -rounding trains once with each rule of token rounding, and prints the losses in one table.
 // The loss on held-out text is always computed with plain top-K.
@@ -40,7 +41,7 @@ func main() { program.Main(run) }
 // options holds the values of the flags.
 type options struct {
 	device, size, plot, cache string
-	steps, sample             int
+	steps, sample, lora       int
 	freeze                    bool
 	balance, rate             float64
 	seed                      uint64
@@ -57,6 +58,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.StringVar(&o.size, "size", "", "`size` of the model: tiny, small or large (default: large on a GPU, else tiny)")
 	f.IntVar(&o.steps, "steps", 0, "`number` of steps (default: by the size)")
 	f.BoolVar(&o.freeze, "freeze", false, "do not train the experts' weights")
+	f.IntVar(&o.lora, "lora", 0, "train an adapter of this `rank` in place of the experts' weights, with alpha twice the rank")
 	f.Float64Var(&o.balance, "balance", 0.01, "weight of the load-balancing loss, 0 for none")
 	f.Float64Var(&o.rate, "rate", 0, "largest learning `rate` (default: by the size)")
 	f.IntVar(&o.sample, "sample", 100, "`bytes` of text to write at the end")
@@ -75,6 +77,10 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	switch {
 	case o.steps < 0:
 		return o, command.Usagef("-steps is %d, must be at least 0", o.steps)
+	case o.lora < 0:
+		return o, command.Usagef("-lora is %d, must be at least 0", o.lora)
+	case o.lora > 0 && o.freeze:
+		return o, command.Usagef("-lora and -freeze are set, must be one of them")
 	case o.seeds < 1:
 		return o, command.Usagef("-seeds is %d, must be at least 1", o.seeds)
 	case o.sample < 0:

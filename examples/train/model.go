@@ -57,9 +57,8 @@ type output struct {
 // gradients holds the gradients of x [T, d] and of the router's weights [E, d].
 type gradients struct{ x, router []float64 }
 
-// makeExperts creates the layer of one block with the initial weights w1 [E, 2n, d] and w2 [E,
-// d, n], as bf16 bits.
-type makeExperts func(w1, w2 []uint16) (experts, error)
+// makeExperts creates the layer of one block with the first weights of its experts, as bf16 bits.
+type makeExperts func(w reference.Weights) (experts, error)
 
 // newModel creates a model with random weights that depend only on the seed.
 func newModel(s size, symbols int, seed uint64, create makeExperts) (*model, error) {
@@ -71,14 +70,10 @@ func newModel(s size, symbols int, seed uint64, create makeExperts) (*model, err
 		final: norm{gain: ones(d)},
 		head:  head{weight: normal(r, symbols*d, 1/math.Sqrt(float64(d))), d: d},
 	}
-	shapes := s.layer.Shapes(s.tokens)
 	for range s.blocks {
 		b := &block{norm: norm{gain: ones(d)}, router: normal(r, s.layer.NumExperts*d, 1/math.Sqrt(float64(d)))}
 		var err error
-		b.experts, err = create(
-			reference.NewNormal(r.Uint64(), 1/math.Sqrt(float64(d))).Values(shapes.W1.Elements()),
-			reference.NewNormal(r.Uint64(), 1/math.Sqrt(float64(s.layer.Intermediate))).Values(shapes.W2.Elements()))
-		if err != nil {
+		if b.experts, err = create(drawWeights(r, s.layer)); err != nil {
 			return nil, err
 		}
 		m.blocks = append(m.blocks, b)

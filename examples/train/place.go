@@ -57,11 +57,18 @@ func openPlace(ctx context.Context, o options, stderr io.Writer) (*place, error)
 	return &place{dev.Target().Name, s, d.newExperts, func() error { return errors.Join(d.Close(), closeDevice()) }}, nil
 }
 
-// sizeOr returns the size that -size names. Without -size it returns the size with the given
-// name.
+// sizeOr returns the size that -size names, with the adapter of -lora. Without -size it returns
+// the size with the given name.
 func (o options) sizeOr(name string) (size, error) {
 	if o.size != "" {
 		name = o.size
 	}
-	return findSize(name)
+	s, err := findSize(name)
+	if o.lora > 0 {
+		s.layer.LoRARank, s.layer.LoRAAlpha = o.lora, float64(2*o.lora)
+	}
+	if err == nil {
+		err = s.layer.Check()
+	}
+	return s, err
 }

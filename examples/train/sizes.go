@@ -60,6 +60,9 @@ func findSize(name string) (size, error) {
 func (s size) weights(symbols int) int64 {
 	c := s.layer
 	experts := int64(c.NumExperts) * 3 * int64(c.Intermediate) * int64(c.Hidden)
+	if r := int64(c.LoRARank); r > 0 {
+		experts += int64(c.NumExperts) * r * (2*int64(c.Hidden) + 3*int64(c.Intermediate))
+	}
 	block := experts + int64(c.NumExperts+1)*int64(c.Hidden)
 	return int64(s.blocks)*block + int64((s.context+1)*symbols+1)*int64(c.Hidden)
 }

@@ -66,7 +66,14 @@ func TestReferenceLearns(t *testing.T) {
 	assert.Greater(t, frozen.last(), 1.05*learned.last())
 	assert.Less(t, learned.last(), 0.5*math.Log(51), "half of what even guesses give")
 
-	o.steps = 5
+	s.layer.LoRARank, s.layer.LoRAAlpha = 16, 32
+	lora, err := newTraining(s, options{steps: 100, balance: 0.01, seed: 1}, newHostExperts(s.layer, false), io.Discard)
+	require.NoError(t, err)
+	adapted, err := lora.run(t.Context())
+	require.NoError(t, err)
+	assert.Greater(t, frozen.last(), 1.05*adapted.last(), "an adapter learns")
+
+	s, o.steps = testSize(t), 5
 	assert.Equal(t, trainTiny(t, o, newHostExperts(s.layer, false)), trainTiny(t, o, newHostExperts(s.layer, false)))
 }
 
