@@ -111,10 +111,12 @@ func forward(of C.sm_handle, pass *C.sm_forward_pass, kind passKind, which func(
 			return err
 		}
 		c := l.borrow(uint64(p.w1))
-		c.setForward(l, &p)
 		s := c.on(l.dev, p.stream)
 		p.stream = 0
-		err = c.launch(l.dev, s, kind, bytesIn(&p), func(s driver.Stream) error { return which(c.Call, s, c.forward) })
+		err = c.launch(l.dev, s, kind, bytesIn(&p), func(s driver.Stream) error {
+			c.setForward(l, &p)
+			return which(c.Call, s, c.forward)
+		})
 		l.giveBack(uint64(p.w1), c)
 		return err
 	})
@@ -143,11 +145,14 @@ func backward(of C.sm_handle, pass *C.sm_backward_pass, kind passKind, which fun
 			return err
 		}
 		c := l.borrow(uint64(p.w1))
-		if err = c.setBackward(l, &p); err == nil {
-			s := c.on(l.dev, p.stream)
-			p.stream = 0
-			err = c.launch(l.dev, s, kind, bytesIn(&p), func(s driver.Stream) error { return which(c.Call, s, c.backward) })
-		}
+		s := c.on(l.dev, p.stream)
+		p.stream = 0
+		err = c.launch(l.dev, s, kind, bytesIn(&p), func(s driver.Stream) error {
+			if err := c.setBackward(l, &p); err != nil {
+				return err
+			}
+			return which(c.Call, s, c.backward)
+		})
 		l.giveBack(uint64(p.w1), c)
 		return err
 	})
