@@ -66,6 +66,13 @@ func (g *graph) Launch(s driver.Stream) error {
 	return g.dev.doNumbers(symGraphLaunch, g.raw, st.raw)
 }
 
+// Native returns the graph's CUcontext and CUgraphExec, and the addresses of cuCtxSetCurrent,
+// cuStreamIsCapturing and cuGraphLaunch. C code can launch the graph with them until Close.
+func (g *graph) Native() (context, exec uintptr, functions [3]uintptr) {
+	a := &g.dev.lib.addr
+	return g.dev.context[0], g.raw, [3]uintptr{a[symCtxSetCurrent], a[symStreamIsCapturing], a[symGraphLaunch]}
+}
+
 // Nodes implements driver.Graph.
 func (g *graph) Nodes() int { return g.nodes }
 

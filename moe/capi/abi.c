@@ -3,8 +3,10 @@
  * a call into it would never return. Each function therefore fails in the child.
  */
 #include <pthread.h>
+#include <stddef.h>
 #include <string.h>
 
+#include "graphs.h"
 #include "sonicmoe.h"
 #include "text.h"
 
@@ -23,16 +25,26 @@ static sm_status refused(void) {
 	extern sm_status sm_go_##name parameters; \
 	sm_status sm_##name parameters { return sm_forked ? refused() : sm_go_##name arguments; }
 
+/* A pass that repeats is launched as a graph, without Go. */
+#define PASS(name, type, kind) \
+	extern sm_status sm_go_##name(sm_handle layer, const type *pass); \
+	_Static_assert(sizeof(type) <= SM_PASS_BYTES, "a graph's pass has no room"); \
+	_Static_assert(offsetof(type, stream) == offsetof(sm_forward_pass, stream), "graphs.c reads the stream there"); \
+	sm_status sm_##name(sm_handle layer, const type *pass) { \
+		if (sm_forked) return refused(); \
+		return sm_launched(layer, kind, pass, sizeof *pass) ? SM_OK : sm_go_##name(layer, pass); \
+	}
+
 EXPORT(open, (const char *name, sm_handle *device), (name, device))
 EXPORT(config_of_model, (const char *json, sm_config *config), (json, config))
 EXPORT(layer_new, (sm_handle device, const sm_config *config, sm_handle *layer), (device, config, layer))
 EXPORT(sizes, (sm_handle layer, int64_t tokens, int64_t entries, sm_sizes_of *sizes), (layer, tokens, entries, sizes))
-EXPORT(forward, (sm_handle layer, const sm_forward_pass *pass), (layer, pass))
-EXPORT(route, (sm_handle layer, const sm_forward_pass *pass), (layer, pass))
-EXPORT(experts, (sm_handle layer, const sm_forward_pass *pass), (layer, pass))
+PASS(forward, sm_forward_pass, SM_FORWARD_PASS)
+PASS(route, sm_forward_pass, SM_ROUTE_PASS)
+PASS(experts, sm_forward_pass, SM_EXPERTS_PASS)
 EXPORT(arrange, (sm_handle layer, const sm_forward_pass *pass), (layer, pass))
-EXPORT(backward, (sm_handle layer, const sm_backward_pass *pass), (layer, pass))
-EXPORT(experts_backward, (sm_handle layer, const sm_backward_pass *pass), (layer, pass))
+PASS(backward, sm_backward_pass, SM_BACKWARD_PASS)
+PASS(experts_backward, sm_backward_pass, SM_EXPERTS_BACKWARD_PASS)
 EXPORT(loads, (sm_handle layer, uint64_t stream, int64_t tokens, uint64_t expert_ids, uint64_t loads), (layer, stream, tokens, expert_ids, loads))
 EXPORT(update_selection_bias, (sm_handle layer, uint64_t stream, uint64_t loads, uint64_t selection_bias, double rate), (layer, stream, loads, selection_bias, rate))
 EXPORT(join, (sm_handle device, const sm_config *config, const sm_joining *joining, sm_handle *rank), (device, config, joining, rank))

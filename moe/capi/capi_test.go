@@ -128,6 +128,12 @@ func TestBalancingInC(t *testing.T) {
 	assert.Contains(t, out, "rate: status 1: rate is NaN")
 }
 
+// TestGraphsInC runs a program that checks when graphs are launched without Go: only for the pass of
+// the graph, never twice at the same time, and not after the graph was dropped.
+func TestGraphsInC(t *testing.T) {
+	assert.Equal(t, "ran\n", run(t, filepath.Join("testdata", "graphs.c")))
+}
+
 // TestPackedInC runs a program that compares packed weights, both as published and arranged in
 // units, with plain weights.
 func TestPackedInC(t *testing.T) {

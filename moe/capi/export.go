@@ -48,7 +48,9 @@ func sm_go_layer_new(dev C.sm_handle, config *C.sm_config, out *C.sm_handle) C.s
 		if err != nil {
 			return err
 		}
-		*out = keep(&layer{Layer: l, dev: d.Device})
+		made := &layer{Layer: l, dev: d.Device}
+		made.handle = keep(made)
+		*out = made.handle
 		return nil
 	})
 }

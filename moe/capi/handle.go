@@ -33,10 +33,12 @@ type device struct{ driver.Device }
 // so each set of weights gets its own call, up to mostCalls calls.
 type layer struct {
 	*moe.Layer
-	dev   driver.Device
-	lock  sync.Mutex
-	calls int // number of calls that exist
-	idle  []idleCall
+	dev    driver.Device
+	handle C.sm_handle
+	lock   sync.Mutex
+	calls  int // number of calls that exist
+	idle   []idleCall
+	closed bool
 }
 
 // idleCall is a call and the address of W1 in its last pass.
@@ -52,6 +54,7 @@ const mostCalls = 256
 // allocate host memory.
 type call struct {
 	*moe.Call
+	layer    uint64 // the handle of the call's layer
 	forward  moe.ForwardArgs
 	backward moe.BackwardArgs
 
@@ -82,6 +85,17 @@ func (c *call) shape(l *layer, tokens C.int64_t) {
 
 // loads returns the shape of the experts' loads.
 func (l *layer) loads() moe.Shape { return moe.TensorAt(0, moe.I32, l.Config().NumExperts).Shape }
+
+// closeReplays frees the graphs of all layers of the device.
+func (d *device) closeReplays() {
+	handles.RLock()
+	defer handles.RUnlock()
+	for _, v := range handles.of {
+		if l, ok := v.(*layer); ok && l.dev == d.Device {
+			l.closeReplays()
+		}
+	}
+}
 
 func (*device) String() string { return "device" }
 func (*layer) String() string  { return "layer" }
@@ -142,7 +156,7 @@ func (l *layer) borrow(w1 uint64) *call {
 	i := slices.IndexFunc(l.idle, func(c idleCall) bool { return c.w1 == w1 })
 	if i < 0 && (l.calls < mostCalls || len(l.idle) == 0) {
 		l.calls++
-		return &call{Call: l.NewCall()}
+		return &call{Call: l.NewCall(), layer: uint64(l.handle)}
 	}
 	c := l.idle[max(i, 0)].call
 	l.idle = slices.Delete(l.idle, max(i, 0), max(i, 0)+1)
@@ -154,16 +168,25 @@ func (l *layer) giveBack(w1 uint64, c *call) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	l.idle = append(l.idle, idleCall{w1, c})
+	if l.closed {
+		c.closeReplays()
+	}
 }
 
-// closeReplays frees the graphs of all idle calls.
+// closeReplays frees the graphs of all calls. A call in use frees its graphs when it becomes idle.
 func (l *layer) closeReplays() {
 	l.lock.Lock()
 	defer l.lock.Unlock()
+	l.closed = true
 	for _, c := range l.idle {
-		for i := range c.replays {
-			c.replays[i].close()
-		}
+		c.closeReplays()
+	}
+}
+
+// closeReplays frees the graphs of a call.
+func (c *call) closeReplays() {
+	for i := range c.replays {
+		c.replays[i].close()
 	}
 }
 
@@ -179,6 +202,7 @@ func sm_go_close(any C.sm_handle) C.sm_status {
 		}
 		switch v := v.(type) {
 		case *device:
+			v.closeReplays()
 			jit.Forget(v.Device)
 			return v.Close()
 		case *layer:

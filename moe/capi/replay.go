@@ -2,6 +2,9 @@
 
 package main
 
+// #include "graphs.h"
+import "C"
+
 import (
 	"bytes"
 	"slices"
@@ -12,8 +15,8 @@ import (
 
 // A program that trains or serves a model calls the same passes again and again, and PyTorch's
 // allocator gives them the same addresses. The launch of a graph costs the host less than the
-// launches of a pass's kernels. A call therefore captures a pass that repeats, once, and launches
-// its graph from then on.
+// launches of a pass's kernels. A call therefore captures a pass that repeats, once. From then on
+// its graph is launched, on the CUDA driver by graphs.c without entering Go.
 
 const (
 	// mostReplays is the number of passes that a call remembers. It is enough for forward and
@@ -28,12 +31,12 @@ const (
 type passKind int
 
 const (
-	neverReplayed passKind = iota
-	forwardPass
-	routePass
-	expertsPass
-	backwardPass
-	expertsBackwardPass
+	neverReplayed       passKind = 0
+	forwardPass         passKind = C.SM_FORWARD_PASS
+	routePass           passKind = C.SM_ROUTE_PASS
+	expertsPass         passKind = C.SM_EXPERTS_PASS
+	backwardPass        passKind = C.SM_BACKWARD_PASS
+	expertsBackwardPass passKind = C.SM_EXPERTS_BACKWARD_PASS
 )
 
 // replay is a pass with its arguments, and its graph if there is one.
@@ -60,16 +63,21 @@ func (c *call) launch(dev driver.Device, s driver.Stream, kind passKind, pass []
 	if !able || kind == neverReplayed {
 		return queue(s)
 	}
-	if captured, err := of.Capturing(); err != nil || captured {
+	if capturing, err := of.Capturing(); err != nil || capturing {
 		return queue(s)
 	}
 	r := c.remember(kind, pass)
-	if r.graph == nil && r.seen == sightings {
+	captured := r.graph == nil && r.seen == sightings
+	if captured {
 		r.graph = capture(dev, queue)
 		r.seen++
 	}
 	if r.graph != nil {
-		return r.graph.Launch(s)
+		err := r.graph.Launch(s)
+		if captured && err == nil {
+			keepGraph(c.layer, kind, r.pass, r.graph)
+		}
+		return err
 	}
 	err := queue(s)
 	if err == nil && r.seen < sightings {
@@ -119,6 +127,7 @@ func capture(dev driver.Device, queue func(driver.Stream) error) driver.Graph {
 // close frees the graph. The device first finishes the launches of the graph.
 func (r *replay) close() {
 	if r.graph != nil {
+		dropGraph(r.graph)
 		_ = r.graph.Close() // fails if the device is closed, which has freed the graph
 	}
 	r.graph = nil
