@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"html"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	neturl "net/url"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -234,33 +237,61 @@ func TestTokensOfTheDefaultLayer(t *testing.T) {
 	require.Contains(t, said, "up to 17 tokens a pass")
 }
 
-// inBrowser checks the page in headless Chromium. The page must show numbers, and a bar for
-// each expert.
+// frame is a page that shows the service's page in a frame, because no window of Chromium is narrower
+// than 500 pixels. It has the text of the framed page, after its measures: the width of the frame, the
+// width of the page, and the lower edge of the state.
+const frame = `<!DOCTYPE html><iframe id="page" src="/page" width="%d" height="%d" style="border: 0"></iframe><pre id="text" hidden></pre><script>
+setInterval(() => {
+	const of = page.contentDocument, state = of.getElementById("state").getBoundingClientRect()
+	text.textContent = ["measures", page.contentWindow.innerWidth, of.documentElement.scrollWidth, Math.ceil(state.bottom), of.documentElement.outerHTML].join(" ")
+}, 100)</script>`
+
+// inBrowser checks the page in headless Chromium, on a telephone and on a wide screen. The page must
+// show numbers and a bar for each expert, must not be wider than the screen, and must show its state
+// at the top.
 func inBrowser(t *testing.T, url string) {
 	bin := outside.Chromium(t)
+	service, err := neturl.Parse(url)
+	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	args := []string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--user-data-dir=" + t.TempDir(),
-		"--virtual-time-budget=8000", "--window-size=1000,760"}
-	shot := filepath.Join(t.TempDir(), "serve.png")
-	out, err := exec.CommandContext(ctx, bin, append(args, "--screenshot="+shot, url)...).CombinedOutput()
-	require.NoError(t, err, string(out))
-	require.FileExists(t, shot)
-	var dom, errs bytes.Buffer
-	c := exec.CommandContext(ctx, bin, append(args, "--dump-dom", url)...)
-	c.Stdout, c.Stderr = &dom, &errs
-	require.NoError(t, c.Run(), errs.String())
-	text := dom.String()
-	bars := regexp.MustCompile(`data-expert="\d+" data-rows="(\d+)"`).FindAllStringSubmatch(text, -1)
-	require.Len(t, bars, emulatedRow.Config.NumExperts)
-	rows := 0
-	for _, m := range bars {
-		n, err := strconv.Atoi(m[1])
-		require.NoError(t, err)
-		rows += n
+	for width, height := range map[int]int{420: 800, 1400: 900} {
+		mux := http.NewServeMux()
+		proxy := httputil.NewSingleHostReverseProxy(service)
+		mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(100 * time.Millisecond) // Chromium's virtual time waits for answers, and passes need real time
+			proxy.ServeHTTP(w, r)
+		})
+		mux.HandleFunc("/page", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(page) })
+		mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, frame, width, height) })
+		web := httptest.NewServer(mux)
+		defer web.Close()
+		var dom, errs bytes.Buffer
+		c := exec.CommandContext(ctx, bin, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--user-data-dir="+t.TempDir(),
+			"--virtual-time-budget=8000", fmt.Sprintf("--window-size=%d,%d", width+100, height+100), "--dump-dom", web.URL)
+		c.Stdout, c.Stderr = &dom, &errs
+		require.NoError(t, c.Run(), errs.String())
+		text := html.UnescapeString(dom.String())
+		bars := regexp.MustCompile(`data-expert="\d+" data-rows="(\d+)"`).FindAllStringSubmatch(text, -1)
+		require.Len(t, bars, emulatedRow.Config.NumExperts)
+		rows := 0
+		for _, m := range bars {
+			rows += number(t, m[1])
+		}
+		require.Positive(t, rows)
+		for _, want := range []string{`<polyline class="p50" points="[\d.,]+`, `id="p50">[\d.]+ ms<`, `id="batch">[\d.]+<`, `class="ready">ready<`} {
+			require.Regexp(t, want, text)
+		}
+		got := regexp.MustCompile(`measures (\d+) (\d+) (\d+)`).FindStringSubmatch(text)
+		require.NotNil(t, got, text)
+		require.Equal(t, width, number(t, got[1]))
+		require.Equal(t, width, number(t, got[2]), "the page is as wide as its frame")
+		require.Less(t, number(t, got[3]), 100, "the state is at the top of the page")
 	}
-	require.Positive(t, rows)
-	for _, want := range []string{`<polyline class="p50" points="[\d.,]+`, `id="p50">[\d.]+ ms<`, `id="batch">[\d.]+<`, `class="ready">ready<`} {
-		require.Regexp(t, want, text)
-	}
+}
+
+func number(t *testing.T, text string) int {
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err)
+	return n
 }
