@@ -69,7 +69,8 @@ type Stream interface {
 	AllocAsync(bytes int64) (DevicePtr, error)
 	FreeAsync(p DevicePtr) error
 
-	// Wait makes later work of this stream wait for the event.
+	// Wait makes later work of this stream wait for the event. The event may be of another device
+	// that the same driver library has opened.
 	Wait(e Event) error
 	// Synchronize waits for the stream's work. If ctx ends first, it returns ctx's
 	// error and the work continues.

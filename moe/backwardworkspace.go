@@ -22,7 +22,8 @@ import (
 //	        DScores have read them; then the partial sums of the biases'
 //	        gradients, then of split weight gradients; then dX~
 //
-// The partial sums of the router's gradient use both pieces at the end of the pass, except the part
+// In the layer of a rank's experts, dX~ is computed between dW2 and dW1, and the partial sums follow
+// dX~. The partial sums of the router's gradient use both pieces at the end of the pass, except the part
 // with the dense gradients of the logits. The backward pass of shared experts runs first and has
 // its own scratch memory in the two pieces.
 type backwardWorkspace struct {
@@ -106,6 +107,9 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 		w.scaledA = s.take(weights.A(c).Bytes(rows))
 	}
 	w.partial = s.take(dh.DH{Config: c}.PartialBytes(rows))
+	if l.part == ofRank { // dX~ goes to other ranks while dW1 is computed
+		s.bytes = max(s.bytes, end.bytes)
+	}
 	w.dwPartials = s.bytes
 	biases := s
 	if c.Bias {

@@ -25,6 +25,11 @@ func (c *Call) checkRanksBackward(b *BackwardArgs) error {
 		grad := of.Gradients(0, of.Type)
 		c.check.weights(spec.ExpertWeights, &b.Weights, &c.laid(work{}).shapes)
 		c.check.gradients(spec.ExpertWeights, &b.WeightGradients, &grad)
+		for _, g := range []*Gradient{&b.DB1, &b.DB3, &b.DB2} {
+			if !g.IsZero() {
+				c.check.fail("DB1, DB3, DB2", g.Shape.String(), "none: a group does not make them yet")
+			}
+		}
 		c.checkNoPacked(&b.WeightGradients)
 		c.checkModes(b)
 		return c.check.overlaps()
@@ -82,16 +87,15 @@ func (c *Call) gradientScores(s driver.Stream, b BackwardArgs) (scores driver.De
 	return scores, err
 }
 
-// gradientWeights queues the gradients of the weights of a rank's experts, and the rows of dX.
-// dlogits [L] f32, unless 0, has the gradients of the logits in the order of the list. router is
-// the address of the router's weights for the rank's first expert.
-func (c *Call) gradientWeights(s driver.Stream, b BackwardArgs, dlogits, router driver.DevicePtr) (of exchange.Packed, err error) {
+// gradientRows queues dW2 of a rank's experts, and then the rows of dX. dlogits [L] f32, unless 0,
+// has the gradients of the logits in the order of the list. router is the address of the router's
+// weights for the rank's first expert.
+func (c *Call) gradientRows(s driver.Stream, b BackwardArgs, dlogits, router driver.DevicePtr) (of exchange.Packed, err error) {
 	err = c.steps(s, func(q *queue) {
 		r, want := q.ranksRun(&b), b.wanted()
 		r.unpack(&r.Weights, r.Workspace.Ptr, r.w.indices)
 		r.when(want.dW1 || want.dW2, (*backwardRun).planSplits)
 		r.when(want.dW2, (*backwardRun).dW2)
-		r.when(want.dW1, (*backwardRun).dW1)
 		which := kernel.DXGivenKernel
 		if dlogits != 0 {
 			which = kernel.DXKernel
@@ -104,6 +108,12 @@ func (c *Call) gradientWeights(s driver.Stream, b BackwardArgs, dlogits, router 
 		of = exchange.Packed{Y: r.at(r.w.dxRows), Inverse: r.at(r.w.inverse)}
 	})
 	return of, err
+}
+
+// gradientUp queues dW1 of a rank's experts. It comes after gradientRows, so that the rows of dX
+// travel at the same time.
+func (c *Call) gradientUp(s driver.Stream, b BackwardArgs) error {
+	return c.steps(s, func(q *queue) { q.ranksRun(&b).when(b.wanted().dW1, (*backwardRun).dW1) })
 }
 
 // noWeights sets the gradients of the experts' weights to 0, for a rank that received no rows.

@@ -461,6 +461,9 @@ func TestRefusedUnasked(t *testing.T) {
 	require.NoError(t, err)
 	foreign, err := f.open().NewEvent()
 	require.NoError(t, err)
+	own, err := dev.NewEvent()
+	require.NoError(t, err)
+	_, apart := own.Since(foreign)
 	require.NoError(t, closed.Close())
 	f.log()
 	before := Calls(dev)
@@ -468,7 +471,8 @@ func TestRefusedUnasked(t *testing.T) {
 		"grid":     gpu.Enqueue(s, k, &gpu.Launch{Grid: gpu.Dim3{X: -1}}, nil),
 		"closed":   closed.Fill32(p, 1, 1),
 		"negative": s.Fill32(p, 1, -1),
-		"event":    s.Wait(foreign),
+		"event":    apart,
+		"no event": s.Wait(nil),
 	} {
 		require.ErrorIs(t, err, driver.ErrInvalid, name)
 	}
@@ -476,8 +480,8 @@ func TestRefusedUnasked(t *testing.T) {
 	assert.Equal(t, before, Calls(dev))
 	assert.Empty(t, f.log())
 
-	e, err := dev.NewEvent()
-	require.NoError(t, err)
-	require.NoError(t, s.Wait(e))
-	assert.Equal(t, before["cuStreamWaitEvent"]+1, Calls(dev)["cuStreamWaitEvent"])
+	for _, e := range []driver.Event{own, foreign} { // an event of another device is allowed
+		require.NoError(t, s.Wait(e))
+	}
+	assert.Equal(t, before["cuStreamWaitEvent"]+2, Calls(dev)["cuStreamWaitEvent"])
 }

@@ -182,9 +182,9 @@ func (s *stream) Wait(e driver.Event) error {
 		return err
 	}
 	defer s.leave()
-	ev, err := s.dev.ownEvent("Wait", e)
-	if err != nil {
-		return err
+	ev, ok := e.(*event)
+	if !ok || ev.dev.lib != s.dev.lib {
+		return invalid("Wait", "the event is not of a device of this driver library")
 	}
 	if err := ev.use("Wait", "event"); err != nil {
 		return err

@@ -173,8 +173,10 @@ func (s *stream) Wait(e driver.Event) error {
 	if err := s.open("Wait"); err != nil {
 		return err
 	}
-	_, err := s.dev.ownEvent("Wait", e)
-	return err
+	if _, ok := e.(*event); !ok {
+		return invalid("Wait", "the event is not of an emulated device")
+	}
+	return nil
 }
 
 // Synchronize implements driver.Stream.

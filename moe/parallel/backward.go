@@ -45,13 +45,14 @@ func (r *Rank) Backward(ctx context.Context, s driver.Stream, a BackwardArgs) er
 	ctx, cancel := context.WithTimeout(ctx, r.Deadline)
 	defer cancel()
 	p := &backward{pass: pass{Rank: r, ctx: ctx, s: s}, of: a}
+	r.trace.spans = r.trace.spans[:0]
 	step := Step{Phase: "wanted"}
 	err := p.check()
 	for _, next := range []struct {
 		phase string
 		run   func(at Step) error
 	}{
-		{"wanted", p.wanted}, {"dispatch", p.dispatch}, {"scores", p.scores}, {"logits", p.logits}, {"return", p.giveBack}, {"router", p.router}, {"partials", p.partials},
+		{"wanted", p.wanted}, {"dispatch", p.dispatch}, {"scores", p.scores}, {"logits", p.logits}, {"return", p.giveBack}, {"router", p.sumRouter}, {"partials", p.partials},
 	} {
 		if err != nil {
 			break
@@ -189,16 +190,16 @@ func (p *backward) wanted(at Step) error {
 	if p.mine == 0 {
 		return nil
 	}
-	return steps.Split(p.call, p.s, p.split, p.atHome.Workspace.Ptr)
+	return p.span(Span{Name: "route"}, p.s, func() error { return steps.Split(p.call, p.s, p.split, p.atHome.Workspace.Ptr) })
 }
 
 // dispatch sends the rows of dO to the owners of their tokens' experts.
 func (p *backward) dispatch(at Step) error {
 	rows := p.rowsOut(p.at(p.b.send), p.at(p.b.window))
-	if err := p.packRows(p.call, p.of.DO.Ptr, p.split.RowTokens, &rows); err != nil {
+	if err := p.span(Span{Name: "pack"}, p.s, func() error { return p.packRows(p.call, p.of.DO.Ptr, p.split.RowTokens, &rows) }); err != nil {
 		return err
 	}
-	return p.transport.Move(p.ctx, at, p.s, rows)
+	return p.move(at, p.s, rows)
 }
 
 // scores computes dH at the owners, and sends the gradients of the scores home.
@@ -208,12 +209,16 @@ func (p *backward) scores(at Step) (err error) {
 		f := p.expertArgs(part(p.of.Workspace, p.b.owner), 0, int(n))
 		p.experts.X, p.experts.List, p.experts.H, p.experts.Workspace = f.X, f.List, f.H, f.Workspace
 		p.experts.DO = moe.Tensor{Ptr: p.at(p.b.window), Shape: f.X.Shape}
-		if made, err = steps.GradientScores(p.pass.experts, p.s, p.experts); err != nil {
+		err = p.span(Span{Name: "dH"}, p.s, func() (err error) {
+			made, err = steps.GradientScores(p.pass.experts, p.s, p.experts)
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
 	to, _ := steps.GradientsReturned(p.call, p.atHome)
-	if err := p.transport.Move(p.ctx, at, p.s, p.pairsBack(4, made, to)...); err != nil || p.mine == 0 {
+	if err := p.move(at, p.s, p.pairsBack(4, made, to)...); err != nil || p.mine == 0 {
 		return err
 	}
 	p.byPlace, err = steps.GradientLogits(p.call, p.s, p.atHome, p.split.Places)
@@ -230,7 +235,7 @@ func (p *backward) logits(at Step) error {
 	to := driver.DevicePtr(0)
 	if p.sparse() {
 		to = p.at(p.b.dlogits)
-		if err := p.transport.Move(p.ctx, at, p.s, p.pairsOut(4, p.byPlace, to)...); err != nil {
+		if err := p.move(at, p.s, p.pairsOut(4, p.byPlace, to)...); err != nil {
 			return err
 		}
 	}
@@ -241,27 +246,43 @@ func (p *backward) logits(at Step) error {
 	}
 	first, _ := p.Experts()
 	router := p.of.Router.Ptr + driver.DevicePtr(p.of.Router.Shape.Bytes()/int64(p.Config.NumExperts)*int64(first))
-	packed, err := steps.GradientWeights(p.pass.experts, p.s, p.experts, to, router)
-	if err != nil || !p.wantsDX() {
-		return err
-	}
-	for i := range p.back {
-		e := &p.back[i]
-		first := int64(e.Send-p.at(p.b.send)) / p.rowBytes(1)
-		if err := p.packRows(p.pass.experts, packed.Y, packed.Inverse+driver.DevicePtr(4*first), e); err != nil {
+	return p.span(Span{Name: "dW2, dX"}, p.s, func() error {
+		packed, err := steps.GradientRows(p.pass.experts, p.s, p.experts, to, router)
+		if err != nil || !p.wantsDX() {
+			return err
+		}
+		for i := range p.back {
+			e := &p.back[i]
+			first := int64(e.Send-p.at(p.b.send)) / p.rowBytes(1)
+			if err := p.packRows(p.pass.experts, packed.Y, packed.Inverse+driver.DevicePtr(4*first), e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// giveBack sends the rows of dX home on the side stream, while dW1 is computed. Then it queues the
+// sum of each token's rows.
+func (p *backward) giveBack(at Step) error {
+	if p.wantsDX() {
+		if err := p.order(p.made, p.s, p.side); err != nil {
+			return err
+		}
+		if err := p.move(at, p.side, p.back...); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// giveBack sends the rows of dX home, and queues their sum for each token.
-func (p *backward) giveBack(at Step) error {
+	if p.receives(p.transport.Rank()) > 0 {
+		if err := p.span(Span{Name: "dW1"}, p.s, func() error { return steps.GradientUp(p.pass.experts, p.s, p.experts) }); err != nil {
+			return err
+		}
+	}
 	if !p.wantsDX() {
 		return nil
 	}
-	if err := p.transport.Move(p.ctx, at, p.s, p.back...); err != nil || p.mine == 0 {
+	if err := p.order(p.moved, p.side, p.s); err != nil || p.mine == 0 {
 		return err
 	}
-	return steps.GradientTokens(p.call, p.s, p.atHome, p.split.Places)
+	return p.span(Span{Name: "sum"}, p.s, func() error { return steps.GradientTokens(p.call, p.s, p.atHome, p.split.Places) })
 }

@@ -23,6 +23,7 @@ func backwardCases() (list []testCase) {
 	for _, tokens := range groups {
 		list = append(list, testCase{name: "ranks", config: small, tokens: tokens})
 	}
+	list = append(list, testCase{name: "one device", config: small, tokens: []int{20, 0, 130}, together: true})
 	for name, change := range map[string]func(c *moe.Config){
 		"softmax over all": func(c *moe.Config) { c.Score = spec.SoftmaxAll },
 		"sigmoid, fp16": func(c *moe.Config) {

@@ -92,6 +92,7 @@ func (r *Rank) run(ctx context.Context, s driver.Stream, a Args, routed bool) er
 	ctx, cancel := context.WithTimeout(ctx, r.Deadline)
 	defer cancel()
 	p := &pass{Rank: r, ctx: ctx, s: s, args: a}
+	r.trace.spans = r.trace.spans[:0]
 	step := Step{Phase: "counts"}
 	err := p.check(routed)
 	for _, next := range []struct {
@@ -161,12 +162,15 @@ func (p *pass) count(at Step, routed bool) error {
 	words := make([]int64, (p.Chunks+1)*ranks+1)
 	words[len(words)-1] = int64(p.mine)
 	if p.mine > 0 {
-		if routed {
-			if err := p.call.Route(p.s, p.home); err != nil {
-				return err
+		err := p.span(Span{Name: "route"}, p.s, func() error {
+			if routed {
+				if err := p.call.Route(p.s, p.home); err != nil {
+					return err
+				}
 			}
-		}
-		if err := steps.Split(p.call, p.s, p.split, p.home.Workspace.Ptr); err != nil {
+			return steps.Split(p.call, p.s, p.split, p.home.Workspace.Ptr)
+		})
+		if err != nil {
 			return err
 		}
 		if err := p.readCounts(words); err != nil {
@@ -235,14 +239,17 @@ func (c *counts) receives(rank int) (n int64) {
 
 // dispatch sends token rows and lists of pairs to the owners of the experts.
 func (p *pass) dispatch(at Step) error {
-	if p.mine > 0 {
-		if err := p.pack(p.rows[p.transport.Rank()]); err != nil {
-			return err
-		}
-	}
 	list, from := &p.received, p.w.sendEntries
 	rows := p.rowsOut(p.at(p.w.send), list.window)
-	if err := p.packRows(p.call, p.args.X.Ptr, p.split.RowTokens, &rows); err != nil {
+	err := p.span(Span{Name: "pack"}, p.s, func() error {
+		if p.mine > 0 {
+			if err := p.pack(p.rows[p.transport.Rank()]); err != nil {
+				return err
+			}
+		}
+		return p.packRows(p.call, p.args.X.Ptr, p.split.RowTokens, &rows)
+	})
+	if err != nil {
 		return err
 	}
 	all := []Exchange{rows}
@@ -252,7 +259,7 @@ func (p *pass) dispatch(at Step) error {
 	}{{from.tokens, list.tokens}, {from.experts, list.experts}, {from.scores, list.scores}} {
 		all = append(all, p.pairsOut(4, p.at(t.from), t.to)...)
 	}
-	return p.transport.Move(p.ctx, at, p.s, all...)
+	return p.move(at, p.s, all...)
 }
 
 // pack writes the lists of pairs to send. rows has the number of rows that go to each rank.
@@ -292,32 +299,22 @@ func (p *pass) giveBack(at Step) error {
 	}
 	first := int64(0)
 	for c := range list {
-		if err := p.chunk(c, first, &list[c]); err != nil {
+		if err := p.span(Span{Name: "experts", Chunk: c}, p.s, func() error { return p.chunk(c, first, &list[c]) }); err != nil {
 			return err
 		}
 		first += sum(column(p.pairs[c], p.transport.Rank()))
-		if c > 0 {
-			if err := p.move(at, c-1, stream, list[c-1]); err != nil {
-				return err
-			}
-		}
 		if err := p.order(p.made, p.s, stream); err != nil {
 			return err
 		}
-	}
-	if err := p.move(at, len(list)-1, stream, list[len(list)-1]); err != nil {
-		return err
+		at.Chunk = c
+		if err := p.move(at, stream, list[c]); err != nil {
+			return err
+		}
 	}
 	if err := p.order(p.moved, stream, p.s); err != nil || p.mine == 0 {
 		return err
 	}
-	return steps.Sum(p.call, p.s, p.home, p.split.Places)
-}
-
-// move runs the exchange of one chunk.
-func (p *pass) move(at Step, chunk int, s driver.Stream, e Exchange) error {
-	at.Chunk = chunk
-	return p.transport.Move(p.ctx, at, s, e)
+	return p.span(Span{Name: "sum"}, p.s, func() error { return steps.Sum(p.call, p.s, p.home, p.split.Places) })
 }
 
 // order makes later work of one stream (parameter then) wait for the work queued so far on another

@@ -48,9 +48,9 @@ func forwardCases() (list []testCase) {
 		}
 	}
 	list = append(list,
-		testCase{"all to one rank", small, []int{17, 20, 3}, last},
-		testCase{"sentinels", small, []int{17, 20, 3}, sentinels},
-		testCase{"no experts", small, []int{7, 8}, none},
+		testCase{name: "all to one rank", config: small, tokens: []int{17, 20, 3}, change: last},
+		testCase{name: "sentinels", config: small, tokens: []int{17, 20, 3}, change: sentinels},
+		testCase{name: "no experts", config: small, tokens: []int{7, 8}, change: none},
 	)
 	for name, change := range map[string]func(c *moe.Config){
 		"shared":         func(c *moe.Config) { c.SharedExperts, c.SharedGate = 1, true },

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -57,6 +58,8 @@ type testCase struct {
 	tokens []int
 	// change, unless nil, changes the chosen experts. The pass is then ForwardExperts.
 	change func(ids []int32)
+	// together puts all ranks on one device. Streams then wait for events, and not the host.
+	together bool
 }
 
 func (c testCase) String() string {
@@ -109,7 +112,12 @@ const deadline = time.Minute
 func join(t testing.TB, c testCase, o Options) []*member {
 	list, err := devices()
 	require.NoError(t, err)
-	list = list[:len(c.tokens)]
+	list = slices.Clone(list[:len(c.tokens)])
+	for i := range list {
+		if c.together {
+			list[i] = list[0]
+		}
+	}
 	transports, err := Local(list...)
 	require.NoError(t, err)
 	members := make([]*member, len(list))

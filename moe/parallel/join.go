@@ -55,6 +55,7 @@ type Rank struct {
 	// chunk's products, moved at the end of all exchanges.
 	side        driver.Stream
 	made, moved driver.Event
+	trace       trace
 }
 
 // counts has the counts of a pass, which all ranks share. rows[i][j] is the number of tokens that
@@ -211,7 +212,9 @@ func (r *Rank) load(ctx context.Context) (err error) {
 }
 
 // Close releases what a rank holds on its device. It does not close the transport.
-func (r *Rank) Close() error { return errors.Join(r.side.Close(), r.made.Close(), r.moved.Close()) }
+func (r *Rank) Close() error {
+	return errors.Join(r.side.Close(), r.made.Close(), r.moved.Close(), r.trace.close())
+}
 
 // fail breaks the group with an error of this rank, and returns the error as an *Error.
 func (r *Rank) fail(at Step, err error) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"sonicmoe/driver"
@@ -33,9 +34,30 @@ func Local(devices ...driver.Device) ([]Transport, error) {
 			}
 			h.reads[i] = append(h.reads[i], reach)
 		}
-		list[i] = &local{hub: h, rank: i, ranks: len(devices)}
+	}
+	for i, dev := range devices {
+		t := &local{hub: h, rank: i, ranks: len(devices)}
+		if h.allReach() {
+			for _, e := range []*driver.Event{&t.ready, &t.done} {
+				var err error
+				if *e, err = dev.NewEvent(); err != nil {
+					return nil, fmt.Errorf("an event of rank %d: %w", i, err)
+				}
+			}
+		}
+		list[i] = t
 	}
 	return list, nil
+}
+
+// allReach reports whether copies of every rank can read the memory of every other rank.
+func (h *hub) allReach() bool {
+	for _, reads := range h.reads {
+		if slices.Contains(reads, false) {
+			return false
+		}
+	}
+	return true
 }
 
 // reaches reports whether copies on dev's streams can read memory of the other device.
@@ -74,6 +96,9 @@ type post struct {
 	words []int64
 	// sent has, for each exchange of Move, the bytes for each rank.
 	sent [][]piece
+	// mark, unless nil, is an event that other ranks wait for on their streams: the bytes to send are
+	// complete, or the received bytes are.
+	mark driver.Event
 }
 
 // piece is a range of device memory, or a copy of it in host memory.
@@ -88,6 +113,9 @@ type local struct {
 	*hub
 	rank, ranks int
 	round       int // the number of rounds that this rank has joined
+	// ready and done are events of this rank's device. They are nil if some rank cannot read the
+	// memory of another.
+	ready, done driver.Event
 }
 
 func (t *local) Rank() int  { return t.rank }
@@ -109,12 +137,13 @@ func (t *local) Share(ctx context.Context, at Step, words []int64) ([][]int64, e
 	return all, nil
 }
 
-// Move implements Transport. A sender waits for its stream before the first round, so receivers
-// read complete data. A receiver waits for its copies before the second round, so no sender
-// overwrites data that is still read.
+// Move implements Transport. Receivers must not read before the sender's stream has made the bytes,
+// and the sender must not overwrite them before the receivers have read them. If all ranks reach
+// each other's memory, streams wait for events of other streams, and the host does not wait for
+// devices. Else each rank waits for its stream before it meets the others.
 func (t *local) Move(ctx context.Context, at Step, s driver.Stream, list ...Exchange) error {
-	mine := &post{at: at, sent: make([][]piece, len(list))}
-	if err := s.Synchronize(ctx); err != nil {
+	mine := &post{at: at, sent: make([][]piece, len(list)), mark: t.ready}
+	if err := t.reach(ctx, s, mine.mark); err != nil {
 		return t.fail(at, nil, err)
 	}
 	for i, e := range list {
@@ -128,16 +157,47 @@ func (t *local) Move(ctx context.Context, at Step, s driver.Stream, list ...Exch
 	if err != nil {
 		return err
 	}
+	if err := t.waitFor(s, posts); err != nil {
+		return t.fail(at, nil, err)
+	}
 	for i, e := range list {
 		if err := t.receive(s, e, i, posts); err != nil {
 			return t.fail(at, nil, err)
 		}
 	}
-	if err := s.Synchronize(ctx); err != nil {
+	if err := t.reach(ctx, s, t.done); err != nil {
 		return t.fail(at, nil, err)
 	}
-	_, err = t.meet(ctx, &post{at: at})
-	return err
+	if posts, err = t.meet(ctx, &post{at: at, mark: t.done}); err != nil {
+		return err
+	}
+	if err := t.waitFor(s, posts); err != nil {
+		return t.fail(at, nil, err)
+	}
+	return nil
+}
+
+// reach records the event when the stream's work so far is done. Without an event it waits for this
+// work.
+func (t *local) reach(ctx context.Context, s driver.Stream, mark driver.Event) error {
+	if mark == nil {
+		return s.Synchronize(ctx)
+	}
+	return mark.Record(s)
+}
+
+// waitFor makes later work of the stream wait for the events that the other ranks have posted. An
+// event is recorded again only after the next meeting, when all ranks have called this function.
+func (t *local) waitFor(s driver.Stream, posts []*post) error {
+	for i, p := range posts {
+		if i == t.rank || p.mark == nil {
+			continue
+		}
+		if err := s.Wait(p.mark); err != nil {
+			return fmt.Errorf("waiting for rank %d: %w", i, err)
+		}
+	}
+	return nil
 }
 
 // pieces returns what an exchange sends to each rank. It copies a piece to the host if the receiver
@@ -256,4 +316,9 @@ func (t *local) Abort(cause error) {
 }
 
 // Close implements Transport.
-func (t *local) Close() error { return nil }
+func (t *local) Close() error {
+	if t.ready == nil {
+		return nil
+	}
+	return errors.Join(t.ready.Close(), t.done.Close())
+}

@@ -70,11 +70,16 @@ func (g *ranges) anyMoved() bool {
 	return false
 }
 
-// router computes the partial sums of this rank's ranges.
-func (p *backward) router(at Step) (err error) {
+// sumRouter computes the partial sums of this rank's ranges.
+func (p *backward) sumRouter(at Step) error {
 	if !p.wantsRouter() {
 		return nil
 	}
+	return p.span(Span{Name: "router"}, p.s, func() error { return p.router(at) })
+}
+
+// router queues the kernels and the exchange of sumRouter.
+func (p *backward) router(at Step) (err error) {
 	p.ranges = p.newRanges()
 	if p.inputs, err = steps.RouterInputs(p.call, p.s, p.atHome); err != nil {
 		return err
@@ -154,7 +159,7 @@ func (p *backward) moveTail(at Step, tail int64) error {
 		}
 		list = append(list, e)
 	}
-	return p.transport.Move(p.ctx, at, p.s, list...)
+	return p.move(at, p.s, list...)
 }
 
 // partials sends all partial sums to all ranks, and queues their sum.
@@ -171,7 +176,7 @@ func (p *backward) partials(at Step) error {
 		all += after - first
 		e.SendBytes, e.ReceiveBytes = append(e.SendBytes, (to-from)*p.rangeBytes()), append(e.ReceiveBytes, (after-first)*p.rangeBytes())
 	}
-	if err := p.transport.Move(p.ctx, at, p.s, e); err != nil {
+	if err := p.move(at, p.s, e); err != nil {
 		return err
 	}
 	return steps.SumRouter(p.call, p.s, p.atHome, p.at(p.b.partials), int(all))

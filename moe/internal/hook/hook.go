@@ -16,7 +16,7 @@ var Sources func(t driver.Target, c spec.Config, opts any) ([]jit.Source, error)
 // Steps has the functions that queue the steps of a pass whose experts are spread over ranks. The
 // type parameters stand for *moe.Call, moe.ForwardArgs and moe.BackwardArgs, which this package
 // cannot import. A rank has two layers: one made with [OfRank] for its experts, and one made with
-// [Home] for its tokens. Experts, GradientScores, GradientWeights and NoWeights take a call of the
+// [Home] for its tokens. Experts, GradientScores, GradientRows, GradientUp and NoWeights take a call of the
 // first layer. Check, CheckBackward and Rows take a call of either layer. All other functions take
 // a call of the second layer. Package exchange explains the symbols in shapes.
 type Steps[C, F, B any] struct {
@@ -43,10 +43,12 @@ type Steps[C, F, B any] struct {
 	// GradientScores queues dH of the rank's experts and the gradients of the scores. The result is
 	// the address of the scores' gradients, [L] f32 in the order of the received list.
 	GradientScores func(c C, s driver.Stream, b B) (scores driver.DevicePtr, err error)
-	// GradientWeights comes after GradientScores. It queues the gradients of the weights of the
-	// rank's experts, and the rows of dX. dlogits [L] f32, unless 0, has the gradients of the
-	// chosen logits. router is the address of the router's weights for the rank's first expert.
-	GradientWeights func(c C, s driver.Stream, b B, dlogits, router driver.DevicePtr) (exchange.Packed, error)
+	// GradientRows comes after GradientScores. It queues the gradient of W2 of the rank's experts,
+	// and the rows of dX. dlogits [L] f32, unless 0, has the gradients of the chosen logits. router
+	// is the address of the router's weights for the rank's first expert. GradientUp comes after
+	// GradientRows, and queues the gradient of W1.
+	GradientRows func(c C, s driver.Stream, b B, dlogits, router driver.DevicePtr) (exchange.Packed, error)
+	GradientUp   func(c C, s driver.Stream, b B) error
 	// NoWeights queues zeros as the gradients of the weights, for a rank that received no tokens.
 	NoWeights func(c C, s driver.Stream, b B) error
 	// GradientsReturned returns two addresses, where the results of other ranks arrive: the
