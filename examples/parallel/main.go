@@ -4,7 +4,7 @@
 //
 //	go run ./examples/parallel                       # all GPUs, else four emulated devices
 //	go run ./examples/parallel -ranks 3 -device emulated
-//	go run ./examples/parallel -row "30B n=1024" -tokens 16384
+//	go run ./examples/parallel -row "30B n=1024" -tokens 16384 -timeline
 //	go run ./examples/parallel -transport nccl       # all GPUs of this process
 //	torchrun --no-python --nproc-per-node 8 parallel -transport nccl
 //
@@ -47,6 +47,7 @@ type job struct {
 	ranks    int
 	chunks   int
 	runs     int
+	timeline bool
 	deadline time.Duration
 	cache    *cache.Cache
 	weights  *trial.Trial // the tokens of all ranks, and the weights of the whole layer
@@ -59,6 +60,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&j.ranks, "ranks", 0, "number of ranks in this process `N` (default: one for each GPU, or four emulated)")
 	flags.IntVar(&j.chunks, "chunks", 0, "number of chunks of a rank's experts `C`, whose rows go home while the next is multiplied (default: a choice by size)")
 	flags.IntVar(&j.runs, "runs", 10, "passes to time, of which the median counts")
+	flags.BoolVar(&j.timeline, "timeline", false, "draw a timeline of both passes for each rank")
 	flags.DurationVar(&j.deadline, "deadline", time.Minute, "longest time of a pass")
 	by := flags.String("transport", "local", "local (one process) or nccl")
 	if err := program.Parse(flags, args, stdout); err != nil || sizes.Listed(stdout) {

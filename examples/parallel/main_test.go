@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe/parallel"
 )
 
 // TestRanks checks the line that is printed for each rank, and that the results have the same
@@ -13,13 +16,16 @@ import (
 func TestRanks(t *testing.T) {
 	var out, errs bytes.Buffer
 	args := []string{"-device", "emulated", "-cache", "off", "-runs", "1", "-shape", "64,48,7,3", "-tokens", "9"}
-	require.NoError(t, run(t.Context(), append(args, "-ranks", "3"), &out, &errs), errs.String())
+	require.NoError(t, run(t.Context(), append(args, "-ranks", "3", "-timeline"), &out, &errs), errs.String())
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	require.Len(t, lines, 12)
+	require.Len(t, lines, 12+3*(1+6)+3*(1+13))
 	for _, want := range []string{"rank 0  experts 0-1  9 tokens", "rank 1  experts 2-3", "rank 2  experts 4-6", "forward ", "backward ", "GB/s each way", "saved 0.00 GiB"} {
 		require.Contains(t, out.String(), want)
 	}
 	require.Equal(t, 3, strings.Count(out.String(), "bits of one device"))
+	for _, of := range []string{"rank 1 forward: ", "rank 2 backward: ", "  experts       0 |", "  dispatch      0 |", "  dW1           0 |"} {
+		require.Contains(t, out.String(), of)
+	}
 	require.Empty(t, errs.String())
 }
 
@@ -37,4 +43,17 @@ func TestRefused(t *testing.T) {
 		var out, errs bytes.Buffer
 		require.ErrorContains(t, run(t.Context(), c.args, &out, &errs), c.want)
 	}
+}
+
+// TestDraw checks a timeline: its bars, and the share of an exchange behind other work.
+func TestDraw(t *testing.T) {
+	span := func(name string, side, moves bool, from, to int) parallel.Span {
+		return parallel.Span{Name: name, Side: side, Moves: moves, From: time.Duration(from) * time.Millisecond, To: time.Duration(to) * time.Millisecond}
+	}
+	var b strings.Builder
+	draw(&b, "rank 0 forward", []parallel.Span{span("dispatch", false, true, 0, 1), span("experts", false, false, 1, 3), span("return", true, true, 2, 5), span("sum", false, false, 5, 6)})
+	lines := strings.Split(b.String(), "\n")
+	require.Equal(t, "rank 0 forward: 6.000 ms, exchanges 4.000 ms, of which 25 % behind other work", lines[0])
+	require.Equal(t, "  dispatch      0 |"+strings.Repeat("=", 10)+strings.Repeat(" ", 50)+"|    0.000 to    1.000 ms", lines[1])
+	require.Equal(t, "  return        0 |"+strings.Repeat(" ", 20)+strings.Repeat("=", 30)+strings.Repeat(" ", 10)+"|    2.000 to    5.000 ms", lines[3])
 }

@@ -130,7 +130,13 @@ func (m *member) run(ctx context.Context) error {
 			return err
 		}
 	}
-	m.print(same, times)
+	drawn := ""
+	if m.timeline {
+		if drawn, err = m.timelines(ctx, s); err != nil {
+			return err
+		}
+	}
+	m.print(same, times, drawn)
 	if !same {
 		return errBits
 	}
@@ -179,7 +185,7 @@ func (m *member) same(ctx context.Context) (bool, error) {
 
 // print prints the lines of a rank in one call, because the ranks of a process print at the
 // same time.
-func (m *member) print(same bool, times [4]time.Duration) {
+func (m *member) print(same bool, times [4]time.Duration, drawn string) {
 	first, count := m.Experts()
 	t, bits := m.Traffic(), "bits of one device"
 	if !same {
@@ -192,8 +198,8 @@ func (m *member) print(same bool, times [4]time.Duration) {
 	fmt.Fprintf(m.out, "rank %d  experts %d-%d  %d tokens, %d rows here (%.2f of the mean)  %s\n"+
 		"        forward  %s  sent %.1f MB, received %.1f MB, %.1f GB/s each way\n"+
 		"        backward %s\n"+
-		"        workspace %.2f GiB, saved %.2f GiB\n",
+		"        workspace %.2f GiB, saved %.2f GiB\n%s",
 		m.number, first, first+count-1, m.row.Tokens, t.Pairs, t.Imbalance, bits,
 		pass(times[0], times[2]), float64(t.SentBytes)/mega, float64(t.ReceivedBytes)/mega, float64(t.SentBytes+t.ReceivedBytes)/2/times[0].Seconds()/1e9,
-		pass(times[1], times[3]), float64(max(m.sizes.Workspace, m.sizes.BackwardWorkspace))/gibi, float64(m.sizes.Saved)/gibi)
+		pass(times[1], times[3]), float64(max(m.sizes.Workspace, m.sizes.BackwardWorkspace))/gibi, float64(m.sizes.Saved)/gibi, drawn)
 }
