@@ -592,6 +592,16 @@ class SonicMoE(nn.Module):
             raise ArgumentError(f"the selection bias is {bias.dtype}, must be torch.float32: a step of {rate} is lost in its rounding")
         update_selection_bias(self._counted(bias.device), bias.view(-1), self.config, rate)
 
+    def wait_for_ranks(self) -> None:
+        """Waits for this layer's passes on the current stream. Raises an error if a rank of its
+        group has failed: on GPUs a pass may then be queued already, and its results are wrong."""
+        if self._spread is None:
+            raise ArgumentError("the layer has no group, must be made with one, or by shard_experts")
+        from ._ranks import rank_of
+
+        w = _at(self, self._paths[0][1])
+        rank_of(self.config, self._spread, w).wait(w)
+
     def extra_repr(self) -> str:
         c = self.config
         return f"hidden={c.hidden}, intermediate={c.intermediate}, num_experts={c.num_experts}, top_k={c.top_k}"

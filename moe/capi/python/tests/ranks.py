@@ -115,6 +115,7 @@ def endless(rank, ranks, folder):
     x, d_o = inputs(rank, ranks)
     while True:
         step(layer, x, d_o)
+        layer.wait_for_ranks()
         Path(folder, f"ready{rank}").touch()
 
 
