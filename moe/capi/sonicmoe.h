@@ -372,6 +372,22 @@ sm_status sm_add_bundle(const char *path);
  * call of this function, the key is the value of the variable SONICMOE_CACHE_KEY. */
 sm_status sm_set_bundle_key(const char *key);
 
+/* Runs a kernel of any PTX text on the emulator, without a device, and reports mistakes of the
+ * kernel: deadlocks, races, missing fences and waits, accesses out of bounds. run is a JSON
+ * object:
+ *   ptx, kernel (absent if the PTX has one), grid, block and cluster ([x, y, z]), shared
+ *   (bytes of dynamic shared memory), cooperative (true or false)
+ *   buffers: the bytes of each buffer. The kernel works on copies, which are written back.
+ *   args: for each parameter an object with one of: buffer (its number) and offset, int, float,
+ *     hex (bytes), map (an object with buffer, offset, type, dims, strides, box, swizzle)
+ *   pad: true if missing last arguments are 0
+ *   check: the number of random orders in addition to the earliest and the latest; 0 runs the
+ *     earliest order alone, and looks for no races. explore: instead, a number of systematic
+ *     orders. keep, strict, nan, seed, known (["LINE RULE"]): see examples/emulate.
+ * buffers has the addresses of the buffers. report receives a JSON object with findings, a
+ * list of objects, and printed, the text of the kernel's printf. */
+sm_status sm_check_kernel(const char *run, void *const *buffers, char *report, int64_t bytes);
+
 /* Closes a layer, a rank or a device. Later passes of the layer, or of the device's layers, return
  * an error. */
 sm_status sm_close(sm_handle any);

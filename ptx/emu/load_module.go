@@ -45,6 +45,15 @@ func Load(text []byte) (*Module, error) {
 // Version returns ten times the version that the module's .version directive gives.
 func (m *Module) Version() int { return int(m.text.Version) }
 
+// Kernels returns the names of the module's kernels, in the order of the text.
+func (m *Module) Kernels() []string {
+	var names []string
+	for _, e := range m.text.Entries {
+		names = append(names, e.Name)
+	}
+	return names
+}
+
 // Kernel returns the kernel with the given name.
 func (m *Module) Kernel(name string) (*Kernel, error) {
 	k, ok := m.kernels[name]

@@ -122,6 +122,12 @@ int main(void) {
 	said("bundle NULL", sm_add_bundle(NULL));
 	said("bundle nowhere", sm_add_bundle("nowhere.bundle"));
 	said("bundle of C", sm_add_bundle("sonicmoe.h"));
+	char report[16];
+	const void *host = report;
+	said("kernel NULL", sm_check_kernel(NULL, NULL, report, sizeof report));
+	said("kernel no JSON", sm_check_kernel("kernel", NULL, report, sizeof report));
+	said("kernel no PTX", sm_check_kernel("{\"ptx\": \"abacus\"}", NULL, report, sizeof report));
+	said("kernel buffer", sm_check_kernel("{\"buffers\": [-1]}", (void *const *)&host, report, sizeof report));
 	said("key NULL", sm_set_bundle_key(NULL));
 	said("key of C", sm_set_bundle_key("sonicmoe.h"));
 

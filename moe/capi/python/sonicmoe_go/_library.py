@@ -243,6 +243,7 @@ _SIGNATURES = {
     "sm_rank_forward": (_handle, ctypes.c_char_p, ctypes.c_void_p),
     "sm_rank_backward": (_handle, ctypes.c_char_p, ctypes.c_void_p),
     "sm_rank_wait": (_handle, ctypes.c_uint64),
+    "sm_check_kernel": (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64),
     "sm_close": (_handle,),
     "sm_warm": (ctypes.c_char_p, ctypes.POINTER(_ConfigStruct), ctypes.c_char_p),
     "sm_add_bundle": (ctypes.c_char_p,),
