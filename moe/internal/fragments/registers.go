@@ -26,6 +26,7 @@ type Block struct {
 	// codes are the loaded words of codes, k-tile after k-tile. factors are the words of the
 	// scales and zero points.
 	codes, factors []ptx.U32
+	isLoaded       bool // all words are loaded
 }
 
 // Block starts to read the block at an address. It loads the scales and codes of 4 bits, unless
@@ -43,9 +44,40 @@ func (l Lane) Block(at ptx.Shared) Block {
 	return b
 }
 
+// CodeWords and ScaleWords return the numbers of 32-bit words of a lane's codes, and of the scales and
+// zero points of its rows, in a block.
+func (f Format) CodeWords() int  { return KTiles * f.codeBytes() / planeBytes * loadBytes / 4 }
+func (f Format) ScaleWords() int { return f.scaleWords() }
+
+// CodesAt and ScalesAt return the addresses of a lane's codes and scales in a block in global memory.
+func (l Lane) CodesAt(block ptx.Global) ptx.Global  { return block.Plus(l.codesOf.U64()) }
+func (l Lane) ScalesAt(block ptx.Global) ptx.Global { return block.Plus(l.scalesOf.U64()) }
+
+// Load loads a lane's words of a block from global memory, given the addresses of CodesAt and
+// ScalesAt.
+func (f Format) Load(codes, scales ptx.Global) (words, factors []ptx.U32) {
+	for i := 0; i < f.CodeWords(); i += loadBytes / 4 {
+		words = append(words, ptx.LdGlobalVec[ptx.U32](codes.At(i/(loadBytes/4)*planeBytes), loadBytes/4, ".nc")...)
+	}
+	for each, i := min(planeWords, f.scaleWords()), 0; i < f.scaleWords(); i += each {
+		at := scales.At(4 * i * rowPairs)
+		if each == 1 {
+			factors = append(factors, ptx.LdGlobal[ptx.U32](at, ".nc"))
+		} else {
+			factors = append(factors, ptx.LdGlobalVec[ptx.U32](at, each, ".nc")...)
+		}
+	}
+	return words, factors
+}
+
+// Loaded returns a block whose words [Format.Load] has loaded.
+func Loaded(k *ptx.Kernel, f Format, codes, factors []ptx.U32) *Block {
+	return &Block{Lane: Lane{Format: f, k: k}, codes: codes, factors: factors, isLoaded: true}
+}
+
 // loadFactors loads a plane of scales or zero points if the k-tile is the first that needs it.
 func (b *Block) loadFactors(kTile int) {
-	if len(b.factors) <= planeWords {
+	if b.isLoaded || len(b.factors) <= planeWords {
 		return
 	}
 	for _, list := range [][2]int{{0, b.zerosAt()}, {b.zerosAt(), len(b.factors)}} {
