@@ -109,6 +109,9 @@ func (b *Block) KTile(kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
 	if b.areConverted() {
 		return b.converted(words)
 	}
+	if b.areIntegers() {
+		return b.integers(words, kTile)
+	}
 	var registers []ptx.U32
 	zeros := b.zeros(kTile)
 	for step, w := range words {
@@ -158,6 +161,27 @@ func e4m3(w ptx.U32) []ptx.U32 {
 	return []ptx.U32{w.AndI(0x87f087f0), w.Prmt(w, ptx.Uint(swapBytes)).AndI(0x07700770).Or(w.ShlI(4).AndI(0x80808080))}
 }
 
+// integers returns the fragments of codes Int4 with bf16 scales. The four bits of a code, from 0 to 15,
+// become bits 4 to 7 of a bf16 number. Up to bit 7, which is the lowest bit of the exponent, such
+// numbers are multiples of 2^-129. The scales include 2^129. Adding -8 scales, which are exact, in the
+// same operation gives the rounded product of code - 8 and the scale.
+func (b *Block) integers(words []ptx.U32, kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
+	const places, minus = 0x00f000f0, 0x80808080 // minus is -2^-126, twice, which makes 2^129 scales to -8 scales
+	scales := b.ofKTile(b.factors, 1, kTile)
+	var offsets []ptx.U32
+	for _, s := range scales {
+		offsets = append(offsets, s.AsBF16x2().Mul(ptx.Uint(minus).AsBF16x2()).Bits())
+	}
+	scale, offset := byRows(scales), byRows(offsets)
+	for step, w := range words {
+		for i, moved := range []ptx.U32{w.ShlI(4), w, w.ShrI(4), w.ShrI(8)} {
+			code := moved.AndI(places).AsBF16x2()
+			steps[step] = append(steps[step], code.Fma(scale(step, i%2), offset(step, i%2)).Bits())
+		}
+	}
+	return steps
+}
+
 // int4 unpacks a word of codes to four registers, each with two numbers. A code from 0 to 15
 // becomes the lowest bits of the bf16 number 128, which is then 128 + code. Subtracting 128 and the
 // zero point gives the code's number, exactly. zero returns 128 and the zero point for the upper or
@@ -189,7 +213,12 @@ func (b *Block) wide(registers []ptx.U32, kTile int) (steps [tile.K / tile.KStep
 		for i, r := range registers[4*step:][:4] {
 			first, second := r.AsBF16x2().Unpack()
 			s := scales[group+i%2].AsF32()
-			steps[step] = append(steps[step], b.to.Pack(b.k, first.Mul(s), second.Mul(s)))
+			if b.Code == spec.Int4 { // its zero is +0
+				first, second = first.Fma(s, ptx.Float(0)), second.Fma(s, ptx.Float(0))
+			} else {
+				first, second = first.Mul(s), second.Mul(s)
+			}
+			steps[step] = append(steps[step], b.to.Pack(b.k, first, second))
 		}
 	}
 	return steps
