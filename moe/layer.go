@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
-
 	"sonicmoe/autotune"
 	"sonicmoe/driver"
 	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
-	"sonicmoe/moe/internal/emit"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route/order"
@@ -81,14 +78,7 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 		return nil, err
 	}
 	l.withShared(target, o)
-	// The group does not cancel the loads of other kernels if one fails, and Wait waits for all.
-	// When New returns an error other than ctx's, no load still runs on the device.
-	var g errgroup.Group
-	l.load(ctx, &g, done, o)
-	if l.shared != nil {
-		l.shared.load(ctx, &g, nil, o)
-	}
-	if err := g.Wait(); err != nil {
+	if err := l.loadAll(ctx, append(l.emits(done, o), l.shared.emits(nil, o)...), o); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -141,30 +131,6 @@ func (o options) wanted(l registry.Layer) registry.Registry {
 		}
 	}
 	return list
-}
-
-// load uses g to emit and load all kernels in parallel.
-func (l *Layer) load(ctx context.Context, g *errgroup.Group, done emit.Built, o options) {
-	loader := jit.Of(l.dev)
-	wanted := o.wanted(l.of)
-	l.kernels = make([]loaded, len(wanted))
-	for i, k := range wanted {
-		g.Go(func() error {
-			b, source, err := emit.Kernel(l.of, k, done)
-			if err != nil {
-				return err
-			}
-			source.Logger = o.logger
-			fn, err := loader.Load(ctx, o.cache, source, compileOptions)
-			if err != nil {
-				return err
-			}
-			name := l.of.KernelName(k)
-			o.logger.Info("kernel ready", "kernel", name, "origin", fn.Origin.String())
-			l.kernels[i] = loaded{Any: k, name: name, built: b, entry: source.Name, fn: fn}
-			return nil
-		})
-	}
 }
 
 // made reports whether New created the layer, which is neither nil nor zero.
