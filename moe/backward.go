@@ -2,8 +2,10 @@ package moe
 
 import (
 	"fmt"
+	"slices"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/spec"
 )
 
@@ -42,6 +44,11 @@ func (c *Call) backward(s driver.Stream, b *BackwardArgs, routed bool) error {
 	if err := c.checkedFor(t, b.Workspace, w.bytes, "BackwardWorkspace"); err != nil {
 		return err
 	}
+	if d, ok := c.layer.dev.(interface{ Checking() bool }); ok && d.Checking() && b.List.IsZero() {
+		if err := c.checkExpertIDs(s, t, b.ExpertIDs); err != nil {
+			return err
+		}
+	}
 	q := c.queue(s)
 	if t == 0 {
 		q.zero(b)
@@ -49,6 +56,26 @@ func (c *Call) backward(s driver.Stream, b *BackwardArgs, routed bool) error {
 		q.gradients(n, b, w, routed)
 	}
 	return q.err
+}
+
+// checkExpertIDs returns an error if a token has an expert twice. It reads the ids from the device.
+func (c *Call) checkExpertIDs(s driver.Stream, tokens int, ids Tensor) error {
+	if of, ok := s.(interface{ Capturing() (bool, error) }); ok {
+		if capturing, err := of.Capturing(); err != nil || capturing {
+			return err
+		}
+	}
+	k, e := c.layer.of.TopK, c.layer.of.NumExperts
+	read := make([]int32, tokens*k)
+	if err := s.CopyToHost(num.Bytes(read), ids.Ptr); err != nil {
+		return err
+	}
+	for i, id := range read {
+		if id >= 0 && int(id) < e && slices.Contains(read[i/k*k:i], id) {
+			return argErrorf("ExpertIDs", fmt.Sprintf("expert %d twice of token %d", id, i/k), "different experts of a token")
+		}
+	}
+	return nil
 }
 
 func (c *Call) checkBackward(t int, b *BackwardArgs, routed bool) work {

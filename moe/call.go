@@ -230,6 +230,9 @@ func (c *Call) checkRouting(t int, f *ForwardArgs, written bool) {
 	c.check.tensor("X", f.X, want.X, false)
 	c.check.tensor("Scores", f.Scores, want.Scores, written)
 	c.check.tensor("ExpertIDs", f.ExpertIDs, want.ExpertIDs, written)
+	if f.Seed != 0 && !c.layer.of.Rounds() {
+		c.check.fail("Seed", fmt.Sprint(f.Seed), "0: this layer has no Config.Rounding")
+	}
 }
 
 func (c *Call) checkRouter(t int, f *ForwardArgs) {

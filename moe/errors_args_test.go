@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/moe"
@@ -48,6 +49,7 @@ var wrongs = []wrong{
 	{"Workspace misaligned", "Workspace.Ptr", func(f *moe.ForwardArgs) { f.Workspace.Ptr += 16 }},
 	{"O is X", "O", func(f *moe.ForwardArgs) { f.O.Ptr = f.X.Ptr }},
 	{"H begins in the end of O", "H", func(f *moe.ForwardArgs) { f.H.Ptr = f.O.Ptr + 70*192*2 - 16 }},
+	{"a seed without rounding", "Seed", func(f *moe.ForwardArgs) { f.Seed = 1 }},
 	{"Experts are Scores", "ExpertIDs", func(f *moe.ForwardArgs) { f.ExpertIDs.Ptr = f.Scores.Ptr }},
 	{"Scores in O", "O", func(f *moe.ForwardArgs) { f.Scores.Ptr = f.O.Ptr + 1024 }},
 	{"Workspace over W2", "Workspace", func(f *moe.ForwardArgs) { f.Workspace.Ptr = f.W2.Ptr }},
@@ -153,6 +155,7 @@ func TestZeroValues(t *testing.T) {
 		wantArgError(t, err, "Layer")
 		_, err = l.Listing("up")
 		wantArgError(t, err, "kernel")
+		require.ErrorContains(t, err, "must be one of no kernels")
 		require.Zero(t, l.Config())
 		require.Empty(t, l.Kernels())
 		require.Empty(t, l.LoadedFrom())
@@ -238,4 +241,35 @@ func TestBackwardArgErrors(t *testing.T) {
 	wantArgError(t, tr.Call().Backward(nil, tr.Back), "stream")
 	require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
 	checkBackward(t, tr, tr.Back, saved, true)
+}
+
+// TestRepeatedExperts checks that a device which looks for races refuses a backward pass with an expert
+// twice of one token. Ids outside of the experts may repeat.
+func TestRepeatedExperts(t *testing.T) {
+	for _, check := range []int{0, 1} {
+		dev, err := emulated.New(emulated.Options{Check: check})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, dev.Close()) })
+		tr := trialOn(t, dev, tiny, 3)
+		require.NoError(t, tr.Run(t.Context(), tr.Args))
+		require.NoError(t, tr.PrepareBackward(17, moe.BF16))
+		ids := make([]int32, 3*tiny.TopK)
+		for i := range ids {
+			ids[i] = int32(i % tiny.TopK)
+		}
+		ids[0], ids[1] = 99, 99
+		backward := func() error {
+			require.NoError(t, tr.Stream().CopyToDevice(tr.Args.ExpertIDs.Ptr, num.Bytes(ids)))
+			return tr.Call().BackwardExperts(tr.Stream(), tr.Back)
+		}
+		tr.Back.DRouter = moe.Gradient{}
+		tr.Back.DScores = tr.Memory().Tensor(tr.Layer.Config().Gradients(3, moe.BF16).DScores)
+		require.NoError(t, backward())
+		ids[tiny.TopK+1] = ids[tiny.TopK]
+		if err = backward(); check == 0 {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "ExpertIDs is expert 0 twice of token 1, must be different experts of a token")
+		}
+	}
 }

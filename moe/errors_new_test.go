@@ -42,6 +42,27 @@ func TestNewRefusesConfig(t *testing.T) {
 	assert.Zero(t, dev.Count(faulty.Any))
 }
 
+// TestNegativeDecode checks that WithDecode takes no negative number of tokens.
+func TestNegativeDecode(t *testing.T) {
+	_, err := moe.New(t.Context(), newCounted(t), smallConfig, moe.WithoutCache(), moe.WithDecode(-7))
+	wantArgError(t, err, "WithDecode")
+	require.ErrorContains(t, err, "is -7, must be 0 or more tokens")
+}
+
+// TestListingOfNoKernel checks that the error of a wrong name has the names that contain it, or the
+// first few names, and not all names.
+func TestListingOfNoKernel(t *testing.T) {
+	l, err := moe.New(t.Context(), newCounted(t), smallConfig, moe.WithoutCache())
+	require.NoError(t, err)
+	for name, words := range map[string]string{"nope": "such as router, ", "dw": "such as dw2"} {
+		_, err := l.Listing(name)
+		wantArgError(t, err, "kernel")
+		require.ErrorContains(t, err, "kernel is "+name+", must be one of Kernels, "+words)
+		require.ErrorContains(t, err, fmt.Sprintf("(%d in all)", len(l.Kernels())))
+		require.Less(t, len(err.Error()), 200)
+	}
+}
+
 func TestNewRefusesDevice(t *testing.T) {
 	_, err := moe.New(context.Background(), nil, smallConfig)
 	var arg *moe.ArgError

@@ -83,8 +83,8 @@ func Estimate(c Config, load Workload) (Cost, error) {
 func (l Workload) tokens(c Config) (int, error) {
 	most := spec.MaxRows / c.TopK
 	if l.Histogram == nil {
-		if l.Tokens < 0 || l.Tokens > most {
-			return 0, argErrorf("Workload.Tokens", l.Tokens, "0 to %d: T·K is below 2^31", most)
+		if l.Tokens <= 0 || l.Tokens > most {
+			return 0, argErrorf("Workload.Tokens", l.Tokens, "1 to %d, or a Histogram: T·K is below 2^31", most)
 		}
 		return l.Tokens, nil
 	}

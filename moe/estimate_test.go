@@ -71,7 +71,7 @@ func TestEstimateHistogram(t *testing.T) {
 	assert.Equal(t, 3.0, f.Experts)
 	padded := map[int]float64{64: (64+128+64)/130.0 - 1, 128: (128+128+128)/130.0 - 1, 256: 3*256/130.0 - 1}
 	assert.InDeltaMapValues(t, padded, f.Padding, 1e-12)
-	f, err = moe.Estimate(c, moe.Workload{})
+	f, err = moe.Estimate(c, moe.Workload{Histogram: make([]int, 4)})
 	require.NoError(t, err)
 	assert.Zero(t, f.Padding[64]+f.Experts)
 }
@@ -119,7 +119,8 @@ func TestEstimateRefuses(t *testing.T) {
 		want   string
 	}{
 		{moe.Config{}, moe.Workload{}, "Config.Hidden is 0"},
-		{c, moe.Workload{Tokens: -1}, "Workload.Tokens is -1, must be 0 to 1073741823: T·K is below 2^31"},
+		{c, moe.Workload{Tokens: -1}, "Workload.Tokens is -1, must be 1 to 1073741823, or a Histogram: T·K is below 2^31"},
+		{c, moe.Workload{}, "Workload.Tokens is 0, must be 1 to"},
 		{c, moe.Workload{Histogram: []int{1}}, "Workload.Histogram is 1 experts, must be of 4"},
 		{c, moe.Workload{Histogram: []int{1, -1, 0, 0}}, "Workload.Histogram[1] is -1, must be 0 or more"},
 		{c, moe.Workload{Histogram: []int{1, math.MaxInt, 0, 0}}, "all together below 2^31"},

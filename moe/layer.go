@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"sonicmoe/autotune"
 	"sonicmoe/driver"
@@ -199,7 +200,25 @@ func (l *Layer) Listing(name string) ([]byte, error) {
 			return k.fn.Listing(), nil
 		}
 	}
-	return nil, &ArgError{Field: "kernel", Got: name, Want: fmt.Sprintf("one of %v", l.Kernels())}
+	return nil, &ArgError{Field: "kernel", Got: name, Want: namesLike(name, l.Kernels())}
+}
+
+// namesLike returns a text of the names that contain name, or of the first names, of a layer's
+// kernels.
+func namesLike(name string, names []string) string {
+	const shown = 6
+	if len(names) == 0 {
+		return "one of no kernels"
+	}
+	like := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !strings.Contains(n, name) })
+	if len(like) == 0 {
+		like = names
+	}
+	text := strings.Join(like[:min(shown, len(like))], ", ")
+	if len(like) < len(names) || len(like) > shown {
+		return fmt.Sprintf("one of Kernels, such as %s (%d in all)", text, len(names))
+	}
+	return "one of " + text
 }
 
 // Explain adds the Go line of a fault to an error of Synchronize, of an event, or of a graph's

@@ -78,6 +78,9 @@ type device struct {
 	closed atomic.Bool
 }
 
+// Checking reports whether launches look for races. Callers may then check more of their own, too.
+func (d *device) Checking() bool { return d.options.Check > 0 || d.options.Explore > 0 }
+
 // devices counts the devices that were made, because each gets its own range of addresses.
 var devices atomic.Uint64
 
