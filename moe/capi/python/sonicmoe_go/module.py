@@ -364,7 +364,10 @@ class SonicMoE(nn.Module):
         if kind == "Mxfp4GptOssMLP" and config is None:
             config = gpt_oss(block)
         if kind == "DbrxFFN":
-            raise _refusal(block, config, "has down-projections of another order than gate and up, which no layer here reads in place")
+            raise ArgumentError(
+                "DbrxFFN of dbrx has down-projections of another order than gate and up, which no layer reads in place; examples/layer -model runs the"
+                " layer from a model's files; transformers gives the experts of this block no experts_implementation: leave the block as it is"
+            )
         if gate is None or experts is None or config is None:
             raise ArgumentError(f"{kind} has no router and experts, must be a block of experts of transformers 5")
         for name in ("jitter_noise", "input_jitter_noise"):

@@ -581,7 +581,7 @@ def test_from_hf_of_what_is_no_block(device):
     with pytest.raises(sonicmoe_go.ArgumentError, match="Linear has no router and experts"):
         sonicmoe_go.SonicMoE.from_hf(torch.nn.Linear(2, 2))
     dbrx = pytest.importorskip("transformers.models.dbrx.modeling_dbrx")
-    with pytest.raises(sonicmoe_go.ArgumentError, match="DbrxFFN has down-projections of another order .* leave the block as it is"):
+    with pytest.raises(sonicmoe_go.ArgumentError, match="DbrxFFN of dbrx has down-projections of another order .*layer -model .* leave the block as it is"):
         sonicmoe_go.SonicMoE.from_hf(dbrx.DbrxFFN(dbrx.DbrxConfig(ffn_config={"hidden_size": 64, "ffn_hidden_size": 64})))
     block = block_of("qwen3_moe", device)
     block.norm = torch.nn.LayerNorm(128)
