@@ -3,6 +3,8 @@ package emu
 import (
 	"encoding/binary"
 	"fmt"
+
+	"sonicmoe/ptx/emu/layout"
 )
 
 // This file writes the text of race findings: which two accesses race, and what would order them.
@@ -66,15 +68,24 @@ func (g *grid) explain(at, n uint64) string {
 	return text
 }
 
-// parameter names the kernel parameter whose value is closest below address at, but not below base.
-// It also gives the distance of at from this value. It returns "" if there is none.
+// parameter names the kernel parameter whose value, or whose tensor map's address, is closest below
+// address at, but not below base. It also gives the distance of at from this value. It returns "" if
+// there is none.
 func (g *grid) parameter(base, at uint64) string {
 	best, name := uint64(0), ""
 	for _, p := range g.kernel.entry.Params {
-		if p.Offset+8 > len(g.params) || p.Bytes != 8 {
+		var v uint64
+		switch {
+		case p.Offset+p.Bytes > len(g.params):
 			continue
+		case p.Bytes == 8:
+			v = binary.LittleEndian.Uint64(g.params[p.Offset:])
+		case p.Bytes == layout.TensorMapBytes:
+			if m, err := layout.DecodeTensorMap(g.params[p.Offset : p.Offset+p.Bytes]); err == nil {
+				v = m.Address
+			}
 		}
-		if v := binary.LittleEndian.Uint64(g.params[p.Offset:]); v >= base && v <= at && v >= best {
+		if v != 0 && v >= base && v <= at && v >= best {
 			best, name = v, p.Name
 		}
 	}
