@@ -8,10 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/driver"
-	"sonicmoe/internal/num"
-	"sonicmoe/internal/packed"
-	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
@@ -70,7 +66,7 @@ func benchmarkFormat(b *testing.B, c moe.Config, batches []int) {
 		}
 		require.NoError(b, tr.Memory().Err())
 		require.NoError(b, moe.Write(tr.Stream(), f.Router, w.Router))
-		fillExperts(b, tr.Stream(), l.Config(), &f.Weights)
+		require.NoError(b, trial.FillExperts(tr.Stream(), l.Config(), &f.Weights))
 		if sizes.Units > 0 {
 			require.NoError(b, tr.Call().Arrange(tr.Stream(), f.Weights, f.Units))
 		}
@@ -118,25 +114,4 @@ func sameWithoutUnits(b *testing.B, tr *trial.Trial, f moe.ForwardArgs) {
 		f.Units = moe.Buffer{}
 	}
 	require.True(b, slices.Equal(outputs[0], outputs[1]), "O with units and without differ")
-}
-
-// fillExperts fills W1 and W2 with copies of the same random weights.
-func fillExperts(b *testing.B, s driver.Stream, c moe.Config, w *moe.Weights) {
-	const rows, columns = 1024, 1024
-	bits := reference.NewNormal(3, reference.ScaleWeight).Values(rows * columns)
-	m := packed.Matrices{Codes: num.Bytes(bits)}
-	if p := spec.PackingOf(c); p != nil {
-		values := make([]float32, len(bits))
-		num.DecodeBF16(values, bits)
-		m = packed.Pack(p, values, rows, columns)
-	}
-	for _, t := range []struct {
-		to   moe.Tensor
-		from []byte
-	}{{w.W1, m.Codes}, {w.W2, m.Codes}, {w.W1Scale, m.Scales}, {w.W2Scale, m.Scales}, {w.W1Zero, m.Zeros}, {w.W2Zero, m.Zeros}, {w.W1Global, m.Global}, {w.W2Global, m.Global}} {
-		for at := int64(0); at < t.to.Shape.Bytes(); at += int64(len(t.from)) {
-			part := t.from[:min(int64(len(t.from)), t.to.Shape.Bytes()-at)]
-			require.NoError(b, s.CopyToDevice(t.to.Ptr+driver.DevicePtr(at), part))
-		}
-	}
 }

@@ -170,9 +170,13 @@ func (b *bench) reopen() error {
 }
 
 // layer compiles a layer for the pass. Every row uses the kernels for large batches; the
-// small-batch kernels are measured by -decode.
+// small-batch kernels are measured by -decode. Packed weights have the default kernels, because those
+// of package decode also serve their large batches.
 func (b *bench) layer(ctx context.Context, c moe.Config, more ...moe.Option) (*moe.Layer, error) {
-	opts := []moe.Option{moe.WithLogger(b.log), moe.WithCache(cache.Open(cache.Options{Dir: b.cache, Logger: b.log})), moe.WithoutDecode()}
+	opts := []moe.Option{moe.WithLogger(b.log), moe.WithCache(cache.Open(cache.Options{Dir: b.cache, Logger: b.log}))}
+	if spec.IsPlain(c) {
+		opts = append(opts, moe.WithoutDecode())
+	}
 	if !b.pass.backward {
 		opts = append(opts, moe.WithoutBackward())
 	}

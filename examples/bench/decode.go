@@ -16,6 +16,8 @@ import (
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/peers"
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 )
 
@@ -105,7 +107,7 @@ type decodeBench struct {
 	dev    driver.Device
 	s      driver.Stream
 	c      moe.Config
-	layers [3]*moe.Layer // the default layer, one with only small-batch kernels, one with only large-batch kernels
+	layers [3]*moe.Layer // the default layer, one with only small-batch kernels, one with only large-batch kernels (which unpack packed weights)
 	memory *moe.Arena
 	passes [decodeLayers]moe.ForwardArgs
 }
@@ -129,7 +131,17 @@ func (d *decodeBench) fill(tokens int) error {
 				return err
 			}
 		}
-		if err := random.Fill(d.s, f.W1, f.W2); err != nil {
+		if spec.IsPlain(l.Config()) {
+			if err := random.Fill(d.s, f.W1, f.W2); err != nil {
+				return err
+			}
+			continue
+		}
+		err := trial.FillExperts(d.s, l.Config(), &f.Weights)
+		if err == nil {
+			d.passes[i].Units, err = trial.ArrangeUnits(d.s, l, d.memory, f.Weights)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -152,7 +164,7 @@ func (d *decodeBench) point(tokens, repeats int) (p report.DecodePoint, err erro
 		slices.Sort(ids)
 		p.Experts += float64(len(slices.Compact(ids))) / decodeLayers
 	}
-	p.MB = p.Experts * float64(d.c.Shapes(0).W1.Bytes()+d.c.Shapes(0).W2.Bytes()) / float64(d.c.NumExperts) / 1e6
+	p.MB = p.Experts * float64(spec.MatrixBytes(d.layers[0].Config())) / float64(d.c.NumExperts) / 1e6
 	p.RoofUS = p.MB / report.PeakTBps
 	p.Share = p.RoofUS / p.US
 	return p, nil

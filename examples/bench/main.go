@@ -10,6 +10,7 @@
 //	go run ./examples/bench -rows slice -pass both -fit    # several tilings, and the cost model fitted to them
 //	go run ./examples/bench -row "7B n=256" -startup       # the time of moe.New
 //	go run ./examples/bench -decode -plot decode.png       # small batches, by bandwidth
+//	go run ./examples/bench -decode -weights mxfp4         # the same with packed weights; also without -decode
 //	go run ./examples/bench -rounding -plot rounding.png   # token rounding, by experts
 //	go run ./examples/bench -from examples/bench/h200/speed.json -plot speed.png   # stored measurements again
 //

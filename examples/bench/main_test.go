@@ -56,6 +56,26 @@ func TestDecode(t *testing.T) {
 	require.ErrorContains(t, err, `"none" must be a whole number from 1`)
 }
 
+// TestPackedWeights checks that -decode and a forward pass take a format of packed weights, and that
+// -decode computes the share of the bandwidth from the packed bytes.
+func TestPackedWeights(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "decode.json")
+	out, errs, err := tiny(t, "-decode", "-weights", "mxfp4", "-shape", "128,64,8,2", "-batches", "1,3", "-json", file)
+	require.NoError(t, err, errs)
+	require.Contains(t, out, "128,64,8,2 mxfp4  1")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var points []report.DecodePoint
+	require.NoError(t, json.Unmarshal(text, &points))
+	require.Len(t, points, 2)
+	for _, p := range points {
+		require.InEpsilon(t, p.Share, p.Experts*3*128*64*(1./2+1./32)/1e6/4.8/p.US, 1e-9)
+	}
+	out, errs, err = tiny(t, "-weights", "uint4-g32-f16", "-pass", "inference", "-shape", "128,64,4,2", "-tokens", "40")
+	require.NoError(t, err, errs)
+	require.Contains(t, out, "128,64,4,2 uint4-g32-f16")
+}
+
 // TestPointsToStandardOutput checks that with -json - the JSON goes to standard output and the
 // table to standard error. It also checks that kernels are stored in the named cache, or in
 // none with -cache off.

@@ -24,6 +24,7 @@ type options struct {
 	passName      string
 	passes        []pass
 	element       moe.Type
+	weights       string                    // format of packed weights, or empty
 	rows          []peers.Row               // if empty, the default row of the device is measured
 	call          func(peers.Row) peers.Row // returns a default row with the tokens of -tokens
 	kinds         []string                  // kinds of routing
@@ -55,6 +56,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	device, cache, sizes := command.DeviceFlag(f), command.CacheFlag(f), command.SizeFlags(f, true)
 	f.StringVar(&o.passName, "pass", "forward", "the `pass` to measure: "+passNames()+"; both is forward, then backward")
 	f.Func("type", "the layers' `type`: bf16 or f16 (default bf16)", o.setType)
+	f.Func("weights", "packed `format` of the experts' weights, in units, for -decode and passes forward and inference: one of "+strings.Join(packedFormats(), ", "), o.setWeights)
 	f.Func("routing", "also measure the experts alone with rows by these `distributions`: all, or some of "+routingNames(), func(list string) (err error) {
 		o.kinds, err = parseRouting(list)
 		return err
@@ -104,7 +106,8 @@ var alone = []struct{ flag, without string }{
 	{"decode", "pass routing full points fit startup turns rounding fit-from"},
 	{"rounding", "pass routing full points fit startup turns fit-from"},
 	{"turns", "routing full points fit startup json plot fit-from"},
-	{"from", "device pass type routing warm repeats timeout full json points fit startup decode rounding turns fit-from row rows shape tokens"},
+	{"weights", "points fit rounding turns fit-from"},
+	{"from", "device pass type weights routing warm repeats timeout full json points fit startup decode rounding turns fit-from row rows shape tokens"},
 	{"fit-from", "device pass type routing warm repeats timeout full json plot points fit startup row rows shape tokens"},
 }
 
@@ -141,6 +144,11 @@ func (o *options) check() error {
 	}
 	if o.repeats < 1 || o.warm < 0 || o.timeout <= 0 {
 		return command.Usagef("-repeats %d, -warm %v, -timeout %v: must be at least 1, not negative, positive", o.repeats, o.warm, o.timeout)
+	}
+	for _, p := range o.passes {
+		if p.backward && o.weights != "" {
+			return command.Usagef("-pass %s and -weights are given, want forward or inference: packed weights have no gradients", o.passName)
+		}
 	}
 	if o.withRounding && o.element != moe.BF16 {
 		return command.Usagef("-type is %v, must be bf16 with -rounding", o.element)
@@ -184,15 +192,38 @@ func (o *options) setType(name string) error {
 	return fmt.Errorf("%q must be %v or %v", name, moe.BF16, moe.F16)
 }
 
-// typed returns the rows with the element type of -type, and with the type in their names.
-func (o *options) typed(rows ...peers.Row) []peers.Row {
-	if o.element == moe.BF16 {
-		return rows
+// packedFormats returns the formats of packed weights.
+func packedFormats() (words []string) {
+	for _, p := range spec.Packings {
+		words = append(words, p.Name)
 	}
+	return words
+}
+
+// setWeights parses the format of packed weights.
+func (o *options) setWeights(word string) error {
+	if spec.PackingNamed(word) == nil {
+		return fmt.Errorf("%q must be one of %s", word, strings.Join(packedFormats(), ", "))
+	}
+	o.weights = word
+	return nil
+}
+
+// typed returns the rows with the element type of -type and the format of -weights, which are also
+// in their names. Gate and up are in two tensors if the format needs that.
+func (o *options) typed(rows ...peers.Row) []peers.Row {
 	rows = slices.Clone(rows)
 	for i := range rows {
 		c := &rows[i].Config
-		rows[i].Name, c.Type, c.Logits = rows[i].Name+" f16", moe.F16, moe.F16
+		if o.element == moe.F16 {
+			rows[i].Name, c.Type, c.Logits = rows[i].Name+" f16", moe.F16, moe.F16
+		}
+		if p := spec.PackingNamed(o.weights); p != nil {
+			rows[i].Name, c.Weights = rows[i].Name+" "+o.weights, o.weights
+			if c.Activation.Gated() && p.LiesApart(c.Intermediate) {
+				c.GateUp = spec.Apart
+			}
+		}
 	}
 	return rows
 }

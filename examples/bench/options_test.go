@@ -51,6 +51,12 @@ func TestRowFlags(t *testing.T) {
 	require.NoError(t, moe.Check(halves[0].Config))
 	require.Equal(t, moe.F16, halves[0].Config.Type)
 	require.Equal(t, moe.BF16, half.rows[0].Config.Type)
+	of := parsed(t, "-weights", "nvfp4", "-row", "7B n=256")
+	packed, err := of.sizes(true)
+	require.NoError(t, err)
+	require.Equal(t, "7B n=256 nvfp4", packed[0].Name)
+	require.NoError(t, moe.Check(packed[0].Config))
+	require.Equal(t, "nvfp4", packed[0].Config.Weights)
 	require.Equal(t, 200*time.Millisecond, o.warm)
 	require.GreaterOrEqual(t, o.repeats, 20)
 	for _, r := range command.Known() {
@@ -75,6 +81,9 @@ func TestWrongFlags(t *testing.T) {
 		`-routing "none", must be all`:      {"-routing", "none"},
 		"-type is f16, must be bf16":        {"-type", "f16", "-rounding"},
 		`"f32" must be bf16 or f16`:         {"-type", "f32"},
+		`"int3" must be one of mxfp4, fp8`:  {"-weights", "int3"},
+		"-pass both and -weights are given": {"-weights", "fp8", "-pass", "both"},
+		"-points and -weights are given":    {"-weights", "fp8", "-points"},
 		"-repeats 0":                        {"-repeats", "0"},
 		"must be .png or .svg":              {"-plot", "x.gif"},
 		`"all" is no flag`:                  {"all"},

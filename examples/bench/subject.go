@@ -8,6 +8,7 @@ import (
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/peers"
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 )
@@ -60,12 +61,22 @@ func (u *subject) forward() error {
 		{u.Args.W1, reference.ScaleWeight, repeatAfter},
 		{u.Args.W2, reference.ScaleWeight, repeatAfter},
 	} {
+		if in.of.Shape.Type == moe.U8 {
+			continue // packed weights follow
+		}
 		if err := u.fill(in.of.Ptr, in.of.Shape.Elements(), in.period, reference.NewNormalOf(u.row.Config.Type, uint64(1+i), in.scale)); err != nil {
 			return err
 		}
 	}
 	u.outputs = []output{{name: "O", Tensor: u.Args.O}}
-	return nil
+	if spec.IsPlain(u.row.Config) {
+		return nil
+	}
+	err := trial.FillExperts(u.Stream(), u.row.Config, &u.Args.Weights)
+	if err == nil {
+		u.Args.Units, err = trial.ArrangeUnits(u.Stream(), u.Layer, u.Memory(), u.Args.Weights)
+	}
+	return err
 }
 
 // backward prepares the tensors of a backward pass and runs a forward pass. The backward pass
