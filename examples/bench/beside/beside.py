@@ -1,0 +1,171 @@
+"""Times the expert products of quack-kernels, which SonicMoE calls, beside those of this library, in turns on one GPU.
+
+usage: python3 beside.py BENCH OUT.json ROW ...
+
+BENCH is the built program examples/bench. Each ROW is a name that `BENCH -list` prints. For each row the script times
+quack's products, then runs BENCH, then times quack's products again. It needs an H100 or H200, torch, quack-kernels and
+nvidia-cutlass-dsl (measured with 0.6.5 and 4.8.1). quack tunes each product at its first launch, which takes a minute.
+
+Both sides have normal inputs of the same scales, and experts chosen at random. Times are milliseconds between events
+before each launch, the median of passes back to back: after 200 ms of load ("load200"), after 2 s ("steady"), and for
+quack also on a rested chip ("rested"). A pass of quack has the products alone, and its dh includes the small kernels
+that it launches around the product. A pass of this library also has the router and the sums over experts.
+"""
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+import quack.gemm_runtime.identity as identity
+
+
+def _hashable(key, exact=identity.semantic_value_key):
+    """quack-kernels 0.6.5 cannot build its cache key for some enums of nvidia-cutlass-dsl 4.8.1."""
+    def semantic(v, *more):
+        try:
+            return exact(v, *more)
+        except TypeError:
+            return key(v)
+    return semantic
+
+
+identity.semantic_value_key = _hashable(lambda v: (type(v).__name__, getattr(v, "name", getattr(v, "__name__", ""))))
+
+from quack.gemm_interface import gemm, gemm_dgated, gemm_gated  # noqa: E402 (quack reads the key at import)
+
+SCALE_X, SCALE_WEIGHT, SCALE_OUTPUT = 0.5, 0.02, 0.2
+FORWARD, BACKWARD = ("up", "down"), ("dh", "dw2", "dx", "dw1")
+
+
+def normal(*shape, scale):
+    return scale * torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+
+class Products:
+    """The products of a row: d hidden, n neurons, E experts, K of them for each of T tokens."""
+
+    def __init__(self, T, d, n, E, K):
+        experts, order = torch.rand(T, E, device="cuda").topk(K, 1).indices.flatten().sort(stable=True)
+        token = (order // K).int()
+        ends = torch.bincount(experts, minlength=E).cumsum(0).int()
+        offsets = torch.cat([ends.new_zeros(1), ends])
+        x, do = normal(T, d, scale=SCALE_X), normal(T, d, scale=SCALE_OUTPUT)
+        w1, w2 = normal(E, 2 * n, d, scale=SCALE_WEIGHT), normal(E, d, n, scale=SCALE_WEIGHT)
+        score = torch.rand(T * K, device="cuda")
+        rows = lambda width: torch.empty(T * K, width, device="cuda", dtype=torch.bfloat16)
+        h, a, y, dh, weighted, dx = rows(2 * n), rows(n), rows(d), rows(2 * n), rows(n), rows(d)
+        dw1, dw2 = torch.empty_like(w1), torch.empty_like(w2)
+        gathered = dict(A_idx=token)
+        by_rows, by_sums = dict(cu_seqlens_m=offsets), dict(cu_seqlens_k=offsets)
+        self.launch = {
+            "up": lambda: gemm_gated(x, w1.mT, activation="swiglu", preact_out=h, postact_out=a, **by_rows, **gathered),
+            "down": lambda: gemm(a, w2.mT, out=y, dynamic_scheduler=False, **by_rows),
+            "dh": lambda: gemm_dgated(do, w2, PreAct=h, activation="swiglu", dx_out=dh, postact_out=weighted, colvec_scale=score,
+                                      colvec_reduce=True, dynamic_scheduler=False, **by_rows, **gathered),
+            "dw2": lambda: gemm(do.T, weighted, out=dw2, dynamic_scheduler=False, **by_sums, **gathered),
+            "dx": lambda: gemm(dh, w1, out=dx, dynamic_scheduler=False, **by_rows),
+            "dw1": lambda: gemm(x.T, dh, out=dw1.mT, dynamic_scheduler=False, **by_sums, **gathered),
+        }
+        for name in FORWARD + BACKWARD:  # tunes, and fills what later products read
+            self.launch[name]()
+            torch.cuda.synchronize()
+        self.error = self.compare(int((ends - offsets[:-1]).argmax()), offsets, token, x, do, w1, w2, h, a, y, dh, weighted, dx, dw1, dw2)
+
+    def compare(self, e, offsets, token, x, do, w1, w2, h, a, y, dh, weighted, dx, dw1, dw2):
+        """Returns the relative errors of the largest expert's results, compared with FP64."""
+        rows = slice(int(offsets[e]), int(offsets[e + 1]))
+        f64 = lambda t: t.double()
+        xs, dos = f64(x[token[rows].long()]), f64(do[token[rows].long()])
+        pairs = xs @ f64(w1[e]).T
+        error = lambda got, want: ((f64(got) - want).norm() / want.norm()).item()
+        return {
+            "up": error(a[rows], torch.nn.functional.silu(pairs[:, 0::2]) * pairs[:, 1::2]), "down": error(y[rows], f64(a[rows]) @ f64(w2[e]).T),
+            "dw2": error(dw2[e], dos.T @ f64(weighted[rows])), "dx": error(dx[rows], f64(dh[rows]) @ f64(w1[e])),
+            "dw1": error(dw1[e], f64(dh[rows]).T @ xs),
+        }
+
+    def queue(self, names):
+        """Queues a pass with an event before each product and one after the last, and returns the events."""
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(len(names) + 1)]
+        for event, name in zip(events, names):
+            event.record()
+            self.launch[name]()
+        events[-1].record()
+        return events
+
+    def times(self, names, repeats, warm=0):
+        """Returns the median milliseconds of each product in passes back to back, after some passes that do not count."""
+        passes = [self.queue(names) for _ in range(warm + repeats)]
+        torch.cuda.synchronize()
+        return {name: statistics.median(p[i].elapsed_time(p[i + 1]) for p in passes[warm:]) for i, name in enumerate(names)}
+
+    def after(self, seconds, names, repeats):
+        """Returns times after a load without gaps: like bench, it always has two passes in the queue."""
+        until, passes = time.time() + seconds, []
+        while len(passes) < 2 or time.time() < until:
+            passes.append(self.queue(names))
+            if len(passes) > 2:
+                passes[-3][-1].synchronize()
+        return self.times(names, repeats)
+
+    def rested(self, names):
+        rounds = []
+        for _ in range(4):
+            time.sleep(0.7)
+            rounds.append(self.times(names, 5, warm=3))
+        return {name: statistics.median(r[name] for r in rounds) for name in names}
+
+    def measure(self, rest):
+        result = {"load200": {}, "steady": {}}
+        for names in FORWARD, BACKWARD:
+            result["load200"].update(self.after(0.2, names, 24))
+            result["steady"].update(self.after(2, names, 24))
+        if rest:
+            result["rested"] = {**self.rested(FORWARD), **self.rested(BACKWARD)}
+        return result
+
+
+def ours(bench, row, load):
+    """Returns the milliseconds of each kernel in passes of this library after a load."""
+    done = subprocess.run([bench, "-row", row, "-pass", "both", "-warm", load, "-json", "-"], capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)
+    return {kernel["name"]: kernel["median_ms"] for section in (report, report["backward"]) for kernel in section["rows"][0]["kernels"]}
+
+
+def sizes(bench):
+    """Returns the sizes of each row that bench knows."""
+    lines = subprocess.run([bench, "-list"], capture_output=True, text=True, check=True).stdout.splitlines()
+    table = {}
+    for line in lines:
+        name, _, rest = line.partition(" T=")
+        words = dict(word.split("=") for word in ("T=" + rest).split())
+        table[name.strip()] = [int(words[key]) for key in ("T", "d", "n", "E", "K")]
+    return table
+
+
+def main(bench, path, *rows):
+    known, out = sizes(bench), {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
+    for name in rows:
+        start = time.time()
+        products = Products(*known[name])
+        row = {"name": name, "first_s": time.time() - start, "error": products.error, "quack": [products.measure(rest=True)]}
+        row["ours"] = {"load200": ours(bench, name, "200ms"), "steady": ours(bench, name, "2s")}
+        row["quack"].append(products.measure(rest=False))
+        out["rows"].append(row)
+        with open(path, "w") as f:
+            json.dump(out, f, indent=1)
+        print(f"{name} (tuning and first launches {row['first_s']:.0f} s): quack ms, this library's ms, quack's time over this library's", flush=True)
+        for regime in "load200", "steady":
+            cells = []
+            for product in FORWARD + BACKWARD:
+                peer, mine = statistics.mean(q[regime][product] for q in row["quack"]), row["ours"][regime][product]
+                cells.append(f"{product} {peer:.3f} {mine:.3f} {peer / mine:.3f}")
+            print(f"  {regime}: " + ", ".join(cells), flush=True)
+        del products
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
