@@ -89,7 +89,7 @@ func TestRun(t *testing.T) {
 		t.Run(filepath.Base(program), func(t *testing.T) {
 			for _, flags := range [][]string{nil, {"-check", "2"}} {
 				for _, c := range []struct{ scenario, want string }{
-					{"add", "thread 3: 12\n"}, {"box", ""}, {"driver", "thread 3: 3\n"}, {"graph", "thread 3: 6\nthread 3: 9\nthread 3: 12\nthread 3: 18\n"},
+					{"add", "thread 3: 12\n"}, {"box", ""}, {"managed", ""}, {"driver", "thread 3: 3\n"}, {"graph", "thread 3: 6\nthread 3: 9\nthread 3: 12\nthread 3: 18\n"},
 				} {
 					stdout, stderr, err := start(program+" "+c.scenario, flags...)
 					require.NoError(t, err, "%s %v\n%s%s", c.scenario, flags, stdout, stderr)
@@ -104,7 +104,7 @@ func TestRun(t *testing.T) {
 		assert.Equal(t, "done\n", stdout)
 		stdout, stderr, err = start(shared+" race", "-check", "1")
 		require.ErrorContains(t, err, "2 findings") // the read, and the write that may come before it
-		assert.Contains(t, stderr, "kernel late, PTX line 80")
+		assert.Contains(t, stderr, "kernel late, PTX line 97")
 		assert.Equal(t, "done\n", stdout, "the program goes on")
 		_, _, err = start(shared+" race", "-check", "1", "-stop")
 		assert.Equal(t, 1, command.Code(err))

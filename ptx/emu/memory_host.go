@@ -63,6 +63,10 @@ func (m *Memory) Variable(of *Module, name string) (address uint64, bytes int64,
 	return 0, 0, fmt.Errorf("ptx: no variable %q in global or constant memory of the module", name)
 }
 
+// Bytes returns the memory of an address range itself, not a copy. A host may change it while no
+// kernel runs.
+func (m *Memory) Bytes(address uint64, n int) ([]byte, error) { return m.host("bytes", address, n) }
+
 // Range returns the address and the size in bytes of the allocation that has the byte at an
 // address. ok reports whether there is one.
 func (m *Memory) Range(address uint64) (base uint64, bytes int64, ok bool) {

@@ -25,6 +25,12 @@ func TestMap(t *testing.T) {
 		assert.Equal(t, []uint32{43}, p.read(second, 1))
 		assert.Equal(t, []uint32{5}, p.read(first, 1))
 		assert.Equal(t, int64(8), p.mem.Used())
+		itself, err := p.mem.Bytes(second, 4)
+		require.NoError(t, err)
+		itself[0] = 44
+		assert.Equal(t, []uint32{44}, p.read(second, 1))
+		_, err = p.mem.Bytes(second, 5)
+		require.ErrorIs(t, err, ErrAddress)
 		base, bytes, ok := p.mem.Range(at + 7)
 		assert.Equal(t, []any{at, int64(8), true}, []any{base, bytes, ok})
 		_, _, ok = p.mem.Range(at + 8)

@@ -89,6 +89,8 @@ typedef struct host_node {
 	uintptr_t function, data;
 } host_node;
 
+typedef size_t (*shared_of_block)(int threads);
+
 // own_symbol returns the address of a function of this library, or 0.
 uintptr_t own_symbol(const char *name);
 

@@ -119,6 +119,11 @@ func cuMemsetD32Async(to uintptr, v uint32, n, stream uintptr) int32 {
 	return dev().fillMemory("cuMemsetD32Async", to, v, 4, n, stream)
 }
 
+//export cuMemAllocPitch_v2
+func cuMemAllocPitch_v2(p, pitch *uintptr, width, height uintptr, _ uint32) int32 {
+	return cudaMallocPitch(p, pitch, width, height)
+}
+
 // Attributes of pointers.
 const (
 	pointerContext = 1

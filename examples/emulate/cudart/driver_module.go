@@ -3,6 +3,7 @@
 package main
 
 // #include "cuda.h"
+// static size_t shared_bytes(uintptr_t f, int threads) { return ((shared_of_block)f)(threads); }
 import "C"
 
 // The driver's functions about modules, kernels and launches.
@@ -120,6 +121,41 @@ func cuFuncGetAttribute(v *int32, a int32, h uintptr) int32 {
 //export cuOccupancyMaxActiveBlocksPerMultiprocessor
 func cuOccupancyMaxActiveBlocksPerMultiprocessor(n *int32, h uintptr, threads int32, dynamic uintptr) int32 {
 	return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n, h, threads, dynamic)
+}
+
+// best returns the largest number of threads of a CTA with which most threads run on the device,
+// and the number of CTAs then. of is the address of a function that returns the dynamic shared
+// memory of a CTA, or 0 if the memory is dynamic for all.
+func (d *device) best(h uintptr, of, dynamic uintptr, limit int32) (ctas, threads int32, err error) {
+	if limit < 1 || limit > 1024 {
+		limit = 1024
+	}
+	most := int32(0)
+	for n := limit / 32 * 32; n > 0; n -= 32 {
+		if of != 0 {
+			dynamic = uintptr(C.shared_bytes(C.uintptr_t(of), C.int(n)))
+		}
+		count, err := d.occupancy(h, n, dynamic)
+		if err != nil {
+			return 0, 0, err
+		}
+		if count*n > most {
+			most, threads, ctas = count*n, n, count*int32(d.target.SMs)
+		}
+	}
+	return ctas, threads, nil
+}
+
+//export cuOccupancyMaxPotentialBlockSize
+func cuOccupancyMaxPotentialBlockSize(ctas, threads *int32, h, of, dynamic uintptr, limit int32) int32 {
+	n, t, err := dev().best(h, of, dynamic, limit)
+	*ctas, *threads = n, t
+	return status("cuOccupancyMaxPotentialBlockSize", err)
+}
+
+//export cuOccupancyMaxPotentialBlockSizeWithFlags
+func cuOccupancyMaxPotentialBlockSizeWithFlags(ctas, threads *int32, h, of, dynamic uintptr, limit int32, _ uint32) int32 {
+	return cuOccupancyMaxPotentialBlockSize(ctas, threads, h, of, dynamic, limit)
 }
 
 //export cuOccupancyMaxActiveClusters

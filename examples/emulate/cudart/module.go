@@ -17,6 +17,9 @@ type module struct {
 	once sync.Once
 	code *emu.Module
 	err  error
+
+	binding sync.Mutex
+	managed []managed // variables whose addresses the program does not know yet
 }
 
 // function is a kernel of a module.

@@ -22,7 +22,17 @@ func __cudaRegisterFatBinaryEnd(uintptr) {}
 func __cudaUnregisterFatBinary(uintptr) {}
 
 //export __cudaInitModule
-func __cudaInitModule(uintptr) int8 { return 1 }
+func __cudaInitModule(h uintptr) int8 {
+	d := dev()
+	m, err := look(d, d.modules, h, "module")
+	if err == nil {
+		err = m.bind(d)
+	}
+	if result("__cudaInitModule", err) != 0 {
+		return 0
+	}
+	return 1
+}
 
 //export __cudaRegisterFunction
 func __cudaRegisterFunction(module, stub, ignored1, name uintptr, ignored2 int32, ignored3, ignored4, ignored5, ignored6, ignored7 uintptr) {
@@ -38,6 +48,47 @@ func __cudaRegisterVar(module, host, ignored1, name uintptr, ignored2 int32, ign
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.variables[host] = &variable{d.modules[module], hostText(name)}
+}
+
+// managed is a variable that host and kernels share.
+type managed struct {
+	module *module
+	name   string
+	to     uintptr // where the program keeps the variable's address
+}
+
+//export __cudaRegisterManagedVar
+func __cudaRegisterManagedVar(module uintptr, to, host, name uintptr, _ int32, ignored1 uintptr, ignored2, ignored3 int32) {
+	d := dev()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.modules[module]
+	m.managed = append(m.managed, managed{m, hostText(name), to})
+	d.variables[host] = &variable{m, hostText(name)}
+}
+
+// bind gives the program the addresses of the module's managed variables. Kernels see a variable at
+// that address too.
+func (m *module) bind(d *device) error {
+	m.binding.Lock()
+	defer m.binding.Unlock()
+	for _, v := range m.managed {
+		at, n, err := d.variable(m, v.name)
+		if err != nil {
+			return err
+		}
+		b, err := d.mem.Bytes(uint64(at), n)
+		if err != nil {
+			return err
+		}
+		p := uintptr(ptrOf(&b[0]))
+		if err := d.pin(p, pinned{bytes: n, managed: true}); err != nil {
+			return err
+		}
+		put(v.to, p)
+	}
+	m.managed = nil
+	return nil
 }
 
 // pushed has the configuration of a launch between the call of the kernel's stub and the launch.

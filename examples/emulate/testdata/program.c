@@ -23,6 +23,8 @@ RUNTIME(void **, __cudaRegisterFatBinary, (void *wrapper))
 RUNTIME(void, __cudaRegisterFatBinaryEnd, (void **handle))
 RUNTIME(void, __cudaRegisterFunction, (void **handle, const void *stub, const char *name, const char *device, int limit, void *tid, void *bid, void *block, void *grid, int *warp))
 RUNTIME(void, __cudaRegisterVar, (void **handle, void *host, const char *name, const char *device, int ext, size_t size, int constant, int global))
+RUNTIME(void, __cudaRegisterManagedVar, (void **handle, void **to, void *host, const char *name, int ext, size_t size, int constant, int global))
+RUNTIME(char, __cudaInitModule, (void **handle))
 RUNTIME(unsigned, __cudaPushCallConfiguration, (dim3 grid, dim3 block, size_t shared, void *stream))
 RUNTIME(int, __cudaPopCallConfiguration, (dim3 *grid, dim3 *block, size_t *shared, void **stream))
 RUNTIME(int, cudaLaunchKernel, (const void *stub, dim3 grid, dim3 block, void **args, size_t shared, void *stream))
@@ -56,7 +58,9 @@ RUNTIME(int, cudaGetDriverEntryPoint, (const char *name, void **f, unsigned long
 #define CHECK(condition) do { if (!(condition)) { printf("line %d: %s\n", __LINE__, #condition); exit(1); } } while (0)
 #define OK(call) do { int code = (call); if (code) { printf("line %d: %s is %d\n", __LINE__, #call, code); exit(1); } } while (0)
 
-static char add, late, outside, box; // the kernels' stubs
+static char add, late, outside, box, touch; // the kernels' stubs
+static unsigned *shared_count, shared_shadow; // a managed variable: its address, and the symbol
+static void **module;
 static float scale;
 static unsigned calls;
 static struct { int magic, version; const void *data; void *rest; } wrapper = {0x466243b1, 1, fat, NULL};
@@ -68,6 +72,9 @@ __attribute__((constructor)) static void registers(void)
 	__cudaRegisterFunction(handle, &late, "late", "late", -1, 0, 0, 0, 0, 0);
 	__cudaRegisterFunction(handle, &outside, "outside", "outside", -1, 0, 0, 0, 0, 0);
 	__cudaRegisterFunction(handle, &box, "box", "box", -1, 0, 0, 0, 0, 0);
+	__cudaRegisterFunction(handle, &touch, "touch", "touch", -1, 0, 0, 0, 0, 0);
+	__cudaRegisterManagedVar(handle, (void **)&shared_count, &shared_shadow, "shared_count", 0, 4, 0, 0);
+	module = handle;
 	__cudaRegisterVar(handle, &scale, "scale", "scale", 0, 4, 1, 0);
 	__cudaRegisterVar(handle, &calls, "calls", "calls", 0, 4, 0, 0);
 	__cudaRegisterFatBinaryEnd(handle);
@@ -160,6 +167,21 @@ static void graphs(void)
 	CHECK(ms > 0);
 }
 
+// manages checks that host and kernels share a managed variable, by its name and by its address.
+static void manages(void)
+{
+	void *args[] = {&shared_count};
+	CHECK(__cudaInitModule(module) == 1);
+	CHECK(*shared_count == 5);
+	*shared_count = 10;
+	OK(launch(&touch, 1, 1, args, NULL));
+	OK(cudaDeviceSynchronize());
+	CHECK(*shared_count == 112);
+	unsigned seen = 0;
+	OK(cudaMemcpyFromSymbol(&seen, &shared_shadow, 4, 0, to_host));
+	CHECK(seen == 112);
+}
+
 // races runs kernel late, whose result is right in most orders.
 static void races(void)
 {
@@ -210,6 +232,9 @@ static void boxes(void)
 		CHECK(h[i] == (unsigned)(8 + i / 4) * 16 + 4 + i % 4);
 }
 
+// most_shared returns dynamic shared memory with which one CTA fits on a multiprocessor.
+static size_t most_shared(int threads) { return threads ? 200 << 10 : 0; }
+
 // drives does what adds does by the driver alone, as the launchers of Triton do.
 static void drives(void)
 {
@@ -225,6 +250,7 @@ static void drives(void)
 	DRIVER(int, in_copy, "cuMemcpyHtoD_v2", (void *, const void *, size_t));
 	DRIVER(int, out_copy, "cuMemcpyDtoH_v2", (void *, void *, size_t));
 	DRIVER(int, start, "cuLaunchKernel", (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **));
+	DRIVER(int, best, "cuOccupancyMaxPotentialBlockSize", (int *, int *, void *, size_t (*)(int), size_t, int));
 	DRIVER(int, wait, "cuCtxSynchronize", (void));
 	void *context, *at;
 	float h[n], half = 0.5f;
@@ -237,6 +263,11 @@ static void drives(void)
 	OK(global(&at, &bytes, module, "scale"));
 	CHECK(bytes == 4);
 	OK(in_copy(at, &half, 4));
+	int ctas = 0, threads = 0;
+	OK(best(&ctas, &threads, f, NULL, 0, 0));
+	CHECK(threads == 1024 && ctas > 0);
+	OK(best(&ctas, &threads, f, most_shared, 0, 256));
+	CHECK(threads == 256 && ctas == 4);
 	OK(alloc(&in, sizeof h));
 	OK(alloc(&out, sizeof h));
 	for (int i = 0; i < n; i++)
@@ -254,7 +285,7 @@ static void drives(void)
 
 int main(int argc, char **argv)
 {
-	struct { const char *name; void (*run)(void); } list[] = {{"add", adds}, {"graph", graphs}, {"race", races}, {"fault", faults}, {"box", boxes}, {"driver", drives}};
+	struct { const char *name; void (*run)(void); } list[] = {{"add", adds}, {"graph", graphs}, {"managed", manages}, {"race", races}, {"fault", faults}, {"box", boxes}, {"driver", drives}};
 	for (size_t i = 0; argc == 2 && i < sizeof list / sizeof *list; i++)
 		if (strcmp(argv[1], list[i].name) == 0) {
 			list[i].run();
