@@ -31,17 +31,29 @@ var (
 // FactorKernels lists the kernels for the factors of an adapter.
 var FactorKernels = slices.Concat(B2Kernels.Kernels(), A2Kernels.Kernels(), A1Kernels.Kernels(), B1Kernels.Kernels())
 
-// factorTiling is the only tiling of these kernels.
-var factorTiling = gemm.Tiling{TileN: 128, Stages: 6, GroupM: 1, ClusterM: 1}
+// wideFactor is the tiling of these kernels. The gradients of A1 and B2 have the rank as their width.
+// If one block of columns covers it, they have the tiling narrowFactor.
+var (
+	wideFactor   = gemm.Tiling{TileN: 128, Stages: 6, GroupM: 1, ClusterM: 1}
+	narrowFactor = gemm.Tiling{TileN: 64, Stages: 8, GroupM: 1, ClusterM: 1}
+)
+
+// factorTiling returns the tiling of a factor's gradient.
+func factorTiling(c spec.Config, isPacked bool) gemm.Tiling {
+	if !isPacked && c.LoRARank <= tile.Block {
+		return narrowFactor
+	}
+	return wideFactor
+}
 
 // FactorPartialBytes is the size of a slot for a partial sum of these kernels.
-var FactorPartialBytes = DW{Tiling: factorTiling}.PartialBytes()
+var FactorPartialBytes = DW{Tiling: wideFactor}.PartialBytes()
 
 func factorKernels(name string, of Weight, isPacked bool) gradient.Set[Args] {
 	return gradient.NewSet("dlora-"+name, func(k *registry.Kernel[Args], _ gradient.Mode) {
 		k.From, k.Only = registry.OfExperts, spec.HasLoRA
 	}, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[Args], error) {
-		return DW{Config: factorOf(l.Config, of, isPacked), Of: of, Factor: name, IsPacked: isPacked, Store: g, Tiling: factorTiling}.Build()
+		return DW{Config: factorOf(l.Config, of, isPacked), Of: of, Factor: name, IsPacked: isPacked, Store: g, Tiling: factorTiling(l.Config, isPacked)}.Build()
 	})
 }
 
