@@ -132,6 +132,7 @@ func (a *Arena) ForwardArgs(l *Layer, tokens int) ForwardArgs {
 	f := ForwardArgs{X: a.Tensor(s.X), AdapterIDs: a.Tensor(s.AdapterIDs), O: a.Tensor(s.O), Routing: Routing{Scores: a.Tensor(s.Scores), ExpertIDs: a.Tensor(s.ExpertIDs)}}
 	if l.hasBackward() {
 		f.H, f.SharedH = a.Tensor(s.H), a.Tensor(s.SharedH)
+		f.LoraU = a.Tensor(s.LoraU)
 		if l.of.SavesLogits() {
 			f.Logits = a.Tensor(s.Logits)
 		}

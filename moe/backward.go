@@ -95,6 +95,7 @@ func (c *Call) checkBackward(t int, b *BackwardArgs, routed bool) work {
 	c.check.weights(spec.ExpertWeights, &b.Weights, &want)
 	c.check.tensor("H", b.H, want.H, false)
 	c.checkSharedH(b.H, b.SharedH, want.SharedH, false)
+	c.check.ifAny("LoraU", b.LoraU, want.LoraU, false)
 	c.check.tensor("DO", b.DO, grad.DO, false)
 	if routed {
 		c.checkLogits(t, b)
@@ -163,6 +164,15 @@ func (c *argCheck) optional(field string, t Tensor, want spec.Shape, written boo
 	if !t.IsZero() {
 		c.tensor(field, t, want, written)
 	}
+}
+
+// ifAny does the same as optional for a tensor that some layers do not have.
+func (c *argCheck) ifAny(field string, t Tensor, want spec.Shape, written bool) {
+	if !t.IsZero() && want.IsZero() {
+		c.fail(field, t.Shape.String(), "none: the layer has no such tensor")
+		return
+	}
+	c.optional(field, t, want, written)
 }
 
 // gradients checks the gradients of weights, by the ids of the weights.

@@ -58,6 +58,10 @@ type ForwardArgs struct {
 	// sorted by expert, then token, then slot. Training needs H, inference does not. SharedH [T,
 	// 2sn] has the same values of the shared experts. A pass writes both H and SharedH, or neither.
 	O, H, SharedH Tensor
+	// LoraU [R, r], with r rounded up to a multiple of 64, is written unless zero. A layer with
+	// LoRARank has it, for training. Without it the backward pass computes it again, with the same
+	// bits.
+	LoraU Tensor
 	// Workspace has Sizes.Workspace bytes.
 	Workspace Buffer
 	// Units is for packed weights with Sizes.Units. It has the units that Call.Arrange has made of
@@ -71,7 +75,7 @@ type ForwardArgs struct {
 // gradients that it wants.
 func (f ForwardArgs) BackwardArgs() BackwardArgs {
 	return BackwardArgs{
-		X: f.X, Weights: f.Weights, Saved: Saved{Routing: f.Routing, H: f.H, SharedH: f.SharedH, Logits: f.Logits}, Workspace: f.Workspace,
+		X: f.X, Weights: f.Weights, Saved: Saved{Routing: f.Routing, H: f.H, SharedH: f.SharedH, LoraU: f.LoraU, Logits: f.Logits}, Workspace: f.Workspace,
 	}
 }
 
@@ -82,12 +86,12 @@ func (f ForwardArgs) Tokens(tokens int) (ForwardArgs, error) {
 	if !f.List.IsZero() {
 		return f, &ArgError{Field: "List", Got: "given", Want: "none: its entries may have any token"}
 	}
-	for _, t := range []*Tensor{&f.X, &f.AdapterIDs, &f.Scores, &f.ExpertIDs, &f.Logits, &f.O, &f.H, &f.SharedH} {
+	for _, t := range []*Tensor{&f.X, &f.AdapterIDs, &f.Scores, &f.ExpertIDs, &f.Logits, &f.O, &f.H, &f.LoraU, &f.SharedH} {
 		if t.IsZero() {
 			continue
 		}
 		each := int64(1)
-		if t == &f.H && f.Scores.Shape.Rank == 2 {
+		if (t == &f.H || t == &f.LoraU) && f.Scores.Shape.Rank == 2 {
 			if each = f.Scores.Shape.Dims[1]; each < 1 {
 				return f, argErrorf("Scores", f.Scores.Shape, "[T, K], K 1 or more: H has K rows a token")
 			}
@@ -109,6 +113,9 @@ type Saved struct {
 	// no gradient.
 	Routing
 	H, SharedH Tensor
+	// LoraU of the forward pass makes the backward pass of a layer with LoRARank faster. It may be
+	// zero.
+	LoraU Tensor
 	// Logits are needed if Config.SavesLogits, and for [Losses].
 	Logits Tensor
 }

@@ -248,6 +248,7 @@ func (c *Call) checkExperts(n work, f *ForwardArgs) {
 	c.checkSharedH(f.H, f.SharedH, want.SharedH, true)
 	c.checkUnits(f.Units)
 	c.checkAdapters(f, want)
+	c.check.ifAny("LoraU", f.LoraU, want.LoraU, true)
 }
 
 // checked finishes the checks of a forward pass.

@@ -53,6 +53,7 @@ func TestLoRA(t *testing.T) {
 			require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
 			checkAdapted(t, tr, first)
 			checkAccumulated(t, tr)
+			checkWithoutU(t, tr)
 			rep, err := tr.Check(first, 256)
 			require.NoError(t, err)
 			require.NoError(t, rep.Check(), "O %v\nH %v", rep.O, rep.H)
@@ -160,6 +161,21 @@ func checkAccumulated(t *testing.T, tr *trial.Trial) {
 	}
 }
 
+// checkWithoutU checks that a pass without LoraU gives the gradients of LoraB1 the same bits.
+func checkWithoutU(t *testing.T, tr *trial.Trial) {
+	b := tr.Back
+	require.False(t, b.LoraU.IsZero())
+	require.NoError(t, tr.RunBackward(testContext(t), b))
+	with, err := tr.Rows(b.DLoraB1.Tensor, 1, nil)
+	require.NoError(t, err)
+	b.LoraU = moe.Tensor{}
+	require.NoError(t, tr.Stream().Fill32(b.DLoraB1.Ptr, 0xffffffff, b.DLoraB1.Shape.Bytes()/4))
+	require.NoError(t, tr.RunBackward(testContext(t), b))
+	without, err := tr.Rows(b.DLoraB1.Tensor, 1, nil)
+	require.NoError(t, err)
+	require.Equal(t, with, without)
+}
+
 // TestLoRAErrors checks that New refuses wrong adapters, and that passes refuse missing factors.
 func TestLoRAErrors(t *testing.T) {
 	c := moe.Config{Hidden: 64, Intermediate: 32, NumExperts: 4, TopK: 2}
@@ -189,6 +205,9 @@ func TestLoRAErrors(t *testing.T) {
 	require.ErrorContains(t, tr.Call().Forward(tr.Stream(), f), "LoraA2 is bf16 [4 8 32], must be bf16 [4 16 32]")
 	f.LoraA2 = moe.Tensor{}
 	require.ErrorContains(t, tr.Call().Forward(tr.Stream(), f), "LoraA2 is missing")
+	f = tr.Args
+	f.LoraU.Shape.Dims[1] = 16
+	require.ErrorContains(t, tr.Call().Forward(tr.Stream(), f), "LoraU is bf16 [6 16], must be bf16 [6 64]")
 	withBackward(t, tr, moe.BF16)
 	tr.Back.DW1 = moe.Gradient{Tensor: tr.Args.W1}
 	require.ErrorContains(t, tr.Call().Backward(tr.Stream(), tr.Back), "DW1 is bf16 [4 64 64], must be none: a layer with LoRARank has gradients of the adapter's factors")

@@ -39,8 +39,16 @@ func (q *queue) loraUp(n work, f *ForwardArgs, w pieces) {
 	p := f.Workspace.Ptr
 	q.clearLoRATickets(p, w.indices)
 	launch(q, kernel.LoRAA1Kernel, kernel.LoRAArgs{
-		X: f.X.Ptr, Gather: at(p, w.gather), Factor: f.LoraA1.Ptr, U: at(p, w.u), Rows: n.rows, TileArgs: w.loraTiles(p, 0),
+		X: f.X.Ptr, Gather: at(p, w.gather), Factor: f.LoraA1.Ptr, U: q.keptU(f, w), Rows: n.rows, TileArgs: w.loraTiles(p, 0),
 	})
+}
+
+// keptU returns the address of the product of the tokens with LoraA1.
+func (q *queue) keptU(f *ForwardArgs, w pieces) driver.DevicePtr {
+	if f.LoraU.IsZero() {
+		return at(f.Workspace.Ptr, w.u)
+	}
+	return f.LoraU.Ptr
 }
 
 // loraDown queues the product of the activation with LoraA2, if the layer has an adapter.
@@ -91,8 +99,12 @@ func (r *backwardRun) dLora1() {
 		launch(r.queue, dw.A1Kernels.In(gradientOf(r.DLoraA1)), r.dW(0, r.X, r.w.v, r.DLoraA1.Tensor))
 	}
 	if !r.DLoraB1.IsZero() {
-		r.loraProduct(kernel.LoRAA1Kernel, 3, kernel.LoRAArgs{X: r.X.Ptr, Gather: r.at(r.w.gather), Factor: r.LoraA1.Ptr, U: r.at(r.w.u)})
-		args := r.dW(1, Tensor{Ptr: r.at(r.w.u)}, r.w.dh, r.DLoraB1.Tensor)
+		u := r.LoraU
+		if u.IsZero() {
+			u.Ptr = r.at(r.w.u)
+			r.loraProduct(kernel.LoRAA1Kernel, 3, kernel.LoRAArgs{X: r.X.Ptr, Gather: r.at(r.w.gather), Factor: r.LoraA1.Ptr, U: u.Ptr})
+		}
+		args := r.dW(1, u, r.w.dh, r.DLoraB1.Tensor)
 		args.DW3 = r.DLoraB3.Ptr
 		launch(r.queue, dw.B1Kernels.In(gradientOf(r.DLoraB1)), args)
 	}

@@ -69,7 +69,7 @@ func (q *queue) largeBatchProducts(n work, f *ForwardArgs, w pieces) {
 	q.loraUp(n, f, w)
 	launch(q, up, kernel.UpArgs{
 		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr,
-		U: at(p, w.u), LoraB1: f.LoraB1.Ptr, LoraB3: f.LoraB3.Ptr, Scores: scores, Pairs: at(p, w.pairs),
+		U: q.keptU(f, w), LoraB1: f.LoraB1.Ptr, LoraB3: f.LoraB3.Ptr, Scores: scores, Pairs: at(p, w.pairs),
 		A: at(p, w.a), H: h, Rows: n.rows, TileArgs: w.tiles(p, 0),
 	})
 	q.adapt(kernel.AdaptUpKernel, n, f, w)

@@ -209,6 +209,8 @@ type Sizes struct {
 	// H and, with shared experts, SharedH are tensors that a training pass saves in addition to X,
 	// scores and experts.
 	H, SharedH int64
+	// LoraU is the size of ForwardArgs.LoraU. It is 0 for layers without LoRARank.
+	LoraU int64
 	// O, Scores and ExpertIDs are the sizes of the outputs.
 	O, Scores, ExpertIDs int64
 	// Units is the size of ForwardArgs.Units for any number of tokens: the bytes of packed
@@ -231,7 +233,7 @@ func (l *Layer) Sizes(tokens int) (Sizes, error) {
 	return Sizes{
 		Workspace: l.workspace(l.work(tokens)).bytes, Fixed: l.workspace(work{}).bytes,
 		BackwardWorkspace: l.backwardWorkspace(l.work(tokens)).bytes,
-		H:                 s.H.Bytes(), SharedH: s.SharedH.Bytes(), O: s.O.Bytes(), Scores: s.Scores.Bytes(), ExpertIDs: s.ExpertIDs.Bytes(),
+		H:                 s.H.Bytes(), SharedH: s.SharedH.Bytes(), LoraU: s.LoraU.Bytes(), O: s.O.Bytes(), Scores: s.Scores.Bytes(), ExpertIDs: s.ExpertIDs.Bytes(),
 		Units: l.unitsBytes(),
 	}, nil
 }
@@ -254,7 +256,7 @@ func (l *Layer) ListSizes(tokens, entries int) (Sizes, error) {
 	return Sizes{
 		Workspace: l.workspace(n).bytes, Fixed: l.workspace(work{list: true}).bytes,
 		BackwardWorkspace: l.backwardWorkspace(n).bytes,
-		H:                 s.H.Bytes(), SharedH: s.SharedH.Bytes(), O: s.O.Bytes(), Scores: s.Scores.Bytes(), ExpertIDs: s.ExpertIDs.Bytes(),
+		H:                 s.H.Bytes(), SharedH: s.SharedH.Bytes(), LoraU: s.LoraU.Bytes(), O: s.O.Bytes(), Scores: s.Scores.Bytes(), ExpertIDs: s.ExpertIDs.Bytes(),
 	}, nil
 }
 

@@ -24,11 +24,11 @@ func (c Config) metadataBytes(tokens int) int64 {
 // caller has anyway), H, scores and expert ids. X and H are 2Td + 4TKn bytes, or 2Td + 2TKn
 // without a gate. This does not grow when experts become narrower and a token uses more of them
 // (nK constant). Scores and expert ids are 8TK bytes. Layers with shared experts also keep
-// SharedH, and layers with SavesLogits the logits. Backward recomputes the order of the rows
+// SharedH, layers with SavesLogits the logits, and layers with LoRARank LoraU. Backward recomputes the order of the rows
 // from the expert ids, and the score of the shared experts' gate from X.
 func (c Config) SavedBytes(tokens int) int64 {
 	s := c.Shapes(tokens)
-	saved := s.X.Bytes() + s.H.Bytes() + s.SharedH.Bytes() + s.Scores.Bytes() + s.ExpertIDs.Bytes()
+	saved := s.X.Bytes() + s.H.Bytes() + s.SharedH.Bytes() + s.LoraU.Bytes() + s.Scores.Bytes() + s.ExpertIDs.Bytes()
 	if c.SavesLogits() {
 		saved += s.Logits.Bytes()
 	}

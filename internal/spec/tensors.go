@@ -109,6 +109,7 @@ const (
 	DimRank                    // LoRARank
 	DimFactors                 // experts, times the places of a table of adapters
 	DimAdapters                // places of a table of adapters
+	DimU                       // LoRARank, rounded up to a multiple of 64
 	Dim1                       // the number 1
 	Dim2                       // the number 2
 )
@@ -224,6 +225,8 @@ var Tensors = []TensorRow{
 	{Name: "ExpertIDs", C: "expert_ids", Role: RoleRouting, Type: AlwaysI32, Dims: [3]Dim{DimT, DimK}, Doc: "ExpertIDs [T, K] i32 are each token's experts."},
 	{Name: "H", C: "h", Role: RoleSaved, Dims: [3]Dim{DimR, DimH},
 		Doc: "H [R, 2n], R = T·K, or [R, n] without a gate, is the pre-activation, gate then\nup. Rows are grouped by expert."},
+	{Name: "LoraU", C: "lora_u", Role: RoleSaved, Dims: [3]Dim{DimR, DimU}, Needs: HasTrained,
+		Doc: "LoraU [R, r], with r rounded up to a multiple of 64, are the rows' products with\nLoraA1, times the adapter's factor."},
 	{Name: "A", Role: RoleScratch, Dims: [3]Dim{DimR, DimN}, Doc: "A [R, n] is the activation. In the workspace n is rounded up to a multiple of 64."},
 	{Name: "Y", Role: RoleScratch, Dims: [3]Dim{DimR, DimD}, Doc: "Y [R, d] is the output of each row's expert."},
 	{Name: "SharedH", C: "shared_h", Role: RoleSaved, Dims: [3]Dim{DimT, DimSharedH}, Needs: HasShared,
@@ -326,7 +329,7 @@ func (c *Config) layout(tokens, rows int, gradients Type) layout {
 		l.types[OfCodes], l.types[OfScales] = U8, l.packing.Scale.Type()
 	}
 	for d, n := range [...]int{DimT: tokens, DimR: rows, DimK: c.TopK, DimE: c.NumExperts, DimD: c.Hidden, DimN: c.Intermediate,
-		DimW1: c.HWidth(), DimH: c.HWidth(), DimShared: c.SharedWidth(), DimSharedH: c.HParts() * c.SharedWidth(), DimRank: c.LoRARank, DimFactors: max(1, c.LoRAAdapters) * c.NumExperts, DimAdapters: c.LoRAAdapters, Dim1: 1, Dim2: 2} {
+		DimW1: c.HWidth(), DimH: c.HWidth(), DimShared: c.SharedWidth(), DimSharedH: c.HParts() * c.SharedWidth(), DimRank: c.LoRARank, DimFactors: max(1, c.LoRAAdapters) * c.NumExperts, DimAdapters: c.LoRAAdapters, DimU: (c.LoRARank + 63) / 64 * 64, Dim1: 1, Dim2: 2} {
 		l.extents[d] = int64(n)
 	}
 	if c.GateUp == Apart {
@@ -407,7 +410,7 @@ func (s *GradientShapes) Of(id TensorID) Shape {
 // and Y have L rows. The list's Tokens have the shape of ExpertIDs, and DScores that of Scores.
 func (c Config) ListShapes(tokens, entries int) Shapes {
 	s, l := c.Shapes(tokens), c.layout(tokens, entries, c.Type)
-	for _, id := range []TensorID{TensorH, TensorA, TensorY} {
+	for _, id := range []TensorID{TensorH, TensorLoraU, TensorA, TensorY} {
 		*s.at(id) = l.shape(Row(id))
 	}
 	s.Scores = Shape{Type: F32, Rank: 1, Dims: [3]int64{int64(entries)}}

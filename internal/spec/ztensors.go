@@ -40,6 +40,7 @@ const (
 	TensorScores
 	TensorExpertIDs
 	TensorH
+	TensorLoraU
 	TensorA
 	TensorY
 	TensorSharedH
@@ -166,6 +167,9 @@ type Shapes struct {
 	// H [R, 2n], R = T·K, or [R, n] without a gate, is the pre-activation, gate then
 	// up. Rows are grouped by expert.
 	H Shape
+	// LoraU [R, r], with r rounded up to a multiple of 64, are the rows' products with
+	// LoraA1, times the adapter's factor.
+	LoraU Shape
 	// A [R, n] is the activation. In the workspace n is rounded up to a multiple of 64.
 	A Shape
 	// Y [R, d] is the output of each row's expert.
@@ -256,6 +260,8 @@ func (s *Shapes) at(id TensorID) *Shape {
 		return &s.ExpertIDs
 	case TensorH:
 		return &s.H
+	case TensorLoraU:
+		return &s.LoraU
 	case TensorA:
 		return &s.A
 	case TensorY:

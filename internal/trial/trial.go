@@ -211,7 +211,7 @@ func (t *Trial) Poison() error {
 		p     driver.DevicePtr
 		bytes int64
 	}{
-		{t.Args.O.Ptr, t.Args.O.Shape.Bytes()}, {t.Args.H.Ptr, t.Args.H.Shape.Bytes()}, {t.Args.SharedH.Ptr, t.Args.SharedH.Shape.Bytes()},
+		{t.Args.O.Ptr, t.Args.O.Shape.Bytes()}, {t.Args.H.Ptr, t.Args.H.Shape.Bytes()}, {t.Args.SharedH.Ptr, t.Args.SharedH.Shape.Bytes()}, {t.Args.LoraU.Ptr, t.Args.LoraU.Shape.Bytes()},
 		{t.Args.Scores.Ptr, t.Args.Scores.Shape.Bytes()}, {t.Args.ExpertIDs.Ptr, t.Args.ExpertIDs.Shape.Bytes()},
 		{t.Args.Workspace.Ptr, t.Args.Workspace.Bytes},
 	} {
@@ -222,10 +222,10 @@ func (t *Trial) Poison() error {
 	return nil
 }
 
-// Inference returns Args without H and SharedH, which only training needs.
+// Inference returns Args without H, SharedH and LoraU, which only training needs.
 func (t *Trial) Inference() moe.ForwardArgs {
 	f := t.Args
-	f.H, f.SharedH = moe.Tensor{}, moe.Tensor{}
+	f.H, f.SharedH, f.LoraU = moe.Tensor{}, moe.Tensor{}, moe.Tensor{}
 	return f
 }
 

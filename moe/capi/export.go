@@ -85,7 +85,7 @@ func sm_go_sizes(of C.sm_handle, tokens, entries C.int64_t, out *C.sm_sizes_of) 
 		return write("sizes", out, C.sm_sizes_of{
 			workspace: C.int64_t(s.Workspace), backward_workspace: C.int64_t(s.BackwardWorkspace),
 			h: C.int64_t(s.H), o: C.int64_t(s.O), scores: C.int64_t(s.Scores), expert_ids: C.int64_t(s.ExpertIDs), shared_h: C.int64_t(s.SharedH),
-			rounded_rows: C.int64_t(l.RoundedRows(int(tokens))), units: C.int64_t(s.Units),
+			rounded_rows: C.int64_t(l.RoundedRows(int(tokens))), units: C.int64_t(s.Units), lora_u: C.int64_t(s.LoraU),
 		})
 	})
 }

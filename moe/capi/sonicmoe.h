@@ -127,6 +127,7 @@ typedef struct sm_sizes_of {
 	int64_t rounded_rows;       /* not bytes: the number of entries of the list that rounding writes */
 	int64_t shared_h;
 	int64_t units;              /* of the buffer for sm_arrange; 0 if the layer cannot use one */
+	int64_t lora_u;             /* of the tensor that makes backward with an adapter faster; else 0 */
 } sm_sizes_of;
 
 /* The buffers of a forward pass.
@@ -185,6 +186,7 @@ typedef struct sm_forward_pass {
 	uint64_t adapter_ids;
 	uint64_t adapter_misses;
 	uint64_t lora_scales;
+	uint64_t lora_u;
 } sm_forward_pass;
 
 /* The gradient of a weight. type is the layer's type or SM_F32. If accumulate is not 0,
@@ -243,6 +245,7 @@ typedef struct sm_backward_pass {
 	sm_gradient d_lora_b3;
 	sm_gradient d_lora_a2;
 	sm_gradient d_lora_b2;
+	uint64_t lora_u;
 } sm_backward_pass;
 
 /* Exchanges host memory between ranks, as MPI_Alltoallv does. send has the bytes for each

@@ -202,7 +202,7 @@ func (c *call) setForward(l *layer, p *C.sm_forward_pass) {
 		Routing:    moe.Routing{Scores: tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs)},
 		Logits:     optional(p.logits, s.Logits),
 		AdapterIDs: weight(p.adapter_ids, s.AdapterIDs), AdapterMisses: optional(p.adapter_misses, s.AdapterMisses),
-		O: tensor(p.o, s.O), H: optional(p.h, s.H), SharedH: optional(p.shared_h, s.SharedH),
+		O: tensor(p.o, s.O), H: optional(p.h, s.H), SharedH: optional(p.shared_h, s.SharedH), LoraU: optional(p.lora_u, s.LoraU),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
 		Units:     moe.Buffer{Ptr: driver.DevicePtr(p.units), Bytes: int64(p.units_bytes)},
 		Seed:      uint64(p.seed),
@@ -213,6 +213,7 @@ func (c *call) setForward(l *layer, p *C.sm_forward_pass) {
 	if p.entries != 0 {
 		s := l.Config().ListShapes(int(p.tokens), int(p.entries))
 		f.List, f.H = listOf(s, p.token_indices, p.expert_ids, p.scores, p.list_expert_ids, p.list_scores), optional(p.h, s.H)
+		f.LoraU = optional(p.lora_u, s.LoraU)
 	}
 }
 
@@ -242,7 +243,7 @@ func (c *call) setBackward(l *layer, p *C.sm_backward_pass) (err error) {
 		X: tensor(p.x, s.X),
 		Saved: moe.Saved{
 			Routing: moe.Routing{Scores: tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs)},
-			H:       tensor(p.h, s.H), SharedH: weight(p.shared_h, s.SharedH), Logits: optional(p.logits, s.Logits),
+			H:       tensor(p.h, s.H), SharedH: weight(p.shared_h, s.SharedH), LoraU: optional(p.lora_u, s.LoraU), Logits: optional(p.logits, s.Logits),
 		},
 		Losses: moe.Losses{
 			Balance: float32(p.balance), ZLoss: float32(p.z_loss), Sequence: int(p.sequence),
@@ -260,6 +261,7 @@ func (c *call) setBackward(l *layer, p *C.sm_backward_pass) (err error) {
 	if p.entries != 0 {
 		s := l.Config().ListShapes(int(p.tokens), int(p.entries))
 		b.List, b.H, b.DScores = listOf(s, p.token_indices, p.expert_ids, p.scores, p.list_expert_ids, p.list_scores), tensor(p.h, s.H), optional(p.d_scores, s.Scores)
+		b.LoraU = optional(p.lora_u, s.LoraU)
 	}
 	return err
 }

@@ -103,6 +103,7 @@ FORWARD = {
     "adapter_ids": "Q",
     "adapter_misses": "Q",
     "lora_scales": "Q",
+    "lora_u": "Q",
 }
 
 # sm_backward_pass, as the struct module packs each field.
@@ -175,4 +176,5 @@ BACKWARD = {
     "d_lora_b3": "Qii",
     "d_lora_a2": "Qii",
     "d_lora_b2": "Qii",
+    "lora_u": "Q",
 }
