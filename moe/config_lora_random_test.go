@@ -1,0 +1,104 @@
+package moe_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
+	"sonicmoe/internal/trial"
+	"sonicmoe/moe"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+)
+
+// TestLoRARandom draws layers with an adapter over plain weights and over every packed format, and
+// compares O, H and all gradients with the reference. With zeros in the second factors, O and DX must
+// have the bits of the layer without the adapter. Long runs draw 200 cases of each format: 20 layers,
+// each 10 times with other weights and tokens.
+func TestLoRARandom(t *testing.T) {
+	layers, draws := 1, 1
+	if kt.Long() {
+		layers, draws = 20, 10
+	}
+	for i, format := range spec.WeightFormats {
+		if i%4 != 0 && testing.Short() {
+			continue
+		}
+		t.Run(format, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(uint64(i), 40))
+			for range layers {
+				c := randomAdapted(r, format)
+				layer := newLayer(t, testDevice(t), c, moe.WithoutDecode(), moe.WithGradients(c.Type, false))
+				plain := c
+				plain.LoRARank, plain.LoRAAlpha, plain.RSLoRA = 0, 0, false
+				base := newLayer(t, testDevice(t), plain, moe.WithoutDecode(), moe.WithGradients(c.Type, false))
+				for range draws {
+					checkRandomAdapted(t, layer, base, 1+r.IntN(200), r.Uint64())
+				}
+			}
+		})
+	}
+}
+
+// randomAdapted draws a small layer with an adapter over weights in a format.
+func randomAdapted(r *rand.Rand, format string) moe.Config {
+	c := moe.Config{Hidden: 16 * (1 + r.IntN(16)), Intermediate: 16 * (1 + r.IntN(12)), NumExperts: 1 + r.IntN(8), Bias: r.IntN(2) == 0, InOut: r.IntN(2) == 0,
+		GateUp: []moe.GateUp{spec.Concatenated, spec.Interleaved, spec.Apart}[r.IntN(3)], Activation: []moe.Activation{spec.SwiGLU, spec.SwiGLU, spec.ReLU2, spec.GeGLUErf}[r.IntN(4)]}
+	if !c.Activation.Gated() {
+		c.GateUp = spec.Concatenated
+	}
+	if r.IntN(4) == 0 {
+		c.Type, c.Logits = moe.F16, moe.F16
+	}
+	c.TopK = 1 + r.IntN(min(c.NumExperts, 4))
+	for _, p := range spec.Packings {
+		if p.Name == format {
+			c = randomPacked(r, &p)
+		}
+	}
+	c.LoRARank, c.RSLoRA = 8*(1+r.IntN(16)), r.IntN(2) == 0
+	rank := float64(c.LoRARank)
+	if c.RSLoRA {
+		rank = math.Sqrt(rank)
+	}
+	c.LoRAAlpha = (0.25 + 1.75*r.Float64()) * rank
+	return c
+}
+
+// checkRandomAdapted compares the passes of a layer with random weights and tokens.
+func checkRandomAdapted(t *testing.T, layer, base *moe.Layer, tokens int, seed uint64) {
+	c := layer.Config()
+	what := fmt.Sprintf("%d tokens, seed %d, %v", tokens, seed, c)
+	tr, err := trial.New(testDevice(t), layer, tokens, seed, 6)
+	require.NoError(t, err, what)
+	defer tr.Close()
+	first := withBackward(t, tr, c.Type)
+	require.NoError(t, tr.RunBackward(testContext(t), tr.Back), what)
+	rep, err := tr.Check(first, 256)
+	require.NoError(t, err, what)
+	rep.Bounds.Row *= 2 // of some thousand rows
+	require.NoError(t, rep.Check(), what)
+	back, err := tr.CheckBackward(tr.Back, first, trial.BackwardCheck{Routed: true, Rounding: reference.Rounded, Tokens: 256, Rows: 256})
+	require.NoError(t, err, what)
+	back.Bounds.Row, back.Bounds.Element = 0, 0
+	require.NoError(t, back.Check(), what)
+
+	twin, err := trial.New(testDevice(t), base, tokens, seed, 6) // draws the same tokens and weights
+	require.NoError(t, err, what)
+	defer twin.Close()
+	want := withBackward(t, twin, c.Type)
+	twin.Back.WeightGradients, tr.Back.WeightGradients = moe.WeightGradients{}, moe.WeightGradients{}
+	require.NoError(t, twin.RunBackward(testContext(t), twin.Back), what)
+	for _, factor := range []moe.Tensor{tr.Args.LoraB1, tr.Args.LoraB3, tr.Args.LoraB2} {
+		if !factor.IsZero() {
+			require.NoError(t, tr.Stream().Fill32(factor.Ptr, 0, factor.Shape.Bytes()/4))
+		}
+	}
+	require.Equal(t, want, forward(t, tr, tr.Args), what)
+	require.NoError(t, tr.RunBackward(testContext(t), tr.Back), what)
+	require.Equal(t, elementsOf(t, twin, twin.Back.DX), elementsOf(t, tr, tr.Back.DX), what)
+}
