@@ -236,3 +236,67 @@ func TestAdapterErrors(t *testing.T) {
 	f.AdapterIDs = tr.Args.AdapterIDs
 	require.ErrorContains(t, plain.Call().Forward(plain.Stream(), f), "AdapterIDs is i32 [5], must be none: the layer has no table of adapters (Config.LoRAAdapters)")
 }
+
+// TestAdaptedGiven checks that given experts, and a list of the same experts, give the bits of the
+// pass that routes: for a layer with an adapter, forward and backward, and for a layer with a table of
+// adapters. A token has one expert, so that the sum of a list has one order.
+func TestAdaptedGiven(t *testing.T) {
+	for _, adapters := range []int{0, len(adapterScales)} {
+		c := moe.Config{Hidden: 96, Intermediate: 48, NumExperts: 3, TopK: 1, Lists: true, LoRARank: 24, LoRAAdapters: adapters}
+		if adapters == 0 {
+			c.LoRAAlpha = 12
+		}
+		t.Run(c.String(), func(t *testing.T) {
+			const tokens = 150
+			tr := newTrial(t, c, tokens, 6, moe.WithoutDecode())
+			if adapters > 0 {
+				writeAdapters(t, tr)
+			}
+			want := forward(t, tr, tr.Args)
+			f := tr.Args
+			list := f
+			list.List = tr.Memory().RoutingList(tr.Layer, tokens)
+			sizes, err := tr.Layer.ListSizes(tokens, tokens)
+			require.NoError(t, err)
+			list.Workspace = tr.Memory().Buffer(sizes.BackwardWorkspace)
+			require.NoError(t, tr.Memory().Err())
+			numbers := make([]int32, tokens)
+			for i := range numbers {
+				numbers[i] = int32(i)
+			}
+			require.NoError(t, moe.Write(tr.Stream(), list.List.Tokens, numbers))
+			require.NoError(t, moe.Write(tr.Stream(), list.List.ExpertIDs, want.ExpertIDs))
+			require.NoError(t, moe.Write(tr.Stream(), list.List.Scores, want.Scores))
+			for what, pass := range map[string]moe.ForwardArgs{"given": f, "list": list} {
+				require.NoError(t, tr.Stream().Fill32(f.O.Ptr, 0xffffffff, f.O.Shape.Bytes()/4))
+				require.NoError(t, tr.Call().ForwardExperts(tr.Stream(), pass), what)
+				require.NoError(t, tr.Layer.Explain(tr.Stream().Synchronize(testContext(t))), what)
+				require.Equal(t, want.O, elementsOf(t, tr, f.O), what)
+			}
+			if adapters > 0 {
+				return
+			}
+			require.NoError(t, tr.PrepareBackward(17, moe.BF16))
+			back := tr.Back
+			back.DRouter, back.DX = moe.Gradient{}, tr.Memory().Tensor(f.X.Shape)
+			back.DScores = moe.Tensor{}
+			given := gradientsOf(t, tr, back)
+			back.List, back.Workspace = list.List, list.Workspace
+			require.Equal(t, given, gradientsOf(t, tr, back), "the list's gradients")
+		})
+	}
+}
+
+// gradientsOf runs a backward pass of given experts, and returns DX and the gradients of the factors.
+func gradientsOf(t *testing.T, tr *trial.Trial, b moe.BackwardArgs) (list [][]uint16) {
+	outputs := []moe.Tensor{b.DX, b.DLoraA1.Tensor, b.DLoraB1.Tensor, b.DLoraA2.Tensor, b.DLoraB2.Tensor}
+	for _, o := range outputs {
+		require.NoError(t, tr.Stream().Fill32(o.Ptr, 0xffffffff, o.Shape.Bytes()/4))
+	}
+	require.NoError(t, tr.Call().BackwardExperts(tr.Stream(), b))
+	require.NoError(t, tr.Layer.Explain(tr.Stream().Synchronize(testContext(t))))
+	for _, o := range outputs {
+		list = append(list, elementsOf(t, tr, o))
+	}
+	return list
+}

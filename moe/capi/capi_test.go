@@ -143,6 +143,15 @@ func TestPackedInC(t *testing.T) {
 	assert.Contains(t, out, "packed: the outputs are equal")
 }
 
+// TestAdaptersInC runs a program with a table of adapters, and with one adapter that is trained.
+func TestAdaptersInC(t *testing.T) {
+	out := run(t, filepath.Join("testdata", "adapters.c"))
+	assert.Contains(t, out, "no ids: status 1: AdapterIDs.Ptr is 0")
+	assert.Contains(t, out, "table: only tokens with an adapter changed, misses counted")
+	assert.Contains(t, out, "no table: status 1: LoraA1 is ")
+	assert.Contains(t, out, "lora_u: the gradients are equal")
+}
+
 // TestSignedBundlesInC checks that a program that has set a key can add only signed bundles, and no
 // directories.
 func TestSignedBundlesInC(t *testing.T) {
