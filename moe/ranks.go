@@ -52,7 +52,7 @@ func init() {
 		Experts: (*Call).expertsOfRank, Sum: (*Call).sumRanks, Returned: (*Call).returned,
 		CheckBackward: (*Call).checkRanksBackward, GradientScores: (*Call).gradientScores, GradientRows: (*Call).gradientRows, GradientUp: (*Call).gradientUp, NoWeights: (*Call).noWeights,
 		GradientsReturned: (*Call).gradientsReturned, GradientLogits: (*Call).gradientLogits, GradientTokens: (*Call).gradientTokens,
-		RouterInputs: (*Call).routerInputs, GradientRouter: (*Call).gradientRouter, SumRouter: (*Call).sumRouter,
+		RouterInputs: (*Call).routerInputs, BiasInputs: (*Call).biasInputs, GradientRouter: (*Call).gradientRouter, SumRouter: (*Call).sumRouter,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/exchange"
 	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/kernel/bias"
 	"sonicmoe/moe/internal/kernel/dh"
 	"sonicmoe/moe/internal/kernel/drouter"
 	"sonicmoe/moe/internal/route/training"
@@ -25,11 +26,6 @@ func (c *Call) checkRanksBackward(b *BackwardArgs) error {
 		grad := of.Gradients(0, of.Type)
 		c.check.weights(spec.ExpertWeights, &b.Weights, &c.laid(work{}).shapes)
 		c.check.gradients(spec.ExpertWeights, &b.WeightGradients, &grad)
-		for _, g := range []*Gradient{&b.DB1, &b.DB3, &b.DB2} {
-			if !g.IsZero() {
-				c.check.fail("DB1, DB3, DB2", g.Shape.String(), "none: a group does not make them yet")
-			}
-		}
 		c.checkNoPacked(&b.WeightGradients)
 		c.checkModes(b)
 		return c.check.overlaps()
@@ -73,7 +69,7 @@ func (q *queue) ranksRun(b *BackwardArgs) *backwardRun {
 	return &backwardRun{queue: q, BackwardArgs: *b, work: n, w: q.layer.backwardWorkspace(n), routed: q.layer.part == home}
 }
 
-// gradientScores queues dH of a rank's experts and the gradients of the scores. It returns the
+// gradientScores queues dH of a rank's experts, the gradients of the scores, and db1. It returns the
 // address of these gradients, [L] f32 in the order of the list of L pairs.
 func (c *Call) gradientScores(s driver.Stream, b BackwardArgs) (scores driver.DevicePtr, err error) {
 	err = c.steps(s, func(q *queue) {
@@ -82,6 +78,7 @@ func (c *Call) gradientScores(s driver.Stream, b BackwardArgs) (scores driver.De
 		r.unpack(&r.Weights, r.Workspace.Ptr, r.w.indices)
 		r.dH()
 		r.dScores()
+		r.when(b.wanted().dB1, (*backwardRun).dB1)
 		scores = r.dScoresAt()
 	})
 	return scores, err
@@ -180,11 +177,30 @@ func (c *Call) routerInputs(s driver.Stream, b BackwardArgs) (of exchange.Router
 	return of, err
 }
 
-// gradientRouter queues partial sums of the gradient of the router's weights over ranges of tokens.
+// biasInputs queues the kernel that completes the inputs of the gradient of b2, and returns them.
+func (c *Call) biasInputs(s driver.Stream, b BackwardArgs) (of exchange.RouterInputs, err error) {
+	err = c.steps(s, func(q *queue) {
+		r := q.ranksRun(&b)
+		of = exchange.RouterInputs{X: b.DO.Ptr, DLogits: b.Scores.Ptr, ExpertIDs: b.ExpertIDs.Ptr, Bias: true}
+		if r.dense() {
+			of.Dense = r.at(r.w.biasByExpert)
+			r.scoresByExpert(of.Dense)
+		}
+	})
+	return of, err
+}
+
+// gradientRouter queues partial sums of the gradient of the router's weights, or of b2, over ranges
+// of tokens.
 func (c *Call) gradientRouter(s driver.Stream, of exchange.RouterInputs, tokens, perRange int, partials driver.DevicePtr) error {
 	return c.steps(s, func(q *queue) {
 		which := drouter.Kernel
-		if of.Dense != 0 {
+		switch {
+		case of.Bias && of.Dense != 0:
+			which = bias.B2Kernel
+		case of.Bias:
+			which = bias.B2RoutedKernel
+		case of.Dense != 0:
 			which = drouter.ExtraKernel
 		}
 		launch(q, which, drouter.Args{
@@ -193,7 +209,7 @@ func (c *Call) gradientRouter(s driver.Stream, of exchange.RouterInputs, tokens,
 	})
 }
 
-// sumRouter queues the sum over the ranges.
+// sumRouter queues the sum over the ranges, which goes to b.DRouter.
 func (c *Call) sumRouter(s driver.Stream, b BackwardArgs, partials driver.DevicePtr, ranges int) error {
 	return c.steps(s, func(q *queue) {
 		launch(q, drouter.SumKernels.In(gradientOf(b.DRouter)), drouter.SumArgs{Partials: partials, DRouter: b.DRouter.Ptr, Ranges: ranges})

@@ -30,9 +30,9 @@ type BackwardArgs struct {
 	// does.
 	DX, DScores moe.Tensor
 	// WeightGradients have the shapes of the rank's weights. A rank gets the whole gradients of its
-	// experts. DRouter is the same on all ranks, and either all want it or none does. Gradients of
-	// biases, of scales and of shared experts are not made yet. The losses are not supported yet
-	// either.
+	// experts. DRouter is the same on all ranks, and either all want it or none does. The same is
+	// true of DB2, the gradient of the experts' second biases. Gradients of router biases, of scales
+	// and of shared experts are not made yet. The losses are not supported yet either.
 	moe.WeightGradients
 	// Workspace has Sizes.BackwardWorkspace bytes.
 	Workspace moe.Buffer
@@ -52,7 +52,7 @@ func (r *Rank) Backward(ctx context.Context, s driver.Stream, a BackwardArgs) er
 		phase string
 		run   func(at Step) error
 	}{
-		{"wanted", p.wanted}, {"dispatch", p.dispatch}, {"scores", p.scores}, {"logits", p.logits}, {"return", p.giveBack}, {"router", p.sumRouter}, {"partials", p.partials},
+		{"wanted", p.wanted}, {"dispatch", p.dispatch}, {"scores", p.scores}, {"logits", p.logits}, {"return", p.giveBack}, {"router", p.sumRouter}, {"partials", p.partials}, {"biases", p.biases},
 	} {
 		if err != nil {
 			break
@@ -94,6 +94,7 @@ type backwardLayout struct {
 	tail     tail
 	partials int64
 	own      int64 // the partial sums of this rank
+	biases   int64 // the gradient of b2 of all experts
 	bytes    int64
 }
 
@@ -117,6 +118,9 @@ func (r *Rank) backwardLayout() (w backwardLayout, err error) {
 	tokens := min(r.windowRows(), drouter.MostTokens)
 	w.tail = tail{s.take(r.rowBytes(tokens)), s.take(4 * int64(tokens*c.TopK)), s.take(4 * int64(tokens*c.TopK)), s.take(4 * int64(tokens*c.NumExperts))}
 	w.partials, w.own = s.take(int64(most)*each), s.take(int64(most)*each)
+	if c.Bias {
+		w.biases = s.take(each)
+	}
 	w.bytes = s.bytes
 	return w, nil
 }
@@ -167,11 +171,12 @@ func (p *backward) check() (err error) {
 
 func (p *backward) wantsDX() bool     { return !p.of.DX.IsZero() }
 func (p *backward) wantsRouter() bool { return !p.of.DRouter.IsZero() }
+func (p *backward) wantsB2() bool     { return !p.of.DB2.IsZero() }
 
 // wanted compares the choice of outputs of all ranks, and sorts pairs and rows by rank again.
 func (p *backward) wanted(at Step) error {
-	words := make([]int64, 3)
-	for i, is := range []bool{p.wantsDX(), p.wantsRouter(), !p.of.DLogits.IsZero()} {
+	words := make([]int64, 4)
+	for i, is := range []bool{p.wantsDX(), p.wantsRouter(), !p.of.DLogits.IsZero(), p.wantsB2()} {
 		if is {
 			words[i] = 1
 		}
@@ -181,7 +186,7 @@ func (p *backward) wanted(at Step) error {
 		return err
 	}
 	for i, other := range all {
-		for j, field := range []string{"DX", "DRouter", "DLogits"} {
+		for j, field := range []string{"DX", "DRouter", "DLogits", "DB2"} {
 			if other[j] != words[j] {
 				return fmt.Errorf("%s is given on rank %d or on this one, and not on both", field, i)
 			}

@@ -29,10 +29,12 @@ func backwardCases() (list []testCase) {
 		"sigmoid, fp16": func(c *moe.Config) {
 			c.Type, c.Logits, c.Score, c.SelectionBias = spec.F16, spec.F32, spec.Sigmoid, true
 		},
-		"apart":         func(c *moe.Config) { c.GateUp = spec.Apart },
-		"no gate":       func(c *moe.Config) { c.Activation = "relu2" },
-		"scaled":        func(c *moe.Config) { c.ScoreScale = 2.5 },
-		"router in f32": func(c *moe.Config) { c.RouterF32, c.Logits = true, spec.F32 },
+		"biases":                   func(c *moe.Config) { c.Bias = true },
+		"biases, softmax over all": func(c *moe.Config) { c.Bias, c.Score, c.GateUp = true, spec.SoftmaxAll, spec.Apart },
+		"apart":                    func(c *moe.Config) { c.GateUp = spec.Apart },
+		"no gate":                  func(c *moe.Config) { c.Activation = "relu2" },
+		"scaled":                   func(c *moe.Config) { c.ScoreScale = 2.5 },
+		"router in f32":            func(c *moe.Config) { c.RouterF32, c.Logits = true, spec.F32 },
 	} {
 		c := small
 		change(&c)

@@ -2,15 +2,16 @@ package parallel
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/moe"
 	"sonicmoe/moe/internal/exchange"
 	"sonicmoe/moe/internal/kernel/drouter"
 )
 
-// This file has the gradient of the router's weights. One device sums over fixed ranges of tokens,
-// and then adds the sums of the ranges. The group uses the same ranges over the tokens of all
-// ranks, so that the result has the same bits. The rank that has the first token of a range sums
-// over it, and gets the range's other tokens from the ranks after it. All ranks get all partial
-// sums, and add them in the order of the ranges.
+// This file has the gradient of the router's weights, and the gradient of b2. One device sums over
+// fixed ranges of tokens, and then adds the sums of the ranges. The group uses the same ranges over
+// the tokens of all ranks, so that the result has the same bits. The rank that has the first token
+// of a range sums over it, and gets the range's other tokens from the ranks after it. All ranks get
+// all partial sums, and add them in the order of the ranges.
 
 // routerGradient is the kernel whose ranges the group uses.
 func (r *Rank) routerGradient() drouter.DRouter {
@@ -75,13 +76,14 @@ func (p *backward) sumRouter(at Step) error {
 	if !p.wantsRouter() {
 		return nil
 	}
-	return p.span(Span{Name: "router"}, p.s, func() error { return p.router(at) })
+	return p.span(Span{Name: "router"}, p.s, func() error { return p.sumRanges(at, steps.RouterInputs) })
 }
 
-// router queues the kernels and the exchange of sumRouter.
-func (p *backward) router(at Step) (err error) {
+// sumRanges computes the partial sums of this rank's ranges. inputsOf queues the kernels that
+// complete the inputs.
+func (p *backward) sumRanges(at Step, inputsOf func(*moe.Call, driver.Stream, moe.BackwardArgs) (exchange.RouterInputs, error)) (err error) {
 	p.ranges = p.newRanges()
-	if p.inputs, err = steps.RouterInputs(p.call, p.s, p.atHome); err != nil {
+	if p.inputs, err = inputsOf(p.call, p.s, p.atHome); err != nil {
 		return err
 	}
 	g, own := &p.ranges, p.transport.Rank()
@@ -106,7 +108,7 @@ func (p *backward) router(at Step) (err error) {
 		}
 	}
 	if tail > 0 {
-		at := exchange.RouterInputs{X: p.at(p.b.tail.x), DLogits: p.at(p.b.tail.dlogits), ExpertIDs: p.at(p.b.tail.ids)}
+		at := exchange.RouterInputs{X: p.at(p.b.tail.x), DLogits: p.at(p.b.tail.dlogits), ExpertIDs: p.at(p.b.tail.ids), Bias: p.inputs.Bias}
 		if p.inputs.Dense != 0 {
 			at.Dense = p.at(p.b.tail.dense)
 		}
@@ -162,22 +164,55 @@ func (p *backward) moveTail(at Step, tail int64) error {
 	return p.move(at, p.s, list...)
 }
 
-// partials sends all partial sums to all ranks, and queues their sum.
+// partials sends all partial sums of the router's gradient to all ranks, and queues their sum.
 func (p *backward) partials(at Step) error {
 	if !p.wantsRouter() {
 		return nil
 	}
+	return p.sumPartials(at, p.atHome)
+}
+
+// sumPartials sends all partial sums to all ranks, and queues their sum, which goes to to.DRouter.
+func (p *backward) sumPartials(at Step, to moe.BackwardArgs) error {
 	g, own := &p.ranges, p.transport.Rank()
 	e := Exchange{Send: p.at(p.b.own), Receive: p.at(p.b.partials), Same: true}
-	from, to := g.of(own)
+	from, end := g.of(own)
 	all := int64(0)
 	for rank := range p.transport.Ranks() {
 		first, after := g.of(rank)
 		all += after - first
-		e.SendBytes, e.ReceiveBytes = append(e.SendBytes, (to-from)*p.rangeBytes()), append(e.ReceiveBytes, (after-first)*p.rangeBytes())
+		e.SendBytes, e.ReceiveBytes = append(e.SendBytes, (end-from)*p.rangeBytes()), append(e.ReceiveBytes, (after-first)*p.rangeBytes())
 	}
 	if err := p.move(at, p.s, e); err != nil {
 		return err
 	}
-	return steps.SumRouter(p.call, p.s, p.atHome, p.at(p.b.partials), int(all))
+	return steps.SumRouter(p.call, p.s, to, p.at(p.b.partials), int(all))
+}
+
+// biases computes the gradient of b2. Every rank adds the partial sums of all experts, and keeps the
+// sums of its own experts.
+func (p *backward) biases(at Step) error {
+	if !p.wantsB2() {
+		return nil
+	}
+	return p.span(Span{Name: "biases"}, p.s, func() error {
+		if err := p.sumRanges(at, steps.BiasInputs); err != nil {
+			return err
+		}
+		to, own := p.atHome, p.of.DB2
+		to.DRouter = own
+		to.DRouter.Ptr = p.at(p.b.biases)
+		to.DRouter.Shape.Dims[0] = int64(p.Config.NumExperts)
+		first, _ := p.Experts()
+		part := to.DRouter.Ptr + driver.DevicePtr(own.Shape.Bytes()/own.Shape.Dims[0]*int64(first))
+		if own.Accumulate {
+			if err := p.s.Copy(part, own.Ptr, own.Shape.Bytes()); err != nil {
+				return err
+			}
+		}
+		if err := p.sumPartials(at, to); err != nil {
+			return err
+		}
+		return p.s.Copy(own.Ptr, part, own.Shape.Bytes())
+	})
 }

@@ -11,7 +11,8 @@ import (
 // Span is a part of a pass on one stream of the device, in device time from the pass's first span.
 type Span struct {
 	// Name is "route", "pack", "dispatch", "experts", "return", "sum", and in a backward pass also
-	// "dH", "scores", "logits", "dW2, dX", "dW1", "router" and "partials".
+	// "dH", "scores", "logits", "dW2, dX", "dW1", "router", "partials" and
+	// "biases".
 	Name string
 	// Chunk is the number of the chunk of experts.
 	Chunk int

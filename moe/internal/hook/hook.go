@@ -63,9 +63,12 @@ type Steps[C, F, B any] struct {
 	// RouterInputs queues the kernels that complete the inputs of GradientRouter, and
 	// returns these inputs.
 	RouterInputs func(c C, s driver.Stream, b B) (exchange.RouterInputs, error)
-	// GradientRouter queues partial sums of the router's gradient over ranges of tokens.
+	// BiasInputs does the same for the gradient of b2.
+	BiasInputs func(c C, s driver.Stream, b B) (exchange.RouterInputs, error)
+	// GradientRouter queues partial sums of the router's gradient, or of the gradient of b2, over
+	// ranges of tokens.
 	GradientRouter func(c C, s driver.Stream, of exchange.RouterInputs, tokens, perRange int, partials driver.DevicePtr) error
-	// SumRouter queues the sum of the partial sums of all ranges.
+	// SumRouter queues the sum of the partial sums of all ranges, which goes to b.DRouter.
 	SumRouter func(c C, s driver.Stream, b B, partials driver.DevicePtr, ranges int) error
 }
 

@@ -57,8 +57,8 @@ def local(t: torch.Tensor) -> torch.Tensor:
 
 
 def train(rank, ranks, folder):
-    """Trains a layer for one step."""
-    return step(sonicmoe_go.shard_experts(whole(), dist.group.WORLD, max_tokens=64), *inputs(rank, ranks))
+    """Trains a layer with biases for one step."""
+    return step(sonicmoe_go.shard_experts(whole(bias=True), dist.group.WORLD, max_tokens=64), *inputs(rank, ranks))
 
 
 def sharded(ranks) -> sonicmoe_go.SonicMoE:
