@@ -5,7 +5,7 @@
 //	go run ./examples/plan                                    # published models
 //	go run ./examples/plan Qwen3-30B-A3B "DeepSeek-V3"        # some of them
 //	go run ./examples/plan -tokens 4096 -plot plan.png ~/models/mine
-//	go run ./examples/plan -ranks 8 Qwen3-30B-A3B             # memory and bytes of a rank
+//	go run ./examples/plan -ranks 8,64 Qwen3-30B-A3B          # memory and bytes of a rank
 //	go run ./examples/plan -works                             # what a layer computes of each
 //
 // An argument is the name of a published model, or the path of a config.json or of its folder.
@@ -37,13 +37,16 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 	tokens := set.Int("tokens", 16384, "`number` of tokens of a call")
 	plot := set.String("plot", "", "draw the costs to this .png or .svg `file`")
 	table := set.Bool("works", false, "write a Markdown table of what a layer computes of each model, and nothing else")
-	ranks := set.Int("ranks", 0, "print what a rank of `N` needs and sends, if the experts are spread over that many GPUs of a host")
+	over := set.String("ranks", "", "print what a rank needs and sends if the experts are spread over `N` GPUs, or over each of 8,64,512 GPUs")
 	names, err := program.ParseWithArguments(set, args, out)
 	if err != nil {
 		return err
 	}
-	if *ranks < 0 {
-		return command.Usagef("-ranks %d: want a number of GPUs", *ranks)
+	var ranks []int
+	if *over != "" {
+		if ranks, err = ranksOf(*over); err != nil {
+			return err
+		}
 	}
 	if *plot != "" {
 		if err := picture.Check(*plot); err != nil {
@@ -61,8 +64,8 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 	if *table {
 		return works(out, plans)
 	}
-	if *ranks > 0 {
-		return writeRanks(out, plans, *ranks, *tokens)
+	if ranks != nil {
+		return writeRanks(out, plans, ranks, *tokens)
 	}
 	if err := write(out, plans, *tokens); err != nil {
 		return err

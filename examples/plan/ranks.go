@@ -3,80 +3,130 @@ package main
 import (
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/moe"
+	"sonicmoe/moe/parallel"
 )
 
-// copyRate is the measured rate of copies between two H200 of one host, in bytes per second.
-// hidden is the number of chunks into which a rank's experts are split. The results of a chunk
-// are sent while the next chunk is computed, so that only the transfer of one chunk takes
-// additional time.
+// The model of the network. ranks.md explains it.
+//
+// hostRanks is the number of GPUs of a host. copyRate is the measured rate of copies between two
+// H200 of one host, in bytes per second, and startTime the measured time of a small exchange.
+// netRate is assumed, not measured: the rate between hosts for each GPU, nine tenths of a line of
+// 400 Gbit/s. chunks is the number of chunks of a rank's experts: the rows of Y of a chunk are sent
+// while the next chunk is computed.
 const (
+	hostRanks = 8
 	copyRate  = 393e9
-	hidden    = 4
+	netRate   = 45e9
+	startTime = 23 * time.Microsecond
+	chunks    = 4
 	entrySize = 12 // bytes for each (token, expert) pair in the list that is sent with the tokens
 )
 
-// spread holds the figures of one rank, for a layer whose experts are spread over ranks.
+// sent counts bytes that a rank sends: to ranks of its own host, and to other hosts.
+type sent struct{ inside, outside float64 }
+
+func (s sent) total() float64 { return s.inside + s.outside }
+
+func (s sent) plus(t sent) sent { return sent{s.inside + t.inside, s.outside + t.outside} }
+
+// took returns the time of an exchange. Both networks work at the same time.
+func (s sent) took() time.Duration {
+	if s.total() == 0 {
+		return 0
+	}
+	return startTime + time.Duration(max(s.inside/copyRate, s.outside/netRate)*1e9)
+}
+
+// spread has the figures of one rank, for a layer whose experts are spread over ranks.
 type spread struct {
-	experts int
+	ranks, experts int
 	// These are bytes: weights of the rank's experts, window of the memory for tokens that
 	// arrive if all tokens come to this rank, and saved of H and window in that case.
 	weights, window, saved int64
-	// out and back are bytes that a rank sends in a forward pass. out counts tokens and the
-	// list of each token's experts. back counts rows of Y.
-	out, back float64
-	// exchange is the time to send both. left is the part of this time that products do not
-	// hide.
-	exchange, left time.Duration
+	// out has tokens and the list of each token's experts, and back has rows of Y. grads has what
+	// a backward pass sends: rows of dO and dX, gradients of scores and logits, and the router's
+	// partial sums.
+	out, back, grads sent
+	// left is the time of exchanges that products do not hide, of both passes.
+	left, gradsLeft time.Duration
+}
+
+// toEach returns the bytes that a rank sends if it sends this many to each other rank.
+func toEach(ranks int, bytes float64) sent {
+	inside := min(hostRanks, ranks) - 1
+	return sent{float64(inside) * bytes, float64(ranks-1-inside) * bytes}
 }
 
 // over returns the figures of the plan's layer over a number of ranks, with a number of tokens
 // on each.
 func (p plan) over(ranks, tokens int) spread {
 	c := p.Config
-	s := spread{experts: (c.NumExperts + ranks - 1) / ranks}
-	shapes, rowBytes := c.Shapes(0), c.Shapes(1).X.Bytes()
+	s := spread{ranks: ranks, experts: (c.NumExperts + ranks - 1) / ranks}
+	shapes, rowBytes := c.Shapes(0), float64(c.Shapes(1).X.Bytes())
 	for _, of := range []moe.Shape{shapes.W1, shapes.W3, shapes.W2} {
 		s.weights += of.Bytes() / int64(c.NumExperts) * int64(s.experts)
 	}
 	all, each := int64(ranks*tokens), int64(min(c.TopK, s.experts))
-	s.window = all * (rowBytes + each*entrySize)
+	s.window = all * (int64(rowBytes) + each*entrySize)
 	s.saved = s.window + c.Shapes(1).H.Bytes()/int64(c.TopK)*each*all
 	// A token is not sent to a rank if all of its experts belong to other ranks.
 	misses := 1.0
 	for i := range c.TopK {
 		misses *= max(0, float64(c.NumExperts-s.experts-i)) / float64(c.NumExperts-i)
 	}
-	others := float64(ranks - 1)
-	pairs := float64(tokens*c.TopK) * others / float64(ranks)
-	s.out = float64(tokens)*others*(1-misses)*float64(rowBytes) + pairs*entrySize
-	s.back = pairs * float64(rowBytes)
-	took := func(bytes float64) time.Duration { return time.Duration(bytes / copyRate * 1e9) }
-	chunk := took(s.back) / hidden
-	s.exchange = took(s.out) + took(s.back)
-	s.left = took(s.out) + max(chunk, took(s.back)-p.Forward*(hidden-1)/hidden)
+	pairs := float64(tokens*c.TopK) / float64(ranks) // that a rank sends to each other rank
+	rows := toEach(ranks, float64(tokens)*(1-misses)*rowBytes)
+	s.out = rows.plus(toEach(ranks, pairs*entrySize))
+	s.back = toEach(ranks, pairs*rowBytes)
+	part := s.back
+	part.inside, part.outside = part.inside/chunks, part.outside/chunks
+	s.left = s.out.took() + max(part.took(), s.back.took()-p.Forward*(chunks-1)/chunks)
+
+	words, router := toEach(ranks, pairs*4), toEach(ranks, float64(parallel.RouterBytes(c, ranks*tokens))/float64(ranks))
+	s.grads = rows.plus(words).plus(words).plus(s.back).plus(router)
+	// dW1, a third of the products of a backward pass, hides the rows of dX.
+	s.gradsLeft = rows.took() + 2*words.took() + router.took() + max(0, s.back.took()-p.Backward/3)
 	return s
 }
 
-// writeRanks prints the figures of a rank for each plan.
-func writeRanks(out io.Writer, plans []plan, ranks, tokens int) error {
-	fmt.Fprintf(out, "One layer over %d ranks of a host, %d tokens a rank, any expert as likely as any other. A prediction: copies at %.0f GB/s,\n"+
-		"as measured between two H200, products at the roofline, rows of Y in %d chunks of which all but one can be hidden. Window and saved\n"+
-		"have room for all tokens of all ranks.\n\n", ranks, tokens, copyRate/1e9, hidden)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "model\texperts\tweights\twindow\tsaved\tsent\texchange\tnot hidden\tforward\tof one GPU\t")
-	fmt.Fprintln(w, "\ta rank\tMiB\tMiB\tMiB\tMB\tms\tms\tms\t\t")
-	for _, p := range plans {
-		if ranks > p.Config.NumExperts {
-			fmt.Fprintf(w, "%s\tfewer experts than ranks\t\t\t\t\t\t\t\t\t\n", p.Name)
-			continue
+// ranksOf returns the numbers of ranks of a list such as "8,64,512".
+func ranksOf(list string) (ranks []int, err error) {
+	for _, word := range strings.Split(list, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 {
+			return nil, command.Usagef("-ranks %s: want numbers of GPUs, such as 8 or 8,64", list)
 		}
-		s := p.over(ranks, tokens)
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%.0f\t%s\t%s\t%s\t%.2f\t\n", p.Name, s.experts, s.weights>>20, s.window>>20, s.saved>>20,
-			(s.out+s.back)/1e6, ms(s.exchange), ms(s.left), ms(p.Forward), (p.Forward+s.left).Seconds()/p.Forward.Seconds())
+		ranks = append(ranks, n)
+	}
+	return ranks, nil
+}
+
+// writeRanks prints the figures of a rank for each plan and each number of ranks.
+func writeRanks(out io.Writer, plans []plan, ranks []int, tokens int) error {
+	fmt.Fprintf(out, "One layer, %d tokens a rank, any expert as likely as any other. A PREDICTION: copies at %.0f GB/s in a host of %d GPUs, as measured\n"+
+		"between two H200; %.0f GB/s a GPU between hosts, which is assumed; products at the roofline; rows of Y in %d chunks. Window and saved have\n"+
+		"room for all tokens of all ranks. The last columns are the time of a pass over the time of one GPU with the same tokens a rank.\n\n", tokens, copyRate/1e9, hostRanks, netRate/1e9, chunks)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "model\tranks\texperts\tweights\twindow\tsaved\tsent forward\tbackward\tnot hidden\tbackward\tforward\tbackward\t")
+	fmt.Fprintln(w, "\t\ta rank\tMiB\tMiB\tMiB\tMB\tMB\tms\tms\tof one GPU\tof one GPU\t")
+	for _, p := range plans {
+		for _, n := range ranks {
+			if n > p.Config.NumExperts {
+				fmt.Fprintf(w, "%s\t%d\tfewer experts than ranks\t\t\t\t\t\t\t\t\t\t\n", p.Name, n)
+				continue
+			}
+			s := p.over(n, tokens)
+			ratio := func(pass, left time.Duration) float64 { return (pass + left).Seconds() / pass.Seconds() }
+			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%.0f\t%.0f\t%s\t%s\t%.2f\t%.2f\t\n", p.Name, n, s.experts, s.weights>>20, s.window>>20, s.saved>>20,
+				s.out.plus(s.back).total()/1e6, s.grads.total()/1e6, ms(s.left), ms(s.gradsLeft), ratio(p.Forward, s.left), ratio(p.Backward, s.gradsLeft))
+		}
 	}
 	return w.Flush()
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"sonicmoe/moe"
 	"sonicmoe/moe/checkpoint"
+	"sonicmoe/moe/parallel"
 )
 
 // TestOver compares the figures of a rank with values computed by hand.
@@ -23,16 +25,39 @@ func TestOver(t *testing.T) {
 	require.EqualValues(t, 12*(128+2*12)+24*128, s.saved)
 	// A token chooses one of 6 pairs of experts. One of the pairs has no expert of a given
 	// rank, so 5/6 of the tokens are sent to it.
-	require.InDelta(t, 6*5.0/6*128+6*12, s.out, 1e-9)
-	require.InDelta(t, 6*128, s.back, 1e-9)
-	big := p.over(2, 6_000_000)
-	require.InDelta(t, (712e6+768e6)/393e9, big.exchange.Seconds(), 1e-6)
-	require.InDelta(t, (712e6+768e6/4)/393e9, big.left.Seconds(), 1e-6)
-	p.Forward = 0 // no time of products that could hide a transfer
-	require.InDelta(t, (712e6+768e6)/393e9, p.over(2, 6_000_000).left.Seconds(), 1e-6)
+	require.Equal(t, sent{inside: 6*5.0/6*128 + 6*12}, s.out)
+	require.Equal(t, sent{inside: 6 * 128}, s.back)
+	router := parallel.RouterBytes(p.Config, 12)
+	require.InDelta(t, 6*5.0/6*128+2*6*4+6*128+float64(router)/2, s.grads.inside, 1e-9)
+	big, start := p.over(2, 6_000_000), startTime.Seconds()
+	require.InDelta(t, (712e6+768e6/4)/393e9+2*start, big.left.Seconds(), 1e-6)
+	rest := (640e6+2*24e6+float64(parallel.RouterBytes(p.Config, 12_000_000))/2)/393e9 + 4*start
+	p.Backward = time.Second
+	require.InDelta(t, rest, p.over(2, 6_000_000).gradsLeft.Seconds(), 1e-6)
+	p.Forward, p.Backward = 0, 0 // no time of products that could hide a transfer
+	require.InDelta(t, (712e6+768e6)/393e9+2*start, p.over(2, 6_000_000).left.Seconds(), 1e-6)
+	require.InDelta(t, rest+768e6/393e9+start, p.over(2, 6_000_000).gradsLeft.Seconds(), 1e-6)
 	one := p.over(1, 6)
-	require.Zero(t, one.out+one.back)
-	require.Zero(t, one.left)
+	require.Zero(t, one.out.total()+one.back.total()+one.grads.total())
+	require.Zero(t, one.left+one.gradsLeft)
+}
+
+// TestHosts checks that ranks beyond the eighth are in other hosts, and that the slower network
+// decides.
+func TestHosts(t *testing.T) {
+	require.Equal(t, sent{inside: 70}, toEach(8, 10))
+	require.Equal(t, sent{inside: 70, outside: 560}, toEach(64, 10))
+	require.Equal(t, startTime+time.Second, sent{inside: copyRate, outside: netRate / 2}.took())
+	require.Equal(t, startTime+2*time.Second, sent{inside: copyRate, outside: 2 * netRate}.took())
+}
+
+// TestPage checks that the table of ranks.md is the output of the program.
+func TestPage(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, run(t.Context(), []string{"-ranks", "8,64,512", "Qwen3-30B-A3B", "gpt-oss-120b", "DeepSeek-V3", "Qwen3-Next-80B-A3B"}, &out, io.Discard))
+	page, err := os.ReadFile("ranks.md")
+	require.NoError(t, err)
+	require.Contains(t, string(page), out.String(), "go run ./examples/plan -ranks 8,64,512 Qwen3-30B-A3B gpt-oss-120b DeepSeek-V3 Qwen3-Next-80B-A3B writes the table anew")
 }
 
 func TestRanks(t *testing.T) {
@@ -40,8 +65,8 @@ func TestRanks(t *testing.T) {
 	require.NoError(t, run(t.Context(), []string{"-ranks", "8", "Qwen3-30B-A3B", "Mixtral 8x7B"}, &out, io.Discard))
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	qwen := strings.Fields(lines[len(lines)-2])
-	require.Equal(t, []string{"Qwen3-30B-A3B", "16", "144"}, qwen[:3])
-	require.ErrorContains(t, run(t.Context(), []string{"-ranks", "-1"}, &out, io.Discard), "want a number of GPUs")
+	require.Equal(t, []string{"Qwen3-30B-A3B", "8", "16", "144"}, qwen[:4])
+	require.ErrorContains(t, run(t.Context(), []string{"-ranks", "-1"}, &out, io.Discard), "want numbers of GPUs")
 	out.Reset()
 	require.NoError(t, run(t.Context(), []string{"-ranks", "9", "Mixtral 8x7B"}, &out, io.Discard))
 	require.Contains(t, out.String(), "fewer experts than ranks")

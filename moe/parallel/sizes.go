@@ -6,6 +6,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/exchange"
+	"sonicmoe/moe/internal/kernel/drouter"
 )
 
 // Sizes has the sizes of a rank's buffers in bytes, for any pass with up to MaxTokens tokens on
@@ -180,4 +181,11 @@ func (w *splitLayout) split(p driver.DevicePtr, r *Rank, tokens int, routing moe
 		RowTokens: at(w.rowTokens), RowPlaces: at(w.rowPlaces),
 		PairOffsets: at(w.offsets), RowOffsets: at(w.offsets + 4*int64(r.Config.NumExperts+1)),
 	}
+}
+
+// RouterBytes returns the size of the partial sums of the router's gradient, for a number of tokens
+// of all ranks. Every rank gets all of them in a backward pass.
+func RouterBytes(c moe.Config, tokens int) int64 {
+	d := drouter.DRouter{Hidden: c.Hidden, NumExperts: c.NumExperts}
+	return d.PartialBytes(tokens)
 }
