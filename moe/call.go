@@ -99,15 +99,16 @@ func (c *Call) Forward(s driver.Stream, f ForwardArgs) error {
 // forward queues the kernels of a pass that routes.
 func (q *queue) forward(n work, f *ForwardArgs) {
 	small := &q.layer.smallBatch
+	readsSmall := spec.IsPlain(q.layer.of.Config) || q.readsUnits(n, f) // weights that products which choose can read
 	switch {
 	case n.list:
 		q.route(n, f)
 		q.round(n, f)
 		q.planList(n, f.List, f.Workspace.Ptr, q.laid(n).workspace.indices)
 		q.experts(n, f)
-	case small.isSingle(n.tokens):
+	case small.isSingle(n.tokens) && readsSmall:
 		q.singlePass(n, f)
-	case small.isTiny(n.tokens) && (spec.IsPlain(q.layer.of.Config) || q.readsUnits(n, f)):
+	case small.isTiny(n.tokens) && readsSmall:
 		q.tinyPass(n, f)
 	case small.choosesAtOnce(n.tokens):
 		q.route(n, f)

@@ -77,7 +77,7 @@ func (o options) smallBatch(c Config) smallBatch {
 	if f.inRouter && 4*c.NumExperts <= room {
 		f.byWarps = min(f.upTo, choose.MaxByWarps)
 	}
-	f.single = f.byWarps > 0 && choose.HasSingle(c) && spec.IsPlain(c)
+	f.single = f.byWarps > 0 && choose.HasSingle(c) && (spec.IsPlain(c) || decode.HasSingleUnits(c))
 	f.tiny = f.byWarps > 0 && choose.ChoosesInProducts(c) && choose.ChainBytes(c) <= room
 	if spec.HasAdapters(c) { // Adapt needs a plan before the up-projection
 		f.single, f.tiny = false, false
@@ -101,7 +101,7 @@ func (f *smallBatch) launches(k registry.Any) bool {
 		return f.choosesByWarps(choose.MaxAtOnce + 1)
 	case choose.ChainLogitsKernel:
 		return f.isSingle(1) || f.isTiny(1) || f.isTiny(2)
-	case decode.SingleUpKernel, decode.SingleDownKernel:
+	case decode.SingleUpKernel, decode.SingleDownKernel, decode.SingleUnitsUpKernel, decode.SingleUnitsDownKernel:
 		return f.isSingle(1)
 	case decode.TinyUpKernel, decode.TinyDownKernel, decode.TinyUnitsUpKernel, decode.TinyUnitsDownKernel:
 		return f.isTiny(1) || f.isTiny(2)
@@ -129,7 +129,8 @@ func (f *smallBatch) choosesAtOnce(tokens int) bool {
 	return f.choosesByWarps(tokens) && tokens <= choose.MaxAtOnce
 }
 
-// isSingle reports whether a pass uses the kernels for a single token.
+// isSingle reports whether a pass uses the kernels for a single token. Passes over packed weights
+// also need units for this.
 func (f *smallBatch) isSingle(tokens int) bool { return tokens == 1 && f.single }
 
 // isTiny reports whether a pass's up-projection itself chooses the experts of a few tokens, from
@@ -200,11 +201,16 @@ func (q *queue) singlePass(n work, f *ForwardArgs) {
 	sums, chosen := at(p, w.table), at(p, w.offsets)
 	launch(q, choose.ChainLogitsKernel, choose.SmallBatchLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: chosen, Tickets: at(p, w.tickets), Tokens: 1})
 	q.sharedProducts(1, f, w.shared)
-	launch(q, decode.SingleUpKernel, decode.SingleUpArgs{
+	up, down, w1, w2 := decode.SingleUpKernel, decode.SingleDownKernel, f.W1.Ptr, f.W2.Ptr
+	if q.readsUnits(n, f) {
+		up, down = decode.SingleUnitsUpKernel, decode.SingleUnitsDownKernel
+		w1, w2 = q.layer.units(f.Units)
+	}
+	launch(q, up, decode.SingleUpArgs{
 		Sums: sums, RouterBias: f.RouterBias.Ptr, Chosen: chosen, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
-		X: f.X.Ptr, W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr,
+		X: f.X.Ptr, W1: w1, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr,
 	})
-	launch(q, decode.SingleDownKernel, decode.SingleDownArgs{
-		Chosen: chosen, Scores: f.Scores.Ptr, A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, SharedRow: at(p, w.shared.y), SharedScore: at(p, w.shared.weights), O: f.O.Ptr,
+	launch(q, down, decode.SingleDownArgs{
+		Chosen: chosen, Scores: f.Scores.Ptr, A: at(p, w.a), W2: w2, B2: f.B2.Ptr, SharedRow: at(p, w.shared.y), SharedScore: at(p, w.shared.weights), O: f.O.Ptr,
 	})
 }

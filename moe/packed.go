@@ -83,7 +83,7 @@ func (c *Call) checkUnits(b Buffer) {
 // scales in the order in which the kernels for small batches read them. Arrange waits for the
 // stream. It returns an error with the number of values that units cannot have: scales that are
 // infinite or NaN, E8M0 scales above 2^1 of "mxfp4" and above 2^7 of "fp8-ue8m0", scales of "nvfp4"
-// from 2^2 on, zero points above 15, codes that are NaN. Passes without units can have such values.
+// from 2^2 on, scales of INT4 in bf16 layers from 2^-1 on, zero points above 15, codes that are NaN. Passes without units can have such values.
 func (c *Call) Arrange(s driver.Stream, w Weights, to Buffer) error {
 	if err := c.ready(s); err != nil {
 		return err

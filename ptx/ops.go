@@ -106,6 +106,12 @@ func (x BF16x2) Mul(y BF16x2) BF16x2 {
 	return BF16x2{operate(isa.MulBF16, []Mod{".rn", ".bf16x2"}, x.v, y.v)}
 }
 
+// Fma multiplies each half of x with the same half of y, adds the half of z, and rounds to nearest
+// once.
+func (x BF16x2) Fma(y, z BF16x2) BF16x2 {
+	return BF16x2{operate(isa.FmaBF16, []Mod{".bf16x2"}, x.v, y.v, z.v)}
+}
+
 // Halves returns two values: lo has the lower half of x in both halves, hi the upper half. The
 // assembler folds this into the product that reads them.
 func (x BF16x2) Halves() (lo, hi BF16x2) {

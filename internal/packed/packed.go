@@ -97,7 +97,7 @@ func (m *Matrices) Of(of spec.PackedTensors, id spec.TensorID) *[]byte {
 }
 
 // Values returns the numbers that packed matrices [rows, columns] stand for, before the
-// rounding to a 16-bit type.
+// rounding to a 16-bit type. The number 0 of Int4 is +0 with scales of both signs.
 func Values(p *spec.Packing, m Matrices, rows, columns int) []float32 {
 	perByte := 8 / p.Code.Bits()
 	out := make([]float32, len(m.Codes)*perByte)
@@ -120,6 +120,9 @@ func Values(p *spec.Packing, m Matrices, rows, columns int) []float32 {
 					scale *= global[matrix]
 				}
 				out[at] = value * scale
+				if p.Code == spec.Int4 {
+					out[at] += 0 // makes -0 to +0
+				}
 				at++
 			}
 		}

@@ -246,7 +246,11 @@ func (m *arranging) scaleIndex(row arrangedRow, column ptx.U32) ptx.U64 {
 func (m *arranging) scale(row arrangedRow, at ptx.Global) ptx.U32 {
 	switch m.Scale {
 	case spec.ScaleBF16:
-		return ptx.LdGlobal[ptx.B16](at, ".nc").U32().ShlI(16)
+		bits := ptx.LdGlobal[ptx.B16](at, ".nc").U32().ShlI(16)
+		if e := m.excess(); e > 0 { // 2^e may exceed FP32
+			bits = bits.AsF32().Mul(ptx.Float(math.Ldexp(1, e/2))).Mul(ptx.Float(math.Ldexp(1, e-e/2))).Bits()
+		}
+		return bits
 	case spec.ScaleF16:
 		return tile.F16.Wide(ptx.LdGlobal[ptx.B16](at, ".nc")).Bits()
 	case spec.ScaleE4M3: // such formats have a global scale

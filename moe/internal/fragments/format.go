@@ -114,6 +114,11 @@ func (f Format) inFP32() bool {
 	return f.Scale == spec.ScaleF32 || f.Scale == spec.ScaleF16 || f.Scale == spec.ScaleE4M3 || f.to == tile.F16
 }
 
+// areIntegers reports whether the codes are read as subnormal bf16 numbers. Each product with the scale
+// then has -8 scales added, in one operation with one rounding. (With zero points the added product
+// would be rounded.)
+func (f Format) areIntegers() bool { return f.Code == spec.Int4 && !f.inFP32() }
+
 // areConverted reports whether an instruction of the chip converts the codes to FP32, where FP32
 // scales multiply them. A word then holds four codes as its four bytes, in order.
 func (f Format) areConverted() bool { return f.Code == spec.E4M3 && f.Scale == spec.ScaleF32 }
@@ -126,6 +131,8 @@ func (f Format) excess() int {
 		return 126 // bf16 has exponent bias 127, E2M1 has 1
 	case f.Code == spec.E4M3 && !f.areConverted():
 		return 120 // bf16 has exponent bias 127, E4M3 has 7
+	case f.areIntegers():
+		return 129 // the number 1 is the fourth lowest of 133 bits of a subnormal bf16
 	}
 	return 0
 }

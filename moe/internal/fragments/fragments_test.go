@@ -55,6 +55,9 @@ func published(m fragments.Matrix, seed uint64) []packed.Matrices {
 		case spec.ScaleBF16, spec.ScaleF16: // random numbers of both signs, with subnormal numbers and zeros
 			for j := range of.Scales {
 				of.Scales[j] = []byte{byte(r.Uint32()), byte(r.IntN(8)*32 + r.IntN(31))}[j%2]
+				if m.Code == spec.Int4 && j%2 == 1 && of.Scales[j]&0x7f >= 0x3f {
+					of.Scales[j] &= 0xbf // below 2^-1
+				}
 				if m.Scale == spec.ScaleF16 {
 					of.Scales[j] &= []byte{0xff, 0x83, 0xff, 0xfb}[j%4] // every second scale is 0 or subnormal, and none is NaN
 				}
@@ -225,7 +228,8 @@ func TestPackRefuses(t *testing.T) {
 		{"fp8", func(of packed.Matrices) { binary.LittleEndian.PutUint32(of.Scales, 0x7fc00000) }, "scale of expert 0, row 0, column 0 is NaN, want a finite number"},
 		{"fp8-ue8m0", func(of packed.Matrices) { of.Codes[65] = 0xff }, "code of expert 0, row 1, column 1 is NaN"},
 		{"fp8-tensor", func(of packed.Matrices) { binary.LittleEndian.PutUint32(of.Scales, 0xff800000) }, "scale of expert 0, row 0, column 0 is -Inf"},
-		{"int4-g32", func(of packed.Matrices) { of.Scales[2], of.Scales[3] = 0x80, 0x7f }, "scale of expert 0, row 0, column 32 is +Inf, want a finite number"},
+		{"int4-g32", func(of packed.Matrices) { of.Scales[2], of.Scales[3] = 0x80, 0x7f }, "scale of expert 0, row 0, column 32 is +Inf, want a number below 2^-1"},
+		{"int4-g128", func(of packed.Matrices) { of.Scales[0], of.Scales[1] = 0, 0xbf }, "scale of expert 0, row 0, column 0 is -0.5, want a number below 2^-1"},
 		{"fp8-ue8m0", func(of packed.Matrices) { of.Scales[0] = 135 }, "scale of expert 0, row 0, column 0 is 2^8, want at most 2^7"},
 		{"uint4-g32", func(of packed.Matrices) { of.Zeros[3] = 16 }, "zero point of expert 0, row 1, column 32 is 16, want at most 15"},
 		{"uint4-g32-f16", func(of packed.Matrices) { of.Scales[2], of.Scales[3] = 0, 0xfc }, "scale of expert 0, row 0, column 32 is -Inf, want a finite number"},

@@ -168,7 +168,7 @@ func (m Matrix) packScales(block []byte, row, first int, from packed.Matrices, e
 			if m.HasGlobal {
 				s *= packed.Scales(spec.ScaleF32, from.Global[4*expert:][:4])[0]
 			}
-			stored := s * float32(math.Ldexp(1, m.excess()))
+			stored := float32(float64(s) * math.Ldexp(1, m.excess()))
 			switch {
 			case stored-stored != 0 && m.excess() > 0:
 				return wrong("scale", fmt.Sprint(s), fmt.Sprintf("a number below 2^%d", 128-m.excess()))
@@ -254,7 +254,8 @@ func (m Matrix) unpackScales(block []byte, row, first int, to packed.Matrices, e
 		case m.Scale == spec.ScaleBF16 && m.inFP32():
 			copy(to.Scales[2*i:][:2], wide()[2:])
 		case m.Scale == spec.ScaleBF16:
-			copy(to.Scales[2*i:][:2], word(group)[2*lower:])
+			s := num.BF16ToFloat64(binary.LittleEndian.Uint16(word(group)[2*lower:])) * math.Ldexp(1, -m.excess())
+			binary.LittleEndian.PutUint16(to.Scales[2*i:], num.Float64ToBF16(s))
 		case m.areBytes():
 			to.Scales[i] = word(group / 2)[lower*2+group%2] - byte(m.excess())
 		default:

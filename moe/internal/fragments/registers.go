@@ -26,6 +26,7 @@ type Block struct {
 	// codes are the loaded words of codes, k-tile after k-tile. factors are the words of the
 	// scales and zero points.
 	codes, factors []ptx.U32
+	isLoaded       bool // all words are loaded
 }
 
 // Block starts to read the block at an address. It loads the scales and codes of 4 bits, unless
@@ -43,9 +44,40 @@ func (l Lane) Block(at ptx.Shared) Block {
 	return b
 }
 
+// CodeWords and ScaleWords return the numbers of 32-bit words of a lane's codes, and of the scales and
+// zero points of its rows, in a block.
+func (f Format) CodeWords() int  { return KTiles * f.codeBytes() / planeBytes * loadBytes / 4 }
+func (f Format) ScaleWords() int { return f.scaleWords() }
+
+// CodesAt and ScalesAt return the addresses of a lane's codes and scales in a block in global memory.
+func (l Lane) CodesAt(block ptx.Global) ptx.Global  { return block.Plus(l.codesOf.U64()) }
+func (l Lane) ScalesAt(block ptx.Global) ptx.Global { return block.Plus(l.scalesOf.U64()) }
+
+// Load loads a lane's words of a block from global memory, given the addresses of CodesAt and
+// ScalesAt.
+func (f Format) Load(codes, scales ptx.Global) (words, factors []ptx.U32) {
+	for i := 0; i < f.CodeWords(); i += loadBytes / 4 {
+		words = append(words, ptx.LdGlobalVec[ptx.U32](codes.At(i/(loadBytes/4)*planeBytes), loadBytes/4, ".nc")...)
+	}
+	for each, i := min(planeWords, f.scaleWords()), 0; i < f.scaleWords(); i += each {
+		at := scales.At(4 * i * rowPairs)
+		if each == 1 {
+			factors = append(factors, ptx.LdGlobal[ptx.U32](at, ".nc"))
+		} else {
+			factors = append(factors, ptx.LdGlobalVec[ptx.U32](at, each, ".nc")...)
+		}
+	}
+	return words, factors
+}
+
+// Loaded returns a block whose words [Format.Load] has loaded.
+func Loaded(k *ptx.Kernel, f Format, codes, factors []ptx.U32) *Block {
+	return &Block{Lane: Lane{Format: f, k: k}, codes: codes, factors: factors, isLoaded: true}
+}
+
 // loadFactors loads a plane of scales or zero points if the k-tile is the first that needs it.
 func (b *Block) loadFactors(kTile int) {
-	if len(b.factors) <= planeWords {
+	if b.isLoaded || len(b.factors) <= planeWords {
 		return
 	}
 	for _, list := range [][2]int{{0, b.zerosAt()}, {b.zerosAt(), len(b.factors)}} {
@@ -76,6 +108,9 @@ func (b *Block) KTile(kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
 	b.loadFactors(kTile)
 	if b.areConverted() {
 		return b.converted(words)
+	}
+	if b.areIntegers() {
+		return b.integers(words, kTile)
 	}
 	var registers []ptx.U32
 	zeros := b.zeros(kTile)
@@ -126,6 +161,27 @@ func e4m3(w ptx.U32) []ptx.U32 {
 	return []ptx.U32{w.AndI(0x87f087f0), w.Prmt(w, ptx.Uint(swapBytes)).AndI(0x07700770).Or(w.ShlI(4).AndI(0x80808080))}
 }
 
+// integers returns the fragments of codes Int4 with bf16 scales. The four bits of a code, from 0 to 15,
+// become bits 4 to 7 of a bf16 number. Up to bit 7, which is the lowest bit of the exponent, such
+// numbers are multiples of 2^-129. The scales include 2^129. Adding -8 scales, which are exact, in the
+// same operation gives the rounded product of code - 8 and the scale.
+func (b *Block) integers(words []ptx.U32, kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
+	const places, minus = 0x00f000f0, 0x80808080 // minus is -2^-126, twice, which makes 2^129 scales to -8 scales
+	scales := b.ofKTile(b.factors, 1, kTile)
+	var offsets []ptx.U32
+	for _, s := range scales {
+		offsets = append(offsets, s.AsBF16x2().Mul(ptx.Uint(minus).AsBF16x2()).Bits())
+	}
+	scale, offset := byRows(scales), byRows(offsets)
+	for step, w := range words {
+		for i, moved := range []ptx.U32{w.ShlI(4), w, w.ShrI(4), w.ShrI(8)} {
+			code := moved.AndI(places).AsBF16x2()
+			steps[step] = append(steps[step], code.Fma(scale(step, i%2), offset(step, i%2)).Bits())
+		}
+	}
+	return steps
+}
+
 // int4 unpacks a word of codes to four registers, each with two numbers. A code from 0 to 15
 // becomes the lowest bits of the bf16 number 128, which is then 128 + code. Subtracting 128 and the
 // zero point gives the code's number, exactly. zero returns 128 and the zero point for the upper or
@@ -157,7 +213,12 @@ func (b *Block) wide(registers []ptx.U32, kTile int) (steps [tile.K / tile.KStep
 		for i, r := range registers[4*step:][:4] {
 			first, second := r.AsBF16x2().Unpack()
 			s := scales[group+i%2].AsF32()
-			steps[step] = append(steps[step], b.to.Pack(b.k, first.Mul(s), second.Mul(s)))
+			if b.Code == spec.Int4 { // its zero is +0
+				first, second = first.Fma(s, ptx.Float(0)), second.Fma(s, ptx.Float(0))
+			} else {
+				first, second = first.Mul(s), second.Mul(s)
+			}
+			steps[step] = append(steps[step], b.to.Pack(b.k, first, second))
 		}
 	}
 	return steps

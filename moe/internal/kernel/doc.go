@@ -31,14 +31,14 @@
 // fit the memory of Y, which is 2·K·d bytes a token. They are 4·E bytes a token. For the second row
 // they are [choose.ChainBytes], up to 16·E bytes a token. The first two rows need
 // [choose.ChoosesInProducts]: no FP32 router, and no scores on the input. The first row also needs
-// [choose.HasSingle]: weights without InOut. A pass that a row does not cover uses the next row.
+// [choose.HasSingle]: weights without InOut. Packed weights also need [decode.HasSingleUnits]. A pass that a row does not cover uses the next row.
 // After the last row come Router and Plan, or, if Router does not choose, SmallBatchLogits,
 // FromLogits and Plan.
 //
 // A layer of packed weights runs one more kernel after the plan. Unpack writes the values of the
 // weights of experts with rows to the workspace, and the other kernels read them there. Kernels
-// that read units (see package fragments) do not need Unpack. The first row of the table is only
-// for plain weights. The second row is for plain weights and for units.
+// that read units (see package fragments) do not need Unpack. The first two rows of the table are
+// for plain weights and for units.
 //
 // A layer with an adapter (LoRA) runs the kernels of large batches for every number of tokens.
 // Small products, LoRA, multiply the rows by one factor. Up, Down, DH and DX go on with k-tiles of

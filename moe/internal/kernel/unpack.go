@@ -264,7 +264,12 @@ func (e *unpacking) values(codes []ptx.U32, scale, zero ptx.F32) []ptx.U32 {
 			continue
 		}
 		for at := 0; at < 32; at += bits {
-			values = append(values, e.value(word, at, zero).Mul(scale))
+			value := e.value(word, at, zero)
+			if e.Packing.Code == spec.Int4 { // its zero is +0 with scales of both signs
+				values = append(values, value.Fma(scale, ptx.Float(0)))
+			} else {
+				values = append(values, value.Mul(scale))
+			}
 		}
 	}
 	var words []ptx.U32

@@ -42,9 +42,18 @@ def mxfp4(experts: nn.Module) -> nn.Module:
         tensors[name] = _unswizzled(w).reshape(*scales.shape[:2], -1).contiguous()
         tensors[f"{name}_scales"] = scales.contiguous()
         tensors[f"{name}_bias"] = getattr(experts, f"{name}_bias").detach().bfloat16()
-    made = _Tensors(**tensors)
+    made = _shaped(_Tensors(**tensors))
     made.alpha, made.limit = experts.alpha, experts.limit
     return made
+
+
+def _shaped(experts: nn.Module) -> nn.Module:
+    """Tells PEFT the shapes of the weights [E, out, in], which differ from the shapes of their codes.
+    PEFT looks for the shape of a weight of which a process has only a part, and finds it here."""
+    for name, codes in experts.named_parameters():
+        if hasattr(experts, f"{name}_scales"):
+            codes.ds_shape = torch.Size((*codes.shape[:2], 2 * codes.shape[2]))
+    return experts
 
 
 # The values of the codes 0 to 7. Codes 8 to 15 are their negatives.
@@ -78,7 +87,7 @@ def to_mxfp4(experts: nn.Module) -> nn.Module:
             tensors[name], tensors[f"{name}_scales"] = quantised(w)
         else:
             tensors[name] = w.detach().bfloat16()
-    made = _Tensors(**tensors)
+    made = _shaped(_Tensors(**tensors))
     for name in ("alpha", "limit", "act_fn", "has_gate", "config"):
         if hasattr(experts, name):
             setattr(made, name, getattr(experts, name))

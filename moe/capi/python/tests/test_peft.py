@@ -75,7 +75,7 @@ def wrapped(block, seed, adapters):
     for p in holder.parameters():
         p.requires_grad_(False)
     for p in of.values():
-        p.data.normal_(std=0.15)
+        p.data = (torch.randn(p.shape) * 0.15).to(p.device, torch.bfloat16 if p.dtype.itemsize == 1 else p.dtype)
         p.requires_grad_()
     for m in holder.modules():
         if hasattr(m, "set_adapter") and hasattr(m, "lora_A"):
@@ -155,3 +155,42 @@ def test_files_go_both_ways(device, family, tmp_path):
     text.mlp.load_state_dict({n: p for n, p in own.mlp.state_dict().items() if "lora" not in n})
     read = peft.PeftModel.from_pretrained(text, tmp_path / "ours").base_model.model
     assert torch.equal(run(read), run(own)) and not torch.equal(run(read), run(holder))
+
+
+@pytest.mark.parametrize("way", ["from_hf", "registered", "mxfp4"])
+def test_adapters_over_packed_weights(device, way, monkeypatch):
+    """PEFT's adapters of packed experts must give the gradients of the same adapters over the values
+    of the weights. The weights stay packed, and PEFT computes no sum."""
+    import test_packed
+
+    plain = test_packed.model_of("qwen3").to(device)
+    made = test_packed.in_fp8(plain).to(device)
+    block, of = made.model.layers[1].mlp, plain.model.layers[1].mlp
+    if way == "mxfp4":
+        of = plain.model.layers[0].mlp
+        block = sonicmoe_go.SonicMoE.from_hf(of, weights="mxfp4")
+        with torch.no_grad():
+            for w in (of.experts.gate_up_proj, of.experts.down_proj):
+                codes, scales = sonicmoe_go.packed.quantised(w)
+                nibbles = torch.stack((codes % 16, codes // 16), -1).flatten(2).long()
+                w.copy_(test_packed.E2M1.to(device)[nibbles] * torch.exp2(scales.float() - 127).repeat_interleave(32, -1))
+        of = sonicmoe_go.SonicMoE.from_hf(of)
+    elif way == "registered":
+        for b in (block, of):
+            b.experts.config._experts_implementation = sonicmoe_go.register_with_transformers()
+    else:
+        block, of = map(sonicmoe_go.SonicMoE.from_hf, (block, of))
+    (got, factors), (want, others) = (wrapped(b, 3, {"default": {}}) for b in (block, of))
+    for p, q in zip(factors.values(), others.values(), strict=True):
+        p.data = q.data.clone()
+    wrapper = type(got.mlp.experts)
+    for sum_of in ("get_delta_weight", "get_delta_factors"):
+        monkeypatch.setattr(wrapper, sum_of, refused)
+    x = torch.randn(1, 24, 128, device=device, dtype=torch.bfloat16)
+    outs = [b.mlp(x) for b in (got, want)]
+    assert outs[0].dtype is torch.bfloat16
+    for o in outs:
+        o.float().square().mean().backward()
+    assert torch.equal(*outs)
+    for (name, p), q in zip(factors.items(), others.values(), strict=True):
+        assert torch.equal(p.grad, q.grad) and p.grad.any(), name

@@ -17,6 +17,7 @@ var Kernels = registry.Registry{
 	ArrangeKernel, UnitsUpKernel, UnitsDownKernel,
 	WideUnitsUpKernel, WideUnitsDownKernel,
 	TinyUnitsUpKernel, TinyUnitsDownKernel,
+	SingleUnitsUpKernel, SingleUnitsDownKernel,
 }
 
 // ArrangeKernel writes packed weights in the layout of package fragments, which the kernels for

@@ -195,23 +195,26 @@ func (s singleSum) store(first, n ptx.U32, acc [][]ptx.F32) {
 		}
 	})
 	s.meet.Sync(ptx.Uint(0))
-	k.If(k.TidX().Lt(n.MulI(stripRows)), func() {
-		sum := ptx.Float(0)
-		for slot := range top {
-			y := element.Of(s.Config).Wide(ptx.LdShared[ptx.B16](s.y.Plus(k.TidX().MulI(tile.ElementBytes * top)).At(tile.ElementBytes * slot)))
-			sum = y.Fma(ptx.LdShared[ptx.F32](s.scores.At(4*slot)), sum)
-		}
-		row := first.MulI(stripRows).Add(k.TidX())
-		if s.SharedExperts > 0 {
-			score := ptx.Float(1)
-			if s.SharedGate {
-				score = ptx.LdGlobal[ptx.F32](s.sharedScore)
-			}
-			sum = element.Of(s.Config).Wide(ptx.LdGlobal[ptx.B16](s.shared.Index(row, tile.ElementBytes))).Fma(score, sum)
-		}
-		ptx.StGlobal(s.o.Index(row, tile.ElementBytes), element.Of(s.Config).Round(sum))
-	})
+	k.If(k.TidX().Lt(n.MulI(stripRows)), func() { s.add(k.TidX, func() ptx.U32 { return first.MulI(stripRows).Add(k.TidX()) }) })
 	s.meet.Sync(ptx.Uint(0)) // the next pass overwrites y
+}
+
+// add adds the experts of a row of y in one thread, and stores a row of O.
+func (s singleSum) add(ofY, ofO func() ptx.U32) {
+	sum := ptx.Float(0)
+	for slot := range s.TopK {
+		y := element.Of(s.Config).Wide(ptx.LdShared[ptx.B16](s.y.Plus(ofY().MulI(tile.ElementBytes * s.TopK)).At(tile.ElementBytes * slot)))
+		sum = y.Fma(ptx.LdShared[ptx.F32](s.scores.At(4*slot)), sum)
+	}
+	row := ofO()
+	if s.SharedExperts > 0 {
+		score := ptx.Float(1)
+		if s.SharedGate {
+			score = ptx.LdGlobal[ptx.F32](s.sharedScore)
+		}
+		sum = element.Of(s.Config).Wide(ptx.LdGlobal[ptx.B16](s.shared.Index(row, tile.ElementBytes))).Fma(score, sum)
+	}
+	ptx.StGlobal(s.o.Index(row, tile.ElementBytes), element.Of(s.Config).Round(sum))
 }
 
 // SingleDownKernel is the down-projection of a single token, and the sum over its experts.

@@ -11,6 +11,7 @@ import (
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
+	"sonicmoe/moe/internal/fragments"
 	"sonicmoe/moe/internal/kernel/decode"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/route/choose"
@@ -130,5 +131,50 @@ func TestTinyProductsOverlap(t *testing.T) {
 	want := p.tiny(kt.New(t, kt.Early), 2, 2, true)
 	for _, when := range kt.Timings() {
 		require.Equal(t, want, p.tiny(kt.New(t, when), 3, 2, false), when.Name)
+	}
+}
+
+// TestSingleTokenOfUnits compares the kernels of a single token for units of packed weights with the
+// kernels of a few tokens for the values that the units stand for.
+func TestSingleTokenOfUnits(t *testing.T) {
+	for i, c := range []spec.Config{
+		{Hidden: 128, Intermediate: 64, NumExperts: 12, TopK: 3, Weights: "mxfp4"},
+		{Hidden: 192, Intermediate: 160, NumExperts: 37, TopK: 2, GateUp: spec.Apart, Bias: true, RouterBias: true, Weights: "int4-g32"},
+		{Hidden: 336, Intermediate: 144, NumExperts: 70, TopK: 8, GateUp: spec.Interleaved, Score: spec.SoftmaxAll, Weights: "fp8"},
+		{Hidden: 64, Intermediate: 192, NumExperts: 16, TopK: 5, Activation: spec.ReLU2, Bias: true, Weights: "uint4-g32"},
+		{Hidden: 1152, Intermediate: 208, NumExperts: 9, TopK: 5, GateUp: spec.Apart, Weights: "nvfp4"},
+		{Hidden: 2240, Intermediate: 80, NumExperts: 9, TopK: 4, Weights: "fp8-ue8m0"}, // a CTA has several items
+	} {
+		p := newPassOfOne(plainOf(c))
+		rows := []int{c.HWidth()}
+		if c.GateUp == spec.Apart {
+			rows = []int{c.Intermediate, c.Intermediate}
+		}
+		q1, q2 := quantise(t, fragments.W1(c), c.Type, 3, rows, c.Hidden), quantise(t, fragments.W2(c), c.Type, 4, []int{c.Hidden}, c.Intermediate)
+		p.w1, p.w2 = q1.plain[0], q2.plain[0]
+		if len(q1.plain) == 2 {
+			p.w3 = q1.plain[1]
+		}
+		want := p.tiny(kt.New(t, kt.Early), 1, 1, true)
+		ups, downs := c.TopK*fragments.W1(c).Units*4, c.Hidden/16
+		for j, when := range kt.Timings() {
+			for _, ctas := range [][2]int{{ups, downs}, {ups - 1, max(1, downs-1)}, {5, 3}, {1, 2}} {
+				if testing.Short() && (j > 0 || ctas[0] > 5 || i > 2) {
+					continue
+				}
+				t.Run(fmt.Sprintf("%v %s %v", c, when.Name, ctas), func(t *testing.T) {
+					b := kt.New(t, when)
+					scores, ids, h, o := b.Room(4*c.TopK), b.Room(4*c.TopK), b.Room(2*p.hValues), b.Room(2*c.Hidden)
+					a, chosen := b.Room(2*c.TopK*weights.A(c).Elements()), kt.Upload(b, make([]uint32, c.TopK+1))
+					kt.Queue(b, decode.SingleUnitsUp{Config: c}, ctas[0], decode.SingleUpArgs{Sums: kt.Upload(b, p.sums), RouterBias: kt.Upload(b, p.bias), Chosen: chosen, Scores: scores, ExpertIDs: ids,
+						X: kt.Upload(b, p.x), W1: kt.Upload(b, q1.units), B1: kt.Upload(b, p.b1), B3: kt.Upload(b, p.b3), A: a, H: h})
+					kt.Run(b, decode.SingleUnitsDown{Config: c}, ctas[1], decode.SingleDownArgs{Chosen: chosen, Scores: scores, A: a, W2: kt.Upload(b, q2.units), B2: kt.Upload(b, p.b2), O: o})
+					require.Equal(t, want.ids, kt.Download[int32](b, ids, c.TopK))
+					require.Equal(t, want.scores, kt.Download[float32](b, scores, c.TopK))
+					kt.SameBits(t, want.h, kt.Download[uint16](b, h, p.hValues), "H")
+					kt.SameBits(t, want.o, kt.Download[uint16](b, o, c.Hidden), "O")
+				})
+			}
+		}
 	}
 }

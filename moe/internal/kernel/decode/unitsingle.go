@@ -1,0 +1,189 @@
+package decode
+
+import (
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
+	"sonicmoe/moe/internal/fragments"
+	"sonicmoe/moe/internal/route/choose"
+	"sonicmoe/ptx"
+)
+
+// This file has the code that both products of a single token share if the weights are units of
+// packed weights. The work of a warp is a slice: 16 rows of a unit, times the token. A warp loads
+// the codes of its slices from global memory to registers, several blocks ahead, and multiplies by
+// mma.sync. A lane's registers of operand A are the same for mma.sync as for wgmma, for which the
+// units are laid out.
+
+const (
+	sliceRows = 16
+	// slicesOfUnit is the number of slices of a unit.
+	slicesOfUnit = fragments.Rows / sliceRows
+	// aheadWords is the number of 32-bit registers for blocks that are loaded ahead.
+	aheadWords = 64
+	// blockColumns is the number of columns of a block, and blockBytes is the size of a token's part
+	// that a block multiplies.
+	blockColumns = fragments.Columns
+	blockBytes   = blockColumns * tile.ElementBytes
+)
+
+// HasSingleUnits reports whether the layer has kernels of a single token for units of packed
+// weights. Tiny CTAs are faster unless each CTA of the down-projection has one item, see
+// [SingleUnitsDown] and experiments.md of the benchmarks. The activation of all experts of the token
+// must fit in the shared memory of a CTA.
+func HasSingleUnits(c spec.Config) bool {
+	const most = 128 << 10
+	return choose.HasSingle(c) && spec.IsPacked(c) && c.Hidden <= evenSMs*sliceRows && c.TopK*fragments.Blocks(c.Intermediate)*blockBytes <= most
+}
+
+// unitSingle is the state of a product while its code is emitted.
+type unitSingle struct {
+	*single
+	m  fragments.Matrix
+	at ptx.Global // the units
+	// warps is the number of warps of a CTA.
+	warps int
+	// tokens has the token's data in the order of operand B, a row for each slot or one row.
+	tokens ptx.Shared
+}
+
+// unitWarps returns the number of warps of a CTA for a number of slices of all CTAs: one for each
+// slice, but 8 or 16. CTAs of 8 warps of both products fit on an SM together.
+func unitWarps(slices int) int {
+	if ceil(slices, evenSMs) <= 8 {
+		return 8
+	}
+	return 16
+}
+
+// newUnitSingle reserves the room for the token's experts, and for rows of the token's data.
+func newUnitSingle(k *ptx.Kernel, c spec.Config, m fragments.Matrix, at ptx.Global, warps, rows int) unitSingle {
+	t := newSingleThread(k)
+	p := &single{Config: c, singleThread: t, ids: t.cta.Shared("ids", 4*c.TopK, 4)}
+	return unitSingle{single: p, m: m, at: at, warps: warps, tokens: t.cta.Shared("tokens", rows*m.Blocks()*blockBytes, 16)}
+}
+
+// stage copies rows of the token's data to shared memory, in all threads. A row has a number of
+// elements, a multiple of 8, and is filled with zeros up to whole blocks. Each 4 lanes of a warp
+// need the same elements as operand B of a k-tile, so these are next to each other: for each lane
+// of 4, four steps of 16 columns with two words each.
+func (p *unitSingle) stage(from ptx.Global, rows, elements int) {
+	const chunk = tile.CopyBytes / tile.ElementBytes // elements of a copy
+	k, ofRow := p.k, p.m.Blocks()*blockColumns/chunk
+	k.For(k.TidX(), ptx.Uint(rows*ofRow), ptx.Uint(32*p.warps), func(i ptx.U32) {
+		row := i.DivI(ofRow)
+		at := i.Sub(row.MulI(ofRow))
+		words := ptx.NewVars(k, 4, ptx.Uint(0))
+		k.If(at.LtI(elements/chunk), func() {
+			ptx.SetAll(words, ptx.LdGlobalVec[ptx.U32](from.Index(row, elements*tile.ElementBytes).Index(at, tile.CopyBytes), 4))
+		})
+		const chunks = tile.K / chunk // of a k-tile
+		to := p.tokens.Plus(row.MulI(ofRow * tile.CopyBytes).Add(at.DivI(chunks).MulI(tile.RowBytes)).Add(at.AndI(chunks - 1).ShlI(2)))
+		for lane, w := range words {
+			ptx.StShared(to.At(lane*tile.RowBytes/4), w.Get())
+		}
+	})
+}
+
+// cursor is a position in the blocks of a warp's slices.
+type cursor struct{ slice, block *ptx.Var[ptx.U32] }
+
+func (p *unitSingle) cursor() cursor {
+	return cursor{ptx.NewVar(p.k, p.warp), ptx.NewVar(p.k, ptx.Uint(0))}
+}
+
+// advance moves the cursor to the next block. It calls done between a slice's last block and the
+// next slice of the warp.
+func (p *unitSingle) advance(c cursor, done func()) {
+	c.block.Set(c.block.Get().AddI(1))
+	p.k.If(c.block.Get().EqI(p.m.Blocks()), func() {
+		done()
+		c.block.Set(ptx.Uint(0))
+		c.slice.Set(c.slice.Get().AddI(p.warps))
+	})
+}
+
+// slicesOf are the slices of a CTA, which has `count` of them.
+type slicesOf struct {
+	count ptx.U32
+	// place returns the expert, the unit, and the number of the slice in the unit.
+	place func(slice ptx.U32) (expert, unit, quarter ptx.U32)
+	// row returns the row of the token's data.
+	row func(slice ptx.U32) ptx.U32
+	// start returns the initial sums of the thread's upper and lower row. store stores the sums.
+	start func(slice ptx.U32) [2]ptx.F32
+	store func(slice ptx.U32, sums [2]ptx.F32)
+}
+
+// multiply multiplies each of the CTA's slices. It first loads ahead, then calls begin, after which
+// the token's data are in shared memory.
+func (p *unitSingle) multiply(of slicesOf, begin func()) {
+	k, el := p.k, element.Of(p.Config)
+	type slot struct{ codes, factors []*ptx.Var[ptx.U32] }
+	slots := make([]slot, max(1, min(p.m.Blocks(), aheadWords/(p.m.CodeWords()+p.m.ScaleWords()))))
+	loading, computing := p.cursor(), p.cursor()
+	from := ptx.NewVars(k, 2, ptx.Long(0)) // addresses of the lane's codes and scales in the next block to load
+	find := func() {
+		k.If(loading.slice.Get().Lt(of.count), func() {
+			expert, unit, quarter := of.place(loading.slice.Get())
+			lane := fragments.NewLane(k, p.m.Format, quarter.MulI(lanesOfWarp).Add(p.lane))
+			at := p.at.Index(expert.MulI(p.m.Units).Add(unit), p.m.UnitBytes())
+			from[0].Set(lane.CodesAt(at).Addr())
+			from[1].Set(lane.ScalesAt(at).Addr())
+		})
+	}
+	load := func(s slot) {
+		k.If(loading.slice.Get().Lt(of.count), func() {
+			codes, factors := p.m.Load(ptx.GlobalAt(from[0].Get()), ptx.GlobalAt(from[1].Get()))
+			ptx.SetAll(s.codes, codes)
+			ptx.SetAll(s.factors, factors)
+			for _, at := range from {
+				at.Set(at.Get().AddI(p.m.BlockBytes()))
+			}
+			p.advance(loading, func() {})
+			k.If(loading.block.Get().EqI(0), find)
+		})
+	}
+	find()
+	for i := range slots {
+		slots[i] = slot{ptx.NewVars(k, p.m.CodeWords(), ptx.Uint(0)), ptx.NewVars(k, p.m.ScaleWords(), ptx.Uint(0))}
+		load(slots[i])
+	}
+	begin()
+	acc := k.Accumulators(tile.WarpSums)
+	quad := p.lane.AndI(3).MulI(tile.RowBytes / 4)
+	k.Loop(func() {
+		for _, s := range slots {
+			slice, block := computing.slice.Copy(), computing.block.Get()
+			k.BreakIf(slice.Ge(of.count))
+			k.If(block.EqI(0), func() {
+				for i, from := range of.start(slice) {
+					ptx.VarOf(acc[2*i]).Set(from)
+					ptx.VarOf(acc[2*i+1]).Set(from)
+				}
+			})
+			weights := fragments.Loaded(k, p.m.Format, values(s.codes), values(s.factors))
+			token := p.tokens.Plus(of.row(slice).MulI(p.m.Blocks()).Add(block).MulI(blockBytes).Add(quad))
+			for kt := range fragments.KTiles {
+				var b []ptx.U32
+				for i := 0; i < tile.RowBytes/4; i += tile.CopyBytes {
+					b = append(b, ptx.LdSharedVec[ptx.U32](token.At(kt*tile.RowBytes+i), 4)...)
+				}
+				for step, a := range weights.KTile(kt) {
+					el.Mma(k, acc, a, b[2*step:][:2])
+				}
+			}
+			load(s)
+			p.advance(computing, func() { of.store(slice, [2]ptx.F32{acc[0], acc[2]}) })
+		}
+	})
+}
+
+const lanesOfWarp = 32
+
+func values(vars []*ptx.Var[ptx.U32]) (list []ptx.U32) {
+	for _, v := range vars {
+		list = append(list, v.Get())
+	}
+	return list
+}
