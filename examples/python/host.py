@@ -10,8 +10,8 @@ the slower of the Python calls exceeds Go's. Go and Python alternate every 20 ca
 of one step of an empty loop, which shows the speed of the cores.
 
 With --backward the calls are autograd.grad. "autograd" is the time of autograd.grad for a function
-that does nothing. "here" are the same passes with autograd in the calling thread
-(torch.autograd.set_multithreading_enabled(False)). --parts prints the times of the parts of a call
+that does nothing, and "with room" for one that allocates the gradients. "here" are the same passes
+with autograd in the calling thread (torch.autograd.set_multithreading_enabled(False)). --parts prints the times of the parts of a call
 of the module.
 """
 
@@ -85,6 +85,19 @@ class Nothing(torch.autograd.Function):
     @staticmethod
     def backward(ctx, _):
         return tuple(ctx.gradients)
+
+
+class Room(torch.autograd.Function):
+    """A function of tensors that allocates its gradients and does not write them."""
+
+    @staticmethod
+    def forward(ctx, *tensors):
+        ctx.save_for_backward(*tensors)
+        return torch.empty_like(tensors[0])
+
+    @staticmethod
+    def backward(ctx, _):
+        return tuple(torch.empty_like(t) for t in ctx.saved_tensors)
 
 
 def parts(layer, x) -> None:
@@ -161,13 +174,14 @@ def main() -> None:
             if args.backward:
                 x.requires_grad_()
                 calls = backward(sonicmoe_go.moe(x, *weights, layer.config)[0]), backward(layer(x))
-                nothing = backward(Nothing.apply(x, *weights))
+                floors = backward(Nothing.apply(x, *weights)), backward(Room.apply(x, *weights))
                 line("backward", *calls)
-                autograd = host_us(nothing)
+                autograd = host_us(*floors)
                 with torch.autograd.set_multithreading_enabled(False):
                     line("here", *calls)
-                    autograd += host_us(nothing)
-                print(f"{'':14s}autograd {autograd[0][0]:.1f}, here {autograd[1][0]:.1f}", flush=True)
+                    autograd += host_us(*floors)
+                nothing, room, here, room_here = (median for median, *_ in autograd)
+                print(f"{'':14s}autograd {nothing:.1f}, with room {room:.1f}; here {here:.1f}, with room {room_here:.1f}", flush=True)
     for which, of in later.items():
         if of:
             print(f"{which}: Python later than Go by {statistics.median(of):.1f} µs, {min(of):.1f} to {max(of):.1f}")
