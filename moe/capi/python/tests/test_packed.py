@@ -136,7 +136,8 @@ def model_of(kind):
 @torch.no_grad()
 def test_logits_of_fp8_models(kind, way):
     """The reference is the dequantised model in float64. The logits of the model with FP8 experts
-    must be about as near to the reference as the logits of the dequantised model in bf16."""
+    must be about as near to the reference as the logits of the dequantised model in bf16. With
+    layers of the dequantised weights, the model must generate the same greedy tokens."""
     plain = model_of(kind)
     made = in_fp8(plain)
     if way == "register":
@@ -148,8 +149,14 @@ def test_logits_of_fp8_models(kind, way):
         for layer in made.model.layers:
             layer.mlp = sonicmoe_go.SonicMoE.from_hf(layer.mlp)
             assert layer.mlp.config.weights == "fp8"
+        twin = copy.deepcopy(plain)
+        for layer in twin.model.layers:
+            layer.mlp = sonicmoe_go.SonicMoE.from_hf(layer.mlp)
         x = torch.randn(2, 7, 128, dtype=torch.bfloat16)
-        same_gradients(made.model.layers[0].mlp, sonicmoe_go.SonicMoE.from_hf(copy.deepcopy(plain.model.layers[0].mlp)), x)
+        same_gradients(made.model.layers[0].mlp, twin.model.layers[0].mlp, x)
+        prompt = torch.randint(0, 96, (2, 4))
+        tokens = [m.generate(prompt, max_new_tokens=5, do_sample=False, pad_token_id=0, eos_token_id=None) for m in (made, twin)]
+        assert tokens[0].shape == (2, 9) and torch.equal(*tokens)
     ids = torch.randint(0, 96, (2, 9))
     got, own = made(ids).logits, plain(ids).logits
     want = copy.deepcopy(plain).double()(ids).logits
