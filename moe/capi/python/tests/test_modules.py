@@ -454,6 +454,32 @@ def test_experts_of_transformers_compile(device, family):
 
 
 @pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
+def test_experts_of_a_part_of_the_ranks(device, family):
+    """In transformers' expert-parallel plan a rank has a part of the experts, and gets their number
+    as the id of every other expert. The parts of the output add up, and each expert has the same
+    gradients as in one process."""
+    experts = block_of(family, device).experts
+    experts.config._experts_implementation = sonicmoe_go.register_with_transformers()
+    x, scores = torch.randn(24, 128, device=device, dtype=torch.bfloat16), torch.rand(24, 2, device=device)
+    ids = torch.stack([torch.randperm(4, device=device)[:2] for _ in range(24)])
+    want = experts(x, ids, scores)
+    want.float().sum().backward()
+    got = torch.zeros_like(want, dtype=torch.float32)
+    for first in (0, 2):
+        part, mine = copy.deepcopy(experts), (ids >= first) & (ids < first + 2)
+        part.num_experts = 2
+        for name, p in experts.named_parameters():
+            setattr(part, name, torch.nn.Parameter(p.detach()[first : first + 2].clone()))
+        assert mine.any(1).logical_not().any()  # some tokens have no expert here
+        o = part(x, torch.where(mine, ids - first, 2), scores)
+        o.float().sum().backward()
+        got += o.detach().float()
+        for name, p in experts.named_parameters():
+            assert torch.equal(getattr(part, name).grad, p.grad[first : first + 2]), name
+    assert (got - want.float()).abs().max() < 0.02 * want.float().abs().max()
+
+
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
 def test_experts_of_transformers_under_autocast(device, family):
     """Weights are FP32, as in training, and must get gradients."""
     experts = block_of(family, device).experts.float()
