@@ -42,9 +42,12 @@ func (c *Call) checkRanksBackward(b *BackwardArgs) error {
 	c.check.optional("DScores", b.DScores, grad.DScores, true)
 	c.check.gradients(spec.RouterWeights, &b.WeightGradients, &grad)
 	for _, id := range spec.Weights {
-		if id != spec.TensorRouter && isHomeWeight(id) && !b.Gradient(id).isZero() {
+		if id != spec.TensorRouter && id != spec.TensorRouterBias && isHomeWeight(id) && !b.Gradient(id).isZero() {
 			c.check.fail(spec.Row(id).GradientID.String(), b.Gradient(id).Shape.String(), "none: a group does not make it yet")
 		}
+	}
+	if !b.DRouterBias.IsZero() && (training.Dense(of.Config) || !b.DLogits.IsZero()) {
+		c.check.fail("DRouterBias", b.DRouterBias.Shape.String(), "none: a group makes it only if the chosen logits alone have gradients")
 	}
 	if b.hasLosses() || !b.RouterLosses.IsZero() {
 		c.check.fail("Losses", fmt.Sprintf("Balance %v, ZLoss %v", b.Balance, b.ZLoss), "none: a group does not make them yet; DLogits takes gradients of losses")
@@ -105,6 +108,16 @@ func (c *Call) gradientRows(s driver.Stream, b BackwardArgs, dlogits, router dri
 		of = exchange.Packed{Y: r.at(r.w.dxRows), Inverse: r.at(r.w.inverse)}
 	})
 	return of, err
+}
+
+// gradientBias queues the sums of the logits' gradients of each expert of a rank. It comes after
+// gradientRows, which has put these gradients in the order of the packed rows. add [E] f32, unless
+// 0, is added to the sums.
+func (c *Call) gradientBias(s driver.Stream, b BackwardArgs, add, sums driver.DevicePtr) error {
+	return c.steps(s, func(q *queue) {
+		r := q.ranksRun(&b)
+		launch(q, exchange.SumsKernel, training.ExpertSumsArgs{Rows: r.at(r.w.dlogitByRow), Offsets: r.at(r.w.offsets), Add: add, Sums: sums, Tokens: r.tokens})
+	})
 }
 
 // gradientUp queues dW1 of a rank's experts. It comes after gradientRows, so that the rows of dX

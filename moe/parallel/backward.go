@@ -31,8 +31,8 @@ type BackwardArgs struct {
 	DX, DScores moe.Tensor
 	// WeightGradients have the shapes of the rank's weights. A rank gets the whole gradients of its
 	// experts. DRouter is the same on all ranks, and either all want it or none does. The same is
-	// true of DB2, the gradient of the experts' second biases. Gradients of router biases, of scales
-	// and of shared experts are not made yet. The losses are not supported yet either.
+	// true of DRouterBias, and of DB2, the gradient of the experts' second biases. Gradients of
+	// scales and of shared experts are not made yet. The losses are not supported yet either.
 	moe.WeightGradients
 	// Workspace has Sizes.BackwardWorkspace bytes.
 	Workspace moe.Buffer
@@ -52,7 +52,7 @@ func (r *Rank) Backward(ctx context.Context, s driver.Stream, a BackwardArgs) er
 		phase string
 		run   func(at Step) error
 	}{
-		{"wanted", p.wanted}, {"dispatch", p.dispatch}, {"scores", p.scores}, {"logits", p.logits}, {"return", p.giveBack}, {"router", p.sumRouter}, {"partials", p.partials}, {"biases", p.biases},
+		{"wanted", p.wanted}, {"dispatch", p.dispatch}, {"scores", p.scores}, {"logits", p.logits}, {"return", p.giveBack}, {"router", p.sumRouter}, {"partials", p.partials}, {"biases", p.biases}, {"router bias", p.routerBias},
 	} {
 		if err != nil {
 			break
@@ -95,6 +95,7 @@ type backwardLayout struct {
 	partials int64
 	own      int64 // the partial sums of this rank
 	biases   int64 // the gradient of b2 of all experts
+	sums     int64 // the gradients of the router's biases of this rank's experts
 	bytes    int64
 }
 
@@ -121,6 +122,7 @@ func (r *Rank) backwardLayout() (w backwardLayout, err error) {
 	if c.Bias {
 		w.biases = s.take(each)
 	}
+	w.sums = s.take(4 * int64(r.count))
 	w.bytes = s.bytes
 	return w, nil
 }
@@ -169,14 +171,15 @@ func (p *backward) check() (err error) {
 	return steps.CheckBackward(p.call, &p.atHome)
 }
 
-func (p *backward) wantsDX() bool     { return !p.of.DX.IsZero() }
-func (p *backward) wantsRouter() bool { return !p.of.DRouter.IsZero() }
-func (p *backward) wantsB2() bool     { return !p.of.DB2.IsZero() }
+func (p *backward) wantsDX() bool         { return !p.of.DX.IsZero() }
+func (p *backward) wantsRouter() bool     { return !p.of.DRouter.IsZero() }
+func (p *backward) wantsRouterBias() bool { return !p.of.DRouterBias.IsZero() }
+func (p *backward) wantsB2() bool         { return !p.of.DB2.IsZero() }
 
 // wanted compares the choice of outputs of all ranks, and sorts pairs and rows by rank again.
 func (p *backward) wanted(at Step) error {
-	words := make([]int64, 4)
-	for i, is := range []bool{p.wantsDX(), p.wantsRouter(), !p.of.DLogits.IsZero(), p.wantsB2()} {
+	words := make([]int64, 5)
+	for i, is := range []bool{p.wantsDX(), p.wantsRouter(), !p.of.DLogits.IsZero(), p.wantsB2(), p.wantsRouterBias()} {
 		if is {
 			words[i] = 1
 		}
@@ -186,7 +189,7 @@ func (p *backward) wanted(at Step) error {
 		return err
 	}
 	for i, other := range all {
-		for j, field := range []string{"DX", "DRouter", "DLogits", "DB2"} {
+		for j, field := range []string{"DX", "DRouter", "DLogits", "DB2", "DRouterBias"} {
 			if other[j] != words[j] {
 				return fmt.Errorf("%s is given on rank %d or on this one, and not on both", field, i)
 			}
@@ -230,9 +233,11 @@ func (p *backward) scores(at Step) (err error) {
 	return err
 }
 
-// sparse reports whether the owners add the router's part to the rows of dX, from the gradients of
-// the chosen logits.
-func (p *backward) sparse() bool { return p.wantsDX() && training.Sparse(p.Config) }
+// sparse reports whether the owners need the gradients of the chosen logits: for the router's part
+// of the rows of dX, or for the gradient of the router's bias.
+func (p *backward) sparse() bool {
+	return (p.wantsDX() || p.wantsRouterBias()) && training.Sparse(p.Config)
+}
 
 // logits sends the gradients of the chosen logits to the owners. The owners compute the gradients
 // of their weights and the rows of dX.
@@ -290,4 +295,35 @@ func (p *backward) giveBack(at Step) error {
 		return err
 	}
 	return p.span(Span{Name: "sum"}, p.s, func() error { return steps.GradientTokens(p.call, p.s, p.atHome, p.split.Places) })
+}
+
+// routerBias computes the gradient of the router's biases. The owner of an expert adds the gradients
+// of its logits in the order of the rows, and every rank gets all sums.
+func (p *backward) routerBias(at Step) error {
+	if !p.wantsRouterBias() {
+		return nil
+	}
+	own, add := p.of.DRouterBias, driver.DevicePtr(0)
+	first, count := p.Experts()
+	if own.Accumulate {
+		add = own.Ptr + driver.DevicePtr(4*first)
+	}
+	sums, err := p.at(p.b.sums), error(nil)
+	switch {
+	case p.receives(p.transport.Rank()) > 0:
+		err = steps.GradientBias(p.pass.experts, p.s, p.experts, add, sums)
+	case add != 0:
+		err = p.s.Copy(sums, add, 4*int64(count))
+	default:
+		err = p.s.Fill32(sums, 0, int64(count))
+	}
+	if err != nil {
+		return err
+	}
+	e := Exchange{Send: sums, Receive: own.Ptr, Same: true}
+	for rank := range p.transport.Ranks() {
+		experts := exchange.First(p.Config.NumExperts, p.transport.Ranks(), rank+1) - exchange.First(p.Config.NumExperts, p.transport.Ranks(), rank)
+		e.SendBytes, e.ReceiveBytes = append(e.SendBytes, 4*int64(count)), append(e.ReceiveBytes, 4*int64(experts))
+	}
+	return p.move(at, p.s, e)
 }

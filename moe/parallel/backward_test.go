@@ -24,12 +24,15 @@ func backwardCases() (list []testCase) {
 		list = append(list, testCase{name: "ranks", config: small, tokens: tokens})
 	}
 	list = append(list, testCase{name: "one device", config: small, tokens: []int{20, 0, 130}, together: true})
+	biased := small
+	biased.Bias, biased.RouterBias = true, true
+	list = append(list, testCase{name: "added", config: biased, tokens: []int{30, 0, 50}, twice: true})
 	for name, change := range map[string]func(c *moe.Config){
 		"softmax over all": func(c *moe.Config) { c.Score = spec.SoftmaxAll },
 		"sigmoid, fp16": func(c *moe.Config) {
 			c.Type, c.Logits, c.Score, c.SelectionBias = spec.F16, spec.F32, spec.Sigmoid, true
 		},
-		"biases":                   func(c *moe.Config) { c.Bias = true },
+		"biases":                   func(c *moe.Config) { c.Bias, c.RouterBias = true, true },
 		"biases, softmax over all": func(c *moe.Config) { c.Bias, c.Score, c.GateUp = true, spec.SoftmaxAll, spec.Apart },
 		"apart":                    func(c *moe.Config) { c.GateUp = spec.Apart },
 		"no gate":                  func(c *moe.Config) { c.Activation = "relu2" },
@@ -65,6 +68,7 @@ func TestBackwardBits(t *testing.T) {
 
 // backwardBits compares the gradients of a group with the gradients of one device.
 func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
+	extra = extra && !c.config.RouterBias // a group refuses both
 	devs, err := devices()
 	require.NoError(t, err)
 	l, err := moe.New(context.Background(), devs[0], c.config, moe.WithoutCache(), moe.WithoutDecode())
@@ -74,7 +78,7 @@ func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 	t.Cleanup(func() { require.NoError(t, tr.Close()) })
 	require.NoError(t, tr.Run(context.Background(), tr.Args))
 	of := c.config.Normal().Type
-	if f32 {
+	if f32 || c.twice {
 		of = moe.F32
 	}
 	require.NoError(t, tr.PrepareBackward(3, of))
@@ -94,6 +98,11 @@ func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 	for _, id := range moe.WeightIDs() {
 		if g := tr.Back.Gradient(id); g != nil && !g.IsZero() {
 			weights[id] = want(g.Tensor)
+			for i := range weights[id].F32 {
+				if c.twice {
+					weights[id].F32[i] *= 2
+				}
+			}
 		}
 	}
 	members := join(t, c, Options{Chunks: chunks})
@@ -108,7 +117,7 @@ func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 		for _, n := range c.tokens[:i] {
 			first += n
 		}
-		results[i], err = m.backward(tr, first, c.tokens[i])
+		results[i], err = m.backward(tr, first, c.tokens[i], c.twice)
 		return err
 	}))
 	from = 0
@@ -127,7 +136,7 @@ func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 // drop clears the gradients that a group of ranks does not compute.
 func drop(g *moe.WeightGradients) {
 	for _, id := range moe.WeightIDs() {
-		if d := g.Gradient(id); d != nil && id != spec.TensorRouter && isHome(id) {
+		if d := g.Gradient(id); d != nil && id != spec.TensorRouter && id != spec.TensorRouterBias && isHome(id) {
 			*d = moe.Gradient{}
 		}
 	}
@@ -151,7 +160,7 @@ type gradients struct {
 }
 
 // backward runs a forward pass that saves, and its backward pass, on poisoned memory.
-func (m *member) backward(tr *trial.Trial, from, tokens int) (*gradients, error) {
+func (m *member) backward(tr *trial.Trial, from, tokens int, twice bool) (*gradients, error) {
 	sizes, err := m.Sizes()
 	if err != nil {
 		return nil, err
@@ -201,6 +210,17 @@ func (m *member) backward(tr *trial.Trial, from, tokens int) (*gradients, error)
 			return nil
 		},
 		func() error { return m.Backward(context.Background(), m.stream, b) },
+		func() error {
+			if !twice {
+				return nil
+			}
+			for id := range m.WeightShapes() {
+				if g := b.Gradient(id); g != nil && !g.IsZero() {
+					g.Accumulate = true
+				}
+			}
+			return m.Backward(context.Background(), m.stream, b)
+		},
 		func() error { return m.Wait(context.Background(), m.stream) },
 	} {
 		if err == nil {

@@ -60,6 +60,8 @@ type testCase struct {
 	change func(ids []int32)
 	// together puts all ranks on one device. Streams then wait for events, and not the host.
 	together bool
+	// twice makes a second backward pass, which adds its gradients of weights to the first ones.
+	twice bool
 }
 
 func (c testCase) String() string {

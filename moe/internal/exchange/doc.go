@@ -25,7 +25,7 @@ func First(experts, ranks, r int) int { return r * experts / ranks }
 // the layer that holds a rank's experts.
 var (
 	Kernels = registry.Registry{OwnersKernel, EntriesKernel, RowsKernel, ScoresKernel, ScoresGivenKernel}
-	OfRank  = registry.Registry{RowsKernel, WordsKernel}
+	OfRank  = registry.Registry{RowsKernel, WordsKernel, SumsKernel}
 )
 
 // Split has the inputs and outputs of the kernels that sort a rank's pairs and rows by the rank

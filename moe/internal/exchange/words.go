@@ -51,8 +51,12 @@ type RouterInputs struct {
 // WordsKernel brings the gradients of logits from the order of the list to the order of the packed
 // rows. ScoresKernel and ScoresGivenKernel are [dh.DScores] with one partial sum a row: the
 // gradients of the scores have come back from the experts' ranks as complete sums. ScoresKernel
-// also makes the gradients of the chosen logits.
+// also makes the gradients of the chosen logits. SumsKernel adds the gradients of logits of each
+// expert.
 var (
+	SumsKernel = &registry.Kernel[training.ExpertSumsArgs]{KernelName: "rank-sums", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[training.ExpertSumsArgs], error) {
+		return training.ExpertSums{NumExperts: l.NumExperts}.Build()
+	}}
 	WordsKernel = &registry.Kernel[WordsArgs]{KernelName: "words", Backward: true, Emit: func(registry.Layer) (*jit.Kernel[WordsArgs], error) {
 		return Words{}.Build()
 	}}

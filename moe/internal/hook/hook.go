@@ -16,7 +16,7 @@ var Sources func(t driver.Target, c spec.Config, opts any) ([]jit.Source, error)
 // Steps has the functions that queue the steps of a pass whose experts are spread over ranks. The
 // type parameters stand for *moe.Call, moe.ForwardArgs and moe.BackwardArgs, which this package
 // cannot import. A rank has two layers: one made with [OfRank] for its experts, and one made with
-// [Home] for its tokens. Experts, GradientScores, GradientRows, GradientUp and NoWeights take a call of the
+// [Home] for its tokens. Experts, GradientScores, GradientRows, GradientUp, GradientBias and NoWeights take a call of the
 // first layer. Check, CheckBackward and Rows take a call of either layer. All other functions take
 // a call of the second layer. Package exchange explains the symbols in shapes.
 type Steps[C, F, B any] struct {
@@ -49,6 +49,9 @@ type Steps[C, F, B any] struct {
 	// GradientRows, and queues the gradient of W1.
 	GradientRows func(c C, s driver.Stream, b B, dlogits, router driver.DevicePtr) (exchange.Packed, error)
 	GradientUp   func(c C, s driver.Stream, b B) error
+	// GradientBias comes after GradientRows with dlogits. It queues the sums of the gradients of
+	// logits of each expert. add [E] f32, unless 0, is added to the sums.
+	GradientBias func(c C, s driver.Stream, b B, add, sums driver.DevicePtr) error
 	// NoWeights queues zeros as the gradients of the weights, for a rank that received no tokens.
 	NoWeights func(c C, s driver.Stream, b B) error
 	// GradientsReturned returns two addresses, where the results of other ranks arrive: the

@@ -58,7 +58,7 @@ def local(t: torch.Tensor) -> torch.Tensor:
 
 def train(rank, ranks, folder):
     """Trains a layer with biases for one step."""
-    return step(sonicmoe_go.shard_experts(whole(bias=True), dist.group.WORLD, max_tokens=64), *inputs(rank, ranks))
+    return step(sonicmoe_go.shard_experts(whole(bias=True, router_bias=True), dist.group.WORLD, max_tokens=64), *inputs(rank, ranks))
 
 
 def sharded(ranks) -> sonicmoe_go.SonicMoE:
