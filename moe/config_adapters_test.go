@@ -2,7 +2,6 @@ package moe_test
 
 import (
 	"math"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,6 +32,8 @@ func TestAdapters(t *testing.T) {
 		func(c *moe.Config) { c.LoRARank, c.GateUp, c.Bias, c.Hidden = 8, spec.Apart, true, 176 },
 		// -short leaves out the other layers.
 		func(c *moe.Config) { c.LoRARank, c.GateUp = 128, spec.Interleaved },
+		func(c *moe.Config) { c.LoRARank = 4 },
+		func(c *moe.Config) { c.LoRARank, c.GateUp, c.Intermediate = 28, spec.Interleaved, 80 },
 		func(c *moe.Config) { c.LoRARank, c.Activation, c.SharedExperts, c.SharedGate = 64, spec.ReLU2, 1, true },
 		func(c *moe.Config) { c.Type, c.Logits = moe.F16, moe.F16 },
 		func(c *moe.Config) { c.ScoreOnInput, c.Score = true, spec.Sigmoid },
@@ -131,7 +132,8 @@ func checkAdapters(t *testing.T, tr *trial.Trial, got trial.Results) {
 			continue
 		}
 		one, w := c, tr.Weights
-		one.LoRAAdapters, one.LoRAAlpha = 0, math.Abs(float64(adapterScales[place]))*float64(c.LoRARank)
+		one.LoRAAdapters, one.LoRARank = 0, (c.LoRARank+7)/8*8
+		one.LoRAAlpha = math.Abs(float64(adapterScales[place])) * float64(one.LoRARank)
 		w.LoraScales = nil
 		for _, f := range []struct {
 			factor    *[]uint16
@@ -142,7 +144,7 @@ func checkAdapters(t *testing.T, tr *trial.Trial, got trial.Results) {
 			{&w.LoraB3, c.Intermediate, c.LoRARank, false}, {&w.LoraA2, c.LoRARank, c.Intermediate, adapterScales[place] < 0}, {&w.LoraB2, c.Hidden, c.LoRARank, false},
 		} {
 			if len(*f.factor) > 0 {
-				*f.factor = factorOf((*f.factor)[place*c.NumExperts*f.out*f.in:][:c.NumExperts*f.out*f.in], f.out, f.in, c.InOut, f.isNegated)
+				*f.factor = factorOf((*f.factor)[place*c.NumExperts*f.out*f.in:][:c.NumExperts*f.out*f.in], f.out, f.in, c, f.isNegated)
 			}
 		}
 		l, err := reference.New(one, w)
@@ -174,23 +176,29 @@ func valueOf(c moe.Config, bits uint16) float64 {
 	return num.BF16ToFloat64(bits)
 }
 
-// factorOf returns the matrices [out, in] of a factor in the layout of a layer with one adapter.
-func factorOf(from []uint16, out, in int, inOut, isNegated bool) []uint16 {
-	to := slices.Clone(from)
-	for i := range to {
-		if isNegated {
-			to[i] ^= 0x8000
+// factorOf returns the matrices [out, in] of a factor in the layout of a layer with one adapter, whose
+// rank is a multiple of 8.
+func factorOf(from []uint16, out, in int, c moe.Config, isNegated bool) []uint16 {
+	padded := func(width int) int {
+		if width == c.LoRARank {
+			return (width + 7) / 8 * 8
 		}
+		return width
 	}
-	if !inOut {
-		return to
-	}
-	swapped := make([]uint16, len(to))
-	for i, v := range to {
+	rows, columns := padded(out), padded(in)
+	to := make([]uint16, c.NumExperts*rows*columns)
+	for i, v := range from {
+		if isNegated {
+			v ^= 0x8000
+		}
 		e, row, column := i/(out*in), i/in%out, i%in
-		swapped[e*out*in+column*out+row] = v
+		at := row*columns + column
+		if c.InOut {
+			at = column*rows + row
+		}
+		to[e*rows*columns+at] = v
 	}
-	return swapped
+	return to
 }
 
 // TestAdapterErrors checks that New refuses wrong tables, and that passes refuse missing or wrong
@@ -209,7 +217,7 @@ func TestAdapterErrors(t *testing.T) {
 		{16, 3, 8, false, "Config.LoRAAlpha is 8, must be 0 with LoRAAdapters: the tensor LoraScales has a factor for each adapter"},
 		{16, 3, math.NaN(), false, "Config.LoRAAlpha is NaN, must be 0 with LoRAAdapters"},
 		{16, 3, 0, true, "Config.RSLoRA is true, must be false with LoRAAdapters"},
-		{12, 3, 0, false, "Config.LoRARank is 12"},
+		{10, 3, 0, false, "Config.LoRARank is 10, must be 0 (no adapter), or a multiple of 4 up to 128"},
 	} {
 		c.LoRARank, c.LoRAAdapters, c.LoRAAlpha, c.RSLoRA = wrong.rank, wrong.adapters, wrong.alpha, wrong.rs
 		require.ErrorContains(t, moe.Check(c), wrong.text)

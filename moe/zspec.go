@@ -63,7 +63,7 @@ import "sonicmoe/internal/spec"
 //		LoRAAlpha float64
 //		RSLoRA    bool
 //		// LoRAAdapters, unless 0, is the number of places of a table of adapters of rank LoRARank, for
-//		// serving: up to 4096. ForwardArgs.AdapterIDs then names the adapter of each token, or none.
+//		// serving: up to 4096. The rank is a multiple of 4 then. ForwardArgs.AdapterIDs then names the adapter of each token, or none.
 //		// Every factor has the factors of all places, and LoraScales has their scales, in the place
 //		// of LoRAAlpha and RSLoRA, which must be 0. An adapter is added or removed by writing to these
 //		// tensors. Such a layer has no backward pass.

@@ -6,6 +6,8 @@ import "math"
 const (
 	maxRank  = 128
 	rankStep = 8 // rows of 16 bytes, as TMA needs them
+	// tableRankStep is the step of the rank of a table, whose factors no TMA loads.
+	tableRankStep = 4
 )
 
 // MaxAdapters is the largest number of adapters in a table.
@@ -26,9 +28,13 @@ func LoRAScale(c Config) float32 {
 }
 
 func (c Config) checkLoRA() *ArgError {
+	step := rankStep
+	if HasAdapters(c) {
+		step = tableRankStep
+	}
 	switch r := c.LoRARank; {
-	case r < 0 || r > maxRank || r%rankStep != 0:
-		return argErrorf("Config.LoRARank", r, "0 (no adapter), or a multiple of %d up to %d; an adapter of another rank is padded with zeros", rankStep, maxRank)
+	case r < 0 || r > maxRank || r%step != 0:
+		return argErrorf("Config.LoRARank", r, "0 (no adapter), or a multiple of %d up to %d; an adapter of another rank is padded with zeros", step, maxRank)
 	case r == 0 && c.LoRAAlpha != 0:
 		return argErrorf("Config.LoRAAlpha", number(c.LoRAAlpha), "0 without LoRARank")
 	case r == 0 && c.RSLoRA:

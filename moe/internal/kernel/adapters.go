@@ -116,6 +116,10 @@ func (a Adapt) inputBytes() int {
 // paddedRank returns the rank in whole steps of mma.sync.
 func (a Adapt) paddedRank() int { return (a.LoRARank + tile.KStep - 1) / tile.KStep * tile.KStep }
 
+// sumColumns returns the number of columns of the warps' parts of u: the rank in whole products of
+// mma.sync.
+func (a Adapt) sumColumns() int { return (a.LoRARank + 7) / 8 * 8 }
+
 // name returns the end of the name of the kernel.
 func (a Adapt) name() string {
 	if a.Down {
@@ -193,7 +197,7 @@ func (a Adapt) operands(k *jit.Builder[AdaptArgs]) *adapting {
 	cta := pipeline.NewCTA(k.Kernel)
 	e.largest, e.counts = cta.Shared("largest", 4*adaptWarps, 16), cta.Shared("counts", 4*adaptWarps, 16)
 	e.list, e.ofT = cta.Shared("list", 4*adaptThreads, 16), cta.Shared("tokens", 4*adaptThreads, 16)
-	e.sums = cta.Shared("sums", adaptWarps*adaptRows*a.LoRARank*4, 16)
+	e.sums = cta.Shared("sums", adaptWarps*adaptRows*a.sumColumns()*4, 16)
 	e.u = cta.Shared("u", adaptRows*a.uBytes(), 16)
 	return e
 }

@@ -46,7 +46,7 @@ func (e *adapting) zeros(n int) []ptx.F32 {
 // sum, and writes its part to shared memory. Within a step the order of k is permuted in the same
 // way for both operands, so that a thread loads 16 adjacent bytes.
 func (e *adapting) first(r adapted) {
-	k, tiles := e.k, e.LoRARank/8
+	k, tiles := e.k, e.sumColumns()/8
 	rowBytes := e.depth() * tile.ElementBytes
 	steps := (e.depth() + adaptStep - 1) / adaptStep
 	each := (steps + adaptWarps - 1) / adaptWarps // steps of a warp
@@ -56,7 +56,15 @@ func (e *adapting) first(r adapted) {
 	for h, i := range e.halves() {
 		inputs[h] = e.x.Index(r.input(i), e.inputBytes())
 	}
-	factor := e.factorA.Index(r.matrix, e.LoRARank*rowBytes).Index(e.group, rowBytes)
+	matrix := e.factorA.Index(r.matrix, e.LoRARank*rowBytes)
+	factors := make([]ptx.Global, tiles) // rows past the rank repeat the last one
+	for t := range factors {
+		row := e.group.AddI(8 * t)
+		if 8*(t+1) > e.LoRARank {
+			row = row.MinI(e.LoRARank - 1)
+		}
+		factors[t] = matrix.Index(row, rowBytes)
+	}
 	acc := e.zeros(4 * tiles)
 	begin := k.Warp().MulI(rounds * unroll)
 	k.For(begin, begin.AddI(rounds*unroll).MinI(steps), ptx.Uint(unroll), func(step ptx.U32) {
@@ -65,7 +73,7 @@ func (e *adapting) first(r adapted) {
 			from := step.AddI(s).MulI(adaptStep * tile.ElementBytes).Add(e.quad.ShlI(4))
 			at := from.MinI(rowBytes - tile.CopyBytes).U64()
 			for t := range tiles {
-				f[s] = append(f[s], ptx.LdGlobalVec[ptx.U32](factor.Plus(at).At(8*t*rowBytes), 4, ".nc"))
+				f[s] = append(f[s], ptx.LdGlobalVec[ptx.U32](factors[t].Plus(at), 4, ".nc"))
 			}
 			for h, in := range inputs {
 				words := ptx.LdGlobalVec[ptx.U32](in.Plus(at), 4)
@@ -84,10 +92,10 @@ func (e *adapting) first(r adapted) {
 			}
 		}
 	})
-	to := e.sums.Plus(k.Warp().MulI(adaptRows).Add(e.group).MulI(4 * e.LoRARank)).Plus(e.quad.ShlI(3))
+	to := e.sums.Plus(k.Warp().MulI(adaptRows).Add(e.group).MulI(4 * e.sumColumns())).Plus(e.quad.ShlI(3))
 	for t := range tiles {
 		ptx.StShared(to.At(32*t), acc[4*t], acc[4*t+1])
-		ptx.StShared(to.At(32*t+8*4*e.LoRARank), acc[4*t+2], acc[4*t+3])
+		ptx.StShared(to.At(32*t+8*4*e.sumColumns()), acc[4*t+2], acc[4*t+3])
 	}
 }
 
@@ -100,10 +108,10 @@ func (e *adapting) sum(scale ptx.F32) {
 		pair := i.Sub(row.MulI(pairs))
 		to := e.u.Plus(row.MulI(e.uBytes())).Plus(pair.ShlI(2))
 		add := func() {
-			from := e.sums.Plus(row.MulI(4 * e.LoRARank)).Plus(pair.ShlI(3))
+			from := e.sums.Plus(row.MulI(4 * e.sumColumns())).Plus(pair.ShlI(3))
 			lo, hi := ptx.Float(0), ptx.Float(0)
 			for w := range adaptWarps {
-				v := ptx.LdSharedVec[ptx.F32](from.At(w*adaptRows*4*e.LoRARank), 2)
+				v := ptx.LdSharedVec[ptx.F32](from.At(w*adaptRows*4*e.sumColumns()), 2)
 				lo, hi = lo.Add(v[0]), hi.Add(v[1])
 			}
 			ptx.StShared(to, e.element.Pack(k, lo.Mul(scale), hi.Mul(scale)))
@@ -201,8 +209,8 @@ func (s *secondProduct) column(column ptx.U32) (words [][]ptx.U32) {
 		from := of.Index(s.matrix, rows*rowBytes).Index(row, rowBytes)
 		for step := range s.steps {
 			lane := s.quad
-			if (step+1)*tile.KStep > s.LoRARank { // u is 0 past the rank, so any values of the factor will do there
-				lane = lane.AndI(1)
+			if left := s.LoRARank - step*tile.KStep; left < tile.KStep { // u is 0 past the rank, so any values of the factor will do there
+				lane = lane.MinI(left/4 - 1)
 			}
 			words = append(words, ptx.LdGlobalVec[ptx.U32](from.Plus(lane.ShlI(3).U64()).At(step*tile.KStep*tile.ElementBytes), 2))
 		}

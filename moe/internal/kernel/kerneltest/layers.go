@@ -72,7 +72,7 @@ var Layers = []Layer{
 		Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7, LoRARank: 72, LoRAAlpha: 16, RSLoRA: true}},
 	{Name: "adapters", Inference: true, Config: spec.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8, LoRARank: 16, LoRAAdapters: 16}},
 	{Name: "adapters-apart", Inference: true, Config: spec.Config{Hidden: 720, Intermediate: 336, NumExperts: 16, TopK: 1, GateUp: spec.Apart, Type: spec.F16, Logits: spec.F16,
-		Score: spec.Sigmoid, ScoreOnInput: true, LoRARank: 72, LoRAAdapters: 3}},
+		Score: spec.Sigmoid, ScoreOnInput: true, LoRARank: 76, LoRAAdapters: 3}},
 	{Name: "adapters-wide", Inference: true, Config: spec.Config{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4, InOut: true, GateUp: spec.Interleaved, Bias: true,
 		Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7, LoRARank: 128, LoRAAdapters: 100}},
 	{Name: "plain", Config: spec.Config{Hidden: 512, Intermediate: 192, NumExperts: 12, TopK: 3, Activation: spec.ReLU2}},
