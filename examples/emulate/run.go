@@ -41,7 +41,7 @@ func runProgram(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	flags.BoolVar(&o.Strict, "strict", false, "also demand proxy fences after cp.async")
 	flags.BoolVar(&o.NaN, "nan", false, "note the first NaN or infinity that each cluster makes")
 	flags.Uint64Var(&o.Seed, "seed", 0, "`seed` of the first random order")
-	flags.IntVar(&o.SMs, "sms", 4, "`number` of multiprocessors that the device has")
+	flags.IntVar(&o.SMs, "sms", options.DefaultSMs, "`number` of multiprocessors that the device has")
 	knownFile := flags.String("known", "", "`file` of findings not to report, one \"LINE RULE\" a line")
 	format := flags.String("format", "text", "`format` of findings: text, json or sarif. The last two are written after the program's output")
 	fail := flags.String("fail", "strict", "least `severity` of a finding that sets exit status 1: error, strict or note")

@@ -267,7 +267,7 @@ static void drives(void)
 	OK(best(&ctas, &threads, f, NULL, 0, 0));
 	CHECK(threads == 1024 && ctas > 0);
 	OK(best(&ctas, &threads, f, most_shared, 0, 256));
-	CHECK(threads == 256 && ctas == 4);
+	CHECK(threads == 256 && ctas == 8);
 	OK(alloc(&in, sizeof h));
 	OK(alloc(&out, sizeof h));
 	for (int i = 0; i < n; i++)

@@ -21,12 +21,16 @@ type Run struct {
 	Strict  bool
 	NaN     bool
 	Seed    uint64
-	SMs     int // multiprocessors of the device; 0 means 4
+	SMs     int // multiprocessors of the device; 0 means DefaultSMs
 	// Findings is a file to which the library appends each finding, as a line of JSON.
 	Findings string
 	// Quiet keeps the findings from standard error.
 	Quiet bool
 }
+
+// DefaultSMs is the number of multiprocessors without an option. The largest cluster that every
+// program may launch has as many CTAs.
+const DefaultSMs = 8
 
 // Text returns the options as the variable has them.
 func (r Run) Text() string {
@@ -42,7 +46,7 @@ func Read(text string) (r Run, err error) {
 		}
 	}
 	if r.SMs <= 0 {
-		r.SMs = 4
+		r.SMs = DefaultSMs
 	}
 	return r, nil
 }
