@@ -9,6 +9,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"sonicmoe/driver"
 	"sonicmoe/internal/num"
@@ -201,6 +202,52 @@ func (f *File) Load(s driver.Stream, layer int, c moe.Config, to moe.Weights) er
 		}
 	}
 	return nil
+}
+
+// LoadPlace copies the factors of a layer to a place of the layer's table of adapters, which
+// [moe.Config] describes at LoRAAdapters, and the adapter's scale to LoraScales. c is the layer's
+// Config, whose rank may be larger. Passes that the stream runs later can name the place. To remove
+// the adapter, write 0 to the place's scale.
+func (f *File) LoadPlace(s driver.Stream, layer, place int, c moe.Config, to moe.Weights) error {
+	if place < 0 || place >= c.LoRAAdapters {
+		return &moe.ArgError{Field: "place", Got: strconv.Itoa(place), Want: fmt.Sprintf("one of the %d places of Config.LoRAAdapters", c.LoRAAdapters)}
+	}
+	if f.rank() > c.LoRARank {
+		return &moe.ArgError{Field: "Config.LoRARank", Got: strconv.Itoa(c.LoRARank), Want: fmt.Sprintf("at least %d, the rank of the adapter", f.rank())}
+	}
+	all, one := c.Shapes(0), c
+	// InOut does not apply to the factors of a table.
+	one.LoRAAdapters, one.InOut = 0, false
+	factors, err := f.factors(layer, one)
+	if err != nil {
+		return err
+	}
+	shapes := one.Shapes(0)
+	for _, id := range append(slices.Clone(tensorIDs), spec.TensorLoraScales) {
+		if t, want := to.Weight(id), all.Of(id); t.Shape != want {
+			return &moe.ArgError{Field: id.String(), Got: t.Shape.String(), Want: want.String()}
+		}
+	}
+	for _, id := range tensorIDs {
+		shape := shapes.Of(id)
+		if shape.IsZero() {
+			continue
+		}
+		at := to.Weight(id).Ptr + driver.DevicePtr(int64(place)*shape.Bytes())
+		if err := s.CopyToDevice(at, encode(*factors.of(id), shape.Type)); err != nil {
+			return err
+		}
+	}
+	scale := []float32{f.scale()}
+	return s.CopyToDevice(to.LoraScales.Ptr+driver.DevicePtr(4*place), num.Bytes(scale))
+}
+
+// scale returns the factor of the adapter's products.
+func (f *File) scale() float32 {
+	if f.settings.RSLoRA {
+		return float32(f.settings.Alpha / math.Sqrt(float64(f.settings.Rank)))
+	}
+	return float32(f.settings.Alpha / float64(f.settings.Rank))
 }
 
 // encode returns numbers in a layer's type.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver/open"
 	"sonicmoe/internal/outside"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
@@ -349,5 +350,60 @@ func TestPEFTReads(t *testing.T) {
 		w1, w2 := deltas(c, f)
 		require.Less(t, far(t, numbers(t, file, fmt.Sprintf("%d.gate_up_proj", layer)), w1), 1e-6)
 		require.Less(t, far(t, numbers(t, file, fmt.Sprintf("%d.down_proj", layer)), w2), 1e-6)
+	}
+}
+
+// TestLoadPlace puts an adapter into one of three places of a table, and reads the table.
+func TestLoadPlace(t *testing.T) {
+	dev, err := open.Device(t.Context(), "emulated")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, dev.Close()) }()
+	stream, err := dev.NewStream()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, stream.Close()) }()
+	f, err := Open(t.Context(), filepath.Join("testdata", "peft"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	for _, change := range []func(c *moe.Config){
+		func(c *moe.Config) {}, func(c *moe.Config) { c.InOut, c.GateUp = true, spec.Interleaved }, func(c *moe.Config) { c.GateUp = spec.Apart },
+	} {
+		c := small()
+		c.LoRARank, c.LoRAAdapters = 16, 3
+		change(&c)
+		memory, shapes, w := moe.NewArena(dev), c.Shapes(0), moe.Weights{}
+		ids := append([]spec.TensorID{spec.TensorLoraScales}, tensorIDs...)
+		for _, id := range ids {
+			if s := shapes.Of(id); !s.IsZero() {
+				*w.Weight(id) = memory.Tensor(s)
+				require.NoError(t, stream.Fill32(w.Weight(id).Ptr, 0, s.Bytes()/4))
+			}
+		}
+		require.NoError(t, memory.Err())
+		require.NoError(t, f.LoadPlace(stream, 1, 2, c, w))
+
+		plain := c
+		plain.LoRAAdapters, plain.InOut, plain.RSLoRA = 0, false, true
+		plain.LoRAAlpha = f.settings.Alpha * 2 // rank 16 in place of 4
+		want, err := f.factors(1, plain)
+		require.NoError(t, err)
+		scales := make([]float32, 3)
+		require.NoError(t, moe.Read(stream, w.LoraScales, scales))
+		require.Equal(t, []float32{0, 0, 3}, scales)
+		require.Equal(t, spec.LoRAScale(plain), scales[2])
+		for _, id := range tensorIDs {
+			if shapes.Of(id).IsZero() {
+				continue
+			}
+			got := make([]float32, shapes.Of(id).Elements())
+			require.NoError(t, moe.Read(stream, *w.Weight(id), got))
+			size := len(got) / 3
+			require.Equal(t, make([]float32, 2*size), got[:2*size], id)
+			of := wide(*want.of(id))
+			require.Less(t, far(t, wide(got[2*size:]), of), 4e-3, id)
+		}
+		require.ErrorContains(t, f.LoadPlace(stream, 1, 3, c, w), "place is 3, must be one of the 3 places")
+		c.LoRARank = 0
+		require.ErrorContains(t, f.LoadPlace(stream, 1, 2, c, w), "Config.LoRARank is 0, must be at least 4")
+		require.NoError(t, memory.Free())
 	}
 }

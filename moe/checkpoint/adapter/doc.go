@@ -22,7 +22,8 @@
 //
 // A layer has one first factor for gate and up. If a file has two different ones, the layer gets
 // both, one after the other, and the rank doubles. Ranks are padded with zeros to multiples of 8,
-// and alpha changes with them, so that the scale stays the same.
+// and alpha changes with them, so that the scale stays the same. LoadPlace puts an adapter into a
+// layer's table of adapters.
 //
 // v1 does not promise this package.
 package adapter

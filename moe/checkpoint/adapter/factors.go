@@ -28,16 +28,21 @@ func (p *pair) rowA(expert, row int) []float32 { return p.a[(expert*p.rank+row)*
 // Factors returns the factors of a layer. c is the layer's Config, as Config returns it. The factors
 // of a product that the file does not adapt are zeros.
 func (f *File) Factors(layer int, c moe.Config) (Factors, error) {
-	tensors, ok := f.layers[layer]
-	if !ok {
-		return Factors{}, fmt.Errorf("layer %d has no factors, must be one of %v", layer, f.Layers())
-	}
 	want, err := f.Config(c)
 	if err != nil {
 		return Factors{}, err
 	}
 	if c != want {
 		return Factors{}, fmt.Errorf("the Config is %v, must be %v, as Config returns it", c, want)
+	}
+	return f.factors(layer, c)
+}
+
+// factors returns the factors of a layer, padded to the rank of c.
+func (f *File) factors(layer int, c moe.Config) (Factors, error) {
+	tensors, ok := f.layers[layer]
+	if !ok {
+		return Factors{}, fmt.Errorf("layer %d has no factors, must be one of %v", layer, f.Layers())
 	}
 	r := reader{f, tensors, c}
 	first, second, err := r.products()
