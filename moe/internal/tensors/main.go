@@ -317,7 +317,7 @@ func extend(h []byte, rows []spec.TensorRow) ([]byte, error) {
 
 // The Python names of the values in the table. No weight needs HasPlain.
 var (
-	dims     = map[spec.Dim]string{spec.DimE: "E", spec.DimD: "d", spec.DimN: "n", spec.DimW1: "w1", spec.DimShared: "sn", spec.DimRank: "r", spec.DimFactors: "E"}
+	dims     = map[spec.Dim]string{spec.DimE: "E", spec.DimD: "d", spec.DimN: "n", spec.DimW1: "w1", spec.DimShared: "sn", spec.DimRank: "r", spec.DimFactors: "F"}
 	types    = map[spec.TypeRule]string{spec.OfLayer: "layer", spec.OfRouter: "router", spec.AlwaysF32: "f32", spec.OfCodes: "codes", spec.OfScales: "scales", spec.OfZeros: "zeros"}
 	features = []string{"bias", "router_bias", "selection_bias", "expert_scale", "shared_experts", "gate_up", "activation", "shared_gate", "weights", "zeros", "global_scale", "", "lora_rank"}
 )
@@ -338,7 +338,7 @@ func python(h []byte, rows []spec.TensorRow) []byte {
 	}{{"ROUTER_ROWS", spec.RoleRouterWeight}, {"EXPERT_ROWS", spec.RoleExpertWeight}} {
 		b.WriteString(of.name + " = (\n")
 		for _, r := range rows {
-			if r.Role != of.role || r.Needs&spec.HasTable != 0 { // Python's layers have no table of adapters
+			if r.Role != of.role || r.Needs&spec.HasTable != 0 { // Python's functions take the tensors of a table apart from the weights
 				continue
 			}
 			var extents, needs []string

@@ -90,6 +90,7 @@ class Config:
     lora_rank: int = 0
     lora_alpha: float = 0.0
     rslora: bool = False
+    lora_adapters: int = 0
 
     def __post_init__(self):
         for field, names in _ENUMS.items():

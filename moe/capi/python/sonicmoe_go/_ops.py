@@ -12,7 +12,7 @@ from ._device import name_of
 from ._library import ArgumentError, Config, Error, layer
 from ._library import check as library_check
 from ._weights import (
-    ALWAYS, CONSTANT, DTYPES, EXPERTS, WEIGHTS, Weights, check, check_into, check_routing, expert_shapes, shapes, want,
+    ALWAYS, CONSTANT, DTYPES, EXPERTS, WEIGHTS, Weights, check, check_adapters, check_into, check_routing, expert_shapes, shapes, want,
 )  # fmt: skip
 
 
@@ -102,6 +102,28 @@ def infer(x: Tensor, weights: Weights, c: Config, logits: bool, to: Tensor | Non
     _passes.forward(layer(c.key, name_of(x)), False, x, weights, scores, ids, l_out, o, None, None, units=units)
     if to is not None:
         _loads(ids, to, c.key)
+    return o, l_out
+
+
+def infer_with_table(
+    x: Tensor, routing: Weights, weights: Weights, c: Config, logits: bool, adapter_ids: Tensor | None, lora_scales: Tensor | None
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Returns output and logits of a layer with a table of adapters. routing is empty, or the scores,
+    expert ids and tokens of experts."""
+    if watched() or _differentiated(x, weights):
+        raise ArgumentError("the layer has a table of adapters (lora_adapters), must run without gradients, torch.compile and tracing: see torch.no_grad")
+    check_adapters(c, x, adapter_ids, lora_scales)
+    if routing:
+        _check_given(c, x, *routing, weights)
+        weights = *_passes.NO_ROUTER, *weights
+    else:
+        check(c, x, shapes(c), weights)
+    scores, expert_ids, tokens = routing or (None, None, None)
+    o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
+    _passes.forward(
+        layer(c.key, name_of(x)), bool(routing), x, weights, scores, expert_ids, l_out, o, None, None,
+        tokens=tokens, adapter_ids=adapter_ids, lora_scales=lora_scales,
+    )  # fmt: skip
     return o, l_out
 
 

@@ -77,7 +77,7 @@ def room(l: Layer, tokens: int, entries: int, inner_routing: bool) -> tuple[int,
 
 def forward(
     l: Layer, routed: bool, x, weights: Weights, scores, expert_ids, logits, o, h, shared_h, *,
-    tokens=None, list_ids=None, list_scores=None, seed=0, units=None,
+    tokens=None, list_ids=None, list_scores=None, seed=0, units=None, adapter_ids=None, lora_scales=None,
 ) -> None:  # fmt: skip
     """Queues a forward pass with WEIGHTS, and with the caller's routing if it is given.
 
@@ -98,7 +98,8 @@ def forward(
                 expert_ids=scratch + need + each if scores is None else routing(expert_ids),
                 logits=p.written(logits), o=p.written(o), h=p.written(h), shared_h=p.written(shared_h), entries=entries,
                 token_indices=routing(tokens), list_expert_ids=p.written(list_ids), list_scores=p.written(list_scores),
-                seed=seed & 2**64 - 1, units=p.read(units), units_bytes=0 if units is None else units.numel(), **dict(zip(WEIGHTS, p.read_all(weights))),
+                seed=seed & 2**64 - 1, units=p.read(units), units_bytes=0 if units is None else units.numel(),
+                adapter_ids=p.read(adapter_ids), lora_scales=p.read(lora_scales), **dict(zip(WEIGHTS, p.read_all(weights))),
             ),
             routed=routed,
         )  # fmt: skip

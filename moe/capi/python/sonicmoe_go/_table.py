@@ -28,11 +28,11 @@ EXPERT_ROWS = (
     ("w1_global", "f32", ("E",), ("global_scale",), False, False),
     ("w3_global", "f32", ("E",), ("gate_up", "global_scale"), False, False),
     ("w2_global", "f32", ("E",), ("global_scale",), False, False),
-    ("lora_a1", "layer", ("E", "r", "d"), ("lora_rank",), True, True),
-    ("lora_b1", "layer", ("E", "w1", "r"), ("lora_rank",), True, True),
-    ("lora_b3", "layer", ("E", "n", "r"), ("gate_up", "lora_rank"), True, True),
-    ("lora_a2", "layer", ("E", "r", "n"), ("lora_rank",), True, True),
-    ("lora_b2", "layer", ("E", "d", "r"), ("lora_rank",), True, True),
+    ("lora_a1", "layer", ("F", "r", "d"), ("lora_rank",), True, True),
+    ("lora_b1", "layer", ("F", "w1", "r"), ("lora_rank",), True, True),
+    ("lora_b3", "layer", ("F", "n", "r"), ("gate_up", "lora_rank"), True, True),
+    ("lora_a2", "layer", ("F", "r", "n"), ("lora_rank",), True, True),
+    ("lora_b2", "layer", ("F", "d", "r"), ("lora_rank",), True, True),
 )
 
 # Packed weights: the bits of a code, rows and columns of the block that shares a scale, the scales' type, and whether

@@ -45,7 +45,7 @@ def _lacks(c: Config, field: str) -> bool:
 def shapes(c: Config) -> Shapes:
     """Returns names, types and shapes of WEIGHTS."""
     e, d, n = c.num_experts, c.hidden, c.intermediate
-    extents = {"E": e, "d": d, "n": n, "w1": n if c.gate_up == "apart" else c.h_width, "sn": n * c.shared_experts, "r": c.lora_rank}
+    extents = {"E": e, "d": d, "n": n, "w1": n if c.gate_up == "apart" else c.h_width, "sn": n * c.shared_experts, "r": c.lora_rank, "F": e * max(1, c.lora_adapters)}
     types = {"layer": DTYPES[c.type], "router": torch.float32 if c.router_f32 else DTYPES[c.type], "f32": torch.float32}
     types["codes"], types["scales"], types["zeros"] = types["layer"], None, torch.uint8
     if packed := PACKINGS.get(c.weights):
@@ -54,7 +54,7 @@ def shapes(c: Config) -> Shapes:
     found = []
     for name, kind, dims, needs, ordered, _ in ROUTER_ROWS + EXPERT_ROWS:
         shape = tuple(extents[dim] for dim in dims)
-        if ordered and c.weight_order == "in-out":
+        if ordered and c.weight_order == "in-out" and not (dims[0] == "F" and c.lora_adapters):
             shape = shape[0], shape[2], shape[1]
         if packed and kind == "codes":
             shape = shape[0], shape[1], shape[2] * bits // 8
@@ -112,6 +112,17 @@ def check(c: Config, x: Tensor, of: Shapes, weights: Weights) -> None:
             raise ArgumentError(f"{name} is {list(w.shape)}, must be None with {_why(c, name)}")
         elif w.dtype is not dtype or w.shape != shape or w.device != device or _of_others(w) or not w.is_contiguous():
             want(name, w, dtype, shape, device)
+
+
+def check_adapters(c: Config, x: Tensor, adapter_ids: Tensor | None, lora_scales: Tensor | None) -> None:
+    """Raises an error if the adapters of tokens do not fit x and a configuration."""
+    for name, t, dtype, n in (("adapter_ids", adapter_ids, torch.int32, x.shape[0]), ("lora_scales", lora_scales, torch.float32, c.lora_adapters)):
+        if t is not None and not c.lora_adapters:
+            raise ArgumentError(f"{name} is {list(t.shape)}, must be None with lora_adapters 0")
+        if t is None and c.lora_adapters:
+            raise ArgumentError(f"{name} is None, must be [{n}] with lora_adapters {c.lora_adapters}")
+        if t is not None:
+            want(name, t, dtype, (n,), x.device)
 
 
 def check_routing(c: Config, x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None) -> None:

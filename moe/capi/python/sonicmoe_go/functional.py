@@ -36,6 +36,7 @@ def moe(
     w1_global: Tensor | None = None, w3_global: Tensor | None = None, w2_global: Tensor | None = None,
     lora_a1: Tensor | None = None, lora_b1: Tensor | None = None, lora_b3: Tensor | None = None,
     lora_a2: Tensor | None = None, lora_b2: Tensor | None = None,
+    adapter_ids: Tensor | None = None, lora_scales: Tensor | None = None,
     balance: float = 0.0, z_loss: float = 0.0, logits: bool = False, rounds: bool = False, seed: int | None = None,
     sequence: int = 0, loads: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
@@ -54,6 +55,12 @@ def moe(
     w1 as lora_b1·lora_a1, lora_a2 [E, r, n] and lora_b2 [E, d, r] to w2. lora_b3 is for w3. With
     weight_order "in-out" their last two dimensions are swapped. w1, w3, w2 and their biases are then
     frozen: their gradients are an error.
+
+    With lora_adapters the layer has a table of adapters, for inference. The factors are [lora_adapters
+    * E, ...], the experts of an adapter in a row, and never swapped. adapter_ids [T] i32 name the
+    adapter of each token, or -1 for none. lora_scales [lora_adapters] f32 are the adapters' scales:
+    0 stands for a place without an adapter. Tokens without an adapter have the bits of the layer
+    without the table. An adapter is added or removed by writing to these tensors.
 
     Returns o [T, d] and, if wanted, the router's logits [T, E]. Both are differentiable. balance
     and z_loss are the coefficients of the load balancing loss and of the z-loss. Backward adds the
@@ -78,12 +85,18 @@ def moe(
         w1_zero, w3_zero, w2_zero, w1_global, w3_global, w2_global, lora_a1, lora_b1, lora_b3, lora_a2, lora_b2,
     )  # fmt: skip
     # The library itself detects every observer except torch.compile, which traces this line.
-    if not (logits or rounds or loads is not None or torch.compiler.is_dynamo_compiling()):
+    if not (logits or rounds or loads is not None or config.lora_adapters or torch.compiler.is_dynamo_compiling()):
         plan = config.plan
         given = plan and plan.infer(x, weights)
         if given is not None:
             return given, None
-    x, loads, *weights = _tensors(("x", "loads", *WEIGHTS), (x, loads, *weights))
+    x, loads, adapter_ids, lora_scales, *weights = _tensors(
+        ("x", "loads", "adapter_ids", "lora_scales", *WEIGHTS), (x, loads, adapter_ids, lora_scales, *weights)
+    )
+    if config.lora_adapters or adapter_ids is not None or lora_scales is not None:
+        if rounds or loads is not None:
+            raise ArgumentError("rounds or loads is set, must not be with a table of adapters")
+        return _ops.infer_with_table(x, (), weights, config, logits, adapter_ids, lora_scales)
     return moe_of(x, weights, config, balance, z_loss, logits, rounds, seed, sequence, loads)
 
 
@@ -130,6 +143,7 @@ def moe_experts(
     w1_global: Tensor | None = None, w3_global: Tensor | None = None, w2_global: Tensor | None = None,
     lora_a1: Tensor | None = None, lora_b1: Tensor | None = None, lora_b3: Tensor | None = None,
     lora_a2: Tensor | None = None, lora_b2: Tensor | None = None,
+    adapter_ids: Tensor | None = None, lora_scales: Tensor | None = None,
     token_indices: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Returns the weighted sum of experts of tokens x [T, d] for a routing from any router: scores
@@ -144,9 +158,12 @@ def moe_experts(
         w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate, w1_scale, w3_scale, w2_scale,
         w1_zero, w3_zero, w2_zero, w1_global, w3_global, w2_global, lora_a1, lora_b1, lora_b3, lora_a2, lora_b2,
     )  # fmt: skip
-    x, scores, expert_ids, token_indices, *weights = _tensors(
-        ("x", "scores", "expert_ids", "token_indices", *EXPERTS), (x, scores, expert_ids, token_indices, *weights)
+    x, scores, expert_ids, token_indices, adapter_ids, lora_scales, *weights = _tensors(
+        ("x", "scores", "expert_ids", "token_indices", "adapter_ids", "lora_scales", *EXPERTS),
+        (x, scores, expert_ids, token_indices, adapter_ids, lora_scales, *weights),
     )
+    if config.lora_adapters or adapter_ids is not None or lora_scales is not None:
+        return _ops.infer_with_table(x, (scores, expert_ids, token_indices), weights, config, False, adapter_ids, lora_scales)[0]
     return experts_by_key(x, scores, expert_ids, token_indices, weights, config.key)
 
 

@@ -269,3 +269,43 @@ def test_wrong_files(device, tmp_path):
         sonicmoe_go.save_adapter(of, tmp_path)
     with pytest.raises(sonicmoe_go.ArgumentError, match="layout is 'vllm', must be one of peft, per-expert, stacked"):
         sonicmoe_go.save_adapter(of, tmp_path, "vllm")
+
+
+@pytest.mark.parametrize("order", ["out-in", "in-out"])
+def test_a_table_of_adapters(device, order):
+    """Each token must have the output of its own adapter, and a token without one the bits of the
+    layer without the table."""
+    alone = dataclasses.replace(CONFIG, weight_order=order)
+    c = dataclasses.replace(alone, lora_adapters=3, lora_alpha=0.0)
+    base = dataclasses.replace(c, lora_rank=0, lora_adapters=0)
+    ts = {name: t.detach() for name, t in given(device, alone).items()}
+    every = [ts, {name: torch.randn_like(t) / 8 if name in NAMES else t for name, t in ts.items()}]
+    swapped = [{n: t.transpose(1, 2).contiguous() if order == "in-out" else t for n, t in of.items() if n in NAMES} for of in every]
+    table = {n: torch.cat((swapped[0][n], torch.zeros_like(swapped[0][n]), swapped[1][n])) for n in NAMES}
+    plain = {n: t for n, t in ts.items() if n not in NAMES}
+    ids = torch.tensor([0, -1, 2] * 8, dtype=torch.int32, device=device)
+    scales = torch.tensor([1.5, 0.0, 1.5], device=device)
+    with torch.no_grad():
+        got, _ = sonicmoe_go.moe(**plain, **table, config=c, adapter_ids=ids, lora_scales=scales)
+        assert torch.equal(got[1::3], sonicmoe_go.moe(**plain, config=base)[0][1::3])
+        for first, of in ((0, every[0]), (2, every[1])):
+            want = sonicmoe_go.moe(**of, config=alone)[0][first::3]
+            assert distance(got[first::3], want.double().cpu()) < 0.01
+            assert distance(got[first::3], got[1::3].double().cpu()) > 0.1
+        scores, chosen = torch.rand(24, 2, device=device), torch.rand(24, 4, device=device).argsort(-1)[:, :2].int().contiguous()
+        del plain["router"], every[1]["router"]
+        routed = {"scores": scores, "expert_ids": chosen}
+        got = sonicmoe_go.moe_experts(**plain, **table, **routed, config=c, adapter_ids=ids, lora_scales=scales)
+        assert distance(got[2::3], sonicmoe_go.moe_experts(**every[1], **routed, config=alone)[2::3].double().cpu()) < 0.01
+        given_all = {**plain, **table, **routed, "config": c, "adapter_ids": ids, "lora_scales": scales}
+        for change, said in (
+            ({"adapter_ids": None}, r"adapter_ids is None, must be \[24\] with lora_adapters 3"),
+            ({"adapter_ids": ids.long()}, "adapter_ids is torch.int64, must be torch.int32"),
+            ({"lora_scales": scales[:2].clone()}, r"lora_scales is \[2\], must be \[3\]"),
+            ({"lora_a1": table["lora_a1"][:4].clone()}, r"lora_a1 is \[4, 16, 128\], must be \[12, 16, 128\]"),
+            ({**dict.fromkeys(NAMES), "config": base}, r"adapter_ids is \[24\], must be None with lora_adapters 0"),
+        ):
+            with pytest.raises(sonicmoe_go.ArgumentError, match=said):
+                sonicmoe_go.moe_experts(**given_all | change)
+    with pytest.raises(sonicmoe_go.ArgumentError, match="must run without gradients"):
+        sonicmoe_go.moe_experts(**given_all | {"x": plain["x"].clone().requires_grad_()})
