@@ -14,7 +14,7 @@
 
 /* The largest number of tensors of a pass, the largest number of its parts (see sm_part), and
  * the number of workspace sizes that a plan remembers. */
-enum { SM_TENSORS = 96, SM_PARTS = 5, SM_KNOWN_SIZES = 64 };
+enum { SM_TENSORS = 96, SM_PARTS = 6, SM_KNOWN_SIZES = 64 };
 
 /* The number of tensors before the weights in a forward pass: x, o and logits. */
 enum { SM_BEFORE_WEIGHTS = 3 };

@@ -21,7 +21,7 @@ from ._weights import DTYPES, expert_shapes, shapes
 
 _DLPACK_TYPES = {torch.uint8: (1, 8), torch.int32: (0, 32), torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16)}
 _CUDA = 2  # the number of CUDA devices in DLPack
-_TENSORS, _PARTS, _PART_ALIGN, _KNOWN_SIZES = 96, 5, 256, 64
+_TENSORS, _PARTS, _PART_ALIGN, _KNOWN_SIZES = 96, 6, 256, 64
 _ROWS, _OPTIONAL, _GRADIENT, _ADDED, _KEPT, _LISTED = 1, 2, 4, 8, 16, 32
 _FASTCALL = 0x80
 _PLAIN = Tensor, nn.Parameter
@@ -207,6 +207,9 @@ class Training:
         width = DTYPES[c.type].itemsize
         row = c.h_width * width
         parts = [("h", 0, row) if listed else ("h", c.top_k * row, 0)]
+        if c.lora_rank:  # backward is faster if it need not compute these products again
+            row = -(-c.lora_rank // 64) * 64 * width
+            parts.append(("lora_u", 0, row) if listed else ("lora_u", c.top_k * row, 0))
         if c.shared_experts:
             parts.append(("shared_h", c.shared_experts * row, 0))
         if not routed:

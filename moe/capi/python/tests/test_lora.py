@@ -309,3 +309,30 @@ def test_a_table_of_adapters(device, order):
                 sonicmoe_go.moe_experts(**given_all | change)
     with pytest.raises(sonicmoe_go.ArgumentError, match="must run without gradients"):
         sonicmoe_go.moe_experts(**given_all | {"x": plain["x"].clone().requires_grad_()})
+
+
+@pytest.mark.skipif("torch.cuda.is_available()")
+@pytest.mark.parametrize("routed", [False, True])
+def test_training_keeps_the_first_product(monkeypatch, routed):
+    """A training pass that the library reads from tensors must keep lora_u, and have the gradients of
+    one that does not."""
+    import standin
+
+    ts = given("cpu")
+    config, how = CONFIG, {}
+    if routed:
+        del ts["router"]
+        ids = torch.rand(24, 4).argsort(-1)[:, :2].int().contiguous()
+        how = {"scores": torch.rand(24, 2), "expert_ids": ids}
+    trained = [t for t in ts.values() if t.requires_grad]
+    d_o = torch.randn(24, 128, dtype=torch.bfloat16)
+
+    def gradients():
+        o = sonicmoe_go.moe_experts(**ts, **how, config=config) if routed else sonicmoe_go.moe(**ts, config=config)[0]
+        return torch.autograd.grad((o * d_o).sum(), trained)
+
+    want = gradients()
+    passes = standin.use(monkeypatch)
+    got = gradients()
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert len(passes) == 2 and passes[0][1]["lora_u"] == passes[1][1]["lora_u"] != 0
