@@ -29,71 +29,80 @@ var aboutRun = command.Program{Name: "emulate run", Purpose: "runs a CUDA progra
 // maxFindings is the largest size of the list of findings of a program, in bytes.
 const maxFindings = 64 << 20
 
-// runProgram runs a CUDA program with package cudart in the place of CUDA's libraries.
-func runProgram(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	var o options.Run
+// runFlags has the values of run's flags.
+type runFlags struct {
+	options.Run
+	library, format string
+	fails           emu.Severity
+	known           known
+}
+
+// parseRun reads run's command line. It returns the program and its arguments.
+func parseRun(ctx context.Context, args []string, stdout io.Writer) (f runFlags, words []string, err error) {
 	flags := aboutRun.Flags()
-	library := flags.String("library", "", "the shared library of package cudart; the default is "+libraryName+" next to this program or in the working directory")
-	flags.IntVar(&o.Check, "check", 0, "`number` of random orders in which each launch runs, in addition to the earliest and the latest; 0 runs it once")
-	flags.IntVar(&o.Explore, "explore", 0, "instead, run each launch systematically in this `number` of orders")
-	flags.BoolVar(&o.Races, "races", false, "look for races in the one run of each launch")
-	flags.BoolVar(&o.Stop, "stop", false, "end a launch at its first finding; without it the program goes on after races, missing proxy fences and uninitialised reads, as on a GPU")
-	flags.BoolVar(&o.Strict, "strict", false, "also demand proxy fences after cp.async")
-	flags.BoolVar(&o.NaN, "nan", false, "note the first NaN or infinity that each cluster makes")
-	flags.Uint64Var(&o.Seed, "seed", 0, "`seed` of the first random order")
-	flags.IntVar(&o.SMs, "sms", options.DefaultSMs, "`number` of multiprocessors that the device has")
+	flags.StringVar(&f.library, "library", "", "the shared library of package cudart; the default is "+libraryName+" next to this program or in the working directory")
+	flags.IntVar(&f.Check, "check", 0, "`number` of random orders in which each launch runs, in addition to the earliest and the latest; 0 runs it once")
+	flags.IntVar(&f.Explore, "explore", 0, "instead, run each launch systematically in this `number` of orders")
+	flags.BoolVar(&f.Races, "races", false, "look for races in the one run of each launch")
+	flags.BoolVar(&f.Stop, "stop", false, "end a launch at its first finding; without it the program goes on after races, missing proxy fences and uninitialised reads, as on a GPU")
+	flags.BoolVar(&f.Strict, "strict", false, "also demand proxy fences after cp.async")
+	flags.BoolVar(&f.NaN, "nan", false, "note the first NaN or infinity that each cluster makes")
+	flags.Uint64Var(&f.Seed, "seed", 0, "`seed` of the first random order")
+	flags.IntVar(&f.SMs, "sms", options.DefaultSMs, "`number` of multiprocessors that the device has")
 	knownFile := flags.String("known", "", "`file` of findings not to report, one \"LINE RULE\" a line")
-	format := flags.String("format", "text", "`format` of findings: text, json or sarif. The last two are written after the program's output")
+	flags.StringVar(&f.format, "format", "text", "`format` of findings: text, json or sarif. The last two are written after the program's output")
 	fail := flags.String("fail", "strict", "least `severity` of a finding that sets exit status 1: error, strict or note")
-	words, err := aboutRun.ParseLeading(flags, args, stdout)
+	words, err = aboutRun.ParseLeading(flags, args, stdout)
 	switch {
 	case err != nil:
-		return err
+		return f, nil, err
 	case len(words) == 0:
-		return command.Usagef("run needs a program")
-	case o.Check < 0 || o.Explore < 0 || o.Check > 0 && o.Explore > 0 || o.SMs < 1:
-		return command.Usagef("-check is %d, -explore %d and -sms %d, must be 0 or more, not both above 0, and above 0", o.Check, o.Explore, o.SMs)
-	case *format != "text" && *format != "json" && *format != "sarif":
-		return command.Usagef("-format is %q, must be text, json or sarif", *format)
+		return f, nil, command.Usagef("run needs a program")
+	case f.Check < 0 || f.Explore < 0 || f.Check > 0 && f.Explore > 0 || f.SMs < 1:
+		return f, nil, command.Usagef("-check is %d, -explore %d and -sms %d, must be 0 or more, not both above 0, and above 0", f.Check, f.Explore, f.SMs)
+	case f.format != "text" && f.format != "json" && f.format != "sarif":
+		return f, nil, command.Usagef("-format is %q, must be text, json or sarif", f.format)
 	}
-	fails, err := severityOf(*fail)
+	if f.fails, err = severityOf(*fail); err != nil || *knownFile == "" {
+		return f, words, err
+	}
+	lines, err := command.ReadText(ctx, *knownFile)
+	if err == nil {
+		f.known, err = readKnown(lines)
+	}
+	return f, words, err
+}
+
+// runProgram runs a CUDA program with package cudart in the place of CUDA's libraries.
+func runProgram(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	f, words, err := parseRun(ctx, args, stdout)
 	if err != nil {
 		return err
-	}
-	var listed known
-	if *knownFile != "" {
-		lines, err := command.ReadText(ctx, *knownFile)
-		if err != nil {
-			return err
-		}
-		if listed, err = readKnown(lines); err != nil {
-			return err
-		}
 	}
 	folder, err := os.MkdirTemp("", "emulate")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(folder)
-	file, err := link(folder, *library)
+	file, err := link(folder, f.library)
 	if err != nil {
 		return err
 	}
-	o.Findings, o.Quiet = filepath.Join(folder, "findings"), *format != "text"
+	f.Findings, f.Quiet = filepath.Join(folder, "findings"), f.format != "text"
 	program := exec.CommandContext(ctx, words[0], words[1:]...)
 	program.Stdin, program.Stdout, program.Stderr = os.Stdin, stdout, stderr
-	program.Env = append(os.Environ(), options.Variable+"="+o.Text(), "LD_PRELOAD="+file,
+	program.Env = append(os.Environ(), options.Variable+"="+f.Text(), "LD_PRELOAD="+file,
 		"LD_LIBRARY_PATH="+folder+string(os.PathListSeparator)+os.Getenv("LD_LIBRARY_PATH"))
 	ended := program.Run()
 	var exited *exec.ExitError
 	if ended != nil && !errors.As(ended, &exited) {
 		return ended
 	}
-	found, err := readFindings(ctx, o.Findings)
+	found, err := readFindings(ctx, f.Findings)
 	if err != nil {
 		return err
 	}
-	if err := listed.outcome(stdout, *format, fails, found); err != nil {
+	if err := f.known.outcome(stdout, f.format, f.fails, found); err != nil {
 		return err
 	}
 	if exited != nil && exited.ExitCode() > 0 {
