@@ -66,8 +66,9 @@ const (
 	adaptWarps   = adaptThreads / 32
 	// adaptRows is the number of rows of one mma.sync.
 	adaptRows = 16
-	// firstLoads and secondLoads are the numbers of loads of a factor that a thread has in flight.
-	firstLoads, secondLoads = 16, 16
+	// firstLoads is the number of 16-byte loads that a thread has in flight in the first product.
+	// secondLoads is the number of 8-byte loads of the second factor. More would spill registers.
+	firstLoads, secondLoads = 12, 8
 	// adaptStep is the number of elements of a row that a warp multiplies at once: 8 in each thread.
 	adaptStep = 32
 	// noAdapter stands for a row without an adapter.
@@ -76,7 +77,7 @@ const (
 
 // ctasPerSM returns the number of CTAs that share the registers of an SM.
 func (a Adapt) ctasPerSM() int {
-	if a.LoRARank > 32 {
+	if a.LoRARank > 16 {
 		return 1
 	}
 	return 2

@@ -20,7 +20,7 @@ func (e *adapting) rows(r adapted) {
 	e.sum(r.scale)
 	e.k.BarSync(ptx.Uint(0))
 	e.k.GridDepWait()
-	s.loadU()
+	s.begin(r)
 	s.add(e.k.Warp(), ahead)
 	e.k.For(e.k.Warp().AddI(s.step()), ptx.Uint(s.units), ptx.Uint(s.step()), func(unit ptx.U32) { s.add(unit, s.load(unit)) })
 }
@@ -49,8 +49,8 @@ func (e *adapting) first(r adapted) {
 	k, tiles := e.k, e.sumColumns()/8
 	rowBytes := e.depth() * tile.ElementBytes
 	steps := (e.depth() + adaptStep - 1) / adaptStep
-	each := (steps + adaptWarps - 1) / adaptWarps // steps of a warp
-	unroll := max(1, min(firstLoads/tiles, each))
+	each := (steps + adaptWarps - 1) / adaptWarps     // steps of a warp
+	unroll := max(1, min(firstLoads/(2+tiles), each)) // two loads are of inputs
 	rounds := (each + unroll - 1) / unroll
 	var inputs [2]ptx.Global
 	for h, i := range e.halves() {
@@ -58,12 +58,12 @@ func (e *adapting) first(r adapted) {
 	}
 	matrix := e.factorA.Index(r.matrix, e.LoRARank*rowBytes)
 	factors := make([]ptx.Global, tiles) // rows past the rank repeat the last one
+	whole := matrix.Index(e.group, rowBytes)
 	for t := range factors {
-		row := e.group.AddI(8 * t)
+		factors[t] = whole.At(8 * t * rowBytes)
 		if 8*(t+1) > e.LoRARank {
-			row = row.MinI(e.LoRARank - 1)
+			factors[t] = matrix.Index(e.group.AddI(8*t).MinI(e.LoRARank-1), rowBytes)
 		}
-		factors[t] = matrix.Index(row, rowBytes)
 	}
 	acc := e.zeros(4 * tiles)
 	begin := k.Warp().MulI(rounds * unroll)
@@ -153,24 +153,24 @@ type adaptedRow struct {
 func (e *adapting) second(r adapted) *secondProduct {
 	s := &secondProduct{adapting: e, matrix: r.matrix, units: (e.width() + adaptColumns - 1) / adaptColumns, steps: e.paddedRank() / tile.KStep}
 	s.unroll = max(1, min(secondLoads/(tilesOfUnit*e.parts()*s.steps), (s.units+adaptWarps-1)/adaptWarps))
-	for h, i := range e.halves() {
-		at := r.row(i)
-		s.rows[h] = adaptedRow{live: i.Lt(r.live), results: e.results.Index(at, e.parts()*e.width()*tile.ElementBytes)}
-		if !e.Down {
-			s.rows[h].a = e.a.Index(at, weights.A(e.Config).Elements()*tile.ElementBytes)
-			if e.ScoreOnInput {
-				s.rows[h].score = r.score(i)
-			}
-		}
-	}
 	return s
 }
 
 // step returns the distance of two units that a warp takes in a row.
 func (s *secondProduct) step() int { return adaptWarps * s.unroll }
 
-// loadU loads u from shared memory.
-func (s *secondProduct) loadU() {
+// begin computes the addresses of the results, and loads u from shared memory.
+func (s *secondProduct) begin(r adapted) {
+	for h, i := range s.halves() {
+		at := r.row(i)
+		s.rows[h] = adaptedRow{live: i.Lt(r.live), results: s.results.Index(at, s.parts()*s.width()*tile.ElementBytes)}
+		if !s.Down {
+			s.rows[h].a = s.a.Index(at, weights.A(s.Config).Elements()*tile.ElementBytes)
+			if s.ScoreOnInput {
+				s.rows[h].score = r.score(i)
+			}
+		}
+	}
 	for step := range s.steps {
 		var words [2][]ptx.U32
 		for h, i := range s.halves() {
