@@ -317,9 +317,9 @@ func (r *backwardRun) dXRows() {
 // dX sums the rows of each token. The product of the dense gradients of the logits
 // with the router's weights is added last.
 func (r *backwardRun) dX() {
-	sum, extra, inverse := kernel.SumKernel, kernel.SumExtraKernel, r.w.inverse
+	sum, extra := kernel.SumKernel, kernel.SumExtraKernel
 	if r.list {
-		sum, extra, inverse = kernel.SumListKernel, kernel.SumExtraListKernel, r.w.tokenRows
+		sum, extra = kernel.SumListKernel, kernel.SumExtraListKernel
 	}
 	if r.hasDense() {
 		r.splitRouter(r.Router, r.Workspace.Ptr, r.w.indices)
@@ -329,7 +329,7 @@ func (r *backwardRun) dX() {
 		sum = extra
 	}
 	launch(r.queue, sum, kernel.AggregateArgs{
-		Y: r.at(r.w.dxRows), O: r.DX.Ptr, Inverse: r.at(inverse), Starts: r.at(r.w.starts), AddRows: r.at(r.w.extra), Tokens: r.tokens,
+		Y: r.at(r.w.dxRows), O: r.DX.Ptr, Inverse: r.at(r.w.inverse), TokenRows: r.at(r.w.tokenRows), Starts: r.at(r.w.starts), AddRows: r.at(r.w.extra), Tokens: r.tokens,
 		SharedRows: r.at(r.w.sharedRows),
 	})
 }

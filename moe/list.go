@@ -38,7 +38,7 @@ func (c *Call) checkNoList(l RoutingList) {
 func (q *queue) aggregateList(n work, f *ForwardArgs, w workspace) {
 	p := f.Workspace.Ptr
 	launch(q, kernel.AggregateListKernel, kernel.AggregateArgs{
-		Y: at(p, w.y), O: f.O.Ptr, Inverse: at(p, w.tokenRows), Scores: at(p, w.weights), Starts: at(p, w.starts), Tokens: n.tokens,
+		Y: at(p, w.y), O: f.O.Ptr, TokenRows: at(p, w.tokenRows), Scores: at(p, w.weights), Starts: at(p, w.starts), Tokens: n.tokens,
 		SharedRows: at(p, w.shared.y), SharedScores: at(p, w.shared.weights),
 	})
 }
@@ -47,7 +47,7 @@ func (q *queue) aggregateList(n work, f *ForwardArgs, w workspace) {
 // the rows by token.
 func (q *queue) planList(n work, l RoutingList, p driver.DevicePtr, w indices) {
 	regrouped := order.Regrouped{
-		Scores: l.Scores.Ptr, Starts: at(p, w.starts), Rows: at(p, w.tokenRows), Weights: at(p, w.weights), Unordered: at(p, w.unordered),
+		Scores: l.Scores.Ptr, Starts: at(p, w.starts), TokenRows: at(p, w.tokenRows), Weights: at(p, w.weights), Unordered: at(p, w.unordered),
 	}
 	if n.sorted {
 		launch(q, order.PlanSortedKernel, order.PlanSortedArgs{

@@ -136,15 +136,15 @@ func (c *Call) returned(f ForwardArgs) driver.DevicePtr {
 	return at(f.Workspace.Ptr, c.laid(c.layer.work(int(f.X.Shape.Dims[0]))).workspace.y)
 }
 
-// sumRanks queues the shared experts, and the sum over each token's rows. places [T, K] u32 has the
+// sumRanks queues the shared experts, and the sum over each token's rows. inverse [T, K] u32 has the
 // index of the returned row for each pair of token and slot.
-func (c *Call) sumRanks(s driver.Stream, f ForwardArgs, places driver.DevicePtr) error {
+func (c *Call) sumRanks(s driver.Stream, f ForwardArgs, inverse driver.DevicePtr) error {
 	n := c.layer.work(int(f.X.Shape.Dims[0]))
 	return c.steps(s, func(q *queue) {
 		w, p := q.laid(n).workspace, f.Workspace.Ptr
 		q.sharedProducts(n.tokens, &f, w.shared)
 		launch(q, kernel.AggregateKernel, kernel.AggregateArgs{
-			Y: at(p, w.y), O: f.O.Ptr, Inverse: places, Scores: f.Scores.Ptr, Tokens: n.tokens,
+			Y: at(p, w.y), O: f.O.Ptr, Inverse: inverse, Scores: f.Scores.Ptr, Tokens: n.tokens,
 			SharedRows: at(p, w.shared.y), SharedScores: at(p, w.shared.weights),
 		})
 	})

@@ -141,15 +141,15 @@ func (c *Call) gradientsReturned(b BackwardArgs) (scores, rows driver.DevicePtr)
 // gradientLogits queues the gradients of the logits. Their input is the gradients of the scores,
 // which the other ranks have sent back. byPlace [P] f32, unless 0, has the gradients of the chosen
 // logits in the order of the P pairs that this rank has sent.
-func (c *Call) gradientLogits(s driver.Stream, b BackwardArgs, places driver.DevicePtr) (byPlace driver.DevicePtr, err error) {
+func (c *Call) gradientLogits(s driver.Stream, b BackwardArgs, inverse driver.DevicePtr) (byPlace driver.DevicePtr, err error) {
 	err = c.steps(s, func(q *queue) {
-		r := q.homeRun(&b, places)
+		r := q.homeRun(&b, inverse)
 		which := exchange.ScoresGivenKernel
 		if training.ScoresTellLogits(q.layer.of.Config) {
 			which = exchange.ScoresKernel
 		}
 		launch(q, which, dh.ScoresArgs{
-			DScorePartials: r.at(r.w.partial), Inverse: places, DScores: r.dScoresAt(),
+			DScorePartials: r.at(r.w.partial), Inverse: inverse, DScores: r.dScoresAt(),
 			Scores: r.Scores.Ptr, DLogits: r.at(r.w.dlogits), DLogitByRow: r.at(r.w.dlogitByRow), Tokens: r.tokens,
 		})
 		r.dLogits()
@@ -161,17 +161,17 @@ func (c *Call) gradientLogits(s driver.Stream, b BackwardArgs, places driver.Dev
 }
 
 // homeRun returns the state of a backward pass of a home layer. The rows that other ranks send back
-// are in the order of the sent pairs. The tensor places, which has the index of each pair's row,
-// therefore replaces the plan's inverse.
-func (q *queue) homeRun(b *BackwardArgs, places driver.DevicePtr) *backwardRun {
+// are in the order of the sent pairs. The tensor inverse, which has the index of each pair's row,
+// therefore replaces the plan's.
+func (q *queue) homeRun(b *BackwardArgs, inverse driver.DevicePtr) *backwardRun {
 	r := q.ranksRun(b)
-	r.w.inverse = int64(places - b.Workspace.Ptr)
+	r.w.inverse = int64(inverse - b.Workspace.Ptr)
 	return r
 }
 
 // gradientTokens queues the sum of the rows of dX, which have come home.
-func (c *Call) gradientTokens(s driver.Stream, b BackwardArgs, places driver.DevicePtr) error {
-	return c.steps(s, func(q *queue) { q.homeRun(&b, places).dX() })
+func (c *Call) gradientTokens(s driver.Stream, b BackwardArgs, inverse driver.DevicePtr) error {
+	return c.steps(s, func(q *queue) { q.homeRun(&b, inverse).dX() })
 }
 
 // routerInputs returns the inputs of gradientRouter. If the gradients of all logits already include

@@ -48,7 +48,7 @@ func (q *queue) round(n work, f *ForwardArgs) {
 func (r *backwardRun) roundedDLogits() {
 	args := training.RoundedDLogitsArgs{
 		Logits: r.Logits.Ptr, Scores: r.Scores.Ptr, ExpertIDs: r.ExpertIDs.Ptr,
-		Starts: r.at(r.w.starts), Rows: r.at(r.w.tokenRows), Pairs: r.at(r.w.pairs), ListIDs: r.List.ExpertIDs.Ptr, DScores: r.dScoresAt(),
+		Starts: r.at(r.w.starts), TokenRows: r.at(r.w.tokenRows), Pairs: r.at(r.w.pairs), ListIDs: r.List.ExpertIDs.Ptr, DScores: r.dScoresAt(),
 		AddDense: r.DLogits.Ptr, Dense: r.at(r.w.denseDLogits), Tokens: r.tokens,
 	}
 	if r.hasLosses() {

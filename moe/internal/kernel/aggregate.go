@@ -52,12 +52,13 @@ type AggregateArgs struct {
 	Y driver.DevicePtr
 	// O [T, d] is an output: the sums.
 	O driver.DevicePtr
-	// Inverse [T, K] u32 is the packed row of each (token, slot), or order.NoRow.
-	Inverse driver.DevicePtr
+	// Inverse [T, K] u32 is the packed row of each (token, slot), or order.NoRow. With List,
+	// TokenRows [R] u32 takes its place: the packed rows of token 0, then those of token 1, and so on.
+	Inverse, TokenRows driver.DevicePtr
 	// Scores [T, K] f32 are the weights. With Unit or ScoreOnInput they are not read.
 	Scores driver.DevicePtr
-	// With List, Starts [T+1] u32 is the first index of each token in Inverse and Scores, which
-	// then have R elements each.
+	// With List, Starts [T+1] u32 is the first index of each token in TokenRows and Scores, which
+	// have R elements each.
 	Starts driver.DevicePtr
 	// SharedRows [T, d] are the rows of the shared experts. SharedScores [T] f32 are their
 	// scores.
@@ -133,16 +134,22 @@ func (a Aggregate) ctasPerSM() int {
 // aggregation is the state of an Aggregate while its code is emitted.
 type aggregation struct {
 	Aggregate
-	k                     *ptx.Kernel
-	y, o, inverse, scores ptx.Global
-	extra                 ptx.Global // with Extra
-	shared, sharedScores  ptx.Global // shared is declared with Shared, and sharedScores with SharedGate
-	starts                ptx.Global // with List
+	k                    *ptx.Kernel
+	y, o, scores         ptx.Global
+	inverse              ptx.Global // without List
+	starts, tokenRows    ptx.Global // with List
+	extra                ptx.Global // with Extra
+	shared, sharedScores ptx.Global // shared is declared with Shared, and sharedScores with SharedGate
 }
 
 // operands declares the tensors that the options need.
 func (a Aggregate) operands(k *jit.Builder[AggregateArgs]) *aggregation {
-	e := &aggregation{Aggregate: a, k: k.Kernel, y: k.Ptr(&k.Args.Y), o: k.Ptr(&k.Args.O), inverse: k.Ptr(&k.Args.Inverse)}
+	e := &aggregation{Aggregate: a, k: k.Kernel, y: k.Ptr(&k.Args.Y), o: k.Ptr(&k.Args.O)}
+	if a.List {
+		e.tokenRows = k.Ptr(&k.Args.TokenRows)
+	} else {
+		e.inverse = k.Ptr(&k.Args.Inverse)
+	}
 	if a.weighted() {
 		e.scores = k.Ptr(&k.Args.Scores)
 	}
@@ -252,13 +259,13 @@ func (e *aggregation) slots(token ptx.U32, first int) (rows rowsOfToken) {
 	return rows
 }
 
-// listed loads n row numbers and weights from index first of Inverse and Scores on. From index end
-// on, the row number is NoRow.
+// listed loads n row numbers and weights from index first of TokenRows and Scores on. From index
+// end on, the row number is NoRow.
 func (e *aggregation) listed(first, end ptx.U32, n int) (rows rowsOfToken) {
 	for i := range n {
 		place, r, s := first.AddI(i), ptx.NewVar(e.k, ptx.Uint(order.NoRow)), ptx.NewVar(e.k, ptx.Float(1))
 		e.k.If(place.Lt(end), func() {
-			r.Set(ptx.LdGlobal[ptx.U32](e.inverse.Index(place, 4)))
+			r.Set(ptx.LdGlobal[ptx.U32](e.tokenRows.Index(place, 4)))
 			if e.weighted() {
 				s.Set(ptx.LdGlobal[ptx.F32](e.scores.Index(place, 4)))
 			}

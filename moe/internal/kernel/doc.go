@@ -137,6 +137,9 @@
 //	           of package decode. The load roles of Up, LoRA, DH and DW read it, and ByToken
 //	inverse    the packed row of each pair of token and slot, [T, K] u32, from the same kernels. The
 //	           sums over a token's experts read it, as do DScores and DLogits
+//	tokenRows  the packed rows of each token of a list, [R] u32: token 0's, then token 1's. ByToken
+//	           or PlanSorted writes it. The sums over a list's rows read it, as do the gradients of
+//	           b2 and of rounded logits. starts, [T+1] u32, has each token's first index in it
 //	slot       the number of an expert among the K experts of a token. The pair (token, slot), or
 //	           token·K + slot, names a row before Plan sorts the rows
 //	pairs      the pair of each packed row, [R] u32: the inverse of inverse. DH reads it, Up with

@@ -141,6 +141,9 @@ func TestDXPoints(t *testing.T) {
 func TestDXLines(t *testing.T) {
 	for i, point := range DXProduct.Space(driver.H200()) {
 		for _, n := range []int{64, 128} {
+			if testing.Short() && n != 64<<(i%2) {
+				continue // the next tiling has this width
+			}
 			when := kt.Timings()[(i+n/128)%len(kt.Timings())]
 			t.Run(fmt.Sprintf("%v n=%d %s", point, n, when.Name), func(t *testing.T) {
 				c := dxCase{hidden: 320, intermediate: n, router: true, p: kt.Small()}
@@ -174,6 +177,9 @@ func TestDXOrders(t *testing.T) {
 		seeds = 100
 	}
 	for i, point := range DXProduct.Space(driver.H200()) {
+		if testing.Short() && i%3 != 0 {
+			continue // TestDX runs all tilings in one order
+		}
 		t.Run(point.String(), func(t *testing.T) {
 			c := dxCase{hidden: 192, intermediate: 64 << (i % 2), router: true, p: kt.Small()}
 			c.check(t, c.run(kt.NewToCheck(t, seeds), point, spec.Concatenated, 2))

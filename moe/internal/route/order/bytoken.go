@@ -49,7 +49,7 @@ type byToken struct {
 	rows          ptx.U32 // number of rows of all tokens
 	gather        ptx.Global
 	before        ptx.Shared // number of rows of the tokens that come before the CTA's tokens
-	start, cursor ptx.Shared // for each token, the index in Rows where its rows start, and the next free index
+	start, cursor ptx.Shared // for each token, the index in TokenRows where its rows start, and the next free index
 	regrouped
 }
 
@@ -58,20 +58,20 @@ type byToken struct {
 type Regrouped struct {
 	// Scores [L] f32 are the weights of the L entries of the list.
 	Scores driver.DevicePtr
-	// These are outputs: Starts [T+1] u32, Rows [R] u32 and Weights [R] f32. The rows of token t
-	// are Rows[Starts[t]:Starts[t+1]], and Weights has their weights. Unordered [R] u32 is scratch
-	// memory of ByToken.
-	Starts, Rows, Weights driver.DevicePtr
-	Unordered             driver.DevicePtr
+	// These are outputs: Starts [T+1] u32, TokenRows [R] u32 and Weights [R] f32. The rows of
+	// token t are TokenRows[Starts[t]:Starts[t+1]], and Weights has their weights. Unordered [R] u32
+	// is scratch memory of ByToken.
+	Starts, TokenRows, Weights driver.DevicePtr
+	Unordered                  driver.DevicePtr
 }
 
-// regrouped has the kernel's operands for Regrouped. places is the operand for Rows.
+// regrouped has the kernel's operands for Regrouped.
 type regrouped struct {
-	scores, starts, places, weights, unordered ptx.Global
+	scores, starts, tokenRows, weights, unordered ptx.Global
 }
 
 func newRegrouped(params jit.Params, r *Regrouped) regrouped {
-	return regrouped{params.Ptr(&r.Scores), params.Ptr(&r.Starts), params.Ptr(&r.Rows), params.Ptr(&r.Weights), params.Ptr(&r.Unordered)}
+	return regrouped{params.Ptr(&r.Scores), params.Ptr(&r.Starts), params.Ptr(&r.TokenRows), params.Ptr(&r.Weights), params.Ptr(&r.Unordered)}
 }
 
 // Build emits the kernel.
@@ -116,7 +116,7 @@ func (e *byToken) regroup(tokens ptx.U32, entry func(row ptx.U32) ptx.U32) {
 	})
 	k.BarSync(ptx.Uint(0))
 	e.order(func(row, place ptx.U32) {
-		ptx.StGlobal(e.places.Index(place, 4), row)
+		ptx.StGlobal(e.tokenRows.Index(place, 4), row)
 		ptx.StGlobal(e.weights.Index(place, 4), ptx.LdGlobal[ptx.F32](e.scores.Index(entry(row), 4)))
 	})
 }
@@ -157,7 +157,7 @@ func (e *byToken) count() {
 	k.RedSharedAdd(e.before, before.Get())
 }
 
-// scan computes, from the counts, the index in Rows where each token's rows start. One warp runs
+// scan computes, from the counts, the index in TokenRows where each token's rows start. One warp runs
 // it.
 func (e *byToken) scan() {
 	k := e.k
@@ -177,7 +177,7 @@ func (e *byToken) scan() {
 	})
 }
 
-// order calls the function place with each row of the CTA's tokens and the row's index in Rows. The
+// order calls the function place with each row of the CTA's tokens and the row's index in TokenRows. The
 // index is the start of the token's rows plus the number of the token's lower rows.
 func (e *byToken) order(place func(row, place ptx.U32)) {
 	k := e.k

@@ -74,7 +74,7 @@ func (c listCase) room(b *kt.Bed) (PlanTensors, Regrouped) {
 	return PlanTensors{
 		ExpertIDs: kt.Upload(b, c.ids), Gather: b.Room(4 * n), Inverse: b.Room(4 * n), Pairs: b.Room(4 * n), Offsets: b.Room(4 * (c.experts + 1)),
 		Table: b.Room(16 * (c.experts + n)), RowPairs: b.Room(4), Tickets: b.Room(8),
-	}, Regrouped{Scores: kt.Upload(b, c.scores), Starts: b.Room(4 * (c.numTokens + 1)), Rows: b.Room(4 * n), Weights: b.Room(4 * n), Unordered: b.Room(4 * n)}
+	}, Regrouped{Scores: kt.Upload(b, c.scores), Starts: b.Room(4 * (c.numTokens + 1)), TokenRows: b.Room(4 * n), Weights: b.Room(4 * n), Unordered: b.Room(4 * n)}
 }
 
 // check compares every word of a plan with the expected plan.
@@ -87,7 +87,7 @@ func (c listCase) check(b *kt.Bed, of PlanTensors, by Regrouped) {
 		"pairs":   {append(want.pairs, rest...), kt.Download[uint32](b, of.Pairs, n)},
 		"inverse": {want.inverse, kt.Download[uint32](b, of.Inverse, n)},
 		"starts":  {want.starts, kt.Download[uint32](b, by.Starts, len(want.starts))},
-		"rows":    {append(want.rows, rest...), kt.Download[uint32](b, by.Rows, n)},
+		"rows":    {append(want.rows, rest...), kt.Download[uint32](b, by.TokenRows, n)},
 		"weights": {append(want.weights, rest...), kt.Download[uint32](b, by.Weights, n)},
 	} {
 		require.True(b.T, slices.Equal(v[0], v[1]), "%s: want %v, got %v", name, v[0], v[1])

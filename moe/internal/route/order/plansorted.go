@@ -17,7 +17,7 @@ import (
 //
 // A list that is not sorted gives wrong sums, but no address outside the tensors: no two CTAs find
 // the same row, and tokens are clamped to the CTA's range. If two rows of an expert then have the
-// same token, one index of the outputs Rows and Weights stays free, and gets row 0.
+// same token, one index of the outputs TokenRows and Weights stays free, and gets row 0.
 type PlanSorted struct {
 	NumExperts int
 }
@@ -64,8 +64,8 @@ type planSorted struct {
 	low      ptx.Shared // first row of each expert that has one of the CTA's tokens
 	ahead    ptx.Shared // number of rows of the CTA's tokens in the experts before each expert; the last word counts all experts
 	taken    ptx.Shared // for each token, a bit for each expert, set if the token has a row of the expert
-	start    ptx.Shared // for each token, the index in Rows where its rows start
-	used     ptx.Shared // two indices in Rows: where the rows of the CTA's tokens start, and where they end
+	start    ptx.Shared // for each token, the index in TokenRows where its rows start
+	used     ptx.Shared // two indices in TokenRows: where the rows of the CTA's tokens start, and where they end
 }
 
 // Build emits the kernel.
@@ -242,7 +242,7 @@ func (e *planSorted) eachRow(body func(list []sortedRow)) {
 	})
 }
 
-// startTokens computes the index in Rows where each token's rows start, with one thread for each
+// startTokens computes the index in TokenRows where each token's rows start, with one thread for each
 // token.
 func (e *planSorted) startTokens(rows ptx.U32) {
 	k := e.k
@@ -270,7 +270,7 @@ func (e *planSorted) startTokens(rows ptx.U32) {
 	k.BarSync(ptx.Uint(0))
 }
 
-// regroup writes the rows of the CTA's tokens to Rows. A row's index there is the start of its
+// regroup writes the rows of the CTA's tokens to TokenRows. A row's index there is the start of its
 // token's rows plus the number of the token's experts that come before the row's expert.
 func (e *planSorted) regroup() {
 	k := e.k
@@ -297,9 +297,9 @@ func (e *planSorted) regroup() {
 	})
 }
 
-// put writes a row to Rows and its weight to Weights, both at the index `place`.
+// put writes a row to TokenRows and its weight to Weights, both at the index `place`.
 func (e *planSorted) put(place, row ptx.U32, weight ptx.F32) {
-	ptx.StGlobal(e.places.Index(place, 4), row)
+	ptx.StGlobal(e.tokenRows.Index(place, 4), row)
 	ptx.StGlobal(e.weights.Index(place, 4), weight)
 }
 

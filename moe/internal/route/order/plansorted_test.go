@@ -84,7 +84,7 @@ func TestUnsortedList(t *testing.T) {
 	for row, token := range kt.Download[uint32](b, of.Gather, n) {
 		require.Less(t, token, uint32(c.numTokens), "row %d", row)
 	}
-	for place, row := range kt.Download[uint32](b, by.Rows, n) {
+	for place, row := range kt.Download[uint32](b, by.TokenRows, n) {
 		require.Less(t, row, uint32(n), "place %d", place)
 	}
 }

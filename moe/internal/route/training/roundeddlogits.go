@@ -35,10 +35,10 @@ const (
 type RoundedDLogitsArgs struct {
 	// Logits [T, E], Scores and ExpertIDs [T, K] come from the router.
 	Logits, Scores, ExpertIDs driver.DevicePtr
-	// Starts [T+1], Rows [R] and Pairs [R] u32 come from the plan of the list. ListIDs [L] i32 has
-	// the expert of each of the list's L entries, and DScores [L] f32 the gradient of each entry's
-	// score.
-	Starts, Rows, Pairs, ListIDs, DScores driver.DevicePtr
+	// Starts [T+1], TokenRows [R] and Pairs [R] u32 come from the plan of the list. ListIDs [L] i32
+	// has the expert of each of the list's L entries, and DScores [L] f32 the gradient of each
+	// entry's score.
+	Starts, TokenRows, Pairs, ListIDs, DScores driver.DevicePtr
 	// Dense [T, E] f32 is the output. AddDense [T, E] f32, unless 0, is added to it; it may
 	// be the same tensor.
 	AddDense, Dense driver.DevicePtr
@@ -68,7 +68,7 @@ func (r RoundedDLogits) Build() (*jit.Kernel[RoundedDLogitsArgs], error) {
 	k.CTAs(func(a *RoundedDLogitsArgs) int { return (a.Tokens + dlogitsWarps - 1) / dlogitsWarps })
 	logits, scores, ids := k.Ptr(&k.Args.Logits), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs)
 	list := listGradients{
-		starts: k.Ptr(&k.Args.Starts), rows: k.Ptr(&k.Args.Rows), pairs: k.Ptr(&k.Args.Pairs),
+		starts: k.Ptr(&k.Args.Starts), rows: k.Ptr(&k.Args.TokenRows), pairs: k.Ptr(&k.Args.Pairs),
 		ids: k.Ptr(&k.Args.ListIDs), dscores: k.Ptr(&k.Args.DScores),
 	}
 	add, dense := k.Ptr(&k.Args.AddDense), k.Ptr(&k.Args.Dense)

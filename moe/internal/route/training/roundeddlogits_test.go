@@ -53,7 +53,7 @@ func (l roundedList) upload(b *kt.Bed, args *RoundedDLogitsArgs) {
 			}
 		}
 	}
-	args.Starts, args.Rows, args.Pairs = kt.Upload(b, append(starts, uint32(len(rows)))), kt.Upload(b, rows), kt.Upload(b, pairs)
+	args.Starts, args.TokenRows, args.Pairs = kt.Upload(b, append(starts, uint32(len(rows)))), kt.Upload(b, rows), kt.Upload(b, pairs)
 	args.ListIDs, args.DScores = kt.Upload(b, l.experts), kt.Upload(b, l.ds)
 }
 
