@@ -67,12 +67,6 @@ func (c *crowd) input(seed int) []float32 {
 	return x
 }
 
-func (c *crowd) failf(format string, args ...any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.wrong = append(c.wrong, fmt.Sprintf(format, args...))
-}
-
 // note counts an answer and checks it. The status must be one of statuses. With 200 the answer
 // must have the outputs of the seed, and otherwise an error text.
 func (c *crowd) note(kind string, start time.Time, resp *http.Response, err error, seed int, statuses ...int) {
