@@ -1,6 +1,7 @@
 package ptx_test
 
 import (
+	"fmt"
 	"runtime"
 	"strconv"
 	"strings"
@@ -285,6 +286,18 @@ func TestConstantsAssemble(t *testing.T) {
 	outside.Ptxas(t)
 	_, report, err := ptxas.Assemble(t.Context(), m.Print().PTX)
 	require.NoError(t, err, report)
+}
+
+// TestAccumulatorsAreZero checks that accumulators have a value before a product: assemblers before
+// CUDA 12.9 wait after each wgmma if they have none.
+func TestAccumulatorsAreZero(t *testing.T) {
+	k := ptx.NewKernel("k")
+	k.Wgmma(k.Accumulators(4), ptx.Long(1), ptx.Long(2), ptx.False(), false, false)
+	m, err := k.Build()
+	require.NoError(t, err)
+	for i := range 4 {
+		assert.Regexp(t, fmt.Sprintf(`(?s)mov\.f32 %%acc%d, 0f00000000;.*wgmma\.mma_async`, i), string(m.Print().PTX))
+	}
 }
 
 func TestTextIsDeterministic(t *testing.T) {

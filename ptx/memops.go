@@ -216,7 +216,9 @@ func tensorOperand(m TensorMap, coords []U32) Operand {
 	return Operand{Kind: OpTensor, Reg: m.addr.v.reg, List: list, owner: m.addr.v.k}
 }
 
-// Accumulators returns n new registers: this thread's part of a 64 x 2n accumulator of wgmma.
+// Accumulators returns n new registers, which are 0: this thread's part of a 64 x 2n accumulator of
+// wgmma. A product that overwrites its accumulator needs no zeros. But assemblers before CUDA 12.9
+// wait after each wgmma if the accumulator has no value before the first one (C7515).
 func (k *Kernel) Accumulators(n int) []F32 {
 	acc := make([]F32, n)
 	k.Named("acc", func() {
@@ -224,6 +226,9 @@ func (k *Kernel) Accumulators(n int) []F32 {
 			acc[i] = F32{k.result(isa.F32)}
 		}
 	})
+	for _, a := range acc {
+		VarOf(a).Set(Float(0))
+	}
 	return acc
 }
 

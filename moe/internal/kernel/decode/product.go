@@ -256,13 +256,7 @@ func (p mathRole) run(tiles scheduler, boxes boxes, store func(b block, acc [][]
 	k := p.k
 	sums := make([][]ptx.F32, p.parts)
 	for part := range sums {
-		sums[part] = k.Accumulators(p.tokens / 2)
-		if boxes.given() {
-			// The threads also write the sums past a block's width to a box. TMA drops them.
-			for _, sum := range sums[part] {
-				ptx.VarOf(sum).Set(ptx.Float(0))
-			}
-		}
+		sums[part] = k.Accumulators(p.tokens / 2) // the threads also write the sums past a block's width to a box; TMA drops them
 	}
 	loop := gemm.MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, k.Lane(), 1)}
 	tiles.read(func(b block) {
