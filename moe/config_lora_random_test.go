@@ -69,7 +69,9 @@ func randomAdapted(r *rand.Rand, format string) moe.Config {
 	return c
 }
 
-// checkRandomAdapted compares the passes of a layer with random weights and tokens.
+// checkRandomAdapted runs the passes of a layer with an adapter on random weights and tokens, and
+// compares them with the reference. base is the same layer without the adapter: if B is zero, the
+// outputs and dX of both must have the same bits.
 func checkRandomAdapted(t *testing.T, layer, base *moe.Layer, tokens int, seed uint64) {
 	c := layer.Config()
 	what := fmt.Sprintf("%d tokens, seed %d, %v", tokens, seed, c)

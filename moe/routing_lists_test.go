@@ -291,8 +291,8 @@ func (b *listBench) checkBackward(back moe.BackwardArgs, l routedList, tokens in
 	require.NoError(b, reference.Compare(got, wanted, 1, len(wanted)).Check(reference.VsRounded), "DScores")
 }
 
-// rounded rounds the gradients of weights to the layer's type, because the reference does not. For
-// small tensors one rounding error is most of the bound.
+// rounded rounds the reference's gradients of W1 and W2 to the layer's type, as the kernels do. For
+// small tensors one rounding error would use up most of the test's error bound.
 func rounded(c moe.Config, v []float64) []float64 {
 	reference.Round(c.Type, v)
 	return v

@@ -13,11 +13,11 @@ type bulkLoad struct {
 	in     *inst
 	lane   int
 	order  uint64
-	to     *cta
-	dst    uint32 // offset of the destination in the shared memory of the CTA in field to
+	to     *cta   // destination CTA
+	dst    uint32 // offset of the destination in the shared memory of the destination CTA
 	size   uint32
-	bar    uint32 // offset of the mbarrier in the shared memory of the CTA in field to
-	src    uint64 // source of a copy without a tensor map: a global address, or an offset in the shared memory of the CTA in field from
+	bar    uint32 // offset of the mbarrier in the shared memory of the destination CTA
+	src    uint64 // source of a copy without a tensor map: a global address, or an offset in the shared memory of the source CTA
 	from   *cta   // source CTA, or nil if the source is global memory
 	tensor *layout.TensorMap
 	coords []int32

@@ -106,7 +106,7 @@ type accumulator struct {
 	flight  int    // 1 + number of the latest wgmma that uses the class, if no wait_group has covered it; else 0
 	touched uint32 // 1 + epoch of the latest access by an instruction other than wgmma
 	slot    int32  // register of that access
-	written bool   // a wgmma has written the class, so all its registers hold values
+	written bool   // a wgmma has written this class of registers, so all of them hold values
 }
 
 // flight is a wgmma that is in flight: no wait_group has covered it yet.

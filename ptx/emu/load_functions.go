@@ -36,8 +36,8 @@ type function struct {
 // place is a range of bytes. Its offset counts from the first variable of a call, or of the kernel.
 type place struct{ at, bytes int }
 
-// frameSymbol is a slot that holds the address of one of the function's variables in the innermost
-// call. at is the offset of the variable.
+// frameSymbol is a variable of a function. The register slot holds the variable's address in the
+// frame of the function's innermost call. at is the variable's offset in the frame.
 type frameSymbol struct {
 	slot int32
 	at   int

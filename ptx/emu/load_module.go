@@ -36,7 +36,7 @@ func Load(text []byte) (*Module, error) {
 		}
 		out.kernels[e.Name] = k
 		if len(m.Files) == 0 {
-			e.Body = nil // source lines are looked up without the bodies
+			e.Body = nil // not needed any more: without Files no source line is looked up in it
 		}
 	}
 	return out, nil

@@ -26,8 +26,8 @@ type dropped struct{ err error }
 // or between accesses of one thread, barriers of one warpgroup after its wait_group.
 var passing = map[string]int{"asynccopy asynccopy": 1, "bulk bulk": 2, "counting counting": 2, "reduce reduce": 1, "triton_count count": 2, "triton_matmul matmul": 2}
 
-// TestDroppedLines checks that Check has a finding for each ordering line of the foreign kernels
-// that is dropped, except for the redundant lines that passing counts.
+// TestDroppedLines drops each ordering line of the foreign kernels in turn, and checks that Check
+// then has a finding. The table passing has the number of redundant lines of each kernel.
 func TestDroppedLines(t *testing.T) {
 	total, passed := 0, map[string]int{}
 	for _, name := range slices.Sorted(maps.Keys(foreignTwins)) {

@@ -17,7 +17,8 @@ const (
 	turnsOfFrags = 32      // within this number of turns for each fragment, every fragment of a warp runs
 )
 
-// cycle holds the states of a cluster's warps at a moment after the cluster's latest change.
+// cycle holds the states that a cluster's warps had at one moment since the cluster last changed
+// memory. If all warps have these states again, and no memory has changed, the cluster runs forever.
 type cycle struct {
 	next, window int    // next is the round at which new states are taken; window is the number of rounds after next at which they are taken again
 	changes      uint64 // changes that all clusters had made when the states were taken

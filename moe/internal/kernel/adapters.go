@@ -231,8 +231,9 @@ type adapted struct {
 	// matrix is the index of the expert's matrix in a factor, and scale is the adapter's factor c.
 	matrix ptx.U32
 	scale  ptx.F32
-	// live is the number of rows. input, row and score return the input's row, the packed row and,
-	// with ScoreOnInput, the score of a row. Rows past the last one repeat the last one.
+	// live is the number of rows. For row i of the 16, input returns the row of the input, row the
+	// packed row, and score the score (only with ScoreOnInput). From i = live on they return what they
+	// return for i = live-1.
 	live       ptx.U32
 	input, row func(i ptx.U32) ptx.U32
 	score      func(i ptx.U32) ptx.F32

@@ -289,10 +289,10 @@ func (e upEpilogue) storePairs(t gemm.Tile, acc []ptx.F32, scores rowScores) {
 	})
 }
 
-// swapQuads turns columns of gate and up into columns of neurons. Thread q of a quad
-// has the values of neurons q and 4 + q, and gets the packed values of neurons 2q and
-// 2q + 1. Neighbours first exchange one value each; then the two threads in the middle
-// exchange their words.
+// swapQuads reorders the values of A in a quad of threads, from the order of H's columns to the
+// order of A's. Thread q of a quad has the values of neurons q and 4 + q, and gets the packed values
+// of neurons 2q and 2q + 1. Neighbours first exchange one value each. Then the two threads in the
+// middle exchange their words.
 func (e upEpilogue) swapQuads(first, second ptx.F32) ptx.U32 {
 	thread := e.k.TidX()
 	odd, middle := thread.AndI(1).NeI(0), thread.AddI(1).AndI(2).NeI(0)

@@ -66,10 +66,11 @@ func (r Rows) Elements() int { return r.Parts * r.Width }
 // Bytes returns the size of a number of rows.
 func (r Rows) Bytes(rows int) int64 { return int64(rows) * int64(r.Elements()) * tile.ElementBytes }
 
-// A returns the rows of the activation.
+// A returns the layout of a row of A, the activation.
 func A(c spec.Config) Rows { return Rows{1, whole(c.Intermediate)} }
 
-// DH returns the rows of the gradient of H: gate, then up, or pairs of both in the order of W1.
+// DH returns the layout of a row of dH, the gradient of H. A row has the gates and then the ups. If
+// W1 has gates and ups in pairs, the row has pairs too.
 func DH(c spec.Config) Rows {
 	switch {
 	case InPairs(c):

@@ -13,8 +13,8 @@ import (
 )
 
 // SingleUnitsDown is [SingleDown] for packed weights. W2 has the units of [fragments.W2]. An item is
-// the same 16 rows of every expert. A CTA loads its first weights before the up-projection has
-// ended.
+// 16 rows of W2, the same 16 for each of the token's experts. A CTA loads the weights of its first
+// items before the up-projection has ended.
 type SingleUnitsDown struct{ spec.Config }
 
 // Build emits the kernel.

@@ -39,7 +39,8 @@ func (o Options) Check() error {
 // a line of JSON.
 type Meeting struct {
 	Options
-	// ID is what rank 0 has given to all ranks.
+	// ID is equal on all ranks: bytes that rank 0 made and sent to the others, such as NCCL's id of a
+	// communicator.
 	ID []byte
 
 	mu sync.Mutex
