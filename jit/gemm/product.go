@@ -88,7 +88,7 @@ func FromRow(load func(to, full ptx.Shared, t schedule.Tile)) Start {
 }
 
 // FromRegisters makes a thread's sums start from values that it computes before the main loop. It
-// is for biases that TMA cannot load as a row, such as the interleaved biases of gate and up.
+// is for biases that TMA cannot load as a row: interleaved biases whose weights are not [in, out].
 func FromRegisters(values func(t Tile) []ptx.F32) Start {
 	return Start{kind: fromRegisters, values: values}
 }

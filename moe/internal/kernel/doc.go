@@ -71,7 +71,7 @@
 //	DH              dA' = dO[rows]·W2; its epilogue computes dH, A' = score·A and parts of the scores' gradient
 //	Dot             b2's part of the scores' gradient (package bias)
 //	DScores         the gradients of the scores, and through the softmax of the chosen logits (package dh)
-//	Sum             db1 from the sums of dH's columns (package bias)
+//	bias.Sum        db1 from the sums of dH's columns
 //	Scores, DRouter  db2: the scores by expert, and their product with dO (packages bias and drouter)
 //	Plan            the experts' splits, heavy experts first (package dw)
 //	DW              dW2[e] = Σ_p dO[gather[p]]ᵀ·A'[p], then dW1[e] = Σ_p dH[p]ᵀ·X[gather[p]], rows gathered as loaded
@@ -133,10 +133,13 @@
 // If CUTLASS has a word for something, the same word is used here.
 //
 //	row        a token at one of its experts. Packed rows are sorted by expert, as Plan orders them
-//	gather     the token of each packed row, [R] u32. Plan writes it; for small batches Choose, or Up
-//	           of package decode. The load roles of Up, LoRA, DH and DW read it, and ByToken
-//	inverse    the packed row of each pair of token and slot, [T, K] u32, from the same kernels. The
-//	           sums over a token's experts read it, as do DScores and DLogits
+//	gather     the token of each packed row, [R] u32. Plan writes it, and Choose of package choose in
+//	           small batches. The load roles of Up, LoRA, DH and DW read it, and ByToken. Passes of
+//	           package decode for up to 8 tokens have no gather: an entry of their table has the set
+//	           of its tokens
+//	inverse    the packed row of each pair of token and slot, [T, K] u32. Plan writes it, Choose in
+//	           small batches, and Up of package decode up to 8 tokens. The sums over a token's
+//	           experts read it, as do DScores and DLogits
 //	tokenRows  the packed rows of each token of a list, [R] u32: token 0's, then token 1's. ByToken
 //	           or PlanSorted writes it. The sums over a list's rows read it, as do the gradients of
 //	           b2 and of rounded logits. starts, [T+1] u32, has each token's first index in it
