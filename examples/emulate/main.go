@@ -3,7 +3,7 @@
 // lines of the PTX and, if the file has them (nvcc -lineinfo, Triton), of the source.
 // debug-a-kernel.md explains the messages.
 //
-//	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N | -explore N] [-report all] [-keep] [-dump BUFFER=FILE] [-format json] [-timeout 1m]
+//	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N | -explore N] [-report all] [-trace FILE] [-keep] [-dump BUFFER=FILE] [-format json] [-timeout 1m]
 //	go run ./examples/emulate run [-check N | -explore N | -races] [-stop] PROGRAM ARGS...
 //
 // LAUNCH.json has the kernel's name, the shape of the launch and the arguments. Type launch
@@ -51,6 +51,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	knownFile := flags.String("known", "", "`file` of findings to go on after and not to report, one \"LINE RULE\" a line, such as \"37 race\"")
 	format := flags.String("format", "text", "`format` of findings: text, json or sarif")
 	fail := flags.String("fail", "strict", "least `severity` of a finding that sets exit status 1: error, strict or note")
+	traceFile := flags.String("trace", "", "run the launch once more and write a trace of this run to a `file` that Perfetto and Chrome read; the order is late, or that of -timing")
+	traceCTAs := flags.Int("ctas", 1, "`number` of CTAs that -trace records, the first of the grid")
 	var dumps []dump
 	flags.Func("dump", "after the runs write a buffer to a file, `BUFFER=FILE`.npy, .safetensors or .bin; may be repeated", func(text string) error {
 		d, err := parseDump(text)
@@ -66,6 +68,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return command.Usagef("-ptx and -launch must both name a file")
 	case *format != "text" && *format != "json" && *format != "sarif":
 		return command.Usagef("-format is %q, must be text, json or sarif", *format)
+	case *traceCTAs < 1:
+		return command.Usagef("-ctas is %d, must be 1 or more", *traceCTAs)
 	case *seeds < 0 || *orders < 0 || *timeout <= 0:
 		return command.Usagef("-check is %d, -explore %d and -timeout %v, must be 0 or more, and above 0", *seeds, *orders, *timeout)
 	}
@@ -122,12 +126,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if report != nil {
 		shape.Report = &emu.Report{}
 	}
-	ran := "1 run"
-	switch {
-	case *timing != "":
+	if *timing != "" {
 		if shape.Timing, err = timingOf(*timing); err != nil {
 			return err
 		}
+	}
+	if *traceFile != "" {
+		if err := writeTrace(ctx, *traceFile, *traceCTAs, kernel, memory, shape, *timing == ""); err != nil {
+			return err
+		}
+	}
+	ran := "1 run"
+	switch {
+	case *timing != "":
 		shape.Choices, shape.Races, shape.Parallel = *choices, true, 1
 		err = kernel.Once(ctx, memory, shape)
 	case *orders > 0:

@@ -45,7 +45,8 @@
 // With Launch.Report the emulator counts what a launch does: bytes at each level, bank conflicts,
 // sectors of global memory, instructions by role, and a timeline of the warps of one CTA with what
 // each waits for. These are counts, not times. report_counter.go says which counts follow from
-// documented rules and which are assumed.
+// documented rules and which are assumed. With Launch.Trace it records the warps, copies and
+// products of the first CTAs, for a trace viewer.
 //
 // Launches of one [Stream] may race with each other too: a programmatic dependent launch may start
 // before its predecessors have ended, and only griddepcontrol.wait orders its accesses after the

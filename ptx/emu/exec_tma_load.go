@@ -78,6 +78,7 @@ func (w *warp) startLoad(b *bulkLoad, at uint32) {
 	cl := w.cta.cluster
 	cl.order++
 	b.order = cl.order
+	b.to.trace.load(b)
 	if cl.grid.launch.Timing == Early {
 		b.complete()
 		return
@@ -127,6 +128,7 @@ func (b *bulkLoad) complete() {
 	} else {
 		s.proxy.wrote(b.dst, b.size, b.warp.id*warpLanes+b.lane)
 	}
+	b.to.trace.ends(b)
 	bar, err := s.mbar.at(b.bar)
 	if err == nil {
 		bar.now = note(bar.now, arrival{b.warp, b.in})

@@ -115,6 +115,7 @@ func (w *warp) startStore(st *bulkStore) {
 		w.deny(in, lane, c.shared.proxy.check("reads", r.Shared, r.Bytes, w.latestFence(lane)))
 	}
 	w.bulk.stores = append(w.bulk.stores, st)
+	c.trace.store(w, st)
 	if w.cta.cluster.grid.launch.Timing == Early {
 		w.finishStore(st, false)
 	}
@@ -153,6 +154,7 @@ func (w *warp) finishStore(st *bulkStore, readOnly bool) {
 		return
 	}
 	st.done = true
+	w.cta.trace.ends(st)
 	data := st.data
 	for r := range st.runs() {
 		if !r.InBounds {

@@ -19,6 +19,9 @@ func wgmmaForms() handlers {
 		}},
 		isa.WgmmaCommit: {do: func(w *warp, _ *inst, _ uint32) {
 			w.mma.groups = append(w.mma.groups, w.mma.issued)
+			if id := w.id / 4; id < len(w.cta.groups) {
+				w.cta.trace.committed(id, w.mma.issued, w.cta.groups[id].base)
+			}
 		}},
 		isa.WgmmaWait: {exec: wgmmaWait, waits: waitsForWarpgroup},
 	}
@@ -62,6 +65,7 @@ func wgmmaIssue(w *warp, in *inst, mask uint32) {
 	at := s.issued - 1 - g.base
 	if at == len(g.ops) {
 		g.ops = append(g.ops, op)
+		w.cta.trace.product(w.id/4, in)
 	} else if first := g.ops[at]; first.in != in || first.desc != op.desc || first.keep != op.keep {
 		w.fault(in, DivergentAligned, mask, "warps of the warpgroup execute different wgmma: line %d with descriptors %#x, %#x in one, line %d with %#x, %#x in this warp",
 			first.in.line, first.desc[0], first.desc[1], in.line, op.desc[0], op.desc[1])

@@ -85,6 +85,7 @@ func (g *warpgroup) completeTo(number int) {
 		g.base++
 		g.warps[0].cta.cluster.progress()
 	}
+	g.warps[0].cta.trace.multiplied(g.warps[0].id/4, g.base)
 }
 
 // compute reads the product's operands from shared memory as it is now, and multiplies them.

@@ -125,6 +125,14 @@ func (cl *cluster) changedWord(at, old, now uint64) {
 // usesBarrier records that a step uses a barrier of the CTA: an arrival in the given phase, or a
 // wait. ends states that the arrival ends the phase.
 func (c *cta) usesBarrier(kind objectKind, at uint64, how use, phase uint64, ends bool, in *inst) {
+	if c.trace != nil && kind == mbarrierObject {
+		switch {
+		case how == toWrite:
+			c.trace.phase(c, uint32(at), 0)
+		case ends:
+			c.trace.phase(c, uint32(at), phase+1)
+		}
+	}
 	c.cluster.uses(objectUse{object: object{kind, c.cluster.number, c.rank, at}, use: how, phase: phase, ends: ends, in: in}, how == toArrive)
 }
 

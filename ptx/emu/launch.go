@@ -98,6 +98,9 @@ type Launch struct {
 	// Report, if not nil, is filled with counts of what the launch did. If the launch ends with a
 	// fault, it has the counts up to the fault.
 	Report *Report
+	// Trace, if not nil, is filled with a record of the grid's first CTAs, up to the fault if there is
+	// one. With several runs of a launch, it is the record of the last. Timing Chosen has no trace.
+	Trace *Trace
 	// Print, if not nil, is called with the text of each printf of the kernel, by one goroutine at a
 	// time. With several runs of a launch, only the first run prints.
 	Print func(text string)
@@ -183,6 +186,10 @@ func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
 		helping.Wait()
 	}
 	err = g.end(ctx)
+	if l.Trace != nil {
+		errors.As(err, &l.Trace.Fault)
+		l.Trace.finish(g.where)
+	}
 	if l.Report != nil {
 		errors.As(err, &l.Report.Fault)
 	}
@@ -253,11 +260,16 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 		return nil, err
 	case mem == nil:
 		return nil, errors.New("memory is nil")
+	case l.Trace != nil && l.Timing == Chosen:
+		return nil, errors.New("Timing Chosen has no trace, want Early, Late or Random")
 	}
 	if l.Races {
 		g.races = &globalRaces{pages: map[uint64]*shadowPage{}, signals: signals{}}
 	}
 	g.clusters = ctas / int64(g.cluster.Count())
+	if l.Trace != nil {
+		l.Trace.prepare(e.Name, ctas)
+	}
 	if l.HostBytes <= 0 {
 		l.HostBytes = 4 << 30
 	}

@@ -42,7 +42,7 @@ const noStage = -1
 
 // passed records that the warp has waited successfully at the mbarrier at a shared address.
 func (w *warp) passed(at uint32) {
-	if w.cta.cluster.timeline == nil {
+	if cl := w.cta.cluster; cl.timeline == nil && !cl.traced {
 		return
 	}
 	if n, piece, ok := w.cta.cluster.grid.kernel.region(at); ok && n.Count > 1 {
@@ -52,9 +52,6 @@ func (w *warp) passed(at uint32) {
 
 // turn records what a warp is about to do: execute fragment f, or wait if f is stuck or nil.
 func (t *Timeline) turn(w *warp, f *frag) {
-	if w.cta.rank != 0 {
-		return
-	}
 	if f == nil {
 		f = w.frags[0]
 	}

@@ -30,6 +30,8 @@ type cta struct {
 	// visits holds, for each component of the race checks' clock, the latest access to the CTA's
 	// shared memory that must be done before the CTA ends.
 	visits map[int]*access
+	// trace records the CTA for the launch's trace. It is nil if the CTA is not recorded.
+	trace *CTATrace
 }
 
 // cluster is a cluster of CTAs. Its warps take turns in one goroutine.
@@ -51,6 +53,7 @@ type cluster struct {
 	// report is wanted.
 	counter  *counter
 	timeline *Timeline
+	traced   bool // some CTA of the cluster is recorded for a trace
 	// schedule is the order in which the grid's warps run, if Timing is Chosen; else nil.
 	schedule *schedule
 	// unwritten is the first read of uninitialised shared memory, with race checks. If a write of
@@ -124,9 +127,9 @@ func (cl *cluster) rounds() status {
 			}
 			alive = true
 			f := w.pick()
-			if cl.timeline != nil {
+			if cl.timeline != nil || cl.traced {
 				limit = 1
-				cl.timeline.turn(w, f)
+				cl.turn(w, f)
 			}
 			if f != nil {
 				if n := w.run(f, limit); n > 0 {
@@ -154,6 +157,9 @@ func (cl *cluster) rounds() status {
 func (cl *cluster) between(ran, random bool, round int) (status, bool) {
 	if cl.timeline != nil {
 		cl.endTurn()
+	}
+	if cl.traced {
+		cl.endTraces()
 	}
 	if cl.moved {
 		cl.moved = false

@@ -230,7 +230,7 @@ func (cl *cluster) reset(i int64) {
 	cl.moved, cl.looked, cl.others, cl.fresh = false, false, 0, true
 	cl.finite = g.launch.NaNs
 	cl.races, cl.unwritten = nil, nil
-	cl.timeline = nil
+	cl.timeline, cl.traced = nil, false
 	if g.launch.Report != nil && i == 0 {
 		cl.timeline = &g.launch.Report.Timeline
 		*cl.timeline = Timeline{Warps: make([]WarpTimeline, len(cl.ctas[0].warps))}
@@ -246,6 +246,8 @@ func (cl *cluster) reset(i int64) {
 		c.shared.proxy.reset(g.kernel.asyncShared && !g.launch.Races, sharedBase+g.smem, g.threads)
 		c.bars = [16]namedBarrier{}
 		c.freeRegs, c.triggered, c.visits = 0, false, nil
+		c.trace = g.traced(c)
+		cl.traced = cl.traced || c.trace != nil
 		for _, wg := range c.groups {
 			wg.reset()
 		}
