@@ -1,5 +1,6 @@
-// Other names of functions: those of programs that nvcc built with --default-stream per-thread, and
-// newer versions of functions of the driver with the same arguments.
+// This file gives functions further names. A program that nvcc built with --default-stream per-thread
+// calls functions whose names end in _ptsz or _ptds. A newer version of a driver's function often has
+// the same arguments under another name.
 
 #if defined(__x86_64__)
 #define ALIAS(name, of) __asm__(".text\n.globl " #name "\n.type " #name ", @function\n" #name ":\n\tjmp " #of "@PLT\n.size " #name ", .-" #name "\n")

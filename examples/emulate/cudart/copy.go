@@ -9,7 +9,7 @@ import (
 	"bytes"
 )
 
-// Directions of copies.
+// Directions of copies, with the numbers of cudaMemcpyKind.
 const (
 	hostToHost     = 0
 	hostToDevice   = 1
@@ -18,19 +18,19 @@ const (
 	anyDirection   = 4
 )
 
-// block is a box of bytes in memory: rows of width bytes, heights of them, and depth layers.
+// block is the place in memory of a box of bytes. A box has layers, and a layer has rows.
 type block struct {
 	at           uintptr
-	pitch, layer uintptr // distances of rows and layers
+	pitch, layer uintptr // bytes between the starts of two rows, and of two layers
 }
 
-// isDevice reports whether an address is in memory that the emulator knows.
+// isDevice reports whether an address is in memory that kernels can access.
 func (d *device) isDevice(p uintptr) bool {
 	_, _, ok := d.mem.Range(uint64(p))
 	return ok
 }
 
-// move copies bytes between host and device, in whichever direction the addresses say.
+// move copies n bytes. The addresses tell whether each side is memory of the host or of the device.
 func (d *device) move(to, from uintptr, n int) error {
 	switch toDevice, fromDevice := d.isDevice(to), d.isDevice(from); {
 	case n == 0:
@@ -46,7 +46,7 @@ func (d *device) move(to, from uintptr, n int) error {
 	return nil
 }
 
-// direct checks that the addresses of a copy fit its direction.
+// direct checks that the addresses of a copy fit the direction kind.
 func (d *device) direct(to, from uintptr, kind int32) error {
 	wantTo, wantFrom := kind == hostToDevice || kind == deviceToDevice, kind == deviceToHost || kind == deviceToDevice
 	switch {
@@ -69,7 +69,7 @@ func (d *device) direct(to, from uintptr, kind int32) error {
 	return nil
 }
 
-// copyNode returns the work of a copy of a box.
+// copyNode returns a node that copies a box of depth layers. A layer has height rows of width bytes.
 func (d *device) copyNode(to, from block, width, height, depth uintptr, kind int32) *node {
 	return &node{kind: nodeCopy, run: func() error {
 		if width == 0 || height == 0 || depth == 0 {
@@ -89,7 +89,7 @@ func (d *device) copyNode(to, from block, width, height, depth uintptr, kind int
 	}}
 }
 
-// fillNode returns the work that fills a box with elements of 1, 2 or 4 bytes.
+// fillNode returns a node that fills a box with elements of 1, 2 or 4 bytes. A row has width elements.
 func (d *device) fillNode(to block, value uint32, element, width, height, depth uintptr) *node {
 	return &node{kind: nodeFill, run: func() error {
 		unit := []byte{byte(value), byte(value >> 8), byte(value >> 16), byte(value >> 24)}[:element]
@@ -158,14 +158,14 @@ func cudaMemcpy2DAsync(to, toPitch, from, fromPitch, width, height uintptr, kind
 	return result("cudaMemcpy2D", d.queue(stream, d.copyNode(block{at: to, pitch: toPitch}, block{at: from, pitch: fromPitch}, width, height, 1, kind)))
 }
 
-// boxOf returns one side of a three-dimensional copy.
+// boxOf returns the source or the destination of a three-dimensional copy.
 func boxOf(p C.pitched_ptr, pos C.extent) block {
 	b := block{pitch: uintptr(p.pitch), layer: uintptr(p.pitch * p.height)}
 	b.at = uintptr(p.at) + uintptr(pos.width) + uintptr(pos.height)*b.pitch + uintptr(pos.depth)*b.layer
 	return b
 }
 
-// copy3D returns the work of a three-dimensional copy.
+// copy3D returns the node of a three-dimensional copy.
 func (d *device) copy3D(p *C.copy_3d) (*node, error) {
 	if p.from_array != 0 || p.to_array != 0 {
 		return nil, failed(notSupported, "copies of CUDA arrays are not emulated")
@@ -186,7 +186,7 @@ func cudaMemcpy3DAsync(p *C.copy_3d, stream uintptr) int32 {
 	return result("cudaMemcpy3D", err)
 }
 
-// symbolNode returns the work of a copy to or from a variable.
+// symbolNode returns a node that copies n bytes to or from a variable of the program's device code.
 func (d *device) symbolNode(symbol, host, n, offset uintptr, kind int32, toSymbol bool) (*node, error) {
 	at, bytes, err := d.place(symbol)
 	switch {

@@ -37,8 +37,8 @@ type device struct {
 	broken    code             // the result of the first launch that failed
 }
 
-// memoryBytes is the size of the device's memory, as of an H200. Only allocated memory uses memory
-// of the host.
+// memoryBytes is the size of the device's memory: that of an H200. The host needs memory only for
+// what the program allocates.
 const memoryBytes = 141 << 30
 
 // dev returns the device. The first call makes it.
@@ -58,13 +58,14 @@ var dev = sync.OnceValue(func() *device {
 	return d
 })
 
-// handle returns a new handle, an address at which the program finds nothing.
+// handle returns a new handle. It is a small number at which no memory lies, so a program that takes
+// the handle for a pointer fails.
 func (d *device) handle() uintptr {
 	d.handles += 64
 	return 1<<16 + d.handles
 }
 
-// look returns the object of a handle.
+// look returns the object with a handle. what names the kind of object for the error.
 func look[T any](d *device, table map[uintptr]T, h uintptr, what string) (T, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,7 +85,7 @@ func add[T any](d *device, table map[uintptr]T, x T) uintptr {
 	return h
 }
 
-// drop removes the object of a handle.
+// drop removes the object with a handle.
 func drop[T any](d *device, table map[uintptr]T, h uintptr, what string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -95,14 +96,15 @@ func drop[T any](d *device, table map[uintptr]T, h uintptr, what string) error {
 	return nil
 }
 
-// ready returns the error of the first launch that failed. As on a GPU, nothing works after it.
+// ready returns the error of the first launch that failed, or nil. As on a GPU, later work fails with
+// the same error.
 func (d *device) ready() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.broken.plain()
 }
 
-// run runs a launch in the way that the options ask for.
+// run runs a launch once, or in several orders if the options ask for a search for races.
 func (d *device) run(k *emu.Kernel, l emu.Launch) error {
 	o := &d.options
 	l.StrictProxy, l.NaNs, l.SMs, l.Seed, l.Races = o.Strict, o.NaN, d.target.SMs, o.Seed, o.Races
@@ -132,7 +134,8 @@ func (d *device) run(k *emu.Kernel, l emu.Launch) error {
 	return nil
 }
 
-// goesOn has the kinds of faults after which a launch can go on, see emu.Launch.GoOn.
+// goesOn lists the kinds of faults after which the emulator can continue a launch, see
+// [emu.Launch.GoOn].
 var goesOn = map[emu.FaultKind]bool{emu.Race: true, emu.ProxyRace: true, emu.CTALifetime: true, emu.UninitializedShared: true}
 
 // ending returns the fault that ended a launch, or nil.

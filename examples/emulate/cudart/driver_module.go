@@ -123,9 +123,10 @@ func cuOccupancyMaxActiveBlocksPerMultiprocessor(n *int32, h uintptr, threads in
 	return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n, h, threads, dynamic)
 }
 
-// best returns the largest number of threads of a CTA with which most threads run on the device,
-// and the number of CTAs then. of is the address of a function that returns the dynamic shared
-// memory of a CTA, or 0 if the memory is dynamic for all.
+// best returns the size of a CTA at which most threads run on the device at the same time, and the
+// number of CTAs that then run. Of equally good sizes it returns the largest. of is the address of a
+// function that returns the dynamic shared memory for a CTA of some size. If of is 0, CTAs of all
+// sizes have `dynamic` bytes.
 func (d *device) best(h uintptr, of, dynamic uintptr, limit int32) (ctas, threads int32, err error) {
 	if limit < 1 || limit > 1024 {
 		limit = 1024
@@ -164,13 +165,13 @@ func cuOccupancyMaxActiveClusters(n *int32, h uintptr, c *C.driver_launch_config
 	return cudaOccupancyMaxActiveClusters(n, h, &r)
 }
 
-// runtimeConfig returns the configuration of a launch as the runtime has it.
+// runtimeConfig converts the configuration of a launch from the driver's struct to the runtime's.
 func runtimeConfig(c *C.driver_launch_config) C.launch_config {
 	three := func(d [3]C.uint32_t) C.dim3 { return C.dim3{d[0], d[1], d[2]} }
 	return C.launch_config{grid: three(c.grid), block: three(c.block), shared: C.size_t(c.shared), stream: c.stream, attributes: c.attributes, count: c.count}
 }
 
-// launch starts a launch by the driver's arguments.
+// driverLaunch queues a launch that has the arguments of the driver's functions.
 func (d *device) driverLaunch(c *C.launch_config, h uintptr, params, extra *uintptr, cooperative bool) error {
 	if extra == nil && !cooperative {
 		return d.launchWith(c, h, params)

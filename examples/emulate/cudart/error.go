@@ -12,7 +12,7 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// code is the result of a call. Runtime and driver have the same numbers for what both know.
+// code is the result of a call. A result that runtime and driver share has one number.
 type code int32
 
 // The results that the library returns.
@@ -83,7 +83,8 @@ func failed(c code, format string, args ...any) error {
 	return &failure{c, fmt.Sprintf(format, args...)}
 }
 
-// plain returns an error without a message, for what programs ask to learn.
+// plain returns an error without a message. It is for results that a program expects, such as
+// notReady.
 func (c code) plain() error {
 	if c == success {
 		return nil
@@ -91,12 +92,13 @@ func (c code) plain() error {
 	return &failure{code: c}
 }
 
-// say writes a line of the library to standard error.
+// say writes a message of this library to standard error.
 func say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "emulate: "+format+"\n", args...)
 }
 
-// codeOf returns the result of a call that ended with an error, and writes the error's text.
+// codeOf returns the result of the call op, which ended with err. It writes the text of the error to
+// standard error.
 func codeOf(op string, err error) code {
 	if err == nil {
 		return success
@@ -120,7 +122,7 @@ func codeOf(op string, err error) code {
 // lastError is the latest error of a runtime call, which cudaGetLastError returns.
 var lastError atomic.Int32
 
-// result ends a call of the runtime.
+// result returns the result of the runtime's function op, and stores an error as the last one.
 func result(op string, err error) int32 {
 	c := codeOf(op, err)
 	if c != success && c != notReady {
@@ -129,7 +131,7 @@ func result(op string, err error) int32 {
 	return int32(c)
 }
 
-// status ends a call of the driver.
+// status returns the result of the driver's function op.
 func status(op string, err error) int32 { return int32(codeOf(op, err)) }
 
 // faults maps the kinds of faults to results.

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// event has the moment at which the host recorded it.
+// event is a CUDA event. Work runs when it is queued, so the time of an event is the time of the call
+// that recorded the event.
 type event struct {
 	timing bool
 
@@ -83,7 +84,7 @@ func cudaEventSynchronize(h uintptr) int32 {
 	return result("cudaEventSynchronize", err)
 }
 
-// elapsed returns the milliseconds between two events. The time is the emulator's, not a chip's.
+// elapsed returns the milliseconds that the emulator took between two events. A chip's time differs.
 func (d *device) elapsed(from, to uintptr) (float32, error) {
 	a, err := look(d, d.events, from, "event")
 	if err != nil {
@@ -112,7 +113,8 @@ func cudaEventElapsedTime(ms *float32, from, to uintptr) int32 {
 	return result("cudaEventElapsedTime", err)
 }
 
-// wait orders a stream after an event. If a capture recorded the event, the stream joins the
+// wait makes later work of a stream wait for an event. Outside of captures all recorded work has
+// run, so there is nothing to do. If a running capture recorded the event, the stream joins the
 // capture.
 func (d *device) wait(stream, h uintptr) error {
 	s, err := look(d, d.streams, stream, "stream")

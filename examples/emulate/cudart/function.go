@@ -89,8 +89,8 @@ func cudaFuncGetAttributes(a *C.func_attributes, h uintptr) int32 {
 	return 0
 }
 
-// registers returns a number of registers for a thread. The emulator allocates none: the number is
-// the one that the launch bounds allow, or a usual one.
+// registers returns the number of registers that the library reports for a thread. The emulator
+// allocates no registers. The number is the one that the launch bounds allow, but at most 64.
 func registers(k *emu.Kernel) int { return min(k.Registers(), 64) }
 
 // resident returns the number of CTAs that run on a multiprocessor at the same time.

@@ -24,14 +24,14 @@ const (
 	nodeFree   = 11
 )
 
-// node is a piece of work of a stream or graph. At most one of launch, run and call is set.
+// node is one operation of a stream or a graph. At most one of launch, run and call is set.
 type node struct {
 	kind   int32
 	after  []*node
-	order  *order                // of a kernel
-	launch func(s *stream) error // holds the device's lock
-	run    func() error          // holds the device's lock
-	call   func()                // calls the program, without a lock
+	order  *order                // the launch of a kernel node
+	launch func(s *stream) error // launches a kernel; the caller holds device.work
+	run    func() error          // copies or fills memory; the caller holds device.work
+	call   func()                // calls a function of the program; the caller holds no lock
 	child  *graph
 	off    bool // the program has switched the node off
 }
@@ -41,7 +41,7 @@ type graph struct {
 	mu      sync.Mutex
 	nodes   []*node
 	streams []*stream       // streams that capture into the graph
-	copies  map[*node]*node // of an executable graph: the copy of each node of its origin
+	copies  map[*node]*node // in an executable graph: the copy of each node of the original graph
 }
 
 func (g *graph) add(n *node) {
@@ -85,7 +85,7 @@ func (g *graph) clone() *graph {
 	return c
 }
 
-// sorted returns the nodes in an order in which each comes after those that it depends on.
+// sorted returns the nodes so that each one comes after the nodes that it depends on.
 func (g *graph) sorted() ([]*node, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

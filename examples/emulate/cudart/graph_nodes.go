@@ -7,7 +7,8 @@ import "C"
 
 import "slices"
 
-// addNode adds a node to a graph. It returns the node's handle.
+// addNode adds a node to a graph and stores the node's handle at p. The node depends on the `count`
+// nodes whose handles lie at `after`.
 func (d *device) addNode(p *uintptr, g uintptr, after *uintptr, count uintptr, n *node) error {
 	to, err := look(d, d.graphs, g, "graph")
 	if err != nil {
@@ -113,7 +114,8 @@ func cudaGraphAddChildGraphNode(p *uintptr, g uintptr, after *uintptr, count, ch
 	return result("cudaGraphAddChildGraphNode", err)
 }
 
-// list stores the handles of nodes of a graph and their number.
+// list stores the handles of the wanted nodes of a graph at out, and their number at count. At the
+// call, count has the room at out. If out is nil, list stores only the number.
 func (d *device) list(op string, g uintptr, out, count *uintptr, want func(n *node) bool) int32 {
 	x, err := look(d, d.graphs, g, "graph")
 	if err != nil {
@@ -138,7 +140,7 @@ func (d *device) list(op string, g uintptr, out, count *uintptr, want func(n *no
 	return 0
 }
 
-// handleOf returns the handle of a node. A captured node gets its handle here.
+// handleOf returns the handle of a node. A node that a capture added has no handle before this call.
 func (d *device) handleOf(n *node) uintptr {
 	d.mu.Lock()
 	for h, x := range d.nodes {
@@ -170,7 +172,7 @@ func cudaGraphNodeGetType(h uintptr, kind *int32) int32 {
 	return result("cudaGraphNodeGetType", err)
 }
 
-// inExecutable returns the copy of a node in an executable graph.
+// inExecutable returns the copy of the node h in the executable graph g.
 func (d *device) inExecutable(g, h uintptr) (*node, error) {
 	x, err := look(d, d.graphs, g, "executable graph")
 	if err != nil {
@@ -182,7 +184,7 @@ func (d *device) inExecutable(g, h uintptr) (*node, error) {
 	}
 	c := x.copies[n]
 	if c == nil {
-		return nil, failed(invalidValue, "the node is not of the graph from which the executable graph was made")
+		return nil, failed(invalidValue, "the node is not in the graph from which the executable graph was made")
 	}
 	return c, nil
 }
@@ -196,7 +198,7 @@ func (n *node) replace(by *node) error {
 	return nil
 }
 
-// change gives the copy of a node in an executable graph new work.
+// change gives the copy of the node h in the executable graph g the work of the node `by`.
 func (d *device) change(op string, g, h uintptr, by *node, err error) int32 {
 	if err != nil {
 		return result(op, err)

@@ -15,19 +15,19 @@ import (
 	"unsafe"
 )
 
-// at returns the pointer with an address of the program. It is not inlined, because the compiler
-// of Go 1.26 fails on a copy to an address whose type it knows to be uintptr.
+// at converts an address in the program's memory to a pointer. It is not inlined: where it is, the
+// compiler of Go 1.26 fails on a copy to the pointer.
 //
 //go:noinline
 func at(address uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&address)) }
 
-// hostBytes returns n bytes of the program at an address.
+// hostBytes returns the n bytes at an address of the program's memory. They are not copied.
 func hostBytes(address uintptr, n int) []byte { return unsafe.Slice((*byte)(at(address)), n) }
 
-// hostText returns the text of a C string of the program.
+// hostText returns the C string at an address of the program's memory.
 func hostText(address uintptr) string { return C.GoString((*C.char)(at(address))) }
 
-// put stores a value of the program.
+// put stores a value at an address of the program's memory.
 func put[T any](address uintptr, v T) { *(*T)(at(address)) = v }
 
 // printOut writes the text of a kernel's printf to the program's standard output.
@@ -37,7 +37,7 @@ func printOut(text string) {
 	C.fwrite(unsafe.Pointer(s), 1, C.size_t(len(text)), C.stdout)
 }
 
-// pinned is memory of the host that kernels see at its own address.
+// pinned is memory of the host that kernels access at the host's address.
 type pinned struct {
 	bytes   int
 	owned   bool // allocated by the library
@@ -72,7 +72,8 @@ func (d *device) pin(address uintptr, p pinned) error {
 	return nil
 }
 
-// unpin undoes share, or pin if owned is false.
+// unpin takes memory from kernels again. If owned is true, share has allocated the memory, and unpin
+// frees it.
 func (d *device) unpin(address uintptr, owned bool) error {
 	if address == 0 {
 		return nil
@@ -97,7 +98,7 @@ func (d *device) unpin(address uintptr, owned bool) error {
 	return nil
 }
 
-// pinnedAt returns the shared memory that has an address.
+// pinnedAt returns the memory of the host that contains an address and is visible to kernels.
 func (d *device) pinnedAt(address uintptr) (p pinned, ok bool) {
 	base, _, ok := d.mem.Range(uint64(address))
 	if !ok {
@@ -109,10 +110,10 @@ func (d *device) pinnedAt(address uintptr) (p pinned, ok bool) {
 	return p, ok
 }
 
-// thread returns a number of the program's thread that calls.
+// thread identifies the thread of the program that calls the library.
 func thread() uintptr { return uintptr(C.this_thread()) }
 
-// ptrOf returns a typed pointer as a plain one.
+// ptrOf converts a pointer to an unsafe.Pointer.
 func ptrOf[T any](p *T) unsafe.Pointer { return unsafe.Pointer(p) }
 
 // addresses returns a list of n addresses of the program.
@@ -126,7 +127,7 @@ type texts struct {
 
 func newConstants() *texts { return &texts{strings: map[string]*C.char{}} }
 
-// of returns the C string of a text. An empty text means an unknown number.
+// of returns the C string of a text. An empty text stands for an unknown error code.
 func (t *texts) of(s string) *C.char {
 	if s == "" {
 		s = "unrecognized error code"

@@ -10,7 +10,8 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// defaultShared is the shared memory of a CTA, static and dynamic, that needs no permission.
+// defaultShared is the number of bytes of static and dynamic shared memory that a CTA may have
+// without a call of cudaFuncSetAttribute.
 const defaultShared = 48 << 10
 
 // Attributes of launches.
@@ -34,7 +35,7 @@ type order struct {
 
 func dims(d C.dim3) [3]int { return [3]int{int(d.x), int(d.y), int(d.z)} }
 
-// newOrder returns a launch without parameters.
+// newOrder returns a launch whose parameters pack or unpack must still copy.
 func (d *device) newOrder(function uintptr, grid, block [3]int, shared uintptr) (*order, error) {
 	f, err := d.function(function)
 	if err != nil {
@@ -52,7 +53,7 @@ func (d *device) newOrder(function uintptr, grid, block [3]int, shared uintptr) 
 	return &order{function: f, kernel: k, grid: grid, block: block, shared: int(shared)}, nil
 }
 
-// pack copies the parameters from the addresses in a list.
+// pack copies the parameters. The list has the address of each one.
 func (o *order) pack(list *uintptr) error {
 	want := o.kernel.Params()
 	o.params = make([]byte, o.kernel.ParamBytes())
@@ -72,7 +73,7 @@ func (o *order) pack(list *uintptr) error {
 	return nil
 }
 
-// Names in the list "extra" of a launch by the driver.
+// Names in the list "extra" of cuLaunchKernel: CU_LAUNCH_PARAM_END and so on.
 const (
 	extraEnd    = 0
 	extraBuffer = 1
@@ -102,7 +103,7 @@ func (o *order) unpack(extra *uintptr) error {
 	}
 }
 
-// lastByte returns the end of the last parameter.
+// lastByte returns the offset of the end of the last parameter.
 func lastByte(list []ptx.Param) int {
 	if len(list) == 0 {
 		return 0
@@ -111,7 +112,7 @@ func lastByte(list []ptx.Param) int {
 	return p.Offset + p.Bytes
 }
 
-// attribute applies an attribute of a launch. Attributes that change only the speed are ignored.
+// attribute applies an attribute of a launch. It ignores attributes that change only the speed.
 func (o *order) attribute(a *C.launch_attribute) {
 	words := (*[3]uint32)(ptrOf(&a.value))
 	switch a.id {
@@ -124,7 +125,7 @@ func (o *order) attribute(a *C.launch_attribute) {
 	}
 }
 
-// limits checks what the device, but not the emulator, refuses.
+// permits returns an error for a launch that a device refuses. The emulator itself would run it.
 func (d *device) permits(o *order) error {
 	f := o.function
 	f.mu.Lock()
@@ -147,7 +148,7 @@ func (d *device) permits(o *order) error {
 	return nil
 }
 
-// node returns the work of the launch.
+// node returns the launch as a node.
 func (o *order) node(d *device) *node {
 	n := &node{kind: nodeKernel, order: o}
 	n.launch = func(s *stream) error {

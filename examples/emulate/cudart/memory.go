@@ -55,8 +55,8 @@ func cudaMallocFromPoolAsync(p *uintptr, bytes, _, stream uintptr) int32 {
 	return result("cudaMallocFromPoolAsync", dev().allocAsync(p, bytes, stream))
 }
 
-// allocAsync allocates at once. A graph that captures the call has memory of its own, which its
-// launches use.
+// allocAsync allocates memory at once. If a graph captures the call, every launch of the graph uses
+// this memory.
 func (d *device) allocAsync(p *uintptr, bytes, stream uintptr) (err error) {
 	s, err := look(d, d.streams, stream, "stream")
 	if err != nil {
@@ -74,7 +74,7 @@ func cudaFreeAsync(p, stream uintptr) int32 {
 	s, err := look(d, d.streams, stream, "stream")
 	switch {
 	case err != nil:
-	case s.capture() != nil: // the graph's launches need the memory again
+	case s.capture() != nil: // the memory stays, because each launch of the graph uses it
 		_, err = s.do(&node{kind: nodeFree})
 	default:
 		err = d.free(p)
@@ -162,7 +162,7 @@ const (
 	managedMemory      = 3
 )
 
-// typeOf returns the type of memory that has an address.
+// typeOf returns the type of the memory that contains an address.
 func (d *device) typeOf(p uintptr) int32 {
 	if pin, ok := d.pinnedAt(p); ok {
 		if pin.managed {

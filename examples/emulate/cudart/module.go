@@ -11,7 +11,7 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// module is a piece of the program's device code. Its PTX is read when the program first uses it.
+// module is one fat binary or PTX text of the program. The library decodes it at its first use.
 type module struct {
 	text func() ([]byte, error)
 	once sync.Once
@@ -29,7 +29,7 @@ type function struct {
 
 	mu           sync.Mutex
 	kernel       *emu.Kernel
-	dynamic      int // largest dynamic shared memory, if the program asked for more than the default
+	dynamic      int // bytes of dynamic shared memory that the program has asked for, or 0
 	nonPortable  bool
 	carveout     int32
 	mustSpecify  bool
@@ -83,7 +83,8 @@ func fromFile(name string) *module {
 	}}
 }
 
-// content returns the PTX of a fat binary, or of a text. begin has its first bytes.
+// content returns the PTX of a module, whose first bytes are begin. binary returns the first n bytes
+// of a fat binary, and text returns a PTX text.
 func content(begin []byte, binary func(n int) []byte, text func() []byte) ([]byte, error) {
 	if n, err := fatbin.Size(begin); err == nil {
 		ptx, err := fatbin.PTX(binary(n))
@@ -138,8 +139,8 @@ func (d *device) variable(m *module, name string) (address uintptr, bytes int, e
 	return uintptr(to), int(n), nil
 }
 
-// function returns the function with a handle: the address of its stub in the program, or the
-// driver's handle.
+// function returns the kernel with a handle. In the runtime the handle of a kernel is the address of
+// the kernel's stub in the program. In the driver it is a CUfunction.
 func (d *device) function(h uintptr) (*function, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

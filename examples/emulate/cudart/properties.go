@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// layout12 and layout13 list the fields of cudaDeviceProp of CUDA 12 and 13, up to the reserved
-// ones: "name type count". Type c is a char, i an int, z a size_t.
+// layout12 and layout13 list the fields of cudaDeviceProp of CUDA 12 and 13 without the reserved
+// ones at the end. A field is "name type count". The type c is char, i is int, and z is size_t.
 var layout12 = strings.NewReplacer("totalConstMem", "clockRate i 1,totalConstMem", "multiProcessorCount", "deviceOverlap i 1,multiProcessorCount",
 	"integrated", "kernelExecTimeoutEnabled i 1,integrated", "maxTexture1D i 1,maxTexture1DMipmap i 1", "computeMode i 1,maxTexture1D i 1,maxTexture1DMipmap i 1,maxTexture1DLinear i 1",
 	"memoryBusWidth", "memoryClockRate i 1,memoryBusWidth", "pageableMemoryAccess i 1", "singleToDoublePrecisionPerfRatio i 1,pageableMemoryAccess i 1",
@@ -48,8 +48,8 @@ func (d *device) properties() map[string][]int {
 	}
 }
 
-// fields calls visit for each field of a layout with its offset, and returns the size of the
-// struct.
+// fields calls visit for each field of a layout, with the field's offset in bytes. It returns the
+// size of the struct.
 func fields(layout string, visit func(name, kind string, count, offset int)) (bytes int) {
 	sizes := map[string]int{"c": 1, "i": 4, "z": 8}
 	at := 0
@@ -91,8 +91,8 @@ func properties(to uintptr, device int32, layout string) int32 {
 	return 0
 }
 
-// attributes maps the numbers of cudaDeviceAttr to fields of cudaDeviceProp. A second number is the
-// index in the field.
+// attributes maps the numbers of cudaDeviceAttr to fields of cudaDeviceProp. If the field is an
+// array, index is the attribute's element.
 var attributes = map[int32]struct {
 	field string
 	index int
@@ -110,8 +110,8 @@ var attributes = map[int32]struct {
 	111: {"reservedSharedMemPerBlock", 0}, 115: {"memoryPoolsSupported", 0}, 120: {"clusterLaunch", 0}, 123: {"unifiedFunctionPointers", 0},
 }
 
-// attribute returns an attribute of the device. Attributes that the table lacks are features that
-// the device does not have: 0.
+// attribute returns an attribute of the device. It returns 0 if the table lacks the attribute: the
+// device then lacks the feature.
 func (d *device) attribute(a int32) int32 {
 	f, ok := attributes[a]
 	if !ok {

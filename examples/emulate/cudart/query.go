@@ -124,7 +124,8 @@ func cudaDeviceSetLimit(limit int32, v uintptr) int32 {
 	return 0
 }
 
-// usualLimits are the limits of a device: stack, printf's buffer, heap.
+// usualLimits has the default of each limit in bytes: 0 is a thread's stack, 1 the buffer of printf,
+// and 2 the heap of malloc in kernels.
 var usualLimits = map[int32]uint64{0: 1 << 10, 1: 1 << 20, 2: 8 << 20}
 
 //export cudaDeviceGetLimit

@@ -50,7 +50,7 @@ func __cudaRegisterVar(module, host, ignored1, name uintptr, ignored2 int32, ign
 	d.variables[host] = &variable{d.modules[module], hostText(name)}
 }
 
-// managed is a variable that host and kernels share.
+// managed is a __managed__ variable, which host and kernels share.
 type managed struct {
 	module *module
 	name   string
@@ -67,8 +67,8 @@ func __cudaRegisterManagedVar(module uintptr, to, host, name uintptr, _ int32, i
 	d.variables[host] = &variable{m, hostText(name)}
 }
 
-// bind gives the program the addresses of the module's managed variables. Kernels see a variable at
-// that address too.
+// bind tells the program the addresses of the module's managed variables. Kernels can access a
+// variable at the same address.
 func (m *module) bind(d *device) error {
 	m.binding.Lock()
 	defer m.binding.Unlock()
@@ -91,7 +91,8 @@ func (m *module) bind(d *device) error {
 	return nil
 }
 
-// pushed has the configuration of a launch between the call of the kernel's stub and the launch.
+// pushed is the configuration of a launch <<<grid, block, shared, stream>>>. The program pushes it,
+// and the kernel's stub pops it before it calls cudaLaunchKernel.
 type pushed struct {
 	grid, block C.dim3
 	shared      uintptr
@@ -100,7 +101,7 @@ type pushed struct {
 
 var configurations struct {
 	sync.Mutex
-	stacks map[uintptr][]pushed // by thread
+	stacks map[uintptr][]pushed // the stack of each thread, by thread()
 }
 
 //export __cudaPushCallConfiguration

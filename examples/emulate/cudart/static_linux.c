@@ -19,7 +19,7 @@
 
 #include "cuda.h"
 
-// missing ends the program: it calls a function that the library does not have.
+// missing ends a program that calls a function that the library does not have.
 static void missing(const char *name)
 {
 	fprintf(stderr, "emulate: the program calls %s, which is not emulated\n", name);
@@ -27,7 +27,8 @@ static void missing(const char *name)
 }
 
 #if defined(__x86_64__)
-// jump writes code that jumps to a function, with an argument. It returns the code's size.
+// jump writes code that jumps to a function. Unless argument is NULL, the code first makes it the
+// function's first argument. jump returns the size of the code.
 static size_t jump(unsigned char *to, const void *function, const void *argument)
 {
 	size_t n = 0;
@@ -51,12 +52,12 @@ static size_t jump(unsigned char *to, const void *function, const void *argument
 }
 #endif
 
-// own is a handle of this library.
+// own is this library's handle for dlsym.
 static void *own;
 
 uintptr_t own_symbol(const char *name) { return own ? (uintptr_t)dlsym(own, name) : 0; }
 
-// replace redirects one function. room is the function's size.
+// replace redirects one function of `room` bytes. A function that is too short for a jump stays.
 static void replace(unsigned char *function, size_t room, const char *name)
 {
 	unsigned char code[64];
@@ -74,7 +75,7 @@ static void replace(unsigned char *function, size_t room, const char *name)
 	__builtin___clear_cache((char *)function, (char *)function + n);
 }
 
-// is_runtime reports whether a name is one of CUDA's runtime.
+// is_runtime reports whether a function of CUDA's runtime can have the name.
 static int is_runtime(const char *name)
 {
 	if (strncmp(name, "__cuda", 6) == 0)

@@ -13,7 +13,8 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// defaultStreams are the handles of streams that every program has.
+// defaultStreams are the handles of the streams that exist without a call: 0, cudaStreamLegacy and
+// cudaStreamPerThread.
 var defaultStreams = []uintptr{0, 1, 2}
 
 // stream runs its work when it is queued, or records it in a graph.
@@ -126,7 +127,8 @@ func cudaStreamDestroy(stream uintptr) int32 {
 	return result("cudaStreamDestroy", drop(dev(), dev().streams, stream, "stream"))
 }
 
-// finish is the wait for a stream. All work has run; the wait orders it before later launches.
+// finish waits for a stream. All work has run already. The wait only tells the emulator that later
+// launches come after the earlier ones.
 func (d *device) finish(stream uintptr) error {
 	if err := d.ready(); err != nil {
 		return err
@@ -167,7 +169,7 @@ func (d *device) finishAll() error {
 	if err := d.ready(); err != nil {
 		return err
 	}
-	d.work.Lock() // before d.mu, as everywhere
+	d.work.Lock() // every function that takes both locks takes d.work before d.mu
 	defer d.work.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -184,7 +186,7 @@ func cudaStreamAddCallback(stream, function, data uintptr, _ uint32) int32 {
 	}}))
 }
 
-// hostNode returns the work that calls a function of the program.
+// hostNode returns a node that calls a function of the program.
 func hostNode(function, data uintptr) *node {
 	return &node{kind: nodeHost, call: func() { C.call_host(C.uintptr_t(function), C.uintptr_t(data)) }}
 }

@@ -6,8 +6,8 @@ import "C"
 
 import "sonicmoe/ptx/emu/layout"
 
-// elements maps the numbers of CUtensorMapDataType to element types. The types
-// for TF32 and for flushed denormals are moved as F32, because only reductions compute.
+// elements maps the numbers of CUtensorMapDataType to element types. The types with TF32 and with
+// flushed subnormal numbers map to F32: copies move bytes, so they differ only in reductions.
 var elements = map[int32]layout.ElemType{0: layout.ElemU8, 1: layout.ElemU16, 2: layout.ElemU32, 3: layout.ElemS32,
 	6: layout.ElemF16, 7: layout.ElemF32, 9: layout.ElemBF16, 10: layout.ElemF32, 11: layout.ElemF32, 12: layout.ElemF32}
 

@@ -19,13 +19,13 @@ const Magic = 0xba55ed50
 // HeaderBytes is the size of the fixed part of a fat binary's header.
 const HeaderBytes = 16
 
-// Kinds of entries.
+// Kinds of entries: a PTX text, or an ELF file with machine code.
 const (
 	kindPTX = 1
 	kindELF = 2
 )
 
-// Bits of an entry's flags. They name the compression.
+// Bits of an entry's flags, which tell how the image is compressed.
 const (
 	flagLZ4  = 0x2000
 	flagZstd = 0x8000
@@ -88,15 +88,15 @@ func PTX(data []byte) ([]byte, error) {
 		for chip := range machine {
 			chips = append(chips, chip)
 		}
-		return nil, fmt.Errorf("%w: there is machine code of %d alone: compile with -arch=compute_90a", ErrNoPTX, chips)
+		return nil, fmt.Errorf("%w: there is only machine code, for the chips %d: compile with -arch=compute_90a", ErrNoPTX, chips)
 	}
 	return best, nil
 }
 
 var targetLine = regexp.MustCompile(`(?m)^\s*\.target\s+sm_(\d+)(a?)`)
 
-// target returns a number that grows with the target of a PTX text: twice the chip's number, and
-// one more for the chip's own instructions. It returns -1 if the text has no target.
+// target returns a number that orders the targets of PTX texts. It is twice the number after sm_,
+// plus 1 for a target such as sm_90a. It is -1 if the text has no target.
 func target(text []byte) int {
 	m := targetLine.FindSubmatch(text)
 	if m == nil {
@@ -126,7 +126,7 @@ func readEntry(b []byte) (entry, error) {
 	e := entry{kind: le.Uint16(b), content: le.Uint32(b[16:]), arch: le.Uint32(b[28:]), flags: le.Uint64(b[40:]), whole: le.Uint64(b[56:])}
 	header, size := uint64(le.Uint32(b[4:])), le.Uint64(b[8:])
 	if header < entryBytes || header > uint64(len(b)) || size > uint64(len(b))-header {
-		return entry{}, fmt.Errorf("header of %d bytes and image of %d, %d bytes are left", header, size, len(b))
+		return entry{}, fmt.Errorf("header of %d bytes and image of %d bytes, but %d bytes are left", header, size, len(b))
 	}
 	e.packed, e.bytes = b[header:header+size], int(header+size)
 	return e, nil
@@ -138,7 +138,7 @@ func (e entry) text() ([]byte, error) {
 		return bytes.TrimRight(e.packed, "\x00"), nil
 	}
 	if e.whole > maxText || uint64(e.content) > uint64(len(e.packed)) {
-		return nil, fmt.Errorf("%d bytes that were compressed from %d, want at most %d and %d", e.content, e.whole, len(e.packed), maxText)
+		return nil, fmt.Errorf("%d compressed bytes, want at most %d; %d bytes of text, want at most %d", e.content, len(e.packed), e.whole, maxText)
 	}
 	packed, text := e.packed[:e.content], make([]byte, e.whole)
 	var err error
