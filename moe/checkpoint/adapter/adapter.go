@@ -36,7 +36,7 @@ const (
 // [moe.Config]. B3 is nil unless GateUp is "apart".
 type Factors struct{ A1, B1, B3, A2, B2 []float32 }
 
-// of returns the factor of a tensor.
+// of returns the field for a tensor of the layer.
 func (f *Factors) of(id spec.TensorID) *[]float32 {
 	return map[spec.TensorID]*[]float32{spec.TensorLoraA1: &f.A1, spec.TensorLoraB1: &f.B1, spec.TensorLoraB3: &f.B3, spec.TensorLoraA2: &f.A2, spec.TensorLoraB2: &f.B2}[id]
 }
@@ -52,8 +52,8 @@ type File struct {
 
 	settings settings
 	file     *safetensors.File
-	layers   map[int]map[key]string // the name of each tensor
-	// doubled reports whether a layer has different first factors for gate and up.
+	layers   map[int]map[key]string // for each layer, the name of each tensor
+	// doubled reports whether some expert has a lora_A for gate that differs from the one for up.
 	doubled bool
 }
 
@@ -110,7 +110,7 @@ func (f *File) list() error {
 	return nil
 }
 
-// isDoubled reports whether gate and up of some expert have different first factors.
+// isDoubled reports whether some expert has a lora_A for gate that differs from the one for up.
 func (f *File) isDoubled() (bool, error) {
 	for layer, tensors := range f.layers {
 		for k, name := range tensors {
@@ -137,7 +137,7 @@ func (f *File) isDoubled() (bool, error) {
 			other.half = gate + up - k.half
 			name, ok := f.layers[layer][other]
 			if !ok {
-				continue // the file does not adapt the other half
+				continue // the file adapts only gate, or only up
 			}
 			b, _, err := f.values(name)
 			if err != nil || !slices.Equal(a, b) {
@@ -159,7 +159,7 @@ func (f *File) Close() error {
 // Layers returns the layers that have factors of routed experts.
 func (f *File) Layers() []int { return slices.Sorted(maps.Keys(f.layers)) }
 
-// rank returns the rank of the layers' adapters before padding.
+// rank returns the rank that a layer needs, before padding.
 func (f *File) rank() int {
 	if f.doubled {
 		return 2 * f.settings.Rank
@@ -204,10 +204,10 @@ func (f *File) Load(s driver.Stream, layer int, c moe.Config, to moe.Weights) er
 	return nil
 }
 
-// LoadPlace copies the factors of a layer to a place of the layer's table of adapters, which
-// [moe.Config] describes at LoRAAdapters, and the adapter's scale to LoraScales. c is the layer's
-// Config, whose rank may be larger. Passes that the stream runs later can name the place. To remove
-// the adapter, write 0 to the place's scale.
+// LoadPlace copies the factors of a layer to a place of the layer's table of adapters, and the
+// adapter's scale to LoraScales. [moe.Config].LoRAAdapters describes the table. c is the layer's
+// Config. Its rank may be larger than the adapter's. Tokens of later passes on the stream can name
+// the place. To remove the adapter, write 0 to the place's scale.
 func (f *File) LoadPlace(s driver.Stream, layer, place int, c moe.Config, to moe.Weights) error {
 	if place < 0 || place >= c.LoRAAdapters {
 		return &moe.ArgError{Field: "place", Got: strconv.Itoa(place), Want: fmt.Sprintf("one of the %d places of Config.LoRAAdapters", c.LoRAAdapters)}
@@ -242,7 +242,7 @@ func (f *File) LoadPlace(s driver.Stream, layer, place int, c moe.Config, to moe
 	return s.CopyToDevice(to.LoraScales.Ptr+driver.DevicePtr(4*place), num.Bytes(scale))
 }
 
-// scale returns the factor of the adapter's products.
+// scale returns the number by which the adapter's product is multiplied.
 func (f *File) scale() float32 {
 	if f.settings.RSLoRA {
 		return float32(f.settings.Alpha / math.Sqrt(float64(f.settings.Rank)))

@@ -127,7 +127,8 @@ func TestPairing(t *testing.T) {
 	}
 }
 
-// reordered returns A with its rows read as if row i of expert x were at a place of the file.
+// reordered returns A with other rows: place returns the row of the file that becomes row i of an
+// expert.
 func reordered(a []float32, c moe.Config, rank int, place func(expert, row int) int) []float32 {
 	out := make([]float32, len(a))
 	for e := range c.NumExperts {
@@ -139,7 +140,8 @@ func reordered(a []float32, c moe.Config, rank int, place func(expert, row int) 
 	return out
 }
 
-// paired returns B1 as it is if the expert is taken for the slowest index of the file's columns.
+// paired returns the B1 that results if a reader takes the expert for the slowest index of the
+// file's columns, which is wrong.
 func paired(b []float32, c moe.Config, rank int) []float32 {
 	out := make([]float32, len(b))
 	for e := range c.NumExperts {
@@ -205,8 +207,8 @@ func TestWritten(t *testing.T) {
 	}
 }
 
-// TestTwoFirstFactors reads files in which gate and up have their own first factors, and only
-// some experts and products have factors.
+// TestTwoFirstFactors reads files in which gate and up have a lora_A each, and in which only some
+// experts and products have factors.
 func TestTwoFirstFactors(t *testing.T) {
 	c := configs()[0]
 	first, second, err := unlay(c, random(c, 3))
@@ -250,7 +252,7 @@ func TestTwoFirstFactors(t *testing.T) {
 	require.Len(t, opened.Outside, 2)
 }
 
-// asGate returns the factors of one half as factors of gate, with zeros for up.
+// asGate returns the factors of gate and up together, where gate has the factors p, and up has zeros.
 func asGate(c moe.Config, p *pair) *pair {
 	out := newPair(p.experts, p.rank, p.in, 2*p.out)
 	copy(out.a, p.a)

@@ -20,10 +20,10 @@
 //	           experts.down_proj.lora_A [E, r, n], lora_B [E, d, r]: SGLang's layout. In
 //	           gate_up_proj's A the rows of gate come before the rows of up.
 //
-// A layer has one first factor for gate and up. If a file has two different ones, the layer gets
-// both, one after the other, and the rank doubles. Ranks are padded with zeros to multiples of 8,
-// and alpha changes with them, so that the scale stays the same. LoadPlace puts an adapter into a
-// layer's table of adapters.
+// A layer has one lora_A for gate and up together. If the file has two different ones, the layer
+// gets both, one after the other, and the rank doubles. Ranks are padded with zeros to multiples of
+// 8. Config changes alpha with the rank, so the scale of the products stays the same. LoadPlace puts
+// an adapter into a layer's table of adapters.
 //
 // v1 does not promise this package.
 package adapter

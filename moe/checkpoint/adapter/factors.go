@@ -9,7 +9,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// pair has the factors of one weight of all experts: a [E, r, in] and b [E, out, r].
+// pair has the two factors of one weight for all experts: a (lora_A) is [E, r, in], and b (lora_B)
+// is [E, out, r].
 type pair struct {
 	experts, rank, in, out int
 	a, b                   []float32
@@ -19,10 +20,10 @@ func newPair(experts, rank, in, out int) *pair {
 	return &pair{experts, rank, in, out, make([]float32, experts*rank*in), make([]float32, experts*out*rank)}
 }
 
-// rowB returns the row of b for an output of an expert.
+// rowB returns an expert's row of b for one output.
 func (p *pair) rowB(expert, out int) []float32 { return p.b[(expert*p.out+out)*p.rank:][:p.rank] }
 
-// rowA returns a row of a of an expert.
+// rowA returns an expert's row of a.
 func (p *pair) rowA(expert, row int) []float32 { return p.a[(expert*p.rank+row)*p.in:][:p.in] }
 
 // Factors returns the factors of a layer. c is the layer's Config, as Config returns it. The factors
@@ -64,8 +65,8 @@ type reader struct {
 	c       moe.Config
 }
 
-// products returns the factors of gate and up together, with the rows of the layer's W1, and the
-// factors of down.
+// products returns the factors of gate and up together, and the factors of down. The rows of the
+// first pair's b are in the order of the rows of the layer's W1, see rowOf.
 func (r *reader) products() (first, second *pair, err error) {
 	switch r.Layout {
 	case PEFT:
@@ -82,7 +83,7 @@ func shapeError(name string, got, want []int64) error {
 	return fmt.Errorf("tensor %q is %v, must be %v", name, got, want)
 }
 
-// both returns the numbers and extents of the two factors with the same key.
+// both returns the lora_A and the lora_B of a key. ok is false if the file has neither.
 func (r *reader) both(k key) (a, b tensor, ok bool, err error) {
 	k.isB = false
 	nameA, okA := r.tensors[k]
@@ -110,9 +111,9 @@ type tensor struct {
 	shape  []int64
 }
 
-// peft returns the factors of a file of PEFT's target_parameters. Names do not say which weight a
-// factor belongs to: extents do. Early versions of PEFT took the second extent of each weight for
-// its inputs: A is then of the outputs.
+// peft returns the factors of a file of PEFT's target_parameters. The names of such factors do not
+// tell the weight that they adapt, so peft finds the weight by the extents. Early versions of PEFT
+// took the second extent of each weight for its inputs. lora_A then has the outputs as columns.
 func (r *reader) peft() (first, second *pair, err error) {
 	c := r.c
 	sizes := [2][2]int{{c.Hidden, c.HWidth()}, {c.Intermediate, c.Hidden}} // inputs and outputs of each product
@@ -144,7 +145,7 @@ func (r *reader) peft() (first, second *pair, err error) {
 	return found[gateUp], found[down], nil
 }
 
-// isTarget reports whether target_parameters, unless it is empty, has a weight of a product.
+// isTarget reports whether target_parameters lists the weight of a product, or is empty.
 func (r *reader) isTarget(of product) bool {
 	isDown := func(name string) bool { return strings.HasSuffix(name, "down_proj") }
 	isUp := func(name string) bool { return strings.HasSuffix(name, "up_proj") }
@@ -159,8 +160,8 @@ func (r *reader) layer() int {
 	return 0
 }
 
-// peftPair returns the factors of a weight with these inputs and outputs, or nil if the tensors do
-// not fit.
+// peftPair returns the factors of a weight with the given inputs and outputs, or nil if the extents
+// of the tensors do not fit the weight.
 func (r *reader) peftPair(a, b tensor, in, out int) *pair {
 	experts, rank := r.c.NumExperts, r.settings.Rank
 	wide := int64(experts * rank)
@@ -195,8 +196,8 @@ func (r *reader) peftPair(a, b tensor, in, out int) *pair {
 	return p
 }
 
-// halves returns the factors of a file with factors of gate and of up. read returns the factors of
-// one weight, or nil if the file does not have them.
+// halves returns the factors of a file in which gate and up have factors of their own. read returns
+// the factors of one weight, or nil if the file does not adapt this weight.
 func (r *reader) halves(read func(product, half, int, int) (*pair, error)) (first, second *pair, err error) {
 	c := r.c
 	if second, err = read(down, whole, c.Intermediate, c.Hidden); err != nil {
@@ -213,8 +214,7 @@ func (r *reader) halves(read func(product, half, int, int) (*pair, error)) (firs
 	return r.join(g, u), second, nil
 }
 
-// join returns the factors of gate and up together. If the file has different first factors, the
-// rank doubles.
+// join returns the factors of gate and up together. If they have different lora_A, the rank doubles.
 func (r *reader) join(g, u *pair) *pair {
 	rank := r.rank()
 	p := newPair(r.c.NumExperts, rank, r.c.Hidden, r.c.HWidth())
@@ -238,8 +238,8 @@ func (r *reader) join(g, u *pair) *pair {
 	return p
 }
 
-// rowOf returns the row of gate (half 0) or up (half 1) in W1. With GateUp "apart" the rows of W3
-// follow those of W1.
+// rowOf returns the row in W1 of a row of gate (half 0) or up (half 1). With GateUp "apart" the rows
+// of W3 come after the rows of W1.
 func rowOf(c moe.Config, half, row int) int {
 	if c.GateUp == spec.Interleaved {
 		return 2*row + half
@@ -247,7 +247,7 @@ func rowOf(c moe.Config, half, row int) int {
 	return half*c.Intermediate + row
 }
 
-// stacked returns the factors of one weight of a file with a tensor for all experts.
+// stacked returns the factors of one weight from a file in which one tensor has all experts.
 func (r *reader) stacked(of product, h half, in, out int) (*pair, error) {
 	k := key{layout: Stacked, layer: r.layer(), expert: -1, of: of, half: h}
 	a, b, ok, err := r.both(k)
@@ -280,7 +280,7 @@ func (r *reader) stacked(of product, h half, in, out int) (*pair, error) {
 	return p, nil
 }
 
-// perExpert returns the factors of one weight of a file with tensors for each expert.
+// perExpert returns the factors of one weight from a file in which each expert has its own tensors.
 func (r *reader) perExpert(of product, h half, in, out int) (*pair, error) {
 	rank, experts := r.settings.Rank, r.c.NumExperts
 	p, found := newPair(experts, rank, in, out), 0
@@ -308,7 +308,7 @@ func (r *reader) perExpert(of product, h half, in, out int) (*pair, error) {
 	return p, nil
 }
 
-// lay returns the factors in the layer's order, padded to the layer's rank.
+// lay returns the factors in the order of the layer's tensors, padded to the layer's rank.
 func lay(c moe.Config, first, second *pair) (f Factors) {
 	if first == nil {
 		first = newPair(c.NumExperts, 0, c.Hidden, c.HWidth())
@@ -327,7 +327,7 @@ func lay(c moe.Config, first, second *pair) (f Factors) {
 	return f
 }
 
-// firsts returns a as the layer has it: [E, r, in], or [E, in, r] with InOut.
+// firsts returns a in the layer's order: [E, r, in], or [E, in, r] with InOut.
 func firsts(c moe.Config, p *pair) []float32 {
 	out := make([]float32, p.experts*c.LoRARank*p.in)
 	for e := range p.experts {
@@ -340,7 +340,8 @@ func firsts(c moe.Config, p *pair) []float32 {
 	return out
 }
 
-// seconds returns rows of b as the layer has them: [E, rows, r], or [E, r, rows] with InOut.
+// seconds returns the rows from `from` to end-1 of b in the layer's order: [E, rows, r], or
+// [E, r, rows] with InOut.
 func seconds(c moe.Config, p *pair, from, end int) []float32 {
 	out := make([]float32, p.experts*(end-from)*c.LoRARank)
 	for e := range p.experts {
@@ -353,8 +354,8 @@ func seconds(c moe.Config, p *pair, from, end int) []float32 {
 	return out
 }
 
-// index returns the place of an element of a factor of expert e, whose extents are rows and columns
-// without InOut.
+// index returns the index of an element in a factor [E, rows, columns]. With InOut the factor is
+// stored as [E, columns, rows].
 func index(c moe.Config, e, row, column, rows, columns int) int {
 	if c.InOut {
 		row, column, rows, columns = column, row, columns, rows

@@ -15,7 +15,7 @@ const (
 	down
 )
 
-// half says which rows of a product's weight a factor adapts.
+// half says whether a factor adapts all rows of a product's weight, or the rows of gate or of up.
 type half int
 
 const (
@@ -24,13 +24,14 @@ const (
 	up
 )
 
-// key says what a tensor of a file is.
+// key identifies a factor in a file.
 type key struct {
 	layout Layout
 	layer  int
 	expert int // -1 for all experts
-	// of and half are what the tensor's name says. In the layout PEFT a name does not say it, and
-	// inner reports whether the tensor belongs to the inner one of two wrappers.
+	// of and half are the weight that the tensor's name tells. In the layout PEFT a name does not
+	// tell the weight. PEFT wraps the experts once for each weight, and inner reports whether the
+	// tensor belongs to the inner wrapper.
 	of    product
 	half  half
 	inner bool
@@ -42,7 +43,7 @@ var (
 	ofExpert  = regexp.MustCompile(`^(\d+)\.(\w+)$`)
 )
 
-// projections maps the names of an expert's weights to their places.
+// projections maps the names of an expert's weights in files to products and halves.
 var projections = map[string]struct {
 	of   product
 	half half
@@ -51,7 +52,7 @@ var projections = map[string]struct {
 	"w1": {gateUp, gate}, "w3": {gateUp, up}, "w2": {down, whole},
 }
 
-// parse returns what a tensor is. ok is false for a tensor that is no factor of routed experts.
+// parse returns the key of a tensor. ok is false for a tensor that is no factor of routed experts.
 func parse(name string) (k key, ok bool, err error) {
 	m := ofExperts.FindStringSubmatch(name)
 	if m == nil {

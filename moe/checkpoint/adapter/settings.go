@@ -76,7 +76,8 @@ func (s *settings) check() error {
 	return nil
 }
 
-// text returns adapter_config.json. layout decides how the file names what the adapter adapts.
+// text returns adapter_config.json. The file names the adapted weights in target_modules for the
+// layout PerExpert, else in target_parameters.
 func (s *settings) text(layout Layout) ([]byte, error) {
 	of := map[string]any{
 		"peft_type": "LORA", "r": s.Rank, "lora_alpha": s.Alpha, "use_rslora": s.RSLoRA, "lora_dropout": 0.0, "bias": "none",

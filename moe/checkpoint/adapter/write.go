@@ -21,8 +21,8 @@ const (
 )
 
 // Write writes an adapter to a folder, with FP32 factors. c is the Config of the layers, and layers
-// has the factors of each. experts is the name of a layer's experts in the model, with %d for the
-// layer: "model.layers.%d.mlp.experts".
+// has the factors of each layer. experts is the name of a layer's experts in the model, with %d for
+// the layer's number: "model.layers.%d.mlp.experts".
 func Write(dir string, layout Layout, experts string, c moe.Config, layers map[int]Factors) error {
 	if layout != PEFT && layout != PerExpert && layout != Stacked {
 		return &moe.ArgError{Field: "layout", Got: fmt.Sprintf("%q", layout), Want: fmt.Sprintf("%q, %q or %q", PEFT, PerExpert, Stacked)}
@@ -64,7 +64,7 @@ func Write(dir string, layout Layout, experts string, c moe.Config, layers map[i
 	})
 }
 
-// unlay returns the factors of gate and up together, and of down, from the layer's order.
+// unlay is the inverse of lay: it returns the factors of gate and up together, and of down.
 func unlay(c moe.Config, f Factors) (first, second *pair, err error) {
 	shapes := c.Shapes(0)
 	for _, id := range tensorIDs {
@@ -103,7 +103,7 @@ func unlay(c moe.Config, f Factors) (first, second *pair, err error) {
 	return first, second, nil
 }
 
-// source returns a tensor of FP32 numbers.
+// source returns a tensor of FP32 numbers for a file.
 func source(name string, values []float32, shape ...int) safetensors.Source {
 	dims := make([]int64, len(shape))
 	for i, n := range shape {
@@ -112,7 +112,7 @@ func source(name string, values []float32, shape ...int) safetensors.Source {
 	return safetensors.Source{Name: name + ".weight", DType: "F32", Shape: dims, Data: bytes.NewReader(num.Bytes(values))}
 }
 
-// sources returns the tensors of a layer.
+// sources returns the tensors of a layer in a layout.
 func sources(layout Layout, c moe.Config, name string, first, second *pair) []safetensors.Source {
 	switch layout {
 	case PEFT:
@@ -162,8 +162,8 @@ func halfOf(c moe.Config, first *pair, half int) *pair {
 	return p
 }
 
-// stackedSources returns the factors of gate and up: their first factor twice, and the rows of gate
-// before those of up.
+// stackedSources returns the factors of gate and up in the layout Stacked: lora_A has their common A
+// twice, and lora_B has the rows of gate before the rows of up.
 func stackedSources(c moe.Config, name string, first *pair) []safetensors.Source {
 	if !c.Activation.Gated() {
 		return stackedSource(name+".up_proj", first)

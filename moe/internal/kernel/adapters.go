@@ -14,21 +14,24 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Adapt adds the products of a table's adapters to the results of a product of the layer. It runs
-// after the product, so that every kernel of the product, for all batches and all formats of
-// weights, serves layers with a table. For a row x with expert e, whose token names adapter i:
+// Adapt adds the products of LoRA adapters to the results of Up or Down, in a layer with a table of
+// adapters. Each token names an adapter of the table. Adapt is a kernel of its own that runs after
+// Up or Down, so the kernels of Up and Down need no variants for adapters. x is a row of the input,
+// e is its expert, and i is the adapter that its token names. c_i is the adapter's scale. A and B
+// are the adapter's factors, and B1 is the one for H:
 //
 //	u  = round(c_i·(x·A_ieᵀ))
 //	H' = round(H + u·B1_ieᵀ), A' = round(act(H + u·B1_ieᵀ))   after Up
 //	Y' = round(Y + u·B2_ieᵀ)                                  after Down
 //
-// The kernel neither reads nor writes the results of other rows. A CTA takes rows of one expert, and
-// from these up to 16 rows of one adapter at once. Its warps share the sum of u, then the columns.
-// Sums run in the same order for every number of tokens, so results do not depend on the batch.
+// The kernel does not touch the results of rows whose token names no adapter. A CTA takes up to 128
+// rows of one expert. Of these it computes up to 16 rows with the same adapter at a time. For u each
+// warp sums over a part of the depth. For H' or Y' each warp takes some of the columns. Sums run in
+// the same order for every number of tokens, so results do not depend on the batch.
 //
-// The kernel computes the first u while the product still runs. That is safe: the product launches
-// this kernel after its own wait, when the plan and the product's inputs are complete. Every thread
-// waits for the product before it ends, because the next kernel waits only for this one.
+// A CTA computes its first u while Up or Down still runs. This is safe: Up and Down launch this
+// kernel only when the routing plan and their inputs are complete. Every thread waits for Up or Down
+// before it ends, because the next kernel waits only for this one.
 type Adapt struct {
 	spec.Config
 	// Down selects the kernel after Down. The other one runs after Up.
@@ -40,24 +43,27 @@ type Adapt struct {
 type AdaptArgs struct {
 	// X are the product's inputs: tokens [T, d] after Up, else A in the layout of [weights.A].
 	X driver.DevicePtr
-	// AdapterIDs [T] i32 has the place of each token's adapter. Scales [N] f32 has the factor c of
-	// each place, 0 for a place without an adapter. The kernel after Up adds the number of tokens
-	// that name no adapter, but not -1, to Misses [1] u32, unless its address is 0.
+	// AdapterIDs [T] i32 has the place in the table of each token's adapter, or -1. Scales [N] f32
+	// has the scale c of each place, which is 0 for a place without an adapter. Misses [1] u32 counts
+	// the tokens that name a place without an adapter or outside the table. The kernel after Up adds
+	// to it, unless its address is 0.
 	AdapterIDs, Scales, Misses driver.DevicePtr
-	// FactorA [N·E, r, in] and FactorB [N·E, out, r] are the factors. With GateUp "apart", Factor3
-	// is FactorB of up.
+	// FactorA [N·E, r, in] and FactorB [N·E, out, r] are the factors of N places and E experts. With
+	// GateUp "apart", FactorB is of gate, and Factor3 is of up.
 	FactorA, FactorB, Factor3 driver.DevicePtr
-	// Results [R, 2n] are H, or Y [R, d]. A is the activation, which the kernel after Up changes.
+	// Results is H [R, 2n] after Up, and Y [R, d] after Down. A is the activation, which the kernel
+	// after Up changes.
 	Results, A driver.DevicePtr
-	// Gather [R] u32 is the token of each packed row. Table is the table of row pairs, and RowPairs
-	// has its length.
+	// Gather [R] u32 is the token of each packed row. Table is the table of row pairs: an entry has
+	// an expert and up to 128 of its packed rows. RowPairs has the number of entries.
 	Gather, Table, RowPairs driver.DevicePtr
 	// With ScoreOnInput, Scores [T, K] f32 are the scores, and Pairs [R] u32 is the index in Scores
 	// of each packed row.
 	Scores, Pairs driver.DevicePtr
-	// Tokens is T. Rows is R.
+	// Tokens is T, the number of tokens. Rows is R, the number of packed rows.
 	Tokens, Rows int
-	// Splits is the number of CTAs that share the adapters of an entry of the table.
+	// Splits is the number of tasks of an entry of the table of row pairs. Each task takes the rows of
+	// some of the adapters.
 	Splits int
 }
 
@@ -66,16 +72,18 @@ const (
 	adaptWarps   = adaptThreads / 32
 	// adaptRows is the number of rows of one mma.sync.
 	adaptRows = 16
-	// firstLoads is the number of 16-byte loads that a thread has in flight in the first product.
-	// secondLoads is the number of 8-byte loads of the second factor. More would spill registers.
+	// firstLoads is the number of 16-byte loads that a thread has in flight in the product with
+	// FactorA. secondLoads is the number of its 8-byte loads of FactorB. More would spill registers.
 	firstLoads, secondLoads = 12, 8
-	// adaptStep is the number of elements of a row that a warp multiplies at once: 8 in each thread.
+	// adaptStep is the number of elements of a row that a warp multiplies at once. Each of 4 lanes
+	// loads 8 of them.
 	adaptStep = 32
-	// noAdapter stands for a row without an adapter.
+	// noAdapter is the number of a row without an adapter, see adapting.number.
 	noAdapter = 0
 )
 
-// ctasPerSM returns the number of CTAs that share the registers of an SM.
+// ctasPerSM returns the number of CTAs that run on an SM at the same time. Large ranks need too many
+// registers for two.
 func (a Adapt) ctasPerSM() int {
 	if a.LoRARank > 16 {
 		return 1
@@ -83,8 +91,8 @@ func (a Adapt) ctasPerSM() int {
 	return 2
 }
 
-// depth returns the length of the input's rows, width the number of columns of a part of the
-// results, and parts the number of parts.
+// depth returns the length of the input's rows. parts returns the number of parts of the results:
+// gate and up, or one. width returns the number of columns of a part.
 func (a Adapt) depth() int {
 	if a.Down {
 		return a.Intermediate
@@ -106,7 +114,7 @@ func (a Adapt) parts() int {
 	return a.HParts()
 }
 
-// inputBytes returns the distance of two rows of the input.
+// inputBytes returns the number of bytes between the starts of two rows of the input.
 func (a Adapt) inputBytes() int {
 	if a.Down {
 		return weights.A(a.Config).Elements() * tile.ElementBytes
@@ -114,14 +122,14 @@ func (a Adapt) inputBytes() int {
 	return a.Hidden * tile.ElementBytes
 }
 
-// paddedRank returns the rank in whole steps of mma.sync.
+// paddedRank returns the rank, rounded up to whole steps of mma.sync.
 func (a Adapt) paddedRank() int { return (a.LoRARank + tile.KStep - 1) / tile.KStep * tile.KStep }
 
-// sumColumns returns the number of columns of the warps' parts of u: the rank in whole products of
-// mma.sync.
+// sumColumns returns the number of columns of each warp's part of u. It is the rank, rounded up to
+// the 8 columns of an mma.sync.
 func (a Adapt) sumColumns() int { return (a.LoRARank + 7) / 8 * 8 }
 
-// name returns the end of the name of the kernel.
+// name returns the last word of the kernel's name.
 func (a Adapt) name() string {
 	if a.Down {
 		return "down"
@@ -134,16 +142,17 @@ type adapting struct {
 	Adapt
 	k       *ptx.Kernel
 	element tile.Element
-	// group is the index of the thread's group of 4 lanes in its warp. quad is its index there.
+	// group is the index in the warp of the thread's group of 4 lanes. quad is the index of the
+	// thread in the group.
 	group, quad ptx.U32
 
 	x, ids, scales, misses     ptx.Global
 	factorA, results, a        ptx.Global
-	factorB                    []ptx.Global // one, or those of gate and up
+	factorB                    []ptx.Global // FactorB, and with GateUp "apart" also Factor3
 	gather, table, rowPairs    ptx.Global
 	scores, pairs              ptx.Global // with ScoreOnInput
-	sums, u                    ptx.Shared // the warps' parts of u in FP32, and u
-	largest, counts, list, ofT ptx.Shared // see entries
+	sums, u                    ptx.Shared // each warp's part of u in FP32, and the rounded u
+	largest, counts, list, ofT ptx.Shared // arrays of the method entries
 }
 
 // Build emits the kernel.
@@ -171,7 +180,8 @@ func (a Adapt) Build() (*jit.Kernel[AdaptArgs], error) {
 // adaptEntries returns the largest number of entries of the table of row pairs.
 func adaptEntries(rows, experts int) int { return min(rows, experts) + rows/schedule.PairRows }
 
-// AdaptSplits returns Splits for a number of rows. In a small batch each CTA then has one task.
+// AdaptSplits returns [AdaptArgs].Splits for a number of rows. In a small batch the entries are
+// split, so that there is about one task for each CTA of the grid.
 func AdaptSplits(c spec.Config, rows, sms int) int {
 	entries := max(1, adaptEntries(rows, c.NumExperts))
 	return max(1, min(c.LoRAAdapters, Adapt{Config: c}.ctasPerSM()*sms/entries))
@@ -203,11 +213,11 @@ func (a Adapt) operands(k *jit.Builder[AdaptArgs]) *adapting {
 	return e
 }
 
-// uBytes returns the distance of two rows of u in shared memory. It keeps the rows of a warp's loads
-// in different banks.
+// uBytes returns the number of bytes between two rows of u in shared memory. The 16 bytes of padding
+// put the rows that a warp loads at once into different banks.
 func (a Adapt) uBytes() int { return a.paddedRank()*tile.ElementBytes + 16 }
 
-// countMisses adds the number of tokens that name a place without an adapter to Misses.
+// countMisses adds to Misses the number of tokens whose id is not -1 and names no adapter.
 func (e *adapting) countMisses(tokens ptx.U32) {
 	k := e.k
 	k.If(e.misses.Given(), func() {
@@ -218,8 +228,8 @@ func (e *adapting) countMisses(tokens ptx.U32) {
 	})
 }
 
-// number returns the number of an adapter, which is its place plus 1, or noAdapter if the place has
-// no adapter or is outside the table.
+// number returns 1 plus the place that id names, or noAdapter if this place has no adapter or is
+// outside the table.
 func (e *adapting) number(id ptx.U32) ptx.U32 {
 	scale := ptx.LdGlobal[ptx.F32](e.scales.Index(id.MinI(e.LoRAAdapters-1), 4))
 	has := id.LtI(e.LoRAAdapters).And(scale.Gt(ptx.Float(0)).Or(scale.Lt(ptx.Float(0))))
@@ -228,19 +238,22 @@ func (e *adapting) number(id ptx.U32) ptx.U32 {
 
 // adapted is up to 16 rows of one expert and one adapter.
 type adapted struct {
-	// matrix is the index of the expert's matrix in a factor, and scale is the adapter's factor c.
+	// matrix is the index of the adapter's and expert's matrix in FactorA and FactorB. scale is the
+	// adapter's scale c.
 	matrix ptx.U32
 	scale  ptx.F32
-	// live is the number of rows. For row i of the 16, input returns the row of the input, row the
-	// packed row, and score the score (only with ScoreOnInput). From i = live on they return what they
-	// return for i = live-1.
+	// live is the number of rows. For row i of the 16, input returns the index of its row in the
+	// input, row returns the index of its packed row, and score returns its score (only with
+	// ScoreOnInput). Rows from live to 15 repeat row live-1.
 	live       ptx.U32
 	input, row func(i ptx.U32) ptx.U32
 	score      func(i ptx.U32) ptx.F32
 }
 
-// entries adapts the rows of an entry of the table. It takes the adapters whose number has the given
-// remainder by splits, the largest number first. Each thread knows the adapter of one row.
+// entries adapts the rows of an entry of the table of row pairs. It takes the adapters whose number,
+// divided by splits, has the given remainder. Each thread holds the adapter's number of one row. In a
+// loop the CTA finds the largest number that is left, lists the rows with this number, and adapts
+// them.
 func (e *adapting) entries(entry, remainder, splits ptx.U32) {
 	k, thread, lane, warp := e.k, e.k.TidX(), e.k.Lane(), e.k.Warp()
 	words := ptx.LdGlobalVec[ptx.U32](e.table.Index(entry, schedule.PairBytes), 4)

@@ -8,10 +8,10 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file has the products of Adapt, and its stores.
+// This file has the two products of Adapt, with FactorA and with FactorB, and the stores.
 
-// rows adapts rows of one expert and one adapter. It loads the first part of the second factor
-// before the warps exchange their parts of u, and waits for the product before it reads the results.
+// rows adapts up to 16 rows of one expert and one adapter. It loads the first part of FactorB before
+// the warps add their parts of u. It waits for Up or Down before it reads their results.
 func (e *adapting) rows(r adapted) {
 	e.first(r)
 	s := e.second(r)
@@ -25,15 +25,15 @@ func (e *adapting) rows(r adapted) {
 	e.k.For(e.k.Warp().AddI(s.step()), ptx.Uint(s.units), ptx.Uint(s.step()), func(unit ptx.U32) { s.add(unit, s.load(unit)) })
 }
 
-// halves returns the rows of a thread's fragment: its group's, and the one 8 further.
+// halves returns the two rows, of 16, that a thread has in a fragment of mma.sync.
 func (e *adapting) halves() [2]ptx.U32 { return [2]ptx.U32{e.group, e.group.AddI(8)} }
 
-// fragment returns the A operand of mma.sync from two words of each half.
+// fragmentOf returns operand A of mma.sync. words[h] has the thread's two words of row h of halves.
 func fragmentOf(words [2][]ptx.U32) []ptx.U32 {
 	return []ptx.U32{words[0][0], words[1][0], words[0][1], words[1][1]}
 }
 
-// zeros returns n new accumulators with the value 0.
+// zeros returns n new accumulators that are 0.
 func (e *adapting) zeros(n int) []ptx.F32 {
 	acc := e.k.Accumulators(n)
 	for _, v := range acc {
@@ -42,22 +42,22 @@ func (e *adapting) zeros(n int) []ptx.F32 {
 	return acc
 }
 
-// first computes the product of the rows with the first factor. A warp takes adjacent steps of the
-// sum, and writes its part to shared memory. Within a step the order of k is permuted in the same
-// way for both operands, so that a thread loads 16 adjacent bytes.
+// first computes the product of the rows with FactorA. Each warp sums over adjacent steps of the
+// depth, and writes its part of the sum to shared memory. Within a step both operands have their
+// elements in the same permuted order, in which a thread's elements are 16 adjacent bytes.
 func (e *adapting) first(r adapted) {
 	k, tiles := e.k, e.sumColumns()/8
 	rowBytes := e.depth() * tile.ElementBytes
 	steps := (e.depth() + adaptStep - 1) / adaptStep
 	each := (steps + adaptWarps - 1) / adaptWarps     // steps of a warp
-	unroll := max(1, min(firstLoads/(2+tiles), each)) // two loads are of inputs
+	unroll := max(1, min(firstLoads/(2+tiles), each)) // a step loads two rows of the input, and `tiles` of FactorA
 	rounds := (each + unroll - 1) / unroll
 	var inputs [2]ptx.Global
 	for h, i := range e.halves() {
 		inputs[h] = e.x.Index(r.input(i), e.inputBytes())
 	}
 	matrix := e.factorA.Index(r.matrix, e.LoRARank*rowBytes)
-	factors := make([]ptx.Global, tiles) // rows past the rank repeat the last one
+	factors := make([]ptx.Global, tiles) // a row of FactorA past the rank repeats the last row
 	whole := matrix.Index(e.group, rowBytes)
 	for t := range factors {
 		factors[t] = whole.At(8 * t * rowBytes)
@@ -77,7 +77,7 @@ func (e *adapting) first(r adapted) {
 			}
 			for h, in := range inputs {
 				words := ptx.LdGlobalVec[ptx.U32](in.Plus(at), 4)
-				for i := range words { // past the end of the row
+				for i := range words { // 0 past the end of the row
 					words[i] = ptx.Select(from.LtI(rowBytes), words[i], ptx.Uint(0))
 				}
 				x[s][h] = words
@@ -99,8 +99,8 @@ func (e *adapting) first(r adapted) {
 	}
 }
 
-// sum adds the parts of the warps, in order, and stores u times the adapter's scale. A thread takes
-// pairs of columns. Columns past the rank are 0.
+// sum adds the warps' parts of u in the order of the warps, multiplies by the adapter's scale, and
+// stores u. A thread computes two adjacent columns at a time. Columns past the rank get 0.
 func (e *adapting) sum(scale ptx.F32) {
 	k, pairs := e.k, e.paddedRank()/2
 	k.For(k.TidX(), ptx.Uint(adaptRows*pairs), ptx.Uint(adaptThreads), func(i ptx.U32) {
@@ -124,20 +124,22 @@ func (e *adapting) sum(scale ptx.F32) {
 	})
 }
 
-// secondProduct adds the product of u with the second factor to the results. A warp takes every 8th
-// unit of 32 columns, and unroll units at once. A thread has 8 adjacent columns of a unit: two
-// columns of each of the unit's 4 products of mma.sync.
+// secondProduct adds the product of u and FactorB to the results. A unit is 32 columns of the
+// results. A warp takes every adaptWarps-th unit, and loads `unroll` of its units at once. The 4
+// products of a unit permute the columns so that a thread has 8 adjacent ones.
 type secondProduct struct {
 	*adapting
 	matrix ptx.U32
-	// units is the number of units. steps is the depth of the sum.
+	// units is the number of units. steps is the number of steps of mma.sync over the rank. unroll is
+	// the number of units that a warp loads at once.
 	units, steps, unroll int
 	rows                 [2]adaptedRow
 	u                    [][]ptx.U32 // the A operand of each step
 }
 
 const (
-	// adaptColumns is the number of columns of a unit, and tilesOfUnit the number of its products.
+	// adaptColumns is the number of columns of a unit. tilesOfUnit is the number of products of
+	// mma.sync that a unit needs for each step.
 	adaptColumns = 32
 	tilesOfUnit  = adaptColumns / 8
 )
@@ -156,10 +158,10 @@ func (e *adapting) second(r adapted) *secondProduct {
 	return s
 }
 
-// step returns the distance of two units that a warp takes in a row.
+// step returns by how much a warp's unit grows from one round to the next.
 func (s *secondProduct) step() int { return adaptWarps * s.unroll }
 
-// begin computes the addresses of the results, and loads u from shared memory.
+// begin computes the addresses of the thread's rows of the results, and loads u from shared memory.
 func (s *secondProduct) begin(r adapted) {
 	for h, i := range s.halves() {
 		at := r.row(i)
@@ -180,7 +182,8 @@ func (s *secondProduct) begin(r adapted) {
 	}
 }
 
-// load loads the second factor of unroll units from a unit on. Columns past the last one repeat it.
+// load loads FactorB for the warp's next `unroll` units, of which `unit` is the first. A column past
+// the last one repeats the last one.
 func (s *secondProduct) load(unit ptx.U32) (factors [][][]ptx.U32) {
 	// Product i of a unit has columns 2i and 2i + 1 of each thread.
 	first := unit.MulI(adaptColumns).Add(s.group.ShrI(1).ShlI(3)).Add(s.group.AndI(1))
@@ -191,11 +194,12 @@ func (s *secondProduct) load(unit ptx.U32) (factors [][][]ptx.U32) {
 	return factors
 }
 
-// unitStep returns the distance, in columns, of two units that a warp takes at once.
+// unitStep returns the number of columns from one of a warp's units to the next.
 func (s *secondProduct) unitStep() int { return adaptWarps * adaptColumns }
 
-// column loads a thread's part of a column of the second factor: two words for each part and each
-// step of the sum. The loads are not ld.global.nc, which the assembler would move past a barrier.
+// column loads a thread's part of a row of FactorB, which is for one column of the results: two words
+// for each part and each step. It does not use ld.global.nc, because the assembler would move such
+// loads past a barrier.
 func (s *secondProduct) column(column ptx.U32) (words [][]ptx.U32) {
 	rowBytes := s.LoRARank * tile.ElementBytes
 	for p := range s.parts() {
@@ -209,7 +213,7 @@ func (s *secondProduct) column(column ptx.U32) (words [][]ptx.U32) {
 		from := of.Index(s.matrix, rows*rowBytes).Index(row, rowBytes)
 		for step := range s.steps {
 			lane := s.quad
-			if left := s.LoRARank - step*tile.KStep; left < tile.KStep { // u is 0 past the rank, so any values of the factor will do there
+			if left := s.LoRARank - step*tile.KStep; left < tile.KStep { // u is 0 past the rank, so any finite values of FactorB will do there
 				lane = lane.MinI(left/4 - 1)
 			}
 			words = append(words, ptx.LdGlobalVec[ptx.U32](from.Plus(lane.ShlI(3).U64()).At(step*tile.KStep*tile.ElementBytes), 2))
@@ -218,8 +222,9 @@ func (s *secondProduct) column(column ptx.U32) (words [][]ptx.U32) {
 	return words
 }
 
-// add adds the product to the results of unroll units from a unit on. It first loads all results,
-// because loads cannot overtake stores.
+// add adds the product to the results of the warp's next `unroll` units, of which `unit` is the first.
+// It loads the results of all these units before it stores any, so that the loads are in flight
+// together.
 func (s *secondProduct) add(unit ptx.U32, factors [][][]ptx.U32) {
 	column, at, is := make([]ptx.U32, s.unroll), make([]ptx.U64, s.unroll), make([][2]ptx.Pred, s.unroll)
 	old := make([][2][][]ptx.U32, s.unroll)
@@ -229,7 +234,7 @@ func (s *secondProduct) add(unit ptx.U32, factors [][][]ptx.U32) {
 		for h, row := range s.rows {
 			is[i][h] = column[i].LtI(s.width()).And(row.live)
 			from := row.results.Plus(at[i])
-			s.k.Guarded(is[i][h], func() { // other warps may change what is past the last column
+			s.k.Guarded(is[i][h], func() { // memory past the last column belongs to other rows, which other warps may be changing
 				for p := range s.parts() {
 					old[i][h] = append(old[i][h], ptx.LdGlobalVec[ptx.U32](from.At(p*s.width()*tile.ElementBytes), tilesOfUnit))
 				}
@@ -237,7 +242,7 @@ func (s *secondProduct) add(unit ptx.U32, factors [][][]ptx.U32) {
 		}
 	}
 	for i := range s.unroll {
-		sums := make([][][]ptx.F32, s.parts()) // of each part and each product
+		sums := make([][][]ptx.F32, s.parts()) // the accumulators of each part and each product of mma.sync
 		for p := range sums {
 			for t := range tilesOfUnit {
 				acc := s.zeros(4)
@@ -253,8 +258,8 @@ func (s *secondProduct) add(unit ptx.U32, factors [][][]ptx.U32) {
 	}
 }
 
-// store adds the sums of half h to 8 columns of a row of each part. It stores the results, and the
-// activation after Up, if is is true.
+// store adds the sums to 8 columns of each part of a row, if `is` is true. h is the index of the row
+// in halves. store writes the results, and after Up also the activation of the new results.
 func (s *secondProduct) store(row adaptedRow, is ptx.Pred, at ptx.U64, old [][]ptx.U32, sums [][][]ptx.F32, h int) {
 	s.k.If(is, func() {
 		values, results := make([][]ptx.F32, len(old)), make([][]ptx.U32, len(old))
