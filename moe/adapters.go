@@ -7,10 +7,12 @@ import (
 	"sonicmoe/moe/internal/registry"
 )
 
-// This file has the passes' part for a table of adapters. Adapt runs after each product.
+// This file has what passes do for a table of adapters: they launch [kernel.Adapt] after Up and after
+// Down.
 
-// keptH returns the address of H, or 0 if the pass does not keep H. A layer with a table keeps H,
-// because Adapt reads H.
+// keptH returns the address to which Up writes H, or 0 if Up does not write H. In a layer with a table
+// Up always writes H, because Adapt reads it. If the caller does not want H, it goes to the memory of
+// Y, which Down overwrites.
 func (q *queue) keptH(f *ForwardArgs, w pieces) driver.DevicePtr {
 	if f.H.IsZero() && spec.HasAdapters(q.layer.of.Config) {
 		return at(f.Workspace.Ptr, w.y)
@@ -18,8 +20,8 @@ func (q *queue) keptH(f *ForwardArgs, w pieces) driver.DevicePtr {
 	return f.H.Ptr
 }
 
-// adapt queues the kernel that adds the adapters' products to the results of a product. It queues
-// nothing if the layer has no table.
+// adapt queues the kernel k, which adds the adapters' products to the results of Up or Down. It
+// queues nothing if the layer has no table.
 func (q *queue) adapt(k *registry.Kernel[kernel.AdaptArgs], n work, f *ForwardArgs, w pieces) {
 	if !spec.HasAdapters(q.layer.of.Config) {
 		return
@@ -40,7 +42,8 @@ func (q *queue) adapt(k *registry.Kernel[kernel.AdaptArgs], n work, f *ForwardAr
 	launch(q, k, args)
 }
 
-// checkAdapters checks the arguments for a table of adapters.
+// checkAdapters checks the arguments for a table of adapters: a layer with a table needs AdapterIDs,
+// and any other layer refuses them.
 func (c *Call) checkAdapters(f *ForwardArgs, want *Shapes) {
 	if spec.HasAdapters(c.layer.of.Config) {
 		c.check.tensor("AdapterIDs", f.AdapterIDs, want.AdapterIDs, false)

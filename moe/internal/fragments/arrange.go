@@ -76,8 +76,8 @@ type arranging struct {
 	units, refused ptx.Global
 }
 
-// published has the addresses of a published matrix. Those of zeros and global are set if the format
-// has them.
+// published has the addresses of a matrix in the order of the model's files. zeros (the zero points)
+// and global (the global scales) are set if the format has them.
 type published struct{ codes, scales, zeros, global ptx.Global }
 
 // arrangedRow is one of a thread's two rows of a block. The rows are 8 apart, and are called the
@@ -241,19 +241,19 @@ func (m *arranging) scaleIndex(row arrangedRow, column ptx.U32) ptx.U64 {
 	return top.U64().MulI(int(across)).Add(column.DivI(m.Packing.Columns).U64())
 }
 
-// scale loads a scale and returns the bits of the FP32 number by which the products of the units
-// multiply the bits of a code.
+// scale loads a scale and returns the bits of the FP32 number that a unit stores for it. This number
+// includes the global scale and 2^excess, which corrects the exponents of codes.
 func (m *arranging) scale(row arrangedRow, at ptx.Global) ptx.U32 {
 	switch m.Scale {
 	case spec.ScaleBF16:
 		bits := ptx.LdGlobal[ptx.B16](at, ".nc").U32().ShlI(16)
-		if e := m.excess(); e > 0 { // 2^e may exceed FP32
+		if e := m.excess(); e > 0 { // two factors, because 2^e may be too large for FP32
 			bits = bits.AsF32().Mul(ptx.Float(math.Ldexp(1, e/2))).Mul(ptx.Float(math.Ldexp(1, e-e/2))).Bits()
 		}
 		return bits
 	case spec.ScaleF16:
 		return tile.F16.Wide(ptx.LdGlobal[ptx.B16](at, ".nc")).Bits()
-	case spec.ScaleE4M3: // such formats have a global scale
+	case spec.ScaleE4M3: // formats with E4M3 scales always have a global scale
 		scale, _ := ptx.LdGlobalByte(at, ".nc").F16FromE4M3()[0].Unpack()
 		of := scale.Mul(ptx.LdGlobal[ptx.F32](row.global.Index(row.expert, 4), ".nc"))
 		return of.Mul(ptx.Float(math.Ldexp(1, m.excess()))).Bits()

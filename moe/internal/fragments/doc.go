@@ -13,6 +13,6 @@
 // too small by a constant. The kernel corrects this at no cost, because the scales that it
 // multiplies by include the constant. FP8 codes with FP32 scales stay bytes instead: the chip
 // converts them, and their products with the scales are FP32. Products are FP32 also if the layer's
-// type cannot represent the scales. A code of INT4 is the lowest bits of a bf16 number: of a subnormal
-// one, or of 128 with zero points and in f16 layers.
+// type cannot represent the scales. A code of INT4 becomes low bits of a bf16 number. This number is
+// otherwise 0 (and so subnormal), but 128 in formats with zero points and in f16 layers.
 package fragments

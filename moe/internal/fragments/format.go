@@ -6,8 +6,8 @@ import (
 	"sonicmoe/moe/internal/element"
 )
 
-// integerBase is the bf16 number 128, twice in a word. A number from 0 to 127 in the lowest bits is
-// added to it.
+// integerBase is the bf16 number 128, twice in a word. If a number n from 0 to 127 replaces the
+// lowest 7 bits, the result is 128 + n.
 const integerBase = 0x43004300
 
 const (
@@ -43,8 +43,8 @@ func (f Format) codeBytes() int { return Rows * tile.K * f.Code.Bits() / 8 }
 // scalesAt returns the offset of the scales in a block.
 func (f Format) scalesAt() int { return KTiles * f.codeBytes() }
 
-// zero returns the code of the number 0, which fills blocks past the edges of the matrix. Codes
-// with zero points have no such code. Their zero points and scales are 0 there.
+// zero returns the code that fills blocks past the edges of the matrix. It stands for the number 0,
+// except in formats with zero points. In these the zero points and scales are 0 past the edges.
 func (f Format) zero() byte {
 	if f.Code == spec.Int4 {
 		return int4Zero
@@ -73,8 +73,9 @@ func (f Format) areBytes() bool { return f.Scale == spec.ScaleE8M0 && f.groups()
 //   - Other scales are bf16: each group has a word, whose halves are the scales of the upper and
 //     the lower row.
 //
-// The zero points follow: each group has a word like those of bf16 scales, whose halves are 128
-// more than the zero points. More than planeWords words are rounded up to whole planes.
+// The words of the zero points come after the words of the scales. Each group has one word, whose
+// halves are bf16 numbers for the upper and the lower row: 128 + the zero point. If there are more
+// than two words, their number is rounded up to a multiple of planeWords.
 func (f Format) scaleWords() int {
 	n := f.zerosAt()
 	if f.HasZeros {
@@ -86,7 +87,7 @@ func (f Format) scaleWords() int {
 	return n
 }
 
-// zerosAt returns the number of words of the scales, which is the number of the first word of the
+// zerosAt returns the number of words of the scales. It is also the index of the first word of the
 // zero points.
 func (f Format) zerosAt() int {
 	switch {
@@ -98,8 +99,9 @@ func (f Format) zerosAt() int {
 	return f.groups()
 }
 
-// wordAt returns the offset in a block of a word of the scales of a pair of rows. A plane has
-// planeWords words of each pair, so that lanes load from all banks of the shared memory.
+// wordAt returns the offset in a block of a scale word of a pair of rows. The words lie in planes. A
+// plane has planeWords words of each pair, one pair after the other, so that the lanes of a warp load
+// from all banks of the shared memory.
 func (f Format) wordAt(pair, word int) int {
 	each := min(planeWords, f.scaleWords())
 	return f.scalesAt() + 4*(word/each*each*rowPairs+pair*each+word%each)
@@ -108,15 +110,16 @@ func (f Format) wordAt(pair, word int) int {
 // BlockBytes returns the size of a block of a unit.
 func (f Format) BlockBytes() int { return f.scalesAt() + 4*rowPairs*f.scaleWords() }
 
-// inFP32 reports whether the products of codes and scales are FP32, and are then rounded to the
-// layer's type. The other formats have products of two bf16 numbers, which round once too.
+// inFP32 reports whether codes and scales are multiplied in FP32, and the products then rounded to
+// the layer's type. In the other formats codes and scales are multiplied in bf16. Each way rounds
+// once.
 func (f Format) inFP32() bool {
 	return f.Scale == spec.ScaleF32 || f.Scale == spec.ScaleF16 || f.Scale == spec.ScaleE4M3 || f.to == tile.F16
 }
 
-// areIntegers reports whether the codes are read as subnormal bf16 numbers. Each product with the scale
-// then has -8 scales added, in one operation with one rounding. (With zero points the added product
-// would be rounded.)
+// areIntegers reports whether the bits of a code are read as a subnormal bf16 number. One fma then
+// computes code·scale - 8·scale with one rounding. With zero points 8 would be another number, and
+// its product with the scale would be rounded a second time.
 func (f Format) areIntegers() bool { return f.Code == spec.Int4 && !f.inFP32() }
 
 // areConverted reports whether an instruction of the chip converts the codes to FP32, where FP32

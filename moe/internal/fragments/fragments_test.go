@@ -75,8 +75,8 @@ func published(m fragments.Matrix, seed uint64) []packed.Matrices {
 	return tensors
 }
 
-// layers returns layers with every order of gate and up, and one without a gate. Most sizes are no
-// multiples of a block, unless the groups of the format need whole blocks. The last layer of integers
+// layers returns layers with every order of gate and up, and a layer without a gate. Most sizes are
+// not multiples of a block, unless the format's groups need whole blocks. For integers the last layer
 // is in f16.
 func layers(format string) []spec.Config {
 	list := []spec.Config{

@@ -29,8 +29,8 @@ type Block struct {
 	isLoaded       bool // all words are loaded
 }
 
-// Block starts to read the block at an address. It loads the scales and codes of 4 bits, unless
-// they would take too many registers. KTile loads the others, for one k-tile at a time.
+// Block starts to read the block at an address. It loads the scales, and codes of 4 bits, if they fit
+// in a few registers. KTile loads what Block has not loaded, for one k-tile at a time.
 func (l Lane) Block(at ptx.Shared) Block {
 	b := Block{Lane: l, at: at}
 	if l.codeBytes() == planeBytes && l.scaleWords() <= planeWords {
@@ -44,8 +44,8 @@ func (l Lane) Block(at ptx.Shared) Block {
 	return b
 }
 
-// CodeWords and ScaleWords return the numbers of 32-bit words of a lane's codes, and of the scales and
-// zero points of its rows, in a block.
+// CodeWords returns the number of 32-bit words that a lane loads for the codes of a block. ScaleWords
+// returns the number of words for the scales and zero points.
 func (f Format) CodeWords() int  { return KTiles * f.codeBytes() / planeBytes * loadBytes / 4 }
 func (f Format) ScaleWords() int { return f.scaleWords() }
 
@@ -53,8 +53,8 @@ func (f Format) ScaleWords() int { return f.scaleWords() }
 func (l Lane) CodesAt(block ptx.Global) ptx.Global  { return block.Plus(l.codesOf.U64()) }
 func (l Lane) ScalesAt(block ptx.Global) ptx.Global { return block.Plus(l.scalesOf.U64()) }
 
-// Load loads a lane's words of a block from global memory, given the addresses of CodesAt and
-// ScalesAt.
+// Load loads a lane's words of a block from global memory. codes and scales are the addresses that
+// CodesAt and ScalesAt return.
 func (f Format) Load(codes, scales ptx.Global) (words, factors []ptx.U32) {
 	for i := 0; i < f.CodeWords(); i += loadBytes / 4 {
 		words = append(words, ptx.LdGlobalVec[ptx.U32](codes.At(i/(loadBytes/4)*planeBytes), loadBytes/4, ".nc")...)
@@ -75,7 +75,7 @@ func Loaded(k *ptx.Kernel, f Format, codes, factors []ptx.U32) *Block {
 	return &Block{Lane: Lane{Format: f, k: k}, codes: codes, factors: factors, isLoaded: true}
 }
 
-// loadFactors loads a plane of scales or zero points if the k-tile is the first that needs it.
+// loadFactors loads the planes of scales and zero points that no k-tile before this one needs.
 func (b *Block) loadFactors(kTile int) {
 	if b.isLoaded || len(b.factors) <= planeWords {
 		return
@@ -162,11 +162,12 @@ func e4m3(w ptx.U32) []ptx.U32 {
 }
 
 // integers returns the fragments of codes Int4 with bf16 scales. The four bits of a code, from 0 to 15,
-// become bits 4 to 7 of a bf16 number. Up to bit 7, which is the lowest bit of the exponent, such
-// numbers are multiples of 2^-129. The scales include 2^129. Adding -8 scales, which are exact, in the
-// same operation gives the rounded product of code - 8 and the scale.
+// become bits 4 to 7 of a bf16 number that is otherwise 0. This number is code·2^-129, also if bit 7,
+// the lowest bit of the exponent, is set. The scales include 2^129. One fma multiplies by the scale
+// and adds -8 times the scale, which bf16 represents exactly. The result is (code - 8)·scale, rounded
+// once.
 func (b *Block) integers(words []ptx.U32, kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
-	const places, minus = 0x00f000f0, 0x80808080 // minus is -2^-126, twice, which makes 2^129 scales to -8 scales
+	const places, minus = 0x00f000f0, 0x80808080 // minus is the bf16 number -2^-126 = -8·2^-129, twice
 	scales := b.ofKTile(b.factors, 1, kTile)
 	var offsets []ptx.U32
 	for _, s := range scales {
@@ -182,10 +183,9 @@ func (b *Block) integers(words []ptx.U32, kTile int) (steps [tile.K / tile.KStep
 	return steps
 }
 
-// int4 unpacks a word of codes to four registers, each with two numbers. A code from 0 to 15
-// becomes the lowest bits of the bf16 number 128, which is then 128 + code. Subtracting 128 and the
-// zero point gives the code's number, exactly. zero returns 128 and the zero point for the upper or
-// the lower row.
+// int4 unpacks a word of codes to four registers, each with two bf16 numbers. A code from 0 to 15
+// becomes the lowest bits of the bf16 number 128. The sum is 128 + code. zero returns 128 + the zero
+// point of the upper or the lower row. The difference is exactly code - zero point.
 func int4(w ptx.U32, zero func(lower int) ptx.BF16x2) (registers []ptx.U32) {
 	const places = 0x000f000f
 	for i := range 4 {
@@ -195,8 +195,8 @@ func int4(w ptx.U32, zero func(lower int) ptx.BF16x2) (registers []ptx.U32) {
 	return registers
 }
 
-// zeros returns the function that gives 128 and the zero point of a step's group, twice in a
-// register.
+// zeros returns a function. The function returns 128 + the zero point of a step's group, twice in a
+// register. Formats without zero points have the zero point 8.
 func (b *Block) zeros(kTile int) func(step, lower int) ptx.BF16x2 {
 	if b.HasZeros {
 		return byRows(b.ofKTile(b.factors[b.zerosAt():], 1, kTile))
@@ -213,7 +213,7 @@ func (b *Block) wide(registers []ptx.U32, kTile int) (steps [tile.K / tile.KStep
 		for i, r := range registers[4*step:][:4] {
 			first, second := r.AsBF16x2().Unpack()
 			s := scales[group+i%2].AsF32()
-			if b.Code == spec.Int4 { // its zero is +0
+			if b.Code == spec.Int4 { // the fma gives +0, and not -0, for the number 0
 				first, second = first.Fma(s, ptx.Float(0)), second.Fma(s, ptx.Float(0))
 			} else {
 				first, second = first.Mul(s), second.Mul(s)
@@ -244,9 +244,10 @@ func multiplyBy(scale func(step, lower int) ptx.BF16x2) func(codes ptx.BF16x2, s
 	return func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 { return codes.Mul(scale(step, lower)) }
 }
 
-// byRows returns the function that gives the bf16 number of a step's group, twice in a register. lower
-// is 1 for the lower of the thread's two rows. words has a word for each group of the k-tile: the
-// upper row's number in its low half, the lower row's in its high half.
+// byRows returns a function. The function returns the bf16 number of a step's group, twice in a
+// register. lower is 1 for the lower of the thread's two rows, 0 for the upper row. words has a word
+// for each group of the k-tile, with the upper row's number in the low half and the lower row's in
+// the high half.
 func byRows(words []ptx.U32) func(step, lower int) ptx.BF16x2 {
 	var groups [][2]ptx.BF16x2
 	for _, w := range words {

@@ -25,9 +25,9 @@ import (
 //	Y' = round(Y + u·B2_ieᵀ)                                  after Down
 //
 // The kernel does not touch the results of rows whose token names no adapter. A CTA takes up to 128
-// rows of one expert. Of these it computes up to 16 rows with the same adapter at a time. For u each
-// warp sums over a part of the depth. For H' or Y' each warp takes some of the columns. Sums run in
-// the same order for every number of tokens, so results do not depend on the batch.
+// rows of one expert. It computes up to 16 rows with the same adapter at a time. For u each warp sums
+// over a part of the depth. For H' or Y' each warp takes some of the columns. Sums run in the same
+// order for every number of tokens, so results do not depend on the batch.
 //
 // A CTA computes its first u while Up or Down still runs. This is safe: Up and Down launch this
 // kernel only when the routing plan and their inputs are complete. Every thread waits for Up or Down

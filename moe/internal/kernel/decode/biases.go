@@ -5,14 +5,16 @@ import (
 	"sonicmoe/ptx"
 )
 
-// biases has the initial values of a thread's sums of a block. given is false if they are 0.
+// biases has the initial values of a thread's sums, which are the experts' biases. If given is false,
+// all initial values are 0.
 type biases struct {
 	given bool
-	// of returns, for each part, the initial values of the thread's upper and lower row.
+	// of returns, for each part (gate and up, or one), the initial values of the thread's upper and
+	// lower row.
 	of func(b block) [][2]ptx.F32
 }
 
-// noBias returns initial values of 0.
+// noBias returns the initial value 0 for each part.
 func noBias(parts int) biases {
 	zero := [2]ptx.F32{ptx.Float(0), ptx.Float(0)}
 	return biases{of: func(block) [][2]ptx.F32 { return slices.Repeat([][2]ptx.F32{zero}, parts) }}

@@ -89,7 +89,7 @@ func (d SingleDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	return k.Build()
 }
 
-// singleTerms are O, and the tensors that are added to it next to the products.
+// singleTerms has the address of O, and of the tensors that are added to O besides the products.
 type singleTerms struct{ o, b2, shared, sharedScore ptx.Global }
 
 func (d SingleDown) terms(k *jit.Builder[SingleDownArgs]) singleTerms {

@@ -9,11 +9,11 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file has the code that both products of a single token share if the weights are units of
-// packed weights. The work of a warp is a slice: 16 rows of a unit, times the token. A warp loads
-// the codes of its slices from global memory to registers, several blocks ahead, and multiplies by
-// mma.sync. A lane's registers of operand A are the same for mma.sync as for wgmma, for which the
-// units are laid out.
+// This file has the code that the up-projection and the down-projection of a single token share if
+// the weights are packed. The weights are then units of package fragments. A slice is 16 rows of a
+// unit. A warp multiplies slices by the token: it loads the codes from global memory to registers,
+// several blocks ahead, and multiplies by mma.sync. The units are laid out for operand A of wgmma,
+// and a lane has the same elements of operand A in mma.sync.
 
 const (
 	sliceRows = 16
@@ -21,34 +21,36 @@ const (
 	slicesOfUnit = fragments.Rows / sliceRows
 	// aheadWords is the number of 32-bit registers for blocks that are loaded ahead.
 	aheadWords = 64
-	// blockColumns is the number of columns of a block, and blockBytes is the size of a token's part
-	// that a block multiplies.
+	// blockColumns is the number of columns of a block. blockBytes is the size of as many elements of
+	// the token.
 	blockColumns = fragments.Columns
 	blockBytes   = blockColumns * tile.ElementBytes
 )
 
-// HasSingleUnits reports whether the layer has kernels of a single token for units of packed
-// weights. Tiny CTAs are faster unless each CTA of the down-projection has one item, see
-// [SingleUnitsDown] and experiments.md of the benchmarks. The activation of all experts of the token
-// must fit in the shared memory of a CTA.
+// HasSingleUnits reports whether a single token of the layer has kernels of its own for packed
+// weights. It has them if each CTA of the down-projection has at most one item of [SingleUnitsDown],
+// because the kernels with tiny CTAs are faster otherwise: experiments.md of the benchmarks has the
+// figures. The activations of all experts of the token must fit in the shared memory of a CTA.
 func HasSingleUnits(c spec.Config) bool {
 	const most = 128 << 10
 	return choose.HasSingle(c) && spec.IsPacked(c) && c.Hidden <= evenSMs*sliceRows && c.TopK*fragments.Blocks(c.Intermediate)*blockBytes <= most
 }
 
-// unitSingle is the state of a product while its code is emitted.
+// unitSingle is the state of one of the two kernels while its code is emitted.
 type unitSingle struct {
 	*single
 	m  fragments.Matrix
-	at ptx.Global // the units
+	at ptx.Global // the address of the units
 	// warps is the number of warps of a CTA.
 	warps int
-	// tokens has the token's data in the order of operand B, a row for each slot or one row.
+	// tokens has the token's data in the order of operand B. The up-projection has one row, the
+	// token. The down-projection has a row for each of the token's K experts.
 	tokens ptx.Shared
 }
 
-// unitWarps returns the number of warps of a CTA for a number of slices of all CTAs: one for each
-// slice, but 8 or 16. CTAs of 8 warps of both products fit on an SM together.
+// unitWarps returns the number of warps of a CTA. slices is the number of slices of all CTAs. If a
+// CTA has at most 8 slices, it has 8 warps, and CTAs of both kernels fit on an SM together. Otherwise
+// it has 16 warps.
 func unitWarps(slices int) int {
 	if ceil(slices, evenSMs) <= 8 {
 		return 8
@@ -56,17 +58,17 @@ func unitWarps(slices int) int {
 	return 16
 }
 
-// newUnitSingle reserves the room for the token's experts, and for rows of the token's data.
+// newUnitSingle reserves shared memory for the token's experts, and for rows of the token's data.
 func newUnitSingle(k *ptx.Kernel, c spec.Config, m fragments.Matrix, at ptx.Global, warps, rows int) unitSingle {
 	t := newSingleThread(k)
 	p := &single{Config: c, singleThread: t, ids: t.cta.Shared("ids", 4*c.TopK, 4)}
 	return unitSingle{single: p, m: m, at: at, warps: warps, tokens: t.cta.Shared("tokens", rows*m.Blocks()*blockBytes, 16)}
 }
 
-// stage copies rows of the token's data to shared memory, in all threads. A row has a number of
-// elements, a multiple of 8, and is filled with zeros up to whole blocks. Each 4 lanes of a warp
-// need the same elements as operand B of a k-tile, so these are next to each other: for each lane
-// of 4, four steps of 16 columns with two words each.
+// stage copies rows of the token's data to shared memory, with all threads of the CTA. The number of
+// elements of a row is a multiple of 8. stage fills rows with zeros up to whole blocks. Operand B of
+// a k-tile has four parts, one for each lane of a group of 4. stage stores each part contiguously:
+// four steps of 16 columns, with two words for each step.
 func (p *unitSingle) stage(from ptx.Global, rows, elements int) {
 	const chunk = tile.CopyBytes / tile.ElementBytes // elements of a copy
 	k, ofRow := p.k, p.m.Blocks()*blockColumns/chunk
@@ -77,7 +79,7 @@ func (p *unitSingle) stage(from ptx.Global, rows, elements int) {
 		k.If(at.LtI(elements/chunk), func() {
 			ptx.SetAll(words, ptx.LdGlobalVec[ptx.U32](from.Index(row, elements*tile.ElementBytes).Index(at, tile.CopyBytes), 4))
 		})
-		const chunks = tile.K / chunk // of a k-tile
+		const chunks = tile.K / chunk // copies of a k-tile
 		to := p.tokens.Plus(row.MulI(ofRow * tile.CopyBytes).Add(at.DivI(chunks).MulI(tile.RowBytes)).Add(at.AndI(chunks - 1).ShlI(2)))
 		for lane, w := range words {
 			ptx.StShared(to.At(lane*tile.RowBytes/4), w.Get())
@@ -92,8 +94,8 @@ func (p *unitSingle) cursor() cursor {
 	return cursor{ptx.NewVar(p.k, p.warp), ptx.NewVar(p.k, ptx.Uint(0))}
 }
 
-// advance moves the cursor to the next block. It calls done between a slice's last block and the
-// next slice of the warp.
+// advance moves the cursor to the next block. After the last block of a slice it calls done, and then
+// moves to the warp's next slice.
 func (p *unitSingle) advance(c cursor, done func()) {
 	c.block.Set(c.block.Get().AddI(1))
 	p.k.If(c.block.Get().EqI(p.m.Blocks()), func() {
@@ -103,20 +105,21 @@ func (p *unitSingle) advance(c cursor, done func()) {
 	})
 }
 
-// slicesOf are the slices of a CTA, which has `count` of them.
+// slicesOf describes the slices of a CTA, which are numbered from 0 to count-1.
 type slicesOf struct {
 	count ptx.U32
-	// place returns the expert, the unit, and the number of the slice in the unit.
+	// place returns the expert of a slice, the unit, and the number of the slice in the unit.
 	place func(slice ptx.U32) (expert, unit, quarter ptx.U32)
-	// row returns the row of the token's data.
+	// row returns the row of unitSingle.tokens that a slice multiplies.
 	row func(slice ptx.U32) ptx.U32
-	// start returns the initial sums of the thread's upper and lower row. store stores the sums.
+	// start returns the initial sums of the thread's upper and lower row. store stores the sums of
+	// these rows.
 	start func(slice ptx.U32) [2]ptx.F32
 	store func(slice ptx.U32, sums [2]ptx.F32)
 }
 
-// multiply multiplies each of the CTA's slices. It first loads ahead, then calls begin, after which
-// the token's data are in shared memory.
+// multiply multiplies each of the CTA's slices by the token. It first starts to load weights, and then
+// calls begin. When begin returns, the token's data must be in shared memory.
 func (p *unitSingle) multiply(of slicesOf, begin func()) {
 	k, el := p.k, element.Of(p.Config)
 	type slot struct{ codes, factors []*ptx.Var[ptx.U32] }

@@ -21,7 +21,7 @@ type SingleUnitsDown struct{ spec.Config }
 func (d SingleUnitsDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	m := fragments.W2(d.Config)
 	items := ceil(d.Hidden, sliceRows)
-	most := ceil(items, evenSMs) // items of a CTA at once
+	most := ceil(items, evenSMs) // the number of items that a CTA computes at once
 	warps := unitWarps(most * evenSMs * d.TopK)
 	k := jit.NewBuilder[SingleDownArgs]("moe_single_units_down", 32*warps, 1)
 	k.SetGrid(func(_ *SingleDownArgs, sms int) gpu.Dim3 { return singleGrid(items, sms) })
@@ -89,8 +89,8 @@ func (d SingleUnitsDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	return k.Build()
 }
 
-// SingleUnitsDownKernel is the down-projection of a single token by units of packed weights, and the
-// sum over its experts.
+// SingleUnitsDownKernel computes the down-projection of a single token with packed weights, and the
+// sum over the token's experts.
 var SingleUnitsDownKernel = &registry.Kernel[SingleDownArgs]{KernelName: "single-units-down", Only: HasSingleUnits, Emit: func(l registry.Layer) (*jit.Kernel[SingleDownArgs], error) {
 	return SingleUnitsDown{l.Config}.Build()
 }}

@@ -14,7 +14,7 @@ import (
 )
 
 // SingleUnitsUp is [SingleUp] for packed weights. W1 has the units of [fragments.W1], and W3 is not
-// used. It does not count in the last word of Chosen.
+// used. Its CTAs do not count themselves in the last word of Chosen.
 type SingleUnitsUp struct{ spec.Config }
 
 // Build emits the kernel.
@@ -37,13 +37,14 @@ func (u SingleUnitsUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 	c.choose() // ends with a barrier
 
 	ctas, first := k.NctaidX(), k.CtaidX()
-	slot := func(slice ptx.U32) (slot, rest ptx.U32) { // of a slice of the CTA, and the rest is its number in the expert
+	slot := func(slice ptx.U32) (slot, rest ptx.U32) { // the slot of a slice of the CTA, and the slice's number in its expert
 		number := first.Add(slice.Mul(ctas))
 		slot = number.DivI(m.Units * slicesOfUnit)
 		return slot, number.Sub(slot.MulI(m.Units * slicesOfUnit))
 	}
-	// neurons returns the slot and the neurons of the thread's rows: one neuron with gate and up, or
-	// two.
+	// neurons returns the slot of a slice, the first neuron of the thread's two rows, and the number
+	// of their neurons. In a gated layer the rows are gate and up of one neuron. Otherwise they are
+	// two neurons, 8 apart.
 	neurons := func(slice ptx.U32) (of ptx.U32, neuron ptx.U32, rows int) {
 		of, rest := slot(slice)
 		if u.Activation.Gated() {
@@ -106,7 +107,7 @@ func (u SingleUnitsUp) store(p *unitSingle, slot, neuron ptx.U32, rows int, sums
 	}
 }
 
-// SingleUnitsUpKernel is the up-projection of a single token by units of packed weights.
+// SingleUnitsUpKernel computes the up-projection of a single token with packed weights.
 var SingleUnitsUpKernel = &registry.Kernel[SingleUpArgs]{KernelName: "single-units-up", Only: HasSingleUnits, Emit: func(l registry.Layer) (*jit.Kernel[SingleUpArgs], error) {
 	return SingleUnitsUp{l.Config}.Build()
 }}
