@@ -3,7 +3,7 @@
 // lines of the PTX and, if the file has them (nvcc -lineinfo, Triton), of the source.
 // debug-a-kernel.md explains the messages.
 //
-//	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N | -explore N] [-report all] [-trace FILE] [-keep] [-dump BUFFER=FILE] [-format json] [-timeout 1m]
+//	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N | -explore N] [-report all] [-trace FILE] [-html FOLDER] [-keep] [-dump BUFFER=FILE] [-format json] [-timeout 1m]
 //	go run ./examples/emulate run [-check N | -explore N | -races] [-stop] PROGRAM ARGS...
 //
 // LAUNCH.json has the kernel's name, the shape of the launch and the arguments. Type launch
@@ -53,6 +53,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fail := flags.String("fail", "strict", "least `severity` of a finding that sets exit status 1: error, strict or note")
 	traceFile := flags.String("trace", "", "run the launch once more and write a trace of this run to a `file` that Perfetto and Chrome read; the order is late, or that of -timing")
 	traceCTAs := flags.Int("ctas", 1, "`number` of CTAs that -trace records, the first of the grid")
+	pagesDir := flags.String("html", "", "write an HTML page for each finding into a `folder`")
 	var dumps []dump
 	flags.Func("dump", "after the runs write a buffer to a file, `BUFFER=FILE`.npy, .safetensors or .bin; may be repeated", func(text string) error {
 		d, err := parseDump(text)
@@ -154,7 +155,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if report != nil {
 		err = errors.Join(shape.Report.Write(stdout, report...), err)
 	}
+	pagesErr := listed.writePages(ctx, *pagesDir, *file, text, kernel.Regions(l.Shared), err)
 	found, err := listed.report(stdout, *format, *file, fails, err)
+	if pagesErr != nil {
+		err = errors.Join(err, pagesErr)
+	}
 	for _, d := range dumps {
 		err = errors.Join(err, d.write(l, memory, buffers))
 	}
