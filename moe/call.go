@@ -99,7 +99,7 @@ func (c *Call) Forward(s driver.Stream, f ForwardArgs) error {
 // forward queues the kernels of a pass that routes.
 func (q *queue) forward(n work, f *ForwardArgs) {
 	small := &q.layer.smallBatch
-	readsSmall := spec.IsPlain(q.layer.of.Config) || q.readsUnits(n, f) // weights that products which choose can read
+	readsSmall := spec.IsPlain(q.layer.of.Config) || q.readsUnits(n, f) // the products that choose experts can read the weights
 	switch {
 	case n.list:
 		q.route(n, f)

@@ -170,8 +170,9 @@ next:
 	return list, lines.Err()
 }
 
-// outcome writes the findings that are not known, for programs that read them, and returns an error
-// if one has the severity fail or a higher one. As text, the library has written them already.
+// outcome writes the findings that are not known, and returns an error if one has the severity fail or
+// a higher one. In the format text it writes nothing, because the library has written its findings
+// to standard error already.
 func (k known) outcome(w io.Writer, format string, fail emu.Severity, found []emu.Finding) error {
 	bad, rest := 0, found[:0]
 	for _, x := range found {

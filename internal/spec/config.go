@@ -81,10 +81,11 @@ type Config struct {
 	LoRARank  int
 	LoRAAlpha float64
 	RSLoRA    bool
-	// LoRAAdapters, unless 0, is the number of places of a table of adapters of rank LoRARank, for
-	// serving: up to 4096. The rank is a multiple of 4 then. ForwardArgs.AdapterIDs then names the adapter of each token, or none.
-	// Every factor has the factors of all places, and LoraScales has their scales, in the place
-	// of LoRAAlpha and RSLoRA, which must be 0. An adapter is added or removed by writing to these
+	// LoRAAdapters, unless 0, is the number of places of a table of adapters, for serving: up to
+	// 4096. All adapters have the rank LoRARank, which is then a multiple of 4.
+	// ForwardArgs.AdapterIDs names the place of each token's adapter, or none. Each tensor of a
+	// factor has this factor of all places. LoraScales has the scale of each place. It replaces
+	// LoRAAlpha and RSLoRA, which must be 0 and false. To add or remove an adapter, write to these
 	// tensors. Such a layer has no backward pass.
 	LoRAAdapters int
 

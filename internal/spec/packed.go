@@ -86,7 +86,8 @@ var Packings = []Packing{
 	// Format pack-quantized of compressed-tensors, symmetric, as in Kimi-K2-Thinking. Tensors
 	// in files: weight_packed, whose 32-bit words hold 8 codes, and weight_scale.
 	// compressed-tensors rounds the dequantised product once, to bf16. The result here is the
-	// same, because the FP32 product is exact. Only its zero with negative scales is +0 here.
+	// same, because the FP32 product is exact. Only the number 0 with a negative scale differs: it
+	// is -0 there and +0 here.
 	{Name: "int4-g32", Code: Int4, Scale: ScaleBF16, Rows: 1, Columns: 32},
 	{Name: "int4-g128", Code: Int4, Scale: ScaleBF16, Rows: 1, Columns: 128},
 	// FP8 of the transformers library without weight_block_size: one scale for each expert's

@@ -9,7 +9,8 @@
 
 enum { BUCKETS = 4096 };
 
-/* A pass with its graph. The driver allows one launch of a graph at a time, hence launching. */
+/* A pass with its graph. A launch of the graph holds the mutex launching, because the driver allows
+ * one launch of a graph at a time. */
 typedef struct kept {
 	struct kept *next;
 	pthread_mutex_t launching;
@@ -20,8 +21,8 @@ typedef struct kept {
 	unsigned char pass[];
 } kept;
 
-/* The lock is for buckets. A thread may wait for launching while it has the lock, but never the
- * other way round. */
+/* The lock protects buckets. A thread that holds the lock may wait for launching of a pass. A thread
+ * that holds launching must not wait for the lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static kept *buckets[BUCKETS];
 

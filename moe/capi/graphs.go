@@ -33,7 +33,7 @@ func keepGraph(layer uint64, kind passKind, pass []byte, g driver.Graph) {
 	C.sm_keep_graph(C.uint64_t(layer), C.int32_t(kind), unsafe.Pointer(&pass[0]), C.uint64_t(len(pass)), &of)
 }
 
-// dropGraph ends the launches of a graph from C.
+// dropGraph makes C forget a graph. No launch from C is in progress when dropGraph returns.
 func dropGraph(g driver.Graph) {
 	if n, ok := g.(native); ok {
 		_, exec, _ := n.Native()

@@ -26,9 +26,10 @@
 // moves rows.
 //
 // A [Transport] moves the bytes. [Local] is the transport for the devices of one process. Package
-// nccl has the transport of GPUs between processes, and package hosted has one through host memory,
-// for the Python package and for tests. A pass that fails on one rank fails on all of them: every wait has a deadline, and an *[Error] names the
-// rank, the phase and the ranks that are missing.
+// nccl has the transport of GPUs between processes. Package hosted has a transport through host
+// memory, for the Python package and for tests. A pass that fails on one rank fails on all ranks:
+// every wait has a deadline, and an *[Error] names the rank, the phase and the ranks that are
+// missing.
 //
 // The names here may change: v1 does not promise them yet.
 package parallel

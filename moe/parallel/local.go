@@ -96,8 +96,9 @@ type post struct {
 	words []int64
 	// sent has, for each exchange of Move, the bytes for each rank.
 	sent [][]piece
-	// mark, unless nil, is an event that other ranks wait for on their streams: the bytes to send are
-	// complete, or the received bytes are.
+	// mark, unless nil, is an event for which other ranks wait on their streams. In the first round of
+	// Move it means that the bytes to send are complete, and in the second that this rank has received
+	// its bytes.
 	mark driver.Event
 }
 
@@ -113,8 +114,8 @@ type local struct {
 	*hub
 	rank, ranks int
 	round       int // the number of rounds that this rank has joined
-	// ready and done are events of this rank's device. They are nil if some rank cannot read the
-	// memory of another.
+	// ready and done are the marks of the two rounds of Move. They are nil if some rank cannot read
+	// the memory of another rank.
 	ready, done driver.Event
 }
 

@@ -10,9 +10,9 @@ import (
 
 // Span is a part of a pass on one stream of the device, in device time from the pass's first span.
 type Span struct {
-	// Name is "route", "pack", "dispatch", "experts", "return", "sum", and in a backward pass also
-	// "dH", "scores", "logits", "dW2, dX", "dW1", "router", "partials",
-	// "biases" and "router bias".
+	// Name is "route", "pack", "dispatch", "experts", "return" or "sum". In a backward pass it can
+	// also be "dH", "scores", "logits", "dW2, dX", "dW1", "router", "partials", "biases" or "router
+	// bias".
 	Name string
 	// Chunk is the number of the chunk of experts.
 	Chunk int

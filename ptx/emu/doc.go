@@ -58,7 +58,8 @@
 // fence.proxy.tensormap must order the edits before the use. Sums and products without .rn are not
 // contracted to fma, although an assembler may do so. mma.sync and wmma add floats as wgmma does.
 // The emulator provides the functions that the driver provides: an assertion is a fault with its
-// text, printf calls Launch.Print, and malloc and free use the global memory. Sparsity metadata that the manual leaves undefined are a fault.
+// text, printf calls Launch.Print, and malloc and free use the global memory. Sparsity metadata that
+// the manual leaves undefined are a fault.
 //
 // The prefix of a file name is its subject: load_ decodes PTX, run_ runs grids, clusters and warps,
 // memory_ holds global and shared memory, exec_ executes instructions, race_ finds races, explore_

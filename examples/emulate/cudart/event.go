@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// event is a CUDA event. Work runs when it is queued, so the time of an event is the time of the call
-// that recorded the event.
+// event is a CUDA event. Its time is the time of the call that recorded it, because work runs when
+// it is queued.
 type event struct {
 	timing bool
 

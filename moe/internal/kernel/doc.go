@@ -31,9 +31,9 @@
 // fit the memory of Y, which is 2·K·d bytes a token. They are 4·E bytes a token. For the second row
 // they are [choose.ChainBytes], up to 16·E bytes a token. The first two rows need
 // [choose.ChoosesInProducts]: no FP32 router, and no scores on the input. The first row also needs
-// [choose.HasSingle]: weights without InOut. Packed weights also need [decode.HasSingleUnits]. A pass that a row does not cover uses the next row.
-// After the last row come Router and Plan, or, if Router does not choose, SmallBatchLogits,
-// FromLogits and Plan.
+// [choose.HasSingle]: weights without InOut. Packed weights also need [decode.HasSingleUnits]. A
+// pass that a row does not cover uses the next row. A pass that no row covers runs Router and Plan.
+// If Router does not choose, it runs SmallBatchLogits, FromLogits and Plan.
 //
 // A layer of packed weights runs one more kernel after the plan. Unpack writes the values of the
 // weights of experts with rows to the workspace, and the other kernels read them there. Kernels

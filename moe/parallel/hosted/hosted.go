@@ -45,7 +45,7 @@ type transport struct {
 	exchange Exchange
 }
 
-// version is what ranks compare when they meet.
+// version is the text that ranks compare when they meet. Ranks with other versions are refused.
 const version = "transport hosted, version 1"
 
 // Connect meets the other ranks.
@@ -169,8 +169,8 @@ func sum(list []int64) (n int64) {
 	return n
 }
 
-// patience is how long a failed exchange waits for the reason that the ranks tell each other. It
-// names the rank that is gone, which the program's own error may not do.
+// patience is how long a failed exchange waits for the reason that the ranks tell each other. This
+// reason names the rank that is gone. The error of the program's function may not name the rank.
 const patience = 2 * time.Second
 
 // run calls the program's function. The call ends when the group breaks.

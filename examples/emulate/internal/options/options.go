@@ -17,7 +17,7 @@ type Run struct {
 	// Explore is the number of orders in which each launch runs systematically.
 	Explore int
 	Races   bool // look for races in the one run of a launch
-	Stop    bool // end a launch at its first finding above a note, and every later call with an error
+	Stop    bool // end a launch at its first finding that is not a note; later calls then return an error
 	Strict  bool
 	NaN     bool
 	Seed    uint64

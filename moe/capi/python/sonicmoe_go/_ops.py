@@ -31,7 +31,7 @@ def _listed(into: Weights) -> tuple[int, list[Tensor]]:
 
 
 def _placed(names: tuple[str, ...], added: int, into: list[Tensor]) -> Weights:
-    """Returns the tensors of an operator's list at the places of their weights."""
+    """Returns a tensor of an operator's list for each weight, or None if the list has none for it."""
     rest = iter(into)
     return tuple(next(rest) if added & 1 << i else None for i in range(len(names)))
 

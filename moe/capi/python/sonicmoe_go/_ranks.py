@@ -98,7 +98,7 @@ def spread(c: Config, group, max_tokens: int, chunks: int, deadline: float) -> t
 
 
 def placed(w: Tensor, mesh: DeviceMesh) -> DTensor:
-    """Returns the experts of all ranks as a DTensor, of which this rank has the part w."""
+    """Returns a DTensor of the experts of all ranks. w is this rank's part of it."""
     return DTensor.from_local(w, mesh, [Shard(0)], run_check=False)
 
 
@@ -154,7 +154,8 @@ class Rank:
         """Exchanges host memory by all_to_all_single. Returns 0, or 1 if it fails or must stop."""
         try:
             out, into = send_bytes[: self.ranks], receive_bytes[: self.ranks]
-            # The library's memory may be gone when an exchange that was stopped ends.
+            # A stopped exchange may go on after the library has freed its memory, so the exchange has
+            # tensors of its own.
             sent, got = torch.empty(sum(out), dtype=torch.uint8), torch.empty(sum(into), dtype=torch.uint8)
             ctypes.memmove(sent.data_ptr(), send, sum(out))
             work = dist.all_to_all_single(got, sent, into, out, group=self.of.group, async_op=True)
@@ -191,8 +192,8 @@ class Rank:
         return o, scores, ids, l_out, saved, counts
 
     def backward(self, d_o, d_logits, x, weights: Weights, kept, dx, gradients: Weights, into: Weights) -> None:
-        """Runs a backward pass. gradients holds tensors to which the gradients of WEIGHTS are
-        written, and into those to which they are added."""
+        """Runs a backward pass. The gradients of WEIGHTS are written to the tensors of gradients, or
+        added to the tensors of into."""
         scores, ids, logits, saved, counts = kept
         workspace = x.new_empty(self.sizes.backward_workspace, dtype=torch.uint8)
         with _passes.place(self, x) as p:
@@ -214,8 +215,8 @@ class Rank:
 
 
 def rank_of(c: Config, of: Spread, x: Tensor) -> Rank:
-    """Returns this rank's part of a layer on the device of x. All layers of one configuration share
-    it. The first call joins the group, so all ranks must make it."""
+    """Returns this rank's part of a layer on the device of x. All layers of one configuration have the
+    same Rank. The first call joins the group, so all ranks must make this call."""
     key = c.key, of, name_of(x)
     found = current.ranks.get(key)
     if found is None:
@@ -262,8 +263,8 @@ class _Pass(torch.autograd.Function):
 @torch.compiler.disable
 def moe_over_ranks(x: Tensor, weights: Weights, c: Config, of: Spread, logits: bool, loads: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Returns output and logits of a pass over ranks, for this rank's tokens x [T, d] and weights.
-    The number of tokens of this rank that chose each expert is added to loads, unless it is None.
-    torch.compile compiles the code before and after the pass."""
+    Unless loads is None, the pass adds to it the number of this rank's tokens that chose each expert.
+    torch.compile does not compile the pass, but the code before and after it."""
     weights = [w.to_local() if isinstance(w, DTensor) else w for w in weights]
     check_weights(c, x, of.shapes(c), weights)
     o, l_out = _Pass.apply(rank_of(c, of, x), logits, loads, x, *weights)

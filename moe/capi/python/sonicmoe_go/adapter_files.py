@@ -29,7 +29,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, SonicMoE]]:
-    """Returns the layers of a model, each with the name of its experts."""
+    """Yields the name of the experts of each layer of a model, and the layer."""
     for name, m in model.named_modules():
         if isinstance(m, SonicMoE):
             yield f"{name}.experts".removeprefix("."), m
@@ -55,7 +55,8 @@ def _pairs(layer: SonicMoE) -> tuple[Pair, Pair]:
 
 
 def _named(c: Config, layout: str, name: str, first: Pair, second: Pair) -> Iterator[tuple[str, Tensor]]:
-    """Returns the tensors of a layer's file, with their names."""
+    """Yields the name and the tensor of each factor of a layer, in a layout. The argument name is the
+    name of the layer's experts."""
     up = "gate_up_proj" if c.gated else "up_proj"
     if layout == "peft":
         for at, (a, b) in ((".base_layer", first), ("", second)):
@@ -118,13 +119,13 @@ def _settings(directory: Path) -> tuple[int, float, bool]:
 
 
 class _Reader:
-    """Reads the factors of one layer. It takes the tensors that it uses out of the list."""
+    """Reads the factors of one layer. It removes the tensors that it uses from tensors."""
 
     def __init__(self, c: Config, rank: int, name: str, tensors: dict[str, Tensor]):
         self.c, self.rank, self.name, self.tensors = c, rank, name, tensors
 
     def pair(self, at: str, *shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> Pair | None:
-        """Returns the two factors with a name. They must have one of the pairs of shapes."""
+        """Returns lora_A and lora_B of a name, or None. Their shapes must be one of the given pairs."""
         names = [f"{_PREFIX}{self.name}{at}.lora_{x}.weight" for x in "AB"]
         there = [n for n in names if n in self.tensors]
         if not there:
@@ -138,7 +139,8 @@ class _Reader:
         return a, b
 
     def peft(self) -> tuple[Pair | None, Pair | None]:
-        """Names do not say which weight a wrapper adapts: shapes do."""
+        """Returns the factors in PEFT's layout. Names do not tell which weight a factor adapts, so the
+        shapes must tell it."""
         c, wide = self.c, self.c.num_experts * self.rank
         sizes = (c.hidden, c.h_width), (c.intermediate, c.hidden)
         want = [((wide, i), (o, wide)) for i, o in sizes]
@@ -180,8 +182,8 @@ class _Reader:
         return a, b
 
     def joined(self, gate: Pair | None, up: Pair | None) -> Pair | None:
-        """Returns the factors of gate and up with one first factor. If the file has two different
-        ones, the rank doubles."""
+        """Returns the factors of gate and up with one lora_A. If the file has two different ones, the
+        result has both, one after the other, and the rank doubles."""
         if gate is None or up is None:
             if (one := gate or up) is None:
                 return None
@@ -196,9 +198,9 @@ class _Reader:
 @torch.no_grad()
 def load_adapter(model: nn.Module, directory: str | os.PathLike, dtype: torch.dtype = torch.float32) -> list[str]:
     """Reads the adapters of a model's layers from the files of PEFT, vLLM or SGLang, in any of the
-    three layouts. A layer without an adapter gets one by add_lora; a layer with one must have its
-    rank, alpha and rslora. Returns the names of tensors that are no factors of a layer's experts,
-    such as factors of attention."""
+    three layouts. A layer without an adapter gets one by add_lora. If a layer has an adapter already,
+    the file must have the same rank, alpha and rslora. Returns the names of tensors that are no
+    factors of a layer's experts, such as factors of attention."""
     from safetensors.torch import load_file
 
     directory = Path(directory)
@@ -229,7 +231,7 @@ def load_adapter(model: nn.Module, directory: str | os.PathLike, dtype: torch.dt
 
 
 def _fill(layer: SonicMoE, first: Pair | None, second: Pair | None) -> None:
-    """Copies factors to a layer. The factors of a product that has none are 0."""
+    """Copies factors to a layer. A product without factors in the file gets zeros."""
     c, to = layer.config, layer.factors()
     given = dict.fromkeys(to, None)
     if first is not None:

@@ -18,13 +18,13 @@ from ._weights import DTYPES, WEIGHTS, shapes
 # Kernels have ranks in steps of 8. Factors of other ranks are padded with zeros.
 _STEP, _MOST = 8, 128
 
-# The factors of a layer: the weight that each adapts, and the end of its name in a state_dict.
+# For each factor of a layer, the weight that it adapts, and the end of its parameter's name.
 FACTORS = {
     "lora_a1": ("w1", "_lora_A"), "lora_b1": ("w1", "_lora_B"), "lora_b3": ("w3", "_lora_B"),
     "lora_a2": ("w2", "_lora_A"), "lora_b2": ("w2", "_lora_B"),
 }  # fmt: skip
 PLACES = tuple(map(WEIGHTS.index, FACTORS))
-# The weights of each product with their second factors, and the first factor.
+# For each product, the B factor of each of its weights, and the A factor that these weights share.
 _PRODUCTS = (({"w1": "lora_b1", "w3": "lora_b3"}, "lora_a1"), ({"w2": "lora_b2"}, "lora_a2"))
 
 
@@ -94,9 +94,8 @@ def _fits(wrapper: nn.Module, adapters: list[str]) -> bool:
 
 
 def under_wrappers(experts: nn.Module, unfused: contextlib.ExitStack) -> tuple[nn.Module, Adapters]:
-    """Returns the module of experts that PEFT's wrappers of its parameters enclose, and the active
-    adapters of its weights. PEFT itself adds all other adapters to the parameters, until unfused is
-    closed."""
+    """Returns the module of experts that PEFT's wrappers enclose, and the active adapters that kernels
+    can apply. PEFT itself adds all other active adapters to the parameters, until unfused is closed."""
     found: Adapters = {}
     while "base_layer" in experts._modules:
         if not hasattr(experts, "_activate_lora"):
@@ -113,8 +112,8 @@ def under_wrappers(experts: nn.Module, unfused: contextlib.ExitStack) -> tuple[n
 
 
 def adapted(c: Config, names: dict[str, str], found: Adapters) -> tuple[Config, dict[str, Tensor]]:
-    """Returns the Config of a layer with adapters, and the layer's factors by name. names are the
-    parameters of w1, w3 and w2 in the experts."""
+    """Returns the Config of a layer with adapters, and the layer's factors by name. names has the name
+    of the experts' parameter for w1, w3 and w2."""
     used = {w: found[n] for w, n in names.items() if n in found}
     every = [a for of in used.values() for a in of]
     if len(every) != sum(map(len, found.values())):
@@ -133,8 +132,8 @@ def adapted(c: Config, names: dict[str, str], found: Adapters) -> tuple[Config, 
         factors[name] = fitted(parts[0] if len(parts) == 1 else torch.cat(parts, along), dtype, shape).contiguous()
 
     for weights, first in _PRODUCTS:
-        # The factors of w1 and w3 lie one after another, because both products have one first
-        # factor.
+        # w1 and w3 share one A. Their adapters therefore lie one after another along the rank, and each
+        # B has zeros for the adapters of the other weight.
         of = [(w, a) for w in weights for a in used.get(w, ())]
         fit(first, [a.left if in_out else a.right for _, a in of], 2 if in_out else 1)
         for w, second in weights.items():
@@ -156,8 +155,8 @@ def held(experts: nn.Module) -> Adapters:
 
 
 def leave_to(implementation: str) -> None:
-    """Makes PEFT's wrappers of parameters leave adapters to experts with an implementation. Does
-    nothing until a program has imported PEFT."""
+    """Makes PEFT's wrappers of parameters leave their adapters to experts that use an implementation of
+    the registry of transformers. Does nothing until a program has imported PEFT."""
     layers = sys.modules.get("peft.tuners.lora.layer")
     kind = getattr(layers, "ParamWrapper", None)
     activate = getattr(kind, "_activate_lora", None)

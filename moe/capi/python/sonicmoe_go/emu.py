@@ -27,8 +27,8 @@ _SEVERITIES = ("error", "strict", "note")
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A mistake of a kernel. line is a line of the PTX, and where the line of the source. timing,
-    seed and choices name the order of the run that had it first."""
+    """A mistake of a kernel. line is a line of the PTX, and where is the line of the source. timing,
+    seed and choices reproduce the first run that had the mistake."""
 
     severity: str
     rule: str
@@ -148,8 +148,8 @@ def check(
     fail: str = "strict", pad: bool = False,
 ) -> list[Finding]:  # fmt: skip
     """Runs a kernel in the earliest, the latest and `orders` random orders of its asynchronous work,
-    and looks for races in each. orders=0 runs it once, without. explore=N runs N orders
-    systematically instead. The arrays afterwards hold the result of the first run.
+    and looks for races in each run. orders=0 runs the kernel once and looks for no races. explore=N
+    instead runs N orders systematically. Afterwards the arrays have the result of the first run.
 
     args has an array, number, bytes or TensorMap for each parameter. A Python number takes the size
     of its parameter. Returns the findings, and raises Mistake if one has at least the severity

@@ -15,7 +15,7 @@ from ._library import ArgumentError
 
 
 class Emulated(DriverBase):
-    """The driver, and the context in which it is Triton's active one."""
+    """A driver for Triton. Within `with`, it is Triton's active driver."""
 
     def __init__(self, options: dict):
         super().__init__()

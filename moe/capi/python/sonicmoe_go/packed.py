@@ -63,9 +63,9 @@ _GROUP = 32
 
 @torch.no_grad()
 def quantised(w: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns weights [..., in] as MXFP4: codes [..., in/2] and scales [..., in/32], both u8. Each
-    group of 32 has a power of two as its scale, so that its largest value is 4 to 8 times the
-    scale. Values are rounded to the nearest code, and values above 6 to 6."""
+    """Returns weights [..., in] as MXFP4: codes [..., in/2] and scales [..., in/32], both u8. The scale
+    of a group of 32 is the power of two for which the group's largest value is 4 to 8 times the scale.
+    Values are rounded to the nearest code. Values above 6 times the scale get the code of 6."""
     if w.shape[-1] % _GROUP:
         raise ArgumentError(f"weights are {list(w.shape)}, must have inputs in groups of {_GROUP} for MXFP4")
     groups = w.float().unflatten(-1, (-1, _GROUP))
@@ -78,8 +78,8 @@ def quantised(w: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def to_mxfp4(experts: nn.Module) -> nn.Module:
-    """Returns a module of experts of transformers with its weights rounded to MXFP4, as mxfp4 returns
-    a module whose weights are in MXFP4."""
+    """Returns a module of experts of transformers with its weights rounded to MXFP4. The result has the
+    form of a result of mxfp4."""
     tensors = {}
     for name, w in experts.named_parameters(recurse=False):
         if w.dim() == 3:

@@ -39,7 +39,7 @@ type FromLogitsArgs struct {
 	order.TokenRanges
 }
 
-// fromLogits is the choice by one warp.
+// fromLogits is the state of a warp that chooses the experts of tokens, while its code is emitted.
 type fromLogits struct {
 	FromLogits
 	fromLogitsTensors
@@ -65,7 +65,7 @@ func (s FromLogits) tensors(k *jit.Builder[FromLogitsArgs]) fromLogitsTensors {
 
 // fromLogitsRoom is the shared memory of a warp.
 type fromLogitsRoom struct {
-	counts ptx.Shared // of all warps
+	counts ptx.Shared // the CTA's counts, which all warps share
 	// keys [E] and kept [Groups] u32 exist if the layer has groups of experts: the key of each
 	// expert, and whether each group is kept.
 	keys, kept ptx.Shared

@@ -341,7 +341,7 @@ type routerEpilogue interface {
 	begin()
 	add(logits []ptx.F32, first func() ptx.U32, chunk ptx.U32) rowTotals
 	end(first func() ptx.U32, totals rowTotals)
-	// finish follows the last block.
+	// finish is called after the last block.
 	finish()
 }
 

@@ -23,7 +23,7 @@ type Options struct {
 	Address string
 	// Token is a word that all ranks of a job know. It keeps ranks of other jobs out.
 	Token string
-	// Version is what all ranks must have the same of, such as "NCCL 2.28.9".
+	// Version must be the same on all ranks. An example is "NCCL 2.28.9".
 	Version string
 }
 
