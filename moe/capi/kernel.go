@@ -119,7 +119,7 @@ func sm_go_check_kernel(run *C.char, buffers *unsafe.Pointer, report *C.char, by
 
 // wrongRun returns the error for a wrong field of a launch.
 func wrongRun(field, format string, args ...any) error {
-	return &moe.ArgError{Field: field, Got: fmt.Sprintf(format, args...), Want: "as the documentation of sm_check_kernel says"}
+	return &moe.ArgError{Field: field, Got: fmt.Sprintf(format, args...), Want: "what the comment of sm_check_kernel in sonicmoe.h describes"}
 }
 
 // run runs the kernel on copies of the buffers, writes the results back and returns the report.
@@ -218,7 +218,7 @@ func (a *kernelArg) bytes(n int, at []uint64) (b []byte, err error) {
 	le := binary.LittleEndian
 	address := func(buffer int, offset int64) (uint64, error) {
 		if buffer < 0 || buffer >= len(at) {
-			return 0, fmt.Errorf("buffer %d of %d", buffer, len(at))
+			return 0, fmt.Errorf("buffer %d, must be one of %d buffers, numbered from 0", buffer, len(at))
 		}
 		return at[buffer] + uint64(offset), nil
 	}
@@ -231,7 +231,7 @@ func (a *kernelArg) bytes(n int, at []uint64) (b []byte, err error) {
 		b = le.AppendUint64(nil, p)
 	case a.Int != nil && n <= 8:
 		if v := *a.Int; n < 8 && (v < -1<<(8*n-1) || v >= 1<<(8*n)) {
-			return nil, fmt.Errorf("%d does not fit", v)
+			return nil, fmt.Errorf("%d does not fit in %d bytes", v, n)
 		}
 		b = le.AppendUint64(nil, uint64(*a.Int))[:n]
 	case a.Float != nil && n == 4:
@@ -251,10 +251,10 @@ func (a *kernelArg) bytes(n int, at []uint64) (b []byte, err error) {
 			return nil, err
 		}
 	default:
-		return nil, errors.New("neither buffer, bytes nor map, nor a number of that size")
+		return nil, fmt.Errorf("no buffer, hex or map, and no int or float of %d bytes", n)
 	}
 	if len(b) != n {
-		return nil, fmt.Errorf("%d bytes", len(b))
+		return nil, fmt.Errorf("%d bytes, must be %d", len(b), n)
 	}
 	return b, nil
 }
@@ -268,7 +268,7 @@ func (t *kernelMap) encode(at uint64) ([]byte, error) {
 	swizzle, ok := mapSwizzles[t.Swizzle]
 	m := layout.TensorMap{Elem: mapTypes[t.Type], Rank: len(t.Dims), Address: at, Swizzle: swizzle}
 	if !ok || m.Rank < 1 || m.Rank > 5 || len(t.Box) != m.Rank || len(t.Strides) != m.Rank-1 {
-		return nil, fmt.Errorf("map with swizzle %d, %d dims, %d strides and %d box: want 0, 32, 64 or 128, one to five dims, one stride less, as many box", t.Swizzle, len(t.Dims), len(t.Strides), len(t.Box))
+		return nil, fmt.Errorf("map with swizzle %d, %d dims, %d strides and %d extents of the box: want swizzle 0, 32, 64 or 128, one to five dims, one stride fewer, and as many extents of the box as dims", t.Swizzle, len(t.Dims), len(t.Strides), len(t.Box))
 	}
 	copy(m.Dims[:], t.Dims)
 	copy(m.Strides[:], t.Strides)

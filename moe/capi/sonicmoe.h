@@ -127,7 +127,7 @@ typedef struct sm_sizes_of {
 	int64_t rounded_rows;       /* not bytes: the number of entries of the list that rounding writes */
 	int64_t shared_h;
 	int64_t units;              /* of the buffer for sm_arrange; 0 if the layer cannot use one */
-	int64_t lora_u;             /* of the tensor that makes backward with an adapter faster; else 0 */
+	int64_t lora_u;             /* of the tensor lora_u, which makes backward faster; 0 without an adapter */
 } sm_sizes_of;
 
 /* The buffers of a forward pass.
@@ -248,11 +248,11 @@ typedef struct sm_backward_pass {
 	uint64_t lora_u;
 } sm_backward_pass;
 
-/* Exchanges host memory between ranks, as MPI_Alltoallv does. send has the bytes for each
- * rank, ordered by rank, and send_bytes their numbers. receive gets the bytes of each rank,
- * and receive_bytes has their numbers. The function returns 0 when receive is complete. It
- * returns another number if it fails, and soon after *stop is no longer 0. It must not use
- * the memory after it has returned. */
+/* Exchanges host memory between ranks, as MPI_Alltoallv does. send has the bytes for all
+ * ranks, ordered by rank, and send_bytes has the number of bytes for each rank. receive and
+ * receive_bytes are the same for the bytes from each rank. The function returns 0 when
+ * receive is complete, and another number if it fails. If *stop becomes another number than
+ * 0, it must fail soon. It must not use the memory after it has returned. */
 typedef int32_t (*sm_exchange)(
 	void *context, const void *send, const int64_t *send_bytes, void *receive, const int64_t *receive_bytes, const volatile int32_t *stop);
 
@@ -261,7 +261,7 @@ typedef struct sm_joining {
 	uint64_t size;
 	int64_t rank, ranks;
 	int64_t max_tokens;  /* the largest number of tokens of a rank in a pass */
-	int64_t chunks;      /* of the exchanges, 0 for a choice by size */
+	int64_t chunks;      /* the number of chunks of the exchanges, 0 for a choice by size */
 	int64_t deadline_ms; /* the longest time of a pass, 0 for a minute */
 	const char *address; /* the host and port on which rank 0 listens */
 	const char *token;   /* a word that all ranks of the job know */
@@ -345,12 +345,13 @@ sm_status sm_update_selection_bias(sm_handle layer, uint64_t stream, uint64_t lo
  *
  * sm_join meets the other ranks and makes this rank's part of a layer; sm_close ends it.
  * All ranks must make the same calls in the same order. A call that fails on one rank fails
- * on all ranks within the deadline, and the rank can't be used any more. The passes have
- * the structs of other passes, with the weights of this rank's experts only. h is a buffer
- * of saved bytes, or 0, and counts is host memory for as many words as sm_rank_sizes says:
- * sm_rank_forward and sm_rank_experts write both, and sm_rank_backward reads them. The
- * gradients of weights are sums over the tokens of all ranks. sm_rank_wait waits for the
- * stream; if it returns an error, the results are not complete. */
+ * on all ranks within the deadline, and then no rank can be used any more. The passes take
+ * the structs of passes on one device, with the weights of this rank's experts only. The
+ * field h is the address of a buffer whose size is saved in sm_rank_sizes, or 0. counts is
+ * host memory, whose number of words is counts in sm_rank_sizes. sm_rank_forward and
+ * sm_rank_experts write h and counts, and sm_rank_backward reads them. The gradients of
+ * weights are sums over the tokens of all ranks. sm_rank_wait waits for the stream. If it
+ * returns an error, the results are not complete. */
 sm_status sm_join(sm_handle device, const sm_config *config, const sm_joining *joining, sm_handle *rank);
 sm_status sm_rank_sizes(sm_handle rank, sm_rank_sizes_of *sizes);
 sm_status sm_rank_forward(sm_handle rank, const sm_forward_pass *pass, int64_t *counts);
@@ -380,7 +381,8 @@ sm_status sm_set_bundle_key(const char *key);
  * object:
  *   ptx, kernel (absent if the PTX has one), grid, block and cluster ([x, y, z]), shared
  *   (bytes of dynamic shared memory), cooperative (true or false)
- *   buffers: the bytes of each buffer. The kernel works on copies, which are written back.
+ *   buffers: the size of each buffer in bytes. The kernel works on copies, which are written
+ *     back.
  *   args: for each parameter an object with one of: buffer (its number) and offset, int, float,
  *     hex (bytes), map (an object with buffer, offset, type, dims, strides, box, swizzle)
  *   pad: true if missing last arguments are 0

@@ -57,10 +57,11 @@ def moe(
     frozen: their gradients are an error.
 
     With lora_adapters the layer has a table of adapters, for inference. The factors are [lora_adapters
-    * E, ...], the experts of an adapter in a row, and never swapped. adapter_ids [T] i32 name the
-    adapter of each token, or -1 for none. lora_scales [lora_adapters] f32 are the adapters' scales:
-    0 stands for a place without an adapter. Tokens without an adapter have the bits of the layer
-    without the table. An adapter is added or removed by writing to these tensors.
+    * E, ...]: adapter 0 for all experts, then adapter 1. weight_order does not change them.
+    adapter_ids [T] i32 has the place of each token's adapter, or -1 for none. lora_scales
+    [lora_adapters] f32 has the adapters' scales, and 0 for a place without an adapter. Tokens without
+    an adapter have the bits of the layer without the table. To add or remove an adapter, write to
+    these tensors.
 
     Returns o [T, d] and, if wanted, the router's logits [T, E]. Both are differentiable. balance
     and z_loss are the coefficients of the load balancing loss and of the z-loss. Backward adds the

@@ -195,7 +195,7 @@ class SonicMoE(nn.Module):
     weights are sums over the tokens of all ranks. max_tokens is the largest number of tokens of a
     rank in a pass. deadline is the longest time of a pass in seconds: if a rank fails, the passes
     of all ranks raise an error. All ranks must make the same passes in the same order, and want the
-    same gradients. shard_experts spreads the experts of layers that exist.
+    same gradients. To spread the experts of layers that exist already, use shard_experts.
     """
 
     _pair = False
@@ -256,7 +256,7 @@ class SonicMoE(nn.Module):
         return shapes(self.config) if self._spread is None else self._spread.shapes(self.config)
 
     def _spread_over(self, group, max_tokens: int, chunks: int, deadline: float) -> None:
-        """Makes the layer one whose experts are spread over ranks. It changes no parameter."""
+        """Sets how the layer's experts are spread over ranks. It changes no parameter."""
         from ._ranks import spread  # not every torch has torch.distributed
 
         if self.balance or self.z_loss:
@@ -306,14 +306,14 @@ class SonicMoE(nn.Module):
                     w.data[e - first].copy_(drawn)
 
     def add_lora(self, rank: int, alpha: float, rslora: bool = False, dtype: torch.dtype = torch.float32) -> None:
-        """Freezes the layer's parameters, and gives the experts an adapter: y = W·x + alpha/rank·B·(A·x)
-        for gate and up together and for down. With rslora the scale is alpha/√rank.
+        """Freezes the layer's parameters, and gives the experts an adapter: y = W·x + alpha/rank·B·(A·x).
+        gate and up together have one A, and down has another. With rslora the scale is alpha/√rank.
 
         The adapter's parameters lie next to the weights: gate_up_proj_lora_A [E, r, d] and
         gate_up_proj_lora_B [E, 2n, r], down_proj_lora_A [E, r, n] and down_proj_lora_B [E, d, r]. With
         weight_order "in-out" their last two dimensions are swapped. With gate_up "apart" there are
-        gate_proj_lora_A, whose product up_proj uses, too, and a lora_B of each. At first A is random
-        and B is 0. dtype is the parameters' type; products round them to the layer's type.
+        gate_proj_lora_A, which gate and up share, gate_proj_lora_B and up_proj_lora_B. At first A is
+        random and B is 0. dtype is the parameters' type. Passes round them to the layer's type.
         """
         c = self.config
         if c.lora_rank:

@@ -135,7 +135,7 @@ def test_module_with_an_adapter(device, config, names, dtype):
     missing = block.load_state_dict(plain.state_dict(), strict=False).missing_keys
     assert {n.removeprefix("experts.") for n in missing} == set(names)
     x = torch.randn(3, 8, 128, device=device, dtype=torch.bfloat16)
-    assert torch.equal(block(x), plain(x))  # the second factors are 0
+    assert torch.equal(block(x), plain(x))  # lora_B is 0
     with torch.no_grad():
         for n, p in trained.items():
             if n.endswith("_B"):
@@ -224,7 +224,7 @@ def test_files(device, config, layout, tmp_path):
 
 
 def test_a_file_with_two_first_factors(device, tmp_path):
-    """If gate and up have different first factors, the layer gets both."""
+    """If gate and up have different lora_A in a file, the layer gets both."""
     save_file = pytest.importorskip("safetensors.torch").save_file
     of = torch.nn.Module()
     of.mlp = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device)

@@ -49,7 +49,7 @@ func newChoiceTensors(c spec.Config, params jit.Params, args *ChoiceArgs, tiles 
 	return t
 }
 
-// choice is the choice, and the table that follows from it.
+// choice is the state of the code that chooses the experts and makes the table of their tokens.
 type choice struct {
 	spec.Config
 	*product
