@@ -81,9 +81,10 @@ func (c *Call) checkUnits(b Buffer) {
 
 // Arrange writes the units of packed weights, for ForwardArgs.Units. They are the same codes and
 // scales in the order in which the kernels for small batches read them. Arrange waits for the
-// stream. It returns an error with the number of values that units cannot have: scales that are
-// infinite or NaN, E8M0 scales above 2^1 of "mxfp4" and above 2^7 of "fp8-ue8m0", scales of "nvfp4"
-// from 2^2 on, scales of INT4 in bf16 layers from 2^-1 on, zero points above 15, codes that are NaN. Passes without units can have such values.
+// stream. It returns an error with the number of values that units cannot represent. These are codes
+// that are NaN, zero points above 15, and scales that are infinite, NaN or too large: above 2^1 in
+// "mxfp4", above 2^7 in "fp8-ue8m0", from 2^2 on in "nvfp4", and from 2^-1 on for INT4 in bf16
+// layers. Passes without units can have such values.
 func (c *Call) Arrange(s driver.Stream, w Weights, to Buffer) error {
 	if err := c.ready(s); err != nil {
 		return err

@@ -26,10 +26,10 @@ var pageTemplate = template.Must(template.New("page").Parse(pageText))
 type page struct {
 	emu.Finding
 	What string // the finding's text without Mend
-	Mend string // what would order the two sides, or ""
-	Pair bool   // Sides has two accesses, first the later one
-	// Either reports that a read came before a write in this run, so that the text leaves open
-	// which of them the kernel needs first.
+	Mend string // the remedy: what would order the two sides, or ""
+	Pair bool   // Sides has two accesses, in the order in which they ran
+	// Either reports whether a read came before a write in this run. The finding's text then does
+	// not tell which of the two the kernel needs first.
 	Either bool
 	Sides  []side
 	Map    []mapRow
@@ -116,7 +116,7 @@ func (p *pages) page(ctx context.Context, f emu.Finding) page {
 		}
 	}
 	if out.Pair = out.Mend != "" && len(out.Sides) == 2; out.Pair {
-		slices.Reverse(out.Sides) // the text names the earlier access after the later one
+		slices.Reverse(out.Sides) // the finding's text names the later access first
 	}
 	out.Either = out.Pair && strings.Contains(out.What, ": writes ") && strings.Contains(out.What, " read with ")
 	out.Map, out.Left = p.memory(f.Text)
