@@ -61,6 +61,16 @@ func foldInt(f *isa.Form, m isa.Mods, t isa.Type, a, b, c uint64) (uint64, bool)
 			return a, true
 		}
 		return b, true
+	case isa.Setp:
+		return compare(f.Mod(m, "cmp"), t.Signed(), a, b, sa, sb), true
+	}
+	return foldBits(f.ID, t, a, b, c)
+}
+
+// foldBits computes an operation on single bits or bytes.
+func foldBits(id isa.ID, t isa.Type, a, b, c uint64) (uint64, bool) {
+	mask := ^uint64(0) >> (64 - t.Bits())
+	switch id {
 	case isa.And:
 		return a & b, true
 	case isa.Or:
@@ -73,7 +83,7 @@ func foldInt(f *isa.Form, m isa.Mods, t isa.Type, a, b, c uint64) (uint64, bool)
 		return a << min(b, 64) & mask, true
 	case isa.Shr:
 		if t.Signed() {
-			return uint64(sa>>min(b, 63)) & mask, true
+			return uint64(signed(a, t)>>min(b, 63)) & mask, true
 		}
 		return a >> min(b, 64), true
 	case isa.Popc:
@@ -82,8 +92,6 @@ func foldInt(f *isa.Form, m isa.Mods, t isa.Type, a, b, c uint64) (uint64, bool)
 		return uint64(bits.LeadingZeros64(a) - (64 - t.Bits())), true
 	case isa.Prmt:
 		return permute(a, b, c), true
-	case isa.Setp:
-		return compare(f.Mod(m, "cmp"), t.Signed(), a, b, sa, sb), true
 	}
 	return 0, false
 }
@@ -153,8 +161,7 @@ func compare(cmp string, signed bool, a, b uint64, sa, sb int64) uint64 {
 	return 0
 }
 
-// simplify replaces operations that change nothing, such as adding 0, by their input. It replaces
-// unsigned division by a constant by shifts, masks and products.
+// simplify replaces operations that change nothing, such as adding 0, by their input.
 func simplify(f *isa.Form, m isa.Mods, in []val) (val, bool) {
 	if c, ok := fold(f, m, in); ok {
 		return constant(c), true
@@ -195,26 +202,30 @@ func simplify(f *isa.Form, m isa.Mods, in []val) (val, bool) {
 		if is1(a) || zero(b) {
 			return b, true
 		}
-	case isa.Div:
-		if is1(b) {
+	case isa.Div, isa.Rem:
+		if f.ID == isa.Div && is1(b) {
 			return a, true
 		}
-		if b.konst && typ == ".u32" && bits.OnesCount64(b.imm) == 1 {
-			return operate(isa.Shr, []Mod{".u32"}, a, constant(uint64(bits.TrailingZeros64(b.imm)))), true
-		}
-		if b.konst && typ == ".u32" && b.imm > 0 {
-			return divideConst(a, b.imm), true
-		}
-	case isa.Rem:
-		if b.konst && typ == ".u32" && bits.OnesCount64(b.imm) == 1 {
-			return operate(isa.And, []Mod{".b32"}, a, constant(b.imm-1)), true
-		}
-		if b.konst && typ == ".u32" && b.imm > 0 {
-			q := operate(isa.MulLo, []Mod{".u32"}, divideConst(a, b.imm), b)
-			return operate(isa.Sub, []Mod{".u32"}, a, q), true
+		if b.konst && b.imm > 0 && typ == ".u32" {
+			return simplifyDivision(f.ID, a, b), true
 		}
 	}
 	return val{}, false
+}
+
+// simplifyDivision replaces unsigned division by a constant by shifts, masks and products.
+func simplifyDivision(id isa.ID, a, b val) val {
+	power := bits.OnesCount64(b.imm) == 1
+	switch {
+	case id == isa.Div && power:
+		return operate(isa.Shr, []Mod{".u32"}, a, constant(uint64(bits.TrailingZeros64(b.imm))))
+	case id == isa.Div:
+		return divideConst(a, b.imm)
+	case power:
+		return operate(isa.And, []Mod{".b32"}, a, constant(b.imm-1))
+	}
+	q := operate(isa.MulLo, []Mod{".u32"}, divideConst(a, b.imm), b)
+	return operate(isa.Sub, []Mod{".u32"}, a, q)
 }
 
 // simplifyPred simplifies operations on predicates with a constant input.

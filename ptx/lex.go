@@ -44,26 +44,9 @@ func lex(src string) ([]token, error) {
 			line += strings.Count(src[i:i+2+end], "\n")
 			i += end + 4
 		case wordByte(c):
-			j := i
-			for j < len(src) && wordByte(src[j]) {
-				if src[j] == ':' && (j+1 >= len(src) || src[j+1] != ':') {
-					break
-				}
-				if src[j] == ':' {
-					j++ // both colons of :: belong to the word
-				}
-				j++
-			}
-			if number := c >= '0' && c <= '9' && !strings.HasPrefix(src[i:], "0x") && !strings.HasPrefix(src[i:], "0X"); number && j+1 < len(src) &&
-				(src[j-1] == 'e' || src[j-1] == 'E') && (src[j] == '-' || src[j] == '+') { // the sign of an exponent belongs to the number
-				for j++; j < len(src) && src[j] >= '0' && src[j] <= '9'; j++ {
-				}
-			}
-			if j == i { // the colon is not part of a word
-				j++
-			}
-			out = append(out, token{src[i:j], line})
-			i = j
+			end := wordEnd(src, i)
+			out = append(out, token{src[i:end], line})
+			i = end
 		case c == '"':
 			end := strings.IndexAny(src[i+1:], "\"\n")
 			if end < 0 || src[i+1+end] != '"' {
@@ -79,6 +62,29 @@ func lex(src string) ([]token, error) {
 		}
 	}
 	return out, nil
+}
+
+// wordEnd returns the end of the word that begins at src[i]. A single colon is a token by itself.
+func wordEnd(src string, i int) int {
+	j := i
+	for j < len(src) && wordByte(src[j]) {
+		if src[j] == ':' && (j+1 >= len(src) || src[j+1] != ':') {
+			break
+		}
+		if src[j] == ':' {
+			j++ // both colons of :: belong to the word
+		}
+		j++
+	}
+	if j == i { // the colon is not part of a word
+		return i + 1
+	}
+	number := src[i] >= '0' && src[i] <= '9' && !strings.HasPrefix(src[i:], "0x") && !strings.HasPrefix(src[i:], "0X")
+	if number && j+1 < len(src) && (src[j-1] == 'e' || src[j-1] == 'E') && (src[j] == '-' || src[j] == '+') { // the sign of an exponent belongs to the number
+		for j++; j < len(src) && src[j] >= '0' && src[j] <= '9'; j++ {
+		}
+	}
+	return j
 }
 
 // betweenStatements reports whether a statement may begin after the given tokens.

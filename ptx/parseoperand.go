@@ -8,67 +8,86 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
+// operand parses an operand. depth is the number of operands that contain the operand.
 func (p *parser) operand(depth int) (Operand, error) {
-	if p.accept("_") {
+	t := p.peek()
+	switch {
+	case t == "_":
+		p.at++
 		if !p.accept("|") {
 			return Operand{Kind: OpSink}, nil
 		}
-		r, ok := p.regs[p.peek()] // _|p
-		if !ok {
-			return Operand{}, p.errorf("%q is not a register", p.peek())
-		}
-		p.at++
-		return Operand{Kind: OpReg, Reg: r, sunk: true}, nil
-	}
-	t := p.peek()
-	switch {
+		r, err := p.register() // _|p
+		return Operand{Kind: OpReg, Reg: r, sunk: true}, err
 	case t == "[":
 		return p.address()
 	case t == "{":
 		if depth > 0 {
 			return Operand{}, p.errorf("nested braces")
 		}
-		p.at++
-		var list []Operand
-		for !p.accept("}") {
-			o, err := p.operand(depth + 1)
-			if err != nil {
-				return o, err
-			}
-			list = append(list, o)
-			if !p.accept(",") && p.peek() != "}" {
-				return o, p.errorf("%q where , or } is expected", p.peek())
-			}
-		}
-		return Operand{Kind: OpVec, List: list}, nil
+		return p.vector()
 	case t == "(":
 		if depth > 0 {
 			return Operand{}, p.errorf("nested parentheses")
 		}
-		p.at++
-		o := Operand{Kind: OpPassed}
-		for !p.accept(")") {
-			name, err := p.name()
-			if err != nil {
-				return o, err
-			}
-			o.List = append(o.List, Operand{Kind: OpSymbol, Sym: p.symbol(name)})
-			if !p.accept(",") && p.peek() != ")" {
-				return o, p.errorf("%q where , or ) is expected", p.peek())
-			}
-		}
-		return o, nil
+		return p.passed()
 	case t == "!":
 		p.at++
-		r, ok := p.regs[p.peek()]
-		if !ok {
-			return Operand{}, p.errorf("%q is not a register", p.peek())
-		}
-		p.at++
-		return Operand{Kind: OpNotReg, Reg: r}, nil
+		r, err := p.register()
+		return Operand{Kind: OpNotReg, Reg: r}, err
 	case t == "-" || t != "" && (t[0] >= '0' && t[0] <= '9' || t[0] == '.' && len(t) > 1):
 		return p.number()
 	}
+	return p.named(depth)
+}
+
+// register parses the name of a register.
+func (p *parser) register() (int32, error) {
+	r, ok := p.regs[p.peek()]
+	if !ok {
+		return 0, p.errorf("%q is not a register", p.peek())
+	}
+	p.at++
+	return r, nil
+}
+
+// vector parses a list of operands in braces.
+func (p *parser) vector() (Operand, error) {
+	p.at++
+	var list []Operand
+	for !p.accept("}") {
+		o, err := p.operand(1)
+		if err != nil {
+			return o, err
+		}
+		list = append(list, o)
+		if !p.accept(",") && p.peek() != "}" {
+			return o, p.errorf("%q where , or } is expected", p.peek())
+		}
+	}
+	return Operand{Kind: OpVec, List: list}, nil
+}
+
+// passed parses the arguments of a call: a list of names in parentheses.
+func (p *parser) passed() (Operand, error) {
+	p.at++
+	o := Operand{Kind: OpPassed}
+	for !p.accept(")") {
+		name, err := p.name()
+		if err != nil {
+			return o, err
+		}
+		o.List = append(o.List, Operand{Kind: OpSymbol, Sym: p.symbol(name)})
+		if !p.accept(",") && p.peek() != ")" {
+			return o, p.errorf("%q where , or ) is expected", p.peek())
+		}
+	}
+	return o, nil
+}
+
+// named parses an operand that begins with a name: r, r|p, a special register, WARP_SZ, symbol or
+// symbol+n.
+func (p *parser) named(depth int) (Operand, error) {
 	name, err := p.word()
 	if err != nil {
 		return Operand{}, err

@@ -274,11 +274,7 @@ func (p *printer) operand(o *Operand) {
 	case OpInt:
 		p.int(o.Imm)
 	case OpF32:
-		const digits = "0123456789ABCDEF"
-		p.buf.WriteString("0f")
-		for shift := 28; shift >= 0; shift -= 4 {
-			p.buf.WriteByte(digits[o.Imm>>shift&15])
-		}
+		p.float(o.Imm)
 	case OpF64:
 		p.buf.WriteString("0d" + strings.ToUpper(fmt.Sprintf("%016x", uint64(o.Imm))))
 	case OpSymbol, OpLabel:
@@ -296,20 +292,7 @@ func (p *printer) operand(o *Operand) {
 	case OpSink:
 		p.buf.WriteByte('_')
 	case OpAddr:
-		p.buf.WriteByte('[')
-		switch {
-		case o.Sym != "":
-			p.buf.WriteString(o.Sym)
-		case o.Reg >= 0:
-			p.buf.WriteString(p.e.Registers[o.Reg].Name)
-		}
-		if o.Sym == "" && o.Reg < 0 {
-			p.int(o.Imm)
-		} else if o.Imm != 0 {
-			p.buf.WriteByte('+')
-			p.int(o.Imm)
-		}
-		p.buf.WriteByte(']')
+		p.address(o)
 	case OpVec:
 		p.list(o.List)
 	case OpPassed:
@@ -327,6 +310,33 @@ func (p *printer) operand(o *Operand) {
 		p.buf.WriteString(", ")
 		p.list(o.List)
 		p.buf.WriteByte(']')
+	}
+}
+
+// address prints [base], [base+n] or [n].
+func (p *printer) address(o *Operand) {
+	p.buf.WriteByte('[')
+	switch {
+	case o.Sym != "":
+		p.buf.WriteString(o.Sym)
+	case o.Reg >= 0:
+		p.buf.WriteString(p.e.Registers[o.Reg].Name)
+	}
+	if o.Sym == "" && o.Reg < 0 {
+		p.int(o.Imm)
+	} else if o.Imm != 0 {
+		p.buf.WriteByte('+')
+		p.int(o.Imm)
+	}
+	p.buf.WriteByte(']')
+}
+
+// float prints the bits of an FP32 number, like 0f3F800000.
+func (p *printer) float(bits int64) {
+	const digits = "0123456789ABCDEF"
+	p.buf.WriteString("0f")
+	for shift := 28; shift >= 0; shift -= 4 {
+		p.buf.WriteByte(digits[bits>>shift&15])
 	}
 }
 

@@ -17,23 +17,9 @@ func (p *parser) variable(space string) (Variable, error) {
 	if p.variables++; p.variables > maxVariables {
 		return v, p.overBudget("more than %d variables", maxVariables)
 	}
-	var t isa.Type
-	var err error
-	for t == isa.NoType {
-		switch name := p.next(); name {
-		case ".align":
-			if v.Align, err = p.int(); err != nil {
-				return v, err
-			}
-		case ".attribute":
-			for p.at < len(p.toks) && p.next() != ")" {
-			}
-		default:
-			var ok bool
-			if t, ok = isa.TypeNamed(strings.TrimPrefix(name, ".")); !ok || t.Bytes() == 0 {
-				return v, p.errorf("unknown type of a variable")
-			}
-		}
+	t, err := p.elementType(&v)
+	if err != nil {
+		return v, err
 	}
 	if v.Align < 1 || v.Align&(v.Align-1) != 0 {
 		return v, p.errorf("alignment %d is not a power of two", v.Align)
@@ -42,25 +28,9 @@ func (p *parser) variable(space string) (Variable, error) {
 	if v.Name, err = p.name(); err != nil {
 		return v, err
 	}
-	most := maxGlobal
-	if v.Shared() {
-		most = maxShared
-	}
 	v.Bytes = t.Bytes()
-	for i := 0; p.accept("["); i++ {
-		n := 0
-		if p.peek() != "]" {
-			if n, err = p.int(); err != nil {
-				return v, err
-			}
-		}
-		if n > most || v.Bytes*n > most {
-			return v, p.errorf("variable %s has %d elements", v.Name, n)
-		}
-		v.Bytes *= n
-		if err := p.expect("]"); err != nil {
-			return v, err
-		}
+	if err := p.extents(&v); err != nil {
+		return v, err
 	}
 	if v.Space == isa.Param && v.Bytes == t.Bytes() && p.toks[p.at-1].text != "]" && v.Align == t.Bytes() {
 		v.Scalar = t
@@ -78,6 +48,52 @@ func (p *parser) variable(space string) (Variable, error) {
 		}
 	}
 	return v, p.expect(";")
+}
+
+// elementType parses [.align N] .TYPE. It sets the alignment of v and returns the element type.
+func (p *parser) elementType(v *Variable) (t isa.Type, err error) {
+	for t == isa.NoType {
+		switch name := p.next(); name {
+		case ".align":
+			if v.Align, err = p.int(); err != nil {
+				return t, err
+			}
+		case ".attribute":
+			for p.at < len(p.toks) && p.next() != ")" {
+			}
+		default:
+			var ok bool
+			if t, ok = isa.TypeNamed(strings.TrimPrefix(name, ".")); !ok || t.Bytes() == 0 {
+				return t, p.errorf("unknown type of a variable")
+			}
+		}
+	}
+	return t, nil
+}
+
+// extents parses the extents of an array, such as [2][3]. It multiplies the size of v by each.
+func (p *parser) extents(v *Variable) error {
+	most := maxGlobal
+	if v.Shared() {
+		most = maxShared
+	}
+	for p.accept("[") {
+		n := 0
+		if p.peek() != "]" {
+			var err error
+			if n, err = p.int(); err != nil {
+				return err
+			}
+		}
+		if n > most || v.Bytes*n > most {
+			return p.errorf("variable %s has %d elements", v.Name, n)
+		}
+		v.Bytes *= n
+		if err := p.expect("]"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // trimZeros removes zero bytes from the end of b: bytes without an initial value are zero anyway.

@@ -163,17 +163,25 @@ func (v *verifier) operands(in *Inst) {
 // immediate.
 var mapModes = map[string]int64{".elemtype": 15, ".interleave_layout": 2, ".swizzle_mode": 3, ".fill_mode": 1}
 
+// immediate returns operand i if it is an integer constant.
+func (in *Inst) immediate(i int) (int64, bool) {
+	if i >= len(in.Args) || in.Args[i].Kind != OpInt {
+		return 0, false
+	}
+	return in.Args[i].Imm, true
+}
+
 // limits checks the ranges of immediates. The assembler accepts some invalid ones, so the verifier
 // must find them.
 func (v *verifier) limits(in *Inst) {
-	imm := func(i int) (int64, bool) {
-		if i >= len(in.Args) || in.Args[i].Kind != OpInt {
-			return 0, false
-		}
-		return in.Args[i].Imm, true
-	}
+	v.argLimits(in)
+	v.formLimits(in)
+}
+
+// argLimits checks the immediates whose range depends on the argument.
+func (v *verifier) argLimits(in *Inst) {
 	for i, a := range in.Form.Args {
-		n, ok := imm(i)
+		n, ok := in.immediate(i)
 		switch {
 		case !ok:
 		case (a.Name == "scaleA" || a.Name == "scaleB") && n != 1 && n != -1:
@@ -186,9 +194,13 @@ func (v *verifier) limits(in *Inst) {
 			v.errorf(in, "%s: %s %d, must be 0 to %d", in.opcode(), a.Name, n, a.Below-1)
 		}
 	}
+}
+
+// formLimits checks the immediates whose range depends on the instruction.
+func (v *verifier) formLimits(in *Inst) {
 	switch in.Form.ID {
 	case isa.SetMaxNReg:
-		if n, _ := imm(0); n < 24 || n > 256 || n%8 != 0 {
+		if n, _ := in.immediate(0); n < 24 || n > 256 || n%8 != 0 {
 			v.errorf(in, "setmaxnreg %d, must be a multiple of 8 from 24 to 256", n)
 		}
 		// Assemblers ignore setmaxnreg in a kernel without launch bounds. Text of other compilers
@@ -197,37 +209,37 @@ func (v *verifier) limits(in *Inst) {
 			v.errorf(in, "setmaxnreg without .maxntid, .reqntid or .minnctapersm has no effect; set launch bounds")
 		}
 	case isa.BarSync, isa.BarArrive:
-		if n, ok := imm(0); ok && (n < 0 || n > 15) {
+		if n, ok := in.immediate(0); ok && (n < 0 || n > 15) {
 			v.errorf(in, "barrier %d, must be 0 to 15", n)
 		}
-		if n, ok := imm(1); ok && (n <= 0 || n%32 != 0) {
+		if n, ok := in.immediate(1); ok && (n <= 0 || n%32 != 0) {
 			v.errorf(in, "barrier of %d threads, must be a multiple of 32", n)
 		}
 	case isa.CpAsyncCG:
-		if n, _ := imm(2); n != 16 {
+		if n, _ := in.immediate(2); n != 16 {
 			v.errorf(in, "cp.async.cg of %d bytes, must be 16", n)
 		}
 	case isa.CpAsyncCA:
-		if n, _ := imm(2); n != 4 && n != 8 && n != 16 {
+		if n, _ := in.immediate(2); n != 4 && n != 8 && n != 16 {
 			v.errorf(in, "cp.async.ca of %d bytes, must be 4, 8 or 16", n)
 		}
 	case isa.MbarrierInit:
-		if n, ok := imm(1); ok && (n < 1 || n >= 1<<20) {
+		if n, ok := in.immediate(1); ok && (n < 1 || n >= 1<<20) {
 			v.errorf(in, "mbarrier count %d, must be 1 to %d", n, 1<<20-1)
 		}
 	case isa.MbarrierTryWaitParity, isa.MbarrierTestWaitParity:
-		if n, ok := imm(2); ok && n != 0 && n != 1 {
+		if n, ok := in.immediate(2); ok && n != 0 && n != 1 {
 			v.errorf(in, "parity %d, must be 0 or 1", n)
 		}
 	case isa.TensormapReplaceMode:
-		n, _ := imm(1)
+		n, _ := in.immediate(1)
 		for field, most := range mapModes {
 			if strings.Contains(in.opcode(), field) && (n < 0 || n > most) {
 				v.errorf(in, "tensormap.replace%s %d, must be 0 to %d", field, n, most)
 			}
 		}
 	case isa.BulkLoad:
-		if n, ok := imm(2); ok && (n <= 0 || n%16 != 0) {
+		if n, ok := in.immediate(2); ok && (n <= 0 || n%16 != 0) {
 			v.errorf(in, "bulk copy of %d bytes, must be a multiple of 16", n)
 		}
 	}

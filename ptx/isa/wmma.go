@@ -57,6 +57,33 @@ func wmmaSums(shape, element string) int {
 	return 8
 }
 
+// product returns the forms that multiply fragments of one shape. d and c are the types of the sums
+// and of the initial sums.
+func (e wmmaElement) product(name string, layoutA, layoutB Mod, s wmmaShape, d, c string) []Form {
+	f := Form{Name: "Wmma" + name, Op: "wmma.mma.sync.aligned", Arch: e.arch, Effects: Aligned | Varies, Manual: "wmma.mma",
+		Args: []Arg{fragment("d", d, Out, wmmaSums(s.names[0], d)), fragment("a", e.types[0], In, s.a), fragment("b", e.types[0], In, s.b), fragment("c", c, In, wmmaSums(s.names[0], c))}}
+	f.Mods = []Mod{layoutA, layoutB, one("shape", s.names...)}
+	switch e.name {
+	case "F16":
+		f.Name += map[string]string{".f16": "Halves", ".f32": ""}[d] + map[string]string{".f16": "OfHalves", ".f32": ""}[c]
+		f.Mods = append(f.Mods, fix(d), fix(c))
+	case "F64":
+		f.Mods = append(f.Mods, opt("rnd", ".rn", ".rz", ".rm", ".rp"), fix(d), fixed("a", ".f64"), fixed("b", ".f64"), fix(c))
+	case "Bits":
+		f.Op, f.Mods = "wmma.mma.xor.popc.sync.aligned", append(f.Mods, fix(d), fixed("a", ".b1"), fixed("b", ".b1"), fix(c))
+		and := f
+		and.Name, and.Op, and.Version = f.Name+"And", "wmma.mma.and.popc.sync.aligned", 71
+		return []Form{f, and}
+	default:
+		f.Mods = append(f.Mods, fix(d), one("a", e.types...), one("b", e.types...), fix(c))
+		if d == ".s32" {
+			f.Mods = append(f.Mods, opt("satfinite", ".satfinite"))
+			f.Not = [][2]string{{e.types[0], e.types[1]}}
+		}
+	}
+	return []Form{f}
+}
+
 func wmmaForms() (forms []Form) {
 	either := func(name string) Mod { return one(name, ".row", ".col") }
 	space := opt("space", ".global", ".shared")
@@ -79,27 +106,7 @@ func wmmaForms() (forms []Form) {
 			load("b", "B"+name, Mod{Name: "layout", Alts: b.Alts}, s.names, e.types, s.b, e.arch)
 			for _, d := range e.sums {
 				for _, c := range e.sums {
-					f := Form{Name: "Wmma" + name, Op: "wmma.mma.sync.aligned", Arch: e.arch, Effects: Aligned | Varies, Manual: "wmma.mma",
-						Args: []Arg{fragment("d", d, Out, wmmaSums(s.names[0], d)), fragment("a", e.types[0], In, s.a), fragment("b", e.types[0], In, s.b), fragment("c", c, In, wmmaSums(s.names[0], c))}}
-					f.Mods = []Mod{a, b, one("shape", s.names...)}
-					switch e.name {
-					case "F16":
-						f.Name += map[string]string{".f16": "Halves", ".f32": ""}[d] + map[string]string{".f16": "OfHalves", ".f32": ""}[c]
-						f.Mods = append(f.Mods, fix(d), fix(c))
-					case "F64":
-						f.Mods = append(f.Mods, opt("rnd", ".rn", ".rz", ".rm", ".rp"), fix(d), fixed("a", ".f64"), fixed("b", ".f64"), fix(c))
-					case "Bits":
-						f.Op, f.Mods = "wmma.mma.xor.popc.sync.aligned", append(f.Mods, fix(d), fixed("a", ".b1"), fixed("b", ".b1"), fix(c))
-						forms = append(forms, f)
-						f.Name, f.Op, f.Version = f.Name+"And", "wmma.mma.and.popc.sync.aligned", 71
-					default:
-						f.Mods = append(f.Mods, fix(d), one("a", e.types...), one("b", e.types...), fix(c))
-						if d == ".s32" {
-							f.Mods = append(f.Mods, opt("satfinite", ".satfinite"))
-							f.Not = [][2]string{{e.types[0], e.types[1]}}
-						}
-					}
-					forms = append(forms, f)
+					forms = append(forms, e.product(name, a, b, s, d, c)...)
 				}
 			}
 		}
