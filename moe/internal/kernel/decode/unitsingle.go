@@ -122,41 +122,19 @@ type slicesOf struct {
 // calls begin. When begin returns, the token's data must be in shared memory.
 func (p *unitSingle) multiply(of slicesOf, begin func()) {
 	k, el := p.k, element.Of(p.Config)
-	type slot struct{ codes, factors []*ptx.Var[ptx.U32] }
-	slots := make([]slot, max(1, min(p.m.Blocks(), aheadWords/(p.m.CodeWords()+p.m.ScaleWords()))))
+	blocks := make([]blockRegs, max(1, min(p.m.Blocks(), aheadWords/(p.m.CodeWords()+p.m.ScaleWords()))))
 	loading, computing := p.cursor(), p.cursor()
-	from := ptx.NewVars(k, 2, ptx.Long(0)) // addresses of the lane's codes and scales in the next block to load
-	find := func() {
-		k.If(loading.slice.Get().Lt(of.count), func() {
-			expert, unit, quarter := of.place(loading.slice.Get())
-			lane := fragments.NewLane(k, p.m.Format, quarter.MulI(lanesOfWarp).Add(p.lane))
-			at := p.at.Index(expert.MulI(p.m.Units).Add(unit), p.m.UnitBytes())
-			from[0].Set(lane.CodesAt(at).Addr())
-			from[1].Set(lane.ScalesAt(at).Addr())
-		})
-	}
-	load := func(s slot) {
-		k.If(loading.slice.Get().Lt(of.count), func() {
-			codes, factors := p.m.Load(ptx.GlobalAt(from[0].Get()), ptx.GlobalAt(from[1].Get()))
-			ptx.SetAll(s.codes, codes)
-			ptx.SetAll(s.factors, factors)
-			for _, at := range from {
-				at.Set(at.Get().AddI(p.m.BlockBytes()))
-			}
-			p.advance(loading, func() {})
-			k.If(loading.block.Get().EqI(0), find)
-		})
-	}
-	find()
-	for i := range slots {
-		slots[i] = slot{ptx.NewVars(k, p.m.CodeWords(), ptx.Uint(0)), ptx.NewVars(k, p.m.ScaleWords(), ptx.Uint(0))}
-		load(slots[i])
+	loads := unitLoads{p, of, loading, ptx.NewVars(k, 2, ptx.Long(0))}
+	loads.find()
+	for i := range blocks {
+		blocks[i] = blockRegs{ptx.NewVars(k, p.m.CodeWords(), ptx.Uint(0)), ptx.NewVars(k, p.m.ScaleWords(), ptx.Uint(0))}
+		loads.load(blocks[i])
 	}
 	begin()
 	acc := k.Accumulators(tile.WarpSums)
 	quad := p.lane.AndI(3).MulI(tile.RowBytes / 4)
 	k.Loop(func() {
-		for _, s := range slots {
+		for _, s := range blocks {
 			slice, block := computing.slice.Copy(), computing.block.Get()
 			k.BreakIf(slice.Ge(of.count))
 			k.If(block.EqI(0), func() {
@@ -176,9 +154,46 @@ func (p *unitSingle) multiply(of slicesOf, begin func()) {
 					el.Mma(k, acc, a, b[2*step:][:2])
 				}
 			}
-			load(s)
+			loads.load(s)
 			p.advance(computing, func() { of.store(slice, [2]ptx.F32{acc[0], acc[2]}) })
 		}
+	})
+}
+
+// blockRegs has the lane's part of a block: codes and factors.
+type blockRegs struct{ codes, factors []*ptx.Var[ptx.U32] }
+
+// unitLoads loads the blocks of a warp's slices to registers, one after another.
+type unitLoads struct {
+	*unitSingle
+	of   slicesOf
+	next cursor
+	// from has the addresses of the lane's codes and scales in the next block.
+	from []*ptx.Var[ptx.U64]
+}
+
+// find sets the addresses for the first block of the next slice.
+func (l *unitLoads) find() {
+	l.k.If(l.next.slice.Get().Lt(l.of.count), func() {
+		expert, unit, quarter := l.of.place(l.next.slice.Get())
+		lane := fragments.NewLane(l.k, l.m.Format, quarter.MulI(lanesOfWarp).Add(l.lane))
+		at := l.at.Index(expert.MulI(l.m.Units).Add(unit), l.m.UnitBytes())
+		l.from[0].Set(lane.CodesAt(at).Addr())
+		l.from[1].Set(lane.ScalesAt(at).Addr())
+	})
+}
+
+// load loads the next block, if there is one.
+func (l *unitLoads) load(to blockRegs) {
+	l.k.If(l.next.slice.Get().Lt(l.of.count), func() {
+		codes, factors := l.m.Load(ptx.GlobalAt(l.from[0].Get()), ptx.GlobalAt(l.from[1].Get()))
+		ptx.SetAll(to.codes, codes)
+		ptx.SetAll(to.factors, factors)
+		for _, at := range l.from {
+			at.Set(at.Get().AddI(l.m.BlockBytes()))
+		}
+		l.advance(l.next, func() {})
+		l.k.If(l.next.block.Get().EqI(0), l.find)
 	})
 }
 
