@@ -61,54 +61,73 @@ func (p Keys) Build() (*jit.Kernel[KeysArgs], error) {
 	tokens := k.U32(&k.Args.Tokens)
 	tid := k.TidX()
 	warp, lane := k.Warp(), k.Lane()
-	tile := pipeline.NewCTA(k.Kernel).Shared("tile", 4*keysStride*p.NumExperts, 16)
-	at := func(expert, token ptx.U32) ptx.Shared {
-		return tile.Plus(expert.MulI(4 * keysStride)).Plus(token.ShlI(2))
-	}
-	first := k.CtaidX().MulI(keysTokens)
-	row := scores.Softmax{K: k.Kernel, Experts: p.NumExperts, Format: p.Logits, Lane: lane}
+	t := keysTile{p, k.Kernel, pipeline.NewCTA(k.Kernel).Shared("tile", 4*keysStride*p.NumExperts, 16), warp, lane, k.CtaidX().MulI(keysTokens), tokens}
 	k.GridDepWait()
 	k.GridDepLaunch()
-	write := func(to ptx.Global) {
+	t.scores(logits)
+	if p.RawScores {
+		t.write(raw)
+	}
+	if p.Rule != spec.ExpertChoice {
 		k.BarSync(ptx.Uint(0))
-		k.For(warp, ptx.Uint(p.NumExperts), ptx.Uint(keysWarps), func(expert ptx.U32) {
-			token := first.Add(lane)
-			k.If(token.Lt(tokens), func() {
-				ptx.StGlobal(rowOf(to, expert, tokens).Index(token, 4), ptx.LdShared[ptx.U32](at(expert, lane)))
-			})
+		k.For(tid, tokens.Sub(t.first).MinI(keysTokens).MulI(p.TopK), ptx.Uint(keysThreads), func(i ptx.U32) {
+			slot := t.first.MulI(p.TopK).Add(i)
+			score := ptx.LdGlobal[ptx.U32](chosenScores.Index(slot, 4)).AndI(scoreBits)
+			ptx.StShared(t.at(ptx.LdGlobal[ptx.U32](ids.Index(slot, 4)), i.DivI(p.TopK)), score.OrI(chosenBit))
 		})
 	}
-	// A warp computes several tokens at a time, so that the loads of one overlap the sums of
-	// another.
+	t.write(keys)
+	return k.Build()
+}
+
+// keysTile has the keys of a CTA's tokens in shared memory: a row for each expert.
+type keysTile struct {
+	Keys
+	k          *ptx.Kernel
+	rows       ptx.Shared
+	warp, lane ptx.U32
+	// first is the CTA's first token, and tokens is T.
+	first, tokens ptx.U32
+}
+
+// at returns the place of a key. token is the number of the token in the tile.
+func (t *keysTile) at(expert, token ptx.U32) ptx.Shared {
+	return t.rows.Plus(expert.MulI(4 * keysStride)).Plus(token.ShlI(2))
+}
+
+// scores fills the tile with the scores of all experts. A warp computes several tokens at a time, so
+// that the loads of one overlap the sums of another.
+func (t *keysTile) scores(logits ptx.Global) {
+	k := t.k
+	row := scores.Softmax{K: k, Experts: t.NumExperts, Format: t.Logits, Lane: t.lane}
 	atOnce := min(max(keysLogits/row.PerLane(), 1), keysTokens/keysWarps)
-	k.For(warp, ptx.Uint(keysTokens), ptx.Uint(atOnce*keysWarps), func(in ptx.U32) {
+	k.For(t.warp, ptx.Uint(keysTokens), ptx.Uint(atOnce*keysWarps), func(in ptx.U32) {
 		var values [keysTokens / keysWarps][]ptx.F32
 		for i := range atOnce {
-			token := first.Add(in.AddI(i * keysWarps)).Min(tokens.SubI(1))
+			token := t.first.Add(in.AddI(i * keysWarps)).Min(t.tokens.SubI(1))
 			values[i] = row.Load(logits, token)
 		}
 		for i := range atOnce {
 			for j, share := range row.OfLogits(values[i]) {
-				expert := lane.AddI(lanes.Count * j)
-				k.If(expert.LtI(p.NumExperts), func() {
-					ptx.StShared(at(expert, in.AddI(i*keysWarps)), share.Bits().AndI(scoreBits))
+				expert := t.lane.AddI(lanes.Count * j)
+				k.If(expert.LtI(t.NumExperts), func() {
+					ptx.StShared(t.at(expert, in.AddI(i*keysWarps)), share.Bits().AndI(scoreBits))
 				})
 			}
 		}
 	})
-	if p.RawScores {
-		write(raw)
-	}
-	if p.Rule != spec.ExpertChoice {
-		k.BarSync(ptx.Uint(0))
-		k.For(tid, tokens.Sub(first).MinI(keysTokens).MulI(p.TopK), ptx.Uint(keysThreads), func(i ptx.U32) {
-			slot := first.MulI(p.TopK).Add(i)
-			score := ptx.LdGlobal[ptx.U32](chosenScores.Index(slot, 4)).AndI(scoreBits)
-			ptx.StShared(at(ptx.LdGlobal[ptx.U32](ids.Index(slot, 4)), i.DivI(p.TopK)), score.OrI(chosenBit))
+}
+
+// write stores the tile in a tensor.
+func (t *keysTile) write(to ptx.Global) {
+	k := t.k
+	k.BarSync(ptx.Uint(0))
+	k.For(t.warp, ptx.Uint(t.NumExperts), ptx.Uint(keysWarps), func(expert ptx.U32) {
+		token := t.first.Add(t.lane)
+		k.If(token.Lt(t.tokens), func() {
+			ptx.StGlobal(rowOf(to, expert, t.tokens).Index(token, 4), ptx.LdShared[ptx.U32](t.at(expert, t.lane)))
 		})
-	}
-	write(keys)
-	return k.Build()
+	})
 }
 
 // KeysKernel computes the keys of layers that round.
