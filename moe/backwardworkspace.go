@@ -88,34 +88,53 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 		w.sharedRows = s.take(g.DX.Bytes())
 	}
 
-	w.dh = s.bytes
-	last := s
-	w.denseDLogits = last.take(g.DLogits.Bytes())
-	w.extra, w.router = last.bytes, last.bytes
-	first := last
-	first.take(g.DX.Bytes())
-	last.take(drouter.Of(l.of, false).PartialBytes(tokens))
-	if l.part != home {
-		s.take(weights.DH(c).Bytes(rows))
+	first := l.backwardFirst(&w, &s, n, &g)
+	second := l.backwardSecond(&w, &s, n, r.Y.Bytes())
+	w.bytes = max(s.bytes, first, second, l.workspace(n).bytes)
+	if l.shared != nil {
+		w.bytes = max(w.bytes, l.shared.backwardWorkspaceFrom(space{w.dh}, l.shared.work(tokens)).bytes)
 	}
-	s.bytes = max(s.bytes, first.bytes)
+	return w
+}
 
+// backwardFirst lays out the first piece at the end of s. It returns the end of the memory for the
+// router's gradient, which may use the second piece, too.
+func (l *Layer) backwardFirst(w *backwardWorkspace, s *space, n work, g *spec.GradientShapes) (end int64) {
+	w.dh = s.bytes
+	router := *s
+	w.denseDLogits = router.take(g.DLogits.Bytes())
+	w.extra, w.router = router.bytes, router.bytes
+	extra := router
+	extra.take(g.DX.Bytes())
+	router.take(drouter.Of(l.of, false).PartialBytes(n.tokens))
+	if l.part != home {
+		s.take(weights.DH(l.of.Config).Bytes(n.rows))
+	}
+	s.bytes = max(s.bytes, extra.bytes)
+	return router.bytes
+}
+
+// backwardSecond lays out the second piece at the end of s. It returns the end of the memory for
+// dX~, which has yBytes, and for the biases' gradients.
+func (l *Layer) backwardSecond(w *backwardWorkspace, s *space, n work, yBytes int64) (end int64) {
+	c, rows := l.of.Config, n.rows
 	w.dxRows = s.bytes
-	end := s
-	end.take(r.Y.Bytes())
+	dxRows := *s
+	dxRows.take(yBytes)
 	if l.part != home {
 		w.scaledA = s.take(weights.A(c).Bytes(rows))
 	}
 	w.partial = s.take(dh.DH{Config: c}.PartialBytes(rows))
 	if l.part == ofRank { // dX~ goes to other ranks while dW1 is computed
-		s.bytes = max(s.bytes, end.bytes)
+		s.bytes = max(s.bytes, dxRows.bytes)
 	}
 	w.dwPartials = s.bytes
-	biases := s
+	biases := *s
 	if c.Bias {
 		w.biasSums = biases.take(dh.ColumnSumBytes(c, rows))
-		w.biasPartials = biases.take(bias.B2(l.of).PartialBytes(tokens))
+		w.biasPartials = biases.take(bias.B2(l.of).PartialBytes(n.tokens))
 	}
+	plan := dw.Plan{NumExperts: c.NumExperts}
 	if plan.Slots(rows, l.sms) > 0 && spec.IsPlain(c) && l.part != home {
 		each := max(dw.Of(l.of, dw.W1, gradient.Mode{}).PartialBytes(), dw.Of(l.of, dw.W2, gradient.Mode{}).PartialBytes())
 		s.take(int64(w.slots) * int64(each))
@@ -123,9 +142,5 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	if spec.HasLoRA(c) && l.part != home {
 		s.take(int64(w.slots) * int64(dw.FactorPartialBytes))
 	}
-	w.bytes = max(s.bytes, end.bytes, biases.bytes, last.bytes, l.workspace(n).bytes)
-	if l.shared != nil {
-		w.bytes = max(w.bytes, l.shared.backwardWorkspaceFrom(space{w.dh}, l.shared.work(tokens)).bytes)
-	}
-	return w
+	return max(dxRows.bytes, biases.bytes)
 }
