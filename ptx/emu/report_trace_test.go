@@ -36,14 +36,14 @@ func checkEvents(t *testing.T, list []event) {
 		case phaseSlice:
 			slicesOf[at] = append(slicesOf[at], e)
 		case phaseBegin:
-			require.NotContains(t, open, e.ID)
-			open[e.ID] = e
+			require.NotContains(t, open, e.ID.Local)
+			open[e.ID.Local] = e
 		case phaseEnd:
-			begin, ok := open[e.ID]
+			begin, ok := open[e.ID.Local]
 			require.True(t, ok, "an end without a begin: %v", e)
 			assert.Equal(t, []any{begin.Name, begin.Cat, begin.PID}, []any{e.Name, e.Cat, e.PID})
 			assert.LessOrEqual(t, begin.At, e.At)
-			delete(open, e.ID)
+			delete(open, e.ID.Local)
 		}
 	}
 	assert.Empty(t, open, "begins without an end")

@@ -18,9 +18,15 @@ type event struct {
 	Turns *int           `json:"dur,omitempty"`
 	PID   int            `json:"pid"`
 	TID   int            `json:"tid"`
-	ID    string         `json:"id,omitempty"`
+	ID    *localID       `json:"id2,omitempty"`
 	Scope string         `json:"s,omitempty"`
 	Args  map[string]any `json:"args,omitempty"`
+}
+
+// localID is the number of an asynchronous slice of a process. With a number of the whole file
+// instead, Perfetto shows the slice outside the process.
+type localID struct {
+	Local string `json:"local"`
 }
 
 // Phases of events in the format.
@@ -158,7 +164,7 @@ func (t *CTATrace) writeFlights(w *traceWriter, pid int, meta func(tid int, name
 		default:
 			args["bytes"] = f.Bytes
 		}
-		id := fmt.Sprintf("%d.%d", pid, i)
+		id := &localID{fmt.Sprintf("%d.%d", pid, i)}
 		w.event(event{Name: f.Name, Cat: f.Kind.String(), Phase: phaseBegin, At: f.From, PID: pid, ID: id, Args: args})
 		w.event(event{Name: f.Name, Cat: f.Kind.String(), Phase: phaseEnd, At: f.To, PID: pid, ID: id})
 	}
