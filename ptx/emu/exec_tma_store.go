@@ -139,6 +139,7 @@ func (w *warp) finishStore(st *bulkStore, readOnly bool) {
 	s, cl := w.cta.shared, w.cta.cluster
 	if !st.read {
 		st.read = true
+		w.cta.trace.storeRead(st, readOnly)
 		if n := len(w.bulk.spare); n > 0 {
 			st.data, w.bulk.spare = w.bulk.spare[n-1][:0], w.bulk.spare[:n-1]
 		}

@@ -52,7 +52,8 @@ type FlightKind uint8
 const (
 	// BulkLoad is a bulk copy into the CTA's shared memory, by TMA or st.async.
 	BulkLoad FlightKind = iota
-	// BulkStore is a bulk copy out of the CTA's shared memory.
+	// BulkStore is a bulk copy out of the CTA's shared memory: one flight until shared memory is
+	// read, then another until global memory is written, if that is later.
 	BulkStore
 	// ProductGroup is a group of wgmma, from the first product to the end of the last.
 	ProductGroup
@@ -108,6 +109,17 @@ func (t *CTATrace) load(b *bulkLoad) {
 func (t *CTATrace) store(w *warp, st *bulkStore) {
 	if t != nil {
 		t.begin(st, Flight{Kind: BulkStore, Name: "store from " + w.cta.symbolic(st.src), Line: st.in.line, Bytes: st.size})
+	}
+}
+
+// storeRead records that a bulk store has read shared memory. If later is set, it writes global
+// memory later.
+func (t *CTATrace) storeRead(st *bulkStore, later bool) {
+	if t == nil {
+		return
+	}
+	if t.end(st); later {
+		t.begin(st, Flight{Kind: BulkStore, Name: "write of stores to global memory", Line: st.in.line, Bytes: st.size})
 	}
 }
 

@@ -131,6 +131,38 @@ func TestTraceOfFault(t *testing.T) {
 	assert.ErrorContains(t, p.run(), "Timing Chosen has no trace")
 }
 
+// TestTraceOfStores checks that a bulk store ends where the wait with .read allows the next use of
+// shared memory, and that the write of global memory then goes on to the wait without .read.
+func TestTraceOfStores(t *testing.T) {
+	const delay = "\tadd.u32 %r1, %r1, 1;\n"
+	p := assemble(t, body(`
+	mov.u32 %r0, smem;
+	mov.u32 %r1, %tid.x;
+	setp.ne.u32 %p0, %r1, 0;
+	ld.param.u64 %d0, [out];
+	@%p0 bra $end;
+	st.shared.v4.u32 [%r0], {%r1, %r1, %r1, %r1};
+	fence.proxy.async.shared::cta;
+	cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r0], 16;
+	cp.async.bulk.commit_group;
+`+strings.Repeat(delay, 10)+`	cp.async.bulk.wait_group.read 0;
+`+strings.Repeat(delay, 20)+`	cp.async.bulk.wait_group 0;
+$end:
+`), "k")
+	p.params(p.u32s(1, 2, 3, 4), 0)
+	trace := &Trace{}
+	p.launch.SharedBytes, p.launch.Timing, p.launch.Trace = 16, Late, trace
+	require.NoError(t, p.run())
+	checkEvents(t, events(t, trace))
+	list := trace.CTAs[0].Flights
+	require.Len(t, list, 2)
+	assert.InDelta(t, 12, list[0].To-list[0].From, 2, "from the copy to the wait with .read; the other lanes take a turn now and then")
+	assert.InDelta(t, 21, list[1].To-list[1].From, 2, "from one wait to the other")
+	assert.Equal(t, list[0].To, list[1].From)
+	assert.Contains(t, list[0].Name, "store from smem")
+	assert.Equal(t, []FlightKind{BulkStore, BulkStore}, []FlightKind{list[0].Kind, list[1].Kind})
+}
+
 // TestTraceOfMulticast checks that the trace of a cluster has each part of a multicast at the CTA to
 // which the part goes.
 func TestTraceOfMulticast(t *testing.T) {
