@@ -962,3 +962,18 @@ func (k *Kernel) Envreg1() U32 { return U32{k.special(44)} }
 
 // Envreg2 reads %envreg2.
 func (k *Kernel) Envreg2() U32 { return U32{k.special(45)} }
+
+// ReservedSmemOffsetBegin reads %reserved_smem_offset_begin.
+func (k *Kernel) ReservedSmemOffsetBegin() U32 { return U32{k.special(46)} }
+
+// ReservedSmemOffsetEnd reads %reserved_smem_offset_end.
+func (k *Kernel) ReservedSmemOffsetEnd() U32 { return U32{k.special(47)} }
+
+// ReservedSmemOffsetCap reads %reserved_smem_offset_cap.
+func (k *Kernel) ReservedSmemOffsetCap() U32 { return U32{k.special(48)} }
+
+// ReservedSmemOffset0 reads %reserved_smem_offset_0.
+func (k *Kernel) ReservedSmemOffset0() U32 { return U32{k.special(49)} }
+
+// ReservedSmemOffset1 reads %reserved_smem_offset_1.
+func (k *Kernel) ReservedSmemOffset1() U32 { return U32{k.special(50)} }

@@ -59,7 +59,9 @@
 // contracted to fma, although an assembler may do so. mma.sync and wmma add floats as wgmma does.
 // The emulator provides the functions that the driver provides: an assertion is a fault with its
 // text, printf calls Launch.Print, and malloc and free use the global memory. Sparsity metadata that
-// the manual leaves undefined are a fault.
+// the manual leaves undefined are a fault. A kernel that reads one of %reserved_smem_offset_* may
+// access the reserved first KiB of shared memory, where multi-warp tiles of cooperative groups
+// synchronise.
 //
 // The prefix of a file name is its subject: load_ decodes PTX, run_ runs grids, clusters and warps,
 // memory_ holds global and shared memory, exec_ executes instructions, race_ finds races, explore_

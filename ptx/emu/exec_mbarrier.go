@@ -28,8 +28,8 @@ func mbarrierInit(w *warp, in *inst, mask uint32) {
 			continue
 		}
 		made[at] = count
-		if at < sharedBase || int(at)+mbarrierBytes > len(c.shared.bytes) {
-			w.fault(in, OutOfBounds, 1<<l, "mbarrier at shared address %s, but the CTA has %#x to %#x", c.symbolic(at), sharedBase, len(c.shared.bytes))
+		if at < c.shared.start || int(at)+mbarrierBytes > len(c.shared.bytes) {
+			w.fault(in, OutOfBounds, 1<<l, "mbarrier at shared address %s, but the CTA has %#x to %#x", c.symbolic(at), c.shared.start, len(c.shared.bytes))
 		}
 		if err := c.shared.mbar.init(at, count); err != nil {
 			w.barrierError(in, l, at, err)

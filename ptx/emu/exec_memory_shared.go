@@ -49,7 +49,7 @@ func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
 	for m := mask; m != 0; m &= m - 1 { // a loop over lanesIn is slower in a function that returns from the loop
 		l := first(m)
 		at := base[l] + by
-		if at < sharedBase || at > last || at&(size-1) != 0 {
+		if at < s.start || at > last || at&(size-1) != 0 {
 			return false
 		}
 		if reads && s.written[at>>6]>>(at&63)&bits != bits {

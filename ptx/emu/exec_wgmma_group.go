@@ -156,7 +156,7 @@ func (g *warpgroup) loadSlabs(op *wgmmaOp, operand int, p *product) {
 // 16. Otherwise it returns the reason. fenced is the warpgroup's latest proxy fence.
 func (s *sharedMemory) checkChunk(at uint32, fenced uint64) *problem {
 	const n = 16
-	if uint64(at)+n <= uint64(len(s.bytes)) && at >= sharedBase &&
+	if uint64(at)+n <= uint64(len(s.bytes)) && at >= s.start &&
 		s.written[at>>6]>>(at&63)&(1<<n-1) == 1<<n-1 &&
 		s.barriers[at>>9]>>(at>>3&63)&3 == 0 &&
 		(!s.proxy.on || [4]uint64(s.proxy.words[at/4:]) == [4]uint64{}) {

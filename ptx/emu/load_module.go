@@ -95,6 +95,10 @@ type Kernel struct {
 	fragments  int
 	// asyncShared reports whether the kernel accesses shared memory through the async proxy.
 	asyncShared bool
+	// reserved reports whether the kernel reads a special register that describes the reserved
+	// bytes of shared memory. Such a kernel may access these bytes. They count as written when a
+	// CTA starts: cooperative groups clears single bits of a word there before any other write.
+	reserved bool
 }
 
 type constant[T any] struct {

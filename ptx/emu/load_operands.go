@@ -3,6 +3,7 @@ package emu
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/isa"
@@ -102,7 +103,9 @@ func (d *decoder) specialSlot(b bank, i int32) int32 {
 	if !ok {
 		s = d.newSlot(b)
 		d.special[i] = s
-		d.k.specials = append(d.k.specials, specialSlot{b, s, isa.Specials[i].Name})
+		name := isa.Specials[i].Name
+		d.k.specials = append(d.k.specials, specialSlot{b, s, name})
+		d.k.reserved = d.k.reserved || strings.HasPrefix(name, "%reserved_smem_")
 	}
 	return s
 }

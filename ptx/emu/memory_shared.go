@@ -10,6 +10,7 @@ import (
 // 24 and above.
 const (
 	sharedBase     = 0x400 // the driver reserves the first KiB of the window
+	sharedGroups   = 0x2e0 // start of the reserved bytes for multi-warp tiles, which need 288; assumed, the driver chooses it
 	sharedRankBit  = 24
 	sharedOffset   = 1<<sharedRankBit - 1
 	sharedMaxBytes = 227 << 10 // largest size of static and dynamic shared memory together
@@ -19,6 +20,7 @@ const (
 type sharedMemory struct {
 	kernel   *Kernel // for names in messages
 	bytes    []byte
+	start    uint32   // offset of the first byte that the kernel may access
 	written  []uint64 // one bit for each byte: set if the byte has been written
 	barriers []uint64 // one bit for each 8 bytes: set if an mbarrier object is there
 	mbar     mbarrierTable
@@ -36,6 +38,11 @@ func (s *sharedMemory) reset(k *Kernel, bytes int) {
 	clear(s.written)
 	clear(s.barriers)
 	s.mbar = mbarrierTable{}
+	s.start = sharedBase
+	if k.reserved {
+		s.start = 0
+		s.markWritten(0, sharedBase)
+	}
 }
 
 // maskOf returns a mask in which n bits are 1, from bit `at` on. n is at most 64.
@@ -121,8 +128,8 @@ func problemf(kind FaultKind, format string, args ...any) *problem {
 
 // check returns the reason why an access of n bytes at an offset is not allowed, or nil.
 func (s *sharedMemory) check(offset, n, align uint32) *problem {
-	if offset < sharedBase || uint64(offset)+uint64(n) > uint64(len(s.bytes)) {
-		return problemf(OutOfBounds, "%d bytes at shared address %s, but the CTA has %#x to %#x", n, s.kernel.symbolic(offset), sharedBase, len(s.bytes))
+	if offset < s.start || uint64(offset)+uint64(n) > uint64(len(s.bytes)) {
+		return problemf(OutOfBounds, "%d bytes at shared address %s, but the CTA has %#x to %#x", n, s.kernel.symbolic(offset), s.start, len(s.bytes))
 	}
 	if offset%align != 0 {
 		return problemf(Misaligned, "%d bytes at shared address %s, want a multiple of %d", n, s.kernel.symbolic(offset), align)

@@ -82,6 +82,8 @@ func (k *Kernel) symbolic(at uint32) string {
 		return fmt.Sprintf("%s (%#x)", k.pieceName(n, piece), at)
 	case name != "":
 		return fmt.Sprintf("%s (%#x)", name, at)
+	case at < sharedBase && k.reserved:
+		return fmt.Sprintf("%#x (reserved shared memory)", at)
 	case at < start:
 		return fmt.Sprintf("%#x", at)
 	}

@@ -69,6 +69,12 @@ func (w *warp) setSpecial(s specialSlot) {
 		uniform(int(g.workspace >> 32))
 	case "%envreg2":
 		uniform(int(g.workspace & math.MaxUint32))
+	case "%reserved_smem_offset_begin", "%reserved_smem_offset_0":
+		uniform(0)
+	case "%reserved_smem_offset_end", "%reserved_smem_offset_cap":
+		uniform(sharedBase)
+	case "%reserved_smem_offset_1":
+		uniform(sharedGroups)
 	case "%gridid", "%dynamic_smem_size", "%total_smem_size":
 		w.setLaunchSpecial(s)
 	}

@@ -58,6 +58,11 @@ var Specials = []Special{
 	{"%envreg0", U32, true, 70, SM70},
 	{"%envreg1", U32, true, 70, SM70},
 	{"%envreg2", U32, true, 70, SM70},
+	{"%reserved_smem_offset_begin", U32, true, 76, SM80},
+	{"%reserved_smem_offset_end", U32, true, 76, SM80},
+	{"%reserved_smem_offset_cap", U32, true, 76, SM80},
+	{"%reserved_smem_offset_0", U32, true, 76, SM80},
+	{"%reserved_smem_offset_1", U32, true, 76, SM80},
 }
 
 // SpecialNamed returns the index of the special register with that name.
