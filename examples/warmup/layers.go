@@ -37,6 +37,7 @@ type listed struct {
 	Limit         float64        `json:"limit"`
 	Bias          bool           `json:"bias"`
 	LoRARank      int            `json:"loraRank"`
+	LoRAAdapters  int            `json:"loraAdapters"`
 	LoRAAlpha     float64        `json:"loraAlpha"`
 	RSLoRA        bool           `json:"rslora"`
 	Logits        string         `json:"logits"`
@@ -112,7 +113,7 @@ func parseLayers(data []byte) ([]layer, error) {
 func (l listed) layer() (layer, error) {
 	c := moe.Config{
 		Hidden: l.Hidden, Intermediate: l.Intermediate, NumExperts: l.Experts, TopK: l.TopK, GateUp: l.GateUp, InOut: l.InOut, Weights: l.Weights, Activation: l.Activation,
-		Alpha: l.Alpha, Limit: l.Limit, Bias: l.Bias, LoRARank: l.LoRARank, LoRAAlpha: l.LoRAAlpha, RSLoRA: l.RSLoRA, RouterF32: l.RouterF32, RouterBias: l.RouterBias,
+		Alpha: l.Alpha, Limit: l.Limit, Bias: l.Bias, LoRARank: l.LoRARank, LoRAAlpha: l.LoRAAlpha, RSLoRA: l.RSLoRA, LoRAAdapters: l.LoRAAdapters, RouterF32: l.RouterF32, RouterBias: l.RouterBias,
 		SelectionBias: l.SelectionBias, Groups: l.Groups, TopGroups: l.TopGroups, GroupSumOfTwo: l.GroupSumOfTwo,
 		Score: l.Score, Renormalize: l.Renormalize, NormEpsilon: l.NormEpsilon, ScoreScale: l.ScoreScale,
 		ExpertScale: l.ExpertScale, ScoreOnInput: l.ScoreOnInput, SharedExperts: l.SharedExperts, SharedGate: l.SharedGate, Lists: l.Lists,

@@ -153,13 +153,13 @@ func TestLayersFile(t *testing.T) {
 	}
 	layers, err := readLayers(t.Context(), write(`{"layers":[{"name":"mine","hidden":128,"intermediate":64,"experts":4,"topK":2},
 		{"hidden":256,"intermediate":64,"experts":4,"topK":2,"gateUp":"interleaved","logits":"f32","tokensHint":0},
-		{"hidden":128,"intermediate":64,"experts":8,"topK":2,"type":"f16","gateUp":"apart","inOut":true,"weights":"mxfp4","activation":"swiglu-oai","alpha":1.702,"limit":7,"bias":true,"loraRank":16,"loraAlpha":32,"rslora":true,
+		{"hidden":128,"intermediate":64,"experts":8,"topK":2,"type":"f16","gateUp":"apart","inOut":true,"weights":"mxfp4","activation":"swiglu-oai","alpha":1.702,"limit":7,"bias":true,"loraRank":16,"loraAlpha":32,"rslora":true,"loraAdapters":4,
 		 "logits":"f16","routerF32":true,"routerBias":true,"score":"sigmoid","selectionBias":true,"groups":4,"topGroups":2,"groupSumOfTwo":true,"renormalize":"sum","normEpsilon":1e-20,
 		 "scoreScale":2.5,"expertScale":true,"scoreOnInput":true,"sharedExperts":2,"sharedGate":true,"rounding":{"rule":"nearest","tile":64,"capacity":2,"rawScores":true},"lists":true,"tokensHint":8}]}`))
 	require.NoError(t, err)
 	all := moe.Config{
 		Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, Type: moe.F16, GateUp: "apart", InOut: true, Weights: "mxfp4",
-		Activation: "swiglu-oai", Alpha: 1.702, Limit: 7, Bias: true, LoRARank: 16, LoRAAlpha: 32, RSLoRA: true, Logits: moe.F16, RouterF32: true, RouterBias: true,
+		Activation: "swiglu-oai", Alpha: 1.702, Limit: 7, Bias: true, LoRARank: 16, LoRAAlpha: 32, RSLoRA: true, LoRAAdapters: 4, Logits: moe.F16, RouterF32: true, RouterBias: true,
 		Score: "sigmoid", SelectionBias: true, Groups: 4, TopGroups: 2, GroupSumOfTwo: true, Renormalize: "sum", NormEpsilon: 1e-20,
 		ScoreScale: 2.5, ExpertScale: true, ScoreOnInput: true, SharedExperts: 2, SharedGate: true,
 		Rounding: moe.Rounding{Rule: "nearest", Tile: 64, Capacity: 2, RawScores: true}, Lists: true, TokensHint: 8,

@@ -74,6 +74,9 @@ func TestAllCodesAndScales(t *testing.T) {
 				for _, of := range []spec.Type{spec.BF16, spec.F16} {
 					for code, bits := range Bits(&one, m, of, 1, all) {
 						product := (published(p.Code, code) - float64(zero)) * scale
+						if p.Code == spec.Int4 && product == 0 {
+							product = 0 // the published -0 of negative scales is +0 here
+						}
 						want, value := num.Float32ToBF16(float32(product)), num.BF16ToFloat64(bits)
 						if of == spec.F16 {
 							want, value = num.Float32ToF16(float32(product)), num.F16ToFloat64(bits)
