@@ -109,32 +109,8 @@ func conversionForms() handlers {
 			to, _ := isa.TypeNamed(in.mod("d")[1:])
 			return intoPair(arith.FormatOf(to), arith.RoundZero, false, false)
 		}),
-		// TF32 numbers have 13 fraction bits fewer than FP32. The lower 13 bits are rounded to
-		// nearest, ties away from zero.
-		isa.CvtTF32: lanewise(func(*inst) laneFunc {
-			return func(v [4]uint64) uint64 {
-				if x := uint32(v[0]); x&arith.F32Inf == arith.F32Inf {
-					return uint64(arith.FromF32(arith.ToF32(x)))
-				} else {
-					return uint64((x + 0x1000) &^ 0x1fff)
-				}
-			}
-		}),
-		isa.CvtTF32Any: lanewise(func(in *inst) laneFunc {
-			nearest, relu := in.roundMode() == arith.RoundNearest, in.has(".relu")
-			return func(v [4]uint64) uint64 {
-				x := uint32(v[0])
-				switch {
-				case relu && arith.ToF32(x) < 0, relu && x == arith.F32Sign:
-					return 0
-				case x&arith.F32Inf == arith.F32Inf:
-					return uint64(arith.FromF32(arith.ToF32(x)))
-				case nearest:
-					x += 0xfff + x>>13&1
-				}
-				return uint64(x &^ 0x1fff)
-			}
-		}),
+		isa.CvtTF32:    lanewise(intoTF32Away),
+		isa.CvtTF32Any: lanewise(intoTF32),
 		isa.CvtFP8: lanewise(func(in *inst) laneFunc {
 			return intoPair(formatFP8[in.mod("fp8")], arith.RoundNearest, in.has(".relu"), true)
 		}),
@@ -158,6 +134,37 @@ func conversionForms() handlers {
 		isa.CvtF16ToF64, isa.CvtF64ToF16, isa.CvtRoundF32, isa.CvtSatF32, isa.CvtRoundF64, isa.CvtRoundF16, isa.CvtF32ToF16Zero, isa.CvtF32ToHalf,
 		isa.CvtIntToBF16, isa.CvtBF16ToInt, isa.CvtF16ToBF16, isa.CvtBF16ToF16)
 	return forms
+}
+
+// tf32Dropped has the bits of an FP32 number that its TF32 number lacks: 13 of the fraction.
+const tf32Dropped = 0x1fff
+
+// intoTF32Away rounds to nearest, ties away from zero.
+func intoTF32Away(*inst) laneFunc {
+	return func(v [4]uint64) uint64 {
+		x := uint32(v[0])
+		if x&arith.F32Inf == arith.F32Inf {
+			return uint64(arith.FromF32(arith.ToF32(x)))
+		}
+		return uint64((x + 0x1000) &^ tf32Dropped)
+	}
+}
+
+// intoTF32 rounds to nearest, ties to even, or to zero.
+func intoTF32(in *inst) laneFunc {
+	nearest, relu := in.roundMode() == arith.RoundNearest, in.has(".relu")
+	return func(v [4]uint64) uint64 {
+		x := uint32(v[0])
+		switch {
+		case relu && arith.ToF32(x) < 0, relu && x == arith.F32Sign:
+			return 0
+		case x&arith.F32Inf == arith.F32Inf:
+			return uint64(arith.FromF32(arith.ToF32(x)))
+		case nearest:
+			x += 0xfff + x>>13&1
+		}
+		return uint64(x &^ tf32Dropped)
+	}
 }
 
 // packFour joins four 16-bit values, lowest first, into one 64-bit register.

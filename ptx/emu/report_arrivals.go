@@ -198,26 +198,11 @@ func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 	if n.how, n.cause = cl.tooMuch(w, f, b, at); n.cause.in != nil {
 		return n
 	}
-	wants := func(a arrival) bool { return a.copies() == (b.pending == 0) }
 	doing := "arrive"
 	if b.pending == 0 {
 		doing = "copy bytes"
 	}
-	// Find the warps that arrived in the previous phase and have not arrived in this one. In the
-	// first phase, find the warps that arrived at other mbarriers with the same name.
-	did := slices.DeleteFunc(slices.Clone(b.before), func(a arrival) bool {
-		return !wants(a) || b.pending > 0 && slices.ContainsFunc(b.now, func(o arrival) bool { return o.warp == a.warp })
-	})
-	if len(did) == 0 {
-		for _, other := range c.siblings(at) {
-			for _, a := range append(slices.Clone(other.before), other.now...) {
-				if wants(a) && !slices.ContainsFunc(b.now, func(o arrival) bool { return o.warp == a.warp && b.pending > 0 }) {
-					did = note(did, a)
-				}
-			}
-		}
-	}
-	if len(did) > 0 {
+	if did := c.arrivedBefore(b, at); len(did) > 0 {
 		for _, a := range did {
 			if !slices.Contains(n.from, a.warp) {
 				n.from = append(n.from, a.warp)
@@ -252,6 +237,28 @@ func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 		n.how = fmt.Sprintf("%s did, %s should %s there too, possibly at %s", cl.whereabouts(have), cl.whereabouts(could), doing, cl.place(where))
 	}
 	return n
+}
+
+// arrivedBefore returns the arrivals of the previous phase whose warps have not arrived in this one.
+// If there is none, as in the first phase, it returns such arrivals at other mbarriers with the same
+// name. If only bytes are missing, it returns copies instead.
+func (c *cta) arrivedBefore(b *mbarrier, at uint32) (did []arrival) {
+	missing := func(a arrival) bool {
+		arrived := b.pending > 0 && slices.ContainsFunc(b.now, func(o arrival) bool { return o.warp == a.warp })
+		return a.copies() == (b.pending == 0) && !arrived
+	}
+	did = slices.DeleteFunc(slices.Clone(b.before), func(a arrival) bool { return !missing(a) })
+	if len(did) > 0 {
+		return did
+	}
+	for _, other := range c.siblings(at) {
+		for _, a := range append(slices.Clone(other.before), other.now...) {
+			if missing(a) {
+				did = note(did, a)
+			}
+		}
+	}
+	return did
 }
 
 // tooMuch finds an expect_tx that announced more bytes than the copies of its phase bring. It

@@ -31,18 +31,8 @@ func (w *warp) setSpecial(s specialSlot) {
 		uniform(c.index[axis])
 	case "%nctaid.x", "%nctaid.y", "%nctaid.z":
 		uniform(g.size[axis])
-	case "%laneid":
-		lanes(func(l int) uint32 { return uint32(l) })
-	case "%lanemask_lt":
-		lanes(func(l int) uint32 { return 1<<l - 1 })
-	case "%lanemask_le":
-		lanes(func(l int) uint32 { return 2<<l - 1 })
-	case "%lanemask_eq":
-		lanes(func(l int) uint32 { return 1 << l })
-	case "%lanemask_ge":
-		lanes(func(l int) uint32 { return ^uint32(0) << l })
-	case "%lanemask_gt":
-		lanes(func(l int) uint32 { return ^uint32(1) << l })
+	case "%laneid", "%lanemask_lt", "%lanemask_le", "%lanemask_eq", "%lanemask_ge", "%lanemask_gt":
+		lanes(laneSpecials[s.name])
 	case "%smid":
 		uniform(c.linear % g.sms())
 	case "%cluster_ctarank":
@@ -78,6 +68,16 @@ func (w *warp) setSpecial(s specialSlot) {
 	case "%gridid", "%dynamic_smem_size", "%total_smem_size":
 		w.setLaunchSpecial(s)
 	}
+}
+
+// laneSpecials has the special registers whose value depends only on the lane.
+var laneSpecials = map[string]func(lane int) uint32{
+	"%laneid":      func(l int) uint32 { return uint32(l) },
+	"%lanemask_lt": func(l int) uint32 { return 1<<l - 1 },
+	"%lanemask_le": func(l int) uint32 { return 2<<l - 1 },
+	"%lanemask_eq": func(l int) uint32 { return 1 << l },
+	"%lanemask_ge": func(l int) uint32 { return ^uint32(0) << l },
+	"%lanemask_gt": func(l int) uint32 { return ^uint32(1) << l },
 }
 
 // warpsPerSM is the value of %nwarpid.
