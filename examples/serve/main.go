@@ -42,6 +42,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -63,37 +64,64 @@ func main() { program.Main(run) }
 // emulatedRow is a layer that the emulated device runs in about a tenth of a second.
 var emulatedRow = peers.Row{Name: "small", Tokens: 64, Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 16, TopK: 2, TokensHint: 64}}
 
+// options are the flags of this program alone.
+type options struct {
+	listen         string
+	queue          int
+	window         time.Duration
+	folder, number string // a published model, and its layers
+	demo           int
+	length         time.Duration // of -decode
+	layers         int
+	load           float64
+}
+
+func newOptions(set *flag.FlagSet) *options {
+	var o options
+	set.StringVar(&o.listen, "listen", "localhost:8080", "`address` to listen on")
+	set.IntVar(&o.queue, "queue", 256, "`requests` that may wait, with the tokens of at most 16 passes; further requests get 503")
+	set.DurationVar(&o.window, "window", 2*time.Millisecond, "`time` that the first request of a pass waits for others")
+	set.StringVar(&o.folder, "model", "", "`folder` of a published model, config.json and safetensors files, in place of random weights")
+	set.StringVar(&o.number, "layer", "", "with -model: `numbers` of its layers, such as 3 or 0-3,7 (default: the first with experts)")
+	set.IntVar(&o.demo, "demo", 0, "`clients` of its own that send requests all the time, to have something to look at")
+	set.DurationVar(&o.length, "decode", 0, "instead of HTTP, decode for this `time` and print latencies: layers in sequence, tokens arriving at random")
+	set.IntVar(&o.layers, "layers", 0, "with -decode: `layers` in sequence (default: 4, emulated 2)")
+	set.Float64Var(&o.load, "load", 0.5, "with -decode: tokens arrive at this `share` of the rate of full steps")
+	return &o
+}
+
+// check refuses wrong values. sized reports whether a flag gives the layer's size.
+func (o *options) check(sized bool) error {
+	switch {
+	case o.folder != "" && (o.length != 0 || sized):
+		return command.Usagef("-model is given with -decode, -row or -shape, want it without them: the model has its own sizes")
+	case o.folder == "" && o.number != "":
+		return command.Usagef("-layer %s needs -model", o.number)
+	case o.queue < 1 || o.window < 0 || o.demo < 0:
+		return command.Usagef("-queue %d, -window %v, -demo %d: want at least 1, 0, 0", o.queue, o.window, o.demo)
+	case o.length < 0 || o.layers < 0 || !(o.load > 0 && o.load <= maxLoad):
+		return command.Usagef("-decode %v, -layers %d, -load %v: want at least 0, at least 0, above 0 and at most %v", o.length, o.layers, o.load, maxLoad)
+	}
+	return nil
+}
+
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	set := program.Flags()
 	device, dir, sizes := command.DeviceFlag(set), command.CacheFlag(set), command.SizeFlags(set, false)
-	listen := set.String("listen", "localhost:8080", "`address` to listen on")
-	queue := set.Int("queue", 256, "`requests` that may wait, with the tokens of at most 16 passes; further requests get 503")
-	window := set.Duration("window", 2*time.Millisecond, "`time` that the first request of a pass waits for others")
-	folder := set.String("model", "", "`folder` of a published model, config.json and safetensors files, in place of random weights")
-	number := set.String("layer", "", "with -model: `numbers` of its layers, such as 3 or 0-3,7 (default: the first with experts)")
-	demo := set.Int("demo", 0, "`clients` of its own that send requests all the time, to have something to look at")
-	length := set.Duration("decode", 0, "instead of HTTP, decode for this `time` and print latencies: layers in sequence, tokens arriving at random")
-	layers := set.Int("layers", 0, "with -decode: `layers` in sequence (default: 4, emulated 2)")
-	load := set.Float64("load", 0.5, "with -decode: tokens arrive at this `share` of the rate of full steps")
+	o := newOptions(set)
 	if err := program.Parse(set, args, stdout); err != nil || sizes.Listed(stdout) {
 		return err
 	}
-	decoded := *length != 0
+	decoded := o.length != 0
 	rows, err := sizes.Calls()
 	if decoded { // a decode step has fewer tokens than a size in the list of rows
 		rows, err = sizes.Rows(), nil
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case *folder != "" && (decoded || len(rows) > 0):
-		return command.Usagef("-model is given with -decode, -row or -shape, want it without them: the model has its own sizes")
-	case *folder == "" && *number != "":
-		return command.Usagef("-layer %s needs -model", *number)
-	case *queue < 1 || *window < 0 || *demo < 0:
-		return command.Usagef("-queue %d, -window %v, -demo %d: want at least 1, 0, 0", *queue, *window, *demo)
-	case *length < 0 || *layers < 0 || !(*load > 0 && *load <= maxLoad):
-		return command.Usagef("-decode %v, -layers %d, -load %v: want at least 0, at least 0, above 0 and at most %v", *length, *layers, *load, maxLoad)
+	}
+	if err := o.check(len(rows) > 0); err != nil {
+		return err
 	}
 	// The context of the device does not end with ctx, because requests in progress are
 	// answered after ctx has ended.
@@ -109,27 +137,27 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if row = sizes.Call(row); decoded {
-		return decode(ctx, dev, row, kept, decoding{layers: cmp.Or(*layers, defaultLayers(gpu)), load: *load, length: *length}, stdout)
+		return decode(ctx, dev, row, kept, decoding{layers: cmp.Or(o.layers, defaultLayers(gpu)), load: o.load, length: o.length}, stdout)
 	}
 	offered := []source{randomSource(row.Config)}
-	if *folder != "" {
-		if offered, err = openModel(ctx, *folder, *number, row.Tokens); err != nil {
+	if o.folder != "" {
+		if offered, err = openModel(ctx, o.folder, o.number, row.Tokens); err != nil {
 			return err
 		}
 	}
-	l, err := net.Listen("tcp", *listen)
+	l, err := net.Listen("tcp", o.listen)
 	if err != nil {
 		return errors.Join(err, closeAll(offered))
 	}
 	fmt.Fprintf(stdout, "%s on %s, up to %d tokens a pass: http://%v\n", offer(offered), dev.Target().Name, row.Tokens, l.Addr())
 	for _, remark := range offered[0].remarks {
-		fmt.Fprintf(stdout, "%s: %s\n", *folder, remark)
+		fmt.Fprintf(stdout, "%s: %s\n", o.folder, remark)
 	}
 	s := newServer(dev, defaultLimits)
 	if !gpu {
 		s.limits.pass = time.Hour // the emulated device is slow
 	}
-	return serve(ctx, l, s, loader(dev, offered, kept, batching{row.Tokens, *queue, *window}), *demo)
+	return serve(ctx, l, s, loader(dev, offered, kept, batching{row.Tokens, o.queue, o.window}), o.demo)
 }
 
 // offer returns a text that describes the layers of the service.
