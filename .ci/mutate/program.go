@@ -56,6 +56,34 @@ func (p *program) runTests(n int, limit time.Duration) ([]byte, error) {
 	return c.CombinedOutput()
 }
 
+// chosenMutant is the file that each package gets. It reads the number of the mistake that is turned
+// on, and has the functions that the changed code calls. It is a format of the package's name and
+// of the variable with the number.
+const chosenMutant = `package %s
+
+import "os"
+
+var mutant_ = func() (n int) {
+	n = -1
+	if s := os.Getenv(%q); s != "" && s != "-1" {
+		n = 0
+		for _, c := range s {
+			n = 10*n + int(c-'0')
+		}
+	}
+	return n
+}()
+
+func mutantOn_(n int) bool { return n == mutant_ }
+
+func mutantPick_[T any](n int, a, b T) T {
+	if n == mutant_ {
+		return b
+	}
+	return a
+}
+`
+
 // overlay writes the changed files, and a JSON file for the go command's flag -overlay. It
 // returns the name of the JSON file.
 func (g group) overlay(dir string, chosen []mutant) (string, error) {
@@ -88,30 +116,7 @@ func (g group) overlay(dir string, chosen []mutant) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		text := fmt.Sprintf(`package %s
-
-import "os"
-
-var mutant_ = func() (n int) {
-	n = -1
-	if s := os.Getenv(%q); s != "" && s != "-1" {
-		n = 0
-		for _, c := range s {
-			n = 10*n + int(c-'0')
-		}
-	}
-	return n
-}()
-
-func mutantOn_(n int) bool { return n == mutant_ }
-
-func mutantPick_[T any](n int, a, b T) T {
-	if n == mutant_ {
-		return b
-	}
-	return a
-}
-`, name, variable)
+		text := fmt.Sprintf(chosenMutant, name, variable)
 		if err := add(filepath.Join(filepath.Dir(files[0]), "zmutant.go"), text); err != nil {
 			return "", err
 		}
