@@ -1,7 +1,6 @@
 package emu
 
 import (
-	"math"
 	"time"
 )
 
@@ -53,19 +52,7 @@ func (w *warp) setSpecial(s specialSlot) {
 		uniform(warpsPerSM)
 	case "%nsmid":
 		uniform(g.sms())
-	case "%envreg0":
-		uniform(0)
-	case "%envreg1": // workspace that the driver provides to a cooperative launch
-		uniform(int(g.workspace >> 32))
-	case "%envreg2":
-		uniform(int(g.workspace & math.MaxUint32))
-	case "%reserved_smem_offset_begin", "%reserved_smem_offset_0":
-		uniform(0)
-	case "%reserved_smem_offset_end", "%reserved_smem_offset_cap":
-		uniform(sharedBase)
-	case "%reserved_smem_offset_1":
-		uniform(sharedGroups)
-	case "%gridid", "%dynamic_smem_size", "%total_smem_size":
+	default:
 		w.setLaunchSpecial(s)
 	}
 }
@@ -91,7 +78,8 @@ func (g *grid) sms() int {
 	return 132
 }
 
-// setLaunchSpecial sets the slot of a special register that describes the launch.
+// setLaunchSpecial sets the slot of a special register that describes the launch or the memory that
+// the driver reserves.
 func (w *warp) setLaunchSpecial(s specialSlot) {
 	g := w.cta.cluster.grid
 	switch s.name {
@@ -100,6 +88,16 @@ func (w *warp) setLaunchSpecial(s specialSlot) {
 			w.r64[s.slot][l] = 1
 		}
 		w.ok[bank64][s.slot] = fullMask
+	case "%envreg0", "%reserved_smem_offset_begin", "%reserved_smem_offset_0":
+		w.fill32(s.slot, 0)
+	case "%envreg1": // workspace that the driver provides to a cooperative launch
+		w.fill32(s.slot, uint32(g.workspace>>32))
+	case "%envreg2":
+		w.fill32(s.slot, uint32(g.workspace))
+	case "%reserved_smem_offset_end", "%reserved_smem_offset_cap":
+		w.fill32(s.slot, sharedBase)
+	case "%reserved_smem_offset_1":
+		w.fill32(s.slot, sharedGroups)
 	case "%dynamic_smem_size":
 		w.fill32(s.slot, uint32(g.launch.SharedBytes))
 	case "%total_smem_size":
