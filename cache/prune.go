@@ -88,7 +88,7 @@ type PruneOptions struct {
 // PruneReport is the result of Prune.
 type PruneReport struct {
 	Removed int   // number of stored files removed: modules, choices and damaged files
-	Freed   int64 // bytes of these and of other left-over files
+	Freed   int64 // bytes of these files, and of temporary files that ended processes left behind
 	Left    int64 // bytes of the files that remain
 }
 

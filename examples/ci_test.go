@@ -22,7 +22,7 @@ func TestCIDemandsItsTools(t *testing.T) {
 	require.NoError(t, err)
 	assert.Regexp(t, `(?m)^ +- run: \.ci/run$`, string(public))
 
-	tools := t.TempDir() // holds the programs that the scripts use, but no C compiler, and a Python without packages
+	tools := t.TempDir() // holds the programs that the scripts use and a Python without packages, but no C compiler
 	for _, name := range []string{"bash", "dirname", "mktemp", "rm", "ln", "mkdir", "sha256sum", "cut"} {
 		path, err := exec.LookPath(name)
 		if err != nil {

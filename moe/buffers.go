@@ -47,8 +47,8 @@ type ForwardArgs struct {
 	// weights.
 	Weights
 	Routing
-	// Seed is the seed of random rounding. Use another one for every step. It must be 0 if the layer
-	// has no Config.Rounding.
+	// Seed is the seed for a Config.Rounding that rounds numbers of tokens at random. Use another seed
+	// for every step. It must be 0 if the layer has no Config.Rounding.
 	Seed uint64
 	// Logits [T, E], in the format of Config.Logits, are written unless zero, for
 	// losses on them; see [Losses]. Rounding needs them, and so does the backward

@@ -176,7 +176,8 @@ func digest(ctx context.Context, tr *trial.Trial, s driver.Stream, f moe.Forward
 	return hashed(tr, !f.H.IsZero())
 }
 
-// hashed returns the hash of a trial's present outputs.
+// hashed returns the hash of the outputs that are now in a trial's memory. If withH is set, H is one
+// of them.
 func hashed(tr *trial.Trial, withH bool) (sum [32]byte, err error) {
 	r, err := tr.Results(withH)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 // These are the bounds of a measurement that counts as undisturbed.
 const (
 	calmSpread = 0.06 // largest accepted (slowest - fastest) / median
-	calmClock  = 0.03 // largest relative difference of the clock between rounds of the repeats
+	calmClock  = 0.03 // largest relative difference of the GPU's clock between two rounds of a repeated measurement
 	lowestGHz  = 1.2  // an H200 at its power limit still has a higher clock
 	otherBytes = 4 << 30
 )

@@ -34,8 +34,8 @@ func TestPublished(t *testing.T) {
 		require.Fail(t, "no row", name)
 		return nil
 	}
-	// The saved bytes of a token are 2d + 4Kn. The padding is the same as in the tables of
-	// these models.
+	// The last of the ten columns has the saved bytes of a token, 2d + 4Kn. Column 11 has the
+	// padding in percent of tiles of 64, 128 and 256 rows.
 	qwen := row("Qwen3-30B-A3B")
 	// 48 layers of 1152 MiB are 54 GiB.
 	assert.Equal(t, []string{"2048", "768", "128", "8", "0", "1152", "48", "54", "1", "28672"}, qwen[:10])

@@ -25,7 +25,7 @@ func call(t *testing.T, method, url, kind, body string) (int, http.Header, strin
 	if kind != "" {
 		r.Header.Set("Content-Type", kind)
 	}
-	client := http.Client{Timeout: 30 * time.Second} // also for a wrong request that the service accepts
+	client := http.Client{Timeout: 30 * time.Second} // the service may accept a wrong request and run it
 	resp, err := client.Do(r)
 	require.NoError(t, err)
 	defer resp.Body.Close()

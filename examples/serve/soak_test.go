@@ -35,9 +35,9 @@ type soaked struct {
 	hidden, most, tokens int // the width of a token, the tokens of a pass, and of a valid request
 }
 
-// soakOf returns the service for a model, or for a layer that is so slow on the emulated device that
-// clients can easily overload the service. On a GPU the requests and the few threads of the service
-// do this.
+// soakOf returns the service for a model. Without a model it returns the service for a layer that is
+// so slow on the emulated device that clients easily overload it. A model on a GPU is overloaded
+// because its requests are large and its service has few threads.
 func soakOf(t *testing.T, model string) soaked {
 	if model == "" {
 		return soaked{[]string{"-device", "emulated", "-cache", "off", "-shape", "128,512,8,4", "-tokens", "4", "-queue", "16"}, nil, 128, 4, 1}

@@ -13,7 +13,8 @@ import (
 // of a range sums over it, and gets the range's other tokens from the ranks after it. All ranks get
 // all partial sums, and add them in the order of the ranges.
 
-// routerGradient is the kernel whose ranges the group uses.
+// routerGradient is the kernel that computes the gradient of the router's weights on one device. The
+// group of ranks divides its tokens into the ranges of this kernel.
 func (r *Rank) routerGradient() drouter.DRouter {
 	return drouter.DRouter{Hidden: r.Config.Hidden, NumExperts: r.Config.NumExperts}
 }

@@ -72,7 +72,7 @@ func TestBench(t *testing.T) {
 		"uneven":       {Config: uneven, Backward: true},
 	} {
 		if testing.Short() && (name == "routed" || name == "by histogram") {
-			continue // the other cases cover forward and backward, and the test of the command covers a histogram
+			continue // the two cases that stay cover forward and backward, and the command's test covers a histogram of tokens
 		}
 		t.Run(name, func(t *testing.T) {
 			dev := newDevice(t)

@@ -135,7 +135,7 @@ func testTileAlignment(t *testing.T, dev gpu.Device, sw layout.Swizzle, offset, 
 		}
 	}
 	from := b.put(image)
-	params := make([]byte, 48) // the constant bank aligns the maps to 64 bytes
+	params := make([]byte, 48) // parameters begin at byte 0x210 of the constant bank, so maps after 48 bytes are aligned to 64
 	for i, n := range []uint32{rows, columns} {
 		m, err := dev.EncodeTensorMap(gpu.TensorMap{Elem: gpu.BF16, Rank: 2, Address: from + driver.DevicePtr(i*rows*k*2), Dims: [5]uint64{uint64(k), uint64(n)},
 			Strides: [4]uint64{uint64(2 * k)}, Box: [5]uint32{uint32(k), n}, Swizzle: gpu.Swizzle(sw)})

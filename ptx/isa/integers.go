@@ -90,7 +90,8 @@ func floatCmp() Mod {
 	return one("cmp", ".eq", ".ne", ".lt", ".le", ".gt", ".ge", ".equ", ".neu", ".ltu", ".leu", ".gtu", ".geu", ".num", ".nan")
 }
 
-// setpCmp and setpTypes return the places for comparison and type of a setp with two results.
+// setpCmp and setpTypes return the modifiers for the comparison and the type of a setp with two
+// results.
 // setpNot lists the pairs of comparison and type that exclude each other.
 
 func setpCmp() Mod { return floatCmp() }

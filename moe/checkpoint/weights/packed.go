@@ -112,7 +112,7 @@ func (l *Layer) packedTensor(ctx context.Context, id spec.TensorID) ([]byte, err
 	return to, nil
 }
 
-// source returns the source of the tensor id, which is one of the tensors of.
+// source returns where the tensor with the given id comes from. The id is one of the ids in `of`.
 func (e *encoding) source(of spec.PackedTensors, id spec.TensorID) source {
 	switch id {
 	case of.Scales:

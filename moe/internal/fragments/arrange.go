@@ -234,7 +234,8 @@ func (m *arranging) scaleWordsOf(rows [2]arrangedRow, first ptx.U32) []ptx.U32 {
 	return words
 }
 
-// scaleIndex returns the index of the scale of a row and column in the published tensor.
+// scaleIndex returns the index of the scale of a row and column, in the tensor of scales as the
+// model's files have it.
 func (m *arranging) scaleIndex(row arrangedRow, column ptx.U32) ptx.U64 {
 	down, across := m.Packing.Blocks(int64(m.rows), int64(m.columns))
 	top := row.expert.MulI(int(down)).Add(row.inExpert.DivI(m.Packing.Rows))

@@ -151,7 +151,7 @@ var spilling = []struct {
 	// ptxas moves the activation of all neurons of a tile before the tile's second store,
 	// where all sums still occupy registers.
 	{`up`, 256, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI && !weights.InPairs(c) }, 132},
-	// The k-tiles of an adapter take one or two more registers.
+	// The k-tiles of an adapter take one or two more registers, which spill.
 	{`up|down`, 256, spec.HasLoRA, 8},
 	{`up`, 256, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI && weights.InPairs(c) }, 4},
 	{`up`, 256, func(c spec.Config) bool { return c.GateUp == spec.Apart && c.Bias }, 48},

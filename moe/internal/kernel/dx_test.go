@@ -136,8 +136,8 @@ func TestDXPoints(t *testing.T) {
 	}
 }
 
-// TestDXLines checks sums so short that the lines of the router's weights of several
-// tiles are in shared memory at a time. The same weights in FP32 give the same bits.
+// TestDXLines checks DX with such a short sum over n that shared memory has the router's weights of
+// several tiles at a time. It also checks that the same weights in FP32 give the same bits.
 func TestDXLines(t *testing.T) {
 	for i, point := range DXProduct.Space(driver.H200()) {
 		for _, n := range []int{64, 128} {

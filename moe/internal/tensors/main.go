@@ -315,7 +315,8 @@ func extend(h []byte, rows []spec.TensorRow) ([]byte, error) {
 	return h, nil
 }
 
-// The Python names of the values in the table. No weight needs HasPlain.
+// The Python package's names for the values in the table of weights. The empty name in features is
+// HasPlain's, which no weight needs.
 var (
 	dims     = map[spec.Dim]string{spec.DimE: "E", spec.DimD: "d", spec.DimN: "n", spec.DimW1: "w1", spec.DimShared: "sn", spec.DimRank: "r", spec.DimFactors: "F"}
 	types    = map[spec.TypeRule]string{spec.OfLayer: "layer", spec.OfRouter: "router", spec.AlwaysF32: "f32", spec.OfCodes: "codes", spec.OfScales: "scales", spec.OfZeros: "zeros"}

@@ -97,7 +97,7 @@ func (r Router) terms() (count, lines int) {
 	return of.Count(), of.Lines()
 }
 
-// lines returns the number of lines of all terms.
+// lines returns the number of rows of the router's weights, each term's rows counted.
 func (r Router) lines() int {
 	count, each := r.terms()
 	return count * each
