@@ -98,7 +98,7 @@ func reading(weights, bundle, launch string) [][]string {
 // written names the flags whose file a command writes. Every command also has -cache, which
 // TestPlaces of package cache attacks.
 var written = []string{
-	"bench -json", "bench -plot", "emulate -dump", "layer -output", "layer -store", "plan -plot", "quickstart -launch", "train -plot", "tune -plot",
+	"bench -json", "bench -plot", "emulate -dump", "emulate -html", "emulate -trace", "layer -output", "layer -store", "plan -plot", "quickstart -launch", "train -plot", "tune -plot",
 	"warmup fill -export", "warmup export",
 }
 
