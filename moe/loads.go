@@ -13,7 +13,7 @@ import (
 // Ids outside [0, E) are not counted, and rounding does not change the counts. The counts are the
 // same on every run.
 //
-// It needs no workspace, and a graph may capture it. A layer with WithoutBackward does not have it.
+// It needs no workspace, and a graph may capture it. A layer without a backward pass does not have it.
 func (c *Call) Loads(s driver.Stream, ids, loads Tensor) error {
 	if err := c.readyToTrain(s); err != nil {
 		return err

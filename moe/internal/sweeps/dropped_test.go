@@ -338,7 +338,7 @@ var needless = []needlessLine{
 		"the redux.sync after it waits for the same lanes, and no lane reads another's memory"},
 	{"moe_dwr", 1, "pipeline/ring.go < pipeline/ring.go < pipeline/ring.go < gemm/math.go without mbarrier.arrive.shared::cta.b64",
 		"no load fills a CTA's last stage again"},
-	{"moe_small_batch_logits moe_chain_logits", 3, "pipeline/ring.go < pipeline/ring.go < pipeline/ring.go < choose/smallbatch.go without mbarrier.arrive.shared::cta.b64",
+	{"moe_small_batch_logits moe_chain_logits", 3, "pipeline/ring.go < pipeline/ring.go < pipeline/ring.go < choose/chains.go without mbarrier.arrive.shared::cta.b64",
 		"no load fills the last stages of a chain again, or any stage if the ring has them all"},
 	{"moe_choose", 1, "order/plan.go < order/plan.go < choose/choose.go < choose/choose.go without bar.sync",
 		"all warps meet again after the choice, before they count in the cleared words"},
