@@ -9,7 +9,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// TestRegions checks that the regions are those that findings name.
+// TestRegions checks that findings give the same names to addresses as Regions does.
 func TestRegions(t *testing.T) {
 	p := assemble(t, body("	ret;\n"), "k")
 	list := p.kernel.Regions(512)

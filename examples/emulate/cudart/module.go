@@ -140,7 +140,8 @@ func (d *device) variable(m *module, name string) (address uintptr, bytes int, e
 }
 
 // function returns the kernel with a handle. In the runtime the handle of a kernel is the address of
-// the kernel's stub in the program. In the driver it is a CUfunction.
+// the kernel's host function, the function of the program that launches the kernel. In the driver
+// it is a CUfunction.
 func (d *device) function(h uintptr) (*function, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -35,11 +35,11 @@ func __cudaInitModule(h uintptr) int8 {
 }
 
 //export __cudaRegisterFunction
-func __cudaRegisterFunction(module, stub, ignored1, name uintptr, ignored2 int32, ignored3, ignored4, ignored5, ignored6, ignored7 uintptr) {
+func __cudaRegisterFunction(module, hostFunction, ignored1, name uintptr, ignored2 int32, ignored3, ignored4, ignored5, ignored6, ignored7 uintptr) {
 	d := dev()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.functions[stub] = &function{module: d.modules[module], name: hostText(name)}
+	d.functions[hostFunction] = &function{module: d.modules[module], name: hostText(name)}
 }
 
 //export __cudaRegisterVar
@@ -92,7 +92,7 @@ func (m *module) bind(d *device) error {
 }
 
 // pushed is the configuration of a launch <<<grid, block, shared, stream>>>. The program pushes it,
-// and the kernel's stub pops it before it calls cudaLaunchKernel.
+// and the kernel's host function pops it before it calls cudaLaunchKernel.
 type pushed struct {
 	grid, block C.dim3
 	shared      uintptr
@@ -132,10 +132,10 @@ func __cudaPopCallConfiguration(grid, block *C.dim3, shared, stream *uintptr) in
 }
 
 //export __cudaGetKernel
-func __cudaGetKernel(kernel *uintptr, stub uintptr) int32 {
-	_, err := dev().function(stub)
+func __cudaGetKernel(kernel *uintptr, hostFunction uintptr) int32 {
+	_, err := dev().function(hostFunction)
 	if err == nil {
-		*kernel = stub
+		*kernel = hostFunction
 	}
 	return result("cudaGetKernel", err)
 }

@@ -1,5 +1,5 @@
-// A program as nvcc makes it: a fat binary, its registration before main, and launches through the
-// stubs' functions. The test writes the fat binary to fat.h. With -DSTATIC the program has a
+// A program as nvcc makes it: a fat binary, its registration before main, and launches by host
+// functions. The test writes the fat binary to fat.h. With -DSTATIC the program has a
 // runtime of its own, whose functions all fail.
 #include <dlfcn.h>
 #include <stdint.h>
@@ -14,21 +14,21 @@ typedef struct { int32_t id; char pad[4]; union { char bytes[64]; int32_t number
 typedef struct { dim3 grid, block; size_t shared; void *stream; attribute *attributes; uint32_t count; } config;
 
 #ifdef STATIC
-// Each function is long enough to be replaced, as those of CUDA's static runtime are.
+// Each function is long enough to be replaced, like the functions of CUDA's static runtime.
 #define RUNTIME(type, name, arguments) __attribute__((noipa)) type name arguments { puts("the program's own " #name); abort(); }
 #else
 #define RUNTIME(type, name, arguments) type name arguments;
 #endif
 RUNTIME(void **, __cudaRegisterFatBinary, (void *wrapper))
 RUNTIME(void, __cudaRegisterFatBinaryEnd, (void **handle))
-RUNTIME(void, __cudaRegisterFunction, (void **handle, const void *stub, const char *name, const char *device, int limit, void *tid, void *bid, void *block, void *grid, int *warp))
+RUNTIME(void, __cudaRegisterFunction, (void **handle, const void *host_function, const char *name, const char *device, int limit, void *tid, void *bid, void *block, void *grid, int *warp))
 RUNTIME(void, __cudaRegisterVar, (void **handle, void *host, const char *name, const char *device, int ext, size_t size, int constant, int global))
 RUNTIME(void, __cudaRegisterManagedVar, (void **handle, void **to, void *host, const char *name, int ext, size_t size, int constant, int global))
 RUNTIME(char, __cudaInitModule, (void **handle))
 RUNTIME(unsigned, __cudaPushCallConfiguration, (dim3 grid, dim3 block, size_t shared, void *stream))
 RUNTIME(int, __cudaPopCallConfiguration, (dim3 *grid, dim3 *block, size_t *shared, void **stream))
-RUNTIME(int, cudaLaunchKernel, (const void *stub, dim3 grid, dim3 block, void **args, size_t shared, void *stream))
-RUNTIME(int, cudaLaunchKernelExC, (const config *c, const void *stub, void **args))
+RUNTIME(int, cudaLaunchKernel, (const void *host_function, dim3 grid, dim3 block, void **args, size_t shared, void *stream))
+RUNTIME(int, cudaLaunchKernelExC, (const config *c, const void *host_function, void **args))
 RUNTIME(int, cudaMalloc, (void **p, size_t n))
 RUNTIME(int, cudaMallocManaged, (void **p, size_t n, unsigned flags))
 RUNTIME(int, cudaHostAlloc, (void **p, size_t n, unsigned flags))
@@ -58,7 +58,7 @@ RUNTIME(int, cudaGetDriverEntryPoint, (const char *name, void **f, unsigned long
 #define CHECK(condition) do { if (!(condition)) { printf("line %d: %s\n", __LINE__, #condition); exit(1); } } while (0)
 #define OK(call) do { int code = (call); if (code) { printf("line %d: %s is %d\n", __LINE__, #call, code); exit(1); } } while (0)
 
-static char add, late, outside, box, touch; // the kernels' stubs
+static char add, late, outside, box, touch; // the kernels' host functions
 static unsigned *shared_count, shared_shadow; // a managed variable: its address, and the symbol
 static void **module;
 static float scale;
@@ -82,7 +82,7 @@ __attribute__((constructor)) static void registers(void)
 
 enum { n = 100, to_device = 1, to_host = 2 };
 
-static int launch(const void *stub, unsigned grid, unsigned block, void **args, void *s)
+static int launch(const void *host_function, unsigned grid, unsigned block, void **args, void *s)
 {
 	dim3 g, b;
 	size_t shared;
@@ -90,7 +90,7 @@ static int launch(const void *stub, unsigned grid, unsigned block, void **args, 
 	if (__cudaPushCallConfiguration((dim3){grid, 1, 1}, (dim3){block, 1, 1}, 0, s))
 		return 1;
 	OK(__cudaPopCallConfiguration(&g, &b, &shared, &stream));
-	return cudaLaunchKernel(stub, g, b, args, shared, stream);
+	return cudaLaunchKernel(host_function, g, b, args, shared, stream);
 }
 
 // adds runs kernel add on new memory, with a scale of 2, and checks sums and count.
