@@ -81,10 +81,13 @@ func decodeKernel(module *Module, e *ptx.Entry) (*Kernel, error) {
 	return d.k, nil
 }
 
+// layoutShared assigns addresses to the shared variables of the kernel, as ptxas does: of the
+// module's variables, to those that the kernel or a function that it may call refers to.
 func (d *decoder) layoutShared() {
 	at := sharedBase
 	d.shared = map[string]int{}
-	for _, list := range [][]ptx.Variable{d.m.Globals, d.e.Shared} {
+	globals := d.sharedGlobals()
+	for _, list := range [][]ptx.Variable{globals, d.e.Shared} {
 		for _, v := range list {
 			if v.Shared() && !v.Extern {
 				at = (at + v.Align - 1) / v.Align * v.Align
@@ -95,14 +98,37 @@ func (d *decoder) layoutShared() {
 		}
 	}
 	d.k.staticShared, d.k.dynamicAlign = at-sharedBase, 1
-	for _, v := range d.m.Globals {
-		if v.Shared() && v.Extern { // dynamic shared memory begins after all static variables
+	for _, v := range globals {
+		if v.Extern { // dynamic shared memory begins after all static variables
 			start := (at + v.Align - 1) / v.Align * v.Align
 			d.shared[v.Name] = start
 			d.k.variables = append(d.k.variables, sharedVariable{v.Name, uint32(start), sharedMaxBytes})
 			d.k.dynamicAlign = max(d.k.dynamicAlign, v.Align)
 		}
 	}
+}
+
+// sharedGlobals returns the shared variables of the module that the linked kernel refers to.
+func (d *decoder) sharedGlobals() (list []ptx.Variable) {
+	used := map[string]bool{}
+	var refer func(args []ptx.Operand)
+	refer = func(args []ptx.Operand) {
+		for i := range args {
+			if args[i].Sym != "" {
+				used[args[i].Sym] = true
+			}
+			refer(args[i].List)
+		}
+	}
+	for i := range d.e.Body {
+		refer(d.e.Body[i].Args)
+	}
+	for _, v := range d.m.Globals {
+		if v.Shared() && used[v.Name] {
+			list = append(list, v)
+		}
+	}
+	return list
 }
 
 // layoutLocal assigns offsets in a thread's local memory to the kernel's local variables.

@@ -11,7 +11,7 @@ import (
 
 // TestRegions checks that findings give the same names to addresses as Regions does.
 func TestRegions(t *testing.T) {
-	p := assemble(t, body("	ret;\n"), "k")
+	p := assemble(t, body("	mov.u32 %r0, smem;\n	ret;\n"), "k")
 	list := p.kernel.Regions(512)
 	require.NotEmpty(t, list)
 	for _, r := range list {
