@@ -1,5 +1,6 @@
 // Command cudart is a library that stands in the place of CUDA's runtime (libcudart) and driver
-// (libcuda). A program that nvcc built with -arch=compute_90a then runs on the emulator, unmodified.
+// (libcuda). A program that nvcc built with -gencode arch=compute_90a,code=compute_90a then runs on
+// the emulator, unmodified.
 // Command emulate starts programs with it:
 //
 //	go build -buildmode=c-shared -o libcudart-emulated.so ./examples/emulate/cudart

@@ -88,7 +88,7 @@ func PTX(data []byte) ([]byte, error) {
 		for chip := range machine {
 			chips = append(chips, chip)
 		}
-		return nil, fmt.Errorf("%w: there is only machine code, for the chips %d: compile with -arch=compute_90a", ErrNoPTX, chips)
+		return nil, fmt.Errorf("%w: there is only machine code, for the chips %d: compile with -gencode arch=compute_90a,code=compute_90a", ErrNoPTX, chips)
 	}
 	return best, nil
 }

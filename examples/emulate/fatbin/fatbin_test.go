@@ -86,7 +86,7 @@ func TestPTX(t *testing.T) {
 func TestWrong(t *testing.T) {
 	_, err := PTX(write(t, image{kindELF, 90, 0, "machine code"}))
 	require.ErrorIs(t, err, ErrNoPTX)
-	assert.ErrorContains(t, err, "only machine code, for the chips [90]: compile with -arch=compute_90a")
+	assert.ErrorContains(t, err, "only machine code, for the chips [90]: compile with -gencode arch=compute_90a,code=compute_90a")
 	_, err = PTX(write(t, image{kindPTX, 100, 0, ptx("sm_100")}))
 	require.ErrorIs(t, err, ErrNoPTX)
 	_, err = PTX([]byte("no fat binary, but long enough"))
