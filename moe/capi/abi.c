@@ -37,6 +37,8 @@ static sm_status refused(void) {
 
 EXPORT(open, (const char *name, sm_handle *device), (name, device))
 EXPORT(config_of_model, (const char *json, sm_config *config), (json, config))
+EXPORT(store_layer, (const char *folder, int64_t number, const char *path), (folder, number, path))
+EXPORT(config_of_stored, (const char *path, sm_config *config), (path, config))
 EXPORT(layer_new, (sm_handle device, const sm_config *config, sm_handle *layer), (device, config, layer))
 EXPORT(sizes, (sm_handle layer, int64_t tokens, int64_t entries, sm_sizes_of *sizes), (layer, tokens, entries, sizes))
 PASS(forward, sm_forward_pass, SM_FORWARD_PASS)

@@ -7,6 +7,7 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -66,10 +67,15 @@ func sm_go_config_of_model(json *C.char, out *C.sm_config) C.sm_status {
 			return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 		}
 		if len(m.Outside) > 0 {
-			return &moe.ArgError{Field: m.Type, Got: "a block with parts that no Config has: " + strings.Join(m.Outside, "; "), Want: "a block without them"}
+			return refuseOutside(m)
 		}
 		return write("config", out, structOf(m.Config))
 	})
+}
+
+// refuseOutside returns the error for a model whose block is more than a layer.
+func refuseOutside(m checkpoint.Model) error {
+	return &moe.ArgError{Field: cmp.Or(m.Type, "the file"), Got: "a block with parts that no Config has: " + strings.Join(m.Outside, "; "), Want: "a block without them"}
 }
 
 //export sm_go_sizes

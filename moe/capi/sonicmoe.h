@@ -297,6 +297,15 @@ sm_status sm_open(const char *name, sm_handle *device);
  * sm_config describes the model's layers, the error says why. */
 sm_status sm_config_of_model(const char *json, sm_config *config);
 
+/* sm_store_layer reads an expert layer from a folder with a published model, config.json and
+ * safetensors files, and writes it to one file, path. Layers are counted from 0. Weights that
+ * are packed in a format of this interface stay packed; other quantised weights become 16-bit
+ * weights. The file is a safetensors file. Its tensors have the names of the fields of
+ * sm_forward_pass, and their contents are for the addresses of these fields.
+ * sm_config_of_stored reads the configuration of the layer in such a file. */
+sm_status sm_store_layer(const char *folder, int64_t number, const char *path);
+sm_status sm_config_of_stored(const char *path, sm_config *config);
+
 /* Creates a layer. This emits the layer's kernels, and compiles them or loads them from
  * the cache on disk. It may take seconds. */
 sm_status sm_layer_new(sm_handle device, const sm_config *config, sm_handle *layer);

@@ -48,6 +48,10 @@ int main(void) {
 	said("activation", sm_layer_new(device, &wrong, &layer));
 	said("model NULL", sm_config_of_model(NULL, &wrong));
 	said("model unknown", sm_config_of_model("{\"model_type\": \"abacus\"}", &wrong));
+	said("store nowhere", sm_store_layer("testdata", 0, NULL));
+	said("store no model", sm_store_layer("testdata", 0, "/dev/null"));
+	said("stored NULL", sm_config_of_stored(NULL, &wrong));
+	said("stored no layer", sm_config_of_stored("sonicmoe.h", &wrong));
 	const char *phi = "{\"model_type\": \"phimoe\", \"hidden_size\": 128, \"intermediate_size\": 64, \"num_local_experts\": 4, \"num_experts_per_tok\": 2, \"num_hidden_layers\": 1}";
 	said("model with more", sm_config_of_model(phi, &wrong));
 	const char *mixtral = "{\"model_type\": \"mixtral\", \"hidden_size\": 128, \"intermediate_size\": 64, \"num_local_experts\": 4, \"num_experts_per_tok\": 2, \"num_hidden_layers\": 1}";

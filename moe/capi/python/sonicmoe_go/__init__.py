@@ -18,7 +18,7 @@ package made with Go cannot be loaded in the same process.
 """
 
 from ._device import emulate
-from ._library import ArgumentError, Config, Error, warm
+from ._library import ArgumentError, Config, Error, store_layer, warm
 from .adapter_files import load_adapter, save_adapter
 from .balancing import balance_selection
 from .functional import moe, moe_experts, update_selection_bias
@@ -30,7 +30,7 @@ from .transformers import register_with_transformers
 
 __all__ = [
     "ArgumentError", "Config", "Error", "SonicMoE", "balance_selection", "emulate", "info", "install_as_sonicmoe", "load_adapter", "moe", "moe_experts",
-    "register_with_transformers", "save_adapter", "shard_experts", "update_selection_bias", "warm",
+    "register_with_transformers", "save_adapter", "shard_experts", "store_layer", "update_selection_bias", "warm",
 ]  # fmt: skip
 
 _warn_of_lacks()

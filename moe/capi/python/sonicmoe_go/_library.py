@@ -157,11 +157,12 @@ class Config:
         if method := _quant_method(config):
             said = f"the model's files have weights quantised by {method}; the layer takes bf16 or fp16: dequantise them when they are loaded"
             warnings.warn(said, stacklevel=2)
-        s = _ConfigStruct(size=ctypes.sizeof(_ConfigStruct))
-        check(library().sm_config_of_model(config.encode(), s))
-        values = {f.name: getattr(s, f.name) for f in dataclasses.fields(Config)}
-        values |= {name: names[values[name]] for name, names in _ENUMS.items()}
-        return Config(**values | {f.name: bool(values[f.name]) for f in dataclasses.fields(Config) if f.type == "bool"})
+        return _written("sm_config_of_model", config)
+
+    @staticmethod
+    def of_stored(path: str | os.PathLike) -> "Config":
+        """Returns the Config of the layer in a file that store_layer wrote."""
+        return _written("sm_config_of_stored", os.fspath(path))
 
     @property
     def saves_logits(self) -> bool:
@@ -218,6 +219,22 @@ class _ConfigStruct(ctypes.Structure):
         return s
 
 
+def _written(function: str, text: str) -> Config:
+    """Returns the Config that a function of the library writes for a text."""
+    s = _ConfigStruct(size=ctypes.sizeof(_ConfigStruct))
+    check(getattr(library(), function)(text.encode(), s))
+    values = {f.name: getattr(s, f.name) for f in dataclasses.fields(Config)}
+    values |= {name: names[values[name]] for name, names in _ENUMS.items()}
+    return Config(**values | {f.name: bool(values[f.name]) for f in dataclasses.fields(Config) if f.type == "bool"})
+
+
+def store_layer(folder: str | os.PathLike, layer: int, path: str | os.PathLike) -> None:
+    """Reads an expert layer from a folder with a published model, config.json and safetensors files,
+    and writes it to one file, for SonicMoE.from_file. Layers are counted from 0. Weights that are
+    packed in a format of Config stay packed; other quantised weights become 16-bit weights."""
+    check(library().sm_store_layer(os.fspath(folder).encode(), layer, os.fspath(path).encode()))
+
+
 class _Sizes(ctypes.Structure):
     """The C struct sm_sizes_of."""
 
@@ -231,6 +248,8 @@ _SIGNATURES = {
     "sm_open": (ctypes.c_char_p, ctypes.POINTER(_handle)),
     "sm_layer_new": (_handle, ctypes.POINTER(_ConfigStruct), ctypes.POINTER(_handle)),
     "sm_config_of_model": (ctypes.c_char_p, ctypes.POINTER(_ConfigStruct)),
+    "sm_store_layer": (ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p),
+    "sm_config_of_stored": (ctypes.c_char_p, ctypes.POINTER(_ConfigStruct)),
     "sm_sizes": (_handle, ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(_Sizes)),
     "sm_forward": (_handle, ctypes.c_char_p),
     "sm_experts": (_handle, ctypes.c_char_p),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from . import adapters
 from ._library import ArgumentError, Config
 from ._ops import arrange, eager, infer, short, train_module, watched
-from ._weights import PER_EXPERT, WEIGHTS, Shapes, shapes
+from ._weights import DTYPES, PER_EXPERT, WEIGHTS, Shapes, shapes
 from .functional import moe_of, update_selection_bias
 from .packed import dequantised, gpt_oss, mxfp4, packing, to_mxfp4
 
@@ -47,6 +48,9 @@ def rows(x: Tensor, hidden: int) -> Tensor:
 
 
 _INIT_ONES, _INIT_ZEROS = ("expert_scale",), ("router_bias", "selection_bias", "b1", "b3", "b2")
+_SCALES = ("w1_scale", "w3_scale", "w2_scale")
+# The tensors of packed weights.
+_OF_PACKED = ("w1", "w3", "w2", *_SCALES, "w1_zero", "w3_zero", "w2_zero", "w1_global", "w3_global", "w2_global")
 
 
 def _shared(c: Config) -> str:
@@ -57,7 +61,7 @@ def _shared(c: Config) -> str:
 def _names(c: Config) -> dict[str, str]:
     """Returns the names that WEIGHTS have in a block of transformers."""
     apart, shared = c.gate_up == "apart", _shared(c)
-    scales = "_scales" if c.weights == "mxfp4" else "_scale_inv"
+    scales = "_scale_inv" if c.weights.startswith("fp8") else "_scales"
     up = "experts." + ("gate_proj" if apart else "gate_up_proj" if c.gated else "up_proj")
     return {
         "router": "gate.weight",
@@ -74,10 +78,11 @@ def _names(c: Config) -> dict[str, str]:
         "shared_w3": f"{shared}.up_proj.weight",
         "shared_w2": f"{shared}.down_proj.weight",
         "shared_gate": "shared_expert_gate.weight",
-        "w1_scale": up + scales,
-        "w3_scale": "experts.up_proj" + scales,
-        "w2_scale": "experts.down_proj" + scales,
-    }
+    } | {
+        w + end: name + named
+        for w, name in (("w1", up), ("w3", "experts.up_proj"), ("w2", "experts.down_proj"))
+        for end, named in (("_scale", scales), ("_zero", "_zero_points"), ("_global", "_global_scales"))
+    }  # fmt: skip
 
 
 class _Weights(nn.Module):
@@ -183,9 +188,10 @@ class SonicMoE(nn.Module):
     selection_bias, without a loss. If the config has a rounding_rule, the layer rounds during
     training. All other keywords are fields of Config.
 
-    With weights "mxfp4", "fp8" or "fp8-ue8m0", gate_up_proj and down_proj are codes. Their scales
-    are gate_up_proj_scales and down_proj_scales ("mxfp4"), or gate_up_proj_scale_inv and
-    down_proj_scale_inv. These weights have no gradients. arrange makes small batches faster.
+    With packed weights, gate_up_proj and down_proj are codes. Their scales are gate_up_proj_scales
+    and down_proj_scales, or gate_up_proj_scale_inv and down_proj_scale_inv with FP8. Some formats
+    also have gate_up_proj_zero_points or gate_up_proj_global_scales, and those of down_proj. These
+    weights have no gradients. arrange makes small batches faster. from_file reads packed layers.
 
     lora_rank gives the experts an adapter, as add_lora does.
 
@@ -226,8 +232,6 @@ class SonicMoE(nn.Module):
         if dtype is torch.float16:
             config.setdefault("logits", "f16")
         self.config = c = Config(hidden, intermediate, num_experts, top_k, type=config_type(dtype), **config)
-        if c.weights not in ("plain", "mxfp4", "fp8", "fp8-ue8m0"):
-            raise ArgumentError(f"Config.weights is {c.weights!r}, must be plain, mxfp4, fp8 or fp8-ue8m0 in a SonicMoE: give others to moe or moe_experts")
         self.balance, self.z_loss = balance, z_loss
         self.gate, self.experts = _Weights(), _Weights()
         if c.shared_experts:
@@ -242,6 +246,7 @@ class SonicMoE(nn.Module):
         self._bytes = tuple(i for i, (_, dtype, _) in enumerate(shapes(c)) if dtype is torch.uint8)
         self._flat = (WEIGHTS.index("shared_gate"),) if c.shared_gate else ()
         self._f32 = tuple(i for i, (_, dtype, _) in enumerate(shapes(c)) if dtype is torch.float32)
+        self._scales = tuple(i for i, (n, dtype, _) in enumerate(shapes(c)) if dtype in _CONFIG_TYPES and n in _SCALES)
         if group is not None:
             self._spread_over(group, max_tokens, chunks, deadline)
         for what, dtype, shape in self._shapes():
@@ -283,7 +288,7 @@ class SonicMoE(nn.Module):
         if what == "selection_bias":
             self.get_submodule(module).register_buffer(name, w)
         else:
-            packed = self.config.weights != "plain" and (what in ("w1", "w3", "w2") or what.endswith("_scale"))
+            packed = self.config.weights != "plain" and what in _OF_PACKED
             self.get_submodule(module).register_parameter(name, nn.Parameter(w, requires_grad=not packed))
             if packed and not w.is_meta:
                 w.zero_()
@@ -424,6 +429,28 @@ class SonicMoE(nn.Module):
             self.add_lora(lora_rank, lora_alpha, rslora, lora_dtype)
         return self
 
+    @classmethod
+    def from_file(cls, path: str | os.PathLike, *, device=None, pair: bool = False) -> "SonicMoE":
+        """Returns the layer in a file that store_layer, or examples/layer -store, wrote. Packed weights
+        stay packed. With pair the layer returns the output and None, as blocks of gpt-oss and Llama-4
+        do."""
+        from safetensors import safe_open
+
+        c = Config.of_stored(path)
+        fields = {f.name: getattr(c, f.name) for f in dataclasses.fields(c) if f.name != "type"}
+        self = cls(**fields, device="meta", dtype=DTYPES[c.type])
+        with safe_open(path, "pt", device=str(device or "cpu")) as file:
+            for i, (modules, name) in self._paths:
+                module, w = self.get_submodule(".".join(modules)), file.get_tensor(WEIGHTS[i])
+                if WEIGHTS[i] == "shared_gate":
+                    w = w[None]
+                if name in module._buffers:
+                    module.register_buffer(name, w)
+                else:
+                    module.register_parameter(name, nn.Parameter(w, requires_grad=getattr(module, name).requires_grad))
+        self._pair = pair
+        return self
+
     def _covers(self, block: nn.Module, config, made: dict[str, nn.Module]) -> None:
         """Raises an error if the weights of a block differ from this layer's weights. It ignores
         modules that were newly made."""
@@ -515,7 +542,7 @@ class SonicMoE(nn.Module):
             weights[i] = adapters.fitted(weights[i], dtype, shape)
         # The cheap test comes first.
         if (compiling or _any_autocast()) and torch.is_autocast_enabled(x.device.type):
-            whole = self._f32 + self._bytes
+            whole = self._f32 + self._bytes + self._scales
             kept = [weights[i] for i in whole]
             x, *weights = autocast(x, *weights)
             for i, w in zip(whole, kept):

@@ -4,6 +4,7 @@ for."""
 import copy
 import dataclasses
 import inspect
+import json
 import types
 
 import pytest
@@ -276,3 +277,133 @@ def test_from_hf_rounds_to_mxfp4(device):
         assert torch.equal(*(o[0] if isinstance(o, tuple) else o for o in (got, want)))
     with pytest.raises(sonicmoe_go.ArgumentError, match="weights is 'fp8', must be None or 'plain'"):
         sonicmoe_go.SonicMoE.from_hf(block, weights="fp8")
+
+
+def pack_quantized(w, group):
+    """Returns a matrix [out, in] as compressed-tensors' pack-quantized format with symmetric 4 bits has
+    it, weight_packed and weight_scale, and the bf16 values that they stand for."""
+    groups = w.float().unflatten(-1, (-1, group))
+    scales = (groups.abs().amax(-1) / 7.5).bfloat16()
+    codes = (groups / scales.float()[..., None]).round().clamp(-8, 7).int()
+    values = (codes.float() * scales.float()[..., None]).bfloat16().view(w.shape)
+    nibbles = (codes.view(w.shape[0], -1, 8).long() + 8) << torch.arange(0, 32, 4)
+    return nibbles.sum(-1).to(torch.int32), scales, values
+
+
+def write_kimi(model, folder, group):
+    """Writes the expert layers of a DeepSeek-V3 as the files of Kimi-K2-Thinking have them. The model
+    gets the values of the files' weights."""
+    from safetensors.torch import save_file
+
+    tensors = {}
+    for name, m in model.named_modules():
+        if name.endswith(".experts"):
+            for e in range(m.num_experts):
+                gate, up = m.gate_up_proj.data[e].chunk(2)
+                for what, w in (("gate_proj", gate), ("up_proj", up), ("down_proj", m.down_proj.data[e])):
+                    at = f"{name}.{e}.{what}.weight"
+                    tensors[f"{at}_packed"], tensors[f"{at}_scale"], values = pack_quantized(w, group)
+                    tensors[f"{at}_shape"] = torch.tensor(w.shape)
+                    w.copy_(values)
+    tensors |= {n: w for n, w in model.state_dict().items() if ".experts." not in n}
+    save_file({n: w.contiguous() for n, w in tensors.items()}, folder / "model.safetensors")
+    fields = json.loads(model.config.to_json_string(use_diff=False))
+    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": group, "actorder": None}
+    scheme = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None, "output_activations": None}}
+    ignore = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp.gate.*"]
+    fields["quantization_config"] = {
+        "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed", "config_groups": scheme, "ignore": ignore,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(fields))
+
+
+@pytest.mark.parametrize("group", [32, 128])
+@torch.no_grad()
+def test_logits_of_kimi(group, tmp_path):
+    """A DeepSeek-V3 with INT4 experts from files in the format of Kimi-K2-Thinking must generate the
+    same greedy tokens as with layers of the dequantised weights. Its logits must be about as near to
+    the dequantised model in float64 as the logits of the dequantised model in bf16."""
+    plain = model_of("deepseek")
+    write_kimi(plain, tmp_path, group)
+    made, twin = copy.deepcopy(plain), copy.deepcopy(plain)
+    for i, (layer, of) in enumerate(zip(made.model.layers, twin.model.layers)):
+        stored = tmp_path / f"layer{i}.safetensors"
+        sonicmoe_go.store_layer(tmp_path, i, stored)
+        layer.mlp = sonicmoe_go.SonicMoE.from_file(stored)
+        assert layer.mlp.config.weights == f"int4-g{group}" and not any(p.requires_grad for p in layer.mlp.experts.parameters())
+        of.mlp = sonicmoe_go.SonicMoE.from_hf(of.mlp)
+    same_gradients(made.model.layers[0].mlp, twin.model.layers[0].mlp, torch.randn(2, 7, 128, dtype=torch.bfloat16))
+    made.model.layers[1].mlp.arrange()
+    prompt, ids = torch.randint(0, 96, (2, 4)), torch.randint(0, 96, (2, 9))
+    tokens = [m.generate(prompt, max_new_tokens=5, do_sample=False, pad_token_id=0, eos_token_id=None) for m in (made, twin)]
+    assert tokens[0].shape == (2, 9) and torch.equal(*tokens)
+    got, own, want = made(ids).logits, plain(ids).logits, copy.deepcopy(plain).double()(ids).logits
+    assert distance(got, want) < 1.2 * distance(own, want)
+    with pytest.raises(sonicmoe_go.Error, match="layer 7 has no experts"):
+        sonicmoe_go.store_layer(tmp_path, 7, tmp_path / "none")
+    with pytest.raises(sonicmoe_go.Error, match='metadata sonicmoe.layer is ""'):
+        sonicmoe_go.SonicMoE.from_file(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", _table.PACKINGS)
+@torch.no_grad()
+def test_modules_of_every_format(name, device):
+    """A SonicMoE must take the weights of every format, and keep them in its state."""
+    gate_up = "apart" if name == "nvfp4" else "concatenated"
+    layer = sonicmoe_go.SonicMoE(128, 128, 4, 2, weights=name, gate_up=gate_up, device=device)
+    plain = sonicmoe_go.SonicMoE(128, 128, 4, 2, gate_up=gate_up, device=device)
+    layer.gate.weight.copy_(plain.gate.weight)
+    ups, scales = ("gate_proj", "up_proj") if gate_up == "apart" else ("gate_up_proj",), "_scale_inv" if name.startswith("fp8") else "_scales"
+    for what in (*ups, "down_proj"):
+        *tensors, values = packed(name, 4, 256 if what == "gate_up_proj" else 128, 128, device)
+        for end, t in zip(("", scales, "_zero_points", "_global_scales"), tensors):
+            if t is not None:
+                getattr(layer.experts, what + end).copy_(t)
+        getattr(plain.experts, what).copy_(values)
+    x = torch.randn(5, 128, dtype=torch.bfloat16, device=device)
+    want = plain(x)
+    assert torch.equal(layer(x), want)
+    other = sonicmoe_go.SonicMoE(128, 128, 4, 2, weights=name, gate_up=gate_up, device=device)
+    other.load_state_dict(layer.state_dict())
+    other.arrange()
+    assert torch.equal(other(x), want)
+
+
+@torch.no_grad()
+def test_logits_of_gpt_oss(tmp_path):
+    """A gpt-oss with MXFP4 experts from files must generate the same greedy tokens as with layers of
+    the experts that transformers dequantises, and its logits must be as near to float64."""
+    transformers = pytest.importorskip("transformers")
+    integration = pytest.importorskip("transformers.integrations.mxfp4")
+    from safetensors.torch import save_file
+
+    torch.manual_seed(6)
+    config = transformers.GptOssConfig(
+        hidden_size=64, intermediate_size=96, num_local_experts=4, num_experts_per_tok=2, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, head_dim=32, vocab_size=96, max_position_embeddings=64, sliding_window=8,
+    )  # fmt: skip
+    plain = transformers.AutoModelForCausalLM.from_config(config, experts_implementation="eager").bfloat16().eval()
+    tensors = {}
+    for name, m in plain.named_modules():
+        for what in ("gate_up_proj", "down_proj") if name.endswith(".experts") else ():
+            e, columns, rows = getattr(m, what).shape
+            blocks = torch.randint(0, 256, (e, rows, columns // 32, 16), dtype=torch.uint8)
+            scales = torch.randint(122, 125, (e, rows, columns // 32), dtype=torch.uint8)
+            getattr(m, what).data = integration.convert_moe_packed_tensors(blocks, scales)
+            getattr(m, f"{what}_bias").data.normal_(std=0.1)
+            tensors |= {f"{name}.{what}_blocks": blocks, f"{name}.{what}_scales": scales}
+    tensors |= {n: w for n, w in plain.state_dict().items() if not n.endswith(("gate_up_proj", "down_proj"))}
+    save_file({n: w.contiguous() for n, w in tensors.items()}, tmp_path / "model.safetensors")
+    fields = json.loads(config.to_json_string(use_diff=False)) | {"quantization_config": {"quant_method": "mxfp4"}, "dtype": "bfloat16"}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    made, twin = copy.deepcopy(plain), copy.deepcopy(plain)
+    for i, (layer, of) in enumerate(zip(made.model.layers, twin.model.layers)):
+        sonicmoe_go.store_layer(tmp_path, i, tmp_path / f"layer{i}")
+        layer.mlp = sonicmoe_go.SonicMoE.from_file(tmp_path / f"layer{i}", pair=True)
+        assert layer.mlp.config.weights == "mxfp4"
+        of.mlp = sonicmoe_go.SonicMoE.from_hf(of.mlp)
+    prompt, ids = torch.randint(0, 96, (2, 4)), torch.randint(0, 96, (2, 9))
+    tokens = [m.generate(prompt, max_new_tokens=5, do_sample=False, pad_token_id=0, eos_token_id=None) for m in (made, twin)]
+    assert tokens[0].shape == (2, 9) and torch.equal(*tokens)
+    got, own, want = made(ids).logits, plain(ids).logits, copy.deepcopy(plain).double()(ids).logits
+    assert distance(got, want) < 1.2 * distance(own, want)
