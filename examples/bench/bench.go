@@ -233,7 +233,7 @@ func (b *bench) row(ctx context.Context, row peers.Row, r *report.Row) (err erro
 	if b.withTurns {
 		return turns(ctx, u.Stream(), b.stdin, b.stdout, u.queue)
 	}
-	for _, step := range []func(*timer, *subject, *report.Row) error{b.whole, b.byKernel, b.routings, b.points, b.startups} {
+	for _, step := range []func(*timer, *subject, *report.Row) error{b.whole, b.byKernel, b.byEnergy, b.routings, b.points, b.startups} {
 		if err := step(t, u, r); err != nil {
 			return err
 		}

@@ -135,7 +135,7 @@ func TestSubject(t *testing.T) {
 	const n, period = 1000, 64 + 8
 	p := u.Memory().Buffer(2 * n).Ptr
 	require.NoError(t, u.Memory().Err())
-	require.NoError(t, u.fill(p, n, period, reference.NewNormal(1, 1)))
+	require.NoError(t, fill(u.Stream(), p, n, period, reference.NewNormal(1, 1)))
 	got := make([]byte, 2*n)
 	require.NoError(t, s.CopyToHost(got, p))
 	require.Equal(t, got[:2*(n-period)], got[2*period:])

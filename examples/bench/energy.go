@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -18,7 +19,7 @@ type meter interface {
 // openMeter opens the device's energy meter. If there is none, the report has a warning with
 // the reason, and no energy.
 func (b *bench) openMeter() {
-	if !b.full || !b.gpu {
+	if !b.gpu || !b.full && !b.withCauses && b.alone == 0 && b.other == "" {
 		return
 	}
 	bus, err := cuda.PCIBusID(b.dev)
@@ -32,12 +33,56 @@ func (b *bench) openMeter() {
 	b.report.Warnings = append(b.report.Warnings, fmt.Sprintf("no energy is measured: %v", err))
 }
 
-// Energy is measured over a long time of work, because the device's counter advances in steps
-// of up to 100 ms.
+// energyLoad and energyTime are the times of load and of measurement for a whole pass.
 const (
 	energyLoad = 2 * time.Second
 	energyTime = 3 * time.Second
 )
+
+// gauge computes the mean power from the readings of a meter. The device's counter advances in
+// steps, up to 100 ms apart. The gauge therefore counts only the time between the first and the last
+// step that it sees.
+type gauge struct {
+	meter       meter
+	read        time.Time // time of the latest reading
+	latest      float64   // joules of the latest reading
+	first, last struct {
+		at     time.Time
+		joules float64
+	}
+}
+
+// readingPause is the least time between two readings.
+const readingPause = time.Millisecond
+
+// watch reads the meter, unless the latest reading is newer than readingPause.
+func (g *gauge) watch() error {
+	now := time.Now()
+	if now.Sub(g.read) < readingPause {
+		return nil
+	}
+	j, err := g.meter.Joules()
+	if err != nil {
+		return err
+	}
+	if !g.read.IsZero() && j != g.latest {
+		g.last.at, g.last.joules = now, j
+		if g.first.at.IsZero() {
+			g.first = g.last
+		}
+	}
+	g.read, g.latest = now, j
+	return nil
+}
+
+// watts returns the mean power.
+func (g *gauge) watts() (float64, error) {
+	seconds := g.last.at.Sub(g.first.at).Seconds()
+	if seconds == 0 {
+		return 0, errors.New("the energy counter has not advanced twice during the measurement: measure for a longer time")
+	}
+	return (g.last.joules - g.first.joules) / seconds, nil
+}
 
 // energy measures the energy of work that is repeated back to back, after a load. The time is
 // the host's, from one moment at which the stream is idle to another.
@@ -45,17 +90,13 @@ func (t *timer) energy(m meter, load, span time.Duration, work func() error) (*r
 	if err := t.load(load, work); err != nil {
 		return nil, err
 	}
-	if err := t.s.Synchronize(t.ctx); err != nil {
+	if err := errors.Join(t.readClock(0), t.s.Synchronize(t.ctx)); err != nil {
 		return nil, err
 	}
-	before, err := m.Joules()
-	if err != nil {
-		return nil, err
-	}
-	start, passes := time.Now(), 0
+	start, passes, g := time.Now(), 0, gauge{meter: m}
 	if err := t.load(span, func() error {
 		passes++
-		return work()
+		return errors.Join(work(), g.watch())
 	}); err != nil {
 		return nil, err
 	}
@@ -63,10 +104,17 @@ func (t *timer) energy(m meter, load, span time.Duration, work func() error) (*r
 		return nil, err
 	}
 	seconds := time.Since(start).Seconds()
-	after, err := m.Joules()
+	watts, err := g.watts()
 	if err != nil {
 		return nil, err
 	}
-	n := float64(passes)
-	return &report.Energy{Passes: passes, MS: 1e3 * seconds / n, Joules: (after - before) / n, Watts: (after - before) / seconds}, nil
+	e := &report.Energy{Passes: passes, MS: 1e3 * seconds / float64(passes), Joules: watts * seconds / float64(passes), Watts: watts}
+	if t.clock == nil {
+		return e, nil
+	}
+	if err := errors.Join(t.readClock(1), t.s.Synchronize(t.ctx)); err != nil {
+		return nil, err
+	}
+	e.GHz, err = t.clock.gigahertz(t.s, 0, 1)
+	return e, err
 }

@@ -10,26 +10,31 @@ import (
 	"sonicmoe/driver/emulated"
 )
 
-// steps is a meter that adds a number of joules at each reading, and fails at one of the
-// readings.
-type steps struct {
-	joules, step float64
-	readings     int
-	failsAt      int
+// counter is a meter of a device that uses a power of 500 W. It advances in steps, and fails at one
+// of the readings.
+type counter struct {
+	step     time.Duration
+	start    time.Time
+	readings int
+	failsAt  int
 }
 
-func (s *steps) Joules() (float64, error) {
-	if s.readings++; s.readings == s.failsAt {
+const counterWatts = 500
+
+func (c *counter) Joules() (float64, error) {
+	if c.readings++; c.readings == c.failsAt {
 		return 0, errors.New("no reading")
 	}
-	s.joules += s.step
-	return s.joules, nil
+	if c.start.IsZero() {
+		c.start = time.Now()
+	}
+	return counterWatts * time.Since(c.start).Truncate(c.step).Seconds(), nil
 }
 
-func (s *steps) Close() error { return nil }
+func (c *counter) Close() error { return nil }
 
-// TestEnergy checks that joules and watts count only the measured passes, and not the load
-// before them.
+// TestEnergy checks the power of a counter with large steps, and that joules and watts count only
+// the measured passes, and not the load before them.
 func TestEnergy(t *testing.T) {
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
@@ -44,16 +49,18 @@ func TestEnergy(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		return nil
 	}
-	e, err := timer.energy(&steps{joules: 1000, step: 12}, 0, 20*time.Millisecond, work)
+	e, err := timer.energy(&counter{step: 30 * time.Millisecond}, 0, 200*time.Millisecond, work)
 	require.NoError(t, err)
 	require.Equal(t, passes-1, e.Passes)
-	require.InDelta(t, 12/float64(e.Passes), e.Joules, 1e-9)
+	require.InEpsilon(t, counterWatts, e.Watts, 0.15)
 	require.InDelta(t, e.Joules/(e.MS/1e3), e.Watts, 1e-6)
 	require.GreaterOrEqual(t, e.MS, 1.0)
 	for reading := 1; reading <= 2; reading++ {
-		_, err = timer.energy(&steps{failsAt: reading}, 0, 0, work)
-		require.EqualError(t, err, "no reading")
+		_, err = timer.energy(&counter{failsAt: reading}, 0, 20*time.Millisecond, work)
+		require.ErrorContains(t, err, "no reading")
 	}
-	_, err = timer.energy(&steps{}, 0, 0, func() error { return errors.New("no pass") })
+	_, err = timer.energy(&counter{step: time.Hour}, 0, 20*time.Millisecond, work)
+	require.ErrorContains(t, err, "has not advanced twice")
+	_, err = timer.energy(&counter{}, 0, 0, func() error { return errors.New("no pass") })
 	require.EqualError(t, err, "no pass")
 }

@@ -9,6 +9,9 @@
 //	go run ./examples/bench -rows slice -pass both         # forward, then backward
 //	go run ./examples/bench -rows slice -pass both -fit    # several tilings, and the cost model fitted to them
 //	go run ./examples/bench -row "7B n=256" -startup       # the time of moe.New
+//	go run ./examples/bench -row "7B n=256" -alone 2s      # the energy of each kernel in steady load
+//	go run ./examples/bench -causes                        # the energy of tensor cores, caches, memory and issue
+//	go run ./examples/bench -rows slice -against OLD       # time and energy of two builds, in turns
 //	go run ./examples/bench -decode -plot decode.png       # small batches, by bandwidth
 //	go run ./examples/bench -decode -weights mxfp4         # the same with packed weights; also without -decode
 //	go run ./examples/bench -rounding -plot rounding.png   # token rounding, by experts
@@ -63,6 +66,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return errors.Join(errors.New("-plot needs a GPU: times of the emulated device mean nothing; -from draws stored measurements"), b.close())
 	}
 	switch {
+	case b.other != "":
+		err = b.against()
+	case b.withCauses:
+		err = b.causes()
 	case b.withDecode:
 		err = b.decode()
 	case b.withRounding:

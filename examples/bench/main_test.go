@@ -17,12 +17,36 @@ import (
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/hostile"
+	"sonicmoe/internal/child"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/moe"
 	"sonicmoe/moe/tools"
 )
 
-func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
+func TestMain(m *testing.M) {
+	if child.Role() == program.Name {
+		program.Main(run)
+		return
+	}
+	os.Exit(drivertest.Main(m, open.Device))
+}
+
+// TestAgainst measures this program against itself.
+func TestAgainst(t *testing.T) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	t.Setenv(child.Variable, program.Name)
+	measure := func(other string) (string, error) {
+		var out, errs bytes.Buffer
+		err := run(t.Context(), []string{"-device", "emulated", "-cache", "off", "-shape", "128,64,4,2", "-tokens", "80", "-against", other}, &out, &errs)
+		return out.String(), err
+	}
+	out, err := measure(self)
+	require.NoError(t, err)
+	require.Regexp(t, `128,64,4,2  forward  +\d+\.\d{4}  +\d+\.\d{4}  +\d\.\d+ \(`, out)
+	_, err = measure("/no/such/program")
+	require.ErrorContains(t, err, "/no/such/program")
+}
 
 // tiny runs the command on the emulated device, for the smallest layer that is of use.
 func tiny(t *testing.T, more ...string) (out, errs string, err error) {

@@ -33,7 +33,10 @@ type options struct {
 	timeout       time.Duration
 	full          bool
 	json, plot    string
-	list          bool // -list was given, and parse has printed the sizes
+	list          bool          // -list was given, and parse has printed the sizes
+	alone         time.Duration // time for which the energy of each kernel is measured; 0 is none
+	withCauses    bool
+	other         string // program of another build, for -against
 	withPoints    bool
 	withFit       bool
 	withStartup   bool
@@ -65,6 +68,9 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.IntVar(&o.repeats, "repeats", 24, "`number` of back-to-back repeats of each measurement")
 	f.DurationVar(&o.timeout, "timeout", 3*time.Minute, "longest `time` of one row, also on the emulated device")
 	f.BoolVar(&o.full, "full", false, "measure also with a cold L2 cache, on a rested chip, and after 2 s of load, with the energy of a pass")
+	f.DurationVar(&o.alone, "alone", 0, "measure also the energy of each large kernel alone, repeated for this `time` after as much load")
+	f.StringVar(&o.other, "against", "", "measure time and energy of this program and of another build of it, the program `FILE`, in turns in steady load")
+	f.BoolVar(&o.withCauses, "causes", false, "measure the energy of tensor cores, shared memory, the L2 cache, device memory and issue, each by a small kernel")
 	f.StringVar(&o.json, "json", "", "write all measurements to this `file`; - is standard output, with the table on standard error")
 	f.StringVar(&o.plot, "plot", "", "write pictures to `NAME`.png or .svg, bars by row, and NAME-kernels.png, time by kernel; with -decode the share of the bandwidth by batch size")
 	f.BoolVar(&o.withPoints, "points", false, "measure tile points of the pass's products, at least six each")
@@ -103,12 +109,14 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 // alone lists the flags that measure something other than passes. Each is listed with the flags
 // that cannot be combined with it.
 var alone = []struct{ flag, without string }{
-	{"decode", "pass routing full points fit startup turns rounding fit-from"},
-	{"rounding", "pass routing full points fit startup turns fit-from"},
-	{"turns", "routing full points fit startup json plot fit-from"},
+	{"decode", "pass routing full alone points fit startup turns rounding fit-from"},
+	{"rounding", "pass routing full alone points fit startup turns fit-from"},
+	{"turns", "routing full alone points fit startup json plot fit-from"},
+	{"against", "weights routing warm repeats full alone causes json plot points fit startup decode rounding turns fit-from"},
+	{"causes", "pass type weights routing warm repeats full alone json plot points fit startup decode rounding turns fit-from row rows shape tokens"},
 	{"weights", "points fit rounding turns fit-from"},
-	{"from", "device pass type weights routing warm repeats timeout full json points fit startup decode rounding turns fit-from row rows shape tokens"},
-	{"fit-from", "device pass type routing warm repeats timeout full json plot points fit startup row rows shape tokens"},
+	{"from", "device against causes pass type weights routing warm repeats timeout full alone json points fit startup decode rounding turns fit-from row rows shape tokens"},
+	{"fit-from", "device pass type routing warm repeats timeout full alone json plot points fit startup row rows shape tokens"},
 }
 
 // parts maps a flag to another flag without which it has no effect.
@@ -142,8 +150,8 @@ func (o *options) check() error {
 	for _, name := range list {
 		o.passes = append(o.passes, passes[name])
 	}
-	if o.repeats < 1 || o.warm < 0 || o.timeout <= 0 {
-		return command.Usagef("-repeats %d, -warm %v, -timeout %v: must be at least 1, not negative, positive", o.repeats, o.warm, o.timeout)
+	if o.repeats < 1 || o.warm < 0 || o.timeout <= 0 || o.alone < 0 {
+		return command.Usagef("-repeats %d, -warm %v, -timeout %v, -alone %v: must be at least 1, not negative, positive, not negative", o.repeats, o.warm, o.timeout, o.alone)
 	}
 	for _, p := range o.passes {
 		if p.backward && o.weights != "" {

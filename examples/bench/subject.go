@@ -64,7 +64,7 @@ func (u *subject) forward() error {
 		if in.of.Shape.Type == moe.U8 {
 			continue // packed weights follow
 		}
-		if err := u.fill(in.of.Ptr, in.of.Shape.Elements(), in.period, reference.NewNormalOf(u.row.Config.Type, uint64(1+i), in.scale)); err != nil {
+		if err := fill(u.Stream(), in.of.Ptr, in.of.Shape.Elements(), in.period, reference.NewNormalOf(u.row.Config.Type, uint64(1+i), in.scale)); err != nil {
 			return err
 		}
 	}
@@ -118,14 +118,14 @@ func (u *subject) makeWorkspace() error {
 }
 
 // fill writes n random 16-bit values, which repeat after period values.
-func (u *subject) fill(p driver.DevicePtr, n, period int64, values *reference.Normal) error {
+func fill(s driver.Stream, p driver.DevicePtr, n, period int64, values *reference.Normal) error {
 	have := min(n, period)
-	if err := u.Stream().CopyToDevice(p, num.Bytes(values.Values(have))); err != nil {
+	if err := s.CopyToDevice(p, num.Bytes(values.Values(have))); err != nil {
 		return err
 	}
 	for have < n {
 		more := min(have, n-have)
-		if err := u.Stream().Copy(p+driver.DevicePtr(2*have), p, 2*more); err != nil {
+		if err := s.Copy(p+driver.DevicePtr(2*have), p, 2*more); err != nil {
 			return err
 		}
 		have += more

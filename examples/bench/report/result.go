@@ -112,17 +112,20 @@ type Row struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// Energy is the energy of a pass, read from the device's own counter.
+// Energy is the energy of a pass or of a kernel, read from the device's own counter.
 type Energy struct {
-	// Passes is the number of back-to-back passes, and MS is the time of one by the host's
+	// Passes is the number of back-to-back repeats, and MS is the time of one by the host's
 	// clock.
 	Passes int     `json:"passes"`
 	MS     float64 `json:"ms"`
-	// Joules is the energy of a pass, and Watts is the mean power.
+	// Joules is the energy of one repeat, and Watts is the mean power.
 	Joules float64 `json:"joules"`
 	Watts  float64 `json:"watts"`
-	// PicojoulesPerFLOP is the energy divided by the FLOPs of the pass's products.
-	PicojoulesPerFLOP float64 `json:"pj_per_flop"`
+	// GHz is the mean SM clock, or 0 if it was not measured.
+	GHz float64 `json:"ghz,omitempty"`
+	// PicojoulesPerFLOP is the energy divided by the FLOPs of the products, or 0 for a kernel
+	// without a product.
+	PicojoulesPerFLOP float64 `json:"pj_per_flop,omitempty"`
 }
 
 // Tiled is a product with its tiling as text: "up", "128x256 s4 p8 c2".
@@ -198,6 +201,8 @@ type Kernel struct {
 	// TFLOPS and TBps are the kernel's operations and bytes divided by its time.
 	TFLOPS float64 `json:"tflops"`
 	TBps   float64 `json:"tbps"`
+	// Alone is the energy of the kernel in steady load without the pass's other kernels, or nil.
+	Alone *Energy `json:"alone,omitempty"`
 }
 
 // Host holds the host's time and allocations for a pass.

@@ -80,6 +80,7 @@ func PrintRow(w io.Writer, r Row) {
 	printMade(w, r)
 	printWhole(w, r)
 	printKernels(w, r)
+	printAlone(w, r)
 	printPeers(w, r)
 	printHost(w, r)
 	printRouting(w, r)
@@ -130,7 +131,7 @@ func printWhole(w io.Writer, r Row) {
 	g.add("roofline", number(r.RooflineMS, 4), "", "", number(r.Roofline, 0))
 	g.print(w)
 	if e := r.Energy; e != nil {
-		fmt.Fprintf(w, "  steady: %.4g ms and %.4g J a pass at %.0f W, %.3f pJ a FLOP, over %d passes\n", e.MS, e.Joules, e.Watts, e.PicojoulesPerFLOP, e.Passes)
+		fmt.Fprintf(w, "  steady: %.4g ms and %.4g J a pass at %.0f W and %.3f GHz, %.3f pJ a FLOP, over %d passes\n", e.MS, e.Joules, e.Watts, e.GHz, e.PicojoulesPerFLOP, e.Passes)
 	}
 }
 
@@ -150,6 +151,28 @@ func printKernels(w io.Writer, r Row) {
 		fmt.Fprintf(w, "  with an event before each kernel they add up to %+.1f %% of an eager pass; a graph replay takes %+.1f %% of the sum\n",
 			100*(r.KernelSumMS/r.Eager.MedianMS-1), 100*(r.Graph.MedianMS/r.KernelSumMS-1))
 	}
+}
+
+// printAlone prints the energy of the kernels that were measured alone.
+func printAlone(w io.Writer, r Row) {
+	g, joules := grid{indent: "  "}, 0.0
+	g.add("alone, steady", "ms", "mJ", "W", "SM GHz", "pJ a FLOP", "TFLOPS", "TB/s")
+	for _, k := range r.Kernels {
+		if e := k.Alone; e != nil {
+			times := k.MedianMS / e.MS
+			g.add(k.Name, number(e.MS, 4), number(1e3*e.Joules, 1), number(e.Watts, 0), number(e.GHz, 3), number(e.PicojoulesPerFLOP, 3), number(k.TFLOPS*times, 0), number(k.TBps*times, 2))
+			joules += e.Joules
+		}
+	}
+	if joules == 0 {
+		return
+	}
+	share := ""
+	if r.Energy != nil {
+		share = percent(joules, r.Energy.Joules) + " of a pass"
+	}
+	g.add("all", "", number(1e3*joules, 1), share)
+	g.print(w)
 }
 
 func printPeers(w io.Writer, r Row) {
