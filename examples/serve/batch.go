@@ -83,25 +83,11 @@ func newBatcher(ctx context.Context, dev driver.Device, layer *moe.Layer, s sour
 	return b, nil
 }
 
-// arrange makes a second copy of packed weights in an order for small batches, the buffer
-// Units. If a code or a scale does not fit this order, passes over all batches read the weights
-// in their usual order, and /version says so.
-func (b *batcher) arrange() error {
-	sizes, err := b.layer.Sizes(b.most)
-	if err != nil || sizes.Units == 0 {
-		return err
-	}
-	units := b.memory.Buffer(sizes.Units)
-	if err := b.memory.Err(); err != nil {
-		return err
-	}
-	err = b.call.Arrange(b.stream, b.args.Weights, units)
-	if refused := (*moe.ArgError)(nil); errors.As(err, &refused) {
-		b.from.remarks = append(slices.Clip(b.from.remarks), "small batches are slower than they could be: "+err.Error())
-		return nil
-	}
-	if err == nil {
-		b.args.Units = units
+// arrange arranges packed weights for small batches. If that is not possible, /version says so.
+func (b *batcher) arrange() (err error) {
+	var remark string
+	if b.args.Units, remark, err = arrange(b.layer, b.call, b.stream, b.memory, b.args.Weights); remark != "" {
+		b.from.remarks = append(slices.Clip(b.from.remarks), remark)
 	}
 	return err
 }

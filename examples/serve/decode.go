@@ -16,10 +16,11 @@ import (
 	"sonicmoe/examples/internal/noise"
 	"sonicmoe/internal/peers"
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 )
 
-// This file measures -decode. Several layers of one configuration run in sequence, again and
+// This file measures -decode. Several layers of one configuration, random or a model's, run in sequence, again and
 // again, over tokens that arrive as a Poisson process. A step runs all waiting tokens, up to
 // the largest batch, through all layers. Before the measurement, one graph for each batch size
 // is captured. A step is then one launch, which allocates nothing and pads nothing. Attention
@@ -28,6 +29,7 @@ import (
 // decoding holds the flags of -decode.
 type decoding struct {
 	layers int
+	from   []source // the layers of -model, in place of random ones
 	load   float64
 	length time.Duration
 }
@@ -38,7 +40,12 @@ const maxLoad = 1000
 
 // decode runs the measurement, and prints latencies, throughput and allocations.
 func decode(ctx context.Context, dev driver.Device, row peers.Row, kept *cache.Cache, o decoding, stdout io.Writer) (err error) {
-	m, err := newModel(ctx, dev, row, o.layers, kept)
+	for _, s := range o.from {
+		if s.config != row.Config {
+			return fmt.Errorf("layer %d is %v and layer %d is %v, want layers of one Config with -decode", o.from[0].number, row.Config, s.number, s.config)
+		}
+	}
+	m, err := newModel(ctx, dev, row, o, kept)
 	if err != nil {
 		return err
 	}
@@ -54,7 +61,12 @@ func decode(ctx context.Context, dev driver.Device, row peers.Row, kept *cache.C
 	slices.Sort(full[:])
 	median := full[len(full)/2]
 	fmt.Fprintf(stdout, "%d layers of %s (%v) on %s, steps of up to %d tokens, a full step takes %v\n",
-		o.layers, row.Name, row.Config, dev.Target().Name, row.Tokens, median.Round(time.Microsecond))
+		len(m.passes), row.Name, row.Config, dev.Target().Name, row.Tokens, median.Round(time.Microsecond))
+	fmt.Fprintf(stdout, "weights %d bytes, arranged again for small batches %d; first token after %v: kernels %v, weights %v\n",
+		m.weights, m.units, m.first.Round(time.Millisecond), m.kernels.Round(time.Millisecond), m.loaded.Round(time.Millisecond))
+	if m.remark != "" {
+		fmt.Fprintln(stdout, m.remark)
+	}
 	t := newTraffic(o.load * float64(row.Tokens) / median.Seconds())
 	runtime.GC()
 	before := measure(dev)
@@ -74,10 +86,18 @@ type model struct {
 	passes []moe.ForwardArgs // for each layer, a pass over the largest batch
 	graphs []driver.Graph
 	done   driver.Event
+	// weights and units are the bytes of all layers on the device: of their weights, and of packed
+	// weights arranged for small batches.
+	weights, units int64
+	remark         string // reason why the last layer's weights are not arranged, if so
+	// kernels and loaded are the times in which kernels were compiled and weights were loaded. first
+	// is the time from the beginning to the first token's output.
+	kernels, loaded, first time.Duration
 }
 
-// newModel creates the layers with random weights, and captures their graphs.
-func newModel(ctx context.Context, dev driver.Device, row peers.Row, layers int, kept *cache.Cache) (*model, error) {
+// newModel creates the layers, and captures their graphs.
+func newModel(ctx context.Context, dev driver.Device, row peers.Row, o decoding, kept *cache.Cache) (*model, error) {
+	start := time.Now()
 	layer, err := moe.New(ctx, dev, row.Config, moe.WithoutBackward(), moe.WithCache(kept))
 	if err != nil {
 		return nil, err
@@ -86,14 +106,16 @@ func newModel(ctx context.Context, dev driver.Device, row peers.Row, layers int,
 	if err != nil {
 		return nil, err
 	}
-	m := &model{layer: layer, stream: stream, memory: moe.NewArena(dev)}
-	if m.done, err = dev.NewEvent(); err == nil {
-		err = m.fill(layers, row.Tokens)
-	}
+	m := &model{layer: layer, stream: stream, memory: moe.NewArena(dev), kernels: time.Since(start)}
 	call := layer.NewCall()
+	if m.done, err = dev.NewEvent(); err == nil {
+		err = m.fill(ctx, call, row.Tokens, o)
+	}
+	m.loaded = time.Since(start) - m.kernels
 	if err == nil { // a pass without a graph runs first, because its error names the kernel's line
 		err = errors.Join(m.queue(call, 1), layer.Explain(stream.Synchronize(ctx)))
 	}
+	m.first = time.Since(start)
 	for tokens := 1; tokens <= row.Tokens && err == nil; tokens++ {
 		if err = stream.BeginCapture(); err == nil {
 			queued := m.queue(call, tokens)
@@ -107,21 +129,35 @@ func newModel(ctx context.Context, dev driver.Device, row peers.Row, layers int,
 	return m, nil
 }
 
-// fill allocates the tensors and fills weights and tokens with random values.
-func (m *model) fill(layers, tokens int) error {
+// fill allocates the tensors of the layers, and fills them with a model's weights or with random
+// ones. Tokens are random.
+func (m *model) fill(ctx context.Context, call *moe.Call, tokens int, o decoding) error {
 	work, random := m.memory.Workspace(tokens, m.layer), noise.New(m.layer.Config().Type)
-	for i := range layers {
+	if len(o.from) == 0 {
+		for i := range o.layers {
+			o.from = append(o.from, source{load: func(_ context.Context, s driver.Stream, w moe.Weights) error {
+				return errors.Join(random.Fill(s, w.W1, w.W3, w.W2, w.B1, w.B3, w.B2),
+					moe.Write(s, w.Router, reference.NewNormal(uint64(2+i), 1).Values(w.Router.Shape.Elements())))
+			}})
+		}
+	}
+	for _, from := range o.from {
 		f := m.memory.ForwardArgs(m.layer, tokens)
 		f.Weights, f.Workspace = m.memory.Weights(m.layer), work
 		if err := m.memory.Err(); err != nil {
 			return err
 		}
-		err := errors.Join(random.Fill(m.stream, f.W1, f.W3, f.W2, f.B1, f.B3, f.B2),
-			moe.Write(m.stream, f.X, reference.NewNormal(1, 1).Values(f.X.Shape.Elements())),
-			moe.Write(m.stream, f.Router, reference.NewNormal(uint64(2+i), 1).Values(f.Router.Shape.Elements())))
+		err := errors.Join(from.load(ctx, m.stream, f.Weights), moe.Write(m.stream, f.X, reference.NewNormal(1, 1).Values(f.X.Shape.Elements())))
+		if err == nil {
+			f.Units, m.remark, err = arrange(m.layer, call, m.stream, m.memory, f.Weights)
+		}
 		if err != nil {
 			return err
 		}
+		for _, id := range spec.Weights {
+			m.weights += f.Weights.Weight(id).Shape.Bytes()
+		}
+		m.units += f.Units.Bytes
 		m.passes = append(m.passes, f)
 	}
 	return nil

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/internal/faulty"
+	"sonicmoe/moe"
 )
 
 // TestDecode checks that a short run of -decode on the emulated device decodes every token.
@@ -23,6 +25,23 @@ func TestDecode(t *testing.T) {
 	require.Contains(t, out.String(), "2 layers of small")
 	require.Contains(t, out.String(), "steps of up to 3 tokens")
 	require.Regexp(t, `[1-9]\d* tokens in .* p50 [1-9].*, p99 [1-9]`, strings.ReplaceAll(out.String(), "\n", " "))
+}
+
+// TestDecodeModel checks that -decode runs all layers of a model with packed weights, and that the
+// bytes of the weights are those that moe.Estimate computes.
+func TestDecodeModel(t *testing.T) {
+	dir := packedFolder(t)
+	args := []string{"-device", "emulated", "-cache", "off", "-decode", "1ms", "-tokens", "2", "-model", dir, "-layer", "all"}
+	var out bytes.Buffer
+	require.NoError(t, run(t.Context(), args, &out, &out), out.String())
+	c := published
+	c.Weights = "mxfp4"
+	cost, err := moe.Estimate(c, moe.Workload{Tokens: 2})
+	require.NoError(t, err)
+	require.Contains(t, out.String(), "3 layers of qwen3_moe (d=64 n=32 E=8 K=2 w1=concatenated logits=bf16 weights=mxfp4")
+	require.Contains(t, out.String(), fmt.Sprintf("weights %d bytes, arranged again for small batches ", 3*cost.Weights))
+	require.NotContains(t, out.String(), "small batches 0;")
+	require.Regexp(t, `first token after [1-9]`, out.String())
 }
 
 // TestHistogram checks that percentiles are right to the width of a bin.

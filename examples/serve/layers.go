@@ -53,6 +53,9 @@ func randomSource(c moe.Config) source {
 	return source{config: c, load: load, close: func() error { return nil }}
 }
 
+// allLayers is the value of -layer for all layers with experts.
+const allLayers = "all"
+
 // openModel finds layers of the model in a folder: the layers that the parameter list names, or the
 // first layer with experts if list is empty. It reads no weights.
 func openModel(ctx context.Context, dir, list string, tokens int) (found []source, err error) {
@@ -67,11 +70,12 @@ func openModel(ctx context.Context, dir, list string, tokens int) (found []sourc
 		return nil, err
 	}
 	if len(numbers) == 0 {
-		first, err := firstLayer(ctx, dir)
-		if err != nil {
+		if numbers, err = withExperts(ctx, dir); err != nil {
 			return nil, err
 		}
-		numbers = []int{first}
+		if list != allLayers {
+			numbers = numbers[:1]
+		}
 	}
 	for _, number := range numbers {
 		l, err := weights.Open(ctx, dir, number)
@@ -91,20 +95,20 @@ func openModel(ctx context.Context, dir, list string, tokens int) (found []sourc
 	return found, nil
 }
 
-// firstLayer returns the number of the model's first layer with experts.
-func firstLayer(ctx context.Context, dir string) (int, error) {
+// withExperts returns the numbers of the model's layers with experts, of which there is at least one.
+func withExperts(ctx context.Context, dir string) ([]int, error) {
 	_, data, err := command.ReadConfig(ctx, dir)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	model, err := checkpoint.Read(data)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", dir, err)
+		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	if len(model.MoE) == 0 {
-		return 0, fmt.Errorf("%s: config.json has no layer with experts", dir)
+		return nil, fmt.Errorf("%s: config.json has no layer with experts", dir)
 	}
-	return model.MoE[0], nil
+	return model.MoE, nil
 }
 
 func closeAll(list []source) error {
@@ -118,9 +122,10 @@ func closeAll(list []source) error {
 // maxLayers is the largest number of layers in -layer. No published model has more.
 const maxLayers = 1024
 
-// parseLayers reads a list such as "3", "0,2" or "0-3,7".
+// parseLayers reads a list such as "3", "0,2" or "0-3,7". It returns none for allLayers and for an
+// empty list.
 func parseLayers(list string) (numbers []int, err error) {
-	if list == "" {
+	if list == "" || list == allLayers {
 		return nil, nil
 	}
 	for part := range strings.SplitSeq(list, ",") {
@@ -171,6 +176,25 @@ func loader(dev driver.Device, list []source, kept *cache.Cache, o batching) fun
 		}
 		return done, nil
 	}
+}
+
+// arrange makes a second copy of a layer's packed weights in an order for small batches. It returns
+// no buffer for plain weights. If a code or a scale does not fit this order, it returns no buffer and
+// a remark: passes over all batches then read the weights in their usual order.
+func arrange(layer *moe.Layer, call *moe.Call, stream driver.Stream, memory *moe.Arena, w moe.Weights) (units moe.Buffer, remark string, err error) {
+	sizes, err := layer.Sizes(1)
+	if err != nil || sizes.Units == 0 {
+		return units, "", err
+	}
+	units = memory.Buffer(sizes.Units)
+	if err := memory.Err(); err != nil {
+		return moe.Buffer{}, "", err
+	}
+	err = call.Arrange(stream, w, units)
+	if refused := (*moe.ArgError)(nil); errors.As(err, &refused) {
+		return moe.Buffer{}, "small batches are slower than they could be: " + err.Error(), nil
+	}
+	return units, "", err
 }
 
 func closeBatchers(list []*batcher) error {

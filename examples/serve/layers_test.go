@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,6 +61,43 @@ func folder(t *testing.T, kind string) (string, map[int]reference.Weights) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors"), b.Bytes(), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), fmt.Appendf(nil, publishedJSON, kind), 0o600))
 	return dir, drawn
+}
+
+// packedFolder writes a model of the Qwen3-MoE kind whose three layers have random MXFP4 experts, as
+// compressed-tensors stores them.
+func packedFolder(t *testing.T) string {
+	t.Helper()
+	dir, random := t.TempDir(), rand.New(rand.NewPCG(5, 1))
+	var list []safetensors.Source
+	save := func(name, dtype string, size int64, fill func(i int) byte, shape ...int64) {
+		data := make([]byte, size)
+		for i := range data {
+			data[i] = fill(i)
+		}
+		list = append(list, safetensors.Source{Name: name, DType: dtype, Shape: shape, Data: bytes.NewReader(data)})
+	}
+	const d, n, e = 64, 32, 8
+	for layer := range 3 {
+		at := fmt.Sprintf("model.layers.%d.mlp.", layer)
+		save(at+"gate.weight", "BF16", 2*e*d, func(i int) byte { return byte(i%2*0x3c + i%2*int(random.Uint32()%4)) }, e, d)
+		for i := range e {
+			for _, m := range []struct {
+				name          string
+				rows, columns int64
+			}{{"gate_proj", n, d}, {"up_proj", n, d}, {"down_proj", d, n}} {
+				name := fmt.Sprintf("%sexperts.%d.%s.weight", at, i, m.name)
+				save(name+"_packed", "U8", m.rows*m.columns/2, func(int) byte { return byte(random.Uint32()) }, m.rows, m.columns/2)
+				save(name+"_scale", "U8", m.rows*m.columns/32, func(int) byte { return 118 + byte(random.Uint32()%4) }, m.rows, m.columns/32)
+			}
+		}
+	}
+	var b bytes.Buffer
+	require.NoError(t, safetensors.Write(&b, nil, list...))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors"), b.Bytes(), 0o600))
+	config := fmt.Sprintf(publishedJSON, "qwen3_moe")
+	config = strings.TrimSuffix(config, "}") + `, "quantization_config": {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized", "config_groups": {"group_0": {}}}}`
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o600))
+	return dir
 }
 
 // TestModel checks that each layer of a model answers with the outputs that float64 computes
@@ -192,8 +230,9 @@ func TestWrongModels(t *testing.T) {
 		{[]string{"-model", dir, "-layer", "0-99999999"}, command.Misuse, "below 1024"},
 		{[]string{"-model", dir, "-layer", "1,0-2"}, command.Misuse, "-layer 1,0-2: 1 is named twice"},
 		{[]string{"-layer", "1"}, command.Misuse, "-layer 1 needs -model"},
-		{[]string{"-model", dir, "-row", "7B n=256"}, command.Misuse, "-model is given with -decode, -row or -shape"},
-		{[]string{"-model", dir, "-decode", "1s"}, command.Misuse, "-model is given with -decode, -row or -shape"},
+		{[]string{"-model", dir, "-layer", "all"}, command.Failed, "layer 0"},
+		{[]string{"-model", dir, "-row", "7B n=256"}, command.Misuse, "-model is given with -layers, -row or -shape"},
+		{[]string{"-model", dir, "-decode", "1s", "-layers", "2"}, command.Misuse, "-model is given with -layers, -row or -shape"},
 	} {
 		err := run(t.Context(), append(tt.args, "-device", "emulated", "-cache", "off", "-listen", "127.0.0.1:0"), io.Discard, io.Discard)
 		require.Equal(t, tt.code, command.Code(err), "%v: %v", tt.args, err)

@@ -3,6 +3,7 @@
 //	go run ./examples/serve -model ~/models/Qwen3-30B-A3B -layer 0-3
 //	go run ./examples/serve -demo 8      # random weights: look at http://localhost:8080
 //	go run ./examples/serve -decode 10s  # no HTTP: decode latency of several layers
+//	go run ./examples/serve -decode 10s -model ~/models/gpt-oss-20b -layer all  # of a whole model
 //
 // Requests and answers are JSON or safetensors:
 //
@@ -82,7 +83,7 @@ func newOptions(set *flag.FlagSet) *options {
 	set.IntVar(&o.queue, "queue", 256, "`requests` that may wait, with the tokens of at most 16 passes; further requests get 503")
 	set.DurationVar(&o.window, "window", 2*time.Millisecond, "`time` that the first request of a pass waits for others")
 	set.StringVar(&o.folder, "model", "", "`folder` of a published model, config.json and safetensors files, in place of random weights")
-	set.StringVar(&o.number, "layer", "", "with -model: `numbers` of its layers, such as 3 or 0-3,7 (default: the first with experts)")
+	set.StringVar(&o.number, "layer", "", "with -model: `numbers` of its layers, such as 3 or 0-3,7, or all with experts (default: the first)")
 	set.IntVar(&o.demo, "demo", 0, "`clients` of its own that send requests all the time, to have something to look at")
 	set.DurationVar(&o.length, "decode", 0, "instead of HTTP, decode for this `time` and print latencies: layers in sequence, tokens arriving at random")
 	set.IntVar(&o.layers, "layers", 0, "with -decode: `layers` in sequence (default: 4, emulated 2)")
@@ -93,8 +94,8 @@ func newOptions(set *flag.FlagSet) *options {
 // check refuses wrong values. sized reports whether a flag gives the layer's size.
 func (o *options) check(sized bool) error {
 	switch {
-	case o.folder != "" && (o.length != 0 || sized):
-		return command.Usagef("-model is given with -decode, -row or -shape, want it without them: the model has its own sizes")
+	case o.folder != "" && (o.layers != 0 || sized):
+		return command.Usagef("-model is given with -layers, -row or -shape, want it without them: the model has its own sizes")
 	case o.folder == "" && o.number != "":
 		return command.Usagef("-layer %s needs -model", o.number)
 	case o.queue < 1 || o.window < 0 || o.demo < 0:
@@ -136,14 +137,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if row = sizes.Call(row); decoded {
-		return decode(ctx, dev, row, kept, decoding{layers: cmp.Or(o.layers, defaultLayers(gpu)), load: o.load, length: o.length}, stdout)
-	}
+	row = sizes.Call(row)
 	offered := []source{randomSource(row.Config)}
 	if o.folder != "" {
 		if offered, err = openModel(ctx, o.folder, o.number, row.Tokens); err != nil {
 			return err
 		}
+	}
+	if decoded {
+		of := decoding{layers: cmp.Or(o.layers, defaultLayers(gpu)), load: o.load, length: o.length}
+		if o.folder != "" {
+			row.Name, row.Config, of.from = offered[0].model, offered[0].config, offered
+		}
+		return errors.Join(decode(ctx, dev, row, kept, of, stdout), closeAll(offered))
 	}
 	l, err := net.Listen("tcp", o.listen)
 	if err != nil {
