@@ -3,6 +3,7 @@ package weights
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -173,12 +174,26 @@ func (l *Layer) readCodes(dtype string) func(context.Context, string, matrices) 
 		if err != nil {
 			return nil, err
 		}
-		const noSign, nan = 0x7f, 0x7f
-		if at := slices.IndexFunc(codes, func(code byte) bool { return code&noSign == nan }); at >= 0 {
+		if at := firstNaN(codes); at >= 0 {
 			return nil, fmt.Errorf("element %d is NaN, must be a number", at)
 		}
 		return codes, nil
 	}
+}
+
+// firstNaN returns the index of the first E4M3 code that is NaN, or -1. It examines eight codes at a
+// time: adding 1 to a code without its sign sets the sign's bit only if the code is NaN.
+func firstNaN(codes []byte) int {
+	const noSign, one, sign = 0x7f7f7f7f7f7f7f7f, 0x0101010101010101, 0x8080808080808080
+	at := 0
+	for ; at+8 <= len(codes) && (binary.LittleEndian.Uint64(codes[at:])&noSign+one)&sign == 0; at += 8 {
+	}
+	for i, code := range codes[at:] {
+		if code&0x7f == 0x7f {
+			return at + i
+		}
+	}
+	return -1
 }
 
 // readBlocks reads gpt-oss's blocks [E, rows, groups, 16 bytes].

@@ -78,3 +78,20 @@ func TestPacked(t *testing.T) {
 		require.Empty(t, none, "a dequantised layer has no scales")
 	}
 }
+
+// TestFirstNaN checks that a NaN of either sign is found at every place among other codes.
+func TestFirstNaN(t *testing.T) {
+	codes := make([]byte, 37)
+	for i := range codes {
+		codes[i] = []byte{0x7e, 0x00, 0xfe, 0x80, 0x01}[i%5]
+	}
+	require.Equal(t, -1, firstNaN(codes))
+	require.Equal(t, -1, firstNaN(nil))
+	for i, code := range codes {
+		for _, nan := range []byte{0x7f, 0xff} {
+			codes[i] = nan
+			require.Equal(t, i, firstNaN(codes))
+		}
+		codes[i] = code
+	}
+}
