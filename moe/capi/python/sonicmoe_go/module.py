@@ -11,19 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from . import adapters
+from ._blocks import CONFIG_TYPES, CONFIGS, HOLDS, OTHER_NAMES, PAIRS, at, check_unchanged, child, no_config, quantised_words, reason_of, refusal, split, there
 from ._library import ArgumentError, Config
 from ._ops import arrange, eager, infer, short, train_module, watched
 from ._weights import DTYPES, PER_EXPERT, WEIGHTS, Shapes, shapes
 from .functional import moe_of, update_selection_bias
-from .packed import dequantised, gpt_oss, mxfp4, packing, to_mxfp4
+from .packed import dequantised, mxfp4, packing, to_mxfp4
 
 _any_autocast = torch._C._is_any_autocast_enabled
-_CONFIG_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
 def config_type(dtype: torch.dtype) -> str:
     """Returns the word of Config.type for the dtype of weights."""
-    name = _CONFIG_TYPES.get(dtype)
+    name = CONFIG_TYPES.get(dtype)
     if name is None:
         raise ArgumentError(f"weights are {dtype}, must be torch.bfloat16 or torch.float16: call .to(torch.bfloat16), or run under torch.autocast")
     return name
@@ -35,7 +35,7 @@ def autocast(x: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
     if not torch.is_autocast_enabled(x.device.type):
         return x, *others
     dtype = torch.get_autocast_dtype(x.device.type)
-    if dtype not in _CONFIG_TYPES:
+    if dtype not in CONFIG_TYPES:
         return x, *others
     return tuple(None if t is None else t.to(dtype) for t in (x, *others))
 
@@ -92,81 +92,6 @@ class _Weights(nn.Module):
         super().__init__()
         for name, weight in weights.items():
             self.register_parameter(name, weight)
-
-
-def _split(name: str) -> tuple[tuple[str, ...], str]:
-    *modules, last = name.split(".")
-    return tuple(modules), last
-
-
-def _at(module: nn.Module, path: tuple[tuple[str, ...], str]) -> Tensor:
-    """Returns the tensor at a dotted name, which is given as the modules on the way and the last
-    part."""
-    modules, name = path
-    for m in modules:
-        module = getattr(module, m)
-    return getattr(module, name)
-
-
-# Other names of weights in blocks of transformers, by their usual names: first those of HunYuan,
-# then those of MiniMax-M2, LFM2 and ERNIE-4.5.
-_OTHER_NAMES = {
-    "gate.weight": ("gate.wg.weight",),
-    "gate.e_score_correction_bias": ("e_score_correction_bias", "expert_bias", "gate.moe_statics.e_score_correction_bias"),
-}
-
-
-def _there(module: nn.Module, name: str) -> bool:
-    """Whether a module has a tensor at a dotted name."""
-    try:
-        return isinstance(_at(module, _split(name)), Tensor)
-    except AttributeError:
-        return False
-
-
-def _child(block: nn.Module, *names: str) -> tuple[str, nn.Module | None]:
-    """Returns the first of the names that a block has, with its module."""
-    return next(((n, m) for n in names if (m := getattr(block, n, None)) is not None), (names[0], None))
-
-
-def _refusal(block: nn.Module, config, why: str) -> ArgumentError:
-    """Returns the error for a block that no SonicMoE can replace. It names the block's family, the
-    reason, and the alternative."""
-    # transformers sets this attribute on experts that support an experts_implementation.
-    if hasattr(getattr(block, "experts", None), "has_gate"):
-        way = "register_with_transformers() runs the experts of this block with the block's own router"
-    else:
-        way = "transformers gives the experts of this block no experts_implementation: leave the block as it is"
-    kind = type(block).__name__
-    return ArgumentError(f"{kind}{'' if config is None else f' of {config.model_type}'} {why}; {way}")
-
-
-def _quantised(config, dtype: torch.dtype) -> str:
-    """Returns the reason why experts of a quantised type are refused."""
-    q = getattr(config, "quantization_config", None)
-    method = q.get("quant_method") if isinstance(q, dict) else getattr(q, "quant_method", None)
-    # In transformers the methods are an enum of strings.
-    format = f"quantised weights in {getattr(method, 'value', method)}, {dtype}" if method else f"weights in {dtype}"
-    return f"has {format}, must have torch.bfloat16 or torch.float16: load the model dequantised (dequantize=True in its quantization_config), or convert it"
-
-
-# The forward of these blocks of transformers returns a pair. Their models ignore its second
-# element.
-_PAIRS = ("GptOssMLP", "Mxfp4GptOssMLP", "Llama4TextMoe", "OpenAIPrivacyFilterMLP")
-
-
-def _check_unchanged(block: nn.Module, gate: nn.Module, experts: nn.Module, config, c: Config) -> None:
-    """Raises an error if the attributes of a block disagree with its configuration, because one of
-    them was changed later."""
-    said = {"top_k": c.top_k, "num_group": getattr(config, "n_group", None)}
-    said |= {name: getattr(config, name, None) for name in ("norm_topk_prob", "routed_scaling_factor", "topk_group")}
-    if c.activation == "swiglu-oai":
-        said |= {"alpha": c.alpha, "limit": c.limit}
-    for module in (block, gate, experts):
-        for name, want in said.items():
-            got = getattr(module, name, want)
-            if want is not None and got != want:
-                raise ArgumentError(f"{type(module).__name__} has {name} {got}, must be {want}, as its configuration says")
 
 
 class SonicMoE(nn.Module):
@@ -240,13 +165,14 @@ class SonicMoE(nn.Module):
         if c.shared_gate:
             self.shared_expert_gate = _Weights()
         names = _names(c)
-        self._paths = tuple((i, _split(names[n])) for i, (n, dtype, _) in enumerate(shapes(c)) if dtype)
+        self._paths = tuple((i, split(names[n])) for i, (n, dtype, _) in enumerate(shapes(c)) if dtype)
         # _plain says whether the library can read the weights in place.
         self._plain = not (c.rounds or c.shared_gate) and c.weights == "plain"
         self._bytes = tuple(i for i, (_, dtype, _) in enumerate(shapes(c)) if dtype is torch.uint8)
-        self._flat = (WEIGHTS.index("shared_gate"),) if c.shared_gate else ()
+        # _reads has each weight that another tensor holds, how it does so, and the weight's shape.
+        self._reads = ((i := WEIGHTS.index("shared_gate"), "one row", shapes(c)[i][2]),) if c.shared_gate else ()
         self._f32 = tuple(i for i, (_, dtype, _) in enumerate(shapes(c)) if dtype is torch.float32)
-        self._scales = tuple(i for i, (n, dtype, _) in enumerate(shapes(c)) if dtype in _CONFIG_TYPES and n in _SCALES)
+        self._scales = tuple(i for i, (n, dtype, _) in enumerate(shapes(c)) if dtype in CONFIG_TYPES and n in _SCALES)
         if group is not None:
             self._spread_over(group, max_tokens, chunks, deadline)
         for what, dtype, shape in self._shapes():
@@ -334,7 +260,7 @@ class SonicMoE(nn.Module):
             if exact[i][1] is None:
                 continue
             modules, of = paths[WEIGHTS.index(weight)]
-            w = _at(self, (modules, of))
+            w = at(self, (modules, of))
             factor = torch.zeros(exact[i][2], dtype=dtype, device=w.device)
             if end == "_lora_A":
                 bound = (c.intermediate if name == "lora_a2" else c.hidden) ** -0.5
@@ -346,7 +272,7 @@ class SonicMoE(nn.Module):
     def factors(self) -> dict[str, nn.Parameter]:
         """Returns the adapter's parameters by their names in moe."""
         places = dict(self._paths)
-        return {name: _at(self, places[i]) for i, name in zip(adapters.PLACES, adapters.FACTORS) if i in places}
+        return {name: at(self, places[i]) for i, name in zip(adapters.PLACES, adapters.FACTORS) if i in places}
 
     @classmethod
     def from_hf(
@@ -363,18 +289,15 @@ class SonicMoE(nn.Module):
         If no Config describes the block's router or experts, the error says why.
         register_with_transformers can run the experts of more blocks, which keep their own routers.
         """
-        kind, (_, experts), (_, gate) = type(block).__name__, _child(block, "experts"), _child(block, "gate", "router")
+        kind, (_, experts), (_, gate) = type(block).__name__, child(block, "experts"), child(block, "gate", "router")
         # Llama-4's experts have no config, so the config of another module of the block is used.
         config = next((m.config for m in block.modules() if hasattr(m, "config")), None)
-        if kind == "Mxfp4GptOssMLP" and config is None:
-            config = gpt_oss(block)
-        if kind == "DbrxFFN":
-            raise ArgumentError(
-                "DbrxFFN of dbrx has down-projections of another order than gate and up, which no layer reads in place; examples/layer -model runs the"
-                " layer from a model's files; transformers gives the experts of this block no experts_implementation: leave the block as it is"
-            )
-        if gate is None or experts is None or config is None:
+        if config is None and kind in CONFIGS:
+            config = CONFIGS[kind](block)
+        if gate is None or experts is None:
             raise ArgumentError(f"{kind} has no router and experts, must be a block of experts of transformers 5")
+        if config is None:
+            raise no_config(block)
         for name in ("jitter_noise", "input_jitter_noise"):
             if getattr(block, name, 0):
                 raise ArgumentError(f"{kind} has {name} {getattr(block, name)}, must be 0")
@@ -390,41 +313,42 @@ class SonicMoE(nn.Module):
         if packed != "plain":
             made |= {name: dequantised(m) for name in ("shared_experts", "shared_expert", "shared_mlp") if (m := getattr(block, name, None)) is not None}
         own = torch.bfloat16 if packed != "plain" else next(experts.parameters()).dtype
-        if own not in _CONFIG_TYPES and own is not torch.float32:
-            raise ArgumentError(f"{kind} of {config.model_type} {_quantised(config, own)}")
+        if own not in CONFIG_TYPES and own is not torch.float32:
+            raise ArgumentError(f"{kind} of {config.model_type} {quantised_words(config, own)}")
         try:
             fields = json.loads(config.to_json_string(use_diff=False))
             fields.pop("quantization_config", None)  # the weights themselves were examined
             c = Config.of_model(json.dumps(fields))
         except ArgumentError as err:
-            raise _refusal(block, config, f"has no Config: {err}") from None
-        if c.shared_experts and kind.startswith("GraniteMoe") and _child(block, "shared_experts", "shared_expert", "shared_mlp")[1] is None:
+            raise refusal(block, config, f"has no Config: {reason_of(err)}") from None
+        if c.shared_experts and kind.startswith("GraniteMoe") and child(block, "shared_experts", "shared_expert", "shared_mlp")[1] is None:
             c = dataclasses.replace(c, shared_experts=0)  # the decoder layer itself adds the shared expert
         c = dataclasses.replace(c, type=config_type(own), logits="f16" if own is torch.float16 and c.logits == "bf16" else c.logits)
         if packed != "plain":
             c = dataclasses.replace(c, weights=packed, weight_order="out-in")
         fields = {f.name: getattr(c, f.name) for f in dataclasses.fields(c) if f.name != "type"}
         self = cls(**fields, device="meta", dtype=own)
-        self._flat = ()
-        _check_unchanged(block, gate, experts, config, c)
-        self.training, self._pair = block.training, kind in _PAIRS
+        self._reads = ()
+        check_unchanged(block, gate, experts, config, c)
+        self.training, self._pair = block.training, kind in PAIRS
         # Modules keep the block's names, so that checkpoints of the block fit this layer.
         others = {"gate": ("router",), "shared_experts": ("shared_expert", "shared_mlp")}
-        modules = {name: _child(block, name, *others.get(name, ())) for name, _ in self.named_children()}
+        modules = {name: child(block, name, *others.get(name, ())) for name, _ in self.named_children()}
         self._modules.clear()
         for name, module in modules.values():
             self.add_module(name, made.get(name, module))
         names = dict(modules) | {"shared_expert": modules.get("shared_expert", modules.get("shared_experts"))}
-        paths = []
+        paths, held = [], {}
         for i, (m, name) in self._paths:
             usual = ".".join((*m, name))
-            there = next((o for o in _OTHER_NAMES.get(usual, ()) if _there(block, o)), None)
-            path = ((names[m[0]][0], *m[1:]), name) if there is None else _split(there)
-            if not path[0]:  # a buffer of the block itself
-                self.register_buffer(name := path[1], _at(block, path), persistent=name not in block._non_persistent_buffers_set)
+            other = next((o for o in OTHER_NAMES.get(usual, ()) if there(block, o)), None)
+            path = ((names[m[0]][0], *m[1:]), name) if other is None else split(other)
+            held[i] = "one row" if WEIGHTS[i] == "shared_gate" else "" if other is None else OTHER_NAMES[usual][other]
+            if not path[0]:  # a tensor of the block itself
+                self._adopt(block, path[1])
             paths.append((i, path))
         self._paths = tuple(paths)
-        self._covers(block, config, made)
+        self._covers(block, config, made, held)
         if lora_rank or lora_alpha or rslora:
             self.add_lora(lora_rank, lora_alpha, rslora, lora_dtype)
         return self
@@ -451,28 +375,37 @@ class SonicMoE(nn.Module):
         self._pair = pair
         return self
 
-    def _covers(self, block: nn.Module, config, made: dict[str, nn.Module]) -> None:
-        """Raises an error if the weights of a block differ from this layer's weights. It ignores
-        modules that were newly made."""
+    def _adopt(self, block: nn.Module, name: str) -> None:
+        """Registers a parameter or buffer of a block as one of this layer."""
+        t = getattr(block, name)
+        if isinstance(t, nn.Parameter):
+            self.register_parameter(name, t)
+        else:
+            self.register_buffer(name, t, persistent=name not in block._non_persistent_buffers_set)
+
+    def _covers(self, block: nn.Module, config, made: dict[str, nn.Module], held: dict[int, str]) -> None:
+        """Raises an error if the weights of a block differ from this layer's weights. held tells how
+        the block's tensors hold them. It ignores modules that were newly made."""
         ours = set()
         for i, path in self._paths:
             name, shape = ".".join((*path[0], path[1])), shapes(self.config)[i][2]
             try:
-                w = _at(self, path)
+                w = at(self, path)
             except AttributeError:
                 what = WEIGHTS[i].replace("_", " ")
-                raise _refusal(block, config, f"keeps its {what}, {list(shape)}, where SonicMoE does not find it") from None
-            if w.shape != shape and w.shape != (1, *shape):
-                raise _refusal(block, config, f"has a {name} of {list(w.shape)}, must be {list(shape)}")
-            if w.shape != shape:  # a view of the weight has the right shape
-                self._flat += (i,)
+                raise refusal(block, config, f"keeps its {what}, {list(shape)}, where SonicMoE does not find it") from None
+            want = HOLDS[held[i]][0](shape) if held[i] else shape
+            if w.shape != want:
+                raise refusal(block, config, f"has a {name} of {list(w.shape)}, must be {list(want)}")
+            if held[i]:
+                self._reads += ((i, held[i], shape),)
                 self._plain = False
             ours.add(w)
         # Scales of activations are only used in products of two FP8 matrices.
         skip = lambda n: n.partition(".")[0] in made or n.endswith("activation_scale")  # noqa: E731
         others = [n for n, p in (*block.named_parameters(), *block.named_buffers()) if p not in ours and not skip(n)]
         if others:
-            raise _refusal(block, config, f"has {', '.join(others)} as well, must have what its configuration says alone")
+            raise refusal(block, config, f"has {', '.join(others)} as well, must have what its configuration says alone")
 
     def __call__(self, *args, **kwargs):
         # If the module has no hooks, the library finds the weights itself. The call of an nn.Module
@@ -524,7 +457,7 @@ class SonicMoE(nn.Module):
                 weights[i] = getattr(experts, path[1]).contiguous()
                 continue
             if compiling:
-                weights[i] = _at(self, path)
+                weights[i] = at(self, path)
                 continue
             # This is _at without the search of nn.Module, which costs the host as much as all
             # checks.
@@ -532,7 +465,9 @@ class SonicMoE(nn.Module):
             for part in path[0]:
                 m = m._modules[part]
             w = m._parameters.get(path[1])
-            weights[i] = getattr(m, path[1]) if w is None else w
+            if w is None and (w := getattr(m, path[1], None)) is None:
+                raise ArgumentError(f"the layer's {'.'.join(path[0])} is a {type(m).__name__} without {path[1]}, must be the module itself: use add_lora for an adapter")
+            weights[i] = w
         if found:
             names = {w: self._name_of(w) for w in ("w1", "w3", "w2") if shapes(c)[WEIGHTS.index(w)][1]}
             c, factors = adapters.adapted(c, names, found)
@@ -551,8 +486,8 @@ class SonicMoE(nn.Module):
             weights[i] = weights[i].detach().view(torch.uint8)
         for i in self._f32:
             weights[i] = weights[i].float()
-        for i in self._flat:
-            weights[i] = weights[i].view(-1)
+        for i, how, shape in self._reads:
+            weights[i] = HOLDS[how][1](weights[i], shape)
         if self._spread is not None:
             from ._ranks import moe_over_ranks
 
@@ -585,7 +520,7 @@ class SonicMoE(nn.Module):
         and load_state_dict drop the second copy."""
         weights: list[Tensor | None] = [None] * len(WEIGHTS)
         for i, path in self._paths:
-            weights[i] = _at(self, path).detach()
+            weights[i] = at(self, path).detach()
         for i in self._bytes:
             weights[i] = weights[i].view(torch.uint8)
         self._units = arrange(weights, self.config)
@@ -601,7 +536,7 @@ class SonicMoE(nn.Module):
 
     def count_loads(self) -> None:
         """Makes training passes count the tokens of each expert in loads. The counts start at 0."""
-        self.loads = torch.zeros(self.config.num_experts, dtype=torch.int32, device=_at(self, self._paths[0][1]).device)
+        self.loads = torch.zeros(self.config.num_experts, dtype=torch.int32, device=at(self, self._paths[0][1]).device)
 
     def _counted(self, device: torch.device) -> Tensor:
         """Returns loads on the device of a pass, to which the module may have been moved."""
@@ -617,7 +552,7 @@ class SonicMoE(nn.Module):
             raise ArgumentError("the layer has no selection bias, must be made with selection_bias=True")
         if self.loads is None:
             raise ArgumentError("the layer has not counted its loads, must do so after count_loads()")
-        bias = _at(self, next(path for i, path in self._paths if WEIGHTS[i] == "selection_bias"))
+        bias = at(self, next(path for i, path in self._paths if WEIGHTS[i] == "selection_bias"))
         if bias.dtype is not torch.float32:
             raise ArgumentError(f"the selection bias is {bias.dtype}, must be torch.float32: a step of {rate} is lost in its rounding")
         update_selection_bias(self._counted(bias.device), bias.view(-1), self.config, rate)
@@ -629,7 +564,7 @@ class SonicMoE(nn.Module):
             raise ArgumentError("the layer has no group, must be made with one, or by shard_experts")
         from ._ranks import rank_of
 
-        w = _at(self, self._paths[0][1])
+        w = at(self, self._paths[0][1])
         rank_of(self.config, self._spread, w).wait(w)
 
     def extra_repr(self) -> str:
@@ -638,22 +573,3 @@ class SonicMoE(nn.Module):
 
 
 _FORWARD = SonicMoE.forward  # a program may replace SonicMoE.forward later
-
-
-_ACTIVATIONS = {
-    "SiLUActivation": "swiglu", "SiLU": "swiglu", "GELUActivation": "geglu-erf", "GELUTanh": "geglu-tanh",
-    "NewGELUActivation": "geglu-tanh", "PytorchGELUTanh": "geglu-tanh", "ReLU": "reglu", "silu": "swiglu",
-}  # fmt: skip
-_PLAIN = {"swiglu": "silu", "geglu-erf": "gelu-erf", "geglu-tanh": "gelu-tanh", "reglu": "relu"}
-
-
-def _activation(experts: nn.Module) -> str:
-    """Returns the word of Config.activation for the activation of a module of transformers."""
-    of = experts.act_fn
-    kind = type(of).__name__ if isinstance(of, nn.Module) else getattr(of, "__name__", type(of).__name__)  # in LFM2 it is a function
-    name = "relu2" if kind == "ReLUSquaredActivation" else _ACTIVATIONS.get(kind)
-    if name is None:
-        raise ArgumentError(f"the activation is {kind}, must be one of {', '.join(sorted(_ACTIVATIONS))}")
-    if getattr(experts, "has_gate", True):
-        return name
-    return _PLAIN.get(name, name)

@@ -80,6 +80,8 @@ def quantised(w: Tensor) -> tuple[Tensor, Tensor]:
 def to_mxfp4(experts: nn.Module) -> nn.Module:
     """Returns a module of experts of transformers with its weights rounded to MXFP4. The result has the
     form of a result of mxfp4."""
+    if not isinstance(getattr(experts, "down_proj", None), Tensor):
+        raise ArgumentError(f"{type(experts).__name__} has no down_proj, must have one with a dimension of experts for MXFP4")
     tensors = {}
     for name, w in experts.named_parameters(recurse=False):
         if w.dim() == 3:
@@ -98,17 +100,6 @@ def _unswizzled(t) -> Tensor:
     """Returns the content of a tensor in the order of Triton's kernels as [E, out, in], as
     transformers does when it saves a model."""
     return t.storage.layout.unswizzle_data(t.storage.data).transpose(-1, -2)
-
-
-def gpt_oss(block: nn.Module):
-    """Returns the configuration of a Mxfp4GptOssMLP, whose modules do not have one."""
-    from transformers import GptOssConfig
-
-    experts, router = block.experts, block.router
-    return GptOssConfig(
-        hidden_size=experts.hidden_size, intermediate_size=experts.intermediate_size, num_local_experts=experts.num_experts,
-        num_experts_per_tok=router.top_k, swiglu_limit=experts.limit,
-    )  # fmt: skip
 
 
 def dequantised(shared: nn.Module) -> nn.Module:

@@ -29,6 +29,8 @@ def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, 
     for layer in layers:
         if layer._spread is not None:
             raise ArgumentError("the experts of a SonicMoE are spread over ranks already, must be whole")
+        if any(WEIGHTS[i] in PER_EXPERT for i, *_ in layer._reads):
+            raise ArgumentError("the experts of a DbrxFFN are rows of one matrix, must have a dimension of their own to be spread")
         layer._spread_over(mesh, max_tokens, chunks, deadline)
         first, count = layer._spread.experts(layer.config)
         for i, (modules, name) in layer._paths:

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from . import adapters
+from ._blocks import activation
 from ._library import ArgumentError, Config
 from ._weights import DTYPES, EXPERTS
 from .functional import experts_by_key
-from .module import SonicMoE, _activation, autocast, config_type
+from .module import SonicMoE, autocast, config_type
 from .packed import packing
 
 NAME = "sonicmoe_go"
@@ -33,8 +34,7 @@ def register_with_transformers(model: nn.Module | None = None) -> str:
     """
     from transformers.integrations import finegrained_fp8, moe
 
-    global _usual_gate
-    _usual_gate = moe._default_apply_gate
+    _find_usual_gate()
     adapters.leave_to(NAME)
     moe.ALL_EXPERTS_FUNCTIONS.register(NAME, _forward)
     if hasattr(finegrained_fp8, "ALL_FP8_EXPERTS_FUNCTIONS"):  # earlier versions of transformers have only one registry
@@ -54,7 +54,15 @@ def _check_asks(model: nn.Module) -> None:
         raise ArgumentError(f"{', '.join(silent)} of {type(model).__name__} would run eager, must ask for an experts_implementation: try SonicMoE.from_hf(block)")
 
 
-_usual_gate = None  # the gate function of most experts, found below
+_usual_gate = None  # the gate function of most experts
+
+
+# torch.compile traces _formula, so _formula does not import.
+def _find_usual_gate() -> None:
+    from transformers.integrations import moe
+
+    global _usual_gate
+    _usual_gate = moe._default_apply_gate
 
 
 _cached = functools.lru_cache(maxsize=4096)(Config)
@@ -79,24 +87,62 @@ def _run(self: nn.Module, x: Tensor, top_k_index: Tensor, top_k_weights: Tensor,
     return experts_by_key(x, scores, ids, None, [given.get(name) for name in EXPERTS], c.key)
 
 
+# Experts with a gate of their own: its activation, and the names of its fields for alpha and limit.
+_GATES = {
+    "BeamExperts": ("swiglu", None, None),
+    "DeepseekV4Experts": ("swiglu", None, "limit"),
+    "Glm5NextTextExperts": ("swiglu", None, "swiglu_limit"),
+    "GptOssExperts": ("swiglu-oai", "alpha", "limit"),
+    "HYV4Experts": ("swiglu", None, "swiglu_limit"),
+    "MiniMaxM3VLExperts": ("swiglu-oai", "swiglu_alpha", "swiglu_limit"),
+    "OpenAIPrivacyFilterExperts": ("swiglu-oai", "alpha", "limit"),
+}
+
+
 def _formula(experts: nn.Module) -> dict:
     """Returns the activation of experts as fields of Config."""
+    kind = type(experts).__name__
     if not experts.has_gate or type(experts)._apply_gate is _usual_gate:
-        return {"activation": _activation(experts)}
-    if type(experts).__name__ == "GptOssExperts":
-        return {"activation": "swiglu-oai", "alpha": float(experts.alpha), "limit": float(experts.limit)}
+        return {"activation": activation(experts)}
+    if kind in _GATES:
+        name, alpha, limit = _GATES[kind]
+        if name == "swiglu" and hasattr(experts, "act_fn") and activation(experts) != name:
+            raise ArgumentError(f"{kind} has the activation {activation(experts)}, must have {name}")
+        given = {field: float(getattr(experts, of)) for field, of in (("alpha", alpha), ("limit", limit)) if of}
+        if not given.get("limit", 1.0) > 0:
+            raise ArgumentError(f"{kind} has {limit} {given['limit']}, must be above 0")
+        return {"activation": name, **given}
     if "FP8Experts" in (k.__name__ for k in type(experts).__mro__) and experts.gate_softcap is None:
         limit = float(experts.swiglu_limit or 0)
         if experts.swiglu_alpha is not None:
             return {"activation": "swiglu-oai", "alpha": float(experts.swiglu_alpha), "limit": limit}
-        return {"activation": _activation(experts), "limit": limit}
-    raise ArgumentError(f"{type(experts).__name__} has a gate of its own, must have that of most models or of gpt-oss")
+        return {"activation": activation(experts), "limit": limit}
+    raise ArgumentError(f"{kind} has a gate of its own, must have that of most models or of {', '.join(_GATES)}")
+
+
+def _check(experts: nn.Module) -> None:
+    """Raises an error if experts have a part that no kernel computes."""
+    if getattr(experts, "has_post_expert_norm", False):  # transformers added this attribute after the registry
+        raise ArgumentError(f"{type(experts).__name__} has a norm after its experts, must have none")
+
+
+def unsupported(experts: nn.Module) -> str | None:
+    """Returns the reason why experts of transformers cannot run here by registration, or None if
+    they can."""
+    if not hasattr(experts, "has_gate"):  # transformers sets it on experts that look for an implementation
+        return "they never ask for an experts_implementation"
+    _find_usual_gate()
+    try:
+        _check(experts)
+        _formula(experts)
+    except ArgumentError as err:
+        return str(err)
+    return None
 
 
 def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """The forward of an experts module of transformers."""
-    if getattr(self, "has_post_expert_norm", False):  # transformers added this attribute after the registry
-        raise ArgumentError(f"{type(self).__name__} has a norm after its experts, must have none")
+    _check(self)
     up = "gate_up_proj" if self.has_gate else "up_proj"
     w1, w2 = getattr(self, up), self.down_proj
     if w1.dtype is torch.float8_e4m3fn:

@@ -7,6 +7,7 @@ import enum
 import inspect
 import json
 import pickle
+import types
 import warnings
 
 import pytest
@@ -332,6 +333,15 @@ BLOCKS = FAMILIES | {
         "intermediate_size": 64, "num_local_experts": 4, "shared_intermediate_size": 128, "layers_block_type": ["attention"] * 4,
         "mamba_n_heads": 4, "mamba_d_head": 64,
     },
+    "dbrx": {
+        "d_model": 128, "n_heads": 4, "n_layers": 2, "max_seq_len": 64,
+        "ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2},
+        "attn_config": {"kv_n_heads": 4, "rope_theta": 1e4, "clip_qkv": 8},
+    },
+    "afmoe": {"intermediate_size": 256, "moe_intermediate_size": 64, "num_experts": 4, "num_shared_experts": 1, "head_dim": 32, "num_dense_layers": 1},
+    "minimax_m3_vl_text": {
+        "intermediate_size": 64, "dense_intermediate_size": 256, "shared_intermediate_size": 64, "num_local_experts": 4, "head_dim": 32,
+    },
 }  # fmt: skip
 
 
@@ -365,7 +375,8 @@ def block_of(family, device, families=BLOCKS):
 
 
 @pytest.mark.parametrize(
-    "family", ["mixtral", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3", "gpt_oss", "qwen2_moe", "qwen3_next", "minimax", "granitemoe", "deepseek_v2", "llama4_text", "minimax_m2", "ernie4_5_moe", "lfm2_moe", "hunyuan_v1_moe", "granitemoehybrid"]
+    "family", ["mixtral", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3", "gpt_oss", "qwen2_moe", "qwen3_next", "minimax", "granitemoe", "deepseek_v2", "llama4_text", "minimax_m2", "ernie4_5_moe", "lfm2_moe", "hunyuan_v1_moe", "granitemoehybrid",
+     "dbrx", "afmoe", "minimax_m3_vl_text"]
 )  # fmt: skip
 def test_from_hf(device, family):
     """Compares a block and its gradients with the eager block in float64. The test uses the median
@@ -375,7 +386,7 @@ def test_from_hf(device, family):
     if hasattr(truth.experts, "config"):  # Llama-4's experts have no configuration of their own
         truth.experts.config._experts_implementation = "eager"
     ours = sonicmoe_go.SonicMoE.from_hf(block)
-    assert ours.experts.down_proj is block.experts.down_proj
+    assert getattr(ours.experts, "down_proj", None) is getattr(block.experts, "down_proj", None)
     x = torch.randn(2, 12, 128, device=device, dtype=torch.bfloat16, requires_grad=True)
     wide_x = x.detach().double().requires_grad_()
     want = truth(wide_x)
@@ -402,7 +413,7 @@ def test_from_hf(device, family):
         assert rows.median() < 0.1, (name, rows.median())
 
 
-@pytest.mark.parametrize("family", ["gpt_oss", "granitemoe", "llama4_text", "minimax_m2", "qwen2_moe"])
+@pytest.mark.parametrize("family", ["gpt_oss", "granitemoe", "llama4_text", "minimax_m2", "qwen2_moe", "dbrx", "minimax_m3_vl_text"])
 def test_from_hf_in_a_model(device, family):
     """A layer that replaces a block in a model must return what the model unpacks. gpt-oss and
     Llama-4 expect a pair, but a batch of two sequences must not be taken for a pair. The state must
@@ -496,15 +507,74 @@ def test_experts_of_transformers_under_autocast(device, family):
         experts(x, ids, scores)
 
 
+SIZES = {
+    "hidden_size": 128, "intermediate_size": 64, "moe_intermediate_size": 64, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 4,
+    "swiglu_limit": 0.5, "swiglu_alpha": 1.702, "hidden_act": "silu", "mlp_gate_softcap": 5.0, "mlp_up_softcap": 5.0,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "family, words",
+    "family, kind",
     [
-        ("phimoe", "PhimoeSparseMoeBlock of phimoe has no Config: .*SparseMixer, .* register_with_transformers\\(\\) runs the experts of this block with the block's own router"),
+        ("beam", "BeamExperts"), ("deepseek_v4", "DeepseekV4Experts"), ("glm5_next", "Glm5NextTextExperts"), ("hy_v4", "HYV4Experts"),
+        ("minimax_m3_vl", "MiniMaxM3VLExperts"), ("openai_privacy_filter", "OpenAIPrivacyFilterExperts"), ("inkling2", "Inkling2Experts"),
     ],
-)
-def test_from_hf_says_what_it_can_not(device, family, words):
-    with pytest.raises(sonicmoe_go.ArgumentError, match=words):
-        sonicmoe_go.SonicMoE.from_hf(block_of(family, device))
+)  # fmt: skip
+def test_experts_with_a_gate_of_their_own(device, family, kind):
+    """Experts whose gate no kernel computes must be refused. All others must agree with eager in
+    float64, with a limit that clamps every second value."""
+    module = pytest.importorskip(f"transformers.models.{family}.modeling_{family}", exc_type=ImportError)
+    name = sonicmoe_go.register_with_transformers()
+    experts = getattr(module, kind)(config := types.SimpleNamespace(**SIZES, _experts_implementation="eager")).to(device, torch.bfloat16)
+    with torch.no_grad():
+        for p in experts.parameters():
+            p.normal_(std=0.09)
+    x, ids = torch.randn(24, 128, device=device, dtype=torch.bfloat16), torch.stack([torch.randperm(4, device=device)[:2] for _ in range(24)])
+    scores, results = torch.rand(24, 2, device=device), {}
+    wide = copy.deepcopy(experts).double()
+    for which, e, x in (("eager", wide, x.double()), (name, experts, x)):
+        config._experts_implementation = e.config._experts_implementation = which
+        x.requires_grad_()
+        if kind == "Inkling2Experts" and which == name:
+            with pytest.raises(sonicmoe_go.ArgumentError, match="Inkling2Experts has a gate of its own, must have that of most models or of BeamExperts, "):
+                e(x, ids, scores)
+            return
+        o = e(x, ids, scores.to(x.dtype) if which == "eager" else scores)
+        o.sum().backward()
+        results[which] = o.detach(), x.grad, *(p.grad for p in e.parameters())
+    assert distance(results[name][0], results["eager"][0]) < 6e-3
+    for got, want in zip(results[name][1:], results["eager"][1:]):
+        # The median of the rows, because a value next to the limit may be clamped in one format alone.
+        rows = (got.double() - want).norm(dim=-1) / want.norm(dim=-1).clamp(min=1e-9)
+        assert rows.median() < 1e-2
+
+
+def test_a_limit_of_zero_is_refused(device):
+    """Eager experts with this limit have outputs of 0, but for the library it means no limit."""
+    experts = block_of("gpt_oss", device).experts
+    experts.config._experts_implementation, experts.limit = sonicmoe_go.register_with_transformers(), 0.0
+    with pytest.raises(sonicmoe_go.ArgumentError, match="GptOssExperts has limit 0.0, must be above 0"):
+        experts(torch.randn(2, 128, device=device).bfloat16(), torch.tensor([[0, 1]] * 2, device=device), torch.rand(2, 2, device=device))
+
+
+def test_from_hf_says_what_it_can_not(device):
+    """A refusal must name the block, its family, the reason, and a way out that exists."""
+
+    def refused(block, words):
+        with pytest.raises(sonicmoe_go.ArgumentError, match=words):
+            sonicmoe_go.SonicMoE.from_hf(block.to(torch.bfloat16))
+
+    refused(block_of("phimoe", device), "PhimoeSparseMoeBlock of phimoe has no Config: .*SparseMixer, .* register_with_transformers\\(\\) runs the experts of this block with")
+    transformers = pytest.importorskip("transformers")
+    module = pytest.importorskip("transformers.models.switch_transformers.modeling_switch_transformers")
+    block = module.SwitchTransformersSparseMLP(transformers.SwitchTransformersConfig(d_model=64, d_ff=64, num_experts=4))
+    refused(block, "SwitchTransformersSparseMLP of switch_transformers has no Config: .* drop tokens beyond a capacity; .* because they never ask for an experts_implementation: leave")
+    module = pytest.importorskip("transformers.models.nllb_moe.modeling_nllb_moe")
+    block = module.NllbMoeSparseMLP(transformers.NllbMoeConfig(d_model=64, num_experts=4), 64)
+    refused(block, "NllbMoeSparseMLP of nllb_moe has no Config: .* drop tokens beyond a capacity, .*: leave the block as it is")
+    module = pytest.importorskip("transformers.models.inkling2.modeling_inkling2", exc_type=ImportError)
+    block = module.Inkling2SparseMoeBlock(transformers.Inkling2TextConfig(**{n: v for n, v in SIZES.items() if not n.startswith("swiglu")}))
+    refused(block, "of inkling2.* is capped softly; register_with_transformers\\(\\) cannot run .* because Inkling2Experts has a gate of its own, .*: leave the block as it is")
 
 
 def test_from_hf_of_quantised_experts(device):
@@ -601,12 +671,32 @@ def test_registration_of_a_model(device):
     sonicmoe_go.register_with_transformers(model)
 
 
+def test_experts_that_are_rows_of_a_matrix(device):
+    """DBRX's experts may have an adapter of the layer, which must act as the sum of weights and
+    adapter. They must refuse what needs a dimension of experts."""
+    block = block_of("dbrx", device)
+    layer, x = sonicmoe_go.SonicMoE.from_hf(copy.deepcopy(block), lora_rank=8, lora_alpha=16.0), torch.randn(24, 128, device=device, dtype=torch.bfloat16)
+    with torch.no_grad():
+        for name, factor in layer.factors().items():
+            factor.normal_(std=0.1 if name.startswith("lora_a") else 0.05)
+        f, mlp = {n: 2 * t if "_b" in n else t for n, t in layer.factors().items()}, block.experts.mlp
+        mlp.w1 += (f["lora_b1"] @ f["lora_a1"]).view(256, 128)
+        mlp.v1 += (f["lora_b3"] @ f["lora_a1"]).view(256, 128)
+        mlp.w2 += (f["lora_b2"] @ f["lora_a2"]).transpose(1, 2).reshape(256, 128)
+        got, want = layer(x), block.double()(x[None].double())[0]
+    assert ((got - want).norm(dim=-1) / want.norm(dim=-1)).median() < 1e-2
+    with pytest.raises(sonicmoe_go.ArgumentError, match="the experts of a DbrxFFN are rows of one matrix"):
+        sonicmoe_go.shard_experts(layer, None, max_tokens=8)
+    with pytest.raises(sonicmoe_go.ArgumentError, match="DbrxExperts has no down_proj, must have one with a dimension of experts for MXFP4"):
+        sonicmoe_go.SonicMoE.from_hf(block, weights="mxfp4")
+    layer.experts.mlp = torch.nn.Sequential(layer.experts.mlp)  # as PEFT wraps it
+    with pytest.raises(sonicmoe_go.ArgumentError, match="the layer's experts.mlp is a Sequential without w1, .* use add_lora"):
+        layer(x)
+
+
 def test_from_hf_of_what_is_no_block(device):
     with pytest.raises(sonicmoe_go.ArgumentError, match="Linear has no router and experts"):
         sonicmoe_go.SonicMoE.from_hf(torch.nn.Linear(2, 2))
-    dbrx = pytest.importorskip("transformers.models.dbrx.modeling_dbrx")
-    with pytest.raises(sonicmoe_go.ArgumentError, match="DbrxFFN of dbrx has down-projections of another order .*layer -model .* leave the block as it is"):
-        sonicmoe_go.SonicMoE.from_hf(dbrx.DbrxFFN(dbrx.DbrxConfig(ffn_config={"hidden_size": 64, "ffn_hidden_size": 64})))
     block = block_of("qwen3_moe", device)
     block.norm = torch.nn.LayerNorm(128)
     with pytest.raises(sonicmoe_go.ArgumentError, match="has norm.weight, norm.bias as well"):
