@@ -159,17 +159,22 @@ func (c *crowd) body(tensors bool, seed int) (kind string, body []byte) {
 	return typeJSON, c.bodies[seed][0]
 }
 
+// late returns the statuses of a whole request that the service was too busy for. A large body may
+// take too long to arrive if the clients overload the machine.
+func (c *crowd) late() []int {
+	if c.tokens > 1 {
+		return []int{http.StatusServiceUnavailable, http.StatusRequestTimeout}
+	}
+	return []int{http.StatusServiceUnavailable}
+}
+
 // good sends a valid request.
 func (c *crowd) good(random *rand.Rand) {
 	seed := random.IntN(seeds)
 	kind, body := c.body(random.IntN(4) == 0, seed)
 	start := time.Now()
 	resp, err := c.web.Post(c.url+"/forward", kind, bytes.NewReader(body))
-	statuses := []int{200, 503}
-	if c.tokens > 1 { // a large body may be late if the clients overload the machine
-		statuses = append(statuses, 408)
-	}
-	c.note("good", start, resp, err, seed, statuses...)
+	c.note("good", start, resp, err, seed, append(c.late(), 200)...)
 }
 
 // bad sends a request that the service must refuse.
@@ -185,7 +190,7 @@ func (c *crowd) bad(random *rand.Rand) {
 	}
 	ask := list[random.IntN(len(list))]
 	resp, err := c.web.Post(c.url+ask.path, ask.kind, strings.NewReader(ask.body))
-	c.note("bad", time.Now(), resp, err, 0, ask.status, 503)
+	c.note("bad", time.Now(), resp, err, 0, append(c.late(), ask.status)...)
 }
 
 // dial opens a connection. It sends the header of a valid request, and then its body in pieces,
