@@ -70,7 +70,8 @@ type parser struct {
 	// declared and variables are the numbers of registers and variables that the module has
 	// declared so far.
 	declared, variables int
-	loc                 Loc // from the latest .loc
+	loc                 Loc            // from the latest .loc
+	places              map[place]*Loc // the latest .loc with each position, in the present kernel
 	errs                []error
 	spent               bool // a limit was exceeded
 

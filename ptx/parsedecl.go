@@ -10,7 +10,7 @@ import (
 // bounds.
 
 func (p *parser) entry() error {
-	p.loc = Loc{}
+	p.loc, p.places = Loc{}, nil
 	name, err := p.name()
 	if err != nil {
 		return err
@@ -40,7 +40,7 @@ func (p *parser) entry() error {
 // function parses [(result)] name [(parameters)], followed by a body, or by a semicolon if the body
 // is elsewhere.
 func (p *parser) function(extern bool) error {
-	p.loc = Loc{}
+	p.loc, p.places = Loc{}, nil
 	f := &Func{Extern: extern}
 	var err error
 	if f.Results, err = p.params(); err != nil {

@@ -3,6 +3,8 @@ package emu
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 
 	"sonicmoe/ptx"
@@ -121,13 +123,18 @@ type specialSlot struct {
 }
 
 // Source returns the source position of a line of the PTX, such as "sum.cu:12", according to the
-// text's .loc directives. It returns "" if they do not say.
+// text's .loc directives. It returns "" if they do not say. For code of an inlined function the
+// calls follow, the innermost first: "half.h:9 < sum.cu:12". Of a long list only both ends are kept.
 func (k *Kernel) Source(line int) string {
-	file, n := k.module.text.Source(k.entry, line)
-	if n == 0 {
-		return ""
+	const ends = 2
+	var list []string
+	for _, p := range k.module.text.Source(k.entry, line) {
+		list = append(list, fmt.Sprintf("%s:%d", filepath.Base(p.File), p.Line))
 	}
-	return fmt.Sprintf("%s:%d", filepath.Base(file), n)
+	if len(list) > 2*ends+1 {
+		list = slices.Concat(list[:ends], []string{"…"}, list[len(list)-ends:])
+	}
+	return strings.Join(list, " < ")
 }
 
 // Name returns the kernel's name.
