@@ -1,46 +1,25 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 
+	"sonicmoe/examples/emulate/internal/findings"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/ptx/emu"
 )
-
-// known lists findings of the emulator that are expected. A line of the file is "LINE RULE",
-// such as "37 race". Lines that begin with # are comments.
-type known []string
-
-func readKnown(text []byte) (list known, err error) {
-	for i, line := range strings.Split(string(text), "\n") {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		number, rule := 0, ""
-		if _, err := fmt.Sscanf(line, "%d %s", &number, &rule); err != nil {
-			return nil, fmt.Errorf("line %d of the known findings: %q, want a line of the PTX and a rule, such as \"37 race\"", i+1, line)
-		}
-		list = append(list, line)
-	}
-	return list, nil
-}
-
-func (k known) has(f *emu.Fault) bool {
-	return slices.Contains(k, fmt.Sprintf("%d %v", f.Line, f.Kind))
-}
 
 // finding is the JSON form of a finding.
 type finding struct {
 	Severity string `json:"severity"`
 	Rule     string `json:"rule"`
-	Kernel   string `json:"kernel"`
-	Line     int    `json:"line"` // of the PTX
+	Kernel   string `json:"kernel"`         // as the PTX has it
+	Name     string `json:"name,omitempty"` // the C++ name, if it is another one
+	Line     int    `json:"line"`           // of the PTX
 	Where    string `json:"where,omitempty"`
 	CTA      [3]int `json:"cta"`
 	Warp     int    `json:"warp"`
@@ -61,9 +40,13 @@ var levels = map[emu.Severity]string{emu.Error: "error", emu.Strict: "warning", 
 func write(w io.Writer, format, file string, list []emu.Finding) error {
 	out, results := []finding{}, []object{}
 	for _, x := range list {
-		out = append(out, finding{x.Severity.String(), x.Kind.String(), x.Kernel, x.Line, x.Where, x.CTA, x.Warp, x.Lanes, x.Text, x.Timing.String(), x.Seed, x.Choices, x.Runs})
+		name := findings.Name(x.Kernel)
+		if name == x.Kernel {
+			name = ""
+		}
+		out = append(out, finding{x.Severity.String(), x.Kind.String(), x.Kernel, name, x.Line, x.Where, x.CTA, x.Warp, x.Lanes, findings.Readable(x.Text), x.Timing.String(), x.Seed, x.Choices, x.Runs})
 		place := object{"artifactLocation": object{"uri": file}, "region": object{"startLine": x.Line}}
-		results = append(results, object{"ruleId": x.Kind.String(), "level": levels[x.Severity], "message": object{"text": x.Error()},
+		results = append(results, object{"ruleId": x.Kind.String(), "level": levels[x.Severity], "message": object{"text": findings.Readable(x.Error())},
 			"locations": []object{{"physicalLocation": place}}})
 	}
 	e := json.NewEncoder(w)
@@ -78,7 +61,7 @@ func write(w io.Writer, format, file string, list []emu.Finding) error {
 // report removes the known findings from the error of a run and writes the others. It returns
 // an error only if a finding has the severity fail or a higher one. summary describes the
 // remaining findings.
-func (k known) report(w io.Writer, format, file string, fail emu.Severity, err error) (summary string, _ error) {
+func report(w io.Writer, format, file string, known findings.Known, fail emu.Severity, err error) (summary string, _ error) {
 	var found *emu.Findings
 	switch {
 	case errors.As(err, &found):
@@ -87,7 +70,7 @@ func (k known) report(w io.Writer, format, file string, fail emu.Severity, err e
 	default:
 		return "nothing", err
 	}
-	found.List = slices.DeleteFunc(found.List, func(x emu.Finding) bool { return k.has(x.Fault) })
+	found.List = slices.DeleteFunc(found.List, func(x emu.Finding) bool { return known.Has(x.Fault) })
 	if format != "text" {
 		if err := write(w, format, file, found.List); err != nil {
 			return "", err
@@ -97,14 +80,30 @@ func (k known) report(w io.Writer, format, file string, fail emu.Severity, err e
 	case len(found.List) == 0:
 		return "nothing new", nil
 	case found.Severity() > fail && format == "text":
-		fmt.Fprintln(w, found)
+		fmt.Fprintln(w, shown{found})
 		return fmt.Sprintf("nothing above %v", found.Severity()), nil
 	case found.Severity() > fail:
 		return "", nil
 	case format != "text":
 		return "", fmt.Errorf("%d findings", len(found.List))
 	}
-	return "", found
+	return "", shown{found}
+}
+
+// shown is an error with the C++ names of its findings.
+type shown struct{ *emu.Findings }
+
+func (s shown) Error() string { return findings.Readable(s.Findings.Error()) }
+
+func (s shown) Unwrap() error { return s.Findings }
+
+// writePages writes an HTML page for each finding in the error of a run that is not known.
+func writePages(ctx context.Context, folder string, p findings.Pages, known findings.Known, err error) error {
+	var found *emu.Findings
+	if folder == "" || !errors.As(err, &found) {
+		return nil
+	}
+	return p.Write(ctx, folder, slices.DeleteFunc(slices.Clone(found.List), func(x emu.Finding) bool { return known.Has(x.Fault) }))
 }
 
 // severityOf returns the severity with a name.

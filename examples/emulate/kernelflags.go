@@ -4,8 +4,10 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"time"
 
+	"sonicmoe/examples/emulate/internal/findings"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/internal/disk"
 	"sonicmoe/ptx/emu"
@@ -18,7 +20,7 @@ type kernelFlags struct {
 	parts                       string
 	timing, choices             string
 	seed                        uint64
-	nans, strict, keep          bool
+	nans, strict, keep, list    bool
 	format, fail                string
 	traceFile                   string
 	traceCTAs                   int
@@ -30,6 +32,7 @@ type kernelFlags struct {
 func newKernelFlags(flags *flag.FlagSet) *kernelFlags {
 	var o kernelFlags
 	flags.StringVar(&o.file, "ptx", "", "the PTX `file`")
+	flags.BoolVar(&o.list, "list", false, "instead, list the file's kernels with their parameters")
 	flags.StringVar(&o.launchFile, "launch", "", "the `file` that describes the launch")
 	flags.IntVar(&o.seeds, "check", 4, "`number` of random orders to run in addition to the earliest and the latest; 0 runs the earliest order only and finds no races")
 	flags.StringVar(&o.parts, "report", "", fmt.Sprintf("print these `parts` of a report on the first run: some of %v with commas, or all", emu.Parts))
@@ -58,8 +61,8 @@ func newKernelFlags(flags *flag.FlagSet) *kernelFlags {
 // check refuses wrong values.
 func (o *kernelFlags) check() error {
 	switch {
-	case o.file == "" || o.launchFile == "":
-		return command.Usagef("-ptx and -launch must both name a file")
+	case o.file == "" || o.launchFile == "" && !o.list:
+		return command.Usagef("-ptx and -launch must both name a file, or -ptx alone with -list")
 	case o.format != "text" && o.format != "json" && o.format != "sarif":
 		return command.Usagef("-format is %q, must be text, json or sarif", o.format)
 	case o.traceCTAs < 1:
@@ -71,7 +74,7 @@ func (o *kernelFlags) check() error {
 }
 
 // known reads the file of findings that are not reported, if one is given.
-func (o *kernelFlags) known(ctx context.Context) (known, error) {
+func (o *kernelFlags) known(ctx context.Context) (findings.Known, error) {
 	if o.knownFile == "" {
 		return nil, nil
 	}
@@ -79,7 +82,7 @@ func (o *kernelFlags) known(ctx context.Context) (known, error) {
 	if err != nil {
 		return nil, err
 	}
-	return readKnown(lines)
+	return findings.ReadKnown(lines)
 }
 
 // maxPTX is the largest size of the PTX file, in bytes.
@@ -93,6 +96,19 @@ type prepared struct {
 	memory  *emu.Memory
 	buffers map[string]uint64
 	params  []byte
+}
+
+// show lists the kernels of the PTX file.
+func (o *kernelFlags) show(ctx context.Context, w io.Writer) error {
+	text, err := disk.ReadFile(ctx, disk.OS, o.file, maxPTX)
+	if err != nil {
+		return err
+	}
+	m, err := emu.Load(text)
+	if err != nil {
+		return err
+	}
+	return listKernels(w, m)
 }
 
 // prepare reads the PTX and the launch, and allocates the buffers.
@@ -112,9 +128,10 @@ func (o *kernelFlags) prepare(ctx context.Context) (*prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.kernel, err = module.Kernel(p.Kernel); err != nil {
+	if p.kernel, err = kernelOf(module, p.Kernel); err != nil {
 		return nil, err
 	}
+	p.Kernel = findings.Name(p.kernel.Name())
 	if p.buffers, err = p.allocate(ctx, p.memory); err != nil {
 		return nil, err
 	}
@@ -123,9 +140,9 @@ func (o *kernelFlags) prepare(ctx context.Context) (*prepared, error) {
 }
 
 // launch returns the launch with the choices of the flags.
-func (o *kernelFlags) launch(p *prepared, listed known, report []emu.Part) (shape emu.Launch, err error) {
+func (o *kernelFlags) launch(p *prepared, listed findings.Known, report []emu.Part) (shape emu.Launch, err error) {
 	shape = emu.Launch{Grid: p.Grid, Block: p.Block, Cluster: p.Cluster, SharedBytes: p.Shared, Cooperative: p.Cooperative, Params: p.params, Seed: o.seed, StrictProxy: o.strict, NaNs: o.nans, Unread: true,
-		Known: listed.has, GoOn: func(f *emu.Fault) bool { return o.keep || f.Severity == emu.Note }}
+		Known: listed.Has, GoOn: func(f *emu.Fault) bool { return o.keep || f.Severity == emu.Note }}
 	if report != nil {
 		shape.Report = &emu.Report{}
 	}

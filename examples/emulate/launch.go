@@ -23,6 +23,8 @@ import (
 
 // launch is the content of LAUNCH.json.
 type launch struct {
+	// Kernel is the kernel's name: that of the PTX, or its C++ name, with or without template
+	// arguments and namespaces. It may be absent if the file has only one kernel.
 	Kernel  string `json:"kernel"`
 	Grid    [3]int `json:"grid"`    // number of CTAs in each dimension; 0 counts as one
 	Block   [3]int `json:"block"`   // in threads
@@ -51,6 +53,12 @@ type buffer struct {
 	Tensor string `json:"tensor"`
 	// Type is the type of the numbers: "u32", "f32", "bf16" or "f16".
 	Type string `json:"type"`
+	// Want is a file with the numbers that the buffer must have after the last run, or its first
+	// numbers. WantTensor names a tensor of the file. An element is right if it differs from the
+	// wanted one w by at most Tolerance*(1+|w|).
+	Want       string  `json:"want"`
+	WantTensor string  `json:"want_tensor"`
+	Tolerance  float64 `json:"tolerance"`
 	// Show is how many numbers are printed after the run.
 	Show int `json:"show"`
 }
@@ -247,17 +255,7 @@ func (l *launch) show(w io.Writer, m *emu.Memory, at map[string]uint64) error {
 		}
 		fmt.Fprintf(w, "%s:", name)
 		for i := 0; i < len(data); i += size {
-			le := binary.LittleEndian
-			switch b.Type {
-			case "u32":
-				fmt.Fprintf(w, " %d", le.Uint32(data[i:]))
-			case "f32":
-				fmt.Fprintf(w, " %g", math.Float32frombits(le.Uint32(data[i:])))
-			case "bf16":
-				fmt.Fprintf(w, " %g", num.BF16ToFloat32(le.Uint16(data[i:])))
-			case "f16":
-				fmt.Fprintf(w, " %g", num.F16ToFloat32(le.Uint16(data[i:])))
-			}
+			fmt.Fprint(w, " "+b.text(b.number(data[i:])))
 		}
 		fmt.Fprintln(w)
 	}

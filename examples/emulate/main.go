@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 
+	"sonicmoe/examples/emulate/internal/findings"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/ptx/emu"
 )
@@ -39,6 +40,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := o.check(); err != nil {
 		return err
 	}
+	if o.list {
+		return o.show(ctx, stdout)
+	}
 	fails, err := severityOf(o.fail)
 	if err != nil {
 		return err
@@ -53,30 +57,33 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	report, err := reportOf(o.parts)
+	parts, err := reportOf(o.parts)
 	if err != nil {
 		return err
 	}
-	shape, err := o.launch(p, listed, report)
+	shape, err := o.launch(p, listed, parts)
 	if err != nil {
 		return err
 	}
 	if o.traceFile != "" {
-		if err := writeTrace(ctx, o.traceFile, o.traceCTAs, p.kernel, p.memory, shape, o.timing == ""); err != nil {
+		if err := findings.WriteTrace(ctx, o.traceFile, o.traceCTAs, p.kernel, p.memory, shape, o.timing == ""); err != nil {
 			return err
 		}
 	}
 	ran, err := o.runs(ctx, p, shape)
-	if report != nil {
-		err = errors.Join(shape.Report.Write(stdout, report...), err)
+	if parts != nil {
+		err = errors.Join(shape.Report.Write(stdout, parts...), err)
 	}
-	pagesErr := listed.writePages(ctx, o.pagesDir, o.file, p.text, p.kernel.Regions(p.Shared), err)
-	found, err := listed.report(stdout, o.format, o.file, fails, err)
+	pagesErr := writePages(ctx, o.pagesDir, findings.Pages{File: o.file, Text: p.text, Regions: p.kernel.Regions(p.Shared)}, listed, err)
+	found, err := report(stdout, o.format, o.file, listed, fails, err)
 	if pagesErr != nil {
 		err = errors.Join(err, pagesErr)
 	}
 	for _, d := range o.dumps {
 		err = errors.Join(err, d.write(p.launch, p.memory, p.buffers))
+	}
+	if err == nil {
+		err = p.wrong(ctx, p.memory, p.buffers)
 	}
 	if err != nil || o.format != "text" {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/examples/emulate/internal/findings"
 	"sonicmoe/ptx/emu"
 )
 
@@ -62,9 +63,9 @@ func TestPageOfARace(t *testing.T) {
 // TestPageOfOthers checks pages of findings that are no pair of accesses: the page shows all lines
 // of a deadlock, escapes the text of files, and says when a remedy leaves the order open.
 func TestPageOfOthers(t *testing.T) {
-	lines := strings.Split(strings.Repeat("\tadd <script>;\n", 40), "\n")
+	text := strings.Repeat("\tadd <script>;\n", 40)
 	regions := []emu.Region{{Name: "part", At: 0x400, Bytes: 0x100}}
-	for i := range uint32(mostRows) {
+	for i := range uint32(24) {
 		regions = append(regions, emu.Region{Name: "x", At: 0x500 + 8*i, Bytes: 8})
 	}
 	for name, c := range map[string]struct {
@@ -78,15 +79,15 @@ func TestPageOfOthers(t *testing.T) {
 		"global memory": {emu.Fault{Kind: emu.Race, Line: 2, Text: "reads global memory 0x404, which warp 1 wrote with st (line 3); to order them: a barrier"},
 			[]string{"Both sides"}, []string{"Shared memory", "must change"}},
 	} {
-		p := pages{file: "/none/k.ptx", lines: lines, regions: regions, sources: map[string][]string{}}
+		p := findings.Pages{File: "/none/k.ptx", Text: []byte(text), Regions: regions}
 		folder := t.TempDir()
-		require.NoError(t, p.write(context.Background(), folder, []emu.Finding{{Fault: &c.fault, Runs: 1}}), name)
-		text := readPage(t, folder)
+		require.NoError(t, p.Write(context.Background(), folder, []emu.Finding{{Fault: &c.fault, Runs: 1}}), name)
+		page := readPage(t, folder)
 		for _, want := range c.want {
-			assert.Contains(t, text, want, name)
+			assert.Contains(t, page, want, name)
 		}
 		for _, lack := range c.lack {
-			assert.NotContains(t, text, lack, name)
+			assert.NotContains(t, page, lack, name)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"sonicmoe/examples/emulate/internal/findings"
 	"sonicmoe/examples/emulate/internal/options"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/internal/disk"
@@ -34,7 +35,6 @@ type runFlags struct {
 	options.Run
 	library, format string
 	fails           emu.Severity
-	known           known
 }
 
 // parseRun reads run's command line. It returns the program and its arguments.
@@ -51,6 +51,10 @@ func parseRun(ctx context.Context, args []string, stdout io.Writer) (f runFlags,
 	flags.IntVar(&f.SMs, "sms", options.DefaultSMs, "`number` of multiprocessors that the device has")
 	knownFile := flags.String("known", "", "`file` of findings not to report, one \"LINE RULE\" a line")
 	flags.StringVar(&f.format, "format", "text", "`format` of findings: text, json or sarif. The last two are written after the program's output")
+	flags.StringVar(&f.HTML, "html", "", "write an HTML page for each finding into a `folder`")
+	flags.StringVar(&f.Trace, "trace", "", "write a trace of the first launch of each kernel into a `folder`, for Perfetto and Chrome")
+	flags.IntVar(&f.CTAs, "ctas", 1, "`number` of CTAs that -trace records, the first of the grid")
+	flags.StringVar(&f.PTX, "ptx", "", "write the PTX of the program's kernels, whose lines findings name, into a `folder`")
 	fail := flags.String("fail", "strict", "least `severity` of a finding that sets exit status 1: error, strict or note")
 	words, err = aboutRun.ParseLeading(flags, args, stdout)
 	switch {
@@ -58,8 +62,8 @@ func parseRun(ctx context.Context, args []string, stdout io.Writer) (f runFlags,
 		return f, nil, err
 	case len(words) == 0:
 		return f, nil, command.Usagef("run needs a program")
-	case f.Check < 0 || f.Explore < 0 || f.Check > 0 && f.Explore > 0 || f.SMs < 1:
-		return f, nil, command.Usagef("-check is %d, -explore %d and -sms %d, must be 0 or more, not both above 0, and above 0", f.Check, f.Explore, f.SMs)
+	case f.Check < 0 || f.Explore < 0 || f.Check > 0 && f.Explore > 0 || f.SMs < 1 || f.CTAs < 1:
+		return f, nil, command.Usagef("-check is %d, -explore %d, -sms %d and -ctas %d: -check and -explore must be 0 or more, and not both above 0; -sms and -ctas must be above 0", f.Check, f.Explore, f.SMs, f.CTAs)
 	case f.format != "text" && f.format != "json" && f.format != "sarif":
 		return f, nil, command.Usagef("-format is %q, must be text, json or sarif", f.format)
 	}
@@ -68,7 +72,7 @@ func parseRun(ctx context.Context, args []string, stdout io.Writer) (f runFlags,
 	}
 	lines, err := command.ReadText(ctx, *knownFile)
 	if err == nil {
-		f.known, err = readKnown(lines)
+		f.Known, err = findings.ReadKnown(lines)
 	}
 	return f, words, err
 }
@@ -88,6 +92,11 @@ func runProgram(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	if err != nil {
 		return err
 	}
+	for _, name := range []*string{&f.HTML, &f.Trace, &f.PTX} {
+		if err := makeFolder(name); err != nil {
+			return err
+		}
+	}
 	f.Findings, f.Quiet = filepath.Join(folder, "findings"), f.format != "text"
 	program := exec.CommandContext(ctx, words[0], words[1:]...)
 	program.Stdin, program.Stdout, program.Stderr = os.Stdin, stdout, stderr
@@ -102,13 +111,25 @@ func runProgram(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	if err != nil {
 		return err
 	}
-	if err := f.known.outcome(stdout, f.format, f.fails, found); err != nil {
+	if err := outcome(stdout, f.format, f.fails, found); err != nil {
 		return err
 	}
 	if exited != nil && exited.ExitCode() > 0 {
 		return command.Status(exited.ExitCode())
 	}
 	return ended
+}
+
+// makeFolder makes a folder for the library and replaces its name by the absolute path. The program may
+// change its working directory.
+func makeFolder(name *string) (err error) {
+	if *name == "" {
+		return nil
+	}
+	if *name, err = filepath.Abs(*name); err != nil {
+		return err
+	}
+	return os.MkdirAll(*name, 0o755)
 }
 
 // link puts links to the library in a folder, under the names of CUDA's libraries. It returns the
@@ -170,21 +191,18 @@ next:
 	return list, lines.Err()
 }
 
-// outcome writes the findings that are not known, and returns an error if one has the severity fail or
+// outcome writes the findings and returns an error if one has the severity fail or
 // a higher one. In the format text it writes nothing, because the library has written its findings
 // to standard error already.
-func (k known) outcome(w io.Writer, format string, fail emu.Severity, found []emu.Finding) error {
-	bad, rest := 0, found[:0]
+func outcome(w io.Writer, format string, fail emu.Severity, found []emu.Finding) error {
+	bad := 0
 	for _, x := range found {
-		if k.has(x.Fault) {
-			continue
-		}
-		if rest = append(rest, x); x.Severity <= fail {
+		if x.Severity <= fail {
 			bad++
 		}
 	}
 	if format != "text" {
-		if err := write(w, format, "", rest); err != nil {
+		if err := write(w, format, "", found); err != nil {
 			return err
 		}
 	}

@@ -121,8 +121,24 @@ func TestRun(t *testing.T) {
 		}
 		known := filepath.Join(folder, "known")
 		require.NoError(t, os.WriteFile(known, lines, 0o600))
-		_, _, err = start(shared+" race", "-check", "1", "-known", known)
+		_, stderr, err = start(shared+" race", "-check", "1", "-known", known)
 		require.NoError(t, err)
+		assert.Empty(t, stderr)
+	})
+	t.Run("pictures", func(t *testing.T) {
+		to := filepath.Join(folder, "pictures")
+		for range 2 { // a second run replaces the files of the first one
+			_, _, err := start(shared+" race", "-races", "-html", to, "-trace", to, "-ptx", to)
+			require.ErrorContains(t, err, "2 findings")
+		}
+		files, err := filepath.Glob(filepath.Join(to, "*"))
+		require.NoError(t, err)
+		require.Len(t, files, 4, files)
+		for i, has := range []string{"late", "<b>  97", "<b>  97", ".entry late"} {
+			text, err := os.ReadFile(files[i])
+			require.NoError(t, err)
+			assert.Contains(t, string(text), has, files[i])
+		}
 	})
 	t.Run("fault", func(t *testing.T) {
 		_, stderr, err := start(shared+" fault", "-fail", "error")
@@ -142,6 +158,7 @@ func TestRunRefuses(t *testing.T) {
 	}{
 		"no program": {nil, "run needs a program"},
 		"two ways":   {[]string{"-check", "1", "-explore", "1", "p"}, "not both above 0"},
+		"CTAs":       {[]string{"-ctas", "0", "p"}, "-sms and -ctas must be above 0"},
 		"format":     {[]string{"-format", "xml", "p"}, `-format is "xml"`},
 		"severity":   {[]string{"-fail", "never", "p"}, `-fail is "never"`},
 		"library":    {[]string{"-library", filepath.Join(t.TempDir(), "none.so"), "p", "-check"}, "build it with: go build -buildmode=c-shared"},

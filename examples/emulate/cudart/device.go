@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"sonicmoe/driver"
+	"sonicmoe/examples/emulate/internal/findings"
 	"sonicmoe/examples/emulate/internal/options"
 	"sonicmoe/ptx/emu"
 )
@@ -33,7 +34,9 @@ type device struct {
 	pinned    map[uintptr]pinned
 	limits    map[int32]uint64
 	handles   uintptr
-	told      map[finding]bool // findings that were printed; guarded by work
+	told      map[finding]bool // findings that were shown; guarded by work
+	traced    map[string]bool  // kernels that have a trace; guarded by work
+	pages     int              // number of pages written; guarded by work
 	broken    code             // the result of the first launch that failed
 }
 
@@ -45,7 +48,7 @@ const memoryBytes = 141 << 30
 var dev = sync.OnceValue(func() *device {
 	d := &device{target: driver.H200(), mem: emu.NewMemory(memoryBytes),
 		modules: map[uintptr]*module{}, functions: map[uintptr]*function{}, variables: map[uintptr]*variable{},
-		streams: map[uintptr]*stream{}, events: map[uintptr]*event{}, graphs: map[uintptr]*graph{}, nodes: map[uintptr]*node{}, pinned: map[uintptr]pinned{}, limits: map[int32]uint64{}, told: map[finding]bool{}}
+		streams: map[uintptr]*stream{}, events: map[uintptr]*event{}, graphs: map[uintptr]*graph{}, nodes: map[uintptr]*node{}, pinned: map[uintptr]pinned{}, limits: map[int32]uint64{}, told: map[finding]bool{}, traced: map[string]bool{}}
 	var err error
 	if d.options, err = options.Read(os.Getenv(options.Variable)); err != nil {
 		say("%v", err)
@@ -105,12 +108,13 @@ func (d *device) ready() error {
 }
 
 // run runs a launch once, or in several orders if the options ask for a search for races.
-func (d *device) run(k *emu.Kernel, l emu.Launch) error {
+func (d *device) run(f *function, k *emu.Kernel, l emu.Launch) error {
 	o := &d.options
 	l.StrictProxy, l.NaNs, l.SMs, l.Seed, l.Races = o.Strict, o.NaN, d.target.SMs, o.Seed, o.Races
 	l.GoOn = func(f *emu.Fault) bool { return !o.Stop || f.Severity == emu.Note }
-	l.Print = printOut
+	l.Print, l.Known = printOut, findings.Known(o.Known).Has
 	ctx := context.Background()
+	d.trace(ctx, f, k, l)
 	var err error
 	switch {
 	case o.Explore > 0:
@@ -127,7 +131,7 @@ func (d *device) run(k *emu.Kernel, l emu.Launch) error {
 		}
 		return nil
 	}
-	d.report(found)
+	d.report(ctx, f.module, k.Regions(l.SharedBytes), found)
 	if f := ending(found, o.Stop); f != nil {
 		return d.breakDown(faultCode(f))
 	}
@@ -159,10 +163,10 @@ func (d *device) breakDown(c code) error {
 }
 
 // report writes findings: as text to standard error, and as lines of JSON to the file of command
-// emulate. A kind of finding at a line of a kernel is written as text once.
-func (d *device) report(found *emu.Findings) {
-	if !d.options.Quiet {
-		d.print(found)
+// emulate. A kind of finding at a line of a kernel is shown as text and as a page once.
+func (d *device) report(ctx context.Context, m *module, regions []emu.Region, found *emu.Findings) {
+	if fresh := d.fresh(found); len(fresh.List) > 0 {
+		d.show(ctx, m, regions, fresh)
 	}
 	if d.options.Findings == "" {
 		return
@@ -177,25 +181,5 @@ func (d *device) report(found *emu.Findings) {
 		if err := json.NewEncoder(f).Encode(&found.List[i]); err != nil {
 			say("%v", err)
 		}
-	}
-}
-
-// finding identifies a finding.
-type finding struct {
-	kernel string
-	line   int
-	kind   emu.FaultKind
-}
-
-func (d *device) print(found *emu.Findings) {
-	fresh := &emu.Findings{Runs: found.Runs, Exploration: found.Exploration}
-	for _, x := range found.List {
-		if id := (finding{x.Kernel, x.Line, x.Kind}); !d.told[id] {
-			d.told[id] = true
-			fresh.List = append(fresh.List, x)
-		}
-	}
-	if len(fresh.List) > 0 {
-		say("%v", fresh)
 	}
 }

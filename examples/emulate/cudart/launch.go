@@ -155,7 +155,7 @@ func (o *order) node(d *device) *node {
 		if err := d.permits(o); err != nil {
 			return err
 		}
-		return d.run(o.kernel, emu.Launch{Grid: o.grid, Block: o.block, Cluster: o.cluster, SharedBytes: o.shared, Params: o.params,
+		return d.run(o.function, o.kernel, emu.Launch{Grid: o.grid, Block: o.block, Cluster: o.cluster, SharedBytes: o.shared, Params: o.params,
 			Cooperative: o.cooperative, Programmatic: o.dependent, Stream: &s.launches})
 	}
 	return n

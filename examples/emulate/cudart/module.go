@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"sonicmoe/examples/emulate/fatbin"
 	"sonicmoe/ptx/emu"
@@ -13,10 +14,12 @@ import (
 
 // module is one fat binary or PTX text of the program. The library decodes it at its first use.
 type module struct {
-	text func() ([]byte, error)
-	once sync.Once
-	code *emu.Module
-	err  error
+	text   func() ([]byte, error)
+	once   sync.Once
+	code   *emu.Module
+	err    error
+	ptx    []byte
+	number int // counts the modules whose PTX was read, from 1
 
 	binding sync.Mutex
 	managed []managed // variables whose addresses the program does not know yet
@@ -42,6 +45,8 @@ type variable struct {
 	name   string
 }
 
+var modulesRead atomic.Int32
+
 // load decodes the module's PTX.
 func (m *module) load() (*emu.Module, error) {
 	m.once.Do(func() {
@@ -50,6 +55,8 @@ func (m *module) load() (*emu.Module, error) {
 			m.err = err
 			return
 		}
+		m.ptx, m.number = text, int(modulesRead.Add(1))
+		m.save(dev().options.PTX)
 		if m.code, err = emu.Load(text); err != nil {
 			m.err = failed(invalidPTX, "%v", err)
 		}

@@ -24,6 +24,12 @@ type Run struct {
 	SMs     int // multiprocessors of the device; 0 means DefaultSMs
 	// Findings is a file to which the library appends each finding, as a line of JSON.
 	Findings string
+	// Known lists findings, as "LINE RULE", after which a launch goes on and which are not reported.
+	Known []string
+	// HTML is a folder for pages of findings, Trace one for a trace of each kernel's first launch, and
+	// PTX one for the text of the program's kernels. They are "" for none.
+	HTML, Trace, PTX string
+	CTAs             int // number of CTAs that a trace has
 	// Quiet keeps the findings from standard error.
 	Quiet bool
 }

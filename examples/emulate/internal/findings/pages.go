@@ -1,9 +1,8 @@
-package main
+package findings
 
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"html/template"
 	"io"
@@ -69,26 +68,34 @@ type mark struct {
 }
 
 const (
-	linesAround = 4  // lines that an excerpt shows before and after its line
-	mostSides   = 12 // lines of the PTX that a page shows
-	mostRows    = 24 // regions of shared memory up to which a page shows those without an address too
+	linesAround = 4        // lines that an excerpt shows before and after its line
+	mostSides   = 12       // lines of the PTX that a page shows
+	maxSource   = 64 << 20 // bytes of a source file
+	mostRows    = 24       // regions of shared memory up to which a page shows those without an address too
 )
 
-// pages writes HTML pages of findings.
-type pages struct {
-	file    string // of the PTX
+// Pages writes HTML pages of findings.
+type Pages struct {
+	// File is the name of the PTX file. Source files are looked for next to it, and at the paths
+	// that the PTX has.
+	File    string
+	Text    []byte       // the PTX
+	Regions []emu.Region // of the kernel's shared memory
+	// From is the number of pages that the folder has already.
+	From int
+
 	lines   []string
-	regions []emu.Region
 	sources map[string][]string // lines of source files by name; nil for a file that is not there
 }
 
-// write writes a page for each finding into a folder.
-func (p *pages) write(ctx context.Context, folder string, list []emu.Finding) error {
+// Write writes a page for each finding into a folder.
+func (p Pages) Write(ctx context.Context, folder string, list []emu.Finding) error {
 	if err := disk.OS.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
+	p.lines, p.sources = strings.Split(string(p.Text), "\n"), map[string][]string{}
 	for i, f := range list {
-		name := fmt.Sprintf("%d-line-%d-%s.html", i+1, f.Line, strings.ReplaceAll(f.Kind.String(), " ", "-"))
+		name := fmt.Sprintf("%d-line-%d-%s.html", p.From+i+1, f.Line, strings.ReplaceAll(f.Kind.String(), " ", "-"))
 		content := p.page(ctx, f)
 		err := disk.WriteFile(disk.OS, filepath.Join(folder, name), 0o644, func(w io.Writer) error { return pageTemplate.Execute(w, content) })
 		if err != nil {
@@ -104,7 +111,8 @@ var placeText = regexp.MustCompile(`\bline (\d+)(?: = ([^)\n]*))?`)
 // orderText stands before the remedy in a finding's text.
 const orderText = "; to order them: "
 
-func (p *pages) page(ctx context.Context, f emu.Finding) page {
+func (p *Pages) page(ctx context.Context, f emu.Finding) page {
+	f.Fault = readable(f.Fault)
 	out := page{Finding: f, Sides: []side{p.side(ctx, f.Line, f.Where)}}
 	out.What, out.Mend, _ = strings.Cut(f.Text, orderText)
 	named := []int{f.Line}
@@ -125,7 +133,7 @@ func (p *pages) page(ctx context.Context, f emu.Finding) page {
 
 // side returns a line of the PTX with its source position. where is the position, such as
 // "b.go:8 < a.go:7", or "".
-func (p *pages) side(ctx context.Context, line int, where string) side {
+func (p *Pages) side(ctx context.Context, line int, where string) side {
 	s := side{Title: fmt.Sprintf("line %d", line)}
 	if where != "" {
 		s.Title += " = " + where
@@ -140,20 +148,34 @@ func (p *pages) side(ctx context.Context, line int, where string) side {
 			s.Excerpts = append(s.Excerpts, e)
 		}
 	}
-	s.Excerpts = append(s.Excerpts, around(filepath.Base(p.file), p.lines, line))
+	s.Excerpts = append(s.Excerpts, around(filepath.Base(p.File), p.lines, line))
 	return s
 }
 
-// source returns the lines of a source file that lies in the folder of the PTX.
-func (p *pages) source(ctx context.Context, name string) []string {
+// fileLine matches a line of the PTX that names a source file, in one or two parts.
+var fileLine = regexp.MustCompile(`(?m)^\s*\.file\s+\d+\s+"([^"]*)"(?:\s+"([^"]*)")?`)
+
+// source returns the lines of a source file that lies in the folder of the PTX, or at the path that
+// the PTX has for it.
+func (p *Pages) source(ctx context.Context, name string) []string {
 	lines, known := p.sources[name]
-	if !known {
-		text, err := disk.ReadFile(ctx, disk.OS, filepath.Join(filepath.Dir(p.file), filepath.Base(name)), maxPTX)
-		if err == nil {
-			lines = strings.Split(string(text), "\n")
-		}
-		p.sources[name] = lines
+	if known {
+		return lines
 	}
+	base := filepath.Base(name)
+	paths := []string{filepath.Join(filepath.Dir(p.File), base)}
+	for _, m := range fileLine.FindAllStringSubmatch(string(p.Text), -1) {
+		if path := filepath.Join(m[1], m[2]); filepath.Base(path) == base {
+			paths = append(paths, path)
+		}
+	}
+	for _, path := range paths {
+		if text, err := disk.ReadFile(ctx, disk.OS, path, maxSource); err == nil {
+			lines = strings.Split(string(text), "\n")
+			break
+		}
+	}
+	p.sources[name] = lines
 	return lines
 }
 
@@ -171,9 +193,10 @@ var addressText = regexp.MustCompile(`\b(descriptor |global memory |global addre
 
 // memory returns the regions of shared memory with the addresses that a text names, and how many
 // regions it leaves out. It returns none if the text names no address in a region.
-func (p *pages) memory(text string) (rows []mapRow, left int) {
+func (p *Pages) memory(text string) (rows []mapRow, left int) {
 	marked := 0
-	for _, r := range p.regions {
+	for _, r := range p.Regions {
+		r.Name = Readable(r.Name)
 		row := mapRow{Region: r}
 		for _, m := range addressText.FindAllStringSubmatch(text, -1) {
 			at, err := strconv.ParseUint(m[2], 16, 32)
@@ -182,7 +205,7 @@ func (p *pages) memory(text string) (rows []mapRow, left int) {
 				marked++
 			}
 		}
-		if len(row.Marks) > 0 || len(p.regions) <= mostRows {
+		if len(row.Marks) > 0 || len(p.Regions) <= mostRows {
 			rows = append(rows, row)
 		} else {
 			left++
@@ -192,14 +215,4 @@ func (p *pages) memory(text string) (rows []mapRow, left int) {
 		return nil, 0
 	}
 	return rows, left
-}
-
-// writePages writes a page for each finding in the error of a run that is not known.
-func (k known) writePages(ctx context.Context, folder, file string, text []byte, regions []emu.Region, err error) error {
-	var found *emu.Findings
-	if folder == "" || !errors.As(err, &found) {
-		return nil
-	}
-	p := pages{file: file, lines: strings.Split(string(text), "\n"), regions: regions, sources: map[string][]string{}}
-	return p.write(ctx, folder, slices.DeleteFunc(slices.Clone(found.List), func(x emu.Finding) bool { return k.has(x.Fault) }))
 }

@@ -1,19 +1,21 @@
-package main
+package findings
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/internal/disk"
 	"sonicmoe/ptx/emu"
 )
 
-// writeTrace runs a launch on a copy of the memory and writes a trace of it. The run looks for no
+// WriteTrace runs a launch on a copy of the memory and writes a trace of it. The run looks for no
 // races and goes on after findings if it can. With late set, copies and products complete late, so
 // that the trace shows them in flight. A fault ends the trace and is no error: the runs that follow
 // report it.
-func writeTrace(ctx context.Context, file string, ctas int, kernel *emu.Kernel, memory *emu.Memory, l emu.Launch, late bool) error {
+func WriteTrace(ctx context.Context, file string, ctas int, kernel *emu.Kernel, memory *emu.Memory, l emu.Launch, late bool) error {
 	if late {
 		l.Timing = emu.Late
 	}
@@ -27,5 +29,12 @@ func writeTrace(ctx context.Context, file string, ctas int, kernel *emu.Kernel, 
 	if errors.As(ran, new(*emu.Fault)) {
 		ran = nil
 	}
-	return errors.Join(ran, disk.WriteFile(disk.OS, file, 0o644, trace.Write))
+	return errors.Join(ran, disk.WriteFile(disk.OS, file, 0o644, func(w io.Writer) error {
+		var text bytes.Buffer
+		if err := trace.Write(&text); err != nil {
+			return err
+		}
+		_, err := io.WriteString(w, Readable(text.String()))
+		return err
+	}))
 }
