@@ -124,7 +124,7 @@ type specialSlot struct {
 
 // Source returns the source position of a line of the PTX, such as "sum.cu:12", according to the
 // text's .loc directives. It returns "" if they do not say. For code of an inlined function the
-// calls follow, the innermost first: "half.h:9 < sum.cu:12". Of a long list only both ends are kept.
+// calls follow, the innermost first: "half.h:9 < sum.cu:12". A long list has only its two ends.
 func (k *Kernel) Source(line int) string {
 	const ends = 2
 	var list []string
