@@ -59,7 +59,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	device, cache, sizes := command.DeviceFlag(f), command.CacheFlag(f), command.SizeFlags(f, true)
 	f.StringVar(&o.passName, "pass", "forward", "the `pass` to measure: "+passNames()+"; both is forward, then backward")
 	f.Func("type", "the layers' `type`: bf16 or f16 (default bf16)", o.setType)
-	f.Func("weights", "packed `format` of the experts' weights, in units, for -decode and passes forward and inference: one of "+strings.Join(packedFormats(), ", "), o.setWeights)
+	weights := command.WeightsFlag(f, ", in units, for -decode and passes forward and inference")
 	f.Func("routing", "also measure the experts alone with rows by these `distributions`: all, or some of "+routingNames(), func(list string) (err error) {
 		o.kinds, err = parseRouting(list)
 		return err
@@ -97,7 +97,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	if err := together(f); err != nil {
 		return o, err
 	}
-	o.device, o.cache, o.list, o.call = *device, *cache, sizes.Listed(stdout), sizes.Call
+	o.device, o.cache, o.weights, o.list, o.call = *device, *cache, *weights, sizes.Listed(stdout), sizes.Call
 	if o.withDecode { // -decode takes its batch sizes from -batches
 		o.rows = sizes.Rows()
 	} else if o.rows, err = sizes.Calls(); err != nil {
@@ -200,25 +200,8 @@ func (o *options) setType(name string) error {
 	return fmt.Errorf("%q must be %v or %v", name, moe.BF16, moe.F16)
 }
 
-// packedFormats returns the formats of packed weights.
-func packedFormats() (words []string) {
-	for _, p := range spec.Packings {
-		words = append(words, p.Name)
-	}
-	return words
-}
-
-// setWeights parses the format of packed weights.
-func (o *options) setWeights(word string) error {
-	if spec.PackingNamed(word) == nil {
-		return fmt.Errorf("%q must be one of %s", word, strings.Join(packedFormats(), ", "))
-	}
-	o.weights = word
-	return nil
-}
-
 // typed returns the rows with the element type of -type and the format of -weights, which are also
-// in their names. Gate and up are in two tensors if the format needs that.
+// in their names.
 func (o *options) typed(rows ...peers.Row) []peers.Row {
 	rows = slices.Clone(rows)
 	for i := range rows {
@@ -226,11 +209,9 @@ func (o *options) typed(rows ...peers.Row) []peers.Row {
 		if o.element == moe.F16 {
 			rows[i].Name, c.Type, c.Logits = rows[i].Name+" f16", moe.F16, moe.F16
 		}
-		if p := spec.PackingNamed(o.weights); p != nil {
-			rows[i].Name, c.Weights = rows[i].Name+" "+o.weights, o.weights
-			if c.Activation.Gated() && p.LiesApart(c.Intermediate) {
-				c.GateUp = spec.Apart
-			}
+		if o.weights != "" {
+			rows[i].Name += " " + o.weights
+			command.Pack(c, o.weights)
 		}
 	}
 	return rows

@@ -4,6 +4,7 @@
 //	go run ./examples/tune -row "7B n=256"
 //	go run ./examples/tune -shape 1536,256,128,8 -tokens 24576 -forward
 //	go run ./examples/tune -row "7B n=256" -choices choices.json -plot points.png
+//	go run ./examples/tune -row Qwen3-30B-A3B -weights fp8
 //
 // A second run tunes nothing and compiles nothing. Candidates are tried in worker processes
 // that run this same program: the first line of main turns such a process into a worker.
@@ -44,6 +45,7 @@ type job struct {
 	config         moe.Config // the zero Config means the default layer of the device
 	call           func(peers.Row) peers.Row
 	device, dir    string
+	weights        string // packed format of the experts' weights, or empty
 	choices, plot  string
 	products       string
 	forward, again bool
@@ -61,6 +63,7 @@ func parse(ctx context.Context, args []string, stdout io.Writer) (job, error) {
 	var j job
 	set := program.Flags()
 	device, dir, sizes := command.DeviceFlag(set), command.CacheFlag(set), command.SizeFlags(set, false)
+	weights := command.WeightsFlag(set, "")
 	set.StringVar(&j.choices, "choices", "", "also write the choices to this JSON `file`, for autotune.ReadFile on all ranks")
 	set.StringVar(&j.plot, "plot", "", "draw the candidates against the roofline in this .png or .svg `file`")
 	set.StringVar(&j.products, "products", "", "tune only these `products`, with commas: up, down, dh, dx, dw1, dw2")
@@ -82,7 +85,7 @@ func parse(ctx context.Context, args []string, stdout io.Writer) (job, error) {
 	if err := program.Parse(set, args, stdout); err != nil {
 		return j, err
 	}
-	j.call, j.device, j.dir, j.listed = sizes.Call, *device, *dir, sizes.Listed(stdout)
+	j.call, j.device, j.dir, j.weights, j.listed = sizes.Call, *device, *dir, *weights, sizes.Listed(stdout)
 	rows, err := sizes.Calls()
 	if err != nil {
 		return j, err
@@ -160,6 +163,7 @@ func (j *job) suit(gpu bool, stdout io.Writer) error {
 		}
 	}
 	if j.config != (moe.Config{}) {
+		command.Pack(&j.config, j.weights)
 		return j.ends(gpu)
 	}
 	row, err := emulatedRow, error(nil)
@@ -167,6 +171,7 @@ func (j *job) suit(gpu bool, stdout io.Writer) error {
 		row, err = command.Row("7B n=256")
 	}
 	j.config = j.call(row).Config
+	command.Pack(&j.config, j.weights)
 	return errors.Join(err, j.ends(gpu))
 }
 

@@ -60,6 +60,17 @@ func TestTune(t *testing.T) {
 	}
 }
 
+// TestPackedWeights checks that the products of a layer of packed weights are tuned, without those of
+// gradients, which the layer does not have.
+func TestPackedWeights(t *testing.T) {
+	out := tuneWith(t, "-cache", "off", "-weights", "fp8", "-shape", "128,64,4,2", "-tokens", "24", "-products", "up,dx")
+	assert.Contains(t, out, "weights=fp8")
+	assert.Contains(t, out, "2 products tuned in")
+	var errs bytes.Buffer
+	args := []string{"-device", "emulated", "-cache", "off", "-weights", "fp8", "-shape", "128,64,4,2", "-tokens", "24", "-products", "dw1"}
+	require.ErrorContains(t, run(t.Context(), args, &errs, &errs), `Products is "dw1", gradients of the experts' weights, must be other products: packed weights have no gradients`)
+}
+
 // TestBudget checks that tuning ends when the budget is used up.
 func TestBudget(t *testing.T) {
 	var out, errs bytes.Buffer

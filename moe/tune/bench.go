@@ -128,8 +128,10 @@ func (b *bench) prepare(ctx context.Context) error {
 		if b.Config.GateUp == spec.Apart {
 			first += s.DW3.Bytes()
 		}
-		if b.wide, err = b.alloc(max(first, s.DW2.Bytes())); err != nil {
-			return err
+		if first > 0 { // packed weights have no gradients
+			if b.wide, err = b.alloc(max(first, s.DW2.Bytes())); err != nil {
+				return err
+			}
 		}
 	}
 	for i := range b.spans {

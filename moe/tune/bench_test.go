@@ -122,6 +122,7 @@ func TestBenchOfKinds(t *testing.T) {
 		"sigmoids":                  {func(c *moe.Config) { c.Score, c.SelectionBias = spec.Sigmoid, true }, nil},
 		"softmax over all":          {func(c *moe.Config) { c.Score = spec.SoftmaxAll }, nil},
 		"router's bias and scales":  {func(c *moe.Config) { c.RouterBias, c.ExpertScale = true, true }, nil},
+		"packed weights":            {func(c *moe.Config) { c.Weights = "mxfp4" }, []string{"DX", "DScores"}},
 	} {
 		for _, h := range [][]int64{nil, {10, 1, 1, 5}} {
 			if testing.Short() && h != nil && name != "router's bias and scales" {
@@ -135,6 +136,9 @@ func TestBenchOfKinds(t *testing.T) {
 				require.NoError(t, err)
 				choice := kernel.Choose(config, dev.Target())
 				for _, p := range kernel.Kernels.Products() {
+					if isLeftOut(config, p) {
+						continue
+					}
 					require.NoError(t, b.Verify(t.Context(), p.String(), choice[p.ID]), p.String())
 					_, err := b.Time(t.Context(), p.String(), choice[p.ID])
 					require.NoError(t, err, p.String())

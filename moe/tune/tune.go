@@ -169,10 +169,13 @@ func (p *Plan) open(o Options) ([]*registry.Product, error) {
 		if o.ForwardOnly && product.Backward() {
 			return nil, &moe.ArgError{Field: "Products", Got: fmt.Sprintf("%q, of backward", name), Want: "products of forward, because ForwardOnly is set"}
 		}
+		if isLeftOut(p.Config, product) {
+			return nil, &moe.ArgError{Field: "Products", Got: fmt.Sprintf("%q, gradients of the experts' weights", name), Want: "other products: packed weights have no gradients"}
+		}
 	}
 	var list []*registry.Product
 	for _, product := range kernel.Kernels.Products() {
-		if o.ForwardOnly && product.Backward() || len(o.Products) > 0 && !slices.Contains(o.Products, product.String()) {
+		if o.ForwardOnly && product.Backward() || isLeftOut(p.Config, product) || len(o.Products) > 0 && !slices.Contains(o.Products, product.String()) {
 			continue
 		}
 		if point, value, ok := p.stored(product); ok && !o.Again {
@@ -184,6 +187,12 @@ func (p *Plan) open(o Options) ([]*registry.Product, error) {
 		list = append(list, product)
 	}
 	return list, nil
+}
+
+// isLeftOut reports whether a layer has no kernel of a product, because packed weights have no
+// gradients.
+func isLeftOut(c moe.Config, product *registry.Product) bool {
+	return spec.IsPacked(c) && (product.ID == spec.ProductDW1 || product.ID == spec.ProductDW2)
 }
 
 // fits returns an error if the tensors exceed the device's memory. It runs before the host
