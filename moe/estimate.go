@@ -27,6 +27,9 @@ type Cost struct {
 	// Weights is the size of the weights of the router, the experts and the shared
 	// experts, in bytes.
 	Weights int64
+	// Units is the size of the buffer for Call.Arrange, a second copy of packed weights, in bytes. It
+	// is 0 if [Check] says that no kernel computes the layer.
+	Units int64
 	// Saved is the size of the tensors that stay from forward to backward, in bytes.
 	Saved int64
 	// Workspace and BackwardWorkspace are the scratch memory of Layer.Sizes on an
@@ -68,7 +71,7 @@ func Estimate(c Config, load Workload) (Cost, error) {
 		if err != nil {
 			return Cost{}, err
 		}
-		f.Workspace, f.BackwardWorkspace = sizes.Workspace, sizes.BackwardWorkspace
+		f.Workspace, f.BackwardWorkspace, f.Units = sizes.Workspace, sizes.BackwardWorkspace, sizes.Units
 	}
 	for tile := range f.Padding {
 		f.Padding[tile] = load.padding(c, tokens, tile)

@@ -92,6 +92,10 @@ func TestQuantisedModels(t *testing.T) {
 		var out bytes.Buffer
 		require.NoError(t, run(t.Context(), []string{dir}, &out, io.Discard))
 		assert.Contains(t, out.String(), fmt.Sprintf("the experts of a layer have %d bytes, ", tt.experts), tt.name)
+		assert.Contains(t, out.String(), "packed weights arranged for small batches are a second copy: ", tt.name)
+		if tt.name == "gpt-oss-20b" {
+			assert.Contains(t, out.String(), fmt.Sprintf("a second copy: %d bytes a layer, 10 GiB in all", tt.experts*2944/2880+16)) // columns in blocks of 128, and a count of refused values
+		}
 		line := strings.Split(out.String(), "\n")[5]
 		assert.Equal(t, fmt.Sprint((tt.experts+tt.more)>>20), strings.Fields(line)[7], line)
 	}
