@@ -126,7 +126,7 @@ func shuffle(w *warp, in *inst, mask uint32) {
 	for l := range lanesIn(mask) {
 		j, inside := shuffleSource(mode, l, w.r32[in.slot[2]][l], w.r32[in.slot[3]][l])
 		if mask>>j&1 == 0 {
-			w.fault(in, DivergentAligned, 1<<l, "shfl.sync reads lane %d, which does not execute it", j)
+			w.fault(in, IdleLane, 1<<l, "shfl.sync reads lane %d, which does not execute it", j)
 		}
 		d[l] = from[j]
 		if inside {

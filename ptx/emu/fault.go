@@ -48,6 +48,8 @@ const (
 	// CTALifetime: nothing ensures that a CTA is running while another CTA accesses its shared
 	// memory.
 	CTALifetime
+	// IdleLane: a shuffle reads a register of a lane that does not take part in it.
+	IdleLane
 	// NotFinite: an instruction turns finite numbers into a NaN or infinity, or loads a NaN.
 	NotFinite
 )
@@ -59,7 +61,7 @@ var faultNames = [...]string{
 	IllegalDescriptor: "illegal descriptor", BarrierMisuse: "barrier misuse",
 	DivergentAligned: "divergent warp at an aligned instruction", ProxyRace: "missing proxy fence",
 	Race: "race", AsyncPending: "unfinished copies at exit", IllegalInstruction: "illegal instruction", Trap: "trap",
-	CTALifetime: "CTA lifetime", NotFinite: "not finite",
+	CTALifetime: "CTA lifetime", IdleLane: "shuffle from an idle lane", NotFinite: "not finite",
 }
 
 // String returns the kind in words.

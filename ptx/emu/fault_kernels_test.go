@@ -90,7 +90,9 @@ var plantedFaults = []planted{
 	mov.u32 %r0, %laneid;
 	setp.lt.u32 %p0, %r0, 9;
 	@%p0 mov.u32 %r1, 5;
-	add.u32 %r2, %r1, 1; // here`, says: []string{"lanes 9-31"}},
+	mov.u32 %r3, smem;
+	mad.lo.u32 %r3, %r0, 4, %r3;
+	st.shared.u32 [%r3], %r1; // here`, shared: 256, says: []string{"lanes 9-31"}},
 	{name: "guard never written", kind: UninitializedRegister, code: "@%p5 mov.u32 %r0, 1; // here", says: []string{"%p5"}},
 	{name: "shared never written", kind: UninitializedShared, shared: 256, code: `
 	mov.u32 %r0, smem;

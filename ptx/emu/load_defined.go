@@ -2,10 +2,10 @@ package emu
 
 import "sonicmoe/ptx/isa"
 
-// Reading a register before it is written is a fault. Decoding proves most reads safe: every path
-// to them contains an unguarded write of the register. Only the other reads are checked at run
-// time, lane by lane. If a kernel has too many registers and branches for the proof, all its reads
-// are checked.
+// Reading a register before it is written is a fault, or makes the result unknown: see
+// run_unknown.go. Decoding proves most reads safe: every path to them contains an unguarded write of
+// the register. Only the other reads are checked at run time, lane by lane. If a kernel has too many
+// registers and branches for the proof, all its reads are checked.
 
 // slotRef names a register: its bank and its slot there.
 type slotRef struct {
@@ -21,6 +21,7 @@ type definedness struct {
 	words  int
 	starts []int32 // index of each block's first instruction, then the length of the code
 	block  map[int32]int
+	some   []uint64   // slots that some instruction writes
 	in     [][]uint64 // in[b] is the set of slots that hold a value before block b; nil if no path to it is known yet
 }
 
@@ -34,6 +35,14 @@ func (k *Kernel) definedness() *definedness {
 	}
 	a.words = (n + 63) / 64
 	a.split()
+	a.some = make([]uint64, a.words)
+	for i := range k.code {
+		for b := range k.code[i].def {
+			for _, s := range k.code[i].def[b] {
+				a.add(a.some, bank(b), s)
+			}
+		}
+	}
 	return a
 }
 
@@ -54,7 +63,7 @@ func (k *Kernel) resolveReads() {
 			if in.checkGuard {
 				a.add(tracked, bankPred, in.guard)
 			}
-			in.checks = nil
+			in.checks, in.passes = nil, a.passes(in, have)
 			for b := range in.use {
 				for _, s := range in.use[b] {
 					if !a.has(have, bank(b), s) {
@@ -86,6 +95,11 @@ func (a *definedness) at(b bank, s int32) (word int, bit uint64) {
 func (a *definedness) add(set []uint64, b bank, s int32) {
 	w, bit := a.at(b, s)
 	set[w] |= bit
+}
+
+func (a *definedness) remove(set []uint64, b bank, s int32) {
+	w, bit := a.at(b, s)
+	set[w] &^= bit
 }
 
 func (a *definedness) has(set []uint64, b bank, s int32) bool {
@@ -197,12 +211,17 @@ func (a *definedness) walk(block int, visit func(in *inst, have []uint64)) []uin
 	for i := a.starts[block]; i < a.starts[block+1]; i++ {
 		in := &a.k.code[i]
 		visit(in, have)
-		if in.guard >= 0 {
+		unknown := a.passes(in, have)
+		if in.guard >= 0 && !unknown {
 			continue
 		}
 		for b := range in.def {
 			for _, s := range in.def[b] {
-				a.add(have, bank(b), s)
+				if unknown {
+					a.remove(have, bank(b), s)
+				} else {
+					a.add(have, bank(b), s)
+				}
 			}
 		}
 		if in.product != nil {

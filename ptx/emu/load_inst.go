@@ -62,6 +62,7 @@ type inst struct {
 	sparse     *sparsity     // layout of the metadata, or nil if the product is dense
 	polls      bool          // the instruction may poll global memory
 	meets      bool          // a step of a schedule begins at the instruction
+	passes     bool          // a lane without a value in a source gets none in the result; see run_unknown.go
 	atomic     bool          // the instruction reads and writes memory in one operation
 	uncached   bool          // the load uses a cache that does not see writes: .nc
 	constant   bool          // the instruction reads constant memory

@@ -275,7 +275,7 @@ func (g *grid) goesOn(f *Fault) bool {
 }
 
 // harmless lists the kinds of findings, besides notes, after which the emulator can go on.
-var harmless = []FaultKind{Race, ProxyRace, UninitializedShared, CTALifetime}
+var harmless = []FaultKind{Race, ProxyRace, UninitializedShared, CTALifetime, IdleLane}
 
 // deny reports problem p as a fault of the lanes. It does nothing if p is nil.
 func (w *warp) deny(in *inst, lanes uint32, p *problem) {

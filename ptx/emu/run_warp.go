@@ -58,6 +58,8 @@ type warp struct {
 	offsets [warpLanes]uint64
 	// ok holds, for each slot, the mask of lanes that have written it.
 	ok [numBanks][]uint32
+	// origins has, for slots whose value is unknown in some lane, the read that made it so.
+	origins map[slotRef]origin
 
 	regs    int // registers per thread, as setmaxnreg set them
 	cluster clusterWait
@@ -113,7 +115,7 @@ func newWarp(k *Kernel) *warp {
 func (w *warp) reset(c *cta, id, threads int) {
 	k := c.cluster.grid.kernel
 	w.settle()
-	w.cta, w.id, w.turns = c, id, 0
+	w.cta, w.id, w.turns, w.origins = c, id, 0, nil
 	w.live = fullMask
 	if n := threads - id*warpLanes; n < warpLanes {
 		w.live = 1<<n - 1
@@ -196,7 +198,7 @@ func (w *warp) run(f *frag, limit int) int {
 		mask := f.mask
 		if in.guard >= 0 {
 			if bad := mask &^ w.ok[bankPred][in.guard]; bad != 0 && in.checkGuard {
-				w.fault(in, UninitializedRegister, bad, "guard %s is read but was never written", w.slotName(bankPred, in.guard))
+				w.lacks(in, slotRef{bankPred, in.guard}, bad, "guard "+w.slotName(bankPred, in.guard)+" is read")
 				return n
 			}
 			p := w.p[in.guard]
@@ -242,10 +244,9 @@ func (w *warp) step(f *frag, in *inst, mask uint32) outcome {
 	if in.aligned && mask != w.live {
 		return w.unaligned(f, in, mask)
 	}
-	for _, r := range in.checks {
-		if bad := mask &^ w.ok[r.bank][r.slot] &^ in.unread(r); bad != 0 {
-			return w.fault(in, UninitializedRegister, bad, "%s is read by %s but was never written", w.slotName(r.bank, r.slot), in.form.Op)
-		}
+	lacking := uint32(0)
+	if in.checks != nil {
+		lacking = w.unknown(in, mask)
 	}
 	if in.accs {
 		w.mma.touch(w, in)
@@ -253,7 +254,7 @@ func (w *warp) step(f *frag, in *inst, mask uint32) outcome {
 	out := in.exec(w, f, in, mask)
 	if out == next || out == yielded {
 		for _, r := range in.marks {
-			w.ok[r.bank][r.slot] |= mask
+			w.ok[r.bank][r.slot] = w.ok[r.bank][r.slot]&^lacking | mask&^lacking
 		}
 	}
 	return out

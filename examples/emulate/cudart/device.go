@@ -140,7 +140,7 @@ func (d *device) run(f *function, k *emu.Kernel, l emu.Launch) error {
 
 // goesOn lists the kinds of faults after which the emulator can continue a launch, see
 // [emu.Launch.GoOn].
-var goesOn = map[emu.FaultKind]bool{emu.Race: true, emu.ProxyRace: true, emu.CTALifetime: true, emu.UninitializedShared: true}
+var goesOn = map[emu.FaultKind]bool{emu.Race: true, emu.ProxyRace: true, emu.CTALifetime: true, emu.IdleLane: true, emu.UninitializedShared: true}
 
 // ending returns the fault that ended a launch, or nil.
 func ending(found *emu.Findings, stop bool) *emu.Fault {
