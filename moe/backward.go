@@ -58,12 +58,20 @@ func (c *Call) backward(s driver.Stream, b *BackwardArgs, routed bool) error {
 	return q.err
 }
 
+// isCapturing reports whether work of a stream is recorded for a graph, so that nothing can be read
+// from the device.
+func isCapturing(s driver.Stream) (bool, error) {
+	of, ok := s.(interface{ Capturing() (bool, error) })
+	if !ok {
+		return false, nil
+	}
+	return of.Capturing()
+}
+
 // checkExpertIDs returns an error if a token has an expert twice. It reads the ids from the device.
 func (c *Call) checkExpertIDs(s driver.Stream, tokens int, ids Tensor) error {
-	if of, ok := s.(interface{ Capturing() (bool, error) }); ok {
-		if capturing, err := of.Capturing(); err != nil || capturing {
-			return err
-		}
+	if capturing, err := isCapturing(s); err != nil || capturing {
+		return err
 	}
 	k, e := c.layer.of.TopK, c.layer.of.NumExperts
 	read := make([]int32, tokens*k)

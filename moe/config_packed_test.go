@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
@@ -326,4 +327,37 @@ func TestPackedUnitsRefuses(t *testing.T) {
 	f.Units = units
 	require.ErrorContains(t, plain.Call().Forward(plain.Stream(), f), "Units is")
 	require.ErrorContains(t, plain.Call().Arrange(plain.Stream(), f.Weights, units), "of a layer whose weights have units")
+}
+
+// TestPackedUnitsCaptured checks that a graph arranges weights that change in place, and that it
+// counts the values that the units cannot represent.
+func TestPackedUnitsCaptured(t *testing.T) {
+	tr := trialOn(t, testDevice(t), packedLayers[0], 3, moe.WithoutBackward(), moe.WithDecode(64))
+	sizes, err := tr.Layer.Sizes(3)
+	require.NoError(t, err)
+	s, f := tr.Stream(), tr.Inference()
+	units := tr.Memory().Buffer(sizes.Units)
+	require.NoError(t, tr.Memory().Err())
+	g := capture(t, s, func() error { return tr.Call().Arrange(s, f.Weights, units) })
+	defer g.Close()
+	var before []uint16
+	for _, scale := range []byte{121, 122, 255} { // 255 is NaN
+		scales := slices.Repeat([]byte{scale &^ 0x80}, int(f.W2Scale.Shape.Bytes()))
+		scales[5] = scale
+		require.NoError(t, s.CopyToDevice(f.W2Scale.Ptr, scales))
+		require.NoError(t, g.Launch(s))
+		count := []uint32{7}
+		require.NoError(t, s.CopyToHost(num.Bytes(count), units.Ptr+driver.DevicePtr(sizes.Units-16)))
+		if scale == 255 {
+			require.Equal(t, []uint32{1}, count)
+			break
+		}
+		require.Equal(t, []uint32{0}, count)
+		f.Units = moe.Buffer{}
+		want := forward(t, tr, f).O
+		require.NotEqual(t, before, want)
+		f.Units = units
+		require.Equal(t, want, forward(t, tr, f).O)
+		before = want
+	}
 }

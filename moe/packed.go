@@ -85,6 +85,10 @@ func (c *Call) checkUnits(b Buffer) {
 // that are NaN, zero points above 15, and scales that are infinite, NaN or too large: above 2^1 in
 // "mxfp4", above 2^7 in "fp8-ue8m0", from 2^2 on in "nvfp4", and from 2^-1 on for INT4 in bf16
 // layers. Passes without units can have such values.
+//
+// A graph can capture Arrange, to arrange weights that change in place. Arrange then waits for
+// nothing and checks no values. After a launch of the graph, the number of such values is a u32 in
+// the last 16 bytes of the Sizes.Units bytes, and passes over the units are right if it is 0.
 func (c *Call) Arrange(s driver.Stream, w Weights, to Buffer) error {
 	if err := c.ready(s); err != nil {
 		return err
@@ -115,6 +119,9 @@ func (c *Call) Arrange(s driver.Stream, w Weights, to Buffer) error {
 	})
 	if q.err != nil {
 		return q.err
+	}
+	if capturing, err := isCapturing(s); err != nil || capturing {
+		return err
 	}
 	var count [4]byte
 	if err := s.CopyToHost(count[:], refused); err != nil {

@@ -327,7 +327,9 @@ sm_status sm_experts(sm_handle layer, const sm_forward_pass *pass);
  * stream, weights and units of the pass are used. If later passes have units, sm_forward and
  * sm_experts of small batches read only units. Larger batches still read the weights. The
  * results have the same bits. The function waits for the stream. It refuses scales and zero
- * points that cannot be represented in this order. */
+ * points that cannot be represented in this order. If a graph captures the function, it neither
+ * waits nor refuses: after a launch, the number of such values is a uint32_t 16 bytes before the
+ * end of units. */
 sm_status sm_arrange(sm_handle layer, const sm_forward_pass *pass);
 
 /* sm_backward queues the gradients of sm_forward, and sm_experts_backward the gradients of
