@@ -26,7 +26,8 @@ type Options struct {
 	// counts as hung. 0 means 20 s. Setup is the longest time in which a bench may be made; 0
 	// means 2 minutes.
 	Trial, Setup time.Duration
-	// Warm is the time for which the default runs before points are measured; 0 means 200 ms.
+	// Warm is the time for which the default runs before points are measured; 0 means 2 s, after
+	// which a GPU at its power limit has its steady clock.
 	Warm time.Duration
 	// Rounds is the number of times that each finalist is timed; 0 means 15.
 	Rounds int
@@ -81,7 +82,7 @@ func NewSession[P comparable](dev driver.Device, s *Subject[P], spec any, o Opti
 	set(&o.Budget, 20*time.Second)
 	set(&o.Trial, 20*time.Second)
 	set(&o.Setup, 2*time.Minute)
-	set(&o.Warm, 200*time.Millisecond)
+	set(&o.Warm, 2*time.Second)
 	set(&o.Rounds, 15)
 	set(&o.MinGain, 0.01)
 	if o.now == nil {

@@ -50,7 +50,7 @@ type job struct {
 	products       string
 	forward, again bool
 	most           int
-	budget         time.Duration
+	budget, warm   time.Duration // a warm of 0 is the default of package tune
 	histogram      []int64
 	quiet          bool
 	listed         bool // -list has printed the known sizes
@@ -157,6 +157,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 func (j *job) suit(gpu bool, stdout io.Writer) error {
 	if !gpu {
 		fmt.Fprintln(stdout, "EMULATED: these times are the host's and mean nothing")
+		j.warm = time.Nanosecond
 		if j.device = command.Emulated; j.most == 0 {
 			j.most = 3
 			fmt.Fprintf(stdout, "candidates     %d of each product: -most tries more\n", j.most)
@@ -200,7 +201,7 @@ func (j job) options(c *cache.Cache, stderr io.Writer) tune.Options {
 	if j.products != "" {
 		o.Products = strings.Split(j.products, ",")
 	}
-	o.Most = j.most
+	o.Most, o.Warm = j.most, j.warm
 	if !j.quiet && command.Terminal(stderr) {
 		o.Progress = func(p tune.Progress) {
 			fmt.Fprintf(stderr, "\r%-4s %-8s %3d/%-3d %-24s %6.1fs ", p.Product, p.Stage, p.Done, p.Total, p.Tiling, p.Elapsed.Seconds())

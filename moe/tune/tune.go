@@ -47,7 +47,8 @@ type Options struct {
 	Most int
 	// Rounds is the number of times that the best candidates are timed. 0 means 15.
 	Rounds int
-	// Warm is the time for which the default tiling runs before measuring starts. 0 means 200 ms.
+	// Warm is the time for which the default tiling runs before measuring starts. 0 means 2 s,
+	// after which a GPU at its power limit has its steady clock.
 	Warm time.Duration
 	// MinGain is the least gain of a choice over the default, as a fraction. 0 means 0.01.
 	MinGain float64

@@ -10,6 +10,9 @@ Both sides have normal inputs of the same scales, and experts chosen at random. 
 before each launch, the median of passes back to back: after 200 ms of load ("load200"), after 2 s ("steady"), and for
 quack also on a rested chip ("rested"). A pass of quack has the products alone, and its dh includes the small kernels
 that it launches around the product. A pass of this library also has the router and the sums over experts.
+
+"alone" has each product repeated alone in steady load: milliseconds, watts and pJ a FLOP. quack's energy needs
+nvidia-ml-py. Without it, "alone" has this library's products only.
 """
 import json
 import statistics
@@ -18,6 +21,11 @@ import sys
 import time
 
 import torch
+
+try:
+    import pynvml
+except ImportError:
+    pynvml = None
 import quack.gemm_runtime.identity as identity
 
 
@@ -68,6 +76,7 @@ class Products:
             "dx": lambda: gemm(dh, w1, out=dx, dynamic_scheduler=False, **by_rows),
             "dw1": lambda: gemm(x.T, dh, out=dw1.mT, dynamic_scheduler=False, **by_sums, **gathered),
         }
+        self.flops = {name: 2 * T * K * d * n * (2 if name in ("up", "dx", "dw1") else 1) for name in self.launch}
         for name in FORWARD + BACKWARD:  # tunes, and fills what later products read
             self.launch[name]()
             torch.cuda.synchronize()
@@ -117,6 +126,35 @@ class Products:
             rounds.append(self.times(names, 5, warm=3))
         return {name: statistics.median(r[name] for r in rounds) for name in names}
 
+    def alone(self, name):
+        """Returns the time and the energy of a product repeated alone for 2 s, after 2 s of load."""
+        handle = pynvml.nvmlDeviceGetHandleByUUID("GPU-" + str(torch.cuda.get_device_properties(0).uuid))
+        edges, count = [], 0  # edges: the times at which the energy counter advances, with its value
+
+        def work(seconds, watch):
+            nonlocal count
+            begin, last, events, count = time.time(), None, [], 0
+            while time.time() - begin < seconds:
+                for _ in range(8):
+                    self.launch[name]()
+                count += 8
+                events.append(torch.cuda.Event())
+                events[-1].record()
+                if len(events) > 2:
+                    events[-3].synchronize()
+                if watch:
+                    now = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
+                    if last is not None and now != last:
+                        edges.append((time.time(), now))
+                    last = now
+            torch.cuda.synchronize()
+            return time.time() - begin
+
+        work(2, False)
+        seconds = work(2, True)
+        watts = (edges[-1][1] - edges[0][1]) / (edges[-1][0] - edges[0][0])
+        return {"ms": 1e3 * seconds / count, "watts": watts, "pj_per_flop": 1e12 * watts * seconds / count / self.flops[name]}
+
     def measure(self, rest):
         result = {"load200": {}, "steady": {}}
         for names in FORWARD, BACKWARD:
@@ -127,11 +165,15 @@ class Products:
         return result
 
 
-def ours(bench, row, load):
-    """Returns the milliseconds of each kernel in passes of this library after a load."""
-    done = subprocess.run([bench, "-row", row, "-pass", "both", "-warm", load, "-json", "-"], capture_output=True, text=True, check=True)
+def ours(bench, row, load, *more):
+    """Returns the kernels of passes of this library after a load, by name."""
+    done = subprocess.run([bench, "-row", row, "-pass", "both", "-warm", load, "-json", "-", *more], capture_output=True, text=True, check=True)
     report = json.loads(done.stdout)
-    return {kernel["name"]: kernel["median_ms"] for section in (report, report["backward"]) for kernel in section["rows"][0]["kernels"]}
+    return {kernel["name"]: kernel for section in (report, report["backward"]) for kernel in section["rows"][0]["kernels"]}
+
+
+def times(kernels):
+    return {name: kernel["median_ms"] for name, kernel in kernels.items()}
 
 
 def sizes(bench):
@@ -146,13 +188,18 @@ def sizes(bench):
 
 
 def main(bench, path, *rows):
+    if pynvml:
+        pynvml.nvmlInit()
     known, out = sizes(bench), {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
     for name in rows:
         start = time.time()
         products = Products(*known[name])
         row = {"name": name, "first_s": time.time() - start, "error": products.error, "quack": [products.measure(rest=True)]}
-        row["ours"] = {"load200": ours(bench, name, "200ms"), "steady": ours(bench, name, "2s")}
+        steady = ours(bench, name, "2s", "-alone", "2s")
+        row["ours"] = {"load200": times(ours(bench, name, "200ms")), "steady": times(steady)}
+        row["ours"]["alone"] = {product: steady[product]["alone"] for product in FORWARD + BACKWARD if "alone" in steady[product]}
         row["quack"].append(products.measure(rest=False))
+        row["quack"][0]["alone"] = {product: products.alone(product) for product in FORWARD + BACKWARD if pynvml}
         out["rows"].append(row)
         with open(path, "w") as f:
             json.dump(out, f, indent=1)
@@ -163,6 +210,10 @@ def main(bench, path, *rows):
                 peer, mine = statistics.mean(q[regime][product] for q in row["quack"]), row["ours"][regime][product]
                 cells.append(f"{product} {peer:.3f} {mine:.3f} {peer / mine:.3f}")
             print(f"  {regime}: " + ", ".join(cells), flush=True)
+        for product in FORWARD + BACKWARD:
+            for side, alone in ("quack", row["quack"][0]["alone"]), ("this library", row["ours"]["alone"]):
+                if product in alone:
+                    print(f"  {product} alone, {side}: " + ", ".join(f"{key} {alone[product][key]:.4g}" for key in ("ms", "watts", "pj_per_flop")), flush=True)
         del products
         torch.cuda.empty_cache()
 
