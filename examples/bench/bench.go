@@ -242,7 +242,7 @@ func (b *bench) row(ctx context.Context, row peers.Row, r *report.Row) (err erro
 }
 
 func (b *bench) timer(ctx context.Context, s driver.Stream) (*timer, error) {
-	t := &timer{ctx: ctx, dev: b.dev, s: s, warm: b.warm, repeats: b.repeats}
+	t := &timer{ctx: ctx, dev: b.dev, s: s, warm: b.warm, pause: b.pause, repeats: b.repeats}
 	if b.full {
 		t.flushBytes = 4 * int64(b.dev.Target().L2Bytes)
 		if !b.gpu {

@@ -271,6 +271,9 @@ func TestFit(t *testing.T) {
 	var again bytes.Buffer
 	require.NoError(t, run(t.Context(), []string{"-fit-from", file}, &again, &bytes.Buffer{}))
 	require.Contains(t, out, again.String(), "the same fit")
+	out, errs, err = tiny(t, "-shape", "128,64,2,1", "-tokens", "8", "-points", "-pause", "1ms")
+	require.NoError(t, err, errs)
+	require.Contains(t, out, "down point")
 }
 
 func TestList(t *testing.T) {

@@ -38,6 +38,7 @@ type options struct {
 	withCauses    bool
 	other         string // program of another build, for -against
 	withPoints    bool
+	pause         time.Duration // before each pass of -points
 	withFit       bool
 	withStartup   bool
 	withDecode    bool
@@ -74,6 +75,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.StringVar(&o.json, "json", "", "write all measurements to this `file`; - is standard output, with the table on standard error")
 	f.StringVar(&o.plot, "plot", "", "write pictures to `NAME`.png or .svg, bars by row, and NAME-kernels.png, time by kernel; with -decode the share of the bandwidth by batch size")
 	f.BoolVar(&o.withPoints, "points", false, "measure tile points of the pass's products, at least six each")
+	f.DurationVar(&o.pause, "pause", 0, "with -points: `time` without work before each pass, so that the chip is rested (default: steady load)")
 	f.BoolVar(&o.withFit, "fit", false, "-points, and fit the cost model's constants to them")
 	f.BoolVar(&o.withStartup, "startup", false, "measure moe.New with an empty cache, with a filled one, and once loaded")
 	f.BoolVar(&o.withDecode, "decode", false, "measure inference over small batches: layers in turns in a graph, with routing, as a share of the memory bandwidth")
@@ -165,6 +167,9 @@ func (o *options) check() error {
 		return command.Usagef("-round, -round-tile: %v", err)
 	}
 	o.withPoints = o.withPoints || o.withFit
+	if o.pause < 0 || o.pause > 0 && !o.withPoints {
+		return command.Usagef("-pause is %v, must not be negative, and needs -points or -fit", o.pause)
+	}
 	if o.json != "" && o.json != stdoutName {
 		if err := report.CheckFile(o.json); err != nil {
 			return command.Usagef("-json: %w", err)

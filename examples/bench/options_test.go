@@ -96,6 +96,7 @@ func TestWrongFlags(t *testing.T) {
 		"-full and -against are given":      {"-against", "old", "-full"},
 		"-alone and -turns are given":       {"-turns", "-alone", "1s"},
 		"-row and -causes are given":        {"-causes", "-row", "7B n=256"},
+		"-pause is 1s, must not be":         {"-pause", "1s"},
 		"-batches needs -decode":            {"-batches", "1,2"},
 		"-round needs -rounding":            {"-round", "nearest"},
 		"-round-tile needs -rounding":       {"-decode", "-round-tile", "16"},

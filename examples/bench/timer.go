@@ -19,6 +19,7 @@ type timer struct {
 	s       driver.Stream
 	clock   *clockProbe // nil on the emulated device, which has no clocks
 	warm    time.Duration
+	pause   time.Duration // before each pass of inTurns
 	repeats int
 	events  []driver.Event
 	// flush is device memory of flushBytes bytes. Writing it evicts everything else from the L2
@@ -316,15 +317,18 @@ func (t *timer) kernels(call *moe.Call, work func() error) ([]report.Kernel, err
 
 // inTurns measures one kernel of several calls. It runs a pass of each call, one after another,
 // again and again, so that a change of the chip's clock affects all calls equally. It returns
-// the median time of the kernel in each call, in milliseconds.
+// the median time of the kernel in each call, in milliseconds. With a pause the chip is rested, and
+// there is no load before.
 func (t *timer) inTurns(calls []*moe.Call, kernel func(name string) bool, pass func(*moe.Call) error) ([]float64, error) {
 	next := 0
 	turn := func() error {
 		next++
 		return pass(calls[next%len(calls)])
 	}
-	if err := t.load(t.warm, turn); err != nil {
-		return nil, err
+	if t.pause == 0 {
+		if err := t.load(t.warm, turn); err != nil {
+			return nil, err
+		}
 	}
 	events, inside := 0, false
 	edge := func() error {
@@ -344,6 +348,12 @@ func (t *timer) inTurns(calls []*moe.Call, kernel func(name string) bool, pass f
 	times := make([][]float64, len(calls))
 	for range t.repeats {
 		for _, c := range calls {
+			if t.pause > 0 {
+				if err := t.s.Synchronize(t.ctx); err != nil {
+					return nil, err
+				}
+				time.Sleep(t.pause)
+			}
 			if err := pass(c); err != nil {
 				return nil, err
 			}
