@@ -65,14 +65,19 @@ func (g *gauge) watch() error {
 	if err != nil {
 		return err
 	}
-	if !g.read.IsZero() && j != g.latest {
-		g.last.at, g.last.joules = now, j
+	g.note(now, j)
+	return nil
+}
+
+// note takes in a reading.
+func (g *gauge) note(now time.Time, joules float64) {
+	if !g.read.IsZero() && joules != g.latest {
+		g.last.at, g.last.joules = now, joules
 		if g.first.at.IsZero() {
 			g.first = g.last
 		}
 	}
-	g.read, g.latest = now, j
-	return nil
+	g.read, g.latest = now, joules
 }
 
 // watts returns the mean power.
