@@ -63,37 +63,22 @@ func (b *bench) startContender(ctx context.Context, file string, row peers.Row) 
 	return of, nil
 }
 
-// run lets the process run n passes. It waits for them and watches the meter, unless that is nil.
+// run lets the process run n passes and waits for them. Unless m is nil, it measures their energy.
 func (c *contender) run(m meter, n int) (*report.Energy, error) {
-	start, ended := time.Now(), make(chan error, 1)
-	if _, err := fmt.Fprintln(c.in, n); err != nil {
-		return nil, err
+	end := func() (float64, error) { return 0, nil }
+	if m != nil {
+		end = watch(m)
 	}
-	go func() {
+	start := time.Now()
+	_, err := fmt.Fprintln(c.in, n)
+	if err == nil {
 		var microseconds []float64 // the host's times, which are not used here
-		ended <- c.answers.Decode(&microseconds)
-	}()
-	g := gauge{meter: m}
-	tick := time.NewTicker(readingPause)
-	defer tick.Stop()
-	for {
-		select {
-		case err := <-ended:
-			e := &report.Energy{Passes: n, MS: report.Milliseconds(time.Since(start)) / float64(n)}
-			if err == nil && m != nil {
-				e.Watts, err = g.watts()
-				e.Joules = e.Watts * e.MS / 1e3
-			}
-			return e, err
-		case <-tick.C:
-			if m == nil {
-				continue
-			}
-			if err := g.watch(); err != nil {
-				return nil, err
-			}
-		}
+		err = c.answers.Decode(&microseconds)
 	}
+	e := &report.Energy{Passes: n, MS: report.Milliseconds(time.Since(start)) / float64(n)}
+	watts, noWatts := end()
+	e.Watts, e.Joules = watts, watts*e.MS/1e3
+	return e, errors.Join(err, noWatts)
 }
 
 // close ends the process.

@@ -88,7 +88,7 @@ type probeBed struct {
 func newProbeBed(dev driver.Device, s driver.Stream, gpu bool) (*probeBed, error) {
 	bed := &probeBed{dev: dev, stream: s, kTiles: 8}
 	if gpu {
-		bed.kTiles = 2048
+		bed.kTiles = 8192
 	}
 	sms := dev.Target().SMs
 	bed.run = probeRun{Rows: sms * gemm.TileM, KTiles: bed.kTiles}

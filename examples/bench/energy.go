@@ -43,7 +43,6 @@ const (
 // steps, up to 100 ms apart. The gauge therefore counts only the time between the first and the last
 // step that it sees.
 type gauge struct {
-	meter       meter
 	read        time.Time // time of the latest reading
 	latest      float64   // joules of the latest reading
 	first, last struct {
@@ -52,21 +51,38 @@ type gauge struct {
 	}
 }
 
-// readingPause is the least time between two readings.
-const readingPause = time.Millisecond
+// readingPause is the time between two readings. A reading takes some milliseconds on some machines.
+const readingPause = 2 * time.Millisecond
 
-// watch reads the meter, unless the latest reading is newer than readingPause.
-func (g *gauge) watch() error {
-	now := time.Now()
-	if now.Sub(g.read) < readingPause {
-		return nil
+// watch reads a meter in a goroutine of its own, so that the goroutine that queues work never waits
+// for a reading. The result ends the readings and returns the mean power.
+func watch(m meter) (end func() (watts float64, err error)) {
+	var g gauge
+	stop, failed := make(chan struct{}), make(chan error)
+	go func() {
+		for {
+			j, err := m.Joules()
+			if err != nil {
+				<-stop
+				failed <- err
+				return
+			}
+			g.note(time.Now(), j)
+			select {
+			case <-stop:
+				failed <- nil
+				return
+			case <-time.After(readingPause):
+			}
+		}
+	}()
+	return func() (float64, error) {
+		close(stop)
+		if err := <-failed; err != nil {
+			return 0, err
+		}
+		return g.watts()
 	}
-	j, err := g.meter.Joules()
-	if err != nil {
-		return err
-	}
-	g.note(now, j)
-	return nil
 }
 
 // note takes in a reading.
@@ -98,19 +114,14 @@ func (t *timer) energy(m meter, load, span time.Duration, work func() error) (*r
 	if err := errors.Join(t.readClock(0), t.s.Synchronize(t.ctx)); err != nil {
 		return nil, err
 	}
-	start, passes, g := time.Now(), 0, gauge{meter: m}
-	if err := t.load(span, func() error {
+	start, passes, end := time.Now(), 0, watch(m)
+	err := errors.Join(t.load(span, func() error {
 		passes++
-		return errors.Join(work(), g.watch())
-	}); err != nil {
-		return nil, err
-	}
-	if err := t.s.Synchronize(t.ctx); err != nil {
-		return nil, err
-	}
+		return work()
+	}), t.s.Synchronize(t.ctx))
 	seconds := time.Since(start).Seconds()
-	watts, err := g.watts()
-	if err != nil {
+	watts, noWatts := end()
+	if err = errors.Join(err, noWatts); err != nil {
 		return nil, err
 	}
 	e := &report.Energy{Passes: passes, MS: 1e3 * seconds / float64(passes), Joules: watts * seconds / float64(passes), Watts: watts}
