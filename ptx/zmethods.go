@@ -900,80 +900,83 @@ func (k *Kernel) DynamicSmemSize() U32 { return U32{k.special(23)} }
 // TotalSmemSize reads %total_smem_size.
 func (k *Kernel) TotalSmemSize() U32 { return U32{k.special(24)} }
 
+// AggrSmemSize reads %aggr_smem_size.
+func (k *Kernel) AggrSmemSize() U32 { return U32{k.special(25)} }
+
 // Clock reads %clock.
-func (k *Kernel) Clock() U32 { return U32{k.special(25)} }
+func (k *Kernel) Clock() U32 { return U32{k.special(26)} }
 
 // ClusteridX reads %clusterid.x.
-func (k *Kernel) ClusteridX() U32 { return U32{k.special(26)} }
+func (k *Kernel) ClusteridX() U32 { return U32{k.special(27)} }
 
 // ClusteridY reads %clusterid.y.
-func (k *Kernel) ClusteridY() U32 { return U32{k.special(27)} }
+func (k *Kernel) ClusteridY() U32 { return U32{k.special(28)} }
 
 // ClusteridZ reads %clusterid.z.
-func (k *Kernel) ClusteridZ() U32 { return U32{k.special(28)} }
+func (k *Kernel) ClusteridZ() U32 { return U32{k.special(29)} }
 
 // NclusteridX reads %nclusterid.x.
-func (k *Kernel) NclusteridX() U32 { return U32{k.special(29)} }
+func (k *Kernel) NclusteridX() U32 { return U32{k.special(30)} }
 
 // NclusteridY reads %nclusterid.y.
-func (k *Kernel) NclusteridY() U32 { return U32{k.special(30)} }
+func (k *Kernel) NclusteridY() U32 { return U32{k.special(31)} }
 
 // NclusteridZ reads %nclusterid.z.
-func (k *Kernel) NclusteridZ() U32 { return U32{k.special(31)} }
+func (k *Kernel) NclusteridZ() U32 { return U32{k.special(32)} }
 
 // ClusterCtaidX reads %cluster_ctaid.x.
-func (k *Kernel) ClusterCtaidX() U32 { return U32{k.special(32)} }
+func (k *Kernel) ClusterCtaidX() U32 { return U32{k.special(33)} }
 
 // ClusterCtaidY reads %cluster_ctaid.y.
-func (k *Kernel) ClusterCtaidY() U32 { return U32{k.special(33)} }
+func (k *Kernel) ClusterCtaidY() U32 { return U32{k.special(34)} }
 
 // ClusterCtaidZ reads %cluster_ctaid.z.
-func (k *Kernel) ClusterCtaidZ() U32 { return U32{k.special(34)} }
+func (k *Kernel) ClusterCtaidZ() U32 { return U32{k.special(35)} }
 
 // ClusterNctaidX reads %cluster_nctaid.x.
-func (k *Kernel) ClusterNctaidX() U32 { return U32{k.special(35)} }
+func (k *Kernel) ClusterNctaidX() U32 { return U32{k.special(36)} }
 
 // ClusterNctaidY reads %cluster_nctaid.y.
-func (k *Kernel) ClusterNctaidY() U32 { return U32{k.special(36)} }
+func (k *Kernel) ClusterNctaidY() U32 { return U32{k.special(37)} }
 
 // ClusterNctaidZ reads %cluster_nctaid.z.
-func (k *Kernel) ClusterNctaidZ() U32 { return U32{k.special(37)} }
+func (k *Kernel) ClusterNctaidZ() U32 { return U32{k.special(38)} }
 
 // ClusterCtarank reads %cluster_ctarank.
-func (k *Kernel) ClusterCtarank() U32 { return U32{k.special(38)} }
+func (k *Kernel) ClusterCtarank() U32 { return U32{k.special(39)} }
 
 // ClusterNctarank reads %cluster_nctarank.
-func (k *Kernel) ClusterNctarank() U32 { return U32{k.special(39)} }
+func (k *Kernel) ClusterNctarank() U32 { return U32{k.special(40)} }
 
 // Clock64 reads %clock64.
-func (k *Kernel) Clock64() U64 { return U64{k.special(40)} }
+func (k *Kernel) Clock64() U64 { return U64{k.special(41)} }
 
 // Globaltimer reads %globaltimer.
-func (k *Kernel) Globaltimer() U64 { return U64{k.special(41)} }
+func (k *Kernel) Globaltimer() U64 { return U64{k.special(42)} }
 
 // ClockHi reads %clock_hi.
-func (k *Kernel) ClockHi() U32 { return U32{k.special(42)} }
+func (k *Kernel) ClockHi() U32 { return U32{k.special(43)} }
 
 // Envreg0 reads %envreg0.
-func (k *Kernel) Envreg0() U32 { return U32{k.special(43)} }
+func (k *Kernel) Envreg0() U32 { return U32{k.special(44)} }
 
 // Envreg1 reads %envreg1.
-func (k *Kernel) Envreg1() U32 { return U32{k.special(44)} }
+func (k *Kernel) Envreg1() U32 { return U32{k.special(45)} }
 
 // Envreg2 reads %envreg2.
-func (k *Kernel) Envreg2() U32 { return U32{k.special(45)} }
+func (k *Kernel) Envreg2() U32 { return U32{k.special(46)} }
 
 // ReservedSmemOffsetBegin reads %reserved_smem_offset_begin.
-func (k *Kernel) ReservedSmemOffsetBegin() U32 { return U32{k.special(46)} }
+func (k *Kernel) ReservedSmemOffsetBegin() U32 { return U32{k.special(47)} }
 
 // ReservedSmemOffsetEnd reads %reserved_smem_offset_end.
-func (k *Kernel) ReservedSmemOffsetEnd() U32 { return U32{k.special(47)} }
+func (k *Kernel) ReservedSmemOffsetEnd() U32 { return U32{k.special(48)} }
 
 // ReservedSmemOffsetCap reads %reserved_smem_offset_cap.
-func (k *Kernel) ReservedSmemOffsetCap() U32 { return U32{k.special(48)} }
+func (k *Kernel) ReservedSmemOffsetCap() U32 { return U32{k.special(49)} }
 
 // ReservedSmemOffset0 reads %reserved_smem_offset_0.
-func (k *Kernel) ReservedSmemOffset0() U32 { return U32{k.special(49)} }
+func (k *Kernel) ReservedSmemOffset0() U32 { return U32{k.special(50)} }
 
 // ReservedSmemOffset1 reads %reserved_smem_offset_1.
-func (k *Kernel) ReservedSmemOffset1() U32 { return U32{k.special(50)} }
+func (k *Kernel) ReservedSmemOffset1() U32 { return U32{k.special(51)} }

@@ -165,17 +165,18 @@ func TestReservedShared(t *testing.T) {
 		want        uint32
 	}{
 		"begin":                {"mov.u32 %r1, %reserved_smem_offset_begin;", "", 0},
-		"end":                  {"mov.u32 %r1, %reserved_smem_offset_end;", "", 1024},
+		"end":                  {"mov.u32 %r1, %reserved_smem_offset_end;", "", 288},
 		"cap":                  {"mov.b32 %r1, %reserved_smem_offset_cap;", "", 1024},
 		"first offset":         {"mov.b32 %r1, %reserved_smem_offset_0;", "", 0},
-		"second offset":        {"mov.u32 %r1, %reserved_smem_offset_1;", "", 1024 - 288},
-		"own begins after":     {"mov.u32 %r2, %reserved_smem_offset_end; sub.u32 %r1, %r0, %r2;", "", 0},
-		"size leaves them out": {"mov.u32 %r2, %reserved_smem_offset_end; mov.u32 %r1, %total_smem_size;", "", 4},
+		"second offset":        {"mov.u32 %r1, %reserved_smem_offset_1;", "", 0},
+		"own begins after":     {"mov.u32 %r2, %reserved_smem_offset_cap; sub.u32 %r1, %r0, %r2;", "", 0},
+		"size leaves them out": {"mov.u32 %r2, %reserved_smem_offset_end; mov.u32 %r1, %total_smem_size;", "", 128},
+		"size with them":       {"mov.u32 %r1, %aggr_smem_size;", "", 1024 + 16},
 		"last word":            {"mov.u32 %r2, %reserved_smem_offset_end; mov.u32 %r3, 7; st.shared.u32 [%r2+-4], %r3; ld.shared.u32 %r1, [%r2+-4];", "", 7},
 		"content at the start": {"mov.u32 %r2, %reserved_smem_offset_1; ld.shared.u32 %r1, [%r2];", "", 0xffffffff},
 		"without a register":   {"mov.u32 %r2, 736; ld.shared.u32 %r1, [%r2];", "4 bytes at shared address 0x2e0, but the CTA has 0x400 to 0x404", 0},
-		"own, never written":   {"mov.u32 %r2, %reserved_smem_offset_end; ld.shared.u32 %r1, [%r2];", "v (0x400): byte 0x400 was never written", 0},
-		"past the end":         {"mov.u32 %r2, %reserved_smem_offset_end; ld.shared.u32 %r1, [%r2+4];", "but the CTA has 0x0 to 0x404", 0},
+		"own, never written":   {"mov.u32 %r2, %reserved_smem_offset_cap; ld.shared.u32 %r1, [%r2];", "v (0x400): byte 0x400 was never written", 0},
+		"past the end":         {"mov.u32 %r2, %reserved_smem_offset_cap; ld.shared.u32 %r1, [%r2+4];", "but the CTA has 0x0 to 0x404", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := assemble(t, body(own+c.code+" st.global.u32 [%d0], %r1; ret;"), "k")
@@ -198,7 +199,7 @@ func TestReservedShared(t *testing.T) {
 func TestReservedSharedLimit(t *testing.T) {
 	for _, over := range []int{0, 1} {
 		t.Run(fmt.Sprintf("%d bytes over", over), func(t *testing.T) {
-			p := assemble(t, body("ld.param.u64 %d0, [out]; mov.u32 %r1, %reserved_smem_offset_end; st.global.u32 [%d0], %r1; ret;"), "k")
+			p := assemble(t, body("ld.param.u64 %d0, [out]; mov.u32 %r1, %reserved_smem_offset_cap; st.global.u32 [%d0], %r1; ret;"), "k")
 			out := p.u32s(12345)
 			p.params(out, 0)
 			p.launch.SharedBytes = 227<<10 + over

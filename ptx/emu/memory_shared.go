@@ -10,10 +10,12 @@ import (
 // 24 and above.
 const (
 	sharedBase     = 0x400 // the driver reserves the first KiB of the window
-	sharedGroups   = 0x2e0 // start of the reserved bytes for multi-warp tiles, which need 288; assumed, the driver chooses it
+	sharedGroups   = 0x120 // end of the reserved bytes that cooperative groups use; they begin at 0
 	sharedRankBit  = 24
 	sharedOffset   = 1<<sharedRankBit - 1
 	sharedMaxBytes = 227 << 10 // largest size of static and dynamic shared memory together
+	sharedUnit     = 128       // unit of %total_smem_size
+	sharedAlign    = 16        // unit of %aggr_smem_size
 )
 
 // sharedMemory is the shared memory of one CTA. Its fields are indexed by the offset in the window.

@@ -88,20 +88,22 @@ func (w *warp) setLaunchSpecial(s specialSlot) {
 			w.r64[s.slot][l] = 1
 		}
 		w.ok[bank64][s.slot] = fullMask
-	case "%envreg0", "%reserved_smem_offset_begin", "%reserved_smem_offset_0":
+	case "%envreg0", "%reserved_smem_offset_begin", "%reserved_smem_offset_0", "%reserved_smem_offset_1":
 		w.fill32(s.slot, 0)
 	case "%envreg1": // workspace that the driver provides to a cooperative launch
 		w.fill32(s.slot, uint32(g.workspace>>32))
 	case "%envreg2":
 		w.fill32(s.slot, uint32(g.workspace))
-	case "%reserved_smem_offset_end", "%reserved_smem_offset_cap":
-		w.fill32(s.slot, sharedBase)
-	case "%reserved_smem_offset_1":
+	case "%reserved_smem_offset_end":
 		w.fill32(s.slot, sharedGroups)
+	case "%reserved_smem_offset_cap":
+		w.fill32(s.slot, sharedBase)
 	case "%dynamic_smem_size":
 		w.fill32(s.slot, uint32(g.launch.SharedBytes))
 	case "%total_smem_size":
-		w.fill32(s.slot, uint32(g.smem))
+		w.fill32(s.slot, uint32(g.smem+sharedUnit-1)/sharedUnit*sharedUnit)
+	case "%aggr_smem_size":
+		w.fill32(s.slot, sharedBase+uint32(g.smem+sharedAlign-1)/sharedAlign*sharedAlign)
 	}
 }
 

@@ -37,6 +37,7 @@ var Specials = []Special{
 	{"%gridid", U64, true, 70, SM70},
 	{"%dynamic_smem_size", U32, true, 70, SM70},
 	{"%total_smem_size", U32, true, 70, SM70},
+	{"%aggr_smem_size", U32, true, 81, SM90},
 	{"%clock", U32, false, 70, SM70},
 	{"%clusterid.x", U32, true, 78, SM90},
 	{"%clusterid.y", U32, true, 78, SM90},
