@@ -184,6 +184,9 @@ func conversion(flags, width, precision, length string, verb byte, next func(byt
 		if verb == 'u' {
 			verb = 'd'
 		}
+		if v == 0 { // C writes no prefix before zero
+			spec = strings.Replace(spec, "#", "", 1)
+		}
 		return fmt.Sprintf(spec+string(verb), v)
 	case 'c':
 		return fmt.Sprintf("%"+flags+width+"s", string([]byte{byte(next(4))}))

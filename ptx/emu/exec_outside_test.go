@@ -19,7 +19,7 @@ func TestFormatC(t *testing.T) {
 	}{
 		{"no argument, 100%%\n", nil, "no argument, 100%\n"},
 		{"%d|%5d|%-5d|%05d|%+d", []uint64{0xffffffff, 42, 42, 42, 42}, "-1|   42|42   |00042|+42"},
-		{"%u|%x|%X|%o|%#x", []uint64{0xffffffff, 255, 255, 8, 255}, "4294967295|ff|FF|10|0xff"},
+		{"%u|%x|%X|%o|%#x|%#x", []uint64{0xffffffff, 255, 255, 8, 255, 0}, "4294967295|ff|FF|10|0xff|0"},
 		{"%lld|%llu|%ld|%zu", []uint64{1 << 63, 1 << 63, math.MaxUint64, 7}, "-9223372036854775808|9223372036854775808|-1|7"},
 		{"%hd|%hhu", []uint64{0x18000, 0x1ff}, "-32768|255"},
 		{"%f|%.2f|%8.3f|%-8.1f|", []uint64{math.Float64bits(1.5), math.Float64bits(-2.25), math.Float64bits(math.Pi), math.Float64bits(0.5)}, "1.500000|-2.25|   3.142|0.5     |"},

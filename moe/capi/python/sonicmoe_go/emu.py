@@ -176,8 +176,8 @@ def check(
 
 def triton(**options):
     """Returns a context in which Triton's kernels are compiled for Hopper and run on the emulator,
-    with CPU tensors as arguments. options are passed to check: orders, explore, strict, known and so
-    on. A launch raises Mistake if the kernel has one."""
+    with CPU tensors as arguments. Autotuned kernels run with their first configuration. options are
+    passed to check: orders, explore, strict, known and so on. A launch raises Mistake if the kernel has one."""
     from .emu_triton import Emulated
 
     return Emulated(options)

@@ -50,7 +50,9 @@ class Emulated(DriverBase):
         return torch.device("cpu")
 
     def get_benchmarker(self):
-        raise ArgumentError("the emulator has no times: kernels can't be tuned on it")
+        # The emulator has no times. All configurations count as equally fast, so an autotuned kernel
+        # runs with its first one.
+        return lambda call, quantiles=(0.5,): [1.0] * len(quantiles)
 
     def get_current_device(self):
         # A device of its own for each context, because Triton keeps the kernels of a device loaded.

@@ -175,6 +175,19 @@ def clash(out):
     tl.store(out + tl.arange(0, 64), tl.program_id(0))
 
 
+@triton.autotune([triton.Config({}, num_warps=4), triton.Config({}, num_warps=8)], key=["n"])
+@triton.jit
+def total(x, out, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out, tl.sum(tl.load(x + i, mask=i < n, other=0.0)))
+
+
+def test_total(emulated_triton):
+    x, out = torch.rand(700), torch.zeros(1)
+    total[(1,)](x, out, 700, BLOCK=1024)
+    torch.testing.assert_close(out[0], x.sum())
+
+
 def test_add(emulated_triton):
     x, y = torch.randn(1000), torch.randn(1000)
     out = torch.full((1000,), float("nan"))
@@ -195,13 +208,13 @@ def test_clash(emulated_triton):
 
 
 def test_triton_by_pytest(tmp_path):
-    """Runs Triton kernels with the fixture: two are right, and two CTAs of the third write the same
-    words."""
+    """Runs Triton kernels with the fixture: three are right, and two CTAs of the third write the same
+    words. One of the right ones is autotuned and adds over warps."""
     pytest.importorskip("triton")
     (tmp_path / "test_kernels.py").write_text(textwrap.dedent(TRITON))
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "sonicmoe_go.emu_pytest", "--emu-orders", "1", "test_kernels.py"],
         cwd=tmp_path, env=os.environ | {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True,
     )  # fmt: skip
-    assert "1 failed, 2 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert "1 failed, 3 passed" in ran.stdout, ran.stdout + ran.stderr
     assert "Mistake: error: kernel clash" in ran.stdout and "race: " in ran.stdout, ran.stdout
