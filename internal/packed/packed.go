@@ -8,11 +8,21 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// e2m1 and e4m3 map a code to its value.
+// e2m1 and e4m3 map a code to its value. e8m0 maps a byte to the value of a scale.
 var (
 	e2m1 = codes(4, 2, 1)
 	e4m3 = codes(8, 4, 3)
+	e8m0 = powers()
 )
+
+// powers returns the values of all E8M0 bytes.
+func powers() (values [256]float32) {
+	for i := range values {
+		values[i] = float32(math.Ldexp(1, i-scaleBias))
+	}
+	values[scaleNaN] = float32(math.NaN())
+	return values
+}
 
 // codes returns the values of all codes of a format with a sign and the given numbers of bits,
 // exponent bits and fraction bits. The exponent's bias is half its range. In the 8-bit format
@@ -69,10 +79,8 @@ func Scales(of spec.Scale, raw []byte) []float32 {
 			values[i] = num.F16ToFloat32(binary.LittleEndian.Uint16(raw[2*i:]))
 		case of == spec.ScaleE4M3:
 			values[i] = e4m3[raw[i]]
-		case raw[i] == scaleNaN:
-			values[i] = float32(math.NaN())
 		default:
-			values[i] = float32(math.Ldexp(1, int(raw[i])-scaleBias))
+			values[i] = e8m0[raw[i]]
 		}
 	}
 	return values

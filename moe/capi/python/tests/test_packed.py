@@ -111,7 +111,7 @@ def in_fp8(model):
     return made
 
 
-def model_of(kind):
+def model_of(kind, device):
     """Returns a small random model with experts."""
     transformers = pytest.importorskip("transformers")
     of = {"hidden_size": 128, "moe_intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
@@ -124,7 +124,7 @@ def model_of(kind):
             qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=32,
         )  # fmt: skip
     torch.manual_seed(4)
-    model = transformers.AutoModelForCausalLM.from_config(config, experts_implementation="eager").bfloat16().eval()
+    model = transformers.AutoModelForCausalLM.from_config(config, experts_implementation="eager").bfloat16().eval().to(device)
     for m in model.modules():
         if hasattr(m, "gate_up_proj") and isinstance(m.gate_up_proj, torch.nn.Parameter):
             for w in (m.gate_up_proj, m.down_proj):
@@ -135,11 +135,11 @@ def model_of(kind):
 @pytest.mark.parametrize("way", ["register", "from_hf"])
 @pytest.mark.parametrize("kind", ["qwen3", "deepseek"])
 @torch.no_grad()
-def test_logits_of_fp8_models(kind, way):
+def test_logits_of_fp8_models(kind, way, device):
     """The reference is the dequantised model in float64. The logits of the model with FP8 experts
     must be about as near to the reference as the logits of the dequantised model in bf16. With
     layers of the dequantised weights, the model must generate the same greedy tokens."""
-    plain = model_of(kind)
+    plain = model_of(kind, device)
     made = in_fp8(plain)
     if way == "register":
         for layer, of in zip(made.model.layers, plain.model.layers):  # FP8Linear needs a kernel that must be downloaded
@@ -153,12 +153,12 @@ def test_logits_of_fp8_models(kind, way):
         twin = copy.deepcopy(plain)
         for layer in twin.model.layers:
             layer.mlp = sonicmoe_go.SonicMoE.from_hf(layer.mlp)
-        x = torch.randn(2, 7, 128, dtype=torch.bfloat16)
+        x = torch.randn(2, 7, 128, dtype=torch.bfloat16, device=device)
         same_gradients(made.model.layers[0].mlp, twin.model.layers[0].mlp, x)
-        prompt = torch.randint(0, 96, (2, 4))
+        prompt = torch.randint(0, 96, (2, 4), device=device)
         tokens = [m.generate(prompt, max_new_tokens=5, do_sample=False, pad_token_id=0, eos_token_id=None) for m in (made, twin)]
         assert tokens[0].shape == (2, 9) and torch.equal(*tokens)
-    ids = torch.randint(0, 96, (2, 9))
+    ids = torch.randint(0, 96, (2, 9), device=device)
     got, own = made(ids).logits, plain(ids).logits
     want = copy.deepcopy(plain).double()(ids).logits
     assert distance(got, want) < 1.2 * distance(own, want)
@@ -286,7 +286,7 @@ def pack_quantized(w, group):
     scales = (groups.abs().amax(-1) / 7.5).bfloat16()
     codes = (groups / scales.float()[..., None]).round().clamp(-8, 7).int()
     values = (codes.float() * scales.float()[..., None]).bfloat16().view(w.shape)
-    nibbles = (codes.view(w.shape[0], -1, 8).long() + 8) << torch.arange(0, 32, 4)
+    nibbles = (codes.view(w.shape[0], -1, 8).long() + 8) << torch.arange(0, 32, 4, device=w.device)
     return nibbles.sum(-1).to(torch.int32), scales, values
 
 
@@ -319,22 +319,22 @@ def write_kimi(model, folder, group):
 
 @pytest.mark.parametrize("group", [32, 128])
 @torch.no_grad()
-def test_logits_of_kimi(group, tmp_path):
+def test_logits_of_kimi(group, tmp_path, device):
     """A DeepSeek-V3 with INT4 experts from files in the format of Kimi-K2-Thinking must generate the
     same greedy tokens as with layers of the dequantised weights. Its logits must be about as near to
     the dequantised model in float64 as the logits of the dequantised model in bf16."""
-    plain = model_of("deepseek")
+    plain = model_of("deepseek", device)
     write_kimi(plain, tmp_path, group)
     made, twin = copy.deepcopy(plain), copy.deepcopy(plain)
     for i, (layer, of) in enumerate(zip(made.model.layers, twin.model.layers)):
         stored = tmp_path / f"layer{i}.safetensors"
         sonicmoe_go.store_layer(tmp_path, i, stored)
-        layer.mlp = sonicmoe_go.SonicMoE.from_file(stored)
+        layer.mlp = sonicmoe_go.SonicMoE.from_file(stored, device=device)
         assert layer.mlp.config.weights == f"int4-g{group}" and not any(p.requires_grad for p in layer.mlp.experts.parameters())
         of.mlp = sonicmoe_go.SonicMoE.from_hf(of.mlp)
-    same_gradients(made.model.layers[0].mlp, twin.model.layers[0].mlp, torch.randn(2, 7, 128, dtype=torch.bfloat16))
+    same_gradients(made.model.layers[0].mlp, twin.model.layers[0].mlp, torch.randn(2, 7, 128, dtype=torch.bfloat16, device=device))
     made.model.layers[1].mlp.arrange()
-    prompt, ids = torch.randint(0, 96, (2, 4)), torch.randint(0, 96, (2, 9))
+    prompt, ids = torch.randint(0, 96, (2, 4), device=device), torch.randint(0, 96, (2, 9), device=device)
     tokens = [m.generate(prompt, max_new_tokens=5, do_sample=False, pad_token_id=0, eos_token_id=None) for m in (made, twin)]
     assert tokens[0].shape == (2, 9) and torch.equal(*tokens)
     got, own, want = made(ids).logits, plain(ids).logits, copy.deepcopy(plain).double()(ids).logits
@@ -370,7 +370,7 @@ def test_modules_of_every_format(name, device):
 
 
 @torch.no_grad()
-def test_logits_of_gpt_oss(tmp_path):
+def test_logits_of_gpt_oss(tmp_path, device):
     """A gpt-oss with MXFP4 experts from files must generate the same greedy tokens as with layers of
     the experts that transformers dequantises, and its logits must be as near to float64."""
     transformers = pytest.importorskip("transformers")
@@ -382,14 +382,14 @@ def test_logits_of_gpt_oss(tmp_path):
         hidden_size=64, intermediate_size=96, num_local_experts=4, num_experts_per_tok=2, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=2, head_dim=32, vocab_size=96, max_position_embeddings=64, sliding_window=8,
     )  # fmt: skip
-    plain = transformers.AutoModelForCausalLM.from_config(config, experts_implementation="eager").bfloat16().eval()
+    plain = transformers.AutoModelForCausalLM.from_config(config, experts_implementation="eager").bfloat16().eval().to(device)
     tensors = {}
     for name, m in plain.named_modules():
         for what in ("gate_up_proj", "down_proj") if name.endswith(".experts") else ():
             e, columns, rows = getattr(m, what).shape
             blocks = torch.randint(0, 256, (e, rows, columns // 32, 16), dtype=torch.uint8)
             scales = torch.randint(122, 125, (e, rows, columns // 32), dtype=torch.uint8)
-            getattr(m, what).data = integration.convert_moe_packed_tensors(blocks, scales)
+            getattr(m, what).data = integration.convert_moe_packed_tensors(blocks, scales).to(device)
             getattr(m, f"{what}_bias").data.normal_(std=0.1)
             tensors |= {f"{name}.{what}_blocks": blocks, f"{name}.{what}_scales": scales}
     tensors |= {n: w for n, w in plain.state_dict().items() if not n.endswith(("gate_up_proj", "down_proj"))}
@@ -399,10 +399,10 @@ def test_logits_of_gpt_oss(tmp_path):
     made, twin = copy.deepcopy(plain), copy.deepcopy(plain)
     for i, (layer, of) in enumerate(zip(made.model.layers, twin.model.layers)):
         sonicmoe_go.store_layer(tmp_path, i, tmp_path / f"layer{i}")
-        layer.mlp = sonicmoe_go.SonicMoE.from_file(tmp_path / f"layer{i}", pair=True)
+        layer.mlp = sonicmoe_go.SonicMoE.from_file(tmp_path / f"layer{i}", pair=True, device=device)
         assert layer.mlp.config.weights == "mxfp4"
         of.mlp = sonicmoe_go.SonicMoE.from_hf(of.mlp)
-    prompt, ids = torch.randint(0, 96, (2, 4)), torch.randint(0, 96, (2, 9))
+    prompt, ids = torch.randint(0, 96, (2, 4), device=device), torch.randint(0, 96, (2, 9), device=device)
     tokens = [m.generate(prompt, max_new_tokens=5, do_sample=False, pad_token_id=0, eos_token_id=None) for m in (made, twin)]
     assert tokens[0].shape == (2, 9) and torch.equal(*tokens)
     got, own, want = made(ids).logits, plain(ids).logits, copy.deepcopy(plain).double()(ids).logits
