@@ -58,7 +58,7 @@ type ForwardArgs struct {
 	// sorted by expert, then token, then slot. Training needs H, inference does not. SharedH [T,
 	// 2sn] has the same values of the shared experts. A pass writes both H and SharedH, or neither.
 	O, H, SharedH Tensor
-	// LoraU [R, r], with r rounded up to a multiple of 64, is written unless zero. A layer with
+	// LoraU [R, r] is written unless zero. A layer with
 	// LoRARank has it, for training. Without it the backward pass computes it again, with the same
 	// bits.
 	LoraU Tensor

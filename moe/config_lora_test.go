@@ -206,8 +206,8 @@ func TestLoRAErrors(t *testing.T) {
 	f.LoraA2 = moe.Tensor{}
 	require.ErrorContains(t, tr.Call().Forward(tr.Stream(), f), "LoraA2 is missing")
 	f = tr.Args
-	f.LoraU.Shape.Dims[1] = 16
-	require.ErrorContains(t, tr.Call().Forward(tr.Stream(), f), "LoraU is bf16 [6 16], must be bf16 [6 64]")
+	f.LoraU.Shape.Dims[1] = 8
+	require.ErrorContains(t, tr.Call().Forward(tr.Stream(), f), "LoraU is bf16 [6 8], must be bf16 [6 16]")
 	withBackward(t, tr, moe.BF16)
 	tr.Back.DW1 = moe.Gradient{Tensor: tr.Args.W1}
 	require.ErrorContains(t, tr.Call().Backward(tr.Stream(), tr.Back), "DW1 is bf16 [4 64 64], must be none: a layer with LoRARank has gradients of the adapter's factors")

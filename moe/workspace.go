@@ -204,7 +204,7 @@ type Sizes struct {
 	// The rest is 2·R·(d + n) bytes
 	// for the rows R = T·K of Y and A, with n rounded up to a multiple of 64, about
 	// 8 bytes a row for indices, 2·d + 12 bytes a token with shared experts, 2 bytes a
-	// row for each of an adapter's ranks, rounded up to 64 or 128, and alignment.
+	// row for each of an adapter's ranks, and alignment.
 	Fixed int64
 	// H and, with shared experts, SharedH are tensors that a training pass saves in addition to X,
 	// scores and experts.

@@ -357,8 +357,7 @@ type Shape = spec.Shape
 //		// H [R, 2n], R = T·K, or [R, n] without a gate, is the pre-activation, gate then
 //		// up. Rows are grouped by expert.
 //		H Shape
-//		// LoraU [R, r], with r rounded up to a multiple of 64, are the rows' products with
-//		// LoraA1, times the adapter's factor.
+//		// LoraU [R, r] are the rows' products with LoraA1, times the adapter's factor.
 //		LoraU Shape
 //		// A [R, n] is the activation. In the workspace n is rounded up to a multiple of 64.
 //		A Shape

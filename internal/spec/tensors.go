@@ -109,7 +109,6 @@ const (
 	DimRank                    // LoRARank
 	DimFactors                 // experts, times the places of a table of adapters
 	DimAdapters                // places of a table of adapters
-	DimU                       // LoRARank, rounded up to a multiple of 64
 	Dim1                       // the number 1
 	Dim2                       // the number 2
 )
@@ -225,8 +224,8 @@ var Tensors = []TensorRow{
 	{Name: "ExpertIDs", C: "expert_ids", Role: RoleRouting, Type: AlwaysI32, Dims: [3]Dim{DimT, DimK}, Doc: "ExpertIDs [T, K] i32 are each token's experts."},
 	{Name: "H", C: "h", Role: RoleSaved, Dims: [3]Dim{DimR, DimH},
 		Doc: "H [R, 2n], R = T·K, or [R, n] without a gate, is the pre-activation, gate then\nup. Rows are grouped by expert."},
-	{Name: "LoraU", C: "lora_u", Role: RoleSaved, Dims: [3]Dim{DimR, DimU}, Needs: HasTrained,
-		Doc: "LoraU [R, r], with r rounded up to a multiple of 64, are the rows' products with\nLoraA1, times the adapter's factor."},
+	{Name: "LoraU", C: "lora_u", Role: RoleSaved, Dims: [3]Dim{DimR, DimRank}, Needs: HasTrained,
+		Doc: "LoraU [R, r] are the rows' products with LoraA1, times the adapter's factor."},
 	{Name: "A", Role: RoleScratch, Dims: [3]Dim{DimR, DimN}, Doc: "A [R, n] is the activation. In the workspace n is rounded up to a multiple of 64."},
 	{Name: "Y", Role: RoleScratch, Dims: [3]Dim{DimR, DimD}, Doc: "Y [R, d] is the output of each row's expert."},
 	{Name: "SharedH", C: "shared_h", Role: RoleSaved, Dims: [3]Dim{DimT, DimSharedH}, Needs: HasShared,

@@ -125,7 +125,7 @@ func (l LoRA) factor(t gemm.Tiling) weights.B {
 
 // tiling returns the kernel's only tiling: one tile covers the rank.
 func (l LoRA) tiling() gemm.Tiling {
-	t := gemm.Tiling{TileN: weights.U(l.Config).Elements(), Stages: 8, GroupM: 1, ClusterM: 1}
+	t := gemm.Tiling{TileN: tile.Tiles(l.LoRARank) * tile.Block, Stages: 8, GroupM: 1, ClusterM: 1}
 	if t.TileN > tile.Block {
 		t.Stages = 6
 	}

@@ -39,8 +39,8 @@ func LoraB2(c spec.Config) Matrix {
 	return W2(c)
 }
 
-// U returns the rows of the product of one factor.
-func U(c spec.Config) Rows { return Rows{1, whole(c.LoRARank)} }
+// U returns the rows of the product of one factor. They are not padded: TMA loads zeros past the rank.
+func U(c spec.Config) Rows { return Rows{1, c.LoRARank} }
 
 // UMap returns the map with which a product loads rows of U.
 func UMap(c spec.Config, u driver.DevicePtr, rows int) gpu.TensorMap {

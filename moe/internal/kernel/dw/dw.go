@@ -81,7 +81,10 @@ type Args struct {
 
 // packed returns the layout of the packed rows.
 func (d DW) packed() weights.Rows {
-	if d.Of == W1 {
+	switch {
+	case d.hasU():
+		return weights.Rows{Parts: 1, Width: d.Intermediate}
+	case d.Of == W1:
 		return weights.DH(d.Config)
 	}
 	return weights.A(d.Config)

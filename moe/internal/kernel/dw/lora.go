@@ -70,6 +70,9 @@ func factorOf(c spec.Config, of Weight, isPacked bool) spec.Config {
 	return c
 }
 
+// hasU reports whether the packed rows are rows of an adapter's product. X has rows by token then.
+func (d DW) hasU() bool { return d.Factor != "" && !d.IsPacked }
+
 // rowBytes is the size of a row of X.
 func (d DW) rowBytes() int {
 	if d.IsPacked {
