@@ -89,13 +89,16 @@ func BenchmarkLoRA(b *testing.B) {
 	skipUnlessGPU(b)
 	for _, tokens := range []int{8192, 32768} {
 		for _, turn := range []int{1, 2} {
-			for _, rank := range []int{0, 16, 64} {
+			for _, of := range []struct {
+				rank    int
+				weights string
+			}{{0, "plain"}, {16, "plain"}, {64, "plain"}, {16, "mxfp4"}} {
 				c := benchRows[0].config
-				c.TokensHint = tokens
-				if c.LoRARank = rank; rank > 0 {
+				c.TokensHint, c.Weights, c.LoRARank = tokens, of.weights, of.rank
+				if of.rank > 0 {
 					c.LoRAAlpha = 32
 				}
-				b.Run(fmt.Sprintf("%s/%d tokens/r=%d/turn=%d", benchRows[0].name, tokens, rank, turn), func(b *testing.B) {
+				b.Run(fmt.Sprintf("%s/%s/%d tokens/r=%d/turn=%d", benchRows[0].name, of.weights, tokens, of.rank, turn), func(b *testing.B) {
 					benchmarkPasses(b, c, moe.BF16, false)
 				})
 			}

@@ -17,12 +17,12 @@ import (
 
 // TestLoRARandom draws layers with an adapter over plain weights and over every packed format, and
 // compares O, H and all gradients with the reference. With zeros in the second factors, O and DX must
-// have the bits of the layer without the adapter. Long runs draw 200 cases of each format: 20 layers,
-// each 10 times with other weights and tokens.
+// have the bits of the layer without the adapter. Long runs draw 200 cases of each format: 10 layers,
+// each 20 times with other weights and tokens.
 func TestLoRARandom(t *testing.T) {
 	layers, draws := 1, 1
 	if kt.Long() {
-		layers, draws = 20, 10
+		layers, draws = 10, 20
 	}
 	for i, format := range spec.WeightFormats {
 		if i%4 != 0 && testing.Short() {
