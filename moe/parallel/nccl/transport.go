@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -99,9 +100,15 @@ func (t *transport) start(ctx context.Context) (err error) {
 func (t *transport) Rank() int  { return t.Options.Rank }
 func (t *transport) Ranks() int { return t.Options.Ranks }
 
+// impatience is how long a rank asks NCCL without a pause whether work on the host has finished. A
+// group of sends takes some microseconds, but the shortest sleep of an idle program takes about a
+// millisecond.
+const impatience = 2 * time.Millisecond
+
 // within calls f in the device's context. It waits until NCCL has finished the part of the work
 // that runs on the host.
 func (t *transport) within(ctx context.Context, f func() error) error {
+	began := time.Now()
 	err := cuda.Within(t.dev, f)
 	for errors.Is(err, errInProgress) {
 		select {
@@ -109,7 +116,12 @@ func (t *transport) within(ctx context.Context, f func() error) error {
 			return ctx.Err()
 		case <-t.Broken():
 			return t.Err()
-		case <-time.After(20 * time.Microsecond):
+		default:
+		}
+		if time.Since(began) < impatience {
+			runtime.Gosched()
+		} else {
+			time.Sleep(100 * time.Microsecond)
 		}
 		err = cuda.Within(t.dev, t.asyncError)
 	}

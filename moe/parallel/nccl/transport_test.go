@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/open"
+	"sonicmoe/internal/drivertest"
 	"sonicmoe/moe/parallel"
 )
 
@@ -189,4 +191,40 @@ func TestLibrary(t *testing.T) {
 	t.Setenv(envLibrary, "")
 	t.Setenv("VIRTUAL_ENV", t.TempDir())
 	require.Equal(t, "libnccl.so.2", places("")[0])
+}
+
+// TestOneGPU loads NCCL itself, makes a communicator of one rank, and runs its exchanges. It checks
+// that an abort ends the group.
+func TestOneGPU(t *testing.T) {
+	if drivertest.Name() != "cuda" {
+		t.Skip("NCCL needs a GPU")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	dev, err := open.Device(ctx, "cuda")
+	require.NoError(t, err)
+	defer dev.Close()
+	tr, err := Connect(ctx, dev, Options{Rank: 0, Ranks: 1, Address: "127.0.0.1:0"})
+	require.NoError(t, err)
+	s, err := dev.NewStream()
+	require.NoError(t, err)
+	defer s.Close()
+	memory, err := dev.Alloc(64)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, dev.Free(memory)) }()
+	for round := range 3 {
+		at := parallel.Step{Phase: "test", Chunk: round}
+		words, err := tr.Share(ctx, at, []int64{7, int64(round)})
+		require.NoError(t, err)
+		require.Equal(t, [][]int64{{7, int64(round)}}, words)
+		sent, got := bytes.Repeat([]byte{byte(round + 1)}, 32), make([]byte, 32)
+		require.NoError(t, s.CopyToDevice(memory, sent))
+		require.NoError(t, tr.Move(ctx, at, s, parallel.Exchange{Send: memory, Receive: memory + 32, SendBytes: []int64{32}, ReceiveBytes: []int64{32}}))
+		require.NoError(t, s.CopyToHost(got, memory+32))
+		require.Equal(t, sent, got)
+	}
+	tr.Abort(errors.New("the program stops"))
+	_, err = tr.Share(ctx, parallel.Step{Phase: "test"}, nil)
+	require.ErrorContains(t, err, "the program stops")
+	require.NoError(t, tr.Close())
 }
