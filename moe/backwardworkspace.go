@@ -22,8 +22,7 @@ import (
 //	        DScores have read them; then the partial sums of the biases'
 //	        gradients, then of split weight gradients; then dX~
 //
-// In the layer of a rank's experts, dX~ is computed between dW2 and dW1, and the partial sums follow
-// dX~. The partial sums of the router's gradient use both pieces at the end of the pass, except the part
+// The layer of a rank's experts computes dX~ between dW2 and dW1, in memory of the caller. The partial sums of the router's gradient use both pieces at the end of the pass, except the part
 // with the dense gradients of the logits. The backward pass of shared experts runs first and has
 // its own scratch memory in the two pieces.
 type backwardWorkspace struct {
@@ -120,14 +119,13 @@ func (l *Layer) backwardSecond(w *backwardWorkspace, s *space, n work, yBytes in
 	c, rows := l.of.Config, n.rows
 	w.dxRows = s.bytes
 	dxRows := *s
-	dxRows.take(yBytes)
+	if l.part != ofRank { // a rank's dX~ has its own memory, because it goes to other ranks
+		dxRows.take(yBytes)
+	}
 	if l.part != home {
 		w.scaledA = s.take(weights.A(c).Bytes(rows))
 	}
 	w.partial = s.take(dh.DH{Config: c}.PartialBytes(rows))
-	if l.part == ofRank { // dX~ goes to other ranks while dW1 is computed
-		s.bytes = max(s.bytes, dxRows.bytes)
-	}
 	w.dwPartials = s.bytes
 	biases := *s
 	if c.Bias {

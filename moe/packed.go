@@ -16,16 +16,24 @@ import (
 // unpack queues the kernel that unpacks packed weights, after a plan. It changes the addresses in w
 // to the addresses of the values in the workspace at p. It does nothing for plain weights.
 func (q *queue) unpack(w *Weights, p driver.DevicePtr, places indices) {
-	if !spec.IsPacked(q.layer.of.Config) {
-		return
+	if to, packed := q.unpacked(w, p, places); packed {
+		launch(q, kernel.UnpackKernel, to)
 	}
-	to := kernel.UnpackArgs{
+}
+
+// unpacked changes the addresses in w to the addresses of unpacked values, and returns the arguments
+// of the kernel that unpacks. packed reports whether the layer has packed weights.
+func (q *queue) unpacked(w *Weights, p driver.DevicePtr, places indices) (to kernel.UnpackArgs, packed bool) {
+	if !spec.IsPacked(q.layer.of.Config) {
+		return to, false
+	}
+	to = kernel.UnpackArgs{
 		W1: w.W1.Ptr, W3: w.W3.Ptr, W2: w.W2.Ptr, W1Scale: w.W1Scale.Ptr, W3Scale: w.W3Scale.Ptr, W2Scale: w.W2Scale.Ptr,
 		W1Zero: w.W1Zero.Ptr, W3Zero: w.W3Zero.Ptr, W2Zero: w.W2Zero.Ptr, W1Global: w.W1Global.Ptr, W3Global: w.W3Global.Ptr, W2Global: w.W2Global.Ptr,
 		Offsets: at(p, places.offsets), ToW1: at(p, places.w1), ToW3: at(p, places.w3), ToW2: at(p, places.w2),
 	}
-	launch(q, kernel.UnpackKernel, to)
 	w.W1.Ptr, w.W3.Ptr, w.W2.Ptr = to.ToW1, to.ToW3, to.ToW2
+	return to, true
 }
 
 // checkNoPacked refuses gradients of packed weights.

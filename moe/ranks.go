@@ -48,8 +48,8 @@ func init() {
 	hook.Home = Option(func(o *options) { o.part, o.decode = home, new(int) })
 	hook.OfRank = Option(func(o *options) { o.part, o.decode = ofRank, new(int) })
 	hook.Ranks = hook.Steps[*Call, ForwardArgs, BackwardArgs]{
-		Check: (*Call).checkRanks, Split: (*Call).split, Entries: step(exchange.EntriesKernel), Rows: step(exchange.RowsKernel),
-		Experts: (*Call).expertsOfRank, Sum: (*Call).sumRanks, Returned: (*Call).returned,
+		Check: (*Call).checkRanks, Split: (*Call).split, Entries: step(exchange.EntriesKernel), Shift: step(exchange.ShiftKernel), Rows: step(exchange.RowsKernel),
+		Arrange: step(exchange.ArrangeKernel), Experts: (*Call).expertsOfRank, Sum: (*Call).sumRanks, Returned: (*Call).returned,
 		CheckBackward: (*Call).checkRanksBackward, GradientScores: (*Call).gradientScores, GradientRows: (*Call).gradientRows, GradientUp: (*Call).gradientUp, GradientBias: (*Call).gradientBias, NoWeights: (*Call).noWeights,
 		GradientsReturned: (*Call).gradientsReturned, GradientLogits: (*Call).gradientLogits, GradientTokens: (*Call).gradientTokens,
 		RouterInputs: (*Call).routerInputs, BiasInputs: (*Call).biasInputs, GradientRouter: (*Call).gradientRouter, SumRouter: (*Call).sumRouter,
@@ -99,36 +99,39 @@ func (c *Call) checkRanks(f *ForwardArgs, routed bool) error {
 	return c.check.overlaps()
 }
 
-// split sorts pairs and rows by rank. It uses the kernels that sort rows by expert, with ranks in
-// place of experts. This fits, because there are no more ranks times chunks than experts.
+// split sorts pairs by expert, and rows by rank. The kernels that sort rows by expert also sort the
+// rows by rank, with ranks in place of experts. This fits, because there are no more ranks than
+// experts.
 func (c *Call) split(s driver.Stream, of exchange.Split, p driver.DevicePtr) error {
 	return c.steps(s, func(q *queue) {
 		w := q.laid(q.layer.work(of.Tokens)).workspace.indices
-		launch(q, exchange.OwnersKernel, exchange.OwnersArgs{
-			ExpertIDs: of.ExpertIDs, PairRanks: of.PairRanks, RowRanks: of.RowRanks, Ranks: of.Ranks, Chunks: of.Chunks, Pairs: of.Tokens * q.layer.of.TopK,
-		})
-		byRank := func(ranks driver.DevicePtr, to order.PlanTensors) {
-			scratch := w.plan(p, Tensor{Ptr: ranks})
-			to.ExpertIDs, to.Table, to.RowPairs, to.Tickets = ranks, scratch.Table, scratch.RowPairs, scratch.Tickets
-			q.count(of.Tokens, Tensor{Ptr: ranks}, p, w)
+		launch(q, exchange.OwnersKernel, exchange.OwnersArgs{ExpertIDs: of.ExpertIDs, RowRanks: of.RowRanks, Ranks: of.Ranks, Pairs: of.Tokens * q.layer.of.TopK})
+		sorted := func(ids driver.DevicePtr, to order.PlanTensors) {
+			scratch := w.plan(p, Tensor{Ptr: ids})
+			to.ExpertIDs, to.Table, to.RowPairs, to.Tickets = ids, scratch.Table, scratch.RowPairs, scratch.Tickets
+			q.count(of.Tokens, Tensor{Ptr: ids}, p, w)
 			launch(q, order.PlanPairsKernel, order.PlanArgs{PlanTensors: to, Counts: at(p, w.counts), TokenRanges: q.ranges(of.Tokens)})
 		}
 		unused := at(p, w.gather)
-		byRank(of.PairRanks, order.PlanTensors{Gather: unused, Inverse: of.Places, Pairs: of.Pairs, Offsets: of.PairOffsets})
-		byRank(of.RowRanks, order.PlanTensors{Gather: of.RowTokens, Inverse: of.RowPlaces, Pairs: unused, Offsets: of.RowOffsets})
+		sorted(of.ExpertIDs, order.PlanTensors{Gather: unused, Inverse: of.Places, Pairs: of.Pairs, Offsets: of.PairOffsets})
+		sorted(of.RowRanks, order.PlanTensors{Gather: of.RowTokens, Inverse: of.RowPlaces, Pairs: unused, Offsets: of.RowOffsets})
 	})
 }
 
-// expertsOfRank queues the plan of a list and the products of its rows.
-func (c *Call) expertsOfRank(s driver.Stream, f ForwardArgs) (of exchange.Packed, err error) {
+// expertsOfRank queues the products of some rows of a list.
+func (c *Call) expertsOfRank(s driver.Stream, f ForwardArgs, of exchange.Work) error {
 	n := work{tokens: int(f.X.Shape.Dims[0]), rows: int(f.List.ExpertIDs.Shape.Dims[0]), list: true}
-	err = c.steps(s, func(q *queue) {
-		w, p := q.laid(n).workspace, f.Workspace.Ptr
-		of = exchange.Packed{Y: at(p, w.y), Inverse: at(p, w.inverse)}
-		q.planEntries(n, f.List, p, w.indices)
-		q.products(n, &f, w.pieces)
+	return c.steps(s, func(q *queue) {
+		p := f.Workspace.Ptr
+		w := q.laid(n).workspace.pieces
+		from := func(address driver.DevicePtr) int64 { return int64(address - p) }
+		w.y, w.gather, w.pairs, w.offsets = from(of.Y), from(of.Gather), from(of.Pairs), from(of.Offsets)
+		w.table, w.rowPairs, w.tickets = from(of.Table), from(of.RowPairs), from(of.Tickets)
+		if to, packed := q.unpacked(&f.Weights, p, w.indices); packed && !of.Later {
+			launch(q, kernel.UnpackKernel, to)
+		}
+		q.largeBatchProducts(n, &f, w)
 	})
-	return of, err
 }
 
 // returned returns the address for the rows of Y that come back. sumRanks reads them there.

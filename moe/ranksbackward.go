@@ -87,10 +87,11 @@ func (c *Call) gradientScores(s driver.Stream, b BackwardArgs) (scores driver.De
 	return scores, err
 }
 
-// gradientRows queues dW2 of a rank's experts, and then the rows of dX. dlogits [L] f32, unless 0,
-// has the gradients of the logits in the order of the list. router is the address of the router's
-// weights for the rank's first expert.
-func (c *Call) gradientRows(s driver.Stream, b BackwardArgs, dlogits, router driver.DevicePtr) (of exchange.Packed, err error) {
+// gradientRows queues dW2 of a rank's experts, and then the rows of dX, which go to the address dx.
+// dlogits [L] f32, unless 0, has the gradients of the logits in the order of the list. router is the
+// address of the router's weights for the rank's first expert. The result has the row of each entry
+// of the list, [L] u32.
+func (c *Call) gradientRows(s driver.Stream, b BackwardArgs, dlogits, router, dx driver.DevicePtr) (inverse driver.DevicePtr, err error) {
 	err = c.steps(s, func(q *queue) {
 		r, want := q.ranksRun(&b), b.wanted()
 		r.unpack(&r.Weights, r.Workspace.Ptr, r.w.indices)
@@ -102,12 +103,12 @@ func (c *Call) gradientRows(s driver.Stream, b BackwardArgs, dlogits, router dri
 			launch(q, exchange.WordsKernel, exchange.WordsArgs{From: dlogits, Index: r.at(r.w.pairs), To: r.at(r.w.dlogitByRow), Count: r.rows})
 		}
 		launch(q, which, kernel.DXArgs{
-			DH: r.at(r.w.dh), W1: r.W1.Ptr, W3: r.W3.Ptr, DX: r.at(r.w.dxRows), DLogitByRow: r.at(r.w.dlogitByRow), RouterWeights: router,
+			DH: r.at(r.w.dh), W1: r.W1.Ptr, W3: r.W3.Ptr, DX: dx, DLogitByRow: r.at(r.w.dlogitByRow), RouterWeights: router,
 			Rows: r.rows, TileArgs: r.tiles(1),
 		})
-		of = exchange.Packed{Y: r.at(r.w.dxRows), Inverse: r.at(r.w.inverse)}
+		inverse = r.at(r.w.inverse)
 	})
-	return of, err
+	return inverse, err
 }
 
 // gradientBias queues the sums of the logits' gradients of each expert of a rank. It comes after

@@ -182,6 +182,9 @@ func (l *Layer) workspace(n work) workspace {
 	if spec.HasAdapters(l.of.Config) { // H is no longer needed when the down-projection writes Y
 		y = max(y, shapes.H.Bytes())
 	}
+	if l.part == ofRank { // the caller has Y
+		y = 0
+	}
 	w.y = s.take(y)
 	if spec.HasLoRA(l.of.Config) && l.part != home {
 		w.u = s.take(weights.U(l.of.Config).Bytes(n.rows))

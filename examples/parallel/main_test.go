@@ -18,7 +18,7 @@ func TestRanks(t *testing.T) {
 	args := []string{"-device", "emulated", "-cache", "off", "-runs", "1", "-shape", "64,48,7,3", "-tokens", "9"}
 	require.NoError(t, run(t.Context(), append(args, "-ranks", "3", "-timeline"), &out, &errs), errs.String())
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	require.Len(t, lines, 12+3*(1+6)+3*(1+13))
+	require.Len(t, lines, 12+3*(1+7)+3*(1+13))
 	for _, want := range []string{"rank 0  experts 0-1  9 tokens", "rank 1  experts 2-3", "rank 2  experts 4-6", "forward ", "backward ", "GB/s each way", "saved 0.00 GiB"} {
 		require.Contains(t, out.String(), want)
 	}

@@ -74,8 +74,8 @@ func column(at, end time.Duration) int {
 	return min(width-1, int(int64(at)*width/int64(end)))
 }
 
-// alone returns how long an exchange runs while the other stream does nothing. The spans of a
-// stream follow one another.
+// alone returns how long an exchange runs while no other stream works. Products on two streams may
+// overlap, and so the result can be too small.
 func alone(move parallel.Span, spans []parallel.Span) time.Duration {
 	rest := move.To - move.From
 	for _, s := range spans {
@@ -83,5 +83,5 @@ func alone(move parallel.Span, spans []parallel.Span) time.Duration {
 			rest -= max(0, min(s.To, move.To)-max(s.From, move.From))
 		}
 	}
-	return rest
+	return max(0, rest)
 }

@@ -86,9 +86,10 @@ type backward struct {
 type backwardLayout struct {
 	home, owner int64
 	splitLayout
-	// send has the rows of dO to send, and later the rows of dX to send back. window receives rows
-	// of dO, and dlogits receives gradients of logits.
-	send, window, dlogits int64
+	shifts int64 // see the function shifts
+	// send has the rows of dO to send, and later the rows of dX of the rank's experts. back has such
+	// rows if they are packed. window receives rows of dO, and dlogits receives gradients of logits.
+	send, back, window, dlogits int64
 	// tail has the tokens of this rank's last range, if other ranks have some of them. partials has
 	// the partial sums of the router's gradient of all ranks.
 	tail     tail
@@ -112,7 +113,9 @@ func (r *Rank) backwardLayout() (w backwardLayout, err error) {
 	var s space
 	w.home, w.owner = s.take(home.BackwardWorkspace), s.take(owner.BackwardWorkspace)
 	w.splitLayout = r.splitLayout(&s)
-	w.send = s.take(r.rowBytes(max(r.MaxTokens*min(c.TopK, ranks), r.windowPairs())))
+	w.shifts = s.take(4*int64(c.NumExperts) + counterBytes)
+	w.send = s.take(max(r.rowBytes(r.MaxTokens*min(c.TopK, ranks)), r.alignedBytes(r.windowPairs())))
+	w.back = s.take(r.rowBytes(r.packedRows()))
 	w.window = s.take(r.rowBytes(r.windowRows()))
 	w.dlogits = s.take(4 * int64(r.windowPairs()))
 	most, each := r.routerGradient().MostRanges(r.windowRows()), 4*int64(c.NumExperts)*int64(c.Hidden)
@@ -140,6 +143,7 @@ func (p *backward) check() (err error) {
 		return &moe.ArgError{Field: "Config.SharedExperts", Got: fmt.Sprint(p.Config.SharedExperts), Want: "0: a group makes no gradients of shared experts yet"}
 	}
 	p.counts = a.Saved.counts
+	p.divide()
 	if err := checkBuffer("Workspace", a.Workspace, p.b.bytes); err != nil {
 		return err
 	}
@@ -153,6 +157,7 @@ func (p *backward) check() (err error) {
 	p.args = Args{Weights: a.Weights, Workspace: a.Workspace}
 	routing := moe.Routing{Scores: a.Scores, ExpertIDs: a.ExpertIDs}
 	p.split = p.b.split(a.Workspace.Ptr, p.Rank, p.mine, routing)
+	p.found = p.at(p.b.found)
 	p.atHome = moe.BackwardArgs{
 		X: a.X, Weights: a.Weights, Saved: moe.Saved{Routing: routing, Logits: a.Logits}, Losses: moe.Losses{DLogits: a.DLogits},
 		DO: a.DO, DX: a.DX, DScores: a.DScores, Workspace: part(a.Workspace, p.b.home),
@@ -176,7 +181,7 @@ func (p *backward) wantsRouter() bool     { return !p.of.DRouter.IsZero() }
 func (p *backward) wantsRouterBias() bool { return !p.of.DRouterBias.IsZero() }
 func (p *backward) wantsB2() bool         { return !p.of.DB2.IsZero() }
 
-// wanted compares the choice of outputs of all ranks, and sorts pairs and rows by rank again.
+// wanted compares the choice of outputs of all ranks, and sorts pairs and rows again.
 func (p *backward) wanted(at Step) error {
 	words := make([]int64, 5)
 	for i, is := range []bool{p.wantsDX(), p.wantsRouter(), !p.of.DLogits.IsZero(), p.wantsB2(), p.wantsRouterBias()} {
@@ -198,13 +203,29 @@ func (p *backward) wanted(at Step) error {
 	if p.mine == 0 {
 		return nil
 	}
-	return p.span(Span{Name: "route"}, p.s, func() error { return steps.Split(p.call, p.s, p.split, p.atHome.Workspace.Ptr) })
+	return p.span(Span{Name: "route"}, p.s, func() error {
+		if err := steps.Split(p.call, p.s, p.split, p.atHome.Workspace.Ptr); err != nil {
+			return err
+		}
+		var u uploads
+		u.add(p.shifts(p.dxRows())...)
+		if err := p.s.CopyToDevice(p.at(p.b.shifts), u.bytes); err != nil {
+			return err
+		}
+		return p.findRows(p.at(p.b.shifts))
+	})
 }
 
 // dispatch sends the rows of dO to the owners of their tokens' experts.
 func (p *backward) dispatch(at Step) error {
 	rows := p.rowsOut(p.at(p.b.send), p.at(p.b.window))
-	if err := p.span(Span{Name: "pack"}, p.s, func() error { return p.packRows(p.call, p.of.DO.Ptr, p.split.RowTokens, &rows) }); err != nil {
+	err := p.span(Span{Name: "pack"}, p.s, func() error {
+		if err := p.packOthers(p.call, p.of.DO.Ptr, p.split.RowTokens, &rows); err != nil {
+			return err
+		}
+		return p.packOwn(p.call, p.of.DO.Ptr, p.split.RowTokens, &rows)
+	})
+	if err != nil {
 		return err
 	}
 	return p.move(at, p.s, rows)
@@ -213,8 +234,8 @@ func (p *backward) dispatch(at Step) error {
 // scores computes dH at the owners, and sends the gradients of the scores home.
 func (p *backward) scores(at Step) (err error) {
 	var made driver.DevicePtr
-	if n := p.receives(p.transport.Rank()); n > 0 {
-		f := p.expertArgs(part(p.of.Workspace, p.b.owner), 0, int(n))
+	if p.receives(&p.counts, p.transport.Rank()) > 0 {
+		f := p.expertArgs(part(p.of.Workspace, p.b.owner))
 		p.experts.X, p.experts.List, p.experts.H, p.experts.Workspace = f.X, f.List, f.H, f.Workspace
 		p.experts.DO = moe.Tensor{Ptr: p.at(p.b.window), Shape: f.X.Shape}
 		err = p.span(Span{Name: "dH"}, p.s, func() (err error) {
@@ -226,7 +247,7 @@ func (p *backward) scores(at Step) (err error) {
 		}
 	}
 	to, _ := steps.GradientsReturned(p.call, p.atHome)
-	if err := p.move(at, p.s, p.pairsBack(4, made, to)...); err != nil || p.mine == 0 {
+	if err := p.move(at, p.s, p.pairsBack(4, made, to)); err != nil || p.mine == 0 {
 		return err
 	}
 	p.byPlace, err = steps.GradientLogits(p.call, p.s, p.atHome, p.split.Places)
@@ -245,31 +266,41 @@ func (p *backward) logits(at Step) error {
 	to := driver.DevicePtr(0)
 	if p.sparse() {
 		to = p.at(p.b.dlogits)
-		if err := p.move(at, p.s, p.pairsOut(4, p.byPlace, to)...); err != nil {
+		if err := p.move(at, p.s, p.pairsOut(4, p.byPlace, to)); err != nil {
 			return err
 		}
 	}
-	_, rows := steps.GradientsReturned(p.call, p.atHome)
-	p.back = p.pairsBack(p.rowBytes(1), p.at(p.b.send), rows)
-	if p.receives(p.transport.Rank()) == 0 {
+	arrive, rows := p.dxRows()
+	p.back = nil
+	for c := range p.chunks {
+		if !p.packs {
+			p.back = append(p.back, p.rowsBack(c, rows, arrive)...)
+		}
+	}
+	if p.packs {
+		e := p.pairsBack(p.rowBytes(1), p.at(p.b.back), arrive)
+		e.InPlace = true
+		p.back = []Exchange{e}
+	}
+	if p.receives(&p.counts, p.transport.Rank()) == 0 {
 		return steps.NoWeights(p.pass.experts, p.s, p.experts)
 	}
 	first, _ := p.Experts()
 	router := p.of.Router.Ptr + driver.DevicePtr(p.of.Router.Shape.Bytes()/int64(p.Config.NumExperts)*int64(first))
 	return p.span(Span{Name: "dW2, dX"}, p.s, func() error {
-		packed, err := steps.GradientRows(p.pass.experts, p.s, p.experts, to, router)
-		if err != nil || !p.wantsDX() {
+		inverse, err := steps.GradientRows(p.pass.experts, p.s, p.experts, to, router, rows)
+		if err != nil || !p.wantsDX() || !p.packs {
 			return err
 		}
-		for i := range p.back {
-			e := &p.back[i]
-			first := int64(e.Send-p.at(p.b.send)) / p.rowBytes(1)
-			if err := p.packRows(p.pass.experts, packed.Y, packed.Inverse+driver.DevicePtr(4*first), e); err != nil {
-				return err
-			}
-		}
-		return nil
+		return p.packOthers(p.pass.experts, rows, inverse, &p.back[0])
 	})
+}
+
+// dxRows returns two addresses of rows of dX: where the rows of other ranks arrive, and where this
+// rank's experts write their rows.
+func (p *backward) dxRows() (arrive, made driver.DevicePtr) {
+	_, arrive = steps.GradientsReturned(p.call, p.atHome)
+	return arrive, p.aligned(p.at(p.b.send), arrive)
 }
 
 // giveBack sends the rows of dX home on the side stream, while dW1 is computed. Then it queues the
@@ -283,7 +314,7 @@ func (p *backward) giveBack(at Step) error {
 			return err
 		}
 	}
-	if p.receives(p.transport.Rank()) > 0 {
+	if p.receives(&p.counts, p.transport.Rank()) > 0 {
 		if err := p.span(Span{Name: "dW1"}, p.s, func() error { return steps.GradientUp(p.pass.experts, p.s, p.experts) }); err != nil {
 			return err
 		}
@@ -294,7 +325,7 @@ func (p *backward) giveBack(at Step) error {
 	if err := p.order(p.moved, p.side, p.s); err != nil || p.mine == 0 {
 		return err
 	}
-	return p.span(Span{Name: "sum"}, p.s, func() error { return steps.GradientTokens(p.call, p.s, p.atHome, p.split.Places) })
+	return p.span(Span{Name: "sum"}, p.s, func() error { return steps.GradientTokens(p.call, p.s, p.atHome, p.found) })
 }
 
 // routerBias computes the gradient of the router's biases. The owner of an expert adds the gradients
@@ -310,7 +341,7 @@ func (p *backward) routerBias(at Step) error {
 	}
 	sums, err := p.at(p.b.sums), error(nil)
 	switch {
-	case p.receives(p.transport.Rank()) > 0:
+	case p.receives(&p.counts, p.transport.Rank()) > 0:
 		err = steps.GradientBias(p.pass.experts, p.s, p.experts, add, sums)
 	case add != 0:
 		err = p.s.Copy(sums, add, 4*int64(count))

@@ -9,12 +9,16 @@
 // rank, its home, adds these rows in the order of the K slots. O therefore has the same bits as on
 // one GPU, for every number of ranks.
 //
-//	home    router, pairs sorted by rank       pack X -> exchange -> window
-//	owner   pairs sorted by expert, up, down   pack Y -> exchange
+//	home    router, pairs sorted by expert     pack X -> exchange -> window
+//	owner   pairs sorted by expert, up, down   Y -> exchange
 //	home    O[t] = Σ_k score·Y, in the order of k
 //
-// The window is the owner's buffer for the tokens that it receives. The experts of a rank are
-// divided into chunks. The rows of a chunk go home while the next chunk is multiplied.
+// The window is the owner's buffer for the tokens that it receives. In a large pass a rank first
+// multiplies half of its own tokens' rows, while tokens of other ranks arrive. Then it multiplies the
+// rows of other ranks in chunks of its experts. The rows of a chunk go home while the next chunk is
+// multiplied. The other half of its own tokens' rows comes last, while the last chunk goes home. The
+// rows of an expert for one home are next to each other, so they are sent from where the expert
+// wrote them. A small pass packs its rows instead, and sends them at once.
 //
 // A backward pass sends the rows of dO in the same way, and the rows of dX come back. The owner
 // alone computes the gradients of an expert's weights. It sums rows in the order of the tokens over

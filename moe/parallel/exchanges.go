@@ -7,55 +7,96 @@ import (
 )
 
 // rowsOut returns the exchange that sends token rows to the owners of their experts. from and to
-// are the addresses of the rows to send and of the window.
+// are the addresses of the rows to send and of the window. packOwn writes the rank's own rows.
 func (p *pass) rowsOut(from, to driver.DevicePtr) Exchange {
 	own, each := p.transport.Rank(), p.rowBytes(1)
-	return Exchange{Send: from, Receive: to, SendBytes: times(p.rows[own], each), ReceiveBytes: times(column(p.rows, own), each)}
+	return Exchange{Send: from, Receive: to, SendBytes: times(p.rows[own], each), ReceiveBytes: times(column(p.rows, own), each), InPlace: true}
 }
 
-// pairsOut returns the exchanges, one for each chunk, that send some bytes of every pair to the
-// owner of the pair's expert. The parameter each is the number of bytes of a pair. Sender and
-// receiver both store pairs by chunk, then by rank.
-func (p *pass) pairsOut(each int64, from, to driver.DevicePtr) (list []Exchange) {
+// pairsOut returns the exchange that sends some bytes of every pair to the owner of the pair's
+// expert. The parameter each is the number of bytes of a pair. The sender stores pairs by expert,
+// and so by rank. The receiver stores pairs by sending rank and expert.
+func (p *pass) pairsOut(each int64, from, to driver.DevicePtr) Exchange {
 	own := p.transport.Rank()
-	for _, pairs := range p.pairs {
-		e := Exchange{Send: from, Receive: to, SendBytes: times(pairs[own], each), ReceiveBytes: times(column(pairs, own), each)}
-		from, to = after(from, e.SendBytes), after(to, e.ReceiveBytes)
+	e := Exchange{Send: from, Receive: to}
+	for rank := range p.transport.Ranks() {
+		e.SendBytes = append(e.SendBytes, each*p.pairsTo(&p.counts, own, rank))
+		e.ReceiveBytes = append(e.ReceiveBytes, each*p.pairsTo(&p.counts, rank, own))
+	}
+	return e
+}
+
+// pairsBack returns the exchange that sends some bytes of every pair from the owner of its expert to
+// the token's home. The parameter each is the number of bytes of a pair.
+func (p *pass) pairsBack(each int64, from, to driver.DevicePtr) Exchange {
+	e := p.pairsOut(each, to, from)
+	e.Send, e.Receive, e.SendBytes, e.ReceiveBytes = e.Receive, e.Send, e.ReceiveBytes, e.SendBytes
+	return e
+}
+
+// rowsBack returns the exchanges that send the rows of a chunk's experts home. Each exchange has one
+// expert of every rank. from is the address of the rows of all experts of this rank, which are
+// sorted by expert, home and token. The home stores rows by expert, too. It does not get the rows of
+// its own experts, but reads these rows where the experts wrote them.
+func (p *pass) rowsBack(c int, from, to driver.DevicePtr) (list []Exchange) {
+	own, each, most := p.transport.Rank(), p.rowBytes(1), 0
+	for rank := range p.transport.Ranks() {
+		first, end := p.chunkOf(rank, c)
+		most = max(most, end-first)
+	}
+	for i := range most {
+		e := Exchange{Receive: to, InPlace: true}
+		expert, end := p.chunkOf(own, c)
+		expert = min(expert+i, end)
+		e.Send = from + driver.DevicePtr(each*p.rowsBefore(expert))
+		for rank, pairs := range p.pairs {
+			there, last := p.chunkOf(rank, c)
+			there = min(there+i, last)
+			e.ReceiveAt = append(e.ReceiveAt, each*p.sentBefore[there])
+			e.SendBytes = append(e.SendBytes, each*sum(pairs[expert:min(expert+1, end)]))
+			e.ReceiveBytes = append(e.ReceiveBytes, each*sum(p.pairs[own][there:min(there+1, last)]))
+		}
 		list = append(list, e)
 	}
 	return list
 }
 
-// pairsBack returns the exchanges, one for each chunk, that send some bytes of every pair from the
-// owner of its expert to the token's home. The parameter each is the number of bytes of a pair.
-func (p *pass) pairsBack(each int64, from, to driver.DevicePtr) []Exchange {
-	list := p.pairsOut(each, to, from)
-	for i := range list {
-		e := &list[i]
-		e.Send, e.Receive, e.SendBytes, e.ReceiveBytes = e.Receive, e.Send, e.ReceiveBytes, e.SendBytes
+// aligned returns the first address at or after p, aligned to 256 bytes, that lies a whole number of
+// rows after another address.
+func (r *Rank) aligned(p, other driver.DevicePtr) driver.DevicePtr {
+	for (p-other)%driver.DevicePtr(r.rowBytes(1)) != 0 {
+		p += alignment
 	}
-	return list
+	return p
 }
 
-// packRows packs rows for an exchange. Rows that stay on this rank are written directly to the
-// receive buffer.
-func (p *pass) packRows(call *moe.Call, from, index driver.DevicePtr, e *Exchange) error {
-	own, each := p.transport.Rank(), p.rowBytes(1)
-	e.InPlace = true
-	for _, part := range []struct {
-		first, end int
-		to         driver.DevicePtr
-	}{{0, own, e.Send}, {own, own + 1, e.To(own)}, {own + 1, len(e.SendBytes), e.From(own + 1)}} {
-		n := sum(e.SendBytes[part.first:part.end]) / each
-		if n == 0 {
-			continue
-		}
-		at := index + driver.DevicePtr(4*sum(e.SendBytes[:part.first])/each)
-		if err := steps.Rows(call, p.s, exchange.RowsArgs{From: from, Index: at, To: part.to, Count: int(n)}); err != nil {
-			return err
-		}
+// alignedBytes returns the room for rows at an address that aligned returns.
+func (r *Rank) alignedBytes(rows int) int64 { return r.rowBytes(rows) + r.rowBytes(alignment) }
+
+// packOthers packs the rows that an exchange sends to other ranks.
+func (p *pass) packOthers(call *moe.Call, from, index driver.DevicePtr, e *Exchange) error {
+	own := p.transport.Rank()
+	if err := p.packRows(call, from, index, e, 0, own, e.Send); err != nil {
+		return err
 	}
-	return nil
+	return p.packRows(call, from, index, e, own+1, len(e.SendBytes), e.From(own+1))
+}
+
+// packOwn writes the rows that stay on this rank directly to the receive buffer.
+func (p *pass) packOwn(call *moe.Call, from, index driver.DevicePtr, e *Exchange) error {
+	own := p.transport.Rank()
+	return p.packRows(call, from, index, e, own, own+1, e.To(own))
+}
+
+// packRows packs the rows for the ranks first to end-1.
+func (p *pass) packRows(call *moe.Call, from, index driver.DevicePtr, e *Exchange, first, end int, to driver.DevicePtr) error {
+	each := p.rowBytes(1)
+	n := sum(e.SendBytes[first:end]) / each
+	if n == 0 {
+		return nil
+	}
+	at := index + driver.DevicePtr(4*sum(e.SendBytes[:first])/each)
+	return steps.Rows(call, p.s, exchange.RowsArgs{From: from, Index: at, To: to, Count: int(n)})
 }
 
 // column returns what each rank sends to one receiver: element i is of[i][to].

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/exchange"
 )
@@ -86,6 +87,16 @@ type pass struct {
 	// of pairs.
 	received received
 	counts
+	// chunks is the number of chunks of the pass. packs reports whether rows are packed before they
+	// go home.
+	chunks int
+	packs  bool
+	// sentBefore [E+1] has the number of this rank's pairs with lower experts. madeBefore has, for
+	// each of this rank's experts, the number of rows of lower experts, and last the number of rows.
+	sentBefore, madeBefore []int64
+	plan                   plan
+	// found [T, K] u32 has the index of the row of each pair, see shifts.
+	found driver.DevicePtr
 }
 
 func (r *Rank) run(ctx context.Context, s driver.Stream, a Args, routed bool) error {
@@ -128,10 +139,8 @@ func (p *pass) check(routed bool) (err error) {
 		return &moe.ArgError{Field: "X", Got: a.X.Shape.String(), Want: fmt.Sprintf("at most %d tokens (Options.MaxTokens)", p.MaxTokens)}
 	}
 	p.home, p.mine = a.home(&p.w), int(a.X.Shape.Dims[0])
-	if p.received, err = p.place(a.Saved, part(a.Workspace, p.w.window)); err != nil {
-		return err
-	}
 	p.split = p.w.split(a.Workspace.Ptr, p.Rank, p.mine, p.home.Routing)
+	p.found = p.at(p.w.found)
 	experts := moe.ForwardArgs{Weights: p.expertWeights()}
 	if err := steps.Check(p.experts, &experts, false); err != nil {
 		return err
@@ -155,11 +164,11 @@ func (p *pass) at(offset int64) driver.DevicePtr {
 	return p.args.Workspace.Ptr + driver.DevicePtr(offset)
 }
 
-// count chooses the experts if routed, sorts pairs and rows by rank, and shares the counts with all
-// ranks.
+// count chooses the experts if routed, sorts pairs by expert and rows by rank, and shares the counts
+// with all ranks.
 func (p *pass) count(at Step, routed bool) error {
-	ranks := p.transport.Ranks()
-	words := make([]int64, (p.Chunks+1)*ranks+1)
+	experts := p.Config.NumExperts
+	words := make([]int64, experts+p.transport.Ranks()+1)
 	words[len(words)-1] = int64(p.mine)
 	if p.mine > 0 {
 		err := p.span(Span{Name: "route"}, p.s, func() error {
@@ -181,24 +190,25 @@ func (p *pass) count(at Step, routed bool) error {
 	if err != nil {
 		return err
 	}
-	p.pairs = make([][][]int64, p.Chunks)
 	for _, of := range all {
-		for c := range p.pairs {
-			p.pairs[c] = append(p.pairs[c], of[c*ranks:(c+1)*ranks])
-		}
-		p.rows, p.tokens = append(p.rows, of[p.Chunks*ranks:len(of)-1]), append(p.tokens, of[len(of)-1])
+		p.pairs, p.rows, p.tokens = append(p.pairs, of[:experts]), append(p.rows, of[experts:len(of)-1]), append(p.tokens, of[len(of)-1])
 	}
+	p.divide()
 	p.last = p.counts
 	if p.args.Saved != nil {
 		p.args.Saved.counts = p.counts
 	}
-	return p.fits()
+	if err := p.fits(); err != nil {
+		return err
+	}
+	p.received, err = p.place(p.args.Saved, part(p.args.Workspace, p.w.window))
+	return err
 }
 
-// readCounts reads from the device how many pairs go to each chunk of each rank, and how many rows
-// go to each rank.
+// readCounts reads from the device how many pairs go to each expert, and how many rows go to each
+// rank.
 func (p *pass) readCounts(words []int64) error {
-	each, parts := p.Config.NumExperts+1, p.Chunks*p.transport.Ranks()
+	each := p.Config.NumExperts + 1
 	raw := make([]byte, 8*each)
 	if err := p.s.CopyToHost(raw, p.split.PairOffsets); err != nil {
 		return err
@@ -207,8 +217,8 @@ func (p *pass) readCounts(words []int64) error {
 		return int64(binary.LittleEndian.Uint32(raw[4*(i+1):])) - int64(binary.LittleEndian.Uint32(raw[4*i:]))
 	}
 	for i := range words[:len(words)-1] {
-		if words[i] = count(i); i >= parts {
-			words[i] = count(each + i - parts)
+		if words[i] = count(i); i >= each-1 {
+			words[i] = count(i + 1) // the offsets of rows follow those of pairs
 		}
 	}
 	return nil
@@ -217,10 +227,10 @@ func (p *pass) readCounts(words []int64) error {
 // fits returns an error if any rank would receive more than its window has room for. All ranks find
 // the same error, because all have the same counts.
 func (p *pass) fits() error {
-	c, ranks := p.Config, p.transport.Ranks()
-	for to := range ranks {
-		experts := exchange.First(c.NumExperts, ranks, to+1) - exchange.First(c.NumExperts, ranks, to)
-		rows, pairs := sum(column(p.rows, to)), p.receives(to)
+	c := p.Config
+	for to := range p.transport.Ranks() {
+		experts := p.firstOf(to+1) - p.firstOf(to)
+		rows, pairs := sum(column(p.rows, to)), p.receives(&p.counts, to)
 		if room := int64(p.windowRows()); rows > room || pairs > room*int64(min(c.TopK, experts)) {
 			return fmt.Errorf("rank %d gets %d tokens with %d pairs, its window has room for %d and %d: the experts of a token must differ",
 				to, rows, pairs, room, room*int64(min(c.TopK, experts)))
@@ -229,92 +239,180 @@ func (p *pass) fits() error {
 	return nil
 }
 
-// receives returns the number of pairs that a rank receives.
-func (c *counts) receives(rank int) (n int64) {
-	for _, pairs := range c.pairs {
-		n += sum(column(pairs, rank))
-	}
-	return n
-}
-
-// dispatch sends token rows and lists of pairs to the owners of the experts.
+// dispatch sends token rows and lists of pairs to the owners of the experts. Unless the pass packs
+// rows, the exchange overlaps the products of a portion of the rank's own tokens.
 func (p *pass) dispatch(at Step) error {
 	list, from := &p.received, p.w.sendEntries
 	rows := p.rowsOut(p.at(p.w.send), list.window)
-	err := p.span(Span{Name: "pack"}, p.s, func() error {
-		if p.mine > 0 {
-			if err := p.pack(p.rows[p.transport.Rank()]); err != nil {
-				return err
-			}
-		}
-		return p.packRows(p.call, p.args.X.Ptr, p.split.RowTokens, &rows)
-	})
-	if err != nil {
-		return err
-	}
 	all := []Exchange{rows}
 	for _, t := range []struct {
 		from int64
 		to   driver.DevicePtr
 	}{{from.tokens, list.tokens}, {from.experts, list.experts}, {from.scores, list.scores}} {
-		all = append(all, p.pairsOut(4, p.at(t.from), t.to)...)
+		e := p.pairsOut(4, p.at(t.from), t.to)
+		e.InPlace = true
+		all = append(all, e)
 	}
-	return p.move(at, p.s, all...)
+	err := p.span(Span{Name: "pack"}, p.s, func() error {
+		// The device packs rows while the host makes the plan.
+		if err := p.packOthers(p.call, p.args.X.Ptr, p.split.RowTokens, &rows); err != nil {
+			return err
+		}
+		if err := p.packOwn(p.call, p.args.X.Ptr, p.split.RowTokens, &rows); err != nil {
+			return err
+		}
+		return p.entries()
+	})
+	if err != nil {
+		return err
+	}
+	stream := p.s
+	if !p.packs {
+		stream = p.side
+	}
+	if err := p.order(p.made, p.s, stream); err != nil {
+		return err
+	}
+	if err := p.startOwn(all[1:]); err != nil {
+		return err
+	}
+	if err := p.move(at, stream, all...); err != nil {
+		return err
+	}
+	if err := p.order(p.moved, stream, p.s); err != nil {
+		return err
+	}
+	if err := p.arrange(0, p.transport.Rank()); err != nil {
+		return err
+	}
+	if err := p.arrange(p.transport.Rank()+1, p.transport.Ranks()); err != nil || p.packs {
+		return err
+	}
+	return p.order(p.arranged, p.s, p.other())
 }
 
-// pack writes the lists of pairs to send. rows has the number of rows that go to each rank.
-func (p *pass) pack(rows []int64) error {
-	own, pairs := p.transport.Rank(), int64(0)
-	for _, of := range p.pairs {
-		pairs += sum(of[own])
+// entries uploads the plan of the pass, and writes the lists of pairs to send.
+func (p *pass) entries() error {
+	p.plan = p.newPlan(steps.Returned(p.call, p.home), p.y())
+	if err := p.s.CopyToDevice(p.at(p.w.uploads), p.plan.bytes); err != nil {
+		return err
 	}
+	pairs := sum(p.pairs[p.transport.Rank()])
 	if pairs == 0 {
 		return nil
 	}
-	bases, first := make([]byte, 0, 4*len(rows)), int64(0)
-	for to, n := range rows {
-		// In a rank's window, the rows from lower ranks come first.
-		before := sum(column(p.rows, to)[:own])
-		bases = binary.LittleEndian.AppendUint32(bases, uint32(before-first))
-		first += n
-	}
-	if err := p.s.CopyToDevice(p.at(p.w.bases), bases); err != nil {
-		return err
-	}
 	of := &p.split
 	return steps.Entries(p.call, p.s, exchange.EntriesArgs{
-		Pairs: of.Pairs, ExpertIDs: of.ExpertIDs, Scores: of.Scores, PairRanks: of.PairRanks, RowPlaces: of.RowPlaces, Bases: p.at(p.w.bases),
+		Pairs: of.Pairs, ExpertIDs: of.ExpertIDs, Scores: of.Scores, RowPlaces: of.RowPlaces, Bases: p.uploaded(p.plan.bases),
 		Rows: p.at(p.w.sendEntries.tokens), LocalExperts: p.at(p.w.sendEntries.experts), RowScores: p.at(p.w.sendEntries.scores),
 		Ranks: of.Ranks, Count: int(pairs),
 	})
 }
 
-// giveBack runs the rank's experts chunk by chunk, and sends their rows home while the next chunk
-// is multiplied. At the end it queues the sum of the rows that this rank has got back.
-func (p *pass) giveBack(at Step) error {
-	list := p.pairsBack(p.rowBytes(1), p.at(p.w.back), steps.Returned(p.call, p.home))
-	stream := p.s
-	if len(list) > 1 {
-		stream = p.side
-	}
-	first := int64(0)
-	for c := range list {
-		if err := p.span(Span{Name: "experts", Chunk: c}, p.s, func() error { return p.chunk(c, first, &list[c]) }); err != nil {
+// startOwn queues what the rank can do for its own tokens before other ranks' tokens arrive. lists
+// has the exchanges of the lists of pairs.
+func (p *pass) startOwn(lists []Exchange) error {
+	own := p.transport.Rank()
+	err := p.span(Span{Name: "arrange"}, p.s, func() error {
+		for _, list := range lists {
+			if err := p.s.Copy(list.To(own), list.From(own), list.SendBytes[own]); err != nil {
+				return err
+			}
+		}
+		if err := p.findRows(p.uploaded(p.plan.shifts)); err != nil {
 			return err
 		}
-		first += sum(column(p.pairs[c], p.transport.Rank()))
-		if err := p.order(p.made, p.s, stream); err != nil {
+		return p.arrange(own, own+1)
+	})
+	if err != nil {
+		return err
+	}
+	if p.packs {
+		return nil
+	}
+	if err := p.order(p.arranged, p.s, p.other()); err != nil {
+		return err
+	}
+	return p.multiply(Span{Name: "own experts"}, p.other(), p.plan.own[0])
+}
+
+// other returns the stream of every second portion. Portions of packed weights are on one stream,
+// because the first one unpacks the weights.
+func (p *pass) other() driver.Stream {
+	if spec.IsPacked(p.Config) {
+		return p.s
+	}
+	return p.second
+}
+
+// findRows queues the kernel that writes the index of the row of each pair. shifts is the address of
+// the numbers of the function shifts.
+func (p *pass) findRows(shifts driver.DevicePtr) error {
+	if p.mine == 0 {
+		return nil
+	}
+	return steps.Shift(p.call, p.s, exchange.ShiftArgs{
+		ExpertIDs: p.split.ExpertIDs, Places: p.split.Places, Shifts: shifts, Shifted: p.found, Pairs: p.mine * p.Config.TopK,
+	})
+}
+
+// y returns the address for the rows of Y of this rank's experts.
+func (p *pass) y() driver.DevicePtr {
+	return p.aligned(p.at(p.w.y), steps.Returned(p.call, p.home))
+}
+
+// ownerWorkspace returns the workspace of the layer of this rank's experts.
+func (p *pass) ownerWorkspace() moe.Buffer { return part(p.args.Workspace, p.w.owner) }
+
+// giveBack multiplies the tokens of other ranks chunk by chunk, and sends their rows home while the
+// next chunk is multiplied. At the end it queues the sum of the rows of this rank's tokens.
+func (p *pass) giveBack(at Step) error {
+	arrive, y := steps.Returned(p.call, p.home), p.y()
+	stream := p.s
+	if !p.packs {
+		stream = p.side
+	}
+	for c := range p.chunks {
+		// The portions take turns on two streams. A portion then starts on multiprocessors that the
+		// portion before it no longer needs.
+		products := p.s
+		if c%2 == 1 {
+			products = p.other()
+		}
+		if err := p.multiply(Span{Name: "experts", Chunk: c}, products, p.plan.others[c]); err != nil {
+			return err
+		}
+		back := []Exchange{{}}
+		if !p.packs {
+			back = p.rowsBack(c, y, arrive)
+		} else {
+			e := p.pairsBack(p.rowBytes(1), p.at(p.w.back), arrive)
+			e.InPlace = true
+			if err := p.packOthers(p.experts, y, p.at(p.w.inverse), &e); err != nil {
+				return err
+			}
+			back[0] = e
+		}
+		if err := p.order(p.made, products, stream); err != nil {
 			return err
 		}
 		at.Chunk = c
-		if err := p.move(at, stream, list[c]); err != nil {
+		if err := p.move(at, stream, back...); err != nil {
+			return err
+		}
+	}
+	if !p.packs {
+		if err := p.multiply(Span{Name: "own experts", Chunk: 1}, p.s, p.plan.own[1]); err != nil {
+			return err
+		}
+		if err := p.order(p.made, p.other(), p.s); err != nil {
 			return err
 		}
 	}
 	if err := p.order(p.moved, stream, p.s); err != nil || p.mine == 0 {
 		return err
 	}
-	return p.span(Span{Name: "sum"}, p.s, func() error { return steps.Sum(p.call, p.s, p.home, p.split.Places) })
+	return p.span(Span{Name: "sum"}, p.s, func() error { return steps.Sum(p.call, p.s, p.home, p.found) })
 }
 
 // order makes later work of one stream (parameter then) wait for the work queued so far on another
@@ -329,37 +427,20 @@ func (p *pass) order(mark driver.Event, first, then driver.Stream) error {
 	return then.Wait(mark)
 }
 
-// chunk queues the experts of chunk c and packs their rows. first is the index of the chunk's first
-// pair in the received list.
-func (p *pass) chunk(c int, first int64, e *Exchange) error {
-	n := int(sum(column(p.pairs[c], p.transport.Rank())))
-	if n == 0 {
-		return nil
-	}
-	packed, err := steps.Experts(p.experts, p.s, p.expertArgs(part(p.args.Workspace, p.w.owner), first, n))
-	if err != nil {
-		return err
-	}
-	return p.packRows(p.experts, packed.Y, packed.Inverse, e)
-}
-
-// expertArgs returns the arguments of the rank's experts for n pairs of the received list. The
-// parameter first is the index of the first of these pairs.
-func (p *pass) expertArgs(workspace moe.Buffer, first int64, n int) moe.ForwardArgs {
+// expertArgs returns the arguments of the rank's experts for the received list.
+func (p *pass) expertArgs(workspace moe.Buffer) moe.ForwardArgs {
 	rows := int(sum(column(p.rows, p.transport.Rank())))
-	list, of := p.owner.Config().ListShapes(rows, n), &p.received
-	word := func(p driver.DevicePtr) driver.DevicePtr { return p + driver.DevicePtr(4*first) }
+	list, of := p.owner.Config().ListShapes(rows, int(p.receives(&p.counts, p.transport.Rank()))), &p.received
 	f := moe.ForwardArgs{
 		X: moe.Tensor{Ptr: of.window, Shape: p.owner.Shapes(rows).X}, Weights: p.expertWeights(), Workspace: workspace,
 		Routing: moe.Routing{List: moe.RoutingList{
-			Tokens:    moe.Tensor{Ptr: word(of.tokens), Shape: list.ExpertIDs},
-			ExpertIDs: moe.Tensor{Ptr: word(of.experts), Shape: list.ExpertIDs},
-			Scores:    moe.Tensor{Ptr: word(of.scores), Shape: list.Scores},
+			Tokens:    moe.Tensor{Ptr: of.tokens, Shape: list.ExpertIDs},
+			ExpertIDs: moe.Tensor{Ptr: of.experts, Shape: list.ExpertIDs},
+			Scores:    moe.Tensor{Ptr: of.scores, Shape: list.Scores},
 		}},
 	}
 	if of.h != 0 {
-		// The rows of H are sorted by expert, and so the rows of a chunk are consecutive.
-		f.H = moe.Tensor{Ptr: of.h + driver.DevicePtr(first*list.H.Bytes()/int64(n)), Shape: list.H}
+		f.H = moe.Tensor{Ptr: of.h, Shape: list.H}
 	}
 	return f
 }

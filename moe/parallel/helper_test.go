@@ -75,8 +75,9 @@ func (c testCase) total() (n int) {
 	return n
 }
 
-// chunks returns a valid number of chunks. Consecutive values of i give different numbers.
-func (c testCase) chunks(i int) int { return 1 + i%(c.config.NumExperts/len(c.tokens)) }
+// chunks returns a valid number of chunks. Consecutive values of i give different numbers. With 0
+// a pass of a test packs its rows.
+func (c testCase) chunks(i int) int { return i % (c.config.NumExperts/len(c.tokens) + 1) }
 
 // oneGPU runs the layer with all tokens on one device. If the case changes the experts, the result
 // is a pass with the changed experts.
@@ -120,6 +121,11 @@ func join(t testing.TB, c testCase, o Options) []*member {
 			list[i] = list[0]
 		}
 	}
+	return joinOn(t, list, c, o)
+}
+
+// joinOn makes a group of ranks on devices.
+func joinOn(t testing.TB, list []driver.Device, c testCase, o Options) []*member {
 	transports, err := Local(list...)
 	require.NoError(t, err)
 	members := make([]*member, len(list))

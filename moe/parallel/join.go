@@ -10,12 +10,11 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/internal/exchange"
 	"sonicmoe/moe/internal/hook"
 )
 
 // protocol is the version of the messages between ranks.
-const protocol = 1
+const protocol = 2
 
 // steps has the functions of package moe that queue the steps of a pass.
 var steps = hook.Ranks.(hook.Steps[*moe.Call, moe.ForwardArgs, moe.BackwardArgs])
@@ -29,8 +28,8 @@ type Options struct {
 	// MaxTokens is the largest number of tokens that a rank has in one pass.
 	MaxTokens int
 	// Chunks is the number of chunks of each rank's experts. The rows of a chunk go home while the
-	// next chunk is multiplied. If Chunks is 0, Join chooses it by the number of tokens. The bits
-	// of results do not depend on it.
+	// next chunk is multiplied. If Chunks is 0, each pass chooses it by the number of tokens. The
+	// bits of results do not depend on it.
 	Chunks int
 	// Deadline is the longest time of a pass, and of Join. 0 means one minute.
 	Deadline time.Duration
@@ -51,20 +50,20 @@ type Rank struct {
 	count int
 	// last has the counts of the last forward pass.
 	last counts
-	// side is the stream of exchanges that overlap products. made is recorded at the end of a
-	// chunk's products, moved at the end of all exchanges.
-	side        driver.Stream
-	made, moved driver.Event
-	trace       trace
+	// side is the stream of exchanges that overlap products. second is a stream for products next to
+	// the stream of the pass. made is recorded at the end of a chunk's products, moved at the end of
+	// exchanges, and arranged when the inputs of products are complete.
+	side, second          driver.Stream
+	made, moved, arranged driver.Event
+	trace                 trace
 }
 
 // counts has the counts of a pass, which all ranks share. rows[i][j] is the number of tokens that
-// rank i sends to rank j. pairs[c][i][j] is the number of pairs of these tokens with experts of
-// chunk c of rank j. tokens[i] is the number of tokens of rank i.
+// rank i sends to rank j. pairs[i][e] is the number of pairs of tokens of rank i with expert e.
+// tokens[i] is the number of tokens of rank i.
 type counts struct {
-	rows   [][]int64
-	pairs  [][][]int64
-	tokens []int64
+	rows, pairs [][]int64
+	tokens      []int64
 }
 
 // Join makes a rank's part of a layer. If the ranks differ in protocol, Config, MaxTokens or
@@ -110,30 +109,10 @@ func (r *Rank) refused() error {
 	case r.MaxTokens < 1 || r.MaxTokens > spec.MaxRows/c.TopK/w:
 		return &moe.ArgError{Field: "MaxTokens", Got: fmt.Sprint(r.MaxTokens), Want: fmt.Sprintf("1 to %d: T·K of all ranks is below 2^31", spec.MaxRows/c.TopK/w)}
 	}
-	if r.Chunks == 0 {
-		r.Chunks = r.chunks()
-	}
-	if most := c.NumExperts / w; r.Chunks < 1 || r.Chunks > most {
+	if most := c.NumExperts / w; r.Chunks < 0 || r.Chunks > most {
 		return &moe.ArgError{Field: "Chunks", Got: fmt.Sprint(r.Chunks), Want: fmt.Sprintf("0 to %d, the least number of experts of a rank", most)}
 	}
 	return nil
-}
-
-// A layer gets several chunks if its experts have chunkRows rows or more on average. With fewer
-// rows the products take too little time to hide an exchange. mostChunks is the largest number of
-// chunks that Join chooses.
-const (
-	chunkRows  = 128
-	mostChunks = 4
-)
-
-// chunks returns the number of chunks if Options.Chunks is 0.
-func (r *Rank) chunks() int {
-	c, w := r.Config, r.transport.Ranks()
-	if w == 1 || int64(w)*int64(r.MaxTokens)*int64(c.TopK) < chunkRows*int64(c.NumExperts) {
-		return 1
-	}
-	return min(mostChunks, c.NumExperts/w)
 }
 
 // helloText is the number of words at the end of a hello that hold the Config's text.
@@ -185,8 +164,8 @@ func text(hello []int64) string {
 
 // load makes the rank's two layers, their calls, and the stream and events of exchanges.
 func (r *Rank) load(ctx context.Context) (err error) {
-	c, rank, w := r.Config, r.transport.Rank(), r.transport.Ranks()
-	r.count = exchange.First(c.NumExperts, w, rank+1) - exchange.First(c.NumExperts, w, rank)
+	c, rank := r.Config, r.transport.Rank()
+	r.count = r.firstOf(rank+1) - r.firstOf(rank)
 	plain := c
 	plain.Weights = "" // the home layer holds no expert weights
 	with := func(part any) []moe.Option { return append(append([]moe.Option(nil), r.Layer...), part.(moe.Option)) }
@@ -201,19 +180,22 @@ func (r *Rank) load(ctx context.Context) (err error) {
 		return err
 	}
 	r.call, r.experts = r.home.NewCall(), r.owner.NewCall()
-	if r.side, err = r.dev.NewStream(); err != nil {
-		return err
+	for _, s := range []*driver.Stream{&r.side, &r.second} {
+		if *s, err = r.dev.NewStream(); err != nil {
+			return err
+		}
 	}
-	if r.made, err = r.dev.NewEvent(); err != nil {
-		return err
+	for _, e := range []*driver.Event{&r.made, &r.moved, &r.arranged} {
+		if *e, err = r.dev.NewEvent(); err != nil {
+			return err
+		}
 	}
-	r.moved, err = r.dev.NewEvent()
-	return err
+	return nil
 }
 
 // Close releases what a rank holds on its device. It does not close the transport.
 func (r *Rank) Close() error {
-	return errors.Join(r.side.Close(), r.made.Close(), r.moved.Close(), r.trace.close())
+	return errors.Join(r.side.Close(), r.second.Close(), r.made.Close(), r.moved.Close(), r.arranged.Close(), r.trace.close())
 }
 
 // fail breaks the group with an error of this rank, and returns the error as an *Error.
@@ -229,7 +211,7 @@ func (r *Rank) fail(at Step, err error) error {
 // Experts returns the number of this rank's first expert, and how many experts the rank owns. In
 // the arguments of a pass, W1 and the other expert weights have these experts only.
 func (r *Rank) Experts() (first, count int) {
-	return exchange.First(r.Config.NumExperts, r.transport.Ranks(), r.transport.Rank()), r.count
+	return r.firstOf(r.transport.Rank()), r.count
 }
 
 // WeightShapes returns the shapes of the weights in the arguments of a pass: the whole weights of

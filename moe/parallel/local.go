@@ -38,11 +38,8 @@ func Local(devices ...driver.Device) ([]Transport, error) {
 	for i, dev := range devices {
 		t := &local{hub: h, rank: i, ranks: len(devices)}
 		if h.allReach() {
-			for _, e := range []*driver.Event{&t.ready, &t.done} {
-				var err error
-				if *e, err = dev.NewEvent(); err != nil {
-					return nil, fmt.Errorf("an event of rank %d: %w", i, err)
-				}
+			if err := t.prepare(dev); err != nil {
+				return nil, fmt.Errorf("streams and events of rank %d: %w", i, err)
 			}
 		}
 		list[i] = t
@@ -117,6 +114,32 @@ type local struct {
 	// ready and done are the marks of the two rounds of Move. They are nil if some rank cannot read
 	// the memory of another rank.
 	ready, done driver.Event
+	// lanes are streams for copies that run at the same time as copies of Move's stream. begun is
+	// recorded before the copies of a Move, and ended[i] after the copies of lanes[i].
+	lanes []driver.Stream
+	begun driver.Event
+	ended []driver.Event
+}
+
+// numLanes is the number of lanes. A Move of fewer pieces than fewPieces does not use them.
+const numLanes, fewPieces = 3, 8
+
+// prepare makes the streams and events of a rank.
+func (t *local) prepare(dev driver.Device) (err error) {
+	for range numLanes {
+		s, err := dev.NewStream()
+		if err != nil {
+			return err
+		}
+		t.lanes = append(t.lanes, s)
+	}
+	t.ended = make([]driver.Event, numLanes)
+	for _, e := range []*driver.Event{&t.ready, &t.done, &t.begun, &t.ended[0], &t.ended[1], &t.ended[2]} {
+		if *e, err = dev.NewEvent(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (t *local) Rank() int  { return t.rank }
@@ -161,10 +184,8 @@ func (t *local) Move(ctx context.Context, at Step, s driver.Stream, list ...Exch
 	if err := t.waitFor(s, posts); err != nil {
 		return t.fail(at, nil, err)
 	}
-	for i, e := range list {
-		if err := t.receive(s, e, i, posts); err != nil {
-			return t.fail(at, nil, err)
-		}
+	if err := t.receiveAll(s, list, posts); err != nil {
+		return t.fail(at, nil, err)
 	}
 	if err := t.reach(ctx, s, t.done); err != nil {
 		return t.fail(at, nil, err)
@@ -218,8 +239,46 @@ func (t *local) pieces(s driver.Stream, e Exchange) ([]piece, error) {
 	return list, nil
 }
 
-// receive copies what the other ranks have sent in exchange number i.
-func (t *local) receive(s driver.Stream, e Exchange, i int, posts []*post) error {
+// receiveAll copies what the other ranks have sent. Many pieces are copied on several streams in
+// turns, because a copy between devices takes some time in which no bytes move.
+func (t *local) receiveAll(s driver.Stream, list []Exchange, posts []*post) error {
+	streams := []driver.Stream{s}
+	if len(list)*(t.ranks-1) >= fewPieces {
+		streams = append(streams, t.lanes...)
+	}
+	if len(streams) > 1 {
+		if err := t.begun.Record(s); err != nil {
+			return err
+		}
+	}
+	for _, lane := range streams[1:] {
+		if err := lane.Wait(t.begun); err != nil {
+			return err
+		}
+	}
+	turn := 0
+	for i, e := range list {
+		err := t.receive(e, i, posts, func() driver.Stream {
+			turn++
+			return streams[turn%len(streams)]
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for i, lane := range streams[1:] {
+		if err := t.ended[i].Record(lane); err != nil {
+			return err
+		}
+		if err := s.Wait(t.ended[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receive copies what the other ranks have sent in exchange number i, each piece on the next stream.
+func (t *local) receive(e Exchange, i int, posts []*post, next func() driver.Stream) error {
 	for from, bytes := range e.ReceiveBytes {
 		if len(posts[from].sent) <= i {
 			return fmt.Errorf("rank %d makes %d exchanges, this rank more", from, len(posts[from].sent))
@@ -231,11 +290,14 @@ func (t *local) receive(s driver.Stream, e Exchange, i int, posts []*post) error
 		if p.bytes != bytes {
 			return fmt.Errorf("rank %d sends %d bytes, this rank expects %d", from, p.bytes, bytes)
 		}
+		if bytes == 0 {
+			continue
+		}
 		var err error
 		if p.host != nil {
-			err = s.CopyToDevice(e.To(from), p.host)
+			err = next().CopyToDevice(e.To(from), p.host)
 		} else {
-			err = s.Copy(e.To(from), p.at, bytes)
+			err = next().Copy(e.To(from), p.at, bytes)
 		}
 		if err != nil {
 			return fmt.Errorf("copying %d bytes of rank %d: %w", bytes, from, err)
@@ -321,5 +383,9 @@ func (t *local) Close() error {
 	if t.ready == nil {
 		return nil
 	}
-	return errors.Join(t.ready.Close(), t.done.Close())
+	err := errors.Join(t.ready.Close(), t.done.Close(), t.begun.Close())
+	for i, lane := range t.lanes {
+		err = errors.Join(err, t.ended[i].Close(), lane.Close())
+	}
+	return err
 }

@@ -140,12 +140,28 @@ func TestLocalDeadline(t *testing.T) {
 	require.ErrorContains(t, err, "want one device at least")
 }
 
-// TestChunksChosen checks the number of chunks that Join chooses.
+// TestChunksChosen checks the number of chunks that a pass chooses, and whether it packs rows.
 func TestChunksChosen(t *testing.T) {
-	for _, c := range []struct{ ranks, experts, topK, tokens, want int }{
-		{1, 128, 8, 16384, 1}, {2, 128, 8, 16384, 4}, {2, 128, 8, 1023, 1}, {2, 128, 8, 1024, 4}, {8, 16, 2, 16384, 2}, {5, 7, 2, 16384, 1},
+	for _, c := range []struct {
+		ranks, experts, hidden, pairs, chunks, want int
+		packs                                       bool
+	}{
+		{ranks: 1, experts: 128, hidden: 2048, pairs: 131072, want: 1, packs: true},
+		{ranks: 2, experts: 128, hidden: 2048, pairs: 131072, want: 2},
+		{ranks: 2, experts: 128, hidden: 2048, pairs: 16383, want: 1, packs: true},
+		{ranks: 2, experts: 128, hidden: 2048, pairs: 16384, want: 2},
+		{ranks: 8, experts: 16, hidden: 2048, pairs: 131072, want: 2},
+		{ranks: 8, experts: 128, hidden: 2048, pairs: 131072, want: 4},
+		{ranks: 5, experts: 7, hidden: 2048, pairs: 131072, want: 1},
+		{ranks: 2, experts: 128, hidden: 2048, pairs: 1, chunks: 3, want: 3},
 	} {
-		r := &Rank{Options: Options{Config: moe.Config{NumExperts: c.experts, TopK: c.topK}, MaxTokens: c.tokens}, transport: &local{ranks: c.ranks}}
-		require.Equal(t, c.want, r.chunks(), "%+v", c)
+		p := &pass{Rank: &Rank{Options: Options{Config: moe.Config{NumExperts: c.experts, Hidden: c.hidden}.Normal(), Chunks: c.chunks}, transport: &local{ranks: c.ranks}}}
+		for range c.ranks {
+			p.pairs = append(p.pairs, make([]int64, c.experts))
+			p.pairs[0][0] += int64(c.pairs)
+		}
+		p.divide()
+		require.Equal(t, c.want, p.chunks, "%+v", c)
+		require.Equal(t, c.packs, p.packs, "%+v", c)
 	}
 }

@@ -10,8 +10,13 @@ import (
 // Saved is what a forward pass leaves for its backward pass. It must not change before the backward
 // pass.
 type Saved struct {
-	// Buffer has Sizes.Saved bytes.
+	// Buffer has at least the bytes that the tokens of the pass need on this rank. Sizes.Saved bytes
+	// are enough for every pass.
 	moe.Buffer
+	// Allocate, if Buffer is empty, allocates it. Forward calls Allocate when it knows how many bytes
+	// the pass needs. If the ranks get similar numbers of tokens, these are far less than
+	// Sizes.Saved bytes.
+	Allocate func(bytes int64) (moe.Buffer, error)
 	counts
 }
 
@@ -19,16 +24,13 @@ type Saved struct {
 // the same on all ranks.
 func (s *Saved) Counts() []int64 {
 	list := slices.Clone(s.tokens)
-	for _, part := range slices.Concat(s.counts.pairs, [][][]int64{s.rows}) {
-		list = append(list, slices.Concat(part...)...)
-	}
-	return list
+	return append(append(list, slices.Concat(s.pairs...)...), slices.Concat(s.rows...)...)
 }
 
 // savedCounts returns the number of words of Saved.Counts.
 func (r *Rank) savedCounts() int {
 	w := r.transport.Ranks()
-	return w + (r.Chunks+1)*w*w
+	return w * (1 + r.Config.NumExperts + w)
 }
 
 // Restore returns a Saved with the buffer and the Counts of an earlier one.
@@ -42,7 +44,7 @@ func (r *Rank) Restore(b moe.Buffer, counted []int64) (*Saved, error) {
 	w := r.transport.Ranks()
 	s := &Saved{Buffer: b}
 	s.tokens = slices.Clone(counted[:w])
-	parts := slices.Collect(slices.Chunk(slices.Collect(slices.Chunk(counted[w:], w)), w))
-	s.counts.pairs, s.rows = parts[:r.Chunks], parts[r.Chunks]
+	pairs, rows := counted[w:len(counted)-w*w], counted[len(counted)-w*w:]
+	s.pairs, s.rows = slices.Collect(slices.Chunk(pairs, r.Config.NumExperts)), slices.Collect(slices.Chunk(rows, w))
 	return s, nil
 }

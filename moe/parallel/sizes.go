@@ -21,8 +21,8 @@ type Sizes struct {
 	// Window is the size of the window and its list: received tokens, and the token, expert and
 	// score of each received pair. It is a part of Workspace, or of Saved if the pass saves.
 	Window int64
-	// Saved is the size of a Saved buffer: the window, its list, and H. SavedCounts is the number
-	// of words of [Saved.Counts].
+	// Saved is the largest size of a Saved buffer: the window, its list, and H. SavedCounts is the
+	// number of words of [Saved.Counts].
 	Saved       int64
 	SavedCounts int
 	// BackwardWorkspace is the size of the workspace of Backward.
@@ -49,11 +49,11 @@ func (s *space) entries(pairs int) entries {
 }
 
 // splitLayout has the offsets in bytes of the tensors of exchange.Split. offsets is the offset of
-// PairOffsets, and RowOffsets follows.
-type splitLayout struct{ pairRanks, rowRanks, pairs, places, rowTokens, rowPlaces, offsets int64 }
+// PairOffsets, and RowOffsets follows. found is the offset of the tensor of a pass with this name.
+type splitLayout struct{ rowRanks, pairs, places, rowTokens, rowPlaces, offsets, found int64 }
 
 func (r *Rank) splitLayout(s *space) (w splitLayout) {
-	for _, at := range []*int64{&w.pairRanks, &w.rowRanks, &w.pairs, &w.places, &w.rowTokens, &w.rowPlaces} {
+	for _, at := range []*int64{&w.rowRanks, &w.pairs, &w.places, &w.rowTokens, &w.rowPlaces, &w.found} {
 		*at = s.take(4 * int64(r.MaxTokens*r.Config.TopK))
 	}
 	w.offsets = s.take(8 * int64(r.Config.NumExperts+1))
@@ -66,13 +66,14 @@ type layout struct {
 	// the layer that has this rank's experts.
 	home, owner int64
 	splitLayout
-	bases int64
-	// send has the tokens to send, and sendEntries has the list of pairs of these tokens. back has
-	// the rows of Y that the rank's experts send home. back overlaps send, because send is no
-	// longer used when back is written.
+	// uploads has the plan of the pass. gather, pairsOf and inverse have what exchange.Arrange
+	// writes.
+	uploads, gather, pairsOf, inverse int64
+	// send has the tokens to send, and sendEntries has the list of pairs of these tokens. y has the
+	// rows of Y of the rank's experts, and back has such rows if they are packed.
 	send        int64
 	sendEntries entries
-	back        int64
+	y, back     int64
 	// window is the part for what the rank receives, unless the pass saves it in a Saved buffer.
 	window int64
 	bytes  int64
@@ -82,33 +83,40 @@ type layout struct {
 // and scores of the list of pairs. h is where the experts save H, or 0 if they do not save it.
 type received struct{ window, tokens, experts, scores, h driver.DevicePtr }
 
-// windowBytes returns the size of the window and its list.
-func (r *Rank) windowBytes() int64 {
+// windowBytes returns the size of a window for a number of tokens, and of a list of pairs.
+func (r *Rank) windowBytes(rows, pairs int) int64 {
 	var s space
-	s.take(r.rowBytes(r.windowRows()))
-	s.entries(r.windowPairs())
+	s.take(r.rowBytes(rows))
+	s.entries(pairs)
 	return s.bytes
 }
 
-// savedBytes returns the size of a Saved buffer.
-func (r *Rank) savedBytes() int64 {
-	return r.windowBytes() + r.owner.Config().ListShapes(0, r.windowPairs()).H.Bytes()
+// savedBytes returns the size of a Saved buffer for a number of tokens and pairs.
+func (r *Rank) savedBytes(rows, pairs int) int64 {
+	return r.windowBytes(rows, pairs) + r.owner.Config().ListShapes(0, pairs).H.Bytes()
 }
 
 // place returns the addresses for what the rank receives: in the saved buffer, or in window if
 // saved is nil.
-func (r *Rank) place(saved *Saved, window moe.Buffer) (of received, err error) {
-	if saved != nil {
-		if err := checkBuffer("Saved", saved.Buffer, r.savedBytes()); err != nil {
+func (p *pass) place(saved *Saved, window moe.Buffer) (of received, err error) {
+	own := p.transport.Rank()
+	rows, pairs := int(sum(column(p.rows, own))), int(p.receives(&p.counts, own))
+	if bytes := p.savedBytes(rows, pairs); saved != nil && bytes > 0 {
+		if saved.Buffer == (moe.Buffer{}) && saved.Allocate != nil {
+			if saved.Buffer, err = saved.Allocate(bytes); err != nil {
+				return of, fmt.Errorf("allocating %d bytes for a backward pass: %w", bytes, err)
+			}
+		}
+		if err := checkBuffer("Saved", saved.Buffer, bytes); err != nil {
 			return of, err
 		}
 		window = saved.Buffer
-		of.h = window.Ptr + driver.DevicePtr(r.windowBytes())
+		of.h = window.Ptr + driver.DevicePtr(p.windowBytes(rows, pairs))
 	}
 	var s space
 	at := func(offset int64) driver.DevicePtr { return window.Ptr + driver.DevicePtr(offset) }
-	of.window = at(s.take(r.rowBytes(r.windowRows())))
-	list := s.entries(r.windowPairs())
+	of.window = at(s.take(p.rowBytes(rows)))
+	list := s.entries(pairs)
 	of.tokens, of.experts, of.scores = at(list.tokens), at(list.experts), at(list.scores)
 	return of, nil
 }
@@ -147,13 +155,16 @@ func (r *Rank) layout() (w layout, err error) {
 	var s space
 	w.home, w.owner = s.take(home.Workspace), s.take(owner.Workspace)
 	w.splitLayout = r.splitLayout(&s)
-	w.bases = s.take(4 * int64(ranks))
-	w.window = s.take(r.windowBytes())
-	back := s
-	w.back = back.take(r.rowBytes(r.windowPairs()))
+	w.uploads = s.take(r.planBytes())
+	for _, at := range []*int64{&w.gather, &w.pairsOf, &w.inverse} {
+		*at = s.take(4 * int64(r.windowPairs()))
+	}
+	w.window = s.take(r.windowBytes(r.windowRows(), r.windowPairs()))
+	w.y = s.take(r.alignedBytes(r.windowPairs()))
+	w.back = s.take(r.rowBytes(r.packedRows()))
 	w.send = s.take(r.rowBytes(r.MaxTokens * min(c.TopK, ranks)))
 	w.sendEntries = s.entries(pairs)
-	w.bytes = max(s.bytes, back.bytes)
+	w.bytes = s.bytes
 	return w, nil
 }
 
@@ -169,15 +180,16 @@ func (r *Rank) Sizes() (Sizes, error) {
 		return Sizes{}, err
 	}
 	b, err := r.backwardLayout()
-	return Sizes{Workspace: w.bytes, WindowRows: r.windowRows(), WindowPairs: r.windowPairs(), Window: r.windowBytes(), Saved: r.savedBytes(), SavedCounts: r.savedCounts(), BackwardWorkspace: b.bytes}, err
+	rows, pairs := r.windowRows(), r.windowPairs()
+	return Sizes{Workspace: w.bytes, WindowRows: rows, WindowPairs: pairs, Window: r.windowBytes(rows, pairs), Saved: r.savedBytes(rows, pairs), SavedCounts: r.savedCounts(), BackwardWorkspace: b.bytes}, err
 }
 
 // split returns the tensors of exchange.Split in a workspace that begins at address p.
 func (w *splitLayout) split(p driver.DevicePtr, r *Rank, tokens int, routing moe.Routing) exchange.Split {
 	at := func(offset int64) driver.DevicePtr { return p + driver.DevicePtr(offset) }
 	return exchange.Split{
-		Tokens: tokens, Ranks: r.transport.Ranks(), Chunks: r.Chunks, ExpertIDs: routing.ExpertIDs.Ptr, Scores: routing.Scores.Ptr,
-		PairRanks: at(w.pairRanks), RowRanks: at(w.rowRanks), Pairs: at(w.pairs), Places: at(w.places),
+		Tokens: tokens, Ranks: r.transport.Ranks(), ExpertIDs: routing.ExpertIDs.Ptr, Scores: routing.Scores.Ptr,
+		RowRanks: at(w.rowRanks), Pairs: at(w.pairs), Places: at(w.places),
 		RowTokens: at(w.rowTokens), RowPlaces: at(w.rowPlaces),
 		PairOffsets: at(w.offsets), RowOffsets: at(w.offsets + 4*int64(r.Config.NumExperts+1)),
 	}

@@ -27,22 +27,14 @@ func (r *Rank) Traffic() (t Traffic) {
 	own, all := r.transport.Rank(), int64(0)
 	for i, rows := range r.last.rows {
 		t.Tokens += rows[own]
-		all += r.last.receives(i)
+		all += r.receives(&r.last, i)
 		if i != own {
-			t.SentBytes += r.rowBytes(int(r.last.rows[own][i]))
-			t.ReceivedBytes += r.rowBytes(int(rows[own]))
+			there, here := r.pairsTo(&r.last, own, i), r.pairsTo(&r.last, i, own)
+			t.SentBytes += r.rowBytes(int(r.last.rows[own][i])) + exchange.EntryBytes*there + r.rowBytes(int(here))
+			t.ReceivedBytes += r.rowBytes(int(rows[own])) + exchange.EntryBytes*here + r.rowBytes(int(there))
 		}
 	}
-	t.Pairs = r.last.receives(own)
-	for _, pairs := range r.last.pairs {
-		for i := range pairs {
-			if i != own {
-				there, here := pairs[own][i], pairs[i][own]
-				t.SentBytes += exchange.EntryBytes*there + r.rowBytes(int(here))
-				t.ReceivedBytes += exchange.EntryBytes*here + r.rowBytes(int(there))
-			}
-		}
-	}
+	t.Pairs = r.receives(&r.last, own)
 	if all > 0 {
 		t.Imbalance = float64(t.Pairs) * float64(len(r.last.rows)) / float64(all)
 	}

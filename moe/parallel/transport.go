@@ -34,28 +34,39 @@ type Transport interface {
 
 // Exchange is an all-to-all exchange of device memory. Sender and receiver both know the sizes.
 type Exchange struct {
-	// Send has the bytes to send, ordered by receiving rank, without gaps. Receive gets the
-	// received bytes, ordered by sending rank, without gaps.
+	// Send has the bytes to send, ordered by receiving rank. Receive gets the received bytes,
+	// ordered by sending rank.
 	Send, Receive driver.DevicePtr
 	// SendBytes has the number of bytes for each rank. ReceiveBytes has the number of bytes from
 	// each rank.
 	SendBytes, ReceiveBytes []int64
 	// Same means that every rank gets the same bytes. Send then has these bytes once.
 	Same bool
-	// InPlace means that the bytes from this rank to itself are in Receive already.
+	// SendAt and ReceiveAt, unless nil, have the offset in bytes of each rank's part, which may
+	// leave gaps between the parts.
+	SendAt, ReceiveAt []int64
+	// InPlace means that the transport does not move the bytes from this rank to itself.
 	InPlace bool
 }
 
 // From returns the address in Send of the bytes for a rank.
 func (e *Exchange) From(rank int) driver.DevicePtr {
-	if e.Same {
+	switch {
+	case e.Same:
 		return e.Send
+	case e.SendAt != nil:
+		return e.Send + driver.DevicePtr(e.SendAt[rank])
 	}
 	return after(e.Send, e.SendBytes[:rank])
 }
 
 // To returns the address in Receive where the bytes from a rank go.
-func (e *Exchange) To(rank int) driver.DevicePtr { return after(e.Receive, e.ReceiveBytes[:rank]) }
+func (e *Exchange) To(rank int) driver.DevicePtr {
+	if e.ReceiveAt != nil {
+		return e.Receive + driver.DevicePtr(e.ReceiveAt[rank])
+	}
+	return after(e.Receive, e.ReceiveBytes[:rank])
+}
 
 // after returns the address that follows a sequence of parts. The parts begin at address p and have
 // the given sizes.

@@ -6,11 +6,12 @@
 // ranks and to itself. S is the number of token rows that the rank sends: a token goes once to each
 // rank that owns one of its experts. L is the number of pairs that a rank receives.
 //
-// [Owners] finds the rank of each pair. The plan kernel of package order then sorts the pairs by
-// rank. A second plan sorts the rows to send, after Owners has marked the pairs whose token goes to
-// the same rank already. [Entries] writes the list that goes to each rank: for each pair a token
-// row, an expert and a score. [Rows] packs rows to send. The rows of Y that come back are summed by
-// the layer's own Aggregate kernel.
+// The plan kernel of package order sorts the pairs by expert, and so by rank. A second plan sorts
+// the rows to send, after [Owners] has found the first pair of each token for each rank. [Entries]
+// writes the list that goes to each rank: for each pair a token row, an expert and a score. [Rows]
+// packs rows to send. [Arrange] finds the rows of the entries that a rank receives. The rows of Y that come back are summed by the layer's own Aggregate kernel.
+// It finds the rows of the rank's own experts where these experts wrote them: [Shift] changes the
+// places of their pairs.
 package exchange
 
 import (
@@ -24,36 +25,30 @@ func First(experts, ranks, r int) int { return r * experts / ranks }
 // Kernels lists the kernels of the layer that holds a rank's tokens. OfRank lists the kernels of
 // the layer that holds a rank's experts.
 var (
-	Kernels = registry.Registry{OwnersKernel, EntriesKernel, RowsKernel, ScoresKernel, ScoresGivenKernel}
-	OfRank  = registry.Registry{RowsKernel, WordsKernel, SumsKernel}
+	Kernels = registry.Registry{OwnersKernel, EntriesKernel, ShiftKernel, RowsKernel, ScoresKernel, ScoresGivenKernel}
+	OfRank  = registry.Registry{ArrangeKernel, RowsKernel, WordsKernel, SumsKernel}
 )
 
-// Split has the inputs and outputs of the kernels that sort a rank's pairs and rows by the rank
-// that they go to. The package comment defines T, K, E, W, P and S.
+// Split has the inputs and outputs of the kernels that sort a rank's pairs by expert, and its rows by
+// the rank that they go to. The package comment defines T, K, E, W, P and S.
 type Split struct {
-	// Tokens is T, Ranks is W, and Chunks is C. The experts of each rank are divided into C chunks,
-	// which the pass handles one after another.
-	Tokens, Ranks, Chunks int
+	// Tokens is T, and Ranks is W.
+	Tokens, Ranks int
 	// ExpertIDs [T, K] i32 and Scores [T, K] f32 are the routing of this rank's tokens.
 	ExpertIDs, Scores driver.DevicePtr
-	// PairRanks [T, K] i32 is an output. It has chunk·W + rank for the expert of each pair, or -1
-	// if the expert is outside [0, E). RowRanks [T, K] i32 is an output, too. It has the rank
-	// alone, or -1 also if an earlier pair of the token goes to the same rank.
-	PairRanks, RowRanks driver.DevicePtr
-	// Pairs [P] u32 has the numbers of the pairs, token·K + slot, sorted by chunk, rank, token and
-	// slot. Places [T, K] u32 is the inverse: the index in Pairs of each pair, or order.NoRow if
-	// the pair has no rank.
+	// RowRanks [T, K] i32 is an output. It has the rank that owns the expert of each pair. It has -1
+	// if the expert is outside [0, E), or if an earlier pair of the token goes to the same rank.
+	RowRanks driver.DevicePtr
+	// Pairs [P] u32 has the numbers of the pairs, token·K + slot, sorted by expert, token and slot.
+	// Places [T, K] u32 is the inverse: the index in Pairs of each pair, or order.NoRow if the
+	// expert is outside [0, E).
 	Pairs, Places driver.DevicePtr
 	// RowTokens [S] u32 has the tokens to send, sorted by rank, then token. RowPlaces [T, K] u32 is
 	// the inverse: the index in RowTokens for a token's first pair of each rank, and order.NoRow
 	// for its other pairs.
 	RowTokens, RowPlaces driver.DevicePtr
-	// PairOffsets [E+1] u32 has the index in Pairs of the first pair of each rank of each chunk,
-	// followed by P. RowOffsets [E+1] u32 has the index in RowTokens of the first row of each rank,
+	// PairOffsets [E+1] u32 has the index in Pairs of the first pair of each expert, followed by P.
+	// RowOffsets [E+1] u32 has the index in RowTokens of the first row of each rank,
 	// followed by S.
 	PairOffsets, RowOffsets driver.DevicePtr
 }
-
-// Packed has the output of a rank's experts. Y [L, d] has a row for each received pair, sorted by
-// expert. Inverse [L] u32 has the row in Y of each entry of the received list.
-type Packed struct{ Y, Inverse driver.DevicePtr }

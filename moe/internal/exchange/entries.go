@@ -20,8 +20,8 @@ const entriesThreads = 256
 
 // EntriesArgs are the arguments of [Entries].
 type EntriesArgs struct {
-	// Pairs, ExpertIDs, Scores, PairRanks and RowPlaces are tensors of [Split].
-	Pairs, ExpertIDs, Scores, PairRanks, RowPlaces driver.DevicePtr
+	// Pairs, ExpertIDs, Scores and RowPlaces are tensors of [Split].
+	Pairs, ExpertIDs, Scores, RowPlaces driver.DevicePtr
 	// Bases [W] u32 has what to add to a RowPlaces value to get the row in a rank's window: the
 	// first window row for tokens of this rank, less the RowPlaces value of the first token that
 	// goes to that rank.
@@ -38,7 +38,7 @@ func (e Entries) Build() (*jit.Kernel[EntriesArgs], error) {
 	k := jit.NewBuilder[EntriesArgs]("moe_entries", entriesThreads, 1)
 	k.CTAs(func(a *EntriesArgs) int { return (a.Count + entriesThreads - 1) / entriesThreads })
 	pairs, ids, scores := k.Ptr(&k.Args.Pairs), k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Scores)
-	pairRanks, places, bases := k.Ptr(&k.Args.PairRanks), k.Ptr(&k.Args.RowPlaces), k.Ptr(&k.Args.Bases)
+	places, bases := k.Ptr(&k.Args.RowPlaces), k.Ptr(&k.Args.Bases)
 	rows, experts, rowScores := k.Ptr(&k.Args.Rows), k.Ptr(&k.Args.LocalExperts), k.Ptr(&k.Args.RowScores)
 	ranks, count := k.U32(&k.Args.Ranks), k.U32(&k.Args.Count)
 	at := k.CtaidX().MulI(entriesThreads).Add(k.TidX())
@@ -46,13 +46,13 @@ func (e Entries) Build() (*jit.Kernel[EntriesArgs], error) {
 	k.GridDepLaunch()
 	k.If(at.Lt(count), func() {
 		pair := ptx.LdGlobal[ptx.U32](pairs.Index(at, 4))
-		rank := ptx.LdGlobal[ptx.U32](pairRanks.Index(pair, 4)).Rem(ranks)
+		rank := rankOf(ids, pair, e.NumExperts, ranks)
 		place := ptx.NewVar(k.Kernel, ptx.Uint(order.NoRow))
 		first := pair.Sub(pair.RemI(e.TopK))
 		// The token goes to this rank once. Only the token's first pair of the rank has the row's
 		// index in RowPlaces.
 		k.For(first, pair.AddI(1), ptx.Uint(1), func(earlier ptx.U32) {
-			same := ptx.LdGlobal[ptx.U32](pairRanks.Index(earlier, 4)).Rem(ranks).Eq(rank)
+			same := rankOf(ids, earlier, e.NumExperts, ranks).Eq(rank)
 			of := ptx.LdGlobal[ptx.U32](places.Index(earlier, 4))
 			place.Set(ptx.Select(same.And(of.NeI(order.NoRow)), of, place.Get()))
 		})

@@ -22,40 +22,29 @@ import (
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
 // shape is the size of a test: a layer's experts, spread over ranks, and this rank's tokens.
-type shape struct{ experts, topK, ranks, tokens, chunks int }
+type shape struct{ experts, topK, ranks, tokens int }
 
-var shapes = []shape{{1, 1, 1, 1, 1}, {8, 2, 2, 300, 4}, {10, 4, 3, 65, 1}, {10, 4, 3, 65, 3}, {5, 5, 5, 30, 1}, {1024, 32, 8, 20, 7}, {7, 3, 1, 0, 2}, {129, 8, 64, 90, 2}}
+var shapes = []shape{{1, 1, 1, 1}, {8, 2, 2, 300}, {10, 4, 3, 65}, {5, 5, 5, 30}, {1024, 32, 8, 20}, {7, 3, 1, 0}, {129, 8, 64, 90}}
 
-// ids returns random expert ids [tokens, topK], some of them outside the layer, and the rank and
-// the chunk of each id. Rank and chunk are -1 for an id outside the layer.
-func (s shape) ids() (ids, ranks, chunks []int32) {
+// ids returns random expert ids [tokens, topK], some of them outside the layer, and the rank of each
+// id. The rank is -1 for an id outside the layer.
+func (s shape) ids() (ids, ranks []int32) {
 	r := rand.New(rand.NewPCG(uint64(s.experts), uint64(s.tokens)))
 	for range s.tokens {
 		for _, e := range r.Perm(s.experts)[:s.topK] {
 			if r.IntN(6) == 0 {
 				e = []int{-1, s.experts, 1 << 30}[r.IntN(3)]
 			}
-			rank, chunk := int32(-1), int32(-1)
-			for i := range s.ranks * s.chunks {
-				if First(s.experts, s.ranks*s.chunks, i) <= e && e < First(s.experts, s.ranks*s.chunks, i+1) {
-					rank, chunk = int32(i/s.chunks), int32(i%s.chunks)
+			rank := int32(-1)
+			for i := range s.ranks {
+				if First(s.experts, s.ranks, i) <= e && e < First(s.experts, s.ranks, i+1) {
+					rank = int32(i)
 				}
 			}
-			ids, ranks, chunks = append(ids, int32(e)), append(ranks, rank), append(chunks, chunk)
+			ids, ranks = append(ids, int32(e)), append(ranks, rank)
 		}
 	}
-	return ids, ranks, chunks
-}
-
-// parts returns chunk·W + rank of each pair, or -1 for a pair without a rank.
-func (s shape) parts(ranks, chunks []int32) []int32 {
-	list := append([]int32(nil), ranks...)
-	for i, chunk := range chunks {
-		if chunk >= 0 {
-			list[i] += chunk * int32(s.ranks)
-		}
-	}
-	return list
+	return ids, ranks
 }
 
 // firsts returns the ranks of pairs, with -1 for a pair whose token has an earlier pair of the same
@@ -72,18 +61,17 @@ func (s shape) firsts(ranks []int32) []int32 {
 	return list
 }
 
-// TestOwners checks the rank of each pair against a search through the ranks' ranges of experts.
+// TestOwners checks the rank of each row against a search through the ranks' ranges of experts.
 func TestOwners(t *testing.T) {
 	for _, when := range kt.Timings() {
 		for _, s := range shapes {
 			t.Run(fmt.Sprintf("%s %+v", when.Name, s), func(t *testing.T) {
 				b := kt.New(t, when)
-				ids, want, chunks := s.ids()
-				ranks, rows := b.Room(4*len(ids)), b.Room(4*len(ids))
+				ids, want := s.ids()
+				rows := b.Room(4 * len(ids))
 				kt.Run(b, Owners{s.experts, s.topK}, max(1, (len(ids)+ownersThreads-1)/ownersThreads), OwnersArgs{
-					ExpertIDs: kt.Upload(b, ids), PairRanks: ranks, RowRanks: rows, Ranks: s.ranks, Chunks: s.chunks, Pairs: len(ids),
+					ExpertIDs: kt.Upload(b, ids), RowRanks: rows, Ranks: s.ranks, Pairs: len(ids),
 				})
-				kt.SameBits(t, s.parts(want, chunks), kt.Download[int32](b, ranks, len(ids)), "parts of pairs")
 				kt.SameBits(t, s.firsts(want), kt.Download[int32](b, rows, len(ids)), "ranks of rows")
 			})
 		}
@@ -97,8 +85,7 @@ func TestEntries(t *testing.T) {
 		for _, s := range shapes {
 			t.Run(fmt.Sprintf("%s %+v", when.Name, s), func(t *testing.T) {
 				b := kt.New(t, when)
-				ids, ranks, chunks := s.ids()
-				parts := s.parts(ranks, chunks)
+				ids, ranks := s.ids()
 				scores, bases, places := make([]float32, len(ids)), make([]uint32, s.ranks), make([]uint32, len(ids))
 				for i := range ids {
 					scores[i], places[i] = float32(i)/7, order.NoRow
@@ -116,29 +103,88 @@ func TestEntries(t *testing.T) {
 						}
 					}
 				}
-				for part := range s.ranks * s.chunks {
-					rank := part % s.ranks
-					for i, of := range parts {
-						if int(of) != part {
+				for expert := range s.experts {
+					for i, id := range ids {
+						if int(id) != expert {
 							continue
 						}
-						first := i / s.topK * s.topK
-						for int(ranks[first]) != rank {
+						rank, first := ranks[i], i/s.topK*s.topK
+						for ranks[first] != rank {
 							first++
 						}
 						pairs, rows = append(pairs, uint32(i)), append(rows, int32(places[first]+bases[rank]))
-						experts, listed = append(experts, ids[i]-int32(First(s.experts, s.ranks, rank))), append(listed, scores[i])
+						experts, listed = append(experts, id-int32(First(s.experts, s.ranks, int(rank)))), append(listed, scores[i])
 					}
 				}
 				n := len(pairs)
 				outRows, outExperts, outScores := b.Room(4*n), b.Room(4*n), b.Room(4*n)
 				kt.Run(b, Entries{s.experts, s.topK}, max(1, (n+entriesThreads-1)/entriesThreads), EntriesArgs{
-					Pairs: kt.Upload(b, pairs), ExpertIDs: kt.Upload(b, ids), Scores: kt.Upload(b, scores), PairRanks: kt.Upload(b, parts), RowPlaces: kt.Upload(b, places),
+					Pairs: kt.Upload(b, pairs), ExpertIDs: kt.Upload(b, ids), Scores: kt.Upload(b, scores), RowPlaces: kt.Upload(b, places),
 					Bases: kt.Upload(b, bases), Rows: outRows, LocalExperts: outExperts, RowScores: outScores, Ranks: s.ranks, Count: n,
 				})
 				kt.SameBits(t, rows, kt.Download[int32](b, outRows, n), "rows")
 				kt.SameBits(t, experts, kt.Download[int32](b, outExperts, n), "experts")
 				kt.SameBits(t, listed, kt.Download[float32](b, outScores, n), "scores")
+			})
+		}
+	}
+}
+
+// TestShift checks places with the shifts of their experts.
+func TestShift(t *testing.T) {
+	for _, when := range kt.Timings() {
+		for _, s := range shapes {
+			t.Run(fmt.Sprintf("%s %+v", when.Name, s), func(t *testing.T) {
+				b := kt.New(t, when)
+				ids, ranks := s.ids()
+				shifts, places, want := make([]uint32, s.experts), make([]uint32, len(ids)), make([]uint32, len(ids)+1)
+				for e := range shifts {
+					shifts[e] = uint32(1000*e) - 7
+				}
+				for i, id := range ids {
+					places[i], want[i] = order.NoRow, order.NoRow
+					if ranks[i] >= 0 {
+						places[i] = uint32(3 * i)
+						want[i] = places[i] + shifts[id]
+					}
+				}
+				want[len(ids)] = kt.Poison
+				to := b.Room(4 * len(want))
+				kt.Run(b, Shift{}, max(1, (len(ids)+shiftThreads-1)/shiftThreads), ShiftArgs{
+					ExpertIDs: kt.Upload(b, ids), Places: kt.Upload(b, places), Shifts: kt.Upload(b, shifts), Shifted: to, Pairs: len(ids),
+				})
+				kt.SameBits(t, want, kt.Download[uint32](b, to, len(want)), "places")
+			})
+		}
+	}
+}
+
+// TestArrange checks the rows of the entries of one rank, which are sorted by expert. The rows of an
+// expert start at a multiple of 1000.
+func TestArrange(t *testing.T) {
+	for _, when := range kt.Timings() {
+		for _, n := range []int{1, 255, 600} {
+			t.Run(fmt.Sprintf("%s %d", when.Name, n), func(t *testing.T) {
+				const experts, first = 4, 50
+				b := kt.New(t, when)
+				tokens, of, shifts := make([]int32, n), make([]int32, n), make([]uint32, experts)
+				rows := 1000*experts + first + n
+				gather, pairs, inverse := kt.Poisoned[uint32](rows), kt.Poisoned[uint32](rows), kt.Poisoned[uint32](first+n+1)
+				for i := range n {
+					e := i * experts / n
+					tokens[i], of[i] = int32(7*i), int32(e)
+					start := (e*n + experts - 1) / experts // the expert's first entry
+					shifts[e] = uint32(1000*e - first - start)
+					row := 1000*e + i - start
+					gather[row], pairs[row], inverse[first+i] = uint32(7*i), uint32(first+i), uint32(row)
+				}
+				g, p, inv := b.Room(4*len(gather)), b.Room(4*len(pairs)), b.Room(4*len(inverse))
+				kt.Run(b, Arrange{}, (n+arrangeThreads-1)/arrangeThreads, ArrangeArgs{
+					Tokens: kt.Upload(b, tokens), Experts: kt.Upload(b, of), First: first, Count: n, Shifts: kt.Upload(b, shifts), Gather: g, Pairs: p, Inverse: inv,
+				})
+				kt.SameBits(t, gather, kt.Download[uint32](b, g, len(gather)), "gather")
+				kt.SameBits(t, pairs, kt.Download[uint32](b, p, len(pairs)), "pairs")
+				kt.SameBits(t, inverse, kt.Download[uint32](b, inv, len(inverse)), "inverse")
 			})
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Owners finds the rank that owns the expert of each pair. It also finds the pairs that repeat a
+// Owners finds the rank that owns the expert of each pair. It leaves out the pairs that repeat a
 // rank among their token's pairs. A thread handles one pair.
 type Owners struct{ NumExperts, TopK int }
 
@@ -18,19 +18,18 @@ const ownersThreads = 256
 type OwnersArgs struct {
 	// ExpertIDs [T, K] i32 are the chosen experts.
 	ExpertIDs driver.DevicePtr
-	// PairRanks and RowRanks [T, K] i32 are outputs, see [Split].
-	PairRanks, RowRanks driver.DevicePtr
-	// Ranks is W, and Chunks is the number of chunks of a rank's experts. Ranks·Chunks is at most
-	// E. Pairs is T·K.
-	Ranks, Chunks, Pairs int
+	// RowRanks [T, K] i32 is an output, see [Split].
+	RowRanks driver.DevicePtr
+	// Ranks is W, and Pairs is T·K.
+	Ranks, Pairs int
 }
 
 // Build emits the kernel.
 func (o Owners) Build() (*jit.Kernel[OwnersArgs], error) {
 	k := jit.NewBuilder[OwnersArgs]("moe_owners", ownersThreads, 1)
 	k.CTAs(func(a *OwnersArgs) int { return (a.Pairs + ownersThreads - 1) / ownersThreads })
-	ids, pairRanks, rowRanks := k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.PairRanks), k.Ptr(&k.Args.RowRanks)
-	ranks, chunks, pairs := k.U32(&k.Args.Ranks), k.U32(&k.Args.Chunks), k.U32(&k.Args.Pairs)
+	ids, rowRanks := k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.RowRanks)
+	ranks, pairs := k.U32(&k.Args.Ranks), k.U32(&k.Args.Pairs)
 	pair := k.CtaidX().MulI(ownersThreads).Add(k.TidX())
 	k.GridDepWait()
 	k.GridDepLaunch()
@@ -41,10 +40,6 @@ func (o Owners) Build() (*jit.Kernel[OwnersArgs], error) {
 			repeated := rankOf(ids, earlier, o.NumExperts, ranks).Eq(owner)
 			first.Set(ptx.Select(repeated, ptx.Uint(order.NoRow), first.Get()))
 		})
-		// The experts are in Ranks·Chunks parts. Chunk c of rank r is part r·Chunks + c.
-		part := rankOf(ids, pair, o.NumExperts, ranks.Mul(chunks))
-		chunk := part.Sub(owner.Mul(chunks))
-		ptx.StGlobal(pairRanks.Index(pair, 4), ptx.Select(owner.NeI(order.NoRow), chunk.Mul(ranks).Add(owner), owner))
 		ptx.StGlobal(rowRanks.Index(pair, 4), first.Get())
 	})
 	return k.Build()

@@ -24,14 +24,18 @@ type Steps[C, F, B any] struct {
 	// layer of experts checks the weights of its experts. routed reports whether the pass chooses
 	// experts.
 	Check func(c C, f *F, routed bool) error
-	// Split queues the kernels that sort pairs and rows by rank.
+	// Split queues the kernels that sort pairs by expert and rows by rank.
 	Split func(c C, s driver.Stream, of exchange.Split, workspace driver.DevicePtr) error
 	// Entries queues the kernel that writes the lists for all ranks.
 	Entries func(c C, s driver.Stream, of exchange.EntriesArgs) error
+	// Shift queues the kernel that changes the places of pairs.
+	Shift func(c C, s driver.Stream, of exchange.ShiftArgs) error
 	// Rows queues the kernel that packs rows.
 	Rows func(c C, s driver.Stream, of exchange.RowsArgs) error
-	// Experts queues the plan and the products of a received list of pairs.
-	Experts func(c C, s driver.Stream, f F) (exchange.Packed, error)
+	// Arrange queues the kernel that finds the rows of received pairs. Experts queues the products
+	// of some of these rows.
+	Arrange func(c C, s driver.Stream, of exchange.ArrangeArgs) error
+	Experts func(c C, s driver.Stream, f F, of exchange.Work) error
 	// Returned returns the address where the T·K rows from the experts' ranks arrive. Sum queues
 	// the shared experts and the sum over each token's rows. places [T, K] u32 has the index of the
 	// row of each pair.
@@ -44,10 +48,11 @@ type Steps[C, F, B any] struct {
 	// the address of the scores' gradients, [L] f32 in the order of the received list.
 	GradientScores func(c C, s driver.Stream, b B) (scores driver.DevicePtr, err error)
 	// GradientRows comes after GradientScores. It queues the gradient of W2 of the rank's experts,
-	// and the rows of dX. dlogits [L] f32, unless 0, has the gradients of the chosen logits. router
-	// is the address of the router's weights for the rank's first expert. GradientUp comes after
-	// GradientRows, and queues the gradient of W1.
-	GradientRows func(c C, s driver.Stream, b B, dlogits, router driver.DevicePtr) (exchange.Packed, error)
+	// and the rows of dX, which go to the address dx. dlogits [L] f32, unless 0, has the gradients
+	// of the chosen logits. router is the address of the router's weights for the rank's first
+	// expert. The rows are sorted by expert, then by entry of the list. The result has the row of
+	// each entry, [L] u32. GradientUp comes after GradientRows, and queues the gradient of W1.
+	GradientRows func(c C, s driver.Stream, b B, dlogits, router, dx driver.DevicePtr) (inverse driver.DevicePtr, err error)
 	GradientUp   func(c C, s driver.Stream, b B) error
 	// GradientBias comes after GradientRows with dlogits. It queues the sums of the gradients of
 	// logits of each expert. add [E] f32, unless 0, is added to the sums.
