@@ -31,6 +31,8 @@ type rank struct {
 	dev       driver.Device
 	shapes    map[moe.TensorID]moe.Shape
 	counts    int // number of words of counts
+	allocate  C.sm_allocate
+	given     unsafe.Pointer // the first argument of allocate
 	lock      sync.Mutex
 	stop      *atomic.Int32 // C memory: not 0 when an exchange must end
 }
@@ -66,7 +68,7 @@ func sm_go_join(dev C.sm_handle, config *C.sm_config, joining *C.sm_joining, out
 		if err != nil {
 			return err
 		}
-		r := &rank{dev: d.Device, stop: (*atomic.Int32)(C.calloc(1, 8))}
+		r := &rank{dev: d.Device, stop: (*atomic.Int32)(C.calloc(1, 8)), allocate: j.allocate, given: j.context}
 		if err := r.join(&j, c, opts); err != nil {
 			C.free(unsafe.Pointer(r.stop))
 			return err
@@ -182,12 +184,27 @@ func rankForward(of C.sm_handle, pass *C.sm_forward_pass, counts *C.int64_t, whi
 			}
 			a.Saved = &parallel.Saved{Buffer: moe.Buffer{Ptr: driver.DevicePtr(p.h), Bytes: sizes.Saved}}
 		}
+		if p.h == C.SM_ALLOCATE {
+			if r.allocate == nil {
+				return &moe.ArgError{Field: "pass->h", Got: "SM_ALLOCATE", Want: "an address: the rank joined without allocate"}
+			}
+			a.Saved = &parallel.Saved{Allocate: r.allocated}
+		}
 		err = r.run(p.stream, func(ctx context.Context, s driver.Stream) error { return which(r.Rank, ctx, s, a) })
 		if err == nil && a.Saved != nil {
 			copy(unsafe.Slice((*int64)(counts), r.counts), a.Saved.Counts())
 		}
 		return err
 	})
+}
+
+// allocated calls the program's function.
+func (r *rank) allocated(bytes int64) (moe.Buffer, error) {
+	p := C.sm_call_allocate(r.allocate, r.given, C.int64_t(bytes))
+	if p == 0 {
+		return moe.Buffer{}, errors.New("the program's function failed")
+	}
+	return moe.Buffer{Ptr: driver.DevicePtr(p), Bytes: bytes}, nil
 }
 
 //export sm_go_rank_backward

@@ -256,6 +256,10 @@ typedef struct sm_backward_pass {
 typedef int32_t (*sm_exchange)(
 	void *context, const void *send, const int64_t *send_bytes, void *receive, const int64_t *receive_bytes, const volatile int32_t *stop);
 
+/* Allocates bytes of device memory, aligned to 256 bytes, for a pass on a rank. It returns the
+ * address, or 0 if it fails. The memory belongs to the program. */
+typedef uint64_t (*sm_allocate)(void *context, int64_t bytes);
+
 /* A rank that joins a group. */
 typedef struct sm_joining {
 	uint64_t size;
@@ -266,15 +270,19 @@ typedef struct sm_joining {
 	const char *address; /* the host and port on which rank 0 listens */
 	const char *token;   /* a word that all ranks of the job know */
 	sm_exchange exchange; /* NULL if NCCL moves the bytes, which needs a GPU for each rank */
-	void *context;       /* the first argument of exchange */
+	void *context;       /* the first argument of exchange and of allocate */
+	sm_allocate allocate; /* NULL, or the function for passes with h = SM_ALLOCATE */
 } sm_joining;
+
+/* The field h of a pass whose memory h the rank asks for, when it knows how much it needs. */
+#define SM_ALLOCATE 1
 
 /* The sizes of a rank's buffers in bytes, for any number of tokens up to max_tokens, and
  * its experts. */
 typedef struct sm_rank_sizes_of {
 	uint64_t size;
 	int64_t workspace, backward_workspace; /* align both to 256 bytes */
-	int64_t saved;        /* of the buffer h */
+	int64_t saved;        /* of the buffer h, at most */
 	int64_t counts;       /* not bytes: the number of words of counts */
 	int64_t first_expert, experts;
 } sm_rank_sizes_of;
@@ -358,8 +366,10 @@ sm_status sm_update_selection_bias(sm_handle layer, uint64_t stream, uint64_t lo
  * All ranks must make the same calls in the same order. A call that fails on one rank fails
  * on all ranks within the deadline, and then no rank can be used any more. The passes take
  * the structs of passes on one device, with the weights of this rank's experts only. The
- * field h is the address of a buffer whose size is saved in sm_rank_sizes, or 0. counts is
- * host memory, whose number of words is counts in sm_rank_sizes. sm_rank_forward and
+ * field h is the address of a buffer whose size is saved in sm_rank_sizes, or 0. It may also
+ * be SM_ALLOCATE in a forward pass. The rank then calls allocate of sm_joining with the size
+ * that this pass needs, which is less if ranks get similar numbers of tokens; it makes no
+ * call if that is 0. counts is host memory, whose number of words is counts in sm_rank_sizes. sm_rank_forward and
  * sm_rank_experts write h and counts, and sm_rank_backward reads them. The gradients of
  * weights are sums over the tokens of all ranks. sm_rank_wait waits for the stream. If it
  * returns an error, the results are not complete. */

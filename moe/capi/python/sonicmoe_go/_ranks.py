@@ -31,6 +31,9 @@ _Exchange = ctypes.CFUNCTYPE(
     ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int32),
 )  # fmt: skip
 
+_Allocate = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64)
+_ALLOCATE = 1  # SM_ALLOCATE
+
 
 class _Joining(ctypes.Structure):
     """The C struct sm_joining."""
@@ -42,6 +45,7 @@ class _Joining(ctypes.Structure):
         ("token", ctypes.c_char_p),
         ("exchange", _Exchange),
         ("context", ctypes.c_void_p),
+        ("allocate", _Allocate),
     ]
 
 
@@ -130,11 +134,13 @@ class Rank:
         self.device = device(name)
         address, token = _meeting(of.group)
         by_nccl = name.startswith("cuda") and dist.get_backend(of.group) == "nccl"
-        # The library keeps the address of the function, so the function must not be freed.
+        # The library keeps the addresses of the functions, so the functions must not be freed.
         self._exchange = _Exchange() if by_nccl else _Exchange(self._exchanged)
+        self._allocate = _Allocate(self._allocated)
         joining = _Joining(
             size=ctypes.sizeof(_Joining), rank=self.rank, ranks=self.ranks, max_tokens=of.max_tokens, chunks=of.chunks,
             deadline_ms=int(of.deadline * 1000), address=address.encode(), token=token.encode(), exchange=self._exchange,
+            allocate=self._allocate,
         )  # fmt: skip
         lib, out = library(), ctypes.c_uint64()
         self._check(lib.sm_join(self.device, _ConfigStruct.of(c), ctypes.byref(joining), out))
@@ -172,6 +178,15 @@ class Rank:
             self.failed = err
             return 1
 
+    def _allocated(self, _, size: int) -> int:
+        """Allocates what the present pass saves. Returns its address, or 0 if it fails."""
+        try:
+            self._saved = self._x.new_empty(size, dtype=torch.uint8)
+            return self._place.written(self._saved)
+        except Exception as err:  # no exception may reach the library
+            self.failed = err
+            return 0
+
     def forward(self, x: Tensor, weights: Weights, saves: bool, logits: bool):
         """Runs a forward pass. Returns o, scores, ids, logits, and the buffer and the counts that
         the pass saves."""
@@ -180,15 +195,17 @@ class Rank:
             raise ArgumentError(f"x has {t} tokens, must have {self.of.max_tokens} at most, the layer's max_tokens")
         o, scores = torch.empty_like(x), x.new_empty((t, c.top_k), dtype=torch.float32)
         ids, l_out = torch.empty_like(scores, dtype=torch.int32), x.new_empty((t, c.num_experts), dtype=DTYPES[c.logits]) if logits else None
-        saved = x.new_empty(self.sizes.saved, dtype=torch.uint8) if saves else None
         counts = torch.empty(self.sizes.counts, dtype=torch.int64)
         workspace = x.new_empty(self.sizes.workspace, dtype=torch.uint8)
+        self._x, self._saved = x, x.new_empty(0, dtype=torch.uint8) if saves else None
         with _passes.place(self, x) as p:
+            self._place = p
             packed = _passes.packed_forward(
                 tokens=t, stream=p.stream, workspace=p.written(workspace), workspace_bytes=workspace.numel(), x=p.read(x), scores=p.written(scores),
-                expert_ids=p.written(ids), logits=p.written(l_out), o=p.written(o), h=p.written(saved), **dict(zip(WEIGHTS, p.read_all(weights))),
+                expert_ids=p.written(ids), logits=p.written(l_out), o=p.written(o), h=_ALLOCATE if saves else 0, **dict(zip(WEIGHTS, p.read_all(weights))),
             )  # fmt: skip
             self._check(library().sm_rank_forward(self.handle, packed, counts.data_ptr()))
+        saved, self._x, self._saved, self._place = self._saved, None, None, None
         return o, scores, ids, l_out, saved, counts
 
     def backward(self, d_o, d_logits, x, weights: Weights, kept, dx, gradients: Weights, into: Weights) -> None:
