@@ -18,14 +18,14 @@ import (
 // hostRanks is the number of GPUs of a host. copyRate is the measured rate of copies between two
 // H200 of one host, in bytes per second, and startTime the measured time of a small exchange.
 // netRate is assumed, not measured: the rate between hosts for each GPU, nine tenths of a line of
-// 400 Gbit/s. chunks is the number of chunks of a rank's experts: the rows of Y of a chunk are sent
-// while the next chunk is computed.
+// 400 Gbit/s. The rows of Y of a chunk of experts are sent while the next chunk is computed. Half of
+// the products of a rank's own tokens come before all chunks, while tokens arrive, and half come
+// after all chunks.
 const (
 	hostRanks = 8
 	copyRate  = 393e9
 	netRate   = 45e9
 	startTime = 23 * time.Microsecond
-	chunks    = 4
 	entrySize = 12 // bytes for each (token, expert) pair in the list that is sent with the tokens
 )
 
@@ -85,9 +85,12 @@ func (p plan) over(ranks, tokens int) spread {
 	rows := toEach(ranks, float64(tokens)*(1-misses)*rowBytes)
 	s.out = rows.plus(toEach(ranks, pairs*entrySize))
 	s.back = toEach(ranks, pairs*rowBytes)
+	chunks := parallel.Chunks(c.NumExperts, ranks)
 	part := s.back
-	part.inside, part.outside = part.inside/chunks, part.outside/chunks
-	s.left = s.out.took() + max(part.took(), s.back.took()-p.Forward*(chunks-1)/chunks)
+	part.inside, part.outside = part.inside/float64(chunks), part.outside/float64(chunks)
+	own := p.Forward / time.Duration(2*ranks)
+	earlier := (p.Forward - 2*own) * time.Duration(chunks-1) / time.Duration(chunks)
+	s.left = max(0, s.out.took()-own) + max(0, part.took()-own, s.back.took()-own-earlier)
 
 	words, router := toEach(ranks, pairs*4), toEach(ranks, float64(parallel.RouterBytes(c, ranks*tokens))/float64(ranks))
 	s.grads = rows.plus(words).plus(words).plus(s.back).plus(router)
@@ -111,8 +114,8 @@ func ranksOf(list string) (ranks []int, err error) {
 // writeRanks prints the figures of a rank for each plan and each number of ranks.
 func writeRanks(out io.Writer, plans []plan, ranks []int, tokens int) error {
 	fmt.Fprintf(out, "One layer, %d tokens a rank, any expert as likely as any other. A PREDICTION: copies at %.0f GB/s in a host of %d GPUs, as measured\n"+
-		"between two H200; %.0f GB/s a GPU between hosts, which is assumed; products at the roofline; rows of Y in %d chunks. Window and saved have\n"+
-		"room for all tokens of all ranks. The last columns are the time of a pass over the time of one GPU with the same tokens a rank.\n\n", tokens, copyRate/1e9, hostRanks, netRate/1e9, chunks)
+		"between two H200; %.0f GB/s a GPU between hosts, which is assumed; products at the roofline. Window and saved have room for all\n"+
+		"tokens of all ranks. The last columns are the time of a pass over the time of one GPU with the same tokens a rank.\n\n", tokens, copyRate/1e9, hostRanks, netRate/1e9)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "model\tranks\texperts\tweights\twindow\tsaved\tsent forward\tbackward\tnot hidden\tbackward\tforward\tbackward\t")
 	fmt.Fprintln(w, "\t\ta rank\tMiB\tMiB\tMiB\tMB\tMB\tms\tms\tof one GPU\tof one GPU\t")
