@@ -279,7 +279,7 @@ func inBrowser(t *testing.T, url string) {
 			rows += number(t, m[1])
 		}
 		require.Positive(t, rows)
-		for _, want := range []string{`<polyline class="p50" points="[\d.,]+`, `id="p50">[\d.]+ ms<`, `id="batch">[\d.]+<`, `class="ready">ready<`} {
+		for _, want := range []string{`<polyline class="p50" points="[\d.,]+`, `id="p50">[\d.]+&nbsp;ms<`, `id="batch">[\d.]+<`, `class="ready">ready<`} {
 			require.Regexp(t, want, text)
 		}
 		got := regexp.MustCompile(`measures (\d+) (\d+) (\d+)`).FindStringSubmatch(text)
