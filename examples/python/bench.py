@@ -16,9 +16,9 @@ import transformers
 import sonicmoe_go
 
 
-def median_ms(f, rounds: int) -> float:
-    """Returns the median time of f on the device, in milliseconds."""
-    for _ in range(3):
+def median_ms(f, rounds: int, warm: int = 3) -> float:
+    """Returns the median time of f on the device, in milliseconds, after calls that warm it up."""
+    for _ in range(warm):
         f()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     times = []

@@ -1,6 +1,6 @@
-"""Compares models of transformers with three kinds of experts in one run: the library's, eager, and
-torch's grouped_mm. It prints errors of logits against float64, agreement of greedy text, losses of
-a training run, and speed.
+"""Compares models of transformers with several kinds of experts in one run: the library's, by
+registration and by from_hf, eager, and torch's grouped_mm. It prints errors of logits against
+float64, agreement of greedy text, losses of a training run, and speed.
 
     python hf.py [--device emulated] [--steps 100] [--families mixtral,olmoe] [--width 1024 --tokens 4096]
 
@@ -11,6 +11,7 @@ The models are random and small, and learn an artificial text. Speeds are measur
 import argparse
 import copy
 import statistics
+from collections.abc import Callable
 
 import torch
 import transformers
@@ -102,44 +103,84 @@ def greedy(model: torch.nn.Module, ours: str, device: str) -> tuple[int, int, fl
     return other.numel() - int(other.sum()), other.numel(), margin[other].max().item() if other.any() else 0.0
 
 
-def speed(model: torch.nn.Module, tokens: int, device: str) -> tuple[float, float, float]:
-    """Returns milliseconds of prefill, of decoding one token for each of 16 sequences, and of a
-    training step."""
-    text = torch.randint(1, VOCABULARY, (4, tokens // 4), device=device)
+def passes(model: torch.nn.Module, text: torch.Tensor) -> tuple[Callable[[], None], ...]:
+    """Returns functions that run prefill of four sequences, the decoding of one token for each of 16
+    sequences, and a training step."""
+    one, at = text[:, :1].repeat(4, 1), torch.full((16, 1), 64, device=text.device)
+
+    @torch.no_grad()
+    def prefill():
+        model(text)
+
     with torch.no_grad():
-        prefill = median_ms(lambda: model(text, use_cache=False), 5)
         cache = model(text[:, :64].repeat(4, 1), use_cache=True).past_key_values
-        one, at = text[:, :1].repeat(4, 1), torch.full((16, 1), 64, device=device)
 
-        def decode():
-            model(one, past_key_values=cache, position_ids=at, use_cache=True)
-            cache.crop(64)
-
-        decoded = median_ms(decode, 10)
+    @torch.no_grad()
+    def decode():
+        model(one, past_key_values=cache, position_ids=at, use_cache=True)
+        cache.crop(-1)
 
     def step():
         model(text, labels=text, use_cache=False).loss.backward()
         model.zero_grad()
 
-    return prefill, decoded, median_ms(step, 5)
+    return prefill, decode, step
+
+
+ROUNDS = 10
+
+
+def turn(calls: dict[str, Callable[[], None]]) -> dict[str, float]:
+    """Returns the median time of each call, in milliseconds. The calls alternate, because the cores of
+    a shared machine can be slower for seconds."""
+    times = {name: [] for name in calls}
+    for i in range(ROUNDS):
+        for name, call in list(calls.items())[:: -1 if i % 2 else 1]:
+            times[name].append(median_ms(call, 1, 0 if i else 2))
+    return {name: statistics.median(of) for name, of in times.items()}
+
+
+def models_by_experts(model: torch.nn.Module, ours: str) -> dict[str, torch.nn.Module]:
+    """Returns copies of a model with each kind of experts. Not every kind of blocks has a from_hf."""
+    models = {name: copy.deepcopy(model) for name in ("eager", "grouped_mm", ours, "from_hf")}
+    for name in ("eager", "grouped_mm", ours):
+        models[name].set_experts_implementation(name)
+    for parent in list(models["from_hf"].modules()):
+        for name, block in list(parent.named_children()):
+            if isinstance(getattr(block, "experts", None), torch.nn.Module):
+                setattr(parent, name, sonicmoe_go.SonicMoE.from_hf(block))
+    return models
 
 
 def measure(family: str, args: argparse.Namespace, ours: str) -> None:
-    """Prints the times of a model with each kind of experts, which run in turns: the median and, in
-    brackets, the range over the turns."""
+    """Prints the times of a model with each kind of experts: the median of the turns and, in brackets,
+    their range. Below a kind of ours are its times divided by the times of grouped_mm in the same
+    turn. Eager, which is slow, has only one turn in three."""
     model = model_of(family, args.device, args.width, args.width // 2, args.experts, args.top_k)
-    times = {name: [] for name in ("eager", "grouped_mm", ours)}
-    for _ in range(args.turns):
-        for name in list(times):
-            try:
-                model.set_experts_implementation(name)
-                times[name].append(speed(model, args.tokens, args.device))
-            except (RuntimeError, NotImplementedError, ValueError) as err:  # grouped_mm does not support every layout
-                print(f"{family:12s} {name:12s} {type(err).__name__}: {str(err).splitlines()[0][:80]}", flush=True)
-                del times[name]
-    for name, turns in times.items():
+    calls, text = {}, torch.randint(1, VOCABULARY, (4, args.tokens // 4), device=args.device)
+    for name, of in models_by_experts(model, ours).items():
+        try:
+            calls[name] = passes(of, text)
+            for call in calls[name]:
+                call()
+        except (RuntimeError, NotImplementedError, ValueError) as err:  # grouped_mm does not support every layout
+            print(f"{family:12s} {name:12s} {type(err).__name__}: {str(err).splitlines()[0][:80]}", flush=True)
+            calls.pop(name, None)
+    times = {name: [] for name in calls}
+    for i in range(args.turns):
+        of = {name: c for name, c in calls.items() if name != "eager" or i % 3 == 0}
+        medians = [turn({name: c[k] for name, c in of.items()}) for k in range(3)]
+        for name in of:
+            times[name].append([m[name] for m in medians])
+
+    def line(name, turns):
         columns = (f"{statistics.median(ms):.2f} ({min(ms):.2f} to {max(ms):.2f})" for ms in zip(*turns))
         print(f"{family:12s} {name:12s}" + "".join(f"{c:>26s}" for c in columns), flush=True)
+
+    for name, turns in times.items():
+        line(name, turns)
+        if name in (ours, "from_hf") and "grouped_mm" in times:
+            line("  ratio", [[a / b for a, b in zip(*pair)] for pair in zip(turns, times["grouped_mm"])])
 
 
 def learn(args: argparse.Namespace, ours: str) -> None:
