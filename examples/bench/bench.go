@@ -13,7 +13,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/examples/bench/report"
-	"sonicmoe/examples/internal/command"
+	"sonicmoe/examples/internal/setup"
 	"sonicmoe/internal/peers"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
@@ -44,7 +44,7 @@ const sustained = 2 * time.Second
 
 // open opens the device and starts the report.
 func (b *bench) open() (err error) {
-	if b.dev, b.gpu, err = command.OpenDevice(b.ctx, b.device, b.stderr); err != nil {
+	if b.dev, b.gpu, err = setup.OpenDevice(b.ctx, b.device, b.stderr); err != nil {
 		return err
 	}
 	b.host = hostRuns{batches: 1, batch: 1}
@@ -161,7 +161,7 @@ func (b *bench) reopen() error {
 	if err := b.dev.Close(); err != nil {
 		fmt.Fprintln(b.stderr, "closing the broken device:", err)
 	}
-	dev, _, err := command.OpenDevice(b.ctx, b.device, io.Discard) // open has already printed the device's name
+	dev, _, err := setup.OpenDevice(b.ctx, b.device, io.Discard) // open has already printed the device's name
 	if err != nil {
 		return errors.Join(cause, err)
 	}

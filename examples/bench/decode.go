@@ -11,8 +11,8 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/examples/bench/report"
-	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/noise"
+	"sonicmoe/examples/internal/setup"
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/peers"
 	"sonicmoe/internal/reference"
@@ -40,7 +40,7 @@ func (b *bench) decode() error {
 			b.rows = []peers.Row{{Name: "tiny", Config: moe.Config{Hidden: 256, Intermediate: 128, NumExperts: 16, TopK: 2}}}
 		} else {
 			for _, name := range decodeRows {
-				row, err := command.Row(name)
+				row, err := setup.Row(name)
 				if err != nil {
 					return err
 				}

@@ -15,8 +15,8 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/open"
 	"sonicmoe/examples/bench/report"
-	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/hostile"
+	"sonicmoe/examples/internal/setup"
 	"sonicmoe/internal/child"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/moe"
@@ -233,7 +233,7 @@ func TestInference(t *testing.T) {
 	out, errs, err := tiny(t, "-shape", "128,64,4,2", "-tokens", "48", "-pass", "inference")
 	require.NoError(t, err, errs)
 	require.Contains(t, out, "up-inference")
-	row := command.Known()[0]
+	row := setup.Known()[0]
 	with, without := passes["forward"].work(row.Config, row.Tokens), passes["inference"].work(row.Config, row.Tokens)
 	require.EqualValues(t, row.Config.Shapes(row.Tokens).H.Bytes(), with[2].Bytes-without[2].Bytes)
 }
@@ -279,7 +279,7 @@ func TestFit(t *testing.T) {
 func TestList(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, run(t.Context(), []string{"-list"}, &out, &bytes.Buffer{}))
-	require.Equal(t, len(command.Known()), strings.Count(out.String(), "\n"))
+	require.Equal(t, len(setup.Known()), strings.Count(out.String(), "\n"))
 	require.Contains(t, out.String(), "GLM-4.5-Air")
 }
 

@@ -13,6 +13,7 @@ import (
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
+	"sonicmoe/examples/internal/setup"
 	"sonicmoe/internal/peers"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
@@ -57,10 +58,10 @@ const stdoutName = "-"
 func parse(args []string, stdout io.Writer) (o options, err error) {
 	o.batches = []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}
 	f := program.Flags()
-	device, cache, sizes := command.DeviceFlag(f), command.CacheFlag(f), command.SizeFlags(f, true)
+	device, cache, sizes := setup.DeviceFlag(f), setup.CacheFlag(f), setup.SizeFlags(f, true)
 	f.StringVar(&o.passName, "pass", "forward", "the `pass` to measure: "+passNames()+"; both is forward, then backward")
 	f.Func("type", "the layers' `type`: bf16 or f16 (default bf16)", o.setType)
-	weights := command.WeightsFlag(f, ", in units, for -decode and passes forward and inference")
+	weights := setup.WeightsFlag(f, ", in units, for -decode and passes forward and inference")
 	f.Func("routing", "also measure the experts alone with rows by these `distributions`: all, or some of "+routingNames(), func(list string) (err error) {
 		o.kinds, err = parseRouting(list)
 		return err
@@ -216,7 +217,7 @@ func (o *options) typed(rows ...peers.Row) []peers.Row {
 		}
 		if o.weights != "" {
 			rows[i].Name += " " + o.weights
-			command.Pack(c, o.weights)
+			setup.Pack(c, o.weights)
 		}
 	}
 	return rows
@@ -228,7 +229,7 @@ func (o *options) sizes(gpu bool) ([]peers.Row, error) {
 	case len(o.rows) > 0:
 		return o.typed(o.rows...), nil
 	case gpu:
-		r, err := command.Row("7B n=256")
+		r, err := setup.Row("7B n=256")
 		return o.typed(o.call(r)), err
 	}
 	return o.typed(o.call(emulatedRow)), nil

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/examples/bench/report"
-	"sonicmoe/examples/internal/command"
+	"sonicmoe/examples/internal/setup"
 	"sonicmoe/moe"
 )
 
@@ -59,7 +59,7 @@ func TestRowFlags(t *testing.T) {
 	require.Equal(t, "nvfp4", packed[0].Config.Weights)
 	require.Equal(t, 200*time.Millisecond, o.warm)
 	require.GreaterOrEqual(t, o.repeats, 20)
-	for _, r := range command.Known() {
+	for _, r := range setup.Known() {
 		require.NoError(t, r.Config.Check(), r.Name)
 		again, err := report.SizeOf(r).Row()
 		require.NoError(t, err)

@@ -85,7 +85,7 @@ func report(w io.Writer, format, file string, known findings.Known, fail emu.Sev
 	case found.Severity() > fail:
 		return "", nil
 	case format != "text":
-		return "", fmt.Errorf("%d findings", len(found.List))
+		return "", counted(len(found.List))
 	}
 	return "", shown{found}
 }
@@ -104,6 +104,14 @@ func writePages(ctx context.Context, folder string, p findings.Pages, known find
 		return nil
 	}
 	return p.Write(ctx, folder, slices.DeleteFunc(slices.Clone(found.List), func(x emu.Finding) bool { return known.Has(x.Fault) }))
+}
+
+// counted returns an error with the number of findings.
+func counted(n int) error {
+	if n == 1 {
+		return errors.New("1 finding")
+	}
+	return fmt.Errorf("%d findings", n)
 }
 
 // severityOf returns the severity with a name.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -192,5 +193,14 @@ func TestFormats(t *testing.T) {
 	for _, args := range [][]string{{"-format", "xml"}, {"-timing", "never"}, {"-fail", "always"}} {
 		_, err = list(args...)
 		assert.Equal(t, command.Misuse, command.Code(err), args)
+	}
+}
+
+// TestStatic checks that the program needs no device: without cgo it is a static binary.
+func TestStatic(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	require.NoError(t, err)
+	for _, heavy := range []string{"purego", "sonicmoe/driver", "sonicmoe/moe\n"} {
+		assert.NotContains(t, string(out), heavy)
 	}
 }

@@ -207,7 +207,7 @@ func outcome(w io.Writer, format string, fail emu.Severity, found []emu.Finding)
 		}
 	}
 	if bad > 0 {
-		return fmt.Errorf("%d findings", bad)
+		return counted(bad)
 	}
 	return nil
 }

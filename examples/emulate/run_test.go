@@ -142,7 +142,7 @@ func TestRun(t *testing.T) {
 	})
 	t.Run("fault", func(t *testing.T) {
 		_, stderr, err := start(shared+" fault", "-fail", "error")
-		require.ErrorContains(t, err, "1 findings")
+		require.ErrorContains(t, err, "1 finding")
 		assert.Contains(t, stderr, "4 bytes at global address")
 		_, stderr, err = start(static + " nothing")
 		assert.Equal(t, command.Status(3), err, stderr)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"sonicmoe/cache"
-	"sonicmoe/examples/internal/command"
+	"sonicmoe/examples/internal/setup"
 	"sonicmoe/moe"
 )
 
@@ -30,7 +30,7 @@ func execute(ctx context.Context, o options, stderr io.Writer) (text string, err
 		return "", err
 	}
 	defer closing(out.discard)
-	dev, _, err := command.OpenDevice(ctx, o.device, stderr)
+	dev, _, err := setup.OpenDevice(ctx, o.device, stderr)
 	if err != nil {
 		return "", err
 	}
@@ -68,7 +68,7 @@ func execute(ctx context.Context, o options, stderr io.Writer) (text string, err
 
 // remarks returns a line for each remark on the model of the job.
 func remarks(o options, j *job) (text string) {
-	for _, remark := range command.Remarks(j.model.Model) {
+	for _, remark := range setup.Remarks(j.model.Model) {
 		text += fmt.Sprintf("\n%s: %s", o.model, remark)
 	}
 	return text

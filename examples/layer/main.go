@@ -53,6 +53,7 @@ import (
 
 	"sonicmoe/driver/open"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/examples/internal/setup"
 	"sonicmoe/moe"
 )
 
@@ -104,7 +105,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	f.StringVar(&o.output, "output", "", "`file` to write: o [T, d], scores [T, K] F32, experts [T, K] I32, and after a backward pass dx [T, d],\ndscores [T, K] F32 and of each weight W its gradient dW")
 	f.IntVar(&o.topK, "topk", 0, "`K`, the experts of each token")
 	gateUp := f.String("gateup", "concatenated", "`order` of the rows of experts.gate_up: n of gate, then n of up (concatenated), or gate and up by turns (interleaved)")
-	device, cache := command.DeviceFlag(f), command.CacheFlag(f)
+	device, cache := setup.DeviceFlag(f), setup.CacheFlag(f)
 	if err := program.Parse(f, args, stdout); err != nil {
 		return o, err
 	}

@@ -25,6 +25,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/open"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/examples/internal/setup"
 	"sonicmoe/internal/peers"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
@@ -55,7 +56,7 @@ type job struct {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := program.Flags()
-	device, dir, sizes := command.DeviceFlag(flags), command.CacheFlag(flags), command.SizeFlags(flags, false)
+	device, dir, sizes := setup.DeviceFlag(flags), setup.CacheFlag(flags), setup.SizeFlags(flags, false)
 	j := job{out: stdout}
 	flags.IntVar(&j.ranks, "ranks", 0, "number of ranks in this process `N` (default: one for each GPU, or four emulated)")
 	flags.IntVar(&j.chunks, "chunks", 0, "number of chunks of a rank's experts `C`, whose rows go home while the next is multiplied (default: a choice by size)")
@@ -76,7 +77,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	first, gpu, err := command.OpenDevice(ctx, *device, stderr)
+	first, gpu, err := setup.OpenDevice(ctx, *device, stderr)
 	if err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	j.cache = cache.Open(cache.Options{Dir: *dir})
-	kind := command.Emulated
+	kind := setup.Emulated
 	if gpu {
 		kind = "cuda"
 	}
@@ -99,13 +100,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 // size sets the layer: the layer that the flags name, or a default layer for a GPU or for the
 // emulated device.
-func (j *job) size(asked []peers.Row, sizes *command.Sizes, gpu bool) (err error) {
+func (j *job) size(asked []peers.Row, sizes *setup.Sizes, gpu bool) (err error) {
 	j.row, j.boost = small, 5
 	switch {
 	case len(asked) > 0:
 		j.row = asked[0]
 	case gpu:
-		if j.row, err = command.Row("Qwen3-30B-A3B"); err != nil {
+		if j.row, err = setup.Row("Qwen3-30B-A3B"); err != nil {
 			return err
 		}
 		j.row.Tokens = 16384
@@ -167,7 +168,7 @@ const emulatedRanks = 4
 
 // open opens all GPUs, or one emulated device for each rank.
 func (j *job) open(ctx context.Context, kind string) (list []driver.Device, err error) {
-	if kind != command.Emulated {
+	if kind != setup.Emulated {
 		return open.All(ctx, kind)
 	}
 	if j.ranks == 0 {

@@ -19,6 +19,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/examples/internal/setup"
 	"sonicmoe/internal/peers"
 	"sonicmoe/moe"
 )
@@ -46,7 +47,7 @@ type job struct {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := program.Flags()
-	device, dir, sizes := command.DeviceFlag(flags), command.CacheFlag(flags), command.SizeFlags(flags, false)
+	device, dir, sizes := setup.DeviceFlag(flags), setup.CacheFlag(flags), setup.SizeFlags(flags, false)
 	listing := flags.String("listing", "", "print the PTX of this `kernel` with the Go line of each instruction: router, count, plan, up, up-inference, down, aggregate")
 	launch := flags.String("launch", "", "with -listing: write the kernel's PTX, memory and launch for the command emulate, to `FILE`.json and files next to it; the device is the emulated one")
 	if err := program.Parse(flags, args, stdout); err != nil || sizes.Listed(stdout) {
@@ -58,12 +59,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	j := job{ctx: ctx, out: stdout, dir: *dir, log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	if *launch != "" {
-		if *listing == "" || *device != "" && *device != command.Emulated {
+		if *listing == "" || *device != "" && *device != setup.Emulated {
 			return command.Usagef("-launch %s needs -listing and the emulated device", *launch)
 		}
-		*device = command.Emulated
+		*device = setup.Emulated
 	}
-	if j.dev, j.gpu, err = command.OpenDevice(ctx, *device, stderr); err != nil {
+	if j.dev, j.gpu, err = setup.OpenDevice(ctx, *device, stderr); err != nil {
 		return err
 	}
 	defer j.dev.Close()
@@ -89,7 +90,7 @@ func (j *job) size(asked []peers.Row, tokens int) (err error) {
 		return nil
 	case j.gpu:
 		j.boost = 1
-		j.row, err = command.Row("7B n=256")
+		j.row, err = setup.Row("7B n=256")
 	}
 	if tokens > 0 {
 		j.row.Tokens = tokens
@@ -98,7 +99,7 @@ func (j *job) size(asked []peers.Row, tokens int) (err error) {
 }
 
 // emulatedFLOPs is the number of operations that the emulated device does in some seconds.
-const emulatedFLOPs = 2 * command.EmulatedFLOPs
+const emulatedFLOPs = 2 * setup.EmulatedFLOPs
 
 // tooLong reports whether a pass would take minutes on the emulated device.
 func (j *job) tooLong() bool {

@@ -54,6 +54,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/examples/internal/setup"
 	"sonicmoe/internal/peers"
 	"sonicmoe/moe"
 )
@@ -108,7 +109,7 @@ func (o *options) check(sized bool) error {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	set := program.Flags()
-	device, dir, sizes := command.DeviceFlag(set), command.CacheFlag(set), command.SizeFlags(set, false)
+	device, dir, sizes := setup.DeviceFlag(set), setup.CacheFlag(set), setup.SizeFlags(set, false)
 	o := newOptions(set)
 	if err := program.Parse(set, args, stdout); err != nil || sizes.Listed(stdout) {
 		return err
@@ -126,7 +127,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	// The context of the device does not end with ctx, because requests in progress are
 	// answered after ctx has ended.
-	dev, gpu, err := command.OpenDevice(context.WithoutCancel(ctx), *device, stderr)
+	dev, gpu, err := setup.OpenDevice(context.WithoutCancel(ctx), *device, stderr)
 	if err != nil {
 		return err
 	}
@@ -186,9 +187,9 @@ func choose(rows []peers.Row, gpu, decoded bool) (row peers.Row, err error) {
 	case len(rows) > 0:
 		row = rows[0]
 	case gpu && decoded:
-		row, err = command.Row("Qwen3-30B-A3B")
+		row, err = setup.Row("Qwen3-30B-A3B")
 	case gpu:
-		row, err = command.Row("7B n=256")
+		row, err = setup.Row("7B n=256")
 		row.Tokens = 4096
 	}
 	if decoded {

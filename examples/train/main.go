@@ -31,6 +31,7 @@ import (
 
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
+	"sonicmoe/examples/internal/setup"
 	"sonicmoe/moe"
 )
 
@@ -69,7 +70,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 		return err
 	})
 	f.IntVar(&o.seeds, "seeds", 1, "with -rounding: `number` of trainings with each rule, with successive seeds")
-	cache := command.CacheFlag(f)
+	cache := setup.CacheFlag(f)
 	if err = program.Parse(f, args, stdout); err != nil {
 		return o, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/examples/internal/setup"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 )
@@ -32,7 +33,7 @@ func openPlace(ctx context.Context, o options, stderr io.Writer) (*place, error)
 		s, err := o.sizeOr("tiny")
 		return &place{"float64 on the host", s, newHostExperts(s.layer, o.freeze), func() error { return nil }}, err
 	}
-	dev, gpu, err := command.OpenDevice(ctx, o.device, stderr)
+	dev, gpu, err := setup.OpenDevice(ctx, o.device, stderr)
 	if err != nil {
 		return nil, err
 	}

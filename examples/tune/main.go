@@ -25,6 +25,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
+	"sonicmoe/examples/internal/setup"
 	"sonicmoe/internal/peers"
 	"sonicmoe/internal/strict"
 	"sonicmoe/jit"
@@ -62,8 +63,8 @@ var emulatedRow = peers.Row{Tokens: 40, Config: moe.Config{Hidden: 128, Intermed
 func parse(ctx context.Context, args []string, stdout io.Writer) (job, error) {
 	var j job
 	set := program.Flags()
-	device, dir, sizes := command.DeviceFlag(set), command.CacheFlag(set), command.SizeFlags(set, false)
-	weights := command.WeightsFlag(set, "")
+	device, dir, sizes := setup.DeviceFlag(set), setup.CacheFlag(set), setup.SizeFlags(set, false)
+	weights := setup.WeightsFlag(set, "")
 	set.StringVar(&j.choices, "choices", "", "also write the choices to this JSON `file`, for autotune.ReadFile on all ranks")
 	set.StringVar(&j.plot, "plot", "", "draw the candidates against the roofline in this .png or .svg `file`")
 	set.StringVar(&j.products, "products", "", "tune only these `products`, with commas: up, down, dh, dx, dw1, dw2")
@@ -117,7 +118,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	dev, gpu, err := command.OpenDevice(ctx, j.device, stderr)
+	dev, gpu, err := setup.OpenDevice(ctx, j.device, stderr)
 	if err != nil {
 		return err
 	}
@@ -158,21 +159,21 @@ func (j *job) suit(gpu bool, stdout io.Writer) error {
 	if !gpu {
 		fmt.Fprintln(stdout, "EMULATED: these times are the host's and mean nothing")
 		j.warm = time.Nanosecond
-		if j.device = command.Emulated; j.most == 0 {
+		if j.device = setup.Emulated; j.most == 0 {
 			j.most = 3
 			fmt.Fprintf(stdout, "candidates     %d of each product: -most tries more\n", j.most)
 		}
 	}
 	if j.config != (moe.Config{}) {
-		command.Pack(&j.config, j.weights)
+		setup.Pack(&j.config, j.weights)
 		return j.ends(gpu)
 	}
 	row, err := emulatedRow, error(nil)
 	if gpu {
-		row, err = command.Row("7B n=256")
+		row, err = setup.Row("7B n=256")
 	}
 	j.config = j.call(row).Config
-	command.Pack(&j.config, j.weights)
+	setup.Pack(&j.config, j.weights)
 	return errors.Join(err, j.ends(gpu))
 }
 
@@ -187,7 +188,7 @@ func (j *job) ends(gpu bool) error {
 			}
 		}
 	}
-	least := time.Duration(float64(j.most) * work / command.EmulatedFLOPs * float64(time.Second))
+	least := time.Duration(float64(j.most) * work / setup.EmulatedFLOPs * float64(time.Second))
 	if gpu || least <= j.budget {
 		return nil
 	}

@@ -16,6 +16,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/examples/internal/setup"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/tools"
@@ -25,7 +26,7 @@ import (
 // fill holds the flags of the subcommand fill.
 type fill struct {
 	*console
-	sizes            *command.Sizes
+	sizes            *setup.Sizes
 	lists, models    []string
 	gateUp, logits   string
 	dir, export      string
@@ -37,7 +38,7 @@ type fill struct {
 }
 
 func fillCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
-	f := &fill{console: c, sizes: command.SizeFlags(set, true)}
+	f := &fill{console: c, sizes: setup.SizeFlags(set, true)}
 	set.Func("layers", "a JSON `file` of layers; may be repeated", func(s string) error {
 		f.lists = append(f.lists, s)
 		return nil

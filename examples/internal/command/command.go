@@ -1,5 +1,5 @@
-// Package command has the parts that all example programs share: help, exit codes, signals, and
-// flags for layers and devices.
+// Package command has the parts that all programs share: help, exit codes and signals. It imports
+// no device, so that a program that needs none is a static binary.
 package command
 
 import (

@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/examples/internal/setup"
 )
 
 // New parses the flags of a program, which has only -device, and opens the device.
@@ -16,7 +17,7 @@ func New(ctx context.Context, p command.Program, args []string, stdout, stderr i
 	if err != nil {
 		return nil, err
 	}
-	dev, gpu, err := command.OpenDevice(ctx, device, stderr)
+	dev, gpu, err := setup.OpenDevice(ctx, device, stderr)
 	if err != nil {
 		return nil, err
 	}
@@ -27,15 +28,15 @@ func New(ctx context.Context, p command.Program, args []string, stdout, stderr i
 // an error with the given reason.
 func RefuseGPU(p command.Program, args []string, stdout io.Writer, reason string) error {
 	device, err := parse(p, args, stdout)
-	if err == nil && device != "" && device != command.Emulated {
-		err = command.Usagef("-device is %s, must be %s: %s", device, command.Emulated, reason)
+	if err == nil && device != "" && device != setup.Emulated {
+		err = command.Usagef("-device is %s, must be %s: %s", device, setup.Emulated, reason)
 	}
 	return err
 }
 
 func parse(p command.Program, args []string, stdout io.Writer) (device string, err error) {
 	flags := p.Flags()
-	name := command.DeviceFlag(flags)
+	name := setup.DeviceFlag(flags)
 	err = p.Parse(flags, args, stdout)
 	return *name, err
 }

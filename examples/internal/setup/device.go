@@ -1,4 +1,6 @@
-package command
+// Package setup has the parts that example programs with layers share: flags for devices, sizes and
+// weights.
+package setup
 
 import (
 	"context"
@@ -12,6 +14,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/open"
+	"sonicmoe/examples/internal/command"
 )
 
 // Emulated is the name of the device that needs no GPU.
@@ -34,7 +37,7 @@ func OpenDevice(ctx context.Context, name string, stderr io.Writer) (dev driver.
 	if name != "" {
 		switch dev, err = open.Device(ctx, name); {
 		case errors.Is(err, driver.ErrInvalid):
-			return nil, false, Usagef("-device %s: %w", name, err)
+			return nil, false, command.Usagef("-device %s: %w", name, err)
 		case err != nil:
 			return nil, false, fmt.Errorf("-device %s: %w", name, err)
 		}

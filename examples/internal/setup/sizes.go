@@ -1,4 +1,4 @@
-package command
+package setup
 
 import (
 	"flag"
@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/internal/peers"
 	"sonicmoe/internal/spec"
 )
@@ -167,7 +168,7 @@ func (s *Sizes) Calls() ([]peers.Row, error) {
 	list := s.Rows()
 	for _, r := range list {
 		if r.Tokens == 0 {
-			return nil, Usagef("-shape %s needs -tokens, the tokens of a call", r.Name)
+			return nil, command.Usagef("-shape %s needs -tokens, the tokens of a call", r.Name)
 		}
 	}
 	return list, nil
