@@ -153,7 +153,7 @@ func TestFormats(t *testing.T) {
 		return b.String(), err
 	}
 	out, err := list("-format", "json")
-	require.ErrorContains(t, err, "findings")
+	require.ErrorContains(t, err, "1 finding")
 	var found struct{ Findings []finding }
 	require.NoError(t, json.Unmarshal([]byte(out), &found))
 	require.NotEmpty(t, found.Findings)
