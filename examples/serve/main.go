@@ -15,9 +15,9 @@
 // T tokens of width d, of type F32 or of the layer's type. The answer has one tensor o of the
 // same type and shape. If the service has only one layer, /forward is a short name for it.
 //
-// Every error is {"error": "…"}. The status is 400 for a wrong body, 413 for too many tokens or
-// bytes, 415 for another Content-Type, and 422 for an output that JSON cannot hold. It is 503
-// with Retry-After if the service is full or ends.
+// Every error is {"error": "…"}. The status is 400 for a wrong body, 408 for a body that takes too
+// long to arrive, 413 for too many tokens or bytes, 415 for another Content-Type, and 422 for an
+// output that JSON cannot hold. It is 503 with Retry-After if the service is full or ends.
 //
 // A pass over 64 tokens takes hardly longer than a pass over one token, because both read all
 // weights. One goroutine for each layer therefore owns a stream, and combines as many waiting
