@@ -31,7 +31,7 @@ func (q *queue) adapt(k *registry.Kernel[kernel.AdaptArgs], n work, f *ForwardAr
 		X: f.X.Ptr, AdapterIDs: f.AdapterIDs.Ptr, Scales: f.LoraScales.Ptr, Misses: f.AdapterMisses.Ptr,
 		FactorA: f.LoraA1.Ptr, FactorB: f.LoraB1.Ptr, Factor3: f.LoraB3.Ptr, Results: q.keptH(f, w), A: at(p, w.a),
 		Gather: at(p, w.gather), Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Scores: f.Scores.Ptr, Pairs: at(p, w.pairs),
-		Tokens: n.tokens, Rows: n.rows, Splits: kernel.AdaptSplits(q.layer.of.Config, n.rows, q.layer.sms),
+		Tokens: n.tokens, Rows: n.rows, Splits: kernel.AdaptSplits(q.layer.of.Config, n.tokens, n.rows, q.layer.sms),
 	}
 	if n.list {
 		args.Scores = f.List.Scores.Ptr

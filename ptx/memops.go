@@ -203,6 +203,11 @@ func (k *Kernel) TMAPrefetch(m TensorMap, coords ...U32) {
 	k.op(isa.TMAPrefetch, []Mod{dimMod(coords)}, tensorOperand(m, coords))
 }
 
+// BulkPrefetch loads a number of bytes at src into the L2 cache. Both must be multiples of 16.
+func (k *Kernel) BulkPrefetch(src Global, bytes U32) {
+	k.op(isa.BulkPrefetch, nil, src.operand(), bytes.v.operand(isa.U32))
+}
+
 func dimMod(coords []U32) Mod { return Mod("." + strconv.Itoa(len(coords)) + "d") }
 
 func tensorOperand(m TensorMap, coords []U32) Operand {

@@ -57,6 +57,8 @@ var async = []Form{
 		Manual: "cp.async.bulk.tensor"},
 	{Name: "TMAPrefetch", Op: "cp.async.bulk.prefetch.tensor", Mods: []Mod{dims(), fix(".L2"), fix(".global"), tile(), hint()}, Version: 80, Arch: SM90,
 		Args: []Arg{tensor(), hinted()}, Manual: "cp.async.bulk.prefetch.tensor"},
+	{Name: "BulkPrefetch", Op: "cp.async.bulk.prefetch.L2.global", Mods: []Mod{hint()}, Version: 80, Arch: SM90,
+		Args: []Arg{addr("src", Global), in("bytes", U32), hinted()}, Manual: "cp.async.bulk.prefetch"},
 	{Name: "BulkCommit", Op: "cp.async.bulk.commit_group", Version: 80, Arch: SM90, Manual: "cp.async.bulk.commit_group", Go: "k.BulkCommit"},
 	{Name: "BulkWait", Op: "cp.async.bulk.wait_group", Mods: []Mod{opt("read", ".read")}, Version: 80, Arch: SM90,
 		Args: []Arg{imm("pending")}, Manual: "cp.async.bulk.wait_group", Go: "k.BulkWait"},

@@ -45,8 +45,6 @@ var asyncs = slices.Concat([]Form{
 		Args: []Arg{addrIn(), in("bytes", U32)}, Manual: "mbarrier.expect_tx"},
 	{Name: "MbarrierCompleteTx", Op: "mbarrier.complete_tx", Mods: []Mod{opt("order", ".relaxed.cta", ".relaxed.cluster"), one("space", ".shared::cta", ".shared::cluster", ".shared"), fix(".b64")}, Version: 80, Arch: SM90,
 		Args: []Arg{addrIn(), in("bytes", U32)}, Manual: "mbarrier.complete_tx"},
-	{Name: "BulkPrefetch", Op: "cp.async.bulk.prefetch.L2.global", Mods: []Mod{hint()}, Version: 80, Arch: SM90,
-		Args: []Arg{addr("src", Global), in("bytes", U32), hinted()}, Manual: "cp.async.bulk.prefetch"},
 	waits("MbarrierTryWait", "mbarrier.try_wait", 78, SM90, register(in("state", B64)), optional(in("hint", U32))),
 	waits("MbarrierTryWaitParityAny", "mbarrier.try_wait.parity", 78, SM90, in("parity", U32), optional(in("hint", U32))),
 	waits("MbarrierTestWait", "mbarrier.test_wait", 70, SM80, register(in("state", B64))),

@@ -88,6 +88,7 @@ const (
 	TMALoadMulticast
 	TMAStore
 	TMAPrefetch
+	BulkPrefetch
 	BulkCommit
 	BulkWait
 	BulkLoad
@@ -329,7 +330,6 @@ const (
 	MbarrierArriveExpectTxState
 	MbarrierExpectTx
 	MbarrierCompleteTx
-	BulkPrefetch
 	MbarrierTryWait
 	MbarrierTryWaitParityAny
 	MbarrierTestWait

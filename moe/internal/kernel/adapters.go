@@ -62,8 +62,8 @@ type AdaptArgs struct {
 	Scores, Pairs driver.DevicePtr
 	// Tokens is T, the number of tokens. Rows is R, the number of packed rows.
 	Tokens, Rows int
-	// Splits is the number of tasks of an entry of the table of row pairs. Each task takes the rows of
-	// some of the adapters.
+	// Splits is the number of tasks of an entry of the table of row pairs. Task j takes every adapter
+	// of the entry's rows whose index, modulo Splits, is j.
 	Splits int
 }
 
@@ -123,7 +123,7 @@ func (a Adapt) inputBytes() int {
 }
 
 // paddedRank returns the rank, rounded up to whole steps of mma.sync.
-func (a Adapt) paddedRank() int { return (a.LoRARank + tile.KStep - 1) / tile.KStep * tile.KStep }
+func (a Adapt) paddedRank() int { return weights.SingleU(a.Config).Elements() }
 
 // sumColumns returns the number of columns of each warp's part of u. It is the rank, rounded up to
 // the 8 columns of an mma.sync.
@@ -152,6 +152,7 @@ type adapting struct {
 	gather, table, rowPairs    ptx.Global
 	scores, pairs              ptx.Global // with ScoreOnInput
 	sums, u                    ptx.Shared // each warp's part of u in FP32, and the rounded u
+	loads                      int        // number of 8-byte loads of FactorB that a thread has in flight
 	largest, counts, list, ofT ptx.Shared // arrays of the method entries
 }
 
@@ -165,13 +166,13 @@ func (a Adapt) Build() (*jit.Kernel[AdaptArgs], error) {
 	tokens := k.U32(&k.Args.Tokens)
 	splits := k.U32(&k.Args.Splits)
 	k.GridDepLaunch()
-	tasks := ptx.LdGlobalAcquire(e.rowPairs).Mul(splits) // after an acquiring load, later loads do not read stale cache lines
+	entries := ptx.LdGlobalAcquire(e.rowPairs) // after an acquiring load, later loads do not read stale cache lines
 	if !a.Down {
 		e.countMisses(tokens)
 	}
-	k.For(k.CtaidX(), tasks, k.NctaidX(), func(task ptx.U32) {
-		entry := task.Div(splits)
-		e.entries(entry, task.Sub(entry.Mul(splits)), splits)
+	k.For(k.CtaidX(), entries.Mul(splits), k.NctaidX(), func(task ptx.U32) {
+		first := task.Div(entries)
+		e.entries(task.Sub(first.Mul(entries)), first, splits)
 	})
 	k.GridDepWait()
 	return k.Build()
@@ -180,16 +181,18 @@ func (a Adapt) Build() (*jit.Kernel[AdaptArgs], error) {
 // adaptEntries returns the largest number of entries of the table of row pairs.
 func adaptEntries(rows, experts int) int { return min(rows, experts) + rows/schedule.PairRows }
 
-// AdaptSplits returns [AdaptArgs].Splits for a number of rows. In a small batch the entries are
-// split, so that there is about one task for each CTA of the grid.
-func AdaptSplits(c spec.Config, rows, sms int) int {
+// AdaptSplits returns [AdaptArgs].Splits for numbers of tokens and of rows. In a small batch the
+// entries are split, so that there are about two tasks for each CTA of the grid. The numbers of
+// adapters in the entries differ, and a CTA with two tasks of different entries has more nearly the
+// mean. The rows of an entry have at most as many adapters as there are tokens.
+func AdaptSplits(c spec.Config, tokens, rows, sms int) int {
 	entries := max(1, adaptEntries(rows, c.NumExperts))
-	return max(1, min(c.LoRAAdapters, Adapt{Config: c}.ctasPerSM()*sms/entries))
+	return max(1, min(c.LoRAAdapters, tokens, 2*Adapt{Config: c}.ctasPerSM()*sms/entries))
 }
 
 // operands declares the parameters and the shared memory.
 func (a Adapt) operands(k *jit.Builder[AdaptArgs]) *adapting {
-	e := &adapting{Adapt: a, k: k.Kernel, element: element.Of(a.Config), group: k.Lane().ShrI(2), quad: k.Lane().AndI(3)}
+	e := newAdapting(a, k.Kernel)
 	e.x, e.ids, e.scales = k.Ptr(&k.Args.X), k.Ptr(&k.Args.AdapterIDs), k.Ptr(&k.Args.Scales)
 	e.factorA, e.factorB, e.results = k.Ptr(&k.Args.FactorA), []ptx.Global{k.Ptr(&k.Args.FactorB)}, k.Ptr(&k.Args.Results)
 	if !a.Down {
@@ -208,9 +211,19 @@ func (a Adapt) operands(k *jit.Builder[AdaptArgs]) *adapting {
 	cta := pipeline.NewCTA(k.Kernel)
 	e.largest, e.counts = cta.Shared("largest", 4*adaptWarps, 16), cta.Shared("counts", 4*adaptWarps, 16)
 	e.list, e.ofT = cta.Shared("list", 4*adaptThreads, 16), cta.Shared("tokens", 4*adaptThreads, 16)
-	e.sums = cta.Shared("sums", adaptWarps*adaptRows*a.sumColumns()*4, 16)
-	e.u = cta.Shared("u", adaptRows*a.uBytes(), 16)
+	e.reserve(cta)
 	return e
+}
+
+// newAdapting returns the state without operands.
+func newAdapting(a Adapt, k *ptx.Kernel) *adapting {
+	return &adapting{Adapt: a, k: k, element: element.Of(a.Config), group: k.Lane().ShrI(2), quad: k.Lane().AndI(3), loads: secondLoads}
+}
+
+// reserve reserves the shared memory of u.
+func (e *adapting) reserve(cta *pipeline.CTA) {
+	e.sums = cta.Shared("sums", adaptWarps*adaptRows*e.sumColumns()*4, 16)
+	e.u = cta.Shared("u", adaptRows*e.uBytes(), 16)
 }
 
 // uBytes returns the number of bytes between two rows of u in shared memory. The 16 bytes of padding
@@ -231,9 +244,7 @@ func (e *adapting) countMisses(tokens ptx.U32) {
 // number returns 1 plus the place that id names, or noAdapter if this place has no adapter or is
 // outside the table.
 func (e *adapting) number(id ptx.U32) ptx.U32 {
-	scale := ptx.LdGlobal[ptx.F32](e.scales.Index(id.MinI(e.LoRAAdapters-1), 4))
-	has := id.LtI(e.LoRAAdapters).And(scale.Gt(ptx.Float(0)).Or(scale.Lt(ptx.Float(0))))
-	return ptx.Select(has, id.AddI(1), ptx.Uint(noAdapter))
+	return ptx.Select(weights.HasAdapter(e.Config, e.scales, id), id.AddI(1), ptx.Uint(noAdapter))
 }
 
 // adapted is up to 16 rows of one expert and one adapter.
@@ -243,65 +254,107 @@ type adapted struct {
 	matrix ptx.U32
 	scale  ptx.F32
 	// live is the number of rows. For row i of the 16, input returns the index of its row in the
-	// input, row returns the index of its packed row, and score returns its score (only with
-	// ScoreOnInput). Rows from live to 15 repeat row live-1.
-	live       ptx.U32
-	input, row func(i ptx.U32) ptx.U32
-	score      func(i ptx.U32) ptx.F32
+	// input, row returns the index of its row in the results, ofA that of its row in A, and score
+	// returns its score (only with ScoreOnInput). Rows from live to 15 repeat row live-1.
+	live            ptx.U32
+	input, row, ofA func(i ptx.U32) ptx.U32
+	score           func(i ptx.U32) ptx.F32
 }
 
-// entries adapts the rows of an entry of the table of row pairs. It takes the adapters whose number,
-// divided by splits, has the given remainder. Each thread holds the adapter's number of one row. In a
-// loop the CTA finds the largest number that is left, lists the rows with this number, and adapts
-// them.
-func (e *adapting) entries(entry, remainder, splits ptx.U32) {
-	k, thread, lane, warp := e.k, e.k.TidX(), e.k.Lane(), e.k.Warp()
+// entries adapts rows of an entry of the table of row pairs. Each thread holds the adapter's number of
+// one row. In a loop the CTA finds the largest number that is left. It skips as many numbers as
+// skipped says, lists the rows with the next number, and adapts them. Then it skips the numbers of the
+// entry's other tasks, of which there are splits - 1.
+func (e *adapting) entries(entry, skipped, splits ptx.U32) {
+	k, thread := e.k, e.k.TidX()
 	words := ptx.LdGlobalVec[ptx.U32](e.table.Index(entry, schedule.PairBytes), 4)
 	expert, first, rows := words[0], words[1], words[2]
 	own := ptx.NewVar(k, ptx.Uint(noAdapter))
-	k.If(thread.Lt(rows), func() {
+	// A task of more numbers to skip than rows has nothing to do.
+	k.If(thread.Lt(rows).And(skipped.Lt(rows)), func() {
 		token := ptx.LdGlobal[ptx.U32](e.gather.Index(first.Add(thread), 4))
 		ptx.StShared(e.ofT.Plus(thread.ShlI(2)), token)
-		number := e.number(ptx.LdGlobal[ptx.U32](e.ids.Index(token, 4)))
-		own.Set(ptx.Select(number.Rem(splits).Eq(remainder), number, ptx.Uint(noAdapter)))
+		own.Set(e.number(ptx.LdGlobal[ptx.U32](e.ids.Index(token, 4))))
 	})
+	skip := ptx.NewVar(k, skipped)
 	k.Loop(func() {
-		largest := own.Get().ReduxMax()
-		k.If(lane.EqI(0), func() { ptx.StShared(e.largest.Plus(warp.ShlI(2)), largest) })
-		k.BarSync(ptx.Uint(0))
-		number := ptx.LdShared[ptx.U32](e.largest.Plus(lane.AndI(adaptWarps - 1).ShlI(2))).ReduxMax()
+		number := e.largestOf(own.Get())
 		k.BreakIf(number.EqI(noAdapter))
 		is := own.Get().Eq(number)
-		votes := k.VoteBallot(is, ptx.Uint(ptx.FullMask))
-		k.If(lane.EqI(0), func() { ptx.StShared(e.counts.Plus(warp.ShlI(2)), votes.Popc()) })
-		k.BarSync(ptx.Uint(0))
-		count := ptx.LdShared[ptx.U32](e.counts.Plus(lane.AndI(adaptWarps - 1).ShlI(2)))
-		total := ptx.Select(lane.LtI(adaptWarps), count, ptx.Uint(0)).ReduxAdd()
-		before := ptx.Select(lane.Lt(warp), count, ptx.Uint(0)).ReduxAdd()
-		k.If(is, func() {
-			ptx.StShared(e.list.Plus(before.Add(votes.And(k.LanemaskLt()).Popc()).ShlI(2)), thread)
-			own.Set(ptx.Uint(noAdapter))
+		k.IfElse(skip.Get().NeI(0), func() {
+			skip.Set(skip.Get().SubI(1))
+			k.BarSync(ptx.Uint(0)) // the next number overwrites the shared array
+		}, func() {
+			skip.Set(splits.SubI(1))
+			e.adapter(number, e.listed(is), expert, first)
 		})
-		k.BarSync(ptx.Uint(0))
-		place := number.SubI(1)
-		scale := ptx.LdGlobal[ptx.F32](e.scales.Index(place, 4))
-		k.For(ptx.Uint(0), total, ptx.Uint(adaptRows), func(from ptx.U32) {
-			live := total.Sub(from).MinI(adaptRows)
-			at := func(i ptx.U32) ptx.U32 {
-				return ptx.LdShared[ptx.U32](e.list.Plus(from.Add(i.Min(live.SubI(1))).ShlI(2)))
-			}
-			row := func(i ptx.U32) ptx.U32 { return first.Add(at(i)) }
-			input := row
-			if !e.Down {
-				input = func(i ptx.U32) ptx.U32 { return ptx.LdShared[ptx.U32](e.ofT.Plus(at(i).ShlI(2))) }
-			}
-			e.rows(adapted{matrix: place.MulI(e.NumExperts).Add(expert), scale: scale, live: live, input: input, row: row,
-				score: func(i ptx.U32) ptx.F32 {
-					return ptx.LdGlobal[ptx.F32](e.scores.Index(ptx.LdGlobal[ptx.U32](e.pairs.Index(row(i), 4)), 4))
-				}})
-		})
+		k.If(is, func() { own.Set(ptx.Uint(noAdapter)) })
 	})
 	k.BarSync(ptx.Uint(0)) // the next entry writes the shared arrays again
+}
+
+// largestOf returns the largest of the threads' numbers.
+func (e *adapting) largestOf(own ptx.U32) ptx.U32 {
+	k := e.k
+	largest := own.ReduxMax()
+	k.If(k.Lane().EqI(0), func() { ptx.StShared(e.largest.Plus(k.Warp().ShlI(2)), largest) })
+	k.BarSync(ptx.Uint(0))
+	return ptx.LdShared[ptx.U32](e.largest.Plus(k.Lane().AndI(adaptWarps - 1).ShlI(2))).ReduxMax()
+}
+
+// listed lists the threads for which `is` is true. It returns their number.
+func (e *adapting) listed(is ptx.Pred) (total ptx.U32) {
+	k, lane, warp := e.k, e.k.Lane(), e.k.Warp()
+	votes := k.VoteBallot(is, ptx.Uint(ptx.FullMask))
+	k.If(lane.EqI(0), func() { ptx.StShared(e.counts.Plus(warp.ShlI(2)), votes.Popc()) })
+	k.BarSync(ptx.Uint(0))
+	count := ptx.LdShared[ptx.U32](e.counts.Plus(lane.AndI(adaptWarps - 1).ShlI(2)))
+	total = ptx.Select(lane.LtI(adaptWarps), count, ptx.Uint(0)).ReduxAdd()
+	before := ptx.Select(lane.Lt(warp), count, ptx.Uint(0)).ReduxAdd()
+	k.If(is, func() {
+		ptx.StShared(e.list.Plus(before.Add(votes.And(k.LanemaskLt()).Popc()).ShlI(2)), k.TidX())
+	})
+	k.BarSync(ptx.Uint(0))
+	return total
+}
+
+// adapter adapts the listed rows, which have the adapter with the given number. first is the first
+// packed row of the entry.
+func (e *adapting) adapter(number, total, expert, first ptx.U32) {
+	k, place := e.k, number.SubI(1)
+	matrix := place.MulI(e.NumExperts).Add(expert)
+	k.If(k.TidX().EqI(0), func() { e.prefetchB(matrix) })
+	scale := ptx.LdGlobal[ptx.F32](e.scales.Index(place, 4))
+	k.For(ptx.Uint(0), total, ptx.Uint(adaptRows), func(from ptx.U32) {
+		live := total.Sub(from).MinI(adaptRows)
+		at := func(i ptx.U32) ptx.U32 {
+			return ptx.LdShared[ptx.U32](e.list.Plus(from.Add(i.Min(live.SubI(1))).ShlI(2)))
+		}
+		row := func(i ptx.U32) ptx.U32 { return first.Add(at(i)) }
+		input := row
+		if !e.Down {
+			input = func(i ptx.U32) ptx.U32 { return ptx.LdShared[ptx.U32](e.ofT.Plus(at(i).ShlI(2))) }
+		}
+		e.rows(adapted{matrix: matrix, scale: scale, live: live, input: input, row: row, ofA: row,
+			score: func(i ptx.U32) ptx.F32 {
+				return ptx.LdGlobal[ptx.F32](e.scores.Index(ptx.LdGlobal[ptx.U32](e.pairs.Index(row(i), 4)), 4))
+			}})
+	})
+}
+
+// prefetch starts the load of a matrix of a factor into the L2 cache. It leaves out the end of a
+// matrix that is larger than an instruction may load.
+func (e *adapting) prefetch(of ptx.Global, matrix ptx.U32, elements int) {
+	const most = 1<<20 - 16
+	bytes := elements * tile.ElementBytes
+	e.k.BulkPrefetch(of.Index(matrix, bytes), ptx.Uint(min(bytes, most)))
+}
+
+// prefetchB starts the load of FactorB into the L2 cache.
+func (e *adapting) prefetchB(matrix ptx.U32) {
+	for _, b := range e.factorB {
+		e.prefetch(b, matrix, e.LoRARank*e.width()*e.parts()/len(e.factorB))
+	}
 }
 
 // The kernels of a layer with a table of adapters.

@@ -154,7 +154,7 @@ type adaptedRow struct {
 // second prepares the second product.
 func (e *adapting) second(r adapted) *secondProduct {
 	s := &secondProduct{adapting: e, matrix: r.matrix, units: (e.width() + adaptColumns - 1) / adaptColumns, steps: e.paddedRank() / tile.KStep}
-	s.unroll = max(1, min(secondLoads/(tilesOfUnit*e.parts()*s.steps), (s.units+adaptWarps-1)/adaptWarps))
+	s.unroll = max(1, min(e.loads/(tilesOfUnit*e.parts()*s.steps), (s.units+adaptWarps-1)/adaptWarps))
 	return s
 }
 
@@ -167,7 +167,7 @@ func (s *secondProduct) begin(r adapted) {
 		at := r.row(i)
 		s.rows[h] = adaptedRow{live: i.Lt(r.live), results: s.results.Index(at, s.parts()*s.width()*tile.ElementBytes)}
 		if !s.Down {
-			s.rows[h].a = s.a.Index(at, weights.A(s.Config).Elements()*tile.ElementBytes)
+			s.rows[h].a = s.a.Index(r.ofA(i), weights.A(s.Config).Elements()*tile.ElementBytes)
 			if s.ScoreOnInput {
 				s.rows[h].score = r.score(i)
 			}

@@ -47,6 +47,19 @@ func UMap(c spec.Config, u driver.DevicePtr, rows int) gpu.TensorMap {
 	return tile.RowMap(u, U(c).Elements(), rows, gemm.TileM)
 }
 
+// HasAdapter reports whether a token has an adapter in a layer with a table of adapters. id is the place
+// in the table that the token names. A place whose scale is 0 has no adapter.
+func HasAdapter(c spec.Config, scales ptx.Global, id ptx.U32) ptx.Pred {
+	scale := ptx.LdGlobal[ptx.F32](scales.Index(id.MinI(c.LoRAAdapters-1), 4))
+	return id.LtI(c.LoRAAdapters).And(scale.Gt(ptx.Float(0)).Or(scale.Lt(ptx.Float(0))))
+}
+
+// SingleU returns the rows of a single token's product with LoraA2: a row for each slot, with zeros up
+// to a whole number of steps of mma.sync.
+func SingleU(c spec.Config) Rows {
+	return Rows{1, (c.LoRARank + tile.KStep - 1) / tile.KStep * tile.KStep}
+}
+
 // Adapter returns the extra operands of a product in a layer with an adapter: u has the rows of
 // the product of one factor, and other is the other factor, with the product's columns.
 func Adapter(c spec.Config, u ptx.TensorMap, other B, maps []ptx.TensorMap) gemm.Extra {
