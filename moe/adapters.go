@@ -8,7 +8,7 @@ import (
 )
 
 // This file has what passes do for a table of adapters: they launch [kernel.Adapt] after Up and after
-// Down.
+// Down, or [kernel.AdaptSingle] between them.
 
 // keptH returns the address to which Up writes H, or 0 if Up does not write H. In a layer with a table
 // Up always writes H, because Adapt reads it. If the caller does not want H, it goes to the memory of
@@ -40,6 +40,20 @@ func (q *queue) adapt(k *registry.Kernel[kernel.AdaptArgs], n work, f *ForwardAr
 		args.X, args.FactorA, args.FactorB, args.Results = at(p, w.a), f.LoraA2.Ptr, f.LoraB2.Ptr, at(p, w.y)
 	}
 	launch(q, k, args)
+}
+
+// adaptSingle queues the kernel between the up- and the down-projection of a single token. It queues
+// nothing if the layer has no table.
+func (q *queue) adaptSingle(f *ForwardArgs, w pieces, chosen driver.DevicePtr) {
+	if !spec.HasAdapters(q.layer.of.Config) {
+		return
+	}
+	p := f.Workspace.Ptr
+	launch(q, kernel.AdaptSingleKernel, kernel.AdaptSingleArgs{
+		X: f.X.Ptr, AdapterIDs: f.AdapterIDs.Ptr, Scales: f.LoraScales.Ptr, Misses: f.AdapterMisses.Ptr,
+		LoraA1: f.LoraA1.Ptr, LoraB1: f.LoraB1.Ptr, LoraB3: f.LoraB3.Ptr, LoraA2: f.LoraA2.Ptr, Chosen: chosen,
+		H: q.keptH(f, w), A: at(p, w.a), U: at(p, w.u),
+	})
 }
 
 // checkAdapters checks the arguments for a table of adapters: a layer with a table needs AdapterIDs,

@@ -2,10 +2,12 @@ package moe_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver"
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
@@ -77,7 +79,38 @@ func TestAdapters(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, first.O[:n*c.Hidden], forward(t, small, f).O[:n*c.Hidden], "%d tokens", n)
 			}
+			checkSingle(t, small, first)
 		})
+	}
+}
+
+// checkSingle checks that passes over one token have the bits of the token in a large batch, whatever
+// adapter it names, and that they count a place without an adapter.
+func checkSingle(t *testing.T, tr *trial.Trial, want trial.Results) {
+	width := tr.Layer.Config().Hidden
+	misses := tr.Memory().Tensor(tr.Args.AdapterIDs.Shape)
+	misses.Shape.Dims[0] = 1
+	ids := make([]int32, tr.Tokens)
+	for token := range 10 {
+		f, err := tr.Args.Tokens(1)
+		require.NoError(t, err)
+		f.X.Ptr += driver.DevicePtr(token * width * 2)
+		ids[0] = adapterOf(token)
+		require.NoError(t, moe.Write(tr.Stream(), tr.Args.AdapterIDs, ids))
+		f.AdapterMisses = misses
+		require.NoError(t, tr.Stream().Fill32(misses.Ptr, 5, 1))
+		if token%2 == 1 {
+			f.H, f.SharedH = moe.Tensor{}, moe.Tensor{}
+		}
+		require.NoError(t, tr.Stream().Fill32(f.O.Ptr, 0xffffffff, f.O.Shape.Bytes()/4))
+		require.NoError(t, tr.Run(testContext(t), f))
+		require.Equal(t, want.O[token*width:][:width], elementsOf(t, tr, f.O), "token %d alone", token)
+		count, missed := make([]int32, 1), int32(0)
+		require.NoError(t, moe.Read(tr.Stream(), misses, count))
+		if adapterOf(token) != -1 && !slices.Contains([]int32{0, 1, 3}, adapterOf(token)) {
+			missed = 1
+		}
+		require.Equal(t, 5+missed, count[0], "token %d alone", token)
 	}
 }
 

@@ -77,10 +77,10 @@ func (o options) smallBatch(c Config) smallBatch {
 	if f.inRouter && 4*c.NumExperts <= room {
 		f.byWarps = min(f.upTo, choose.MaxByWarps)
 	}
-	f.single = f.byWarps > 0 && choose.HasSingle(c) && (spec.IsPlain(c) || decode.HasSingleUnits(c))
+	f.single = f.byWarps > 0 && choose.HasSingle(c) && (spec.IsPlain(c) || decode.HasSingleUnits(c) && !spec.HasAdapters(c))
 	f.tiny = f.byWarps > 0 && choose.ChoosesInProducts(c) && choose.ChainBytes(c) <= room
 	if spec.HasAdapters(c) { // Adapt needs a plan before the up-projection
-		f.single, f.tiny = false, false
+		f.tiny = false
 	}
 	return f
 }
@@ -101,7 +101,7 @@ func (f *smallBatch) launches(k registry.Any) bool {
 		return f.choosesByWarps(choose.MaxAtOnce + 1)
 	case choose.ChainLogitsKernel:
 		return f.isSingle(1) || f.isTiny(1) || f.isTiny(2)
-	case decode.SingleUpKernel, decode.SingleDownKernel, decode.SingleUnitsUpKernel, decode.SingleUnitsDownKernel:
+	case decode.SingleUpKernel, decode.SingleDownKernel, kernel.AdaptSingleKernel, decode.SingleUnitsUpKernel, decode.SingleUnitsDownKernel:
 		return f.isSingle(1)
 	case decode.TinyUpKernel, decode.TinyDownKernel, decode.TinyUnitsUpKernel, decode.TinyUnitsDownKernel:
 		return f.isTiny(1) || f.isTiny(2)
@@ -208,9 +208,10 @@ func (q *queue) singlePass(n work, f *ForwardArgs) {
 	}
 	launch(q, up, decode.SingleUpArgs{
 		Sums: sums, RouterBias: f.RouterBias.Ptr, Chosen: chosen, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
-		X: f.X.Ptr, W1: w1, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr,
+		X: f.X.Ptr, W1: w1, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: q.keptH(f, w.pieces),
 	})
+	q.adaptSingle(f, w.pieces, chosen)
 	launch(q, down, decode.SingleDownArgs{
-		Chosen: chosen, Scores: f.Scores.Ptr, A: at(p, w.a), W2: w2, B2: f.B2.Ptr, SharedRow: at(p, w.shared.y), SharedScore: at(p, w.shared.weights), O: f.O.Ptr,
+		AdapterIDs: f.AdapterIDs.Ptr, Scales: f.LoraScales.Ptr, LoraB2: f.LoraB2.Ptr, U: at(p, w.u), Chosen: chosen, Scores: f.Scores.Ptr, A: at(p, w.a), W2: w2, B2: f.B2.Ptr, SharedRow: at(p, w.shared.y), SharedScore: at(p, w.shared.weights), O: f.O.Ptr,
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/schedule"
+	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/route/choose"
 	"sonicmoe/moe/internal/route/order"
 	"sonicmoe/moe/internal/route/rounding"
@@ -186,8 +187,11 @@ func (l *Layer) workspace(n work) workspace {
 		y = 0
 	}
 	w.y = s.take(y)
-	if spec.HasLoRA(l.of.Config) && l.part != home {
+	switch {
+	case spec.HasLoRA(l.of.Config) && l.part != home:
 		w.u = s.take(weights.U(l.of.Config).Bytes(n.rows))
+	case kernel.HasAdaptSingle(l.of.Config):
+		w.u = s.take(weights.SingleU(l.of.Config).Bytes(l.of.TopK))
 	}
 	w.bytes = max(s.bytes, early.bytes)
 	return w

@@ -53,7 +53,8 @@
 //
 // A layer with a table of adapters runs Adapt after each Up and each Down, of every batch. It adds
 // the products of the tokens' adapters to H, A and Y. Up to 64 tokens have the launches of the
-// third row of the table, and two of Adapt.
+// third row of the table, and two of Adapt. A single token of plain weights has the launches of the
+// first row, and one of AdaptSingle between SingleUp and SingleDown.
 //
 // If expert ids come from the caller, Count runs in place of the router, also for small batches. A
 // list of tokens and experts has another Count, Plan and Aggregate, and ByToken, which finds the
@@ -111,9 +112,10 @@
 //	DW      dw/dw.go, dw/load.go (with the queue), gemm/math.go, dw/math.go, gradient/gradient.go
 //	Router  choose/router.go, gemm/math.go, choose/topk.go, choose/keys.go, order/count.go
 //	Adapt   adapters.go, adaptmath.go
+//	AdaptSingle adaptsingle.go, adapters.go, adaptmath.go
 //	Decode  decode/up.go or decode/down.go, decode/product.go, decode/scheduler.go, gemm/math.go
 //	SingleUp decode/singleup.go, decode/single.go, choose/choose.go, choose/topk.go, choose/keys.go
-//	SingleDown decode/singledown.go, decode/single.go
+//	SingleDown decode/singledown.go, decode/single.go, decode/singleadapt.go
 //	Plan    order/plan.go, order/entries.go, order/count.go
 //	Aggregate aggregate.go
 //	DRouter drouter/drouter.go, drouter/scatter.go, gemm/twoterm.go, gemm/math.go

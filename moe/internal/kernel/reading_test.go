@@ -29,14 +29,15 @@ const mostFiles = 5
 // emit each kernel in any layer, and at most mostFiles for each.
 func TestReading(t *testing.T) {
 	kernels := map[string][]registry.Any{
-		"Router":     {Kernels.Find("router")},
-		"Decode":     {Kernels.Find("decode-up"), Kernels.Find("decode-down")},
-		"SingleUp":   {Kernels.Find("single-up")},
-		"SingleDown": {Kernels.Find("single-down")},
-		"Plan":       {Kernels.Find("plan"), Kernels.Find("plan-pairs"), Kernels.Find("plan-list")},
-		"Aggregate":  {Kernels.Find("aggregate"), Kernels.Find("aggregate-early")},
-		"Adapt":      {AdaptUpKernel, AdaptDownKernel},
-		"DRouter":    {Kernels.Find("drouter"), Kernels.Find("drouter-extra")},
+		"Router":      {Kernels.Find("router")},
+		"Decode":      {Kernels.Find("decode-up"), Kernels.Find("decode-down")},
+		"SingleUp":    {Kernels.Find("single-up")},
+		"SingleDown":  {Kernels.Find("single-down")},
+		"Plan":        {Kernels.Find("plan"), Kernels.Find("plan-pairs"), Kernels.Find("plan-list")},
+		"Aggregate":   {Kernels.Find("aggregate"), Kernels.Find("aggregate-early")},
+		"Adapt":       {AdaptUpKernel, AdaptDownKernel},
+		"AdaptSingle": {AdaptSingleKernel},
+		"DRouter":     {Kernels.Find("drouter"), Kernels.Find("drouter-extra")},
 	}
 	for p, name := range map[*registry.Product]string{UpProduct: "Up", DownProduct: "Down", DXProduct: "DX", dh.Product: "DH", dw.W1Product: "DW", dw.W2Product: "DW"} {
 		kernels[name] = append(kernels[name], Kernels.OfProduct(p)...)

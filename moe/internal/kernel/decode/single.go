@@ -227,8 +227,9 @@ type singleLoads struct {
 // has n items from item first on.
 type singleSums struct {
 	start, store func(first, n ptx.U32, acc [][]ptx.F32)
-	// before emits what the first math warp does before its main loop.
-	before func()
+	// ahead emits what all math warps do before their main loops, and before what the first of them
+	// does then.
+	ahead, before func()
 }
 
 // run emits the roles: "math" is one warpgroup, "load" is one warp for the weights and one for the
@@ -295,6 +296,7 @@ func (p share) math(sums singleSums) {
 	product := tile.NewWarpProduct(k, element.Of(p.Config), p.lane)
 	ring := p.ring.Consumer()
 	release := pipeline.NewReleaser(k, p.lane, 1)
+	sums.ahead()
 	k.If(p.warp.EqI(0), sums.before)
 	stage := func(kTiles int) {
 		s := ring.Wait()

@@ -37,6 +37,10 @@ type SingleDownArgs struct {
 	W2 driver.DevicePtr
 	// B2 [E, d] is the bias of W2.
 	B2 driver.DevicePtr
+	// With a table of adapters, AdapterIDs [1] i32 and Scales [N] f32 have the token's adapter and the
+	// adapters' scales, LoraB2 [N·E, d, r] has the second factors, and U has the rows of
+	// [weights.SingleU].
+	AdapterIDs, Scales, LoraB2, U driver.DevicePtr
 	// SharedRow [1, d] is the shared experts' output. SharedScore [1] f32 is its score.
 	SharedRow   driver.DevicePtr
 	SharedScore driver.DevicePtr
@@ -59,12 +63,13 @@ func (d SingleDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	})
 	w2 := k.Map(&k.Args.W2, func(g *SingleDownArgs) gpu.TensorMap { return shape.stripMap(m, g.W2) })
 	terms := d.terms(k)
+	adapter := d.singleAdapter(k, thread)
 
 	// Ring "ab" holds stages of W2 and A. The epilogue has buffers for the scores, and for the rows
 	// of a pass.
 	cta, p := thread.cta, newSingle(thread, d.Config, shape, ringsOf(d.Config).down)
 	s := singleSum{
-		single: p, singleTerms: terms, scores: cta.Shared("scores", 4*d.TopK, 4),
+		single: p, singleTerms: terms, adapter: adapter, scores: cta.Shared("scores", 4*d.TopK, 4),
 		y: cta.Shared("y", tile.ElementBytes*p.most*stripRows*d.TopK, 4), meet: cta.NamedBarriers("y", 1, pipeline.WarpgroupThreads),
 	}
 	mine := p.begin()
@@ -82,9 +87,10 @@ func (d SingleDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	if overlaps(d.Config) {
 		loads.beforeWeights = func() { s.waitForUp(chosen.At(4 * d.TopK)) }
 	}
-	mine.run(loads, singleSums{s.start, s.store, func() {
+	mine.run(loads, singleSums{start: s.start, store: s.store, ahead: s.find, before: func() {
 		k.GridDepWait()
 		s.loadScores(scores)
+		s.loadU()
 	}})
 	return k.Build()
 }
@@ -110,6 +116,7 @@ func (d SingleDown) terms(k *jit.Builder[SingleDownArgs]) singleTerms {
 type singleSum struct {
 	*single
 	singleTerms
+	adapter *singleAdapter // nil without a table of adapters
 	// scores has the score of each slot. y has the rows of a pass, for every slot. meet is the
 	// barrier of the threads that write and read y.
 	scores, y ptx.Shared
@@ -170,6 +177,7 @@ func (s singleSum) eachRow(first, n ptx.U32, body func(pair, half int, its ptx.P
 
 // start sets the sums of a pass to the biases, or to 0 without biases.
 func (s singleSum) start(first, n ptx.U32, acc [][]ptx.F32) {
+	s.loadFactors(first, n)
 	s.eachRow(first, n, func(pair, half int, _ ptx.Pred, slot, row ptx.U32) {
 		from := ptx.Float(0)
 		if s.Bias {
@@ -186,6 +194,7 @@ func (s singleSum) start(first, n ptx.U32, acc [][]ptx.F32) {
 func (s singleSum) store(first, n ptx.U32, acc [][]ptx.F32) {
 	k, top := s.k, s.TopK
 	column := s.lane.AndI(3).MulI(2)
+	acc = s.adapted(acc)
 	s.eachRow(first, n, func(pair, half int, its ptx.Pred, slot, row ptx.U32) {
 		to := s.y.Plus(row.Mad(ptx.Uint(top), slot).ShlI(1))
 		for j := 0; j < len(acc[pair])/4; j++ {

@@ -104,6 +104,7 @@ func (u SingleUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 	mine.run(loads, singleSums{
 		start:  func(first, n ptx.U32, acc [][]ptx.F32) { u.start(p, first, n, acc, b1) },
 		store:  func(first, n ptx.U32, acc [][]ptx.F32) { u.store(p, first, n, acc, a, h) },
+		ahead:  nothing,
 		before: nothing,
 	})
 	return k.Build()
