@@ -57,8 +57,10 @@ import "sonicmoe/internal/spec"
 //		// of the routed experts. r = LoRARank is a multiple of 8 up to 128. LoRAAlpha/r multiplies
 //		// the adapter's product, or LoRAAlpha/√r with RSLoRA (arXiv 2312.03732). W1, W3 and W2 may
 //		// be packed. To use an adapter of another rank, pad its factors with zeros, and multiply its
-//		// alpha by LoRARank over its rank, or by the root of that with RSLoRA. Passes over few
-//		// tokens run the kernels of large batches.
+//		// alpha by LoRARank over its rank, or by the root of that with RSLoRA. The factors have the
+//		// layer's Type: a program that keeps them in FP32 rounds them before each pass, and may take
+//		// their gradients in FP32. An adapter has no dropout. Passes over few tokens run the kernels of
+//		// large batches.
 //		LoRARank  int
 //		LoRAAlpha float64
 //		RSLoRA    bool
