@@ -112,7 +112,7 @@ def _formula(experts: nn.Module) -> dict:
         if not given.get("limit", 1.0) > 0:
             raise ArgumentError(f"{kind} has {limit} {given['limit']}, must be above 0")
         return {"activation": name, **given}
-    if "FP8Experts" in (k.__name__ for k in type(experts).__mro__) and experts.gate_softcap is None:
+    if "FP8Experts" in (k.__name__ for k in type(experts).__mro__) and getattr(experts, "gate_softcap", None) is None:
         limit = float(experts.swiglu_limit or 0)
         if experts.swiglu_alpha is not None:
             return {"activation": "swiglu-oai", "alpha": float(experts.swiglu_alpha), "limit": limit}

@@ -47,6 +47,6 @@ def topk(x, router, k):
 
 def distance(got, want):
     """Returns the relative distance of two tensors, by norms."""
-    got, want = got.detach().double().cpu(), want.detach().double()
+    got, want = got.detach().double().cpu(), want.detach().double().cpu()
     assert got.shape == want.shape
     return ((got - want).norm() / want.norm()).item()
