@@ -27,7 +27,7 @@ func TestBudgets(t *testing.T) {
 	const top = ".version 8.0\n.target sm_90a\n"
 	entry := func(body string) string { return top + ".entry k() {\n" + body + "\nret;\n}\n" }
 	for _, c := range []struct{ name, src, want string }{
-		{"text", top + strings.Repeat("\n", 8<<20), "bytes of text, at most"},
+		{"text", top + strings.Repeat("\n", 32<<20), "bytes of text, at most"},
 		{"registers of all kernels", top + numbered(200, ".entry k%d() { .reg .b64 %%r<65536>; ret; }\n"), "more than 262144 registers in all kernels"},
 		{"kernels", top + numbered(1000, ".entry k%d() { ret; }\n"), "more than 256 kernels"},
 		{"variables", entry(numbered(70000, ".shared .b8 x%d[1];\n")), "more than 65536 variables"},

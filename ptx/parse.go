@@ -40,9 +40,9 @@ func Parse(src []byte) (*Module, error) {
 }
 
 const (
-	maxText      = 8 << 20 // bytes
-	maxPrefix    = 1 << 10 // bytes in the common prefix of declared registers; the name of each register has a copy of the prefix
-	maxOpcode    = 1 << 8  // bytes in an opcode with its modifiers
+	maxText      = 32 << 20 // bytes
+	maxPrefix    = 1 << 10  // bytes in the common prefix of declared registers; the name of each register has a copy of the prefix
+	maxOpcode    = 1 << 8   // bytes in an opcode with its modifiers
 	maxKernels   = 1 << 8
 	maxFunctions = 1 << 12 // functions in a module, including declarations
 	maxVariables = 1 << 16
@@ -304,7 +304,16 @@ func (p *parser) labelled(in *Inst) error {
 	return nil
 }
 
+// registers parses the rest of a .reg directive. A vector register is declared as one register for
+// each element: r.x, r.y, and r.z and r.w of .v4.
 func (p *parser) registers() error {
+	elements := ""
+	switch {
+	case p.accept(".v2"):
+		elements = "xy"
+	case p.accept(".v4"):
+		elements = "xyzw"
+	}
 	class, ok := isa.TypeNamed(strings.TrimPrefix(p.next(), "."))
 	if !ok || class.Class() == isa.NoType {
 		return p.errorf("unknown register type")
@@ -317,45 +326,65 @@ func (p *parser) registers() error {
 		if len(name) > maxPrefix {
 			return p.overBudget("the name of registers has %d bytes, at most %d", len(name), maxPrefix)
 		}
-		d := RegDecl{Class: class, Prefix: name}
-		if p.accept("<") {
-			if d.Count, err = p.int(); err != nil {
-				return err
-			}
-			if err := p.expect(">"); err != nil {
-				return err
-			}
-			if d.Count < 1 || d.Count > maxRegisters {
-				return p.errorf("%d registers %s", d.Count, name)
+		if elements == "" {
+			err = p.counted(class, name)
+		}
+		for _, e := range elements {
+			if err = p.declareOne(RegDecl{Class: class, Prefix: name + "_" + string(e)}, name+"."+string(e)); err != nil {
+				break
 			}
 		}
-		if len(p.e.Registers)+max(d.Count, 1) > maxRegisters {
-			return p.overBudget("more than %d registers", maxRegisters)
-		}
-		if p.declared += max(d.Count, 1); p.declared > maxDeclared {
-			return p.overBudget("more than %d registers in all kernels", maxDeclared)
-		}
-		d.Prefix = p.freePrefix(name, d.Count)
-		p.e.Decls = append(p.e.Decls, d)
-		p.e.Registers = slices.Grow(p.e.Registers, max(d.Count, 1))
-		for i := range max(d.Count, 1) {
-			r, now := name, d.Prefix
-			if d.Count > 0 {
-				r = registerName(name, i)
-				if now = r; d.Prefix != name {
-					now = registerName(d.Prefix, i)
-				}
-			}
-			if !p.bind(r, now, int32(len(p.e.Registers))) {
-				return p.errorf("register %s is declared twice", r)
-			}
-			p.e.Registers = append(p.e.Registers, Register{Name: now, Class: class.Class()})
-		}
-		if p.accept(";") {
-			return nil
+		if err != nil || p.accept(";") {
+			return err
 		}
 		if err := p.expect(","); err != nil {
 			return err
 		}
 	}
+}
+
+// counted parses the count after the name of a register, and declares one or as many registers.
+func (p *parser) counted(class isa.Type, name string) (err error) {
+	d := RegDecl{Class: class, Prefix: name}
+	if p.accept("<") {
+		if d.Count, err = p.int(); err != nil {
+			return err
+		}
+		if err := p.expect(">"); err != nil {
+			return err
+		}
+		if d.Count < 1 || d.Count > maxRegisters {
+			return p.errorf("%d registers %s", d.Count, name)
+		}
+	}
+	return p.declareOne(d, name)
+}
+
+// declareOne adds a declaration to the kernel. name is the name in the text, or the text's prefix of
+// the names if the declaration has a count.
+func (p *parser) declareOne(d RegDecl, name string) error {
+	n := max(d.Count, 1)
+	if len(p.e.Registers)+n > maxRegisters {
+		return p.overBudget("more than %d registers", maxRegisters)
+	}
+	if p.declared += n; p.declared > maxDeclared {
+		return p.overBudget("more than %d registers in all kernels", maxDeclared)
+	}
+	d.Prefix = p.freePrefix(d.Prefix, d.Count)
+	p.e.Decls = append(p.e.Decls, d)
+	p.e.Registers = slices.Grow(p.e.Registers, n)
+	for i := range n {
+		r, now := name, d.Prefix
+		if d.Count > 0 {
+			r = registerName(name, i)
+			if now = r; d.Prefix != name {
+				now = registerName(d.Prefix, i)
+			}
+		}
+		if !p.bind(r, now, int32(len(p.e.Registers))) {
+			return p.errorf("register %s is declared twice", r)
+		}
+		p.e.Registers = append(p.e.Registers, Register{Name: now, Class: d.Class.Class()})
+	}
+	return nil
 }

@@ -3,6 +3,8 @@ package emu
 import (
 	"testing"
 
+	"sonicmoe/ptx"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -29,4 +31,37 @@ func TestSharedOfOtherKernels(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, want, k.StaticSharedBytes(), name)
 	}
+}
+
+// TestVectorRegisters checks that the elements of a vector register are registers, also if an inner
+// scope declares the same name, and that the printed text declares them.
+func TestVectorRegisters(t *testing.T) {
+	p := assemble(t, body(`
+	.reg .v2 .u32 pair, other;
+	mov.u32 pair.x, 5;
+	mov.u32 pair.y, 7;
+	mov.u32 other.y, 100;
+	{
+		.reg .v4 .u32 pair;
+		mov.u32 pair.x, 1000;
+		mov.u32 pair.w, 2000;
+		add.u32 other.y, other.y, pair.w;
+	}
+	add.u32 %r0, pair.x, pair.y;
+	add.u32 %r0, %r0, other.y;
+	ld.param.u64 %d0, [out];
+	st.global.u32 [%d0], %r0;
+	ret;
+`), "k")
+	out := p.u32s(0)
+	p.params(out, 0)
+	require.NoError(t, p.run())
+	assert.Equal(t, uint32(5+7+100+2000), p.read(out, 1)[0])
+	m, err := ptx.Parse([]byte(".version 8.0\n.target sm_90a\n.visible .entry k() { .reg .v2 .f32 p; mov.f32 p.x, p.y; ret; }"))
+	require.NoError(t, err)
+	again, err := ptx.Parse(m.Print().PTX)
+	require.NoError(t, err)
+	assert.Equal(t, string(m.Print().PTX), string(again.Print().PTX))
+	_, err = ptx.Parse([]byte(".version 8.0\n.target sm_90a\n.visible .entry k() { .reg .v2 .f32 p; mov.f32 p.z, p.y; ret; }"))
+	require.ErrorContains(t, err, "operand 1 (d) does not fit mov")
 }
