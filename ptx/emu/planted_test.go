@@ -27,15 +27,18 @@ type bug struct {
 
 // The classes of mistakes.
 const (
-	classMbarrier = "mbarrier"
-	classDeadlock = "deadlock and divergence"
-	classWgmma    = "wgmma"
-	classWaits    = "waits for copies"
-	classBounds   = "bounds, alignment, uninitialised"
-	classLayout   = "descriptors, coordinates"
-	classProxy    = "proxy fences"
-	classShared   = "shared memory without order"
-	classGlobal   = "between CTAs"
+	classMbarrier  = "mbarrier"
+	classDeadlock  = "deadlock and divergence"
+	classWgmma     = "wgmma"
+	classWaits     = "waits for copies"
+	classBounds    = "bounds, alignment, uninitialised"
+	classLayout    = "descriptors, coordinates"
+	classProxy     = "proxy fences"
+	classShared    = "shared memory without order"
+	classGlobal    = "between CTAs"
+	classVotes     = "votes, shuffles, sums of a warp"
+	classMatrix    = "ldmatrix, stmatrix"
+	classRegisters = "setmaxnreg"
 )
 
 // plantedMode is a way to run a kernel: it says when asynchronous work completes, and whether
@@ -80,7 +83,7 @@ func TestPlanted(t *testing.T) {
 	modes := plantedModes()
 	total, named, missed := 0, make([]int, len(modes)), []string{}
 	classes := map[string]int{}
-	kernels := slices.Concat(plantedKernels, plantedLives)
+	kernels := slices.Concat(plantedKernels, plantedLives, plantedWarps)
 	for i := range kernels {
 		k := &kernels[i]
 		t.Run(k.name, func(t *testing.T) {
@@ -122,5 +125,5 @@ func TestPlanted(t *testing.T) {
 		t.Logf("%s: %d of %d named", m.name, named[i], total)
 		assert.GreaterOrEqual(t, 10*named[i], 9*total, m.name)
 	}
-	assert.Len(t, classes, 9)
+	assert.Len(t, classes, 12)
 }
