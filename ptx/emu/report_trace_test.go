@@ -47,6 +47,18 @@ func checkEvents(t *testing.T, list []event) {
 		}
 	}
 	assert.Empty(t, open, "begins without an end")
+	flows := map[int][]event{}
+	for _, e := range list {
+		if e.Flow == 0 {
+			continue
+		}
+		flows[e.Flow] = append(flows[e.Flow], e)
+		assert.True(t, slices.ContainsFunc(slicesOf[track{e.PID, e.TID}], func(s event) bool { return s.At <= e.At && e.At <= s.At+*s.Turns }), "an arrow outside the slices of its track: %v", e)
+	}
+	for _, f := range flows {
+		require.GreaterOrEqual(t, len(f), 2)
+		assert.Equal(t, []string{phaseFlow, phaseArrow}, []string{f[0].Phase, f[len(f)-1].Phase})
+	}
 	for at, list := range slicesOf {
 		assert.True(t, named[at], "track %v has no name", at)
 		slices.SortStableFunc(list, func(x, y event) int { return cmp.Compare(x.At, y.At) })
@@ -85,6 +97,7 @@ func TestTraceOfPipeline(t *testing.T) {
 			checkEvents(t, list)
 			assert.Equal(t, n*steps*2, count(list, "load", phaseBegin))
 			assert.Equal(t, n*steps, count(list, "wgmma", phaseBegin))
+			assert.GreaterOrEqual(t, count(list, "order", phaseFlow), 2*n, "warps wait for copies")
 			assert.Equal(t, n*(2*steps+2*stages), count(list, "mbarrier", phaseSlice), "each stage is filled and released; the phases after the last are open")
 			for _, c := range trace.CTAs {
 				busy := 0

@@ -20,6 +20,8 @@ type event struct {
 	TID   int            `json:"tid"`
 	ID    *localID       `json:"id2,omitempty"`
 	Scope string         `json:"s,omitempty"`
+	Flow  int            `json:"id,omitempty"` // number of the arrow to which the event belongs
+	Bind  string         `json:"bp,omitempty"`
 	Args  map[string]any `json:"args,omitempty"`
 }
 
@@ -37,6 +39,10 @@ const (
 	phaseEnd      = "e"
 	phaseInstant  = "i"
 	instantThread = "t"
+	phaseFlow     = "s" // an arrow begins in the slice at this time,
+	phaseStep     = "t" // passes the slice at this time,
+	phaseArrow    = "f" // and ends there
+	bindEnclosing = "e"
 )
 
 // firstBarrier is the number of the first track of an mbarrier. Tracks below are warps.
@@ -47,6 +53,7 @@ type traceWriter struct {
 	out   *bufio.Writer
 	err   error
 	begun bool
+	flows int // number of arrows written
 }
 
 func (w *traceWriter) event(e event) {
@@ -61,7 +68,8 @@ func (w *traceWriter) event(e event) {
 
 // Write writes the trace in the Trace Event Format (JSON), which Perfetto and Chrome display. Each
 // CTA is a process. Each warp and each mbarrier is a track of slices. Copies and groups of products
-// are asynchronous slices. A microsecond stands for a turn.
+// are asynchronous slices. Arrows lead from a phase of an mbarrier to the waits that end with it, and
+// connect the waits of warps at one barrier. A microsecond stands for a turn.
 func (t *Trace) Write(to io.Writer) error {
 	w := &traceWriter{out: bufio.NewWriter(to)}
 	w.out.WriteString("{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n")
@@ -93,7 +101,9 @@ func (t *CTATrace) write(w *traceWriter, pid int, of *Trace) {
 		w.event(event{Name: f.Kind.String(), Cat: "fault", Phase: phaseInstant, Scope: instantThread, At: t.Timeline.Turns, PID: pid, TID: 1 + f.Warp,
 			Args: positioned(f.Line, f.Where, map[string]any{"text": f.Text})})
 	}
-	t.writeFlights(w, pid, meta)
+	waits := t.pauses()
+	t.writeFlights(w, pid, meta, waits)
+	w.meetings(pid, waits)
 }
 
 // trackName returns the name of a warp's track: its roles, or else the number of its warpgroup.
@@ -138,7 +148,7 @@ var flightKinds = [...]string{BulkLoad: "load", BulkStore: "store", ProductGroup
 // String returns the kind's name.
 func (k FlightKind) String() string { return flightKinds[k] }
 
-func (t *CTATrace) writeFlights(w *traceWriter, pid int, meta func(tid int, name string, args map[string]any)) {
+func (t *CTATrace) writeFlights(w *traceWriter, pid int, meta func(tid int, name string, args map[string]any), waits map[string][]pause) {
 	tracks := map[string]int{}
 	for i := range t.Flights {
 		f := &t.Flights[i]
@@ -156,6 +166,7 @@ func (t *CTATrace) writeFlights(w *traceWriter, pid int, meta func(tid int, name
 			}
 			turns := f.To - f.From
 			w.event(event{Name: fmt.Sprintf("phase %d", f.Count), Cat: f.Kind.String(), Phase: phaseSlice, At: f.From, Turns: &turns, PID: pid, TID: tid, Args: args})
+			w.releases(pid, tid, f, waits[f.Name])
 			continue
 		}
 		switch args = positioned(f.Line, f.Where, args); f.Kind {
