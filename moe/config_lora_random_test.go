@@ -104,3 +104,41 @@ func checkRandomAdapted(t *testing.T, layer, base *moe.Layer, tokens int, seed u
 	require.NoError(t, tr.RunBackward(testContext(t), tr.Back), what)
 	require.Equal(t, elementsOf(t, twin, twin.Back.DX), elementsOf(t, tr, tr.Back.DX), what)
 }
+
+// TestAdaptersRandom draws layers with a table of adapters, and checks that each token alone has the
+// bits that it has in a large batch. Long runs draw 100 layers.
+func TestAdaptersRandom(t *testing.T) {
+	layers := 3
+	if kt.Long() {
+		layers = 100
+	}
+	r := rand.New(rand.NewPCG(7, 40))
+	for range layers {
+		c := randomTable(r)
+		t.Run(c.String(), func(t *testing.T) {
+			const tokens = 30
+			tr := newAdapterTrial(t, c, tokens, moe.WithoutDecode())
+			first := forward(t, tr, tr.Args)
+			small := newAdapterTrial(t, c, tokens, moe.WithDecode(64))
+			require.Equal(t, first.O, forward(t, small, small.Args).O)
+			checkSingle(t, small, first)
+		})
+	}
+}
+
+// randomTable draws a small layer with a table of four adapters, whose weights are not InOut.
+func randomTable(r *rand.Rand) moe.Config {
+	c := moe.Config{Hidden: 16 * (1 + r.IntN(40)), Intermediate: 16 * (1 + r.IntN(20)), NumExperts: 2 + r.IntN(40), Bias: r.IntN(2) == 0, LoRARank: 4 * (1 + r.IntN(32)), LoRAAdapters: 4,
+		GateUp: []moe.GateUp{spec.Concatenated, spec.Interleaved, spec.Apart}[r.IntN(3)], Activation: []moe.Activation{spec.SwiGLU, spec.SwiGLU, spec.ReLU2}[r.IntN(3)]}
+	if !c.Activation.Gated() {
+		c.GateUp = spec.Concatenated
+	}
+	if r.IntN(4) == 0 {
+		c.Type, c.Logits = moe.F16, moe.F16
+	}
+	c.TopK = 1 + r.IntN(min(c.NumExperts, 20))
+	if r.IntN(3) == 0 {
+		c.SharedExperts, c.SharedGate = 1, r.IntN(2) == 0
+	}
+	return c
+}
