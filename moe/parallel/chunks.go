@@ -18,9 +18,14 @@ const (
 	mostChunks  = 4
 )
 
-// Chunks returns the number of chunks of a large pass if Options.Chunks is 0. A chunk then has about
-// as many rows as half of the rank's own tokens, but each chunk costs some time at its end.
-func Chunks(experts, ranks int) int { return max(1, min(mostChunks, 2*(ranks-1), experts/ranks)) }
+// Chunks returns the number of chunks of a large pass if Options.Chunks is 0. With more chunks the
+// first rows go home earlier, but each chunk costs some time at its end.
+func Chunks(experts, ranks int) int {
+	if ranks == 1 {
+		return 1
+	}
+	return min(mostChunks, experts/ranks)
+}
 
 // divide chooses the number of chunks of a pass by its counts, and whether it packs rows. All ranks
 // choose the same, because all have the same counts. It also adds up counts.

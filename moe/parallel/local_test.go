@@ -147,9 +147,9 @@ func TestChunksChosen(t *testing.T) {
 		packs                                       bool
 	}{
 		{ranks: 1, experts: 128, hidden: 2048, pairs: 131072, want: 1, packs: true},
-		{ranks: 2, experts: 128, hidden: 2048, pairs: 131072, want: 2},
+		{ranks: 2, experts: 128, hidden: 2048, pairs: 131072, want: 4},
 		{ranks: 2, experts: 128, hidden: 2048, pairs: 16383, want: 1, packs: true},
-		{ranks: 2, experts: 128, hidden: 2048, pairs: 16384, want: 2},
+		{ranks: 2, experts: 128, hidden: 2048, pairs: 16384, want: 4},
 		{ranks: 8, experts: 16, hidden: 2048, pairs: 131072, want: 2},
 		{ranks: 8, experts: 128, hidden: 2048, pairs: 131072, want: 4},
 		{ranks: 5, experts: 7, hidden: 2048, pairs: 131072, want: 1},
