@@ -36,9 +36,12 @@ func backwardCases() (list []testCase) {
 		"biases":                   func(c *moe.Config) { c.Bias, c.RouterBias = true, true },
 		"biases, softmax over all": func(c *moe.Config) { c.Bias, c.Score, c.GateUp = true, spec.SoftmaxAll, spec.Apart },
 		"apart":                    func(c *moe.Config) { c.GateUp = spec.Apart },
-		"no gate":                  func(c *moe.Config) { c.Activation = "relu2" },
-		"scaled":                   func(c *moe.Config) { c.ScoreScale = 2.5 },
-		"router in f32":            func(c *moe.Config) { c.RouterF32, c.Logits = true, spec.F32 },
+		"packed": func(c *moe.Config) {
+			*c = moe.Config{Hidden: 160, Intermediate: 96, NumExperts: 9, TopK: 3, Weights: "mxfp4"}
+		},
+		"no gate":       func(c *moe.Config) { c.Activation = "relu2" },
+		"scaled":        func(c *moe.Config) { c.ScoreScale = 2.5 },
+		"router in f32": func(c *moe.Config) { c.RouterF32, c.Logits = true, spec.F32 },
 	} {
 		c := small
 		change(&c)

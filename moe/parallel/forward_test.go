@@ -59,6 +59,12 @@ func forwardCases() (list []testCase) {
 		"fp16, groups": func(c *moe.Config) {
 			c.Type, c.Logits, c.Score, c.SelectionBias, c.Groups, c.TopGroups = spec.F16, spec.F32, spec.Sigmoid, true, 5, 3
 		},
+		"packed": func(c *moe.Config) {
+			*c = moe.Config{Hidden: 160, Intermediate: 96, NumExperts: 9, TopK: 3, Weights: "mxfp4", Bias: true}
+		},
+		"packed, scales in f32": func(c *moe.Config) {
+			*c = moe.Config{Hidden: 208, Intermediate: 144, NumExperts: 6, TopK: 2, Weights: "fp8", GateUp: spec.Apart}
+		},
 		"expert per rank": func(c *moe.Config) { c.NumExperts, c.TopK = 4, 4 },
 	} {
 		c := small

@@ -91,9 +91,9 @@ func TestPartsOfGPU(t *testing.T) {
 	}
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprint(ranks), func(t *testing.T) {
-			c := testCase{config: moe.Config{Hidden: 1024, Intermediate: 512, NumExperts: 32, TopK: 4}}
+			c := testCase{config: moe.Config{Hidden: 2048, Intermediate: 768, NumExperts: 32, TopK: 4}}
 			for i := range ranks {
-				c.tokens = append(c.tokens, 1024-32*i)
+				c.tokens = append(c.tokens, 2048-32*i)
 			}
 			all, err := devices()
 			require.NoError(t, err)

@@ -17,6 +17,7 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/open"
 	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/ptx/emu"
@@ -60,6 +61,8 @@ type testCase struct {
 	change func(ids []int32)
 	// together puts all ranks on one device. Streams then wait for events, and not the host.
 	together bool
+	// devices, unless nil, has the device of each rank.
+	devices []driver.Device
 	// twice makes a second backward pass, which adds its gradients of weights to the first ones.
 	twice bool
 }
@@ -121,6 +124,9 @@ func join(t testing.TB, c testCase, o Options) []*member {
 			list[i] = list[0]
 		}
 	}
+	if c.devices != nil {
+		list = c.devices
+	}
 	return joinOn(t, list, c, o)
 }
 
@@ -181,7 +187,13 @@ func (m *member) fill(tr *trial.Trial, from, tokens int) (err error) {
 	for id, shape := range m.WeightShapes() {
 		to := m.memory.Tensor(shape)
 		*m.args.Weight(id) = to
-		if bits := tr.Weights.Bits(id); bits != nil && len(*bits) > 0 {
+		if whole := *tr.Args.Weight(id); spec.IsPacked(m.Config) && spec.Row(id).IsOfPacked() {
+			raw := make([]byte, whole.Shape.Bytes())
+			readTrial.Lock()
+			err = tr.Stream().CopyToHost(raw, whole.Ptr)
+			readTrial.Unlock()
+			err = errors.Join(err, m.stream.CopyToDevice(to.Ptr, own(m.Rank, id, raw)))
+		} else if bits := tr.Weights.Bits(id); bits != nil && len(*bits) > 0 {
 			err = moe.Write(m.stream, to, own(m.Rank, id, *bits))
 		} else if f := tr.Weights.F32(id); f != nil && len(*f) > 0 {
 			err = moe.Write(m.stream, to, own(m.Rank, id, *f))
@@ -192,6 +204,9 @@ func (m *member) fill(tr *trial.Trial, from, tokens int) (err error) {
 	}
 	return m.poison()
 }
+
+// readTrial is held while a rank reads tensors of a trial.
+var readTrial sync.Mutex
 
 // own returns this rank's part of the values of a weight.
 func own[E any](r *Rank, id moe.TensorID, all []E) []E {
