@@ -28,7 +28,7 @@ def register_with_transformers(model: nn.Module | None = None) -> str:
     The model keeps its own router. If the library does not support the model's experts, their first
     call raises an error. Experts of Llama-4 and DBRX never look for an implementation in the
     registry, and run eager without a warning. If a model is given, it gets the implementation, or
-    an error that names such experts. FP8 experts in blocks of 128 x 128 stay packed, and their
+    an error that names experts of both kinds. FP8 experts in blocks of 128 x 128 stay packed, and their
     tokens are bf16. LoRA of the experts' parameters by PEFT (target_parameters) runs in the same
     products. Returns the registered name.
     """
@@ -40,18 +40,29 @@ def register_with_transformers(model: nn.Module | None = None) -> str:
     if hasattr(finegrained_fp8, "ALL_FP8_EXPERTS_FUNCTIONS"):  # earlier versions of transformers have only one registry
         finegrained_fp8.ALL_FP8_EXPERTS_FUNCTIONS.register(NAME, _forward)
     if model is not None:
-        _check_asks(model)
+        _check_model(model)
         model.set_experts_implementation(NAME)
     return NAME
 
 
-def _check_asks(model: nn.Module) -> None:
-    """Raises an error if the experts of a model do not look for an implementation in the
-    registry."""
+def _check_model(model: nn.Module) -> None:
+    """Raises an error if experts of a model do not look for an implementation in the registry, or
+    have a part that no kernel computes."""
     blocks = [m for m in model.modules() if isinstance(getattr(m, "experts", None), nn.Module) and not isinstance(m, SonicMoE)]
-    silent = sorted({type(m.experts).__name__ for m in blocks if not hasattr(m.experts, "has_gate")})
+    every = [_inner(m.experts) for m in blocks]
+    silent = sorted({type(e).__name__ for e in every if not hasattr(e, "has_gate")})
     if silent:
         raise ArgumentError(f"{', '.join(silent)} of {type(model).__name__} would run eager, must ask for an experts_implementation: try SonicMoE.from_hf(block)")
+    reasons = sorted({reason for e in every if (reason := unsupported(e)) is not None})
+    if reasons:
+        raise ArgumentError(f"experts of {type(model).__name__} cannot run here: {'; '.join(reasons)}")
+
+
+def _inner(experts: nn.Module) -> nn.Module:
+    """Returns the experts that wrappers of PEFT enclose."""
+    while "base_layer" in experts._modules:
+        experts = experts.base_layer
+    return experts
 
 
 _usual_gate = None  # the gate function of most experts
@@ -129,6 +140,7 @@ def _check(experts: nn.Module) -> None:
 def unsupported(experts: nn.Module) -> str | None:
     """Returns the reason why experts of transformers cannot run here by registration, or None if
     they can."""
+    experts = _inner(experts)
     if not hasattr(experts, "has_gate"):  # transformers sets it on experts that look for an implementation
         return "they never ask for an experts_implementation"
     _find_usual_gate()

@@ -671,6 +671,10 @@ def test_registration_of_a_model(device):
     for layer in model.model.layers:
         layer.feed_forward = sonicmoe_go.SonicMoE.from_hf(layer.feed_forward)
     sonicmoe_go.register_with_transformers(model)
+    experts = block_of("gpt_oss", device).experts
+    experts.has_post_expert_norm = True
+    with pytest.raises(sonicmoe_go.ArgumentError, match="experts of Sequential cannot run here: GptOssExperts has a norm after its experts, must have none"):
+        sonicmoe_go.register_with_transformers(torch.nn.Sequential(torch.nn.ModuleDict({"experts": experts})))
 
 
 def test_experts_that_are_rows_of_a_matrix(device):

@@ -31,6 +31,11 @@ def far(name, got, want):
     return ((got - want).norm(dim=-1) / want.norm(dim=-1)).nanmedian()  # an expert without tokens has no gradient
 
 
+def test_registration_of_a_model_with_adapters(device):
+    model = adapted(model_of("qwen3_moe", device, BLOCKS))
+    assert sonicmoe_go.register_with_transformers(model) == model.config._experts_implementation == "sonicmoe_go"
+
+
 def test_lora_of_blocks(device):
     """Loss and gradients must agree with those of registered experts. Disabled and merged adapters
     must work."""
