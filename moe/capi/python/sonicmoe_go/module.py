@@ -298,6 +298,8 @@ class SonicMoE(nn.Module):
             raise ArgumentError(f"{kind} has no router and experts, must be a block of experts of transformers 5")
         if config is None:
             raise no_config(block)
+        if "base_layer" in experts._modules:
+            raise refusal(block, config, f"has experts in a {type(experts).__name__}, must get its adapters after from_hf")
         for name in ("jitter_noise", "input_jitter_noise"):
             if getattr(block, name, 0):
                 raise ArgumentError(f"{kind} has {name} {getattr(block, name)}, must be 0")

@@ -34,6 +34,8 @@ def far(name, got, want):
 def test_registration_of_a_model_with_adapters(device):
     model = adapted(model_of("qwen3_moe", device, BLOCKS))
     assert sonicmoe_go.register_with_transformers(model) == model.config._experts_implementation == "sonicmoe_go"
+    with pytest.raises(sonicmoe_go.ArgumentError, match="has experts in a ParamWrapper, must get its adapters after from_hf; register_with_transformers\\(\\) runs"):
+        sonicmoe_go.SonicMoE.from_hf(model.base_model.model.model.layers[0].mlp)
 
 
 def test_lora_of_blocks(device):
