@@ -170,7 +170,7 @@ def test_adapters_over_packed_weights(device, way, monkeypatch):
     of the weights. The weights stay packed, and PEFT computes no sum."""
     import test_packed
 
-    plain = test_packed.model_of("qwen3").to(device)
+    plain = test_packed.model_of("qwen3", device)
     made = test_packed.in_fp8(plain).to(device)
     block, of = made.model.layers[1].mlp, plain.model.layers[1].mlp
     if way == "mxfp4":
