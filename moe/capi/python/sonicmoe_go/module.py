@@ -461,7 +461,7 @@ class SonicMoE(nn.Module):
             if compiling:
                 weights[i] = at(self, path)
                 continue
-            # This is _at without the search of nn.Module, which costs the host as much as all
+            # This is at without the search of nn.Module, which costs the host as much as all
             # checks.
             m = self
             for part in path[0]:
@@ -528,9 +528,16 @@ class SonicMoE(nn.Module):
         self._units = arrange(weights, self.config)
 
     # Moving and loading change the weights, so the second copy is no longer right.
-    def _apply(self, *args, **kwargs):
+    def _apply(self, fn, *args, **kwargs):
         self._units = None
-        return super()._apply(*args, **kwargs)
+        # Packed weights keep their types, because rounded scales would mean other weights.
+        packed = {id(at(self, path)) for i, path in self._paths if self.config.weights != "plain" and WEIGHTS[i] in _OF_PACKED}
+
+        def kept(t: Tensor) -> Tensor:
+            changed = fn(t)
+            return changed if id(t) not in packed or changed.dtype is t.dtype else t.to(changed.device)
+
+        return super()._apply(kept, *args, **kwargs)
 
     def _load_from_state_dict(self, *args, **kwargs):
         self._units = None

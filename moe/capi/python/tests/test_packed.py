@@ -367,6 +367,7 @@ def test_modules_of_every_format(name, device):
     other.load_state_dict(layer.state_dict())
     other.arrange()
     assert torch.equal(other(x), want)
+    assert torch.equal(other.half().bfloat16()(x), plain.half().bfloat16()(x))  # the packed weights keep their types
 
 
 @torch.no_grad()
