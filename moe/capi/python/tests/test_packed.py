@@ -111,7 +111,7 @@ def in_fp8(model):
     return made
 
 
-def model_of(kind, device):
+def model_of(kind, device="cpu"):
     """Returns a small random model with experts."""
     transformers = pytest.importorskip("transformers")
     of = {"hidden_size": 128, "moe_intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
