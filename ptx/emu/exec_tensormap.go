@@ -50,10 +50,27 @@ func (w *warp) sharedMap(in *inst, at uint32, lanes uint32, writes bool) []byte 
 	c, offset := w.sharedOf(in, isa.Shared, at, first(lanes))
 	w.deny(in, lanes, c.shared.checkRead(offset, layout.TensorMapBytes, 64))
 	if r := w.cta.cluster.races; r != nil {
+		a := r.ordinary(w, in, writes)
 		r.start(lanes)
-		w.deny(in, lanes, r.touch(r.ordinary(w, in, writes), c, offset, layout.TensorMapBytes))
+		p := r.touch(a, c, offset, layout.TensorMapBytes)
+		if p != nil && p.kind == Race && !writes && r.someLane(a, c, offset, lanes) {
+			p.severity = Note
+		}
+		w.deny(in, lanes, p)
 	}
 	return c.shared.bytes[offset : offset+layout.TensorMapBytes]
+}
+
+// someLane reports whether a map's earlier writes are ordered before the read of one of the lanes. A
+// warp copies a map with one instruction that waits for all lanes. By the manual this orders no
+// memory, but compilers (Triton) rely on it.
+func (r *races) someLane(a *access, c *cta, offset, lanes uint32) bool {
+	for l := range lanesIn(lanes) {
+		if r.start(1 << l); r.touch(a, c, offset, layout.TensorMapBytes) == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // replaceInMap executes tensormap.replace.

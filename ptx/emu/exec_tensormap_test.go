@@ -145,7 +145,6 @@ func TestRacesOfMaps(t *testing.T) {
 		want       string
 	}{
 		{"whole", madeMap, 1, nil, ""},
-		{"the warp copies what one lane may still write", madeMap, 1, []string{"copy:\n\tbar.warp.sync 0xffffffff;", "copy:"}, "which warp 0 wrote with tensormap.replace"},
 		{"one lane writes what others may still clear", madeMap, 1, []string{"bar.warp.sync 0xffffffff;\n\t@!%p0 bra copy;", "@!%p0 bra copy;"}, "which warp 0 wrote with st"},
 		{"no acquire after the copy", madeMap, 1, []string{acquire, ""}, "which warp 0 wrote with tensormap.cp_fenceproxy"},
 		{"no release after the change", madeMap, 1, []string{release, ""}, "which warp 0 wrote with tensormap.replace"},
@@ -178,5 +177,24 @@ func TestRacesOfMaps(t *testing.T) {
 				require.ErrorContains(t, err, "(line ")
 			})
 		})
+	}
+}
+
+// TestMapOfOneLane checks that it is a note if a warp copies a map that one of its lanes has
+// changed, without bar.warp.sync, and an error if other lanes have changed it too.
+func TestMapOfOneLane(t *testing.T) {
+	for want, edit := range map[Severity][]string{
+		Note:  {"copy:\n\tbar.warp.sync 0xffffffff;", "copy:"},
+		Error: {"bar.warp.sync 0xffffffff;\n\t@!%p0 bra copy;", "@!%p0 bra copy;", "copy:\n\tbar.warp.sync 0xffffffff;", "copy:"},
+	} {
+		code := strings.NewReplacer(edit...).Replace(madeMap)
+		require.NotEqual(t, madeMap, code)
+		p := assemble(t, strings.Replace(body(code), ".version 8.0", ".version 8.3", 1), "k")
+		p.params(p.u32s(make([]uint32, 1024)...), 0)
+		p.launch.Races = true
+		worst := Note
+		p.launch.GoOn = func(f *Fault) bool { worst = min(worst, f.Severity); return true }
+		require.Error(t, p.kernel.Once(t.Context(), p.mem, p.launch))
+		assert.Equal(t, want, worst)
 	}
 }
