@@ -1,6 +1,7 @@
 package emu
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -173,7 +174,7 @@ func (m *Memory) unchanged(of *Module, runs func(restore func()) error) error {
 		return err
 	}
 	before := m.snapshot()
-	var after snapshot
+	var after *snapshot
 	err := runs(func() {
 		if after == nil {
 			after = m.snapshot()
@@ -221,21 +222,35 @@ func (f *Findings) add(run Launch, number int, passed []*Fault, err error) {
 	}
 }
 
-// snapshot is a copy of the contents of a memory.
-type snapshot map[*allocation][]byte
+// snapshot is a copy of the contents of a memory. It has the allocations that kernels made, which the
+// next run of a kernel makes or frees anew.
+type snapshot struct {
+	bytes map[*allocation][]byte
+}
 
-func (m *Memory) snapshot() snapshot {
-	s := snapshot{}
+func (m *Memory) snapshot() *snapshot {
+	s := &snapshot{bytes: map[*allocation][]byte{}}
 	for _, a := range *m.allocs.Load() {
-		s[a] = append([]byte(nil), a.bytes...)
+		s.bytes[a] = bytes.Clone(a.bytes)
 	}
 	return s
 }
 
-// restore writes the contents of a snapshot back. The memory must have the same allocations as when
-// the snapshot was taken.
-func (m *Memory) restore(s snapshot) {
-	for a, b := range s {
+// restore writes the contents of a snapshot back. Allocations that kernels have made or freed since
+// then are freed or allocated again.
+func (m *Memory) restore(s *snapshot) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range *m.allocs.Load() {
+		if _, ok := s.bytes[a]; a.byKernel && !ok {
+			m.remove(a)
+		}
+	}
+	for a, b := range s.bytes {
+		if a.byKernel && m.find(a.base) != a {
+			m.insert(a)
+			m.used += int64(len(a.bytes))
+		}
 		copy(a.bytes, b)
 	}
 }

@@ -35,7 +35,7 @@ func (w *warp) callOutside(f *frag, in *inst, fn *function, mask, lanes uint32) 
 		}
 	case fn.Name == "malloc" && len(c.params) == 1:
 		for l := range lanesIn(lanes) {
-			at, err := mem.Alloc(int64(min(word(l, 0), math.MaxInt64)))
+			at, err := mem.alloc(int64(min(word(l, 0), math.MaxInt64)), true)
 			if errors.Is(err, ErrOutOfMemory) {
 				at = 0
 			}

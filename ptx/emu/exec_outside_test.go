@@ -134,3 +134,35 @@ func TestDeviceMalloc(t *testing.T) {
 	p.params(p.u32s(0), 0)
 	require.ErrorContains(t, p.run(), "it was freed before")
 }
+
+// TestDeviceMallocRepeated checks that each run of Check allocates and frees anew, and that the
+// launch then leaves the allocations of one run: a later launch uses and frees them.
+func TestDeviceMallocRepeated(t *testing.T) {
+	launch := func(mem *Memory, out uint64, code string) {
+		p := assemble(t, strings.Replace(body(`
+	.param .b64 number;
+	.param .b64 at;
+	ld.param.u64 %d0, [out];
+	mov.u32 %r0, %tid.x;
+	setp.ne.u32 %p0, %r0, 0;
+	@%p0 bra end;
+	`+code+`
+end:`), ".visible .entry", `
+.extern .func (.param .b64 r) malloc(.param .b64 n);
+.extern .func free(.param .b64 n);
+.visible .entry`, 1), "k")
+		p.params(out, 0)
+		require.NoError(t, p.kernel.Check(t.Context(), mem, p.launch, 2))
+	}
+	mem := NewMemory(1 << 20)
+	out, err := mem.Alloc(64)
+	require.NoError(t, err)
+	used := mem.Used()
+	launch(mem, out, "st.param.b64 [number], 40; call.uni (at), malloc, (number); ld.param.u64 %d1, [at]; st.u32 [%d1+36], 7; st.global.u64 [%d0], %d1;")
+	assert.Equal(t, used+40, mem.Used())
+	launch(mem, out, "ld.global.u64 %d1, [%d0]; ld.u32 %r1, [%d1+36]; st.global.u32 [%d0+8], %r1; st.param.b64 [number], %d1; call.uni free, (number);")
+	assert.Equal(t, used, mem.Used())
+	b := make([]byte, 4)
+	require.NoError(t, mem.Read(b, out+8))
+	assert.Equal(t, []byte{7, 0, 0, 0}, b)
+}

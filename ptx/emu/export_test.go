@@ -21,12 +21,12 @@ func RunForeign(t *testing.T) { TestForeignKernels(t) }
 
 // onForeign calls OnForeign with the launch that has just run. Parameter before has the memory's
 // contents before the launch.
-func (r *foreignRun) onForeign(before snapshot) {
+func (r *foreignRun) onForeign(before *snapshot) {
 	if OnForeign == nil {
 		return
 	}
 	l := ForeignLaunch{r.source, r.kernel, r.launch, r.kernel.module.Version(), map[uint64][]byte{}, map[uint64][]byte{}}
-	for a, b := range before {
+	for a, b := range before.bytes {
 		l.Before[a.base], l.After[a.base] = b, append([]byte(nil), a.bytes...)
 	}
 	OnForeign(r.t, l)

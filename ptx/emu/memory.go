@@ -34,6 +34,8 @@ type allocation struct {
 	base   uint64
 	bytes  []byte
 	mapped bool // memory of the host, see Memory.Map
+	// byKernel states that a kernel called malloc for the memory.
+	byKernel bool
 }
 
 func (a *allocation) end() uint64 { return a.base + uint64(len(a.bytes)) }
@@ -70,7 +72,9 @@ func NewMemoryAt(space uint64, limit int64) *Memory {
 }
 
 // Alloc reserves memory of the given size, at least one byte. The address is a multiple of 256.
-func (m *Memory) Alloc(bytes int64) (uint64, error) {
+func (m *Memory) Alloc(bytes int64) (uint64, error) { return m.alloc(bytes, false) }
+
+func (m *Memory) alloc(bytes int64, byKernel bool) (uint64, error) {
 	if bytes < 0 {
 		return 0, fmt.Errorf("emu: allocation of %d bytes, want 0 or more", bytes)
 	}
@@ -80,7 +84,7 @@ func (m *Memory) Alloc(bytes int64) (uint64, error) {
 	if bytes > m.limit-m.used {
 		return 0, fmt.Errorf("%w: %d bytes asked, %d of %d free", ErrOutOfMemory, bytes, m.limit-m.used, m.limit)
 	}
-	a := &allocation{base: m.next, bytes: make([]byte, bytes)}
+	a := &allocation{base: m.next, bytes: make([]byte, bytes), byKernel: byKernel}
 	fillBytes(a.bytes, poison)
 	for b := m.overlaps(a); b != nil; b = m.overlaps(a) {
 		a.base = pastGuard(b.end())
@@ -118,16 +122,21 @@ func (m *Memory) Free(address uint64) error {
 	if i == len(old) || old[i].base != address {
 		return fmt.Errorf("%w: free of %#x, which is not the start of an allocation%s", ErrAddress, address, m.freedNote(address))
 	}
-	list := append(append(make([]*allocation, 0, len(old)-1), old[:i]...), old[i+1:]...)
-	m.allocs.Store(&list)
-	if !old[i].mapped {
-		m.used -= int64(len(old[i].bytes))
-	}
+	m.remove(old[i])
 	m.freed = append(m.freed, freed{base: address, bytes: uint64(len(old[i].bytes))})
 	if len(m.freed) > 64 {
 		m.freed = m.freed[1:]
 	}
 	return nil
+}
+
+// remove takes an allocation out of the list. The caller holds the lock.
+func (m *Memory) remove(a *allocation) {
+	list := slices.DeleteFunc(slices.Clone(*m.allocs.Load()), func(x *allocation) bool { return x == a })
+	m.allocs.Store(&list)
+	if !a.mapped {
+		m.used -= int64(len(a.bytes))
+	}
 }
 
 func (m *Memory) freedNote(address uint64) string {
@@ -147,7 +156,7 @@ func (m *Memory) Clone() *Memory {
 	c := &Memory{limit: m.limit, used: m.used, next: m.next, freed: slices.Clone(m.freed), images: maps.Clone(m.images)}
 	list := slices.Clone(*m.allocs.Load())
 	for i, a := range list {
-		list[i] = &allocation{base: a.base, bytes: bytes.Clone(a.bytes), mapped: a.mapped}
+		list[i] = &allocation{base: a.base, bytes: bytes.Clone(a.bytes), mapped: a.mapped, byKernel: a.byKernel}
 	}
 	c.allocs.Store(&list)
 	return c

@@ -15,6 +15,9 @@ type readers struct {
 	reader
 	next *readers
 	some bool // the set has at least one write
+	// n is the number of accesses in the list. scanned was n when grow last looked for accesses
+	// that the set does not need.
+	n, scanned uint16
 }
 
 // reader is an access to a word, with the lanes that performed it and the bytes that it read or
@@ -37,6 +40,7 @@ type growth struct {
 type recentReads [16]*access
 
 const (
+	minScan    = 4       // shortest list, halved, in which grow looks for accesses that are not needed
 	maxReaders = 1024    // largest number of readers of one word
 	maxGrown   = 1 << 18 // largest number of additions that a cluster remembers
 )
@@ -58,13 +62,29 @@ func (r *races) add(old *readers, a *access, bytes uint8) *readers {
 	return r.latestTo[l]
 }
 
-// grow does the same as add, for an addition that is not remembered yet.
+// grow does the same as add, for an addition that is not remembered yet. It looks for accesses that
+// the set no longer needs when the list is twice as long as after the last look: a list of many reads
+// without an order would be walked at each of them.
 func (r *races) grow(old *readers, x reader) *readers {
+	if old != nil && old.access == x.access && old.bytes == x.bytes {
+		if x.lanes&^old.lanes == 0 {
+			return old
+		}
+		x.lanes |= old.lanes
+		return r.with(old.next, x)
+	}
+	if old == nil || old.n < 2*max(old.scanned, minScan) {
+		return r.with(old, x)
+	}
+	to := r.scan(old, x)
+	to.scanned = to.n
+	return to
+}
+
+// scan returns the set old with access x added, without the accesses that the set no longer needs.
+func (r *races) scan(old *readers, x reader) *readers {
 	for o := old; o != nil; o = o.next {
 		if o.access == x.access && o.bytes == x.bytes {
-			if x.lanes&^o.lanes == 0 {
-				return old
-			}
 			x.lanes |= o.lanes
 		}
 	}
@@ -93,7 +113,10 @@ func (r *races) with(old *readers, x reader) *readers {
 	}
 	s := &r.room[0]
 	r.room = r.room[1:]
-	*s = readers{x, old, x.writes || old != nil && old.some}
+	*s = readers{reader: x, next: old, some: x.writes, n: 1}
+	if old != nil {
+		s.some, s.n, s.scanned = s.some || old.some, old.n+1, old.scanned
+	}
 	return s
 }
 
