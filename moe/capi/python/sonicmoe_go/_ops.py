@@ -532,7 +532,8 @@ class _Trained(torch.autograd.Function):
         if plan.bias_at is not None:
             del wanted[plan.bias_at]
         gradients, into = [], []
-        for t, wants in zip(tensors, wanted):
+        for t, asked, trained in zip(tensors, wanted, plan.trained):
+            wants = asked and trained
             main = getattr(t, "main_grad", None) if wants else None
             if main is not None:
                 t.grad_added_to_main_grad = True

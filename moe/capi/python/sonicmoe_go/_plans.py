@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 from . import _library, _passes
 from ._library import Config
-from ._weights import DTYPES, expert_shapes, shapes
+from ._weights import CONSTANT, DTYPES, expert_shapes, shapes
 
 _DLPACK_TYPES = {torch.uint8: (1, 8), torch.int32: (0, 32), torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16)}
 _CUDA = 2  # the number of CUDA devices in DLPack
@@ -225,15 +225,17 @@ class Training:
         operands = [of for of, there in zip(operands, self.there) if there]
         forward = [x, o, l_out, kept, *operands]
         self.forward = Plan(l, l.address("experts" if routed else "forward"), forward, parts, device)
-        # Backward does not need the selection bias, and only weights can have a main_grad.
+        # Backward does not need the selection bias, and only weights can have a main_grad. Scales of
+        # packed weights have no gradient, even if their parameters ask for one.
         self.names = [name for name, *_ in operands]
         self.bias_at = self.names.index("selection_bias") if "selection_bias" in self.names else None
         if self.bias_at is not None:
             del self.names[self.bias_at], operands[self.bias_at]
+        self.trained = [name not in CONSTANT for name in self.names]
         gradients, into = [("dx", *x[1:3], _ROWS | _OPTIONAL)], []
         for name, dtype, shape, _ in operands:
             weight = name not in ("scores", "expert_ids", "token_indices")
-            dtype = dtype if weight or name == "scores" else None
+            dtype = dtype if (weight or name == "scores") and name not in CONSTANT else None
             gradients.append(("d_" + name, dtype, shape, _OPTIONAL | _GRADIENT * weight))
             into.append(("d_" + name, dtype if weight else None, shape, _OPTIONAL | _GRADIENT | _ADDED))
         d_logits = ("d_logits", torch.float32 if logits else None, (-1, c.num_experts), _OPTIONAL)

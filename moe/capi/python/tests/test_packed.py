@@ -408,3 +408,39 @@ def test_logits_of_gpt_oss(tmp_path, device):
     assert tokens[0].shape == (2, 9) and torch.equal(*tokens)
     got, own, want = made(ids).logits, plain(ids).logits, copy.deepcopy(plain).double()(ids).logits
     assert distance(got, want) < 1.2 * distance(own, want)
+
+
+@pytest.mark.parametrize("name", _table.PACKINGS)
+def test_plans_have_a_field_for_each_tensor(name):
+    """A plan writes the address of each tensor to a field of the pass. Offset 0 is the pass's size."""
+    from sonicmoe_go import _library, _plans
+
+    c = sonicmoe_go.Config(128, 128, 4, 2, weights=name, gate_up="apart" if name == "nvfp4" else "concatenated")
+    layer = _library.layer(c.key, "emulated")
+    for routing in (_plans.ROUTER, _plans.GIVEN):
+        training = _plans.Training(layer, (2, 0), routing, False, 0.0, 0.0)
+        for plan in (training.forward, training.backward):
+            wanted = plan._struct.wanted[: plan._struct.count]
+            assert all(w.field or not w.rank for w in wanted if not w.how & _plans._KEPT)
+
+
+def test_scales_that_ask_for_gradients(monkeypatch):
+    """Parameters of FP8 modules of transformers ask for gradients. Passes of plans must ignore that,
+    as they have none."""
+    from sonicmoe_go import _plans
+
+    if not _plans._exchange():
+        pytest.skip("this torch has no DLPack functions for C")
+    (w1, s1, *_), (w2, s2, *_) = packed("fp8", 4, 256, 128, "cpu"), packed("fp8", 4, 128, 128, "cpu")
+    c, x, router = sonicmoe_go.Config(128, 128, 4, 2, weights="fp8"), torch.randn(9, 128, dtype=torch.bfloat16), torch.randn(4, 128, dtype=torch.bfloat16)
+    got = []
+    for asks in (False, True):
+        if asks:
+            import standin
+
+            passes = standin.use(monkeypatch)
+        xs, scales = x.clone().requires_grad_(), [s.clone().requires_grad_(asks) for s in (s1, s2)]
+        sonicmoe_go.moe(xs, router, w1, w2, c, w1_scale=scales[0], w2_scale=scales[1])[0].sum().backward()
+        assert all(s.grad is None for s in scales)
+        got.append(xs.grad)
+    assert torch.equal(*got) and [name for name, _ in passes] == ["forward", "backward"]
