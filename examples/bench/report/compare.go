@@ -71,21 +71,28 @@ func (p ComparedProduct) Ratio() float64 { return mean(p.MS) }
 // Alone holds times of this library without a competitor, from another run.
 type Alone struct {
 	Date, Commit string
-	// CuBLAS8192 is the speed of cuBLAS in an 8192³ bf16 product in the same run, in TFLOPS.
+	// CuBLAS8192 is the speed of cuBLAS in an 8192³ bf16 product, in TFLOPS.
 	CuBLAS8192 struct{ Rested, Load, Steady float64 }
 	Rows       []struct {
 		Name, Shape       string // d,n,E,K
 		Tokens            int
 		Forward, Backward AlonePass
 	}
-	// Models holds the times of models' layers: forward passes after 200 ms of load.
-	Models []ModelTime
+	// Models holds the times of models' layers: forward passes after 200 ms of load. ModelsDate and
+	// ModelsCommit say when they were measured, and CuBLAS8192 with them.
+	Models       []ModelTime
+	ModelsDate   string `json:"models_date"`
+	ModelsCommit string `json:"models_commit"`
 }
 
-// AlonePass holds the times of a pass on a rested chip, and after 200 ms and 2 s of load.
+// AlonePass holds the times of a pass on a rested chip, and after 200 ms and 2 s of load, and the
+// energy of a pass in steady load. 0 means not measured.
 type AlonePass struct {
 	Rested, Load float64
 	Load2s       float64 `json:"load_2s"`
+	Joules       float64
+	// OfRoofline is the share of the roofline on a rested chip.
+	OfRoofline float64 `json:"of_roofline"`
 }
 
 // ModelTime holds the times of a layer of a published model.

@@ -27,12 +27,13 @@ func render(data []byte) (string, error) {
 		return "", err
 	}
 	t, err := template.New("page").Funcs(template.FuncMap{
-		"ms":      threeDigits,
-		"x":       func(v float64) string { return fmt.Sprintf("%.2f", v) },
-		"pc":      func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) },
-		"passes":  func() []string { return []string{"Forward", "Backward"} },
-		"regimes": report.Regimes.List,
-		"means":   f.Means,
+		"ms":       threeDigits,
+		"x":        func(v float64) string { return fmt.Sprintf("%.2f", v) },
+		"pc":       percent,
+		"passes":   func() []string { return []string{"Forward", "Backward"} },
+		"regimes":  report.Regimes.List,
+		"means":    f.Means,
+		"passesOf": func(list ...report.AlonePass) []report.AlonePass { return list },
 	}).Parse(page)
 	if err != nil {
 		return "", err
@@ -42,9 +43,21 @@ func render(data []byte) (string, error) {
 	return b.String(), err
 }
 
-// threeDigits formats times to three digits: 0.832, 9.77, 22.3.
+// threeDigits formats times to three digits: 0.832, 9.77, 22.3. It returns nothing for 0, which means
+// not measured.
 func threeDigits(v float64) string {
+	if v == 0 {
+		return ""
+	}
 	return fmt.Sprintf("%.*f", max(0, 2-int(math.Floor(math.Log10(v)))), v)
+}
+
+// percent formats a share. It returns nothing for 0.
+func percent(v float64) string {
+	if v == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.0f %%", 100*v)
 }
 
 // write writes the page in the repository whose root is given.

@@ -21,7 +21,7 @@ func TestPage(t *testing.T) {
 }
 
 func TestFigures(t *testing.T) {
-	for v, want := range map[float64]string{0.83238: "0.832", 9.7672: "9.77", 22.297: "22.3", 795: "795"} {
+	for v, want := range map[float64]string{0.83238: "0.832", 9.7672: "9.77", 22.297: "22.3", 795: "795", 0: ""} {
 		require.Equal(t, want, threeDigits(v))
 	}
 	require.Equal(t, 2.0, report.Pair{1, 2}.Ratio())
