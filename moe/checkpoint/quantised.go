@@ -31,6 +31,9 @@ func (m *Model) describe(raw json.RawMessage) {
 		m.Quantised += of.Refused + ": weights in it can't be loaded, dequantise the files before (fp8, mxfp4, nvfp4, and 4 bits of compressed-tensors, AWQ and GPTQ can be loaded)"
 	case of.Word == "":
 		m.Quantised += "the files' weights are dequantised when they are loaded, the layer computes with 16 bits a weight"
+		if of.Dequantised != "" {
+			m.Quantised += ": " + of.Dequantised
+		}
 	default:
 		m.Quantised += m.loaded(of)
 	}

@@ -20,6 +20,9 @@ type Format struct {
 	// Word is the value of Config.Weights for the format. It is empty if a layer cannot take the
 	// weights without dequantising them.
 	Word string
+	// Dequantised is the reason why Word is empty although package weights loads the format, if that
+	// is not clear from Text.
+	Dequantised string
 	// Refused is the reason why package weights refuses the format. It is empty for formats that it
 	// loads.
 	Refused string
@@ -199,6 +202,8 @@ func (f *Format) whole(bits int, word string, group int) {
 	f.refuseUnless(bits == 4, "4 bits are read")
 	if word = fmt.Sprintf(word, group); spec.PackingNamed(word) != nil {
 		f.Word = word
+	} else if group > 0 {
+		f.Dequantised = fmt.Sprintf("layers take groups of 32 and 128, not of %d", group)
 	}
 }
 
@@ -221,6 +226,8 @@ func (f *Format) compressed(c config) {
 			f.blocks(s.Block)
 		} else if s.Strategy == "tensor" {
 			f.Word = "fp8-tensor"
+		} else {
+			f.Dequantised = fmt.Sprintf("layers take FP8 with a scale for each block or tensor, not by %q", s.Strategy)
 		}
 	case "pack-quantized":
 		f.Text += fmt.Sprintf(", %d bits in groups of %d", s.Bits, s.Group)
