@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/moe/parallel"
+	"sonicmoe/moe/parallel/internal/transporttest"
 )
 
 // mail carries bytes between the goroutines of a test, as a process group does between processes.
@@ -75,70 +75,15 @@ func group(t *testing.T, ranks int, body func(tr parallel.Transport) error) []er
 	return errs
 }
 
-// TestShareAndMove checks Share with several numbers of words, and Move of two exchanges with
-// uneven sizes, some of them 0, for groups of several sizes. In one of the exchanges the bytes of a
-// rank for itself are in place.
-func TestShareAndMove(t *testing.T) {
-	size := func(from, to, k int) int64 { return int64((7*from + 5*to + 3*k) % 4 * 16) }
-	content := func(from, to, k int) []byte {
-		return bytes.Repeat([]byte{byte(1 + 100*k + 8*from + to)}, int(size(from, to, k)))
-	}
+// TestConforms checks the transport for groups of several sizes.
+func TestConforms(t *testing.T) {
 	for _, ranks := range []int{1, 2, 5} {
 		for _, err := range group(t, ranks, func(tr parallel.Transport) error {
-			i := tr.Rank()
-			for _, words := range [][]int64{{int64(i) - 2, 1 << 40}, {}} {
-				all, err := tr.Share(t.Context(), parallel.Step{Phase: "words"}, words)
-				if err != nil {
-					return err
-				}
-				for j, got := range all {
-					if len(words) == 2 && (got[0] != int64(j)-2 || got[1] != 1<<40) || len(got) != len(words) {
-						return fmt.Errorf("rank %d has %v of rank %d", i, got, j)
-					}
-				}
-			}
 			dev, err := emulated.New(emulated.Options{})
 			if err != nil {
 				return err
 			}
-			s, err := dev.NewStream()
-			if err != nil {
-				return err
-			}
-			at, err := dev.Alloc(1 << 12)
-			if err != nil {
-				return err
-			}
-			var list []parallel.Exchange
-			var wants [2][]byte
-			for k := range wants {
-				e := parallel.Exchange{Send: at + driver.DevicePtr(k<<10), Receive: at + driver.DevicePtr(1<<11+k<<10), InPlace: k == 1}
-				var send []byte
-				for j := range ranks {
-					e.SendBytes, e.ReceiveBytes = append(e.SendBytes, size(i, j, k)), append(e.ReceiveBytes, size(j, i, k))
-					send, wants[k] = append(send, content(i, j, k)...), append(wants[k], content(j, i, k)...)
-				}
-				if err := s.CopyToDevice(e.Send, send); err != nil {
-					return err
-				}
-				if err := s.CopyToDevice(e.To(i), content(i, i, k)); e.InPlace && err != nil {
-					return err
-				}
-				list = append(list, e)
-			}
-			if err := tr.Move(t.Context(), parallel.Step{Phase: "bytes"}, s, list...); err != nil {
-				return err
-			}
-			for k, want := range wants {
-				got := make([]byte, len(want))
-				if err := s.CopyToHost(got, list[k].Receive); err != nil {
-					return err
-				}
-				if !bytes.Equal(want, got) {
-					return fmt.Errorf("rank %d, exchange %d: got %v, want %v", i, k, got, want)
-				}
-			}
-			return errors.Join(dev.Free(at), s.Close(), dev.Close())
+			return transporttest.Conforms(t.Context(), tr, dev)
 		}) {
 			require.NoError(t, err)
 		}

@@ -16,68 +16,15 @@ import (
 	"sonicmoe/driver/open"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/moe/parallel"
+	"sonicmoe/moe/parallel/internal/transporttest"
 )
 
-// TestShareAndMove checks Share with several numbers of words, and Move with uneven sizes, some of
-// them 0, for groups of several sizes.
-func TestShareAndMove(t *testing.T) {
-	size := func(from, to, round int) int64 { return int64((7*from + 5*to + round) % 4 * 16) }
-	content := func(from, to, round int) []byte {
-		return bytes.Repeat([]byte{byte(1 + 50*round + 8*from + to)}, int(size(from, to, round)))
-	}
+// TestConforms checks the transport for groups of several sizes.
+func TestConforms(t *testing.T) {
 	for _, ranks := range []int{1, 2, 3, 5} {
-		errs := ranksOf(t, ranks, func(tr parallel.Transport, dev driver.Device) error {
-			s, err := dev.NewStream()
-			if err != nil {
-				return err
-			}
-			at, err := dev.Alloc(1 << 12)
-			if err != nil {
-				return err
-			}
-			i := tr.Rank()
-			for round := range 4 {
-				words := []int64{int64(i) - 2, 1 << 40, int64(round)}[:3-round%4]
-				all, err := tr.Share(context.Background(), parallel.Step{Phase: "words"}, words)
-				if err != nil {
-					return err
-				}
-				for j := range ranks {
-					if want := append([]int64{int64(j) - 2}, words[min(1, len(words)):]...)[:len(words)]; fmt.Sprint(all[j]) != fmt.Sprint(want) {
-						return fmt.Errorf("rank %d has %v of rank %d, want %v", i, all[j], j, want)
-					}
-				}
-				var list []parallel.Exchange
-				var wants [2][]byte
-				for k := range wants {
-					e := parallel.Exchange{Send: at + driver.DevicePtr(k<<10), Receive: at + driver.DevicePtr(1<<11+k<<10)}
-					var bytes []byte
-					for j := range ranks {
-						e.SendBytes, e.ReceiveBytes = append(e.SendBytes, size(i, j, round+k)), append(e.ReceiveBytes, size(j, i, round+k))
-						bytes, wants[k] = append(bytes, content(i, j, round+k)...), append(wants[k], content(j, i, round+k)...)
-					}
-					if err := s.CopyToDevice(e.Send, bytes); err != nil {
-						return err
-					}
-					list = append(list, e)
-				}
-				if err := tr.Move(context.Background(), parallel.Step{Phase: "bytes"}, s, list...); err != nil {
-					return err
-				}
-				for k, want := range wants {
-					got := make([]byte, len(want))
-					if err := s.CopyToHost(got, list[k].Receive); err != nil {
-						return err
-					}
-					if !bytes.Equal(want, got) {
-						return fmt.Errorf("rank %d, round %d, exchange %d: got %v, want %v", i, round, k, got, want)
-					}
-				}
-			}
-			_, err = tr.Share(context.Background(), parallel.Step{Phase: "barrier"}, nil)
-			return errors.Join(err, dev.Free(at), s.Close(), tr.Close())
-		})
-		for _, err := range errs {
+		for _, err := range ranksOf(t, ranks, func(tr parallel.Transport, dev driver.Device) error {
+			return errors.Join(transporttest.Conforms(t.Context(), tr, dev), tr.Close())
+		}) {
 			require.NoError(t, err)
 		}
 	}
