@@ -245,8 +245,8 @@ class _Pass(torch.autograd.Function):
     """A pass over ranks, with its gradients."""
 
     @staticmethod
-    def forward(ctx, rank: Rank, logits: bool, loads: Tensor | None, x: Tensor, *weights: Tensor | None):
-        c, saves = rank.config, any(ctx.needs_input_grad)
+    def forward(ctx, rank: Rank, saves: bool, logits: bool, loads: Tensor | None, x: Tensor, *weights: Tensor | None):
+        c = rank.config
         o, scores, ids, l_out, saved, counts = rank.forward(x, weights, saves, logits or saves and c.saves_logits)
         if loads is not None:
             _ops.loads(ids, loads, c.key)
@@ -261,7 +261,7 @@ class _Pass(torch.autograd.Function):
     def backward(ctx, d_o, d_logits):
         x, *tensors = ctx.saved_tensors
         weights, kept = tensors[: len(WEIGHTS)], tensors[len(WEIGHTS) :]
-        _, _, _, wants_dx, *wanted = ctx.needs_input_grad
+        _, _, _, _, wants_dx, *wanted = ctx.needs_input_grad
         into = [getattr(w, "main_grad", None) if wants else None for w, wants in zip(weights, wanted)]
         check_into(WEIGHTS, weights, into)
         gradients = [torch.empty_like(w) if wants and main is None else None for w, wants, main in zip(weights, wanted, into)]
@@ -274,7 +274,7 @@ class _Pass(torch.autograd.Function):
         for w, main in zip(weights, into):
             if main is not None:
                 w.grad_added_to_main_grad = True
-        return None, None, None, dx, *gradients
+        return None, None, None, None, dx, *gradients
 
 
 @torch.compiler.disable
@@ -284,5 +284,9 @@ def moe_over_ranks(x: Tensor, weights: Weights, c: Config, of: Spread, logits: b
     torch.compile does not compile the pass, but the code before and after it."""
     weights = [w.to_local() if isinstance(w, DTensor) else w for w in weights]
     check_weights(c, x, of.shapes(c), weights)
-    o, l_out = _Pass.apply(rank_of(c, of, x), logits, loads, x, *weights)
+    # Within a Function, autograd is off, and its needs_input_grad does not tell whether it was on.
+    saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *weights))
+    if saves and c.shared_experts:
+        raise ArgumentError(f"shared_experts is {c.shared_experts}, must be 0 for training with a group, which makes no gradients of shared experts yet")
+    o, l_out = _Pass.apply(rank_of(c, of, x), saves, logits, loads, x, *weights)
     return o, l_out if logits else None

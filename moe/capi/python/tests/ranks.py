@@ -109,6 +109,19 @@ def fresh(rank, ranks, folder):
     return {"w1": layer.experts.gate_up_proj.detach(), "loads": layer.loads, "logits": (logits - want).abs().max() if len(x) else 0, "next": torch.rand(3)}
 
 
+def shared(rank, ranks, folder):
+    """Runs a layer with a shared expert, and returns the error of a pass that saves for training."""
+    torch.manual_seed(5)
+    layer = sonicmoe_go.SonicMoE(**SIZES, shared_experts=1, group=dist.group.WORLD, max_tokens=64)
+    x, _ = inputs(rank, ranks)
+    with torch.no_grad():
+        assert layer(x).isfinite().all()
+    try:
+        layer(x)
+    except sonicmoe_go.ArgumentError as err:
+        return str(err)
+
+
 def endless(rank, ranks, folder):
     """Trains until an error ends it."""
     layer = sonicmoe_go.shard_experts(whole(), dist.group.WORLD, max_tokens=64, deadline=DEADLINE)

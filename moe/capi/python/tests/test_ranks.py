@@ -111,3 +111,19 @@ def test_wrong_groups():
     for group, said in ((None, "no SonicMoE"), ("all", "group is 'all', must be a process group")):
         with pytest.raises(sonicmoe_go.ArgumentError, match=said):
             sonicmoe_go.shard_experts(of.whole() if group else torch.nn.Linear(1, 1), group, max_tokens=8)
+
+
+def test_shared_experts_do_not_train(tmp_path):
+    assert all("shared_experts is 1, must be 0 for training with a group" in text for text in run("shared", 2, tmp_path))
+
+
+def test_layers_that_a_group_refuses():
+    lora = of.whole()
+    lora.add_lora(8, 16.0)
+    for layer, said in (
+        (of.whole(balance=0.1), "balance is 0.1 and z_loss 0.0, must be 0 with a group"),
+        (of.whole(z_loss=0.1), "z_loss 0.1, must be 0 with a group"),
+        (lora, "an adapter of rank 8, must have none with a group"),
+    ):
+        with pytest.raises(sonicmoe_go.ArgumentError, match=said):
+            sonicmoe_go.shard_experts(layer, "all", max_tokens=8)
