@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 )
 
@@ -101,6 +102,35 @@ func TestBackwardFaults(t *testing.T) {
 			require.GreaterOrEqual(t, named, least, "%v", errs)
 		})
 	}
+}
+
+// TestSharedBackward checks that a group refuses to train a layer with shared experts.
+func TestSharedBackward(t *testing.T) {
+	c := testCase{config: small, tokens: []int{3, 4}}
+	c.config.SharedExperts = 1
+	devs, err := devices()
+	require.NoError(t, err)
+	tr := c.oneGPU(t, devs[0])
+	for _, err := range backwards(join(t, c, Options{}), tr, c.tokens) {
+		require.ErrorContains(t, err, "a group makes no gradients of shared experts yet")
+	}
+}
+
+// backwards runs both passes of all ranks, and returns the errors of the backward passes.
+func backwards(members []*member, tr *trial.Trial, tokens []int) []error {
+	errs := make([]error, len(members))
+	_ = each(members, func(i int, m *member) error { // errs has the errors
+		if errs[i] = m.fill(tr, i*tokens[0], tokens[i]); errs[i] != nil {
+			return nil
+		}
+		b, err := m.prepare()
+		if err == nil {
+			err = m.Backward(context.Background(), m.stream, b)
+		}
+		errs[i] = err
+		return nil
+	})
+	return errs
 }
 
 // prepare runs a forward pass that saves, and returns the arguments of its backward pass.
