@@ -73,16 +73,17 @@ func (o *kernelFlags) check() error {
 	return nil
 }
 
-// known reads the file of findings that are not reported, if one is given.
-func (o *kernelFlags) known(ctx context.Context) (findings.Known, error) {
-	if o.knownFile == "" {
-		return nil, nil
+// known reads the file of findings that are not reported, if one is given. It also returns the least
+// severity that sets the exit status.
+func (o *kernelFlags) known(ctx context.Context) (list findings.Known, fails emu.Severity, err error) {
+	if fails, err = severityOf(o.fail); err != nil || o.knownFile == "" {
+		return nil, fails, err
 	}
 	lines, err := command.ReadText(ctx, o.knownFile)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		list, err = findings.ReadKnown(lines)
 	}
-	return findings.ReadKnown(lines)
+	return list, fails, err
 }
 
 // maxPTX is the largest size of the PTX file, in bytes.

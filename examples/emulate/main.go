@@ -43,11 +43,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if o.list {
 		return o.show(ctx, stdout)
 	}
-	fails, err := severityOf(o.fail)
-	if err != nil {
-		return err
-	}
-	listed, err := o.known(ctx)
+	listed, fails, err := o.known(ctx)
 	if err != nil {
 		return err
 	}

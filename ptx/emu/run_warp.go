@@ -57,9 +57,8 @@ type warp struct {
 	// offsets holds each lane's offset in the memory that the present instruction accesses.
 	offsets [warpLanes]uint64
 	// ok holds, for each slot, the mask of lanes that have written it.
-	ok [numBanks][]uint32
-	// origins has, for slots whose value is unknown in some lane, the read that made it so.
-	origins map[slotRef]origin
+	ok      [numBanks][]uint32
+	origins map[slotRef]origin // of slots that lack a value in some lane, see mark
 
 	regs    int // registers per thread, as setmaxnreg set them
 	cluster clusterWait
