@@ -119,30 +119,6 @@ func (m MainLoop) DrainEach(kTiles ptx.U32, each func(kt ptx.U32)) {
 	})
 }
 
-// lastInParts multiplies the last k-tile for [Config].LastInParts. The sums of both halves of the
-// columns complete one after the other.
-func (p *Product) lastInParts(f *InFlight, operands func(pipeline.Stage) (a, b tile.Descriptor), lead Lead, acc []ptx.F32, t Tile, e Epilogue) (store func(acc []ptx.F32)) {
-	k, loop, half := p.K, f.m, p.TileN/2
-	s := loop.Ring.Wait()
-	f.Finish() // wgmma of other widths may follow only after a wait
-	a, b := operands(s)
-	for part := range 2 {
-		Multiply(k, p.Element, acc[part*half/2:][:half/2], a, b.From(part*half), ptx.True(), false, p.BMN)
-	}
-	lead.Multiplied(ptx.Uint(p.KTiles - 1))
-	loop.Ring.Advance()
-	t.complete = func(subTile int) {
-		switch subTile * SubTileColumns {
-		case 0:
-			k.WgmmaWait(1)
-		case half:
-			k.WgmmaWait(0)
-			loop.Release.Release(s, ptx.True())
-		}
-	}
-	return e.UnderLastMMA(t)
-}
-
 // Stagger delays the second math warpgroup by one ring, starting with the CTA's first tile. One
 // warpgroup then multiplies, as many stages ahead as the ring has, while the other is in its
 // epilogue. Without the delay both would be in their epilogues at the same time, and the tensor

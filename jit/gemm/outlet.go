@@ -89,9 +89,6 @@ func (t Tile) Store(values func(i int) Values) {
 	k := o.k
 	to := tile.NewStaging(k, o.element, ptx.InWarpgroup(k.TidX()))
 	o.each(func(i int, data ptx.Shared) {
-		if t.complete != nil {
-			t.complete(i)
-		}
 		values(i)(to, data)
 		k.FenceProxyAsync(".shared::cta")
 		k.BarWarpSync(ptx.Uint(ptx.FullMask))

@@ -39,10 +39,6 @@ type Config struct {
 	Outlet *Outlet
 	// Line is loaded for each tile if it is set. It needs operands that TMA loads.
 	Line *Line
-	// LastInParts multiplies the last k-tile of each tile in two parts, half of the columns each. A
-	// warpgroup stores the first half while the second one is in the tensor cores. It needs an
-	// Outlet, sums of at least two k-tiles that start from 0, and no [Extra].
-	LastInParts bool
 }
 
 // Extra is a second pair of operands with a short sum, such as the factors of a low-rank adapter: C
@@ -199,8 +195,6 @@ type Tile struct {
 	thread              ptx.U32 // index of the thread in the CTA
 	outlet              outletUser
 	line                lineReader
-	// complete, if set, waits until the sums of a sub-tile are complete. The sub-tiles come in order.
-	complete func(subTile int)
 }
 
 // Fragment returns the layout of the thread's sums in the warpgroup's part of the tile.
@@ -321,13 +315,9 @@ func (p *Product) multiply(loop MainLoop, wg ptx.U32, lead Lead, acc []ptx.F32, 
 		lead.Multiplied(kt)
 		e.PerKTile(t, kt)
 	}
-	switch {
-	case p.LastInParts:
-		f.Each(ptx.Uint(p.KTiles-1), false, kTile)
-		return p.lastInParts(f, operands, lead, acc, t, e)
-	case p.Start.kind != fromRow:
+	if p.Start.kind != fromRow {
 		f.Each(ptx.Uint(p.KTiles), false, kTile)
-	default:
+	} else {
 		f.One(ptx.False(), 1, func(s pipeline.Stage) {
 			p.startFromRow(p.rowOf(loop.Ring), acc)
 			kTile(s, ptx.Uint(0))

@@ -80,12 +80,6 @@ func (d Descriptor) Step(i, row int) ptx.U64 {
 	return d.k.Pack64(d.lo.AddI(i*d.step+row/8*d.rows8), ptx.Uint(d.upper))
 }
 
-// From returns the descriptor of the rows from row on, as in [Descriptor.Step].
-func (d Descriptor) From(row int) Descriptor {
-	d.lo = d.lo.AddI(row / 8 * d.rows8)
-	return d
-}
-
 // Swizzled returns the offset of a row's 16-byte chunk (0 to 7) in a tile with the 128-byte
 // swizzle.
 func Swizzled(row, chunk ptx.U32) ptx.U32 {

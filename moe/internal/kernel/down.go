@@ -58,7 +58,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	})
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
 		Tiling: d.Tiling, Element: element.Of(d.Config), KTiles: tile.Tiles(d.Intermediate), Columns: d.Tiling.Columns(d.Hidden),
-		BMN: w.MNMajor(), Start: b2, Outlet: store, LastInParts: d.lastInParts(),
+		BMN: w.MNMajor(), Start: b2, Outlet: store,
 	})
 
 	// Roles.
@@ -76,12 +76,6 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 		Extra: d.adapter(k),
 	})
 	return k.Build()
-}
-
-// lastInParts reports whether the last k-tile is multiplied in parts: long sums in clusters gain.
-func (d Down) lastInParts() bool {
-	const long = 12 // k-tiles
-	return d.Tiling.ClusterM > 1 && d.Tiling.TileN == 256 && tile.Tiles(d.Intermediate) >= long && !d.Bias && !spec.HasLoRA(d.Config)
 }
 
 // adapter returns the operands of the adapter's second factor.

@@ -86,20 +86,3 @@ func TestDownPoints(t *testing.T) {
 		}
 	}
 }
-
-// TestDownInParts compares long sums with the last k-tile in parts with sums without parts, in
-// random orders, and looks for races.
-func TestDownInParts(t *testing.T) {
-	seeds := 1
-	if kt.Long() {
-		seeds = 100
-	}
-	c := downCase{320, 768, kt.Small()}
-	point := gemm.Tiling{TileN: 256, Stages: 4, GroupM: 4, ClusterM: 2}
-	require.True(t, Down{Config: spec.Config{Intermediate: 768}, Tiling: point}.lastInParts())
-	y, a, w := c.run(kt.NewToCheck(t, seeds), point, 2)
-	c.check(t, y, a, w)
-	point.ClusterM = 1
-	other, _, _ := c.run(kt.New(t, kt.Early), point, 2)
-	kt.SameBits(t, other, y, "Y")
-}
