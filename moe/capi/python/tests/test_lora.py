@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from reference import distance, layer, topk
 
 import sonicmoe_go
+from sonicmoe_go import _weights
 
 CONFIG = sonicmoe_go.Config(hidden=128, intermediate=64, num_experts=4, top_k=2, lora_rank=16, lora_alpha=24.0)
 NAMES = "lora_a1", "lora_b1", "lora_a2", "lora_b2"
@@ -312,14 +313,17 @@ def test_a_table_of_adapters(device, order):
 
 
 @pytest.mark.skipif("torch.cuda.is_available()")
+@pytest.mark.parametrize("shared", [0, 2])
 @pytest.mark.parametrize("routed", [False, True])
-def test_training_keeps_the_first_product(monkeypatch, routed):
+def test_training_keeps_the_first_product(monkeypatch, routed, shared):
     """A training pass that the library reads from tensors must keep lora_u, and have the gradients of
     one that does not."""
     import standin
 
-    ts = given("cpu")
-    config, how = CONFIG, {}
+    config, how, ts = dataclasses.replace(CONFIG, shared_experts=shared), {}, given("cpu")
+    for name, dtype, shape in _weights.shapes(config):
+        if dtype and name.startswith("shared"):
+            ts[name] = (torch.randn(shape) * 0.1).to(dtype).requires_grad_()
     if routed:
         del ts["router"]
         ids = torch.rand(24, 4).argsort(-1)[:, :2].int().contiguous()
