@@ -44,13 +44,7 @@ func TestAlone(t *testing.T) {
 func TestIsolate(t *testing.T) {
 	var out bytes.Buffer
 	b, _ := onDevice(t, &out)
-	row := smallest(t, 1)[0]
-	b.pass = passes["forward"]
-	l, err := b.layer(t.Context(), row.Config)
-	require.NoError(t, err)
-	u, err := newSubject(t.Context(), b.dev, l, row, b.pass)
-	require.NoError(t, err)
-	defer u.Close()
+	u := forwardSubject(t, b)
 	require.NoError(t, u.queue())
 	want, err := u.hash(t.Context())
 	require.NoError(t, err)
@@ -73,13 +67,7 @@ func TestIsolate(t *testing.T) {
 // TestIsolatedProduct checks that a product does its whole work each time its plans run before it.
 func TestIsolatedProduct(t *testing.T) {
 	b, _ := onDevice(t, io.Discard)
-	row := smallest(t, 1)[0]
-	b.pass = passes["forward"]
-	l, err := b.layer(t.Context(), row.Config)
-	require.NoError(t, err)
-	u, err := newSubject(t.Context(), b.dev, l, row, b.pass)
-	require.NoError(t, err)
-	defer u.Close()
+	u := forwardSubject(t, b)
 	w := u.Args.Workspace
 	const poison = 0xffffffff
 	require.NoError(t, u.Stream().Fill32(w.Ptr, poison, w.Bytes/4))
@@ -99,7 +87,20 @@ func TestIsolatedProduct(t *testing.T) {
 	before := poisoned()
 	require.NoError(t, one.plans[0].Launch(u.Stream()))
 	require.NoError(t, one.kernel.Launch(u.Stream()))
+	row := smallest(t, 1)[0]
 	written := row.Tokens * row.Config.TopK * row.Config.Hidden / 2
 	require.Equal(t, before-written, poisoned())
 	require.NoError(t, one.close())
+}
+
+// forwardSubject returns the forward pass of the smallest row. It is closed when the test ends.
+func forwardSubject(t *testing.T, b *bench) *subject {
+	row := smallest(t, 1)[0]
+	b.pass = passes["forward"]
+	l, err := b.layer(t.Context(), row.Config)
+	require.NoError(t, err)
+	u, err := newSubject(t.Context(), b.dev, l, row, b.pass)
+	require.NoError(t, err)
+	t.Cleanup(func() { u.Close() })
+	return u
 }

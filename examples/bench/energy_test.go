@@ -58,13 +58,7 @@ func (s *slow) Joules() (float64, error) {
 
 // TestSlowMeter checks that slow readings do not slow down the measured work.
 func TestSlowMeter(t *testing.T) {
-	dev, err := emulated.New(emulated.Options{})
-	require.NoError(t, err)
-	defer dev.Close()
-	stream, err := dev.NewStream()
-	require.NoError(t, err)
-	timer := &timer{ctx: t.Context(), dev: dev, s: stream}
-	defer timer.close()
+	timer := emulatedTimer(t)
 	work := func() error { time.Sleep(time.Millisecond); return nil }
 	e, err := timer.energy(&slow{counter{step: time.Nanosecond}}, 0, 200*time.Millisecond, work)
 	require.NoError(t, err)
@@ -74,13 +68,7 @@ func TestSlowMeter(t *testing.T) {
 // TestEnergy checks that joules and watts count only the measured passes, and not the load before
 // them.
 func TestEnergy(t *testing.T) {
-	dev, err := emulated.New(emulated.Options{})
-	require.NoError(t, err)
-	defer dev.Close()
-	stream, err := dev.NewStream()
-	require.NoError(t, err)
-	timer := &timer{ctx: t.Context(), dev: dev, s: stream}
-	defer timer.close()
+	timer := emulatedTimer(t)
 	passes := 0
 	work := func() error {
 		passes++
@@ -101,4 +89,16 @@ func TestEnergy(t *testing.T) {
 	require.ErrorContains(t, err, "has not advanced twice")
 	_, err = timer.energy(&counter{}, 0, 0, func() error { return errors.New("no pass") })
 	require.ErrorContains(t, err, "no pass")
+}
+
+// emulatedTimer returns a timer on an emulated device. Both are closed when the test ends.
+func emulatedTimer(t *testing.T) *timer {
+	dev, err := emulated.New(emulated.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { dev.Close() })
+	stream, err := dev.NewStream()
+	require.NoError(t, err)
+	of := &timer{ctx: t.Context(), dev: dev, s: stream}
+	t.Cleanup(func() { of.close() })
+	return of
 }

@@ -27,8 +27,8 @@ func TestDecode(t *testing.T) {
 	require.Regexp(t, `[1-9]\d* tokens in .* p50 [1-9].*, p99 [1-9]`, strings.ReplaceAll(out.String(), "\n", " "))
 }
 
-// TestDecodeModel checks that -decode runs all layers of a model with packed weights, and that the
-// bytes of the weights are those that moe.Estimate computes.
+// TestDecodeModel checks that -decode runs all layers of a model with packed weights, and that
+// moe.Estimate computes the bytes of the weights.
 func TestDecodeModel(t *testing.T) {
 	dir := packedFolder(t)
 	args := []string{"-device", "emulated", "-cache", "off", "-decode", "1ms", "-tokens", "2", "-model", dir, "-layer", "all"}

@@ -433,28 +433,12 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 	"softmax softmax": func(t *testing.T, r *foreignRun) {
 		a, out := r.f32s(200), put(r, make([]float32, 200))
 		r.launchWith(x(2), x(32), out, put(r, a), int32(100))
-		got := get[float32](r, out, 200)
-		for row := range 2 {
-			sum := 0.0
-			for _, v := range a[100*row : 100*row+100] {
-				sum += math.Exp(float64(v))
-			}
-			for i, v := range a[100*row : 100*row+100] {
-				assert.InEpsilon(t, math.Exp(float64(v))/sum, float64(got[100*row+i]), 1e-5)
-			}
-		}
+		softmaxes(t, a, get[float32](r, out, 200), 100)
 	},
 	"layernorm layernorm": func(t *testing.T, r *foreignRun) {
 		a, out := r.f32s(500), put(r, make([]float32, 500))
 		r.launchWith(x(1), x(128), out, put(r, a), int32(500))
-		mean, square := 0.0, 0.0
-		for _, v := range a {
-			mean += float64(v) / 500
-			square += float64(v) * float64(v) / 500
-		}
-		for i, got := range get[float32](r, out, 500) {
-			assert.InDelta(t, (float64(a[i])-mean)/math.Sqrt(square-mean*mean+1e-5), float64(got), 1e-5)
-		}
+		normalised(t, a, get[float32](r, out, 500))
 	},
 	"matmul matmul": func(t *testing.T, r *foreignRun) {
 		const n = 32
@@ -674,28 +658,12 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 	"triton_softmax softmax": func(t *testing.T, r *foreignRun) {
 		a, out := r.f32s(400), put(r, make([]float32, 400))
 		r.triton(x(2), out, put(r, a), int32(200))
-		got := get[float32](r, out, 400)
-		for row := range 2 {
-			sum := 0.0
-			for _, v := range a[200*row : 200*row+200] {
-				sum += math.Exp(float64(v))
-			}
-			for i, v := range a[200*row : 200*row+200] {
-				assert.InEpsilon(t, math.Exp(float64(v))/sum, float64(got[200*row+i]), 1e-5)
-			}
-		}
+		softmaxes(t, a, get[float32](r, out, 400), 200)
 	},
 	"triton_layernorm layernorm": func(t *testing.T, r *foreignRun) {
 		a, out := r.f32s(200), put(r, make([]float32, 200))
 		r.triton(x(1), out, put(r, a), int32(200))
-		mean, square := 0.0, 0.0
-		for _, v := range a {
-			mean += float64(v) / 200
-			square += float64(v) * float64(v) / 200
-		}
-		for i, got := range get[float32](r, out, 200) {
-			assert.InDelta(t, (float64(a[i])-mean)/math.Sqrt(square-mean*mean+1e-5), float64(got), 1e-5)
-		}
+		normalised(t, a, get[float32](r, out, 200))
 	},
 	"triton_scan scan": func(t *testing.T, r *foreignRun) {
 		a, out := r.u32s(256), put(r, make([]uint32, 256))
@@ -851,4 +819,29 @@ func prunedDot(a, b []uint16, value func(uint16) float64) (sum float64) {
 		}
 	}
 	return sum
+}
+
+// softmaxes checks the softmax of each row of a, which has the given width.
+func softmaxes(t *testing.T, a, got []float32, width int) {
+	for first := 0; first < len(a); first += width {
+		sum := 0.0
+		for _, v := range a[first : first+width] {
+			sum += math.Exp(float64(v))
+		}
+		for i, v := range a[first : first+width] {
+			assert.InEpsilon(t, math.Exp(float64(v))/sum, float64(got[first+i]), 1e-5)
+		}
+	}
+}
+
+// normalised checks that got has the values of a minus their mean, over their standard deviation.
+func normalised(t *testing.T, a, got []float32) {
+	mean, square := 0.0, 0.0
+	for _, v := range a {
+		mean += float64(v) / float64(len(a))
+		square += float64(v) * float64(v) / float64(len(a))
+	}
+	for i, v := range got {
+		assert.InDelta(t, (float64(a[i])-mean)/math.Sqrt(square-mean*mean+1e-5), float64(v), 1e-5)
+	}
 }
