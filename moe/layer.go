@@ -123,6 +123,9 @@ func (o options) wanted(l registry.Layer) registry.Registry {
 	from := o.part.kernels(l.Config)
 	if l.IsShared {
 		from = kernel.SharedKernels(l.Config)
+		if o.part == home {
+			o.gradients = []gradientWant{{of: F32}} // partial sums, which exchange.PartsKernels add
+		}
 	}
 	var list registry.Registry
 	small := o.smallBatch(l.Config)

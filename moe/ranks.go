@@ -47,12 +47,14 @@ func (p part) kernels(c Config) registry.Registry {
 func init() {
 	hook.Home = Option(func(o *options) { o.part, o.decode = home, new(int) })
 	hook.OfRank = Option(func(o *options) { o.part, o.decode = ofRank, new(int) })
-	hook.Ranks = hook.Steps[*Call, ForwardArgs, BackwardArgs]{
+	hook.Ranks = hook.Steps[*Call, ForwardArgs, BackwardArgs, Gradient]{
 		Check: (*Call).checkRanks, Split: (*Call).split, Entries: step(exchange.EntriesKernel), Shift: step(exchange.ShiftKernel), Rows: step(exchange.RowsKernel),
 		Arrange: step(exchange.ArrangeKernel), Experts: (*Call).expertsOfRank, Sum: (*Call).sumRanks, Returned: (*Call).returned,
 		CheckBackward: (*Call).checkRanksBackward, GradientScores: (*Call).gradientScores, GradientRows: (*Call).gradientRows, GradientUp: (*Call).gradientUp, GradientBias: (*Call).gradientBias, NoWeights: (*Call).noWeights,
 		GradientsReturned: (*Call).gradientsReturned, GradientLogits: (*Call).gradientLogits, GradientTokens: (*Call).gradientTokens,
 		RouterInputs: (*Call).routerInputs, BiasInputs: (*Call).biasInputs, GradientRouter: (*Call).gradientRouter, SumRouter: (*Call).sumRouter,
+		SharedRows: (*Call).sharedGradientRows, SharedPart: (*Call).sharedPart, AddParts: (*Call).addParts,
+		TokenLosses: (*Call).tokenLosses, SumLosses: (*Call).sumTokenLosses,
 	}
 }
 

@@ -1,16 +1,18 @@
 package moe
 
 import (
-	"fmt"
 	"slices"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/exchange"
+	"sonicmoe/moe/internal/gradient"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/bias"
 	"sonicmoe/moe/internal/kernel/dh"
 	"sonicmoe/moe/internal/kernel/drouter"
+	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/internal/route/training"
 )
 
@@ -41,26 +43,25 @@ func (c *Call) checkRanksBackward(b *BackwardArgs) error {
 	c.check.optional("DX", b.DX, grad.DX, true)
 	c.check.optional("DScores", b.DScores, grad.DScores, true)
 	c.check.gradients(spec.RouterWeights, &b.WeightGradients, &grad)
-	for _, id := range spec.Weights {
-		if id != spec.TensorRouter && id != spec.TensorRouterBias && isHomeWeight(id) && !b.Gradient(id).isZero() {
-			c.check.fail(spec.Row(id).GradientID.String(), b.Gradient(id).Shape.String(), "none: a group does not make it yet")
-		}
+	if !b.DExpertScale.IsZero() {
+		c.check.fail("DExpertScale", b.DExpertScale.Shape.String(), "none: a group does not make it yet")
 	}
-	if !b.DRouterBias.IsZero() && (training.Dense(of.Config) || !b.DLogits.IsZero()) {
+	shared := sharedWeights()
+	want := of.Shapes(t)
+	c.check.weights(shared, &b.Weights, &want)
+	c.check.gradients(shared, &b.WeightGradients, &grad)
+	if t > 0 && !want.SharedH.IsZero() {
+		c.check.tensor("SharedH", b.SharedH, want.SharedH, false)
+	}
+	if !b.DRouterBias.IsZero() && (training.Dense(of.Config) || !b.DLogits.IsZero() || b.hasLosses()) {
 		c.check.fail("DRouterBias", b.DRouterBias.Shape.String(), "none: a group makes it only if the chosen logits alone have gradients")
-	}
-	if b.hasLosses() || !b.RouterLosses.IsZero() {
-		c.check.fail("Losses", fmt.Sprintf("Balance %v, ZLoss %v", b.Balance, b.ZLoss), "none: a group does not make them yet; DLogits takes gradients of losses")
 	}
 	return c.check.overlaps()
 }
 
-// isZero reports whether a gradient is absent. g is nil for a weight that has no gradient.
-func (g *Gradient) isZero() bool { return g == nil || g.IsZero() }
-
-// isHomeWeight reports whether every rank has the whole weight.
-func isHomeWeight(id TensorID) bool {
-	return slices.Contains(spec.RouterWeights, id) || spec.Row(id).Needs&spec.HasShared != 0
+// sharedWeights lists the weights of shared experts.
+func sharedWeights() []TensorID {
+	return slices.DeleteFunc(slices.Clone(spec.ExpertWeights), func(id TensorID) bool { return spec.Row(id).Needs&spec.HasShared == 0 })
 }
 
 // ranksRun returns the state of a backward pass of one of the rank's two layers.
@@ -209,6 +210,9 @@ func (c *Call) biasInputs(s driver.Stream, b BackwardArgs) (of exchange.RouterIn
 func (c *Call) gradientRouter(s driver.Stream, of exchange.RouterInputs, tokens, perRange int, partials driver.DevicePtr) error {
 	return c.steps(s, func(q *queue) {
 		which := drouter.Kernel
+		if of.Gate {
+			q = q.ofShared()
+		}
 		switch {
 		case of.Bias && of.Dense != 0:
 			which = bias.B2Kernel
@@ -223,9 +227,97 @@ func (c *Call) gradientRouter(s driver.Stream, of exchange.RouterInputs, tokens,
 	})
 }
 
-// sumRouter queues the sum over the ranges, which goes to b.DRouter.
-func (c *Call) sumRouter(s driver.Stream, b BackwardArgs, partials driver.DevicePtr, ranges int) error {
+// sumRouter queues the sum over the ranges, which goes to the tensor `to`. gate reports whether it is the
+// gradient of the shared experts' gate.
+func (c *Call) sumRouter(s driver.Stream, to Gradient, gate bool, partials driver.DevicePtr, ranges int) error {
 	return c.steps(s, func(q *queue) {
-		launch(q, drouter.SumKernels.In(gradientOf(b.DRouter)), drouter.SumArgs{Partials: partials, DRouter: b.DRouter.Ptr, Ranges: ranges})
+		if gate {
+			q = q.ofShared()
+		}
+		launch(q, drouter.SumKernels.In(gradientOf(to)), drouter.SumArgs{Partials: partials, DRouter: to.Ptr, Ranges: ranges})
+	})
+}
+
+// sharedOfRank returns the state of the backward pass of the shared experts for a rank's tokens.
+func (q *queue) sharedOfRank(b *BackwardArgs) backwardRun {
+	tokens := int(b.X.Shape.Dims[0])
+	return q.sharedRun(tokens, b, q.layer.backwardWorkspace(q.layer.work(tokens)))
+}
+
+// sharedGradientRows queues dX of the shared experts, and returns the tensors from which the other
+// gradients are made.
+func (c *Call) sharedGradientRows(s driver.Stream, b BackwardArgs) (of exchange.SharedRows, err error) {
+	err = c.stepsOfShared(s, &b, func(r *backwardRun) {
+		r.sharedRows()
+		r.when(r.wanted().dX, (*backwardRun).dXRows)
+		of = exchange.SharedRows{
+			X: r.X.Ptr, DO: r.DO.Ptr, DH: r.at(r.w.dh), A: r.at(r.w.scaledA), DLogits: r.at(r.w.dlogits), ExpertIDs: r.ExpertIDs.Ptr, Tokens: r.at(r.w.gather),
+		}
+	})
+	return of, err
+}
+
+// stepsOfShared queues launches of the shared experts' call.
+func (c *Call) stepsOfShared(s driver.Stream, b *BackwardArgs, body func(r *backwardRun)) error {
+	return c.steps(s, func(q *queue) {
+		r := q.sharedOfRank(b)
+		body(&r)
+		q.err = r.err
+	})
+}
+
+// sharedPart queues sums of the shared experts' gradients over some tokens, at most dw.SplitRows. The
+// sums of W1, W3 and W2 go to the addresses in to, unless these are 0.
+func (c *Call) sharedPart(s driver.Stream, b BackwardArgs, of exchange.SharedRows, tokens int, to [3]driver.DevicePtr) error {
+	return c.stepsOfShared(s, &b, func(r *backwardRun) {
+		if r.err = s.CopyToDevice(r.at(r.w.offsets), num.Bytes([]uint32{0, uint32(tokens)})); r.err != nil {
+			return
+		}
+		r.planSplits()
+		f32 := gradient.Mode{F32: true}
+		args := func(which int64, x, rows driver.DevicePtr, to driver.DevicePtr) dw.Args {
+			a := r.dW(which, Tensor{Ptr: x}, 0, Tensor{Ptr: to})
+			a.PackedRows, a.Gather, a.Rows = rows, of.Tokens, tokens
+			return a
+		}
+		if to[2] != 0 {
+			launch(r.queue, dw.W2Kernels.In(f32), args(1, of.DO, of.A, to[2]))
+		}
+		if to[0] != 0 {
+			a := args(0, of.X, of.DH, to[0])
+			a.DW3 = to[1]
+			launch(r.queue, dw.W1Kernels.In(f32), a)
+		}
+	})
+}
+
+// addParts queues the sum of partial sums of a gradient.
+func (c *Call) addParts(s driver.Stream, mode gradient.Mode, of exchange.PartsArgs) error {
+	return c.steps(s, func(q *queue) { launch(q, exchange.PartsKernels.In(mode), of) })
+}
+
+// tokenLosses queues the losses of a rank's tokens and their gradients.
+func (c *Call) tokenLosses(s driver.Stream, b BackwardArgs, of exchange.LossTokens) error {
+	return c.steps(s, func(q *queue) {
+		r := q.ranksRun(&b)
+		args := r.lossesArgs(of.Length, of.Total)
+		args.Offsets, args.ExpertIDs, args.Values, args.First, args.Count = of.Offsets, of.ExpertIDs, of.Values, of.First, r.tokens
+		length := of.Length
+		if of.ExpertIDs == 0 { // the counts do not depend on the token
+			length = of.Listed
+		}
+		args.Sequences = training.SequencesOf(length, of.Listed, r.layer.sms)
+		launch(q, exchange.TokenLossesKernel, args)
+	})
+}
+
+// sumTokenLosses queues the sum of the losses of the tokens of all ranks.
+func (c *Call) sumTokenLosses(s driver.Stream, b BackwardArgs, of exchange.LossTokens) error {
+	return c.steps(s, func(q *queue) {
+		r := q.ranksRun(&b)
+		args := r.lossesArgs(of.Length, of.Total)
+		args.Values = of.Values
+		launch(q, exchange.SumLossesKernel, args)
+		r.sumLosses(args)
 	})
 }

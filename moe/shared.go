@@ -73,27 +73,38 @@ func (q *queue) sharedProducts(tokens int, f *ForwardArgs, w pieces) {
 // sharedGradients queues the backward pass of the shared experts, if one of its gradients is
 // wanted. Later kernels of the layer's pass use the same scratch memory, except the rows of dX.
 func (q *queue) sharedGradients(tokens int, b *BackwardArgs, w backwardWorkspace) {
-	want := b.wanted()
-	if q.shared == nil || !want.shared && !want.dX {
+	if want := b.wanted(); q.shared == nil || !want.shared && !want.dX {
 		return
 	}
-	shared := q.ofShared()
-	n, gate := shared.layer.work(tokens), shared.layer.of.SharedGate
-	r := backwardRun{queue: shared, work: n, w: shared.layer.backwardWorkspaceFrom(space{w.dh}, n), routed: gate}
-	r.w.dxRows = w.sharedRows
-	r.X, r.DO, r.H, r.Workspace = b.X, b.DO, b.SharedH, b.Workspace
-	r.Weights = Weights{Router: b.SharedGate, W1: b.SharedW1, W3: b.SharedW3, W2: b.SharedW2}
-	r.WeightGradients = WeightGradients{DRouter: b.DSharedGate, DW1: b.DSharedW1, DW3: b.DSharedW3, DW2: b.DSharedW2}
-	r.Scores.Ptr, r.ExpertIDs.Ptr = r.at(r.w.weights), r.at(r.w.ids)
+	r := q.sharedRun(tokens, b, w)
 	of := r.wanted()
-	of.dX = want.dX
-	r.everyToken(r.X, r.Router, tokens, r.Workspace.Ptr, r.w.indices)
-	r.dH()
-	r.when(gate && (of.dX || of.dRouter), (*backwardRun).dScores)
+	r.sharedRows()
 	r.when(of.dW1 || of.dW2, (*backwardRun).planSplits)
 	r.when(of.dW2, (*backwardRun).dW2)
 	r.when(of.dW1, (*backwardRun).dW1)
 	r.when(of.dX, (*backwardRun).dXRows)
 	r.when(of.dRouter, (*backwardRun).dRouter)
-	q.err = shared.err
+	q.err = r.err
+}
+
+// sharedRun returns the state of the backward pass of the shared experts. Their gate is the router,
+// if there is a gate.
+func (q *queue) sharedRun(tokens int, b *BackwardArgs, w backwardWorkspace) backwardRun {
+	shared := q.ofShared()
+	n := shared.layer.work(tokens)
+	r := backwardRun{queue: shared, work: n, w: shared.layer.backwardWorkspaceFrom(space{w.dh}, n), routed: shared.layer.of.SharedGate}
+	r.w.dxRows = w.sharedRows
+	r.X, r.DO, r.DX, r.H, r.Workspace = b.X, b.DO, b.DX, b.SharedH, b.Workspace
+	r.Weights = Weights{Router: b.SharedGate, W1: b.SharedW1, W3: b.SharedW3, W2: b.SharedW2}
+	r.WeightGradients = WeightGradients{DRouter: b.DSharedGate, DW1: b.DSharedW1, DW3: b.DSharedW3, DW2: b.DSharedW2}
+	r.Scores.Ptr, r.ExpertIDs.Ptr = r.at(r.w.weights), r.at(r.w.ids)
+	return r
+}
+
+// sharedRows queues dH and A' of the shared experts, and the gradients of the gate's logits.
+func (r *backwardRun) sharedRows() {
+	of := r.wanted()
+	r.everyToken(r.X, r.Router, r.tokens, r.Workspace.Ptr, r.w.indices)
+	r.dH()
+	r.when(r.routed && (of.dX || of.dRouter), (*backwardRun).dScores)
 }

@@ -3,8 +3,10 @@ package parallel
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/exchange"
 	"sonicmoe/moe/internal/kernel/drouter"
@@ -19,9 +21,10 @@ type BackwardArgs struct {
 	// Scores and ExpertIDs come from the forward pass, and Logits if Config.SavesLogits reports
 	// true.
 	Scores, ExpertIDs, Logits moe.Tensor
-	// DLogits [T, E] f32, unless zero, is added to the gradients of the logits. Either all ranks
-	// give it or none does.
-	DLogits moe.Tensor
+	// Losses has losses over the tokens of all ranks. All ranks have the same coefficients and the same
+	// Sequence, a divisor of the number of all tokens. Either all ranks give DLogits or none does. The
+	// same is true of RouterLosses, which is the same on all ranks.
+	moe.Losses
 	// Saved is what the forward pass saved.
 	Saved *Saved
 	// DO [T, d] is the gradient of O.
@@ -31,8 +34,8 @@ type BackwardArgs struct {
 	DX, DScores moe.Tensor
 	// WeightGradients have the shapes of the rank's weights. A rank gets the whole gradients of its
 	// experts. DRouter is the same on all ranks, and either all want it or none does. The same is
-	// true of DRouterBias, and of DB2, the gradient of the experts' second biases. Gradients of
-	// scales and of shared experts are not made yet. The losses are not supported yet either.
+	// true of the gradients of shared experts, of DRouterBias, and of DB2, the gradient of the experts'
+	// second biases. Gradients of expert scales are not made yet.
 	moe.WeightGradients
 	// Workspace has Sizes.BackwardWorkspace bytes.
 	Workspace moe.Buffer
@@ -52,7 +55,7 @@ func (r *Rank) Backward(ctx context.Context, s driver.Stream, a BackwardArgs) er
 		phase string
 		run   func(at Step) error
 	}{
-		{"wanted", p.wanted}, {"dispatch", p.dispatch}, {"scores", p.scores}, {"logits", p.logits}, {"return", p.giveBack}, {"router", p.sumRouter}, {"partials", p.partials}, {"biases", p.biases}, {"router bias", p.routerBias},
+		{"wanted", p.wanted}, {"shared experts", p.shared}, {"losses", p.losses}, {"dispatch", p.dispatch}, {"scores", p.scores}, {"logits", p.logits}, {"return", p.giveBack}, {"router", p.sumRouter}, {"partials", p.partials}, {"biases", p.biases}, {"router bias", p.routerBias},
 	} {
 		if err != nil {
 			break
@@ -79,7 +82,8 @@ type backward struct {
 	byPlace driver.DevicePtr
 	inputs  exchange.RouterInputs
 	ranges  ranges
-	back    []Exchange // the exchanges of the rows of dX, one for each chunk
+	summed  drouter.DRouter // the gradient that inputs are for
+	back    []Exchange      // the exchanges of the rows of dX, one for each chunk
 }
 
 // backwardLayout has the offsets in bytes of the parts of the workspace.
@@ -97,6 +101,8 @@ type backwardLayout struct {
 	own      int64 // the partial sums of this rank
 	biases   int64 // the gradient of b2 of all experts
 	sums     int64 // the gradients of the router's biases of this rank's experts
+	shared   sharedLayout
+	losses   lossesLayout
 	bytes    int64
 }
 
@@ -126,6 +132,7 @@ func (r *Rank) backwardLayout() (w backwardLayout, err error) {
 		w.biases = s.take(each)
 	}
 	w.sums = s.take(4 * int64(r.count))
+	w.shared, w.losses = r.sharedLayout(&s), r.lossesLayout(&s)
 	w.bytes = s.bytes
 	return w, nil
 }
@@ -139,9 +146,6 @@ func (p *backward) check() (err error) {
 	if a.Saved == nil || a.Saved.rows == nil {
 		return &moe.ArgError{Field: "Saved", Got: "not written", Want: "what a Forward of this group has saved"}
 	}
-	if p.Config.SharedExperts > 0 {
-		return &moe.ArgError{Field: "Config.SharedExperts", Got: fmt.Sprint(p.Config.SharedExperts), Want: "0: a group makes no gradients of shared experts yet"}
-	}
 	p.counts = a.Saved.counts
 	p.divide()
 	if err := checkBuffer("Workspace", a.Workspace, p.b.bytes); err != nil {
@@ -150,17 +154,24 @@ func (p *backward) check() (err error) {
 	if got, want := a.X.Shape.Dims[0], p.tokens[p.transport.Rank()]; got != want {
 		return &moe.ArgError{Field: "X", Got: a.X.Shape.String(), Want: fmt.Sprintf("the %d tokens of the forward pass", want)}
 	}
+	p.mine = int(a.X.Shape.Dims[0])
 	if p.received, err = p.place(a.Saved, moe.Buffer{}); err != nil {
 		return err
 	}
-	p.mine = int(a.X.Shape.Dims[0])
+	if err := p.checkSequence(); err != nil {
+		return err
+	}
 	p.args = Args{Weights: a.Weights, Workspace: a.Workspace}
 	routing := moe.Routing{Scores: a.Scores, ExpertIDs: a.ExpertIDs}
 	p.split = p.b.split(a.Workspace.Ptr, p.Rank, p.mine, routing)
 	p.found = p.at(p.b.found)
 	p.atHome = moe.BackwardArgs{
-		X: a.X, Weights: a.Weights, Saved: moe.Saved{Routing: routing, Logits: a.Logits}, Losses: moe.Losses{DLogits: a.DLogits},
+		X: a.X, Weights: a.Weights, Saved: moe.Saved{Routing: routing, Logits: a.Logits}, Losses: a.Losses,
 		DO: a.DO, DX: a.DX, DScores: a.DScores, Workspace: part(a.Workspace, p.b.home),
+	}
+	p.atHome.Sequence = 0 // it need not divide the number of this rank's tokens
+	if p.received.sharedH != 0 {
+		p.atHome.SharedH = p.savedSharedH()
 	}
 	p.experts.Weights = p.expertWeights()
 	for _, id := range moe.WeightIDs() {
@@ -181,22 +192,54 @@ func (p *backward) wantsRouter() bool     { return !p.of.DRouter.IsZero() }
 func (p *backward) wantsRouterBias() bool { return !p.of.DRouterBias.IsZero() }
 func (p *backward) wantsB2() bool         { return !p.of.DB2.IsZero() }
 
-// wanted compares the choice of outputs of all ranks, and sorts pairs and rows again.
-func (p *backward) wanted(at Step) error {
-	words := make([]int64, 5)
-	for i, is := range []bool{p.wantsDX(), p.wantsRouter(), !p.of.DLogits.IsZero(), p.wantsB2(), p.wantsRouterBias()} {
-		if is {
-			words[i] = 1
+// choice is an argument of a backward pass that must be the same on all ranks.
+type choice struct {
+	field string
+	word  int64
+	// isOutput reports whether word only tells if the field is given.
+	isOutput bool
+}
+
+// choices lists the arguments that must be the same on all ranks.
+func (p *backward) choices() (list []choice) {
+	for _, o := range []struct {
+		field string
+		given bool
+	}{
+		{"DX", p.wantsDX()}, {"DRouter", p.wantsRouter()}, {"DLogits", !p.of.DLogits.IsZero()}, {"DB2", p.wantsB2()}, {"DRouterBias", p.wantsRouterBias()},
+		{"DSharedGate", !p.of.DSharedGate.IsZero()}, {"RouterLosses", !p.of.RouterLosses.IsZero()},
+	} {
+		word := int64(0)
+		if o.given {
+			word = 1
 		}
+		list = append(list, choice{o.field, word, true})
+	}
+	l := &p.of.Losses
+	list = append(list, choice{"Balance", int64(math.Float32bits(l.Balance)), false}, choice{"ZLoss", int64(math.Float32bits(l.ZLoss)), false}, choice{"Sequence", int64(l.Sequence), false})
+	for _, id := range sharedExperts {
+		list = append(list, choice{"the type or mode of " + spec.Row(id).GradientID.String(), modeWord(*p.of.Gradient(id)), false})
+	}
+	return list
+}
+
+// wanted compares the choice of outputs and losses of all ranks, and sorts pairs and rows again.
+func (p *backward) wanted(at Step) error {
+	list := p.choices()
+	words := make([]int64, len(list))
+	for i, c := range list {
+		words[i] = c.word
 	}
 	all, err := p.transport.Share(p.ctx, at, words)
 	if err != nil {
 		return err
 	}
 	for i, other := range all {
-		for j, field := range []string{"DX", "DRouter", "DLogits", "DB2", "DRouterBias"} {
-			if other[j] != words[j] {
-				return fmt.Errorf("%s is given on rank %d or on this one, and not on both", field, i)
+		for j, c := range list {
+			if other[j] != c.word && c.isOutput {
+				return fmt.Errorf("%s is given on rank %d or on this one, and not on both", c.field, i)
+			} else if other[j] != c.word {
+				return fmt.Errorf("%s of rank %d differs from this rank's, must be the same", c.field, i)
 			}
 		}
 	}

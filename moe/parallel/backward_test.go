@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,6 +29,14 @@ func backwardCases() (list []testCase) {
 	biased := small
 	biased.Bias, biased.RouterBias = true, true
 	list = append(list, testCase{name: "added", config: biased, tokens: []int{30, 0, 50}, twice: true})
+	shared := small
+	shared.SharedExperts, shared.SharedGate = 1, true
+	list = append(list,
+		testCase{name: "shared, added", config: shared, tokens: []int{30, 0, 50}, twice: true},
+		testCase{name: "losses", config: shared, tokens: []int{30, 0, 51, 9}, losses: moe.Losses{Balance: 0.5, ZLoss: 0.25}},
+		testCase{name: "balance of sequences", config: small, tokens: []int{30, 0, 51, 9}, losses: moe.Losses{Balance: 0.5, Sequence: 15}},
+		testCase{name: "losses alone", config: small, tokens: []int{0, 40, 0, 8}, losses: moe.Losses{Sequence: 48}},
+	)
 	for name, change := range map[string]func(c *moe.Config){
 		"softmax over all": func(c *moe.Config) { c.Score = spec.SoftmaxAll },
 		"sigmoid, fp16": func(c *moe.Config) {
@@ -42,6 +51,10 @@ func backwardCases() (list []testCase) {
 		"no gate":       func(c *moe.Config) { c.Activation = "relu2" },
 		"scaled":        func(c *moe.Config) { c.ScoreScale = 2.5 },
 		"router in f32": func(c *moe.Config) { c.RouterF32, c.Logits = true, spec.F32 },
+		"shared":        func(c *moe.Config) { c.SharedExperts = 2 },
+		"shared, gate, softmax over all": func(c *moe.Config) {
+			c.SharedExperts, c.SharedGate, c.Score, c.Activation, c.GateUp = 1, true, spec.SoftmaxAll, "gelu-tanh", ""
+		},
 	} {
 		c := small
 		change(&c)
@@ -61,18 +74,45 @@ func TestBackwardBits(t *testing.T) {
 		count = 2
 	}
 	for seed := range count {
-		c := random(1000 + seed)
-		c.change = nil // Backward needs experts that the router has chosen
-		list = append(list, c)
+		list = append(list, randomBackward(1000+seed))
 	}
 	for i, c := range list {
 		t.Run(c.String(), func(t *testing.T) { backwardBits(t, c, c.chunks(i), i%3 == 1, i%2 == 0) })
 	}
 }
 
+// TestSharedRanges checks the gradients of shared experts for a number of tokens for which one device
+// sums over several ranges. One range has tokens of three ranks.
+func TestSharedRanges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow")
+	}
+	c := testCase{config: moe.Config{Hidden: 16, Intermediate: 16, NumExperts: 3, TopK: 1, SharedExperts: 1, SharedGate: true}, tokens: []int{16390, 5, 8300}}
+	backwardBits(t, c, 0, false, false)
+}
+
+// randomBackward returns a layer with random sizes, shared experts and losses.
+func randomBackward(seed uint64) testCase {
+	c, r := random(seed), rand.New(rand.NewPCG(seed, 40))
+	c.change = nil // Backward needs experts that the router has chosen
+	c.config.SharedExperts = r.IntN(3)
+	c.config.SharedGate = c.config.SharedExperts > 0 && r.IntN(2) == 0
+	if r.IntN(2) == 0 {
+		c.losses = moe.Losses{Balance: r.Float32(), ZLoss: r.Float32() * float32(r.IntN(2))}
+		for _, length := range r.Perm(c.total() + 1) {
+			if length > 0 && c.total()%length == 0 && r.IntN(2) == 0 {
+				c.losses.Sequence = length
+				break
+			}
+		}
+	}
+	return c
+}
+
 // backwardBits compares the gradients of a group with the gradients of one device.
 func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 	extra = extra && !c.config.RouterBias // a group refuses both
+	hasLosses := c.losses != moe.Losses{}
 	devs, err := devices()
 	require.NoError(t, err)
 	l, err := moe.New(context.Background(), devs[0], c.config, moe.WithoutCache(), moe.WithoutDecode())
@@ -80,6 +120,10 @@ func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 	tr, err := trial.New(devs[0], l, c.total(), 1, 6)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tr.Close()) })
+	if hasLosses && tr.Args.Logits.IsZero() {
+		tr.Args.Logits = tr.Memory().Tensor(l.Config().Shapes(c.total()).Logits)
+		require.NoError(t, tr.Memory().Err())
+	}
 	require.NoError(t, tr.Run(context.Background(), tr.Args))
 	of := c.config.Normal().Type
 	if f32 || c.twice {
@@ -90,14 +134,22 @@ func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 		require.NoError(t, tr.AddLogitGradients(5))
 	}
 	tr.Back.Logits = tr.Args.Logits
-	drop(&tr.Back.WeightGradients)
+	if hasLosses {
+		dlogits := tr.Back.DLogits
+		tr.Back.Losses = c.losses
+		tr.Back.DLogits, tr.Back.RouterLosses = dlogits, tr.Memory().Tensor(c.config.Normal().Gradients(0, moe.F32).RouterLosses)
+		require.NoError(t, tr.Memory().Err())
+	}
 	require.NoError(t, tr.RunBackward(context.Background(), tr.Back))
 	want := func(of moe.Tensor) trial.Values {
 		v, err := tr.Rows(of, 1, nil)
 		require.NoError(t, err)
 		return v
 	}
-	dx, dscores := want(tr.Back.DX), want(tr.Back.DScores)
+	dx, dscores, losses := want(tr.Back.DX), want(tr.Back.DScores), trial.Values{}
+	if hasLosses {
+		losses = want(tr.Back.RouterLosses)
+	}
 	weights := map[moe.TensorID]trial.Values{}
 	for _, id := range moe.WeightIDs() {
 		if g := tr.Back.Gradient(id); g != nil && !g.IsZero() {
@@ -129,20 +181,12 @@ func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 		n := c.tokens[i]
 		require.Equal(t, cut(dx, from*c.config.Hidden, n*c.config.Hidden), results[i].dx, "DX of rank %d", i)
 		require.Equal(t, cut(dscores, from*c.config.TopK, n*c.config.TopK), results[i].dscores, "DScores of rank %d", i)
+		require.Equal(t, losses, results[i].losses, "RouterLosses on rank %d", i)
 		for id, v := range weights {
 			own := trial.Values{Type: v.Type, Bits: own(m.Rank, id, v.Bits), F32: own(m.Rank, id, v.F32)}
 			require.Equal(t, own, results[i].weights[id], "gradient of %v on rank %d", id, i)
 		}
 		from += n
-	}
-}
-
-// drop clears the gradients that a group of ranks does not compute.
-func drop(g *moe.WeightGradients) {
-	for _, id := range moe.WeightIDs() {
-		if d := g.Gradient(id); d != nil && id != spec.TensorRouter && id != spec.TensorRouterBias && isHome(id) {
-			*d = moe.Gradient{}
-		}
 	}
 }
 
@@ -159,8 +203,8 @@ func cut(v trial.Values, from, n int) trial.Values {
 
 // gradients are the results of a backward pass, copied to the host.
 type gradients struct {
-	dx, dscores trial.Values
-	weights     map[moe.TensorID]trial.Values
+	dx, dscores, losses trial.Values
+	weights             map[moe.TensorID]trial.Values
 }
 
 // backward runs a forward pass that saves, and its backward pass, on poisoned memory.
@@ -195,8 +239,13 @@ func (m *member) backward(tr *trial.Trial, from, tokens int, twice bool) (*gradi
 			outputs = append(outputs, b.Gradient(id).Tensor)
 		}
 	}
+	b.Losses = tr.Back.Losses
 	if tr.Extra != nil {
 		b.DLogits = mem.Tensor(of.DLogits)
+	}
+	if !b.RouterLosses.IsZero() {
+		b.RouterLosses = mem.Tensor(of.RouterLosses)
+		outputs = append(outputs, b.RouterLosses)
 	}
 	err = mem.Err()
 	for _, step := range []func() error{
@@ -252,7 +301,10 @@ func (m *member) backward(tr *trial.Trial, from, tokens int, twice bool) (*gradi
 	for _, r := range []struct {
 		of moe.Tensor
 		to *trial.Values
-	}{{b.DX, &g.dx}, {b.DScores, &g.dscores}} {
+	}{{b.DX, &g.dx}, {b.DScores, &g.dscores}, {b.RouterLosses, &g.losses}} {
+		if r.of.IsZero() {
+			continue
+		}
 		if *r.to, err = m.values(r.of); err != nil {
 			return nil, err
 		}

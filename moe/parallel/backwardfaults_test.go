@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 )
 
@@ -27,13 +26,20 @@ func TestBackwardFaults(t *testing.T) {
 		{name: "wants no DX", change: func(b *BackwardArgs) { b.DX = moe.Tensor{} }, want: "wanted, chunk 0: DX is given"},
 		{name: "wants no DRouter", change: func(b *BackwardArgs) { b.DRouter = moe.Gradient{} }, want: "wanted, chunk 0: DRouter is given"},
 		{name: "gives DLogits", change: func(b *BackwardArgs) { b.DLogits = b.Scores; b.DLogits.Shape.Dims[1] = int64(small.NumExperts) }, want: "DLogits"},
+		{name: "wants no DSharedGate", change: func(b *BackwardArgs) { b.DSharedGate = moe.Gradient{} }, want: "wanted, chunk 0: DSharedGate is given"},
+		{name: "wants no RouterLosses", change: func(b *BackwardArgs) { b.RouterLosses = moe.Tensor{} }, want: "wanted, chunk 0: RouterLosses is given"},
+		{name: "another Balance", change: func(b *BackwardArgs) { b.Balance++ }, want: "wanted, chunk 0: Balance of rank"},
+		{name: "another ZLoss", change: func(b *BackwardArgs) { b.ZLoss++ }, want: "wanted, chunk 0: ZLoss of rank"},
+		{name: "another Sequence", change: func(b *BackwardArgs) { b.Sequence = 45 }, want: "wanted, chunk 0: Sequence of rank"},
+		{name: "a Sequence that does not divide", change: func(b *BackwardArgs) { b.Sequence = 40 }, want: "Sequence is 40, must be 0, or a divisor of the 90 tokens"},
+		{name: "adds to DSharedW2", change: func(b *BackwardArgs) { b.DSharedW2.Accumulate = true }, want: "wanted, chunk 0: the type or mode of DSharedW2"},
 		{name: "saved nothing", change: func(b *BackwardArgs) { b.Saved = nil }, want: "Saved is not written"},
 		{name: "other tokens", change: func(b *BackwardArgs) { b.X.Shape.Dims[0]-- }, want: "tokens of the forward pass"},
 		{name: "small workspace", change: func(b *BackwardArgs) { b.Workspace.Bytes-- }, want: "Workspace is"},
 		{name: "wrong DW1", change: func(b *BackwardArgs) { b.DW1.Shape.Dims[0]++ }, want: "DW1 is"},
 		{name: "dies at wanted", of: between{share: func(Step, []int64) error { return errDead }}, dies: true, want: "wanted, chunk 0: waiting for rank 1"},
 	}
-	for _, phase := range []string{"dispatch", "scores", "logits", "return", "router", "partials"} {
+	for _, phase := range []string{"shared experts", "losses", "dispatch", "scores", "logits", "return", "router", "partials"} {
 		at := func(change func(e *Exchange)) between {
 			return between{move: func(at Step, list []Exchange) error {
 				if at.Phase != phase {
@@ -46,14 +52,19 @@ func TestBackwardFaults(t *testing.T) {
 				return nil
 			}}
 		}
+		off := int64(4)
+		if phase == "losses" { // rank 1 sends the whole tensor
+			off = -off
+		}
 		list = append(list,
 			fault{name: "dies at " + phase, of: at(nil), dies: true, want: phase + ", chunk 0: waiting for rank 1"},
-			fault{name: "sends more at " + phase, of: at(func(e *Exchange) { e.SendBytes[2] += 4 }), want: phase + ", chunk 0: rank 1 sends", anybody: true},
+			fault{name: "sends other bytes at " + phase, of: at(func(e *Exchange) { e.SendBytes[2] += off }), want: phase + ", chunk 0: rank 1 sends", anybody: true},
 			fault{name: "expects less at " + phase, of: at(func(e *Exchange) { e.ReceiveBytes[2] -= 4 }), want: "rank 1 of 3: " + phase + ", chunk 0: rank 2 sends", anybody: true},
 		)
 	}
 	// The first range of the router's gradient has tokens of all three ranks.
 	c := testCase{config: small, tokens: []int{40, 30, 20}}
+	c.config.SharedExperts, c.config.SharedGate = 1, true
 	devs, err := devices()
 	require.NoError(t, err)
 	tr := c.oneGPU(t, devs[0])
@@ -104,35 +115,6 @@ func TestBackwardFaults(t *testing.T) {
 	}
 }
 
-// TestSharedBackward checks that a group refuses to train a layer with shared experts.
-func TestSharedBackward(t *testing.T) {
-	c := testCase{config: small, tokens: []int{3, 4}}
-	c.config.SharedExperts = 1
-	devs, err := devices()
-	require.NoError(t, err)
-	tr := c.oneGPU(t, devs[0])
-	for _, err := range backwards(join(t, c, Options{}), tr, c.tokens) {
-		require.ErrorContains(t, err, "a group makes no gradients of shared experts yet")
-	}
-}
-
-// backwards runs both passes of all ranks, and returns the errors of the backward passes.
-func backwards(members []*member, tr *trial.Trial, tokens []int) []error {
-	errs := make([]error, len(members))
-	_ = each(members, func(i int, m *member) error { // errs has the errors
-		if errs[i] = m.fill(tr, i*tokens[0], tokens[i]); errs[i] != nil {
-			return nil
-		}
-		b, err := m.prepare()
-		if err == nil {
-			err = m.Backward(context.Background(), m.stream, b)
-		}
-		errs[i] = err
-		return nil
-	})
-	return errs
-}
-
 // prepare runs a forward pass that saves, and returns the arguments of its backward pass.
 func (m *member) prepare() (b BackwardArgs, err error) {
 	sizes, err := m.Sizes()
@@ -143,6 +125,12 @@ func (m *member) prepare() (b BackwardArgs, err error) {
 	b = BackwardArgs{X: m.args.X, Weights: m.args.Weights, Scores: m.args.Scores, ExpertIDs: m.args.ExpertIDs, Saved: m.args.Saved,
 		DO: m.memory.Like(m.args.X), DX: m.memory.Like(m.args.X), Workspace: m.memory.Buffer(sizes.BackwardWorkspace)}
 	b.DRouter.Tensor, b.DW1.Tensor = m.memory.Like(m.args.Router), m.memory.Like(m.args.W1)
+	if m.Config.SharedExperts > 0 {
+		b.DSharedW1.Tensor, b.DSharedW2.Tensor, b.DSharedGate.Tensor = m.memory.Like(b.SharedW1), m.memory.Like(b.SharedW2), m.memory.Like(b.SharedGate)
+		b.DSharedW3.Tensor = m.memory.Like(b.SharedW3)
+		m.args.Logits = m.memory.Tensor(m.Config.Shapes(int(b.X.Shape.Dims[0])).Logits)
+		b.Logits, b.Losses = m.args.Logits, moe.Losses{Balance: 0.5, Sequence: 90, RouterLosses: m.memory.Tensor(m.Config.Gradients(0, moe.F32).RouterLosses)}
+	}
 	if err := m.memory.Err(); err != nil {
 		return b, err
 	}

@@ -201,8 +201,15 @@ func (p *pass) count(at Step, routed bool) error {
 	if err := p.fits(); err != nil {
 		return err
 	}
-	p.received, err = p.place(p.args.Saved, part(p.args.Workspace, p.w.window))
+	if p.received, err = p.place(p.args.Saved, part(p.args.Workspace, p.w.window)); p.received.sharedH != 0 {
+		p.home.SharedH = p.savedSharedH()
+	}
 	return err
+}
+
+// savedSharedH returns the H of the shared experts.
+func (p *pass) savedSharedH() moe.Tensor {
+	return moe.Tensor{Ptr: p.received.sharedH, Shape: p.sharedH(p.mine)}
 }
 
 // readCounts reads from the device how many pairs go to each expert, and how many rows go to each

@@ -63,6 +63,8 @@ type testCase struct {
 	together bool
 	// devices, unless nil, has the device of each rank.
 	devices []driver.Device
+	// losses are added in the backward pass, and reported unless they are zero.
+	losses moe.Losses
 	// twice makes a second backward pass, which adds its gradients of weights to the first ones.
 	twice bool
 }

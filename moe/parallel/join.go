@@ -14,10 +14,10 @@ import (
 )
 
 // protocol is the version of the messages between ranks.
-const protocol = 2
+const protocol = 3
 
 // steps has the functions of package moe that queue the steps of a pass.
-var steps = hook.Ranks.(hook.Steps[*moe.Call, moe.ForwardArgs, moe.BackwardArgs])
+var steps = hook.Ranks.(hook.Steps[*moe.Call, moe.ForwardArgs, moe.BackwardArgs, moe.Gradient])
 
 // Options are the choices of a rank that joins a group. All ranks must have the same Config,
 // MaxTokens and Chunks.

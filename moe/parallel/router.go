@@ -16,7 +16,12 @@ import (
 // routerGradient is the kernel that computes the gradient of the router's weights on one device. The
 // group of ranks divides its tokens into the ranges of this kernel.
 func (r *Rank) routerGradient() drouter.DRouter {
-	return drouter.DRouter{Hidden: r.Config.Hidden, NumExperts: r.Config.NumExperts}
+	return drouter.DRouter{Hidden: r.Config.Hidden, NumExperts: r.Config.NumExperts, TopK: r.Config.TopK}
+}
+
+// gateGradient is the same for the gate of the shared experts, which is a router with one expert.
+func (r *Rank) gateGradient() drouter.DRouter {
+	return drouter.DRouter{Hidden: r.Config.Hidden, NumExperts: 1, TopK: 1}
 }
 
 // ranges describes the ranges of tokens of a pass. Tokens are numbered over all ranks.
@@ -27,15 +32,34 @@ type ranges struct {
 	firsts []int64
 }
 
-func (p *backward) newRanges() ranges {
+// newRanges returns ranges of a number of tokens each. The parameter each returns this number for the
+// number of all tokens.
+func (p *backward) newRanges(each func(total int) int) ranges {
 	g := ranges{firsts: []int64{0}}
 	for _, n := range p.tokens {
 		g.total += n
 		g.firsts = append(g.firsts, g.total)
 	}
-	_, each := p.routerGradient().Ranges(int(g.total))
-	g.each = int64(each)
+	g.each = int64(each(int(g.total)))
 	return g
+}
+
+// summedOn describes which tokens a rank sums: its first token of a range is start, counted from its own
+// first token. whole ranges have only tokens of this rank, and the tail, if it has tokens, is a last range
+// with this number of own tokens, and tailTokens tokens in all.
+type summedOn struct{ start, whole, tail, tailTokens int64 }
+
+// on returns which tokens a rank sums.
+func (g *ranges) on(rank int) (of summedOn) {
+	from, to := g.of(rank)
+	end := g.firsts[rank+1]
+	of = summedOn{start: min(from*g.each, end) - g.firsts[rank], whole: to - from}
+	// If other ranks have tokens of the last range, all its tokens are gathered in the tail.
+	if g.end(rank) > end && from < to {
+		of.whole--
+		of.tail, of.tailTokens = end-(to-1)*g.each, g.end(rank)-(to-1)*g.each
+	}
+	return of
 }
 
 // of returns the numbers of the ranges that a rank sums: `from` to `to`-1. A rank sums a range if the
@@ -77,54 +101,51 @@ func (p *backward) sumRouter(at Step) error {
 	if !p.wantsRouter() {
 		return nil
 	}
-	return p.span(Span{Name: "router"}, p.s, func() error { return p.sumRanges(at, steps.RouterInputs) })
+	return p.span(Span{Name: "router"}, p.s, func() error {
+		inputs, err := steps.RouterInputs(p.call, p.s, p.atHome)
+		if err != nil {
+			return err
+		}
+		return p.sumRanges(at, p.routerGradient(), inputs)
+	})
 }
 
-// sumRanges computes the partial sums of this rank's ranges. inputsOf queues the kernels that
-// complete the inputs.
-func (p *backward) sumRanges(at Step, inputsOf func(*moe.Call, driver.Stream, moe.BackwardArgs) (exchange.RouterInputs, error)) (err error) {
-	p.ranges = p.newRanges()
-	if p.inputs, err = inputsOf(p.call, p.s, p.atHome); err != nil {
-		return err
-	}
+// sumRanges computes the partial sums of this rank's ranges.
+func (p *backward) sumRanges(at Step, d drouter.DRouter, inputs exchange.RouterInputs) (err error) {
+	p.summed, p.inputs = d, inputs
+	p.ranges = p.newRanges(func(total int) int { _, each := d.Ranges(total); return each })
 	g, own := &p.ranges, p.transport.Rank()
-	from, to := g.of(own)
-	mine, start := g.firsts[own+1], min(from*g.each, g.firsts[own+1])-g.firsts[own]
-	// If other ranks have tokens of the last range, all its tokens are gathered in the tail.
-	whole, tail := to-from, int64(0)
-	if g.end(own) > mine && from < to {
-		whole--
-		tail = mine - (to-1)*g.each
-	}
+	of := g.on(own)
 	if g.anyMoved() {
-		if err := p.moveTail(at, tail); err != nil {
+		if err := p.moveTail(at, of.tail); err != nil {
 			return err
 		}
 	}
 	sums := p.at(p.b.own)
-	if whole > 0 {
-		tokens := min(whole*g.each, mine-g.firsts[own]-start)
-		if err := steps.GradientRouter(p.call, p.s, p.part(p.inputs, start), int(tokens), int(g.each), sums); err != nil {
+	if of.whole > 0 {
+		tokens := min(of.whole*g.each, int64(p.mine)-of.start)
+		if err := steps.GradientRouter(p.call, p.s, p.part(p.inputs, of.start), int(tokens), int(g.each), sums); err != nil {
 			return err
 		}
 	}
-	if tail > 0 {
-		at := exchange.RouterInputs{X: p.at(p.b.tail.x), DLogits: p.at(p.b.tail.dlogits), ExpertIDs: p.at(p.b.tail.ids), Bias: p.inputs.Bias}
+	if of.tail > 0 {
+		at := p.inputs
+		at.X, at.DLogits, at.ExpertIDs, at.Dense = p.at(p.b.tail.x), p.at(p.b.tail.dlogits), p.at(p.b.tail.ids), 0
 		if p.inputs.Dense != 0 {
 			at.Dense = p.at(p.b.tail.dense)
 		}
-		return steps.GradientRouter(p.call, p.s, at, int(g.end(own)-(to-1)*g.each), int(g.each), sums+driver.DevicePtr(whole*p.rangeBytes()))
+		return steps.GradientRouter(p.call, p.s, at, int(of.tailTokens), int(g.each), sums+driver.DevicePtr(of.whole*p.rangeBytes()))
 	}
 	return nil
 }
 
 // rangeBytes returns the size of the partial sums of a range.
-func (p *backward) rangeBytes() int64 { return 4 * int64(p.Config.NumExperts) * int64(p.Config.Hidden) }
+func (p *backward) rangeBytes() int64 { return 4 * int64(p.summed.NumExperts) * int64(p.summed.Hidden) }
 
 // tokenBytes returns the bytes of a token in X, DLogits, ExpertIDs and Dense of the inputs.
 func (p *backward) tokenBytes() [4]int64 {
-	k := 4 * int64(p.Config.TopK)
-	return [4]int64{p.rowBytes(1), k, k, 4 * int64(p.Config.NumExperts)}
+	k := 4 * int64(p.summed.TopK)
+	return [4]int64{p.rowBytes(1), k, k, 4 * int64(p.summed.NumExperts)}
 }
 
 // part returns the inputs without their first tokens. The parameter from is the number of tokens to
@@ -142,23 +163,35 @@ func (p *backward) part(of exchange.RouterInputs, from int64) exchange.RouterInp
 // moveTail gathers the tokens of ranges that are on several ranks. The last tail tokens of this
 // rank come first in its own tail buffer.
 func (p *backward) moveTail(at Step, tail int64) error {
+	each, w := p.tokenBytes(), &p.b.tail
+	list := []tailPart{{p.inputs.X, p.at(w.x), each[0]}, {p.inputs.DLogits, p.at(w.dlogits), each[1]}, {p.inputs.ExpertIDs, p.at(w.ids), each[2]}}
+	if p.inputs.Dense != 0 {
+		list = append(list, tailPart{p.inputs.Dense, p.at(w.dense), each[3]})
+	}
+	return p.gatherTail(at, tail, list...)
+}
+
+// tailPart is a tensor of this rank's tokens, with the address of its part in a tail buffer. A token has
+// the number of bytes each.
+type tailPart struct {
+	from, to driver.DevicePtr
+	each     int64
+}
+
+// gatherTail gathers parts of a tail. The parameter tail is the number of this rank's last tokens in its
+// own tail.
+func (p *backward) gatherTail(at Step, tail int64, parts ...tailPart) error {
 	g, own := &p.ranges, p.transport.Rank()
-	last := p.part(p.inputs, int64(p.mine)-tail)
 	var list []Exchange
-	each := p.tokenBytes()
-	for i, t := range []struct{ from, last, to driver.DevicePtr }{
-		{p.inputs.X, last.X, p.at(p.b.tail.x)}, {p.inputs.DLogits, last.DLogits, p.at(p.b.tail.dlogits)},
-		{p.inputs.ExpertIDs, last.ExpertIDs, p.at(p.b.tail.ids)}, {p.inputs.Dense, last.Dense, p.at(p.b.tail.dense)},
-	} {
-		if t.from == 0 && p.inputs.Dense == 0 && i == 3 {
-			continue
+	for _, t := range parts {
+		if tail > 0 {
+			if err := p.s.Copy(t.to, t.from+driver.DevicePtr((int64(p.mine)-tail)*t.each), tail*t.each); err != nil {
+				return err
+			}
 		}
-		if err := p.s.Copy(t.to, t.last, tail*each[i]); err != nil {
-			return err
-		}
-		e := Exchange{Send: t.from, Receive: t.to + driver.DevicePtr(tail*each[i])}
+		e := Exchange{Send: t.from, Receive: t.to + driver.DevicePtr(tail*t.each)}
 		for rank := range p.transport.Ranks() {
-			e.SendBytes, e.ReceiveBytes = append(e.SendBytes, g.moved(own, rank)*each[i]), append(e.ReceiveBytes, g.moved(rank, own)*each[i])
+			e.SendBytes, e.ReceiveBytes = append(e.SendBytes, g.moved(own, rank)*t.each), append(e.ReceiveBytes, g.moved(rank, own)*t.each)
 		}
 		list = append(list, e)
 	}
@@ -170,11 +203,11 @@ func (p *backward) partials(at Step) error {
 	if !p.wantsRouter() {
 		return nil
 	}
-	return p.sumPartials(at, p.atHome)
+	return p.sumPartials(at, p.of.DRouter)
 }
 
-// sumPartials sends all partial sums to all ranks, and queues their sum, which goes to to.DRouter.
-func (p *backward) sumPartials(at Step, to moe.BackwardArgs) error {
+// sumPartials sends all partial sums to all ranks, and queues their sum, which goes to the gradient `to`.
+func (p *backward) sumPartials(at Step, to moe.Gradient) error {
 	g, own := &p.ranges, p.transport.Rank()
 	e := Exchange{Send: p.at(p.b.own), Receive: p.at(p.b.partials), Same: true}
 	from, end := g.of(own)
@@ -187,7 +220,7 @@ func (p *backward) sumPartials(at Step, to moe.BackwardArgs) error {
 	if err := p.move(at, p.s, e); err != nil {
 		return err
 	}
-	return steps.SumRouter(p.call, p.s, to, p.at(p.b.partials), int(all))
+	return steps.SumRouter(p.call, p.s, to, p.inputs.Gate, p.at(p.b.partials), int(all))
 }
 
 // biases computes the gradient of b2. Every rank adds the partial sums of all experts, and keeps the
@@ -197,15 +230,18 @@ func (p *backward) biases(at Step) error {
 		return nil
 	}
 	return p.span(Span{Name: "biases"}, p.s, func() error {
-		if err := p.sumRanges(at, steps.BiasInputs); err != nil {
+		inputs, err := steps.BiasInputs(p.call, p.s, p.atHome)
+		if err != nil {
 			return err
 		}
-		to, own := p.atHome, p.of.DB2
-		to.DRouter = own
-		to.DRouter.Ptr = p.at(p.b.biases)
-		to.DRouter.Shape.Dims[0] = int64(p.Config.NumExperts)
+		if err := p.sumRanges(at, p.routerGradient(), inputs); err != nil {
+			return err
+		}
+		to, own := p.of.DB2, p.of.DB2
+		to.Ptr = p.at(p.b.biases)
+		to.Shape.Dims[0] = int64(p.Config.NumExperts)
 		first, _ := p.Experts()
-		part := to.DRouter.Ptr + driver.DevicePtr(own.Shape.Bytes()/own.Shape.Dims[0]*int64(first))
+		part := to.Ptr + driver.DevicePtr(own.Shape.Bytes()/own.Shape.Dims[0]*int64(first))
 		if own.Accumulate {
 			if err := p.s.Copy(part, own.Ptr, own.Shape.Bytes()); err != nil {
 				return err

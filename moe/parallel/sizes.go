@@ -21,7 +21,8 @@ type Sizes struct {
 	// Window is the size of the window and its list: received tokens, and the token, expert and
 	// score of each received pair. It is a part of Workspace, or of Saved if the pass saves.
 	Window int64
-	// Saved is the largest size of a Saved buffer: the window, its list, and H. SavedCounts is the
+	// Saved is the largest size of a Saved buffer: the window, its list, H, and the H of the shared
+	// experts. SavedCounts is the
 	// number of words of [Saved.Counts].
 	Saved       int64
 	SavedCounts int
@@ -80,8 +81,9 @@ type layout struct {
 }
 
 // received has the addresses of what the rank receives: the window of tokens, and tokens, experts
-// and scores of the list of pairs. h is where the experts save H, or 0 if they do not save it.
-type received struct{ window, tokens, experts, scores, h driver.DevicePtr }
+// and scores of the list of pairs. h and sharedH are where the experts and the shared experts save H,
+// or 0 if they do not save it.
+type received struct{ window, tokens, experts, scores, h, sharedH driver.DevicePtr }
 
 // windowBytes returns the size of a window for a number of tokens, and of a list of pairs.
 func (r *Rank) windowBytes(rows, pairs int) int64 {
@@ -91,17 +93,27 @@ func (r *Rank) windowBytes(rows, pairs int) int64 {
 	return s.bytes
 }
 
-// savedBytes returns the size of a Saved buffer for a number of tokens and pairs.
-func (r *Rank) savedBytes(rows, pairs int) int64 {
-	return r.windowBytes(rows, pairs) + r.owner.Config().ListShapes(0, pairs).H.Bytes()
+// savedBytes returns the size of a Saved buffer for a number of received tokens and pairs, and of this
+// rank's tokens. It also returns the offset of the H of the shared experts.
+func (r *Rank) savedBytes(rows, pairs, tokens int) (bytes, shared int64) {
+	bytes = r.windowBytes(rows, pairs) + r.owner.Config().ListShapes(0, pairs).H.Bytes()
+	if of := r.sharedH(tokens).Bytes(); of > 0 {
+		s := space{bytes}
+		s.take(-bytes % alignment)
+		return s.bytes + of, s.bytes
+	}
+	return bytes, 0
 }
+
+// sharedH returns the shape of the H of the shared experts for a number of tokens.
+func (r *Rank) sharedH(tokens int) moe.Shape { return r.Config.Shapes(tokens).SharedH }
 
 // place returns the addresses for what the rank receives: in the saved buffer, or in window if
 // saved is nil.
 func (p *pass) place(saved *Saved, window moe.Buffer) (of received, err error) {
 	own := p.transport.Rank()
 	rows, pairs := int(sum(column(p.rows, own))), int(p.receives(&p.counts, own))
-	if bytes := p.savedBytes(rows, pairs); saved != nil && bytes > 0 {
+	if bytes, shared := p.savedBytes(rows, pairs, p.mine); saved != nil && bytes > 0 {
 		if saved.Buffer == (moe.Buffer{}) && saved.Allocate != nil {
 			if saved.Buffer, err = saved.Allocate(bytes); err != nil {
 				return of, fmt.Errorf("allocating %d bytes for a backward pass: %w", bytes, err)
@@ -112,6 +124,9 @@ func (p *pass) place(saved *Saved, window moe.Buffer) (of received, err error) {
 		}
 		window = saved.Buffer
 		of.h = window.Ptr + driver.DevicePtr(p.windowBytes(rows, pairs))
+		if shared > 0 {
+			of.sharedH = window.Ptr + driver.DevicePtr(shared)
+		}
 	}
 	var s space
 	at := func(offset int64) driver.DevicePtr { return window.Ptr + driver.DevicePtr(offset) }
@@ -181,7 +196,8 @@ func (r *Rank) Sizes() (Sizes, error) {
 	}
 	b, err := r.backwardLayout()
 	rows, pairs := r.windowRows(), r.windowPairs()
-	return Sizes{Workspace: w.bytes, WindowRows: rows, WindowPairs: pairs, Window: r.windowBytes(rows, pairs), Saved: r.savedBytes(rows, pairs), SavedCounts: r.savedCounts(), BackwardWorkspace: b.bytes}, err
+	saved, _ := r.savedBytes(rows, pairs, r.MaxTokens)
+	return Sizes{Workspace: w.bytes, WindowRows: rows, WindowPairs: pairs, Window: r.windowBytes(rows, pairs), Saved: saved, SavedCounts: r.savedCounts(), BackwardWorkspace: b.bytes}, err
 }
 
 // split returns the tensors of exchange.Split in a workspace that begins at address p.

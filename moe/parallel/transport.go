@@ -77,7 +77,8 @@ func after(p driver.DevicePtr, bytes []int64) driver.DevicePtr {
 // Step names a step of a pass in errors.
 type Step struct {
 	// Phase is "join", "counts", "dispatch", "return" or "wait". A backward pass also has "wanted",
-	// "scores", "logits", "router", "partials", "biases" and "router bias".
+	// "shared experts", "losses", "scores", "logits", "router", "partials", "biases" and "router
+	// bias".
 	Phase string
 	// Chunk is the number, from 0, of the chunk of experts whose rows are exchanged. It is 0 in
 	// phases without chunks.

@@ -25,7 +25,7 @@ func First(experts, ranks, r int) int { return r * experts / ranks }
 // Kernels lists the kernels of the layer that holds a rank's tokens. OfRank lists the kernels of
 // the layer that holds a rank's experts.
 var (
-	Kernels = registry.Registry{OwnersKernel, EntriesKernel, ShiftKernel, RowsKernel, ScoresKernel, ScoresGivenKernel}
+	Kernels = append(registry.Registry{OwnersKernel, EntriesKernel, ShiftKernel, RowsKernel, ScoresKernel, ScoresGivenKernel, TokenLossesKernel, SumLossesKernel}, PartsKernels.Kernels()...)
 	OfRank  = registry.Registry{ArrangeKernel, RowsKernel, WordsKernel, SumsKernel}
 )
 

@@ -42,10 +42,11 @@ func (Words) Build() (*jit.Kernel[WordsArgs], error) {
 // RouterInputs are the tensors from which the gradient of the router's weights is made: X [T, d],
 // DLogits [T, K] f32, which are the gradients of the chosen logits, and ExpertIDs [T, K] i32. Dense
 // [T, E] f32 has gradients of all logits, or is 0. If Bias is set, the gradient of b2 is made, and
-// the inputs are dO, the scores, and the scores by expert.
+// the inputs are dO, the scores, and the scores by expert. If Gate is set, the gradient of the shared
+// experts' gate is made, which is a router with one expert.
 type RouterInputs struct {
 	X, DLogits, ExpertIDs, Dense driver.DevicePtr
-	Bias                         bool
+	Bias, Gate                   bool
 }
 
 // WordsKernel brings the gradients of logits from the order of the list to the order of the packed

@@ -7,6 +7,7 @@ import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/moe/internal/exchange"
+	"sonicmoe/moe/internal/gradient"
 )
 
 // Sources emits the kernels that moe.New compiles for a target. opts is a []moe.Option. Package moe
@@ -14,12 +15,12 @@ import (
 var Sources func(t driver.Target, c spec.Config, opts any) ([]jit.Source, error)
 
 // Steps has the functions that queue the steps of a pass whose experts are spread over ranks. The
-// type parameters stand for *moe.Call, moe.ForwardArgs and moe.BackwardArgs, which this package
-// cannot import. A rank has two layers: one made with [OfRank] for its experts, and one made with
+// type parameters stand for *moe.Call, moe.ForwardArgs, moe.BackwardArgs and moe.Gradient, which this
+// package cannot import. A rank has two layers: one made with [OfRank] for its experts, and one made with
 // [Home] for its tokens. Experts, GradientScores, GradientRows, GradientUp, GradientBias and NoWeights take a call of the
 // first layer. Check, CheckBackward and Rows take a call of either layer. All other functions take
 // a call of the second layer. Package exchange explains the symbols in shapes.
-type Steps[C, F, B any] struct {
+type Steps[C, F, B, G any] struct {
 	// Check checks the tensors of a forward pass. A home layer checks the tensors of the tokens. A
 	// layer of experts checks the weights of its experts. routed reports whether the pass chooses
 	// experts.
@@ -76,8 +77,22 @@ type Steps[C, F, B any] struct {
 	// GradientRouter queues partial sums of the router's gradient, or of the gradient of b2, over
 	// ranges of tokens.
 	GradientRouter func(c C, s driver.Stream, of exchange.RouterInputs, tokens, perRange int, partials driver.DevicePtr) error
-	// SumRouter queues the sum of the partial sums of all ranges, which goes to b.DRouter.
-	SumRouter func(c C, s driver.Stream, b B, partials driver.DevicePtr, ranges int) error
+	// SumRouter queues the sum of the partial sums of all ranges, which goes to the gradient `to`. gate
+	// reports whether it is the gradient of the shared experts' gate.
+	SumRouter func(c C, s driver.Stream, to G, gate bool, partials driver.DevicePtr, ranges int) error
+
+	// SharedRows queues dX of the shared experts, and returns the tensors from which their other
+	// gradients are made. Steps from GradientScores on overwrite these tensors.
+	SharedRows func(c C, s driver.Stream, b B) (exchange.SharedRows, error)
+	// SharedPart queues FP32 sums of the gradients of W1, W3 and W2 of the shared experts over some
+	// tokens. The sums go to the addresses in to, unless these are 0.
+	SharedPart func(c C, s driver.Stream, b B, of exchange.SharedRows, tokens int, to [3]driver.DevicePtr) error
+	// AddParts queues the sum of such sums.
+	AddParts func(c C, s driver.Stream, mode gradient.Mode, of exchange.PartsArgs) error
+	// TokenLosses queues the losses on the logits of the rank's tokens and their gradients. SumLosses
+	// queues the sum over the tokens of all ranks, which goes to b.RouterLosses.
+	TokenLosses func(c C, s driver.Stream, b B, of exchange.LossTokens) error
+	SumLosses   func(c C, s driver.Stream, b B, of exchange.LossTokens) error
 }
 
 // Ranks is the Steps of package moe, which sets it.

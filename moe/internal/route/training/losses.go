@@ -30,7 +30,20 @@ import (
 type Losses struct {
 	NumExperts, TopK int
 	Logits           spec.Type
+	// Part is the part of the work that the kernel does if the tokens are spread over ranks.
+	Part LossPart
 }
+
+// LossPart is a part of the work of [Losses]. The zero value is all of it, on one device.
+type LossPart uint8
+
+const (
+	_ LossPart = iota
+	// EachToken writes the gradients and s_t and lse_t of a rank's tokens, and no sums.
+	EachToken
+	// SumTokens adds s_t and lse_t² of the tokens of all ranks, in the order of one device.
+	SumTokens
+)
 
 const (
 	lossWarps   = 8
@@ -54,6 +67,11 @@ type LossesArgs struct {
 	// Balance is the caller's coefficient of the balance loss, multiplied by E/(K·S·T). ZLoss is
 	// the caller's coefficient of the z-loss, multiplied by 2/T.
 	Balance, ZLoss float32
+	// Values [T, 2] f32 has s_t and lse_t. EachToken writes it, and SumTokens reads it.
+	Values driver.DevicePtr
+	// With EachToken, the rank's tokens are Count of the T tokens, from First on. Logits, DLogits,
+	// AddDLogits and Values have these tokens only. ExpertIDs has all T tokens.
+	First, Count int
 	Sequences
 }
 
@@ -90,16 +108,18 @@ func (l Losses) PartialBytes(sms int) int64 { return 8 * int64(sms) }
 type losses struct {
 	Losses
 	k                   *ptx.Kernel
-	lane                ptx.U32
+	tid, lane           ptx.U32
 	counts              ptx.Shared // [E] f32
 	logits, add, write  ptx.Global
 	balance, zLoss      ptx.F32
 	balanceSum, zSquare *ptx.Var[ptx.F32]
+	values              ptx.Global
+	first               ptx.U32 // the rank's first token
 }
 
 // Build emits the kernel.
 func (l Losses) Build() (*jit.Kernel[LossesArgs], error) {
-	k := jit.NewBuilder[LossesArgs]("moe_losses", lossThreads, 1)
+	k := jit.NewBuilder[LossesArgs]("moe_losses"+[...]string{"", "_each", "_sum"}[l.Part], lossThreads, 1)
 	k.SetGrid(func(a *LossesArgs, sms int) gpu.Dim3 { return gpu.Dim3{X: a.CTAs(sms)} })
 	e := losses{Losses: l, k: k.Kernel, logits: k.Ptr(&k.Args.Logits)}
 	offsets, ids := k.Ptr(&k.Args.Offsets), k.Ptr(&k.Args.ExpertIDs)
@@ -107,10 +127,14 @@ func (l Losses) Build() (*jit.Kernel[LossesArgs], error) {
 	partials := k.Ptr(&k.Args.Partials)
 	e.balance, e.zLoss = k.F32(&k.Args.Balance), k.F32(&k.Args.ZLoss)
 	tokens, perCTA, length := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA), k.U32(&k.Args.Length)
+	var own ptx.U32
+	if l.Part != 0 {
+		e.values, e.first, own = k.Ptr(&k.Args.Values), k.U32(&k.Args.First), k.U32(&k.Args.Count)
+	}
 
 	tid := k.TidX()
 	warp := k.Warp()
-	e.lane = k.Lane()
+	e.tid, e.lane = tid, k.Lane()
 	cta := pipeline.NewCTA(k.Kernel)
 	e.counts = cta.Shared("counts", 4*l.NumExperts, 16)
 	sums := cta.Shared("sums", 8*lossWarps, 16)
@@ -121,29 +145,19 @@ func (l Losses) Build() (*jit.Kernel[LossesArgs], error) {
 	k.For(k.CtaidX(), tokens.Div(length).Mul(parts), k.NctaidX(), func(nth ptx.U32) {
 		of := nth.Div(parts)
 		first := of.Mul(length)
-		k.BarSync(ptx.Uint(0)) // every warp has read the counts of the previous range
-		k.IfElse(ids.Given(), func() {
-			order.ClearWords(k.Kernel, e.counts, l.NumExperts, tid, lossThreads)
-			k.BarSync(ptx.Uint(0))
-			end := first.Add(length).MulI(l.TopK)
-			order.CountIDs(k.Kernel, e.counts, l.NumExperts, ids, first.MulI(l.TopK).Add(tid), end, lossThreads, order.Always)
-			k.BarSync(ptx.Uint(0))
-			k.For(tid, ptx.Uint(l.NumExperts), ptx.Uint(lossThreads), func(expert ptx.U32) {
-				at := e.counts.Plus(expert.ShlI(2))
-				ptx.StShared(at, ptx.LdShared[ptx.U32](at).F32())
-			})
-		}, func() {
-			k.For(tid, ptx.Uint(l.NumExperts), ptx.Uint(lossThreads), func(expert ptx.U32) {
-				at := offsets.Index(expert, 4)
-				n := ptx.LdGlobal[ptx.U32](at.At(4)).Sub(ptx.LdGlobal[ptx.U32](at))
-				ptx.StShared(e.counts.Plus(expert.ShlI(2)), n.F32())
-			})
-		})
-		k.BarSync(ptx.Uint(0))
+		if l.Part != SumTokens {
+			e.readCounts(offsets, ids, first, length)
+		}
 		from := first.Add(nth.Sub(of.Mul(parts)).Mul(perCTA))
 		to := from.Add(perCTA).Min(first.Add(length))
+		if l.Part == EachToken {
+			from, to = from.Max(e.first), to.Min(e.first.Add(own))
+		}
 		k.For(from.Add(warp), to, ptx.Uint(lossWarps), e.token)
 	})
+	if l.Part == EachToken {
+		return k.Build()
+	}
 
 	k.If(e.lane.EqI(0), func() { ptx.StShared(sums.Plus(warp.ShlI(3)), e.balanceSum.Get(), e.zSquare.Get()) })
 	k.BarSync(ptx.Uint(0))
@@ -158,8 +172,41 @@ func (l Losses) Build() (*jit.Kernel[LossesArgs], error) {
 	return k.Build()
 }
 
+// readCounts writes the counts of the experts to shared memory, for the sequence whose first token is
+// first.
+func (e *losses) readCounts(offsets, ids ptx.Global, first, length ptx.U32) {
+	k, tid := e.k, e.tid
+	k.BarSync(ptx.Uint(0)) // every warp has read the counts of the previous range
+	k.IfElse(ids.Given(), func() {
+		order.ClearWords(k, e.counts, e.NumExperts, tid, lossThreads)
+		k.BarSync(ptx.Uint(0))
+		end := first.Add(length).MulI(e.TopK)
+		order.CountIDs(k, e.counts, e.NumExperts, ids, first.MulI(e.TopK).Add(tid), end, lossThreads, order.Always)
+		k.BarSync(ptx.Uint(0))
+		k.For(tid, ptx.Uint(e.NumExperts), ptx.Uint(lossThreads), func(expert ptx.U32) {
+			at := e.counts.Plus(expert.ShlI(2))
+			ptx.StShared(at, ptx.LdShared[ptx.U32](at).F32())
+		})
+	}, func() {
+		k.For(tid, ptx.Uint(e.NumExperts), ptx.Uint(lossThreads), func(expert ptx.U32) {
+			at := offsets.Index(expert, 4)
+			n := ptx.LdGlobal[ptx.U32](at.At(4)).Sub(ptx.LdGlobal[ptx.U32](at))
+			ptx.StShared(e.counts.Plus(expert.ShlI(2)), n.F32())
+		})
+	})
+	k.BarSync(ptx.Uint(0))
+}
+
 // token adds a token to the sums and writes its gradients. A lane has every 32nd expert.
 func (e *losses) token(token ptx.U32) {
+	switch e.Part {
+	case SumTokens:
+		v := ptx.LdGlobalVec[ptx.F32](e.values.Index(token, 8), 2)
+		e.sum(v[0], v[1])
+		return
+	case EachToken:
+		token = token.Sub(e.first)
+	}
 	var logits []ptx.F32
 	largest := ptx.Float(math.Inf(-1))
 	e.each(func(i int, expert ptx.U32, valid ptx.Pred) {
@@ -180,9 +227,18 @@ func (e *losses) token(token ptx.U32) {
 	sum, dot = reduce(sum, lanes.Add), reduce(dot, lanes.Add)
 	inverse := sum.RcpApprox(".ftz")
 	s, lse := dot.Mul(inverse), sum.Lg2Approx(".ftz").Fma(ptx.Float(math.Ln2), largest)
+	if e.Part == EachToken {
+		e.k.If(e.lane.EqI(0), func() { ptx.StGlobal(e.values.Index(token, 8), s, lse) })
+	} else {
+		e.sum(s, lse)
+	}
+	e.k.If(e.write.Given(), func() { e.gradients(token, logits, inverse, s, lse) })
+}
+
+// sum adds s_t and lse_t² of a token to the sums.
+func (e *losses) sum(s, lse ptx.F32) {
 	e.balanceSum.Set(e.balanceSum.Get().Add(s))
 	e.zSquare.Set(lse.Fma(lse, e.zSquare.Get()))
-	e.k.If(e.write.Given(), func() { e.gradients(token, logits, inverse, s, lse) })
 }
 
 // gradients writes the token's row of gradients. p has the exponentials of the token's logits.
