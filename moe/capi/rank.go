@@ -219,8 +219,6 @@ func sm_go_rank_backward(of C.sm_handle, pass *C.sm_backward_pass, counts *C.int
 			return &moe.ArgError{Field: "counts", Got: "NULL", Want: "the counts of the forward pass"}
 		case p.entries != 0:
 			return &moe.ArgError{Field: "pass->entries", Got: fmt.Sprint(p.entries), Want: "0 in a pass of a rank"}
-		case p.balance != 0 || p.z_loss != 0 || p.router_losses != 0:
-			return &moe.ArgError{Field: "pass->balance, z_loss or router_losses", Got: "not 0", Want: "0: ranks make no losses, d_logits takes their gradients"}
 		}
 		a, err := r.backwardArgs(&p, unsafe.Slice((*int64)(counts), r.counts))
 		if err != nil {
@@ -243,7 +241,7 @@ func (r *rank) backwardArgs(p *C.sm_backward_pass, counts []int64) (a parallel.B
 	s, g := r.Config.Shapes(int(p.tokens)), r.Config.Gradients(int(p.tokens), r.Config.Type)
 	a = parallel.BackwardArgs{
 		X: tensor(p.x, s.X), Scores: tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs), Logits: optional(p.logits, s.Logits),
-		DLogits: optional(p.d_logits, g.DLogits), Saved: saved, DO: tensor(p.d_o, g.DO), DX: optional(p.dx, g.DX), DScores: optional(p.d_scores, g.DScores),
+		Losses: losses(p, &g), Saved: saved, DO: tensor(p.d_o, g.DO), DX: optional(p.dx, g.DX), DScores: optional(p.d_scores, g.DScores),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
 	}
 	for _, id := range spec.Weights {

@@ -371,7 +371,8 @@ sm_status sm_update_selection_bias(sm_handle layer, uint64_t stream, uint64_t lo
  * that this pass needs, which is less if ranks get similar numbers of tokens; it makes no
  * call if that is 0. counts is host memory, whose number of words is counts in sm_rank_sizes. sm_rank_forward and
  * sm_rank_experts write h and counts, and sm_rank_backward reads them. The gradients of
- * weights are sums over the tokens of all ranks. sm_rank_wait waits for the stream. If it
+ * weights are sums over the tokens of all ranks, and the losses are losses over these tokens. The
+ * buffer h also has what shared_h has on one device. sm_rank_wait waits for the stream. If it
  * returns an error, the results are not complete. */
 sm_status sm_join(sm_handle device, const sm_config *config, const sm_joining *joining, sm_handle *rank);
 sm_status sm_rank_sizes(sm_handle rank, sm_rank_sizes_of *sizes);

@@ -235,6 +235,14 @@ func listOf(s moe.Shapes, tokens, ids, scores, ownIDs, ownScores C.uint64_t) moe
 	return moe.RoutingList{Tokens: tensor(tokens, s.ExpertIDs), ExpertIDs: tensor(ids, s.ExpertIDs), Scores: tensor(scores, s.Scores)}
 }
 
+// losses returns the losses of a backward pass. g has the shapes of its gradients.
+func losses(p *C.sm_backward_pass, g *spec.GradientShapes) moe.Losses {
+	return moe.Losses{
+		Balance: float32(p.balance), ZLoss: float32(p.z_loss), Sequence: int(p.sequence),
+		DLogits: optional(p.d_logits, g.DLogits), RouterLosses: optional(p.router_losses, g.RouterLosses),
+	}
+}
+
 // setBackward sets the buffers of a backward pass of l.
 func (c *call) setBackward(l *layer, p *C.sm_backward_pass) (err error) {
 	c.shape(l, p.tokens)
@@ -245,11 +253,8 @@ func (c *call) setBackward(l *layer, p *C.sm_backward_pass) (err error) {
 			Routing: moe.Routing{Scores: tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs)},
 			H:       tensor(p.h, s.H), SharedH: weight(p.shared_h, s.SharedH), LoraU: optional(p.lora_u, s.LoraU), Logits: optional(p.logits, s.Logits),
 		},
-		Losses: moe.Losses{
-			Balance: float32(p.balance), ZLoss: float32(p.z_loss), Sequence: int(p.sequence),
-			DLogits: optional(p.d_logits, g.DLogits), RouterLosses: optional(p.router_losses, g.RouterLosses),
-		},
-		DO: tensor(p.d_o, g.DO), DX: optional(p.dx, g.DX), DScores: optional(p.d_scores, g.DScores),
+		Losses: losses(p, g),
+		DO:     tensor(p.d_o, g.DO), DX: optional(p.dx, g.DX), DScores: optional(p.d_scores, g.DScores),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
 	}
 	for _, id := range spec.Weights {

@@ -31,6 +31,9 @@ _Exchange = ctypes.CFUNCTYPE(
     ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int32),
 )  # fmt: skip
 
+# The coefficients of the balance loss and the z-loss, and the length of sequences.
+Losses = tuple[float, float, int]
+
 _Allocate = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64)
 _ALLOCATE = 1  # SM_ALLOCATE
 
@@ -208,9 +211,10 @@ class Rank:
         saved, self._x, self._saved, self._place = self._saved, None, None, None
         return o, scores, ids, l_out, saved, counts
 
-    def backward(self, d_o, d_logits, x, weights: Weights, kept, dx, gradients: Weights, into: Weights) -> None:
+    def backward(self, d_o, d_logits, x, weights: Weights, kept, losses, dx, gradients: Weights, into: Weights) -> None:
         """Runs a backward pass. The gradients of WEIGHTS are written to the tensors of gradients, or
-        added to the tensors of into."""
+        added to the tensors of into. losses has the coefficients of the losses and the length of
+        sequences."""
         scores, ids, logits, saved, counts = kept
         workspace = x.new_empty(self.sizes.backward_workspace, dtype=torch.uint8)
         with _passes.place(self, x) as p:
@@ -221,7 +225,8 @@ class Rank:
                     given["d_" + name] = p.written(to), GRADIENT_TYPES[to.dtype], added is not None
             packed = _passes.packed_backward(
                 tokens=x.shape[0], stream=p.stream, workspace=p.written(workspace), workspace_bytes=workspace.numel(), x=p.read(x), scores=p.read(scores),
-                expert_ids=p.read(ids), logits=p.read(logits), d_o=p.read(d_o), h=p.read(saved), dx=p.written(dx), d_logits=p.read(d_logits), **given,
+                expert_ids=p.read(ids), logits=p.read(logits), d_o=p.read(d_o), h=p.read(saved), dx=p.written(dx), d_logits=p.read(d_logits),
+                balance=losses[0], z_loss=losses[1], sequence=losses[2], **given,
             )  # fmt: skip
             self._check(library().sm_rank_backward(self.handle, packed, counts.data_ptr()))
 
@@ -245,14 +250,14 @@ class _Pass(torch.autograd.Function):
     """A pass over ranks, with its gradients."""
 
     @staticmethod
-    def forward(ctx, rank: Rank, saves: bool, logits: bool, loads: Tensor | None, x: Tensor, *weights: Tensor | None):
+    def forward(ctx, rank: Rank, saves: bool, logits: bool, losses: Losses, loads: Tensor | None, x: Tensor, *weights: Tensor | None):
         c = rank.config
-        o, scores, ids, l_out, saved, counts = rank.forward(x, weights, saves, logits or saves and c.saves_logits)
+        o, scores, ids, l_out, saved, counts = rank.forward(x, weights, saves, logits or saves and (c.saves_logits or any(losses[:2])))
         if loads is not None:
             _ops.loads(ids, loads, c.key)
         if saves:
             ctx.save_for_backward(x, *weights, scores, ids, l_out, saved, counts)
-        ctx.rank = rank
+        ctx.rank, ctx.losses = rank, losses
         ctx.set_materialize_grads(False)
         return o, l_out
 
@@ -261,7 +266,7 @@ class _Pass(torch.autograd.Function):
     def backward(ctx, d_o, d_logits):
         x, *tensors = ctx.saved_tensors
         weights, kept = tensors[: len(WEIGHTS)], tensors[len(WEIGHTS) :]
-        _, _, _, _, wants_dx, *wanted = ctx.needs_input_grad
+        _, _, _, _, _, wants_dx, *wanted = ctx.needs_input_grad
         into = [getattr(w, "main_grad", None) if wants else None for w, wants in zip(weights, wanted)]
         check_into(WEIGHTS, weights, into)
         gradients = [torch.empty_like(w) if wants and main is None else None for w, wants, main in zip(weights, wanted, into)]
@@ -270,23 +275,23 @@ class _Pass(torch.autograd.Function):
         if d_logits is not None:
             d_logits = d_logits.float().contiguous()
         dx = torch.empty_like(x) if wants_dx else None
-        ctx.rank.backward(d_o, d_logits, x, weights, kept, dx, gradients, into)
+        ctx.rank.backward(d_o, d_logits, x, weights, kept, ctx.losses, dx, gradients, into)
         for w, main in zip(weights, into):
             if main is not None:
                 w.grad_added_to_main_grad = True
-        return None, None, None, None, dx, *gradients
+        return None, None, None, None, None, dx, *gradients
 
 
 @torch.compiler.disable
-def moe_over_ranks(x: Tensor, weights: Weights, c: Config, of: Spread, logits: bool, loads: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def moe_over_ranks(
+    x: Tensor, weights: Weights, c: Config, of: Spread, logits: bool, losses: Losses, loads: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
     """Returns output and logits of a pass over ranks, for this rank's tokens x [T, d] and weights.
-    Unless loads is None, the pass adds to it the number of this rank's tokens that chose each expert.
+    The backward pass adds the gradients of losses. Unless loads is None, the pass adds to it the number of this rank's tokens that chose each expert.
     torch.compile does not compile the pass, but the code before and after it."""
     weights = [w.to_local() if isinstance(w, DTensor) else w for w in weights]
     check_weights(c, x, of.shapes(c), weights)
     # Within a Function, autograd is off, and its needs_input_grad does not tell whether it was on.
     saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *weights))
-    if saves and c.shared_experts:
-        raise ArgumentError(f"shared_experts is {c.shared_experts}, must be 0 for training with a group, which makes no gradients of shared experts yet")
-    o, l_out = _Pass.apply(rank_of(c, of, x), saves, logits, loads, x, *weights)
+    o, l_out = _Pass.apply(rank_of(c, of, x), saves, logits, losses, loads, x, *weights)
     return o, l_out if logits else None

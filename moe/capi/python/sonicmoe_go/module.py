@@ -123,7 +123,8 @@ class SonicMoE(nn.Module):
     With group, a process group or a DeviceMesh of one dimension, the experts are spread over its
     ranks. Every rank has its own tokens, the whole router, and its part of the experts. Results
     have the same bits as on one device that has the tokens of all ranks in order. Gradients of
-    weights are sums over the tokens of all ranks. max_tokens is the largest number of tokens of a
+    weights are sums over the tokens of all ranks, and losses on the router are over these tokens, too.
+    With balance_by "sequence" all ranks have sequences of one length. max_tokens is the largest number of tokens of a
     rank in a pass. deadline is the longest time of a pass in seconds: if a rank fails, the passes
     of all ranks raise an error. All ranks must make the same passes in the same order, and want the
     same gradients. To spread the experts of layers that exist already, use shard_experts.
@@ -190,8 +191,6 @@ class SonicMoE(nn.Module):
         """Sets how the layer's experts are spread over ranks. It changes no parameter."""
         from ._ranks import spread  # not every torch has torch.distributed
 
-        if self.balance or self.z_loss:
-            raise ArgumentError(f"balance is {self.balance} and z_loss {self.z_loss}, must be 0 with a group: add losses on with_logits")
         if self.config.lora_rank:
             raise ArgumentError(f"the layer has an adapter of rank {self.config.lora_rank}, must have none with a group")
         self._spread, self._mesh = spread(self.config, group, max_tokens, chunks, deadline)
@@ -490,16 +489,16 @@ class SonicMoE(nn.Module):
             weights[i] = weights[i].float()
         for i, how, shape in self._reads:
             weights[i] = HOLDS[how][1](weights[i], shape)
+        sequence = x.shape[-2] if self.balance and self.balance_by == "sequence" and x.dim() > 2 else 0
         if self._spread is not None:
             from ._ranks import moe_over_ranks
 
             loads = self._counted(x.device) if self.loads is not None and self.training and torch.is_grad_enabled() else None
-            o, l = moe_over_ranks(rows(x, c.hidden), weights, c, self._spread, logits, loads)
+            o, l = moe_over_ranks(rows(x, c.hidden), weights, c, self._spread, logits, (self.balance, self.z_loss, sequence), loads)
             return o.view(hidden_states.shape), l
         if self._units is not None and not logits and eager(x, *weights):
             o, _ = infer(rows(x, c.hidden), weights, c, False, None, self._units)
             return o.view(hidden_states.shape), None
-        sequence = x.shape[-2] if self.balance and self.balance_by == "sequence" and x.dim() > 2 else 0
         loads = self.loads
         if loads is not None:
             loads = self._counted(x.device) if self.training and torch.is_grad_enabled() else None

@@ -109,17 +109,22 @@ def fresh(rank, ranks, folder):
     return {"w1": layer.experts.gate_up_proj.detach(), "loads": layer.loads, "logits": (logits - want).abs().max() if len(x) else 0, "next": torch.rand(3)}
 
 
+LOSSES = dict(shared_experts=1, shared_gate=True, balance=0.1, z_loss=0.05)
+
+
 def shared(rank, ranks, folder):
-    """Runs a layer with a shared expert, and returns the error of a pass that saves for training."""
-    torch.manual_seed(5)
-    layer = sonicmoe_go.SonicMoE(**SIZES, shared_experts=1, group=dist.group.WORLD, max_tokens=64)
-    x, _ = inputs(rank, ranks)
-    with torch.no_grad():
-        assert layer(x).isfinite().all()
-    try:
-        layer(x)
-    except sonicmoe_go.ArgumentError as err:
-        return str(err)
+    """Trains a layer with a shared expert, its gate, and losses on the router."""
+    return step(sonicmoe_go.shard_experts(whole(**LOSSES), dist.group.WORLD, max_tokens=64), *inputs(rank, ranks))
+
+
+def sequences(rank, ranks, folder):
+    """Trains a layer with a balance loss of sequences of six tokens, each on one rank."""
+    layer = sonicmoe_go.shard_experts(whole(balance=0.1, balance_by="sequence"), dist.group.WORLD, max_tokens=64)
+    return step(layer, *(t.split([2, 5])[rank] for t in in_sequences()))
+
+
+def in_sequences():
+    return [t[:42].view(7, 6, -1) for t in inputs(0, 0)]
 
 
 def endless(rank, ranks, folder):

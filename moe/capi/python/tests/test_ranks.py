@@ -113,16 +113,18 @@ def test_wrong_groups():
             sonicmoe_go.shard_experts(of.whole() if group else torch.nn.Linear(1, 1), group, max_tokens=8)
 
 
-def test_shared_experts_do_not_train(tmp_path):
-    assert all("shared_experts is 1, must be 0 for training with a group" in text for text in run("shared", 2, tmp_path))
+def test_shared_experts_and_losses(tmp_path):
+    same(run("shared", 3, tmp_path), of.step(of.whole(**of.LOSSES), *of.inputs(0, 0)))
+
+
+def test_balance_of_sequences(tmp_path):
+    same(run("sequences", 2, tmp_path), of.step(of.whole(balance=0.1, balance_by="sequence"), *of.in_sequences()))
 
 
 def test_layers_that_a_group_refuses():
     lora = of.whole()
     lora.add_lora(8, 16.0)
     for layer, said in (
-        (of.whole(balance=0.1), "balance is 0.1 and z_loss 0.0, must be 0 with a group"),
-        (of.whole(z_loss=0.1), "z_loss 0.1, must be 0 with a group"),
         (lora, "an adapter of rank 8, must have none with a group"),
     ):
         with pytest.raises(sonicmoe_go.ArgumentError, match=said):
