@@ -16,7 +16,8 @@ import (
 type device struct {
 	dev        driver.Device
 	stream     driver.Stream
-	layer      *moe.Layer
+	config     moe.Config
+	layer      *moe.Layer // nil for a rank of a group
 	adam       *jit.Function
 	adamKernel *jit.Kernel[adamArgs]
 	frozen     bool
@@ -31,29 +32,34 @@ type device struct {
 // newDevice compiles the layer for passes of at most a number of tokens. If frozen is true, the
 // experts' weights are not trained. Close the result before dev.
 func newDevice(ctx context.Context, dev driver.Device, c moe.Config, tokens int, frozen bool, kept *cache.Cache) (d *device, err error) {
-	d = &device{dev: dev, memory: moe.NewArena(dev), frozen: frozen, tokens: tokens}
-	if d.layer, err = moe.New(ctx, dev, c, moe.WithCache(kept)); err != nil {
+	if d, err = openDevice(ctx, dev, c, tokens, frozen, kept); err != nil {
 		return nil, err
 	}
+	if d.layer, err = moe.New(ctx, dev, c, moe.WithCache(kept)); err == nil {
+		err = d.reserve()
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// openDevice makes the stream and compiles the optimizer.
+func openDevice(ctx context.Context, dev driver.Device, c moe.Config, tokens int, frozen bool, kept *cache.Cache) (d *device, err error) {
+	d = &device{dev: dev, config: c.Normal(), memory: moe.NewArena(dev), frozen: frozen, tokens: tokens}
 	if d.adamKernel, err = adamKernel(); err != nil {
 		return nil, err
 	}
 	if d.adam, err = jit.Of(dev).Load(ctx, kept, d.adamKernel.Source("adam"), gpu.CompileOptions{}); err != nil {
 		return nil, err
 	}
-	if d.stream, err = dev.NewStream(); err != nil {
-		return nil, err
-	}
-	if err := d.reserve(); err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
-	return d, nil
+	d.stream, err = dev.NewStream()
+	return d, err
 }
 
 // reserve allocates the tensors that the blocks share.
 func (d *device) reserve() error {
-	c := d.layer.Config()
-	g := c.Gradients(d.tokens, moe.F32)
+	c := d.config
 	sizes, err := d.layer.Sizes(d.tokens)
 	if err != nil {
 		return err
@@ -65,6 +71,12 @@ func (d *device) reserve() error {
 		}
 		bytes = max(bytes, sizes.BackwardWorkspace)
 	}
+	return d.reserveFor(bytes)
+}
+
+// reserveFor allocates these tensors with a workspace of a number of bytes.
+func (d *device) reserveFor(bytes int64) error {
+	c, g := d.config, d.config.Gradients(d.tokens, moe.F32)
 	d.workspace, d.o = d.memory.Buffer(bytes), d.memory.Tensor(c.Shapes(d.tokens).O)
 	d.do, d.dx, d.dlogits, d.drouter = d.memory.Tensor(g.DO), d.memory.Tensor(g.DX), d.memory.Tensor(g.DLogits), d.memory.Tensor(g.DRouter)
 	return d.memory.Err()
@@ -72,7 +84,7 @@ func (d *device) reserve() error {
 
 // resize sets the shapes of the shared tensors for a pass with a number of tokens.
 func (d *device) resize(tokens int) {
-	c := d.layer.Config()
+	c := d.config
 	s, g := c.Shapes(tokens), c.Gradients(tokens, moe.F32)
 	d.o.Shape, d.do.Shape, d.dx.Shape, d.dlogits.Shape = s.O, g.DO, g.DX, g.DLogits
 }

@@ -2,7 +2,7 @@
 //
 //	train [-device cuda|cuda:N|emulated|reference] [-size tiny|small|large] [-steps N]
 //	      [-freeze] [-lora RANK] [-balance WEIGHT] [-rate RATE] [-plot NAME.png] [-sample BYTES]
-//	      [-seed N] [-cache DIR|off] [-rounding RULES|all [-seeds N]]
+//	      [-seed N] [-cache DIR|off] [-rounding RULES|all [-seeds N]] [-ranks N]
 //
 // The text is the Queries of Newton's Opticks. The model predicts the next byte from a window
 // of bytes before it. Each block is x + MoE(RMSnorm(x)). The MoE layer and its optimizer run on
@@ -17,6 +17,10 @@
 // the reference for the device's loss. -freeze does not train the experts, which shows how much
 // their training contributes. -lora trains a low-rank adapter of the experts and leaves their own
 // weights as they were drawn.
+//
+// -ranks spreads the experts of each layer over ranks, and the tokens of each pass. Each rank has a
+// GPU, or an emulated device. If there are fewer GPUs than ranks, ranks share them. All losses are the
+// same as without -ranks, bit for bit.
 //
 // -rounding trains once with each rule of token rounding, and prints the losses in one table.
 // The loss on held-out text is always computed with plain top-K.
@@ -43,6 +47,7 @@ func main() { program.Main(run) }
 type options struct {
 	device, size, plot, cache string
 	steps, sample, lora       int
+	ranks                     int // 0 is one device without a group
 	freeze                    bool
 	balance, rate             float64
 	seed                      uint64
@@ -70,6 +75,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 		return err
 	})
 	f.IntVar(&o.seeds, "seeds", 1, "with -rounding: `number` of trainings with each rule, with successive seeds")
+	f.IntVar(&o.ranks, "ranks", 0, "spread the experts over this `number` of ranks, with the same losses (default: none)")
 	cache := setup.CacheFlag(f)
 	if err = program.Parse(f, args, stdout); err != nil {
 		return o, err
@@ -82,6 +88,10 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 		return o, command.Usagef("-lora is %d, must be at least 0", o.lora)
 	case o.lora > 0 && o.freeze:
 		return o, command.Usagef("-lora and -freeze are set, must be one of them")
+	case o.ranks < 0:
+		return o, command.Usagef("-ranks is %d, must be at least 0", o.ranks)
+	case o.ranks > 0 && (o.lora > 0 || len(o.ways) > 0):
+		return o, command.Usagef("-ranks is set, must not be with -lora or -rounding: a group has no adapters and does not round")
 	case o.seeds < 1:
 		return o, command.Usagef("-seeds is %d, must be at least 1", o.seeds)
 	case o.sample < 0:

@@ -3,10 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 
 	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/driver/open"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/setup"
 	"sonicmoe/jit"
@@ -30,6 +34,9 @@ func openPlace(ctx context.Context, o options, stderr io.Writer) (*place, error)
 		if o.rounding != (moe.Rounding{}) {
 			return nil, command.Usagef("-device is %s, must be another with -rounding", onHost)
 		}
+		if o.ranks > 0 {
+			return nil, command.Usagef("-device is %s, must be another with -ranks", onHost)
+		}
 		s, err := o.sizeOr("tiny")
 		return &place{"float64 on the host", s, newHostExperts(s.layer, o.freeze), func() error { return nil }}, err
 	}
@@ -37,9 +44,13 @@ func openPlace(ctx context.Context, o options, stderr io.Writer) (*place, error)
 	if err != nil {
 		return nil, err
 	}
-	closeDevice := func() error {
-		jit.Forget(dev)
-		return dev.Close()
+	devices := []driver.Device{dev}
+	closeDevice := func() (err error) {
+		for _, dev := range devices {
+			jit.Forget(dev)
+			err = errors.Join(err, dev.Close())
+		}
+		return err
 	}
 	own := "tiny"
 	if gpu {
@@ -51,11 +62,44 @@ func openPlace(ctx context.Context, o options, stderr io.Writer) (*place, error)
 	}
 	s.layer.Rounding = roundingOf(o.rounding, s)
 	logger := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	d, err := newDevice(ctx, dev, s.layer, s.tokens, o.freeze, cache.Open(cache.Options{Dir: o.cache, Logger: logger}))
+	kept := cache.Open(cache.Options{Dir: o.cache, Logger: logger})
+	if o.ranks > 0 {
+		name := fmt.Sprintf("%d ranks of %s", o.ranks, dev.Target().Name)
+		if devices, err = o.openRanks(ctx, dev, gpu); err != nil {
+			return nil, errors.Join(err, closeDevice())
+		}
+		g, err := newGroup(ctx, devices, o.ranks, s, o.freeze, kept)
+		if err != nil {
+			return nil, errors.Join(err, closeDevice())
+		}
+		return &place{name, s, g.newExperts, func() error { return errors.Join(g.Close(), closeDevice()) }}, nil
+	}
+	d, err := newDevice(ctx, dev, s.layer, s.tokens, o.freeze, kept)
 	if err != nil {
 		return nil, errors.Join(err, closeDevice())
 	}
 	return &place{dev.Target().Name, s, d.newExperts, func() error { return errors.Join(d.Close(), closeDevice()) }}, nil
+}
+
+// openRanks returns the devices of the ranks of a group, given the open device of -device: all GPUs,
+// the one GPU that -device names, or an emulated device for each rank.
+func (o options) openRanks(ctx context.Context, dev driver.Device, gpu bool) (list []driver.Device, err error) {
+	list = []driver.Device{dev}
+	switch {
+	case gpu && strings.Contains(o.device, ":"):
+	case gpu:
+		if err := dev.Close(); err != nil {
+			return nil, err
+		}
+		return open.All(ctx, "cuda")
+	default:
+		for len(list) < o.ranks && err == nil {
+			if dev, err = open.Device(ctx, setup.Emulated); err == nil {
+				list = append(list, dev)
+			}
+		}
+	}
+	return list, err
 }
 
 // sizeOr returns the size that -size names, with the adapter of -lora. Without -size it returns

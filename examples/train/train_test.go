@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
-	"sonicmoe/internal/drivertest"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +16,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver/open"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/jit"
 )
 
 // trainTiny trains a model of size tiny.
@@ -75,6 +80,42 @@ func TestReferenceLearns(t *testing.T) {
 
 	s, o.steps = testSize(t), 5
 	assert.Equal(t, trainTiny(t, o, newHostExperts(s.layer, false)), trainTiny(t, o, newHostExperts(s.layer, false)))
+}
+
+// TestRanks checks that a model whose experts are spread over ranks has the losses of one device, bit
+// for bit, and that it writes the same text. A pass that writes has one token, so that ranks have none.
+func TestRanks(t *testing.T) {
+	s, o := testSize(t), options{steps: 6, balance: 0.01, seed: 1}
+	ranks := []int{1, 3, 4}
+	if testing.Short() {
+		o.steps, ranks = 2, []int{3}
+	}
+	train := func(create makeExperts) (*curve, []uint8) {
+		tr, err := newTraining(s, o, create, io.Discard)
+		require.NoError(t, err)
+		c, err := tr.run(t.Context())
+		require.NoError(t, err)
+		text, err := tr.model.write(t.Context(), tr.corpus.symbols[:s.context], 3, rand.New(rand.NewPCG(1, 1)))
+		require.NoError(t, err)
+		return c, text
+	}
+	want, text := train(testDevice(t, s, false).newExperts)
+	for _, n := range ranks {
+		dev, err := open.Device(t.Context(), drivertest.Name())
+		require.NoError(t, err)
+		list, err := options{ranks: n}.openRanks(t.Context(), dev, drivertest.Name() != "emulated")
+		require.NoError(t, err)
+		g, err := newGroup(t.Context(), list, n, s, false, cache.Open(cache.Options{Dir: "off"}))
+		require.NoError(t, err)
+		got, written := train(g.newExperts)
+		require.Equal(t, want, got, "%d ranks", n)
+		require.Equal(t, text, written, "%d ranks", n)
+		require.NoError(t, g.Close())
+		for _, dev := range list {
+			jit.Forget(dev)
+			require.NoError(t, dev.Close())
+		}
+	}
 }
 
 // spread returns the load of the busiest expert, divided by an even share.
@@ -173,6 +214,9 @@ func TestWrongFlags(t *testing.T) {
 		`-sample is -1, must be at least 0`:                  {"-sample", "-1"},
 		`-balance is +Inf`:                                   {"-balance", "Inf"},
 		`must be .png or .svg`:                               {"-plot", "loss.gif"},
+		`-ranks is -1, must be at least 0`:                   {"-ranks", "-1"},
+		`-ranks is set, must not be with -lora`:              {"-ranks", "2", "-lora", "8"},
+		`-device is reference, must be another with -ranks`:  {"-ranks", "2", "-device", "reference"},
 		`"tiny" is no flag`:                                  {"tiny"},
 		`toaster`:                                            {"-device", "toaster"},
 	} {
