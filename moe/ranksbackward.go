@@ -29,6 +29,7 @@ func (c *Call) checkRanksBackward(b *BackwardArgs) error {
 		c.check.weights(spec.ExpertWeights, &b.Weights, &c.laid(work{}).shapes)
 		c.check.gradients(spec.ExpertWeights, &b.WeightGradients, &grad)
 		c.checkNoPacked(&b.WeightGradients)
+		c.checkFrozen(&b.WeightGradients)
 		c.checkModes(b)
 		return c.check.overlaps()
 	}
@@ -80,6 +81,7 @@ func (c *Call) gradientScores(s driver.Stream, b BackwardArgs) (scores driver.De
 		r := q.ranksRun(&b)
 		q.planEntries(r.work, r.List, r.Workspace.Ptr, r.w.indices)
 		r.unpack(&r.Weights, r.Workspace.Ptr, r.w.indices)
+		r.when(r.hasLoRA(), (*backwardRun).loraDO)
 		r.dH()
 		r.dScores()
 		r.when(b.wanted().dB1, (*backwardRun).dB1)
@@ -88,7 +90,7 @@ func (c *Call) gradientScores(s driver.Stream, b BackwardArgs) (scores driver.De
 	return scores, err
 }
 
-// gradientRows queues dW2 of a rank's experts, and then the rows of dX, which go to the address dx.
+// gradientRows queues dW2 of a rank's experts, or the gradients of the adapter's factors for W2, and then the rows of dX, which go to the address dx.
 // dlogits [L] f32, unless 0, has the gradients of the logits in the order of the list. router is the
 // address of the router's weights for the rank's first expert. The result has the row of each entry
 // of the list, [L] u32.
@@ -98,13 +100,15 @@ func (c *Call) gradientRows(s driver.Stream, b BackwardArgs, dlogits, router, dx
 		r.unpack(&r.Weights, r.Workspace.Ptr, r.w.indices)
 		r.when(want.dW1 || want.dW2, (*backwardRun).planSplits)
 		r.when(want.dW2, (*backwardRun).dW2)
+		r.when(want.lora2, (*backwardRun).dLora2)
+		r.when(r.hasLoRA(), (*backwardRun).loraDH)
 		which := kernel.DXGivenKernel
 		if dlogits != 0 {
 			which = kernel.DXKernel
 			launch(q, exchange.WordsKernel, exchange.WordsArgs{From: dlogits, Index: r.at(r.w.pairs), To: r.at(r.w.dlogitByRow), Count: r.rows})
 		}
 		launch(q, which, kernel.DXArgs{
-			DH: r.at(r.w.dh), W1: r.W1.Ptr, W3: r.W3.Ptr, DX: dx, DLogitByRow: r.at(r.w.dlogitByRow), RouterWeights: router,
+			DH: r.at(r.w.dh), W1: r.W1.Ptr, W3: r.W3.Ptr, U: r.at(r.w.v), LoraA1: r.LoraA1.Ptr, DX: dx, DLogitByRow: r.at(r.w.dlogitByRow), RouterWeights: router,
 			Rows: r.rows, TileArgs: r.tiles(1),
 		})
 		inverse = r.at(r.w.inverse)
@@ -122,10 +126,14 @@ func (c *Call) gradientBias(s driver.Stream, b BackwardArgs, add, sums driver.De
 	})
 }
 
-// gradientUp queues dW1 of a rank's experts. It comes after gradientRows, so that the rows of dX
+// gradientUp queues dW1 of a rank's experts, or the gradients of the adapter's factors for W1. It comes after gradientRows, so that the rows of dX
 // travel at the same time.
 func (c *Call) gradientUp(s driver.Stream, b BackwardArgs) error {
-	return c.steps(s, func(q *queue) { q.ranksRun(&b).when(b.wanted().dW1, (*backwardRun).dW1) })
+	return c.steps(s, func(q *queue) {
+		r, want := q.ranksRun(&b), b.wanted()
+		r.when(want.dW1, (*backwardRun).dW1)
+		r.when(want.lora1, (*backwardRun).dLora1)
+	})
 }
 
 // noWeights sets the gradients of the experts' weights to 0, for a rank that received no rows.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
@@ -29,10 +30,12 @@ func backwardCases() (list []testCase) {
 	biased := small
 	biased.Bias, biased.RouterBias = true, true
 	list = append(list, testCase{name: "added", config: biased, tokens: []int{30, 0, 50}, twice: true})
-	shared := small
+	shared, adapted := small, small
+	adapted.LoRARank, adapted.LoRAAlpha = 16, 8
 	shared.SharedExperts, shared.SharedGate = 1, true
 	list = append(list,
 		testCase{name: "shared, added", config: shared, tokens: []int{30, 0, 50}, twice: true},
+		testCase{name: "adapter, added", config: adapted, tokens: []int{30, 0, 50}, twice: true},
 		testCase{name: "losses", config: shared, tokens: []int{30, 0, 51, 9}, losses: moe.Losses{Balance: 0.5, ZLoss: 0.25}},
 		testCase{name: "balance of sequences", config: small, tokens: []int{30, 0, 51, 9}, losses: moe.Losses{Balance: 0.5, Sequence: 15}},
 		testCase{name: "losses alone", config: small, tokens: []int{0, 40, 0, 8}, losses: moe.Losses{Sequence: 48}},
@@ -51,7 +54,11 @@ func backwardCases() (list []testCase) {
 		"no gate":       func(c *moe.Config) { c.Activation = "relu2" },
 		"scaled":        func(c *moe.Config) { c.ScoreScale = 2.5 },
 		"router in f32": func(c *moe.Config) { c.RouterF32, c.Logits = true, spec.F32 },
-		"shared":        func(c *moe.Config) { c.SharedExperts = 2 },
+		"adapter":       func(c *moe.Config) { c.LoRARank, c.LoRAAlpha = 8, 24 },
+		"adapter over packed weights": func(c *moe.Config) {
+			*c = moe.Config{Hidden: 160, Intermediate: 96, NumExperts: 9, TopK: 3, Weights: "mxfp4", LoRARank: 16, LoRAAlpha: 4, RSLoRA: true}
+		},
+		"shared": func(c *moe.Config) { c.SharedExperts = 2 },
 		"shared, gate, softmax over all": func(c *moe.Config) {
 			c.SharedExperts, c.SharedGate, c.Score, c.Activation, c.GateUp = 1, true, spec.SoftmaxAll, "gelu-tanh", ""
 		},
@@ -89,6 +96,11 @@ func TestSharedRanges(t *testing.T) {
 	}
 	c := testCase{config: moe.Config{Hidden: 16, Intermediate: 16, NumExperts: 3, TopK: 1, SharedExperts: 1, SharedGate: true}, tokens: []int{16390, 5, 8300}}
 	backwardBits(t, c, 0, false, false)
+	if drivertest.Name() != "emulated" {
+		c.config.Hidden, c.config.Intermediate, c.config.NumExperts, c.config.TopK = 1024, 512, 16, 4
+		c.tokens, c.losses = []int{9000, 8100}, moe.Losses{Balance: 0.5, ZLoss: 0.25, Sequence: 4275}
+		backwardBits(t, c, 0, false, true)
+	}
 }
 
 // randomBackward returns a layer with random sizes, shared experts and losses.

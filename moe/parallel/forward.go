@@ -344,9 +344,10 @@ func (p *pass) startOwn(lists []Exchange) error {
 }
 
 // other returns the stream of every second portion. Portions of packed weights are on one stream,
-// because the first one unpacks the weights.
+// because the first one unpacks the weights. Portions with an adapter are on one stream, because they
+// use the same counters for the adapter's products.
 func (p *pass) other() driver.Stream {
-	if spec.IsPacked(p.Config) {
+	if spec.IsPacked(p.Config) || spec.HasLoRA(p.Config) {
 		return p.s
 	}
 	return p.second

@@ -65,6 +65,7 @@ func forwardCases() (list []testCase) {
 		"packed, scales in f32": func(c *moe.Config) {
 			*c = moe.Config{Hidden: 208, Intermediate: 144, NumExperts: 6, TopK: 2, Weights: "fp8", GateUp: spec.Apart}
 		},
+		"adapter":         func(c *moe.Config) { c.LoRARank, c.LoRAAlpha = 8, 24 },
 		"expert per rank": func(c *moe.Config) { c.NumExperts, c.TopK = 4, 4 },
 	} {
 		c := small
@@ -87,6 +88,9 @@ func random(seed uint64) testCase {
 		}
 	}
 	t.tokens[r.IntN(ranks)]++ // one token at least
+	if r := rand.New(rand.NewPCG(seed, 41)); r.IntN(4) == 0 {
+		t.config.LoRARank, t.config.LoRAAlpha = 8*(1+r.IntN(3)), 4
+	}
 	if r.IntN(2) == 0 {
 		t.change = func(ids []int32) {
 			only := r.Perm(c.NumExperts)[:max(c.TopK, 1+r.IntN(c.NumExperts))] // the other experts get no tokens

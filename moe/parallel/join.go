@@ -22,8 +22,8 @@ var steps = hook.Ranks.(hook.Steps[*moe.Call, moe.ForwardArgs, moe.BackwardArgs,
 // Options are the choices of a rank that joins a group. All ranks must have the same Config,
 // MaxTokens and Chunks.
 type Options struct {
-	// Config is the whole layer, with the experts of all ranks. Config.Rounding and Config.Lists
-	// are refused.
+	// Config is the whole layer, with the experts of all ranks. Config.Rounding, Config.Lists and
+	// Config.LoRAAdapters are refused.
 	Config moe.Config
 	// MaxTokens is the largest number of tokens that a rank has in one pass.
 	MaxTokens int
@@ -100,8 +100,8 @@ func (r *Rank) refused() error {
 	switch {
 	case c.Rounds():
 		return &moe.ArgError{Field: "Config.Rounding", Got: fmt.Sprint(c.Rounding), Want: "none: a group does not round"}
-	case c.LoRARank != 0:
-		return &moe.ArgError{Field: "Config.LoRARank", Got: fmt.Sprint(c.LoRARank), Want: "0: a group has no adapters yet"}
+	case c.LoRAAdapters != 0:
+		return &moe.ArgError{Field: "Config.LoRAAdapters", Got: fmt.Sprint(c.LoRAAdapters), Want: "0: a group has no tables of adapters yet"}
 	case c.Lists:
 		return &moe.ArgError{Field: "Config.Lists", Got: "true", Want: "false: a group takes no lists"}
 	case w > c.NumExperts:
@@ -167,7 +167,7 @@ func (r *Rank) load(ctx context.Context) (err error) {
 	c, rank := r.Config, r.transport.Rank()
 	r.count = r.firstOf(rank+1) - r.firstOf(rank)
 	plain := c
-	plain.Weights = "" // the home layer holds no expert weights
+	plain.Weights, plain.LoRARank, plain.LoRAAlpha, plain.RSLoRA = "", 0, 0, false // the home layer holds no expert weights
 	with := func(part any) []moe.Option { return append(append([]moe.Option(nil), r.Layer...), part.(moe.Option)) }
 	if r.home, err = moe.New(ctx, r.dev, plain, with(hook.Home)...); err != nil {
 		return err
@@ -175,6 +175,7 @@ func (r *Rank) load(ctx context.Context) (err error) {
 	of := moe.Config{
 		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: r.count, TopK: min(c.TopK, r.count), Type: c.Type, Logits: c.Logits, RouterF32: c.RouterF32, GateUp: c.GateUp, InOut: c.InOut,
 		Weights: c.Weights, Activation: c.Activation, Alpha: c.Alpha, Limit: c.Limit, Bias: c.Bias, ScoreOnInput: c.ScoreOnInput, Lists: true, TokensHint: c.TokensHint,
+		LoRARank: c.LoRARank, LoRAAlpha: c.LoRAAlpha, RSLoRA: c.RSLoRA,
 	}
 	if r.owner, err = moe.New(ctx, r.dev, of, with(hook.OfRank)...); err != nil {
 		return err

@@ -188,7 +188,10 @@ func loose(c testCase, dev driver.Device, seed uint64) (list []driver.Device) {
 }
 
 func orderCases() []testCase {
-	return []testCase{{name: "order", config: small, tokens: []int{20, 0, 17}}, {name: "order", config: small, tokens: []int{30, 40}}}
+	adapted := small
+	adapted.LoRARank, adapted.LoRAAlpha, adapted.SharedExperts = 8, 4, 1
+	return []testCase{{name: "order", config: small, tokens: []int{20, 0, 17}}, {name: "order", config: small, tokens: []int{30, 40}},
+		{name: "order", config: adapted, tokens: []int{20, 17}, losses: moe.Losses{Balance: 1, Sequence: 37}}}
 }
 
 // TestOrder checks that passes have the bits of one device in whatever order the streams run.
