@@ -22,7 +22,7 @@ WEIGHTS = ROUTER + EXPERTS
 # Weights that every configuration has, and weights that have no gradient.
 ALWAYS = tuple(name for name, _, _, needs, *_ in ROUTER_ROWS + EXPERT_ROWS if not needs)
 # Weights whose first dimension is the experts, of which a rank of a group has a part.
-PER_EXPERT = tuple(name for name, _, dims, *_ in EXPERT_ROWS if dims[0] == "E")
+PER_EXPERT = tuple(name for name, _, dims, *_ in EXPERT_ROWS if dims[0] in ("E", "F"))
 CONSTANT = tuple(name for name, *_, gradient in ROUTER_ROWS + EXPERT_ROWS if not gradient)
 
 Weights = tuple[Tensor | None, ...]

@@ -191,8 +191,8 @@ class SonicMoE(nn.Module):
         """Sets how the layer's experts are spread over ranks. It changes no parameter."""
         from ._ranks import spread  # not every torch has torch.distributed
 
-        if self.config.lora_rank:
-            raise ArgumentError(f"the layer has an adapter of rank {self.config.lora_rank}, must have none with a group")
+        if self.config.lora_adapters:
+            raise ArgumentError(f"the layer has a table of {self.config.lora_adapters} adapters, must have none with a group")
         self._spread, self._mesh = spread(self.config, group, max_tokens, chunks, deadline)
         self._plain = False
 
@@ -249,7 +249,7 @@ class SonicMoE(nn.Module):
         if c.lora_rank:
             raise ArgumentError(f"the layer has an adapter of rank {self.lora_rank}, must have none")
         if self._spread is not None:
-            raise ArgumentError("the layer's experts are spread over ranks, must be whole for an adapter")
+            raise ArgumentError("the layer's experts are spread over ranks, must be whole for a new adapter: add it before shard_experts")
         self.requires_grad_(False)
         self.config = dataclasses.replace(c, **adapters.fields(rank, alpha, rslora))
         self.lora_rank, self.lora_alpha, self._units = rank, float(alpha), None
@@ -475,6 +475,8 @@ class SonicMoE(nn.Module):
             for name, factor in factors.items():
                 weights[WEIGHTS.index(name)] = factor
         for i, dtype, shape in self._factors:
+            if self._mesh is not None:
+                weights[i] = weights[i].to_local()
             weights[i] = adapters.fitted(weights[i], dtype, shape)
         # The cheap test comes first.
         if (compiling or _any_autocast()) and torch.is_autocast_enabled(x.device.type):

@@ -18,7 +18,7 @@ def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, 
         sonicmoe_go.shard_experts(model, mesh, max_tokens=4096)
 
     mesh is a DeviceMesh of one dimension, or a process group. All ranks must have the same weights.
-    Each rank keeps its part of the experts. With a mesh, the experts' parameters become DTensors
+    Each rank keeps its part of the experts and of their adapter. With a mesh, the experts' parameters become DTensors
     with the placement Shard(0), so torch.distributed.checkpoint saves them on one number of ranks
     and loads them on another. All other parameters stay as they are. See SonicMoE for the other
     arguments.
@@ -33,6 +33,7 @@ def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, 
             raise ArgumentError("the experts of a DbrxFFN are rows of one matrix, must have a dimension of their own to be spread")
         layer._spread_over(mesh, max_tokens, chunks, deadline)
         first, count = layer._spread.experts(layer.config)
+        layer._factors = tuple((i, dtype, (count, *shape[1:])) for i, dtype, shape in layer._factors)
         for i, (modules, name) in layer._paths:
             if WEIGHTS[i] in PER_EXPERT:
                 of = layer.get_submodule(".".join(modules))

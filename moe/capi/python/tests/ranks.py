@@ -44,12 +44,12 @@ def step(layer, x, d_o) -> dict:
     x = x.clone().requires_grad_()
     o = layer(x)
     o.backward(d_o)
-    return {"o": o.detach(), "x": x.grad} | {name: p.grad for name, p in layer.named_parameters()}
+    return {"o": o.detach(), "x": x.grad} | {name: p.grad for name, p in layer.named_parameters() if p.grad is not None}
 
 
 def whole(**config) -> sonicmoe_go.SonicMoE:
     torch.manual_seed(3)
-    return sonicmoe_go.SonicMoE(**SIZES, **config)
+    return sonicmoe_go.SonicMoE(**(SIZES | config))
 
 
 def local(t: torch.Tensor) -> torch.Tensor:
@@ -125,6 +125,26 @@ def sequences(rank, ranks, folder):
 
 def in_sequences():
     return [t[:42].view(7, 6, -1) for t in inputs(0, 0)]
+
+
+def adapted() -> sonicmoe_go.SonicMoE:
+    """Returns a layer of random MXFP4 weights with an adapter."""
+    layer = whole(weights="mxfp4", intermediate=64, shared_experts=1)
+    random = torch.Generator().manual_seed(9)
+    for name, p in layer.named_parameters():
+        if p.dtype == torch.uint8:
+            low, high = (118, 122) if "scales" in name else (0, 256)
+            p.data.copy_(torch.randint(low, high, p.shape, generator=random))
+    layer.add_lora(6, 12.0)
+    for factor in layer.factors().values():
+        factor.data.copy_(torch.randn(factor.shape, generator=random) / 8)
+    return layer
+
+
+def adapter(rank, ranks, folder):
+    """Trains the adapter of packed experts, as DTensors."""
+    layer = sonicmoe_go.shard_experts(adapted(), dist.init_device_mesh("cpu", (ranks,)), max_tokens=64)
+    return {name: local(t) for name, t in step(layer, *inputs(rank, ranks)).items()}
 
 
 def endless(rank, ranks, folder):

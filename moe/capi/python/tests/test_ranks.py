@@ -121,11 +121,7 @@ def test_balance_of_sequences(tmp_path):
     same(run("sequences", 2, tmp_path), of.step(of.whole(balance=0.1, balance_by="sequence"), *of.in_sequences()))
 
 
-def test_layers_that_a_group_refuses():
-    lora = of.whole()
-    lora.add_lora(8, 16.0)
-    for layer, said in (
-        (lora, "an adapter of rank 8, must have none with a group"),
-    ):
-        with pytest.raises(sonicmoe_go.ArgumentError, match=said):
-            sonicmoe_go.shard_experts(layer, "all", max_tokens=8)
+def test_adapter_of_packed_experts(tmp_path):
+    want = of.step(of.adapted(), *of.inputs(0, 0))
+    assert sum("lora" in name for name in want) == 4 and all(want[n].any() for n in want if "lora" in n)
+    same(run("adapter", 2, tmp_path), want)
