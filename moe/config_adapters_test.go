@@ -78,10 +78,24 @@ func TestAdapters(t *testing.T) {
 				f, err := small.Args.Tokens(n)
 				require.NoError(t, err)
 				require.Equal(t, first.O[:n*c.Hidden], forward(t, small, f).O[:n*c.Hidden], "%d tokens", n)
+				if spec.IsPacked(c) {
+					f.Units = arranged(t, small)
+					require.Equal(t, first.O[:n*c.Hidden], forward(t, small, f).O[:n*c.Hidden], "%d tokens, over units", n)
+				}
 			}
 			checkSingle(t, small, first)
 		})
 	}
+}
+
+// arranged returns the units of a layer's packed weights.
+func arranged(t *testing.T, tr *trial.Trial) moe.Buffer {
+	sizes, err := tr.Layer.Sizes(tr.Tokens)
+	require.NoError(t, err)
+	units := tr.Memory().Buffer(sizes.Units)
+	require.NoError(t, tr.Memory().Err())
+	require.NoError(t, tr.Call().Arrange(tr.Stream(), tr.Args.Weights, units))
+	return units
 }
 
 // checkSingle checks that passes over one token have the bits of the token in a large batch, whatever

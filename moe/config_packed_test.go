@@ -247,11 +247,7 @@ func TestPackedUnits(t *testing.T) {
 		}
 		t.Run(c.String(), func(t *testing.T) {
 			tr := trialOn(t, testDevice(t), c, 70, moe.WithoutBackward(), moe.WithDecode(64))
-			sizes, err := tr.Layer.Sizes(70)
-			require.NoError(t, err)
-			units := tr.Memory().Buffer(sizes.Units)
-			require.NoError(t, tr.Memory().Err())
-			require.NoError(t, tr.Call().Arrange(tr.Stream(), tr.Args.Weights, units))
+			units := arranged(t, tr)
 			for _, tokens := range []int{1, 5, 9, 33, 70} {
 				var launched []string
 				tr.Call().Observe(func(kernel string, _ driver.Stream) error {

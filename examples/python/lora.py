@@ -3,9 +3,10 @@ grouped_mm), PEFT on the library (registered experts and layers of from_hf), and
 adapter. It prints the mean loss of all steps and of the last tenth, times of a step, and how far
 logits move when an adapter goes to another kind of experts through files.
 
-    python lora.py [--device emulated] [--steps 100] [--width 2048 --n 768 --experts 128 --top-k 8]
+    python lora.py [--device emulated] [--steps 100] [--width 2048 --n 768 --experts 128 --top-k 8] [--compile]
 
-The model is a random Qwen3-MoE that learns an artificial text.
+The model is a random Qwen3-MoE that learns an artificial text. With --compile torch.compile fuses
+the attention and the norms of all kinds.
 """
 
 import argparse
@@ -64,6 +65,10 @@ def synchronise(device: str) -> None:
 
 def train(model: torch.nn.Module, args: argparse.Namespace) -> tuple[list[float], list[float]]:
     """Trains the adapter of a model. Returns the loss and the milliseconds of each step."""
+    if args.compile:
+        for name, module in model.named_modules():
+            if name.endswith(("self_attn", "layernorm", "model.norm")):
+                module.compile()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=args.rate, weight_decay=0.0)
     losses, times = [], []
     for step in range(args.steps):
@@ -108,6 +113,7 @@ def exchange(model: torch.nn.Module, theirs: torch.nn.Module, ours: torch.nn.Mod
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "emulated", help="cuda, or emulated, as in the Go programs")
+    flags.add_argument("--compile", action="store_true", help="compile the attention and the norms")
     flags.add_argument("--rate", type=float, default=5e-4, help="learning rate")
     for name, value in {"steps": 100, "width": 256, "n": 128, "experts": 8, "top-k": 2, "layers": 2, "rank": 16, "sequences": 64, "length": 64}.items():
         flags.add_argument("--" + name, type=int, default=value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,6 +116,8 @@ def _settings(directory: Path) -> tuple[int, float, bool]:
     for field in ("use_dora", "fan_in_fan_out", "lora_bias", "rank_pattern", "alpha_pattern", "layer_replication"):
         if s.get(field):
             raise ArgumentError(f"{field} is {s[field]!r}, must be empty or false")
+    if s.get("lora_dropout"):
+        warnings.warn(f"the adapter was trained with lora_dropout {s['lora_dropout']}; training here has no dropout", stacklevel=3)
     return s["r"], s["lora_alpha"], bool(s.get("use_rslora"))
 
 
@@ -199,7 +202,8 @@ class _Reader:
 def load_adapter(model: nn.Module, directory: str | os.PathLike, dtype: torch.dtype = torch.float32) -> list[str]:
     """Reads the adapters of a model's layers from the files of PEFT, vLLM or SGLang, in any of the
     three layouts. A layer without an adapter gets one by add_lora. If a layer has an adapter already,
-    the file must have the same rank, alpha and rslora. Returns the names of tensors that are no
+    the file must have the same rank, alpha and rslora. Training goes on without dropout. If the file
+    had some, there is a warning. Returns the names of tensors that are no
     factors of a layer's experts, such as factors of attention."""
     from safetensors.torch import load_file
 

@@ -243,7 +243,8 @@ class SonicMoE(nn.Module):
         gate_up_proj_lora_B [E, 2n, r], down_proj_lora_A [E, r, n] and down_proj_lora_B [E, d, r]. With
         weight_order "in-out" their last two dimensions are swapped. With gate_up "apart" there are
         gate_proj_lora_A, which gate and up share, gate_proj_lora_B and up_proj_lora_B. At first A is
-        random and B is 0. dtype is the parameters' type. Passes round them to the layer's type.
+        random and B is 0. dtype is the parameters' type. Passes round them to the layer's type. There is no
+        dropout, as in PEFT's target_parameters.
         """
         c = self.config
         if c.lora_rank:

@@ -233,8 +233,9 @@ def test_a_file_with_two_first_factors(device, tmp_path):
     given = {(e, n): (torch.randn(4, i), torch.randn(o, 4)) for e in range(4) for n, (i, o) in names.items() if (e, n) != (2, "down_proj")}
     tensors = {f"base_model.model.mlp.experts.{e}.{n}.lora_{x}.weight": t.contiguous() for (e, n), p in given.items() for x, t in zip("AB", p)}
     save_file(tensors | {"base_model.model.q_proj.lora_A.weight": torch.zeros(4, 4)}, tmp_path / "adapter_model.safetensors")
-    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "lora_alpha": 8}')
-    assert sonicmoe_go.load_adapter(of, tmp_path) == ["base_model.model.q_proj.lora_A.weight"]
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "lora_dropout": 0.1}')
+    with pytest.warns(UserWarning, match="trained with lora_dropout 0.1; training here has no dropout"):
+        assert sonicmoe_go.load_adapter(of, tmp_path) == ["base_model.model.q_proj.lora_A.weight"]
     f = {n: p.detach().cpu() for n, p in of.mlp.factors().items()}
     assert of.mlp.lora_rank == 8 and of.mlp.lora_alpha == 16
     for e in range(4):
