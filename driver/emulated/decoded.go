@@ -17,12 +17,8 @@ const maxDecoded = 4 << 20
 
 // decode returns the module of a PTX text. key is the text's SHA-256.
 func decode(text []byte, key [sha256.Size]byte) (*emu.Module, error) {
-	if m, ok := decoded.Find(key); ok {
-		return m, nil
-	}
-	m, err := emu.Load(text)
-	if err == nil {
-		decoded.Add(key, m, len(text))
-	}
-	return m, err
+	return decoded.Get(key, func() (*emu.Module, int, error) {
+		m, err := emu.Load(text)
+		return m, len(text), err
+	})
 }

@@ -136,18 +136,16 @@ func (k *Kernel[A]) Work(c spec.Config, tokens int) []spec.Work {
 // Build implements Any. Layers in which the kernel has the same text share it.
 func (k *Kernel[A]) Build(l Layer) (Built, error) {
 	of := k.emission(l)
-	if b, ok := emitted.Find(of); ok {
-		return b, nil
-	}
-	b, err := k.Emit(of.layer())
-	if err != nil {
-		return nil, fmt.Errorf("emitting the %s kernel: %w", l.KernelName(k), err)
-	}
-	if l.IsShared {
-		b.Rename("moe_shared" + strings.TrimPrefix(b.Name, "moe"))
-	}
-	emitted.Add(of, built[A]{b}, len(b.Module.Entry(b.Name).Body))
-	return built[A]{b}, nil
+	return emitted.Get(of, func() (Built, int, error) {
+		b, err := k.Emit(of.layer())
+		if err != nil {
+			return nil, 0, fmt.Errorf("emitting the %s kernel: %w", l.KernelName(k), err)
+		}
+		if l.IsShared {
+			b.Rename("moe_shared" + strings.TrimPrefix(b.Name, "moe"))
+		}
+		return built[A]{b}, len(b.Module.Entry(b.Name).Body), nil
+	})
 }
 
 type built[A any] struct{ *jit.Kernel[A] }
