@@ -109,8 +109,11 @@ func checkRandomAdapted(t *testing.T, layer, base *moe.Layer, tokens int, seed u
 // bits that it has in a large batch. Long runs draw 100 layers.
 func TestAdaptersRandom(t *testing.T) {
 	layers := 3
-	if kt.Long() {
+	switch {
+	case kt.Long():
 		layers = 100
+	case testing.Short():
+		layers = 1 // TestAdapters has other layers
 	}
 	r := rand.New(rand.NewPCG(7, 40))
 	for range layers {

@@ -98,7 +98,7 @@ func TestTimeout(t *testing.T) {
 // TestEmulatedTimeout checks that on the emulated device a benchmark row that takes too long is
 // stopped, and that the next row runs.
 func TestEmulatedTimeout(t *testing.T) {
-	b := &bench{options: parsed(t, "-device", "emulated", "-cache", "off", "-warm", "0", "-repeats", "1", "-timeout", "500ms"),
+	b := &bench{options: parsed(t, "-device", "emulated", "-cache", "off", "-warm", "0", "-repeats", "1", "-timeout", "200ms"),
 		ctx: t.Context(), out: io.Discard, stderr: io.Discard, stdout: io.Discard, log: slog.New(slog.DiscardHandler)}
 	require.NoError(t, b.open())
 	defer func() { require.NoError(t, b.close()) }()
@@ -107,7 +107,7 @@ func TestEmulatedTimeout(t *testing.T) {
 	start := time.Now()
 	require.NoError(t, b.measure([]peers.Row{long}))
 	require.Less(t, time.Since(start), 20*time.Second)
-	require.Contains(t, b.report.Rows[0].Error, "the row took longer than 500ms")
+	require.Contains(t, b.report.Rows[0].Error, "the row took longer than 200ms")
 	b.timeout = time.Minute
 	require.NoError(t, b.measure(smallest(t, 1)))
 	require.Empty(t, b.report.Rows[1].Error)

@@ -253,40 +253,43 @@ func inBrowser(t *testing.T, url string) {
 	bin := outside.Chromium(t)
 	service, err := neturl.Parse(url)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
 	for width, height := range map[int]int{420: 800, 1400: 900} {
-		mux := http.NewServeMux()
-		proxy := httputil.NewSingleHostReverseProxy(service)
-		mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-			time.Sleep(100 * time.Millisecond) // Chromium's virtual time waits for answers, and passes need real time
-			proxy.ServeHTTP(w, r)
+		t.Run(fmt.Sprint(width), func(t *testing.T) {
+			t.Parallel() // Chromium mostly waits
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			mux := http.NewServeMux()
+			proxy := httputil.NewSingleHostReverseProxy(service)
+			mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+				time.Sleep(100 * time.Millisecond) // Chromium's virtual time waits for answers, and passes need real time
+				proxy.ServeHTTP(w, r)
+			})
+			mux.HandleFunc("/page", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(page) })
+			mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, frame, width, height) })
+			web := httptest.NewServer(mux)
+			defer web.Close()
+			var dom, errs bytes.Buffer
+			c := exec.CommandContext(ctx, bin, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--user-data-dir="+t.TempDir(),
+				"--virtual-time-budget=8000", fmt.Sprintf("--window-size=%d,%d", width+100, height+100), "--dump-dom", web.URL)
+			c.Stdout, c.Stderr = &dom, &errs
+			require.NoError(t, c.Run(), errs.String())
+			text := html.UnescapeString(dom.String())
+			bars := regexp.MustCompile(`data-expert="\d+" data-rows="(\d+)"`).FindAllStringSubmatch(text, -1)
+			require.Len(t, bars, emulatedRow.Config.NumExperts)
+			rows := 0
+			for _, m := range bars {
+				rows += number(t, m[1])
+			}
+			require.Positive(t, rows)
+			for _, want := range []string{`<polyline class="p50" points="[\d.,]+`, `id="p50">[\d.]+&nbsp;ms<`, `id="batch">[\d.]+<`, `class="ready">ready<`} {
+				require.Regexp(t, want, text)
+			}
+			got := regexp.MustCompile(`measures (\d+) (\d+) (\d+)`).FindStringSubmatch(text)
+			require.NotNil(t, got, text)
+			require.Equal(t, width, number(t, got[1]))
+			require.Equal(t, width, number(t, got[2]), "the page is as wide as its frame")
+			require.Less(t, number(t, got[3]), 100, "the state is at the top of the page")
 		})
-		mux.HandleFunc("/page", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(page) })
-		mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, frame, width, height) })
-		web := httptest.NewServer(mux)
-		defer web.Close()
-		var dom, errs bytes.Buffer
-		c := exec.CommandContext(ctx, bin, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--user-data-dir="+t.TempDir(),
-			"--virtual-time-budget=8000", fmt.Sprintf("--window-size=%d,%d", width+100, height+100), "--dump-dom", web.URL)
-		c.Stdout, c.Stderr = &dom, &errs
-		require.NoError(t, c.Run(), errs.String())
-		text := html.UnescapeString(dom.String())
-		bars := regexp.MustCompile(`data-expert="\d+" data-rows="(\d+)"`).FindAllStringSubmatch(text, -1)
-		require.Len(t, bars, emulatedRow.Config.NumExperts)
-		rows := 0
-		for _, m := range bars {
-			rows += number(t, m[1])
-		}
-		require.Positive(t, rows)
-		for _, want := range []string{`<polyline class="p50" points="[\d.,]+`, `id="p50">[\d.]+&nbsp;ms<`, `id="batch">[\d.]+<`, `class="ready">ready<`} {
-			require.Regexp(t, want, text)
-		}
-		got := regexp.MustCompile(`measures (\d+) (\d+) (\d+)`).FindStringSubmatch(text)
-		require.NotNil(t, got, text)
-		require.Equal(t, width, number(t, got[1]))
-		require.Equal(t, width, number(t, got[2]), "the page is as wide as its frame")
-		require.Less(t, number(t, got[3]), 100, "the state is at the top of the page")
 	}
 }
 

@@ -81,8 +81,11 @@ func scrape(t *testing.T, url string, names ...string) (values []float64) {
 // after SIGTERM the requests in progress must finish. With $SONICMOE_LONG it takes a minute.
 func TestSoak(t *testing.T) {
 	length := 2 * time.Second
-	if os.Getenv("SONICMOE_LONG") != "" {
+	switch {
+	case os.Getenv("SONICMOE_LONG") != "":
 		length = time.Minute
+	case testing.Short():
+		length = time.Second
 	}
 	self, err := os.Executable()
 	require.NoError(t, err)

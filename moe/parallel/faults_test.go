@@ -142,13 +142,16 @@ func TestPassFaults(t *testing.T) {
 		"too many tokens": {args: func(a *Args) { a.X.Shape.Dims[0] = 100 }, want: "Options.MaxTokens"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if c.missing {
+				t.Parallel() // the cases wait for their deadlines together
+			}
 			of := testCase{config: small, tokens: []int{9, 8, 7}}
 			devs, err := devices()
 			require.NoError(t, err)
 			tr, members := of.oneGPU(t, devs[0]), join(t, of, Options{})
 			if c.missing {
 				for _, m := range members {
-					m.Deadline = 2 * time.Second
+					m.Deadline = 3 * time.Second
 				}
 			}
 			errs := make([]error, 3)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -52,9 +53,11 @@ func forwardCases() (list []testCase) {
 		testCase{name: "sentinels", config: small, tokens: []int{17, 20, 3}, change: sentinels},
 		testCase{name: "no experts", config: small, tokens: []int{7, 8}, change: none},
 	)
+	alone := []string{"shared", "biases"} // -short leaves these layers out: others have their properties together
 	for name, change := range map[string]func(c *moe.Config){
-		"shared":         func(c *moe.Config) { c.SharedExperts, c.SharedGate = 1, true },
-		"biases":         func(c *moe.Config) { c.Bias, c.RouterBias = true, true },
+		"shared, biases": func(c *moe.Config) {
+			c.SharedExperts, c.SharedGate, c.Bias, c.RouterBias = 1, true, true, true
+		},
 		"score on input": func(c *moe.Config) { c.ScoreOnInput = true },
 		"fp16, groups": func(c *moe.Config) {
 			c.Type, c.Logits, c.Score, c.SelectionBias, c.Groups, c.TopGroups = spec.F16, spec.F32, spec.Sigmoid, true, 5, 3
@@ -67,7 +70,12 @@ func forwardCases() (list []testCase) {
 		},
 		"adapter":         func(c *moe.Config) { c.LoRARank, c.LoRAAlpha = 8, 24 },
 		"expert per rank": func(c *moe.Config) { c.NumExperts, c.TopK = 4, 4 },
+		"shared":          func(c *moe.Config) { c.SharedExperts, c.SharedGate = 1, true },
+		"biases":          func(c *moe.Config) { c.Bias, c.RouterBias = true, true },
 	} {
+		if testing.Short() && slices.Contains(alone, name) {
+			continue
+		}
 		c := small
 		change(&c)
 		list = append(list, testCase{name: name, config: c, tokens: []int{12, 0, 9, 15}})
