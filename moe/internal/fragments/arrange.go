@@ -155,7 +155,7 @@ func (m *arranging) refuse(when ptx.Pred) {
 // registers, and consecutive registers alternate between the thread's two rows.
 func (m *arranging) word(rows [2]arrangedRow, first ptx.U32, i int, quad ptx.U32) ptx.U32 {
 	bits := m.Code.Bits()
-	places, apart := m.spread()
+	places := spread[m.Code]
 	perWord := len(places) // number of registers whose codes share a word
 	word := ptx.Uint(0)
 	for r := range perWord {
@@ -169,7 +169,7 @@ func (m *arranging) word(rows [2]arrangedRow, first ptx.U32, i int, quad ptx.U32
 			isNaN := func(c ptx.U32) ptx.Pred { return c.AndI(0x7f).EqI(0x7f) }
 			m.refuse(isNaN(codes).Or(isNaN(codes.ShrI(8))))
 		}
-		word = word.Or(spreadTwo(codes, bits, places[r], apart))
+		word = word.Or(spreadTwo(codes, bits, places[r]))
 	}
 	return word
 }
@@ -184,8 +184,8 @@ func (m *arranging) two(at ptx.Global, quad ptx.U32) ptx.U32 {
 }
 
 // spreadTwo moves the bits of two codes to their positions in a word. places has the position of
-// each bit of the first code, and the second code lies `apart` bits further, see [Format.spread].
-func spreadTwo(codes ptx.U32, bits int, places []int, apart int) ptx.U32 {
+// each bit of the first code, see [spread].
+func spreadTwo(codes ptx.U32, bits int, places []int) ptx.U32 {
 	word := ptx.Uint(0)
 	for half := range 2 {
 		for i := 0; i < bits; {
@@ -193,7 +193,7 @@ func spreadTwo(codes ptx.U32, bits int, places []int, apart int) ptx.U32 {
 			for i+n < bits && places[i+n] == places[i]+n {
 				n++
 			}
-			from, to := half*bits+i, (places[i]+apart*half)%32
+			from, to := half*bits+i, (places[i]+16*half)%32
 			moved := codes.ShlI(max(0, to-from)).ShrI(max(0, from-to))
 			word = word.Or(moved.And(ptx.Uint((1<<n - 1) << to)))
 			i += n
@@ -219,6 +219,10 @@ func (m *arranging) scaleWordsOf(rows [2]arrangedRow, first ptx.U32) []ptx.U32 {
 				words[m.zerosAt()+group] = words[m.zerosAt()+group].Or(m.zeroPoint(row.zeros.Plus(index), is).ShlI(16 * side))
 			}
 			switch {
+			case m.hasTerms():
+				high, low := m.terms(ptx.LdGlobal[ptx.U32](at, ".nc"), is)
+				words[2*group] = words[2*group].Or(high.ShlI(16 * side))
+				words[2*group+1] = words[2*group+1].Or(low.ShlI(16 * side))
 			case m.inFP32():
 				words[2*group+side] = m.finite(m.scale(row, at), is)
 			case m.Scale == spec.ScaleBF16:
@@ -259,7 +263,7 @@ func (m *arranging) scale(row arrangedRow, at ptx.Global) ptx.U32 {
 		of := scale.Mul(ptx.LdGlobal[ptx.F32](row.global.Index(row.expert, 4), ".nc"))
 		return of.Mul(ptx.Float(math.Ldexp(1, m.excess()))).Bits()
 	}
-	return ptx.LdGlobal[ptx.U32](at, ".nc")
+	panic("fragments: scales of another type")
 }
 
 // zeroPoint loads a zero point and returns the bf16 number of 128 and the zero point, or 0 if its row

@@ -64,10 +64,12 @@ func (f Format) areBytes() bool { return f.Scale == spec.ScaleE8M0 && f.groups()
 // scaleWords returns the number of 32-bit words that hold the scales of a pair of rows, upper and
 // lower, in a block.
 //
-// A group is the columns of a row that share a scale. There are three cases:
+// A group is the columns of a row that share a scale. There are four cases:
 //   - Scales of one byte: a k-tile has two groups and one word. Bytes 0 and 2 are the scales of the
 //     first group in the upper and the lower row, and bytes 1 and 3 are the scales of the second
 //     group.
+//   - FP32 scales of two terms (see [terms]): each group has two words, one for each term. The halves
+//     of a word are the bf16 numbers of the upper and the lower row.
 //   - Scales of products in FP32: each group has two words, the FP32 scales of the upper and the
 //     lower row.
 //   - Other scales are bf16: each group has a word, whose halves are the scales of the upper and
@@ -91,7 +93,7 @@ func (f Format) scaleWords() int {
 // zero points.
 func (f Format) zerosAt() int {
 	switch {
-	case f.inFP32():
+	case f.inFP32(), f.hasTerms():
 		return 2 * f.groups()
 	case f.areBytes():
 		return f.groups() / 2
@@ -112,9 +114,9 @@ func (f Format) BlockBytes() int { return f.scalesAt() + 4*rowPairs*f.scaleWords
 
 // inFP32 reports whether codes and scales are multiplied in FP32, and the products then rounded to
 // the layer's type. In the other formats codes and scales are multiplied in bf16. Each way rounds
-// once.
+// like the definition of the format.
 func (f Format) inFP32() bool {
-	return f.Scale == spec.ScaleF32 || f.Scale == spec.ScaleF16 || f.Scale == spec.ScaleE4M3 || f.to == tile.F16
+	return f.Scale == spec.ScaleF16 || f.Scale == spec.ScaleE4M3 || f.to == tile.F16
 }
 
 // areIntegers reports whether the bits of a code are read as a subnormal bf16 number. One fma then
@@ -122,9 +124,8 @@ func (f Format) inFP32() bool {
 // its product with the scale would be rounded a second time.
 func (f Format) areIntegers() bool { return f.Code == spec.Int4 && !f.inFP32() }
 
-// areConverted reports whether an instruction of the chip converts the codes to FP32, where FP32
-// scales multiply them. A word then holds four codes as its four bytes, in order.
-func (f Format) areConverted() bool { return f.Code == spec.E4M3 && f.Scale == spec.ScaleF32 }
+// hasTerms reports whether a scale is two bf16 numbers, see [terms].
+func (f Format) hasTerms() bool { return f.Scale == spec.ScaleF32 }
 
 // excess returns by how much the exponent of a code is too small when the code's bits are read as
 // the bits of a bf16.
@@ -132,7 +133,7 @@ func (f Format) excess() int {
 	switch {
 	case f.Code == spec.E2M1:
 		return 126 // bf16 has exponent bias 127, E2M1 has 1
-	case f.Code == spec.E4M3 && !f.areConverted():
+	case f.Code == spec.E4M3:
 		return 120 // bf16 has exponent bias 127, E4M3 has 7
 	case f.areIntegers():
 		return 129 // the number 1 is the fourth lowest of 133 bits of a subnormal bf16
@@ -150,17 +151,9 @@ type place struct {
 	bits []int
 }
 
-// spread returns the positions of a code's bits in a word. The list has an element for each
-// register whose codes the word holds. The positions are for the code in the lower half of the
-// register. The code in the upper half is `apart` bits further, modulo 32.
-func (f Format) spread() (registers [][]int, apart int) {
-	if f.areConverted() {
-		return [][]int{{0, 1, 2, 3, 4, 5, 6, 7}, {16, 17, 18, 19, 20, 21, 22, 23}}, 8
-	}
-	return spread[f.Code], 16
-}
-
-// spread has the positions of codes whose bits are read as the bits of a bf16.
+// spread has the positions of a code's bits in a word, the lowest bit first. The list of a code has
+// an element for each register whose codes the word holds. The positions are for the code in the
+// lower half of the register. The code in the upper half is 16 bits further, modulo 32.
 var spread = map[spec.Code][][]int{
 	spec.E2M1:  {{6, 7, 8, 15}, {10, 11, 12, 19}, {0, 1, 2, 9}, {4, 13, 14, 21}},
 	spec.E4M3:  {{4, 5, 6, 7, 8, 9, 10, 15}, {12, 13, 14, 3, 0, 1, 2, 11}},
@@ -180,11 +173,11 @@ func (f Format) placeOf(row, column int) place {
 	step, half := column%tile.K/tile.KStep, column%2
 	register := row%16/8 + column%tile.KStep/8*2
 	thread := row/16*32 + row%8*4 + column%8/2
-	of, apart := f.spread()
+	of := spread[f.Code]
 	word := (4*step + register) / len(of) // the word's number among the lane's words of this k-tile
 	p := place{word: column/tile.K*f.codeBytes() + word/4*planeBytes + thread*loadBytes + word%4*4}
 	for _, bit := range of[register%len(of)] {
-		p.bits = append(p.bits, (bit+apart*half)%32)
+		p.bits = append(p.bits, (bit+16*half)%32)
 	}
 	return p
 }

@@ -168,6 +168,15 @@ func (m Matrix) packScales(block []byte, row, first int, from packed.Matrices, e
 			if m.HasGlobal {
 				s *= packed.Scales(spec.ScaleF32, from.Global[4*expert:][:4])[0]
 			}
+			if m.hasTerms() {
+				high, low, ok := terms(s)
+				if !ok {
+					return wrong("scale", fmt.Sprint(s), fmt.Sprintf("0, or a magnitude from 2^%d to below 2^%d", termsFrom, termsBelow))
+				}
+				binary.LittleEndian.PutUint16(word(2 * group)[2*lower:], high)
+				binary.LittleEndian.PutUint16(word(2*group + 1)[2*lower:], low)
+				continue
+			}
 			stored := float32(float64(s) * math.Ldexp(1, m.excess()))
 			switch {
 			case stored-stored != 0 && m.excess() > 0:
@@ -199,7 +208,8 @@ func (m Matrix) packScales(block []byte, row, first int, from packed.Matrices, e
 const maxZero = 15
 
 // Unpack is the inverse of Pack: it returns the published tensors of the units. Units have only the
-// product of a scale and the global scale, so Unpack leaves both 0 in formats with global scales.
+// product of a scale and the global scale, and of an FP32 scale only its two terms. In these formats
+// Unpack leaves the scales 0.
 func (m Matrix) Unpack(units []byte) (to []packed.Matrices) {
 	down, across := m.Packing.Blocks(int64(m.rows), int64(m.columns))
 	blocks := int64(m.experts) * down * across
@@ -246,9 +256,7 @@ func (m Matrix) unpackScales(block []byte, row, first int, to packed.Matrices, e
 		}
 		wide := func() []byte { return word(2*group + lower)[:4] }
 		switch {
-		case m.HasGlobal:
-		case m.Scale == spec.ScaleF32:
-			copy(to.Scales[4*i:][:4], wide())
+		case m.HasGlobal, m.hasTerms():
 		case m.Scale == spec.ScaleF16:
 			binary.LittleEndian.PutUint16(to.Scales[2*i:], num.Float32ToF16(packed.Scales(spec.ScaleF32, wide())[0]))
 		case m.Scale == spec.ScaleBF16 && m.inFP32():

@@ -106,9 +106,6 @@ func (b *Block) KTile(kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
 	}
 	words := b.codes[kTile*of:][:of]
 	b.loadFactors(kTile)
-	if b.areConverted() {
-		return b.converted(words)
-	}
 	if b.areIntegers() {
 		return b.integers(words, kTile)
 	}
@@ -131,18 +128,6 @@ func (b *Block) KTile(kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
 	for step := range steps {
 		for i, r := range registers[4*step:][:4] {
 			steps[step] = append(steps[step], scale(r.AsBF16x2(), step, i%2).Bits())
-		}
-	}
-	return steps
-}
-
-// converted returns the fragments of codes that the chip converts to FP32.
-func (b *Block) converted(words []ptx.U32) (steps [tile.K / tile.KStep][]ptx.U32) {
-	for i, w := range words {
-		for lower, pair := range w.F16FromE4M3() { // registers alternate between the thread's two rows
-			first, second := pair.Unpack()
-			s := b.factors[lower].AsF32()
-			steps[i/2] = append(steps[i/2], b.k.PackBF16(first.Mul(s), second.Mul(s)).Bits())
 		}
 	}
 	return steps
@@ -236,6 +221,13 @@ func (b *Block) multiplier(kTile int) func(codes ptx.BF16x2, step, lower int) pt
 		const exponents = 0x7f807f80
 		word := b.factors[kTile]
 		return multiplyBy(byRows([]ptx.U32{word.ShlI(7).AndI(exponents), word.ShrI(1).AndI(exponents)}))
+	}
+	if b.hasTerms() {
+		terms := b.ofKTile(b.factors, 2, kTile) // all columns of a block share a scale
+		high, low := byRows(terms[:1]), byRows(terms[1:])
+		return func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 {
+			return codes.Fma(high(step, lower), codes.Mul(low(step, lower)))
+		}
 	}
 	return multiplyBy(byRows(b.ofKTile(b.factors, 1, kTile)))
 }
