@@ -164,13 +164,39 @@ func (s scheduler) readAlone(body func(b block)) {
 	s.queue.Reader(ptx.True()).Each(func(whole block) { s.split(whole, body) })
 }
 
-// split divides a tile into blocks of at most shape.tokens rows, and calls body for each.
+// split divides a tile into blocks of at most shape.tokens rows, and calls body for each. Wide tiles
+// of packed weights have at most two blocks, about as large as each other: a block of few rows takes
+// as long as the unpacking of the weights.
 func (s scheduler) split(whole block, body func(b block)) {
-	s.k.For(ptx.Uint(0), whole.rows, ptx.Uint(s.tokens), func(first ptx.U32) {
+	most := ptx.Uint(s.tokens)
+	if s.hasBoxes() {
+		half := whole.rows.AddI(2*widthStep - 1).DivI(2 * widthStep).MulI(widthStep)
+		most = ptx.Select(whole.rows.GtI(s.tokens), half, most)
+	}
+	s.k.For(ptx.Uint(0), whole.rows, most, func(first ptx.U32) {
 		b := whole
-		b.row, b.rows = whole.row.Add(first), whole.rows.Sub(first).Min(ptx.Uint(s.tokens))
+		b.row, b.rows = whole.row.Add(first), whole.rows.Sub(first).Min(most)
 		body(b)
 	})
+}
+
+// entry returns an entry of the table. For wide tiles of packed weights, entry moves rows between the
+// last two entries of an expert if the last entry has few rows: half of the rows of the entry before
+// it. Three blocks then have about the same number of rows, see split.
+func (s scheduler) entry(i, length ptx.U32) []ptx.U32 {
+	own := s.table.entry(i)
+	if !s.hasBoxes() {
+		return own
+	}
+	const few, half = schedule.PairRows / 4, schedule.PairRows / 2
+	// follows reports whether the entry b has few rows, which follow the rows of the full entry a.
+	follows := func(a, b []ptx.U32) ptx.Pred {
+		return a[0].Eq(b[0]).And(a[1].AddI(schedule.PairRows).Eq(b[1])).And(a[2].EqI(schedule.PairRows)).And(b[2].LeI(few))
+	}
+	after, before := s.table.entry(i.AddI(1).Min(length.SubI(1))), s.table.entry(i.MaxI(1).SubI(1))
+	gives, gets := follows(own, after), follows(before, own)
+	moved := ptx.Select(gets, ptx.Uint(half), ptx.Uint(0))
+	return []ptx.U32{own[0], own[1].Sub(moved), ptx.Select(gives, ptx.Uint(half), own[2].Add(moved)), own[3]}
 }
 
 // While the loading thread works on a tile, it prepares the next one. It draws the next tile's
@@ -187,7 +213,8 @@ const (
 func (s scheduler) publish(body func(b block, before func(column ptx.U32))) {
 	k, ctas, atOnce := s.k, s.k.NctaidX(), s.shape.units
 	ofExpert := ceil(s.units, atOnce)
-	end := s.table.length().MulI(ofExpert)
+	length := s.table.length()
+	end := length.MulI(ofExpert)
 	// If the last wave has fewer tiles than CTAs, its tiles get fewer units each, so that more CTAs
 	// have one.
 	rest := end.Rem(ctas)
@@ -207,7 +234,7 @@ func (s scheduler) publish(body func(b block, before func(column ptx.U32))) {
 		at := ptx.Select(isLast, lastWave.MulI(atOnce).Add(number.Sub(lastWave).Mul(most)), number.MulI(atOnce))
 		entry[2].Set(ptx.Uint(0))
 		k.If(at.Lt(end.MulI(atOnce)), func() {
-			ptx.SetAll(entry, s.table.entry(at.DivI(ofExpert*atOnce)))
+			ptx.SetAll(entry, s.entry(at.DivI(ofExpert*atOnce), length))
 			unit.Set(at.RemI(ofExpert * atOnce))
 			units.Set(ptx.Uint(s.units).Sub(unit.Get().MinI(s.units)).Min(ptx.Select(isLast, most, ptx.Uint(atOnce))))
 		})

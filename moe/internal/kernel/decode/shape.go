@@ -115,6 +115,8 @@ const (
 	tileTokens      = 128
 	// MaxTiny is the largest batch for tiny CTAs.
 	MaxTiny = choose.MaxApart
+	// widthStep is the step between numbers of columns of wgmma.
+	widthStep = 8
 	// copyRows is the number of token rows that one copy instruction of the loading warp covers. Each
 	// lane copies 16 bytes.
 	copyRows = 32 / tile.LanesOfRow
