@@ -62,6 +62,16 @@ const (
 	symMaxActiveBlocks
 	symDeviceCanAccessPeer
 	symCtxEnablePeerAccess
+	symMemGetAddressRange
+	symPointerGetAttribute
+	symIpcGetMemHandle
+	symIpcOpenMemHandle
+	symIpcCloseMemHandle
+	symMemHostRegister
+	symMemHostUnregister
+	symHostDevicePointer
+	symStreamWriteValue
+	symStreamWaitValue
 	symbolCount
 )
 
@@ -125,6 +135,16 @@ var symbols = [symbolCount]struct{ name, neededFor string }{
 	symMaxActiveBlocks:      {"cuOccupancyMaxActiveBlocksPerMultiprocessor", "occupancy"},
 	symDeviceCanAccessPeer:  {"cuDeviceCanAccessPeer", "access to other GPUs"},
 	symCtxEnablePeerAccess:  {"cuCtxEnablePeerAccess", "access to other GPUs"},
+	symMemGetAddressRange:   {"cuMemGetAddressRange_v2", "memory of other processes"},
+	symPointerGetAttribute:  {"cuPointerGetAttribute", "memory of other processes"},
+	symIpcGetMemHandle:      {"cuIpcGetMemHandle", "memory of other processes"},
+	symIpcOpenMemHandle:     {"cuIpcOpenMemHandle_v2", "memory of other processes"},
+	symIpcCloseMemHandle:    {"cuIpcCloseMemHandle", "memory of other processes"},
+	symMemHostRegister:      {"cuMemHostRegister_v2", "memory of other processes"},
+	symMemHostUnregister:    {"cuMemHostUnregister", "memory of other processes"},
+	symHostDevicePointer:    {"cuMemHostGetDevicePointer_v2", "memory of other processes"},
+	symStreamWriteValue:     {"cuStreamWriteValue32_v2", "memory of other processes"},
+	symStreamWaitValue:      {"cuStreamWaitValue32_v2", "memory of other processes"},
 }
 
 // String returns the name that the library exports.

@@ -191,8 +191,34 @@ int cuTensorMapEncodeTiled(void *out, int type, u32 rank, void *address, const u
 #endif
 
 // Memory, on the heap.
-int cuMemAlloc_v2(u64 *p, size_t n) { NEEDS(cuMemAlloc_v2); void *m; if (n > 1u << 30 || posix_memalign(&m, 256, n)) return 2; *p = (u64)m; return 0; }
-int cuMemFree_v2(u64 p) { NEEDS(cuMemFree_v2); free((void *)p); return 0; }
+static struct { u64 from, bytes, id; } allocations[1024];
+static u64 last_id;
+static int record(u64 from, size_t n) {
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < 1024; i++) if (!allocations[i].id) { allocations[i].from = from; allocations[i].bytes = n; allocations[i].id = ++last_id; break; }
+	pthread_mutex_unlock(&lock);
+	return 0;
+}
+static void forget(u64 from) {
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < 1024; i++) if (allocations[i].from == from) allocations[i].id = 0;
+	pthread_mutex_unlock(&lock);
+}
+static int range(u64 *from, size_t *n, u64 *id, u64 p) {
+	int r = 1;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < 1024; i++) {
+		if (!allocations[i].id || p - allocations[i].from >= allocations[i].bytes) continue;
+		if (from) *from = allocations[i].from;
+		if (n) *n = allocations[i].bytes;
+		if (id) *id = allocations[i].id;
+		r = 0;
+	}
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+int cuMemAlloc_v2(u64 *p, size_t n) { NEEDS(cuMemAlloc_v2); void *m; if (n > 1u << 30 || posix_memalign(&m, 256, n)) return 2; *p = (u64)m; return record(*p, n); }
+int cuMemFree_v2(u64 p) { NEEDS(cuMemFree_v2); forget(p); free((void *)p); return 0; }
 int cuMemGetInfo_v2(size_t *f, size_t *t) { NEEDS(cuMemGetInfo_v2); *f = 1ull << 36; *t = 1ull << 37; return 0; }
 int cuMemAllocAsync(u64 *p, size_t n, void *s) { NEEDS(cuMemAllocAsync); return cuMemAlloc_v2(p, n); }
 int cuMemFreeAsync(u64 p, void *s) { NEEDS(cuMemFreeAsync); return cuMemFree_v2(p); }
@@ -222,3 +248,28 @@ int cuGraphLaunch(void *e, void *s) { NEEDS(cuGraphLaunch); say("graph launch\n"
 int cuGraphGetNodes(void *g, void **nodes, size_t *n) { NEEDS(cuGraphGetNodes); *n = nodes ? 0 : 5; return 0; }
 int cuGraphDestroy(void *g) { NEEDS(cuGraphDestroy); say("graph destroyed\n"); return 0; }
 int cuGraphExecDestroy(void *e) { NEEDS(cuGraphExecDestroy); say("graph exec destroyed\n"); return 0; }
+
+// Memory of other processes: the handle of an allocation has its address, because the processes of a
+// test are threads. A wait for a value ends when another thread has written it.
+typedef struct { u64 words[8]; } ipc_handle;
+int cuMemGetAddressRange_v2(u64 *from, size_t *n, u64 p) { NEEDS(cuMemGetAddressRange_v2); return range(from, n, 0, p); }
+int cuPointerGetAttribute(void *v, int attribute, u64 p) { NEEDS(cuPointerGetAttribute); return attribute == 7 ? range(0, 0, v, p) : 1; }
+int cuIpcGetMemHandle(ipc_handle *h, u64 p) { NEEDS(cuIpcGetMemHandle); for (int i = 0; i < 8; i++) h->words[i] = p + i; return 0; }
+int cuIpcOpenMemHandle_v2(u64 *p, ipc_handle h, u32 flags) {
+	NEEDS(cuIpcOpenMemHandle_v2);
+	for (int i = 0; i < 8; i++) if (h.words[i] != h.words[0] + i) return 1;
+	say("open flags %u\n", flags);
+	*p = h.words[0];
+	return 0;
+}
+int cuIpcCloseMemHandle(u64 p) { NEEDS(cuIpcCloseMemHandle); say("close memory\n"); return 0; }
+int cuMemHostRegister_v2(void *p, size_t n, u32 flags) { NEEDS(cuMemHostRegister_v2); say("register %zu bytes, flags %u\n", n, flags); return 0; }
+int cuMemHostUnregister(void *p) { NEEDS(cuMemHostUnregister); say("unregister\n"); return 0; }
+int cuMemHostGetDevicePointer_v2(u64 *d, void *p, u32 flags) { NEEDS(cuMemHostGetDevicePointer_v2); *d = (u64)p; return 0; }
+int cuStreamWriteValue32_v2(void *s, u64 p, u32 v, u32 flags) { NEEDS(cuStreamWriteValue32_v2); used(s); __atomic_store_n((u32 *)p, v, __ATOMIC_SEQ_CST); return 0; }
+int cuStreamWaitValue32_v2(void *s, u64 p, u32 v, u32 flags) {
+	NEEDS(cuStreamWaitValue32_v2);
+	used(s);
+	while ((int)(__atomic_load_n((u32 *)p, __ATOMIC_SEQ_CST) - v) < 0) usleep(20);
+	return 0;
+}
