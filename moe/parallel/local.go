@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"sonicmoe/driver"
+	"sonicmoe/moe/parallel/internal/lanes"
 )
 
 // Peer is a device whose copies may read the memory of other devices.
@@ -114,32 +115,19 @@ type local struct {
 	// ready and done are the marks of the two rounds of Move. They are nil if some rank cannot read
 	// the memory of another rank.
 	ready, done driver.Event
-	// lanes are streams for copies that run at the same time as copies of Move's stream. begun is
-	// recorded before the copies of a Move, and ended[i] after the copies of lanes[i].
-	lanes []driver.Stream
-	begun driver.Event
-	ended []driver.Event
+	// lanes copy what the other ranks have sent, if all ranks can read each other's memory.
+	lanes *lanes.Lanes
 }
 
-// numLanes is the number of lanes. A Move of fewer pieces than fewPieces does not use them.
-const numLanes, fewPieces = 3, 8
-
-// prepare makes the streams and events of a rank.
+// prepare makes the events and lanes of a rank.
 func (t *local) prepare(dev driver.Device) (err error) {
-	for range numLanes {
-		s, err := dev.NewStream()
-		if err != nil {
-			return err
-		}
-		t.lanes = append(t.lanes, s)
-	}
-	t.ended = make([]driver.Event, numLanes)
-	for _, e := range []*driver.Event{&t.ready, &t.done, &t.begun, &t.ended[0], &t.ended[1], &t.ended[2]} {
+	for _, e := range []*driver.Event{&t.ready, &t.done} {
 		if *e, err = dev.NewEvent(); err != nil {
 			return err
 		}
 	}
-	return nil
+	t.lanes, err = lanes.New(dev)
+	return err
 }
 
 func (t *local) Rank() int  { return t.rank }
@@ -239,47 +227,32 @@ func (t *local) pieces(s driver.Stream, e Exchange) ([]piece, error) {
 	return list, nil
 }
 
-// receiveAll copies what the other ranks have sent. Many pieces are copied on several streams in
-// turns, because a copy between devices takes some time in which no bytes move.
+// receiveAll copies what the other ranks have sent.
 func (t *local) receiveAll(s driver.Stream, list []Exchange, posts []*post) error {
-	streams := []driver.Stream{s}
-	if len(list)*(t.ranks-1) >= fewPieces {
-		streams = append(streams, t.lanes...)
-	}
-	if len(streams) > 1 {
-		if err := t.begun.Record(s); err != nil {
-			return err
-		}
-	}
-	for _, lane := range streams[1:] {
-		if err := lane.Wait(t.begun); err != nil {
-			return err
-		}
-	}
-	turn := 0
+	var copies []lanes.Copy
 	for i, e := range list {
-		err := t.receive(e, i, posts, func() driver.Stream {
-			turn++
-			return streams[turn%len(streams)]
-		})
-		if err != nil {
+		if err := t.receive(s, e, i, posts, &copies); err != nil {
 			return err
 		}
 	}
-	for i, lane := range streams[1:] {
-		if err := t.ended[i].Record(lane); err != nil {
-			return err
-		}
-		if err := s.Wait(t.ended[i]); err != nil {
+	if t.lanes != nil {
+		return t.lanes.Run(s, copies)
+	}
+	for _, c := range copies {
+		if err := s.Copy(c.To, c.From, c.Bytes); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// receive copies what the other ranks have sent in exchange number i, each piece on the next stream.
-func (t *local) receive(e Exchange, i int, posts []*post, next func() driver.Stream) error {
-	for from, bytes := range e.ReceiveBytes {
+// receive adds to copies what the other ranks have sent in exchange number i. It first copies what
+// is in host memory.
+func (t *local) receive(s driver.Stream, e Exchange, i int, posts []*post, copies *[]lanes.Copy) error {
+	for k := range t.ranks {
+		// Each rank begins with another sender.
+		from := (t.rank + k) % t.ranks
+		bytes := e.ReceiveBytes[from]
 		if len(posts[from].sent) <= i {
 			return fmt.Errorf("rank %d makes %d exchanges, this rank more", from, len(posts[from].sent))
 		}
@@ -293,13 +266,9 @@ func (t *local) receive(e Exchange, i int, posts []*post, next func() driver.Str
 		if bytes == 0 {
 			continue
 		}
-		var err error
-		if p.host != nil {
-			err = next().CopyToDevice(e.To(from), p.host)
-		} else {
-			err = next().Copy(e.To(from), p.at, bytes)
-		}
-		if err != nil {
+		if p.host == nil {
+			*copies = append(*copies, lanes.Copy{To: e.To(from), From: p.at, Bytes: bytes})
+		} else if err := s.CopyToDevice(e.To(from), p.host); err != nil {
 			return fmt.Errorf("copying %d bytes of rank %d: %w", bytes, from, err)
 		}
 	}
@@ -383,9 +352,5 @@ func (t *local) Close() error {
 	if t.ready == nil {
 		return nil
 	}
-	err := errors.Join(t.ready.Close(), t.done.Close(), t.begun.Close())
-	for i, lane := range t.lanes {
-		err = errors.Join(err, t.ended[i].Close(), lane.Close())
-	}
-	return err
+	return errors.Join(t.ready.Close(), t.done.Close(), t.lanes.Close())
 }
