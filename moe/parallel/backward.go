@@ -353,10 +353,8 @@ func (p *backward) giveBack(at Step) error {
 		if err := p.order(p.made, p.s, p.side); err != nil {
 			return err
 		}
-		if err := p.move(at, p.side, p.back...); err != nil {
-			return err
-		}
 	}
+	// The host queues dW1 before the exchange, because it may wait for other ranks in Move.
 	if p.receives(&p.counts, p.transport.Rank()) > 0 {
 		if err := p.span(Span{Name: "dW1"}, p.s, func() error { return steps.GradientUp(p.pass.experts, p.s, p.experts) }); err != nil {
 			return err
@@ -364,6 +362,9 @@ func (p *backward) giveBack(at Step) error {
 	}
 	if !p.wantsDX() {
 		return nil
+	}
+	if err := p.move(at, p.side, p.back...); err != nil {
+		return err
 	}
 	if err := p.order(p.moved, p.side, p.s); err != nil || p.mine == 0 {
 		return err

@@ -380,16 +380,10 @@ func (p *pass) giveBack(at Step) error {
 	if !p.packs {
 		stream = p.side
 	}
+	if err := p.multiplyChunk(0); err != nil {
+		return err
+	}
 	for c := range p.chunks {
-		// The portions take turns on two streams. A portion then starts on multiprocessors that the
-		// portion before it no longer needs.
-		products := p.s
-		if c%2 == 1 {
-			products = p.other()
-		}
-		if err := p.multiply(Span{Name: "experts", Chunk: c}, products, p.plan.others[c]); err != nil {
-			return err
-		}
 		back := []Exchange{{}}
 		if !p.packs {
 			back = p.rowsBack(c, y, arrive)
@@ -401,7 +395,12 @@ func (p *pass) giveBack(at Step) error {
 			}
 			back[0] = e
 		}
-		if err := p.order(p.made, products, stream); err != nil {
+		if err := p.order(p.made, p.productsOf(c), stream); err != nil {
+			return err
+		}
+		// The host queues the next products before the exchange, because it may wait for other ranks
+		// in Move.
+		if err := p.multiplyChunk(c + 1); err != nil {
 			return err
 		}
 		at.Chunk = c
@@ -410,9 +409,6 @@ func (p *pass) giveBack(at Step) error {
 		}
 	}
 	if !p.packs {
-		if err := p.multiply(Span{Name: "own experts", Chunk: 1}, p.s, p.plan.own[1]); err != nil {
-			return err
-		}
 		if err := p.order(p.made, p.other(), p.s); err != nil {
 			return err
 		}

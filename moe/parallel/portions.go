@@ -186,5 +186,26 @@ func (p *pass) multiply(of Span, s driver.Stream, part portion) error {
 	})
 }
 
+// productsOf returns the stream of the products of a chunk. The portions take turns on two streams. A
+// portion then starts on multiprocessors that the portion before it no longer needs.
+func (p *pass) productsOf(c int) driver.Stream {
+	if c%2 == 1 && c < p.chunks {
+		return p.other()
+	}
+	return p.s
+}
+
+// multiplyChunk queues the products of a chunk, and after the last chunk those of the second portion
+// of this rank's own tokens.
+func (p *pass) multiplyChunk(c int) error {
+	switch {
+	case c < p.chunks:
+		return p.multiply(Span{Name: "experts", Chunk: c}, p.productsOf(c), p.plan.others[c])
+	case !p.packs:
+		return p.multiply(Span{Name: "own experts", Chunk: 1}, p.s, p.plan.own[1])
+	}
+	return nil
+}
+
 // uploaded returns the address of an upload.
 func (p *pass) uploaded(at int) driver.DevicePtr { return p.at(p.w.uploads + int64(at)) }
