@@ -52,7 +52,7 @@ func loadAs[T Value](base val, id isa.ID, a Operand, n int, mods []Mod, of Mod) 
 
 // store emits a store. The address or a value must be in a register: the register determines the
 // kernel that gets the instruction.
-func store[T Value](base val, id isa.ID, a Operand, vs []T) {
+func store[T Value](base val, id isa.ID, a Operand, vs []T, mods ...Mod) {
 	f := &isa.Table[id]
 	k := base.k
 	list := make([]Operand, len(vs))
@@ -67,7 +67,7 @@ func store[T Value](base val, id isa.ID, a Operand, vs []T) {
 		k.Errorf("%s of no values", f.Op)
 		return
 	}
-	k.emit(f, k.mods(f, vecMod(len(vs)), typeMod[T]()), a, vecOrOne(list))
+	k.emit(f, k.mods(f, append(mods, vecMod(len(vs)), typeMod[T]())...), a, vecOrOne(list))
 }
 
 func vecOrOne(list []Operand) Operand {
@@ -123,6 +123,12 @@ func (k *Kernel) ldmatrix(trans Mod, a Shared, n int) []U32 {
 // StGlobal stores 1, 2 or 4 adjacent values to global memory with one instruction.
 func StGlobal[T Value](a Global, vs ...T) {
 	store(a.base.v, isa.StGlobal, a.operand(), vs)
+}
+
+// StGlobalStreaming is StGlobal with the cache operator .cs, for values that are not read again soon.
+// They leave the caches before other values.
+func StGlobalStreaming[T Value](a Global, vs ...T) {
+	store(a.base.v, isa.StGlobal, a.operand(), vs, ".cs")
 }
 
 // StShared stores 1, 2 or 4 adjacent values to shared memory with one instruction.

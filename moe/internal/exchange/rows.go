@@ -41,7 +41,7 @@ func (r Rows) Build() (*jit.Kernel[RowsArgs], error) {
 	k.If(row.Lt(count), func() {
 		of := ptx.LdGlobal[ptx.U32](index.Index(row, 4))
 		values := ptx.LdGlobalVec[ptx.U32](from.Index(of, rowBytes).Plus(part), 4, ".L1::no_allocate")
-		ptx.StGlobal(to.Index(row, rowBytes).Plus(part), values...)
+		ptx.StGlobalStreaming(to.Index(row, rowBytes).Plus(part), values...)
 	})
 	return k.Build()
 }
