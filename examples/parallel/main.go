@@ -49,6 +49,7 @@ type job struct {
 	chunks   int
 	runs     int
 	timeline bool
+	onlyNCCL bool
 	deadline time.Duration
 	cache    *cache.Cache
 	weights  *trial.Trial // the tokens of all ranks, and the weights of the whole layer
@@ -63,13 +64,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&j.runs, "runs", 10, "passes to time, of which the median counts")
 	flags.BoolVar(&j.timeline, "timeline", false, "draw a timeline of both passes for each rank")
 	flags.DurationVar(&j.deadline, "deadline", time.Minute, "longest time of a pass")
-	by := flags.String("transport", "local", "local (one process) or nccl")
+	by := flags.String("transport", "local", "local (one process), nccl, or nccl-only, by which NCCL moves all bytes also on one host")
 	if err := program.Parse(flags, args, stdout); err != nil || sizes.Listed(stdout) {
 		return err
 	}
-	if *by != "local" && *by != "nccl" {
-		return command.Usagef("-transport %s: want local or nccl", *by)
+	if *by != "local" && *by != "nccl" && *by != "nccl-only" {
+		return command.Usagef("-transport %s: want local, nccl or nccl-only", *by)
 	}
+	j.onlyNCCL = *by == "nccl-only"
 	if j.ranks < 0 || j.runs < 1 {
 		return command.Usagef("-ranks %d -runs %d: want 0 or more ranks and 1 or more runs", j.ranks, j.runs)
 	}
@@ -92,10 +94,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if gpu {
 		kind = "cuda"
 	}
-	if *by == "nccl" && kind != "cuda" {
-		return command.Usagef("-transport nccl needs a GPU: NCCL does not run on the emulated device")
+	byNCCL := *by != "local"
+	if byNCCL && kind != "cuda" {
+		return command.Usagef("-transport %s needs a GPU: NCCL does not run on the emulated device", *by)
 	}
-	return j.start(ctx, kind, *by == "nccl")
+	return j.start(ctx, kind, byNCCL)
 }
 
 // size sets the layer: the layer that the flags name, or a default layer for a GPU or for the
@@ -123,6 +126,7 @@ func (j *job) size(asked []peers.Row, sizes *setup.Sizes, gpu bool) (err error) 
 // start opens the devices of this process, connects the ranks and runs each in a goroutine.
 func (j *job) start(ctx context.Context, kind string, byNCCL bool) error {
 	o, err := nccl.FromEnv(os.Getenv)
+	o.OnlyNCCL = j.onlyNCCL
 	launched := byNCCL && err == nil
 	var devices []driver.Device
 	defer func() {
@@ -194,7 +198,7 @@ func (j *job) connect(devices []driver.Device, byNCCL bool) (func(ctx context.Co
 		}
 		at := l.Addr().String()
 		return func(ctx context.Context, rank int) (parallel.Transport, error) {
-			return nccl.Connect(ctx, of(rank), nccl.Options{Rank: rank, Ranks: j.ranks, Address: at})
+			return nccl.Connect(ctx, of(rank), nccl.Options{Rank: rank, Ranks: j.ranks, Address: at, OnlyNCCL: j.onlyNCCL})
 		}, l.Close()
 	}
 	var list []driver.Device

@@ -34,7 +34,7 @@ func TestRefused(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"-transport", "pigeon"}, "want local or nccl"},
+		{[]string{"-transport", "pigeon"}, "want local, nccl or nccl-only"},
 		{[]string{"-device", "emulated", "-transport", "nccl"}, "NCCL does not run on the emulated device"},
 		{[]string{"-runs", "0"}, "want 0 or more ranks and 1 or more runs"},
 		{[]string{"-device", "emulated", "-cache", "off", "-ranks", "11"}, "so that each rank has an expert"},

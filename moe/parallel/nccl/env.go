@@ -24,6 +24,8 @@ type Options struct {
 	// Library is the file of NCCL. If it is empty, the variable SONICMOE_LIBNCCL names the file, or
 	// else the usual places are searched.
 	Library string
+	// OnlyNCCL makes NCCL move all bytes, also between the GPUs of one host.
+	OnlyNCCL bool
 }
 
 // defaultPort is the port of rank 0 if the launcher names none: the default port of torchrun, plus

@@ -89,9 +89,25 @@ func device(t *testing.T) driver.Device {
 	return dev
 }
 
+// failCUDA makes the named function of the stand-in CUDA driver return an error code until the test
+// ends.
+func failCUDA(t *testing.T, name string, code int) {
+	handle, err := purego.Dlopen(standIn(t, fakeCUDA), purego.RTLD_NOW)
+	require.NoError(t, err)
+	var set func(*byte, uintptr)
+	purego.RegisterLibFunc(&set, handle, "fake_fail")
+	text := append([]byte(name), 0)
+	set(unsafe.SliceData(text), uintptr(code))
+	runtime.KeepAlive(text)
+	t.Cleanup(func() { set(unsafe.SliceData([]byte{0}), 0) })
+}
+
+// ways are the two ways in which the ranks of a host move bytes.
+var ways = map[string]Options{"direct": {}, "by NCCL": {OnlyNCCL: true}}
+
 // ranksOf connects ranks and calls body for each of them, in goroutines. It returns the errors by
 // rank. If rank 0 does not connect, the other ranks stop waiting for it after half a second.
-func ranksOf(t *testing.T, ranks int, body func(tr parallel.Transport, dev driver.Device) error) []error {
+func ranksOf(t *testing.T, ranks int, way Options, body func(tr parallel.Transport, dev driver.Device) error) []error {
 	at, lib, dev := address(t), standIn(t, fakeNCCL), device(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 	defer cancel()
@@ -99,7 +115,7 @@ func ranksOf(t *testing.T, ranks int, body func(tr parallel.Transport, dev drive
 	var g errgroup.Group
 	for i := range ranks {
 		g.Go(func() error {
-			tr, err := Connect(ctx, dev, Options{Rank: i, Ranks: ranks, Address: at, Token: t.Name(), Library: lib})
+			tr, err := Connect(ctx, dev, Options{Rank: i, Ranks: ranks, Address: at, Token: t.Name(), Library: lib, OnlyNCCL: way.OnlyNCCL})
 			switch {
 			case err == nil:
 				err = body(tr, dev)

@@ -33,6 +33,13 @@ type transport struct {
 	commMu sync.Mutex
 	comm   *uintptr
 	ended  bool
+
+	// direct moves bytes between the ranks of one host without NCCL. It is nil if that is not possible.
+	// made is the same, or what is left of an attempt. closed is closed when the transport closes, and
+	// then helpers end.
+	direct, made *direct
+	closed       chan struct{}
+	helpers      sync.WaitGroup
 }
 
 // idBytes is the size of an ncclUniqueId.
@@ -45,12 +52,16 @@ func Connect(ctx context.Context, dev driver.Device, o Options) (parallel.Transp
 	if err != nil {
 		return nil, err
 	}
-	t := &transport{lib: lib, dev: dev, comm: new(uintptr)}
+	t := &transport{lib: lib, dev: dev, comm: new(uintptr), closed: make(chan struct{})}
 	met := meeting.Options{Rank: o.Rank, Ranks: o.Ranks, Address: o.Address, Token: o.Token, Version: "NCCL " + versionText(lib.version)}
 	if t.Meeting, err = meeting.Meet(ctx, met, t.makeID); err != nil {
 		return nil, err
 	}
-	if err := t.start(ctx); err != nil {
+	err = t.start(ctx)
+	if err == nil && o.Ranks > 1 && !o.OnlyNCCL {
+		err = t.goDirect(ctx)
+	}
+	if err != nil {
 		err = &parallel.Error{Rank: o.Rank, Ranks: o.Ranks, Step: parallel.Step{Phase: "join"}, Cause: err}
 		t.Abort(err)
 		return nil, errors.Join(err, t.Close())
@@ -195,17 +206,14 @@ func (t *transport) queued(f function, args ...uintptr) error {
 // bytesType is ncclUint8.
 const bytesType = 1
 
-// Share implements parallel.Transport by an AllGather.
+// Share implements parallel.Transport by an AllGather, or through the mailbox of the ranks of one
+// host.
 func (t *transport) Share(ctx context.Context, at parallel.Step, words []int64) ([][]int64, error) {
 	own := make([]byte, 0, 8*len(words))
 	for _, w := range words {
 		own = binary.LittleEndian.AppendUint64(own, uint64(w))
 	}
-	if len(own) == 0 { // a barrier gathers unused bytes
-		own = make([]byte, 8)
-	}
-	all := make([]byte, len(own)*t.Ranks())
-	err := t.gather(ctx, own, all)
+	parts, err := t.gatherParts(ctx, at, own)
 	if err == nil {
 		err = t.Err() // an aborted communicator returns no error and leaves wrong bytes
 	}
@@ -213,7 +221,10 @@ func (t *transport) Share(ctx context.Context, at parallel.Step, words []int64) 
 		return nil, t.fail(at, err)
 	}
 	rows := make([][]int64, 0, t.Ranks())
-	for part := range slices.Chunk(all, len(own)) {
+	for rank, part := range parts {
+		if len(part) < len(own) {
+			return nil, t.fail(at, fmt.Errorf("rank %d shares %d words, this rank %d", rank, len(part)/8, len(words)))
+		}
 		row := make([]int64, len(words))
 		for i := range row {
 			row[i] = int64(binary.LittleEndian.Uint64(part[8*i:]))
@@ -223,7 +234,20 @@ func (t *transport) Share(ctx context.Context, at parallel.Step, words []int64) 
 	return rows, nil
 }
 
-// gather gives the bytes of every rank to every rank.
+// gatherParts gives the bytes of every rank to every rank, and returns them by rank.
+func (t *transport) gatherParts(ctx context.Context, at parallel.Step, own []byte) ([][]byte, error) {
+	if t.direct != nil {
+		return t.shareDirectly(ctx, at, own)
+	}
+	if len(own) == 0 { // a barrier gathers unused bytes
+		own = make([]byte, 8)
+	}
+	all := make([]byte, len(own)*t.Ranks())
+	err := t.gather(ctx, own, all)
+	return slices.Collect(slices.Chunk(all, len(own))), err
+}
+
+// gather gives the bytes of every rank to every rank by NCCL.
 func (t *transport) gather(ctx context.Context, own, all []byte) error {
 	if need := int64(len(own) + len(all)); need > t.room {
 		if err := t.dev.Free(t.words); err != nil {
@@ -252,9 +276,16 @@ func (t *transport) gather(ctx context.Context, own, all []byte) error {
 	return t.stream.CopyToHost(all, to)
 }
 
-// Move implements parallel.Transport: it queues a send to and a receive from each other rank. The
-// host does not wait for the bytes.
+// Move implements parallel.Transport. Between the ranks of one host it queues copies, else a send to
+// and a receive from each other rank. The host does not wait for the bytes.
 func (t *transport) Move(ctx context.Context, at parallel.Step, s driver.Stream, list ...parallel.Exchange) error {
+	if t.direct != nil {
+		if ok, err := t.moveDirectly(ctx, at, s, list); err != nil {
+			return t.fail(at, err)
+		} else if ok {
+			return nil
+		}
+	}
 	for _, e := range list {
 		own := t.Rank()
 		if e.InPlace {
@@ -306,6 +337,10 @@ func (t *transport) fail(at parallel.Step, cause error) error {
 		cause = first
 	}
 	err := &parallel.Error{Rank: t.Rank(), Ranks: t.Ranks(), Step: at, Cause: cause}
+	var of absent
+	if errors.As(cause, &of) {
+		err.Missing, err.Cause = of.ranks, of.error
+	}
 	t.Abort(err)
 	return err
 }
@@ -317,6 +352,12 @@ func (t *transport) Close() error {
 		by = commAbort
 	}
 	err := t.end(by)
+	if t.made != nil {
+		err = errors.Join(err, t.made.close(func() {
+			close(t.closed)
+			t.helpers.Wait()
+		}))
+	}
 	t.Meeting.Close()
 	if t.stream != nil {
 		err = errors.Join(err, t.dev.Free(t.words), t.stream.Close())

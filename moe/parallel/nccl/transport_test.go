@@ -19,14 +19,21 @@ import (
 	"sonicmoe/moe/parallel/internal/transporttest"
 )
 
-// TestConforms checks the transport for groups of several sizes.
+// TestConforms checks the transport for groups of several sizes, in both ways.
 func TestConforms(t *testing.T) {
-	for _, ranks := range []int{1, 2, 3, 5} {
-		for _, err := range ranksOf(t, ranks, func(tr parallel.Transport, dev driver.Device) error {
-			return errors.Join(transporttest.Conforms(t.Context(), tr, dev), tr.Close())
-		}) {
-			require.NoError(t, err)
-		}
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			for _, ranks := range []int{1, 2, 3, 5} {
+				for _, err := range ranksOf(t, ranks, way, func(tr parallel.Transport, dev driver.Device) error {
+					if got, want := tr.(*transport).direct != nil, ranks > 1 && !way.OnlyNCCL; got != want {
+						return fmt.Errorf("direct is %v, want %v", got, want)
+					}
+					return errors.Join(transporttest.Conforms(t.Context(), tr, dev), tr.Close())
+				}) {
+					require.NoError(t, err)
+				}
+			}
+		})
 	}
 }
 
@@ -59,9 +66,9 @@ func TestFaults(t *testing.T) {
 			return share(tr, time.Minute)
 		}, time.Second / 4, []string{context.DeadlineExceeded.Error(), context.DeadlineExceeded.Error()}},
 	} {
-		t.Run(name, func(t *testing.T) {
+		forWays(t, name, func(t *testing.T, way Options) {
 			before := aborts(t)
-			errs := ranksOf(t, 3, func(tr parallel.Transport, _ driver.Device) error {
+			errs := ranksOf(t, 3, way, func(tr parallel.Transport, _ driver.Device) error {
 				err := share(tr, time.Minute) // returns when all ranks have joined
 				if err != nil {
 					return err
@@ -84,13 +91,20 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// forWays runs a test in both ways.
+func forWays(t *testing.T, name string, test func(t *testing.T, way Options)) {
+	for by, way := range ways {
+		t.Run(name+", "+by, func(t *testing.T) { test(t, way) })
+	}
+}
+
 // TestCallsFail checks that a failing function of NCCL returns an error on its rank, with the
 // function's name and NCCL's text.
 func TestCallsFail(t *testing.T) {
 	for f, code := range map[function]int{commInitRank: 3, groupStart: 1, groupEnd: 2, allGather: 6, send: 1, recv: 5, commAsyncError: 2, getUniqueID: 2} {
 		t.Run(names[f], func(t *testing.T) {
 			fail(t, names[f], code)
-			errs := ranksOf(t, 2, func(tr parallel.Transport, dev driver.Device) error {
+			errs := ranksOf(t, 2, Options{OnlyNCCL: true}, func(tr parallel.Transport, dev driver.Device) error {
 				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 				defer cancel()
 				s, err := dev.NewStream()
