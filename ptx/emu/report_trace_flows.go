@@ -11,6 +11,7 @@ import (
 type pause struct {
 	warp int
 	*Span
+	last bool // no span of the warp follows
 }
 
 // pauses returns the waits of the CTA's warps by what they wait for, in the order of their begin.
@@ -20,7 +21,7 @@ func (t *CTATrace) pauses() map[string][]pause {
 		spans := t.Timeline.Warps[id].Spans
 		for i := range spans {
 			if s := &spans[i]; s.Waits != "" && s.To > s.From {
-				list[s.Waits] = append(list[s.Waits], pause{id, s})
+				list[s.Waits] = append(list[s.Waits], pause{id, s, i == len(spans)-1})
 			}
 		}
 	}
@@ -30,8 +31,12 @@ func (t *CTATrace) pauses() map[string][]pause {
 	return list
 }
 
-// arrow is an end of an arrow: a turn on a track.
-type arrow struct{ tid, at int }
+// arrow is an end of an arrow: a turn on a track. If next is true, the arrow leads to the begin of the
+// first slice after the turn, otherwise to the slice that has the turn.
+type arrow struct {
+	tid, at int
+	next    bool
+}
 
 // flow writes an arrow through places on tracks.
 func (w *traceWriter) flow(pid int, name string, through ...arrow) {
@@ -44,19 +49,23 @@ func (w *traceWriter) flow(pid int, name string, through ...arrow) {
 		case len(through) - 1:
 			e.Phase = phaseArrow
 		}
+		if a.next {
+			e.Bind = ""
+		}
 		w.event(e)
 	}
 }
 
-// releases writes arrows from a phase of an mbarrier, whose track is tid, to the waits during which
-// the phase ended.
+// releases writes arrows from a phase of an mbarrier, whose track is tid, to the ends of the waits
+// during which the phase ended. A viewer draws an arrow to the begin of a slice, so the arrow leads to
+// the slice after the wait, if there is one.
 func (w *traceWriter) releases(pid, tid int, phase *Flight, waits []pause) {
 	if phase.Unfinished {
 		return
 	}
 	for _, x := range waits {
 		if x.From < phase.To && x.To >= phase.To {
-			w.flow(pid, phase.Name, arrow{tid, max(phase.From, phase.To-1)}, arrow{1 + x.warp, x.To - 1})
+			w.flow(pid, phase.Name, arrow{tid: tid, at: max(phase.From, phase.To-1)}, arrow{1 + x.warp, x.To - 1, !x.last})
 		}
 	}
 }
@@ -70,7 +79,7 @@ func (w *traceWriter) meetings(pid int, all map[string][]pause) {
 		}
 		met := map[int][]arrow{}
 		for _, x := range all[name] {
-			met[x.To] = append(met[x.To], arrow{1 + x.warp, x.From})
+			met[x.To] = append(met[x.To], arrow{tid: 1 + x.warp, at: x.From})
 		}
 		for _, end := range slices.Sorted(maps.Keys(met)) {
 			if len(met[end]) > 1 {

@@ -53,6 +53,12 @@ func checkEvents(t *testing.T, list []event) {
 			continue
 		}
 		flows[e.Flow] = append(flows[e.Flow], e)
+		if e.Phase == phaseArrow && e.Bind == "" {
+			next := slices.IndexFunc(slicesOf[track{e.PID, e.TID}], func(s event) bool { return s.At > e.At })
+			require.Positive(t, next, "no slice follows the arrow's end: %v", e)
+			wait := slicesOf[track{e.PID, e.TID}][next-1]
+			assert.Equal(t, []any{e.At + 1, "waits"}, []any{wait.At + *wait.Turns, wait.Cat}, "the arrow's end is not the end of a wait: %v", e)
+		}
 		assert.True(t, slices.ContainsFunc(slicesOf[track{e.PID, e.TID}], func(s event) bool { return s.At <= e.At && e.At <= s.At+*s.Turns }), "an arrow outside the slices of its track: %v", e)
 	}
 	for _, f := range flows {
@@ -96,6 +102,11 @@ func TestTraceOfPipeline(t *testing.T) {
 			list := events(t, trace)
 			checkEvents(t, list)
 			assert.Equal(t, n*steps*2, count(list, "load", phaseBegin))
+			for _, e := range list {
+				if e.Cat == "load" && strings.Contains(e.Name, " + ") {
+					assert.Regexp(t, ` \+ \d{6} `, e.Name)
+				}
+			}
 			assert.Equal(t, n*steps, count(list, "wgmma", phaseBegin))
 			assert.GreaterOrEqual(t, count(list, "order", phaseFlow), 2*n, "warps wait for copies")
 			assert.Equal(t, n*(2*steps+2*stages), count(list, "mbarrier", phaseSlice), "each stage is filled and released; the phases after the last are open")
@@ -198,4 +209,14 @@ func TestTraceOfMulticast(t *testing.T) {
 		assert.EqualValues(t, [3]int{i}, c.CTA)
 		assert.EqualValues(t, 4*words+16, bytes, "the box from both CTAs, and the note from CTA 0")
 	}
+}
+
+// TestArrowToLastWait checks that the arrow to a warp's last wait leads to the slice of this wait.
+func TestArrowToLastWait(t *testing.T) {
+	wait := Span{From: 2, To: 9, Waits: "mbarrier smem"}
+	c := CTATrace{Timeline: Timeline{Turns: 9, Warps: []WarpTimeline{{Spans: []Span{{To: 2}, wait}}}}, Flights: []Flight{{Kind: BarrierPhase, Name: "mbarrier smem", To: 8}}}
+	list := events(t, &Trace{CTAs: []CTATrace{c}})
+	checkEvents(t, list)
+	end := list[len(list)-1]
+	assert.Equal(t, []any{phaseArrow, bindEnclosing, 8}, []any{end.Phase, end.Bind, end.At})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 )
 
@@ -176,7 +177,16 @@ func (t *CTATrace) writeFlights(w *traceWriter, pid int, meta func(tid int, name
 			args["bytes"] = f.Bytes
 		}
 		id := &localID{fmt.Sprintf("%d.%d", pid, i)}
-		w.event(event{Name: f.Name, Cat: f.Kind.String(), Phase: phaseBegin, At: f.From, PID: pid, ID: id, Args: args})
-		w.event(event{Name: f.Name, Cat: f.Kind.String(), Phase: phaseEnd, At: f.To, PID: pid, ID: id})
+		name := trackOrder(f.Name)
+		w.event(event{Name: name, Cat: f.Kind.String(), Phase: phaseBegin, At: f.From, PID: pid, ID: id, Args: args})
+		w.event(event{Name: name, Cat: f.Kind.String(), Phase: phaseEnd, At: f.To, PID: pid, ID: id})
 	}
+}
+
+var offset = regexp.MustCompile(` \+ (\d+)`)
+
+// trackOrder pads the offset in the name of a copy with zeros. Viewers sort the tracks of
+// asynchronous slices by the text of their names.
+func trackOrder(name string) string {
+	return offset.ReplaceAllStringFunc(name, func(at string) string { return fmt.Sprintf(" + %06s", at[len(" + "):]) })
 }
