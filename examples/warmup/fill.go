@@ -190,8 +190,8 @@ func (f *fill) compiler(ctx context.Context) (by jit.Compiler, t driver.Target, 
 // auto is the value of -by with which the command chooses the compiler.
 const auto = "auto"
 
-// compiler returns ptxas or the driver of a GPU, and the chip for which it compiles. done
-// closes it.
+// compiler returns the compiler that -by names, ptxas or the driver of a GPU, and the chip for which
+// that compiler compiles. Function done closes the compiler.
 func compiler(ctx context.Context, who string, t driver.Target) (by jit.Compiler, _ driver.Target, done func(), err error) {
 	done = func() {}
 	switch who {

@@ -63,8 +63,8 @@ func (v *verify) run(ctx context.Context, args []string) error {
 	return v.files(ctx, from)
 }
 
-// openToVerify opens a directory so that damaged files can be set aside, if the directory can
-// be written.
+// openToVerify opens a directory for writing, so that verify can set damaged files aside. If the
+// directory cannot be written, openToVerify opens it for reading.
 func openToVerify(place string) (*cache.Cache, error) {
 	if err := notOff(place); err != nil {
 		return nil, err

@@ -18,8 +18,8 @@ type Preferences struct {
 	Chosen     []bool
 }
 
-// Preferences returns the preferences of experts for tokens that follow from a routing. The
-// layer must have softmax scores.
+// Preferences computes the experts' preferences from the logits and the chosen experts of a routing.
+// The layer must have softmax scores.
 func (r Routing) Preferences(c spec.Config, round Rounding) Preferences {
 	e, k := c.NumExperts, c.TopK
 	p := Preferences{Experts: e, Raw: slices.Clone(r.Logits), Chosen: make([]bool, len(r.Logits))}

@@ -18,7 +18,8 @@ type WarpProduct struct {
 }
 
 const (
-	// WarpRows is the number of rows of A, WarpColumns the number of rows of B.
+	// WarpRows is the number of rows of A in a warp's product. WarpColumns is the number of rows
+	// of B.
 	WarpRows    = 16
 	WarpColumns = 8
 	// WarpSums is the number of sums that each lane holds.

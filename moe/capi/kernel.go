@@ -251,7 +251,7 @@ func (a *kernelArg) bytes(n int, at []uint64) (b []byte, err error) {
 			return nil, err
 		}
 	default:
-		return nil, fmt.Errorf("no buffer, hex or map, and no int or float of %d bytes", n)
+		return nil, fmt.Errorf("got a value that does not fill %d bytes, want a buffer, hex, map, an int of up to 8 bytes, or a float of 4 or 8 bytes", n)
 	}
 	if len(b) != n {
 		return nil, fmt.Errorf("%d bytes, must be %d", len(b), n)

@@ -100,7 +100,7 @@ func (f *File) list() error {
 			f.layers[k.layer] = map[key]string{}
 		}
 		if other, twice := f.layers[k.layer][k]; twice {
-			return fmt.Errorf("tensors %q and %q are the same factor, must be one", other, t.Name)
+			return fmt.Errorf("tensors %q and %q are the same factor of one layer, want one tensor for it", other, t.Name)
 		}
 		f.layers[k.layer][k] = t.Name
 	}

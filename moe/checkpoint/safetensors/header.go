@@ -38,8 +38,8 @@ func parseHeader(text io.Reader, data int64) ([]Tensor, map[string]string, error
 	return tensors, metadata, checkPlaces(tensors, data)
 }
 
-// checkPlaces sorts the tensors by the offsets of their data, and checks that they cover
-// the data.
+// checkPlaces sorts the tensors by the offsets of their data. It checks that the tensors cover the
+// data without gaps and do not overlap.
 func checkPlaces(tensors []Tensor, data int64) error {
 	slices.SortStableFunc(tensors, func(a, b Tensor) int {
 		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End))

@@ -253,9 +253,9 @@ type adapted struct {
 	// adapter's scale c.
 	matrix ptx.U32
 	scale  ptx.F32
-	// live is the number of rows. For row i of the 16, input returns the index of its row in the
-	// input, row returns the index of its row in the results, ofA that of its row in A, and score
-	// returns its score (only with ScoreOnInput). Rows from live to 15 repeat row live-1.
+	// live is the number of rows. The functions take i from 0 to 15, and rows from live to 15 repeat
+	// row live-1. input, row and ofA return the index of row i in the input, in the results and in
+	// A. score returns the score of row i, and is used only with ScoreOnInput.
 	live            ptx.U32
 	input, row, ofA func(i ptx.U32) ptx.U32
 	score           func(i ptx.U32) ptx.F32

@@ -9,8 +9,8 @@ import (
 // all initial values are 0.
 type biases struct {
 	given bool
-	// of returns, for each part (gate and up, or one), the initial values of the thread's upper and
-	// lower row.
+	// of returns the initial values of the thread's upper and lower row. The list has two elements for
+	// gate and up, or one for a product without a gate.
 	of func(b block) [][2]ptx.F32
 }
 

@@ -123,8 +123,8 @@ func (g *rowGather) next(t item, kt ptx.U32) []ptx.U32 {
 	return tokens
 }
 
-// copy starts the copies of the tile's first rows, whose number is the parameter rows, and fills
-// the other rows with zeros. If rows is a constant, it copies all rows.
+// copy starts the copies of the first `rows` rows of the tile, and fills the other rows with zeros.
+// If rows is a constant, it copies all rows.
 func (g *rowGather) copy(s pipeline.Stage, tokens []ptx.U32, rows ptx.U32) {
 	to := s.Data.Plus(g.to)
 	_, all := rows.Const()
