@@ -25,7 +25,7 @@ import (
 func TestNotDirect(t *testing.T) {
 	for _, function := range []string{"cuMemHostRegister_v2", "cuIpcGetMemHandle", "cuIpcOpenMemHandle_v2", "cuStreamWriteValue32_v2"} {
 		t.Run(function, func(t *testing.T) {
-			failCUDA(t, function, 801)
+			fail(t, fakeCUDA, function, 801)
 			for _, err := range ranksOf(t, 3, Options{}, func(tr parallel.Transport, dev driver.Device) error {
 				if tr.(*transport).direct != nil {
 					return errors.New("the way is direct")
@@ -48,7 +48,7 @@ func TestOtherMemory(t *testing.T) {
 			return err
 		}
 		if tr.Rank() == 1 {
-			failCUDA(t, "cuIpcGetMemHandle", 801)
+			fail(t, fakeCUDA, "cuIpcGetMemHandle", 801)
 		}
 		if _, err := tr.Share(t.Context(), parallel.Step{Phase: "failing"}, nil); err != nil {
 			return err

@@ -52,14 +52,15 @@ func TestMain(m *testing.M) {
 
 const fakeNCCL, fakeCUDA = "testdata/fakenccl.c", "../../../driver/cuda/testdata/fakecuda.c"
 
-// fail makes the named function of the stand-in NCCL return an error code until the test ends.
-func fail(t *testing.T, name string, code int) {
-	handle, err := purego.Dlopen(standIn(t, fakeNCCL), purego.RTLD_NOW)
+// fail makes the named function of a stand-in, fakeNCCL or fakeCUDA, return an error code until the
+// test ends.
+func fail(t *testing.T, source, name string, code int) {
+	handle, err := purego.Dlopen(standIn(t, source), purego.RTLD_NOW)
 	require.NoError(t, err)
-	var set func(*byte, int32)
+	var set func(*byte, uintptr)
 	purego.RegisterLibFunc(&set, handle, "fake_fail")
 	text := append([]byte(name), 0)
-	set(unsafe.SliceData(text), int32(code))
+	set(unsafe.SliceData(text), uintptr(code))
 	runtime.KeepAlive(text)
 	t.Cleanup(func() { set(unsafe.SliceData([]byte{0}), 0) })
 }
@@ -87,19 +88,6 @@ func device(t *testing.T) driver.Device {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, dev.Close()) })
 	return dev
-}
-
-// failCUDA makes the named function of the stand-in CUDA driver return an error code until the test
-// ends.
-func failCUDA(t *testing.T, name string, code int) {
-	handle, err := purego.Dlopen(standIn(t, fakeCUDA), purego.RTLD_NOW)
-	require.NoError(t, err)
-	var set func(*byte, uintptr)
-	purego.RegisterLibFunc(&set, handle, "fake_fail")
-	text := append([]byte(name), 0)
-	set(unsafe.SliceData(text), uintptr(code))
-	runtime.KeepAlive(text)
-	t.Cleanup(func() { set(unsafe.SliceData([]byte{0}), 0) })
 }
 
 // ways are the two ways in which the ranks of a host move bytes.

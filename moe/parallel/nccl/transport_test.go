@@ -103,7 +103,7 @@ func forWays(t *testing.T, name string, test func(t *testing.T, way Options)) {
 func TestCallsFail(t *testing.T) {
 	for f, code := range map[function]int{commInitRank: 3, groupStart: 1, groupEnd: 2, allGather: 6, send: 1, recv: 5, commAsyncError: 2, getUniqueID: 2} {
 		t.Run(names[f], func(t *testing.T) {
-			fail(t, names[f], code)
+			fail(t, fakeNCCL, names[f], code)
 			errs := ranksOf(t, 2, Options{OnlyNCCL: true}, func(tr parallel.Transport, dev driver.Device) error {
 				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 				defer cancel()
