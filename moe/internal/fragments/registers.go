@@ -1,6 +1,8 @@
 package fragments
 
 import (
+	"slices"
+
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/tile"
 	"sonicmoe/ptx"
@@ -40,6 +42,30 @@ func (l Lane) Block(at ptx.Shared) Block {
 		b.factors = ptx.LdSharedVec[ptx.U32](at.Plus(l.scalesOf), n)
 	} else {
 		b.factors = make([]ptx.U32, n)
+	}
+	return b
+}
+
+// Ahead loads the words with which [Lane.Resume] starts to read the block at an address: the codes of
+// the first k-tile, and the scales if they fit in a few registers.
+func (l Lane) Ahead(at ptx.Shared) []ptx.U32 {
+	b := Block{Lane: l, at: at}
+	b.load(0, 1)
+	if n := l.scaleWords(); n <= planeWords {
+		b.codes = append(b.codes, ptx.LdSharedVec[ptx.U32](at.Plus(l.scalesOf), n)...)
+	}
+	return b.codes
+}
+
+// Resume does the same as Block, after Ahead has loaded words.
+func (l Lane) Resume(at ptx.Shared, words []ptx.U32) Block {
+	n := l.codeBytes() / planeBytes * loadBytes / 4
+	b := Block{Lane: l, at: at, codes: slices.Clone(words[:n]), factors: slices.Clone(words[n:])}
+	if l.codeBytes() == planeBytes { // more codes take too many registers
+		b.load(1, KTiles)
+	}
+	if len(b.factors) == 0 {
+		b.factors = make([]ptx.U32, l.scaleWords())
 	}
 	return b
 }
@@ -100,6 +126,15 @@ func (b *Block) load(first, end int) {
 // KTile returns the fragments of a k-tile: for each step of 16 columns the four registers of
 // operand A of wgmma, in bf16. The caller takes the k-tiles in order.
 func (b *Block) KTile(kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
+	unpack := b.Steps(kTile)
+	for step := range steps {
+		steps[step] = unpack(step)
+	}
+	return steps
+}
+
+// Steps does the same as KTile, step by step: the function that Steps returns emits the code of a step.
+func (b *Block) Steps(kTile int) (unpack func(step int) []ptx.U32) {
 	of := b.codeBytes() / planeBytes * loadBytes / 4
 	if len(b.codes) == kTile*of {
 		b.load(kTile, kTile+1)
@@ -109,28 +144,26 @@ func (b *Block) KTile(kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
 	if b.areIntegers() {
 		return b.integers(words, kTile)
 	}
-	var registers []ptx.U32
 	zeros := b.zeros(kTile)
-	for step, w := range words {
+	registers := func(step int) []ptx.U32 {
 		switch b.Code {
 		case spec.E2M1:
-			registers = append(registers, e2m1(w)...)
+			return e2m1(words[step])
 		case spec.E4M3:
-			registers = append(registers, e4m3(w)...)
-		default:
-			registers = append(registers, int4(w, func(lower int) ptx.BF16x2 { return zeros(step, lower) })...)
+			return append(e4m3(words[2*step]), e4m3(words[2*step+1])...)
 		}
+		return int4(words[step], func(lower int) ptx.BF16x2 { return zeros(step, lower) })
 	}
 	if b.inFP32() {
 		return b.wide(registers, kTile)
 	}
 	scale := b.multiplier(kTile)
-	for step := range steps {
-		for i, r := range registers[4*step:][:4] {
-			steps[step] = append(steps[step], scale(r.AsBF16x2(), step, i%2).Bits())
+	return func(step int) (a []ptx.U32) {
+		for i, r := range registers(step) {
+			a = append(a, scale(r.AsBF16x2(), step, i%2).Bits())
 		}
+		return a
 	}
-	return steps
 }
 
 // e2m1 unpacks a word of codes to four registers, each with two codes.
@@ -151,7 +184,7 @@ func e4m3(w ptx.U32) []ptx.U32 {
 // the lowest bit of the exponent, is set. The scales include 2^129. One fma multiplies by the scale
 // and adds -8 times the scale, which bf16 represents exactly. The result is (code - 8)·scale, rounded
 // once.
-func (b *Block) integers(words []ptx.U32, kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
+func (b *Block) integers(words []ptx.U32, kTile int) (unpack func(step int) []ptx.U32) {
 	const places, minus = 0x00f000f0, 0x80808080 // minus is the bf16 number -2^-126 = -8·2^-129, twice
 	scales := b.ofKTile(b.factors, 1, kTile)
 	var offsets []ptx.U32
@@ -159,13 +192,14 @@ func (b *Block) integers(words []ptx.U32, kTile int) (steps [tile.K / tile.KStep
 		offsets = append(offsets, s.AsBF16x2().Mul(ptx.Uint(minus).AsBF16x2()).Bits())
 	}
 	scale, offset := byRows(scales), byRows(offsets)
-	for step, w := range words {
+	return func(step int) (a []ptx.U32) {
+		w := words[step]
 		for i, moved := range []ptx.U32{w.ShlI(4), w, w.ShrI(4), w.ShrI(8)} {
 			code := moved.AndI(places).AsBF16x2()
-			steps[step] = append(steps[step], code.Fma(scale(step, i%2), offset(step, i%2)).Bits())
+			a = append(a, code.Fma(scale(step, i%2), offset(step, i%2)).Bits())
 		}
+		return a
 	}
-	return steps
 }
 
 // int4 unpacks a word of codes to four registers, each with two bf16 numbers. A code from 0 to 15
@@ -191,11 +225,11 @@ func (b *Block) zeros(kTile int) func(step, lower int) ptx.BF16x2 {
 
 // wide returns the fragments whose products with the scales are FP32. A register has the bf16
 // numbers of two codes.
-func (b *Block) wide(registers []ptx.U32, kTile int) (steps [tile.K / tile.KStep][]ptx.U32) {
+func (b *Block) wide(registers func(step int) []ptx.U32, kTile int) (unpack func(step int) []ptx.U32) {
 	scales := b.ofKTile(b.factors[:b.zerosAt()], 2, kTile)
-	for step := range steps {
-		group := 2 * (step * len(scales) / 2 / len(steps))
-		for i, r := range registers[4*step:][:4] {
+	return func(step int) (a []ptx.U32) {
+		group := 2 * (step * len(scales) / 2 / (tile.K / tile.KStep))
+		for i, r := range registers(step) {
 			first, second := r.AsBF16x2().Unpack()
 			s := scales[group+i%2].AsF32()
 			if b.Code == spec.Int4 { // the fma gives +0, and not -0, for the number 0
@@ -203,10 +237,10 @@ func (b *Block) wide(registers []ptx.U32, kTile int) (steps [tile.K / tile.KStep
 			} else {
 				first, second = first.Mul(s), second.Mul(s)
 			}
-			steps[step] = append(steps[step], b.to.Pack(b.k, first, second))
+			a = append(a, b.to.Pack(b.k, first, second))
 		}
+		return a
 	}
-	return steps
 }
 
 // ofKTile returns the words of a k-tile's groups. Each group has `each` words.

@@ -26,8 +26,9 @@
 // packed. The math warpgroups unpack them to registers, and wgmma reads operand A from there.
 // Unpacking takes most of an SM's issue slots. Therefore four warpgroups unpack, addresses are in
 // uniform registers, and one warp issues the fence between the copies of tokens and wgmma for all.
-// Wide CTAs of three warpgroups multiply each unpacked weight by up to 128 tokens, and store their
-// results by TMA. They serve batches of any size. A single token needs no shared memory for packed
+// Wide CTAs of three warpgroups multiply each unpacked weight by up to 128 tokens, unpack each step of
+// 16 columns while the wgmma of the step before runs, and store their results by TMA. They serve
+// batches of any size. A single token needs no shared memory for packed
 // weights: each warp loads the codes of its 16 rows to registers, and multiplies by mma.sync.
 //
 // Sums run over the same steps of 16 in the same order as in the kernels of large batches, and give

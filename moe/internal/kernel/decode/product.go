@@ -263,7 +263,11 @@ func (p mathRole) run(tiles scheduler, boxes boxes, store func(b block, acc [][]
 		has := p.warpgroup.Lt(b.units)
 		b.unit = b.unit.Add(p.warpgroup)
 		k.IfElse(has, func() {
-			p.multiply(loop, sums, b)
+			if p.hasBoxes() {
+				p.multiplyWide(loop, sums[0], b)
+			} else {
+				p.multiply(loop, sums, b)
+			}
 			store(b, sums)
 		}, func() { loop.Drain(ptx.Uint(p.stages())) })
 	})

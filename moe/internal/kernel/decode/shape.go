@@ -152,6 +152,9 @@ func hasWide(c spec.Config) bool { return WideFrom(c) > 0 }
 // widths lists the numbers of columns to which the tokens of a block may be rounded up. wgmma reads
 // a column from shared memory at the same cost as a row of weights.
 func (s shape) widths() []int {
+	if s == packedShapes[wide] {
+		return []int{64, 96, tileTokens} // each has a loop of its own, and fewer columns take no less time
+	}
 	list := []int{8, 16, 24, 32, 48, 64, 72, 80, 88, 96, 112, tileTokens}
 	return list[:slices.Index(list, s.tokens)+1]
 }
