@@ -38,8 +38,12 @@ func (o options) decodeUpTo(c Config) int {
 // this number, unpacking the weights takes more time than the products of large batches save; see
 // experiments.md of the benchmarks.
 func unitsRows(c Config) int {
-	if p := spec.PackingOf(c); p != nil && p.Code.Bits() == 8 {
+	p := spec.PackingOf(c)
+	switch {
+	case p != nil && p.Code.Bits() == 8:
 		return 1024
+	case p != nil && p.Code == spec.Int4:
+		return 4096
 	}
 	return 2048
 }
