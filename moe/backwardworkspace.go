@@ -43,9 +43,10 @@ type backwardWorkspace struct {
 	scaledA, partial, dwPartials, dxRows int64 // these four are in the second piece
 	biasSums, biasPartials               int64 // partial sums of db1 and db2, at the offset of dwPartials
 	router                               int64 // uses both pieces
-	// u and v have the rows of an adapter's products.
-	u, v  int64
-	bytes int64
+	// u and v have the rows of an adapter's products. factor has the gradient of a factor with the
+	// padded rank, in FP32.
+	u, v, factor int64
+	bytes        int64
 }
 
 // backwardWorkspace lays out the scratch memory of a backward call.
@@ -81,6 +82,9 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 
 	if spec.HasLoRA(c) && l.part != home {
 		w.u, w.v = s.take(weights.U(c).Bytes(rows)), s.take(weights.U(c).Bytes(rows))
+		if spec.PadsRank(c) {
+			w.factor = s.take(paddedFactorBytes(c))
+		}
 	}
 
 	if l.shared != nil {

@@ -60,7 +60,7 @@ func randomAdapted(r *rand.Rand, format string) moe.Config {
 			c = randomPacked(r, &p)
 		}
 	}
-	c.LoRARank, c.RSLoRA = 8*(1+r.IntN(16)), r.IntN(2) == 0
+	c.LoRARank, c.RSLoRA = 4*(1+r.IntN(32)), r.IntN(2) == 0
 	rank := float64(c.LoRARank)
 	if c.RSLoRA {
 		rank = math.Sqrt(rank)

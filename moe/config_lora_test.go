@@ -13,7 +13,8 @@ import (
 )
 
 // TestLoRA compares layers with adapters with the reference. The layers have all layouts of
-// weights, ranks of one wgmma step, of one k-tile and of two k-tiles, and packed base weights. With
+// weights, ranks of one wgmma step, of one k-tile and of two k-tiles, ranks that are padded, and packed
+// base weights. With
 // zeros in the second factors a layer must have the bits of the layer without the adapter.
 func TestLoRA(t *testing.T) {
 	base, tokens := moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 5, TopK: 2}, 150
@@ -23,13 +24,15 @@ func TestLoRA(t *testing.T) {
 	for i, change := range []func(c *moe.Config){
 		func(c *moe.Config) {},
 		func(c *moe.Config) { // both products have odd widths, and the factors are MN-major
-			c.LoRARank, c.RSLoRA, c.InOut, c.GateUp, c.Hidden, c.Intermediate = 72, true, true, spec.Interleaved, 208, 112
+			c.LoRARank, c.RSLoRA, c.InOut, c.GateUp, c.Hidden, c.Intermediate = 76, true, true, spec.Interleaved, 208, 112
 		},
 		func(c *moe.Config) {
 			c.LoRARank, c.GateUp, c.Bias, c.Intermediate = 128, spec.Apart, true, 192
 		},
 		// -short leaves out the other layers.
-		func(c *moe.Config) { c.LoRARank, c.GateUp = 8, spec.Interleaved },
+		func(c *moe.Config) { c.LoRARank, c.LoRAAlpha, c.GateUp = 4, 8, spec.Interleaved },
+		func(c *moe.Config) { c.LoRARank, c.GateUp, c.Bias = 12, spec.Apart, true },
+		func(c *moe.Config) { c.LoRARank, c.InOut = 72, true },
 		func(c *moe.Config) { c.LoRARank, c.Activation, c.SharedExperts, c.SharedGate = 64, spec.ReLU2, 1, true },
 		func(c *moe.Config) {
 			c.LoRARank, c.InOut, c.GateUp, c.Hidden, c.Intermediate = 40, true, spec.Apart, 80, 48
@@ -74,6 +77,25 @@ func TestLoRA(t *testing.T) {
 			require.Equal(t, without, with, "zeros in the second factors")
 			require.Equal(t, dxWithout, dxWith, "DX, zeros in the second factors")
 		})
+	}
+}
+
+// TestLoRAPadded checks that a layer that pads its adapter's factors has the bits of a layer with the
+// padded factors.
+func TestLoRAPadded(t *testing.T) {
+	const tokens = 70
+	for _, rank := range []int{4, 12, 68} {
+		c := moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 3, TopK: 2, LoRARank: rank, LoRAAlpha: 2 * float64(rank)}
+		tr := newTrial(t, c, tokens, 6)
+		w := tr.Weights
+		got, dx := runAdapted(t, c, tokens, tr.X, w)
+		w.LoraA1, w.LoraB1 = factorOf(w.LoraA1, rank, c.Hidden, c, false), factorOf(w.LoraB1, c.HWidth(), rank, c, false)
+		w.LoraA2, w.LoraB2 = factorOf(w.LoraA2, rank, c.Intermediate, c, false), factorOf(w.LoraB2, c.Hidden, rank, c, false)
+		c.LoRARank += 4
+		c.LoRAAlpha = 2 * float64(c.LoRARank)
+		want, dxWant := runAdapted(t, c, tokens, tr.X, w)
+		require.Equal(t, want, got)
+		require.Equal(t, dxWant, dx)
 	}
 }
 
@@ -185,7 +207,7 @@ func TestLoRAErrors(t *testing.T) {
 		rs    bool
 		text  string
 	}{
-		{12, 8, false, "Config.LoRARank is 12, must be 0 (no adapter), or a multiple of 8 up to 128"},
+		{10, 8, false, "Config.LoRARank is 10, must be 0 (no adapter), or a multiple of 4 up to 128"},
 		{136, 8, false, "Config.LoRARank is 136"},
 		{-8, 8, false, "Config.LoRARank is -8"},
 		{16, 0, false, "Config.LoRAAlpha is 0, must be a number above 0"},

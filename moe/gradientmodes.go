@@ -7,6 +7,7 @@ import (
 
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/gradient"
+	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/internal/registry"
 )
@@ -37,14 +38,24 @@ func (o options) checkGradients(c Config) error {
 	return nil
 }
 
-// weightGradients are the kernels whose modes WithGradients selects.
-var weightGradients = []gradient.Set[dw.Args]{dw.W1Kernels, dw.W2Kernels, dw.A1Kernels, dw.B1Kernels, dw.A2Kernels, dw.B2Kernels}
+// weightGradients and factorGradients are the kernels whose modes WithGradients selects.
+var (
+	weightGradients = []gradient.Set[dw.Args]{dw.W1Kernels, dw.W2Kernels}
+	factorGradients = []gradient.Set[dw.Args]{dw.A1Kernels, dw.B1Kernels, dw.A2Kernels, dw.B2Kernels}
+)
 
-// writes reports whether the options include the kernel's gradient mode. Options that name no
-// gradients include all modes. It is true for kernels without modes.
-func (o options) writes(k registry.Any) bool {
+// writes reports whether a layer with the options has a kernel, by the kernel's gradient mode. Options
+// that name no gradients include all modes. It is true for kernels without modes. If the layer pads an
+// adapter's factors, their kernels write FP32 to the workspace, and the kernels lora-unpad have the
+// modes.
+func (o options) writes(c Config, k registry.Any) bool {
 	for _, mode := range gradient.Modes {
-		if slices.ContainsFunc(weightGradients, func(s gradient.Set[dw.Args]) bool { return k == s.In(mode) }) {
+		of := func(s gradient.Set[dw.Args]) bool { return k == s.In(mode) }
+		isFactor := slices.ContainsFunc(factorGradients, of)
+		if isFactor && spec.PadsRank(c) {
+			return mode == gradient.Mode{F32: true}
+		}
+		if isFactor || slices.ContainsFunc(weightGradients, of) || k == kernel.UnpadKernels.In(mode) {
 			return len(o.gradients) == 0 || slices.ContainsFunc(o.gradients, func(g gradientWant) bool {
 				return mode == gradient.Mode{F32: g.of == F32, Accumulate: g.accumulate}
 			})
@@ -71,7 +82,8 @@ func (c *Call) checkModes(b *BackwardArgs) {
 
 // writesIn reports whether the launchers have kernels that write gradients in a mode.
 func writesIn(launchers registry.Launchers, mode gradient.Mode) bool {
-	return launchers[dw.W1Kernels.In(mode)] != nil || launchers[dw.A1Kernels.In(mode)] != nil
+	return launchers[dw.W1Kernels.In(mode)] != nil || launchers[kernel.UnpadKernels.In(mode)] != nil ||
+		launchers[kernel.PadKernel] == nil && launchers[dw.A1Kernels.In(mode)] != nil
 }
 
 // checkMode refuses a gradient without a kernel among the launchers.

@@ -59,6 +59,7 @@ func (q *queue) gradients(n work, b *BackwardArgs, w backwardWorkspace, routed b
 	throughRouter := routed && (of.dX || of.dRouter || of.dRouterBias || of.dExpertScale)
 	r.planRows()
 	r.unpack(&r.Weights, r.Workspace.Ptr, r.w.indices)
+	r.padLoRA(&r.Weights, r.Workspace.Ptr, r.w.indices)
 	lora := r.hasLoRA()
 	r.when(lora, (*backwardRun).loraDO)
 	r.dH()

@@ -130,7 +130,7 @@ func (o options) wanted(l registry.Layer) registry.Registry {
 	var list registry.Registry
 	small := o.smallBatch(l.Config)
 	for _, k := range from {
-		if small.launches(k) && o.writes(k) && (!k.IsBackward() || !o.forwardOnly || k == order.PlanPairsKernel && o.part == home) {
+		if small.launches(k) && o.writes(l.Config, k) && (!k.IsBackward() || !o.forwardOnly || k == order.PlanPairsKernel && o.part == home) {
 			list = append(list, k)
 		}
 	}

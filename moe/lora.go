@@ -5,6 +5,7 @@ import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/schedule"
+	"sonicmoe/moe/internal/gradient"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/internal/registry"
@@ -29,6 +30,27 @@ func (w indices) loraTiles(p driver.DevicePtr, which int64) gemm.TileArgs {
 	t := w.tiles(p, 0)
 	t.Tickets = at(p, w.loraTickets+which*schedule.TicketBytes)
 	return t
+}
+
+// padLoRA queues the kernel that pads the adapter's factors, if their rank is no multiple of 8. It
+// changes the addresses in w to the addresses of the padded factors in the workspace at p.
+func (q *queue) padLoRA(w *Weights, p driver.DevicePtr, places indices) {
+	if !spec.PadsRank(q.layer.of.Config) {
+		return
+	}
+	to := kernel.PadArgs{
+		LoraA1: w.LoraA1.Ptr, LoraB1: w.LoraB1.Ptr, LoraB3: w.LoraB3.Ptr, LoraA2: w.LoraA2.Ptr, LoraB2: w.LoraB2.Ptr,
+		ToLoraA1: at(p, places.loraA1), ToLoraB1: at(p, places.loraB1), ToLoraB3: at(p, places.loraB3), ToLoraA2: at(p, places.loraA2), ToLoraB2: at(p, places.loraB2),
+	}
+	launch(q, kernel.PadKernel, to)
+	w.LoraA1.Ptr, w.LoraB1.Ptr, w.LoraB3.Ptr, w.LoraA2.Ptr, w.LoraB2.Ptr = to.ToLoraA1, to.ToLoraB1, to.ToLoraB3, to.ToLoraA2, to.ToLoraB2
+}
+
+// paddedFactorBytes returns the size of the largest gradient of a factor with the padded rank, in FP32.
+// The factors of gate and up count as one.
+func paddedFactorBytes(c Config) int64 {
+	g := spec.Padded(c).Gradients(0, F32)
+	return max(g.DLoraA1.Bytes(), g.DLoraB1.Bytes()+g.DLoraB3.Bytes(), g.DLoraA2.Bytes(), g.DLoraB2.Bytes())
 }
 
 // loraUp queues the product of the tokens with LoraA1, if the layer has an adapter.
@@ -84,11 +106,11 @@ func (r *backwardRun) dLora2() {
 	r.planSplits()
 	if !r.DLoraB2.IsZero() {
 		r.loraProduct(kernel.LoRAA2Kernel, 1, kernel.LoRAArgs{X: r.at(r.w.scaledA), Factor: r.LoraA2.Ptr, U: r.at(r.w.u)})
-		launch(r.queue, dw.B2Kernels.In(gradientOf(r.DLoraB2)), r.dW(0, r.DO, r.w.u, r.DLoraB2.Tensor))
+		r.factorGradient(dw.B2Kernels, spec.TensorLoraB2, r.dW(0, r.DO, r.w.u, r.DLoraB2.Tensor))
 	}
 	if !r.DLoraA2.IsZero() {
 		v := Tensor{Ptr: r.at(r.w.v)}
-		launch(r.queue, dw.A2Kernels.In(gradientOf(r.DLoraA2)), r.dW(1, v, r.w.scaledA, r.DLoraA2.Tensor))
+		r.factorGradient(dw.A2Kernels, spec.TensorLoraA2, r.dW(1, v, r.w.scaledA, r.DLoraA2.Tensor))
 	}
 }
 
@@ -96,7 +118,7 @@ func (r *backwardRun) dLora2() {
 func (r *backwardRun) dLora1() {
 	r.planSplits()
 	if !r.DLoraA1.IsZero() {
-		launch(r.queue, dw.A1Kernels.In(gradientOf(r.DLoraA1)), r.dW(0, r.X, r.w.v, r.DLoraA1.Tensor))
+		r.factorGradient(dw.A1Kernels, spec.TensorLoraA1, r.dW(0, r.X, r.w.v, r.DLoraA1.Tensor))
 	}
 	if !r.DLoraB1.IsZero() {
 		u := r.LoraU
@@ -106,8 +128,35 @@ func (r *backwardRun) dLora1() {
 		}
 		args := r.dW(1, u, r.w.dh, r.DLoraB1.Tensor)
 		args.DW3 = r.DLoraB3.Ptr
-		launch(r.queue, dw.B1Kernels.In(gradientOf(r.DLoraB1)), args)
+		r.factorGradient(dw.B1Kernels, spec.TensorLoraB1, args)
 	}
+}
+
+// factorGradient queues the kernel of a factor's gradient. If the rank is no multiple of 8, the kernel
+// writes a gradient of the padded rank to the workspace, and Unpad writes the caller's gradient.
+func (r *backwardRun) factorGradient(kernels gradient.Set[dw.Args], of TensorID, args dw.Args) {
+	to := r.Gradient(of)
+	c := r.layer.of.Config
+	if !spec.PadsRank(c) {
+		launch(r.queue, kernels.In(gradientOf(*to)), args)
+		return
+	}
+	padded := spec.Padded(c).Shapes(0)
+	args.DW = r.at(r.w.factor)
+	bytes := padded.Of(of).Elements() * 4
+	args.DW3 = at(args.DW, bytes)
+	launch(r.queue, kernels.In(gradient.Mode{F32: true}), args)
+	r.unpad(args.DW, *to, padded.Of(of))
+	if of == spec.TensorLoraB1 && !r.DLoraB3.IsZero() {
+		r.unpad(args.DW3, r.DLoraB3, padded.LoraB3)
+	}
+}
+
+// unpad queues the kernel that writes a gradient of the padded shape to the caller's tensor.
+func (r *backwardRun) unpad(from driver.DevicePtr, to Gradient, padded Shape) {
+	launch(r.queue, kernel.UnpadKernels.In(gradientOf(to)), kernel.UnpadArgs{
+		From: from, To: to.Ptr, Rows: int(to.Shape.Dims[1]), Columns: int(to.Shape.Dims[2]), PaddedRows: int(padded.Dims[1]), PaddedColumns: int(padded.Dims[2]),
+	})
 }
 
 // checkFrozen refuses gradients of the weights that an adapter adapts.

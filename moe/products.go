@@ -66,6 +66,7 @@ func (q *queue) largeBatchProducts(n work, f *ForwardArgs, w pieces) {
 	if n.list {
 		scores = f.List.Scores.Ptr
 	}
+	q.padLoRA(&f.Weights, p, w.indices)
 	q.loraUp(n, f, w)
 	launch(q, up, kernel.UpArgs{
 		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr,

@@ -44,6 +44,8 @@ type indices struct {
 	terms int64
 	// w1, w3 and w2 have the values of packed weights.
 	w1, w3, w2 int64
+	// loraA1 to loraB2 have the factors of an adapter with the padded rank.
+	loraA1, loraB1, loraB3, loraA2, loraB2 int64
 }
 
 // tiles returns the tile arguments of one product of a call. The parameter which is the product's
@@ -138,6 +140,11 @@ func (l *Layer) indices(s *space, n work) indices {
 		s1 := plain.Shapes(0)
 		w.w1, w.w3, w.w2 = s.take(s1.W1.Bytes()), s.take(s1.W3.Bytes()), s.take(s1.W2.Bytes())
 	}
+	if spec.PadsRank(c) && l.part != home {
+		f := spec.Padded(c).Shapes(0)
+		w.loraA1, w.loraB1, w.loraB3 = s.take(f.LoraA1.Bytes()), s.take(f.LoraB1.Bytes()), s.take(f.LoraB3.Bytes())
+		w.loraA2, w.loraB2 = s.take(f.LoraA2.Bytes()), s.take(f.LoraB2.Bytes())
+	}
 	if n.list || c.ScoreOnInput {
 		w.pairs = s.take(4 * rows)
 	}
@@ -207,7 +214,8 @@ type Sizes struct {
 	BackwardWorkspace int64
 	// Fixed is the part of Workspace that does not grow with the tokens: counts for
 	// each multiprocessor and expert, expert offsets, a row pair for each expert,
-	// 6 bytes for each weight of an FP32 router, and the bf16 values of packed weights.
+	// 6 bytes for each weight of an FP32 router, the bf16 values of packed weights, and the
+	// factors of an adapter whose rank is no multiple of 8.
 	// The rest is 2·R·(d + n) bytes
 	// for the rows R = T·K of Y and A, with n rounded up to a multiple of 64, about
 	// 8 bytes a row for indices, 2·d + 12 bytes a token with shared experts, 2 bytes a
@@ -223,7 +231,7 @@ type Sizes struct {
 	// Units is the size of ForwardArgs.Units for any number of tokens: the bytes of packed
 	// weights, with columns rounded up to a multiple of 128. Scales of two bytes or less take 4 bytes
 	// if the layer's Type cannot represent them, and zero points take 2. Units is 0 for plain weights
-	// and for layers with adapters.
+	// and for layers with one adapter, which is trained.
 	Units int64
 }
 

@@ -73,22 +73,22 @@ type Config struct {
 	Weights string
 
 	// LoRARank, unless 0, adds a low-rank adapter (LoRA, arXiv 2106.09685) to both products
-	// of the routed experts. r = LoRARank is a multiple of 8 up to 128. LoRAAlpha/r multiplies
+	// of the routed experts. r = LoRARank is a multiple of 4 up to 128. LoRAAlpha/r multiplies
 	// the adapter's product, or LoRAAlpha/√r with RSLoRA (arXiv 2312.03732). W1, W3 and W2 may
-	// be packed. To use an adapter of another rank, pad its factors with zeros, and multiply its
+	// be packed. If r is no multiple of 8, each pass copies the factors to the workspace and pads
+	// them there. To use an adapter of any other rank, pad its factors with zeros, and multiply its
 	// alpha by LoRARank over its rank, or by the root of that with RSLoRA. The factors have the
 	// layer's Type: a program that keeps them in FP32 rounds them before each pass, and may take
-	// their gradients in FP32. An adapter has no dropout. Passes over few tokens run the kernels of
-	// large batches.
+	// their gradients in FP32. An adapter has no dropout: see examples/bench/h200/experiments.md.
+	// Passes over few tokens run the kernels of large batches.
 	LoRARank  int
 	LoRAAlpha float64
 	RSLoRA    bool
 	// LoRAAdapters, unless 0, is the number of places of a table of adapters, for serving: up to
-	// 4096. All adapters have the rank LoRARank, which is then a multiple of 4.
-	// ForwardArgs.AdapterIDs names the place of each token's adapter, or none. Each tensor of a
-	// factor has this factor of all places. LoraScales has the scale of each place. It replaces
-	// LoRAAlpha and RSLoRA, which must be 0 and false. To add or remove an adapter, write to these
-	// tensors. Such a layer has no backward pass.
+	// 4096. All adapters have the rank LoRARank. ForwardArgs.AdapterIDs names the place of each
+	// token's adapter, or none. Each tensor of a factor has this factor of all places. LoraScales
+	// has the scale of each place. It replaces LoRAAlpha and RSLoRA, which must be 0 and false. To
+	// add or remove an adapter, write to these tensors. Such a layer has no backward pass.
 	LoRAAdapters int
 
 	// Activation is applied between an expert's two products. Limit clamps the inputs of

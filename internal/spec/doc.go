@@ -116,7 +116,7 @@
 //
 // # Adapters
 //
-// With LoRARank r, each expert has the factors A1 [r, d], B1 with the rows of W1, A2 [r, n] and
+// With LoRARank r, a multiple of 4, each expert has the factors A1 [r, d], B1 with the rows of W1, A2 [r, n] and
 // B2 [d, r]. The factor c is f32(LoRAAlpha/r), or f32(LoRAAlpha/√r) with RSLoRA. a and Y become
 //
 //	u1 = round(f32(c·(x·A1_eᵀ)))

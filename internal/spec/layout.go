@@ -18,7 +18,7 @@ func (c *Config) layout(tokens, rows int, gradients Type) layout {
 		l.types[OfCodes], l.types[OfScales] = U8, l.packing.Scale.Type()
 	}
 	for d, n := range [...]int{DimT: tokens, DimR: rows, DimK: c.TopK, DimE: c.NumExperts, DimD: c.Hidden, DimN: c.Intermediate,
-		DimW1: c.HWidth(), DimH: c.HWidth(), DimShared: c.SharedWidth(), DimSharedH: c.HParts() * c.SharedWidth(), DimRank: c.LoRARank, DimFactors: max(1, c.LoRAAdapters) * c.NumExperts, DimAdapters: c.LoRAAdapters, Dim1: 1, Dim2: 2} {
+		DimW1: c.HWidth(), DimH: c.HWidth(), DimShared: c.SharedWidth(), DimSharedH: c.HParts() * c.SharedWidth(), DimRank: c.LoRARank, DimPaddedRank: PaddedRank(*c), DimFactors: max(1, c.LoRAAdapters) * c.NumExperts, DimAdapters: c.LoRAAdapters, Dim1: 1, Dim2: 2} {
 		l.extents[d] = int64(n)
 	}
 	if c.GateUp == Apart {

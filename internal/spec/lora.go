@@ -5,9 +5,10 @@ import "math"
 // Limits of an adapter's rank.
 const (
 	maxRank  = 128
-	rankStep = 8 // rows of 16 bytes, as TMA needs them
-	// tableRankStep is the step of the rank of a table, whose factors no TMA loads.
-	tableRankStep = 4
+	rankStep = 4 // 8 bytes, the shortest loads of factors
+	// trainedRankStep is the step of the ranks that the kernels of a trained adapter have: rows of 16
+	// bytes, as TMA needs them.
+	trainedRankStep = 8
 )
 
 // MaxAdapters is the largest number of adapters in a table.
@@ -19,6 +20,22 @@ func HasLoRA(c Config) bool { return c.LoRARank != 0 && !HasAdapters(c) }
 // HasAdapters reports whether the layer has a table of adapters.
 func HasAdapters(c Config) bool { return c.LoRAAdapters != 0 }
 
+// PaddedRank returns the rank that the kernels of a trained adapter have: LoRARank, rounded up to a
+// multiple of 8. With a rank of its own, passes copy the factors to the workspace, with zeros for the
+// ranks that LoRARank lacks.
+func PaddedRank(c Config) int {
+	return (c.LoRARank + trainedRankStep - 1) / trainedRankStep * trainedRankStep
+}
+
+// PadsRank reports whether passes of the layer copy the factors of its adapter.
+func PadsRank(c Config) bool { return HasLoRA(c) && PaddedRank(c) != c.LoRARank }
+
+// Padded returns the layer whose factors have the padded rank.
+func Padded(c Config) Config {
+	c.LoRARank = PaddedRank(c)
+	return c
+}
+
 // LoRAScale returns the factor of the adapter's product.
 func LoRAScale(c Config) float32 {
 	if c.RSLoRA {
@@ -28,13 +45,9 @@ func LoRAScale(c Config) float32 {
 }
 
 func (c Config) checkLoRA() *ArgError {
-	step := rankStep
-	if HasAdapters(c) {
-		step = tableRankStep
-	}
 	switch r := c.LoRARank; {
-	case r < 0 || r > maxRank || r%step != 0:
-		return argErrorf("Config.LoRARank", r, "0 (no adapter), or a multiple of %d up to %d; an adapter of another rank is padded with zeros", step, maxRank)
+	case r < 0 || r > maxRank || r%rankStep != 0:
+		return argErrorf("Config.LoRARank", r, "0 (no adapter), or a multiple of %d up to %d; pad an adapter of another rank with zeros", rankStep, maxRank)
 	case r == 0 && c.LoRAAlpha != 0:
 		return argErrorf("Config.LoRAAlpha", number(c.LoRAAlpha), "0 without LoRARank")
 	case r == 0 && c.RSLoRA:

@@ -96,21 +96,22 @@ const (
 type Dim uint8
 
 const (
-	DimT        Dim = iota + 1 // tokens
-	DimR                       // rows: T·K
-	DimK                       // experts of one token
-	DimE                       // experts
-	DimD                       // Hidden
-	DimN                       // Intermediate
-	DimW1                      // rows of an expert's W1: 2n, but n without a gate or with GateUp Apart
-	DimH                       // HWidth
-	DimShared                  // SharedWidth
-	DimSharedH                 // 2·SharedWidth, or SharedWidth without a gate
-	DimRank                    // LoRARank
-	DimFactors                 // experts, times the places of a table of adapters
-	DimAdapters                // places of a table of adapters
-	Dim1                       // the number 1
-	Dim2                       // the number 2
+	DimT          Dim = iota + 1 // tokens
+	DimR                         // rows: T·K
+	DimK                         // experts of one token
+	DimE                         // experts
+	DimD                         // Hidden
+	DimN                         // Intermediate
+	DimW1                        // rows of an expert's W1: 2n, but n without a gate or with GateUp Apart
+	DimH                         // HWidth
+	DimShared                    // SharedWidth
+	DimSharedH                   // 2·SharedWidth, or SharedWidth without a gate
+	DimRank                      // LoRARank
+	DimPaddedRank                // PaddedRank
+	DimFactors                   // experts, times the places of a table of adapters
+	DimAdapters                  // places of a table of adapters
+	Dim1                         // the number 1
+	Dim2                         // the number 2
 )
 
 // Feature is a property of a layer on which the presence of a tensor depends.
@@ -224,8 +225,8 @@ var Tensors = []TensorRow{
 	{Name: "ExpertIDs", C: "expert_ids", Role: RoleRouting, Type: AlwaysI32, Dims: [3]Dim{DimT, DimK}, Doc: "ExpertIDs [T, K] i32 are each token's experts."},
 	{Name: "H", C: "h", Role: RoleSaved, Dims: [3]Dim{DimR, DimH},
 		Doc: "H [R, 2n], R = T·K, or [R, n] without a gate, is the pre-activation, gate then\nup. Rows are grouped by expert."},
-	{Name: "LoraU", C: "lora_u", Role: RoleSaved, Dims: [3]Dim{DimR, DimRank}, Needs: HasTrained,
-		Doc: "LoraU [R, r] are the rows' products with LoraA1, times the adapter's factor."},
+	{Name: "LoraU", C: "lora_u", Role: RoleSaved, Dims: [3]Dim{DimR, DimPaddedRank}, Needs: HasTrained,
+		Doc: "LoraU [R, r] are the rows' products with LoraA1, times the adapter's factor. Here r is\nLoRARank, rounded up to a multiple of 8."},
 	{Name: "A", Role: RoleScratch, Dims: [3]Dim{DimR, DimN}, Doc: "A [R, n] is the activation. In the workspace n is rounded up to a multiple of 64."},
 	{Name: "Y", Role: RoleScratch, Dims: [3]Dim{DimR, DimD}, Doc: "Y [R, d] is the output of each row's expert."},
 	{Name: "SharedH", C: "shared_h", Role: RoleSaved, Dims: [3]Dim{DimT, DimSharedH}, Needs: HasShared,

@@ -53,7 +53,7 @@ func backwardCases() (list []testCase) {
 		"no gate, scaled, router in f32": func(c *moe.Config) {
 			c.Activation, c.ScoreScale, c.RouterF32, c.Logits = "relu2", 2.5, true, spec.F32
 		},
-		"adapter": func(c *moe.Config) { c.LoRARank, c.LoRAAlpha = 8, 24 },
+		"adapter": func(c *moe.Config) { c.LoRARank, c.LoRAAlpha = 12, 24 },
 		"adapter over packed weights": func(c *moe.Config) {
 			*c = moe.Config{Hidden: 160, Intermediate: 96, NumExperts: 9, TopK: 3, Weights: "mxfp4", LoRARank: 16, LoRAAlpha: 4, RSLoRA: true}
 		},

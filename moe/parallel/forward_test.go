@@ -97,7 +97,7 @@ func random(seed uint64) testCase {
 	}
 	t.tokens[r.IntN(ranks)]++ // one token at least
 	if r := rand.New(rand.NewPCG(seed, 41)); r.IntN(4) == 0 {
-		t.config.LoRARank, t.config.LoRAAlpha = 8*(1+r.IntN(3)), 4
+		t.config.LoRARank, t.config.LoRAAlpha = 4*(1+r.IntN(6)), 4
 	}
 	if r.IntN(2) == 0 {
 		t.change = func(ids []int32) {

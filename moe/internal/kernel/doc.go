@@ -45,11 +45,13 @@
 // their results and the other factor (gemm.Extra). The factors' gradients are DW of smaller layers
 // (package dw). The launches, where a pass has LoRA:
 //
+//	Pad                                 both passes, if the rank is no multiple of 8
 //	LoRA A1, Up, LoRA A2, Down          forward
 //	LoRA B2, DH                         backward, for every gradient
 //	Plan, LoRA A2, DW B2, DW A2         the gradients of B2 and A2, with the Plan of package dw
 //	LoRA B1                             for the gradients of A1 and B1, and for DX
 //	Plan, DW A1, LoRA A1, DW B1, DX     the gradients of A1 and B1, then dX~
+//	Unpad                               after each gradient of a factor, if the rank is no multiple of 8
 //
 // A layer with a table of adapters runs Adapt after each Up and each Down, of every batch. It adds
 // the products of the tokens' adapters to H, A and Y. Up to 64 tokens have the launches of the

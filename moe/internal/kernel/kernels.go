@@ -22,12 +22,12 @@ import (
 // file, and each package lists its kernels.
 var Kernels = slices.Concat(
 	choose.Kernels, order.Kernels, rounding.Kernels,
-	registry.Registry{UnpackKernel, LoRAA1Kernel, LoRAA2Kernel, UpKernel, UpInferenceKernel, DownKernel, AdaptUpKernel, AdaptDownKernel, AdaptSingleKernel},
+	registry.Registry{UnpackKernel, PadKernel, LoRAA1Kernel, LoRAA2Kernel, UpKernel, UpInferenceKernel, DownKernel, AdaptUpKernel, AdaptDownKernel, AdaptSingleKernel},
 	decode.Kernels,
 	registry.Registry{AggregateKernel, EarlyAggregateKernel, AggregateListKernel},
 	training.Kernels,
 	registry.Registry{LoRAB2Kernel, LoRAB1Kernel},
-	dh.Kernels, dw.Kernels, dw.FactorKernels, bias.Kernels,
+	dh.Kernels, dw.Kernels, dw.FactorKernels, UnpadKernels.Kernels(), bias.Kernels,
 	registry.Registry{DXKernel, DXGivenKernel, SumKernel, SumExtraKernel, SumListKernel, SumExtraListKernel},
 	drouter.Kernels,
 )

@@ -69,7 +69,7 @@ func TestRegistry(t *testing.T) {
 	packed := l
 	packed.Weights = "mxfp4"
 	adapted := l
-	adapted.LoRARank, adapted.LoRAAlpha = 16, 16
+	adapted.LoRARank, adapted.LoRAAlpha = 12, 16 // a rank that Pad pads
 	table := l
 	table.LoRARank, table.LoRAAdapters = 16, 3
 	for _, k := range Kernels {

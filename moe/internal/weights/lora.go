@@ -11,36 +11,37 @@ import (
 	"sonicmoe/ptx"
 )
 
-// The factors of an adapter have the layouts of W1 and W2, with the rank in the place of a
+// The factors of an adapter have the layouts of W1 and W2, with the padded rank in the place of a
 // width.
 
 // LoraA1 returns the first factor for W1 and W3: r rows of d.
 func LoraA1(c spec.Config) Matrix {
-	c.Intermediate, c.Hidden = c.Hidden, c.LoRARank
+	c.Intermediate, c.Hidden = c.Hidden, spec.PaddedRank(c)
 	return W2(c)
 }
 
 // LoraB1 returns the second factor for W1, with that of W3 as its second part if gate and up
 // are apart: the rows of W1, of r.
 func LoraB1(c spec.Config) Matrix {
-	c.Hidden = c.LoRARank
+	c.Hidden = spec.PaddedRank(c)
 	return W1(c)
 }
 
 // LoraA2 returns the first factor for W2: r rows of n.
 func LoraA2(c spec.Config) Matrix {
-	c.Hidden = c.LoRARank
+	c.Hidden = spec.PaddedRank(c)
 	return W2(c)
 }
 
 // LoraB2 returns the second factor for W2: d rows of r.
 func LoraB2(c spec.Config) Matrix {
-	c.Intermediate = c.LoRARank
+	c.Intermediate = spec.PaddedRank(c)
 	return W2(c)
 }
 
-// U returns the rows of the product of one factor. They are not padded: TMA loads zeros past the rank.
-func U(c spec.Config) Rows { return Rows{1, c.LoRARank} }
+// U returns the rows of the product of one factor. Their width is the padded rank. TMA loads zeros past
+// it.
+func U(c spec.Config) Rows { return Rows{1, spec.PaddedRank(c)} }
 
 // UMap returns the map with which a product loads rows of U.
 func UMap(c spec.Config, u driver.DevicePtr, rows int) gpu.TensorMap {

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from ._library import ArgumentError, Config
 from ._weights import DTYPES, WEIGHTS, shapes
 
-# Kernels have ranks in steps of 8. Factors of other ranks are padded with zeros.
-_STEP, _MOST = 8, 128
+# Layers have ranks in steps of 4. Factors of other ranks are padded with zeros.
+_STEP, _MOST = 4, 128
 
 # For each factor of a layer, the weight that it adapts, and the end of its parameter's name.
 FACTORS = {

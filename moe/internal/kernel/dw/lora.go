@@ -60,10 +60,10 @@ func factorKernels(name string, of Weight, isPacked bool) gradient.Set[Args] {
 // factorOf returns the layer whose weight has the layout of a factor.
 func factorOf(c spec.Config, of Weight, isPacked bool) spec.Config {
 	if isPacked {
-		c.Hidden = c.LoRARank
+		c.Hidden = spec.PaddedRank(c)
 		return c
 	}
-	c.Intermediate = c.LoRARank
+	c.Intermediate = spec.PaddedRank(c)
 	if of == W1 {
 		c.Activation, c.GateUp = spec.ReLU, spec.Concatenated
 	}
